@@ -1,0 +1,19 @@
+module github.com/guestprobe/guestprobe
+
+go 1.26.0
+
+require (
+	github.com/bobuhiro11/gokvm v0.0.8-0.20231003020000-f53faca69d28
+	github.com/google/go-cmp v0.7.0
+	github.com/rogpeppe/go-internal v1.16.0
+	github.com/spf13/cobra v1.10.2
+	go.uber.org/goleak v1.3.0
+	golang.org/x/arch v0.32.0
+	golang.org/x/sys v0.49.0
+)
+
+require (
+	github.com/inconshreveable/mousetrap v1.1.0 // indirect
+	github.com/spf13/pflag v1.0.9 // indirect
+	golang.org/x/tools v0.26.0 // indirect
+)

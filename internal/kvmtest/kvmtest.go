@@ -1,0 +1,27 @@
+// Package kvmtest holds the one helper by which a test may ask for /dev/kvm.
+package kvmtest
+
+import (
+	"os"
+	"testing"
+)
+
+// RequireEnv is the environment variable under which a missing /dev/kvm is a
+// failure instead of a skip. CI sets it to 1.
+const RequireEnv = "GUESTPROBE_REQUIRE_KVM"
+
+// Require ends the test when /dev/kvm cannot be opened: with a failure when
+// GUESTPROBE_REQUIRE_KVM is 1, with a skip that says why otherwise. It is the
+// only function of the project that skips a test.
+func Require(tb testing.TB) {
+	tb.Helper()
+	f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)
+	if err == nil {
+		f.Close()
+		return
+	}
+	if os.Getenv(RequireEnv) == "1" {
+		tb.Fatalf("%s=1, but /dev/kvm is not usable: %v", RequireEnv, err)
+	}
+	tb.Skipf("SKIP: needs a usable /dev/kvm: %v (set %s=1 to make this a failure)", err, RequireEnv)
+}

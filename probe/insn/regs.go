@@ -1,0 +1,38 @@
+package insn
+
+// Regs are the general registers of one vCPU as a trap saved them: what a
+// probe handler reads and changes, and what Emulate works on. RIP and RFLAGS
+// are full 64-bit values.
+//
+// The fields stand in the order of struct kvm_regs (KVM API document, section
+// 4.11), so that internal/machine can convert a pointer into the shared
+// kvm_run page to *Regs without copying anything; a compile-time conversion
+// there fails when the two lists drift apart.
+type Regs struct {
+	RAX    uint64
+	RBX    uint64
+	RCX    uint64
+	RDX    uint64
+	RSI    uint64
+	RDI    uint64
+	RSP    uint64
+	RBP    uint64
+	R8     uint64
+	R9     uint64
+	R10    uint64
+	R11    uint64
+	R12    uint64
+	R13    uint64
+	R14    uint64
+	R15    uint64
+	RIP    uint64
+	RFLAGS uint64
+}
+
+// Memory is guest virtual memory as an emulated instruction sees it. Both
+// methods transfer all of p or report an error and leave it undefined how much
+// was transferred.
+type Memory interface {
+	Read(addr uint64, p []byte) error
+	Write(addr uint64, p []byte) error
+}

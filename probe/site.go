@@ -1,0 +1,4 @@
+package probe
+
+// registration ties a Kprobe to its site.
+type registration struct{}
