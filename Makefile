@@ -1,0 +1,53 @@
+# guestprobe: kprobes for KVM guests, from the outside.
+GO ?= go
+GOTESTFLAGS ?=
+export CGO_ENABLED ?= 0
+
+.PHONY: build demo test check test-race test-insn test-vmx test-svm bench soak fuzz guest generate clean help
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+build: ## build bin/guestprobed and bin/guestprobe
+	$(GO) build -trimpath -o bin/ ./cmd/...
+
+demo: build ## boot the built-in guest, probe it, show a live trace
+	bin/guestprobe demo
+
+test: ## every test: units, conformance on the fake and under /dev/kvm, end to end
+	$(GO) vet ./...
+	$(GO) test -count=1 -timeout 20m $(GOTESTFLAGS) ./...
+
+test-race: ## the same under the race detector (needs a C compiler)
+	CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 30m $(GOTESTFLAGS) ./...
+
+check: ## formatting, vet, module files, tests
+	scripts/check.sh
+
+test-insn: ## our decoder against objdump on 10 million real instructions
+	scripts/insn-corpus.sh
+
+test-vmx: ## the suite on kvm_intel, in a machine emulated by Bochs
+	scripts/nested.sh vmx
+
+test-svm: ## the suite on kvm_amd, in a machine emulated by QEMU
+	scripts/nested.sh svm
+
+bench: build ## what a hit costs here, beside what else is on this machine
+	bin/guestprobe bench $(BENCHFLAGS)
+
+soak: build ## probes at random under load, with clients and daemons killed
+	bin/guestprobe soak $(SOAKFLAGS)
+
+fuzz: ## each fuzz target for FUZZTIME (default 20s)
+	scripts/fuzz.sh
+
+guest: ## rebuild the built-in guest (needs gcc and binutils)
+	guest/builtin/build.sh
+
+generate: ## rewrite generated documents and goldens
+	$(GO) test ./internal/cli -run TestDocs -update
+
+clean: ## remove build results
+	rm -rf bin build

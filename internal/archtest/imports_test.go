@@ -1,0 +1,84 @@
+package archtest
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// allowed is the import graph: for each package of ours the packages of ours
+// that its non-test files may import. The arrows point down only.
+var allowed = map[string][]string{
+	"kvm":              {},
+	"probe/insn":       {},
+	"guest":            {},
+	"guest/builtin":    {},
+	"probe":            {"guest", "probe/insn"},
+	"probe/event":      {"guest", "probe"},
+	"probe/bpf":        {"probe/insn"},
+	"probe/probetest":  {"guest", "probe", "probe/insn"},
+	"internal/kvmtest": {},
+	"internal/api":     {},
+	"internal/client":  {"internal/api"},
+	"internal/machine": {"kvm", "guest", "probe", "probe/insn"},
+	"internal/daemon":  {"internal/machine", "internal/api", "guest", "guest/builtin", "probe", "probe/event", "probe/insn"},
+	"internal/bench":   {"internal/machine", "internal/api", "guest", "guest/builtin", "probe", "probe/insn"},
+	"internal/soak":    {"internal/api", "internal/client"},
+	"internal/cli": {"internal/api", "internal/client", "internal/machine", "internal/daemon", "internal/bench", "internal/soak",
+		"guest", "guest/builtin", "probe/insn"},
+	"internal/archtest": {},
+	"cmd/guestprobed":   {"internal/daemon"},
+	"cmd/guestprobe":    {"internal/cli"},
+}
+
+// only names the packages that may import something from outside, with the
+// reason why all others may not.
+var only = []struct {
+	prefix string
+	pkgs   []string
+	why    string
+}{
+	{"github.com/bobuhiro11/gokvm", []string{"kvm"}, "kvm is the fence around gokvm's descriptors and retries"},
+	{"github.com/spf13/cobra", []string{"internal/cli", "internal/daemon"}, "command lines belong to the two mains"},
+	{"net/http", []string{"internal/client", "internal/daemon", "internal/cli", "internal/soak"}, "the engine has no network"},
+	{"golang.org/x/arch", []string{"internal/machine", "internal/cli", "internal/daemon"}, "x86asm prints; it is wrong about lengths, so nothing that decides may use it"},
+	{"log", nil, "logging is an injected *slog.Logger"},
+}
+
+func TestImportGraph(t *testing.T) {
+	for _, f := range load(t) {
+		rule, known := allowed[f.pkg]
+		if !known {
+			t.Errorf("%s: package %s is not in the import table; give it its place there and in DESIGN's layout", f.path, f.pkg)
+			continue
+		}
+		if f.test {
+			continue
+		}
+		for _, imp := range f.imports() {
+			if own, ok := strings.CutPrefix(imp, module+"/"); ok && !slices.Contains(rule, own) {
+				t.Errorf("%s: %s may not import %s", f.path, f.pkg, own)
+			}
+			for _, o := range only {
+				if (imp == o.prefix || strings.HasPrefix(imp, o.prefix+"/") && o.prefix != "log") && !slices.Contains(o.pkgs, f.pkg) {
+					t.Errorf("%s: %s may not import %s: %s", f.path, f.pkg, imp, o.why)
+				}
+			}
+		}
+	}
+}
+
+// TestEngineKnowsNoKVM guards the one edge the whole design rests on, tests
+// included: what can be tested without /dev/kvm must not start to need it.
+func TestEngineKnowsNoKVM(t *testing.T) {
+	for _, f := range load(t) {
+		if f.pkg != "probe" && !strings.HasPrefix(f.pkg, "probe/") {
+			continue
+		}
+		for _, imp := range f.imports() {
+			if imp == module+"/kvm" || imp == module+"/internal/machine" || imp == module+"/internal/kvmtest" {
+				t.Errorf("%s imports %s: probe sees a Target, never KVM", f.path, imp)
+			}
+		}
+	}
+}

@@ -1,0 +1,129 @@
+package archtest
+
+import (
+	"go/ast"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const maxLines = 600
+
+// unsafePkgs may have files that use unsafe.
+var unsafePkgs = []string{"kvm", "guest"}
+
+func TestUnsafeHasAnAddress(t *testing.T) {
+	for _, f := range load(t) {
+		if !slices.Contains(f.imports(), "unsafe") {
+			continue
+		}
+		if f.test {
+			if !strings.HasSuffix(f.name, "_unsafe_test.go") && usesMoreThanSizes(f.ast) {
+				t.Errorf("%s: a test may use unsafe.Sizeof, Offsetof and Alignof only (or be named *_unsafe_test.go)", f.path)
+			}
+			continue
+		}
+		if !strings.HasSuffix(f.name, "_unsafe.go") {
+			t.Errorf("%s imports unsafe but is not named *_unsafe.go", f.path)
+		}
+		if !slices.Contains(unsafePkgs, f.pkg) {
+			t.Errorf("%s: package %s has no business with unsafe", f.path, f.pkg)
+		}
+		if !mentionsSafety(f.ast) {
+			t.Errorf("%s: no SAFETY comment names the invariant its conversions rest on", f.path)
+		}
+	}
+}
+
+func usesMoreThanSizes(file *ast.File) bool {
+	more := false
+	ast.Inspect(file, func(n ast.Node) bool {
+		if s, ok := n.(*ast.SelectorExpr); ok {
+			if x, ok := s.X.(*ast.Ident); ok && x.Name == "unsafe" {
+				switch s.Sel.Name {
+				case "Sizeof", "Offsetof", "Alignof":
+				default:
+					more = true
+				}
+			}
+		}
+		return true
+	})
+	return more
+}
+
+func mentionsSafety(file *ast.File) bool {
+	for _, g := range file.Comments {
+		if strings.Contains(g.Text(), "SAFETY") {
+			return true
+		}
+	}
+	return false
+}
+
+func TestOneDocCommentPerPackage(t *testing.T) {
+	docs := map[string][]string{}
+	for _, f := range load(t) {
+		if f.test {
+			continue
+		}
+		docs[f.pkg] = append(docs[f.pkg], nil...)
+		if f.ast.Doc != nil {
+			docs[f.pkg] = append(docs[f.pkg], f.path)
+			if text := f.ast.Doc.Text(); f.ast.Name.Name != "main" && !strings.HasPrefix(text, "Package "+f.ast.Name.Name+" ") {
+				t.Errorf("%s: the doc comment does not begin with \"Package %s \"", f.path, f.ast.Name.Name)
+			}
+		}
+	}
+	for pkg, files := range docs {
+		if len(files) != 1 {
+			t.Errorf("package %s has %d doc comments, want 1: %v", pkg, len(files), files)
+		}
+	}
+}
+
+func TestFilesStaySmall(t *testing.T) {
+	for _, f := range load(t) {
+		if f.lines > maxLines {
+			t.Errorf("%s has %d lines, more than %d: split it by concept", f.path, f.lines, maxLines)
+		}
+	}
+}
+
+// TestOnlyTheHelperSkips keeps skips loud: internal/kvmtest is the only place
+// that may end a test early, and it fails where the capability is required.
+func TestOnlyTheHelperSkips(t *testing.T) {
+	for _, f := range load(t) {
+		if f.pkg == "internal/kvmtest" {
+			continue
+		}
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			if s, ok := n.(*ast.SelectorExpr); ok {
+				switch s.Sel.Name {
+				case "Skip", "Skipf", "SkipNow":
+					t.Errorf("%s calls %s: only internal/kvmtest may skip a test", f.path, s.Sel.Name)
+				}
+			}
+			return true
+		})
+	}
+}
+
+// TestOnlyTheFrontEndsPrint: everything below the command lines returns data.
+func TestOnlyTheFrontEndsPrint(t *testing.T) {
+	for _, f := range load(t) {
+		if f.test || f.pkg == "internal/cli" || f.pkg == "internal/daemon" || strings.HasPrefix(f.pkg, "cmd/") {
+			continue
+		}
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			s, ok := n.(*ast.SelectorExpr)
+			if !ok {
+				return true
+			}
+			if x, ok := s.X.(*ast.Ident); ok && (x.Name == "fmt" && strings.HasPrefix(s.Sel.Name, "Print") || x.Name == "os" && (s.Sel.Name == "Stdout" || s.Sel.Name == "Stderr")) {
+				t.Errorf("%s uses %s.%s: only the command lines print", f.path, x.Name, s.Sel.Name)
+			}
+			return true
+		})
+	}
+}

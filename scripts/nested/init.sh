@@ -1,0 +1,30 @@
+#!/bin/busybox sh
+# The first process of a nested host: loads KVM, runs what /plan says, prints
+# one line "GP-END rc=N" and stops the machine. Every line of /plan is
+#   NAME SECONDS COMMAND...
+/bin/busybox --install -s /bin
+export PATH=/bin HOME=/tmp TMPDIR=/tmp GUESTPROBE_REQUIRE_KVM=1 GUESTPROBE_NESTED=1
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+mount -t tmpfs -o size=256m tmp /tmp
+ip link set lo up
+for m in $(cat /modules); do insmod "/lib/$m" || echo "GP-NOTE insmod $m failed"; done
+echo "GP-BOOTED uptime=$(cut -d' ' -f1 /proc/uptime) cpus=$(nproc)"
+if [ -c /dev/kvm ]; then rc=0; else echo "GP-NOTE no /dev/kvm"; rc=1; fi
+while read -r name limit cmd; do
+	case $name in ''|'#'*) continue ;; esac
+	echo "GP-RUN $name"
+	start=$(cut -d' ' -f1 /proc/uptime)
+	(cd /t && timeout -s QUIT -k 20 "$limit" sh -c "$cmd") </dev/null
+	r=$?
+	[ $r = 0 ] || rc=1
+	echo "GP-DONE $name rc=$r from=$start to=$(cut -d' ' -f1 /proc/uptime)"
+done </plan
+echo "GP-END rc=$rc"
+sync
+sleep 1
+# Bochs ends when these bytes arrive at port 0x8900; QEMU when the machine resets.
+i=0
+for c in S h u t d o w n; do printf $c | dd of=/dev/port bs=1 seek=35072 count=1 2>/dev/null; done
+reboot -f
