@@ -1,0 +1,56 @@
+package api
+
+import "errors"
+
+// Code is a stable, machine-readable reason. Beside those below the daemon
+// passes on the engine's own reasons (probe.Code) and, in lower case, those of
+// the definition language, as they are.
+type Code string
+
+// Reasons of the daemon itself.
+const (
+	CodeBadJSON       Code = "bad_json"           // 400: the body is not one JSON value of the right types
+	CodeUnknownField  Code = "unknown_field"      // 400
+	CodeBadValue      Code = "bad_value"          // 400: a field or a query parameter is outside its range
+	CodeForbidden     Code = "forbidden"          // 403: this peer may not use the socket
+	CodeNoRoute       Code = "no_route"           // 404: no such path
+	CodeProbeNotFound Code = "probe_not_found"    // 404
+	CodeBadMethod     Code = "method_not_allowed" // 405
+	CodeNameTaken     Code = "name_taken"         // 409: a probe of that name exists
+	CodeAmbiguousName Code = "ambiguous_name"     // 409: an event name stands for probes of several groups
+	CodeGuestState    Code = "guest_state"        // 409: not possible while the guest is in this state
+	CodeTooLarge      Code = "body_too_large"     // 413
+	CodeTooMany       Code = "too_many"           // 429: a limit on probes or streams is reached
+	CodeNoSafePoint   Code = "no_safe_point"      // 504: the guest offered no place to run a call in time
+	CodeInternal      Code = "internal"           // 500: a bug of the daemon; its log has the details
+	CodeClosing       Code = "closing"            // 503: the daemon is stopping
+	CodeUnavailable   Code = "unavailable"        // 501: this guest or host does not offer it
+)
+
+// Sentinels for errors.Is, on both sides of the socket.
+var (
+	ErrProbeNotFound  = errors.New("probe not found")
+	ErrSymbolNotFound = errors.New("symbol not found")
+	ErrNameTaken      = errors.New("probe name taken")
+	ErrForbidden      = errors.New("peer may not use the socket")
+	ErrGuestState     = errors.New("not possible in the guest's state")
+	ErrNoSafePoint    = errors.New("no safe point for a call")
+	ErrTooLarge       = errors.New("body too large")
+	ErrClosing        = errors.New("daemon is stopping")
+	ErrNoRoute        = errors.New("no such route")
+)
+
+// sentinels says which code stands for which of them. The codes of symbols are
+// the engine's.
+var sentinels = map[Code]error{
+	CodeProbeNotFound:      ErrProbeNotFound,
+	"symbol_not_found":     ErrSymbolNotFound,
+	"no_symbol_at_address": ErrSymbolNotFound,
+	CodeNameTaken:          ErrNameTaken,
+	CodeForbidden:          ErrForbidden,
+	CodeGuestState:         ErrGuestState,
+	CodeNoSafePoint:        ErrNoSafePoint,
+	CodeTooLarge:           ErrTooLarge,
+	CodeClosing:            ErrClosing,
+	CodeNoRoute:            ErrNoRoute,
+}

@@ -1,0 +1,67 @@
+package api
+
+import (
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Error is a failure as it goes over the wire. It unwraps to the sentinel of
+// its code and to its errno, so errors.Is(err, ErrProbeNotFound) and
+// errors.Is(err, syscall.EILSEQ) hold on both sides of the socket.
+type Error struct {
+	Code    Code   `json:"code"`
+	Errno   string `json:"errno,omitempty"`  // symbolic: "EILSEQ"
+	Message string `json:"message"`          // one line for people, without code and errno
+	Detail  string `json:"detail,omitempty"` // what to do, or the bytes in question
+
+	Index   *int   `json:"index,omitempty"`   // which probe of a batch, from 0
+	Column  *int   `json:"column,omitempty"`  // in Command, bytes from 0
+	Command string `json:"command,omitempty"` // the definition that Column points into
+}
+
+// ErrorBody is the envelope of every answer with a status of 400 or more.
+type ErrorBody struct {
+	Error Error `json:"error"`
+}
+
+// Error returns message, detail, errno and code in one line.
+func (e *Error) Error() string {
+	var b strings.Builder
+	b.WriteString(e.Message)
+	if e.Detail != "" {
+		b.WriteString(" (" + e.Detail + ")")
+	}
+	if e.Errno != "" {
+		b.WriteString(": " + e.Errno)
+	}
+	b.WriteString(" [" + string(e.Code) + "]")
+	return b.String()
+}
+
+// Unwrap returns the sentinel of the code and the errno, where there are any.
+func (e *Error) Unwrap() []error {
+	var errs []error
+	if s, ok := sentinels[e.Code]; ok {
+		errs = append(errs, s)
+	}
+	if n := ErrnoByName(e.Errno); n != 0 {
+		errs = append(errs, n)
+	}
+	return errs
+}
+
+// ErrnoByName returns the errno with that symbolic name, or 0.
+func ErrnoByName(name string) syscall.Errno {
+	if name == "" {
+		return 0
+	}
+	// Linux ends at EHWPOISON, 133 (include/uapi/asm-generic/errno.h).
+	for n := syscall.Errno(1); n <= unix.EHWPOISON; n++ {
+		if unix.ErrnoName(n) == name {
+			return n
+		}
+	}
+	return 0
+}

@@ -1,0 +1,96 @@
+package api
+
+// Guest answers GET /v1/guest and every change of its state.
+type Guest struct {
+	State    string `json:"state"`              // created, running, paused, exited or crashed
+	ExitCode *int   `json:"exitCode,omitempty"` // state exited
+	Crash    *Crash `json:"crash,omitempty"`    // state crashed
+	Boots    int    `json:"boots"`              // 1, and one more for each reset
+
+	Image   string `json:"image"`  // file, or "built-in"
+	SHA256  string `json:"sha256"` // of the image file
+	Entry   Hex    `json:"entry"`
+	VCPUs   int    `json:"vcpus"`
+	Memory  uint64 `json:"memory"` // bytes of RAM
+	Cmdline string `json:"cmdline"`
+	TickUS  int64  `json:"tickUs"` // timer period in microseconds, 0 = no timer
+
+	UptimeNS int64     `json:"uptimeNs"` // since the first instruction of this boot
+	Probes   int       `json:"probes"`
+	Enabled  bool      `json:"enabled"` // the global knob
+	Reports  uint64    `json:"reports"` // wrong results that the guest's self-check has reported
+	CPUs     []CPUInfo `json:"cpus"`
+}
+
+// CPUInfo is one vCPU of the guest.
+type CPUInfo struct {
+	CPU   int               `json:"cpu"`
+	State string            `json:"state"`
+	Exits map[string]uint64 `json:"exits"` // VM exits by reason since the daemon started
+}
+
+// Crash is how a guest came to a bad end.
+type Crash struct {
+	CPU    int            `json:"cpu"`
+	Reason string         `json:"reason"`
+	RIP    Hex            `json:"rip"`
+	Symbol string         `json:"symbol,omitempty"` // of RIP, with offset
+	Regs   map[string]Hex `json:"regs,omitempty"`
+	Code   []string       `json:"code,omitempty"` // disassembly around RIP
+}
+
+// ResetGuest is the body of POST /v1/guest/reset.
+type ResetGuest struct {
+	Paused bool `json:"paused,omitempty"` // stop before the first instruction
+}
+
+// Call is the body of POST /v1/guest/call. Exactly one of Symbol and Addr says
+// which function.
+type Call struct {
+	Symbol    string `json:"symbol,omitempty"`
+	Addr      Hex    `json:"addr,omitempty"`
+	Args      []Hex  `json:"args,omitempty"`      // at most 6
+	TimeoutMS int    `json:"timeoutMs,omitempty"` // 1 to 60000; 0 means 5000
+}
+
+// CallResult is what the function returned in RAX.
+type CallResult struct {
+	Ret   Hex   `json:"ret"`
+	Value int64 `json:"value"` // Ret as a signed number
+}
+
+// Text compares the guest's executable segments, as they are in its memory
+// now, with the image.
+type Text struct {
+	Identical bool        `json:"identical"`
+	Bytes     uint64      `json:"bytes"`
+	Live      string      `json:"live"`  // SHA-256 over the live bytes in address order
+	Image     string      `json:"image"` // SHA-256 over the image's bytes
+	Ranges    []TextRange `json:"ranges"`
+}
+
+// TextRange is one run of bytes that differ.
+type TextRange struct {
+	Addr   Hex    `json:"addr"`
+	Symbol string `json:"symbol,omitempty"`
+	Live   string `json:"live"`  // hexadecimal
+	Image  string `json:"image"` // hexadecimal
+}
+
+// SymbolList answers GET /v1/symbols.
+type SymbolList struct {
+	Symbols []Symbol `json:"symbols"`
+	More    bool     `json:"more"` // the limit cut the list off
+}
+
+// Symbol is one name of the guest's image.
+type Symbol struct {
+	Name      string `json:"name"`
+	Addr      Hex    `json:"addr"`
+	Size      uint64 `json:"size"`
+	Kind      string `json:"kind"` // func, data or other
+	Global    bool   `json:"global"`
+	User      bool   `json:"user"`
+	Section   string `json:"section,omitempty"`
+	Blacklist string `json:"blacklist,omitempty"` // why it may not be probed
+}

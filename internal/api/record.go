@@ -1,0 +1,100 @@
+package api
+
+import "encoding/json"
+
+// RecordType names what a line of a stream holds.
+type RecordType string
+
+// The record types. A reader must skip types that it does not know.
+const (
+	RecordStart     RecordType = "start"     // first line: Start
+	RecordHit       RecordType = "hit"       // Hit
+	RecordConsole   RecordType = "console"   // Console
+	RecordHeartbeat RecordType = "heartbeat" // Heartbeat, when nothing else was sent for a while
+	RecordLost      RecordType = "lost"      // Lost: records are missing here
+	RecordEnd       RecordType = "end"       // last line: End; a stream without it was cut off
+)
+
+// Record is one line of a stream.
+type Record struct {
+	Type RecordType      `json:"type"`
+	Data json.RawMessage `json:"data,omitempty"`
+}
+
+// StreamEvents is the body of POST /v1/events: probes to attach for the life
+// of the stream, all or none. With no body, or with no Probes, the stream
+// carries the hits of the probes named in Names, or of all probes, present and
+// future.
+type StreamEvents struct {
+	Probes []ProbeSpec `json:"probes,omitempty"`
+	Names  []string    `json:"names,omitempty"`
+}
+
+// Start is the first record of an event stream: events are flowing from here
+// on.
+type Start struct {
+	Probes []Probe `json:"probes"`
+}
+
+// Hit is one arrival at a probe.
+type Hit struct {
+	TimeNS int64          `json:"timeNs"` // monotonic, since the guest's first instruction
+	CPU    int            `json:"cpu"`
+	Probe  string         `json:"probe"` // group/event
+	ID     uint64         `json:"id"`
+	Stage  string         `json:"stage"` // "pre" or "post"
+	Addr   Hex            `json:"addr"`  // the probed address
+	Symbol string         `json:"symbol"`
+	CPL    uint8          `json:"cpl"`
+	Args   []Arg          `json:"args,omitempty"`
+	Regs   map[string]Hex `json:"regs,omitempty"`
+	Text   string         `json:"text"` // as ftrace prints it, without task, vCPU and time
+}
+
+// Arg is one captured argument.
+type Arg struct {
+	Name  string `json:"name"`
+	Type  string `json:"type"`
+	Value any    `json:"value"` // number; string where a float64 would lose bits, or for text; null after a fault
+	Text  string `json:"text"`  // as ftrace prints it
+}
+
+// Console is a piece of the guest's console output. Exactly one of Text and
+// Bytes is set: Text where the piece is valid UTF-8.
+type Console struct {
+	Offset uint64 `json:"offset"` // bytes since boot before this piece
+	Text   string `json:"text,omitempty"`
+	Bytes  []byte `json:"bytes,omitempty"` // base64
+}
+
+// Heartbeat shows that the stream is alive.
+type Heartbeat struct {
+	Delivered uint64 `json:"delivered"`
+	Lost      uint64 `json:"lost"`
+}
+
+// Lost says that records are missing here because this reader, or the daemon
+// itself, was too slow. The guest was never stopped for it.
+type Lost struct {
+	Lost  uint64 `json:"lost"`  // since the last such record
+	Total uint64 `json:"total"` // in this stream
+}
+
+// Reasons in End.
+const (
+	EndGuestExit  = "guest_exit"  // Code is the guest's
+	EndGuestCrash = "guest_crash" // see GET /v1/guest
+	EndGuestReset = "guest_reset"
+	EndShutdown   = "shutdown" // the daemon is stopping
+	EndHistory    = "history"  // a console stream without follow has shown everything
+	EndDetached   = "detached" // every probe of the stream is gone
+)
+
+// End is the last record of a stream. Delivered + Lost is everything that the
+// stream was to carry.
+type End struct {
+	Reason    string `json:"reason"`
+	Code      *int   `json:"code,omitempty"`
+	Delivered uint64 `json:"delivered"`
+	Lost      uint64 `json:"lost"`
+}

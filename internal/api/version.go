@@ -1,0 +1,38 @@
+package api
+
+import (
+	"runtime"
+	"runtime/debug"
+)
+
+// V1 is the name and the path prefix of the one protocol version there is.
+// Fields and codes are added to it, never renamed or removed.
+const V1 = "v1"
+
+// Version answers GET /version, which is outside every protocol version.
+type Version struct {
+	Version string   `json:"version"` // of the module, "(devel)" for a build from a tree
+	API     []string `json:"api"`     // protocol versions spoken
+	Git     string   `json:"git"`     // revision, empty when the build had none
+	Go      string   `json:"go"`      // toolchain
+	PID     int      `json:"pid,omitempty"`
+}
+
+// Build returns the version of the running program from what the linker
+// recorded in it.
+func Build() Version {
+	v := Version{Version: "(devel)", API: []string{V1}, Go: runtime.Version()}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return v
+	}
+	if info.Main.Version != "" {
+		v.Version = info.Main.Version
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" {
+			v.Git = s.Value
+		}
+	}
+	return v
+}

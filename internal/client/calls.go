@@ -1,0 +1,133 @@
+package client
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+)
+
+// Version asks who answers.
+func (c *Client) Version(ctx context.Context) (v api.Version, err error) {
+	return v, c.call(ctx, http.MethodGet, "/version", nil, nil, &v)
+}
+
+// Host returns what the daemon's calibration found out.
+func (c *Client) Host(ctx context.Context) (h api.Host, err error) {
+	return h, c.call(ctx, http.MethodGet, "/v1/host", nil, nil, &h)
+}
+
+// Guest returns the guest's state.
+func (c *Client) Guest(ctx context.Context) (g api.Guest, err error) {
+	return g, c.call(ctx, http.MethodGet, "/v1/guest", nil, nil, &g)
+}
+
+// Pause takes every vCPU out of guest mode; a paused guest stays paused.
+func (c *Client) Pause(ctx context.Context) (g api.Guest, err error) {
+	return g, c.call(ctx, http.MethodPost, "/v1/guest/pause", nil, nil, &g)
+}
+
+// Resume lets a created or paused guest run; a running one goes on running.
+func (c *Client) Resume(ctx context.Context) (g api.Guest, err error) {
+	return g, c.call(ctx, http.MethodPost, "/v1/guest/resume", nil, nil, &g)
+}
+
+// Reset boots the guest anew, with its probes in place.
+func (c *Client) Reset(ctx context.Context, r api.ResetGuest) (g api.Guest, err error) {
+	return g, c.call(ctx, http.MethodPost, "/v1/guest/reset", nil, r, &g)
+}
+
+// Call runs a function of the guest.
+func (c *Client) Call(ctx context.Context, r api.Call) (res api.CallResult, err error) {
+	return res, c.call(ctx, http.MethodPost, "/v1/guest/call", nil, r, &res)
+}
+
+// Text compares the guest's text with its image.
+func (c *Client) Text(ctx context.Context) (t api.Text, err error) {
+	return t, c.call(ctx, http.MethodGet, "/v1/guest/text", nil, nil, &t)
+}
+
+// Probes lists the attached probes.
+func (c *Client) Probes(ctx context.Context) ([]api.Probe, error) {
+	var l api.ProbeList
+	err := c.call(ctx, http.MethodGet, "/v1/probes", nil, nil, &l)
+	return l.Probes, err
+}
+
+// Attach attaches all of specs or none.
+func (c *Client) Attach(ctx context.Context, specs ...api.ProbeSpec) ([]api.Probe, error) {
+	var l api.ProbeList
+	err := c.call(ctx, http.MethodPost, "/v1/probes", nil, api.CreateProbes{Probes: specs}, &l)
+	return l.Probes, err
+}
+
+// Probe returns one probe by number, event, or group/event.
+func (c *Client) Probe(ctx context.Context, name string) (p api.Probe, err error) {
+	return p, c.call(ctx, http.MethodGet, "/v1/probes/"+url.PathEscape(name), nil, nil, &p)
+}
+
+// SetEnabled enables or disables one probe.
+func (c *Client) SetEnabled(ctx context.Context, name string, on bool) (p api.Probe, err error) {
+	return p, c.call(ctx, http.MethodPatch, "/v1/probes/"+url.PathEscape(name), nil, api.PatchProbe{Enabled: &on}, &p)
+}
+
+// Detach removes one probe and returns what it was, with its final counts.
+func (c *Client) Detach(ctx context.Context, name string) (p api.Probe, err error) {
+	return p, c.call(ctx, http.MethodDelete, "/v1/probes/"+url.PathEscape(name), nil, nil, &p)
+}
+
+// DetachAll removes every probe and returns what they were.
+func (c *Client) DetachAll(ctx context.Context) ([]api.Probe, error) {
+	var l api.ProbeList
+	err := c.call(ctx, http.MethodDelete, "/v1/probes", nil, nil, &l)
+	return l.Probes, err
+}
+
+// SymbolQuery selects symbols.
+type SymbolQuery struct {
+	Match string // glob over the name; empty matches all
+	Kind  string // func, data or other; empty matches all
+	Limit int    // 0 means the daemon's default
+}
+
+// Symbols returns the guest's symbols that q selects, by address.
+func (c *Client) Symbols(ctx context.Context, q SymbolQuery) (l api.SymbolList, err error) {
+	v := url.Values{}
+	if q.Match != "" {
+		v.Set("match", q.Match)
+	}
+	if q.Kind != "" {
+		v.Set("kind", q.Kind)
+	}
+	if q.Limit > 0 {
+		v.Set("limit", strconv.Itoa(q.Limit))
+	}
+	return l, c.call(ctx, http.MethodGet, "/v1/symbols", v, nil, &l)
+}
+
+// Armed reports the global knob.
+func (c *Client) Armed(ctx context.Context) (bool, error) {
+	var k api.Knobs
+	err := c.call(ctx, http.MethodGet, "/v1/kprobes/enabled", nil, nil, &k)
+	return k.Enabled != nil && *k.Enabled, err
+}
+
+// SetArmed arms every enabled probe, or disarms all.
+func (c *Client) SetArmed(ctx context.Context, on bool) error {
+	return c.call(ctx, http.MethodPut, "/v1/kprobes/enabled", nil, api.Knobs{Enabled: &on}, nil)
+}
+
+// Blacklist returns what may not be probed.
+func (c *Client) Blacklist(ctx context.Context) ([]api.BlacklistEntry, error) {
+	var b api.Blacklist
+	err := c.call(ctx, http.MethodGet, "/v1/blacklist", nil, nil, &b)
+	return b.Entries, err
+}
+
+// KernelList returns the text of one of the kernel's files on probes as this
+// daemon has it: list, blacklist or profile.
+func (c *Client) KernelList(ctx context.Context, file string) (text string, err error) {
+	return text, c.call(ctx, http.MethodGet, "/v1/kprobes/"+url.PathEscape(file), nil, nil, &text)
+}

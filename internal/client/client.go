@@ -1,0 +1,147 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+)
+
+// ErrUnreachable is returned when no daemon answers on the socket. The error
+// also wraps the cause: syscall.ENOENT, ECONNREFUSED, EACCES, ENAMETOOLONG.
+var ErrUnreachable = errors.New("no daemon answers")
+
+// ErrProtocol is returned for an answer that is not what the protocol says: an
+// other program listens there, or a daemon of another age.
+var ErrProtocol = errors.New("unexpected answer")
+
+// maxAnswer bounds what is read of an answer that is not a stream; a list of a
+// million symbols fits.
+const maxAnswer = 512 << 20
+
+// Client talks to one daemon. Its methods may be called from several
+// goroutines.
+type Client struct {
+	path string
+	http *http.Client
+	// base is the connection pool, kept for Close.
+	base *http.Transport
+}
+
+// New returns a client of the socket at path, a file path without unix://. It
+// does not connect yet.
+func New(path string) *Client {
+	base := &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			if _, err := api.ParseSocket(path); err != nil {
+				return nil, err
+			}
+			var d net.Dialer
+			return d.DialContext(ctx, "unix", path)
+		},
+		DisableCompression: true,
+	}
+	return &Client{path: path, base: base, http: &http.Client{Transport: base}}
+}
+
+// Path returns the socket's path.
+func (c *Client) Path() string { return c.path }
+
+// Close drops idle connections. Streams are closed by themselves.
+func (c *Client) Close() { c.base.CloseIdleConnections() }
+
+// do sends one request and returns the answer if its status is below 400, else
+// the error that its envelope holds.
+func (c *Client) do(ctx context.Context, method, path string, query url.Values, in any) (*http.Response, error) {
+	var body io.Reader
+	if in != nil {
+		b, err := json.Marshal(in)
+		if err != nil {
+			return nil, fmt.Errorf("%s %s: %w", method, path, err)
+		}
+		body = bytes.NewReader(b)
+	}
+	// The host is only there because HTTP wants one.
+	u := "http://guestprobed" + path
+	if len(query) > 0 {
+		u += "?" + query.Encode()
+	}
+	req, err := http.NewRequestWithContext(ctx, method, u, body)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", method, path, err)
+	}
+	req.Header.Set("User-Agent", "guestprobe/"+api.Build().Version)
+	if in != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, c.transportError(ctx, method, path, err)
+	}
+	if resp.StatusCode < 400 {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	b, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	var envelope api.ErrorBody
+	if err := json.Unmarshal(b, &envelope); err != nil || envelope.Error.Code == "" {
+		return nil, fmt.Errorf("%s %s on %s: %w: status %s without an error envelope", method, path, c.path, ErrProtocol, resp.Status)
+	}
+	return nil, &envelope.Error
+}
+
+// transportError tells a daemon that is not there from one that went away in
+// the middle and from a caller that gave up.
+func (c *Client) transportError(ctx context.Context, method, path string, err error) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("%s %s: %w", method, path, context.Cause(ctx))
+	}
+	var op *net.OpError
+	if errors.As(err, &op) && op.Op == "dial" {
+		return fmt.Errorf("%w on %s: %w", ErrUnreachable, c.path, op.Err)
+	}
+	var bad *api.SocketPathError
+	if errors.As(err, &bad) {
+		return fmt.Errorf("%w: %w", ErrUnreachable, bad)
+	}
+	var u *url.Error
+	if errors.As(err, &u) {
+		err = u.Err
+	}
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	return fmt.Errorf("%w on %s: %s %s: %w", ErrUnreachable, c.path, method, path, err)
+}
+
+// call is do for answers that are one JSON value; out may be nil.
+func (c *Client) call(ctx context.Context, method, path string, query url.Values, in, out any) error {
+	resp, err := c.do(ctx, method, path, query, in)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return c.transportError(ctx, method, path, err)
+	}
+	if out == nil {
+		return nil
+	}
+	if s, ok := out.(*string); ok && !strings.HasPrefix(resp.Header.Get("Content-Type"), "application/json") {
+		*s = string(b)
+		return nil
+	}
+	if err := json.Unmarshal(b, out); err != nil {
+		return fmt.Errorf("%s %s on %s: %w: %w", method, path, c.path, ErrProtocol, err)
+	}
+	return nil
+}

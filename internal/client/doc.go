@@ -1,0 +1,2 @@
+// Package client is the typed client of the daemon's socket.
+package client
