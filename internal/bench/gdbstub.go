@@ -1,0 +1,101 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+)
+
+// bootSector calls a function at 0x7c10 for ever, in real mode: a guest that
+// needs no boot loader.
+func bootSector() []byte {
+	s := make([]byte, 512)
+	copy(s, []byte{
+		0xfa,             // 7c00 cli
+		0xbf, 0x01, 0x00, // 7c01 mov di, 1
+		0xbe, 0x02, 0x00, // 7c04 mov si, 2
+		0xe8, 0x06, 0x00, // 7c07 call 7c10
+		0xeb, 0xfb, //       7c0a jmp 7c07
+	})
+	copy(s[0x10:], []byte{0x89, 0xf8, 0x01, 0xf0, 0xc3}) // mov ax, di; add ax, si; ret
+	s[510], s[511] = 0x55, 0xaa
+	return s
+}
+
+const bootFunction = 0x7c10
+
+// gdbPeer times what a debugger script does at a breakpoint under QEMU (TCG):
+// stop, read the registers, step off, go on. The client is our own and does
+// nothing else, so the figure is the least that a scripted gdb can cost.
+func gdbPeer(ctx context.Context, runs, hits int) Peer {
+	p := Peer{Name: "qemu-gdbstub", What: "breakpoint through QEMU's gdb stub (TCG): stop, read registers, step, continue"}
+	if err := gdbStub(ctx, &p, runs, hits); err != nil {
+		p.Unavailable = err.Error()
+	}
+	return p
+}
+
+func gdbStub(ctx context.Context, p *Peer, runs, hits int) error {
+	qemu, err := exec.LookPath("qemu-system-x86_64")
+	if err != nil {
+		return fmt.Errorf("qemu-system-x86_64 is not installed")
+	}
+	dir, err := os.MkdirTemp("", "guestprobe-bench")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	disk, socket := filepath.Join(dir, "disk"), filepath.Join(dir, "gdb")
+	if err := os.WriteFile(disk, bootSector(), 0o644); err != nil {
+		return err
+	}
+	// The listener is ours and QEMU connects to it: no waiting for a server.
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, qemu, "-accel", "tcg", "-m", "16", "-nodefaults", "-no-user-config", "-display", "none", "-S",
+		"-drive", "file="+disk+",format=raw,if=ide", "-chardev", "socket,id=gdb,path="+socket, "-gdb", "chardev:gdb")
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	defer func() { cancel(); cmd.Wait() }()
+	l.(*net.UnixListener).SetDeadline(time.Now().Add(20 * time.Second))
+	conn, err := l.Accept()
+	if err != nil {
+		return fmt.Errorf("qemu did not connect to its gdb socket: %w", err)
+	}
+	defer conn.Close()
+	c, err := dialRSP(conn)
+	if err != nil {
+		return err
+	}
+	if _, err := c.call(fmt.Sprintf("Z0,%x,1", bootFunction), "OK"); err != nil {
+		return err
+	}
+	if _, err := c.call("c", "T05"); err != nil { // the first hit, behind the BIOS
+		return err
+	}
+	var samples []float64
+	for range runs {
+		start := time.Now()
+		for range hits {
+			for _, step := range [][2]string{{"g", ""}, {"s", "T05"}, {"c", "T05"}} {
+				if _, err := c.call(step[0], step[1]); err != nil {
+					return err
+				}
+			}
+		}
+		samples = append(samples, nsPer(time.Since(start), uint64(hits)))
+	}
+	s := spread(samples)
+	p.NsPerHit, p.Hits = &s, uint64(runs*hits)
+	return nil
+}
