@@ -1,0 +1,55 @@
+package kvm
+
+import (
+	"errors"
+	"fmt"
+
+	gokvm "github.com/bobuhiro11/gokvm/kvm"
+	"golang.org/x/sys/unix"
+)
+
+// CPUIDEntry is one leaf of CPUID: struct kvm_cpuid_entry2.
+type CPUIDEntry = gokvm.CPUIDEntry2
+
+// maxCPUIDEntries is KVM's own limit (KVM_MAX_CPUID_ENTRIES).
+const maxCPUIDEntries = 256
+
+// SupportedCPUID returns the CPUID leaves that KVM can show to guests on this
+// host (KVM_GET_SUPPORTED_CPUID, section 4.46). Filter them and give them to
+// VCPU.SetCPUID.
+func (s *System) SupportedCPUID() ([]CPUIDEntry, error) {
+	for n := 64; ; n *= 2 {
+		c := gokvm.CPUID{Nent: uint32(n), Entries: make([]CPUIDEntry, n)}
+		err := gokvm.GetSupportedCPUID(uintptr(s.fd.num()), &c)
+		if errors.Is(err, unix.E2BIG) && n < maxCPUIDEntries {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("get supported cpuid: %w", err)
+		}
+		return c.Entries, nil
+	}
+}
+
+// SetCPUID sets what the CPUID instruction shows to this vCPU
+// (KVM_SET_CPUID2), before its first Run.
+func (v *VCPU) SetCPUID(entries []CPUIDEntry) error {
+	if len(entries) > maxCPUIDEntries {
+		return fmt.Errorf("set cpuid: %d entries, at most %d: %w", len(entries), maxCPUIDEntries, unix.E2BIG)
+	}
+	c := gokvm.CPUID{Nent: uint32(len(entries)), Entries: entries}
+	if err := gokvm.SetCPUID2(uintptr(v.fd.num()), &c); err != nil {
+		return fmt.Errorf("set cpuid: %w", err)
+	}
+	return nil
+}
+
+// CPUID returns what SetCPUID set, with the bits that KVM keeps up to date
+// itself (KVM_GET_CPUID2).
+func (v *VCPU) CPUID() ([]CPUIDEntry, error) {
+	c := gokvm.CPUID{Nent: maxCPUIDEntries, Entries: make([]CPUIDEntry, maxCPUIDEntries)}
+	if err := gokvm.GetCPUID2(uintptr(v.fd.num()), &c); err != nil {
+		return nil, fmt.Errorf("get cpuid: %w", err)
+	}
+	return c.Entries, nil
+}

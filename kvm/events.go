@@ -1,0 +1,90 @@
+package kvm
+
+import (
+	"fmt"
+
+	gokvm "github.com/bobuhiro11/gokvm/kvm"
+)
+
+// Events are the exceptions, interrupts and NMIs that are on their way into a
+// vCPU: struct kvm_vcpu_events.
+type Events = gokvm.VCPUEvents
+
+// Bits of Events.Flags: which fields KVM_SET_VCPU_EVENTS shall take
+// (KVM_VCPUEVENT_VALID_*).
+const (
+	EventNMIPending  uint32 = 1 << 0
+	EventSIPIVector  uint32 = 1 << 1
+	EventShadow      uint32 = 1 << 2
+	EventSMM         uint32 = 1 << 3
+	EventPayload     uint32 = 1 << 4
+	EventTripleFault uint32 = 1 << 5
+)
+
+// Exception vectors (SDM Vol. 3, 7.3.1).
+const (
+	VectorDB uint8 = 1  // debug
+	VectorBP uint8 = 3  // breakpoint
+	VectorUD uint8 = 6  // invalid opcode
+	VectorDF uint8 = 8  // double fault
+	VectorGP uint8 = 13 // general protection
+	VectorPF uint8 = 14 // page fault
+)
+
+// GetEvents reads the vCPU's events (KVM_GET_VCPU_EVENTS, section 4.31).
+func (v *VCPU) GetEvents(e *Events) error {
+	if _, err := ioctlPtr(v.fd.num(), ioGetEvents, e); err != nil {
+		return fmt.Errorf("get events: %w", err)
+	}
+	return nil
+}
+
+// Events returns the vCPU's events, like GetEvents.
+func (v *VCPU) Events() (Events, error) {
+	var e Events
+	err := v.GetEvents(&e)
+	return e, err
+}
+
+// SetEvents replaces the vCPU's events (KVM_SET_VCPU_EVENTS, section 4.32).
+func (v *VCPU) SetEvents(e *Events) error {
+	if _, err := ioctlPtr(v.fd.num(), ioSetEvents, e); err != nil {
+		return fmt.Errorf("set events: %w", err)
+	}
+	v.queued = e.E.Inject != 0 || e.I.Inject != 0 || e.N.Inject != 0
+	return nil
+}
+
+// InjectException has the next Run deliver exception vec (0..31) to the guest
+// at the registers as they are then, with an error code if hasErr, and with
+// cr2 in CR2 if vec is VectorPF. ErrEventPending means that something else is
+// on its way in. Owner thread only.
+func (v *VCPU) InjectException(vec uint8, hasErr bool, code uint32, cr2 uint64) error {
+	fail := func(err error) error { return fmt.Errorf("inject exception %d: %w", vec, err) }
+	if vec > 31 || vec == 2 {
+		return fail(fmt.Errorf("not an exception vector"))
+	}
+	var e Events
+	if err := v.GetEvents(&e); err != nil {
+		return fail(err)
+	}
+	if e.E.Inject != 0 || e.I.Inject != 0 || e.N.Inject != 0 {
+		return fail(ErrEventPending)
+	}
+	// The exception ends the shadow of an sti or mov ss before it, as it does
+	// on a processor.
+	e.I.Shadow = 0
+	e.Flags |= EventShadow
+	e.E = gokvm.Exception{Inject: 1, Nr: vec, ErrorCode: code}
+	if hasErr {
+		e.E.HadErrorCode = 1
+	}
+	if err := v.SetEvents(&e); err != nil {
+		return fail(err)
+	}
+	if vec == VectorPF && v.sregs.CR2 != cr2 {
+		v.sregs.CR2 = cr2
+		v.SetSregsDirty()
+	}
+	return nil
+}

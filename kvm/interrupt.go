@@ -1,0 +1,57 @@
+package kvm
+
+import (
+	"fmt"
+	"sync/atomic"
+)
+
+const rflagsIF = 1 << 9 // SDM Vol. 1, 3.4.3
+
+// RequestInterruptWindow says whether Run shall return with
+// ReasonInterruptWindow as soon as the guest can take an interrupt. Owner
+// thread only.
+func (v *VCPU) RequestInterruptWindow(on bool) {
+	if on {
+		atomic.OrUint32(&v.page.in, runRequestWindow)
+	} else {
+		atomic.AndUint32(&v.page.in, ^runRequestWindow)
+	}
+}
+
+// InterruptFlag reports whether the guest had interrupts enabled (RFLAGS.IF)
+// when Run returned.
+func (v *VCPU) InterruptFlag() bool { return v.page.ifFlag != 0 }
+
+// InterruptReady reports whether Interrupt would be accepted now: KVM said so
+// when Run returned (enabled, no shadow of sti or mov ss, nothing else being
+// delivered), the registers as they are now, changed perhaps, still have IF
+// set, and no event was given to KVM since.
+func (v *VCPU) InterruptReady() bool {
+	return v.page.readyForIntr != 0 && v.regs.RFLAGS&rflagsIF != 0 && !v.queued
+}
+
+// Interrupt has the next Run deliver the external interrupt vec, before the
+// next instruction of the guest (KVM_INTERRUPT, section 4.16). KVM delivers it
+// whether or not the guest can take it; so when InterruptReady is false, this
+// refuses with ErrNotReady. Owner thread only.
+func (v *VCPU) Interrupt(vec uint8) error {
+	if !v.InterruptReady() {
+		return fmt.Errorf("interrupt %#x: %w", vec, ErrNotReady)
+	}
+	// gokvm passes the number itself where the kernel takes a pointer.
+	irq := uint32(vec)
+	if _, err := ioctlPtr(v.fd.num(), ioInterrupt, &irq); err != nil {
+		return fmt.Errorf("interrupt %#x: %w", vec, err)
+	}
+	v.queued = true
+	return nil
+}
+
+// NMI has the guest take a non-maskable interrupt as soon as it can (section
+// 4.64).
+func (v *VCPU) NMI() error {
+	if _, err := ioctl(v.fd.num(), ioNMI, 0); err != nil {
+		return fmt.Errorf("nmi: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,59 @@
+package kvm
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// kickSignal interrupts a thread in KVM_RUN. SIGURG is the signal that the Go
+// runtime uses for preemption: its handler is always installed, and a spurious
+// one is harmless by design.
+const kickSignal = unix.SIGURG
+
+// Bind makes the calling thread the owner of the vCPU. The goroutine must be
+// locked to it (runtime.LockOSThread) until it stops using the vCPU.
+func (v *VCPU) Bind() { v.tid.Store(int32(unix.Gettid())) }
+
+// Unbind takes the vCPU from its thread, so that another may Bind it or that
+// no signal goes to a thread that is about to end. The owner calls it.
+func (v *VCPU) Unbind() { v.tid.Store(0) }
+
+// Kick, from any thread, makes the Run in progress and every later one return
+// with ReasonInterrupted until ClearKick (section 5, immediate_exit). It does
+// not wait. Kicking before Bind counts for the first Run; kicking a closed vCPU
+// does nothing.
+func (v *VCPU) Kick() error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.mapping == nil {
+		return nil
+	}
+	// The flag first and the signal second: a thread that is not yet in the
+	// kernel finds the flag there, one that is gets the signal.
+	v.kicked.Store(true)
+	atomic.OrUint32(&v.page.in, runImmediateExit)
+	tid := v.tid.Load()
+	if tid == 0 {
+		return nil
+	}
+	// ESRCH: the thread has ended, so it is not in Run.
+	if err := unix.Tgkill(os.Getpid(), int(tid), kickSignal); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("kick vcpu %d: %w", v.id, err)
+	}
+	return nil
+}
+
+// Kicked, from any thread, reports whether a Kick is in effect.
+func (v *VCPU) Kicked() bool { return v.kicked.Load() }
+
+// ClearKick ends the effect of Kick. The caller must have looked, after Run
+// returned, at why it was kicked, or look again after this: a Kick that comes
+// in between is cleared as well.
+func (v *VCPU) ClearKick() {
+	v.kicked.Store(false)
+	atomic.AndUint32(&v.page.in, ^runImmediateExit)
+}

@@ -1,0 +1,106 @@
+package kvm
+
+import (
+	"fmt"
+	"os"
+
+	gokvm "github.com/bobuhiro11/gokvm/kvm"
+	"golang.org/x/sys/unix"
+)
+
+// MemoryFlags are the flags of a memory slot (KVM_MEM_*).
+type MemoryFlags uint32
+
+// The flags of a memory slot.
+const (
+	// MemLogDirty has KVM record which pages the guest wrote.
+	MemLogDirty MemoryFlags = 1 << 0
+	// MemReadOnly turns guest writes into MMIO exits (CapReadOnlyMemory).
+	MemReadOnly MemoryFlags = 1 << 1
+)
+
+// AllocMemory returns size bytes of zeroed, page aligned memory for a guest,
+// outside the Go heap, of which the host provides pages only as they are
+// touched. Free it by FreeMemory, after the VM it was mapped into is closed.
+func AllocMemory(size int) ([]byte, error) {
+	if size <= 0 {
+		return nil, fmt.Errorf("allocate guest memory: %d bytes: %w", size, unix.EINVAL)
+	}
+	mem, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	if err != nil {
+		return nil, fmt.Errorf("allocate guest memory: %d bytes: %w", size, err)
+	}
+	return mem, nil
+}
+
+// FreeMemory returns memory of AllocMemory to the host. It takes exactly the
+// slice that AllocMemory returned; nil is allowed and does nothing.
+func FreeMemory(mem []byte) error {
+	if mem == nil {
+		return nil
+	}
+	if err := unix.Munmap(mem); err != nil {
+		return fmt.Errorf("free guest memory: %w", err)
+	}
+	return nil
+}
+
+// MapMemory makes mem the guest's physical memory at gpa, as slot number slot
+// (KVM_SET_USER_MEMORY_REGION, section 4.35). gpa, the address of mem and its
+// length must be multiples of the page size, and slots must not overlap. An
+// existing slot can be moved or change flags, but not its length. The VM holds
+// on to mem until the slot goes or the VM is closed.
+func (vm *VM) MapMemory(slot int, gpa uint64, mem []byte, flags MemoryFlags) error {
+	page := uint64(os.Getpagesize())
+	fail := func(format string, args ...any) error {
+		return fmt.Errorf("map memory slot %d at gpa %#x: "+format, append([]any{slot, gpa}, args...)...)
+	}
+	switch addr := addressOf(mem); {
+	case !vm.fd.open():
+		return fail("vm %w", ErrClosed)
+	case slot < 0 || slot > 0xffff:
+		// Bits 16 to 31 of the number select an address space.
+		return fail("slot number outside 0..65535: %w", unix.EINVAL)
+	case len(mem) == 0:
+		return fail("no memory given (UnmapMemory removes a slot): %w", unix.EINVAL)
+	case gpa%page != 0 || addr%page != 0 || uint64(len(mem))%page != 0:
+		return fail("host address %#x or length %#x or gpa is not page aligned: %w", addr, len(mem), unix.EINVAL)
+	}
+	if err := vm.setRegion(slot, gpa, mem, flags); err != nil {
+		return fail("%#x bytes: %w", len(mem), err)
+	}
+	return nil
+}
+
+// UnmapMemory takes a slot out of the guest's physical memory.
+func (vm *VM) UnmapMemory(slot int) error {
+	if err := vm.setRegion(slot, 0, nil, 0); err != nil {
+		return fmt.Errorf("unmap memory slot %d: %w", slot, err)
+	}
+	return nil
+}
+
+// setRegion issues the ioctl and records what it did.
+func (vm *VM) setRegion(slot int, gpa uint64, mem []byte, flags MemoryFlags) error {
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	r := gokvm.UserspaceMemoryRegion{
+		Slot:          uint32(slot),
+		Flags:         uint32(flags),
+		GuestPhysAddr: gpa,
+		MemorySize:    uint64(len(mem)),
+	}
+	if len(mem) != 0 {
+		r.UserspaceAddr = addressOf(mem)
+	}
+	if _, err := ioctlPtr(vm.fd.num(), ioSetUserMemoryRegion, &r); err != nil {
+		return err
+	}
+	if len(mem) == 0 {
+		delete(vm.slots, slot)
+	} else {
+		vm.slots[slot] = mem
+	}
+	return nil
+}

@@ -1,0 +1,23 @@
+package kvm
+
+import "unsafe"
+
+// pageOf returns the kvm_run structure at the start of a vCPU's mapping.
+func pageOf(mapping []byte) *runPage {
+	if len(mapping) < sizeofRunPage {
+		panic("BUG: kvm: vCPU mapping is smaller than struct kvm_run")
+	}
+	// SAFETY: the mapping is page aligned, at least as large as runPage, and
+	// stays mapped until VCPU.Close, which drops the pointer. The memory is not
+	// the Go heap's, and runPage holds no Go pointers.
+	return (*runPage)(unsafe.Pointer(unsafe.SliceData(mapping)))
+}
+
+// addressOf returns the host virtual address of a guest memory block for
+// KVM_SET_USER_MEMORY_REGION. The VM keeps the slice, so that the address
+// stays good as long as the slot exists.
+func addressOf(mem []byte) uint64 {
+	// SAFETY: only the number is used; the Go heap does not move, and the
+	// caller keeps mem alive.
+	return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem))))
+}

@@ -1,0 +1,85 @@
+package kvm
+
+import (
+	"fmt"
+
+	gokvm "github.com/bobuhiro11/gokvm/kvm"
+)
+
+// Regs are the general registers of a vCPU: struct kvm_regs.
+type Regs = gokvm.Regs
+
+// Sregs are the segment, descriptor table and control registers of a vCPU:
+// struct kvm_sregs.
+type Sregs = gokvm.Sregs
+
+// Segment is one segment register with its hidden part: struct kvm_segment.
+type Segment = gokvm.Segment
+
+// Descriptor is the base and limit of a descriptor table: struct kvm_dtable.
+type Descriptor = gokvm.Descriptor
+
+// Regs returns the general registers as they were when Run returned (before
+// the first Run: as they were created or last set). The pointer is into the
+// memory shared with the kernel where the host has KVM_CAP_SYNC_REGS, and to a
+// private copy elsewhere; it is the same for the life of the vCPU and must not
+// be used after Close. Changes count from SetRegsDirty on. Owner thread only.
+func (v *VCPU) Regs() *Regs { return v.regs }
+
+// Sregs returns the special registers under the rules of Regs; changes count
+// from SetSregsDirty on.
+func (v *VCPU) Sregs() *Sregs { return v.sregs }
+
+// SetRegsDirty makes the next Run load the registers of Regs. KVM then drops
+// an exception that is pending but not yet injected (it keeps one from
+// InjectException). Owner thread only.
+func (v *VCPU) SetRegsDirty() { v.dirty |= syncRegsBit }
+
+// SetSregsDirty makes the next Run load the registers of Sregs. Owner thread
+// only.
+func (v *VCPU) SetSregsDirty() { v.dirty |= syncSregsBit }
+
+// SyncRegs reports whether registers travel in the shared page
+// (KVM_CAP_SYNC_REGS) rather than by two further ioctls for each Run.
+func (v *VCPU) SyncRegs() bool { return v.shared }
+
+// GetRegs reads the general registers from KVM into r. Changes marked by
+// SetRegsDirty but not yet run are not in KVM and so not in r. Owner thread
+// only.
+func (v *VCPU) GetRegs(r *Regs) error {
+	if _, err := ioctlPtr(v.fd.num(), ioGetRegs, r); err != nil {
+		return fmt.Errorf("get regs: %w", err)
+	}
+	return nil
+}
+
+// SetRegs writes r to KVM now, and to what Regs returns; it replaces changes
+// marked dirty. Owner thread only.
+func (v *VCPU) SetRegs(r *Regs) error {
+	if _, err := ioctlPtr(v.fd.num(), ioSetRegs, r); err != nil {
+		return fmt.Errorf("set regs: %w", err)
+	}
+	*v.regs = *r
+	v.dirty &^= syncRegsBit
+	return nil
+}
+
+// GetSregs reads the special registers from KVM into s, under the rules of
+// GetRegs.
+func (v *VCPU) GetSregs(s *Sregs) error {
+	if _, err := ioctlPtr(v.fd.num(), ioGetSregs, s); err != nil {
+		return fmt.Errorf("get sregs: %w", err)
+	}
+	return nil
+}
+
+// SetSregs writes s to KVM now, under the rules of SetRegs. KVM refuses
+// combinations that no processor can be in with EINVAL.
+func (v *VCPU) SetSregs(s *Sregs) error {
+	if _, err := ioctlPtr(v.fd.num(), ioSetSregs, s); err != nil {
+		return fmt.Errorf("set sregs: %w", err)
+	}
+	*v.sregs = *s
+	v.dirty &^= syncSregsBit
+	return nil
+}
