@@ -1,0 +1,82 @@
+package guest
+
+// access is what a transfer does with the pages it crosses.
+type access uint8
+
+const (
+	accessRead access = iota
+	accessWrite
+	accessPoke // write even where the guest itself may not
+)
+
+// Read fills p with the guest's bytes at va, across pages. On error, which is
+// a *PageFaultError for the first byte that has no memory, p holds the bytes
+// before it. An 8-byte aligned value is read in one access; anything
+// else can be torn by a guest that runs.
+func (as AddressSpace) Read(va GVA, p []byte) error { return as.transfer(va, p, accessRead) }
+
+// Write copies p to guest memory at va, across pages, where the tables let
+// the guest write. It checks every page before it changes the first byte. Errors
+// are *PageFaultError.
+func (as AddressSpace) Write(va GVA, p []byte) error { return as.write(va, p, accessWrite) }
+
+// Poke is Write without regard to the pages' write permission: for memory of
+// ours that the guest sees read-only, such as the exec areas. The guest's text
+// is changed by Text.Patch only.
+func (as AddressSpace) Poke(va GVA, p []byte) error { return as.write(va, p, accessPoke) }
+
+// write transfers p after a dry run over its pages when there are several: a
+// push that crosses into an unmapped page must leave the first page alone, as
+// the processor would (SDM Vol. 3, 6.5, "faults").
+func (as AddressSpace) write(va GVA, p []byte, a access) error {
+	if uint64(len(p)) > page4K-uint64(va)&(page4K-1) {
+		for done := uint64(0); done < uint64(len(p)); {
+			b, err := as.host(va+GVA(done), uint64(len(p))-done, a)
+			if err != nil {
+				return err
+			}
+			done += uint64(len(b))
+		}
+	}
+	return as.transfer(va, p, a)
+}
+
+func (as AddressSpace) transfer(va GVA, p []byte, a access) error {
+	for len(p) > 0 {
+		b, err := as.host(va, uint64(len(p)), a)
+		if err != nil {
+			return err
+		}
+		if a == accessRead {
+			copyWord(p, b)
+		} else {
+			copyWord(b, p)
+		}
+		p = p[len(b):]
+		va += GVA(len(b)) // wraps only after the last canonical page
+	}
+	return nil
+}
+
+// copyWord copies len(dst) bytes, or fewer where src is shorter.
+func copyWord(dst, src []byte) { copy(dst, src) }
+
+// host returns the host bytes of at most n bytes at va, as far as they lie in
+// one page and one region.
+func (as AddressSpace) host(va GVA, n uint64, a access) ([]byte, error) {
+	regions := as.mem.Regions()
+	m, level, reason := as.walk(regions, va)
+	if reason != 0 {
+		return nil, &PageFaultError{VA: va, Level: level, Reason: reason}
+	}
+	if a == accessWrite && !m.Writable {
+		return nil, &PageFaultError{VA: va, Level: level, Reason: FaultNotWritable}
+	}
+	// In steps of 4 KiB even in a large page: a region may end inside one.
+	n = min(n, page4K-uint64(va)&(page4K-1))
+	b := hostBytes(regions, m.PA, n)
+	if b == nil {
+		return nil, &PageFaultError{VA: va, Reason: FaultNoMemory}
+	}
+	return b, nil
+}

@@ -1,0 +1,149 @@
+package guest
+
+import "fmt"
+
+// FaultReason says why a guest virtual address could not be used.
+type FaultReason uint8
+
+// The reasons. The zero value is invalid.
+const (
+	FaultNotPresent   FaultReason = iota + 1 // an entry's present bit is clear
+	FaultNonCanonical                        // not a 48-bit address; also every address that needs 5-level paging
+	FaultReserved                            // an entry has a reserved bit set (SDM Vol. 3, 4.7)
+	FaultNoMemory                            // a table or the page is outside guest memory
+	FaultNotWritable                         // a write to a read-only page
+	FaultNotUser                             // a CPL3 access to a supervisor page
+)
+
+// String describes the reason.
+func (r FaultReason) String() string {
+	switch r {
+	case FaultNotPresent:
+		return "not mapped"
+	case FaultNonCanonical:
+		return "not a canonical 48-bit address"
+	case FaultReserved:
+		return "page-table entry with a reserved bit set"
+	case FaultNoMemory:
+		return "mapped outside guest memory"
+	case FaultNotWritable:
+		return "read-only page"
+	case FaultNotUser:
+		return "supervisor page"
+	default:
+		return fmt.Sprintf("fault reason %d", uint8(r))
+	}
+}
+
+// PageFaultError is returned for a guest virtual address that the guest's page
+// tables do not give access to.
+type PageFaultError struct {
+	VA     GVA
+	Level  int // of the entry at fault: 4 (PML4E) to 1 (PTE); 0 when it is the address or the page itself
+	Reason FaultReason
+}
+
+// Error names the address, the level and the reason.
+func (e *PageFaultError) Error() string {
+	if e.Level == 0 {
+		return fmt.Sprintf("guest address %v: %v", e.VA, e.Reason)
+	}
+	return fmt.Sprintf("guest address %v: %v (page-table level %d)", e.VA, e.Reason, e.Level)
+}
+
+// Mapping is the translation of one guest virtual address: the most permissive
+// use that the tables allow, before CR0.WP, SMEP, SMAP and protection keys.
+type Mapping struct {
+	PA       GPA    // of the address itself, not of its page
+	Size     uint64 // of the page: 4 KiB, 2 MiB or 1 GiB
+	Writable bool   // R/W set at every level
+	User     bool   // U/S set at every level
+	NoExec   bool   // XD set at some level
+}
+
+// AddressSpace is guest memory seen through 4-level page tables (SDM Vol. 3,
+// 4.5). It is a small value: copy it freely. It holds no translation, because
+// the guest changes its tables without telling; every access walks them
+// anew, reading each entry exactly once. Methods may be called from any
+// thread, at any time, and allocate only to report an error.
+type AddressSpace struct {
+	mem  *Memory
+	root GPA
+	user bool
+}
+
+// NewAddressSpace returns the address space of the tables at root. Bits of
+// root that are not part of the address in CR3 (PCID, PWT, PCD) are dropped.
+func NewAddressSpace(mem *Memory, root GPA) AddressSpace {
+	return AddressSpace{mem: mem, root: root & pteAddr}
+}
+
+// Root returns the physical address of the top-level table.
+func (as AddressSpace) Root() GPA { return as.root }
+
+// AsUser returns as restricted to what CPL3 may use: an access to a supervisor
+// page fails with FaultNotUser. Whoever does an access in the place of user
+// code (an emulated push) must use it, or the guest's user code could reach
+// the guest kernel's memory through its probe.
+func (as AddressSpace) AsUser() AddressSpace {
+	as.user = true
+	return as
+}
+
+// Translate walks the tables for va. Errors are *PageFaultError.
+func (as AddressSpace) Translate(va GVA) (Mapping, error) {
+	m, level, reason := as.walk(as.mem.Regions(), va)
+	if reason != 0 {
+		return Mapping{}, &PageFaultError{VA: va, Level: level, Reason: reason}
+	}
+	return m, nil
+}
+
+// walk does the work of Translate. A reason of 0 is success. The number of
+// entries read is at most 4 whatever the tables hold, so a table that points
+// to itself is just another table.
+func (as AddressSpace) walk(regions []Region, va GVA) (m Mapping, level int, reason FaultReason) {
+	if !va.Canonical() {
+		return Mapping{}, 0, FaultNonCanonical
+	}
+	table := as.root
+	and := uint64(pteWrite | pteUser) // permissions: all levels must agree
+	or := uint64(0)                   // prohibitions: one level is enough
+	shift := uint(39)
+	for level = 4; ; level-- {
+		e, ok := loadEntry(regions, table+GPA(uint64(va)>>shift&511)*8)
+		if !ok {
+			return Mapping{}, level, FaultNoMemory
+		}
+		if e&ptePresent == 0 {
+			return Mapping{}, level, FaultNotPresent
+		}
+		and &= e
+		or |= e
+		if level == 1 || e&ptePS != 0 {
+			if level == 4 {
+				return Mapping{}, level, FaultReserved // bit 7 of a PML4E must be 0
+			}
+			size := uint64(1) << shift
+			frame := e & pteAddr
+			if level > 1 {
+				frame &^= 1 << 12 // PAT (SDM Vol. 3, tables 4-16 and 4-18)
+				if frame&(size-1) != 0 {
+					return Mapping{}, level, FaultReserved
+				}
+			}
+			if as.user && and&pteUser == 0 {
+				return Mapping{}, level, FaultNotUser
+			}
+			return Mapping{
+				PA:       GPA(frame | uint64(va)&(size-1)),
+				Size:     size,
+				Writable: and&pteWrite != 0,
+				User:     and&pteUser != 0,
+				NoExec:   or&pteNX != 0,
+			}, level, 0
+		}
+		table = GPA(e & pteAddr)
+		shift -= 9
+	}
+}

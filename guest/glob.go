@@ -1,0 +1,78 @@
+package guest
+
+// globMatch reports whether the whole of name matches pattern, in time
+// proportional to the product of their lengths: only the last * is ever gone
+// back to.
+func globMatch(pattern, name string) bool {
+	p, n := 0, 0
+	starP, starN := -1, 0 // behind the last *, and where in name it stopped
+	for n < len(name) {
+		if p < len(pattern) {
+			if pattern[p] == '*' {
+				p++
+				starP, starN = p, n
+				continue
+			}
+			if size, ok := globOne(pattern[p:], name[n]); ok {
+				p += size
+				n++
+				continue
+			}
+		}
+		if starP < 0 {
+			return false
+		}
+		starN++
+		p, n = starP, starN
+	}
+	for p < len(pattern) && pattern[p] == '*' {
+		p++
+	}
+	return p == len(pattern)
+}
+
+// globOne matches c with the first element of pattern, which is not a *, and
+// returns the element's length.
+func globOne(pattern string, c byte) (int, bool) {
+	switch pattern[0] {
+	case '?':
+		return 1, true
+	case '\\':
+		if len(pattern) > 1 {
+			return 2, pattern[1] == c
+		}
+	case '[':
+		if size, ok := globClass(pattern, c); size > 0 {
+			return size, ok
+		}
+	}
+	return 1, pattern[0] == c
+}
+
+// globClass matches c with the bracket expression that pattern starts with. The
+// length is 0 when the bracket is not closed. A ] right after the opening is a
+// member.
+func globClass(pattern string, c byte) (int, bool) {
+	i := 1
+	not := i < len(pattern) && (pattern[i] == '!' || pattern[i] == '^')
+	if not {
+		i++
+	}
+	match := false
+	for first := true; i < len(pattern); first = false {
+		lo := pattern[i]
+		if lo == ']' && !first {
+			return i + 1, match != not
+		}
+		i++
+		hi := lo
+		if i+1 < len(pattern) && pattern[i] == '-' && pattern[i+1] != ']' {
+			hi = pattern[i+1]
+			i += 2
+		}
+		if lo <= c && c <= hi {
+			match = true
+		}
+	}
+	return 0, false
+}

@@ -1,0 +1,217 @@
+package guest
+
+import (
+	"crypto/sha256"
+	"debug/dwarf"
+	"fmt"
+	"io"
+	"os"
+	"sort"
+	"sync"
+)
+
+// PFUser is the program header flag, in the range reserved for operating
+// systems (PF_MASKOS), that makes a PT_LOAD segment accessible at CPL 3.
+const PFUser = 0x0010_0000
+
+// Limits of an image.
+const (
+	MaxImageFile    = 256 << 20 // bytes of the file
+	MaxImageLoads   = 64        // PT_LOAD segments that are not empty
+	MaxImageSymbols = 1 << 20
+)
+
+// Segment is one PT_LOAD segment. No two segments of an image overlap, in
+// virtual or in physical addresses.
+type Segment struct {
+	VAddr   GVA
+	PAddr   GPA
+	Data    []byte // from the file; the rest up to MemSize is zero. Must not be changed
+	MemSize uint64 // bytes, at least 1
+	R, W, X bool
+	User    bool // accessible at CPL 3
+}
+
+// Contains reports whether va is in the segment.
+func (s *Segment) Contains(va GVA) bool { return uint64(va-s.VAddr) < s.MemSize }
+
+// last returns the segment's last address.
+func (s *Segment) last() GVA { return s.VAddr + GVA(s.MemSize-1) }
+
+// Section is one section that occupies guest memory.
+type Section struct {
+	Name string
+	Addr GVA
+	Size uint64 // bytes
+	W, X bool
+}
+
+// Range is a range of guest virtual addresses: Start up to, not including, End.
+type Range struct{ Start, End GVA }
+
+// Image is a parsed guest program. It does not change after ParseELF and can
+// be used from any thread.
+type Image struct {
+	Entry    GVA
+	Segments []Segment // ascending by VAddr
+	Sections []Section // those in memory, ascending by Addr; empty when the file has no section table
+	BuildID  string    // hexadecimal; empty when there is none
+	SHA256   [sha256.Size]byte
+
+	file      []byte
+	text      []textRange // ascending, disjoint
+	syms      symbolTable
+	blacklist []blackRange // ascending by start
+	debug     bool
+	dwarfOnce sync.Once
+	dwarfData *dwarf.Data
+	dwarfErr  error
+}
+
+// LoadFile reads and parses the ELF file at path. Files above MaxImageFile are
+// refused before they are read.
+func LoadFile(path string) (*Image, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("load guest image: %w", err)
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("load guest image: %w", err)
+	}
+	if !st.Mode().IsRegular() {
+		return nil, fmt.Errorf("load guest image %s: not a regular file", path)
+	}
+	if st.Size() > MaxImageFile {
+		return nil, fmt.Errorf("load guest image %s: %d bytes: more than the limit of %d", path, st.Size(), MaxImageFile)
+	}
+	b, err := io.ReadAll(io.LimitReader(f, MaxImageFile+1)) // it may have grown since
+	if err != nil {
+		return nil, fmt.Errorf("load guest image: %w", err)
+	}
+	img, err := ParseELF(b)
+	if err != nil {
+		return nil, fmt.Errorf("load guest image %s: %w", path, err)
+	}
+	return img, nil
+}
+
+// textRange is guest text that the file has bytes for.
+type textRange struct {
+	start GVA
+	data  []byte
+	user  bool
+}
+
+// buildText finds the executable bytes: those of executable segments without
+// what the section table says is data. Linkers put read-only data and headers
+// into the executable segment when told not to separate code, and an int3 over a
+// constant would not trap but corrupt.
+func (img *Image) buildText() {
+	for i := range img.Segments {
+		s := &img.Segments[i]
+		if !s.X || len(s.Data) == 0 {
+			continue
+		}
+		from := uint64(0) // offset in the segment
+		add := func(to uint64) {
+			if from < to {
+				img.text = append(img.text, textRange{s.VAddr + GVA(from), s.Data[from:to:to], s.User})
+			}
+		}
+		for _, sec := range img.Sections {
+			if sec.X || sec.Size == 0 || !s.Contains(sec.Addr) {
+				continue
+			}
+			lo := uint64(sec.Addr - s.VAddr)
+			if lo >= uint64(len(s.Data)) {
+				continue
+			}
+			hi := min(lo+sec.Size, uint64(len(s.Data))) // Size fits: section validated against the segment
+			add(lo)
+			from = max(from, hi)
+		}
+		add(uint64(len(s.Data)))
+	}
+}
+
+// findText returns the text range that holds addr, or nil.
+func (img *Image) findText(addr GVA) *textRange {
+	i := sort.Search(len(img.text), func(i int) bool { return img.text[i].start > addr }) - 1
+	if i < 0 || uint64(addr-img.text[i].start) >= uint64(len(img.text[i].data)) {
+		return nil
+	}
+	return &img.text[i]
+}
+
+// IsText reports whether the image has code at addr: a byte from the file, in
+// an executable segment, not in a section of data.
+func (img *Image) IsText(addr GVA) bool { return img.findText(addr) != nil }
+
+// IsUserText reports whether the image has code for CPL 3 at addr.
+func (img *Image) IsUserText(addr GVA) bool {
+	t := img.findText(addr)
+	return t != nil && t.user
+}
+
+// Code returns the n bytes of code that the image itself has at addr, whatever
+// the guest's memory holds now; fewer where the code ends, none where there is
+// no code. The bytes are the image's own and must not be changed.
+func (img *Image) Code(addr GVA, n int) []byte {
+	t := img.findText(addr)
+	if t == nil || n <= 0 {
+		return nil
+	}
+	b := t.data[addr-t.start:]
+	n = min(n, len(b))
+	return b[:n:n]
+}
+
+// Text returns the ranges of the image's code, ascending: the kernel's, or
+// that of CPL 3.
+func (img *Image) Text(user bool) []Range {
+	var rs []Range
+	for i := range img.text {
+		if t := &img.text[i]; t.user == user {
+			rs = append(rs, Range{t.start, t.start + GVA(len(t.data))})
+		}
+	}
+	return rs
+}
+
+// segment returns the segment that holds addr, or nil.
+func (img *Image) segment(addr GVA) *Segment {
+	i := sort.Search(len(img.Segments), func(i int) bool { return img.Segments[i].VAddr > addr }) - 1
+	if i < 0 || !img.Segments[i].Contains(addr) {
+		return nil
+	}
+	return &img.Segments[i]
+}
+
+// section returns the section that holds addr, or nil.
+func (img *Image) section(addr GVA) *Section {
+	i := sort.Search(len(img.Sections), func(i int) bool { return img.Sections[i].Addr > addr }) - 1
+	for ; i >= 0; i-- { // past empty sections at the same address
+		if s := &img.Sections[i]; uint64(addr-s.Addr) < s.Size {
+			return s
+		} else if s.Size != 0 {
+			return nil
+		}
+	}
+	return nil
+}
+
+// bytesAt returns the n bytes of the file behind addr, or nil when the image
+// does not have all of them.
+func (img *Image) bytesAt(addr GVA, n uint64) []byte {
+	s := img.segment(addr)
+	if s == nil {
+		return nil
+	}
+	off := uint64(addr - s.VAddr)
+	if off > uint64(len(s.Data)) || n > uint64(len(s.Data))-off {
+		return nil
+	}
+	return s.Data[off : off+n : off+n]
+}

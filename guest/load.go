@@ -1,0 +1,265 @@
+package guest
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strings"
+)
+
+// Boot loads img into mem and prepares everything a vCPU needs to start:
+// segments, page tables, GDT, boot-info blocks and stacks. mem has the four
+// ranges of LayoutFor(opt.RAM). Boot writes the segments with the zeros behind
+// them, and what it uses of the loader's range; the rest of the memory it leaves
+// as it is. No vCPU runs. It can be called again to reset the guest.
+//
+// All RAM is mapped at its physical address, writable and executable, for CPL 0
+// only; the loader's range likewise, not executable. A segment's pages have the
+// segment's permissions (those of both where two share a page), and go
+// before the identity map where the two meet.
+func Boot(mem *Memory, img *Image, opt BootOptions) (*BootState, error) {
+	layout, err := LayoutFor(opt.RAM)
+	if err != nil {
+		return nil, fmt.Errorf("boot guest: %w", err)
+	}
+	switch {
+	case opt.VCPUs < 1 || opt.VCPUs > MaxVCPUs:
+		return nil, fmt.Errorf("boot guest: %d vCPUs: want 1 to %d", opt.VCPUs, MaxVCPUs)
+	case len(opt.Cmdline) > MaxCmdline:
+		return nil, fmt.Errorf("boot guest: command line of %d bytes: want at most %d", len(opt.Cmdline), MaxCmdline)
+	case strings.IndexByte(opt.Cmdline, 0) >= 0:
+		return nil, fmt.Errorf("boot guest: command line %q: contains a NUL byte", opt.Cmdline)
+	}
+	for _, r := range layout.Ranges() {
+		if _, err := mem.Slice(r.Base, int(r.Size)); err != nil {
+			return nil, fmt.Errorf("boot guest: %s: %w", r.Name, err)
+		}
+	}
+	if err := checkSegments(img, layout); err != nil {
+		return nil, fmt.Errorf("boot guest: %w", err)
+	}
+	l := &loader{mem: mem, img: img, opt: opt, layout: layout}
+	st, err := l.boot()
+	if err != nil {
+		return nil, fmt.Errorf("boot guest: %w", err)
+	}
+	return st, nil
+}
+
+// checkSegments checks the segments against the guest's memory.
+func checkSegments(img *Image, layout Layout) error {
+	ours := span{GVA(layout.Loader.Base), GVA(layout.Loader.Base) + LoaderSize - 1}
+	for i := range img.Segments {
+		s := &img.Segments[i]
+		part := fmt.Sprintf("segment at %v", s.VAddr)
+		if end := uint64(s.PAddr) + s.MemSize; end > layout.RAM.Size {
+			fix := fmt.Sprintf("give the guest at least %d MiB", alignUp(end, 1<<20)>>20)
+			if end > MaxRAM {
+				fix = "load it at a low physical address (AT in the linker script)"
+			}
+			return &ImageError{part, fmt.Sprintf("its %d bytes at physical address %v are outside the %d bytes of RAM", s.MemSize, s.PAddr, layout.RAM.Size), fix}
+		}
+		if ours.overlaps(span{s.VAddr, s.last()}) {
+			return &ImageError{part, fmt.Sprintf("it overlaps the loader's memory at %v", ours.first), "link it elsewhere"}
+		}
+	}
+	return nil
+}
+
+// loader holds what the steps of Boot share.
+type loader struct {
+	mem    *Memory
+	img    *Image
+	opt    BootOptions
+	layout Layout
+	tables *tableBuilder
+}
+
+// The end of the loader's range has, from the top down: a stack for each vCPU
+// with an unmapped page below it, the boot-info pages, the command line and
+// the GDT. The page tables grow up from its start.
+const stackStride = StackSize + PageSize
+
+func (l *loader) stackBottom(cpu int) GPA {
+	return l.layout.Loader.Base + LoaderSize - GPA(cpu+1)*stackStride + PageSize
+}
+
+func (l *loader) bootInfo(cpu int) GPA {
+	return l.layout.Loader.Base + LoaderSize - GPA(l.opt.VCPUs)*stackStride - GPA(cpu+1)*PageSize
+}
+func (l *loader) cmdline() GPA { return l.bootInfo(l.opt.VCPUs) }
+func (l *loader) gdt() GPA     { return l.cmdline() - PageSize }
+
+// bytes returns n bytes of memory that Boot knows to exist.
+func (l *loader) bytes(pa GPA, n uint64) []byte {
+	b := hostBytes(l.mem.Regions(), pa, n)
+	if b == nil {
+		panic(fmt.Sprintf("BUG: boot guest: no memory at %v", pa))
+	}
+	return b
+}
+
+func (l *loader) boot() (*BootState, error) {
+	for i := range l.img.Segments {
+		s := &l.img.Segments[i]
+		b := l.bytes(s.PAddr, s.MemSize)
+		clear(b[copy(b, s.Data):])
+	}
+	if err := l.mapMemory(); err != nil {
+		return nil, err
+	}
+	st := &BootState{
+		Root:     l.layout.Loader.Base,
+		GDT:      GVA(l.gdt()),
+		GDTLimit: uint16(len(gdt)*8 - 1),
+		NX:       !l.opt.NoNX,
+	}
+	if err := l.execAreas(st); err != nil {
+		return nil, err
+	}
+	table := l.bytes(l.gdt(), PageSize)
+	clear(table)
+	for i, d := range gdt {
+		binary.LittleEndian.PutUint64(table[8*i:], d)
+	}
+	line := l.bytes(l.cmdline(), PageSize)
+	clear(line[copy(line, l.opt.Cmdline):])
+	for cpu := range l.opt.VCPUs {
+		clear(l.bytes(l.stackBottom(cpu), StackSize))
+		st.VCPUs = append(st.VCPUs, VCPUStart{
+			RIP: l.img.Entry,
+			RSP: GVA(l.stackBottom(cpu) + StackSize),
+			RDI: GVA(l.bootInfo(cpu)),
+		})
+		l.writeBootInfo(st, cpu)
+	}
+	return st, nil
+}
+
+// nx returns the bit that makes a page non-executable, if there is one.
+func (l *loader) nx() uint64 {
+	if l.opt.NoNX {
+		return 0
+	}
+	return pteNX
+}
+
+// mapMemory makes the page tables but for the exec areas.
+func (l *loader) mapMemory() error {
+	base := l.layout.Loader.Base
+	room := uint64(l.gdt() - base)
+	b, err := newTableBuilder(base, l.bytes(base, room))
+	if err != nil {
+		return err
+	}
+	l.tables = b
+	if err := b.mapRange(0, 0, l.opt.RAM, pteWrite, true); err != nil {
+		return err
+	}
+	if err := b.mapRange(GVA(base), base, LoaderSize, pteWrite|l.nx(), true); err != nil {
+		return err
+	}
+	for cpu := range l.opt.VCPUs {
+		if err := b.unmapPage(GVA(l.stackBottom(cpu) - PageSize)); err != nil {
+			return err
+		}
+	}
+	return l.mapSegments()
+}
+
+// mapSegments maps the segments in pages of 4 KiB.
+func (l *loader) mapSegments() error {
+	var prev *Segment
+	var prevFlags uint64
+	for i := range l.img.Segments {
+		s := &l.img.Segments[i]
+		flags := l.nx()
+		if s.X {
+			flags = 0
+		}
+		if s.W {
+			flags |= pteWrite
+		}
+		if s.User {
+			flags |= pteUser
+		}
+		va := GVA(alignDown(uint64(s.VAddr), PageSize))
+		pa := GPA(alignDown(uint64(s.PAddr), PageSize))
+		size := alignUp(uint64(s.last()-va)+1, PageSize)
+		firstFlags := flags
+		if prev != nil && prev.last()/PageSize == s.VAddr/PageSize {
+			firstFlags = (flags|prevFlags)&^pteNX | flags&prevFlags&pteNX
+		}
+		if err := l.tables.mapRange(va, pa, PageSize, firstFlags, false); err != nil {
+			return err
+		}
+		if err := l.tables.mapRange(va+PageSize, pa+PageSize, size-PageSize, flags, false); err != nil {
+			return err
+		}
+		prev, prevFlags = s, flags
+		if size == PageSize {
+			prevFlags = firstFlags // a third one may share the page
+		}
+	}
+	return nil
+}
+
+// execAreas places and maps the engine's areas.
+func (l *loader) execAreas(st *BootState) error {
+	used := []span{
+		{0, GVA(l.opt.RAM - 1)},
+		{GVA(l.layout.Loader.Base), GVA(l.layout.Loader.Base + LoaderSize - 1)},
+	}
+	for i := range l.img.Segments {
+		s := &l.img.Segments[i]
+		used = append(used, span{s.VAddr, s.last()})
+	}
+	for _, user := range []bool{false, true} {
+		var must, want []span
+		for _, r := range l.img.Text(user) {
+			must = append(must, span{r.Start, r.End - 1})
+		}
+		if len(must) == 0 {
+			continue // no user text
+		}
+		for i := range l.img.Segments {
+			if s := &l.img.Segments[i]; s.User == user {
+				want = append(want, span{s.VAddr, s.last()})
+			}
+		}
+		name, r, area, flags := "kernel", l.layout.KernelExec, &st.KernelExec, uint64(0)
+		if user {
+			name, r, area, flags = "user", l.layout.UserExec, &st.UserExec, pteUser
+		}
+		va, err := place(r.Size, used, must, want)
+		if err != nil {
+			return fmt.Errorf("place the exec area of %s text: %w", name, err)
+		}
+		if err := l.tables.mapRange(va, r.Base, r.Size, flags, false); err != nil {
+			return err
+		}
+		*area = Area{GVA: va, GPA: r.Base, Size: r.Size}
+		used = append(used, span{va, va + GVA(r.Size-1)})
+	}
+	return nil
+}
+
+// writeBootInfo fills in the boot-info block of one vCPU.
+func (l *loader) writeBootInfo(st *BootState, cpu int) {
+	b := l.bytes(l.bootInfo(cpu), PageSize)
+	clear(b)
+	put := func(off int, v uint64) { binary.LittleEndian.PutUint64(b[off:], v) }
+	put(BootInfoMagic, BootMagic)
+	put(BootInfoSizeof, BootInfoSize)
+	put(BootInfoRAM, l.opt.RAM)
+	binary.LittleEndian.PutUint32(b[BootInfoVCPU:], uint32(cpu))
+	binary.LittleEndian.PutUint32(b[BootInfoNVCPUs:], uint32(l.opt.VCPUs))
+	put(BootInfoCmdline, uint64(l.cmdline()))
+	put(BootInfoCmdlineLen, uint64(len(l.opt.Cmdline)))
+	put(BootInfoKernelLo, uint64(st.KernelExec.GVA))
+	put(BootInfoKernelHi, uint64(st.KernelExec.End()))
+	put(BootInfoUserLo, uint64(st.UserExec.GVA))
+	put(BootInfoUserHi, uint64(st.UserExec.End()))
+	put(BootInfoStackTop, uint64(st.VCPUs[cpu].RSP))
+	put(BootInfoTickUsec, l.opt.TickUsec)
+	put(BootInfoTimerVec, TimerVector)
+}
