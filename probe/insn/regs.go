@@ -31,7 +31,10 @@ type Regs struct {
 
 // Memory is guest virtual memory as an emulated instruction sees it. Both
 // methods transfer all of p or report an error and leave it undefined how much
-// was transferred.
+// was transferred. They must fail where the interrupted code could not make the
+// access itself (user code on a supervisor page, a write to a read-only page,
+// and so on), since no CPU checks it for them. They are given at most 8 bytes
+// and must not keep p.
 type Memory interface {
 	Read(addr uint64, p []byte) error
 	Write(addr uint64, p []byte) error

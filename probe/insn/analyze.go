@@ -1,0 +1,155 @@
+package insn
+
+// Kind is how a probed instruction is run once its handlers are done.
+type Kind uint8
+
+// The kinds, from the cheapest to the dearest.
+const (
+	// Refuse: not at all; Plan.Reason says why. The zero value, so that a
+	// forgotten plan does no harm.
+	Refuse Kind = iota
+	// Emulate: Inst.Emulate computes its effect. When that fails at a hit, the
+	// instruction is run as Plan.Fallback says.
+	Emulate
+	// Boost: from a slot that ends in a jump back. With a post handler it is
+	// stepped instead, unless Plan.NoStep.
+	Boost
+	// Step: from a slot that ends in an int3, with IF held clear.
+	Step
+	// InPlace: at its own address, with every other vCPU stopped. Plan.Reason
+	// says why it cannot be moved.
+	InPlace
+)
+
+var kindNames = [...]string{"refused", "emulate", "boost", "step", "in_place"}
+
+// String returns the kind as in "guestprobe disas".
+func (k Kind) String() string {
+	if int(k) < len(kindNames) {
+		return kindNames[k]
+	}
+	return "invalid"
+}
+
+// Reason says why an instruction is refused, or cannot be moved.
+type Reason uint8
+
+// The reasons. Those of a refusal have the names of probe.Code.
+const (
+	ReasonNone Reason = iota
+
+	// Refusals.
+	ReasonUndecodable     // no valid instruction, or it is cut off
+	ReasonTrap            // int3, int n, int1, ud0, ud1, ud2: a trap of its own
+	ReasonEmulationPrefix // ud2 that Xen or KVM takes as a prefix
+	ReasonMasksExceptions // mov ss: the next instruction's trap would be held off
+	ReasonUnsupported     // leaves by a way that neither a slot nor a single step can follow
+
+	// Why in place.
+	ReasonFar         // changes CS
+	ReasonVendor      // 16-bit near branch, see VendorDependent
+	ReasonSegmentBase // branch through memory at FS or GS, whose base is not saved
+	ReasonLock        // a branch with LOCK: raises #UD
+)
+
+var reasonNames = [...]string{
+	"", "undecodable", "trap_insn", "emulation_prefix", "masks_exceptions", "unsupported_insn",
+	"far_transfer", "vendor_dependent", "segment_base", "lock_prefix",
+}
+
+// String returns the stable, machine-readable name; "" for ReasonNone.
+func (r Reason) String() string {
+	if int(r) < len(reasonNames) {
+		return reasonNames[r]
+	}
+	return "invalid"
+}
+
+// Options is what Analyze must know besides the bytes.
+type Options struct {
+	CPL uint8 // privilege of the code: 0 or 3
+}
+
+// Plan is how to run one probed instruction. It depends on the bytes and on
+// Options only, so it is made once, at registration.
+type Plan struct {
+	Kind   Kind
+	Reason Reason // for Refuse and InPlace
+	// Fallback is for Emulate: how to run the instruction when Emulate
+	// reports an error. Boost, Step and InPlace are their own.
+	Fallback Kind
+	// NoStep: for Boost, the instruction must not be stepped, since it would
+	// wait for an interrupt that is held off, or not come back to the int3
+	// behind it. No post handler then.
+	NoStep bool
+	// Shadow: for Emulate, if the instruction changed IF from 0 to 1, no
+	// interrupt may be delivered before one more guest instruction has run
+	// (sti; SDM Vol. 2, STI).
+	Shadow bool
+	Inst   Inst
+}
+
+// Analyze decides how to run the instruction at the start of b, which stands
+// at addr. b should hold 15 bytes where the text has them.
+//
+// The rules follow the CPU manuals. They accept more than Linux 6.12 does:
+// indirect branches through memory, far transfers, vmcall, pop ss look-alikes
+// (1F), and instructions of 15 bytes.
+func Analyze(b []byte, addr uint64, o Options) Plan {
+	i, err := Decode(b)
+	if err != nil {
+		return Plan{Reason: ReasonUndecodable}
+	}
+	i.CPL = o.CPL
+	p := Plan{Inst: i}
+	switch i.Class() {
+	case ClassInterrupt:
+		p.Reason = ReasonTrap
+	case ClassUndefined:
+		p.Reason = ReasonTrap
+		if emulationPrefix(b) {
+			p.Reason = ReasonEmulationPrefix
+		}
+	case ClassLoadSS:
+		p.Reason = ReasonMasksExceptions
+	case ClassIRet, ClassTransfer:
+		p.Reason = ReasonUnsupported
+	case ClassFar:
+		p.Kind, p.Reason = InPlace, ReasonFar
+	case ClassSyscall, ClassVMEntry, ClassWait, ClassTransaction:
+		p.Kind, p.NoStep = Boost, true
+	case ClassJump, ClassCondJump, ClassLoop, ClassCall, ClassRet, ClassJumpInd, ClassCallInd, ClassInterruptFlag:
+		p.Kind, p.Fallback = Emulate, InPlace
+		p.Shadow = i.Opcode == 0xfb && i.Map == Map0
+		if i.emulation() == emuNone {
+			p.Kind, p.Fallback, p.Shadow = InPlace, Refuse, false
+			p.Reason = i.unmovable()
+		}
+	default:
+		p.Kind = Boost
+		if i.emulation() != emuNone {
+			p.Kind, p.Fallback = Emulate, Boost
+		}
+	}
+	return p
+}
+
+// unmovable says why a branch is not emulated.
+func (i *Inst) unmovable() Reason {
+	switch {
+	case i.Prefix&PrefixLock != 0:
+		return ReasonLock
+	case i.VendorDependent():
+		return ReasonVendor
+	case i.Segment != SegNone:
+		return ReasonSegmentBase
+	}
+	return ReasonUnsupported
+}
+
+// emulationPrefix reports whether b begins with ud2 and a signature that makes
+// Xen ("xen") or KVM ("kvm", with force_emulation_prefix) emulate the
+// instruction behind it.
+func emulationPrefix(b []byte) bool {
+	return len(b) >= 5 && (string(b[:5]) == "\x0f\x0bxen" || string(b[:5]) == "\x0f\x0bkvm")
+}
