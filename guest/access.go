@@ -1,5 +1,7 @@
 package guest
 
+import "encoding/binary"
+
 // access is what a transfer does with the pages it crosses.
 type access uint8
 
@@ -11,8 +13,8 @@ const (
 
 // Read fills p with the guest's bytes at va, across pages. On error, which is
 // a *PageFaultError for the first byte that has no memory, p holds the bytes
-// before it. An 8-byte aligned value is read in one access; anything
-// else can be torn by a guest that runs.
+// before it. What a running guest writes meanwhile can come torn; Uint64 does
+// not tear.
 func (as AddressSpace) Read(va GVA, p []byte) error { return as.transfer(va, p, accessRead) }
 
 // Write copies p to guest memory at va, across pages, where the tables let
@@ -48,18 +50,15 @@ func (as AddressSpace) transfer(va GVA, p []byte, a access) error {
 			return err
 		}
 		if a == accessRead {
-			copyWord(p, b)
+			copy(p, b)
 		} else {
-			copyWord(b, p)
+			copy(b, p)
 		}
 		p = p[len(b):]
 		va += GVA(len(b)) // wraps only after the last canonical page
 	}
 	return nil
 }
-
-// copyWord copies len(dst) bytes, or fewer where src is shorter.
-func copyWord(dst, src []byte) { copy(dst, src) }
 
 // host returns the host bytes of at most n bytes at va, as far as they lie in
 // one page and one region.
@@ -79,4 +78,46 @@ func (as AddressSpace) host(va GVA, n uint64, a access) ([]byte, error) {
 		return nil, &PageFaultError{VA: va, Reason: FaultNoMemory}
 	}
 	return b, nil
+}
+
+// Uint64 reads the little-endian value at va. Where va is a multiple of 8 it
+// is one that the guest stored, even while it runs.
+func (as AddressSpace) Uint64(va GVA) (uint64, error) {
+	if va%8 != 0 {
+		var b [8]byte
+		err := as.Read(va, b[:])
+		return le64(b[:]), err
+	}
+	regions := as.mem.Regions()
+	m, level, reason := as.walk(regions, va)
+	if reason == 0 {
+		if v, ok := loadWord(regions, m.PA); ok {
+			return v, nil
+		}
+		level, reason = 0, FaultNoMemory
+	}
+	return 0, &PageFaultError{VA: va, Level: level, Reason: reason}
+}
+
+// SetUint64 writes v at va as Write does. Where va is a multiple of 8 a guest
+// that runs sees the old value or the new one, and once it sees the new one, all
+// that this thread wrote before.
+func (as AddressSpace) SetUint64(va GVA, v uint64) error {
+	if va%8 != 0 {
+		var b [8]byte
+		binary.LittleEndian.PutUint64(b[:], v)
+		return as.Write(va, b[:])
+	}
+	regions := as.mem.Regions()
+	m, level, reason := as.walk(regions, va)
+	switch {
+	case reason != 0:
+	case !m.Writable:
+		reason = FaultNotWritable
+	case !storeWord(regions, m.PA, v):
+		level, reason = 0, FaultNoMemory
+	default:
+		return nil
+	}
+	return &PageFaultError{VA: va, Level: level, Reason: reason}
 }

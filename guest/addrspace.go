@@ -111,7 +111,7 @@ func (as AddressSpace) walk(regions []Region, va GVA) (m Mapping, level int, rea
 	or := uint64(0)                   // prohibitions: one level is enough
 	shift := uint(39)
 	for level = 4; ; level-- {
-		e, ok := loadEntry(regions, table+GPA(uint64(va)>>shift&511)*8)
+		e, ok := loadWord(regions, table+GPA(uint64(va)>>shift&511)*8)
 		if !ok {
 			return Mapping{}, level, FaultNoMemory
 		}

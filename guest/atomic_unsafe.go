@@ -11,11 +11,9 @@ func aligned8(b []byte) bool {
 	return uintptr(unsafe.Pointer(unsafe.SliceData(b)))%8 == 0
 }
 
-// loadEntry reads the aligned 8-byte little-endian value of the page-table
-// entry at pa in one access, as the processor's own walk does: the guest may
-// be writing it. It reports false when no region holds it. The low three bits
-// of pa are ignored.
-func loadEntry(regions []Region, pa GPA) (uint64, bool) {
+// word returns the host's place of the 8 bytes of guest memory at pa, or nil
+// when no region holds them. The low three bits of pa are ignored.
+func word(regions []Region, pa GPA) *uint64 {
 	pa &^= 7
 	for i := range regions {
 		r := &regions[i]
@@ -23,8 +21,30 @@ func loadEntry(regions []Region, pa GPA) (uint64, bool) {
 			// SAFETY: off is inside Bytes and a multiple of 8, because pa and
 			// Base are; Bytes starts 8-byte aligned and is a whole number of
 			// pages (Memory.Add), so all 8 bytes are inside and aligned.
-			return atomic.LoadUint64((*uint64)(unsafe.Pointer(&r.Bytes[off]))), true
+			return (*uint64)(unsafe.Pointer(&r.Bytes[off]))
 		}
 	}
-	return 0, false
+	return nil
+}
+
+// loadWord reads the word at pa in one access, as the processor's own page
+// walk does: the guest may be writing it. It reports false when no region holds
+// it. The byte order is the guest's: only amd64 hosts run it.
+func loadWord(regions []Region, pa GPA) (uint64, bool) {
+	p := word(regions, pa)
+	if p == nil {
+		return 0, false
+	}
+	return atomic.LoadUint64(p), true
+}
+
+// storeWord writes the word at pa in one access and reports whether there is
+// memory for it.
+func storeWord(regions []Region, pa GPA, v uint64) bool {
+	p := word(regions, pa)
+	if p == nil {
+		return false
+	}
+	atomic.StoreUint64(p, v)
+	return true
 }

@@ -13,7 +13,7 @@ import (
 var ErrNoDWARF = errors.New("no debug information (build the guest with -g)")
 
 // maxDWARF bounds the debug sections after decompression.
-const maxDWARF = 1 << 30
+const maxDWARF = 512 << 20
 
 // HasDWARF reports whether the image has a .debug_info section.
 func (img *Image) HasDWARF() bool { return img.debug }

@@ -1,7 +1,6 @@
 package guest
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"debug/elf"
 	"encoding/binary"
@@ -9,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -36,6 +36,11 @@ func damaged(part, format string, args ...any) error {
 	return &ImageError{Part: part, Reason: fmt.Sprintf(format, args...)}
 }
 
+// tooBig returns the error for a file of size bytes.
+func tooBig(size int64) error {
+	return &ImageError{"file", fmt.Sprintf("%d bytes, more than %d", size, MaxImageFile), "strip its debug information"}
+}
+
 // Sizes of the structures of ELF64 (System V ABI, "Object Files").
 const (
 	ehdrSize = 64
@@ -56,7 +61,7 @@ type elfFile struct {
 	hdr      elf.Header64
 	progs    []elf.Prog64
 	sections []elf.Section64
-	names    []byte // section name string table
+	names    string // section name string table
 }
 
 // ParseELF parses a statically linked x86-64 ELF executable. It keeps b, which
@@ -64,7 +69,7 @@ type elfFile struct {
 // error (ErrNotELF, *ImageError), in time and memory proportional to b.
 func ParseELF(b []byte) (*Image, error) {
 	if len(b) > MaxImageFile {
-		return nil, &ImageError{"file", fmt.Sprintf("%d bytes, more than %d", len(b), MaxImageFile), "strip its debug information"}
+		return nil, tooBig(int64(len(b)))
 	}
 	f := &elfFile{b: b}
 	if err := f.readHeader(); err != nil {
@@ -213,8 +218,8 @@ func (f *elfFile) readSections() error {
 	if strndx >= n {
 		return damaged("section headers", "name table is section %d of %d", strndx, n)
 	}
-	var err error
-	f.names, err = f.sectionData(int(strndx), elf.SHT_STRTAB)
+	names, err := f.sectionData(int(strndx), elf.SHT_STRTAB)
+	f.names = string(names)
 	return err
 }
 
@@ -237,29 +242,34 @@ func (f *elfFile) sectionData(i int, t elf.SectionType) ([]byte, error) {
 
 // sectionName returns the name of section i.
 func (f *elfFile) sectionName(i int) (string, error) {
-	if f.names == nil {
+	if f.names == "" {
 		return "", nil
 	}
-	s, ok := cString(f.names, f.sections[i].Name)
+	s, ok := cString(f.names, f.sections[i].Name, maxSectionName)
 	if !ok {
-		return "", damaged(sectionPart(i), "name at offset %#x of a name table of %d bytes", f.sections[i].Name, len(f.names))
+		return "", damaged(sectionPart(i), "its name, at offset %#x of a name table of %d bytes, does not end there or is longer than %d", f.sections[i].Name, len(f.names), maxSectionName)
 	}
-	return string(s), nil
+	return s, nil
 }
 
-// maxName bounds the names in an image; symbols of C++ and Rust programs are
-// some thousands of bytes at most.
-const maxName = 64 << 10
+// Greatest lengths of names in bytes. Symbols of C++ and Rust programs have
+// some thousands. Strings in a table may overlap, so that without limits a small
+// file could hold long names by the million.
+const (
+	maxSectionName = 1 << 10
+	maxSymbolName  = 64 << 10
+)
 
-// cString returns the NUL-terminated string at off, at most maxName bytes.
-func cString(table []byte, off uint32) ([]byte, bool) {
+// cString returns the NUL-terminated string at off, if it has at most limit
+// bytes.
+func cString(table string, off uint32, limit int) (string, bool) {
 	if uint64(off) >= uint64(len(table)) {
-		return nil, false
+		return "", false
 	}
 	t := table[off:]
-	n := bytes.IndexByte(t[:min(len(t), maxName+1)], 0)
+	n := strings.IndexByte(t[:min(len(t), limit+1)], 0)
 	if n < 0 {
-		return nil, false
+		return "", false
 	}
 	return t[:n], true
 }

@@ -5,13 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"unicode/utf8"
 )
-
-// maxNameBytes bounds the names of all symbols together: string tables may
-// overlap their strings, so that a small file can hold long names by the
-// million.
-const maxNameBytes = 512 << 20
 
 // symbols reads the symbol table, if the file has one.
 func (f *elfFile) symbols(img *Image) error {
@@ -36,14 +30,17 @@ func (f *elfFile) symbols(img *Image) error {
 	case uint64(s.Link) >= uint64(len(f.sections)):
 		return damaged(part, "its string table is section %d of %d", s.Link, len(f.sections))
 	}
-	strs, err := f.sectionData(int(s.Link), elf.SHT_STRTAB)
+	data, err := f.sectionData(int(s.Link), elf.SHT_STRTAB)
 	if err != nil {
 		return err
 	}
+	strs := string(data) // every name is a part of it
 
 	names := make([]string, len(f.sections)) // of sections, read when needed
 	known := make([]bool, len(f.sections))
-	budget := maxNameBytes
+	// Linkers share the tails of names, so that together they are longer than
+	// the table, but not many times.
+	budget := 16*len(strs) + 1<<16
 	syms := make([]Symbol, 0, n)
 	for i := 1; i < n; i++ { // entry 0 is the undefined symbol
 		var es elf.Sym64
@@ -90,20 +87,17 @@ func (f *elfFile) symbols(img *Image) error {
 		default: // sections, files, thread-local offsets
 			continue
 		}
-		name, ok := cString(strs, es.Name)
+		name, ok := cString(strs, es.Name, maxSymbolName)
 		if !ok {
-			return damaged(fmt.Sprintf("symbol %d", i), "its name, at offset %#x of a string table of %d bytes, does not end there or is longer than %d", es.Name, len(strs), maxName)
+			return damaged(fmt.Sprintf("symbol %d", i), "its name, at offset %#x of a string table of %d bytes, does not end there or is longer than %d", es.Name, len(strs), maxSymbolName)
 		}
 		if len(name) == 0 {
 			continue
 		}
 		if budget -= len(name); budget < 0 {
-			return damaged(part, "the names add up to more than %d bytes", maxNameBytes)
+			return damaged(part, "the names overlap: together they have more than 16 times the %d bytes of their table", len(strs))
 		}
-		sym.Name = string(name)
-		if !utf8.ValidString(sym.Name) {
-			sym.Name = strings.ToValidUTF8(sym.Name, "\uFFFD")
-		}
+		sym.Name = strings.ToValidUTF8(name, "\uFFFD")
 		if seg := img.segment(sym.Addr); seg != nil {
 			sym.User = seg.User
 		}

@@ -68,15 +68,11 @@ type Image struct {
 	dwarfErr  error
 }
 
-// LoadFile reads and parses the ELF file at path. Files above MaxImageFile are
-// refused before they are read.
+// LoadFile reads and parses the ELF file at path, a regular file. Files above
+// MaxImageFile are refused before they are read.
 func LoadFile(path string) (*Image, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("load guest image: %w", err)
-	}
-	defer f.Close()
-	st, err := f.Stat()
+	// Asked before opening, which would wait for the other end of a named pipe.
+	st, err := os.Stat(path)
 	if err != nil {
 		return nil, fmt.Errorf("load guest image: %w", err)
 	}
@@ -84,10 +80,15 @@ func LoadFile(path string) (*Image, error) {
 		return nil, fmt.Errorf("load guest image %s: not a regular file", path)
 	}
 	if st.Size() > MaxImageFile {
-		return nil, fmt.Errorf("load guest image %s: %d bytes: more than the limit of %d", path, st.Size(), MaxImageFile)
+		return nil, fmt.Errorf("load guest image %s: %w", path, tooBig(st.Size()))
 	}
-	b, err := io.ReadAll(io.LimitReader(f, MaxImageFile+1)) // it may have grown since
+	f, err := os.Open(path)
 	if err != nil {
+		return nil, fmt.Errorf("load guest image: %w", err)
+	}
+	defer f.Close()
+	b := make([]byte, st.Size())
+	if _, err := io.ReadFull(f, b); err != nil {
 		return nil, fmt.Errorf("load guest image: %w", err)
 	}
 	img, err := ParseELF(b)
@@ -192,14 +193,10 @@ func (img *Image) segment(addr GVA) *Segment {
 // section returns the section that holds addr, or nil.
 func (img *Image) section(addr GVA) *Section {
 	i := sort.Search(len(img.Sections), func(i int) bool { return img.Sections[i].Addr > addr }) - 1
-	for ; i >= 0; i-- { // past empty sections at the same address
-		if s := &img.Sections[i]; uint64(addr-s.Addr) < s.Size {
-			return s
-		} else if s.Size != 0 {
-			return nil
-		}
+	if i < 0 || uint64(addr-img.Sections[i].Addr) >= img.Sections[i].Size {
+		return nil
 	}
-	return nil
+	return &img.Sections[i]
 }
 
 // bytesAt returns the n bytes of the file behind addr, or nil when the image

@@ -99,11 +99,6 @@ func (l *loader) bytes(pa GPA, n uint64) []byte {
 }
 
 func (l *loader) boot() (*BootState, error) {
-	for i := range l.img.Segments {
-		s := &l.img.Segments[i]
-		b := l.bytes(s.PAddr, s.MemSize)
-		clear(b[copy(b, s.Data):])
-	}
 	if err := l.mapMemory(); err != nil {
 		return nil, err
 	}
@@ -115,6 +110,11 @@ func (l *loader) boot() (*BootState, error) {
 	}
 	if err := l.execAreas(st); err != nil {
 		return nil, err
+	}
+	for i := range l.img.Segments {
+		s := &l.img.Segments[i]
+		b := l.bytes(s.PAddr, s.MemSize)
+		clear(b[copy(b, s.Data):])
 	}
 	table := l.bytes(l.gdt(), PageSize)
 	clear(table)

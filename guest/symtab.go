@@ -59,14 +59,12 @@ func (t *symbolTable) build(img *Image, syms []Symbol) {
 			s.Size = min(s.Size, limit)
 			continue
 		}
-		if sec := img.section(s.Addr); sec != nil {
-			if sec.Name != s.Section && s.Section != "" {
-				limit = 0 // a label at the very end of its section, such as _etext
-			} else {
-				limit = min(limit, sec.Size-uint64(s.Addr-sec.Addr))
+		if len(img.Sections) != 0 {
+			sec := img.section(s.Addr)
+			if sec == nil || sec.Name != s.Section {
+				continue // a label at the very end of its section (_etext), or a number that is no address
 			}
-		} else if len(img.Sections) != 0 {
-			limit = 0
+			limit = min(limit, sec.Size-uint64(s.Addr-sec.Addr))
 		}
 		if next < len(syms) {
 			limit = min(limit, uint64(syms[next].Addr-s.Addr))
