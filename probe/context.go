@@ -1,25 +1,60 @@
 package probe
 
-import "github.com/guestprobe/guestprobe/guest"
+import (
+	"errors"
+	"fmt"
+
+	"github.com/guestprobe/guestprobe/guest"
+)
 
 // Context is what a handler sees of one hit. It is valid only until the
 // handler returns; there is one per vCPU, reused for every hit.
 type Context struct {
-	CPU    int       // vCPU number
-	Probe  *Kprobe   // whose handler runs
-	Addr   guest.GVA // the probed address
-	Regs   *Regs     // saved registers; changes take effect
-	Root   guest.GPA // page tables of the interrupted code
-	CPL    uint8     // 0 or 3
-	target Target
+	CPU   int       // vCPU number
+	Probe *Kprobe   // whose handler runs
+	Addr  guest.GVA // the probed address
+	Regs  *Regs     // saved registers; changes take effect
+	Root  guest.GPA // page tables of the interrupted code
+	CPL   uint8     // 0 or 3
+
+	engine *Engine
+	reg    *registration
 }
 
-// Read reads guest memory as the interrupted code sees it.
+// ErrNoGuestCall is returned by Context.Call when the target cannot run a guest
+// function from within a handler.
+var ErrNoGuestCall = errors.New("this target cannot call guest functions from a handler")
+
+// Read reads guest memory as the interrupted code sees it. A bad address is an
+// error, counted in Stats.BadAccesses, and does no other harm.
 func (c *Context) Read(addr guest.GVA, p []byte) error {
-	return c.target.ReadMemory(c.Root, addr, p)
+	err := c.engine.target.ReadMemory(c.Root, addr, p)
+	if err != nil {
+		c.engine.badAccess(c, addr, err)
+	}
+	return err
 }
 
-// Write writes guest memory as the interrupted code sees it.
+// Write writes guest memory as the interrupted code sees it. A bad address is
+// an error, counted in Stats.BadAccesses, and does no other harm.
 func (c *Context) Write(addr guest.GVA, p []byte) error {
-	return c.target.WriteMemory(c.Root, addr, p)
+	err := c.engine.target.WriteMemory(c.Root, addr, p)
+	if err != nil {
+		c.engine.badAccess(c, addr, err)
+	}
+	return err
+}
+
+// Call runs the guest function at addr on this vCPU, with at most six integer
+// arguments, and returns what it returned. Probes that it hits count as missed.
+// The registers in c.Regs are afterwards what they were. Errors are
+// ErrNoGuestCall and those of the target.
+func (c *Context) Call(addr guest.GVA, args ...uint64) (uint64, error) {
+	if c.engine.caller == nil {
+		return 0, ErrNoGuestCall
+	}
+	if len(args) > 6 {
+		return 0, fmt.Errorf("call guest function at %v: %d arguments: want at most 6", addr, len(args))
+	}
+	return c.engine.caller.CallGuest(c.CPU, addr, args)
 }

@@ -5,12 +5,21 @@ import "github.com/guestprobe/guestprobe/guest"
 // Kprobe is one probe on one guest instruction. Fill in where and the
 // handlers, then Engine.Register it; after that its fields belong to the
 // engine until Unregister has returned.
+//
+// Handlers run on the thread of the vCPU that hit the probe, at the same time
+// as those for other vCPUs. They must not call the engine's methods that change
+// something (ErrInHandler) nor wait for a goroutine that does. A panic in a
+// handler is contained, counted and logged once per probe; runtime.Goexit is
+// not contained.
 type Kprobe struct {
 	// Name is for listings; it need not be unique.
 	Name string
 
-	// Symbol with Offset, or Addr, says where. After registration Addr is the
-	// resolved address.
+	// Symbol with Offset, or Addr (to which Offset is added, too), says where.
+	// After registration Addr is the resolved address, and stays so after
+	// Unregister, as in the kernel: clear it before registering by symbol again.
+	// A probe by address has its Offset cleared then. A function that begins
+	// with endbr64 is probed behind it: offsets 0 and 4 are the same place.
 	Symbol string
 	Offset uint64
 	Addr   guest.GVA
@@ -25,17 +34,21 @@ type Kprobe struct {
 	// Pre runs before the probed instruction, with Regs.RIP one behind the
 	// probed address as in the kernel. Nonzero means that the handler has set
 	// the registers to where the guest shall go on: the instruction is not
-	// executed and no post handler runs.
+	// executed, no post handler runs, and older probes on the site are not
+	// asked. With zero, changes of all registers but RIP take effect.
 	Pre func(*Context) int
 
 	// Post runs after the probed instruction, with the registers as it left
-	// them.
+	// them. It costs a second exit where the instruction is not emulated.
 	Post func(*Context)
 
-	// Fault runs when the probed instruction faults; true means that the
-	// handler has put it right and the guest resumes at Regs.
+	// Fault runs when the probed instruction faults, with Regs.RIP at it; true
+	// means that the handler has put it right and the guest resumes at Regs.
+	// Otherwise the guest's own exception handler gets the fault. As with Post,
+	// the instruction then always runs in a slot that is watched to its end.
 	Fault func(*Context, Trap) bool
 
-	// probe's own state; see site.go.
-	reg *registration
+	// reg is the engine's own state, nil while not registered; last is that of
+	// the registration before, for its counts.
+	reg, last *registration
 }

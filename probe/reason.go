@@ -35,7 +35,28 @@ const (
 	CodeHostCannot      Code = "host_cannot"          // ENODEV: calibration showed no delivery
 	CodeInHandler       Code = "in_handler"           // EDEADLK
 	CodeClosed          Code = "closed"               // ESHUTDOWN
+	CodeEmulationPrefix Code = "emulation_prefix"     // EINVAL: ud2 that Xen or KVM takes as a prefix
+	CodeNoPost          Code = "no_post"              // EOPNOTSUPP: post or fault handler on an instruction that waits or does not come back
+	CodeTarget          Code = "target"               // EIO: the guest could not be stopped or written
 )
+
+// errnos are what Linux returns for the same reasons, or would.
+var errnos = map[Code]syscall.Errno{
+	CodeBothOrNeither: syscall.EINVAL, CodeSymbolNotFound: syscall.ENOENT, CodeAmbiguous: syscall.EADDRNOTAVAIL,
+	CodeNoSymbolAt: syscall.ENOENT, CodeOffsetOutside: syscall.EINVAL, CodeNotText: syscall.EINVAL,
+	CodeBlacklisted: syscall.EINVAL, CodeNotBoundary: syscall.EILSEQ, CodeForeignInt3: syscall.EILSEQ,
+	CodeUndecodable: syscall.EILSEQ, CodeUnsupported: syscall.EOPNOTSUPP, CodeMasksExceptions: syscall.EINVAL,
+	CodeTrapInsn: syscall.EILSEQ, CodeUnreadable: syscall.EFAULT, CodeTextChanged: syscall.EBUSY,
+	CodeNoSlot: syscall.ENOMEM, CodeOutOfReach: syscall.EINVAL, CodeRegistered: syscall.EINVAL,
+	CodeNotRegistered: syscall.EINVAL, CodeGone: syscall.EINVAL, CodeEmptyBatch: syscall.EINVAL,
+	CodeHostCannot: syscall.ENODEV, CodeInHandler: syscall.EDEADLK, CodeClosed: syscall.ESHUTDOWN,
+	CodeEmulationPrefix: syscall.EINVAL, CodeNoPost: syscall.EOPNOTSUPP, CodeTarget: syscall.EIO,
+}
+
+// newError returns an error with the errno that belongs to its code.
+func newError(code Code, text, detail string) *Error {
+	return &Error{Code: code, Errno: errnos[code], Text: text, Detail: detail}
+}
 
 // Error is a refusal: what a user asked for cannot be done, and nothing was
 // changed. It wraps its errno, so errors.Is(err, syscall.EILSEQ) works.
@@ -45,16 +66,34 @@ type Error struct {
 	Text   string // one line for people, without the errno
 	Detail string // what to do, or the bytes in question; may be empty
 	Index  int    // which probe of a batch, from 0
+	Cause  error  // what the target reported; may be nil
 }
 
-// Error returns text, detail, errno and code in one line.
+// ErrInHandler is what every method that changes the engine returns when it is
+// called from a probe handler: it would have to wait for the vCPU that it is
+// running on. A Target's Stop returns it (or wraps it) in that situation.
+var ErrInHandler error = &Error{Code: CodeInHandler, Errno: syscall.EDEADLK, Text: "called from a probe handler",
+	Detail: "register, unregister, enable and disable wait for every handler to end"}
+
+// ErrClosed is returned by the methods of an engine after Close.
+var ErrClosed error = &Error{Code: CodeClosed, Errno: syscall.ESHUTDOWN, Text: "the probe engine is closed"}
+
+// Error returns text, detail, cause, errno and code in one line.
 func (e *Error) Error() string {
 	s := e.Text
 	if e.Detail != "" {
 		s += " (" + e.Detail + ")"
 	}
+	if e.Cause != nil {
+		s += ": " + e.Cause.Error()
+	}
 	return fmt.Sprintf("%s: %s [%s]", s, ErrnoName(e.Errno), e.Code)
 }
 
-// Unwrap returns the errno.
-func (e *Error) Unwrap() error { return e.Errno }
+// Unwrap returns the errno, and the cause where there is one.
+func (e *Error) Unwrap() []error {
+	if e.Cause == nil {
+		return []error{e.Errno}
+	}
+	return []error{e.Errno, e.Cause}
+}

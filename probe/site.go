@@ -1,4 +1,133 @@
 package probe
 
-// registration ties a Kprobe to its site.
-type registration struct{}
+import (
+	"sync/atomic"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// opInt3 is the breakpoint instruction (SDM Vol. 2, INT3).
+const opInt3 = 0xcc
+
+// site is one probed address with everything that is on it: what the kernel
+// calls an aggregate. The hit path reads it without a lock, so everything it
+// looks at is fixed before the site is published, or atomic.
+type site struct {
+	addr guest.GVA
+	n    uint8              // length of the instruction
+	orig [insn.MaxLen]uint8 // its bytes, from the image
+	user bool               // text of CPL3
+	plan insn.Plan
+
+	// boosted and stepped are its slots, allocated when they are first needed.
+	boosted atomic.Pointer[slot]
+	stepped atomic.Pointer[slot]
+
+	// armed: the text has our int3. It changes only while the world is stopped.
+	armed atomic.Bool
+
+	// chain holds the probes on the site; it changes only while the world is
+	// stopped.
+	chain atomic.Pointer[chain]
+
+	symbol string    // name of the function
+	start  guest.GVA // where it begins
+	entry  bool      // the site is the function's entry
+	gone   bool      // the code went away: the site is in no table
+}
+
+// bytes returns the original instruction.
+func (s *site) bytes() []byte { return s.orig[:s.n] }
+
+// next returns the address behind the instruction.
+func (s *site) next() guest.GVA { return s.addr + guest.GVA(s.n) }
+
+// chain is the immutable list of the probes on a site, newest first: the order
+// in which the kernel calls them.
+type chain []*registration
+
+// with returns a chain that has r in front.
+func (c chain) with(r *registration) chain {
+	return append(append(make(chain, 0, len(c)+1), r), c...)
+}
+
+// without returns a chain that lacks the registrations for which drop is true.
+func (c chain) without(drop func(*registration) bool) chain {
+	out := make(chain, 0, len(c))
+	for _, r := range c {
+		if !drop(r) {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// live reports whether any probe of the chain is enabled.
+func (c chain) live() bool {
+	for _, r := range c {
+		if r.enabled.Load() {
+			return true
+		}
+	}
+	return false
+}
+
+// registration is one Kprobe on its site, from Register to Unregister. It is
+// never used for a second registration, so a hit that is under way can tell an
+// old one from a new one.
+type registration struct {
+	engine *Engine
+	probe  *Kprobe
+	site   *site  // changes only while the world is stopped, by Reloaded
+	cells  []cell // by vCPU
+
+	// What the user gave, from before Addr was rewritten: Reloaded resolves it
+	// anew.
+	bySymbol bool
+	offset   uint64
+
+	// enabled is what the hit path looks at: registered, not disabled, not gone.
+	enabled atomic.Bool
+
+	// logged has a bit per kind of trouble that was logged already.
+	logged atomic.Uint32
+
+	// disabled is the user's wish; guarded by Engine.view.
+	disabled bool
+}
+
+// Bits of registration.logged.
+const (
+	loggedPanic = 1 << iota
+	loggedAccess
+)
+
+// first reports whether trouble of this kind has not been logged before.
+func (r *registration) first(kind uint32) bool { return r.logged.Or(kind)&kind == 0 }
+
+// cell holds the counts of one probe on one vCPU. Only that vCPU's thread
+// writes it; anyone may read. It fills a cache line, so that vCPUs do not slow
+// each other down.
+type cell struct {
+	hits     atomic.Uint64
+	handled  atomic.Uint64
+	filtered atomic.Uint64
+	missed   atomic.Uint64
+	skipped  atomic.Uint64
+	steps    atomic.Uint64 // second exits: trailing int3s and in-place steps
+	panics   atomic.Uint32
+	accesses atomic.Uint32 // bad ones
+	faults   atomic.Uint32
+
+	// passed is the vCPU's hit number when the probe's filter let the hit pass:
+	// whether its post and fault handlers are to run. Never seen by others.
+	passed uint32
+}
+
+// count adds 1 to a counter that only the calling thread writes: cheaper than
+// a locked addition, and readers see every value it ever had.
+func count(a *atomic.Uint64) { a.Store(a.Load() + 1) }
+
+// count32 is count for the small counters.
+func count32(a *atomic.Uint32) { a.Store(a.Load() + 1) }

@@ -118,5 +118,10 @@ const (
 // Verdict is the engine's answer to a trap.
 type Verdict struct {
 	Action Action
-	Fault  Trap // for Inject
+	Fault  Trap // for Inject: Vector, Code and CR2 as in TrapFault; DR6 with vector 1
+
+	// Shadow says that an emulated sti has just set IF: no interrupt may be
+	// delivered before the next guest instruction has run (SDM Vol. 3, 6.8.3),
+	// or "sti; hlt" could sleep through its wakeup.
+	Shadow bool
 }

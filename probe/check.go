@@ -1,0 +1,204 @@
+package probe
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// endbr64 begins a function that indirect branches may reach (SDM Vol. 2,
+// ENDBR64).
+var endbr64 = []byte{0xf3, 0x0f, 0x1e, 0xfa}
+
+// place is where a probe is to go.
+type place struct {
+	addr  guest.GVA
+	sym   guest.Symbol
+	entry bool // the function's entry
+}
+
+// resolve finds out where p is (kprobes A.1, checks 1 to 4).
+func (e *Engine) resolve(p *Kprobe) (place, *Error) {
+	if p == nil || (p.Symbol == "") == (p.Addr == 0) {
+		detail := "give one of them"
+		if p != nil && p.Addr != 0 {
+			detail = fmt.Sprintf("symbol %s and address %v; after a registration by symbol, clear Addr to register again", p.Symbol, p.Addr)
+		}
+		return place{}, newError(CodeBothOrNeither, "a probe needs either a symbol or an address", detail)
+	}
+	syms := e.target.Symbols()
+	addr := p.Addr + guest.GVA(p.Offset)
+	if p.Symbol != "" {
+		sym, err := syms.Lookup(p.Symbol)
+		if err != nil {
+			var amb *guest.AmbiguousSymbolError
+			if errors.As(err, &amb) {
+				x := newError(CodeAmbiguous, fmt.Sprintf("symbol %q is ambiguous", p.Symbol), "give an address instead")
+				x.Cause = err
+				return place{}, x
+			}
+			return place{}, newError(CodeSymbolNotFound, fmt.Sprintf("there is no symbol %q", p.Symbol), "")
+		}
+		// Offset 0 is always the symbol's own: a label at the end of a section has no extent.
+		if p.Offset != 0 && p.Offset >= sym.Size {
+			return place{}, newError(CodeOffsetOutside, fmt.Sprintf("offset %#x is outside %s", p.Offset, p.Symbol),
+				fmt.Sprintf("it has %#x bytes", sym.Size))
+		}
+		addr = sym.Addr + guest.GVA(p.Offset)
+	}
+	if e.InSlot(addr) {
+		return place{}, newError(CodeBlacklisted, fmt.Sprintf("%v is the engine's own code", addr), "")
+	}
+	sym, ok := syms.Find(addr)
+	if !ok {
+		return place{}, newError(CodeNoSymbolAt, fmt.Sprintf("%v is in no function", addr), "")
+	}
+	off := addr - sym.Addr
+	if (off == 0 || off == 4) && sym.Size > 4 && bytes.Equal(syms.Code(sym.Addr, 4), endbr64) {
+		return place{addr: sym.Addr + 4, sym: sym, entry: true}, nil
+	}
+	return place{addr: addr, sym: sym, entry: off == 0}, nil
+}
+
+// allowed checks that at may be probed at all (checks 8 and 9).
+func (e *Engine) allowed(at place) *Error {
+	syms := e.target.Symbols()
+	if !syms.IsText(at.addr) {
+		return newError(CodeNotText, fmt.Sprintf("%s is not code", at.sym.Name), "")
+	}
+	if why := e.forbiddenAt(at); why != "" {
+		return newError(CodeBlacklisted, fmt.Sprintf("%s must not be probed", at.sym.Name), why)
+	}
+	level := 0
+	if at.sym.User {
+		level = 3
+	}
+	if why := e.ways[level&1].NoBreakpoint; why != "" {
+		return newError(CodeHostCannot, fmt.Sprintf("this host delivers no breakpoints at CPL%d", level), why)
+	}
+	return nil
+}
+
+// prepare makes the site for at: every check of its instruction, and its plan
+// (checks 13 to 18). No text changes and no slot is made.
+func (e *Engine) prepare(at place, b *boundaries) (*site, *Error) {
+	if err := b.check(at); err != nil {
+		return nil, err
+	}
+	syms := e.target.Symbols()
+	code := syms.Code(at.addr, insn.MaxLen)
+	cpl := uint8(0)
+	if at.sym.User {
+		cpl = 3
+	}
+	plan := insn.Analyze(code, uint64(at.addr), insn.Options{CPL: cpl})
+	n := int(plan.Inst.Len)
+	if plan.Kind == insn.Refuse {
+		return nil, refuse(plan, code[:max(n, min(1, len(code)))])
+	}
+	if plan.Kind == insn.InPlace && !e.ways[cpl&1].InPlace {
+		return nil, newError(CodeHostCannot, "the instruction cannot be moved, and this host cannot step in place",
+			fmt.Sprintf("%v: bytes % x", plan.Reason, code[:n]))
+	}
+	st := &site{addr: at.addr, n: uint8(n), user: at.sym.User, plan: plan, symbol: at.sym.Name, start: at.sym.Addr, entry: at.entry}
+	copy(st.orig[:], code[:n])
+	var now [insn.MaxLen]byte
+	if err := e.target.ReadMemory(0, at.addr, now[:n]); err != nil {
+		x := newError(CodeUnreadable, "the guest's text is not mapped", fmt.Sprintf("at %v", at.addr))
+		x.Cause = err
+		return nil, x
+	}
+	if !bytes.Equal(now[:n], st.bytes()) {
+		return nil, textError(st, &guest.TextMismatchError{Addr: at.addr, Want: st.bytes(), Got: bytes.Clone(now[:n])})
+	}
+	st.chain.Store(new(chain))
+	return st, nil
+}
+
+// forbiddenAt returns why the function at at is blacklisted, or "".
+func (e *Engine) forbiddenAt(at place) string {
+	name := at.sym.Name
+	if e.forbidden[name] {
+		return "on the engine's blacklist"
+	}
+	// A part that the compiler split off or specialised is the function itself.
+	if base, _, ok := strings.Cut(name, "."); ok && base != "" {
+		if e.forbidden[base] {
+			return fmt.Sprintf("a part of %s, which is on the engine's blacklist", base)
+		}
+		if sym, err := e.target.Symbols().Lookup(base); err == nil {
+			if why := e.target.Symbols().Blacklisted(sym.Addr); why != "" {
+				return fmt.Sprintf("a part of %s: %s", base, why)
+			}
+		}
+	}
+	if why := reserved(name); why != "" {
+		return why
+	}
+	return e.target.Symbols().Blacklisted(at.addr)
+}
+
+// reserved returns why functions of this name are never probed, or "".
+func reserved(name string) string {
+	switch {
+	case strings.HasPrefix(name, "gp_"):
+		return "a stub through which traps reach the engine"
+	case strings.HasPrefix(name, "__cfi_"), strings.HasPrefix(name, "__pfx_"):
+		return "padding before a function, not code of its own" // kprobes A.1, check 9
+	}
+	return ""
+}
+
+// boundaries finds instruction boundaries by decoding functions from their
+// beginning, in the image, which no probe changes. It remembers what it has
+// decoded, so that a batch decodes each function once.
+type boundaries struct {
+	syms Symbols
+	done map[guest.GVA]*decoded
+}
+
+// decoded is the part of one function that was decoded.
+type decoded struct {
+	starts []uint64 // bit n: an instruction begins at offset n
+	next   uint64   // where decoding goes on
+	bad    bool     // at next there is no instruction
+}
+
+func newBoundaries(s Symbols) *boundaries {
+	return &boundaries{syms: s, done: map[guest.GVA]*decoded{}}
+}
+
+// check refuses an address inside an instruction, and one behind bytes that
+// are none: the kernel gives EILSEQ for both (check 14).
+func (b *boundaries) check(at place) *Error {
+	d := b.done[at.sym.Addr]
+	if d == nil {
+		d = &decoded{}
+		b.done[at.sym.Addr] = d
+	}
+	off := uint64(at.addr - at.sym.Addr)
+	for d.next <= off && !d.bad {
+		if i := int(d.next / 64); i >= len(d.starts) {
+			d.starts = append(d.starts, make([]uint64, i+1-len(d.starts))...)
+		}
+		in, err := insn.Decode(b.syms.Code(at.sym.Addr+guest.GVA(d.next), insn.MaxLen))
+		if err != nil {
+			d.bad = true
+			break
+		}
+		d.starts[d.next/64] |= 1 << (d.next % 64)
+		d.next += uint64(in.Len)
+	}
+	if i := off / 64; off < d.next && i < uint64(len(d.starts)) && d.starts[i]>>(off%64)&1 == 1 {
+		return nil
+	}
+	if d.bad && off >= d.next {
+		return newError(CodeUndecodable, fmt.Sprintf("the code of %s cannot be decoded", at.sym.Name),
+			fmt.Sprintf("no instruction at %s+%#x", at.sym.Name, d.next))
+	}
+	return newError(CodeNotBoundary, fmt.Sprintf("%s+%#x is inside an instruction", at.sym.Name, off), "")
+}

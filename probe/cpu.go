@@ -1,0 +1,117 @@
+package probe
+
+import (
+	"sync/atomic"
+
+	"github.com/guestprobe/guestprobe/guest"
+)
+
+// cpu is the state of one vCPU. Only that vCPU's thread touches it, or
+// whoever has the world stopped; the counters may be read by anyone. The
+// padding keeps two vCPUs out of one cache line.
+type cpu struct {
+	_  [64]byte
+	id int
+
+	// depth is the number of nested handler stages. The kernel's "current
+	// kprobe" is set while it is not 0: a hit is then counted as missed.
+	depth int
+
+	// seq numbers the hits; never 0. See cell.passed.
+	seq uint32
+
+	step step
+	ctx  Context
+	mem  operand
+
+	counts cpuCounts
+	_      [64]byte
+}
+
+// step is a displaced instruction that was started and has not yet ended: in
+// a slot with a trailing int3, or in place.
+type step struct {
+	active  bool
+	inPlace bool
+	missed  bool // a hit from inside a handler: no post handlers
+	site    *site
+	slot    *slot
+	chain   chain  // the probes at the time of the hit
+	seq     uint32 // the hit's number
+	flags   uint64 // the interrupted IF and TF
+}
+
+// cpuCounts count what the engine did on one vCPU.
+type cpuCounts struct {
+	breakpoints, emulated, boosted, stepped, inPlace atomic.Uint64
+	stale, foreign, strays, abandoned, faults        atomic.Uint64
+}
+
+// EngineStats are the counts of all vCPUs, or of one. They tell how many exits
+// the probes caused (Breakpoints + Stepped + InPlace) and what went otherwise
+// than planned.
+type EngineStats struct {
+	Breakpoints uint64 // breakpoint traps at armed sites: hits, whatever the number of probes there
+	Emulated    uint64 // of these: instruction emulated
+	Boosted     uint64 // continued in a boosted slot
+	Stepped     uint64 // stepped slots that ran to their end: a second exit each
+	InPlace     uint64 // in-place steps that ended: a second exit each
+	Stale       uint64 // traps of a probe that was removed meanwhile: the guest just went on
+	Foreign     uint64 // breakpoints of the guest's own
+	Strays      uint64 // traps in a slot that the vCPU was not known to be in
+	Abandoned   uint64 // steps that never ended, because the guest went elsewhere
+	Faults      uint64 // exceptions raised by a displaced instruction
+}
+
+// Totals returns the counts of vCPU i, or of all when i is -1.
+func (e *Engine) Totals(i int) EngineStats {
+	var s EngineStats
+	for j := range e.cpus {
+		if i != -1 && i != j {
+			continue
+		}
+		c := &e.cpus[j].counts
+		s.Breakpoints += c.breakpoints.Load()
+		s.Emulated += c.emulated.Load()
+		s.Boosted += c.boosted.Load()
+		s.Stepped += c.stepped.Load()
+		s.InPlace += c.inPlace.Load()
+		s.Stale += c.stale.Load()
+		s.Foreign += c.foreign.Load()
+		s.Strays += c.strays.Load()
+		s.Abandoned += c.abandoned.Load()
+		s.Faults += c.faults.Load()
+	}
+	return s
+}
+
+// Stepping reports whether vCPU cpu was last sent to execute a displaced
+// instruction after which it traps again: no interrupt may be delivered before
+// that, while its RIP is InSlot (a fault that the engine was not shown can have
+// taken it elsewhere). It is called on the vCPU's own thread.
+func (e *Engine) Stepping(cpu int) bool { return e.cpus[cpu].step.active }
+
+// InSlot reports whether addr lies in the engine's executable memory. It may be
+// called from any thread.
+func (e *Engine) InSlot(addr guest.GVA) bool { return e.slots.slab(addr) != nil }
+
+// Home returns the address in the guest's own text that a RIP inside a slot
+// stands for: for stack traces and for the saved RIP of a task that was
+// preempted there. Other addresses are returned as they are. It may be called
+// from any thread.
+func (e *Engine) Home(addr guest.GVA) guest.GVA {
+	if s := e.slots.find(addr); s != nil {
+		return s.home(addr)
+	}
+	return addr
+}
+
+// Original returns the byte that belongs at addr instead of the engine's int3,
+// and whether there is a site at all. It may be called from any thread.
+func (e *Engine) Original(addr guest.GVA) (byte, bool) {
+	s := e.table.Load().find(addr)
+	if s == nil {
+		return 0, false
+	}
+	return s.orig[0], true
+}

@@ -1,0 +1,133 @@
+package probe
+
+import (
+	"errors"
+
+	"github.com/guestprobe/guestprobe/guest"
+)
+
+// operand is guest memory as an emulated instruction sees it: with the rights
+// of the interrupted code. It remembers the access that failed. There is
+// one per vCPU.
+type operand struct {
+	target Target
+	user   UserMemory // nil: the target has none
+	root   guest.GPA
+	cpl    uint8
+	byte   [1]byte // scratch, so that reading a byte allocates nothing
+
+	err   error // of the last access
+	addr  uint64
+	write bool
+}
+
+// errNoUserMemory makes the engine run a user instruction natively when the
+// target cannot do its access with user rights.
+var errNoUserMemory = errors.New("target cannot access memory as user code")
+
+// Read implements insn.Memory.
+func (m *operand) Read(addr uint64, p []byte) error {
+	var err error
+	switch {
+	case m.cpl == 0:
+		err = m.target.ReadMemory(m.root, guest.GVA(addr), p)
+	case m.user == nil:
+		err = errNoUserMemory
+	default:
+		err = m.user.ReadUser(m.root, guest.GVA(addr), p)
+	}
+	m.err, m.addr, m.write = err, addr, false
+	return err
+}
+
+// Write implements insn.Memory.
+func (m *operand) Write(addr uint64, p []byte) error {
+	var err error
+	switch {
+	case m.cpl == 0:
+		err = m.target.WriteMemory(m.root, guest.GVA(addr), p)
+	case m.user == nil:
+		err = errNoUserMemory
+	default:
+		err = m.user.WriteUser(m.root, guest.GVA(addr), p)
+	}
+	m.err, m.addr, m.write = err, addr, true
+	return err
+}
+
+// emulate computes the effect of st's instruction, and ends the hit. It
+// returns false, with nothing changed, when the instruction must be run
+// natively instead.
+func (e *Engine) emulate(c *cpu, s State, st *site, chain chain, missed bool) (Verdict, bool) {
+	flags, sp := s.Regs.RFLAGS, s.Regs.RSP
+	c.mem.root, c.mem.cpl, c.mem.err = s.Root, s.CPL, nil
+	if err := st.plan.Inst.Emulate(uint64(st.addr), s.Regs, &c.mem); err != nil {
+		t, ok := c.mem.exception(sp)
+		if !ok {
+			return Verdict{}, false
+		}
+		return e.raise(c, s, st, chain, missed, t), true
+	}
+	count(&c.counts.emulated)
+	v := e.after(c, s, st, chain, missed, c.seq, flags)
+	v.Shadow = st.plan.Shadow && flags&flagIF == 0 && s.Regs.RFLAGS&flagIF != 0
+	return v, true
+}
+
+// raise delivers an exception of st's instruction that the engine has found by
+// itself. The fault handlers are asked first; then the guest's own gets the
+// frame that the processor would have pushed.
+func (e *Engine) raise(c *cpu, s State, st *site, chain chain, missed bool, t Trap) Verdict {
+	count(&c.counts.faults)
+	if e.askFault(c, s, st, chain, missed, c.seq, t) {
+		return Verdict{Action: Resume}
+	}
+	return Verdict{Action: Inject, Fault: t}
+}
+
+// Bits of the page-fault error code (SDM Vol. 3, 4.7).
+const (
+	pfPresent  = 1 << 0
+	pfWrite    = 1 << 1
+	pfUser     = 1 << 2
+	pfReserved = 1 << 3
+)
+
+// exception returns the exception that the processor would have raised for
+// the access that failed, and false when that cannot be told from the error (or
+// no access failed).
+func (m *operand) exception(sp uint64) (Trap, bool) {
+	var pf *guest.PageFaultError
+	if m.err == nil || !errors.As(m.err, &pf) {
+		return Trap{}, false
+	}
+	t := Trap{Kind: TrapFault, Vector: vectorPF, CR2: pf.VA}
+	switch pf.Reason {
+	case guest.FaultNonCanonical:
+		// #SS for an address formed with RSP or RBP, else #GP (SDM Vol. 1, 3.3.7.1).
+		// Emulated instructions that reach such an address are stack operations,
+		// and branches through memory.
+		t = Trap{Kind: TrapFault, Vector: vectorGP}
+		if near(m.addr, sp) {
+			t.Vector = vectorSS
+		}
+		return t, true
+	case guest.FaultNotPresent:
+	case guest.FaultReserved:
+		t.Code = pfPresent | pfReserved
+	case guest.FaultNotWritable, guest.FaultNotUser:
+		t.Code = pfPresent
+	default:
+		return Trap{}, false // no memory behind the page: not ours to judge
+	}
+	if m.write {
+		t.Code |= pfWrite
+	}
+	if m.cpl == 3 {
+		t.Code |= pfUser
+	}
+	return t, true
+}
+
+// near reports whether addr is within a push or a pop of sp.
+func near(addr, sp uint64) bool { return addr-sp+8 <= 16 }

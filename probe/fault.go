@@ -1,0 +1,88 @@
+package probe
+
+import "github.com/guestprobe/guestprobe/guest"
+
+// fault handles an exception of the guest before the guest's handler sees it.
+// When it was raised by a copy of a probed instruction, it becomes the fault of
+// the original.
+func (e *Engine) fault(c *cpu, s State, t Trap) Verdict {
+	rip := guest.GVA(s.Regs.RIP)
+	st := &c.step
+	switch {
+	case st.active && st.inPlace && rip == st.site.addr:
+	case st.active && !st.inPlace && rip >= st.slot.addr && rip < st.slot.end():
+		s.Regs.RIP = uint64(st.slot.orig)
+		s.Regs.RFLAGS = s.Regs.RFLAGS&^(flagIF|flagTF) | st.flags
+	case st.active && !st.inPlace && rip == st.slot.end():
+		// A trap, reported behind the instruction that caused it (SDM Vol. 3,
+		// 6.5): that instruction is done.
+		e.finish(c, s)
+		return Verdict{Action: NotOurs}
+	default:
+		return e.strayFault(c, s)
+	}
+	count(&c.counts.faults)
+	done := *st
+	c.step.active = false
+	if e.askFault(c, s, done.site, done.chain, done.missed, done.seq, t) {
+		return Verdict{Action: Resume}
+	}
+	return Verdict{Action: NotOurs}
+}
+
+// strayFault maps the RIP of an exception in a slot that the vCPU was not
+// known to be stepping: a boosted one, or one that the guest returned to by
+// itself.
+func (e *Engine) strayFault(c *cpu, s State) Verdict {
+	rip := guest.GVA(s.Regs.RIP)
+	sl := e.slots.find(rip)
+	if sl == nil || rip > sl.end() {
+		return Verdict{Action: NotOurs}
+	}
+	count(&c.counts.faults)
+	s.Regs.RIP = uint64(sl.home(rip))
+	if sl.kind == slotStep {
+		count(&c.counts.strays)
+		s.Regs.RFLAGS |= uint64(sl.flags.Load()) & flagIF
+	}
+	return Verdict{Action: NotOurs}
+}
+
+// debugTrap handles a single-step or watchpoint trap. The engine asks for none
+// in slots, so one that comes from there is the guest's own, seen at the wrong
+// address.
+func (e *Engine) debugTrap(c *cpu, s State, t Trap) Verdict {
+	if c.step.active && c.step.inPlace && t.Kind == TrapStep {
+		return e.finish(c, s)
+	}
+	t.Vector = vectorDB
+	return e.fault(c, s, t)
+}
+
+// askFault offers the fault of st's instruction to the fault handlers of the
+// probes that let the hit seq pass, and reports whether one of them has put it
+// right.
+func (e *Engine) askFault(c *cpu, s State, st *site, chain chain, missed bool, seq uint32, t Trap) bool {
+	if missed {
+		return false
+	}
+	fixed := false
+	c.enter(e, s, st)
+	for _, r := range chain {
+		k := &r.cells[c.id]
+		if k.passed != seq || !r.enabled.Load() {
+			continue
+		}
+		count32(&k.faults)
+		if r.probe.Fault == nil {
+			continue
+		}
+		c.ctx.reg, c.ctx.Probe = r, r.probe
+		if e.runFault(c, r, t) {
+			fixed = true
+			break
+		}
+	}
+	c.leave()
+	return fixed
+}

@@ -1,0 +1,233 @@
+package probe
+
+import (
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// Bits of RFLAGS that the engine looks after (SDM Vol. 1, 3.4.3).
+const (
+	flagTF = 1 << 8
+	flagIF = 1 << 9
+)
+
+// dr6BS is the single-step bit of DR6 (SDM Vol. 3, 18.2.3), with the bits that
+// always read as 1.
+const dr6BS = 1<<14 | 0xffff0ff0
+
+// Exception vectors (SDM Vol. 3, table 6-1).
+const (
+	vectorDB = 1
+	vectorSS = 12
+	vectorGP = 13
+	vectorPF = 14
+)
+
+// Hit handles a trap that vCPU cpu has reported, on that vCPU's own thread, with
+// its registers in s, and says what to do with the vCPU. It takes no lock and
+// allocates nothing, except to report trouble (a handler that panics, a memory
+// operand that faults).
+//
+// A handler may run guest code on the same vCPU (Context.Call); the traps of
+// that code reach Hit while the outer one has not returned, and count as
+// missed.
+func (e *Engine) Hit(cpu int, s State, t Trap) Verdict {
+	c := &e.cpus[cpu]
+	switch t.Kind {
+	case TrapBreakpoint:
+		rip := guest.GVA(s.Regs.RIP)
+		if c.step.active && !c.step.inPlace && rip == c.step.slot.end() {
+			count(&c.counts.stepped)
+			return e.finish(c, s)
+		}
+		if st := e.table.Load().find(rip); st != nil && st.armed.Load() {
+			count(&c.counts.breakpoints)
+			return e.arrive(c, s, st)
+		}
+		return e.unclaimed(c, s)
+	case TrapFault:
+		return e.fault(c, s, t)
+	case TrapStep, TrapWatch:
+		return e.debugTrap(c, s, t)
+	default:
+		return Verdict{Action: NotOurs}
+	}
+}
+
+// Stepped tells the engine that the instruction for which Hit answered
+// StepInPlace has been executed; s is the state behind it. When the
+// instruction faulted instead, Hit with TrapFault must be called, or, when the
+// guest has already gone to its own exception handler, neither.
+func (e *Engine) Stepped(cpu int, s State) Verdict {
+	c := &e.cpus[cpu]
+	if !c.step.active || !c.step.inPlace {
+		return Verdict{Action: NotOurs}
+	}
+	return e.finish(c, s)
+}
+
+// arrive handles a hit on st.
+func (e *Engine) arrive(c *cpu, s State, st *site) Verdict {
+	chain := *st.chain.Load()
+	if c.depth != 0 {
+		// Inside a handler: every probe of the site misses this one, disabled
+		// or not, as the kernel's aggregate does.
+		for _, r := range chain {
+			k := &r.cells[c.id]
+			count(&k.hits)
+			count(&k.missed)
+		}
+		return e.execute(c, s, st, chain, true, false)
+	}
+	if c.step.active {
+		// The last step never came to its end: its instruction faulted on a host
+		// that doesn't show faults, and the guest went elsewhere.
+		c.step.active = false
+		count(&c.counts.abandoned)
+	}
+	if c.seq++; c.seq == 0 {
+		c.seq = 1
+	}
+	s.Regs.RIP = uint64(st.addr) + 1 // what the kernel's handlers see
+	c.enter(e, s, st)
+	watch := false
+	for i, r := range chain {
+		k := &r.cells[c.id]
+		if !r.enabled.Load() {
+			k.passed = 0
+			continue
+		}
+		count(&k.hits)
+		p := r.probe
+		c.ctx.reg, c.ctx.Probe = r, p
+		if p.Filter != nil && !e.runFilter(c, r) {
+			count(&k.filtered)
+			k.passed = 0
+			continue
+		}
+		count(&k.handled)
+		k.passed = c.seq
+		watch = watch || p.Post != nil || p.Fault != nil
+		if p.Pre != nil && e.runPre(c, r) != 0 {
+			for _, r := range chain[i+1:] {
+				if r.enabled.Load() {
+					count(&r.cells[c.id].skipped)
+				}
+			}
+			c.leave()
+			return Verdict{Action: Resume}
+		}
+	}
+	c.leave()
+	return e.execute(c, s, st, chain, false, watch)
+}
+
+// execute has the displaced instruction of st executed, from the registers in
+// s. When watch is set, something must happen after it or when it faults.
+func (e *Engine) execute(c *cpu, s State, st *site, chain chain, missed, watch bool) Verdict {
+	r := s.Regs
+	r.RIP = uint64(st.addr)
+	kind := st.plan.Kind
+	if kind == insn.Emulate {
+		v, done := e.emulate(c, s, st, chain, missed)
+		if done {
+			return v
+		}
+		kind = st.plan.Fallback
+	}
+	if kind == insn.InPlace {
+		if !e.ways[s.CPL&1].InPlace {
+			// What emulation and this host both leave to the processor are
+			// branches to, and stacks at, addresses that it refuses.
+			t := Trap{Kind: TrapFault, Vector: vectorGP}
+			if !guest.GVA(r.RSP).Canonical() {
+				t.Vector = vectorSS
+			}
+			return e.raise(c, s, st, chain, missed, t)
+		}
+		c.step = step{active: true, inPlace: true, missed: missed, site: st, chain: chain, seq: c.seq}
+		return Verdict{Action: StepInPlace}
+	}
+	sl := st.stepped.Load()
+	if b := st.boosted.Load(); b != nil && (!watch || sl == nil) {
+		count(&c.counts.boosted)
+		r.RIP = uint64(b.addr)
+		return Verdict{Action: Resume}
+	}
+	flags := r.RFLAGS & (flagIF | flagTF)
+	c.step = step{active: true, missed: missed, site: st, slot: sl, chain: chain, seq: c.seq, flags: flags}
+	if f := uint32(flags); sl.flags.Load() != f {
+		sl.flags.Store(f)
+	}
+	r.RFLAGS &^= flagIF | flagTF
+	r.RIP = uint64(sl.addr)
+	return Verdict{Action: Resume}
+}
+
+// finish ends the step of c: its instruction has been executed.
+func (e *Engine) finish(c *cpu, s State) Verdict {
+	st := c.step
+	c.step.active = false
+	if st.inPlace {
+		count(&c.counts.inPlace)
+	} else {
+		s.Regs.RIP = uint64(st.slot.next)
+		s.Regs.RFLAGS = s.Regs.RFLAGS&^(flagIF|flagTF) | st.flags
+	}
+	for _, r := range st.chain {
+		if k := &r.cells[c.id]; st.missed || k.passed == st.seq {
+			count(&k.steps)
+		}
+	}
+	return e.after(c, s, st.site, st.chain, st.missed, st.seq, st.flags)
+}
+
+// after runs the post handlers of the probes that let the hit seq pass, and
+// ends the hit. flags are those from before the instruction: with TF set, the
+// guest is owed the single-step trap that our int3 swallowed.
+func (e *Engine) after(c *cpu, s State, st *site, chain chain, missed bool, seq uint32, flags uint64) Verdict {
+	if !missed {
+		entered := false
+		for _, r := range chain {
+			// A probe that was disabled or unregistered in between is done with.
+			if r.probe.Post == nil || r.cells[c.id].passed != seq || !r.enabled.Load() {
+				continue
+			}
+			if !entered {
+				c.enter(e, s, st)
+				entered = true
+			}
+			c.ctx.reg, c.ctx.Probe = r, r.probe
+			e.runPost(c, r)
+		}
+		if entered {
+			c.leave()
+		}
+	}
+	if flags&flagTF != 0 {
+		return Verdict{Action: Inject, Fault: Trap{Kind: TrapFault, Vector: vectorDB, DR6: dr6BS}}
+	}
+	return Verdict{Action: Resume}
+}
+
+// unclaimed handles a breakpoint at an address where no site is armed.
+func (e *Engine) unclaimed(c *cpu, s State) Verdict {
+	rip := guest.GVA(s.Regs.RIP)
+	if sl := e.slots.find(rip); sl != nil && sl.kind == slotStep && rip == sl.end() {
+		// The int3 of a slot, but this vCPU isn't known to be in it: its step
+		// was taken for abandoned, or the task was moved. The instruction is
+		// done; where to go on is certain, and IF as good as.
+		count(&c.counts.strays)
+		s.Regs.RIP = uint64(sl.next)
+		s.Regs.RFLAGS |= uint64(sl.flags.Load()) & flagIF
+		return Verdict{Action: Resume}
+	}
+	// A probe that was removed between the trap and now has left other bytes
+	// than an int3: the guest simply executes them.
+	if err := e.target.ReadMemory(s.Root, rip, c.mem.byte[:]); err == nil && c.mem.byte[0] != opInt3 {
+		count(&c.counts.stale)
+		return Verdict{Action: Resume}
+	}
+	count(&c.counts.foreign)
+	return Verdict{Action: NotOurs}
+}

@@ -1,0 +1,172 @@
+package probe
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/guestprobe/guestprobe/guest"
+)
+
+// Stats are the counts of one probe, since it was registered. A hit is an
+// arrival at the site that the probe was offered, so
+//
+//	Hits = Handled + Filtered + Missed
+//
+// while no hit is under way.
+type Stats struct {
+	Hits        uint64 // arrivals offered to the probe while enabled, and all that were missed
+	Handled     uint64 // of these: let pass by the filter; the pre handler ran
+	Filtered    uint64 // ended by the filter
+	Missed      uint64 // came from inside a handler, so no handler ran: the kernel's nmissed
+	Skipped     uint64 // besides Hits: taken by a newer probe's pre handler before this one was asked
+	SecondExits uint64 // exits besides the one of each hit: ends of stepped slots and of in-place steps
+	Faults      uint64 // executions of the instruction that raised an exception
+	Panics      uint64 // of its handlers
+	BadAccesses uint64 // failed Context.Read and Write of its handlers
+}
+
+// add adds t to s.
+func (s *Stats) add(t Stats) {
+	s.Hits += t.Hits
+	s.Handled += t.Handled
+	s.Filtered += t.Filtered
+	s.Missed += t.Missed
+	s.Skipped += t.Skipped
+	s.SecondExits += t.SecondExits
+	s.Faults += t.Faults
+	s.Panics += t.Panics
+	s.BadAccesses += t.BadAccesses
+}
+
+func (k *cell) stats() Stats {
+	return Stats{
+		Hits: k.hits.Load(), Handled: k.handled.Load(), Filtered: k.filtered.Load(), Missed: k.missed.Load(),
+		Skipped: k.skipped.Load(), SecondExits: k.steps.Load(), Faults: uint64(k.faults.Load()),
+		Panics: uint64(k.panics.Load()), BadAccesses: uint64(k.accesses.Load()),
+	}
+}
+
+// Info describes one registered probe.
+type Info struct {
+	Probe    *Kprobe
+	Name     string
+	Type     byte      // 'k'
+	Addr     guest.GVA // of the site
+	Symbol   string    // function that holds it
+	Offset   uint64    // within Symbol
+	Entry    bool      // the function's entry
+	User     bool      // code of CPL3
+	Disabled bool
+	Gone     bool
+	Armed    bool   // the site has its int3
+	Plan     string // how the displaced instruction runs: "emulate", "boost", "step", "in_place"
+	Insn     []byte // the displaced instruction
+	Stats    Stats  // of all vCPUs
+}
+
+// Flags returns the flags as the kernel prints them.
+func (i Info) Flags() string {
+	switch {
+	case i.Gone:
+		return "[GONE]"
+	case i.Disabled:
+		return "[DISABLED]"
+	default:
+		return ""
+	}
+}
+
+// String returns the line that /sys/kernel/debug/kprobes/list has for a probe
+// on code that is in no module: the module's name is a single blank.
+func (i Info) String() string {
+	return fmt.Sprintf("%016x  %c  %s+%#x    %s", uint64(i.Addr), i.Type, i.Symbol, i.Offset, i.Flags())
+}
+
+// WriteList writes the lines of list to w in the kernel's format.
+func WriteList(w io.Writer, list []Info) error {
+	var b strings.Builder
+	for _, i := range list {
+		b.WriteString(i.String())
+		b.WriteByte('\n')
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// List returns all registered probes, ascending by address, the newest first
+// where several are at one (the order in which they are asked); behind them
+// those that are gone.
+func (e *Engine) List() []Info {
+	e.view.RLock()
+	defer e.view.RUnlock()
+	out := []Info{}
+	for _, st := range e.sortedSites() {
+		for _, r := range *st.chain.Load() {
+			out = append(out, e.info(r))
+		}
+	}
+	for r := range e.gone {
+		out = append(out, e.info(r))
+	}
+	slices.SortStableFunc(out[len(out)-len(e.gone):], func(a, b Info) int { return cmp.Compare(a.Addr, b.Addr) })
+	return out
+}
+
+// sortedSites returns all sites, ascending by address.
+func (e *Engine) sortedSites() []*site {
+	sites := make([]*site, 0, len(e.sites))
+	for _, st := range e.sites {
+		sites = append(sites, st)
+	}
+	slices.SortFunc(sites, func(a, b *site) int { return cmp.Compare(a.addr, b.addr) })
+	return sites
+}
+
+// Info describes p, and reports whether it is registered.
+func (e *Engine) Info(p *Kprobe) (Info, bool) {
+	e.view.RLock()
+	defer e.view.RUnlock()
+	r := e.registered(p)
+	if r == nil {
+		return Info{}, false
+	}
+	return e.info(r), true
+}
+
+// info describes r. Callers hold Engine.view or Engine.mu.
+func (e *Engine) info(r *registration) Info {
+	st := r.site
+	i := Info{
+		Probe: r.probe, Name: r.probe.Name, Type: 'k', Addr: st.addr, Symbol: st.symbol, Offset: uint64(st.addr - st.start),
+		Entry: st.entry, User: st.user, Disabled: r.disabled, Gone: st.gone, Armed: st.armed.Load(),
+		Plan: st.plan.Kind.String(), Insn: slices.Clone(st.bytes()),
+	}
+	for j := range r.cells {
+		i.Stats.add(r.cells[j].stats())
+	}
+	return i
+}
+
+// Stats returns the counts of p, in total and per vCPU. After Unregister they
+// are those of its last registration, final; ok is false when it never was
+// registered.
+func (e *Engine) Stats(p *Kprobe) (total Stats, byCPU []Stats, ok bool) {
+	e.view.RLock()
+	defer e.view.RUnlock()
+	r := p.reg
+	if r == nil {
+		r = p.last
+	}
+	if r == nil || r.engine != e {
+		return Stats{}, nil, false
+	}
+	byCPU = make([]Stats, len(r.cells))
+	for i := range r.cells {
+		byCPU[i] = r.cells[i].stats()
+		total.add(byCPU[i])
+	}
+	return total, byCPU, true
+}

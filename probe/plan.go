@@ -1,0 +1,94 @@
+package probe
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// Ways says what the host can do with code of one privilege level
+// (internal/machine finds it out by running a calibration guest).
+type Ways struct {
+	NoBreakpoint string // why an int3 there does not reach the engine; "" = it does
+	InPlace      bool   // StepInPlace works
+}
+
+// slotCode returns the bytes of a slot of the given kind at address at, and
+// how many of them are the copy. The error is errReach or says why the
+// instruction cannot be moved.
+func slotCode(st *site, kind slotKind, at guest.GVA) (code []byte, n int, err error) {
+	var buf [insn.MaxRelocated + insn.JmpLen]byte
+	n, err = insn.Relocate(buf[:], &st.plan.Inst, uint64(st.addr), uint64(at))
+	if errors.Is(err, insn.ErrOutOfReach) {
+		return nil, 0, errReach
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	code = buf[:n]
+	if kind == slotStep {
+		return insn.AppendInt3(code), n, nil
+	}
+	code, ok := insn.AppendJmp(code, uint64(at)+uint64(n), uint64(st.next()))
+	if !ok {
+		return nil, 0, errReach
+	}
+	return code, n, nil
+}
+
+// refuse turns a plan that refuses the instruction into an error.
+func refuse(p insn.Plan, b []byte) *Error {
+	detail := fmt.Sprintf("bytes % x", b)
+	switch p.Reason {
+	case insn.ReasonTrap:
+		return newError(CodeTrapInsn, "the instruction is a trap itself", detail)
+	case insn.ReasonEmulationPrefix:
+		return newError(CodeEmulationPrefix, "the instruction is a prefix that a hypervisor emulates", detail)
+	case insn.ReasonMasksExceptions:
+		return newError(CodeMasksExceptions, "the instruction holds off interrupts and traps of the next one", detail)
+	case insn.ReasonUndecodable:
+		return newError(CodeUndecodable, "the bytes are not a valid instruction", detail)
+	default:
+		return newError(CodeUnsupported, "the instruction cannot be executed away from its place", detail)
+	}
+}
+
+// needSlots makes the slots that st's plan needs; watch says that a probe there
+// has a post or a fault handler.
+func (e *Engine) needSlots(st *site, watch bool) *Error {
+	kind := st.plan.Kind
+	if kind == insn.Emulate {
+		kind = st.plan.Fallback // for the hit at which emulation fails
+	}
+	if kind == insn.Boost && st.boosted.Load() == nil {
+		sl, err := e.slots.get(st, slotBoost)
+		if err != nil {
+			return slotError(err)
+		}
+		st.boosted.Store(sl)
+	}
+	if (kind == insn.Step || kind == insn.Boost && watch && !st.plan.NoStep) && st.stepped.Load() == nil {
+		sl, err := e.slots.get(st, slotStep)
+		if err != nil {
+			return slotError(err)
+		}
+		st.stepped.Store(sl)
+	}
+	return nil
+}
+
+// slotError says why there is no slot.
+func slotError(err error) *Error {
+	switch {
+	case errors.Is(err, errReach):
+		return newError(CodeOutOfReach, "no slot is within reach of the instruction's operand", "")
+	case errors.Is(err, insn.ErrNotMovable):
+		return newError(CodeUnsupported, "the instruction cannot be moved", "")
+	default:
+		x := newError(CodeNoSlot, "no executable memory for a slot", "")
+		x.Cause = err
+		return x
+	}
+}

@@ -1,0 +1,123 @@
+package probe
+
+import (
+	"bytes"
+
+	"github.com/guestprobe/guestprobe/guest"
+)
+
+// Reloaded tells the engine that the guest was reset: its memory is what its
+// image (perhaps another one than before) says, memory from AllocExec is
+// forgotten, and no vCPU has run yet. Every probe is put back: one by
+// symbol where that symbol is now, one by address where the same instruction is
+// still there. The others are gone: they are listed as such, cannot be
+// enabled, and come back if a later reset brings their code back. Counts go on.
+func (e *Engine) Reloaded() error {
+	if err := e.lock(); err != nil {
+		return err
+	}
+	defer e.mu.Unlock()
+	// Newest first at each site, as the chains are; sites by address, so that
+	// the layout of slot memory does not depend on chance.
+	var regs []*registration
+	for _, st := range e.sortedSites() {
+		for _, r := range *st.chain.Load() {
+			regs = append(regs, r)
+		}
+	}
+	for r := range e.gone {
+		regs = append(regs, r)
+	}
+	e.slots.forget()
+	b := e.newBatch(len(regs))
+	moved := make(map[*registration]*site, len(regs))
+	lost := map[*registration]*Error{}
+	for _, r := range regs {
+		st, err := e.again(b, r)
+		if err != nil {
+			lost[r] = err
+			continue
+		}
+		moved[r] = st
+	}
+	err := e.stop(func(w World) error {
+		for i := range e.cpus {
+			e.cpus[i].step = step{}
+		}
+		e.sites = map[guest.GVA]*site{}
+		e.gone = map[*registration]bool{}
+		for _, r := range regs {
+			if st := moved[r]; st != nil {
+				c := append(*st.chain.Load(), r)
+				st.chain.Store(&c)
+				e.sites[st.addr] = st
+				r.site = st
+				r.probe.Addr = st.addr
+				r.enabled.Store(!r.disabled)
+			}
+		}
+		for _, st := range e.sortedSites() {
+			if !e.wanted(st) {
+				continue
+			}
+			if err := e.arm(w, st); err != nil {
+				for _, r := range *st.chain.Load() {
+					lost[r] = err
+				}
+				delete(e.sites, st.addr)
+			}
+		}
+		for r := range lost {
+			e.bury(r)
+		}
+		e.publish()
+		return nil
+	})
+	for r, why := range lost {
+		e.log.Warn("probe is gone after the guest was reset", "probe", r.probe.Name, "addr", r.site.addr, "symbol", r.site.symbol, "err", why)
+	}
+	return err
+}
+
+// again checks r as if it were registered anew, and returns its site.
+func (e *Engine) again(b *batch, r *registration) (*site, *Error) {
+	p := &Kprobe{Addr: r.site.addr}
+	if r.bySymbol {
+		p = &Kprobe{Symbol: r.probe.Symbol, Offset: r.offset}
+	}
+	at, err := e.resolve(p)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.allowed(at); err != nil {
+		return nil, err
+	}
+	st := b.fresh[at.addr]
+	if st == nil {
+		if st, err = e.prepare(at, b.bounds); err != nil {
+			return nil, err
+		}
+		b.fresh[at.addr] = st
+	}
+	if !r.bySymbol && (at.addr != r.site.addr || !bytes.Equal(st.bytes(), r.site.bytes())) {
+		return nil, newError(CodeGone, "another instruction is there now", "")
+	}
+	watch := r.probe.Post != nil || r.probe.Fault != nil
+	if watch && st.plan.NoStep {
+		return nil, newError(CodeNoPost, "the instruction waits or does not come back: no post or fault handler", "")
+	}
+	if err := e.needSlots(st, watch); err != nil {
+		return nil, err
+	}
+	return st, nil
+}
+
+// bury puts r on a site of its own that is in no table.
+func (e *Engine) bury(r *registration) {
+	old := r.site
+	st := &site{addr: old.addr, n: old.n, orig: old.orig, user: old.user, plan: old.plan, symbol: old.symbol, start: old.start, entry: old.entry, gone: true}
+	st.chain.Store(&chain{r})
+	r.site = st
+	r.enabled.Store(false)
+	e.gone[r] = true
+}
