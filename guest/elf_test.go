@@ -1,177 +1,209 @@
 package guest
 
 import (
-	"bytes"
 	"debug/elf"
-	"encoding/binary"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
 )
 
-// testELF describes an executable for build. Zero fields get sound defaults.
-type testELF struct {
-	entry    uint64
-	segs     []testSeg
-	sections []testSection
-	syms     []testSym
-	notes    []byte
-	edit     func(f *elf.Header64, progs []elf.Prog64, secs []elf.Section64) // last changes, before writing
-}
-
-type testSeg struct {
-	vaddr, paddr uint64
-	data         []byte
-	memsz        uint64 // 0: len(data)
-	flags        elf.ProgFlag
-}
-
-type testSection struct {
-	name  string
-	addr  uint64
-	size  uint64
-	flags elf.SectionFlag
-	typ   elf.SectionType // 0: SHT_PROGBITS
-}
-
-type testSym struct {
-	name  string
-	addr  uint64
-	size  uint64
-	info  byte
-	shndx int // index into sections, plus 1; negative: as is, modulo 2^16
-}
-
-func symInfo(bind elf.SymBind, typ elf.SymType) byte { return byte(bind)<<4 | byte(typ) }
-
-// build writes the file: header, program headers, segment data, symbol table,
-// string tables, section headers.
-func (t testELF) build() []byte {
-	h := elf.Header64{Type: uint16(elf.ET_EXEC), Machine: uint16(elf.EM_X86_64), Version: 1, Entry: t.entry,
-		Phoff: ehdrSize, Ehsize: ehdrSize, Phentsize: phdrSize, Shentsize: shdrSize}
-	copy(h.Ident[:], elf.ELFMAG)
-	h.Ident[elf.EI_CLASS], h.Ident[elf.EI_DATA], h.Ident[elf.EI_VERSION] = byte(elf.ELFCLASS64), byte(elf.ELFDATA2LSB), 1
-
-	nprog := len(t.segs)
-	if t.notes != nil {
-		nprog++
+// TestParseELFRefuses changes one thing in a sound file and wants one error.
+func TestParseELFRefuses(t *testing.T) {
+	type hdr = elf.Header64
+	prog := func(i int, f func(p *elf.Prog64)) func(*hdr, []elf.Prog64, []elf.Section64) {
+		return func(_ *hdr, p []elf.Prog64, _ []elf.Section64) { f(&p[i]) }
 	}
-	off := uint64(ehdrSize + nprog*phdrSize)
-	var body bytes.Buffer
-	add := func(b []byte) uint64 {
-		at := off + uint64(body.Len())
-		body.Write(b)
-		return at
+	sec := func(i int, f func(s *elf.Section64)) func(*hdr, []elf.Prog64, []elf.Section64) {
+		return func(_ *hdr, _ []elf.Prog64, s []elf.Section64) { f(&s[i]) }
 	}
-	var progs []elf.Prog64
-	for _, s := range t.segs {
-		p := elf.Prog64{Type: uint32(elf.PT_LOAD), Flags: uint32(s.flags), Off: add(s.data), Vaddr: s.vaddr, Paddr: s.paddr,
-			Filesz: uint64(len(s.data)), Memsz: s.memsz, Align: PageSize}
-		if p.Memsz == 0 {
-			p.Memsz = p.Filesz
-		}
-		progs = append(progs, p)
+	head := func(f func(h *hdr)) func(*hdr, []elf.Prog64, []elf.Section64) {
+		return func(h *hdr, _ []elf.Prog64, _ []elf.Section64) { f(h) }
 	}
-	if t.notes != nil {
-		progs = append(progs, elf.Prog64{Type: uint32(elf.PT_NOTE), Off: add(t.notes), Filesz: uint64(len(t.notes))})
-	}
+	// In soundELF sections 1 to 5 are in memory, 6 is .symtab, 7 .strtab, 8 .shstrtab.
+	const build = ": build the guest as a static x86-64 executable (-m64 -static -no-pie)"
+	tests := []struct {
+		name string
+		edit func(*hdr, []elf.Prog64, []elf.Section64)
+		want string // a part of the message, after "elf "
+	}{
+		{"32-bit", head(func(h *hdr) { h.Ident[elf.EI_CLASS] = 1 }), "header: ELFCLASS32, not 64-bit" + build},
+		{"big endian", head(func(h *hdr) { h.Ident[elf.EI_DATA] = 2 }), "header: ELFDATA2MSB, not little endian" + build},
+		{"wrong machine", head(func(h *hdr) { h.Machine = 183 }), "header: machine EM_AARCH64, not EM_X86_64" + build},
+		{"version", head(func(h *hdr) { h.Version = 2 }), "header: unknown version 1/2"},
+		{"PIE", head(func(h *hdr) { h.Type = 3 }), "header: position-independent executable or shared object: it needs relocating, which nothing here does: link with -static -no-pie"},
+		{"object file", head(func(h *hdr) { h.Type = 1 }), "header: object file: link it first"},
+		{"core", head(func(h *hdr) { h.Type = 4 }), "header: type ET_CORE, not an executable" + build},
+		{"header size", head(func(h *hdr) { h.Ehsize = 52 }), "header: header size 52, not 64"},
+		{"no program headers", head(func(h *hdr) { h.Phnum = 0 }), "program headers: there are none"},
+		{"PN_XNUM", head(func(h *hdr) { h.Phnum = 0xffff }), "program headers: 65535 of them, more than 4095"},
+		{"program header size", head(func(h *hdr) { h.Phentsize = 32 }), "program headers: entry size 32, not 56"},
+		{"program headers outside", head(func(h *hdr) { h.Phoff = 1 << 62 }), "program headers: 3 at offset 0x4000000000000000 reach beyond"},
+		{"program headers wrap", head(func(h *hdr) { h.Phoff = ^uint64(7) }), "program headers: 3 at offset 0xfffffffffffffff8 reach beyond"},
+		{"section header size", head(func(h *hdr) { h.Shentsize = 40 }), "section headers: entry size 40, not 64"},
+		{"section headers without offset", head(func(h *hdr) { h.Shoff = 0 }), "section headers: 9 of them but no offset"},
+		{"section headers outside", head(func(h *hdr) { h.Shoff = 1 << 40 }), "section headers: offset 0x10000000000 is beyond"},
+		{"too few section headers", head(func(h *hdr) { h.Shnum = 10 }), "section headers: 10 at offset"},
+		{"extended section count", func(h *hdr, _ []elf.Prog64, s []elf.Section64) { h.Shnum, s[0].Size = 0, 1<<60 }, "section headers: 1152921504606846976 of them, more than 65536"},
+		{"name table out of range", head(func(h *hdr) { h.Shstrndx = 9 }), "section headers: name table is section 9 of 9"},
+		{"extended name table", func(h *hdr, _ []elf.Prog64, s []elf.Section64) { h.Shstrndx, s[0].Link = 0xffff, 70000 }, "section headers: name table is section 70000 of 9"},
+		{"name table is no table", head(func(h *hdr) { h.Shstrndx = 1 }), "section 1: type SHT_PROGBITS, want SHT_STRTAB"},
+		{"name table compressed", sec(8, func(s *elf.Section64) { s.Flags = uint64(elf.SHF_COMPRESSED) }), "section 8: SHT_STRTAB must not be compressed"},
+		{"name table outside", sec(8, func(s *elf.Section64) { s.Size = 1 << 40 }), "section 8: 1099511627776 bytes at offset"},
+		{"section name out of range", sec(2, func(s *elf.Section64) { s.Name = 1 << 30 }), "section 2: its name, at offset 0x40000000"},
+		{"section name without end", sec(8, func(s *elf.Section64) { s.Size-- }), "section 8: its name, at offset"},
+		{"section outside segments", sec(1, func(s *elf.Section64) { s.Addr = 0x1000 }), `section 1 (.text): 4096 bytes at 0x0000000000001000 are in no PT_LOAD segment`},
+		{"section beyond its segment", sec(2, func(s *elf.Section64) { s.Size = 0x801 }), `section 2 (.kprobes.text): 2049 bytes at 0xffffffff80101000 are in no PT_LOAD segment`},
+		{"gigantic section", sec(1, func(s *elf.Section64) { s.Size = ^uint64(0) }), `section 1 (.text): 18446744073709551615 bytes at`},
+		{"sections overlap", sec(1, func(s *elf.Section64) { s.Size++ }), `sections: ".text" at 0xffffffff80100000 and ".kprobes.text" at 0xffffffff80101000 overlap`},
 
-	var secs []elf.Section64
-	if t.sections != nil || t.syms != nil {
-		shstr, str := []byte{0}, []byte{0}
-		name := func(table *[]byte, s string) uint32 {
-			if s == "" {
-				return 0
+		{"interpreter", prog(2, func(p *elf.Prog64) { p.Type = 3 }), "program header 2: the program wants a dynamic loader (PT_INTERP): link with -static -no-pie"},
+		{"dynamic", prog(2, func(p *elf.Prog64) { p.Type = 2 }), "program header 2: the program needs relocating (PT_DYNAMIC): link with -static -no-pie"},
+		{"nothing to load", func(_ *hdr, p []elf.Prog64, _ []elf.Section64) { p[0].Type, p[1].Type, p[2].Type = 4, 4, 4 }, "program headers: no PT_LOAD segment"},
+		{"filesz above memsz", prog(0, func(p *elf.Prog64) { p.Memsz-- }), "program header 0: 6144 bytes in the file for 6143 bytes of memory"},
+		{"segment outside the file", prog(0, func(p *elf.Prog64) { p.Off = 1 << 40 }), "program header 0: 6144 bytes at offset 0x10000000000 reach beyond the file's"},
+		{"segment offset wraps", prog(0, func(p *elf.Prog64) { p.Off = ^uint64(0) }), "program header 0: 6144 bytes at offset 0xffffffffffffffff reach beyond the file's"},
+		{"gigantic memsz", prog(1, func(p *elf.Prog64) { p.Memsz = 1 << 60 }), "program header 1: 1152921504606846976 bytes of memory, more than any guest can have (68719476736)"},
+		{"address wraps", prog(1, func(p *elf.Prog64) { p.Vaddr = ^uint64(0xfff) }), "program header 1: 4352 bytes at virtual address 0xfffffffffffff000 reach the last page of the address space"},
+		{"last page", prog(1, func(p *elf.Prog64) { p.Vaddr = ^uint64(0xfff) - 0x1000 }), "program header 1: 4352 bytes at virtual address 0xffffffffffffe000 reach the last page"},
+		{"physical address wraps", prog(1, func(p *elf.Prog64) { p.Paddr = ^uint64(0xfff) }), "program header 1: 4352 bytes at physical address 0xfffffffffffff000 wrap around"},
+		{"non-canonical", prog(1, func(p *elf.Prog64) { p.Vaddr = 1 << 50 }), "program header 1: 4352 bytes at virtual address 0x4000000000000 are not all canonical 48-bit addresses: link the guest below"},
+		{"ends non-canonical", prog(1, func(p *elf.Prog64) { p.Vaddr = 1<<47 - 0x1000 }), "program header 1: 4352 bytes at virtual address 0x7ffffffff000 are not all canonical"},
+		{"starts non-canonical", prog(1, func(p *elf.Prog64) { p.Vaddr = 0xffff7ffffffff000 }), "program header 1: 4352 bytes at virtual address 0xffff7ffffffff000 are not all canonical"},
+		{"incongruent", prog(1, func(p *elf.Prog64) { p.Paddr += 8 }), "program header 1: virtual address 0xffffffff80102000 and physical address 0x102008 have different offsets in their pages"},
+		{"virtual overlap", prog(1, func(p *elf.Prog64) { p.Vaddr, p.Paddr = testKernel+0x17ff, 0x1047ff }), "segments: those at 0xffffffff80100000 (6144 bytes) and 0xffffffff801017ff overlap in virtual memory"},
+		{"physical overlap", prog(1, func(p *elf.Prog64) { p.Paddr = 0x101000 }), "segments: those at 0xffffffff80100000 and 0xffffffff80102000 overlap in physical memory at 0x101000"},
+		{"shared page, two frames", prog(1, func(p *elf.Prog64) { p.Vaddr, p.Paddr = testKernel+0x1800, 0x202800 }), "segments: those at 0xffffffff80100000 and 0xffffffff80101800 share a virtual page but not the physical one: align"},
+		{"shared page, kernel and user", prog(1, func(p *elf.Prog64) { p.Vaddr, p.Paddr, p.Flags = testKernel+0x1800, 0x101800, p.Flags|PFUser }), "segments: those at 0xffffffff80100000 and 0xffffffff80101800 share a page, and one is the kernel's, the other the user's: align"},
+
+		{"entry in data", head(func(h *hdr) { h.Entry = testKernel + 0x2000 }), "entry point: 0xffffffff80102000 is not in the image's code: link with -e"},
+		{"entry behind the text", head(func(h *hdr) { h.Entry = testKernel + 0x1800 }), "entry point: 0xffffffff80101800 is not in"},
+		{"entry 0", head(func(h *hdr) { h.Entry = 0 }), "entry point: 0x0000000000000000 is not in"},
+		{"entry in user text", head(func(h *hdr) { h.Entry = testUser }), "entry point: 0x0000010000000000 is in a user segment"},
+
+		{"symbol table outside", sec(6, func(s *elf.Section64) { s.Off = 1 << 40 }), "section 6: 384 bytes at offset 0x10000000000 reach beyond"},
+		{"symbol size", sec(6, func(s *elf.Section64) { s.Entsize = 16 }), "symbol table (section 6): entry size 16, not 24"},
+		{"half a symbol", sec(6, func(s *elf.Section64) { s.Size -= 4 }), "symbol table (section 6): 380 bytes are not a whole number of entries"},
+		{"string table out of range", sec(6, func(s *elf.Section64) { s.Link = 9 }), "symbol table (section 6): its string table is section 9 of 9"},
+		{"string table is no table", sec(6, func(s *elf.Section64) { s.Link = 1 }), "section 1: type SHT_PROGBITS, want SHT_STRTAB"},
+		{"string table outside", sec(7, func(s *elf.Section64) { s.Off = 1 << 40 }), "section 7: "},
+		{"string table empty", sec(7, func(s *elf.Section64) { s.Size = 0 }), "symbol 1: its name, at offset 0x1 of a string table of 0 bytes"},
+		{"string table without end", sec(7, func(s *elf.Section64) { s.Size-- }), "symbol 15: its name, at offset"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			e := soundELF()
+			e.edit = tt.edit
+			_, err := ParseELF(e.build())
+			var ie *ImageError
+			if !errors.As(err, &ie) || !strings.HasPrefix(err.Error(), "elf "+tt.want) {
+				t.Errorf("got  %v\nwant elf %s", err, tt.want)
 			}
-			at := len(*table)
-			*table = append(append(*table, s...), 0)
-			return uint32(at)
-		}
-		secs = append(secs, elf.Section64{})
-		for _, s := range t.sections {
-			sec := elf.Section64{Name: name(&shstr, s.name), Type: uint32(elf.SHT_PROGBITS), Flags: uint64(s.flags), Addr: s.addr, Size: s.size}
-			if s.typ != 0 {
-				sec.Type = uint32(s.typ)
-			}
-			for i, seg := range t.segs {
-				if s.addr >= seg.vaddr && s.addr-seg.vaddr < uint64(len(seg.data)) {
-					sec.Off = progs[i].Off + s.addr - seg.vaddr
-				}
-			}
-			secs = append(secs, sec)
-		}
-		var syms bytes.Buffer
-		binary.Write(&syms, binary.LittleEndian, elf.Sym64{})
-		for _, s := range t.syms {
-			binary.Write(&syms, binary.LittleEndian, elf.Sym64{Name: name(&str, s.name), Info: s.info, Shndx: uint16(s.shndx), Value: s.addr, Size: s.size})
-		}
-		link := uint32(len(secs) + 1)
-		secs = append(secs,
-			elf.Section64{Name: name(&shstr, ".symtab"), Type: uint32(elf.SHT_SYMTAB), Off: add(syms.Bytes()), Size: uint64(syms.Len()), Entsize: symSize, Link: link, Info: 1},
-			elf.Section64{Name: name(&shstr, ".strtab"), Type: uint32(elf.SHT_STRTAB), Off: add(str), Size: uint64(len(str))})
-		last := elf.Section64{Name: name(&shstr, ".shstrtab"), Type: uint32(elf.SHT_STRTAB)}
-		last.Off, last.Size = add(shstr), uint64(len(shstr))
-		secs = append(secs, last)
-		h.Shoff, h.Shnum, h.Shstrndx = off+uint64(body.Len()), uint16(len(secs)), uint16(len(secs)-1)
+		})
 	}
-	h.Phnum = uint16(len(progs))
-	if t.edit != nil {
-		t.edit(&h, progs, secs)
-	}
-	var out bytes.Buffer
-	binary.Write(&out, binary.LittleEndian, h)
-	binary.Write(&out, binary.LittleEndian, progs)
-	out.Write(body.Bytes())
-	binary.Write(&out, binary.LittleEndian, secs)
-	return out.Bytes()
 }
 
-const (
-	testKernel = 0xffffffff80100000 // virtual address of the test kernel
-	testUser   = 0x0000010000000000 // and of its user program
-)
-
-// code returns n bytes that differ by position and start with first.
-func code(first byte, n int) []byte {
-	b := make([]byte, n)
-	for i := range b {
-		b[i] = first + byte(i)
+func TestParseELFNotELF(t *testing.T) {
+	for _, b := range []string{"", "\x7fEL", "#!/bin/sh\n", strings.Repeat("\x00", 4096)} {
+		if _, err := ParseELF([]byte(b)); !errors.Is(err, ErrNotELF) {
+			t.Errorf("%.8q: %v, want ErrNotELF", b, err)
+		}
 	}
-	return b
 }
 
-// soundELF is a kernel with text, data and bss, and a user program.
-func soundELF() testELF {
-	rx, rw := elf.PF_R|elf.PF_X, elf.PF_R|elf.PF_W
-	ax, aw := elf.SHF_ALLOC|elf.SHF_EXECINSTR, elf.SHF_ALLOC|elf.SHF_WRITE
-	fn, lfn := symInfo(elf.STB_GLOBAL, elf.STT_FUNC), symInfo(elf.STB_LOCAL, elf.STT_FUNC)
-	return testELF{
-		entry: testKernel,
-		segs: []testSeg{
-			{testKernel, 0x100000, code(1, 0x1800), 0, rx},
-			{testKernel + 0x2000, 0x102000, code(2, 0x100), 0x1100, rw},
-			{testUser, 0x200000, code(3, 0x40), 0, rx | PFUser},
-		},
-		sections: []testSection{
-			{".text", testKernel, 0x1000, ax, 0},
-			{".kprobes.text", testKernel + 0x1000, 0x100, ax, 0},
-			{".data", testKernel + 0x2000, 0x100, aw, 0},
-			{".bss", testKernel + 0x2100, 0x1000, aw, elf.SHT_NOBITS},
-			{".utext", testUser, 0x40, ax, 0},
-		},
-		syms: []testSym{
-			{"_start", testKernel, 0x10, fn, 1},
-			{"sized", testKernel + 0x100, 0x80, fn, 1},
-			{"sized_label", testKernel + 0x140, 0, symInfo(elf.STB_LOCAL, elf.STT_NOTYPE), 1},
-			{"open", testKernel + 0x200, 0, fn, 1},
-			{"__twin", testKernel + 0x300, 0x10, fn, 1},
-			{"twin", testKernel + 0x300, 0x10, lfn, 1},
-			{"dup", testKernel + 0x400, 0x10, lfn, 1},
-			{"dup", testKernel + 0x500, 0x10, lfn, 1},
-			{"last", testKernel + 0x600, 0, fn, 1},
-			{"trap", testKernel + 0x1000, 0x20, fn, 2},
-			{"counter", testKernel + 0x2008, 8, symInfo(elf.STB_GLOBAL, elf.STT_OBJECT), 3},
-			{"zeros", testKernel + 0x2100, 0, symInfo(elf.STB_GLOBAL, elf.STT_OBJECT), 4},
-			{"user_hot", testUser + 8, 0x18, fn, 5},
-			{"sized.cold", testKernel + 0x700, 8, lfn, 1},
-			{"trap.cold", testKernel + 0x710, 8, lfn, 1},
-		},
+// TestParseELFTruncated cuts a sound file everywhere: an error each time, as
+// its section headers are at the end.
+func TestParseELFTruncated(t *testing.T) {
+	b := soundELF().build()
+	for n := range b {
+		if _, err := ParseELF(b[:n:n]); err == nil {
+			t.Fatalf("no error for the first %d of %d bytes", n, len(b))
+		}
+	}
+	if _, err := ParseELF(b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestParseELFLimits(t *testing.T) {
+	many := func(n int) testELF {
+		e := testELF{entry: testKernel}
+		for i := range n {
+			off := uint64(i) * PageSize
+			e.segs = append(e.segs, testSeg{testKernel + off, 0x100000 + off, []byte{0x90}, 0, elf.PF_R | elf.PF_X})
+		}
+		return e
+	}
+	if _, err := ParseELF(many(MaxImageLoads).build()); err != nil {
+		t.Errorf("%d segments: %v", MaxImageLoads, err)
+	}
+	if _, err := ParseELF(many(MaxImageLoads + 1).build()); errText(err) != "elf program header 64: more than 64 PT_LOAD segments: merge sections in the linker script" {
+		t.Errorf("%d segments: %v", MaxImageLoads+1, err)
+	}
+
+	// Symbols that all share one long name: more than any linker makes of a table.
+	e := soundELF()
+	e.syms[0].name = strings.Repeat("x", 1000)
+	for range 100 {
+		e.syms = append(e.syms, testSym{"", testKernel, 0, symInfo(elf.STB_GLOBAL, elf.STT_FUNC), 1})
+	}
+	b := e.build()
+	if _, err := ParseELF(b); err != nil {
+		t.Error(err)
+	}
+	f := &elfFile{b: b}
+	if err := errors.Join(f.readHeader(), f.readSections()); err != nil {
+		t.Fatal(err)
+	}
+	for i := 1; i < int(f.sections[6].Size)/symSize; i++ {
+		b[f.sections[6].Off+uint64(i)*symSize] = 1 // every name is at offset 1
+	}
+	if _, err := ParseELF(b); !strings.HasPrefix(errText(err), "elf symbol table (section 6): the names overlap") {
+		t.Errorf("overlapping names: %v", err)
+	}
+
+	e = soundELF()
+	e.syms[0].name = strings.Repeat("x", maxSymbolName)
+	if _, err := ParseELF(e.build()); err != nil {
+		t.Errorf("longest name: %v", err)
+	}
+	e.syms[0].name += "x"
+	if _, err := ParseELF(e.build()); err == nil {
+		t.Error("no error for a name that is too long")
+	}
+}
+
+func TestLoadFile(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "guest.elf")
+	if err := os.WriteFile(path, soundELF().build(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if img, err := LoadFile(path); err != nil || img.Entry != testKernel {
+		t.Errorf("%+v, %v", img, err)
+	}
+	if _, err := LoadFile(dir); err == nil || !strings.HasSuffix(err.Error(), "not a regular file") {
+		t.Errorf("directory: %v", err)
+	}
+	if _, err := LoadFile(filepath.Join(dir, "none")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("missing: %v", err)
+	}
+	big := filepath.Join(dir, "big")
+	if err := os.WriteFile(big, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(big, MaxImageFile+1); err != nil { // sparse
+		t.Fatal(err)
+	}
+	want := "load guest image " + big + ": elf file: 268435457 bytes, more than 268435456: strip its debug information"
+	if _, err := LoadFile(big); errText(err) != want {
+		t.Errorf("big: %v, want %s", err, want)
+	}
+	if err := os.WriteFile(big, []byte("\x7fELF\x01"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := LoadFile(big); errText(err) != "load guest image "+big+": elf header: truncated after 5 bytes" {
+		t.Errorf("short: %v", err)
 	}
 }
