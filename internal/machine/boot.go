@@ -1,0 +1,177 @@
+package machine
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/kvm"
+	"github.com/guestprobe/guestprobe/probe"
+)
+
+// Bits of the control registers that a guest starts with (SDM Vol. 3, 2.2.1
+// and 2.5).
+const (
+	bootCR0  = 1<<0 | 1<<1 | 1<<4 | 1<<5 | 1<<16 | 1<<31 // PE, MP, ET, NE, WP, PG
+	bootCR4  = 1<<5 | 1<<9 | 1<<10                       // PAE, OSFXSR, OSXMMEXCPT
+	bootEFER = 1<<8 | 1<<10                              // LME, LMA
+	eferNXE  = 1 << 11
+
+	rflagsFixed = 1 << 1 // reads as 1 (SDM Vol. 1, 3.4.3)
+	vectorPF    = 14     // page fault
+)
+
+// tssAddr is where KVM may keep three pages for real mode on Intel processors
+// without "unrestricted guest" (KVM API document, section 4.37).
+const tssAddr = 0xfffbd000
+
+// load boots img into the guest's memory. No vCPU runs.
+func (m *Machine) load(img *guest.Image) (*guest.BootState, error) {
+	opt := guest.BootOptions{
+		VCPUs: m.cfg.VCPUs, RAM: m.cfg.Memory, Cmdline: m.cfg.Cmdline,
+		NoNX: !cpuidHas(m.cpuid, 0x80000001, 20),
+	}
+	if m.cfg.Tick > 0 {
+		opt.TickUsec = uint64(m.cfg.Tick / time.Microsecond)
+	}
+	b, err := guest.Boot(m.mem, img, opt)
+	if err != nil {
+		return nil, err
+	}
+	m.root.Store(uint64(b.Root))
+	m.exec.reset(b)
+	return b, nil
+}
+
+// cpuidHas reports whether a bit of EDX of a CPUID leaf is set.
+func cpuidHas(entries []kvm.CPUIDEntry, leaf uint32, bit uint) bool {
+	for _, e := range entries {
+		if e.Function == leaf {
+			return e.Edx>>bit&1 != 0
+		}
+	}
+	return false
+}
+
+// build makes the VM and its vCPUs in the state that b says, and starts their
+// threads, which park. Precondition: life held or nobody else knows m; no vCPU
+// has a thread.
+func (m *Machine) build(b *guest.BootState) (err error) {
+	vm, err := m.sys.CreateVM()
+	if err != nil {
+		return err
+	}
+	m.vm = vm
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, m.demolish())
+		}
+	}()
+	if last := m.mem.Regions()[len(m.regions)-1]; uint64(last.Base)+uint64(len(last.Bytes)) <= tssAddr {
+		if err := vm.SetTSSAddr(tssAddr); err != nil {
+			return err
+		}
+	}
+	if err := m.mapSlots(vm); err != nil {
+		return err
+	}
+	for i, v := range m.vcpus {
+		k, err := vm.CreateVCPU(i)
+		if err != nil {
+			return err
+		}
+		m.mu.Lock()
+		v.kvm, v.regs, v.sregs = k, (*probe.Regs)(k.Regs()), k.Sregs()
+		m.mu.Unlock()
+		v.trap, v.midIO, v.window, v.call = arrival{}, false, false, nil
+		v.tick.Store(false)
+		if err := setUp(k, i, m.cpuid, b); err != nil {
+			return fmt.Errorf("vcpu %d: %w", i, err)
+		}
+	}
+	for _, v := range m.vcpus {
+		v.start()
+	}
+	return nil
+}
+
+// demolish closes the VM and its vCPUs. No vCPU has a thread.
+func (m *Machine) demolish() error {
+	var errs []error
+	for _, v := range m.vcpus {
+		m.mu.Lock()
+		k := v.kvm
+		v.kvm = nil
+		m.mu.Unlock()
+		if k != nil {
+			errs = append(errs, k.Close())
+		}
+	}
+	if m.vm != nil {
+		errs = append(errs, m.vm.Close())
+		m.vm = nil
+	}
+	return errors.Join(errs...)
+}
+
+// setUp gives a new vCPU the state that a guest starts in.
+func setUp(k *kvm.VCPU, id int, cpuid []kvm.CPUIDEntry, b *guest.BootState) error {
+	if err := k.SetCPUID(vcpuCPUID(cpuid, uint32(id))); err != nil {
+		return err
+	}
+	var s kvm.Sregs
+	if err := k.GetSregs(&s); err != nil {
+		return err
+	}
+	s.CS = codeSegment(guest.SelKernelCode)
+	for _, d := range []*kvm.Segment{&s.DS, &s.ES, &s.FS, &s.GS, &s.SS} {
+		*d = dataSegment(guest.SelKernelData)
+	}
+	s.GDT.Base, s.GDT.Limit = uint64(b.GDT), b.GDTLimit
+	s.IDT.Base, s.IDT.Limit = 0, 0 // an exception before the guest has its own is a triple fault
+	s.CR0, s.CR3, s.CR4, s.EFER = bootCR0, uint64(b.Root), bootCR4, bootEFER
+	if b.NX {
+		s.EFER |= eferNXE
+	}
+	if err := k.SetSregs(&s); err != nil {
+		return err
+	}
+	st := b.VCPUs[id]
+	if err := k.SetRegs(&kvm.Regs{RIP: uint64(st.RIP), RSP: uint64(st.RSP), RDI: uint64(st.RDI), RFLAGS: rflagsFixed}); err != nil {
+		return err
+	}
+	return k.SetGuestDebug(kvm.GuestDebug{Control: guestDebug})
+}
+
+// guestDebug is how vCPUs are debugged at all times: int3 becomes an exit
+// where the host can do that.
+const guestDebug = kvm.DebugEnable | kvm.DebugUseSWBP
+
+// codeSegment is a flat 64-bit code segment (SDM Vol. 3, 3.4.5), as the
+// processor caches it after loading sel from the GDT that Boot makes.
+func codeSegment(sel uint16) kvm.Segment {
+	return kvm.Segment{Selector: sel, Limit: 0xffffffff, Typ: 11, Present: 1, DPL: uint8(sel & 3), S: 1, L: 1, G: 1}
+}
+
+// dataSegment is a flat data segment.
+func dataSegment(sel uint16) kvm.Segment {
+	return kvm.Segment{Selector: sel, Limit: 0xffffffff, Typ: 3, Present: 1, DPL: uint8(sel & 3), S: 1, DB: 1, G: 1}
+}
+
+// vcpuCPUID returns the CPUID leaves of one vCPU: what KVM can show, with the
+// vCPU's APIC ID in the leaves that hold it (SDM Vol. 2, CPUID, leaves 1, 0bH
+// and 1fH).
+func vcpuCPUID(entries []kvm.CPUIDEntry, id uint32) []kvm.CPUIDEntry {
+	out := make([]kvm.CPUIDEntry, len(entries))
+	copy(out, entries)
+	for i := range out {
+		switch e := &out[i]; e.Function {
+		case 1:
+			e.Ebx = e.Ebx&0x00ffffff | id<<24
+		case 0xb, 0x1f:
+			e.Edx = id
+		}
+	}
+	return out
+}

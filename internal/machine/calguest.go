@@ -1,0 +1,151 @@
+package machine
+
+import (
+	"encoding/binary"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/kvm"
+)
+
+// The calibration guest: one page each, at the same virtual and physical
+// address, all of it open to CPL3.
+//
+//	0x1000 PML4   0x2000 PDPT   0x3000 PD (one 2 MiB page)
+//	0x4000 GDT    0x5000 IDT    0x6000 TSS
+//	0x7000 code   0x8000 data   stacks grow down from 0xb000, 0xd000, 0xf000
+const (
+	calMemory = 2 << 20
+	calPML4   = 0x1000
+	calPDPT   = 0x2000
+	calPD     = 0x3000
+	calGDT    = 0x4000
+	calIDT    = 0x5000
+	calTSS    = 0x6000
+	calCode   = 0x7000
+	calData   = 0x8000
+	calStack0 = 0xb000 // CPL0, for tests there
+	calStack3 = 0xd000 // CPL3
+	calStackX = 0xf000 // exceptions: IST1 of every vector
+
+	calSelTSS = 0x28
+	calGDTLen = 0x38
+)
+
+// Code of the calibration guest, by hand.
+const (
+	calStub3 = calCode + 0x00 // vector 3
+	calStub1 = calCode + 0x10 // vector 1
+	calStubX = calCode + 0x20 // all others
+	calEnter = calCode + 0x30 // iretq, to get to CPL3
+	calTests = calCode + 0x40 // one test each 0x10
+	calDone  = 0xf5           // port that says that a test ran to its end
+)
+
+// calTest is one experiment: code that runs at a privilege level, and what the
+// host sets up for it.
+type calTest struct {
+	name  string
+	code  []byte
+	trap  uint64 // offset of the address at which the trap is expected
+	debug kvm.GuestDebug
+}
+
+// done ends each test: out %al, $calDone, and a jump to itself for a host that
+// cannot do the out.
+var done = []byte{0xe6, calDone, 0xeb, 0xfe}
+
+// dr7 enables breakpoint 0: L0, G0 and R/W0 and LEN0 (SDM Vol. 3, 18.2.4).
+func dr7(rw, length uint64) uint64 { return 0x703 | rw<<16 | length<<18 }
+
+var (
+	testInt3 = calTest{
+		name: "int3", code: append([]byte{opInt3}, done...), trap: 0,
+		debug: kvm.GuestDebug{Control: guestDebug},
+	}
+	testStep = calTest{ // nop; nop; nop
+		name: "step", code: append([]byte{0x90, 0x90, 0x90}, done...), trap: 1,
+		debug: kvm.GuestDebug{Control: guestDebug | kvm.DebugSingleStep},
+	}
+	testHWBreak = calTest{ // nop; nop <- here
+		name: "hwbreak", code: append([]byte{0x90, 0x90}, done...), trap: 1,
+		debug: kvm.GuestDebug{Control: guestDebug | kvm.DebugUseHWBP,
+			Reg: [8]uint64{0: calTests + 1, 7: dr7(0, 0)}},
+	}
+	testWatch = calTest{ // mov %al, calData; nop
+		name: "watch", code: append([]byte{0x88, 0x04, 0x25, 0x00, 0x80, 0x00, 0x00, 0x90}, done...), trap: 7,
+		debug: kvm.GuestDebug{Control: guestDebug | kvm.DebugUseHWBP,
+			Reg: [8]uint64{0: calData, 7: dr7(1, 0)}},
+	}
+)
+
+// calibrationMemory writes the guest's tables and stubs into mem, which has
+// calMemory bytes.
+func calibrationMemory(mem []byte) {
+	put := func(a int, w uint64) { binary.LittleEndian.PutUint64(mem[a:], w) }
+	const present, write, user, large = 1, 2, 4, 0x80
+	put(calPML4, calPDPT|present|write|user)
+	put(calPDPT, calPD|present|write|user)
+	put(calPD, 0|present|write|user|large)
+
+	// The descriptors are those that guests get from guest.Boot: accessed, so
+	// that no processor has to write to the table.
+	put(calGDT+guest.SelKernelCode, 0x00af9b000000ffff)
+	put(calGDT+guest.SelKernelData, 0x00cf93000000ffff)
+	put(calGDT+guest.SelUserData&^3, 0x00cff3000000ffff)
+	put(calGDT+guest.SelUserCode&^3, 0x00affb000000ffff)
+	put(calGDT+calSelTSS, calTSS<<16|0x00008b0000000067) // busy 64-bit TSS, limit 0x67
+	put(calGDT+calSelTSS+8, 0)
+
+	binary.LittleEndian.PutUint64(mem[calTSS+4:], calStackX)    // RSP0
+	binary.LittleEndian.PutUint64(mem[calTSS+0x24:], calStackX) // IST1 (SDM Vol. 3, 8.7)
+	binary.LittleEndian.PutUint16(mem[calTSS+0x66:], 0x68)      // no I/O permission map
+
+	for vector := range 256 {
+		stub := uint64(calStubX)
+		switch vector {
+		case 1:
+			stub = calStub1
+		case 3:
+			stub = calStub3
+		}
+		// Interrupt gate, present, DPL 3, IST1 (SDM Vol. 3, 6.14.1).
+		put(calIDT+16*vector, stub&0xffff|guest.SelKernelCode<<16|0x1<<32|0xee<<40|stub>>16<<48)
+		put(calIDT+16*vector+8, stub>>32)
+	}
+
+	copy(mem[calStub3:], []byte{0xe6, guest.PortBreakpoint, 0x48, 0xcf}) // out; iretq
+	copy(mem[calStub1:], []byte{0xe6, guest.PortDebug, 0x48, 0xcf})
+	copy(mem[calStubX:], []byte{0xe6, guest.PortFault, 0xeb, 0xfe}) // out; jmp .
+	copy(mem[calEnter:], []byte{0x48, 0xcf})                        // iretq
+}
+
+// calibrationSregs sets the special registers of a new vCPU for the
+// calibration guest.
+func calibrationSregs(s *kvm.Sregs) {
+	s.CS = codeSegment(guest.SelKernelCode)
+	for _, d := range []*kvm.Segment{&s.DS, &s.ES, &s.FS, &s.GS, &s.SS} {
+		*d = dataSegment(guest.SelKernelData)
+	}
+	s.GDT.Base, s.GDT.Limit = calGDT, calGDTLen-1
+	s.IDT.Base, s.IDT.Limit = calIDT, 0xfff
+	s.TR = kvm.Segment{Base: calTSS, Limit: 0x67, Selector: calSelTSS, Typ: 11, Present: 1}
+	s.CR0, s.CR3, s.CR4, s.EFER = bootCR0, calPML4, bootCR4, bootEFER
+}
+
+// prepare puts the test's code in place and returns the registers that start
+// it at a privilege level: at CPL3 by an iretq whose frame is on the CPL0 stack.
+func (t *calTest) prepare(mem []byte, cpl uint8) kvm.Regs {
+	copy(mem[calTests:], t.code)
+	if cpl == 0 {
+		return kvm.Regs{RIP: calTests, RSP: calStack0, RFLAGS: rflagsFixed}
+	}
+	const frame = calStack0 - 8*frameWords
+	const iopl3 = 3 << 12 // so that out works there
+	for i, w := range [frameWords]uint64{
+		frameRIP: calTests, frameCS: guest.SelUserCode, frameRFLAGS: rflagsFixed | iopl3,
+		frameRSP: calStack3, frameSS: guest.SelUserData,
+	} {
+		binary.LittleEndian.PutUint64(mem[frame+8*i:], w)
+	}
+	return kvm.Regs{RIP: calEnter, RSP: frame, RFLAGS: rflagsFixed}
+}

@@ -1,0 +1,360 @@
+package machine
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/kvm"
+)
+
+// Limits of one calibration test.
+const (
+	calTimeout  = time.Second // then the vCPU is kicked
+	calMaxExits = 32          // what a test may take before it counts as looping
+)
+
+// calibrated keeps the results of this process, by device: hosts do not change
+// under a process. Failures are not kept.
+var calibrated struct {
+	sync.Mutex
+	reports map[string]HostReport
+}
+
+// Calibrate finds out what the KVM at path ("" is /dev/kvm) delivers, by
+// running a small guest. Where KVM is not usable, the report says why and the
+// error is that of kvm.Open. The result is kept for the life of the process.
+func Calibrate(ctx context.Context, path string) (HostReport, error) {
+	if path == "" {
+		path = kvm.DefaultPath
+	}
+	calibrated.Lock()
+	defer calibrated.Unlock()
+	if r, ok := calibrated.reports[path]; ok {
+		return r, nil
+	}
+	start := time.Now()
+	r, err := calibrate(ctx, path)
+	if err != nil {
+		r.KVM.Path, r.KVM.Usable, r.KVM.Reason = path, false, err.Error()
+		var open *kvm.OpenError
+		if errors.As(err, &open) {
+			r.KVM.Hint = open.Hint
+		}
+		return r, fmt.Errorf("calibrate: %w", err)
+	}
+	r.KVM.Elapsed = time.Since(start).Round(time.Microsecond).String()
+	if calibrated.reports == nil {
+		calibrated.reports = make(map[string]HostReport)
+	}
+	calibrated.reports[path] = r
+	return r, nil
+}
+
+// calibrator runs the tests, one VM for all and a fresh vCPU for each: a test
+// that goes wrong leaves nothing behind.
+type calibrator struct {
+	vm    *kvm.VM
+	mem   []byte
+	cpuid []kvm.CPUIDEntry
+	next  int // number of the next vCPU
+}
+
+func calibrate(ctx context.Context, path string) (r HostReport, err error) {
+	sys, err := kvm.Open(path)
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, sys.Close()) }()
+	r.KVM = HostKVM{
+		Usable: true, API: sys.APIVersion(), Path: path,
+		SyncRegs: sys.Check(kvm.CapSyncRegs)&3 == 3,
+		Readonly: sys.Check(kvm.CapReadOnlyMemory) != 0,
+		MaxVCPUs: max(sys.Check(kvm.CapMaxVCPUs), sys.Check(kvm.CapNrVCPUs)),
+	}
+	c := &calibrator{}
+	if c.cpuid, err = sys.SupportedCPUID(); err != nil {
+		return r, err
+	}
+	r.KVM.Vendor = cpuidVendor(c.cpuid)
+	if c.vm, err = sys.CreateVM(); err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, c.vm.Close(), kvm.FreeMemory(c.mem)) }()
+	if c.mem, err = kvm.AllocMemory(calMemory); err != nil {
+		return r, err
+	}
+	calibrationMemory(c.mem)
+	if err = c.vm.SetTSSAddr(tssAddr); err != nil {
+		return r, err
+	}
+	if err = c.vm.MapMemory(0, 0, c.mem, 0); err != nil {
+		return r, err
+	}
+	for _, x := range []struct {
+		cpl uint8
+		to  *TrapReport
+	}{{0, &r.Traps.CPL0}, {3, &r.Traps.CPL3}} {
+		if x.to.Int3, x.to.Inject, err = c.int3(ctx, x.cpl); err != nil {
+			return r, err
+		}
+		for _, t := range []struct {
+			test *calTest
+			to   *Delivery
+		}{{&testStep, &x.to.Step}, {&testHWBreak, &x.to.HWBreak}, {&testWatch, &x.to.Watch}} {
+			if *t.to, err = c.trap(ctx, t.test, x.cpl); err != nil {
+				return r, err
+			}
+		}
+	}
+	return r, nil
+}
+
+// cpuidVendor returns the vendor string of CPUID leaf 0 (SDM Vol. 2, CPUID).
+func cpuidVendor(entries []kvm.CPUIDEntry) string {
+	for _, e := range entries {
+		if e.Function == 0 {
+			var b [12]byte
+			for i, r := range []uint32{e.Ebx, e.Edx, e.Ecx} {
+				binary.LittleEndian.PutUint32(b[4*i:], r)
+			}
+			return string(b[:])
+		}
+	}
+	return ""
+}
+
+// calRun is one test in progress, on a locked thread.
+type calRun struct {
+	k     *kvm.VCPU
+	exit  kvm.Exit
+	timer *time.Timer
+	late  atomic.Bool
+	exits int
+	mem   []byte
+}
+
+// begin makes a vCPU for a test at a privilege level. The caller closes the
+// run, on the same goroutine.
+func (c *calibrator) begin(t *calTest, cpl uint8) (_ *calRun, err error) {
+	runtime.LockOSThread()
+	r := &calRun{mem: c.mem}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("%s at cpl%d: %w", t.name, cpl, err), r.close())
+		}
+	}()
+	if r.k, err = c.vm.CreateVCPU(c.next); err != nil {
+		return nil, err
+	}
+	c.next++
+	r.k.Bind()
+	if err = r.k.SetCPUID(c.cpuid); err != nil {
+		return nil, err
+	}
+	var s kvm.Sregs
+	if err = r.k.GetSregs(&s); err != nil {
+		return nil, err
+	}
+	calibrationSregs(&s)
+	if err = r.k.SetSregs(&s); err != nil {
+		return nil, err
+	}
+	regs := t.prepare(c.mem, cpl)
+	if err = r.k.SetRegs(&regs); err != nil {
+		return nil, err
+	}
+	if err = r.k.SetGuestDebug(t.debug); err != nil {
+		return nil, err
+	}
+	r.timer = time.AfterFunc(calTimeout, func() {
+		r.late.Store(true)
+		_ = r.k.Kick() // nothing to be done about it: the vCPU's owner waits for the same
+	})
+	return r, nil
+}
+
+func (r *calRun) close() error {
+	defer runtime.UnlockOSThread()
+	if r.timer != nil {
+		r.timer.Stop()
+	}
+	if r.k == nil {
+		return nil
+	}
+	r.k.Unbind()
+	return r.k.Close()
+}
+
+// outcome is what one KVM_RUN of a test came to.
+type outcome uint8
+
+const (
+	sawOther outcome = iota
+	sawDebug
+	sawEmulation
+	sawVector1
+	sawVector3
+	sawDone
+	sawLate  // kicked
+	sawLimit // too many exits
+)
+
+// next runs the guest to its next telling exit.
+func (r *calRun) next(ctx context.Context) (outcome, error) {
+	for {
+		if err := ctx.Err(); err != nil {
+			return sawOther, err
+		}
+		if r.exits++; r.exits > calMaxExits {
+			return sawLimit, nil
+		}
+		if err := r.k.Run(&r.exit); err != nil {
+			return sawOther, nil // the result is "broken"; other tests may work
+		}
+		switch r.exit.Reason {
+		case kvm.ReasonInterrupted:
+			if r.late.Load() {
+				return sawLate, nil
+			}
+			r.exits--
+			r.k.ClearKick()
+			if r.late.Load() { // it came in between
+				return sawLate, nil
+			}
+		case kvm.ReasonDebug:
+			return sawDebug, nil
+		case kvm.ReasonInternalError:
+			if b := r.exit.Internal.EmulationBytes(); len(b) > 0 && b[0] == opInt3 ||
+				r.exit.Internal.Suberror == kvm.SuberrorEmulation && len(b) == 0 && r.at(r.k.Regs().RIP) == opInt3 {
+				return sawEmulation, nil
+			}
+			return sawOther, nil
+		case kvm.ReasonIO:
+			switch r.exit.IO.Port {
+			case guest.PortBreakpoint:
+				return sawVector3, nil
+			case guest.PortDebug:
+				return sawVector1, nil
+			case calDone:
+				return sawDone, nil
+			}
+			return sawOther, nil
+		default:
+			return sawOther, nil
+		}
+	}
+}
+
+// at returns the byte of guest memory at a, or 0.
+func (r *calRun) at(a uint64) byte {
+	if a < uint64(len(r.mem)) {
+		return r.mem[a]
+	}
+	return 0
+}
+
+// frame returns word i of the frame on the exception stack.
+func (r *calRun) frame(i int) uint64 {
+	return binary.LittleEndian.Uint64(r.mem[calStackX-8*frameWords+8*i:])
+}
+
+// int3 finds out how a breakpoint is delivered, and, where the host gets it,
+// how to give one to the guest.
+func (c *calibrator) int3(ctx context.Context, cpl uint8) (d Delivery, inject InjectRIP, err error) {
+	inject = InjectNone
+	r, err := c.begin(&testInt3, cpl)
+	if err != nil {
+		return "", inject, err
+	}
+	defer func() { err = errors.Join(err, r.close()) }()
+	saw, err := r.next(ctx)
+	if err != nil {
+		return "", inject, err
+	}
+	atInt3 := r.k.Regs().RIP == calTests
+	switch {
+	case saw == sawDebug && r.exit.Debug.Exception == uint32(kvm.VectorBP) && atInt3:
+		d = DeliveryDebugExit
+	case saw == sawEmulation && atInt3:
+		d = DeliveryEmulation
+	case saw == sawVector3 && r.frame(frameRIP) == calTests+1:
+		return DeliveryVector, inject, nil
+	case saw == sawDone:
+		return DeliveryNone, inject, nil
+	case saw == sawLate:
+		return DeliveryHangs, inject, nil
+	default:
+		return DeliveryBroken, inject, nil
+	}
+
+	// Give it to the guest with RIP at the int3, and look at what the frame has.
+	r.k.SetRegsDirty()
+	if err := r.k.InjectException(kvm.VectorBP, false, 0, 0); err != nil {
+		return d, inject, nil
+	}
+	if saw, err = r.next(ctx); err != nil {
+		return "", inject, err
+	}
+	if saw == sawVector3 {
+		switch r.frame(frameRIP) {
+		case calTests:
+			inject = InjectBehind
+		case calTests + 1:
+			inject = InjectAt
+		}
+	}
+	return d, inject, nil
+}
+
+// trap finds out whether a debug trap arrives as KVM_EXIT_DEBUG with RIP where
+// it belongs.
+func (c *calibrator) trap(ctx context.Context, t *calTest, cpl uint8) (d Delivery, err error) {
+	r, err := c.begin(t, cpl)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, r.close()) }()
+	want := calTests + t.trap
+	last, same := uint64(0), 0
+	for {
+		saw, err := r.next(ctx)
+		if err != nil {
+			return "", err
+		}
+		switch saw {
+		case sawDebug:
+			rip := r.k.Regs().RIP
+			if rip == want && r.exit.Debug.Exception == uint32(kvm.VectorDB) {
+				return DeliveryWorks, nil
+			}
+			if rip == last {
+				same++
+			}
+			last = rip
+			if rip != calEnter && rip != calTests {
+				return DeliveryBroken, nil // a trap where none belongs
+			}
+			// A step of the way to CPL3, or a host that does not get on.
+		case sawVector1:
+			return DeliveryVector, nil
+		case sawDone:
+			return DeliveryNone, nil
+		case sawLate:
+			return DeliveryHangs, nil
+		case sawLimit:
+			if same > calMaxExits/2 {
+				return DeliveryLoops, nil
+			}
+			return DeliveryBroken, nil
+		default:
+			return DeliveryBroken, nil
+		}
+	}
+}

@@ -1,0 +1,362 @@
+package machine
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/kvm"
+	"github.com/guestprobe/guestprobe/probe"
+)
+
+// callTimeout is how long Call waits when its context has no deadline.
+const callTimeout = 5 * time.Second
+
+// maxCallArgs is the number of integer registers of the System V ABI.
+const maxCallArgs = 6
+
+// opHlt is the instruction to which a called function returns.
+const opHlt = 0xf4
+
+// call is one function of the guest that the host runs at a safe point.
+type call struct {
+	fn    guest.GVA
+	args  [maxCallArgs]uint64
+	saved probe.Regs // of the safe point
+	ret   uint64
+	err   error
+	done  chan struct{}
+}
+
+// callQueue holds at most one call; guarded by Machine.mu.
+type callQueue struct {
+	pending *call     // waits for a safe point
+	running *call     // runs on a vCPU
+	service bool      // a caller uses the guest's call service
+	stub    guest.GVA // hlt in the kernel's exec area, or 0
+}
+
+// Call runs the kernel function of the guest at fn with up to six integer
+// arguments, and returns what it returned. It uses the guest's own call service
+// (symbol gp_call_mailbox) when there is one, else a vCPU that is at a safe
+// point: hlt with interrupts off. It waits until ctx ends, or 5 s when ctx
+// has no deadline.
+//
+// Nothing is ever cut short: a call that has not begun when the time is over is
+// withdrawn (ErrNoSafePoint); one that has begun goes on, its result is
+// dropped (ErrCallRunning), and until it returns others get ErrCallBusy.
+func (m *Machine) Call(ctx context.Context, fn guest.GVA, args ...uint64) (uint64, error) {
+	fail := func(err error) (uint64, error) { return 0, fmt.Errorf("call %v: %w", fn, err) }
+	img := m.image.Load()
+	switch {
+	case len(args) > maxCallArgs:
+		return fail(fmt.Errorf("%d arguments, at most %d", len(args), maxCallArgs))
+	case !img.IsText(fn):
+		return fail(errors.New("there is no code of the guest"))
+	case img.IsUserText(fn):
+		return fail(errors.New("it is user code; only kernel functions can be called"))
+	case m.inHandler():
+		return fail(fmt.Errorf("%w; use Context.Call", probe.ErrInHandler))
+	}
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, callTimeout)
+		defer cancel()
+	}
+	var ret uint64
+	var err error
+	if box, e := img.Lookup(guest.SymCallMailbox); e == nil {
+		ret, err = m.callService(ctx, box.Addr, fn, args)
+	} else {
+		ret, err = m.callSafePoint(ctx, fn, args)
+	}
+	if err != nil {
+		return fail(err)
+	}
+	return ret, nil
+}
+
+// callSafePoint runs the function on the first vCPU that comes to a safe point.
+func (m *Machine) callSafePoint(ctx context.Context, fn guest.GVA, args []uint64) (uint64, error) {
+	c := &call{fn: fn, done: make(chan struct{})}
+	copy(c.args[:], args)
+	stub, err := m.callStub()
+	if err != nil {
+		return 0, err
+	}
+	m.mu.Lock()
+	switch {
+	case m.phase != PhaseRunning:
+		m.mu.Unlock()
+		return 0, ErrNotRunning
+	case m.calls.pending != nil || m.calls.running != nil:
+		m.mu.Unlock()
+		return 0, ErrCallBusy
+	}
+	m.calls.pending, m.calls.stub = c, stub
+	m.wakeAll()
+	m.mu.Unlock()
+
+	select {
+	case <-c.done:
+		return c.ret, c.err
+	case <-ctx.Done():
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.calls.pending == c {
+		m.calls.pending = nil
+		return 0, ErrNoSafePoint
+	}
+	select {
+	case <-c.done:
+		return c.ret, c.err
+	default:
+		return 0, ErrCallRunning
+	}
+}
+
+// callStub returns the address of a hlt that a function can return to.
+func (m *Machine) callStub() (guest.GVA, error) {
+	m.stubMu.Lock()
+	defer m.stubMu.Unlock()
+	if m.stub != 0 {
+		return m.stub, nil
+	}
+	a, err := m.AllocExec(m.image.Load().Entry, 1)
+	if err != nil {
+		return 0, err
+	}
+	if err := m.WriteExec(a, []byte{opHlt}); err != nil {
+		return 0, err
+	}
+	m.stub = a
+	return a, nil
+}
+
+// beginCall starts the pending call on this vCPU, which is at a safe point.
+// Precondition: m.mu held.
+func (v *vcpu) beginCall() {
+	m := v.m
+	c := m.calls.pending
+	m.calls.pending = nil
+	c.saved = *v.regs
+	if err := v.enter(c.fn, c.args[:], v.regs.RSP, m.calls.stub); err != nil {
+		*v.regs = c.saved
+		c.err = err
+		close(c.done)
+		return
+	}
+	m.calls.running, v.call = c, c
+}
+
+// enter makes the vCPU go on at fn, with a stack below sp whose return address
+// is stub.
+func (v *vcpu) enter(fn guest.GVA, args []uint64, sp uint64, stub guest.GVA) error {
+	r := v.regs
+	for i, p := range []*uint64{&r.RDI, &r.RSI, &r.RDX, &r.RCX, &r.R8, &r.R9} {
+		*p = 0
+		if i < len(args) {
+			*p = args[i]
+		}
+	}
+	// At a function's entry RSP+8 is a multiple of 16 (System V ABI, 3.2.2).
+	sp = sp&^15 - 8
+	b := v.raw[:8]
+	binary.LittleEndian.PutUint64(b, uint64(stub))
+	if err := v.m.WriteMemory(guest.GPA(v.sregs.CR3), guest.GVA(sp), b); err != nil {
+		return fmt.Errorf("push the return address: %w", err)
+	}
+	r.RIP, r.RSP = uint64(fn), sp
+	r.RAX = 0
+	r.RFLAGS &^= rflagsDF
+	v.kvm.SetRegsDirty()
+	return nil
+}
+
+// rflagsDF must be clear at a function's entry (System V ABI, 3.2.1).
+const rflagsDF = 1 << 10
+
+// callReturned takes the vCPU back to its safe point when the hlt that it has
+// just executed is the one that its call returns to.
+func (v *vcpu) callReturned() bool {
+	m := v.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := v.call
+	if c == nil || guest.GVA(v.regs.RIP) != m.calls.stub+1 {
+		return false
+	}
+	c.ret = v.regs.RAX
+	*v.regs = c.saved
+	v.kvm.SetRegsDirty()
+	v.call, m.calls.running = nil, nil
+	close(c.done)
+	return true
+}
+
+// abandonCall ends the calls in progress: the guest that ran them is gone.
+func (m *Machine) abandonCall(why error) {
+	m.stubMu.Lock()
+	m.stub = 0
+	m.stubMu.Unlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, c := range []*call{m.calls.pending, m.calls.running} {
+		if c != nil {
+			c.err = why
+			close(c.done)
+		}
+	}
+	m.calls.pending, m.calls.running = nil, nil
+	for _, v := range m.vcpus {
+		v.call = nil
+	}
+}
+
+// servicePoll is how often the call service's answer is looked for.
+const servicePoll = 500 * time.Microsecond
+
+// callService asks the guest's call service at box.
+func (m *Machine) callService(ctx context.Context, box, fn guest.GVA, args []uint64) (uint64, error) {
+	m.mu.Lock()
+	switch {
+	case m.phase != PhaseRunning:
+		m.mu.Unlock()
+		return 0, ErrNotRunning
+	case m.calls.service:
+		m.mu.Unlock()
+		return 0, ErrCallBusy
+	}
+	m.calls.service = true
+	m.mu.Unlock()
+	defer func() {
+		m.mu.Lock()
+		m.calls.service = false
+		m.mu.Unlock()
+	}()
+	poll := time.NewTicker(servicePoll)
+	defer poll.Stop()
+	b, err := m.mailbox(box)
+	if err != nil {
+		return 0, err
+	}
+	for b.request != b.done { // left over from a call that was given up
+		select {
+		case <-ctx.Done():
+			return 0, ErrCallBusy
+		case <-poll.C:
+		}
+		if b, err = m.mailbox(box); err != nil {
+			return 0, err
+		}
+	}
+	want := b.request + 1
+	if err := m.postCall(box, want, fn, args); err != nil {
+		return 0, err
+	}
+	for {
+		changed := m.Changed()
+		if b, err = m.mailbox(box); err != nil {
+			return 0, err
+		}
+		if b.done == want {
+			return b.ret, nil
+		}
+		if m.ended() {
+			return 0, ErrNotRunnable
+		}
+		select {
+		case <-poll.C:
+		case <-changed:
+		case <-ctx.Done():
+			return 0, ErrCallRunning
+		}
+	}
+}
+
+// mailbox is what the host reads of the call service's mailbox.
+type mailbox struct{ request, done, ret uint64 }
+
+// mailbox reads and checks the mailbox.
+func (m *Machine) mailbox(box guest.GVA) (mailbox, error) {
+	var p [guest.MailboxSize]byte
+	if err := m.Peek(box, p[:]); err != nil {
+		return mailbox{}, fmt.Errorf("call service: %w", err)
+	}
+	at := func(off int) uint64 { return binary.LittleEndian.Uint64(p[off:]) }
+	if at(guest.MailboxMagicOff) != guest.MailboxMagic {
+		return mailbox{}, fmt.Errorf("call service: no magic number at %v: the guest has not set it up, or has overwritten it", box)
+	}
+	return mailbox{at(guest.MailboxRequest), at(guest.MailboxDone), at(guest.MailboxRet)}, nil
+}
+
+// postCall hands a request to the call service: the number last, which is what
+// the guest looks at.
+func (m *Machine) postCall(box guest.GVA, number uint64, fn guest.GVA, args []uint64) error {
+	m.memory.RLock()
+	defer m.memory.RUnlock()
+	if m.freed {
+		return ErrClosed
+	}
+	var p [guest.MailboxRet - guest.MailboxFn]byte
+	binary.LittleEndian.PutUint64(p[:], uint64(fn))
+	for i, a := range args {
+		binary.LittleEndian.PutUint64(p[guest.MailboxArgs-guest.MailboxFn+8*i:], a)
+	}
+	if err := m.WriteMemory(0, box+guest.MailboxFn, p[:]); err != nil {
+		return fmt.Errorf("call service: %w", err)
+	}
+	binary.LittleEndian.PutUint64(p[:8], number)
+	if err := m.WriteMemory(0, box+guest.MailboxRequest, p[:8]); err != nil {
+		return fmt.Errorf("call service: %w", err)
+	}
+	return nil
+}
+
+// CallGuest implements probe.GuestCaller: it runs a function of the guest from
+// inside a handler, on the handler's own vCPU, while the interrupted code waits.
+func (m *Machine) CallGuest(cpu int, fn guest.GVA, args []uint64) (uint64, error) {
+	v := m.vcpus[cpu]
+	stub, err := m.callStub()
+	if err != nil {
+		return 0, fmt.Errorf("call %v: %w", fn, err)
+	}
+	// KVM finishes the stub's out before the registers are put aside, or it
+	// would step over something else later.
+	v.settle()
+	trap, frame, regs, sregs := v.trap, v.frame, *v.regs, *v.sregs
+	sp := regs.RSP
+	if v.trap.via == viaExit {
+		sp = trap.state.Regs.RSP - redZone
+	}
+	if v.cpl() != 0 {
+		v.sregs.CS, v.sregs.SS = codeSegment(guest.SelKernelCode), dataSegment(guest.SelKernelData)
+		v.kvm.SetSregsDirty()
+	}
+	v.regs.RFLAGS &^= rflagsIF
+	var ret uint64
+	if err = v.enter(fn, args, sp, stub); err == nil {
+		err = v.runNested(func() bool {
+			return v.exit.Reason == kvm.ReasonHLT && guest.GVA(v.regs.RIP) == stub+1
+		})
+		ret = v.regs.RAX
+	}
+	v.trap, v.frame, *v.regs = trap, frame, regs
+	if v.sregs.CS != sregs.CS || v.sregs.SS != sregs.SS {
+		v.sregs.CS, v.sregs.SS = sregs.CS, sregs.SS
+		v.kvm.SetSregsDirty()
+	}
+	v.kvm.SetRegsDirty()
+	if err != nil {
+		return 0, fmt.Errorf("call %v: %w", fn, err)
+	}
+	return ret, nil
+}
+
+// redZone is what a function may use below its stack pointer (System V ABI,
+// 3.2.2).
+const redZone = 128

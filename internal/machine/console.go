@@ -1,0 +1,193 @@
+package machine
+
+import (
+	"sync"
+	"time"
+)
+
+// Limits of the console.
+const (
+	consoleMaxLine  = 4096      // bytes; a longer line is split
+	consoleMaxLines = 4096      // history
+	consoleMaxBytes = 256 << 10 // history, text only
+)
+
+// ConsoleLine is one line of guest output.
+type ConsoleLine struct {
+	Seq  uint64    // from 0, without gaps, over the life of the machine
+	Time time.Time // when its last byte came
+	Text string    // without the newline; bytes as the guest wrote them
+	// Partial: the guest has not (yet) ended the line. Such a line is seen
+	// only at the end of History and when the guest has stopped for good.
+	Partial bool
+}
+
+// Console keeps what the guest wrote to port 0xe9: the newest lines, and
+// subscribers that get each line as it ends. All methods may be called from
+// any goroutine. A slow subscriber loses lines, which are counted; it never
+// holds up the guest.
+type Console struct {
+	mu      sync.Mutex
+	lines   []ConsoleLine // ring
+	head    int           // index of the oldest line
+	n       int           // lines in the ring
+	bytes   int           // text bytes in the ring
+	seq     uint64        // of the next line
+	dropped uint64        // lines that fell out of the history
+	part    []byte        // the line in progress
+	subs    map[*ConsoleSub]struct{}
+	closed  bool
+}
+
+// ConsoleSub receives console lines. Close it when done.
+type ConsoleSub struct {
+	console *Console
+	ch      chan ConsoleLine
+	lost    uint64 // guarded by console.mu
+}
+
+func newConsole() *Console {
+	return &Console{
+		lines: make([]ConsoleLine, consoleMaxLines),
+		part:  make([]byte, 0, consoleMaxLine),
+		subs:  make(map[*ConsoleSub]struct{}),
+	}
+}
+
+// write takes guest output as it comes.
+func (c *Console) write(p []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, b := range p {
+		if b == '\n' {
+			c.endLine(false)
+			continue
+		}
+		if len(c.part) == consoleMaxLine {
+			c.endLine(false)
+		}
+		c.part = append(c.part, b)
+	}
+}
+
+// flush ends a line that the guest left open when it stopped for good.
+func (c *Console) flush() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.part) > 0 {
+		c.endLine(true)
+	}
+}
+
+// endLine moves the line in progress to the history and to the subscribers.
+// Precondition: c.mu held.
+func (c *Console) endLine(partial bool) {
+	l := ConsoleLine{Seq: c.seq, Time: time.Now(), Text: string(c.part), Partial: partial}
+	c.part = c.part[:0]
+	c.seq++
+	for c.n == len(c.lines) || c.n > 0 && c.bytes+len(l.Text) > consoleMaxBytes {
+		c.bytes -= len(c.lines[c.head].Text)
+		c.lines[c.head] = ConsoleLine{}
+		c.head = (c.head + 1) % len(c.lines)
+		c.n--
+		c.dropped++
+	}
+	c.lines[(c.head+c.n)%len(c.lines)] = l
+	c.n++
+	c.bytes += len(l.Text)
+	for s := range c.subs {
+		s.send(l)
+	}
+}
+
+// send queues a line or counts it as lost. Precondition: console.mu held.
+func (s *ConsoleSub) send(l ConsoleLine) {
+	select {
+	case s.ch <- l:
+	default:
+		s.lost++
+	}
+}
+
+// History returns the lines that are kept, oldest first, the unfinished one
+// last, and how many older lines are gone.
+func (c *Console) History() (lines []ConsoleLine, dropped uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.tail(c.n), c.dropped
+}
+
+// Tail returns the newest max lines, oldest first.
+func (c *Console) Tail(max int) []ConsoleLine {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.tail(max)
+}
+
+// tail copies the newest max lines. Precondition: c.mu held.
+func (c *Console) tail(max int) []ConsoleLine {
+	max = min(max, c.n)
+	out := make([]ConsoleLine, 0, max+1)
+	for i := c.n - max; i < c.n; i++ {
+		out = append(out, c.lines[(c.head+i)%len(c.lines)])
+	}
+	if len(c.part) > 0 {
+		out = append(out, ConsoleLine{Seq: c.seq, Time: time.Now(), Text: string(c.part), Partial: true})
+	}
+	return out
+}
+
+// Subscribe returns a subscription with room for queue lines (at least 1)
+// that the subscriber has not taken yet, and the complete lines that are kept
+// now: none is missing between the two, none is in both.
+func (c *Console) Subscribe(queue int) (*ConsoleSub, []ConsoleLine) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := &ConsoleSub{console: c, ch: make(chan ConsoleLine, max(queue, 1))}
+	if c.closed {
+		close(s.ch)
+	} else {
+		c.subs[s] = struct{}{}
+	}
+	history := c.tail(c.n)
+	if k := len(history); k > 0 && len(c.part) > 0 {
+		history = history[:k-1] // the line in progress comes when it ends
+	}
+	return s, history
+}
+
+// C returns the channel of lines. It is closed when the subscription or the
+// machine is closed.
+func (s *ConsoleSub) C() <-chan ConsoleLine { return s.ch }
+
+// Lost returns how many lines did not fit into the queue so far.
+func (s *ConsoleSub) Lost() uint64 {
+	s.console.mu.Lock()
+	defer s.console.mu.Unlock()
+	return s.lost
+}
+
+// Close ends the subscription and closes its channel. Calls after the first
+// do nothing.
+func (s *ConsoleSub) Close() {
+	s.console.mu.Lock()
+	defer s.console.mu.Unlock()
+	if _, ok := s.console.subs[s]; ok {
+		delete(s.console.subs, s)
+		close(s.ch)
+	}
+}
+
+// close ends all subscriptions. The history stays readable.
+func (c *Console) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return
+	}
+	c.closed = true
+	for s := range c.subs {
+		delete(c.subs, s)
+		close(s.ch)
+	}
+}

@@ -1,0 +1,118 @@
+package machine
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func texts(lines []ConsoleLine) []string {
+	var out []string
+	for _, l := range lines {
+		s := l.Text
+		if l.Partial {
+			s += "~"
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+func TestConsoleLines(t *testing.T) {
+	long := strings.Repeat("x", consoleMaxLine)
+	for _, tc := range []struct {
+		name  string
+		write string
+		flush bool
+		want  []string
+	}{
+		{"nothing", "", false, nil},
+		{"one line", "abc\n", false, []string{"abc"}},
+		{"empty line", "\n", false, []string{""}},
+		{"unfinished", "a\nbc", false, []string{"a", "bc~"}},
+		{"flushed", "a\nbc", true, []string{"a", "bc~"}},
+		{"flush of nothing", "a\n", true, []string{"a"}},
+		{"line of the limit", long + "\n", false, []string{long}},
+		{"line over the limit", long + "y\n", false, []string{long, "y"}},
+		{"bytes as they are", "\x00\xff\r\n", false, []string{"\x00\xff\r"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := newConsole()
+			for _, b := range []byte(tc.write) {
+				c.write([]byte{b})
+			}
+			if tc.flush {
+				c.flush()
+			}
+			got, dropped := c.History()
+			if diff := cmp.Diff(tc.want, texts(got)); diff != "" || dropped != 0 {
+				t.Errorf("history (-want +got), dropped %d:\n%s", dropped, diff)
+			}
+			for i, l := range got {
+				if l.Seq != uint64(i) {
+					t.Errorf("line %d has sequence number %d", i, l.Seq)
+				}
+			}
+		})
+	}
+}
+
+func TestConsoleHistoryIsBounded(t *testing.T) {
+	c := newConsole()
+	const more = 10
+	for i := range consoleMaxLines + more {
+		c.write(fmt.Appendf(nil, "%d\n", i))
+	}
+	got, dropped := c.History()
+	if len(got) != consoleMaxLines || dropped != more || got[0].Text != "10" {
+		t.Errorf("%d lines, %d dropped, first %q; want %d, %d, \"10\"", len(got), dropped, got[0].Text, consoleMaxLines, more)
+	}
+
+	c = newConsole()
+	line := strings.Repeat("z", consoleMaxLine) + "\n"
+	for range 2 * consoleMaxBytes / consoleMaxLine {
+		c.write([]byte(line))
+	}
+	if got, _ := c.History(); len(got) != consoleMaxBytes/consoleMaxLine {
+		t.Errorf("%d long lines kept, want %d", len(got), consoleMaxBytes/consoleMaxLine)
+	}
+	if got := c.Tail(3); len(got) != 3 {
+		t.Errorf("Tail(3) has %d lines", len(got))
+	}
+}
+
+func TestConsoleSubscriber(t *testing.T) {
+	c := newConsole()
+	c.write([]byte("old\nha"))
+	s, history := c.Subscribe(2)
+	if diff := cmp.Diff([]string{"old"}, texts(history)); diff != "" {
+		t.Errorf("history (-want +got):\n%s", diff)
+	}
+	c.write([]byte("lf\nsecond\nthird\n"))
+	if got := []string{(<-s.C()).Text, (<-s.C()).Text}; got[0] != "half" || got[1] != "second" {
+		t.Errorf("lines %q", got)
+	}
+	if s.Lost() != 1 {
+		t.Errorf("lost %d, want 1", s.Lost())
+	}
+	s.Close()
+	s.Close()
+	if _, ok := <-s.C(); ok {
+		t.Error("the channel of a closed subscription is open")
+	}
+	c.write([]byte("nobody listens\n"))
+
+	s, _ = c.Subscribe(0)
+	c.close()
+	c.close()
+	if _, ok := <-s.C(); ok {
+		t.Error("the channel is open after the console was closed")
+	}
+	s, history = c.Subscribe(1)
+	if _, ok := <-s.C(); ok || len(history) != 5 {
+		t.Errorf("subscription to a closed console: open %v, history %q", ok, texts(history))
+	}
+	s.Close()
+}

@@ -1,0 +1,136 @@
+package machine
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe"
+)
+
+// CrashKind says how a guest came to an end that it did not ask for.
+type CrashKind string
+
+// The kinds of crash.
+const (
+	CrashTripleFault CrashKind = "triple_fault" // KVM_EXIT_SHUTDOWN (SDM Vol. 3, 6.15, interrupt 8)
+	CrashEmulation   CrashKind = "emulation"    // KVM could not emulate an instruction
+	CrashInternal    CrashKind = "internal"     // another KVM_EXIT_INTERNAL_ERROR
+	CrashEntry       CrashKind = "entry"        // KVM_EXIT_FAIL_ENTRY: the processor refused the guest state
+	CrashBreakpoint  CrashKind = "breakpoint"   // an int3 that is nobody's, and that cannot be given to the guest
+	CrashHost        CrashKind = "host"         // KVM_RUN failed
+	CrashExit        CrashKind = "exit"         // an exit reason that a guest of ours never causes
+)
+
+// CrashReport is what is known about a crash, taken on the vCPU that crashed.
+type CrashReport struct {
+	CPU    int       `json:"cpu"`
+	Kind   CrashKind `json:"kind"`
+	Text   string    `json:"text"` // one line
+	Symbol string    `json:"symbol,omitempty"`
+	// Regs are the general registers at the crash. RegsLost says that the host
+	// had reset them before it reported (SVM does so on a triple fault).
+	Regs     probe.Regs   `json:"regs"`
+	RegsLost bool         `json:"regsLost,omitempty"`
+	Control  ControlRegs  `json:"control"`
+	Code     []DisasmLine `json:"code,omitempty"`  // around RIP
+	Stack    []uint64     `json:"stack,omitempty"` // words at RSP, upwards
+	Console  []string     `json:"console,omitempty"`
+}
+
+// ControlRegs are the registers that say in which mode the vCPU was.
+type ControlRegs struct {
+	CR0  uint64 `json:"cr0"`
+	CR2  uint64 `json:"cr2"`
+	CR3  uint64 `json:"cr3"`
+	CR4  uint64 `json:"cr4"`
+	EFER uint64 `json:"efer"`
+	CS   uint16 `json:"cs"`
+	SS   uint16 `json:"ss"`
+	GDT  uint64 `json:"gdt"`
+	IDT  uint64 `json:"idt"`
+}
+
+// Sizes of a crash report.
+const (
+	crashStackWords   = 8
+	crashConsoleLines = 16
+)
+
+// String renders the report in several lines, as the daemon logs it.
+func (r *CrashReport) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "guest crashed on vcpu %d: %s\n", r.CPU, r.Text)
+	if r.RegsLost {
+		b.WriteString("  (the host had reset the registers before it reported)\n")
+	}
+	g, c := &r.Regs, &r.Control
+	fmt.Fprintf(&b, "  rip %016x", g.RIP)
+	if r.Symbol != "" {
+		fmt.Fprintf(&b, " %s", r.Symbol)
+	}
+	fmt.Fprintf(&b, "\n  rax %016x rbx %016x rcx %016x rdx %016x\n", g.RAX, g.RBX, g.RCX, g.RDX)
+	fmt.Fprintf(&b, "  rsi %016x rdi %016x rsp %016x rbp %016x\n", g.RSI, g.RDI, g.RSP, g.RBP)
+	fmt.Fprintf(&b, "  r8  %016x r9  %016x r10 %016x r11 %016x\n", g.R8, g.R9, g.R10, g.R11)
+	fmt.Fprintf(&b, "  r12 %016x r13 %016x r14 %016x r15 %016x\n", g.R12, g.R13, g.R14, g.R15)
+	fmt.Fprintf(&b, "  rflags %08x cs %04x ss %04x cr0 %08x cr2 %016x cr3 %x cr4 %x efer %x\n",
+		g.RFLAGS, c.CS, c.SS, c.CR0, c.CR2, c.CR3, c.CR4, c.EFER)
+	for _, l := range r.Code {
+		fmt.Fprintf(&b, "  %s\n", l)
+	}
+	if len(r.Stack) > 0 {
+		b.WriteString("  stack:")
+		for _, w := range r.Stack {
+			fmt.Fprintf(&b, " %016x", w)
+		}
+		b.WriteByte('\n')
+	}
+	for _, l := range r.Console {
+		fmt.Fprintf(&b, "  console: %s\n", l)
+	}
+	return strings.TrimRight(b.String(), "\n")
+}
+
+// symbolize returns name+0xoffset, or "" where no symbol is.
+func symbolize(syms probe.Symbols, addr guest.GVA) string {
+	if syms == nil {
+		return ""
+	}
+	s, ok := syms.Find(addr)
+	if !ok {
+		return ""
+	}
+	return fmt.Sprintf("%s+%#x", s.Name, uint64(addr-s.Addr))
+}
+
+// newCrash fills a report from the vCPU's registers and memory. It runs on the
+// vCPU's own thread.
+func (v *vcpu) newCrash(kind CrashKind, text string) *CrashReport {
+	m := v.m
+	r := &CrashReport{CPU: v.id, Kind: kind, Text: text, Regs: *v.regs}
+	s := v.sregs
+	r.Control = ControlRegs{
+		CR0: s.CR0, CR2: s.CR2, CR3: s.CR3, CR4: s.CR4, EFER: s.EFER,
+		CS: s.CS.Selector, SS: s.SS.Selector, GDT: s.GDT.Base, IDT: s.IDT.Base,
+	}
+	// After INIT a processor stands at f000:fff0 in real mode (SDM Vol. 3,
+	// table 9-1). No guest of ours goes there by itself: it starts in long mode.
+	r.RegsLost = r.Regs.RIP == 0xfff0 && s.CR0&cr0PE == 0
+	syms := m.Symbols()
+	r.Symbol = symbolize(syms, guest.GVA(r.Regs.RIP))
+	as := guest.NewAddressSpace(m.mem, guest.GPA(s.CR3))
+	if !r.RegsLost {
+		r.Code = disassemble(as, syms, guest.GVA(r.Regs.RIP))
+		for i := range uint64(crashStackWords) {
+			w, err := readWord(as, guest.GVA(r.Regs.RSP+8*i))
+			if err != nil {
+				break
+			}
+			r.Stack = append(r.Stack, w)
+		}
+	}
+	for _, l := range m.console.Tail(crashConsoleLines) {
+		r.Console = append(r.Console, l.Text)
+	}
+	return r
+}

@@ -1,0 +1,100 @@
+package machine
+
+import (
+	"fmt"
+
+	"golang.org/x/arch/x86/x86asm"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// DisasmLine is one instruction of a listing.
+type DisasmLine struct {
+	Addr   guest.GVA `json:"addr"`
+	Bytes  []byte    `json:"bytes"`
+	Text   string    `json:"text"` // GNU syntax, or "(bad)"
+	Symbol string    `json:"symbol,omitempty"`
+	// Current marks the instruction that the listing is about.
+	Current bool `json:"current,omitempty"`
+}
+
+// String returns the line as a debugger prints it.
+func (l DisasmLine) String() string {
+	mark := "  "
+	if l.Current {
+		mark = "=>"
+	}
+	return fmt.Sprintf("%s %016x %-28s %-24s %s", mark, uint64(l.Addr), l.Symbol, fmt.Sprintf("% x", l.Bytes), l.Text)
+}
+
+// Sizes of a listing.
+const (
+	disasmBefore = 4    // instructions before RIP
+	disasmAfter  = 4    // and behind it
+	disasmReach  = 4096 // how far back the symbol may start
+	insnMax      = 15   // bytes (SDM Vol. 2, 2.3.11)
+)
+
+// disassemble lists the code around rip as as maps it, with the original bytes
+// where a probe's int3 stands. Instructions before rip are known only when the
+// symbol's start is near, for x86 code cannot be decoded backwards.
+func disassemble(as guest.AddressSpace, syms probe.Symbols, rip guest.GVA) []DisasmLine {
+	var before []DisasmLine
+	if s, ok := syms.Find(rip); ok && rip-s.Addr <= disasmReach {
+		for a := s.Addr; a < rip; {
+			l, ok := disasmOne(as, syms, a)
+			if !ok {
+				break
+			}
+			before = append(before, l)
+			a += guest.GVA(len(l.Bytes))
+		}
+	}
+	lines := before[max(0, len(before)-disasmBefore):]
+	for a, n := rip, 0; n <= disasmAfter; n++ {
+		l, ok := disasmOne(as, syms, a)
+		if !ok {
+			break
+		}
+		l.Current = a == rip
+		lines = append(lines, l)
+		a += guest.GVA(len(l.Bytes))
+	}
+	return lines
+}
+
+// disasmOne decodes the instruction at a. A byte that is none is shown as one
+// "(bad)" byte; false means that nothing is mapped there.
+func disasmOne(as guest.AddressSpace, syms probe.Symbols, a guest.GVA) (DisasmLine, bool) {
+	code := make([]byte, insnMax)
+	n := len(code)
+	for n > 0 && as.Read(a, code[:n]) != nil {
+		n--
+	}
+	if code = code[:n]; n == 0 {
+		return DisasmLine{}, false
+	}
+	// An armed site shows what the probe displaced.
+	if orig := syms.Code(a, n); len(orig) > 0 && code[0] == opInt3 {
+		copy(code[:1], orig)
+	}
+	l := DisasmLine{Addr: a, Bytes: code[:1], Text: "(bad)", Symbol: symbolize(syms, a)}
+	inst, err := insn.Decode(code)
+	if err != nil {
+		return l, true
+	}
+	l.Bytes = code[:inst.Len]
+	// x86asm knows fewer instructions than the length decoder, and its lengths
+	// are not to be trusted: only its text is used, and only when both agree.
+	if x, err := x86asm.Decode(l.Bytes, 64); err == nil && x.Len == int(inst.Len) {
+		l.Text = x86asm.GNUSyntax(x, uint64(a), func(addr uint64) (string, uint64) {
+			if s, ok := syms.Find(guest.GVA(addr)); ok {
+				return s.Name, uint64(s.Addr)
+			}
+			return "", 0
+		})
+	}
+	return l, true
+}

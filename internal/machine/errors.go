@@ -1,0 +1,67 @@
+package machine
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/guestprobe/guestprobe/guest"
+)
+
+// Errors of a machine. They are values: test with errors.Is.
+var (
+	// ErrClosed: the machine has been closed.
+	ErrClosed = errors.New("the machine is closed")
+
+	// ErrNotRunnable: the guest has exited or crashed; only a reset makes it
+	// run again.
+	ErrNotRunnable = errors.New("the guest has ended; reset it first")
+
+	// ErrNotRunning: the request needs a running guest.
+	ErrNotRunning = errors.New("the guest is not running; resume it first")
+
+	// ErrNoSafePoint: no vCPU reached a point where the host may run a
+	// function of the guest before the time was over. Nothing was run.
+	ErrNoSafePoint = errors.New("no vCPU came to a safe point (hlt with interrupts off), and the guest has no call service")
+
+	// ErrCallRunning: the function was started but did not return in time. It
+	// goes on running; its result will be dropped.
+	ErrCallRunning = errors.New("the function is still running in the guest; its result will be dropped")
+
+	// ErrCallBusy: an earlier call has not come back yet.
+	ErrCallBusy = errors.New("an earlier call is still running in the guest")
+)
+
+// StopTimeoutError is returned when a vCPU did not come to rest in time: a
+// probe handler on it does not return, or the host's KVM does not answer.
+type StopTimeoutError struct {
+	CPU   int           // the first vCPU that is still busy
+	After time.Duration // how long was waited
+}
+
+// Error names the vCPU.
+func (e *StopTimeoutError) Error() string {
+	return fmt.Sprintf("stop the world: vcpu %d did not come to rest within %v: a probe handler on it may not be returning", e.CPU, e.After)
+}
+
+// ConfigError is returned by New for a Config that cannot be.
+type ConfigError struct {
+	Field string
+	Text  string
+}
+
+// Error names the field.
+func (e *ConfigError) Error() string { return "machine config " + e.Field + ": " + e.Text }
+
+// OutOfExecError is returned by AllocExec when the guest has no executable
+// memory left within reach.
+type OutOfExecError struct {
+	Near guest.GVA
+	Size int
+	Why  string
+}
+
+// Error says which area is full or out of reach.
+func (e *OutOfExecError) Error() string {
+	return fmt.Sprintf("allocate %d executable bytes near %v: %s", e.Size, e.Near, e.Why)
+}

@@ -1,0 +1,106 @@
+package machine
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/guestprobe/guestprobe/guest"
+)
+
+// execAreas hands out the executable memory that Boot has set aside, from the
+// bottom up. It is never given back, but a reset starts anew.
+type execAreas struct {
+	mu           sync.Mutex
+	kernel, user execArea
+}
+
+type execArea struct {
+	guest.Area
+	used uint64
+}
+
+// reset starts anew with the areas of a booted guest.
+func (e *execAreas) reset(b *guest.BootState) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.kernel = execArea{Area: b.KernelExec}
+	e.user = execArea{Area: b.UserExec}
+}
+
+// find returns the physical address of the n bytes at a, if all are in one
+// area.
+func (e *execAreas) find(a guest.GVA, n uint64) (guest.GPA, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, x := range []*execArea{&e.kernel, &e.user} {
+		if off := uint64(a - x.GVA); off < x.Size && n <= x.Size-off {
+			return x.GPA + guest.GPA(off), true
+		}
+	}
+	return 0, false
+}
+
+// rel32Reach is how far a rel32 jump or a RIP-relative operand gets, less room
+// for the instruction itself.
+const rel32Reach = 1<<31 - guest.PageSize
+
+// within reports whether all of the n bytes at a can reach near, and the other
+// way round, modulo 2^64.
+func within(a, near guest.GVA, n uint64) bool {
+	lo, hi := int64(a-near), int64(a+guest.GVA(n)-near)
+	return lo > -rel32Reach && lo < rel32Reach && hi > -rel32Reach && hi < rel32Reach
+}
+
+// AllocExec implements probe.Target. What it returns is aligned to 64 bytes
+// and filled with int3.
+func (m *Machine) AllocExec(near guest.GVA, size int) (guest.GVA, error) {
+	fail := func(format string, args ...any) (guest.GVA, error) {
+		return 0, &OutOfExecError{Near: near, Size: size, Why: fmt.Sprintf(format, args...)}
+	}
+	if size <= 0 {
+		return fail("size must be positive")
+	}
+	user := m.image.Load().IsUserText(near)
+	m.exec.mu.Lock()
+	area, name := &m.exec.kernel, "kernel"
+	if user {
+		area, name = &m.exec.user, "user"
+	}
+	const align = 64
+	n := (uint64(size) + align - 1) &^ (align - 1)
+	if n > area.Size-area.used {
+		m.exec.mu.Unlock()
+		return fail("the %s exec area has %d of %d bytes left", name, area.Size-area.used, area.Size)
+	}
+	a := area.GVA + guest.GVA(area.used)
+	if !within(a, near, n) {
+		m.exec.mu.Unlock()
+		return fail("the %s exec area at %v is out of reach", name, area.GVA)
+	}
+	gpa := area.GPA + guest.GPA(area.used)
+	area.used += n
+	m.exec.mu.Unlock()
+
+	b, err := m.mem.Slice(gpa, int(n))
+	if err != nil {
+		return fail("%v", err)
+	}
+	for i := range b {
+		b[i] = opInt3
+	}
+	return a, nil
+}
+
+// WriteExec implements probe.Target.
+func (m *Machine) WriteExec(addr guest.GVA, p []byte) error {
+	gpa, ok := m.exec.find(addr, uint64(len(p)))
+	if !ok {
+		return fmt.Errorf("write %d executable bytes at %v: not in an exec area", len(p), addr)
+	}
+	b, err := m.mem.Slice(gpa, len(p))
+	if err != nil {
+		return fmt.Errorf("write executable bytes: %w", err)
+	}
+	copy(b, p)
+	return nil
+}

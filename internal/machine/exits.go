@@ -1,0 +1,138 @@
+package machine
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/kvm"
+)
+
+// Bits of registers.
+const (
+	cr0PE     = 1 << 0  // SDM Vol. 3, 2.5
+	rflagsTF  = 1 << 8  // SDM Vol. 1, 3.4.3
+	rflagsIF  = 1 << 9  //
+	dr6Step   = 1 << 14 // BS: single step (SDM Vol. 3, 18.2.3)
+	dr6Points = 0xf     // B0..B3: breakpoint conditions
+	opInt3    = 0xcc
+)
+
+// handle deals with one exit. It runs on the vCPU's thread.
+//
+// No path here touches RIP on an I/O exit unless it means to send the guest
+// elsewhere: some hosts leave RIP at the out instruction and step over it at
+// the next KVM_RUN if and only if RIP is still there.
+func (v *vcpu) handle() {
+	r := v.exit.Reason
+	if r < maxReasons-1 {
+		v.n.exits[r].inc()
+	} else {
+		v.n.exits[maxReasons-1].inc()
+	}
+	v.midIO = false
+	if v.arrived() {
+		v.n.traps.inc()
+		v.dispatch()
+		return
+	}
+	switch r {
+	case kvm.ReasonInterrupted, kvm.ReasonIntr:
+		v.kvm.ClearKick()
+	case kvm.ReasonInterruptWindow:
+		// deliverTick uses it.
+	case kvm.ReasonIO:
+		v.port()
+	case kvm.ReasonMMIO:
+		v.mmio()
+	case kvm.ReasonHLT:
+		v.halt()
+	case kvm.ReasonShutdown:
+		v.crashed(CrashTripleFault, "triple fault: an exception could not be delivered, nor the double fault for it")
+	case kvm.ReasonInternalError:
+		v.internalError()
+	case kvm.ReasonFailEntry:
+		v.crashed(CrashEntry, fmt.Sprintf("the processor refused to enter the guest, hardware reason %#x", v.exit.FailEntry.Reason))
+	default:
+		v.crashed(CrashExit, fmt.Sprintf("unexpected exit %v", r))
+	}
+}
+
+// port serves an I/O instruction. Ports that nobody has read as all ones, as
+// on a bus without a device.
+func (v *vcpu) port() {
+	io := &v.exit.IO
+	v.midIO = true
+	if io.In {
+		for i := range io.Data {
+			io.Data[i] = 0xff
+		}
+		return
+	}
+	switch io.Port {
+	case guest.PortConsole:
+		v.m.console.write(io.Data)
+	case guest.PortExit:
+		v.m.guestExited(v, uint32(littleEndian(io.Data[:min(len(io.Data), int(io.Size))])))
+	case guest.PortReport:
+		v.m.selfCheckFailed(v, uint32(littleEndian(io.Data[:min(len(io.Data), int(io.Size))])))
+	}
+}
+
+// littleEndian returns the number that 1 to 8 bytes make.
+func littleEndian(b []byte) uint64 {
+	var w [8]byte
+	copy(w[:], b)
+	return binary.LittleEndian.Uint64(w[:])
+}
+
+// mmio serves an access to physical memory that is not there: reads are all
+// ones and writes are dropped, as on a bus without a device. Writes to the
+// engine's executable pages come here too, where the host protects them.
+func (v *vcpu) mmio() {
+	v.midIO = true
+	if !v.exit.MMIO.Write {
+		v.kvm.SetMMIO([8]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff})
+	}
+}
+
+// internalError reports what KVM gave up on. A trap of ours has been taken out
+// before.
+func (v *vcpu) internalError() {
+	e := &v.exit.Internal
+	if e.Suberror != kvm.SuberrorEmulation {
+		v.crashed(CrashInternal, fmt.Sprintf("KVM internal error, suberror %d, data %#x", e.Suberror, e.Data[:min(int(e.NData), len(e.Data))]))
+		return
+	}
+	if b := e.EmulationBytes(); len(b) > 0 {
+		v.crashed(CrashEmulation, fmt.Sprintf("this host's KVM cannot emulate the instruction % x", b))
+		return
+	}
+	v.crashed(CrashEmulation, "this host's KVM cannot emulate the instruction")
+}
+
+// crashed ends the guest. The vCPU rests at its next look at the gate.
+func (v *vcpu) crashed(kind CrashKind, text string) {
+	v.m.guestCrashed(v, v.newCrash(kind, text))
+}
+
+// halt serves hlt; RIP is behind it. With interrupts on the vCPU sleeps until
+// there is one; with interrupts off it is a safe point, where a call of the
+// host may run, or the end of this vCPU.
+func (v *vcpu) halt() {
+	if v.callReturned() {
+		return
+	}
+	safe := v.regs.RFLAGS&rflagsIF == 0
+	m := v.m
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if safe {
+		v.rest(VCPUHalted, func() bool { return m.calls.pending != nil && v.call == nil })
+		if m.gate.Load() == 0 {
+			v.beginCall()
+		}
+		return
+	}
+	v.rest(VCPUIdle, v.tick.Load)
+}

@@ -1,0 +1,89 @@
+package machine
+
+import (
+	"encoding/binary"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe"
+)
+
+// Words of a frame that the processor pushes (SDM Vol. 3, 6.14.2), as the
+// stubs of ports 0xf3 and 0xf1 leave it at RSP.
+const (
+	frameRIP = iota
+	frameCS
+	frameRFLAGS
+	frameRSP
+	frameSS
+	frameWords
+)
+
+// Words before the frame in the stub of port 0xf6.
+const (
+	faultVector = iota
+	faultCode
+	faultWords
+)
+
+// readFrame fills v.frame, and what v.trap still lacks, from the frame at RSP.
+// False means that there is none: then the port is just a port.
+func (v *vcpu) readFrame() bool {
+	t := &v.trap
+	skip := 0
+	if t.via == viaFault {
+		skip = faultWords
+	}
+	b := v.raw[:8*(skip+frameWords)]
+	at := guest.GVA(v.regs.RSP)
+	if v.m.ReadMemory(guest.GPA(v.sregs.CR3), at, b) != nil {
+		return false
+	}
+	word := func(i int) uint64 { return binary.LittleEndian.Uint64(b[8*i:]) }
+	if t.via == viaFault {
+		t.trap = probe.Trap{Kind: probe.TrapFault, Vector: uint8(word(faultVector)), Code: uint32(word(faultCode))}
+		if word(faultVector) == vectorPF {
+			t.trap.CR2 = guest.GVA(v.sregs.CR2)
+		}
+		b = b[8*faultWords:]
+	}
+	t.frame = at + guest.GVA(8*skip)
+	v.frame = *v.regs
+	v.frame.RIP = word(frameRIP)
+	v.frame.RFLAGS = word(frameRFLAGS)
+	v.frame.RSP = word(frameRSP)
+	t.cs, t.ss = word(frameCS), word(frameSS)
+	t.state = probe.State{Regs: &v.frame, Root: guest.GPA(v.sregs.CR3), CPL: uint8(t.cs & 3)}
+	return true
+}
+
+// writeFrame makes the guest's iretq return to v.frame: RIP, RFLAGS and RSP go
+// into the frame, the other registers into the vCPU. The stub's own RIP, RSP and
+// RFLAGS stay. False means that the frame is gone, which only a guest that
+// changes its page tables on another vCPU can do.
+func (v *vcpu) writeFrame() bool {
+	t := &v.trap
+	b := v.raw[:8*frameWords]
+	put := func(i int, w uint64) { binary.LittleEndian.PutUint64(b[8*i:], w) }
+	put(frameRIP, v.frame.RIP)
+	put(frameCS, t.cs)
+	put(frameRFLAGS, v.frame.RFLAGS)
+	put(frameRSP, v.frame.RSP)
+	put(frameSS, t.ss)
+	if v.m.WriteMemory(guest.GPA(v.sregs.CR3), t.frame, b) != nil {
+		return false
+	}
+	rip, rsp, rflags := v.regs.RIP, v.regs.RSP, v.regs.RFLAGS
+	*v.regs = v.frame
+	v.regs.RIP, v.regs.RSP, v.regs.RFLAGS = rip, rsp, rflags
+	v.kvm.SetRegsDirty()
+	return true
+}
+
+// writeFault tells the stub of port 0xf6 what the exception is now: another
+// one, or guest.FaultHandled.
+func (v *vcpu) writeFault(vector uint64, code uint32) bool {
+	b := v.raw[:8*faultWords]
+	binary.LittleEndian.PutUint64(b[8*faultVector:], vector)
+	binary.LittleEndian.PutUint64(b[8*faultCode:], uint64(code))
+	return v.m.WriteMemory(guest.GPA(v.sregs.CR3), v.trap.frame-8*faultWords, b) == nil
+}

@@ -1,0 +1,96 @@
+package machine
+
+// HostReport says what this host's KVM delivers, found out by running a
+// calibration guest. Its JSON form is part of the API.
+type HostReport struct {
+	KVM   HostKVM   `json:"kvm"`
+	Traps HostTraps `json:"traps"`
+}
+
+// HostKVM describes the KVM device.
+type HostKVM struct {
+	Usable   bool   `json:"usable"`
+	API      int    `json:"api,omitempty"`      // KVM_GET_API_VERSION, always 12
+	Path     string `json:"path"`               // the device
+	SyncRegs bool   `json:"syncRegs"`           // registers travel in kvm_run (KVM_CAP_SYNC_REGS)
+	Reason   string `json:"reason,omitempty"`   // why it is not usable
+	Hint     string `json:"hint,omitempty"`     // what to do about it
+	Elapsed  string `json:"elapsed,omitempty"`  // what calibration took
+	Vendor   string `json:"vendor,omitempty"`   // CPUID vendor string that guests see
+	Readonly bool   `json:"readonlyMem"`        // read-only memory slots (KVM_CAP_READONLY_MEM)
+	MaxVCPUs int    `json:"maxVcpus,omitempty"` // KVM_CAP_MAX_VCPUS
+}
+
+// HostTraps holds the deliveries at both privilege levels.
+type HostTraps struct {
+	CPL0 TrapReport `json:"cpl0"`
+	CPL3 TrapReport `json:"cpl3"`
+}
+
+// TrapReport says how each kind of trap arrives at one privilege level.
+type TrapReport struct {
+	Int3    Delivery `json:"int3"`
+	Step    Delivery `json:"step"`
+	HWBreak Delivery `json:"hwbreak"`
+	Watch   Delivery `json:"watch"`
+	// Inject says where RIP must be for a #BP that the host injects.
+	Inject InjectRIP `json:"inject"`
+}
+
+// InjectRIP says where RIP must be when the host injects #BP, for the guest's
+// handler to find the address behind the int3 in its frame.
+type InjectRIP string
+
+// The places.
+const (
+	InjectAt     InjectRIP = "at"     // at the int3: the host adds its length
+	InjectBehind InjectRIP = "behind" // behind it: the host pushes RIP as it is
+	InjectNone   InjectRIP = "none"   // injection does not work, or was not tried
+)
+
+// Delivery is the way in which a trap reaches the host.
+type Delivery string
+
+// The deliveries. For int3 the first three serve probes; for the others only
+// DeliveryWorks means that the machine can use it.
+const (
+	// DeliveryDebugExit: KVM_EXIT_DEBUG with exception 3, RIP at the int3.
+	DeliveryDebugExit Delivery = "debug-exit"
+	// DeliveryEmulation: KVM_EXIT_INTERNAL_ERROR, suberror 1 (emulation), RIP
+	// at the int3, first instruction byte cc.
+	DeliveryEmulation Delivery = "emulation-exit"
+	// DeliveryVector: the guest's own IDT gets the exception; the host sees it
+	// only where the guest forwards it (port 0xf3 or 0xf1).
+	DeliveryVector Delivery = "vector"
+	// DeliveryNone: nothing happened: the guest ran on.
+	DeliveryNone Delivery = "none"
+	// DeliveryWorks: KVM_EXIT_DEBUG with the right address and DR6.
+	DeliveryWorks Delivery = "works"
+	// DeliveryLoops: debug exits at the same RIP for ever.
+	DeliveryLoops Delivery = "loops"
+	// DeliveryHangs: KVM_RUN did not come back until it was kicked.
+	DeliveryHangs Delivery = "hangs"
+	// DeliveryBroken: something else; the log has the exit.
+	DeliveryBroken Delivery = "broken"
+)
+
+// Breakpoints reports whether an int3 that arrives in this way can serve a
+// probe, given whether the guest forwards vector 3 to the host.
+func (d Delivery) Breakpoints(forwards bool) bool {
+	switch d {
+	case DeliveryDebugExit, DeliveryEmulation:
+		return true
+	case DeliveryVector:
+		return forwards
+	}
+	return false
+}
+
+// CPL returns the report for privilege level 0, or for any other level that
+// of CPL3.
+func (t HostTraps) CPL(cpl uint8) TrapReport {
+	if cpl == 0 {
+		return t.CPL0
+	}
+	return t.CPL3
+}

@@ -1,0 +1,230 @@
+package machine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/kvm"
+	"github.com/guestprobe/guestprobe/probe"
+)
+
+// Defaults and limits of Config.
+const (
+	DefaultMemory = 64 << 20
+	DefaultTick   = 10 * time.Millisecond
+	MinTick       = 100 * time.Microsecond
+)
+
+// Config says what machine to make.
+type Config struct {
+	// Image is the guest program; required.
+	Image *guest.Image
+	// VCPUs is the number of vCPUs, 1 to guest.MaxVCPUs; 0 means 1.
+	VCPUs int
+	// Memory is the size of RAM in bytes, whole pages; 0 means DefaultMemory.
+	Memory uint64
+	// Cmdline is handed to the guest as it is.
+	Cmdline string
+	// Tick is the period of the timer interrupt, at least MinTick; 0 means
+	// DefaultTick, negative means no timer.
+	Tick time.Duration
+	// Log receives what happens; nil means nothing is logged.
+	Log *slog.Logger
+	// KVMPath is the KVM device; "" means /dev/kvm.
+	KVMPath string
+	// Host is the result of Calibrate, or nil: New calibrates.
+	Host *HostReport
+	// Probe are the options of the engine. Its Log is set from Log when nil; its
+	// Ways are what calibration found.
+	Probe probe.Options
+}
+
+// Machine is one guest, its vCPUs and its probe engine. All methods may be
+// called from any goroutine, unless they say otherwise.
+//
+// Lock order: life, then mu, then what is inside kvm. The engine's own lock is
+// taken before mu (it calls Stop) and never while mu is held.
+type Machine struct {
+	cfg     Config
+	log     *slog.Logger
+	host    HostReport
+	sys     *kvm.System
+	engine  *probe.Engine
+	console *Console
+	mem     *guest.Memory
+	regions [][]byte // what to free, in the order of mem.Regions
+	vcpus   []*vcpu  // fixed; each exists for the life of the machine
+	exec    execAreas
+	image   atomic.Pointer[guest.Image]
+	root    atomic.Uint64 // the booted kernel's page tables
+	checks  atomic.Uint64 // self-check failures
+	lastBad atomic.Uint32 // code of the newest one
+	cpuid   []kvm.CPUIDEntry
+	calls   callQueue // guarded by mu
+
+	// life serialises Resume, Pause, Reset and Close.
+	life   sync.Mutex
+	vm     *kvm.VM // guarded by life
+	ticker *ticker // guarded by life
+
+	// memory is held while the guest's memory is read on behalf of somebody who
+	// may come at any time, and while it is freed.
+	memory sync.RWMutex
+	freed  bool
+
+	stubMu sync.Mutex
+	stub   guest.GVA // where called functions return to; 0: not made yet
+
+	// gate holds the gate* bits: written under mu, read by the vCPUs without.
+	gate atomic.Uint32
+
+	mu       sync.Mutex
+	rested   *sync.Cond // a vCPU came to rest
+	turn     *sync.Cond // serving changed
+	ticket   uint64     // of the next stopper
+	serving  uint64     // the stopper whose turn it is
+	phase    Phase
+	exitCode uint32
+	crash    *CrashReport
+	changed  chan struct{} // closed and replaced on every change of state
+}
+
+// New makes a machine and parks its vCPUs before the guest's first
+// instruction. Close it.
+func New(cfg Config) (_ *Machine, err error) {
+	if err := cfg.check(); err != nil {
+		return nil, err
+	}
+	m := &Machine{
+		cfg: cfg, log: cfg.Log, console: newConsole(), mem: new(guest.Memory),
+		phase: PhaseCreated, changed: make(chan struct{}),
+	}
+	m.rested, m.turn = sync.NewCond(&m.mu), sync.NewCond(&m.mu)
+	m.gate.Store(gateHold)
+	m.image.Store(cfg.Image)
+	if cfg.Host != nil {
+		m.host = *cfg.Host
+	} else if m.host, err = Calibrate(context.Background(), cfg.KVMPath); err != nil {
+		return nil, fmt.Errorf("new machine: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("new machine: %w", err), m.release())
+		}
+	}()
+	if m.sys, err = kvm.Open(cfg.KVMPath); err != nil {
+		return nil, err
+	}
+	if m.cpuid, err = m.sys.SupportedCPUID(); err != nil {
+		return nil, err
+	}
+	for i := range cfg.VCPUs {
+		m.vcpus = append(m.vcpus, newVCPU(m, i))
+	}
+	if err = m.allocate(); err != nil {
+		return nil, err
+	}
+	boot, err := m.load(cfg.Image)
+	if err != nil {
+		return nil, err
+	}
+	opt := cfg.Probe
+	if opt.Log == nil {
+		opt.Log = cfg.Log
+	}
+	opt.Ways = m.ways
+	if m.engine, err = probe.New(m, opt); err != nil {
+		return nil, err
+	}
+	if err = m.build(boot); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// check fills in defaults and refuses what cannot be.
+func (c *Config) check() error {
+	if c.Image == nil {
+		return &ConfigError{"Image", "missing"}
+	}
+	if c.VCPUs == 0 {
+		c.VCPUs = 1
+	}
+	if c.VCPUs < 0 || c.VCPUs > guest.MaxVCPUs {
+		return &ConfigError{"VCPUs", fmt.Sprintf("%d is not within 1..%d", c.VCPUs, guest.MaxVCPUs)}
+	}
+	if c.Memory == 0 {
+		c.Memory = DefaultMemory
+	}
+	if c.Memory%guest.PageSize != 0 || c.Memory > guest.MaxRAM {
+		return &ConfigError{"Memory", fmt.Sprintf("%d is not a multiple of %d up to %d", c.Memory, guest.PageSize, uint64(guest.MaxRAM))}
+	}
+	if c.Tick == 0 {
+		c.Tick = DefaultTick
+	}
+	if c.Tick > 0 && c.Tick < MinTick {
+		return &ConfigError{"Tick", fmt.Sprintf("%v is less than %v", c.Tick, MinTick)}
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return nil
+}
+
+// Engine returns the probe engine of this machine.
+func (m *Machine) Engine() *probe.Engine { return m.engine }
+
+// Console returns the guest's console.
+func (m *Machine) Console() *Console { return m.console }
+
+// Image returns the guest's current program.
+func (m *Machine) Image() *guest.Image { return m.image.Load() }
+
+// Host returns what calibration found out about this host.
+func (m *Machine) Host() HostReport { return m.host }
+
+// Ways say what probes can do on this host in kernel and in user code.
+func (m *Machine) ways(user bool) probe.Ways {
+	cpl, name := uint8(0), "kernel"
+	if user {
+		cpl, name = 3, "user"
+	}
+	r := m.host.Traps.CPL(cpl)
+	w := probe.Ways{InPlace: true}
+	switch forwards := m.forwards(); {
+	case r.Int3.Breakpoints(forwards):
+	case r.Int3 == DeliveryVector:
+		w.NoBreakpoint = fmt.Sprintf("this host delivers an int3 in %s code to the guest's own vector 3, and the guest has no stub that hands it to the host (out %%al,$%#x; iretq)", name, guest.PortBreakpoint)
+	default:
+		w.NoBreakpoint = fmt.Sprintf("this host does not deliver an int3 in %s code (calibration: %s)", name, r.Int3)
+	}
+	return w
+}
+
+// forwards reports whether the guest has a vector 3 stub that hands breakpoints
+// to the host: by contract it is exactly out %al,$0xf3; iretq.
+func (m *Machine) forwards() bool {
+	img := m.image.Load()
+	for _, r := range img.Text(false) {
+		if bytes.Contains(img.Code(r.Start, int(r.End-r.Start)), []byte{0xe6, guest.PortBreakpoint, 0x48, 0xcf}) {
+			return true
+		}
+	}
+	return false
+}
+
+// OnVCPU implements probe.ThreadChecker.
+func (m *Machine) OnVCPU() bool { return m.inHandler() }
+
+// NumCPU implements probe.Target.
+func (m *Machine) NumCPU() int { return len(m.vcpus) }
+
+// Symbols implements probe.Target.
+func (m *Machine) Symbols() probe.Symbols { return m.image.Load() }

@@ -1,0 +1,130 @@
+package machine
+
+import (
+	"fmt"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/kvm"
+)
+
+// allocate gets the host memory behind the guest's and adds it to m.mem.
+func (m *Machine) allocate() error {
+	layout, err := guest.LayoutFor(m.cfg.Memory)
+	if err != nil {
+		return err
+	}
+	for _, r := range layout.Ranges() {
+		b, err := kvm.AllocMemory(int(r.Size))
+		if err != nil {
+			return fmt.Errorf("%s: %w", r.Name, err)
+		}
+		m.regions = append(m.regions, b)
+		if err := m.mem.Add(r.Base, b, r.Name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mapSlots gives the memory to a VM. The exec areas are the engine's: where
+// the host can, it keeps the guest from writing to them even with page tables
+// of its own making.
+func (m *Machine) mapSlots(vm *kvm.VM) error {
+	layout, err := guest.LayoutFor(m.cfg.Memory)
+	if err != nil {
+		return err
+	}
+	for i, r := range layout.Ranges() {
+		var flags kvm.MemoryFlags
+		if (r == layout.KernelExec || r == layout.UserExec) && m.host.KVM.Readonly {
+			flags = kvm.MemReadOnly
+		}
+		if err := vm.MapMemory(i, uint64(r.Base), m.regions[i], flags); err != nil {
+			return fmt.Errorf("%s: %w", r.Name, err)
+		}
+	}
+	return nil
+}
+
+// release frees what New allocated. No vCPU thread runs.
+func (m *Machine) release() error {
+	var first error
+	keep := func(err error) {
+		if err != nil && first == nil {
+			first = err
+		}
+	}
+	for _, v := range m.vcpus {
+		if v.kvm != nil {
+			keep(v.kvm.Close())
+			v.kvm = nil
+		}
+	}
+	if m.vm != nil {
+		keep(m.vm.Close())
+		m.vm = nil
+	}
+	if m.sys != nil {
+		keep(m.sys.Close())
+	}
+	for _, b := range m.regions {
+		keep(kvm.FreeMemory(b))
+	}
+	m.regions = nil
+	return first
+}
+
+// space returns the guest's memory as the page tables at root map it; 0 stands
+// for those that the kernel was booted with.
+func (m *Machine) space(root guest.GPA) guest.AddressSpace {
+	if root == 0 {
+		root = guest.GPA(m.root.Load())
+	}
+	return guest.NewAddressSpace(m.mem, root)
+}
+
+// ReadMemory implements probe.Target. It takes no lock, and so must not be
+// called after Close, nor while Close runs: that is for the engine, which Close
+// closes first. Others use Peek.
+func (m *Machine) ReadMemory(root guest.GPA, addr guest.GVA, p []byte) error {
+	return m.space(root).Read(addr, p)
+}
+
+// WriteMemory implements probe.Target, under the rules of ReadMemory.
+func (m *Machine) WriteMemory(root guest.GPA, addr guest.GVA, p []byte) error {
+	return m.space(root).Write(addr, p)
+}
+
+// ReadUser implements probe.UserMemory, under the rules of ReadMemory.
+func (m *Machine) ReadUser(root guest.GPA, addr guest.GVA, p []byte) error {
+	return m.space(root).AsUser().Read(addr, p)
+}
+
+// WriteUser implements probe.UserMemory, under the rules of ReadMemory.
+func (m *Machine) WriteUser(root guest.GPA, addr guest.GVA, p []byte) error {
+	return m.space(root).AsUser().Write(addr, p)
+}
+
+// Peek reads guest memory as the booted kernel's page tables map it. Any
+// goroutine, any time; ErrClosed after Close. A guest that runs may be changing
+// what is read.
+func (m *Machine) Peek(addr guest.GVA, p []byte) error {
+	m.memory.RLock()
+	defer m.memory.RUnlock()
+	if m.freed {
+		return ErrClosed
+	}
+	return m.space(0).Read(addr, p)
+}
+
+// text returns the guest's kernel and user text, for patching.
+func (m *Machine) text() guest.Text { return guest.NewText(m.space(0)) }
+
+// readWord reads one 64-bit word.
+func readWord(as guest.AddressSpace, a guest.GVA) (uint64, error) {
+	var b [8]byte
+	if err := as.Read(a, b[:]); err != nil {
+		return 0, err
+	}
+	return littleEndian(b[:]), nil
+}

@@ -1,0 +1,296 @@
+package machine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe"
+)
+
+// setPhase changes the phase and tells those who wait for a change.
+// Precondition: m.mu held.
+func (m *Machine) setPhase(p Phase) {
+	m.phase = p
+	close(m.changed)
+	m.changed = make(chan struct{})
+}
+
+// Changed returns a channel that is closed at the next change of phase. Take it
+// before State: then no change is missed.
+func (m *Machine) Changed() <-chan struct{} {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.changed
+}
+
+// State returns a snapshot. It stops nothing.
+func (m *Machine) State() State {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	s := State{
+		Phase: m.phase, ExitCode: m.exitCode, Crash: m.crash,
+		Checks: CheckReports{Count: m.checks.Load(), Last: m.lastBad.Load()},
+	}
+	for _, v := range m.vcpus {
+		c := VCPUState{ID: v.id, Activity: v.activity}
+		if v.resting && v.kvm != nil {
+			c.RIP, c.CPL = guest.GVA(v.regs.RIP), v.cpl()
+			c.Symbol = symbolize(m.Symbols(), c.RIP)
+		}
+		s.VCPUs = append(s.VCPUs, c)
+	}
+	return s
+}
+
+// ended reports whether the guest has exited or crashed.
+func (m *Machine) ended() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.phase == PhaseExited || m.phase == PhaseCrashed || m.phase == PhaseClosed
+}
+
+// Wait returns when the guest has exited or crashed, or the machine is closed,
+// with the state at that time; or ctx's error.
+func (m *Machine) Wait(ctx context.Context) (State, error) {
+	for {
+		changed := m.Changed()
+		s := m.State()
+		switch s.Phase {
+		case PhaseExited, PhaseCrashed, PhaseClosed:
+			return s, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return s, ctx.Err()
+		}
+	}
+}
+
+// guestExited ends the guest with an exit code: the first one counts.
+func (m *Machine) guestExited(v *vcpu, code uint32) {
+	if m.end(func() { m.exitCode = code; m.setPhase(PhaseExited) }) {
+		m.log.Info("guest exited", "vcpu", v.id, "code", code)
+	}
+}
+
+// guestCrashed ends the guest with a report: the first one counts.
+func (m *Machine) guestCrashed(v *vcpu, r *CrashReport) {
+	if m.end(func() { m.crash = r; m.setPhase(PhaseCrashed) }) {
+		m.log.Error("guest crashed", "vcpu", v.id, "kind", string(r.Kind), "text", r.Text, "rip", guest.GVA(r.Regs.RIP), "symbol", r.Symbol)
+	}
+}
+
+// end holds all vCPUs for good and calls set with m.mu held. False means that
+// the guest had ended before.
+func (m *Machine) end(set func()) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch m.phase {
+	case PhaseExited, PhaseCrashed, PhaseClosed:
+		return false
+	}
+	m.gate.Or(gateHold)
+	for _, v := range m.vcpus {
+		if !v.resting {
+			v.kick()
+		}
+	}
+	m.console.flush()
+	set()
+	return true
+}
+
+// selfCheckFailed counts a self-check that the guest reports as failed.
+func (m *Machine) selfCheckFailed(v *vcpu, code uint32) {
+	m.lastBad.Store(code)
+	n := m.checks.Add(1)
+	m.log.Error("guest self-check failed", "vcpu", v.id, "code", fmt.Sprintf("%#x", code), "count", n)
+}
+
+// Resume lets the vCPUs run. Calling it while they do has no effect.
+func (m *Machine) Resume() error {
+	m.life.Lock()
+	defer m.life.Unlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch m.phase {
+	case PhaseRunning:
+		return nil
+	case PhaseClosed:
+		return fmt.Errorf("resume: %w", ErrClosed)
+	case PhaseExited, PhaseCrashed:
+		return fmt.Errorf("resume: %w", ErrNotRunnable)
+	}
+	m.setPhase(PhaseRunning)
+	m.gate.And(^gateHold)
+	m.wakeAll()
+	m.startTicker()
+	return nil
+}
+
+// Pause brings all vCPUs to rest between two instructions and keeps them there.
+// Calling it while they rest has no effect. A handler must not call it.
+func (m *Machine) Pause() error {
+	if m.inHandler() {
+		return fmt.Errorf("pause: %w", probe.ErrInHandler)
+	}
+	m.life.Lock()
+	defer m.life.Unlock()
+	if err := m.pause(); err != nil {
+		return fmt.Errorf("pause: %w", err)
+	}
+	return nil
+}
+
+// pause is Pause. Precondition: life held.
+func (m *Machine) pause() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch m.phase {
+	case PhaseClosed:
+		return ErrClosed
+	case PhaseRunning:
+		m.gate.Or(gateHold)
+		m.setPhase(PhasePaused)
+	}
+	return m.awaitRest(nil, stopTimeout)
+}
+
+// Reset boots the guest again, from img or, when img is nil, from the image it
+// had, and leaves it parked before the first instruction. Probes stay and are
+// armed again where the new text is what they were put on; the others are
+// gone. A handler must not call it.
+func (m *Machine) Reset(ctx context.Context, img *guest.Image) error {
+	if m.inHandler() {
+		return fmt.Errorf("reset: %w", probe.ErrInHandler)
+	}
+	m.life.Lock()
+	defer m.life.Unlock()
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("reset: %w", err)
+	}
+	if err := m.pause(); err != nil {
+		return fmt.Errorf("reset: %w", err)
+	}
+	m.stopTicker()
+	// No one else stops the world while there are no vCPUs to stop.
+	if err := m.stopWorld(nil, stopTimeout, func() error { return m.rebuild(img) }); err != nil {
+		return fmt.Errorf("reset: %w", err)
+	}
+	if err := m.engine.Reloaded(); err != nil {
+		return fmt.Errorf("reset: %w", err)
+	}
+	return nil
+}
+
+// rebuild replaces the VM by a new one, with all memory as at the first boot.
+// Precondition: life held, all vCPUs rest.
+func (m *Machine) rebuild(img *guest.Image) error {
+	if img == nil {
+		img = m.image.Load()
+	}
+	if err := m.endThreads(stopTimeout); err != nil {
+		return err
+	}
+	if err := m.demolish(); err != nil {
+		return err
+	}
+	m.abandonCall(errors.New("the guest was reset"))
+	for _, r := range m.regions {
+		clear(r)
+	}
+	boot, err := m.load(img)
+	if err != nil {
+		return err
+	}
+	m.image.Store(img)
+	if err := m.build(boot); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.gate.Or(gateHold)
+	m.exitCode, m.crash = 0, nil
+	m.checks.Store(0)
+	m.setPhase(PhaseCreated)
+	return nil
+}
+
+// endThreads ends all vCPU threads. The gate's quit bit is clear afterwards.
+func (m *Machine) endThreads(timeout time.Duration) error {
+	m.mu.Lock()
+	m.gate.Or(gateQuit)
+	m.wakeAll()
+	for _, v := range m.vcpus {
+		if !v.resting {
+			v.kick()
+		}
+	}
+	m.mu.Unlock()
+	deadline := time.NewTimer(timeout)
+	defer deadline.Stop()
+	for _, v := range m.vcpus {
+		if v.done == nil {
+			continue
+		}
+		select {
+		case <-v.done:
+			v.done = nil
+		case <-deadline.C:
+			return &StopTimeoutError{CPU: v.id, After: timeout}
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, v := range m.vcpus {
+		v.resting, v.activity = true, VCPUParked
+	}
+	m.gate.And(^gateQuit)
+	return nil
+}
+
+// Close takes all probes off, ends the vCPUs and frees everything. A second
+// call does nothing and returns nil. When a probe handler does not return, Close
+// gives up after a while: what that vCPU uses stays allocated, and the error is
+// a *StopTimeoutError. A handler must not call it.
+func (m *Machine) Close(ctx context.Context) error {
+	if m.inHandler() {
+		return fmt.Errorf("close: %w", probe.ErrInHandler)
+	}
+	m.life.Lock()
+	defer m.life.Unlock()
+	m.mu.Lock()
+	closed := m.phase == PhaseClosed
+	m.mu.Unlock()
+	if closed {
+		return nil
+	}
+	timeout := stopTimeout
+	if d, ok := ctx.Deadline(); ok {
+		timeout = min(timeout, time.Until(d))
+	}
+	m.stopTicker()
+	errEngine := m.engine.Close()
+	m.mu.Lock()
+	m.gate.Or(gateHold)
+	m.setPhase(PhaseClosed)
+	m.mu.Unlock()
+	m.abandonCall(ErrClosed)
+	m.console.flush()
+	m.console.close()
+	if err := m.endThreads(timeout); err != nil {
+		return errors.Join(fmt.Errorf("close: %w", err), errEngine)
+	}
+	m.memory.Lock()
+	m.freed = true
+	err := m.release()
+	m.memory.Unlock()
+	if err = errors.Join(errEngine, err); err != nil {
+		return fmt.Errorf("close: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,53 @@
+package machine
+
+import "github.com/guestprobe/guestprobe/guest"
+
+// Phase is where a machine is in its life.
+type Phase string
+
+// The phases. Created, Exited and Crashed are rest positions like Paused;
+// from Exited and Crashed only Reset leads back.
+const (
+	PhaseCreated Phase = "created" // parked before the first instruction
+	PhaseRunning Phase = "running"
+	PhasePaused  Phase = "paused"
+	PhaseExited  Phase = "exited"  // wrote an exit code to port 0xf4
+	PhaseCrashed Phase = "crashed" // State.Crash says how
+	PhaseClosed  Phase = "closed"
+)
+
+// State is a snapshot of a machine.
+type State struct {
+	Phase    Phase
+	ExitCode uint32       // with PhaseExited
+	Crash    *CrashReport // with PhaseCrashed
+	Checks   CheckReports // self-check failures that the guest reported
+	VCPUs    []VCPUState
+}
+
+// CheckReports counts what the guest wrote to the self-check port (0xf7).
+type CheckReports struct {
+	Count uint64 // all since boot
+	Last  uint32 // the newest code
+}
+
+// VCPUActivity says what a vCPU is doing.
+type VCPUActivity string
+
+// The activities of a vCPU.
+const (
+	VCPURunning VCPUActivity = "running" // in guest mode or handling an exit
+	VCPUIdle    VCPUActivity = "idle"    // hlt with interrupts on
+	VCPUHalted  VCPUActivity = "halted"  // hlt with interrupts off: a safe point, or the end
+	VCPUParked  VCPUActivity = "parked"  // held by the machine: paused, not started, ended
+)
+
+// VCPUState is a snapshot of one vCPU. RIP, Symbol and CPL are valid when the
+// vCPU is not running, else zero.
+type VCPUState struct {
+	ID       int
+	Activity VCPUActivity
+	RIP      guest.GVA
+	Symbol   string // name+0xoffset, or ""
+	CPL      uint8
+}

@@ -1,0 +1,40 @@
+package machine
+
+// VCPUStats counts what one vCPU did since the machine was created; a reset
+// does not clear it.
+type VCPUStats struct {
+	ID    int               `json:"id"`
+	Exits map[string]uint64 `json:"exits"` // by the name of the KVM exit reason; only those that happened
+	Total uint64            `json:"total"` // all exits
+
+	Hits        uint64 `json:"hits"`        // breakpoints that the engine took
+	TrapExits   uint64 `json:"trapExits"`   // exits that breakpoints, steps and forwarded faults caused
+	Foreign     uint64 `json:"foreign"`     // breakpoints given back to the guest
+	InPlace     uint64 `json:"inPlace"`     // instructions stepped with the world stopped
+	Ticks       uint64 `json:"ticks"`       // timer interrupts delivered
+	TicksMerged uint64 `json:"ticksMerged"` // timer periods that passed while one was still pending
+}
+
+// ExitsPerHit returns TrapExits/Hits, or 0 before the first hit.
+func (s VCPUStats) ExitsPerHit() float64 {
+	if s.Hits == 0 {
+		return 0
+	}
+	return float64(s.TrapExits) / float64(s.Hits)
+}
+
+// Stats is a snapshot of the counters of all vCPUs. It is not atomic across
+// vCPUs.
+type Stats struct {
+	VCPUs []VCPUStats `json:"vcpus"`
+}
+
+// ExitsPerHit returns the ratio over all vCPUs, or 0 before the first hit.
+func (s Stats) ExitsPerHit() float64 {
+	var sum VCPUStats
+	for _, v := range s.VCPUs {
+		sum.Hits += v.Hits
+		sum.TrapExits += v.TrapExits
+	}
+	return sum.ExitsPerHit()
+}

@@ -1,0 +1,95 @@
+package machine
+
+import (
+	"time"
+
+	"github.com/guestprobe/guestprobe/guest"
+)
+
+// ticker makes a timer interrupt due on every vCPU, every period.
+type ticker struct {
+	stop, done chan struct{}
+}
+
+// startTicker starts the timer, if there is one. Precondition: life held.
+func (m *Machine) startTicker() {
+	if m.cfg.Tick <= 0 || m.ticker != nil {
+		return
+	}
+	t := &ticker{stop: make(chan struct{}), done: make(chan struct{})}
+	m.ticker = t
+	go func() {
+		defer close(t.done)
+		clock := time.NewTicker(m.cfg.Tick)
+		defer clock.Stop()
+		for {
+			select {
+			case <-clock.C:
+				m.ring()
+			case <-t.stop:
+				return
+			}
+		}
+	}()
+}
+
+// stopTicker ends the timer. Precondition: life held.
+func (m *Machine) stopTicker() {
+	if m.ticker != nil {
+		close(m.ticker.stop)
+		<-m.ticker.done
+		m.ticker = nil
+	}
+}
+
+// ring marks a tick as due everywhere, and gets those vCPUs to notice that
+// don't know of one yet.
+func (m *Machine) ring() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.gate.Load() != 0 {
+		return // no time passes for a guest that is held
+	}
+	for _, v := range m.vcpus {
+		switch {
+		case v.tick.Swap(true):
+			v.n.merged.inc()
+		case v.resting:
+			v.wake.Signal()
+		default:
+			v.kick()
+		}
+	}
+}
+
+// deliverTick injects the timer interrupt that is due, or asks KVM to come
+// back when the guest can take it. It runs on the vCPU's thread before every
+// KVM_RUN.
+//
+// While a displaced instruction is being stepped, nothing may come between: the
+// engine has cleared IF, and it is not asked for a window, because the
+// instruction itself may change the flags.
+func (v *vcpu) deliverTick() {
+	want := false
+	if v.tick.Load() && !v.stepping() {
+		if v.kvm.InterruptReady() {
+			if err := v.kvm.Interrupt(guest.TimerVector); err != nil {
+				v.m.log.Error("timer interrupt failed", "vcpu", v.id, "err", err)
+			}
+			v.tick.Store(false)
+			v.n.ticks.inc()
+		} else {
+			want = true
+		}
+	}
+	if want != v.window {
+		v.window = want
+		v.kvm.RequestInterruptWindow(want)
+	}
+}
+
+// stepping reports whether the vCPU stands in a slot that must end first.
+func (v *vcpu) stepping() bool {
+	e := v.m.engine
+	return e.Stepping(v.id) && e.InSlot(guest.GVA(v.regs.RIP))
+}

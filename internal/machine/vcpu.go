@@ -1,0 +1,158 @@
+package machine
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/kvm"
+	"github.com/guestprobe/guestprobe/probe"
+)
+
+// vcpu is one virtual processor. It lives as long as the machine; the kvm
+// object behind it and the thread that runs it are replaced by a reset.
+//
+// Its thread owns everything in the first group. Another thread may touch that
+// only while the vCPU rests, which it learns under Machine.mu.
+type vcpu struct {
+	m  *Machine
+	id int
+
+	kvm    *kvm.VCPU
+	exit   kvm.Exit
+	regs   *probe.Regs // shared with the kernel where it can
+	sregs  *kvm.Sregs
+	trap   arrival    // the trap being handled
+	frame  probe.Regs // registers of the interrupted code, when a guest stub forwarded the trap
+	midIO  bool       // the I/O instruction of the last exit is completed by the next KVM_RUN
+	window bool       // an interrupt window is requested
+	call   *call      // the host's call that runs on this vCPU
+	raw    [64]byte   // for reading and writing guest memory without allocation
+
+	tid  atomic.Int32 // of its thread, 0 when there is none
+	tick atomic.Bool  // a timer interrupt is due
+	n    counters
+
+	// Guarded by Machine.mu.
+	resting  bool
+	activity VCPUActivity
+	wake     *sync.Cond
+	done     chan struct{} // closed when its thread has ended
+}
+
+func newVCPU(m *Machine, id int) *vcpu {
+	v := &vcpu{m: m, id: id, resting: true, activity: VCPUParked}
+	v.wake = sync.NewCond(&m.mu)
+	return v
+}
+
+// state returns the registers for the engine. Thread: the vCPU's, or while it
+// rests.
+func (v *vcpu) state() probe.State {
+	return probe.State{Regs: v.regs, Root: guest.GPA(v.sregs.CR3), CPL: v.cpl()}
+}
+
+// cpl returns the current privilege level (SDM Vol. 3, 5.5).
+func (v *vcpu) cpl() uint8 { return uint8(v.sregs.CS.Selector & 3) }
+
+// kick brings the vCPU out of guest mode, soon. Any thread, with m.mu held: a
+// reset replaces v.kvm.
+func (v *vcpu) kick() {
+	if v.kvm == nil {
+		return
+	}
+	if err := v.kvm.Kick(); err != nil {
+		v.m.log.Error("kick failed", "vcpu", v.id, "err", err)
+	}
+}
+
+// start runs the vCPU on a thread of its own. Precondition: v.kvm is set up and
+// the gate is closed.
+func (v *vcpu) start() {
+	v.m.mu.Lock()
+	v.done = make(chan struct{})
+	v.resting = false
+	v.m.mu.Unlock()
+	started := make(chan struct{})
+	go v.thread(started)
+	<-started
+}
+
+// thread is the life of a vCPU's thread. It stays locked, so that the OS
+// thread ends with it and takes its signal state along.
+func (v *vcpu) thread(started chan<- struct{}) {
+	runtime.LockOSThread()
+	v.kvm.Bind()
+	v.tid.Store(int32(unix.Gettid()))
+	close(started)
+	defer func() {
+		v.tid.Store(0)
+		v.kvm.Unbind()
+		close(v.done)
+	}()
+	for v.proceed() {
+		v.deliverTick()
+		if err := v.kvm.Run(&v.exit); err != nil {
+			v.runFailed(err)
+			continue
+		}
+		v.handle()
+	}
+}
+
+// proceed is the point between two hits: it lets the vCPU go on at once when
+// the gate is open, else rests until it is. False ends the thread.
+//
+// Whoever closes the gate kicks afterwards. So either the gate is seen here, or
+// the kick comes after ClearKick and keeps the vCPU from staying in KVM_RUN.
+func (v *vcpu) proceed() bool {
+	if v.kvm.Kicked() {
+		v.kvm.ClearKick()
+	}
+	if v.m.gate.Load() == 0 {
+		return true
+	}
+	v.settle()
+	v.m.mu.Lock()
+	defer v.m.mu.Unlock()
+	v.rest(VCPUParked, func() bool { return true })
+	return v.m.gate.Load()&gateQuit == 0
+}
+
+// settle has KVM complete the I/O instruction of the last exit, so that the
+// registers of a resting vCPU are those between two instructions.
+func (v *vcpu) settle() {
+	for v.midIO {
+		v.midIO = false
+		if err := v.kvm.Complete(&v.exit); err != nil {
+			v.runFailed(err)
+		} else if v.exit.Reason != kvm.ReasonInterrupted {
+			v.handle() // the next part of a string instruction
+		}
+	}
+}
+
+// rest counts the vCPU as resting until the gate is open and ready says so, or the
+// thread shall end. Precondition: m.mu held; ready is called with it.
+func (v *vcpu) rest(a VCPUActivity, ready func() bool) {
+	m := v.m
+	v.resting, v.activity = true, a
+	m.rested.Broadcast()
+	for {
+		g := m.gate.Load()
+		if g&gateQuit != 0 || g == 0 && ready() {
+			break
+		}
+		v.wake.Wait()
+	}
+	v.resting, v.activity = false, VCPURunning
+}
+
+// runFailed reports an error of KVM_RUN itself, which no guest should cause.
+func (v *vcpu) runFailed(err error) {
+	v.crashed(CrashHost, fmt.Sprintf("KVM_RUN failed: %v", err))
+}

@@ -1,0 +1,186 @@
+package machine
+
+import (
+	"fmt"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/kvm"
+	"github.com/guestprobe/guestprobe/probe"
+)
+
+// SymForeignDebug is the symbol the host continues at when a #DB that arrives
+// through guest.PortDebug is not one of its own.
+const SymForeignDebug = "gp_foreign_db"
+
+// dispatch takes the trap in v.trap to the engine and does what it says.
+func (v *vcpu) dispatch() {
+	v.obey(v.m.engine.Hit(v.id, v.trap.state, v.trap.trap))
+}
+
+// obey carries out the engine's verdict on v.trap.
+func (v *vcpu) obey(d probe.Verdict) {
+	switch d.Action {
+	case probe.Resume:
+		v.resume()
+	case probe.NotOurs:
+		v.notOurs()
+	case probe.Inject:
+		v.inject(d.Fault)
+	case probe.StepInPlace:
+		v.stepInPlace()
+	default:
+		panic(fmt.Sprintf("BUG: machine: verdict %d", d.Action))
+	}
+	if d.Shadow {
+		v.shadow()
+	}
+}
+
+// resume lets the interrupted code go on at the registers in v.trap.state.
+func (v *vcpu) resume() {
+	switch v.trap.via {
+	case viaExit:
+		v.kvm.SetRegsDirty()
+	case viaStub:
+		if !v.writeFrame() {
+			v.frameGone()
+		}
+	case viaFault:
+		if !v.writeFrame() || !v.writeFault(guest.FaultHandled, v.trap.trap.Code) {
+			v.frameGone()
+		}
+	}
+}
+
+// frameGone ends a guest whose exception frame cannot be written any more.
+func (v *vcpu) frameGone() {
+	v.crashed(CrashBreakpoint, fmt.Sprintf("the frame at %v of a forwarded exception is no longer writable", v.trap.frame))
+}
+
+// notOurs gives the trap to the guest.
+func (v *vcpu) notOurs() {
+	t := &v.trap
+	switch {
+	case t.via == viaFault:
+		// The guest's handler proceeds, with the registers as they are now.
+		if !v.writeFrame() {
+			v.frameGone()
+		}
+	case t.trap.Kind == probe.TrapBreakpoint:
+		v.n.foreign.inc()
+		v.foreignBreakpoint()
+	case t.via == viaStub:
+		v.continueAt(SymForeignDebug, "debug exception")
+	default:
+		v.kvm.SetRegsDirty()
+		v.deliver(probe.Trap{Vector: kvm.VectorDB, DR6: t.trap.DR6})
+	}
+}
+
+// foreignBreakpoint gives an int3 that is nobody's to the guest's #BP handler,
+// which must see RIP behind it.
+func (v *vcpu) foreignBreakpoint() {
+	if v.trap.via == viaStub {
+		v.continueAt(guest.SymForeignBreakpoint, "int3") // the frame has RIP behind it
+		return
+	}
+	// Where RIP must be for that depends on the host: VMX adds the length of
+	// the instruction to a software exception's RIP (SDM Vol. 3, 26.6.1.1), KVM
+	// does the same for SVM; others push RIP as it is.
+	if v.m.host.Traps.CPL(v.cpl()).Inject != InjectAt {
+		v.regs.RIP++
+	}
+	v.kvm.SetRegsDirty()
+	v.deliver(probe.Trap{Vector: kvm.VectorBP})
+}
+
+// continueAt leaves a stub for the guest's own handler of the same exception,
+// which finds the frame where the processor left it.
+func (v *vcpu) continueAt(symbol, what string) {
+	s, err := v.m.Symbols().Lookup(symbol)
+	if err != nil {
+		v.crashed(CrashBreakpoint, fmt.Sprintf("%s at %#x is not a probe's, and the guest has no handler for it (symbol %s)", what, v.frame.RIP, symbol))
+		return
+	}
+	v.regs.RIP = uint64(s.Addr)
+	v.kvm.SetRegsDirty()
+}
+
+// inject delivers an exception to the interrupted code, at the registers in
+// v.trap.state.
+func (v *vcpu) inject(f probe.Trap) {
+	switch v.trap.via {
+	case viaExit:
+		v.kvm.SetRegsDirty()
+		v.deliver(f)
+	case viaStub:
+		v.leaveStub()
+		v.deliver(f)
+	case viaFault:
+		if !v.writeFrame() || !v.writeFault(uint64(f.Vector), f.Code) {
+			v.frameGone()
+			return
+		}
+		if f.Vector == kvm.VectorPF && v.sregs.CR2 != uint64(f.CR2) {
+			v.sregs.CR2 = uint64(f.CR2)
+			v.kvm.SetSregsDirty()
+		}
+	}
+}
+
+// leaveStub does what the stub's iretq would do (SDM Vol. 2, IRET): the vCPU
+// stands in the interrupted code, at the registers in v.frame.
+func (v *vcpu) leaveStub() {
+	t := &v.trap
+	*v.regs = v.frame
+	v.kvm.SetRegsDirty()
+	if uint16(t.cs) != v.sregs.CS.Selector {
+		v.sregs.CS, v.sregs.SS = codeSegment(uint16(t.cs)), dataSegment(uint16(t.ss))
+		v.kvm.SetSregsDirty()
+	}
+	v.midIO = false // RIP has moved, so KVM has nothing to step over
+}
+
+// deliver queues an exception for the next KVM_RUN.
+func (v *vcpu) deliver(f probe.Trap) {
+	if f.Vector == kvm.VectorDB && f.DR6 != 0 {
+		// KVM_SET_VCPU_EVENTS carries no DR6.
+		var d kvm.DebugRegs
+		if err := v.kvm.GetDebugRegs(&d); err == nil {
+			d.DR6 = f.DR6
+			err = v.kvm.SetDebugRegs(&d)
+			if err != nil {
+				v.m.log.Error("set DR6 failed", "vcpu", v.id, "err", err)
+			}
+		}
+	}
+	if err := v.kvm.InjectException(f.Vector, hasErrorCode(f.Vector), f.Code, uint64(f.CR2)); err != nil {
+		v.crashed(CrashHost, fmt.Sprintf("exception %d could not be delivered: %v", f.Vector, err))
+	}
+}
+
+// hasErrorCode reports whether the processor pushes an error code with an
+// exception (SDM Vol. 3, table 6-1; APM Vol. 2, 8.1 for 29 and 30).
+func hasErrorCode(vector uint8) bool {
+	switch vector {
+	case 8, 10, 11, 12, 13, 14, 17, 21, 29, 30:
+		return true
+	}
+	return false
+}
+
+// shadow holds off interrupts until the next instruction has run, as sti does.
+func (v *vcpu) shadow() {
+	e, err := v.kvm.Events()
+	if err == nil {
+		e.I.Shadow = shadowSTI
+		e.Flags |= kvm.EventShadow
+		err = v.kvm.SetEvents(&e)
+	}
+	if err != nil {
+		v.m.log.Error("set interrupt shadow failed", "vcpu", v.id, "err", err)
+	}
+}
+
+// shadowSTI is KVM_X86_SHADOW_INT_STI.
+const shadowSTI = 2

@@ -1,0 +1,150 @@
+package machine
+
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe"
+)
+
+// The gate holds the reasons for which vCPUs must rest. A vCPU reads it between
+// two exits, without the lock; it changes under Machine.mu only.
+const (
+	gateStop uint32 = 1 << iota // the world is stopped
+	gateHold                    // created, paused, exited or crashed
+	gateQuit                    // the vCPU threads shall end
+)
+
+// stopTimeout bounds how long a stop waits for the vCPUs. A kick brings a vCPU
+// out of guest mode in microseconds; what can take longer is a handler.
+const stopTimeout = 10 * time.Second
+
+// Stop implements probe.Target. Callers take turns in the order in which they
+// came. It works in every phase but closed.
+func (m *Machine) Stop(f func(probe.World) error) error {
+	if m.inHandler() {
+		return probe.ErrInHandler
+	}
+	return m.stopWorld(nil, stopTimeout, func() error { return f(world{m}) })
+}
+
+// inHandler reports whether the calling goroutine is a vCPU's: those are the
+// only ones that run on the vCPUs' threads, because they are locked to them.
+func (m *Machine) inHandler() bool {
+	tid := int32(unix.Gettid())
+	for _, v := range m.vcpus {
+		if v.tid.Load() == tid {
+			return true
+		}
+	}
+	return false
+}
+
+// stopWorld brings all vCPUs to rest, runs f, and lets them go on.
+//
+// self is nil, or the vCPU whose own thread calls in the middle of a hit: it
+// counts as resting while it waits for its turn, because it is out of guest
+// mode, and another stopper that holds the turn may be waiting for it.
+//
+// Turns are a ticket lock: a vCPU that stops the world again and again cannot
+// starve a caller from outside.
+func (m *Machine) stopWorld(self *vcpu, timeout time.Duration, f func() error) error {
+	m.mu.Lock()
+	if m.phase == PhaseClosed {
+		m.mu.Unlock()
+		return ErrClosed
+	}
+	ticket := m.ticket
+	m.ticket++
+	if self != nil {
+		self.resting = true
+		m.rested.Broadcast()
+	}
+	for m.serving != ticket {
+		m.turn.Wait()
+	}
+	if self != nil {
+		self.resting = false
+	}
+	m.gate.Or(gateStop)
+	err := m.awaitRest(self, timeout)
+	m.mu.Unlock()
+
+	defer func() {
+		m.mu.Lock()
+		m.gate.And(^gateStop)
+		m.serving++
+		m.turn.Broadcast()
+		m.wakeAll()
+		m.mu.Unlock()
+	}()
+	if err != nil {
+		return err
+	}
+	return f()
+}
+
+// awaitRest kicks every vCPU but self and waits until all rest. Precondition:
+// m.mu held, a gate bit set. The kicks come after the gate's bit: a vCPU that
+// has read the gate before is kicked out of KVM_RUN, or not let into it.
+func (m *Machine) awaitRest(self *vcpu, timeout time.Duration) error {
+	var timer *time.Timer
+	expired := false
+	for {
+		busy := -1
+		for _, v := range m.vcpus {
+			if v != self && !v.resting {
+				busy = v.id
+				if timer == nil {
+					v.kick()
+				}
+			}
+		}
+		if busy < 0 {
+			break
+		}
+		if expired {
+			return &StopTimeoutError{CPU: busy, After: timeout}
+		}
+		if timer == nil {
+			timer = time.AfterFunc(timeout, func() {
+				m.mu.Lock()
+				defer m.mu.Unlock()
+				expired = true
+				m.rested.Broadcast()
+			})
+			defer timer.Stop()
+		}
+		m.rested.Wait()
+	}
+	return nil
+}
+
+// wakeAll lets every resting vCPU look at the gate again. Precondition: m.mu
+// held.
+func (m *Machine) wakeAll() {
+	for _, v := range m.vcpus {
+		v.wake.Signal()
+	}
+}
+
+// world implements probe.World. It is valid while the world is stopped.
+type world struct{ m *Machine }
+
+// PatchText implements probe.World.
+func (w world) PatchText(addr guest.GVA, old, new []byte) error {
+	return w.m.text().Patch(addr, old, new)
+}
+
+// CPU implements probe.World. The vCPU takes its registers over when it goes
+// on, changed or not.
+func (w world) CPU(i int) probe.State {
+	v := w.m.vcpus[i]
+	if v.kvm == nil { // the machine has no vCPUs at the moment
+		return probe.State{Regs: &v.frame}
+	}
+	v.kvm.SetRegsDirty()
+	return v.state()
+}
