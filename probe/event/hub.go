@@ -1,0 +1,188 @@
+package event
+
+import (
+	"math/bits"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// HubOptions sizes a Hub. The zero value of each field stands for its default.
+type HubOptions struct {
+	// RingBytes is the size of each vCPU's ring, rounded up to a power of two;
+	// default 1 MiB. A record that is larger than the ring is always lost.
+	RingBytes int
+	// Window bounds how long the hub holds events back to keep them in order
+	// while a vCPU's thread is stopped in the middle of making one; default
+	// 10 ms. Otherwise nothing is held back.
+	Window time.Duration
+	// Clock returns monotonic nanoseconds; default CLOCK_MONOTONIC of the
+	// host. It is called on the vCPUs' threads.
+	Clock func() int64
+}
+
+// Hub takes events out of the vCPUs' rings in the order of their times and
+// hands them to subscribers. One goroutine does all of it; Close ends it.
+type Hub struct {
+	clock  func() int64
+	window time.Duration
+	prods  []*producer
+
+	sleeping atomic.Bool   // the goroutine waits, or is about to
+	wake     chan struct{} // capacity 1
+	closing  atomic.Bool   // nothing is stored any more
+	done     chan struct{} // the goroutine has ended
+
+	mu        sync.Mutex // guards all below
+	sources   map[uint32]*Source
+	lastID    uint32
+	closed    []*Source // still in sources
+	gone      []Counts  // per vCPU, of sources that are no more in sources
+	subs      []*Subscription
+	ended     bool
+	seq       uint64
+	lastTime  int64
+	reordered uint64
+	arena     []byte // payloads are cut off its front
+}
+
+// producer is one vCPU's side: its ring and the buffer in which its events are
+// made.
+type producer struct {
+	ring
+	buf []byte
+}
+
+// NewHub returns a running hub for the given number of vCPUs.
+func NewHub(cpus int, opt HubOptions) *Hub {
+	if opt.RingBytes <= 0 {
+		opt.RingBytes = 1 << 20
+	}
+	if opt.Window <= 0 {
+		opt.Window = 10 * time.Millisecond
+	}
+	if opt.Clock == nil {
+		opt.Clock = monotonic()
+	}
+	h := &Hub{
+		clock: opt.Clock, window: opt.Window,
+		wake: make(chan struct{}, 1), done: make(chan struct{}),
+		sources: make(map[uint32]*Source), gone: make([]Counts, cpus),
+	}
+	size := 1 << bits.Len(uint(max(opt.RingBytes, 256)-1))
+	for range cpus {
+		h.prods = append(h.prods, &producer{ring: ring{buf: make([]byte, size)}, buf: make([]byte, maxRecord+8)})
+	}
+	go h.run()
+	return h
+}
+
+// monotonic returns a clock of CLOCK_MONOTONIC. The runtime reads that clock
+// without a system call; it only does not tell its origin.
+func monotonic() func() int64 {
+	var ts unix.Timespec
+	base := time.Now()
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		panic("BUG: event: CLOCK_MONOTONIC: " + err.Error()) // POSIX has it; no argument can be wrong
+	}
+	origin := ts.Nano()
+	return func() int64 { return origin + int64(time.Since(base)) }
+}
+
+// Now returns the time on the clock of the events.
+func (h *Hub) Now() int64 { return h.clock() }
+
+// Source adds a producer of events.
+func (h *Hub) Source(f *Fetcher, tag any) *Source {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for h.lastID++; h.lastID == 0 || h.sources[h.lastID] != nil; h.lastID++ {
+	}
+	s := &Source{Fetcher: f, Tag: tag, hub: h, id: h.lastID, cpus: make([]cpuCounts, len(h.prods))}
+	h.sources[s.id] = s
+	return s
+}
+
+// retire takes out of the table those of the first n closed sources that are
+// drained. Since they were closed every ring has been seen idle, so they have
+// no event any more. The mutex is held.
+func (h *Hub) retire(n int) {
+	h.closed = slices.DeleteFunc(h.closed, func(s *Source) bool {
+		if n--; n < 0 || s.drained != s.Counts().Stored {
+			return false
+		}
+		delete(h.sources, s.id)
+		for i := range h.gone {
+			h.gone[i].add(s.CPUCounts(i))
+		}
+		return true
+	})
+}
+
+// HubCounts are the counts of a hub over its life.
+type HubCounts struct {
+	CPUs      []Counts // by vCPU, of all sources that there ever were
+	Reordered uint64   // events handed on after one with a later time
+}
+
+// Total returns the sum over the vCPUs.
+func (c HubCounts) Total() (sum Counts) {
+	for _, n := range c.CPUs {
+		sum.add(n)
+	}
+	return sum
+}
+
+// Counts returns the counts so far.
+func (h *Hub) Counts() HubCounts {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	c := HubCounts{CPUs: append([]Counts(nil), h.gone...), Reordered: h.reordered}
+	for _, s := range h.sources {
+		for i := range c.CPUs {
+			c.CPUs[i].add(s.CPUCounts(i))
+		}
+	}
+	return c
+}
+
+// Close stores no more events (what is emitted from now on is counted as
+// lost), hands on all that are stored, ends every subscription and returns the
+// final counts. It may be called again.
+func (h *Hub) Close() HubCounts {
+	h.closing.Store(true)
+	h.notify()
+	<-h.done
+	return h.Counts()
+}
+
+// begin and end frame the making of an event on a vCPU's thread. The time of
+// the event must be read between them.
+func (h *Hub) begin(cpu int) *producer {
+	p := h.prods[cpu]
+	p.busy.Store(true)
+	return p
+}
+
+func (h *Hub) end(p *producer) {
+	p.busy.Store(false)
+	// The hub sets sleeping before it looks at the rings for the last time, and
+	// the ring was changed before sleeping is read: one of the two sees the
+	// other (Go's atomics are sequentially consistent).
+	if h.sleeping.Load() {
+		h.notify()
+	}
+}
+
+// notify wakes the hub's goroutine. It never blocks.
+func (h *Hub) notify() {
+	if h.sleeping.CompareAndSwap(true, false) {
+		select {
+		case h.wake <- struct{}{}:
+		default:
+		}
+	}
+}

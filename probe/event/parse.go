@@ -1,0 +1,157 @@
+package event
+
+import (
+	"math"
+	"strings"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe"
+)
+
+// Parse reads one definition. What needs the names of an image (that a symbol
+// exists and is unique, that a return probe is at a function's entry) is left
+// to Compile. The error is a *SyntaxError.
+func Parse(text string) (*Def, error) { return ParseIn(text, nil) }
+
+// ParseIn is Parse with an image at hand: it makes every check, in the
+// kernel's order, except that symbols in arguments are looked up by Compile,
+// as the kernel does at registration. Symbols may be nil.
+func ParseIn(text string, symbols probe.Symbols) (*Def, error) {
+	src := tokenize(text)
+	if err := src.check(); err != nil {
+		return nil, err
+	}
+	if len(src.tokens) == 0 || src.tokens[0][0] != byte(KindProbe) && src.tokens[0][0] != byte(KindReturn) {
+		e := src.fail(0, 0, CodeBadCommand)
+		e.Column = 0
+		e.Detail = "it begins with p or r"
+		return nil, e
+	}
+	if len(src.tokens) < 2 {
+		return nil, src.fail(1, 0, CodeNoPlace)
+	}
+	p := &parser{line: src, symbols: symbols, def: &Def{Group: DefaultGroup, src: src}}
+	for _, step := range []func() error{p.head, p.place, p.name, p.args} {
+		if err := step(); err != nil {
+			return nil, err
+		}
+	}
+	return p.def, nil
+}
+
+// parser is the state of one ParseIn.
+type parser struct {
+	*line
+	symbols probe.Symbols // may be nil
+	def     *Def
+	entry   bool // the place is, or without symbols may be, a function's entry
+
+	token  int // which argument, as a token
+	offset int // in that token: what carets count from
+	ops    int // operations of the kernel's program for the argument so far
+}
+
+// head reads the letter and maxactive. Without a digit behind the letter, what
+// stands before the colon is ignored, as in the kernel.
+func (p *parser) head() error {
+	head, _, _ := strings.Cut(p.tokens[0], ":")
+	p.def.Kind = Kind(head[0])
+	digits := head[1:]
+	if digits == "" || !isDigit(digits[0]) {
+		return nil
+	}
+	if p.def.Kind != KindReturn {
+		return p.fail(0, 1, CodeBadMaxactType)
+	}
+	n, ok := parseUint(digits)
+	switch {
+	case !ok || n == 0 || n > math.MaxUint32 || len(digits) > maxName:
+		return p.fail(0, 1, CodeBadMaxact)
+	case n > MaxMaxActive:
+		return p.fail(0, 1, CodeMaxactTooBig)
+	}
+	p.def.MaxActive = int(n)
+	return nil
+}
+
+// place reads where the probe goes and, with an image at hand, finds it there.
+func (p *parser) place() error {
+	text := p.tokens[1]
+	if addr, ok := parseUint(text); ok {
+		p.def.Place.Addr = guest.GVA(addr)
+		return p.locate()
+	}
+	if strings.Contains(text, "/") && strings.Contains(text, ":") {
+		return p.fail(1, 0, CodeFilePlace)
+	}
+	if i := strings.IndexByte(text, '%'); i >= 0 {
+		if text[i:] != "%return" {
+			return p.fail(1, i, CodeBadAddrSuffix)
+		}
+		p.def.Kind = KindReturn
+		text = text[:i]
+	}
+	symbol, offset, ok := splitOffset(text)
+	if !ok || offset < 0 || offset > math.MaxUint32 || symbol == "" {
+		return p.fail(1, 0, CodeBadProbeAddr)
+	}
+	p.def.Place.Symbol, p.def.Place.Offset = symbol, uint64(offset)
+	if module, name, ok := strings.Cut(symbol, ":"); ok {
+		if module == "" || name == "" {
+			return p.fail(1, 0, CodeBadProbeAddr)
+		}
+		p.def.Place.Module, p.def.Place.Symbol = module, name
+	}
+	return p.locate()
+}
+
+// locate makes the checks of the place that need an image.
+func (p *parser) locate() error {
+	p.entry = true
+	if p.symbols == nil {
+		return nil
+	}
+	_, entry, err := p.def.locate(p.symbols)
+	p.entry = entry
+	return err
+}
+
+// name reads the group and event name, or makes one.
+func (p *parser) name() error {
+	d := p.def
+	_, name, given := strings.Cut(p.tokens[0], ":")
+	at := len(p.tokens[0]) - len(name)
+	if given {
+		i := strings.IndexByte(name, '/')
+		if i < 0 {
+			i = strings.IndexByte(name, '.')
+		}
+		if i >= 0 {
+			group := name[:i]
+			switch {
+			case group == "":
+				return p.fail(0, at, CodeNoGroupName)
+			case len(group) > maxName:
+				return p.fail(0, at, CodeGroupTooLong)
+			case !isGroupName(group):
+				return p.fail(0, at, CodeBadGroupName)
+			}
+			d.Group, name = group, name[i+1:]
+			at += i + 1
+		}
+		switch {
+		case name == "" && i >= 0: // "p:group/ ..." names the group only
+		case name == "":
+			return p.fail(0, at, CodeNoEventName)
+		case len(name) > maxName:
+			return p.fail(0, at, CodeEventTooLong)
+		case !isIdentifier(name):
+			return p.fail(0, at, CodeBadEventName)
+		}
+	}
+	d.Event, d.AutoName = name, name == ""
+	if d.AutoName {
+		d.Event = autoName(d.Kind, d.Place)
+	}
+	return nil
+}

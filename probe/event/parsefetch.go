@@ -1,0 +1,187 @@
+package event
+
+import (
+	"strings"
+)
+
+// fetch reads a fetch expression, which begins at p.offset. On return p.offset
+// is where the body of the outermost dereference begins, if there is one: the
+// kernel counts later carets from there.
+func (p *parser) fetch(s string) (Fetch, error) {
+	if s == "" {
+		return nil, p.here(0, CodeBadFetchArg)
+	}
+	switch c := s[0]; {
+	case c == '$':
+		return p.variable(s[1:])
+	case c == '%':
+		r, ok := regByName(s[1:])
+		if !ok {
+			return nil, p.here(0, CodeBadRegName)
+		}
+		return Register{r}, nil
+	case c == '@':
+		return p.memory(s[1:])
+	case c == '+' || c == '-':
+		return p.deref(s)
+	case c == '\\':
+		return p.immediate(s[1:])
+	case isAlpha(c) || c == '_':
+		return nil, p.parameter(s)
+	}
+	return nil, p.here(0, CodeBadFetchArg)
+}
+
+// variable reads what stands behind a $.
+func (p *parser) variable(s string) (Fetch, error) {
+	if rest, ok := strings.CutPrefix(s, "retval"); ok {
+		switch {
+		case p.def.Kind != KindReturn:
+			return nil, p.here(0, CodeRetvalOnProbe)
+		case rest == "":
+			return RetVal{}, nil
+		case rest[0] == '-' || rest[0] == '.':
+			return nil, p.here(0, CodeNosupBTFArg)
+		}
+		return nil, p.here(0, CodeBadVar)
+	}
+	if rest, ok := strings.CutPrefix(s, "stack"); ok {
+		if rest == "" {
+			return StackPointer{}, nil
+		}
+		n, tail, ok := leadingDigits(rest, 10)
+		switch {
+		case !ok || tail != "":
+			return nil, p.here(0, CodeBadVar)
+		case n > maxStackSlot:
+			return nil, p.here(0, CodeBadStackNum)
+		}
+		return StackSlot{int(n)}, nil
+	}
+	if s == "comm" || s == "COMM" {
+		return Comm{}, nil
+	}
+	if rest, ok := strings.CutPrefix(s, "arg"); ok {
+		n, tail, ok := leadingDigits(rest, 10)
+		switch {
+		case !ok || tail != "":
+			return nil, p.here(0, CodeBadVar)
+		case n == 0 || n > maxStackSlot:
+			return nil, p.here(0, CodeBadArgNum)
+		case !p.entry:
+			return nil, p.here(0, CodeNofentryArgs)
+		}
+		return FuncArg{int(n)}, nil
+	}
+	return nil, p.here(0, CodeBadVar)
+}
+
+// memory reads what stands behind an @.
+func (p *parser) memory(s string) (Fetch, error) {
+	if s != "" && isDigit(s[0]) {
+		addr, ok := parseUint(s)
+		if !ok {
+			return nil, p.here(0, CodeBadMemAddr)
+		}
+		if !p.op() {
+			return nil, p.here(0, CodeTooManyOps)
+		}
+		return Deref{Of: Immediate{addr}}, nil
+	}
+	if strings.HasPrefix(s, "+") {
+		return nil, p.here(0, CodeFileOnKprobe)
+	}
+	// One operation for the name, one for the address, one for the load.
+	if !p.op() || !p.op() {
+		return nil, p.here(0, CodeTooManyOps)
+	}
+	name, offset, ok := splitOffset(s)
+	if !ok {
+		// No symbol has such a name: Compile says so, as registration does in
+		// the kernel.
+		name, offset = s, 0
+	}
+	return Deref{Of: SymbolAddr{name, offset}}, nil
+}
+
+// deref reads +OFF(FETCH), -OFF(FETCH) and the u forms.
+func (p *parser) deref(s string) (Fetch, error) {
+	d := Deref{}
+	rest := s
+	if len(s) > 1 && s[1] == 'u' {
+		d.User = true
+		rest = s[:1] + s[2:]
+	}
+	text, body, ok := strings.Cut(rest, "(")
+	if !ok {
+		return nil, p.here(0, CodeDerefNeedBrace)
+	}
+	if d.Offset, ok = parseInt(strings.TrimPrefix(text, "+")); !ok {
+		return nil, p.here(0, CodeBadDerefOffs)
+	}
+	// The u is not counted: the kernel's carets inside are one to the left.
+	p.offset += len(text) + 1
+	i := strings.LastIndexByte(body, ')')
+	if i < 0 {
+		return nil, p.here(len(body), CodeDerefOpenBrace)
+	}
+	inside := p.offset
+	of, err := p.fetch(body[:i])
+	if err != nil {
+		return nil, err
+	}
+	p.offset = inside
+	switch of.(type) {
+	case Comm, Literal:
+		return nil, p.here(0, CodeCommCantDeref)
+	}
+	if !p.op() {
+		return nil, p.here(0, CodeTooManyOps)
+	}
+	if i+1 < len(body) {
+		return nil, p.here(i+1, CodeDerefSuffix)
+	}
+	d.Of = of
+	return d, nil
+}
+
+// immediate reads what stands behind a backslash.
+func (p *parser) immediate(s string) (Fetch, error) {
+	if text, ok := strings.CutPrefix(s, `"`); ok {
+		value, ok := strings.CutSuffix(text, `"`)
+		if !ok {
+			return nil, p.here(2+len(text), CodeImmstrNoClose)
+		}
+		return Literal{value}, nil
+	}
+	if s == "" || !isDigit(s[0]) && s[0] != '-' && s[0] != '+' {
+		return nil, p.here(1, CodeBadImm)
+	}
+	if isDigit(s[0]) {
+		if v, ok := parseUint(s); ok {
+			return Immediate{v}, nil
+		}
+		return nil, p.here(1, CodeBadImm)
+	}
+	v, ok := parseInt(s)
+	if !ok {
+		return nil, p.here(1, CodeBadImm)
+	}
+	return Immediate{uint64(v)}, nil
+}
+
+// parameter refuses NAME and NAME->FIELD, which need the types of the
+// function's parameters. What is wrong with the expression itself comes
+// first, as in the kernel.
+func (p *parser) parameter(s string) error {
+	if p.entry {
+		i := strings.IndexAny(s, ".-")
+		switch {
+		case i >= 0 && s[i] == '.':
+			return p.here(i+1, CodeNosupDatArg)
+		case i >= 0 && !strings.HasPrefix(s[i:], "->"):
+			return p.here(i, CodeBadHyphen)
+		}
+	}
+	return p.here(0, CodeNosupBTFArg)
+}

@@ -1,0 +1,107 @@
+package event
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"github.com/guestprobe/guestprobe/probe"
+)
+
+// Source is one probe as a producer of events. Its Emit methods run on the
+// vCPUs' threads, in handlers: they take no lock and allocate nothing.
+type Source struct {
+	// Fetcher makes the records; Tag is the owner's. Both are set by
+	// Hub.Source and not changed.
+	Fetcher *Fetcher
+	Tag     any
+
+	hub     *Hub
+	id      uint32 // never 0
+	cpus    []cpuCounts
+	closed  atomic.Bool
+	drained uint64 // handed on; under the hub's mutex
+}
+
+// Counts says what became of the events of a source, on one vCPU or in total.
+// Their sum is the number of events emitted.
+type Counts struct {
+	Stored uint64 // went into a vCPU's ring; the hub hands each of them on
+	Lost   uint64 // found no room in the ring, or source or hub closed
+}
+
+// cpuCounts is written by one vCPU's thread and has a cache line of its own.
+type cpuCounts struct {
+	stored, lost atomic.Uint64
+	_            [48]byte
+}
+
+// Emit captures a hit and stores its event; false when it was lost, which is
+// counted. For the pre handler of a p definition.
+func (s *Source) Emit(c *probe.Context) bool {
+	p := s.hub.begin(c.CPU)
+	time := s.hub.clock()
+	return s.finish(p, c.CPU, time, s.Fetcher.Capture(c, p.buf))
+}
+
+// EmitPost is Emit for a post handler: see Fetcher.CapturePost.
+func (s *Source) EmitPost(c *probe.Context) bool {
+	p := s.hub.begin(c.CPU)
+	time := s.hub.clock()
+	return s.finish(p, c.CPU, time, s.Fetcher.CapturePost(c, p.buf))
+}
+
+// EmitReturn is Emit for the return handler of an r definition: see
+// Fetcher.CaptureReturn.
+func (s *Source) EmitReturn(c *probe.Context, entry []byte) bool {
+	p := s.hub.begin(c.CPU)
+	time := s.hub.clock()
+	return s.finish(p, c.CPU, time, s.Fetcher.CaptureReturn(c, entry, p.buf))
+}
+
+// finish stores the first n bytes of p's buffer.
+func (s *Source) finish(p *producer, cpu int, time int64, n int) bool {
+	stored := !s.closed.Load() && !s.hub.closing.Load() && p.put(s.id, time, p.buf[:n])
+	if stored {
+		s.cpus[cpu].stored.Add(1)
+	} else {
+		s.cpus[cpu].lost.Add(1)
+	}
+	s.hub.end(p)
+	return stored
+}
+
+// Counts returns the totals over all vCPUs. While events are being emitted it
+// is a moment's view; the numbers only grow.
+func (s *Source) Counts() Counts {
+	var c Counts
+	for i := range s.cpus {
+		c.add(s.CPUCounts(i))
+	}
+	return c
+}
+
+// CPUCounts returns what became of the events on one vCPU.
+func (s *Source) CPUCounts(cpu int) Counts {
+	return Counts{Stored: s.cpus[cpu].stored.Load(), Lost: s.cpus[cpu].lost.Load()}
+}
+
+func (c *Counts) add(d Counts) {
+	c.Stored += d.Stored
+	c.Lost += d.Lost
+}
+
+// Close says that the probe of s has been unregistered. What is in the rings is
+// handed on; what were still emitted would be counted as lost. It may be
+// called again.
+func (s *Source) Close() {
+	if s.closed.Swap(true) {
+		return
+	}
+	s.hub.mu.Lock()
+	s.hub.closed = append(s.hub.closed, s)
+	s.hub.mu.Unlock()
+	s.hub.notify()
+}
+
+// String names the source for logs.
+func (s *Source) String() string { return fmt.Sprintf("%s#%d", s.Fetcher.Def().Name(), s.id) }

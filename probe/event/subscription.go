@@ -1,0 +1,183 @@
+package event
+
+import (
+	"context"
+	"io"
+	"slices"
+	"sync"
+)
+
+// Event is one event as a subscriber gets it. It may be kept and shared, but
+// not changed.
+type Event struct {
+	Source *Source
+	CPU    int
+	Time   int64  // host monotonic nanoseconds
+	Seq    uint64 // counts the hub's events, over all sources, from 0
+	Data   []byte // the record: see Decode
+	Lost   uint64 // how many events this subscriber lost just before this one
+}
+
+// Decode reads the record. While a filter runs there is none.
+func (e Event) Decode() (*Record, error) { return e.Source.Fetcher.Decode(e.Data) }
+
+// Filter chooses events. It runs on the hub's goroutine: it must be quick, must
+// not use the hub, and sees no Data.
+type Filter func(Event) bool
+
+// Queue bounds what a subscription holds for its reader. The zero value of
+// each field stands for its default.
+type Queue struct {
+	Events int // default 8192
+	Bytes  int // of records; default 8 MiB
+}
+
+// Subscription is one reader's bounded queue of events.
+type Subscription struct {
+	hub    *Hub
+	filter Filter
+	from   []uint64 // per vCPU: where in its ring the subscription begins
+
+	mu        sync.Mutex
+	limit     Queue
+	queue     []Event // the oldest is at first
+	first     int
+	bytes     int
+	delivered uint64
+	lost      uint64 // since the last event that was queued
+	lostTotal uint64
+	ended     bool
+	ready     chan struct{} // capacity 1: something has changed
+}
+
+// SubscriptionCounts says what became of the events that a subscription was to
+// have: of all that were stored after Subscribe and that its filter chose,
+// each is counted once.
+type SubscriptionCounts struct {
+	Delivered uint64 // returned by Next
+	Lost      uint64 // found the queue full, or were in it at Close
+	Pending   uint64 // are in the queue
+}
+
+// Subscribe returns a queue of the events that are stored from now on. Filter
+// may be nil. On a closed hub the subscription has ended already.
+func (h *Hub) Subscribe(filter Filter, limit Queue) *Subscription {
+	if limit.Events <= 0 {
+		limit.Events = 8192
+	}
+	if limit.Bytes <= 0 {
+		limit.Bytes = 8 << 20
+	}
+	s := &Subscription{hub: h, filter: filter, limit: limit, ready: make(chan struct{}, 1)}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, p := range h.prods {
+		s.from = append(s.from, p.head.Load())
+	}
+	if h.ended {
+		s.end()
+	} else {
+		h.subs = append(h.subs, s)
+	}
+	return s
+}
+
+// push adds an event or counts it as lost. Hub's goroutine only.
+func (s *Subscription) push(e Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.queue)-s.first >= s.limit.Events || s.bytes+len(e.Data) > s.limit.Bytes {
+		s.lost++
+		s.lostTotal++
+		return
+	}
+	e.Lost, s.lost = s.lost, 0
+	// Reuse the front before growing: the queue's memory stays within twice
+	// what it ever held.
+	if len(s.queue) == cap(s.queue) && s.first > len(s.queue)/2 {
+		n := copy(s.queue, s.queue[s.first:])
+		clear(s.queue[n:])
+		s.queue, s.first = s.queue[:n], 0
+	}
+	s.queue = append(s.queue, e)
+	s.bytes += len(e.Data)
+	s.signal()
+}
+
+func (s *Subscription) signal() {
+	select {
+	case s.ready <- struct{}{}:
+	default:
+	}
+}
+
+func (s *Subscription) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = true
+	s.signal()
+}
+
+// Next returns the next event, waiting for it. It returns io.EOF once the hub
+// or the subscription is closed and the queue is empty, or the error of ctx.
+// One goroutine at a time may call it.
+func (s *Subscription) Next(ctx context.Context) (Event, error) {
+	for {
+		e, ok, ended := s.TryNext()
+		switch {
+		case ok:
+			return e, nil
+		case ended:
+			return Event{}, io.EOF
+		}
+		select {
+		case <-s.ready:
+		case <-ctx.Done():
+			return Event{}, ctx.Err()
+		}
+	}
+}
+
+// TryNext returns the next event if there is one, and whether no more will
+// come.
+func (s *Subscription) TryNext() (e Event, ok, ended bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.first == len(s.queue) {
+		s.queue, s.first = s.queue[:0], 0
+		return Event{}, false, s.ended
+	}
+	e = s.queue[s.first]
+	s.queue[s.first] = Event{}
+	s.first++
+	s.bytes -= len(e.Data)
+	s.delivered++
+	return e, true, false
+}
+
+// Ready returns a channel that has a value when TryNext may have more to say
+// than before. Next uses the same one.
+func (s *Subscription) Ready() <-chan struct{} { return s.ready }
+
+// Counts returns the counts so far.
+func (s *Subscription) Counts() SubscriptionCounts {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return SubscriptionCounts{Delivered: s.delivered, Lost: s.lostTotal, Pending: uint64(len(s.queue) - s.first)}
+}
+
+// Close ends the subscription: what is in the queue is counted as lost. It
+// returns the final counts and may be called again.
+func (s *Subscription) Close() SubscriptionCounts {
+	s.hub.mu.Lock()
+	s.hub.subs = slices.DeleteFunc(s.hub.subs, func(o *Subscription) bool { return o == s })
+	s.hub.mu.Unlock()
+	s.mu.Lock()
+	n := uint64(len(s.queue) - s.first)
+	s.lost += n
+	s.lostTotal += n
+	s.queue, s.first, s.bytes = nil, 0, 0
+	s.mu.Unlock()
+	s.end()
+	return s.Counts()
+}

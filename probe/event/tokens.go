@@ -1,0 +1,61 @@
+package event
+
+import (
+	"strings"
+)
+
+// maxCommand is the longest line that kprobe_events takes, in bytes.
+const maxCommand = 4094
+
+// line is a command cut into tokens; it knows where each stands.
+type line struct {
+	command string
+	tokens  []string
+	columns []int
+}
+
+// isBlank is isspace of the C locale.
+func isBlank(r rune) bool { return r == ' ' || '\t' <= r && r <= '\r' }
+
+// tokenize cuts text at white space. As in the kernel there is no quoting, and
+// # starts a comment wherever it stands.
+func tokenize(text string) *line {
+	if i := strings.IndexByte(text, '#'); i >= 0 {
+		text = text[:i]
+	}
+	s := &line{tokens: strings.FieldsFunc(text, isBlank)}
+	s.command = strings.Join(s.tokens, " ")
+	at := 0
+	for _, t := range s.tokens {
+		s.columns = append(s.columns, at)
+		at += len(t) + 1
+	}
+	return s
+}
+
+// fail returns the error for an offset into a token. As in the kernel, a token
+// that does not exist stands one blank behind the command.
+func (s *line) fail(token, offset int, code Code) *SyntaxError {
+	column := len(s.command) + 1
+	if token < len(s.columns) {
+		// The kernel's caret can be shifted (docs/definitions.md); it never
+		// leaves the command here.
+		column = min(s.columns[token]+offset, len(s.command))
+	}
+	return &SyntaxError{Code: code, Text: code.Text(), Errno: code.Errno(), Column: column, Command: s.command}
+}
+
+// check refuses what would break the lines that commands are printed in.
+func (s *line) check() error {
+	if len(s.command) > maxCommand {
+		return s.fail(0, maxCommand, CodeCommandTooLong)
+	}
+	for i, t := range s.tokens {
+		for j := range len(t) {
+			if t[j] < ' ' || t[j] == 0x7f {
+				return s.fail(i, j, CodeBadCharacter)
+			}
+		}
+	}
+	return nil
+}

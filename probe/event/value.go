@@ -1,0 +1,162 @@
+package event
+
+import (
+	"encoding/json"
+	"strconv"
+	"unicode/utf8"
+)
+
+// Value is one argument of a record.
+type Value struct {
+	Name string
+	Type Type
+	Data []Datum // one, or Type.Count of them
+}
+
+// Datum is one captured value.
+type Datum struct {
+	Fault bool   // the guest's memory could not be read; the rest is zero
+	Cut   bool   // some text of this argument was longer than a record holds
+	Bits  uint64 // the number, zero-extended; for text 0
+	Text  string // text as the guest has it, or the name of a symbol
+}
+
+// maxExact is the largest magnitude up to which every integer has a float64 of
+// its own, which is what many JSON readers keep numbers in.
+const maxExact = 1 << 53
+
+// signed returns the number of a Signed datum.
+func (t Type) signed(bits uint64) int64 {
+	shift := 64 - 8*t.Size
+	return int64(bits<<shift) >> shift
+}
+
+// JSON returns the value as it goes into JSON: an integer of magnitude up to
+// 2^53 as a number, a larger one as a decimal string, text as a string, an
+// address of a symbol as an integer, an array as an array, and what could not
+// be read as nil.
+func (v Value) JSON() any {
+	if v.Type.Count == 0 && len(v.Data) == 1 {
+		return v.Data[0].json(v.Type)
+	}
+	all := make([]any, len(v.Data))
+	for i, d := range v.Data {
+		all[i] = d.json(v.Type)
+	}
+	return all
+}
+
+func (d Datum) json(t Type) any {
+	switch {
+	case d.Fault:
+		return nil
+	case t.hasText():
+		return d.Text
+	case t.Format == SymStr:
+		return string(t.appendSymbol(nil, d))
+	case t.Format == Signed:
+		n := t.signed(d.Bits)
+		if -maxExact <= n && n <= maxExact {
+			return n
+		}
+		return strconv.FormatInt(n, 10)
+	case d.Bits > maxExact:
+		return strconv.FormatUint(d.Bits, 10)
+	}
+	return d.Bits
+}
+
+// wireValue is the JSON form of a Value.
+type wireValue struct {
+	Name  string `json:"name"`
+	Type  string `json:"type"`
+	Value any    `json:"value"`
+	Text  string `json:"text"`          // as ftrace prints it
+	Cut   bool   `json:"cut,omitempty"` // text was longer than a record holds
+	// Raw holds the bytes, in base64, where some text is not valid UTF-8 and
+	// Value therefore has replacement characters.
+	Raw [][]byte `json:"raw,omitempty"`
+}
+
+// MarshalJSON returns name, type, value (see JSON) and text, and, where needed,
+// "cut" and "raw".
+func (v Value) MarshalJSON() ([]byte, error) {
+	w := wireValue{Name: v.Name, Type: v.Type.String(), Value: v.JSON(), Text: string(v.AppendText(nil))}
+	valid := true
+	for _, d := range v.Data {
+		w.Cut = w.Cut || d.Cut
+		valid = valid && utf8.ValidString(d.Text)
+	}
+	if !valid {
+		for _, d := range v.Data {
+			w.Raw = append(w.Raw, []byte(d.Text))
+		}
+	}
+	return json.Marshal(w)
+}
+
+// AppendText appends the value as ftrace prints it behind "name=".
+func (v Value) AppendText(b []byte) []byte {
+	if v.Type.Count > 0 {
+		b = append(b, '{')
+	}
+	for i, d := range v.Data {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = v.Type.append(b, d)
+	}
+	if v.Type.Count > 0 {
+		b = append(b, '}')
+	}
+	return b
+}
+
+func (t Type) append(b []byte, d Datum) []byte {
+	if d.Fault {
+		return append(b, "(fault)"...)
+	}
+	switch t.Format {
+	case Unsigned, Bits:
+		return strconv.AppendUint(b, d.Bits, 10)
+	case Signed:
+		return strconv.AppendInt(b, t.signed(d.Bits), 10)
+	case Char:
+		return append(appendPrintable(append(b, '\''), string([]byte{byte(d.Bits)})), '\'')
+	case Symbol:
+		return t.appendSymbol(b, d)
+	case SymStr:
+		return append(t.appendSymbol(append(b, '"'), d), '"')
+	case String, UString:
+		return append(appendPrintable(append(b, '"'), d.Text), '"')
+	}
+	return strconv.AppendUint(append(b, "0x"...), d.Bits, 16)
+}
+
+// appendSymbol appends the name of an address, or the address where it has
+// none.
+func (t Type) appendSymbol(b []byte, d Datum) []byte {
+	if d.Text != "" {
+		return append(b, d.Text...)
+	}
+	return strconv.AppendUint(append(b, "0x"...), d.Bits, 16)
+}
+
+// appendPrintable appends guest text. Unlike ftrace it writes control
+// characters and bytes that are not UTF-8 as \xNN, so that a guest can neither
+// break a line nor send escape sequences to a terminal.
+func appendPrintable(b []byte, s string) []byte {
+	for len(s) > 0 {
+		r, n := utf8.DecodeRuneInString(s)
+		if r == utf8.RuneError && n == 1 || !strconv.IsPrint(r) {
+			for i := range n {
+				const hex = "0123456789abcdef"
+				b = append(b, '\\', 'x', hex[s[i]>>4], hex[s[i]&15])
+			}
+		} else {
+			b = append(b, s[:n]...)
+		}
+		s = s[n:]
+	}
+	return b
+}
