@@ -114,3 +114,11 @@ func parseBits(s string, t *Type) bool {
 	t.Width, t.Offset = int(width), int(offset)
 	return true
 }
+
+// container returns the type without its bit field.
+func (t Type) container() Type {
+	if t.Format == Bits {
+		return Type{Format: Unsigned, Size: t.Size, Count: t.Count}
+	}
+	return t
+}
