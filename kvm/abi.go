@@ -34,8 +34,6 @@ var (
 	ioInterrupt     = gokvm.IIOW(0x86, 4)
 	ioGetMSRs       = gokvm.IIOWR(0x88, sizeofMSRsHeader)
 	ioSetMSRs       = gokvm.IIOW(0x89, sizeofMSRsHeader)
-	ioGetFPU        = gokvm.IIOR(0x8c, sizeofFPU)
-	ioSetFPU        = gokvm.IIOW(0x8d, sizeofFPU)
 	ioSetCPUID2     = gokvm.IIOW(0x90, sizeofCPUIDHeader)
 	ioGetCPUID2     = gokvm.IIOWR(0x91, sizeofCPUIDHeader)
 	ioGetMPState    = gokvm.IIOR(0x98, 4)
@@ -65,7 +63,6 @@ const (
 	sizeofRegs         = 144  // struct kvm_regs
 	sizeofSregs        = 312  // struct kvm_sregs
 	sizeofTranslation  = 24   // struct kvm_translation
-	sizeofFPU          = 416  // struct kvm_fpu
 	sizeofGuestDebug   = 72   // struct kvm_guest_debug
 	sizeofEvents       = 64   // struct kvm_vcpu_events
 	sizeofDebugRegs    = 128  // struct kvm_debugregs

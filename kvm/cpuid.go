@@ -32,7 +32,9 @@ func (s *System) SupportedCPUID() ([]CPUIDEntry, error) {
 }
 
 // SetCPUID sets what the CPUID instruction shows to this vCPU
-// (KVM_SET_CPUID2), before its first Run.
+// (KVM_SET_CPUID2), before its first Run. Not every host lets all of it be
+// chosen: kvm_pvm shows the host's feature bits in leaves 1 and 7. CPUID tells
+// what came of it.
 func (v *VCPU) SetCPUID(entries []CPUIDEntry) error {
 	if len(entries) > maxCPUIDEntries {
 		return fmt.Errorf("set cpuid: %d entries, at most %d: %w", len(entries), maxCPUIDEntries, unix.E2BIG)

@@ -55,10 +55,15 @@ func (v *VCPU) SetEvents(e *Events) error {
 	return nil
 }
 
-// InjectException has the next Run deliver exception vec (0..31) to the guest
-// at the registers as they are then, with an error code if hasErr, and with
-// cr2 in CR2 if vec is VectorPF. ErrEventPending means that something else is
-// on its way in. Owner thread only.
+// InjectException has the next Run deliver exception vec (0..31, not 2, which
+// is the NMI) to the guest at the registers as they are then, with an error
+// code if hasErr, and with cr2 in CR2 if vec is VectorPF. ErrEventPending means
+// that something else is on its way in. Owner thread only.
+//
+// With VectorBP, where RIP must stand depends on the host: VMX and SVM take it
+// to be at the int3 and push the address behind it (SDM Vol. 3, 27.6.1.1: RIP
+// plus the instruction length), kvm_pvm pushes RIP as it is. VectorDB leaves
+// DR6 alone: see SetDebugRegs.
 func (v *VCPU) InjectException(vec uint8, hasErr bool, code uint32, cr2 uint64) error {
 	fail := func(err error) error { return fmt.Errorf("inject exception %d: %w", vec, err) }
 	if vec > 31 || vec == 2 {
@@ -68,7 +73,9 @@ func (v *VCPU) InjectException(vec uint8, hasErr bool, code uint32, cr2 uint64) 
 	if err := v.GetEvents(&e); err != nil {
 		return fail(err)
 	}
-	if e.E.Inject != 0 || e.I.Inject != 0 || e.N.Inject != 0 {
+	// KVM does not show #BP and #OF among the events, hence the second look at
+	// what was queued here.
+	if v.queued || e.E.Inject != 0 || e.I.Inject != 0 || e.N.Inject != 0 {
 		return fail(ErrEventPending)
 	}
 	// The exception ends the shadow of an sti or mov ss before it, as it does

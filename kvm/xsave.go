@@ -7,46 +7,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FPU is the x87 and SSE state of a vCPU: struct kvm_fpu.
-type FPU struct {
-	FPR        [8][16]byte
-	FCW        uint16
-	FSW        uint16
-	FTWX       uint8 // abridged, as fxsave has it (SDM Vol. 1, 10.5.1)
-	_          uint8
-	LastOpcode uint16
-	LastIP     uint64
-	LastDP     uint64
-	XMM        [16][16]byte
-	MXCSR      uint32
-	_          uint32
-}
-
 // XCRs are the extended control registers: struct kvm_xcrs.
 type XCRs = gokvm.XCRS
-
-// GetFPU reads the x87 and SSE state.
-func (v *VCPU) GetFPU(f *FPU) error {
-	if _, err := ioctlPtr(v.fd.num(), ioGetFPU, f); err != nil {
-		return fmt.Errorf("get fpu: %w", err)
-	}
-	return nil
-}
-
-// SetFPU writes the x87 and SSE state.
-func (v *VCPU) SetFPU(f *FPU) error {
-	if _, err := ioctlPtr(v.fd.num(), ioSetFPU, f); err != nil {
-		return fmt.Errorf("set fpu: %w", err)
-	}
-	return nil
-}
 
 // XSaveSize returns the length in bytes of what GetXSave returns: 4096, or more
 // where the host has such state enabled (CapXSave2).
 func (v *VCPU) XSaveSize() int { return v.xsaveSize }
 
-// GetXSave returns all extended state in the format of the xsave instruction
-// (SDM Vol. 1, 13.4).
+// GetXSave returns all extended state, x87 and SSE included, in the format of
+// the xsave instruction (SDM Vol. 1, 13.4). A component whose bit in XSTATE_BV,
+// at offset 512, is clear is in its initial state, whatever the buffer holds:
+// set the bit when changing one.
+//
+// There is no KVM_GET_FPU and KVM_SET_FPU here: they leave MXCSR out, and what
+// the second writes is lost while the component is in its initial state.
 func (v *VCPU) GetXSave() ([]byte, error) {
 	buf := make([]byte, v.xsaveSize)
 	op := ioGetXSave

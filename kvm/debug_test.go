@@ -1,0 +1,126 @@
+package kvm
+
+import (
+	"bytes"
+	"testing"
+)
+
+func TestSingleStep(t *testing.T) {
+	bothWays(t, func(t *testing.T, opts ...VCPUOption) {
+		b := newBox(t, []byte{
+			0x90,             // nop
+			0x48, 0xff, 0xc0, // inc %rax
+			0x48, 0xff, 0xc0, // inc %rax
+			0xf4, // hlt
+		}, opts...)
+		if err := b.v.SetGuestDebug(GuestDebug{Control: DebugEnable | DebugSingleStep}); err != nil {
+			t.Fatal(err)
+		}
+		for i, next := range []uint64{1, 4, 7} {
+			e := b.want(ReasonDebug)
+			if e.Debug.Exception != uint32(VectorDB) || e.Debug.DR6&(1<<14) == 0 {
+				t.Errorf("step %d: %v; want exception 1 with the step bit in dr6", i, e)
+			}
+			if got := b.v.Regs().RIP; got != boxCode+next || e.Debug.PC != got {
+				t.Errorf("step %d: rip %#x, pc %#x; want %#x", i, got, e.Debug.PC, boxCode+next)
+			}
+		}
+		if err := b.v.SetGuestDebug(GuestDebug{}); err != nil {
+			t.Fatal(err)
+		}
+		b.want(ReasonHLT)
+		if got := b.v.Regs().RAX; got != 2 {
+			t.Errorf("rax = %d, want 2", got)
+		}
+	})
+}
+
+// An int3 at CPL 0 arrives in one of three ways, depending on the host; each
+// is decoded right, and the guest can go on.
+func TestBreakpoint(t *testing.T) {
+	bothWays(t, func(t *testing.T, opts ...VCPUOption) {
+		b := newBox(t, []byte{
+			0x90,       // nop
+			0xcc,       // int3
+			0xe6, 0xe9, // out %al,$0xe9
+		}, opts...)
+		if err := b.v.SetGuestDebug(GuestDebug{Control: DebugEnable | DebugUseSWBP}); err != nil {
+			t.Fatal(err)
+		}
+		e := b.run()
+		t.Logf("delivered as %v", e)
+		switch e.Reason {
+		case ReasonDebug:
+			if e.Debug.Exception != uint32(VectorBP) || e.Debug.PC != boxCode+1 {
+				t.Fatalf("%v; want exception 3 at %#x", e, boxCode+1)
+			}
+		case ReasonInternalError:
+			want := []byte{0xcc, 0xe6, 0xe9}
+			if got := e.Internal.EmulationBytes(); e.Internal.Suberror != SuberrorEmulation || !bytes.HasPrefix(got, want) {
+				t.Fatalf("%v; want a failed emulation at % x", e, want)
+			}
+		default:
+			if e.Reason != ReasonIO || e.IO.Port != uint16(VectorBP) || b.get64(int(b.v.Regs().RSP)) != boxCode+2 {
+				t.Fatalf("%v; want the guest's own vector 3 with rip behind the int3", e)
+			}
+			return
+		}
+		r := b.v.Regs()
+		if r.RIP != boxCode+1 {
+			t.Errorf("rip %#x, want %#x", r.RIP, boxCode+1)
+		}
+		r.RIP++
+		b.v.SetRegsDirty()
+		b.wantOut(0xe9)
+	})
+}
+
+// Breakpoints of the debug registers are set and read back in any case;
+// whether they fire at CPL 0 is the host's affair (docs/hosts.md).
+func TestHardwareBreakpoint(t *testing.T) {
+	b := newBox(t, []byte{
+		0x90, 0x90, 0x90, // nop
+		0xf4, // hlt
+	})
+	d := GuestDebug{Control: DebugEnable | DebugUseHWBP}
+	d.Reg[0] = boxCode + 2
+	d.Reg[7] = 1<<10 | 1<<1 // G0: execute, 1 byte (SDM Vol. 3, 19.2.4)
+	if err := b.v.SetGuestDebug(d); err != nil {
+		t.Fatal(err)
+	}
+	e := b.run()
+	switch e.Reason {
+	case ReasonDebug:
+		if e.Debug.Exception != uint32(VectorDB) || e.Debug.PC != boxCode+2 || e.Debug.DR6&0xf != 1 {
+			t.Errorf("%v; want exception 1 at %#x, breakpoint 0", e, boxCode+2)
+		}
+	case ReasonHLT:
+		t.Log("this host does not deliver execute breakpoints at CPL 0")
+	default:
+		t.Errorf("exit %v", e)
+	}
+}
+
+func TestDebugRegs(t *testing.T) {
+	b := newBox(t, []byte{0xf4})
+	var d DebugRegs
+	if err := b.v.GetDebugRegs(&d); err != nil {
+		t.Fatal(err)
+	}
+	// SDM Vol. 3, table 10-1.
+	if d.DR6 != 0xffff0ff0 || d.DR7 != 0x400 {
+		t.Errorf("dr6 %#x, dr7 %#x after reset; want 0xffff0ff0, 0x400", d.DR6, d.DR7)
+	}
+	d.DB = [4]uint64{0x1000, 0x2000, 0x3000, 0xffffffff81000000}
+	d.DR7 = 0x455
+	if err := b.v.SetDebugRegs(&d); err != nil {
+		t.Fatal(err)
+	}
+	var got DebugRegs
+	if err := b.v.GetDebugRegs(&got); err != nil {
+		t.Fatal(err)
+	}
+	if got != d {
+		t.Errorf("got %+v, want %+v", got, d)
+	}
+}

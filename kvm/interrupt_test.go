@@ -1,0 +1,143 @@
+package kvm
+
+import (
+	"errors"
+	"runtime"
+	"testing"
+)
+
+// waitInSti spins with interrupts on.
+var waitInSti = []byte{
+	0xfb,       // sti
+	0x90,       // nop
+	0xeb, 0xfe, // jmp .
+}
+
+func TestInterruptWindow(t *testing.T) {
+	for _, cpl := range []string{"cpl0", "cpl3"} {
+		t.Run(cpl, func(t *testing.T) {
+			bothWays(t, func(t *testing.T, opts ...VCPUOption) {
+				code := waitInSti
+				if cpl == "cpl3" {
+					code = waitInSti[2:]
+				}
+				b := newBox(t, code, opts...)
+				if cpl == "cpl3" {
+					userMode(b.v.Sregs())
+					b.v.SetSregsDirty()
+					b.v.Regs().RFLAGS |= rflagsIF
+					b.v.SetRegsDirty()
+				}
+				if b.v.InterruptReady() {
+					t.Error("ready before the first Run")
+				}
+				if err := b.v.Interrupt(0x20); !errors.Is(err, ErrNotReady) {
+					t.Errorf("interrupt before the first Run: %v, want %v", err, ErrNotReady)
+				}
+				b.v.RequestInterruptWindow(true)
+				for range 3 {
+					b.want(ReasonInterruptWindow)
+					b.v.RequestInterruptWindow(false)
+					if !b.v.InterruptReady() || !b.v.InterruptFlag() {
+						t.Fatalf("in the window: ready %v, flag %v; want both", b.v.InterruptReady(), b.v.InterruptFlag())
+					}
+					at := b.v.Regs().RIP
+					if err := b.v.Interrupt(0x20); err != nil {
+						t.Fatal(err)
+					}
+					if b.v.InterruptReady() {
+						t.Error("ready for a second one")
+					}
+					if err := b.v.Interrupt(0x21); !errors.Is(err, ErrNotReady) {
+						t.Errorf("second interrupt: %v, want %v", err, ErrNotReady)
+					}
+					b.wantOut(0x20)
+					if b.v.InterruptFlag() || b.v.InterruptReady() {
+						t.Error("interrupts are on in the handler of an interrupt gate")
+					}
+					if got := b.get64(int(b.v.Regs().RSP)); got != at {
+						t.Errorf("interrupted at %#x, want %#x", got, at)
+					}
+					b.v.RequestInterruptWindow(true)
+				}
+			})
+		})
+	}
+}
+
+// With interrupts off there is no window, however long one asks.
+func TestInterruptWindowClosed(t *testing.T) {
+	b := newBox(t, spin)
+	b.v.RequestInterruptWindow(true)
+	wait := b.whileSpinning(func() {
+		for !b.v.Kicked() {
+			b.v.Kick()
+			runtime.Gosched()
+		}
+	})
+	for !b.v.Kicked() {
+		if err := b.v.Run(&b.e); err != nil || b.e.Reason != ReasonInterrupted {
+			t.Fatalf("exit %v, error %v; want interrupted", &b.e, err)
+		}
+	}
+	wait()
+	b.v.ClearKick()
+	if b.v.InterruptReady() || b.v.InterruptFlag() {
+		t.Error("ready with interrupts off")
+	}
+	if err := b.v.Interrupt(0x20); !errors.Is(err, ErrNotReady) {
+		t.Errorf("got %v, want %v", err, ErrNotReady)
+	}
+}
+
+// A host that clears IF in the registers is not ready any more, whatever KVM
+// said before.
+func TestInterruptReadyFollowsRegs(t *testing.T) {
+	b := newBox(t, waitInSti)
+	b.v.RequestInterruptWindow(true)
+	b.want(ReasonInterruptWindow)
+	b.v.Regs().RFLAGS &^= rflagsIF
+	b.v.SetRegsDirty()
+	if b.v.InterruptReady() {
+		t.Error("ready with IF clear")
+	}
+	b.v.Regs().RFLAGS |= rflagsIF
+	if !b.v.InterruptReady() {
+		t.Error("not ready with IF set")
+	}
+}
+
+// An interrupt wakes a guest from hlt.
+func TestInterruptHalted(t *testing.T) {
+	bothWays(t, func(t *testing.T, opts ...VCPUOption) {
+		b := newBox(t, []byte{
+			0xfb,       // sti
+			0xf4,       // hlt
+			0xe6, 0x99, // out %al,$0x99
+		}, opts...)
+		b.want(ReasonHLT)
+		if !b.v.InterruptReady() {
+			b.v.RequestInterruptWindow(true)
+			b.want(ReasonInterruptWindow)
+			b.v.RequestInterruptWindow(false)
+		}
+		if err := b.v.Interrupt(0xff); err != nil {
+			t.Fatal(err)
+		}
+		b.wantOut(0xff)
+		if got, want := b.get64(int(b.v.Regs().RSP)), uint64(boxCode+2); got != want {
+			t.Errorf("interrupted at %#x, want %#x", got, want)
+		}
+		b.wantOut(0x99)
+	})
+}
+
+func TestNMI(t *testing.T) {
+	b := newBox(t, []byte{0xf4, 0xf4}) // hlt; hlt
+	b.want(ReasonHLT)
+	if err := b.v.NMI(); err != nil {
+		t.Fatal(err)
+	}
+	b.wantOut(2)
+	b.want(ReasonHLT)
+}
