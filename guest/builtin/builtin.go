@@ -1,0 +1,56 @@
+package builtin
+
+import (
+	_ "embed"
+	"slices"
+)
+
+//go:embed builtin.elf
+var image []byte
+
+// ELF returns a copy of the built-in guest: a static ELF64 with symbols and
+// DWARF that follows the boot contract. src and build.sh are its sources;
+// build.sh makes it anew.
+func ELF() []byte { return slices.Clone(image) }
+
+// MaxVCPUs is the largest number of vCPUs that the built-in guest can start
+// on. With more it exits with code ExitBoot.
+const MaxVCPUs = 8
+
+// MinRAM is the smallest memory, in bytes, that the built-in guest fits into.
+const MinRAM = 8 << 20
+
+// Exit codes of the built-in guest, as it writes them to the exit port.
+const (
+	// ExitOK ends a workload of rounds=N without a failed self-check.
+	ExitOK = 0
+	// ExitFailed ends a workload of rounds=N after a failed self-check.
+	ExitFailed = 1
+	// ExitPanic follows a panic, whose registers are on the console.
+	ExitPanic = 101
+	// ExitBoot means that the boot-info block is not one.
+	ExitBoot = 102
+)
+
+// The guest profile: who runs on a vCPU is found from the interrupted RSP
+// alone, at CPL0 and at CPL3. Every stack of the guest is StackSize bytes,
+// aligned to that, and begins with a struct stack_info (src/include/abi.h): at
+// RSP &^ (StackSize - 1) the u64 StackMagic, and behind it the fields below.
+// Stacks that belong to no task have no magic.
+const (
+	StackSize  = 8192
+	StackMagic = 0x314b434154535047 // "GPSTACK1"
+
+	StackInfoTask = 8  // u64: kernel address of the task structure
+	StackInfoCPU  = 16 // u32: vCPU number
+	StackInfoPID  = 20 // u32
+	StackInfoTGID = 24 // u32
+	StackInfoComm = 32 // 16 bytes, padded with NULs
+)
+
+// NoteName and NoteSources identify the ELF note that holds the hash of the
+// sources, 64 hexadecimal digits.
+const (
+	NoteName    = "guestprobe"
+	NoteSources = 1
+)
