@@ -2,6 +2,7 @@ package kvm
 
 import (
 	"bytes"
+	"errors"
 	"testing"
 )
 
@@ -72,6 +73,39 @@ func TestBreakpoint(t *testing.T) {
 		r.RIP++
 		b.v.SetRegsDirty()
 		b.wantOut(0xe9)
+	})
+}
+
+// An int3 that is not the host's goes to the guest, which finds the address
+// behind it in its frame, as it does without a debugger.
+func TestBreakpointToGuest(t *testing.T) {
+	bothWays(t, func(t *testing.T, opts ...VCPUOption) {
+		b := newBox(t, []byte{
+			0x90, // nop
+			0xcc, // int3
+			0xf4, // hlt
+		}, opts...)
+		if err := b.v.SetGuestDebug(GuestDebug{Control: DebugEnable | DebugUseSWBP}); err != nil {
+			t.Fatal(err)
+		}
+		e := b.run()
+		if e.Reason == ReasonInternalError {
+			b.v.Regs().RIP++
+			b.v.SetRegsDirty()
+		}
+		if e.Reason != ReasonIO {
+			if err := b.v.InjectException(VectorBP, false, 0, 0); err != nil {
+				t.Fatal(err)
+			}
+			// KVM does not report this one; it is known here all the same.
+			if err := b.v.InjectException(VectorUD, false, 0, 0); !errors.Is(err, ErrEventPending) {
+				t.Errorf("second exception: %v, want %v", err, ErrEventPending)
+			}
+			b.wantOut(uint16(VectorBP))
+		}
+		if got, want := b.get64(int(b.v.Regs().RSP)), uint64(boxCode+2); got != want {
+			t.Errorf("interrupted at %#x, want %#x", got, want)
+		}
 	})
 }
 

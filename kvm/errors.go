@@ -79,7 +79,8 @@ func (e *OpenError) Unwrap() []error {
 	return errs
 }
 
-// openError classifies what open(2) or the first ioctl on path said.
+// openError classifies what open(2) on path, or the first ioctls behind it,
+// said.
 func openError(path string, err error) *OpenError {
 	e := &OpenError{Path: path, Err: err}
 	switch {
@@ -93,6 +94,9 @@ func openError(path string, err error) *OpenError {
 	case errors.Is(err, fs.ErrPermission):
 		e.Reason = ErrPermission
 		e.Hint = "add the user to the device's group, then log in again: usermod -aG kvm USER; in a container, pass the device in"
+	case errors.Is(err, unix.EBUSY):
+		e.Reason = ErrBusy
+		e.Hint = "another hypervisor on this host holds it: stop that first"
 	case errors.Is(err, unix.ENOTTY), errors.Is(err, unix.EISDIR):
 		e.Reason = ErrNotKVM
 		e.Hint = "the device is /dev/kvm, character device 10:232"

@@ -60,10 +60,11 @@ func (v *VCPU) SetEvents(e *Events) error {
 // code if hasErr, and with cr2 in CR2 if vec is VectorPF. ErrEventPending means
 // that something else is on its way in. Owner thread only.
 //
-// With VectorBP, where RIP must stand depends on the host: VMX and SVM take it
-// to be at the int3 and push the address behind it (SDM Vol. 3, 27.6.1.1: RIP
-// plus the instruction length), kvm_pvm pushes RIP as it is. VectorDB leaves
-// DR6 alone: see SetDebugRegs.
+// A #BP is good only right after Run reported the int3. Where RIP must stand
+// depends on the host: behind a debug exit, VMX and SVM take it to be at the
+// int3 and push the address behind it (SDM Vol. 3, 27.6.1.1: RIP plus the
+// instruction length, which KVM remembers from that exit); kvm_pvm pushes RIP
+// as it is. A #DB leaves DR6 alone: see SetDebugRegs.
 func (v *VCPU) InjectException(vec uint8, hasErr bool, code uint32, cr2 uint64) error {
 	fail := func(err error) error { return fmt.Errorf("inject exception %d: %w", vec, err) }
 	if vec > 31 || vec == 2 {

@@ -50,10 +50,13 @@ func (v *VCPU) Kick() error {
 // Kicked, from any thread, reports whether a Kick is in effect.
 func (v *VCPU) Kicked() bool { return v.kicked.Load() }
 
-// ClearKick ends the effect of Kick. The caller must have looked, after Run
-// returned, at why it was kicked, or look again after this: a Kick that comes
-// in between is cleared as well.
+// ClearKick ends the effect of every Kick so far. Look for what to do after
+// this, not before: who kicks writes down why, and then kicks. Owner thread
+// only.
 func (v *VCPU) ClearKick() {
+	if v.page == nil {
+		return
+	}
 	v.kicked.Store(false)
 	atomic.AndUint32(&v.page.in, ^runImmediateExit)
 }

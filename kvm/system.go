@@ -106,12 +106,8 @@ func (s *System) CreateVM() (*VM, error) {
 	// (one of the Go scheduler's, say) arrives during that; nothing has
 	// happened then, and asking again is right.
 	n, err := retryEINTR(func() (int, error) { return ioctl(s.fd.num(), ioCreateVM, 0) })
-	if errors.Is(err, unix.EBUSY) {
-		return nil, fmt.Errorf("create vm: %w", &OpenError{Path: s.path, Reason: ErrBusy, Err: err,
-			Hint: "another hypervisor on this host uses it: stop it first"})
-	}
 	if err != nil {
-		return nil, fmt.Errorf("create vm: %w", err)
+		return nil, fmt.Errorf("create vm: %w", openError(s.path, err))
 	}
 	vm := &VM{mmapSize: s.mmapSize, slots: make(map[int][]byte)}
 	vm.fd.own(n)

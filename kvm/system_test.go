@@ -98,6 +98,7 @@ func TestOpenErrorClasses(t *testing.T) {
 		{unix.EACCES, ErrPermission, "open /dev/kvm: permission denied (add the user to the device's group, then log in again: usermod -aG kvm USER; in a container, pass the device in)"},
 		{unix.EPERM, ErrPermission, "open /dev/kvm: permission denied: operation not permitted (add the user to the device's group, then log in again: usermod -aG kvm USER; in a container, pass the device in)"},
 		{unix.ENOTTY, ErrNotKVM, "open /dev/kvm: not a kvm device: inappropriate ioctl for device (the device is /dev/kvm, character device 10:232)"},
+		{unix.EBUSY, ErrBusy, "open /dev/kvm: virtualization in use: device or resource busy (another hypervisor on this host holds it: stop that first)"},
 		{unix.EMFILE, unix.EMFILE, "open /dev/kvm: too many open files"},
 	} {
 		err := openError("/dev/kvm", tt.err)

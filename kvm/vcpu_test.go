@@ -40,9 +40,50 @@ func TestVCPUClose(t *testing.T) {
 	if err := v.Complete(&e); !errors.Is(err, ErrClosed) {
 		t.Errorf("complete: %v, want %v", err, ErrClosed)
 	}
-	var r Regs
-	if err := v.GetRegs(&r); !errors.Is(err, unix.EBADF) {
-		t.Errorf("get regs: %v, want EBADF", err)
+	v.ClearKick() // harmless
+}
+
+// After Close, every request is an error that names it, and none of them can
+// hit another file that has taken the descriptor's number.
+func TestClosedVCPU(t *testing.T) {
+	vm := newVM(t)
+	v, err := vm.CreateVCPU(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := v.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		text string
+		f    func() error
+	}{
+		{"get regs", func() error { return v.GetRegs(new(Regs)) }},
+		{"set regs", func() error { return v.SetRegs(new(Regs)) }},
+		{"get sregs", func() error { return v.GetSregs(new(Sregs)) }},
+		{"set sregs", func() error { return v.SetSregs(new(Sregs)) }},
+		{"get events", func() error { _, err := v.Events(); return err }},
+		{"set events", func() error { return v.SetEvents(new(Events)) }},
+		{"inject exception 6: get events", func() error { return v.InjectException(VectorUD, false, 0, 0) }},
+		{"set guest debug 0x1", func() error { return v.SetGuestDebug(GuestDebug{Control: DebugEnable}) }},
+		{"get debug registers", func() error { return v.GetDebugRegs(new(DebugRegs)) }},
+		{"set debug registers", func() error { return v.SetDebugRegs(new(DebugRegs)) }},
+		{"nmi", v.NMI},
+		{"get mp state", func() error { _, err := v.MPState(); return err }},
+		{"set mp state 0", func() error { return v.SetMPState(MPRunnable) }},
+		{"translate 0x1000", func() error { _, err := v.Translate(0x1000); return err }},
+		{"get cpuid", func() error { _, err := v.CPUID(); return err }},
+		{"set cpuid", func() error { return v.SetCPUID(nil) }},
+		{"get msrs", func() error { return v.GetMSRs(nil) }},
+		{"set msrs", func() error { return v.SetMSRs(nil) }},
+		{"get xsave", func() error { _, err := v.GetXSave(); return err }},
+		{"set xsave", func() error { return v.SetXSave(make([]byte, v.XSaveSize())) }},
+		{"get xcrs", func() error { return v.GetXCRs(new(XCRs)) }},
+		{"set xcrs", func() error { return v.SetXCRs(new(XCRs)) }},
+	} {
+		if err := tt.f(); !errors.Is(err, unix.EBADF) || err.Error() != tt.text+": bad file descriptor" {
+			t.Errorf("got %v, want %s: bad file descriptor", err, tt.text)
+		}
 	}
 }
 
