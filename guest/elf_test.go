@@ -78,7 +78,7 @@ func TestParseELFRefuses(t *testing.T) {
 		{"shared page, kernel and user", prog(1, func(p *elf.Prog64) { p.Vaddr, p.Paddr, p.Flags = testKernel+0x1800, 0x101800, p.Flags|PFUser }), "segments: those at 0xffffffff80100000 and 0xffffffff80101800 share a page, and one is the kernel's, the other the user's: align"},
 
 		{"entry in data", head(func(h *hdr) { h.Entry = testKernel + 0x2000 }), "entry point: 0xffffffff80102000 is not in the image's code: link with -e"},
-		{"entry behind the text", head(func(h *hdr) { h.Entry = testKernel + 0x1800 }), "entry point: 0xffffffff80101800 is not in"},
+		{"entry behind the text", head(func(h *hdr) { h.Entry = testKernel + 0x1100 }), "entry point: 0xffffffff80101100 is not in"},
 		{"entry 0", head(func(h *hdr) { h.Entry = 0 }), "entry point: 0x0000000000000000 is not in"},
 		{"entry in user text", head(func(h *hdr) { h.Entry = testUser }), "entry point: 0x0000010000000000 is in a user segment"},
 

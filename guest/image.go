@@ -105,36 +105,45 @@ type textRange struct {
 	user  bool
 }
 
-// buildText finds the executable bytes: those of executable segments without
-// what the section table says is data. Linkers put read-only data and headers
-// into the executable segment when told not to separate code, and an int3 over a
-// constant would not trap but corrupt.
+// buildText finds the executable bytes: those of executable segments, and
+// where the file has a section table, of its executable sections. Linkers put
+// read-only data and the file's own headers into the executable segment when told
+// not to separate code, and an int3 over a constant would not trap but corrupt.
 func (img *Image) buildText() {
 	for i := range img.Segments {
 		s := &img.Segments[i]
-		if !s.X || len(s.Data) == 0 {
+		if !s.X {
 			continue
 		}
-		from := uint64(0) // offset in the segment
-		add := func(to uint64) {
-			if from < to {
-				img.text = append(img.text, textRange{s.VAddr + GVA(from), s.Data[from:to:to], s.User})
-			}
+		if len(img.Sections) == 0 {
+			img.addText(s, 0, s.MemSize)
+			continue
 		}
 		for _, sec := range img.Sections {
-			if sec.X || sec.Size == 0 || !s.Contains(sec.Addr) {
-				continue
+			if off := uint64(sec.Addr - s.VAddr); sec.X && off < s.MemSize {
+				img.addText(s, off, off+sec.Size) // inside the segment: memorySections
 			}
-			lo := uint64(sec.Addr - s.VAddr)
-			if lo >= uint64(len(s.Data)) {
-				continue
-			}
-			hi := min(lo+sec.Size, uint64(len(s.Data))) // Size fits: section validated against the segment
-			add(lo)
-			from = max(from, hi)
 		}
-		add(uint64(len(s.Data)))
 	}
+}
+
+// addText adds the bytes of a segment from lo to hi, as far as the file has
+// them.
+func (img *Image) addText(s *Segment, lo, hi uint64) {
+	hi = min(hi, uint64(len(s.Data)))
+	if lo >= hi {
+		return
+	}
+	start := s.VAddr + GVA(lo)
+	if n := len(img.text); n > 0 {
+		// An instruction may reach from one section into the next.
+		if t := &img.text[n-1]; t.start+GVA(len(t.data)) == start && s.Contains(t.start) {
+			from := uint64(t.start - s.VAddr)
+			t.data = s.Data[from:hi:hi]
+			return
+		}
+	}
+	img.text = append(img.text, textRange{start, s.Data[lo:hi:hi], s.User})
 }
 
 // findText returns the text range that holds addr, or nil.
@@ -147,7 +156,7 @@ func (img *Image) findText(addr GVA) *textRange {
 }
 
 // IsText reports whether the image has code at addr: a byte from the file, in
-// an executable segment, not in a section of data.
+// an executable segment, and where there are sections, in an executable one.
 func (img *Image) IsText(addr GVA) bool { return img.findText(addr) != nil }
 
 // IsUserText reports whether the image has code for CPL 3 at addr.

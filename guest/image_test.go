@@ -46,7 +46,7 @@ func TestParseELF(t *testing.T) {
 	if diff := cmp.Diff(wantSecs, img.Sections); diff != "" {
 		t.Errorf("sections: %s", diff)
 	}
-	if diff := cmp.Diff([]Range{{testKernel, testKernel + 0x1800}}, img.Text(false)); diff != "" {
+	if diff := cmp.Diff([]Range{{testKernel, testKernel + 0x1100}}, img.Text(false)); diff != "" {
 		t.Errorf("kernel text: %s", diff)
 	}
 	if diff := cmp.Diff([]Range{{testUser, testUser + 0x40}}, img.Text(true)); diff != "" {
@@ -79,8 +79,10 @@ func TestTextAndCode(t *testing.T) {
 	e := soundELF()
 	// Read-only data between two pieces of code, and zeros behind the file's bytes.
 	e.sections[0].size = 0x800
-	e.sections = append(e.sections, testSection{".rodata", testKernel + 0x800, 0x100, elf.SHF_ALLOC, 0})
+	e.sections = append(e.sections, testSection{".rodata", testKernel + 0x800, 0x100, elf.SHF_ALLOC, 0},
+		testSection{".text.hot", testKernel + 0x900, 0x700, elf.SHF_ALLOC | elf.SHF_EXECINSTR, 0})
 	e.segs[2].memsz = 0x2000
+	e.sections[4].size = 0x100
 	img := mustParse(t, e)
 	tests := []struct {
 		va   GVA
@@ -94,7 +96,9 @@ func TestTextAndCode(t *testing.T) {
 		{testKernel + 0x800, 1, nil},
 		{testKernel + 0x8ff, 1, nil},
 		{testKernel + 0x900, 1, []byte{1}},
-		{testKernel + 0x17ff, 15, []byte{0}},
+		{testKernel + 0xffe, 4, []byte{0xff, 0, 1, 2}}, // into the next section
+		{testKernel + 0x10ff, 15, []byte{0}},
+		{testKernel + 0x1100, 1, nil}, // in the segment, but in no section
 		{testKernel + 0x1800, 1, nil},
 		{testKernel + 0x2000, 1, nil},
 		{testUser, 2, []byte{3, 4}},
@@ -114,7 +118,7 @@ func TestTextAndCode(t *testing.T) {
 			t.Errorf("IsUserText(%v) = %v", tt.va, got)
 		}
 	}
-	if got := fmt.Sprint(img.Text(false)); got != "[{0xffffffff80100000 0xffffffff80100800} {0xffffffff80100900 0xffffffff80101800}]" {
+	if got := fmt.Sprint(img.Text(false)); got != "[{0xffffffff80100000 0xffffffff80100800} {0xffffffff80100900 0xffffffff80101100}]" {
 		t.Errorf("text %s", got)
 	}
 }
