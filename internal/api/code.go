@@ -3,8 +3,7 @@ package api
 import "errors"
 
 // Code is a stable, machine-readable reason. Beside those below the daemon
-// passes on the engine's own reasons (probe.Code) and, in lower case, those of
-// the definition language, as they are.
+// passes on the engine's own reasons (probe.Code) as they are.
 type Code string
 
 // Reasons of the daemon itself.
@@ -12,6 +11,7 @@ const (
 	CodeBadJSON       Code = "bad_json"           // 400: the body is not one JSON value of the right types
 	CodeUnknownField  Code = "unknown_field"      // 400
 	CodeBadValue      Code = "bad_value"          // 400: a field or a query parameter is outside its range
+	CodeBadDefinition Code = "bad_definition"     // 400: a probe definition does not compile; Error.Syntax says why
 	CodeForbidden     Code = "forbidden"          // 403: this peer may not use the socket
 	CodeNoRoute       Code = "no_route"           // 404: no such path
 	CodeProbeNotFound Code = "probe_not_found"    // 404
@@ -22,9 +22,12 @@ const (
 	CodeTooLarge      Code = "body_too_large"     // 413
 	CodeTooMany       Code = "too_many"           // 429: a limit on probes or streams is reached
 	CodeNoSafePoint   Code = "no_safe_point"      // 504: the guest offered no place to run a call in time
+	CodeCallRunning   Code = "call_running"       // 504: the called function has not returned in time
+	CodeCallBusy      Code = "call_busy"          // 409: an earlier call has not come back
+	CodeStopTimeout   Code = "stop_timeout"       // 504: a vCPU did not come to rest
 	CodeInternal      Code = "internal"           // 500: a bug of the daemon; its log has the details
+	CodeUnavailable   Code = "unavailable"        // 501: this version does not have it
 	CodeClosing       Code = "closing"            // 503: the daemon is stopping
-	CodeUnavailable   Code = "unavailable"        // 501: this guest or host does not offer it
 )
 
 // Sentinels for errors.Is, on both sides of the socket.

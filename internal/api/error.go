@@ -16,6 +16,7 @@ type Error struct {
 	Message string `json:"message"`          // one line for people, without code and errno
 	Detail  string `json:"detail,omitempty"` // what to do, or the bytes in question
 
+	Syntax  string `json:"syntax,omitempty"`  // the definition language's reason, by the kernel's name: "BAD_REG_NAME"
 	Index   *int   `json:"index,omitempty"`   // which probe of a batch, from 0
 	Column  *int   `json:"column,omitempty"`  // in Command, bytes from 0
 	Command string `json:"command,omitempty"` // the definition that Column points into
@@ -38,6 +39,17 @@ func (e *Error) Error() string {
 	}
 	b.WriteString(" [" + string(e.Code) + "]")
 	return b.String()
+}
+
+// Caret returns two lines in the form of the kernel's error_log, the definition
+// and a caret under the column, or "" for an error that points nowhere.
+func (e *Error) Caret() string {
+	if e.Column == nil {
+		return ""
+	}
+	const command = "  Command: "
+	col := min(max(*e.Column, 0), len(e.Command)+1)
+	return command + e.Command + "\n" + strings.Repeat(" ", len(command)+col) + "^\n"
 }
 
 // Unwrap returns the sentinel of the code and the errno, where there are any.

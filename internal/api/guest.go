@@ -3,40 +3,53 @@ package api
 // Guest answers GET /v1/guest and every change of its state.
 type Guest struct {
 	State    string `json:"state"`              // created, running, paused, exited or crashed
-	ExitCode *int   `json:"exitCode,omitempty"` // state exited
+	ExitCode *int64 `json:"exitCode,omitempty"` // state exited
 	Crash    *Crash `json:"crash,omitempty"`    // state crashed
 	Boots    int    `json:"boots"`              // 1, and one more for each reset
 
 	Image   string `json:"image"`  // file, or "built-in"
 	SHA256  string `json:"sha256"` // of the image file
+	BuildID string `json:"buildId,omitempty"`
 	Entry   Hex    `json:"entry"`
 	VCPUs   int    `json:"vcpus"`
 	Memory  uint64 `json:"memory"` // bytes of RAM
 	Cmdline string `json:"cmdline"`
 	TickUS  int64  `json:"tickUs"` // timer period in microseconds, 0 = no timer
 
-	UptimeNS int64     `json:"uptimeNs"` // since the first instruction of this boot
-	Probes   int       `json:"probes"`
-	Enabled  bool      `json:"enabled"` // the global knob
-	Reports  uint64    `json:"reports"` // wrong results that the guest's self-check has reported
-	CPUs     []CPUInfo `json:"cpus"`
+	LogLinesLost uint64    `json:"logLinesLost"` // by the daemon, because the log could not be written
+	Probes       int       `json:"probes"`
+	Enabled      bool      `json:"enabled"` // the global knob
+	Checks       uint64    `json:"checks"`  // wrong results that the guest's self-check has reported
+	CPUs         []CPUInfo `json:"cpus"`
 }
 
-// CPUInfo is one vCPU of the guest.
+// CPUInfo is one vCPU of the guest. Its counts go on over a reset.
 type CPUInfo struct {
-	CPU   int               `json:"cpu"`
-	State string            `json:"state"`
-	Exits map[string]uint64 `json:"exits"` // VM exits by reason since the daemon started
+	CPU    int    `json:"cpu"`
+	State  string `json:"state"`            // running, idle, halted or parked
+	RIP    Hex    `json:"rip,omitempty"`    // where it stands, unless it is running
+	Symbol string `json:"symbol,omitempty"` // of RIP, with offset
+
+	Exits     map[string]uint64 `json:"exits"` // VM exits by reason
+	Total     uint64            `json:"total"` // all VM exits
+	Hits      uint64            `json:"hits"`  // breakpoints that belonged to probes
+	TrapExits uint64            `json:"trapExits"`
+	Foreign   uint64            `json:"foreign"` // breakpoints that were the guest's own
+	InPlace   uint64            `json:"inPlace"` // instructions stepped with the world stopped
+	Ticks     uint64            `json:"ticks"`   // timer interrupts
 }
 
-// Crash is how a guest came to a bad end.
+// Crash is how a guest came to an end that it did not ask for.
 type Crash struct {
-	CPU    int            `json:"cpu"`
-	Reason string         `json:"reason"`
-	RIP    Hex            `json:"rip"`
-	Symbol string         `json:"symbol,omitempty"` // of RIP, with offset
-	Regs   map[string]Hex `json:"regs,omitempty"`
-	Code   []string       `json:"code,omitempty"` // disassembly around RIP
+	CPU      int            `json:"cpu"`
+	Kind     string         `json:"kind"`   // triple_fault, emulation, internal, entry, breakpoint, host or exit
+	Reason   string         `json:"reason"` // one line
+	RIP      Hex            `json:"rip"`
+	Symbol   string         `json:"symbol,omitempty"`   // of RIP, with offset
+	RegsLost bool           `json:"regsLost,omitempty"` // the host had reset the registers before it reported
+	Regs     map[string]Hex `json:"regs,omitempty"`
+	Code     []string       `json:"code,omitempty"` // disassembly around RIP
+	Report   string         `json:"report"`         // all of it, in lines for people
 }
 
 // ResetGuest is the body of POST /v1/guest/reset.

@@ -3,30 +3,35 @@ package api
 // Host answers GET /v1/host: what calibration found out about this machine's
 // /dev/kvm by running code on it. `guestprobe doctor` prints the same.
 type Host struct {
-	KVM   HostKVM  `json:"kvm"`
-	Traps HostTrap `json:"traps"`
+	KVM   HostKVM   `json:"kvm"`
+	Traps HostTraps `json:"traps"`
 }
 
-// HostKVM says whether /dev/kvm can be used.
+// HostKVM says whether /dev/kvm can be used, and what it offers.
 type HostKVM struct {
-	Usable       bool            `json:"usable"`
-	API          int             `json:"api,omitempty"`    // 12 since Linux 2.6.22
-	Reason       string          `json:"reason,omitempty"` // why it is not usable
-	Advice       string          `json:"advice,omitempty"` // what to do about it
-	Module       string          `json:"module,omitempty"` // kvm_intel, kvm_amd, ...
-	Capabilities map[string]bool `json:"capabilities,omitempty"`
+	Usable      bool   `json:"usable"`
+	API         int    `json:"api,omitempty"`    // KVM_GET_API_VERSION: 12 since Linux 2.6.22
+	Path        string `json:"path"`             // the device
+	Reason      string `json:"reason,omitempty"` // why it is not usable
+	Hint        string `json:"hint,omitempty"`   // what to do about it
+	Vendor      string `json:"vendor,omitempty"` // CPUID vendor string that guests see
+	SyncRegs    bool   `json:"syncRegs"`         // registers travel in kvm_run
+	ReadonlyMem bool   `json:"readonlyMem"`      // memory that guests cannot write
+	MaxVCPUs    int    `json:"maxVcpus,omitempty"`
+	Elapsed     string `json:"elapsed,omitempty"` // what calibration took
 }
 
-// HostTrap is how traps arrive at each privilege level.
-type HostTrap struct {
-	CPL0 Traps `json:"cpl0"`
-	CPL3 Traps `json:"cpl3"`
+// HostTraps is how traps arrive at each privilege level.
+type HostTraps struct {
+	CPL0 TrapReport `json:"cpl0"`
+	CPL3 TrapReport `json:"cpl3"`
 }
 
-// Traps says how each kind of trap arrives.
-type Traps struct {
-	Int3    string `json:"int3"`    // debug-exit, emulation-exit, vector or none
-	Step    string `json:"step"`    // works, or how it fails
-	HWBreak string `json:"hwbreak"` // works, or how it fails
-	Watch   string `json:"watch"`   // works, or how it fails
+// TrapReport says how each kind of trap arrives at one privilege level.
+type TrapReport struct {
+	Int3    string `json:"int3"`             // debug-exit, emulation-exit, vector or none
+	Inject  string `json:"inject,omitempty"` // how a breakpoint that is the guest's own is given back
+	Step    string `json:"step"`             // works, or how it fails
+	HWBreak string `json:"hwbreak"`          // works, or how it fails
+	Watch   string `json:"watch"`            // works, or how it fails
 }

@@ -58,31 +58,39 @@ type Probe struct {
 	Regs    bool `json:"regs"`
 	Stay    bool `json:"stay"`
 
-	Plan   string `json:"plan"`             // how the displaced instruction is executed
-	Reason string `json:"reason,omitempty"` // why not in a cheaper way
+	Plan string `json:"plan"` // how the displaced instruction runs: emulate, boost, step or in_place
+	Insn string `json:"insn"` // its bytes, hexadecimal
 
 	Stats Stats `json:"stats"`
 }
 
 // Stats are the counters of one probe. Hits = Handled + Filtered + Missed, in
-// total and per vCPU.
+// total and per vCPU, while no hit is under way.
 type Stats struct {
-	Hits     uint64 `json:"hits"`
-	Handled  uint64 `json:"handled"`
-	Filtered uint64 `json:"filtered"`
-	Missed   uint64 `json:"missed"`
-	Lost     uint64 `json:"lost"` // events that found no room in a vCPU's ring
+	Counts
+	Events uint64 `json:"events"` // records made, whether or not anyone was there to read them
+	Lost   uint64 `json:"lost"`   // of these: found no room in a vCPU's ring
 
 	CPUs []CPUStats `json:"cpus,omitempty"`
 }
 
+// Counts are what the engine counts for a probe.
+type Counts struct {
+	Hits        uint64 `json:"hits"`
+	Handled     uint64 `json:"handled"`
+	Filtered    uint64 `json:"filtered"`
+	Missed      uint64 `json:"missed"`      // came from inside a handler: the kernel's nmissed
+	Skipped     uint64 `json:"skipped"`     // besides Hits: a newer probe on the site took the hit
+	SecondExits uint64 `json:"secondExits"` // exits beside the one of each hit
+	Faults      uint64 `json:"faults"`      // of the probed instruction
+	Panics      uint64 `json:"panics"`      // of the probe's handlers
+	BadAccesses uint64 `json:"badAccesses"` // guest memory that its handlers could not access
+}
+
 // CPUStats are the counters of one probe on one vCPU.
 type CPUStats struct {
-	CPU      int    `json:"cpu"`
-	Hits     uint64 `json:"hits"`
-	Handled  uint64 `json:"handled"`
-	Filtered uint64 `json:"filtered"`
-	Missed   uint64 `json:"missed"`
+	CPU int `json:"cpu"`
+	Counts
 }
 
 // Knobs are the engine's global switches.

@@ -1,6 +1,9 @@
 package api
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"time"
+)
 
 // RecordType names what a line of a stream holds.
 type RecordType string
@@ -33,12 +36,13 @@ type StreamEvents struct {
 // Start is the first record of an event stream: events are flowing from here
 // on.
 type Start struct {
-	Probes []Probe `json:"probes"`
+	Epoch  time.Time `json:"epoch"` // where the times of hits count from
+	Probes []Probe   `json:"probes"`
 }
 
 // Hit is one arrival at a probe.
 type Hit struct {
-	TimeNS int64          `json:"timeNs"` // monotonic, since the guest's first instruction
+	TimeNS int64          `json:"timeNs"` // monotonic, since Start.Epoch
 	CPU    int            `json:"cpu"`
 	Probe  string         `json:"probe"` // group/event
 	ID     uint64         `json:"id"`
@@ -46,25 +50,35 @@ type Hit struct {
 	Addr   Hex            `json:"addr"`  // the probed address
 	Symbol string         `json:"symbol"`
 	CPL    uint8          `json:"cpl"`
+	Task   *Task          `json:"task,omitempty"` // where the guest's tasks are known
 	Args   []Arg          `json:"args,omitempty"`
 	Regs   map[string]Hex `json:"regs,omitempty"`
 	Text   string         `json:"text"` // as ftrace prints it, without task, vCPU and time
 }
 
-// Arg is one captured argument.
-type Arg struct {
-	Name  string `json:"name"`
-	Type  string `json:"type"`
-	Value any    `json:"value"` // number; string where a float64 would lose bits, or for text; null after a fault
-	Text  string `json:"text"`  // as ftrace prints it
+// Task is the task of the guest that was interrupted.
+type Task struct {
+	PID  int32  `json:"pid"`
+	Comm string `json:"comm"`
 }
 
-// Console is a piece of the guest's console output. Exactly one of Text and
-// Bytes is set: Text where the piece is valid UTF-8.
+// Arg is one captured argument.
+type Arg struct {
+	Name  string   `json:"name"`
+	Type  string   `json:"type"`
+	Value any      `json:"value"`         // number; string where a float64 would lose bits, or for text; null after a fault
+	Text  string   `json:"text"`          // as ftrace prints it
+	Cut   bool     `json:"cut,omitempty"` // text was longer than a record holds
+	Raw   [][]byte `json:"raw,omitempty"` // base64, where text is not valid UTF-8
+}
+
+// Console is one line of the guest's console output. Exactly one of Text and
+// Bytes is set: Text where the line is valid UTF-8.
 type Console struct {
-	Offset uint64 `json:"offset"` // bytes since boot before this piece
-	Text   string `json:"text,omitempty"`
-	Bytes  []byte `json:"bytes,omitempty"` // base64
+	Seq     uint64 `json:"seq"` // without gaps, over the life of the daemon
+	Text    string `json:"text"`
+	Bytes   []byte `json:"bytes,omitempty"`   // base64
+	Partial bool   `json:"partial,omitempty"` // the guest has not ended the line
 }
 
 // Heartbeat shows that the stream is alive.
@@ -84,17 +98,16 @@ type Lost struct {
 const (
 	EndGuestExit  = "guest_exit"  // Code is the guest's
 	EndGuestCrash = "guest_crash" // see GET /v1/guest
-	EndGuestReset = "guest_reset"
-	EndShutdown   = "shutdown" // the daemon is stopping
-	EndHistory    = "history"  // a console stream without follow has shown everything
-	EndDetached   = "detached" // every probe of the stream is gone
+	EndShutdown   = "shutdown"    // the daemon is stopping
+	EndHistory    = "history"     // a console stream without follow has shown everything
+	EndDetached   = "detached"    // every probe of the stream is gone
 )
 
 // End is the last record of a stream. Delivered + Lost is everything that the
 // stream was to carry.
 type End struct {
 	Reason    string `json:"reason"`
-	Code      *int   `json:"code,omitempty"`
+	Code      *int64 `json:"code,omitempty"`
 	Delivered uint64 `json:"delivered"`
 	Lost      uint64 `json:"lost"`
 }

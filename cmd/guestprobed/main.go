@@ -1,0 +1,10 @@
+// Command guestprobed boots a guest and serves its probes.
+package main
+
+import (
+	"os"
+
+	"github.com/guestprobe/guestprobe/internal/daemon"
+)
+
+func main() { os.Exit(daemon.Main()) }

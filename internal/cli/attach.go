@@ -1,0 +1,76 @@
+package cli
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+)
+
+// probeFlags are the flags of every command that attaches probes.
+type probeFlags struct {
+	post, regs, disabled bool
+}
+
+func (p *probeFlags) add(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.BoolVar(&p.post, "post", false, "report the registers after the probed instruction too")
+	f.BoolVar(&p.regs, "regs", false, "report the registers with every hit")
+	f.BoolVar(&p.disabled, "disabled", false, "attach without arming")
+}
+
+func (p *probeFlags) specs(defs []string, stay bool) []api.ProbeSpec {
+	specs := make([]api.ProbeSpec, len(defs))
+	for i, d := range defs {
+		specs[i] = api.ProbeSpec{Def: d, Post: p.post, Regs: p.regs, Disabled: p.disabled, Stay: stay}
+	}
+	return specs
+}
+
+func (a *app) attachCmd() *cobra.Command {
+	var flags probeFlags
+	cmd := &cobra.Command{
+		Use:   "attach [flags] DEFINITION...",
+		Short: "Attach probes, all or none",
+		Long: `Attach probes to the guest. Each argument is one definition in the language of
+the kernel's kprobe_events. Either all of them are attached or none; the error
+points at the column that is wrong. The probes stay until they are detached or
+the daemon ends.
+
+  p:myread vfs_read fd=%di count=%dx:u64   a name, registers, a type
+  p do_fork+4                              4 bytes into a function
+  p:first vfs_read $arg1 byte=+0($arg2):u8 arguments, memory behind one`,
+		Example: `  guestprobe attach 'p:myread vfs_read fd=%di count=%dx:u64' 'p do_fork+4'
+  guestprobe attach --post 'p:fork do_fork'`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := a.wantFormat(); err != nil {
+				return err
+			}
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			ps, err := c.Attach(cmd.Context(), flags.specs(args, true)...)
+			if err != nil {
+				return inDefinition(err, args)
+			}
+			return a.printProbes(ps, nil)
+		},
+	}
+	flags.add(cmd)
+	cmd.ValidArgsFunction = cobra.NoFileCompletions
+	return cmd
+}
+
+// inDefinition says which of several definitions an error is about, where the
+// error itself does not show it.
+func inDefinition(err error, defs []string) error {
+	var wire *api.Error
+	if !asWire(err, &wire) || wire.Index == nil || *wire.Index >= len(defs) || wire.Column != nil {
+		return err
+	}
+	return fmt.Errorf("%q: %w", defs[*wire.Index], err)
+}

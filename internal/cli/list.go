@@ -1,0 +1,106 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+)
+
+func (a *app) listCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "List the attached probes",
+		Long: `List the attached probes. The table has the columns of the kernel's kprobes/list
+first: address, kind (k), symbol+offset and flags ([GONE], [DISABLED]); then
+name, how the displaced instruction is executed, hits and misses. --format kernel
+prints the kernel's own format, --format defs the definitions in a form that
+attach takes.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := a.wantFormat("kernel", "defs"); err != nil {
+				return err
+			}
+			c, err := a.client()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			if a.format == "kernel" {
+				text, err := c.KernelList(cmd.Context(), "list")
+				if err != nil {
+					return err
+				}
+				_, err = io.WriteString(a.env.Stdout, clean(text))
+				return err
+			}
+			ps, err := c.Probes(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if a.format == "defs" {
+				for _, p := range ps {
+					fmt.Fprintln(a.env.Stdout, clean(p.Def))
+				}
+				return nil
+			}
+			armed, err := c.Armed(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return a.printProbes(ps, &armed)
+		},
+	}
+}
+
+// printProbes prints probes as list does. With armed it also remarks that
+// everything is disarmed.
+func (a *app) printProbes(ps []api.Probe, armed *bool) error {
+	if a.format == "json" {
+		return a.printJSON(api.ProbeList{Probes: ps})
+	}
+	var rows [][]string
+	for _, p := range ps {
+		rows = append(rows, []string{
+			fmt.Sprintf("%016x", uint64(p.Addr)), p.Kind, place(p), flags(p), p.Name, p.Plan,
+			strconv.FormatUint(p.Stats.Hits, 10), strconv.FormatUint(p.Stats.Missed, 10),
+		})
+	}
+	if err := a.table([]string{"ADDRESS", "K", "SYMBOL+OFFSET", "FLAGS", "NAME", "PLAN", "HITS", "MISSED"}, rows); err != nil {
+		return err
+	}
+	if armed != nil && !*armed {
+		a.note("All probes are disarmed; 'guestprobe arm' arms them.")
+	}
+	return nil
+}
+
+// place is where a probe is, as the kernel's list has it.
+func place(p api.Probe) string {
+	if p.Symbol == "" {
+		return p.Addr.String()
+	}
+	return fmt.Sprintf("%s+0x%x", p.Symbol, p.Offset)
+}
+
+// flags are those of the kernel's list, or a dash for none.
+func flags(p api.Probe) string {
+	var f []string
+	switch {
+	case p.Gone:
+		f = append(f, "[GONE]")
+	case !p.Enabled:
+		f = append(f, "[DISABLED]")
+	}
+	if p.Post {
+		f = append(f, "[POST]")
+	}
+	if len(f) == 0 {
+		return "-"
+	}
+	return strings.Join(f, "")
+}

@@ -1,0 +1,201 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/client"
+)
+
+// traceFlags are those of trace.
+type traceFlags struct {
+	probeFlags
+	stay    bool
+	names   []string
+	count   uint64
+	timeout time.Duration
+	output  string
+}
+
+func (a *app) traceCmd() *cobra.Command {
+	var flags traceFlags
+	cmd := &cobra.Command{
+		Use:   "trace [flags] [DEFINITION...]",
+		Short: "Show hits as they happen",
+		Long: `Show hits as they happen, one per line: task (where the guest's tasks are known),
+vCPU, seconds since the daemon started, event, place and arguments, as ftrace
+prints them. With definitions,
+their probes are attached for the time of the trace and only their hits are shown;
+without, the hits of all probes, or of those that --probe names.
+
+The trace ends with Ctrl-C, after --count hits, after --timeout, or when the
+guest ends. --format json prints the records of the stream, one per line.`,
+		Example: `  guestprobe trace 'p:myread vfs_read fd=%di count=%dx:u64'
+  guestprobe trace --probe myread -c 10 --timeout 5s`,
+		RunE: func(cmd *cobra.Command, args []string) error { return a.trace(cmd.Context(), args, flags) },
+	}
+	f := cmd.Flags()
+	flags.add(cmd)
+	f.BoolVar(&flags.stay, "stay", false, "keep the probes attached when the trace ends")
+	f.StringArrayVarP(&flags.names, "probe", "p", nil, "show the hits of this attached probe; may be repeated")
+	f.Uint64VarP(&flags.count, "count", "c", 0, "end after this many hits")
+	f.DurationVar(&flags.timeout, "timeout", 0, "end after this time; exit status 124 if --count was not reached")
+	f.StringVarP(&flags.output, "output", "o", "", "write to this `file` instead of standard output")
+	_ = cmd.RegisterFlagCompletionFunc("probe", a.completeProbes)
+	cmd.ValidArgsFunction = cobra.NoFileCompletions
+	return cmd
+}
+
+func (a *app) trace(ctx context.Context, defs []string, flags traceFlags) (err error) {
+	if err := a.wantFormat(); err != nil {
+		return err
+	}
+	if len(defs) > 0 && len(flags.names) > 0 {
+		return &usageError{errors.New("--probe is for attached probes: it cannot be used with definitions")}
+	}
+	c, err := a.client()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	out := a.env.Stdout
+	if flags.output != "" {
+		f, err := os.Create(flags.output)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, f.Close()) }()
+		out = f
+	}
+	if flags.timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, flags.timeout, errTimeout)
+		defer cancel()
+	}
+	s, err := c.Events(ctx, api.StreamEvents{Probes: flags.specs(defs, flags.stay), Names: flags.names})
+	if err != nil {
+		return inDefinition(err, defs)
+	}
+	defer s.Close()
+	t := &tracer{app: a, out: out, color: a.colors(out), left: flags.count, limited: flags.count > 0}
+	for {
+		r, err := s.Next()
+		switch {
+		case errors.Is(err, io.EOF), errors.Is(err, context.Canceled):
+			return nil
+		case errors.Is(err, errTimeout):
+			if t.limited {
+				return fmt.Errorf("%w after %v: %s seen of %d", errTimeout, flags.timeout, plural(int(flags.count-t.left), "hit"), flags.count)
+			}
+			return nil
+		case err != nil:
+			return err
+		}
+		if done, err := t.record(r); done || err != nil {
+			return err
+		}
+	}
+}
+
+// tracer prints the records of one stream.
+type tracer struct {
+	*app
+	out     io.Writer
+	color   bool
+	limited bool
+	left    uint64 // hits until the end, where limited
+}
+
+// record prints r, and reports whether it was the last one to print.
+func (t *tracer) record(r api.Record) (done bool, err error) {
+	if t.format == "json" {
+		var line bytes.Buffer
+		enc := json.NewEncoder(&line)
+		enc.SetEscapeHTML(false)
+		if err := enc.Encode(r); err != nil {
+			return false, err
+		}
+		if _, err := t.out.Write(line.Bytes()); err != nil {
+			return false, err
+		}
+	}
+	switch r.Type {
+	case api.RecordStart:
+		var s api.Start
+		if err := json.Unmarshal(r.Data, &s); err != nil {
+			return false, fmt.Errorf("%w: %w", client.ErrProtocol, err)
+		}
+		t.note("Tracing %s.", plural(len(s.Probes), "probe"))
+	case api.RecordHit:
+		if t.format != "json" {
+			var h api.Hit
+			if err := json.Unmarshal(r.Data, &h); err != nil {
+				return false, fmt.Errorf("%w: %w", client.ErrProtocol, err)
+			}
+			if _, err := io.WriteString(t.out, hitLine(h, t.color)); err != nil {
+				return false, err
+			}
+		}
+		if h, ok := stage(r); t.limited && ok && h != "post" {
+			t.left--
+			return t.left == 0, nil
+		}
+	case api.RecordLost:
+		t.noteLost(r, "event")
+	case api.RecordEnd:
+		t.noteEnd(r, "")
+	}
+	return false, nil
+}
+
+// stage returns the stage of a hit: the two records of one arrival count once.
+func stage(r api.Record) (string, bool) {
+	var h struct {
+		Stage string `json:"stage"`
+	}
+	err := json.Unmarshal(r.Data, &h)
+	return h.Stage, err == nil
+}
+
+// hitLine is one line of a trace, in ftrace's order: task, vCPU, time, event,
+// place and arguments. Where tasks are not known their column is left out.
+func hitLine(h api.Hit, color bool) string {
+	us := h.TimeNS / 1000
+	event := h.Probe[strings.IndexByte(h.Probe, '/')+1:]
+	if h.Stage == "post" {
+		event += ".post"
+	}
+	task := ""
+	if h.Task != nil {
+		task = fmt.Sprintf("%16s-%-5d ", clean(h.Task.Comm), h.Task.PID)
+	}
+	head := fmt.Sprintf("%s[%03d] %5d.%06d: ", task, h.CPU, us/1e6, us%1e6)
+	line := paint(color, sgrDim, head) + paint(color, sgrName, clean(event)) + ": " + clean(h.Text)
+	if h.Stage == "post" || len(h.Args) == 0 {
+		line += regsText(h.Regs)
+	}
+	return line + "\n"
+}
+
+// regOrder is the order in which registers are printed.
+var regOrder = []string{"rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rsp", "rbp", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "rip", "rflags"}
+
+func regsText(regs map[string]api.Hex) string {
+	var b strings.Builder
+	for _, n := range regOrder {
+		if v, ok := regs[n]; ok {
+			fmt.Fprintf(&b, " %s=0x%x", n, uint64(v))
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,134 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"syscall"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/machine"
+	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/event"
+)
+
+// statusOf says which HTTP status a code has; 422 is for what the engine
+// refuses: the request was understood and cannot be done.
+var statusOf = map[api.Code]int{
+	api.CodeBadJSON:       http.StatusBadRequest,
+	api.CodeUnknownField:  http.StatusBadRequest,
+	api.CodeBadValue:      http.StatusBadRequest,
+	api.CodeBadDefinition: http.StatusBadRequest,
+	api.CodeUnavailable:   http.StatusNotImplemented,
+	api.CodeForbidden:     http.StatusForbidden,
+	api.CodeNoRoute:       http.StatusNotFound,
+	api.CodeProbeNotFound: http.StatusNotFound,
+	api.CodeBadMethod:     http.StatusMethodNotAllowed,
+	api.CodeNameTaken:     http.StatusConflict,
+	api.CodeAmbiguousName: http.StatusConflict,
+	api.CodeGuestState:    http.StatusConflict,
+	api.CodeCallBusy:      http.StatusConflict,
+	api.CodeTooLarge:      http.StatusRequestEntityTooLarge,
+	api.CodeTooMany:       http.StatusTooManyRequests,
+	api.CodeNoSafePoint:   http.StatusGatewayTimeout,
+	api.CodeCallRunning:   http.StatusGatewayTimeout,
+	api.CodeStopTimeout:   http.StatusGatewayTimeout,
+	api.CodeInternal:      http.StatusInternalServerError,
+	api.CodeClosing:       http.StatusServiceUnavailable,
+
+	api.Code(probe.CodeSymbolNotFound): http.StatusNotFound,
+	api.Code(probe.CodeNoSymbolAt):     http.StatusNotFound,
+	api.Code(probe.CodeClosed):         http.StatusServiceUnavailable,
+}
+
+func status(code api.Code) int {
+	if s, ok := statusOf[code]; ok {
+		return s
+	}
+	return http.StatusUnprocessableEntity
+}
+
+// toAPI turns any error into what goes over the wire. Whatever it does not
+// know is internal: a bug of ours, with the text for the one who reports it.
+func toAPI(err error) *api.Error {
+	var wire *api.Error
+	if errors.As(err, &wire) {
+		return wire
+	}
+	var syntax *event.SyntaxError
+	if errors.As(err, &syntax) {
+		return syntaxToAPI(syntax)
+	}
+	var refused *probe.Error
+	if errors.As(err, &refused) {
+		index := refused.Index
+		return &api.Error{
+			Code: api.Code(refused.Code), Errno: probe.ErrnoName(refused.Errno),
+			Message: refused.Text, Detail: refused.Detail, Index: &index,
+		}
+	}
+	var ambiguous *guest.AmbiguousSymbolError
+	if errors.As(err, &ambiguous) {
+		return &api.Error{Code: api.Code(probe.CodeAmbiguous), Errno: "EADDRNOTAVAIL", Message: err.Error(), Detail: "give one of the addresses instead"}
+	}
+	var stop *machine.StopTimeoutError
+	if errors.As(err, &stop) {
+		return &api.Error{Code: api.CodeStopTimeout, Errno: "ETIMEDOUT", Message: err.Error()}
+	}
+	for _, s := range []struct {
+		is    error
+		code  api.Code
+		errno string
+	}{
+		{guest.ErrSymbolNotFound, api.Code(probe.CodeSymbolNotFound), "ENOENT"},
+		{machine.ErrNotRunnable, api.CodeGuestState, "EBADFD"},
+		{machine.ErrNotRunning, api.CodeGuestState, "EBADFD"},
+		{machine.ErrNoSafePoint, api.CodeNoSafePoint, "ETIMEDOUT"},
+		{machine.ErrCallRunning, api.CodeCallRunning, "ETIMEDOUT"},
+		{machine.ErrCallBusy, api.CodeCallBusy, "EBUSY"},
+		{machine.ErrClosed, api.CodeClosing, "ESHUTDOWN"},
+	} {
+		if errors.Is(err, s.is) {
+			return &api.Error{Code: s.code, Errno: s.errno, Message: err.Error()}
+		}
+	}
+	return &api.Error{Code: api.CodeInternal, Message: fmt.Sprintf("internal error: %v", err), Detail: "this is a bug of the daemon; its log has more"}
+}
+
+// syntaxToAPI keeps the engine's reason where the engine refused the place, and
+// the column in any case.
+func syntaxToAPI(e *event.SyntaxError) *api.Error {
+	column := e.Column
+	out := &api.Error{
+		Code: api.CodeBadDefinition, Errno: probe.ErrnoName(e.Errno), Message: e.Text, Detail: e.Detail,
+		Syntax: string(e.Code), Column: &column, Command: e.Command,
+	}
+	var refused *probe.Error
+	if errors.As(e.Err, &refused) {
+		out.Code, out.Message, out.Detail = api.Code(refused.Code), refused.Text, refused.Detail
+	}
+	return out
+}
+
+// toProbeError turns what the image says about a name into what the engine
+// would say.
+func toProbeError(err error) error {
+	var ambiguous *guest.AmbiguousSymbolError
+	if errors.As(err, &ambiguous) {
+		return &probe.Error{Code: probe.CodeAmbiguous, Errno: syscall.EADDRNOTAVAIL, Text: err.Error(), Detail: "give one of the addresses instead"}
+	}
+	return &probe.Error{Code: probe.CodeSymbolNotFound, Errno: syscall.ENOENT, Text: err.Error(), Detail: "'guestprobe symbols GLOB' lists the names"}
+}
+
+// badValue reports a field or a query parameter outside its range.
+func badValue(format string, args ...any) error {
+	return &api.Error{Code: api.CodeBadValue, Errno: "EINVAL", Message: fmt.Sprintf(format, args...)}
+}
+
+// atIndex says which probe of a batch an error is about.
+func atIndex(err error, i int) error {
+	e := *toAPI(err)
+	e.Index = &i
+	return &e
+}

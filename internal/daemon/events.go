@@ -1,0 +1,232 @@
+package daemon
+
+import (
+	"fmt"
+	"net/http"
+	"time"
+	"unicode/utf8"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/event"
+)
+
+// eventStream is one client's view of the events.
+type eventStream struct {
+	*stream
+	s    *server
+	sub  *event.Subscription
+	only map[*attached]bool // nil: all probes, present and future
+
+	// base is what the rings had lost before the stream began.
+	base uint64
+}
+
+func (s *server) streamEvents(w http.ResponseWriter, r *http.Request) error {
+	req, err := eventsRequest(w, r)
+	if err != nil {
+		return err
+	}
+	own := &session{}
+	e := &eventStream{s: s}
+	if e.only, err = s.probes.choose(req.Names); err != nil {
+		return err
+	}
+	// First the subscription, then the probes: their first hit is in it.
+	s.probes.listeners.Add(1)
+	defer s.probes.listeners.Add(-1)
+	filter := e.wants
+	if len(req.Probes) > 0 {
+		filter = func(ev event.Event) bool { return ev.Source.Tag.(*attached).stream == own }
+	}
+	e.sub = s.probes.hub.Subscribe(filter, event.Queue{})
+	defer e.sub.Close()
+	e.base = e.ringLost()
+
+	probes := s.probes.listOf(e.only)
+	if len(req.Probes) > 0 {
+		if probes, err = s.probes.attach(req.Probes, own); err != nil {
+			return err
+		}
+		defer s.endSession(own)
+		e.only, e.base = s.probes.ofStream(own), 0
+	}
+	e.stream = s.openStream(w)
+	defer s.closeStream(e.stream)
+	e.put(api.RecordStart, api.Start{Epoch: s.probes.since, Probes: probes})
+	e.run(r)
+	return nil
+}
+
+// eventsRequest reads what is asked for: from the query of a GET, from the body
+// of a POST.
+func eventsRequest(w http.ResponseWriter, r *http.Request) (req api.StreamEvents, err error) {
+	if r.Method == http.MethodPost {
+		if err := readBody(w, r, &req, true); err != nil {
+			return req, err
+		}
+		if len(req.Probes) > 0 && len(req.Names) > 0 {
+			return req, badValue("either probes to attach, or names of attached ones")
+		}
+		return req, nil
+	}
+	for k, v := range r.URL.Query() {
+		if k != "probe" {
+			return req, &api.Error{Code: api.CodeUnknownField, Errno: "EINVAL", Message: fmt.Sprintf("unknown query parameter %q", k)}
+		}
+		req.Names = v
+	}
+	return req, nil
+}
+
+// endSession detaches the probes that a stream has brought and that are not to
+// stay.
+func (s *server) endSession(own *session) {
+	ps, err := s.probes.detachIf(func(a *attached) bool { return a.stream == own && !a.stay })
+	if err != nil {
+		s.log.Error("detach at the end of a stream", "err", err)
+	}
+	for _, p := range ps {
+		s.log.Info("detached with its stream", "probe", p.Name, "hits", p.Stats.Hits)
+	}
+}
+
+// run sends events until there is a reason to stop. A client that does not read
+// blocks only this goroutine: its queue fills and loses, and that is counted.
+func (e *eventStream) run(r *http.Request) {
+	heart := time.NewTicker(e.s.opt.heartbeat)
+	defer heart.Stop()
+	for {
+		changed, gone := e.s.guest.Changed(), e.s.probes.changed()
+		if reason, code, ended := guestEnd(e.s.guest.State()); ended {
+			e.finish(reason, code)
+			return
+		}
+		if e.orphaned() {
+			e.finish(api.EndDetached, nil)
+			return
+		}
+		closed, err := e.drain()
+		if err != nil {
+			return // the client is gone; nobody is left to tell
+		}
+		if closed {
+			e.putLost(e.lostTotal())
+			e.end(api.EndShutdown, nil)
+			return
+		}
+		select {
+		case <-e.sub.Ready():
+		case <-heart.C:
+			e.putHeartbeat()
+		case <-changed:
+		case <-gone:
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// orphaned reports whether the stream was about certain probes and all of them
+// are gone.
+func (e *eventStream) orphaned() bool {
+	return len(e.only) > 0 && !e.s.probes.anyOf(e.only)
+}
+
+// finish sends what has happened until now, and the end.
+func (e *eventStream) finish(reason string, code *int64) {
+	e.s.probes.sync()
+	if _, err := e.drain(); err != nil {
+		return
+	}
+	e.end(reason, code)
+}
+
+// drain sends the events that are there. Closed means that no more will come.
+func (e *eventStream) drain() (closed bool, err error) {
+	for {
+		ev, ok, ended := e.sub.TryNext()
+		if ok {
+			e.putHit(ev)
+			if e.buf.Len() < maxGather {
+				continue
+			}
+		}
+		e.putLost(e.lostTotal())
+		if err := e.flush(); err != nil || !ok {
+			return ended, err
+		}
+	}
+}
+
+// lostTotal is everything that this stream has lost: in its own queue, and
+// before it in the vCPUs' rings.
+func (e *eventStream) lostTotal() uint64 {
+	return e.sub.Counts().Lost + e.ringLost() - e.base
+}
+
+func (e *eventStream) ringLost() uint64 {
+	if e.only == nil {
+		return e.s.probes.hub.Counts().Total().Lost
+	}
+	n := uint64(0)
+	for a := range e.only {
+		n += a.source.Counts().Lost
+	}
+	return n
+}
+
+func (e *eventStream) wants(ev event.Event) bool {
+	return e.only == nil || e.only[ev.Source.Tag.(*attached)]
+}
+
+func (e *eventStream) putHit(ev event.Event) {
+	rec, err := ev.Decode()
+	if err != nil {
+		// Our own handlers made it: it can only be a bug.
+		e.s.log.Error("event", "source", ev.Source, "err", err)
+		return
+	}
+	a := ev.Source.Tag.(*attached)
+	h := api.Hit{
+		TimeNS: ev.Time - e.s.probes.epoch, CPU: ev.CPU, Probe: a.kprobe.Name, ID: a.id, Stage: rec.Stage.String(),
+		Addr: api.Hex(rec.Addr), Symbol: e.s.symbolize(rec.Addr), CPL: rec.CPL,
+		Text: string(ev.Source.Fetcher.AppendArgs(nil, rec)),
+	}
+	if rec.HasTask {
+		h.Task = &api.Task{PID: rec.PID, Comm: rec.Comm}
+	}
+	for _, v := range rec.Values {
+		h.Args = append(h.Args, wireArg(v))
+	}
+	if rec.Regs != nil {
+		h.Regs = wireRegs(rec.Regs)
+	}
+	e.delivered++
+	e.put(api.RecordHit, h)
+}
+
+func wireArg(v event.Value) api.Arg {
+	a := api.Arg{Name: v.Name, Type: v.Type.String(), Value: v.JSON(), Text: string(v.AppendText(nil))}
+	valid := true
+	for _, d := range v.Data {
+		a.Cut = a.Cut || d.Cut
+		valid = valid && utf8.ValidString(d.Text)
+	}
+	if !valid {
+		for _, d := range v.Data {
+			a.Raw = append(a.Raw, []byte(d.Text))
+		}
+	}
+	return a
+}
+
+func wireRegs(r *probe.Regs) map[string]api.Hex {
+	return map[string]api.Hex{
+		"rax": api.Hex(r.RAX), "rbx": api.Hex(r.RBX), "rcx": api.Hex(r.RCX), "rdx": api.Hex(r.RDX),
+		"rsi": api.Hex(r.RSI), "rdi": api.Hex(r.RDI), "rsp": api.Hex(r.RSP), "rbp": api.Hex(r.RBP),
+		"r8": api.Hex(r.R8), "r9": api.Hex(r.R9), "r10": api.Hex(r.R10), "r11": api.Hex(r.R11),
+		"r12": api.Hex(r.R12), "r13": api.Hex(r.R13), "r14": api.Hex(r.R14), "r15": api.Hex(r.R15),
+		"rip": api.Hex(r.RIP), "rflags": api.Hex(r.RFLAGS),
+	}
+}

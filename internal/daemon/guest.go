@@ -1,0 +1,86 @@
+package daemon
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/machine"
+	"github.com/guestprobe/guestprobe/probe"
+)
+
+// Guest is the machine as the daemon needs it. machineGuest binds it to
+// internal/machine; tests have one that needs no /dev/kvm. Its methods may be
+// called from any goroutine but a probe handler's.
+type Guest interface {
+	// Engine returns the engine of this guest's probes.
+	Engine() *probe.Engine
+
+	// Image returns the image of the current boot.
+	Image() *guest.Image
+
+	// State and Stats are snapshots. Changed returns a channel that is closed
+	// at the next change of State.Phase.
+	State() machine.State
+	Stats() machine.Stats
+	Changed() <-chan struct{}
+
+	// Host returns what calibration found out.
+	Host() machine.HostReport
+
+	// Resume and Pause may be repeated. They fail with
+	// machine.ErrNotRunnable when the guest has ended.
+	Resume() error
+	Pause() error
+
+	// Reset boots the same image anew and leaves the guest before its first
+	// instruction.
+	Reset(ctx context.Context) error
+
+	// Call runs a guest function; see machine.Machine.Call.
+	Call(ctx context.Context, fn guest.GVA, args ...uint64) (uint64, error)
+
+	// ReadMemory reads through the kernel's page tables (root 0). Stop runs f
+	// while no vCPU is in guest mode.
+	ReadMemory(root guest.GPA, addr guest.GVA, p []byte) error
+	Stop(f func(probe.World) error) error
+
+	// Console returns a subscription to the console and what is kept of its
+	// past.
+	Console(queue int) (ConsoleSub, []machine.ConsoleLine)
+
+	// Close ends the guest.
+	Close(ctx context.Context) error
+}
+
+// ConsoleSub receives console lines until it or the guest is closed.
+type ConsoleSub interface {
+	C() <-chan machine.ConsoleLine
+	Lost() uint64
+	Close()
+}
+
+// machineGuest is a Guest under KVM.
+type machineGuest struct{ *machine.Machine }
+
+func newMachineGuest(o *options, img *guest.Image, log *slog.Logger) (Guest, error) {
+	tick := o.tick
+	if tick == 0 {
+		tick = -1 // the machine's zero value stands for its default
+	}
+	m, err := machine.New(machine.Config{
+		Image: img, VCPUs: o.vcpus, Memory: o.memory, Cmdline: o.cmdline, Tick: tick, Log: log, KVMPath: o.kvm,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return machineGuest{m}, nil
+}
+
+// Reset implements Guest.
+func (g machineGuest) Reset(ctx context.Context) error { return g.Machine.Reset(ctx, nil) }
+
+// Console implements Guest.
+func (g machineGuest) Console(queue int) (ConsoleSub, []machine.ConsoleLine) {
+	return g.Machine.Console().Subscribe(queue)
+}

@@ -1,0 +1,72 @@
+package daemon
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"sync"
+)
+
+// logWriter passes log lines on and survives a destination that fails: a full
+// disk, a closed pipe. It says so once on the fallback, counts what is lost,
+// and says how much it was when writing works again.
+type logWriter struct {
+	mu       sync.Mutex
+	name     string
+	w        io.Writer
+	fallback io.Writer // nil when w is the last resort itself
+	lost     uint64    // since the last line that was written
+	total    uint64
+}
+
+// Write never fails: logging must not change what the daemon does.
+func (l *logWriter) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lost > 0 {
+		if _, err := fmt.Fprintf(l.w, "guestprobed: %d log lines were lost here\n", l.lost); err != nil {
+			l.lost++
+			l.total++
+			return len(p), nil
+		}
+		l.lost = 0
+	}
+	if _, err := l.w.Write(p); err != nil {
+		if l.total == 0 && l.fallback != nil {
+			fmt.Fprintf(l.fallback, "guestprobed: log %s: %v; the daemon goes on, lines are lost until it can be written\n", l.name, err)
+		}
+		l.lost++
+		l.total++
+	}
+	return len(p), nil
+}
+
+// Lost returns how many lines were lost so far.
+func (l *logWriter) Lost() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.total
+}
+
+// newLog makes the daemon's log from its options. The closer closes the log
+// file, where there is one.
+func newLog(o *options, stderr io.Writer) (*slog.Logger, *logWriter, io.Closer, error) {
+	w := &logWriter{name: "to standard error", w: stderr}
+	var closer io.Closer = io.NopCloser(nil)
+	if o.logFile != "" {
+		f, err := os.OpenFile(o.logFile, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o640)
+		if err != nil {
+			return nil, nil, nil, fmt.Errorf("log file: %w", err)
+		}
+		w, closer = &logWriter{name: "file " + o.logFile, w: f, fallback: stderr}, f
+	}
+	var h slog.Handler
+	ho := &slog.HandlerOptions{Level: o.logLevel}
+	if o.logFormat == "json" {
+		h = slog.NewJSONHandler(w, ho)
+	} else {
+		h = slog.NewTextHandler(w, ho)
+	}
+	return slog.New(h), w, closer, nil
+}

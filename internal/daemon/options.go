@@ -1,0 +1,206 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/machine"
+)
+
+// options are the daemon's flags.
+type options struct {
+	guest   string // ELF file, or "" for the built-in guest
+	vcpus   int
+	memory  uint64
+	cmdline string
+	paused  bool
+	probes  []string
+	tick    time.Duration
+	kvm     string // device
+
+	socket    string
+	allowUIDs []uint32
+	gid       int // of --group, or -1
+	readyFD   int // or -1
+
+	logLevel  slog.Level
+	logFormat string
+	logFile   string
+
+	// Fixed outside tests.
+	heartbeat time.Duration
+}
+
+func defaultOptions() options {
+	return options{
+		vcpus: 1, memory: machine.DefaultMemory, tick: machine.DefaultTick,
+		gid: -1, readyFD: -1, logFormat: "text", heartbeat: 15 * time.Second,
+	}
+}
+
+// imageName is what listings call the guest's image.
+func (o *options) imageName() string {
+	if o.guest == "" {
+		return "built-in"
+	}
+	return o.guest
+}
+
+// usageError is a command line that cannot be: exit status 2.
+type usageError struct{ err error }
+
+// Error is the cause's text.
+func (e *usageError) Error() string { return e.err.Error() }
+
+// Unwrap returns the cause.
+func (e *usageError) Unwrap() error { return e.err }
+
+// flags declares the daemon's flags on cmd.
+func (o *options) flags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.StringVar(&o.guest, "guest", o.guest, "boot this static x86-64 ELF `file` (default: the built-in guest)")
+	f.IntVar(&o.vcpus, "vcpus", o.vcpus, fmt.Sprintf("number of vCPUs, 1 to %d", guest.MaxVCPUs))
+	f.Var((*sizeValue)(&o.memory), "memory", "guest RAM, with an optional K, M, G or T")
+	f.StringVar(&o.cmdline, "cmdline", o.cmdline, "command line for the guest")
+	f.BoolVar(&o.paused, "paused", o.paused, "stop before the guest's first instruction")
+	f.StringArrayVar(&o.probes, "probe", o.probes, "attach a probe before the guest's first instruction; may be repeated")
+	f.DurationVar(&o.tick, "tick", o.tick, "period of the guest's timer interrupt, 0 for none")
+	f.StringVar(&o.kvm, "kvm", o.kvm, "KVM `device` (default /dev/kvm)")
+	f.StringVarP(&o.socket, "socket", "s", o.socket, "listen on this `path` (default: $"+api.SocketEnv+"; root "+api.SystemSocket+"; others $XDG_RUNTIME_DIR/guestprobed/guestprobed.sock)")
+	f.Var((*uidsValue)(&o.allowUIDs), "allow-uid", "serve this user too, beside our own and root; may be repeated")
+	f.Var((*groupValue)(&o.gid), "group", "give the socket to this group and serve its members")
+	f.IntVar(&o.readyFD, "ready-fd", o.readyFD, "write a line \"ready PATH\" to this file `descriptor` when clients can connect")
+	f.Var((*levelValue)(&o.logLevel), "log-level", "debug, info, warn or error")
+	f.StringVar(&o.logFormat, "log-format", o.logFormat, "text or json")
+	f.StringVar(&o.logFile, "log-file", o.logFile, "append the log to this `file` instead of standard error")
+}
+
+// check refuses what no flag's own parser could.
+func (o *options) check() error {
+	switch {
+	case o.vcpus < 1 || o.vcpus > guest.MaxVCPUs:
+		return fmt.Errorf("--vcpus %d: not in 1 to %d", o.vcpus, guest.MaxVCPUs)
+	case o.memory == 0 || o.memory%guest.PageSize != 0 || o.memory > guest.MaxRAM:
+		return fmt.Errorf("--memory %s: not a multiple of %s from %[2]s to %s", formatSize(o.memory), formatSize(guest.PageSize), formatSize(guest.MaxRAM))
+	case o.tick < 0 || o.tick > 0 && o.tick < machine.MinTick:
+		return fmt.Errorf("--tick %v: neither 0 nor at least %v", o.tick, machine.MinTick)
+	case o.logFormat != "text" && o.logFormat != "json":
+		return fmt.Errorf("--log-format %q: not text or json", o.logFormat)
+	case strings.IndexByte(o.cmdline, 0) >= 0:
+		return errors.New("--cmdline: contains a NUL byte")
+	case o.socket != "":
+		path, err := api.ParseSocket(o.socket)
+		if err != nil {
+			return fmt.Errorf("--socket: %w", err)
+		}
+		o.socket = filepath.Clean(path)
+	}
+	return nil
+}
+
+// sizeValue is a flag that takes a size.
+type sizeValue uint64
+
+// String writes the size with its unit.
+func (v *sizeValue) String() string { return formatSize(uint64(*v)) }
+
+// Set parses a size.
+func (v *sizeValue) Set(s string) error {
+	n, err := parseSize(s)
+	*v = sizeValue(n)
+	return err
+}
+
+// Type names the flag's value in help texts.
+func (v *sizeValue) Type() string { return "size" }
+
+// levelValue is a flag that takes a log level.
+type levelValue slog.Level
+
+// String writes the level as Set takes it.
+func (v *levelValue) String() string { return strings.ToLower(slog.Level(*v).String()) }
+
+// Set parses a level.
+func (v *levelValue) Set(s string) error {
+	l, ok := map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}[s]
+	if !ok {
+		return errors.New("not debug, info, warn or error")
+	}
+	*v = levelValue(l)
+	return nil
+}
+
+// Type names the flag's value in help texts.
+func (v *levelValue) Type() string { return "level" }
+
+// uidsValue is a flag that collects users.
+type uidsValue []uint32
+
+// String lists the users.
+func (v *uidsValue) String() string {
+	var s []string
+	for _, u := range *v {
+		s = append(s, strconv.FormatUint(uint64(u), 10))
+	}
+	return strings.Join(s, ",")
+}
+
+// Set adds one user, by number or name.
+func (v *uidsValue) Set(s string) error {
+	n, err := strconv.ParseUint(s, 10, 32)
+	if err != nil {
+		u, lerr := user.Lookup(s)
+		if lerr != nil {
+			return fmt.Errorf("no user %q", s)
+		}
+		if n, err = strconv.ParseUint(u.Uid, 10, 32); err != nil {
+			return err
+		}
+	}
+	*v = append(*v, uint32(n))
+	return nil
+}
+
+// Type names the flag's value in help texts.
+func (v *uidsValue) Type() string { return "user" }
+
+// groupValue is a flag that takes a group.
+type groupValue int
+
+// String writes the group's number, or nothing for none.
+func (v *groupValue) String() string {
+	if *v < 0 {
+		return ""
+	}
+	return strconv.Itoa(int(*v))
+}
+
+// Set parses a group, by number or name.
+func (v *groupValue) Set(s string) error {
+	n, err := strconv.ParseUint(s, 10, 31)
+	if err != nil {
+		g, lerr := user.LookupGroup(s)
+		if lerr != nil {
+			return fmt.Errorf("no group %q", s)
+		}
+		if n, err = strconv.ParseUint(g.Gid, 10, 31); err != nil {
+			return err
+		}
+	}
+	*v = groupValue(n)
+	return nil
+}
+
+// Type names the flag's value in help texts.
+func (v *groupValue) Type() string { return "group" }

@@ -1,0 +1,132 @@
+package daemon
+
+import (
+	"encoding/hex"
+	"net/http"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe"
+)
+
+func (s *server) getProbes(w http.ResponseWriter, r *http.Request) error {
+	writeJSON(w, http.StatusOK, api.ProbeList{Probes: s.probes.list()})
+	return nil
+}
+
+func (s *server) createProbes(w http.ResponseWriter, r *http.Request) error {
+	var req api.CreateProbes
+	if err := readBody(w, r, &req, false); err != nil {
+		return err
+	}
+	specs := req.Probes
+	switch single := req.ProbeSpec != (api.ProbeSpec{}); {
+	case single && specs != nil:
+		return badValue("either one definition in def, or several in probes")
+	case single:
+		specs = []api.ProbeSpec{req.ProbeSpec}
+	case len(specs) == 0:
+		return badValue("no probe: def or probes is missing")
+	}
+	for i := range specs {
+		specs[i].Stay = true
+	}
+	ps, err := s.probes.attach(specs, nil)
+	if err != nil {
+		return err
+	}
+	for _, p := range ps {
+		s.log.Info("attached", "probe", p.Name, "def", p.Def, "addr", p.Addr, "plan", p.Plan)
+	}
+	writeJSON(w, http.StatusCreated, api.ProbeList{Probes: ps})
+	return nil
+}
+
+func (s *server) deleteProbes(w http.ResponseWriter, r *http.Request) error {
+	ps, err := s.probes.detachIf(func(*attached) bool { return true })
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, api.ProbeList{Probes: ps})
+	return nil
+}
+
+func (s *server) getProbe(w http.ResponseWriter, r *http.Request) error {
+	p, err := s.probes.get(r.PathValue("probe"))
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, p)
+	return nil
+}
+
+func (s *server) patchProbe(w http.ResponseWriter, r *http.Request) error {
+	var req api.PatchProbe
+	if err := readBody(w, r, &req, false); err != nil {
+		return err
+	}
+	if req.Enabled == nil {
+		return badValue("enabled is missing")
+	}
+	p, err := s.probes.setEnabled(r.PathValue("probe"), *req.Enabled)
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, p)
+	return nil
+}
+
+func (s *server) deleteProbe(w http.ResponseWriter, r *http.Request) error {
+	p, err := s.probes.detach(r.PathValue("probe"))
+	if err != nil {
+		return err
+	}
+	s.log.Info("detached", "probe", p.Name, "hits", p.Stats.Hits)
+	writeJSON(w, http.StatusOK, p)
+	return nil
+}
+
+// list describes all probes, by number.
+func (st *store) list() []api.Probe { return st.listOf(nil) }
+
+// describe describes probes. Callers hold mu.
+func (st *store) describe(as []*attached) []api.Probe {
+	out := make([]api.Probe, 0, len(as))
+	for _, a := range as {
+		out = append(out, st.wire(a))
+	}
+	return out
+}
+
+// wire describes one registered probe. Callers hold mu.
+func (st *store) wire(a *attached) api.Probe {
+	info, _ := st.engine.Info(a.kprobe)
+	p := api.Probe{
+		ID: a.id, Name: a.kprobe.Name, Def: a.def.String(), Kind: string(rune(info.Type)),
+		Symbol: info.Symbol, Offset: info.Offset, Addr: api.Hex(info.Addr), User: info.User,
+		Enabled: !info.Disabled, Armed: info.Armed, Gone: info.Gone,
+		Post: a.spec.Post, Regs: a.spec.Regs, Stay: a.stay,
+		Plan: info.Plan, Insn: hex.EncodeToString(info.Insn), Stats: st.stats(a),
+	}
+	if sym, ok := st.guest.Image().Find(info.Addr); ok {
+		p.Size = sym.Size
+	}
+	return p
+}
+
+// stats returns a probe's counters, after it was detached too.
+func (st *store) stats(a *attached) api.Stats {
+	total, cpus, _ := st.engine.Stats(a.kprobe)
+	events := a.source.Counts()
+	s := api.Stats{Counts: wireCounts(total), Events: events.Stored + events.Lost, Lost: events.Lost}
+	for i, c := range cpus {
+		s.CPUs = append(s.CPUs, api.CPUStats{CPU: i, Counts: wireCounts(c)})
+	}
+	return s
+}
+
+func wireCounts(s probe.Stats) api.Counts {
+	return api.Counts{
+		Hits: s.Hits, Handled: s.Handled, Filtered: s.Filtered, Missed: s.Missed, Skipped: s.Skipped,
+		SecondExits: s.SecondExits, Faults: s.Faults, Panics: s.Panics, BadAccesses: s.BadAccesses,
+	}
+}

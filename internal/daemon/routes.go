@@ -1,0 +1,155 @@
+package daemon
+
+import (
+	"errors"
+	"net/http"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+)
+
+// route is one operation of the API. docs/openapi.yaml describes each, and a
+// test compares the two lists.
+type route struct {
+	method string
+	path   string
+	serve  func(*server, http.ResponseWriter, *http.Request) error
+}
+
+func routes() []route {
+	return []route{
+		{http.MethodGet, "/version", (*server).getVersion},
+		{http.MethodGet, "/v1/host", (*server).getHost},
+		{http.MethodGet, "/v1/guest", (*server).getGuest},
+		{http.MethodPost, "/v1/guest/pause", (*server).pauseGuest},
+		{http.MethodPost, "/v1/guest/resume", (*server).resumeGuest},
+		{http.MethodPost, "/v1/guest/reset", (*server).resetGuest},
+		{http.MethodPost, "/v1/guest/call", (*server).callGuest},
+		{http.MethodGet, "/v1/guest/text", (*server).getText},
+		{http.MethodGet, "/v1/guest/console", (*server).streamConsole},
+		{http.MethodGet, "/v1/symbols", (*server).getSymbols},
+		{http.MethodGet, "/v1/probes", (*server).getProbes},
+		{http.MethodPost, "/v1/probes", (*server).createProbes},
+		{http.MethodDelete, "/v1/probes", (*server).deleteProbes},
+		{http.MethodGet, "/v1/probes/{probe}", (*server).getProbe},
+		{http.MethodPatch, "/v1/probes/{probe}", (*server).patchProbe},
+		{http.MethodDelete, "/v1/probes/{probe}", (*server).deleteProbe},
+		{http.MethodGet, "/v1/events", (*server).streamEvents},
+		{http.MethodPost, "/v1/events", (*server).streamEvents},
+		{http.MethodGet, "/v1/blacklist", (*server).getBlacklist},
+		{http.MethodGet, "/v1/kprobes/enabled", (*server).getKnobs},
+		{http.MethodPut, "/v1/kprobes/enabled", (*server).putKnobs},
+		{http.MethodGet, "/v1/kprobes/list", (*server).getKernelList},
+		{http.MethodGet, "/v1/kprobes/blacklist", (*server).getKernelBlacklist},
+		{http.MethodGet, "/v1/kprobes/profile", (*server).getKernelProfile},
+	}
+}
+
+// handler returns the mux over all routes, behind the checks that every
+// request passes.
+func (s *server) handler() http.Handler {
+	byPath := map[string]map[string]route{}
+	for _, r := range routes() {
+		if byPath[r.path] == nil {
+			byPath[r.path] = map[string]route{}
+		}
+		byPath[r.path][r.method] = r
+	}
+	mux := http.NewServeMux()
+	for path, methods := range byPath {
+		// Methods are not left to the mux: its own answer has no envelope.
+		mux.Handle(path, s.methods(methods))
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		writeError(w, &api.Error{Code: api.CodeNoRoute, Errno: "ENOENT", Message: "no route " + r.URL.Path, Detail: "this daemon speaks " + api.V1})
+	})
+	return s.guard(mux)
+}
+
+func (s *server) methods(methods map[string]route) http.HandlerFunc {
+	var allow []string
+	for m := range methods {
+		allow = append(allow, m)
+	}
+	slices.Sort(allow)
+	return func(w http.ResponseWriter, r *http.Request) {
+		rt, ok := methods[r.Method]
+		if !ok {
+			w.Header().Set("Allow", strings.Join(allow, ", "))
+			writeError(w, &api.Error{
+				Code: api.CodeBadMethod, Errno: "EOPNOTSUPP",
+				Message: "method " + r.Method + " is not allowed on " + r.URL.Path, Detail: "allowed: " + strings.Join(allow, ", "),
+			})
+			return
+		}
+		if err := rt.serve(s, w, r); err != nil {
+			if e := toAPI(err); e.Code == api.CodeInternal {
+				s.log.Error("request failed", "method", r.Method, "path", r.URL.Path, "err", err)
+			}
+			writeError(w, err)
+		}
+	}
+}
+
+// guard checks the peer and our own state, contains panics, and logs every
+// request that may change something, with who asked.
+func (s *server) guard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		p := requestPeer(r)
+		w := &recorder{ResponseWriter: rw}
+		start := time.Now()
+		defer func() {
+			if v := recover(); v != nil {
+				if v == http.ErrAbortHandler {
+					panic(v)
+				}
+				s.log.Error("panic in request", "method", r.Method, "path", r.URL.Path, "panic", v, "stack", string(debug.Stack()))
+				if w.status == 0 {
+					writeError(w, errors.New("panic while serving the request"))
+				}
+			}
+			if r.Method != http.MethodGet && r.Method != http.MethodHead || w.status == http.StatusForbidden {
+				s.log.Info("request", "method", r.Method, "path", r.URL.Path, "status", w.status, "uid", p.UID, "pid", p.PID, "took", time.Since(start))
+			}
+		}()
+		if err := s.access.check(p); err != nil {
+			writeError(w, err)
+			return
+		}
+		if s.closing() {
+			writeError(w, errClosing)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+var errClosing = &api.Error{Code: api.CodeClosing, Errno: "ESHUTDOWN", Message: "the daemon is stopping"}
+
+// recorder remembers the status of an answer.
+type recorder struct {
+	http.ResponseWriter
+	status int
+}
+
+// WriteHeader notes the first status.
+func (r *recorder) WriteHeader(status int) {
+	if r.status == 0 {
+		r.status = status
+	}
+	r.ResponseWriter.WriteHeader(status)
+}
+
+// Write notes the implied status.
+func (r *recorder) Write(p []byte) (int, error) {
+	if r.status == 0 {
+		r.status = http.StatusOK
+	}
+	return r.ResponseWriter.Write(p)
+}
+
+// Unwrap lets http.ResponseController reach the connection.
+func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }

@@ -1,0 +1,224 @@
+package daemon
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/api"
+)
+
+// Exit statuses of guestprobed.
+const (
+	exitOK         = 0
+	exitFailed     = 1
+	exitUsage      = 2 // bad flags, or a --probe that does not compile
+	exitPermission = 5 // /dev/kvm or the socket may not be used
+)
+
+// closeTime is how long the guest may take to end when the daemon stops.
+const closeTime = 10 * time.Second
+
+// Env is what the daemon takes from its process.
+type Env struct {
+	Args           []string // without the program's name
+	Stdout, Stderr io.Writer
+	Getenv         func(string) string
+}
+
+// Main is guestprobed: it runs until SIGTERM, SIGINT or SIGHUP and returns the
+// exit status.
+func Main() int {
+	// A reader of our log that goes away must not end the guest: without this
+	// the runtime dies of SIGPIPE on writes to descriptors 1 and 2 (os/signal).
+	signal.Ignore(syscall.SIGPIPE)
+	// After the first signal the handler stays: a second one must not cut the
+	// way back short.
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	defer cancel()
+	return Run(ctx, Env{Args: os.Args[1:], Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv})
+}
+
+// Run is guestprobed until ctx ends. It returns the exit status.
+func Run(ctx context.Context, env Env) int {
+	return run(ctx, env, newMachineGuest)
+}
+
+// guestMaker makes a guest, parked before its first instruction.
+type guestMaker func(o *options, img *guest.Image, log *slog.Logger) (Guest, error)
+
+func run(ctx context.Context, env Env, make guestMaker) int {
+	cmd := command(func(o options) error { return serve(ctx, env, o, make) })
+	cmd.SetArgs(env.Args)
+	cmd.SetOut(env.Stdout)
+	cmd.SetErr(env.Stderr)
+	err := cmd.Execute()
+	if err == nil {
+		return exitOK
+	}
+	fmt.Fprintf(env.Stderr, "guestprobed: %v\n", err)
+	var usage *usageError
+	var wire *api.Error
+	switch {
+	case errors.As(err, &wire) && wire.Column != nil:
+		fmt.Fprint(env.Stderr, wire.Caret())
+		return exitUsage
+	case errors.As(err, &usage):
+		fmt.Fprintln(env.Stderr, "Run 'guestprobed --help' for usage.")
+		return exitUsage
+	case errors.Is(err, fs.ErrPermission):
+		return exitPermission
+	}
+	return exitFailed
+}
+
+// Command returns the description of guestprobed's command line, for its
+// documentation.
+func Command() *cobra.Command { return command(func(options) error { return nil }) }
+
+func command(serve func(options) error) *cobra.Command {
+	o := defaultOptions()
+	cmd := &cobra.Command{
+		Use:   "guestprobed",
+		Short: "Boot a guest and serve its probes",
+		Long: `guestprobed boots one x86-64 guest under KVM and serves its state, probes and
+events as HTTP and JSON on a unix socket (docs/openapi.yaml). guestprobe is its
+client.
+
+SIGTERM, SIGINT and SIGHUP take every probe out, restore the guest's text, end
+all streams and stop the guest; the exit status is then 0.
+
+Exit status: 0 stopped by a signal; 1 failed; 2 bad flags, or a --probe that is
+not a definition; 5 no permission for /dev/kvm or the socket.`,
+		Example: `  guestprobed --vcpus 2 --socket /tmp/gp.sock
+  guestprobed --guest kernel.elf --memory 128M --paused --probe 'p:init start_kernel'`,
+		Version:           api.Build().Version,
+		Args:              cobra.NoArgs,
+		SilenceUsage:      true,
+		SilenceErrors:     true,
+		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
+		RunE: func(*cobra.Command, []string) error {
+			if err := o.check(); err != nil {
+				return &usageError{err}
+			}
+			return serve(o)
+		},
+	}
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
+	o.flags(cmd)
+	return cmd
+}
+
+// serve is the daemon's life.
+func serve(ctx context.Context, env Env, o options, newGuest guestMaker) (err error) {
+	log, lw, logFile, err := newLog(&o, env.Stderr)
+	if err != nil {
+		return err
+	}
+	defer logFile.Close()
+	ready, err := openReady(o.readyFD)
+	if err != nil {
+		return &usageError{err}
+	}
+	defer ready.Close()
+	if o.socket == "" {
+		path, err := defaultSocket(os.Geteuid(), env.Getenv)
+		if err != nil {
+			return err
+		}
+		o.socket = path
+	}
+	img, err := loadImage(o.guest)
+	if err != nil {
+		return err
+	}
+	sock, err := listen(ctx, o.socket, o.gid)
+	if err != nil {
+		return err
+	}
+	defer sock.Close()
+	started := time.Now()
+	g, err := newGuest(&o, img, log)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		cctx, cancel := context.WithTimeout(context.Background(), closeTime)
+		defer cancel()
+		if cerr := g.Close(cctx); cerr != nil {
+			log.Error("close guest", "err", cerr)
+		}
+		log.Info("stopped")
+	}()
+	log.Info("guest created", "image", o.imageName(), "sha256", hex.EncodeToString(img.SHA256[:]), "vcpus", o.vcpus,
+		"memory", formatSize(o.memory), "took", time.Since(started))
+	s := newServer(log, o, g, lw.Lost)
+	defer s.probes.close()
+	if err := s.attachFlags(); err != nil {
+		return err
+	}
+	if !o.paused {
+		if err := g.Resume(); err != nil {
+			return fmt.Errorf("start guest: %w", err)
+		}
+	}
+	return s.run(ctx, sock, func() {
+		log.Info("ready", "socket", sock.path, "pid", s.pid)
+		if _, err := fmt.Fprintf(ready, "ready %s\n", sock.path); err != nil {
+			log.Warn("ready descriptor", "err", err)
+		}
+		ready.Close()
+	})
+}
+
+// attachFlags attaches the probes of --probe.
+func (s *server) attachFlags() error {
+	if len(s.opt.probes) == 0 {
+		return nil
+	}
+	var specs []api.ProbeSpec
+	for _, def := range s.opt.probes {
+		specs = append(specs, api.ProbeSpec{Def: def, Stay: true})
+	}
+	if _, err := s.probes.attach(specs, nil); err != nil {
+		e := toAPI(err)
+		if e.Index != nil {
+			return fmt.Errorf("--probe %q: %w", s.opt.probes[*e.Index], e)
+		}
+		return fmt.Errorf("--probe: %w", e)
+	}
+	return nil
+}
+
+// openReady returns the descriptor that wants to know when clients can
+// connect, or something that takes the line and drops it.
+func openReady(fd int) (io.WriteCloser, error) {
+	if fd < 0 {
+		return nopCloser{io.Discard}, nil
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil {
+		return nil, fmt.Errorf("--ready-fd %d: %w", fd, err)
+	}
+	f := os.NewFile(uintptr(fd), "ready")
+	if fd <= 2 {
+		return nopCloser{f}, nil // the standard streams stay open
+	}
+	return f, nil
+}
+
+type nopCloser struct{ io.Writer }
+
+// Close does nothing.
+func (nopCloser) Close() error { return nil }

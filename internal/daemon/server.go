@@ -1,0 +1,149 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/guestprobe/guestprobe/internal/machine"
+)
+
+// Times of the server.
+const (
+	headerTime   = 10 * time.Second // for a client to send its request's header
+	idleTime     = 5 * time.Minute  // of a connection between requests
+	shutdownTime = 5 * time.Second  // for requests that run when the daemon stops
+)
+
+// server serves one guest.
+type server struct {
+	log     *slog.Logger
+	opt     options
+	guest   Guest
+	access  access
+	probes  *store
+	streams streams
+	logLost func() uint64
+	pid     int
+
+	boots   atomic.Int64
+	resetMu sync.Mutex // a reset and the resume after it are one thing
+
+	stop     chan struct{} // closed when the daemon stops
+	stopOnce sync.Once
+}
+
+// newServer returns a server of g; start must follow.
+func newServer(log *slog.Logger, o options, g Guest, logLost func() uint64) *server {
+	s := &server{
+		log: log, opt: o, guest: g, logLost: logLost, pid: os.Getpid(),
+		access:  access{self: uint32(os.Geteuid()), uids: o.allowUIDs, gid: o.gid, groups: userGroups},
+		streams: streams{open: map[*stream]struct{}{}},
+		stop:    make(chan struct{}),
+	}
+	s.probes = newStore(log, g, profileOf(&o))
+	s.boots.Store(1)
+	return s
+}
+
+// closing reports whether the daemon is stopping.
+func (s *server) closing() bool {
+	select {
+	case <-s.stop:
+		return true
+	default:
+		return false
+	}
+}
+
+// run serves sock until ctx ends, and then takes everything back: probes come
+// out, the text is what it was, streams end with a record that says so.
+// ready is called when clients are served.
+func (s *server) run(ctx context.Context, sock *socket, ready func()) error {
+	watch := make(chan struct{})
+	go func() {
+		defer close(watch)
+		s.watchGuest()
+	}()
+	hs := &http.Server{
+		Handler: s.handler(), ConnContext: withPeer,
+		ReadHeaderTimeout: headerTime, IdleTimeout: idleTime,
+		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
+	}
+	served := make(chan error, 1)
+	go func() { served <- hs.Serve(sock) }()
+	ready()
+
+	var failed error
+	select {
+	case <-ctx.Done():
+		s.log.Info("stopping", "cause", context.Cause(ctx))
+	case failed = <-served:
+		s.log.Error("server failed", "err", failed)
+	}
+	s.shutdown(sock, hs)
+	if failed == nil {
+		failed = <-served
+	}
+	<-watch
+	if errors.Is(failed, http.ErrServerClosed) || errors.Is(failed, net.ErrClosed) {
+		return nil
+	}
+	return failed
+}
+
+// shutdown is the way back, in an order in which nothing new can come in
+// behind what is taken down. Nothing skips it, not a second signal either.
+func (s *server) shutdown(sock *socket, hs *http.Server) {
+	sock.stop()
+	err := s.probes.close()
+	if err != nil {
+		s.log.Error("detach at shutdown", "err", err)
+	}
+	if t, err := compareText(s.guest); err != nil {
+		s.log.Error("compare text at shutdown", "err", err)
+	} else if !t.Identical {
+		s.log.Error("guest text differs from its image", "ranges", len(t.Ranges), "live", t.Live, "image", t.Image)
+	} else {
+		s.log.Info("guest text restored", "bytes", t.Bytes, "sha256", t.Live)
+	}
+	s.stopOnce.Do(func() { close(s.stop) })
+	s.streams.interrupt()
+	ctx, cancel := context.WithTimeout(context.Background(), shutdownTime)
+	defer cancel()
+	if err := hs.Shutdown(ctx); err != nil {
+		s.log.Warn("requests cut off", "err", err)
+		hs.Close()
+	}
+}
+
+// watchGuest logs how the guest's life goes on.
+func (s *server) watchGuest() {
+	var last machine.Phase
+	for {
+		changed := s.guest.Changed()
+		st := s.guest.State()
+		if st.Phase != last {
+			last = st.Phase
+			switch st.Phase {
+			case machine.PhaseCrashed:
+				s.log.Error("guest crashed", "cpu", st.Crash.CPU, "kind", st.Crash.Kind, "reason", st.Crash.Text, "report", st.Crash.String())
+			case machine.PhaseExited:
+				s.log.Info("guest exited", "code", st.ExitCode)
+			default:
+				s.log.Info("guest", "state", st.Phase)
+			}
+		}
+		select {
+		case <-changed:
+		case <-s.stop:
+			return
+		}
+	}
+}

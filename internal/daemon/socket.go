@@ -1,0 +1,178 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+)
+
+// Reasons why the socket cannot be had.
+var (
+	ErrSocketLive      = errors.New("another daemon serves this socket")
+	ErrSocketNotSocket = errors.New("exists and is not a socket")
+)
+
+// socket is a listening unix socket together with the lock that makes it ours.
+type socket struct {
+	net.Listener
+	path string
+	lock *os.File
+}
+
+// listen takes the lock file beside path, replaces a socket that nobody
+// answers on, and listens with mode 0660, owned by group gid unless that is
+// negative.
+//
+// Only the holder of the lock removes or binds the path, so two daemons that
+// start at once cannot take each other's socket for stale. The lock file stays
+// when the daemon ends: whoever removed it could remove one that a third
+// daemon has just locked.
+func listen(ctx context.Context, path string, gid int) (*socket, error) {
+	path, err := api.ParseSocket(path)
+	if err != nil {
+		return nil, err
+	}
+	lock, err := lockFile(path + ".lock")
+	if err != nil {
+		return nil, err
+	}
+	s := &socket{path: path, lock: lock}
+	if err := s.clear(ctx); err != nil {
+		lock.Close()
+		return nil, err
+	}
+	if err := s.bind(ctx, gid); err != nil {
+		lock.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// lockFile opens and locks the file, and writes our process number into it for
+// the message that the next one gives.
+func lockFile(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock file: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		defer f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			var pid [16]byte
+			n, _ := f.Read(pid[:])
+			return nil, fmt.Errorf("socket %s: %w (process %s)", strings.TrimSuffix(path, ".lock"), ErrSocketLive, strings.TrimSpace(string(pid[:n])))
+		}
+		return nil, fmt.Errorf("lock file %s: %w", path, err)
+	}
+	if err := f.Truncate(0); err == nil {
+		// The content only serves that message; a full disk is no reason not to
+		// start.
+		_, _ = fmt.Fprintf(f, "%d\n", os.Getpid())
+	}
+	return f, nil
+}
+
+// clear removes a stale socket at the path.
+func (s *socket) clear(ctx context.Context) error {
+	st, err := os.Lstat(s.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("socket: %w", err)
+	}
+	if st.Mode().Type() != fs.ModeSocket {
+		return fmt.Errorf("socket %s: %w", s.path, ErrSocketNotSocket)
+	}
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "unix", s.path)
+	switch {
+	case err == nil:
+		c.Close()
+		return fmt.Errorf("socket %s: %w", s.path, ErrSocketLive)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		if err := os.Remove(s.path); err != nil {
+			return fmt.Errorf("stale socket: %w", err)
+		}
+		return nil
+	default:
+		return fmt.Errorf("socket %s: %w", s.path, err)
+	}
+}
+
+func (s *socket) bind(ctx context.Context, gid int) error {
+	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		var err error
+		// Linux gives the new inode the mode of the unbound socket, less the
+		// umask (net/unix/af_unix.c, unix_bind_bsd). So it is never more open than
+		// this, whatever the umask, which belongs to the whole process.
+		if cerr := c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) }); cerr != nil {
+			return cerr
+		}
+		return err
+	}}
+	ln, err := lc.Listen(ctx, "unix", s.path)
+	if err != nil {
+		var op *net.OpError
+		if errors.As(err, &op) {
+			err = op.Err
+		}
+		return fmt.Errorf("socket %s: %w", s.path, err)
+	}
+	ln.(*net.UnixListener).SetUnlinkOnClose(false)
+	s.Listener = ln
+	if gid >= 0 {
+		if err := os.Chown(s.path, -1, gid); err != nil {
+			s.Close()
+			return fmt.Errorf("socket group: %w", err)
+		}
+	}
+	if err := os.Chmod(s.path, 0o660); err != nil {
+		s.Close()
+		return fmt.Errorf("socket mode: %w", err)
+	}
+	return nil
+}
+
+// stop closes the listener and removes the socket, so that new clients learn
+// at once that nobody serves it; the lock stays ours. It may be repeated.
+func (s *socket) stop() {
+	if err := s.Listener.Close(); err == nil {
+		os.Remove(s.path)
+	}
+}
+
+// Close is stop, and gives the lock back.
+func (s *socket) Close() error {
+	s.stop()
+	return s.lock.Close()
+}
+
+// defaultSocket returns where a daemon listens that was not told where, and
+// makes the directory.
+func defaultSocket(uid int, getenv func(string) string) (string, error) {
+	if v := getenv(api.SocketEnv); v != "" {
+		return v, nil
+	}
+	path, mode := api.UserSocket(getenv("XDG_RUNTIME_DIR")), fs.FileMode(0o700)
+	if uid == 0 {
+		path, mode = api.SystemSocket, 0o755
+	}
+	if path == "" {
+		return "", errors.New("socket: XDG_RUNTIME_DIR is not set: say --socket PATH")
+	}
+	if err := os.MkdirAll(filepath.Dir(path), mode); err != nil {
+		return "", fmt.Errorf("socket directory: %w", err)
+	}
+	return path, nil
+}

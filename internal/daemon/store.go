@@ -1,0 +1,410 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/event"
+)
+
+// maxProbes bounds how many probes clients can attach.
+const maxProbes = 100_000
+
+// syncTime bounds the wait for events that are on their way to the streams. It
+// is never reached unless the daemon is starved of processor time.
+const syncTime = 2 * time.Second
+
+// attached is one probe of the daemon.
+type attached struct {
+	id     uint64
+	spec   api.ProbeSpec
+	def    *event.Def
+	source *event.Source
+	kprobe *probe.Kprobe
+	stream *session // the stream that has brought it, if any
+	stay   bool     // it outlives that stream
+}
+
+// session is the identity of a stream that has attached probes.
+type session struct{ _ byte }
+
+// store holds the attached probes, by number and by name.
+type store struct {
+	log     *slog.Logger
+	guest   Guest
+	engine  *probe.Engine
+	hub     *event.Hub
+	profile event.Profile // nil: tasks are not known
+	epoch   int64         // on the hub's clock; times of events count from here
+	since   time.Time     // the same moment
+
+	// listeners counts the open event streams. Without any, hits make no
+	// events: nobody would read them.
+	listeners atomic.Int64
+
+	// mu serialises what clients change. It is never taken on the hit path; the
+	// engine's own lock is inside it.
+	mu     sync.Mutex
+	byID   map[uint64]*attached
+	byName map[string]*attached
+	lastID uint64
+	closed bool
+	gone   chan struct{} // closed and replaced when probes go
+}
+
+func newStore(log *slog.Logger, g Guest, profile event.Profile) *store {
+	hub := event.NewHub(len(g.State().VCPUs), event.HubOptions{})
+	return &store{
+		log: log, guest: g, profile: profile, engine: g.Engine(), hub: hub, epoch: hub.Now(), since: time.Now(),
+		byID: map[uint64]*attached{}, byName: map[string]*attached{}, gone: make(chan struct{}),
+	}
+}
+
+// attach attaches all of specs or none, for a stream where own is not nil.
+func (st *store) attach(specs []api.ProbeSpec, own *session) ([]api.Probe, error) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.closed {
+		return nil, errClosing
+	}
+	if len(st.byID)+len(specs) > maxProbes {
+		return nil, &api.Error{Code: api.CodeTooMany, Errno: "ENOSPC", Message: fmt.Sprintf("more than %d probes", maxProbes)}
+	}
+	firstID := st.lastID
+	batch := make([]*attached, 0, len(specs))
+	kprobes := make([]*probe.Kprobe, 0, len(specs))
+	names := make(map[string]bool, len(specs))
+	release := func() {
+		for _, a := range batch {
+			a.source.Close()
+		}
+		st.lastID = firstID // nobody has seen them
+	}
+	for i, spec := range specs {
+		a, err := st.compile(spec, names)
+		if err != nil {
+			release()
+			return nil, atIndex(err, i)
+		}
+		a.stream, a.stay = own, own == nil || spec.Stay
+		batch = append(batch, a)
+		kprobes = append(kprobes, a.kprobe)
+	}
+	if err := st.engine.Register(kprobes...); err != nil {
+		release()
+		var refused *probe.Error
+		if errors.As(err, &refused) && refused.Index < len(batch) {
+			return nil, atIndex(batch[refused.Index].def.Refused(err), refused.Index)
+		}
+		return nil, err
+	}
+	for _, a := range batch {
+		st.byID[a.id] = a
+		st.byName[a.kprobe.Name] = a
+	}
+	return st.describe(batch), nil
+}
+
+// compile makes a probe of a definition, not yet registered. Names holds those
+// of the batch so far.
+func (st *store) compile(spec api.ProbeSpec, names map[string]bool) (*attached, error) {
+	def, err := event.Parse(spec.Def)
+	if err != nil {
+		return nil, err
+	}
+	if def.Kind != event.KindProbe {
+		return nil, &api.Error{
+			Code: api.CodeUnavailable, Errno: "EOPNOTSUPP", Message: "return probes are not available in this version",
+			Column: new(int), Command: defText(spec),
+		}
+	}
+	name := def.Name()
+	if _, taken := st.byName[name]; taken || names[name] {
+		return nil, nameTaken(def)
+	}
+	names[name] = true
+	// Before Compile, which has only the kernel's words for it.
+	if def.Place.Symbol != "" && def.Place.Module == "" {
+		if _, err := st.guest.Image().Lookup(def.Place.Symbol); err != nil {
+			return nil, def.Refused(toProbeError(err))
+		}
+	}
+	fetcher, err := event.Compile(def, st.guest.Image(), event.Options{Profile: st.profile, Regs: spec.Regs || spec.Post})
+	if err != nil {
+		return nil, err
+	}
+	// The number is there before the first hit can be.
+	st.lastID++
+	a := &attached{id: st.lastID, spec: spec, def: def}
+	a.source = st.hub.Source(fetcher, a)
+	a.kprobe = &probe.Kprobe{
+		Name: name, Symbol: def.Place.Symbol, Offset: def.Place.Offset, Addr: def.Place.Addr, Disabled: spec.Disabled,
+		Pre: func(c *probe.Context) int {
+			if st.listeners.Load() > 0 {
+				a.source.Emit(c)
+			}
+			return 0
+		},
+	}
+	if spec.Post {
+		a.kprobe.Post = func(c *probe.Context) {
+			if st.listeners.Load() > 0 {
+				a.source.EmitPost(c)
+			}
+		}
+	}
+	return a, nil
+}
+
+// nameTaken refuses a definition whose name a probe has already. The kernel
+// would add it to that event; here each event is one probe, so that it can be
+// told apart in every listing.
+func nameTaken(def *event.Def) error {
+	e := toAPI(def.Taken())
+	e.Code, e.Message = api.CodeNameTaken, fmt.Sprintf("there is a probe %s already", def.Name())
+	e.Detail = "detach that probe first, or choose another name"
+	if def.AutoName {
+		e.Detail = fmt.Sprintf("the name was made from the place: choose one, as in p:NAME %s", def.Place)
+	}
+	return e
+}
+
+// defText is a definition as error messages show it, its tokens one blank
+// apart.
+func defText(spec api.ProbeSpec) string { return strings.Join(strings.Fields(spec.Def), " ") }
+
+// find returns the probe that a client calls name: by number, by group/event,
+// or by event where only one group has it. Callers hold mu.
+func (st *store) find(name string) (*attached, error) {
+	if id, err := strconv.ParseUint(name, 10, 64); err == nil {
+		if a := st.byID[id]; a != nil {
+			return a, nil
+		}
+	}
+	if a := st.byName[name]; a != nil {
+		return a, nil
+	}
+	var found []*attached
+	if !strings.Contains(name, "/") {
+		for full, a := range st.byName {
+			if _, event, _ := strings.Cut(full, "/"); event == name {
+				found = append(found, a)
+			}
+		}
+	}
+	switch len(found) {
+	case 0:
+		return nil, &api.Error{Code: api.CodeProbeNotFound, Errno: "ENOENT", Message: fmt.Sprintf("no probe %q is attached", name)}
+	case 1:
+		return found[0], nil
+	}
+	var names []string
+	for _, a := range found {
+		names = append(names, a.kprobe.Name)
+	}
+	slices.Sort(names)
+	return nil, &api.Error{
+		Code: api.CodeAmbiguousName, Errno: "EADDRNOTAVAIL", Message: fmt.Sprintf("%d probes are called %q", len(found), name),
+		Detail: "say which: " + strings.Join(names, ", "),
+	}
+}
+
+// get describes one probe.
+func (st *store) get(name string) (api.Probe, error) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	a, err := st.find(name)
+	if err != nil {
+		return api.Probe{}, err
+	}
+	return st.wire(a), nil
+}
+
+// setEnabled enables or disables one probe.
+func (st *store) setEnabled(name string, on bool) (api.Probe, error) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	a, err := st.find(name)
+	if err != nil {
+		return api.Probe{}, err
+	}
+	if on {
+		err = st.engine.Enable(a.kprobe)
+	} else {
+		err = st.engine.Disable(a.kprobe)
+	}
+	if err != nil {
+		return api.Probe{}, err
+	}
+	return st.wire(a), nil
+}
+
+// detach removes one probe.
+func (st *store) detach(name string) (api.Probe, error) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	a, err := st.find(name)
+	if err != nil {
+		return api.Probe{}, err
+	}
+	ps, err := st.remove([]*attached{a})
+	if err != nil {
+		return api.Probe{}, err
+	}
+	return ps[0], nil
+}
+
+// detachIf removes the probes that drop chooses.
+func (st *store) detachIf(drop func(*attached) bool) ([]api.Probe, error) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.remove(st.sorted(drop))
+}
+
+// close removes all probes for good and ends the event streams behind the last
+// event. It may be repeated.
+func (st *store) close() error {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.closed = true
+	_, err := st.remove(st.sorted(func(*attached) bool { return true }))
+	st.hub.Close()
+	return err
+}
+
+// remove takes probes out and returns their final state. A probe whose text
+// could not be restored is forgotten all the same: the engine has logged it,
+// and the error says so. Callers hold mu.
+func (st *store) remove(as []*attached) ([]api.Probe, error) {
+	if len(as) == 0 {
+		return []api.Probe{}, nil
+	}
+	kprobes := make([]*probe.Kprobe, len(as))
+	out := st.describe(as)
+	for i, a := range as {
+		kprobes[i] = a.kprobe
+	}
+	err := st.engine.Unregister(kprobes...)
+	if errors.Is(err, probe.ErrInHandler) {
+		return nil, err
+	}
+	for i, a := range as {
+		delete(st.byID, a.id)
+		delete(st.byName, a.kprobe.Name)
+		a.source.Close()
+		out[i].Armed = false
+		out[i].Stats = st.stats(a)
+	}
+	st.sync()
+	close(st.gone)
+	st.gone = make(chan struct{})
+	return out, err
+}
+
+// sync waits until the events that were made before have reached the streams'
+// queues.
+func (st *store) sync() {
+	ctx, cancel := context.WithTimeout(context.Background(), syncTime)
+	defer cancel()
+	if err := st.hub.Sync(ctx); err != nil {
+		st.log.Warn("events are late", "err", err)
+	}
+}
+
+// sorted returns the probes that want chooses, by number. Callers hold mu.
+func (st *store) sorted(want func(*attached) bool) []*attached {
+	var as []*attached
+	for _, a := range st.byID {
+		if want(a) {
+			as = append(as, a)
+		}
+	}
+	slices.SortFunc(as, func(a, b *attached) int { return cmp.Compare(a.id, b.id) })
+	return as
+}
+
+// choose returns the probes of these names, or nil for no names.
+func (st *store) choose(names []string) (map[*attached]bool, error) {
+	if len(names) == 0 {
+		return nil, nil
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	only := make(map[*attached]bool, len(names))
+	for _, n := range names {
+		a, err := st.find(n)
+		if err != nil {
+			return nil, err
+		}
+		only[a] = true
+	}
+	return only, nil
+}
+
+// ofStream returns the probes that a stream has brought.
+func (st *store) ofStream(own *session) map[*attached]bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	only := map[*attached]bool{}
+	for _, a := range st.byID {
+		if a.stream == own {
+			only[a] = true
+		}
+	}
+	return only
+}
+
+// listOf describes the probes of only that are attached, or all for nil.
+func (st *store) listOf(only map[*attached]bool) []api.Probe {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.describe(st.sorted(func(a *attached) bool { return only == nil || only[a] }))
+}
+
+// anyOf reports whether one of the probes is still attached.
+func (st *store) anyOf(only map[*attached]bool) bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	for a := range only {
+		if st.byID[a.id] == a {
+			return true
+		}
+	}
+	return false
+}
+
+// changed returns a channel that is closed when probes have gone.
+func (st *store) changed() <-chan struct{} {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.gone
+}
+
+// count returns the number of probes.
+func (st *store) count() int {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return len(st.byID)
+}
+
+func (st *store) armed() bool { return st.engine.Armed() }
+
+func (st *store) setArmed(on bool) error {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if on {
+		return st.engine.ArmAll()
+	}
+	return st.engine.DisarmAll()
+}

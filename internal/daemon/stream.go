@@ -1,0 +1,137 @@
+package daemon
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/machine"
+)
+
+// Times of streams.
+const (
+	// endTime is how long a stream may take to send its last records once the
+	// daemon stops: a client that does not read must not hold it up.
+	endTime = 2 * time.Second
+	// gatherTime is how long records wait for more of them before they are
+	// sent: under load, one write for many.
+	gatherTime = 20 * time.Millisecond
+	// maxGather bounds what is gathered, in bytes.
+	maxGather = 64 << 10
+)
+
+// stream writes records to one client. It belongs to the goroutine of the
+// request; only its connection's deadline is set from elsewhere.
+type stream struct {
+	w   http.ResponseWriter
+	rc  *http.ResponseController
+	buf bytes.Buffer
+	enc *json.Encoder
+
+	delivered uint64 // records of the stream's own kind
+	lost      uint64 // reported so far
+}
+
+// streams is the set of open streams, for the end of the daemon.
+type streams struct {
+	mu   sync.Mutex
+	open map[*stream]struct{}
+}
+
+// openStream answers the request with a stream of records.
+func (s *server) openStream(w http.ResponseWriter) *stream {
+	st := &stream{w: w, rc: http.NewResponseController(w)}
+	st.enc = json.NewEncoder(&st.buf)
+	st.enc.SetEscapeHTML(false)
+	s.streams.mu.Lock()
+	s.streams.open[st] = struct{}{}
+	s.streams.mu.Unlock()
+	select {
+	case <-s.stop: // interrupt has been there already
+		st.interrupt()
+	default:
+	}
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(http.StatusOK)
+	return st
+}
+
+func (s *server) closeStream(st *stream) {
+	s.streams.mu.Lock()
+	delete(s.streams.open, st)
+	s.streams.mu.Unlock()
+}
+
+// interrupt gives every open stream endTime to write what it still has.
+func (s *streams) interrupt() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for st := range s.open {
+		st.interrupt()
+	}
+}
+
+func (st *stream) interrupt() { _ = st.rc.SetWriteDeadline(time.Now().Add(endTime)) }
+
+// put appends a record to what the next flush sends.
+func (st *stream) put(t api.RecordType, data any) {
+	// Encode cannot fail: every record is a plain struct, and the buffer grows.
+	if err := st.enc.Encode(struct {
+		Type api.RecordType `json:"type"`
+		Data any            `json:"data"`
+	}{t, data}); err != nil {
+		panic("BUG: encode record: " + err.Error())
+	}
+}
+
+// putLost appends a record of what was lost since the last one, when total says
+// that something was.
+func (st *stream) putLost(total uint64) {
+	if total > st.lost {
+		st.put(api.RecordLost, api.Lost{Lost: total - st.lost, Total: total})
+		st.lost = total
+	}
+}
+
+// putHeartbeat appends a heartbeat.
+func (st *stream) putHeartbeat() {
+	st.put(api.RecordHeartbeat, api.Heartbeat{Delivered: st.delivered, Lost: st.lost})
+}
+
+// flush sends what was put. An error means that the client is gone, or, at the
+// end of the daemon, that it does not read.
+func (st *stream) flush() error {
+	if st.buf.Len() == 0 {
+		return nil
+	}
+	_, err := st.w.Write(st.buf.Bytes())
+	st.buf.Reset()
+	if err != nil {
+		return err
+	}
+	return st.rc.Flush()
+}
+
+// end sends the last record.
+func (st *stream) end(reason string, code *int64) {
+	st.put(api.RecordEnd, api.End{Reason: reason, Code: code, Delivered: st.delivered, Lost: st.lost})
+	_ = st.flush()
+}
+
+// guestEnd returns the end of streams that the guest's state asks for.
+func guestEnd(st machine.State) (reason string, code *int64, ended bool) {
+	switch st.Phase {
+	case machine.PhaseExited:
+		c := int64(st.ExitCode)
+		return api.EndGuestExit, &c, true
+	case machine.PhaseCrashed:
+		return api.EndGuestCrash, nil, true
+	case machine.PhaseClosed:
+		return api.EndShutdown, nil, true
+	}
+	return "", nil, false
+}

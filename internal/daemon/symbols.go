@@ -1,0 +1,73 @@
+package daemon
+
+import (
+	"net/http"
+	"strconv"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/api"
+)
+
+// Limits of a symbol list.
+const (
+	defaultSymbols = 10_000
+	maxSymbols     = guest.MaxImageSymbols
+)
+
+var symbolKinds = map[guest.SymbolKind]string{guest.SymFunc: "func", guest.SymData: "data", guest.SymOther: "other"}
+
+func (s *server) getSymbols(w http.ResponseWriter, r *http.Request) error {
+	q, err := query(r, "match", "kind", "limit")
+	if err != nil {
+		return err
+	}
+	limit := defaultSymbols
+	if v, ok := q["limit"]; ok {
+		limit, err = strconv.Atoi(v)
+		if err != nil || limit < 1 || limit > maxSymbols {
+			return badValue("limit %q: not a number from 1 to %d", v, maxSymbols)
+		}
+	}
+	kind, all := guest.SymOther, true
+	if v := q["kind"]; v != "" {
+		all = false
+		switch v {
+		case "func":
+			kind = guest.SymFunc
+		case "data":
+			kind = guest.SymData
+		case "other":
+		default:
+			return badValue("kind %q: not func, data or other", v)
+		}
+	}
+	img := s.guest.Image()
+	syms := img.Symbols()
+	if m := q["match"]; m != "" {
+		syms = img.Match(m)
+	}
+	list := api.SymbolList{Symbols: []api.Symbol{}}
+	for _, sym := range syms {
+		if !all && sym.Kind != kind {
+			continue
+		}
+		if len(list.Symbols) == limit {
+			list.More = true
+			break
+		}
+		list.Symbols = append(list.Symbols, api.Symbol{
+			Name: sym.Name, Addr: api.Hex(sym.Addr), Size: sym.Size, Kind: symbolKinds[sym.Kind],
+			Global: sym.Global, User: sym.User, Section: sym.Section, Blacklist: s.blacklisted(sym),
+		})
+	}
+	writeJSON(w, http.StatusOK, list)
+	return nil
+}
+
+// blacklisted returns why the symbol may not be probed, or "".
+func (s *server) blacklisted(sym guest.Symbol) string {
+	if sym.Kind != guest.SymFunc {
+		return ""
+	}
+	return s.guest.Image().Blacklisted(sym.Addr)
+}
