@@ -50,11 +50,12 @@ const (
 	ReasonVendor      // 16-bit near branch, see VendorDependent
 	ReasonSegmentBase // branch through memory at FS or GS, whose base is not saved
 	ReasonLock        // a branch with LOCK: raises #UD
+	ReasonAPX         // a branch with REX2: raises #UD, or uses registers that are not saved
 )
 
 var reasonNames = [...]string{
 	"", "undecodable", "trap_insn", "emulation_prefix", "masks_exceptions", "unsupported_insn",
-	"far_transfer", "vendor_dependent", "segment_base", "lock_prefix",
+	"far_transfer", "vendor_dependent", "segment_base", "lock_prefix", "apx",
 }
 
 // String returns the stable, machine-readable name; "" for ReasonNone.
@@ -118,6 +119,9 @@ func Analyze(b []byte, addr uint64, o Options) Plan {
 		p.Kind, p.Reason = InPlace, ReasonFar
 	case ClassSyscall, ClassVMEntry, ClassWait, ClassTransaction:
 		p.Kind, p.NoStep = Boost, true
+		if i.VendorDependent() { // xbegin
+			p.Kind, p.NoStep, p.Reason = Refuse, false, ReasonUnsupported
+		}
 	case ClassJump, ClassCondJump, ClassLoop, ClassCall, ClassRet, ClassJumpInd, ClassCallInd, ClassInterruptFlag:
 		p.Kind, p.Fallback = Emulate, InPlace
 		p.Shadow = i.Opcode == 0xfb && i.Map == Map0
@@ -137,6 +141,8 @@ func Analyze(b []byte, addr uint64, o Options) Plan {
 // unmovable says why a branch is not emulated.
 func (i *Inst) unmovable() Reason {
 	switch {
+	case i.Enc == REX2:
+		return ReasonAPX
 	case i.Prefix&PrefixLock != 0:
 		return ReasonLock
 	case i.VendorDependent():

@@ -2,7 +2,7 @@ package insn
 
 // Target returns where a direct near branch (jmp, jcc, loop, jrcxz, call,
 // xbegin's abort) goes when it is taken from addr, and false for any other
-// instruction. A 16-bit branch (see Decode) cuts the target to 16 bits.
+// instruction. One that is VendorDependent cuts the target to 16 bits.
 func (i *Inst) Target(addr uint64) (uint64, bool) {
 	switch i.Class() {
 	case ClassJump, ClassCondJump, ClassLoop, ClassCall, ClassTransaction:
@@ -13,7 +13,7 @@ func (i *Inst) Target(addr uint64) (uint64, bool) {
 		return uint64(i.Imm), true // jmpabs
 	}
 	t := addr + uint64(i.Len) + uint64(i.Imm)
-	if i.stackSize() == 2 && i.Class() != ClassTransaction {
+	if i.stackSize() == 2 {
 		t = uint64(uint16(t))
 	}
 	return t, true
@@ -28,7 +28,7 @@ func (i *Inst) VendorDependent() bool {
 		return false
 	}
 	switch i.Class() {
-	case ClassJump, ClassCondJump, ClassLoop, ClassCall, ClassRet, ClassJumpInd, ClassCallInd:
+	case ClassJump, ClassCondJump, ClassLoop, ClassCall, ClassRet, ClassJumpInd, ClassCallInd, ClassTransaction:
 		return true
 	}
 	return false

@@ -1,9 +1,10 @@
 package insn
 
 // extended decodes at n a byte that opens VEX (C4, C5), EVEX (62), XOP (8F) or
-// REX2 (D5); 8F with a map below 8 is pop. REX before any of them, and a
-// mandatory prefix or LOCK before all but REX2, raises #UD (SDM Vol. 2, 2.3.2
-// to 2.3.5).
+// REX2 (D5); 8F with a map below 8 is pop. Behind REX all of them raise #UD,
+// behind a mandatory prefix or LOCK all but REX2 (SDM Vol. 2, 2.3.2 to 2.3.5).
+// That does not change what a REX before VEX, XOP or EVEX is followed by, so
+// they get their length, as in objdump.
 func (i *Inst) extended(b []byte, n int) (attr, int, error) {
 	if n+1 >= len(b) {
 		return 0, n, short(n + 1)
@@ -13,12 +14,10 @@ func (i *Inst) extended(b []byte, n int) (attr, int, error) {
 		i.Opcode, i.opOff = op, uint8(n)
 		return sM, n + 1, nil
 	}
-	if i.Prefix&PrefixREX != 0 {
-		return 0, n, ErrInvalid
-	}
 	if op == 0xd5 {
 		return i.rex2(b, n)
 	}
+	i.Prefix &^= PrefixREX | PrefixREXW
 	if i.Prefix&(PrefixOpSize|PrefixRep|PrefixRepNE|PrefixLock) != 0 {
 		return 0, n, ErrInvalid
 	}
@@ -38,7 +37,7 @@ func (i *Inst) vex2(b []byte, n int) (attr, int, error) {
 	}
 	p := b[n+1]
 	i.Enc, i.Map = VEX, Map0F
-	i.reg = ^p >> 4 & 8
+	i.reg, i.index, i.base = ^p>>4&8, 0, 0
 	i.vexTail(p)
 	i.Opcode, i.opOff = b[n+2], uint8(n+2)
 	return vexMap0F(i.Opcode), n + 3, nil
@@ -157,6 +156,9 @@ func (i *Inst) evex(b []byte, n int) (attr, int, error) {
 func (i *Inst) rex2(b []byte, n int) (attr, int, error) {
 	if n+2 >= len(b) {
 		return 0, n, short(n + 2)
+	}
+	if i.Prefix&PrefixREX != 0 {
+		return 0, n, ErrInvalid
 	}
 	p, op := b[n+1], b[n+2]
 	i.Enc = REX2

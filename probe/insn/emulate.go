@@ -83,13 +83,14 @@ const (
 // emulation selects how the instruction is emulated. It is the one place that
 // decides whether it is.
 func (i *Inst) emulation() emulation {
-	if i.Prefix&PrefixLock != 0 {
-		return emuNone // #UD on all of these
+	if i.Enc != Legacy || i.Prefix&PrefixLock != 0 {
+		// LOCK raises #UD on all of these, REX2 on a CPU without APX.
+		return emuNone
 	}
-	switch {
-	case i.legacy(Map0):
+	switch i.Map {
+	case Map0:
 		return i.emulation0()
-	case i.legacy(Map0F):
+	case Map0F:
 		return i.emulation0F()
 	}
 	return emuNone
@@ -263,7 +264,7 @@ func (i *Inst) ifReg(e emulation) emulation {
 // threads at once.
 func (i *Inst) Emulate(addr uint64, r *Regs, m Memory) error {
 	e := i.emulation()
-	if e == emuNone || i.reg|i.base|i.index >= 16 {
+	if e == emuNone {
 		return ErrCannotEmulate
 	}
 	next := addr + uint64(i.Len)

@@ -61,22 +61,17 @@ func relocateBranch(dst []byte, i *Inst, from, to uint64) (int, error) {
 		n = copy(dst, i.raw[:i.immOff])
 	case i.Class() == ClassLoop:
 		// loop 1f; jmp 2f; 1: jmp target; 2:
-		n = copy(dst, i.raw[:i.immOff])
-		n += copy(dst[n:], []byte{2, 0xeb, 5, 0xe9})
+		// Of the prefixes only the address size counts.
+		if i.Prefix&PrefixAddrSize != 0 {
+			dst[0], n = 0x67, 1
+		}
+		n += copy(dst[n:], []byte{op, 2, jmp8Op, JmpLen, JmpOp})
 	case i.Class() == ClassCondJump:
-		n = copy(dst, []byte{0x0f, op + 0x10})
+		dst[0], dst[1], n = 0x0f, op+0x10, 2
 	default:
-		dst[0], n = 0xe9, 1
+		dst[0], n = JmpOp, 1
 	}
 	disp := target - (to + uint64(n) + 4)
-	if i.immLen == 2 { // xbegin with the operand size prefix
-		if disp != uint64(int64(int16(disp))) {
-			return 0, relocateError(i, from, to, ErrOutOfReach)
-		}
-		disp += 2 // it is two bytes shorter
-		dst[n], dst[n+1] = byte(disp), byte(disp>>8)
-		return n + 2, nil
-	}
 	if !fits32(disp) {
 		return 0, relocateError(i, from, to, ErrOutOfReach)
 	}
