@@ -13,12 +13,18 @@ import (
 // HubOptions sizes a Hub. The zero value of each field stands for its default.
 type HubOptions struct {
 	// RingBytes is the size of each vCPU's ring, rounded up to a power of two;
-	// default 1 MiB. A record that is larger than the ring is always lost.
+	// default 1 MiB. A record of more than half of it can be lost in an empty ring.
 	RingBytes int
 	// Window bounds how long the hub holds events back to keep them in order
 	// while a vCPU's thread is stopped in the middle of making one; default
 	// 10 ms. Otherwise nothing is held back.
 	Window time.Duration
+	// Coalesce bounds how often a vCPU's thread pays for waking the hub's
+	// goroutine, several microseconds each: once awake, the hub asks to be
+	// woken again only after so long without an event, and looks at the rings
+	// when it is over. Events reach subscribers later by at most this; default
+	// 1 ms, negative for none.
+	Coalesce time.Duration
 	// Clock returns monotonic nanoseconds; default CLOCK_MONOTONIC of the
 	// host. It is called on the vCPUs' threads.
 	Clock func() int64
@@ -27,14 +33,15 @@ type HubOptions struct {
 // Hub takes events out of the vCPUs' rings in the order of their times and
 // hands them to subscribers. One goroutine does all of it; Close ends it.
 type Hub struct {
-	clock  func() int64
-	window time.Duration
-	prods  []*producer
+	clock    func() int64
+	window   time.Duration
+	coalesce time.Duration
+	prods    []*producer
 
-	sleeping atomic.Bool   // the goroutine waits, or is about to
-	wake     chan struct{} // capacity 1
-	closing  atomic.Bool   // nothing is stored any more
-	done     chan struct{} // the goroutine has ended
+	nap     atomic.Uint32 // what the goroutine waits for, or is about to
+	wake    chan struct{} // capacity 1
+	closing atomic.Bool   // nothing is stored any more
+	done    chan struct{} // the goroutine has ended
 
 	mu        sync.Mutex // guards all below
 	sources   map[uint32]*Source
@@ -49,6 +56,14 @@ type Hub struct {
 	arena     []byte // payloads are cut off its front
 }
 
+// What the hub's goroutine waits for. Whoever ends a wait sets awake first, so
+// that it is ended once.
+const (
+	awake   = iota
+	resting // for the time to go by, or a ring to be half full
+	asleep  // for any event
+)
+
 // producer is one vCPU's side: its ring and the buffer in which its events are
 // made.
 type producer struct {
@@ -58,17 +73,26 @@ type producer struct {
 
 // NewHub returns a running hub for the given number of vCPUs.
 func NewHub(cpus int, opt HubOptions) *Hub {
+	h := newHub(cpus, opt)
+	go h.run()
+	return h
+}
+
+func newHub(cpus int, opt HubOptions) *Hub {
 	if opt.RingBytes <= 0 {
 		opt.RingBytes = 1 << 20
 	}
 	if opt.Window <= 0 {
 		opt.Window = 10 * time.Millisecond
 	}
+	if opt.Coalesce == 0 {
+		opt.Coalesce = time.Millisecond
+	}
 	if opt.Clock == nil {
 		opt.Clock = monotonic()
 	}
 	h := &Hub{
-		clock: opt.Clock, window: opt.Window,
+		clock: opt.Clock, window: opt.Window, coalesce: opt.Coalesce,
 		wake: make(chan struct{}, 1), done: make(chan struct{}),
 		sources: make(map[uint32]*Source), gone: make([]Counts, cpus),
 	}
@@ -76,7 +100,6 @@ func NewHub(cpus int, opt HubOptions) *Hub {
 	for range cpus {
 		h.prods = append(h.prods, &producer{ring: ring{buf: make([]byte, size)}, buf: make([]byte, maxRecord+8)})
 	}
-	go h.run()
 	return h
 }
 
@@ -154,7 +177,7 @@ func (h *Hub) Counts() HubCounts {
 // final counts. It may be called again.
 func (h *Hub) Close() HubCounts {
 	h.closing.Store(true)
-	h.notify()
+	h.kick()
 	<-h.done
 	return h.Counts()
 }
@@ -169,20 +192,21 @@ func (h *Hub) begin(cpu int) *producer {
 
 func (h *Hub) end(p *producer) {
 	p.busy.Store(false)
-	// The hub sets sleeping before it looks at the rings for the last time, and
-	// the ring was changed before sleeping is read: one of the two sees the
-	// other (Go's atomics are sequentially consistent).
-	if h.sleeping.Load() {
-		h.notify()
+	// The hub sets nap before it looks at the rings for the last time, and the
+	// ring was changed before nap is read: one of the two sees the other (Go's
+	// atomics are sequentially consistent).
+	if nap := h.nap.Load(); nap == asleep || nap == resting && p.full() {
+		if h.nap.CompareAndSwap(nap, awake) {
+			h.kick()
+		}
 	}
 }
 
-// notify wakes the hub's goroutine. It never blocks.
-func (h *Hub) notify() {
-	if h.sleeping.CompareAndSwap(true, false) {
-		select {
-		case h.wake <- struct{}{}:
-		default:
-		}
+// kick ends whatever the hub's goroutine waits for, now or next. It never
+// blocks.
+func (h *Hub) kick() {
+	select {
+	case h.wake <- struct{}{}:
+	default:
 	}
 }

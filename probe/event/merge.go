@@ -8,6 +8,7 @@ import (
 type cursor struct {
 	pos, end uint64 // what is left: from pos up to end
 	idle     bool   // the ring was not busy when end was read
+	quiet    bool   // it was not busy at some time after closing was set
 	next     entry  // at pos, when pos < end
 }
 
@@ -31,12 +32,32 @@ func (h *Hub) run() {
 	var since time.Time // since when events have been held
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
+	wait := func(d time.Duration) {
+		timer.Reset(d)
+		select {
+		case <-h.wake:
+		case <-timer.C:
+		}
+	}
 	for {
+		seq := h.seq
 		out := h.pass(cursors, !since.IsZero() && time.Since(since) >= h.window)
 		if out == later {
 			continue
 		}
 		closing := h.closing.Load()
+		if closing && h.quiet(cursors) {
+			break
+		}
+		if h.seq != seq && !closing && h.coalesce > 0 {
+			since = time.Time{}
+			h.nap.Store(resting)
+			if !h.full() {
+				wait(h.coalesce)
+			}
+			h.nap.Store(awake)
+			continue
+		}
 		timeout := time.Hour // only a held event has a deadline
 		if out != held {
 			since = time.Time{}
@@ -46,18 +67,11 @@ func (h *Hub) run() {
 			}
 			timeout = max(0, h.window-time.Since(since))
 		}
-		h.sleeping.Store(true)
+		h.nap.Store(asleep)
 		if !h.news(cursors) && closing == h.closing.Load() {
-			if closing && h.quiet() {
-				break
-			}
-			timer.Reset(timeout)
-			select {
-			case <-h.wake:
-			case <-timer.C:
-			}
+			wait(timeout)
 		}
-		h.sleeping.Store(false)
+		h.nap.Store(awake)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -78,15 +92,27 @@ func (h *Hub) news(cursors []cursor) bool {
 	return false
 }
 
-// quiet reports whether no event is being made. With closing set before, no
-// event is stored after that.
-func (h *Hub) quiet() bool {
+// full reports whether a ring is.
+func (h *Hub) full() bool {
 	for _, p := range h.prods {
-		if p.busy.Load() || p.head.Load() != p.tail.Load() {
-			return false
+		if p.full() {
+			return true
 		}
 	}
-	return true
+	return false
+}
+
+// quiet reports whether nothing is stored any more and all has been handed on.
+// closing was set before: an event that begins after a ring was seen idle is
+// lost, so each ring has to be seen so only once.
+func (h *Hub) quiet(cursors []cursor) bool {
+	all := true
+	for i, p := range h.prods {
+		c := &cursors[i]
+		c.quiet = c.quiet || !p.busy.Load()
+		all = all && c.quiet && p.head.Load() == p.tail.Load()
+	}
+	return all
 }
 
 // pass hands on, in the order of their times, the events whose turn it surely
@@ -180,7 +206,8 @@ func (h *Hub) handOn(i int, c *cursor) {
 
 // copy returns a copy of rec that is never written again.
 func (h *Hub) copy(rec []byte) []byte {
-	const chunk = 64 << 10
+	// Small, because one event that a slow reader holds keeps the whole chunk.
+	const chunk = 4 << 10
 	if len(rec) > len(h.arena) {
 		h.arena = make([]byte, max(chunk, len(rec)))
 	}

@@ -92,7 +92,7 @@ func (p *parser) place() error {
 		text = text[:i]
 	}
 	symbol, offset, ok := splitOffset(text)
-	if !ok || offset < 0 || offset > math.MaxUint32 || symbol == "" {
+	if _, number := parseUint(symbol); !ok || offset < 0 || offset > math.MaxUint32 || symbol == "" || number {
 		return p.fail(1, 0, CodeBadProbeAddr)
 	}
 	p.def.Place.Symbol, p.def.Place.Offset = symbol, uint64(offset)

@@ -81,3 +81,6 @@ func (r *ring) peek(pos uint64) entry {
 
 // release gives the room of everything before next back to the producer.
 func (r *ring) release(next uint64) { r.tail.Store(next) }
+
+// full reports whether the consumer had better hurry.
+func (r *ring) full() bool { return r.head.Load()-r.tail.Load() > uint64(len(r.buf))/2 }

@@ -100,7 +100,7 @@ func (s *Source) Close() {
 	s.hub.mu.Lock()
 	s.hub.closed = append(s.hub.closed, s)
 	s.hub.mu.Unlock()
-	s.hub.notify()
+	s.hub.kick()
 }
 
 // String names the source for logs.

@@ -1,0 +1,375 @@
+package event
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/guestprobe/guestprobe/probe"
+)
+
+// testSource returns a source whose events are made without an engine.
+func testSource(t testing.TB, h *Hub, name string) *Source {
+	return h.Source(compile(t, "p:"+name+" vfs_read %di", Options{}), nil)
+}
+
+// emit makes an event of n bytes on a vCPU.
+func emit(s *Source, cpu, n int) bool {
+	p := s.hub.begin(cpu)
+	return s.finish(p, cpu, s.hub.clock(), n)
+}
+
+func sum(c Counts) uint64 { return c.Stored + c.Lost }
+
+// read reads all events up to the end of sub.
+func read(t testing.TB, sub *Subscription) (all []Event) {
+	for {
+		e, err := sub.Next(context.Background())
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		if err != nil {
+			t.Error(err)
+			return all
+		}
+		all = append(all, e)
+	}
+}
+
+// TestOrder has four vCPUs emit at the same time and wants the events in the
+// order of their times, none missing.
+func TestOrder(t *testing.T) {
+	const cpus, each = 4, 5000
+	for _, coalesce := range []time.Duration{-1, 0} {
+		h := NewHub(cpus, HubOptions{Window: time.Hour, Coalesce: coalesce})
+		src := testSource(t, h, "e")
+		sub := h.Subscribe(nil, Queue{Events: cpus * each})
+		var wg sync.WaitGroup
+		for cpu := range cpus {
+			wg.Go(func() {
+				for range each {
+					if !emit(src, cpu, 64) {
+						t.Error("lost with room for all")
+						return
+					}
+				}
+			})
+		}
+		wg.Wait()
+		counts := h.Close()
+		all := read(t, sub)
+		if len(all) != cpus*each || counts.Total() != (Counts{Stored: cpus * each}) || counts.Reordered != 0 {
+			t.Errorf("coalesce %v: %d events, counts %+v", coalesce, len(all), counts)
+		}
+		for i := 1; i < len(all); i++ {
+			if all[i].Time < all[i-1].Time || all[i].Seq != all[i-1].Seq+1 {
+				t.Fatalf("event %d: time %d, seq %d after %d, %d", i, all[i].Time, all[i].Seq, all[i-1].Time, all[i-1].Seq)
+			}
+		}
+	}
+}
+
+// TestAccounting floods small rings and small queues from several vCPUs, with
+// subscribers that come, read slowly and go, and closes in the middle. Every
+// event must be in exactly one count.
+func TestAccounting(t *testing.T) {
+	const cpus, each = 3, 20000
+	h := NewHub(cpus, HubOptions{RingBytes: 4096, Coalesce: -1})
+	sources := []*Source{testSource(t, h, "a"), testSource(t, h, "b")}
+	onlyB := func(e Event) bool { return e.Source == sources[1] }
+	allSub := h.Subscribe(nil, Queue{Events: 8})
+	bSub := h.Subscribe(onlyB, Queue{Bytes: 512})
+
+	var emitted [2][cpus]atomic.Uint64
+	var producers, readers sync.WaitGroup
+	half := make(chan struct{})
+	for cpu := range cpus {
+		producers.Go(func() {
+			for i := range each {
+				which := (i + cpu) % 2
+				emitted[which][cpu].Add(1)
+				emit(sources[which], cpu, i%200)
+				if cpu == 0 && i == each/2 {
+					close(half)
+				}
+			}
+		})
+	}
+	got := make([]uint64, 2)
+	for i, sub := range []*Subscription{allSub, bSub} {
+		readers.Go(func() {
+			lost := uint64(0)
+			for _, e := range read(t, sub) {
+				got[i]++
+				lost += e.Lost
+				if i == 1 && e.Source != sources[1] {
+					t.Error("filter let something else through")
+				}
+			}
+			if c := sub.Counts(); lost > c.Lost {
+				t.Errorf("events announce %d lost, counts say %d", lost, c.Lost)
+			}
+		})
+	}
+	// A reader that goes away with a full queue.
+	brief := h.Subscribe(nil, Queue{Events: 1})
+	<-half
+	c := brief.Close()
+	if c.Pending != 0 || c.Delivered != 0 || c != brief.Close() {
+		t.Errorf("closed subscription: %+v, then %+v", c, brief.Close())
+	}
+	counts := h.Close()
+	readers.Wait()
+	producers.Wait()
+
+	for i, s := range sources {
+		for cpu := range cpus {
+			if n, want := sum(s.CPUCounts(cpu)), emitted[i][cpu].Load(); n != want {
+				t.Errorf("source %d, cpu %d: stored + lost = %d, emitted %d", i, cpu, n, want)
+			}
+		}
+	}
+	final := h.Counts()
+	if counts.Total().Stored != final.Total().Stored {
+		t.Errorf("stored after Close: %d, then %d", counts.Total().Stored, final.Total().Stored)
+	}
+	if n := final.Total(); n.Lost == 0 || n.Stored == 0 || n.Stored != sources[0].Counts().Stored+sources[1].Counts().Stored {
+		t.Errorf("totals %+v, sources %+v and %+v", n, sources[0].Counts(), sources[1].Counts())
+	}
+	for i, want := range []uint64{final.Total().Stored, sources[1].Counts().Stored} {
+		c := []*Subscription{allSub, bSub}[i].Counts()
+		if c.Delivered != got[i] || c.Pending != 0 || c.Delivered+c.Lost != want {
+			t.Errorf("subscription %d: %+v, read %d, stored %d", i, c, got[i], want)
+		}
+	}
+}
+
+// TestCloseIsTheEnd wants Close to hand on everything that was stored, while
+// producers go on.
+func TestCloseIsTheEnd(t *testing.T) {
+	for range 50 {
+		h := NewHub(2, HubOptions{})
+		src := testSource(t, h, "e")
+		sub := h.Subscribe(nil, Queue{Events: 1 << 20})
+		stop := make(chan struct{})
+		var wg sync.WaitGroup
+		for cpu := range 2 {
+			wg.Go(func() {
+				for {
+					emit(src, cpu, 16)
+					select {
+					case <-stop:
+						return
+					default:
+					}
+				}
+			})
+		}
+		stored := h.Close().Total().Stored
+		n := uint64(len(read(t, sub)))
+		close(stop)
+		wg.Wait()
+		if n != stored || src.Counts().Stored != stored {
+			t.Fatalf("delivered %d, stored %d at Close, %d in the end", n, stored, src.Counts().Stored)
+		}
+		if emit(src, 0, 16) {
+			t.Fatal("stored after Close")
+		}
+	}
+}
+
+func TestSubscribeOnClosedHub(t *testing.T) {
+	h := NewHub(1, HubOptions{})
+	h.Close()
+	if c := h.Close(); c.Total() != (Counts{}) {
+		t.Errorf("second Close: %+v", c)
+	}
+	sub := h.Subscribe(nil, Queue{})
+	if _, err := sub.Next(context.Background()); !errors.Is(err, io.EOF) {
+		t.Errorf("Next: %v, want EOF", err)
+	}
+}
+
+func TestNextContext(t *testing.T) {
+	h := NewHub(1, HubOptions{})
+	defer h.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := h.Subscribe(nil, Queue{}).Next(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("Next: %v, want canceled", err)
+	}
+}
+
+// TestSubscribeFromNow wants nothing of what was stored before.
+func TestSubscribeFromNow(t *testing.T) {
+	h := newHub(2, HubOptions{}) // not running: everything stays in the rings
+	src := testSource(t, h, "e")
+	old := h.Subscribe(nil, Queue{})
+	emit(src, 0, 1)
+	emit(src, 1, 2)
+	fresh := h.Subscribe(nil, Queue{})
+	emit(src, 0, 3)
+	go h.run()
+	h.Close()
+	if n := len(read(t, old)); n != 3 {
+		t.Errorf("old subscription: %d events, want 3", n)
+	}
+	if all := read(t, fresh); len(all) != 1 || len(all[0].Data) != 3 {
+		t.Errorf("fresh subscription: %+v, want the third event", all)
+	}
+}
+
+// TestHeld makes the events of one vCPU wait for one that is being made on
+// another, and lets the window end the wait.
+func TestHeld(t *testing.T) {
+	now := int64(0)
+	clock := func() int64 { now++; return now }
+	h := newHub(2, HubOptions{Clock: clock})
+	src := testSource(t, h, "e")
+	sub := h.Subscribe(nil, Queue{})
+	cursors := make([]cursor, 2)
+	pass := func(force bool, want outcome, times ...int64) {
+		t.Helper()
+		if out := h.pass(cursors, force); out != want {
+			t.Errorf("outcome %v, want %v", out, want)
+		}
+		for _, w := range times {
+			if e, ok, _ := sub.TryNext(); !ok || e.Time != w {
+				t.Errorf("got event %v of time %d, want time %d", ok, e.Time, w)
+			}
+		}
+		if e, ok, _ := sub.TryNext(); ok {
+			t.Errorf("unexpected event of time %d", e.Time)
+		}
+	}
+	pass(false, drained) // the clock is at 1
+
+	p := h.begin(1)
+	early := h.clock() // 2
+	emit(src, 0, 8)    // 3
+	pass(false, held)
+	src.finish(p, 1, early, 8)
+	pass(false, drained, 2, 3)
+
+	p = h.begin(1)
+	late := h.clock() // 6
+	emit(src, 0, 8)   // 7
+	pass(true, drained, 7)
+	src.finish(p, 1, late, 8)
+	pass(false, drained, 6)
+	if h.reordered != 1 {
+		t.Errorf("reordered %d, want 1", h.reordered)
+	}
+
+	// An event younger than the pass may have one before it on another vCPU.
+	h.clock = func() int64 { return 0 }
+	src.finish(h.begin(0), 0, 50, 8)
+	pass(false, later)
+	h.clock = clock
+	now = 100
+	pass(false, drained, 50)
+}
+
+// TestWindow wants an event although another vCPU's thread never finishes its
+// own, and Close to wait for it.
+func TestWindow(t *testing.T) {
+	h := NewHub(2, HubOptions{Window: time.Nanosecond})
+	src := testSource(t, h, "e")
+	sub := h.Subscribe(nil, Queue{})
+	p := h.begin(1)
+	time := h.clock()
+	emit(src, 0, 8)
+	if e, err := sub.Next(context.Background()); err != nil || e.CPU != 0 {
+		t.Fatalf("got %+v, %v", e, err)
+	}
+	src.finish(p, 1, time, 8)
+	if e, err := sub.Next(context.Background()); err != nil || e.CPU != 1 {
+		t.Fatalf("got %+v, %v", e, err)
+	}
+	if c := h.Close(); c.Reordered != 1 {
+		t.Errorf("reordered %d, want 1", c.Reordered)
+	}
+}
+
+// TestSourceClose wants a closed source to keep its counts and to leave the
+// hub when its last event has been handed on.
+func TestSourceClose(t *testing.T) {
+	h := newHub(1, HubOptions{})
+	a, b := testSource(t, h, "a"), testSource(t, h, "b")
+	sub := h.Subscribe(nil, Queue{})
+	emit(a, 0, 8)
+	emit(b, 0, 8)
+	a.Close()
+	a.Close()
+	if emit(a, 0, 8) {
+		t.Error("a closed source stored")
+	}
+	go h.run()
+	if e, err := sub.Next(context.Background()); err != nil || e.Source != a || !strings.HasPrefix(e.Source.String(), "kprobes/a#") {
+		t.Fatalf("got %+v, %v", e, err)
+	}
+	c := h.Close()
+	if len(h.sources) != 1 || h.sources[b.id] != b || len(h.closed) != 0 {
+		t.Errorf("sources %v, closed %v: want b only", h.sources, h.closed)
+	}
+	if c.Total() != (Counts{Stored: 2, Lost: 1}) || a.Counts() != (Counts{Stored: 1, Lost: 1}) {
+		t.Errorf("hub %+v, source %+v", c.Total(), a.Counts())
+	}
+}
+
+// TestQueueMemory reads in step with the writer for long and wants the queue
+// not to grow.
+func TestQueueMemory(t *testing.T) {
+	s := &Subscription{hub: newHub(0, HubOptions{}), limit: Queue{Events: 16, Bytes: 1000}, ready: make(chan struct{}, 1)}
+	for i := range uint64(5000) {
+		s.push(Event{Seq: i, Data: make([]byte, 10)})
+		if i >= 8 {
+			if e, ok, _ := s.TryNext(); !ok || e.Seq != i-8 {
+				t.Fatalf("event %d: got %d", i-8, e.Seq)
+			}
+		}
+	}
+	if cap(s.queue) > 64 {
+		t.Errorf("a queue of 9 events has room for %d", cap(s.queue))
+	}
+	for i := range 100 {
+		s.push(Event{Seq: uint64(i), Data: make([]byte, 300)})
+	}
+	if c := s.Counts(); c.Pending != 11 || c.Lost != 97 {
+		t.Errorf("byte limit: %+v, want 8+3 pending and 97 lost", c)
+	}
+	s.TryNext()
+	s.push(Event{})
+	for range 10 {
+		if e, _, _ := s.TryNext(); e.Lost != 0 {
+			t.Errorf("event %d: %d lost before it, want 0", e.Seq, e.Lost)
+		}
+	}
+	if e, _, _ := s.TryNext(); e.Lost != 97 {
+		t.Errorf("%d lost before the event behind the gap, want 97", e.Lost)
+	}
+}
+
+// TestEmitAllocates nothing: capture, clock, ring and wake-up together.
+func TestEmitAllocates(t *testing.T) {
+	m, regs := readMachine(t, 1)
+	h := NewHub(1, HubOptions{Coalesce: -1})
+	src := h.Source(compile(t, readDef+" bad=+0(%bx):string a=+0(%sp):u8[4] c=$comm", Options{Profile: idle{}, Regs: true}), nil)
+	m.set(0x6000, []byte{1, 2, 3, 4})
+	allocs := -1.0
+	m.handle(t, func(c *probe.Context) {
+		allocs = testing.AllocsPerRun(1000, func() {
+			src.Emit(c)
+			src.EmitPost(c)
+		})
+	})
+	m.hit(0, regs)
+	if c := h.Close().Total(); allocs != 0 || sum(c) != 2*1001 {
+		t.Errorf("%v allocations per event, counts %+v", allocs, c)
+	}
+}
