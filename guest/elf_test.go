@@ -163,6 +163,20 @@ func TestParseELFLimits(t *testing.T) {
 		t.Errorf("overlapping names: %v", err)
 	}
 
+	// As many symbols as there may be, and one more; all but the first are empty.
+	for _, n := range []int{MaxImageSymbols, MaxImageSymbols + 1} {
+		b = soundELF().build()
+		size := len(b)
+		e = soundELF()
+		e.edit = func(_ *elf.Header64, _ []elf.Prog64, s []elf.Section64) {
+			s[6].Off, s[6].Size = uint64(size), uint64(n*symSize)
+		}
+		_, err := ParseELF(append(e.build(), make([]byte, n*symSize)...))
+		if want := "elf symbol table (section 6): 1048577 symbols, more than 1048576: strip local symbols (objcopy --discard-locals)"; n > MaxImageSymbols && errText(err) != want || n == MaxImageSymbols && err != nil {
+			t.Errorf("%d symbols: %v", n, err)
+		}
+	}
+
 	e = soundELF()
 	e.syms[0].name = strings.Repeat("x", maxSymbolName)
 	if _, err := ParseELF(e.build()); err != nil {

@@ -3,6 +3,7 @@ package guest
 import (
 	"bytes"
 	"crypto/sha256"
+	"debug/dwarf"
 	"debug/elf"
 	"errors"
 	"fmt"
@@ -130,7 +131,7 @@ func TestBlacklist(t *testing.T) {
 	table := []byte{0x01, 0x03, 0x10, 0x80, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0xf0, 0x0f, 0x10, 0x80, 0xff, 0xff, 0xff, 0xff}
 	copy(e.segs[1].data[0x80:], table)
 	e.sections[2].size = 0x80
-	e.sections = append(e.sections, testSection{blackTable, testKernel + 0x2080, 24, elf.SHF_ALLOC, 0})
+	e.sections = append(e.sections, testSection{blackTable, testKernel + 0x2080, 24, elf.SHF_ALLOC, 0}, testSection{".init.data", testKernel + 0x20a0, 0x20, elf.SHF_ALLOC, 0})
 	e.sections[3] = testSection{".bss", testKernel + 0x2100, 0x1000, elf.SHF_ALLOC | elf.SHF_WRITE, elf.SHT_NOBITS}
 	// .noinstr.text and .entry.text merged into .text: known by the symbols around.
 	e.syms = append(e.syms,
@@ -142,12 +143,21 @@ func TestBlacklist(t *testing.T) {
 		testSym{"trap.isra.0", testKernel + 0x940, 8, fn, 1},
 		testSym{"after.part.1", testKernel + 0x950, 8, fn, 1},
 	)
+	// A second list, known by the symbols around it: "sized" by its address.
+	copy(e.segs[1].data[0xa0:], []byte{0x00, 0x01, 0x10, 0x80, 0xff, 0xff, 0xff, 0xff})
+	e.syms = append(e.syms,
+		testSym{blackTableStart, testKernel + 0x20a0, 0, symInfo(elf.STB_GLOBAL, elf.STT_NOTYPE), 6},
+		testSym{blackTableEnd, testKernel + 0x20a8, 0, symInfo(elf.STB_GLOBAL, elf.STT_NOTYPE), 6})
 	img := mustParse(t, e)
 	tests := []struct {
 		off  GVA
 		want string
 	}{
 		{0, ""},
+		{0xff, ""},
+		{0x100, "listed in _kprobe_blacklist"},
+		{0x17f, "listed in _kprobe_blacklist"},
+		{0x180, ""},
 		{0x2ff, ""},
 		{0x300, "listed in _kprobe_blacklist"},
 		{0x30f, "listed in _kprobe_blacklist"},
@@ -166,7 +176,7 @@ func TestBlacklist(t *testing.T) {
 		{0x710, "part of trap, in section .kprobes.text"},
 		{0x717, "part of trap, in section .kprobes.text"},
 		{0x718, ""},
-		{0x700, ""}, // sized.cold
+		{0x700, "part of sized, listed in _kprobe_blacklist"},
 		{0x940, "part of trap, in section .kprobes.text"},
 		{0x950, ""},
 	}
@@ -174,6 +184,35 @@ func TestBlacklist(t *testing.T) {
 		if got := img.Blacklisted(testKernel + tt.off); got != tt.want {
 			t.Errorf("text+%#x: %q, want %q", tt.off, got, tt.want)
 		}
+	}
+}
+
+// dwarfELF is soundELF with one empty compile unit; its bytes are at the end of
+// the kernel's text segment.
+func dwarfELF() testELF {
+	e := soundELF()
+	unit := []byte{8, 0, 0, 0, 4, 0, 0, 0, 0, 0, 8, 1} // length, version 4, abbreviations at 0, 8-byte addresses, entry 1
+	abbrev := []byte{1, 0x11, 0, 0, 0, 0}              // 1: DW_TAG_compile_unit, no children, no attributes
+	copy(e.segs[0].data[0x1700:], unit)
+	copy(e.segs[0].data[0x1780:], abbrev)
+	e.sections = append(e.sections, testSection{".debug_info", 0, uint64(len(unit)), 0, 0}, testSection{".debug_abbrev", 0, uint64(len(abbrev)), 0, 0})
+	e.edit = func(_ *elf.Header64, p []elf.Prog64, s []elf.Section64) {
+		s[6].Off, s[7].Off = p[0].Off+0x1700, p[0].Off+0x1780
+	}
+	return e
+}
+
+func TestDWARF(t *testing.T) {
+	img := mustParse(t, dwarfELF())
+	d, err := img.DWARF()
+	if !img.HasDWARF() || err != nil {
+		t.Fatal(img.HasDWARF(), err)
+	}
+	if entry, err := d.Reader().Next(); err != nil || entry == nil || entry.Tag != dwarf.TagCompileUnit {
+		t.Errorf("first entry %+v, %v", entry, err)
+	}
+	if again, _ := img.DWARF(); again != d {
+		t.Error("read twice")
 	}
 }
 
@@ -195,5 +234,15 @@ func TestDWARFDamaged(t *testing.T) {
 	e.edit = func(_ *elf.Header64, p []elf.Prog64, s []elf.Section64) { s[6].Off, s[6].Size = p[0].Off, maxDWARF+1 }
 	if _, err := mustParse(t, e).DWARF(); err == nil {
 		t.Error("no error for a gigantic section")
+	}
+}
+
+func TestBlacklistTooLong(t *testing.T) {
+	e := soundELF()
+	e.segs[1].memsz = 32 << 20
+	e.segs[2].paddr = 64 << 20
+	e.sections[3] = testSection{blackTable, testKernel + 0x2100, 8*MaxImageSymbols + 8, elf.SHF_ALLOC, elf.SHT_NOBITS}
+	if _, err := ParseELF(e.build()); errText(err) != "elf _kprobe_blacklist: 1048577 entries, more than 1048576" {
+		t.Error(err)
 	}
 }

@@ -23,10 +23,18 @@ func TestLookup(t *testing.T) {
 		testSym{"number", 0x1234, 0, symInfo(elf.STB_GLOBAL, elf.STT_NOTYPE), -15}, // SHN_ABS
 		testSym{"undefined", testKernel, 0, symInfo(elf.STB_GLOBAL, elf.STT_FUNC), 0},
 		testSym{"file.c", 0, 0, symInfo(elf.STB_LOCAL, elf.STT_FILE), -15},
+		testSym{"common", testKernel, 8, symInfo(elf.STB_GLOBAL, elf.STT_OBJECT), -14},           // SHN_COMMON
+		testSym{"extended", testKernel + 0x2030, 8, symInfo(elf.STB_GLOBAL, elf.STT_OBJECT), -1}, // SHN_XINDEX
+		testSym{"thread_local", 0x10, 8, symInfo(elf.STB_GLOBAL, elf.STT_TLS), 3},
+		testSym{"untyped_data", testKernel + 0x2040, 8, symInfo(elf.STB_GLOBAL, elf.STT_NOTYPE), 3},
+		testSym{"in_debug_section", 0x10, 8, symInfo(elf.STB_LOCAL, elf.STT_NOTYPE), 6},
+		testSym{"", testKernel + 0x760, 4, symInfo(elf.STB_LOCAL, elf.STT_FUNC), 1},
+		testSym{"elsewhere", 0x5000, 4, symInfo(elf.STB_GLOBAL, elf.STT_FUNC), 1},
 		testSym{"huge", testKernel + 0x17f0, 1 << 63, symInfo(elf.STB_LOCAL, elf.STT_FUNC), 1},
 		testSym{"bad\xffname", testKernel + 0x740, 4, symInfo(elf.STB_LOCAL, elf.STT_FUNC), 1},
 		testSym{"ifunc", testKernel + 0x750, 4, symInfo(elf.STB_GLOBAL, elf.STT_GNU_IFUNC), 1},
 	)
+	e.sections = append(e.sections, testSection{".debug_line", 0, 0x20, 0, 0})
 	img := mustParse(t, e)
 	tests := []struct {
 		name string
@@ -47,6 +55,12 @@ func TestLookup(t *testing.T) {
 		{"huge", Symbol{"huge", testKernel + 0x17f0, 0x10, SymFunc, false, false, ".text"}, ""},
 		{"bad\uFFFDname", Symbol{"bad\uFFFDname", testKernel + 0x740, 4, SymFunc, false, false, ".text"}, ""},
 		{"ifunc", Symbol{"ifunc", testKernel + 0x750, 4, SymFunc, true, false, ".text"}, ""},
+		{"extended", Symbol{"extended", testKernel + 0x2030, 8, SymData, true, false, ".data"}, ""},
+		{"untyped_data", Symbol{"untyped_data", testKernel + 0x2040, 8, SymData, true, false, ".data"}, ""},
+		{"elsewhere", Symbol{"elsewhere", 0x5000, 4, SymFunc, true, false, ".text"}, ""},
+		{"common", Symbol{}, `look up "common": symbol not found`},
+		{"thread_local", Symbol{}, `look up "thread_local": symbol not found`},
+		{"in_debug_section", Symbol{}, `look up "in_debug_section": symbol not found`},
 		{"undefined", Symbol{}, `look up "undefined": symbol not found`},
 		{"file.c", Symbol{}, `look up "file.c": symbol not found`},
 		{"", Symbol{}, `look up "": symbol not found`},
@@ -62,6 +76,14 @@ func TestLookup(t *testing.T) {
 	var ae *AmbiguousSymbolError
 	if !errors.As(err, &ae) || cmp.Diff([]GVA{testKernel + 0x2020, testKernel + 0x2028}, ae.Addrs) != "" {
 		t.Errorf("vars: %v", err)
+	}
+}
+
+func TestSymbolSectionOutOfRange(t *testing.T) {
+	e := soundELF()
+	e.syms[3].shndx = 9
+	if _, err := ParseELF(e.build()); errText(err) != "elf symbol 4: it is in section 9 of 9" {
+		t.Error(err)
 	}
 }
 
