@@ -49,13 +49,13 @@ const (
 	ReasonFar         // changes CS
 	ReasonVendor      // 16-bit near branch, see VendorDependent
 	ReasonSegmentBase // branch through memory at FS or GS, whose base is not saved
-	ReasonLock        // a branch with LOCK: raises #UD
+	ReasonPrefix      // a branch, cli, sti, pushf or popf with LOCK or a repeat prefix that is reserved
 	ReasonAPX         // a branch with REX2: raises #UD, or uses registers that are not saved
 )
 
 var reasonNames = [...]string{
 	"", "undecodable", "trap_insn", "emulation_prefix", "masks_exceptions", "unsupported_insn",
-	"far_transfer", "vendor_dependent", "segment_base", "lock_prefix", "apx",
+	"far_transfer", "vendor_dependent", "segment_base", "reserved_prefix", "apx",
 }
 
 // String returns the stable, machine-readable name; "" for ReasonNone.
@@ -143,8 +143,8 @@ func (i *Inst) unmovable() Reason {
 	switch {
 	case i.Enc == REX2:
 		return ReasonAPX
-	case i.Prefix&PrefixLock != 0:
-		return ReasonLock
+	case i.Prefix&PrefixLock != 0, i.reserved():
+		return ReasonPrefix
 	case i.VendorDependent():
 		return ReasonVendor
 	case i.Segment != SegNone:

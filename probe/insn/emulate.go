@@ -99,11 +99,11 @@ func (i *Inst) emulation() emulation {
 // emulation0 is for the one-byte map.
 func (i *Inst) emulation0() emulation {
 	op := i.Opcode
-	if i.VendorDependent() {
+	if i.reserved() || i.VendorDependent() {
 		return emuNone
 	}
-	switch c := i.Class(); c {
-	case ClassNop: // F3: pause
+	switch i.Class() {
+	case ClassNop: // with F3: pause
 		return emuNop
 	case ClassJump:
 		return emuJump
@@ -116,13 +116,13 @@ func (i *Inst) emulation0() emulation {
 	case ClassRet:
 		return emuRet
 	case ClassJumpInd, ClassCallInd:
-		if i.Mod() == 3 {
+		switch {
+		case i.Mod() == 3:
 			return emuBranchReg
+		case i.Segment == SegNone:
+			return emuBranchMem
 		}
-		if i.Segment != SegNone {
-			return emuNone
-		}
-		return emuBranchMem
+		return emuNone
 	case ClassInterruptFlag:
 		switch op {
 		case 0x9c:
@@ -135,9 +135,6 @@ func (i *Inst) emulation0() emulation {
 		return emuSti
 	case ClassOther:
 	default:
-		return emuNone
-	}
-	if i.Prefix&(PrefixRep|PrefixRepNE) != 0 {
 		return emuNone
 	}
 	if op < 0x40 {
@@ -216,13 +213,10 @@ func (i *Inst) emulation0F() emulation {
 	switch c := i.Class(); {
 	case c == ClassNop:
 		return emuNop
-	case i.VendorDependent():
+	case i.reserved(), i.VendorDependent():
 		return emuNone
 	case c == ClassCondJump:
 		return emuJcc
-	}
-	if i.Prefix&(PrefixRep|PrefixRepNE) != 0 {
-		return emuNone // another instruction, such as popcnt
 	}
 	switch op >> 4 {
 	case 0x4:
@@ -239,6 +233,23 @@ func (i *Inst) emulation0F() emulation {
 		}
 	}
 	return emuNone
+}
+
+// reserved reports whether a repeat prefix stands where the manuals call its
+// effect unpredictable (SDM Vol. 2, 2.1.1; APM Vol. 3, 1.2.6). It does have
+// one: on AMD family 19h the prefix, not the opcode, decides whether loope and
+// loopne want ZF set. F2 before a near branch is bnd, which does nothing
+// without MPX; F3 before ret is the idiom of older AMD optimization guides;
+// pause is F3 90. In the 0F map the prefix selects another instruction, such
+// as popcnt.
+func (i *Inst) reserved() bool {
+	switch i.Class() {
+	case ClassNop, ClassRet:
+		return false
+	case ClassJump, ClassCondJump, ClassCall, ClassJumpInd, ClassCallInd:
+		return i.Prefix&PrefixRep != 0
+	}
+	return i.Prefix&(PrefixRep|PrefixRepNE) != 0
 }
 
 // ifReg returns e when the ModRM operand is a register.

@@ -12,7 +12,7 @@ import (
 
 var (
 	nativeSeed  = flag.Uint64("native.seed", 1, "seed of TestNative")
-	nativeCases = flag.Int("native.cases", 60_000, "number of random cases of TestNative")
+	nativeCases = flag.Int("native.cases", 30_000, "number of random cases of TestNative")
 )
 
 // arena is the emulator's copy of the memory at base.
@@ -128,7 +128,7 @@ func TestNative(t *testing.T) {
 		}
 	}
 	t.Logf("%d forms", len(seen))
-	if *nativeCases >= 60_000 && len(seen) < 5000 {
+	if *nativeCases >= 30_000 && len(seen) < 2000 {
 		t.Errorf("only %d forms were run", len(seen))
 	}
 }
