@@ -95,6 +95,23 @@ func (e *Engine) Stepping(cpu int) bool { return e.cpus[cpu].step.active }
 // called from any thread.
 func (e *Engine) InSlot(addr guest.GVA) bool { return e.slots.slab(addr) != nil }
 
+// SlotOf returns the address of a slot that p's instruction runs in, and false
+// when it never runs in one or p is not registered.
+func (e *Engine) SlotOf(p *Kprobe) (guest.GVA, bool) {
+	e.view.RLock()
+	defer e.view.RUnlock()
+	r := e.registered(p)
+	if r == nil {
+		return 0, false
+	}
+	for _, sl := range []*slot{r.site.stepped.Load(), r.site.boosted.Load()} {
+		if sl != nil {
+			return sl.addr, true
+		}
+	}
+	return 0, false
+}
+
 // Home returns the address in the guest's own text that a RIP inside a slot
 // stands for: for stack traces and for the saved RIP of a task that was
 // preempted there. Other addresses are returned as they are. It may be called

@@ -1,0 +1,286 @@
+package probetest
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe"
+)
+
+// FakeOptions says what kind of guest a Fake is.
+type FakeOptions struct {
+	CPUs  int          // number of vCPUs; 0 = 1
+	Image *guest.Image // nil: the suite's (Image)
+
+	// TickEvery delivers the timer interrupt after every so many instructions
+	// that a vCPU has executed, as soon as IF allows; 0 = never.
+	TickEvery int
+
+	// Probe is handed to probe.New.
+	Probe probe.Options
+}
+
+// Fake is a guest in plain Go: virtual memory, vCPUs that interpret the
+// instructions which the suite's image is made of, traps, exceptions and
+// interrupts through the image's vectors. It implements probe.Target with all
+// its extras, and Harness.
+//
+// Each vCPU is a goroutine on a thread of its own, which runs one Call at a time.
+type Fake struct {
+	img    *guest.Image
+	mem    *memory
+	cpus   []*vcpu
+	engine *probe.Engine
+	tick   int
+
+	// A vCPU that executes holds gate for reading and lets go of it between
+	// two instructions when stopping is not 0.
+	gate     sync.RWMutex
+	stopping atomic.Int32
+	stops    sync.Mutex // one stopper at a time
+
+	bus sync.Mutex // locked instructions
+
+	allocMu sync.Mutex // guards the rest
+	exec    [2]guest.GVA
+	execEnd [2]guest.GVA
+}
+
+// Layout of what the image leaves free. Between any two regions is a hole.
+const (
+	stackBase   = guest.GVA(0x7000_0000)
+	stackStride = 0x10_0000
+	stackSize   = 64 << 10
+
+	kernelExec = guest.GVA(0xffff_ffff_8200_0000)
+	userExec   = guest.GVA(0x0200_0000)
+	execSize   = 8 << 20
+
+	// stopAddr is where a called function returns to. Nothing is mapped there.
+	stopAddr = 0x7fff_0000
+)
+
+// NewFake boots a fake guest and puts an engine on it.
+func NewFake(o FakeOptions) (*Fake, error) {
+	if o.CPUs == 0 {
+		o.CPUs = 1
+	}
+	if o.Image == nil {
+		o.Image = Image()
+	}
+	f := &Fake{mem: newMemory(), tick: o.TickEvery}
+	for i := range o.CPUs {
+		// Stacks are user memory, so that CPL3 code can use them, too.
+		f.mem.add(&region{base: stackBase + guest.GVA(i*stackStride), data: make([]byte, stackSize), write: true, user: true})
+		f.cpus = append(f.cpus, newVCPU(f, i))
+	}
+	f.load(o.Image)
+	po := o.Probe
+	if po.Ways == nil {
+		po.Ways = func(bool) probe.Ways { return probe.Ways{InPlace: true} }
+	}
+	e, err := probe.New(f, po)
+	if err != nil {
+		return nil, err
+	}
+	f.engine = e
+	for _, v := range f.cpus {
+		go v.serve()
+	}
+	return f, nil
+}
+
+// load replaces the guest's memory by what img says, and forgets the engine's.
+func (f *Fake) load(img *guest.Image) {
+	m := newMemory()
+	for _, r := range *f.mem.regions.Load() {
+		if r.base >= stackBase && r.base < stopAddr {
+			clear(r.data)
+			m.add(r)
+		}
+	}
+	for _, s := range img.Segments {
+		data := make([]byte, s.MemSize)
+		copy(data, s.Data)
+		m.add(&region{base: s.VAddr, data: data, write: s.W, exec: s.X, user: s.User})
+	}
+	f.mem, f.img = m, img
+	f.exec = [2]guest.GVA{kernelExec, userExec}
+	f.execEnd = [2]guest.GVA{kernelExec + execSize, userExec + execSize}
+}
+
+// Reset gives the guest another image, or the same again, and tells the engine.
+// No Call may be under way.
+func (f *Fake) Reset(img *guest.Image) error {
+	err := f.Stop(func(probe.World) error {
+		f.load(img)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return f.engine.Reloaded()
+}
+
+// Close takes all probes off and ends the vCPUs.
+func (f *Fake) Close() error {
+	err := f.engine.Close()
+	for _, v := range f.cpus {
+		close(v.calls)
+		<-v.done
+	}
+	return err
+}
+
+// Engine returns the engine on the guest.
+func (f *Fake) Engine() *probe.Engine { return f.engine }
+
+// NumCPU implements probe.Target.
+func (f *Fake) NumCPU() int { return len(f.cpus) }
+
+// Symbols implements probe.Target.
+func (f *Fake) Symbols() probe.Symbols { return f.img }
+
+// ReadMemory implements probe.Target.
+func (f *Fake) ReadMemory(_ guest.GPA, addr guest.GVA, p []byte) error {
+	return f.mem.read(addr, p, mode{})
+}
+
+// WriteMemory implements probe.Target.
+func (f *Fake) WriteMemory(_ guest.GPA, addr guest.GVA, p []byte) error {
+	return f.mem.write(addr, p, mode{})
+}
+
+// ReadUser implements probe.UserMemory.
+func (f *Fake) ReadUser(_ guest.GPA, addr guest.GVA, p []byte) error {
+	return f.mem.read(addr, p, mode{user: true})
+}
+
+// WriteUser implements probe.UserMemory.
+func (f *Fake) WriteUser(_ guest.GPA, addr guest.GVA, p []byte) error {
+	return f.mem.write(addr, p, mode{user: true})
+}
+
+// AllocExec implements probe.Target.
+func (f *Fake) AllocExec(near guest.GVA, size int) (guest.GVA, error) {
+	f.allocMu.Lock()
+	defer f.allocMu.Unlock()
+	k := 0
+	if s, ok := f.img.Find(near); ok && s.User {
+		k = 1
+	}
+	base := f.exec[k]
+	if guest.GVA(size) > f.execEnd[k]-base {
+		return 0, errors.New("exec area is full")
+	}
+	for _, far := range []guest.GVA{base, base + guest.GVA(size)} {
+		if d := int64(far - near); d > 1<<31-4096 || d < -1<<31+4096 {
+			return 0, fmt.Errorf("exec area is out of reach of %v", near)
+		}
+	}
+	f.exec[k] += guest.GVA(size)
+	f.mem.add(&region{base: base, data: make([]byte, size), exec: true, user: k == 1, slots: true})
+	return base, nil
+}
+
+// WriteExec implements probe.Target.
+func (f *Fake) WriteExec(addr guest.GVA, p []byte) error {
+	b, err := f.mem.span(addr, len(p), mode{exec: true})
+	if err == nil {
+		copy(b, p)
+	}
+	return err
+}
+
+// OnVCPU implements probe.ThreadChecker.
+func (f *Fake) OnVCPU() bool {
+	tid := int64(unix.Gettid())
+	for _, v := range f.cpus {
+		if v.tid.Load() == tid {
+			return true
+		}
+	}
+	return false
+}
+
+// Stop implements probe.Target.
+func (f *Fake) Stop(do func(probe.World) error) error {
+	if f.OnVCPU() {
+		return probe.ErrInHandler
+	}
+	f.stops.Lock()
+	defer f.stops.Unlock()
+	f.stopping.Add(1)
+	f.gate.Lock()
+	defer f.gate.Unlock()
+	f.stopping.Add(-1)
+	return do(world{f})
+}
+
+// world is the fake while it is stopped.
+type world struct{ f *Fake }
+
+// PatchText implements probe.World.
+func (w world) PatchText(addr guest.GVA, old, new []byte) error {
+	return w.f.mem.patch(addr, old, new)
+}
+
+// CPU implements probe.World.
+func (w world) CPU(i int) probe.State { return w.f.cpus[i].state() }
+
+// CallGuest implements probe.GuestCaller.
+func (f *Fake) CallGuest(cpu int, addr guest.GVA, args []uint64) (uint64, error) {
+	v := f.cpus[cpu]
+	saved, halted, cpl := v.regs, v.halted, v.cpl
+	v.nest++
+	defer func() {
+		v.nest--
+		v.regs, v.halted, v.cpl = saved, halted, cpl
+	}()
+	return v.call(addr, (v.regs.RSP-256)&^15, 0, args)
+}
+
+// Call implements Harness.
+func (f *Fake) Call(cpu int, fn guest.GVA, args ...uint64) (uint64, error) {
+	c := call{fn: fn, args: args, reply: make(chan reply)}
+	f.cpus[cpu].calls <- c
+	r := <-c.reply
+	return r.value, r.err
+}
+
+// Symbol implements Harness.
+func (f *Fake) Symbol(name string) (guest.Symbol, error) { return f.img.Lookup(name) }
+
+// Read implements Harness.
+func (f *Fake) Read(addr guest.GVA, p []byte) error { return f.ReadMemory(0, addr, p) }
+
+// Write implements Harness.
+func (f *Fake) Write(addr guest.GVA, p []byte) error { return f.WriteMemory(0, addr, p) }
+
+// Can implements Harness: the fake can do everything.
+func (f *Fake) Can(Capability) bool { return true }
+
+// Poke changes any byte of guest memory, text included, as a misbehaving guest
+// would. No Call may be under way.
+func (f *Fake) Poke(addr guest.GVA, p []byte) error {
+	return f.Stop(func(probe.World) error { return f.mem.write(addr, p, mode{poke: true}) })
+}
+
+// load64 reads the variable name.
+func (f *Fake) load64(name string) uint64 {
+	s, err := f.img.Lookup(name)
+	if err != nil {
+		panic("BUG: " + err.Error())
+	}
+	var b [8]byte
+	if err := f.Read(s.Addr, b[:]); err != nil {
+		panic("BUG: " + err.Error())
+	}
+	return binary.LittleEndian.Uint64(b[:])
+}
