@@ -85,8 +85,8 @@ struct call_mailbox {
  * from the interrupted RSP alone, at CPL0 and at CPL3, inside the guest and
  * from the host: info = rsp & -STACK_SIZE, valid if the magic is there.
  *
- * GS is no way to find it: one of the measured hosts loses the guest's GS base
- * when two vCPUs take turns on a host CPU.
+ * GS is no way to find it: on one of the measured hosts a guest with two vCPUs
+ * and CPL3 code finds a GS base of 0, or the other vCPU's, sooner or later.
  */
 struct stack_info {
 	u64 magic;           /* +0  STACK_MAGIC */

@@ -92,7 +92,7 @@ void spin_unlock_irqrestore(struct spinlock *l, u64 flags);
 
 struct options {
 	u64 rounds; /* 0: run for ever */
-	bool quiet, nouser, idle, bench, busy, int3;
+	bool quiet, nouser, idle, bench, busy, int3, alias;
 	char crash[16];
 };
 
@@ -187,11 +187,16 @@ u64 call_protected(u64 fn, u64 *args, u64 *recover_sp);
 extern u64 workload_rounds[MAX_CPUS], user_rounds[MAX_CPUS];
 extern u64 selfcheck_failures;
 
+extern const u64 user_stacks_base; /* user/start.S */
+
 void workload_start(u32 cpu);
 void workload_finished(u32 cpu, bool user, u64 sum);
 void user_start(u32 cpu);
 void selfcheck_fail(u32 code, u64 got, u64 want);
 u64 fork_child(u64 seed);
+u64 sleep_forever(u64 unused);
+void kworker(u64 unused);
+void work_variables(u64 seed);
 
 /* ---- strings.c ---- */
 

@@ -23,5 +23,9 @@
 #define CHECK_STACK 0x20d
 #define CHECK_SYSCALL 0x20e
 #define CHECK_SECTIONS 0x20f
+#define CHECK_KILL 0x210
+#define CHECK_KWORKER 0x211
+#define CHECK_VARIABLES 0x212
+#define CHECK_ON_PURPOSE 0x2ff /* crash=selfcheck */
 
 #endif

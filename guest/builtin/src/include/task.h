@@ -40,6 +40,7 @@ struct task {
 	u64 switches;
 	u64 recover_sp;           /* call.c: where a fault unwinds to, or 0 */
 	void *fpu;                /* 512-byte FXSAVE area, or NULL */
+	u64 cr3;                  /* second_cr3, or 0 for the first space */
 };
 
 _Static_assert(OFFSETOF(struct task, stack_top) == 8, "task layout");
@@ -76,6 +77,7 @@ void schedule_ticks(u64 ticks);
 void sched_tick(u32 cpu);
 void sched_wake(struct task *t);
 void sched_enqueue(struct task *t);
+void sched_remove(struct task *t);
 void preempt(void);
 void NORETURN cpu_idle(void);
 
@@ -85,12 +87,18 @@ struct task *task_create(u64 flags, u64 fn, u64 arg, const char *comm);
 long do_fork(u64 clone_flags, u64 fn, u64 arg, const char *comm,
 	     u64 stack_size, s32 *parent_tid);
 long do_wait(long pid);
+long do_kill(long pid);
 void do_exit(long code) NORETURN;
+
+/* mm.c */
+void mm_init(void);
+void mm_switch(struct task *prev, struct task *next);
+extern u64 second_cr3;
 
 /* switch.S */
 struct task *__switch_to_asm(struct task *prev, struct task *next);
 void ret_from_fork(void);
-void enter_user(u64 rip, u64 rsp, u64 arg) NORETURN;
+void enter_user(u64 rip, u64 rsp, u64 cpu, u64 flags) NORETURN;
 
 #endif /* !__ASSEMBLER__ */
 

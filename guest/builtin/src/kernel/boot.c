@@ -44,6 +44,7 @@ void NORETURN start_kernel(const struct boot_info *bi)
 	exec_size[1] = bi->uexec_hi - bi->uexec_lo;
 	parse_cmdline(bi->cmdline, bi->cmdline_len);
 	idt_init();
+	mm_init();
 	__atomic_store_n(&boot_done, 1, __ATOMIC_RELEASE);
 	start_cpu(bi);
 }

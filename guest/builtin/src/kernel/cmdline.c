@@ -45,6 +45,8 @@ static void parse_word(const char *word)
 		options.busy = true;
 	else if (str_eq(word, "int3"))
 		options.int3 = true;
+	else if (str_eq(word, "alias"))
+		options.alias = true;
 }
 
 void parse_cmdline(const char *s, u64 len)

@@ -10,14 +10,11 @@
 
 /* s64 fault_load(const void *p): *p, or -EFAULT. */
 FUNC fault_load
-	pushq %rbp
-	movq %rsp, %rbp
+	FRAME
 1:	movq (%rdi), %rax
-	popq %rbp
-	ret
+	UNFRAME popq %rbp
 2:	movq $-EFAULT, %rax
-	popq %rbp
-	ret
+	UNFRAME popq %rbp
 	EX_TABLE 1b, 2b
 ENDFUNC fault_load
 
@@ -63,13 +60,11 @@ ENDFUNC fault_ud
 
 /* long copy_bytes_fixup(void *dst, const void *src, u64 n): bytes not copied. */
 FUNC copy_bytes_fixup
-	pushq %rbp
-	movq %rsp, %rbp
+	FRAME
 	movq %rdx, %rcx
 1:	rep movsb
 2:	movq %rcx, %rax
-	popq %rbp
-	ret
+	UNFRAME popq %rbp
 	EX_TABLE 1b, 2b
 ENDFUNC copy_bytes_fixup
 
@@ -78,8 +73,7 @@ ENDFUNC copy_bytes_fixup
  * NUL, n if there is none in n bytes, or -EFAULT.
  */
 FUNC strncpy_fixup
-	pushq %rbp
-	movq %rsp, %rbp
+	FRAME
 	xorl %eax, %eax
 	testq %rdx, %rdx
 	jz 3f
@@ -90,10 +84,8 @@ FUNC strncpy_fixup
 	incq %rax
 	cmpq %rdx, %rax
 	jb 1b
-3:	popq %rbp
-	ret
+3:	UNFRAME popq %rbp
 2:	movq $-EFAULT, %rax
-	popq %rbp
-	ret
+	UNFRAME popq %rbp
 	EX_TABLE 1b, 2b
 ENDFUNC strncpy_fixup

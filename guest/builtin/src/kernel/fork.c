@@ -127,6 +127,24 @@ PROBED long do_wait(long pid)
 	return code;
 }
 
+/*
+ * Ends a child of the caller wherever it stands: of the functions that it is in,
+ * none returns.
+ */
+PROBED long do_kill(long pid)
+{
+	struct task *child = find_child(pid);
+	u64 flags;
+
+	if (!child)
+		return -ECHILD;
+	flags = irq_save();
+	sched_remove(child);
+	child->state = TASK_FREE;
+	irq_restore(flags);
+	return 0;
+}
+
 PROBED void NORETURN do_exit(long code)
 {
 	struct task *t = current;
@@ -142,6 +160,14 @@ PROBED void NORETURN do_exit(long code)
 	}
 	schedule();
 	panic("a dead task was scheduled", NULL);
+}
+
+/* Sleeps until it is killed. */
+PROBED u64 sleep_forever(u64 unused)
+{
+	(void)unused;
+	for (;;)
+		schedule_ticks(1ul << 40);
 }
 
 /* The child of the workload: some work, a preemption point, an exit code. */

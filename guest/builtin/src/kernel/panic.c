@@ -3,6 +3,7 @@
  * asks for.
  */
 #include "kernel.h"
+#include "selfcheck.h"
 
 static u32 panics;
 
@@ -100,6 +101,8 @@ PROBED void crash_on_purpose(const char *how)
 	else if (str_eq(how, "hlt"))
 		for (;;)
 			__asm__ volatile("cli; hlt");
+	else if (str_eq(how, "selfcheck"))
+		selfcheck_fail(CHECK_ON_PURPOSE, 1, 2);
 	else if (str_eq(how, "exit"))
 		guest_exit(3);
 }

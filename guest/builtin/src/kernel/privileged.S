@@ -9,16 +9,20 @@
 /* u64 cli_sti(u64 a): bit 9 of RFLAGS after cli and after sti: 0 + 2 * 0x200. */
 FUNC cli_sti
 	pushfq
+	.cfi_adjust_cfa_offset 8
 	cli
 	pushfq
-	popq %rax
+	.cfi_adjust_cfa_offset 8
+	POP %rax
 	andl $0x200, %eax
 	sti
 	pushfq
-	popq %rdx
+	.cfi_adjust_cfa_offset 8
+	POP %rdx
 	andl $0x200, %edx
 	leaq (%rax,%rdx,2), %rax
 	popfq
+	.cfi_adjust_cfa_offset -8
 	ret
 ENDFUNC cli_sti
 
@@ -26,12 +30,14 @@ ENDFUNC cli_sti
 FUNC iretq_here
 	movq %rsp, %rdx
 	leaq 1f(%rip), %rcx
-	pushq $SEL_KDATA
-	pushq %rdx
+	PUSH $SEL_KDATA
+	PUSH %rdx
 	pushfq
-	pushq $SEL_KCODE
-	pushq %rcx
+	.cfi_adjust_cfa_offset 8
+	PUSH $SEL_KCODE
+	PUSH %rcx
 	iretq
+	.cfi_adjust_cfa_offset -40
 	ud2
 1:	leaq 0x10(%rdi), %rax
 	ret
@@ -40,9 +46,10 @@ ENDFUNC iretq_here
 /* u64 far_return(u64 a): a + 0x20, through lretq. */
 FUNC far_return
 	leaq 1f(%rip), %rcx
-	pushq $SEL_KCODE
-	pushq %rcx
+	PUSH $SEL_KCODE
+	PUSH %rcx
 	lretq
+	.cfi_adjust_cfa_offset -16
 	ud2
 1:	leaq 0x20(%rdi), %rax
 	ret
@@ -64,6 +71,22 @@ FUNC control_registers
 1:	xorl %eax, %eax
 	ret
 ENDFUNC control_registers
+
+/*
+ * void set_debug_registers(u64 dr0, u64 dr7): the guest's own use of them, by
+ * `guestprobe call`. Its #DB goes to gp_foreign_db.
+ */
+FUNC set_debug_registers
+	movq %rdi, %dr0
+	movq %rsi, %dr7
+	ret
+ENDFUNC set_debug_registers
+
+/* The end of a mirror function (jprobes.c): the host never lets it run on. */
+FUNC jprobe_return
+	nop
+	ud2
+ENDFUNC jprobe_return
 
 /* u64 own_int3(u64 a): a + 3, behind a breakpoint of the guest's own. */
 FUNC own_int3

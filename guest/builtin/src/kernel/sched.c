@@ -46,6 +46,27 @@ void sched_wake(struct task *t)
 	runqueues[t->cpu].need_resched = true;
 }
 
+static void unlink(struct task **list, struct task *t)
+{
+	while (*list && *list != t)
+		list = &(*list)->next;
+	if (*list)
+		*list = t->next;
+}
+
+/* Takes a task that is not running out of the queue or the sleepers. */
+void sched_remove(struct task *t)
+{
+	struct runqueue *rq = &runqueues[t->cpu];
+	struct task *last;
+
+	unlink(&rq->sleepers, t);
+	unlink(&rq->head, t);
+	for (last = rq->head; last && last->next; last = last->next)
+		;
+	rq->tail = last;
+}
+
 /* FXSAVE works at CPL0 on every host that was measured; XSAVE does not. */
 static void fpu_switch(struct task *prev, struct task *next)
 {
@@ -62,6 +83,7 @@ static void fpu_switch(struct task *prev, struct task *next)
 PROBED struct task *__switch_to(struct task *prev, struct task *next)
 {
 	tss[next->cpu].rsp[0] = next->stack_top;
+	mm_switch(prev, next);
 	fpu_switch(prev, next);
 	next->switches++;
 	return prev;

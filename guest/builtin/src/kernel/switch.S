@@ -14,25 +14,26 @@
  * ret_from_fork). task.sp is the first field.
  */
 FUNC __switch_to_asm
-	pushq %rbp
-	pushq %rbx
-	pushq %r12
-	pushq %r13
-	pushq %r14
-	pushq %r15
+	SAVE rbp
+	SAVE rbx
+	SAVE r12
+	SAVE r13
+	SAVE r14
+	SAVE r15
 	movq %rsp, (%rdi)
-	movq (%rsi), %rsp
-	popq %r15
-	popq %r14
-	popq %r13
-	popq %r12
-	popq %rbx
-	popq %rbp
+	movq (%rsi), %rsp	/* the frame of the other task is like this one */
+	RESTORE r15
+	RESTORE r14
+	RESTORE r13
+	RESTORE r12
+	RESTORE rbx
+	RESTORE rbp
 	jmp __switch_to
 ENDFUNC __switch_to_asm
 
 /* First return of a new task: RBX is its function, R12 the argument. */
 FUNC ret_from_fork
+	.cfi_undefined rip	/* nobody called this */
 	movq %rax, %rdi
 	call finish_task_switch
 	sti
@@ -43,19 +44,19 @@ FUNC ret_from_fork
 	ud2
 ENDFUNC ret_from_fork
 
-/* void enter_user(u64 rip, u64 rsp, u64 arg): to CPL3 with IF set. */
+/* void enter_user(rip, rsp, cpu, flags): to CPL3, with IF set and two arguments. */
 FUNC enter_user
-	pushq $SEL_UDATA
-	pushq %rsi
-	pushq $0x202
-	pushq $SEL_UCODE
-	pushq %rdi
+	PUSH $SEL_UDATA
+	PUSH %rsi
+	PUSH $0x202
+	PUSH $SEL_UCODE
+	PUSH %rdi
 	movq %rdx, %rdi
+	movq %rcx, %rsi
 	xorl %eax, %eax
 	xorl %ebx, %ebx
 	xorl %ecx, %ecx
 	xorl %edx, %edx
-	xorl %esi, %esi
 	xorl %ebp, %ebp
 	xorl %r8d, %r8d
 	xorl %r9d, %r9d
@@ -73,13 +74,17 @@ ENDFUNC enter_user
  * arguments. While it runs *recover_sp is where call_fault_exit continues.
  */
 FUNC call_protected
-	pushq %rbp
-	movq %rsp, %rbp
+	FRAME
 	pushq %rbx
+	.cfi_offset rbx, -24
 	pushq %r12
+	.cfi_offset r12, -32
 	pushq %r13
+	.cfi_offset r13, -40
 	pushq %r14
+	.cfi_offset r14, -48
 	pushq %r15
+	.cfi_offset r15, -56
 	pushq %rdx
 	movq %rsp, (%rdx)
 	movq %rdi, %rax
@@ -99,12 +104,12 @@ FUNC call_protected
 	popq %r13
 	popq %r12
 	popq %rbx
-	popq %rbp
-	ret
+	UNFRAME popq %rbp
 ENDFUNC call_protected
 
 /* void call_fault_exit(u64 recover_sp): the call returns ~0 at once. */
 FUNC call_fault_exit
+	.cfi_undefined rip
 	movq %rdi, %rsp
 	leaq 48(%rsp), %rbp
 	movq $-1, %rax

@@ -7,6 +7,26 @@
 	.section .entry.text, "ax"
 
 /*
+ * Call frame information inside a trap: the hardware frame {RIP, CS, RFLAGS,
+ * RSP, SS} starts `above` bytes over RSP. The canonical frame address is the end
+ * of it, and unlike after a call RSP is not that address but on the stack too.
+ */
+.macro TRAP_FRAME above
+	.cfi_signal_frame
+	.cfi_def_cfa rsp, \above + 40
+	.cfi_offset rip, -40
+	.cfi_offset rsp, -16
+.endm
+
+.macro SAVE_REGS
+	.irp r, rdi, rsi, rdx, rcx, rax, r8, r9, r10, r11, rbx, rbp, r12, r13, r14, r15
+	SAVE \r
+	.endr
+	cld
+	movq %rsp, %rdi
+.endm
+
+/*
  * #BP. On hosts that do not intercept int3 this stub hands it over. The host
  * finds the hardware frame at RSP and all general registers as interrupted; it
  * changes them and lets iretq resume. It runs on an IST stack, so that the
@@ -16,27 +36,32 @@
  * same frame: the guest's own handler, which here counts it.
  */
 FUNC gp_breakpoint
+	TRAP_FRAME 0
 	outb %al, $PORT_BREAKPOINT
 	iretq
 ENDFUNC gp_breakpoint
 
 FUNC gp_foreign_bp
+	TRAP_FRAME 0
 	lock incq foreign_bp_count(%rip)
 	iretq
 ENDFUNC gp_foreign_bp
 
 /* #DB, in the same way. */
 FUNC gp_debug
+	TRAP_FRAME 0
 	outb %al, $PORT_DEBUG
 	iretq
 ENDFUNC gp_debug
 
 FUNC gp_foreign_db
+	TRAP_FRAME 0
 	lock incq foreign_db_count(%rip)
 	iretq
 ENDFUNC gp_foreign_db
 
 FUNC nmi_entry
+	TRAP_FRAME 0
 	lock incq nmi_count(%rip)
 	iretq
 ENDFUNC nmi_entry
@@ -73,26 +98,6 @@ exc_stubs:
 	.balign 16, 0xcc
 	.size exc_stubs, . - exc_stubs
 
-.macro SAVE_REGS
-	pushq %rdi
-	pushq %rsi
-	pushq %rdx
-	pushq %rcx
-	pushq %rax
-	pushq %r8
-	pushq %r9
-	pushq %r10
-	pushq %r11
-	pushq %rbx
-	pushq %rbp
-	pushq %r12
-	pushq %r13
-	pushq %r14
-	pushq %r15
-	cld
-	movq %rsp, %rdi
-.endm
-
 /*
  * Exceptions. One whose interrupted RIP is in an executable area of the engine
  * happened in a copy of a probed instruction: the host is asked first. It puts
@@ -100,7 +105,8 @@ exc_stubs:
  * fault is dealt with, or leaves it to the handler below.
  */
 FUNC exc_common
-	pushq %rax
+	TRAP_FRAME 16
+	SAVE rax
 	movq 24(%rsp), %rax
 	subq exec_lo(%rip), %rax
 	cmpq exec_size(%rip), %rax
@@ -109,56 +115,60 @@ FUNC exc_common
 	subq exec_lo+8(%rip), %rax
 	cmpq exec_size+8(%rip), %rax
 	jb 1f
-	popq %rax
+	.cfi_remember_state
+	RESTORE rax
 	jmp exc_handle
-1:	popq %rax
+	.cfi_restore_state
+1:	RESTORE rax
 	outb %al, $PORT_FAULT
 	cmpq $-1, (%rsp)
 	jne exc_handle
 	addq $16, %rsp
+	.cfi_adjust_cfa_offset -16
 	iretq
 ENDFUNC exc_common
 
 FUNC exc_handle
+	TRAP_FRAME 16
 	SAVE_REGS
 	call exc_dispatch
 	jmp trap_return
 ENDFUNC exc_handle
 
 FUNC timer_entry
+	TRAP_FRAME 16
 	SAVE_REGS
 	call timer_interrupt
 	jmp trap_return
 ENDFUNC timer_entry
 
 FUNC syscall_entry
+	TRAP_FRAME 16
 	SAVE_REGS
 	call do_syscall
 	jmp trap_return
 ENDFUNC syscall_entry
 
 FUNC spurious_entry
+	TRAP_FRAME 16
 	lock incq spurious_irqs(%rip)
 	addq $16, %rsp
+	.cfi_adjust_cfa_offset -16
 	iretq
 ENDFUNC spurious_entry
 
 FUNC trap_return
-	popq %r15
-	popq %r14
-	popq %r13
-	popq %r12
-	popq %rbp
-	popq %rbx
-	popq %r11
-	popq %r10
-	popq %r9
-	popq %r8
-	popq %rax
-	popq %rcx
-	popq %rdx
-	popq %rsi
-	popq %rdi
+	TRAP_FRAME 136
+	.set slot, -40 - 16 - 15 * 8
+	.irp r, r15, r14, r13, r12, rbp, rbx, r11, r10, r9, r8, rax, rcx, rdx, rsi, rdi
+	.cfi_offset \r, slot
+	.set slot, slot + 8
+	.endr
+	.irp r, r15, r14, r13, r12, rbp, rbx, r11, r10, r9, r8, rax, rcx, rdx, rsi, rdi
+	RESTORE \r
+	.endr
 	addq $16, %rsp
+	.cfi_adjust_cfa_offset -16
 	iretq
 ENDFUNC trap_return
+

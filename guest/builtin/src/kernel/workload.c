@@ -14,7 +14,7 @@
 u64 workload_rounds[MAX_CPUS]; /* kernel rounds done */
 u64 user_rounds[MAX_CPUS];     /* user rounds done */
 
-extern const u64 user_entries[], user_stacks_base;
+extern const u64 user_entries[]; /* user/start.S */
 
 static u8 fpu_areas[MAX_CPUS][USER_TASKS][512] ALIGNED(64);
 
@@ -70,6 +70,15 @@ PROBED u64 work_fork(u64 seed)
 	expect(CHECK_FORK, (u64)tid, (u64)pid);
 	expect(CHECK_FORK, code, seed * 2654435761u >> 8 & 0xff);
 	return code;
+}
+
+PROBED void work_kill(u64 seed)
+{
+	long pid = do_fork(0, (u64)sleep_forever, seed, "sleeper", 0, NULL);
+
+	schedule();
+	expect(CHECK_KILL, (u64)do_kill(pid), 0);
+	expect(CHECK_KILL, (u64)do_kill(pid), (u64)-ECHILD);
 }
 
 PROBED void work_faults(u64 seed)
@@ -137,6 +146,10 @@ PROBED u64 workload_round(u64 seed, u64 sum)
 	work_locked(seed);
 	if ((seed & 1) == 0)
 		sum += work_fork(seed);
+	if ((seed & 7) == 5)
+		work_kill(seed);
+	if (this_cpu() == 0)
+		work_variables(seed);
 	return sum;
 }
 
@@ -183,7 +196,10 @@ static void user_task(u64 which)
 
 	stack_init(stack, current);
 	/* As if called: the ABI wants RSP + 8 to be a multiple of 16. */
-	enter_user(user_entries[which], stack + STACK_SIZE - 8, cpu);
+	enter_user(user_entries[which], stack + STACK_SIZE - 8, cpu,
+		   (options.int3 ? USER_INT3 : 0) |
+			   (options.alias ? USER_ALIAS : 0) |
+			   (str_eq(options.crash, "user") ? USER_CRASH : 0));
 }
 
 static void user_task_create(u32 cpu, u64 which, const char *comm)
@@ -197,8 +213,11 @@ static void user_task_create(u32 cpu, u64 which, const char *comm)
 	*(u32 *)(fpu + 24) = 0x1f80;
 	t = task_create(TASK_USER | TASK_FPU | TASK_DETACHED, (u64)user_task,
 			which, comm);
-	if (t)
+	if (t) {
 		t->fpu = fpu;
+		/* user_sse_main lives in an address space of its own. */
+		t->cr3 = which == 1 ? second_cr3 : 0;
+	}
 	irq_restore(flags);
 }
 
@@ -215,6 +234,7 @@ void workload_start(u32 cpu)
 		return;
 	unfinished[cpu] = options.nouser ? 1 : 2;
 	task_create(TASK_DETACHED, (u64)workload, cpu, "workload");
+	task_create(TASK_DETACHED, (u64)kworker, 0, "kworker");
 	if (options.nouser)
 		return;
 	user_task_create(cpu, 0, "user");

@@ -227,12 +227,18 @@ static u64 check_mixers(u64 a, u64 b, u64 *want)
 	       SHAPE(second_mixer)(b);
 }
 
+static u64 check_escape(u64 a, u64 b, u64 *want)
+{
+	*want = a + (a & 1 ? 1 : 7) + b + (b & 1 ? 1 : 7);
+	return SHAPE(escape)(a) + SHAPE(escape)(b);
+}
+
 static const check_fn checks[] = {
 	check_tiny,     check_conditions, check_flags_chain, check_pushf,
 	check_bits,     check_mul_div,    check_control,     check_call_next,
 	check_strings,  check_locked,     check_rip,         check_segment,
 	check_registers, check_recursion, check_dispatch,    check_calls,
-	check_narrow,   check_mixers,
+	check_narrow,   check_mixers,     check_escape,
 };
 
 u32 SHAPE(shape_check_count)(void)

@@ -27,15 +27,13 @@ ENDFUNC SHAPE(loop_forms)
 
 /* u64 call_through_memory(a): a + 1 + 2, by call *mem and call *table(,reg). */
 FUNC SHAPE(call_through_memory)
-	pushq %rbp
-	movq %rsp, %rbp
+	FRAME
 	call *SHAPE(add_pointers)(%rip)
 	movq %rax, %rdi
 	leaq SHAPE(add_pointers)(%rip), %rdx
 	movl $1, %ecx
 	call *(%rdx,%rcx,8)
-	leave
-	ret
+	UNFRAME leave
 ENDFUNC SHAPE(call_through_memory)
 
 /* u64 jump_through_memory(a): a + 2, a tail call by jmp *mem. */
@@ -49,8 +47,8 @@ FUNC SHAPE(add_one)
 ENDFUNC SHAPE(add_one)
 
 FUNC SHAPE(add_two)
-	pushq %rdi
-	popq %rax
+	PUSH %rdi
+	POP %rax
 	addq $2, %rax
 	ret
 ENDFUNC SHAPE(add_two)
@@ -61,7 +59,8 @@ ENDFUNC SHAPE(add_two)
  */
 FUNC SHAPE(call_next)
 	call 1f
-1:	popq %rax
+	.cfi_adjust_cfa_offset 8
+1:	POP %rax
 	ret
 ENDFUNC SHAPE(call_next)
 
@@ -73,9 +72,10 @@ ENDFUNC SHAPE(call_next_expected)
 /* u64 return_to_pushed(a): a ^ 5, by pushing a target and returning to it. */
 FUNC SHAPE(return_to_pushed)
 	leaq 1f(%rip), %rax
-	pushq %rax
+	PUSH %rax
 	movq %rdi, %rax
 	ret
+	.cfi_adjust_cfa_offset -8
 	ud2
 1:	xorq $5, %rax
 	ret
@@ -84,6 +84,8 @@ ENDFUNC SHAPE(return_to_pushed)
 /* u64 frame_forms(a, b): a + b + 0x1234 + 5, through enter, push and leave. */
 FUNC SHAPE(frame_forms)
 	enter $32, $0
+	.cfi_def_cfa rbp, 16
+	.cfi_offset rbp, -16
 	movq %rdi, -8(%rbp)
 	movq %rsi, -16(%rbp)
 	pushq -8(%rbp)
@@ -95,15 +97,15 @@ FUNC SHAPE(frame_forms)
 	popq -24(%rbp)
 	addq -24(%rbp), %rax
 	addq -16(%rbp), %rax
-	leave
-	ret
+	UNFRAME leave
 ENDFUNC SHAPE(frame_forms)
 
 /* u64 ret_pops(a, b): a - b; the callee takes its arguments off the stack. */
 FUNC SHAPE(ret_pops)
-	pushq %rsi
-	pushq %rdi
+	PUSH %rsi
+	PUSH %rdi
 	call SHAPE(subtract_pops)
+	.cfi_adjust_cfa_offset -16
 	ret
 ENDFUNC SHAPE(ret_pops)
 
@@ -112,6 +114,38 @@ FUNC SHAPE(subtract_pops)
 	subq 16(%rsp), %rax
 	ret $16
 ENDFUNC SHAPE(subtract_pops)
+
+/*
+ * u64 set_jump(u64 buffer[8]): 0, and once more the value of a long_jump to the
+ * buffer: the functions in between never return.
+ */
+FUNC SHAPE(set_jump)
+	movq (%rsp), %rax
+	leaq 8(%rsp), %rdx
+	movq %rax, (%rdi)
+	movq %rdx, 8(%rdi)
+	movq %rbp, 16(%rdi)
+	movq %rbx, 24(%rdi)
+	movq %r12, 32(%rdi)
+	movq %r13, 40(%rdi)
+	movq %r14, 48(%rdi)
+	movq %r15, 56(%rdi)
+	xorl %eax, %eax
+	ret
+ENDFUNC SHAPE(set_jump)
+
+/* void long_jump(const u64 buffer[8], u64 value) */
+FUNC SHAPE(long_jump)
+	movq %rsi, %rax
+	movq 56(%rdi), %r15
+	movq 48(%rdi), %r14
+	movq 40(%rdi), %r13
+	movq 32(%rdi), %r12
+	movq 24(%rdi), %rbx
+	movq 16(%rdi), %rbp
+	movq 8(%rdi), %rsp
+	jmp *(%rdi)
+ENDFUNC SHAPE(long_jump)
 
 	.section .data.rel.ro, "aw"
 	.balign 8

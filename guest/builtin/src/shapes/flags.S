@@ -26,7 +26,7 @@ ENDFUNC SHAPE(cond_mask)
  * and else 1, by 6-byte jumps, setcc and cmov.
  */
 FUNC SHAPE(cond_mask_near)
-	pushq %rbx
+	SAVE rbx
 	xorl %eax, %eax
 	xorl %edx, %edx
 	movl $1, %ebx
@@ -46,7 +46,7 @@ FUNC SHAPE(cond_mask_near)
 	cmov\cc %rbx, %rcx
 2:
 	.endr
-	popq %rbx
+	RESTORE rbx
 	ret
 ENDFUNC SHAPE(cond_mask_near)
 
@@ -77,13 +77,16 @@ ENDFUNC SHAPE(flags_chain)
 FUNC SHAPE(pushf_forms)
 	cmpq %rsi, %rdi
 	pushfq
-	popq %rax
+	.cfi_adjust_cfa_offset 8
+	POP %rax
 	movq %rax, %rdx
 	xorl $0x8d5, %edx	/* OF SF ZF AF PF CF */
-	pushq %rdx
+	PUSH %rdx
 	popfq
+	.cfi_adjust_cfa_offset -8
 	pushfq
-	popq %rdx
+	.cfi_adjust_cfa_offset 8
+	POP %rdx
 	andl $0x8d5, %eax
 	andl $0x8d5, %edx
 	shll $16, %edx

@@ -11,9 +11,9 @@
  * n) + 0x100000000 if the copy compared equal.
  */
 FUNC SHAPE(string_ops)
-	pushq %rbp
-	movq %rsp, %rbp
+	FRAME
 	pushq %rbx
+	.cfi_offset rbx, -24
 	movq %rdi, %r8
 	movq %rsi, %r9
 	movq %rdx, %rcx
@@ -51,8 +51,8 @@ FUNC SHAPE(string_ops)
 	cld
 	movq %rbx, %rax
 	popq %rbx
-	leave
-	ret
+	.cfi_restore rbx
+	UNFRAME leave
 ENDFUNC SHAPE(string_ops)
 
 /*
@@ -88,8 +88,8 @@ FUNC SHAPE(rip_forms)
 	movzbl %al, %eax
 	xorq SHAPE(rip_cell)(%rip), %rax
 	leaq SHAPE(rip_cell)(%rip), %rdx
-	pushq (%rdx)
-	popq SHAPE(rip_cell)+8(%rip)
+	PUSH (%rdx)
+	POP SHAPE(rip_cell)+8(%rip)
 	addq SHAPE(rip_cell)+8(%rip), %rax
 	imulq $3, SHAPE(rip_cell)(%rip), %rdx
 	addq %rdx, %rax
@@ -117,12 +117,12 @@ ENDFUNC SHAPE(segment_load)
  * show.
  */
 FUNC SHAPE(regs_pattern)
-	pushq %rbp
-	pushq %rbx
-	pushq %r12
-	pushq %r13
-	pushq %r14
-	pushq %r15
+	SAVE rbp
+	SAVE rbx
+	SAVE r12
+	SAVE r13
+	SAVE r14
+	SAVE r15
 	movl $0x1b0, %ebp
 	movl $0x1b1, %ebx
 	movl $0x1b2, %edx
@@ -164,12 +164,12 @@ FUNC SHAPE(regs_pattern)
 	orq %r14, %rax
 	subq $0x1bf, %r15
 	orq %r15, %rax
-	popq %r15
-	popq %r14
-	popq %r13
-	popq %r12
-	popq %rbx
-	popq %rbp
+	RESTORE r15
+	RESTORE r14
+	RESTORE r13
+	RESTORE r12
+	RESTORE rbx
+	RESTORE rbp
 	ret
 ENDFUNC SHAPE(regs_pattern)
 

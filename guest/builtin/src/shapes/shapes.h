@@ -46,6 +46,8 @@ u64 SHAPE(call_next_expected)(void);
 u64 SHAPE(return_to_pushed)(u64 a);
 u64 SHAPE(frame_forms)(u64 a, u64 b);
 u64 SHAPE(ret_pops)(u64 a, u64 b);
+u64 SHAPE(set_jump)(u64 *buffer) __attribute__((returns_twice));
+void SHAPE(long_jump)(const u64 *buffer, u64 value) __attribute__((noreturn));
 
 /* memory.S */
 u64 SHAPE(string_ops)(u8 *dst, const u8 *src, u64 n);
@@ -64,6 +66,7 @@ u64 SHAPE(many_args)(u64 a, u64 b, u64 c, u64 d, u64 e, u64 f, u64 g, u64 h);
 u64 SHAPE(call_operation)(u64 which, u64 a, u64 b);
 u64 SHAPE(inlined_twice)(u64 a, u64 b);
 u64 SHAPE(big_frame)(u64 a);
+u64 SHAPE(escape)(u64 a);
 u64 SHAPE(sort_words)(u64 seed);
 u64 SHAPE(narrow_args)(u8 a, u16 b, u32 c, signed char d);
 extern u64 SHAPE(shape_calls);

@@ -25,6 +25,13 @@ FUNC user_fault_divide
 	EX_TABLE 1b, 2b
 ENDFUNC user_fault_divide
 
+/* u64 user_own_int3(u64 a): a + 3, behind a breakpoint of the guest's own. */
+FUNC user_own_int3
+	leaq 3(%rdi), %rax
+	int3
+	ret
+ENDFUNC user_own_int3
+
 /* s64 user_fault_privileged(void): -EFAULT, by cli at CPL3 (#GP). */
 FUNC user_fault_privileged
 1:	cli

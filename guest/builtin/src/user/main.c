@@ -131,11 +131,16 @@ PROBED u64 user_round(u64 cpu, u64 seed, u64 sum)
 	return sum;
 }
 
-void user_main(u64 cpu)
+void user_main(u64 cpu, u64 flags)
 {
 	u64 round, sum = cpu;
 
+	if (flags & USER_CRASH)
+		*(volatile u64 *)0x7ffffff000 = 1;
+
 	for (round = 1;; round++) {
+		if (flags & USER_INT3)
+			expect(CHECK_INT3, user_own_int3(round), round + 3);
 		sum = user_round(cpu, cpu * 1000003 + round, sum);
 		if (user_syscall(SYS_ROUND, sum, 0, 0, 0) == 1)
 			break;

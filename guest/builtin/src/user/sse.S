@@ -8,8 +8,7 @@
  * its number, lets time pass, and returns a bit per register that changed.
  */
 FUNC user_sse_pattern
-	pushq %rbp
-	movq %rsp, %rbp
+	FRAME
 	.irp n, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15
 	movabsq $0x1122334455667700 + \n, %rax
 	movq %rax, %xmm\n
@@ -30,6 +29,5 @@ FUNC user_sse_pattern
 	orl $1 << \n, %eax
 2:
 	.endr
-	popq %rbp
-	ret
+	UNFRAME popq %rbp
 ENDFUNC user_sse_pattern

@@ -37,7 +37,22 @@ PROBED u64 user_sse(u64 seed)
 	return got;
 }
 
-void user_sse_main(u64 cpu)
+/*
+ * Calls user_hot where it is, and where the second address space has it again.
+ * The code reaches its data by RIP, so it does not care.
+ */
+static void user_alias_call(u64 seed)
+{
+	u64 (*alias)(u64, u64) =
+		(u64(*)(u64, u64))((u64)user_hot + USER_ALIAS_OFFSET);
+	u64 got = alias(seed, 1), want = user_hot(seed, 1);
+
+	if (got != want)
+		user_selfcheck_fail(CHECK_HOT | CHECK_USER, got, want);
+}
+
+/* This task runs in the second address space. */
+void user_sse_main(u64 cpu, u64 flags)
 {
 	u64 round, changed;
 
@@ -46,6 +61,8 @@ void user_sse_main(u64 cpu)
 		if (changed)
 			user_selfcheck_fail(CHECK_SSE | CHECK_USER, changed, 0);
 		user_sse(round * 12345);
+		if (flags & USER_ALIAS)
+			user_alias_call(round);
 		user_syscall(SYS_SLEEP, 1, 0, 0, 0);
 	}
 }
