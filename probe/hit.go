@@ -57,11 +57,13 @@ func (e *Engine) Hit(cpu int, s State, t Trap) Verdict {
 // Stepped tells the engine that the instruction for which Hit answered
 // StepInPlace has been executed; s is the state behind it. When the
 // instruction faulted instead, Hit with TrapFault must be called, or, when the
-// guest has already gone to its own exception handler, neither.
+// guest has already gone to its own exception handler, neither. When there is
+// no such step any more (the probe went away, or the guest has hit another one
+// since), there is nothing to do, and the guest resumes.
 func (e *Engine) Stepped(cpu int, s State) Verdict {
 	c := &e.cpus[cpu]
 	if !c.step.active || !c.step.inPlace {
-		return Verdict{Action: NotOurs}
+		return Verdict{Action: Resume}
 	}
 	return e.finish(c, s)
 }
