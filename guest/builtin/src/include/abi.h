@@ -66,9 +66,13 @@ _Static_assert(OFFSETOF(struct boot_info, tick_us) == 88, "boot info tick");
 /*
  * The call service (call.c): the host fills fn and args and increments
  * request; a kernel task calls fn, stores ret and fault, and then sets done =
- * request. fault is 0 when fn returned, else 0x100 + the vector of the
- * exception that ended the call (ret is then meaningless).
+ * request. fault is 0 when fn returned; CALL_FAULT + the vector when an
+ * exception ended it (ret is ~0); CALL_EXITED when it ended its task (ret is the
+ * exit code).
  */
+#define CALL_FAULT 0x100
+#define CALL_EXITED 0x200
+
 struct call_mailbox {
 	u64 magic;
 	u64 request;

@@ -179,6 +179,7 @@ long vfs_read(int fd, char *buf, u64 count, u64 pos);
 long vfs_write(int fd, const char *buf, u64 count);
 void do_syscall(struct trap_frame *f);
 void call_service(u64 unused);
+void call_abort(u64 vector) NORETURN;
 void call_fault_exit(u64 recover_sp) NORETURN;
 u64 call_protected(u64 fn, u64 *args, u64 *recover_sp);
 

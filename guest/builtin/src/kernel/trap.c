@@ -75,8 +75,7 @@ NOINSTR void exc_dispatch(struct trap_frame *f)
 	    (f->cs & 3) == 0) {
 		kprintf("call: %s at %016lx\n", exception_name(f->vector),
 			f->rip);
-		current->exit_code = 0x100 + (s64)f->vector;
-		call_fault_exit(current->recover_sp);
+		call_abort(f->vector);
 	}
 	panic(exception_name(f->vector), f);
 }
