@@ -92,8 +92,11 @@ func compare(b []byte, l *line) string {
 		return err.Error()
 	}
 	if i.Map == Map0 && i.Opcode == 0x9b && int(i.Len) < len(l.bytes) {
-		x87 := line{l.addr + uint64(i.Len), l.bytes[i.Len:], l.text}
-		return compare(b[i.Len:], &x87)
+		x87, err := Decode(b[i.Len:])
+		if err != nil || int(i.Len+x87.Len) != len(l.bytes) {
+			return fmt.Sprintf("fwait and length %d, %v", x87.Len, err)
+		}
+		return ""
 	}
 	if int(i.Len) != len(l.bytes) {
 		return fmt.Sprintf("length %d", i.Len)
@@ -110,7 +113,7 @@ func compare(b []byte, l *line) string {
 	if ok != i.RIPRelative() || ok && want != i.RIPTarget(l.addr) {
 		return fmt.Sprintf("RIP-relative %v, %#x", i.RIPRelative(), i.RIPTarget(l.addr))
 	}
-	return ""
+	return compareMem(&i, l.text)
 }
 
 // corpusFile has one example of each form: address, bytes, objdump's text.

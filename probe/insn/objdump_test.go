@@ -28,9 +28,10 @@ func (l *line) stray() bool {
 	return last == "rex" || strings.HasPrefix(last, "rex.")
 }
 
-// bad reports whether objdump found no instruction here.
+// bad reports whether objdump found no instruction here, or one with an
+// impossible operand ("{bad}").
 func (l *line) bad() bool {
-	return strings.Contains(l.text, "(bad)") || strings.HasPrefix(l.text, ".byte")
+	return strings.Contains(l.text, "(bad)") || strings.Contains(l.text, "{bad}") || strings.HasPrefix(l.text, ".byte")
 }
 
 // objdump runs the disassembler and calls f for each instruction. f must not
