@@ -6,7 +6,6 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 var le = binary.LittleEndian
@@ -296,13 +295,13 @@ func putSized(b []byte, v uint64) {
 	}
 }
 
-// numRegsKept is the number of fields of insn.Regs; regsSize their bytes.
+// numRegsKept is the number of fields of probe.Regs; regsSize their bytes.
 const (
 	numRegsKept = 18
 	regsSize    = 8 * numRegsKept
 )
 
-func putRegs(b []byte, r *insn.Regs) {
+func putRegs(b []byte, r *probe.Regs) {
 	for i, v := range [numRegsKept]uint64{
 		r.RAX, r.RBX, r.RCX, r.RDX, r.RSI, r.RDI, r.RSP, r.RBP, r.R8, r.R9, r.R10, r.R11, r.R12, r.R13, r.R14, r.R15, r.RIP, r.RFLAGS,
 	} {
@@ -310,7 +309,7 @@ func putRegs(b []byte, r *insn.Regs) {
 	}
 }
 
-func getRegs(b []byte) (r insn.Regs) {
+func getRegs(b []byte) (r probe.Regs) {
 	for i, p := range [numRegsKept]*uint64{
 		&r.RAX, &r.RBX, &r.RCX, &r.RDX, &r.RSI, &r.RDI, &r.RSP, &r.RBP, &r.R8, &r.R9, &r.R10, &r.R11, &r.R12, &r.R13, &r.R14, &r.R15, &r.RIP, &r.RFLAGS,
 	} {

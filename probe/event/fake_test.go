@@ -2,6 +2,7 @@ package event
 
 import (
 	"fmt"
+	"runtime/debug"
 	"slices"
 	"testing"
 
@@ -169,6 +170,12 @@ func newMachine(t testing.TB, cpus int) *machine {
 func (m *machine) handle(t testing.TB, f func(*probe.Context)) {
 	t.Helper()
 	m.probe.Pre = func(c *probe.Context) int {
+		// The engine contains the panics of handlers.
+		defer func() {
+			if r := recover(); r != nil {
+				t.Errorf("handler: %v\n%s", r, debug.Stack())
+			}
+		}()
 		f(c)
 		return 0
 	}

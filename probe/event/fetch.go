@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/probe"
 )
 
 // Fetch is a fetch expression: where a value comes from. It is one of the
@@ -117,7 +117,7 @@ var argRegs = [...]Reg{RegDI, RegSI, RegDX, RegCX, RegR8, RegR9}
 // value returns the register's value. cpl stands in for the segment
 // registers, which a probe context does not have: 0x08 and 0x10, 0x23 and 0x1b
 // are those of the table that a guest is booted with.
-func (r Reg) value(regs *insn.Regs, cpl uint8) uint64 {
+func (r Reg) value(regs *probe.Regs, cpl uint8) uint64 {
 	switch r {
 	case RegR15:
 		return regs.R15

@@ -49,6 +49,7 @@ type Hub struct {
 	closed    []*Source // still in sources
 	gone      []Counts  // per vCPU, of sources that are no more in sources
 	subs      []*Subscription
+	waiters   []waiter
 	ended     bool
 	seq       uint64
 	lastTime  int64

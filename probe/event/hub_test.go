@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/guestprobe/guestprobe/probe"
@@ -183,6 +184,31 @@ func TestCloseIsTheEnd(t *testing.T) {
 	}
 }
 
+// TestCloseWaits for an event that is being made, on a thread that got past
+// the check for closing before it was set.
+func TestCloseWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := NewHub(2, HubOptions{})
+		src := testSource(t, h, "e")
+		sub := h.Subscribe(nil, Queue{})
+		p := h.begin(1)
+		closed := make(chan HubCounts)
+		go func() { closed <- h.Close() }()
+		synctest.Wait()
+		select {
+		case <-closed:
+			t.Fatal("closed with an event in the making")
+		default:
+		}
+		p.put(src.id, h.clock(), p.buf[:8])
+		src.cpus[1].stored.Add(1)
+		h.end(p)
+		if c := <-closed; c.Total().Stored != 1 || len(read(t, sub)) != 1 {
+			t.Errorf("the event is missing: %+v", c)
+		}
+	})
+}
+
 func TestSubscribeOnClosedHub(t *testing.T) {
 	h := NewHub(1, HubOptions{})
 	h.Close()
@@ -320,6 +346,91 @@ func TestSourceClose(t *testing.T) {
 	if c.Total() != (Counts{Stored: 2, Lost: 1}) || a.Counts() != (Counts{Stored: 1, Lost: 1}) {
 		t.Errorf("hub %+v, source %+v", c.Total(), a.Counts())
 	}
+}
+
+// TestSourceCloseWaits for an event that got past the check for closed.
+func TestSourceCloseWaits(t *testing.T) {
+	h := newHub(1, HubOptions{})
+	src := testSource(t, h, "e")
+	sub := h.Subscribe(nil, Queue{})
+	cursors := make([]cursor, 1)
+	p := h.begin(0)
+	src.Close()
+	h.pass(cursors, false)
+	p.put(src.id, h.clock(), p.buf[:8])
+	src.cpus[0].stored.Add(1)
+	h.end(p)
+	h.pass(cursors, false)
+	if e, ok, _ := sub.TryNext(); !ok || e.Source != src || len(h.sources) != 0 {
+		t.Errorf("event %v of %v; %d sources left", ok, e.Source, len(h.sources))
+	}
+}
+
+// TestRest wants the hub to rest after an event, events to wait meanwhile, and
+// a ring that fills to end the rest at once.
+func TestRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := NewHub(1, HubOptions{RingBytes: 4096, Coalesce: time.Hour})
+		src := testSource(t, h, "e")
+		sub := h.Subscribe(nil, Queue{})
+		pending := func(when string, want uint64) {
+			t.Helper()
+			synctest.Wait()
+			if n := sub.Counts().Pending; n != want {
+				t.Errorf("%s: %d events, want %d", when, n, want)
+			}
+		}
+		emit(src, 0, 48)
+		pending("asleep", 1)
+		for range 32 { // of 64 bytes each: half of the ring
+			emit(src, 0, 48)
+		}
+		pending("resting", 1)
+		emit(src, 0, 48)
+		pending("resting with a ring half full", 34)
+		emit(src, 0, 48)
+		pending("resting again", 34)
+		time.Sleep(time.Hour) // in the bubble's time
+		pending("rested", 35)
+		time.Sleep(time.Hour)
+		emit(src, 0, 48)
+		pending("asleep again", 36)
+		h.Close()
+	})
+}
+
+// TestSync wants it to end the hub's rest, to wait for what is held back, and
+// to give up with its context.
+func TestSync(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := NewHub(2, HubOptions{Coalesce: time.Hour, Window: time.Hour})
+		src := testSource(t, h, "e")
+		sub := h.Subscribe(nil, Queue{})
+		for i := range 5 {
+			emit(src, i%2, 8)
+			if err := h.Sync(t.Context()); err != nil || sub.Counts().Pending != uint64(i+1) {
+				t.Fatalf("%d events after %d: %v", sub.Counts().Pending, i+1, err)
+			}
+		}
+		p := h.begin(1)
+		emit(src, 0, 8)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := h.Sync(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("with an event held back: %v", err)
+		}
+		h.end(p)
+		if err := h.Sync(t.Context()); err != nil || sub.Counts().Pending != 6 {
+			t.Errorf("%d events, %v", sub.Counts().Pending, err)
+		}
+		h.Close()
+		if len(h.waiters) != 0 {
+			t.Errorf("%d waiters left", len(h.waiters))
+		}
+		if err := h.Sync(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // TestQueueMemory reads in step with the writer for long and wants the queue

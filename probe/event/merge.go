@@ -80,6 +80,7 @@ func (h *Hub) run() {
 		s.end()
 	}
 	h.subs = nil
+	h.release()
 }
 
 // news reports whether a ring is not as cursors have it.
@@ -151,6 +152,7 @@ func (h *Hub) pass(cursors []cursor, force bool) outcome {
 			if idle && closed > 0 {
 				h.retire(closed)
 			}
+			h.release()
 			h.mu.Unlock()
 			return out
 		}

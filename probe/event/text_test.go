@@ -1,6 +1,7 @@
 package event
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"math"
@@ -122,6 +123,33 @@ func TestPost(t *testing.T) {
 		r, err := f.Decode(buf[:f.CapturePost(c, buf)])
 		if err != nil || r.Stage != StagePost || *r.Regs != *c.Regs || r.Values != nil || r.Comm != "swapper" || r.Addr != addrRead {
 			t.Errorf("got %+v, %v", r, err)
+		}
+	})
+	m.hit(0, regs)
+}
+
+func TestDecodeMalformed(t *testing.T) {
+	m, regs := readMachine(t, 1)
+	f := compile(t, readDef, Options{})
+	m.handle(t, func(c *probe.Context) {
+		buf := make([]byte, f.BufSize())
+		good := buf[:f.Capture(c, buf)]
+		if _, err := f.Decode(good); err != nil {
+			t.Errorf("good record: %v", err)
+		}
+		loc := f.ops[2].off
+		for name, spoil := range map[string]func(b []byte) []byte{
+			"empty":        func([]byte) []byte { return nil },
+			"header only":  func(b []byte) []byte { return b[:entryArgs] },
+			"stage":        func(b []byte) []byte { b[0] = 3; return b },
+			"wrong kind":   func(b []byte) []byte { b[0] = byte(StageReturn); return b },
+			"cut":          func(b []byte) []byte { return b[:len(b)-1] },
+			"text outside": func(b []byte) []byte { le.PutUint32(b[loc:], 0xffff<<16|0xffff); return b },
+			"no NUL":       func(b []byte) []byte { b[len(b)-1] = 'x'; return b },
+		} {
+			if r, err := f.Decode(spoil(bytes.Clone(good))); !errors.Is(err, ErrRecord) {
+				t.Errorf("%s: got %+v, %v", name, r, err)
+			}
 		}
 	})
 	m.hit(0, regs)
