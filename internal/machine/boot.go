@@ -84,10 +84,14 @@ func (m *Machine) build(b *guest.BootState) (err error) {
 		m.mu.Lock()
 		v.kvm, v.regs, v.sregs = k, (*probe.Regs)(k.Regs()), k.Sregs()
 		m.mu.Unlock()
-		v.trap, v.midIO, v.window, v.call = arrival{}, false, false, nil
+		v.trap, v.midIO, v.window, v.asleep, v.stopper, v.call = arrival{}, false, false, false, false, nil
 		v.tick.Store(false)
 		if err := setUp(k, i, m.cpuid, b); err != nil {
 			return fmt.Errorf("vcpu %d: %w", i, err)
+		}
+		// A host that can't tell leaves 0; only TSCKHz cares.
+		if khz, err := k.TSCKHz(); err == nil {
+			m.tscKHz.Store(khz)
 		}
 	}
 	for _, v := range m.vcpus {

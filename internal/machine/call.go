@@ -329,6 +329,7 @@ func (m *Machine) CallGuest(cpu int, fn guest.GVA, args []uint64) (uint64, error
 	// would step over something else later.
 	v.settle()
 	trap, frame, regs, sregs := v.trap, v.frame, *v.regs, *v.sregs
+	defer func() { v.asleep = false }() // a hlt of the function is not the interrupted code's
 	sp := regs.RSP
 	if v.trap.via == viaExit {
 		sp = trap.state.Regs.RSP - redZone

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"errors"
 	"sync/atomic"
 
 	"github.com/guestprobe/guestprobe/kvm"
@@ -9,20 +10,18 @@ import (
 // counters are a vCPU's. Its own thread adds, anyone reads. A plain load and
 // store is enough for the one writer and cheaper than a locked add.
 type counters struct {
-	exits                   [maxReasons]counter
+	exits                   [kvm.NumReasons]counter
+	interrupted             counter
 	traps, foreign, inPlace counter
-	ticks, merged           counter
+	ticks, merged, trapNs   counter
 	_                       [64]byte // keeps vCPUs off each other's cache lines
 }
-
-// maxReasons bounds the exit reasons that are counted one by one; those above
-// share the last counter.
-const maxReasons = 64
 
 // counter has one writer.
 type counter struct{ n atomic.Uint64 }
 
-func (c *counter) inc()         { c.n.Store(c.n.Load() + 1) }
+func (c *counter) inc()         { c.add(1) }
+func (c *counter) add(n uint64) { c.n.Store(c.n.Load() + n) }
 func (c *counter) load() uint64 { return c.n.Load() }
 
 // Stats returns the counters of all vCPUs.
@@ -32,7 +31,7 @@ func (m *Machine) Stats() Stats {
 		c := VCPUStats{
 			ID: v.id, Exits: make(map[string]uint64),
 			Hits: m.engine.Totals(v.id).Breakpoints, TrapExits: v.n.traps.load(), Foreign: v.n.foreign.load(), InPlace: v.n.inPlace.load(),
-			Ticks: v.n.ticks.load(), TicksMerged: v.n.merged.load(),
+			Ticks: v.n.ticks.load(), TicksMerged: v.n.merged.load(), TrapNs: v.n.trapNs.load(),
 		}
 		for i := range v.n.exits {
 			if n := v.n.exits[i].load(); n > 0 {
@@ -40,7 +39,20 @@ func (m *Machine) Stats() Stats {
 				c.Total += n
 			}
 		}
+		if n := v.n.interrupted.load(); n > 0 {
+			c.Exits[kvm.ReasonInterrupted.String()] = n
+			c.Total += n
+		}
 		s.VCPUs = append(s.VCPUs, c)
 	}
 	return s
+}
+
+// TSCKHz returns the frequency in kHz of the guest's time stamp counter, the
+// same on all vCPUs, or an error where the host does not tell.
+func (m *Machine) TSCKHz() (uint64, error) {
+	if n := m.tscKHz.Load(); n != 0 {
+		return n, nil
+	}
+	return 0, errors.New("this host does not tell the frequency of the guest's time stamp counter (KVM_GET_TSC_KHZ)")
 }

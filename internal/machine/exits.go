@@ -3,6 +3,7 @@ package machine
 import (
 	"encoding/binary"
 	"fmt"
+	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/kvm"
@@ -24,19 +25,20 @@ const (
 // elsewhere: some hosts leave RIP at the out instruction and step over it at
 // the next KVM_RUN if and only if RIP is still there.
 func (v *vcpu) handle() {
-	r := v.exit.Reason
-	if r < maxReasons-1 {
-		v.n.exits[r].inc()
-	} else {
-		v.n.exits[maxReasons-1].inc()
-	}
+	v.count()
 	v.midIO = false
 	if v.arrived() {
 		v.n.traps.inc()
+		if !v.m.cfg.TimeHits {
+			v.dispatch()
+			return
+		}
+		start := time.Now()
 		v.dispatch()
+		v.n.trapNs.add(uint64(time.Since(start)))
 		return
 	}
-	switch r {
+	switch r := v.exit.Reason; r {
 	case kvm.ReasonInterrupted, kvm.ReasonIntr:
 		v.kvm.ClearKick()
 	case kvm.ReasonInterruptWindow:
@@ -55,6 +57,16 @@ func (v *vcpu) handle() {
 		v.crashed(CrashEntry, fmt.Sprintf("the processor refused to enter the guest, hardware reason %#x", v.exit.FailEntry.Reason))
 	default:
 		v.crashed(CrashExit, fmt.Sprintf("unexpected exit %v", r))
+	}
+}
+
+// count counts the exit.
+func (v *vcpu) count() {
+	switch r := v.exit.Reason; {
+	case r == kvm.ReasonInterrupted:
+		v.n.interrupted.inc()
+	case r < kvm.Reason(kvm.NumReasons):
+		v.n.exits[r].inc()
 	}
 }
 

@@ -38,22 +38,28 @@ func (v *vcpu) readFrame() bool {
 	if v.m.ReadMemory(guest.GPA(v.sregs.CR3), at, b) != nil {
 		return false
 	}
-	word := func(i int) uint64 { return binary.LittleEndian.Uint64(b[8*i:]) }
 	if t.via == viaFault {
-		t.trap = probe.Trap{Kind: probe.TrapFault, Vector: uint8(word(faultVector)), Code: uint32(word(faultCode))}
-		if word(faultVector) == vectorPF {
+		vector, code := littleEndian(b[8*faultVector:][:8]), littleEndian(b[8*faultCode:][:8])
+		t.trap = probe.Trap{Kind: probe.TrapFault, Vector: uint8(vector), Code: uint32(code)}
+		if vector == vectorPF {
 			t.trap.CR2 = guest.GVA(v.sregs.CR2)
 		}
-		b = b[8*faultWords:]
 	}
 	t.frame = at + guest.GVA(8*skip)
 	v.frame = *v.regs
+	v.unpackFrame(t, b[8*skip:])
+	return true
+}
+
+// unpackFrame completes v.frame, which has the general registers already, and
+// t from the words of a frame.
+func (v *vcpu) unpackFrame(t *arrival, b []byte) {
+	word := func(i int) uint64 { return binary.LittleEndian.Uint64(b[8*i:]) }
 	v.frame.RIP = word(frameRIP)
 	v.frame.RFLAGS = word(frameRFLAGS)
 	v.frame.RSP = word(frameRSP)
 	t.cs, t.ss = word(frameCS), word(frameSS)
 	t.state = probe.State{Regs: &v.frame, Root: guest.GPA(v.sregs.CR3), CPL: uint8(t.cs & 3)}
-	return true
 }
 
 // writeFrame makes the guest's iretq return to v.frame: RIP, RFLAGS and RSP go

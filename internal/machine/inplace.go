@@ -3,170 +3,168 @@ package machine
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/kvm"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
-// nestedLimit bounds how long guest code may run inside a hit, with the world
-// stopped or a handler waiting.
-const nestedLimit = time.Second
+// How an instruction is executed in its place
+//
+// Every other vCPU is stopped, the site has its original bytes back, and the
+// vCPU runs until it comes to one of the places where it can go from there:
+//
+//   - where the instruction leads: each of these has a temporary int3. Where
+//     they cannot be known beforehand, and the host can single-step code at this
+//     privilege, it is single-stepped instead;
+//   - where an exception of the instruction leads: the handlers in the guest's
+//     IDT have temporary int3s as well. This works on every host that serves
+//     probes at all, and it tells for certain whether the instruction was
+//     executed: a single-step trap comes only after the first instruction of
+//     the handler, and leaves TF set in the frame.
+//
+// So the world is never stopped for longer than one instruction takes.
 
-// errNestedTimeout: the guest did not come back within nestedLimit.
-var errNestedTimeout = errors.New("the guest did not come back in time")
-
-// runNested runs the guest from inside a hit until done says so, which is asked
-// after every exit that is not a mere interruption; the exits that it does not
-// claim are handled as usual. Timer interrupts stay away.
-func (v *vcpu) runNested(done func() bool) error {
-	expired := false
-	timer := time.AfterFunc(nestedLimit, func() {
-		v.m.mu.Lock()
-		defer v.m.mu.Unlock()
-		expired = true
-		v.kick()
-	})
-	defer timer.Stop()
-	if v.window {
-		v.window = false
-		v.kvm.RequestInterruptWindow(false)
-	}
-	for {
-		if err := v.kvm.Run(&v.exit); err != nil {
-			v.runFailed(err)
-			return err
-		}
-		if v.exit.Reason == kvm.ReasonInterrupted {
-			// A kick for the gate comes again: whoever waits does so until this
-			// vCPU rests, and it will look at the gate by itself.
-			v.kvm.ClearKick()
-			v.m.mu.Lock()
-			over := expired
-			v.m.mu.Unlock()
-			if over {
-				return errNestedTimeout
-			}
-			continue
-		}
-		if done() {
-			return nil
-		}
-		v.handle()
-		if v.m.ended() {
-			return ErrNotRunnable
-		}
-	}
-}
-
-// stepInPlace executes the one instruction at v.trap.state with the world
-// stopped and the site unpatched, and tells the engine.
+// stepInPlace executes the one instruction at v.trap.state, and tells the
+// engine how it went.
 func (v *vcpu) stepInPlace() {
-	stepped := false
-	err := v.m.stopWorld(v, stopTimeout, func() (err error) {
-		stepped, err = v.stepAlone()
+	site := guest.GVA(v.trap.state.Regs.RIP)
+	var end landing
+	step := func() (err error) {
+		end, err = v.stepAlone(site)
 		return err
-	})
+	}
+	var err error
+	if v.stopper {
+		err = step() // nested: the world is this vCPU's already
+	} else {
+		err = v.m.stopWorld(v, stopTimeout, step)
+	}
 	switch {
 	case errors.Is(err, ErrClosed), errors.Is(err, ErrNotRunnable):
+	case errors.Is(err, errElsewhere):
+		v.m.log.Warn("an instruction stepped in place did not end where it can; the guest goes on", "vcpu", v.id, "addr", site)
 	case err != nil:
-		v.crashed(CrashHost, fmt.Sprintf("the instruction at %#x could not be stepped in place: %v", v.trap.state.Regs.RIP, err))
-	case stepped:
+		v.crashed(CrashHost, fmt.Sprintf("the instruction at %v could not be stepped in place: %v", site, err))
+	case end.handler:
+		v.faultInPlace(end)
+	default:
 		v.n.inPlace.inc()
 		v.obey(v.m.engine.Stepped(v.id, v.trap.state))
 	}
 }
 
-// stepAlone does the work of stepInPlace while the world is stopped. On success
-// v.trap is the trap behind the instruction. False means that the guest went
-// elsewhere, to its own handler of an exception that the instruction raised.
-func (v *vcpu) stepAlone() (bool, error) {
-	m := v.m
-	text := m.text()
-	site := guest.GVA(v.trap.state.Regs.RIP)
-	orig, ok := m.engine.Original(site)
-	if ok {
-		// Another stopper may have taken the probe off while this one waited.
-		switch err := text.Patch(site, []byte{opInt3}, []byte{orig}); {
-		case errors.As(err, new(*guest.TextMismatchError)):
-			ok = false
-		case err != nil:
-			return false, err
+// stepAlone runs the instruction at site while the world is stopped. On success
+// v.trap is the trap at the landing, with RIP there.
+func (v *vcpu) stepAlone(site guest.GVA) (end landing, err error) {
+	var p patches
+	// The world goes on with the text as it was, whatever happens.
+	defer func() { err = errors.Join(err, p.undo()) }()
+	if orig, ok := v.m.engine.Original(site); ok {
+		// Another stopper may have taken the probe off while this one waited for
+		// its turn.
+		if err := p.apply(v.m.space(0), site, orig); err != nil {
+			return end, err
 		}
 	}
-	tf := m.host.Traps.CPL(v.trap.state.CPL).Step == DeliveryWorks
-	var temps []guest.GVA
-	var err error
-	if tf {
-		err = v.kvm.SetGuestDebug(kvm.GuestDebug{Control: guestDebug | kvm.DebugSingleStep})
-	} else {
-		temps, err = v.plantInt3s(text, site)
+	places, known := v.landings(site)
+	for i, l := range places {
+		if l.at == site {
+			known = false // it may go on where it is
+			continue
+		}
+		err := p.apply(v.m.space(0), l.at, opInt3)
+		if err != nil && !l.handler {
+			known = false // not the kernel's tables, or not memory
+		}
+		places[i].planted = err == nil
 	}
-	if err == nil {
-		v.resume()
-		err = v.runNested(func() bool { return v.behind(tf, site, temps) })
+	tf := false
+	if !known {
+		if v.m.host.Traps.CPL(v.trap.state.CPL).Step != DeliveryWorks {
+			return end, errUnknownLanding
+		}
+		tf = true
+		if err := v.kvm.SetGuestDebug(kvm.GuestDebug{Control: guestDebug | kvm.DebugSingleStep}); err != nil {
+			return end, err
+		}
+		defer func() {
+			err = errors.Join(err, v.kvm.SetGuestDebug(kvm.GuestDebug{Control: guestDebug}))
+		}()
 	}
-	if tf {
-		err = errors.Join(err, v.kvm.SetGuestDebug(kvm.GuestDebug{Control: guestDebug}))
-	}
-	for _, a := range temps {
-		err = errors.Join(err, text.Patch(a, []byte{opInt3}, m.image.Load().Code(a, 1)))
-	}
-	if ok {
-		err = errors.Join(err, text.Patch(site, []byte{orig}, []byte{opInt3}))
-	}
-	if errors.Is(err, errNestedTimeout) {
-		m.log.Warn("an instruction stepped in place did not end; the guest goes on elsewhere", "vcpu", v.id, "addr", site)
-		return false, nil
-	}
-	return err == nil, err
-}
-
-// behind reports whether the last exit is the trap behind the instruction at
-// site, and if so makes v.trap that trap, with RIP where the guest goes on.
-func (v *vcpu) behind(tf bool, site guest.GVA, temps []guest.GVA) bool {
-	if !v.arrived() {
-		return false
-	}
-	v.n.traps.inc()
-	rip := guest.GVA(v.trap.state.Regs.RIP)
-	switch v.trap.trap.Kind {
-	case probe.TrapStep:
-		return tf && rip != site
-	case probe.TrapBreakpoint:
-		for _, a := range temps {
-			if a == rip {
-				return true
+	v.resume()
+	err = v.runNested(func() bool {
+		if !v.arrived() {
+			return false
+		}
+		at := guest.GVA(v.trap.state.Regs.RIP)
+		switch v.trap.trap.Kind {
+		case probe.TrapStep:
+			end = landing{at: at}
+			return tf
+		case probe.TrapBreakpoint:
+			for _, l := range places {
+				if l.planted && l.at == at {
+					end = l
+					v.count()
+					v.n.traps.inc()
+					return true
+				}
 			}
 		}
-	}
-	return false
+		return false
+	})
+	return end, err
 }
 
-// plantInt3s puts an int3 at every place where the instruction at site can go
-// next, and returns those places. A place that has an int3 already, a probe's
-// own, serves as it is.
-func (v *vcpu) plantInt3s(text guest.Text, site guest.GVA) ([]guest.GVA, error) {
-	img := v.m.image.Load()
-	inst, err := insn.Decode(img.Code(site, insn.MaxLen))
-	if err != nil {
-		return nil, err
+// errUnknownLanding: it cannot be told where an instruction leads, and the host
+// cannot single-step it.
+var errUnknownLanding = errors.New("where it leads is not known beforehand, and this host cannot single-step it")
+
+// faultInPlace tells the engine that the instruction has raised an exception.
+// The guest stands at the first instruction of its own handler, in v.trap.
+func (v *vcpu) faultInPlace(end landing) {
+	if !end.vectorKnown {
+		v.resume()
+		return
 	}
-	next := site + guest.GVA(inst.Len)
-	code := img.Code(next, 1)
-	if len(code) == 0 {
-		return nil, fmt.Errorf("no code behind the instruction at %v", site)
+	at, regs := v.trap, *v.trap.state.Regs
+	root := at.state.Root
+	f := arrival{via: viaStub, frame: guest.GVA(regs.RSP)}
+	f.trap = probe.Trap{Kind: probe.TrapFault, Vector: end.vector}
+	if hasErrorCode(end.vector) {
+		w, err := readWord(v.m.space(root), f.frame)
+		if err != nil {
+			v.resume()
+			return
+		}
+		f.trap.Code = uint32(w)
+		f.frame += 8
 	}
-	if code[0] == opInt3 {
-		return nil, fmt.Errorf("an int3 of the guest's own stands behind the instruction at %v", site)
+	if end.vector == vectorPF {
+		f.trap.CR2 = guest.GVA(v.sregs.CR2)
 	}
-	switch err := text.Patch(next, code, []byte{opInt3}); {
-	case errors.As(err, new(*guest.TextMismatchError)):
-		return nil, fmt.Errorf("text behind the instruction: %w", err)
-	case err != nil:
-		return nil, err
+	b := v.raw[:8*frameWords]
+	if v.m.ReadMemory(root, f.frame, b) != nil {
+		v.resume()
+		return
 	}
-	return []guest.GVA{next}, nil
+	v.frame = regs
+	v.unpackFrame(&f, b)
+	v.trap = f
+	d := v.m.engine.Hit(v.id, f.state, f.trap)
+	switch d.Action {
+	case probe.Resume: // a fault handler has put it right
+		v.leaveStub()
+	case probe.Inject: // as another exception
+		v.leaveStub()
+		v.deliver(d.Fault)
+	default: // the guest's own handler goes on
+		v.trap, v.frame = at, regs
+		v.trap.state.Regs = &v.frame
+		if at.via == viaExit {
+			v.trap.state.Regs = v.regs
+		}
+		v.resume()
+	}
 }

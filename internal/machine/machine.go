@@ -41,6 +41,9 @@ type Config struct {
 	KVMPath string
 	// Host is the result of Calibrate, or nil: New calibrates.
 	Host *HostReport
+	// TimeHits measures the time that the host spends on each trap outside
+	// KVM_RUN (VCPUStats.TrapNs): two more readings of the clock per trap.
+	TimeHits bool
 	// Probe are the options of the engine. Its Log is set from Log when nil; its
 	// Ways are what calibration found.
 	Probe probe.Options
@@ -66,6 +69,7 @@ type Machine struct {
 	root    atomic.Uint64 // the booted kernel's page tables
 	checks  atomic.Uint64 // self-check failures
 	lastBad atomic.Uint32 // code of the newest one
+	tscKHz  atomic.Uint64 // 0: the host doesn't say
 	cpuid   []kvm.CPUIDEntry
 	calls   callQueue // guarded by mu
 

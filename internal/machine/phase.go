@@ -104,11 +104,14 @@ func (m *Machine) end(set func()) bool {
 	return true
 }
 
-// selfCheckFailed counts a self-check that the guest reports as failed.
+// selfCheckFailed counts a self-check that the guest reports as failed. The
+// guest decides how often, so not each gets into the log: the first ten, then
+// those whose number is a power of two.
 func (m *Machine) selfCheckFailed(v *vcpu, code uint32) {
 	m.lastBad.Store(code)
-	n := m.checks.Add(1)
-	m.log.Error("guest self-check failed", "vcpu", v.id, "code", fmt.Sprintf("%#x", code), "count", n)
+	if n := m.checks.Add(1); n <= 10 || n&(n-1) == 0 {
+		m.log.Error("guest self-check failed", "vcpu", v.id, "code", fmt.Sprintf("%#x", code), "count", n)
+	}
 }
 
 // Resume lets the vCPUs run. Calling it while they do has no effect.

@@ -13,6 +13,8 @@ type VCPUStats struct {
 	InPlace     uint64 `json:"inPlace"`     // instructions stepped with the world stopped
 	Ticks       uint64 `json:"ticks"`       // timer interrupts delivered
 	TicksMerged uint64 `json:"ticksMerged"` // timer periods that passed while one was still pending
+
+	TrapNs uint64 `json:"trapNs,omitempty"` // with Config.TimeHits: nanoseconds outside KVM_RUN for TrapExits
 }
 
 // ExitsPerHit returns TrapExits/Hits, or 0 before the first hit.

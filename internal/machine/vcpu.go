@@ -22,16 +22,18 @@ type vcpu struct {
 	m  *Machine
 	id int
 
-	kvm    *kvm.VCPU
-	exit   kvm.Exit
-	regs   *probe.Regs // shared with the kernel where it can
-	sregs  *kvm.Sregs
-	trap   arrival    // the trap being handled
-	frame  probe.Regs // registers of the interrupted code, when a guest stub forwarded the trap
-	midIO  bool       // the I/O instruction of the last exit is completed by the next KVM_RUN
-	window bool       // an interrupt window is requested
-	call   *call      // the host's call that runs on this vCPU
-	raw    [64]byte   // for reading and writing guest memory without allocation
+	kvm     *kvm.VCPU
+	exit    kvm.Exit
+	regs    *probe.Regs // shared with the kernel where it can
+	sregs   *kvm.Sregs
+	trap    arrival    // the trap being handled
+	frame   probe.Regs // registers of the interrupted code, when a guest stub forwarded the trap
+	midIO   bool       // the I/O instruction of the last exit is completed by the next KVM_RUN
+	window  bool       // an interrupt window is requested
+	call    *call      // the host's call that runs on this vCPU
+	raw     [64]byte   // for reading and writing guest memory without allocation
+	asleep  bool       // a hlt in code that was run from inside a hit is still to be served
+	stopper bool       // this vCPU has stopped the world
 
 	tid  atomic.Int32 // of its thread, 0 when there is none
 	tick atomic.Bool  // a timer interrupt is due
@@ -101,6 +103,10 @@ func (v *vcpu) thread(started chan<- struct{}) {
 			continue
 		}
 		v.handle()
+		if v.asleep {
+			v.asleep = false
+			v.halt()
+		}
 	}
 }
 

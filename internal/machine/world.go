@@ -67,6 +67,8 @@ func (m *Machine) stopWorld(self *vcpu, timeout time.Duration, f func() error) e
 	}
 	if self != nil {
 		self.resting = false
+		self.stopper = true
+		defer func() { self.stopper = false }()
 	}
 	m.gate.Or(gateStop)
 	err := m.awaitRest(self, timeout)

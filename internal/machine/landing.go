@@ -1,0 +1,145 @@
+package machine
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// landing is a place where an instruction can lead.
+type landing struct {
+	at          guest.GVA
+	planted     bool  // there is an int3
+	handler     bool  // the guest's exception handler for vector
+	vectorKnown bool  // it is the handler of that vector only
+	vector      uint8 //
+}
+
+// landings returns the places where the instruction at site can lead from the
+// registers in v.trap, with those of its exceptions. False means that where it
+// leads without an exception is not known.
+func (v *vcpu) landings(site guest.GVA) (places []landing, known bool) {
+	places = v.handlers()
+	inst, err := insn.Decode(v.m.image.Load().Code(site, insn.MaxLen))
+	if err != nil {
+		return places, false
+	}
+	add := func(a uint64) { places = append(places, landing{at: guest.GVA(a)}) }
+	if inst.Falls() {
+		add(uint64(site) + uint64(inst.Len))
+		known = true
+	}
+	if t, ok := inst.Target(uint64(site)); ok {
+		add(t)
+		return places, true
+	}
+	switch inst.Class() {
+	case insn.ClassRet, insn.ClassJumpInd, insn.ClassCallInd:
+		// The emulator knows where they lead; it works on a copy, and what it
+		// would write is dropped.
+		r := *v.trap.state.Regs
+		if inst.Emulate(uint64(site), &r, readOnly{v.m.space(v.trap.state.Root)}) != nil {
+			return places, false
+		}
+		add(r.RIP)
+		return places, true
+	case insn.ClassFar:
+		return places, false
+	}
+	return places, known
+}
+
+// readOnly is guest memory for an emulation that must not have an effect.
+type readOnly struct{ as guest.AddressSpace }
+
+// Read implements insn.Memory.
+func (m readOnly) Read(addr uint64, p []byte) error { return m.as.Read(guest.GVA(addr), p) }
+
+// Write implements insn.Memory.
+func (readOnly) Write(uint64, []byte) error { return nil }
+
+// exceptions are the vectors that an instruction can raise by itself, without
+// the breakpoint and debug exceptions, which are how the host gets control.
+const exceptions = 1<<0 | 1<<4 | 1<<5 | 1<<6 | 1<<7 | 1<<8 | 1<<10 | 1<<11 | 1<<12 | 1<<13 | 1<<14 | 1<<16 | 1<<17 | 1<<19 | 1<<20 | 1<<21
+
+// handlers returns the entries of the guest's handlers of exceptions, as its
+// IDT has them (SDM Vol. 3, 6.14.1).
+func (v *vcpu) handlers() []landing {
+	idt := v.sregs.IDT
+	var out []landing
+	for vector := range uint8(32) {
+		if exceptions>>vector&1 == 0 || 16*uint32(vector)+15 > uint32(idt.Limit) {
+			continue
+		}
+		gate := v.raw[:16]
+		if v.m.ReadMemory(guest.GPA(v.sregs.CR3), guest.GVA(idt.Base)+16*guest.GVA(vector), gate) != nil {
+			continue
+		}
+		lo, hi := binary.LittleEndian.Uint64(gate), binary.LittleEndian.Uint64(gate[8:])
+		if typ := lo >> 40 & 0x1f; lo>>47&1 == 0 || typ != 0xe && typ != 0xf {
+			continue
+		}
+		l := landing{at: guest.GVA(hi<<32 | lo>>48<<16 | lo&0xffff), handler: true, vectorKnown: true, vector: vector}
+		for i := range out {
+			if out[i].at == l.at {
+				out[i].vectorKnown = false
+				l.at = 0
+			}
+		}
+		if l.at != 0 {
+			out = append(out, l)
+		}
+	}
+	return out
+}
+
+// patches are temporary changes of single bytes of text, while the world is
+// stopped.
+type patches struct {
+	done []patched
+}
+
+type patched struct {
+	text     guest.Text
+	at       guest.GVA
+	old, new byte
+}
+
+// apply changes the byte at a, and remembers what was there.
+func (p *patches) apply(as guest.AddressSpace, a guest.GVA, to byte) error {
+	var b [1]byte
+	if err := as.Read(a, b[:]); err != nil {
+		return err
+	}
+	if b[0] == to {
+		return nil
+	}
+	x := patched{text: guest.NewText(as), at: a, old: b[0], new: to}
+	if err := x.text.Patch(a, b[:], []byte{to}); err != nil {
+		return err
+	}
+	p.done = append(p.done, x)
+	return nil
+}
+
+// undo puts everything back, in reverse order. A byte that the guest itself has
+// changed meanwhile is left alone.
+func (p *patches) undo() error {
+	var errs []error
+	for i := len(p.done) - 1; i >= 0; i-- {
+		x := p.done[i]
+		err := x.text.Patch(x.at, []byte{x.new}, []byte{x.old})
+		if err != nil && !errors.As(err, new(*guest.TextMismatchError)) {
+			errs = append(errs, fmt.Errorf("restore text: %w", err))
+		}
+	}
+	p.done = nil
+	return errors.Join(errs...)
+}
+
+var _ insn.Memory = readOnly{}
+var _ probe.World = world{}
