@@ -20,6 +20,26 @@ const MaxVCPUs = 8
 // MinRAM is the smallest memory, in bytes, that the built-in guest fits into.
 const MinRAM = 8 << 20
 
+// Options are the words of the command line that the built-in guest knows,
+// with what they do. It ignores others.
+var Options = []struct{ Name, Text string }{
+	{"rounds=N", "end with exit code 0 (or ExitFailed) when each vCPU has done N kernel and N user rounds, after a line `result cpu=K sum=...` per vCPU that depends on N only"},
+	{"busy", "do not sleep between rounds (rounds= implies it)"},
+	{"quiet", "print results and failures only, after the first line"},
+	{"nouser", "start no user tasks"},
+	{"idle", "start no workload: only the timer, the scheduler and the call service"},
+	{"bench", "like idle, and a user task per vCPU that serves user_bench_mailbox"},
+	{"int3", "execute an int3 of the guest's own in each round, at CPL0 and at CPL3; foreign_bp_count counts them"},
+	{"alias", "call user_hot at its second address too, in the second address space"},
+	{"crash=HOW", "end badly at boot: triple, panic, pf, gp, ud or df at CPL0, user (a page fault at CPL3), hang or hlt with interrupts off, exit (code 3), selfcheck (report a failure and go on)"},
+}
+
+// MailboxFault is the offset of the u64 behind the call service's result
+// (guest.MailboxRet): 0 when the function returned, 0x100 + vector when an
+// exception ended it, 0x200 when it ended its task (the result is then the
+// task's exit code).
+const MailboxFault = 0x58
+
 // Exit codes of the built-in guest, as it writes them to the exit port.
 const (
 	// ExitOK ends a workload of rounds=N without a failed self-check.

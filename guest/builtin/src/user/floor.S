@@ -35,7 +35,7 @@ ENDFUNC user_floor_plain
 	.p2align 4, 0xcc
 /* A jump to a detour that counts. */
 FUNC user_floor_count
-	jmp user_floor_count_detour
+	{disp32} jmp user_floor_count_detour
 	.byte 0xcc, 0xcc
 .Lcount_back:
 	HOT_TAIL
@@ -59,7 +59,7 @@ ENDFUNC user_floor_count_detour
 	.p2align 4, 0xcc
 /* A jump to a detour that writes a record: the time, six arguments, a number. */
 FUNC user_floor_record
-	jmp user_floor_record_detour
+	{disp32} jmp user_floor_record_detour
 	.byte 0xcc, 0xcc
 .Lrecord_back:
 	HOT_TAIL
