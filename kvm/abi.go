@@ -39,6 +39,7 @@ var (
 	ioGetMPState    = gokvm.IIOR(0x98, 4)
 	ioSetMPState    = gokvm.IIOW(0x99, 4)
 	ioNMI           = gokvm.IIO(0x9a)
+	ioGetTSCKHz     = gokvm.IIO(0xa3)
 	ioSetGuestDebug = gokvm.IIOW(0x9b, sizeofGuestDebug)
 	ioGetEvents     = gokvm.IIOR(0x9f, sizeofEvents)
 	ioSetEvents     = gokvm.IIOW(0xa0, sizeofEvents)

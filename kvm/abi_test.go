@@ -39,6 +39,7 @@ func TestIoctlNumbers(t *testing.T) {
 		{"KVM_GET_MP_STATE", ioGetMPState, 0x8004ae98},
 		{"KVM_SET_MP_STATE", ioSetMPState, 0x4004ae99},
 		{"KVM_NMI", ioNMI, 0xae9a},
+		{"KVM_GET_TSC_KHZ", ioGetTSCKHz, 0xaea3},
 		{"KVM_SET_GUEST_DEBUG", ioSetGuestDebug, 0x4048ae9b},
 		{"KVM_GET_VCPU_EVENTS", ioGetEvents, 0x8040ae9f},
 		{"KVM_SET_VCPU_EVENTS", ioSetEvents, 0x4040aea0},

@@ -55,6 +55,12 @@ func uprobe(ctx context.Context, p *Peer, fn []byte, runs int, calls uint32) (er
 	if err != nil {
 		return err
 	}
+	// Without a probe a call takes about a nanosecond: many more of them, or
+	// the time of starting a process covers it.
+	plain, err := nativeLoop(dir, "plain", fn, calls*plainFactor)
+	if err != nil {
+		return err
+	}
 	group := fmt.Sprintf("guestprobe_bench_%d", os.Getpid())
 	events := filepath.Join(trace, "uprobe_events")
 	if err := appendLine(events, fmt.Sprintf("p:%s/hot %s:0x%x a=%%di b=%%si", group, path, nativeFunc)); err != nil {
@@ -67,7 +73,7 @@ func uprobe(ctx context.Context, p *Peer, fn []byte, runs int, calls uint32) (er
 
 	var base, with []float64
 	for range runs {
-		b, err := timeCommand(ctx, path, empty)
+		b, err := timeCommand(ctx, plain, empty)
 		if err != nil {
 			return err
 		}
@@ -81,8 +87,8 @@ func uprobe(ctx context.Context, p *Peer, fn []byte, runs int, calls uint32) (er
 		if err := appendLine(enable, "0"); err != nil {
 			return fmt.Errorf("disable the uprobe: %w", err)
 		}
-		base = append(base, nsPer(b, uint64(calls)))
-		with = append(with, nsPer(w-b, uint64(calls)))
+		base = append(base, nsPer(b, uint64(calls)*plainFactor))
+		with = append(with, nsPer(w, uint64(calls))-base[len(base)-1])
 	}
 	hits, err := uprobeHits(trace, path)
 	if err != nil {

@@ -1,0 +1,43 @@
+package bench
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestprobe/guestprobe/internal/machine"
+)
+
+// thisHost describes the machine and what its KVM delivers.
+func thisHost(rep machine.HostReport, now time.Time) Host {
+	h := Host{
+		CPU: "unknown", Cores: runtime.NumCPU(), Date: now.UTC().Format(time.DateOnly), Version: "unknown",
+		KVM: fmt.Sprintf("int3 at CPL0: %s, at CPL3: %s", rep.Traps.CPL0.Int3, rep.Traps.CPL3.Int3),
+	}
+	if b, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		for line := range strings.Lines(string(b)) {
+			if name, ok := strings.CutPrefix(line, "model name"); ok {
+				h.CPU = strings.TrimSpace(strings.TrimLeft(name, "\t :"))
+				break
+			}
+		}
+	}
+	var u unix.Utsname
+	if unix.Uname(&u) == nil {
+		h.Kernel = string(bytes.TrimRight(u.Release[:], "\x00"))
+	}
+	if bi, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range bi.Settings {
+			if s.Key == "vcs.revision" {
+				h.Version = s.Value[:min(12, len(s.Value))]
+			}
+		}
+	}
+	return h
+}

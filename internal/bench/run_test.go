@@ -1,0 +1,46 @@
+package bench
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/guestprobe/guestprobe/internal/kvmtest"
+)
+
+// TestRun makes one short run and checks what must hold on every host: exits
+// per hit as the plan says, every call hit, none missed, unbuilt kinds named.
+func TestRun(t *testing.T) {
+	const calls = 300
+	kvmtest.Require(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	res, err := Run(ctx, Options{Runs: MinRuns, Calls: calls})
+	if err != nil {
+		t.Fatal(err)
+	}
+	exits := map[string]float64{"k": 2, "b": 1, "e": 1}
+	for _, r := range res.Rows {
+		want, built := exits[r.Name]
+		switch {
+		case !built && (r.Unavailable == "" || r.NsPerHit != nil):
+			t.Errorf("%s at CPL%d is not built, and yet has figures", r.Name, r.CPL)
+		case built && r.Unavailable != "":
+			t.Errorf("%s at CPL%d: %s", r.Name, r.CPL, r.Unavailable)
+		case built && (r.ExitsPerHit != want || r.Hits != MinRuns*calls || r.Missed != 0):
+			t.Errorf("%s at CPL%d: %v exits per hit, %d hits, %d missed; want %v, %d, 0", r.Name, r.CPL, r.ExitsPerHit, r.Hits, r.Missed, want, MinRuns*calls)
+		}
+	}
+	if res.Startup.KVMNs == nil || res.Startup.GuestNs == nil || res.Startup.GuestNs.Median <= 0 {
+		t.Errorf("start-up was not measured: %+v", res.Startup)
+	}
+}
+
+// TestRunRefuses: options that make no measurement.
+func TestRunRefuses(t *testing.T) {
+	for _, o := range []Options{{Runs: MinRuns - 1}, {Runs: MinRuns, Calls: -1}, {Runs: MinRuns, Calls: 1000001}} {
+		if _, err := Run(context.Background(), o); err == nil {
+			t.Errorf("Run(%+v) made a measurement", o)
+		}
+	}
+}
