@@ -17,9 +17,9 @@ const rflagsIF = 1 << 9
 
 // Capture writes the record of a hit into buf, which has at least BufSize
 // bytes, and returns its length. It is for a pre handler of a p definition and
-// runs on the vCPU's thread: it takes no lock and allocates nothing, and its
-// work is bounded by the definition. Memory that cannot be read is recorded as
-// a fault.
+// runs on the vCPU's thread: it takes no lock and allocates nothing (the target
+// may, to report memory that cannot be read), and its work is bounded by the
+// definition. Such memory is recorded as a fault.
 func (f *Fetcher) Capture(c *probe.Context, buf []byte) int {
 	f.header(c, buf, StagePre)
 	le.PutUint64(buf[8:], uint64(c.Addr))

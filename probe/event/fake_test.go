@@ -32,6 +32,8 @@ var kernel = fakeSymbols{
 	{Name: "ftrace_stub", Addr: addrRead + 0x740, Size: 0x10, Kind: guest.SymFunc},
 	{Name: "do_exit", Addr: addrRead + 0x800, Size: 0x40, Kind: guest.SymFunc},
 	{Name: "kernel_clone", Addr: addrClone, Size: 0x300, Kind: guest.SymFunc},
+	{Name: "do_fork", Addr: addrClone + 0x400, Size: 0x100, Kind: guest.SymFunc},
+	{Name: "do_sys_openat2", Addr: addrClone + 0x500, Size: 0x170, Kind: guest.SymFunc},
 	{Name: "with_endbr", Addr: addrEndbr, Size: 0x40, Kind: guest.SymFunc},
 	{Name: "huge", Addr: addrEndbr + 0x100, Size: 0x20000, Kind: guest.SymFunc},
 	{Name: "_sdata", Addr: addrSdata, Size: 0x100, Kind: guest.SymData},

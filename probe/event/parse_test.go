@@ -2,6 +2,7 @@ package event
 
 import (
 	"errors"
+	"os"
 	"strings"
 	"testing"
 
@@ -372,6 +373,22 @@ func TestLocateEndbr(t *testing.T) {
 	}
 	if _, found := kernel.Find(guest.GVA(1)); found {
 		t.Error("the fake has a symbol everywhere")
+	}
+}
+
+// TestDocumented compiles the examples of docs/definitions.md.
+func TestDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../docs/definitions.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(page), "```kprobe_events\n")
+	block, _, ok := strings.Cut(rest, "```")
+	if !ok {
+		t.Fatal("no block of examples")
+	}
+	for _, text := range strings.Split(strings.TrimSpace(block), "\n") {
+		compile(t, text, Options{Profile: idle{}})
 	}
 }
 

@@ -2,6 +2,7 @@ package event
 
 import (
 	"encoding/json"
+	"slices"
 	"strconv"
 	"unicode/utf8"
 )
@@ -66,33 +67,35 @@ func (d Datum) json(t Type) any {
 	return d.Bits
 }
 
-// wireValue is the JSON form of a Value.
-type wireValue struct {
-	Name  string `json:"name"`
-	Type  string `json:"type"`
-	Value any    `json:"value"`
-	Text  string `json:"text"`          // as ftrace prints it
-	Cut   bool   `json:"cut,omitempty"` // text was longer than a record holds
-	// Raw holds the bytes, in base64, where some text is not valid UTF-8 and
-	// Value therefore has replacement characters.
-	Raw [][]byte `json:"raw,omitempty"`
+// Cut reports whether some text was longer than a record holds.
+func (v Value) Cut() bool {
+	return slices.ContainsFunc(v.Data, func(d Datum) bool { return d.Cut })
 }
 
-// MarshalJSON returns name, type, value (see JSON) and text, and, where needed,
-// "cut" and "raw".
+// Raw returns the bytes of the texts where some are not valid UTF-8, which
+// JSON therefore cannot hold, and nil otherwise.
+func (v Value) Raw() [][]byte {
+	if !slices.ContainsFunc(v.Data, func(d Datum) bool { return !utf8.ValidString(d.Text) }) {
+		return nil
+	}
+	raw := make([][]byte, len(v.Data))
+	for i, d := range v.Data {
+		raw[i] = []byte(d.Text)
+	}
+	return raw
+}
+
+// MarshalJSON returns name, type, value (see JSON), text as ftrace prints it,
+// and, where they say something, cut and raw (in base64).
 func (v Value) MarshalJSON() ([]byte, error) {
-	w := wireValue{Name: v.Name, Type: v.Type.String(), Value: v.JSON(), Text: string(v.AppendText(nil))}
-	valid := true
-	for _, d := range v.Data {
-		w.Cut = w.Cut || d.Cut
-		valid = valid && utf8.ValidString(d.Text)
-	}
-	if !valid {
-		for _, d := range v.Data {
-			w.Raw = append(w.Raw, []byte(d.Text))
-		}
-	}
-	return json.Marshal(w)
+	return json.Marshal(struct {
+		Name  string   `json:"name"`
+		Type  string   `json:"type"`
+		Value any      `json:"value"`
+		Text  string   `json:"text"`
+		Cut   bool     `json:"cut,omitempty"`
+		Raw   [][]byte `json:"raw,omitempty"`
+	}{v.Name, v.Type.String(), v.JSON(), string(v.AppendText(nil)), v.Cut(), v.Raw()})
 }
 
 // AppendText appends the value as ftrace prints it behind "name=".
