@@ -96,7 +96,7 @@ func (a *app) step(format string, args ...any) {
 // demoTrace attaches the probes for the time of a stream and shows hits.
 func (a *app) demoTrace(ctx context.Context, c *client.Client) error {
 	var specs []api.ProbeSpec
-	left := map[string]int{}
+	left, post := map[string]int{}, map[string]bool{} // by name
 	for _, p := range demoProbes {
 		specs = append(specs, api.ProbeSpec{Def: p.def, Post: p.post, Stay: true})
 	}
@@ -127,7 +127,7 @@ func (a *app) demoTrace(ctx context.Context, c *client.Client) error {
 					stages = "a pre and a post handler"
 				}
 				a.step("attached %s with %s to %s code, %s: %s", p.Name, stages, what, place(p), p.Def)
-				left[p.Name] = demoProbes[i].shown
+				left[p.Name], post[p.Name] = demoProbes[i].shown, p.Post
 				total += demoProbes[i].shown
 			}
 		case api.RecordHit:
@@ -144,10 +144,10 @@ func (a *app) demoTrace(ctx context.Context, c *client.Client) error {
 				return err
 			}
 			// A hit with a post handler is over with its second record.
-			if n--; h.Stage == "post" || !hasPost(h.Probe) {
-				left[h.Probe] = n
+			if (h.Stage == "post") != post[h.Probe] {
+				continue
 			}
-			if left[h.Probe] == 0 {
+			if left[h.Probe] = n - 1; n == 1 {
 				delete(left, h.Probe)
 			}
 		case api.RecordEnd:
@@ -156,16 +156,6 @@ func (a *app) demoTrace(ctx context.Context, c *client.Client) error {
 		}
 	}
 	return nil
-}
-
-// hasPost reports whether the demo's probe of that name has a post handler.
-func hasPost(name string) bool {
-	for _, p := range demoProbes {
-		if p.post && p.def[2:2+len(name)-len("kprobes/")] == name[len("kprobes/"):] {
-			return true
-		}
-	}
-	return false
 }
 
 // someRegs keeps the line readable: a post stage shows where the guest stands

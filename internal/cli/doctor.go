@@ -41,9 +41,6 @@ says why and what to do; the exit status is then 1.`,
 			if h.KVM.Usable {
 				return nil
 			}
-			if h.KVM.Hint != "" {
-				a.note("%s", h.KVM.Hint)
-			}
 			return &doctorError{h.KVM.Reason}
 		},
 	}

@@ -10,10 +10,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/daemon"
@@ -62,10 +65,10 @@ func (a *app) startDaemon(ctx context.Context, verbose bool, args ...string) (_ 
 	args = append(args, "--socket", d.socket)
 	if bin := findDaemon(); bin != "" {
 		err = d.exec(bin, append(args, "--ready-fd", "3"), log, tell)
-		tell.Close()
 	} else {
-		d.inProcess(append(args, "--ready-fd", fmt.Sprint(tell.Fd())), log, a.env.Getenv)
+		err = d.inProcess(args, log, tell, a.env.Getenv)
 	}
+	tell.Close()
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +113,13 @@ func (d *ownDaemon) exec(bin string, args []string, log io.Writer, ready *os.Fil
 	return nil
 }
 
-func (d *ownDaemon) inProcess(args []string, log io.Writer, getenv func(string) string) {
+func (d *ownDaemon) inProcess(args []string, log io.Writer, ready *os.File, getenv func(string) string) error {
+	// A descriptor has one owner: this one will be the daemon's.
+	fd, err := unix.FcntlInt(ready.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return err
+	}
+	args = append(args, "--ready-fd", strconv.Itoa(fd))
 	ctx, cancel := context.WithCancel(context.Background())
 	d.what, d.cancel = "guestprobed (in this process)", cancel
 	go func() {
@@ -120,6 +129,7 @@ func (d *ownDaemon) inProcess(args []string, log io.Writer, getenv func(string) 
 		}
 		d.exited <- nil
 	}()
+	return nil
 }
 
 // await waits for the line on ready that says that clients can connect.

@@ -87,7 +87,7 @@ func (a *app) trace(ctx context.Context, defs []string, flags traceFlags) (err e
 		return inDefinition(err, defs)
 	}
 	defer s.Close()
-	t := &tracer{app: a, out: out, color: a.colors(out), left: flags.count, limited: flags.count > 0}
+	t := &tracer{app: a, out: out, color: a.colors(out), left: flags.count, limited: flags.count > 0, post: map[string]bool{}}
 	for {
 		r, err := s.Next()
 		switch {
@@ -114,6 +114,7 @@ type tracer struct {
 	color   bool
 	limited bool
 	left    uint64 // hits until the end, where limited
+	post    map[string]bool
 }
 
 // record prints r, and reports whether it was the last one to print.
@@ -135,18 +136,22 @@ func (t *tracer) record(r api.Record) (done bool, err error) {
 		if err := json.Unmarshal(r.Data, &s); err != nil {
 			return false, fmt.Errorf("%w: %w", client.ErrProtocol, err)
 		}
+		for _, p := range s.Probes {
+			t.post[p.Name] = p.Post
+		}
 		t.note("Tracing %s.", plural(len(s.Probes), "probe"))
 	case api.RecordHit:
+		var h api.Hit
+		if err := json.Unmarshal(r.Data, &h); err != nil {
+			return false, fmt.Errorf("%w: %w", client.ErrProtocol, err)
+		}
 		if t.format != "json" {
-			var h api.Hit
-			if err := json.Unmarshal(r.Data, &h); err != nil {
-				return false, fmt.Errorf("%w: %w", client.ErrProtocol, err)
-			}
 			if _, err := io.WriteString(t.out, hitLine(h, t.color)); err != nil {
 				return false, err
 			}
 		}
-		if h, ok := stage(r); t.limited && ok && h != "post" {
+		// The two records of one arrival count once, with the second.
+		if t.limited && (h.Stage == "post") == t.post[h.Probe] {
 			t.left--
 			return t.left == 0, nil
 		}
@@ -156,15 +161,6 @@ func (t *tracer) record(r api.Record) (done bool, err error) {
 		t.noteEnd(r, "")
 	}
 	return false, nil
-}
-
-// stage returns the stage of a hit: the two records of one arrival count once.
-func stage(r api.Record) (string, bool) {
-	var h struct {
-		Stage string `json:"stage"`
-	}
-	err := json.Unmarshal(r.Data, &h)
-	return h.Stage, err == nil
 }
 
 // hitLine is one line of a trace, in ftrace's order: task, vCPU, time, event,

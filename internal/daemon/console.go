@@ -24,10 +24,13 @@ func (s *server) streamConsole(w http.ResponseWriter, r *http.Request) error {
 			return badValue("follow %q: not a boolean", v)
 		}
 	}
+	st, err := s.openStream(w)
+	if err != nil {
+		return err
+	}
+	defer s.closeStream(st)
 	sub, history := s.guest.Console(consoleQueue)
 	defer sub.Close()
-	st := s.openStream(w)
-	defer s.closeStream(st)
 	for _, l := range history {
 		st.putConsole(l)
 	}

@@ -39,6 +39,7 @@ var statusOf = map[api.Code]int{
 
 	api.Code(probe.CodeSymbolNotFound): http.StatusNotFound,
 	api.Code(probe.CodeNoSymbolAt):     http.StatusNotFound,
+	api.Code(probe.CodeTarget):         http.StatusInternalServerError,
 	api.Code(probe.CodeClosed):         http.StatusServiceUnavailable,
 }
 

@@ -51,7 +51,9 @@ func (s *server) streamEvents(w http.ResponseWriter, r *http.Request) error {
 		defer s.endSession(own)
 		e.only, e.base = s.probes.ofStream(own), 0
 	}
-	e.stream = s.openStream(w)
+	if e.stream, err = s.openStream(w); err != nil {
+		return err
+	}
 	defer s.closeStream(e.stream)
 	e.put(api.RecordStart, api.Start{Epoch: s.probes.since, Probes: probes})
 	e.run(r)

@@ -105,7 +105,12 @@ not a definition; 5 no permission for /dev/kvm or the socket.`,
 		Example: `  guestprobed --vcpus 2 --socket /tmp/gp.sock
   guestprobed --guest kernel.elf --memory 128M --paused --probe 'p:init start_kernel'`,
 		Version:           api.Build().Version,
-		Args:              cobra.NoArgs,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return &usageError{fmt.Errorf("%q: guestprobed takes flags only", args[0])}
+			}
+			return nil
+		},
 		SilenceUsage:      true,
 		SilenceErrors:     true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},

@@ -77,7 +77,9 @@ func (s *server) run(ctx context.Context, sock *socket, ready func()) error {
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
 	}
 	served := make(chan error, 1)
-	go func() { served <- hs.Serve(sock) }()
+	// The bare listener: the server closes what it gets, and the lock must
+	// outlive that.
+	go func() { served <- hs.Serve(sock.listener) }()
 	ready()
 
 	var failed error

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -24,9 +25,10 @@ var (
 
 // socket is a listening unix socket together with the lock that makes it ours.
 type socket struct {
-	net.Listener
-	path string
-	lock *os.File
+	listener net.Listener
+	path     string
+	lock     *os.File
+	stopped  sync.Once
 }
 
 // listen takes the lock file beside path, replaces a socket that nobody
@@ -130,26 +132,28 @@ func (s *socket) bind(ctx context.Context, gid int) error {
 		return fmt.Errorf("socket %s: %w", s.path, err)
 	}
 	ln.(*net.UnixListener).SetUnlinkOnClose(false)
-	s.Listener = ln
+	s.listener = ln
 	if gid >= 0 {
-		if err := os.Chown(s.path, -1, gid); err != nil {
-			s.Close()
-			return fmt.Errorf("socket group: %w", err)
-		}
+		err = os.Chown(s.path, -1, gid)
 	}
-	if err := os.Chmod(s.path, 0o660); err != nil {
-		s.Close()
-		return fmt.Errorf("socket mode: %w", err)
+	if err == nil {
+		err = os.Chmod(s.path, 0o660)
+	}
+	if err != nil {
+		s.stop()
+		return fmt.Errorf("socket: %w", err)
 	}
 	return nil
 }
 
-// stop closes the listener and removes the socket, so that new clients learn
-// at once that nobody serves it; the lock stays ours. It may be repeated.
+// stop removes the socket and closes the listener: new clients learn at once
+// that nobody serves it. The lock stays ours, so that nobody else can have
+// bound the path in between. It may be repeated.
 func (s *socket) stop() {
-	if err := s.Listener.Close(); err == nil {
+	s.stopped.Do(func() {
 		os.Remove(s.path)
-	}
+		s.listener.Close()
+	})
 }
 
 // Close is stop, and gives the lock back.

@@ -3,6 +3,7 @@ package daemon
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"sync"
 	"time"
@@ -11,16 +12,15 @@ import (
 	"github.com/guestprobe/guestprobe/internal/machine"
 )
 
-// Times of streams.
+// Limits of streams.
 const (
 	// endTime is how long a stream may take to send its last records once the
 	// daemon stops: a client that does not read must not hold it up.
-	endTime = 2 * time.Second
-	// gatherTime is how long records wait for more of them before they are
-	// sent: under load, one write for many.
-	gatherTime = 20 * time.Millisecond
-	// maxGather bounds what is gathered, in bytes.
+	endTime = time.Second
+	// maxGather bounds what is gathered for one write, in bytes.
 	maxGather = 64 << 10
+	// maxStreams bounds how many are open at a time.
+	maxStreams = 256
 )
 
 // stream writes records to one client. It belongs to the goroutine of the
@@ -42,13 +42,19 @@ type streams struct {
 }
 
 // openStream answers the request with a stream of records.
-func (s *server) openStream(w http.ResponseWriter) *stream {
+func (s *server) openStream(w http.ResponseWriter) (*stream, error) {
 	st := &stream{w: w, rc: http.NewResponseController(w)}
 	st.enc = json.NewEncoder(&st.buf)
 	st.enc.SetEscapeHTML(false)
 	s.streams.mu.Lock()
-	s.streams.open[st] = struct{}{}
+	full := len(s.streams.open) >= maxStreams
+	if !full {
+		s.streams.open[st] = struct{}{}
+	}
 	s.streams.mu.Unlock()
+	if full {
+		return nil, &api.Error{Code: api.CodeTooMany, Errno: "EMFILE", Message: fmt.Sprintf("%d streams are open already", maxStreams)}
+	}
 	select {
 	case <-s.stop: // interrupt has been there already
 		st.interrupt()
@@ -57,7 +63,10 @@ func (s *server) openStream(w http.ResponseWriter) *stream {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(http.StatusOK)
-	return st
+	// The client learns at once that the stream is open, not with the first
+	// record.
+	_ = st.rc.Flush()
+	return st, nil
 }
 
 func (s *server) closeStream(st *stream) {

@@ -1,0 +1,363 @@
+package daemon
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/internal/machine"
+	"github.com/guestprobe/guestprobe/probe"
+)
+
+// stream opens an event stream.
+func (h *harness) stream(ctx context.Context, r api.StreamEvents) *client.Stream {
+	h.Helper()
+	s, err := h.c.Events(ctx, r)
+	if err != nil {
+		h.Fatal(err)
+	}
+	h.Cleanup(func() { s.Close() })
+	return s
+}
+
+// gone waits until n probes are left.
+func (h *harness) gone(n int) {
+	h.Helper()
+	deadline := time.After(patience)
+	for {
+		changed := h.s.probes.changed()
+		if h.s.probes.count() == n {
+			return
+		}
+		select {
+		case <-changed:
+		case <-deadline:
+			h.Fatalf("%d probes are left, want %d", h.s.probes.count(), n)
+		}
+	}
+}
+
+func TestHitRecords(t *testing.T) {
+	h := serveFake(t, nil)
+	s := h.stream(h.ctx, api.StreamEvents{Probes: []api.ProbeSpec{{Def: "p:sched schedule a=%di b=%si:s32 c=$comm:string", Post: true}}})
+	start := next[api.Start](h, s, api.RecordStart)
+	if len(start.Probes) != 1 || start.Probes[0].Name != "kprobes/sched" || start.Probes[0].Stay || time.Since(start.Epoch) > patience {
+		t.Fatalf("start %+v", start)
+	}
+	p := start.Probes[0]
+	minus := int32(-5)
+	if !h.g.hit(t, 1, "schedule", p.Offset, func(r *probe.Regs) { r.RDI, r.RSI = 1<<60, uint64(uint32(minus)) }) {
+		t.Fatal("not hit")
+	}
+	hit := next[api.Hit](h, s, api.RecordHit)
+	if hit.CPU != 1 || hit.Probe != "kprobes/sched" || hit.ID != p.ID || hit.Stage != "pre" || hit.Addr != p.Addr || hit.CPL != 0 ||
+		hit.Symbol != "schedule" || hit.TimeNS <= 0 || hit.Regs["rdi"] != 1<<60 {
+		t.Errorf("hit %+v", hit)
+	}
+	wantArgs := []api.Arg{
+		{Name: "a", Type: "x64", Value: "1152921504606846976", Text: "0x1000000000000000"},
+		{Name: "b", Type: "s32", Value: -5.0, Text: "-5"},
+		{Name: "c", Type: "string", Value: nil, Text: "(fault)"}, // no task on the fake's stack
+	}
+	if d := cmp.Diff(wantArgs, hit.Args); d != "" {
+		t.Errorf("args (-want +got):\n%s", d)
+	}
+	if want := fmt.Sprintf("(schedule+0x0/0x%x) a=0x1000000000000000 b=-5 c=(fault)", p.Size); hit.Text != want {
+		t.Errorf("text %q, want %q", hit.Text, want)
+	}
+	post := next[api.Hit](h, s, api.RecordHit)
+	// The first instruction is push: the stack pointer is 8 lower.
+	if post.Stage != "post" || post.Regs["rsp"] != hit.Regs["rsp"]-8 || post.Regs["rip"] != p.Addr+1 || post.TimeNS < hit.TimeNS || post.Args != nil {
+		t.Errorf("post %+v", post)
+	}
+}
+
+// TestTaskOfTheBuiltinGuest puts a stack of the guest under a hit.
+func TestTaskOfTheBuiltinGuest(t *testing.T) {
+	h := serveFake(t, nil)
+	s := h.stream(h.ctx, api.StreamEvents{Probes: []api.ProbeSpec{{Def: "p:a schedule"}}})
+	next[api.Start](h, s, api.RecordStart)
+	info := make([]byte, stackInfoSize)
+	copy(info, "GPSTACK1")
+	info[20] = 77
+	copy(info[32:], "worker")
+	if err := h.g.WriteMemory(0, fakeStack+24<<10, info); err != nil {
+		t.Fatal(err)
+	}
+	h.g.hit(t, 0, "schedule", 0, func(r *probe.Regs) { r.RSP = uint64(fakeStack) + 24<<10 + 100 })
+	hit := next[api.Hit](h, s, api.RecordHit)
+	if d := cmp.Diff(&api.Task{PID: 77, Comm: "worker"}, hit.Task); d != "" {
+		t.Errorf("task (-want +got):\n%s", d)
+	}
+}
+
+func TestStreamOfNamedProbes(t *testing.T) {
+	h := serveFake(t, nil)
+	h.attach("p:a schedule", "p:b do_wait")
+	s := h.stream(h.ctx, api.StreamEvents{Names: []string{"b"}})
+	if start := next[api.Start](h, s, api.RecordStart); len(start.Probes) != 1 || start.Probes[0].Name != "kprobes/b" {
+		t.Errorf("start %+v", start)
+	}
+	all := h.stream(h.ctx, api.StreamEvents{})
+	if start := next[api.Start](h, all, api.RecordStart); len(start.Probes) != 2 {
+		t.Errorf("start %+v", start)
+	}
+	h.g.hit(t, 0, "schedule", 0, nil)
+	h.g.hit(t, 0, "do_wait", 0, nil)
+	h.attach("p:c do_exit")
+	h.g.hit(t, 0, "do_exit", 0, nil)
+	if hit := next[api.Hit](h, s, api.RecordHit); hit.Probe != "kprobes/b" {
+		t.Errorf("a stream of b has %s", hit.Probe)
+	}
+	for _, want := range []string{"a", "b", "c"} {
+		if hit := next[api.Hit](h, all, api.RecordHit); hit.Probe != "kprobes/"+want {
+			t.Errorf("hit of %s, want %s", hit.Probe, want)
+		}
+	}
+	if _, err := h.c.Detach(h.ctx, "b"); err != nil {
+		t.Fatal(err)
+	}
+	if end := next[api.End](h, s, api.RecordEnd); end != (api.End{Reason: api.EndDetached, Delivered: 1}) {
+		t.Errorf("end %+v", end)
+	}
+	if _, err := s.Next(); err != io.EOF {
+		t.Errorf("behind the end: %v", err)
+	}
+}
+
+// TestSessionProbesComeOut lets a client go away.
+func TestSessionProbesComeOut(t *testing.T) {
+	h := serveFake(t, nil)
+	ctx, cancel := context.WithCancel(h.ctx)
+	s := h.stream(ctx, api.StreamEvents{Probes: []api.ProbeSpec{{Def: "p:out schedule"}, {Def: "p:in do_wait", Stay: true}}})
+	next[api.Start](h, s, api.RecordStart)
+	h.attach("p:other do_exit")
+	h.identical(false)
+	cancel()
+	h.gone(2)
+	var names []string
+	for _, p := range h.s.probes.list() {
+		names = append(names, p.Name)
+	}
+	if d := cmp.Diff([]string{"kprobes/in", "kprobes/other"}, names); d != "" {
+		t.Errorf("left (-want +got):\n%s", d)
+	}
+}
+
+// TestRefusedSession attaches nothing, and leaves no stream behind.
+func TestRefusedSession(t *testing.T) {
+	h := serveFake(t, nil)
+	_, err := h.c.Events(h.ctx, api.StreamEvents{Probes: []api.ProbeSpec{{Def: "p:a schedule"}, {Def: "p:b schedule+2"}}})
+	var e *api.Error
+	if !errors.As(err, &e) || *e.Index != 1 {
+		t.Errorf("error %v", err)
+	}
+	h.gone(0)
+	h.identical(true)
+	if n := h.s.probes.listeners.Load(); n != 0 {
+		t.Errorf("%d listeners are left", n)
+	}
+}
+
+// TestSlowReader does not read, and wants the guest not to notice, and every
+// event either delivered or counted as lost.
+func TestSlowReader(t *testing.T) {
+	const hits = 60_000
+	h := serveFake(t, nil)
+	s := h.stream(h.ctx, api.StreamEvents{Probes: []api.ProbeSpec{{Def: "p:a schedule", Regs: true}, {Def: "p:b do_wait", Regs: true}}})
+	var wg sync.WaitGroup
+	for cpu, symbol := range []string{"schedule", "do_wait"} {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			for range hits {
+				if !h.g.hit(t, cpu, symbol, 0, nil) {
+					t.Error("not hit")
+					return
+				}
+			}
+		}()
+	}
+	wg.Wait() // ends although nobody reads
+	next[api.Start](h, s, api.RecordStart)
+	if _, err := h.c.DetachAll(h.ctx); err != nil {
+		t.Fatal(err)
+	}
+	var got, lost uint64
+	for {
+		r, err := s.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch r.Type {
+		case api.RecordHit:
+			got++
+			continue
+		case api.RecordLost:
+			var l api.Lost
+			if err := json.Unmarshal(r.Data, &l); err != nil {
+				t.Fatal(err)
+			}
+			if lost += l.Lost; l.Lost == 0 || l.Total != lost {
+				t.Errorf("lost record %+v behind %d", l, lost-l.Lost)
+			}
+			continue
+		case api.RecordHeartbeat:
+			continue
+		}
+		var e api.End
+		if err := json.Unmarshal(r.Data, &e); err != nil {
+			t.Fatal(err)
+		}
+		if e.Reason != api.EndDetached || e.Delivered != got || e.Lost != lost {
+			t.Errorf("end %+v behind %d hits and %d lost", e, got, lost)
+		}
+		break
+	}
+	if lost == 0 || got+lost != 2*hits {
+		t.Errorf("%d delivered + %d lost, want %d and some lost", got, lost, 2*hits)
+	}
+}
+
+func TestStreamsEndWithTheGuest(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		end  func(*fakeGuest)
+		want api.End
+	}{
+		{"exit", func(g *fakeGuest) {
+			g.become(machine.PhaseExited, func(s *machine.State) { s.ExitCode = 3 })
+		}, api.End{Reason: api.EndGuestExit, Code: ptr(int64(3)), Delivered: 1}},
+		{"crash", func(g *fakeGuest) {
+			g.become(machine.PhaseCrashed, func(s *machine.State) {
+				s.Crash = &machine.CrashReport{Kind: machine.CrashTripleFault, Text: "triple fault"}
+			})
+		}, api.End{Reason: api.EndGuestCrash, Delivered: 1}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			h := serveFake(t, nil)
+			h.attach("p:a schedule")
+			events := h.stream(h.ctx, api.StreamEvents{})
+			next[api.Start](h, events, api.RecordStart)
+			console, err := h.c.Console(h.ctx, true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer console.Close()
+			h.g.print("last words")
+			h.g.hit(t, 0, "schedule", 0, nil)
+			tc.end(h.g)
+			if hit := next[api.Hit](h, events, api.RecordHit); hit.Probe != "kprobes/a" {
+				t.Errorf("hit %+v", hit)
+			}
+			if d := cmp.Diff(tc.want, next[api.End](h, events, api.RecordEnd)); d != "" {
+				t.Errorf("events end (-want +got):\n%s", d)
+			}
+			if l := next[api.Console](h, console, api.RecordConsole); l.Text != "last words" {
+				t.Errorf("console %+v", l)
+			}
+			if d := cmp.Diff(tc.want, next[api.End](h, console, api.RecordEnd)); d != "" {
+				t.Errorf("console end (-want +got):\n%s", d)
+			}
+			if g, err := h.c.Guest(h.ctx); err != nil || g.State != string(h.g.State().Phase) {
+				t.Errorf("guest %+v, %v", g, err)
+			}
+			if _, err := h.c.Resume(h.ctx); !errors.Is(err, api.ErrGuestState) {
+				t.Errorf("resume: %v", err)
+			}
+		})
+	}
+}
+
+func ptr[T any](v T) *T { return &v }
+
+func TestHeartbeat(t *testing.T) {
+	h := serveFake(t, func(o *options) { o.heartbeat = time.Millisecond })
+	events := h.stream(h.ctx, api.StreamEvents{})
+	next[api.Start](h, events, api.RecordStart)
+	if b := next[api.Heartbeat](h, events, api.RecordHeartbeat); b != (api.Heartbeat{}) {
+		t.Errorf("heartbeat %+v", b)
+	}
+}
+
+func TestConsole(t *testing.T) {
+	h := serveFake(t, nil)
+	h.g.print("one")
+	h.g.print("bad \xff byte")
+	s, err := h.c.Console(h.ctx, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if d := cmp.Diff(api.Console{Seq: 0, Text: "one"}, next[api.Console](h, s, api.RecordConsole)); d != "" {
+		t.Error(d)
+	}
+	if d := cmp.Diff(api.Console{Seq: 1, Bytes: []byte("bad \xff byte")}, next[api.Console](h, s, api.RecordConsole)); d != "" {
+		t.Error(d)
+	}
+	if end := next[api.End](h, s, api.RecordEnd); end != (api.End{Reason: api.EndHistory, Delivered: 2}) {
+		t.Errorf("end %+v", end)
+	}
+}
+
+// TestShutdown stops the daemon under two streams, one of which does not read,
+// and wants everything put back.
+func TestShutdown(t *testing.T) {
+	h := serveFake(t, nil)
+	h.attach("p:a schedule")
+	events := h.stream(h.ctx, api.StreamEvents{})
+	next[api.Start](h, events, api.RecordStart)
+	// A client that sends its request and never reads.
+	mute, err := net.Dial("unix", h.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mute.Close()
+	fmt.Fprintf(mute, "GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n")
+	status, err := bufio.NewReader(mute).ReadString('\n')
+	if err != nil || status != "HTTP/1.1 200 OK\r\n" {
+		t.Fatalf("%q, %v", status, err)
+	}
+	for range 50_000 {
+		h.g.hit(t, 0, "schedule", 0, nil)
+	}
+	done := make(chan api.End, 1)
+	go func() {
+		for {
+			r, err := events.Next()
+			if err != nil {
+				t.Errorf("stream: %v", err)
+				close(done)
+				return
+			}
+			var e api.End
+			if r.Type == api.RecordEnd && json.Unmarshal(r.Data, &e) == nil {
+				done <- e
+				return
+			}
+		}
+	}()
+	h.stop()
+	end := <-done
+	if end.Reason != api.EndShutdown || end.Delivered+end.Lost != 50_000 {
+		t.Errorf("end %+v", end)
+	}
+	text, err := compareText(h.g)
+	if err != nil || !text.Identical {
+		t.Errorf("text %+v, %v", text, err)
+	}
+	if _, err := h.c.Guest(h.ctx); !errors.Is(err, client.ErrUnreachable) {
+		t.Errorf("after the end: %v", err)
+	}
+}
