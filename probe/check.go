@@ -104,6 +104,10 @@ func (e *Engine) prepare(at place, b *boundaries) (*site, *Error) {
 		return nil, newError(CodeHostCannot, "the instruction cannot be moved, and this host cannot step in place",
 			fmt.Sprintf("%v: bytes % x", plan.Reason, code[:n]))
 	}
+	if plan.Kind == insn.Emulate && plan.Fallback == insn.InPlace && at.sym.User && !e.userMemory && !e.ways[1].InPlace {
+		return nil, newError(CodeHostCannot, "the instruction cannot be moved, and this target cannot emulate it for user code",
+			fmt.Sprintf("bytes % x", code[:n]))
+	}
 	st := &site{addr: at.addr, n: uint8(n), user: at.sym.User, plan: plan, symbol: at.sym.Name, start: at.sym.Addr, entry: at.entry}
 	copy(st.orig[:], code[:n])
 	var now [insn.MaxLen]byte

@@ -35,6 +35,8 @@ type Engine struct {
 	log    *slog.Logger
 	ways   [2]Ways // by CPL&1
 
+	userMemory bool // the target is a UserMemory
+
 	// What the hit path reads.
 	table atomic.Pointer[table]
 	slots *slots
@@ -81,7 +83,8 @@ func New(t Target, o Options) (*Engine, error) {
 	for _, name := range o.Blacklist {
 		e.forbidden[name] = true
 	}
-	user, _ := t.(UserMemory)
+	user, ok := t.(UserMemory)
+	e.userMemory = ok
 	for i := range e.cpus {
 		c := &e.cpus[i]
 		c.id = i

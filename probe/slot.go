@@ -133,15 +133,19 @@ func (s *slots) get(st *site, kind slotKind) (*slot, error) {
 	}
 	list := *s.slabs.Load()
 	for i := len(list) - 1; i >= 0; i-- {
-		if b := list[i]; b.user == st.user && b.used+slotSize <= b.size {
-			sl, err := s.fill(b, st, kind)
-			if err == nil {
-				s.byKey[key] = sl
-				return sl, nil
-			}
-			if !errors.Is(err, errReach) {
-				return nil, err
-			}
+		b := list[i]
+		if b.user != st.user || b.used+slotSize > b.size {
+			continue
+		}
+		sl, err := s.fill(b, st, kind)
+		if err == nil {
+			s.byKey[key] = sl
+			return sl, nil
+		}
+		if !errors.Is(err, errReach) || insn.JmpReaches(uint64(b.base), uint64(st.next())) {
+			// Not for lack of nearness to the site: it is the instruction's operand
+			// that is too far away, and more memory here would be no help.
+			return nil, err
 		}
 	}
 	b, err := s.grow(st)

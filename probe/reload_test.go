@@ -1,0 +1,166 @@
+package probe_test
+
+import (
+	"bytes"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/probetest"
+)
+
+// Functions of 16 bytes for images of the tests: a load and ret, a move and
+// ret, a frame and ret.
+var (
+	loads = []byte("\x48\x8b\x07\xc3\xcc\xcc\xcc\xcc\xcc\xcc\xcc\xcc\xcc\xcc\xcc\xcc")
+	moves = []byte("\x48\x89\xf8\xc3\xcc\xcc\xcc\xcc\xcc\xcc\xcc\xcc\xcc\xcc\xcc\xcc")
+	frame = []byte("\x55\x5d\xc3\xcc\xcc\xcc\xcc\xcc\xcc\xcc\xcc\xcc\xcc\xcc\xcc\xcc")
+)
+
+func build(t *testing.T, funcs ...probetest.Func) *guest.Image {
+	t.Helper()
+	img, err := probetest.BuildImage(textBase, false, funcs...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return img
+}
+
+// TestReset takes probes through resets: the same image, one in which a
+// function has moved and another is missing, and back.
+func TestReset(t *testing.T) {
+	a, b, c := probetest.Func{Name: "a", Code: loads}, probetest.Func{Name: "b", Code: moves}, probetest.Func{Name: "c", Code: frame}
+	first := build(t, a, b, c)
+	second := build(t, b, a) // a and b have changed places, c is missing
+	f := newFake(t, 1, first)
+	e := f.Engine()
+	post := func(*probe.Context) {}
+	byName := &probe.Kprobe{Name: "by name", Symbol: "a", Post: post}
+	older := &probe.Kprobe{Name: "older", Symbol: "a"}
+	byAddr := &probe.Kprobe{Name: "by address", Addr: textBase + 16}
+	missing := &probe.Kprobe{Name: "missing", Symbol: "c"}
+	disabled := &probe.Kprobe{Name: "disabled", Symbol: "b", Disabled: true}
+	all := []*probe.Kprobe{older, byName, byAddr, missing, disabled}
+	if err := e.Register(all...); err != nil {
+		t.Fatal(err)
+	}
+	reset := func(img *guest.Image) {
+		t.Helper()
+		if err := f.Reset(img); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check := func(what string, p *probe.Kprobe, addr guest.GVA, armed, gone bool) {
+		t.Helper()
+		i, ok := e.Info(p)
+		if !ok || i.Addr != addr || i.Armed != armed || i.Gone != gone || p.Addr != addr {
+			t.Errorf("%s: %s: got %+v, want address %v, armed %v, gone %v", what, p.Name, i, addr, armed, gone)
+		}
+		var text [1]byte
+		if err := f.Read(addr, text[:]); err != nil && !gone || (text[0] == 0xcc) != armed && !gone {
+			t.Errorf("%s: %s: byte %#x, %v", what, p.Name, text[0], err)
+		}
+	}
+	run := func(name string, arg uint64) {
+		t.Helper()
+		s, err := f.Symbol(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.Call(0, s.Addr, arg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stack := uint64(0x7000_1000) // readable
+	run("a", stack)
+
+	reset(first)
+	check("same image", byName, textBase, true, false)
+	check("same image", older, textBase, true, false)
+	check("same image", byAddr, textBase+16, true, false)
+	check("same image", missing, textBase+32, true, false)
+	if i, _ := e.Info(disabled); i.Gone || !i.Disabled {
+		t.Errorf("disabled probe: %+v", i)
+	}
+	run("a", stack)
+	if s, _, _ := e.Stats(byName); s.Hits != 2 || s.SecondExits != 2 {
+		t.Errorf("counts after a reset: %+v, want 2 hits", s)
+	}
+
+	reset(second)
+	check("other image", byName, textBase+16, true, false)
+	check("other image", byAddr, textBase+16, false, true) // a load is there now
+	check("other image", missing, textBase+32, false, true)
+	run("a", stack)
+	if s, _, _ := e.Stats(older); s.Hits != 3 {
+		t.Errorf("hits where the function is now: %+v, want 3", s)
+	}
+	wantCode(t, e.Enable(missing), probe.CodeGone, syscall.EINVAL, nil)
+	if err := e.Disable(byAddr); err != nil {
+		t.Errorf("disable one that is gone: %v", err)
+	}
+	if err := e.Enable(byName); err != nil {
+		t.Errorf("enable: %v", err)
+	}
+	var list bytes.Buffer
+	if err := probe.WriteList(&list, e.List()); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(list.String(), "ffffffff81000020  k  c+0x0    [GONE]\n") {
+		t.Errorf("list:\n%s", list.String())
+	}
+	names := ""
+	for _, i := range e.List() {
+		names += i.Name + ","
+	}
+	if want := "disabled,by name,older,by address,missing,"; names != want {
+		t.Errorf("order: got %s, want %s", names, want)
+	}
+	// A new probe may go where a gone one was.
+	fresh := &probe.Kprobe{Name: "fresh", Addr: textBase + 16}
+	if err := e.Register(fresh); err != nil {
+		t.Fatal(err)
+	}
+
+	reset(first)
+	check("back", byName, textBase, true, false)
+	check("back", missing, textBase+32, true, false)
+	check("back", fresh, textBase+16, false, true)
+	if i, _ := e.Info(byAddr); i.Gone || !i.Disabled {
+		t.Errorf("by address: %+v, want disabled, not gone", i)
+	}
+	if err := e.Unregister(append(all, fresh)...); err != nil {
+		t.Fatal(err)
+	}
+	if got := e.List(); len(got) != 0 {
+		t.Errorf("left: %+v", got)
+	}
+}
+
+// TestResetWhileDisarmed: a reset does not arm what is disarmed.
+func TestResetWhileDisarmed(t *testing.T) {
+	img := build(t, probetest.Func{Name: "a", Code: loads})
+	f := newFake(t, 1, img)
+	e := f.Engine()
+	p := &probe.Kprobe{Symbol: "a"}
+	if err := e.Register(p); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.DisarmAll(); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Reset(img); err != nil {
+		t.Fatal(err)
+	}
+	if i, _ := e.Info(p); i.Armed || i.Gone {
+		t.Errorf("after the reset: %+v", i)
+	}
+	if err := e.ArmAll(); err != nil {
+		t.Fatal(err)
+	}
+	if i, _ := e.Info(p); !i.Armed {
+		t.Errorf("after arming: %+v", i)
+	}
+}
