@@ -1,7 +1,9 @@
 /*
- * System calls: int 0x80 with the number in RAX and arguments in RDI, RSI,
- * RDX, RCX, R8, R9; the result in RAX, every other register kept. It is not
- * the syscall instruction, because that one is missing where CPL0 is emulated.
+ * System calls: int 0x80 with the number in RAX and arguments in RDI, RSI, RDX,
+ * RCX, R8, R9; the result in RAX, every other register kept. Where CPL0 is
+ * emulated neither way in works as the manual says: `syscall` at CPL3 jumps to
+ * LSTAR without leaving CPL3, and `int 0x80` raises #UD. The latter leaves
+ * everything intact, so exc_dispatch (trap.c) takes it for what it is.
  */
 #ifndef GP_SYSCALL_H
 #define GP_SYSCALL_H
