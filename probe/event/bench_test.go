@@ -58,12 +58,18 @@ func BenchmarkCapture(b *testing.B) {
 // one subscriber that reads all.
 func BenchmarkEmit(b *testing.B) {
 	for _, bm := range []struct {
-		name string
-		gap  time.Duration // between two events
-	}{{"flood", 0}, {"every-20us", 20 * time.Microsecond}, {"every-200us", 200 * time.Microsecond}} {
+		name     string
+		gap      time.Duration // between two events
+		coalesce time.Duration // negative: nearly every event wakes the hub
+	}{
+		{"flood", 0, 0},
+		{"every-20us", 20 * time.Microsecond, 0},
+		{"every-200us", 200 * time.Microsecond, 0},
+		{"every-200us-waking", 200 * time.Microsecond, -1},
+	} {
 		b.Run(bm.name, func(b *testing.B) {
 			m, regs := readMachine(b, 1)
-			hub := NewHub(1, HubOptions{})
+			hub := NewHub(1, HubOptions{Coalesce: bm.coalesce})
 			src := hub.Source(compile(b, readDef, Options{}), nil)
 			sub := hub.Subscribe(nil, Queue{})
 			done := make(chan struct{})
