@@ -18,8 +18,9 @@ package insn
 //	u  8 with 128 bits, else the vector length
 //	?  depends on more than the instruction
 //
-// and the access is a read, or = for a write, + for both, ! for none (the
-// address is computed, perhaps checked, but nothing transferred).
+// and the access is a read, or = for a write, + for both, ! for none: the
+// address is computed, but nothing can fault. clflush and clwb count as reads
+// of a byte, as which they are checked.
 var memTable = []struct {
 	enc  Encoding
 	m    Map
@@ -36,10 +37,10 @@ var memTable = []struct {
 	{Legacy, Map0F, anyPP, "00/0-1w= 00/2-6w 01/0-1t= 01/2-3t 01/4w= 01/6w 01/7b! 02-03w 0db! 18-19b! 1c-1fb! 40-4fv 90-9fb= " +
 		"a3? a4-a5v+ ab?+ ac-adv+ afv b0b+ b1v+ b2p b3?+ b4-b5p b6b b7w ba/4v ba/5-7v+ bb?+ beb bfw c0b+ c1v+ c7/1g+"},
 	{Legacy, Map0F, ppNone, "0fq 10o 11o= 12q 13q= 14-15o 16q 17q= 28o 29o= 2aq 2bo= 2c-2dq 2e-2fd 51-59o 5aq 5b-5fo 60-62d " +
-		"63-6bq 6em 6fq 70q 74-76q 78q= 79q 7em= 7fq= ae/0l= ae/1l ae/2d ae/3d= ae/4?= ae/5? ae/6?= ae/7b! bc-bdv c2o c3m= " +
+		"63-6bq 6em 6fq 70q 74-76q 78q= 79q 7em= 7fq= ae/0l= ae/1l ae/2d ae/3d= ae/4?= ae/5? ae/6?= ae/7b bc-bdv c2o c3m= " +
 		"c4w c6o c7/3? c7/4-5?= c7/6q c7/7q= d1-d5q d8-dfq e0-e5q e7q= e8-efq f1-f6q f8-feq"},
 	{Legacy, Map0F, ppOpSize, "10o 11o= 12q 13q= 14-15o 16q 17q= 28o 29o= 2aq 2bo= 2c-2do 2e-2fq 51o 54-5fo 60-6do 6em 6fo 70o " +
-		"74-76o 7c-7do 7em= 7fo= ae/6-7b! bc-bdv c2o c4w c6o c7/6q d0-d5o d6q= d8-e6o e7o= e8-efo f1-f6o f8-feo"},
+		"74-76o 7c-7do 7em= 7fo= ae/6-7b bc-bdv c2o c4w c6o c7/6q d0-d5o d6q= d8-e6o e7o= e8-efo f1-f6o f8-feo"},
 	{Legacy, Map0F, ppRep, "01/5q+ 10d 11d= 12o 16o 2am 2bd= 2c-2dd 51-53d 58-5ad 5bo 5c-5fd 6fo 70o 7eq 7fo= ae/4m ae/6q+ b8v " +
 		"bc-bdv c2d c7/6q e6q"},
 	{Legacy, Map0F, ppRepNE, "10q 11q= 12q 2am 2bq= 2c-2dq 51q 58-5aq 5c-5fq 70o 7c-7do c2q d0o e6o f0o"},

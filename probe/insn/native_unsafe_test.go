@@ -40,7 +40,9 @@ const (
 
 // nativeState is at 0x1000.
 type nativeState struct {
-	in, out  [16]uint64 // in the CPU's numbering
+	in, out  [16]uint64   // in the CPU's numbering
+	inX      [16][16]byte // SSE registers
+	outX     [16][16]byte
 	inFlags  uint64
 	outFlags uint64
 	taken    uint64 // set by the landing pad
@@ -80,6 +82,8 @@ func field(off uintptr) int { return 0x1000 + int(off) }
 var (
 	offIn       = field(unsafe.Offsetof(nativeState{}.in))
 	offOut      = field(unsafe.Offsetof(nativeState{}.out))
+	offInX      = field(unsafe.Offsetof(nativeState{}.inX))
+	offOutX     = field(unsafe.Offsetof(nativeState{}.outX))
 	offInFlags  = field(unsafe.Offsetof(nativeState{}.inFlags))
 	offOutFlags = field(unsafe.Offsetof(nativeState{}.outFlags))
 	offTaken    = field(unsafe.Offsetof(nativeState{}.taken))
@@ -93,6 +97,13 @@ func ripMem(b []byte, at int, op byte, r Reg64, off int) []byte {
 	return append32(b, uint32(off-(at+len(b)+4)))
 }
 
+// ripXMM appends movups between SSE register x and offset off: op 10 loads, 11
+// stores.
+func ripXMM(b []byte, at int, op byte, x Reg64, off int) []byte {
+	b = append(b, 0x40|byte(x>>3)<<2, 0x0f, op, 0x05|byte(x&7)<<3)
+	return append32(b, uint32(off-(at+len(b)+4)))
+}
+
 // prologue assembles what stands before the instruction, and the landing pad.
 func (n *native) prologue() {
 	var b []byte
@@ -103,6 +114,9 @@ func (n *native) prologue() {
 	b = ripMem(b, 0, 0x89, RSP, offGoStack)
 	b = ripMem(b, 0, 0x8d, RSP, offInFlags) // lea
 	b = AppendPopf(b)
+	for r := range Reg64(16) {
+		b = ripXMM(b, 0, 0x10, r, offInX+16*int(r))
+	}
 	for r := range Reg64(16) {
 		b = ripMem(b, 0, 0x8b, r, offIn+8*int(r))
 	}
@@ -124,6 +138,10 @@ func (n *native) epilogue(b []byte, at int) []byte {
 	for r := range Reg64(16) {
 		b = ripMem(b, at, 0x89, r, offOut+8*int(r))
 	}
+	for r := range Reg64(16) {
+		b = ripXMM(b, at, 0x11, r, offOutX+16*int(r))
+	}
+	b = append(b, 0x66, 0x45, 0x0f, 0xef, 0xff, 0x0f, 0x77) // Go keeps X15 zero; emms
 	b = ripMem(b, at, 0x8d, RSP, offOutFlags+8)
 	b = AppendPushf(b)
 	b = ripMem(b, at, 0x8b, RSP, offGoStack)
