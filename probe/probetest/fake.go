@@ -19,7 +19,7 @@ type FakeOptions struct {
 	Image *guest.Image // nil: the suite's (Image)
 
 	// TickEvery delivers the timer interrupt after every so many instructions
-	// that a vCPU has executed, as soon as IF allows; 0 = never.
+	// that a vCPU has executed with IF set; 0 = never.
 	TickEvery int
 
 	// Probe is handed to probe.New.

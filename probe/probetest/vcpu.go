@@ -43,10 +43,12 @@ type vcpu struct {
 	cr2    guest.GVA
 	halted bool
 	shadow bool // no interrupt before the next instruction has run
-	count  int  // instructions since the last tick
-	due    bool // a tick waits for IF
+	count  int  // instructions with IF set since the last tick
 	nest   int  // calls from handlers
 	err    error
+
+	slotTicks int                 // interrupts that fell into a slot
+	onTick    func(rip guest.GVA) // called before each interrupt; for tests
 
 	x   instr // scratch
 	raw [insn.MaxLen]byte
@@ -117,16 +119,23 @@ func (v *vcpu) interrupt() {
 	if v.f.tick == 0 {
 		return
 	}
-	if v.count++; v.count >= v.f.tick {
-		v.count, v.due = 0, true
+	on := v.regs.RFLAGS&fi != 0
+	if on {
+		v.count++
 	}
 	if v.shadow {
 		v.shadow = false
 		return
 	}
-	if v.due && v.regs.RFLAGS&fi != 0 {
-		v.due = false
-		v.enter(vecTimer, 0, false)
+	if on && v.count > v.f.tick {
+		v.count = 0
+		if v.f.engine.InSlot(guest.GVA(v.regs.RIP)) {
+			v.slotTicks++
+		}
+		if v.onTick != nil {
+			v.onTick(guest.GVA(v.regs.RIP))
+		}
+		v.push(vecTimer, 0, false)
 	}
 }
 
@@ -191,9 +200,6 @@ func (v *vcpu) deliver(e *exception) {
 	}
 	v.push(e.vector, e.code, hasCode)
 }
-
-// enter delivers an interrupt.
-func (v *vcpu) enter(vector uint8, code uint32, hasCode bool) { v.push(vector, code, hasCode) }
 
 // push builds the frame of a vector and goes there. Vectors below 32 have a
 // stack of their own, as the image's IDT says.
