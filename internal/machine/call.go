@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
@@ -21,22 +22,36 @@ const maxCallArgs = 6
 // opHlt is the instruction to which a called function returns.
 const opHlt = 0xf4
 
+// anyCPU stands for the first vCPU that comes to a safe point.
+const anyCPU = -1
+
 // call is one function of the guest that the host runs at a safe point.
 type call struct {
 	fn    guest.GVA
 	args  [maxCallArgs]uint64
+	cpu   int        // on which vCPU, or anyCPU
 	saved probe.Regs // of the safe point
 	ret   uint64
 	err   error
 	done  chan struct{}
 }
 
-// callQueue holds at most one call; guarded by Machine.mu.
+// callQueue holds the calls that wait for a safe point, oldest first; guarded
+// by Machine.mu.
 type callQueue struct {
-	pending *call     // waits for a safe point
-	running *call     // runs on a vCPU
+	waiting []*call
+	stub    guest.GVA // hlt in the kernel's exec area
 	service bool      // a caller uses the guest's call service
-	stub    guest.GVA // hlt in the kernel's exec area, or 0
+}
+
+// next returns the index of the oldest call that vCPU cpu may run, or -1.
+func (q *callQueue) next(cpu int) int {
+	for i, c := range q.waiting {
+		if c.cpu == cpu || c.cpu == anyCPU {
+			return i
+		}
+	}
+	return -1
 }
 
 // Call runs the kernel function of the guest at fn with up to six integer
@@ -46,8 +61,9 @@ type callQueue struct {
 // has no deadline.
 //
 // Nothing is ever cut short: a call that has not begun when the time is over is
-// withdrawn (ErrNoSafePoint); one that has begun goes on, its result is
-// dropped (ErrCallRunning), and until it returns others get ErrCallBusy.
+// withdrawn (ErrNoSafePoint); one that has begun goes on, and its result is
+// dropped (ErrCallRunning). The call service takes one call at a time
+// (ErrCallBusy).
 func (m *Machine) Call(ctx context.Context, fn guest.GVA, args ...uint64) (uint64, error) {
 	fail := func(err error) (uint64, error) { return 0, fmt.Errorf("call %v: %w", fn, err) }
 	img := m.image.Load()
@@ -71,7 +87,7 @@ func (m *Machine) Call(ctx context.Context, fn guest.GVA, args ...uint64) (uint6
 	if box, e := img.Lookup(guest.SymCallMailbox); e == nil {
 		ret, err = m.callService(ctx, box.Addr, fn, args)
 	} else {
-		ret, err = m.callSafePoint(ctx, fn, args)
+		ret, err = m.callSafePoint(ctx, anyCPU, fn, args)
 	}
 	if err != nil {
 		return fail(err)
@@ -79,24 +95,21 @@ func (m *Machine) Call(ctx context.Context, fn guest.GVA, args ...uint64) (uint6
 	return ret, nil
 }
 
-// callSafePoint runs the function on the first vCPU that comes to a safe point.
-func (m *Machine) callSafePoint(ctx context.Context, fn guest.GVA, args []uint64) (uint64, error) {
-	c := &call{fn: fn, done: make(chan struct{})}
+// callSafePoint runs the function on vCPU cpu, or the first one that comes to a
+// safe point.
+func (m *Machine) callSafePoint(ctx context.Context, cpu int, fn guest.GVA, args []uint64) (uint64, error) {
+	c := &call{fn: fn, cpu: cpu, done: make(chan struct{})}
 	copy(c.args[:], args)
 	stub, err := m.callStub()
 	if err != nil {
 		return 0, err
 	}
 	m.mu.Lock()
-	switch {
-	case m.phase != PhaseRunning:
+	if m.phase != PhaseRunning {
 		m.mu.Unlock()
 		return 0, ErrNotRunning
-	case m.calls.pending != nil || m.calls.running != nil:
-		m.mu.Unlock()
-		return 0, ErrCallBusy
 	}
-	m.calls.pending, m.calls.stub = c, stub
+	m.calls.waiting, m.calls.stub = append(m.calls.waiting, c), stub
 	m.wakeAll()
 	m.mu.Unlock()
 
@@ -107,8 +120,8 @@ func (m *Machine) callSafePoint(ctx context.Context, fn guest.GVA, args []uint64
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.calls.pending == c {
-		m.calls.pending = nil
+	if i := slices.Index(m.calls.waiting, c); i >= 0 {
+		m.calls.waiting = slices.Delete(m.calls.waiting, i, i+1)
 		return 0, ErrNoSafePoint
 	}
 	select {
@@ -137,20 +150,21 @@ func (m *Machine) callStub() (guest.GVA, error) {
 	return a, nil
 }
 
-// beginCall starts the pending call on this vCPU, which is at a safe point.
+// beginCall starts call i of the queue on this vCPU, which is at a safe point.
 // Precondition: m.mu held.
-func (v *vcpu) beginCall() {
+func (v *vcpu) beginCall(i int) {
 	m := v.m
-	c := m.calls.pending
-	m.calls.pending = nil
+	c := m.calls.waiting[i]
+	m.calls.waiting = slices.Delete(m.calls.waiting, i, i+1)
 	c.saved = *v.regs
 	if err := v.enter(c.fn, c.args[:], v.regs.RSP, m.calls.stub); err != nil {
 		*v.regs = c.saved
 		c.err = err
 		close(c.done)
+		v.asleep = true // back to the safe point
 		return
 	}
-	m.calls.running, v.call = c, c
+	v.call = c
 }
 
 // enter makes the vCPU go on at fn, with a stack below sp whose return address
@@ -181,40 +195,43 @@ func (v *vcpu) enter(fn guest.GVA, args []uint64, sp uint64, stub guest.GVA) err
 const rflagsDF = 1 << 10
 
 // callReturned takes the vCPU back to its safe point when the hlt that it has
-// just executed is the one that its call returns to.
-func (v *vcpu) callReturned() bool {
-	m := v.m
-	m.mu.Lock()
-	defer m.mu.Unlock()
+// just executed is the one that its call returns to. Precondition: m.mu held.
+func (v *vcpu) callReturned() {
 	c := v.call
-	if c == nil || guest.GVA(v.regs.RIP) != m.calls.stub+1 {
-		return false
+	if c == nil || guest.GVA(v.regs.RIP) != v.m.calls.stub+1 {
+		return
 	}
 	c.ret = v.regs.RAX
 	*v.regs = c.saved
 	v.kvm.SetRegsDirty()
-	v.call, m.calls.running = nil, nil
+	v.call = nil
 	close(c.done)
-	return true
 }
 
-// abandonCall ends the calls in progress: the guest that ran them is gone.
-func (m *Machine) abandonCall(why error) {
-	m.stubMu.Lock()
-	m.stub = 0
-	m.stubMu.Unlock()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, c := range []*call{m.calls.pending, m.calls.running} {
-		if c != nil {
-			c.err = why
-			close(c.done)
+// endCalls ends all calls, with an error: the guest that would run them is at
+// its end. Precondition: m.mu held.
+func (m *Machine) endCalls(why error) {
+	end := func(c *call) {
+		c.err = why
+		close(c.done)
+	}
+	for _, c := range m.calls.waiting {
+		end(c)
+	}
+	m.calls.waiting = nil
+	for _, v := range m.vcpus {
+		if v.call != nil {
+			end(v.call)
+			v.call = nil
 		}
 	}
-	m.calls.pending, m.calls.running = nil, nil
-	for _, v := range m.vcpus {
-		v.call = nil
-	}
+}
+
+// forgetStub has the next call make a new return stub: exec areas start anew.
+func (m *Machine) forgetStub() {
+	m.stubMu.Lock()
+	defer m.stubMu.Unlock()
+	m.stub = 0
 }
 
 // servicePoll is how often the call service's answer is looked for.

@@ -129,22 +129,25 @@ func (v *vcpu) crashed(kind CrashKind, text string) {
 }
 
 // halt serves hlt; RIP is behind it. With interrupts on the vCPU sleeps until
-// there is one; with interrupts off it is a safe point, where a call of the
-// host may run, or the end of this vCPU.
+// there is one; with interrupts off it is a safe point, where calls of the host
+// run, or the end of this vCPU.
 func (v *vcpu) halt() {
-	if v.callReturned() {
-		return
-	}
-	safe := v.regs.RFLAGS&rflagsIF == 0
 	m := v.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if safe {
-		v.rest(VCPUHalted, func() bool { return m.calls.pending != nil && v.call == nil })
-		if m.gate.Load() == 0 {
-			v.beginCall()
-		}
+	v.callReturned()
+	if v.regs.RFLAGS&rflagsIF != 0 {
+		v.rest(VCPUIdle, v.tick.Load)
 		return
 	}
-	v.rest(VCPUIdle, v.tick.Load)
+	next := -1
+	v.rest(VCPUHalted, func() bool {
+		if v.call == nil {
+			next = m.calls.next(v.id)
+		}
+		return next >= 0
+	})
+	if next >= 0 && m.gate.Load() == 0 {
+		v.beginCall(next)
+	}
 }

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -30,8 +31,9 @@ import (
 func (v *vcpu) stepInPlace() {
 	site := guest.GVA(v.trap.state.Regs.RIP)
 	var end landing
+	traced := v.trap.state.Regs.RFLAGS&rflagsTF != 0
 	step := func() (err error) {
-		end, err = v.stepAlone(site)
+		end, err = v.stepAlone(site, traced)
 		return err
 	}
 	var err error
@@ -47,7 +49,7 @@ func (v *vcpu) stepInPlace() {
 	case err != nil:
 		v.crashed(CrashHost, fmt.Sprintf("the instruction at %v could not be stepped in place: %v", site, err))
 	case end.handler:
-		v.faultInPlace(end)
+		v.faultInPlace(site, end, traced)
 	default:
 		v.n.inPlace.inc()
 		v.obey(v.m.engine.Stepped(v.id, v.trap.state))
@@ -56,7 +58,7 @@ func (v *vcpu) stepInPlace() {
 
 // stepAlone runs the instruction at site while the world is stopped. On success
 // v.trap is the trap at the landing, with RIP there.
-func (v *vcpu) stepAlone(site guest.GVA) (end landing, err error) {
+func (v *vcpu) stepAlone(site guest.GVA, traced bool) (end landing, err error) {
 	var p patches
 	// The world goes on with the text as it was, whatever happens.
 	defer func() { err = errors.Join(err, p.undo()) }()
@@ -73,11 +75,9 @@ func (v *vcpu) stepAlone(site guest.GVA) (end landing, err error) {
 			known = false // it may go on where it is
 			continue
 		}
-		err := p.apply(v.m.space(0), l.at, opInt3)
-		if err != nil && !l.handler {
-			known = false // not the kernel's tables, or not memory
-		}
-		places[i].planted = err == nil
+		// Where nothing is mapped there is nothing to plant: going there is an
+		// exception.
+		places[i].planted = p.apply(v.m.space(0), l.at, opInt3) == nil
 	}
 	tf := false
 	if !known {
@@ -100,6 +100,9 @@ func (v *vcpu) stepAlone(site guest.GVA) (end landing, err error) {
 		at := guest.GVA(v.trap.state.Regs.RIP)
 		switch v.trap.trap.Kind {
 		case probe.TrapStep:
+			if tf && !traced {
+				v.trap.state.Regs.RFLAGS &^= rflagsTF
+			}
 			end = landing{at: at}
 			return tf
 		case probe.TrapBreakpoint:
@@ -121,50 +124,67 @@ func (v *vcpu) stepAlone(site guest.GVA) (end landing, err error) {
 // cannot single-step it.
 var errUnknownLanding = errors.New("where it leads is not known beforehand, and this host cannot single-step it")
 
-// faultInPlace tells the engine that the instruction has raised an exception.
-// The guest stands at the first instruction of its own handler, in v.trap.
-func (v *vcpu) faultInPlace(end landing) {
-	if !end.vectorKnown {
+// faultInPlace tells the engine that the instruction at site has raised an
+// exception. The guest stands at the first instruction of its own handler, in
+// v.trap.
+//
+// traced says that the guest itself was single-stepping. If not, and the host
+// has, its TF must not stay in the frame.
+func (v *vcpu) faultInPlace(site guest.GVA, end landing, traced bool) {
+	at, regs := v.trap, *v.trap.state.Regs
+	if !end.vectorKnown || !v.atHandler(end.vector, regs, traced) {
 		v.resume()
 		return
 	}
-	at, regs := v.trap, *v.trap.state.Regs
-	root := at.state.Root
-	f := arrival{via: viaStub, frame: guest.GVA(regs.RSP)}
-	f.trap = probe.Trap{Kind: probe.TrapFault, Vector: end.vector}
-	if hasErrorCode(end.vector) {
+	if guest.GVA(v.frame.RIP) != site {
+		// The instruction is done: what faulted is going where it leads. The
+		// guest goes there once more, after the post handlers.
+		v.n.inPlace.inc()
+		v.obey(v.m.engine.Stepped(v.id, v.trap.state))
+		return
+	}
+	d := v.m.engine.Hit(v.id, v.trap.state, v.trap.trap)
+	if d.Action != probe.NotOurs {
+		v.obey(d)
+		return
+	}
+	v.trap, v.frame = at, regs // the guest's own handler goes on
+	if at.via != viaExit {
+		v.trap.state.Regs = &v.frame
+	}
+	v.resume()
+}
+
+// atHandler makes v.trap the exception whose handler the guest has just
+// entered with the registers regs, seen from the code that raised it.
+func (v *vcpu) atHandler(vector uint8, regs probe.Regs, traced bool) bool {
+	root := v.trap.state.Root
+	f := arrival{via: viaHandler, frame: guest.GVA(regs.RSP)}
+	f.trap = probe.Trap{Kind: probe.TrapFault, Vector: vector}
+	if hasErrorCode(vector) {
 		w, err := readWord(v.m.space(root), f.frame)
 		if err != nil {
-			v.resume()
-			return
+			return false
 		}
 		f.trap.Code = uint32(w)
 		f.frame += 8
 	}
-	if end.vector == vectorPF {
+	if vector == vectorPF {
 		f.trap.CR2 = guest.GVA(v.sregs.CR2)
 	}
 	b := v.raw[:8*frameWords]
 	if v.m.ReadMemory(root, f.frame, b) != nil {
-		v.resume()
-		return
+		return false
 	}
 	v.frame = regs
 	v.unpackFrame(&f, b)
-	v.trap = f
-	d := v.m.engine.Hit(v.id, f.state, f.trap)
-	switch d.Action {
-	case probe.Resume: // a fault handler has put it right
-		v.leaveStub()
-	case probe.Inject: // as another exception
-		v.leaveStub()
-		v.deliver(d.Fault)
-	default: // the guest's own handler goes on
-		v.trap, v.frame = at, regs
-		v.trap.state.Regs = &v.frame
-		if at.via == viaExit {
-			v.trap.state.Regs = v.regs
+	if !traced && v.frame.RFLAGS&rflagsTF != 0 {
+		v.frame.RFLAGS &^= rflagsTF
+		binary.LittleEndian.PutUint64(b[8*frameRFLAGS:], v.frame.RFLAGS)
+		if v.m.WriteMemory(root, f.frame, b) != nil {
+			return false
 		}
-		v.resume()
 	}
+	v.trap = f
+	return true
 }

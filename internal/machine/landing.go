@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
@@ -39,28 +38,52 @@ func (v *vcpu) landings(site guest.GVA) (places []landing, known bool) {
 	}
 	switch inst.Class() {
 	case insn.ClassRet, insn.ClassJumpInd, insn.ClassCallInd:
-		// The emulator knows where they lead; it works on a copy, and what it
-		// would write is dropped.
-		r := *v.trap.state.Regs
-		if inst.Emulate(uint64(site), &r, readOnly{v.m.space(v.trap.state.Root)}) != nil {
-			return places, false
+		t, ok := v.indirect(&inst, site)
+		if ok {
+			add(t)
+			// AMD cuts the target of a 16-bit branch, Intel does not.
+			add(t & 0xffff)
 		}
-		add(r.RIP)
-		return places, true
+		// Without a target, reading it is an exception.
+		return places, inst.Enc == insn.Legacy
 	case insn.ClassFar:
 		return places, false
 	}
 	return places, known
 }
 
-// readOnly is guest memory for an emulation that must not have an effect.
-type readOnly struct{ as guest.AddressSpace }
-
-// Read implements insn.Memory.
-func (m readOnly) Read(addr uint64, p []byte) error { return m.as.Read(guest.GVA(addr), p) }
-
-// Write implements insn.Memory.
-func (readOnly) Write(uint64, []byte) error { return nil }
+// indirect returns where a near return or indirect branch at site leads, from
+// the registers in v.trap.
+func (v *vcpu) indirect(inst *insn.Inst, site guest.GVA) (uint64, bool) {
+	r := v.trap.state.Regs
+	at := r.RSP
+	if inst.Class() != insn.ClassRet {
+		if inst.Mod() == 3 {
+			n := insn.Reg64(inst.RM())
+			for _, b := range inst.Bytes() {
+				if b == inst.Opcode {
+					break
+				}
+				if b&0xf0 == 0x40 {
+					n = n&7 | insn.Reg64(b&1)<<3 // REX.B; the last one counts
+				}
+			}
+			return *r.Reg(n), true
+		}
+		a, ok := inst.Addr(uint64(site), r)
+		if !ok {
+			return 0, false
+		}
+		switch at = a; inst.Segment {
+		case insn.SegFS:
+			at += v.sregs.FS.Base
+		case insn.SegGS:
+			at += v.sregs.GS.Base
+		}
+	}
+	w, err := readWord(v.m.space(v.trap.state.Root), guest.GVA(at))
+	return w, err == nil
+}
 
 // exceptions are the vectors that an instruction can raise by itself, without
 // the breakpoint and debug exceptions, which are how the host gets control.
@@ -140,6 +163,3 @@ func (p *patches) undo() error {
 	p.done = nil
 	return errors.Join(errs...)
 }
-
-var _ insn.Memory = readOnly{}
-var _ probe.World = world{}

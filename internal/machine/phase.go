@@ -101,6 +101,7 @@ func (m *Machine) end(set func()) bool {
 	}
 	m.console.flush()
 	set()
+	m.endCalls(ErrNotRunnable)
 	return true
 }
 
@@ -202,7 +203,10 @@ func (m *Machine) rebuild(img *guest.Image) error {
 	if err := m.demolish(); err != nil {
 		return err
 	}
-	m.abandonCall(errors.New("the guest was reset"))
+	m.mu.Lock()
+	m.endCalls(errors.New("the guest was reset"))
+	m.mu.Unlock()
+	m.forgetStub()
 	for _, r := range m.regions {
 		clear(r)
 	}
@@ -281,8 +285,8 @@ func (m *Machine) Close(ctx context.Context) error {
 	m.mu.Lock()
 	m.gate.Or(gateHold)
 	m.setPhase(PhaseClosed)
+	m.endCalls(ErrClosed)
 	m.mu.Unlock()
-	m.abandonCall(ErrClosed)
 	m.console.flush()
 	m.console.close()
 	if err := m.endThreads(timeout); err != nil {

@@ -11,9 +11,10 @@ import (
 type via uint8
 
 const (
-	viaExit  via = iota + 1 // an exit of KVM: they are the vCPU's
-	viaStub                 // ports 0xf3, 0xf1: RIP, CS, RFLAGS, RSP and SS are in a frame at the stub's RSP
-	viaFault                // port 0xf6: the same, behind vector and error code
+	viaExit    via = iota + 1 // an exit of KVM: they are the vCPU's
+	viaStub                   // ports 0xf3, 0xf1: RIP, CS, RFLAGS, RSP and SS are in a frame at the stub's RSP
+	viaFault                  // port 0xf6: the same, behind vector and error code
+	viaHandler                // the guest stands at its own handler; the frame is not rewritten but left
 )
 
 // arrival is a trap on its way from KVM to the engine. There is one per vCPU,

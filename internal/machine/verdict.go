@@ -49,6 +49,8 @@ func (v *vcpu) resume() {
 		if !v.writeFrame() || !v.writeFault(guest.FaultHandled, v.trap.trap.Code) {
 			v.frameGone()
 		}
+	case viaHandler:
+		v.leaveStub()
 	}
 }
 
@@ -113,7 +115,7 @@ func (v *vcpu) inject(f probe.Trap) {
 	case viaExit:
 		v.kvm.SetRegsDirty()
 		v.deliver(f)
-	case viaStub:
+	case viaStub, viaHandler:
 		v.leaveStub()
 		v.deliver(f)
 	case viaFault:
@@ -128,8 +130,8 @@ func (v *vcpu) inject(f probe.Trap) {
 	}
 }
 
-// leaveStub does what the stub's iretq would do (SDM Vol. 2, IRET): the vCPU
-// stands in the interrupted code, at the registers in v.frame.
+// leaveStub does what the iretq of the stub or handler would do (SDM Vol. 2,
+// IRET): the vCPU stands in the interrupted code, at the registers in v.frame.
 func (v *vcpu) leaveStub() {
 	t := &v.trap
 	*v.regs = v.frame
