@@ -3,6 +3,8 @@ package machine
 import (
 	"fmt"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/kvm"
 )
@@ -41,6 +43,17 @@ func (m *Machine) mapSlots(vm *kvm.VM) error {
 		}
 		if err := vm.MapMemory(i, uint64(r.Base), m.regions[i], flags); err != nil {
 			return fmt.Errorf("%s: %w", r.Name, err)
+		}
+	}
+	return nil
+}
+
+// zero makes all guest memory zeros, by giving the pages back to the host. No
+// vCPU runs.
+func (m *Machine) zero() error {
+	for i, b := range m.regions {
+		if err := unix.Madvise(b, unix.MADV_DONTNEED); err != nil {
+			return fmt.Errorf("zero %s: %w", m.mem.Regions()[i].Name, err)
 		}
 	}
 	return nil

@@ -167,7 +167,8 @@ func (m *Machine) pause() error {
 // Reset boots the guest again, from img or, when img is nil, from the image it
 // had, and leaves it parked before the first instruction. Probes stay and are
 // armed again where the new text is what they were put on; the others are
-// gone. A handler must not call it.
+// gone. When img cannot be booted, the guest is reset with the image it had, and
+// the error says why. A handler must not call it.
 func (m *Machine) Reset(ctx context.Context, img *guest.Image) error {
 	if m.inHandler() {
 		return fmt.Errorf("reset: %w", probe.ErrInHandler)
@@ -182,49 +183,70 @@ func (m *Machine) Reset(ctx context.Context, img *guest.Image) error {
 	}
 	m.stopTicker()
 	// No one else stops the world while there are no vCPUs to stop.
-	if err := m.stopWorld(nil, stopTimeout, func() error { return m.rebuild(img) }); err != nil {
-		return fmt.Errorf("reset: %w", err)
+	rebuilt := false
+	err := m.stopWorld(nil, stopTimeout, func() (err error) {
+		rebuilt, err = m.rebuild(img)
+		return err
+	})
+	if rebuilt {
+		err = errors.Join(err, m.engine.Reloaded())
 	}
-	if err := m.engine.Reloaded(); err != nil {
+	if err != nil {
 		return fmt.Errorf("reset: %w", err)
 	}
 	return nil
 }
 
 // rebuild replaces the VM by a new one, with all memory as at the first boot.
-// Precondition: life held, all vCPUs rest.
-func (m *Machine) rebuild(img *guest.Image) error {
-	if img == nil {
-		img = m.image.Load()
-	}
+// It reports whether there is a guest afterwards. Precondition: life held, all
+// vCPUs rest.
+func (m *Machine) rebuild(img *guest.Image) (bool, error) {
 	if err := m.endThreads(stopTimeout); err != nil {
-		return err
+		return false, err
 	}
 	if err := m.demolish(); err != nil {
-		return err
+		return false, err
 	}
 	m.mu.Lock()
 	m.endCalls(errors.New("the guest was reset"))
 	m.mu.Unlock()
 	m.forgetStub()
-	for _, r := range m.regions {
-		clear(r)
+	m.console.flush()
+
+	old := m.image.Load()
+	if img == nil {
+		img = old
 	}
-	boot, err := m.load(img)
-	if err != nil {
-		return err
+	boot, refused := m.fresh(img)
+	err := refused
+	if refused != nil && img != old {
+		img = old
+		boot, err = m.fresh(img)
 	}
-	m.image.Store(img)
-	if err := m.build(boot); err != nil {
-		return err
+	if err == nil {
+		m.image.Store(img)
+		err = m.build(boot)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.gate.Or(gateHold)
 	m.exitCode, m.crash = 0, nil
 	m.checks.Store(0)
+	if err != nil {
+		m.crash = &CrashReport{Kind: CrashHost, Text: fmt.Sprintf("the guest could not be built again: %v", err)}
+		m.setPhase(PhaseCrashed)
+		return false, err
+	}
 	m.setPhase(PhaseCreated)
-	return nil
+	return true, refused
+}
+
+// fresh boots img in memory that is all zeros.
+func (m *Machine) fresh(img *guest.Image) (*guest.BootState, error) {
+	if err := m.zero(); err != nil {
+		return nil, err
+	}
+	return m.load(img)
 }
 
 // endThreads ends all vCPU threads. The gate's quit bit is clear afterwards.

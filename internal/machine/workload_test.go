@@ -29,10 +29,11 @@ func builtinImage(t testing.TB) *guest.Image {
 // lines in order of vCPU.
 func results(t testing.TB, m *Machine) []string {
 	t.Helper()
+	before, _ := m.Console().History()
 	s := run(t, m)
 	lines, dropped := m.Console().History()
 	var out []string
-	for _, l := range lines {
+	for _, l := range lines[len(before):] {
 		if strings.HasPrefix(l.Text, "result ") {
 			out = append(out, l.Text)
 		}
