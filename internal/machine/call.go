@@ -85,7 +85,7 @@ func (m *Machine) Call(ctx context.Context, fn guest.GVA, args ...uint64) (uint6
 	var ret uint64
 	var err error
 	if box, e := img.Lookup(guest.SymCallMailbox); e == nil {
-		ret, err = m.callService(ctx, box.Addr, fn, args)
+		ret, err = m.callService(ctx, box, fn, args)
 	} else {
 		ret, err = m.callSafePoint(ctx, anyCPU, fn, args)
 	}
@@ -238,7 +238,7 @@ func (m *Machine) forgetStub() {
 const servicePoll = 500 * time.Microsecond
 
 // callService asks the guest's call service at box.
-func (m *Machine) callService(ctx context.Context, box, fn guest.GVA, args []uint64) (uint64, error) {
+func (m *Machine) callService(ctx context.Context, box guest.Symbol, fn guest.GVA, args []uint64) (uint64, error) {
 	m.mu.Lock()
 	switch {
 	case m.phase != PhaseRunning:
@@ -272,7 +272,7 @@ func (m *Machine) callService(ctx context.Context, box, fn guest.GVA, args []uin
 		}
 	}
 	want := b.request + 1
-	if err := m.postCall(box, want, fn, args); err != nil {
+	if err := m.postCall(box.Addr, want, fn, args); err != nil {
 		return 0, err
 	}
 	for {
@@ -281,6 +281,9 @@ func (m *Machine) callService(ctx context.Context, box, fn guest.GVA, args []uin
 			return 0, err
 		}
 		if b.done == want {
+			if b.fault != 0 {
+				return 0, &CallFaultError{Vector: uint8(b.fault)}
+			}
 			return b.ret, nil
 		}
 		if m.ended() {
@@ -296,19 +299,28 @@ func (m *Machine) callService(ctx context.Context, box, fn guest.GVA, args []uin
 }
 
 // mailbox is what the host reads of the call service's mailbox.
-type mailbox struct{ request, done, ret uint64 }
+type mailbox struct{ request, done, ret, fault uint64 }
+
+// mailboxFault is the offset of a word that a guest may add to its mailbox: 0
+// when the function returned, else 0x100 + the vector of the exception that
+// ended it.
+const mailboxFault = guest.MailboxSize
 
 // mailbox reads and checks the mailbox.
-func (m *Machine) mailbox(box guest.GVA) (mailbox, error) {
-	var p [guest.MailboxSize]byte
-	if err := m.Peek(box, p[:]); err != nil {
+func (m *Machine) mailbox(box guest.Symbol) (mailbox, error) {
+	var p [mailboxFault + 8]byte
+	n := guest.MailboxSize
+	if box.Size >= uint64(len(p)) {
+		n = len(p)
+	}
+	if err := m.Peek(box.Addr, p[:n]); err != nil {
 		return mailbox{}, fmt.Errorf("call service: %w", err)
 	}
 	at := func(off int) uint64 { return binary.LittleEndian.Uint64(p[off:]) }
 	if at(guest.MailboxMagicOff) != guest.MailboxMagic {
-		return mailbox{}, fmt.Errorf("call service: no magic number at %v: the guest has not set it up, or has overwritten it", box)
+		return mailbox{}, fmt.Errorf("call service: no magic number at %v: the guest has not set it up, or has overwritten it", box.Addr)
 	}
-	return mailbox{at(guest.MailboxRequest), at(guest.MailboxDone), at(guest.MailboxRet)}, nil
+	return mailbox{at(guest.MailboxRequest), at(guest.MailboxDone), at(guest.MailboxRet), at(mailboxFault)}, nil
 }
 
 // postCall hands a request to the call service: the number last, which is what

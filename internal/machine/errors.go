@@ -65,3 +65,14 @@ type OutOfExecError struct {
 func (e *OutOfExecError) Error() string {
 	return fmt.Sprintf("allocate %d executable bytes near %v: %s", e.Size, e.Near, e.Why)
 }
+
+// CallFaultError is returned by Call when the function raised an exception and
+// the guest's call service ended it.
+type CallFaultError struct {
+	Vector uint8 // of the exception
+}
+
+// Error names the vector.
+func (e *CallFaultError) Error() string {
+	return fmt.Sprintf("the function raised exception %d in the guest", e.Vector)
+}
