@@ -114,12 +114,12 @@ func syntaxToAPI(e *event.SyntaxError) *api.Error {
 
 // toProbeError turns what the image says about a name into what the engine
 // would say.
-func toProbeError(err error) error {
+func toProbeError(name string, err error) error {
 	var ambiguous *guest.AmbiguousSymbolError
 	if errors.As(err, &ambiguous) {
 		return &probe.Error{Code: probe.CodeAmbiguous, Errno: syscall.EADDRNOTAVAIL, Text: err.Error(), Detail: "give one of the addresses instead"}
 	}
-	return &probe.Error{Code: probe.CodeSymbolNotFound, Errno: syscall.ENOENT, Text: err.Error(), Detail: "'guestprobe symbols GLOB' lists the names"}
+	return &probe.Error{Code: probe.CodeSymbolNotFound, Errno: syscall.ENOENT, Text: fmt.Sprintf("the guest has no symbol %q", name), Detail: "'guestprobe symbols GLOB' lists those it has"}
 }
 
 // badValue reports a field or a query parameter outside its range.

@@ -132,7 +132,7 @@ func (e *eventStream) run(r *http.Request) {
 // orphaned reports whether the stream was about certain probes and all of them
 // are gone.
 func (e *eventStream) orphaned() bool {
-	return len(e.only) > 0 && !e.s.probes.anyOf(e.only)
+	return len(e.only) > 0 && e.s.probes.noneOf(e.only)
 }
 
 // finish sends what has happened until now, and the end.

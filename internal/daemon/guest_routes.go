@@ -53,7 +53,7 @@ func (s *server) getGuest(w http.ResponseWriter, r *http.Request) error {
 
 func (s *server) pauseGuest(w http.ResponseWriter, r *http.Request) error {
 	if err := s.guest.Pause(); err != nil {
-		return fmt.Errorf("pause: %w", err)
+		return err
 	}
 	writeJSON(w, http.StatusOK, s.wireGuest())
 	return nil
@@ -61,7 +61,7 @@ func (s *server) pauseGuest(w http.ResponseWriter, r *http.Request) error {
 
 func (s *server) resumeGuest(w http.ResponseWriter, r *http.Request) error {
 	if err := s.guest.Resume(); err != nil {
-		return fmt.Errorf("resume: %w", err)
+		return err
 	}
 	writeJSON(w, http.StatusOK, s.wireGuest())
 	return nil
@@ -75,12 +75,12 @@ func (s *server) resetGuest(w http.ResponseWriter, r *http.Request) error {
 	s.resetMu.Lock()
 	defer s.resetMu.Unlock()
 	if err := s.guest.Reset(r.Context()); err != nil {
-		return fmt.Errorf("reset: %w", err)
+		return err
 	}
 	s.boots.Add(1)
 	if !req.Paused {
 		if err := s.guest.Resume(); err != nil {
-			return fmt.Errorf("reset: resume: %w", err)
+			return fmt.Errorf("reset: %w", err)
 		}
 	}
 	writeJSON(w, http.StatusOK, s.wireGuest())
@@ -132,7 +132,7 @@ func (s *server) callTarget(req api.Call) (guest.GVA, error) {
 	if req.Symbol != "" {
 		sym, err := img.Lookup(req.Symbol)
 		if err != nil {
-			return 0, fmt.Errorf("call: %w", err)
+			return 0, toProbeError(req.Symbol, err)
 		}
 		fn = sym.Addr
 	}

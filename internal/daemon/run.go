@@ -104,7 +104,7 @@ Exit status: 0 stopped by a signal; 1 failed; 2 bad flags, or a --probe that is
 not a definition; 5 no permission for /dev/kvm or the socket.`,
 		Example: `  guestprobed --vcpus 2 --socket /tmp/gp.sock
   guestprobed --guest kernel.elf --memory 128M --paused --probe 'p:init start_kernel'`,
-		Version:           api.Build().Version,
+		Version: api.Build().Version,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return &usageError{fmt.Errorf("%q: guestprobed takes flags only", args[0])}

@@ -137,7 +137,7 @@ func (st *store) compile(spec api.ProbeSpec, names map[string]bool) (*attached, 
 	// Before Compile, which has only the kernel's words for it.
 	if def.Place.Symbol != "" && def.Place.Module == "" {
 		if _, err := st.guest.Image().Lookup(def.Place.Symbol); err != nil {
-			return nil, def.Refused(toProbeError(err))
+			return nil, def.Refused(toProbeError(def.Place.Symbol, err))
 		}
 	}
 	fetcher, err := event.Compile(def, st.guest.Image(), event.Options{Profile: st.profile, Regs: spec.Regs || spec.Post})
@@ -372,16 +372,17 @@ func (st *store) listOf(only map[*attached]bool) []api.Probe {
 	return st.describe(st.sorted(func(a *attached) bool { return only == nil || only[a] }))
 }
 
-// anyOf reports whether one of the probes is still attached.
-func (st *store) anyOf(only map[*attached]bool) bool {
+// noneOf reports whether all of the probes were detached. When the daemon stops
+// it says no: their streams have another end then.
+func (st *store) noneOf(only map[*attached]bool) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	for a := range only {
 		if st.byID[a.id] == a {
-			return true
+			return false
 		}
 	}
-	return false
+	return !st.closed
 }
 
 // changed returns a channel that is closed when probes have gone.

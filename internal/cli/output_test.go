@@ -1,0 +1,115 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/client"
+)
+
+func TestClean(t *testing.T) {
+	for in, want := range map[string]string{
+		"":                     "",
+		"plain text ü\n\tmore": "plain text ü\n\tmore",
+		"\x1b[31mred":          `\x1b[31mred`,
+		"bell\a cr\r":          `bell\x07 cr\x0d`,
+		"\x00\xff":             `\x00\xff`,
+		"\u202e":               `\xe2\x80\xae`, // turns the direction of text
+		"\ufffd":               "\ufffd",
+	} {
+		if got := clean(in); got != want {
+			t.Errorf("clean(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestTableKeepsItsShape(t *testing.T) {
+	var out bytes.Buffer
+	a := &app{env: Env{Stdout: &out}}
+	if err := a.table([]string{"A", "B"}, [][]string{{"x\ty\nz", "1"}, {"\x1b[2J", "2"}, {"last", ""}}); err != nil {
+		t.Fatal(err)
+	}
+	want := "A        B\n" + `x\ty\nz  1` + "\n" + `\x1b[2J  2` + "\nlast\n"
+	if d := cmp.Diff(want, out.String()); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
+func TestExitStatus(t *testing.T) {
+	for _, tc := range []struct {
+		err  error
+		want int
+	}{
+		{nil, 0},
+		{errors.New("x"), 1},
+		{&usageError{errors.New("x")}, 2},
+		{&api.Error{Code: api.CodeBadDefinition}, 2},
+		{fmt.Errorf("x: %w", &api.Error{Code: api.CodeProbeNotFound}), 4},
+		{&api.Error{Code: "symbol_not_found"}, 4},
+		{&api.Error{Code: "no_symbol_at_address"}, 4},
+		{&api.Error{Code: api.CodeForbidden}, 5},
+		{&api.Error{Code: "not_boundary", Errno: "EILSEQ"}, 1},
+		// A refusal with EACCES or EPERM of the engine is no lack of permission.
+		{&api.Error{Code: "a_later_reason", Errno: "EACCES"}, 1},
+		{fmt.Errorf("%w: %w", client.ErrUnreachable, syscall.ECONNREFUSED), 3},
+		{fmt.Errorf("%w: %w", client.ErrUnreachable, syscall.EACCES), 5},
+		{&fs.PathError{Op: "open", Err: syscall.EACCES}, 5},
+		{fmt.Errorf("%w after 1s", errTimeout), 124},
+		{context.Canceled, 1},
+		{client.ErrCutOff, 1},
+	} {
+		if got := exitStatus(tc.err); got != tc.want {
+			t.Errorf("%v: status %d, want %d", tc.err, got, tc.want)
+		}
+	}
+}
+
+func TestHitLine(t *testing.T) {
+	regs := map[string]api.Hex{"rip": 0x10, "rax": 1}
+	for _, tc := range []struct {
+		h    api.Hit
+		want string
+	}{
+		{api.Hit{TimeNS: 2_157_317_999, CPU: 1, Probe: "kprobes/a", Stage: "pre", Text: "(f+0x0/0x10) x=1", Args: []api.Arg{{}}},
+			"[001]     2.157317: a: (f+0x0/0x10) x=1\n"},
+		{api.Hit{TimeNS: 0, Probe: "g/a", Stage: "post", Text: "(f+0x0/0x10)", Regs: regs, Task: &api.Task{PID: 7, Comm: "cat"}},
+			"             cat-7     [000]     0.000000: a.post: (f+0x0/0x10) rax=0x1 rip=0x10\n"},
+		{api.Hit{Probe: "g/a", Stage: "pre", Text: "\x1b", Task: &api.Task{Comm: "\x1b"}},
+			`            \x1b-0     [000]     0.000000: a: \x1b` + "\n"},
+	} {
+		if got := hitLine(tc.h, false); got != tc.want {
+			t.Errorf("line %q, want %q", got, tc.want)
+		}
+	}
+}
+
+func TestParseArg(t *testing.T) {
+	for in, want := range map[string]api.Hex{"0": 0, "-1": 1<<64 - 1, "0xffffffffffffffff": 1<<64 - 1, "-0x10": 1<<64 - 16, "0b11": 3} {
+		if got, err := parseArg(in); err != nil || got != want {
+			t.Errorf("%q = %v, %v; want %v", in, got, err, want)
+		}
+	}
+	for _, bad := range []string{"", "-", "x", "0x10000000000000000", "-0x8000000000000001", "1.5", " 1"} {
+		if got, err := parseArg(bad); err == nil {
+			t.Errorf("%q was accepted as %v", bad, got)
+		}
+	}
+}
+
+// TestStatusesAreDocumented ties the help text to the constants.
+func TestStatusesAreDocumented(t *testing.T) {
+	for _, s := range []int{exitOK, exitFailed, exitUsage, exitUnreachable, exitNotFound, exitPermission, exitTimeout} {
+		if !strings.Contains(exitStatusHelp, fmt.Sprintf("\n  %d ", s)) {
+			t.Errorf("status %d is not in the help text", s)
+		}
+	}
+}

@@ -1,0 +1,250 @@
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"go.uber.org/goleak"
+
+	"github.com/guestprobe/guestprobe/internal/daemon"
+	"github.com/guestprobe/guestprobe/internal/kvmtest"
+)
+
+// leakTest runs the tests and fails when goroutines are left.
+type leakTest struct{ *testing.M }
+
+func (m leakTest) Run() int {
+	code := m.M.Run()
+	if err := goleak.Find(); code == 0 && err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return code
+}
+
+// TestMain makes this binary the two real mains as well, and two helpers that
+// scripts use.
+func TestMain(m *testing.M) {
+	testscript.Main(leakTest{m}, map[string]func(){
+		"guestprobe":  func() { os.Exit(Main()) },
+		"guestprobed": func() { os.Exit(daemon.Main()) },
+		"http":        func() { os.Exit(httpMain(os.Args[1:])) },
+		"mkguest":     func() { os.Exit(mkguestMain(os.Args[1:])) },
+	})
+}
+
+// patience bounds every wait of the scripts; it is never reached when they
+// pass.
+const patience = 60 * time.Second
+
+// TestScripts runs what needs no /dev/kvm.
+func TestScripts(t *testing.T) { runScripts(t, "../../testdata/script") }
+
+// TestKVMScripts runs the real daemon with real guests.
+func TestKVMScripts(t *testing.T) {
+	kvmtest.Require(t)
+	runScripts(t, "../../testdata/script/kvm")
+}
+
+func runScripts(t *testing.T, dir string) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 dir,
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		Setup: func(env *testscript.Env) error {
+			// A work directory's own path may be too long for a socket.
+			short, err := os.MkdirTemp("", "gp")
+			if err != nil {
+				return err
+			}
+			// Other users are to reach the socket, and fail for the right reason.
+			if err := os.Chmod(short, 0o755); err != nil {
+				return err
+			}
+			env.Defer(func() { os.RemoveAll(short) })
+			env.Setenv("SOCKDIR", short)
+			env.Setenv("GUESTPROBE_SOCKET", filepath.Join(short, "s"))
+			bin, err := exec.LookPath("guestprobe")
+			if err != nil {
+				return err
+			}
+			env.Setenv("GUESTPROBE", bin)
+			env.Setenv("LONG", strings.Repeat("x", 120))
+			env.Setenv("ROOT", strconv.FormatBool(os.Getuid() == 0))
+			return nil
+		},
+		Condition: func(cond string) (bool, error) {
+			if cond == "root" {
+				return os.Getuid() == 0, nil
+			}
+			return false, fmt.Errorf("unknown condition %q", cond)
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits":    cmdExits,
+			"daemon":   cmdDaemon,
+			"halt":     cmdHalt,
+			"stranger": cmdStranger,
+		},
+	})
+}
+
+// cmdExits runs a program and wants this exit status:
+//
+//	exits 4 guestprobe detach nope
+func cmdExits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits status program [arg...]")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	got := 0
+	if err := ts.Exec(args[1], args[2:]...); err != nil {
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) {
+			ts.Fatalf("%v", err)
+		}
+		got = exit.ExitCode()
+	}
+	if got != want {
+		ts.Fatalf("exit status %d, want %d", got, want)
+	}
+}
+
+// background is a daemon that a script has started.
+type background struct {
+	cmd    *exec.Cmd
+	log    string // file
+	exited chan error
+}
+
+// daemons holds the daemon of each script that has one; scripts run in
+// parallel.
+type daemons struct{ m sync.Map }
+
+var scripts daemons
+
+func (d *daemons) get(ts *testscript.TestScript) *background {
+	b, _ := d.m.Load(ts)
+	out, _ := b.(*background)
+	return out
+}
+
+func (d *daemons) set(ts *testscript.TestScript, b *background) { d.m.Store(ts, b) }
+
+// cmdDaemon starts guestprobed in the background and waits until it is ready.
+// What it says goes to the file daemon.log.
+//
+//	daemon --vcpus 2
+func cmdDaemon(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || scripts.get(ts) != nil {
+		ts.Fatalf("usage: daemon [flag...], once until halt")
+	}
+	bin, err := exec.LookPath("guestprobed")
+	ts.Check(err)
+	ready, tell, err := os.Pipe()
+	ts.Check(err)
+	b := &background{cmd: exec.Command(bin, append(args, "--ready-fd", "3")...), log: ts.MkAbs("daemon.log"), exited: make(chan error, 1)}
+	log, err := os.Create(b.log)
+	ts.Check(err)
+	defer log.Close()
+	b.cmd.Dir, b.cmd.Stdout, b.cmd.Stderr = ts.MkAbs("."), log, log
+	b.cmd.Env = append(os.Environ(), "GUESTPROBE_SOCKET="+ts.Getenv("GUESTPROBE_SOCKET"))
+	b.cmd.ExtraFiles = []*os.File{tell}
+	b.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	ts.Check(b.cmd.Start())
+	tell.Close()
+	go func() { b.exited <- b.cmd.Wait() }()
+	scripts.set(ts, b)
+	ts.Defer(func() {
+		if scripts.get(ts) == b {
+			_ = b.cmd.Process.Kill()
+			<-b.exited
+			scripts.set(ts, nil)
+		}
+	})
+	ts.Check(ready.SetReadDeadline(time.Now().Add(patience)))
+	line, err := io.ReadAll(ready)
+	ready.Close()
+	if err != nil || !strings.HasPrefix(string(line), "ready /") {
+		ts.Fatalf("the daemon is not ready: %q, %v; log:\n%s", line, err, ts.ReadFile(b.log))
+	}
+}
+
+// cmdHalt sends a signal to the daemon, TERM unless said otherwise, waits for
+// its end, and wants this exit status (-1: the signal itself):
+//
+//	halt 0
+//	halt -1 KILL
+func cmdHalt(ts *testscript.TestScript, neg bool, args []string) {
+	b := scripts.get(ts)
+	if neg || b == nil || len(args) < 1 || len(args) > 2 {
+		ts.Fatalf("usage: halt status [TERM|INT|HUP|KILL], after daemon")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	sig := syscall.SIGTERM
+	if len(args) == 2 {
+		sig = map[string]syscall.Signal{"TERM": syscall.SIGTERM, "INT": syscall.SIGINT, "HUP": syscall.SIGHUP, "KILL": syscall.SIGKILL}[args[1]]
+	}
+	ts.Check(b.cmd.Process.Signal(sig))
+	select {
+	case <-b.exited:
+	case <-time.After(patience):
+		_ = b.cmd.Process.Kill()
+		<-b.exited
+		ts.Fatalf("the daemon did not stop; log:\n%s", ts.ReadFile(b.log))
+	}
+	scripts.set(ts, nil)
+	if got := b.cmd.ProcessState.ExitCode(); got != want {
+		ts.Fatalf("the daemon's exit status is %d, want %d; log:\n%s", got, want, ts.ReadFile(b.log))
+	}
+}
+
+// cmdStranger runs a program as a user that is neither the daemon's nor root,
+// and wants this exit status. Its output is in the files out and err. Only root
+// can become somebody else: a script asks [root] first.
+//
+//	[root] stranger 5 guestprobe list
+func cmdStranger(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: stranger status program [arg...]")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	bin, err := exec.LookPath(args[1])
+	ts.Check(err)
+	// The program must be where a stranger may execute it.
+	dir, err := os.MkdirTemp("", "gp")
+	ts.Check(err)
+	defer os.RemoveAll(dir)
+	ts.Check(os.Chmod(dir, 0o755))
+	prog := filepath.Join(dir, args[1])
+	b, err := os.ReadFile(bin)
+	ts.Check(err)
+	ts.Check(os.WriteFile(prog, b, 0o755))
+	var out, errs bytes.Buffer
+	cmd := exec.Command(prog, args[2:]...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = "/", &out, &errs
+	cmd.Env = append(os.Environ(), "GUESTPROBE_SOCKET="+ts.Getenv("GUESTPROBE_SOCKET"))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
+		ts.Fatalf("%v", err)
+	}
+	ts.Check(os.WriteFile(ts.MkAbs("out"), out.Bytes(), 0o600))
+	ts.Check(os.WriteFile(ts.MkAbs("err"), errs.Bytes(), 0o600))
+	if got := cmd.ProcessState.ExitCode(); got != want {
+		ts.Fatalf("exit status %d, want %d; it said:\n%s%s", got, want, out.String(), errs.String())
+	}
+}

@@ -1,0 +1,84 @@
+package daemon
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+)
+
+// getDaemon says what this process uses. It collects garbage first: without
+// that the heap's size is more about the time of the last collection than
+// about what is alive.
+func (s *server) getDaemon(w http.ResponseWriter, r *http.Request) error {
+	runtime.GC()
+	var mem runtime.MemStats
+	runtime.ReadMemStats(&mem)
+	d := api.Daemon{
+		PID: s.pid, Started: s.probes.since, UptimeMS: time.Since(s.probes.since).Milliseconds(),
+		Goroutines: runtime.NumGoroutine(), HeapBytes: mem.HeapAlloc, LogLost: s.logLost(),
+	}
+	var err error
+	if d.Descriptors, err = countDescriptors(); err != nil {
+		return err
+	}
+	if d.RSSBytes, d.Threads, err = processStatus(); err != nil {
+		return err
+	}
+	s.streams.mu.Lock()
+	d.Streams = len(s.streams.open)
+	s.streams.mu.Unlock()
+	s.probes.mu.Lock()
+	for _, a := range s.probes.byID {
+		d.Probes++
+		if !a.stay {
+			d.Session++
+		}
+	}
+	s.probes.mu.Unlock()
+	hub := s.probes.hub.Counts()
+	total := hub.Total()
+	d.Events = api.EventCounts{Emitted: total.Stored + total.Lost, Stored: total.Stored, Lost: total.Lost, Reordered: hub.Reordered}
+	writeJSON(w, http.StatusOK, d)
+	return nil
+}
+
+// countDescriptors returns how many descriptors the process has open, without
+// the one that reads the directory (proc(5), /proc/pid/fd).
+func countDescriptors() (int, error) {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return 0, fmt.Errorf("count descriptors: %w", err)
+	}
+	return len(entries) - 1, nil
+}
+
+// processStatus reads the resident size in bytes and the number of threads
+// (proc(5), /proc/pid/status: VmRSS in kB, Threads).
+func processStatus() (rss uint64, threads int, err error) {
+	b, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0, 0, fmt.Errorf("process status: %w", err)
+	}
+	for line := range strings.Lines(string(b)) {
+		name, value, _ := strings.Cut(line, ":")
+		switch name {
+		case "VmRSS":
+			kb, err := strconv.ParseUint(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")), 10, 54)
+			if err != nil {
+				return 0, 0, fmt.Errorf("process status: %s: %w", name, err)
+			}
+			rss = kb << 10
+		case "Threads":
+			if threads, err = strconv.Atoi(strings.TrimSpace(value)); err != nil {
+				return 0, 0, fmt.Errorf("process status: %s: %w", name, err)
+			}
+		}
+	}
+	return rss, threads, nil
+}
