@@ -19,6 +19,11 @@ func (c *Client) Host(ctx context.Context) (h api.Host, err error) {
 	return h, c.call(ctx, http.MethodGet, "/v1/host", nil, nil, &h)
 }
 
+// Daemon returns what the daemon's process uses.
+func (c *Client) Daemon(ctx context.Context) (d api.Daemon, err error) {
+	return d, c.call(ctx, http.MethodGet, "/v1/daemon", nil, nil, &d)
+}
+
 // Guest returns the guest's state.
 func (c *Client) Guest(ctx context.Context) (g api.Guest, err error) {
 	return g, c.call(ctx, http.MethodGet, "/v1/guest", nil, nil, &g)

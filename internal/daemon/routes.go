@@ -23,6 +23,7 @@ func routes() []route {
 	return []route{
 		{http.MethodGet, "/version", (*server).getVersion},
 		{http.MethodGet, "/v1/host", (*server).getHost},
+		{http.MethodGet, "/v1/daemon", (*server).getDaemon},
 		{http.MethodGet, "/v1/guest", (*server).getGuest},
 		{http.MethodPost, "/v1/guest/pause", (*server).pauseGuest},
 		{http.MethodPost, "/v1/guest/resume", (*server).resumeGuest},

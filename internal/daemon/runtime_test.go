@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"context"
 	"os"
 	"testing"
 
@@ -13,10 +12,9 @@ import (
 // back when it is closed.
 func TestDaemonCountsItself(t *testing.T) {
 	h := serveFake(t, nil)
-	ctx := context.Background()
 	get := func() api.Daemon {
 		t.Helper()
-		d, err := h.c.Daemon(ctx)
+		d, err := h.c.Daemon(h.ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -29,14 +27,16 @@ func TestDaemonCountsItself(t *testing.T) {
 	if before.Streams != 0 || before.Probes != 0 || before.Session != 0 || before.Events != (api.EventCounts{}) {
 		t.Errorf("nothing is attached, and yet %+v", before)
 	}
-	h.attach("p:stays work")
+	p := h.attach("p:stays vfs_read")[0]
 	other := client.New(h.c.Path())
-	s, err := other.Events(ctx, api.StreamEvents{Probes: []api.ProbeSpec{{Def: "p:goes work"}}})
+	s, err := other.Events(h.ctx, api.StreamEvents{Probes: []api.ProbeSpec{{Def: "p:goes vfs_read"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	next[api.Start](h, s, api.RecordStart)
-	h.guest.hit(t, 0, "work", 0, nil)
+	if !h.g.hit(t, 0, "vfs_read", p.Offset, nil) {
+		t.Fatal("no probe was hit")
+	}
 	during := get()
 	if during.Streams != 1 || during.Probes != 2 || during.Session != 1 {
 		t.Errorf("with a stream: %d streams, %d probes, %d of sessions; want 1, 2, 1", during.Streams, during.Probes, during.Session)
@@ -47,10 +47,12 @@ func TestDaemonCountsItself(t *testing.T) {
 	if during.Descriptors <= before.Descriptors || during.Goroutines <= before.Goroutines {
 		t.Errorf("a stream is open: %d descriptors and %d goroutines, before it %d and %d", during.Descriptors, during.Goroutines, before.Descriptors, before.Goroutines)
 	}
+	// The stream is taken off the list before its probes are.
+	gone := h.s.probes.changed()
 	s.Close()
 	other.Close()
-	waitFor(t, func() bool {
-		after := get()
-		return after.Streams == 0 && after.Session == 0 && after.Probes == 1
-	})
+	<-gone
+	if after := get(); after.Streams != 0 || after.Session != 0 || after.Probes != 1 {
+		t.Errorf("the stream is closed: %d streams, %d probes, %d of sessions; want 0, 1, 0", after.Streams, after.Probes, after.Session)
+	}
 }
