@@ -165,14 +165,17 @@ func dataSegment(sel uint16) kvm.Segment {
 
 // vcpuCPUID returns the CPUID leaves of one vCPU: what KVM can show, with the
 // vCPU's APIC ID in the leaves that hold it (SDM Vol. 2, CPUID, leaves 1, 0bH
-// and 1fH).
+// and 1fH), and without what takes an interrupt controller, of which there is
+// none.
 func vcpuCPUID(entries []kvm.CPUIDEntry, id uint32) []kvm.CPUIDEntry {
 	out := make([]kvm.CPUIDEntry, len(entries))
 	copy(out, entries)
 	for i := range out {
 		switch e := &out[i]; e.Function {
 		case 1:
+			const x2APIC, deadline = 1 << 21, 1 << 24
 			e.Ebx = e.Ebx&0x00ffffff | id<<24
+			e.Ecx &^= x2APIC | deadline
 		case 0xb, 0x1f:
 			e.Edx = id
 		}

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/kvm"
 	"github.com/guestprobe/guestprobe/probe"
 )
 
@@ -157,7 +156,7 @@ func (v *vcpu) beginCall(i int) {
 	c := m.calls.waiting[i]
 	m.calls.waiting = slices.Delete(m.calls.waiting, i, i+1)
 	c.saved = *v.regs
-	if err := v.enter(c.fn, c.args[:], v.regs.RSP, m.calls.stub); err != nil {
+	if err := v.enter(c.fn, c.args[:], v.regs.RSP-redZone, m.calls.stub); err != nil {
 		*v.regs = c.saved
 		c.err = err
 		close(c.done)
@@ -233,160 +232,3 @@ func (m *Machine) forgetStub() {
 	defer m.stubMu.Unlock()
 	m.stub = 0
 }
-
-// servicePoll is how often the call service's answer is looked for.
-const servicePoll = 500 * time.Microsecond
-
-// callService asks the guest's call service at box.
-func (m *Machine) callService(ctx context.Context, box guest.Symbol, fn guest.GVA, args []uint64) (uint64, error) {
-	m.mu.Lock()
-	switch {
-	case m.phase != PhaseRunning:
-		m.mu.Unlock()
-		return 0, ErrNotRunning
-	case m.calls.service:
-		m.mu.Unlock()
-		return 0, ErrCallBusy
-	}
-	m.calls.service = true
-	m.mu.Unlock()
-	defer func() {
-		m.mu.Lock()
-		m.calls.service = false
-		m.mu.Unlock()
-	}()
-	poll := time.NewTicker(servicePoll)
-	defer poll.Stop()
-	b, err := m.mailbox(box)
-	if err != nil {
-		return 0, err
-	}
-	for b.request != b.done { // left over from a call that was given up
-		select {
-		case <-ctx.Done():
-			return 0, ErrCallBusy
-		case <-poll.C:
-		}
-		if b, err = m.mailbox(box); err != nil {
-			return 0, err
-		}
-	}
-	want := b.request + 1
-	if err := m.postCall(box.Addr, want, fn, args); err != nil {
-		return 0, err
-	}
-	for {
-		changed := m.Changed()
-		if b, err = m.mailbox(box); err != nil {
-			return 0, err
-		}
-		if b.done == want {
-			if b.fault != 0 {
-				return 0, &CallFaultError{Vector: uint8(b.fault)}
-			}
-			return b.ret, nil
-		}
-		if m.ended() {
-			return 0, ErrNotRunnable
-		}
-		select {
-		case <-poll.C:
-		case <-changed:
-		case <-ctx.Done():
-			return 0, ErrCallRunning
-		}
-	}
-}
-
-// mailbox is what the host reads of the call service's mailbox.
-type mailbox struct{ request, done, ret, fault uint64 }
-
-// mailboxFault is the offset of a word that a guest may add to its mailbox: 0
-// when the function returned, else 0x100 + the vector of the exception that
-// ended it.
-const mailboxFault = guest.MailboxSize
-
-// mailbox reads and checks the mailbox.
-func (m *Machine) mailbox(box guest.Symbol) (mailbox, error) {
-	var p [mailboxFault + 8]byte
-	n := guest.MailboxSize
-	if box.Size >= uint64(len(p)) {
-		n = len(p)
-	}
-	if err := m.Peek(box.Addr, p[:n]); err != nil {
-		return mailbox{}, fmt.Errorf("call service: %w", err)
-	}
-	at := func(off int) uint64 { return binary.LittleEndian.Uint64(p[off:]) }
-	if at(guest.MailboxMagicOff) != guest.MailboxMagic {
-		return mailbox{}, fmt.Errorf("call service: no magic number at %v: the guest has not set it up, or has overwritten it", box.Addr)
-	}
-	return mailbox{at(guest.MailboxRequest), at(guest.MailboxDone), at(guest.MailboxRet), at(mailboxFault)}, nil
-}
-
-// postCall hands a request to the call service: the number last, which is what
-// the guest looks at.
-func (m *Machine) postCall(box guest.GVA, number uint64, fn guest.GVA, args []uint64) error {
-	m.memory.RLock()
-	defer m.memory.RUnlock()
-	if m.freed {
-		return ErrClosed
-	}
-	var p [guest.MailboxRet - guest.MailboxFn]byte
-	binary.LittleEndian.PutUint64(p[:], uint64(fn))
-	for i, a := range args {
-		binary.LittleEndian.PutUint64(p[guest.MailboxArgs-guest.MailboxFn+8*i:], a)
-	}
-	if err := m.WriteMemory(0, box+guest.MailboxFn, p[:]); err != nil {
-		return fmt.Errorf("call service: %w", err)
-	}
-	binary.LittleEndian.PutUint64(p[:8], number)
-	if err := m.WriteMemory(0, box+guest.MailboxRequest, p[:8]); err != nil {
-		return fmt.Errorf("call service: %w", err)
-	}
-	return nil
-}
-
-// CallGuest implements probe.GuestCaller: it runs a function of the guest from
-// inside a handler, on the handler's own vCPU, while the interrupted code waits.
-func (m *Machine) CallGuest(cpu int, fn guest.GVA, args []uint64) (uint64, error) {
-	v := m.vcpus[cpu]
-	stub, err := m.callStub()
-	if err != nil {
-		return 0, fmt.Errorf("call %v: %w", fn, err)
-	}
-	// KVM finishes the stub's out before the registers are put aside, or it
-	// would step over something else later.
-	v.settle()
-	trap, frame, regs, sregs := v.trap, v.frame, *v.regs, *v.sregs
-	defer func() { v.asleep = false }() // a hlt of the function is not the interrupted code's
-	sp := regs.RSP
-	if v.trap.via == viaExit {
-		sp = trap.state.Regs.RSP - redZone
-	}
-	if v.cpl() != 0 {
-		v.sregs.CS, v.sregs.SS = codeSegment(guest.SelKernelCode), dataSegment(guest.SelKernelData)
-		v.kvm.SetSregsDirty()
-	}
-	v.regs.RFLAGS &^= rflagsIF
-	var ret uint64
-	if err = v.enter(fn, args, sp, stub); err == nil {
-		err = v.runNested(func() bool {
-			return v.exit.Reason == kvm.ReasonHLT && guest.GVA(v.regs.RIP) == stub+1
-		})
-		ret = v.regs.RAX
-	}
-	v.trap, v.frame, *v.regs = trap, frame, regs
-	if v.sregs.CS != sregs.CS || v.sregs.SS != sregs.SS {
-		v.sregs.CS, v.sregs.SS = sregs.CS, sregs.SS
-		v.kvm.SetSregsDirty()
-	}
-	v.kvm.SetRegsDirty()
-	if err != nil {
-		return 0, fmt.Errorf("call %v: %w", fn, err)
-	}
-	return ret, nil
-}
-
-// redZone is what a function may use below its stack pointer (System V ABI,
-// 3.2.2).
-const redZone = 128

@@ -60,6 +60,11 @@ func (m *Machine) AllocExec(near guest.GVA, size int) (guest.GVA, error) {
 	if size <= 0 {
 		return fail("size must be positive")
 	}
+	m.memory.RLock()
+	defer m.memory.RUnlock()
+	if m.freed {
+		return 0, fmt.Errorf("allocate executable memory: %w", ErrClosed)
+	}
 	user := m.image.Load().IsUserText(near)
 	m.exec.mu.Lock()
 	area, name := &m.exec.kernel, "kernel"
@@ -93,6 +98,11 @@ func (m *Machine) AllocExec(near guest.GVA, size int) (guest.GVA, error) {
 
 // WriteExec implements probe.Target.
 func (m *Machine) WriteExec(addr guest.GVA, p []byte) error {
+	m.memory.RLock()
+	defer m.memory.RUnlock()
+	if m.freed {
+		return fmt.Errorf("write executable memory: %w", ErrClosed)
+	}
 	gpa, ok := m.exec.find(addr, uint64(len(p)))
 	if !ok {
 		return fmt.Errorf("write %d executable bytes at %v: not in an exec area", len(p), addr)

@@ -40,7 +40,7 @@ func (v *vcpu) stepInPlace() {
 	if v.stopper {
 		err = step() // nested: the world is this vCPU's already
 	} else {
-		err = v.m.stopWorld(v, stopTimeout, step)
+		err = v.m.stopWorld(v, step)
 	}
 	switch {
 	case errors.Is(err, ErrClosed), errors.Is(err, ErrNotRunnable):

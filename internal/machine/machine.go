@@ -89,15 +89,16 @@ type Machine struct {
 	// gate holds the gate* bits: written under mu, read by the vCPUs without.
 	gate atomic.Uint32
 
-	mu       sync.Mutex
-	rested   *sync.Cond // a vCPU came to rest
-	turn     *sync.Cond // serving changed
-	ticket   uint64     // of the next stopper
-	serving  uint64     // the stopper whose turn it is
-	phase    Phase
-	exitCode uint32
-	crash    *CrashReport
-	changed  chan struct{} // closed and replaced on every change of state
+	mu          sync.Mutex
+	rested      *sync.Cond // a vCPU came to rest
+	turn        *sync.Cond // serving changed
+	ticket      uint64     // of the next stopper
+	serving     uint64     // the stopper whose turn it is
+	phase       Phase
+	exitCode    uint32
+	crash       *CrashReport
+	stopTimeout time.Duration // how long a stop waits for the vCPUs; changes with life held, too
+	changed     chan struct{} // closed and replaced on every change of state
 }
 
 // New makes a machine and parks its vCPUs before the guest's first
@@ -108,7 +109,7 @@ func New(cfg Config) (_ *Machine, err error) {
 	}
 	m := &Machine{
 		cfg: cfg, log: cfg.Log, console: newConsole(), mem: new(guest.Memory),
-		phase: PhaseCreated, changed: make(chan struct{}),
+		stopTimeout: defaultStopTimeout, phase: PhaseCreated, changed: make(chan struct{}),
 	}
 	m.rested, m.turn = sync.NewCond(&m.mu), sync.NewCond(&m.mu)
 	m.gate.Store(gateHold)

@@ -161,7 +161,7 @@ func (m *Machine) pause() error {
 		m.gate.Or(gateHold)
 		m.setPhase(PhasePaused)
 	}
-	return m.awaitRest(nil, stopTimeout)
+	return m.awaitRest(nil, m.stopTimeout)
 }
 
 // Reset boots the guest again, from img or, when img is nil, from the image it
@@ -184,7 +184,7 @@ func (m *Machine) Reset(ctx context.Context, img *guest.Image) error {
 	m.stopTicker()
 	// No one else stops the world while there are no vCPUs to stop.
 	rebuilt := false
-	err := m.stopWorld(nil, stopTimeout, func() (err error) {
+	err := m.stopWorld(nil, func() (err error) {
 		rebuilt, err = m.rebuild(img)
 		return err
 	})
@@ -201,7 +201,7 @@ func (m *Machine) Reset(ctx context.Context, img *guest.Image) error {
 // It reports whether there is a guest afterwards. Precondition: life held, all
 // vCPUs rest.
 func (m *Machine) rebuild(img *guest.Image) (bool, error) {
-	if err := m.endThreads(stopTimeout); err != nil {
+	if err := m.endThreads(m.stopTimeout); err != nil {
 		return false, err
 	}
 	if err := m.demolish(); err != nil {
@@ -284,8 +284,9 @@ func (m *Machine) endThreads(timeout time.Duration) error {
 
 // Close takes all probes off, ends the vCPUs and frees everything. A second
 // call does nothing and returns nil. When a probe handler does not return, Close
-// gives up after a while: what that vCPU uses stays allocated, and the error is
-// a *StopTimeoutError. A handler must not call it.
+// gives up at ctx's deadline, or after a while; the error is then a
+// *StopTimeoutError, and what that vCPU uses is freed when the handler returns. A
+// handler must not call it.
 func (m *Machine) Close(ctx context.Context) error {
 	if m.inHandler() {
 		return fmt.Errorf("close: %w", probe.ErrInHandler)
@@ -298,9 +299,10 @@ func (m *Machine) Close(ctx context.Context) error {
 	if closed {
 		return nil
 	}
-	timeout := stopTimeout
 	if d, ok := ctx.Deadline(); ok {
-		timeout = min(timeout, time.Until(d))
+		m.mu.Lock()
+		m.stopTimeout = max(0, min(m.stopTimeout, time.Until(d)))
+		m.mu.Unlock()
 	}
 	m.stopTicker()
 	errEngine := m.engine.Close()
@@ -311,15 +313,24 @@ func (m *Machine) Close(ctx context.Context) error {
 	m.mu.Unlock()
 	m.console.flush()
 	m.console.close()
-	if err := m.endThreads(timeout); err != nil {
+	if err := m.endThreads(m.stopTimeout); err != nil {
+		go func() {
+			if m.endThreads(1<<63-1) == nil {
+				_ = m.free() // there is nobody left to tell
+			}
+		}()
 		return errors.Join(fmt.Errorf("close: %w", err), errEngine)
 	}
-	m.memory.Lock()
-	m.freed = true
-	err := m.release()
-	m.memory.Unlock()
-	if err = errors.Join(errEngine, err); err != nil {
+	if err := errors.Join(errEngine, m.free()); err != nil {
 		return fmt.Errorf("close: %w", err)
 	}
 	return nil
+}
+
+// free gives everything back. The vCPUs' threads have ended.
+func (m *Machine) free() error {
+	m.memory.Lock()
+	defer m.memory.Unlock()
+	m.freed = true
+	return m.release()
 }

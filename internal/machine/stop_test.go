@@ -1,7 +1,9 @@
 package machine
 
 import (
+	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -9,6 +11,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe"
 )
 
@@ -116,4 +119,113 @@ func TestPauseResume(t *testing.T) {
 		}
 		phase(PhasePaused, VCPUParked)
 	}
+}
+
+// TestHandlerThatDoesNotReturn: everything that waits for the vCPU gives up in
+// time and says which it was, and what it held is freed when it comes back.
+func TestHandlerThatDoesNotReturn(t *testing.T) {
+	code, fn := counting(1000)
+	m := newMachine(t, Config{Image: tinyGuest(t, code, nil, fn), VCPUs: 1, Memory: 16 << 20, Tick: -1})
+	m.mu.Lock()
+	m.stopTimeout = 50 * time.Millisecond
+	m.mu.Unlock()
+	entered, leave := make(chan struct{}), make(chan struct{})
+	k := &probe.Kprobe{Symbol: "fn", Pre: func(*probe.Context) int {
+		close(entered)
+		<-leave
+		return 0
+	}}
+	if err := m.Engine().Register(k); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	<-entered
+	var timeout *StopTimeoutError
+	if err := m.Stop(nothing); !errors.As(err, &timeout) || timeout.CPU != 0 {
+		t.Errorf("stop: %v, want a timeout of vcpu 0", err)
+	}
+	if err := m.Engine().Unregister(k); !errors.As(err, &timeout) {
+		t.Errorf("unregister: %v", err)
+	}
+	if err := m.Pause(); !errors.As(err, &timeout) {
+		t.Errorf("pause: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	if err := m.Close(ctx); !errors.As(err, &timeout) {
+		t.Errorf("close: %v", err)
+	}
+	if d := time.Since(start); d > closeBound {
+		t.Errorf("close took %v", d)
+	}
+	if err := m.Close(context.Background()); err != nil {
+		t.Errorf("second close: %v", err)
+	}
+	close(leave)
+	for {
+		m.memory.RLock()
+		freed := m.freed
+		m.memory.RUnlock()
+		if freed {
+			break
+		}
+		runtime.Gosched()
+	}
+}
+
+// TestCallsFromAHandler: what would wait for the handler's own vCPU is refused.
+func TestCallsFromAHandler(t *testing.T) {
+	code, fn := counting(1)
+	m := newMachine(t, Config{Image: tinyGuest(t, code, nil, fn), Memory: 16 << 20, Tick: -1})
+	ctx := context.Background()
+	refused := make(map[string]error)
+	k := &probe.Kprobe{Symbol: "fn"}
+	k.Pre = func(*probe.Context) int {
+		refused["stop"] = m.Stop(nothing)
+		refused["pause"] = m.Pause()
+		refused["reset"] = m.Reset(ctx, nil)
+		refused["close"] = m.Close(ctx)
+		refused["register"] = m.Engine().Register(&probe.Kprobe{Symbol: "fn"})
+		_, refused["call"] = m.Call(ctx, guest.GVA(fn.addr))
+		return 0
+	}
+	if err := m.Engine().Register(k); err != nil {
+		t.Fatal(err)
+	}
+	if s := run(t, m); s.Phase != PhaseExited || s.ExitCode != wantCount(1) {
+		t.Errorf("state %+v", s)
+	}
+	if len(refused) != 6 {
+		t.Errorf("%d refusals", len(refused))
+	}
+	for what, err := range refused {
+		if !errors.Is(err, probe.ErrInHandler) {
+			t.Errorf("%s from a handler: %v", what, err)
+		}
+	}
+}
+
+func TestAfterClose(t *testing.T) {
+	m := newMachine(t, Config{Image: tinyGuest(t, spin, nil), Memory: 16 << 20})
+	changed := m.Changed()
+	closeMachine(t, m)
+	<-changed
+	ctx := context.Background()
+	for what, err := range map[string]error{
+		"resume": m.Resume(), "pause": m.Pause(), "reset": m.Reset(ctx, nil), "stop": m.Stop(nothing), "peek": m.Peek(tinyText, make([]byte, 1)),
+	} {
+		if !errors.Is(err, ErrClosed) {
+			t.Errorf("%s after close: %v", what, err)
+		}
+	}
+	if _, err := m.Call(ctx, tinyText); err == nil {
+		t.Error("call after close")
+	}
+	if s, err := m.Wait(ctx); err != nil || s.Phase != PhaseClosed {
+		t.Errorf("wait: %+v, %v", s, err)
+	}
+	_ = m.Stats()
 }

@@ -129,15 +129,20 @@ func (v *vcpu) proceed() bool {
 	return v.m.gate.Load()&gateQuit == 0
 }
 
+// settleLimit is how many parts of a string instruction settle sees through. A
+// rep outs can have any number; the registers between two parts are those that
+// an interrupt would find, too.
+const settleLimit = 64
+
 // settle has KVM complete the I/O instruction of the last exit, so that the
 // registers of a resting vCPU are those between two instructions.
 func (v *vcpu) settle() {
-	for v.midIO {
+	for n := 0; v.midIO && n < settleLimit; n++ {
 		v.midIO = false
 		if err := v.kvm.Complete(&v.exit); err != nil {
 			v.runFailed(err)
 		} else if v.exit.Reason != kvm.ReasonInterrupted {
-			v.handle() // the next part of a string instruction
+			v.handle()
 		}
 	}
 }

@@ -17,9 +17,9 @@ const (
 	gateQuit                    // the vCPU threads shall end
 )
 
-// stopTimeout bounds how long a stop waits for the vCPUs. A kick brings a vCPU
-// out of guest mode in microseconds; what can take longer is a handler.
-const stopTimeout = 10 * time.Second
+// defaultStopTimeout bounds how long a stop waits for the vCPUs. A kick brings a
+// vCPU out of guest mode in microseconds; what can take longer is a handler.
+const defaultStopTimeout = 10 * time.Second
 
 // Stop implements probe.Target. Callers take turns in the order in which they
 // came. It works in every phase but closed.
@@ -27,7 +27,7 @@ func (m *Machine) Stop(f func(probe.World) error) error {
 	if m.inHandler() {
 		return probe.ErrInHandler
 	}
-	return m.stopWorld(nil, stopTimeout, func() error { return f(world{m}) })
+	return m.stopWorld(nil, func() error { return f(world{m}) })
 }
 
 // inHandler reports whether the calling goroutine is a vCPU's: those are the
@@ -50,7 +50,7 @@ func (m *Machine) inHandler() bool {
 //
 // Turns are a ticket lock: a vCPU that stops the world again and again cannot
 // starve a caller from outside.
-func (m *Machine) stopWorld(self *vcpu, timeout time.Duration, f func() error) error {
+func (m *Machine) stopWorld(self *vcpu, f func() error) error {
 	m.mu.Lock()
 	if m.phase == PhaseClosed {
 		m.mu.Unlock()
@@ -71,7 +71,7 @@ func (m *Machine) stopWorld(self *vcpu, timeout time.Duration, f func() error) e
 		defer func() { self.stopper = false }()
 	}
 	m.gate.Or(gateStop)
-	err := m.awaitRest(self, timeout)
+	err := m.awaitRest(self, m.stopTimeout)
 	m.mu.Unlock()
 
 	defer func() {
