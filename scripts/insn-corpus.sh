@@ -70,4 +70,4 @@ done
 mv "$cache/files.new" "$cache/files"
 [ "$have" -ge "$want" ] || echo "insn-corpus: only $have bytes of text on this machine" >&2
 [ "${1-}" = list ] && exit 0
-GUESTPROBE_INSN_CORPUS=full exec go test -count=1 -v -timeout 60m -run 'Corpus|Sweep' ./probe/insn
+GUESTPROBE_INSN_CORPUS=full exec go test -count=1 -v -timeout 60m -run 'Corpus|Sweep|Assembler' ./probe/insn

@@ -102,6 +102,7 @@ func Analyze(b []byte, addr uint64, o Options) Plan {
 		return Plan{Reason: ReasonUndecodable}
 	}
 	i.CPL = o.CPL
+	i.emu = i.emulation()
 	p := Plan{Inst: i}
 	switch i.Class() {
 	case ClassInterrupt:
@@ -125,13 +126,13 @@ func Analyze(b []byte, addr uint64, o Options) Plan {
 	case ClassJump, ClassCondJump, ClassLoop, ClassCall, ClassRet, ClassJumpInd, ClassCallInd, ClassInterruptFlag:
 		p.Kind, p.Fallback = Emulate, InPlace
 		p.Shadow = i.Opcode == 0xfb && i.Map == Map0
-		if i.emulation() == emuNone {
+		if i.emu == emuNone {
 			p.Kind, p.Fallback, p.Shadow = InPlace, Refuse, false
 			p.Reason = i.unmovable()
 		}
 	default:
 		p.Kind = Boost
-		if i.emulation() != emuNone {
+		if i.emu != emuNone {
 			p.Kind, p.Fallback = Emulate, Boost
 		}
 	}

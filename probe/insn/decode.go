@@ -22,10 +22,10 @@ func Decode(b []byte) (Inst, error) {
 	return i, nil
 }
 
-// short is the error for running out of bytes at n: the caller's bytes ended,
-// or the CPU's limit was reached.
-func short(n int) error {
-	if n >= MaxLen {
+// short is the error for having fewer than need bytes: the caller's ended, or
+// the CPU's limit was reached.
+func short(need int) error {
+	if need > MaxLen {
 		return ErrTooLong
 	}
 	return ErrTruncated
@@ -37,7 +37,7 @@ func (i *Inst) decode(b []byte) error {
 	}
 	n, rex := i.prefixes(b)
 	if n >= len(b) {
-		return short(n)
+		return short(n + 1)
 	}
 	if rex != 0 {
 		i.Prefix |= PrefixREX
@@ -64,7 +64,7 @@ func (i *Inst) decode(b []byte) error {
 	}
 	if a&modrm != 0 {
 		if n >= len(b) {
-			return short(n)
+			return short(n + 1)
 		}
 		i.ModRM, i.HasModRM = b[n], true
 		n++
@@ -160,14 +160,14 @@ func (i *Inst) setREX(rex uint8) {
 func (i *Inst) escape(b []byte, n int) (attr, int, error) {
 	n++
 	if n >= len(b) {
-		return 0, n, short(n)
+		return 0, n, short(n + 1)
 	}
 	op := b[n]
 	switch op {
 	case 0x38, 0x3a:
 		n++
 		if n >= len(b) {
-			return 0, n, short(n)
+			return 0, n, short(n + 1)
 		}
 		i.Map = Map0F38
 		a := mr
@@ -244,7 +244,7 @@ func (i *Inst) address(b []byte, n int) (int, error) {
 	base := rm
 	if rm == 4 {
 		if n >= len(b) {
-			return n, short(n)
+			return n, short(n + 1)
 		}
 		i.SIB, i.HasSIB = b[n], true
 		base = i.SIB & 7

@@ -7,7 +7,7 @@ package insn
 // they get their length, as in objdump.
 func (i *Inst) extended(b []byte, n int) (attr, int, error) {
 	if n+1 >= len(b) {
-		return 0, n, short(n + 1)
+		return 0, n, short(n + 2)
 	}
 	op, p0 := b[n], b[n+1]
 	if op == 0x8f && p0&0x1f < 8 {
@@ -33,7 +33,7 @@ func (i *Inst) extended(b []byte, n int) (attr, int, error) {
 // vex2: C5, RvvvvLpp (SDM Vol. 2, figure 2-9).
 func (i *Inst) vex2(b []byte, n int) (attr, int, error) {
 	if n+2 >= len(b) {
-		return 0, n, short(n + 2)
+		return 0, n, short(n + 3)
 	}
 	p := b[n+1]
 	i.Enc, i.Map = VEX, Map0F
@@ -54,7 +54,7 @@ func (i *Inst) vexTail(p uint8) {
 // vex3: C4 or 8F, RXBmmmmm, WvvvvLpp.
 func (i *Inst) vex3(b []byte, n int) (attr, int, error) {
 	if n+3 >= len(b) {
-		return 0, n, short(n + 3)
+		return 0, n, short(n + 4)
 	}
 	p0, p1 := b[n+1], b[n+2]
 	i.Enc = VEX
@@ -111,7 +111,7 @@ func vexAttr(e Encoding, m Map, op uint8) (attr, bool) {
 //	P2  z L' L b V4' a a a
 func (i *Inst) evex(b []byte, n int) (attr, int, error) {
 	if n+4 >= len(b) {
-		return 0, n, short(n + 4)
+		return 0, n, short(n + 5)
 	}
 	p0, p1, p2 := b[n+1], b[n+2], b[n+3]
 	i.Enc, i.Map = EVEX, Map(p0&7)
@@ -155,7 +155,7 @@ func (i *Inst) evex(b []byte, n int) (attr, int, error) {
 // are undefined behind it, but for A1, which becomes jmpabs.
 func (i *Inst) rex2(b []byte, n int) (attr, int, error) {
 	if n+2 >= len(b) {
-		return 0, n, short(n + 2)
+		return 0, n, short(n + 3)
 	}
 	if i.Prefix&PrefixREX != 0 {
 		return 0, n, ErrInvalid

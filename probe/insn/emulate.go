@@ -274,9 +274,11 @@ func (i *Inst) ifReg(e emulation) emulation {
 // Emulate allocates nothing when it succeeds, and may be called from several
 // threads at once.
 func (i *Inst) Emulate(addr uint64, r *Regs, m Memory) error {
-	e := i.emulation()
+	e := i.emu
 	if e == emuNone {
-		return ErrCannotEmulate
+		if e = i.emulation(); e == emuNone {
+			return ErrCannotEmulate
+		}
 	}
 	next := addr + uint64(i.Len)
 	var err error

@@ -110,6 +110,8 @@ type Inst struct {
 	pp               uint8 // mandatory prefix: 0, 1 = 66, 2 = F3, 3 = F2
 	evexB            bool  // EVEX.b: broadcast, rounding or SAE
 
+	emu emulation // what Emulate does, once Analyze has found out
+
 	opOff, dispOff, dispLen, immOff, immLen uint8
 
 	Disp int32 // displacement of the memory operand, sign-extended, not scaled
