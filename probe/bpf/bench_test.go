@@ -1,0 +1,84 @@
+package bpf
+
+import (
+	"testing"
+
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// benchLoop is a mix of what programs do: arithmetic, context and stack
+// accesses, jumps. One turn is 12 instructions.
+const benchLoop = `
+	mov r6, r1
+	mov r7, 1000
+	mov r0, 0
+again:
+	ldxdw r2, [r6+112]
+	ldxdw r3, [r6+104]
+	add r2, r3
+	stxdw [r10-8], r2
+	ldxdw r4, [r10-8]
+	and32 r4, 0xff
+	xor r0, r4
+	lsh r4, 3
+	jgt r4, r7, skip
+	add r0, r4
+skip:
+	sub r7, 1
+	jne r7, 0, again
+	exit`
+
+func benchContext() []byte {
+	ctx := alignedBytes(RegsSize)
+	PutRegs(ctx, &insn.Regs{RDI: 3, RSI: 4}, 8, 16)
+	return ctx
+}
+
+// BenchmarkInterpreter reports the cost of one interpreted instruction.
+func BenchmarkInterpreter(b *testing.B) {
+	p, err := New(Spec{Kind: Kprobe, Insns: mustAssemble(b, benchLoop)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	v, ctx := NewVM(p, 0), benchContext()
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := v.Run(ctx, NoEnv{}); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/12000, "ns/insn")
+}
+
+// BenchmarkCount is one run of a program that counts into a per-CPU array.
+func BenchmarkCount(b *testing.B) {
+	m, err := NewMap(MapSpec{Name: "hits", Kind: PerCPUArray, KeySize: 4, ValueSize: 8, MaxEntries: 1}, 2, Heap{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	p, err := New(Spec{Kind: Kprobe, Insns: mustAssemble(b, countProgram), Maps: []*Map{m}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	v, ctx := NewVM(p, 1), benchContext()
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := v.Run(ctx, NoEnv{}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+const countProgram = `
+	stw [r10-4], 0
+	mov r2, r10
+	add r2, -4
+	ldmap r1, 0
+	call 1
+	jeq r0, 0, out
+	ldxdw r1, [r0+0]
+	add r1, 1
+	stxdw [r0+0], r1
+out:
+	mov r0, 0
+	exit`

@@ -1,0 +1,208 @@
+package bpf
+
+// call runs helper h. Arguments are in R1 to R5; the result goes to R0. A
+// misuse that Linux's verifier would have refused is a fault, everything else
+// an errno in R0.
+func (v *VM) call(h Helper, r *[16]uint64) FaultCode {
+	switch h {
+	case HelperMapLookup, HelperMapUpdate, HelperMapDelete:
+		return v.callMap(h, r)
+	case HelperKtimeGetNS:
+		r[R0] = v.env.Now()
+	case HelperGetCPU:
+		r[R0] = uint64(v.cpu)
+	case HelperGetPIDTGID:
+		r[R0] = v.env.PIDTGID()
+	case HelperGetComm:
+		return v.getComm(r)
+	case HelperProbeRead, HelperReadKernel, HelperReadUser:
+		return v.probeRead(h, r)
+	case HelperProbeReadStr, HelperReadKernelStr, HelperReadUserStr:
+		return v.probeReadStr(h, r)
+	case HelperRingOutput:
+		return v.ringOutput(r, R1, R2, R3, r[R4]&^3 != 0)
+	case HelperPerfEventOutput:
+		return v.ringOutput(r, R2, R4, R5, false)
+	case HelperRingReserve:
+		return v.ringReserve(r)
+	case HelperRingSubmit:
+		return v.ringEnd(r, recData)
+	case HelperRingDiscard:
+		return v.ringEnd(r, recDiscarded)
+	case HelperRingQuery:
+		return v.ringQuery(r)
+	case HelperTracePrintk:
+		return v.tracePrintk(r)
+	case HelperGetStack:
+		return v.getStack(r)
+	case HelperGetFuncIP:
+		r[R0] = v.env.FuncIP()
+	case HelperGetFuncArg:
+		return v.getFuncArg(r)
+	case HelperGetFuncRet:
+		return v.getFuncRet(r)
+	case HelperGetFuncArgCnt:
+		r[R0] = uint64(len(funcArgs))
+	case HelperOverrideReturn:
+		r[R0] = 0
+		if v.env.OverrideReturn(r[R2]) != nil {
+			r[R0] = errno(errInval)
+		}
+	default:
+		panic("BUG: unknown helper in a checked program")
+	}
+	return NoFault
+}
+
+// errno returns what a program sees of an error.
+func errno(e int) uint64 { return uint64(-int64(e)) }
+
+// badArg notes the argument that a helper cannot work with.
+func (v *VM) badArg(code FaultCode, arg uint64) FaultCode {
+	v.fault.Addr = arg
+	return code
+}
+
+// mapArg returns the map of the given kinds that handle h stands for, or nil.
+func (v *VM) mapArg(h uint64, kinds MapKinds) (*Map, int) {
+	i := h &^ handleBit
+	if h&handleBit == 0 || i >= uint64(len(v.prog.maps)) {
+		return nil, 0
+	}
+	if m := v.prog.maps[i]; kinds.has(m.spec.Kind) {
+		return m, int(i)
+	}
+	return nil, 0
+}
+
+// callMap is lookup (map, key), update (map, key, value, flags) and delete
+// (map, key).
+func (v *VM) callMap(h Helper, r *[16]uint64) FaultCode {
+	m, i := v.mapArg(r[R1], keyedMaps)
+	if m == nil {
+		return v.badArg(FaultMapArg, r[R1])
+	}
+	key := v.mem(r[R2], uint64(m.spec.KeySize))
+	if key == nil {
+		return v.badArg(FaultMemArg, r[R2])
+	}
+	switch h {
+	case HelperMapLookup:
+		r[R0] = 0
+		if slot, ok := m.find(key); ok {
+			if m.perCPU {
+				slot += v.cpu * m.entries
+			}
+			r[R0] = segPointer(segMaps+i, slot, 0)
+		}
+	case HelperMapUpdate:
+		val := v.mem(r[R3], uint64(m.spec.ValueSize))
+		if val == nil {
+			return v.badArg(FaultMemArg, r[R3])
+		}
+		if m.spec.ReadOnly {
+			r[R0] = errno(errPerm)
+			return NoFault
+		}
+		r[R0] = errno(m.update(key, val, r[R4], v.cpu))
+	default:
+		r[R0] = errno(errPerm)
+		if !m.spec.ReadOnly {
+			r[R0] = errno(m.remove(key))
+		}
+	}
+	return NoFault
+}
+
+// ringOutput is ringbuf_output (map, data, size, flags) and perf_event_output
+// (context, map, flags, data, size).
+func (v *VM) ringOutput(r *[16]uint64, ring, data, size Reg, badFlags bool) FaultCode {
+	m, _ := v.mapArg(r[ring], ringMaps)
+	if m == nil {
+		return v.badArg(FaultMapArg, r[ring])
+	}
+	n := r[size]
+	var src []byte
+	if n > 0 {
+		if src = v.mem(r[data], min(n, 1<<32)); src == nil {
+			return v.badArg(FaultMemArg, r[data])
+		}
+	}
+	if badFlags {
+		r[R0] = errno(errInval)
+		return NoFault
+	}
+	off, ok := m.reserve(n)
+	if !ok {
+		r[R0] = errno(errAgain)
+		return NoFault
+	}
+	copy(m.area.Bytes[off:], src)
+	m.publish(off, n, recData, v.cpu)
+	r[R0] = 0
+	return NoFault
+}
+
+// ringReserve is ringbuf_reserve (map, size, flags).
+func (v *VM) ringReserve(r *[16]uint64) FaultCode {
+	m, _ := v.mapArg(r[R1], ringMaps)
+	if m == nil {
+		return v.badArg(FaultMapArg, r[R1])
+	}
+	if v.open == MaxReservations {
+		return v.badArg(FaultRecords, r[R1])
+	}
+	n := r[R2]
+	if r[R3] != 0 {
+		r[R0] = 0
+		return NoFault
+	}
+	off, ok := m.reserve(n)
+	if !ok {
+		r[R0] = 0
+		return NoFault
+	}
+	for i := range v.records {
+		if v.records[i].ring == nil {
+			v.records[i] = record{ring: m, off: off, size: n}
+			v.segs[segRecords+i] = segment{bytes: m.area.Bytes[off : off+int(n)], count: 1, limit: n}
+			v.open++
+			r[R0] = segPointer(segRecords+i, 0, 0)
+			break
+		}
+	}
+	return NoFault
+}
+
+// ringEnd is ringbuf_submit and ringbuf_discard (record, flags).
+func (v *VM) ringEnd(r *[16]uint64, kind uint64) FaultCode {
+	i := r[R1]>>segShift - segRecords
+	if i >= MaxReservations || r[R1]<<(64-segShift) != 0 || v.records[i].ring == nil {
+		return v.badArg(FaultRecordArg, r[R1])
+	}
+	v.endRecord(int(i), kind)
+	r[R0] = 0
+	return NoFault
+}
+
+// ringQuery is ringbuf_query (map, what).
+func (v *VM) ringQuery(r *[16]uint64) FaultCode {
+	m, _ := v.mapArg(r[R1], ringMaps)
+	if m == nil {
+		return v.badArg(FaultMapArg, r[R1])
+	}
+	head, tail := load64(m.area.Bytes, hdrHead), load64(m.area.Bytes, hdrTail)
+	switch r[R2] {
+	case 0:
+		r[R0] = head - tail
+	case 1:
+		r[R0] = uint64(m.ring.size)
+	case 2:
+		r[R0] = tail
+	case 3:
+		r[R0] = head
+	default:
+		r[R0] = 0
+	}
+	return NoFault
+}

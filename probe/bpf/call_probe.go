@@ -1,0 +1,213 @@
+package bpf
+
+import (
+	"bytes"
+	"encoding/binary"
+)
+
+// maxRead bounds the sizes that memory helpers take, so that one call cannot
+// take long.
+const maxRead = 1 << 16
+
+// dest returns the memory of the program that a helper may write n bytes to.
+func (v *VM) dest(p, n uint64) ([]byte, FaultCode) {
+	switch {
+	case n > maxRead:
+		return nil, v.badArg(FaultSize, n)
+	case n == 0:
+		return v.spare[:0], NoFault
+	}
+	if b := v.memW(p, n); b != nil {
+		return b, NoFault
+	}
+	return nil, v.badArg(FaultMemArg, p)
+}
+
+// own reports whether p is an address in the program's own memory, which is
+// never a guest address: it is not canonical.
+func own(p uint64) bool { return p>>segShift-1 < maxSegs-1 }
+
+// read reads guest memory, or the program's own, for helper h.
+func (v *VM) read(h Helper, addr uint64, p []byte) bool {
+	if own(addr) {
+		b := v.mem(addr, uint64(len(p)))
+		copy(p, b)
+		return b != nil
+	}
+	switch h {
+	case HelperReadUser, HelperReadUserStr:
+		return v.env.ReadUser(addr, p) == nil
+	case HelperReadKernel, HelperReadKernelStr:
+		return v.env.ReadKernel(addr, p) == nil
+	}
+	if int64(addr) >= 0 && v.env.ReadUser(addr, p) == nil {
+		return true
+	}
+	return v.env.ReadKernel(addr, p) == nil
+}
+
+// probeRead is probe_read and its variants (destination, size, address). What
+// cannot be read leaves zeros.
+func (v *VM) probeRead(h Helper, r *[16]uint64) FaultCode {
+	dst, code := v.dest(r[R1], r[R2])
+	if code != NoFault {
+		return code
+	}
+	r[R0] = 0
+	if len(dst) > 0 && !v.read(h, r[R3], dst) {
+		clear(dst)
+		r[R0] = errno(errFault)
+	}
+	return NoFault
+}
+
+// strChunk is how much of a string is read at a time. A chunk never crosses a
+// multiple of it, so a string that ends before an unmapped page can be read.
+const strChunk = 64
+
+// probeReadStr is probe_read_str and its variants (destination, size, address).
+// It returns the length with the final zero byte, which is always written.
+// What lies behind it in the destination is left alone, but when the string
+// cannot be read all of it becomes zero.
+func (v *VM) probeReadStr(h Helper, r *[16]uint64) FaultCode {
+	dst, code := v.dest(r[R1], r[R2])
+	if code != NoFault {
+		return code
+	}
+	r[R0] = uint64(v.readStr(h, r[R3], dst))
+	return NoFault
+}
+
+// readStr returns the length with the final zero, or a negative errno.
+func (v *VM) readStr(h Helper, addr uint64, dst []byte) int64 {
+	for n := 0; n < len(dst); {
+		chunk := v.spare[:min(len(dst)-n, strChunk-int(addr%strChunk))]
+		if !v.read(h, addr, chunk) && !v.readBytes(h, addr, chunk) {
+			clear(dst)
+			return -errFault
+		}
+		if i := bytes.IndexByte(chunk, 0); i >= 0 {
+			copy(dst[n:], chunk[:i+1])
+			return int64(n + i + 1)
+		}
+		n += copy(dst[n:], chunk)
+		addr += uint64(len(chunk))
+	}
+	if len(dst) > 0 {
+		dst[len(dst)-1] = 0
+	}
+	return int64(len(dst))
+}
+
+// readBytes reads byte by byte up to a zero byte: what a program reads of its
+// own memory may end anywhere.
+func (v *VM) readBytes(h Helper, addr uint64, p []byte) bool {
+	if !own(addr) {
+		return false
+	}
+	for i := range p {
+		if !v.read(h, addr+uint64(i), p[i:i+1]) {
+			return false
+		}
+		if p[i] == 0 {
+			return true
+		}
+	}
+	return true
+}
+
+// getComm is get_current_comm (destination, size).
+func (v *VM) getComm(r *[16]uint64) FaultCode {
+	dst, code := v.dest(r[R1], r[R2])
+	if code != NoFault {
+		return code
+	}
+	if len(dst) == 0 {
+		r[R0] = errno(errInval)
+		return NoFault
+	}
+	comm := (*[16]byte)(v.spare[:])
+	clear(comm[:])
+	v.env.Comm(comm)
+	n := bytes.IndexByte(comm[:15], 0)
+	if n < 0 {
+		n = 15
+	}
+	n = min(n, len(dst)-1)
+	copy(dst, comm[:n])
+	clear(dst[n:])
+	r[R0] = 0
+	return NoFault
+}
+
+// Flags of get_stack.
+const (
+	stackSkip = 0xff
+	stackUser = 0x100
+)
+
+// getStack is get_stack (context, buffer, size, flags): the buffer is filled
+// with 64-bit return addresses and then zeros; it returns the bytes of the
+// addresses.
+func (v *VM) getStack(r *[16]uint64) FaultCode {
+	dst, code := v.dest(r[R2], r[R3])
+	if code != NoFault {
+		return code
+	}
+	if len(dst)%8 != 0 || r[R4]&^(stackSkip|stackUser) != 0 {
+		r[R0] = errno(errInval)
+		return NoFault
+	}
+	pcs := v.pcs[:min(len(dst)/8, len(v.pcs))]
+	n, err := v.env.Stack(pcs, int(r[R4]&stackSkip), r[R4]&stackUser != 0)
+	clear(dst)
+	if err != nil {
+		r[R0] = errno(errFault)
+		return NoFault
+	}
+	n = min(max(n, 0), len(pcs))
+	for i, pc := range pcs[:n] {
+		binary.LittleEndian.PutUint64(dst[8*i:], pc)
+	}
+	r[R0] = uint64(8 * n)
+	return NoFault
+}
+
+// reg returns a register of the probed context.
+func (v *VM) reg(off int) uint64 {
+	if c := v.segs[segContext].bytes; off+8 <= len(c) {
+		return le64(c[off:])
+	}
+	return 0
+}
+
+// getFuncArg is get_func_arg (context, n, destination): the integer arguments
+// that the ABI passes in registers.
+func (v *VM) getFuncArg(r *[16]uint64) FaultCode {
+	dst, code := v.dest(r[R3], 8)
+	if code != NoFault {
+		return code
+	}
+	if r[R2] >= uint64(len(funcArgs)) {
+		r[R0] = errno(errInval)
+		return NoFault
+	}
+	binary.LittleEndian.PutUint64(dst, v.reg(funcArgs[r[R2]]))
+	r[R0] = 0
+	return NoFault
+}
+
+// getFuncRet is get_func_ret (context, destination).
+func (v *VM) getFuncRet(r *[16]uint64) FaultCode {
+	dst, code := v.dest(r[R2], 8)
+	if code != NoFault {
+		return code
+	}
+	if v.prog.kind != Kretprobe {
+		r[R0] = errno(errNotSup)
+		return NoFault
+	}
+	binary.LittleEndian.PutUint64(dst, v.reg(offAX))
+	r[R0] = 0
+	return NoFault
+}

@@ -1,0 +1,62 @@
+package bpf
+
+// Env is the host side of the helpers: what a program that runs at an exit can
+// ask of the machine and the guest. One Env serves one vCPU; its methods are
+// called on that vCPU's thread, take no lock that is held for long, and
+// allocate nothing when they succeed. An error becomes a negative errno in the
+// program and does no other harm.
+type Env interface {
+	// Now returns the time in nanoseconds on the clock of ktime_get_ns.
+	Now() uint64
+	// PIDTGID returns the current task's thread group in the upper and its
+	// thread ID in the lower half.
+	PIDTGID() uint64
+	// Comm fills in the name of the current task, padded with zeros.
+	Comm(*[16]byte)
+	// ReadKernel and ReadUser read all of p from guest memory, or fail.
+	ReadKernel(addr uint64, p []byte) error
+	ReadUser(addr uint64, p []byte) error
+	// Stack fills pcs with return addresses, innermost first and the first
+	// skip left out, of the guest's kernel or user stack, and returns how many
+	// there were.
+	Stack(pcs []uint64, skip int, user bool) (int, error)
+	// FuncIP returns the address of the probed function.
+	FuncIP() uint64
+	// OverrideReturn makes the probed function return v at once.
+	OverrideReturn(v uint64) error
+	// Trace takes a line of trace_printk. It must not keep msg.
+	Trace(msg []byte)
+}
+
+// NoEnv is an Env without a guest: no memory, no task, time zero. Embed it to
+// implement only some methods.
+type NoEnv struct{}
+
+var _ Env = NoEnv{}
+
+// Now returns 0.
+func (NoEnv) Now() uint64 { return 0 }
+
+// PIDTGID returns 0.
+func (NoEnv) PIDTGID() uint64 { return 0 }
+
+// Comm does nothing.
+func (NoEnv) Comm(*[16]byte) {}
+
+// ReadKernel fails.
+func (NoEnv) ReadKernel(uint64, []byte) error { return errNoGuest }
+
+// ReadUser fails.
+func (NoEnv) ReadUser(uint64, []byte) error { return errNoGuest }
+
+// Stack fails.
+func (NoEnv) Stack([]uint64, int, bool) (int, error) { return 0, errNoGuest }
+
+// FuncIP returns 0.
+func (NoEnv) FuncIP() uint64 { return 0 }
+
+// OverrideReturn fails.
+func (NoEnv) OverrideReturn(uint64) error { return errNoGuest }
+
+// Trace does nothing.
+func (NoEnv) Trace([]byte) {}

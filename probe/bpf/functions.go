@@ -1,0 +1,43 @@
+package bpf
+
+import "sort"
+
+// functions are the functions of a program: the first begins at slot 0, each
+// other where a local call goes, and each ends where the next one begins.
+type functions struct {
+	starts []int // ascending
+	end    int   // slots of the program
+}
+
+// findFunctions collects the functions of a program whose calls are in range.
+func findFunctions(prog []Insn) *functions {
+	f := &functions{end: len(prog)}
+	seen := map[int]bool{0: true}
+	for pc, i := range prog {
+		if i.Op == OpCallK && i.Src == CallLocal {
+			seen[i.target(pc)] = true
+		}
+	}
+	for s := range seen {
+		f.starts = append(f.starts, s)
+	}
+	sort.Ints(f.starts)
+	return f
+}
+
+// of returns the index of the function that slot pc belongs to.
+func (f *functions) of(pc int) int { return sort.SearchInts(f.starts, pc+1) - 1 }
+
+// bounds returns the slots [lo, hi) of function i.
+func (f *functions) bounds(i int) (lo, hi int) {
+	if i+1 < len(f.starts) {
+		return f.starts[i], f.starts[i+1]
+	}
+	return f.starts[i], f.end
+}
+
+// size returns the slots of the function that begins at start.
+func (f *functions) size(start int) int {
+	lo, hi := f.bounds(f.of(start))
+	return hi - lo
+}

@@ -1,0 +1,120 @@
+package bpf
+
+import "fmt"
+
+// Helper is the number of a helper function, as Linux numbers them
+// (include/uapi/linux/bpf.h, enum bpf_func_id).
+type Helper int32
+
+// The helpers on offer.
+const (
+	HelperMapLookup       Helper = 1
+	HelperMapUpdate       Helper = 2
+	HelperMapDelete       Helper = 3
+	HelperProbeRead       Helper = 4 // kernel or user by the sign of the address
+	HelperKtimeGetNS      Helper = 5
+	HelperTracePrintk     Helper = 6
+	HelperGetCPU          Helper = 8
+	HelperGetPIDTGID      Helper = 14
+	HelperGetComm         Helper = 16
+	HelperPerfEventOutput Helper = 25
+	HelperProbeReadStr    Helper = 45
+	HelperOverrideReturn  Helper = 58
+	HelperGetStack        Helper = 67
+	HelperReadUser        Helper = 112
+	HelperReadKernel      Helper = 113
+	HelperReadUserStr     Helper = 114
+	HelperReadKernelStr   Helper = 115
+	HelperRingOutput      Helper = 130
+	HelperRingReserve     Helper = 131
+	HelperRingSubmit      Helper = 132
+	HelperRingDiscard     Helper = 133
+	HelperRingQuery       Helper = 134
+	HelperGetFuncIP       Helper = 173
+	HelperGetFuncArg      Helper = 183
+	HelperGetFuncRet      Helper = 184
+	HelperGetFuncArgCnt   Helper = 185
+)
+
+// Place says where a program, or a helper, can run.
+type Place uint8
+
+// The places.
+const (
+	InGuest Place = iota // in the detour, without an exit
+	OnHost               // in the interpreter, at an exit
+)
+
+// String returns "guest" or "host".
+func (p Place) String() string {
+	if p == InGuest {
+		return "guest"
+	}
+	return "host"
+}
+
+// HelperInfo describes one helper.
+type HelperInfo struct {
+	ID    Helper
+	Name  string // Linux's, without the prefix bpf_
+	Place Place  // OnHost: a program that calls it never runs in the guest
+	Why   string // why OnHost, or on what condition InGuest
+
+	mapArg   MapKinds // kinds of map that the argument mapReg may name; 0 = none
+	mapReg   Reg
+	needsCtx bool // works on probed registers, so not in a raw program
+}
+
+const (
+	needsTask = "needs a guest profile that says where the current task is"
+	needsFix  = "needs a machine that resumes faults at the fixups of the compiled code"
+)
+
+// helpers is the table of what programs may call.
+var helpers = []HelperInfo{
+	{ID: HelperMapLookup, Name: "map_lookup_elem", mapArg: keyedMaps, mapReg: R1},
+	{ID: HelperMapUpdate, Name: "map_update_elem", mapArg: keyedMaps, mapReg: R1},
+	{ID: HelperMapDelete, Name: "map_delete_elem", mapArg: keyedMaps, mapReg: R1},
+	{ID: HelperProbeRead, Name: "probe_read", Why: needsFix},
+	{ID: HelperKtimeGetNS, Name: "ktime_get_ns"},
+	{ID: HelperTracePrintk, Name: "trace_printk", Place: OnHost, Why: "formats text and gives it to the trace log, which the host holds"},
+	{ID: HelperGetCPU, Name: "get_smp_processor_id"},
+	{ID: HelperGetPIDTGID, Name: "get_current_pid_tgid", Why: needsTask},
+	{ID: HelperGetComm, Name: "get_current_comm", Why: needsTask},
+	{ID: HelperPerfEventOutput, Name: "perf_event_output", mapArg: ringMaps, mapReg: R2},
+	{ID: HelperProbeReadStr, Name: "probe_read_str", Why: needsFix},
+	{ID: HelperOverrideReturn, Name: "override_return", Place: OnHost, Why: "changes where the probed function resumes, which only the engine may", needsCtx: true},
+	{ID: HelperGetStack, Name: "get_stack", Place: OnHost, Why: "walks guest stacks with the host's symbol and frame information"},
+	{ID: HelperReadUser, Name: "probe_read_user", Why: needsFix},
+	{ID: HelperReadKernel, Name: "probe_read_kernel", Why: needsFix},
+	{ID: HelperReadUserStr, Name: "probe_read_user_str", Why: needsFix},
+	{ID: HelperReadKernelStr, Name: "probe_read_kernel_str", Why: needsFix},
+	{ID: HelperRingOutput, Name: "ringbuf_output", mapArg: ringMaps, mapReg: R1},
+	{ID: HelperRingReserve, Name: "ringbuf_reserve", mapArg: ringMaps, mapReg: R1},
+	{ID: HelperRingSubmit, Name: "ringbuf_submit"},
+	{ID: HelperRingDiscard, Name: "ringbuf_discard"},
+	{ID: HelperRingQuery, Name: "ringbuf_query", mapArg: ringMaps, mapReg: R1},
+	{ID: HelperGetFuncIP, Name: "get_func_ip", needsCtx: true},
+	{ID: HelperGetFuncArg, Name: "get_func_arg", needsCtx: true},
+	{ID: HelperGetFuncRet, Name: "get_func_ret", needsCtx: true},
+	{ID: HelperGetFuncArgCnt, Name: "get_func_arg_cnt", needsCtx: true},
+}
+
+var helperByID = func() map[Helper]*HelperInfo {
+	m := make(map[Helper]*HelperInfo, len(helpers))
+	for i := range helpers {
+		m[helpers[i].ID] = &helpers[i]
+	}
+	return m
+}()
+
+// Helpers returns the table of helpers in the order of their numbers.
+func Helpers() []HelperInfo { return append([]HelperInfo(nil), helpers...) }
+
+// String returns Linux's name of the helper.
+func (h Helper) String() string {
+	if i := helperByID[h]; i != nil {
+		return i.Name
+	}
+	return fmt.Sprintf("helper %d", int32(h))
+}

@@ -1,0 +1,207 @@
+package bpf
+
+import "fmt"
+
+// Reg is a register of the eBPF machine, R0 to R10 (RFC 9669, section 2.1).
+type Reg uint8
+
+// The registers. R0 holds results, R1 to R5 arguments, R6 to R9 are kept by
+// calls, R10 is the read-only frame pointer.
+const (
+	R0 Reg = iota
+	R1
+	R2
+	R3
+	R4
+	R5
+	R6
+	R7
+	R8
+	R9
+	R10
+
+	numRegs = 11
+)
+
+// String returns r0 to r10.
+func (r Reg) String() string { return fmt.Sprintf("r%d", uint8(r)) }
+
+// Opcode is the first byte of an instruction: class, and either operation and
+// source or mode and size (RFC 9669, section 3).
+type Opcode uint8
+
+// Instruction classes, bits 0 to 2 of the opcode.
+const (
+	ClassLD    Opcode = 0
+	ClassLDX   Opcode = 1
+	ClassST    Opcode = 2
+	ClassSTX   Opcode = 3
+	ClassALU   Opcode = 4
+	ClassJMP   Opcode = 5
+	ClassJMP32 Opcode = 6
+	ClassALU64 Opcode = 7
+
+	classMask Opcode = 7
+)
+
+// Source operand of arithmetic and jumps, bit 3 of the opcode.
+const (
+	SrcK Opcode = 0 // the immediate
+	SrcX Opcode = 8 // the source register
+)
+
+// Arithmetic operations, bits 4 to 7 of the opcode (RFC 9669, section 4.1).
+const (
+	OpAdd  Opcode = 0x00
+	OpSub  Opcode = 0x10
+	OpMul  Opcode = 0x20
+	OpDiv  Opcode = 0x30 // offset 1: signed
+	OpOr   Opcode = 0x40
+	OpAnd  Opcode = 0x50
+	OpLsh  Opcode = 0x60
+	OpRsh  Opcode = 0x70
+	OpNeg  Opcode = 0x80
+	OpMod  Opcode = 0x90 // offset 1: signed
+	OpXor  Opcode = 0xa0
+	OpMov  Opcode = 0xb0 // offset 8, 16, 32: with sign
+	OpArsh Opcode = 0xc0
+	OpEnd  Opcode = 0xd0
+
+	opMask Opcode = 0xf0
+)
+
+// Jumps, bits 4 to 7 of the opcode (RFC 9669, section 4.3).
+const (
+	OpJA   Opcode = 0x00
+	OpJEQ  Opcode = 0x10
+	OpJGT  Opcode = 0x20
+	OpJGE  Opcode = 0x30
+	OpJSET Opcode = 0x40
+	OpJNE  Opcode = 0x50
+	OpJSGT Opcode = 0x60
+	OpJSGE Opcode = 0x70
+	OpCall Opcode = 0x80
+	OpExit Opcode = 0x90
+	OpJLT  Opcode = 0xa0
+	OpJLE  Opcode = 0xb0
+	OpJSLT Opcode = 0xc0
+	OpJSLE Opcode = 0xd0
+)
+
+// Sizes of loads and stores, bits 3 and 4 of the opcode.
+const (
+	SizeW  Opcode = 0x00
+	SizeH  Opcode = 0x08
+	SizeB  Opcode = 0x10
+	SizeDW Opcode = 0x18
+
+	sizeMask Opcode = 0x18
+)
+
+// Modes of loads and stores, bits 5 to 7 of the opcode.
+const (
+	ModeIMM    Opcode = 0x00
+	ModeABS    Opcode = 0x20 // packet access: refused
+	ModeIND    Opcode = 0x40 // packet access: refused
+	ModeMEM    Opcode = 0x60
+	ModeMEMSX  Opcode = 0x80
+	ModeATOMIC Opcode = 0xc0
+
+	modeMask Opcode = 0xe0
+)
+
+// Atomic operations, the immediate of an atomic store (RFC 9669, section 5.3).
+const (
+	AtomicAdd     = 0x00
+	AtomicOr      = 0x40
+	AtomicAnd     = 0x50
+	AtomicXor     = 0xa0
+	AtomicFetch   = 0x01 // flag: the old value goes to the source register
+	AtomicXchg    = 0xe0 | AtomicFetch
+	AtomicCmpXchg = 0xf0 | AtomicFetch
+)
+
+// Kinds of 64-bit immediate, the source field of OpLoadImm64 (RFC 9669,
+// section 5.4).
+const (
+	ImmConst     Reg = 0
+	ImmMapFD     Reg = 1 // map, by its number in the program's list
+	ImmMapValue  Reg = 2 // address in the first value of a map; the offset is in the upper half
+	ImmVarAddr   Reg = 3 // platform variable: refused
+	ImmCodeAddr  Reg = 4 // address of a function: refused
+	ImmMapIdx    Reg = 5 // as ImmMapFD
+	ImmMapValIdx Reg = 6 // as ImmMapValue
+)
+
+// Kinds of call, the source field of OpCall (RFC 9669, section 4.3.1).
+const (
+	CallHelper Reg = 0 // helper function, by number
+	CallLocal  Reg = 1 // function of the same program
+	CallBTF    Reg = 2 // helper function by BTF ID: refused
+)
+
+// Opcodes that stand alone.
+const (
+	OpLoadImm64 = ClassLD | ModeIMM | SizeDW // takes two slots
+	OpGoto      = ClassJMP | OpJA            // 16-bit offset
+	OpGotoL     = ClassJMP32 | OpJA          // 32-bit offset, in the immediate
+	OpCallK     = ClassJMP | OpCall
+	OpExitK     = ClassJMP | OpExit
+
+	opSecondHalf Opcode = 0 // of OpLoadImm64
+)
+
+// SlotSize is the size of an instruction slot in bytes. A 64-bit immediate
+// takes two slots, everything else one. Offsets of jumps count slots.
+const SlotSize = 8
+
+// Insn is one instruction slot. The second slot of a 64-bit immediate is the
+// zero Insn; its bits are in the upper half of the first one's Imm.
+type Insn struct {
+	Op  Opcode
+	Dst Reg // 4 bits in the encoding
+	Src Reg // 4 bits in the encoding
+	Off int16
+	Imm int64 // 32 bits with sign, or all 64 of OpLoadImm64
+}
+
+// Class returns the instruction class.
+func (i Insn) Class() Opcode { return i.Op & classMask }
+
+// wide reports whether the instruction takes two slots.
+func (i Insn) wide() bool { return i.Op == OpLoadImm64 }
+
+// isJump reports whether i is a jump, conditional or not, and not a call or an
+// exit.
+func (i Insn) isJump() bool {
+	switch i.Class() {
+	case ClassJMP:
+		return i.Op&opMask != OpCall && i.Op&opMask != OpExit
+	case ClassJMP32:
+		return true
+	}
+	return false
+}
+
+// target returns the slot that the jump or local call at slot pc goes to.
+func (i Insn) target(pc int) int {
+	if i.Op == OpGotoL || i.Op == OpCallK {
+		return pc + 1 + int(i.Imm)
+	}
+	return pc + 1 + int(i.Off)
+}
+
+// size returns how many bytes a load or store moves.
+func (i Insn) size() int { return sizeOf(i.Op) }
+
+func sizeOf(op Opcode) int {
+	switch op & sizeMask {
+	case SizeB:
+		return 1
+	case SizeH:
+		return 2
+	case SizeW:
+		return 4
+	}
+	return 8
+}

@@ -1,0 +1,228 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+)
+
+// MapKind is the type of a map, as Linux numbers them (enum bpf_map_type).
+type MapKind uint32
+
+// The kinds of map.
+const (
+	Hash        MapKind = 1
+	Array       MapKind = 2
+	PerfEvents  MapKind = 4 // accepted by NewMap as a RingBuf of default size
+	PerCPUHash  MapKind = 5
+	PerCPUArray MapKind = 6
+	RingBuf     MapKind = 27
+)
+
+// String returns Linux's name of the kind.
+func (k MapKind) String() string {
+	switch k {
+	case Hash:
+		return "hash"
+	case Array:
+		return "array"
+	case PerfEvents:
+		return "perf_event_array"
+	case PerCPUHash:
+		return "percpu_hash"
+	case PerCPUArray:
+		return "percpu_array"
+	case RingBuf:
+		return "ringbuf"
+	}
+	return fmt.Sprintf("map type %d", uint32(k))
+}
+
+// MapKinds is a set of kinds.
+type MapKinds uint32
+
+const (
+	keyedMaps MapKinds = 1<<Hash | 1<<Array | 1<<PerCPUHash | 1<<PerCPUArray
+	ringMaps  MapKinds = 1 << RingBuf
+)
+
+func (s MapKinds) has(k MapKind) bool { return k < 32 && s>>k&1 != 0 }
+
+// MapSpec describes a map.
+type MapSpec struct {
+	Name       string
+	Kind       MapKind
+	KeySize    uint32 // 4 for arrays, 1 to MaxKeySize for hashes, 0 for rings
+	ValueSize  uint32 // 1 to MaxValueSize bytes, 0 for rings
+	MaxEntries uint32 // for rings their size in bytes, a power of two of at least MinRingSize
+	ReadOnly   bool   // programs may not write the values (constants of an object file)
+	Contents   []byte // first bytes of an array's first value
+}
+
+// Limits of a map.
+const (
+	MaxKeySize   = 512
+	MaxValueSize = 1 << 20
+	MaxEntries   = 1 << 20
+	MaxMapSize   = 256 << 20 // bytes of memory that one map may take
+	MinRingSize  = 4096
+	MaxRingSize  = 64 << 20
+
+	perfRingSize = 1 << 20 // of a map that was declared as PerfEvents
+)
+
+// ErrMapLimit is the cause when a map is refused for its size.
+var ErrMapLimit = errors.New("over the limit")
+
+// Map is a map in memory that programs on the host and in the guest share.
+// Where its parts are is decided when it is made and kept here, out of the
+// guest's reach: nothing that stands in the memory itself is ever used as a
+// size, an offset or an index without being bounded first. docs/programs.md
+// describes the layout byte by byte. All methods may be called from any thread
+// until Close.
+type Map struct {
+	spec MapSpec
+	cpus int
+	mem  Memory
+	area Area
+
+	perCPU  bool
+	stride  int    // of values, a multiple of 8
+	entries int    // elements of one CPU: of an array, or slots of a hash; padded for per-CPU arrays
+	values  int    // offset of the values: entries for each CPU in turn
+	zero    []byte // one value
+	hash    hashGeometry
+	ring    ringState
+}
+
+// mapHeader is the size of the header that every map starts with. Only words in
+// it that several parties write stand in lines of their own.
+const (
+	mapHeader = 256
+
+	hdrCount = 0   // hash: elements in it
+	hdrHead  = 0   // ring: bytes ever reserved
+	hdrTail  = 64  // ring: bytes ever consumed; the host writes it
+	hdrLost  = 128 // ring: records that found no room
+)
+
+// NewMap makes an empty map for a machine of cpus vCPUs in memory from mem.
+// Errors name the map; for a size over a limit they are ErrMapLimit.
+func NewMap(spec MapSpec, cpus int, mem Memory) (*Map, error) {
+	if spec.Kind == PerfEvents {
+		spec.Kind, spec.KeySize, spec.ValueSize, spec.MaxEntries = RingBuf, 0, 0, perfRingSize
+	}
+	m := &Map{spec: spec, cpus: cpus, mem: mem}
+	if cpus < 1 || cpus > 1<<10 {
+		return nil, fmt.Errorf("make map %s: %d vCPUs: want 1 to 1024", quoteKind(spec.Kind, spec.Name), cpus)
+	}
+	size, err := m.plan()
+	if err != nil {
+		return nil, fmt.Errorf("make map %s: %w", quoteKind(spec.Kind, spec.Name), err)
+	}
+	if m.area, err = mem.Alloc(size); err != nil {
+		return nil, fmt.Errorf("make map %s: allocate %d bytes: %w", quoteKind(spec.Kind, spec.Name), size, err)
+	}
+	if len(m.area.Bytes) < size || !aligned(m.area.Bytes, 64) || m.area.Addr%64 != 0 {
+		panic("BUG: map memory is short or not aligned")
+	}
+	m.area.Bytes = m.area.Bytes[:size:size]
+	copy(m.area.Bytes[min(m.values, size):], spec.Contents)
+	return m, nil
+}
+
+// plan checks the specification, places the parts and returns the size.
+func (m *Map) plan() (int, error) {
+	s := &m.spec
+	switch s.Kind {
+	case RingBuf:
+		return m.planRing()
+	case Array, PerCPUArray:
+		if s.KeySize != 4 {
+			return 0, fmt.Errorf("keys of %d bytes: an array has keys of 4", s.KeySize)
+		}
+	case Hash, PerCPUHash:
+		if s.KeySize == 0 || s.KeySize > MaxKeySize {
+			return 0, fmt.Errorf("keys of %d bytes: want 1 to %d: %w", s.KeySize, MaxKeySize, ErrMapLimit)
+		}
+	default:
+		return 0, fmt.Errorf("%v is not supported", s.Kind)
+	}
+	switch {
+	case s.ValueSize == 0 || s.ValueSize > MaxValueSize:
+		return 0, fmt.Errorf("values of %d bytes: want 1 to %d: %w", s.ValueSize, MaxValueSize, ErrMapLimit)
+	case s.MaxEntries == 0 || s.MaxEntries > MaxEntries:
+		return 0, fmt.Errorf("%d entries: want 1 to %d: %w", s.MaxEntries, MaxEntries, ErrMapLimit)
+	case len(s.Contents) > int(s.ValueSize):
+		return 0, fmt.Errorf("contents of %d bytes for a value of %d", len(s.Contents), s.ValueSize)
+	}
+	m.perCPU = s.Kind == PerCPUArray || s.Kind == PerCPUHash
+	m.stride = roundUp(int(s.ValueSize), 8)
+	m.zero = make([]byte, m.stride)
+	m.entries = int(s.MaxEntries)
+	m.values = mapHeader
+	if s.Kind == Hash || s.Kind == PerCPUHash {
+		m.planHash()
+	}
+	copies := 1
+	if m.perCPU {
+		copies = m.cpus
+		// Values of different vCPUs share no cache line.
+		for m.entries*m.stride%64 != 0 {
+			m.entries++
+		}
+	}
+	if m.entries*copies > elemMask {
+		return 0, fmt.Errorf("%d values in all: %w", m.entries*copies, ErrMapLimit)
+	}
+	size := m.values + m.entries*copies*m.stride
+	if size > MaxMapSize {
+		return 0, fmt.Errorf("%d bytes of memory, more than %d: %w", size, MaxMapSize, ErrMapLimit)
+	}
+	return size, nil
+}
+
+// Spec returns what the map was made from.
+func (m *Map) Spec() MapSpec { return m.spec }
+
+// CPUs returns how many vCPUs the map is for.
+func (m *Map) CPUs() int { return m.cpus }
+
+// PerCPU reports whether every vCPU has its own values.
+func (m *Map) PerCPU() bool { return m.perCPU }
+
+// Close gives the memory back. No program may use the map any more.
+func (m *Map) Close() {
+	if m.area.Bytes != nil {
+		m.mem.Free(m.area)
+		m.area = Area{}
+	}
+}
+
+// segment returns what a program's pointers to values may reach.
+func (m *Map) segment() segment {
+	if m.spec.Kind == RingBuf {
+		return segment{}
+	}
+	copies := 1
+	if m.perCPU {
+		copies = m.cpus
+	}
+	return segment{
+		bytes: m.area.Bytes[m.values:], stride: uint64(m.stride), count: uint64(m.entries * copies),
+		limit: uint64(m.spec.ValueSize), readOnly: m.spec.ReadOnly,
+	}
+}
+
+// valueAt returns the value in slot i of a vCPU; cpu is 0 for shared values.
+func (m *Map) valueAt(i, cpu int) []byte {
+	at := m.values + (cpu*m.entries+i)*m.stride
+	return m.area.Bytes[at : at+int(m.spec.ValueSize)]
+}
+
+// copies returns how many values each key has.
+func (m *Map) copies() int {
+	if m.perCPU {
+		return m.cpus
+	}
+	return 1
+}

@@ -1,0 +1,251 @@
+package bpf
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// Flags of Update (BPF_ANY and so on).
+const (
+	UpdateAny     = 0
+	UpdateNoExist = 1 // only a new key
+	UpdateExist   = 2 // only a key that is there
+)
+
+// Errors that helpers return to programs, negated.
+const (
+	errPerm   = 1
+	errNoEnt  = 2
+	errTooBig = 7
+	errAgain  = 11
+	errNoMem  = 12
+	errFault  = 14
+	errBusy   = 16
+	errExist  = 17
+	errInval  = 22
+	errNotSup = 95
+)
+
+// Errors of a map's methods.
+var (
+	ErrKeyNotFound = errors.New("key not found")
+	ErrKeyExists   = errors.New("key exists")
+	ErrMapFull     = errors.New("map is full")
+	ErrMapBusy     = errors.New("another vCPU is changing the key")
+	ErrMapKind     = errors.New("not possible with this kind of map")
+)
+
+func mapError(errno int) error {
+	switch errno {
+	case 0:
+		return nil
+	case errNoEnt:
+		return ErrKeyNotFound
+	case errExist:
+		return ErrKeyExists
+	case errTooBig:
+		return ErrMapFull
+	case errBusy:
+		return ErrMapBusy
+	}
+	return ErrMapKind
+}
+
+// find returns the slot that key is in.
+func (m *Map) find(key []byte) (int, bool) {
+	switch m.spec.Kind {
+	case Array, PerCPUArray:
+		i := binary.LittleEndian.Uint32(key)
+		return int(i), i < m.spec.MaxEntries
+	case Hash, PerCPUHash:
+		return m.hashFind(key)
+	}
+	return 0, false
+}
+
+// update sets the value of key. For a per-CPU map it is the value of vCPU cpu,
+// and a new key's other values become zero; with cpu < 0, val holds the values
+// of all vCPUs, each padded to a multiple of 8 bytes. It returns an errno.
+func (m *Map) update(key, val []byte, flags uint64, cpu int) int {
+	switch m.spec.Kind {
+	case Array, PerCPUArray:
+		switch i := binary.LittleEndian.Uint32(key); {
+		case flags > UpdateExist:
+			return errInval
+		case i >= m.spec.MaxEntries:
+			return errTooBig
+		case flags == UpdateNoExist:
+			return errExist
+		default:
+			m.write(int(i), val, cpu)
+			return 0
+		}
+	case Hash, PerCPUHash:
+		return m.hashUpdate(key, val, flags, cpu)
+	}
+	return errInval
+}
+
+// write stores what update was given.
+func (m *Map) write(slot int, val []byte, cpu int) {
+	if !m.perCPU {
+		copyShared(m.valueAt(slot, 0), val)
+		return
+	}
+	if cpu >= 0 {
+		copyShared(m.valueAt(slot, cpu), val)
+		return
+	}
+	for c := range m.cpus {
+		copyShared(m.valueAt(slot, c), val[c*m.stride:])
+	}
+}
+
+// remove deletes key and returns an errno.
+func (m *Map) remove(key []byte) int {
+	if m.spec.Kind == Hash || m.spec.Kind == PerCPUHash {
+		return m.hashDelete(key)
+	}
+	return errInval
+}
+
+// copyShared copies len(dst) bytes into memory of a map that other vCPUs may
+// access at the same time. It writes whole aligned words, so that a reader sees
+// each old or new; keys and values have room for a whole last word.
+func copyShared(dst, src []byte) {
+	n := len(dst)
+	src = src[:n]
+	dst = dst[:roundUp(n, 8)]
+	i := 0
+	for ; i+8 <= n; i += 8 {
+		store64(dst, i, binary.LittleEndian.Uint64(src[i:]))
+	}
+	if i < n {
+		store64(dst, i, partWord(src[i:]))
+	}
+}
+
+// readShared is copyShared with the shared memory as its source.
+func readShared(dst, src []byte) {
+	n := len(dst)
+	src = src[:roundUp(n, 8)]
+	i := 0
+	for ; i+8 <= n; i += 8 {
+		binary.LittleEndian.PutUint64(dst[i:], load64(src, i))
+	}
+	if i < n {
+		w := load64(src, i)
+		for ; i < n; i++ {
+			dst[i] = byte(w)
+			w >>= 8
+		}
+	}
+}
+
+func (m *Map) fail(what string, err error) error {
+	return fmt.Errorf("%s in map %s: %w", what, quoteKind(m.spec.Kind, m.spec.Name), err)
+}
+
+func (m *Map) checkKey(what string, key []byte) error {
+	if m.spec.Kind == RingBuf {
+		return m.fail(what, ErrMapKind)
+	}
+	if len(key) != int(m.spec.KeySize) {
+		return m.fail(what, fmt.Errorf("key of %d bytes: want %d", len(key), m.spec.KeySize))
+	}
+	return nil
+}
+
+// Lookup returns copies of the values of key: one, or for a per-CPU map one for
+// each vCPU. Errors are ErrKeyNotFound, ErrMapKind, or about the key's length.
+func (m *Map) Lookup(key []byte) ([][]byte, error) {
+	if err := m.checkKey("look up a key", key); err != nil {
+		return nil, err
+	}
+	slot, ok := m.find(key)
+	if !ok {
+		return nil, m.fail("look up a key", ErrKeyNotFound)
+	}
+	vals := m.newValues()
+	m.readValues(slot, vals)
+	return vals, nil
+}
+
+func (m *Map) newValues() [][]byte {
+	vals := make([][]byte, m.copies())
+	for i := range vals {
+		vals[i] = make([]byte, m.spec.ValueSize)
+	}
+	return vals
+}
+
+func (m *Map) readValues(slot int, vals [][]byte) {
+	for c := range vals {
+		readShared(vals[c], m.valueAt(slot, c))
+	}
+}
+
+// Update sets the value of key; the flag is UpdateAny, UpdateNoExist or
+// UpdateExist. For a per-CPU map there must be a value for each vCPU. Errors
+// are ErrKeyNotFound, ErrKeyExists, ErrMapFull, ErrMapBusy, ErrMapKind, or
+// about lengths.
+func (m *Map) Update(key []byte, vals [][]byte, flag uint64) error {
+	const what = "update a key"
+	if err := m.checkKey(what, key); err != nil {
+		return err
+	}
+	if len(vals) != m.copies() {
+		return m.fail(what, fmt.Errorf("%d values: want %d", len(vals), m.copies()))
+	}
+	flat := make([]byte, len(vals)*m.stride)
+	for i, v := range vals {
+		if len(v) != int(m.spec.ValueSize) {
+			return m.fail(what, fmt.Errorf("value of %d bytes: want %d", len(v), m.spec.ValueSize))
+		}
+		copy(flat[i*m.stride:], v)
+	}
+	if err := mapError(m.update(key, flat, flag, -1)); err != nil {
+		return m.fail(what, err)
+	}
+	return nil
+}
+
+// Delete removes key. Errors are ErrKeyNotFound, ErrMapBusy and ErrMapKind.
+func (m *Map) Delete(key []byte) error {
+	if err := m.checkKey("delete a key", key); err != nil {
+		return err
+	}
+	if err := mapError(m.remove(key)); err != nil {
+		return m.fail("delete a key", err)
+	}
+	return nil
+}
+
+// Each calls f with a copy of every key and its values, until f returns false.
+// Keys that come or go meanwhile may or may not be seen. The slices are reused
+// for the next call. A ring has no keys.
+func (m *Map) Each(f func(key []byte, vals [][]byte) bool) {
+	if m.spec.Kind == RingBuf {
+		return
+	}
+	key, vals := make([]byte, m.spec.KeySize), m.newValues()
+	n := int(m.spec.MaxEntries)
+	hashed := m.spec.Kind == Hash || m.spec.Kind == PerCPUHash
+	if hashed {
+		n = m.entries
+	}
+	for i := range n {
+		if hashed {
+			if !m.hashRead(i, key, vals) {
+				continue
+			}
+		} else {
+			binary.LittleEndian.PutUint32(key, uint32(i))
+			m.readValues(i, vals)
+		}
+		if !f(key, vals) {
+			return
+		}
+	}
+}

@@ -1,0 +1,118 @@
+package bpf
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Kind says what a program is attached to, which fixes its context.
+type Kind uint8
+
+// The kinds of program.
+const (
+	Raw       Kind = iota // context is any memory, and may be written
+	Kprobe                // context is struct pt_regs, read-only
+	Kretprobe             // the same, at the function's return
+)
+
+// String returns the prefix of the section that clang output has the kind in.
+func (k Kind) String() string {
+	switch k {
+	case Kprobe:
+		return "kprobe"
+	case Kretprobe:
+		return "kretprobe"
+	}
+	return "raw"
+}
+
+func (k Kind) hasRegs() bool { return k == Kprobe || k == Kretprobe }
+
+// DefaultBudget is the budget of a program that sets none.
+const DefaultBudget = 1 << 20
+
+// Spec is what a program is made from.
+type Spec struct {
+	Name  string
+	Kind  Kind
+	Insns []Insn
+	Maps  []*Map // numbered by their place
+	// Budget bounds the run time: every jump back takes the number of slots
+	// that it goes back over, and every local call the length of the function,
+	// from it, and a run never executes more instructions than the budget and
+	// the program's length together. 0 stands for DefaultBudget.
+	Budget int64
+}
+
+// Program is a checked program. It does not change, and may be used from any
+// thread.
+type Program struct {
+	name    string
+	kind    Kind
+	insns   []Insn
+	ops     []op
+	fns     *functions
+	maps    []*Map
+	budget  int64
+	helpers []Helper // that it calls, ascending
+	cpus    int
+}
+
+// New checks a program. Errors are *CheckError, or about its maps. The maps
+// must outlive the program and be made for the same number of vCPUs.
+func New(s Spec) (*Program, error) {
+	p := &Program{
+		name: s.Name, kind: s.Kind, insns: slices.Clone(s.Insns), maps: slices.Clone(s.Maps),
+		budget: s.Budget, cpus: 1,
+	}
+	if p.budget == 0 {
+		p.budget = DefaultBudget
+	}
+	if p.budget < 0 {
+		return nil, fmt.Errorf("make program %q: negative budget", s.Name)
+	}
+	for i, m := range p.maps {
+		if m.area.Bytes == nil {
+			return nil, fmt.Errorf("make program %q: map %q is closed", s.Name, m.spec.Name)
+		}
+		if m.cpus != p.maps[0].cpus {
+			return nil, fmt.Errorf("make program %q: map %q is for %d vCPUs, the first one for %d", s.Name, m.spec.Name, m.cpus, p.maps[0].cpus)
+		}
+		if i == 0 {
+			p.cpus = m.cpus
+		}
+	}
+	fns, err := check(p.insns, p.maps, p.kind)
+	if err != nil {
+		if s.Name != "" {
+			return nil, fmt.Errorf("make program %q: %w", s.Name, err)
+		}
+		return nil, err
+	}
+	p.fns, p.ops = fns, lower(p.insns, fns)
+	for _, o := range p.ops {
+		if h := Helper(o.imm); o.code == opCall && !slices.Contains(p.helpers, h) {
+			p.helpers = append(p.helpers, h)
+		}
+	}
+	slices.Sort(p.helpers)
+	return p, nil
+}
+
+// Name returns the name the program was made with.
+func (p *Program) Name() string { return p.name }
+
+// Kind returns what the program can be attached to.
+func (p *Program) Kind() Kind { return p.kind }
+
+// Len returns the length in instruction slots.
+func (p *Program) Len() int { return len(p.insns) }
+
+// Insns returns a copy of the instructions.
+func (p *Program) Insns() []Insn { return slices.Clone(p.insns) }
+
+// Maps returns the maps that the program uses, in the order of their numbers.
+func (p *Program) Maps() []*Map { return slices.Clone(p.maps) }
+
+// Helpers returns the helpers that the program calls, in ascending order.
+func (p *Program) Helpers() []Helper { return slices.Clone(p.helpers) }

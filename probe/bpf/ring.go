@@ -1,0 +1,209 @@
+package bpf
+
+import (
+	"fmt"
+	"sync"
+)
+
+// A ring carries records of any size from the programs of all vCPUs to the
+// host. Positions count bytes for ever; the low bits are the place in the
+// buffer. A producer takes room by compare and swap of the head, fills it, and
+// then writes the record's header word, which was zero until then: that
+// publishes it. The consumer takes records in order up to the first zero
+// header, zeroes what it has consumed, and only then moves the tail, so that
+// every header that a producer finds in its room is zero. A record is never
+// split: what is left at the end of the buffer is skipped with a header of its
+// own.
+//
+// A header word:
+//
+//	63         48 47     34 33  32 31             0
+//	+------------+---------+------+---------------+
+//	| vCPU       | 0       | kind | bytes of data |
+//	+------------+---------+------+---------------+
+const (
+	recOpen      = 0 // not yet published
+	recData      = 1
+	recDiscarded = 2
+
+	recHeader    = 8
+	recKindShift = 32
+	recCPUShift  = 48
+
+	ringTries = 64 // of a reservation whose compare and swap keeps failing
+)
+
+// ringState is the host's private side of a ring.
+type ringState struct {
+	size int // of the buffer, a power of two
+
+	mu        sync.Mutex
+	tail      uint64 // bytes consumed; the word in the ring is a copy for producers
+	corrupted uint64 // times that the contents made no sense
+	read      uint64 // records delivered
+	discarded uint64
+	buf       []byte // of the record being delivered
+}
+
+func (m *Map) planRing() (int, error) {
+	n := m.spec.MaxEntries
+	switch {
+	case m.spec.KeySize != 0 || m.spec.ValueSize != 0:
+		return 0, fmt.Errorf("a ring has neither keys nor values")
+	case n < MinRingSize || n&(n-1) != 0:
+		return 0, fmt.Errorf("size %d: want a power of two of at least %d", n, MinRingSize)
+	case n > MaxRingSize:
+		return 0, fmt.Errorf("size %d, more than %d: %w", n, MaxRingSize, ErrMapLimit)
+	}
+	m.ring.size = int(n)
+	m.values = mapHeader
+	return mapHeader + int(n), nil
+}
+
+// maxRecord is the most data that one record can have: with its header not
+// more than half the ring, so that there is room for it in an empty one
+// wherever the head stands. It must also be in reach of a program's offsets.
+func (m *Map) maxRecord() int { return min(m.ring.size/2-recHeader, offMask>>1) }
+
+// reserve takes room for n bytes and returns the offset of the data in the map.
+// On failure it counts a lost record.
+func (m *Map) reserve(n uint64) (int, bool) {
+	if n > uint64(m.maxRecord()) {
+		m.lose()
+		return 0, false
+	}
+	mem, size := m.area.Bytes, uint64(m.ring.size)
+	need := recHeader + (n+7)&^7
+	for range ringTries {
+		head := load64(mem, hdrHead) &^ 7 // a hostile guest may have made it odd
+		at := head & (size - 1)
+		skip := uint64(0)
+		if at+need > size {
+			skip = size - at
+		}
+		if head+skip+need-load64(mem, hdrTail) > size {
+			break
+		}
+		if !cas64(mem, hdrHead, head, head+skip+need) {
+			continue
+		}
+		if skip > 0 {
+			store64(mem, m.values+int(at), (skip-recHeader)|recDiscarded<<recKindShift)
+			at = 0
+		}
+		return m.values + int(at) + recHeader, true
+	}
+	m.lose()
+	return 0, false
+}
+
+func (m *Map) lose() { add64(m.area.Bytes, hdrLost, 1) }
+
+// publish ends a reservation of n bytes whose data stands at off.
+func (m *Map) publish(off int, n uint64, kind uint64, cpu int) {
+	store64(m.area.Bytes, off-recHeader, n|kind<<recKindShift|uint64(cpu)<<recCPUShift)
+}
+
+// Record is one record from a ring. Data is a private copy, valid until the
+// function that was given it returns.
+type Record struct {
+	CPU  int // vCPU whose program wrote it, as the guest says
+	Data []byte
+}
+
+// Drain gives all published records to f in the order of their reservation,
+// until there are no more or f returns false, and returns how many. It takes
+// records that stand behind one that is still being written only when that is
+// done. What stands in the ring is not trusted: a head or a header that makes
+// no sense empties the ring and counts as a corruption. Only one Drain runs at
+// a time, and no more than a ring full is read in one.
+func (m *Map) Drain(f func(Record) bool) int {
+	if m.spec.Kind != RingBuf {
+		return 0
+	}
+	r := &m.ring
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	mem, size, n := m.area.Bytes, uint64(r.size), 0
+	head := load64(mem, hdrHead)
+	if head&7 != 0 || head-r.tail > size {
+		m.resync(head)
+		return 0
+	}
+	for r.tail != head {
+		at := r.tail & (size - 1)
+		word := load64(mem, m.values+int(at))
+		kind, length := word>>recKindShift&3, word&0xffffffff
+		if kind == recOpen {
+			if word != 0 {
+				m.resync(head)
+			}
+			break
+		}
+		whole := recHeader + (length+7)&^7
+		if kind > recDiscarded || at+whole > size || whole > head-r.tail {
+			m.resync(head)
+			break
+		}
+		data := mem[m.values+int(at)+recHeader:][:length]
+		if kind == recData {
+			r.buf = append(r.buf[:0], data...)
+		}
+		clearShared(mem[m.values+int(at):][:whole])
+		r.tail += whole
+		store64(mem, hdrTail, r.tail)
+		if kind == recDiscarded {
+			r.discarded++
+			continue
+		}
+		r.read++
+		n++
+		if !f(Record{CPU: int(word >> recCPUShift), Data: r.buf}) {
+			break
+		}
+	}
+	return n
+}
+
+// clearShared zeroes whole words, the first one, which is a header, last.
+func clearShared(b []byte) {
+	clear(b[recHeader:])
+	store64(b, 0, 0)
+}
+
+// resync empties a ring whose contents make no sense. A producer that is
+// writing at this moment publishes into what it thinks is its room: the worst
+// that comes of it is another corruption.
+func (m *Map) resync(head uint64) {
+	r := &m.ring
+	r.corrupted++
+	clear(m.area.Bytes[m.values:])
+	head = (head + 7) &^ 7
+	r.tail = head
+	store64(m.area.Bytes, hdrHead, head)
+	store64(m.area.Bytes, hdrTail, head)
+}
+
+// RingStats are the counts of a ring. Lost comes from memory that the guest
+// can write, the others are the host's own.
+type RingStats struct {
+	Read      uint64 // records delivered by Drain
+	Lost      uint64 // records that found no room
+	Discarded uint64 // records that programs discarded, and ends of the buffer skipped
+	Corrupted uint64 // times that the contents made no sense and the ring was emptied
+	Pending   uint64 // bytes reserved and not consumed
+}
+
+// RingStats returns the counts of a ring, zero for other maps.
+func (m *Map) RingStats() RingStats {
+	if m.spec.Kind != RingBuf {
+		return RingStats{}
+	}
+	m.ring.mu.Lock()
+	defer m.ring.mu.Unlock()
+	s := RingStats{Read: m.ring.read, Lost: load64(m.area.Bytes, hdrLost), Discarded: m.ring.discarded, Corrupted: m.ring.corrupted}
+	if p := load64(m.area.Bytes, hdrHead) - m.ring.tail; p <= uint64(m.ring.size) {
+		s.Pending = p
+	}
+	return s
+}

@@ -1,0 +1,128 @@
+package bpf
+
+import "encoding/binary"
+
+// VM runs one program on one vCPU, in the host's interpreter. It belongs to
+// that vCPU's thread; only Stats may be read elsewhere, while it does not run.
+type VM struct {
+	prog  *Program
+	cpu   int
+	env   Env
+	segs  []segment
+	stack []byte
+	spare [maxSpare]byte // for helpers
+	line  [2 * maxLine]byte
+	str   [maxString]byte
+	pcs   [maxPCs]uint64
+
+	frames  [MaxFrames]frame
+	records [MaxReservations]record
+	open    int // records reserved
+
+	fault Fault
+	stats RunStats
+}
+
+const (
+	maxSpare = 64  // the most that a helper copies by way of the VM
+	maxPCs   = 127 // return addresses that get_stack gives, as perf does
+)
+
+// frame is what a local call keeps of its caller.
+type frame struct {
+	ret   int
+	saved [4]uint64 // r6 to r9
+}
+
+// record is a reservation that is not submitted yet.
+type record struct {
+	ring *Map // nil: none
+	off  int  // of the data in the ring's memory
+	size uint64
+}
+
+// NewVM returns a VM for a program on vCPU cpu, which must be one of those that
+// its maps were made for.
+func NewVM(p *Program, cpu int) *VM {
+	if cpu < 0 || len(p.maps) > 0 && cpu >= p.cpus {
+		panic("BUG: no such vCPU")
+	}
+	v := &VM{prog: p, cpu: cpu, stack: alignedBytes(StackSize)}
+	v.segs = make([]segment, segMaps+len(p.maps))
+	v.segs[segContext] = segment{count: 1, readOnly: p.kind.hasRegs()}
+	v.segs[segStack] = segment{bytes: v.stack, count: 1, limit: StackSize}
+	for i, m := range p.maps {
+		v.segs[segMaps+i] = m.segment()
+	}
+	return v
+}
+
+// Stats returns the counts of this VM.
+func (v *VM) Stats() RunStats { return v.stats }
+
+// Run runs the program on a context: RegsSize bytes, made by PutRegs, for
+// programs attached to probes, any memory for a raw one (R2 is then its
+// length). It returns R0. When the program was ended early the error is a
+// *Fault, valid until the next Run. What was on the stack before is
+// unspecified. Run allocates nothing.
+func (v *VM) Run(ctx []byte, env Env) (uint64, error) {
+	var regs [16]uint64
+	c := &v.segs[segContext]
+	c.bytes, c.limit = ctx, min(uint64(len(ctx)), offMask)
+	regs[R1] = segPointer(segContext, 0, 0)
+	if !v.prog.kind.hasRegs() {
+		regs[R2] = uint64(len(ctx))
+	}
+	v.env = env
+	v.stats.Runs++
+	code := v.run(&regs)
+	if v.open > 0 {
+		v.dropRecords()
+	}
+	v.env = nil
+	c.bytes = nil
+	if code == NoFault {
+		return regs[R0], nil
+	}
+	v.fault.Code = code
+	v.stats.Faults[code]++
+	v.stats.Last = v.fault
+	return 0, &v.fault
+}
+
+// mem returns the n bytes at address p for reading, or nil.
+func (v *VM) mem(p, n uint64) []byte {
+	s := p >> segShift
+	if s >= uint64(len(v.segs)) {
+		return nil
+	}
+	return v.segs[s].at(p, n)
+}
+
+// memW is mem for writing.
+func (v *VM) memW(p, n uint64) []byte {
+	s := p >> segShift
+	if s >= uint64(len(v.segs)) || v.segs[s].readOnly {
+		return nil
+	}
+	return v.segs[s].at(p, n)
+}
+
+// dropRecords discards what a program reserved and did not submit.
+func (v *VM) dropRecords() {
+	for i := range v.records {
+		if v.records[i].ring != nil {
+			v.endRecord(i, recDiscarded)
+		}
+	}
+}
+
+func (v *VM) endRecord(i int, kind uint64) {
+	r := &v.records[i]
+	r.ring.publish(r.off, r.size, kind, v.cpu)
+	*r = record{}
+	v.segs[segRecords+i] = segment{}
+	v.open--
+}
+
+func le64(b []byte) uint64 { return binary.LittleEndian.Uint64(b) }
