@@ -17,8 +17,9 @@ import (
 // record: the daemon died.
 var ErrCutOff = errors.New("stream was cut off")
 
-// maxLine bounds one record.
-const maxLine = 1 << 20
+// maxLine bounds one record. The largest is a start record that lists every
+// probe; room for it is made only when it comes.
+const maxLine = 256 << 20
 
 // Stream is a sequence of records. It belongs to one goroutine.
 type Stream struct {

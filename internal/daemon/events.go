@@ -49,6 +49,7 @@ func (s *server) streamEvents(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 		defer s.endSession(own)
+		s.logAttached(probes, "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
 		e.only, e.base = s.probes.ofStream(own), 0
 	}
 	if e.stream, err = s.openStream(w); err != nil {
@@ -98,6 +99,9 @@ func (s *server) endSession(own *session) {
 func (e *eventStream) run(r *http.Request) {
 	heart := time.NewTicker(e.s.opt.heartbeat)
 	defer heart.Stop()
+	gather := time.NewTimer(0)
+	defer gather.Stop()
+	ready := e.sub.Ready()
 	for {
 		changed, gone := e.s.guest.Changed(), e.s.probes.changed()
 		if reason, code, ended := guestEnd(e.s.guest.State()); ended {
@@ -118,7 +122,13 @@ func (e *eventStream) run(r *http.Request) {
 			return
 		}
 		select {
-		case <-e.sub.Ready():
+		case <-ready:
+			// The first hit is sent at once; under load those that follow wait a
+			// moment for each other.
+			ready = nil
+			gather.Reset(gatherTime)
+		case <-gather.C:
+			ready = e.sub.Ready()
 		case <-heart.C:
 			e.putHeartbeat()
 		case <-changed:

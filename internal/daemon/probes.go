@@ -34,11 +34,16 @@ func (s *server) createProbes(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	for _, p := range ps {
-		s.log.Info("attached", "probe", p.Name, "def", p.Def, "addr", p.Addr, "plan", p.Plan)
-	}
+	s.logAttached(ps, "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
 	writeJSON(w, http.StatusCreated, api.ProbeList{Probes: ps})
 	return nil
+}
+
+// logAttached logs each probe, with who asked for it.
+func (s *server) logAttached(ps []api.Probe, who ...any) {
+	for _, p := range ps {
+		s.log.Info("attached", append([]any{"probe", p.Name, "def", p.Def, "addr", p.Addr, "plan", p.Plan}, who...)...)
+	}
 }
 
 func (s *server) deleteProbes(w http.ResponseWriter, r *http.Request) error {

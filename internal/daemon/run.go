@@ -197,13 +197,15 @@ func (s *server) attachFlags() error {
 	for _, def := range s.opt.probes {
 		specs = append(specs, api.ProbeSpec{Def: def, Stay: true})
 	}
-	if _, err := s.probes.attach(specs, nil); err != nil {
+	ps, err := s.probes.attach(specs, nil)
+	if err != nil {
 		e := toAPI(err)
 		if e.Index != nil {
 			return fmt.Errorf("--probe %q: %w", s.opt.probes[*e.Index], e)
 		}
 		return fmt.Errorf("--probe: %w", e)
 	}
+	s.logAttached(ps)
 	return nil
 }
 

@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -89,31 +90,25 @@ func (s *server) run(ctx context.Context, sock *socket, ready func()) error {
 	case failed = <-served:
 		s.log.Error("server failed", "err", failed)
 	}
-	s.shutdown(sock, hs)
+	left := s.shutdown(sock, hs)
 	if failed == nil {
 		failed = <-served
 	}
 	<-watch
 	if errors.Is(failed, http.ErrServerClosed) || errors.Is(failed, net.ErrClosed) {
-		return nil
+		failed = nil
 	}
-	return failed
+	return errors.Join(failed, left)
 }
 
 // shutdown is the way back, in an order in which nothing new can come in
-// behind what is taken down. Nothing skips it, not a second signal either.
-func (s *server) shutdown(sock *socket, hs *http.Server) {
+// behind what is taken down. Nothing skips it, not a second signal either. The
+// error says what could not be taken back.
+func (s *server) shutdown(sock *socket, hs *http.Server) error {
 	sock.stop()
-	err := s.probes.close()
-	if err != nil {
-		s.log.Error("detach at shutdown", "err", err)
-	}
-	if t, err := compareText(s.guest); err != nil {
-		s.log.Error("compare text at shutdown", "err", err)
-	} else if !t.Identical {
-		s.log.Error("guest text differs from its image", "ranges", len(t.Ranges), "live", t.Live, "image", t.Image)
-	} else {
-		s.log.Info("guest text restored", "bytes", t.Bytes, "sha256", t.Live)
+	left := s.restore()
+	if left != nil {
+		s.log.Error("shutdown", "err", left)
 	}
 	s.stopOnce.Do(func() { close(s.stop) })
 	s.streams.interrupt()
@@ -123,6 +118,24 @@ func (s *server) shutdown(sock *socket, hs *http.Server) {
 		s.log.Warn("requests cut off", "err", err)
 		hs.Close()
 	}
+	return left
+}
+
+// restore takes all probes out for good and proves that nothing is left of
+// them.
+func (s *server) restore() error {
+	if err := s.probes.close(); err != nil {
+		return fmt.Errorf("detach: %w", err)
+	}
+	t, err := compareText(s.guest)
+	switch {
+	case err != nil:
+		return fmt.Errorf("compare text: %w", err)
+	case !t.Identical:
+		return fmt.Errorf("the guest's text differs from its image in %d places, first at %v", len(t.Ranges), t.Ranges[0].Addr)
+	}
+	s.log.Info("guest text restored", "bytes", t.Bytes, "sha256", t.Live)
+	return nil
 }
 
 // watchGuest logs how the guest's life goes on.

@@ -17,6 +17,9 @@ const (
 	// endTime is how long a stream may take to send its last records once the
 	// daemon stops: a client that does not read must not hold it up.
 	endTime = time.Second
+	// gatherTime is how long a stream waits after it has sent hits before it
+	// sends more: one write for many where there are many.
+	gatherTime = 5 * time.Millisecond
 	// maxGather bounds what is gathered for one write, in bytes.
 	maxGather = 64 << 10
 	// maxStreams bounds how many are open at a time.
