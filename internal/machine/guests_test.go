@@ -6,6 +6,7 @@ import (
 	"debug/elf"
 	"encoding/binary"
 	"log/slog"
+	"runtime"
 	"testing"
 	"time"
 
@@ -207,4 +208,18 @@ func run(t testing.TB, m *Machine) State {
 		t.Fatal(err)
 	}
 	return waitEnd(t, m)
+}
+
+// awaitBusy waits until no vCPU rests.
+func awaitBusy(m *Machine) {
+	for {
+		busy := true
+		for _, v := range m.State().VCPUs {
+			busy = busy && v.Activity == VCPURunning
+		}
+		if busy {
+			return
+		}
+		runtime.Gosched()
+	}
 }

@@ -2,6 +2,7 @@ package machine
 
 import (
 	"encoding/binary"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -33,9 +34,18 @@ func TestHostileGuests(t *testing.T) {
 	var (
 		loop     = []byte{0xeb, 0xfe}
 		execArea = []byte{0x48, 0x8b, 0x47, guest.BootInfoKernelLo} // mov 48(%rdi), %rax
-		clearWP  = asm([]byte{0x0f, 0x20, 0xc1, 0x81, 0xe1, 0xff, 0xff, 0xfe, 0xff, 0x0f, 0x22, 0xc1})
+		clearWP  = asm(                                             // mov %cr0, %rcx; and $~WP, %ecx; mov %rcx, %cr0
+			[]byte{0x0f, 0x20, 0xc1, 0x81, 0xe1, 0xff, 0xff, 0xfe, 0xff, 0x0f, 0x22, 0xc1})
 		storeRAX = []byte{0x48, 0x89, 0x00} // mov %rax, (%rax)
 		setCR3   = []byte{0x0f, 0x22, 0xd8} // mov %rax, %cr3
+		// A 2 MiB page of nothing at 0xc0000000, in RAX.
+		mapHole = asm(
+			[]byte{0x0f, 0x20, 0xd8, 0x48, 0x8b, 0x00},             // mov %cr3, %rax; mov (%rax), %rax
+			[]byte{0x48, 0x25, 0x00, 0xf0, 0xff, 0xff},             // and $-4096, %rax
+			[]byte{0x48, 0xc7, 0x40, 0x18, 0x03, 0x30, 0x00, 0x00}, // movq $0x3003, 24(%rax)
+			[]byte{0xb9, 0x83, 0x00, 0x00, 0xc0},                   // mov $0xc0000083, %ecx
+			[]byte{0x48, 0x89, 0x0c, 0x25, 0x00, 0x30, 0x00, 0x00}, // mov %rcx, 0x3000
+			[]byte{0xb8, 0x00, 0x00, 0x00, 0xc0})                   // mov $0xc0000000, %eax
 	)
 	const running Phase = PhaseRunning
 	for _, tc := range []struct {
@@ -43,8 +53,11 @@ func TestHostileGuests(t *testing.T) {
 		code  []byte
 		user  []byte
 		phase Phase
+		or    Phase       // the other possibility, if any
 		kinds []CrashKind // one of them, with PhaseCrashed
 		exit  uint32
+		// readonly: needs read-only memory slots, which every host should have.
+		readonly bool
 	}{
 		{name: "jump to garbage", code: asm(movRAX(0xdeadbeef000), []byte{0xff, 0xe0}), phase: PhaseCrashed, kinds: []CrashKind{CrashTripleFault}},
 		{name: "jump to non-canonical", code: asm(movRAX(0x8000000000000000), []byte{0xff, 0xe0}), phase: PhaseCrashed, kinds: []CrashKind{CrashTripleFault}},
@@ -54,10 +67,13 @@ func TestHostileGuests(t *testing.T) {
 		{name: "loop at cpl0", code: loop, phase: running},
 		{name: "loop at cpl3", code: toUser(), user: loop, phase: running},
 		{name: "privileged at cpl3", code: toUser(), user: []byte{0xf4}, phase: PhaseCrashed, kinds: []CrashKind{CrashTripleFault}},
-		{name: "vmcall for ever", code: asm([]byte{0x0f, 0x01, 0xc1}, []byte{0xeb, 0xfb}), phase: running},
+		// KVM may patch the instruction into the processor's own, which is a
+		// page fault where the text is read-only.
+		{name: "vmcall for ever", code: asm([]byte{0x0f, 0x01, 0xc1}, []byte{0xeb, 0xfb}), phase: running, or: PhaseCrashed},
 		{name: "in for ever", code: []byte{0xe4, 0x42, 0xeb, 0xfc}, phase: running},
 		{name: "in reads ones", code: asm([]byte{0x31, 0xc0, 0xe5, 0x42, 0xe7, guest.PortExit}, hltForever), phase: PhaseExited, exit: 0xffffffff},
 		{name: "write to exec area", code: asm(execArea, storeRAX, exitCode(1), loop), phase: PhaseCrashed, kinds: []CrashKind{CrashTripleFault}},
+		{name: "write to exec area without wp", code: asm(clearWP, execArea, storeRAX, []byte{0x8b, 0x00, 0xe7, guest.PortExit}, hltForever), phase: PhaseExited, readonly: true},
 		{name: "cr3 to zeros", code: asm(movRAX(0x2000), setCR3, exitCode(1)), phase: PhaseCrashed, kinds: []CrashKind{CrashTripleFault}},
 		{name: "cr3 outside memory", code: asm(movRAX(0x7f0000000000), setCR3, exitCode(1)), phase: PhaseCrashed},
 		{name: "page tables that point to themselves", code: asm(
@@ -78,21 +94,34 @@ func TestHostileGuests(t *testing.T) {
 			phase: PhaseExited, exit: 7},
 		{name: "exit by the smallest out", code: asm([]byte{0xb8, 0x78, 0x56, 0x34, 0x12, 0xe6, guest.PortExit}, hltForever), phase: PhaseExited, exit: 0x78},
 		{name: "exit by a word out", code: asm([]byte{0xb8, 0x78, 0x56, 0x34, 0x12, 0x66, 0xe7, guest.PortExit}, hltForever), phase: PhaseExited, exit: 0x5678},
-		{name: "mmio for ever", code: asm(clearWP, movRAX(0x30000000), loop), phase: running},
+		{name: "mmio for ever", code: asm(mapHole, []byte{0x8b, 0x10, 0x89, 0x10, 0xeb, 0xfa}), phase: running},
+		{name: "mmio reads ones", code: asm(mapHole, []byte{0x8b, 0x00, 0xe7, guest.PortExit}, hltForever), phase: PhaseExited, exit: 0xffffffff},
+		{name: "rep outs without end", code: asm(
+			[]byte{0x48, 0xc7, 0xc1, 0xff, 0xff, 0xff, 0x7f}, // mov $0x7fffffff, %rcx
+			[]byte{0x31, 0xf6},                     // xor %esi, %esi
+			[]byte{0xba, 0x42, 0, 0, 0},            // mov $0x42, %edx
+			[]byte{0xf3, 0x6e, 0xeb, 0xf0}), phase: running, or: PhaseCrashed},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			m := newMachine(t, Config{Image: tinyGuest(t, tc.code, tc.user), Memory: 16 << 20, Tick: -1})
+			if tc.readonly && !m.Host().KVM.Readonly {
+				t.Log("this host has no read-only memory slots")
+				return
+			}
 			if err := m.Resume(); err != nil {
 				t.Fatal(err)
 			}
 			if tc.phase == running {
 				// It must neither end nor stop answering.
 				for range 5 {
+					if tc.or == "" {
+						awaitBusyOrHalted(m)
+					}
 					if err := m.Stop(nothing); err != nil {
 						t.Error(err)
 					}
 				}
-				if s := m.State(); s.Phase != PhaseRunning {
+				if s := m.State(); s.Phase != PhaseRunning && s.Phase != tc.or {
 					t.Errorf("state %+v, want running", s)
 				}
 				return
@@ -122,6 +151,15 @@ func TestHostileGuests(t *testing.T) {
 
 // setCR3WithRCX reloads CR3: mov %cr3, %rax; mov %rax, %cr3.
 var setCR3WithRCX = []byte{0x0f, 0x20, 0xd8, 0x0f, 0x22, 0xd8}
+
+// awaitBusyOrHalted waits until no vCPU is parked any more.
+func awaitBusyOrHalted(m *Machine) {
+	for _, v := range m.State().VCPUs {
+		for ; v.Activity == VCPUParked; v = m.State().VCPUs[v.ID] {
+			runtime.Gosched()
+		}
+	}
+}
 
 func nothing(_ probe.World) error { return nil }
 

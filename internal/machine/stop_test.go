@@ -33,7 +33,10 @@ func TestStopUnderLoad(t *testing.T) {
 			var wg sync.WaitGroup
 			for range 3 {
 				wg.Go(func() {
-					for range 50 {
+					for n := range 50 {
+						if n%5 == 0 {
+							awaitBusy(m)
+						}
 						start := time.Now()
 						err := m.Stop(func(w probe.World) error {
 							if n := inside.Add(1); n != 1 {

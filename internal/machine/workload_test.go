@@ -201,3 +201,29 @@ func TestProbesComeAndGo(t *testing.T) {
 	checkText(t, m)
 	t.Logf("%d rounds, %d hits, %+v", rounds, hits.Load(), m.Engine().Totals(-1))
 }
+
+// TestForeignBreakpoints: the guest's own int3, in kernel and user code, reach
+// its own handler, with probes around or not.
+func TestForeignBreakpoints(t *testing.T) {
+	config := Config{Image: builtinImage(t), VCPUs: 2, Cmdline: "rounds=1 int3"}
+	m := newMachine(t, config)
+	want := results(t, m)
+	foreign := func(m *Machine) (n uint64) {
+		for _, v := range m.Stats().VCPUs {
+			n += v.Foreign
+		}
+		return n
+	}
+	if foreign(m) == 0 {
+		t.Errorf("the guest's own int3 were not seen: %+v", m.Stats())
+	}
+	m = newMachine(t, config)
+	all := everyFunction(t, m, func(*probe.Context) int { return 0 }, nil)
+	if err := m.Engine().Register(all...); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, results(t, m)); diff != "" {
+		t.Errorf("results (-unprobed +probed):\n%s", diff)
+	}
+	t.Logf("%d foreign breakpoints", foreign(m))
+}
