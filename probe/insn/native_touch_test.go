@@ -91,7 +91,7 @@ func TestNativeUse(t *testing.T) {
 		for range 12 {
 			code := slices.Clone(l.bytes)
 			r := randomState(rnd, base)
-			inside := base + arenaSize/4 + 64*uint64(rnd.IntN(32))
+			inside := base + arenaSize/4 + 64*uint64(rnd.IntN(8))
 			if !n.prepareUse(rnd, &i, code, &r, inside) {
 				continue
 			}

@@ -19,23 +19,25 @@ import (
 //	0x1000  nativeState
 //	0x2000  arena: stack and operands of the instruction, arenaSize bytes
 type native struct {
-	mem  []byte
-	base uint64
-	test uint64 // address of the instruction under test
-	pad  uint64 // where branches go that are taken
-	near uint64 // a jump to pad, within 8-bit reach of test
-	next int    // length of the instruction now in place
-	st   *nativeState
-	call func()
-	code uintptr // what call points to
+	mem   []byte
+	base  uint64
+	test  uint64 // address of the instruction under test
+	pad   uint64 // where branches go that are taken
+	near  uint64 // a jump to pad, within 8-bit reach of test
+	enter int    // offset of the prologue's jump to the instruction
+	next  int    // length of the instruction now in place
+	st    *nativeState
+	call  func()
+	code  uintptr // what call points to
 }
 
 const (
 	arenaOff  = 0x2000
-	arenaSize = 0x1000
+	arenaSize = 0x400
 	nearOff   = 0x3c0
 	testOff   = 0x400
 	padOff    = 0x800
+	slotOff   = 0xb00
 )
 
 // nativeState is at 0x1000.
@@ -120,8 +122,9 @@ func (n *native) prologue() {
 	for r := range Reg64(16) {
 		b = ripMem(b, 0, 0x8b, r, offIn+8*int(r))
 	}
-	b, _ = AppendJmp(b, n.base+uint64(len(b)), n.test)
+	n.enter = len(b)
 	copy(n.mem, b)
+	n.start(n.test)
 
 	b, _ = AppendJmp(nil, n.near, n.pad)
 	copy(n.mem[nearOff:], b)
@@ -152,11 +155,22 @@ func (n *native) epilogue(b []byte, at int) []byte {
 	return append(b, 0xc3)
 }
 
+// start makes the prologue go to addr.
+func (n *native) start(addr uint64) {
+	j, _ := Jmp32(n.base+uint64(n.enter), addr)
+	copy(n.mem[n.enter:], j[:])
+}
+
 // load puts the instruction in place.
 func (n *native) load(code []byte) {
 	n.next = len(code)
-	copy(n.mem[testOff:], code)
-	copy(n.mem[testOff+n.next:], n.epilogue(nil, testOff+n.next))
+	n.place(testOff, code)
+}
+
+// place puts code and what saves the result at offset off.
+func (n *native) place(off int, code []byte) {
+	copy(n.mem[off:], code)
+	copy(n.mem[off+len(code):], n.epilogue(nil, off+len(code)))
 }
 
 // run executes it on r and the arena, and returns the state afterwards.
@@ -170,7 +184,7 @@ func (n *native) run(r Regs) Regs {
 		*r.Reg(k) = n.st.out[k]
 	}
 	r.RFLAGS = n.st.outFlags
-	r.RIP = n.test + uint64(n.next)
+	r.RIP = n.test + uint64(n.next) // also for a copy elsewhere
 	if n.st.taken != 0 {
 		r.RIP = n.pad
 	}

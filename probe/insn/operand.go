@@ -127,6 +127,10 @@ func (i *Inst) vectorIndex() bool {
 	return false
 }
 
+// RMReg returns the general register that ModRM.rm names with its extension
+// bit; only with Mod 3 does it name one.
+func (i *Inst) RMReg() Reg64 { return Reg64(i.RM() | i.base) }
+
 // Addr returns the effective address of the memory operand without segment
 // base when the instruction is at addr, and false when there is none that r
 // gives: a register operand, a vector index, a register above R15.
