@@ -36,7 +36,7 @@ compile() { # directory, source, flags...
 for f in src/kernel/*.[cS]; do
 	case $f in
 	# Entries with endbr64, as distributions build their kernels.
-	*/fs.c | */syscall.c | */net.c) compile kernel "$f" "${kernel[@]}" -fcf-protection=branch ;;
+	*/fs.c | */fork.c | */syscall.c | */net.c) compile kernel "$f" "${kernel[@]}" -fcf-protection=branch ;;
 	*) compile kernel "$f" "${kernel[@]}" ;;
 	esac
 done
