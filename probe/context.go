@@ -17,6 +17,13 @@ type Context struct {
 	Root  guest.GPA // page tables of the interrupted code
 	CPL   uint8     // 0 or 3
 
+	// Ret and Data are for the handlers of a kretprobe: the address that the
+	// function returns to, and the instance's private memory, of the size asked
+	// for, which the return handler finds as the entry handler left it. It is not
+	// cleared between activations.
+	Ret  guest.GVA
+	Data []byte
+
 	engine *Engine
 	reg    *registration
 }

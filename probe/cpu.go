@@ -24,6 +24,9 @@ type cpu struct {
 	ctx  Context
 	mem  operand
 
+	entered *instance // activations that this hit has begun so far, the last first
+	word    [8]byte   // scratch
+
 	counts cpuCounts
 	_      [64]byte
 }
@@ -45,11 +48,12 @@ type step struct {
 type cpuCounts struct {
 	breakpoints, emulated, boosted, stepped, inPlace atomic.Uint64
 	stale, foreign, strays, abandoned, faults        atomic.Uint64
+	returns, copies                                  atomic.Uint64
 }
 
 // EngineStats are the counts of all vCPUs, or of one. They tell how many exits
-// the probes caused (Breakpoints + Stepped + InPlace) and what went otherwise
-// than planned.
+// the probes caused (Breakpoints + Stepped + InPlace + Returns) and what went
+// otherwise than planned.
 type EngineStats struct {
 	Breakpoints uint64 // breakpoint traps at armed sites: hits, whatever the number of probes there
 	Emulated    uint64 // of these: instruction emulated
@@ -61,6 +65,8 @@ type EngineStats struct {
 	Strays      uint64 // traps in a slot that the vCPU was not known to be in
 	Abandoned   uint64 // steps that never ended, because the guest went elsewhere
 	Faults      uint64 // exceptions raised by a displaced instruction
+	Returns     uint64 // arrivals at a trampoline: one for all kretprobes of an activation
+	Copies      uint64 // of these: by a copy of an activation that a fork made, or a second return; no handler
 }
 
 // Totals returns the counts of vCPU i, or of all when i is -1.
@@ -81,6 +87,8 @@ func (e *Engine) Totals(i int) EngineStats {
 		s.Strays += c.strays.Load()
 		s.Abandoned += c.abandoned.Load()
 		s.Faults += c.faults.Load()
+		s.Returns += c.returns.Load()
+		s.Copies += c.copies.Load()
 	}
 	return s
 }
@@ -114,11 +122,15 @@ func (e *Engine) SlotOf(p *Kprobe) (guest.GVA, bool) {
 
 // Home returns the address in the guest's own text that a RIP inside a slot
 // stands for: for stack traces and for the saved RIP of a task that was
-// preempted there. Other addresses are returned as they are. It may be called
+// preempted there. For a trampoline it is the address that its last activation
+// returns to. Other addresses are returned as they are. It may be called
 // from any thread.
 func (e *Engine) Home(addr guest.GVA) guest.GVA {
 	if s := e.slots.find(addr); s != nil {
 		return s.home(addr)
+	}
+	if in := e.slots.instance(addr); in != nil && in.ret.Load() != 0 {
+		return guest.GVA(in.ret.Load())
 	}
 	return addr
 }

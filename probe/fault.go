@@ -19,6 +19,11 @@ func (e *Engine) fault(c *cpu, s State, t Trap) Verdict {
 		e.finish(c, s)
 		return Verdict{Action: NotOurs}
 	default:
+		if in := e.slots.instance(rip); in != nil && in.fits(s, in.state.Load()) {
+			// The trampoline could not be fetched: it is not mapped in this address
+			// space. The function has returned all the same.
+			return e.comeBack(c, s, in)
+		}
 		return e.strayFault(c, s)
 	}
 	count(&c.counts.faults)
@@ -54,6 +59,11 @@ func (e *Engine) strayFault(c *cpu, s State) Verdict {
 func (e *Engine) debugTrap(c *cpu, s State, t Trap) Verdict {
 	if c.step.active && c.step.inPlace && t.Kind == TrapStep {
 		return e.finish(c, s)
+	}
+	if in := e.slots.instance(guest.GVA(s.Regs.RIP)); in != nil && in.fits(s, in.state.Load()) {
+		// The guest is single-stepping over the return, and shall see where to.
+		e.comeBack(c, s, in)
+		return Verdict{Action: NotOurs}
 	}
 	t.Vector = vectorDB
 	return e.fault(c, s, t)

@@ -44,6 +44,9 @@ func (e *Engine) Hit(cpu int, s State, t Trap) Verdict {
 			count(&c.counts.breakpoints)
 			return e.arrive(c, s, st)
 		}
+		if in := e.slots.instance(rip); in != nil {
+			return e.comeBack(c, s, in)
+		}
 		return e.unclaimed(c, s)
 	case TrapFault:
 		return e.fault(c, s, t)
@@ -107,6 +110,11 @@ func (e *Engine) arrive(c *cpu, s State, st *site) Verdict {
 			k.passed = 0
 			continue
 		}
+		if r.ret != nil {
+			k.passed = 0
+			e.activate(c, s, r)
+			continue
+		}
 		count(&k.handled)
 		k.passed = c.seq
 		watch = watch || p.Post != nil || p.Fault != nil
@@ -117,10 +125,14 @@ func (e *Engine) arrive(c *cpu, s State, st *site) Verdict {
 				}
 			}
 			c.leave()
+			e.hookTaken(c, s)
 			return Verdict{Action: Resume}
 		}
 	}
 	c.leave()
+	if c.entered != nil {
+		e.hook(c, s)
+	}
 	return e.execute(c, s, st, chain, false, watch)
 }
 

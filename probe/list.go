@@ -26,6 +26,16 @@ type Stats struct {
 	Faults      uint64 // executions of the instruction that raised an exception
 	Panics      uint64 // of its handlers
 	BadAccesses uint64 // failed Context.Read and Write of its handlers
+
+	// Of a kretprobe, whose Hits are calls of the function, Filtered those that
+	// its entry handler skipped as well, and Missed those without an instance as
+	// well. Of the activations that were Handled,
+	//
+	//	Handled = Returns + Abandoned + Info.InUse
+	//
+	// but an abandoned one counts as in use until it is found out.
+	Returns   uint64
+	Abandoned uint64 // left in another way than by a return; not told apart by vCPU
 }
 
 // add adds t to s.
@@ -39,21 +49,29 @@ func (s *Stats) add(t Stats) {
 	s.Faults += t.Faults
 	s.Panics += t.Panics
 	s.BadAccesses += t.BadAccesses
+	s.Returns += t.Returns
+	s.Abandoned += t.Abandoned
 }
 
-func (k *cell) stats() Stats {
-	return Stats{
+// stats returns the counts of vCPU i.
+func (r *registration) stats(i int) Stats {
+	k := &r.cells[i]
+	s := Stats{
 		Hits: k.hits.Load(), Handled: k.handled.Load(), Filtered: k.filtered.Load(), Missed: k.missed.Load(),
 		Skipped: k.skipped.Load(), SecondExits: k.steps.Load(), Faults: uint64(k.faults.Load()),
 		Panics: uint64(k.panics.Load()), BadAccesses: uint64(k.accesses.Load()),
 	}
+	if r.ret != nil {
+		s.Returns = r.ret.cells[i].returns.Load()
+	}
+	return s
 }
 
 // Info describes one registered probe.
 type Info struct {
 	Probe    *Kprobe
 	Name     string
-	Type     byte      // 'k'
+	Type     byte      // 'k', 'r' for a kretprobe
 	Addr     guest.GVA // of the site
 	Symbol   string    // function that holds it
 	Offset   uint64    // within Symbol
@@ -65,6 +83,12 @@ type Info struct {
 	Plan     string // how the displaced instruction runs: "emulate", "boost", "step", "in_place"
 	Insn     []byte // the displaced instruction
 	Stats    Stats  // of all vCPUs
+
+	// Of a kretprobe: how many activations it can follow at a time, how many it
+	// follows now, and the most it ever did since it was registered or the guest
+	// was reset. Activations that were left in another way than by a return are
+	// looked for before they are counted.
+	MaxActive, InUse, HighWater int
 }
 
 // Flags returns the flags as the kernel prints them.
@@ -144,8 +168,14 @@ func (e *Engine) info(r *registration) Info {
 		Entry: st.entry, User: st.user, Disabled: r.disabled, Gone: st.gone, Armed: st.armed.Load(),
 		Plan: st.plan.Kind.String(), Insn: slices.Clone(st.bytes()),
 	}
+	if r.ret != nil {
+		e.retInfo(r.ret, &i)
+	}
 	for j := range r.cells {
-		i.Stats.add(r.cells[j].stats())
+		i.Stats.add(r.stats(j))
+	}
+	if r.ret != nil {
+		i.Stats.Abandoned = r.ret.abandoned.Load()
 	}
 	return i
 }
@@ -165,8 +195,11 @@ func (e *Engine) Stats(p *Kprobe) (total Stats, byCPU []Stats, ok bool) {
 	}
 	byCPU = make([]Stats, len(r.cells))
 	for i := range r.cells {
-		byCPU[i] = r.cells[i].stats()
+		byCPU[i] = r.stats(i)
 		total.add(byCPU[i])
+	}
+	if r.ret != nil {
+		total.Abandoned = r.ret.abandoned.Load()
 	}
 	return total, byCPU, true
 }

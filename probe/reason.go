@@ -37,6 +37,10 @@ const (
 	CodeClosed          Code = "closed"               // ESHUTDOWN
 	CodeEmulationPrefix Code = "emulation_prefix"     // EINVAL: ud2 that Xen or KVM takes as a prefix
 	CodeNoPost          Code = "no_post"              // EOPNOTSUPP: post or fault handler on an instruction that waits or does not come back
+	CodeNotEntry        Code = "not_entry"            // EINVAL: a kretprobe elsewhere than at a function's entry
+	CodeHandlers        Code = "handlers"             // EINVAL: handlers that this kind of probe does not have
+	CodeDataSize        Code = "data_size"            // E2BIG: private data of a kretprobe
+	CodeNoInstances     Code = "no_instances"         // ENOMEM: no room for a kretprobe's instances
 	CodeTarget          Code = "target"               // EIO: the guest could not be stopped or written
 )
 
@@ -51,6 +55,8 @@ var errnos = map[Code]syscall.Errno{
 	CodeNotRegistered: syscall.EINVAL, CodeGone: syscall.EINVAL, CodeEmptyBatch: syscall.EINVAL,
 	CodeHostCannot: syscall.ENODEV, CodeInHandler: syscall.EDEADLK, CodeClosed: syscall.ESHUTDOWN,
 	CodeEmulationPrefix: syscall.EINVAL, CodeNoPost: syscall.EOPNOTSUPP, CodeTarget: syscall.EIO,
+	CodeNotEntry: syscall.EINVAL, CodeHandlers: syscall.EINVAL, CodeDataSize: syscall.E2BIG,
+	CodeNoInstances: syscall.ENOMEM,
 }
 
 // newError returns an error with the errno that belongs to its code.

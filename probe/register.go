@@ -240,6 +240,9 @@ func (e *Engine) remove(regs []*registration) error {
 		for _, r := range regs {
 			r.probe.reg, r.probe.last = nil, r
 			delete(e.gone, r)
+			if r.ret != nil {
+				r.ret.bury(e.slots)
+			}
 		}
 		return nil
 	})

@@ -31,9 +31,13 @@ func (e *Engine) Reloaded() error {
 	e.slots.forget()
 	b := e.newBatch(len(regs))
 	moved := make(map[*registration]*site, len(regs))
+	pools := map[*registration]*pool{}
 	lost := map[*registration]*Error{}
 	for _, r := range regs {
 		st, err := e.again(b, r)
+		if err == nil && r.ret != nil {
+			pools[r], err = e.fillPool(r.ret, st)
+		}
 		if err != nil {
 			lost[r] = err
 			continue
@@ -43,10 +47,14 @@ func (e *Engine) Reloaded() error {
 	err := e.stop(func(w World) error {
 		for i := range e.cpus {
 			e.cpus[i].step = step{}
+			e.cpus[i].entered = nil
 		}
 		e.sites = map[guest.GVA]*site{}
 		e.gone = map[*registration]bool{}
 		for _, r := range regs {
+			if r.ret != nil {
+				r.ret.reset(pools[r])
+			}
 			if st := moved[r]; st != nil {
 				c := append(*st.chain.Load(), r)
 				st.chain.Store(&c)
@@ -101,6 +109,9 @@ func (e *Engine) again(b *batch, r *registration) (*site, *Error) {
 	}
 	if !r.bySymbol && (at.addr != r.site.addr || !bytes.Equal(st.bytes(), r.site.bytes())) {
 		return nil, newError(CodeGone, "another instruction is there now", "")
+	}
+	if r.ret != nil && !at.entry {
+		return nil, newError(CodeNotEntry, "the entry of a function is no longer there", "")
 	}
 	watch := r.probe.Post != nil || r.probe.Fault != nil
 	if watch && st.plan.NoStep {

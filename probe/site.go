@@ -79,8 +79,9 @@ func (c chain) live() bool {
 type registration struct {
 	engine *Engine
 	probe  *Kprobe
-	site   *site  // changes only while the world is stopped, by Reloaded
-	cells  []cell // by vCPU
+	site   *site     // changes only while the world is stopped, by Reloaded
+	cells  []cell    // by vCPU
+	ret    *retprobe // of a kretprobe, else nil
 
 	// What the user gave, from before Addr was rewritten: Reloaded resolves it
 	// anew.

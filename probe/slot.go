@@ -70,6 +70,7 @@ type slab struct {
 	size int
 	used int // bytes; guarded by Engine.mu
 	slot []atomic.Pointer[slot]
+	inst []instance // a slab of trampolines instead of slots
 }
 
 // slots is the engine's slot memory. Lookups take no lock; the rest is guarded
@@ -78,6 +79,7 @@ type slots struct {
 	target Target
 	byKey  map[slotKey]*slot
 	slabs  atomic.Pointer[[]*slab] // ascending by base, replaced as a whole
+	tramps trampolines
 }
 
 func newSlots(t Target) *slots {
@@ -90,6 +92,7 @@ func newSlots(t Target) *slots {
 func (s *slots) forget() {
 	s.byKey = map[slotKey]*slot{}
 	s.slabs.Store(new([]*slab))
+	s.tramps = trampolines{}
 }
 
 // find returns the slot that a lies in, its end included, or nil.
@@ -170,7 +173,16 @@ func (s *slots) grow(st *site) (*slab, error) {
 			return nil, fmt.Errorf("allocate slot memory near %v: %w", st.addr, err)
 		}
 	}
-	b := &slab{base: base, user: st.user, size: size, slot: make([]atomic.Pointer[slot], size/slotSize)}
+	b := &slab{base: base, user: st.user, size: size, slot: noSlots(size)}
+	s.add(b)
+	return b, nil
+}
+
+// noSlots returns the empty table of a slab of size bytes.
+func noSlots(size int) []atomic.Pointer[slot] { return make([]atomic.Pointer[slot], size/slotSize) }
+
+// add makes b known to lookups.
+func (s *slots) add(b *slab) {
 	list := append(slices.Clone(*s.slabs.Load()), b)
 	slices.SortFunc(list, func(x, y *slab) int {
 		if x.base < y.base {
@@ -179,7 +191,6 @@ func (s *slots) grow(st *site) (*slab, error) {
 		return 1
 	})
 	s.slabs.Store(&list)
-	return b, nil
 }
 
 // fill writes the next free slot of b. The slot is complete in guest memory

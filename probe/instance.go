@@ -1,0 +1,203 @@
+package probe
+
+import (
+	"encoding/binary"
+	"sync/atomic"
+
+	"github.com/guestprobe/guestprobe/guest"
+)
+
+// instance is the record of one activation of a function with a kretprobe. Its
+// trampoline is in the place of the return address while it is live.
+//
+// A vCPU takes it from its pool (reserved), fills it in, puts the trampoline
+// into the guest's stack and makes it live, all in one hit. The vCPU at which
+// the guest comes to the trampoline, perhaps another one, reserves it again,
+// runs the return handler and gives it back (free). Its fields are atomic
+// because sweep looks at them from anywhere; who has reserved it is alone in
+// changing them.
+type instance struct {
+	tramp guest.GVA // fixed for life
+	user  bool      // trampoline in user text; fixed for life
+
+	// state is the number of the activation, shifted by phaseBits, and the
+	// phase. After the activation ret, slot and root stay what they were, for a
+	// copy of the activation that a fork made.
+	state atomic.Uint64
+
+	pool  atomic.Pointer[pool] // whom it is lent to
+	index uint32               // its place there
+	next  atomic.Uint32        // in the pool's free list: index + 1
+	data  []byte               // private to the activation; made at registration
+
+	slot atomic.Uint64 // address of the return address on the guest's stack
+	ret  atomic.Uint64 // the real return address, which was there
+	root atomic.Uint64 // page tables of the activation, where it matters (user)
+
+	// below is the activation whose trampoline was in the slot before: of
+	// another kretprobe on the function, or of a caller that left by a jump to
+	// this function. Both end together.
+	below      atomic.Pointer[instance]
+	belowState atomic.Uint64 // number of that activation
+}
+
+// Phases of an instance.
+const (
+	phaseFree = iota
+	phaseReserved
+	phaseLive
+
+	phaseBits = 2
+	phaseMask = 1<<phaseBits - 1
+)
+
+// number returns the number of the activation in a state.
+func number(state uint64) uint64 { return state >> phaseBits }
+
+// to changes the phase of an instance that the caller has reserved.
+func (in *instance) to(phase uint64) {
+	in.state.Store(in.state.Load()&^phaseMask | phase)
+}
+
+// reserve makes the live activation n the caller's own. It fails when another
+// one was faster.
+func (in *instance) reserve(n uint64) bool {
+	return in.state.CompareAndSwap(n<<phaseBits|phaseLive, n<<phaseBits|phaseReserved)
+}
+
+// pool holds the instances of one kretprobe. Everything on the hit path is
+// lock-free.
+type pool struct {
+	ret  *retprobe
+	inst []*instance
+
+	// head is the free list: the index + 1 of its first instance, under a
+	// number that changes with every taking, so that a vCPU that was delayed
+	// between reading and swapping cannot put an old list back.
+	head atomic.Uint64
+
+	used   atomic.Int64 // instances that are not free
+	high   atomic.Int64 // the most there ever were
+	cursor atomic.Uint32
+
+	// dead: the probe was unregistered. Its outstanding activations return
+	// without a handler. Changes only while the world is stopped.
+	dead atomic.Bool
+}
+
+// newPool makes a pool of instances that were borrowed for rp.
+func newPool(rp *retprobe, list []*instance) *pool {
+	p := &pool{ret: rp, inst: list}
+	for i, in := range list {
+		in.index = uint32(i)
+		in.pool.Store(p)
+		in.data = make([]byte, rp.probe.DataSize)
+		in.next.Store(uint32(i))
+	}
+	p.head.Store(uint64(len(list)))
+	return p
+}
+
+// get takes a free instance and reserves it, or returns nil.
+func (p *pool) get() *instance {
+	for {
+		h := p.head.Load()
+		i := uint32(h)
+		if i == 0 {
+			return nil
+		}
+		in := p.inst[i-1]
+		if p.head.CompareAndSwap(h, (h>>32+1)<<32|uint64(in.next.Load())) {
+			in.state.Store((number(in.state.Load())+1)<<phaseBits | phaseReserved)
+			used := p.used.Add(1)
+			for high := p.high.Load(); used > high && !p.high.CompareAndSwap(high, used); high = p.high.Load() {
+			}
+			return in
+		}
+	}
+}
+
+// put gives back an instance that the caller has reserved.
+func (p *pool) put(in *instance) {
+	in.to(phaseFree)
+	p.used.Add(-1)
+	for {
+		h := p.head.Load()
+		in.next.Store(uint32(h))
+		if p.head.CompareAndSwap(h, h&^0xffffffff|uint64(in.index+1)) {
+			return
+		}
+	}
+}
+
+// sweepBatch bounds the instances that one hit looks at when the pool is empty.
+const sweepBatch = 64
+
+// sweep looks at up to n instances, going on where the last sweep ended, and
+// gives those back whose activation was abandoned: the function was left by
+// another way than its return (an exit of its task, a long jump). root is the
+// address space that kernel stacks are read in, 0 when none is at hand; buf has
+// room for a word. It returns how many there were.
+//
+// An activation can still return exactly as long as its trampoline is at its
+// place on the stack, or is the RIP of a task that was interrupted between the
+// return and the int3. In that case the processor has pushed SS where the
+// trampoline was (SDM Vol. 3, 6.14.2), so a selector there decides nothing.
+// Neither does user memory that is not mapped: it may be swapped out. Anything
+// else there means that the stack was unwound past the slot and used anew.
+func (e *Engine) sweep(p *pool, root guest.GPA, n int, buf []byte) int {
+	freed := 0
+	for range min(n, len(p.inst)) {
+		in := p.inst[(p.cursor.Add(1)-1)%uint32(len(p.inst))]
+		st := in.state.Load()
+		if st&phaseMask != phaseLive || !e.abandoned(in, root, buf) || !in.reserve(number(st)) {
+			continue
+		}
+		p.ret.abandoned.Add(1)
+		p.put(in)
+		freed++
+	}
+	return freed
+}
+
+// abandoned reports whether the live activation of in can never return.
+func (e *Engine) abandoned(in *instance, root guest.GPA, buf []byte) bool {
+	slot, own := guest.GVA(in.slot.Load()), guest.GPA(in.root.Load())
+	if in.user || int64(slot) >= 0 {
+		// What an address space has in its lower half is its own; a kernel whose
+		// stacks are there may have gone to another one since.
+		if !in.user && root != 0 && root != own {
+			return false
+		}
+		root = own
+	}
+	if err := e.target.ReadMemory(root, slot, buf[:8]); err != nil {
+		return !in.user
+	}
+	word := binary.LittleEndian.Uint64(buf)
+	return word > maxSelector && !e.covers(guest.GVA(word), in)
+}
+
+// maxSelector is the largest value that a pushed SS can have.
+const maxSelector = 0xffff
+
+// maxBelow bounds the walk over activations that end together.
+const maxBelow = 1 << 16
+
+// covers reports whether the trampoline at word ends the activation of in:
+// its own, or that of one which lies above it on the same slot.
+func (e *Engine) covers(word guest.GVA, in *instance) bool {
+	n := e.slots.instance(word)
+	for range maxBelow {
+		if n == nil || n == in {
+			return n == in
+		}
+		want := n.belowState.Load()
+		b := n.below.Load()
+		if b == nil || number(b.state.Load()) != want {
+			return false
+		}
+		n = b
+	}
+	return true
+}

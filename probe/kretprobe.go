@@ -1,0 +1,270 @@
+package probe
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"github.com/guestprobe/guestprobe/guest"
+)
+
+// Kretprobe is a probe on the return of a guest function. Fill in where (at a
+// function's entry) and the handlers, then Engine.RegisterKretprobe it. The
+// embedded Kprobe stands for it everywhere else: Engine.Unregister(&r.Kprobe),
+// Enable, Disable, Info and Stats. Its Filter decides which calls are followed;
+// Pre, Post and Fault must be nil. Disabling it ends the following of new
+// calls; the return handler still runs for those under way.
+//
+// A call that is followed has an instance from entry to return, however often
+// its task is switched away and wherever it goes on. The function may be
+// recursive. Where it is left in another way than by its return, the instance
+// is given back when its stack is used again (see Info.InUse).
+//
+// The guest's stack holds a trampoline's address instead of the return address
+// meanwhile; Context.Ret and Context.Stack show the real one. A guest with
+// shadow stacks (CET) would not accept that: the machine offers none to it. A
+// function that returns twice (setjmp, vfork) is followed to its first return,
+// and its later ones are exact only while the instance has not been used again.
+type Kretprobe struct {
+	Kprobe
+
+	// Entry runs at the function's entry. Nonzero means that this call is not
+	// followed; it counts as filtered. nil follows all.
+	Entry func(*Context) int
+
+	// Return runs when the function has returned: Regs.RIP is where the caller
+	// goes on, Regs.RSP the caller's, and Regs.RAX (and RDX) the result, which may
+	// be changed. A change of Regs.RIP has no effect, as in the kernel. Of several
+	// kretprobes on one function the oldest runs first. nil does nothing.
+	Return func(*Context)
+
+	// MaxActive is the number of calls that can be followed at a time; further
+	// ones count as missed. 0 or less stands for the kernel's default, the larger
+	// of 10 and twice the number of vCPUs. After registration it is the number in
+	// force.
+	MaxActive int
+
+	// DataSize is the size of Context.Data, 0 to MaxDataSize.
+	DataSize int
+}
+
+// MaxDataSize is the largest Kretprobe.DataSize, in bytes: the kernel's
+// KRETPROBE_MAX_DATA_SIZE.
+const MaxDataSize = 4096
+
+// maxInstances is the largest Kretprobe.MaxActive: 1 MiB of trampolines.
+const maxInstances = 1 << 16
+
+// unreturnable are functions that no kretprobe may be on (the kernel's
+// kretprobe blacklist): they return on another stack than they were called on.
+var unreturnable = map[string]bool{"__switch_to": true}
+
+// retprobe is what a registration of a kretprobe has besides that of a kprobe.
+type retprobe struct {
+	reg   *registration
+	probe *Kretprobe
+	max   int   // instances
+	pool  *pool // nil while the code is gone; changes only while the world is stopped, by Reloaded
+	cells []retCell
+
+	abandoned atomic.Uint64
+}
+
+// retCell holds the counts of one kretprobe on one vCPU.
+type retCell struct {
+	returns atomic.Uint64
+	_       [56]byte
+}
+
+// RegisterKretprobe puts all of rs on the guest, or none, as Register does for
+// kprobes. Besides the refusals there: not_entry, blacklisted (a function that
+// returns on another stack), data_size, handlers and no_instances.
+func (e *Engine) RegisterKretprobe(rs ...*Kretprobe) error {
+	if err := e.lock(); err != nil {
+		return err
+	}
+	defer e.mu.Unlock()
+	if len(rs) == 0 {
+		return newError(CodeEmptyBatch, "no probe to register", "")
+	}
+	b := e.newBatch(len(rs))
+	err := e.admitKretprobes(b, rs)
+	if err == nil {
+		err = e.install(b)
+	}
+	for _, r := range b.regs {
+		switch {
+		case err == nil:
+			r.ret.probe.MaxActive = r.ret.max
+		case r.ret.pool != nil:
+			e.slots.giveBack(r.ret.pool.inst)
+		}
+	}
+	return err
+}
+
+func (e *Engine) admitKretprobes(b *batch, rs []*Kretprobe) error {
+	for i, rp := range rs {
+		r, err := e.admitKretprobe(b, rp)
+		if err == nil {
+			err = e.lend(r)
+		}
+		if err != nil {
+			err.Index = i
+			return err
+		}
+	}
+	return nil
+}
+
+// CheckKretprobe is Check for a kretprobe.
+func (e *Engine) CheckKretprobe(rp *Kretprobe) (Info, error) {
+	if err := e.lock(); err != nil {
+		return Info{}, err
+	}
+	defer e.mu.Unlock()
+	r, err := e.admitKretprobe(e.newBatch(1), rp)
+	if err != nil {
+		return Info{}, err
+	}
+	return e.info(r), nil
+}
+
+// admitKretprobe checks rp in the kernel's order (kprobes A.2) and adds it to
+// the batch, as yet without instances.
+func (e *Engine) admitKretprobe(b *batch, rp *Kretprobe) (*registration, *Error) {
+	if rp == nil {
+		return nil, newError(CodeBothOrNeither, "no probe", "")
+	}
+	if rp.reg == nil && !b.seen[&rp.Kprobe] {
+		at, err := e.resolve(&rp.Kprobe)
+		switch {
+		case err != nil:
+			return nil, err
+		case !at.entry:
+			return nil, newError(CodeNotEntry, fmt.Sprintf("%s+%#x is not the entry of a function", at.sym.Name, uint64(at.addr-at.sym.Addr)), "")
+		case unreturnable[at.sym.Name]:
+			return nil, newError(CodeBlacklisted, fmt.Sprintf("%s must not have a kretprobe", at.sym.Name), "it returns on another stack")
+		case at.sym.User && !e.userMemory:
+			return nil, newError(CodeHostCannot, "this target cannot access the stack with the rights of user code", "")
+		}
+	}
+	switch {
+	case rp.DataSize < 0 || rp.DataSize > MaxDataSize:
+		return nil, newError(CodeDataSize, fmt.Sprintf("%d bytes of private data", rp.DataSize), fmt.Sprintf("0 to %d", MaxDataSize))
+	case rp.Pre != nil || rp.Post != nil || rp.Fault != nil:
+		return nil, newError(CodeHandlers, "a kretprobe has an entry and a return handler", "Pre, Post and Fault must be nil")
+	case rp.MaxActive > maxInstances:
+		return nil, newError(CodeNoInstances, fmt.Sprintf("%d instances", rp.MaxActive), fmt.Sprintf("at most %d", maxInstances))
+	}
+	if err := e.admit(b, &rp.Kprobe); err != nil {
+		return nil, err
+	}
+	r := b.regs[len(b.regs)-1]
+	r.ret = &retprobe{reg: r, probe: rp, max: e.maxActive(rp), cells: make([]retCell, len(e.cpus))}
+	return r, nil
+}
+
+// maxActive returns the number of instances that rp is to have.
+func (e *Engine) maxActive(rp *Kretprobe) int {
+	if rp.MaxActive <= 0 {
+		return max(10, 2*len(e.cpus))
+	}
+	return rp.MaxActive
+}
+
+// lend gives r a pool.
+func (e *Engine) lend(r *registration) *Error {
+	p, err := e.fillPool(r.ret, r.site)
+	if err != nil {
+		return err
+	}
+	r.ret.pool = p
+	return nil
+}
+
+// fillPool makes a pool for a kretprobe on st.
+func (e *Engine) fillPool(rp *retprobe, st *site) (*pool, *Error) {
+	e.reapOrphans()
+	n := rp.max
+	list, err := e.slots.borrow(n, st.user, st.addr)
+	if err != nil {
+		x := newError(CodeNoInstances, "no memory for the trampolines", fmt.Sprintf("%d instances", n))
+		x.Cause = err
+		return nil, x
+	}
+	return newPool(rp, list), nil
+}
+
+// reapOrphans makes instances of unregistered probes available again, as far
+// as they have come back or never will.
+func (e *Engine) reapOrphans() {
+	var buf [8]byte
+	var last *pool
+	for _, in := range e.slots.tramps.orphans {
+		if p := in.pool.Load(); p != last {
+			e.sweep(p, 0, len(p.inst), buf[:])
+			last = p
+		}
+	}
+	e.slots.reap()
+}
+
+// retInfo fills in what only a kretprobe has. Callers hold Engine.view or
+// Engine.mu.
+func (e *Engine) retInfo(rp *retprobe, i *Info) {
+	i.Type = 'r'
+	i.MaxActive = rp.max
+	if p := rp.pool; p != nil {
+		var buf [8]byte
+		e.sweep(p, 0, len(p.inst), buf[:])
+		i.InUse, i.HighWater = int(p.used.Load()), int(p.high.Load())
+	}
+}
+
+// bury ends the pool of a kretprobe that was unregistered: what is outstanding
+// returns without a handler. The world is stopped.
+func (rp *retprobe) bury(s *slots) {
+	if rp.pool == nil {
+		return
+	}
+	rp.pool.dead.Store(true)
+	s.retire(rp.pool)
+}
+
+// reset gives rp a new pool after the guest, and every activation with it, was
+// reset. The world is stopped.
+func (rp *retprobe) reset(p *pool) {
+	if rp.pool != nil {
+		rp.abandoned.Add(uint64(rp.pool.used.Load()))
+	}
+	rp.pool = p
+}
+
+// The run functions are those of kprobes for the handlers of a kretprobe.
+
+func (e *Engine) runEntry(c *cpu, r *registration) (skip int) {
+	depth := c.depth
+	defer e.contain(c, r, "entry", depth)
+	return r.ret.probe.Entry(&c.ctx)
+}
+
+func (e *Engine) runReturn(c *cpu, r *registration) {
+	depth := c.depth
+	defer e.contain(c, r, "return", depth)
+	r.ret.probe.Return(&c.ctx)
+}
+
+// readWord and writeWord access a word of the interrupted code's stack, with its rights.
+func (c *cpu) readWord(s State, addr uint64) (guest.GVA, bool) {
+	c.mem.root, c.mem.cpl = s.Root, s.CPL
+	if c.mem.Read(addr, c.word[:]) != nil {
+		return 0, false
+	}
+	return guest.GVA(le.Uint64(c.word[:])), true
+}
+
+func (c *cpu) writeWord(s State, addr uint64, v guest.GVA) bool {
+	c.mem.root, c.mem.cpl = s.Root, s.CPL
+	le.PutUint64(c.word[:], uint64(v))
+	return c.mem.Write(addr, c.word[:]) == nil
+}

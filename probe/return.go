@@ -1,0 +1,209 @@
+package probe
+
+import (
+	"encoding/binary"
+
+	"github.com/guestprobe/guestprobe/guest"
+)
+
+var le = binary.LittleEndian
+
+// activate begins an activation of the kretprobe r at a function's entry. The
+// guest's stack is left alone until hook, so that every handler of the site
+// finds the real return address there.
+func (e *Engine) activate(c *cpu, s State, r *registration) {
+	k := &r.cells[c.id]
+	p := r.ret.pool
+	in := p.get()
+	if in == nil && e.sweep(p, s.Root, sweepBatch, c.word[:]) > 0 {
+		in = p.get()
+	}
+	var ret guest.GVA
+	ok := in != nil
+	if ok {
+		ret, ok = e.returnAddress(c, s)
+	}
+	if !ok {
+		if in != nil {
+			p.put(in)
+		}
+		count(&k.missed)
+		return
+	}
+	if r.ret.probe.Entry != nil {
+		c.ctx.Data, c.ctx.Ret = in.data, ret
+		skip := e.runEntry(c, r)
+		c.ctx.Data, c.ctx.Ret = nil, 0
+		if skip != 0 {
+			p.put(in)
+			count(&k.filtered)
+			return
+		}
+	}
+	count(&k.handled)
+	in.slot.Store(s.Regs.RSP)
+	in.below.Store(c.entered)
+	c.entered = in
+}
+
+// returnAddress reads the real return address at a function's entry.
+func (e *Engine) returnAddress(c *cpu, s State) (guest.GVA, bool) {
+	w, ok := c.readWord(s, s.Regs.RSP)
+	if in := e.slots.instance(w); ok && in != nil && in.holds(s) {
+		w = guest.GVA(in.ret.Load())
+	}
+	return w, ok
+}
+
+// holds reports whether in is the live activation of the stack slot at RSP.
+func (in *instance) holds(s State) bool {
+	return in.state.Load()&phaseMask == phaseLive && in.slot.Load() == s.Regs.RSP &&
+		in.user == (s.CPL == 3) && (!in.user || guest.GPA(in.root.Load()) == s.Root)
+}
+
+// hook puts the trampoline of the activations that this hit has begun on the
+// guest's stack. When the stack cannot be written, they have not begun: they
+// count as missed.
+func (e *Engine) hook(c *cpu, s State) {
+	top := c.entered
+	c.entered = nil
+	ret, ok := c.readWord(s, s.Regs.RSP)
+	// A trampoline that is there already belongs to a function that has left
+	// with a jump to this one: its activation ends with this one's.
+	below := e.slots.instance(ret)
+	if below != nil {
+		if ok = ok && below.holds(s); ok {
+			ret = guest.GVA(below.ret.Load())
+		}
+	}
+	// All is in place before the trampoline is, so that a sweep on another vCPU
+	// finds from it what it covers.
+	for in := top; in != below; {
+		next := in.below.Load()
+		if next == nil {
+			next = below
+			in.below.Store(below)
+		}
+		if next != nil {
+			in.belowState.Store(number(next.state.Load()))
+		}
+		in.slot.Store(s.Regs.RSP)
+		in.ret.Store(uint64(ret))
+		in.root.Store(uint64(s.Root))
+		in = next
+	}
+	if !ok || !c.writeWord(s, s.Regs.RSP, top.tramp) {
+		unhook(c, top, below, func(k *cell, _ *retprobe) {
+			k.handled.Store(k.handled.Load() - 1)
+			count(&k.missed)
+		})
+		return
+	}
+	for in := top; in != below; in = in.below.Load() {
+		in.to(phaseLive)
+	}
+}
+
+// hookTaken ends the entry of a function when a kprobe's pre handler has sent
+// the guest elsewhere. If the return address is still on the stack, the
+// function's return is yet to come. Otherwise the handler has returned itself.
+func (e *Engine) hookTaken(c *cpu, s State) {
+	switch {
+	case c.entered == nil:
+	case s.Regs.RSP == c.entered.slot.Load():
+		e.hook(c, s)
+	default:
+		top := c.entered
+		c.entered = nil
+		unhook(c, top, nil, func(_ *cell, rp *retprobe) { rp.abandoned.Add(1) })
+	}
+}
+
+// unhook gives back the instances of activations that have not begun: those
+// from top down to end.
+func unhook(c *cpu, top, end *instance, account func(*cell, *retprobe)) {
+	for in := top; in != end; {
+		next := in.below.Load()
+		p := in.pool.Load()
+		account(&p.ret.reg.cells[c.id], p.ret)
+		p.put(in)
+		in = next
+	}
+}
+
+// maxPopped bounds what a function takes off the stack besides its return
+// address (ret imm16).
+const maxPopped = 0xffff
+
+// near reports whether the vCPU could just have returned from the stack slot of
+// in's last activation.
+func (in *instance) near(s State) bool {
+	return in.user == (s.CPL == 3) && s.Regs.RSP-8-in.slot.Load() <= maxPopped
+}
+
+// fits reports whether the vCPU comes from the activation that is live in in.
+func (in *instance) fits(s State, state uint64) bool {
+	return state&phaseMask == phaseLive && in.near(s) && (!in.user || guest.GPA(in.root.Load()) == s.Root)
+}
+
+// comeBack handles the arrival at a trampoline: the function has returned. The
+// return handlers of its activation run, those of the newest first, and the
+// guest goes on where it would have gone.
+func (e *Engine) comeBack(c *cpu, s State, in *instance) Verdict {
+	if c.step.active {
+		c.step.active = false
+		count(&c.counts.abandoned)
+	}
+	state := in.state.Load()
+	if !in.fits(s, state) || !in.reserve(number(state)) {
+		return e.comeAgain(c, s, in, state)
+	}
+	count(&c.counts.returns)
+	ret := in.ret.Load()
+	for in != nil {
+		below, n := in.below.Load(), in.belowState.Load()
+		s.Regs.RIP = ret
+		e.returned(c, s, in)
+		in.pool.Load().put(in)
+		if in = below; in != nil && !in.reserve(n) {
+			in = nil
+		}
+	}
+	s.Regs.RIP = ret
+	return Verdict{Action: Resume}
+}
+
+// returned runs the return handler of one activation.
+func (e *Engine) returned(c *cpu, s State, in *instance) {
+	p := in.pool.Load()
+	if p.dead.Load() {
+		return
+	}
+	r := p.ret.reg
+	count(&p.ret.cells[c.id].returns)
+	count(&r.cells[c.id].steps)
+	if p.ret.probe.Return == nil || c.depth != 0 {
+		return
+	}
+	c.enter(e, s, r.site)
+	c.ctx.reg, c.ctx.Probe = r, r.probe
+	c.ctx.Data, c.ctx.Ret = in.data, guest.GVA(in.ret.Load())
+	e.runReturn(c, r)
+	c.ctx.Data, c.ctx.Ret = nil, 0
+	c.leave()
+}
+
+// comeAgain handles the arrival at a trampoline whose activation has ended, or
+// is another one's: a copy of the stack that a fork made returns as well, and
+// so does a function that returns twice. What the last activation left behind
+// says where to. Anything else is a guest that jumps to addresses of ours.
+func (e *Engine) comeAgain(c *cpu, s State, in *instance, state uint64) Verdict {
+	ret := in.ret.Load()
+	if ret == 0 || !in.near(s) || in.state.Load() != state || state&phaseMask == phaseReserved {
+		return e.unclaimed(c, s)
+	}
+	count(&c.counts.returns)
+	count(&c.counts.copies)
+	s.Regs.RIP = ret
+	return Verdict{Action: Resume}
+}
