@@ -13,6 +13,7 @@ var faultCases = []testCase{
 	{name: "fault_equivalence", needs: []Capability{CanFault}, run: testFaultEquivalence},
 	{name: "fault_fixed_up_by_guest", needs: []Capability{CanFault}, run: testFaultFixup},
 	{name: "fault_repaired_by_guest", needs: []Capability{CanFault}, run: testFaultRepair},
+	{name: "fault_missed", needs: []Capability{CanFault, CanNest}, run: testFaultMissed},
 	{name: "fault_handler", needs: []Capability{CanFault}, run: testFaultHandler},
 }
 
@@ -36,10 +37,22 @@ type seen struct {
 // probeFault calls f and returns its result and what the guest's handler saw.
 func (v *env) probeFault(f string, args ...uint64) seen {
 	v.Helper()
+	v.clearFault()
+	return v.sawFault(v.call(f, args...))
+}
+
+// clearFault forgets what the guest's handler saw.
+func (v *env) clearFault() {
+	v.Helper()
 	for _, n := range []string{"fault_vector", "fault_code", "fault_rip", "fault_flags", "fault_cr2", "fault_count"} {
 		v.store(n, 0)
 	}
-	s := seen{result: v.call(f, args...), vector: v.load("fault_vector"), code: v.load("fault_code"), rip: v.load("fault_rip"),
+}
+
+// sawFault returns what the guest's handler saw.
+func (v *env) sawFault(result uint64) seen {
+	v.Helper()
+	s := seen{result: result, vector: v.load("fault_vector"), code: v.load("fault_code"), rip: v.load("fault_rip"),
 		flags: v.load("fault_flags") &^ (1 << 16), count: v.load("fault_count")} // RF: set by faults, and no part of the frame we keep
 	if s.vector == vecPF {
 		s.cr2 = v.load("fault_cr2")
@@ -163,4 +176,35 @@ func testFaultHandler(v *env) {
 		equal(v, f+": pre", pre, 3) // the instruction is tried again
 		v.unregister(p, q)
 	}
+}
+
+// testFaultMissed: a fault of an instruction whose hit was missed is asked of
+// nobody on the host; the guest's handler gets it as ever.
+func testFaultMissed(v *env) {
+	asked := 0
+	var inner uint64
+	first := true
+	p := &probe.Kprobe{Symbol: "x_load",
+		Pre: func(c *probe.Context) int {
+			if !first {
+				return 0
+			}
+			first = false
+			r, err := c.Call(c.Addr, unmapped)
+			if err != nil {
+				v.Errorf("call: %v", err)
+			}
+			inner = r
+			return 0
+		},
+		Fault: func(*probe.Context, probe.Trap) bool { asked++; return false },
+	}
+	v.register(p)
+	equal(v, "x_load", v.call("x_load", uint64(v.addr("const_seven"))), 7)
+	equal(v, "x_load called by the handler", inner, minus14)
+	equal(v, "asked", asked, 0)
+	s := v.stats(p)
+	equal(v, "handled", s.Handled, 1)
+	equal(v, "missed", s.Missed, 1)
+	v.unregister(p)
 }

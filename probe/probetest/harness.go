@@ -23,7 +23,7 @@ const (
 	CanInPlace                       // probe.StepInPlace works
 	CanFault                         // exceptions of the guest reach Engine.Hit, or its own handler with the frame rewritten
 	CanTrap                          // an int3 of the guest's own reaches its gp_foreign_bp
-	CanUser                          // Call runs a function of user text at CPL3
+	CanUser                          // probes work on code at CPL3
 )
 
 // Harness is a guest with an engine on it. A guest that is not the Fake boots

@@ -116,7 +116,7 @@ func (v *vcpu) call(fn guest.GVA, sp uint64, cpl uint8, args []uint64) (uint64, 
 
 // interrupt delivers the timer interrupt when it is due and allowed.
 func (v *vcpu) interrupt() {
-	if v.f.tick == 0 {
+	if v.f.tick == 0 || v.cpl == 3 {
 		return
 	}
 	on := v.regs.RFLAGS&fi != 0
@@ -202,7 +202,8 @@ func (v *vcpu) deliver(e *exception) {
 }
 
 // push builds the frame of a vector and goes there. Vectors below 32 have a
-// stack of their own, as the image's IDT says.
+// stack of their own, as the image's IDT says. From
+// CPL3 the processor takes RSP0: the timer does not tick there.
 func (v *vcpu) push(vector uint8, code uint32, hasCode bool) {
 	r := &v.regs
 	sp := r.RSP &^ 15
@@ -213,7 +214,7 @@ func (v *vcpu) push(vector uint8, code uint32, hasCode bool) {
 			return
 		}
 		sp = uint64(s.Addr) + uint64(v.id)*8192 + 8192
-		if vector == 1 || vector == vecBP {
+		if vector == 1 || vector == vecBP { // IST1; the others are IST2
 			sp -= 4096
 		}
 	}

@@ -163,7 +163,12 @@ FUNC gp_exception
 	pushq	%rax
 	cmpq	$-1, 8(%rsp)
 	je	9f
-1:	movq	8(%rsp), %rax
+1:	movq	$user_exit, %rax		/* a user function has returned */
+	cmpq	%rax, 24(%rsp)
+	jne	5f
+	popq	%rax
+	jmp	gp_user_exit
+5:	movq	8(%rsp), %rax
 	movq	%rax, fault_vector(%rip)
 	movq	16(%rsp), %rax
 	movq	%rax, fault_code(%rip)
@@ -201,6 +206,24 @@ FUNC gp_exception
 	addq	$16, %rsp
 	iretq
 END gp_exception
+
+/* Returns from enter_user. The processor has switched to this vCPU's IST 2,
+ * which tells which vCPU it is. */
+FUNC gp_user_exit
+	movq	%rsp, %rcx
+	leaq	ist_stacks(%rip), %rdx
+	subq	%rdx, %rcx
+	shrq	$13, %rcx
+	leaq	user_caller(%rip), %rdx
+	movq	(%rdx,%rcx,8), %rsp
+	popq	%r15
+	popq	%r14
+	popq	%r13
+	popq	%r12
+	popq	%rbp
+	popq	%rbx
+	ret
+END gp_user_exit
 
 /* Breakpoints of the guest's own. */
 FUNC gp_foreign_bp
@@ -793,6 +816,118 @@ FUNC tick_work				/* rdi + 1, over a load */
 	ret
 END tick_work
 
+/* --- user code --------------------------------------------------------------- */
+
+/* enter_user(fn, a, b, cpu): fn(a, b) at CPL 3 with interrupts on. */
+FUNC enter_user
+	pushq	%rbx
+	pushq	%rbp
+	pushq	%r12
+	pushq	%r13
+	pushq	%r14
+	pushq	%r15
+	leaq	user_caller(%rip), %rax
+	movq	%rsp, (%rax,%rcx,8)
+	leaq	user_stacks+4096-8(%rip), %rax
+	shlq	$12, %rcx
+	addq	%rcx, %rax
+	leaq	user_exit, %rcx
+	movq	%rcx, (%rax)			/* where fn returns to */
+	pushq	$0x1b
+	pushq	%rax
+	pushq	$0x202
+	pushq	$0x23
+	pushq	%rdi
+	movq	%rsi, %rdi
+	movq	%rdx, %rsi
+	iretq
+END enter_user
+
+	.section .user.text, "ax", @progbits
+/* An exception is the one way out that every host delivers. */
+FUNC user_exit
+	ud2
+END user_exit
+
+FUNC u_hot				/* rdi + 1 */
+	leaq	1(%rdi), %rax
+	ret
+END u_hot
+
+FUNC u_load				/* *rdi + rsi */
+	movq	(%rdi), %rax
+	addq	%rsi, %rax
+	ret
+END u_load
+
+FUNC u_frame				/* u_hot(u_hot(rdi)) + rsi, on a frame */
+	pushq	%rbp
+	movq	%rsp, %rbp
+	pushq	%rsi
+	call	u_hot
+	movq	%rax, %rdi
+	leaq	u_hot, %rdx
+	call	*%rdx
+	popq	%rsi
+	addq	%rsi, %rax
+	leave
+	ret
+END u_frame
+
+FUNC u_work				/* rdi rounds of u_hot and u_load: 8 * rdi */
+	pushq	%rbx
+	movq	%rdi, %rbx
+	xorl	%eax, %eax
+	testq	%rbx, %rbx
+	jz	2f
+1:	movq	%rax, %rdi
+	call	u_hot
+	movq	%rax, %rsi
+	leaq	user_seven, %rdi
+	call	u_load
+	decq	%rbx
+	jnz	1b
+2:	popq	%rbx
+	ret
+END u_work
+
+FUNC u_fault				/* *rdi, or -14 */
+1:	movq	(%rdi), %rax
+	ret
+2:	movq	$-14, %rax
+	ret
+	EXTABLE	1b, 2b
+END u_fault
+
+FUNC u_push				/* push on the stack rdi, or -14 */
+	movq	%rsp, %rdx
+	movq	%rdi, %rsp
+1:	pushq	%rdx
+	xorl	%eax, %eax
+	movq	%rdx, %rsp
+	ret
+2:	movq	%rdx, %rsp
+	movq	$-14, %rax
+	ret
+	EXTABLE	1b, 2b
+END u_push
+
+FUNC u_cli				/* -14: not allowed at CPL 3 */
+1:	cli
+	ret
+2:	movq	$-14, %rax
+	ret
+	EXTABLE	1b, 2b
+END u_cli
+
+	.section .user.data, "aw", @progbits
+	.p2align 3
+VAR user_seven, 7
+	.section .user.bss, "aw", @nobits
+	.p2align 12
+user_stacks: .skip MAXCPU * 4096
+
+	.text
 /* Two functions of one name, in two scopes. */
 	.p2align 4, 0xcc
 	.type	name_show, @function
@@ -830,6 +965,10 @@ VAR gp_exec_hi
 buffer:	.skip	64
 
 	.bss
+	.globl	user_caller
+	.type	user_caller, @object
+	.size	user_caller, MAXCPU * 8
+user_caller: .skip MAXCPU * 8
 	.p2align 12
 	.globl	ist_stacks
 	.type	ist_stacks, @object
