@@ -23,7 +23,7 @@ var allowed = map[string][]string{
 	"internal/machine": {"kvm", "guest", "probe", "probe/insn"},
 	"internal/daemon":  {"internal/machine", "internal/api", "guest", "guest/builtin", "probe", "probe/event", "probe/insn"},
 	"internal/bench":   {"internal/machine", "internal/api", "guest", "guest/builtin", "probe", "probe/insn"},
-	"internal/soak":    {"internal/api", "internal/client"},
+	"internal/soak":    {"internal/api", "internal/client", "guest", "guest/builtin", "probe/insn"},
 	"internal/cli": {"internal/api", "internal/client", "internal/machine", "internal/daemon", "internal/bench", "internal/soak",
 		"guest", "guest/builtin", "probe/insn"},
 	"internal/archtest": {},

@@ -103,7 +103,7 @@ Data goes to standard output, remarks to standard error.
 	f.BoolVar(&a.noHeaders, "no-headers", false, "leave out the heading of tables")
 	root.AddCommand(
 		a.doctorCmd(), a.attachCmd(), a.detachCmd(), a.enableCmd(), a.disableCmd(), a.listCmd(), a.traceCmd(), a.statCmd(),
-		a.symbolsCmd(), a.callCmd(), a.guestCmd(), a.armCmd(), a.disarmCmd(), a.blacklistCmd(), a.demoCmd(), a.benchCmd(), a.versionCmd(),
+		a.symbolsCmd(), a.callCmd(), a.guestCmd(), a.armCmd(), a.disarmCmd(), a.blacklistCmd(), a.demoCmd(), a.benchCmd(), a.soakCmd(), a.versionCmd(),
 	)
 	root.SetHelpCommand(&cobra.Command{Hidden: true, Use: "no-help-command"})
 	return root

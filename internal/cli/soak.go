@@ -1,0 +1,116 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/guestprobe/guestprobe/internal/soak"
+)
+
+func (a *app) soakCmd() *cobra.Command {
+	var o soak.Options
+	cmd := &cobra.Command{
+		Use:   "soak",
+		Short: "Probe at random under load, kill what can be killed, and check everything",
+		Long: `Start guestprobed processes of its own with the built-in guest and let several
+clients attach, detach, enable, disable and trace probes at random, on any
+instruction of the guest, while its self-checking workload runs. Clients are
+killed and cut off in the middle of streams, one never reads, the daemon is ended
+by SIGTERM and by SIGKILL and started again. Behind each phase everything is
+checked: no wrong result in the guest, every byte of its text restored, every hit
+and event accounted for, no probe, goroutine or descriptor left, memory flat, the
+guest still at work.
+
+The seed decides what each client does, in which order; it is printed, and
+--seed does the same again. The exit status is 0 only if everything holds;
+otherwise the logs of the daemons are kept, and said where.`,
+		Example: `  guestprobe soak --duration 10m --vcpus 8
+  guestprobe soak --seed 42 --format json > result.json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := a.wantFormat(); err != nil {
+				return err
+			}
+			if !cmd.Flags().Changed("seed") {
+				o.Seed = rand.Uint64()
+			}
+			return a.soak(cmd, o)
+		},
+	}
+	f := cmd.Flags()
+	f.DurationVar(&o.Duration, "duration", soak.DefaultDuration, "how long clients are at work; starts, stops and checks come on top")
+	f.IntSliceVar(&o.VCPUs, "vcpus", soak.DefaultVCPUs, "`sizes` of the guest, one after the other")
+	f.Uint64Var(&o.Seed, "seed", 0, "`number` that decides what clients do (default: a random one)")
+	f.IntVar(&o.Clients, "clients", soak.DefaultClients, "`number` of clients at work at a time")
+	return cmd
+}
+
+var errSoak = errors.New("the soak has found failures")
+
+func (a *app) soak(cmd *cobra.Command, o soak.Options) (err error) {
+	if o.Daemon = findDaemon(); o.Daemon == "" {
+		return fmt.Errorf("guestprobed: %w: it is neither beside guestprobe nor in PATH", exec.ErrNotFound)
+	}
+	if o.CLI, err = os.Executable(); err != nil {
+		return err
+	}
+	if o.Dir, err = os.MkdirTemp("", "gpsoak-"); err != nil {
+		return err
+	}
+	a.note("seed %d: %s on %v vCPUs, %s", o.Seed, o.Duration, o.VCPUs, plural(o.Clients, "client"))
+	o.Progress = func(line string) { a.note("%s", line) }
+	res, err := soak.Run(cmd.Context(), o)
+	if res == nil || err == nil && res.Passed {
+		os.RemoveAll(o.Dir)
+	} else {
+		a.note("the daemons' logs are in %s", o.Dir)
+	}
+	if res == nil {
+		return &usageError{err}
+	}
+	for _, f := range res.Failures() {
+		a.note("FAILED: %s", f)
+	}
+	if a.format == "json" {
+		err = errors.Join(err, a.printJSON(res))
+	} else {
+		err = errors.Join(err, a.printSoak(res))
+	}
+	if err == nil && !res.Passed {
+		return fmt.Errorf("%w; --seed %d does the same again", errSoak, res.Seed)
+	}
+	return err
+}
+
+// printSoak prints a line per phase.
+func (a *app) printSoak(res *soak.Result) error {
+	u := func(n uint64) string { return strconv.FormatUint(n, 10) }
+	row := func(name string, t soak.Tally, seconds float64, verdict string) []string {
+		ops, refused := t.Operations()
+		return []string{
+			name, fmt.Sprintf("%.1f", seconds), strconv.Itoa(ops), strconv.Itoa(refused), u(t.Attached), u(t.Hits), u(t.Missed), u(t.Events), u(t.Lost),
+			strconv.Itoa(t.Cut + t.Killed), verdict,
+		}
+	}
+	var rows [][]string
+	for _, p := range res.Phases {
+		verdict := "ok"
+		if len(p.Failures) > 0 {
+			verdict = "FAILED: " + strings.SplitN(p.Failures[0], "\n", 2)[0]
+		}
+		rows = append(rows, row(p.Name, p.Tally, p.Seconds, verdict))
+	}
+	verdict := "ok"
+	if !res.Passed {
+		verdict = "FAILED"
+	}
+	rows = append(rows, row("all", res.Total, res.Seconds, verdict))
+	return a.table([]string{"PHASE", "SECONDS", "OPS", "REFUSED", "PROBES", "HITS", "MISSED", "EVENTS", "LOST", "CUT", "RESULT"}, rows)
+}

@@ -1,0 +1,110 @@
+package soak
+
+import (
+	"fmt"
+	"math/rand/v2"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/builtin"
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// function is one function of the guest, and where its instructions begin.
+type function struct {
+	sym    guest.Symbol
+	unique bool // no other symbol has its name
+	starts []uint64
+}
+
+// sites are the places of the built-in guest.
+type sites struct {
+	img   *guest.Image
+	funcs []function
+	n     int // instruction boundaries
+}
+
+// findSites decodes every function of the kernel and of the user program, from
+// its beginning as long as there are instructions.
+func findSites() (*sites, error) {
+	img, err := guest.ParseELF(builtin.ELF())
+	if err != nil {
+		return nil, err
+	}
+	s := &sites{img: img}
+	names := map[string]int{}
+	for _, sym := range img.Symbols() {
+		names[sym.Name]++
+	}
+	for _, sym := range img.Symbols() {
+		if sym.Kind != guest.SymFunc || sym.Size == 0 {
+			continue
+		}
+		f := function{sym: sym, unique: names[sym.Name] == 1}
+		for off := uint64(0); off < sym.Size; {
+			// An address inside belongs to the innermost symbol.
+			if in, ok := img.Find(sym.Addr + guest.GVA(off)); !ok || in.Addr != sym.Addr {
+				break
+			}
+			i, err := insn.Decode(img.Code(sym.Addr+guest.GVA(off), insn.MaxLen))
+			if err != nil {
+				break
+			}
+			f.starts = append(f.starts, off)
+			off += uint64(i.Len)
+		}
+		if len(f.starts) > 0 {
+			s.funcs = append(s.funcs, f)
+			s.n += len(f.starts)
+		}
+	}
+	if len(s.funcs) == 0 {
+		return nil, fmt.Errorf("the built-in guest has no functions")
+	}
+	return s, nil
+}
+
+// place is one address, as a definition writes it.
+type place struct {
+	text  string
+	addr  guest.GVA
+	inner bool // not the beginning of an instruction
+}
+
+// pick chooses a function, and in it an instruction: short functions are as
+// likely as long ones, so that entries and tiny functions get their share. One
+// place in 30 is inside an instruction, and must be refused.
+func (s *sites) pick(r *rand.Rand) place {
+	f := &s.funcs[r.IntN(len(s.funcs))]
+	i := r.IntN(len(f.starts))
+	if r.IntN(4) == 0 {
+		i = 0
+	}
+	off := f.starts[i]
+	p := place{}
+	if r.IntN(30) == 0 && i+1 < len(f.starts) && f.starts[i+1] > off+1 {
+		off++
+		p.inner = true
+	}
+	p.addr = f.sym.Addr + guest.GVA(off)
+	switch {
+	case !f.unique || r.IntN(3) == 0:
+		p.text = p.addr.String()
+	case off == 0:
+		p.text = f.sym.Name
+	default:
+		p.text = fmt.Sprintf("%s+%#x", f.sym.Name, off)
+	}
+	return p
+}
+
+// fetches are arguments for random definitions: registers, the stack, memory
+// behind a register that often holds no address, variables, the task.
+var fetches = []string{
+	"", "", " a=%di b=%si:s32", " fl=%flags sp=%sp", " w=$stack0 v=$stack2:u16", " s=+0(%si):string", " p=+0(+8(%sp)):u8",
+	" r=@workload_rounds:u64[2]", " who=$comm", " x=+0(%ax):x64 y=-8(%bp):s64 ip=%ip:symbol",
+}
+
+// define writes a definition for a probe called name.
+func define(r *rand.Rand, name string, at place) string {
+	return "p:" + name + " " + at.text + fetches[r.IntN(len(fetches))]
+}

@@ -1,0 +1,387 @@
+package soak
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/client"
+)
+
+// Times for what comes about by itself once clients are gone.
+const (
+	settleTime   = 20 * time.Second
+	progressTime = 2 * time.Minute
+)
+
+// What a daemon may use more than it did at its first rest. Slots of places
+// that were probed once are kept for good (probe: a stale context in one must
+// stay harmless), so the heap grows with them; what clients bring must go.
+const (
+	heapSlack   = 1 << 20
+	heapPerSite = 2 << 10
+	rssSlack    = 48 << 20
+)
+
+// verifier looks at a daemon at rest: no client is at work.
+type verifier struct {
+	*arena
+	first *api.Daemon // of this daemon, before the first client
+	warm  *api.Daemon // of this daemon, behind its first phase; nil there
+	warmN int         // sites that had been probed then
+	rate  float64     // kernel rounds per second of the slowest vCPU without probes, as last seen
+}
+
+// ask makes one request over a connection of its own, which is closed behind
+// it.
+func (v *verifier) ask(f func(ctx context.Context, c *client.Client) error) error {
+	c := client.New(v.daemon.socket)
+	defer c.Close()
+	return v.try(func(ctx context.Context) error { return f(ctx, c) })
+}
+
+// atRest runs all checks in order. The guest's probes are gone behind it.
+func (v *verifier) atRest() {
+	ph := v.phase
+	ph.check("sessions", v.sessions(), "")
+	if !v.daemon.running() {
+		ph.check("daemon", fmt.Sprintf("has ended by itself: %v: %s", v.daemon.err, v.daemon.said()), "")
+		return
+	}
+	wrong, detail := v.patched()
+	ph.check("patched", wrong, detail)
+	wrong, detail = v.detachAll()
+	ph.check("detach", wrong, detail)
+	wrong, detail = v.restored()
+	ph.check("text", wrong, detail)
+	wrong, detail = v.guest()
+	ph.check("guest", wrong, detail)
+	wrong, detail = v.progress()
+	ph.check("progress", wrong, detail)
+	wrong, detail = v.consoleLines()
+	ph.check("console", wrong, detail)
+	wrong, detail = v.uses()
+	ph.check("resources", wrong, detail)
+	ph.check("log", v.quietLog(), "")
+}
+
+// sessions waits until no stream is open, and none has left a probe.
+func (v *verifier) sessions() string {
+	return eventually(settleTime, func() string {
+		var d api.Daemon
+		if err := v.ask(func(ctx context.Context, c *client.Client) (err error) {
+			d, err = c.Daemon(ctx)
+			return err
+		}); err != nil {
+			return err.Error()
+		}
+		if d.Streams > 0 || d.Session > 0 {
+			return fmt.Sprintf("%d streams are open and %d probes belong to streams, %v after the last client", d.Streams, d.Session, settleTime)
+		}
+		return ""
+	})
+}
+
+// patched checks that exactly the armed sites differ from the image, by an
+// int3 each.
+func (v *verifier) patched() (wrong, detail string) {
+	var ps []api.Probe
+	var text api.Text
+	var on bool
+	if err := v.ask(func(ctx context.Context, c *client.Client) (err error) {
+		if ps, err = c.Probes(ctx); err != nil {
+			return err
+		}
+		if on, err = c.Armed(ctx); err != nil {
+			return err
+		}
+		text, err = c.Text(ctx)
+		return err
+	}); err != nil {
+		return err.Error(), ""
+	}
+	if !on {
+		return "the global knob is off", ""
+	}
+	want := map[uint64]bool{}
+	for _, p := range ps {
+		if p.Gone || p.Armed != p.Enabled && !others(ps, p) {
+			return fmt.Sprintf("%s: enabled %v, armed %v, gone %v", p.Name, p.Enabled, p.Armed, p.Gone), ""
+		}
+		if p.Armed {
+			want[uint64(p.Addr)] = true
+		}
+	}
+	n := len(want)
+	for _, r := range text.Ranges {
+		live, err := hex.DecodeString(r.Live)
+		if err != nil {
+			return err.Error(), ""
+		}
+		for i, b := range live {
+			addr := uint64(r.Addr) + uint64(i)
+			if b != 0xcc || !want[addr] {
+				return fmt.Sprintf("at %#x (%s) there is %02x, not of an armed probe", addr, r.Symbol, b), ""
+			}
+			delete(want, addr)
+		}
+	}
+	if len(want) > 0 {
+		return fmt.Sprintf("%d armed sites have no int3, of %d", len(want), n), ""
+	}
+	return "", fmt.Sprintf("%d probes, %d armed sites", len(ps), n)
+}
+
+// others reports whether another enabled probe is on p's site: then the site
+// is armed whatever p is.
+func others(ps []api.Probe, p api.Probe) bool {
+	return slices.ContainsFunc(ps, func(o api.Probe) bool { return o.ID != p.ID && o.Addr == p.Addr && o.Enabled })
+}
+
+// detachAll detaches every probe that clients have left and closes their sums.
+func (v *verifier) detachAll() (wrong, detail string) {
+	var ps []api.Probe
+	if err := v.ask(func(ctx context.Context, c *client.Client) (err error) {
+		ps, err = c.DetachAll(ctx)
+		return err
+	}); err != nil {
+		return err.Error(), ""
+	}
+	for _, p := range ps {
+		v.account(p, func(format string, args ...any) {
+			if wrong == "" {
+				wrong = fmt.Sprintf(format, args...)
+			}
+		})
+	}
+	return wrong, fmt.Sprintf("%d probes", len(ps))
+}
+
+// restored checks that nothing is attached any more and that the guest's text
+// is its image's, byte for byte.
+func (v *verifier) restored() (wrong, detail string) {
+	err := v.ask(func(ctx context.Context, c *client.Client) error {
+		ps, err := c.Probes(ctx)
+		if err != nil {
+			return err
+		}
+		list, err := c.KernelList(ctx, "list")
+		if err != nil {
+			return err
+		}
+		if len(ps) > 0 || list != "" {
+			return fmt.Errorf("%d probes are left: %q", len(ps), list)
+		}
+		text, err := c.Text(ctx)
+		if err != nil {
+			return err
+		}
+		if !text.Identical || text.Live != text.Image {
+			return fmt.Errorf("the text differs from its image in %d places: %+v", len(text.Ranges), text.Ranges[:min(len(text.Ranges), 4)])
+		}
+		detail = fmt.Sprintf("%d bytes", text.Bytes)
+		return nil
+	})
+	if err != nil {
+		return err.Error(), ""
+	}
+	return "", detail
+}
+
+// guest checks that the guest runs and has found no wrong result.
+func (v *verifier) guest() (wrong, detail string) {
+	var g api.Guest
+	if err := v.ask(func(ctx context.Context, c *client.Client) (err error) {
+		g, err = c.Guest(ctx)
+		return err
+	}); err != nil {
+		return err.Error(), ""
+	}
+	var hits uint64
+	for _, c := range g.CPUs {
+		hits += c.Hits
+	}
+	switch {
+	case g.Crash != nil:
+		return "crashed:\n" + g.Crash.Report, ""
+	case g.State != "running":
+		return "is " + g.State, ""
+	case g.Checks != 0:
+		return fmt.Sprintf("has reported %d wrong results", g.Checks), ""
+	case len(g.CPUs) != v.cpus:
+		return fmt.Sprintf("has %d vCPUs, want %d", len(g.CPUs), v.cpus), ""
+	}
+	return "", fmt.Sprintf("running, %d traps of probes so far", hits)
+}
+
+// rounds is what the guest's workload has done, by its own variables.
+type rounds struct{ kernel, user [8]uint64 }
+
+// sample reads them at the beginning of a round.
+func (v *verifier) sample() (out rounds, err error) {
+	const def = "p:soaks/rounds workload_round k=@workload_rounds:u64[8] u=@user_rounds:u64[8] failures=@selfcheck_failures:u64"
+	err = v.ask(func(ctx context.Context, c *client.Client) error {
+		s, err := c.Events(ctx, api.StreamEvents{Probes: []api.ProbeSpec{{Def: def}}})
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		for {
+			r, err := s.Next()
+			if err != nil {
+				return err
+			}
+			if r.Type != api.RecordHit {
+				continue
+			}
+			var h struct {
+				Args []struct {
+					Value json.RawMessage `json:"value"`
+				} `json:"args"`
+			}
+			var failures uint64
+			err = json.Unmarshal(r.Data, &h)
+			if err == nil && len(h.Args) != 3 {
+				err = errors.New("not 3 arguments")
+			}
+			if err == nil {
+				err = errors.Join(json.Unmarshal(h.Args[0].Value, &out.kernel), json.Unmarshal(h.Args[1].Value, &out.user), json.Unmarshal(h.Args[2].Value, &failures))
+			}
+			switch {
+			case err != nil:
+				return fmt.Errorf("%s: %w", r.Data, err)
+			case failures != 0:
+				return fmt.Errorf("the guest has counted %d failures of its self-check", failures)
+			}
+			return nil
+		}
+	})
+	return out, err
+}
+
+// progress checks that the kernel's and the user program's workload go on on
+// every vCPU.
+func (v *verifier) progress() (wrong, detail string) {
+	before, err := v.sample()
+	if err != nil {
+		return err.Error(), ""
+	}
+	start := time.Now()
+	var now rounds
+	wrong = eventually(progressTime, func() string {
+		if now, err = v.sample(); err != nil {
+			return err.Error()
+		}
+		for i := range v.cpus {
+			if now.kernel[i] <= before.kernel[i] || now.user[i] <= before.user[i] {
+				return fmt.Sprintf("vCPU %d does no rounds: kernel %v, then %v; user %v, then %v", i, before.kernel, now.kernel, before.user, now.user)
+			}
+		}
+		return ""
+	})
+	took := time.Since(start)
+	slowest := now.kernel[0] - before.kernel[0]
+	for i := range v.cpus {
+		slowest = min(slowest, now.kernel[i]-before.kernel[i])
+	}
+	v.rate = float64(slowest) / took.Seconds()
+	return wrong, fmt.Sprintf("kernel rounds %v, user rounds %v; all vCPUs in %v", now.kernel[:v.cpus], now.user[:v.cpus], took.Round(time.Millisecond))
+}
+
+// consoleLines checks that the guest has said nothing but that it is there.
+func (v *verifier) consoleLines() (wrong, detail string) {
+	var lines []string
+	if err := v.ask(func(ctx context.Context, c *client.Client) (err error) {
+		lines, err = console(ctx, c, false)
+		return err
+	}); err != nil {
+		return err.Error(), ""
+	}
+	for i, l := range lines {
+		if i > 0 || !strings.HasPrefix(l, "guestprobe built-in guest") {
+			return fmt.Sprintf("the guest has said %q", lines[i:min(len(lines), i+5)]), ""
+		}
+	}
+	return "", fmt.Sprintf("%d lines", len(lines))
+}
+
+// console returns the lines of the guest's console, until now or with follow
+// until its end.
+func console(ctx context.Context, c *client.Client, follow bool) ([]string, error) {
+	s, err := c.Console(ctx, follow)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	var lines []string
+	for {
+		r, err := s.Next()
+		if errors.Is(err, io.EOF) {
+			return lines, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if r.Type == api.RecordConsole {
+			var l api.Console
+			if err := json.Unmarshal(r.Data, &l); err != nil {
+				return nil, err
+			}
+			lines = append(lines, l.Text)
+		}
+	}
+}
+
+// uses checks that the daemon's process uses what it used before its first
+// client: goroutines and descriptors to the last one, memory but for what it
+// keeps on purpose.
+func (v *verifier) uses() (wrong, detail string) {
+	var d api.Daemon
+	wrong = eventually(settleTime, func() string {
+		if err := v.ask(func(ctx context.Context, c *client.Client) (err error) {
+			d, err = c.Daemon(ctx)
+			return err
+		}); err != nil {
+			return err.Error()
+		}
+		if d.Goroutines > v.first.Goroutines || d.Descriptors > v.first.Descriptors {
+			return fmt.Sprintf("%d goroutines and %d descriptors, %d and %d before the first client", d.Goroutines, d.Descriptors, v.first.Goroutines, v.first.Descriptors)
+		}
+		return ""
+	})
+	v.phase.Uses = &d
+	if wrong != "" {
+		return wrong, ""
+	}
+	detail = fmt.Sprintf("%d goroutines, %d descriptors, heap %d KiB, resident %d MiB", d.Goroutines, d.Descriptors, d.HeapBytes>>10, d.RSSBytes>>20)
+	v.mu.Lock()
+	n := len(v.placed)
+	v.mu.Unlock()
+	if v.warm == nil {
+		v.warm, v.warmN = &d, n
+		return "", detail
+	}
+	if limit := v.warm.HeapBytes + heapSlack + heapPerSite*uint64(n-v.warmN); d.HeapBytes > limit {
+		wrong = fmt.Sprintf("the heap has grown from %d to %d bytes, %d new sites", v.warm.HeapBytes, d.HeapBytes, n-v.warmN)
+	}
+	if d.RSSBytes > v.warm.RSSBytes+rssSlack {
+		wrong += fmt.Sprintf("resident memory has grown from %d to %d bytes", v.warm.RSSBytes, d.RSSBytes)
+	}
+	return wrong, detail
+}
+
+// quietLog checks that the daemon has not complained.
+func (v *verifier) quietLog() string {
+	lines, err := v.daemon.complaints()
+	if err != nil {
+		return err.Error()
+	}
+	return strings.Join(lines, "\n")
+}
