@@ -182,10 +182,10 @@ func writeCorpus(t *testing.T, forms map[form]line) {
 	for k := range forms {
 		keys = append(keys, k)
 	}
-	slices.SortFunc(keys, func(a, b form) int {
-		return cmp.Compare(fmt.Sprintf("%02d %03d %03d %03d %05d %d %d %v", a.enc, a.m, a.op, a.sel, a.prefix, a.pp, a.vl, a.memory),
-			fmt.Sprintf("%02d %03d %03d %03d %05d %d %d %v", b.enc, b.m, b.op, b.sel, b.prefix, b.pp, b.vl, b.memory))
-	})
+	order := func(f form) string {
+		return fmt.Sprintf("%02d %03d %03d %03d %05d %d %d %v %v", f.enc, f.m, f.op, f.sel, f.prefix, f.pp, f.vl, f.b, f.memory)
+	}
+	slices.SortFunc(keys, func(a, b form) int { return cmp.Compare(order(a), order(b)) })
 	var out strings.Builder
 	out.WriteString("# One example of each form of instruction in the full corpus: address, bytes, text.\n" +
 		"# Written by GUESTPROBE_INSN_UPDATE=1 scripts/insn-corpus.sh; lengths and text are objdump's (binutils 2.40).\n")

@@ -115,6 +115,14 @@ func TestDecodeFields(t *testing.T) {
 	if got := i.RIPTarget(1<<32 - 1); got != 6 {
 		t.Errorf("eip-relative target: got %#x, want 6", got)
 	}
+	if i = mustDecode(t, "41ffd3"); i.RMReg() != R11 {
+		t.Errorf("call *r11: register %d", i.RMReg())
+	}
+	for code, want := range map[string]bool{"f30f1efa": true, "f30f1efb": true, "0f1efa": false, "f30f1ef9": false, "f30f1ec8": false, "90": false} {
+		if i = mustDecode(t, code); i.IsEndbr() != want {
+			t.Errorf("%s: endbr %v, want %v", code, !want, want)
+		}
+	}
 	if i = mustDecode(t, "c8341207"); i.Imm != 0x071234 {
 		t.Errorf("enter: immediate %#x", i.Imm)
 	}

@@ -20,11 +20,12 @@ type form struct {
 	sel    uint8
 	prefix Prefix
 	pp, vl uint8
+	b      bool // EVEX.b
 	memory bool
 }
 
 func formOf(i *Inst) form {
-	f := form{enc: i.Enc, m: i.Map, op: i.Opcode, prefix: i.Prefix &^ PrefixREX, pp: i.pp, vl: i.vl}
+	f := form{enc: i.Enc, m: i.Map, op: i.Opcode, prefix: i.Prefix &^ PrefixREX, pp: i.pp, vl: i.vl, b: i.evexB}
 	f.memory = i.HasModRM && i.Mod() != 3
 	if isGroup(i) {
 		f.sel = i.Reg()

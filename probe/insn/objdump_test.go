@@ -29,9 +29,9 @@ func (l *line) stray() bool {
 }
 
 // bad reports whether objdump found no instruction here, or one with an
-// impossible operand ("{bad}").
+// impossible operand: "{bad}", or "{ba" where that runs into other text.
 func (l *line) bad() bool {
-	return strings.Contains(l.text, "(bad)") || strings.Contains(l.text, "{bad}") || strings.HasPrefix(l.text, ".byte")
+	return strings.Contains(l.text, "(bad)") || strings.Contains(l.text, "{ba") || strings.HasPrefix(l.text, ".byte")
 }
 
 // objdump runs the disassembler and calls f for each instruction. f must not

@@ -72,8 +72,16 @@ func (i *Inst) fill(m *Mem) {
 // broadcastSize returns the size of the one element that EVEX.b makes the
 // instruction read.
 func (i *Inst) broadcastSize() uint16 {
-	fp16 := i.Map == Map0F3A && i.pp == ppNone || i.Map == Map6 && i.pp == ppOpSize
-	if i.Map == Map5 { // but for conversions from other sizes
+	fp16 := i.Map == Map6 && i.pp == ppOpSize
+	switch i.Map {
+	case Map0F3A:
+		if i.pp == ppNone {
+			switch i.Opcode { // vrndscaleph, vgetmantph, vreduceph, vfpclassph, vcmpph
+			case 0x08, 0x26, 0x56, 0x66, 0xc2:
+				fp16 = true
+			}
+		}
+	case Map5: // but for conversions from other sizes
 		switch {
 		case i.pp == ppNone && i.Opcode == 0x5b, i.pp == ppOpSize && (i.Opcode == 0x1d || i.Opcode == 0x5a),
 			i.pp == ppRepNE && i.Opcode == 0x7a:
