@@ -66,6 +66,10 @@ type Image struct {
 	dwarfOnce sync.Once
 	dwarfData *dwarf.Data
 	dwarfErr  error
+
+	framesOnce sync.Once
+	frames     []frameRow // ascending
+	framesErr  error
 }
 
 // LoadFile reads and parses the ELF file at path, a regular file. Files above
