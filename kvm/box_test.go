@@ -162,6 +162,20 @@ func newBoxWith(tb testing.TB, code []byte, prepare func(*VM), opts ...VCPUOptio
 	return b
 }
 
+// newBoxAt is newBox at a privilege level. User code has access to the ports
+// (IOPL 3), as it has where user code is probed.
+func newBoxAt(tb testing.TB, cpl int, code []byte, opts ...VCPUOption) *box {
+	tb.Helper()
+	b := newBox(tb, code, opts...)
+	if cpl == 3 {
+		userMode(b.v.Sregs())
+		b.v.SetSregsDirty()
+		*b.v.Regs() = Regs{RIP: boxCode, RSP: boxUser, RFLAGS: 2 | 3<<12}
+		b.v.SetRegsDirty()
+	}
+	return b
+}
+
 // fill writes page tables, descriptor tables, handlers and code.
 func (b *box) fill(code []byte) {
 	const present, write, user, large = 1, 2, 4, 0x80

@@ -43,13 +43,16 @@ func (v *VCPU) SetCPUID(entries []CPUIDEntry) error {
 	if err := gokvm.SetCPUID2(uintptr(v.fd.num()), &c); err != nil {
 		return fmt.Errorf("set cpuid: %w", err)
 	}
+	v.cpuids = len(entries)
 	return nil
 }
 
 // CPUID returns what SetCPUID set, with the bits that KVM keeps up to date
 // itself (KVM_GET_CPUID2).
 func (v *VCPU) CPUID() ([]CPUIDEntry, error) {
-	c := gokvm.CPUID{Nent: maxCPUIDEntries, Entries: make([]CPUIDEntry, maxCPUIDEntries)}
+	// Room for exactly what was set: in Linux 6.1, a call that succeeds still
+	// does not say how many entries it filled in, which later kernels do.
+	c := gokvm.CPUID{Nent: uint32(v.cpuids), Entries: make([]CPUIDEntry, v.cpuids)}
 	if err := gokvm.GetCPUID2(uintptr(v.fd.num()), &c); err != nil {
 		return nil, fmt.Errorf("get cpuid: %w", err)
 	}

@@ -21,42 +21,47 @@ func TestInjectException(t *testing.T) {
 		{vec: VectorPF, hasErr: true, code: 6, cr2: 0xffff800000001234},
 		{vec: 19},
 	} {
-		t.Run(fmt.Sprint(tt.vec), func(t *testing.T) {
-			bothWays(t, func(t *testing.T, opts ...VCPUOption) {
-				b := newBox(t, []byte{0xf4, 0xf4, 0xf4}, opts...) // hlt
-				b.want(ReasonHLT)
-				// Changed registers do not undo the exception.
-				b.v.Regs().RIP = boxCode + 2
-				b.v.SetRegsDirty()
-				if err := b.v.InjectException(tt.vec, tt.hasErr, tt.code, tt.cr2); err != nil {
-					t.Fatal(err)
-				}
-				if err := b.v.InjectException(tt.vec, false, 0, 0); !errors.Is(err, ErrEventPending) {
-					t.Errorf("second exception: %v, want %v", err, ErrEventPending)
-				}
-				b.wantOut(uint16(tt.vec))
-				sp := int(b.v.Regs().RSP)
-				if tt.hasErr {
-					if got := b.get64(sp); got != uint64(tt.code) {
-						t.Errorf("error code %#x, want %#x", got, tt.code)
+		for _, cpl := range []int{0, 3} {
+			t.Run(fmt.Sprintf("%d/cpl%d", tt.vec, cpl), func(t *testing.T) {
+				bothWays(t, func(t *testing.T, opts ...VCPUOption) {
+					b := newBoxAt(t, cpl, []byte{0xe6, 0xe9, 0xf4, 0xf4}, opts...) // out %al,$0xe9; hlt
+					b.wantOut(0xe9)
+					// Changed registers do not undo the exception.
+					b.v.Regs().RIP = boxCode + 3
+					b.v.SetRegsDirty()
+					if err := b.v.InjectException(tt.vec, tt.hasErr, tt.code, tt.cr2); err != nil {
+						t.Fatal(err)
 					}
-					sp += 8
-				}
-				if got, want := uint64(sp), uint64(boxTop-5*8); got != want {
-					t.Errorf("frame at %#x, want %#x", got, want)
-				}
-				if got, want := b.get64(sp), uint64(boxCode+2); got != want {
-					t.Errorf("interrupted at %#x, want %#x", got, want)
-				}
-				if tt.vec == VectorPF && b.v.Sregs().CR2 != tt.cr2 {
-					t.Errorf("cr2 %#x, want %#x", b.v.Sregs().CR2, tt.cr2)
-				}
-				// It is delivered once.
-				if ev, err := b.v.Events(); err != nil || ev.E.Inject != 0 {
-					t.Errorf("events after delivery: %+v, error %v", ev, err)
-				}
+					if err := b.v.InjectException(tt.vec, false, 0, 0); !errors.Is(err, ErrEventPending) {
+						t.Errorf("second exception: %v, want %v", err, ErrEventPending)
+					}
+					b.wantOut(uint16(tt.vec))
+					sp := int(b.v.Regs().RSP)
+					if tt.hasErr {
+						if got := b.get64(sp); got != uint64(tt.code) {
+							t.Errorf("error code %#x, want %#x", got, tt.code)
+						}
+						sp += 8
+					}
+					if got, want := uint64(sp), uint64(boxTop-5*8); got != want {
+						t.Errorf("frame at %#x, want %#x", got, want)
+					}
+					if got, want := b.get64(sp), uint64(boxCode+3); got != want {
+						t.Errorf("interrupted at %#x, want %#x", got, want)
+					}
+					if got := b.get64(sp + 8); int(got&3) != cpl {
+						t.Errorf("interrupted in cs %#x, want CPL %d", got, cpl)
+					}
+					if tt.vec == VectorPF && b.v.Sregs().CR2 != tt.cr2 {
+						t.Errorf("cr2 %#x, want %#x", b.v.Sregs().CR2, tt.cr2)
+					}
+					// It is delivered once.
+					if ev, err := b.v.Events(); err != nil || ev.E.Inject != 0 {
+						t.Errorf("events after delivery: %+v, error %v", ev, err)
+					}
+				})
 			})
-		})
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package kvm
 
 import (
+	"fmt"
 	"os"
 	"runtime"
 	"sync/atomic"
@@ -16,6 +17,17 @@ var spin = []byte{
 }
 
 const spinCounter = 0x30000
+
+// newSpinner makes a guest that spins at a privilege level, with interrupts on
+// and none to come. (With interrupts off Bochs would never leave it, see
+// TestInterruptWindowClosed.)
+func newSpinner(t *testing.T, cpl int) *box {
+	t.Helper()
+	b := newBoxAt(t, cpl, spin)
+	b.v.Regs().RFLAGS |= rflagsIF
+	b.v.SetRegsDirty()
+	return b
+}
 
 // whileSpinning runs f on another thread once the guest has gone round some
 // times, and returns when f has.
@@ -35,13 +47,9 @@ func (b *box) whileSpinning(f func()) (wait func()) {
 }
 
 func TestKick(t *testing.T) {
-	for _, cpl := range []string{"cpl0", "cpl3"} {
-		t.Run(cpl, func(t *testing.T) {
-			b := newBox(t, spin)
-			if cpl == "cpl3" {
-				userMode(b.v.Sregs())
-				b.v.SetSregsDirty()
-			}
+	for _, cpl := range []int{0, 3} {
+		t.Run(fmt.Sprintf("cpl%d", cpl), func(t *testing.T) {
+			b := newSpinner(t, cpl)
 			for range 20 {
 				wait := b.whileSpinning(func() {
 					if err := b.v.Kick(); err != nil {
@@ -75,7 +83,7 @@ func TestKick(t *testing.T) {
 
 // A signal without a Kick interrupts one Run, and no retry hides it.
 func TestRunSignal(t *testing.T) {
-	b := newBox(t, spin)
+	b := newSpinner(t, 0)
 	tid := unix.Gettid()
 	var back atomic.Bool
 	wait := b.whileSpinning(func() {
@@ -136,7 +144,7 @@ func TestKickLate(t *testing.T) {
 // Kicks of several threads, while the vCPU runs, is asked to complete, and is
 // closed, meet no race and no unmapped memory.
 func TestKickRace(t *testing.T) {
-	b := newBox(t, spin)
+	b := newSpinner(t, 0)
 	var stop atomic.Bool
 	done := make(chan struct{})
 	for range 2 {

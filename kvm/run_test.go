@@ -3,11 +3,14 @@ package kvm
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/guestprobe/guestprobe/internal/kvmtest"
 )
 
 // bothWays runs f with registers in the shared page and by GET and SET.
@@ -157,6 +160,48 @@ func TestRunUserMode(t *testing.T) {
 			t.Errorf("interrupted at %#x:%#x, want %#x:%#x", cs, rip, selUser, boxCode+3)
 		}
 	})
+}
+
+// Where RIP stands when an out, or an in, has ended Run: processors with VMX or
+// SVM leave it at the instruction, and KVM steps over that at the next Run if
+// RIP is still the same (fast port I/O); KVM's emulator is behind an out
+// already, and steps over an in when it has its value.
+func TestPortIORIP(t *testing.T) {
+	const at, outLen, inLen = boxCode, 2, 2
+	want := map[kvmtest.Host][2][2]uint64{ // by CPL, then out and in
+		kvmtest.HostPVM: {{outLen, 0}, {outLen, 0}},
+	}[kvmtest.ThisHost()]
+	for i, cpl := range []int{0, 3} {
+		t.Run(fmt.Sprintf("cpl%d", cpl), func(t *testing.T) {
+			b := newBoxAt(t, cpl, []byte{
+				0xe6, 0xe9, // out %al,$0xe9
+				0xe4, 0x60, // in $0x60,%al
+				0xe6, 0xea, // out %al,$0xea
+				0xf4,
+			})
+			b.wantOut(0xe9)
+			if got := b.v.Regs().RIP - at; got != want[i][0] {
+				t.Errorf("at the out, rip is %d bytes on, want %d", got, want[i][0])
+			}
+			// Registers may change at the exit, as long as RIP does not.
+			b.v.Regs().RBX = 0x77
+			b.v.SetRegsDirty()
+			b.want(ReasonIO)
+			if got := b.v.Regs().RIP - at - outLen; !b.e.IO.In || got != want[i][1] {
+				t.Errorf("%v: at the in, rip is %d bytes on, want %d", &b.e, got, want[i][1])
+			}
+			b.e.IO.Data[0] = 0x55
+			if e := b.wantOut(0xea); e.IO.Data[0] != 0x55 || b.v.Regs().RBX != 0x77 {
+				t.Errorf("guest read %#x, rbx %#x; want 0x55 and 0x77", e.IO.Data[0], b.v.Regs().RBX)
+			}
+			// Moved RIP is where the guest goes on, whatever the exit was.
+			b.v.Regs().RIP = at + outLen
+			b.v.SetRegsDirty()
+			if e := b.want(ReasonIO); !e.IO.In {
+				t.Errorf("%v; want the in again", e)
+			}
+		})
+	}
 }
 
 // At an out, KVM may or may not have stepped over the instruction already;

@@ -27,6 +27,7 @@ type VCPU struct {
 	sregs *Sregs
 
 	xsaveSize int // bytes of the XSAVE buffer
+	cpuids    int // number of leaves that SetCPUID set
 
 	tid    atomic.Int32 // of the owner, 0 before Bind
 	kicked atomic.Bool  // between Kick and ClearKick

@@ -11,8 +11,8 @@ root=$("$here/kernel.sh")
 kernel=$(echo "$root"/boot/vmlinuz-*)
 mods=$(echo "$root"/lib/modules/*/kernel)
 case $host in
-vmx) modules=(virt/lib/irqbypass.ko arch/x86/kvm/kvm.ko arch/x86/kvm/kvm-intel.ko) ;;
-svm) modules=(virt/lib/irqbypass.ko arch/x86/kvm/kvm.ko arch/x86/kvm/kvm-amd.ko) ;;
+vmx) emulator=bochs modules=(virt/lib/irqbypass.ko arch/x86/kvm/kvm.ko arch/x86/kvm/kvm-intel.ko) ;;
+svm) emulator=qemu modules=(virt/lib/irqbypass.ko arch/x86/kvm/kvm.ko arch/x86/kvm/kvm-amd.ko) ;;
 esac
 
 tree=$(mktemp -d)
@@ -24,6 +24,7 @@ for m in "${modules[@]}"; do
 	cp "$mods/$m" "$tree/lib/"
 	basename "$m" >>"$tree/modules"
 done
+echo "$emulator" >"$tree/emulator"
 cp "$here/init.sh" "$tree/init"
 chmod 755 "$tree/init"
 cp -r "$payload"/. "$tree/t/"
@@ -39,7 +40,7 @@ cp "$out/kernel" "$out/initrd" "$iso/boot/"
 cat >"$iso/boot/grub/grub.cfg" <<-EOF
 	set timeout=0
 	menuentry host {
-	  linux /boot/kernel console=ttyS0 mitigations=off nokaslr tsc=reliable lpj=1000000 random.trust_cpu=on panic=-1 quiet
+	  linux /boot/kernel console=ttyS0,115200 mitigations=off nokaslr tsc=reliable lpj=1000000 random.trust_cpu=on panic=-1 quiet
 	  initrd /boot/initrd
 	}
 EOF

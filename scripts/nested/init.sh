@@ -3,7 +3,7 @@
 # one line "GP-END rc=N" and stops the machine. Every line of /plan is
 #   NAME SECONDS COMMAND...
 /bin/busybox --install -s /bin
-export PATH=/bin HOME=/tmp TMPDIR=/tmp GUESTPROBE_REQUIRE_KVM=1 GUESTPROBE_NESTED=1
+export PATH=/bin HOME=/tmp TMPDIR=/tmp GUESTPROBE_REQUIRE_KVM=1 GUESTPROBE_NESTED=$(cat /emulator)
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
@@ -22,8 +22,8 @@ while read -r name limit cmd; do
 	echo "GP-DONE $name rc=$r from=$start to=$(cut -d' ' -f1 /proc/uptime)"
 done </plan
 echo "GP-END rc=$rc"
-sync
-sleep 1
+# stty waits until the serial port has sent all of it.
+stty -F /dev/ttyS0 sane
 # Bochs ends when these bytes arrive at port 0x8900; QEMU when the machine resets.
 i=0
 for c in S h u t d o w n; do printf $c | dd of=/dev/port bs=1 seek=35072 count=1 2>/dev/null; done

@@ -34,10 +34,10 @@ vmx)
 	cmd=(env TERM=xterm script -qefc "bochs -q -f '$out/bochsrc' -rc '$out/bochs.dbg'" /dev/null)
 	;;
 svm)
-	cmd=(qemu-system-x86_64 -accel tcg,thread=multi -cpu "max,+svm,+npt,+nrip-save" -smp 2 -m 1536
+	cmd=(qemu-system-x86_64 -accel tcg,thread=single -cpu "max,+svm,+npt,+nrip-save" -smp 2 -m 1536
 		-nodefaults -no-user-config -display none -no-reboot -serial "file:$log"
 		-kernel "$out/kernel" -initrd "$out/initrd"
-		-append "console=ttyS0 mitigations=off nokaslr random.trust_cpu=on panic=-1 quiet")
+		-append "console=ttyS0,115200 mitigations=off nokaslr random.trust_cpu=on panic=-1 quiet")
 	;;
 *) echo "usage: $0 vmx|svm OUT SECONDS" >&2; exit 2 ;;
 esac
