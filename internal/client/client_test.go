@@ -177,7 +177,8 @@ func TestStream(t *testing.T) {
 		{"whole", `{"type":"start","data":{}}` + "\n" + `{"type":"later"}` + "\n" + `{"type":"end","data":{"reason":"exit"}}` + "\n",
 			[]api.RecordType{"start", "later", "end"}, io.EOF},
 		{"cut off", `{"type":"start"}` + "\n", []api.RecordType{"start"}, ErrCutOff},
-		{"cut in a record", `{"type":"start"}` + "\n" + `{"ty`, []api.RecordType{"start"}, ErrProtocol},
+		{"cut in a record", `{"type":"start"}` + "\n" + `{"ty`, []api.RecordType{"start"}, ErrCutOff},
+		{"cut before the newline", `{"type":"start"}`, nil, ErrCutOff},
 		{"nothing", "", nil, ErrCutOff},
 		{"no json", "x\n", nil, ErrProtocol},
 		{"long line", `{"type":"start","data":"` + strings.Repeat("x", 2<<20) + `"}` + "\n", []api.RecordType{"start"}, ErrCutOff},
@@ -207,9 +208,11 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// TestStreamObeysItsContext waits in Next when the caller gives up.
+// TestStreamObeysItsContext waits in Next, in the middle of a record, when the
+// caller gives up.
 func TestStreamObeysItsContext(t *testing.T) {
 	c, ctx := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprint(w, `{"type":"hi`)
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 	})

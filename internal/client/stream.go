@@ -24,7 +24,8 @@ const maxLine = 256 << 20
 // Stream is a sequence of records. It belongs to one goroutine.
 type Stream struct {
 	body  io.ReadCloser
-	lines *bufio.Scanner
+	lines *bufio.Reader
+	long  []byte // a line that is longer than the reader's buffer
 	ctx   context.Context
 	ended bool
 }
@@ -51,9 +52,7 @@ func (c *Client) stream(ctx context.Context, method, path string, query url.Valu
 	if err != nil {
 		return nil, err
 	}
-	s := &Stream{body: resp.Body, lines: bufio.NewScanner(resp.Body), ctx: ctx}
-	s.lines.Buffer(make([]byte, 0, 64<<10), maxLine)
-	return s, nil
+	return &Stream{body: resp.Body, lines: bufio.NewReaderSize(resp.Body, 64<<10), ctx: ctx}, nil
 }
 
 // Next returns the next record, of whatever type. After the end record it
@@ -64,22 +63,41 @@ func (s *Stream) Next() (api.Record, error) {
 	if s.ended {
 		return r, io.EOF
 	}
-	if !s.lines.Scan() {
-		err := s.lines.Err()
-		switch {
-		case s.ctx.Err() != nil:
-			return r, context.Cause(s.ctx)
-		case err == nil:
-			return r, ErrCutOff
-		default:
-			return r, fmt.Errorf("%w: %w", ErrCutOff, err)
-		}
+	line, err := s.line()
+	switch {
+	case err == nil:
+	case s.ctx.Err() != nil:
+		return r, context.Cause(s.ctx)
+	case errors.Is(err, io.EOF):
+		return r, ErrCutOff
+	default:
+		return r, fmt.Errorf("%w: %w", ErrCutOff, err)
 	}
-	if err := json.Unmarshal(s.lines.Bytes(), &r); err != nil {
+	if err := json.Unmarshal(line, &r); err != nil {
 		return r, fmt.Errorf("%w: record: %w", ErrProtocol, err)
 	}
 	s.ended = r.Type == api.RecordEnd
 	return r, nil
+}
+
+// line returns the next whole line, valid until the next call. What comes
+// before an end without a newline is not a line: it was cut off.
+func (s *Stream) line() ([]byte, error) {
+	s.long = s.long[:0]
+	for {
+		part, err := s.lines.ReadSlice('\n')
+		switch {
+		case err == nil && len(s.long) == 0:
+			return part, nil
+		case err == nil:
+			return append(s.long, part...), nil
+		case !errors.Is(err, bufio.ErrBufferFull):
+			return nil, err
+		case len(s.long) > maxLine:
+			return nil, fmt.Errorf("a record of more than %d bytes", maxLine)
+		}
+		s.long = append(s.long, part...)
+	}
 }
 
 // Close ends the stream; probes attached with it come out.
