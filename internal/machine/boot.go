@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"time"
@@ -76,6 +77,10 @@ func (m *Machine) build(b *guest.BootState) (err error) {
 	if err := m.mapSlots(vm); err != nil {
 		return err
 	}
+	idt, err := m.earlyIDT()
+	if err != nil {
+		return err
+	}
 	for i, v := range m.vcpus {
 		k, err := vm.CreateVCPU(i)
 		if err != nil {
@@ -86,7 +91,7 @@ func (m *Machine) build(b *guest.BootState) (err error) {
 		m.mu.Unlock()
 		v.trap, v.midIO, v.window, v.asleep, v.stopper, v.call = arrival{}, false, false, false, false, nil
 		v.tick.Store(false)
-		if err := setUp(k, i, m.cpuid, b); err != nil {
+		if err := setUp(k, i, m.cpuid, b, idt); err != nil {
 			return fmt.Errorf("vcpu %d: %w", i, err)
 		}
 		// A host that can't tell leaves 0; only TSCKHz cares.
@@ -120,7 +125,7 @@ func (m *Machine) demolish() error {
 }
 
 // setUp gives a new vCPU the state that a guest starts in.
-func setUp(k *kvm.VCPU, id int, cpuid []kvm.CPUIDEntry, b *guest.BootState) error {
+func setUp(k *kvm.VCPU, id int, cpuid []kvm.CPUIDEntry, b *guest.BootState, idt kvm.Descriptor) error {
 	if err := k.SetCPUID(vcpuCPUID(cpuid, uint32(id))); err != nil {
 		return err
 	}
@@ -133,7 +138,7 @@ func setUp(k *kvm.VCPU, id int, cpuid []kvm.CPUIDEntry, b *guest.BootState) erro
 		*d = dataSegment(guest.SelKernelData)
 	}
 	s.GDT.Base, s.GDT.Limit = uint64(b.GDT), b.GDTLimit
-	s.IDT.Base, s.IDT.Limit = 0, 0 // an exception before the guest has its own is a triple fault
+	s.IDT = idt
 	s.CR0, s.CR3, s.CR4, s.EFER = bootCR0, uint64(b.Root), bootCR4, bootEFER
 	if b.NX {
 		s.EFER |= eferNXE
@@ -146,6 +151,40 @@ func setUp(k *kvm.VCPU, id int, cpuid []kvm.CPUIDEntry, b *guest.BootState) erro
 		return err
 	}
 	return k.SetGuestDebug(kvm.GuestDebug{Control: guestDebug})
+}
+
+// earlyIDT returns the descriptor table that vCPUs start with, until the guest
+// loads its own. It has no entry, so that an exception is a triple fault; but
+// where this host delivers the int3 of kernel code to the guest's vector 3, it
+// has that vector, with a stub that hands the trap over. Probes on what runs
+// early would crash the guest otherwise.
+func (m *Machine) earlyIDT() (kvm.Descriptor, error) {
+	if m.host.Traps.CPL0.Int3 != DeliveryVector {
+		return kvm.Descriptor{}, nil
+	}
+	const entries = 4
+	at, err := m.AllocExec(m.image.Load().Entry, 16*entries+len(stub3))
+	if err != nil {
+		return kvm.Descriptor{}, err
+	}
+	stub := at + 16*entries
+	table := make([]byte, 16*entries, 16*entries+len(stub3))
+	putGate(table[16*kvm.VectorBP:], stub, 0)
+	if err := m.WriteExec(at, append(table, stub3...)); err != nil {
+		return kvm.Descriptor{}, err
+	}
+	return kvm.Descriptor{Base: uint64(at), Limit: 16*entries - 1}, nil
+}
+
+// stub3 is the vector 3 stub of the trap ABI: out %al, $0xf3; iretq.
+var stub3 = []byte{0xe6, guest.PortBreakpoint, 0x48, 0xcf}
+
+// putGate writes an interrupt gate to the kernel's code segment, DPL 3, with
+// its stack from the IST if that is not 0 (SDM Vol. 3, 6.14.1).
+func putGate(b []byte, to guest.GVA, ist uint64) {
+	a := uint64(to)
+	binary.LittleEndian.PutUint64(b, a&0xffff|guest.SelKernelCode<<16|ist<<32|0xee<<40|a>>16&0xffff<<48)
+	binary.LittleEndian.PutUint64(b[8:], a>>32)
 }
 
 // guestDebug is how vCPUs are debugged at all times: int3 becomes an exit

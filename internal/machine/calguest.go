@@ -107,12 +107,10 @@ func calibrationMemory(mem []byte) {
 		case 3:
 			stub = calStub3
 		}
-		// Interrupt gate, present, DPL 3, IST1 (SDM Vol. 3, 6.14.1).
-		put(calIDT+16*vector, stub&0xffff|guest.SelKernelCode<<16|0x1<<32|0xee<<40|stub>>16<<48)
-		put(calIDT+16*vector+8, stub>>32)
+		putGate(mem[calIDT+16*vector:], guest.GVA(stub), 1)
 	}
 
-	copy(mem[calStub3:], []byte{0xe6, guest.PortBreakpoint, 0x48, 0xcf}) // out; iretq
+	copy(mem[calStub3:], stub3)
 	copy(mem[calStub1:], []byte{0xe6, guest.PortDebug, 0x48, 0xcf})
 	copy(mem[calStubX:], []byte{0xe6, guest.PortFault, 0xeb, 0xfe}) // out; jmp .
 }

@@ -3,8 +3,8 @@ package machine
 import (
 	"context"
 	"errors"
+	"runtime"
 	"testing"
-	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe"
@@ -23,7 +23,7 @@ func callee(t *testing.T) *guest.Image {
 		[]byte{0x4c, 0x01, 0xc8},       // add %r9, %rax
 		[]byte{0xc3})
 	forever := uint64(len(code))
-	code = asm(code, spin)
+	code = asm(code, spin, stub3)
 	return tinyGuest(t, code, []byte{0xc3}, tinySym{"sum", tinyText + sum, forever - sum}, tinySym{"forever", tinyText + forever, 2})
 }
 
@@ -85,15 +85,30 @@ func TestCallTimeout(t *testing.T) {
 	if err := m.Resume(); err != nil {
 		t.Fatal(err)
 	}
-	short := func() context.Context {
-		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
-		t.Cleanup(cancel)
+	v := m.vcpus[0]
+	// until cancels once the condition, which it asks with m.mu held, is true.
+	until := func(cond func() bool) context.Context {
+		ctx, cancel := context.WithCancelCause(context.Background())
+		go func() {
+			for {
+				m.mu.Lock()
+				ok := cond()
+				m.mu.Unlock()
+				if ok {
+					cancel(context.DeadlineExceeded)
+					return
+				}
+				runtime.Gosched()
+			}
+		}()
 		return ctx
 	}
-	if _, err := m.Call(short(), address(t, m, "forever")); !errors.Is(err, ErrCallRunning) {
+	started := func() bool { return !v.resting && v.call != nil }
+	if _, err := m.Call(until(started), address(t, m, "forever")); !errors.Is(err, ErrCallRunning) {
 		t.Errorf("call of a function that does not return: %v", err)
 	}
-	if _, err := m.Call(short(), address(t, m, "sum")); !errors.Is(err, ErrNoSafePoint) {
+	waits := func() bool { return len(m.calls.waiting) > 0 }
+	if _, err := m.Call(until(waits), address(t, m, "sum")); !errors.Is(err, ErrNoSafePoint) {
 		t.Errorf("call while the only vCPU is busy: %v", err)
 	}
 	// The withdrawn call is not run later, and the machine still answers.

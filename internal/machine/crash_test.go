@@ -24,7 +24,7 @@ func TestBuiltinCrashes(t *testing.T) {
 		{how: "exit", phase: PhaseExited, exit: 3},
 	} {
 		t.Run(tc.how, func(t *testing.T) {
-			m := newMachine(t, Config{Image: builtinImage(t), VCPUs: 2, Cmdline: "crash=" + tc.how})
+			m := newMachine(t, Config{Image: builtinImage(t), VCPUs: 1, Cmdline: "crash=" + tc.how})
 			s := run(t, m)
 			if s.Phase != tc.phase || s.ExitCode != tc.exit {
 				t.Errorf("phase %s, exit code %d; want %s, %d", s.Phase, s.ExitCode, tc.phase, tc.exit)

@@ -218,7 +218,7 @@ func (m *Machine) ways(user bool) probe.Ways {
 func (m *Machine) forwards() bool {
 	img := m.image.Load()
 	for _, r := range img.Text(false) {
-		if bytes.Contains(img.Code(r.Start, int(r.End-r.Start)), []byte{0xe6, guest.PortBreakpoint, 0x48, 0xcf}) {
+		if bytes.Contains(img.Code(r.Start, int(r.End-r.Start)), stub3) {
 			return true
 		}
 	}

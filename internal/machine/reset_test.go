@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -86,7 +87,11 @@ func TestResetOfABusyWorkload(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 10 * (i + 1) {
-			<-hit
+			select {
+			case <-hit:
+			case <-time.After(waitBound):
+				t.Fatalf("no hit: %+v", m.State())
+			}
 		}
 		if err := m.Reset(context.Background(), nil); err != nil {
 			t.Fatal(err)

@@ -42,7 +42,13 @@ func (v *vcpu) resume() {
 	case viaExit:
 		v.kvm.SetRegsDirty()
 	case viaStub:
-		if !v.writeFrame() {
+		// Back to kernel code there is nothing that iretq does and the host
+		// cannot: that saves an instruction, and it does not matter whether the
+		// frame has survived what the host wrote to the interrupted stack, where
+		// it stands if the guest's vector has no stack of its own.
+		if v.trap.state.CPL == 0 {
+			v.leaveStub()
+		} else if !v.writeFrame() {
 			v.frameGone()
 		}
 	case viaFault:
