@@ -203,3 +203,23 @@ func TestResetKeepsProbes(t *testing.T) {
 		t.Errorf("reset: %+v, %v", g, err)
 	}
 }
+
+// TestProbesOfAStoppingDaemon: between the detaching of all probes and the end
+// of the last request, a client must not be told that its probe never was.
+func TestProbesOfAStoppingDaemon(t *testing.T) {
+	h := serveFake(t, nil)
+	name := h.attach("p:mine vfs_read")[0].Name
+	if err := h.s.probes.close(); err != nil {
+		t.Fatal(err)
+	}
+	_, get := h.c.Probe(h.ctx, name)
+	_, set := h.c.SetEnabled(h.ctx, name, false)
+	_, detach := h.c.Detach(h.ctx, name)
+	_, attach := h.c.Attach(h.ctx, api.ProbeSpec{Def: "p:other vfs_read"})
+	_, stream := h.c.Events(h.ctx, api.StreamEvents{Names: []string{name}})
+	for what, err := range map[string]error{"get": get, "disable": set, "detach": detach, "attach": attach, "stream": stream} {
+		if !errors.Is(err, api.ErrClosing) {
+			t.Errorf("%s while the daemon stops: %v, want %v", what, err, api.ErrClosing)
+		}
+	}
+}

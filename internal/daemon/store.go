@@ -185,8 +185,13 @@ func nameTaken(def *event.Def) error {
 func defText(spec api.ProbeSpec) string { return strings.Join(strings.Fields(spec.Def), " ") }
 
 // find returns the probe that a client calls name: by number, by group/event,
-// or by event where only one group has it. Callers hold mu.
+// or by event where only one group has it. Once the daemon stops nothing is
+// found, and the answer is that, not that there never was such a probe. Callers
+// hold mu.
 func (st *store) find(name string) (*attached, error) {
+	if st.closed {
+		return nil, errClosing
+	}
 	if id, err := strconv.ParseUint(name, 10, 64); err == nil {
 		if a := st.byID[id]; a != nil {
 			return a, nil

@@ -275,7 +275,9 @@ func (w *worker) cliTraceEnd(r *rand.Rand, sig syscall.Signal) {
 			}
 		}
 		p.err = errOut.String()
-		if p.status != statusOK {
+		// Interrupted before its stream was open: nothing was traced.
+		early := sig == syscall.SIGINT && p.status == statusFailed && strings.Contains(p.err, "interrupt signal received")
+		if p.status != statusOK && !early {
 			w.done(args, p, codes...)
 		}
 		return err

@@ -144,7 +144,11 @@ func (w *worker) detach(name string) (p api.Probe, ok bool) {
 		p, err = w.c.Detach(ctx, name)
 		return err
 	})
-	if !w.ok(err) {
+	var codes []api.Code
+	if w.is(guestEnds) {
+		codes = append(codes, api.CodeProbeNotFound) // it went with its stream
+	}
+	if !w.ok(err, codes...) {
 		return p, false
 	}
 	w.account(p, w.fail)

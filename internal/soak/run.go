@@ -304,7 +304,9 @@ func (v *verifier) next(a *arena) {
 // results lets the guest do a number of rounds to its end, once alone and once
 // with clients at work, and compares what it has computed.
 func (s *soak) results(ctx context.Context, vcpus int, rate float64, name func(string) string) error {
-	n := min(max(int(rate*s.share(resultsShare).Seconds()/4), 2), 5000)
+	// As many rounds as take all the time without probes: with probes they take
+	// longer, so the guest does not end before the clients have had their time.
+	n := min(max(int(rate*s.share(resultsShare).Seconds()), 2), 20_000)
 	cmdline := fmt.Sprintf("rounds=%d quiet", n)
 	ph := s.begin(name(fmt.Sprintf("the results of %d rounds", n)), vcpus, 4, cmdline)
 	var lines [2][]string

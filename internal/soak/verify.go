@@ -19,6 +19,7 @@ import (
 const (
 	settleTime   = 20 * time.Second
 	progressTime = 2 * time.Minute
+	rateTime     = 300 * time.Millisecond // for the rate of rounds to mean something
 )
 
 // What a daemon may use more than it did at its first rest. Slots of places
@@ -274,6 +275,7 @@ func (v *verifier) progress() (wrong, detail string) {
 		return err.Error(), ""
 	}
 	start := time.Now()
+	time.Sleep(rateTime) // only the rate needs it
 	var now rounds
 	wrong = eventually(progressTime, func() string {
 		if now, err = v.sample(); err != nil {
