@@ -1,0 +1,392 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// Registers of compiled code. The five argument registers and R0 are where the
+// System V ABI and the CPU's multiplication have theirs; R12 points to the run
+// block; R9, R10 and R11 are for single operations.
+var x86 = [numRegs]reg64{
+	R0: insn.RAX, R1: insn.RDI, R2: insn.RSI, R3: insn.RDX, R4: insn.RCX, R5: insn.R8,
+	R6: insn.RBX, R7: insn.R13, R8: insn.R14, R9: insn.R15, R10: insn.RBP,
+}
+
+const (
+	blk  = insn.R12
+	tmp9 = insn.R9
+	tmpA = insn.R10
+	tmpB = insn.R11
+)
+
+// Info describes compiled code.
+type Info struct {
+	// Fixups are the instructions that read guest memory. When one of them
+	// faults (#PF, #GP), the fault is not the guest's: the vCPU goes on at
+	// Resume with nothing else changed.
+	Fixups []Fixup
+	// MachineStack is how many bytes of the interrupted code's stack the code
+	// uses at most, return address included.
+	MachineStack int
+	// ContextReads has bit n set when the 8 bytes at 8n of the context may be
+	// read: the detour must save only these. All bits are set when an access
+	// could not be told in advance.
+	ContextReads uint32
+	// Slots is the offset of the code of each instruction slot, for messages.
+	Slots []int
+}
+
+// Fixup pairs an instruction with where it is resumed when it faults. Both are
+// offsets in the code.
+type Fixup struct{ Fault, Resume int }
+
+// HostOnlyError says why a program cannot be compiled and runs on the host.
+type HostOnlyError struct {
+	Index  int    // slot of the instruction
+	Helper Helper // that it calls
+	Why    string
+}
+
+// Error names the instruction, the helper and the reason.
+func (e *HostOnlyError) Error() string {
+	return fmt.Sprintf("compile program: instruction %d calls %v, which runs on the host: %s", e.Index, e.Helper, e.Why)
+}
+
+// ErrMapNotShared is the cause when a map is in memory that the guest does not see.
+var ErrMapNotShared = errors.New("map is not in memory that the guest sees")
+
+// Where says where a program can run under a layout, and if that is OnHost why.
+func Where(p *Program, l Layout) (Place, error) {
+	if _, _, err := Compile(p, l); err != nil {
+		return OnHost, err
+	}
+	return InGuest, nil
+}
+
+// Compile translates a program to x86-64 machine code for any address. The code
+// is a function:
+//
+//	RDI  address of the context, aligned to 8
+//	RSI  address of the run block of this program and vCPU (InitBlock)
+//	RDX  length of the context, for a raw program only
+//	RAX  result: R0, or 0 when the run failed or the block was busy
+//
+// It keeps every register but RAX and the arithmetic flags, uses only general
+// registers and instructions of the original x86-64, and runs at any
+// privilege. It expects the direction flag clear, and does not keep the red
+// zone: its caller moves the stack pointer past it. Every load and store is
+// bounded by the block's segment table or known to be in bounds; loops end when
+// the budget is used up. After a fault the block says what and where.
+//
+// Errors are *HostOnlyError, and ErrMapNotShared.
+func Compile(p *Program, l Layout) ([]byte, *Info, error) {
+	for _, m := range p.maps {
+		if m.area.Addr == 0 {
+			return nil, nil, fmt.Errorf("compile program: map %q: %w", m.spec.Name, ErrMapNotShared)
+		}
+	}
+	c := &compiler{p: p, layout: l, info: new(Info), routines: map[string]label{}}
+	c.known, c.escapes = infer(p)
+	for _, o := range p.ops {
+		if o.code == opCall && Helper(o.imm) == HelperRingReserve {
+			c.reserves = true
+		}
+		c.budget = c.budget || o.cost != 0
+	}
+	return c.compile()
+}
+
+type compiler struct {
+	asm
+	p        *Program
+	layout   Layout
+	known    []values
+	info     *Info
+	pcs      []label // of each slot
+	fail     label   // fault address in R11, code and slot noted
+	leave    label   // end of the run, result in RAX
+	stubs    []stub
+	routines map[string]label // shared code, by name
+	pending  []func()         // that emit routines
+	reserves bool             // the program reserves ring records
+	budget   bool             // it can loop
+	escapes  bool             // the context's address may be anywhere
+	fixups   []struct {
+		at     int
+		resume label
+	}
+}
+
+// stub is out-of-line code that reports a fault.
+type stub struct {
+	label label
+	code  FaultCode
+	pc    int
+	base  reg64 // the address at fault is base + off; noReg: none
+	off   int32
+}
+
+func (c *compiler) compile() ([]byte, *Info, error) {
+	c.fail, c.leave = c.newLabel(), c.newLabel()
+	for range c.p.ops {
+		c.pcs = append(c.pcs, c.newLabel())
+	}
+	c.writes(blk)
+	c.info.Slots = make([]int, len(c.p.ops))
+	for pc := 0; pc < len(c.p.ops); pc++ {
+		c.place(c.pcs[pc])
+		c.info.Slots[pc] = len(c.b)
+		if c.known[pc][R10].kind == unvisited {
+			continue // no path comes here
+		}
+		c.uses(&c.p.ops[pc])
+		if err := c.op(pc, &c.p.ops[pc]); err != nil {
+			return nil, nil, err
+		}
+	}
+	c.tail()
+	body := c.asm
+	c.asm = asm{used: body.used}
+	c.head()
+	head := len(c.b)
+	body.link()
+	c.b = append(c.b, body.b...)
+	for i := range c.info.Slots {
+		c.info.Slots[i] += head
+	}
+	for _, f := range c.fixups {
+		c.info.Fixups = append(c.info.Fixups, Fixup{Fault: head + f.at, Resume: head + body.labels[f.resume]})
+	}
+	c.info.MachineStack = 8*(len(c.saved())+1) + (MaxFrames-1)*5*8 + 6*8
+	return c.b, c.info, nil
+}
+
+// saved returns the registers that the code must keep and does use.
+func (c *compiler) saved() []reg64 {
+	var out []reg64
+	for r := insn.RCX; r <= insn.R15; r++ {
+		if c.used>>r&1 != 0 && r != insn.RSP {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// head is what stands before the program. The epilogue, in tail, is its
+// mirror image; both know all registers in use because the head is made last.
+func (c *compiler) head() {
+	for _, r := range c.saved() {
+		c.push(r)
+	}
+	c.mov(true, blk, insn.RSI)
+	free := c.newLabel()
+	if c.layout.Shared {
+		c.emit(0xf0)
+	}
+	c.memOp(false, []byte{0x0f, 0xba}, 5, at(blk, blkBusy), false) // bts $0: one instruction, so nothing comes between
+	c.emit(0)
+	c.jcc(condAE, free)
+	c.emit(0xf0)
+	c.mi(true, aluAdd, at(blk, blkMissed), 1)
+	c.movImm(insn.RAX, 0)
+	for s := c.saved(); len(s) > 0; s = s[:len(s)-1] {
+		c.pop(s[len(s)-1])
+	}
+	c.ret()
+	c.place(free)
+	c.mi(true, aluAdd, at(blk, blkRuns), 1)
+	c.store(8, at(blk, blkRSP), insn.RSP)
+	c.storeImm(4, at(blk, blkFault), 0)
+	if c.budget {
+		c.movImm(insn.RAX, uint64(c.p.budget))
+		c.store(8, at(blk, blkBudget), insn.RAX)
+	}
+	c.store(8, seg(segContext, segBase), insn.RDI)
+	if !c.p.kind.hasRegs() {
+		c.rawContext()
+	}
+	init := [numRegs]uint64{R1: segPointer(segContext, 0, 0), R10: segPointer(segStack, 0, StackSize)}
+	for r, v := range init {
+		raw := !c.p.kind.hasRegs()
+		switch x := x86[r]; {
+		case Reg(r) != R0 && c.used>>x&1 == 0:
+		case raw && Reg(r) == R2:
+			c.mov(true, insn.RSI, insn.RDX)
+		default:
+			c.movImm(x, v)
+		}
+	}
+	c.link()
+}
+
+// rawContext sets the limits of a context of RDX bytes.
+func (c *compiler) rawContext() {
+	c.mov(true, insn.RAX, insn.RDX)
+	fits := c.newLabel()
+	c.ri(true, aluCmp, insn.RAX, offMask)
+	c.jcc(condBE, fits)
+	c.movImm(insn.RAX, offMask)
+	c.place(fits)
+	c.limits(at(blk, blkSegs+segContext*segSize), insn.RAX)
+}
+
+// limits fills in the limits of a segment entry whose elements have r bytes.
+// It changes r.
+func (c *compiler) limits(e operand, r reg64) {
+	c.store(4, e.plus(segLoadLen), r)
+	c.store(4, e.plus(segStorLen), r)
+	less := int32(0)
+	for k := int32(0); k < 4; k++ {
+		c.ri(false, aluSub, r, 1<<k-less)
+		less = 1 << k
+		c.store(4, e.plus(segLoad+4*k), r)
+		c.store(4, e.plus(segStore+4*k), r)
+	}
+}
+
+// seg is a field of a segment entry of the block.
+func seg(i, field int32) operand { return at(blk, blkSegs+i*segSize+field) }
+
+// tail is what stands behind the program: fault stubs, the ways out, and the
+// routines that were asked for.
+func (c *compiler) tail() {
+	if c.reserves {
+		c.publishRoutine(recDiscarded)
+	}
+	for len(c.pending) > 0 {
+		f := c.pending[0]
+		c.pending = c.pending[1:]
+		f()
+	}
+	for _, s := range c.stubs {
+		c.place(s.label)
+		if s.base == noReg {
+			c.movImm(tmpB, 0)
+		} else {
+			c.lea(true, tmpB, at(s.base, s.off))
+		}
+		c.storeImm(4, at(blk, blkFault), int32(s.code))
+		c.storeImm(4, at(blk, blkPC), int32(s.pc))
+		c.jmp(c.fail)
+	}
+	c.place(c.fail)
+	c.store(8, at(blk, blkAddr), tmpB)
+	c.mi(true, aluAdd, at(blk, blkFailed), 1)
+	c.memOp(true, []byte{0x8b}, insn.RSP, at(blk, blkRSP), false)
+	c.movImm(insn.RAX, 0)
+	c.place(c.leave)
+	if c.reserves {
+		c.dropRecords()
+	}
+	c.storeImm(4, at(blk, blkBusy), 0)
+	saved := c.saved()
+	for i := len(saved) - 1; i >= 0; i-- {
+		c.pop(saved[i])
+	}
+	c.ret()
+}
+
+// fault returns a label that ends the run at slot pc; the address at fault is
+// base + off.
+func (c *compiler) fault(code FaultCode, pc int, base reg64, off int32) label {
+	s := stub{label: c.newLabel(), code: code, pc: pc, base: base, off: off}
+	c.stubs = append(c.stubs, s)
+	return s.label
+}
+
+// routine returns the label of shared code, which body emits once.
+func (c *compiler) routine(name string, body func()) label {
+	l, ok := c.routines[name]
+	if !ok {
+		l = c.newLabel()
+		c.routines[name] = l
+		c.pending = append(c.pending, func() {
+			c.place(l)
+			body()
+		})
+	}
+	return l
+}
+
+// uses notes the registers that an operation reads or writes, apart from the
+// base of a memory operand, which is often not needed.
+func (c *compiler) uses(o *op) {
+	switch {
+	case o.code >= opLoad8 && o.code <= opLoads32:
+		c.writes(x86[o.dst])
+	case o.code == opStoreX || o.code == opAtomic:
+		c.writes(x86[o.src])
+	case o.code == opCall:
+		for r := R0; r <= R5; r++ {
+			c.writes(x86[r])
+		}
+	case o.code != opStoreK:
+		c.writes(x86[o.dst])
+		c.writes(x86[o.src])
+	}
+}
+
+// op emits one operation.
+func (c *compiler) op(pc int, o *op) error {
+	switch {
+	case o.code >= opAdd && o.code < opJeq:
+		c.alu(o)
+	case o.code >= opJeq && o.code < opSingles:
+		c.jump(pc, o)
+	case o.code >= opLoad8 && o.code <= opLoads32:
+		c.loadOp(pc, o)
+	default:
+		switch o.code {
+		case opJa:
+			c.charge(pc, o)
+			c.jmp(c.pcs[o.off])
+		case opCall:
+			return c.helper(pc, Helper(o.imm))
+		case opCallLocal:
+			c.localCall(pc, o)
+		case opExit:
+			if c.p.fns.of(pc) == 0 {
+				c.jmp(c.leave)
+			} else {
+				c.ret()
+			}
+		case opLoadImm:
+			c.movImm(x86[o.dst], uint64(o.imm))
+		case opStoreK, opStoreX:
+			c.storeOp(pc, o)
+		case opAtomic:
+			c.atomicOp(pc, o)
+		default:
+			c.single(o)
+		}
+	}
+	return nil
+}
+
+// charge takes the cost of a jump back or a call from the budget.
+func (c *compiler) charge(pc int, o *op) {
+	if o.cost != 0 {
+		c.mi(true, aluSub, at(blk, blkBudget), o.cost)
+		c.jcc(condS, c.fault(FaultBudget, pc, noReg, 0))
+	}
+}
+
+func (c *compiler) localCall(pc int, o *op) {
+	c.ri(false, aluCmp, x86[R10], FrameSize) // the low half is the offset in the stack
+	c.jcc(condE, c.fault(FaultDepth, pc, noReg, 0))
+	c.charge(pc, o)
+	kept := []reg64{x86[R6], x86[R7], x86[R8], x86[R9]}
+	for _, r := range kept {
+		c.push(r)
+	}
+	c.ri(true, aluSub, x86[R10], FrameSize)
+	c.callTo(c.pcs[o.off])
+	c.ri(true, aluAdd, x86[R10], FrameSize)
+	for i := range kept {
+		c.writes(kept[3-i])
+		c.pop(kept[3-i])
+	}
+}

@@ -1,0 +1,130 @@
+package bpf
+
+import "encoding/binary"
+
+// A run block is what a compiled program works in: one for each program and
+// vCPU, in writable guest memory that programs cannot address. The compiled
+// code finds everything through it.
+const (
+	blkBusy    = 0  // u32: a run is going on
+	blkCPU     = 4  // u32: vCPU
+	blkBudget  = 8  // i64: left
+	blkRSP     = 16 // u64: stack pointer to unwind to
+	blkFault   = 24 // u32: FaultCode of the last run, 0 = none
+	blkPC      = 28 // u32: slot of the last fault
+	blkAddr    = 32 // u64: its address
+	blkRuns    = 40 // u64: runs begun
+	blkFailed  = 48 // u64: runs that a fault ended
+	blkMissed  = 56 // u64: calls while a run was going on
+	blkFuncIP  = 64 // u64: address of the probed function; the engine sets it
+	blkCurrent = 72 // u64: address of the word that points to the current task
+	blkTSC     = 80 // u64: clock: TSC at
+	blkMult    = 88 // u64: nanoseconds per tick, 32.32 bits
+	blkTime    = 96 // u64: this time
+	blkOpen    = 104
+	blkRecords = 112 // MaxReservations times u64 address of the data, u64 size
+	blkTemp    = 192 // 8 u64 for the code of helpers
+	blkStack   = 256 // StackSize bytes
+	blkSegs    = blkStack + StackSize
+
+	blkRecordSize = 16
+)
+
+// A segment entry, 64 bytes: where an element is and how far it may be
+// accessed. Limits are the highest offset that an access of 1, 2, 4, 8 bytes
+// may have, with sign, so that -1 stands for none.
+const (
+	segBase    = 0
+	segStride  = 8
+	segCount   = 16 // u32
+	segLoad    = 24 // 4 times i32
+	segStore   = 40 // 4 times i32
+	segLoadLen = 56 // u32: bytes that may be read
+	segStorLen = 60 // u32: bytes that may be written
+
+	segSize = 64
+)
+
+// TaskProfile says where a guest keeps what the task helpers return.
+type TaskProfile struct {
+	TID, TGID int32 // offsets of 32-bit IDs in the task structure
+	Comm      int32 // offset of the name, 16 bytes
+}
+
+// Clock turns the guest's TSC into the time of ktime_get_ns:
+// Time + (tsc - TSC) * Mult / 2^32.
+type Clock struct{ TSC, Mult, Time uint64 }
+
+// Layout is what the compiler needs to know of the guest.
+type Layout struct {
+	// Task is nil where the current task is not known; a program that asks for
+	// it then runs on the host.
+	Task *TaskProfile
+	// Fixups says that the machine resumes a fault at an address of
+	// Info.Fixups where that says. Without it, a program that reads guest
+	// memory runs on the host.
+	Fixups bool
+	// Shared says that two vCPUs may enter with the same block, as when the
+	// block is looked up before the thread is moved: it is then claimed with a
+	// locked instruction.
+	Shared bool
+}
+
+// BlockConfig is what a run block is made from.
+type BlockConfig struct {
+	CPU     int
+	FuncIP  uint64 // address of the probed function
+	Current uint64 // address of the guest word that points to this vCPU's current task, with Layout.Task
+	Clock   Clock
+}
+
+// BlockSize returns the size of the program's run blocks.
+func (p *Program) BlockSize() int { return blkSegs + segSize*(segMaps+len(p.maps)) }
+
+// InitBlock writes a fresh run block for one vCPU into area, which is aligned
+// to 64, has at least BlockSize bytes, and belongs to that vCPU and this
+// program alone. No compiled code may run in it meanwhile.
+func (p *Program) InitBlock(area Area, c BlockConfig) {
+	b := area.Bytes[:p.BlockSize()]
+	clear(b)
+	le := binary.LittleEndian
+	le.PutUint32(b[blkCPU:], uint32(c.CPU))
+	le.PutUint64(b[blkFuncIP:], c.FuncIP)
+	le.PutUint64(b[blkCurrent:], c.Current)
+	le.PutUint64(b[blkTSC:], c.Clock.TSC)
+	le.PutUint64(b[blkMult:], c.Clock.Mult)
+	le.PutUint64(b[blkTime:], c.Clock.Time)
+	ctx := segment{count: 1, limit: RegsSize, readOnly: true}
+	if !p.kind.hasRegs() {
+		ctx = segment{count: 1}
+	}
+	putSegment(b, segContext, 0, ctx)
+	putSegment(b, segStack, area.Addr+blkStack, segment{count: 1, limit: StackSize})
+	for i, m := range p.maps {
+		putSegment(b, segMaps+i, m.area.Addr+uint64(m.values), m.segment())
+	}
+}
+
+func putSegment(b []byte, i int, base uint64, s segment) {
+	e, le := b[blkSegs+i*segSize:], binary.LittleEndian
+	le.PutUint64(e[segBase:], base)
+	le.PutUint64(e[segStride:], s.stride)
+	le.PutUint32(e[segCount:], uint32(s.count))
+	write := s.limit
+	if s.readOnly {
+		write = 0
+	}
+	for k := range 4 {
+		le.PutUint32(e[segLoad+4*k:], uint32(max(int64(s.limit)-1<<k, -1)))
+		le.PutUint32(e[segStore+4*k:], uint32(max(int64(write)-1<<k, -1)))
+	}
+	le.PutUint32(e[segLoadLen:], uint32(s.limit))
+	le.PutUint32(e[segStorLen:], uint32(write))
+}
+
+// BlockStats returns the counts in a run block, as the guest says.
+func BlockStats(area Area) (runs, failed, missed uint64, last Fault) {
+	b, le := area.Bytes, binary.LittleEndian
+	last = Fault{Code: FaultCode(le.Uint32(b[blkFault:])), PC: int(le.Uint32(b[blkPC:])), Addr: load64(b, blkAddr)}
+	return load64(b, blkRuns), load64(b, blkFailed), load64(b, blkMissed), last
+}

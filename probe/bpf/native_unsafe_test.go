@@ -1,0 +1,188 @@
+//go:build linux && amd64
+
+package bpf
+
+import (
+	"encoding/binary"
+	"fmt"
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// native executes compiled programs on this CPU. One mapping holds the entry
+// code, its stack, the compiled code, and whatever is allocated from it as a
+// Memory: the addresses that compiled code sees are those of this process.
+//
+//	0x0000  entry code
+//	0x1000  nativeState
+//	0x2000  stack
+//	0x4000  what Alloc gives out, code included
+type native struct {
+	mem  []byte
+	st   *nativeState
+	next int
+	call func()
+	code uintptr // what call points to
+}
+
+type nativeState struct {
+	in, out [16]uint64 // registers in the CPU's numbering; out[RSP] is not used
+	target  uint64
+	goStack uint64
+}
+
+const (
+	nativeStateOff = 0x1000
+	nativeStackTop = 0x4000
+	nativeSize     = 64 << 20
+)
+
+// newNative maps and assembles. SAFETY: the mapping is executable memory that
+// belongs to this native until the test ends; call is a Go function value, a
+// pointer to a word that holds the code's address. The entry code saves the
+// registers that Go's ABI keeps (RSP, RBP, R14, R15) and never blocks. A signal
+// meanwhile runs on the thread's signal stack, so RSP may be anything.
+func newNative(t testing.TB) *native {
+	mem, err := syscall.Mmap(-1, 0, nativeSize, syscall.PROT_READ|syscall.PROT_WRITE|syscall.PROT_EXEC,
+		syscall.MAP_PRIVATE|syscall.MAP_ANON|syscall.MAP_NORESERVE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Munmap(mem); err != nil {
+			t.Error(err)
+		}
+	})
+	n := &native{mem: mem}
+	n.reset()
+	n.code = uintptr(unsafe.Pointer(&mem[0]))
+	n.st = (*nativeState)(unsafe.Pointer(&mem[nativeStateOff]))
+	p := &n.code
+	n.call = *(*func())(unsafe.Pointer(&p))
+	n.entry()
+	return n
+}
+
+// reset takes back everything that was allocated.
+func (n *native) reset() { n.next = nativeStackTop }
+
+// addr returns the address of a byte of the mapping.
+func (n *native) addr(off int) uint64 { return uint64(uintptr(unsafe.Pointer(&n.mem[off]))) }
+
+// Alloc implements Memory.
+func (n *native) Alloc(size int) (Area, error) {
+	off := n.next
+	if off+size > len(n.mem) {
+		return Area{}, fmt.Errorf("out of memory")
+	}
+	n.next = roundUp(off+size, 64)
+	b := n.mem[off : off+size : off+size]
+	clear(b)
+	return Area{Bytes: b, Addr: n.addr(off)}, nil
+}
+
+// Free implements Memory.
+func (n *native) Free(Area) {}
+
+// entry assembles: save what Go needs, load all registers, call the target,
+// save all registers, return. State is reached relative to RIP.
+func (n *native) entry() {
+	var b []byte
+	ripOp := func(op byte, r reg64, off int) {
+		b = append(b, 0x48|byte(r>>3)<<2, op, 0x05|byte(r&7)<<3)
+		b = binary.LittleEndian.AppendUint32(b, uint32(off-(len(b)+4)))
+	}
+	field := func(off uintptr) int { return nativeStateOff + int(off) }
+	in, out := field(unsafe.Offsetof(nativeState{}.in)), field(unsafe.Offsetof(nativeState{}.out))
+	kept := []reg64{insn.RBX, insn.RBP, insn.R12, insn.R13, insn.R14, insn.R15}
+	for _, r := range kept {
+		b = insn.AppendPush(b, r)
+	}
+	ripOp(0x89, insn.RSP, field(unsafe.Offsetof(nativeState{}.goStack)))
+	ripOp(0x8d, insn.RSP, nativeStackTop)
+	for r := reg64(0); r < 16; r++ {
+		if r != insn.RSP {
+			ripOp(0x8b, r, in+8*int(r))
+		}
+	}
+	b = append(b, 0xff, 0x15) // call *target(%rip)
+	b = binary.LittleEndian.AppendUint32(b, uint32(field(unsafe.Offsetof(nativeState{}.target))-(len(b)+4)))
+	for r := reg64(0); r < 16; r++ {
+		ripOp(0x89, r, out+8*int(r))
+	}
+	ripOp(0x8b, insn.RSP, field(unsafe.Offsetof(nativeState{}.goStack)))
+	for i := len(kept) - 1; i >= 0; i-- {
+		b = insn.AppendPop(b, kept[i])
+	}
+	copy(n.mem, append(b, 0xc3))
+}
+
+// compiled is a program in place, with a run block and a context.
+type compiled struct {
+	n     *native
+	p     *Program
+	info  *Info
+	code  Area
+	block Area
+	ctx   Area
+}
+
+// load compiles p and puts it in place for vCPU cpu. Contexts are at most
+// maxCtx bytes.
+func (n *native) load(p *Program, l Layout, c BlockConfig, maxCtx int) (*compiled, error) {
+	code, info, err := Compile(p, l)
+	if err != nil {
+		return nil, err
+	}
+	out := &compiled{n: n, p: p, info: info}
+	for _, x := range []struct {
+		a    *Area
+		size int
+	}{{&out.code, len(code)}, {&out.block, p.BlockSize()}, {&out.ctx, maxCtx}} {
+		if *x.a, err = n.Alloc(x.size); err != nil {
+			return nil, err
+		}
+	}
+	copy(out.code.Bytes, code)
+	p.InitBlock(out.block, c)
+	return out, nil
+}
+
+// run calls the code once. It returns an error when a register was not kept.
+func (c *compiled) run(ctx []byte) (uint64, error) {
+	copy(c.ctx.Bytes, ctx)
+	st := c.n.st
+	for r := range st.in {
+		st.in[r] = 0xdead0000_00000000 | uint64(r)
+	}
+	st.in[insn.RDI], st.in[insn.RSI], st.in[insn.RDX] = c.ctx.Addr, c.block.Addr, uint64(len(ctx))
+	st.target = c.code.Addr
+	c.n.call()
+	for r := range st.in {
+		want := st.in[r]
+		if reg64(r) == insn.RSP {
+			want = c.n.addr(0) + nativeStackTop
+		}
+		if reg64(r) != insn.RAX && st.out[r] != want {
+			return 0, fmt.Errorf("register %d is %#x afterwards, was %#x", r, st.out[r], want)
+		}
+	}
+	copy(ctx, c.ctx.Bytes)
+	_, _, _, last := BlockStats(c.block)
+	if last.Code != NoFault {
+		return 0, &last
+	}
+	return st.out[insn.RAX], nil
+}
+
+// runRaw is the RunFunc of compiled code.
+func (n *native) runRaw(p *Program, memory []byte) (uint64, error) {
+	c, err := n.load(p, Layout{Fixups: true}, BlockConfig{}, max(len(memory), 8))
+	if err != nil {
+		return 0, err
+	}
+	return c.run(memory)
+}
