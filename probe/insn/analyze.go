@@ -94,8 +94,10 @@ type Plan struct {
 // at addr. b should hold 15 bytes where the text has them.
 //
 // The rules follow the CPU manuals. They accept more than Linux 6.12 does:
-// indirect branches through memory, far transfers, vmcall, pop ss look-alikes
-// (1F), and instructions of 15 bytes.
+// indirect branches through memory, far transfers, vmcall, and instructions of
+// 15 bytes. Two instructions show where they ran when they run in a slot:
+// syscall leaves its return address in RCX and with the guest kernel, and x87
+// instructions leave theirs in the FPU's instruction pointer.
 func Analyze(b []byte, addr uint64, o Options) Plan {
 	i, err := Decode(b)
 	if err != nil {

@@ -23,11 +23,11 @@ func (i *Inst) emulateBranch(e emulation, addr uint64, r *Regs, m Memory) error 
 		call = i.Reg() == 2
 	case emuBranchMem:
 		ea, ok := i.Addr(addr, r)
-		if !ok || !canonicalRange(ea, 8) {
+		if !ok {
 			return ErrCannotEmulate
 		}
 		var err error
-		if target, err = load(m, ea, 8); err != nil {
+		if target, err = i.loadWord(r, m, ea, 8); err != nil {
 			return err
 		}
 		call = i.Reg() == 2
@@ -36,7 +36,7 @@ func (i *Inst) emulateBranch(e emulation, addr uint64, r *Regs, m Memory) error 
 		return ErrCannotEmulate
 	}
 	if call {
-		if err := push(r, m, next, 8); err != nil {
+		if err := i.push(r, m, next, 8); err != nil {
 			return err
 		}
 	}
@@ -46,7 +46,7 @@ func (i *Inst) emulateBranch(e emulation, addr uint64, r *Regs, m Memory) error 
 
 // ret pops RIP and releases the immediate's bytes of arguments.
 func (i *Inst) ret(r *Regs, m Memory) error {
-	target, err := loadStack(m, r.RSP, 8)
+	target, err := i.loadWord(r, m, r.RSP, 8)
 	if err != nil {
 		return err
 	}

@@ -17,22 +17,22 @@ func (i *Inst) emulateStack(e emulation, next uint64, r *Regs, m Memory) (uint64
 			r.RFLAGS |= FlagIF
 		}
 	case emuPush:
-		err = push(r, m, i.read(r, i.Opcode&7|i.base, size), size)
+		err = i.push(r, m, i.read(r, i.Opcode&7|i.base, size), size)
 	case emuPushRM:
-		err = push(r, m, i.read(r, i.RM()|i.base, size), size)
+		err = i.push(r, m, i.read(r, i.RM()|i.base, size), size)
 	case emuPushImm:
-		err = push(r, m, uint64(i.Imm), size)
+		err = i.push(r, m, uint64(i.Imm), size)
 	case emuPop:
 		err = i.pop(r, m, i.Opcode&7|i.base, size)
 	case emuPopRM:
 		err = i.pop(r, m, i.RM()|i.base, size)
 	case emuPushf:
-		err = push(r, m, r.RFLAGS&^(FlagRF|FlagVM), size)
+		err = i.push(r, m, r.RFLAGS&^(FlagRF|FlagVM), size)
 	case emuPopf:
 		err = i.popf(r, m, size)
 	case emuLeave:
 		var v uint64
-		if v, err = loadStack(m, r.RBP, size); err == nil {
+		if v, err = i.loadWord(r, m, r.RBP, size); err == nil {
 			r.RSP = r.RBP + uint64(size)
 			i.write(r, 5, size, v)
 		}
@@ -45,10 +45,10 @@ func (i *Inst) emulateStack(e emulation, next uint64, r *Regs, m Memory) (uint64
 
 // push stores v below RSP and moves RSP (SDM Vol. 2, PUSH): RSP changes only
 // when the store succeeded.
-func push(r *Regs, m Memory, v uint64, size uint8) error {
+func (i *Inst) push(r *Regs, m Memory, v uint64, size uint8) error {
 	sp := r.RSP - uint64(size)
-	if !canonicalRange(sp, size) {
-		return ErrCannotEmulate // #SS
+	if !i.accessible(r, sp, size) {
+		return ErrCannotEmulate
 	}
 	if err := store(m, sp, size, v); err != nil {
 		return err
@@ -59,7 +59,7 @@ func push(r *Regs, m Memory, v uint64, size uint8) error {
 
 // pop loads register n; pop rsp keeps the value, not the increment.
 func (i *Inst) pop(r *Regs, m Memory, n, size uint8) error {
-	v, err := loadStack(m, r.RSP, size)
+	v, err := i.loadWord(r, m, r.RSP, size)
 	if err != nil {
 		return err
 	}
@@ -68,15 +68,22 @@ func (i *Inst) pop(r *Regs, m Memory, n, size uint8) error {
 	return nil
 }
 
-// loadStack reads from the stack, or fails where the CPU raises #SS.
-func loadStack(m Memory, addr uint64, size uint8) (uint64, error) {
-	if !canonicalRange(addr, size) {
+// loadWord reads 2 or 8 bytes, or fails where the CPU raises an exception
+// whatever the page tables say.
+func (i *Inst) loadWord(r *Regs, m Memory, addr uint64, size uint8) (uint64, error) {
+	if !i.accessible(r, addr, size) {
 		return 0, ErrCannotEmulate
 	}
 	return load(m, addr, size)
 }
 
-func canonicalRange(addr uint64, size uint8) bool {
+// accessible reports whether an access raises neither #SS or #GP, for an
+// address that is not canonical, nor #AC, for one that is not aligned: user
+// code with RFLAGS.AC, if CR0.AM is set (SDM Vol. 3, 7.15).
+func (i *Inst) accessible(r *Regs, addr uint64, size uint8) bool {
+	if i.CPL == 3 && r.RFLAGS&FlagAC != 0 && addr&uint64(size-1) != 0 {
+		return false
+	}
 	return canonical(addr) && canonical(addr+uint64(size)-1)
 }
 
@@ -84,7 +91,7 @@ func canonicalRange(addr uint64, size uint8) bool {
 // 4-16): IOPL only at CPL 0, IF only with CPL up to IOPL; VM, VIF, VIP and the
 // reserved bits never.
 func (i *Inst) popf(r *Regs, m Memory, size uint8) error {
-	v, err := loadStack(m, r.RSP, size)
+	v, err := i.loadWord(r, m, r.RSP, size)
 	if err != nil {
 		return err
 	}

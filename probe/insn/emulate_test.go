@@ -226,6 +226,18 @@ func TestEmulateFaults(t *testing.T) {
 			t.Errorf("%s: error type of %v", tt.name, err)
 		}
 	}
+	for _, cpl := range []uint8{0, 3} { // alignment counts for user code with AC
+		for _, f := range []uint64{0, FlagAC} {
+			for _, sp := range []uint64{stack, stack + 4} {
+				i := mustDecode(t, "55")
+				i.CPL = cpl
+				err := i.Emulate(at, &Regs{RSP: sp, RFLAGS: f}, words64{sp - 8: 0})
+				if want := cpl == 3 && f != 0 && sp != stack; (err == ErrCannotEmulate) != want {
+					t.Errorf("push at CPL %d, flags %#x, stack %#x: got %v", cpl, f, sp, err)
+				}
+			}
+		}
+	}
 	i := mustDecode(t, "55")
 	err := i.Emulate(at, &Regs{RSP: stack}, words64{})
 	const text = "insn: write 8 bytes at 0xffff888000000ff8: no such word"

@@ -98,8 +98,7 @@ type Inst struct {
 	Segment  Segment // effective override
 
 	// CPL is the privilege the instruction runs at: 0 or 3. Decode leaves 0,
-	// Analyze copies it from its Options. Only Emulate of cli, sti and popf
-	// looks at it.
+	// Analyze copies it from its Options. Only Emulate looks at it.
 	CPL uint8
 
 	Prefix Prefix

@@ -121,7 +121,7 @@ func compareMem(i *Inst, text string) string {
 		got.Size, want.Size = 0, 0 // one of them has no size: lea, fxsave
 	}
 	if want.Size == 6 || want.Size == 4 && got.Size == 10 {
-		want.Size = 2 + uint16(i.opSize()) // far pointer: objdump leaves out that Intel heeds W
+		want.Size = 2 + uint16(i.opSize()) // a far pointer, see compare
 	}
 	if i.Prefix&PrefixAddrSize != 0 { // objdump prints the displacement either way
 		got.Disp, want.Disp = int64(uint32(got.Disp)), int64(uint32(want.Disp))

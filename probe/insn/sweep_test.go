@@ -22,7 +22,7 @@ func TestSweep(t *testing.T) {
 		t.Run(s.name, func(t *testing.T) {
 			var codes [][]byte
 			s.gen(func(b ...byte) { codes = append(codes, append(b, 0x24, 1, 2, 3, 4, 5, 6, 7, 8)) })
-			c := tally{forms: forms}
+			c := tally{forms: forms, except: make(map[string]int)}
 			ours := 0
 			disassembleSlots(t, codes, func(k int, l *line) {
 				b := append(codes[k], 0x90, 0x90, 0x90, 0x90)
@@ -31,7 +31,7 @@ func TestSweep(t *testing.T) {
 					ours++
 				}
 			})
-			t.Logf("%d compared; %d (bad), of which we give a length to %d; %d stray rex", c.compared, c.bad, ours, c.stray)
+			t.Logf("%d compared, %d differ, exceptions %v; of the (bad) we give a length to %d", c.compared, c.wrong, c.except, ours)
 		})
 	}
 	if update() {
