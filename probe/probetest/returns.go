@@ -8,6 +8,8 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
+var le = binary.LittleEndian
+
 // returnCases are about kretprobes. The first are the kernel's own, by name.
 var returnCases = []testCase{
 	{name: "test_kretprobe", needs: []Capability{CanNest}, run: testKretprobe},
@@ -267,7 +269,7 @@ func testKretprobeWithKprobe(v *env) {
 		if err := c.Read(guest.GVA(c.Regs.RSP), b[:]); err != nil {
 			v.Errorf("read the stack: %v", err)
 		}
-		equal(v, "return address on the stack", guest.GVA(binary.LittleEndian.Uint64(b[:])), ret)
+		equal(v, "return address on the stack", guest.GVA(le.Uint64(b[:])), ret)
 		return 0
 	}}
 	returns := 0
@@ -336,7 +338,7 @@ func testKretprobeTaken(v *env) {
 		if err := c.Read(guest.GVA(c.Regs.RSP), b[:]); err != nil {
 			v.Errorf("read the stack: %v", err)
 		}
-		c.Regs.RIP = binary.LittleEndian.Uint64(b[:])
+		c.Regs.RIP = le.Uint64(b[:])
 		c.Regs.RSP += 8
 		return 1
 	}}

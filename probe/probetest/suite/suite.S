@@ -38,6 +38,10 @@ FUNC _start
 	movq	%rax, gp_exec_lo(%rip)
 	movq	56(%rdi), %rax
 	movq	%rax, gp_exec_hi(%rip)
+	movq	64(%rdi), %rax			/* the same for user code */
+	movq	%rax, gp_uexec_lo(%rip)
+	movq	72(%rdi), %rax
+	movq	%rax, gp_uexec_hi(%rip)
 
 	/* TSS: IST1 for traps, IST2 for faults (SDM Vol. 3, 7.7) */
 	movl	%ebx, %eax
@@ -155,10 +159,14 @@ FUNC gp_exception
 	pushq	%rax
 	movq	24(%rsp), %rax
 	cmpq	gp_exec_lo(%rip), %rax
-	jb	1f
+	jb	6f
 	cmpq	gp_exec_hi(%rip), %rax
+	jb	7f
+6:	cmpq	gp_uexec_lo(%rip), %rax
+	jb	1f
+	cmpq	gp_uexec_hi(%rip), %rax
 	jae	1f
-	popq	%rax
+7:	popq	%rax
 	outb	%al, $0xf6
 	pushq	%rax
 	cmpq	$-1, 8(%rsp)
@@ -959,6 +967,8 @@ VAR foreign_count
 VAR ticks
 VAR gp_exec_lo
 VAR gp_exec_hi
+VAR gp_uexec_lo
+VAR gp_uexec_hi
 	.globl	buffer
 	.type	buffer, @object
 	.size	buffer, 64
