@@ -1,0 +1,47 @@
+package archtest
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestDocsNameRealTests: a document that claims to be held by a test names one
+// that exists, as a Test function or as a case of the conformance suite.
+func TestDocsNameRealTests(t *testing.T) {
+	top := root(t)
+	var src strings.Builder
+	for _, f := range load(t) {
+		if f.test || f.pkg == "probe/probetest" {
+			b, err := os.ReadFile(filepath.Join(top, filepath.FromSlash(f.path)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			src.Write(b)
+		}
+	}
+	code := src.String()
+	doc, err := os.ReadFile(filepath.Join(top, "docs", "compatibility.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := regexp.MustCompile("`([A-Za-z0-9_]+)`")
+	rows := 0
+	for line := range strings.Lines(string(doc)) {
+		cells := strings.Split(line, "|")
+		if len(cells) < 4 {
+			continue
+		}
+		for _, m := range name.FindAllStringSubmatch(cells[len(cells)-2], -1) {
+			rows++
+			if !strings.Contains(code, `name: "`+m[1]+`"`) && !strings.Contains(code, "func "+m[1]+"(") {
+				t.Errorf("docs/compatibility.md names %s, which is neither a conformance case nor a test", m[1])
+			}
+		}
+	}
+	if rows < 40 {
+		t.Errorf("found only %d names: the table is not read", rows)
+	}
+}
