@@ -82,3 +82,67 @@ const countProgram = `
 out:
 	mov r0, 0
 	exit`
+
+// filterProgram rejects what is not of interest: the third argument is small.
+const filterProgram = `
+	ldxdw r2, [r1+96]
+	mov r0, 1
+	jgt r2, 100, out
+	mov r0, 0
+out:
+	exit`
+
+// recordProgram writes a record of the time and six arguments.
+const recordProgram = `
+	mov r6, r1
+	mov r2, 64
+	mov r3, 0
+	ldmap r1, 0
+	call 131
+	jeq r0, 0, out
+	mov r7, r0
+	call 5
+	stxdw [r7+0], r0
+	ldxdw r1, [r6+112]
+	stxdw [r7+8], r1
+	ldxdw r1, [r6+104]
+	stxdw [r7+16], r1
+	ldxdw r1, [r6+96]
+	stxdw [r7+24], r1
+	ldxdw r1, [r6+88]
+	stxdw [r7+32], r1
+	ldxdw r1, [r6+72]
+	stxdw [r7+40], r1
+	ldxdw r1, [r6+64]
+	stxdw [r7+48], r1
+	mov r1, r7
+	mov r2, 0
+	call 132
+out:
+	mov r0, 0
+	exit`
+
+// hashCountProgram counts by a key, the first argument.
+const hashCountProgram = `
+	ldxdw r6, [r1+112]
+	stxw [r10-4], r6
+	mov r2, r10
+	add r2, -4
+	ldmap r1, 0
+	call 1
+	jne r0, 0, found
+	stdw [r10-16], 1
+	mov r2, r10
+	add r2, -4
+	mov r3, r10
+	add r3, -16
+	mov r4, 0
+	ldmap r1, 0
+	call 2
+	mov r0, 0
+	exit
+found:
+	mov r1, 1
+	lock add [r0+0], r1
+	mov r0, 0
+	exit`

@@ -62,6 +62,9 @@ func (c *compiler) copyGuest() label {
 	return c.routine("copy guest memory", func() {
 		bad, ownMem, words, bytes, end := c.newLabel(), c.newLabel(), c.newLabel(), c.newLabel(), c.newLabel()
 		c.ifOwn(ownMem)
+		if c.layout.noGuest {
+			c.jmp(bad)
+		}
 		c.movImm(insn.RCX, 0)
 		c.lea(true, tmpA, at(insn.RSI, -8))
 		c.place(words)
@@ -130,6 +133,9 @@ func (c *compiler) copyString() label {
 		c.mov(true, insn.RDI, tmp9)
 		c.movImm(insn.RCX, 0)
 		c.ifOwn(ownMem)
+		if c.layout.noGuest {
+			c.jmp(bad)
+		}
 		next := func(again, stored label) {
 			c.store(1, operand{insn.RDI, insn.RCX, 1, 0}, insn.RAX)
 			c.ri(true, aluAdd, insn.RCX, 1)

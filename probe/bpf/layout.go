@@ -68,6 +68,8 @@ type Layout struct {
 	// block is looked up before the thread is moved: it is then claimed with a
 	// locked instruction.
 	Shared bool
+
+	noGuest bool // every read of guest memory fails, as with NoEnv
 }
 
 // BlockConfig is what a run block is made from.
