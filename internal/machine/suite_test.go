@@ -58,7 +58,7 @@ func (h harness) Write(addr guest.GVA, p []byte) error { return h.m.WriteMemory(
 // Can implements probetest.Harness.
 func (h harness) Can(c probetest.Capability) bool {
 	switch c {
-	case probetest.CanNest, probetest.CanInPlace, probetest.CanFault, probetest.CanTrap:
+	case probetest.CanUser, probetest.CanNest, probetest.CanInPlace, probetest.CanFault, probetest.CanTrap:
 		return true
 	}
 	return false
