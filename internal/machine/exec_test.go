@@ -67,12 +67,13 @@ func TestAllocExec(t *testing.T) {
 				t.Error("a data write to executable memory went through")
 			}
 			var out *OutOfExecError
-			for _, size := range []int{0, -1, int(tc.area.Size), int(tc.area.Size) - 192 + 1} {
+			left := int(tc.area.End() - b - 128)
+			for _, size := range []int{0, -1, int(tc.area.Size), left + 1} {
 				if _, err := m.AllocExec(tc.near, size); !errors.As(err, &out) {
 					t.Errorf("allocation of %d bytes: %v", size, err)
 				}
 			}
-			if _, err := m.AllocExec(tc.near, int(tc.area.Size)-192); err != nil {
+			if _, err := m.AllocExec(tc.near, left); err != nil {
 				t.Errorf("allocation of all that is left: %v", err)
 			}
 			if _, err := m.AllocExec(tc.near, 1); !errors.As(err, &out) {

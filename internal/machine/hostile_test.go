@@ -62,7 +62,7 @@ func TestHostileGuests(t *testing.T) {
 		{name: "jump to garbage", code: asm(movRAX(0xdeadbeef000), []byte{0xff, 0xe0}), phase: PhaseCrashed, kinds: []CrashKind{CrashTripleFault}},
 		{name: "jump to non-canonical", code: asm(movRAX(0x8000000000000000), []byte{0xff, 0xe0}), phase: PhaseCrashed, kinds: []CrashKind{CrashTripleFault}},
 		{name: "ud2 without idt", code: []byte{0x0f, 0x0b}, phase: PhaseCrashed, kinds: []CrashKind{CrashTripleFault}},
-		{name: "foreign int3 without idt", code: []byte{0xcc}, phase: PhaseCrashed, kinds: []CrashKind{CrashTripleFault}},
+		{name: "foreign int3 without idt", code: []byte{0xcc}, phase: PhaseCrashed, kinds: []CrashKind{CrashTripleFault, CrashBreakpoint}},
 		{name: "cli hlt", code: hltForever, phase: running},
 		{name: "loop at cpl0", code: loop, phase: running},
 		{name: "loop at cpl3", code: toUser(), user: loop, phase: running},

@@ -37,27 +37,25 @@ func (v *vcpu) landings(site guest.GVA) (places []landing, known bool) {
 		return places, true
 	}
 	switch inst.Class() {
-	case insn.ClassRet, insn.ClassJumpInd, insn.ClassCallInd:
-		t, ok := v.indirect(&inst, site)
-		if ok {
+	case insn.ClassRet, insn.ClassJumpInd, insn.ClassCallInd, insn.ClassFar:
+		for _, t := range v.indirect(&inst, site) {
 			add(t)
-			// AMD cuts the target of a 16-bit branch, Intel does not.
-			add(t & 0xffff)
 		}
 		// Without a target, reading it is an exception.
 		return places, inst.Enc == insn.Legacy
-	case insn.ClassFar:
-		return places, false
 	}
 	return places, known
 }
 
-// indirect returns where a near return or indirect branch at site leads, from
-// the registers in v.trap.
-func (v *vcpu) indirect(inst *insn.Inst, site guest.GVA) (uint64, bool) {
+// indirect returns where a return, or a branch through a register or memory, at
+// site can lead from the registers in v.trap. There are several answers where
+// the processors of the two vendors differ: AMD cuts the target of a near branch
+// with operand size prefix to 16 bits (APM Vol. 3, JMP near), and does not know
+// far branches to 64-bit offsets (APM Vol. 3, JMP far).
+func (v *vcpu) indirect(inst *insn.Inst, site guest.GVA) []uint64 {
 	r := v.trap.state.Regs
-	at := r.RSP
-	if inst.Class() != insn.ClassRet {
+	class := inst.Class()
+	if class == insn.ClassJumpInd || class == insn.ClassCallInd {
 		if inst.Mod() == 3 {
 			n := insn.Reg64(inst.RM())
 			for _, b := range inst.Bytes() {
@@ -68,11 +66,15 @@ func (v *vcpu) indirect(inst *insn.Inst, site guest.GVA) (uint64, bool) {
 					n = n&7 | insn.Reg64(b&1)<<3 // REX.B; the last one counts
 				}
 			}
-			return *r.Reg(n), true
+			t := *r.Reg(n)
+			return []uint64{t, t & 0xffff}
 		}
+	}
+	at := r.RSP
+	if class != insn.ClassRet && inst.Opcode == 0xff { // with a memory operand
 		a, ok := inst.Addr(uint64(site), r)
 		if !ok {
-			return 0, false
+			return nil
 		}
 		switch at = a; inst.Segment {
 		case insn.SegFS:
@@ -81,8 +83,18 @@ func (v *vcpu) indirect(inst *insn.Inst, site guest.GVA) (uint64, bool) {
 			at += v.sregs.GS.Base
 		}
 	}
-	w, err := readWord(v.m.space(v.trap.state.Root), guest.GVA(at))
-	return w, err == nil
+	as := v.m.space(v.trap.state.Root)
+	var targets []uint64
+	for _, size := range []int{8, 4, 2} {
+		b := v.raw[:size]
+		if as.Read(guest.GVA(at), b) == nil {
+			targets = append(targets, littleEndian(b))
+		}
+	}
+	if class != insn.ClassFar && len(targets) == 3 {
+		targets = []uint64{targets[0], targets[2]} // near: 64 bits, or 16
+	}
+	return targets
 }
 
 // exceptions are the vectors that an instruction can raise by itself, without
