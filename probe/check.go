@@ -197,7 +197,7 @@ func (b *boundaries) check(at place) *Error {
 		d.starts[d.next/64] |= 1 << (d.next % 64)
 		d.next += uint64(in.Len)
 	}
-	if i := off / 64; off < d.next && i < uint64(len(d.starts)) && d.starts[i]>>(off%64)&1 == 1 {
+	if i := off / 64; i < uint64(len(d.starts)) && d.starts[i]>>(off%64)&1 == 1 {
 		return nil
 	}
 	if d.bad && off >= d.next {

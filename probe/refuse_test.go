@@ -1,9 +1,11 @@
 package probe_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"strings"
 	"syscall"
 	"testing"
@@ -131,6 +133,9 @@ func TestTargetFailures(t *testing.T) {
 			if n := len(e.List()); n != 0 || p.Addr != 0 {
 				t.Errorf("%d probes listed, address %v", n, p.Addr)
 			}
+			if _, ok := e.Original(symbol(t, f.Fake, "hot")); ok {
+				t.Error("a site is left")
+			}
 			for _, name := range []string{"hot", "hot_load"} {
 				at := symbol(t, f.Fake, name)
 				var b [1]byte
@@ -189,11 +194,13 @@ func TestChangedText(t *testing.T) {
 			t.Errorf("%s: %v does not show the bytes", c.name, err)
 		}
 
-		// The same when it changes between registration and arming.
+		// The same when it is not to be armed yet, and when it changes between
+		// registration and arming.
+		wantCode(t, e.Register(&probe.Kprobe{Symbol: "hot_load", Disabled: true}), c.code, c.errno, nil)
+		p := &probe.Kprobe{Symbol: "hot_load", Disabled: true}
 		if err := f.Poke(at+c.off, orig[:]); err != nil {
 			t.Fatal(err)
 		}
-		p := &probe.Kprobe{Symbol: "hot_load", Disabled: true}
 		if err := e.Register(p); err != nil {
 			t.Fatal(err)
 		}
@@ -282,6 +289,69 @@ func TestPartialArm(t *testing.T) {
 		if i.Armed || !i.Disabled {
 			t.Errorf("%s: armed %v, disabled %v", i.Symbol, i.Armed, i.Disabled)
 		}
+	}
+}
+
+// TestRollback: a batch that fails at its last probe leaves the sites that it
+// would have shared, and probes that were enabled already, as they were.
+func TestRollback(t *testing.T) {
+	f, e := newFaulty(t)
+	there := &probe.Kprobe{Name: "there", Symbol: "hot"}
+	if err := e.Register(there); err != nil {
+		t.Fatal(err)
+	}
+	bad := symbol(t, f.Fake, "hot_load")
+	f.patchErr[bad] = errBroken
+	err := e.Register(&probe.Kprobe{Symbol: "hot"}, &probe.Kprobe{Symbol: "hot"}, &probe.Kprobe{Symbol: "hot_load"})
+	wantCode(t, err, probe.CodeTarget, syscall.EIO, errBroken)
+	var x *probe.Error
+	if errors.As(err, &x) && x.Index != 2 {
+		t.Errorf("index %d, want 2", x.Index)
+	}
+	if list := e.List(); len(list) != 1 || list[0].Probe != there || !list[0].Armed {
+		t.Errorf("left: %+v, want the one that was there", list)
+	}
+	off := &probe.Kprobe{Symbol: "hot_load", Disabled: true}
+	if err := e.Register(off); err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, e.Enable(there, off), probe.CodeTarget, syscall.EIO, errBroken)
+	if i, _ := e.Info(there); i.Disabled || !i.Armed {
+		t.Errorf("the one that was enabled: %+v", i)
+	}
+	if i, _ := e.Info(off); !i.Disabled || i.Armed {
+		t.Errorf("the one that could not be enabled: %+v", i)
+	}
+}
+
+// TestLoggedOnce: trouble in a probe's handlers is counted each time, and
+// logged once per kind and probe.
+func TestLoggedOnce(t *testing.T) {
+	f := newFake(t, 1, probetest.Image())
+	var log bytes.Buffer
+	e, err := probe.New(f, probe.Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	bad := func(c *probe.Context) int {
+		_ = c.Read(0x10, make([]byte, 8))
+		panic("boom")
+	}
+	p, q := &probe.Kprobe{Name: "p", Symbol: "hot", Pre: bad}, &probe.Kprobe{Name: "q", Symbol: "hot", Pre: bad}
+	if err := e.Register(p, q); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		r := probe.Regs{RIP: uint64(p.Addr)}
+		e.Hit(0, probe.State{Regs: &r}, probe.Trap{Kind: probe.TrapBreakpoint})
+	}
+	for _, want := range []string{"panicked", "bad guest address"} {
+		if n := strings.Count(log.String(), want); n != 2 {
+			t.Errorf("%q logged %d times, want once for each of 2 probes:\n%s", want, n, log.String())
+		}
+	}
+	if s, _, _ := e.Stats(p); s.Panics != 3 || s.BadAccesses != 3 {
+		t.Errorf("counts: %+v, want 3 of each", s)
 	}
 }
 

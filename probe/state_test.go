@@ -216,6 +216,13 @@ func TestStrayStep(t *testing.T) {
 		}
 		// The first vCPU goes on elsewhere: its step is given up at the next hit,
 		// which is an ordinary one.
+		q := &probe.Kprobe{Symbol: "hot"}
+		b.register(q)
+		b.regs[0].RFLAGS = 2
+		b.action("emulated", b.at(0, q.Addr, breakpoint), probe.Resume)
+		if b.e.Stepping(0) {
+			t.Error("vCPU 0 still counts as stepping")
+		}
 		b.enter(p, 2)
 		if s := b.e.Totals(0); s.Abandoned != 1 {
 			t.Errorf("vCPU 0: got %+v, want one abandoned", s)
@@ -306,6 +313,29 @@ func TestFaultInSlot(t *testing.T) {
 	b.action("fault in somebody's slot", b.at(1, start, pageFault), probe.NotOurs)
 	b.rip(1, p.Addr)
 	b.flags(1, 2|flagIF)
+}
+
+// TestFaultHandlerGone: a fault handler that was disabled while its instruction
+// was under way is not asked.
+func TestFaultHandlerGone(t *testing.T) {
+	b := newBench(t)
+	asked := 0
+	p := &probe.Kprobe{Symbol: "hot_load", Fault: func(*probe.Context, probe.Trap) bool { asked++; return true }}
+	b.register(p)
+	b.enter(p, 2)
+	if err := b.e.Disable(p); err != nil {
+		t.Fatal(err)
+	}
+	b.action("fault", b.at(0, guest.GVA(b.regs[0].RIP), pageFault), probe.NotOurs)
+	b.rip(0, p.Addr)
+	if err := b.e.Enable(p); err != nil {
+		t.Fatal(err)
+	}
+	b.enter(p, 2)
+	b.action("fault", b.at(0, guest.GVA(b.regs[0].RIP), pageFault), probe.Resume)
+	if asked != 1 {
+		t.Errorf("asked %d times, want once", asked)
+	}
 }
 
 func TestFaultInBoostedSlot(t *testing.T) {

@@ -71,6 +71,23 @@ func TestUserProbe(t *testing.T) {
 	}
 }
 
+// TestSlotsByPrivilege: kernel and user code run from different memory, in
+// whatever order their probes came.
+func TestSlotsByPrivilege(t *testing.T) {
+	f := newFake(t, 1, probetest.Image())
+	e := f.Engine()
+	for _, name := range []string{"hot_load", "u_load", "f_boost", "u_fault"} {
+		p := &probe.Kprobe{Symbol: name}
+		if err := e.Register(p); err != nil {
+			t.Fatal(err)
+		}
+		at, ok := e.SlotOf(p)
+		if user := name[0] == 'u'; !ok || (at>>63 == 0) != user {
+			t.Errorf("slot of %s at %v, %v", name, at, ok)
+		}
+	}
+}
+
 // TestUserStackIsChecked: an emulated push of user code has no more rights than
 // the processor would give it, whatever the stack pointer says.
 func TestUserStackIsChecked(t *testing.T) {
