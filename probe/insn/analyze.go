@@ -14,7 +14,9 @@ const (
 	// Boost: from a slot that ends in a jump back. With a post handler it is
 	// stepped instead, unless Plan.NoStep.
 	Boost
-	// Step: from a slot that ends in an int3, with IF held clear.
+	// Step: from a slot that ends in an int3, with IF held clear. Analyze does
+	// not choose it: it is what becomes of Boost when something must run
+	// behind the instruction.
 	Step
 	// InPlace: at its own address, with every other vCPU stopped. Plan.Reason
 	// says why it cannot be moved.

@@ -79,13 +79,17 @@ func randomState(rnd *rand.Rand, base uint64) Regs {
 // every register, on this CPU and in the emulator, from the same random state,
 // and compares all registers, RFLAGS, RIP and memory.
 func TestNative(t *testing.T) {
-	t.Logf("-native.seed=%d -native.cases=%d", *nativeSeed, *nativeCases)
+	cases := *nativeCases
+	if full() {
+		cases = max(cases, 2_000_000)
+	}
+	t.Logf("-native.seed=%d -native.cases=%d", *nativeSeed, cases)
 	n := newNative(t)
 	rnd := rand.New(rand.NewPCG(*nativeSeed, 0))
 	a := &arena{base: n.base + arenaOff}
 	seen := make(map[form]int)
 	failed := 0
-	for done := 0; done < *nativeCases && failed < 20; {
+	for done := 0; done < cases && failed < 20; {
 		code := randomCode(rnd)
 		i, err := Decode(code)
 		if err != nil || i.emulation() == emuNone || i.Opcode == 0xfa || i.Opcode == 0xfb {
@@ -128,7 +132,7 @@ func TestNative(t *testing.T) {
 		}
 	}
 	t.Logf("%d forms", len(seen))
-	if *nativeCases >= 30_000 && len(seen) < 2000 {
+	if cases >= 30_000 && len(seen) < 2000 {
 		t.Errorf("only %d forms were run", len(seen))
 	}
 }
