@@ -157,6 +157,9 @@ func (e *eventStream) finish(reason string, code *int64) {
 // drain sends the events that are there. Closed means that no more will come.
 func (e *eventStream) drain() (closed bool, err error) {
 	for {
+		if e.late() {
+			e.sub.Close() // what is still in the queue is counted as lost
+		}
 		ev, ok, ended := e.sub.TryNext()
 		if ok {
 			e.putHit(ev)
@@ -204,6 +207,9 @@ func (e *eventStream) putHit(ev event.Event) {
 		TimeNS: ev.Time - e.s.probes.epoch, CPU: ev.CPU, Probe: a.kprobe.Name, ID: a.id, Stage: rec.Stage.String(),
 		Addr: api.Hex(rec.Addr), Symbol: e.s.symbolize(rec.Addr), CPL: rec.CPL,
 		Text: string(ev.Source.Fetcher.AppendArgs(nil, rec)),
+	}
+	if rec.Stage == event.StageReturn {
+		h.Ret, h.RetSymbol, h.DurationNS = api.Hex(rec.Ret), e.s.symbolize(rec.Ret), rec.Duration
 	}
 	if rec.HasTask {
 		h.Task = &api.Task{PID: rec.PID, Comm: rec.Comm}

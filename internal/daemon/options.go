@@ -39,12 +39,14 @@ type options struct {
 
 	// Fixed outside tests.
 	heartbeat time.Duration
+	endTime   time.Duration // of streams, see there
+	writeTime time.Duration
 }
 
 func defaultOptions() options {
 	return options{
 		vcpus: 1, memory: machine.DefaultMemory, tick: machine.DefaultTick,
-		gid: -1, readyFD: -1, logFormat: "text", heartbeat: 15 * time.Second,
+		gid: -1, readyFD: -1, logFormat: "text", heartbeat: 15 * time.Second, endTime: endTime, writeTime: writeTime,
 	}
 }
 

@@ -111,7 +111,7 @@ func (s *server) shutdown(sock *socket, hs *http.Server) error {
 		s.log.Error("shutdown", "err", left)
 	}
 	s.stopOnce.Do(func() { close(s.stop) })
-	s.streams.interrupt()
+	s.streams.interrupt(s.opt.endTime)
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownTime)
 	defer cancel()
 	if err := hs.Shutdown(ctx); err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/guestprobe/guestprobe/internal/api"
@@ -14,9 +15,13 @@ import (
 
 // Limits of streams.
 const (
-	// endTime is how long a stream may take to send its last records once the
-	// daemon stops: a client that does not read must not hold it up.
-	endTime = time.Second
+	// writeTime is how long one write may take once the daemon stops: a client
+	// that does not read must not hold it up.
+	writeTime = time.Second
+	// endTime is how long a client that does read may take for the records that
+	// are there when the daemon stops; what is left then is lost, and counted.
+	// With the last write it stays within shutdownTime.
+	endTime = 3 * time.Second
 	// gatherTime is how long a stream waits after it has sent hits before it
 	// sends more: one write for many where there are many.
 	gatherTime = 5 * time.Millisecond
@@ -34,6 +39,10 @@ type stream struct {
 	buf bytes.Buffer
 	enc *json.Encoder
 
+	writeTime time.Duration // of one write, once the daemon stops
+	// until is when the stream must come to its end; nil until the daemon stops.
+	until atomic.Pointer[time.Time]
+
 	delivered uint64 // records of the stream's own kind
 	lost      uint64 // reported so far
 }
@@ -46,7 +55,7 @@ type streams struct {
 
 // openStream answers the request with a stream of records.
 func (s *server) openStream(w http.ResponseWriter) (*stream, error) {
-	st := &stream{w: w, rc: http.NewResponseController(w)}
+	st := &stream{w: w, rc: http.NewResponseController(w), writeTime: s.opt.writeTime}
 	st.enc = json.NewEncoder(&st.buf)
 	st.enc.SetEscapeHTML(false)
 	s.streams.mu.Lock()
@@ -60,7 +69,7 @@ func (s *server) openStream(w http.ResponseWriter) (*stream, error) {
 	}
 	select {
 	case <-s.stop: // interrupt has been there already
-		st.interrupt()
+		st.interrupt(s.opt.endTime)
 	default:
 	}
 	w.Header().Set("Content-Type", "application/x-ndjson")
@@ -78,16 +87,38 @@ func (s *server) closeStream(st *stream) {
 	s.streams.mu.Unlock()
 }
 
-// interrupt gives every open stream endTime to write what it still has.
-func (s *streams) interrupt() {
+// interrupt gives every open stream so long to write what it still has.
+func (s *streams) interrupt(d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for st := range s.open {
-		st.interrupt()
+		st.interrupt(d)
 	}
 }
 
-func (st *stream) interrupt() { _ = st.rc.SetWriteDeadline(time.Now().Add(endTime)) }
+func (st *stream) interrupt(d time.Duration) {
+	until := time.Now().Add(d)
+	if !st.until.CompareAndSwap(nil, &until) {
+		return // a stream that was opened just now has done it itself
+	}
+	st.allow(until) // for a write that is under way
+}
+
+// allow gives the next write, or the present one, its time, counted from the
+// stream's end at the latest.
+func (st *stream) allow(until time.Time) {
+	d := time.Now()
+	if d.After(until) {
+		d = until
+	}
+	_ = st.rc.SetWriteDeadline(d.Add(st.writeTime))
+}
+
+// late reports whether the time for the stream's end is over.
+func (st *stream) late() bool {
+	until := st.until.Load()
+	return until != nil && !time.Now().Before(*until)
+}
 
 // put appends a record to what the next flush sends.
 func (st *stream) put(t api.RecordType, data any) {
@@ -119,6 +150,9 @@ func (st *stream) putHeartbeat() {
 func (st *stream) flush() error {
 	if st.buf.Len() == 0 {
 		return nil
+	}
+	if until := st.until.Load(); until != nil {
+		st.allow(*until)
 	}
 	_, err := st.w.Write(st.buf.Bytes())
 	st.buf.Reset()
