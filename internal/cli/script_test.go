@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -96,6 +97,7 @@ func runScripts(t *testing.T, dir string) {
 			"daemon":   cmdDaemon,
 			"halt":     cmdHalt,
 			"stranger": cmdStranger,
+			"await":    cmdAwait,
 		},
 	})
 }
@@ -209,6 +211,31 @@ func cmdHalt(ts *testscript.TestScript, neg bool, args []string) {
 	scripts.set(ts, nil)
 	if got := b.cmd.ProcessState.ExitCode(); got != want {
 		ts.Fatalf("the daemon's exit status is %d, want %d; log:\n%s", got, want, ts.ReadFile(b.log))
+	}
+}
+
+// cmdAwait waits until a line of a file that a background program writes matches
+// a regular expression:
+//
+//	await trace.out ' a: '
+func cmdAwait(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: await file regexp")
+	}
+	re, err := regexp.Compile("(?m)" + args[1])
+	ts.Check(err)
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(patience)
+	for {
+		if b, err := os.ReadFile(ts.MkAbs(args[0])); err == nil && re.Match(b) {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			ts.Fatalf("%s has no match for %s", args[0], args[1])
+		}
 	}
 }
 

@@ -83,7 +83,10 @@ func (a *app) trace(ctx context.Context, defs []string, flags traceFlags) (err e
 		defer cancel()
 	}
 	s, err := c.Events(ctx, api.StreamEvents{Probes: flags.specs(defs, flags.stay), Names: flags.names})
-	if err != nil {
+	switch {
+	case errors.Is(err, context.Canceled): // before the first hit
+		return nil
+	case err != nil:
 		return inDefinition(err, defs)
 	}
 	defer s.Close()

@@ -202,6 +202,10 @@ func (g *fakeGuest) Close(context.Context) error {
 	return g.engine.Close()
 }
 
+// endbr64 may be at a function's entry; probes then sit behind it, and offset 0
+// means there.
+const endbr64 = "\xf3\x0f\x1e\xfa"
+
 // hit lets vCPU cpu arrive at a kernel or user symbol. True means that a probe
 // was there.
 func (g *fakeGuest) hit(tb testing.TB, cpu int, symbol string, offset uint64, set func(*probe.Regs)) bool {
@@ -212,6 +216,9 @@ func (g *fakeGuest) hit(tb testing.TB, cpu int, symbol string, offset uint64, se
 	}
 	g.world.RLock()
 	defer g.world.RUnlock()
+	if offset == 0 && string(g.img.Code(sym.Addr, 4)) == endbr64 {
+		offset = 4
+	}
 	if b, err := g.at(sym.Addr+guest.GVA(offset), 1); err != nil || b[0] != 0xcc {
 		return false // nothing traps there
 	}
