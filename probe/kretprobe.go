@@ -78,43 +78,7 @@ type retCell struct {
 // RegisterKretprobe puts all of rs on the guest, or none, as Register does for
 // kprobes. Besides the refusals there: not_entry, blacklisted (a function that
 // returns on another stack), data_size, handlers and no_instances.
-func (e *Engine) RegisterKretprobe(rs ...*Kretprobe) error {
-	if err := e.lock(); err != nil {
-		return err
-	}
-	defer e.mu.Unlock()
-	if len(rs) == 0 {
-		return newError(CodeEmptyBatch, "no probe to register", "")
-	}
-	b := e.newBatch(len(rs))
-	err := e.admitKretprobes(b, rs)
-	if err == nil {
-		err = e.install(b)
-	}
-	for _, r := range b.regs {
-		switch {
-		case err == nil:
-			r.ret.probe.MaxActive = r.ret.max
-		case r.ret.pool != nil:
-			e.slots.giveBack(r.ret.pool.inst)
-		}
-	}
-	return err
-}
-
-func (e *Engine) admitKretprobes(b *batch, rs []*Kretprobe) error {
-	for i, rp := range rs {
-		r, err := e.admitKretprobe(b, rp)
-		if err == nil {
-			err = e.lend(r)
-		}
-		if err != nil {
-			err.Index = i
-			return err
-		}
-	}
-	return nil
-}
+func (e *Engine) RegisterKretprobe(rs ...*Kretprobe) error { return e.RegisterAll(asProbes(rs)...) }
 
 // CheckKretprobe is Check for a kretprobe.
 func (e *Engine) CheckKretprobe(rp *Kretprobe) (Info, error) {
@@ -122,16 +86,16 @@ func (e *Engine) CheckKretprobe(rp *Kretprobe) (Info, error) {
 		return Info{}, err
 	}
 	defer e.mu.Unlock()
-	r, err := e.admitKretprobe(e.newBatch(1), rp)
+	r, err := rp.admitTo(e, e.newBatch(1))
 	if err != nil {
 		return Info{}, err
 	}
 	return e.info(r), nil
 }
 
-// admitKretprobe checks rp in the kernel's order (kprobes A.2) and adds it to
-// the batch, as yet without instances.
-func (e *Engine) admitKretprobe(b *batch, rp *Kretprobe) (*registration, *Error) {
+// admitTo checks rp in the kernel's order (kprobes A.2) and adds it to the
+// batch, as yet without instances.
+func (rp *Kretprobe) admitTo(e *Engine, b *batch) (*registration, *Error) {
 	if rp == nil {
 		return nil, newError(CodeBothOrNeither, "no probe", "")
 	}

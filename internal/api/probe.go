@@ -44,7 +44,7 @@ type Probe struct {
 	ID     uint64 `json:"id"`   // never used again by this daemon
 	Name   string `json:"name"` // group/event
 	Def    string `json:"def"`  // the definition in the form in which it reads back
-	Kind   string `json:"kind"` // "k", the letter of the kernel's list
+	Kind   string `json:"kind"` // "k" or "r", the letter of the kernel's list
 	Symbol string `json:"symbol,omitempty"`
 	Offset uint64 `json:"offset"`
 	Size   uint64 `json:"size,omitempty"` // bytes of the symbol
@@ -57,6 +57,12 @@ type Probe struct {
 	Post    bool `json:"post"`
 	Regs    bool `json:"regs"`
 	Stay    bool `json:"stay"`
+
+	// Of a return probe: how many calls it can follow at a time, how many it
+	// follows now, and the most it ever did.
+	MaxActive int `json:"maxActive,omitempty"`
+	InUse     int `json:"inUse,omitempty"`
+	HighWater int `json:"highWater,omitempty"`
 
 	Plan string `json:"plan"` // how the displaced instruction runs: emulate, boost, step or in_place
 	Insn string `json:"insn"` // its bytes, hexadecimal
@@ -79,12 +85,16 @@ type Counts struct {
 	Hits        uint64 `json:"hits"`
 	Handled     uint64 `json:"handled"`
 	Filtered    uint64 `json:"filtered"`
-	Missed      uint64 `json:"missed"`      // came from inside a handler: the kernel's nmissed
+	Missed      uint64 `json:"missed"`      // came from inside a handler, or found no instance: the kernel's nmissed
 	Skipped     uint64 `json:"skipped"`     // besides Hits: a newer probe on the site took the hit
 	SecondExits uint64 `json:"secondExits"` // exits beside the one of each hit
 	Faults      uint64 `json:"faults"`      // of the probed instruction
 	Panics      uint64 `json:"panics"`      // of the probe's handlers
 	BadAccesses uint64 `json:"badAccesses"` // guest memory that its handlers could not access
+
+	// Of a return probe: handled = returns + abandoned + Probe.InUse.
+	Returns   uint64 `json:"returns"`   // activations that have returned
+	Abandoned uint64 `json:"abandoned"` // left in another way; not told apart by vCPU
 }
 
 // CPUStats are the counters of one probe on one vCPU.

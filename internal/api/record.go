@@ -42,18 +42,25 @@ type Start struct {
 
 // Hit is one arrival at a probe.
 type Hit struct {
-	TimeNS int64          `json:"timeNs"` // monotonic, since Start.Epoch
-	CPU    int            `json:"cpu"`
-	Probe  string         `json:"probe"` // group/event
-	ID     uint64         `json:"id"`
-	Stage  string         `json:"stage"` // "pre" or "post"
-	Addr   Hex            `json:"addr"`  // the probed address
-	Symbol string         `json:"symbol"`
-	CPL    uint8          `json:"cpl"`
-	Task   *Task          `json:"task,omitempty"` // where the guest's tasks are known
-	Args   []Arg          `json:"args,omitempty"`
-	Regs   map[string]Hex `json:"regs,omitempty"`
-	Text   string         `json:"text"` // as ftrace prints it, without task, vCPU and time
+	TimeNS int64  `json:"timeNs"` // monotonic, since Start.Epoch
+	CPU    int    `json:"cpu"`
+	Probe  string `json:"probe"` // group/event
+	ID     uint64 `json:"id"`
+	Stage  string `json:"stage"` // "pre", "post" or "return"
+	Addr   Hex    `json:"addr"`  // the probed address
+	Symbol string `json:"symbol"`
+
+	// Of stage "return": where the function has returned to, and the time since
+	// its entry, traps included.
+	Ret        Hex    `json:"ret,omitempty"`
+	RetSymbol  string `json:"retSymbol,omitempty"`
+	DurationNS int64  `json:"durationNs,omitempty"`
+
+	CPL  uint8          `json:"cpl"`
+	Task *Task          `json:"task,omitempty"` // where the guest's tasks are known
+	Args []Arg          `json:"args,omitempty"`
+	Regs map[string]Hex `json:"regs,omitempty"`
+	Text string         `json:"text"` // as ftrace prints it, without task, vCPU and time
 }
 
 // Task is the task of the guest that was interrupted.

@@ -110,6 +110,7 @@ func (st *store) wire(a *attached) api.Probe {
 		Symbol: info.Symbol, Offset: info.Offset, Addr: api.Hex(info.Addr), User: info.User,
 		Enabled: !info.Disabled, Armed: info.Armed, Gone: info.Gone,
 		Post: a.spec.Post, Regs: a.spec.Regs, Stay: a.stay,
+		MaxActive: info.MaxActive, InUse: info.InUse, HighWater: info.HighWater,
 		Plan: info.Plan, Insn: hex.EncodeToString(info.Insn), Stats: st.stats(a),
 	}
 	if sym, ok := st.guest.Image().Find(info.Addr); ok {
@@ -133,5 +134,6 @@ func wireCounts(s probe.Stats) api.Counts {
 	return api.Counts{
 		Hits: s.Hits, Handled: s.Handled, Filtered: s.Filtered, Missed: s.Missed, Skipped: s.Skipped,
 		SecondExits: s.SecondExits, Faults: s.Faults, Panics: s.Panics, BadAccesses: s.BadAccesses,
+		Returns: s.Returns, Abandoned: s.Abandoned,
 	}
 }

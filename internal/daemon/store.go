@@ -31,9 +31,10 @@ type attached struct {
 	spec   api.ProbeSpec
 	def    *event.Def
 	source *event.Source
-	kprobe *probe.Kprobe
-	stream *session // the stream that has brought it, if any
-	stay   bool     // it outlives that stream
+	probe  probe.Probe
+	kprobe *probe.Kprobe // of probe
+	stream *session      // the stream that has brought it, if any
+	stay   bool          // it outlives that stream
 }
 
 // session is the identity of a stream that has attached probes.
@@ -83,7 +84,7 @@ func (st *store) attach(specs []api.ProbeSpec, own *session) ([]api.Probe, error
 	}
 	firstID := st.lastID
 	batch := make([]*attached, 0, len(specs))
-	kprobes := make([]*probe.Kprobe, 0, len(specs))
+	probes := make([]probe.Probe, 0, len(specs))
 	names := make(map[string]bool, len(specs))
 	release := func() {
 		for _, a := range batch {
@@ -99,9 +100,9 @@ func (st *store) attach(specs []api.ProbeSpec, own *session) ([]api.Probe, error
 		}
 		a.stream, a.stay = own, own == nil || spec.Stay
 		batch = append(batch, a)
-		kprobes = append(kprobes, a.kprobe)
+		probes = append(probes, a.probe)
 	}
-	if err := st.engine.Register(kprobes...); err != nil {
+	if err := st.engine.RegisterAll(probes...); err != nil {
 		release()
 		var refused *probe.Error
 		if errors.As(err, &refused) && refused.Index < len(batch) {
@@ -123,10 +124,10 @@ func (st *store) compile(spec api.ProbeSpec, names map[string]bool) (*attached, 
 	if err != nil {
 		return nil, err
 	}
-	if def.Kind != event.KindProbe {
+	if def.Kind == event.KindReturn && spec.Post {
 		return nil, &api.Error{
-			Code: api.CodeUnavailable, Errno: "EOPNOTSUPP", Message: "return probes are not available in this version",
-			Column: new(int), Command: defText(spec),
+			Code: api.CodeUnavailable, Errno: "EOPNOTSUPP", Message: "a return probe has no second record",
+			Detail: "leave out post; with regs its record has the registers at the return", Column: new(int), Command: defText(spec),
 		}
 	}
 	name := def.Name()
@@ -148,14 +149,18 @@ func (st *store) compile(spec api.ProbeSpec, names map[string]bool) (*attached, 
 	st.lastID++
 	a := &attached{id: st.lastID, spec: spec, def: def}
 	a.source = st.hub.Source(fetcher, a)
-	a.kprobe = &probe.Kprobe{
-		Name: name, Symbol: def.Place.Symbol, Offset: def.Place.Offset, Addr: def.Place.Addr, Disabled: spec.Disabled,
-		Pre: func(c *probe.Context) int {
-			if st.listeners.Load() > 0 {
-				a.source.Emit(c)
-			}
-			return 0
-		},
+	where := probe.Kprobe{Name: name, Symbol: def.Place.Symbol, Offset: def.Place.Offset, Addr: def.Place.Addr, Disabled: spec.Disabled}
+	if def.Kind == event.KindReturn {
+		st.handleReturn(a, where)
+		return a, nil
+	}
+	a.kprobe = &where
+	a.probe = a.kprobe
+	a.kprobe.Pre = func(c *probe.Context) int {
+		if st.listeners.Load() > 0 {
+			a.source.Emit(c)
+		}
+		return 0
 	}
 	if spec.Post {
 		a.kprobe.Post = func(c *probe.Context) {
@@ -165,6 +170,28 @@ func (st *store) compile(spec api.ProbeSpec, names map[string]bool) (*attached, 
 		}
 	}
 	return a, nil
+}
+
+// handleReturn makes a the return probe of its definition. Data of an
+// activation begins with the time of its entry: 0 when nobody listened then, and
+// nothing was noted.
+func (st *store) handleReturn(a *attached, where probe.Kprobe) {
+	r := &probe.Kretprobe{
+		Kprobe: where, MaxActive: a.def.MaxActive, DataSize: a.source.EntrySize(),
+		Entry: func(c *probe.Context) int {
+			clear(c.Data[:8])
+			if st.listeners.Load() > 0 {
+				a.source.Enter(c, c.Data)
+			}
+			return 0
+		},
+		Return: func(c *probe.Context) {
+			if st.listeners.Load() > 0 && [8]byte(c.Data) != [8]byte{} {
+				a.source.EmitReturn(c, c.Data)
+			}
+		},
+	}
+	a.probe, a.kprobe = r, &r.Kprobe
 }
 
 // nameTaken refuses a definition whose name a probe has already. The kernel

@@ -90,6 +90,10 @@ func (f *Fetcher) context(c *probe.Context, buf []byte, at int) int {
 func (f *Fetcher) capture(c *probe.Context, entry, buf []byte) int {
 	w := writer{f: f, c: c, entry: entry, buf: buf, texts: f.texts}
 	w.end = f.context(c, buf, f.status+len(f.ops))
+	if f.args == returnArgs {
+		le.PutUint64(buf[f.duration:], 0) // the source knows it
+		w.end += 8
+	}
 	for i := range f.ops {
 		buf[f.status+i] = w.arg(&f.ops[i])
 	}

@@ -42,13 +42,14 @@ type Fetcher struct {
 	entry   []operand // r: what CaptureEntry keeps, in order
 
 	// Offsets in a record; see record.go for its layout.
-	args    int // first argument
-	status  int // one byte per argument
-	comm    int // CommSize bytes; 0 = none
-	regs    int // 0 = none
-	dynamic int // text, up to max
-	max     int // bytes of the longest record
-	texts   int // number of texts in a record
+	args     int // first argument
+	status   int // one byte per argument
+	comm     int // CommSize bytes; 0 = none
+	regs     int // 0 = none
+	duration int // r only: 8 bytes
+	dynamic  int // text, up to max
+	max      int // bytes of the longest record
+	texts    int // number of texts in a record
 }
 
 // Compile resolves d against an image and returns its Fetcher. The error is a
@@ -88,6 +89,10 @@ func Compile(d *Def, symbols probe.Symbols, opt Options) (*Fetcher, error) {
 	if opt.Regs {
 		f.regs = at
 		at += regsSize
+	}
+	if f.args == returnArgs {
+		f.duration = at
+		at += 8
 	}
 	f.dynamic = at
 	f.max = min(at+f.texts*maxString, maxRecord)

@@ -15,15 +15,18 @@ var ErrRecord = errors.New("malformed record")
 // Record is a decoded record.
 type Record struct {
 	Stage   Stage
-	CPL     uint8       // 0 or 3
-	IRQsOff bool        // RFLAGS.IF was clear
-	Addr    guest.GVA   // the probed address; of a return probe the function's
-	Ret     guest.GVA   // StageReturn: the address returned to
-	HasTask bool        // PID and Comm are known
-	PID     int32       // task id
-	Comm    string      // task name, as the guest has it
-	Regs    *probe.Regs // nil unless asked for by Options.Regs
-	Values  []Value
+	CPL     uint8     // 0 or 3
+	IRQsOff bool      // RFLAGS.IF was clear
+	Addr    guest.GVA // the probed address; of a return probe the function's
+	Ret     guest.GVA // StageReturn: the address returned to
+	// Duration is, of StageReturn, the time between entry and return in
+	// nanoseconds on the hub's clock, traps and handlers included.
+	Duration int64
+	HasTask  bool        // PID and Comm are known
+	PID      int32       // task id
+	Comm     string      // task name, as the guest has it
+	Regs     *probe.Regs // nil unless asked for by Options.Regs
+	Values   []Value
 }
 
 // Decode reads a record that f captured. It copies what it needs from rec.
@@ -43,6 +46,9 @@ func (f *Fetcher) Decode(rec []byte) (*Record, error) {
 	if f.regs != 0 {
 		end += regsSize
 	}
+	if r.Stage == StageReturn {
+		end += 8
+	}
 	if len(rec) < end || (r.Stage == StageReturn) != (f.args == returnArgs) && r.Stage != StagePost {
 		return nil, fmt.Errorf("decode %s: %w", f.def.Name(), ErrRecord)
 	}
@@ -61,6 +67,7 @@ func (f *Fetcher) Decode(rec []byte) (*Record, error) {
 	}
 	if r.Stage == StageReturn {
 		r.Ret = guest.GVA(le.Uint64(rec[16:]))
+		r.Duration = int64(le.Uint64(rec[f.duration:]))
 	}
 	for i := range f.ops {
 		v, err := f.value(i, rec)

@@ -18,6 +18,7 @@ import (
 //	 .. arguments, packed; text as u32 data_loc: length with NUL << 16 | offset
 //	 .. one status byte per argument
 //	 .. task name (with a profile), then registers (if asked for)
+//	 .. u64 duration in nanoseconds, only of a return probe
 //	 .. text
 //
 // A record of stage post ends behind the arguments' place: header,

@@ -50,12 +50,25 @@ func (s *Source) EmitPost(c *probe.Context) bool {
 	return s.finish(p, c.CPU, time, s.Fetcher.CapturePost(c, p.buf))
 }
 
-// EmitReturn is Emit for the return handler of an r definition: see
-// Fetcher.CaptureReturn.
+// EntrySize returns the number of bytes that Enter fills: a return probe's
+// probe.Kretprobe.DataSize.
+func (s *Source) EntrySize() int { return 8 + s.Fetcher.EntrySize() }
+
+// Enter is for the entry handler of an r definition: it notes in data, which
+// has EntrySize bytes, what the return needs.
+func (s *Source) Enter(c *probe.Context, data []byte) {
+	le.PutUint64(data, uint64(s.hub.clock()))
+	s.Fetcher.CaptureEntry(c, data[8:])
+}
+
+// EmitReturn is Emit for the return handler of an r definition. Entry is what
+// Enter has filled for this activation.
 func (s *Source) EmitReturn(c *probe.Context, entry []byte) bool {
 	p := s.hub.begin(c.CPU)
 	time := s.hub.clock()
-	return s.finish(p, c.CPU, time, s.Fetcher.CaptureReturn(c, entry, p.buf))
+	n := s.Fetcher.CaptureReturn(c, entry[8:], p.buf)
+	le.PutUint64(p.buf[s.Fetcher.duration:], uint64(time)-le.Uint64(entry))
+	return s.finish(p, c.CPU, time, n)
 }
 
 // finish stores the first n bytes of p's buffer.
