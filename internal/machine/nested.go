@@ -36,6 +36,7 @@ func (v *vcpu) runNested(done func() bool) error {
 			v.runFailed(err)
 			return err
 		}
+		v.midIO = false
 		if v.exit.Reason == kvm.ReasonInterrupted {
 			// Those who kick because of the gate wait until this vCPU rests; it
 			// looks at the gate before that.

@@ -115,8 +115,12 @@ func (m *Machine) selfCheckFailed(v *vcpu, code uint32) {
 	}
 }
 
-// Resume lets the vCPUs run. Calling it while they do has no effect.
+// Resume lets the vCPUs run. Calling it while they do has no effect. A handler
+// must not call it.
 func (m *Machine) Resume() error {
+	if m.inHandler() {
+		return fmt.Errorf("resume: %w", probe.ErrInHandler)
+	}
 	m.life.Lock()
 	defer m.life.Unlock()
 	m.mu.Lock()

@@ -189,6 +189,7 @@ func TestCallsFromAHandler(t *testing.T) {
 	k.Pre = func(*probe.Context) int {
 		refused["stop"] = m.Stop(nothing)
 		refused["pause"] = m.Pause()
+		refused["resume"] = m.Resume()
 		refused["reset"] = m.Reset(ctx, nil)
 		refused["close"] = m.Close(ctx)
 		refused["register"] = m.Engine().Register(&probe.Kprobe{Symbol: "fn"})
@@ -201,7 +202,7 @@ func TestCallsFromAHandler(t *testing.T) {
 	if s := run(t, m); s.Phase != PhaseExited || s.ExitCode != wantCount(1) {
 		t.Errorf("state %+v", s)
 	}
-	if len(refused) != 6 {
+	if len(refused) != 7 {
 		t.Errorf("%d refusals", len(refused))
 	}
 	for what, err := range refused {
