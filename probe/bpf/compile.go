@@ -100,7 +100,7 @@ func Compile(p *Program, l Layout) ([]byte, *Info, error) {
 }
 
 type compiler struct {
-	asm
+	x86asm
 	p        *Program
 	layout   Layout
 	known    []values
@@ -148,8 +148,8 @@ func (c *compiler) compile() ([]byte, *Info, error) {
 		}
 	}
 	c.tail()
-	body := c.asm
-	c.asm = asm{used: body.used}
+	body := c.x86asm
+	c.x86asm = x86asm{used: body.used}
 	c.head()
 	head := len(c.b)
 	body.link()

@@ -12,9 +12,9 @@ type reg64 = insn.Reg64
 // noReg stands for "no index register".
 const noReg reg64 = 0xff
 
-// asm assembles x86-64 code that is the same wherever it is put. Encodings are
+// x86asm assembles x86-64 code that is the same wherever it is put. Encodings are
 // those of SDM Vol. 2; all jumps have 32-bit displacements.
-type asm struct {
+type x86asm struct {
 	b      []byte
 	labels []int // offset of each label, -1 until it is placed
 	fixes  []fix
@@ -29,15 +29,15 @@ type fix struct {
 
 type label int
 
-func (a *asm) newLabel() label {
+func (a *x86asm) newLabel() label {
 	a.labels = append(a.labels, -1)
 	return label(len(a.labels) - 1)
 }
 
-func (a *asm) place(l label) { a.labels[l] = len(a.b) }
+func (a *x86asm) place(l label) { a.labels[l] = len(a.b) }
 
 // link fills in all displacements.
-func (a *asm) link() {
+func (a *x86asm) link() {
 	for _, f := range a.fixes {
 		to := a.labels[f.label]
 		if to < 0 {
@@ -47,14 +47,14 @@ func (a *asm) link() {
 	}
 }
 
-func (a *asm) emit(b ...byte)      { a.b = append(a.b, b...) }
-func (a *asm) imm32(v int32)       { a.b = binary.LittleEndian.AppendUint32(a.b, uint32(v)) }
-func (a *asm) writes(r reg64)      { a.used |= 1 << r }
-func (a *asm) jump32(l label)      { a.fixes = append(a.fixes, fix{len(a.b), l}); a.imm32(0) }
-func (a *asm) jmp(l label)         { a.emit(0xe9); a.jump32(l) }
-func (a *asm) callTo(l label)      { a.emit(0xe8); a.jump32(l) }
-func (a *asm) jcc(c cond, l label) { a.emit(0x0f, 0x80|byte(c)); a.jump32(l) }
-func (a *asm) ret()                { a.emit(0xc3) }
+func (a *x86asm) emit(b ...byte)      { a.b = append(a.b, b...) }
+func (a *x86asm) imm32(v int32)       { a.b = binary.LittleEndian.AppendUint32(a.b, uint32(v)) }
+func (a *x86asm) writes(r reg64)      { a.used |= 1 << r }
+func (a *x86asm) jump32(l label)      { a.fixes = append(a.fixes, fix{len(a.b), l}); a.imm32(0) }
+func (a *x86asm) jmp(l label)         { a.emit(0xe9); a.jump32(l) }
+func (a *x86asm) callTo(l label)      { a.emit(0xe8); a.jump32(l) }
+func (a *x86asm) jcc(c cond, l label) { a.emit(0x0f, 0x80|byte(c)); a.jump32(l) }
+func (a *x86asm) ret()                { a.emit(0xc3) }
 
 // cond is a condition, the low bits of Jcc.
 type cond byte
@@ -88,7 +88,7 @@ func (o operand) plus(d int32) operand { o.disp += d; return o }
 
 // op appends [prefix] [REX] opcode ModRM for a register and a memory operand.
 // w selects 64 bits. bytereg forces the REX that makes SPL to DIL of 4 to 7.
-func (a *asm) memOp(w bool, opcode []byte, r reg64, o operand, bytereg bool) {
+func (a *x86asm) memOp(w bool, opcode []byte, r reg64, o operand, bytereg bool) {
 	rex := byte(0x40) | (byte(r)>>3)<<2 | byte(o.base)>>3
 	if w {
 		rex |= 8
@@ -122,7 +122,7 @@ func (a *asm) memOp(w bool, opcode []byte, r reg64, o operand, bytereg bool) {
 }
 
 // regOp appends [REX] opcode ModRM for two registers.
-func (a *asm) regOp(w bool, opcode []byte, r, rm reg64, bytereg bool) {
+func (a *x86asm) regOp(w bool, opcode []byte, r, rm reg64, bytereg bool) {
 	rex := byte(0x40) | (byte(r)>>3)<<2 | byte(rm)>>3
 	if w {
 		rex |= 8
@@ -147,13 +147,13 @@ const (
 )
 
 // rr appends an operation on two registers.
-func (a *asm) rr(w bool, op alu2, dst, src reg64) {
+func (a *x86asm) rr(w bool, op alu2, dst, src reg64) {
 	a.writes(dst)
 	a.regOp(w, []byte{byte(op)<<3 | 1}, src, dst, false)
 }
 
 // ri appends an operation on a register and an immediate.
-func (a *asm) ri(w bool, op alu2, dst reg64, v int32) {
+func (a *x86asm) ri(w bool, op alu2, dst reg64, v int32) {
 	a.writes(dst)
 	if v >= -128 && v < 128 {
 		a.regOp(w, []byte{0x83}, reg64(op), dst, false)
@@ -165,13 +165,13 @@ func (a *asm) ri(w bool, op alu2, dst reg64, v int32) {
 }
 
 // rm appends an operation on a register and memory.
-func (a *asm) rm(w bool, op alu2, dst reg64, src operand) {
+func (a *x86asm) rm(w bool, op alu2, dst reg64, src operand) {
 	a.writes(dst)
 	a.memOp(w, []byte{byte(op)<<3 | 3}, dst, src, false)
 }
 
 // mi appends an operation on memory and an immediate.
-func (a *asm) mi(w bool, op alu2, dst operand, v int32) {
+func (a *x86asm) mi(w bool, op alu2, dst operand, v int32) {
 	if v >= -128 && v < 128 {
 		a.memOp(w, []byte{0x83}, reg64(op), dst, false)
 		a.emit(byte(v))
@@ -181,12 +181,12 @@ func (a *asm) mi(w bool, op alu2, dst operand, v int32) {
 	a.imm32(v)
 }
 
-func (a *asm) mov(w bool, dst, src reg64) {
+func (a *x86asm) mov(w bool, dst, src reg64) {
 	a.writes(dst)
 	a.regOp(w, []byte{0x89}, src, dst, false)
 }
 
-func (a *asm) movImm(dst reg64, v uint64) {
+func (a *x86asm) movImm(dst reg64, v uint64) {
 	a.writes(dst)
 	if v == 0 {
 		a.rr(false, aluXor, dst, dst)
@@ -195,13 +195,13 @@ func (a *asm) movImm(dst reg64, v uint64) {
 	a.b = insn.AppendMovImm(a.b, dst, v)
 }
 
-func (a *asm) lea(w bool, dst reg64, o operand) {
+func (a *x86asm) lea(w bool, dst reg64, o operand) {
 	a.writes(dst)
 	a.memOp(w, []byte{0x8d}, dst, o, false)
 }
 
 // load appends a load of size bytes, extended with zeros.
-func (a *asm) load(size int, dst reg64, o operand) {
+func (a *x86asm) load(size int, dst reg64, o operand) {
 	a.writes(dst)
 	switch size {
 	case 1:
@@ -214,7 +214,7 @@ func (a *asm) load(size int, dst reg64, o operand) {
 }
 
 // loadSigned appends a load of size bytes, extended to 64 bits with the sign.
-func (a *asm) loadSigned(size int, dst reg64, o operand) {
+func (a *x86asm) loadSigned(size int, dst reg64, o operand) {
 	a.writes(dst)
 	switch size {
 	case 1:
@@ -227,7 +227,7 @@ func (a *asm) loadSigned(size int, dst reg64, o operand) {
 }
 
 // store appends a store of the low size bytes of src.
-func (a *asm) store(size int, o operand, src reg64) {
+func (a *x86asm) store(size int, o operand, src reg64) {
 	switch size {
 	case 1:
 		a.memOp(false, []byte{0x88}, src, o, true)
@@ -240,7 +240,7 @@ func (a *asm) store(size int, o operand, src reg64) {
 }
 
 // storeImm appends a store of an immediate, extended with its sign to 64 bits.
-func (a *asm) storeImm(size int, o operand, v int32) {
+func (a *x86asm) storeImm(size int, o operand, v int32) {
 	switch size {
 	case 1:
 		a.memOp(false, []byte{0xc6}, 0, o, false)
@@ -255,9 +255,9 @@ func (a *asm) storeImm(size int, o operand, v int32) {
 	}
 }
 
-func (a *asm) test(w bool, x, y reg64) { a.regOp(w, []byte{0x85}, y, x, false) }
+func (a *x86asm) test(w bool, x, y reg64) { a.regOp(w, []byte{0x85}, y, x, false) }
 
-func (a *asm) testImm(w bool, x reg64, v int32) {
+func (a *x86asm) testImm(w bool, x reg64, v int32) {
 	a.regOp(w, []byte{0xf7}, 0, x, false)
 	a.imm32(v)
 }
@@ -274,44 +274,44 @@ const (
 	unaryIdiv = 7
 )
 
-func (a *asm) shiftImm(w bool, kind reg64, dst reg64, n byte) {
+func (a *x86asm) shiftImm(w bool, kind reg64, dst reg64, n byte) {
 	a.writes(dst)
 	a.regOp(w, []byte{0xc1}, kind, dst, false)
 	a.emit(n)
 }
 
-func (a *asm) shiftCL(w bool, kind reg64, dst reg64) {
+func (a *x86asm) shiftCL(w bool, kind reg64, dst reg64) {
 	a.writes(dst)
 	a.regOp(w, []byte{0xd3}, kind, dst, false)
 }
 
-func (a *asm) unary(w bool, kind reg64, dst reg64) {
+func (a *x86asm) unary(w bool, kind reg64, dst reg64) {
 	a.writes(dst)
 	a.regOp(w, []byte{0xf7}, kind, dst, false)
 }
 
-func (a *asm) imul(w bool, dst, src reg64) {
+func (a *x86asm) imul(w bool, dst, src reg64) {
 	a.writes(dst)
 	a.regOp(w, []byte{0x0f, 0xaf}, dst, src, false)
 }
 
-func (a *asm) imulMem(dst reg64, o operand) {
+func (a *x86asm) imulMem(dst reg64, o operand) {
 	a.writes(dst)
 	a.memOp(true, []byte{0x0f, 0xaf}, dst, o, false)
 }
 
-func (a *asm) imulImm(w bool, dst, src reg64, v int32) {
+func (a *x86asm) imulImm(w bool, dst, src reg64, v int32) {
 	a.writes(dst)
 	a.regOp(w, []byte{0x69}, dst, src, false)
 	a.imm32(v)
 }
 
-func (a *asm) push(r reg64) { a.b = insn.AppendPush(a.b, r) }
-func (a *asm) pop(r reg64)  { a.b = insn.AppendPop(a.b, r) }
+func (a *x86asm) push(r reg64) { a.b = insn.AppendPush(a.b, r) }
+func (a *x86asm) pop(r reg64)  { a.b = insn.AppendPop(a.b, r) }
 
 // locked appends a locked operation with a register operand. opcode is one of
 // the lock* constants.
-func (a *asm) locked(w bool, opcode []byte, o operand, r reg64) {
+func (a *x86asm) locked(w bool, opcode []byte, o operand, r reg64) {
 	a.emit(0xf0)
 	a.memOp(w, opcode, r, o, false)
 }
@@ -322,7 +322,7 @@ var (
 )
 
 // lockAddImm appends lock add $v, o with 64 bits.
-func (a *asm) lockAddImm(o operand, v int32) {
+func (a *x86asm) lockAddImm(o operand, v int32) {
 	a.emit(0xf0)
 	a.mi(true, aluAdd, o, v)
 }

@@ -1,0 +1,268 @@
+package bpf
+
+import (
+	"encoding/binary"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+func readObject(t testing.TB, name string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("testdata/obj", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func loadObject(t testing.TB, name string, mem Memory) *Collection {
+	t.Helper()
+	o, err := LoadObject(readObject(t, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := o.Load(2, mem, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+func (c *Collection) find(t testing.TB, name string) LoadedProgram {
+	t.Helper()
+	for _, p := range c.Programs {
+		if p.Name() == name {
+			return p
+		}
+	}
+	t.Fatalf("no program %s", name)
+	return LoadedProgram{}
+}
+
+func u64(v uint64) []byte { return binary.LittleEndian.AppendUint64(nil, v) }
+func u32(v uint32) []byte { return binary.LittleEndian.AppendUint32(nil, v) }
+
+func lookup(t testing.TB, m *Map, key []byte) []uint64 {
+	t.Helper()
+	vals, err := m.Lookup(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []uint64
+	for _, v := range vals {
+		out = append(out, le64(v))
+	}
+	return out
+}
+
+// fakeEnv is an Env with one task and a little memory.
+type fakeEnv struct {
+	NoEnv
+	now   uint64
+	id    uint64
+	mem   map[uint64]byte
+	trace []string
+}
+
+func (e *fakeEnv) Now() uint64      { return e.now }
+func (e *fakeEnv) PIDTGID() uint64  { return e.id }
+func (e *fakeEnv) Comm(c *[16]byte) { copy(c[:], "builtin") }
+func (e *fakeEnv) Trace(msg []byte) { e.trace = append(e.trace, string(msg)) }
+func (e *fakeEnv) FuncIP() uint64   { return 0x1234 }
+func (e *fakeEnv) put(at uint64, s string) {
+	if e.mem == nil {
+		e.mem = map[uint64]byte{}
+	}
+	for i := range len(s) {
+		e.mem[at+uint64(i)] = s[i]
+	}
+}
+
+func (e *fakeEnv) ReadKernel(addr uint64, p []byte) error {
+	for i := range p {
+		b, ok := e.mem[addr+uint64(i)]
+		if !ok && addr>>12 != (addr+uint64(i))>>12 || !ok && i == 0 {
+			return errNoGuest
+		}
+		p[i] = b
+	}
+	return nil
+}
+
+func (e *fakeEnv) ReadUser(addr uint64, p []byte) error { return e.ReadKernel(addr, p) }
+
+func TestObjectCount(t *testing.T) {
+	for _, file := range []string{"count.o", "count-v1.o"} {
+		c := loadObject(t, file, Heap{})
+		p := c.find(t, "count")
+		if p.AttachTo != "vfs_read" || p.Kind() != Kprobe || p.Section != "kprobe/vfs_read" {
+			t.Errorf("%s: %+v", file, p)
+		}
+		v := NewVM(p.Program, 1)
+		for i := range uint64(5) {
+			ctx := make([]byte, RegsSize)
+			PutRegs(ctx, &insn.Regs{RDI: 40 + i/3}, 0, 0)
+			if r0, err := v.Run(ctx, NoEnv{}); r0 != 0 || err != nil {
+				t.Fatalf("%s: %d, %v", file, r0, err)
+			}
+		}
+		if got := lookup(t, c.Maps["hits"], u32(0)); got[0] != 0 || got[1] != 5 {
+			t.Errorf("%s: hits = %v, want 5 on vCPU 1", file, got)
+		}
+		if got := lookup(t, c.Maps["by_arg"], u64(40)); got[0] != 3 {
+			t.Errorf("%s: by_arg[40] = %v, want 3", file, got)
+		}
+		if got := lookup(t, c.Maps["by_arg"], u64(41)); got[0] != 2 {
+			t.Errorf("%s: by_arg[41] = %v, want 2", file, got)
+		}
+	}
+}
+
+func TestObjectLatency(t *testing.T) {
+	c := loadObject(t, "latency.o", Heap{})
+	env := &fakeEnv{id: 7<<32 | 8}
+	enter, leave := NewVM(c.find(t, "enter").Program, 0), NewVM(c.find(t, "leave").Program, 1)
+	ctx := make([]byte, RegsSize)
+	for _, d := range []uint64{0, 1, 2, 3, 1000, 1 << 40} {
+		if _, err := enter.Run(ctx, env); err != nil {
+			t.Fatal(err)
+		}
+		env.now += d
+		if _, err := leave.Run(ctx, env); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := leave.Run(ctx, env); err != nil { // without an entry
+		t.Fatal(err)
+	}
+	h, err := c.Maps["nanoseconds"].Hist()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := (Hist{0: 2, 1: 2, 9: 1, 40: 1}); *h != want {
+		t.Errorf("histogram %v, want %v", h, want)
+	}
+	if lo, hi, ok := h.Range(); lo != 0 || hi != 40 || !ok || h.Total() != 6 {
+		t.Errorf("range %d to %d, %v, total %d", lo, hi, ok, h.Total())
+	}
+}
+
+func TestObjectRecord(t *testing.T) {
+	c := loadObject(t, "record.o", Heap{})
+	env := &fakeEnv{now: 12345}
+	env.put(0xffff_8000_0000_1000, "name\x00")
+	v := NewVM(c.find(t, "record").Program, 1)
+	for _, count := range []uint64{99, 100, 4096} {
+		ctx := make([]byte, RegsSize)
+		PutRegs(ctx, &insn.Regs{RDI: 1, RSI: 0xffff_8000_0000_1000, RDX: count, RCX: 4, R8: 5, R9: 6}, 0, 0)
+		r0, err := v.Run(ctx, env)
+		if err != nil || r0 != 0 && count < 100 || r0 != 1 && count >= 100 {
+			t.Fatalf("count %d: %d, %v", count, r0, err)
+		}
+	}
+	var got []uint64
+	n := c.Maps["records"].Drain(func(r Record) bool {
+		if r.CPU != 1 || len(r.Data) != 96 {
+			t.Errorf("record of %d bytes from vCPU %d", len(r.Data), r.CPU)
+			return false
+		}
+		if time, name := le64(r.Data), string(r.Data[64:68]); time != 12345 || name != "name" {
+			t.Errorf("time %d, name %q", time, name)
+		}
+		got = append(got, le64(r.Data[24:]))
+		return true
+	})
+	if n != 2 || got[0] != 100 || got[1] != 4096 {
+		t.Errorf("%d records: %v", n, got)
+	}
+	seen, kept := c.Maps[".bss"].valueAt(0, 0), 0
+	if a, b := le64(seen), le64(seen[8:]); a+b != 5 {
+		t.Errorf("seen and kept are %d and %d, want 3 and 2 %d", a, b, kept)
+	}
+}
+
+func TestObjectSubprogram(t *testing.T) {
+	c := loadObject(t, "subprog.o", Heap{})
+	env := &fakeEnv{}
+	v := NewVM(c.find(t, "walk").Program, 0)
+	for _, tt := range []struct{ n, want, sum uint64 }{{0, 1, 0}, {3, 1, 35}, {11, 1<<32 - 1, 35}} {
+		ctx := make([]byte, RegsSize)
+		PutRegs(ctx, &insn.Regs{RDI: tt.n}, 0, 0)
+		r0, err := v.Run(ctx, env)
+		if err != nil || uint64(uint32(r0)) != tt.want {
+			t.Fatalf("n %d: r0 %#x, %v, want %#x", tt.n, r0, err, tt.want)
+		}
+		if got := le64(c.Maps[".bss"].valueAt(0, 0)); got != tt.sum {
+			t.Errorf("n %d: total %d, want %d", tt.n, got, tt.sum)
+		}
+	}
+	if want := "n=0 sum=0\n|n=3 sum=35\n"; strings.Join(env.trace, "|") != want {
+		t.Errorf("trace %q, want %q", env.trace, want)
+	}
+}
+
+func TestObjectRefused(t *testing.T) {
+	good := readObject(t, "count.o")
+	renamed := func(from, to string) []byte {
+		return []byte(strings.ReplaceAll(string(good), from, to))
+	}
+	for _, tt := range []struct {
+		name string
+		file []byte
+		want string
+	}{
+		{"empty", nil, "EOF"},
+		{"not ELF", []byte(strings.Repeat("#!/bin/sh\n", 10)), "bad magic"},
+		{"truncated", good[:len(good)/2], "EOF"},
+		{"other section", renamed("kprobe/vfs_read", "socket/vfs_read"), "only kprobe/ and kretprobe/"},
+		{"too large", make([]byte, MaxObjectSize+1), "larger than"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := LoadObject(tt.file)
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("%v, want something about %q", err, tt.want)
+			}
+		})
+	}
+	if _, err := LoadObject(make([]byte, MaxObjectSize+1)); !errors.Is(err, ErrObjectTooLarge) {
+		t.Errorf("%v is not ErrObjectTooLarge", err)
+	}
+}
+
+// FuzzLoadObject wants errors and no panics, hangs or unbounded memory of
+// whatever a file may hold, and runs what does load.
+func FuzzLoadObject(f *testing.F) {
+	for _, name := range []string{"count.o", "latency.o", "record.o", "subprog.o", "count-v1.o"} {
+		f.Add(readObject(f, name))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		o, err := LoadObject(b)
+		if err != nil {
+			return
+		}
+		for _, m := range o.Maps {
+			if m.MaxEntries > 1<<16 || m.ValueSize > 1<<12 {
+				return // allowed, but slow here
+			}
+		}
+		c, err := o.Load(2, Heap{}, 10000)
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		for _, p := range c.Programs {
+			if _, err := NewVM(p.Program, 0).Run(make([]byte, RegsSize), &fakeEnv{}); err != nil {
+				var fault *Fault
+				if !errors.As(err, &fault) {
+					t.Fatal(err)
+				}
+			}
+		}
+	})
+}
