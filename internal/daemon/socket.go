@@ -44,6 +44,10 @@ func listen(ctx context.Context, path string, gid int) (*socket, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Before the lock, which would be left beside a file that is none of ours.
+	if _, err := socketAt(path); err != nil {
+		return nil, err
+	}
 	lock, err := lockFile(path + ".lock")
 	if err != nil {
 		return nil, err
@@ -84,17 +88,25 @@ func lockFile(path string) (*os.File, error) {
 	return f, nil
 }
 
+// socketAt reports whether there is a socket at path; anything else that is
+// there is an error.
+func socketAt(path string) (bool, error) {
+	st, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("socket: %w", err)
+	case st.Mode().Type() != fs.ModeSocket:
+		return false, fmt.Errorf("socket %s: %w", path, ErrSocketNotSocket)
+	}
+	return true, nil
+}
+
 // clear removes a stale socket at the path.
 func (s *socket) clear(ctx context.Context) error {
-	st, err := os.Lstat(s.path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("socket: %w", err)
-	}
-	if st.Mode().Type() != fs.ModeSocket {
-		return fmt.Errorf("socket %s: %w", s.path, ErrSocketNotSocket)
+	if there, err := socketAt(s.path); !there {
+		return err
 	}
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "unix", s.path)

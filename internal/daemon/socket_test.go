@@ -151,6 +151,9 @@ func TestListenRefuses(t *testing.T) {
 			}
 		})
 	}
+	if _, err := os.Lstat(file + ".lock"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a lock is left beside a file that is no socket: %v", err)
+	}
 	if b, err := os.ReadFile(file); err != nil || string(b) != "precious" {
 		t.Errorf("the file was touched: %q, %v", b, err)
 	}
