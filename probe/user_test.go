@@ -125,6 +125,12 @@ func TestUserStackIsChecked(t *testing.T) {
 			t.Errorf("%s: RIP %#x, RSP %#x: the registers are not those from before the push", c.name, r.RIP, r.RSP)
 		}
 	}
+	// What the engine cannot tell, the processor finds out, in a slot.
+	r := probe.Regs{RIP: uint64(p.Addr), RSP: 0x8000_0000_1000, RAX: 1}
+	v := e.Hit(0, probe.State{Regs: &r, CPL: 3}, probe.Trap{Kind: probe.TrapBreakpoint})
+	if v.Action != probe.Resume || !e.InSlot(guest.GVA(r.RIP)) {
+		t.Errorf("not canonical: got %+v at %#x, want a slot", v, r.RIP)
+	}
 }
 
 // kernelOnly is a target that has no UserMemory.

@@ -181,30 +181,36 @@ func testFaultHandler(v *env) {
 // testFaultMissed: a fault of an instruction whose hit was missed is asked of
 // nobody on the host; the guest's handler gets it as ever.
 func testFaultMissed(v *env) {
-	asked := 0
-	var inner uint64
-	first := true
-	p := &probe.Kprobe{Symbol: "x_load",
-		Pre: func(c *probe.Context) int {
-			if !first {
+	for _, q := range []struct {
+		f    string
+		good string
+		want uint64
+	}{{"x_load", "const_seven", 7}, {"x_jmp", "fnptr", uint64(uint32(v.addr("fnptr"))) / 3}} {
+		asked := 0
+		var inner uint64
+		first := true
+		p := &probe.Kprobe{Symbol: q.f,
+			Pre: func(c *probe.Context) int {
+				if !first {
+					return 0
+				}
+				first = false
+				r, err := c.Call(c.Addr, unmapped)
+				if err != nil {
+					v.Errorf("call: %v", err)
+				}
+				inner = r
 				return 0
-			}
-			first = false
-			r, err := c.Call(c.Addr, unmapped)
-			if err != nil {
-				v.Errorf("call: %v", err)
-			}
-			inner = r
-			return 0
-		},
-		Fault: func(*probe.Context, probe.Trap) bool { asked++; return false },
+			},
+			Fault: func(*probe.Context, probe.Trap) bool { asked++; return false },
+		}
+		v.register(p)
+		equal(v, q.f, v.call(q.f, uint64(v.addr(q.good))), q.want)
+		equal(v, q.f+" called by the handler", inner, minus14)
+		equal(v, q.f+": asked", asked, 0)
+		s := v.stats(p)
+		equal(v, q.f+": handled", s.Handled, 1)
+		equal(v, q.f+": missed", s.Missed, 1)
+		v.unregister(p)
 	}
-	v.register(p)
-	equal(v, "x_load", v.call("x_load", uint64(v.addr("const_seven"))), 7)
-	equal(v, "x_load called by the handler", inner, minus14)
-	equal(v, "asked", asked, 0)
-	s := v.stats(p)
-	equal(v, "handled", s.Handled, 1)
-	equal(v, "missed", s.Missed, 1)
-	v.unregister(p)
 }
