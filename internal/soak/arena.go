@@ -48,19 +48,29 @@ type arena struct {
 	placed map[guest.GVA]bool // sites that had a probe
 
 	dumped sync.Once
+
+	// hopeless is closed when the guest has come to an end of its own that was
+	// not due: every client would only say so again and again.
+	hopeless chan struct{}
+	once     sync.Once
 }
 
 func newArena(o *Options, s *sites, ph *Phase, d *process) *arena {
-	return &arena{opt: o, sites: s, phase: ph, daemon: d, cpus: ph.VCPUs, stop: make(chan struct{}), placed: map[guest.GVA]bool{}}
+	return &arena{opt: o, sites: s, phase: ph, daemon: d, cpus: ph.VCPUs, stop: make(chan struct{}), hopeless: make(chan struct{}), placed: map[guest.GVA]bool{}}
 }
 
 // is reports whether the daemon, or its guest, is going away like this.
 func (a *arena) is(l leaving) bool { return leaving(a.leaving.Load()) == l }
 
+// giveUp ends the phase early.
+func (a *arena) giveUp() { a.once.Do(func() { close(a.hopeless) }) }
+
 // stopped reports whether the phase's time is over.
 func (a *arena) stopped() bool {
 	select {
 	case <-a.stop:
+		return true
+	case <-a.hopeless:
 		return true
 	default:
 		return false
@@ -187,6 +197,9 @@ func (w *worker) ok(err error, codes ...api.Code) bool {
 		w.over = true
 	default:
 		w.fail("%v", err)
+		if errors.Is(err, api.ErrGuestState) {
+			w.giveUp()
+		}
 	}
 	return false
 }

@@ -73,10 +73,10 @@ func (s *soak) share(percent int) time.Duration { return s.slot * time.Duration(
 
 // size runs all phases at one size of the guest.
 func (s *soak) size(ctx context.Context, i, vcpus int) error {
-	// Every other size has the guest's own int3s, and code at two addresses.
+	// Every other size has int3s of the guest's own.
 	cmdline := "busy quiet"
 	if i%2 == 1 {
-		cmdline += " int3 alias"
+		cmdline += " int3"
 	}
 	name := func(what string) string { return fmt.Sprintf("%d vCPUs, %s", vcpus, what) }
 	d, err := s.daemon(ctx, vcpus, 1, cmdline)
@@ -204,6 +204,7 @@ func (s *soak) work(ctx context.Context, a *arena, d time.Duration, who clients,
 	case <-timer.C:
 	case <-a.daemon.exited:
 		a.phase.fail("guestprobed has ended by itself: %v: %s", a.daemon.err, a.daemon.said())
+	case <-a.hopeless:
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 	}

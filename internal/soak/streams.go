@@ -78,6 +78,7 @@ func (w *worker) endReason(rd *reader) {
 	case rd.end.Reason == api.EndGuestExit && w.is(guestEnds):
 	default:
 		w.fail("a stream ended with the reason %s", rd.end.Reason)
+		w.giveUp()
 	}
 }
 
