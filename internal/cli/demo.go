@@ -96,7 +96,7 @@ func (a *app) step(format string, args ...any) {
 // demoTrace attaches the probes for the time of a stream and shows hits.
 func (a *app) demoTrace(ctx context.Context, c *client.Client) error {
 	var specs []api.ProbeSpec
-	left, post := map[string]int{}, map[string]bool{} // by name
+	shows := map[string]*demoShow{} // by the probe's name, until all of it was shown
 	for _, p := range demoProbes {
 		specs = append(specs, api.ProbeSpec{Def: p.def, Post: p.post, Stay: true})
 	}
@@ -105,8 +105,8 @@ func (a *app) demoTrace(ctx context.Context, c *client.Client) error {
 		return err
 	}
 	defer s.Close()
-	color, total := a.colors(a.env.Stdout), 0
-	for total == 0 || len(left) > 0 {
+	color, started := a.colors(a.env.Stdout), false
+	for !started || len(shows) > 0 {
 		r, err := s.Next()
 		if err != nil {
 			return err
@@ -127,28 +127,24 @@ func (a *app) demoTrace(ctx context.Context, c *client.Client) error {
 					stages = "a pre and a post handler"
 				}
 				a.step("attached %s with %s to %s code, %s: %s", p.Name, stages, what, place(p), p.Def)
-				left[p.Name], post[p.Name] = demoProbes[i].shown, p.Post
-				total += demoProbes[i].shown
+				shows[p.Name] = &demoShow{left: demoProbes[i].shown, post: p.Post, open: map[int]bool{}}
 			}
+			started = true
 		case api.RecordHit:
 			var h api.Hit
 			if err := json.Unmarshal(r.Data, &h); err != nil {
 				return err
 			}
-			n, ok := left[h.Probe]
-			if !ok {
-				continue // this probe has been shown enough
+			show := shows[h.Probe]
+			if show == nil || !show.wants(h) {
+				continue
 			}
 			h.Regs = someRegs(h)
 			if _, err := fmt.Fprint(a.env.Stdout, hitLine(h, color)); err != nil {
 				return err
 			}
-			// A hit with a post handler is over with its second record.
-			if (h.Stage == "post") != post[h.Probe] {
-				continue
-			}
-			if left[h.Probe] = n - 1; n == 1 {
-				delete(left, h.Probe)
+			if show.left == 0 && len(show.open) == 0 {
+				delete(shows, h.Probe)
 			}
 		case api.RecordEnd:
 			a.noteEnd(r, "")
@@ -156,6 +152,31 @@ func (a *app) demoTrace(ctx context.Context, c *client.Client) error {
 		}
 	}
 	return nil
+}
+
+// demoShow is what is still to be shown of one probe. A hit with a post handler
+// is shown whole or not at all, also when two vCPUs are in one at a time.
+type demoShow struct {
+	left int // hits to begin with
+	post bool
+	open map[int]bool // by vCPU: the first record was shown, the second is due
+}
+
+// wants reports whether a record is to be shown.
+func (d *demoShow) wants(h api.Hit) bool {
+	if h.Stage == "post" {
+		due := d.open[h.CPU]
+		delete(d.open, h.CPU)
+		return due
+	}
+	if d.left == 0 {
+		return false
+	}
+	d.left--
+	if d.post {
+		d.open[h.CPU] = true
+	}
+	return true
 }
 
 // someRegs keeps the line readable: a post stage shows where the guest stands

@@ -1,0 +1,35 @@
+package cli
+
+import (
+	"testing"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+)
+
+// TestDemoShow interleaves the hits of two vCPUs: each that is begun is shown to
+// its end, and no more are begun than asked for.
+func TestDemoShow(t *testing.T) {
+	d := &demoShow{left: 2, post: true, open: map[int]bool{}}
+	for i, tc := range []struct {
+		cpu   int
+		stage string
+		want  bool
+	}{
+		{0, "post", false}, // its first record came before the demo looked
+		{0, "pre", true},
+		{1, "pre", true},
+		{2, "pre", false},
+		{2, "post", false},
+		{1, "post", true},
+		{1, "pre", false},
+		{1, "post", false},
+		{0, "post", true},
+	} {
+		if got := d.wants(api.Hit{CPU: tc.cpu, Stage: tc.stage}); got != tc.want {
+			t.Errorf("record %d, %s on vCPU %d: shown %v, want %v", i, tc.stage, tc.cpu, got, tc.want)
+		}
+	}
+	if d.left != 0 || len(d.open) != 0 {
+		t.Errorf("left %d, open %v", d.left, d.open)
+	}
+}
