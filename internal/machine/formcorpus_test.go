@@ -46,10 +46,42 @@ var (
 	map38Forms = opcodes(0x00, 0x0b, 0x1c, 0x1e)
 )
 
+// lockable reports whether LOCK may stand before the instruction: those that
+// change memory, of a list (SDM Vol. 2, LOCK).
+func lockable(i *insn.Inst) bool {
+	if !i.HasModRM || i.Mod() == 3 {
+		return false
+	}
+	op := i.Opcode
+	if i.Map == insn.Map0F {
+		return op == 0xab || op == 0xb3 || op == 0xbb || op == 0xba && i.Reg() >= 5 || op == 0xb0 || op == 0xb1 || op == 0xc0 || op == 0xc1
+	}
+	switch {
+	case i.Map != insn.Map0:
+		return false
+	case op < 0x38:
+		return op&7 < 2
+	case op == 0x80 || op == 0x81 || op == 0x83:
+		return i.Reg() != 7
+	case op == 0xf6 || op == 0xf7:
+		return i.Reg() == 2 || i.Reg() == 3
+	case op == 0xfe || op == 0xff:
+		return i.Reg() < 2
+	}
+	return op == 0x86 || op == 0x87
+}
+
 // runnable reports whether the form is one that the test knows how to run.
 func runnable(i *insn.Inst, cpl int) bool {
-	if i.Enc != insn.Legacy || i.Prefix&(insn.PrefixAddrSize|insn.PrefixLock) != 0 && i.Prefix&insn.PrefixAddrSize != 0 || i.Len > formPad-5 {
+	if i.Enc != insn.Legacy || i.Prefix&insn.PrefixAddrSize != 0 || i.Prefix&insn.PrefixLock != 0 && !lockable(i) {
 		return false
+	}
+	// A 16-bit branch goes to the first 64 KiB.
+	switch c := i.Class(); c {
+	case insn.ClassRet, insn.ClassJumpInd, insn.ClassCallInd:
+		if i.Prefix&insn.PrefixOpSize != 0 {
+			return false
+		}
 	}
 	reg, op := i.Reg(), i.Opcode
 	mod3 := i.HasModRM && i.Mod() == 3
@@ -75,6 +107,8 @@ func runnable(i *insn.Inst, cpl int) bool {
 		return map0Forms[op] && (!rep || op >= 0xa4 && op <= 0xaf)
 	case insn.Map0F:
 		switch {
+		case op == 0x50 || op == 0xd7: // movmsk: no repeat prefix
+			return cpl == 3 && mod3 && !rep
 		case cpl == 0 && (op >= 0x10 && op <= 0x17 || op >= 0x28 && op <= 0x2f || op >= 0x50 && op <= 0x7f || op >= 0xc2 && op <= 0xc6 || op >= 0xd0):
 			return false // the built-in kernel leaves vector registers alone
 		case op == 0xb8: // popcnt
@@ -147,10 +181,14 @@ func (f *form) aim(rnd *rand.Rand, at, data uint64) bool {
 			return true
 		}
 	}
-	if i.Map == insn.Map0F && (op == 0xa3 || op == 0xab || op == 0xb3 || op == 0xbb) {
-		f.regs[i.Reg()|rexR(f.code)] = uint64(rnd.IntN(4000)) // the bit's number moves the address
-	}
 	m, ok := i.Mem()
+	if i.Map == insn.Map0F && (op == 0xa3 || op == 0xab || op == 0xb3 || op == 0xbb) {
+		n := i.Reg() | rexR(f.code)
+		if ok && m.Base == insn.Reg64(n) {
+			return false
+		}
+		f.regs[n] = uint64(rnd.IntN(4000)) // the bit's number moves the address
+	}
 	if !ok {
 		return true
 	}
