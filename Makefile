@@ -47,7 +47,7 @@ guest: ## rebuild the built-in guest (needs gcc and binutils)
 	guest/builtin/build.sh
 
 generate: ## rewrite generated documents and goldens
-	$(GO) test ./internal/cli -run TestDocs -update
+	$(GO) test ./internal/cli -run TestDocument -update
 
 clean: ## remove build results
 	rm -rf bin build
