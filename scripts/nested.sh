@@ -25,6 +25,9 @@ go build -trimpath -ldflags '-s -w' -o "$payload/" ./cmd/...
 for pkg in kvm internal/machine; do
 	go test -c -trimpath -ldflags '-s -w' -o "$payload/$(basename "$pkg").test" "./$pkg"
 done
+# Tests run where their package is, beside the test data they read.
+mkdir -p "$payload/internal/machine" "$payload/probe/insn/testdata"
+cp probe/insn/testdata/corpus.tsv "$payload/probe/insn/testdata/"
 cp "scripts/nested/plan.$host" "$payload/plan"
 scripts/nested/image.sh "$host" "$payload" "$out"
 echo "nested $host: booting (console in build/nested/$host/console.log)"
