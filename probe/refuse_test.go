@@ -25,11 +25,15 @@ type faulty struct {
 	execAt   guest.GVA // where AllocExec puts everything, 0 = as the fake does
 	patchErr map[guest.GVA]error
 	sizes    []int // asked of AllocExec
+	onStop   func()
 }
 
 func (f *faulty) Stop(do func(probe.World) error) error {
 	if f.stopErr != nil {
 		return f.stopErr
+	}
+	if f.onStop != nil {
+		f.onStop()
 	}
 	return f.Fake.Stop(func(w probe.World) error { return do(faultyWorld{w, f}) })
 }
