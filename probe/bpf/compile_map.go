@@ -190,6 +190,7 @@ func (c *compiler) hashRoutine(m *Map) label {
 			c.partWord(insn.RAX, insn.RCX, insn.RSI, n&^7, n%8)
 			step()
 		}
+		c.imul(true, insn.R8, insn.RDX)
 		c.shiftImm(true, shiftRight, insn.R8, 32)
 		c.ret()
 	})

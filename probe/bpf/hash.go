@@ -63,7 +63,7 @@ func hashOf(key []byte) uint32 {
 	if len(key) > 0 {
 		h = hashStep(h, partWord(key))
 	}
-	return uint32(h >> 32)
+	return uint32(h * hashMul >> 32) // once more, for the high bits of the last chunk
 }
 
 func hashStep(h, chunk uint64) uint64 {

@@ -180,6 +180,7 @@ func (c *compiled) run(ctx []byte) (uint64, error) {
 
 // runRaw is the RunFunc of compiled code.
 func (n *native) runRaw(p *Program, memory []byte) (uint64, error) {
+	n.reset()
 	c, err := n.load(p, Layout{Fixups: true}, BlockConfig{}, max(len(memory), 8))
 	if err != nil {
 		return 0, err

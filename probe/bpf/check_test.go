@@ -1,0 +1,218 @@
+package bpf
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+func testMaps(t testing.TB, mem Memory, specs ...MapSpec) []*Map {
+	t.Helper()
+	var maps []*Map
+	for _, s := range specs {
+		m, err := NewMap(s, 2, mem)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(m.Close)
+		maps = append(maps, m)
+	}
+	return maps
+}
+
+var (
+	arraySpec  = MapSpec{Name: "a", Kind: Array, KeySize: 4, ValueSize: 16, MaxEntries: 2}
+	perCPUSpec = MapSpec{Name: "p", Kind: PerCPUArray, KeySize: 4, ValueSize: 8, MaxEntries: 2}
+	hashSpec   = MapSpec{Name: "h", Kind: Hash, KeySize: 4, ValueSize: 8, MaxEntries: 4}
+	ringSpec   = MapSpec{Name: "r", Kind: RingBuf, MaxEntries: MinRingSize}
+)
+
+func TestCheck(t *testing.T) {
+	exit := Insn{Op: OpExitK}
+	maps := testMaps(t, Heap{}, arraySpec, hashSpec)
+	chain := func(n int) (p []Insn) { // n functions, each calling the next
+		for range n - 1 {
+			p = append(p, Insn{Op: OpCallK, Src: CallLocal, Imm: 1}, exit)
+		}
+		return append(p, exit)
+	}
+	long := make([]Insn, MaxSlots+1)
+	for i := range long {
+		long[i] = exit
+	}
+	for _, tt := range []struct {
+		name string
+		prog []Insn
+		at   int
+		want string // "" = accepted
+	}{
+		{"exit", []Insn{exit}, 0, ""},
+		{"empty", nil, -1, "no instructions"},
+		{"longest", long[1:], 0, ""},
+		{"too long", long, -1, "at most 65536"},
+		{"register 10 read", []Insn{movX(R0, R10), exit}, 0, ""},
+		{"register 10 written", []Insn{movK(R10, 0), exit}, 0, "read-only"},
+		{"register 11", []Insn{movK(11, 0), exit}, 0, "no register r11"},
+		{"source 15", []Insn{movX(R0, 15), exit}, 0, "no register r15"},
+		{"load into r10", []Insn{{Op: ClassLDX | ModeMEM | SizeB, Dst: R10, Src: R1}, exit}, 0, "read-only"},
+		{"fetch into r10", []Insn{{Op: ClassSTX | ModeATOMIC | SizeDW, Dst: R1, Src: R10, Imm: AtomicXchg}, exit}, 0, "read-only"},
+		{"imm64 into r10", append(wide(R10, ImmConst, 1), exit), 0, "read-only"},
+		{"immediate with register", []Insn{{Op: ClassALU64 | OpAdd | SrcX, Imm: 1}, exit}, 0, "not zero"},
+		{"register with immediate", []Insn{{Op: ClassALU64 | OpAdd, Src: R1}, exit}, 0, "not zero"},
+		{"offset of add", []Insn{{Op: ClassALU64 | OpAdd, Off: 1}, exit}, 0, "not zero"},
+		{"variant of div", []Insn{{Op: ClassALU64 | OpDiv, Off: 2}, exit}, 0, "no variant 2"},
+		{"variant of mov", []Insn{{Op: ClassALU64 | OpMov | SrcX, Off: 24}, exit}, 0, "no variant 24"},
+		{"movsx of 32 bits to 32", []Insn{{Op: ClassALU | OpMov | SrcX, Off: 32}, exit}, 0, "no variant 32"},
+		{"movsx of an immediate", []Insn{{Op: ClassALU64 | OpMov, Off: 8}, exit}, 0, "no variant 8"},
+		{"operation 0xe", []Insn{{Op: ClassALU64 | 0xe0}, exit}, 0, "unknown opcode"},
+		{"swap of 24 bits", []Insn{{Op: ClassALU64 | OpEnd, Imm: 24}, exit}, 0, "no byte swap of 24"},
+		{"bswap with source bit", []Insn{{Op: ClassALU64 | OpEnd | SrcX, Imm: 16}, exit}, 0, "unknown opcode"},
+		{"neg with source", []Insn{{Op: ClassALU64 | OpNeg, Src: R1}, exit}, 0, "not zero"},
+		{"wide memsx", []Insn{{Op: ClassLDX | ModeMEMSX | SizeDW}, exit}, 0, "unknown opcode"},
+		{"mode 5", []Insn{{Op: ClassLDX | 0xa0}, exit}, 0, "unknown opcode"},
+		{"packet abs", []Insn{{Op: ClassLD | ModeABS | SizeW}, exit}, 0, "packet conformance group"},
+		{"packet ind", []Insn{{Op: ClassLD | ModeIND | SizeB}, exit}, 0, "packet conformance group"},
+		{"narrow imm", []Insn{{Op: ClassLD | SizeW}, exit}, 0, "unknown opcode"},
+		{"imm64 cut", []Insn{exit, {Op: OpLoadImm64}}, 1, "no second slot"},
+		{"imm64 without its half", []Insn{{Op: OpLoadImm64}, exit}, 0, "no second slot"},
+		{"imm64 kind 3", append(wide(R0, ImmVarAddr, 0), exit), 0, "platform variables"},
+		{"imm64 kind 4", append(wide(R0, ImmCodeAddr, 0), exit), 0, "addresses of functions"},
+		{"imm64 kind 7", append(wide(R0, 7, 0), exit), 0, "no kind 7"},
+		{"map 1", append(wide(R0, ImmMapFD, 1), exit), 0, ""},
+		{"map 2", append(wide(R0, ImmMapIdx, 2), exit), 0, "no map 2"},
+		{"map with offset", append(wide(R0, ImmMapFD, 1<<32), exit), 0, "not zero"},
+		{"map value", append(wide(R0, ImmMapValue, 15<<32), exit), 0, ""},
+		{"map value behind", append(wide(R0, ImmMapValue, 16<<32), exit), 0, "outside the 16 bytes"},
+		{"value of a hash", append(wide(R0, ImmMapValIdx, 1), exit), 0, "no fixed address"},
+		{"atomic byte", []Insn{{Op: ClassSTX | ModeATOMIC | SizeB, Dst: R1}, exit}, 0, "unknown opcode"},
+		{"atomic operation", []Insn{{Op: ClassSTX | ModeATOMIC | SizeW, Dst: R1, Imm: 0x10}, exit}, 0, "no atomic operation 0x10"},
+		{"load acquire", []Insn{{Op: ClassSTX | ModeATOMIC | SizeW, Dst: R1, Imm: 0x100}, exit}, 0, "no atomic operation 0x100"},
+		{"stack lowest", []Insn{{Op: ClassST | ModeMEM | SizeDW, Dst: R10, Off: -512}, exit}, 0, ""},
+		{"stack below", []Insn{{Op: ClassST | ModeMEM | SizeB, Dst: R10, Off: -513}, exit}, 0, "outside the frame"},
+		{"stack above", []Insn{{Op: ClassLDX | ModeMEM | SizeDW, Src: R10, Off: -7}, exit}, 0, "outside the frame"},
+		{"atomic on odd stack", []Insn{{Op: ClassSTX | ModeATOMIC | SizeDW, Dst: R10, Off: -12}, exit}, 0, "not aligned"},
+		{"fall off", []Insn{movK(R0, 0)}, 0, "runs off"},
+		{"fall off after imm64", wide(R0, ImmConst, 0), 0, "runs off"},
+		{"fall off by a condition", []Insn{{Op: ClassJMP | OpJEQ, Off: -1}}, 0, "runs off"},
+		{"loop", []Insn{{Op: OpGoto, Off: -1}}, 0, ""},
+		{"jump to the end", []Insn{{Op: OpGoto}, exit}, 0, ""},
+		{"jump past the end", []Insn{{Op: OpGoto, Off: 1}, exit}, 0, "outside the program"},
+		{"jump before the start", []Insn{{Op: OpGoto, Off: -2}, exit}, 0, "outside the program"},
+		{"long jump past the end", []Insn{{Op: OpGotoL, Imm: 1 << 30}, exit}, 0, "outside the program"},
+		{"long jump with offset", []Insn{{Op: OpGotoL, Off: 1}, exit}, 0, "not zero"},
+		{"jump into imm64", append([]Insn{{Op: ClassJMP | OpJEQ, Off: 1}}, append(wide(R0, 0, 0), exit)...), 0, "middle of a 64-bit immediate"},
+		{"call 32", []Insn{{Op: ClassJMP32 | OpCall}, exit}, 0, "unknown opcode"},
+		{"call by register", []Insn{{Op: OpCallK | SrcX}, exit}, 0, "unknown opcode"},
+		{"call of a helper", []Insn{callK(HelperGetCPU), exit}, 0, ""},
+		{"call of no helper", []Insn{callK(12), exit}, 0, "unknown helper 12"},
+		{"call by BTF", []Insn{{Op: OpCallK, Src: CallBTF}, exit}, 0, "BTF ID"},
+		{"call kind", []Insn{{Op: OpCallK, Src: 3}, exit}, 0, "no kind 3"},
+		{"call out", []Insn{{Op: OpCallK, Src: CallLocal, Imm: 5}, exit}, 0, "outside the program"},
+		{"helper for probes", []Insn{callK(HelperGetFuncArg), exit}, 0, "needs the registers"},
+		{"jump into another function", []Insn{{Op: OpCallK, Src: CallLocal, Imm: 2}, {Op: OpGoto, Off: 1}, exit, exit, exit}, 1, "into another function"},
+		{"falls into a function", []Insn{{Op: OpCallK, Src: CallLocal, Imm: 0}, exit}, 0, "runs off"},
+		{"recursion", []Insn{{Op: OpCallK, Src: CallLocal, Imm: -1}, exit}, 0, "calls itself"},
+		{"8 frames", chain(8), 0, ""},
+		{"9 frames", chain(9), 0, "deeper than 8"},
+		{"immediate of 33 bits", []Insn{movK(R0, 1<<31), exit}, 0, "32 bits"},
+		{"second half alone", []Insn{{}, exit}, 0, "unknown opcode"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := New(Spec{Insns: tt.prog, Maps: maps})
+			if tt.want == "" {
+				if err != nil {
+					t.Fatalf("refused: %v", err)
+				}
+				return
+			}
+			var ce *CheckError
+			if !errors.As(err, &ce) {
+				t.Fatalf("error %v, want a *CheckError about %q", err, tt.want)
+			}
+			if ce.Index != tt.at || !strings.Contains(ce.Reason, tt.want) {
+				t.Errorf("%v, want instruction %d and %q", err, tt.at, tt.want)
+			}
+		})
+	}
+}
+
+// TestCheckOverride: what a kind of probe cannot do is refused for it alone.
+func TestCheckOverride(t *testing.T) {
+	prog := []Insn{callK(HelperOverrideReturn), {Op: OpExitK}}
+	for kind, ok := range map[Kind]bool{Raw: false, Kprobe: true, Kretprobe: false} {
+		if _, err := New(Spec{Kind: kind, Insns: prog}); (err == nil) != ok {
+			t.Errorf("%v: %v, want accepted %v", kind, err, ok)
+		}
+	}
+}
+
+func TestDecode(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		code string
+		want error
+	}{
+		{"nothing", "", ErrEmpty},
+		{"half", "95 00 00 00", ErrTruncated},
+		{"one", "95 00 00 00 00 00 00 00", nil},
+		{"imm64 cut", "18 00 00 00 00 00 00 00", ErrTruncated},
+		{"imm64", "18 01 00 00 78 56 34 12 00 00 00 00 f0 de bc 9a", nil},
+		{"imm64 with bits in its half", "18 00 00 00 00 00 00 00 00 01 00 00 00 00 00 00", ErrTruncated},
+		{"longest", strings.Repeat("95 00 00 00 00 00 00 00 ", MaxSlots), nil},
+		{"too long", strings.Repeat("95 00 00 00 00 00 00 00 ", MaxSlots+1), ErrTooLong},
+	} {
+		b, err := ParseHex(tt.code)
+		if err != nil {
+			t.Fatal(err)
+		}
+		prog, err := Decode(b)
+		if !errors.Is(err, tt.want) {
+			t.Errorf("%s: %v, want %v", tt.name, err, tt.want)
+		}
+		if err == nil && string(Encode(prog)) != string(b) {
+			t.Errorf("%s: encoded again it is % x", tt.name, Encode(prog))
+		}
+	}
+	b, _ := ParseHex("18 21 00 00 78 56 34 12 00 00 00 00 f0 de bc 9a")
+	if prog, err := Decode(b); err != nil || prog[0] != (Insn{Op: OpLoadImm64, Dst: R1, Src: 2, Imm: -0x6543210fedcba988}) {
+		t.Errorf("decoded %+v, %v", prog, err)
+	}
+	if _, err := Exec("95 0", "", Interpret); err == nil {
+		t.Error("an odd number of digits was accepted")
+	}
+}
+
+// FuzzRun wants that any bytes decode, check and run without a panic or a hang
+// in the interpreter, and that what decodes encodes to the same bytes.
+func FuzzRun(f *testing.F) {
+	for _, src := range []string{countProgram, benchLoop, "lddw r1, 0x1000000000000\nldxb r0, [r1+0]\nexit", recordProgram} {
+		f.Add(Encode(mustAssemble(f, src)), []byte{1, 2, 3})
+	}
+	f.Fuzz(func(t *testing.T, code, mem []byte) {
+		insns, err := Decode(code)
+		if err != nil {
+			return
+		}
+		if again := Encode(insns); string(again) != string(code) {
+			t.Fatalf("encoded again: % x, was % x", again, code)
+		}
+		for _, i := range insns {
+			_ = i.String()
+		}
+		maps := testMaps(t, Heap{}, arraySpec, hashSpec, perCPUSpec, ringSpec)
+		for _, kind := range []Kind{Raw, Kprobe, Kretprobe} {
+			p, err := New(Spec{Kind: kind, Insns: insns, Maps: maps, Budget: 10000})
+			if err != nil {
+				continue
+			}
+			ctx := alignedBytes(max(len(mem), RegsSize))
+			copy(ctx, mem)
+			if _, err := NewVM(p, 1).Run(ctx, &fakeEnv{}); err != nil {
+				_ = err.Error()
+			}
+			if _, _, err := Compile(p, Layout{}); !errors.Is(err, ErrMapNotShared) {
+				t.Fatalf("compiled for maps that the guest does not see: %v", err)
+			}
+		}
+	})
+}

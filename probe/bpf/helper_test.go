@@ -1,0 +1,266 @@
+package bpf
+
+import (
+	"bytes"
+	"errors"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// runHelper runs a Kprobe program with the given maps and returns the VM too.
+func runHelper(t *testing.T, kind Kind, src string, env Env, maps ...*Map) (*VM, uint64, error) {
+	t.Helper()
+	p, err := New(Spec{Kind: kind, Insns: mustAssemble(t, src), Maps: maps})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := NewVM(p, min(1, p.cpus-1))
+	ctx := make([]byte, RegsSize)
+	PutRegs(ctx, &insn.Regs{RAX: 100, RDI: 1, RSI: 2, RDX: 3, RCX: 4, R8: 5, R9: 6}, 0x10, 0x18)
+	r0, err := v.Run(ctx, env)
+	return v, r0, err
+}
+
+const guestName = 0xffff_8000_0000_1000
+
+func TestReadHelpers(t *testing.T) {
+	env := &fakeEnv{}
+	env.put(guestName, "hello\x00")
+	env.put(guestName+0xffd, "end") // the page ends with no zero byte
+	for _, tt := range []struct {
+		name   string
+		helper string
+		addr   uint64
+		size   int64
+		want   int64
+		dst    string // of the first 8 bytes of the buffer, which were all x
+	}{
+		{"kernel", "113", guestName, 5, 0, "helloxxx"},
+		{"user", "112", guestName, 5, 0, "helloxxx"},
+		{"old", "4", guestName, 5, 0, "helloxxx"},
+		{"nothing", "113", 0, 0, 0, "xxxxxxxx"},
+		{"fault", "113", 0x5000, 5, -errFault, "\x00\x00\x00\x00\x00xxx"},
+		{"string", "115", guestName, 8, 6, "hello\x00xx"},
+		{"string exactly", "114", guestName, 6, 6, "hello\x00xx"},
+		{"string cut", "115", guestName, 3, 3, "he\x00xxxxx"},
+		{"string of nothing", "115", guestName, 0, 0, "xxxxxxxx"},
+		{"string fault", "45", 0x5000, 4, -errFault, "\x00\x00\x00\x00xxxx"},
+		{"string up to a page's end", "115", guestName + 0xffd, 3, 3, "en\x00xxxxx"},
+		{"own memory", "113", segPointer(segStack, 0, StackSize-8), 4, 0, "xxxxxxxx"},
+		{"own memory out of bounds", "113", segPointer(segStack, 0, StackSize-4), 8, -errFault, strings.Repeat("\x00", 8)},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			src := `
+				lddw r6, 0x7878787878787878
+				stxdw [r10-8], r6
+				mov r1, r10
+				add r1, -8
+				mov r2, SIZE
+				lddw r3, ADDR
+				call HELPER
+				exit`
+			src = strings.NewReplacer("SIZE", itoa(tt.size), "ADDR", itoa(int64(tt.addr)), "HELPER", tt.helper).Replace(src)
+			v, r0, err := runHelper(t, Kprobe, src, env)
+			if err != nil || int64(r0) != tt.want {
+				t.Fatalf("r0 %d, %v, want %d", int64(r0), err, tt.want)
+			}
+			if got := string(v.stack[StackSize-8:]); got != tt.dst {
+				t.Errorf("buffer %q, want %q", got, tt.dst)
+			}
+		})
+	}
+}
+
+func itoa(v int64) string { return strconv.FormatInt(v, 10) }
+
+// TestFaults has one program for each way to go wrong, and wants code, place
+// and address.
+func TestFaults(t *testing.T) {
+	maps := []MapSpec{arraySpec, ringSpec, {Name: "c", Kind: Array, KeySize: 4, ValueSize: 8, MaxEntries: 1, ReadOnly: true}}
+	lookup := "stw [r10-4], 1\nmov r2, r10\nadd r2, -4\nldmap r1, 0\ncall 1\n"
+	elem := segPointer(segMaps, 1, 0)
+	for _, tt := range []struct {
+		name string
+		src  string
+		want Fault
+	}{
+		{"null", "ldxb r0, [r0+0]\nexit", Fault{FaultLoad, 0, 0}},
+		{"guest address", "lddw r1, 0xffff800000001000\nldxb r0, [r1+0]\nexit", Fault{FaultLoad, 2, guestName}},
+		{"map handle", "ldmap r1, 0\nldxb r0, [r1+0]\nexit", Fault{FaultLoad, 2, mapHandle(0)}},
+		{"context behind", "ldxdw r0, [r1+161]\nexit", Fault{FaultLoad, 0, segPointer(segContext, 0, 161)}},
+		{"context before", "ldxdw r0, [r1-1]\nexit", Fault{FaultLoad, 0, segPointer(segContext, 0, 0) - 1}},
+		{"context written", "stw [r1+0], 1\nexit", Fault{FaultStore, 0, segPointer(segContext, 0, 0)}},
+		{"stack behind", "mov r1, r10\nstb [r1+0], 1\nexit", Fault{FaultStore, 1, segPointer(segStack, 0, StackSize)}},
+		{"stack before", "mov r1, r10\nadd r1, -4097\nldxb r0, [r1+0]\nexit", Fault{FaultLoad, 2, segPointer(segStack, 0, 0) - 1}},
+		{"value's end", lookup + "ldxdw r0, [r0+9]\nexit", Fault{FaultLoad, 6, elem + 9}},
+		{"next value", lookup + "ldxb r0, [r0+16]\nexit", Fault{FaultLoad, 6, elem + 16}},
+		{"value before", lookup + "stb [r0-1], 0\nexit", Fault{FaultStore, 6, elem - 1}},
+		{"constants written", "ldval r1, 2, 0\nstb [r1+0], 0\nexit", Fault{FaultStore, 2, segPointer(segMaps+2, 0, 0)}},
+		{"constants changed", "ldval r1, 2, 0\nlock add [r1+0], r2\nexit", Fault{FaultStore, 2, segPointer(segMaps+2, 0, 0)}},
+		{"atomic not aligned", "mov r1, r10\nlock add [r1-12], r2\nexit", Fault{FaultAlign, 1, segPointer(segStack, 0, StackSize-12)}},
+		{"loop", "a:\nja a\nexit", Fault{FaultBudget, 0, 0}},
+		{"loop 32", "a:\nja32 a\nexit", Fault{FaultBudget, 0, 0}},
+		{"loop of a condition", "mov r1, 0\na:\njeq r1, 0, a\nexit", Fault{FaultBudget, 1, 0}},
+		{"key", "mov r2, 0\nldmap r1, 0\ncall 1\nexit", Fault{FaultMemArg, 3, 0}},
+		{"key half out", "mov r2, r10\nadd r2, -3\nldmap r1, 0\ncall 1\nexit", Fault{FaultMemArg, 4, segPointer(segStack, 0, StackSize-3)}},
+		{"no map", "mov r1, 7\nmov r2, r10\nadd r2, -4\ncall 1\nexit", Fault{FaultMapArg, 3, 7}},
+		{"map of no number", "lddw r1, 0x4000000000000003\ncall 1\nexit", Fault{FaultMapArg, 2, mapHandle(3)}},
+		{"wrong kind of map", "ldmap r1, 1\ncall 1\nexit", Fault{FaultMapArg, 2, mapHandle(1)}},
+		{"destination", "mov r2, 8\ncall 113\nexit", Fault{FaultMemArg, 1, segPointer(segContext, 0, 0)}},
+		{"size", "lddw r2, 0x10001\ncall 113\nexit", Fault{FaultSize, 2, 0x10001}},
+		{"size negative", "mov r2, -1\ncall 113\nexit", Fault{FaultSize, 1, ^uint64(0)}},
+		{"submit of nothing", "mov r1, 0\ncall 132\nexit", Fault{FaultRecordArg, 1, 0}},
+		{"submit inside", reserve8 + "mov r1, r0\nadd r1, 1\nmov r2, 0\ncall 132\nexit", Fault{FaultRecordArg, 8, segPointer(segRecords, 0, 1)}},
+		{"submit twice", reserve8 + "mov r6, r0\nmov r1, r0\ncall 132\nmov r1, r6\ncall 132\nexit", Fault{FaultRecordArg, 9, segPointer(segRecords, 0, 0)}},
+		{"record's end", reserve8 + "ldxdw r1, [r0+1]\nexit", Fault{FaultLoad, 5, segPointer(segRecords, 0, 1)}},
+		{"record after submit", reserve8 + "mov r6, r0\nmov r1, r0\ncall 132\nstdw [r6+0], 1\nexit", Fault{FaultStore, 8, segPointer(segRecords, 0, 0)}},
+		{"records", "mov r6, 9\na:\n" + reserve8 + "sub r6, 1\njne r6, 0, a\nexit", Fault{FaultRecords, 5, mapHandle(1)}},
+		{"output size", "mov r2, r10\nadd r2, -8\nmov r3, -1\nmov r4, 0\nldmap r1, 1\ncall 130\nexit", Fault{FaultMemArg, 6, segPointer(segStack, 0, StackSize-8)}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			ring := testMaps(t, Heap{}, maps...)
+			v, r0, err := runHelper(t, Kprobe, tt.src, NoEnv{}, ring...)
+			var f *Fault
+			if !errors.As(err, &f) || *f != tt.want {
+				t.Fatalf("r0 %#x, %v, want %v", r0, err, &tt.want)
+			}
+			if s := v.Stats(); s.Runs != 1 || s.Failed() != 1 || s.Faults[tt.want.Code] != 1 || s.Last != tt.want {
+				t.Errorf("stats %+v", s)
+			}
+			// Nothing that was reserved holds the ring up.
+			if ringPut(ring[1], u64(9), 0); ring[1].Drain(func(r Record) bool { return le64(r.Data) != 9 }) == 0 {
+				t.Errorf("the ring is stuck: %+v", ring[1].RingStats())
+			}
+		})
+	}
+}
+
+// reserve8 leaves a record of 8 bytes in R0. It takes 5 slots.
+const reserve8 = "ldmap r1, 1\nmov r2, 8\nmov r3, 0\ncall 131\n"
+
+func TestContextHelpers(t *testing.T) {
+	arg := func(n string) string {
+		return "mov r2, " + n + "\nmov r3, r10\nadd r3, -8\nstdw [r10-8], 77\ncall 183\nmov r6, r0\nldxdw r0, [r10-8]\nmul r6, 1000\nadd r0, r6\nexit"
+	}
+	ret := "mov r2, r10\nadd r2, -8\nstdw [r10-8], 77\ncall 184\nmov r6, r0\nldxdw r0, [r10-8]\nmul r6, 1000\nadd r0, r6\nexit"
+	for _, tt := range []struct {
+		name string
+		kind Kind
+		src  string
+		want int64
+	}{
+		{"arg 0", Kprobe, arg("0"), 1}, {"arg 2", Kprobe, arg("2"), 3}, {"arg 5", Kretprobe, arg("5"), 6},
+		{"arg 6", Kprobe, arg("6"), 77 - 1000*errInval}, {"arg -1", Kprobe, arg("-1"), 77 - 1000*errInval},
+		{"ret", Kretprobe, ret, 100}, {"ret at entry", Kprobe, ret, 77 - 1000*errNotSup},
+		{"count", Kprobe, "call 185\nexit", 6}, {"ip", Kprobe, "call 173\nexit", 0x1234},
+		{"ax", Kprobe, "ldxdw r0, [r1+80]\nexit", 100}, {"orig_ax", Kprobe, "ldxdw r0, [r1+120]\nexit", -1},
+		{"cs", Kprobe, "ldxdw r0, [r1+136]\nexit", 0x10}, {"ss", Kprobe, "ldxdw r0, [r1+160]\nexit", 0x18},
+		{"arguments are cleared", Kprobe, "call 8\nmov r0, r1\nor r0, r2\nor r0, r3\nor r0, r4\nor r0, r5\nexit", 0},
+		{"override", Kprobe, "mov r2, 5\ncall 58\nexit", -errInval},
+		{"stack", Kprobe, "mov r2, r10\nadd r2, -16\nmov r3, 16\nmov r4, 0\ncall 67\nexit", -errFault},
+		{"stack of 12 bytes", Kprobe, "mov r2, r10\nadd r2, -16\nmov r3, 12\nmov r4, 0\ncall 67\nexit", -errInval},
+	} {
+		if _, r0, err := runHelper(t, tt.kind, tt.src, &fakeEnv{}); err != nil || int64(r0) != tt.want {
+			t.Errorf("%s: %d, %v, want %d", tt.name, int64(r0), err, tt.want)
+		}
+	}
+}
+
+func TestTracePrintk(t *testing.T) {
+	env := &fakeEnv{}
+	env.put(guestName, "text\x00")
+	v := &VM{env: env, prog: &Program{}}
+	for _, tt := range []struct {
+		format string
+		args   [3]uint64
+		want   string
+		ok     bool
+	}{
+		{"plain", [3]uint64{}, "plain", true},
+		{"%d %u %x", [3]uint64{1<<64 - 1, 1<<64 - 1, 255}, "-1 4294967295 ff", true},
+		{"%lld %llu %lx", [3]uint64{1<<64 - 2, 1<<64 - 1, 1 << 40}, "-2 18446744073709551615 10000000000", true},
+		{"%5d|%-5d|%05d", [3]uint64{42, 42, 1<<64 - 42}, "   42|42   |-0042", true},
+		{"%#x %X %c", [3]uint64{255, 255, 'A'}, "0xff FF A", true},
+		{"%p %s %%", [3]uint64{guestName, guestName}, "0xffff800000001000 text %", true},
+		{"%s", [3]uint64{7}, "(fault)", true},
+		{"%d %d %d %d", [3]uint64{}, "", false},
+		{"%f", [3]uint64{}, "", false},
+		{"%", [3]uint64{}, "", false},
+		{"%999d", [3]uint64{1}, strings.Repeat(" ", maxString-1) + "1", true},
+	} {
+		got, ok := v.format(v.line[:0], []byte(tt.format), tt.args)
+		if ok != tt.ok || ok && string(got) != tt.want {
+			t.Errorf("%q: %q, %v, want %q, %v", tt.format, got, ok, tt.want, tt.ok)
+		}
+	}
+}
+
+// TestRunAllocatesNothing holds every kind of work to zero allocations, faults
+// included.
+func TestRunAllocatesNothing(t *testing.T) {
+	maps := testMaps(t, Heap{}, perCPUSpec, ringSpec, hashSpec, MapSpec{Name: "f", Kind: Array, KeySize: 4, ValueSize: 32, MaxEntries: 1, Contents: []byte("n=%d s=%s p=%p\n")})
+	env := &traceless{fakeEnv{}}
+	for name, src := range map[string]string{
+		"count":  countProgram,
+		"loop":   benchLoop,
+		"ring":   reserve8 + "jeq r0, 0, exit\nmov r1, r0\nmov r2, 0\ncall 132\nexit",
+		"hash":   strings.ReplaceAll(hashCountProgram, "ldmap r1, 0", "ldmap r1, 2"),
+		"fault":  "ldxb r0, [r0+0]\nexit",
+		"printk": "ldval r1, 3, 0\nmov r2, 32\nmov r3, 5\nmov r4, 6\nmov r5, 7\ncall 6\nexit",
+		"read":   "mov r1, r10\nadd r1, -64\nmov r2, 64\nmov r3, r10\nadd r3, -64\ncall 115\nexit",
+		"task":   "mov r1, r10\nadd r1, -16\nmov r2, 16\ncall 16\ncall 14\nexit",
+	} {
+		p, err := New(Spec{Kind: Kprobe, Insns: mustAssemble(t, src), Maps: maps})
+		if err != nil {
+			t.Fatal(err)
+		}
+		v, ctx := NewVM(p, 1), benchContext()
+		if n := testing.AllocsPerRun(100, func() { _, _ = v.Run(ctx, env) }); n != 0 {
+			t.Errorf("%s: %v allocations per run", name, n)
+		}
+		if name == "ring" {
+			if n := testing.AllocsPerRun(10, func() { maps[1].Drain(func(Record) bool { return true }) }); n != 0 {
+				t.Errorf("drain: %v allocations", n)
+			}
+		}
+	}
+}
+
+// traceless drops trace lines, so as not to allocate itself.
+type traceless struct{ fakeEnv }
+
+func (*traceless) Trace([]byte) {}
+
+func TestHist(t *testing.T) {
+	for _, tt := range []struct {
+		v    uint64
+		want int
+	}{{0, 0}, {1, 0}, {2, 1}, {3, 1}, {4, 2}, {1<<32 - 1, 31}, {1 << 32, 32}, {1 << 63, 63}, {1<<64 - 1, 63}} {
+		got := HistBucket(tt.v)
+		if lo, hi := HistBounds(got); got != tt.want || tt.v < lo || tt.v > hi {
+			t.Errorf("bucket of %d is %d [%d, %d], want %d", tt.v, got, lo, hi, tt.want)
+		}
+	}
+	if _, err := testMaps(t, Heap{}, hashSpec)[0].Hist(); !errors.Is(err, ErrMapKind) {
+		t.Errorf("histogram of a hash: %v", err)
+	}
+}
+
+func TestHelperTable(t *testing.T) {
+	last := Helper(0)
+	for _, h := range Helpers() {
+		if h.ID <= last || h.Name == "" || h.Place == OnHost && h.Why == "" {
+			t.Errorf("%+v", h)
+		}
+		last = h.ID
+		if h.ID.String() != h.Name {
+			t.Errorf("%v is called %v", h.Name, h.ID)
+		}
+	}
+	if !bytes.Contains([]byte(Helper(9999).String()), []byte("9999")) {
+		t.Error("an unknown helper has no number")
+	}
+}
