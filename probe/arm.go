@@ -7,8 +7,11 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// wanted reports whether st is to have its int3.
-func (e *Engine) wanted(st *site) bool { return !e.disarmed && st.chain.Load().live() }
+// wanted reports whether st is to have its int3. A mirror that is under way needs
+// that at its end even when everything is disarmed.
+func (e *Engine) wanted(st *site) bool {
+	return (!e.disarmed || st.mirrorEnd.Load() && e.mirroring()) && st.chain.Load().live()
+}
 
 // arm writes the int3 of st. The whole instruction is compared with what was
 // analysed before its first byte changes.

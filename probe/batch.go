@@ -1,5 +1,10 @@
 package probe
 
+import (
+	"errors"
+	"slices"
+)
+
 // Probe is what can be registered: a *Kprobe, a *Kretprobe or a *Jprobe.
 type Probe interface {
 	// admitTo checks the probe and adds it to b.
@@ -19,7 +24,20 @@ func (e *Engine) RegisterAll(ps ...Probe) error {
 	b := e.newBatch(len(ps))
 	err := e.admitAll(b, ps)
 	if err == nil {
+		if refused := e.admitMirrors(b); refused != nil {
+			err = refused
+		}
+	}
+	if err == nil {
 		err = e.install(b)
+	}
+	var refused *Error
+	if errors.As(err, &refused) && refused.Index >= len(ps) {
+		// It is about the end of a mirror.
+		refused.Index = slices.IndexFunc(ps, func(p Probe) bool {
+			_, ok := p.(*Jprobe)
+			return ok
+		})
 	}
 	for _, r := range b.regs {
 		switch {

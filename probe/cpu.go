@@ -24,6 +24,7 @@ type cpu struct {
 	ctx  Context
 	mem  operand
 
+	mirror  *mirror   // the last that this vCPU was sent to and has not ended
 	entered *instance // activations that this hit has begun so far, the last first
 	word    [8]byte   // scratch
 

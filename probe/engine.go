@@ -38,9 +38,10 @@ type Engine struct {
 	userMemory bool // the target is a UserMemory
 
 	// What the hit path reads.
-	table atomic.Pointer[table]
-	slots *slots
-	cpus  []cpu
+	table   atomic.Pointer[table]
+	slots   *slots
+	mirrors atomic.Pointer[[]mirror] // nil until there is a jprobe with a mirror
+	cpus    []cpu
 
 	// mu is held by everything that changes something. It is never taken on
 	// the hit path, and Stop is called with it held.
@@ -53,8 +54,10 @@ type Engine struct {
 	sites     map[guest.GVA]*site
 	gone      map[*registration]bool // on sites of their own, in no table
 	forbidden map[string]bool        // by the API
+	ends      []*registration        // hidden ones of jprobes that are gone
 	disarmed  bool                   // by DisarmAll
 	closed    bool
+	closing   bool
 }
 
 // New returns an engine for t without probes.
@@ -149,6 +152,7 @@ func (e *Engine) Close() error {
 	for r := range e.gone {
 		all = append(all, r)
 	}
+	e.closing = true
 	err := e.remove(all)
 	e.view.Lock()
 	e.closed = true

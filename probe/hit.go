@@ -74,8 +74,13 @@ func (e *Engine) Stepped(cpu int, s State) Verdict {
 // arrive handles a hit on st.
 func (e *Engine) arrive(c *cpu, s State, st *site) Verdict {
 	chain := *st.chain.Load()
-	if c.depth != 0 {
-		// Inside a handler: every probe of the site misses this one, disabled
+	if st.mirrorEnd.Load() {
+		if v, ok := e.endMirror(c, s); ok {
+			return v
+		}
+	}
+	if c.depth != 0 || c.inMirror(s) {
+		// Inside a handler or a jprobe's mirror: every probe of the site misses this one, disabled
 		// or not, as the kernel's aggregate does.
 		for _, r := range chain {
 			k := &r.cells[c.id]
@@ -95,7 +100,7 @@ func (e *Engine) arrive(c *cpu, s State, st *site) Verdict {
 	}
 	s.Regs.RIP = uint64(st.addr) + 1 // what the kernel's handlers see
 	c.enter(e, s, st)
-	watch := false
+	watch, mirrors := false, false
 	for i, r := range chain {
 		k := &r.cells[c.id]
 		if !r.enabled.Load() {
@@ -118,6 +123,9 @@ func (e *Engine) arrive(c *cpu, s State, st *site) Verdict {
 		count(&k.handled)
 		k.passed = c.seq
 		watch = watch || p.Post != nil || p.Fault != nil
+		if r.jump != nil && e.jprobed(c, r) {
+			mirrors = true
+		}
 		if p.Pre != nil && e.runPre(c, r) != 0 {
 			for _, r := range chain[i+1:] {
 				if r.enabled.Load() {
@@ -132,6 +140,9 @@ func (e *Engine) arrive(c *cpu, s State, st *site) Verdict {
 	c.leave()
 	if c.entered != nil {
 		e.hook(c, s)
+	}
+	if mirrors && e.beginMirrors(c, s, st, chain, watch) {
+		return Verdict{Action: Resume}
 	}
 	return e.execute(c, s, st, chain, false, watch)
 }

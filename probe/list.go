@@ -71,7 +71,7 @@ func (r *registration) stats(i int) Stats {
 type Info struct {
 	Probe    *Kprobe
 	Name     string
-	Type     byte      // 'k', 'r' for a kretprobe
+	Type     byte      // 'k', 'r' for a kretprobe, 'j' for a jprobe
 	Addr     guest.GVA // of the site
 	Symbol   string    // function that holds it
 	Offset   uint64    // within Symbol
@@ -129,13 +129,18 @@ func (e *Engine) List() []Info {
 	out := []Info{}
 	for _, st := range e.sortedSites() {
 		for _, r := range *st.chain.Load() {
+			if !r.hidden {
+				out = append(out, e.info(r))
+			}
+		}
+	}
+	there := len(out)
+	for r := range e.gone {
+		if !r.hidden {
 			out = append(out, e.info(r))
 		}
 	}
-	for r := range e.gone {
-		out = append(out, e.info(r))
-	}
-	slices.SortStableFunc(out[len(out)-len(e.gone):], func(a, b Info) int { return cmp.Compare(a.Addr, b.Addr) })
+	slices.SortStableFunc(out[there:], func(a, b Info) int { return cmp.Compare(a.Addr, b.Addr) })
 	return out
 }
 
@@ -170,6 +175,9 @@ func (e *Engine) info(r *registration) Info {
 	}
 	if r.ret != nil {
 		e.retInfo(r.ret, &i)
+	}
+	if r.jump != nil {
+		i.Type = 'j'
 	}
 	for j := range r.cells {
 		i.Stats.add(r.stats(j))

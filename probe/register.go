@@ -9,12 +9,13 @@ import (
 
 // batch is one call of Register, before it has any effect.
 type batch struct {
-	bounds *boundaries
-	regs   []*registration
-	seen   map[*Kprobe]bool
-	fresh  map[guest.GVA]*site // sites to add
-	order  []*site             // all sites of the batch, by first use
-	index  map[*site]int       // the first probe of the batch on each
+	bounds  *boundaries
+	regs    []*registration
+	seen    map[*Kprobe]bool
+	fresh   map[guest.GVA]*site // sites to add
+	order   []*site             // all sites of the batch, by first use
+	index   map[*site]int       // the first probe of the batch on each
+	mirrors []*jump             // those of its jprobes
 }
 
 func (e *Engine) newBatch(n int) *batch {
@@ -219,6 +220,11 @@ func (e *Engine) remove(regs []*registration) error {
 	var lost []error
 	err := e.stop(func(w World) error {
 		gone := map[*registration]bool{}
+		if e.closing {
+			e.abortMirrors(w)
+		}
+		e.dropEnds(regs)
+		regs := append(regs, e.ripeEnds()...)
 		for _, r := range regs {
 			gone[r] = true
 			r.enabled.Store(false)

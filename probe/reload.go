@@ -49,6 +49,7 @@ func (e *Engine) Reloaded() error {
 			e.cpus[i].step = step{}
 			e.cpus[i].entered = nil
 		}
+		e.forgetMirrors()
 		e.sites = map[guest.GVA]*site{}
 		e.gone = map[*registration]bool{}
 		for _, r := range regs {
@@ -107,10 +108,18 @@ func (e *Engine) again(b *batch, r *registration) (*site, *Error) {
 		}
 		b.fresh[at.addr] = st
 	}
+	if r.hidden {
+		st.mirrorEnd.Store(true)
+	}
 	if !r.bySymbol && (at.addr != r.site.addr || !bytes.Equal(st.bytes(), r.site.bytes())) {
 		return nil, newError(CodeGone, "another instruction is there now", "")
 	}
-	if r.ret != nil && !at.entry {
+	if r.jump != nil && r.jump.mirror != 0 {
+		if err := e.findMirror(r.jump, at); err != nil {
+			return nil, err
+		}
+	}
+	if (r.ret != nil || r.jump != nil) && !at.entry {
 		return nil, newError(CodeNotEntry, "the entry of a function is no longer there", "")
 	}
 	watch := r.probe.Post != nil || r.probe.Fault != nil

@@ -31,6 +31,9 @@ type site struct {
 	// stopped.
 	chain atomic.Pointer[chain]
 
+	// mirrorEnd: mirrors of jprobes end here.
+	mirrorEnd atomic.Bool
+
 	symbol string    // name of the function
 	start  guest.GVA // where it begins
 	entry  bool      // the site is the function's entry
@@ -82,6 +85,8 @@ type registration struct {
 	site   *site     // changes only while the world is stopped, by Reloaded
 	cells  []cell    // by vCPU
 	ret    *retprobe // of a kretprobe, else nil
+	jump   *jump     // of a jprobe, else nil
+	hidden bool      // the engine's own, at the end of mirrors
 
 	// What the user gave, from before Addr was rewritten: Reloaded resolves it
 	// anew.

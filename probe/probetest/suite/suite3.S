@@ -269,10 +269,15 @@ FUNC mirror_many			/* notes its arguments and spoils all it can */
 	ud2
 END mirror_many
 
-FUNC mirror_leaves			/* a mirror that returns by itself: in place of the function */
-	movl	$5, %eax
-	ret
-END mirror_leaves
+FUNC mirror_wait				/* a mirror that takes its time */
+	movl	$20000, %ecx
+1:	nop
+	decl	%ecx
+	jnz	1b
+	movq	$-1, %rdi
+	call	jprobe_return
+	ud2
+END mirror_wait
 
 FUNC jprobe_return
 	nop

@@ -1,0 +1,191 @@
+package probe
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/guestprobe/guestprobe/guest"
+)
+
+// Jprobe is a probe on a function's entry that looks at its arguments. Fill in
+// where and what, then Engine.RegisterJprobe it; the embedded Kprobe stands for
+// it everywhere else. Its Filter decides which calls are looked at; Pre, Post and
+// Fault must be nil.
+//
+// Entry is a handler like any other. Mirror is the kernel's original form: a
+// function of the guest with the same arguments runs first, then the probed
+// one. One of them, or both, must be given.
+type Jprobe struct {
+	Kprobe
+
+	// Entry runs at the function's entry with a view of the arguments, which it
+	// may change.
+	Entry func(*Context, Args)
+
+	// Mirror names a function of the guest that runs at the probed function's
+	// entry, with the same registers and stack, so that it can be declared with the
+	// same arguments. It ends in a call of the function End; then the probed
+	// function runs with all general registers and RFLAGS as they were, and with
+	// the first StackSize bytes of its stack.
+	//
+	// It runs with interrupts off, and like the kernel's must not sleep; probes
+	// that it hits count as missed. It must not return: that would be a return
+	// to the probed function's caller. XMM registers are not restored.
+	Mirror string
+
+	// End is the symbol of the function that mirrors end with; "" stands for
+	// jprobe_return. It is never left: the engine takes over at its first
+	// instruction.
+	End string
+
+	// StackSize is the size of the stack area from the return address upwards
+	// that is restored after the mirror, in bytes: the arguments there are the
+	// mirror's own, and it may overwrite them. 0 stands for DefaultJprobeStack;
+	// it is rounded up to a multiple of 8, and what is behind the end of the stack's
+	// memory does not count.
+	StackSize int
+}
+
+// Sizes of the stack area that is restored after a mirror, in bytes.
+const (
+	DefaultJprobeStack = 64 // as in the kernel
+	MaxJprobeStack     = 4096
+)
+
+// jump is what a registration of a jprobe has besides that of a kprobe.
+type jump struct {
+	probe  *Jprobe
+	mirror guest.GVA // 0 = none
+	stack  int
+	end    Kprobe // where the mirror ends: hidden, registered with the jprobe
+}
+
+// RegisterJprobe puts all of js on the guest, or none, as Register does for
+// kprobes. Besides the refusals there: not_entry, handlers, data_size
+// (StackSize) and those for Mirror and End.
+func (e *Engine) RegisterJprobe(js ...*Jprobe) error { return e.RegisterAll(asProbes(js)...) }
+
+// admitTo checks j and adds it to the batch.
+func (j *Jprobe) admitTo(e *Engine, b *batch) (*registration, *Error) {
+	if j == nil {
+		return nil, newError(CodeBothOrNeither, "no probe", "")
+	}
+	var at place
+	if j.reg == nil && !b.seen[&j.Kprobe] {
+		var err *Error
+		if at, err = e.resolve(&j.Kprobe); err != nil {
+			return nil, err
+		}
+		if !at.entry {
+			return nil, newError(CodeNotEntry, fmt.Sprintf("%s+%#x is not the entry of a function", at.sym.Name, uint64(at.addr-at.sym.Addr)), "")
+		}
+	}
+	switch {
+	case j.Pre != nil || j.Post != nil || j.Fault != nil:
+		return nil, newError(CodeHandlers, "a jprobe has an entry handler and a mirror", "Pre, Post and Fault must be nil")
+	case j.Entry == nil && j.Mirror == "":
+		return nil, newError(CodeHandlers, "a jprobe needs an entry handler or a mirror", "")
+	case j.StackSize < 0 || j.StackSize > MaxJprobeStack:
+		return nil, newError(CodeDataSize, fmt.Sprintf("%d bytes of stack", j.StackSize), fmt.Sprintf("0 to %d", MaxJprobeStack))
+	}
+	jp := &jump{probe: j, stack: DefaultJprobeStack}
+	if j.StackSize > 0 {
+		jp.stack = (j.StackSize + 7) &^ 7
+	}
+	if j.Mirror != "" {
+		if err := e.findMirror(jp, at); err != nil {
+			return nil, err
+		}
+	}
+	if err := e.admit(b, &j.Kprobe); err != nil {
+		return nil, err
+	}
+	r := b.regs[len(b.regs)-1]
+	r.jump = jp
+	if jp.mirror != 0 {
+		b.mirrors = append(b.mirrors, jp)
+	}
+	return r, nil
+}
+
+// findMirror resolves the mirror of a jprobe at at.
+func (e *Engine) findMirror(jp *jump, at place) *Error {
+	j := jp.probe
+	syms := e.target.Symbols()
+	if at.sym.User && !e.userMemory {
+		return newError(CodeHostCannot, "this target cannot access the stack with the rights of user code", "")
+	}
+	for _, name := range []string{j.Mirror, j.endName()} {
+		s, err := syms.Lookup(name)
+		switch {
+		case err != nil:
+			x := newError(CodeSymbolNotFound, fmt.Sprintf("there is no function %q", name), "the mirror, and the function that it ends with, are the guest's")
+			var amb *guest.AmbiguousSymbolError
+			if errors.As(err, &amb) {
+				x = newError(CodeAmbiguous, fmt.Sprintf("function %q is ambiguous", name), "")
+			}
+			x.Cause = err
+			return x
+		case !syms.IsText(s.Addr):
+			return newError(CodeNotText, fmt.Sprintf("%s is not code", name), "")
+		case at.addr != 0 && s.User != at.sym.User:
+			return newError(CodeNotText, fmt.Sprintf("%s is code of another privilege level than %s", name, at.sym.Name), "")
+		}
+		if name == j.Mirror {
+			jp.mirror = s.Addr
+		}
+	}
+	return nil
+}
+
+// endName returns the symbol that the mirror of j ends with.
+func (j *Jprobe) endName() string {
+	if j.End == "" {
+		return "jprobe_return"
+	}
+	return j.End
+}
+
+// admitMirrors adds the hidden probes at the ends of the batch's mirrors,
+// behind those that were asked for.
+func (e *Engine) admitMirrors(b *batch) *Error {
+	for _, jp := range b.mirrors {
+		jp.end = Kprobe{Name: jp.probe.Name, Symbol: jp.probe.endName()}
+		if err := e.admit(b, &jp.end); err != nil {
+			err.Index = len(b.regs) // behind all that was asked for
+			return err
+		}
+		r := b.regs[len(b.regs)-1]
+		r.hidden = true
+		r.site.mirrorEnd.Store(true)
+	}
+	if len(b.mirrors) != 0 && e.mirrors.Load() == nil {
+		list := make([]mirror, max(16, 4*len(e.cpus)))
+		e.mirrors.Store(&list)
+	}
+	return nil
+}
+
+// dropEnds notes that the hidden probes of regs, which are being removed, are
+// to go as well.
+func (e *Engine) dropEnds(regs []*registration) {
+	for _, r := range regs {
+		if r.jump != nil && r.jump.mirror != 0 {
+			if end := e.registered(&r.jump.end); end != nil {
+				e.ends = append(e.ends, end)
+			}
+		}
+	}
+}
+
+// ripeEnds returns the hidden probes that nobody needs any more: while a mirror
+// is under way they all stay, because without its end it would run on into
+// nothing. The world is stopped.
+func (e *Engine) ripeEnds() []*registration {
+	if len(e.ends) == 0 || e.mirroring() {
+		return nil
+	}
+	ends := e.ends
+	e.ends = nil
+	return ends
+}
