@@ -81,6 +81,12 @@ func (c *compiler) mapOf(pc int, h Helper, r Reg, kinds MapKinds) (*Map, int, er
 // address r, with n a constant or, when it is negative, in register size. The
 // machine address comes back in R9. R10, R11 and RAX change.
 func (c *compiler) region(pc int, r Reg, n int, size reg64, write bool) {
+	if k := c.known[pc][r]; k.kind == inFrame && n >= 0 {
+		if m, ok := c.inBounds(pc, k, 0, n, write); ok {
+			c.lea(true, tmp9, m)
+			return
+		}
+	}
 	c.writes(x86[r])
 	c.mayRead(c.known[pc][r])
 	c.mov(true, tmpB, x86[r])

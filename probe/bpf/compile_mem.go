@@ -11,7 +11,7 @@ import (
 func (c *compiler) address(pc int, r Reg, o *op, write bool) operand {
 	off, size := o.off, int(o.size)
 	if k := c.known[pc][r]; k.kind == inFrame || k.kind == inContext {
-		if m, ok := c.known2(pc, k, off, size, write); ok {
+		if m, ok := c.inBounds(pc, k, off, size, write); ok {
 			return m
 		}
 	}
@@ -43,8 +43,8 @@ func (c *compiler) address(pc int, r Reg, o *op, write bool) operand {
 	return operand{tmp9, tmpB, 1, 0}
 }
 
-// known2 returns the address of an access whose place is known and in bounds.
-func (c *compiler) known2(pc int, k value, off int32, size int, write bool) (operand, bool) {
+// inBounds returns the address of an access whose place is known and in bounds.
+func (c *compiler) inBounds(pc int, k value, off int32, size int, write bool) (operand, bool) {
 	lo := int(k.off) + int(off)
 	if k.kind == inFrame {
 		if lo < -FrameSize || lo+size > 0 {

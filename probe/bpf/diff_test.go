@@ -146,10 +146,7 @@ func FuzzBackends(f *testing.F) {
 // TestBackendsAgree is the fuzzer with fixed random programs.
 func TestBackendsAgree(t *testing.T) {
 	r := newRig(t)
-	n := 20000
-	if testing.Short() {
-		n = 1000
-	}
+	const n = 3000 // FuzzBackends goes on from here
 	for seed := range uint64(n) {
 		g := &gen{src: randomBytes(seed, 400)}
 		r.compare(t, g.program(60), Kind(seed%3), 3)

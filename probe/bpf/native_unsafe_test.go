@@ -36,6 +36,7 @@ type nativeState struct {
 
 const (
 	nativeStateOff = 0x1000
+	nativeStackOff = 0x2000
 	nativeStackTop = 0x4000
 	nativeSize     = 64 << 20
 )

@@ -1,0 +1,118 @@
+//go:build linux && amd64
+
+package bpf
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// allowed are the opcodes that compiled code may hold, by map. Every host that
+// the project was measured on executes them at CPL 0, emulated or not: nothing
+// of SSE or later, no string instructions, nothing privileged.
+var allowed = map[insn.Map][]string{
+	insn.Map0: {
+		"00-3b arithmetic", "50-5f push, pop", "63 movsxd", "69 imul", "80-83 arithmetic", "84-8b test, xchg, mov", "8d lea",
+		"99 cqo", "b8-bf mov", "c1 shift", "c3 ret", "c6-c7 mov", "d3 shift", "e8-e9 call, jmp", "f7 test, neg, mul, div",
+	},
+	insn.Map0F: {
+		"31 rdtsc", "80-8f jcc", "ac shrd", "af imul", "b1 cmpxchg", "b6-b7 movzx", "ba bts", "be-bf movsx", "c1 xadd", "c8-cf bswap",
+	},
+}
+
+func isAllowed(i *insn.Inst) bool {
+	if i.Enc != insn.Legacy || i.Segment != insn.SegNone || i.Has(insn.PrefixRep) || i.Has(insn.PrefixRepNE) {
+		return false
+	}
+	for _, s := range allowed[i.Map] {
+		var lo, hi uint8
+		if n, _ := fmt.Sscanf(s, "%02x-%02x ", &lo, &hi); n < 2 {
+			hi = lo
+		}
+		if i.Opcode >= lo && i.Opcode <= hi {
+			return true
+		}
+	}
+	return false
+}
+
+// TestInstructions decodes whole compiled programs, with all their helpers, and
+// wants only allowed instructions.
+func TestInstructions(t *testing.T) {
+	r := newRig(t)
+	l := Layout{Task: &TaskProfile{TID: 8, TGID: 12, Comm: 400}, Fixups: true, Shared: true}
+	compiledSome := 0
+	check := func(name string, p *Program) {
+		t.Helper()
+		code, info, err := Compile(p, l)
+		if err != nil {
+			return
+		}
+		compiledSome++
+		starts := map[int]bool{}
+		for at := 0; at < len(code); {
+			i, err := insn.Decode(code[at:])
+			if err != nil {
+				t.Fatalf("%s: offset %#x: % x: %v", name, at, code[at:min(at+15, len(code))], err)
+			}
+			if !isAllowed(&i) {
+				t.Errorf("%s: offset %#x: % x is not allowed", name, at, i.Bytes())
+			}
+			starts[at] = true
+			at += int(i.Len)
+		}
+		for _, f := range info.Fixups {
+			if !starts[f.Fault] || !starts[f.Resume] {
+				t.Errorf("%s: fixup %+v is not at instructions", name, f)
+			}
+		}
+	}
+	for seed := range uint64(300) {
+		r.fresh(t)
+		g := &gen{src: randomBytes(seed, 400)}
+		if p, err := New(Spec{Kind: Kind(seed % 3), Insns: g.program(60), Maps: r.own}); err == nil {
+			check(fmt.Sprint("seed ", seed), p)
+		}
+	}
+	for _, file := range []string{"count.o", "latency.o", "record.o", "count-v1.o"} {
+		for _, p := range loadObject(t, file, r.n).Programs {
+			check(file, p.Program)
+		}
+	}
+	if compiledSome < 100 {
+		t.Errorf("only %d programs were compiled", compiledSome)
+	}
+}
+
+// TestMachineStack measures how deep programs go into the stack of what they
+// interrupt, and wants no more than Info says, and no Info of more than a page's
+// quarter.
+func TestMachineStack(t *testing.T) {
+	r := newRig(t)
+	for seed := range uint64(800) {
+		r.fresh(t)
+		g := &gen{src: randomBytes(seed, 600)}
+		p, err := New(Spec{Kind: Kprobe, Insns: g.program(60), Maps: r.own, Budget: 1000})
+		if err != nil {
+			continue
+		}
+		code, err := r.n.load(p, Layout{Fixups: true, noGuest: true}, BlockConfig{}, RegsSize)
+		if err != nil {
+			continue
+		}
+		stack := r.n.mem[nativeStackOff:nativeStackTop]
+		for i := range stack {
+			stack[i] = 0xa5
+		}
+		_, _ = code.run(make([]byte, RegsSize))
+		untouched := 0
+		for untouched < len(stack) && stack[untouched] == 0xa5 {
+			untouched++
+		}
+		if used := len(stack) - untouched; used > code.info.MachineStack || code.info.MachineStack > 1024 {
+			t.Fatalf("seed %d: used %d bytes of stack, Info says %d", seed, used, code.info.MachineStack)
+		}
+	}
+}

@@ -1,0 +1,72 @@
+package bpf
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+// TestDocs holds docs/programs.md to the tables and constants of the code.
+func TestDocs(t *testing.T) {
+	b, err := os.ReadFile("../../docs/programs.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc := string(b)
+	rows := 0
+	for _, l := range strings.Split(doc, "\n") {
+		if f := strings.Split(l, " | "); len(f) >= 3 && (f[2] == "guest" || f[2] == "host" || f[2] == "host |") {
+			rows++
+		}
+	}
+	if rows != len(helpers) {
+		t.Errorf("%d rows of helpers, there are %d", rows, len(helpers))
+	}
+	want := []string{
+		fmt.Sprintf("| instruction slots | %d |", MaxSlots),
+		fmt.Sprintf("| frames, bytes of stack in each | %d, %d |", MaxFrames, FrameSize),
+		fmt.Sprintf("| maps of a program | %d |", MaxMaps),
+		fmt.Sprintf("| ring records reserved at a time | %d |", MaxReservations),
+		fmt.Sprintf("in one call | %d |", maxRead),
+		fmt.Sprintf("M = %#x", uint64(hashMul)),
+		fmt.Sprintf("window of %d slots", hashWindow),
+		fmt.Sprintf("tries %d times", hashTries),
+		fmt.Sprintf("at most %d tries", ringTries),
+		fmt.Sprintf("%d bytes of header", mapHeader),
+		fmt.Sprintf("Segment %d is the context, %d the stack, %d to %d the reserved ring records, %d and up", segContext, segStack, segRecords, segMaps-1, segMaps),
+		fmt.Sprintf("| %d | %d | stack |", blkStack, StackSize),
+		fmt.Sprintf("| %d | %d each | segment table", blkSegs, segSize),
+	}
+	for off, text := range map[int]string{
+		blkBusy: "1 while", blkCPU: "vCPU", blkBudget: "budget left", blkRSP: "stack pointer", blkFault: "fault of", blkPC: "slot of",
+		blkAddr: "address of the last", blkRuns: "runs |", blkFailed: "runs that", blkMissed: "calls missed", blkFuncIP: "address of the probed",
+		blkCurrent: "address of the word", blkTSC: "clock", blkOpen: "records reserved", blkRecords: "four times", blkTemp: "temporaries",
+	} {
+		found := false
+		for _, l := range strings.Split(doc, "\n") {
+			found = found || strings.HasPrefix(l, fmt.Sprintf("| %d | ", off)) && strings.Contains(l, "| "+text)
+		}
+		if !found {
+			t.Errorf("the run block's offset %d has no row about %q", off, text)
+		}
+	}
+	for off, text := range map[int]string{hdrHead: "head", hdrTail: "tail", hdrLost: "records lost"} {
+		want = append(want, fmt.Sprintf("| %d | 8 | ", off))
+		if !strings.Contains(doc, text) {
+			t.Errorf("nothing about the header's %s", text)
+		}
+	}
+	for _, h := range helpers {
+		place := h.Place.String()
+		want = append(want, strings.TrimSpace(fmt.Sprintf("| %d | %s | %s | %s", h.ID, h.Name, place, h.Why)))
+	}
+	for name, off := range map[string]int{"r15": offR15, "bp": offBP, "bx": offBX, "ax": offAX, "di": offDI, "orig_ax": offOrigAX, "ip": offIP, "flags": offFlags, "sp": offSP, "ss": offSS} {
+		want = append(want, fmt.Sprintf("%s %d", name, off))
+	}
+	for _, w := range want {
+		if !strings.Contains(doc, w) {
+			t.Errorf("docs/programs.md does not say %q", w)
+		}
+	}
+}
