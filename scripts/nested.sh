@@ -2,13 +2,13 @@
 # Runs the suite on a real upstream KVM inside an emulated machine: kvm_intel
 # under Bochs (vmx) or kvm_amd under QEMU (svm). Ends with the tests' own exit
 # code. Usage: nested.sh vmx|svm
-#   GUESTPROBE_NESTED_SECONDS  cut off after that long (default 900 vmx, 600 svm)
+#   GUESTPROBE_NESTED_SECONDS  cut off after that long (default 1300 vmx, 900 svm)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 host=${1:-}
 case $host in
-vmx) limit=${GUESTPROBE_NESTED_SECONDS:-900} ;;
-svm) limit=${GUESTPROBE_NESTED_SECONDS:-600} ;;
+vmx) limit=${GUESTPROBE_NESTED_SECONDS:-1300} ;;
+svm) limit=${GUESTPROBE_NESTED_SECONDS:-900} ;;
 *) echo "usage: $0 vmx|svm" >&2; exit 2 ;;
 esac
 [[ $(uname -sm) == "Linux x86_64" ]] || { echo "nested $host: needs an x86-64 Linux machine, this is $(uname -sm)" >&2; exit 1; }
