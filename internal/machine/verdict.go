@@ -46,7 +46,7 @@ func (v *vcpu) resume() {
 		// cannot: that saves an instruction, and it does not matter whether the
 		// frame has survived what the host wrote to the interrupted stack, where
 		// it stands if the guest's vector has no stack of its own.
-		if v.trap.state.CPL == 0 {
+		if v.trap.state.CPL == 0 && guest.GVA(v.frame.RIP).Canonical() {
 			v.leaveStub()
 		} else if !v.writeFrame() {
 			v.frameGone()
@@ -141,6 +141,7 @@ func (v *vcpu) inject(f probe.Trap) {
 func (v *vcpu) leaveStub() {
 	t := &v.trap
 	*v.regs = v.frame
+	v.regs.RFLAGS = v.regs.RFLAGS&rflagsIret | rflagsFixed
 	v.kvm.SetRegsDirty()
 	if uint16(t.cs) != v.sregs.CS.Selector {
 		v.sregs.CS, v.sregs.SS = codeSegment(uint16(t.cs)), dataSegment(uint16(t.ss))
@@ -148,6 +149,10 @@ func (v *vcpu) leaveStub() {
 	}
 	v.midIO = false // RIP has moved, so KVM has nothing to step over
 }
+
+// rflagsIret are the flags that iretq loads at CPL0 in 64-bit mode: all that
+// exist but VM. The frame is the guest's, and may hold anything.
+const rflagsIret = 0x3d7fd5
 
 // deliver queues an exception for the next KVM_RUN.
 func (v *vcpu) deliver(f probe.Trap) {
