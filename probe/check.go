@@ -116,6 +116,9 @@ func (e *Engine) prepare(at place, b *boundaries) (*site, *Error) {
 		x.Cause = err
 		return nil, x
 	}
+	if e.spaces != nil {
+		st.pa, _ = e.spaces.Translate(0, at.addr)
+	}
 	if !bytes.Equal(now[:n], st.bytes()) {
 		return nil, textError(st, &guest.TextMismatchError{Addr: at.addr, Want: st.bytes(), Got: bytes.Clone(now[:n])})
 	}

@@ -28,6 +28,10 @@ type cpu struct {
 	entered *instance // activations that this hit has begun so far, the last first
 	word    [8]byte   // scratch
 
+	// alias is the address at which the current hit's instruction is to be
+	// executed, where that is not its site's.
+	alias guest.GVA
+
 	counts cpuCounts
 	_      [64]byte
 }
@@ -37,7 +41,8 @@ type cpu struct {
 type step struct {
 	active  bool
 	inPlace bool
-	missed  bool // a hit from inside a handler: no post handlers
+	at      guest.GVA // inPlace: where the instruction is
+	missed  bool      // a hit from inside a handler: no post handlers
 	site    *site
 	slot    *slot
 	chain   chain  // the probes at the time of the hit
@@ -49,7 +54,7 @@ type step struct {
 type cpuCounts struct {
 	breakpoints, emulated, boosted, stepped, inPlace atomic.Uint64
 	stale, foreign, strays, abandoned, faults        atomic.Uint64
-	returns, copies                                  atomic.Uint64
+	returns, copies, aliases                         atomic.Uint64
 }
 
 // EngineStats are the counts of all vCPUs, or of one. They tell how many exits
@@ -57,7 +62,8 @@ type cpuCounts struct {
 // otherwise than planned.
 type EngineStats struct {
 	Breakpoints uint64 // breakpoint traps at armed sites: hits, whatever the number of probes there
-	Emulated    uint64 // of these: instruction emulated
+	Aliases     uint64 // of these: through another mapping of the site's page
+	Emulated    uint64 // instruction emulated
 	Boosted     uint64 // continued in a boosted slot
 	Stepped     uint64 // stepped slots that ran to their end: a second exit each
 	InPlace     uint64 // in-place steps that ended: a second exit each
@@ -90,6 +96,7 @@ func (e *Engine) Totals(i int) EngineStats {
 		s.Faults += c.faults.Load()
 		s.Returns += c.returns.Load()
 		s.Copies += c.copies.Load()
+		s.Aliases += c.aliases.Load()
 	}
 	return s
 }

@@ -55,13 +55,13 @@ func (m *operand) Write(addr uint64, p []byte) error {
 	return err
 }
 
-// emulate computes the effect of st's instruction, and ends the hit. It
+// emulate computes the effect of st's instruction at RIP, and ends the hit. It
 // returns false, with nothing changed, when the instruction must be run
 // natively instead.
 func (e *Engine) emulate(c *cpu, s State, st *site, chain chain, missed bool) (Verdict, bool) {
 	flags, sp := s.Regs.RFLAGS, s.Regs.RSP
 	c.mem.root, c.mem.cpl, c.mem.err = s.Root, s.CPL, nil
-	if err := st.plan.Inst.Emulate(uint64(st.addr), s.Regs, &c.mem); err != nil {
+	if err := st.plan.Inst.Emulate(s.Regs.RIP, s.Regs, &c.mem); err != nil {
 		t, ok := c.mem.exception(sp)
 		if !ok {
 			return Verdict{}, false

@@ -32,6 +32,7 @@ type Engine struct {
 	target Target
 	caller GuestCaller   // nil: handlers cannot call the guest
 	thread ThreadChecker // nil: only Stop can tell who calls
+	spaces AddressSpaces // nil: one address space, without aliases
 	log    *slog.Logger
 	ways   [2]Ways // by CPL&1
 
@@ -77,6 +78,7 @@ func New(t Target, o Options) (*Engine, error) {
 	}
 	e.caller, _ = t.(GuestCaller)
 	e.thread, _ = t.(ThreadChecker)
+	e.spaces, _ = t.(AddressSpaces)
 	if e.log == nil {
 		e.log = slog.New(slog.DiscardHandler)
 	}
@@ -131,7 +133,13 @@ func (e *Engine) stop(f func(World) error) error {
 }
 
 // publish makes the sites of e.sites what the hit path sees.
-func (e *Engine) publish() { e.table.Store(newTable(e.sites)) }
+func (e *Engine) publish() {
+	t := newTable(e.sites)
+	if e.spaces != nil {
+		t.phys = newPhysTable(e.sites)
+	}
+	e.table.Store(t)
+}
 
 // Close takes every probe off and restores the guest's text. Afterwards
 // changes fail with ErrClosed; Hit still finishes what is under way, so a vCPU

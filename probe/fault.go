@@ -9,7 +9,7 @@ func (e *Engine) fault(c *cpu, s State, t Trap) Verdict {
 	rip := guest.GVA(s.Regs.RIP)
 	st := &c.step
 	switch {
-	case st.active && st.inPlace && rip == st.site.addr:
+	case st.active && st.inPlace && rip == st.at:
 	case st.active && !st.inPlace && rip >= st.slot.addr && rip < st.slot.end():
 		s.Regs.RIP = uint64(st.slot.orig)
 		s.Regs.RFLAGS = s.Regs.RFLAGS&^(flagIF|flagTF) | st.flags

@@ -27,6 +27,12 @@ type Kprobe struct {
 	// Disabled asks for registration without arming.
 	Disabled bool
 
+	// Space, when not 0, binds the probe to one address space: the physical
+	// address of its top-level page table, as in CR3 (SDM Vol. 3, 4.5.2; whole
+	// pages). Arrivals in other address spaces are counted in Stats.Elsewhere and
+	// are no hits; no handler runs. 0 stands for all address spaces.
+	Space guest.GPA
+
 	// Filter, when set, runs first; false ends the hit for this probe: it
 	// counts as filtered and no other handler of this probe runs.
 	Filter func(*Context) bool
@@ -51,4 +57,6 @@ type Kprobe struct {
 	// reg is the engine's own state, nil while not registered; last is that of
 	// the registration before, for its counts.
 	reg, last *registration
+
+	elsewhere []spaceCell // by vCPU; nil without Space
 }

@@ -21,6 +21,7 @@ type Stats struct {
 	Handled     uint64 // of these: let pass by the filter; the pre handler ran
 	Filtered    uint64 // ended by the filter
 	Missed      uint64 // came from inside a handler, so no handler ran: the kernel's nmissed
+	Elsewhere   uint64 // besides Hits: arrivals in other address spaces than Kprobe.Space
 	Skipped     uint64 // besides Hits: taken by a newer probe's pre handler before this one was asked
 	SecondExits uint64 // exits besides the one of each hit: ends of stepped slots and of in-place steps
 	Faults      uint64 // executions of the instruction that raised an exception
@@ -45,6 +46,7 @@ func (s *Stats) add(t Stats) {
 	s.Filtered += t.Filtered
 	s.Missed += t.Missed
 	s.Skipped += t.Skipped
+	s.Elsewhere += t.Elsewhere
 	s.SecondExits += t.SecondExits
 	s.Faults += t.Faults
 	s.Panics += t.Panics
@@ -60,6 +62,9 @@ func (r *registration) stats(i int) Stats {
 		Hits: k.hits.Load(), Handled: k.handled.Load(), Filtered: k.filtered.Load(), Missed: k.missed.Load(),
 		Skipped: k.skipped.Load(), SecondExits: k.steps.Load(), Faults: uint64(k.faults.Load()),
 		Panics: uint64(k.panics.Load()), BadAccesses: uint64(k.accesses.Load()),
+	}
+	if r.probe.elsewhere != nil {
+		s.Elsewhere = r.probe.elsewhere[i].n.Load()
 	}
 	if r.ret != nil {
 		s.Returns = r.ret.cells[i].returns.Load()
@@ -77,6 +82,7 @@ type Info struct {
 	Offset   uint64    // within Symbol
 	Entry    bool      // the function's entry
 	User     bool      // code of CPL3
+	Space    guest.GPA // the only address space it is for; 0: all
 	Disabled bool
 	Gone     bool
 	Armed    bool   // the site has its int3
@@ -170,7 +176,7 @@ func (e *Engine) info(r *registration) Info {
 	st := r.site
 	i := Info{
 		Probe: r.probe, Name: r.probe.Name, Type: 'k', Addr: st.addr, Symbol: st.symbol, Offset: uint64(st.addr - st.start),
-		Entry: st.entry, User: st.user, Disabled: r.disabled, Gone: st.gone, Armed: st.armed.Load(),
+		Entry: st.entry, User: st.user, Space: r.probe.Space, Disabled: r.disabled, Gone: st.gone, Armed: st.armed.Load(),
 		Plan: st.plan.Kind.String(), Insn: slices.Clone(st.bytes()),
 	}
 	if r.ret != nil {

@@ -41,6 +41,7 @@ const (
 	CodeHandlers        Code = "handlers"             // EINVAL: handlers that this kind of probe does not have
 	CodeDataSize        Code = "data_size"            // E2BIG: private data of a kretprobe
 	CodeNoInstances     Code = "no_instances"         // ENOMEM: no room for a kretprobe's instances
+	CodeBadSpace        Code = "bad_space"            // EINVAL: not the address of a top-level page table, or a target with one address space
 	CodeTarget          Code = "target"               // EIO: the guest could not be stopped or written
 )
 
@@ -56,7 +57,7 @@ var errnos = map[Code]syscall.Errno{
 	CodeHostCannot: syscall.ENODEV, CodeInHandler: syscall.EDEADLK, CodeClosed: syscall.ESHUTDOWN,
 	CodeEmulationPrefix: syscall.EINVAL, CodeNoPost: syscall.EOPNOTSUPP, CodeTarget: syscall.EIO,
 	CodeNotEntry: syscall.EINVAL, CodeHandlers: syscall.EINVAL, CodeDataSize: syscall.E2BIG,
-	CodeNoInstances: syscall.ENOMEM,
+	CodeNoInstances: syscall.ENOMEM, CodeBadSpace: syscall.EINVAL,
 }
 
 // newError returns an error with the errno that belongs to its code.

@@ -74,6 +74,9 @@ func (e *Engine) admit(b *batch, p *Kprobe) *Error {
 	if p != nil && (p.reg != nil || b.seen[p]) {
 		return newError(CodeRegistered, "the probe is registered already", "")
 	}
+	if err := e.checkSpace(p); err != nil {
+		return err
+	}
 	at, err := e.resolve(p)
 	if err != nil {
 		return err
@@ -108,6 +111,10 @@ func (e *Engine) admit(b *batch, p *Kprobe) *Error {
 		disabled: p.Disabled,
 	}
 	b.seen[p] = true
+	p.elsewhere = nil
+	if p.Space != 0 {
+		p.elsewhere = make([]spaceCell, len(e.cpus))
+	}
 	if _, ok := b.index[st]; !ok {
 		b.index[st] = len(b.regs)
 		b.order = append(b.order, st)

@@ -18,6 +18,7 @@ type site struct {
 	n    uint8              // length of the instruction
 	orig [insn.MaxLen]uint8 // its bytes, from the image
 	user bool               // text of CPL3
+	pa   guest.GPA          // where addr is in physical memory, if the target can tell; see sameCode
 	plan insn.Plan
 
 	// boosted and stepped are its slots, allocated when they are first needed.
@@ -49,6 +50,11 @@ func (s *site) next() guest.GVA { return s.addr + guest.GVA(s.n) }
 // chain is the immutable list of the probes on a site, newest first: the order
 // in which the kernel calls them.
 type chain []*registration
+
+// with returns a chain that has r in front.
+func (c chain) with(r *registration) chain {
+	return append(append(make(chain, 0, len(c)+1), r), c...)
+}
 
 // without returns a chain that lacks the registrations for which drop is true.
 func (c chain) without(drop func(*registration) bool) chain {

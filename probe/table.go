@@ -15,6 +15,7 @@ type table struct {
 	entries []tableEntry // a power of two
 	shift   uint         // 64 - log2(len(entries))
 	n       int
+	phys    *table // the same sites by physical address; nil without AddressSpaces
 }
 
 type tableEntry struct {
@@ -27,17 +28,38 @@ var emptyTable = newTable(nil)
 
 // newTable returns a table of sites.
 func newTable(sites map[guest.GVA]*site) *table {
-	log := uint(bits.Len(uint(2*len(sites)) | 1)) // more than twice as many entries as sites
-	t := &table{entries: make([]tableEntry, 1<<log), shift: 64 - log, n: len(sites)}
-	mask := len(t.entries) - 1
+	t := sizedTable(len(sites))
 	for a, s := range sites {
-		i := t.hash(a)
-		for t.entries[i].site != nil {
-			i = (i + 1) & mask
-		}
-		t.entries[i] = tableEntry{a, s}
+		t.add(a, s)
 	}
 	return t
+}
+
+// newPhysTable returns a table of sites by their physical addresses.
+func newPhysTable(sites map[guest.GVA]*site) *table {
+	t := sizedTable(len(sites))
+	for _, s := range sites {
+		if s.pa != 0 {
+			t.add(guest.GVA(s.pa), s)
+		}
+	}
+	return t
+}
+
+// sizedTable returns a table without sites that has room for n.
+func sizedTable(n int) *table {
+	log := uint(bits.Len(uint(2*n) | 1)) // more than twice as many entries as sites
+	return &table{entries: make([]tableEntry, 1<<log), shift: 64 - log, n: n}
+}
+
+// add enters a site that has no entry yet.
+func (t *table) add(a guest.GVA, s *site) {
+	mask := len(t.entries) - 1
+	i := t.hash(a)
+	for t.entries[i].site != nil {
+		i = (i + 1) & mask
+	}
+	t.entries[i] = tableEntry{a, s}
 }
 
 // hash spreads addresses, which differ in their low bits, over the table

@@ -56,7 +56,7 @@ func FuzzLandings(f *testing.F) {
 		v.sregs.IDT.Base, v.sregs.IDT.Limit = tinyData, limit
 		v.trap.state = probe.State{Regs: &r, Root: boot.Root}
 		before := r
-		places, _ := v.landings(tinyText)
+		places, _ := v.landings(tinyText, tinyText)
 		if r != before {
 			t.Errorf("registers changed: %+v, were %+v", r, before)
 		}

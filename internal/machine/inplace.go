@@ -62,14 +62,21 @@ func (v *vcpu) stepAlone(site guest.GVA, traced bool) (end landing, err error) {
 	var p patches
 	// The world goes on with the text as it was, whatever happens.
 	defer func() { err = errors.Join(err, p.undo()) }()
-	if orig, ok := v.m.engine.Original(site); ok {
+	// Where the instruction is, and where it leads, are addresses of the
+	// interrupted code: another address space than the kernel's, or another
+	// mapping of the same page, perhaps.
+	as := v.m.space(v.trap.state.Root)
+	home, orig, ok := v.m.engine.SiteAt(v.trap.state.Root, site)
+	if !ok {
+		home = site
+	} else {
 		// Another stopper may have taken the probe off while this one waited for
 		// its turn.
-		if err := p.apply(v.m.space(0), site, orig); err != nil {
+		if err := p.apply(as, site, orig); err != nil {
 			return end, err
 		}
 	}
-	places, known := v.landings(site)
+	places, known := v.landings(site, home)
 	for i, l := range places {
 		if l.at == site {
 			known = false // it may go on where it is
@@ -77,7 +84,7 @@ func (v *vcpu) stepAlone(site guest.GVA, traced bool) (end landing, err error) {
 		}
 		// Where nothing is mapped there is nothing to plant: going there is an
 		// exception.
-		places[i].planted = p.apply(v.m.space(0), l.at, opInt3) == nil
+		places[i].planted = p.apply(as, l.at, opInt3) == nil
 	}
 	tf := false
 	if !known {

@@ -19,11 +19,11 @@ type landing struct {
 }
 
 // landings returns the places where the instruction at site can lead from the
-// registers in v.trap, with those of its exceptions. False means that where it
-// leads without an exception is not known.
-func (v *vcpu) landings(site guest.GVA) (places []landing, known bool) {
+// registers in v.trap, with those of its exceptions. home is where the image has it. False means that
+// where it leads without an exception is not known.
+func (v *vcpu) landings(site, home guest.GVA) (places []landing, known bool) {
 	places = v.handlers()
-	inst, err := insn.Decode(v.m.image.Load().Code(site, insn.MaxLen))
+	inst, err := insn.Decode(v.m.image.Load().Code(home, insn.MaxLen))
 	if err != nil {
 		return places, false
 	}

@@ -118,6 +118,12 @@ func (m *Machine) WriteUser(root guest.GPA, addr guest.GVA, p []byte) error {
 	return m.space(root).AsUser().Write(addr, p)
 }
 
+// Translate implements probe.AddressSpaces, under the rules of ReadMemory.
+func (m *Machine) Translate(root guest.GPA, addr guest.GVA) (guest.GPA, bool) {
+	t, err := m.space(root).Translate(addr)
+	return t.PA, err == nil
+}
+
 // Peek reads guest memory as the booted kernel's page tables map it. Any
 // goroutine, any time; ErrClosed after Close. A guest that runs may be changing
 // what is read.
