@@ -24,7 +24,7 @@ func callee(t *testing.T) *guest.Image {
 		[]byte{0xc3})
 	forever := uint64(len(code))
 	code = asm(code, spin, stub3)
-	return tinyGuest(t, code, []byte{0xc3}, tinySym{"sum", tinyText + sum, forever - sum}, tinySym{"forever", tinyText + forever, 2})
+	return tinyGuest(t, code, []byte{0xc3}, tinySym{"sum", tinyText + sum, forever - sum}, tinySym{"forever", tinyText + forever, uint64(len(spin))})
 }
 
 func address(t testing.TB, m *Machine, name string) guest.GVA {

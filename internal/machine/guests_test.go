@@ -128,10 +128,13 @@ func asm(parts ...any) []byte {
 	return b
 }
 
-// The instructions that the test guests are made of.
+// The instructions that the test guests are made of. They spin with a pause,
+// which brings them out to KVM now and then: Bochs does not take the interrupts
+// of its own machine in a guest that was entered with IF clear, so one that only
+// jumps would never come back there.
 var (
 	hltForever = []byte{0xfa, 0xf4, 0xeb, 0xfd} // cli; 1: hlt; jmp 1b
-	spin       = []byte{0xeb, 0xfe}             // jmp .
+	spin       = []byte{0xf3, 0x90, 0xeb, 0xfc} // 1: pause; jmp 1b
 )
 
 // exitCode is mov $code, %eax; out %eax, $0xf4.
