@@ -24,12 +24,6 @@ func nativeProgram(t testing.TB, n *native, file, name string, l Layout, b Block
 	return c, code
 }
 
-func regsContext(r insn.Regs) []byte {
-	ctx := make([]byte, RegsSize)
-	PutRegs(ctx, &r, 0, 0)
-	return ctx
-}
-
 func TestCompiledCount(t *testing.T) {
 	for _, file := range []string{"count.o", "count-v1.o"} {
 		c, code := nativeProgram(t, newNative(t), file, "count", Layout{}, BlockConfig{CPU: 1})

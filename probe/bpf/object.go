@@ -10,7 +10,6 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
-	"github.com/cilium/ebpf/btf"
 )
 
 // MaxObjectSize bounds the size of an object file in bytes.
@@ -147,6 +146,9 @@ func objectProgram(name string, s *ebpf.ProgramSpec) (ObjectProgram, error) {
 // link resolves the references to maps and functions.
 func link(in asm.Instructions) ([]Insn, []string, error) {
 	in = slices.Clone(in)
+	if err := relocateTypes(in); err != nil {
+		return nil, nil, err
+	}
 	funcs := map[string]int{}
 	var maps []string
 	slot := 0
@@ -164,8 +166,6 @@ func link(in asm.Instructions) ([]Insn, []string, error) {
 		at := slot
 		slot += int(ins.Width())
 		switch {
-		case btf.CORERelocationMetadata(ins) != nil:
-			return nil, nil, fmt.Errorf("instruction %d depends on the kernel's types (CO-RE), which is not supported", at)
 		case ins.IsKfuncCall():
 			return nil, nil, fmt.Errorf("instruction %d calls a kernel function, which is not supported", at)
 		case ins.IsLoadOfFunctionPointer():

@@ -207,6 +207,21 @@ func TestObjectSubprogram(t *testing.T) {
 	}
 }
 
+// TestObjectTypes: accesses that clang left to be relocated find the context's
+// fields.
+func TestObjectTypes(t *testing.T) {
+	v := NewVM(loadObject(t, "core.o", Heap{}).find(t, "registers").Program, 0)
+	if r0, err := v.Run(regsContext(insn.Regs{RDI: 1, RSI: 2, RAX: 3}), NoEnv{}); r0 != 10203 || err != nil {
+		t.Errorf("r0 %d, %v, want 10203", r0, err)
+	}
+}
+
+func regsContext(r insn.Regs) []byte {
+	ctx := make([]byte, RegsSize)
+	PutRegs(ctx, &r, 0, 0)
+	return ctx
+}
+
 func TestObjectRefused(t *testing.T) {
 	good := readObject(t, "count.o")
 	renamed := func(from, to string) []byte {
@@ -221,6 +236,7 @@ func TestObjectRefused(t *testing.T) {
 		{"not ELF", []byte(strings.Repeat("#!/bin/sh\n", 10)), "bad magic"},
 		{"truncated", good[:len(good)/2], "EOF"},
 		{"other section", renamed("kprobe/vfs_read", "socket/vfs_read"), "only kprobe/ and kretprobe/"},
+		{"kernel type", readObject(t, "core-task.o"), "CO-RE"},
 		{"too large", make([]byte, MaxObjectSize+1), "larger than"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -238,7 +254,7 @@ func TestObjectRefused(t *testing.T) {
 // FuzzLoadObject wants errors and no panics, hangs or unbounded memory of
 // whatever a file may hold, and runs what does load.
 func FuzzLoadObject(f *testing.F) {
-	for _, name := range []string{"count.o", "latency.o", "record.o", "subprog.o", "count-v1.o"} {
+	for _, name := range []string{"count.o", "latency.o", "record.o", "subprog.o", "count-v1.o", "core.o", "core-task.o"} {
 		f.Add(readObject(f, name))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
