@@ -40,12 +40,18 @@ func (e *Engine) Hit(cpu int, s State, t Trap) Verdict {
 			count(&c.counts.stepped)
 			return e.finish(c, s)
 		}
-		if st := e.table.Load().find(rip); st != nil && st.armed.Load() {
+		t := e.table.Load()
+		if st := t.find(rip); st != nil && st.armed.Load() && e.sameCode(s, st, rip) {
 			count(&c.counts.breakpoints)
 			return e.arrive(c, s, st)
 		}
 		if in := e.slots.instance(rip); in != nil {
 			return e.comeBack(c, s, in)
+		}
+		if st := e.aliased(t, s, rip); st != nil && st.armed.Load() {
+			count(&c.counts.breakpoints)
+			count(&c.counts.aliases)
+			return e.arrive(c, s, st)
 		}
 		return e.unclaimed(c, s)
 	case TrapFault:
@@ -74,6 +80,7 @@ func (e *Engine) Stepped(cpu int, s State) Verdict {
 // arrive handles a hit on st.
 func (e *Engine) arrive(c *cpu, s State, st *site) Verdict {
 	chain := *st.chain.Load()
+	at := guest.GVA(s.Regs.RIP)
 	if st.mirrorEnd.Load() {
 		if v, ok := e.endMirror(c, s); ok {
 			return v
@@ -83,11 +90,14 @@ func (e *Engine) arrive(c *cpu, s State, st *site) Verdict {
 		// Inside a handler or a jprobe's mirror: every probe of the site misses this one, disabled
 		// or not, as the kernel's aggregate does.
 		for _, r := range chain {
+			if r.elsewhere(c, s) {
+				continue
+			}
 			k := &r.cells[c.id]
 			count(&k.hits)
 			count(&k.missed)
 		}
-		return e.execute(c, s, st, chain, true, false)
+		return e.executeAt(c, s, st, chain, true, false, at)
 	}
 	if c.step.active {
 		// The last step never came to its end: its instruction faulted on a host
@@ -98,12 +108,16 @@ func (e *Engine) arrive(c *cpu, s State, st *site) Verdict {
 	if c.seq++; c.seq == 0 {
 		c.seq = 1
 	}
-	s.Regs.RIP = uint64(st.addr) + 1 // what the kernel's handlers see
+	s.Regs.RIP = uint64(at) + 1 // what the kernel's handlers see
 	c.enter(e, s, st)
 	watch, mirrors := false, false
 	for i, r := range chain {
 		k := &r.cells[c.id]
 		if !r.enabled.Load() {
+			k.passed = 0
+			continue
+		}
+		if r.elsewhere(c, s) {
 			k.passed = 0
 			continue
 		}
@@ -128,7 +142,7 @@ func (e *Engine) arrive(c *cpu, s State, st *site) Verdict {
 		}
 		if p.Pre != nil && e.runPre(c, r) != 0 {
 			for _, r := range chain[i+1:] {
-				if r.enabled.Load() {
+				if r.enabled.Load() && !r.elsewhere(c, s) {
 					count(&r.cells[c.id].skipped)
 				}
 			}
@@ -144,14 +158,18 @@ func (e *Engine) arrive(c *cpu, s State, st *site) Verdict {
 	if mirrors && e.beginMirrors(c, s, st, chain, watch) {
 		return Verdict{Action: Resume}
 	}
-	return e.execute(c, s, st, chain, false, watch)
+	return e.executeAt(c, s, st, chain, false, watch, at)
 }
 
 // execute has the displaced instruction of st executed, from the registers in
 // s. When watch is set, something must happen after it or when it faults.
 func (e *Engine) execute(c *cpu, s State, st *site, chain chain, missed, watch bool) Verdict {
 	r := s.Regs
-	r.RIP = uint64(st.addr)
+	at := st.addr
+	if c.alias != 0 {
+		at = c.alias
+	}
+	r.RIP = uint64(at)
 	kind := st.plan.Kind
 	if kind == insn.Emulate {
 		v, done := e.emulate(c, s, st, chain, missed)
@@ -159,6 +177,9 @@ func (e *Engine) execute(c *cpu, s State, st *site, chain chain, missed, watch b
 			return v
 		}
 		kind = st.plan.Fallback
+	}
+	if kind != insn.InPlace && e.ways[s.CPL&1].InPlace && !e.slotServes(c, s, st) {
+		kind = insn.InPlace
 	}
 	if kind == insn.InPlace {
 		if !e.ways[s.CPL&1].InPlace {
@@ -170,7 +191,7 @@ func (e *Engine) execute(c *cpu, s State, st *site, chain chain, missed, watch b
 			}
 			return e.raise(c, s, st, chain, missed, t)
 		}
-		c.step = step{active: true, inPlace: true, missed: missed, site: st, chain: chain, seq: c.seq}
+		c.step = step{active: true, inPlace: true, at: at, missed: missed, site: st, chain: chain, seq: c.seq}
 		return Verdict{Action: StepInPlace}
 	}
 	sl := st.stepped.Load()
