@@ -25,6 +25,7 @@ type region struct {
 // take no lock.
 type memory struct {
 	regions atomic.Pointer[[]*region] // ascending by base
+	order   accesses
 }
 
 func newMemory() *memory {
@@ -110,7 +111,9 @@ func (m *memory) fetch(addr guest.GVA, user bool) ([]byte, error) {
 func (m *memory) read(addr guest.GVA, p []byte, a mode) error {
 	b, err := m.span(addr, len(p), a)
 	if err == nil {
+		m.order.lock(addr)
 		copy(p, b)
+		m.order.unlock(addr)
 	}
 	return err
 }
@@ -119,7 +122,9 @@ func (m *memory) write(addr guest.GVA, p []byte, a mode) error {
 	a.write = true
 	b, err := m.span(addr, len(p), a)
 	if err == nil {
+		m.order.lock(addr)
 		copy(b, p)
+		m.order.unlock(addr)
 	}
 	return err
 }
@@ -130,6 +135,8 @@ func (m *memory) load(addr guest.GVA, size int, a mode) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
+	m.order.lock(addr)
+	defer m.order.unlock(addr)
 	switch size {
 	case 1:
 		return uint64(b[0]), nil
@@ -149,6 +156,8 @@ func (m *memory) store(addr guest.GVA, size int, v uint64, a mode) error {
 	if err != nil {
 		return err
 	}
+	m.order.lock(addr)
+	defer m.order.unlock(addr)
 	switch size {
 	case 1:
 		b[0] = byte(v)
