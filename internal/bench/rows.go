@@ -15,23 +15,27 @@ import (
 // kind is one row of the table: which instruction to probe, and with what.
 type kind struct {
 	name, what string
-	plan       string // of the site, as Engine.Check names it; "" = not built yet
+	plan       string // of the site, as Engine.Check names it; atEntry; "" = not built yet
 	post       bool   // with a post handler
+	probes     string // at a function's entry: the letters of what is there
 }
+
+// atEntry is the plan of kinds that are for functions, not for instructions.
+const atEntry = "entry"
 
 // kinds are the letters of the kprobes documentation, and e, which the kernel
 // has no letter for.
 var kinds = []kind{
-	{"k", "kprobe, instruction stepped in a slot (pre and post handler)", "boost", true},
-	{"b", "kprobe, boosted slot (pre handler)", "boost", false},
-	{"e", "kprobe, instruction emulated (pre and post handler)", "emulate", true},
-	{"o", "optimized kprobe (jump)", "", false},
-	{"r", "kretprobe", "", false},
-	{"rb", "kretprobe, boosted", "", false},
-	{"ro", "kretprobe, optimized", "", false},
-	{"j", "jprobe", "", false},
-	{"kr", "kprobe and kretprobe on one function", "", false},
-	{"jr", "jprobe and kretprobe on one function", "", false},
+	{"k", "kprobe, instruction stepped in a slot (pre and post handler)", "boost", true, ""},
+	{"b", "kprobe, boosted slot (pre handler)", "boost", false, ""},
+	{"e", "kprobe, instruction emulated (pre and post handler)", "emulate", true, ""},
+	{"o", "optimized kprobe (jump)", "", false, ""},
+	{"r", "kretprobe (entry and return handler)", atEntry, false, "r"},
+	{"rb", "kretprobe, boosted", "", false, ""},
+	{"ro", "kretprobe, optimized", "", false, ""},
+	{"j", "jprobe (handler on the host)", atEntry, false, "j"},
+	{"kr", "kprobe and kretprobe on one function", atEntry, false, "kr"},
+	{"jr", "jprobe and kretprobe on one function", atEntry, false, "jr"},
 }
 
 // DefaultCalls is how many probed calls one measurement makes.
@@ -73,19 +77,15 @@ func (g *benchGuest) row(ctx context.Context, r *Row, k kind, runs int, calls ui
 	if err != nil {
 		return err
 	}
-	at, err := g.site(fn, k.plan)
+	all, ps, err := g.probes(fn, k)
 	if err != nil {
 		return err
 	}
-	p := &probe.Kprobe{Name: "bench", Addr: at, Disabled: true, Pre: func(*probe.Context) int { return 0 }}
-	if k.post {
-		p.Post = func(*probe.Context) {}
-	}
 	e := g.m.Engine()
-	if err := e.Register(p); err != nil {
+	if err := e.RegisterAll(all...); err != nil {
 		return err
 	}
-	defer e.Unregister(p)
+	defer e.Unregister(ps...)
 	plain := calls
 	if r.CPL == 3 {
 		plain *= plainFactor
@@ -98,18 +98,21 @@ func (g *benchGuest) row(ctx context.Context, r *Row, k kind, runs int, calls ui
 		if err != nil {
 			return err
 		}
-		if err := e.Enable(p); err != nil {
+		if err := e.Enable(ps...); err != nil {
 			return err
 		}
 		w, err := g.calls(ctx, r.CPL, fn.Addr, calls)
-		if err := errors.Join(err, e.Disable(p)); err != nil {
+		if err := errors.Join(err, e.Disable(ps...)); err != nil {
 			return err
 		}
 		base, with = append(base, b), append(with, w-b)
 	}
-	s, _, _ := e.Stats(p)
-	if want := uint64(runs) * calls; s.Hits != want {
-		return fmt.Errorf("%d hits for %d calls", s.Hits, want)
+	s, _, _ := e.Stats(ps[0])
+	for _, p := range ps {
+		s, _, _ = e.Stats(p)
+		if want := uint64(runs) * calls; s.Hits != want {
+			return fmt.Errorf("%d hits for %d calls", s.Hits, want)
+		}
 	}
 	after, engineAfter := g.m.Stats(), e.Totals(-1)
 	sp := spread(with)
@@ -119,6 +122,37 @@ func (g *benchGuest) row(ctx context.Context, r *Row, k kind, runs int, calls ui
 	r.EngineNs = float64(hostNs(after)-hostNs(before)) / float64(s.Hits)
 	r.InsnsPerHit = addedInsns(g.m.Host().Traps.CPL(uint8(r.CPL)).Int3, engineBefore, engineAfter) / float64(s.Hits)
 	return nil
+}
+
+// probes makes the probes of a kind on fn, disabled: as what is registered, and
+// as the kprobes that stand for them.
+func (g *benchGuest) probes(fn guest.Symbol, k kind) (all []probe.Probe, ps []*probe.Kprobe, err error) {
+	where := probe.Kprobe{Name: "bench", Addr: fn.Addr, Disabled: true}
+	letters := k.probes
+	if k.plan != atEntry {
+		letters = "k"
+		if where.Addr, err = g.site(fn, k.plan); err != nil {
+			return nil, nil, err
+		}
+	}
+	for _, letter := range letters {
+		switch letter {
+		case 'k':
+			p := where
+			p.Pre = func(*probe.Context) int { return 0 }
+			if k.post {
+				p.Post = func(*probe.Context) {}
+			}
+			all, ps = append(all, &p), append(ps, &p)
+		case 'r':
+			r := &probe.Kretprobe{Kprobe: where, Entry: func(*probe.Context) int { return 0 }, Return: func(*probe.Context) {}}
+			all, ps = append(all, r), append(ps, &r.Kprobe)
+		case 'j':
+			j := &probe.Jprobe{Kprobe: where, Entry: func(*probe.Context, probe.Args) {}}
+			all, ps = append(all, j), append(ps, &j.Kprobe)
+		}
+	}
+	return all, ps, nil
 }
 
 // site returns the first instruction of fn's straight-line head whose plan is
@@ -149,7 +183,7 @@ func (g *benchGuest) site(fn guest.Symbol, plan string) (guest.GVA, error) {
 func addedInsns(d machine.Delivery, before, after probe.EngineStats) float64 {
 	n := after.Boosted - before.Boosted
 	if d == machine.DeliveryVector {
-		n += 2 * (after.Breakpoints - before.Breakpoints + after.Stepped - before.Stepped)
+		n += 2 * (after.Breakpoints - before.Breakpoints + after.Stepped - before.Stepped + after.Returns - before.Returns)
 	}
 	return float64(n)
 }
