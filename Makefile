@@ -3,7 +3,7 @@ GO ?= go
 GOTESTFLAGS ?=
 export CGO_ENABLED ?= 0
 
-.PHONY: build demo test check test-race test-insn test-vmx test-svm bench soak fuzz guest generate clean help
+.PHONY: build demo test check test-race test-insn test-vmx test-svm bench bench-docs soak fuzz guest generate clean help
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -36,6 +36,9 @@ test-svm: ## the suite on kvm_amd, in a machine emulated by QEMU
 
 bench: build ## what a hit costs here, beside what else is on this machine
 	bin/guestprobe bench $(BENCHFLAGS)
+
+bench-docs: ## measure everything and write docs/benchmarks.md
+	scripts/bench-docs.sh
 
 soak: build ## probes at random under load, with clients and daemons killed
 	bin/guestprobe soak $(SOAKFLAGS)

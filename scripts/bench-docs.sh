@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Writes docs/benchmarks.md from measurements on this machine: nothing in it is
+# typed by hand.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+mkdir -p build
+go build -trimpath -o bin/ ./cmd/...
+bin/guestprobe bench --format json >build/bench.json
+engine=$(go test -run '^$' -bench 'Hit|Register' -benchmem -count 5 ./probe | grep -E '^(cpu|Benchmark)')
+insn=$(go test -run '^$' -bench . -benchmem ./probe/insn | grep -E '^Benchmark')
+event=$(go test -run '^$' -bench . -benchmem ./probe/event | grep -E '^Benchmark')
+bpf=$(go test -run '^$' -bench . -benchmem ./probe/bpf | grep -E '^Benchmark')
+stop=$(go test -run '^$' -bench 'Stop|Start' ./internal/machine | grep -E '^Benchmark')
+{
+	cat <<-'EOF'
+		# Benchmarks
+
+		Written by `scripts/bench-docs.sh` from one run on one machine; other machines differ, so compare ratios. `make bench` measures yours.
+		Nothing here is asserted in a test but the number of exits and allocations.
+
+		## A hit, and what else is on the machine
+
+		`guestprobe bench`: the guest calls a function in a loop and times the calls with its own time stamp counter, probed and
+		unprobed in turn. *host ns* is the time outside KVM_RUN. The letters are those of the kernel's kprobes documentation; `e` is ours.
+
+	EOF
+	bin/guestprobe bench --from build/bench.json --format markdown
+	cat <<-'EOF'
+
+		## The engine alone
+
+		On the fake guest, five runs: one probe with an empty pre handler; with 10,000 other probes registered; on several vCPUs at
+		once (`-cpu` is the number of cores here); and registering and unregistering 10,000 probes in one batch.
+
+	EOF
+	printf '```\n%s\n```\n' "$engine"
+	printf '\n## Start and stop of a real guest\n\n```\n%s\n```\n' "$stop"
+	printf '\n## Decoder and emulator\n\n```\n%s\n```\n' "$insn"
+	printf '\n## Capture and transport of events\n\n```\n%s\n```\n' "$event"
+	printf '\n## Programs\n\n```\n%s\n```\n' "$bpf"
+} >build/benchmarks.md
+mv build/benchmarks.md docs/benchmarks.md
+echo "docs/benchmarks.md is written"
