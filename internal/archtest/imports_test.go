@@ -39,6 +39,7 @@ var only = []struct {
 	why    string
 }{
 	{"github.com/bobuhiro11/gokvm", []string{"kvm"}, "kvm is the fence around gokvm's descriptors and retries"},
+	{"github.com/cilium/ebpf", []string{"probe/bpf"}, "it parses objects; what runs them is ours"},
 	{"github.com/spf13/cobra", []string{"internal/cli", "internal/daemon"}, "command lines belong to the two mains"},
 	{"net/http", []string{"internal/client", "internal/daemon", "internal/cli", "internal/soak"}, "the engine has no network"},
 	{"golang.org/x/arch", []string{"internal/machine", "internal/cli", "internal/daemon"}, "x86asm prints; it is wrong about lengths, so nothing that decides may use it"},

@@ -20,6 +20,7 @@ type LoadedProgram struct {
 // DefaultBudget. Errors name the map or program; nothing is left behind then.
 func (o *Object) Load(cpus int, mem Memory, budget int64) (*Collection, error) {
 	c := &Collection{Maps: map[string]*Map{}}
+	total := 0
 	for _, s := range o.Maps {
 		m, err := NewMap(s, cpus, mem)
 		if err != nil {
@@ -27,6 +28,10 @@ func (o *Object) Load(cpus int, mem Memory, budget int64) (*Collection, error) {
 			return nil, err
 		}
 		c.Maps[s.Name] = m
+		if total += m.Size(); total > MaxMapSize {
+			c.Close()
+			return nil, fmt.Errorf("load object: its maps take more than %d bytes: %w", MaxMapSize, ErrMapLimit)
+		}
 	}
 	for _, op := range o.Programs {
 		p, err := c.program(op, budget)

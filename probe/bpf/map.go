@@ -63,7 +63,7 @@ const (
 	MaxKeySize   = 512
 	MaxValueSize = 1 << 20
 	MaxEntries   = 1 << 20
-	MaxMapSize   = 256 << 20 // bytes of memory that one map may take
+	MaxMapSize   = 256 << 20 // bytes of memory that one map, and all of one object, may take
 	MinRingSize  = 4096
 	MaxRingSize  = 64 << 20
 
@@ -186,6 +186,9 @@ func (m *Map) Spec() MapSpec { return m.spec }
 
 // CPUs returns how many vCPUs the map is for.
 func (m *Map) CPUs() int { return m.cpus }
+
+// Size returns how many bytes of memory the map takes.
+func (m *Map) Size() int { return len(m.area.Bytes) }
 
 // PerCPU reports whether every vCPU has its own values.
 func (m *Map) PerCPU() bool { return m.perCPU }

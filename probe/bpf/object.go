@@ -53,7 +53,7 @@ func LoadObject(b []byte) (o *Object, err error) {
 			o, err = nil, fmt.Errorf("load object: damaged file: %v", r)
 		}
 	}()
-	if err := compressed(b); err != nil {
+	if err := checkSections(b); err != nil {
 		return nil, fmt.Errorf("load object: %w", err)
 	}
 	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(b))

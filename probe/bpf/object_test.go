@@ -222,6 +222,23 @@ func regsContext(r insn.Regs) []byte {
 	return ctx
 }
 
+// hugeBSS makes a section without bytes in the file 1 GiB large.
+func hugeBSS(t *testing.T, b []byte) []byte {
+	t.Helper()
+	le := binary.LittleEndian
+	const typeOff, sizeOff, headerSize, nobits = 4, 32, 64, 8 // of Elf64_Shdr
+	table := b[le.Uint64(b[40:]):]
+	for range le.Uint16(b[60:]) {
+		if le.Uint32(table[typeOff:]) == nobits {
+			le.PutUint64(table[sizeOff:], 1<<30)
+			return b
+		}
+		table = table[headerSize:]
+	}
+	t.Fatal("no such section")
+	return nil
+}
+
 func TestObjectRefused(t *testing.T) {
 	good := readObject(t, "count.o")
 	renamed := func(from, to string) []byte {
@@ -236,6 +253,7 @@ func TestObjectRefused(t *testing.T) {
 		{"not ELF", []byte(strings.Repeat("#!/bin/sh\n", 10)), "bad magic"},
 		{"truncated", good[:len(good)/2], "EOF"},
 		{"other section", renamed("kprobe/vfs_read", "socket/vfs_read"), "only kprobe/ and kretprobe/"},
+		{"huge .bss", hugeBSS(t, readObject(t, "record.o")), "too large"},
 		{"kernel type", readObject(t, "core-task.o"), "CO-RE"},
 		{"too large", make([]byte, MaxObjectSize+1), "larger than"},
 	} {
@@ -248,6 +266,17 @@ func TestObjectRefused(t *testing.T) {
 	}
 	if _, err := LoadObject(make([]byte, MaxObjectSize+1)); !errors.Is(err, ErrObjectTooLarge) {
 		t.Errorf("%v is not ErrObjectTooLarge", err)
+	}
+}
+
+// TestLoadLimit: the maps of one object together have a limit too.
+func TestLoadLimit(t *testing.T) {
+	o := &Object{}
+	for _, name := range []string{"a", "b", "c"} {
+		o.Maps = append(o.Maps, MapSpec{Name: name, Kind: Array, KeySize: 4, ValueSize: 1 << 10, MaxEntries: 1 << 17})
+	}
+	if _, err := o.Load(1, Heap{}, 0); !errors.Is(err, ErrMapLimit) {
+		t.Errorf("384 MiB of maps: %v", err)
 	}
 }
 

@@ -116,7 +116,8 @@ type Record struct {
 // records that stand behind one that is still being written only when that is
 // done. What stands in the ring is not trusted: a head or a header that makes
 // no sense empties the ring and counts as a corruption. Only one Drain runs at
-// a time, and no more than a ring full is read in one.
+// a time, and no more than a ring full is read in one; f must not call methods
+// of the ring.
 func (m *Map) Drain(f func(Record) bool) int {
 	if m.spec.Kind != RingBuf {
 		return 0
