@@ -40,7 +40,9 @@ the daemon ends.
 
   p:myread vfs_read fd=%di count=%dx:u64   a name, registers, a type
   p do_fork+4                              4 bytes into a function
-  p:first vfs_read $arg1 byte=+0($arg2):u8 arguments, memory behind one`,
+  p:first vfs_read $arg1 byte=+0($arg2):u8 arguments, memory behind one
+  r:back vfs_read got=$retval:s64          a function's return, with its result
+  r20:back vfs_read fd=$arg1 got=$retval   at most 20 calls at a time; an argument`,
 		Example: `  guestprobe attach 'p:myread vfs_read fd=%di count=%dx:u64' 'p do_fork+4'
   guestprobe attach --post 'p:fork do_fork'`,
 		Args: cobra.MinimumNArgs(1),

@@ -16,7 +16,7 @@ func (a *app) listCmd() *cobra.Command {
 		Use:   "list",
 		Short: "List the attached probes",
 		Long: `List the attached probes. The table has the columns of the kernel's kprobes/list
-first: address, kind (k), symbol+offset and flags ([GONE], [DISABLED]); then
+first: address, kind (k, or r for a function's return), symbol+offset and flags ([GONE], [DISABLED]); then
 name, how the displaced instruction is executed, hits and misses. --format kernel
 prints the kernel's own format, --format defs the definitions in a form that
 attach takes.`,

@@ -15,8 +15,11 @@ func (a *app) statCmd() *cobra.Command {
 		Use:   "stat [PROBE...]",
 		Short: "Show counts: hits, misses, lost events, VM exits",
 		Long: `Show what the probes have counted. For each probe hits = handled + filtered +
-missed; lost counts events that found no room in a vCPU's ring. Below the probes
-stand the VM exits of each vCPU, and how many of them each hit took.
+missed; lost counts events that found no room in a vCPU's ring. For a function's
+return, hits are calls, missed are also those that found no free instance, and a
+second table shows what became of the others: handled = returned + abandoned
+(left in another way) + in use; the most that were ever in use, and how many may be.
+Below the probes stand the VM exits of each vCPU, and how many of them each hit took.
 --format kernel prints the kernel's kprobe_profile.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := a.wantFormat("kernel"); err != nil {
@@ -62,6 +65,9 @@ stand the VM exits of each vCPU, and how many of them each hit took.
 			if err := a.printStats(ps, perCPU); err != nil {
 				return err
 			}
+			if err := a.printReturns(ps); err != nil {
+				return err
+			}
 			fmt.Fprintln(a.env.Stdout)
 			return a.printExits(g.CPUs)
 		},
@@ -86,6 +92,25 @@ func (a *app) printStats(ps []api.Probe, perCPU bool) error {
 		}
 	}
 	return a.table([]string{"NAME", "VCPU", "HITS", "HANDLED", "FILTERED", "MISSED", "LOST"}, rows)
+}
+
+// printReturns prints what became of the calls that return probes follow, if
+// there are any.
+func (a *app) printReturns(ps []api.Probe) error {
+	var rows [][]string
+	for _, p := range ps {
+		if p.Kind == "r" {
+			rows = append(rows, []string{
+				p.Name, u64(p.Stats.Handled), u64(p.Stats.Returns), u64(p.Stats.Abandoned),
+				strconv.Itoa(p.InUse), strconv.Itoa(p.HighWater), strconv.Itoa(p.MaxActive),
+			})
+		}
+	}
+	if len(rows) == 0 {
+		return nil
+	}
+	fmt.Fprintln(a.env.Stdout)
+	return a.table([]string{"NAME", "HANDLED", "RETURNED", "ABANDONED", "IN-USE", "HIGH-WATER", "MAX"}, rows)
 }
 
 func (a *app) printExits(cpus []api.CPUInfo) error {

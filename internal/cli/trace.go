@@ -34,8 +34,8 @@ func (a *app) traceCmd() *cobra.Command {
 		Short: "Show hits as they happen",
 		Long: `Show hits as they happen, one per line: task (where the guest's tasks are known),
 vCPU, seconds since the daemon started, event, place and arguments, as ftrace
-prints them. With definitions,
-their probes are attached for the time of the trace and only their hits are shown;
+prints them. A function's return is shown as (CALLER <- FUNCTION), its result is
+$retval, and the time since its entry stands in brackets. With definitions, their probes are attached for the time of the trace and only their hits are shown;
 without, the hits of all probes, or of those that --probe names.
 
 The trace ends with Ctrl-C, after --count hits, after --timeout, or when the
@@ -180,6 +180,9 @@ func hitLine(h api.Hit, color bool) string {
 	}
 	head := fmt.Sprintf("%s[%03d] %5d.%06d: ", task, h.CPU, us/1e6, us%1e6)
 	line := paint(color, sgrDim, head) + paint(color, sgrName, clean(event)) + ": " + clean(h.Text)
+	if h.Stage == "return" {
+		line += fmt.Sprintf(" [%d.%03dus]", h.DurationNS/1000, h.DurationNS%1000)
+	}
 	if h.Stage == "post" || len(h.Args) == 0 {
 		line += regsText(h.Regs)
 	}
