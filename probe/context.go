@@ -24,6 +24,10 @@ type Context struct {
 	Ret  guest.GVA
 	Data []byte
 
+	// Watched is for the handlers of a watch: the access. Addr is then the address
+	// of the instruction that made it.
+	Watched Watched
+
 	engine *Engine
 	reg    *registration
 }

@@ -28,6 +28,8 @@ type cpu struct {
 	entered *instance // activations that this hit has begun so far, the last first
 	word    [8]byte   // scratch
 
+	watch [8]byte // scratch for watched values
+
 	// alias is the address at which the current hit's instruction is to be
 	// executed, where that is not its site's.
 	alias guest.GVA

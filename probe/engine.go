@@ -29,12 +29,13 @@ type Options struct {
 // belong to its own thread, and that those which change something return
 // ErrInHandler in a handler.
 type Engine struct {
-	target Target
-	caller GuestCaller   // nil: handlers cannot call the guest
-	thread ThreadChecker // nil: only Stop can tell who calls
-	spaces AddressSpaces // nil: one address space, without aliases
-	log    *slog.Logger
-	ways   [2]Ways // by CPL&1
+	target  Target
+	caller  GuestCaller   // nil: handlers cannot call the guest
+	thread  ThreadChecker // nil: only Stop can tell who calls
+	spaces  AddressSpaces // nil: one address space, without aliases
+	watcher Watcher       // nil: nothing can be watched
+	log     *slog.Logger
+	ways    [2]Ways // by CPL&1
 
 	userMemory bool // the target is a UserMemory
 
@@ -43,6 +44,7 @@ type Engine struct {
 	slots   *slots
 	mirrors atomic.Pointer[[]mirror] // nil until there is a jprobe with a mirror
 	cpus    []cpu
+	watched atomic.Pointer[watchTable]
 
 	// mu is held by everything that changes something. It is never taken on
 	// the hit path, and Stop is called with it held.
@@ -57,6 +59,8 @@ type Engine struct {
 	forbidden map[string]bool        // by the API
 	ends      []*registration        // hidden ones of jprobes that are gone
 	disarmed  bool                   // by DisarmAll
+	watches   []*watchpoint
+	planted   []*watchpoint // of these: with a breakpoint
 	closed    bool
 	closing   bool
 }
@@ -79,6 +83,8 @@ func New(t Target, o Options) (*Engine, error) {
 	e.caller, _ = t.(GuestCaller)
 	e.thread, _ = t.(ThreadChecker)
 	e.spaces, _ = t.(AddressSpaces)
+	e.watcher, _ = t.(Watcher)
+	e.watched.Store(&watchTable{})
 	if e.log == nil {
 		e.log = slog.New(slog.DiscardHandler)
 	}
@@ -161,7 +167,7 @@ func (e *Engine) Close() error {
 		all = append(all, r)
 	}
 	e.closing = true
-	err := e.remove(all)
+	err := errors.Join(e.unwatch(e.watches), e.remove(all))
 	e.view.Lock()
 	e.closed = true
 	e.view.Unlock()

@@ -60,6 +60,9 @@ func (e *Engine) debugTrap(c *cpu, s State, t Trap) Verdict {
 	if c.step.active && c.step.inPlace && t.Kind == TrapStep {
 		return e.finish(c, s)
 	}
+	if t.Kind == TrapWatch && e.watchTrap(c, s, t) {
+		return Verdict{Action: Resume}
+	}
 	if in := e.slots.instance(guest.GVA(s.Regs.RIP)); in != nil && in.fits(s, in.state.Load()) {
 		// The guest is single-stepping over the return, and shall see where to.
 		e.comeBack(c, s, in)

@@ -42,6 +42,11 @@ const (
 	CodeDataSize        Code = "data_size"            // E2BIG: private data of a kretprobe
 	CodeNoInstances     Code = "no_instances"         // ENOMEM: no room for a kretprobe's instances
 	CodeBadSpace        Code = "bad_space"            // EINVAL: not the address of a top-level page table, or a target with one address space
+	CodeWatchLength     Code = "watch_length"         // EINVAL: not 1, 2, 4 or 8 bytes, or not 1 for execution
+	CodeWatchAlignment  Code = "watch_alignment"      // EINVAL: the address is no multiple of the length
+	CodeWatchAccess     Code = "watch_access"         // EINVAL: accesses that cannot be watched in this way
+	CodeWatchRegisters  Code = "watch_registers"      // ENOSPC: all four debug registers, or all watchable pages, are taken
+	CodeDebugRegsInUse  Code = "debug_registers_busy" // EBUSY: the guest uses its own debug registers
 	CodeTarget          Code = "target"               // EIO: the guest could not be stopped or written
 )
 
@@ -58,6 +63,8 @@ var errnos = map[Code]syscall.Errno{
 	CodeEmulationPrefix: syscall.EINVAL, CodeNoPost: syscall.EOPNOTSUPP, CodeTarget: syscall.EIO,
 	CodeNotEntry: syscall.EINVAL, CodeHandlers: syscall.EINVAL, CodeDataSize: syscall.E2BIG,
 	CodeNoInstances: syscall.ENOMEM, CodeBadSpace: syscall.EINVAL,
+	CodeWatchLength: syscall.EINVAL, CodeWatchAlignment: syscall.EINVAL, CodeWatchAccess: syscall.EINVAL,
+	CodeWatchRegisters: syscall.ENOSPC, CodeDebugRegsInUse: syscall.EBUSY,
 }
 
 // newError returns an error with the errno that belongs to its code.

@@ -2,6 +2,7 @@ package probe
 
 import (
 	"bytes"
+	"errors"
 
 	"github.com/guestprobe/guestprobe/guest"
 )
@@ -85,7 +86,7 @@ func (e *Engine) Reloaded() error {
 	for r, why := range lost {
 		e.log.Warn("probe is gone after the guest was reset", "probe", r.probe.Name, "addr", r.site.addr, "symbol", r.site.symbol, "err", why)
 	}
-	return err
+	return errors.Join(err, e.rewatch())
 }
 
 // again checks r as if it were registered anew, and returns its site.
@@ -108,7 +109,7 @@ func (e *Engine) again(b *batch, r *registration) (*site, *Error) {
 		}
 		b.fresh[at.addr] = st
 	}
-	if r.hidden {
+	if r.hidden && r.probe.Pre == nil { // not that of an execute watch
 		st.mirrorEnd.Store(true)
 	}
 	if !r.bySymbol && (at.addr != r.site.addr || !bytes.Equal(st.bytes(), r.site.bytes())) {

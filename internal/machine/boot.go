@@ -64,6 +64,8 @@ func (m *Machine) build(b *guest.BootState) (err error) {
 		return err
 	}
 	m.vm = vm
+	m.watch.reset()
+	m.turns.on = false
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, m.demolish())
@@ -89,7 +91,7 @@ func (m *Machine) build(b *guest.BootState) (err error) {
 		m.mu.Lock()
 		v.kvm, v.regs, v.sregs = k, (*probe.Regs)(k.Regs()), k.Sregs()
 		m.mu.Unlock()
-		v.trap, v.midIO, v.window, v.asleep, v.stopper, v.call = arrival{}, false, false, false, false, nil
+		v.trap, v.midIO, v.window, v.asleep, v.stopper, v.turn, v.call = arrival{}, false, false, false, false, false, nil
 		v.tick.Store(false)
 		if err := setUp(k, i, m.cpuid, b, idt); err != nil {
 			return fmt.Errorf("vcpu %d: %w", i, err)

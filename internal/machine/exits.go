@@ -103,6 +103,10 @@ func littleEndian(b []byte) uint64 {
 // engine's executable pages come here too, where the host protects them.
 func (v *vcpu) mmio() {
 	v.midIO = true
+	if v.watchedAccess() {
+		return
+	}
+	v.yield()
 	if !v.exit.MMIO.Write {
 		v.kvm.SetMMIO([8]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff})
 	}

@@ -92,11 +92,13 @@ func (v *vcpu) stepAlone(site guest.GVA, traced bool) (end landing, err error) {
 			return end, errUnknownLanding
 		}
 		tf = true
-		if err := v.kvm.SetGuestDebug(kvm.GuestDebug{Control: guestDebug | kvm.DebugSingleStep}); err != nil {
+		step := v.m.watch.debug
+		step.Control |= kvm.DebugSingleStep
+		if err := v.kvm.SetGuestDebug(step); err != nil {
 			return end, err
 		}
 		defer func() {
-			err = errors.Join(err, v.kvm.SetGuestDebug(kvm.GuestDebug{Control: guestDebug}))
+			err = errors.Join(err, v.kvm.SetGuestDebug(v.m.watch.debug))
 		}()
 	}
 	v.resume()
@@ -105,6 +107,11 @@ func (v *vcpu) stepAlone(site guest.GVA, traced bool) (end landing, err error) {
 			return false
 		}
 		at := guest.GVA(v.trap.state.Regs.RIP)
+		if t := &v.trap.trap; t.Kind == probe.TrapWatch && tf && t.DR6&dr6Step != 0 {
+			// Both at once: the watchpoint first.
+			v.m.engine.Hit(v.id, v.trap.state, *t)
+			t.Kind = probe.TrapStep
+		}
 		switch v.trap.trap.Kind {
 		case probe.TrapStep:
 			if tf && !traced {

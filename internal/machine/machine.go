@@ -72,6 +72,8 @@ type Machine struct {
 	tscKHz  atomic.Uint64 // 0: the host doesn't say
 	cpuid   []kvm.CPUIDEntry
 	calls   callQueue // guarded by mu
+	watch   watches
+	turns   turns
 
 	// life serialises Resume, Pause, Reset and Close.
 	life   sync.Mutex

@@ -32,7 +32,7 @@ func (v *vcpu) runNested(done func() bool) error {
 		v.kvm.RequestInterruptWindow(false)
 	}
 	for {
-		if err := v.kvm.Run(&v.exit); err != nil {
+		if err := v.run(); err != nil {
 			v.runFailed(err)
 			return err
 		}

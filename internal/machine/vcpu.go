@@ -34,6 +34,7 @@ type vcpu struct {
 	raw     [64]byte   // for reading and writing guest memory without allocation
 	asleep  bool       // a hlt in code that was run from inside a hit is still to be served
 	stopper bool       // this vCPU has stopped the world
+	turn    bool       // it is this vCPU's turn to run: see turns
 
 	tid  atomic.Int32 // of its thread, 0 when there is none
 	tick atomic.Bool  // a timer interrupt is due
@@ -98,7 +99,7 @@ func (v *vcpu) thread(started chan<- struct{}) {
 	}()
 	for v.proceed() {
 		v.deliverTick()
-		if err := v.kvm.Run(&v.exit); err != nil {
+		if err := v.run(); err != nil {
 			v.runFailed(err)
 			continue
 		}
@@ -123,6 +124,7 @@ func (v *vcpu) proceed() bool {
 		return true
 	}
 	v.settle()
+	v.yield()
 	v.m.mu.Lock()
 	defer v.m.mu.Unlock()
 	v.rest(VCPUParked, func() bool { return true })

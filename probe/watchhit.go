@@ -1,0 +1,145 @@
+package probe
+
+import (
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// flagRF keeps an execute breakpoint from firing again at the instruction that
+// the processor resumes at (SDM Vol. 3, 18.3.1.1).
+const flagRF = 1 << 16
+
+// watchTrap handles a trap of the debug registers, and reports whether it was
+// one of ours.
+func (e *Engine) watchTrap(c *cpu, s State, t Trap) bool {
+	table := e.watched.Load()
+	ours := false
+	for i, wp := range table.dr {
+		if wp == nil || t.DR6>>i&1 == 0 {
+			continue
+		}
+		ours = true
+		if wp.watch.Access == AccessExec {
+			// A fault: the instruction is still to be executed.
+			e.access(c, s, wp, guest.GVA(s.Regs.RIP), Watched{Watch: wp.watch, Exact: true})
+			s.Regs.RFLAGS |= flagRF
+			continue
+		}
+		var b [8]byte
+		now := wp.value.Load()
+		if e.readWatched(c, s, wp, &b) {
+			now = le.Uint64(b[:])
+		}
+		old := wp.value.Swap(now)
+		at, exact := e.accessor(s)
+		e.access(c, s, wp, at, Watched{Watch: wp.watch, Write: wp.watch.Access == AccessWrite || old != now, Old: old, New: now, Exact: exact})
+	}
+	return ours
+}
+
+// readWatched reads the bytes of wp into b.
+func (e *Engine) readWatched(c *cpu, s State, wp *watchpoint, b *[8]byte) bool {
+	clear(c.watch[:])
+	if e.target.ReadMemory(s.Root, wp.addr, c.watch[:wp.n]) != nil {
+		return false
+	}
+	*b = c.watch
+	return true
+}
+
+// Accessed tells the engine of an access to a page that it asked SetWatches for.
+// It is called on the vCPU's own thread, with its registers in s: behind the
+// instruction for a write, at it for a read.
+func (e *Engine) Accessed(cpu int, s State, a PageAccess) {
+	c := &e.cpus[cpu]
+	for _, wp := range e.watched.Load().pages {
+		if wp.pa >= a.PA+guest.GPA(a.Len) || a.PA >= wp.pa+guest.GPA(wp.n) {
+			continue
+		}
+		// The watched bytes, with those of the access in between.
+		old := wp.value.Load()
+		now := old
+		for i := range a.Len {
+			if o := a.PA + guest.GPA(i) - wp.pa; o < guest.GPA(wp.n) {
+				old = old&^(0xff<<(8*o)) | uint64(a.Old[i])<<(8*o)
+				now = now&^(0xff<<(8*o)) | uint64(a.New[i])<<(8*o)
+			}
+		}
+		wp.value.Store(now)
+		if a.Write && wp.watch.Access&AccessWrite == 0 || !a.Write && wp.watch.Access&AccessRead == 0 {
+			continue
+		}
+		at, exact := guest.GVA(s.Regs.RIP), true
+		if a.Write {
+			at, exact = e.accessor(s)
+		}
+		e.access(c, s, wp, at, Watched{Watch: wp.watch, Write: a.Write, Old: old, New: now, Exact: exact})
+	}
+}
+
+// access counts an access to wp by the instruction at at, and runs the handler.
+func (e *Engine) access(c *cpu, s State, wp *watchpoint, at guest.GVA, w Watched) {
+	k := &wp.reg.cells[c.id]
+	count(&k.hits)
+	if c.depth != 0 {
+		count(&k.missed)
+		return
+	}
+	count(&k.handled)
+	if wp.watch.Handler == nil {
+		return
+	}
+	c.depth++
+	regs := *s.Regs
+	c.ctx.Addr, c.ctx.Regs, c.ctx.Root, c.ctx.CPL = at, s.Regs, s.Root, s.CPL
+	c.ctx.reg, c.ctx.Probe, c.ctx.Watched = wp.reg, wp.reg.probe, w
+	e.runWatch(c, wp)
+	*s.Regs = regs
+	c.leave()
+}
+
+func (e *Engine) runWatch(c *cpu, wp *watchpoint) {
+	depth := c.depth
+	defer e.contain(c, wp.reg, "watch", depth)
+	wp.watch.Handler(&c.ctx)
+}
+
+// accessor returns the instruction that has just accessed memory: the one that
+// ends at RIP, or a repeated one at RIP that is not done. exact is false, and the
+// address RIP, where the vCPU came there in another way.
+func (e *Engine) accessor(s State) (at guest.GVA, exact bool) {
+	rip := guest.GVA(s.Regs.RIP)
+	if sl := e.slots.find(rip); sl != nil {
+		return sl.orig, true
+	}
+	syms := e.target.Symbols()
+	if in, err := insn.Decode(syms.Code(rip, insn.MaxLen)); err == nil && in.Prefix&(insn.PrefixRep|insn.PrefixRepNE) != 0 && s.Regs.RCX != 0 && accesses(&in, rip, s) {
+		return rip, true
+	}
+	sym, ok := syms.Find(rip - 1)
+	if !ok || !syms.IsText(rip-1) {
+		return rip, false
+	}
+	for a := sym.Addr; a < rip; {
+		in, err := insn.Decode(syms.Code(a, insn.MaxLen))
+		if err != nil {
+			return rip, false
+		}
+		next := a + guest.GVA(in.Len)
+		if next == rip {
+			if !in.Falls() || !accesses(&in, a, s) {
+				return rip, false
+			}
+			return a, true
+		}
+		a = next
+	}
+	return rip, false
+}
+
+// accesses reports whether an instruction transfers memory at all.
+func accesses(in *insn.Inst, at guest.GVA, s State) bool {
+	var room [3]insn.Touch
+	t, ok := in.Touches(room[:0], uint64(at), s.Regs)
+	return len(t) != 0 || !ok
+}
