@@ -1,95 +1,139 @@
 package probe_test
 
 import (
-	"errors"
+	"encoding/binary"
 	"fmt"
-	"syscall"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/probetest"
 )
 
-// A kprobe with a pre and a post handler on a function of a guest: here the
-// fake one, so that the example runs anywhere. A real guest is used alike,
-// with the engine that internal/machine has made for it.
-func Example() {
-	f, err := probetest.NewFake(probetest.FakeOptions{CPUs: 1})
+// boot starts the guest of the examples: the suite's image in the fake, so that
+// they run anywhere. On a real guest the engine is machine.Machine.Engine().
+func boot() (e *probe.Engine, call func(fn string, args ...uint64) uint64, end func()) {
+	f, err := probetest.NewFake(probetest.FakeOptions{})
 	if err != nil {
-		fmt.Println(err)
-		return
+		panic(err)
 	}
-	e := f.Engine()
+	call = func(fn string, args ...uint64) uint64 {
+		s, err := f.Symbol(fn)
+		if err != nil {
+			panic(err)
+		}
+		r, err := f.Call(0, s.Addr, args...)
+		if err != nil {
+			panic(err)
+		}
+		return r
+	}
+	return f.Engine(), call, func() { f.Close() }
+}
+
+func ExampleKprobe() {
+	e, call, end := boot()
+	defer end()
 	p := &probe.Kprobe{
-		Name:   "divide",
-		Symbol: "kprobe_target", // v / 3
+		Name: "first", Symbol: "kprobe_target",
 		Pre: func(c *probe.Context) int {
-			fmt.Printf("pre: v = %d\n", c.Regs.RDI)
-			c.Regs.RDI = 300 // handlers may change what the function sees
-			return 0         // and now the instruction
+			fmt.Printf("at %s with %d\n", "kprobe_target", c.Regs.RDI)
+			return 0 // nonzero: the handler has set the registers, skip the instruction
 		},
-		Post: func(c *probe.Context) {
-			fmt.Printf("post: eax = %d\n", c.Regs.RAX) // mov %edi, %eax was executed
-		},
+		Post: func(c *probe.Context) { fmt.Printf("next instruction is %d bytes on\n", guest.GVA(c.Regs.RIP)-c.Addr) },
 	}
 	if err := e.Register(p); err != nil {
 		fmt.Println(err)
 		return
 	}
-	r, err := f.Call(0, p.Addr, 30)
-	fmt.Printf("kprobe_target(30) = %d, %v\n", r, err)
-
-	s, _, _ := e.Stats(p)
-	fmt.Printf("hits %d, handled %d, missed %d\n", s.Hits, s.Handled, s.Missed)
-
-	// What cannot be probed is refused with an errno and a stable code.
-	err = e.Register(&probe.Kprobe{Symbol: "kprobe_target", Offset: 1})
-	var refused *probe.Error
-	if errors.As(err, &refused) && errors.Is(err, syscall.EILSEQ) {
-		fmt.Println(refused.Code)
-	}
-	if err := f.Close(); err != nil { // takes all probes off
+	fmt.Println("result", call("kprobe_target", 30))
+	total, _, _ := e.Stats(p)
+	fmt.Printf("%d hit, %d handled, %d missed\n", total.Hits, total.Handled, total.Missed)
+	if err := e.Unregister(p); err != nil {
 		fmt.Println(err)
 	}
-
 	// Output:
-	// pre: v = 30
-	// post: eax = 300
-	// kprobe_target(30) = 100, <nil>
-	// hits 1, handled 1, missed 0
-	// not_boundary
+	// at kprobe_target with 30
+	// next instruction is 2 bytes on
+	// result 10
+	// 1 hit, 1 handled, 0 missed
 }
 
-// A pre handler that answers in the place of the function: it sets the
-// registers as if the function had returned, and says so by returning 1.
-func ExampleKprobe_redirect() {
-	f, err := probetest.NewFake(probetest.FakeOptions{CPUs: 1})
-	if err != nil {
+func ExampleKretprobe() {
+	e, call, end := boot()
+	defer end()
+	r := &probe.Kretprobe{
+		Kprobe:    probe.Kprobe{Name: "back", Symbol: "recurse"},
+		MaxActive: 2, // calls followed at a time
+		DataSize:  8,
+		Entry: func(c *probe.Context) int {
+			binary.LittleEndian.PutUint64(c.Data, c.Regs.RDI)
+			return 0 // nonzero: this call is not followed
+		},
+		Return: func(c *probe.Context) {
+			fmt.Printf("recurse(%d) = %d\n", binary.LittleEndian.Uint64(c.Data), c.Regs.RAX)
+			if c.Regs.RAX == 6 {
+				c.Regs.RAX = 600 // the caller gets this
+			}
+		},
+	}
+	if err := e.RegisterKretprobe(r); err != nil {
 		fmt.Println(err)
 		return
 	}
-	p := &probe.Kprobe{Symbol: "hot", Pre: func(c *probe.Context) int {
-		var ret [8]byte
-		if c.Read(guest.GVA(c.Regs.RSP), ret[:]) != nil {
-			return 0
-		}
-		c.Regs.RIP = 0
-		for i := 7; i >= 0; i-- {
-			c.Regs.RIP = c.Regs.RIP<<8 | uint64(ret[i])
-		}
-		c.Regs.RSP += 8
-		c.Regs.RAX = 12345
-		return 1
-	}}
-	if err := f.Engine().Register(p); err != nil {
-		fmt.Println(err)
-		return
-	}
-	fmt.Println(f.Call(0, p.Addr, 1))
-	if err := f.Close(); err != nil {
-		fmt.Println(err)
-	}
-
+	fmt.Println("result", call("recurse", 3))
+	i, _ := e.Info(&r.Kprobe)
+	fmt.Printf("%d handled, %d missed, at most %d of %d at a time\n", i.Stats.Handled, i.Stats.Missed, i.HighWater, i.MaxActive)
 	// Output:
-	// 12345 <nil>
+	// recurse(2) = 3
+	// recurse(3) = 6
+	// result 600
+	// 2 handled, 2 missed, at most 2 of 2 at a time
+}
+
+func ExampleContext_Stack() {
+	e, call, end := boot()
+	defer end()
+	show := func(c *probe.Context) {
+		pcs := make([]guest.GVA, 3)
+		var names []string
+		for _, pc := range pcs[:c.Stack(pcs)] {
+			if s, ok := probetest.Image().Find(pc); ok {
+				names = append(names, s.Name)
+			}
+		}
+		fmt.Println(names)
+	}
+	// A trampoline is in the place of stack_target's return address. Nobody sees it.
+	r := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "stack_target"}, Return: show}
+	p := &probe.Kprobe{Symbol: "stack_internal", Pre: func(c *probe.Context) int { show(c); return 0 }}
+	if err := e.RegisterAll(r, p); err != nil {
+		fmt.Println(err)
+		return
+	}
+	call("stack_driver", 1)
+	// Output:
+	// [stack_internal stack_target stack_driver]
+	// [stack_driver]
+}
+
+func ExampleJprobe() {
+	e, call, end := boot()
+	defer end()
+	j := &probe.Jprobe{
+		Kprobe: probe.Kprobe{Symbol: "many_args"},
+		Entry: func(_ *probe.Context, a probe.Args) {
+			fmt.Println("int arg 0:", probe.Arg[int32](a, 0), "and on the stack:", a.Uint64(7))
+		},
+		// The original form: a function of the guest with the same arguments runs
+		// first. It ends in jprobe_return.
+		Mirror: "mirror_many",
+	}
+	if err := e.RegisterJprobe(j); err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println("result", call("call_many", 1)) // 1*1 + 2*2 + ... + 8*8
+	// Output:
+	// int arg 0: 1 and on the stack: 8
+	// result 204
 }

@@ -155,7 +155,7 @@ func (e *Engine) arrive(c *cpu, s State, st *site) Verdict {
 	if c.entered != nil {
 		e.hook(c, s)
 	}
-	if mirrors && e.beginMirrors(c, s, st, chain, watch) {
+	if mirrors && e.beginMirrors(c, s, st, chain, watch, at) {
 		return Verdict{Action: Resume}
 	}
 	return e.executeAt(c, s, st, chain, false, watch, at)

@@ -25,6 +25,7 @@ type mirror struct {
 	watch bool
 	next  *registration // another mirror on the site, to run after this one
 	n     int           // bytes of stack
+	at    guest.GVA     // where the probed instruction was hit
 	stack [MaxJprobeStack]byte
 }
 
@@ -80,7 +81,7 @@ func nextMirror(c *cpu, list chain, seq uint32) (*registration, chain) {
 // pass, the newest first, and then to the probed instruction. The verdict is
 // void, and nothing has happened, when there is no record left: those jprobes
 // have missed the call.
-func (e *Engine) beginMirrors(c *cpu, s State, st *site, all chain, watch bool) bool {
+func (e *Engine) beginMirrors(c *cpu, s State, st *site, all chain, watch bool, at guest.GVA) bool {
 	r, _ := nextMirror(c, all, c.seq)
 	m := e.takeMirror(c, s)
 	if m == nil {
@@ -92,7 +93,7 @@ func (e *Engine) beginMirrors(c *cpu, s State, st *site, all chain, watch bool) 
 		return false
 	}
 	m.regs = *s.Regs
-	m.regs.RIP = uint64(st.addr)
+	m.regs.RIP, m.at = uint64(at), at
 	m.site, m.chain, m.cpu, m.seq, m.watch = st, all, c.id, c.seq, watch
 	m.sp.Store(s.Regs.RSP)
 	m.root.Store(uint64(s.Root))
@@ -191,7 +192,7 @@ func (e *Engine) endMirror(c *cpu, s State) (Verdict, bool) {
 	m.state.Store(mirrorFree)
 	// A mirror that has slept has let other hits pass meanwhile: who is to be
 	// told what comes after this one is not known any more.
-	return e.execute(c, s, st, all, !same, watch), true
+	return e.executeAt(c, s, st, all, !same, watch, m.at), true
 }
 
 // mirroring reports whether any mirror is under way.
