@@ -61,6 +61,7 @@ func (v *VCPU) SetRegs(r *Regs) error {
 	}
 	*v.regs = *r
 	v.dirty &^= syncRegsBit
+	v.rearm = v.stepping()
 	return nil
 }
 

@@ -29,7 +29,7 @@ func (v *VCPU) Run(e *Exit) error {
 	if v.page == nil {
 		return fmt.Errorf("run vcpu %d: %w", v.id, ErrClosed)
 	}
-	if v.dirty != 0 {
+	if v.dirty != 0 || v.rearm {
 		if err := v.flush(); err != nil {
 			return fmt.Errorf("run vcpu %d: %w", v.id, err)
 		}
@@ -72,9 +72,14 @@ func (v *VCPU) Complete(e *Exit) error {
 }
 
 // flush hands changed registers to KVM: through the page, or by ioctls where
-// it is not shared.
+// it is not shared and where the guest is single-stepped.
+//
+// KVM sets TF when it is told to single-step. When registers are loaded after
+// that, it keeps TF only if RIP is still where it was then (kvm_set_rflags in
+// arch/x86/kvm/x86.c): the guest would run away. So it is told again, behind
+// the registers.
 func (v *VCPU) flush() error {
-	if v.shared {
+	if v.shared && !v.stepping() {
 		v.page.dirtyRegs |= v.dirty
 		v.dirty = 0
 		return nil
@@ -88,6 +93,9 @@ func (v *VCPU) flush() error {
 		if err := v.SetSregs(v.sregs); err != nil {
 			return err
 		}
+	}
+	if v.rearm {
+		return v.SetGuestDebug(v.debug)
 	}
 	return nil
 }

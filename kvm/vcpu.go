@@ -21,6 +21,9 @@ type VCPU struct {
 	dirty  uint64   // register classes for the next Run, in sync* bits
 	queued bool     // an event was given to KVM since the last Run
 
+	debug GuestDebug // as last set
+	rearm bool       // set it again before the next Run: see flush
+
 	// regs and sregs point into page.sync when shared, to private copies
 	// otherwise.
 	regs  *Regs

@@ -16,14 +16,15 @@ func counting(n uint32) ([]byte, tinySym) {
 	code := asm(
 		[]byte{0x31, 0xc0}, // xor %eax, %eax
 		binary.LittleEndian.AppendUint32([]byte{0xbb}, n), // mov $n, %ebx
-		[]byte{0xe8, 0, 0, 0, 0},                          // 1: call fn (patched below)
-		[]byte{0xff, 0xcb},                                // dec %ebx
-		[]byte{0x75, 0xf7},                                // jnz 1b
-		[]byte{0xe7, guest.PortExit},                      // out %eax, $0xf4
+		[]byte{0xf3, 0x90},           // 1: pause (see spin)
+		[]byte{0xe8, 0, 0, 0, 0},     // call fn (patched below)
+		[]byte{0xff, 0xcb},           // dec %ebx
+		[]byte{0x75, 0xf5},           // jnz 1b
+		[]byte{0xe7, guest.PortExit}, // out %eax, $0xf4
 		hltForever,
 	)
 	fn := uint64(len(code))
-	binary.LittleEndian.PutUint32(code[8:], uint32(fn-12))
+	binary.LittleEndian.PutUint32(code[10:], uint32(fn-14))
 	body := []byte{0x48, 0x6b, 0xc0, 0x03, 0x48, 0xff, 0xc0, 0xc3}
 	return asm(code, body, stub3), tinySym{"fn", tinyText + fn, uint64(len(body))}
 }
