@@ -47,7 +47,7 @@ type Hit struct {
 	Probe  string `json:"probe"` // group/event
 	ID     uint64 `json:"id"`
 	Stage  string `json:"stage"` // "pre", "post" or "return"
-	Addr   Hex    `json:"addr"`  // the probed address
+	Addr   Hex    `json:"addr"`  // the probed address; of stage "return" the function's
 	Symbol string `json:"symbol"`
 
 	// Of stage "return": where the function has returned to, and the time since

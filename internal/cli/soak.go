@@ -67,7 +67,8 @@ func (a *app) soak(cmd *cobra.Command, o soak.Options) (err error) {
 	a.note("seed %d: %s on %v vCPUs, %s", o.Seed, o.Duration, o.VCPUs, plural(o.Clients, "client"))
 	o.Progress = func(line string) { a.note("%s", line) }
 	res, err := soak.Run(cmd.Context(), o)
-	if res == nil || err == nil && res.Passed {
+	interrupted := err != nil && cmd.Context().Err() != nil
+	if res == nil || len(res.Failures()) == 0 && (err == nil || interrupted) {
 		os.RemoveAll(o.Dir)
 	} else {
 		a.note("the daemons' logs are in %s", o.Dir)

@@ -258,14 +258,19 @@ func unbalanced(p api.Probe) string {
 		hits, handled, missed = hits+c.Hits, handled+c.Handled, missed+c.Missed
 	}
 	records := s.Handled
-	if p.Post {
+	switch {
+	case p.Post:
 		records *= 2
+	case p.Kind == "r":
+		records = s.Returns
 	}
 	switch {
+	case p.Kind == "r" && s.Returns+s.Abandoned > s.Handled:
+		return fmt.Sprintf("%d returns and %d abandoned of %d handled calls", s.Returns, s.Abandoned, s.Handled)
 	case hits != s.Hits || handled != s.Handled || missed != s.Missed:
 		return fmt.Sprintf("the vCPUs have %d hits, %d handled, %d missed, the probe has %d, %d, %d", hits, handled, missed, s.Hits, s.Handled, s.Missed)
 	case s.Events > records:
-		return fmt.Sprintf("%d events of %d handled hits", s.Events, s.Handled)
+		return fmt.Sprintf("%d events of %d handled hits and %d returns", s.Events, s.Handled, s.Returns)
 	case s.Lost > s.Events:
 		return fmt.Sprintf("%d events lost of %d", s.Lost, s.Events)
 	case s.Panics > 0:

@@ -75,9 +75,16 @@ func TestSites(t *testing.T) {
 		t.Errorf("%d places, %d of them different, in %d user and %d kernel functions", s.n, len(starts), user, kernel)
 	}
 	r := rand.New(rand.NewPCG(3, 4))
-	inner, byName := 0, 0
+	inner, byName, returns := 0, 0, 0
 	for range 5000 {
 		p := s.pick(r)
+		def, ret := define(r, "g/n", p)
+		if probeName(api.ProbeSpec{Def: def}) != "g/n" || ret != strings.HasPrefix(def, "r") || ret && (!p.entry || p.inner) {
+			t.Fatalf("%+v: %q, a return probe: %v", p, def, ret)
+		}
+		if ret {
+			returns++
+		}
 		if starts[p.addr] == p.inner {
 			t.Fatalf("%+v: an instruction begins there: %v", p, starts[p.addr])
 		}
@@ -96,8 +103,8 @@ func TestSites(t *testing.T) {
 			t.Fatalf("%+v: %+v, %v", p, sym, err)
 		}
 	}
-	if inner < 20 || byName < 2000 {
-		t.Errorf("of 5000 places %d are inside instructions and %d by name", inner, byName)
+	if inner < 20 || byName < 2000 || returns < 200 {
+		t.Errorf("of 5000 places %d are inside instructions, %d by name, %d for return probes", inner, byName, returns)
 	}
 }
 
@@ -120,6 +127,9 @@ func TestUnbalanced(t *testing.T) {
 		{"more events than hits", func(p *api.Probe) { p.Stats.Events++ }, "4 events of 3"},
 		{"more than two events of a hit", func(p *api.Probe) { p.Post, p.Stats.Events = true, 7 }, "7 events of 3"},
 		{"more lost than made", func(p *api.Probe) { p.Stats.Lost = 4 }, "4 events lost of 3"},
+		{"all calls have returned or are abandoned", func(p *api.Probe) { p.Kind, p.Stats.Returns, p.Stats.Abandoned, p.Stats.Events = "r", 2, 1, 2 }, ""},
+		{"a call returned twice", func(p *api.Probe) { p.Kind, p.Stats.Returns = "r", 4 }, "4 returns"},
+		{"an entry made an event", func(p *api.Probe) { p.Kind, p.Stats.Returns = "r", 2 }, "3 events of 3 handled hits and 2 returns"},
 		{"a panic", func(p *api.Probe) { p.Stats.Panics = 1 }, "1 panics"},
 	} {
 		p := good()
@@ -132,7 +142,7 @@ func TestUnbalanced(t *testing.T) {
 
 // TestReaderAccount feeds records to a reader and looks at what it finds odd.
 func TestReaderAccount(t *testing.T) {
-	probes := map[uint64]api.Probe{1: {ID: 1, Name: "a", Addr: 16}, 2: {ID: 2, Name: "b", Addr: 32, User: true}}
+	probes := map[uint64]api.Probe{1: {ID: 1, Name: "a", Addr: 16}, 2: {ID: 2, Name: "b", Addr: 32, User: true}, 3: {ID: 3, Name: "r", Addr: 52, Offset: 4}}
 	hit := func(h api.Hit) api.Record { return api.Record{Type: api.RecordHit, Data: mustJSON(t, h)} }
 	for _, tc := range []struct {
 		name string
@@ -142,7 +152,9 @@ func TestReaderAccount(t *testing.T) {
 		lost uint64
 	}{
 		{"hits of both", []api.Record{hit(api.Hit{ID: 1, Probe: "a", Addr: 16, CPU: 1, Stage: "pre"}), hit(api.Hit{ID: 2, Probe: "b", Addr: 32, CPL: 3})}, false, 2, 0},
-		{"of a later probe", []api.Record{hit(api.Hit{ID: 3, Probe: "c"})}, false, 1, 0},
+		{"a return", []api.Record{hit(api.Hit{ID: 3, Probe: "r", Addr: 48, Stage: "return"})}, false, 1, 0},
+		{"a return of an instruction", []api.Record{hit(api.Hit{ID: 3, Probe: "r", Addr: 52, Stage: "return"})}, true, 1, 0},
+		{"of a later probe", []api.Record{hit(api.Hit{ID: 4, Probe: "c"})}, false, 1, 0},
 		{"on no vCPU", []api.Record{hit(api.Hit{ID: 1, Probe: "a", Addr: 16, CPU: 2})}, true, 1, 0},
 		{"elsewhere", []api.Record{hit(api.Hit{ID: 1, Probe: "a", Addr: 17})}, true, 1, 0},
 		{"of another name", []api.Record{hit(api.Hit{ID: 1, Probe: "b", Addr: 16})}, true, 1, 0},

@@ -36,8 +36,9 @@ var connectionOps = []operation{
 // spec draws a probe of the group. Inner means that it must be refused.
 func (w *worker) spec(r *rand.Rand, group string) (s api.ProbeSpec, inner bool) {
 	at := w.sites.pick(r)
-	s = api.ProbeSpec{Def: define(r, w.name(group), at)}
-	s.Post, s.Regs, s.Disabled = r.IntN(3) == 0, r.IntN(4) == 0, r.IntN(8) == 0
+	def, returns := define(r, w.name(group), at)
+	s = api.ProbeSpec{Def: def}
+	s.Post, s.Regs, s.Disabled = r.IntN(3) == 0 && !returns, r.IntN(4) == 0, r.IntN(8) == 0
 	return s, at.inner
 }
 
@@ -71,8 +72,8 @@ func (w *worker) attach(r *rand.Rand, n int) {
 	}
 	if n > 1 && r.IntN(10) == 0 {
 		// The last one takes the first one's name.
-		_, rest, _ := strings.Cut(specs[n-1].Def, " ")
-		specs[n-1].Def = "p:" + probeName(specs[0]) + " " + rest
+		last := &specs[n-1].Def
+		*last = strings.Replace(*last, probeName(specs[n-1]), probeName(specs[0]), 1)
 		codes, inner = append(slices.Clone(codes), api.CodeNameTaken), true
 	}
 	var ps []api.Probe
@@ -103,7 +104,8 @@ func (w *worker) attach(r *rand.Rand, n int) {
 // probeName returns the name that a definition gives.
 func probeName(s api.ProbeSpec) string {
 	head, _, _ := strings.Cut(s.Def, " ")
-	return strings.TrimPrefix(head, "p:")
+	_, name, _ := strings.Cut(head, ":")
+	return name
 }
 
 // nothingLeft checks that a refused batch has left no probe.

@@ -23,7 +23,7 @@ type reader struct {
 
 	mu   sync.Mutex
 	hits uint64            // records of hits
-	pre  map[uint64]uint64 // by probe: records of stage pre
+	pre  map[uint64]uint64 // by probe: records of stage pre or return
 	lost uint64            // in records of type lost
 	end  *api.End
 	err  error  // how the stream ended; io.EOF behind an end record
@@ -93,11 +93,14 @@ func (rd *reader) record(r api.Record, probes map[uint64]api.Probe, cpus int) er
 			return err
 		}
 		rd.hits++
-		if h.Stage == "pre" {
+		if h.Stage != "post" {
 			rd.pre[h.ID]++
 		}
 		// A stream of all probes has later ones too.
 		p, known := probes[h.ID]
+		if h.Stage == "return" {
+			p.Addr -= api.Hex(p.Offset) // a return is of the function
+		}
 		if rd.odd == "" && (h.CPU < 0 || h.CPU >= cpus || known && (h.Addr != p.Addr || h.Probe != p.Name || (h.CPL == 3) != p.User)) {
 			rd.odd = fmt.Sprintf("%s, but the probe is %+v", r.Data, p)
 		}
@@ -202,8 +205,14 @@ func (a *arena) sums(rd *reader, ps []api.Probe, report func(string, ...any)) {
 	var emitted uint64
 	for _, p := range ps {
 		emitted += p.Stats.Events
-		if rd.lost == 0 && rd.pre[p.ID] != p.Stats.Handled {
-			report("%s: %d hits were handled, %d came, none was lost", p.Name, p.Stats.Handled, rd.pre[p.ID])
+		// A return of a call that began before the stream makes no event; here all
+		// began later.
+		made := p.Stats.Handled
+		if p.Kind == "r" {
+			made = p.Stats.Returns
+		}
+		if rd.lost == 0 && rd.pre[p.ID] != made {
+			report("%s (%s): %d hits were handled, %d came, none was lost", p.Name, p.Def, made, rd.pre[p.ID])
 		}
 	}
 	if emitted != rd.end.Delivered+rd.end.Lost {

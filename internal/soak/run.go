@@ -73,10 +73,10 @@ func (s *soak) share(percent int) time.Duration { return s.slot * time.Duration(
 
 // size runs all phases at one size of the guest.
 func (s *soak) size(ctx context.Context, i, vcpus int) error {
-	// Every other size has int3s of the guest's own.
+	// Every other size has int3s of the guest's own, and code at two addresses.
 	cmdline := "busy quiet"
 	if i%2 == 1 {
-		cmdline += " int3"
+		cmdline += " int3 alias"
 	}
 	name := func(what string) string { return fmt.Sprintf("%d vCPUs, %s", vcpus, what) }
 	d, err := s.daemon(ctx, vcpus, 1, cmdline)

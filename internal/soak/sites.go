@@ -3,6 +3,7 @@ package soak
 import (
 	"fmt"
 	"math/rand/v2"
+	"strings"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/builtin"
@@ -68,6 +69,7 @@ type place struct {
 	text  string
 	addr  guest.GVA
 	inner bool // not the beginning of an instruction
+	entry bool // the beginning of a function whose returns can be probed
 }
 
 // pick chooses a function, and in it an instruction: short functions are as
@@ -86,6 +88,9 @@ func (s *sites) pick(r *rand.Rand) place {
 		p.inner = true
 	}
 	p.addr = f.sym.Addr + guest.GVA(off)
+	// set_jump keeps its return address for a long_jump that may come when the
+	// activation, and its trampoline, are long gone.
+	p.entry = off == 0 && !strings.HasSuffix(f.sym.Name, "set_jump")
 	switch {
 	case !f.unique || r.IntN(3) == 0:
 		p.text = p.addr.String()
@@ -104,7 +109,20 @@ var fetches = []string{
 	" r=@workload_rounds:u64[2]", " who=$comm", " x=+0(%ax):x64 y=-8(%bp):s64 ip=%ip:symbol",
 }
 
-// define writes a definition for a probe called name.
-func define(r *rand.Rand, name string, at place) string {
-	return "p:" + name + " " + at.text + fetches[r.IntN(len(fetches))]
+// returnFetches are those of return probes.
+var returnFetches = []string{"", " ret=$retval:s64", " ret=$retval a=$arg1 b=$arg2:u8", " s=+0($arg2):string w=@workload_rounds:u64"}
+
+// define writes a definition for a probe called name: of a function's entry
+// one in three asks for its returns.
+func define(r *rand.Rand, name string, at place) (def string, returns bool) {
+	n := r.IntN(len(fetches) * len(returnFetches))
+	switch kind := r.IntN(12); {
+	case !at.entry || kind >= 4:
+		return "p:" + name + " " + at.text + fetches[n%len(fetches)], false
+	case kind == 0:
+		// Few instances: calls that find none are missed, and counted.
+		return "r1:" + name + " " + at.text + returnFetches[n%len(returnFetches)], true
+	default:
+		return "r:" + name + " " + at.text + returnFetches[n%len(returnFetches)], true
+	}
 }

@@ -37,7 +37,7 @@ type verifier struct {
 	first *api.Daemon // of this daemon, before the first client
 	warm  *api.Daemon // of this daemon, behind its first phase; nil there
 	warmN int         // sites that had been probed then
-	rate  float64     // kernel rounds per second of the slowest vCPU without probes, as last seen
+	rate  float64     // kernel rounds per second and vCPU without probes, as last seen
 }
 
 // ask makes one request over a connection of its own, which is closed behind
@@ -289,11 +289,11 @@ func (v *verifier) progress() (wrong, detail string) {
 		return ""
 	})
 	took := time.Since(start)
-	slowest := now.kernel[0] - before.kernel[0]
+	sum := uint64(0)
 	for i := range v.cpus {
-		slowest = min(slowest, now.kernel[i]-before.kernel[i])
+		sum += now.kernel[i] - before.kernel[i]
 	}
-	v.rate = float64(slowest) / took.Seconds()
+	v.rate = float64(sum) / float64(v.cpus) / took.Seconds()
 	return wrong, fmt.Sprintf("kernel rounds %v, user rounds %v; all vCPUs in %v", now.kernel[:v.cpus], now.user[:v.cpus], took.Round(time.Millisecond))
 }
 
