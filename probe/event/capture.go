@@ -108,6 +108,8 @@ func (o *operand) eval(c *probe.Context, entry, scratch []byte) (v uint64, ok bo
 		v = o.reg.value(c.Regs, c.CPL)
 	case fromValue:
 		v = o.value
+	case fromWatch:
+		v = watched(c, o.value)
 	case fromEntry:
 		slot := entry[o.value*entrySlot:]
 		if v = le.Uint64(slot); slot[8] != 0 {

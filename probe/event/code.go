@@ -21,6 +21,7 @@ const (
 	CodeBadProbeAddr   Code = "BAD_PROBE_ADDR"
 	CodeNonUniqSymbol  Code = "NON_UNIQ_SYMBOL"
 	CodeBadRetprobe    Code = "BAD_RETPROBE"
+	CodeBadWatch       Code = "BAD_WATCH" // ours: [r|w|rw|x]@PLACE[:LEN]
 	CodeBadAddrSuffix  Code = "BAD_ADDR_SUFFIX"
 	CodeNoGroupName    Code = "NO_GROUP_NAME"
 	CodeGroupTooLong   Code = "GROUP_TOO_LONG"
@@ -99,6 +100,7 @@ var reasons = map[Code]reason{
 	CodeBadProbeAddr:   {text: "Invalid probed address or symbol"},
 	CodeNonUniqSymbol:  {text: "The symbol is not unique"},
 	CodeBadRetprobe:    {text: "Retprobe address must be an function entry"},
+	CodeBadWatch:       {text: "Invalid watched access or length"},
 	CodeBadAddrSuffix:  {text: "Invalid probed address suffix"},
 	CodeNoGroupName:    {text: "Group name is not specified"},
 	CodeGroupTooLong:   {text: "Group name is too long"},

@@ -71,6 +71,9 @@ func Compile(d *Def, symbols probe.Symbols, opt Options) (*Fetcher, error) {
 		f.args = returnArgs
 	}
 	at := f.args
+	if d.Kind == KindWatch {
+		at = f.compileWatch(full, at)
+	}
 	for i, a := range full.Args {
 		o, err := f.compileArg(full, i, a)
 		if err != nil {
@@ -115,6 +118,7 @@ const (
 	fromReg origin = iota
 	fromValue
 	fromEntry
+	fromWatch // value: 0 is what was there before, 1 after, 2 whether it was written
 )
 
 // storage says how a value gets into the record.

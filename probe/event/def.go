@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe"
 )
 
 // Kind is the kind of probe that a definition asks for.
@@ -14,6 +15,7 @@ type Kind byte
 const (
 	KindProbe  Kind = 'p' // at an instruction
 	KindReturn Kind = 'r' // at the return of a function
+	KindWatch  Kind = 'w' // at accesses to memory
 )
 
 // String returns the letter.
@@ -44,6 +46,8 @@ type Def struct {
 	AutoName  bool   // Event was made from the place
 	MaxActive int    // r only: most activations at a time, 1..MaxMaxActive; 0 = the engine's default
 	Place     Place
+	Access    probe.Access // w only
+	Len       int          // w only: bytes, or 0: see Def.WatchLen
 	Args      []Arg
 
 	src *line // nil for a definition that was not parsed
@@ -101,7 +105,7 @@ func (d *Def) String() string {
 	if d.Kind == KindReturn && d.MaxActive > 0 {
 		fmt.Fprintf(&b, "%d", d.MaxActive)
 	}
-	fmt.Fprintf(&b, ":%s %s", d.Name(), d.Place)
+	fmt.Fprintf(&b, ":%s %s", d.Name(), d.where())
 	for _, a := range d.Args {
 		fmt.Fprintf(&b, " %s=%s", a.Name, a.Text)
 	}

@@ -21,10 +21,10 @@ func ParseIn(text string, symbols probe.Symbols) (*Def, error) {
 	if err := src.check(); err != nil {
 		return nil, err
 	}
-	if len(src.tokens) == 0 || src.tokens[0][0] != byte(KindProbe) && src.tokens[0][0] != byte(KindReturn) {
+	if len(src.tokens) == 0 || !isKind(src.tokens[0][0]) {
 		e := src.fail(0, 0, CodeBadCommand)
 		e.Column = 0
-		e.Detail = "it begins with p or r"
+		e.Detail = "it begins with p, r or w"
 		return nil, e
 	}
 	if len(src.tokens) < 2 {
@@ -77,6 +77,9 @@ func (p *parser) head() error {
 // place reads where the probe goes and, with an image at hand, finds it there.
 func (p *parser) place() error {
 	text := p.tokens[1]
+	if p.def.Kind == KindWatch {
+		return p.watch(text)
+	}
 	if addr, ok := parseUint(text); ok {
 		p.def.Place.Addr = guest.GVA(addr)
 		return p.locate()

@@ -90,7 +90,8 @@ func (p *parser) arg(i int, text string) (Arg, error) {
 	if !isIdentifier(a.Name) {
 		return a, p.here(0, CodeBadArgName)
 	}
-	if slices.Contains(reservedNames, a.Name) || slices.ContainsFunc(p.def.Args, func(b Arg) bool { return b.Name == a.Name }) {
+	if slices.Contains(reservedNames, a.Name) || p.def.Kind == KindWatch && slices.Contains(watchNames, a.Name) ||
+		slices.ContainsFunc(p.def.Args, func(b Arg) bool { return b.Name == a.Name }) {
 		return a, p.here(0, CodeUsedArgName)
 	}
 	p.offset = len(text) - len(a.Text)
