@@ -99,6 +99,9 @@ func (e *Engine) setDisarmed(disarmed bool) error {
 	if err != nil {
 		return err
 	}
+	if len(e.watches) != 0 {
+		lost = append(lost, e.applyWatches(e.watches))
+	}
 	return errors.Join(lost...)
 }
 

@@ -13,7 +13,7 @@ import (
 const pageMask = 4096 - 1
 
 // live reports whether wp is to be watched.
-func (wp *watchpoint) live() bool { return !wp.asleep && !wp.gone }
+func (wp *watchpoint) live() bool { return !wp.asleep && !wp.gone && !wp.reg.engine.disarmed }
 
 // breaks reports whether wp is served by a breakpoint.
 func (wp *watchpoint) breaks() bool { return wp.watch.Access == AccessExec && wp.watch.Emulate }
@@ -207,9 +207,15 @@ type WatchInfo struct {
 	User     bool   // a variable of user code
 	Disabled bool
 	Gone     bool
+	Armed    bool   // it is being watched
 	By       string // "debug_register", "page" or "breakpoint"
 	Cost     string // one line for people
 	Stats    Stats
+}
+
+// String returns a line in the form of Info.String, with the letter w.
+func (i WatchInfo) String() string {
+	return Info{Type: 'w', Addr: i.Addr, Symbol: i.Symbol, Offset: i.Offset, Gone: i.Gone, Disabled: i.Disabled}.String()
 }
 
 // Watches returns all registered watches, in the order in which they came.
@@ -249,7 +255,7 @@ func (e *Engine) watchInfo(wp *watchpoint) WatchInfo {
 	w := wp.watch
 	i := WatchInfo{
 		Watch: w, Name: w.Name, Addr: wp.addr, Len: wp.n, Access: w.Access, Symbol: wp.symbol, Offset: wp.off,
-		User: wp.user, Disabled: wp.asleep, Gone: wp.gone, By: "debug_register", Cost: costRegister,
+		User: wp.user, Disabled: wp.asleep, Gone: wp.gone, Armed: wp.live(), By: "debug_register", Cost: costRegister,
 	}
 	r := wp.reg
 	switch {

@@ -17,6 +17,14 @@ type ProbeSpec struct {
 	// Regs adds the registers to the first record of a hit too.
 	Regs bool `json:"regs,omitempty"`
 
+	// Space binds the probe to the address space with this top-level page table
+	// (CR3); 0 stands for all.
+	Space Hex `json:"space,omitempty"`
+
+	// Emulate has a watch (w:...) served by protecting the page, or by a breakpoint
+	// for x, instead of by a debug register.
+	Emulate bool `json:"emulate,omitempty"`
+
 	// Stay keeps a probe that was attached together with a stream when the
 	// stream ends. Probes attached by POST /v1/probes always stay.
 	Stay bool `json:"stay,omitempty"`
@@ -44,7 +52,7 @@ type Probe struct {
 	ID     uint64 `json:"id"`   // never used again by this daemon
 	Name   string `json:"name"` // group/event
 	Def    string `json:"def"`  // the definition in the form in which it reads back
-	Kind   string `json:"kind"` // "k" or "r", the letter of the kernel's list
+	Kind   string `json:"kind"` // "k" or "r", the letter of the kernel's list, or "w"
 	Symbol string `json:"symbol,omitempty"`
 	Offset uint64 `json:"offset"`
 	Size   uint64 `json:"size,omitempty"` // bytes of the symbol
@@ -58,13 +66,20 @@ type Probe struct {
 	Regs    bool `json:"regs"`
 	Stay    bool `json:"stay"`
 
+	Space Hex `json:"space,omitempty"` // the only address space it is for (CR3)
+
+	// Of a watch: the accesses (r, w, rw, x), how many bytes, and what it costs.
+	Access string `json:"access,omitempty"`
+	Len    int    `json:"len,omitempty"`
+	Cost   string `json:"cost,omitempty"`
+
 	// Of a return probe: how many calls it can follow at a time, how many it
 	// follows now, and the most it ever did.
 	MaxActive int `json:"maxActive,omitempty"`
 	InUse     int `json:"inUse,omitempty"`
 	HighWater int `json:"highWater,omitempty"`
 
-	Plan string `json:"plan"` // how the displaced instruction runs: emulate, boost, step or in_place
+	Plan string `json:"plan"` // how the displaced instruction runs: emulate, boost, step or in_place; what serves a watch: debug_register, page or breakpoint
 	Insn string `json:"insn"` // its bytes, hexadecimal
 
 	Stats Stats `json:"stats"`
@@ -86,6 +101,7 @@ type Counts struct {
 	Handled     uint64 `json:"handled"`
 	Filtered    uint64 `json:"filtered"`
 	Missed      uint64 `json:"missed"`      // came from inside a handler, or found no instance: the kernel's nmissed
+	Elsewhere   uint64 `json:"elsewhere"`   // besides Hits: arrivals in other address spaces than Probe.Space
 	Skipped     uint64 `json:"skipped"`     // besides Hits: a newer probe on the site took the hit
 	SecondExits uint64 `json:"secondExits"` // exits beside the one of each hit
 	Faults      uint64 `json:"faults"`      // of the probed instruction

@@ -10,22 +10,31 @@ import (
 
 // probeFlags are the flags of every command that attaches probes.
 type probeFlags struct {
-	post, regs, disabled bool
+	post, regs, disabled, emulate bool
+	space                         string
 }
 
 func (p *probeFlags) add(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.BoolVar(&p.post, "post", false, "report the registers after the probed instruction too")
 	f.BoolVar(&p.regs, "regs", false, "report the registers with every hit")
+	f.StringVar(&p.space, "space", "any", "hits in this address space only: `CR3`, or any")
+	f.BoolVar(&p.emulate, "emulate", false, "serve watches by protecting their page: for hosts without watchpoints")
 	f.BoolVar(&p.disabled, "disabled", false, "attach without arming")
 }
 
-func (p *probeFlags) specs(defs []string, stay bool) []api.ProbeSpec {
+func (p *probeFlags) specs(defs []string, stay bool) ([]api.ProbeSpec, error) {
+	var space api.Hex
+	if p.space != "any" {
+		if err := space.UnmarshalText([]byte(p.space)); err != nil || space == 0 {
+			return nil, &usageError{fmt.Errorf("--space %q: want the value of CR3, as 0x1000000, or any", p.space)}
+		}
+	}
 	specs := make([]api.ProbeSpec, len(defs))
 	for i, d := range defs {
-		specs[i] = api.ProbeSpec{Def: d, Post: p.post, Regs: p.regs, Disabled: p.disabled, Stay: stay}
+		specs[i] = api.ProbeSpec{Def: d, Post: p.post, Regs: p.regs, Disabled: p.disabled, Space: space, Emulate: p.emulate, Stay: stay}
 	}
-	return specs
+	return specs, nil
 }
 
 func (a *app) attachCmd() *cobra.Command {
@@ -42,7 +51,13 @@ the daemon ends.
   p do_fork+4                              4 bytes into a function
   p:first vfs_read $arg1 byte=+0($arg2):u8 arguments, memory behind one
   r:back vfs_read got=$retval:s64          a function's return, with its result
-  r20:back vfs_read fd=$arg1 got=$retval   at most 20 calls at a time; an argument`,
+  r20:back vfs_read fd=$arg1 got=$retval   at most 20 calls at a time; an argument
+  w:total rw@user_hot_calls+8:8            a watch: r, w, rw or x, at an address
+                                           or a symbol, of 1, 2, 4 or 8 bytes
+
+Watches are served by the guest's debug registers, of which there are four. On a
+host that does not deliver them they are refused, unless --emulate is given: then
+the page is protected, each access to it costs an exit, and the answer says so.`,
 		Example: `  guestprobe attach 'p:myread vfs_read fd=%di count=%dx:u64' 'p do_fork+4'
   guestprobe attach --post 'p:fork do_fork'`,
 		Args: cobra.MinimumNArgs(1),
@@ -55,7 +70,11 @@ the daemon ends.
 				return err
 			}
 			defer c.Close()
-			ps, err := c.Attach(cmd.Context(), flags.specs(args, true)...)
+			specs, err := flags.specs(args, true)
+			if err != nil {
+				return err
+			}
+			ps, err := c.Attach(cmd.Context(), specs...)
 			if err != nil {
 				return inDefinition(err, args)
 			}

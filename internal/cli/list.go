@@ -16,7 +16,7 @@ func (a *app) listCmd() *cobra.Command {
 		Use:   "list",
 		Short: "List the attached probes",
 		Long: `List the attached probes. The table has the columns of the kernel's kprobes/list
-first: address, kind (k, or r for a function's return), symbol+offset and flags ([GONE], [DISABLED]); then
+first: address, kind (k, r for a function's return, w for a watch), symbol+offset and flags ([GONE], [DISABLED]); then
 name, how the displaced instruction is executed, hits and misses. --format kernel
 prints the kernel's own format, --format defs the definitions in a form that
 attach takes.`,
@@ -95,6 +95,9 @@ func flags(p api.Probe) string {
 		f = append(f, "[GONE]")
 	case !p.Enabled:
 		f = append(f, "[DISABLED]")
+	}
+	if p.Space != 0 {
+		f = append(f, fmt.Sprintf("[SPACE %#x]", uint64(p.Space)))
 	}
 	if p.Post {
 		f = append(f, "[POST]")

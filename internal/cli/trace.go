@@ -82,7 +82,11 @@ func (a *app) trace(ctx context.Context, defs []string, flags traceFlags) (err e
 		ctx, cancel = context.WithTimeoutCause(ctx, flags.timeout, errTimeout)
 		defer cancel()
 	}
-	s, err := c.Events(ctx, api.StreamEvents{Probes: flags.specs(defs, flags.stay), Names: flags.names})
+	specs, err := flags.specs(defs, flags.stay)
+	if err != nil {
+		return err
+	}
+	s, err := c.Events(ctx, api.StreamEvents{Probes: specs, Names: flags.names})
 	switch {
 	case errors.Is(err, context.Canceled): // before the first hit
 		return nil

@@ -54,6 +54,9 @@ func (s *server) getKernelList(w http.ResponseWriter, r *http.Request) error {
 	if err := probe.WriteList(&b, s.guest.Engine().List()); err != nil {
 		return err
 	}
+	for _, i := range s.guest.Engine().Watches() {
+		b.WriteString(i.String() + "\n")
+	}
 	writeText(w, b.String())
 	return nil
 }

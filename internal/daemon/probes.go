@@ -104,10 +104,13 @@ func (st *store) describe(as []*attached) []api.Probe {
 
 // wire describes one registered probe. Callers hold mu.
 func (st *store) wire(a *attached) api.Probe {
+	if a.watch != nil {
+		return st.wireWatch(a)
+	}
 	info, _ := st.engine.Info(a.kprobe)
 	p := api.Probe{
 		ID: a.id, Name: a.kprobe.Name, Def: a.def.String(), Kind: string(rune(info.Type)),
-		Symbol: info.Symbol, Offset: info.Offset, Addr: api.Hex(info.Addr), User: info.User,
+		Symbol: info.Symbol, Offset: info.Offset, Addr: api.Hex(info.Addr), User: info.User, Space: api.Hex(info.Space),
 		Enabled: !info.Disabled, Armed: info.Armed, Gone: info.Gone,
 		Post: a.spec.Post, Regs: a.spec.Regs, Stay: a.stay,
 		MaxActive: info.MaxActive, InUse: info.InUse, HighWater: info.HighWater,
@@ -121,7 +124,7 @@ func (st *store) wire(a *attached) api.Probe {
 
 // stats returns a probe's counters, after it was detached too.
 func (st *store) stats(a *attached) api.Stats {
-	total, cpus, _ := st.engine.Stats(a.kprobe)
+	total, cpus := st.engineStats(a)
 	events := a.source.Counts()
 	s := api.Stats{Counts: wireCounts(total), Events: events.Stored + events.Lost, Lost: events.Lost}
 	for i, c := range cpus {
@@ -132,7 +135,7 @@ func (st *store) stats(a *attached) api.Stats {
 
 func wireCounts(s probe.Stats) api.Counts {
 	return api.Counts{
-		Hits: s.Hits, Handled: s.Handled, Filtered: s.Filtered, Missed: s.Missed, Skipped: s.Skipped,
+		Hits: s.Hits, Handled: s.Handled, Filtered: s.Filtered, Missed: s.Missed, Elsewhere: s.Elsewhere, Skipped: s.Skipped,
 		SecondExits: s.SecondExits, Faults: s.Faults, Panics: s.Panics, BadAccesses: s.BadAccesses,
 		Returns: s.Returns, Abandoned: s.Abandoned,
 	}

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/event"
@@ -32,7 +33,8 @@ type attached struct {
 	def    *event.Def
 	source *event.Source
 	probe  probe.Probe
-	kprobe *probe.Kprobe // of probe
+	kprobe *probe.Kprobe // of probe; of a watch only its name
+	watch  *probe.Watch  // instead of probe
 	stream *session      // the stream that has brought it, if any
 	stay   bool          // it outlives that stream
 }
@@ -84,7 +86,9 @@ func (st *store) attach(specs []api.ProbeSpec, own *session) ([]api.Probe, error
 	}
 	firstID := st.lastID
 	batch := make([]*attached, 0, len(specs))
-	probes := make([]probe.Probe, 0, len(specs))
+	probes, order := make([]probe.Probe, 0, len(specs)), make([]int, 0, len(specs))
+	var watches []*probe.Watch
+	var watchOrder []int
 	names := make(map[string]bool, len(specs))
 	release := func() {
 		for _, a := range batch {
@@ -100,9 +104,15 @@ func (st *store) attach(specs []api.ProbeSpec, own *session) ([]api.Probe, error
 		}
 		a.stream, a.stay = own, own == nil || spec.Stay
 		batch = append(batch, a)
-		probes = append(probes, a.probe)
+		if a.watch == nil {
+			probes = append(probes, a.probe)
+			order = append(order, i)
+		} else {
+			watches = append(watches, a.watch)
+			watchOrder = append(watchOrder, i)
+		}
 	}
-	if err := st.engine.RegisterAll(probes...); err != nil {
+	if err := st.register(probes, order, watches, watchOrder); err != nil {
 		release()
 		var refused *probe.Error
 		if errors.As(err, &refused) && refused.Index < len(batch) {
@@ -122,6 +132,9 @@ func (st *store) attach(specs []api.ProbeSpec, own *session) ([]api.Probe, error
 func (st *store) compile(spec api.ProbeSpec, names map[string]bool) (*attached, error) {
 	def, err := event.Parse(spec.Def)
 	if err != nil {
+		return nil, err
+	}
+	if err := specFits(def, spec); err != nil {
 		return nil, err
 	}
 	if def.Kind == event.KindReturn && spec.Post {
@@ -149,7 +162,11 @@ func (st *store) compile(spec api.ProbeSpec, names map[string]bool) (*attached, 
 	st.lastID++
 	a := &attached{id: st.lastID, spec: spec, def: def}
 	a.source = st.hub.Source(fetcher, a)
-	where := probe.Kprobe{Name: name, Symbol: def.Place.Symbol, Offset: def.Place.Offset, Addr: def.Place.Addr, Disabled: spec.Disabled}
+	where := probe.Kprobe{Name: name, Symbol: def.Place.Symbol, Offset: def.Place.Offset, Addr: def.Place.Addr, Disabled: spec.Disabled, Space: guest.GPA(spec.Space)}
+	if def.Kind == event.KindWatch {
+		st.handleWatch(a, where)
+		return a, nil
+	}
 	if def.Kind == event.KindReturn {
 		st.handleReturn(a, where)
 		return a, nil
@@ -271,7 +288,9 @@ func (st *store) setEnabled(name string, on bool) (api.Probe, error) {
 	if err != nil {
 		return api.Probe{}, err
 	}
-	if on {
+	if a.watch != nil {
+		err = st.switchWatch(a, on)
+	} else if on {
 		err = st.engine.Enable(a.kprobe)
 	} else {
 		err = st.engine.Disable(a.kprobe)
@@ -322,12 +341,17 @@ func (st *store) remove(as []*attached) ([]api.Probe, error) {
 	if len(as) == 0 {
 		return []api.Probe{}, nil
 	}
-	kprobes := make([]*probe.Kprobe, len(as))
+	var kprobes []*probe.Kprobe
+	var watches []*probe.Watch
 	out := st.describe(as)
-	for i, a := range as {
-		kprobes[i] = a.kprobe
+	for _, a := range as {
+		if a.watch != nil {
+			watches = append(watches, a.watch)
+		} else {
+			kprobes = append(kprobes, a.kprobe)
+		}
 	}
-	err := st.engine.Unregister(kprobes...)
+	err := st.unregister(kprobes, watches)
 	if errors.Is(err, probe.ErrInHandler) {
 		return nil, err
 	}

@@ -1,0 +1,110 @@
+package daemon
+
+import (
+	"errors"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/event"
+)
+
+// specFits refuses options that the kind of probe does not have.
+func specFits(def *event.Def, spec api.ProbeSpec) error {
+	refuse := func(message, detail string) error {
+		return &api.Error{Code: api.CodeUnavailable, Errno: "EOPNOTSUPP", Message: message, Detail: detail, Column: new(int), Command: defText(spec)}
+	}
+	switch watch := def.Kind == event.KindWatch; {
+	case watch && spec.Post:
+		return refuse("a watch has no second record", "leave out post: its record is from after the access")
+	case watch && spec.Space != 0:
+		return refuse("a watch is for all address spaces", "leave out space")
+	case !watch && spec.Emulate:
+		return refuse("only a watch can be emulated", "leave out emulate")
+	}
+	return nil
+}
+
+// handleWatch makes a the watch of its definition.
+func (st *store) handleWatch(a *attached, where probe.Kprobe) {
+	a.kprobe = &where
+	a.watch = &probe.Watch{
+		Name: where.Name, Symbol: where.Symbol, Offset: where.Offset, Addr: where.Addr, Disabled: where.Disabled,
+		Len: a.def.WatchLen(st.guest.Image()), Access: a.def.Access, Emulate: a.spec.Emulate,
+		Handler: func(c *probe.Context) {
+			if st.listeners.Load() > 0 {
+				a.source.Emit(c)
+			}
+		},
+	}
+}
+
+// register puts probes and watches on the guest, all or none. The index of a
+// refusal is that of the whole batch.
+func (st *store) register(probes []probe.Probe, order []int, watches []*probe.Watch, watchOrder []int) error {
+	indexed := func(err error, order []int) error {
+		var x *probe.Error
+		if errors.As(err, &x) && x.Index < len(order) {
+			y := *x
+			y.Index = order[x.Index]
+			return &y
+		}
+		return err
+	}
+	if len(watches) > 0 {
+		if err := st.engine.Watch(watches...); err != nil {
+			return indexed(err, watchOrder)
+		}
+	}
+	if len(probes) == 0 {
+		return nil
+	}
+	err := st.engine.RegisterAll(probes...)
+	if err != nil && len(watches) > 0 {
+		err = errors.Join(err, st.engine.Unwatch(watches...))
+	}
+	return indexed(err, order)
+}
+
+// unregister takes probes and watches off the guest.
+func (st *store) unregister(kprobes []*probe.Kprobe, watches []*probe.Watch) error {
+	if len(watches) > 0 {
+		if err := st.engine.Unwatch(watches...); errors.Is(err, probe.ErrInHandler) {
+			return err
+		} else if err != nil {
+			return errors.Join(err, st.engine.Unregister(kprobes...))
+		}
+	}
+	return st.engine.Unregister(kprobes...)
+}
+
+func (st *store) switchWatch(a *attached, on bool) error {
+	if on {
+		return st.engine.EnableWatch(a.watch)
+	}
+	return st.engine.DisableWatch(a.watch)
+}
+
+// wireWatch describes a watch. Callers hold mu.
+func (st *store) wireWatch(a *attached) api.Probe {
+	i, _ := st.engine.WatchInfo(a.watch)
+	p := api.Probe{
+		ID: a.id, Name: a.kprobe.Name, Def: a.def.String(), Kind: "w",
+		Symbol: i.Symbol, Offset: i.Offset, Addr: api.Hex(i.Addr), User: i.User,
+		Enabled: !i.Disabled, Armed: i.Armed, Gone: i.Gone,
+		Regs: a.spec.Regs, Stay: a.stay, Access: i.Access.String(), Len: i.Len, Cost: i.Cost, Plan: i.By, Stats: st.stats(a),
+	}
+	if sym, ok := st.guest.Image().Find(i.Addr); ok {
+		p.Size = sym.Size
+	}
+	return p
+}
+
+// engineStats returns what the engine has counted for a.
+func (st *store) engineStats(a *attached) (total probe.Stats, cpus []probe.Stats) {
+	if a.watch == nil {
+		total, cpus, _ = st.engine.Stats(a.kprobe)
+		return total, cpus
+	}
+	i, _ := st.engine.WatchInfo(a.watch)
+	return i.Stats, st.engine.WatchStats(a.watch)
+}
