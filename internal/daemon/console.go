@@ -14,7 +14,7 @@ import (
 const consoleQueue = 4096
 
 func (s *server) streamConsole(w http.ResponseWriter, r *http.Request) error {
-	q, err := query(r, "follow")
+	q, err := query(r)
 	if err != nil {
 		return err
 	}

@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"fmt"
 	"net/http"
 	"time"
 	"unicode/utf8"
@@ -73,12 +72,7 @@ func eventsRequest(w http.ResponseWriter, r *http.Request) (req api.StreamEvents
 		}
 		return req, nil
 	}
-	for k, v := range r.URL.Query() {
-		if k != "probe" {
-			return req, &api.Error{Code: api.CodeUnknownField, Errno: "EINVAL", Message: fmt.Sprintf("unknown query parameter %q", k)}
-		}
-		req.Names = v
-	}
+	req.Names = r.URL.Query()["probe"]
 	return req, nil
 }
 

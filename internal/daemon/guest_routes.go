@@ -52,6 +52,9 @@ func (s *server) getGuest(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *server) pauseGuest(w http.ResponseWriter, r *http.Request) error {
+	if err := noBody(w, r); err != nil {
+		return err
+	}
 	if err := s.guest.Pause(); err != nil {
 		return err
 	}
@@ -60,6 +63,9 @@ func (s *server) pauseGuest(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *server) resumeGuest(w http.ResponseWriter, r *http.Request) error {
+	if err := noBody(w, r); err != nil {
+		return err
+	}
 	if err := s.guest.Resume(); err != nil {
 		return err
 	}

@@ -1,11 +1,14 @@
 package daemon
 
 import (
+	"encoding"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/guestprobe/guestprobe/internal/api"
@@ -75,7 +78,10 @@ func bodyError(err error) error {
 		return &api.Error{Code: api.CodeUnknownField, Errno: "EINVAL", Message: "unknown field " + field}
 	}
 	msg := strings.TrimPrefix(err.Error(), "json: ")
+	var mistyped *json.UnmarshalTypeError
 	switch {
+	case errors.As(err, &mistyped):
+		msg = mistypedText(mistyped)
 	case errors.Is(err, io.EOF):
 		msg = "the body is empty"
 	case errors.Is(err, io.ErrUnexpectedEOF):
@@ -84,22 +90,53 @@ func bodyError(err error) error {
 	return &api.Error{Code: api.CodeBadJSON, Errno: "EINVAL", Message: "body is not what the route takes: " + msg}
 }
 
-// query returns the one value of a query parameter, or "". known lists every
-// parameter of the route: others are an error, as unknown fields are.
-func query(r *http.Request, known ...string) (map[string]string, error) {
+// mistypedText says which field has a value of the wrong kind, in words of JSON
+// rather than of Go.
+func mistypedText(e *json.UnmarshalTypeError) string {
+	where := "it"
+	if e.Field != "" {
+		where = fmt.Sprintf("field %q", e.Field[strings.LastIndexByte(e.Field, '.')+1:])
+	}
+	text := reflect.TypeFor[encoding.TextUnmarshaler]()
+	want := "a number"
+	switch kind := e.Type.Kind(); {
+	case kind == reflect.String || reflect.PointerTo(e.Type).Implements(text):
+		want = "a string"
+	case kind == reflect.Bool:
+		want = "true or false"
+	case kind == reflect.Slice:
+		want = "an array"
+	case kind == reflect.Struct:
+		want = "an object"
+	}
+	return fmt.Sprintf("%s must be %s, not %s", where, want, e.Value)
+}
+
+// knownQuery refuses query parameters that the route does not take, as unknown
+// fields of a body are refused.
+func knownQuery(r *http.Request, known []string) error {
+	for k := range r.URL.Query() {
+		if !slices.Contains(known, k) {
+			return &api.Error{Code: api.CodeUnknownField, Errno: "EINVAL", Message: fmt.Sprintf("unknown query parameter %q", k)}
+		}
+	}
+	return nil
+}
+
+// query returns the query parameters of a route none of whose parameters may be
+// repeated.
+func query(r *http.Request) (map[string]string, error) {
 	out := map[string]string{}
 	for k, v := range r.URL.Query() {
-		found := false
-		for _, n := range known {
-			found = found || n == k
-		}
-		switch {
-		case !found:
-			return nil, &api.Error{Code: api.CodeUnknownField, Errno: "EINVAL", Message: fmt.Sprintf("unknown query parameter %q", k)}
-		case len(v) != 1:
+		if len(v) != 1 {
 			return nil, badValue("query parameter %q is given %d times", k, len(v))
 		}
 		out[k] = v[0]
 	}
 	return out, nil
+}
+
+// noBody refuses a body that says anything, on a route that takes none.
+func noBody(w http.ResponseWriter, r *http.Request) error {
+	return readBody(w, r, &struct{}{}, true)
 }

@@ -17,35 +17,36 @@ type route struct {
 	method string
 	path   string
 	serve  func(*server, http.ResponseWriter, *http.Request) error
+	query  []string // parameters it takes; any other is an error
 }
 
 func routes() []route {
 	return []route{
-		{http.MethodGet, "/version", (*server).getVersion},
-		{http.MethodGet, "/v1/host", (*server).getHost},
-		{http.MethodGet, "/v1/daemon", (*server).getDaemon},
-		{http.MethodGet, "/v1/guest", (*server).getGuest},
-		{http.MethodPost, "/v1/guest/pause", (*server).pauseGuest},
-		{http.MethodPost, "/v1/guest/resume", (*server).resumeGuest},
-		{http.MethodPost, "/v1/guest/reset", (*server).resetGuest},
-		{http.MethodPost, "/v1/guest/call", (*server).callGuest},
-		{http.MethodGet, "/v1/guest/text", (*server).getText},
-		{http.MethodGet, "/v1/guest/console", (*server).streamConsole},
-		{http.MethodGet, "/v1/symbols", (*server).getSymbols},
-		{http.MethodGet, "/v1/probes", (*server).getProbes},
-		{http.MethodPost, "/v1/probes", (*server).createProbes},
-		{http.MethodDelete, "/v1/probes", (*server).deleteProbes},
-		{http.MethodGet, "/v1/probes/{probe}", (*server).getProbe},
-		{http.MethodPatch, "/v1/probes/{probe}", (*server).patchProbe},
-		{http.MethodDelete, "/v1/probes/{probe}", (*server).deleteProbe},
-		{http.MethodGet, "/v1/events", (*server).streamEvents},
-		{http.MethodPost, "/v1/events", (*server).streamEvents},
-		{http.MethodGet, "/v1/blacklist", (*server).getBlacklist},
-		{http.MethodGet, "/v1/kprobes/enabled", (*server).getKnobs},
-		{http.MethodPut, "/v1/kprobes/enabled", (*server).putKnobs},
-		{http.MethodGet, "/v1/kprobes/list", (*server).getKernelList},
-		{http.MethodGet, "/v1/kprobes/blacklist", (*server).getKernelBlacklist},
-		{http.MethodGet, "/v1/kprobes/profile", (*server).getKernelProfile},
+		{http.MethodGet, "/version", (*server).getVersion, nil},
+		{http.MethodGet, "/v1/host", (*server).getHost, nil},
+		{http.MethodGet, "/v1/daemon", (*server).getDaemon, nil},
+		{http.MethodGet, "/v1/guest", (*server).getGuest, nil},
+		{http.MethodPost, "/v1/guest/pause", (*server).pauseGuest, nil},
+		{http.MethodPost, "/v1/guest/resume", (*server).resumeGuest, nil},
+		{http.MethodPost, "/v1/guest/reset", (*server).resetGuest, nil},
+		{http.MethodPost, "/v1/guest/call", (*server).callGuest, nil},
+		{http.MethodGet, "/v1/guest/text", (*server).getText, nil},
+		{http.MethodGet, "/v1/guest/console", (*server).streamConsole, []string{"follow"}},
+		{http.MethodGet, "/v1/symbols", (*server).getSymbols, []string{"match", "kind", "limit"}},
+		{http.MethodGet, "/v1/probes", (*server).getProbes, nil},
+		{http.MethodPost, "/v1/probes", (*server).createProbes, nil},
+		{http.MethodDelete, "/v1/probes", (*server).deleteProbes, nil},
+		{http.MethodGet, "/v1/probes/{probe}", (*server).getProbe, nil},
+		{http.MethodPatch, "/v1/probes/{probe}", (*server).patchProbe, nil},
+		{http.MethodDelete, "/v1/probes/{probe}", (*server).deleteProbe, nil},
+		{http.MethodGet, "/v1/events", (*server).streamEvents, []string{"probe"}},
+		{http.MethodPost, "/v1/events", (*server).streamEvents, nil},
+		{http.MethodGet, "/v1/blacklist", (*server).getBlacklist, nil},
+		{http.MethodGet, "/v1/kprobes/enabled", (*server).getKnobs, nil},
+		{http.MethodPut, "/v1/kprobes/enabled", (*server).putKnobs, nil},
+		{http.MethodGet, "/v1/kprobes/list", (*server).getKernelList, nil},
+		{http.MethodGet, "/v1/kprobes/blacklist", (*server).getKernelBlacklist, nil},
+		{http.MethodGet, "/v1/kprobes/profile", (*server).getKernelProfile, nil},
 	}
 }
 
@@ -86,7 +87,11 @@ func (s *server) methods(methods map[string]route) http.HandlerFunc {
 			})
 			return
 		}
-		if err := rt.serve(s, w, r); err != nil {
+		err := knownQuery(r, rt.query)
+		if err == nil {
+			err = rt.serve(s, w, r)
+		}
+		if err != nil {
 			if e := toAPI(err); e.Code == api.CodeInternal {
 				s.log.Error("request failed", "method", r.Method, "path", r.URL.Path, "err", err)
 			}

@@ -24,7 +24,7 @@ import (
 const (
 	exitOK         = 0
 	exitFailed     = 1
-	exitUsage      = 2 // bad flags, or a --probe that does not compile
+	exitUsage      = 2 // bad flags, or a --probe that cannot be attached
 	exitPermission = 5 // /dev/kvm or the socket may not be used
 )
 
@@ -100,8 +100,8 @@ client.
 SIGTERM, SIGINT and SIGHUP take every probe out, restore the guest's text, end
 all streams and stop the guest; the exit status is then 0.
 
-Exit status: 0 stopped by a signal; 1 failed; 2 bad flags, or a --probe that is
-not a definition; 5 no permission for /dev/kvm or the socket.`,
+Exit status: 0 stopped by a signal; 1 failed; 2 bad flags, or a --probe that
+cannot be attached; 5 no permission for /dev/kvm or the socket.`,
 		Example: `  guestprobed --vcpus 2 --socket /tmp/gp.sock
   guestprobed --guest kernel.elf --memory 128M --paused --probe 'p:init start_kernel'`,
 		Version: api.Build().Version,

@@ -17,7 +17,7 @@ const (
 var symbolKinds = map[guest.SymbolKind]string{guest.SymFunc: "func", guest.SymData: "data", guest.SymOther: "other"}
 
 func (s *server) getSymbols(w http.ResponseWriter, r *http.Request) error {
-	q, err := query(r, "match", "kind", "limit")
+	q, err := query(r)
 	if err != nil {
 		return err
 	}
