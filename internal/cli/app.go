@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/signal"
 	"strings"
@@ -40,7 +41,7 @@ func Run(ctx context.Context, env Env) int {
 	cmd.SetArgs(env.Args)
 	cmd.SetOut(env.Stdout)
 	cmd.SetErr(env.Stderr)
-	err := cmd.ExecuteContext(ctx)
+	ran, err := cmd.ExecuteContextC(ctx)
 	if err == nil {
 		return exitOK
 	}
@@ -48,7 +49,7 @@ func Run(ctx context.Context, env Env) int {
 		// cobra's own errors are all about the command line.
 		err = &usageError{err}
 	}
-	a.report(err)
+	a.report(err, ran.CommandPath())
 	return exitStatus(err)
 }
 
@@ -84,6 +85,7 @@ Data goes to standard output, remarks to standard error.
 		Example: `  guestprobe attach 'p:myread vfs_read fd=%di count=%dx:u64'
   guestprobe trace -c 10
   guestprobe detach myread`,
+		Version:       api.Build().Version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,
@@ -159,8 +161,8 @@ func (a *app) note(format string, args ...any) {
 }
 
 // report writes an error, with a caret where it points into a definition and
-// with what to do where that is known.
-func (a *app) report(err error) {
+// with what to do where that is known. command is the one that failed.
+func (a *app) report(err error, command string) {
 	fmt.Fprintf(a.env.Stderr, "guestprobe: %v\n", err)
 	var wire *api.Error
 	if errors.As(err, &wire) {
@@ -168,9 +170,11 @@ func (a *app) report(err error) {
 	}
 	var usage *usageError
 	switch {
+	case errors.Is(err, client.ErrUnreachable) && errors.Is(err, fs.ErrPermission):
+		a.note("The socket is its daemon's user's. 'guestprobed --allow-uid USER' and '--group GROUP' let others in.")
 	case errors.Is(err, client.ErrUnreachable):
 		a.note("Is guestprobed running there? 'guestprobed --socket PATH' starts it; 'guestprobe demo' needs none.")
 	case errors.As(err, &usage):
-		a.note("Run 'guestprobe --help' for usage.")
+		a.note("Run '%s --help' for usage.", command)
 	}
 }

@@ -24,12 +24,18 @@ func (a *app) setArmedCmd(on bool, use, short string) *cobra.Command {
 It is the kernel's kprobes/enabled. Each probe keeps its own enabled state.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := a.wantFormat(); err != nil {
+				return err
+			}
 			c, err := a.client()
 			if err != nil {
 				return err
 			}
 			defer c.Close()
-			return c.SetArmed(cmd.Context(), on)
+			if err := c.SetArmed(cmd.Context(), on); err != nil || a.format != "json" {
+				return err
+			}
+			return a.printJSON(api.Knobs{Enabled: &on})
 		},
 	}
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -22,7 +23,15 @@ of an idle vCPU, or through the guest's own call service; a guest that offers
 neither in time refuses. Put -- before a negative argument.`,
 		Example: `  guestprobe call vfs_read 3 0x1000 64
   guestprobe call sys_open -- -1`,
-		Args: cobra.RangeArgs(1, 7),
+		Args: func(_ *cobra.Command, args []string) error {
+			switch {
+			case len(args) == 0:
+				return errors.New("say which function")
+			case len(args) > 7:
+				return fmt.Errorf("%d arguments: at most 6 travel in registers", len(args)-1)
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := a.wantFormat(); err != nil {
 				return err
