@@ -25,10 +25,8 @@ type instance struct {
 	// copy of the activation that a fork made.
 	state atomic.Uint64
 
-	pool  atomic.Pointer[pool] // whom it is lent to
-	index uint32               // its place there
-	next  atomic.Uint32        // in the pool's free list: index + 1
-	data  []byte               // private to the activation; made at registration
+	pool atomic.Pointer[pool] // whom it is lent to
+	data []byte               // private to the activation; made at registration
 
 	slot atomic.Uint64 // address of the return address on the guest's stack
 	ret  atomic.Uint64 // the real return address, which was there
@@ -67,71 +65,106 @@ func (in *instance) reserve(n uint64) bool {
 
 // pool holds the instances of one kretprobe. Everything on the hit path is
 // lock-free.
+//
+// There are more instances than activations at a time, so that an instance is
+// used again late, and when it is, for the same place on the same stack if
+// possible: what it remembers of its last activation serves returns that nobody
+// announces (see comeAgain).
 type pool struct {
 	ret  *retprobe
 	inst []*instance
 
-	// head is the free list: the index + 1 of its first instance, under a
-	// number that changes with every taking, so that a vCPU that was delayed
-	// between reading and swapping cannot put an old list back.
-	head atomic.Uint64
+	used   atomic.Int64  // instances that are not free, at most ret.max
+	high   atomic.Int64  // the most there ever were
+	cursor atomic.Uint32 // where the next search for a free one begins
+	swept  atomic.Uint32 // where the next sweep begins
 
-	used   atomic.Int64 // instances that are not free
-	high   atomic.Int64 // the most there ever were
-	cursor atomic.Uint32
+	// again: the function has returned twice. From then on an instance is used
+	// again only for the same activation as its last one.
+	again atomic.Bool
 
 	// dead: the probe was unregistered. Its outstanding activations return
 	// without a handler. Changes only while the world is stopped.
 	dead atomic.Bool
 }
 
+// spareInstances returns how many instances a pool has beyond what it is asked
+// for.
+func spareInstances(max int) int { return min(max+16, 256) }
+
 // newPool makes a pool of instances that were borrowed for rp.
 func newPool(rp *retprobe, list []*instance) *pool {
 	p := &pool{ret: rp, inst: list}
-	for i, in := range list {
-		in.index = uint32(i)
-		in.pool.Store(p)
+	for _, in := range list {
+		in.ret.Store(0)
 		in.data = make([]byte, rp.probe.DataSize)
-		in.next.Store(uint32(i))
+		in.pool.Store(p)
 	}
-	p.head.Store(uint64(len(list)))
 	return p
 }
 
-// get takes a free instance and reserves it, or returns nil.
-func (p *pool) get() *instance {
+// origin is what tells an activation from others: where its return address is,
+// and what that is.
+type origin struct{ slot, ret, root uint64 }
+
+// hash spreads origins over a pool.
+func (o origin) hash() uint32 {
+	return uint32((o.slot*0x9e3779b97f4a7c15 ^ o.ret*0xc2b2ae3d27d4eb4f ^ o.root) >> 32)
+}
+
+// last reports whether o is that of the instance's last activation.
+func (in *instance) last(o origin) bool {
+	return in.ret.Load() == o.ret && in.slot.Load() == o.slot && in.root.Load() == o.root
+}
+
+// get takes a free instance for an activation and reserves it, or returns nil.
+func (p *pool) get(o origin) *instance {
 	for {
-		h := p.head.Load()
-		i := uint32(h)
-		if i == 0 {
+		used := p.used.Load()
+		if used >= int64(p.ret.max) {
 			return nil
 		}
-		in := p.inst[i-1]
-		if p.head.CompareAndSwap(h, (h>>32+1)<<32|uint64(in.next.Load())) {
-			in.state.Store((number(in.state.Load())+1)<<phaseBits | phaseReserved)
-			used := p.used.Add(1)
-			for high := p.high.Load(); used > high && !p.high.CompareAndSwap(high, used); high = p.high.Load() {
-			}
+		if !p.used.CompareAndSwap(used, used+1) {
+			continue
+		}
+		for high := p.high.Load(); used+1 > high && !p.high.CompareAndSwap(high, used+1); high = p.high.Load() {
+		}
+		break
+	}
+	n := uint32(len(p.inst))
+	// Where the same activation was before, or would be had it been the first.
+	home := o.hash() % n
+	for i := range min(2, n) {
+		if in := p.inst[(home+i)%n]; in.take(o, false) {
 			return in
 		}
 	}
+	other := !p.again.Load()
+	for range 2 * n { // others may have taken what this one has just passed by
+		if in := p.inst[(p.cursor.Add(1)-1)%n]; in.take(o, other) {
+			return in
+		}
+	}
+	p.used.Add(-1)
+	return nil
+}
+
+// take reserves an instance if it is free, and, unless other is set, has not
+// been used yet or was last used for o.
+func (in *instance) take(o origin, other bool) bool {
+	st := in.state.Load()
+	return st&phaseMask == phaseFree && (other || in.ret.Load() == 0 || in.last(o)) &&
+		in.state.CompareAndSwap(st, (number(st)+1)<<phaseBits|phaseReserved)
 }
 
 // put gives back an instance that the caller has reserved.
 func (p *pool) put(in *instance) {
 	in.to(phaseFree)
 	p.used.Add(-1)
-	for {
-		h := p.head.Load()
-		in.next.Store(uint32(h))
-		if p.head.CompareAndSwap(h, h&^0xffffffff|uint64(in.index+1)) {
-			return
-		}
-	}
 }
 
 // sweepBatch bounds the instances that one hit looks at when the pool is empty.
-const sweepBatch = 64
+const sweepBatch = 128
 
 // sweep looks at up to n instances, going on where the last sweep ended, and
 // gives those back whose activation was abandoned: the function was left by
@@ -148,7 +181,7 @@ const sweepBatch = 64
 func (e *Engine) sweep(p *pool, root guest.GPA, n int, buf []byte) int {
 	freed := 0
 	for range min(n, len(p.inst)) {
-		in := p.inst[(p.cursor.Add(1)-1)%uint32(len(p.inst))]
+		in := p.inst[(p.swept.Add(1)-1)%uint32(len(p.inst))]
 		st := in.state.Load()
 		if st&phaseMask != phaseLive || !e.abandoned(in, root, buf) || !in.reserve(number(st)) {
 			continue

@@ -22,8 +22,10 @@ import (
 // The guest's stack holds a trampoline's address instead of the return address
 // meanwhile; Context.Ret and Context.Stack show the real one. A guest with
 // shadow stacks (CET) would not accept that: the machine offers none to it. A
-// function that returns twice (setjmp, vfork) is followed to its first return,
-// and its later ones are exact only while the instance has not been used again.
+// function that returns twice (setjmp, vfork) is followed to its first return;
+// its later ones find where to go on without a handler. Once one was seen, its
+// instances are kept for the callers that they were used for, and calls from
+// elsewhere miss when there is none left.
 type Kretprobe struct {
 	Kprobe
 
@@ -149,7 +151,7 @@ func (e *Engine) lend(r *registration) *Error {
 // fillPool makes a pool for a kretprobe on st.
 func (e *Engine) fillPool(rp *retprobe, st *site) (*pool, *Error) {
 	e.reapOrphans()
-	n := rp.max
+	n := rp.max + spareInstances(rp.max)
 	list, err := e.slots.borrow(n, st.user, st.addr)
 	if err != nil {
 		x := newError(CodeNoInstances, "no memory for the trampolines", fmt.Sprintf("%d instances", n))

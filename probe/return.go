@@ -14,19 +14,16 @@ var le = binary.LittleEndian
 func (e *Engine) activate(c *cpu, s State, r *registration) {
 	k := &r.cells[c.id]
 	p := r.ret.pool
-	in := p.get()
-	if in == nil && e.sweep(p, s.Root, sweepBatch, c.word[:]) > 0 {
-		in = p.get()
-	}
-	var ret guest.GVA
-	ok := in != nil
+	var in *instance
+	ret, ok := e.returnAddress(c, s)
 	if ok {
-		ret, ok = e.returnAddress(c, s)
-	}
-	if !ok {
-		if in != nil {
-			p.put(in)
+		o := origin{s.Regs.RSP, uint64(ret), uint64(s.Root)}
+		in = p.get(o)
+		if in == nil && e.sweep(p, s.Root, sweepBatch, c.word[:]) > 0 {
+			in = p.get(o)
 		}
+	}
+	if in == nil {
 		count(&k.missed)
 		return
 	}
@@ -196,7 +193,8 @@ func (e *Engine) returned(c *cpu, s State, in *instance) {
 // comeAgain handles the arrival at a trampoline whose activation has ended, or
 // is another one's: a copy of the stack that a fork made returns as well, and
 // so does a function that returns twice. What the last activation left behind
-// says where to. Anything else is a guest that jumps to addresses of ours.
+// says where to, and from now on the pool sees to it that this stays so.
+// Anything else is a guest that jumps to addresses of ours.
 func (e *Engine) comeAgain(c *cpu, s State, in *instance, state uint64) Verdict {
 	ret := in.ret.Load()
 	if ret == 0 || !in.near(s) || in.state.Load() != state || state&phaseMask == phaseReserved {
@@ -204,6 +202,7 @@ func (e *Engine) comeAgain(c *cpu, s State, in *instance, state uint64) Verdict 
 	}
 	count(&c.counts.returns)
 	count(&c.counts.copies)
+	in.pool.Load().again.Store(true)
 	s.Regs.RIP = ret
 	return Verdict{Action: Resume}
 }

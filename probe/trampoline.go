@@ -48,10 +48,10 @@ func (s *slots) borrow(n int, user bool, near guest.GVA) ([]*instance, error) {
 			return nil, err
 		}
 	}
-	rest := len(t.spare[k]) - n
-	out := slices.Clone(t.spare[k][rest:])
-	clear(t.spare[k][rest:])
-	t.spare[k] = t.spare[k][:rest]
+	// Those that have been spare for the longest time: what they remember is the
+	// least likely to be asked for.
+	out := slices.Clone(t.spare[k][:n])
+	t.spare[k] = slices.Delete(t.spare[k], 0, n)
 	return out, nil
 }
 
@@ -91,8 +91,13 @@ func (s *slots) giveBack(list []*instance) {
 }
 
 // retire takes the instances of a dead pool: those that are free may be lent
-// again, the others when they have come back. The world is stopped.
+// again, the others when they have come back. Those of a function that returns
+// twice never: somewhere in the guest their addresses may be stored. The world is
+// stopped.
 func (s *slots) retire(p *pool) {
+	if p.again.Load() {
+		return
+	}
 	s.tramps.orphans = append(s.tramps.orphans, p.inst...)
 	s.reap()
 }

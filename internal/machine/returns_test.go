@@ -1,0 +1,149 @@
+package machine
+
+import (
+	"fmt"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe"
+)
+
+// everyReturn returns a kretprobe for every function of the built-in guest
+// that can have one.
+func everyReturn(t testing.TB, m *Machine, maxActive int, ret func(*probe.Context)) []*probe.Kretprobe {
+	t.Helper()
+	var all []*probe.Kretprobe
+	for _, s := range m.Image().Symbols() {
+		if s.Kind != guest.SymFunc {
+			continue
+		}
+		r := &probe.Kretprobe{Kprobe: probe.Kprobe{Name: s.Name, Addr: s.Addr}, MaxActive: maxActive, Return: ret}
+		if _, err := m.Engine().CheckKretprobe(r); err == nil {
+			all = append(all, r)
+		}
+	}
+	if len(all) < 80 {
+		t.Fatalf("only %d functions can have a kretprobe", len(all))
+	}
+	return all
+}
+
+// settleReturns checks, of a guest that has ended, that every call was handled
+// or missed, and what became of each that was handled.
+func settleReturns(t *testing.T, m *Machine, all []*probe.Kretprobe, returned *atomic.Uint64) {
+	t.Helper()
+	if err := m.Stop(nothing); err != nil {
+		t.Fatal(err)
+	}
+	var sum probe.Stats
+	inUse := 0
+	for _, r := range all {
+		i, _ := m.Engine().Info(&r.Kprobe)
+		s := i.Stats
+		if s.Hits != s.Handled+s.Filtered+s.Missed || s.Handled != s.Returns+s.Abandoned+uint64(i.InUse) || i.HighWater > i.MaxActive {
+			t.Errorf("kretprobe %s: counts do not close: %d in use, high water %d of %d, %+v", r.Name, i.InUse, i.HighWater, i.MaxActive, s)
+		}
+		if i.InUse > 0 || s.Missed > 0 || s.Abandoned > 0 {
+			t.Logf("%-24s %d calls: %d returned, %d abandoned, %d in use (at most %d of %d), %d missed", r.Name, s.Hits, s.Returns, s.Abandoned, i.InUse, i.HighWater, i.MaxActive, s.Missed)
+		}
+		sum.Hits += s.Hits
+		sum.Returns += s.Returns
+		sum.Missed += s.Missed
+		inUse += i.InUse
+	}
+	e := m.Engine().Totals(-1)
+	if e.Strays != 0 || e.Foreign != 0 || e.Breakpoints != sum.Hits || sum.Returns != returned.Load() {
+		t.Errorf("engine counts %+v, want %d breakpoints; %d return handlers ran for %d returns", e, sum.Hits, returned.Load(), sum.Returns)
+	}
+	t.Logf("%d kretprobes, %d calls, %d returned, %d missed, %d under way at the end; exits per hit %.3f", len(all), sum.Hits, sum.Returns, sum.Missed, inUse, m.Stats().ExitsPerHit())
+}
+
+// TestWorkloadWithReturns runs the built-in guest's self-checking workload with
+// a kretprobe on every function that can have one, with enough instances and
+// with hardly any: tasks are preempted and switched, exit, and are killed, and it
+// computes the same. A copy is what a function that returns twice makes of its
+// second return: set_jump does.
+func TestWorkloadWithReturns(t *testing.T) {
+	for _, vcpus := range []int{1, 8} {
+		config := Config{Image: builtinImage(t), VCPUs: vcpus, Cmdline: "rounds=2"}
+		want := results(t, newMachine(t, config))
+		for _, maxActive := range []int{0, 2} {
+			t.Run(fmt.Sprintf("%d vcpus, max %d", vcpus, maxActive), func(t *testing.T) {
+				m := newMachine(t, config)
+				var returned atomic.Uint64
+				all := everyReturn(t, m, maxActive, func(*probe.Context) { returned.Add(1) })
+				if err := m.Engine().RegisterKretprobe(all...); err != nil {
+					t.Fatal(err)
+				}
+				if diff := cmp.Diff(want, results(t, m)); diff != "" {
+					t.Errorf("results (-unprobed +probed):\n%s", diff)
+				}
+				settleReturns(t, m, all, &returned)
+				for _, r := range all {
+					if err := m.Engine().Unregister(&r.Kprobe); err != nil {
+						t.Error(err)
+					}
+				}
+				checkText(t, m)
+			})
+		}
+	}
+}
+
+// TestReturnStorm has kretprobes come and go on the functions of a guest that
+// never rests, so that calls are under way at every change: none returns to the
+// wrong place. It is short by default; GUESTPROBE_STORM=60s makes it longer.
+func TestReturnStorm(t *testing.T) {
+	length := time.Second
+	if s := os.Getenv("GUESTPROBE_STORM"); s != "" {
+		var err error
+		if length, err = time.ParseDuration(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m := newMachine(t, Config{Image: builtinImage(t), VCPUs: 8, Cmdline: "busy quiet", Tick: time.Millisecond})
+	if err := m.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	var returned atomic.Uint64
+	rounds := 0
+	for end := time.Now().Add(length); time.Now().Before(end); rounds++ {
+		all := everyReturn(t, m, 1+rounds%5, func(*probe.Context) { returned.Add(1) })
+		if err := m.Engine().RegisterKretprobe(all...); err != nil {
+			t.Fatal(err)
+		}
+		for before := returned.Load(); returned.Load() < before+2000; {
+			if p := m.State().Phase; p != PhaseRunning {
+				t.Fatalf("the guest is %s: %v", p, m.State().Crash)
+			}
+			time.Sleep(time.Millisecond)
+		}
+		ps := make([]*probe.Kprobe, len(all))
+		for i, r := range all {
+			ps[i] = &r.Kprobe
+		}
+		if err := m.Engine().Unregister(ps...); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range all {
+			if s, _, _ := m.Engine().Stats(&r.Kprobe); s.Hits != s.Handled+s.Filtered+s.Missed || s.Handled < s.Returns+s.Abandoned {
+				t.Errorf("kretprobe %s: %+v", r.Name, s)
+			}
+		}
+	}
+	s := m.State()
+	if s.Phase != PhaseRunning || s.Checks.Count != 0 {
+		t.Errorf("the guest is %s with %d failed checks: %v", s.Phase, s.Checks.Count, s.Crash)
+	}
+	e := m.Engine().Totals(-1)
+	t.Logf("%d rounds, %d return handlers, %+v", rounds, returned.Load(), e)
+	if e.Foreign != 0 {
+		t.Errorf("%d foreign breakpoints", e.Foreign)
+	}
+	checkText(t, m)
+}
