@@ -18,6 +18,11 @@ func (e *Engine) setDisabled(ps []*Kprobe, disabled bool) error {
 		return err
 	}
 	defer e.mu.Unlock()
+	return e.setDisabledLocked(ps, disabled)
+}
+
+// setDisabledLocked is setDisabled for callers that hold mu.
+func (e *Engine) setDisabledLocked(ps []*Kprobe, disabled bool) error {
 	var regs []*registration
 	index := map[*site]int{}
 	for i, p := range ps {

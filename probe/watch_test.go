@@ -233,3 +233,76 @@ func TestWatchAllocs(t *testing.T) {
 		t.Errorf("%v allocations per hit", n)
 	}
 }
+
+// TestWatchExecuteByBreakpoint: an emulated execute watch is a breakpoint that
+// no list of probes shows, and its counts go on while it is switched off and on.
+func TestWatchExecuteByBreakpoint(t *testing.T) {
+	_, e, _ := newWatchFake(t)
+	seen := 0
+	w := &probe.Watch{Symbol: "f_boost", Access: probe.AccessExec, Emulate: true, Handler: func(c *probe.Context) {
+		seen++
+		if c.Regs.RIP != uint64(c.Addr) || !c.Watched.Exact {
+			t.Errorf("RIP %#x, %+v; want %v", c.Regs.RIP, c.Watched, c.Addr)
+		}
+		c.Regs.RAX = 99 // has no effect
+	}}
+	if err := e.Watch(w); err != nil {
+		t.Fatal(err)
+	}
+	hit := func() probe.Regs {
+		r := probe.Regs{RIP: uint64(w.Addr), RAX: 1}
+		e.Hit(0, probe.State{Regs: &r}, probe.Trap{Kind: probe.TrapBreakpoint})
+		return r
+	}
+	if r := hit(); r.RAX != 1 {
+		t.Errorf("RAX %d after the handler", r.RAX)
+	}
+	if err := errors.Join(e.DisableWatch(w), e.EnableWatch(w), e.DisarmAll()); err != nil {
+		t.Fatal(err)
+	}
+	if i, _ := e.WatchInfo(w); i.Armed || i.Disabled || i.By != "breakpoint" {
+		t.Errorf("while all is disarmed: %+v", i)
+	}
+	if err := e.ArmAll(); err != nil {
+		t.Fatal(err)
+	}
+	hit()
+	if i, _ := e.WatchInfo(w); i.Stats.Hits != 2 || i.Stats.Handled != 2 || seen != 2 || !i.Armed {
+		t.Errorf("%+v, seen %d", i, seen)
+	}
+	if n := len(e.List()); n != 0 {
+		t.Errorf("%d probes are listed", n)
+	}
+	if err := e.Unwatch(w); err != nil {
+		t.Fatal(err)
+	}
+	if i, ok := e.WatchInfo(w); !ok || i.Stats.Hits != 2 {
+		t.Errorf("after Unwatch: %+v", i)
+	}
+}
+
+// TestWatchReloaded: watches are put back after a reset.
+func TestWatchReloaded(t *testing.T) {
+	f, e, at := newWatchFake(t)
+	a := &probe.Watch{Symbol: "scratch", Len: 8, Access: probe.AccessWrite}
+	b := &probe.Watch{Addr: at, Len: 8, Access: probe.AccessWrite, Emulate: true}
+	x := &probe.Watch{Symbol: "f_boost", Access: probe.AccessExec, Emulate: true}
+	if err := e.Watch(a, b, x); err != nil {
+		t.Fatal(err)
+	}
+	f.dr, f.pages = probe.DebugRegisters{}, nil
+	if err := f.Reset(probetest.Image()); err != nil { // the fake's own engine has no probes
+		t.Fatal(err)
+	}
+	if err := e.Reloaded(); err != nil {
+		t.Fatal(err)
+	}
+	if !f.dr.Enabled() || f.dr.Addr[0] != at || len(f.pages) != 1 {
+		t.Errorf("DR7 %#x, addresses %v, pages %v", f.dr.DR7, f.dr.Addr, f.pages)
+	}
+	for _, w := range []*probe.Watch{a, b, x} {
+		if i, ok := e.WatchInfo(w); !ok || i.Gone || !i.Armed {
+			t.Errorf("%+v", i)
+		}
+	}
+}

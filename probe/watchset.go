@@ -62,7 +62,7 @@ func (e *Engine) applyWatches(list []*watchpoint) error {
 	}
 	var gone []*watchpoint
 	for _, wp := range e.planted {
-		if !slices.Contains(list, wp) || !wp.live() {
+		if !slices.Contains(list, wp) {
 			gone = append(gone, wp)
 		}
 	}
@@ -121,13 +121,20 @@ func assign(list []*watchpoint) (dr DebugRegisters, t *watchTable, pages []Watch
 	return dr, t, pages, nil
 }
 
-// plantWatches registers the breakpoints of execute watches that have none.
+// plantWatches registers the breakpoints of execute watches that have none, and
+// switches those of the others on or off.
 func (e *Engine) plantWatches(list []*watchpoint) (added []*watchpoint, err error) {
 	for _, wp := range list {
-		if !wp.breaks() || !wp.live() || slices.Contains(e.planted, wp) {
+		if !wp.breaks() || wp.gone {
 			continue
 		}
-		p := &Kprobe{Name: wp.watch.Name, Addr: wp.addr}
+		if slices.Contains(e.planted, wp) {
+			if err := e.setDisabledLocked([]*Kprobe{wp.brk}, wp.asleep); err != nil {
+				return nil, errors.Join(err, e.uproot(added))
+			}
+			continue
+		}
+		p := &Kprobe{Name: wp.watch.Name, Addr: wp.addr, Disabled: wp.asleep}
 		p.Pre = func(c *Context) int {
 			if wp.watch.Handler != nil {
 				regs := *c.Regs

@@ -78,7 +78,15 @@ the page is protected, each access to it costs an exit, and the answer says so.`
 			if err != nil {
 				return inDefinition(err, args)
 			}
-			return a.printProbes(ps, nil)
+			if err := a.printProbes(ps, nil); err != nil {
+				return err
+			}
+			for _, p := range ps {
+				if p.Cost != "" && a.format != "json" {
+					a.note("%s costs %s.", clean(p.Name), p.Cost)
+				}
+			}
+			return nil
 		},
 	}
 	flags.add(cmd)
