@@ -3,6 +3,7 @@ package machine
 import (
 	"fmt"
 	"os"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -121,7 +122,7 @@ func TestReturnStorm(t *testing.T) {
 			if p := m.State().Phase; p != PhaseRunning {
 				t.Fatalf("the guest is %s: %v", p, m.State().Crash)
 			}
-			time.Sleep(time.Millisecond)
+			runtime.Gosched()
 		}
 		ps := make([]*probe.Kprobe, len(all))
 		for i, r := range all {
@@ -146,4 +147,54 @@ func TestReturnStorm(t *testing.T) {
 		t.Errorf("%d foreign breakpoints", e.Foreign)
 	}
 	checkText(t, m)
+}
+
+// TestStackByFrameInformation: at every instruction of a function that sets up
+// its frame late, behind a check, the walk finds the true callers, with
+// kretprobes on the function and on its callers.
+func TestStackByFrameInformation(t *testing.T) {
+	m := newMachine(t, Config{Image: builtinImage(t), VCPUs: 1, Cmdline: "rounds=8 nouser"})
+	fork, err := m.Symbols().Lookup("do_fork")
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := func(pc guest.GVA) string {
+		s, _ := m.Symbols().Find(pc)
+		return s.Name
+	}
+	seen := map[guest.GVA]string{} // by one vCPU's thread
+	pcs := make([]guest.GVA, 8)
+	walk := func(c *probe.Context) int {
+		chain := ""
+		for _, pc := range pcs[:c.Stack(pcs)] {
+			chain += name(pc) + " "
+		}
+		seen[c.Addr] = chain
+		return 0
+	}
+	var all []probe.Probe
+	for _, f := range []string{"do_fork", "work_fork", "work_kill", "workload_round"} {
+		all = append(all, &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: f}})
+	}
+	for off := range fork.Size {
+		k := &probe.Kprobe{Symbol: "do_fork", Offset: off, Pre: walk}
+		if _, err := m.Engine().Check(k); err == nil {
+			all = append(all, k)
+		}
+	}
+	if err := m.Engine().RegisterAll(all...); err != nil {
+		t.Fatal(err)
+	}
+	results(t, m)
+	if err := m.Stop(nothing); err != nil {
+		t.Fatal(err)
+	}
+	if len(seen) < 10 {
+		t.Errorf("only %d instructions were seen", len(seen))
+	}
+	for at, chain := range seen {
+		if chain != "do_fork work_fork workload_round workload ret_from_fork " && chain != "do_fork work_kill workload_round workload ret_from_fork " {
+			t.Errorf("stack at do_fork+%#x: %s", at-fork.Addr, chain)
+		}
+	}
 }

@@ -15,6 +15,7 @@ var activationCases = []testCase{
 	{name: "kretprobe_switch_to", run: testSwitchTo},
 	{name: "kretprobe_tail_call", run: testTailCall},
 	{name: "kretprobe_long_jump", run: testLongJump},
+	{name: "kretprobe_returns_twice", run: testReturnsTwice},
 	{name: "kretprobe_tasks", cpus: 2, run: testTasks},
 	{name: "kretprobe_killed_task", run: testKilledTask},
 	{name: "kretprobe_unregister_outstanding", cpus: 2, run: testOutstanding},
@@ -132,6 +133,24 @@ func testLongJump(v *env) {
 	equal(v, "missed", v.stats(&deep.Kprobe).Missed, 0)
 	v.equalCall("fill_stack", 0, 0)
 	v.unregisterRet(deep, over)
+}
+
+// testReturnsTwice: the later returns of a function find where to go on, without
+// a handler, whatever other activations there were in between.
+func testReturnsTwice(v *env) {
+	returns := 0
+	r := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "set_jump"}, MaxActive: 1, Return: func(*probe.Context) { returns++ }}
+	v.registerRet(r)
+	before := v.e.Totals(-1)
+	v.equalCall("twice", 12, 12)
+	after := v.e.Totals(-1)
+	equal(v, "return handlers", returns, 13)
+	equal(v, "later returns", after.Copies-before.Copies, 12)
+	equal(v, "foreign", after.Foreign, before.Foreign)
+	v.equalCall("twice", 100, 100) // more activations than instances: some are missed
+	equal(v, "foreign", v.e.Totals(-1).Foreign, before.Foreign)
+	v.unregisterRet(r)
+	v.equalCall("twice", 3, 3)
 }
 
 // testTasks: tasks that are switched away inside the function, and go on in

@@ -132,6 +132,55 @@ FUNC jump_deep
 	jmp	jump_target
 END jump_deep
 
+FUNC twice				/* rdi: jumps back to where set_jump returned, rdi times */
+	pushq	%rbp
+	movq	%rsp, %rbp
+	subq	$48, %rsp
+	movq	%rdi, -8(%rbp)
+	movq	$0, -16(%rbp)
+	leaq	-48(%rbp), %rdi
+	call	set_jump
+	movq	-16(%rbp), %rax
+	cmpq	-8(%rbp), %rax
+	jae	1f
+	incq	-16(%rbp)
+	movq	-16(%rbp), %rdi
+	call	set_jump_nested
+	leaq	-48(%rbp), %rdi
+	call	long_jump
+	ud2
+1:	leave
+	ret
+END twice
+
+FUNC set_jump_nested			/* another activation of set_jump, on a stack rdi words deeper */
+	pushq	%rbp
+	movq	%rsp, %rbp
+	shlq	$4, %rdi
+	subq	%rdi, %rsp
+	subq	$32, %rsp
+	movq	%rsp, %rdi
+	call	set_jump
+	leave
+	ret
+END set_jump_nested
+
+FUNC set_jump
+	movq	(%rsp), %rax
+	movq	%rax, (%rdi)
+	leaq	8(%rsp), %rax
+	movq	%rax, 8(%rdi)
+	movq	%rbp, 16(%rdi)
+	xorl	%eax, %eax
+	ret
+END set_jump
+
+FUNC long_jump
+	movq	16(%rdi), %rbp
+	movq	8(%rdi), %rsp
+	jmp	*(%rdi)
+END long_jump
+
 FUNC fill_stack				/* overwrites 2 KiB of stack; rdi */
 	movq	%rsp, %rdx
 	movl	$256, %ecx
