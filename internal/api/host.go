@@ -4,7 +4,7 @@ package api
 // /dev/kvm by running code on it. `guestprobe doctor` prints the same.
 type Host struct {
 	KVM   HostKVM   `json:"kvm"`
-	Traps HostTraps `json:"traps"`
+	Traps HostTraps `json:"traps,omitzero"` // absent where KVM is not usable
 }
 
 // HostKVM says whether /dev/kvm can be used, and what it offers.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -60,7 +61,12 @@ host that does not deliver them they are refused, unless --emulate is given: the
 the page is protected, each access to it costs an exit, and the answer says so.`,
 		Example: `  guestprobe attach 'p:myread vfs_read fd=%di count=%dx:u64' 'p do_fork+4'
   guestprobe attach --post 'p:fork do_fork'`,
-		Args: cobra.MinimumNArgs(1),
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return errors.New("say what to probe: DEFINITION...")
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := a.wantFormat(); err != nil {
 				return err
