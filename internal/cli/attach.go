@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -31,12 +32,27 @@ func (p *probeFlags) specs(defs []string, stay bool) ([]api.ProbeSpec, error) {
 			return nil, &usageError{fmt.Errorf("--space %q: want the value of CR3, as 0x1000000, or any", p.space)}
 		}
 	}
+	watches := 0
+	for _, d := range defs {
+		if isWatch(d) {
+			watches++
+		}
+	}
 	specs := make([]api.ProbeSpec, len(defs))
 	for i, d := range defs {
 		specs[i] = api.ProbeSpec{Def: d, Post: p.post, Regs: p.regs, Disabled: p.disabled, Space: space, Emulate: p.emulate, Stay: stay}
+		// Each flag is about one kind, unless that kind is all there is.
+		if isWatch(d) && watches < len(defs) {
+			specs[i].Space = 0
+		} else if !isWatch(d) && watches > 0 {
+			specs[i].Emulate = false
+		}
 	}
 	return specs, nil
 }
+
+// isWatch reports whether a definition is that of a watch.
+func isWatch(def string) bool { return strings.HasPrefix(strings.TrimSpace(def), "w") }
 
 func (a *app) attachCmd() *cobra.Command {
 	var flags probeFlags

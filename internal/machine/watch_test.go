@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/guestprobe/guestprobe/kvm"
 	"github.com/guestprobe/guestprobe/probe"
 )
 
@@ -172,5 +173,54 @@ func TestWatchExecute(t *testing.T) {
 			t.Error(err)
 		}
 		checkText(t, m)
+	}
+}
+
+// TestWatchReset: watches stay when the guest is reset, and see all of its
+// second life.
+func TestWatchReset(t *testing.T) {
+	m := newMachine(t, Config{Image: builtinImage(t), VCPUs: 2, Cmdline: "rounds=2"})
+	w := &probe.Watch{Symbol: "watch_u32", Access: probe.AccessReadWrite, Emulate: true}
+	calls := &probe.Kprobe{Symbol: "work_variables"}
+	if err := errors.Join(m.Engine().Register(calls), m.Engine().Watch(w)); err != nil {
+		t.Fatal(err)
+	}
+	want := results(t, m)
+	if err := m.Reset(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, results(t, m)); diff != "" {
+		t.Errorf("results (-first +second):\n%s", diff)
+	}
+	if err := m.Stop(nothing); err != nil {
+		t.Fatal(err)
+	}
+	s, _, _ := m.Engine().Stats(calls)
+	if i, _ := m.Engine().WatchInfo(w); i.Gone || s.Hits != 4 || i.Stats.Hits != 2*s.Hits {
+		t.Errorf("%d calls, %+v", s.Hits, i)
+	}
+}
+
+// TestWatchYields: a guest with breakpoints of its own is noticed, and what it
+// has set stays.
+func TestWatchYields(t *testing.T) {
+	m := newMachine(t, Config{Image: builtinImage(t), VCPUs: 2, Cmdline: "rounds=1"})
+	own := kvm.DebugRegs{DR6: 0xffff0ff0, DR7: 0x402}
+	own.DB[0] = 0x1234
+	if err := m.vcpus[1].kvm.SetDebugRegs(&own); err != nil {
+		t.Fatal(err)
+	}
+	for cpu, want := range []bool{false, true} {
+		if busy, err := m.GuestDebugs(cpu); err != nil || busy != want {
+			t.Errorf("vCPU %d: %v, %v; want %v", cpu, busy, err, want)
+		}
+	}
+	if m.Host().Traps.CPL0.Watch == DeliveryWorks {
+		err := m.Engine().Watch(&probe.Watch{Symbol: "watch_u64", Access: probe.AccessWrite})
+		wantRefused(t, err, probe.CodeDebugRegsInUse, syscall.EBUSY)
+	}
+	var now kvm.DebugRegs
+	if err := m.vcpus[1].kvm.GetDebugRegs(&now); err != nil || now.DR7 != own.DR7 || now.DB != own.DB {
+		t.Errorf("the guest's debug registers are %+v, %v", now, err)
 	}
 }
