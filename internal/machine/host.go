@@ -1,5 +1,12 @@
 package machine
 
+import (
+	"fmt"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe"
+)
+
 // HostReport says what this host's KVM delivers, found out by running a
 // calibration guest. Its JSON form is part of the API.
 type HostReport struct {
@@ -93,4 +100,58 @@ func (t HostTraps) CPL(cpl uint8) TrapReport {
 		return t.CPL0
 	}
 	return t.CPL3
+}
+
+// CannotBreak says why an int3 in kernel or user code does not reach the engine
+// on this host, given whether the guest forwards vector 3: "" where it does.
+func (h HostReport) CannotBreak(user, forwards bool) string {
+	cpl, name := uint8(0), "kernel"
+	if user {
+		cpl, name = 3, "user"
+	}
+	switch d := h.Traps.CPL(cpl).Int3; {
+	case d.Breakpoints(forwards):
+		return ""
+	case d == DeliveryVector:
+		return fmt.Sprintf("this host delivers an int3 in %s code to the guest's own vector 3, and the guest has no stub that hands it to the host (out %%al,$%#x; iretq)", name, guest.PortBreakpoint)
+	default:
+		return fmt.Sprintf("this host does not deliver an int3 in %s code (calibration: %s)", name, d)
+	}
+}
+
+// CannotWatch says why this host cannot watch accesses to a variable of the
+// kernel's or of a user's, by the debug registers or, with emulate, by other
+// means: "" where it can.
+func (h HostReport) CannotWatch(a probe.Access, user, emulate bool) string {
+	if emulate {
+		if a&probe.AccessRead == 0 && !h.KVM.Readonly {
+			return "this host has no read-only memory (KVM_CAP_READONLY_MEM)"
+		}
+		return ""
+	}
+	// A variable of the kernel's is accessed by the kernel; one of a user's, by
+	// either.
+	levels := []uint8{0}
+	if user {
+		levels = []uint8{0, 3}
+	}
+	for _, cpl := range levels {
+		r := h.Traps.CPL(cpl)
+		if a == probe.AccessExec {
+			if user && cpl == 0 {
+				continue
+			}
+			if r.HWBreak != DeliveryWorks {
+				return fmt.Sprintf("it does not deliver execute breakpoints of the debug registers at CPL%d (calibration: %s); a breakpoint does the same, with emulate", cpl, r.HWBreak)
+			}
+			if r.Int3 != DeliveryDebugExit {
+				// KVM's emulator looks at the breakpoints and not at RFLAGS.RF: the
+				// same instruction would be reported for ever.
+				return fmt.Sprintf("it emulates code at CPL%d, and reports the same execute breakpoint again when the guest goes on; a breakpoint does the same, with emulate", cpl)
+			}
+		} else if r.Watch != DeliveryWorks {
+			return fmt.Sprintf("it does not deliver watchpoints of the debug registers at CPL%d (calibration: %s); protecting the page serves, with emulate", cpl, r.Watch)
+		}
+	}
+	return ""
 }

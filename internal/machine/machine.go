@@ -197,22 +197,9 @@ func (m *Machine) Image() *guest.Image { return m.image.Load() }
 // Host returns what calibration found out about this host.
 func (m *Machine) Host() HostReport { return m.host }
 
-// Ways say what probes can do on this host in kernel and in user code.
+// ways says what probes can do on this host in kernel and in user code.
 func (m *Machine) ways(user bool) probe.Ways {
-	cpl, name := uint8(0), "kernel"
-	if user {
-		cpl, name = 3, "user"
-	}
-	r := m.host.Traps.CPL(cpl)
-	w := probe.Ways{InPlace: true}
-	switch forwards := m.forwards(); {
-	case r.Int3.Breakpoints(forwards):
-	case r.Int3 == DeliveryVector:
-		w.NoBreakpoint = fmt.Sprintf("this host delivers an int3 in %s code to the guest's own vector 3, and the guest has no stub that hands it to the host (out %%al,$%#x; iretq)", name, guest.PortBreakpoint)
-	default:
-		w.NoBreakpoint = fmt.Sprintf("this host does not deliver an int3 in %s code (calibration: %s)", name, r.Int3)
-	}
-	return w
+	return probe.Ways{InPlace: true, NoBreakpoint: m.host.CannotBreak(user, m.forwards())}
 }
 
 // forwards reports whether the guest has a vector 3 stub that hands breakpoints

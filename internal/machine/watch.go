@@ -50,37 +50,7 @@ func (w *watches) find(pa guest.GPA) *probe.WatchedPage {
 
 // CannotWatch implements probe.Watcher.
 func (m *Machine) CannotWatch(a probe.Access, user, emulate bool) string {
-	if emulate {
-		if a&probe.AccessRead == 0 && !m.host.KVM.Readonly {
-			return "this host has no read-only memory (KVM_CAP_READONLY_MEM)"
-		}
-		return ""
-	}
-	// A variable of the kernel's is accessed by the kernel; one of a user's, by
-	// either.
-	levels := []uint8{0}
-	if user {
-		levels = []uint8{0, 3}
-	}
-	for _, cpl := range levels {
-		r := m.host.Traps.CPL(cpl)
-		if a == probe.AccessExec {
-			if user && cpl == 0 {
-				continue
-			}
-			if r.HWBreak != DeliveryWorks {
-				return fmt.Sprintf("it does not deliver execute breakpoints of the debug registers at CPL%d (calibration: %s); a breakpoint does the same, with emulate", cpl, r.HWBreak)
-			}
-			if r.Int3 != DeliveryDebugExit {
-				// KVM's emulator looks at the breakpoints and not at RFLAGS.RF: the
-				// same instruction would be reported for ever.
-				return fmt.Sprintf("it emulates code at CPL%d, and reports the same execute breakpoint again when the guest goes on; a breakpoint does the same, with emulate", cpl)
-			}
-		} else if r.Watch != DeliveryWorks {
-			return fmt.Sprintf("it does not deliver watchpoints of the debug registers at CPL%d (calibration: %s); protecting the page serves, with emulate", cpl, r.Watch)
-		}
-	}
-	return ""
+	return m.host.CannotWatch(a, user, emulate)
 }
 
 // GuestDebugs implements probe.Watcher: the enable bits of the guest's own DR7
