@@ -22,6 +22,7 @@ func FuzzCreateProbes(f *testing.F) {
 		`{"probes":[{"def":"p schedule"},{"def":"p:g/e do_wait+1 $arg1","post":true,"regs":true,"disabled":true}]}`,
 		`{"probes":[{"def":"p:a schedule"},{"def":"p:a do_wait"}]}`,
 		`{"def":"p 0xffffffff80201000 @vfs_bytes_read \\1:u8 x=$comm:string"}`,
+		`{"def":"w:a rw@vfs_bytes_read:8 x=%ax","emulate":true}`, `{"def":"w:a x@schedule","space":"0x1000"}`, `{"def":"p:a schedule","space":"0x1001"}`,
 		`{"def":"r:a schedule $retval"}`, `{"def":"-:a"}`, `{"def":"p:a schedule","probes":null}`,
 		`{"def":"p:a  schedule\n#x"}`, `{"def":"p:\u0000 \ud800"}`, `{"DEF":"p schedule"}`, `{"def":1e999}`,
 		`[]`, `null`, `""`, ``, `{`, "{\"def\":\"p \xff\"}", `{"def":"p schedule"}{}`,

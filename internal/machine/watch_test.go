@@ -97,7 +97,11 @@ func runWatched(t *testing.T, config Config, access probe.Access, emulate bool) 
 
 // TestWatchEmulated: watches that are served by protecting the page.
 func TestWatchEmulated(t *testing.T) {
-	for _, vcpus := range []int{1, 2} {
+	sizes := []int{1, 2, 8}
+	if testing.Short() {
+		sizes = sizes[:2] // emulated hosts: eight vCPUs that take turns take minutes there
+	}
+	for _, vcpus := range sizes {
 		for _, access := range []probe.Access{probe.AccessWrite, probe.AccessReadWrite} {
 			t.Run(fmt.Sprintf("%v on %d vcpus", access, vcpus), func(t *testing.T) {
 				runWatched(t, Config{Image: builtinImage(t), VCPUs: vcpus, Cmdline: "rounds=8"}, access, true)
