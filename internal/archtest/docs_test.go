@@ -45,3 +45,29 @@ func TestDocsNameRealTests(t *testing.T) {
 		t.Errorf("found only %d names: the table is not read", rows)
 	}
 }
+
+// TestLinksResolve: what a document links to inside the repository exists.
+func TestLinksResolve(t *testing.T) {
+	top := root(t)
+	docs, err := filepath.Glob(filepath.Join(top, "docs", "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
+	found := 0
+	for _, path := range append(docs, filepath.Join(top, "README.md")) {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range link.FindAllStringSubmatch(string(b), -1) {
+			found++
+			if _, err := os.Stat(filepath.Join(filepath.Dir(path), filepath.FromSlash(m[1]))); err != nil {
+				t.Errorf("%s links to %s: %v", filepath.Base(path), m[1], err)
+			}
+		}
+	}
+	if found < 10 {
+		t.Errorf("found only %d links: the documents are not read", found)
+	}
+}
