@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -100,7 +101,7 @@ Data goes to standard output, remarks to standard error.
 	}
 	f := root.PersistentFlags()
 	f.StringVarP(&a.socket, "socket", "s", "", "`path` of the daemon's socket (default: $"+api.SocketEnv+", else the user's, else the system's)")
-	f.StringVar(&a.format, "format", "table", "table or json; a command's help says where there are more")
+	f.StringVar(&a.format, "format", "table", "table or json, refusals of the daemon included; a command's help says where there are more")
 	f.StringVar(&a.color, "color", "auto", "auto, always or never; auto obeys NO_COLOR")
 	f.BoolVar(&a.noHeaders, "no-headers", false, "leave out the heading of tables")
 	root.AddCommand(
@@ -161,11 +162,19 @@ func (a *app) note(format string, args ...any) {
 }
 
 // report writes an error, with a caret where it points into a definition and
-// with what to do where that is known. command is the one that failed.
+// with what to do where that is known. With --format json a refusal of the
+// daemon is written as the daemon sent it, in one line. command is the one that
+// failed.
 func (a *app) report(err error, command string) {
-	fmt.Fprintf(a.env.Stderr, "guestprobe: %v\n", err)
 	var wire *api.Error
-	if errors.As(err, &wire) {
+	refused := errors.As(err, &wire)
+	if refused && a.format == "json" {
+		if json.NewEncoder(a.env.Stderr).Encode(api.ErrorBody{Error: *wire}) == nil {
+			return
+		}
+	}
+	fmt.Fprintf(a.env.Stderr, "guestprobe: %v\n", err)
+	if refused {
 		fmt.Fprint(a.env.Stderr, clean(wire.Caret()))
 	}
 	var usage *usageError
