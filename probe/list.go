@@ -200,6 +200,9 @@ func (e *Engine) info(r *registration) Info {
 func (e *Engine) Stats(p *Kprobe) (total Stats, byCPU []Stats, ok bool) {
 	e.view.RLock()
 	defer e.view.RUnlock()
+	if p == nil {
+		return Stats{}, nil, false
+	}
 	r := p.reg
 	if r == nil {
 		r = p.last

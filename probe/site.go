@@ -51,11 +51,6 @@ func (s *site) next() guest.GVA { return s.addr + guest.GVA(s.n) }
 // in which the kernel calls them.
 type chain []*registration
 
-// with returns a chain that has r in front.
-func (c chain) with(r *registration) chain {
-	return append(append(make(chain, 0, len(c)+1), r), c...)
-}
-
 // without returns a chain that lacks the registrations for which drop is true.
 func (c chain) without(drop func(*registration) bool) chain {
 	out := make(chain, 0, len(c))
