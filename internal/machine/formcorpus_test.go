@@ -44,7 +44,27 @@ var (
 		0x80, 0x8f, 0x90, 0x9f, 0xa3, 0xa5, 0xab, 0xad, 0xaf, 0xb1, 0xb3, 0xb3, 0xb6, 0xb8, 0xba, 0xc1, 0xc2, 0xc6, 0xc8, 0xcf,
 		0xd1, 0xef, 0xf1, 0xfe)
 	map38Forms = opcodes(0x00, 0x0b, 0x1c, 0x1e)
+	// VEX: AVX, AVX2, BMI1 and BMI2 of 2013 (Haswell).
+	vex0FForms = opcodes(0x10, 0x17, 0x28, 0x29, 0x2e, 0x2f, 0x50, 0x70, 0x74, 0x77, 0x7c, 0x7f, 0xc2, 0xc2, 0xc4, 0xc6, 0xd0, 0xef, 0xf1, 0xf6, 0xf8, 0xfe)
+	vex38Forms = opcodes(0x00, 0x0c, 0x16, 0x16, 0x18, 0x1e, 0x20, 0x25, 0x28, 0x29, 0x2b, 0x41, 0x45, 0x47, 0x58, 0x5a, 0x78, 0x79, 0x8c, 0x8c, 0xf2, 0xf3, 0xf5, 0xf7)
+	vex3AForms = opcodes(0x00, 0x02, 0x04, 0x06, 0x08, 0x0f, 0x14, 0x19, 0x20, 0x22, 0x38, 0x39, 0x40, 0x42, 0x46, 0x46, 0x4a, 0x4c, 0xf0, 0xf0)
 )
+
+// runnableVEX is runnable for AVX and BMI instructions at CPL3.
+func runnableVEX(i *insn.Inst) bool {
+	if m, ok := i.Mem(); i.Enc != insn.VEX || i.Prefix&insn.PrefixAddrSize != 0 || ok && m.Vector {
+		return false
+	}
+	switch i.Map {
+	case insn.Map0F:
+		return vex0FForms[i.Opcode] && i.Opcode != 0xf7
+	case insn.Map0F38:
+		return vex38Forms[i.Opcode]
+	case insn.Map0F3A:
+		return vex3AForms[i.Opcode]
+	}
+	return false
+}
 
 // lockable reports whether LOCK may stand before the instruction: those that
 // change memory, of a list (SDM Vol. 2, LOCK).
@@ -255,9 +275,9 @@ func (f *form) asRegs() insn.Regs {
 	return r
 }
 
-// loadForms reads the decoder's corpus and returns the forms that can be run at
+// loadForms reads the decoder's corpus and returns the forms that want chooses, for
 // cpl, each with a random state, at most max, spread over the corpus.
-func loadForms(t testing.TB, rnd *rand.Rand, cpl, max int) []*form {
+func loadForms(t testing.TB, rnd *rand.Rand, cpl, max int, want func(*insn.Inst) bool) []*form {
 	t.Helper()
 	file, err := os.Open("../../probe/insn/testdata/corpus.tsv")
 	if err != nil {
@@ -278,7 +298,7 @@ func loadForms(t testing.TB, rnd *rand.Rand, cpl, max int) []*form {
 			t.Fatalf("corpus: %v", err)
 		}
 		i, err := insn.Decode(code)
-		if err != nil || !runnable(&i, cpl) {
+		if err != nil || !want(&i) {
 			continue
 		}
 		m, mem := i.Mem()

@@ -34,9 +34,9 @@ const (
 	blkOut    = 256  // 16 registers
 	blkOutFl  = 384  // RFLAGS
 	blkTaken  = 392  // 1: the branch was taken
-	blkXIn    = 512  // XMM0..3
-	blkXOut   = 576  // XMM0..3
-	blkEnd    = 1024 // of what is used
+	blkXIn    = 1024 // 16 vector registers, 32 bytes each
+	blkXOut   = 1536 // 16 vector registers
+	blkEnd    = 2048 // of what is used
 )
 
 // stub is the entry and exit code: at offset 0 enter(block ignored), at
@@ -68,14 +68,34 @@ func (s *stub) gpr(op byte, n int, off int) {
 	s.rip([]byte{rex, op}, byte(n&7), off)
 }
 
-func newStub(sse bool) *stub {
+// vector appends a move between vector register x and the block: 6f loads, 7f
+// stores. It is vmovdqu of 32 bytes, or movdqu of 16.
+func (s *stub) vector(v vectors, op byte, x, off int) {
+	switch high := byte(x >> 3); v {
+	case vectorAVX:
+		s.rip([]byte{0xc5, 0xfe &^ (high << 7), op}, byte(x&7), off+32*x)
+	case vectorSSE:
+		s.rip([]byte{0xf3, 0x40 | high<<2, 0x0f, op}, byte(x&7), off+32*x)
+	}
+}
+
+// vectors says which vector registers the stub loads and stores.
+type vectors int
+
+const (
+	vectorNone vectors = iota
+	vectorSSE
+	vectorAVX
+)
+
+func newStub(v vectors) *stub {
 	s := &stub{}
 	s.bytes(0x53, 0x55, 0x41, 0x54, 0x41, 0x55, 0x41, 0x56, 0x41, 0x57, 0x9c) // push rbx rbp r12-r15; pushfq
 	s.gpr(0x89, 4, blkSaved)
-	if sse {
+	if v != vectorNone {
 		s.bytes(0xdb, 0xe3) // fninit
-		for x := range 4 {
-			s.rip([]byte{0xf3, 0x0f, 0x6f}, byte(x), blkXIn+16*x) // movdqu
+		for x := range 16 {
+			s.vector(v, 0x6f, x, blkXIn)
 		}
 	}
 	s.rip([]byte{0xff}, 6, blkFlags) // push flags; popfq
@@ -93,9 +113,9 @@ func newStub(sse bool) *stub {
 	s.gpr(0x8b, 4, blkSaved)
 	s.bytes(0x9c) // pushfq; pop flags
 	s.rip([]byte{0x8f}, 0, blkOutFl)
-	if sse {
-		for x := range 4 {
-			s.rip([]byte{0xf3, 0x0f, 0x7f}, byte(x), blkXOut+16*x)
+	if v != vectorNone {
+		for x := range 16 {
+			s.vector(v, 0x7f, x, blkXOut)
 		}
 	}
 	s.bytes(0x9d, 0xfc, 0x41, 0x5f, 0x41, 0x5e, 0x41, 0x5d, 0x41, 0x5c, 0x5d, 0x5b, 0xc3)
@@ -103,8 +123,8 @@ func newStub(sse bool) *stub {
 }
 
 // layout returns the code segment that holds the stub and forms.
-func layout(base uint64, sse bool, forms [][]byte) []byte {
-	s := newStub(sse)
+func layout(base uint64, v vectors, forms [][]byte) []byte {
+	s := newStub(v)
 	if len(s.code) > formsFirst {
 		panic("BUG: the stub is too long")
 	}

@@ -13,7 +13,9 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
+	"github.com/guestprobe/guestprobe/kvm"
 	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 var (
@@ -31,25 +33,26 @@ const formPatience = 10 * time.Second
 
 // formRun is a guest that runs forms.
 type formRun struct {
-	t    *testing.T
-	m    *Machine
-	cpl  int
-	base uint64
+	t       *testing.T
+	m       *Machine
+	cpl     int
+	base    uint64
+	vectors vectors
 }
 
 // bootForms boots the built-in guest with the forms in it.
-func bootForms(t *testing.T, cpl int, forms []*form) *formRun {
+func bootForms(t *testing.T, cpl int, v vectors, forms []*form) *formRun {
 	t.Helper()
 	var code [][]byte
 	var names []string
 	for _, f := range forms {
 		code, names = append(code, f.code), append(names, f.name)
 	}
-	r := &formRun{t: t, cpl: cpl, base: formsKernelCode}
+	r := &formRun{t: t, cpl: cpl, base: formsKernelCode, vectors: v}
 	if cpl == 3 {
 		r.base = formsUserCode
 	}
-	img := formsImage(t, cpl, layout(r.base, cpl == 3, code), names)
+	img := formsImage(t, cpl, layout(r.base, v, code), names)
 	m, err := New(Config{Image: img, Cmdline: "bench quiet", Tick: time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
@@ -58,7 +61,39 @@ func bootForms(t *testing.T, cpl int, forms []*form) *formRun {
 	if err := m.Resume(); err != nil {
 		t.Fatal(err)
 	}
+	if v == vectorAVX {
+		r.enableAVX()
+	}
 	return r
+}
+
+// enableAVX gives the guest what its own kernel leaves off: CR4.OSXSAVE, and
+// x87, SSE and AVX state in XCR0 (SDM Vol. 1, 13.3). It does so from outside,
+// once the guest has come to its user program.
+func (r *formRun) enableAVX() {
+	r.t.Helper()
+	hot, err := r.m.Image().Lookup("user_hot")
+	if err == nil {
+		err = r.call(hot.Addr)
+	}
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	err = r.m.Stop(func(probe.World) error {
+		v := r.m.vcpus[0]
+		v.sregs.CR4 |= 1 << 18
+		v.kvm.SetSregsDirty()
+		var xcrs kvm.XCRs
+		if err := v.kvm.GetXCRs(&xcrs); err != nil {
+			return err
+		}
+		xcrs.NrXRCS = 1
+		xcrs.Registers[0].Value = 7
+		return v.kvm.SetXCRs(&xcrs)
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
 }
 
 func (r *formRun) close() {
@@ -75,7 +110,7 @@ type formResult struct {
 	regs  [16]uint64
 	flags uint64
 	taken byte
-	xmm   [64]byte
+	xmm   [16 * 32]byte
 	arena [formsDataSize - formsArena]byte
 }
 
@@ -92,7 +127,7 @@ func (a *formResult) differ(b *formResult) string {
 	case a.taken != b.taken:
 		return fmt.Sprintf("branch taken: %d, want %d", b.taken, a.taken)
 	case a.xmm != b.xmm:
-		return fmt.Sprintf("xmm0-3 are % x, want % x", b.xmm, a.xmm)
+		return fmt.Sprintf("vector registers are % x, want % x", b.xmm, a.xmm)
 	}
 	for k := range a.arena {
 		if a.arena[k] != b.arena[k] {
@@ -118,7 +153,7 @@ func (r *formRun) run(f *form, i int, seed uint64) (*formResult, error) {
 	}
 	le.PutUint64(mem[blkFlags:], f.fl)
 	le.PutUint64(mem[blkTarget:], r.base+formsFirst+uint64(i)*formSlot)
-	for k := range 64 {
+	for k := range 16 * 32 {
 		mem[blkXIn+k] = byte(rnd.Uint32())
 	}
 	for off, v := range f.mem {
@@ -129,7 +164,7 @@ func (r *formRun) run(f *form, i int, seed uint64) (*formResult, error) {
 			return nil, err
 		}
 	}
-	if err := r.call(); err != nil {
+	if err := r.call(guest.GVA(r.base)); err != nil {
 		return nil, err
 	}
 	if err := r.m.Peek(r.data(), mem); err != nil {
@@ -144,12 +179,12 @@ func (r *formRun) run(f *form, i int, seed uint64) (*formResult, error) {
 	return o, nil
 }
 
-// call runs the stub once.
-func (r *formRun) call() error {
+// call runs fn once at the run's privilege level.
+func (r *formRun) call(fn guest.GVA) error {
 	ctx, cancel := context.WithTimeout(context.Background(), formPatience)
 	defer cancel()
 	if r.cpl == 0 {
-		_, err := r.m.Call(ctx, guest.GVA(r.base))
+		_, err := r.m.Call(ctx, fn)
 		if err != nil {
 			return errors.Join(errFormDied, err)
 		}
@@ -165,8 +200,8 @@ func (r *formRun) call() error {
 		return err
 	}
 	request := le.Uint64(b[:]) + 1
-	le.PutUint64(b[16:], r.base) // fn
-	le.PutUint64(b[24:], 1)      // n
+	le.PutUint64(b[16:], uint64(fn))
+	le.PutUint64(b[24:], 1) // n
 	if err := r.m.WriteMemory(0, box.Addr+16, b[16:32]); err != nil {
 		return err
 	}
@@ -199,15 +234,25 @@ func TestTransparency(t *testing.T) {
 		max = 60
 	}
 	ran := 0
-	for _, cpl := range []int{0, 3} {
+	for _, part := range []struct {
+		what string
+		cpl  int
+		v    vectors
+		want func(*insn.Inst) bool
+	}{
+		{"kernel code", 0, vectorNone, func(i *insn.Inst) bool { return runnable(i, 0) }},
+		{"user code", 3, vectorSSE, func(i *insn.Inst) bool { return runnable(i, 3) }},
+		{"user code, AVX and BMI", 3, vectorAVX, runnableVEX},
+	} {
 		rep, err := Calibrate(context.Background(), "")
 		if err != nil {
 			t.Fatal(err)
 		}
-		rnd := rand.New(rand.NewPCG(*formsSeed, uint64(cpl)))
-		forms := loadForms(t, rnd, cpl, max)
-		n, plans, dead := transparent(t, cpl, forms)
-		t.Logf("CPL%d (int3: %s): %d of %d forms are transparent, by plan %v; this host cannot execute %d: %v", cpl, rep.Traps.CPL(uint8(cpl)).Int3, n, len(forms), plans, len(dead), dead)
+		rnd := rand.New(rand.NewPCG(*formsSeed, uint64(part.cpl)))
+		forms := loadForms(t, rnd, part.cpl, max, part.want)
+		n, plans, dead := transparent(t, part.cpl, part.v, forms)
+		t.Logf("%s (int3: %s): %d of %d forms are transparent, by plan %v; this host cannot execute %d: %v",
+			part.what, rep.Traps.CPL(uint8(part.cpl)).Int3, n, len(forms), plans, len(dead), dead)
 		ran += n
 	}
 	if !testing.Short() && *formsMax >= formsWant && ran < formsWant {
@@ -215,9 +260,9 @@ func TestTransparency(t *testing.T) {
 	}
 }
 
-func transparent(t *testing.T, cpl int, forms []*form) (n int, plans map[string]int, dead []string) {
+func transparent(t *testing.T, cpl int, v vectors, forms []*form) (n int, plans map[string]int, dead []string) {
 	plans = map[string]int{}
-	r := bootForms(t, cpl, forms)
+	r := bootForms(t, cpl, v, forms)
 	defer func() { r.close() }()
 	nop := func(*probe.Context) int { return 0 }
 	post := func(*probe.Context) {}
@@ -227,7 +272,7 @@ func transparent(t *testing.T, cpl int, forms []*form) (n int, plans map[string]
 		if errors.Is(err, errFormDied) {
 			dead = append(dead, f.text)
 			r.close()
-			r = bootForms(t, cpl, forms)
+			r = bootForms(t, cpl, v, forms)
 			continue
 		}
 		if err != nil {
@@ -275,7 +320,7 @@ func transparent(t *testing.T, cpl int, forms []*form) (n int, plans map[string]
 			good = false
 			if err != nil {
 				r.close()
-				r = bootForms(t, cpl, forms)
+				r = bootForms(t, cpl, v, forms)
 				break
 			}
 		}
