@@ -70,7 +70,11 @@ func settleReturns(t *testing.T, m *Machine, all []*probe.Kretprobe, returned *a
 // computes the same. A copy is what a function that returns twice makes of its
 // second return: set_jump does.
 func TestWorkloadWithReturns(t *testing.T) {
-	for _, vcpus := range []int{1, 8} {
+	sizes := []int{1, 8}
+	if testing.Short() {
+		sizes = []int{1, 2} // emulated hosts
+	}
+	for _, vcpus := range sizes {
 		config := Config{Image: builtinImage(t), VCPUs: vcpus, Cmdline: "rounds=2"}
 		want := results(t, newMachine(t, config))
 		for _, maxActive := range []int{0, 2} {
