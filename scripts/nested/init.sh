@@ -1,16 +1,22 @@
 #!/bin/busybox sh
+# shellcheck shell=dash
 # The first process of a nested host: loads KVM, runs what /plan says, prints
 # one line "GP-END rc=N" and stops the machine. Every line of /plan is
 #   NAME SECONDS COMMAND...
 /bin/busybox --install -s /bin
-export PATH=/bin HOME=/tmp TMPDIR=/tmp GUESTPROBE_REQUIRE_KVM=1 GUESTPROBE_NESTED=$(cat /emulator)
+export PATH=/bin HOME=/tmp TMPDIR=/tmp GUESTPROBE_REQUIRE_KVM=1
+GUESTPROBE_NESTED=$(cat /emulator)
+export GUESTPROBE_NESTED
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
 mount -t tmpfs -o size=256m tmp /tmp
 ip link set lo up
-for m in $(cat /modules); do insmod "/lib/$m" || echo "GP-NOTE insmod $m failed"; done
-echo "GP-BOOTED uptime=$(cut -d' ' -f1 /proc/uptime) cpus=$(nproc)"
+while read -r m; do insmod "/lib/$m" || echo "GP-NOTE insmod $m failed"; done </modules
+# A sign of life on the second serial port: a machine that hangs is told from
+# one that works for long without a word (run.sh).
+(while :; do echo . >/dev/ttyS1; sleep 2; done) 2>/dev/null &
+echo "GP-BOOTED uptime=$(cut -d' ' -f1 /proc/uptime) cpus=$(nproc) kernel=$(uname -r)"
 if [ -c /dev/kvm ]; then rc=0; else echo "GP-NOTE no /dev/kvm"; rc=1; fi
 while read -r name limit cmd; do
 	case $name in ''|'#'*) continue ;; esac
@@ -25,6 +31,5 @@ echo "GP-END rc=$rc"
 # stty waits until the serial port has sent all of it.
 stty -F /dev/ttyS0 sane
 # Bochs ends when these bytes arrive at port 0x8900; QEMU when the machine resets.
-i=0
-for c in S h u t d o w n; do printf $c | dd of=/dev/port bs=1 seek=35072 count=1 2>/dev/null; done
+for c in S h u t d o w n; do printf %s $c | dd of=/dev/port bs=1 seek=35072 count=1 2>/dev/null; done
 reboot -f

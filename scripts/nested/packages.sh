@@ -4,37 +4,44 @@
 # Usage: packages.sh vmx|svm
 set -euo pipefail
 
-common=(cpio busybox-static xz-utils)
+common=(cpio busybox-static xz-utils zstd util-linux)
 case "${1:-}" in
 vmx) want=("${common[@]}" bochs bochs-term bochsbios vgabios grub-pc-bin grub-common xorriso mtools bsdutils) ;;
 svm) want=("${common[@]}" qemu-system-x86) ;;
 *) echo "usage: $0 vmx|svm" >&2; exit 2 ;;
 esac
+fail() { echo "nested $host: $*" >&2; exit 1; }
+host=$1
 
-missing=()
-for p in "${want[@]}"; do
-	[[ "$(dpkg-query -W -f '${db:Status-Status}' "$p" 2>/dev/null || true)" == installed ]] || missing+=("$p")
-done
-[[ ${#missing[@]} -gt 0 ]] || exit 0
+if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+	fail "this is no Debian machine (no apt-get); the nested hosts are made of the Debian packages ${want[*]}"
+fi
+# missing PACKAGE...: those that are not installed.
+missing() {
+	local p
+	for p; do
+		[[ "$(dpkg-query -W -f '${db:Status-Status}' "$p" 2>/dev/null || true)" == installed ]] || echo "$p"
+	done
+}
+mapfile -t need < <(missing "${want[@]}")
+[[ ${#need[@]} -gt 0 ]] || exit 0
 
 sudo=()
 if [[ $(id -u) != 0 ]]; then
-	command -v sudo >/dev/null || {
-		echo "nested $1: missing Debian packages: ${missing[*]}; install them as root (apt-get install ${missing[*]}) and try again" >&2
-		exit 1
-	}
+	command -v sudo >/dev/null || fail "missing Debian packages: ${need[*]}; install them as root (apt-get install ${need[*]}) and try again"
 	sudo=(sudo)
 fi
-command -v apt-get >/dev/null || {
-	echo "nested $1: this is no Debian machine (no apt-get); install the equivalents of: ${missing[*]}" >&2
-	exit 1
-}
-echo "nested $1: installing Debian packages: ${missing[*]}"
+echo "nested $host: installing Debian packages: ${need[*]}"
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-install() { DEBIAN_FRONTEND=noninteractive "${sudo[@]}" apt-get install -y -q --no-install-recommends "${missing[@]}" >"$log" 2>&1; }
-install || { "${sudo[@]}" apt-get update -q >>"$log" 2>&1 && install; } || {
+# Another apt may be at work: wait for it.
+apt() { "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 "$@" </dev/null >>"$log" 2>&1; }
+install() { apt install -y --no-install-recommends "${need[@]}"; }
+# The second try is for package lists that are old or not there, and for what an
+# interrupted first one has left.
+install || { "${sudo[@]}" dpkg --configure -a >>"$log" 2>&1; apt update; install; } || {
 	tail -n 20 "$log" >&2
-	echo "nested $1: apt-get could not install ${missing[*]} (see above): check the network, the package sources and free space (df -h /), then run the same command again" >&2
-	exit 1
+	fail "apt-get could not install ${need[*]} (see above); check the network, the package sources and free space (df -h / /var), then run the same command again"
 }
+mapfile -t need < <(missing "${want[@]}")
+[[ ${#need[@]} -eq 0 ]] || fail "apt-get has not installed ${need[*]}"

@@ -1,18 +1,28 @@
 #!/usr/bin/env bash
 # Boots a nested host from image.sh's output, streams its console, and ends
-# with the exit code that the tests inside ended with. A hang is cut off.
+# with the exit code that the tests inside ended with. A machine that hangs, or
+# is not done in time, is cut off with the tail of its console. Whatever ends
+# this script ends the emulator.
 # Usage: run.sh vmx|svm OUT SECONDS
+# Exit status: the tests'; 124 cut off; 125 the machine stopped early; 126 the
+# emulator does not run; 130 interrupted.
 set -euo pipefail
 host=$1 out=$2 limit=$3
-log=$out/console.log
-rm -f "$log"
+hang=${GUESTPROBE_NESTED_HANG:-180} # seconds without a sign of life
+log=$out/console.log beat=$out/beat.log
+rm -f "$log" "$beat"
 : >"$log"
+: >"$beat"
 
+# The emulator leads its own session, so that a signal reaches all of it and a
+# Ctrl-C here does not; it dies with this script, and by itself if all else
+# fails.
+guard=(setsid setpriv --pdeathsig TERM timeout -k 5 $((limit + 60)))
 case $host in
 vmx)
 	# Debian's Bochs has only the term display and starts in its debugger:
 	# script(1) gives it a terminal, the rc file tells the debugger to go on.
-	cat >"$out/bochsrc" <<-EOF
+	cat >"$out/bochsrc" <<-EOB
 		cpu: model=corei7_haswell_4770, count=1, ips=50000000, reset_on_triple_fault=1
 		memory: guest=1024, host=1024
 		romimage: file=/usr/share/bochs/BIOS-bochs-latest
@@ -21,53 +31,71 @@ vmx)
 		boot: cdrom
 		clock: sync=none, time0=local
 		com1: enabled=1, mode=file, dev="$log"
+		com2: enabled=1, mode=file, dev="$beat"
 		display_library: term
-		log: $out/bochs.log
+		log: /dev/null
 		panic: action=fatal
-		error: action=report
+		error: action=ignore
 		info: action=ignore
 		debug: action=ignore
 		port_e9_hack: enabled=0
 		speaker: enabled=0
-	EOF
+	EOB
 	echo c >"$out/bochs.dbg"
-	cmd=(env TERM=xterm script -qefc "bochs -q -f '$out/bochsrc' -rc '$out/bochs.dbg'" /dev/null)
+	cmd=(env TERM=xterm script -qefc "exec bochs -q -f '$out/bochsrc' -rc '$out/bochs.dbg'" /dev/null)
 	;;
 svm)
-	cmd=(qemu-system-x86_64 -accel tcg,thread=single -cpu "max,+svm,+npt,+nrip-save" -smp 2 -m 1536
-		-nodefaults -no-user-config -display none -no-reboot -serial "file:$log"
+	# All CPUs on one thread: see docs/hosts.md for what goes wrong otherwise.
+	cmd=(qemu-system-x86_64 -accel "tcg,thread=single" -cpu "max,+svm,+npt,+nrip-save" -smp 2 -m 1536
+		-nodefaults -no-user-config -display none -no-reboot -serial "file:$log" -serial "file:$beat"
 		-kernel "$out/kernel" -initrd "$out/initrd"
 		-append "console=ttyS0,115200 mitigations=off nokaslr random.trust_cpu=on panic=-1 quiet")
 	;;
 *) echo "usage: $0 vmx|svm OUT SECONDS" >&2; exit 2 ;;
 esac
 
-setsid "${cmd[@]}" </dev/null >"$out/emulator.log" 2>&1 &
+"${guard[@]}" "${cmd[@]}" </dev/null >"$out/emulator.log" 2>&1 &
 emulator=$!
 tail -n +1 -f --pid="$emulator" "$log" 2>/dev/null &
 tailer=$!
+
+# shellcheck disable=SC2317 # traps call it
 stop() {
-	# The emulator leads its own session, so one signal reaches all of it.
-	kill -TERM -- "-$emulator" 2>/dev/null || true
-	for _ in 1 2 3 4 5 6 7 8 9 10; do kill -0 -- "-$emulator" 2>/dev/null || break; sleep 0.2; done
+	trap '' INT TERM HUP
+	kill -TERM -- "-$emulator" 2>/dev/null || kill -TERM "$emulator" 2>/dev/null || true
+	for _ in {1..25}; do kill -0 -- "-$emulator" 2>/dev/null || break; sleep 0.2; done
 	kill -KILL -- "-$emulator" 2>/dev/null || true
 	kill "$tailer" 2>/dev/null || true
 }
-trap 'stop; exit 130' INT TERM
+trap 'echo "nested $host: interrupted" >&2; exit 130' INT TERM HUP
 trap stop EXIT
 
-start=$SECONDS
+cut_off() {
+	sleep 0.5 # for what tail is still to print
+	echo "nested $host: $1; the last 40 lines of the console:" >&2
+	tail -n 40 "$log" >&2
+	exit 124
+}
+start=$SECONDS alive=$SECONDS size=0
 while kill -0 "$emulator" 2>/dev/null && ! grep -q '^GP-END' "$log"; do
-	if ((SECONDS - start > limit)); then
-		echo "nested $host: no end after $limit s, cut off; the last 40 console lines:" >&2
-		tail -n 40 "$log" >&2
-		exit 124
+	now=$(stat -c %s "$log" "$beat" | paste -sd+)
+	if [[ $now != "$size" ]]; then
+		size=$now alive=$SECONDS
 	fi
-	sleep 0.5
+	((SECONDS - start <= limit)) || cut_off "no end after $limit s, cut off"
+	((SECONDS - alive <= hang)) || cut_off "no sign of life for $hang s, cut off"
+	# In the background, because bash runs a trap only between commands.
+	sleep 0.5 &
+	wait $! || true
 done
 sleep 0.5
 rc=$(tr -d '\r' <"$log" | sed -n 's/^GP-END rc=\([0-9]*\).*/\1/p' | tail -n 1)
 if [[ -z $rc ]]; then
+	if [[ ! -s $log ]]; then
+		echo "nested $host: the emulator does not run:" >&2
+		tail -n 40 "$out/emulator.log" >&2
+		exit 126
+	fi
 	echo "nested $host: the machine stopped before its tests ended; console and emulator say:" >&2
 	tail -n 40 "$log" "$out/emulator.log" >&2
 	exit 125
