@@ -3,36 +3,51 @@
 # under Bochs (vmx) or kvm_amd under QEMU (svm). Ends with the tests' own exit
 # code. Usage: nested.sh vmx|svm
 #   GUESTPROBE_NESTED_SECONDS  cut off after that long (default 1300 vmx, 900 svm)
+#   GUESTPROBE_NESTED_HANG     cut off after that long without a sign of life (default 180)
+# Results, below build/nested/HOST: console.log, emulator.log, and host.json for
+# docs/hosts (see hosts.sh).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 host=${1:-}
+fail() { echo "nested $host: $*" >&2; exit 1; }
 case $host in
-vmx) limit=${GUESTPROBE_NESTED_SECONDS:-1300} ;;
-svm) limit=${GUESTPROBE_NESTED_SECONDS:-900} ;;
+vmx) limit=${GUESTPROBE_NESTED_SECONDS:-1300} module=kvm_intel package=bochs ;;
+svm) limit=${GUESTPROBE_NESTED_SECONDS:-900} module=kvm_amd package=qemu-system-x86 ;;
 *) echo "usage: $0 vmx|svm" >&2; exit 2 ;;
 esac
-[[ $(uname -sm) == "Linux x86_64" ]] || { echo "nested $host: needs an x86-64 Linux machine, this is $(uname -sm)" >&2; exit 1; }
-command -v go >/dev/null || { echo "nested $host: go is not in PATH" >&2; exit 1; }
+[[ $(uname -sm) == "Linux x86_64" ]] || fail "needs an x86-64 Linux machine, this is $(uname -sm)"
+command -v go >/dev/null || fail "go is not in PATH"
 
 scripts/nested/packages.sh "$host"
 out=$PWD/build/nested/$host
 payload=$out/payload
-rm -rf "$payload"
-mkdir -p "$payload"
+mkdir -p "$out" || fail "$out cannot be made; check its permissions and free space (df -h)"
+exec 9>"$out/lock"
+flock -n 9 || fail "another run is at work in $out"
+# Nothing of a run before this one is ever taken for its own.
+rm -rf "$payload" "$out"/*.log "$out"/*.json
+mkdir -p "$payload/internal/machine" "$payload/probe/insn/testdata"
+
 echo "nested $host: building the static test binaries"
 export CGO_ENABLED=0
-go build -trimpath -ldflags '-s -w' -o "$payload/" ./cmd/...
+build() { "$@" || fail "the build failed (see above; no space? df -h $out, ~/.cache)"; }
+build go build -trimpath -ldflags '-s -w' -o "$payload/" ./cmd/...
 for pkg in kvm internal/machine; do
-	go test -c -trimpath -ldflags '-s -w' -o "$payload/$(basename "$pkg").test" "./$pkg"
+	build go test -c -trimpath -ldflags '-s -w' -o "$payload/$(basename "$pkg").test" "./$pkg"
 done
 # Tests run where their package is, beside the test data they read.
-mkdir -p "$payload/internal/machine" "$payload/probe/insn/testdata"
-cp probe/insn/testdata/corpus.tsv "$payload/probe/insn/testdata/"
+build cp probe/insn/testdata/corpus.tsv "$payload/probe/insn/testdata/"
 cp "scripts/nested/plan.$host" "$payload/plan"
 scripts/nested/image.sh "$host" "$payload" "$out"
 echo "nested $host: booting (console in build/nested/$host/console.log)"
 rc=0
-scripts/nested/run.sh "$host" "$out" "$limit" || rc=$?
-# What doctor said there, for docs/hosts.md.
-tr -d '\r' <"$out/console.log" | sed -n '/^GP-RUN doctor/,/^GP-DONE doctor/p' | grep -v '^GP-' >"$out/doctor.json" || true
+scripts/nested/run.sh "$host" "$out" "$limit" 9>&- || rc=$?
+
+# What doctor said there. Lines of the kernel may come in between.
+doctor=$(tr -d '\r' <"$out/console.log" | sed -n '/^GP-RUN doctor/,/^GP-DONE doctor rc=0/p' | grep -E '^[ {}]' || true)
+kernel=$(tr -d '\r' <"$out/console.log" | sed -n 's/^GP-BOOTED.* kernel=\([^ ]*\).*/\1/p')
+if [[ -n $doctor ]]; then
+	emulator="$package $(dpkg-query -W -f '${Version}' "$package")"
+	scripts/nested/record.sh "$kernel" "$module" "$emulator" <<<"$doctor" >"$out/host.json"
+fi
 exit "$rc"

@@ -1,15 +1,27 @@
 #!/usr/bin/env bash
-# Counts the results in the verbose output of Go tests (file or standard input)
-# and prints "PASSED FAILED SKIPPED", then one line per skip with its reason.
+# Counts the results in the verbose output of Go tests, or in the console of a
+# nested host (a file, or standard input), and prints "PASSED FAILED SKIPPED",
+# then one line per skip with its reason. A package or a step of a nested host that failed
+# without a failed test of its own (leak, crash, build, hang) is one failure; a
+# step that has no tests is one itself.
 set -euo pipefail
 tr -d '\r' <"${1:-/dev/stdin}" | awk '
-	/^ *--- PASS: / { pass++ }
-	/^ *--- FAIL: / { fail++ }
-	/^FAIL\t.*\[build failed\]/ { fail++ }
-	/^panic: test timed out|^fatal error: |^GP-DONE .* rc=(124|137)/ { fail++ }
-	/^ *--- SKIP: / { skip++; names[skip] = $3 }
+	function step(bad) { if (bad && !failed) fail++; failed = ran = 0 }
+	/^ *--- PASS: / { pass++; ran++ }
+	/^ *--- FAIL: / { fail++; ran++; failed++ }
+	/^ *--- SKIP: / { skip++; ran++; names[skip] = $3 }
 	/SKIP: needs/ { sub(/.*SKIP: /, ""); why[skip + 1] = $0 }
+	/^ok  \t/ { step(0) }
+	/^FAIL\t/ { step(1) }
+	/^GP-RUN / { failed = ran = 0; open = 1 }
+	/^GP-DONE / {
+		good = / rc=0( |$)/
+		if (good && !ran) pass++
+		step(!good)
+		open = 0
+	}
 	END {
+		if (open) step(1) # it never came to its end
 		printf "%d %d %d\n", pass, fail, skip
 		for (i = 1; i <= skip; i++) printf "skipped %s: %s\n", names[i], (i in why) ? why[i] : "no reason printed"
 	}'
