@@ -79,8 +79,9 @@ func (w *worker) cli(args ...string) (p finishedProcess, ok bool) {
 	return p, true
 }
 
-// reason finds the code in an error of guestprobe.
-var reason = regexp.MustCompile(`\[([a-z0-9_]+)\]`)
+// reason finds the code in an error of guestprobe: in its text, or in the
+// envelope that --format json prints.
+var reason = regexp.MustCompile(`^\{"error":\{"code":"([a-z0-9_]+)"|\[([a-z0-9_]+)\]`)
 
 // done judges the end of a child process, as ok judges an answer.
 func (w *worker) done(args []string, p finishedProcess, codes ...api.Code) bool {
@@ -89,10 +90,10 @@ func (w *worker) done(args []string, p finishedProcess, codes ...api.Code) bool 
 	}
 	ending := w.is(terminated) || w.is(killed)
 	if m := reason.FindStringSubmatch(p.err); m != nil && p.status > 0 {
-		code := api.Code(m[1])
+		code := api.Code(m[1] + m[2])
 		switch {
 		case slices.Contains(codes, code), w.is(guestEnds) && code == api.CodeGuestState:
-			w.refused(m[1])
+			w.refused(string(code))
 			return false
 		case ending && code == api.CodeClosing:
 			w.over = true
