@@ -53,7 +53,7 @@ func TestLinksResolve(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	link := regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
+	link := regexp.MustCompile(`\]\(([^)#:\s]+)(#[^)\s]*)?\)`)
 	found := 0
 	for _, path := range append(docs, filepath.Join(top, "README.md")) {
 		b, err := os.ReadFile(path)

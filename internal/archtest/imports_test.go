@@ -26,6 +26,7 @@ var allowed = map[string][]string{
 	"internal/soak":    {"internal/api", "internal/client", "guest", "guest/builtin", "probe/insn"},
 	"internal/cli": {"internal/api", "internal/client", "internal/machine", "internal/daemon", "internal/bench", "internal/soak",
 		"guest", "guest/builtin", "probe/insn"},
+	"internal/hostdoc":  {"internal/machine", "probe"},
 	"internal/archtest": {},
 	"cmd/guestprobed":   {"internal/daemon"},
 	"cmd/guestprobe":    {"internal/cli"},

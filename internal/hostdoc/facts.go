@@ -1,0 +1,34 @@
+package hostdoc
+
+// fact is one behaviour of hosts that doctor does not measure, with the test
+// that asserts it on each of them.
+type fact struct {
+	what  string
+	hosts [3]string // in the order of the columns
+	test  string    // in package kvm, unless it says so
+}
+
+// same is a fact that holds on all hosts.
+func same(s string) [3]string { return [3]string{s, s, s} }
+
+var facts = []fact{
+	{"int3 that is nobody's, back to the guest after its exit: where RIP must be when #BP is injected",
+		[3]string{"behind the int3 (CPL0); CPL3 never left the guest", "at the int3: KVM adds the length that it remembers from the exit", "never left the guest"},
+		"TestBreakpointToGuest"},
+	{"the same, when registers changed in between, or KVM_RUN ended at once by a kick",
+		[3]string{"still delivered", "still delivered", "not applicable"}, "TestBreakpointToGuest"},
+	{"other exceptions injected at CPL0 and CPL3, with and without error code, CR2", same("frame, code and CR2 as on a processor"), "TestInjectException"},
+	{"RIP when `out` ended KVM_RUN, CPL0",
+		[3]string{"behind the `out`", "at the `out`; the next KVM_RUN steps over it if RIP is unchanged", "as on VMX"}, "TestPortIORIP"},
+	{"RIP when `out` ended KVM_RUN, CPL3 with IOPL 3",
+		[3]string{"behind the `out`", "at the `out`", "at the `out`"}, "TestPortIORIP"},
+	{"KVM_INTERRUPT without in-kernel irqchip, interrupt window, CPL0 and CPL3", same("works"), "TestInterruptWindow"},
+	{"no window while IF is clear, CPL0 and CPL3; IF stays clear across exits", same("works"), "TestInterruptWindowClosed"},
+	{"read-only memory slot: reads and fetches", same("from memory"), "TestReadOnlyMemory, TestReadOnlyMemoryRuns"},
+	{"read-only memory slot: writes, plain, locked and as page-table updates of string instructions",
+		same("KVM_EXIT_MMIO, memory unchanged"), "TestReadOnlyMemory, TestReadOnlyMemoryWrites"},
+	{"code in a read-only slot that the host rewrites between two exits", same("the guest runs the new bytes"), "TestReadOnlyMemoryRuns"},
+	{"registers changed while single-stepping", same("stepping goes on (KVM has to be told again)"), "TestSingleStep"},
+	{"steps, first touch of a page", [3]string{"once per instruction", "one more exit at the same RIP behind each EPT violation", "once per instruction"}, "TestTraps"},
+	{"KVM_GET_CPUID2 says how many entries it filled in", [3]string{"yes", "no (Linux 6.1)", "no (Linux 6.1)"}, "TestCPUID"},
+}

@@ -1,0 +1,81 @@
+package hostdoc
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"strings"
+	"time"
+
+	"github.com/guestprobe/guestprobe/internal/machine"
+)
+
+// Record is what `guestprobe doctor --format json` printed on a host, and what
+// that host was: the content of a file docs/hosts/NAME.json, written by
+// scripts/hosts.sh.
+type Record struct {
+	Name     string             `json:"-"`        // of the file: module, or module-emulator
+	Date     string             `json:"date"`     // of the run, as 2006-01-02, UTC
+	Kernel   string             `json:"kernel"`   // release of the kernel that KVM is part of
+	Module   string             `json:"module"`   // kvm_intel, kvm_amd or another
+	Emulator string             `json:"emulator"` // name and version; empty on a machine of its own
+	Doctor   machine.HostReport `json:"doctor"`
+}
+
+// Parse reads one record. Fields that it does not know, or does not find, are
+// errors: the record is then of another version of doctor and must be made
+// again.
+func Parse(name string, b []byte) (Record, error) {
+	fail := func(err error) (Record, error) { return Record{}, fmt.Errorf("host record %s: %w", name, err) }
+	r := Record{Name: name}
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&r); err != nil {
+		return fail(err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return fail(errors.New("more than one value"))
+	}
+	if _, err := time.Parse(time.DateOnly, r.Date); err != nil {
+		return fail(err)
+	}
+	if r.Kernel == "" || r.Module == "" {
+		return fail(errors.New("kernel or module is missing"))
+	}
+	if !strings.HasPrefix(name, r.Module) || (r.Emulator == "") != (name == r.Module) {
+		return fail(fmt.Errorf("it is of module %s under emulator %q", r.Module, r.Emulator))
+	}
+	if !r.Doctor.KVM.Usable {
+		return fail(fmt.Errorf("KVM was not usable: %s", r.Doctor.KVM.Reason))
+	}
+	for cpl, t := range map[int]machine.TrapReport{0: r.Doctor.Traps.CPL0, 3: r.Doctor.Traps.CPL3} {
+		if t.Int3 == "" || t.Step == "" || t.HWBreak == "" || t.Watch == "" {
+			return fail(fmt.Errorf("calibration of CPL%d is not complete: %+v", cpl, t))
+		}
+	}
+	return r, nil
+}
+
+// Load reads the records of the hosts, in the order of columns, from the folder
+// docs/hosts.
+func Load(dir fs.FS) ([]Record, error) {
+	var all []Record
+	for _, name := range hosts {
+		b, err := fs.ReadFile(dir, name+".json")
+		if err != nil {
+			return nil, fmt.Errorf("host record %s: %w", name, err)
+		}
+		r, err := Parse(name, b)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, r)
+	}
+	return all, nil
+}
+
+// hosts are the columns of the document.
+var hosts = []string{"kvm_pvm", "kvm_intel-bochs", "kvm_amd-qemu"}

@@ -1,0 +1,225 @@
+package hostdoc
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/guestprobe/guestprobe/internal/machine"
+	"github.com/guestprobe/guestprobe/probe"
+)
+
+// Render returns docs/hosts.md for records in the order of Load.
+func Render(all []Record) string {
+	d := &document{hosts: all}
+	d.line(intro)
+	d.runs()
+	d.traps()
+	d.features()
+	d.facts()
+	d.line(emulators)
+	d.line(again)
+	return d.b.String()
+}
+
+// document is the text so far.
+type document struct {
+	hosts []Record
+	b     strings.Builder
+}
+
+func (d *document) line(format string, args ...any) { fmt.Fprintf(&d.b, format+"\n", args...) }
+
+// table writes the head of a table with one column for each host.
+func (d *document) table(first string) {
+	cells := []string{first}
+	for _, h := range d.hosts {
+		cells = append(cells, "`"+h.Name+"`")
+	}
+	d.row(cells...)
+	d.line("|%s", strings.Repeat("---|", len(cells)))
+}
+
+func (d *document) row(cells ...string) {
+	for _, c := range cells {
+		fmt.Fprintf(&d.b, "| %s ", c)
+	}
+	d.line("|")
+}
+
+// each writes a row of what f says of each host.
+func (d *document) each(what string, f func(Record) string) {
+	cells := []string{what}
+	for _, h := range d.hosts {
+		cells = append(cells, f(h))
+	}
+	d.row(cells...)
+}
+
+// runs says what was recorded, where and when.
+func (d *document) runs() {
+	d.line("## The hosts\n")
+	d.table("")
+	d.each("recorded", func(r Record) string { return r.Date })
+	d.each("kernel", func(r Record) string { return "Linux " + r.Kernel })
+	d.each("module", func(r Record) string { return r.Module })
+	d.each("runs on", func(r Record) string {
+		if r.Emulator == "" {
+			return "the development machine"
+		}
+		return r.Emulator
+	})
+	d.each("CPU vendor shown to guests", func(r Record) string { return r.Doctor.KVM.Vendor })
+	d.each("KVM API", func(r Record) string { return fmt.Sprint(r.Doctor.KVM.API) })
+	d.each("vCPUs of a VM, at most", func(r Record) string { return fmt.Sprint(r.Doctor.KVM.MaxVCPUs) })
+	d.line("")
+}
+
+// deliveries explain the words of doctor that occur.
+var deliveries = map[machine.Delivery]string{
+	machine.DeliveryDebugExit: "`KVM_EXIT_DEBUG`, exception 3, RIP at the int3",
+	machine.DeliveryEmulation: "`KVM_EXIT_INTERNAL_ERROR`, suberror 1, RIP at the int3, first instruction byte `cc`",
+	machine.DeliveryVector:    "the guest's own IDT gets the exception",
+	machine.DeliveryNone:      "nothing happens: the guest runs on",
+	machine.DeliveryWorks:     "`KVM_EXIT_DEBUG` with the right address and DR6",
+	machine.DeliveryLoops:     "debug exits at the same address without end",
+	machine.DeliveryHangs:     "`KVM_RUN` does not come back until it is kicked",
+	machine.DeliveryBroken:    "something else",
+}
+
+// traps are the tables of what calibration found.
+func (d *document) traps() {
+	d.line("## What arrives, as calibration found it\n")
+	d.table("")
+	seen := map[machine.Delivery]bool{}
+	for _, l := range []struct {
+		name string
+		cpl  uint8
+	}{{"CPL0 (guest kernel)", 0}, {"CPL3 (guest user)", 3}} {
+		for _, t := range []struct {
+			name string
+			get  func(machine.TrapReport) machine.Delivery
+		}{
+			{"int3", func(t machine.TrapReport) machine.Delivery { return t.Int3 }},
+			{"single step", func(t machine.TrapReport) machine.Delivery { return t.Step }},
+			{"execute breakpoint", func(t machine.TrapReport) machine.Delivery { return t.HWBreak }},
+			{"write watchpoint", func(t machine.TrapReport) machine.Delivery { return t.Watch }},
+		} {
+			d.each(t.name+", "+l.name, func(r Record) string {
+				got := t.get(r.Doctor.Traps.CPL(l.cpl))
+				seen[got] = true
+				return "`" + string(got) + "`"
+			})
+		}
+		d.each("#BP back to the guest, "+l.name, func(r Record) string {
+			switch r.Doctor.Traps.CPL(l.cpl).Inject {
+			case machine.InjectAt:
+				return "injected with RIP at the int3"
+			case machine.InjectBehind:
+				return "injected with RIP behind the int3"
+			}
+			return "it has it already"
+		})
+	}
+	d.each("registers in `kvm_run`", func(r Record) string { return yes(r.Doctor.KVM.SyncRegs) })
+	d.each("read-only memory", func(r Record) string { return yes(r.Doctor.KVM.Readonly) })
+	d.line("")
+	for _, w := range []machine.Delivery{machine.DeliveryDebugExit, machine.DeliveryEmulation, machine.DeliveryVector, machine.DeliveryWorks,
+		machine.DeliveryNone, machine.DeliveryLoops, machine.DeliveryHangs, machine.DeliveryBroken} {
+		if seen[w] {
+			d.line("* `%s`: %s", w, deliveries[w])
+		}
+	}
+	d.line("")
+}
+
+func yes(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+// features says what follows, by asking the code that refuses.
+func (d *document) features() {
+	d.line(featuresIntro)
+	d.table("")
+	for _, user := range []bool{false, true} {
+		d.each("kprobes, kretprobes and jprobes on "+code(user)+" code", func(r Record) string {
+			switch {
+			case r.Doctor.CannotBreak(user, false) == "":
+				return "any guest"
+			case r.Doctor.CannotBreak(user, true) == "":
+				return "guests with the vector 3 stub"
+			}
+			return "no"
+		})
+	}
+	for _, w := range []struct {
+		name   string
+		access probe.Access
+	}{{"write", probe.AccessWrite}, {"read and write", probe.AccessReadWrite}, {"execute", probe.AccessExec}} {
+		for _, user := range []bool{false, true} {
+			d.each(fmt.Sprintf("%s watch, %s", w.name, code(user)), func(r Record) string {
+				switch {
+				case r.Doctor.CannotWatch(w.access, user, false) == "":
+					return "yes"
+				case r.Doctor.CannotWatch(w.access, user, true) == "":
+					return "only with `emulate`"
+				}
+				return "no"
+			})
+		}
+	}
+	for _, user := range []bool{false, true} {
+		d.each("stepping in place in "+code(user)+" code where it cannot be told where the instruction leads", func(r Record) string {
+			cpl := uint8(0)
+			if user {
+				cpl = 3
+			}
+			return yes(r.Doctor.Traps.CPL(cpl).Step == machine.DeliveryWorks)
+		})
+	}
+	d.each("slots and detours protected from the guest's own page tables", func(r Record) string { return yes(r.Doctor.KVM.Readonly) })
+	d.each("ioctls for each exit", func(r Record) string {
+		if r.Doctor.KVM.SyncRegs {
+			return "1"
+		}
+		return "3 to 5"
+	})
+	d.line("")
+	d.line("The stub is `out %%al,$0xf3; iretq` at vector 3 of the guest's IDT; the built-in guest has it. What is refused says why, for example:\n")
+	said := map[string]bool{}
+	for _, r := range d.hosts {
+		for _, why := range []string{r.Doctor.CannotBreak(false, false), r.Doctor.CannotBreak(true, false),
+			r.Doctor.CannotWatch(probe.AccessWrite, false, false), r.Doctor.CannotWatch(probe.AccessExec, false, false)} {
+			if why != "" && !said[why] {
+				said[why] = true
+				d.line("* %s", why)
+			}
+		}
+	}
+	d.line("")
+}
+
+func code(user bool) string {
+	if user {
+		return "user"
+	}
+	return "kernel"
+}
+
+// facts are what tests assert on each host.
+func (d *document) facts() {
+	d.line(factsIntro)
+	cells := []string{""}
+	for _, h := range d.hosts {
+		cells = append(cells, "`"+h.Name+"`")
+	}
+	cells = append(cells, "asserted by")
+	d.row(cells...)
+	d.line("|%s", strings.Repeat("---|", len(cells)))
+	for _, f := range facts {
+		d.row(append(append([]string{f.what}, f.hosts[:]...), f.test)...)
+	}
+	d.line("")
+}
