@@ -3,7 +3,7 @@
 # under Bochs (vmx) or kvm_amd under QEMU (svm). Ends with the tests' own exit
 # code. Usage: nested.sh vmx|svm
 #   GUESTPROBE_NESTED_SECONDS  cut off after that long (default 1300 vmx, 900 svm)
-#   GUESTPROBE_NESTED_HANG     cut off after that long without a sign of life (default 180)
+#   GUESTPROBE_NESTED_HANG     cut off after that long without a sign of life (default 400)
 # Results, below build/nested/HOST: console.log, emulator.log, and host.json for
 # docs/hosts (see hosts.sh).
 set -euo pipefail

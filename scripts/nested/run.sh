@@ -8,7 +8,7 @@
 # emulator does not run; 130 interrupted.
 set -euo pipefail
 host=$1 out=$2 limit=$3
-hang=${GUESTPROBE_NESTED_HANG:-180} # seconds without a sign of life
+hang=${GUESTPROBE_NESTED_HANG:-400} # seconds without a sign of life
 log=$out/console.log beat=$out/beat.log
 rm -f "$log" "$beat"
 : >"$log"
