@@ -20,7 +20,7 @@ static u8 fpu_areas[MAX_CPUS][USER_TASKS][512] ALIGNED(64);
 
 static u64 sums[MAX_CPUS][2];
 static u32 unfinished[MAX_CPUS]; /* workloads of a vCPU still running */
-static u32 unfinished_cpus;
+static u32 finished_cpus;      /* counts up: a vCPU may be done before another has begun */
 
 /* A counter that all vCPUs add to under a lock, and one per vCPU to compare. */
 static struct spinlock shared_lock;
@@ -181,7 +181,7 @@ void workload_finished(u32 cpu, bool user, u64 sum)
 		return;
 	kprintf("result cpu=%u sum=%016lx\n", cpu,
 		sums[cpu][0] ^ (sums[cpu][1] << 1 | sums[cpu][1] >> 63));
-	if (__atomic_sub_fetch(&unfinished_cpus, 1, __ATOMIC_SEQ_CST))
+	if (__atomic_add_fetch(&finished_cpus, 1, __ATOMIC_SEQ_CST) != ncpus)
 		return;
 	kprintf("workload finished, %lu self-check failures\n",
 		selfcheck_failures);
@@ -223,11 +223,8 @@ static void user_task_create(u32 cpu, u64 which, const char *comm)
 
 void workload_start(u32 cpu)
 {
-	if (cpu == 0) {
-		unfinished_cpus = ncpus;
-		if (options.crash[0])
-			crash_on_purpose(options.crash);
-	}
+	if (cpu == 0 && options.crash[0])
+		crash_on_purpose(options.crash);
 	if (options.bench)
 		user_task_create(cpu, 2, "bench");
 	if (options.idle || options.bench)
