@@ -65,7 +65,7 @@ func (m *Machine) Wait(ctx context.Context) (State, error) {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return s, ctx.Err()
+			return m.State(), ctx.Err()
 		}
 	}
 }
