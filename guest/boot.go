@@ -103,8 +103,8 @@ type BootOptions struct {
 	NoNX     bool   // EFER.NXE will be off, so that no page can be mapped non-executable
 }
 
-// Area is executable guest memory for the engine. The guest may read and
-// execute it at one privilege and not write it.
+// Area is guest memory for the engine. Of those with code: the guest may read
+// and execute it at one privilege and not write it.
 type Area struct {
 	GVA  GVA // 2 MiB aligned
 	GPA  GPA
@@ -135,4 +135,12 @@ type BootState struct {
 	VCPUs      []VCPUStart
 	KernelExec Area
 	UserExec   Area // Size 0 when the image has no user text
+
+	// Data is for the engine and the guest's code to share: writable at CPL0 and
+	// CPL3, not executable.
+	Data Area
+
+	// KernelFar and UserFar are pages that nothing maps yet; Tables maps them.
+	KernelFar, UserFar MemoryRange
+	Tables             *Tables
 }

@@ -6,6 +6,8 @@ import "fmt"
 const (
 	LoaderSize = 16 << 20 // page tables, GDT, boot-info blocks, command line, stacks
 	ExecSize   = 8 << 20  // each exec area
+	FarSize    = 16 << 20 // pages for Tables.Map, for each privilege
+	DataSize   = 64 << 20 // what the engine and the guest both write
 )
 
 // MemoryRange is one range of the physical memory map.
@@ -17,14 +19,25 @@ type MemoryRange struct {
 
 // Layout is the physical memory map of a bare guest. RAM starts at 0; the
 // other ranges are ours, outside RAM so that no guest takes them for its own.
-// Each is a memory slot by itself: the exec areas can be made read-only to the guest.
+// Each is a memory slot by itself: what the engine executes can be made
+// read-only to the guest.
 type Layout struct {
 	RAM, Loader, KernelExec, UserExec MemoryRange
+
+	// Far pages are mapped one by one, at addresses that are chosen later.
+	KernelFar, UserFar MemoryRange
+
+	Data MemoryRange
 }
 
-// Ranges returns the four ranges, RAM first.
+// Ranges returns all ranges in ascending order, RAM first.
 func (l Layout) Ranges() []MemoryRange {
-	return []MemoryRange{l.RAM, l.Loader, l.KernelExec, l.UserExec}
+	return []MemoryRange{l.RAM, l.Loader, l.KernelExec, l.UserExec, l.KernelFar, l.UserFar, l.Data}
+}
+
+// Executable reports whether r is one of the ranges that hold the engine's code.
+func (l Layout) Executable(r MemoryRange) bool {
+	return r == l.KernelExec || r == l.UserExec || r == l.KernelFar || r == l.UserFar
 }
 
 // LayoutFor returns the memory map of a guest with ram bytes of RAM: whole
@@ -34,13 +47,20 @@ func LayoutFor(ram uint64) (Layout, error) {
 	if ram == 0 || ram > MaxRAM || ram%PageSize != 0 {
 		return Layout{}, fmt.Errorf("lay out guest memory: %d bytes of RAM: want a multiple of %d, up to %d GiB", ram, PageSize, uint64(MaxRAM)>>30)
 	}
-	base := GPA(alignUp(max(ram, page1G), page1G))
-	return Layout{
-		RAM:        MemoryRange{"ram", 0, ram},
-		Loader:     MemoryRange{"loader", base, LoaderSize},
-		KernelExec: MemoryRange{"kernel exec", base + LoaderSize, ExecSize},
-		UserExec:   MemoryRange{"user exec", base + LoaderSize + ExecSize, ExecSize},
-	}, nil
+	l := Layout{RAM: MemoryRange{"ram", 0, ram}}
+	next := GPA(alignUp(max(ram, page1G), page1G))
+	take := func(name string, size uint64) MemoryRange {
+		r := MemoryRange{name, next, size}
+		next += GPA(size)
+		return r
+	}
+	l.Loader = take("loader", LoaderSize)
+	l.KernelExec = take("kernel exec", ExecSize)
+	l.UserExec = take("user exec", ExecSize)
+	l.KernelFar = take("kernel far", FarSize)
+	l.UserFar = take("user far", FarSize)
+	l.Data = take("data", DataSize)
+	return l, nil
 }
 
 // alignUp rounds x up to a multiple of the power of two a.

@@ -14,10 +14,13 @@ func TestLayoutFor(t *testing.T) {
 	} {
 		l, err := LayoutFor(tt.ram)
 		want := Layout{
-			MemoryRange{"ram", 0, tt.ram},
-			MemoryRange{"loader", tt.loader, 16 << 20},
-			MemoryRange{"kernel exec", tt.loader + 16<<20, 8 << 20},
-			MemoryRange{"user exec", tt.loader + 24<<20, 8 << 20},
+			RAM:        MemoryRange{"ram", 0, tt.ram},
+			Loader:     MemoryRange{"loader", tt.loader, 16 << 20},
+			KernelExec: MemoryRange{"kernel exec", tt.loader + 16<<20, 8 << 20},
+			UserExec:   MemoryRange{"user exec", tt.loader + 24<<20, 8 << 20},
+			KernelFar:  MemoryRange{"kernel far", tt.loader + 32<<20, 16 << 20},
+			UserFar:    MemoryRange{"user far", tt.loader + 48<<20, 16 << 20},
+			Data:       MemoryRange{"data", tt.loader + 64<<20, 64 << 20},
 		}
 		if err != nil || l != want {
 			t.Errorf("LayoutFor(%d) = %+v, %v; want %+v", tt.ram, l, err, want)

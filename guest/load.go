@@ -7,7 +7,7 @@ import (
 )
 
 // Boot loads img into mem and prepares everything a vCPU needs to start:
-// segments, page tables, GDT, boot-info blocks and stacks. mem has the four
+// segments, page tables, GDT, boot-info blocks and stacks. mem has the
 // ranges of LayoutFor(opt.RAM). Boot writes the segments with the zeros behind
 // them, and what it uses of the loader's range; the rest of the memory it leaves
 // as it is. No vCPU runs. It can be called again to reset the guest.
@@ -111,6 +111,8 @@ func (l *loader) boot() (*BootState, error) {
 	if err := l.execAreas(st); err != nil {
 		return nil, err
 	}
+	st.KernelFar, st.UserFar = l.layout.KernelFar, l.layout.UserFar
+	st.Tables = &Tables{mem: l.mem, built: l.tables}
 	for i := range l.img.Segments {
 		s := &l.img.Segments[i]
 		b := l.bytes(s.PAddr, s.MemSize)
@@ -239,7 +241,20 @@ func (l *loader) execAreas(st *BootState) error {
 		}
 		*area = Area{GVA: va, GPA: r.Base, Size: r.Size}
 		used = append(used, span{va, va + GVA(r.Size-1)})
+		if err := l.tables.windows(must); err != nil {
+			return err
+		}
 	}
+	data := l.layout.Data
+	near := span{GVA(data.Base), GVA(data.Base)}
+	va, err := place(data.Size, used, []span{near}, nil)
+	if err != nil {
+		return fmt.Errorf("place the data area: %w", err)
+	}
+	if err := l.tables.mapRange(va, data.Base, data.Size, pteUser|pteWrite|l.nx(), true); err != nil {
+		return err
+	}
+	st.Data = Area{GVA: va, GPA: data.Base, Size: data.Size}
 	return nil
 }
 

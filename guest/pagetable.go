@@ -9,7 +9,8 @@ import (
 // errTableSpace is the cause when the page tables do not fit their memory.
 var errTableSpace = errors.New("page tables do not fit the loader's memory: use less RAM or smaller segments")
 
-// tableBuilder makes page tables in the guest's memory before it runs.
+// tableBuilder makes page tables in the guest's memory before it runs; Tables
+// goes on with them.
 // Tables that lead to a page allow everything; the entry that maps it decides.
 type tableBuilder struct {
 	base GPA    // of mem

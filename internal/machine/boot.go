@@ -41,6 +41,7 @@ func (m *Machine) load(img *guest.Image) (*guest.BootState, error) {
 		return nil, err
 	}
 	m.root.Store(uint64(b.Root))
+	m.tables.Store(b.Tables)
 	m.exec.reset(b)
 	return b, nil
 }

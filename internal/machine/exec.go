@@ -7,11 +7,14 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// execAreas hands out the executable memory that Boot has set aside, from the
+// execAreas hands out the memory that Boot has set aside for the engine, from the
 // bottom up. It is never given back, but a reset starts anew.
 type execAreas struct {
 	mu           sync.Mutex
 	kernel, user execArea
+	data         execArea // not executable, but handed out alike
+
+	kernelFar, userFar farPages
 }
 
 type execArea struct {
@@ -25,10 +28,12 @@ func (e *execAreas) reset(b *guest.BootState) {
 	defer e.mu.Unlock()
 	e.kernel = execArea{Area: b.KernelExec}
 	e.user = execArea{Area: b.UserExec}
+	e.data = execArea{Area: b.Data}
+	e.kernelFar, e.userFar = newFarPages(b.KernelFar), newFarPages(b.UserFar)
 }
 
-// find returns the physical address of the n bytes at a, if all are in one
-// area.
+// find returns the physical address of the n executable bytes at a, if all are
+// in one area or far page.
 func (e *execAreas) find(a guest.GVA, n uint64) (guest.GPA, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -37,8 +42,14 @@ func (e *execAreas) find(a guest.GVA, n uint64) (guest.GPA, bool) {
 			return x.GPA + guest.GPA(off), true
 		}
 	}
-	return 0, false
+	if pa, ok := e.kernelFar.find(a, n); ok {
+		return pa, true
+	}
+	return e.userFar.find(a, n)
 }
+
+// allocAlign is the alignment in bytes of what is handed out.
+const allocAlign = 64
 
 // rel32Reach is how far a rel32 jump or a RIP-relative operand gets, less room
 // for the instruction itself.
@@ -71,8 +82,7 @@ func (m *Machine) AllocExec(near guest.GVA, size int) (guest.GVA, error) {
 	if user {
 		area, name = &m.exec.user, "user"
 	}
-	const align = 64
-	n := (uint64(size) + align - 1) &^ (align - 1)
+	n := (uint64(size) + allocAlign - 1) &^ (allocAlign - 1)
 	if n > area.Size-area.used {
 		m.exec.mu.Unlock()
 		return fail("the %s exec area has %d of %d bytes left", name, area.Size-area.used, area.Size)

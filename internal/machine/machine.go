@@ -66,10 +66,11 @@ type Machine struct {
 	vcpus   []*vcpu  // fixed; each exists for the life of the machine
 	exec    execAreas
 	image   atomic.Pointer[guest.Image]
-	root    atomic.Uint64 // the booted kernel's page tables
-	checks  atomic.Uint64 // self-check failures
-	lastBad atomic.Uint32 // code of the newest one
-	tscKHz  atomic.Uint64 // 0: the host doesn't say
+	root    atomic.Uint64                // the booted kernel's page tables
+	tables  atomic.Pointer[guest.Tables] // the same, to add to
+	checks  atomic.Uint64                // self-check failures
+	lastBad atomic.Uint32                // code of the newest one
+	tscKHz  atomic.Uint64                // 0: the host doesn't say
 	cpuid   []kvm.CPUIDEntry
 	calls   callQueue // guarded by mu
 	watch   watches

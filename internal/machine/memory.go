@@ -28,7 +28,7 @@ func (m *Machine) allocate() error {
 	return nil
 }
 
-// mapSlots gives the memory to a VM. The exec areas are the engine's: where
+// mapSlots gives the memory to a VM. What holds code is the engine's: where
 // the host can, it keeps the guest from writing to them even with page tables
 // of its own making.
 func (m *Machine) mapSlots(vm *kvm.VM) error {
@@ -38,7 +38,7 @@ func (m *Machine) mapSlots(vm *kvm.VM) error {
 	}
 	for i, r := range layout.Ranges() {
 		var flags kvm.MemoryFlags
-		if (r == layout.KernelExec || r == layout.UserExec) && m.host.KVM.Readonly {
+		if layout.Executable(r) && m.host.KVM.Readonly {
 			flags = kvm.MemReadOnly
 		}
 		if err := vm.MapMemory(i, uint64(r.Base), m.regions[i], flags); err != nil {

@@ -1,0 +1,87 @@
+package guest
+
+import (
+	"encoding/binary"
+	"errors"
+	"testing"
+)
+
+// TestTablesMap adds pages to a booted guest.
+func TestTablesMap(t *testing.T) {
+	mem, _, st := bootSound(t, BootOptions{VCPUs: 1, RAM: 16 << 20})
+	as := NewAddressSpace(mem, st.Root)
+	far := st.KernelFar.Base
+	for _, tt := range []struct {
+		name string
+		va   GVA
+		pa   GPA
+		user bool
+		err  error
+	}{
+		{"near kernel text", testKernel - 800<<20, far, false, nil},
+		{"the same again", testKernel - 800<<20, far, false, ErrMapped},
+		{"next to it", testKernel - 800<<20 + PageSize, far + PageSize, false, nil},
+		{"around zero", 0x3000_0000, far + 2*PageSize, false, nil},
+		{"near user text", testUser + 1<<30, st.UserFar.Base, true, nil},
+		{"in a large page", 4 << 20, far, false, ErrMapped},
+		{"on kernel text", testKernel, far, false, ErrMapped},
+	} {
+		err := st.Tables.Map(tt.va, tt.pa, tt.user)
+		if !errors.Is(err, tt.err) {
+			t.Errorf("%s: %v, want %v", tt.name, err, tt.err)
+			continue
+		}
+		if tt.err != nil {
+			continue
+		}
+		want := Mapping{PA: tt.pa + 0x123, Size: page4K, User: tt.user}
+		if got, err := as.Translate(tt.va + 0x123); got != want || err != nil {
+			t.Errorf("%s: %+v, %v; want %+v", tt.name, got, err, want)
+		}
+	}
+	for _, va := range []GVA{testKernel + 1, 1 << 47} {
+		if err := st.Tables.Map(va, far, false); err == nil {
+			t.Errorf("mapped %v", va)
+		}
+	}
+}
+
+// TestTablesMapShared: an address space that copied the top level sees what is mapped later.
+func TestTablesMapShared(t *testing.T) {
+	mem, _, st := bootSound(t, BootOptions{VCPUs: 1, RAM: 16 << 20})
+	top, err := mem.Slice(st.Root, PageSize)
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied, err := mem.Slice(0x300000, PageSize)
+	if err != nil {
+		t.Fatal(err)
+	}
+	copy(copied, top)
+	for _, va := range []GVA{testKernel - reach + page2M, testUser + reach - page2M} {
+		va &^= PageSize - 1
+		if err := st.Tables.Map(va, st.UserFar.Base, true); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := NewAddressSpace(mem, 0x300000).Translate(va); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestTablesMapHostile: the guest writes into its tables.
+func TestTablesMapHostile(t *testing.T) {
+	for _, e := range []uint64{0x1000 | ptePresent, ^uint64(0), 1<<51 | ptePresent, uint64(page1G) - PageSize | ptePresent} {
+		mem, _, st := bootSound(t, BootOptions{VCPUs: 1, RAM: 16 << 20})
+		top, err := mem.Slice(st.Root, PageSize)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 512 {
+			binary.LittleEndian.PutUint64(top[8*i:], e)
+		}
+		if err := st.Tables.Map(testKernel-800<<20, st.KernelFar.Base, false); !errors.Is(err, ErrTables) && !errors.Is(err, ErrMapped) {
+			t.Errorf("entry %#x: %v", e, err)
+		}
+	}
+}

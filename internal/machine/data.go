@@ -1,0 +1,52 @@
+package machine
+
+import (
+	"fmt"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"golang.org/x/sys/unix"
+)
+
+// AllocData returns size bytes of memory that host and guest share: zeros,
+// aligned to 64 bytes, at one address for CPL0 and CPL3, writable, and never
+// executable. The host's view stays valid until Close; a reset takes the memory
+// back and zeroes it, so what was allocated before must not be used after.
+// There are 64 MiB of it; it is not given back otherwise. Any goroutine.
+//
+// The guest can write there at any time: what the host reads is not to be
+// trusted. Errors: ErrClosed, and *OutOfDataError.
+func (m *Machine) AllocData(size int) (guest.GVA, []byte, error) {
+	m.memory.RLock()
+	defer m.memory.RUnlock()
+	if m.freed {
+		return 0, nil, fmt.Errorf("allocate shared memory: %w", ErrClosed)
+	}
+	m.exec.mu.Lock()
+	defer m.exec.mu.Unlock()
+	d := &m.exec.data
+	n := (uint64(size) + allocAlign - 1) &^ (allocAlign - 1)
+	if size <= 0 || n > d.Size-d.used {
+		return 0, nil, &OutOfDataError{Size: size, Left: d.Size - d.used}
+	}
+	b, err := m.mem.Slice(d.GPA+guest.GPA(d.used), int(n))
+	if err != nil {
+		return 0, nil, fmt.Errorf("allocate shared memory: %w", err)
+	}
+	a := d.GVA + guest.GVA(d.used)
+	d.used += n
+	return a, b[:size:n], nil
+}
+
+// OutOfDataError says that there is no room for what host and guest share.
+type OutOfDataError struct {
+	Size int    // bytes asked for
+	Left uint64 // bytes that there are
+}
+
+// Error says how much is left, and what to do.
+func (e *OutOfDataError) Error() string {
+	return fmt.Sprintf("%d bytes of memory shared with the guest: %d are left (make maps and rings smaller, or reset the guest): ENOMEM", e.Size, e.Left)
+}
+
+// Unwrap returns ENOMEM.
+func (e *OutOfDataError) Unwrap() error { return unix.ENOMEM }

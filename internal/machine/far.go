@@ -1,0 +1,75 @@
+package machine
+
+import (
+	"fmt"
+
+	"github.com/guestprobe/guestprobe/guest"
+)
+
+// farPages are executable pages at addresses that the engine chose: detours
+// whose place must spell out certain bytes of the jump that leads there.
+type farPages struct {
+	pages guest.MemoryRange
+	used  uint64
+	at    map[guest.GVA]guest.GPA // page by page
+}
+
+func newFarPages(r guest.MemoryRange) farPages {
+	return farPages{pages: r, at: map[guest.GVA]guest.GPA{}}
+}
+
+// find returns the physical address of the n bytes at a, if they are in one page of
+// ours.
+func (f *farPages) find(a guest.GVA, n uint64) (guest.GPA, bool) {
+	pa, ok := f.at[a&^(guest.PageSize-1)]
+	off := uint64(a) % guest.PageSize
+	return pa + guest.GPA(off), ok && n <= guest.PageSize-off
+}
+
+// MapExec implements probe.Detours.
+func (m *Machine) MapExec(near, addr guest.GVA, n int) error {
+	m.memory.RLock()
+	defer m.memory.RUnlock()
+	if m.freed {
+		return fmt.Errorf("map executable memory: %w", ErrClosed)
+	}
+	user := m.image.Load().IsUserText(near)
+	m.exec.mu.Lock()
+	defer m.exec.mu.Unlock()
+	far := &m.exec.kernelFar
+	if user {
+		far = &m.exec.userFar
+	}
+	last := (addr + guest.GVA(n) - 1) &^ (guest.PageSize - 1)
+	for page := addr &^ (guest.PageSize - 1); ; page += guest.PageSize {
+		if _, ok := far.at[page]; !ok {
+			if err := m.mapFar(far, page, user); err != nil {
+				return fmt.Errorf("map executable memory at %v: %w", addr, err)
+			}
+		}
+		if page == last {
+			return nil
+		}
+	}
+}
+
+// mapFar maps the next far page. Callers hold exec.mu.
+func (m *Machine) mapFar(far *farPages, page guest.GVA, user bool) error {
+	if far.used == far.pages.Size {
+		return fmt.Errorf("all %d pages are in use", far.pages.Size/guest.PageSize)
+	}
+	pa := far.pages.Base + guest.GPA(far.used)
+	b, err := m.mem.Slice(pa, guest.PageSize)
+	if err != nil {
+		return err
+	}
+	for i := range b {
+		b[i] = opInt3
+	}
+	if err := m.tables.Load().Map(page, pa, user); err != nil {
+		return err
+	}
+	far.used += guest.PageSize
+	far.at[page] = pa
+	return nil
+}

@@ -1,0 +1,76 @@
+package machine
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestprobe/guestprobe/guest"
+)
+
+func TestMapExec(t *testing.T) {
+	m := newMachine(t, Config{Image: tinyGuest(t, spin, []byte{0xc3}), Memory: 16 << 20})
+	for _, tc := range []struct {
+		name string
+		near guest.GVA
+		user bool
+	}{{"kernel", tinyText, false}, {"user", tinyUser, true}} {
+		t.Run(tc.name, func(t *testing.T) {
+			at := tc.near - 700<<20 + 0xffd // across a page boundary
+			for range 2 {                   // what is ours may be asked for again
+				if err := m.MapExec(tc.near, at, 5); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, a := range []guest.GVA{at, at + 4} {
+				pa, err := m.space(0).Translate(a)
+				if err != nil || pa.User != tc.user || pa.Writable || pa.NoExec {
+					t.Errorf("%v is %+v, %v", a, pa, err)
+				}
+			}
+			code := []byte{1, 2, 3}
+			if err := m.WriteExec(at, code); err != nil {
+				t.Fatal(err)
+			}
+			got := make([]byte, 5)
+			if err := m.Peek(at-1, got); err != nil || !bytes.Equal(got, []byte{opInt3, 1, 2, 3, opInt3}) {
+				t.Errorf("memory is % x, %v", got, err)
+			}
+			if err := m.MapExec(tc.near, tc.near, 1); !errors.Is(err, guest.ErrMapped) {
+				t.Errorf("mapping over the guest's text: %v", err)
+			}
+		})
+	}
+}
+
+func TestAllocData(t *testing.T) {
+	m := newMachine(t, Config{Image: tinyGuest(t, spin, []byte{0xc3}), Memory: 16 << 20})
+	a, b, err := m.AllocData(100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, _, err := m.AllocData(1)
+	if err != nil || c-a != 128 || a%64 != 0 || len(b) != 100 {
+		t.Errorf("%v, then %v, of %d bytes: %v", a, c, len(b), err)
+	}
+	if err := m.WriteUser(0, a+99, []byte{7}); err != nil || b[99] != 7 {
+		t.Errorf("the host sees %d, %v", b[99], err)
+	}
+	if p, err := m.space(0).Translate(a); err != nil || !p.NoExec || !p.User || !p.Writable {
+		t.Errorf("%+v, %v", p, err)
+	}
+	for _, size := range []int{0, -1, guest.DataSize} {
+		if _, _, err := m.AllocData(size); !errors.Is(err, unix.ENOMEM) {
+			t.Errorf("%d bytes: %v", size, err)
+		}
+	}
+	if err := m.Reset(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	again, b, err := m.AllocData(100)
+	if err != nil || again != a || b[99] != 0 {
+		t.Errorf("after a reset: %v, byte %d, %v", again, b[99], err)
+	}
+}

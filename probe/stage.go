@@ -1,0 +1,66 @@
+package probe
+
+import "github.com/guestprobe/guestprobe/guest"
+
+// Stage is a probe's handlers in the form of machine code. On an optimized site
+// it runs in the detour, in guest mode: a hit then takes no exit. On any
+// other arrival, and on a site that cannot be optimized, the probe's Pre runs,
+// which must do the same on the host.
+type Stage struct {
+	// Code is a function, the same wherever it is put, for the privilege of the
+	// probed code:
+	//
+	//	RDI  address of the context: x86-64 struct pt_regs (168 bytes)
+	//	RSI  address of the vCPU's block
+	//
+	// It returns with all registers as they were but RAX and the arithmetic
+	// flags, expects DF clear, and uses at most Stack bytes below RSP. It may run
+	// again, on the same vCPU, before it has returned.
+	Code  []byte
+	Stack int
+
+	// Reads has bit n set when Code may read the 8 bytes at 8n of the context:
+	// only those are filled in.
+	Reads uint32
+
+	// Fixups are the instructions of Code that may fault: such a #PF or #GP is
+	// not the guest's, and the vCPU goes on at Resume.
+	Fixups []Fixup
+
+	// Block is the address of vCPU 0's block, that of vCPU i is i times Stride
+	// behind it.
+	Block  guest.GVA
+	Stride uint64
+
+	// Counts returns the hits of vCPU i that ran in the guest, and of these the
+	// ones that were handled, filtered and missed. The guest writes the numbers:
+	// they are what it says. It is called from any goroutine.
+	Counts func(cpu int) (hits, handled, filtered, missed uint64)
+}
+
+// Fixup pairs an instruction with where the vCPU goes on when it faults. Both
+// are offsets in Stage.Code.
+type Fixup struct{ Fault, Resume int }
+
+// Detours is what a Target adds for probes that are optimized.
+type Detours interface {
+	// MapExec makes the n bytes at addr executable memory of the engine, as
+	// AllocExec does, with the privilege of the text at near; near and addr are
+	// within rel32 reach. What is the engine's already stays as it is. It fails
+	// where something else is mapped.
+	MapExec(near, addr guest.GVA, n int) error
+
+	// StackProfile says how guest code finds the number of its vCPU, and false
+	// when it cannot: then no Stage runs in the guest. user tells CPL3 from CPL0.
+	StackProfile(user bool) (StackProfile, bool)
+}
+
+// StackProfile says that at the address RSP & Mask, which is never that of
+// unmapped memory while a stack is in use, the guest has a structure with Magic
+// and with the number of the vCPU that runs on this stack.
+type StackProfile struct {
+	Mask     uint64
+	Magic    uint64
+	MagicOff int32 // u64
+	CPUOff   int32 // u32
+}
