@@ -30,7 +30,7 @@ var Options = []struct{ Name, Text string }{
 	{"idle", "start no workload: only the timer, the scheduler and the call service"},
 	{"bench", "like idle, and a user task per vCPU that serves user_bench_mailbox"},
 	{"int3", "execute an int3 of the guest's own in each round, at CPL0 and at CPL3; foreign_bp_count counts them"},
-	{"alias", "call user_hot at its second address too, in the second address space"},
+	{"alias", "map the user program twice in the second address space, and call user_hot at its second address too"},
 	{"crash=HOW", "end badly at boot: triple, panic, pf, gp, ud or df at CPL0, user (a page fault at CPL3), hang or hlt with interrupts off, exit (code 3), selfcheck (report a failure and go on)"},
 }
 

@@ -45,6 +45,11 @@ func TestLayouts(t *testing.T) {
 			"magic": guest.MailboxMagicOff, "request": guest.MailboxRequest, "done": guest.MailboxDone,
 			"fn": guest.MailboxFn, "args": guest.MailboxArgs, "ret": guest.MailboxRet, "fault": MailboxFault,
 		},
+		"guest_profile": {
+			"magic": guest.ProfileMagicAt, "stack_mask": guest.ProfileStackMask, "stack_magic": guest.ProfileStackMagic,
+			"flags": guest.ProfileFlagsAt, "magic_off": guest.ProfileMagicOff, "cpu_off": guest.ProfileCPUOff,
+			"pid_off": guest.ProfilePIDOff, "tgid_off": guest.ProfileTGIDOff, "comm_off": guest.ProfileCommOff,
+		},
 		"boot_info": {
 			"magic": guest.BootInfoMagic, "size": guest.BootInfoSizeof, "ram_bytes": guest.BootInfoRAM,
 			"cpu": guest.BootInfoVCPU, "ncpus": guest.BootInfoNVCPUs, "cmdline": guest.BootInfoCmdline,
@@ -81,6 +86,21 @@ func TestLayouts(t *testing.T) {
 		if !seen[name] {
 			t.Errorf("DWARF has no struct %s", name)
 		}
+	}
+}
+
+// TestProfile: what the image says of its stacks is what this package says.
+func TestProfile(t *testing.T) {
+	img, err := guest.ParseELF(ELF())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := img.Profile()
+	p.FlagsAt = 0
+	mask := int64(-StackSize)
+	if want := (guest.Profile{StackMask: uint64(mask), StackMagic: StackMagic, CPUOff: StackInfoCPU, PIDOff: StackInfoPID,
+		TGIDOff: StackInfoTGID, CommOff: StackInfoComm, Flags: guest.ProfileOneMapping}); err != nil || p != want {
+		t.Errorf("%+v, %v, want %+v", p, err, want)
 	}
 }
 

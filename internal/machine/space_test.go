@@ -37,6 +37,19 @@ func everyInstruction(t *testing.T, m *Machine, name string, pre func(*probe.Con
 	return all
 }
 
+// checkProfileFlags wants these flags in the guest's own profile.
+func checkProfileFlags(t *testing.T, m *Machine, want guest.ProfileFlags) {
+	t.Helper()
+	p, err := m.Image().Profile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b [8]byte
+	if err := m.Peek(p.FlagsAt, b[:]); err != nil || guest.ProfileFlags(binary.LittleEndian.Uint64(b[:])) != want {
+		t.Errorf("the profile's flags are % x, %v, want %d", b, err, want)
+	}
+}
+
 // TestAliases: user code that runs at two addresses in two address spaces
 // computes the same with a probe on each of its instructions, and arrivals at
 // either address are hits.
@@ -70,6 +83,7 @@ func TestAliases(t *testing.T) {
 			t.Errorf("post %v: results (-unprobed +probed):\n%s", post, diff)
 		}
 		checkAccounts(t, m, all, &pres)
+		checkProfileFlags(t, m, 0)
 		e := m.Engine().Totals(-1)
 		t.Logf("post %v: %d hits at the image's address, %d at the other, %+v", post, here.Load(), there.Load(), e)
 		if here.Load() == 0 || there.Load() == 0 || e.Aliases != there.Load() {
@@ -80,6 +94,13 @@ func TestAliases(t *testing.T) {
 		}
 		checkText(t, m)
 	}
+}
+
+// TestOneMapping: without the second mapping the guest says so.
+func TestOneMapping(t *testing.T) {
+	m := newMachine(t, Config{Image: builtinImage(t), VCPUs: 1, Cmdline: "rounds=1"})
+	results(t, m)
+	checkProfileFlags(t, m, guest.ProfileOneMapping)
 }
 
 // TestSpace: a probe for one address space is not hit in the other, at whatever

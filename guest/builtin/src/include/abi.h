@@ -19,6 +19,8 @@
 #define CALL_MAGIC 0x314c4c414350472e
 #define STACK_MAGIC 0x314b434154535047 /* "GPSTACK1" */
 
+#define PROFILE_MAGIC 0x31464f5250504728 /* "(GPPROF1" */
+
 #define STACK_SIZE 8192
 
 /* Exit codes of this guest, other than the 0 of a finished workload. */
@@ -105,6 +107,28 @@ struct stack_info {
 _Static_assert(OFFSETOF(struct stack_info, task) == 8, "guest profile");
 _Static_assert(OFFSETOF(struct stack_info, cpu) == 16, "guest profile");
 _Static_assert(OFFSETOF(struct stack_info, comm) == 32, "guest profile");
+
+/*
+ * The data symbol gp_profile: where the fields of struct stack_info are, for
+ * whoever finds it from an interrupted RSP. The host validates it.
+ */
+#define PROFILE_ONE_MAPPING 1 /* user text and the engine's memory are at the same addresses in every address space, and nowhere else */
+
+struct guest_profile {
+	u64 magic;       /* PROFILE_MAGIC */
+	u64 stack_mask;  /* info = rsp & stack_mask */
+	u64 stack_magic; /* u64 at info + magic_off */
+	u64 flags;
+	s32 magic_off;
+	s32 cpu_off;  /* u32 */
+	s32 pid_off;  /* u32, of the thread */
+	s32 tgid_off; /* u32 */
+	s32 comm_off; /* 16 bytes */
+	s32 reserved;
+};
+
+_Static_assert(sizeof(struct guest_profile) == 56, "guest profile");
+_Static_assert(OFFSETOF(struct guest_profile, comm_off) == 48, "guest profile");
 
 /*
  * The bench mailbox of one vCPU, in user memory: with the option `bench` a

@@ -97,6 +97,7 @@ struct options {
 };
 
 extern struct options options;
+extern struct guest_profile gp_profile;
 extern struct boot_info boot[MAX_CPUS];
 extern u32 ncpus;
 

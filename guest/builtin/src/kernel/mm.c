@@ -1,7 +1,7 @@
 /*
  * A second address space, for probes that must tell them apart: the same kernel
- * and the same program at the same addresses, and the program once more, 512
- * GiB higher, where the first space has nothing.
+ * and the same program at the same addresses, and with the option `alias` the
+ * program once more, 512 GiB higher, where the first space has nothing.
  */
 #include "kernel.h"
 #include "../user/user.h"
@@ -11,6 +11,19 @@
 #define PML4_INDEX(va) ((va) >> 39 & 511)
 
 u64 second_cr3;
+
+/* Says what is true from the first user task on. */
+struct guest_profile gp_profile = {
+	.magic = PROFILE_MAGIC,
+	.stack_mask = ~(u64)(STACK_SIZE - 1),
+	.stack_magic = STACK_MAGIC,
+	.flags = PROFILE_ONE_MAPPING,
+	.magic_off = OFFSETOF(struct stack_info, magic),
+	.cpu_off = OFFSETOF(struct stack_info, cpu),
+	.pid_off = OFFSETOF(struct stack_info, pid),
+	.tgid_off = OFFSETOF(struct stack_info, tgid),
+	.comm_off = OFFSETOF(struct stack_info, comm),
+};
 
 static u64 second_pml4[512] ALIGNED(PAGE_SIZE);
 static u64 first_cr3;
@@ -36,8 +49,11 @@ void mm_init(void)
 	first_cr3 = read_cr3();
 	first = (const u64 *)(first_cr3 & PTE_ADDRESS);
 	memcpy(second_pml4, first, sizeof(second_pml4));
-	second_pml4[PML4_INDEX(user_stacks_base + USER_ALIAS_OFFSET)] =
-		first[PML4_INDEX(user_stacks_base)];
+	if (options.alias) {
+		second_pml4[PML4_INDEX(user_stacks_base + USER_ALIAS_OFFSET)] =
+			first[PML4_INDEX(user_stacks_base)];
+		gp_profile.flags &= ~(u64)PROFILE_ONE_MAPPING;
+	}
 	second_cr3 = (u64)second_pml4 - KERNEL_VMA;
 }
 

@@ -1,0 +1,150 @@
+package guest
+
+import "math/bits"
+
+// SymProfile is the data symbol by which an image says how to find who runs
+// from an interrupted stack pointer alone, at CPL 0 and at CPL 3.
+const SymProfile = "gp_profile"
+
+// The object at SymProfile: little endian, aligned to 8. Offsets in bytes;
+// fields are 8 bytes wide, those from ProfileMagicOff on 4 bytes with sign.
+const (
+	ProfileMagic = 0x31464f5250504728 // "(GPPROF1"
+
+	ProfileMagicAt    = 0x00 // ProfileMagic
+	ProfileStackMask  = 0x08 // Profile.StackMask
+	ProfileStackMagic = 0x10
+	ProfileFlagsAt    = 0x18
+	ProfileMagicOff   = 0x20
+	ProfileCPUOff     = 0x24
+	ProfilePIDOff     = 0x28
+	ProfileTGIDOff    = 0x2c
+	ProfileCommOff    = 0x30
+	ProfileSize       = 0x38 // with 4 reserved bytes
+)
+
+// Limits of a profile: the size of the guest's stacks, a power of two, and the
+// length of a task's name.
+const (
+	MinProfileStack = 512
+	MaxProfileStack = 1 << 20
+	ProfileCommSize = 16
+)
+
+// ProfileFlags is the flags word of a profile. A guest may change it before it
+// starts its first user task.
+type ProfileFlags uint64
+
+// ProfileOneMapping is set in a guest all of whose address spaces have the user
+// text and the engine's memory at the addresses that the boot page tables have
+// them at, and nowhere else. Then code at a user address stands for one place,
+// and what it refers to is there in every address space.
+const ProfileOneMapping ProfileFlags = 1
+
+// Profile says how guest code finds its vCPU and its task: at
+// info = RSP & StackMask, the lowest address of its stack, stands a structure
+// with the fields below; if the 8 bytes at info + MagicOff are not StackMagic,
+// the stack is no task's and nothing is known. All stacks, kernel and user,
+// are of one size and aligned to it, their tasks stay on the vCPU that the
+// structure names, and RSP never stands at the very top of one.
+//
+// Profile returns profiles whose mask is that of a stack of MinProfileStack to
+// MaxProfileStack bytes, whose magic is not 0, and whose fields are inside
+// the stack, aligned to their size.
+type Profile struct {
+	StackMask, StackMagic uint64
+
+	MagicOff int32 // 8 bytes, StackMagic
+	CPUOff   int32 // 4 bytes, number of the vCPU
+	PIDOff   int32 // 4 bytes, number of the thread
+	TGIDOff  int32 // 4 bytes, number of its thread group
+	CommOff  int32 // ProfileCommSize bytes, the name, padded with NULs
+
+	Flags   ProfileFlags // in the image; the guest may have changed them
+	FlagsAt GVA          // where the guest keeps them, 8 bytes
+}
+
+// Profile returns the image's profile. An image without one gives an error that
+// wraps ErrSymbolNotFound, one that breaks the rules an *ImageError or an
+// *AmbiguousSymbolError.
+func (img *Image) Profile() (Profile, error) {
+	s, err := img.Lookup(SymProfile)
+	if err != nil {
+		return Profile{}, err
+	}
+	b := img.bytesAt(s.Addr, ProfileSize)
+	switch {
+	case b == nil:
+		return Profile{}, damaged(SymProfile, "its %d bytes at %v are not in the file", ProfileSize, s.Addr)
+	case s.Addr%8 != 0:
+		return Profile{}, damaged(SymProfile, "address %v is not a multiple of 8", s.Addr)
+	}
+	p, err := parseProfile(b)
+	if err != nil {
+		return Profile{}, err
+	}
+	p.FlagsAt = s.Addr + ProfileFlagsAt
+	return p, nil
+}
+
+// parseProfile decodes and checks the ProfileSize bytes of a profile.
+func parseProfile(b []byte) (Profile, error) {
+	off := func(at int) int32 { return int32(le32(b[at:])) }
+	p := Profile{
+		StackMask: le64(b[ProfileStackMask:]), StackMagic: le64(b[ProfileStackMagic:]), Flags: ProfileFlags(le64(b[ProfileFlagsAt:])),
+		MagicOff: off(ProfileMagicOff), CPUOff: off(ProfileCPUOff), PIDOff: off(ProfilePIDOff), TGIDOff: off(ProfileTGIDOff), CommOff: off(ProfileCommOff),
+	}
+	size := -p.StackMask
+	switch magic := le64(b[ProfileMagicAt:]); {
+	case magic != ProfileMagic:
+		return Profile{}, damaged(SymProfile, "magic %#x, not %#x", magic, uint64(ProfileMagic))
+	case bits.OnesCount64(size) != 1 || size < MinProfileStack || size > MaxProfileStack:
+		return Profile{}, damaged(SymProfile, "stack mask %#x is not that of a power of two from %d to %d", p.StackMask, MinProfileStack, MaxProfileStack)
+	case p.StackMagic == 0:
+		return Profile{}, damaged(SymProfile, "the magic of stacks is 0")
+	}
+	for _, f := range []struct {
+		name        string
+		off         int32
+		size, align int32
+	}{
+		{"magic", p.MagicOff, 8, 8}, {"vCPU", p.CPUOff, 4, 4}, {"pid", p.PIDOff, 4, 4}, {"tgid", p.TGIDOff, 4, 4}, {"comm", p.CommOff, ProfileCommSize, 1},
+	} {
+		if f.off < 0 || f.off > int32(size)-f.size || f.off%f.align != 0 {
+			return Profile{}, damaged(SymProfile, "%s at offset %d: want a multiple of %d within the stack's %d bytes", f.name, f.off, f.align, size)
+		}
+	}
+	return p, nil
+}
+
+// Task is what a profile tells of the task that a stack belongs to, as the
+// guest says.
+type Task struct {
+	CPU, PID, TGID uint32
+	Comm           [ProfileCommSize]byte // the name, padded with NULs
+}
+
+// ReadTask finds the task that runs with stack pointer rsp through read, which
+// fills p from the guest's memory at an address or fails. ok is false when rsp
+// is in no task's stack. It allocates nothing of its own.
+func (p *Profile) ReadTask(rsp uint64, read func(addr GVA, p []byte) error) (t Task, ok bool) {
+	info := GVA(rsp & p.StackMask)
+	if !info.Canonical() {
+		return Task{}, false
+	}
+	field := func(off int32, b []byte) bool { return read(info+GVA(off), b) == nil }
+	w := t.Comm[:8] // a word for each of the numbers, before the name is read
+	if !field(p.MagicOff, w) || le64(w) != p.StackMagic {
+		return Task{}, false
+	}
+	for _, f := range []struct {
+		off int32
+		to  *uint32
+	}{{p.CPUOff, &t.CPU}, {p.PIDOff, &t.PID}, {p.TGIDOff, &t.TGID}} {
+		if !field(f.off, w[:4]) {
+			return Task{}, false
+		}
+		*f.to = le32(w)
+	}
+	return t, field(p.CommOff, t.Comm[:])
+}
