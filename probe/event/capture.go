@@ -252,27 +252,16 @@ func putText[T string | []byte](w *writer, loc []byte, s T) byte {
 // textAt stores the text in memory at addr, or a fault when the guest cannot
 // read it up to its NUL.
 func (w *writer) textAt(loc []byte, addr uint64) byte {
-	room := w.room()
-	// Most texts are short, so begin small; never read past the page that the
-	// text is known to reach, since the next one need not be mapped.
-	limit, chunk := len(room)-1, 64
-	for n := 0; n < limit; {
-		here := addr + uint64(n)
-		size := min(chunk, limit-n, pageSize-int(here%pageSize))
-		if w.c.Read(guest.GVA(here), room[n:n+size]) != nil {
-			le.PutUint32(loc, 0)
-			return 0
-		}
-		if i := bytes.IndexByte(room[n:n+size], 0); i >= 0 {
-			w.keep(loc, n+i+1)
-			return 0
-		}
-		n += size
-		chunk *= 4
+	n, cut, ok := readText(w.c, addr, w.room())
+	if !ok {
+		le.PutUint32(loc, 0)
+		return 0
 	}
-	room[limit] = 0
-	w.keep(loc, limit+1)
-	return statusCut
+	w.keep(loc, n+1)
+	if cut {
+		return statusCut
+	}
+	return 0
 }
 
 // getSized and putSized access a little-endian number of 1, 2, 4 or 8 bytes.

@@ -80,6 +80,26 @@ const (
 	CodeNoProfile      Code = "NO_PROFILE" // ours: needs to know the guest's task or file structures
 )
 
+// What can be wrong with a filter (kernel/trace/trace_events_filter.c). Beside
+// these, a filter can have CodeCommandTooLong, CodeBadCharacter and
+// CodeNoProfile.
+const (
+	CodeInvalidOp      Code = "INVALID_OP"
+	CodeTooManyOpen    Code = "TOO_MANY_OPEN"
+	CodeTooManyClose   Code = "TOO_MANY_CLOSE"
+	CodeMissingQuote   Code = "MISSING_QUOTE"
+	CodeOperandTooLong Code = "OPERAND_TOO_LONG"
+	CodeExpectString   Code = "EXPECT_STRING"
+	CodeExpectDigit    Code = "EXPECT_DIGIT"
+	CodeIllegalFieldOp Code = "ILLEGAL_FIELD_OP"
+	CodeFieldNotFound  Code = "FIELD_NOT_FOUND"
+	CodeIllegalIntval  Code = "ILLEGAL_INTVAL"
+	CodeTooManyPreds   Code = "TOO_MANY_PREDS"
+	CodeInvalidFilter  Code = "INVALID_FILTER"
+	CodeInvalidValue   Code = "INVALID_VALUE"
+	CodeNoFilter       Code = "NO_FILTER"
+)
+
 // reason is the kernel's text for a code and its usual errno.
 type reason struct {
 	text  string
@@ -154,6 +174,21 @@ var reasons = map[Code]reason{
 	CodeBadHyphen:      {text: "Failed to parse single hyphen. Forgot '>'?"},
 	CodeEventTooBig:    {"Event too big (too many fields?)", syscall.E2BIG},
 	CodeNoProfile:      {"Guest profile is not available", syscall.EOPNOTSUPP},
+
+	CodeInvalidOp:      {text: "Invalid operator"},
+	CodeTooManyOpen:    {text: "Too many '('"},
+	CodeTooManyClose:   {text: "Too few '('"},
+	CodeMissingQuote:   {text: "Missing matching quote"},
+	CodeOperandTooLong: {text: "Operand too long"},
+	CodeExpectString:   {text: "Expecting string field"},
+	CodeExpectDigit:    {text: "Expecting numeric field"},
+	CodeIllegalFieldOp: {text: "Illegal operation for field type"},
+	CodeFieldNotFound:  {text: "Field not found"},
+	CodeIllegalIntval:  {text: "Illegal integer value"},
+	CodeTooManyPreds:   {text: "Too many terms in predicate expression"},
+	CodeInvalidFilter:  {text: "Meaningless filter expression"},
+	CodeInvalidValue:   {text: "Invalid value (did you forget quotes)?"},
+	CodeNoFilter:       {text: "No filter found"},
 }
 
 // Text returns the kernel's text for the code, or "" for one that is not in

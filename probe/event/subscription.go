@@ -21,9 +21,9 @@ type Event struct {
 // Decode reads the record. While a filter runs there is none.
 func (e Event) Decode() (*Record, error) { return e.Source.Fetcher.Decode(e.Data) }
 
-// Filter chooses events. It runs on the hub's goroutine: it must be quick, must
+// Chooser chooses events. It runs on the hub's goroutine: it must be quick, must
 // not use the hub, and sees no Data.
-type Filter func(Event) bool
+type Chooser func(Event) bool
 
 // Queue bounds what a subscription holds for its reader. The zero value of
 // each field stands for its default.
@@ -35,7 +35,7 @@ type Queue struct {
 // Subscription is one reader's bounded queue of events.
 type Subscription struct {
 	hub    *Hub
-	filter Filter
+	filter Chooser
 	from   []uint64 // per vCPU: where in its ring the subscription begins
 
 	mu        sync.Mutex
@@ -61,7 +61,7 @@ type SubscriptionCounts struct {
 
 // Subscribe returns a queue of the events that are stored from now on. Filter
 // may be nil. On a closed hub the subscription has ended already.
-func (h *Hub) Subscribe(filter Filter, limit Queue) *Subscription {
+func (h *Hub) Subscribe(filter Chooser, limit Queue) *Subscription {
 	if limit.Events <= 0 {
 		limit.Events = 8192
 	}

@@ -1,0 +1,226 @@
+package event
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+)
+
+// Limits of a filter.
+const (
+	MaxFilter       = 4095 // bytes of an expression
+	maxFilterTerms  = 128
+	maxFilterDepth  = 64  // parentheses and negations inside one another
+	maxFilterValue  = 255 // bytes of a text (the kernel's MAX_FILTER_STR_VAL with its NUL)
+	maxFilterText   = maxString - 2
+	filterTextRoom  = maxString
+	filterWordsRoom = 8 + CommSize
+)
+
+// FilterNode is one node of a filter's expression. A term has a Term, a
+// negation its operand in X, a conjunction and a disjunction theirs in X and Y.
+type FilterNode struct {
+	Op   FilterOp
+	X, Y *FilterNode
+	Term *FilterTerm
+}
+
+// FilterOp says what a FilterNode is.
+type FilterOp uint8
+
+// The kinds of node.
+const (
+	FilterTest FilterOp = iota // a term
+	FilterNot
+	FilterAnd
+	FilterOr
+)
+
+// FilterTerm compares one field with a constant. Where the field cannot be read
+// at a hit, the term is false, whatever its comparison.
+type FilterTerm struct {
+	Field  FilterField
+	Value  int        // FieldValue: index of the value in Fetcher.Plan
+	Signed bool       // numbers are compared with sign
+	Is     Comparison // how
+	Num    uint64     // with what: a number
+	Text   string     // or text, or a pattern
+	IsText bool
+}
+
+// FilterField says what a term looks at.
+type FilterField uint8
+
+// The fields.
+const (
+	FieldValue FilterField = iota // a value of the definition
+	FieldCPU                      // cpu, common_cpu: number of the vCPU
+	FieldPID                      // common_pid: the task
+	FieldComm                     // comm: its name
+	FieldFlags                    // common_flags: bit 0 is set when interrupts are off
+	FieldAddr                     // __probe_ip, __probe_func: the probed address
+	FieldRet                      // __probe_ret_ip: where a return goes on
+)
+
+// Comparison is an operator of the filter language.
+type Comparison uint8
+
+// The operators.
+const (
+	Equal Comparison = iota
+	NotEqual
+	Less
+	LessEqual
+	Greater
+	GreaterEqual
+	AnyBit // &: some bit of the number is set
+	Match  // ~: the text matches a pattern
+)
+
+var comparisonText = [...]string{"==", "!=", "<", "<=", ">", ">=", "&", "~"}
+
+// String returns the operator as it is written.
+func (c Comparison) String() string {
+	if int(c) < len(comparisonText) {
+		return comparisonText[c]
+	}
+	return fmt.Sprintf("Comparison(%d)", uint8(c))
+}
+
+// Filter decides which hits of a definition count. It does not change; every
+// vCPU uses the same one at the same time.
+type Filter struct {
+	text    string
+	root    *FilterNode
+	fetcher *Fetcher
+	scratch [][]byte // by vCPU
+}
+
+// Filter compiles an expression over the values of f and the fields that every
+// record has, for a machine of cpus vCPUs:
+//
+//	count > 100 && (fd == 3 || name ~ "/etc/*") && !(common_pid == 0)
+//
+// The syntax is that of the kernel's event filters
+// (Documentation/trace/events.rst). The error is a *SyntaxError about the
+// expression.
+func (f *Fetcher) Filter(text string, cpus int) (*Filter, error) {
+	p := &filterParser{text: text, fetcher: f}
+	root, err := p.parse()
+	if err != nil {
+		return nil, err
+	}
+	m := &Filter{text: text, root: root, fetcher: f}
+	room := filterWordsRoom
+	if p.texts {
+		room += filterTextRoom
+	}
+	// Each vCPU's in cache lines of its own.
+	room = (room + 127) &^ 63
+	for range cpus {
+		m.scratch = append(m.scratch, make([]byte, room))
+	}
+	return m, nil
+}
+
+// String returns the expression as it was written.
+func (m *Filter) String() string { return m.text }
+
+// Root returns the expression. It must not be changed.
+func (m *Filter) Root() *FilterNode { return m.root }
+
+// field is what a name stands for.
+type field struct {
+	id     FilterField
+	value  int
+	text   bool
+	signed bool
+	bits   int // of a number
+	name   string
+}
+
+// lookup finds a field: the definition's own values come first.
+func (p *filterParser) lookup(name string) (field, Code, string) {
+	f := p.fetcher
+	if i := slices.IndexFunc(f.types, func(a Arg) bool { return a.Name == name }); i >= 0 {
+		t := f.types[i].Type
+		n := field{id: FieldValue, value: i, text: t.hasText(), signed: t.Format == Signed, bits: 8 * f.ops[i].size, name: name}
+		if t.Format == Bits {
+			n.bits = t.Width
+		}
+		if t.Count > 0 {
+			return n, CodeIllegalFieldOp, "an array has no one value to compare"
+		}
+		return n, "", ""
+	}
+	task := func(n field) (field, Code, string) {
+		if f.profile == nil {
+			return n, CodeNoProfile, name + " needs to know how the guest keeps its tasks"
+		}
+		return n, "", ""
+	}
+	switch name {
+	case "cpu", "CPU", "common_cpu":
+		return field{id: FieldCPU, bits: 32, name: name}, "", ""
+	case "common_pid":
+		return task(field{id: FieldPID, bits: 32, signed: true, name: name})
+	case "comm", "COMM", "common_comm":
+		return task(field{id: FieldComm, text: true, name: name})
+	case "common_flags":
+		return field{id: FieldFlags, bits: 8, name: name}, "", ""
+	case "__probe_ip":
+		if f.args == entryArgs {
+			return field{id: FieldAddr, bits: 64, name: name}, "", ""
+		}
+	case "__probe_func":
+		if f.args == returnArgs {
+			return field{id: FieldAddr, bits: 64, name: name}, "", ""
+		}
+	case "__probe_ret_ip":
+		if f.args == returnArgs {
+			return field{id: FieldRet, bits: 64, name: name}, "", ""
+		}
+	}
+	return field{}, CodeFieldNotFound, p.known()
+}
+
+// known lists what could have been meant.
+func (p *filterParser) known() string {
+	var names []string
+	for _, a := range p.fetcher.types {
+		if a.Type.Count == 0 {
+			names = append(names, a.Name)
+		}
+	}
+	names = append(names, "cpu", "common_flags")
+	if p.fetcher.profile != nil {
+		names = append(names, "common_pid", "comm")
+	}
+	return "there are " + strings.Join(names, ", ")
+}
+
+// number reads a value for n and checks that n can have it at all: the kernel
+// cuts it to the field's size, and then compares with another number than the
+// one that was written.
+func (n field) number(s string) (uint64, bool) {
+	if n.signed {
+		v, ok := parseInt(s)
+		if !ok {
+			return 0, false
+		}
+		low := int64(math.MinInt64) >> (64 - n.bits)
+		return uint64(v), low <= v && v <= ^low
+	}
+	v, ok := parseUint(s)
+	return v, ok && v <= math.MaxUint64>>(64-n.bits)
+}
+
+// limits says which numbers n can have.
+func (n field) limits() string {
+	if n.signed {
+		low := int64(math.MinInt64) >> (64 - n.bits)
+		return fmt.Sprintf("%s can be %d to %d", n.name, low, ^low)
+	}
+	return fmt.Sprintf("%s can be 0 to %d", n.name, uint64(math.MaxUint64)>>(64-n.bits))
+}
