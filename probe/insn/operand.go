@@ -139,6 +139,10 @@ func (i *Inst) vectorIndex() bool {
 // bit; only with Mod 3 does it name one.
 func (i *Inst) RMReg() Reg64 { return Reg64(i.RM() | i.base) }
 
+// RegReg returns the general register that ModRM.reg names with its extension
+// bit; where Reg is part of the opcode it names none.
+func (i *Inst) RegReg() Reg64 { return Reg64(i.Reg() | i.reg) }
+
 // Addr returns the effective address of the memory operand without segment
 // base when the instruction is at addr, and false when there is none that r
 // gives: a register operand, a vector index, a register above R15.

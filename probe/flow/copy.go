@@ -1,0 +1,65 @@
+package flow
+
+import (
+	"fmt"
+
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// MaxCopy is the most bytes that AppendCopy appends: as many relocated
+// instructions as a region can have, the last of which may be a call.
+const MaxCopy = (insn.JmpLen-1)*insn.MaxRelocated + maxCall
+
+// maxCall is the most bytes that stand for a call: push imm32, mov imm32 to
+// the upper half, jmp rel32.
+const maxCall = 5 + 8 + 5
+
+// AppendCopy appends to b the region's instructions as they have to be when the
+// first of them stands at to, and returns where each of them begins, relative to
+// to: the copy does what the originals do, and falls out of its end, or does not
+// go on, as they do. The jump back is the caller's. Flags are not touched.
+//
+// A final call becomes a push of the original return address and a jump, so the
+// callee, and whoever walks the stack, sees what it would have seen.
+//
+// An error wraps insn.ErrOutOfReach or insn.ErrNotMovable; b comes back as it was.
+func (r *Region) AppendCopy(b []byte, to uint64) (code []byte, starts []int, err error) {
+	code, from := b, r.Addr
+	for k := range r.Insts {
+		i := &r.Insts[k]
+		at := len(code) - len(b)
+		starts = append(starts, at)
+		if r.Call && k == len(r.Insts)-1 {
+			target, _ := i.Target(from)
+			c, ok := appendCall(code, to+uint64(at), target, from+uint64(i.Len))
+			if !ok {
+				return b, nil, fmt.Errorf("flow: copy call %#x from %#x to %#x: %w", target, from, to, insn.ErrOutOfReach)
+			}
+			return c, starts, nil
+		}
+		var buf [insn.MaxRelocated]byte
+		n, err := insn.Relocate(buf[:], i, from, to+uint64(at))
+		if err != nil {
+			return b, nil, err
+		}
+		code = append(code, buf[:n]...)
+		from += uint64(i.Len)
+	}
+	return code, starts, nil
+}
+
+// appendCall appends what does at at the same as a call of target that returns
+// to ret.
+func appendCall(b []byte, at, target, ret uint64) ([]byte, bool) {
+	code := insn.AppendPushImm(b, int32(uint32(ret)))
+	if uint64(int64(int32(uint32(ret)))) != ret {
+		// mov dword ptr [rsp+4], imm32
+		hi := uint32(ret >> 32)
+		code = append(code, 0xc7, 0x44, 0x24, 0x04, byte(hi), byte(hi>>8), byte(hi>>16), byte(hi>>24))
+	}
+	code, ok := insn.AppendJmp(code, at+uint64(len(code)-len(b)), target)
+	if !ok {
+		return b, false
+	}
+	return code, true
+}
