@@ -76,7 +76,7 @@ func (r *registration) stats(i int) Stats {
 type Info struct {
 	Probe    *Kprobe
 	Name     string
-	Type     byte      // 'k', 'r' for a kretprobe, 'j' for a jprobe
+	Type     byte      // 'k', 'u' for a kprobe on code of CPL3; on either code 'r' for a kretprobe, 'j' for a jprobe
 	Addr     guest.GVA // of the site
 	Symbol   string    // function that holds it
 	Offset   uint64    // within Symbol
@@ -178,6 +178,9 @@ func (e *Engine) info(r *registration) Info {
 		Probe: r.probe, Name: r.probe.Name, Type: 'k', Addr: st.addr, Symbol: st.symbol, Offset: uint64(st.addr - st.start),
 		Entry: st.entry, User: st.user, Space: r.probe.Space, Disabled: r.disabled, Gone: st.gone, Armed: st.armed.Load(),
 		Plan: st.plan.Kind.String(), Insn: slices.Clone(st.bytes()),
+	}
+	if st.user {
+		i.Type = 'u'
 	}
 	if r.ret != nil {
 		e.retInfo(r.ret, &i)

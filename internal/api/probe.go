@@ -25,10 +25,28 @@ type ProbeSpec struct {
 	// for x, instead of by a debug register.
 	Emulate bool `json:"emulate,omitempty"`
 
+	// Args makes a p definition at a function's entry a jprobe whose records have
+	// the function's first Args arguments (System V ABI: six in registers, the
+	// others on the stack), 1 to MaxArgs, behind those that Def names. Those that
+	// Def itself has, as $argN of any type, are not repeated.
+	Args int `json:"args,omitempty"`
+
+	// Mirror makes a p definition at a function's entry a jprobe whose mirror, the
+	// function of the guest with this name, runs before the probed one, with the
+	// same registers and stack. It ends in MirrorEnd ("" = jprobe_return); then
+	// registers and MirrorStack bytes of the stack (0 = 64, at most 4096) are put
+	// back, and the probed function runs.
+	Mirror      string `json:"mirror,omitempty"`
+	MirrorEnd   string `json:"mirrorEnd,omitempty"`
+	MirrorStack int    `json:"mirrorStack,omitempty"`
+
 	// Stay keeps a probe that was attached together with a stream when the
 	// stream ends. Probes attached by POST /v1/probes always stay.
 	Stay bool `json:"stay,omitempty"`
 }
+
+// MaxArgs is the largest ProbeSpec.Args.
+const MaxArgs = 32
 
 // CreateProbes is the body of POST /v1/probes: either one ProbeSpec in place,
 // or several in Probes, of which all are attached or none.
@@ -47,12 +65,17 @@ type ProbeList struct {
 	Probes []Probe `json:"probes"`
 }
 
+// Kinds are the letters of Probe.Kind: "k" a kprobe on kernel code, "r" a
+// function's return, "j" a jprobe, "u" a kprobe on CPL3 code, "w" a watch. Of the
+// other kinds Probe.User tells which code they are on.
+const Kinds = "krjuw"
+
 // Probe describes one attached probe.
 type Probe struct {
 	ID     uint64 `json:"id"`   // never used again by this daemon
 	Name   string `json:"name"` // group/event
 	Def    string `json:"def"`  // the definition in the form in which it reads back
-	Kind   string `json:"kind"` // "k" or "r", the letter of the kernel's list, or "w"
+	Kind   string `json:"kind"` // one of Kinds
 	Symbol string `json:"symbol,omitempty"`
 	Offset uint64 `json:"offset"`
 	Size   uint64 `json:"size,omitempty"` // bytes of the symbol
@@ -67,6 +90,11 @@ type Probe struct {
 	Stay    bool `json:"stay"`
 
 	Space Hex `json:"space,omitempty"` // the only address space it is for (CR3)
+
+	// Of a jprobe with a mirror: the mirror, and the bytes of stack that are put
+	// back behind it.
+	Mirror      string `json:"mirror,omitempty"`
+	MirrorStack int    `json:"mirrorStack,omitempty"`
 
 	// Of a watch: the accesses (r, w, rw, x), how many bytes, and what it costs.
 	Access string `json:"access,omitempty"`

@@ -14,6 +14,8 @@ import (
 type probeFlags struct {
 	post, regs, disabled, emulate bool
 	space                         string
+	args, mirrorStack             int
+	mirror, mirrorEnd             string
 }
 
 func (p *probeFlags) add(cmd *cobra.Command) {
@@ -22,6 +24,10 @@ func (p *probeFlags) add(cmd *cobra.Command) {
 	f.BoolVar(&p.regs, "regs", false, "report the registers with every hit")
 	f.StringVar(&p.space, "space", "any", "hits in this address space only: `CR3`, or any")
 	f.BoolVar(&p.emulate, "emulate", false, "serve watches by protecting their page: for hosts without watchpoints")
+	f.IntVar(&p.args, "args", 0, "at a function's entry: a jprobe, with the first `N` arguments in its events")
+	f.StringVar(&p.mirror, "mirror", "", "at a function's entry: a jprobe that runs this `FUNCTION` of the guest first")
+	f.IntVar(&p.mirrorStack, "mirror-stack", 0, "put back so many `bytes` of stack behind the mirror (default 64)")
+	f.StringVar(&p.mirrorEnd, "mirror-end", "", "the `FUNCTION` that mirrors end in (default jprobe_return)")
 	f.BoolVar(&p.disabled, "disabled", false, "attach without arming")
 }
 
@@ -32,27 +38,38 @@ func (p *probeFlags) specs(defs []string, stay bool) ([]api.ProbeSpec, error) {
 			return nil, &usageError{fmt.Errorf("--space %q: want the value of CR3, as 0x1000000, or any", p.space)}
 		}
 	}
-	watches := 0
+	kinds := map[byte]bool{}
 	for _, d := range defs {
-		if isWatch(d) {
-			watches++
-		}
+		kinds[letter(d)] = true
 	}
 	specs := make([]api.ProbeSpec, len(defs))
 	for i, d := range defs {
-		specs[i] = api.ProbeSpec{Def: d, Post: p.post, Regs: p.regs, Disabled: p.disabled, Space: space, Emulate: p.emulate, Stay: stay}
+		specs[i] = api.ProbeSpec{
+			Def: d, Post: p.post, Regs: p.regs, Disabled: p.disabled, Space: space, Emulate: p.emulate, Stay: stay,
+			Args: p.args, Mirror: p.mirror, MirrorEnd: p.mirrorEnd, MirrorStack: p.mirrorStack,
+		}
 		// Each flag is about one kind, unless that kind is all there is.
-		if isWatch(d) && watches < len(defs) {
+		k := letter(d)
+		if k == 'w' && len(kinds) > 1 {
 			specs[i].Space = 0
-		} else if !isWatch(d) && watches > 0 {
+		}
+		if k != 'w' && kinds['w'] {
 			specs[i].Emulate = false
+		}
+		if k != 'p' && kinds['p'] {
+			specs[i].Args, specs[i].Mirror, specs[i].MirrorEnd, specs[i].MirrorStack = 0, "", "", 0
 		}
 	}
 	return specs, nil
 }
 
-// isWatch reports whether a definition is that of a watch.
-func isWatch(def string) bool { return strings.HasPrefix(strings.TrimSpace(def), "w") }
+// letter returns the letter of a definition's kind, 0 for none.
+func letter(def string) byte {
+	if def = strings.TrimSpace(def); def == "" {
+		return 0
+	}
+	return def[0]
+}
 
 func (a *app) attachCmd() *cobra.Command {
 	var flags probeFlags
@@ -72,11 +89,19 @@ the daemon ends.
   w:total rw@user_hot_calls+8:8            a watch: r, w, rw or x, at an address
                                            or a symbol, of 1, 2, 4 or 8 bytes
 
+With --args or --mirror a p definition at a function's entry is a jprobe: its
+events have the function's arguments by the System V ABI, from registers and stack,
+or a function of the guest with the same arguments runs before it, and ends in
+jprobe_return. Such functions of the built-in guest are jdo_fork, jvfs_read,
+jtcp_v4_rcv and jmany_args, for the functions whose names they end in.
+
 Watches are served by the guest's debug registers, of which there are four. On a
 host that does not deliver them they are refused, unless --emulate is given: then
 the page is protected, each access to it costs an exit, and the answer says so.`,
 		Example: `  guestprobe attach 'p:myread vfs_read fd=%di count=%dx:u64' 'p do_fork+4'
-  guestprobe attach --post 'p:fork do_fork'`,
+  guestprobe attach --post 'p:fork do_fork'
+  guestprobe attach --args 8 'p:many many_args'
+  guestprobe attach --mirror jdo_fork --mirror-stack 16 'p do_fork'`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return errors.New("say what to probe: DEFINITION...")

@@ -16,9 +16,16 @@ func (a *app) listCmd() *cobra.Command {
 		Use:   "list",
 		Short: "List the attached probes",
 		Long: `List the attached probes. The table has the columns of the kernel's kprobes/list
-first: address, kind (k, r for a function's return, w for a watch), symbol+offset and flags ([GONE], [DISABLED]); then
-name, how the displaced instruction is executed, hits and misses. --format kernel
-prints the kernel's own format, --format defs the definitions in a form that
+first: address, kind, symbol+offset and flags; then name, how the displaced
+instruction is executed, hits and misses. The kinds are
+
+  k  a kprobe on kernel code      u  a kprobe on user code (CPL3)
+  r  a function's return          j  a jprobe (attach --args, --mirror)
+  w  a watch
+
+r, j and w stand for both sorts of code; the flag [USER] tells them apart. Other
+flags are [GONE] and [DISABLED], as in the kernel, [SPACE CR3], [POST] and
+[MIRROR FUNCTION]. --format kernel prints the kernel's own format, --format defs the definitions in a form that
 attach takes.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -98,6 +105,12 @@ func flags(p api.Probe) string {
 	}
 	if p.Space != 0 {
 		f = append(f, fmt.Sprintf("[SPACE %#x]", uint64(p.Space)))
+	}
+	if p.User && p.Kind != "u" {
+		f = append(f, "[USER]")
+	}
+	if p.Mirror != "" {
+		f = append(f, fmt.Sprintf("[MIRROR %s]", clean(p.Mirror)))
 	}
 	if p.Post {
 		f = append(f, "[POST]")

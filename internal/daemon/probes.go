@@ -116,6 +116,9 @@ func (st *store) wire(a *attached) api.Probe {
 		MaxActive: info.MaxActive, InUse: info.InUse, HighWater: info.HighWater,
 		Plan: info.Plan, Insn: hex.EncodeToString(info.Insn), Stats: st.stats(a),
 	}
+	if j, ok := a.probe.(*probe.Jprobe); ok && j.Mirror != "" {
+		p.Mirror, p.MirrorStack = j.Mirror, j.StackSize
+	}
 	if sym, ok := st.guest.Image().Find(info.Addr); ok {
 		p.Size = sym.Size
 	}

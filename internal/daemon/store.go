@@ -137,6 +137,9 @@ func (st *store) compile(spec api.ProbeSpec, names map[string]bool) (*attached, 
 	if err := specFits(def, spec); err != nil {
 		return nil, err
 	}
+	if def, err = withArgs(def, spec.Args); err != nil {
+		return nil, err
+	}
 	if def.Kind == event.KindReturn && spec.Post {
 		return nil, &api.Error{
 			Code: api.CodeUnavailable, Errno: "EOPNOTSUPP", Message: "a return probe has no second record",
@@ -169,6 +172,10 @@ func (st *store) compile(spec api.ProbeSpec, names map[string]bool) (*attached, 
 	}
 	if def.Kind == event.KindReturn {
 		st.handleReturn(a, where)
+		return a, nil
+	}
+	if isJprobe(spec) {
+		st.handleJprobe(a, where)
 		return a, nil
 	}
 	a.kprobe = &where

@@ -13,6 +13,9 @@ func specFits(def *event.Def, spec api.ProbeSpec) error {
 	refuse := func(message, detail string) error {
 		return &api.Error{Code: api.CodeUnavailable, Errno: "EOPNOTSUPP", Message: message, Detail: detail, Column: new(int), Command: defText(spec)}
 	}
+	if err := jprobeFits(def, spec, refuse); err != nil {
+		return err
+	}
 	switch watch := def.Kind == event.KindWatch; {
 	case watch && spec.Post:
 		return refuse("a watch has no second record", "leave out post: its record is from after the access")
