@@ -146,3 +146,29 @@ found:
 	lock add [r0+0], r1
 	mov r0, 0
 	exit`
+
+// outputProgram makes a record on the stack and copies it into the ring.
+const outputProgram = `
+	mov r6, r1
+	call 5
+	stxdw [r10-56], r0
+	ldxdw r1, [r6+112]
+	stxdw [r10-48], r1
+	ldxdw r1, [r6+104]
+	stxdw [r10-40], r1
+	ldxdw r1, [r6+96]
+	stxdw [r10-32], r1
+	ldxdw r1, [r6+88]
+	stxdw [r10-24], r1
+	ldxdw r1, [r6+72]
+	stxdw [r10-16], r1
+	ldxdw r1, [r6+64]
+	stxdw [r10-8], r1
+	ldmap r1, 0
+	mov r2, r10
+	add r2, -56
+	mov r3, 56
+	mov r4, 0
+	call 130
+	mov r0, 0
+	exit`

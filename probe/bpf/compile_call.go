@@ -11,6 +11,8 @@ const (
 	tmpTries
 	tmpSpin
 	tmpSize
+
+	tmpComm = tmpValue // two words
 )
 
 // helper emits a call of helper h: code in line, or calls of routines behind
@@ -150,59 +152,6 @@ func (c *compiler) ktime() {
 	c.memOp(true, []byte{0xf7}, unaryMul, at(blk, blkMult), false)
 	c.emit(0x48, 0x0f, 0xac, 0xd0, 32) // shrd $32, %rdx, %rax
 	c.rm(true, aluAdd, insn.RAX, at(blk, blkTime))
-}
-
-// taskHelper emits get_current_pid_tgid and get_current_comm from the guest's
-// own task structure.
-func (c *compiler) taskHelper(pc int, h Helper) error {
-	t := c.layout.Task
-	if t == nil {
-		return &HostOnlyError{pc, h, needsTask}
-	}
-	task := func(r reg64) {
-		c.load(8, r, at(blk, blkCurrent))
-		c.load(8, r, at(r, 0))
-	}
-	if h == HelperGetPIDTGID {
-		task(tmp9)
-		c.load(4, insn.RAX, at(tmp9, t.TGID))
-		c.shiftImm(true, shiftLeft, insn.RAX, 32)
-		c.load(4, tmp9, at(tmp9, t.TID))
-		c.rr(true, aluOr, insn.RAX, tmp9)
-		return nil
-	}
-	// dst in R1, size in R2.
-	done, zero, bytes, pad, end := c.newLabel(), c.newLabel(), c.newLabel(), c.newLabel(), c.newLabel()
-	c.checkSize(pc, R2)
-	c.result(errInval)
-	c.test(true, insn.RSI, insn.RSI)
-	c.jcc(condE, done)
-	c.region(pc, R1, -1, insn.RSI, true)
-	task(tmpA)
-	c.lea(true, insn.RSI, operand{insn.RSI, noReg, 1, -1}) // the last byte is always zero
-	c.movImm(insn.RCX, 0)
-	c.place(bytes)
-	c.rr(true, aluCmp, insn.RCX, insn.RSI)
-	c.jcc(condAE, zero)
-	c.ri(true, aluCmp, insn.RCX, 15)
-	c.jcc(condAE, zero)
-	c.load(1, insn.RAX, operand{tmpA, insn.RCX, 1, t.Comm})
-	c.test(false, insn.RAX, insn.RAX)
-	c.jcc(condE, zero)
-	c.store(1, operand{tmp9, insn.RCX, 1, 0}, insn.RAX)
-	c.ri(true, aluAdd, insn.RCX, 1)
-	c.jmp(bytes)
-	c.place(zero)
-	c.place(pad)
-	c.rr(true, aluCmp, insn.RCX, insn.RSI)
-	c.jcc(condA, end)
-	c.storeImm(1, operand{tmp9, insn.RCX, 1, 0}, 0)
-	c.ri(true, aluAdd, insn.RCX, 1)
-	c.jmp(pad)
-	c.place(end)
-	c.movImm(insn.RAX, 0)
-	c.place(done)
-	return nil
 }
 
 // checkSize emits the fault for sizes beyond maxRead.

@@ -27,11 +27,16 @@ func (c *compiler) readHelper(pc int, h Helper) error {
 
 // guestLoad emits a load from guest memory that resumes at bad when it faults.
 func (c *compiler) guestLoad(size int, dst reg64, o operand, bad label) {
+	c.mayFault(bad)
+	c.load(size, dst, o)
+}
+
+// mayFault says that the next instruction resumes at bad when it faults.
+func (c *compiler) mayFault(bad label) {
 	c.fixups = append(c.fixups, struct {
 		at     int
 		resume label
 	}{len(c.b), bad})
-	c.load(size, dst, o)
 }
 
 // ifOwn jumps to l when RDX is an address of the program's own memory.

@@ -155,6 +155,85 @@ func TestCompiledRead(t *testing.T) {
 	}
 }
 
+// TestStackTask finds the task through the stack pointer in the context.
+func TestStackTask(t *testing.T) {
+	n := newNative(t)
+	mem, err := n.Alloc(3 * 4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stack := mem.Bytes[-mem.Addr&4095:][:4096]
+	addr := (mem.Addr + 4095) &^ 4095
+	le := binary.LittleEndian
+	l := Layout{Fixups: true, Task: &TaskProfile{TID: 20, TGID: 24, Comm: 32, Stack: &StackProfile{Mask: ^uint64(4095), Magic: 0x1122334455667788, MagicOff: 8}}}
+	le.PutUint64(stack[8:], l.Task.Stack.Magic)
+	le.PutUint32(stack[20:], 8)
+	le.PutUint32(stack[24:], 7)
+	program := func(src string) *compiled {
+		p, err := New(Spec{Kind: Kprobe, Insns: mustAssemble(t, src)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		code, err := n.load(p, l, BlockConfig{}, RegsSize)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if code.info.ContextReads != 1<<(offSP/8) || len(code.info.Fixups) < 3 {
+			t.Errorf("reads %#x of the context, %d fixups", code.info.ContextReads, len(code.info.Fixups))
+		}
+		return code
+	}
+	ids := program("call 14\nexit")
+	for sp, want := range map[uint64]uint64{addr: 7<<32 | 8, addr + 4095: 7<<32 | 8, addr + 4096: 0} {
+		if r0, err := ids.run(regsContext(insn.Regs{RSP: sp})); r0 != want || err != nil {
+			t.Errorf("at %#x: %#x, %v, want %#x", sp, r0, err, want)
+		}
+	}
+	const src = "mov r1, r10\nadd r1, -16\nmov r2, 16\ncall 16\nldxdw r1, [r10-16]\nldxdw r2, [r10-8]\nlddw r3, 0x9e3779b97f4a7c15\nmul r1, r3\nxor r1, r2\nmov r0, r1\nexit"
+	name := program(src)
+	for _, s := range []string{"", "a", "seven c", "8 chars.", "nine char", "fifteen charact", "sixteen characte", "x\x00garbage behin", "\x00\xff\xff\xff\xff\xff\xff\xff\xff",
+		"\x01\x01\x01\x00\x01\x80\x01\x00\x01", "\x80\xff\x01\x80\x01\x80\x01\x80\x01\x01\x00\x01", "1234567\x00\x01"} {
+		clear(stack[32:48])
+		copy(stack[32:48], s)
+		v := NewVM(name.p, 0)
+		want, err := v.Run(make([]byte, RegsSize), commEnv{name: s})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r0, err := name.run(regsContext(insn.Regs{RSP: addr + 100})); r0 != want || err != nil {
+			t.Errorf("%q: %#x, %v, want %#x", s, r0, err, want)
+		}
+	}
+	if r0, err := name.run(regsContext(insn.Regs{RSP: addr + 4096})); r0 != 0 || err != nil {
+		t.Errorf("of no task: %#x, %v", r0, err)
+	}
+	// What faults goes on as if there were no task.
+	for _, code := range []*compiled{ids, name} {
+		for _, f := range code.info.Fixups {
+			jmp, _ := insn.Jmp32(uint64(f.Fault), uint64(f.Resume))
+			old := bytes.Clone(code.code.Bytes[f.Fault:][:len(jmp)])
+			copy(code.code.Bytes[f.Fault:], jmp[:])
+			if r0, err := code.run(regsContext(insn.Regs{RSP: addr})); r0 != 0 || err != nil {
+				t.Errorf("fault at %d: %#x, %v", f.Fault, r0, err)
+			}
+			copy(code.code.Bytes[f.Fault:], old)
+		}
+	}
+	p, _ := New(Spec{Kind: Kprobe, Insns: mustAssemble(t, "call 14\nexit")})
+	host := (*HostOnlyError)(nil)
+	if _, _, err := Compile(p, Layout{Task: l.Task}); !errors.As(err, &host) || host.Why != needsFix {
+		t.Errorf("without fixups: %v", err)
+	}
+}
+
+// commEnv has a task with a name.
+type commEnv struct {
+	NoEnv
+	name string
+}
+
+func (e commEnv) Comm(p *[16]byte) { copy(p[:], e.name) }
+
 func TestHostOnly(t *testing.T) {
 	n := newNative(t)
 	maps := testMaps(t, n, arraySpec, hashSpec)

@@ -49,6 +49,19 @@ const (
 type TaskProfile struct {
 	TID, TGID int32 // offsets of 32-bit IDs in the task structure
 	Comm      int32 // offset of the name, 16 bytes
+
+	// Stack says how the task structure is found from the interrupted stack
+	// pointer, with Layout.Fixups. When it is nil, BlockConfig.Current says where.
+	Stack *StackProfile
+}
+
+// StackProfile says that at the address RSP & Mask the guest has the structure of
+// the task that runs on this stack, if Magic stands in it at MagicOff. A stack
+// pointer that leads nowhere, or to something else, belongs to no task: its
+// numbers are 0 and its name is empty.
+type StackProfile struct {
+	Mask, Magic uint64
+	MagicOff    int32 // 8 bytes
 }
 
 // Clock turns the guest's TSC into the time of ktime_get_ns:

@@ -268,6 +268,7 @@ const (
 	shiftRight = 5
 	shiftSar   = 7
 
+	unaryNot  = 2
 	unaryNeg  = 3
 	unaryMul  = 4
 	unaryDiv  = 6
