@@ -119,7 +119,8 @@ func (f *Func) note(k int) {
 	if t, ok := i.Target(at); ok {
 		f.branchTo(i.Off, t)
 	}
-	if t, ok := kernelTarget(&i.Inst, at); ok && f.inside(t) {
+	// The end counts: it can be the fifth byte behind the last region's first.
+	if t, ok := kernelTarget(&i.Inst, at); ok && t-f.in.Addr <= uint64(f.size) {
 		f.kernel = append(f.kernel, branch{t, i.Off})
 	}
 	switch i.Class() {

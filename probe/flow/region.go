@@ -99,7 +99,7 @@ func (f *Func) Region(off int, r Rule) (Region, *Refusal) {
 			return Region{}, refuse(ReasonFunctionTooShort, off, "the region's last instruction reaches into the next symbol")
 		}
 		i := &f.insts[k]
-		padding := !kernel && !reached && isInt3(&i.Inst)
+		padding := !kernel && !reached && i.Len == 1 && isInt3(&i.Inst)
 		if !padding {
 			no := (*Refusal)(nil)
 			if kernel {
