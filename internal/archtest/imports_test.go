@@ -17,6 +17,8 @@ var allowed = map[string][]string{
 	"probe":            {"guest", "probe/flow", "probe/insn"},
 	"probe/event":      {"guest", "probe"},
 	"probe/bpf":        {"probe/insn"},
+	"probe/evbpf":      {"guest", "probe", "probe/bpf", "probe/event"},
+	"internal/program": {"guest", "probe", "probe/bpf", "probe/evbpf", "probe/event"},
 	"probe/probetest":  {"guest", "probe", "probe/insn"},
 	"internal/kvmtest": {},
 	"internal/api":     {},

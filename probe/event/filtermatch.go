@@ -146,6 +146,9 @@ func compare[N int64 | uint64](is Comparison, a, b N) bool {
 	return false
 }
 
+// Holds reports whether the comparison of a term holds for text.
+func (t *FilterTerm) Holds(text string) bool { return t.compareText([]byte(text)) }
+
 // compareText applies the operator of a term to text.
 func (t *FilterTerm) compareText(b []byte) bool {
 	switch t.Is {
