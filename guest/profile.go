@@ -46,7 +46,9 @@ const ProfileOneMapping ProfileFlags = 1
 // with the fields below; if the 8 bytes at info + MagicOff are not StackMagic,
 // the stack is no task's and nothing is known. All stacks, kernel and user,
 // are of one size and aligned to it, their tasks stay on the vCPU that the
-// structure names, and RSP never stands at the very top of one.
+// structure names, and RSP never stands at the very top of one. A task that is
+// gone for good takes the magic with it, or another task has the stack with
+// another number: what was under way on it never returns.
 //
 // Profile returns profiles whose mask is that of a stack of MinProfileStack to
 // MaxProfileStack bytes, whose magic is not 0, and whose fields are inside

@@ -32,6 +32,8 @@ type instance struct {
 	ret  atomic.Uint64 // the real return address, which was there
 	root atomic.Uint64 // page tables of the activation, where it matters (user)
 
+	owner owner
+
 	// below is the activation whose trampoline was in the slot before: of
 	// another kretprobe on the function, or of a caller that left by a jump to
 	// this function. Both end together.
@@ -73,11 +75,14 @@ func (in *instance) reserve(n uint64) bool {
 type pool struct {
 	ret  *retprobe
 	inst []*instance
+	prof *guest.Profile // of the image, nil without one
 
 	used   atomic.Int64  // instances that are not free, at most ret.max
 	high   atomic.Int64  // the most there ever were
 	cursor atomic.Uint32 // where the next search for a free one begins
 	swept  atomic.Uint32 // where the next sweep begins
+
+	unwound atomic.Uint32 // where the next unwind begins
 
 	// again: the function has returned twice. From then on an instance is used
 	// again only for the same activation as its last one.
@@ -93,10 +98,11 @@ type pool struct {
 func spareInstances(max int) int { return min(max+16, 256) }
 
 // newPool makes a pool of instances that were borrowed for rp.
-func newPool(rp *retprobe, list []*instance) *pool {
-	p := &pool{ret: rp, inst: list}
+func newPool(rp *retprobe, list []*instance, prof *guest.Profile) *pool {
+	p := &pool{ret: rp, inst: list, prof: prof}
 	for _, in := range list {
 		in.ret.Store(0)
+		in.owner.stack.Store(0)
 		in.data = make([]byte, rp.probe.DataSize)
 		in.pool.Store(p)
 	}
@@ -172,43 +178,69 @@ const sweepBatch = 128
 // address space that kernel stacks are read in, 0 when none is at hand; buf has
 // room for a word. It returns how many there were.
 //
-// An activation can still return exactly as long as its trampoline is at its
-// place on the stack, or is the RIP of a task that was interrupted between the
-// return and the int3. In that case the processor has pushed SS where the
-// trampoline was (SDM Vol. 3, 6.14.2), so a selector there decides nothing.
-// Neither does user memory that is not mapped: it may be swapped out. Anything
-// else there means that the stack was unwound past the slot and used anew.
+// An activation can still return exactly as long as its task is there, and its
+// trampoline is at its place on the stack, or is the RIP of a task that was
+// interrupted between the return and the int3. In that case the processor has
+// pushed SS where the trampoline was (SDM Vol. 3, 6.14.2), so a selector there
+// decides nothing. Neither does user memory that is not mapped: it may be swapped
+// out. Anything else there means that the stack was unwound past the slot and used
+// anew.
+//
+// Of a function that returns twice the free instances are looked at, too: those
+// whose last activation's task is gone may be used for any other.
 func (e *Engine) sweep(p *pool, root guest.GPA, n int, buf []byte) int {
 	freed := 0
 	for range min(n, len(p.inst)) {
 		in := p.inst[(p.swept.Add(1)-1)%uint32(len(p.inst))]
 		st := in.state.Load()
-		if st&phaseMask != phaseLive || !e.abandoned(in, root, buf) || !in.reserve(number(st)) {
-			continue
+		switch {
+		case st&phaseMask == phaseLive && e.abandoned(in, p.prof, root, buf) && in.reserve(number(st)):
+			p.ret.abandoned.Add(1)
+			p.put(in)
+			freed++
+		case st&phaseMask == phaseFree && p.again.Load() && in.ret.Load() != 0 && e.forgotten(in, p.prof, root, buf) &&
+			in.state.CompareAndSwap(st, (number(st)+1)<<phaseBits|phaseReserved):
+			in.ret.Store(0)
+			in.to(phaseFree)
+			freed++
 		}
-		p.ret.abandoned.Add(1)
-		p.put(in)
-		freed++
 	}
 	return freed
 }
 
-// abandoned reports whether the live activation of in can never return.
-func (e *Engine) abandoned(in *instance, root guest.GPA, buf []byte) bool {
-	slot, own := guest.GVA(in.slot.Load()), guest.GPA(in.root.Load())
-	if in.user || int64(slot) >= 0 {
-		// What an address space has in its lower half is its own; a kernel whose
-		// stacks are there may have gone to another one since.
-		if !in.user && root != 0 && root != own {
-			return false
-		}
-		root = own
+// spaceOf returns the page tables by which the stack of in is to be read, and
+// whether they are known. root is the address space at hand, or 0.
+func (in *instance) spaceOf(root guest.GPA) (guest.GPA, bool) {
+	own := guest.GPA(in.root.Load())
+	if !in.user && int64(in.slot.Load()) < 0 {
+		return root, true
 	}
-	if err := e.target.ReadMemory(root, slot, buf[:8]); err != nil {
+	// What an address space has in its lower half is its own; a kernel whose
+	// stacks are there may have gone to another one since.
+	return own, in.user || root == 0 || root == own
+}
+
+// abandoned reports whether the live activation of in can never return.
+func (e *Engine) abandoned(in *instance, prof *guest.Profile, root guest.GPA, buf []byte) bool {
+	root, ok := in.spaceOf(root)
+	if !ok {
+		return false
+	}
+	if e.ownerGone(&in.owner, prof, root, buf) {
+		return true
+	}
+	if err := e.target.ReadMemory(root, guest.GVA(in.slot.Load()), buf[:8]); err != nil {
 		return !in.user
 	}
 	word := binary.LittleEndian.Uint64(buf)
 	return word > maxSelector && !e.covers(guest.GVA(word), in)
+}
+
+// forgotten reports whether nobody can come back to the last activation of in,
+// which has ended.
+func (e *Engine) forgotten(in *instance, prof *guest.Profile, root guest.GPA, buf []byte) bool {
+	root, ok := in.spaceOf(root)
+	return ok && e.ownerGone(&in.owner, prof, root, buf)
 }
 
 // maxSelector is the largest value that a pushed SS can have.

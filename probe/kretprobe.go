@@ -17,7 +17,9 @@ import (
 // A call that is followed has an instance from entry to return, however often
 // its task is switched away and wherever it goes on. The function may be
 // recursive. Where it is left in another way than by its return, the instance
-// is given back when its stack is used again (see Info.InUse).
+// is given back when its stack is used again, or, where the image has a guest
+// profile (guest.Profile), when its task is gone or has unwound its stack (see
+// Info.InUse).
 //
 // The guest's stack holds a trampoline's address instead of the return address
 // meanwhile; Context.Ret and Context.Stack show the real one. A guest with
@@ -158,7 +160,7 @@ func (e *Engine) fillPool(rp *retprobe, st *site) (*pool, *Error) {
 		x.Cause = err
 		return nil, x
 	}
-	return newPool(rp, list), nil
+	return newPool(rp, list, e.profile()), nil
 }
 
 // reapOrphans makes instances of unregistered probes available again, as far

@@ -17,6 +17,7 @@ func (e *Engine) activate(c *cpu, s State, r *registration) {
 	var in *instance
 	ret, ok := e.returnAddress(c, s)
 	if ok {
+		p.unwind(s)
 		o := origin{s.Regs.RSP, uint64(ret), uint64(s.Root)}
 		in = p.get(o)
 		if in == nil && e.sweep(p, s.Root, sweepBatch, c.word[:]) > 0 {
@@ -87,6 +88,7 @@ func (e *Engine) hook(c *cpu, s State) {
 		in.slot.Store(s.Regs.RSP)
 		in.ret.Store(uint64(ret))
 		in.root.Store(uint64(s.Root))
+		in.owner.note(c, s, in.pool.Load().prof)
 		in = next
 	}
 	if !ok || !c.writeWord(s, s.Regs.RSP, top.tramp) {
@@ -156,7 +158,7 @@ func (e *Engine) comeBack(c *cpu, s State, in *instance) Verdict {
 		return e.comeAgain(c, s, in, state)
 	}
 	count(&c.counts.returns)
-	ret := in.ret.Load()
+	ret, p := in.ret.Load(), in.pool.Load()
 	for in != nil {
 		below, n := in.below.Load(), in.belowState.Load()
 		s.Regs.RIP = ret
@@ -166,6 +168,7 @@ func (e *Engine) comeBack(c *cpu, s State, in *instance) Verdict {
 			in = nil
 		}
 	}
+	p.unwind(s)
 	s.Regs.RIP = ret
 	return Verdict{Action: Resume}
 }

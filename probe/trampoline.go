@@ -92,12 +92,9 @@ func (s *slots) giveBack(list []*instance) {
 
 // retire takes the instances of a dead pool: those that are free may be lent
 // again, the others when they have come back. Those of a function that returns
-// twice never: somewhere in the guest their addresses may be stored. The world is
-// stopped.
+// twice only when their last task is gone: somewhere in the guest their addresses
+// may be stored. The world is stopped.
 func (s *slots) retire(p *pool) {
-	if p.again.Load() {
-		return
-	}
 	s.tramps.orphans = append(s.tramps.orphans, p.inst...)
 	s.reap()
 }
@@ -106,7 +103,7 @@ func (s *slots) retire(p *pool) {
 func (s *slots) reap() {
 	t := &s.tramps
 	t.orphans = slices.DeleteFunc(t.orphans, func(in *instance) bool {
-		if in.state.Load()&phaseMask != phaseFree {
+		if in.state.Load()&phaseMask != phaseFree || in.ret.Load() != 0 && in.pool.Load().again.Load() {
 			return false
 		}
 		s.giveBack([]*instance{in})

@@ -56,7 +56,7 @@ const (
 // alone, at CPL0 and at CPL3. Every stack of the guest is StackSize bytes,
 // aligned to that, and begins with a struct stack_info (src/include/abi.h): at
 // RSP &^ (StackSize - 1) the u64 StackMagic, and behind it the fields below.
-// Stacks that belong to no task have no magic.
+// Stacks that belong to no task, or to one that is gone, have no magic.
 const (
 	StackSize  = 8192
 	StackMagic = 0x314b434154535047 // "GPSTACK1"

@@ -100,6 +100,42 @@ func TestWorkloadWithReturns(t *testing.T) {
 	}
 }
 
+// TestNoInstanceLeft: tasks that exit, that are killed, and functions that are
+// left by a long jump leave no instance in use, although nobody may ever use
+// their stacks again; none is missing meanwhile, and the guest computes the same.
+func TestNoInstanceLeft(t *testing.T) {
+	config := Config{Image: builtinImage(t), VCPUs: 1, Cmdline: "rounds=12 nouser", Tick: time.Millisecond}
+	want := results(t, newMachine(t, config))
+	m := newMachine(t, config)
+	var all []*probe.Kretprobe
+	for _, s := range m.Image().Symbols() {
+		switch s.Name {
+		case "do_exit", "fork_child", "sleep_forever", "long_jump", "jump_out", "set_jump":
+			all = append(all, &probe.Kretprobe{Kprobe: probe.Kprobe{Name: s.Name, Addr: s.Addr}, MaxActive: 4})
+		}
+	}
+	if err := m.Engine().RegisterKretprobe(all...); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, results(t, m)); diff != "" {
+		t.Errorf("results (-unprobed +probed):\n%s", diff)
+	}
+	if err := m.Stop(nothing); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range all {
+		i, _ := m.Engine().Info(&r.Kprobe)
+		s := i.Stats
+		if i.InUse != 0 || s.Missed != 0 || s.Handled != s.Returns+s.Abandoned {
+			t.Errorf("%s: %d in use, at most %d: %+v", r.Name, i.InUse, i.HighWater, s)
+		}
+		if never := r.Name != "set_jump" && r.Name != "fork_child"; !i.User && (s.Hits == 0 || never && s.Returns != 0) {
+			t.Errorf("%s: %d calls, %d of them returned", r.Name, s.Hits, s.Returns)
+		}
+		t.Logf("%-14s %3d calls: %d returned, %d abandoned, at most %d at a time", r.Name, s.Hits, s.Returns, s.Abandoned, i.HighWater)
+	}
+}
+
 // TestReturnStorm has kretprobes come and go on the functions of a guest that
 // never rests, so that calls are under way at every change: none returns to the
 // wrong place. It is short by default; GUESTPROBE_STORM=60s makes it longer.

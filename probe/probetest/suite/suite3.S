@@ -248,6 +248,36 @@ FUNC co_resume				/* task rdi goes on; what its body returns */
 	ret
 END co_resume
 
+FUNC co_call				/* co_call(i, f, x): f(x) on the stack of task i, from its top */
+	SAVE
+	movq	%rsp, %rbx
+	leaq	co_stacks+4096(%rip), %rsp
+	shlq	$12, %rdi
+	addq	%rdi, %rsp
+	movq	%rdx, %rdi
+	call	*%rsi
+	movq	%rbx, %rsp
+	RESTORE
+	ret
+END co_call
+
+FUNC co_own				/* co_own(i, pid): the stack of task i becomes that of a task with this number */
+	leaq	co_stacks(%rip), %rax
+	shlq	$12, %rdi
+	addq	%rax, %rdi
+	movl	%esi, 12(%rdi)
+	movq	gp_profile+16(%rip), %rax
+	movq	%rax, (%rdi)
+	ret
+END co_own
+
+FUNC co_disown				/* co_disown(i): the task is gone, its stack nobody's */
+	leaq	co_stacks(%rip), %rax
+	shlq	$12, %rdi
+	movq	$0, (%rax,%rdi)
+	ret
+END co_disown
+
 FUNC __switch_to			/* no kretprobe on a function of this name */
 	movq	%rdi, %rax
 	ret
@@ -342,6 +372,14 @@ mirror_calls: .quad 0
 	.type	mirror_seen, @object
 	.size	mirror_seen, 64
 mirror_seen: .skip 64
+
+/* The guest profile (guest/profile.go): the stacks of tasks, once co_own was called. */
+	.globl	gp_profile
+	.type	gp_profile, @object
+	.size	gp_profile, 56
+gp_profile:
+	.quad	0x31464f5250504728, -4096, 0x5441545345544955, 0
+	.long	0, 8, 12, 16, 24, 0
 
 	.bss
 	.p2align 12

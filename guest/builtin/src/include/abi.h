@@ -89,7 +89,9 @@ struct call_mailbox {
  * At the lowest address of every stack, kernel and user alike; stacks are
  * STACK_SIZE bytes and aligned to that. So the guest profile finds who runs
  * from the interrupted RSP alone, at CPL0 and at CPL3, inside the guest and
- * from the host: info = rsp & -STACK_SIZE, valid if the magic is there.
+ * from the host: info = rsp & -STACK_SIZE, valid if the magic is there. The magic
+ * goes when the task does, before another one can have the stack: what the
+ * task was in the middle of will never return.
  *
  * GS is no way to find it: on one of the measured hosts a guest with two vCPUs
  * and CPL3 code finds a GS base of 0, or the other vCPU's, sooner or later.

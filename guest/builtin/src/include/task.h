@@ -41,6 +41,7 @@ struct task {
 	u64 recover_sp;           /* call.c: where a fault unwinds to, or 0 */
 	void *fpu;                /* 512-byte FXSAVE area, or NULL */
 	u64 cr3;                  /* second_cr3, or 0 for the first space */
+	u64 user_stack;           /* an address in it, or 0 */
 };
 
 _Static_assert(OFFSETOF(struct task, stack_top) == 8, "task layout");
@@ -83,6 +84,7 @@ void NORETURN cpu_idle(void);
 
 /* fork.c */
 void stack_init(u64 stack, const struct task *t);
+void stack_retire(u64 address);
 struct task *task_create(u64 flags, u64 fn, u64 arg, const char *comm);
 long do_fork(u64 clone_flags, u64 fn, u64 arg, const char *comm,
 	     u64 stack_size, s32 *parent_tid);

@@ -25,6 +25,12 @@ void stack_init(u64 stack, const struct task *t)
 	info->magic = STACK_MAGIC;
 }
 
+/* The task of the stack that holds the address is gone, and will never run on it. */
+void stack_retire(u64 address)
+{
+	stack_info(address)->magic = 0;
+}
+
 static struct task *task_alloc(u32 cpu)
 {
 	struct task *t = NULL;
@@ -140,6 +146,7 @@ PROBED long do_kill(long pid)
 		return -ECHILD;
 	flags = irq_save();
 	sched_remove(child);
+	stack_retire(child->stack_top);
 	child->state = TASK_FREE;
 	irq_restore(flags);
 	return 0;
@@ -151,6 +158,8 @@ PROBED void NORETURN do_exit(long code)
 
 	irq_disable();
 	t->exit_code = code;
+	if (t->user_stack)
+		stack_retire(t->user_stack);
 	if (t->flags & TASK_DETACHED) {
 		t->state = TASK_DEAD;
 	} else {

@@ -89,9 +89,14 @@ PROBED struct task *__switch_to(struct task *prev, struct task *next)
 	return prev;
 }
 
-/* A task that has exited is given back only when nothing runs on its stack. */
+/*
+ * A task that has exited is given back only when nothing runs on its stack. That
+ * is then no task's any more, which the guest profile shows.
+ */
 PROBED void finish_task_switch(struct task *prev)
 {
+	if (prev->state == TASK_ZOMBIE || prev->state == TASK_DEAD)
+		stack_retire(prev->stack_top);
 	if (prev->state == TASK_DEAD)
 		prev->state = TASK_FREE;
 }

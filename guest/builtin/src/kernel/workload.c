@@ -195,6 +195,7 @@ static void user_task(u64 which)
 	u64 stack = user_stacks_base + (cpu * USER_TASKS + which) * STACK_SIZE;
 
 	stack_init(stack, current);
+	current->user_stack = stack;
 	/* As if called: the ABI wants RSP + 8 to be a multiple of 16. */
 	enter_user(user_entries[which], stack + STACK_SIZE - 8, cpu,
 		   (options.int3 ? USER_INT3 : 0) |

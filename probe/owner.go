@@ -1,0 +1,101 @@
+package probe
+
+import (
+	"sync/atomic"
+
+	"github.com/guestprobe/guestprobe/guest"
+)
+
+// Profiler is what Symbols add when the image says which task a stack belongs to.
+// *guest.Image has it. With a profile, activations whose task is gone, or has
+// unwound its stack, are found out although nothing has used that stack since.
+type Profiler interface {
+	Profile() (guest.Profile, error)
+}
+
+// profile returns the image's profile, or nil.
+func (e *Engine) profile() *guest.Profile {
+	if p, ok := e.target.Symbols().(Profiler); ok {
+		if prof, err := p.Profile(); err == nil {
+			return &prof
+		}
+	}
+	return nil
+}
+
+// owner is the task in whose stack an activation is.
+type owner struct {
+	stack atomic.Uint64 // lowest address of the stack; 0: no task's, or there is no profile
+	pid   atomic.Uint32
+}
+
+// note remembers whose stack the vCPU is on, at the beginning of an activation.
+func (o *owner) note(c *cpu, s State, prof *guest.Profile) {
+	o.stack.Store(0)
+	if prof == nil {
+		return
+	}
+	stack := s.Regs.RSP & prof.StackMask
+	magic, ok := c.readWord(s, stack+uint64(prof.MagicOff))
+	if !ok || uint64(magic) != prof.StackMagic {
+		return
+	}
+	c.mem.root, c.mem.cpl = s.Root, s.CPL
+	if c.mem.Read(stack+uint64(prof.PIDOff), c.word[:4]) != nil {
+		return
+	}
+	o.pid.Store(le.Uint32(c.word[:]))
+	o.stack.Store(stack)
+}
+
+// ownerGone reports whether the task of an activation is known to be gone: its stack
+// is no task's any more, or another one's (guest.Profile). What cannot be read
+// decides nothing. buf has room for a word.
+func (e *Engine) ownerGone(o *owner, prof *guest.Profile, root guest.GPA, buf []byte) bool {
+	stack := o.stack.Load()
+	if stack == 0 || prof == nil {
+		return false
+	}
+	if e.target.ReadMemory(root, guest.GVA(stack+uint64(prof.MagicOff)), buf[:8]) != nil {
+		return false
+	}
+	if le.Uint64(buf) != prof.StackMagic {
+		return true
+	}
+	return e.target.ReadMemory(root, guest.GVA(stack+uint64(prof.PIDOff)), buf[:4]) == nil && le.Uint32(buf) != o.pid.Load()
+}
+
+// unwindBatch bounds the instances that unwind looks at. It reads no guest
+// memory.
+const unwindBatch = 64
+
+// unwind gives back instances of p whose activations the vCPU's task has left
+// behind without returning: they are in the stack that the vCPU is on, at CPL0,
+// below RSP. A kernel's stacks are used from their tops down only
+// (guest.Profile), so a place below the stack pointer of the task itself holds
+// nothing. The stacks of user code may be parted into several.
+func (p *pool) unwind(s State) {
+	if p.prof == nil || s.CPL != 0 || p.used.Load() == 0 {
+		return
+	}
+	stack := s.Regs.RSP & p.prof.StackMask
+	if stack == 0 {
+		return
+	}
+	n := uint32(len(p.inst))
+	for range min(unwindBatch, n) {
+		in := p.inst[(p.unwound.Add(1)-1)%n]
+		st := in.state.Load()
+		if st&phaseMask != phaseLive || in.owner.stack.Load() != stack || in.slot.Load() >= s.Regs.RSP || in.user {
+			continue
+		}
+		// What an address space has in its lower half is its own.
+		if int64(stack) >= 0 && guest.GPA(in.root.Load()) != s.Root {
+			continue
+		}
+		if in.reserve(number(st)) {
+			p.ret.abandoned.Add(1)
+			p.put(in)
+		}
+	}
+}
