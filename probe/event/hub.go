@@ -36,7 +36,10 @@ type Hub struct {
 	clock    func() int64
 	window   time.Duration
 	coalesce time.Duration
-	prods    []*producer
+	cpus     int
+	prods    []*producer // the vCPUs', and the one of Put
+
+	putMu sync.Mutex // serialises Put
 
 	nap     atomic.Uint32 // what the goroutine waits for, or is about to
 	wake    chan struct{} // capacity 1
@@ -95,10 +98,10 @@ func newHub(cpus int, opt HubOptions) *Hub {
 	h := &Hub{
 		clock: opt.Clock, window: opt.Window, coalesce: opt.Coalesce,
 		wake: make(chan struct{}, 1), done: make(chan struct{}),
-		sources: make(map[uint32]*Source), gone: make([]Counts, cpus),
+		sources: make(map[uint32]*Source), gone: make([]Counts, cpus), cpus: cpus,
 	}
 	size := 1 << bits.Len(uint(max(opt.RingBytes, 256)-1))
-	for range cpus {
+	for range cpus + 1 {
 		h.prods = append(h.prods, &producer{ring: ring{buf: make([]byte, size)}, buf: make([]byte, maxRecord+8)})
 	}
 	return h
@@ -125,7 +128,7 @@ func (h *Hub) Source(f *Fetcher, tag any) *Source {
 	defer h.mu.Unlock()
 	for h.lastID++; h.lastID == 0 || h.sources[h.lastID] != nil; h.lastID++ {
 	}
-	s := &Source{Fetcher: f, Tag: tag, hub: h, id: h.lastID, cpus: make([]cpuCounts, len(h.prods))}
+	s := &Source{Fetcher: f, Tag: tag, hub: h, id: h.lastID, cpus: make([]cpuCounts, h.cpus)}
 	h.sources[s.id] = s
 	return s
 }

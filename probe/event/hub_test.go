@@ -258,7 +258,7 @@ func TestHeld(t *testing.T) {
 	h := newHub(2, HubOptions{Clock: clock})
 	src := testSource(t, h, "e")
 	sub := h.Subscribe(nil, Queue{})
-	cursors := make([]cursor, 2)
+	cursors := make([]cursor, len(h.prods))
 	pass := func(force bool, want outcome, times ...int64) {
 		t.Helper()
 		if out := h.pass(cursors, force); out != want {
@@ -353,7 +353,7 @@ func TestSourceCloseWaits(t *testing.T) {
 	h := newHub(1, HubOptions{})
 	src := testSource(t, h, "e")
 	sub := h.Subscribe(nil, Queue{})
-	cursors := make([]cursor, 1)
+	cursors := make([]cursor, len(h.prods))
 	p := h.begin(0)
 	src.Close()
 	h.pass(cursors, false)

@@ -181,6 +181,9 @@ func (h *Hub) handOn(i int, c *cursor) {
 	p, e := h.prods[i], c.next
 	src := h.sources[e.source]
 	ev := Event{Source: src, CPU: i, Time: e.time, Seq: h.seq}
+	if i == h.cpus {
+		ev.CPU, e.rec = int(le.Uint32(e.rec)), e.rec[putPrefix:]
+	}
 	h.seq++
 	if e.time < h.lastTime {
 		h.reordered++

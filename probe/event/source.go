@@ -71,6 +71,38 @@ func (s *Source) EmitReturn(c *probe.Context, entry []byte) bool {
 	return s.finish(p, c.CPU, time, n)
 }
 
+// putPrefix is what stands before a record in the ring of Put: its vCPU.
+const putPrefix = 4
+
+// Put stores an event that was made elsewhere, as by a program in the guest; it
+// is lost when it is longer than 65535 bytes, and on a vCPU that there is not.
+// Data is anything; Event.Decode needs what the Fetcher makes. Unlike Emit it may
+// be called from any goroutine. Such events come later than those of the vCPUs'
+// threads: the hub hands them on as they come, and counts those that are out of
+// order.
+func (s *Source) Put(cpu int, time int64, data []byte) bool {
+	if cpu < 0 || cpu >= len(s.cpus) {
+		s.cpus[0].lost.Add(1)
+		return false
+	}
+	h := s.hub
+	h.putMu.Lock()
+	defer h.putMu.Unlock()
+	if len(data) > maxRecord {
+		s.cpus[cpu].lost.Add(1)
+		return false
+	}
+	p := h.begin(h.cpus)
+	// Whoever says the time need not be trusted: the hub waits for what has a
+	// time to come.
+	time = max(0, min(time, h.clock()))
+	le.PutUint32(p.buf, uint32(cpu))
+	return s.finish(p, cpu, time, putPrefix+copy(p.buf[putPrefix:], data))
+}
+
+// Lose counts n events of a vCPU that were lost before they could be Put.
+func (s *Source) Lose(cpu int, n uint64) { s.cpus[cpu].lost.Add(n) }
+
 // finish stores the first n bytes of p's buffer.
 func (s *Source) finish(p *producer, cpu int, time int64, n int) bool {
 	stored := !s.closed.Load() && !s.hub.closing.Load() && p.put(s.id, time, p.buf[:n])

@@ -1,0 +1,67 @@
+package event
+
+import (
+	"context"
+	"math"
+	"sync"
+	"testing"
+	"time"
+)
+
+// TestPut sends events from several goroutines beside those of the vCPUs: each
+// comes once, with its vCPU and bytes, or is counted as lost.
+func TestPut(t *testing.T) {
+	h := NewHub(2, HubOptions{RingBytes: 1 << 20})
+	src := h.Source(compile(t, "p vfs_read", Options{}), "tag")
+	sub := h.Subscribe(nil, Queue{})
+	var wg sync.WaitGroup
+	const each = 100
+	for g := range 4 {
+		wg.Go(func() {
+			for i := range each {
+				// Times that no clock has shown yet, or ever will.
+				at := []int64{h.Now(), math.MaxInt64, math.MinInt64, 0}[i%4]
+				if !src.Put(g%2, at, []byte{byte(g), byte(i)}) {
+					t.Error("lost")
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if src.Put(2, 0, nil) || src.Put(-1, 0, nil) || src.Put(1, 0, make([]byte, maxRecord+1)) {
+		t.Error("stored for a vCPU that there is not, or too long")
+	}
+	if !src.Put(1, 0, make([]byte, maxRecord)) {
+		t.Error("the longest is lost")
+	}
+	src.Lose(1, 5)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := h.Sync(ctx); err != nil {
+		t.Fatal(err)
+	}
+	var next [4]byte
+	for range 4 * each {
+		ev, err := sub.Next(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(ev.Data) != 2 || ev.CPU != int(ev.Data[0])%2 || ev.Data[1] != next[ev.Data[0]] || ev.Time < 0 || ev.Time > h.Now() {
+			t.Fatalf("event %+v, want number %d", ev, next)
+		}
+		next[ev.Data[0]]++
+	}
+	if ev, err := sub.Next(ctx); err != nil || len(ev.Data) != maxRecord || ev.CPU != 1 {
+		t.Errorf("the longest: %d bytes, %v", len(ev.Data), err)
+	}
+	h.Close()
+	if src.Put(0, 0, nil) {
+		t.Error("stored after the end")
+	}
+	want := []Counts{{Stored: 2 * each, Lost: 2 + 1}, {Stored: 2*each + 1, Lost: 1 + 5}}
+	for i, c := range h.Counts().CPUs {
+		if c != want[i] {
+			t.Errorf("vCPU %d: %+v, want %+v", i, c, want[i])
+		}
+	}
+}
