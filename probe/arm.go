@@ -40,8 +40,15 @@ func (e *Engine) disarm(w World, st *site) *Error {
 // be armed, all are put back as they were, and the error says which. Text that
 // could not be restored is logged and added to lost.
 func (e *Engine) settle(w World, sites []*site, lost *[]error) (*site, *Error) {
+	defer func() {
+		for _, st := range sites {
+			e.review(w, st, lost)
+			e.around(w, st, lost)
+		}
+	}()
 	var done []*site
 	restore := func(st *site) {
+		e.unoptimize(w, st, lost)
 		if err := e.disarm(w, st); err != nil {
 			e.log.Error("guest text was changed under a probe and is left as it is", "err", err)
 			*lost = append(*lost, err)
@@ -53,6 +60,7 @@ func (e *Engine) settle(w World, sites []*site, lost *[]error) (*site, *Error) {
 			continue
 		}
 		if want {
+			e.makeRoom(w, st, lost)
 			if err := e.arm(w, st); err != nil {
 				for _, u := range done {
 					if u.armed.Load() {

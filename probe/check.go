@@ -116,6 +116,7 @@ func (e *Engine) prepare(at place, b *boundaries) (*site, *Error) {
 		x.Cause = err
 		return nil, x
 	}
+	e.Unpatch(at.addr, now[:n])
 	if e.spaces != nil {
 		st.pa, _ = e.spaces.Translate(0, at.addr)
 	}

@@ -56,11 +56,11 @@ type step struct {
 type cpuCounts struct {
 	breakpoints, emulated, boosted, stepped, inPlace atomic.Uint64
 	stale, foreign, strays, abandoned, faults        atomic.Uint64
-	returns, copies, aliases                         atomic.Uint64
+	returns, copies, aliases, detours, punned        atomic.Uint64
 }
 
 // EngineStats are the counts of all vCPUs, or of one. They tell how many exits
-// the probes caused (Breakpoints + Stepped + InPlace + Returns) and what went
+// the probes caused (Breakpoints + Detours + Stepped + InPlace + Returns) and what went
 // otherwise than planned.
 type EngineStats struct {
 	Breakpoints uint64 // breakpoint traps at armed sites: hits, whatever the number of probes there
@@ -75,7 +75,9 @@ type EngineStats struct {
 	Abandoned   uint64 // steps that never ended, because the guest went elsewhere
 	Faults      uint64 // exceptions raised by a displaced instruction
 	Returns     uint64 // arrivals at a trampoline: one for all kretprobes of an activation
-	Copies      uint64 // of these: by a copy of an activation that a fork made, or a second return; no handler
+	Detours     uint64 // arrivals at the exit of a detour: hits of optimized sites that the host handled
+	Punned      uint64 // arrivals at an int3 inside a jump: moved to the detour's copy of what was there
+	Copies      uint64 // of Returns: by a copy of an activation that a fork made, or a second return; no handler
 }
 
 // Totals returns the counts of vCPU i, or of all when i is -1.
@@ -99,6 +101,8 @@ func (e *Engine) Totals(i int) EngineStats {
 		s.Returns += c.returns.Load()
 		s.Copies += c.copies.Load()
 		s.Aliases += c.aliases.Load()
+		s.Detours += c.detours.Load()
+		s.Punned += c.punned.Load()
 	}
 	return s
 }
@@ -111,7 +115,9 @@ func (e *Engine) Stepping(cpu int) bool { return e.cpus[cpu].step.active }
 
 // InSlot reports whether addr lies in the engine's executable memory. It may be
 // called from any thread.
-func (e *Engine) InSlot(addr guest.GVA) bool { return e.slots.slab(addr) != nil }
+func (e *Engine) InSlot(addr guest.GVA) bool {
+	return e.slots.slab(addr) != nil || e.slots.board(addr) != nil
+}
 
 // SlotOf returns the address of a slot that p's instruction runs in, and false
 // when it never runs in one or p is not registered.
@@ -141,6 +147,9 @@ func (e *Engine) Home(addr guest.GVA) guest.GVA {
 	}
 	if in := e.slots.instance(addr); in != nil && in.ret.Load() != 0 {
 		return guest.GVA(in.ret.Load())
+	}
+	if d := e.slots.detour(addr); d != nil {
+		return d.home(addr)
 	}
 	return addr
 }

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
 )
@@ -22,6 +23,11 @@ type Options struct {
 	// Ways says what the host can do at CPL0 and at CPL3. nil stands for
 	// breakpoints that work and in-place stepping that does not.
 	Ways func(user bool) Ways
+
+	// OptimizeDelay is how long a site waits for the optimizer after the change
+	// that made it eligible. 0 stands for DefaultOptimizeDelay; less than 0: only
+	// Engine.Optimize runs it.
+	OptimizeDelay time.Duration
 }
 
 // Engine puts probes on a target and runs their handlers. All methods may be
@@ -45,6 +51,7 @@ type Engine struct {
 	mirrors atomic.Pointer[[]mirror] // nil until there is a jprobe with a mirror
 	cpus    []cpu
 	watched atomic.Pointer[watchTable]
+	opt     optimizer
 
 	// mu is held by everything that changes something. It is never taken on
 	// the hit path, and Stop is called with it held.
@@ -103,6 +110,7 @@ func New(t Target, o Options) (*Engine, error) {
 		c.mem = operand{target: t, user: user}
 	}
 	e.table.Store(emptyTable)
+	e.initOptimizer(o.OptimizeDelay)
 	return e, nil
 }
 
@@ -129,6 +137,7 @@ func (e *Engine) stop(f func(World) error) error {
 		defer e.view.Unlock()
 		return f(w)
 	})
+	e.kick()
 	var own *Error
 	if err == nil || errors.As(err, &own) {
 		return err

@@ -24,6 +24,9 @@ func (e *Engine) fault(c *cpu, s State, t Trap) Verdict {
 			// space. The function has returned all the same.
 			return e.comeBack(c, s, in)
 		}
+		if d := e.slots.detour(rip); d != nil {
+			return e.detourFault(c, s, d, t)
+		}
 		return e.strayFault(c, s)
 	}
 	count(&c.counts.faults)

@@ -43,17 +43,26 @@ func (e *Engine) Hit(cpu int, s State, t Trap) Verdict {
 		t := e.table.Load()
 		if st := t.find(rip); st != nil && st.armed.Load() && e.sameCode(s, st, rip) {
 			count(&c.counts.breakpoints)
-			return e.arrive(c, s, st)
+			return e.arrive(c, s, st, nil)
 		}
 		if in := e.slots.instance(rip); in != nil {
 			return e.comeBack(c, s, in)
 		}
+		if d := e.slots.detour(rip); d != nil && rip == d.exit {
+			return e.arriveFrom(c, s, d)
+		}
 		if st := e.aliased(t, s, rip); st != nil && st.armed.Load() {
 			count(&c.counts.breakpoints)
 			count(&c.counts.aliases)
-			return e.arrive(c, s, st)
+			return e.arrive(c, s, st, nil)
 		}
 		return e.unclaimed(c, s)
+	case TrapDetour:
+		rip := guest.GVA(s.Regs.RIP)
+		if d := e.slots.detour(rip); d != nil && d.exit != 0 && rip-d.exit <= outLen {
+			return e.arriveFrom(c, s, d)
+		}
+		return Verdict{Action: NotOurs}
 	case TrapFault:
 		return e.fault(c, s, t)
 	case TrapStep, TrapWatch:
@@ -77,8 +86,8 @@ func (e *Engine) Stepped(cpu int, s State) Verdict {
 	return e.finish(c, s)
 }
 
-// arrive handles a hit on st.
-func (e *Engine) arrive(c *cpu, s State, st *site) Verdict {
+// arrive handles a hit on st, from the exit of d unless that is nil.
+func (e *Engine) arrive(c *cpu, s State, st *site, d *detour) Verdict {
 	chain := *st.chain.Load()
 	at := guest.GVA(s.Regs.RIP)
 	if st.mirrorEnd.Load() {
@@ -96,6 +105,9 @@ func (e *Engine) arrive(c *cpu, s State, st *site) Verdict {
 			k := &r.cells[c.id]
 			count(&k.hits)
 			count(&k.missed)
+		}
+		if d != nil {
+			return e.leaveBy(s, d)
 		}
 		return e.executeAt(c, s, st, chain, true, false, at)
 	}
@@ -157,6 +169,9 @@ func (e *Engine) arrive(c *cpu, s State, st *site) Verdict {
 	}
 	if mirrors && e.beginMirrors(c, s, st, chain, watch, at) {
 		return Verdict{Action: Resume}
+	}
+	if d != nil && !watch {
+		return e.leaveBy(s, d)
 	}
 	return e.executeAt(c, s, st, chain, false, watch, at)
 }
@@ -266,6 +281,9 @@ func (e *Engine) unclaimed(c *cpu, s State) Verdict {
 		count(&c.counts.strays)
 		s.Regs.RIP = uint64(sl.next)
 		s.Regs.RFLAGS |= uint64(sl.flags.Load()) & flagIF
+		return Verdict{Action: Resume}
+	}
+	if e.punned(c, s, rip) {
 		return Verdict{Action: Resume}
 	}
 	// A probe that was removed between the trap and now has left other bytes

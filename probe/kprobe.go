@@ -54,6 +54,11 @@ type Kprobe struct {
 	// the instruction then always runs in a slot that is watched to its end.
 	Fault func(*Context, Trap) bool
 
+	// Stage, when set, is Filter and Pre in the form of machine code, for the time
+	// that the site is optimized and all its probes have one. It must not change
+	// while the probe is registered.
+	Stage *Stage
+
 	// reg is the engine's own state, nil while not registered; last is that of
 	// the registration before, for its counts.
 	reg, last *registration

@@ -22,6 +22,7 @@ type Stats struct {
 	Filtered    uint64 // ended by the filter
 	Missed      uint64 // came from inside a handler, so no handler ran: the kernel's nmissed
 	Elsewhere   uint64 // besides Hits: arrivals in other address spaces than Kprobe.Space
+	InGuest     uint64 // of Hits: by a Stage, without an exit
 	Skipped     uint64 // besides Hits: taken by a newer probe's pre handler before this one was asked
 	SecondExits uint64 // exits besides the one of each hit: ends of stepped slots and of in-place steps
 	Faults      uint64 // executions of the instruction that raised an exception
@@ -46,6 +47,7 @@ func (s *Stats) add(t Stats) {
 	s.Filtered += t.Filtered
 	s.Missed += t.Missed
 	s.Skipped += t.Skipped
+	s.InGuest += t.InGuest
 	s.Elsewhere += t.Elsewhere
 	s.SecondExits += t.SecondExits
 	s.Faults += t.Faults
@@ -62,6 +64,11 @@ func (r *registration) stats(i int) Stats {
 		Hits: k.hits.Load(), Handled: k.handled.Load(), Filtered: k.filtered.Load(), Missed: k.missed.Load(),
 		Skipped: k.skipped.Load(), SecondExits: k.steps.Load(), Faults: uint64(k.faults.Load()),
 		Panics: uint64(k.panics.Load()), BadAccesses: uint64(k.accesses.Load()),
+	}
+	if g := r.probe.Stage; g != nil && g.Counts != nil {
+		hits, handled, filtered, missed := g.Counts(i)
+		s.add(Stats{Hits: hits, Handled: handled, Filtered: filtered, Missed: missed})
+		s.InGuest = hits
 	}
 	if r.probe.elsewhere != nil {
 		s.Elsewhere = r.probe.elsewhere[i].n.Load()
@@ -85,10 +92,17 @@ type Info struct {
 	Space    guest.GPA // the only address space it is for; 0: all
 	Disabled bool
 	Gone     bool
-	Armed    bool   // the site has its int3
-	Plan     string // how the displaced instruction runs: "emulate", "boost", "step", "in_place"
-	Insn     []byte // the displaced instruction
-	Stats    Stats  // of all vCPUs
+	Armed    bool // the site has its int3, or its jump
+
+	// Optimized: the site has a jump to a detour instead of an int3; InGuest: its
+	// handlers run there without an exit. Otherwise Unoptimized says why it has none.
+	Optimized, InGuest bool
+	Unoptimized        Unoptimized
+	Region             int // bytes that the jump displaces, while Optimized
+
+	Plan  string // how the displaced instruction runs: "emulate", "boost", "step", "in_place"
+	Insn  []byte // the displaced instruction
+	Stats Stats  // of all vCPUs
 
 	// Of a kretprobe: how many activations it can follow at a time, how many it
 	// follows now, and the most it ever did since it was registered or the guest
@@ -104,6 +118,8 @@ func (i Info) Flags() string {
 		return "[GONE]"
 	case i.Disabled:
 		return "[DISABLED]"
+	case i.Optimized:
+		return "[OPTIMIZED]"
 	default:
 		return ""
 	}
@@ -181,6 +197,13 @@ func (e *Engine) info(r *registration) Info {
 	}
 	if st.user {
 		i.Type = 'u'
+	}
+	if d := st.jump.Load(); d != nil {
+		i.Optimized, i.InGuest, i.Region = true, d.run != nil, d.region.Len
+	} else if st.refused != nil {
+		i.Unoptimized = *st.refused
+	} else {
+		i.Unoptimized.Reason = st.blocked
 	}
 	if r.ret != nil {
 		e.retInfo(r.ret, &i)

@@ -78,7 +78,7 @@ func (w faultyWorld) PatchText(addr guest.GVA, old, new []byte) error {
 func newFaulty(t *testing.T) (*faulty, *probe.Engine) {
 	t.Helper()
 	f := &faulty{Fake: newFake(t, 1, probetest.Image()), patchErr: map[guest.GVA]error{}}
-	e, err := probe.New(f, probe.Options{})
+	e, err := probe.New(f, probe.Options{OptimizeDelay: -1})
 	if err != nil {
 		t.Fatal(err)
 	}

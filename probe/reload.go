@@ -30,6 +30,9 @@ func (e *Engine) Reloaded() error {
 		regs = append(regs, r)
 	}
 	e.slots.forget()
+	e.view.Lock()
+	e.forgetDetours()
+	e.view.Unlock()
 	b := e.newBatch(len(regs))
 	moved := make(map[*registration]*site, len(regs))
 	pools := map[*registration]*pool{}
@@ -81,6 +84,10 @@ func (e *Engine) Reloaded() error {
 			e.bury(r)
 		}
 		e.publish()
+		var none []error
+		for _, st := range e.sites {
+			e.review(w, st, &none) // changes no text: nothing is optimized yet
+		}
 		return nil
 	})
 	for r, why := range lost {

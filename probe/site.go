@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe/flow"
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
@@ -27,6 +28,18 @@ type site struct {
 
 	// armed: the text has our int3. It changes only while the world is stopped.
 	armed atomic.Bool
+
+	// jump: instead of the int3 the text has a jump to this detour. It changes
+	// only while the world is stopped.
+	jump atomic.Pointer[detour]
+
+	// region and text are what a jump displaces, once a pass has looked; guarded
+	// by Engine.mu. refused is why it cannot be, blocked what stands against it at the
+	// moment; guarded by Engine.view.
+	region  *flow.Region
+	text    []byte
+	refused *Unoptimized
+	blocked string
 
 	// chain holds the probes on the site; it changes only while the world is
 	// stopped.

@@ -71,6 +71,8 @@ type slab struct {
 	used int // bytes; guarded by Engine.mu
 	slot []atomic.Pointer[slot]
 	inst []instance // a slab of trampolines instead of slots
+
+	detours *atomic.Pointer[[]*detour] // a slab of detours instead: ascending, replaced as a whole
 }
 
 // slots is the engine's slot memory. Lookups take no lock; the rest is guarded
@@ -80,6 +82,7 @@ type slots struct {
 	byKey  map[slotKey]*slot
 	slabs  atomic.Pointer[[]*slab] // ascending by base, replaced as a whole
 	tramps trampolines
+	boards boards
 }
 
 func newSlots(t Target) *slots {
@@ -93,6 +96,7 @@ func (s *slots) forget() {
 	s.byKey = map[slotKey]*slot{}
 	s.slabs.Store(new([]*slab))
 	s.tramps = trampolines{}
+	s.boards.forget()
 }
 
 // find returns the slot that a lies in, its end included, or nil.
@@ -137,7 +141,7 @@ func (s *slots) get(st *site, kind slotKind) (*slot, error) {
 	list := *s.slabs.Load()
 	for i := len(list) - 1; i >= 0; i-- {
 		b := list[i]
-		if b.user != st.user || b.used+slotSize > b.size {
+		if b.user != st.user || b.detours != nil || b.used+slotSize > b.size {
 			continue
 		}
 		sl, err := s.fill(b, st, kind)

@@ -19,6 +19,9 @@ type Stage struct {
 	Code  []byte
 	Stack int
 
+	// NoStrings: Code has no string instruction, and so does not care about DF.
+	NoStrings bool
+
 	// Reads has bit n set when Code may read the 8 bytes at 8n of the context:
 	// only those are filled in.
 	Reads uint32
@@ -31,6 +34,11 @@ type Stage struct {
 	// behind it.
 	Block  guest.GVA
 	Stride uint64
+
+	// Lost is the address of a word that counts the hits on no vCPU that the
+	// stack's profile shows: no block, so Code did not run. Counts has them as hits
+	// that were missed, on vCPU 0.
+	Lost guest.GVA
 
 	// Counts returns the hits of vCPU i that ran in the guest, and of these the
 	// ones that were handled, filtered and missed. The guest writes the numbers:
@@ -49,6 +57,12 @@ type Detours interface {
 	// within rel32 reach. What is the engine's already stays as it is. It fails
 	// where something else is mapped.
 	MapExec(near, addr guest.GVA, n int) error
+
+	// OneMapping returns "" when the guest has its text of that privilege, and the
+	// engine's memory, at the same addresses in every address space that it runs
+	// that text in, and the text nowhere else: a jump means another place at
+	// another address. Otherwise it says why that is not known.
+	OneMapping(user bool) string
 
 	// StackProfile says how guest code finds the number of its vCPU, and false
 	// when it cannot: then no Stage runs in the guest. user tells CPL3 from CPL0.

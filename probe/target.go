@@ -86,6 +86,7 @@ const (
 	TrapStep                           // single step done
 	TrapFault                          // the guest's own exception, before the guest's handler sees it
 	TrapWatch                          // data or execute breakpoint of the debug registers
+	TrapDetour                         // out to Ways.DetourPort; Regs.RIP is at it or behind it, as the host likes
 )
 
 // Trap is one event that the machine reports to the engine.

@@ -1,6 +1,7 @@
 package probetest
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -77,7 +78,7 @@ func NewFake(o FakeOptions) (*Fake, error) {
 	f := &Fake{mem: newMemory(), tick: o.TickEvery}
 	for i := range o.CPUs {
 		// Stacks are user memory, so that CPL3 code can use them, too.
-		f.mem.add(&region{base: stackBase + guest.GVA(i*stackStride), data: make([]byte, stackSize), write: true, user: true})
+		f.mem.add(&region{base: stackBase + guest.GVA(i*stackStride), data: newStack(i), write: true, user: true})
 		f.cpus = append(f.cpus, newVCPU(f, i))
 	}
 	f.load(o.Image)
@@ -96,12 +97,20 @@ func NewFake(o FakeOptions) (*Fake, error) {
 	return f, nil
 }
 
+// newStack returns the memory of a vCPU's stack.
+func newStack(cpu int) []byte {
+	b := make([]byte, stackSize)
+	binary.LittleEndian.PutUint64(b, stackMagic)
+	binary.LittleEndian.PutUint32(b[8:], uint32(cpu))
+	return b
+}
+
 // load replaces the guest's memory by what img says, and forgets the engine's.
 func (f *Fake) load(img *guest.Image) {
 	m := newMemory()
 	for _, r := range *f.mem.regions.Load() {
 		if r.base >= stackBase && r.base < stopAddr {
-			clear(r.data)
+			clear(r.data[16:])
 			m.add(r)
 		}
 	}
@@ -188,6 +197,36 @@ func (f *Fake) AllocExec(near guest.GVA, size int) (guest.GVA, error) {
 	f.mem.add(&region{base: base, data: make([]byte, size), exec: true, user: k == 1, slots: true})
 	return base, nil
 }
+
+// MapExec implements probe.Detours.
+func (f *Fake) MapExec(near, addr guest.GVA, n int) error {
+	f.allocMu.Lock()
+	defer f.allocMu.Unlock()
+	s, _ := f.img.Find(near)
+	page := addr &^ (guest.PageSize - 1)
+	switch r := f.mem.find(page); {
+	case (addr+guest.GVA(n)-1)&^(guest.PageSize-1) != page:
+		return errors.New("the fake maps single pages")
+	case r != nil && r.slots && r.user == s.User:
+		return nil
+	case r != nil || f.mem.find(page+guest.PageSize-1) != nil:
+		return guest.ErrMapped
+	}
+	f.mem.add(&region{base: page, data: bytes.Repeat([]byte{0xcc}, guest.PageSize), exec: true, user: s.User, slots: true})
+	return nil
+}
+
+// OneMapping implements probe.Detours.
+func (f *Fake) OneMapping(bool) string { return "" }
+
+// StackProfile implements probe.Detours: each stack has the number of its vCPU
+// at its lowest address.
+func (f *Fake) StackProfile(bool) (probe.StackProfile, bool) {
+	return probe.StackProfile{Mask: ^uint64(stackSize - 1), Magic: stackMagic, CPUOff: 8}, true
+}
+
+// stackMagic marks the lowest addresses of a stack.
+const stackMagic = 0x6b63617473656b61
 
 // WriteExec implements probe.Target.
 func (f *Fake) WriteExec(addr guest.GVA, p []byte) error {

@@ -18,7 +18,7 @@ type region struct {
 	write bool
 	exec  bool
 	user  bool
-	slots bool // engine memory: fetches stay within a 32-byte line
+	slots bool // engine memory
 }
 
 // memory is the fake's virtual memory. Regions are added at any time; lookups
@@ -93,16 +93,17 @@ func (m *memory) span(addr guest.GVA, n int, a mode) ([]byte, error) {
 	return r.data[off : off+uint64(n)], nil
 }
 
-// fetch returns up to 15 bytes of code at addr.
-func (m *memory) fetch(addr guest.GVA, user bool) ([]byte, error) {
+// fetch returns up to 15 bytes of code at addr. Of the engine's memory it returns
+// those of one 32-byte line, unless across is set: the next line may be being
+// written by a registration.
+func (m *memory) fetch(addr guest.GVA, user, across bool) ([]byte, error) {
 	r := m.find(addr)
 	if r == nil || !r.exec || user && !r.user {
 		return nil, &guest.PageFaultError{VA: addr, Level: 1, Reason: guest.FaultNotPresent}
 	}
 	off := uint64(addr - r.base)
 	n := min(15, uint64(len(r.data))-off)
-	if r.slots {
-		// The next slot may be being written by a registration.
+	if r.slots && !across {
 		n = min(n, 32-off%32)
 	}
 	return r.data[off : off+n], nil

@@ -24,7 +24,7 @@ type testCase struct {
 // starts. After each case the guest's text must be byte for byte the image's.
 func Run(t *testing.T, boot Boot) {
 	var all []testCase
-	for _, part := range [][]testCase{kunitCases, errnoCases, lifeCases, orderCases, handlerCases, equivalenceCases, faultCases, userCases, returnCases, activationCases, jprobeCases, stormCases, loadCases} {
+	for _, part := range [][]testCase{kunitCases, errnoCases, lifeCases, orderCases, handlerCases, equivalenceCases, faultCases, userCases, returnCases, activationCases, jprobeCases, optimizedCases, stormCases, loadCases} {
 		all = append(all, part...)
 	}
 	for _, c := range all {
@@ -33,7 +33,8 @@ func Run(t *testing.T, boot Boot) {
 }
 
 func runCase(t *testing.T, boot Boot, c testCase) {
-	h := boot(t, Options{CPUs: max(c.cpus, 1)})
+	// Cases that want it run the optimizer themselves.
+	h := boot(t, Options{CPUs: max(c.cpus, 1), Probe: probe.Options{OptimizeDelay: -1}})
 	v := &env{T: t, h: h, e: h.Engine()}
 	defer func() {
 		if err := h.Close(); err != nil {

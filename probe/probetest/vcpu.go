@@ -141,7 +141,7 @@ func (v *vcpu) interrupt() {
 
 // step executes one instruction, or handles the trap that it is.
 func (v *vcpu) step() {
-	code, err := v.f.mem.fetch(guest.GVA(v.regs.RIP), v.cpl == 3)
+	code, err := v.f.mem.fetch(guest.GVA(v.regs.RIP), v.cpl == 3, false)
 	if err != nil {
 		v.raise(&exception{vector: vecPF, code: 0x10, cr2: guest.GVA(v.regs.RIP)})
 		return
@@ -151,6 +151,10 @@ func (v *vcpu) step() {
 		return
 	}
 	in, err := insn.Decode(code)
+	if errors.Is(err, insn.ErrTruncated) { // a detour, which goes over lines
+		code, _ = v.f.mem.fetch(guest.GVA(v.regs.RIP), v.cpl == 3, true)
+		in, err = insn.Decode(code)
+	}
 	if err != nil {
 		v.raise(&exception{vector: vecUD})
 		return
@@ -299,7 +303,7 @@ func (v *vcpu) inPlace() {
 
 // stepOriginal executes one instruction and looks for no probe.
 func (v *vcpu) stepOriginal() *exception {
-	code, err := v.f.mem.fetch(guest.GVA(v.regs.RIP), v.cpl == 3)
+	code, err := v.f.mem.fetch(guest.GVA(v.regs.RIP), v.cpl == 3, false)
 	if err != nil {
 		return &exception{vector: vecPF, cr2: guest.GVA(v.regs.RIP)}
 	}

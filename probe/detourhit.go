@@ -1,0 +1,94 @@
+package probe
+
+import "github.com/guestprobe/guestprobe/guest"
+
+// outLen is the length of out %al, $imm8 (SDM Vol. 2, OUT).
+const outLen = 2
+
+// arriveFrom handles the arrival at the exit of d: a hit of its site, if that is
+// still probed. The registers are those that an int3 would have shown.
+func (e *Engine) arriveFrom(c *cpu, s State, d *detour) Verdict {
+	st := e.table.Load().find(d.site())
+	if st == nil || !st.armed.Load() || st.user != d.user {
+		// The probe went away after the guest had passed the jump.
+		count(&c.counts.stale)
+		return e.leaveBy(s, d)
+	}
+	count(&c.counts.detours)
+	s.Regs.RIP = uint64(d.site())
+	return e.arrive(c, s, st, d)
+}
+
+// leaveBy lets the guest go on with the copies of the displaced instructions.
+func (e *Engine) leaveBy(s State, d *detour) Verdict {
+	s.Regs.RIP = uint64(d.copies[0])
+	return Verdict{Action: Resume}
+}
+
+// punned moves a vCPU that has come to an int3 inside a jump to the copy of the
+// instruction that used to begin there, and reports whether there was one.
+func (e *Engine) punned(c *cpu, s State, rip guest.GVA) bool {
+	t := e.table.Load()
+	for k := guest.GVA(1); k < maxJump; k++ {
+		st := t.find(rip - k)
+		if st == nil {
+			continue
+		}
+		if d := st.jump.Load(); d != nil {
+			if a, ok := d.copyOf(rip); ok {
+				count(&c.counts.punned)
+				s.Regs.RIP = uint64(a)
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// maxJump is the length of a jump.
+const maxJump = 5
+
+// detourFault handles an exception in d: of a stage, which goes on at its fixup,
+// or of a displaced instruction, which is that of the original.
+func (e *Engine) detourFault(c *cpu, s State, d *detour, t Trap) Verdict {
+	rip := guest.GVA(s.Regs.RIP)
+	if t.Vector == vectorPF || t.Vector == vectorGP || t.Vector == vectorSS {
+		for _, p := range d.placed {
+			for _, f := range p.fixups {
+				if rip == p.at+guest.GVA(f.Fault) {
+					s.Regs.RIP = uint64(p.at) + uint64(f.Resume)
+					return Verdict{Action: Resume}
+				}
+			}
+		}
+	}
+	if t.Vector == vectorDB && (rip <= d.copies[0] || d.addr == rip) {
+		// The guest single-steps, and has not executed anything of its own yet.
+		return Verdict{Action: Resume}
+	}
+	count(&c.counts.faults)
+	s.Regs.RIP = uint64(d.home(rip))
+	return Verdict{Action: NotOurs}
+}
+
+// Unpatch puts into p, which was read from guest memory at addr, the bytes that
+// belong there instead of the engine's int3s and jumps. It may be called from any
+// thread.
+func (e *Engine) Unpatch(addr guest.GVA, p []byte) {
+	t := e.table.Load()
+	for a := addr - (maxJump - 1); a != addr+guest.GVA(len(p)); a++ {
+		st := t.find(a)
+		if st == nil || !st.armed.Load() {
+			continue
+		}
+		orig := st.orig[:1]
+		if d := st.jump.Load(); d != nil {
+			orig = d.orig[:]
+		}
+		for i, b := range orig {
+			if off := a + guest.GVA(i) - addr; off < guest.GVA(len(p)) {
+				p[off] = b
+			}
+		}
+	}
+}
