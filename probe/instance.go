@@ -25,8 +25,9 @@ type instance struct {
 	// copy of the activation that a fork made.
 	state atomic.Uint64
 
-	pool atomic.Pointer[pool] // whom it is lent to
-	data []byte               // private to the activation; made at registration
+	pool  atomic.Pointer[pool] // whom it is lent to, or was
+	fresh atomic.Bool          // not used by that pool; what it remembers is of a former one
+	data  []byte               // private to the activation; made at registration
 
 	slot atomic.Uint64 // address of the return address on the guest's stack
 	ret  atomic.Uint64 // the real return address, which was there
@@ -101,8 +102,7 @@ func spareInstances(max int) int { return min(max+16, 256) }
 func newPool(rp *retprobe, list []*instance, prof *guest.Profile) *pool {
 	p := &pool{ret: rp, inst: list, prof: prof}
 	for _, in := range list {
-		in.ret.Store(0)
-		in.owner.stack.Store(0)
+		in.fresh.Store(true)
 		in.data = make([]byte, rp.probe.DataSize)
 		in.pool.Store(p)
 	}
@@ -159,8 +159,18 @@ func (p *pool) get(o origin) *instance {
 // been used yet or was last used for o.
 func (in *instance) take(o origin, other bool) bool {
 	st := in.state.Load()
-	return st&phaseMask == phaseFree && (other || in.ret.Load() == 0 || in.last(o)) &&
-		in.state.CompareAndSwap(st, (number(st)+1)<<phaseBits|phaseReserved)
+	if st&phaseMask != phaseFree || !other && !in.fresh.Load() && in.ret.Load() != 0 && !in.last(o) ||
+		!in.state.CompareAndSwap(st, (number(st)+1)<<phaseBits|phaseReserved) {
+		return false
+	}
+	in.fresh.Store(false)
+	return true
+}
+
+// kept reports whether in, which is free, may not be used for anybody else: its
+// function returns twice, and its last activation may come back.
+func (in *instance) kept() bool {
+	return in.ret.Load() != 0 && !in.fresh.Load() && in.pool.Load().again.Load()
 }
 
 // put gives back an instance that the caller has reserved.
@@ -198,7 +208,7 @@ func (e *Engine) sweep(p *pool, root guest.GPA, n int, buf []byte) int {
 			p.ret.abandoned.Add(1)
 			p.put(in)
 			freed++
-		case st&phaseMask == phaseFree && p.again.Load() && in.ret.Load() != 0 && e.forgotten(in, p.prof, root, buf) &&
+		case st&phaseMask == phaseFree && in.kept() && e.forgotten(in, p.prof, root, buf) &&
 			in.state.CompareAndSwap(st, (number(st)+1)<<phaseBits|phaseReserved):
 			in.ret.Store(0)
 			in.to(phaseFree)

@@ -205,7 +205,9 @@ func (e *Engine) comeAgain(c *cpu, s State, in *instance, state uint64) Verdict 
 	}
 	count(&c.counts.returns)
 	count(&c.counts.copies)
-	in.pool.Load().again.Store(true)
+	if !in.fresh.Load() {
+		in.pool.Load().again.Store(true)
+	}
 	s.Regs.RIP = ret
 	return Verdict{Action: Resume}
 }

@@ -36,6 +36,12 @@ func (s *slots) instance(a guest.GVA) *instance {
 	return &b.inst[(a-b.base)/trampSize]
 }
 
+// restedInstances is how many spare instances there are at least when some are
+// lent: one that was given back is used again only when about as many others were
+// lent since. A function that returns twice may have been probed by it, and its
+// second return be still to come.
+const restedInstances = 1024
+
 // borrow returns n instances for a function at near.
 func (s *slots) borrow(n int, user bool, near guest.GVA) ([]*instance, error) {
 	t := &s.tramps
@@ -43,8 +49,16 @@ func (s *slots) borrow(n int, user bool, near guest.GVA) ([]*instance, error) {
 	if user {
 		k = 1
 	}
-	if lack := n - len(t.spare[k]); lack > 0 {
-		if err := s.growTrampolines(lack, user, near); err != nil {
+	// A second return was seen since they were given back.
+	t.spare[k] = slices.DeleteFunc(t.spare[k], func(in *instance) bool {
+		if !in.kept() {
+			return false
+		}
+		t.orphans = append(t.orphans, in)
+		return true
+	})
+	if lack := n + restedInstances - len(t.spare[k]); lack > 0 {
+		if err := s.growTrampolines(lack, user, near); err != nil && len(t.spare[k]) < n {
 			return nil, err
 		}
 	}
@@ -103,7 +117,7 @@ func (s *slots) retire(p *pool) {
 func (s *slots) reap() {
 	t := &s.tramps
 	t.orphans = slices.DeleteFunc(t.orphans, func(in *instance) bool {
-		if in.state.Load()&phaseMask != phaseFree || in.ret.Load() != 0 && in.pool.Load().again.Load() {
+		if in.state.Load()&phaseMask != phaseFree || in.kept() {
 			return false
 		}
 		s.giveBack([]*instance{in})

@@ -16,6 +16,7 @@ var activationCases = []testCase{
 	{name: "kretprobe_tail_call", run: testTailCall},
 	{name: "kretprobe_long_jump", run: testLongJump},
 	{name: "kretprobe_returns_twice", run: testReturnsTwice},
+	{name: "kretprobe_returns_twice_later", run: testReturnsTwiceLater},
 	{name: "kretprobe_tasks", cpus: 2, run: testTasks},
 	{name: "kretprobe_killed_task", run: testKilledTask},
 	{name: "kretprobe_dead_task", run: testDeadTask},

@@ -75,3 +75,46 @@ func testUnwound(v *env) {
 	equal(v, "abandoned", s.Abandoned, 21)
 	v.unregisterRet(r)
 }
+
+// testReturnsTwiceLater: the second return of a function comes when its kretprobe
+// is long gone, and others have come and gone, with and without activations: it
+// finds where to go on, and again when it was known that the function returns
+// twice.
+func testReturnsTwiceLater(v *env) {
+	const task = 6
+	others := func() {
+		v.Helper()
+		for range 12 {
+			a := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "hot"}}
+			b := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "recurse"}, MaxActive: 8}
+			v.registerRet(a, b)
+			v.equalCall("hot", 5, 6)
+			v.equalCall("recurse", 9, sum(9))
+			v.unregisterRet(a, b)
+		}
+	}
+	for _, max := range []int{1, 10} {
+		r := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "set_jump"}, MaxActive: max}
+		v.call("co_own", task, 30)
+		before := v.e.Totals(-1)
+		v.registerRet(r)
+		equal(v, "co_twice", v.call("co_twice", task), 1)
+		v.unregisterRet(r)
+		others()
+		equal(v, "second return, behind others", v.call("co_resume", task), 88)
+
+		r.Addr = 0
+		v.registerRet(r)
+		equal(v, "co_twice", v.call("co_twice", task), 1)
+		equal(v, "second return", v.call("co_resume", task), 88)
+		equal(v, "co_twice", v.call("co_twice", task), 1)
+		v.unregisterRet(r)
+		others()
+		others()
+		equal(v, "second return of a function that is known for it", v.call("co_resume", task), 88)
+		after := v.e.Totals(-1)
+		equal(v, "later returns", after.Copies-before.Copies, 3)
+		equal(v, "foreign", after.Foreign, before.Foreign)
+		v.call("co_disown", task)
+	}
+}

@@ -248,6 +248,43 @@ FUNC co_resume				/* task rdi goes on; what its body returns */
 	ret
 END co_resume
 
+FUNC co_twice				/* co_twice(i): task i's stack runs twice_body until it parks; 1 then */
+	SAVE
+	leaq	co_host(%rip), %rax
+	movq	%rsp, (%rax,%rdi,8)
+	movq	%rdi, %rbx
+	leaq	co_stacks+4096(%rip), %rsp
+	movq	%rdi, %rax
+	shlq	$12, %rax
+	addq	%rax, %rsp
+	call	twice_body
+	leaq	co_host(%rip), %rdx
+	movq	(%rdx,%rbx,8), %rsp
+	RESTORE
+	ret
+END co_twice
+
+FUNC twice_body				/* 88, after task rdi has parked between the two returns of set_jump */
+	pushq	%rbp
+	movq	%rsp, %rbp
+	subq	$48, %rsp
+	movq	%rdi, -8(%rbp)
+	movq	$0, -16(%rbp)
+	leaq	-48(%rbp), %rdi
+	call	set_jump
+	cmpq	$0, -16(%rbp)
+	jne	1f
+	incq	-16(%rbp)
+	movq	-8(%rbp), %rdi
+	call	co_park
+	leaq	-48(%rbp), %rdi
+	call	long_jump
+	ud2
+1:	movl	$88, %eax
+	leave
+	ret
+END twice_body
+
 FUNC co_call				/* co_call(i, f, x): f(x) on the stack of task i, from its top */
 	SAVE
 	movq	%rsp, %rbx
