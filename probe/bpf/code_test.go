@@ -46,6 +46,10 @@ func TestInstructions(t *testing.T) {
 	compiledSome := 0
 	check := func(name string, p *Program) {
 		t.Helper()
+		l := l
+		if compiledSome&1 != 0 {
+			l.Task = &TaskProfile{TID: 8, TGID: 12, Comm: 400, Stack: &StackProfile{Mask: ^uint64(4095), Magic: 1}}
+		}
 		code, info, err := Compile(p, l)
 		if err != nil {
 			return
@@ -75,6 +79,9 @@ func TestInstructions(t *testing.T) {
 		if p, err := New(Spec{Kind: Kind(seed % 3), Insns: g.program(60), Maps: r.own}); err == nil {
 			check(fmt.Sprint("seed ", seed), p)
 		}
+		if p, err := New(Spec{Kind: Kprobe, Insns: RandomProgram(randomBytes(seed, 100), true), Maps: r.own}); err == nil {
+			check(fmt.Sprint("small, seed ", seed), p)
+		}
 	}
 	for _, file := range []string{"count.o", "latency.o", "record.o", "count-v1.o"} {
 		for _, p := range loadObject(t, file, r.n).Programs {
@@ -93,8 +100,7 @@ func TestMachineStack(t *testing.T) {
 	r := newRig(t)
 	for seed := range uint64(800) {
 		r.fresh(t)
-		g := &gen{src: randomBytes(seed, 600)}
-		p, err := New(Spec{Kind: Kprobe, Insns: g.program(60), Maps: r.own, Budget: 1000})
+		p, err := New(Spec{Kind: Kprobe, Insns: RandomProgram(randomBytes(seed, 600), seed%3 == 0), Maps: r.own, Budget: 1000})
 		if err != nil {
 			continue
 		}

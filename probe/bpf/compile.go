@@ -10,13 +10,14 @@ import (
 // Registers of compiled code. The five argument registers and R0 are where the
 // System V ABI and the CPU's multiplication have theirs; R12 points to the run
 // block; R9, R10 and R11 are for single operations.
-var x86 = [numRegs]reg64{
+var fullRegs = [numRegs]reg64{
 	R0: insn.RAX, R1: insn.RDI, R2: insn.RSI, R3: insn.RDX, R4: insn.RCX, R5: insn.R8,
 	R6: insn.RBX, R7: insn.R13, R8: insn.R14, R9: insn.R15, R10: insn.RBP,
 }
 
 const (
-	blk  = insn.R12
+	fullBlk = insn.R12
+
 	tmp9 = insn.R9
 	tmpA = insn.R10
 	tmpB = insn.R11
@@ -35,6 +36,10 @@ type Info struct {
 	// read: the detour must save only these. All bits are set when an access
 	// could not be told in advance.
 	ContextReads uint32
+	// Small says that the code uses nothing of its run block but the counters:
+	// no call finds the block busy, no run fails, and the program's stack is on
+	// the interrupted code's.
+	Small bool
 	// Slots is the offset of the code of each instruction slot, for messages.
 	Slots []int
 }
@@ -88,7 +93,11 @@ func Compile(p *Program, l Layout) ([]byte, *Info, error) {
 			return nil, nil, fmt.Errorf("compile program: map %q: %w", m.spec.Name, ErrMapNotShared)
 		}
 	}
-	c := &compiler{p: p, layout: l, info: new(Info), routines: map[string]label{}}
+	c := &compiler{p: p, layout: l, info: new(Info), routines: map[string]label{}, regs: fullRegs, blk: fullBlk}
+	if s := newSmall(p, l); s != nil && c.assign(s) {
+		c.compileSmall()
+		return c.b, c.info, nil
+	}
 	c.known, c.escapes = infer(p)
 	for _, o := range p.ops {
 		if o.code == opCall && Helper(o.imm) == HelperRingReserve {
@@ -101,6 +110,11 @@ func Compile(p *Program, l Layout) ([]byte, *Info, error) {
 
 type compiler struct {
 	x86asm
+	regs     [numRegs]reg64 // where the program's registers are
+	blk      reg64          // address of the run block
+	small    *small         // of a small program
+	frame    int32          // of a small program: bytes of its stack
+	record   reg64          // of a small program: where the address of its record is
 	p        *Program
 	layout   Layout
 	known    []values
@@ -134,7 +148,7 @@ func (c *compiler) compile() ([]byte, *Info, error) {
 	for range c.p.ops {
 		c.pcs = append(c.pcs, c.newLabel())
 	}
-	c.writes(blk)
+	c.writes(c.blk)
 	c.info.Slots = make([]int, len(c.p.ops))
 	for pc := 0; pc < len(c.p.ops); pc++ {
 		c.place(c.pcs[pc])
@@ -151,6 +165,13 @@ func (c *compiler) compile() ([]byte, *Info, error) {
 	body := c.x86asm
 	c.x86asm = x86asm{used: body.used}
 	c.head()
+	c.finish(&body)
+	c.info.MachineStack = 8*(len(c.saved())+1) + (MaxFrames-1)*5*8 + 6*8
+	return c.b, c.info, nil
+}
+
+// finish puts the body behind the head, which has been made last.
+func (c *compiler) finish(body *x86asm) {
 	head := len(c.b)
 	body.link()
 	c.b = append(c.b, body.b...)
@@ -160,8 +181,6 @@ func (c *compiler) compile() ([]byte, *Info, error) {
 	for _, f := range c.fixups {
 		c.info.Fixups = append(c.info.Fixups, Fixup{Fault: head + f.at, Resume: head + body.labels[f.resume]})
 	}
-	c.info.MachineStack = 8*(len(c.saved())+1) + (MaxFrames-1)*5*8 + 6*8
-	return c.b, c.info, nil
 }
 
 // saved returns the registers that the code must keep and does use.
@@ -181,37 +200,37 @@ func (c *compiler) head() {
 	for _, r := range c.saved() {
 		c.push(r)
 	}
-	c.mov(true, blk, insn.RSI)
+	c.mov(true, c.blk, insn.RSI)
 	free := c.newLabel()
 	if c.layout.Shared {
 		c.emit(0xf0)
 	}
-	c.memOp(false, []byte{0x0f, 0xba}, 5, at(blk, blkBusy), false) // bts $0: one instruction, so nothing comes between
+	c.memOp(false, []byte{0x0f, 0xba}, 5, at(c.blk, blkBusy), false) // bts $0: one instruction, so nothing comes between
 	c.emit(0)
 	c.jcc(condAE, free)
 	c.emit(0xf0)
-	c.mi(true, aluAdd, at(blk, blkMissed), 1)
+	c.mi(true, aluAdd, at(c.blk, blkMissed), 1)
 	c.movImm(insn.RAX, 0)
 	for s := c.saved(); len(s) > 0; s = s[:len(s)-1] {
 		c.pop(s[len(s)-1])
 	}
 	c.ret()
 	c.place(free)
-	c.mi(true, aluAdd, at(blk, blkRuns), 1)
-	c.store(8, at(blk, blkRSP), insn.RSP)
-	c.storeImm(4, at(blk, blkFault), 0)
+	c.mi(true, aluAdd, at(c.blk, blkRuns), 1)
+	c.store(8, at(c.blk, blkRSP), insn.RSP)
+	c.storeImm(4, at(c.blk, blkFault), 0)
 	if c.budget {
 		c.movImm(insn.RAX, uint64(c.p.budget))
-		c.store(8, at(blk, blkBudget), insn.RAX)
+		c.store(8, at(c.blk, blkBudget), insn.RAX)
 	}
-	c.store(8, seg(segContext, segBase), insn.RDI)
+	c.store(8, c.seg(segContext, segBase), insn.RDI)
 	if !c.p.kind.hasRegs() {
 		c.rawContext()
 	}
 	init := [numRegs]uint64{R1: segPointer(segContext, 0, 0), R10: segPointer(segStack, 0, StackSize)}
 	for r, v := range init {
 		raw := !c.p.kind.hasRegs()
-		switch x := x86[r]; {
+		switch x := c.regs[r]; {
 		case Reg(r) != R0 && c.used>>x&1 == 0:
 		case raw && Reg(r) == R2:
 			c.mov(true, insn.RSI, insn.RDX)
@@ -230,7 +249,7 @@ func (c *compiler) rawContext() {
 	c.jcc(condBE, fits)
 	c.movImm(insn.RAX, offMask)
 	c.place(fits)
-	c.limits(at(blk, blkSegs+segContext*segSize), insn.RAX)
+	c.limits(at(c.blk, blkSegs+segContext*segSize), insn.RAX)
 }
 
 // limits fills in the limits of a segment entry whose elements have r bytes.
@@ -248,7 +267,7 @@ func (c *compiler) limits(e operand, r reg64) {
 }
 
 // seg is a field of a segment entry of the block.
-func seg(i, field int32) operand { return at(blk, blkSegs+i*segSize+field) }
+func (c *compiler) seg(i, field int32) operand { return at(c.blk, blkSegs+i*segSize+field) }
 
 // tail is what stands behind the program: fault stubs, the ways out, and the
 // routines that were asked for.
@@ -268,25 +287,39 @@ func (c *compiler) tail() {
 		} else {
 			c.lea(true, tmpB, at(s.base, s.off))
 		}
-		c.storeImm(4, at(blk, blkFault), int32(s.code))
-		c.storeImm(4, at(blk, blkPC), int32(s.pc))
+		c.storeImm(4, at(c.blk, blkFault), int32(s.code))
+		c.storeImm(4, at(c.blk, blkPC), int32(s.pc))
 		c.jmp(c.fail)
 	}
 	c.place(c.fail)
-	c.store(8, at(blk, blkAddr), tmpB)
-	c.mi(true, aluAdd, at(blk, blkFailed), 1)
-	c.memOp(true, []byte{0x8b}, insn.RSP, at(blk, blkRSP), false)
+	c.store(8, at(c.blk, blkAddr), tmpB)
+	c.mi(true, aluAdd, at(c.blk, blkFailed), 1)
+	c.memOp(true, []byte{0x8b}, insn.RSP, at(c.blk, blkRSP), false)
 	c.movImm(insn.RAX, 0)
 	c.place(c.leave)
 	if c.reserves {
 		c.dropRecords()
 	}
-	c.storeImm(4, at(blk, blkBusy), 0)
+	c.countReject()
+	c.storeImm(4, at(c.blk, blkBusy), 0)
 	saved := c.saved()
 	for i := len(saved) - 1; i >= 0; i-- {
 		c.pop(saved[i])
 	}
 	c.ret()
+}
+
+// countReject emits the counting of runs that return 0: the comparison carries
+// if RAX is 0.
+func (c *compiler) countReject() {
+	if !c.layout.Rejects {
+		return
+	}
+	c.cmpImm(true, insn.RAX, 1)
+	if c.layout.Shared {
+		c.emit(0xf0)
+	}
+	c.mi(true, aluAdc, at(c.blk, blkRejects), 0)
 }
 
 // fault returns a label that ends the run at slot pc; the address at fault is
@@ -316,16 +349,16 @@ func (c *compiler) routine(name string, body func()) label {
 func (c *compiler) uses(o *op) {
 	switch {
 	case o.code >= opLoad8 && o.code <= opLoads32:
-		c.writes(x86[o.dst])
+		c.writes(c.regs[o.dst])
 	case o.code == opStoreX || o.code == opAtomic:
-		c.writes(x86[o.src])
+		c.writes(c.regs[o.src])
 	case o.code == opCall:
 		for r := R0; r <= R5; r++ {
-			c.writes(x86[r])
+			c.writes(c.regs[r])
 		}
 	case o.code != opStoreK:
-		c.writes(x86[o.dst])
-		c.writes(x86[o.src])
+		c.writes(c.regs[o.dst])
+		c.writes(c.regs[o.src])
 	}
 }
 
@@ -354,7 +387,7 @@ func (c *compiler) op(pc int, o *op) error {
 				c.ret()
 			}
 		case opLoadImm:
-			c.movImm(x86[o.dst], uint64(o.imm))
+			c.movImm(c.regs[o.dst], uint64(o.imm))
 		case opStoreK, opStoreX:
 			c.storeOp(pc, o)
 		case opAtomic:
@@ -369,22 +402,22 @@ func (c *compiler) op(pc int, o *op) error {
 // charge takes the cost of a jump back or a call from the budget.
 func (c *compiler) charge(pc int, o *op) {
 	if o.cost != 0 {
-		c.mi(true, aluSub, at(blk, blkBudget), o.cost)
+		c.mi(true, aluSub, at(c.blk, blkBudget), o.cost)
 		c.jcc(condS, c.fault(FaultBudget, pc, noReg, 0))
 	}
 }
 
 func (c *compiler) localCall(pc int, o *op) {
-	c.ri(false, aluCmp, x86[R10], FrameSize) // the low half is the offset in the stack
+	c.ri(false, aluCmp, c.regs[R10], FrameSize) // the low half is the offset in the stack
 	c.jcc(condE, c.fault(FaultDepth, pc, noReg, 0))
 	c.charge(pc, o)
-	kept := []reg64{x86[R6], x86[R7], x86[R8], x86[R9]}
+	kept := []reg64{c.regs[R6], c.regs[R7], c.regs[R8], c.regs[R9]}
 	for _, r := range kept {
 		c.push(r)
 	}
-	c.ri(true, aluSub, x86[R10], FrameSize)
+	c.ri(true, aluSub, c.regs[R10], FrameSize)
 	c.callTo(c.pcs[o.off])
-	c.ri(true, aluAdd, x86[R10], FrameSize)
+	c.ri(true, aluAdd, c.regs[R10], FrameSize)
 	for i := range kept {
 		c.writes(kept[3-i])
 		c.pop(kept[3-i])

@@ -6,7 +6,7 @@ import "github.com/guestprobe/guestprobe/probe/insn"
 func (c *compiler) alu(o *op) {
 	kind, f := o.code&^3, o.code&3
 	wide, x := f == form64K || f == form64X, f == form64X || f == form32X
-	dst, src := x86[o.dst], x86[o.src]
+	dst, src := c.regs[o.dst], c.regs[o.src]
 	imm := int32(uint32(o.imm))
 	switch kind {
 	case opAdd, opSub, opOr, opAnd, opXor:
@@ -138,7 +138,7 @@ func (c *compiler) divide(kind opc, wide, x bool, dst, src reg64, imm int32) {
 
 // single emits the operations that come in no fours.
 func (c *compiler) single(o *op) {
-	dst, src := x86[o.dst], x86[o.src]
+	dst, src := c.regs[o.dst], c.regs[o.src]
 	c.writes(dst)
 	switch o.code {
 	case opNeg64:
@@ -188,7 +188,7 @@ var jumpConds = map[opc]cond{
 func (c *compiler) jump(pc int, o *op) {
 	kind, f := o.code&^3, o.code&3
 	wide, x := f == form64K || f == form64X, f == form64X || f == form32X
-	dst, src, imm := x86[o.dst], x86[o.src], int32(uint32(o.imm))
+	dst, src, imm := c.regs[o.dst], c.regs[o.src], int32(uint32(o.imm))
 	switch {
 	case kind == opJset && x:
 		c.test(wide, dst, src)

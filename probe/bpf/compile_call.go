@@ -29,7 +29,7 @@ func (c *compiler) helper(pc int, h Helper) error {
 	case HelperKtimeGetNS:
 		c.ktime()
 	case HelperGetCPU:
-		c.load(4, insn.RAX, at(blk, blkCPU))
+		c.load(4, insn.RAX, at(c.blk, blkCPU))
 	case HelperGetPIDTGID, HelperGetComm:
 		err = c.taskHelper(pc, h)
 	case HelperProbeRead, HelperReadKernel, HelperReadUser, HelperProbeReadStr, HelperReadKernelStr, HelperReadUserStr:
@@ -47,7 +47,7 @@ func (c *compiler) helper(pc int, h Helper) error {
 	case HelperRingQuery:
 		err = c.ringQuery(pc, h)
 	case HelperGetFuncIP:
-		c.load(8, insn.RAX, at(blk, blkFuncIP))
+		c.load(8, insn.RAX, at(c.blk, blkFuncIP))
 	case HelperGetFuncArg:
 		c.funcArg(pc)
 	case HelperGetFuncRet:
@@ -61,7 +61,7 @@ func (c *compiler) helper(pc int, h Helper) error {
 		return err
 	}
 	for r := R1; r <= R5; r++ {
-		c.movImm(x86[r], 0)
+		c.movImm(c.regs[r], 0)
 	}
 	return nil
 }
@@ -89,9 +89,9 @@ func (c *compiler) region(pc int, r Reg, n int, size reg64, write bool) {
 			return
 		}
 	}
-	c.writes(x86[r])
+	c.writes(c.regs[r])
 	c.mayRead(c.known[pc][r])
-	c.mov(true, tmpB, x86[r])
+	c.mov(true, tmpB, c.regs[r])
 	if n >= 0 {
 		c.movImm(tmpA, uint64(n))
 	} else {
@@ -99,7 +99,7 @@ func (c *compiler) region(pc int, r Reg, n int, size reg64, write bool) {
 	}
 	c.callTo(c.translate(write))
 	c.test(true, tmp9, tmp9)
-	c.jcc(condE, c.fault(FaultMemArg, pc, x86[r], 0))
+	c.jcc(condE, c.fault(FaultMemArg, pc, c.regs[r], 0))
 }
 
 // translate is a routine: R9 becomes the machine address of the R10 bytes at
@@ -116,7 +116,7 @@ func (c *compiler) translate(write bool) label {
 		c.ri(false, aluCmp, insn.RAX, int32(segMaps+len(c.p.maps)))
 		c.jcc(condAE, bad)
 		c.shiftImm(false, shiftLeft, insn.RAX, 6)
-		c.rr(true, aluAdd, insn.RAX, blk)
+		c.rr(true, aluAdd, insn.RAX, c.blk)
 		e := at(insn.RAX, blkSegs)
 		c.mov(true, tmp9, tmpB)
 		c.shiftImm(true, shiftRight, tmp9, elemShift)
@@ -148,29 +148,29 @@ func (c *compiler) ktime() {
 	c.writes(insn.RAX)
 	c.shiftImm(true, shiftLeft, insn.RDX, 32)
 	c.rr(true, aluOr, insn.RAX, insn.RDX)
-	c.rm(true, aluSub, insn.RAX, at(blk, blkTSC))
-	c.memOp(true, []byte{0xf7}, unaryMul, at(blk, blkMult), false)
+	c.rm(true, aluSub, insn.RAX, at(c.blk, blkTSC))
+	c.memOp(true, []byte{0xf7}, unaryMul, at(c.blk, blkMult), false)
 	c.emit(0x48, 0x0f, 0xac, 0xd0, 32) // shrd $32, %rdx, %rax
-	c.rm(true, aluAdd, insn.RAX, at(blk, blkTime))
+	c.rm(true, aluAdd, insn.RAX, at(c.blk, blkTime))
 }
 
 // checkSize emits the fault for sizes beyond maxRead.
 func (c *compiler) checkSize(pc int, r Reg) {
-	c.cmpImm(true, x86[r], maxRead)
-	c.jcc(condA, c.fault(FaultSize, pc, x86[r], 0))
+	c.cmpImm(true, c.regs[r], maxRead)
+	c.jcc(condA, c.fault(FaultSize, pc, c.regs[r], 0))
 }
 
 // funcArg emits get_func_arg (context, n, destination).
 func (c *compiler) funcArg(pc int) {
 	c.region(pc, R3, 8, 0, true)
 	done, found := c.newLabel(), c.newLabel()
-	c.load(8, tmpB, seg(segContext, segBase))
+	ctx := c.context(tmpB)
 	for i, off := range funcArgs {
 		c.info.ContextReads |= 1 << (off / 8)
 		next := c.newLabel()
 		c.cmpImm(true, insn.RSI, int32(i))
 		c.jcc(condNE, next)
-		c.load(8, insn.RAX, at(tmpB, int32(off)))
+		c.load(8, insn.RAX, at(ctx, int32(off)))
 		c.jmp(found)
 		c.place(next)
 	}
@@ -190,8 +190,7 @@ func (c *compiler) funcRet(pc int) {
 		return
 	}
 	c.info.ContextReads |= 1 << (offAX / 8)
-	c.load(8, tmpB, seg(segContext, segBase))
-	c.load(8, insn.RAX, at(tmpB, offAX))
+	c.load(8, insn.RAX, at(c.context(tmpB), offAX))
 	c.store(8, at(tmp9, 0), insn.RAX)
 	c.movImm(insn.RAX, 0)
 }

@@ -17,15 +17,15 @@ func (c *compiler) mapHelper(pc int, h Helper) error {
 	case HelperMapLookup:
 		c.mapLookup(m, i)
 	case HelperMapUpdate:
-		c.store(8, at(blk, tmpSize), tmp9) // the key, while the value is checked
+		c.store(8, at(c.blk, tmpSize), tmp9) // the key, while the value is checked
 		c.region(pc, R3, int(m.spec.ValueSize), 0, false)
 		if m.spec.ReadOnly {
 			c.result(errPerm)
 			break
 		}
-		c.store(8, at(blk, tmpValue), tmp9)
-		c.store(8, at(blk, tmpFlags), insn.RCX)
-		c.load(8, tmp9, at(blk, tmpSize))
+		c.store(8, at(c.blk, tmpValue), tmp9)
+		c.store(8, at(c.blk, tmpFlags), insn.RCX)
+		c.load(8, tmp9, at(c.blk, tmpSize))
 		c.mapUpdate(m, i)
 	case HelperMapDelete:
 		switch {
@@ -58,7 +58,7 @@ func (c *compiler) mapLookup(m *Map, i int) {
 		c.jcc(condAE, none)
 	}
 	if m.perCPU {
-		c.load(4, tmp9, at(blk, blkCPU))
+		c.load(4, tmp9, at(c.blk, blkCPU))
 		c.imulImm(false, tmp9, tmp9, int32(m.entries))
 		c.rr(false, aluAdd, insn.RAX, tmp9)
 	}
@@ -82,13 +82,13 @@ func (c *compiler) mapUpdate(m *Map, i int) {
 	done := c.newLabel()
 	c.load(4, tmpA, at(tmp9, 0))
 	c.result(errInval)
-	c.mi(true, aluCmp, at(blk, tmpFlags), UpdateExist)
+	c.mi(true, aluCmp, at(c.blk, tmpFlags), UpdateExist)
 	c.jcc(condA, done)
 	c.result(errTooBig)
 	c.cmpImm(false, tmpA, int32(m.spec.MaxEntries))
 	c.jcc(condAE, done)
 	c.result(errExist)
-	c.mi(true, aluCmp, at(blk, tmpFlags), UpdateNoExist)
+	c.mi(true, aluCmp, at(c.blk, tmpFlags), UpdateNoExist)
 	c.jcc(condE, done)
 	c.writeValue(m)
 	c.movImm(insn.RAX, 0)
@@ -112,8 +112,8 @@ func (c *compiler) valueAddr(m *Map, cpu func(reg64)) {
 // writeValue emits the copy of the value at tmpValue into slot R10. RAX, RCX,
 // RDX and RDI change.
 func (c *compiler) writeValue(m *Map) {
-	c.valueAddr(m, func(r reg64) { c.load(4, r, at(blk, blkCPU)) })
-	c.load(8, insn.RDX, at(blk, tmpValue))
+	c.valueAddr(m, func(r reg64) { c.load(4, r, at(c.blk, blkCPU)) })
+	c.load(8, insn.RDX, at(c.blk, tmpValue))
 	c.copyWords(insn.RDI, insn.RDX, int(m.spec.ValueSize))
 }
 
@@ -238,7 +238,7 @@ func (c *compiler) scanRoutine(m *Map, i int) label {
 		loop, next, claimed, free, empty, none := c.newLabel(), c.newLabel(), c.newLabel(), c.newLabel(), c.newLabel(), c.newLabel()
 		c.movImm(tmpA, 1<<32-1)
 		c.movImm(insn.RCX, 0)
-		c.storeImm(4, at(blk, tmpBusy), 0)
+		c.storeImm(4, at(c.blk, tmpBusy), 0)
 		c.place(loop)
 		c.lea(false, insn.RAX, operand{insn.R8, insn.RCX, 1, 0})
 		c.ri(false, aluAnd, insn.RAX, int32(m.hash.mask))
@@ -273,7 +273,7 @@ func (c *compiler) scanRoutine(m *Map, i int) label {
 		c.mov(true, tmp9, insn.RDX)
 		c.ret()
 		c.place(claimed)
-		c.storeImm(4, at(blk, tmpBusy), 1)
+		c.storeImm(4, at(c.blk, tmpBusy), 1)
 		c.place(next)
 		c.ri(false, aluAdd, insn.RCX, 1)
 		c.cmpImm(false, insn.RCX, hashWindow)
@@ -286,7 +286,7 @@ func (c *compiler) scanRoutine(m *Map, i int) label {
 			c.jcc(condNE, then)
 			c.mov(false, tmpA, insn.RAX)
 			c.mov(true, tmpB, insn.RDX)
-			c.store(4, at(blk, tmpPos), insn.RCX)
+			c.store(4, at(c.blk, tmpPos), insn.RCX)
 			c.jmp(then)
 		}
 		c.place(free)

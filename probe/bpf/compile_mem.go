@@ -15,20 +15,20 @@ func (c *compiler) address(pc int, r Reg, o *op, write bool) operand {
 			return m
 		}
 	}
-	c.writes(x86[r])
+	c.writes(c.regs[r])
 	c.mayRead(c.known[pc][r])
 	code, field := FaultLoad, int32(segLoad)
 	if write {
 		code, field = FaultStore, segStore
 	}
-	bad := c.fault(code, pc, x86[r], off)
-	c.lea(true, tmpB, at(x86[r], off))
+	bad := c.fault(code, pc, c.regs[r], off)
+	c.lea(true, tmpB, at(c.regs[r], off))
 	c.mov(true, tmpA, tmpB)
 	c.shiftImm(true, shiftRight, tmpA, segShift)
 	c.ri(false, aluCmp, tmpA, int32(segMaps+len(c.p.maps)))
 	c.jcc(condAE, bad)
 	c.shiftImm(false, shiftLeft, tmpA, 6)
-	c.rr(true, aluAdd, tmpA, blk)
+	c.rr(true, aluAdd, tmpA, c.blk)
 	e := at(tmpA, blkSegs)
 	c.mov(true, tmp9, tmpB)
 	c.shiftImm(true, shiftRight, tmp9, elemShift)
@@ -51,11 +51,11 @@ func (c *compiler) inBounds(pc int, k value, off int32, size int, write bool) (o
 			return operand{}, false
 		}
 		if c.p.fns.of(pc) == 0 {
-			return at(blk, int32(blkStack+StackSize+lo)), true
+			return at(c.blk, int32(blkStack+StackSize+lo)), true
 		}
-		c.writes(x86[R10])
-		c.mov(false, tmpB, x86[R10])
-		return operand{blk, tmpB, 1, int32(blkStack + lo)}, true
+		c.writes(c.regs[R10])
+		c.mov(false, tmpB, c.regs[R10])
+		return operand{c.blk, tmpB, 1, int32(blkStack + lo)}, true
 	}
 	if write || !c.p.kind.hasRegs() || lo < 0 || lo+size > RegsSize {
 		return operand{}, false
@@ -63,8 +63,16 @@ func (c *compiler) inBounds(pc int, k value, off int32, size int, write bool) (o
 	for i := lo / 8; i <= (lo+size-1)/8; i++ {
 		c.info.ContextReads |= 1 << i
 	}
-	c.load(8, tmpB, seg(segContext, segBase))
-	return at(tmpB, int32(lo)), true
+	return at(c.context(tmpB), int32(lo)), true
+}
+
+// context returns a register with the context's address, r if it must be loaded.
+func (c *compiler) context(r reg64) reg64 {
+	if c.small != nil {
+		return insn.RDI
+	}
+	c.load(8, r, c.seg(segContext, segBase))
+	return r
 }
 
 // mayRead notes that an access through a pointer that v describes may go to any
@@ -78,9 +86,9 @@ func (c *compiler) mayRead(v value) {
 func (c *compiler) loadOp(pc int, o *op) {
 	m := c.address(pc, Reg(o.src), o, false)
 	if o.code >= opLoads8 {
-		c.loadSigned(int(o.size), x86[o.dst], m)
+		c.loadSigned(int(o.size), c.regs[o.dst], m)
 	} else {
-		c.load(int(o.size), x86[o.dst], m)
+		c.load(int(o.size), c.regs[o.dst], m)
 	}
 }
 
@@ -89,19 +97,23 @@ func (c *compiler) storeOp(pc int, o *op) {
 	if o.code == opStoreK {
 		c.storeImm(int(o.size), m, int32(uint32(o.imm)))
 	} else {
-		c.store(int(o.size), m, x86[o.src])
+		c.store(int(o.size), m, c.regs[o.src])
 	}
 }
 
 // atomicOp emits an atomic operation. Areas are aligned to 64 and strides to 8,
 // so the program's own address tells the alignment.
 func (c *compiler) atomicOp(pc int, o *op) {
-	wide, src := o.size == 8, x86[o.src]
 	m := c.address(pc, Reg(o.dst), o, true)
 	c.lea(true, tmp9, m)
 	c.testImm(false, tmp9, int32(o.size-1))
-	c.jcc(condNE, c.fault(FaultAlign, pc, x86[o.dst], o.off))
-	w := at(tmp9, 0)
+	c.jcc(condNE, c.fault(FaultAlign, pc, c.regs[o.dst], o.off))
+	c.atomicAt(o, at(tmp9, 0))
+}
+
+// atomicAt emits an atomic operation on w. R10 and R11 change.
+func (c *compiler) atomicAt(o *op, w operand) {
+	wide, src := o.size == 8, c.regs[o.src]
 	op := map[int64]alu2{AtomicAdd: aluAdd, AtomicOr: aluOr, AtomicAnd: aluAnd, AtomicXor: aluXor}[o.imm&^AtomicFetch]
 	switch {
 	case o.imm == AtomicCmpXchg:

@@ -59,7 +59,7 @@ func (c *compiler) reserveRoutine(m *Map, i int) label {
 // changes.
 func (c *compiler) publishRoutine(kind int32) label {
 	return c.routine("publish "+string(rune('0'+kind)), func() {
-		c.load(4, insn.RAX, at(blk, blkCPU))
+		c.load(4, insn.RAX, at(c.blk, blkCPU))
 		c.shiftImm(true, shiftLeft, insn.RAX, recCPUShift-recKindShift)
 		c.ri(true, aluOr, insn.RAX, kind)
 		c.shiftImm(true, shiftLeft, insn.RAX, recKindShift)
@@ -78,23 +78,23 @@ func (c *compiler) ringOutput(pc int, h Helper, ring, data, size, flags Reg) err
 	}
 	empty, done := c.newLabel(), c.newLabel()
 	c.movImm(tmp9, 0)
-	c.test(true, x86[size], x86[size])
+	c.test(true, c.regs[size], c.regs[size])
 	c.jcc(condE, empty)
-	c.region(pc, data, -1, x86[size], false)
+	c.region(pc, data, -1, c.regs[size], false)
 	c.place(empty)
-	c.store(8, at(blk, tmpValue), tmp9)
+	c.store(8, at(c.blk, tmpValue), tmp9)
 	if flags != R0 {
 		c.result(errInval)
-		c.mov(true, tmpB, x86[flags])
+		c.mov(true, tmpB, c.regs[flags])
 		c.ri(true, aluAnd, tmpB, ^3)
 		c.jcc(condNE, done)
 	}
-	c.mov(true, insn.RDX, x86[size])
+	c.mov(true, insn.RDX, c.regs[size])
 	c.callTo(c.reserveRoutine(m, i))
 	c.result(errAgain)
 	c.test(true, tmp9, tmp9)
 	c.jcc(condE, done)
-	c.load(8, insn.RSI, at(blk, tmpValue))
+	c.load(8, insn.RSI, at(c.blk, tmpValue))
 	c.copyBytes(tmp9, insn.RSI, insn.RDX)
 	c.callTo(c.publishRoutine(recData))
 	c.movImm(insn.RAX, 0)
@@ -109,7 +109,7 @@ func (c *compiler) ringReserve(pc int, h Helper) error {
 		return err
 	}
 	done := c.newLabel()
-	c.mi(false, aluCmp, at(blk, blkOpen), MaxReservations)
+	c.mi(false, aluCmp, at(c.blk, blkOpen), MaxReservations)
 	c.jcc(condE, c.fault(FaultRecords, pc, insn.RDI, 0))
 	c.movImm(insn.RAX, 0)
 	c.test(true, insn.RDX, insn.RDX)
@@ -131,17 +131,17 @@ func (c *compiler) openRoutine() label {
 		for i := int32(0); i < MaxReservations; i++ {
 			next := c.newLabel()
 			if i < MaxReservations-1 {
-				c.mi(true, aluCmp, at(blk, blkRecords+i*blkRecordSize), 0)
+				c.mi(true, aluCmp, at(c.blk, blkRecords+i*blkRecordSize), 0)
 				c.jcc(condNE, next)
 			}
-			c.store(8, at(blk, blkRecords+i*blkRecordSize), tmp9)
-			c.store(8, at(blk, blkRecords+i*blkRecordSize+8), insn.RDX)
-			e := seg(segRecords+i, 0)
+			c.store(8, at(c.blk, blkRecords+i*blkRecordSize), tmp9)
+			c.store(8, at(c.blk, blkRecords+i*blkRecordSize+8), insn.RDX)
+			e := c.seg(segRecords+i, 0)
 			c.store(8, e.plus(segBase), tmp9)
 			c.storeImm(4, e.plus(segCount), 1)
 			c.mov(true, insn.RCX, insn.RDX)
 			c.limits(e, insn.RCX)
-			c.mi(false, aluAdd, at(blk, blkOpen), 1)
+			c.mi(false, aluAdd, at(c.blk, blkOpen), 1)
 			c.movImm(insn.RAX, segPointer(segRecords+int(i), 0, 0))
 			c.ret()
 			c.place(next)
@@ -161,15 +161,15 @@ func (c *compiler) ringEnd(pc int, kind int32) {
 	c.ri(false, aluCmp, tmpB, MaxReservations)
 	c.jcc(condAE, bad)
 	c.shiftImm(false, shiftLeft, tmpB, 4) // blkRecordSize
-	c.load(8, tmp9, operand{blk, tmpB, 1, blkRecords})
+	c.load(8, tmp9, operand{c.blk, tmpB, 1, blkRecords})
 	c.test(true, tmp9, tmp9)
 	c.jcc(condE, bad)
-	c.load(8, insn.RDX, operand{blk, tmpB, 1, blkRecords + 8})
+	c.load(8, insn.RDX, operand{c.blk, tmpB, 1, blkRecords + 8})
 	c.callTo(c.publishRoutine(kind))
-	c.storeImm(8, operand{blk, tmpB, 1, blkRecords}, 0)
+	c.storeImm(8, operand{c.blk, tmpB, 1, blkRecords}, 0)
 	c.shiftImm(false, shiftLeft, tmpB, 2) // segSize / blkRecordSize
-	c.storeImm(4, operand{blk, tmpB, 1, blkSegs + segRecords*segSize + segCount}, 0)
-	c.mi(false, aluSub, at(blk, blkOpen), 1)
+	c.storeImm(4, operand{c.blk, tmpB, 1, blkSegs + segRecords*segSize + segCount}, 0)
+	c.mi(false, aluSub, at(c.blk, blkOpen), 1)
 	c.movImm(insn.RAX, 0)
 }
 
@@ -177,21 +177,21 @@ func (c *compiler) ringEnd(pc int, kind int32) {
 // submit. RAX keeps its value.
 func (c *compiler) dropRecords() {
 	none := c.newLabel()
-	c.mi(false, aluCmp, at(blk, blkOpen), 0)
+	c.mi(false, aluCmp, at(c.blk, blkOpen), 0)
 	c.jcc(condE, none)
 	c.mov(true, tmpA, insn.RAX)
 	for i := int32(0); i < MaxReservations; i++ {
 		next := c.newLabel()
-		c.load(8, tmp9, at(blk, blkRecords+i*blkRecordSize))
+		c.load(8, tmp9, at(c.blk, blkRecords+i*blkRecordSize))
 		c.test(true, tmp9, tmp9)
 		c.jcc(condE, next)
-		c.load(8, insn.RDX, at(blk, blkRecords+i*blkRecordSize+8))
+		c.load(8, insn.RDX, at(c.blk, blkRecords+i*blkRecordSize+8))
 		c.callTo(c.publishRoutine(recDiscarded))
-		c.storeImm(8, at(blk, blkRecords+i*blkRecordSize), 0)
-		c.storeImm(4, seg(segRecords+i, segCount), 0)
+		c.storeImm(8, at(c.blk, blkRecords+i*blkRecordSize), 0)
+		c.storeImm(4, c.seg(segRecords+i, segCount), 0)
 		c.place(next)
 	}
-	c.storeImm(4, at(blk, blkOpen), 0)
+	c.storeImm(4, at(c.blk, blkOpen), 0)
 	c.mov(true, insn.RAX, tmpA)
 	c.place(none)
 }

@@ -29,8 +29,8 @@ func (c *compiler) taskHelper(pc int, h Helper) error {
 	c.region(pc, R1, -1, insn.RSI, true)
 	c.mov(true, insn.RDI, tmp9)
 	c.comm(t, tmpA, insn.RAX)
-	c.store(8, at(blk, tmpComm), tmpA)
-	c.store(8, at(blk, tmpComm+8), insn.RAX)
+	c.store(8, at(c.blk, tmpComm), tmpA)
+	c.store(8, at(c.blk, tmpComm+8), insn.RAX)
 	c.lea(true, insn.RSI, operand{insn.RSI, noReg, 1, -1}) // the last byte is always zero
 	c.movImm(insn.RCX, 0)
 	c.place(bytes)
@@ -38,7 +38,7 @@ func (c *compiler) taskHelper(pc int, h Helper) error {
 	c.jcc(condAE, zero)
 	c.ri(true, aluCmp, insn.RCX, commSize-1)
 	c.jcc(condAE, zero)
-	c.load(1, insn.RAX, operand{blk, insn.RCX, 1, tmpComm})
+	c.load(1, insn.RAX, operand{c.blk, insn.RCX, 1, tmpComm})
 	c.store(1, operand{insn.RDI, insn.RCX, 1, 0}, insn.RAX)
 	c.ri(true, aluAdd, insn.RCX, 1)
 	c.jmp(bytes)
@@ -115,13 +115,12 @@ func (c *compiler) cutString(r reg64) {
 func (c *compiler) task(t *TaskProfile, r reg64, bad label) {
 	s := t.Stack
 	if s == nil {
-		c.load(8, r, at(blk, blkCurrent))
+		c.load(8, r, at(c.blk, blkCurrent))
 		c.taskLoad(8, r, at(r, 0), bad)
 		return
 	}
 	c.info.ContextReads |= 1 << (offSP / 8)
-	c.load(8, r, seg(segContext, segBase))
-	c.load(8, r, at(r, offSP))
+	c.load(8, r, at(c.context(r), offSP))
 	c.movImm(tmpB, s.Mask)
 	c.rr(true, aluAnd, r, tmpB)
 	c.movImm(tmpB, s.Magic)

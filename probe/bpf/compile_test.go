@@ -164,8 +164,14 @@ func TestStackTask(t *testing.T) {
 	}
 	stack := mem.Bytes[-mem.Addr&4095:][:4096]
 	addr := (mem.Addr + 4095) &^ 4095
+	for _, full := range []bool{false, true} {
+		testStackTask(t, n, stack, addr, full)
+	}
+}
+
+func testStackTask(t *testing.T, n *native, stack []byte, addr uint64, full bool) {
+	l := Layout{full: full, Fixups: true, Task: &TaskProfile{TID: 20, TGID: 24, Comm: 32, Stack: &StackProfile{Mask: ^uint64(4095), Magic: 0x1122334455667788, MagicOff: 8}}}
 	le := binary.LittleEndian
-	l := Layout{Fixups: true, Task: &TaskProfile{TID: 20, TGID: 24, Comm: 32, Stack: &StackProfile{Mask: ^uint64(4095), Magic: 0x1122334455667788, MagicOff: 8}}}
 	le.PutUint64(stack[8:], l.Task.Stack.Magic)
 	le.PutUint32(stack[20:], 8)
 	le.PutUint32(stack[24:], 7)
@@ -275,7 +281,7 @@ func TestBusyBlock(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		code, err := newNative(t).load(p, Layout{Shared: shared}, BlockConfig{}, RegsSize)
+		code, err := newNative(t).load(p, Layout{Shared: shared, full: true}, BlockConfig{}, RegsSize)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -309,14 +315,15 @@ func TestContextReads(t *testing.T) {
 		{"none", "mov r0, 0\nexit", 0},
 		{"one", "ldxdw r0, [r1+112]\nexit", load(offDI)},
 		{"across two", "ldxdw r0, [r1+116]\nexit", load(offDI, offOrigAX)},
-		{"moved and added", "mov r6, r1\nadd r6, 8\nldxb r0, [r6+0]\nldxw r1, [r6+80]\nexit", load(offR14, offCX)},
+		{"moved and added", "mov r6, r1\nadd r6, 8\nldxb r0, [r6+0]\nldxw r1, [r6+80]\nadd r0, r1\nexit", load(offR14, offCX)},
+		{"not used", "ldxb r0, [r1+0]\nldxw r0, [r1+80]\nldxw r2, [r1+88]\nexit", load(offAX)},
 		{"kept over a call", "mov r6, r1\ncall 8\nldxdw r0, [r6+0]\nexit", load(offR15)},
 		{"helper", "mov r2, 0\nmov r3, r10\nadd r3, -8\ncall 183\nexit", load(funcArgs[:]...)},
 		{"value", "ldval r1, 0, 0\nldxdw r0, [r1+0]\nexit", 0},
 		{"computed", "add r1, r2\nldxb r0, [r1+0]\nexit", all},
 		{"spilled", "stxdw [r10-8], r1\nldxdw r2, [r10-8]\nldxb r0, [r2+0]\nexit", all},
 		{"passed", "call local f\nexit\nf:\nldxb r0, [r1+0]\nexit", all},
-		{"merged", "jeq r2, 0, f\nmov r1, 5\nf:\nldxb r0, [r1+0]\nexit", all},
+		{"merged", "ldxdw r2, [r1+0]\njeq r2, 0, f\nmov r1, 5\nf:\nldxb r0, [r1+0]\nexit", all},
 	} {
 		p, err := New(Spec{Kind: Kprobe, Insns: mustAssemble(t, tt.src), Maps: maps})
 		if err != nil {

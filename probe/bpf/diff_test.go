@@ -15,8 +15,8 @@ type rig struct {
 	host []*Map
 	own  []*Map
 
-	refused, hostOnly, ran int
-	faults                 [numFaults]int
+	refused, hostOnly, ran, small int
+	faults                        [numFaults]int
 }
 
 const rigCPUs = 2
@@ -45,6 +45,12 @@ func (r *rig) fresh(t testing.TB) {
 // compare runs a generated program in both back ends and reports every
 // difference: result, fault, stack, context and every byte of the maps.
 func (r *rig) compare(t testing.TB, prog []Insn, kind Kind, runs int) {
+	r.compareAs(t, prog, kind, runs, false)
+	r.compareAs(t, prog, kind, runs, true)
+}
+
+// compareAs is compare with small programs compiled as such, or like all others.
+func (r *rig) compareAs(t testing.TB, prog []Insn, kind Kind, runs int, full bool) {
 	r.fresh(t)
 	const budget = 3000
 	a, err := New(Spec{Kind: kind, Insns: prog, Maps: r.host, Budget: budget})
@@ -60,7 +66,7 @@ func (r *rig) compare(t testing.TB, prog []Insn, kind Kind, runs int) {
 		t.Fatal(err)
 	}
 	const cpu = 1
-	code, err := r.n.load(b, Layout{Fixups: true, noGuest: true}, BlockConfig{CPU: cpu}, 256)
+	code, err := r.n.load(b, Layout{Fixups: true, noGuest: true, full: full, Rejects: true}, BlockConfig{CPU: cpu}, 256)
 	if host := (*HostOnlyError)(nil); errors.As(err, &host) {
 		r.hostOnly++
 		return
@@ -68,7 +74,13 @@ func (r *rig) compare(t testing.TB, prog []Insn, kind Kind, runs int) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if code.info.Small {
+		r.small++
+	} else if !full && kind != Raw {
+		return // the other way is the same
+	}
 	v := NewVM(a, cpu)
+	rejects := uint64(0)
 	for i := range v.stack {
 		v.stack[i] = byte(i)
 		code.block.Bytes[blkStack+i] = byte(i)
@@ -90,7 +102,13 @@ func (r *rig) compare(t testing.TB, prog []Insn, kind Kind, runs int) {
 		if !bytes.Equal(ctx, ctx2) {
 			t.Fatalf("run %d: contexts differ\n%s", run, listing(prog))
 		}
-		if s := code.block.Bytes[blkStack:][:StackSize]; !bytes.Equal(v.stack, s) {
+		if got0 == 0 {
+			rejects++
+		}
+		if n := BlockRejects(code.block); n != rejects {
+			t.Fatalf("run %d: %d rejects, want %d\n%s", run, n, rejects, listing(prog))
+		}
+		if s := code.block.Bytes[blkStack:][:StackSize]; !code.info.Small && !bytes.Equal(v.stack, s) {
 			t.Fatalf("run %d: stacks differ\n%s", run, listing(prog))
 		}
 		for i := range r.host {
@@ -135,11 +153,11 @@ func pad(n int) string {
 func FuzzBackends(f *testing.F) {
 	for seed := range uint64(8) {
 		f.Add(randomBytes(seed, 300), byte(seed))
+		f.Add(randomBytes(seed, 300), byte(8+seed))
 	}
 	r := newRig(f)
 	f.Fuzz(func(t *testing.T, src []byte, kind byte) {
-		g := &gen{src: src[:min(len(src), 2000)]}
-		r.compare(t, g.program(60), Kind(kind%3), 3)
+		r.compare(t, RandomProgram(src[:min(len(src), 2000)], kind&8 != 0), Kind(kind&7%3), 3)
 	})
 }
 
@@ -148,10 +166,13 @@ func TestBackendsAgree(t *testing.T) {
 	r := newRig(t)
 	const n = 3000 // FuzzBackends goes on from here
 	for seed := range uint64(n) {
-		g := &gen{src: randomBytes(seed, 400)}
-		r.compare(t, g.program(60), Kind(seed%3), 3)
+		r.compare(t, RandomProgram(randomBytes(seed, 400), false), Kind(seed%3), 3)
+		r.compare(t, RandomProgram(randomBytes(seed, 60+int(seed%200)), true), Kprobe, 3)
 	}
-	t.Logf("%d programs: %d refused, %d host only, %d runs, faults %v", n, r.refused, r.hostOnly, r.ran, r.faults)
+	if r.small < n/3 {
+		t.Errorf("only %d of %d small programs were compiled as such", r.small, n)
+	}
+	t.Logf("%d programs: %d small, %d refused, %d host only, %d runs, faults %v", n, r.small, r.refused, r.hostOnly, r.ran, r.faults)
 	if r.ran < n || r.faults[NoFault] < r.ran/20 {
 		t.Errorf("of %d programs %d were refused and %d host only; %d of %d runs came to their end: the generator tests too little",
 			n, r.refused, r.hostOnly, r.faults[NoFault], r.ran)

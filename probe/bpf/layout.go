@@ -23,12 +23,19 @@ const (
 	blkTime    = 96 // u64: this time
 	blkOpen    = 104
 	blkRecords = 112 // MaxReservations times u64 address of the data, u64 size
+	blkRejects = 176 // u64: runs that returned 0, with Layout.Rejects
 	blkTemp    = 192 // 8 u64 for the code of helpers
 	blkStack   = 256 // StackSize bytes
 	blkSegs    = blkStack + StackSize
 
 	blkRecordSize = 16
 )
+
+// localOff is where a run block has, for each map, the address of its vCPU's
+// own values: behind the segment table.
+func (p *Program) localOff(m int) int32 {
+	return int32(blkSegs + segSize*(segMaps+len(p.maps)) + 8*m)
+}
 
 // A segment entry, 64 bytes: where an element is and how far it may be
 // accessed. Limits are the highest offset that an access of 1, 2, 4, 8 bytes
@@ -81,8 +88,11 @@ type Layout struct {
 	// block is looked up before the thread is moved: it is then claimed with a
 	// locked instruction.
 	Shared bool
+	// Rejects says that the runs that return 0 are counted too (BlockRejects).
+	Rejects bool
 
 	noGuest bool // every read of guest memory fails, as with NoEnv
+	full    bool // no program is a small one
 }
 
 // BlockConfig is what a run block is made from.
@@ -94,7 +104,7 @@ type BlockConfig struct {
 }
 
 // BlockSize returns the size of the program's run blocks.
-func (p *Program) BlockSize() int { return blkSegs + segSize*(segMaps+len(p.maps)) }
+func (p *Program) BlockSize() int { return roundUp(int(p.localOff(len(p.maps))), 64) }
 
 // InitBlock writes a fresh run block for one vCPU into area, which is aligned
 // to 64, has at least BlockSize bytes, and belongs to that vCPU and this
@@ -117,6 +127,11 @@ func (p *Program) InitBlock(area Area, c BlockConfig) {
 	putSegment(b, segStack, area.Addr+blkStack, segment{count: 1, limit: StackSize})
 	for i, m := range p.maps {
 		putSegment(b, segMaps+i, m.area.Addr+uint64(m.values), m.segment())
+		local := m.area.Addr + uint64(m.values)
+		if m.perCPU {
+			local += uint64(c.CPU * m.entries * m.stride)
+		}
+		le.PutUint64(b[p.localOff(i):], local)
 	}
 }
 
@@ -143,3 +158,7 @@ func BlockStats(area Area) (runs, failed, missed uint64, last Fault) {
 	last = Fault{Code: FaultCode(le.Uint32(b[blkFault:])), PC: int(le.Uint32(b[blkPC:])), Addr: load64(b, blkAddr)}
 	return load64(b, blkRuns), load64(b, blkFailed), load64(b, blkMissed), last
 }
+
+// BlockRejects returns how many runs returned 0, with Layout.Rejects, as the guest
+// says. Runs that a fault ended are among them.
+func BlockRejects(area Area) uint64 { return load64(area.Bytes, blkRejects) }

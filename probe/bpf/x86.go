@@ -140,6 +140,7 @@ type alu2 byte
 const (
 	aluAdd alu2 = 0
 	aluOr  alu2 = 1
+	aluAdc alu2 = 2
 	aluAnd alu2 = 4
 	aluSub alu2 = 5
 	aluXor alu2 = 6

@@ -2,6 +2,21 @@ package bpf
 
 import "math"
 
+// RandomProgram makes a program out of any bytes, for tests that compare the back
+// ends: the same bytes make the same program. It uses the maps of RandomMaps by
+// number; nearly all pass the checker. Of the small ones most run without the
+// checks that compiled programs otherwise make.
+func RandomProgram(src []byte, small bool) []Insn {
+	g := &gen{src: src}
+	if small {
+		return g.smallProgram(30)
+	}
+	return g.program(60)
+}
+
+// RandomMaps describes the maps that random programs use.
+func RandomMaps() []MapSpec { return genSpecs() }
+
 // gen makes programs that pass the checker out of any bytes.
 type gen struct {
 	src   []byte

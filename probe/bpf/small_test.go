@@ -1,0 +1,175 @@
+//go:build linux && amd64
+
+package bpf
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// TestSmallRing runs small programs that write records round and round a ring,
+// with and without a reader, on both back ends.
+func TestSmallRing(t *testing.T) {
+	reserve := func(size int) string {
+		return fmt.Sprintf(`
+			mov r6, r1
+			mov r2, %d
+			mov r3, 0
+			ldmap r1, 0
+			call 131
+			mov r7, r0
+			jeq r0, 0, lost
+			ldxdw r1, [r6+112]
+			stxb [r7+%d], r1
+			mov r1, r7
+			jset r1, 7, never
+			ldxb r8, [r7+%d]
+			call 132
+			mov r0, r8
+			exit
+		never:
+			call 133
+			exit
+		lost:
+			mov r0, 77
+			exit`, size, size-1, size-1)
+	}
+	for _, tt := range []struct{ name, src string }{
+		{"output", outputProgram}, {"record", recordProgram},
+		{"1 byte", reserve(1)}, {"8 bytes", reserve(8)}, {"13 bytes", reserve(13)}, {"most", reserve(MinRingSize/2 - recHeader)},
+	} {
+		for _, every := range []int{1, 7, 1 << 20} {
+			n := newNative(t)
+			spec := MapSpec{Name: "ring", Kind: RingBuf, MaxEntries: MinRingSize}
+			host := testMaps(t, Heap{}, spec)
+			own := testMaps(t, n, spec)
+			make := func(m []*Map) *Program {
+				p, err := New(Spec{Kind: Kprobe, Insns: mustAssemble(t, tt.src), Maps: m})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return p
+			}
+			v := NewVM(make(host), 1)
+			code, err := n.load(make(own), Layout{}, BlockConfig{CPU: 1}, RegsSize)
+			if err != nil || !code.info.Small {
+				t.Fatalf("%s: not compiled as a small program: %v", tt.name, err)
+			}
+			drain := func(m *Map) (all []byte) {
+				m.Drain(func(r Record) bool { all = append(append(all, r.Data...), byte(r.CPU)); return true })
+				return all
+			}
+			for i := range 3000 {
+				ctx := regsContext(insn.Regs{RDI: uint64(i), RSI: 2, RDX: 3, RCX: 4, R8: 5, R9: 6})
+				want, err := v.Run(ctx, NoEnv{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got, err := code.run(ctx); got != want || err != nil {
+					t.Fatalf("%s, run %d: %#x, %v, want %#x", tt.name, i, got, err, want)
+				}
+				if i%every == 0 && !bytes.Equal(drain(host[0]), drain(own[0])) {
+					t.Fatalf("%s, run %d: the records differ", tt.name, i)
+				}
+			}
+			if !bytes.Equal(host[0].area.Bytes, own[0].area.Bytes) || host[0].RingStats() != own[0].RingStats() {
+				t.Errorf("%s: %+v, interpreter %+v", tt.name, own[0].RingStats(), host[0].RingStats())
+			}
+			if runs, failed, missed, _ := BlockStats(code.block); runs != 3000 || failed+missed != 0 {
+				t.Errorf("%s: %d runs, %d failed, %d missed", tt.name, runs, failed, missed)
+			}
+		}
+	}
+}
+
+// TestSmallRingFull: a head that says nothing sensible loses records, and
+// nothing is written outside the ring.
+func TestSmallRingFull(t *testing.T) {
+	n := newNative(t)
+	m := testMaps(t, n, MapSpec{Name: "ring", Kind: RingBuf, MaxEntries: MinRingSize})
+	after, err := n.Alloc(4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := New(Spec{Kind: Kprobe, Insns: mustAssemble(t, outputProgram), Maps: m})
+	if err != nil {
+		t.Fatal(err)
+	}
+	code, err := n.load(p, Layout{}, BlockConfig{}, RegsSize)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tails := []uint64{0, 8, MinRingSize, 1 << 63, ^uint64(0)}
+	for _, tail := range tails {
+		for d := uint64(0); d < 2*MinRingSize; d++ {
+			store64(m[0].area.Bytes, hdrTail, tail)
+			store64(m[0].area.Bytes, hdrHead, tail+d)
+			if _, err := code.run(make([]byte, RegsSize)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if !bytes.Equal(after.Bytes, make([]byte, len(after.Bytes))) {
+		t.Error("written behind the ring")
+	}
+}
+
+// TestSmallOrNot: which programs are small, and what a block counts of them.
+func TestSmallOrNot(t *testing.T) {
+	n := newNative(t)
+	maps := testMaps(t, n, arraySpec, hashSpec, MapSpec{Name: "ring", Kind: RingBuf, MaxEntries: MinRingSize})
+	for _, tt := range []struct {
+		name, src string
+		want      bool
+	}{
+		{"nothing", "mov r0, 0\nexit", true},
+		{"count", countProgram, true},
+		{"filter", filterProgram, true},
+		{"unread stack", "stxdw [r10-8], r1\nexit", true},
+		{"stack not written", "ldxdw r0, [r10-8]\nexit", false},
+		{"half written", "stw [r10-8], 1\nldxdw r0, [r10-8]\nexit", false},
+		{"written on one path", "ldxdw r2, [r1+0]\njeq r2, 0, f\nstdw [r10-8], 1\nf:\nldxdw r0, [r10-8]\nexit", false},
+		{"written on both", "ldxdw r2, [r1+0]\njeq r2, 0, f\nstdw [r10-8], 1\nja g\nf:\nstdw [r10-8], 2\ng:\nldxdw r0, [r10-8]\nexit", true},
+		{"loop", "mov r2, 3\na:\nsub r2, 1\njne r2, 0, a\nexit", false},
+		{"local call", "call local f\nexit\nf:\nexit", false},
+		{"hash", "stw [r10-4], 1\nmov r2, r10\nadd r2, -4\nldmap r1, 1\ncall 1\nexit", false},
+		{"value not checked", "ldxw r2, [r1+0]\nstxw [r10-4], r2\nmov r2, r10\nadd r2, -4\nldmap r1, 0\ncall 1\nldxb r0, [r0+0]\nexit", false},
+		{"value checked", "ldxw r2, [r1+0]\nstxw [r10-4], r2\nmov r2, r10\nadd r2, -4\nldmap r1, 0\ncall 1\njeq r0, 0, f\nldxb r0, [r0+0]\nf:\nexit", true},
+		{"record kept", "mov r2, 8\nmov r3, 0\nldmap r1, 2\ncall 131\nmov r0, 0\nexit", false},
+		{"record on one path", "mov r2, 8\nmov r3, 0\nldmap r1, 2\ncall 131\njeq r0, 0, f\nmov r1, r0\ncall 133\nf:\nexit", true},
+		{"context written", "stdw [r1+0], 1\nexit", false},
+		{"context behind its end", "ldxdw r0, [r1+164]\nexit", false},
+		{"own pointer", "lddw r1, 0x1000000000000\nldxdw r0, [r1+0]\nexit", false},
+	} {
+		p, err := New(Spec{Kind: Kprobe, Insns: mustAssemble(t, tt.src), Maps: maps})
+		if err != nil {
+			t.Fatalf("%s: %v", tt.name, err)
+		}
+		_, info, err := Compile(p, Layout{})
+		if err != nil || info.Small != tt.want {
+			t.Errorf("%s: small %v, %v, want %v", tt.name, info != nil && info.Small, err, tt.want)
+		}
+	}
+	p, _ := New(Spec{Kind: Kprobe, Insns: mustAssemble(t, filterProgram)})
+	for _, full := range []bool{false, true} {
+		code, err := n.load(p, Layout{Rejects: true, full: full}, BlockConfig{}, RegsSize)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range uint64(10) {
+			if _, err := code.run(regsContext(insn.Regs{RDX: 95 + i})); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if runs, _, _, _ := BlockStats(code.block); runs != 10 || BlockRejects(code.block) != 6 {
+			t.Errorf("full %v: %d runs, %d rejects, want 10, 6", full, runs, BlockRejects(code.block))
+		}
+	}
+	raw, _ := New(Spec{Kind: Raw, Insns: mustAssemble(t, "mov r0, r2\nexit")})
+	if _, info, err := Compile(raw, Layout{}); err != nil || info.Small {
+		t.Errorf("a raw program is small: %v", err)
+	}
+}
