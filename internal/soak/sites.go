@@ -3,7 +3,6 @@ package soak
 import (
 	"fmt"
 	"math/rand/v2"
-	"strings"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/builtin"
@@ -88,9 +87,7 @@ func (s *sites) pick(r *rand.Rand) place {
 		p.inner = true
 	}
 	p.addr = f.sym.Addr + guest.GVA(off)
-	// set_jump keeps its return address for a long_jump that may come when the
-	// activation, and its trampoline, are long gone.
-	p.entry = off == 0 && !strings.HasSuffix(f.sym.Name, "set_jump")
+	p.entry = off == 0
 	switch {
 	case !f.unique || r.IntN(3) == 0:
 		p.text = p.addr.String()
