@@ -99,6 +99,10 @@ func (f *Func) Region(off int, r Rule) (Region, *Refusal) {
 			return Region{}, refuse(ReasonFunctionTooShort, off, "the region's last instruction reaches into the next symbol")
 		}
 		i := &f.insts[k]
+		// First, since then the bytes are not those that run.
+		if what := f.patched(i); what != "" {
+			return Region{}, refuse(ReasonPatchedSite, i.Off, what)
+		}
 		padding := !kernel && !reached && i.Len == 1 && isInt3(&i.Inst)
 		if !padding {
 			no := (*Refusal)(nil)
@@ -125,17 +129,21 @@ func (f *Func) Region(off int, r Rule) (Region, *Refusal) {
 			reached = false
 		}
 	}
-	if f.in.Patched != nil {
-		if what := f.in.Patched(reg.Addr, reg.Addr+uint64(reg.Len)); what != "" {
-			return Region{}, refuse(ReasonPatchedSite, off, what)
-		}
-	}
 	if !kernel {
 		if no := f.surroundings(&reg, k); no != nil {
 			return Region{}, no
 		}
 	}
 	return reg, nil
+}
+
+// patched returns what the guest rewrites the instruction for, or "".
+func (f *Func) patched(i *Inst) string {
+	if f.in.Patched == nil {
+		return ""
+	}
+	at := f.in.Addr + uint64(i.Off)
+	return f.in.Patched(at, at+uint64(i.Len))
 }
 
 // undecodable is the refusal for the place where decoding ended.

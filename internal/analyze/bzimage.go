@@ -1,0 +1,98 @@
+package analyze
+
+import (
+	"bytes"
+	"compress/bzip2"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// bzImagePayload returns the compressed kernel of a bzImage (Linux,
+// Documentation/arch/x86/boot.rst: setup_sects, header magic, version 2.08,
+// payload_offset, payload_length).
+func bzImagePayload(b []byte) ([]byte, bool) {
+	if len(b) < 0x250 || string(b[0x202:0x206]) != "HdrS" || uint16(b[0x206])|uint16(b[0x207])<<8 < 0x208 {
+		return nil, false
+	}
+	sects := uint64(b[0x1f1])
+	if sects == 0 {
+		sects = 4
+	}
+	at := (sects+1)*512 + uint64(le32(b[0x248:]))
+	n := uint64(le32(b[0x24c:]))
+	if n < 8 || at > uint64(len(b)) || n > uint64(len(b))-at {
+		return nil, false
+	}
+	return b[at:][:n], true
+}
+
+// packings are the ways to compress a kernel, by the first bytes. Behind the
+// stream is the kernel's size, 4 bytes, but with gzip, which has it itself.
+var packings = []struct {
+	name, magic string
+	open        func(io.Reader) (io.Reader, error)
+}{
+	{"gzip", "\x1f\x8b", func(r io.Reader) (io.Reader, error) {
+		z, err := gzip.NewReader(r)
+		if err == nil {
+			z.Multistream(false)
+		}
+		return z, err
+	}},
+	{"bzip2", "BZh", func(r io.Reader) (io.Reader, error) { return bzip2.NewReader(r), nil }},
+	{"xz", "\xfd7zXZ\x00", func(r io.Reader) (io.Reader, error) {
+		b, err := io.ReadAll(r)
+		if err != nil {
+			return nil, err
+		}
+		b, err = unXZ(b, MaxFile)
+		return bytes.NewReader(b), err
+	}},
+	{"zstd", "\x28\xb5\x2f\xfd", func(r io.Reader) (io.Reader, error) {
+		z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(MaxFile))
+		if err != nil {
+			return nil, err
+		}
+		return z.IOReadCloser(), nil
+	}},
+	{"lz4", "\x02\x21\x4c\x18", func(r io.Reader) (io.Reader, error) { return newLZ4(r), nil }},
+}
+
+// decompress unpacks the kernel of a bzImage and says how it was packed. One
+// that was not compressed comes back as it is.
+func decompress(b []byte) (kernel []byte, packing string, err error) {
+	if bytes.HasPrefix(b, []byte("\x7fELF")) {
+		return b, "", nil
+	}
+	for _, p := range packings {
+		if !bytes.HasPrefix(b, []byte(p.magic)) {
+			continue
+		}
+		stream := b
+		if p.name != "gzip" {
+			stream = b[:len(b)-4]
+		}
+		r, err := p.open(bytes.NewReader(stream))
+		if err != nil {
+			return nil, "", fmt.Errorf("decompress %s: %w", p.name, err)
+		}
+		if c, ok := r.(io.Closer); ok {
+			defer c.Close()
+		}
+		var out bytes.Buffer
+		out.Grow(int(min(uint64(le32(b[len(b)-4:])), 64<<20)))
+		n, err := io.Copy(&out, io.LimitReader(r, MaxFile+1))
+		switch {
+		case err != nil:
+			return nil, "", fmt.Errorf("decompress %s: %w", p.name, err)
+		case n > MaxFile:
+			return nil, "", fmt.Errorf("decompress %s: more than %d bytes", p.name, MaxFile)
+		}
+		return out.Bytes(), p.name, nil
+	}
+	return nil, "", fmt.Errorf("decompress: unknown compression % x: %w", b[:6], errors.ErrUnsupported)
+}

@@ -1,0 +1,265 @@
+package analyze
+
+import (
+	"bytes"
+	"sort"
+	"strings"
+)
+
+// kallsyms returns the names that a kernel carries for itself, or nil when the
+// image has no such tables. Linux writes them behind each other into its
+// read-only data (scripts/kallsyms.c); since they have no names of their own in
+// a stripped kernel, they are found by their shape:
+//
+//	until 6.3   offsets, relative_base, num_syms, names, markers, token_table, token_index
+//	since 6.4   num_syms, names, markers, token_table, token_index, offsets, relative_base
+//
+// (with seqs_of_names behind markers or at the end, since 6.2 and in stable
+// versions of before). Each begins at a multiple of 8. A kernel has more than 256
+// symbols.
+func (img *image) kallsyms() []symbol {
+	for i := range img.sections {
+		s := &img.sections[i]
+		if s.x || len(s.data) < 1<<10 {
+			continue
+		}
+		k := kallsymsTables{data: s.data}
+		if k.find() {
+			return k.symbols()
+		}
+	}
+	return nil
+}
+
+// kallsymsTables are the tables' places in data.
+type kallsymsTables struct {
+	data []byte
+
+	tokens   [256]string
+	tokenAt  int // offset of token_table
+	indexEnd int // offset behind token_index
+	markers  int // offset
+	names    int // offset
+	blocks   int // of 256 symbols, the last one may have fewer
+	num      int // symbols
+	offsets  int // offset
+	base     uint64
+}
+
+// Bounds of the search.
+const (
+	maxTokenTable = 1 << 14 // bytes; token_index has 16 bits
+	maxName       = 512     // bytes of a symbol's name, KSYM_NAME_LEN
+	maxNames      = 32 << 20
+)
+
+// find looks for all tables.
+func (k *kallsymsTables) find() bool {
+	// Names have digits, so these tokens stand for themselves.
+	digits := []byte("0\x001\x002\x003\x004\x005\x006\x007\x008\x009\x00")
+	for from := 0; ; {
+		i := bytes.Index(k.data[from:], digits)
+		if i < 0 {
+			return false
+		}
+		from += i + 1
+		if k.findTokens(from-1) && k.findMarkers() && k.findOffsets() {
+			return true
+		}
+	}
+}
+
+// findTokens finds the table whose token '0' is at zero.
+func (k *kallsymsTables) findTokens(zero int) bool {
+	ends := 0
+	for at := zero - 1; at >= max(0, zero-maxTokenTable); at-- {
+		if k.data[at] == 0 {
+			ends++
+		}
+		if ends > '0' {
+			return false
+		}
+		if ends == '0' && at%8 == 0 && k.readTokens(at) {
+			return true
+		}
+	}
+	return false
+}
+
+// readTokens reads the table at offset at and compares it with token_index
+// behind it.
+func (k *kallsymsTables) readTokens(at int) bool {
+	var index [256]int
+	end := at
+	for t := range k.tokens {
+		n := bytes.IndexByte(k.data[end:min(len(k.data), end+maxName)], 0)
+		if n < 0 {
+			return false
+		}
+		k.tokens[t], index[t] = string(k.data[end:end+n]), end-at
+		end += n + 1
+	}
+	end = align8(end)
+	if end+512 > len(k.data) {
+		return false
+	}
+	for t, want := range index {
+		if got := int(k.data[end+2*t]) | int(k.data[end+2*t+1])<<8; got != want {
+			return false
+		}
+	}
+	k.tokenAt, k.indexEnd = at, align8(end+512)
+	return true
+}
+
+// findMarkers goes back from token_table, over seqs_of_names (3 bytes for each
+// symbol) if it stands there, to markers, the offset in names of every 256th
+// symbol. It takes the nearest run of numbers that ascend from 0 as those can,
+// and that names can be found for.
+func (k *kallsymsTables) findMarkers() bool {
+	for at := k.tokenAt - 8; at >= max(8, k.tokenAt-4*maxSymbols); at -= 8 {
+		if le32(k.data[at:]) != 0 {
+			continue
+		}
+		n := 1
+		for p := at + 4; p+4 <= k.tokenAt; p, n = p+4, n+1 {
+			// From one letter to the longest name, with the length.
+			if d := int64(le32(k.data[p:])) - int64(le32(k.data[p-4:])); d < 256*2 || d > 256*(maxName+2) {
+				break
+			}
+		}
+		if k.markers, k.blocks = at, n; n > 1 && k.findNames() {
+			return true
+		}
+	}
+	return false
+}
+
+// findNames finds names, whose first symbols are as long as the markers say,
+// and num_syms before it.
+func (k *kallsymsTables) findNames() bool {
+	blocks := k.blocks
+	last := le32(k.data[k.markers+4*(blocks-1):])
+	second := le32(k.data[k.markers+4:])
+	if last > maxNames {
+		return false
+	}
+	latest := k.markers - int(last)
+	for at := latest &^ 7; at >= max(8, latest-256*(maxName+2)); at -= 8 {
+		num := int(le32(k.data[at-8:]))
+		if num <= (blocks-1)*256 || num > blocks*256 || num > maxSymbols || le32(k.data[at-4:]) != 0 {
+			continue
+		}
+		end, ok := at, true
+		for n := 0; n < 256 && ok; n++ {
+			end, ok = k.skip(end)
+		}
+		if ok && uint32(end-at) == second {
+			k.names, k.num = at, num
+			return true
+		}
+	}
+	return false
+}
+
+// skip returns the offset behind the symbol at at: a length of one or two bytes
+// (ULEB128, since 6.1), then that many tokens.
+func (k *kallsymsTables) skip(at int) (int, bool) {
+	from, n := k.nameLen(at)
+	end := from + n
+	return end, n > 0 && end <= k.markers
+}
+
+// nameLen returns where the tokens of the symbol at at begin, and how many they
+// are.
+func (k *kallsymsTables) nameLen(at int) (from, n int) {
+	if at+2 > k.markers {
+		return at, 0
+	}
+	n = int(k.data[at])
+	if n&0x80 == 0 {
+		return at + 1, n
+	}
+	return at + 2, n&0x7f | int(k.data[at+1])<<7
+}
+
+// findOffsets finds the addresses, behind token_index or before num_syms.
+func (k *kallsymsTables) findOffsets() bool {
+	size := align8(4 * k.num)
+	if at := k.indexEnd; at+size+8 <= len(k.data) && k.setOffsets(at, le64(k.data[at+size:])) {
+		return true
+	}
+	// relative_base is 8 bytes, and num_syms 4, padded.
+	at := k.names - 16
+	return at-size >= 0 && k.setOffsets(at-size, le64(k.data[at:]))
+}
+
+// setOffsets takes the offsets at at if they and base look right: base is an
+// address of the kernel's half, and the symbols ascend as far as they are
+// relative to it.
+func (k *kallsymsTables) setOffsets(at int, base uint64) bool {
+	if base>>47 != 1<<17-1 {
+		return false
+	}
+	k.offsets, k.base = at, base
+	up, down := 0, 0
+	for n := 1; n < k.num; n++ {
+		if k.addr(n) >= k.addr(n-1) {
+			up++
+		} else {
+			down++
+		}
+	}
+	return down <= up/100
+}
+
+// addr returns the address of symbol n. With KALLSYMS_ABSOLUTE_PERCPU, as all
+// SMP kernels before 6.15 have it, offsets that are not negative are absolute
+// addresses, and the others count from base-1 downwards to lower numbers;
+// without it all are unsigned and count from base.
+func (k *kallsymsTables) addr(n int) uint64 {
+	off := int32(le32(k.data[k.offsets+4*n:]))
+	if !k.percpu() {
+		return k.base + uint64(uint32(off))
+	}
+	if off >= 0 {
+		return uint64(off)
+	}
+	return k.base - 1 - uint64(int64(off))
+}
+
+// percpu reports which of the two it is: the last symbol is relative, and near
+// its base.
+func (k *kallsymsTables) percpu() bool {
+	return int32(le32(k.data[k.offsets+4*(k.num-1):])) < 0
+}
+
+// symbols expands the names.
+func (k *kallsymsTables) symbols() []symbol {
+	out := make([]symbol, 0, k.num)
+	var b strings.Builder
+	at := k.names
+	for n := range k.num {
+		from, length := k.nameLen(at)
+		if length == 0 || from+length > k.markers {
+			break
+		}
+		b.Reset()
+		for _, t := range k.data[from : from+length] {
+			if b.Len() > maxName+1 {
+				break
+			}
+			b.WriteString(k.tokens[t])
+		}
+		at = from + length
+		if name := b.String(); len(name) > 1 {
+			// The first letter is nm's: T and W are functions, other letters data.
+			fn := strings.IndexByte("tTwW", name[0]) >= 0
+			out = append(out, symbol{name: name[1:], addr: k.addr(n), fn: fn})
+		}
+	}
+	sort.SliceStable(out, func(i, j int) bool { return out[i].addr < out[j].addr })
+	return out
+}
+
+func align8(n int) int { return (n + 7) &^ 7 }
