@@ -41,7 +41,13 @@ func isAllowed(i *insn.Inst) bool {
 // TestInstructions decodes whole compiled programs, with all their helpers, and
 // wants only allowed instructions.
 func TestInstructions(t *testing.T) {
-	r := newRig(t)
+	n := newNative(t)
+	r := Twin{Runner: n}
+	fresh := func() {
+		if err := r.fresh(); err != nil {
+			t.Fatal(err)
+		}
+	}
 	l := Layout{Task: &TaskProfile{TID: 8, TGID: 12, Comm: 400}, Fixups: true, Shared: true}
 	compiledSome := 0
 	check := func(name string, p *Program) {
@@ -74,9 +80,8 @@ func TestInstructions(t *testing.T) {
 		}
 	}
 	for seed := range uint64(300) {
-		r.fresh(t)
-		g := &gen{src: randomBytes(seed, 400)}
-		if p, err := New(Spec{Kind: Kind(seed % 3), Insns: g.program(60), Maps: r.own}); err == nil {
+		fresh()
+		if p, err := New(Spec{Kind: Kind(seed % 3), Insns: RandomProgram(randomBytes(seed, 400), false), Maps: r.own}); err == nil {
 			check(fmt.Sprint("seed ", seed), p)
 		}
 		if p, err := New(Spec{Kind: Kprobe, Insns: RandomProgram(randomBytes(seed, 100), true), Maps: r.own}); err == nil {
@@ -84,7 +89,7 @@ func TestInstructions(t *testing.T) {
 		}
 	}
 	for _, file := range []string{"count.o", "latency.o", "record.o", "count-v1.o"} {
-		for _, p := range loadObject(t, file, r.n).Programs {
+		for _, p := range loadObject(t, file, n).Programs {
 			check(file, p.Program)
 		}
 	}
@@ -97,18 +102,24 @@ func TestInstructions(t *testing.T) {
 // interrupt, and wants no more than Info says, and no Info of more than a page's
 // quarter.
 func TestMachineStack(t *testing.T) {
-	r := newRig(t)
+	n := newNative(t)
+	r := Twin{Runner: n}
+	fresh := func() {
+		if err := r.fresh(); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for seed := range uint64(800) {
-		r.fresh(t)
+		fresh()
 		p, err := New(Spec{Kind: Kprobe, Insns: RandomProgram(randomBytes(seed, 600), seed%3 == 0), Maps: r.own, Budget: 1000})
 		if err != nil {
 			continue
 		}
-		code, err := r.n.load(p, Layout{Fixups: true, noGuest: true}, BlockConfig{}, RegsSize)
+		code, err := n.load(p, Layout{Fixups: true, noGuest: true}, BlockConfig{}, RegsSize)
 		if err != nil {
 			continue
 		}
-		stack := r.n.mem[nativeStackOff:nativeStackTop]
+		stack := n.mem[nativeStackOff:nativeStackTop]
 		for i := range stack {
 			stack[i] = 0xa5
 		}

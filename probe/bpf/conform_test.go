@@ -63,7 +63,7 @@ func readConform(t testing.TB, dir string) []conformCase {
 
 // backends are the ways to run a raw program.
 func backends(t testing.TB) map[string]RunFunc {
-	return map[string]RunFunc{"interp": Interpret, "compiled": newNative(t).runRaw}
+	return map[string]RunFunc{"interp": Interpret, "compiled": RunOn(newNative(t))}
 }
 
 func TestConformance(t *testing.T) {

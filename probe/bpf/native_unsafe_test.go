@@ -58,7 +58,7 @@ func newNative(t testing.TB) *native {
 		}
 	})
 	n := &native{mem: mem}
-	n.reset()
+	n.Reset()
 	n.code = uintptr(unsafe.Pointer(&mem[0]))
 	n.st = (*nativeState)(unsafe.Pointer(&mem[nativeStateOff]))
 	p := &n.code
@@ -67,8 +67,8 @@ func newNative(t testing.TB) *native {
 	return n
 }
 
-// reset takes back everything that was allocated.
-func (n *native) reset() { n.next = nativeStackTop }
+// Reset implements Runner.
+func (n *native) Reset() { n.next = nativeStackTop }
 
 // addr returns the address of a byte of the mapping.
 func (n *native) addr(off int) uint64 { return uint64(uintptr(unsafe.Pointer(&n.mem[off]))) }
@@ -155,36 +155,44 @@ func (n *native) load(p *Program, l Layout, c BlockConfig, maxCtx int) (*compile
 // run calls the code once. It returns an error when a register was not kept.
 func (c *compiled) run(ctx []byte) (uint64, error) {
 	copy(c.ctx.Bytes, ctx)
-	st := c.n.st
+	r0, err := c.n.invoke(c.code.Addr, c.ctx.Addr, c.block.Addr, uint64(len(ctx)))
+	if err != nil {
+		return 0, err
+	}
+	copy(ctx, c.ctx.Bytes)
+	if _, _, _, last := BlockStats(c.block); last.Code != NoFault {
+		return 0, &last
+	}
+	return r0, nil
+}
+
+// invoke calls code at an address.
+func (n *native) invoke(code, ctx, block, length uint64) (uint64, error) {
+	st := n.st
 	for r := range st.in {
 		st.in[r] = 0xdead0000_00000000 | uint64(r)
 	}
-	st.in[insn.RDI], st.in[insn.RSI], st.in[insn.RDX] = c.ctx.Addr, c.block.Addr, uint64(len(ctx))
-	st.target = c.code.Addr
-	c.n.call()
+	st.in[insn.RDI], st.in[insn.RSI], st.in[insn.RDX] = ctx, block, length
+	st.target = code
+	n.call()
 	for r := range st.in {
 		want := st.in[r]
 		if reg64(r) == insn.RSP {
-			want = c.n.addr(0) + nativeStackTop
+			want = n.addr(0) + nativeStackTop
 		}
 		if reg64(r) != insn.RAX && st.out[r] != want {
 			return 0, fmt.Errorf("register %d is %#x afterwards, was %#x", r, st.out[r], want)
 		}
 	}
-	copy(ctx, c.ctx.Bytes)
-	_, _, _, last := BlockStats(c.block)
-	if last.Code != NoFault {
-		return 0, &last
-	}
 	return st.out[insn.RAX], nil
 }
 
-// runRaw is the RunFunc of compiled code.
-func (n *native) runRaw(p *Program, memory []byte) (uint64, error) {
-	n.reset()
-	c, err := n.load(p, Layout{Fixups: true}, BlockConfig{}, max(len(memory), 8))
+// Load implements Runner.
+func (n *native) Load(code []byte) (func(ctx, block, length uint64) (uint64, error), error) {
+	a, err := n.Alloc(len(code))
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	return c.run(memory)
+	copy(a.Bytes, code)
+	return func(ctx, block, length uint64) (uint64, error) { return n.invoke(a.Addr, ctx, block, length) }, nil
 }
