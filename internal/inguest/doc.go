@@ -1,0 +1,3 @@
+// Package inguest runs compiled programs inside a small guest of its own, at
+// either privilege.
+package inguest
