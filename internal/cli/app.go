@@ -108,6 +108,7 @@ Data goes to standard output, remarks to standard error.
 		a.doctorCmd(), a.attachCmd(), a.detachCmd(), a.enableCmd(), a.disableCmd(), a.listCmd(), a.traceCmd(), a.statCmd(),
 		a.symbolsCmd(), a.callCmd(), a.guestCmd(), a.armCmd(), a.disarmCmd(), a.blacklistCmd(), a.demoCmd(), a.benchCmd(), a.soakCmd(), a.versionCmd(),
 	)
+	root.AddCommand(a.bpfCmd())
 	root.SetHelpCommand(&cobra.Command{Hidden: true, Use: "no-help-command"})
 	return root
 }
