@@ -25,7 +25,7 @@ var allowed = map[string][]string{
 	"internal/client":  {"internal/api"},
 	"internal/machine": {"kvm", "guest", "probe", "probe/insn"},
 	"internal/inguest": {"internal/machine", "guest", "probe/bpf", "probe/insn"},
-	"internal/daemon":  {"internal/machine", "internal/program", "internal/api", "guest", "guest/builtin", "probe", "probe/bpf", "probe/event", "probe/insn"},
+	"internal/daemon":  {"internal/machine", "internal/program", "internal/api", "guest", "guest/builtin", "probe", "probe/bpf", "probe/event", "probe/flow", "probe/insn"},
 	"internal/bench":   {"internal/machine", "internal/api", "guest", "guest/builtin", "probe", "probe/insn"},
 	"internal/soak":    {"internal/api", "internal/client", "guest", "guest/builtin", "probe/insn"},
 	"internal/analyze": {"probe/flow", "probe/insn"},

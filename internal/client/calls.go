@@ -112,6 +112,12 @@ func (c *Client) Symbols(ctx context.Context, q SymbolQuery) (l api.SymbolList, 
 	return l, c.call(ctx, http.MethodGet, "/v1/symbols", v, nil, &l)
 }
 
+// Disas lists the function of the guest's image that at names: a symbol,
+// SYMBOL+OFFSET or an address.
+func (c *Client) Disas(ctx context.Context, at string) (d api.Disas, err error) {
+	return d, c.call(ctx, http.MethodGet, "/v1/disas", url.Values{"at": {at}}, nil, &d)
+}
+
 // Armed reports the global knob.
 func (c *Client) Armed(ctx context.Context) (bool, error) {
 	var k api.Knobs

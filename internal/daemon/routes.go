@@ -33,6 +33,7 @@ func routes() []route {
 		{http.MethodGet, "/v1/guest/text", (*server).getText, nil},
 		{http.MethodGet, "/v1/guest/console", (*server).streamConsole, []string{"follow"}},
 		{http.MethodGet, "/v1/symbols", (*server).getSymbols, []string{"match", "kind", "limit"}},
+		{http.MethodGet, "/v1/disas", (*server).getDisas, []string{"at"}},
 		{http.MethodGet, "/v1/probes", (*server).getProbes, nil},
 		{http.MethodPost, "/v1/probes", (*server).createProbes, nil},
 		{http.MethodDelete, "/v1/probes", (*server).deleteProbes, nil},

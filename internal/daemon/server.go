@@ -30,6 +30,7 @@ type server struct {
 	access  access
 	probes  *store
 	streams streams
+	disas   Disassembler
 	logLost func() uint64
 	pid     int
 
