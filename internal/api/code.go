@@ -15,6 +15,8 @@ const (
 	CodeForbidden     Code = "forbidden"          // 403: this peer may not use the socket
 	CodeNoRoute       Code = "no_route"           // 404: no such path
 	CodeProbeNotFound Code = "probe_not_found"    // 404
+	CodeMapNotFound   Code = "map_not_found"      // 404
+	CodeBadObject     Code = "bad_object"         // 400: an object file is damaged, or has what is not supported
 	CodeBadMethod     Code = "method_not_allowed" // 405
 	CodeNameTaken     Code = "name_taken"         // 409: a probe of that name exists
 	CodeAmbiguousName Code = "ambiguous_name"     // 409: an event name stands for probes of several groups
@@ -33,6 +35,7 @@ const (
 // Sentinels for errors.Is, on both sides of the socket.
 var (
 	ErrProbeNotFound  = errors.New("probe not found")
+	ErrMapNotFound    = errors.New("map not found")
 	ErrSymbolNotFound = errors.New("symbol not found")
 	ErrNameTaken      = errors.New("probe name taken")
 	ErrForbidden      = errors.New("peer may not use the socket")
@@ -47,6 +50,7 @@ var (
 // the engine's.
 var sentinels = map[Code]error{
 	CodeProbeNotFound:      ErrProbeNotFound,
+	CodeMapNotFound:        ErrMapNotFound,
 	"symbol_not_found":     ErrSymbolNotFound,
 	"no_symbol_at_address": ErrSymbolNotFound,
 	CodeNameTaken:          ErrNameTaken,

@@ -21,6 +21,14 @@ type ProbeSpec struct {
 	// (CR3); 0 stands for all.
 	Space Hex `json:"space,omitempty"`
 
+	// Filter is an expression over the definition's values and the fields of every
+	// record; a hit for which it is false counts as filtered. "count > 100 && fd ==
+	// 3". docs/definitions.md has the language.
+	Filter string `json:"filter,omitempty"`
+
+	// OnHost has the probe served at an exit, although it could be in the guest.
+	OnHost bool `json:"onHost,omitempty"`
+
 	// Emulate has a watch (w:...) served by protecting the page, or by a breakpoint
 	// for x, instead of by a debug register.
 	Emulate bool `json:"emulate,omitempty"`
@@ -91,6 +99,11 @@ type Probe struct {
 
 	Space Hex `json:"space,omitempty"` // the only address space it is for (CR3)
 
+	Filter  string       `json:"filter,omitempty"`
+	Program *ProgramInfo `json:"program,omitempty"`
+	Runs    string       `json:"runs,omitempty"`   // where its handlers run now: RunsInGuest or RunsOnHost
+	OnHost  string       `json:"onHost,omitempty"` // why on the host
+
 	// Of a jprobe with a mirror: the mirror, and the bytes of stack that are put
 	// back behind it.
 	Mirror      string `json:"mirror,omitempty"`
@@ -119,6 +132,10 @@ type Stats struct {
 	Counts
 	Events uint64 `json:"events"` // records made, whether or not anyone was there to read them
 	Lost   uint64 `json:"lost"`   // of these: found no room in a vCPU's ring
+
+	// Rejected counts the returns, and the accesses to a watched variable, whose
+	// record the filter ended. They are handled hits.
+	Rejected uint64 `json:"rejected"`
 
 	CPUs []CPUStats `json:"cpus,omitempty"`
 }

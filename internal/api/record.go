@@ -46,7 +46,7 @@ type Hit struct {
 	CPU    int    `json:"cpu"`
 	Probe  string `json:"probe"` // group/event
 	ID     uint64 `json:"id"`
-	Stage  string `json:"stage"` // "pre", "post" or "return"
+	Stage  string `json:"stage"` // "pre", "post" or "return"; "program": a record that a program has written into a ring
 	Addr   Hex    `json:"addr"`  // the probed address; of stage "return" the function's
 	Symbol string `json:"symbol"`
 
@@ -55,6 +55,10 @@ type Hit struct {
 	Ret        Hex    `json:"ret,omitempty"`
 	RetSymbol  string `json:"retSymbol,omitempty"`
 	DurationNS int64  `json:"durationNs,omitempty"`
+
+	// Of stage "program": the ring, and the record's bytes (base64).
+	Map  string `json:"map,omitempty"`
+	Data []byte `json:"data,omitempty"`
 
 	CPL  uint8          `json:"cpl"`
 	Task *Task          `json:"task,omitempty"` // where the guest's tasks are known

@@ -105,7 +105,7 @@ Data goes to standard output, remarks to standard error.
 	f.StringVar(&a.color, "color", "auto", "auto, always or never; auto obeys NO_COLOR")
 	f.BoolVar(&a.noHeaders, "no-headers", false, "leave out the heading of tables")
 	root.AddCommand(
-		a.doctorCmd(), a.attachCmd(), a.detachCmd(), a.enableCmd(), a.disableCmd(), a.listCmd(), a.traceCmd(), a.statCmd(),
+		a.doctorCmd(), a.attachCmd(), a.detachCmd(), a.enableCmd(), a.disableCmd(), a.listCmd(), a.traceCmd(), a.statCmd(), a.mapCmd(),
 		a.symbolsCmd(), a.disasCmd(), a.callCmd(), a.guestCmd(), a.armCmd(), a.disarmCmd(), a.blacklistCmd(), a.demoCmd(), a.benchCmd(), a.soakCmd(), a.analyzeCmd(), a.versionCmd(),
 	)
 	root.AddCommand(a.bpfCmd())

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/client"
 )
 
 // probeFlags are the flags of every command that attaches probes.
@@ -16,6 +18,8 @@ type probeFlags struct {
 	space                         string
 	args, mirrorStack             int
 	mirror, mirrorEnd             string
+	filter                        string
+	onHost                        bool
 }
 
 func (p *probeFlags) add(cmd *cobra.Command) {
@@ -28,15 +32,25 @@ func (p *probeFlags) add(cmd *cobra.Command) {
 	f.StringVar(&p.mirror, "mirror", "", "at a function's entry: a jprobe that runs this `FUNCTION` of the guest first")
 	f.IntVar(&p.mirrorStack, "mirror-stack", 0, "put back so many `bytes` of stack behind the mirror (default 64)")
 	f.StringVar(&p.mirrorEnd, "mirror-end", "", "the `FUNCTION` that mirrors end in (default jprobe_return)")
+	f.StringVar(&p.filter, "filter", "", "hits for which this `EXPRESSION` is true only, as 'count > 100 && name ~ \"/etc/*\"'")
+	f.BoolVar(&p.onHost, "on-host", false, "serve hits at an exit, although the guest could without one")
 	f.BoolVar(&p.disabled, "disabled", false, "attach without arming")
 }
 
-func (p *probeFlags) specs(defs []string, stay bool) ([]api.ProbeSpec, error) {
-	var space api.Hex
+// spaceValue returns what --space says, 0 for any.
+func (p *probeFlags) spaceValue() (space api.Hex, err error) {
 	if p.space != "any" {
 		if err := space.UnmarshalText([]byte(p.space)); err != nil || space == 0 {
-			return nil, &usageError{fmt.Errorf("--space %q: want the value of CR3, as 0x1000000, or any", p.space)}
+			return 0, &usageError{fmt.Errorf("--space %q: want the value of CR3, as 0x1000000, or any", p.space)}
 		}
+	}
+	return space, nil
+}
+
+func (p *probeFlags) specs(defs []string, stay bool) ([]api.ProbeSpec, error) {
+	space, err := p.spaceValue()
+	if err != nil {
+		return nil, err
 	}
 	kinds := map[byte]bool{}
 	for _, d := range defs {
@@ -47,6 +61,7 @@ func (p *probeFlags) specs(defs []string, stay bool) ([]api.ProbeSpec, error) {
 		specs[i] = api.ProbeSpec{
 			Def: d, Post: p.post, Regs: p.regs, Disabled: p.disabled, Space: space, Emulate: p.emulate, Stay: stay,
 			Args: p.args, Mirror: p.mirror, MirrorEnd: p.mirrorEnd, MirrorStack: p.mirrorStack,
+			Filter: p.filter, OnHost: p.onHost,
 		}
 		// Each flag is about one kind, unless that kind is all there is.
 		k := letter(d)
@@ -73,8 +88,9 @@ func letter(def string) byte {
 
 func (a *app) attachCmd() *cobra.Command {
 	var flags probeFlags
+	var prog programFlags
 	cmd := &cobra.Command{
-		Use:   "attach [flags] DEFINITION...",
+		Use:   "attach [flags] DEFINITION... | attach --program FILE.o",
 		Short: "Attach probes, all or none",
 		Long: `Attach probes to the guest. Each argument is one definition in the language of
 the kernel's kprobe_events. Either all of them are attached or none; the error
@@ -97,13 +113,26 @@ jtcp_v4_rcv and jmany_args, for the functions whose names they end in.
 
 Watches are served by the guest's debug registers, of which there are four. On a
 host that does not deliver them they are refused, unless --emulate is given: then
-the page is protected, each access to it costs an exit, and the answer says so.`,
+the page is protected, each access to it costs an exit, and the answer says so.
+
+--filter is an expression over the values of each definition, in the language of the
+kernel's event filters: == != < <= > >= & for numbers, == != ~ (with * ? [a-z]) for
+text, && || ! and parentheses. A hit for which it is false counts as filtered. Besides
+its values there are cpu, common_pid, comm and common_flags.
+
+--program attaches the eBPF programs of an object file of clang's: those in
+sections kprobe/FUNCTION and kretprobe/FUNCTION, or in one --section. They run in the
+guest, without an exit, where the site can be optimized and the program needs nothing of
+the host; otherwise, and with --on-host, at an exit. The answer says where and why.
+Definitions are treated alike. 'guestprobe map dump' shows what programs have counted.`,
 		Example: `  guestprobe attach 'p:myread vfs_read fd=%di count=%dx:u64' 'p do_fork+4'
+  guestprobe attach --filter 'count > 100 && fd == 3' 'p:big vfs_read fd=%di count=%dx:u64'
+  guestprobe attach --program count.o
   guestprobe attach --post 'p:fork do_fork'
   guestprobe attach --args 8 'p:many many_args'
   guestprobe attach --mirror jdo_fork --mirror-stack 16 'p do_fork'`,
 		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) == 0 {
+			if len(args) == 0 && prog.file == "" {
 				return errors.New("say what to probe: DEFINITION...")
 			}
 			return nil
@@ -112,22 +141,27 @@ the page is protected, each access to it costs an exit, and the answer says so.`
 			if err := a.wantFormat(); err != nil {
 				return err
 			}
+			if err := prog.check(&flags, args); err != nil {
+				return err
+			}
 			c, err := a.client()
 			if err != nil {
 				return err
 			}
 			defer c.Close()
-			specs, err := flags.specs(args, true)
+			var ps []api.Probe
+			if prog.file != "" {
+				ps, err = prog.attach(cmd.Context(), c, &flags)
+			} else {
+				ps, err = flags.attach(cmd.Context(), c, args)
+			}
 			if err != nil {
 				return err
-			}
-			ps, err := c.Attach(cmd.Context(), specs...)
-			if err != nil {
-				return inDefinition(err, args)
 			}
 			if err := a.printProbes(ps, nil); err != nil {
 				return err
 			}
+			a.noteRuns(ps)
 			for _, p := range ps {
 				if p.Cost != "" && a.format != "json" {
 					a.note("%s costs %s.", clean(p.Name), p.Cost)
@@ -137,8 +171,23 @@ the page is protected, each access to it costs an exit, and the answer says so.`
 		},
 	}
 	flags.add(cmd)
+	cmd.Flags().StringVar(&prog.file, "program", "", "attach the eBPF programs of this object `FILE`")
+	cmd.Flags().StringVar(&prog.section, "section", "", "of the object file only the programs in this section, as kprobe/vfs_read")
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	return cmd
+}
+
+// attach attaches definitions that stay.
+func (p *probeFlags) attach(ctx context.Context, c *client.Client, defs []string) ([]api.Probe, error) {
+	specs, err := p.specs(defs, true)
+	if err != nil {
+		return nil, err
+	}
+	ps, err := c.Attach(ctx, specs...)
+	if err != nil {
+		return nil, inDefinition(err, defs)
+	}
+	return ps, nil
 }
 
 // inDefinition says which of several definitions an error is about, where the

@@ -25,7 +25,7 @@ const exitStatusHelp = `Exit status:
   1    the operation failed
   2    bad usage, or a definition that does not compile
   3    no daemon answers on the socket
-  4    no such symbol or probe
+  4    no such symbol, probe or map
   5    no permission
   124  trace --timeout was over before the hits of --count were there`
 
@@ -43,7 +43,7 @@ var errTimeout = errors.New("timeout")
 
 // notFound are the codes of what the user named and the daemon does not have.
 var notFound = map[api.Code]bool{
-	api.CodeProbeNotFound: true, "symbol_not_found": true, "no_symbol_at_address": true,
+	api.CodeProbeNotFound: true, api.CodeMapNotFound: true, "symbol_not_found": true, "no_symbol_at_address": true,
 }
 
 // exitStatus maps an error to the exit status.

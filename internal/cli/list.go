@@ -75,15 +75,24 @@ func (a *app) printProbes(ps []api.Probe, armed *bool) error {
 		rows = append(rows, []string{
 			fmt.Sprintf("%016x", uint64(p.Addr)), p.Kind, place(p), flags(p), p.Name, p.Plan,
 			strconv.FormatUint(p.Stats.Hits, 10), strconv.FormatUint(p.Stats.Missed, 10),
+			runs(p),
 		})
 	}
-	if err := a.table([]string{"ADDRESS", "K", "SYMBOL+OFFSET", "FLAGS", "NAME", "PLAN", "HITS", "MISSED"}, rows); err != nil {
+	if err := a.table([]string{"ADDRESS", "K", "SYMBOL+OFFSET", "FLAGS", "NAME", "PLAN", "HITS", "MISSED", "RUNS"}, rows); err != nil {
 		return err
 	}
 	if armed != nil && !*armed {
 		a.note("All probes are disarmed; 'guestprobe arm' arms them.")
 	}
 	return nil
+}
+
+// runs is where the handlers of a probe run, or a dash where there is no choice.
+func runs(p api.Probe) string {
+	if p.Runs == "" {
+		return "-"
+	}
+	return p.Runs
 }
 
 // place is where a probe is, as the kernel's list has it.

@@ -74,6 +74,9 @@ kprobe_profile.`,
 			if err := a.printReturns(ps); err != nil {
 				return err
 			}
+			if err := a.printPrograms(ps); err != nil {
+				return err
+			}
 			if err := a.printKinds(ps); err != nil {
 				return err
 			}

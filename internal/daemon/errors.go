@@ -24,6 +24,8 @@ var statusOf = map[api.Code]int{
 	api.CodeForbidden:     http.StatusForbidden,
 	api.CodeNoRoute:       http.StatusNotFound,
 	api.CodeProbeNotFound: http.StatusNotFound,
+	api.CodeMapNotFound:   http.StatusNotFound,
+	api.CodeBadObject:     http.StatusBadRequest,
 	api.CodeBadMethod:     http.StatusMethodNotAllowed,
 	api.CodeNameTaken:     http.StatusConflict,
 	api.CodeAmbiguousName: http.StatusConflict,

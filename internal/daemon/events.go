@@ -32,8 +32,8 @@ func (s *server) streamEvents(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	// First the subscription, then the probes: their first hit is in it.
-	s.probes.listeners.Add(1)
-	defer s.probes.listeners.Add(-1)
+	s.probes.listen(1)
+	defer s.probes.listen(-1)
 	filter := e.wants
 	if len(req.Probes) > 0 {
 		filter = func(ev event.Event) bool { return ev.Source.Tag.(*attached).stream == own }
@@ -190,6 +190,10 @@ func (e *eventStream) wants(ev event.Event) bool {
 }
 
 func (e *eventStream) putHit(ev event.Event) {
+	if a := ev.Source.Tag.(*attached); a.guest.prog != nil {
+		e.putProgram(a, ev)
+		return
+	}
 	rec, err := ev.Decode()
 	if err != nil {
 		// Our own handlers made it: it can only be a bug.

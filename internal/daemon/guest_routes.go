@@ -80,7 +80,7 @@ func (s *server) resetGuest(w http.ResponseWriter, r *http.Request) error {
 	}
 	s.resetMu.Lock()
 	defer s.resetMu.Unlock()
-	if err := s.guest.Reset(r.Context()); err != nil {
+	if err := s.resetGuestAndPrograms(r.Context()); err != nil {
 		return err
 	}
 	s.boots.Add(1)

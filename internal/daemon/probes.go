@@ -119,6 +119,8 @@ func (st *store) wire(a *attached) api.Probe {
 	if j, ok := a.probe.(*probe.Jprobe); ok && j.Mirror != "" {
 		p.Mirror, p.MirrorStack = j.Mirror, j.StackSize
 	}
+	p.Filter, p.Program = a.spec.Filter, a.wireProgram()
+	p.Runs, p.OnHost = a.runs(info)
 	if sym, ok := st.guest.Image().Find(info.Addr); ok {
 		p.Size = sym.Size
 	}
@@ -129,7 +131,7 @@ func (st *store) wire(a *attached) api.Probe {
 func (st *store) stats(a *attached) api.Stats {
 	total, cpus := st.engineStats(a)
 	events := a.source.Counts()
-	s := api.Stats{Counts: wireCounts(total), Events: events.Stored + events.Lost, Lost: events.Lost}
+	s := api.Stats{Counts: wireCounts(total), Events: events.Stored + events.Lost, Lost: events.Lost, Rejected: a.rejected.Load()}
 	for i, c := range cpus {
 		s.CPUs = append(s.CPUs, api.CPUStats{CPU: i, Counts: wireCounts(c)})
 	}

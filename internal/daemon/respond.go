@@ -18,6 +18,10 @@ import (
 // fits.
 const maxBody = 4 << 20
 
+// maxFileBody bounds a request that has a file in it: 16 MiB, in base64, and some
+// room for the rest.
+const maxFileBody = 23 << 20
+
 // writeJSON answers with one JSON value. What cannot be written has no reader
 // left to tell.
 func writeJSON(w http.ResponseWriter, status int, v any) {
@@ -45,7 +49,16 @@ func writeError(w http.ResponseWriter, err error) {
 // readBody decodes the one JSON value that the body must be into v. An empty
 // body leaves v as it is when optional.
 func readBody(w http.ResponseWriter, r *http.Request, v any, optional bool) error {
-	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
+	return readBounded(w, r, v, optional, maxBody)
+}
+
+// readLarge is readBody for a route that takes a file.
+func readLarge(w http.ResponseWriter, r *http.Request, v any) error {
+	return readBounded(w, r, v, false, maxFileBody)
+}
+
+func readBounded(w http.ResponseWriter, r *http.Request, v any, optional bool, limit int64) error {
+	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, limit))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(v); err != nil {
 		if optional && errors.Is(err, io.EOF) {
@@ -67,11 +80,11 @@ func readBody(w http.ResponseWriter, r *http.Request, v any, optional bool) erro
 func bodyError(err error) error {
 	var large *http.MaxBytesError
 	if errors.As(err, &large) {
-		return &api.Error{
-			Code: api.CodeTooLarge, Errno: "EMSGSIZE",
-			Message: fmt.Sprintf("the body is larger than %d bytes", large.Limit),
-			Detail:  "send the probes in several batches",
+		detail := "send the probes in several batches"
+		if large.Limit == maxFileBody {
+			detail = "an object file has at most 16 MiB"
 		}
+		return &api.Error{Code: api.CodeTooLarge, Errno: "EMSGSIZE", Message: fmt.Sprintf("the body is larger than %d bytes", large.Limit), Detail: detail}
 	}
 	// encoding/json has no type for this error; TestUnknownField pins its text.
 	if field, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/program"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/event"
 )
@@ -35,8 +36,12 @@ type attached struct {
 	probe  probe.Probe
 	kprobe *probe.Kprobe // of probe; of a watch only its name
 	watch  *probe.Watch  // instead of probe
-	stream *session      // the stream that has brought it, if any
-	stay   bool          // it outlives that stream
+	filter *event.Filter // nil: none
+	guest  guestSide
+	stream *session // the stream that has brought it, if any
+	stay   bool     // it outlives that stream
+
+	rejected atomic.Uint64 // records that the filter ended, of returns and watches
 }
 
 // session is the identity of a stream that has attached probes.
@@ -49,12 +54,17 @@ type store struct {
 	engine  *probe.Engine
 	hub     *event.Hub
 	profile event.Profile // nil: tasks are not known
-	epoch   int64         // on the hub's clock; times of events count from here
-	since   time.Time     // the same moment
+	cpus    int
+	epoch   int64     // on the hub's clock; times of events count from here
+	since   time.Time // the same moment
 
 	// listeners counts the open event streams. Without any, hits make no
 	// events: nobody would read them.
 	listeners atomic.Int64
+	listenMu  sync.Mutex // serialises listen
+
+	programs *program.Runtime
+	objects  objects
 
 	// mu serialises what clients change. It is never taken on the hit path; the
 	// engine's own lock is inside it.
@@ -68,14 +78,29 @@ type store struct {
 
 func newStore(log *slog.Logger, g Guest, profile event.Profile) *store {
 	hub := event.NewHub(len(g.State().VCPUs), event.HubOptions{})
-	return &store{
-		log: log, guest: g, profile: profile, engine: g.Engine(), hub: hub, epoch: hub.Now(), since: time.Now(),
+	st := &store{
+		log: log, guest: g, profile: profile, cpus: len(g.State().VCPUs), engine: g.Engine(), hub: hub, epoch: hub.Now(), since: time.Now(),
 		byID: map[uint64]*attached{}, byName: map[string]*attached{}, gone: make(chan struct{}),
 	}
+	st.programs = newPrograms(log, g, hub)
+	return st
+}
+
+// listen notes that an event stream has come (1) or gone (-1).
+func (st *store) listen(d int64) {
+	st.listenMu.Lock()
+	defer st.listenMu.Unlock()
+	st.programs.Want(st.listeners.Add(d) > 0)
 }
 
 // attach attaches all of specs or none, for a stream where own is not nil.
 func (st *store) attach(specs []api.ProbeSpec, own *session) ([]api.Probe, error) {
+	return st.attachAll(specs, own, nil)
+}
+
+// attachAll is attach. Where obj is not nil, specs are the places of its
+// programs.
+func (st *store) attachAll(specs []api.ProbeSpec, own *session, obj *object) ([]api.Probe, error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if st.closed {
@@ -91,6 +116,7 @@ func (st *store) attach(specs []api.ProbeSpec, own *session) ([]api.Probe, error
 	var watchOrder []int
 	names := make(map[string]bool, len(specs))
 	release := func() {
+		st.dropGuestSides(batch)
 		for _, a := range batch {
 			a.source.Close()
 		}
@@ -104,6 +130,7 @@ func (st *store) attach(specs []api.ProbeSpec, own *session) ([]api.Probe, error
 		}
 		a.stream, a.stay = own, own == nil || spec.Stay
 		batch = append(batch, a)
+		st.giveGuestSide(a, obj, i)
 		if a.watch == nil {
 			probes = append(probes, a.probe)
 			order = append(order, i)
@@ -123,6 +150,9 @@ func (st *store) attach(specs []api.ProbeSpec, own *session) ([]api.Probe, error
 	for _, a := range batch {
 		st.byID[a.id] = a
 		st.byName[a.kprobe.Name] = a
+	}
+	if obj != nil {
+		st.objects.add(obj, batch, &st.listeners)
 	}
 	return st.describe(batch), nil
 }
@@ -164,8 +194,17 @@ func (st *store) compile(spec api.ProbeSpec, names map[string]bool) (*attached, 
 	// The number is there before the first hit can be.
 	st.lastID++
 	a := &attached{id: st.lastID, spec: spec, def: def}
+	if spec.Filter != "" {
+		if a.filter, err = fetcher.Filter(spec.Filter, st.cpus); err != nil {
+			st.lastID--
+			return nil, err
+		}
+	}
 	a.source = st.hub.Source(fetcher, a)
 	where := probe.Kprobe{Name: name, Symbol: def.Place.Symbol, Offset: def.Place.Offset, Addr: def.Place.Addr, Disabled: spec.Disabled, Space: guest.GPA(spec.Space)}
+	if a.filter != nil && def.Kind == event.KindProbe {
+		where.Filter = a.filter.Match
+	}
 	if def.Kind == event.KindWatch {
 		st.handleWatch(a, where)
 		return a, nil
@@ -210,7 +249,11 @@ func (st *store) handleReturn(a *attached, where probe.Kprobe) {
 			return 0
 		},
 		Return: func(c *probe.Context) {
-			if st.listeners.Load() > 0 && [8]byte(c.Data) != [8]byte{} {
+			switch {
+			case st.listeners.Load() == 0 || [8]byte(c.Data) == [8]byte{}:
+			case a.filter != nil && !a.filter.MatchReturn(c, c.Data):
+				a.rejected.Add(1)
+			default:
 				a.source.EmitReturn(c, c.Data)
 			}
 		},
@@ -337,6 +380,7 @@ func (st *store) close() error {
 	defer st.mu.Unlock()
 	st.closed = true
 	_, err := st.remove(st.sorted(func(*attached) bool { return true }))
+	st.programs.Close()
 	st.hub.Close()
 	return err
 }
@@ -362,6 +406,7 @@ func (st *store) remove(as []*attached) ([]api.Probe, error) {
 	if errors.Is(err, probe.ErrInHandler) {
 		return nil, err
 	}
+	st.dropGuestSides(as)
 	for i, a := range as {
 		delete(st.byID, a.id)
 		delete(st.byName, a.kprobe.Name)
@@ -380,6 +425,7 @@ func (st *store) remove(as []*attached) ([]api.Probe, error) {
 func (st *store) sync() {
 	ctx, cancel := context.WithTimeout(context.Background(), syncTime)
 	defer cancel()
+	st.programs.Flush()
 	if err := st.hub.Sync(ctx); err != nil {
 		st.log.Warn("events are late", "err", err)
 	}

@@ -34,7 +34,10 @@ func (st *store) handleWatch(a *attached, where probe.Kprobe) {
 		Name: where.Name, Symbol: where.Symbol, Offset: where.Offset, Addr: where.Addr, Disabled: where.Disabled,
 		Len: a.def.WatchLen(st.guest.Image()), Access: a.def.Access, Emulate: a.spec.Emulate,
 		Handler: func(c *probe.Context) {
-			if st.listeners.Load() > 0 {
+			switch {
+			case a.filter != nil && !a.filter.Match(c):
+				a.rejected.Add(1)
+			case st.listeners.Load() > 0:
 				a.source.Emit(c)
 			}
 		},
@@ -94,7 +97,7 @@ func (st *store) wireWatch(a *attached) api.Probe {
 		ID: a.id, Name: a.kprobe.Name, Def: a.def.String(), Kind: "w",
 		Symbol: i.Symbol, Offset: i.Offset, Addr: api.Hex(i.Addr), User: i.User,
 		Enabled: !i.Disabled, Armed: i.Armed, Gone: i.Gone,
-		Regs: a.spec.Regs, Stay: a.stay, Access: i.Access.String(), Len: i.Len, Cost: i.Cost, Plan: i.By, Stats: st.stats(a),
+		Regs: a.spec.Regs, Stay: a.stay, Filter: a.spec.Filter, Access: i.Access.String(), Len: i.Len, Cost: i.Cost, Plan: i.By, Stats: st.stats(a),
 	}
 	if sym, ok := st.guest.Image().Find(i.Addr); ok {
 		p.Size = sym.Size

@@ -1,0 +1,28 @@
+package client
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+)
+
+// AttachProgram attaches the programs of an object file, all or none.
+func (c *Client) AttachProgram(ctx context.Context, p api.AttachProgram) ([]api.Probe, error) {
+	var l api.ProbeList
+	err := c.call(ctx, http.MethodPost, "/v1/programs", nil, p, &l)
+	return l.Probes, err
+}
+
+// Maps lists the maps of the attached programs.
+func (c *Client) Maps(ctx context.Context) ([]api.MapInfo, error) {
+	var l api.MapList
+	err := c.call(ctx, http.MethodGet, "/v1/maps", nil, nil, &l)
+	return l.Maps, err
+}
+
+// Map returns what is in a map, by number or name.
+func (c *Client) Map(ctx context.Context, name string) (d api.MapDump, err error) {
+	return d, c.call(ctx, http.MethodGet, "/v1/maps/"+url.PathEscape(name), nil, nil, &d)
+}

@@ -1,0 +1,285 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/program"
+	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/bpf"
+	"github.com/guestprobe/guestprobe/probe/event"
+)
+
+// programGroup is the group of the events of programs from object files.
+const programGroup = "bpf"
+
+// sharedGuest is what a Guest has whose memory programs can share.
+type sharedGuest interface {
+	program.Shared
+	TSC(now func() int64) (tsc uint64, at int64, err error)
+	TSCKHz() (uint64, error)
+}
+
+// guestSide is what of a probe runs, or could run, in the guest.
+type guestSide struct {
+	def  *program.Definition // of a definition
+	prog *program.Program    // of an object's program
+	why  string              // why it runs on the host whatever the site
+	obj  *object
+
+	dropped bool // def has been given back
+}
+
+// newPrograms makes the runtime of a guest's programs.
+func newPrograms(log *slog.Logger, g Guest, hub *event.Hub) *program.Runtime {
+	cfg := program.Config{
+		CPUs: len(g.State().VCPUs), Now: hub.Now,
+		Stop: func(f func() error) error { return g.Stop(func(probe.World) error { return f() }) },
+		Trace: func(prog string, cpu int, msg []byte) {
+			log.Info("trace_printk", "program", prog, "cpu", cpu, "text", strings.TrimRight(string(msg), "\n"))
+		},
+	}
+	if p, err := g.Image().Profile(); err == nil {
+		cfg.Profile = &p
+	} else if !errors.Is(err, guest.ErrSymbolNotFound) {
+		log.Warn("the image's profile is not usable", "err", err)
+	}
+	s, ok := g.(sharedGuest)
+	if !ok {
+		return program.New(cfg)
+	}
+	cfg.Shared = s
+	cfg.Clock = func() (bpf.Clock, error) {
+		khz, err := s.TSCKHz()
+		if err != nil {
+			return bpf.Clock{}, err
+		}
+		tsc, at, err := s.TSC(hub.Now)
+		if err != nil {
+			return bpf.Clock{}, err
+		}
+		return bpf.Clock{TSC: tsc, Mult: 1e6 << 32 / khz, Time: uint64(at)}, nil
+	}
+	return program.New(cfg)
+}
+
+// giveGuestSide gives a, which is not registered yet, the program that it has
+// or that is made of its definition. Callers hold mu.
+func (st *store) giveGuestSide(a *attached, obj *object, i int) {
+	if a.watch != nil {
+		return
+	}
+	info, err := st.engine.Check(a.kprobe)
+	switch {
+	case obj != nil:
+		a.guest = guestSide{prog: obj.Programs[i], obj: obj}
+		if r, ok := a.probe.(*probe.Kretprobe); ok {
+			r.Entry, r.DataSize = nil, 0
+			a.guest.prog.AttachReturn(r)
+		} else {
+			a.guest.prog.Attach(a.kprobe, info.Addr, info.Entry)
+		}
+		a.guest.why = a.guest.prog.Why
+	case err != nil: // registering it gives the reason
+	case a.spec.OnHost:
+		a.guest.why = "it was asked for"
+	case isJprobe(a.spec):
+		a.guest.why = "a jprobe takes an exit"
+	case a.spec.Post:
+		a.guest.why = "its second record takes an exit"
+	case a.spec.Space != 0:
+		a.guest.why = "it is for one address space"
+	default:
+		if a.guest.def, err = st.programs.Define(a.kprobe, info.Addr, a.source.Fetcher, a.filter, a.source); err != nil {
+			a.guest.why = err.Error()
+		}
+	}
+}
+
+// dropGuestSides gives back what the probes have in the guest; they are not
+// registered, or no more. Callers hold mu.
+func (st *store) dropGuestSides(as []*attached) {
+	var defs []*program.Definition
+	for _, a := range as {
+		if a.guest.def != nil && !a.guest.dropped {
+			a.guest.dropped = true
+			defs = append(defs, a.guest.def)
+		}
+	}
+	st.programs.Drop(defs...)
+	st.objects.leave(as)
+}
+
+// resetPrograms is to be called behind a reset of the guest, before it runs.
+func (st *store) resetPrograms() error {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.closed {
+		return nil
+	}
+	return st.programs.Reset()
+}
+
+// createPrograms attaches the programs of an object file.
+func (s *server) createPrograms(w http.ResponseWriter, r *http.Request) error {
+	var req api.AttachProgram
+	if err := readLarge(w, r, &req); err != nil {
+		return err
+	}
+	if len(req.Object) == 0 {
+		return badValue("object is missing: the bytes of an object file")
+	}
+	ps, err := s.probes.attachObject(req)
+	if err != nil {
+		return err
+	}
+	s.logAttached(ps, "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
+	writeJSON(w, http.StatusCreated, api.ProbeList{Probes: ps})
+	return nil
+}
+
+// attachObject loads an object file and attaches its programs, all or none.
+func (st *store) attachObject(req api.AttachProgram) ([]api.Probe, error) {
+	loaded, err := st.programs.Load(req.Object, program.LoadOptions{Section: req.Section, OnHost: req.OnHost})
+	if err != nil {
+		return nil, objectError(err)
+	}
+	obj := &object{Object: loaded}
+	specs := make([]api.ProbeSpec, len(loaded.Programs))
+	for i, p := range loaded.Programs {
+		def, err := programDef(p)
+		if err != nil {
+			loaded.Close()
+			return nil, err
+		}
+		specs[i] = api.ProbeSpec{Def: def, Disabled: req.Disabled, Space: req.Space, OnHost: req.OnHost, Stay: true}
+	}
+	ps, err := st.attachAll(specs, nil, obj)
+	if err == nil {
+		return st.settle(ps), nil
+	}
+	loaded.Close()
+	// The definition is ours: its columns say nothing to the client.
+	e := *toAPI(err)
+	if e.Index != nil && *e.Index < len(loaded.Programs) {
+		e.Message = fmt.Sprintf("section %q: %s", loaded.Programs[*e.Index].Section, e.Message)
+	}
+	e.Column, e.Command, e.Index = nil, "", nil
+	return nil, &e
+}
+
+// settle has the optimizer decide about the sites of probes that were just
+// attached, and describes them anew: the answer says where they run.
+func (st *store) settle(ps []api.Probe) []api.Probe {
+	if err := st.engine.Optimize(); err != nil {
+		st.log.Warn("optimize", "err", err)
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	for i, p := range ps {
+		if a := st.byID[p.ID]; a != nil {
+			ps[i] = st.wire(a)
+		}
+	}
+	return ps
+}
+
+// programDef writes where a program goes as a definition.
+func programDef(p *program.Program) (string, error) {
+	letter := "p"
+	if p.Kind == bpf.Kretprobe {
+		letter = "r"
+	}
+	def := fmt.Sprintf("%s:%s/%s %s", letter, programGroup, p.Name, p.AttachTo)
+	if _, err := event.Parse(def); err != nil || p.AttachTo == "" || strings.ContainsAny(p.AttachTo, " \t#") {
+		return "", &api.Error{
+			Code: api.CodeBadObject, Errno: "EINVAL", Message: fmt.Sprintf("section %q, function %q: not a place and a name", p.Section, p.Name),
+			Detail: "name the section kprobe/FUNCTION, kprobe/FUNCTION+OFFSET or kretprobe/FUNCTION",
+		}
+	}
+	return def, nil
+}
+
+// objectError turns what is wrong with a file into what goes over the wire.
+func objectError(err error) error {
+	e := &api.Error{Code: api.CodeBadObject, Errno: "EINVAL", Message: err.Error()}
+	switch {
+	case errors.Is(err, bpf.ErrMapLimit), errors.Is(err, bpf.ErrObjectTooLarge), errors.Is(err, bpf.ErrTooLong):
+		e.Errno = "E2BIG"
+	case errors.Is(err, program.ErrNoSection):
+		e.Errno = "ENOENT"
+	}
+	return e
+}
+
+// putProgram puts a record that a program has written into a ring: the number
+// of the ring among those of the object, and its bytes.
+func (e *eventStream) putProgram(a *attached, ev event.Event) {
+	if len(ev.Data) == 0 || int(ev.Data[0]) >= len(a.guest.obj.rings) {
+		e.s.log.Error("event", "source", ev.Source, "bytes", len(ev.Data))
+		return
+	}
+	name, data := a.guest.obj.rings[ev.Data[0]].name, ev.Data[1:]
+	text := fmt.Sprintf("%s: %x", name, data[:min(len(data), 64)])
+	if len(data) > 64 {
+		text += fmt.Sprintf("... (%d bytes)", len(data))
+	}
+	e.delivered++
+	e.put(api.RecordHit, api.Hit{
+		TimeNS: ev.Time - e.s.probes.epoch, CPU: ev.CPU, Probe: a.kprobe.Name, ID: a.id, Stage: "program",
+		Addr: api.Hex(a.kprobe.Addr), Symbol: e.s.symbolize(a.kprobe.Addr), Map: name, Data: data, Text: text,
+	})
+}
+
+// runs says where the handlers of a probe run, and if on the host why.
+func (a *attached) runs(info probe.Info) (where, why string) {
+	switch {
+	case info.InGuest:
+		return api.RunsInGuest, ""
+	case a.guest.why != "":
+		return api.RunsOnHost, a.guest.why
+	case info.Optimized:
+		return api.RunsOnHost, "another probe there runs on the host, or the guest cannot run handlers"
+	}
+	why = strings.ReplaceAll(info.Unoptimized.Reason, "_", " ")
+	if d := info.Unoptimized.Detail; d != "" {
+		why += ": " + d
+	}
+	return api.RunsOnHost, why
+}
+
+// wireProgram describes the program of a, or returns nil.
+func (a *attached) wireProgram() *api.ProgramInfo {
+	p := a.guest.prog
+	if p == nil {
+		return nil
+	}
+	s := p.Stats()
+	info := &api.ProgramInfo{
+		Name: p.Name, Section: p.Section, Runs: s.Runs, InGuest: s.InGuest, Faults: s.Faults, Missed: s.Missed, Fault: s.Last, Maps: []string{},
+	}
+	for _, m := range a.guest.obj.maps {
+		if p.Uses(m.m) {
+			info.Maps = append(info.Maps, m.name)
+		}
+	}
+	return info
+}
+
+// resetGuestAndPrograms boots the guest anew, with everything that programs have
+// in its memory.
+func (s *server) resetGuestAndPrograms(ctx context.Context) error {
+	if err := s.guest.Reset(ctx); err != nil {
+		return err
+	}
+	if err := s.probes.resetPrograms(); err != nil {
+		return fmt.Errorf("reset: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,256 @@
+package daemon
+
+import (
+	"cmp"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/program"
+	"github.com/guestprobe/guestprobe/probe/bpf"
+)
+
+// object is a loaded object file. It lives as long as one of its probes.
+type object struct {
+	*program.Object
+	maps   []*attachedMap // by name
+	rings  []*objectRing
+	probes []*attached // that are registered
+}
+
+// attachedMap is a map that clients see.
+type attachedMap struct {
+	id   uint64
+	name string
+	m    *bpf.Map
+	obj  *object
+}
+
+// objectRing is a ring of an object as a source of events: they count as those
+// of the first of its probes that uses it.
+type objectRing struct {
+	name  string
+	index byte
+	m     *bpf.Map
+	owner atomic.Pointer[attached]
+	wants *atomic.Int64 // as store.listeners
+	buf   []byte        // of Put, which one goroutine at a time calls
+}
+
+// Put implements program.Emitter.
+func (r *objectRing) Put(cpu int, time int64, data []byte) bool {
+	a := r.owner.Load()
+	switch {
+	case a == nil:
+		return false
+	case r.wants.Load() == 0:
+		return true // nobody would read it
+	}
+	r.buf = append(append(r.buf[:0], r.index), data...)
+	return a.source.Put(cpu, time, r.buf)
+}
+
+// Lose implements program.Emitter.
+func (r *objectRing) Lose(cpu int, n uint64) {
+	if a := r.owner.Load(); a != nil {
+		a.source.Lose(cpu, n)
+	}
+}
+
+// objects are the loaded object files; store.mu guards them.
+type objects struct {
+	maps   map[uint64]*attachedMap
+	lastID uint64
+}
+
+// add makes the maps of an object known, and its rings sources of events.
+func (o *objects) add(obj *object, as []*attached, wants *atomic.Int64) {
+	obj.probes = slices.Clone(as)
+	if o.maps == nil {
+		o.maps = map[uint64]*attachedMap{}
+	}
+	var names []string
+	for name := range obj.Maps() {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		o.lastID++
+		m := &attachedMap{id: o.lastID, name: name, m: obj.Maps()[name], obj: obj}
+		o.maps[m.id] = m
+		obj.maps = append(obj.maps, m)
+		if m.m.Spec().Kind == bpf.RingBuf {
+			obj.rings = append(obj.rings, &objectRing{name: name, index: byte(len(obj.rings)), m: m.m, wants: wants})
+		}
+	}
+	obj.own()
+	obj.Emit(func(name string) program.Emitter {
+		i := slices.IndexFunc(obj.rings, func(r *objectRing) bool { return r.name == name })
+		return obj.rings[i]
+	})
+}
+
+// own gives each ring to a probe that is still there.
+func (obj *object) own() {
+	for _, r := range obj.rings {
+		i := slices.IndexFunc(obj.probes, func(a *attached) bool { return a.guest.prog.Uses(r.m) })
+		if i < 0 {
+			r.owner.Store(nil)
+		} else {
+			r.owner.Store(obj.probes[i])
+		}
+	}
+}
+
+// leave notes that probes have been unregistered. The last one of an object
+// takes it away.
+func (o *objects) leave(as []*attached) {
+	for _, a := range as {
+		obj := a.guest.obj
+		if obj == nil || !slices.Contains(obj.probes, a) {
+			continue
+		}
+		obj.probes = slices.DeleteFunc(obj.probes, func(b *attached) bool { return a == b })
+		if len(obj.probes) > 0 {
+			obj.own()
+			continue
+		}
+		obj.Close() // with the last records, which are still a's
+		for _, m := range obj.maps {
+			delete(o.maps, m.id)
+		}
+	}
+}
+
+// sortedMaps returns the maps by number.
+func (o *objects) sortedMaps() []*attachedMap {
+	var ms []*attachedMap
+	for _, m := range o.maps {
+		ms = append(ms, m)
+	}
+	slices.SortFunc(ms, func(a, b *attachedMap) int { return cmp.Compare(a.id, b.id) })
+	return ms
+}
+
+// find returns the map that a client calls name: by number or by name.
+func (o *objects) find(name string) (*attachedMap, error) {
+	if id, err := strconv.ParseUint(name, 10, 64); err == nil && o.maps[id] != nil {
+		return o.maps[id], nil
+	}
+	var found []*attachedMap
+	for _, m := range o.sortedMaps() {
+		if m.name == name {
+			found = append(found, m)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return nil, &api.Error{Code: api.CodeMapNotFound, Errno: "ENOENT", Message: fmt.Sprintf("no map %q: no attached program has it", name), Detail: "'guestprobe map list' lists those there are"}
+	case 1:
+		return found[0], nil
+	}
+	var ids []string
+	for _, m := range found {
+		ids = append(ids, strconv.FormatUint(m.id, 10))
+	}
+	return nil, &api.Error{
+		Code: api.CodeAmbiguousName, Errno: "EADDRNOTAVAIL", Message: fmt.Sprintf("%d maps are called %q", len(found), name),
+		Detail: "say which by number: " + strings.Join(ids, ", "),
+	}
+}
+
+// wire describes a map.
+func (m *attachedMap) wire() api.MapInfo {
+	s := m.m.Spec()
+	i := api.MapInfo{
+		ID: m.id, Name: m.name, Kind: s.Kind.String(), KeySize: int(s.KeySize), ValueSize: int(s.ValueSize), Entries: int(s.MaxEntries),
+		Bytes: m.m.Size(), PerCPU: m.m.PerCPU(), ReadOnly: s.ReadOnly, Shared: m.obj.Shared(), Hist: isHist(m.m), Probes: []string{},
+	}
+	for _, a := range m.obj.probes {
+		if a.guest.prog.Uses(m.m) {
+			i.Probes = append(i.Probes, a.kprobe.Name)
+		}
+	}
+	return i
+}
+
+// isHist reports whether a map has the form of a histogram: a counter of 8
+// bytes for each of its buckets.
+func isHist(m *bpf.Map) bool {
+	s := m.Spec()
+	return (s.Kind == bpf.Array || s.Kind == bpf.PerCPUArray) && s.ValueSize == 8 && s.MaxEntries == bpf.HistBuckets
+}
+
+func (s *server) getMaps(w http.ResponseWriter, r *http.Request) error {
+	s.probes.mu.Lock()
+	out := api.MapList{Maps: []api.MapInfo{}}
+	for _, m := range s.probes.objects.sortedMaps() {
+		out.Maps = append(out.Maps, m.wire())
+	}
+	s.probes.mu.Unlock()
+	writeJSON(w, http.StatusOK, out)
+	return nil
+}
+
+func (s *server) getMap(w http.ResponseWriter, r *http.Request) error {
+	d, err := s.probes.dumpMap(r.PathValue("map"))
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, d)
+	return nil
+}
+
+// dumpMap copies what is in a map. The object cannot go away meanwhile.
+func (st *store) dumpMap(name string) (api.MapDump, error) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.closed {
+		return api.MapDump{}, errClosing
+	}
+	m, err := st.objects.find(name)
+	if err != nil {
+		return api.MapDump{}, err
+	}
+	d := api.MapDump{MapInfo: m.wire()}
+	if m.m.Spec().Kind == bpf.RingBuf {
+		s := m.m.RingStats()
+		d.Ring = &api.MapRing{Read: s.Read, Lost: s.Lost, Discarded: s.Discarded, Corrupted: s.Corrupted, Pending: s.Pending}
+		return d, nil
+	}
+	d.Values = []api.MapEntry{}
+	m.m.Each(func(key []byte, vals [][]byte) bool {
+		if len(d.Values) == api.MaxMapEntries || dumpSize(&d, len(key)+len(vals)*len(vals[0])) > maxDump {
+			d.Truncated = true
+			return false
+		}
+		e := api.MapEntry{Key: hex.EncodeToString(key)}
+		for _, v := range vals {
+			e.Values = append(e.Values, hex.EncodeToString(v))
+		}
+		d.Values = append(d.Values, e)
+		return true
+	})
+	if d.Hist {
+		if h, err := m.m.Hist(); err == nil {
+			d.Buckets = []api.MapBucket{}
+			lo, hi, ok := h.Range()
+			for i := lo; ok && i <= hi; i++ {
+				a, b := bpf.HistBounds(i)
+				d.Buckets = append(d.Buckets, api.MapBucket{Low: api.Hex(a), High: api.Hex(b), Count: h[i]})
+			}
+		}
+	}
+	return d, nil
+}
+
+// maxDump bounds the bytes of keys and values in one dump.
+const maxDump = 16 << 20
+
+// dumpSize returns the bytes that a dump has with one more entry of n.
+func dumpSize(d *api.MapDump, n int) int { return (len(d.Values) + 1) * n }

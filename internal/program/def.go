@@ -1,0 +1,258 @@
+package program
+
+import (
+	"errors"
+	"sync"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/bpf"
+	"github.com/guestprobe/guestprobe/probe/evbpf"
+	"github.com/guestprobe/guestprobe/probe/event"
+)
+
+// defRingSize is the size of the ring that all definitions write into, in
+// bytes.
+const defRingSize = 4 << 20
+
+// defRing is what the programs of all definitions share. It is made when the
+// first one is attached.
+type defRing struct {
+	mu   sync.Mutex
+	ring *bpf.Map
+	gate *bpf.Map
+	open bool
+	last uint32
+	to   map[uint32]*Definition
+	err  error
+}
+
+// Definition is a probe definition that runs in the guest.
+type Definition struct {
+	rt     *Runtime
+	tag    uint32
+	emit   Emitter
+	state  *bpf.Map
+	blocks *blocks
+	counts []evbpf.Counts // as of the last pass
+	mu     sync.Mutex     // guards counts
+}
+
+// Define makes the program of a definition and sets k.Stage, for a kprobe that
+// is not registered yet and will be at addr. Records that it makes in the guest go
+// to emit. What k.Pre and k.Filter do on the host stays as it is. The error is
+// the reason why it runs on the host alone.
+func (rt *Runtime) Define(k *probe.Kprobe, addr guest.GVA, f *event.Fetcher, filter *event.Filter, emit Emitter) (*Definition, error) {
+	u, err := evbpf.New(f, filter)
+	if err != nil {
+		var why *evbpf.HostError
+		if errors.As(err, &why) {
+			return nil, errors.New(why.Why)
+		}
+		return nil, err
+	}
+	if err := rt.tryDefine(u, addr); err != nil {
+		return nil, err
+	}
+	ring, gate, err := rt.defs.get(rt)
+	if err != nil {
+		return nil, err
+	}
+	d := &Definition{rt: rt, emit: emit, counts: make([]evbpf.Counts, rt.cfg.CPUs)}
+	if d.state, err = bpf.NewMap(u.State(), rt.cfg.CPUs, &rt.mem); err != nil {
+		return nil, err
+	}
+	d.tag = rt.defs.add(d)
+	p, err := u.Program(addr, d.tag, evbpf.Maps{State: d.state, Ring: ring, Gate: gate})
+	if err == nil {
+		d.blocks, err = rt.stage(p, addr, nil)
+	}
+	if err != nil {
+		rt.defs.drop(d)
+		d.state.Close()
+		return nil, err
+	}
+	k.Stage = d.blocks.probe(func(cpu int) uint64 {
+		if c, err := evbpf.ReadCounts(d.state); err == nil {
+			return c[cpu].Filtered
+		}
+		return 0
+	})
+	return d, nil
+}
+
+// tryDefine finds out, without taking memory of the guest, whether the program
+// can run there.
+func (rt *Runtime) tryDefine(u *evbpf.Unit, addr guest.GVA) error {
+	if u.MaxRecord() > defRingSize/2-64 {
+		return errors.New("its records are too long for the ring")
+	}
+	mem := &planned{}
+	var m evbpf.Maps
+	for _, x := range []struct {
+		to   **bpf.Map
+		spec bpf.MapSpec
+	}{
+		{&m.State, u.State()}, {&m.Gate, evbpf.GateSpec}, {&m.Ring, bpf.MapSpec{Name: "records", Kind: bpf.RingBuf, MaxEntries: bpf.MinRingSize}},
+	} {
+		var err error
+		if *x.to, err = bpf.NewMap(x.spec, rt.cfg.CPUs, mem); err != nil {
+			return err
+		}
+		defer (*x.to).Close()
+	}
+	p, err := u.Program(addr, 0, m)
+	if err != nil {
+		return err
+	}
+	return rt.where(p)
+}
+
+// get returns the ring and the gate, and makes them where there are none.
+func (r *defRing) get(rt *Runtime) (records, gate *bpf.Map, err error) {
+	r.mu.Lock()
+	first := r.ring == nil && r.err == nil
+	if first {
+		r.err = r.make(rt)
+	}
+	records, gate, err = r.ring, r.gate, r.err
+	r.mu.Unlock()
+	if first && err == nil {
+		// Not under the lock: the drainer takes it, with its own held.
+		rt.drain.add(&ring{m: records, to: r.record, after: r.lost, guest: true})
+	}
+	return records, gate, err
+}
+
+func (r *defRing) make(rt *Runtime) (err error) {
+	if r.gate, err = bpf.NewMap(evbpf.GateSpec, rt.cfg.CPUs, &rt.mem); err != nil {
+		return err
+	}
+	if r.ring, err = bpf.NewMap(bpf.MapSpec{Name: "records", Kind: bpf.RingBuf, MaxEntries: defRingSize}, rt.cfg.CPUs, &rt.mem); err != nil {
+		return err
+	}
+	r.to = map[uint32]*Definition{}
+	r.setGate()
+	return nil
+}
+
+func (r *defRing) add(d *Definition) uint32 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for r.last++; r.to[r.last] != nil; r.last++ {
+	}
+	r.to[r.last] = d
+	return r.last
+}
+
+func (r *defRing) drop(d *Definition) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.to, d.tag)
+}
+
+// record hands on one record; those of a definition that is gone, and those
+// that the guest made up, go nowhere.
+func (r *defRing) record(rec bpf.Record) {
+	p, ok := evbpf.ParseRecord(rec.Data)
+	if !ok {
+		return
+	}
+	r.mu.Lock()
+	d := r.to[p.Tag]
+	r.mu.Unlock()
+	if d != nil {
+		d.emit.Put(p.CPU, p.Time, p.Data)
+	}
+}
+
+// lost counts what found no room in the ring, per definition.
+func (r *defRing) lost() {
+	r.mu.Lock()
+	defs := make([]*Definition, 0, len(r.to))
+	for _, d := range r.to {
+		defs = append(defs, d)
+	}
+	r.mu.Unlock()
+	for _, d := range defs {
+		d.countLost()
+	}
+}
+
+func (d *Definition) countLost() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now, err := evbpf.ReadCounts(d.state)
+	if err != nil {
+		return
+	}
+	for i, c := range now {
+		if c.Lost > d.counts[i].Lost {
+			d.emit.Lose(i, c.Lost-d.counts[i].Lost)
+		}
+		d.counts[i] = c
+	}
+}
+
+// Want says whether anyone reads the records of definitions. Without a reader
+// none are made.
+func (rt *Runtime) Want(on bool) {
+	rt.defs.mu.Lock()
+	defer rt.defs.mu.Unlock()
+	rt.defs.open = on
+	rt.defs.setGate()
+}
+
+// setGate writes the gate, if there is one.
+func (r *defRing) setGate() {
+	if r.gate == nil || r.err != nil {
+		return
+	}
+	v := make([]byte, 8)
+	if r.open {
+		v[0] = 1
+	}
+	// An array has its first key, whatever stands in its memory.
+	_ = r.gate.Update(make([]byte, 4), [][]byte{v}, bpf.UpdateAny)
+}
+
+// reset is for the memory of a guest that begins anew.
+func (r *defRing) reset() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.setGate()
+	for _, d := range r.to {
+		d.mu.Lock()
+		clear(d.counts)
+		d.mu.Unlock()
+	}
+}
+
+// Stats returns what the guest says of the program's runs.
+func (d *Definition) Stats() Stats {
+	runs, failed, missed, last := d.blocks.stats()
+	s := Stats{Runs: runs, InGuest: runs, Faults: failed, Missed: missed}
+	if last != nil {
+		s.Last = last.Error()
+	}
+	return s
+}
+
+// Drop gives back what definitions take, behind their last records. Their probes
+// must have been unregistered.
+func (rt *Runtime) Drop(defs ...*Definition) {
+	if len(defs) == 0 {
+		return
+	}
+	rt.Flush()
+	bs := make([]*blocks, len(defs))
+	for i, d := range defs {
+		rt.defs.drop(d)
+		bs[i] = d.blocks
+	}
+	for i, idle := range rt.retire(bs...) {
+		if idle {
+			defs[i].state.Close()
+		}
+	}
+}

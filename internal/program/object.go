@@ -1,0 +1,250 @@
+package program
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/bpf"
+)
+
+// Emitter takes what programs write into rings. *event.Source is one.
+type Emitter interface {
+	Put(cpu int, time int64, data []byte) bool
+	Lose(cpu int, n uint64)
+}
+
+// Object is an object file that was loaded: programs and the maps that they
+// share.
+type Object struct {
+	Programs []*Program // in the order of their names
+
+	rt     *Runtime
+	col    *bpf.Collection
+	shared bool // its maps are in the guest's memory
+	rings  []*ring
+	leak   bool // a run in the guest has not ended: the maps stay
+}
+
+// Program is one program of an object.
+type Program struct {
+	Name     string
+	Section  string
+	AttachTo string // function, with +OFFSET for some kprobes
+	Kind     bpf.Kind
+	Place    bpf.Place // where it runs when its site is optimized
+	Why      string    // Place is OnHost: why
+
+	obj    *Object
+	prog   *bpf.Program
+	runner *runner
+	blocks *blocks
+}
+
+// LoadOptions choose what is loaded, and how.
+type LoadOptions struct {
+	Section string // only programs in this section; "" = all
+	OnHost  bool   // no program runs in the guest
+	Budget  int64  // of each program; 0 = bpf.DefaultBudget
+}
+
+// ErrNoSection is the cause when an object has no program in the section asked for.
+var ErrNoSection = errors.New("no such section")
+
+// Load loads an object file, which may be hostile. Errors say what is wrong with
+// it, or what it needs that there is not.
+func (rt *Runtime) Load(file []byte, opt LoadOptions) (*Object, error) {
+	o, err := bpf.LoadObject(file)
+	if err != nil {
+		return nil, err
+	}
+	if opt.Section != "" {
+		var have []string
+		for _, p := range o.Programs {
+			have = append(have, p.Section)
+		}
+		o.Programs = slices.DeleteFunc(o.Programs, func(p bpf.ObjectProgram) bool { return p.Section != opt.Section })
+		if len(o.Programs) == 0 {
+			return nil, fmt.Errorf("load object: %w %q: it has %q", ErrNoSection, opt.Section, slices.Compact(have))
+		}
+	}
+	why, err := rt.plan(o, opt)
+	if err != nil {
+		return nil, err
+	}
+	obj := &Object{rt: rt, shared: slices.Contains(why, "")}
+	mem := bpf.Memory(bpf.Heap{})
+	if obj.shared {
+		mem = &rt.mem
+	}
+	if obj.col, err = o.Load(rt.cfg.CPUs, mem, opt.Budget); err != nil && obj.shared {
+		// Memory that is shared is scarce.
+		obj.shared = false
+		for i := range why {
+			if why[i] == "" {
+				why[i] = err.Error()
+			}
+		}
+		obj.col, err = o.Load(rt.cfg.CPUs, bpf.Heap{}, opt.Budget)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for i, lp := range obj.col.Programs {
+		p := &Program{
+			Name: lp.Name(), Section: lp.Section, AttachTo: lp.AttachTo, Kind: lp.Kind(), Place: bpf.InGuest, Why: why[i],
+			obj: obj, prog: lp.Program, runner: rt.newRunner(lp.Program),
+		}
+		if p.Why != "" {
+			p.Place = bpf.OnHost
+		}
+		obj.Programs = append(obj.Programs, p)
+	}
+	return obj, nil
+}
+
+// plan finds out for each program why it cannot run in the guest: "" when it
+// can.
+func (rt *Runtime) plan(o *bpf.Object, opt LoadOptions) ([]string, error) {
+	col, err := o.Load(rt.cfg.CPUs, &planned{}, opt.Budget)
+	if err != nil {
+		return nil, err
+	}
+	defer col.Close()
+	var why []string
+	for _, p := range col.Programs {
+		reason := ""
+		if opt.OnHost {
+			reason = "it was asked for"
+		} else if err := rt.where(p.Program); err != nil {
+			reason = err.Error()
+		}
+		why = append(why, reason)
+	}
+	return why, nil
+}
+
+// Shared reports whether the maps are in memory that the guest sees, because
+// some program runs there.
+func (o *Object) Shared() bool { return o.shared }
+
+// Maps returns the maps of the object, by name.
+func (o *Object) Maps() map[string]*bpf.Map { return o.col.Maps }
+
+// Emit hands what is written into the rings of the object to to(ring's name),
+// until Close.
+func (o *Object) Emit(to func(name string) Emitter) {
+	for name, m := range o.col.Maps {
+		if m.Spec().Kind != bpf.RingBuf {
+			continue
+		}
+		e, lost := to(name), uint64(0)
+		r := &ring{m: m, guest: o.shared}
+		r.to = func(rec bpf.Record) { e.Put(rec.CPU, o.rt.cfg.Now(), rec.Data) }
+		r.after = func() {
+			// The ring does not say on which vCPU; the guest may write anything.
+			if now := m.RingStats().Lost; now > lost {
+				e.Lose(0, now-lost)
+				lost = now
+			} else {
+				lost = now
+			}
+		}
+		o.rings = append(o.rings, r)
+		o.rt.drain.add(r)
+	}
+}
+
+// Close gives back what the object takes. Its probes must have been
+// unregistered.
+func (o *Object) Close() {
+	for _, r := range o.rings {
+		o.rt.drain.remove(r)
+	}
+	o.rings = nil
+	for _, p := range o.Programs {
+		if p.blocks != nil && !o.rt.retire(p.blocks)[0] {
+			o.leak = true
+		}
+	}
+	if !o.leak {
+		o.col.Close()
+	}
+}
+
+// Attach makes p the handlers of a kprobe that is not registered yet. Addr is
+// where it will be; entry says that this is a function's first instruction.
+func (p *Program) Attach(k *probe.Kprobe, addr guest.GVA, entry bool) {
+	k.Pre = func(c *probe.Context) int {
+		if p.runner.run(c, entry) {
+			return 1
+		}
+		return 0
+	}
+	if p.Place != bpf.InGuest {
+		return
+	}
+	b, err := p.obj.rt.stage(p.prog, addr, p.obj.again)
+	if err != nil {
+		p.Place, p.Why = bpf.OnHost, err.Error()
+		return
+	}
+	p.blocks = b
+	k.Stage = b.probe(nil)
+}
+
+// AttachReturn makes p the return handler of a kretprobe that is not registered
+// yet.
+func (p *Program) AttachReturn(k *probe.Kretprobe) {
+	k.Return = func(c *probe.Context) { p.runner.run(c, false) }
+}
+
+// again puts the first contents back into the maps of global variables.
+func (o *Object) again() {
+	for _, m := range o.col.Maps {
+		if s := m.Spec(); len(s.Contents) > 0 {
+			v := make([]byte, s.ValueSize)
+			copy(v, s.Contents)
+			// It has this very key, and values of this size.
+			_ = m.Update(make([]byte, 4), [][]byte{v}, bpf.UpdateAny)
+		}
+	}
+}
+
+// Stats are the counts of a program.
+type Stats struct {
+	Runs    uint64 // begun, on the host and in the guest
+	InGuest uint64 // of these: in the guest, as the guest says
+	Faults  uint64 // ended early
+	Missed  uint64 // hits in the guest that came while a run was going on
+	Last    string // the latest fault, or ""
+}
+
+// Stats returns the counts so far. They may be asked for after Close.
+func (p *Program) Stats() Stats {
+	s := p.runner.stats()
+	if b := p.blocks; b != nil {
+		runs, failed, missed, last := b.stats()
+		s.Runs, s.InGuest, s.Faults, s.Missed = s.Runs+runs, runs, s.Faults+failed, missed
+		if last != nil {
+			s.Last = last.Error()
+		}
+	}
+	return s
+}
+
+func (r *runner) stats() (s Stats) {
+	for _, l := range r.lanes {
+		s.Runs += l.runs.Load()
+		s.Faults += l.faults.Load()
+	}
+	if f := r.last(); f != nil {
+		s.Last = f.Error()
+	}
+	return s
+}
+
+// Uses reports whether the program refers to a map of its object.
+func (p *Program) Uses(m *bpf.Map) bool { return slices.Contains(p.prog.Maps(), m) }

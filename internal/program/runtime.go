@@ -1,0 +1,144 @@
+package program
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe/bpf"
+)
+
+// Config is what programs need of the machine and the daemon. What is nil is
+// not there: programs that need it run on the host, or do without.
+type Config struct {
+	CPUs    int
+	Shared  Shared                                 // memory of maps and blocks in the guest
+	Profile *guest.Profile                         // how tasks are found
+	Clock   func() (bpf.Clock, error)              // time in the guest, on the clock of Now
+	Stop    func(func() error) error               // runs a function while no vCPU runs
+	Now     func() int64                           // nanoseconds; called on the vCPUs' threads
+	Trace   func(prog string, cpu int, msg []byte) // a line of trace_printk; likewise, and msg is not to be kept
+	// Refuse, when not "", is why no program runs in the guest.
+	Refuse string
+}
+
+// Runtime holds what all programs of one guest share. Its methods may be called
+// from any goroutine but a probe handler's.
+type Runtime struct {
+	cfg   Config
+	mem   arena
+	drain drainer
+
+	mu      sync.Mutex
+	staged  map[*blocks]bool // all that are in the guest
+	retired []bpf.Area       // the blocks of those that were
+	defs    defRing
+
+	clockMu  sync.Mutex
+	clockNow bpf.Clock // zero: not found out yet
+}
+
+// New returns a runtime; Close ends it.
+func New(cfg Config) *Runtime {
+	rt := &Runtime{cfg: cfg, mem: arena{shared: cfg.Shared}, staged: map[*blocks]bool{}}
+	rt.drain.init()
+	return rt
+}
+
+// Close ends the draining of rings, behind what is in them. Nothing of the
+// runtime may be attached any more.
+func (rt *Runtime) Close() { rt.drain.close() }
+
+// Flush hands on what is in the rings at the time of the call.
+func (rt *Runtime) Flush() { rt.drain.pass() }
+
+// Reset puts everything that programs have in the guest's memory back to how
+// it was at first, behind a reset of the guest and before it runs.
+func (rt *Runtime) Reset() error {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	if err := rt.mem.again(); err != nil {
+		return err
+	}
+	rt.clockMu.Lock()
+	rt.clockNow = bpf.Clock{}
+	rt.clockMu.Unlock()
+	clock, err := rt.clock()
+	if err != nil && !errors.Is(err, errNoClock) {
+		return err
+	}
+	for b := range rt.staged {
+		b.init(clock)
+	}
+	rt.drain.pass() // the rings find out that they begin anew
+	rt.defs.reset()
+	// Nobody can be in the detours of the boot before any more.
+	for _, a := range rt.retired {
+		rt.mem.Free(a)
+	}
+	rt.retired = nil
+	return nil
+}
+
+var errNoClock = errors.New("the time in the guest is not known")
+
+// clock is how the guest's counter becomes a time. To find it out stops the
+// vCPUs, so it is done once for every boot.
+func (rt *Runtime) clock() (bpf.Clock, error) {
+	rt.clockMu.Lock()
+	defer rt.clockMu.Unlock()
+	switch {
+	case rt.cfg.Clock == nil:
+		return bpf.Clock{}, errNoClock
+	case rt.clockNow == (bpf.Clock{}):
+		c, err := rt.cfg.Clock()
+		if err != nil {
+			return bpf.Clock{}, fmt.Errorf("%w: %w", errNoClock, err)
+		}
+		rt.clockNow = c
+	}
+	return rt.clockNow, nil
+}
+
+// layout is what compiled code may rely on.
+func (rt *Runtime) layout() bpf.Layout {
+	l := bpf.Layout{Fixups: true}
+	if p := rt.cfg.Profile; p != nil {
+		l.Task = &bpf.TaskProfile{
+			TID: p.PIDOff, TGID: p.TGIDOff, Comm: p.CommOff,
+			Stack: &bpf.StackProfile{Mask: p.StackMask, Magic: p.StackMagic, MagicOff: p.MagicOff},
+		}
+	}
+	return l
+}
+
+// where says whether a program can run in the guest; an error is the reason
+// why not.
+func (rt *Runtime) where(p *bpf.Program) error {
+	switch {
+	case rt.cfg.Refuse != "":
+		return errors.New(rt.cfg.Refuse)
+	case rt.cfg.Shared == nil:
+		return errNoShared
+	case rt.cfg.Profile == nil:
+		return errors.New("the guest has no profile that says which vCPU a stack belongs to")
+	case p.Kind() == bpf.Kretprobe:
+		return errors.New("a function's return takes an exit")
+	}
+	for _, h := range p.Helpers() {
+		if h == bpf.HelperKtimeGetNS {
+			if _, err := rt.clock(); err != nil {
+				return err
+			}
+		}
+	}
+	if _, err := bpf.Where(p, rt.layout()); err != nil {
+		var only *bpf.HostOnlyError
+		if errors.As(err, &only) {
+			return fmt.Errorf("it calls %v, which %s", only.Helper, only.Why)
+		}
+		return err
+	}
+	return nil
+}
