@@ -10,6 +10,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/machine"
 	"github.com/guestprobe/guestprobe/internal/program"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/bpf"
@@ -275,7 +276,17 @@ func (a *attached) wireProgram() *api.ProgramInfo {
 // resetGuestAndPrograms boots the guest anew, with everything that programs have
 // in its memory.
 func (s *server) resetGuestAndPrograms(ctx context.Context) error {
+	running := s.guest.State().Phase == machine.PhaseRunning
+	if running {
+		// What programs have counted is in its memory, which goes. A guest that has
+		// just ended needs no pause.
+		_ = s.guest.Pause()
+	}
+	s.probes.programs.Save()
 	if err := s.guest.Reset(ctx); err != nil {
+		if running {
+			_ = s.guest.Resume() // the error to tell is that of the reset
+		}
 		return err
 	}
 	if err := s.probes.resetPrograms(); err != nil {

@@ -229,14 +229,7 @@ func (r *defRing) reset() {
 }
 
 // Stats returns what the guest says of the program's runs.
-func (d *Definition) Stats() Stats {
-	runs, failed, missed, last := d.blocks.stats()
-	s := Stats{Runs: runs, InGuest: runs, Faults: failed, Missed: missed}
-	if last != nil {
-		s.Last = last.Error()
-	}
-	return s
-}
+func (d *Definition) Stats() Stats { return d.blocks.stats() }
 
 // Drop gives back what definitions take, behind their last records. Their probes
 // must have been unregistered.

@@ -226,10 +226,10 @@ type Stats struct {
 func (p *Program) Stats() Stats {
 	s := p.runner.stats()
 	if b := p.blocks; b != nil {
-		runs, failed, missed, last := b.stats()
-		s.Runs, s.InGuest, s.Faults, s.Missed = s.Runs+runs, runs, s.Faults+failed, missed
-		if last != nil {
-			s.Last = last.Error()
+		g := b.stats()
+		s.Runs, s.InGuest, s.Faults, s.Missed = s.Runs+g.Runs, g.Runs, s.Faults+g.Faults, g.Missed
+		if g.Last != "" {
+			s.Last = g.Last
 		}
 	}
 	return s

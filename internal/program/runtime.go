@@ -53,6 +53,17 @@ func (rt *Runtime) Close() { rt.drain.close() }
 // Flush hands on what is in the rings at the time of the call.
 func (rt *Runtime) Flush() { rt.drain.pass() }
 
+// Save takes what the guest's memory says, records and counts, before a reset of
+// the guest, which does not run.
+func (rt *Runtime) Save() {
+	rt.drain.pass()
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	for b := range rt.staged {
+		b.freeze()
+	}
+}
+
 // Reset puts everything that programs have in the guest's memory back to how
 // it was at first, behind a reset of the guest and before it runs.
 func (rt *Runtime) Reset() error {

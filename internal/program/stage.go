@@ -2,6 +2,7 @@ package program
 
 import (
 	"encoding/binary"
+	"sync"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe"
@@ -20,6 +21,12 @@ type blocks struct {
 	code   []byte
 	info   *bpf.Info
 	again  func() // puts maps back to their first contents, behind a reset
+
+	mu       sync.Mutex
+	filtered func(cpu int) uint64
+	base     []blockCounts // by vCPU: of boots before this one
+	frozen   bool          // base is all that there is
+	fault    *bpf.Fault    // the latest one before
 }
 
 // lostSize is the room behind the blocks for the count of hits on no vCPU.
@@ -39,6 +46,7 @@ func (rt *Runtime) stage(p *bpf.Program, funcIP guest.GVA, again func()) (*block
 		return nil, err
 	}
 	b := &blocks{prog: p, stride: (p.BlockSize() + 63) &^ 63, funcIP: funcIP, cpus: rt.cfg.CPUs, code: code, info: info, again: again}
+	b.base = make([]blockCounts, b.cpus)
 	if b.area, err = rt.mem.Alloc(b.stride*b.cpus + lostSize); err != nil {
 		return nil, err
 	}
@@ -63,23 +71,23 @@ func (b *blocks) init(clock bpf.Clock) {
 	if b.again != nil {
 		b.again()
 	}
+	b.mu.Lock()
+	b.frozen = false
+	b.mu.Unlock()
 }
 
 // probe returns the form in which the engine takes it. Filtered returns how many
 // of the runs on a vCPU a filter ended; it may be nil.
 func (b *blocks) probe(filtered func(cpu int) uint64) *probe.Stage {
+	b.filtered = filtered
 	s := &probe.Stage{
 		Code: b.code, Stack: b.info.MachineStack, Reads: b.info.ContextReads,
 		Block: guest.GVA(b.area.Addr), Stride: uint64(b.stride), Lost: guest.GVA(b.area.Addr) + guest.GVA(b.stride*b.cpus),
 		Counts: func(cpu int) (hits, handled, dropped, missed uint64) {
-			runs, _, missed, _ := bpf.BlockStats(b.of(cpu))
-			if filtered != nil {
-				dropped = min(filtered(cpu), runs)
-			}
-			if cpu == 0 {
-				missed += b.lost()
-			}
-			return runs + missed, runs - dropped, dropped, missed
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			c := b.read(cpu)
+			return c.runs + c.missed, c.runs - c.filtered, c.filtered, c.missed
 		},
 	}
 	for _, f := range b.info.Fixups {
@@ -88,21 +96,63 @@ func (b *blocks) probe(filtered func(cpu int) uint64) *probe.Stage {
 	return s
 }
 
-// lost is the number of hits on a stack that shows no vCPU, as the guest says.
-func (b *blocks) lost() uint64 {
-	return binary.LittleEndian.Uint64(b.area.Bytes[b.stride*b.cpus:])
+// blockCounts are what one vCPU's block says, hits on no vCPU included in those
+// that vCPU 0 missed.
+type blockCounts struct{ runs, failed, missed, filtered uint64 }
+
+// read returns the counts of one vCPU over all boots. Callers hold mu.
+func (b *blocks) read(cpu int) blockCounts {
+	c := b.base[cpu]
+	if b.frozen {
+		return c
+	}
+	runs, failed, missed, _ := bpf.BlockStats(b.of(cpu))
+	if b.filtered != nil {
+		c.filtered += min(b.filtered(cpu), runs)
+	}
+	if cpu == 0 {
+		missed += binary.LittleEndian.Uint64(b.area.Bytes[b.stride*b.cpus:])
+	}
+	c.runs, c.failed, c.missed = c.runs+runs, c.failed+failed, c.missed+missed
+	return c
+}
+
+// freeze keeps the counts as they are now, because the memory that they stand in
+// is about to go.
+func (b *blocks) freeze() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.frozen {
+		return
+	}
+	for i := range b.cpus {
+		if _, failed, _, last := bpf.BlockStats(b.of(i)); failed > 0 {
+			b.fault = &last
+		}
+		b.base[i] = b.read(i)
+	}
+	b.frozen = true
 }
 
 // stats returns the counts of all vCPUs, as the guest says.
-func (b *blocks) stats() (runs, failed, missed uint64, last *bpf.Fault) {
+func (b *blocks) stats() (s Stats) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	last := b.fault
 	for i := range b.cpus {
-		r, f, m, l := bpf.BlockStats(b.of(i))
-		runs, failed, missed = runs+r, failed+f, missed+m
-		if f > 0 {
-			last = &l
+		c := b.read(i)
+		s.Runs, s.Faults, s.Missed = s.Runs+c.runs, s.Faults+c.failed, s.Missed+c.missed
+		if !b.frozen {
+			if _, failed, _, l := bpf.BlockStats(b.of(i)); failed > 0 {
+				last = &l
+			}
 		}
 	}
-	return runs, failed, missed + b.lost(), last
+	s.InGuest = s.Runs
+	if last != nil {
+		s.Last = last.Error()
+	}
+	return s
 }
 
 // retire keeps code from ever running again, behind the end of its probes, and
@@ -113,6 +163,7 @@ func (rt *Runtime) retire(bs ...*blocks) (idle []bool) {
 	idle = make([]bool, len(bs))
 	rt.mu.Lock()
 	for _, b := range bs {
+		b.freeze()
 		if rt.staged[b] {
 			rt.retired = append(rt.retired, b.area)
 		}
