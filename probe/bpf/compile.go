@@ -36,9 +36,9 @@ type Info struct {
 	// read: the detour must save only these. All bits are set when an access
 	// could not be told in advance.
 	ContextReads uint32
-	// Small says that the code uses nothing of its run block but the counters:
-	// no call finds the block busy, no run fails, and the program's stack is on
-	// the interrupted code's.
+	// Small says that the code uses nothing of its run block but the counters: a
+	// call within a call is a run like any other, no run fails, and the
+	// program's stack is on the interrupted code's.
 	Small bool
 	// Slots is the offset of the code of each instruction slot, for messages.
 	Slots []int

@@ -58,7 +58,20 @@ func (c *compiler) assign(s *small) bool {
 }
 
 func (c *compiler) compileSmall() {
-	c.leave = c.newLabel()
+	c.leave, c.fail = c.newLabel(), c.newLabel()
+	retired := c.newLabel()
+	// The run is counted before the block is looked at: whoever retires the
+	// block either sees a run that has not ended, or this sees that it is retired.
+	c.addShared(blkRuns, 1)
+	c.mi(false, aluCmp, at(c.blk, blkBusy), 0)
+	c.jcc(condNE, retired)
+	c.pending = append(c.pending, func() {
+		c.place(retired)
+		c.addShared(blkRuns, -1)
+		c.addShared(blkMissed, 1)
+		c.movImm(insn.RAX, 0)
+		c.jmp(c.fail)
+	})
 	for range c.p.ops {
 		c.pcs = append(c.pcs, c.newLabel())
 	}
@@ -93,6 +106,8 @@ func (c *compiler) compileSmall() {
 	}
 	c.place(c.leave)
 	c.countReject()
+	c.addShared(blkEnded, 1)
+	c.place(c.fail)
 	if c.frame != 0 {
 		c.lea(true, insn.RSP, at(insn.RSP, c.frame))
 	}
@@ -115,6 +130,14 @@ func (c *compiler) compileSmall() {
 	c.info.MachineStack = 8*(len(saved)+1) + int(c.frame) + 10*8
 }
 
+// addShared adds to a count of the block.
+func (c *compiler) addShared(off, v int32) {
+	if c.layout.Shared {
+		c.emit(0xf0)
+	}
+	c.mi(true, aluAdd, at(c.blk, off), v)
+}
+
 // smallHead is what stands before a small program.
 func (c *compiler) smallHead() {
 	for _, r := range c.saved() {
@@ -123,10 +146,6 @@ func (c *compiler) smallHead() {
 	if c.frame != 0 {
 		c.lea(true, insn.RSP, at(insn.RSP, -c.frame))
 	}
-	if c.layout.Shared {
-		c.emit(0xf0)
-	}
-	c.mi(true, aluAdd, at(c.blk, blkRuns), 1)
 	init := [numRegs]uint64{R1: segPointer(segContext, 0, 0), R10: segPointer(segStack, 0, StackSize)}
 	for r, v := range init {
 		if c.small.entry>>r&1 != 0 {

@@ -76,13 +76,13 @@ func (c *compiler) zeroArgs(pc int) {
 func (c *compiler) smallLookup(st *smallState, i int32) {
 	m := c.p.maps[i]
 	done := c.newLabel()
-	key := st.word(int32(st.regs[R2].off), 4)
-	if key.size != 0 {
-		if key.val >= uint64(m.spec.MaxEntries) {
+	key, known := st.constant(st.regs[R2].off, 4)
+	if known {
+		if key >= uint64(m.spec.MaxEntries) {
 			c.movImm(insn.RAX, 0)
 			return
 		}
-		c.movImm(insn.RAX, key.val)
+		c.movImm(insn.RAX, key)
 	} else {
 		c.load(4, tmp9, c.smallOperand(st, R2, 0, 4))
 		c.movImm(insn.RAX, 0)

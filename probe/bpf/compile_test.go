@@ -321,7 +321,8 @@ func TestContextReads(t *testing.T) {
 		{"helper", "mov r2, 0\nmov r3, r10\nadd r3, -8\ncall 183\nexit", load(funcArgs[:]...)},
 		{"value", "ldval r1, 0, 0\nldxdw r0, [r1+0]\nexit", 0},
 		{"computed", "add r1, r2\nldxb r0, [r1+0]\nexit", all},
-		{"spilled", "stxdw [r10-8], r1\nldxdw r2, [r10-8]\nldxb r0, [r2+0]\nexit", all},
+		{"spilled", "stxdw [r10-8], r1\nldxdw r2, [r10-8]\nldxb r0, [r2+0]\nexit", load(offR15)},
+		{"spilled, with a loop", "mov r3, 2\na:\nsub r3, 1\njne r3, 0, a\nstxdw [r10-8], r1\nldxdw r2, [r10-8]\nldxb r0, [r2+0]\nexit", all},
 		{"passed", "call local f\nexit\nf:\nldxb r0, [r1+0]\nexit", all},
 		{"merged", "ldxdw r2, [r1+0]\njeq r2, 0, f\nmov r1, 5\nf:\nldxb r0, [r1+0]\nexit", all},
 	} {

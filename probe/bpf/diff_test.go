@@ -35,7 +35,7 @@ func TestBackendsAgree(t *testing.T) {
 		}
 	}
 	t.Logf("2 times %d programs: %d small, %d refused, %d host only, %d runs, faults %v", n, w.Small, w.Refused, w.HostOnly, w.Runs, w.Faults)
-	if w.Small < n/3 {
+	if w.Small < n/4 {
 		t.Errorf("only %d of %d small programs were compiled as such", w.Small, n)
 	}
 	if w.Runs < 3*n || w.Faults[NoFault] < w.Runs/3 {

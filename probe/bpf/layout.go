@@ -6,7 +6,7 @@ import "encoding/binary"
 // vCPU, in writable guest memory that programs cannot address. The compiled
 // code finds everything through it.
 const (
-	blkBusy    = 0  // u32: a run is going on
+	blkBusy    = 0  // u32: a run is going on, or none may begin any more
 	blkCPU     = 4  // u32: vCPU
 	blkBudget  = 8  // i64: left
 	blkRSP     = 16 // u64: stack pointer to unwind to
@@ -24,6 +24,7 @@ const (
 	blkOpen    = 104
 	blkRecords = 112 // MaxReservations times u64 address of the data, u64 size
 	blkRejects = 176 // u64: runs that returned 0, with Layout.Rejects
+	blkEnded   = 184 // u64: of a small program, runs that have ended
 	blkTemp    = 192 // 8 u64 for the code of helpers
 	blkStack   = 256 // StackSize bytes
 	blkSegs    = blkStack + StackSize
@@ -157,6 +158,19 @@ func BlockStats(area Area) (runs, failed, missed uint64, last Fault) {
 	b, le := area.Bytes, binary.LittleEndian
 	last = Fault{Code: FaultCode(le.Uint32(b[blkFault:])), PC: int(le.Uint32(b[blkPC:])), Addr: load64(b, blkAddr)}
 	return load64(b, blkRuns), load64(b, blkFailed), load64(b, blkMissed), last
+}
+
+// Retire takes a block out of use: from now on code that is entered with it only
+// counts a missed call. It reports whether no run is under way in it, so that
+// nothing uses the program's maps through it any more, as far as the guest
+// tells. No vCPU is in guest mode meanwhile.
+func (i *Info) Retire(area Area) (idle bool) {
+	idle = binary.LittleEndian.Uint32(area.Bytes[blkBusy:]) == 0
+	if i.Small {
+		idle = load64(area.Bytes, blkRuns) == load64(area.Bytes, blkEnded)
+	}
+	binary.LittleEndian.PutUint32(area.Bytes[blkBusy:], 1)
+	return idle
 }
 
 // BlockRejects returns how many runs returned 0, with Layout.Rejects, as the guest

@@ -74,7 +74,19 @@ func (g *gen) smallStep() {
 	case 10:
 		g.smallRing()
 	case 11:
-		switch g.n(5) {
+		switch g.n(6) {
+		case 5:
+			at := int16(-8 - 8*g.n(7))
+			p, off := R6, int16(8*g.n(8))
+			if g.n(3) == 0 {
+				p, off = R10, -off-8
+			}
+			g.add(Insn{Op: ClassSTX | ModeMEM | SizeDW, Dst: R10, Src: p, Off: at})
+			if g.n(2) == 0 {
+				g.add(Insn{Op: ClassST | ModeMEM | genSizes[g.n(4)], Dst: R10, Off: -8 - 8*int16(g.n(7)), Imm: g.imm()})
+			}
+			g.add(Insn{Op: ClassLDX | ModeMEM | SizeDW, Dst: R5, Src: R10, Off: at})
+			g.add(Insn{Op: ClassLDX | ModeMEM | SizeDW, Dst: g.ordinary(), Src: R5, Off: off})
 		case 0:
 			g.add(callK(HelperGetCPU))
 		case 1:
@@ -119,6 +131,12 @@ func (g *gen) smallLookup() {
 	if m == 0 && g.n(2) == 0 {
 		base = -8
 		g.add(addK(p, 8))
+	}
+	if g.n(4) == 0 { // by way of the frame
+		at := int16(-8 - 8*g.n(7))
+		g.add(Insn{Op: ClassSTX | ModeMEM | SizeDW, Dst: R10, Src: p, Off: at})
+		g.add(Insn{Op: ClassLDX | ModeMEM | SizeDW, Dst: R9, Src: R10, Off: at})
+		p = R9
 	}
 	g.access(p, base)
 	if g.n(2) == 0 && m == 0 {

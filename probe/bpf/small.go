@@ -31,10 +31,11 @@ type smallValue struct {
 	off  int64
 }
 
-// wordConst is a constant that is known to stand in the frame.
-type wordConst struct {
+// frameWord is what is known of a place in the frame: a constant, or in 8
+// bytes an address.
+type frameWord struct {
 	off, size int32 // size 0: nothing
-	val       uint64
+	v         smallValue
 }
 
 // frameBytes is a set of bytes of the frame: byte -FrameSize+i is bit i.
@@ -61,9 +62,9 @@ func (f *frameBytes) count(off int64, n int) (k int) {
 type smallState struct {
 	reached bool
 	regs    [numRegs]smallValue
-	written frameBytes   // bytes that were certainly written
-	words   [8]wordConst // some constants in the frame
-	open    int32        // 1 + the slot of the call whose record is open, 0 = none
+	written frameBytes    // bytes that were certainly written
+	words   [12]frameWord // some places in the frame
+	open    int32         // 1 + the slot of the call whose record is open, 0 = none
 }
 
 // join adds what another path knows. It reports whether the two agree on the
@@ -88,20 +89,26 @@ func (s *smallState) join(o *smallState) bool {
 	}
 	for i, w := range s.words {
 		if o.word(w.off, w.size) != w {
-			s.words[i] = wordConst{}
+			s.words[i] = frameWord{}
 		}
 	}
 	return s.open == o.open
 }
 
-// word returns the constant of exactly that place, if it is known.
-func (s *smallState) word(off, size int32) wordConst {
+// word returns what is known of exactly that place.
+func (s *smallState) word(off, size int32) frameWord {
 	for _, w := range s.words {
 		if w.off == off && w.size == size {
 			return w
 		}
 	}
-	return wordConst{}
+	return frameWord{}
+}
+
+// constant returns the constant that stands in exactly that place.
+func (s *smallState) constant(off int64, size int32) (uint64, bool) {
+	w := s.word(int32(off), size)
+	return uint64(w.v.off), w.size != 0 && w.v.kind == sConst
 }
 
 // store notes a write of n bytes to the frame, with the value if it is known.
@@ -110,22 +117,32 @@ func (s *smallState) store(off int64, n int, v smallValue) {
 	free := -1
 	for i, w := range s.words {
 		if w.size != 0 && int64(w.off) < off+int64(n) && off < int64(w.off+w.size) {
-			s.words[i] = wordConst{}
+			s.words[i] = frameWord{}
 		}
 		if s.words[i].size == 0 {
 			free = i
 		}
 	}
-	if v.kind == sConst && free >= 0 {
-		s.words[free] = wordConst{int32(off), int32(n), uint64(v.off) & (1<<(8*n) - 1)}
+	if v.kind == sConst {
+		v.off = int64(uint64(v.off) & (1<<(8*n) - 1))
+	}
+	if free >= 0 && (v.kind == sConst || v.kind != sNum && n == 8) {
+		s.words[free] = frameWord{int32(off), int32(n), v}
 	}
 }
 
-// replace puts with in the place of every register that is like old.
+// replace puts with in the place of everything that is like old.
 func (s *smallState) replace(old smallKind, id int32, with func(smallValue) smallValue) {
 	for i, v := range s.regs {
 		if v.kind == old && v.id == id {
 			s.regs[i] = with(v)
+		}
+	}
+	for i, w := range s.words {
+		if w.size != 0 && w.v.kind == old && w.v.id == id {
+			if s.words[i].v = with(w.v); s.words[i].v.kind == sNum {
+				s.words[i] = frameWord{}
+			}
 		}
 	}
 }
@@ -206,6 +223,9 @@ func (s *small) step(pc int) bool {
 			return false
 		}
 		*dst = smallValue{}
+		if src.kind == sFrame && o.code == opLoad64 {
+			*dst = st.word(int32(src.off+int64(o.off)), 8).v
+		}
 	case o.code == opStoreK || o.code == opStoreX:
 		val := src
 		if o.code == opStoreK {

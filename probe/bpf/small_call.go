@@ -33,9 +33,9 @@ func (s *small) call(pc int, st *smallState) bool {
 			return false
 		}
 		result = smallValue{kind: sMaybeValue, m: args[R1].m, elem: -1, id: int32(pc)}
-		if w := st.word(int32(args[R2].off), 4); w.size != 0 {
-			result.kind, result.elem, result.id = sValue, int32(w.val), 0
-			if w.val >= uint64(m.spec.MaxEntries) {
+		if key, ok := st.constant(args[R2].off, 4); ok {
+			result.kind, result.elem, result.id = sValue, int32(key), 0
+			if key >= uint64(m.spec.MaxEntries) {
 				result = smallValue{kind: sConst}
 			}
 		}

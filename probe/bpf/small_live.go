@@ -150,7 +150,7 @@ func (s *small) callNeeds(pc int, n *need) {
 			n.regs |= bit(uint8(R1))
 		}
 	case HelperMapLookup:
-		if s.at[pc].word(int32(args[R2].off), 4).size == 0 && r0 {
+		if _, ok := s.at[pc].constant(args[R2].off, 4); !ok && r0 {
 			n.bytes.set(args[R2].off, 4, true)
 		}
 		s.dead[pc] = !r0

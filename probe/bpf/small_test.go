@@ -136,6 +136,8 @@ func TestSmallOrNot(t *testing.T) {
 		{"loop", "mov r2, 3\na:\nsub r2, 1\njne r2, 0, a\nexit", false},
 		{"local call", "call local f\nexit\nf:\nexit", false},
 		{"hash", "stw [r10-4], 1\nmov r2, r10\nadd r2, -4\nldmap r1, 1\ncall 1\nexit", false},
+		{"spilled address", "mov r6, r1\nstxdw [r10-8], r6\nldxdw r7, [r10-8]\nldxdw r0, [r7+8]\nexit", true},
+		{"spilled and overwritten", "mov r6, r1\nstxdw [r10-8], r6\nstb [r10-3], 0\nldxdw r7, [r10-8]\nldxdw r0, [r7+8]\nexit", false},
 		{"value not checked", "ldxw r2, [r1+0]\nstxw [r10-4], r2\nmov r2, r10\nadd r2, -4\nldmap r1, 0\ncall 1\nldxb r0, [r0+0]\nexit", false},
 		{"value checked", "ldxw r2, [r1+0]\nstxw [r10-4], r2\nmov r2, r10\nadd r2, -4\nldmap r1, 0\ncall 1\njeq r0, 0, f\nldxb r0, [r0+0]\nf:\nexit", true},
 		{"record kept", "mov r2, 8\nmov r3, 0\nldmap r1, 2\ncall 131\nmov r0, 0\nexit", false},
@@ -166,6 +168,36 @@ func TestSmallOrNot(t *testing.T) {
 		}
 		if runs, _, _, _ := BlockStats(code.block); runs != 10 || BlockRejects(code.block) != 6 {
 			t.Errorf("full %v: %d runs, %d rejects, want 10, 6", full, runs, BlockRejects(code.block))
+		}
+	}
+	// A block that has been retired runs nothing.
+	for _, full := range []bool{false, true} {
+		code, err := n.load(p, Layout{full: full, Shared: full}, BlockConfig{}, RegsSize)
+		if err != nil {
+			t.Fatal(err)
+		}
+		run := func(want uint64) {
+			t.Helper()
+			if r0, err := code.run(regsContext(insn.Regs{RDX: 101})); r0 != want || err != nil {
+				t.Errorf("full %v: %d, %v, want %d", full, r0, err, want)
+			}
+		}
+		run(1)
+		if !code.info.Retire(code.block) {
+			t.Errorf("full %v: a run is under way", full)
+		}
+		run(0)
+		if runs, failed, missed, _ := BlockStats(code.block); runs != 1 || failed != 0 || missed != 1 {
+			t.Errorf("full %v: %d runs, %d failed, %d missed, want 1, 0, 1", full, runs, failed, missed)
+		}
+		code.p.InitBlock(code.block, BlockConfig{})
+		begun := blkRuns // as seen in the middle of a run
+		if full {
+			begun = blkBusy
+		}
+		code.block.Bytes[begun] = 1
+		if code.info.Retire(code.block) {
+			t.Errorf("full %v: no run is under way", full)
 		}
 	}
 	raw, _ := New(Spec{Kind: Raw, Insns: mustAssemble(t, "mov r0, r2\nexit")})
