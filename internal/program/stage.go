@@ -32,9 +32,6 @@ type blocks struct {
 // lostSize is the room behind the blocks for the count of hits on no vCPU.
 const lostSize = 64
 
-// busyWord is where a block says that a run is going on (docs/programs.md).
-const busyWord = 0
-
 // stage compiles p and makes its blocks.
 func (rt *Runtime) stage(p *bpf.Program, funcIP guest.GVA, again func()) (*blocks, error) {
 	clock, err := rt.clock()
@@ -81,7 +78,7 @@ func (b *blocks) init(clock bpf.Clock) {
 func (b *blocks) probe(filtered func(cpu int) uint64) *probe.Stage {
 	b.filtered = filtered
 	s := &probe.Stage{
-		Code: b.code, Stack: b.info.MachineStack, Reads: b.info.ContextReads,
+		Code: b.code, NoStrings: true, Stack: b.info.MachineStack, Reads: b.info.ContextReads,
 		Block: guest.GVA(b.area.Addr), Stride: uint64(b.stride), Lost: guest.GVA(b.area.Addr) + guest.GVA(b.stride*b.cpus),
 		Counts: func(cpu int) (hits, handled, dropped, missed uint64) {
 			b.mu.Lock()
@@ -177,9 +174,7 @@ func (rt *Runtime) retire(bs ...*blocks) (idle []bool) {
 		for i, b := range bs {
 			idle[i] = true
 			for cpu := range b.cpus {
-				word := b.of(cpu).Bytes[busyWord : busyWord+4]
-				idle[i] = idle[i] && word[0] == 0
-				copy(word, []byte{1, 0, 0, 0})
+				idle[i] = b.info.Retire(b.of(cpu)) && idle[i]
 			}
 		}
 		return nil
