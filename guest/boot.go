@@ -8,6 +8,7 @@ const (
 	PortBreakpoint = 0xf3 // out %al,$0xf3 in the vector 3 stub: RSP points at the frame {RIP, CS, RFLAGS, RSP, SS}
 	PortDebug      = 0xf1 // out %al,$0xf1: the same in the vector 1 stub
 	PortFault      = 0xf6 // out %al,$0xf6: a fault in an exec area; RSP points at {vector, error code, RIP, CS, RFLAGS, RSP, SS}
+	PortDetour     = 0xf5 // out %al,$0xf5 in the engine's own code: a hit of an optimized site; elsewhere a port that nobody has
 	PortReport     = 0xf7 // outl %eax,$0xf7: a failed self-check; EAX is its code
 )
 

@@ -15,6 +15,10 @@ import (
 // what else comes in that time: the kernel's 5 jiffies at 250 Hz.
 const DefaultOptimizeDelay = 20 * time.Millisecond
 
+// laterFactor is how many delays it takes until what the guest may change is
+// looked at again.
+const laterFactor = 25
+
 // passSites is how many sites one stop of the world optimizes: a stop holds
 // every vCPU, so many short ones are better than a long one.
 const passSites = 128
@@ -46,6 +50,7 @@ type optimizer struct {
 	off     bool // the knob; written with view held as well
 	timer   *time.Timer
 	waiting map[*site]bool // written with view held as well
+	later   map[*site]bool // refused for what the guest may yet change; written with view held as well
 	funcs   map[guest.GVA]*flow.Func
 	index   *flow.Index    // direct branch targets of the image
 	stats   OptimizerStats // written with view held as well
@@ -119,10 +124,14 @@ func (e *Engine) Optimize() error {
 // kick sees to it that a pass will run. Callers hold mu.
 func (e *Engine) kick() {
 	o := &e.opt
-	if len(o.waiting) == 0 || o.delay < 0 || o.timer != nil || e.closing {
+	delay := o.delay
+	if len(o.waiting) == 0 {
+		delay *= laterFactor
+	}
+	if len(o.waiting)+len(o.later) == 0 || o.delay < 0 || o.timer != nil || e.closing {
 		return
 	}
-	o.timer = time.AfterFunc(o.delay, func() {
+	o.timer = time.AfterFunc(delay, func() {
 		if e.lock() != nil {
 			return
 		}
@@ -131,6 +140,7 @@ func (e *Engine) kick() {
 		if err := e.pass(); err != nil && !errors.Is(err, ErrClosed) {
 			e.log.Error("probes could not be optimized", "err", err)
 		}
+		e.kick()
 	})
 }
 
@@ -146,6 +156,10 @@ func (e *Engine) review(w World, st *site, lost *[]error) {
 		d = nil
 	}
 	delete(e.opt.waiting, st)
+	if e.opt.later[st] {
+		delete(e.opt.later, st)
+		st.refused = nil
+	}
 	st.blocked = ""
 	switch {
 	case d != nil || st.refused != nil:
@@ -292,6 +306,13 @@ func (e *Engine) plan(st *site) planned {
 // pass optimizes what waits. Callers hold mu.
 func (e *Engine) pass() error {
 	o := &e.opt
+	e.view.Lock()
+	for st := range o.later {
+		st.refused = nil
+		o.waiting[st] = true
+	}
+	clear(o.later)
+	e.view.Unlock()
 	for len(o.waiting) > 0 {
 		batch := make([]planned, 0, min(passSites, len(o.waiting)))
 		for st := range o.waiting {
@@ -323,6 +344,9 @@ func (e *Engine) swap(batch []planned) error {
 		for _, p := range batch {
 			p.st.refused = p.no
 			p.st.blocked = ""
+			if p.no != nil && p.no.Reason == notSharedText {
+				o.later[p.st] = true
+			}
 			switch {
 			case p.no != nil:
 			case p.d == nil:
@@ -419,7 +443,7 @@ func (e *Engine) forgetDetours() {
 	o := &e.opt
 	o.detours.forget()
 	o.funcs, o.index = map[guest.GVA]*flow.Func{}, nil
-	o.waiting = map[*site]bool{}
+	o.waiting, o.later = map[*site]bool{}, map[*site]bool{}
 	o.stats.Unoptimized += uint64(o.stats.Now)
 	o.stats.Now = 0
 }

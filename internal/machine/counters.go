@@ -28,9 +28,10 @@ func (c *counter) load() uint64 { return c.n.Load() }
 func (m *Machine) Stats() Stats {
 	var s Stats
 	for _, v := range m.vcpus {
+		e := m.engine.Totals(v.id)
 		c := VCPUStats{
 			ID: v.id, Exits: make(map[string]uint64),
-			Hits: m.engine.Totals(v.id).Breakpoints, TrapExits: v.n.traps.load(), Foreign: v.n.foreign.load(), InPlace: v.n.inPlace.load(),
+			Hits: e.Breakpoints + e.Detours, TrapExits: v.n.traps.load(), Foreign: v.n.foreign.load(), InPlace: v.n.inPlace.load(),
 			Ticks: v.n.ticks.load(), TicksMerged: v.n.merged.load(), TrapNs: v.n.trapNs.load(),
 		}
 		for i := range v.n.exits {

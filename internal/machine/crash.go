@@ -120,7 +120,7 @@ func (v *vcpu) newCrash(kind CrashKind, text string) *CrashReport {
 	r.Symbol = symbolize(syms, guest.GVA(r.Regs.RIP))
 	as := guest.NewAddressSpace(m.mem, guest.GPA(s.CR3))
 	if !r.RegsLost {
-		r.Code = disassemble(as, syms, guest.GVA(r.Regs.RIP))
+		r.Code = disassemble(as, syms, guest.GVA(r.Regs.RIP), v.m.engine.Unpatch)
 		for i := range uint64(crashStackWords) {
 			w, err := readWord(as, guest.GVA(r.Regs.RSP+8*i))
 			if err != nil {

@@ -37,14 +37,14 @@ const (
 	insnMax      = 15   // bytes (SDM Vol. 2, 2.3.11)
 )
 
-// disassemble lists the code around rip as as maps it, with the original bytes
-// where a probe's int3 stands. Instructions before rip are known only when the
+// disassemble lists the code around rip as as maps it, with what probes
+// displaced, which unpatch puts back. Instructions before rip are known only when the
 // symbol's start is near, for x86 code cannot be decoded backwards.
-func disassemble(as guest.AddressSpace, syms probe.Symbols, rip guest.GVA) []DisasmLine {
+func disassemble(as guest.AddressSpace, syms probe.Symbols, rip guest.GVA, unpatch func(guest.GVA, []byte)) []DisasmLine {
 	var before []DisasmLine
 	if s, ok := syms.Find(rip); ok && rip-s.Addr <= disasmReach {
 		for a := s.Addr; a < rip; {
-			l, ok := disasmOne(as, syms, a)
+			l, ok := disasmOne(as, syms, a, unpatch)
 			if !ok {
 				break
 			}
@@ -54,7 +54,7 @@ func disassemble(as guest.AddressSpace, syms probe.Symbols, rip guest.GVA) []Dis
 	}
 	lines := before[max(0, len(before)-disasmBefore):]
 	for a, n := rip, 0; n <= disasmAfter; n++ {
-		l, ok := disasmOne(as, syms, a)
+		l, ok := disasmOne(as, syms, a, unpatch)
 		if !ok {
 			break
 		}
@@ -67,7 +67,7 @@ func disassemble(as guest.AddressSpace, syms probe.Symbols, rip guest.GVA) []Dis
 
 // disasmOne decodes the instruction at a. A byte that is none is shown as one
 // "(bad)" byte; false means that nothing is mapped there.
-func disasmOne(as guest.AddressSpace, syms probe.Symbols, a guest.GVA) (DisasmLine, bool) {
+func disasmOne(as guest.AddressSpace, syms probe.Symbols, a guest.GVA, unpatch func(guest.GVA, []byte)) (DisasmLine, bool) {
 	code := make([]byte, insnMax)
 	n := len(code)
 	for n > 0 && as.Read(a, code[:n]) != nil {
@@ -76,10 +76,7 @@ func disasmOne(as guest.AddressSpace, syms probe.Symbols, a guest.GVA) (DisasmLi
 	if code = code[:n]; n == 0 {
 		return DisasmLine{}, false
 	}
-	// An armed site shows what the probe displaced.
-	if orig := syms.Code(a, n); len(orig) > 0 && code[0] == opInt3 {
-		copy(code[:1], orig)
-	}
+	unpatch(a, code)
 	l := DisasmLine{Addr: a, Bytes: code[:1], Text: "(bad)", Symbol: symbolize(syms, a)}
 	inst, err := insn.Decode(code)
 	if err != nil {

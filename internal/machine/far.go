@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe"
 )
 
 // farPages are executable pages at addresses that the engine chose: detours
@@ -72,4 +73,30 @@ func (m *Machine) mapFar(far *farPages, page guest.GVA, user bool) error {
 	far.used += guest.PageSize
 	far.at[page] = pa
 	return nil
+}
+
+// OneMapping implements probe.Detours. Kernel text is where the image says, or
+// the guest would not run; of user text only the guest knows.
+func (m *Machine) OneMapping(user bool) string {
+	if !user {
+		return ""
+	}
+	p, err := m.image.Load().Profile()
+	if err != nil {
+		return fmt.Sprintf("only a guest with a profile can say that its user text is mapped in one place: %v", err)
+	}
+	var b [8]byte
+	if err := m.Peek(p.FlagsAt, b[:]); err != nil {
+		return fmt.Sprintf("the flags of the guest's profile cannot be read: %v", err)
+	}
+	if guest.ProfileFlags(littleEndian(b[:]))&guest.ProfileOneMapping == 0 {
+		return "the guest's profile says that it has several address spaces, or its user text several addresses"
+	}
+	return ""
+}
+
+// StackProfile implements probe.Detours.
+func (m *Machine) StackProfile(bool) (probe.StackProfile, bool) {
+	p, err := m.image.Load().Profile()
+	return probe.StackProfile{Mask: p.StackMask, Magic: p.StackMagic, MagicOff: p.MagicOff, CPUOff: p.CPUOff}, err == nil
 }

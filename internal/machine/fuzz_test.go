@@ -99,7 +99,7 @@ func FuzzDisassemble(f *testing.F) {
 			t.Fatal(err)
 		}
 		rip := guest.GVA(tinyText) + guest.GVA(off)
-		lines := disassemble(m.space(0), m.Symbols(), rip)
+		lines := disassemble(m.space(0), m.Symbols(), rip, func(guest.GVA, []byte) {})
 		if n := len(lines); n < 1 || n > disasmBefore+1+disasmAfter {
 			t.Fatalf("%d lines", n)
 		}

@@ -44,6 +44,9 @@ type Config struct {
 	// TimeHits measures the time that the host spends on each trap outside
 	// KVM_RUN (VCPUStats.TrapNs): two more readings of the clock per trap.
 	TimeHits bool
+	// EmulatedStages lets handler stages run in the guest even where the host
+	// emulates the code: slower than exits, but the same otherwise.
+	EmulatedStages bool
 	// Probe are the options of the engine. Its Log is set from Log when nil; its
 	// Ways are what calibration found.
 	Probe probe.Options
@@ -200,7 +203,14 @@ func (m *Machine) Host() HostReport { return m.host }
 
 // ways says what probes can do on this host in kernel and in user code.
 func (m *Machine) ways(user bool) probe.Ways {
-	return probe.Ways{InPlace: true, NoBreakpoint: m.host.CannotBreak(user, m.forwards())}
+	w := probe.Ways{InPlace: true, NoBreakpoint: m.host.CannotBreak(user, m.forwards())}
+	if !user {
+		w.DetourPort = guest.PortDetour
+		if m.host.Traps.CPL(0).Int3 == DeliveryEmulation && !m.cfg.EmulatedStages {
+			w.NoStage = "this host emulates kernel code instruction by instruction: an exit is cheaper"
+		}
+	}
+	return w
 }
 
 // forwards reports whether the guest has a vector 3 stub that hands breakpoints

@@ -98,6 +98,15 @@ func (v *vcpu) forwarded() bool {
 		if t.trap.DR6&dr6Step == 0 && t.trap.DR6&dr6Points != 0 {
 			t.trap.Kind = probe.TrapWatch
 		}
+	case guest.PortDetour:
+		// The registers are those of the probed code already.
+		if !v.m.engine.InSlot(guest.GVA(v.regs.RIP)) {
+			return false
+		}
+		t.via, t.state = viaExit, v.state()
+		t.trap = probe.Trap{Kind: probe.TrapDetour}
+		v.midIO = true
+		return true
 	case guest.PortFault:
 		t.via = viaFault
 	default:

@@ -41,6 +41,7 @@ func (v *vcpu) resume() {
 	switch v.trap.via {
 	case viaExit:
 		v.kvm.SetRegsDirty()
+		v.midIO = false // where it was an out, RIP has moved away from it
 	case viaStub:
 		// Back to kernel code there is nothing that iretq does and the host
 		// cannot: that saves an instruction, and it does not matter whether the
@@ -69,6 +70,8 @@ func (v *vcpu) frameGone() {
 func (v *vcpu) notOurs() {
 	t := &v.trap
 	switch {
+	case t.trap.Kind == probe.TrapDetour:
+		// An out in the engine's memory that is not the engine's: nobody's port.
 	case t.via == viaFault:
 		// The guest's handler proceeds, with the registers as they are now.
 		if !v.writeFrame() {

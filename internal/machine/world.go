@@ -27,7 +27,11 @@ func (m *Machine) Stop(f func(probe.World) error) error {
 	if m.inHandler() {
 		return probe.ErrInHandler
 	}
-	return m.stopWorld(nil, func() error { return f(world{m}) })
+	return m.stopWorld(nil, func() error {
+		w := world{m: m, given: make([]*probe.Regs, len(m.vcpus))}
+		defer w.takeOver()
+		return f(w)
+	})
 }
 
 // inHandler reports whether the calling goroutine is a vCPU's: those are the
@@ -133,20 +137,38 @@ func (m *Machine) wakeAll() {
 }
 
 // world implements probe.World. It is valid while the world is stopped.
-type world struct{ m *Machine }
+type world struct {
+	m     *Machine
+	given []*probe.Regs // of the vCPUs that were asked for: as they were
+}
 
 // PatchText implements probe.World.
 func (w world) PatchText(addr guest.GVA, old, new []byte) error {
 	return w.m.text().Patch(addr, old, new)
 }
 
-// CPU implements probe.World. The vCPU takes its registers over when it goes
-// on, changed or not.
+// CPU implements probe.World. The vCPU takes its registers over when it goes on,
+// if they were changed.
 func (w world) CPU(i int) probe.State {
 	v := w.m.vcpus[i]
 	if v.kvm == nil { // the machine has no vCPUs at the moment
 		return probe.State{Regs: &v.frame}
 	}
-	v.kvm.SetRegsDirty()
+	if w.given[i] == nil {
+		before := *v.regs
+		w.given[i] = &before
+	}
 	return v.state()
+}
+
+// takeOver hands changed registers to KVM. Others must not be: setting
+// registers makes KVM forget an exception that it was about to deliver
+// (KVM_SET_REGS, arch/x86/kvm/x86.c), such as the #BP of an int3 that a vCPU was
+// kicked out behind.
+func (w world) takeOver() {
+	for i, before := range w.given {
+		if v := w.m.vcpus[i]; before != nil && v.kvm != nil && *v.regs != *before {
+			v.kvm.SetRegsDirty()
+		}
+	}
 }

@@ -17,7 +17,7 @@ struct guest_profile gp_profile = {
 	.magic = PROFILE_MAGIC,
 	.stack_mask = ~(u64)(STACK_SIZE - 1),
 	.stack_magic = STACK_MAGIC,
-	.flags = PROFILE_ONE_MAPPING,
+	/* flags: none until mm_init knows what the address spaces look like. */
 	.magic_off = OFFSETOF(struct stack_info, magic),
 	.cpu_off = OFFSETOF(struct stack_info, cpu),
 	.pid_off = OFFSETOF(struct stack_info, pid),
@@ -52,7 +52,8 @@ void mm_init(void)
 	if (options.alias) {
 		second_pml4[PML4_INDEX(user_stacks_base + USER_ALIAS_OFFSET)] =
 			first[PML4_INDEX(user_stacks_base)];
-		gp_profile.flags &= ~(u64)PROFILE_ONE_MAPPING;
+	} else {
+		gp_profile.flags |= PROFILE_ONE_MAPPING;
 	}
 	second_cr3 = (u64)second_pml4 - KERNEL_VMA;
 }
