@@ -243,15 +243,6 @@ func (img *image) bytes(addr uint64, n int) []byte {
 	return s.data[off:][:n:n]
 }
 
-// constant is bytes for data that is not written while the program runs; the
-// dynamic linker's relocations are not applied.
-func (img *image) constant(addr uint64, n int) []byte {
-	if s := img.at(addr); s == nil || s.w && s.name != ".rodata" {
-		return nil
-	}
-	return img.bytes(addr, n)
-}
-
 // banner returns the kernel's version, or "".
 func (img *image) banner() string {
 	const mark = "Linux version "

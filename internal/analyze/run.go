@@ -98,7 +98,7 @@ func (img *image) report(ctx context.Context, o Options) (*Report, error) {
 		return nil, fmt.Errorf("no functions among %d names", len(img.symbols))
 	}
 	index := img.index(all, gaps)
-	w := &work{fns: fns, rules: rules, in: flow.Input{Targets: index.Targets, Read: img.constant}}
+	w := &work{fns: fns, rules: rules, in: flow.Input{Targets: index.Targets, Read: img.bytes}}
 	if ex := img.exceptions(); len(ex) > 0 {
 		w.in.Exception = func(a uint64) bool { return ex[a] }
 	}

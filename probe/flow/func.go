@@ -25,8 +25,9 @@ type Input struct {
 	// Targets returns the direct branch targets in [lo, hi) of code elsewhere
 	// in the image, in any order; Index.Targets is one. nil: none are known.
 	Targets func(lo, hi uint64) []uint64
-	// Read returns n bytes of the image's data that never change, for jump
-	// tables, or nil when it does not have them. nil: no table is read.
+	// Read returns n bytes of the image's data as it is at first, for jump
+	// tables, or nil when it does not have them. Wrong bytes do no harm: what a
+	// table says can only forbid a region. nil: no table is read.
 	Read func(addr uint64, n int) []byte
 	// Patched returns what in [lo, hi) the guest itself rewrites while it runs
 	// ("ftrace", "jump_label", "static_call", "smp_lock"), or "". nil: nothing.

@@ -91,11 +91,15 @@ func (f *Func) loaded(k int, r insn.Reg64) (uint64, bool) {
 }
 
 // tableSize returns the number of entries that the comparison of register r
-// before index k allows.
+// before index k allows, or of the register that r was copied from.
 func (f *Func) tableSize(k int, r insn.Reg64) (int, bool) {
 	for at := k - 1; at >= max(0, k-tableBack); at-- {
 		i := &f.insts[at]
 		if i.Enc != insn.Legacy || i.Map != insn.Map0 {
+			continue
+		}
+		if from, ok := copied(&i.Inst, r); ok {
+			r = from
 			continue
 		}
 		limit := i.Imm
@@ -156,6 +160,19 @@ func (f *Func) readTable(addr uint64, n, size int) []uint64 {
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
+}
+
+// copied returns the register that a mov of 32 or 64 bits copies to register r,
+// which may be r itself: compilers clear the upper half so.
+func copied(i *insn.Inst, r insn.Reg64) (insn.Reg64, bool) {
+	switch {
+	case i.Mod() != 3 || i.Has(insn.PrefixOpSize):
+	case i.Opcode == 0x89 && i.RMReg() == r:
+		return i.RegReg(), true
+	case i.Opcode == 0x8b && i.RegReg() == r:
+		return i.RMReg(), true
+	}
+	return 0, false
 }
 
 // isAdd reports whether i is a 64-bit add of a register to register t.
