@@ -1,7 +1,6 @@
 package probe
 
 import (
-	"encoding/binary"
 	"sync/atomic"
 
 	"github.com/guestprobe/guestprobe/guest"
@@ -84,6 +83,10 @@ type pool struct {
 	swept  atomic.Uint32 // where the next sweep begins
 
 	unwound atomic.Uint32 // where the next unwind begins
+
+	// undecided: the last sweep over all of it has met an instance of which only a
+	// stopped world shows what has become.
+	undecided atomic.Bool
 
 	// again: the function has returned twice. From then on an instance is used
 	// again only for the same activation as its last one.
@@ -190,30 +193,39 @@ const sweepBatch = 128
 //
 // An activation can still return exactly as long as its task is there, and its
 // trampoline is at its place on the stack, or is the RIP of a task that was
-// interrupted between the return and the int3. In that case the processor has
-// pushed SS where the trampoline was (SDM Vol. 3, 6.14.2), so a selector there
-// decides nothing. Neither does user memory that is not mapped: it may be swapped
-// out. Anything else there means that the stack was unwound past the slot and used
-// anew.
+// interrupted between the return and the int3 (see verdict). User memory that is
+// not mapped decides nothing: it may be swapped out. Anything else there means
+// that the stack was unwound past the slot and used anew.
 //
 // Of a function that returns twice the free instances are looked at, too: those
 // whose last activation's task is gone may be used for any other.
 func (e *Engine) sweep(p *pool, root guest.GPA, n int, buf []byte) int {
 	freed := 0
+	open := false
 	for range min(n, len(p.inst)) {
 		in := p.inst[(p.swept.Add(1)-1)%uint32(len(p.inst))]
 		st := in.state.Load()
 		switch {
-		case st&phaseMask == phaseLive && e.abandoned(in, p.prof, root, buf) && in.reserve(number(st)):
-			p.ret.abandoned.Add(1)
-			p.put(in)
-			freed++
+		case st&phaseMask == phaseLive:
+			switch e.fate(in, p.prof, root, buf) {
+			case fateGone:
+				if in.reserve(number(st)) {
+					p.ret.abandoned.Add(1)
+					p.put(in)
+					freed++
+				}
+			case fateOpen:
+				open = true
+			}
 		case st&phaseMask == phaseFree && in.kept() && e.forgotten(in, p.prof, root, buf) &&
 			in.state.CompareAndSwap(st, (number(st)+1)<<phaseBits|phaseReserved):
 			in.ret.Store(0)
 			in.to(phaseFree)
 			freed++
 		}
+	}
+	if n >= len(p.inst) {
+		p.undecided.Store(open)
 	}
 	return freed
 }
@@ -230,20 +242,59 @@ func (in *instance) spaceOf(root guest.GPA) (guest.GPA, bool) {
 	return own, in.user || root == 0 || root == own
 }
 
-// abandoned reports whether the live activation of in can never return.
-func (e *Engine) abandoned(in *instance, prof *guest.Profile, root guest.GPA, buf []byte) bool {
+// What is known of a live activation.
+type fate uint8
+
+const (
+	fateLive fate = iota // it may return
+	fateOpen             // so it may, as far as can be seen while the guest runs
+	fateGone             // it can never return
+)
+
+// fate says what has become of the live activation of in.
+//
+// When an interrupt comes between the return and the int3, the processor pushes
+// its frame from the trampoline's place downwards (SDM Vol. 3, 6.14.2): SS, whose
+// RPL is 0 at CPL0 (5.5), RSP, RFLAGS, CS and RIP. Not at CPL3: the stack is
+// another one then. What looks like that SS decides nothing while the guest runs,
+// because the rest of the frame may be on its way; in a stopped world it is there.
+func (e *Engine) fate(in *instance, prof *guest.Profile, root guest.GPA, buf []byte) fate {
 	root, ok := in.spaceOf(root)
 	if !ok {
-		return false
+		return fateLive
 	}
 	if e.ownerGone(&in.owner, prof, root, buf) {
-		return true
+		return fateGone
 	}
 	if err := e.target.ReadMemory(root, guest.GVA(in.slot.Load()), buf[:8]); err != nil {
-		return !in.user
+		if in.user {
+			return fateLive
+		}
+		return fateGone
 	}
-	word := binary.LittleEndian.Uint64(buf)
-	return word > maxSelector && !e.covers(guest.GVA(word), in)
+	switch word := le.Uint64(buf); {
+	case e.covers(guest.GVA(word), in):
+		return fateLive
+	case !in.user && word <= maxSelector && word&selectorRPL == 0:
+		return fateOpen
+	}
+	return fateGone
+}
+
+// interrupted reports whether the task of in, which fate leaves open, is in an
+// interrupt that came at the trampoline, or in the guest's handler for the
+// trampoline's int3 (which saves the address behind it). The world is stopped.
+func (e *Engine) interrupted(in *instance, root guest.GPA, buf []byte) bool {
+	root, _ = in.spaceOf(root)
+	slot := in.slot.Load()
+	if e.target.ReadMemory(root, guest.GVA(slot-8), buf[:8]) != nil || le.Uint64(buf) != slot+8 {
+		return false
+	}
+	if e.target.ReadMemory(root, guest.GVA(slot-32), buf[:8]) != nil {
+		return false
+	}
+	rip := guest.GVA(le.Uint64(buf))
+	return e.covers(rip, in) || e.covers(rip-1, in)
 }
 
 // forgotten reports whether nobody can come back to the last activation of in,
@@ -253,8 +304,12 @@ func (e *Engine) forgotten(in *instance, prof *guest.Profile, root guest.GPA, bu
 	return ok && e.ownerGone(&in.owner, prof, root, buf)
 }
 
-// maxSelector is the largest value that a pushed SS can have.
-const maxSelector = 0xffff
+// maxSelector is the largest value that a pushed SS can have, selectorRPL its
+// requested privilege level (SDM Vol. 3, 3.4.2).
+const (
+	maxSelector = 0xffff
+	selectorRPL = 3
+)
 
 // maxBelow bounds the walk over activations that end together.
 const maxBelow = 1 << 16

@@ -82,9 +82,8 @@ func (p *pool) unwind(s State) {
 	if stack == 0 {
 		return
 	}
-	n := uint32(len(p.inst))
-	for range min(unwindBatch, n) {
-		in := p.inst[(p.unwound.Add(1)-1)%n]
+	for range min(unwindBatch, len(p.inst)) {
+		in := p.inst[(p.unwound.Add(1)-1)%uint32(len(p.inst))]
 		st := in.state.Load()
 		if st&phaseMask != phaseLive || in.owner.stack.Load() != stack || in.slot.Load() >= s.Regs.RSP || in.user {
 			continue
@@ -98,4 +97,60 @@ func (p *pool) unwind(s State) {
 			p.put(in)
 		}
 	}
+}
+
+// Undecided reports whether the last look at the kretprobes' activations (Info,
+// List) has met some of which it needs Reclaim to say whether they can return.
+func (e *Engine) Undecided() bool {
+	e.view.RLock()
+	defer e.view.RUnlock()
+	for _, p := range e.pools() {
+		if p.undecided.Load() {
+			return true
+		}
+	}
+	return false
+}
+
+// Reclaim stops the world and gives back the instances of all activations that
+// can be seen, then, to have been left in another way than by a return. Info and
+// List do the same as far as it can be done while the guest runs, and hits
+// that find no free instance. Errors: ErrInHandler, ErrClosed, and the stop's.
+func (e *Engine) Reclaim() error {
+	if err := e.lock(); err != nil {
+		return err
+	}
+	defer e.mu.Unlock()
+	return e.stop(func(World) error {
+		var buf [8]byte
+		for _, p := range e.pools() {
+			if p.used.Load() == 0 {
+				continue
+			}
+			e.sweep(p, 0, len(p.inst), buf[:])
+			for _, in := range p.inst {
+				st := in.state.Load()
+				if st&phaseMask == phaseLive && e.fate(in, p.prof, 0, buf[:]) == fateOpen && !e.interrupted(in, 0, buf[:]) && in.reserve(number(st)) {
+					p.ret.abandoned.Add(1)
+					p.put(in)
+				}
+			}
+			p.undecided.Store(false)
+		}
+		return nil
+	})
+}
+
+// pools returns the pools of all registered kretprobes. Callers hold Engine.view
+// or Engine.mu.
+func (e *Engine) pools() []*pool {
+	var out []*pool
+	for _, st := range e.sites {
+		for _, r := range *st.chain.Load() {
+			if r.ret != nil && r.ret.pool != nil {
+				out = append(out, r.ret.pool)
+			}
+		}
+	}
+	return out
 }

@@ -44,19 +44,23 @@ func (e *Engine) activate(c *cpu, s State, r *registration) {
 	c.entered = in
 }
 
-// returnAddress reads the real return address at a function's entry.
+// returnAddress reads the real return address at a function's entry. There is
+// none where the guest has come to by other ways than a call, and finds what an
+// activation that is over has left behind.
 func (e *Engine) returnAddress(c *cpu, s State) (guest.GVA, bool) {
 	w, ok := c.readWord(s, s.Regs.RSP)
-	if in := e.slots.instance(w); ok && in != nil && in.holds(s) {
-		w = guest.GVA(in.ret.Load())
+	if in := e.slots.instance(w); ok && in != nil {
+		return guest.GVA(in.ret.Load()), e.holds(c, s, in)
 	}
 	return w, ok
 }
 
-// holds reports whether in is the live activation of the stack slot at RSP.
-func (in *instance) holds(s State) bool {
+// holds reports whether in is the live activation of the stack slot at RSP, of the
+// task that the vCPU runs.
+func (e *Engine) holds(c *cpu, s State, in *instance) bool {
 	return in.state.Load()&phaseMask == phaseLive && in.slot.Load() == s.Regs.RSP &&
-		in.user == (s.CPL == 3) && (!in.user || guest.GPA(in.root.Load()) == s.Root)
+		in.user == (s.CPL == 3) && (!in.user || guest.GPA(in.root.Load()) == s.Root) &&
+		!e.ownerGone(&in.owner, in.pool.Load().prof, s.Root, c.word[:])
 }
 
 // hook puts the trampoline of the activations that this hit has begun on the
@@ -70,9 +74,13 @@ func (e *Engine) hook(c *cpu, s State) {
 	// with a jump to this one: its activation ends with this one's.
 	below := e.slots.instance(ret)
 	if below != nil {
-		if ok = ok && below.holds(s); ok {
+		if ok = ok && e.holds(c, s, below); ok {
 			ret = guest.GVA(below.ret.Load())
 		}
+	}
+	if !ok {
+		miss(c, top, nil)
+		return
 	}
 	// All is in place before the trampoline is, so that a sweep on another vCPU
 	// finds from it what it covers.
@@ -91,11 +99,8 @@ func (e *Engine) hook(c *cpu, s State) {
 		in.owner.note(c, s, in.pool.Load().prof)
 		in = next
 	}
-	if !ok || !c.writeWord(s, s.Regs.RSP, top.tramp) {
-		unhook(c, top, below, func(k *cell, _ *retprobe) {
-			k.handled.Store(k.handled.Load() - 1)
-			count(&k.missed)
-		})
+	if !c.writeWord(s, s.Regs.RSP, top.tramp) {
+		miss(c, top, below)
 		return
 	}
 	for in := top; in != below; in = in.below.Load() {
@@ -116,6 +121,14 @@ func (e *Engine) hookTaken(c *cpu, s State) {
 		c.entered = nil
 		unhook(c, top, nil, func(_ *cell, rp *retprobe) { rp.abandoned.Add(1) })
 	}
+}
+
+// miss takes back that the activations from top down to end were handled.
+func miss(c *cpu, top, end *instance) {
+	unhook(c, top, end, func(k *cell, _ *retprobe) {
+		k.handled.Store(k.handled.Load() - 1)
+		count(&k.missed)
+	})
 }
 
 // unhook gives back the instances of activations that have not begun: those

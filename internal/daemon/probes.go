@@ -3,6 +3,7 @@ package daemon
 import (
 	"encoding/hex"
 	"net/http"
+	"slices"
 
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/probe"
@@ -100,6 +101,20 @@ func (st *store) describe(as []*attached) []api.Probe {
 		out = append(out, st.wire(a))
 	}
 	return out
+}
+
+// settled is describe with what only a stopped world tells about the calls that
+// return probes follow, which is seldom anything. Callers hold mu.
+func (st *store) settled(as []*attached) []api.Probe {
+	out := st.describe(as)
+	if !slices.ContainsFunc(out, func(p api.Probe) bool { return p.InUse > 0 }) || !st.engine.Undecided() {
+		return out
+	}
+	if err := st.engine.Reclaim(); err != nil {
+		st.log.Warn("calls that have been left could not be told from those under way", "err", err)
+		return out
+	}
+	return st.describe(as)
 }
 
 // wire describes one registered probe. Callers hold mu.

@@ -327,7 +327,7 @@ func (st *store) get(name string) (api.Probe, error) {
 	if err != nil {
 		return api.Probe{}, err
 	}
-	return st.wire(a), nil
+	return st.settled([]*attached{a})[0], nil
 }
 
 // setEnabled enables or disables one probe.
@@ -478,7 +478,7 @@ func (st *store) ofStream(own *session) map[*attached]bool {
 func (st *store) listOf(only map[*attached]bool) []api.Probe {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	return st.describe(st.sorted(func(a *attached) bool { return only == nil || only[a] }))
+	return st.settled(st.sorted(func(a *attached) bool { return only == nil || only[a] }))
 }
 
 // noneOf reports whether all of the probes were detached. When the daemon stops

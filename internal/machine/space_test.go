@@ -103,21 +103,28 @@ func TestOneMapping(t *testing.T) {
 	checkProfileFlags(t, m, guest.ProfileOneMapping)
 }
 
+// secondSpace returns the built-in guest's second address space, once it has
+// run.
+func secondSpace(t *testing.T, m *Machine) guest.GPA {
+	t.Helper()
+	v, err := m.Image().Lookup("second_cr3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b [8]byte
+	if err := m.Peek(v.Addr, b[:]); err != nil {
+		t.Fatal(err)
+	}
+	return guest.GPA(binary.LittleEndian.Uint64(b[:]))
+}
+
 // TestSpace: a probe for one address space is not hit in the other, at whatever
 // address the code is there, and the arrivals add up.
 func TestSpace(t *testing.T) {
 	config := Config{Image: builtinImage(t), VCPUs: 1, Cmdline: "rounds=1 alias"}
 	plain := newMachine(t, config)
 	want := results(t, plain)
-	v, err := plain.Image().Lookup("second_cr3")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var b [8]byte
-	if err := plain.Peek(v.Addr, b[:]); err != nil {
-		t.Fatal(err)
-	}
-	second := guest.GPA(binary.LittleEndian.Uint64(b[:]))
+	second := secondSpace(t, plain)
 	m := newMachine(t, config)
 	first := guest.GPA(m.root.Load())
 	if second == 0 || second == first {

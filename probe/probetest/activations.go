@@ -21,6 +21,7 @@ var activationCases = []testCase{
 	{name: "kretprobe_killed_task", run: testKilledTask},
 	{name: "kretprobe_dead_task", run: testDeadTask},
 	{name: "kretprobe_unwound", run: testUnwound},
+	{name: "kretprobe_undecided", run: testUndecided},
 	{name: "kretprobe_unregister_outstanding", cpus: 2, run: testOutstanding},
 	{name: "kretprobe_closed_outstanding", run: testClosedOutstanding},
 	{name: "kretprobe_user", needs: []Capability{CanUser}, run: testKretprobeUser},

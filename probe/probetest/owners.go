@@ -1,6 +1,11 @@
 package probetest
 
-import "github.com/guestprobe/guestprobe/probe"
+import (
+	"fmt"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe"
+)
 
 // testDeadTask: where a guest profile tells whose a stack is, the activations of a
 // task that is gone are given back although nobody uses its stack again, and
@@ -117,4 +122,78 @@ func testReturnsTwiceLater(v *env) {
 		equal(v, "foreign", after.Foreign, before.Foreign)
 		v.call("co_disown", task)
 	}
+}
+
+// testUndecided: what could be the SS of an interrupt that came between a return
+// and the trampoline's int3 leaves an activation in use, until a stopped world
+// shows that there is no such frame. Where there is one, the task returns.
+func testUndecided(v *env) {
+	var slot guest.GVA
+	r := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "co_body"}, Entry: func(c *probe.Context) int {
+		slot = guest.GVA(c.Regs.RSP)
+		return 0
+	}}
+	v.registerRet(r)
+	put := func(off int, x uint64) {
+		v.Helper()
+		if err := v.h.Write(slot+guest.GVA(off), le.AppendUint64(nil, x)); err != nil {
+			v.Fatal(err)
+		}
+	}
+	for i, c := range []struct {
+		what              string
+		word              uint64
+		frame             bool // of an interrupt at the trampoline
+		behind            uint64
+		undecided, atLast bool // in use while the guest runs, and behind Reclaim
+	}{
+		{what: "a null selector", word: 0, undecided: true},
+		{what: "a selector", word: 0x10, undecided: true},
+		{what: "the largest selector", word: 0xfffc, undecided: true},
+		{what: "more than a selector", word: 0x10000},
+		{what: "a selector of another privilege", word: 0x282},
+		{what: "a frame at the trampoline", word: 0x10, frame: true, undecided: true, atLast: true},
+		{what: "a frame behind its int3", word: 0, frame: true, behind: 1, undecided: true, atLast: true},
+		{what: "a frame elsewhere", word: 0, frame: true, behind: 2, undecided: true},
+	} {
+		equal(v, "co_begin", v.call("co_begin", 0, uint64(i)), 1)
+		tramp := le.Uint64(v.bytes(slot, 8))
+		saved := v.bytes(slot-32, 32)
+		if c.frame {
+			for off, x := range []uint64{tramp + c.behind, 0x08, 0x2, uint64(slot) + 8} {
+				put(-32+8*off, x)
+			}
+		}
+		put(0, c.word)
+		before := v.stats(&r.Kprobe).Abandoned
+		for _, last := range []bool{false, true} {
+			if last {
+				if err := v.e.Reclaim(); err != nil {
+					v.Fatal(err)
+				}
+			}
+			want := 0
+			if !last && c.undecided || last && c.atLast {
+				want = 1
+			}
+			in, _ := v.e.Info(&r.Kprobe)
+			equal(v, fmt.Sprintf("%s: in use, world stopped %v", c.what, last), in.InUse, want)
+			equal(v, fmt.Sprintf("%s: undecided, world stopped %v", c.what, last), v.e.Undecided(), want == 1)
+		}
+		if !c.atLast {
+			equal(v, c.what+": abandoned", v.stats(&r.Kprobe).Abandoned, before+1)
+			continue
+		}
+		// The interrupt is over: what it has overwritten is dead for the guest, and
+		// here put back, because the task stands elsewhere in truth.
+		if err := v.h.Write(slot-32, saved); err != nil {
+			v.Fatal(err)
+		}
+		put(0, tramp)
+		equal(v, c.what+": co_resume", v.call("co_resume", 0), 100+uint64(i))
+	}
+	s := v.stats(&r.Kprobe)
+	equal(v, "returns", s.Returns, 2)
+	equal(v, "handled", s.Handled, 8)
+	v.unregisterRet(r)
 }
