@@ -103,12 +103,12 @@ func (u *Unit) build(addr guest.GVA, tag uint32) (*compiler, error) {
 	return c, nil
 }
 
-// count adds 1 to a count of the state.
+// count adds 1 to a count of the state, at once: the program can be entered
+// again on the same vCPU before it has ended.
 func (c *compiler) count(off int) {
 	c.ld(8, bpf.R1, rFP, slotState)
-	c.ld(8, bpf.R2, bpf.R1, off)
-	c.add(bpf.R2, 1)
-	c.st(8, bpf.R1, off, bpf.R2)
+	c.aluK(bpf.OpMov, bpf.R2, 1)
+	c.emit(bpf.Insn{Op: bpf.ClassSTX | bpf.ModeATOMIC | bpf.SizeDW, Dst: bpf.R1, Src: bpf.R2, Off: int16(off), Imm: bpf.AtomicAdd})
 }
 
 // at is the offset from rRec of an offset in the record.
