@@ -32,7 +32,7 @@ echo "nested $host: building the static test binaries"
 export CGO_ENABLED=0
 build() { "$@" || fail "the build failed (see above; no space? df -h $out, ~/.cache)"; }
 build go build -trimpath -ldflags '-s -w' -o "$payload/" ./cmd/...
-for pkg in kvm internal/machine; do
+for pkg in kvm internal/machine internal/inguest; do
 	build go test -c -trimpath -ldflags '-s -w' -o "$payload/$(basename "$pkg").test" "./$pkg"
 done
 # Tests run where their package is, beside the test data they read.

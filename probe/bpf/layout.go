@@ -111,6 +111,9 @@ func (p *Program) BlockSize() int { return roundUp(int(p.localOff(len(p.maps))),
 // to 64, has at least BlockSize bytes, and belongs to that vCPU and this
 // program alone. No compiled code may run in it meanwhile.
 func (p *Program) InitBlock(area Area, c BlockConfig) {
+	if c.CPU < 0 || len(p.maps) > 0 && c.CPU >= p.cpus {
+		panic("BUG: no such vCPU")
+	}
 	b := area.Bytes[:p.BlockSize()]
 	clear(b)
 	le := binary.LittleEndian
