@@ -187,12 +187,12 @@ func (e *Engine) endMirror(c *cpu, s State) (Verdict, bool) {
 		}
 	}
 	*s.Regs = m.regs
-	st, all, watch := m.site, m.chain, m.watch && same
+	st, all, watch, at := m.site, m.chain, m.watch && same, m.at
 	m.site, m.chain, m.next = nil, nil, nil
 	m.state.Store(mirrorFree)
 	// A mirror that has slept has let other hits pass meanwhile: who is to be
 	// told what comes after this one is not known any more.
-	return e.executeAt(c, s, st, all, !same, watch, m.at), true
+	return e.executeAt(c, s, st, all, !same, watch, at), true
 }
 
 // mirroring reports whether any mirror is under way.
