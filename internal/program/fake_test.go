@@ -1,0 +1,217 @@
+package program
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/bpf"
+)
+
+const (
+	page               = 4096
+	text     guest.GVA = 0xffffffff81001000
+	stack    guest.GVA = 0xffffffff83000000 // one page, aligned to it
+	strings_ guest.GVA = 0xffffffff84000000
+)
+
+// image is a guest's symbols in plain Go.
+type image struct{}
+
+func (image) Lookup(name string) (guest.Symbol, error) {
+	if name == "vfs_read" {
+		return guest.Symbol{Name: name, Addr: text, Size: 0x370, Kind: guest.SymFunc}, nil
+	}
+	return guest.Symbol{}, guest.ErrSymbolNotFound
+}
+
+func (i image) Find(addr guest.GVA) (guest.Symbol, bool) {
+	if addr >= text && addr < text+0x370 {
+		s, _ := i.Lookup("vfs_read")
+		return s, true
+	}
+	return guest.Symbol{}, false
+}
+
+func (image) IsText(addr guest.GVA) bool     { return addr >= text && addr < text+page }
+func (image) Code(_ guest.GVA, n int) []byte { return slices.Repeat([]byte{0x90}, n) }
+func (image) Blacklisted(guest.GVA) string   { return "" }
+
+// fake is a guest in plain memory that a test hits itself, with memory that it
+// shares at made-up addresses.
+type fake struct {
+	engine *probe.Engine
+	pages  map[guest.GVA]*[page]byte
+	next   guest.GVA
+
+	mu     sync.Mutex
+	left   int // bytes of shared memory
+	shared []bpf.Area
+	used   int // pieces of shared that are given out
+	stops  int
+}
+
+var errBad = errors.New("bad address")
+
+func newFake(t testing.TB) *fake {
+	t.Helper()
+	f := &fake{pages: map[guest.GVA]*[page]byte{}, next: text - 0x100000, left: 64 << 20}
+	f.set(text, slices.Repeat([]byte{0x90}, page))
+	f.set(stack, make([]byte, page))
+	f.set(strings_, []byte("/etc/passwd\x00"))
+	var err error
+	if f.engine, err = probe.New(f, probe.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func (f *fake) set(addr guest.GVA, p []byte) {
+	for len(p) > 0 {
+		b := f.pages[addr&^(page-1)]
+		if b == nil {
+			b = new([page]byte)
+			f.pages[addr&^(page-1)] = b
+		}
+		n := copy(b[addr%page:], p)
+		p, addr = p[n:], addr+guest.GVA(n)
+	}
+}
+
+func (f *fake) NumCPU() int { return 2 }
+
+func (f *fake) ReadMemory(_ guest.GPA, addr guest.GVA, p []byte) error {
+	for len(p) > 0 {
+		b := f.pages[addr&^(page-1)]
+		if b == nil {
+			return errBad
+		}
+		n := copy(p, b[addr%page:])
+		p, addr = p[n:], addr+guest.GVA(n)
+	}
+	return nil
+}
+
+func (f *fake) WriteMemory(_ guest.GPA, addr guest.GVA, p []byte) error {
+	f.set(addr, p)
+	return nil
+}
+
+func (f *fake) Stop(do func(probe.World) error) error { return do(f) }
+
+func (f *fake) AllocExec(_ guest.GVA, size int) (guest.GVA, error) {
+	a := f.next
+	f.set(a, make([]byte, size))
+	f.next += guest.GVA(size+page-1) &^ (page - 1)
+	return a, nil
+}
+
+func (f *fake) WriteExec(addr guest.GVA, p []byte) error      { f.set(addr, p); return nil }
+func (f *fake) Symbols() probe.Symbols                        { return image{} }
+func (f *fake) PatchText(addr guest.GVA, _, new []byte) error { f.set(addr, new); return nil }
+func (f *fake) CPU(int) probe.State                           { return probe.State{Regs: new(probe.Regs)} }
+func (f *fake) stop(do func() error) error                    { f.stops++; return do() }
+func (f *fake) hit(cpu int, regs *probe.Regs) probe.Verdict {
+	regs.RIP = uint64(text)
+	return f.engine.Hit(cpu, probe.State{Regs: regs}, probe.Trap{Kind: probe.TrapBreakpoint})
+}
+
+// AllocData implements Shared. After reset it gives out the same again.
+func (f *fake) AllocData(size int) (guest.GVA, []byte, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.used < len(f.shared) {
+		a := f.shared[f.used]
+		if len(a.Bytes) != size {
+			return 0, nil, errors.New("another size than before")
+		}
+		f.used++
+		clear(a.Bytes)
+		return guest.GVA(a.Addr), a.Bytes, nil
+	}
+	if size > f.left {
+		return 0, nil, errors.New("no memory is left")
+	}
+	f.left -= size
+	a, err := bpf.Heap{}.Alloc(size)
+	a.Addr = 0xffffffffc0000000 + uint64(64<<20-f.left)
+	f.shared = append(f.shared, a)
+	f.used++
+	return guest.GVA(a.Addr), a.Bytes, err
+}
+
+func (f *fake) reset() { f.used = 0 }
+
+var profile = guest.Profile{StackMask: ^uint64(page - 1), StackMagic: 0x1122334455667788, MagicOff: 0, CPUOff: 8, PIDOff: 12, TGIDOff: 16, CommOff: 24}
+
+// task writes whose stack it is.
+func (f *fake) task(pid, tgid byte, comm string) {
+	b := make([]byte, 40)
+	copy(b, []byte{0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11})
+	b[12], b[16] = pid, tgid
+	copy(b[24:], comm)
+	f.set(stack, b)
+}
+
+// config is a runtime's with everything there.
+func (f *fake) config() Config {
+	return Config{
+		CPUs: 2, Shared: f, Profile: &profile, Stop: f.stop, Now: func() int64 { return 1000 },
+		Clock: func() (bpf.Clock, error) { return bpf.Clock{TSC: 5, Mult: 1 << 32, Time: 7}, nil },
+	}
+}
+
+func newRuntime(t testing.TB, cfg Config) *Runtime {
+	rt := New(cfg)
+	t.Cleanup(rt.Close)
+	return rt
+}
+
+func example(t testing.TB, name string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("../../probe/bpf/testdata/obj", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// sink collects what is emitted.
+type sink struct {
+	mu   sync.Mutex
+	recs [][]byte
+	cpus []int
+	lost uint64
+	more chan struct{} // has a value when there is something new
+}
+
+func newSink() *sink { return &sink{more: make(chan struct{}, 1)} }
+
+func (s *sink) Put(cpu int, _ int64, data []byte) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.recs, s.cpus = append(s.recs, bytes.Clone(data)), append(s.cpus, cpu)
+	select {
+	case s.more <- struct{}{}:
+	default:
+	}
+	return true
+}
+
+func (s *sink) Lose(_ int, n uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lost += n
+}
+
+func (s *sink) take() (recs [][]byte, lost uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.recs, s.lost
+}

@@ -1,0 +1,216 @@
+package program
+
+import (
+	"encoding/binary"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/bpf"
+)
+
+func u64(vals [][]byte) (n uint64) {
+	for _, v := range vals {
+		n += binary.LittleEndian.Uint64(v)
+	}
+	return n
+}
+
+func key(v uint64, n int) []byte { return binary.LittleEndian.AppendUint64(nil, v)[:n] }
+
+// TestCount attaches the example that counts, and wants true numbers in its
+// maps and of its runs.
+func TestCount(t *testing.T) {
+	f := newFake(t)
+	rt := newRuntime(t, f.config())
+	o, err := rt.Load(example(t, "count.o"), LoadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := o.Programs[0]
+	if p.Name != "count" || p.AttachTo != "vfs_read" || p.Kind != bpf.Kprobe || p.Place != bpf.InGuest || p.Why != "" || !o.Shared() {
+		t.Errorf("loaded %+v, shared %v", p, o.Shared())
+	}
+	k := &probe.Kprobe{Symbol: "vfs_read"}
+	p.Attach(k, text, true)
+	if k.Stage == nil || k.Stage.Block == 0 || k.Stage.Stride == 0 || k.Stage.Lost < k.Stage.Block+2*guest.GVA(k.Stage.Stride) {
+		t.Fatalf("stage %+v", k.Stage)
+	}
+	if err := f.engine.Register(k); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 10 {
+		f.hit(i%2, &probe.Regs{RDI: uint64(i % 3), RFLAGS: 2})
+	}
+	hits, err := o.Maps()["hits"].Lookup(key(0, 4))
+	if err != nil || len(hits) != 2 || u64(hits) != 10 || u64(hits[:1]) != 5 {
+		t.Errorf("hits %v, %v", hits, err)
+	}
+	for arg, want := range []uint64{4, 3, 3} {
+		if n, err := o.Maps()["by_arg"].Lookup(key(uint64(arg), 8)); err != nil || u64(n) != want {
+			t.Errorf("argument %d: %v, %v, want %d", arg, n, err, want)
+		}
+	}
+	if s := p.Stats(); s != (Stats{Runs: 10}) {
+		t.Errorf("stats %+v", s)
+	}
+	if n := testing.AllocsPerRun(100, func() { f.hit(0, &probe.Regs{RDI: 1, RFLAGS: 2}) }); n > 1 { // the registers
+		t.Errorf("%v allocations", n)
+	}
+	if err := f.engine.Unregister(k); err != nil {
+		t.Fatal(err)
+	}
+	o.Close()
+	o.Close()
+	if s := p.Stats(); s.Runs != 111 {
+		t.Errorf("stats behind the end %+v", s)
+	}
+}
+
+// TestLatency runs an entry and a return program, which share maps and tell
+// tasks apart.
+func TestLatency(t *testing.T) {
+	f := newFake(t)
+	now := int64(0)
+	cfg := f.config()
+	cfg.Now = func() int64 { now += 1000; return now }
+	rt := newRuntime(t, cfg)
+	o, err := rt.Load(example(t, "latency.o"), LoadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, m := o.Programs[0], o.Programs[1]; n.Name != "enter" || n.Place != bpf.InGuest || m.Name != "leave" || m.Kind != bpf.Kretprobe ||
+		m.Place != bpf.OnHost || m.Why != "a function's return takes an exit" {
+		t.Errorf("%+v, %+v", n, m)
+	}
+	k, r := &probe.Kprobe{Symbol: "vfs_read"}, &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "vfs_read"}}
+	o.Programs[0].Attach(k, text, true)
+	o.Programs[1].AttachReturn(r)
+	if err := f.engine.RegisterAll(k, r); err != nil {
+		t.Fatal(err)
+	}
+	f.task(7, 5, "reader")
+	sp := stack + 0x800
+	f.set(sp, key(uint64(text)+0x300, 8))
+	regs := &probe.Regs{RSP: uint64(sp), RFLAGS: 2}
+	f.hit(0, regs)
+	started, err := o.Maps()["started"].Lookup(key(5<<32|7, 8))
+	if err != nil || u64(started) == 0 {
+		t.Fatalf("started: %v, %v", started, err)
+	}
+	var ret [8]byte
+	if err := f.ReadMemory(0, sp, ret[:]); err != nil {
+		t.Fatal(err)
+	}
+	regs.RIP, regs.RSP = binary.LittleEndian.Uint64(ret[:]), uint64(sp)+8
+	if v := f.engine.Hit(0, probe.State{Regs: regs}, probe.Trap{Kind: probe.TrapBreakpoint}); v.Action != probe.Resume {
+		t.Fatalf("return: %+v", v)
+	}
+	h, err := o.Maps()["nanoseconds"].Hist()
+	if err != nil || h.Total() != 1 || h[bpf.HistBucket(1000)] != 1 {
+		t.Errorf("histogram %v, %v", h, err)
+	}
+	if _, err := o.Maps()["started"].Lookup(key(5<<32|7, 8)); !errors.Is(err, bpf.ErrKeyNotFound) {
+		t.Errorf("started still has it: %v", err)
+	}
+	if s := o.Programs[1].Stats(); s.Runs != 1 || s.Faults != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestRecord wants the records of a ring, in order, and the lost ones counted.
+func TestRecord(t *testing.T) {
+	f := newFake(t)
+	rt := newRuntime(t, f.config())
+	o, err := rt.Load(example(t, "record.o"), LoadOptions{OnHost: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := o.Programs[0]
+	if p.Place != bpf.OnHost || p.Why != "it was asked for" || o.Shared() {
+		t.Errorf("%+v", p)
+	}
+	s := newSink()
+	o.Emit(func(name string) Emitter {
+		if name != "records" {
+			t.Errorf("ring %q", name)
+		}
+		return s
+	})
+	k := &probe.Kprobe{Symbol: "vfs_read"}
+	p.Attach(k, text, true)
+	if k.Stage != nil {
+		t.Error("a stage, although the host was asked for")
+	}
+	if err := f.engine.Register(k); err != nil {
+		t.Fatal(err)
+	}
+	f.hit(1, &probe.Regs{RDI: 1, RSI: uint64(strings_), RDX: 99, RFLAGS: 2})
+	f.hit(1, &probe.Regs{RDI: 2, RSI: uint64(strings_), RDX: 100, RFLAGS: 2})
+	<-s.more // by the goroutine that the hit has woken
+	recs, _ := s.take()
+	if len(recs) != 1 || s.cpus[0] != 1 || binary.LittleEndian.Uint64(recs[0]) != 1000 || binary.LittleEndian.Uint64(recs[0][8:]) != 2 ||
+		!strings.HasPrefix(string(recs[0][64:]), "/etc/passwd\x00") {
+		t.Errorf("records %x on %v", recs, s.cpus)
+	}
+	// More than the ring holds, with the drainer kept away.
+	rt.drain.mu.Lock()
+	for range 20000 {
+		f.hit(0, &probe.Regs{RDX: 100, RFLAGS: 2})
+	}
+	rt.drain.mu.Unlock()
+	rt.Flush()
+	rt.Flush()
+	recs, lost := s.take()
+	if uint64(len(recs)-1)+lost != 20000 || lost == 0 {
+		t.Errorf("%d records, %d lost, want 20000 together", len(recs)-1, lost)
+	}
+	if err := f.engine.Unregister(k); err != nil {
+		t.Fatal(err)
+	}
+	o.Close()
+}
+
+// TestLoadRefusals is a table of what does not load, and of why programs do not
+// run in the guest.
+func TestLoadRefusals(t *testing.T) {
+	f := newFake(t)
+	count := example(t, "count.o")
+	for name, tt := range map[string]struct {
+		file []byte
+		opt  LoadOptions
+		want string
+	}{
+		"empty":     {nil, LoadOptions{}, "load object: "},
+		"text":      {[]byte("hello"), LoadOptions{}, "load object: "},
+		"cut":       {count[:len(count)/2], LoadOptions{}, "load object: "},
+		"too large": {make([]byte, bpf.MaxObjectSize+1), LoadOptions{}, "load object of 16777217 bytes: larger than 16777216 bytes"},
+		"section":   {count, LoadOptions{Section: "kprobe/nope"}, `load object: no such section "kprobe/nope": it has ["kprobe/vfs_read"]`},
+		"budget":    {count, LoadOptions{Budget: -1}, `make program "count": negative budget`},
+	} {
+		if _, err := newRuntime(t, f.config()).Load(tt.file, tt.opt); err == nil || !strings.HasPrefix(err.Error(), tt.want) {
+			t.Errorf("%s: %v, want %s", name, err, tt.want)
+		}
+	}
+	for want, change := range map[string]func(*Config){
+		"too old": func(c *Config) { c.Refuse = "too old" },
+		"this guest has no memory that host and guest share":               func(c *Config) { c.Shared = nil },
+		"the guest has no profile that says which vCPU a stack belongs to": func(c *Config) { c.Profile = nil },
+		"the time in the guest is not known":                               func(c *Config) { c.Clock = nil },
+		"the time in the guest is not known: broken":                       func(c *Config) { c.Clock = func() (bpf.Clock, error) { return bpf.Clock{}, errors.New("broken") } },
+		"no memory is left": func(c *Config) { f.left = 1000 },
+	} {
+		cfg := f.config()
+		change(&cfg)
+		o, err := newRuntime(t, cfg).Load(example(t, "latency.o"), LoadOptions{Section: "kprobe/vfs_read"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p := o.Programs[0]; p.Place != bpf.OnHost || !strings.HasSuffix(p.Why, want) && p.Why != want {
+			t.Errorf("%v because %q, want %q", p.Place, p.Why, want)
+		}
+		f.left = 64 << 20
+	}
+}
