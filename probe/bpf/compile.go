@@ -36,10 +36,12 @@ type Info struct {
 	// read: the detour must save only these. All bits are set when an access
 	// could not be told in advance.
 	ContextReads uint32
-	// Small says that the code uses nothing of its run block but the counters: a
-	// call within a call is a run like any other, no run fails, and the
-	// program's stack is on the interrupted code's.
+	// Small says that no run can fail, and that the program's stack is on the
+	// interrupted code's, not in the block.
 	Small bool
+	// Reentrant says that a call within a call is a run like any other, not a
+	// missed one.
+	Reentrant bool
 	// Slots is the offset of the code of each instruction slot, for messages.
 	Slots []int
 }
@@ -115,6 +117,7 @@ type compiler struct {
 	small    *small         // of a small program
 	frame    int32          // of a small program: bytes of its stack
 	record   reg64          // of a small program: where the address of its record is
+	own      bool           // an atomic operation needs no lock
 	p        *Program
 	layout   Layout
 	known    []values
@@ -202,11 +205,7 @@ func (c *compiler) head() {
 	}
 	c.mov(true, c.blk, insn.RSI)
 	free := c.newLabel()
-	if c.layout.Shared {
-		c.emit(0xf0)
-	}
-	c.memOp(false, []byte{0x0f, 0xba}, 5, at(c.blk, blkBusy), false) // bts $0: one instruction, so nothing comes between
-	c.emit(0)
+	c.claim()
 	c.jcc(condAE, free)
 	c.emit(0xf0)
 	c.mi(true, aluAdd, at(c.blk, blkMissed), 1)
@@ -239,6 +238,16 @@ func (c *compiler) head() {
 		}
 	}
 	c.link()
+}
+
+// claim emits bts $0 of the busy word, which carries when it was set: one
+// instruction, so that nothing comes between.
+func (c *compiler) claim() {
+	if c.layout.Shared {
+		c.emit(0xf0)
+	}
+	c.memOp(false, []byte{0x0f, 0xba}, 5, at(c.blk, blkBusy), false)
+	c.emit(0)
 }
 
 // rawContext sets the limits of a context of RDX bytes.

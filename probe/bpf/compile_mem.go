@@ -128,6 +128,8 @@ func (c *compiler) atomicAt(o *op, w operand) {
 	case o.imm == AtomicAdd|AtomicFetch:
 		c.writes(src)
 		c.locked(wide, lockXadd, w, src)
+	case o.imm&AtomicFetch == 0 && c.own:
+		c.memOp(wide, []byte{byte(op)<<3 | 1}, src, w, false)
 	case o.imm&AtomicFetch == 0:
 		c.locked(wide, []byte{byte(op)<<3 | 1}, w, src)
 	default:

@@ -60,14 +60,22 @@ func (c *compiler) assign(s *small) bool {
 func (c *compiler) compileSmall() {
 	c.leave, c.fail = c.newLabel(), c.newLabel()
 	retired := c.newLabel()
-	// The run is counted before the block is looked at: whoever retires the
-	// block either sees a run that has not ended, or this sees that it is retired.
-	c.addShared(blkRuns, 1)
-	c.mi(false, aluCmp, at(c.blk, blkBusy), 0)
-	c.jcc(condNE, retired)
+	if c.small.claims {
+		c.claim()
+		c.jcc(condB, retired)
+		c.addShared(blkRuns, 1)
+	} else {
+		// The run is counted before the block is looked at: whoever retires the
+		// block either sees a run that has not ended, or this sees that it is retired.
+		c.addShared(blkRuns, 1)
+		c.mi(false, aluCmp, at(c.blk, blkBusy), 0)
+		c.jcc(condNE, retired)
+	}
 	c.pending = append(c.pending, func() {
 		c.place(retired)
-		c.addShared(blkRuns, -1)
+		if !c.small.claims {
+			c.addShared(blkRuns, -1)
+		}
 		c.addShared(blkMissed, 1)
 		c.movImm(insn.RAX, 0)
 		c.jmp(c.fail)
@@ -75,7 +83,7 @@ func (c *compiler) compileSmall() {
 	for range c.p.ops {
 		c.pcs = append(c.pcs, c.newLabel())
 	}
-	c.info.Small = true
+	c.info.Small, c.info.Reentrant = true, !c.small.claims
 	c.info.Slots = make([]int, len(c.p.ops))
 	for r := R0; r <= R10; r++ {
 		if c.small.entry>>r&1 != 0 {
@@ -106,7 +114,11 @@ func (c *compiler) compileSmall() {
 	}
 	c.place(c.leave)
 	c.countReject()
-	c.addShared(blkEnded, 1)
+	if c.small.claims {
+		c.storeImm(4, at(c.blk, blkBusy), 0)
+	} else {
+		c.addShared(blkEnded, 1)
+	}
 	c.place(c.fail)
 	if c.frame != 0 {
 		c.lea(true, insn.RSP, at(insn.RSP, c.frame))
@@ -171,10 +183,14 @@ func (c *compiler) smallOp(pc int, o *op) {
 		}
 	case o.code == opStoreK:
 		c.storeImm(int(o.size), c.smallOperand(st, Reg(o.dst), int64(o.off), int(o.size)), int32(uint32(o.imm)))
+	case o.code == opStoreX && c.small.fused[pc]:
+		c.smallAdd(&c.p.ops[pc-1], o.size == 8, c.smallOperand(st, Reg(o.dst), int64(o.off), int(o.size)))
 	case o.code == opStoreX:
 		c.store(int(o.size), c.smallOperand(st, Reg(o.dst), int64(o.off), int(o.size)), c.regs[o.src])
 	case o.code == opAtomic:
+		c.own = c.isOwn(st.regs[o.dst])
 		c.atomicAt(o, c.smallOperand(st, Reg(o.dst), int64(o.off), int(o.size)))
+		c.own = false
 	case o.code == opJa:
 		c.jmp(c.pcs[o.off])
 	case o.code == opLoadImm:
@@ -184,6 +200,22 @@ func (c *compiler) smallOp(pc int, o *op) {
 	default:
 		c.single(o)
 	}
+}
+
+// smallAdd emits the addition that an operation makes, to memory.
+func (c *compiler) smallAdd(add *op, wide bool, m operand) {
+	if add.code&1 != 0 { // form64X or form32X
+		c.memOp(wide, []byte{0x01}, c.regs[add.src], m, false)
+		return
+	}
+	c.mi(wide, aluAdd, m, int32(uint32(add.imm)))
+}
+
+// isOwn reports whether only this vCPU's programs write there: then one
+// instruction is atomic without a lock, because what comes in between comes
+// between instructions.
+func (c *compiler) isOwn(v smallValue) bool {
+	return v.kind == sValue && v.elem >= 0 && c.p.maps[v.m].perCPU && !c.layout.Shared
 }
 
 // smallJump emits a conditional jump, or what is left of one that always goes

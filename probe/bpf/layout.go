@@ -24,7 +24,7 @@ const (
 	blkOpen    = 104
 	blkRecords = 112 // MaxReservations times u64 address of the data, u64 size
 	blkRejects = 176 // u64: runs that returned 0, with Layout.Rejects
-	blkEnded   = 184 // u64: of a small program, runs that have ended
+	blkEnded   = 184 // u64: of a reentrant program, runs that have ended
 	blkTemp    = 192 // 8 u64 for the code of helpers
 	blkStack   = 256 // StackSize bytes
 	blkSegs    = blkStack + StackSize
@@ -169,7 +169,7 @@ func BlockStats(area Area) (runs, failed, missed uint64, last Fault) {
 // tells. No vCPU is in guest mode meanwhile.
 func (i *Info) Retire(area Area) (idle bool) {
 	idle = binary.LittleEndian.Uint32(area.Bytes[blkBusy:]) == 0
-	if i.Small {
+	if i.Reentrant {
 		idle = load64(area.Bytes, blkRuns) == load64(area.Bytes, blkEnded)
 	}
 	binary.LittleEndian.PutUint32(area.Bytes[blkBusy:], 1)

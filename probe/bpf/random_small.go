@@ -138,6 +138,18 @@ func (g *gen) smallLookup() {
 		g.add(Insn{Op: ClassLDX | ModeMEM | SizeDW, Dst: R9, Src: R10, Off: at})
 		p = R9
 	}
+	if g.n(3) == 0 { // a count
+		size := []Opcode{SizeW, SizeDW}[g.n(2)]
+		add := Insn{Op: []Opcode{ClassALU, ClassALU64}[g.n(2)] | OpAdd, Dst: R1, Imm: g.imm()}
+		if g.n(2) == 0 {
+			add.Op, add.Src, add.Imm = add.Op|SrcX, g.reg(), 0
+		}
+		g.add(Insn{Op: ClassLDX | ModeMEM | size, Dst: R1, Src: p, Off: base}, add, Insn{Op: ClassSTX | ModeMEM | size, Dst: p, Src: R1, Off: base})
+		if g.n(3) > 0 {
+			g.add(movK(R1, g.imm()))
+		}
+		return
+	}
 	g.access(p, base)
 	if g.n(2) == 0 && m == 0 {
 		g.access(p, base+8)

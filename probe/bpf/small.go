@@ -3,9 +3,10 @@ package bpf
 // A small program has no loops, no local calls, and makes no access whose place
 // is not known before it runs. Nothing can go wrong in it, so its code needs
 // neither budget nor bounds checks, and nothing of its run block but the
-// counters: its stack is the machine's, it can run again before it has
-// returned, and a hit is never missed. Jumps in it only go forward, so one pass
-// over the slots finds out everything.
+// counters: its stack is the machine's. When what it does to values of maps is
+// one instruction each, it can run again before it has returned, and a hit is
+// never missed; else it claims its block as all others do. Jumps in it only go
+// forward, so one pass over the slots finds out everything.
 
 // smallKind is what is known of a register in a small program.
 type smallKind uint8
@@ -169,6 +170,10 @@ type small struct {
 	dead  []bool
 	entry uint16 // registers needed before the first operation
 	frame int32  // bytes of the frame in use
+	fused []bool // stores that are one addition to memory with the two operations before
+	// claims says that it writes values in ways in which a run in the middle of
+	// another one would not do.
+	claims bool
 }
 
 // maxSmall is how many slots a small program can have.

@@ -21,7 +21,8 @@ func bit(r uint8) uint16 { return 1 << r }
 func (s *small) smallLive() {
 	ops := s.p.ops
 	before := make([]need, len(ops))
-	s.live, s.dead = make([]uint16, len(ops)), make([]bool, len(ops))
+	s.live, s.dead, s.fused = make([]uint16, len(ops)), make([]bool, len(ops)), make([]bool, len(ops)+2)
+	targets := s.targets()
 	for pc := len(ops) - 1; pc >= 0; pc-- {
 		o := &ops[pc]
 		if !s.at[pc].reached {
@@ -45,9 +46,42 @@ func (s *small) smallLive() {
 			n.add(&before[pc+1])
 		}
 		s.live[pc] = n.regs
+		if s.fused[pc+1] || s.fused[pc+2] {
+			s.dead[pc] = true
+			continue
+		}
+		s.fused[pc] = s.fuses(pc, n.regs, targets)
 		s.needs(pc, n)
 	}
 	s.entry = before[0].regs
+}
+
+// targets returns which slots are jumped to.
+func (s *small) targets() []bool {
+	t := make([]bool, len(s.p.ops))
+	for pc := range s.p.ops {
+		if o := &s.p.ops[pc]; o.code == opJa || o.code >= opJeq && o.code < opSingles {
+			t[o.off] = true
+		}
+	}
+	return t
+}
+
+// fuses reports whether a store is the last of three operations that add to a
+// value, of whose sum nothing else is needed: they become one instruction.
+func (s *small) fuses(pc int, live uint16, targets []bool) bool {
+	store := &s.p.ops[pc]
+	if pc < 2 || store.code != opStoreX || store.size < 4 || targets[pc] || targets[pc-1] || !s.at[pc-2].reached {
+		return false
+	}
+	load, add := &s.p.ops[pc-2], &s.p.ops[pc-1]
+	place := s.at[pc].regs[store.dst]
+	sum := store.src
+	return place.kind == sValue && place == s.at[pc-2].regs[load.src] && load.off == store.off && load.size == store.size &&
+		(load.code == opLoad32 || load.code == opLoad64) && load.dst == sum && add.dst == sum && live&bit(sum) == 0 &&
+		(place.elem >= 0 || load.src == store.dst && store.dst != sum) &&
+		(add.code == opAdd+form64K || add.code == opAdd+form64X && add.src != sum ||
+			store.size == 4 && (add.code == opAdd+form32K || add.code == opAdd+form32X && add.src != sum))
 }
 
 // uses notes that the frame reaches down to off, where something is written.
@@ -106,9 +140,16 @@ func (s *small) needs(pc int, n *need) {
 			s.uses(at)
 		}
 		n.regs |= operand(o.dst)
-		if o.code == opStoreX {
+		switch {
+		case s.fused[pc]:
+			if add := &s.p.ops[pc-1]; add.code&1 != 0 {
+				n.regs |= bit(add.src)
+			}
+			return
+		case o.code == opStoreX:
 			n.regs |= bit(o.src)
 		}
+		s.claims = s.claims || st.regs[o.dst].kind == sValue
 	case o.code == opAtomic:
 		n.regs |= bit(o.src) | operand(o.dst)
 		if o.imm == AtomicCmpXchg {
@@ -143,6 +184,7 @@ func (s *small) callNeeds(pc int, n *need) {
 	n.regs &^= 1<<(R5+1) - 1
 	switch h {
 	case HelperGetComm:
+		s.claims = s.claims || args[R1].kind == sValue
 		if args[R1].kind == sFrame {
 			n.bytes.set(args[R1].off, commSize, false)
 			s.uses(args[R1].off)

@@ -155,6 +155,47 @@ func TestSmallOrNot(t *testing.T) {
 			t.Errorf("%s: small %v, %v, want %v", tt.name, info != nil && info.Small, err, tt.want)
 		}
 	}
+	// What a run in the middle of another one could spoil claims the block.
+	value := "ldval r6, 0, 0\n"
+	for src, want := range map[string]bool{
+		countProgram: true, recordProgram: true, outputProgram: true,
+		value + "ldxdw r1, [r6+8]\nadd r1, 5\nstxdw [r6+8], r1\nmov r0, 3\nexit":                   true,
+		value + "ldxw r1, [r6+4]\nadd32 r1, 5\nstxw [r6+4], r1\nmov r0, 3\nexit":                   true,
+		value + "mov r1, 1\nlock add [r6+0], r1\nmov r0, 3\nexit":                                  true,
+		value + "ldxdw r0, [r6+8]\nexit":                                                           true,
+		value + "ldxdw r1, [r6+8]\nadd r1, 5\nstxdw [r6+0], r1\nexit":                              false,
+		value + "ldxdw r0, [r6+8]\nadd r0, 5\nstxdw [r6+8], r0\nexit":                              false, // the sum is needed
+		value + "ldxdw r1, [r6+8]\nadd r1, r1\nstxdw [r6+8], r1\nmov r0, 0\nexit":                  false,
+		value + "ldxdw r1, [r6+8]\njeq r1, 5, f\nadd r1, 1\nf:\nstxdw [r6+8], r1\nmov r0, 0\nexit": false,
+		value + "stdw [r6+0], 1\nmov r0, 3\nexit":                                                  false,
+	} {
+		spec := arraySpec
+		if src == recordProgram || src == outputProgram {
+			spec = MapSpec{Name: "ring", Kind: RingBuf, MaxEntries: MinRingSize}
+		}
+		p, err := New(Spec{Kind: Kprobe, Insns: mustAssemble(t, src), Maps: testMaps(t, n, spec)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		code, err := n.load(p, Layout{}, BlockConfig{}, RegsSize)
+		if err != nil || !code.info.Small || code.info.Reentrant != want {
+			t.Errorf("%q: small and reentrant is not %v: %v", src, want, err)
+			continue
+		}
+		if want {
+			continue
+		}
+		ctx := make([]byte, RegsSize)
+		for i := range 3 {
+			code.block.Bytes[blkBusy] = byte(i & 1)
+			if _, err := code.run(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if runs, failed, missed, _ := BlockStats(code.block); runs != 2 || failed != 0 || missed != 1 || code.block.Bytes[blkBusy] != 0 {
+			t.Errorf("%q: %d runs, %d failed, %d missed, want 2, 0, 1", src, runs, failed, missed)
+		}
+	}
 	p, _ := New(Spec{Kind: Kprobe, Insns: mustAssemble(t, filterProgram)})
 	for _, full := range []bool{false, true} {
 		code, err := n.load(p, Layout{Rejects: true, full: full}, BlockConfig{}, RegsSize)
