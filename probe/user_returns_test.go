@@ -1,0 +1,144 @@
+package probe_test
+
+import (
+	"encoding/binary"
+	"maps"
+	"testing"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/probetest"
+)
+
+// stacks is a target whose words from userStacks upwards are another memory in
+// each address space; a space that is not in the map has none there.
+type stacks struct {
+	*probetest.Fake
+	words map[guest.GPA]map[guest.GVA]uint64
+}
+
+const (
+	userStacks = guest.GVA(0x7000_0000)
+	userRet    = 0x1234_5000 // where the probed calls return to
+)
+
+func (s *stacks) ReadMemory(root guest.GPA, a guest.GVA, p []byte) error {
+	if a < userStacks || a > userStacks+1<<20 {
+		return s.Fake.ReadMemory(root, a, p)
+	}
+	space, ok := s.words[root]
+	if !ok || len(p) != 8 {
+		return errBroken
+	}
+	binary.LittleEndian.PutUint64(p, space[a])
+	return nil
+}
+
+func (s *stacks) WriteMemory(root guest.GPA, a guest.GVA, p []byte) error {
+	space, ok := s.words[root]
+	if !ok || len(p) != 8 {
+		return errBroken
+	}
+	space[a] = binary.LittleEndian.Uint64(p)
+	return nil
+}
+
+func (s *stacks) ReadUser(root guest.GPA, a guest.GVA, p []byte) error {
+	return s.ReadMemory(root, a, p)
+}
+
+func (s *stacks) WriteUser(root guest.GPA, a guest.GVA, p []byte) error {
+	return s.WriteMemory(root, a, p)
+}
+
+// userCall is a followed call of user code, from its entry on.
+type userCall struct {
+	*stacks
+	e       *probe.Engine
+	r       *probe.Kretprobe
+	slot    guest.GVA
+	tramp   uint64
+	returns []guest.GPA // address space of each return handler
+}
+
+// enterUser makes a call in address space 0x1000, with a kretprobe on it.
+func enterUser(t *testing.T) *userCall {
+	t.Helper()
+	u := &userCall{stacks: &stacks{Fake: userFake(t), words: map[guest.GPA]map[guest.GVA]uint64{}}, slot: userStacks + 0x800}
+	var err error
+	if u.e, err = probe.New(u.stacks, probe.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	u.r = &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "frame"}, Return: func(c *probe.Context) { u.returns = append(u.returns, c.Root) }}
+	if err := u.e.RegisterKretprobe(u.r); err != nil {
+		t.Fatal(err)
+	}
+	u.words[0x1000] = map[guest.GVA]uint64{u.slot: userRet}
+	regs := probe.Regs{RIP: uint64(u.r.Addr), RSP: uint64(u.slot)}
+	if v := u.e.Hit(0, probe.State{Regs: &regs, Root: 0x1000, CPL: 3}, probe.Trap{Kind: probe.TrapBreakpoint}); v.Action != probe.Resume {
+		t.Fatalf("at the entry: %+v", v)
+	}
+	if u.tramp = u.words[0x1000][u.slot]; u.tramp == userRet {
+		t.Fatal("the return address is still there")
+	}
+	u.wantInUse(t, "behind the entry", 1)
+	return u
+}
+
+// comeBack returns from the call in an address space.
+func (u *userCall) comeBack(t *testing.T, root guest.GPA) {
+	t.Helper()
+	regs := probe.Regs{RIP: u.words[root][u.slot], RSP: uint64(u.slot) + 8}
+	if v := u.e.Hit(0, probe.State{Regs: &regs, Root: root, CPL: 3}, probe.Trap{Kind: probe.TrapBreakpoint}); v.Action != probe.Resume || regs.RIP != userRet {
+		t.Errorf("the return in %v goes to %#x: %+v", root, regs.RIP, v)
+	}
+}
+
+func (u *userCall) wantInUse(t *testing.T, when string, want int) {
+	t.Helper()
+	if i, _ := u.e.Info(&u.r.Kprobe); i.InUse != want {
+		t.Errorf("%s: %d in use, want %d: %+v", when, i.InUse, want, i.Stats)
+	}
+}
+
+// TestForkedStack: a copy of the stack of a probed call, in another address space,
+// returns to the right place without a handler, before the call itself and behind
+// it; only the call's own return counts.
+func TestForkedStack(t *testing.T) {
+	for _, childFirst := range []bool{false, true} {
+		u := enterUser(t)
+		u.words[0x2000] = maps.Clone(u.words[0x1000])
+		order := []guest.GPA{0x1000, 0x2000}
+		if childFirst {
+			order = []guest.GPA{0x2000, 0x1000}
+		}
+		for _, root := range order {
+			u.comeBack(t, root)
+		}
+		u.wantInUse(t, "behind both returns", 0)
+		s, _, _ := u.e.Stats(&u.r.Kprobe)
+		e := u.e.Totals(-1)
+		if len(u.returns) != 1 || u.returns[0] != 0x1000 || s.Returns != 1 || s.Abandoned != 0 || e.Copies != 1 || e.Foreign != 0 {
+			t.Errorf("child first %v: return handlers in %v, %+v, %+v", childFirst, u.returns, s, e)
+		}
+	}
+}
+
+// TestUnmappedStack: a user stack that is not mapped may be swapped out: nothing
+// on it is given back, and the call returns when it is there again.
+func TestUnmappedStack(t *testing.T) {
+	u := enterUser(t)
+	stack := u.words[0x1000]
+	delete(u.words, 0x1000)
+	u.wantInUse(t, "without the stack", 1)
+	if err := u.e.Reclaim(); err != nil {
+		t.Fatal(err)
+	}
+	u.wantInUse(t, "in a stopped world", 1)
+	u.words[0x1000] = stack
+	u.comeBack(t, 0x1000)
+	u.wantInUse(t, "behind the return", 0)
+	if len(u.returns) != 1 {
+		t.Errorf("%d return handlers", len(u.returns))
+	}
+}
