@@ -76,7 +76,7 @@ func kernelCode() (code []byte, enter guest.GVA) {
 	b = insn.AppendPushImm(b, guest.SelUserData)
 	b = insn.AppendMovImm(b, insn.RAX, dataVA+dataSize)
 	b = insn.AppendPush(b, insn.RAX)
-	b = insn.AppendPushImm(b, 2) // RFLAGS: bit 1 is always set (SDM Vol. 1, 3.4.3)
+	b = insn.AppendPushImm(b, 0x202) // RFLAGS: bit 1 is always set, and IF, without which Bochs keeps its own interrupts waiting
 	b = insn.AppendPushImm(b, guest.SelUserCode)
 	b = insn.AppendMovImm(b, insn.RAX, userVA)
 	b = insn.AppendPush(b, insn.RAX)
