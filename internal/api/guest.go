@@ -29,6 +29,7 @@ type CPUInfo struct {
 	State  string `json:"state"`            // running, idle, halted or parked
 	RIP    Hex    `json:"rip,omitempty"`    // where it stands, unless it is running
 	Symbol string `json:"symbol,omitempty"` // of RIP, with offset
+	Space  Hex    `json:"space,omitempty"`  // its address space then, as ProbeSpec.Space has it
 
 	Exits     map[string]uint64 `json:"exits"` // VM exits by reason
 	Total     uint64            `json:"total"` // all VM exits

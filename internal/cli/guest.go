@@ -101,10 +101,34 @@ func (a *app) printGuest(g api.Guest) error {
 	if err := a.printExits(g.CPUs); err != nil {
 		return err
 	}
+	if err := a.printStanding(g.CPUs); err != nil {
+		return err
+	}
 	if g.Crash != nil {
 		fmt.Fprintf(a.env.Stdout, "\n%s\n", clean(g.Crash.Report))
 	}
 	return nil
+}
+
+// printStanding prints where the vCPUs stand that are not running, and in which
+// address space: what --space of attach takes.
+func (a *app) printStanding(cpus []api.CPUInfo) error {
+	var rows [][]string
+	for _, c := range cpus {
+		if c.RIP == 0 {
+			continue
+		}
+		symbol := "-"
+		if c.Symbol != "" {
+			symbol = c.Symbol
+		}
+		rows = append(rows, []string{strconv.Itoa(c.CPU), fmt.Sprintf("%016x", uint64(c.RIP)), symbol, fmt.Sprintf("%#x", uint64(c.Space))})
+	}
+	if len(rows) == 0 {
+		return nil
+	}
+	fmt.Fprintln(a.env.Stdout)
+	return a.table([]string{"VCPU", "RIP", "SYMBOL+OFFSET", "SPACE"}, rows)
 }
 
 func (a *app) console(ctx context.Context, follow bool) error {

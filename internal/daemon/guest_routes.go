@@ -181,7 +181,7 @@ func (s *server) wireGuest() api.Guest {
 		g.Crash = wireCrash(st.Crash)
 	}
 	for i, v := range st.VCPUs {
-		c := api.CPUInfo{CPU: v.ID, State: string(v.Activity), RIP: api.Hex(v.RIP), Symbol: v.Symbol, Exits: map[string]uint64{}}
+		c := api.CPUInfo{CPU: v.ID, State: string(v.Activity), RIP: api.Hex(v.RIP), Symbol: v.Symbol, Space: api.Hex(v.Space), Exits: map[string]uint64{}}
 		if i < len(stats.VCPUs) {
 			n := stats.VCPUs[i]
 			if n.Exits != nil {

@@ -37,7 +37,7 @@ func (m *Machine) State() State {
 	for _, v := range m.vcpus {
 		c := VCPUState{ID: v.id, Activity: v.activity}
 		if v.resting && v.kvm != nil {
-			c.RIP, c.CPL = guest.GVA(v.regs.RIP), v.cpl()
+			c.RIP, c.CPL, c.Space = guest.GVA(v.regs.RIP), v.cpl(), v.space()
 			c.Symbol = symbolize(m.Symbols(), c.RIP)
 		}
 		s.VCPUs = append(s.VCPUs, c)

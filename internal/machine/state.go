@@ -42,12 +42,13 @@ const (
 	VCPUParked  VCPUActivity = "parked"  // held by the machine: paused, not started, ended
 )
 
-// VCPUState is a snapshot of one vCPU. RIP, Symbol and CPL are valid when the
-// vCPU is not running, else zero.
+// VCPUState is a snapshot of one vCPU. RIP, Symbol, CPL and Space are valid when
+// the vCPU is not running, else zero.
 type VCPUState struct {
 	ID       int
 	Activity VCPUActivity
 	RIP      guest.GVA
 	Symbol   string // name+0xoffset, or ""
 	CPL      uint8
+	Space    guest.GPA // its top-level page table, as Kprobe.Space has it
 }

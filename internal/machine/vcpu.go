@@ -59,6 +59,10 @@ func (v *vcpu) state() probe.State {
 	return probe.State{Regs: v.regs, Root: guest.GPA(v.sregs.CR3), CPL: v.cpl()}
 }
 
+// space returns the address of the top-level page table (SDM Vol. 3, table 4-12),
+// 0 before the first run.
+func (v *vcpu) space() guest.GPA { return guest.GPA(v.sregs.CR3 & 0x000f_ffff_ffff_f000) }
+
 // cpl returns the current privilege level (SDM Vol. 3, 5.5).
 func (v *vcpu) cpl() uint8 { return uint8(v.sregs.CS.Selector & 3) }
 
