@@ -21,7 +21,7 @@ func (n *native) hitCode(b *testing.B, detour func(a *x86asm)) Area {
 	a.push(insn.RBX)
 	a.movImm(insn.RBX, hitLoop)
 	a.place(again)
-	a.movImm(insn.RDI, 3)
+	a.movImm(insn.RDI, n.addr(0)) // readable
 	a.movImm(insn.RSI, 4)
 	a.callTo(fn)
 	a.ri(true, aluSub, insn.RBX, 1)

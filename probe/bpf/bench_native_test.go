@@ -16,6 +16,7 @@ var benchPrograms = []benchProgram{
 	{"count", countProgram, []MapSpec{{Name: "hits", Kind: PerCPUArray, KeySize: 4, ValueSize: 8, MaxEntries: 1}}},
 	{"count-hash", hashCountProgram, []MapSpec{{Name: "hash", Kind: Hash, KeySize: 4, ValueSize: 8, MaxEntries: 1}}},
 	{"record", recordProgram, []MapSpec{{Name: "ring", Kind: RingBuf, MaxEntries: 1 << 20}}},
+	{"read", readProgram, []MapSpec{{Name: "ring", Kind: RingBuf, MaxEntries: 1 << 20}}},
 	{"output", outputProgram, []MapSpec{{Name: "ring", Kind: RingBuf, MaxEntries: 1 << 20}}},
 }
 
@@ -34,7 +35,7 @@ func (c *benchProgram) load(b *testing.B, n *native) (*compiled, []*Map) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	code, err := n.load(p, Layout{}, BlockConfig{Clock: Clock{Mult: 1 << 31}}, RegsSize)
+	code, err := n.load(p, Layout{Fixups: true}, BlockConfig{Clock: Clock{Mult: 1 << 31}}, RegsSize)
 	if err != nil {
 		b.Fatal(err)
 	}

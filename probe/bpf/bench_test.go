@@ -172,3 +172,22 @@ const outputProgram = `
 	call 130
 	mov r0, 0
 	exit`
+
+// readProgram is a record of a word behind the first argument.
+const readProgram = `
+	mov r6, r1
+	ldxdw r3, [r6+112]
+	mov r1, r10
+	add r1, -8
+	mov r2, 8
+	call 113
+	jne r0, 0, out
+	ldmap r1, 0
+	mov r2, r10
+	add r2, -8
+	mov r3, 8
+	mov r4, 0
+	call 130
+out:
+	mov r0, 0
+	exit`
