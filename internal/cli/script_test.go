@@ -82,6 +82,11 @@ func runScripts(t *testing.T, dir string) {
 				return err
 			}
 			env.Setenv("GUESTPROBE", bin)
+			objects, err := filepath.Abs("../../probe/bpf/testdata/obj")
+			if err != nil {
+				return err
+			}
+			env.Setenv("OBJ", objects)
 			env.Setenv("LONG", strings.Repeat("x", 120))
 			env.Setenv("ROOT", strconv.FormatBool(os.Getuid() == 0))
 			return nil
