@@ -25,6 +25,7 @@ type sharedGuest interface {
 	program.Shared
 	TSC(now func() int64) (tsc uint64, at int64, err error)
 	TSCKHz() (uint64, error)
+	NoStage(user bool) string
 }
 
 // guestSide is what of a probe runs, or could run, in the guest.
@@ -77,6 +78,10 @@ func (st *store) giveGuestSide(a *attached, obj *object, i int) {
 		return
 	}
 	info, err := st.engine.Check(a.kprobe)
+	refuse := ""
+	if g, ok := st.guest.(sharedGuest); ok {
+		refuse = g.NoStage(info.User)
+	}
 	switch {
 	case obj != nil:
 		a.guest = guestSide{prog: obj.Programs[i], obj: obj}
@@ -84,7 +89,7 @@ func (st *store) giveGuestSide(a *attached, obj *object, i int) {
 			r.Entry, r.DataSize = nil, 0
 			a.guest.prog.AttachReturn(r)
 		} else {
-			a.guest.prog.Attach(a.kprobe, info.Addr, info.Entry)
+			a.guest.prog.Attach(a.kprobe, info.Addr, info.Entry, refuse)
 		}
 		a.guest.why = a.guest.prog.Why
 	case err != nil: // registering it gives the reason
@@ -96,6 +101,8 @@ func (st *store) giveGuestSide(a *attached, obj *object, i int) {
 		a.guest.why = "its second record takes an exit"
 	case a.spec.Space != 0:
 		a.guest.why = "it is for one address space"
+	case refuse != "":
+		a.guest.why = refuse
 	default:
 		if a.guest.def, err = st.programs.Define(a.kprobe, info.Addr, a.source.Fetcher, a.filter, a.source); err != nil {
 			a.guest.why = err.Error()
@@ -246,7 +253,7 @@ func (a *attached) runs(info probe.Info) (where, why string) {
 	case a.guest.why != "":
 		return api.RunsOnHost, a.guest.why
 	case info.Optimized:
-		return api.RunsOnHost, "another probe there runs on the host, or the guest cannot run handlers"
+		return api.RunsOnHost, "another probe at this place takes an exit"
 	}
 	why = strings.ReplaceAll(info.Unoptimized.Reason, "_", " ")
 	if d := info.Unoptimized.Detail; d != "" {

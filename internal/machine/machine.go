@@ -213,6 +213,10 @@ func (m *Machine) ways(user bool) probe.Ways {
 	return w
 }
 
+// NoStage says why no probe's handlers run in the guest, in kernel or in user
+// code; "" = they can.
+func (m *Machine) NoStage(user bool) string { return m.ways(user).NoStage }
+
 // forwards reports whether the guest has a vector 3 stub that hands breakpoints
 // to the host: by contract it is exactly out %al,$0xf3; iretq.
 func (m *Machine) forwards() bool {

@@ -153,7 +153,7 @@ func TestReset(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.Programs[0].Attach(&probe.Kprobe{Symbol: "vfs_read"}, text, true)
+	o.Programs[0].Attach(&probe.Kprobe{Symbol: "vfs_read"}, text, true, "")
 	rt.Want(true)
 	inGuest(t, d.blocks, &probe.Regs{RDI: 1})
 	block := bytes.Clone(d.blocks.of(1).Bytes)

@@ -175,8 +175,9 @@ func (o *Object) Close() {
 }
 
 // Attach makes p the handlers of a kprobe that is not registered yet. Addr is
-// where it will be; entry says that this is a function's first instruction.
-func (p *Program) Attach(k *probe.Kprobe, addr guest.GVA, entry bool) {
+// where it will be; entry says that this is a function's first instruction, and
+// refuse, when not "", why nothing at this place can run in the guest.
+func (p *Program) Attach(k *probe.Kprobe, addr guest.GVA, entry bool, refuse string) {
 	k.Pre = func(c *probe.Context) int {
 		if p.runner.run(c, entry) {
 			return 1
@@ -184,6 +185,10 @@ func (p *Program) Attach(k *probe.Kprobe, addr guest.GVA, entry bool) {
 		return 0
 	}
 	if p.Place != bpf.InGuest {
+		return
+	}
+	if refuse != "" {
+		p.Place, p.Why = bpf.OnHost, refuse
 		return
 	}
 	b, err := p.obj.rt.stage(p.prog, addr, p.obj.again)

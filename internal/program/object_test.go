@@ -34,7 +34,7 @@ func TestCount(t *testing.T) {
 		t.Errorf("loaded %+v, shared %v", p, o.Shared())
 	}
 	k := &probe.Kprobe{Symbol: "vfs_read"}
-	p.Attach(k, text, true)
+	p.Attach(k, text, true, "")
 	if k.Stage == nil || k.Stage.Block == 0 || k.Stage.Stride == 0 || k.Stage.Lost < k.Stage.Block+2*guest.GVA(k.Stage.Stride) {
 		t.Fatalf("stage %+v", k.Stage)
 	}
@@ -86,7 +86,7 @@ func TestLatency(t *testing.T) {
 		t.Errorf("%+v, %+v", n, m)
 	}
 	k, r := &probe.Kprobe{Symbol: "vfs_read"}, &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "vfs_read"}}
-	o.Programs[0].Attach(k, text, true)
+	o.Programs[0].Attach(k, text, true, "")
 	o.Programs[1].AttachReturn(r)
 	if err := f.engine.RegisterAll(k, r); err != nil {
 		t.Fatal(err)
@@ -140,7 +140,7 @@ func TestRecord(t *testing.T) {
 		return s
 	})
 	k := &probe.Kprobe{Symbol: "vfs_read"}
-	p.Attach(k, text, true)
+	p.Attach(k, text, true, "")
 	if k.Stage != nil {
 		t.Error("a stage, although the host was asked for")
 	}
@@ -212,5 +212,21 @@ func TestLoadRefusals(t *testing.T) {
 			t.Errorf("%v because %q, want %q", p.Place, p.Why, want)
 		}
 		f.left = 64 << 20
+	}
+}
+
+// TestRefuse wants a program that could run in the guest on the host, with the
+// reason, where the place does not allow it.
+func TestRefuse(t *testing.T) {
+	f := newFake(t)
+	o, err := newRuntime(t, f.config()).Load(example(t, "count.o"), LoadOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := &probe.Kprobe{Symbol: "vfs_read"}
+	p := o.Programs[0]
+	p.Attach(k, text, true, "not here")
+	if k.Stage != nil || k.Pre == nil || p.Place != bpf.OnHost || p.Why != "not here" {
+		t.Errorf("%+v, stage %v", p, k.Stage)
 	}
 }
