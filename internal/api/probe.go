@@ -123,6 +123,12 @@ type Probe struct {
 	Plan string `json:"plan"` // how the displaced instruction runs: emulate, boost, step or in_place; what serves a watch: debug_register, page or breakpoint
 	Insn string `json:"insn"` // its bytes, hexadecimal
 
+	// Optimized: the site has a jump to a detour instead of an int3, of which it
+	// displaces Region bytes. Otherwise Unoptimized says why it has none.
+	Optimized   bool         `json:"optimized"`
+	Region      int          `json:"region,omitempty"`
+	Unoptimized *Unoptimized `json:"unoptimized,omitempty"`
+
 	Stats Stats `json:"stats"`
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
@@ -17,7 +18,7 @@ type kind struct {
 	name, what string
 	plan       string // of the site, as Engine.Check names it; atEntry; "" = not built yet
 	post       bool   // with a post handler
-	probes     string // at a function's entry: the letters of what is there
+	probes     string // at a function's entry: the letters of what is there; o for a jump
 }
 
 // atEntry is the plan of kinds that are for functions, not for instructions.
@@ -29,10 +30,10 @@ var kinds = []kind{
 	{"k", "kprobe, instruction stepped in a slot (pre and post handler)", "boost", true, ""},
 	{"b", "kprobe, boosted slot (pre handler)", "boost", false, ""},
 	{"e", "kprobe, instruction emulated (pre and post handler)", "emulate", true, ""},
-	{"o", "optimized kprobe (jump)", "", false, ""},
+	{"o", "optimized kprobe (jump, handler on the host)", atEntry, false, "ko"},
 	{"r", "kretprobe (entry and return handler)", atEntry, false, "r"},
 	{"rb", "kretprobe, boosted", "", false, ""},
-	{"ro", "kretprobe, optimized", "", false, ""},
+	{"ro", "kretprobe, optimized (jump at the entry)", atEntry, false, "ro"},
 	{"j", "jprobe (handler on the host)", atEntry, false, "j"},
 	{"kr", "kprobe and kretprobe on one function", atEntry, false, "kr"},
 	{"jr", "jprobe and kretprobe on one function", atEntry, false, "jr"},
@@ -52,7 +53,7 @@ func (g *benchGuest) rows(ctx context.Context, cpl int, o Options) []Row {
 	for _, k := range kinds {
 		r := Row{Name: k.name, CPL: cpl, What: k.what}
 		if k.plan == "" {
-			r.Unavailable = "not built yet"
+			r.Unavailable = "every return goes straight back: the same as r"
 		} else {
 			o.Progress(fmt.Sprintf("%s at CPL%d", k.name, cpl))
 			if err := g.row(ctx, &r, k, o.Runs, uint64(o.Calls)); err != nil {
@@ -101,6 +102,9 @@ func (g *benchGuest) row(ctx context.Context, r *Row, k kind, runs int, calls ui
 		if err := e.Enable(ps...); err != nil {
 			return err
 		}
+		if err := g.optimize(k, ps); err != nil {
+			return err
+		}
 		w, err := g.calls(ctx, r.CPL, fn.Addr, calls)
 		if err := errors.Join(err, e.Disable(ps...)); err != nil {
 			return err
@@ -121,6 +125,20 @@ func (g *benchGuest) row(ctx context.Context, r *Row, k kind, runs int, calls ui
 	r.ExitsPerHit = float64(trapExits(after)-trapExits(before)) / float64(s.Hits)
 	r.EngineNs = float64(hostNs(after)-hostNs(before)) / float64(s.Hits)
 	r.InsnsPerHit = addedInsns(g.m.Host().Traps.CPL(uint8(r.CPL)).Int3, engineBefore, engineAfter) / float64(s.Hits)
+	return nil
+}
+
+// optimize gives the probes of a kind their jump, if they are to have one.
+func (g *benchGuest) optimize(k kind, ps []*probe.Kprobe) error {
+	if !strings.Contains(k.probes, "o") {
+		return nil
+	}
+	if err := g.m.Engine().Optimize(); err != nil {
+		return err
+	}
+	if i, _ := g.m.Engine().Info(ps[0]); !i.Optimized {
+		return fmt.Errorf("%s+%#x gets no jump: %s %s", i.Symbol, i.Offset, i.Unoptimized.Reason, i.Unoptimized.Detail)
+	}
 	return nil
 }
 

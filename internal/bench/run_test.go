@@ -19,7 +19,7 @@ func TestRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	exits := map[string]float64{"k": 2, "b": 1, "e": 1, "r": 2, "j": 1, "kr": 2, "jr": 2}
+	exits := map[string]float64{"k": 2, "b": 1, "e": 1, "o": 1, "r": 2, "ro": 2, "j": 1, "kr": 2, "jr": 2}
 	for _, r := range res.Rows {
 		want, built := exits[r.Name]
 		switch {

@@ -106,7 +106,7 @@ Data goes to standard output, remarks to standard error.
 	f.BoolVar(&a.noHeaders, "no-headers", false, "leave out the heading of tables")
 	root.AddCommand(
 		a.doctorCmd(), a.attachCmd(), a.detachCmd(), a.enableCmd(), a.disableCmd(), a.listCmd(), a.traceCmd(), a.statCmd(), a.mapCmd(),
-		a.symbolsCmd(), a.disasCmd(), a.callCmd(), a.guestCmd(), a.armCmd(), a.disarmCmd(), a.blacklistCmd(), a.demoCmd(), a.benchCmd(), a.soakCmd(), a.analyzeCmd(), a.versionCmd(),
+		a.symbolsCmd(), a.disasCmd(), a.callCmd(), a.guestCmd(), a.armCmd(), a.disarmCmd(), a.optimizationCmd(), a.blacklistCmd(), a.demoCmd(), a.benchCmd(), a.soakCmd(), a.analyzeCmd(), a.versionCmd(),
 	)
 	root.AddCommand(a.bpfCmd())
 	root.SetHelpCommand(&cobra.Command{Hidden: true, Use: "no-help-command"})

@@ -24,7 +24,7 @@ instruction is executed, hits and misses. The kinds are
   w  a watch
 
 r, j and w stand for both sorts of code; the flag [USER] tells them apart. Other
-flags are [GONE] and [DISABLED], as in the kernel, [SPACE CR3], [POST] and
+flags are [GONE], [DISABLED] and [OPTIMIZED], as in the kernel, [SPACE CR3], [POST] and
 [MIRROR FUNCTION]. --format kernel prints the kernel's own format, --format defs the definitions in a form that
 attach takes.`,
 		Args: cobra.NoArgs,
@@ -75,10 +75,10 @@ func (a *app) printProbes(ps []api.Probe, armed *bool) error {
 		rows = append(rows, []string{
 			fmt.Sprintf("%016x", uint64(p.Addr)), p.Kind, place(p), flags(p), p.Name, p.Plan,
 			strconv.FormatUint(p.Stats.Hits, 10), strconv.FormatUint(p.Stats.Missed, 10),
-			runs(p),
+			runs(p), optimized(p),
 		})
 	}
-	if err := a.table([]string{"ADDRESS", "K", "SYMBOL+OFFSET", "FLAGS", "NAME", "PLAN", "HITS", "MISSED", "RUNS"}, rows); err != nil {
+	if err := a.table([]string{"ADDRESS", "K", "SYMBOL+OFFSET", "FLAGS", "NAME", "PLAN", "HITS", "MISSED", "RUNS", "OPTIMIZED"}, rows); err != nil {
 		return err
 	}
 	if armed != nil && !*armed {
@@ -111,6 +111,8 @@ func flags(p api.Probe) string {
 		f = append(f, "[GONE]")
 	case !p.Enabled:
 		f = append(f, "[DISABLED]")
+	case p.Optimized:
+		f = append(f, "[OPTIMIZED]")
 	}
 	if p.Space != 0 {
 		f = append(f, fmt.Sprintf("[SPACE %#x]", uint64(p.Space)))

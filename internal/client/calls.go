@@ -130,6 +130,16 @@ func (c *Client) SetArmed(ctx context.Context, on bool) error {
 	return c.call(ctx, http.MethodPut, "/v1/kprobes/enabled", nil, api.Knobs{Enabled: &on}, nil)
 }
 
+// Optimization reports whether probes become jumps, and what that has cost.
+func (c *Client) Optimization(ctx context.Context) (o api.Optimization, err error) {
+	return o, c.call(ctx, http.MethodGet, "/v1/kprobes/optimization", nil, nil, &o)
+}
+
+// SetOptimization turns it on or off, or runs the optimizer now.
+func (c *Client) SetOptimization(ctx context.Context, set api.SetOptimization) (o api.Optimization, err error) {
+	return o, c.call(ctx, http.MethodPut, "/v1/kprobes/optimization", nil, set, &o)
+}
+
 // Blacklist returns what may not be probed.
 func (c *Client) Blacklist(ctx context.Context) ([]api.BlacklistEntry, error) {
 	var b api.Blacklist

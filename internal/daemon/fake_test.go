@@ -51,7 +51,7 @@ func newFakeGuest(tb testing.TB, cpus int) *fakeGuest {
 		g.state.VCPUs = append(g.state.VCPUs, machine.VCPUState{ID: i, Activity: machine.VCPUParked})
 	}
 	g.load()
-	if g.engine, err = probe.New(g, probe.Options{}); err != nil {
+	if g.engine, err = probe.New(g, probe.Options{OptimizeDelay: -1}); err != nil {
 		tb.Fatal(err)
 	}
 	return g

@@ -136,6 +136,7 @@ func (st *store) wire(a *attached) api.Probe {
 	}
 	p.Filter, p.Program = a.spec.Filter, a.wireProgram()
 	p.Runs, p.OnHost = a.runs(info)
+	wireOptimization(&p, info)
 	if sym, ok := st.guest.Image().Find(info.Addr); ok {
 		p.Size = sym.Size
 	}

@@ -48,6 +48,8 @@ func routes() []route {
 		{http.MethodGet, "/v1/blacklist", (*server).getBlacklist, nil},
 		{http.MethodGet, "/v1/kprobes/enabled", (*server).getKnobs, nil},
 		{http.MethodPut, "/v1/kprobes/enabled", (*server).putKnobs, nil},
+		{http.MethodGet, "/v1/kprobes/optimization", (*server).getOptimization, nil},
+		{http.MethodPut, "/v1/kprobes/optimization", (*server).putOptimization, nil},
 		{http.MethodGet, "/v1/kprobes/list", (*server).getKernelList, nil},
 		{http.MethodGet, "/v1/kprobes/blacklist", (*server).getKernelBlacklist, nil},
 		{http.MethodGet, "/v1/kprobes/profile", (*server).getKernelProfile, nil},
