@@ -14,10 +14,11 @@ const (
 )
 
 // jumpTable returns where the indirect jump at index k leads, ascending and
-// each once, or nil when its table is not found. It knows the two forms that
-// compilers emit for a switch:
+// each once, or nil when its table is not found. It knows the forms that gcc,
+// clang and Go emit for a switch:
 //
 //	cmp $n, %i; ja default; ... jmp *table(,%i,8)
+//	cmp $n, %i; ja default; ... lea table(%rip), %b; jmp *(%b,%i,8)
 //	cmp $n, %i; ja default; ... lea table(%rip), %b; movslq (%b,%i,4), %t; add %b, %t; jmp *%t
 //
 // Without the comparison there is no size, and so no table. A table with an
@@ -29,14 +30,22 @@ func (f *Func) jumpTable(k int) []uint64 {
 	j := &f.insts[k]
 	m, mem := j.Mem()
 	if mem {
-		if m.RIP || m.Vector || m.Base != insn.NoReg || m.Index == insn.NoReg || m.Scale != 8 || m.Segment != insn.SegNone {
+		if m.RIP || m.Vector || m.Index == insn.NoReg || m.Scale != 8 || m.Segment != insn.SegNone {
 			return nil
+		}
+		table := uint64(m.Disp)
+		if m.Base != insn.NoReg {
+			lea, ok := f.loaded(k, m.Base)
+			if !ok {
+				return nil
+			}
+			table += lea
 		}
 		n, ok := f.tableSize(k, m.Index)
 		if !ok {
 			return nil
 		}
-		return f.readTable(uint64(m.Disp), n, 8)
+		return f.readTable(table, n, 8)
 	}
 	return f.relativeTable(k, j.RMReg())
 }

@@ -37,6 +37,8 @@ func TestJumpTables(t *testing.T) {
 		{"jae", "83 ff 03 73 20 48 8d 15 f4 0f 00 00 48 63 04 ba 48 01 d0 ff e0 90 90 90" + cases, rel(0x18, 0x1e, 0x24), []uint64{0x18, 0x1e, 0x24}},
 		{"addresses, index copied", "83 ff 02 77 20 89 f8 ff 24 c5 00 10 00 81 90 90 90 90 90 90 90 90 90 90" + cases, abs(0x18, 0x1e, 0x24), []uint64{0x18, 0x1e, 0x24}},
 		{"copied the other way", "83 ff 02 77 20 8b c7 ff 24 c5 00 10 00 81 90 90 90 90 90 90 90 90 90 90" + cases, abs(0x18, 0x1e, 0x24), []uint64{0x18, 0x1e, 0x24}},
+		{"addresses, the table's loaded, as by Go", "48 83 ff 03 73 20 48 8d 05 f3 0f 00 00 ff 24 f8 90 90 90 90 90 90 90 90" + cases, abs(0x18, 0x1e, 0x24), []uint64{0x18, 0x1e, 0x24}},
+		{"the table's address is not loaded here", "48 83 ff 03 73 20 90 90 90 90 90 90 90 ff 24 f8 90 90 90 90 90 90 90 90" + cases, abs(0x18, 0x1e, 0x24), nil},
 		{"16 bits copied", "83 ff 02 77 20 66 89 f8 ff 24 c5 00 10 00 81 90 90 90 90 90 90 90 90 90" + cases, abs(0x18, 0x1e, 0x24), nil},
 		{"another register compared", "83 fe 02 77 20 89 f8 ff 24 c5 00 10 00 81 90 90 90 90 90 90 90 90 90 90" + cases, abs(0x18, 0x1e, 0x24), nil},
 		{"addresses, index compared", "83 f8 02 77 20 ff 24 c5 00 10 00 81 90 90 90 90 90 90 90 90 90 90 90 90" + cases, abs(0x1e, 0x18, 0x24), []uint64{0x18, 0x1e, 0x24}},
