@@ -130,12 +130,12 @@ func (rt *Runtime) where(p *bpf.Program) error {
 	switch {
 	case rt.cfg.Refuse != "":
 		return errors.New(rt.cfg.Refuse)
+	case p.Kind() == bpf.Kretprobe:
+		return errors.New("a function's return takes an exit")
 	case rt.cfg.Shared == nil:
 		return errNoShared
 	case rt.cfg.Profile == nil:
 		return errors.New("the guest has no profile that says which vCPU a stack belongs to")
-	case p.Kind() == bpf.Kretprobe:
-		return errors.New("a function's return takes an exit")
 	}
 	for _, h := range p.Helpers() {
 		if h == bpf.HelperKtimeGetNS {
