@@ -3,6 +3,8 @@ package probe
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
 )
@@ -178,14 +180,45 @@ func (e *Engine) dropEnds(regs []*registration) {
 	}
 }
 
-// ripeEnds returns the hidden probes that nobody needs any more: while a mirror
-// is under way they all stay, because without its end it would run on into
+// ripeEnds returns the hidden probes that nobody needs any more. Where another
+// jprobe's mirrors end at the same place there is one left. Otherwise, while a
+// mirror is under way, they stay, because without its end it would run on into
 // nothing. The world is stopped.
 func (e *Engine) ripeEnds() []*registration {
-	if len(e.ends) == 0 || e.mirroring() {
+	if len(e.ends) == 0 {
 		return nil
 	}
-	ends := e.ends
-	e.ends = nil
-	return ends
+	going := map[*registration]bool{}
+	for _, r := range e.ends {
+		going[r] = true
+	}
+	mirroring := e.mirroring()
+	var ripe, later []*registration
+	for _, r := range e.ends {
+		if mirroring && !slices.ContainsFunc(*r.site.chain.Load(), func(o *registration) bool { return o.hidden && !going[o] }) {
+			later = append(later, r)
+		} else {
+			ripe = append(ripe, r)
+		}
+	}
+	e.ends = later
+	return ripe
+}
+
+// endTries bounds how often awaitEnds looks; each time it waits twice as long,
+// from 50 us on: 50 ms in all. Mirrors run with interrupts off, so they end
+// soon, unless their vCPU is held.
+const endTries = 10
+
+// awaitEnds lets the mirrors that were under way when their jprobe was removed
+// come to their end, so that the text there is what it was. What is left then
+// goes with the next removal.
+func (e *Engine) awaitEnds() error {
+	for i := 0; i < endTries && len(e.ends) != 0; i++ {
+		time.Sleep(50 * time.Microsecond << i)
+		if err := e.remove(nil); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -202,7 +202,7 @@ func (e *Engine) Unregister(ps ...*Kprobe) error {
 		}
 	}
 	if len(regs) != 0 {
-		if err := e.remove(regs); err != nil {
+		if err := errors.Join(e.remove(regs), e.awaitEnds()); err != nil {
 			return err
 		}
 	}
