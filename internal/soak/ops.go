@@ -39,6 +39,9 @@ func (w *worker) spec(r *rand.Rand, group string) (s api.ProbeSpec, inner bool) 
 	def, returns := define(r, w.name(group), at)
 	s = api.ProbeSpec{Def: def}
 	s.Post, s.Regs, s.Disabled = r.IntN(3) == 0 && !returns, r.IntN(4) == 0, r.IntN(8) == 0
+	if at.entry && !returns && r.IntN(4) == 0 {
+		s.Args, s.Mirror, s.Post = 1+r.IntN(8), mirrors[at.fn], false
+	}
 	return s, at.inner
 }
 

@@ -68,7 +68,8 @@ type place struct {
 	text  string
 	addr  guest.GVA
 	inner bool // not the beginning of an instruction
-	entry bool // the beginning of a function whose returns can be probed
+	entry bool // the beginning of a function: its returns and arguments can be probed
+	fn    string
 }
 
 // pick chooses a function, and in it an instruction: short functions are as
@@ -81,7 +82,7 @@ func (s *sites) pick(r *rand.Rand) place {
 		i = 0
 	}
 	off := f.starts[i]
-	p := place{}
+	p := place{fn: f.sym.Name}
 	if r.IntN(30) == 0 && i+1 < len(f.starts) && f.starts[i+1] > off+1 {
 		off++
 		p.inner = true
@@ -98,6 +99,9 @@ func (s *sites) pick(r *rand.Rand) place {
 	}
 	return p
 }
+
+// mirrors are the functions of the guest with a mirror.
+var mirrors = map[string]string{"do_fork": "jdo_fork", "vfs_read": "jvfs_read", "tcp_v4_rcv": "jtcp_v4_rcv", "many_args": "jmany_args"}
 
 // fetches are arguments for random definitions: registers, the stack, memory
 // behind a register that often holds no address, variables, the task.

@@ -7,12 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // Times for what comes about by itself once clients are gone.
@@ -91,12 +93,16 @@ func (v *verifier) sessions() string {
 }
 
 // patched checks that exactly the armed sites differ from the image, by an
-// int3 each.
+// int3 or a jump each.
 func (v *verifier) patched() (wrong, detail string) {
 	var ps []api.Probe
 	var text api.Text
 	var on bool
 	if err := v.ask(func(ctx context.Context, c *client.Client) (err error) {
+		// Nothing is to become a jump between listing and reading.
+		if _, err = c.SetOptimization(ctx, api.SetOptimization{Now: true}); err != nil {
+			return err
+		}
 		if ps, err = c.Probes(ctx); err != nil {
 			return err
 		}
@@ -112,15 +118,31 @@ func (v *verifier) patched() (wrong, detail string) {
 		return "the global knob is off", ""
 	}
 	want := map[uint64]bool{}
+	jumps := map[uint64]bool{} // bytes that jumps may have changed
+	var end uint64             // where mirrors end: the engine's own int3
 	for _, p := range ps {
 		if p.Gone || p.Armed != p.Enabled && !others(ps, p) {
 			return fmt.Sprintf("%s: enabled %v, armed %v, gone %v", p.Name, p.Enabled, p.Armed, p.Gone), ""
 		}
+		if p.Mirror != "" && p.Armed {
+			s, err := v.sites.img.Lookup("jprobe_return")
+			if err != nil {
+				return err.Error(), ""
+			}
+			end = uint64(s.Addr)
+		}
 		if p.Armed {
-			want[uint64(p.Addr)] = true
+			// A jump that displaces a jump begins with the same byte.
+			want[uint64(p.Addr)] = !p.Optimized || !strings.HasPrefix(p.Insn, "e9")
+			for i := range uint64(insn.JmpLen) {
+				if p.Optimized {
+					jumps[uint64(p.Addr)+i] = true
+				}
+			}
 		}
 	}
 	n := len(want)
+	maps.DeleteFunc(want, func(_ uint64, differs bool) bool { return !differs })
 	for _, r := range text.Ranges {
 		live, err := hex.DecodeString(r.Live)
 		if err != nil {
@@ -128,14 +150,24 @@ func (v *verifier) patched() (wrong, detail string) {
 		}
 		for i, b := range live {
 			addr := uint64(r.Addr) + uint64(i)
-			if b != 0xcc || !want[addr] {
+			first := byte(insn.Int3)
+			if addr == end && b == first && !want[addr] {
+				continue
+			}
+			if jumps[addr] {
+				first = insn.JmpOp
+			}
+			if jumps[addr] && !want[addr] {
+				continue // of the displacement
+			}
+			if b != first || !want[addr] {
 				return fmt.Sprintf("at %#x (%s) there is %02x, not of an armed probe", addr, r.Symbol, b), ""
 			}
 			delete(want, addr)
 		}
 	}
 	if len(want) > 0 {
-		return fmt.Sprintf("%d armed sites have no int3, of %d", len(want), n), ""
+		return fmt.Sprintf("%d armed sites have neither int3 nor jump, of %d", len(want), n), ""
 	}
 	return "", fmt.Sprintf("%d probes, %d armed sites", len(ps), n)
 }
