@@ -51,7 +51,7 @@ attach takes.`,
 			}
 			if a.format == "defs" {
 				for _, p := range ps {
-					fmt.Fprintln(a.env.Stdout, clean(p.Def))
+					fmt.Fprintln(a.env.Stdout, clean(defLine(p)))
 				}
 				return nil
 			}
@@ -85,6 +85,18 @@ func (a *app) printProbes(ps []api.Probe, armed *bool) error {
 		a.note("All probes are disarmed; 'guestprobe arm' arms them.")
 	}
 	return nil
+}
+
+// defLine is a probe's definition as attach takes it; what that has no form for
+// is in a comment.
+func defLine(p api.Probe) string {
+	switch {
+	case p.Program != nil:
+		return fmt.Sprintf("# %s: a program, of section %s", p.Name, p.Program.Section)
+	case p.Filter != "":
+		return fmt.Sprintf("%s # --filter %q", p.Def, p.Filter)
+	}
+	return p.Def
 }
 
 // runs is where the handlers of a probe run, or a dash where there is no choice.
