@@ -230,3 +230,44 @@ func TestRefuse(t *testing.T) {
 		t.Errorf("%+v, stage %v", p, k.Stage)
 	}
 }
+
+// FuzzLoad loads damaged objects: an error, or programs that attach, run and
+// close.
+func FuzzLoad(f *testing.F) {
+	for i, name := range []string{"count.o", "latency.o", "record.o", "subprog.o", "core.o"} {
+		f.Add(example(f, name))
+		// Damage in the code, the maps and the section table.
+		for _, at := range []int{64 + 8*i, 0x100, 0x200, 0x600} {
+			b := example(f, name)
+			b[at%len(b)] ^= 0x55
+			f.Add(b)
+		}
+	}
+	g := newFake(f)
+	rt := newRuntime(f, g.config())
+	f.Fuzz(func(t *testing.T, file []byte) {
+		g.left = 64 << 20
+		o, err := rt.Load(file, LoadOptions{Budget: 10000})
+		if err != nil {
+			return
+		}
+		defer o.Close()
+		for _, p := range o.Programs {
+			if (p.Place == bpf.InGuest) != (p.Why == "") {
+				t.Errorf("%+v", p)
+			}
+			k := &probe.Kprobe{Symbol: "vfs_read"}
+			if p.Kind == bpf.Kprobe {
+				p.Attach(k, text, true, "")
+			}
+			if err := g.engine.Register(k); err != nil {
+				t.Fatal(err)
+			}
+			g.hit(0, &probe.Regs{RDI: 1, RSP: uint64(stack) + 8, RFLAGS: 2})
+			if err := g.engine.Unregister(k); err != nil {
+				t.Fatal(err)
+			}
+			p.Stats()
+		}
+	})
+}
