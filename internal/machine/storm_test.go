@@ -37,8 +37,7 @@ func follow(t *testing.T, m *Machine, maxActive int) []*followed {
 }
 
 // drain ends the following of new calls and waits until those under way have
-// returned, or were found to be left in another way: no instance is lost. What is
-// still in use when the guest has done this many rounds more on each vCPU is told.
+// returned, or were found to be left in another way: no instance is lost.
 func drain(t *testing.T, m *Machine, all []*followed) {
 	t.Helper()
 	for _, f := range all {
