@@ -18,6 +18,9 @@ const defRingSize = 4 << 20
 // defRing is what the programs of all definitions share. It is made when the
 // first one is attached.
 type defRing struct {
+	some    sync.Mutex // held while definitions come and go; taken before mu
+	drained *ring
+
 	mu   sync.Mutex
 	ring *bpf.Map
 	gate *bpf.Map
@@ -111,17 +114,11 @@ func (rt *Runtime) tryDefine(u *evbpf.Unit, addr guest.GVA) error {
 // get returns the ring and the gate, and makes them where there are none.
 func (r *defRing) get(rt *Runtime) (records, gate *bpf.Map, err error) {
 	r.mu.Lock()
-	first := r.ring == nil && r.err == nil
-	if first {
+	defer r.mu.Unlock()
+	if r.ring == nil && r.err == nil {
 		r.err = r.make(rt)
 	}
-	records, gate, err = r.ring, r.gate, r.err
-	r.mu.Unlock()
-	if first && err == nil {
-		// Not under the lock: the drainer takes it, with its own held.
-		rt.drain.add(&ring{m: records, to: r.record, after: r.lost, guest: true})
-	}
-	return records, gate, err
+	return r.ring, r.gate, r.err
 }
 
 func (r *defRing) make(rt *Runtime) (err error) {
@@ -136,19 +133,38 @@ func (r *defRing) make(rt *Runtime) (err error) {
 	return nil
 }
 
+// add makes a definition known; with the first one the ring is drained. The
+// drainer is never called with mu held, because it takes mu with its own lock
+// held.
 func (r *defRing) add(d *Definition) uint32 {
+	r.some.Lock()
+	defer r.some.Unlock()
 	r.mu.Lock()
-	defer r.mu.Unlock()
+	first := len(r.to) == 0
 	for r.last++; r.to[r.last] != nil; r.last++ {
 	}
-	r.to[r.last] = d
-	return r.last
+	tag := r.last
+	r.to[tag] = d
+	r.mu.Unlock()
+	if first {
+		r.drained = &ring{m: r.ring, to: r.record, after: r.lost, guest: true}
+		d.rt.drain.add(r.drained)
+	}
+	return tag
 }
 
+// drop forgets a definition, behind its last records.
 func (r *defRing) drop(d *Definition) {
+	r.some.Lock()
+	defer r.some.Unlock()
 	r.mu.Lock()
-	defer r.mu.Unlock()
+	_, known := r.to[d.tag]
 	delete(r.to, d.tag)
+	last := known && len(r.to) == 0
+	r.mu.Unlock()
+	if last {
+		d.rt.drain.remove(r.drained)
+	}
 }
 
 // record hands on one record; those of a definition that is gone, and those

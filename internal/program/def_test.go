@@ -99,7 +99,11 @@ func TestDefine(t *testing.T) {
 	// The last records come before the end; later ones go nowhere.
 	inGuest(t, da.blocks, &probe.Regs{RDI: 9})
 	stops := f.stops
+	rt.drain.mu.Lock()
+	done := rt.drain.done
+	rt.drain.mu.Unlock()
 	rt.Drop(da, db)
+	<-done // nothing is left to drain
 	if f.stops != stops+1 {
 		t.Errorf("%d stops for two definitions", f.stops-stops)
 	}

@@ -1,6 +1,7 @@
 package program
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -15,16 +16,14 @@ const (
 )
 
 // drainer takes records out of rings, in one goroutine that runs while there
-// are any.
+// are rings.
 type drainer struct {
 	wake chan struct{} // capacity 1
-	stop chan struct{}
-	done chan struct{}
 
-	mu      sync.Mutex // guards the rings, and is held while they are read
-	rings   []*ring
-	running bool
-	closed  bool
+	mu     sync.Mutex // guards all below, and is held while rings are read
+	rings  []*ring
+	done   chan struct{} // closed by the goroutine at its end; nil: there is none
+	closed bool
 }
 
 // ring is a ring that is drained.
@@ -36,7 +35,7 @@ type ring struct {
 }
 
 func (d *drainer) init() {
-	d.wake, d.stop, d.done = make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
+	d.wake = make(chan struct{}, 1)
 }
 
 // kick says that a ring has something. It never blocks.
@@ -52,24 +51,21 @@ func (d *drainer) add(r *ring) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.rings = append(d.rings, r)
-	if !d.running && !d.closed {
-		d.running = true
-		go d.run()
+	if d.done == nil && !d.closed {
+		d.done = make(chan struct{})
+		go d.run(d.done)
 	}
 	d.kick()
 }
 
-// remove drains a ring for the last time and forgets it.
+// remove drains a ring for the last time and forgets it. With the last ring the
+// goroutine ends.
 func (d *drainer) remove(r *ring) {
 	d.pass()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for i, have := range d.rings {
-		if have == r {
-			d.rings = append(d.rings[:i:i], d.rings[i+1:]...)
-			return
-		}
-	}
+	d.rings = slices.DeleteFunc(d.rings, func(have *ring) bool { return have == r })
+	d.kick()
 }
 
 // pass empties all rings once and returns how many records there were. A
@@ -89,20 +85,20 @@ func (d *drainer) pass() (n int) {
 	return n
 }
 
-// polls reports whether some ring has to be looked at without being asked to.
-func (d *drainer) polls() bool {
+// next says how the goroutine goes on: whether it ends, and whether some ring
+// has to be looked at without being asked to.
+func (d *drainer) next() (end, poll bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, r := range d.rings {
-		if r.guest {
-			return true
-		}
+	if len(d.rings) == 0 || d.closed {
+		d.done = nil
+		return true, false
 	}
-	return false
+	return false, slices.ContainsFunc(d.rings, func(r *ring) bool { return r.guest })
 }
 
-func (d *drainer) run() {
-	defer close(d.done)
+func (d *drainer) run(done chan struct{}) {
+	defer close(done)
 	timer := time.NewTimer(minPoll)
 	defer timer.Stop()
 	wait := minPoll
@@ -112,31 +108,30 @@ func (d *drainer) run() {
 		} else {
 			wait = min(2*wait, maxPoll)
 		}
-		var poll <-chan time.Time
-		if d.polls() {
+		end, poll := d.next()
+		if end {
+			return
+		}
+		var soon <-chan time.Time
+		if poll {
 			timer.Reset(wait)
-			poll = timer.C
+			soon = timer.C
 		}
 		select {
 		case <-d.wake:
-		case <-poll:
-		case <-d.stop:
-			d.pass()
-			return
+		case <-soon:
 		}
 	}
 }
 
+// close ends the goroutine behind a last pass. It may be repeated.
 func (d *drainer) close() {
 	d.mu.Lock()
-	closed, running := d.closed, d.running
 	d.closed = true
+	done := d.done
 	d.mu.Unlock()
-	if closed {
-		return
-	}
-	close(d.stop)
-	if running {
-		<-d.done
+	d.kick()
+	if done != nil {
+		<-done
 	}
 }
