@@ -35,20 +35,26 @@ func (e *Engine) exitStage(user bool) stageBuilder {
 	}
 }
 
+// Behind the context: the flags, or the vCPU's number, while stages run.
+const (
+	scratchFlags = ctxSize
+	scratchCPU   = ctxSize + 8
+	frameSize    = ctxSize + 16
+)
+
 // stageCode emits the handler stages of site for code of that privilege. Where
 // hits enter:
 //
-//	lea -128(%rsp), %rsp      at CPL3
-//	lea -16(%rsp), %rsp       SS and RSP of the context
-//	pushfq                    its RFLAGS
-//	cli                       at CPL0, so that the stage is not preempted
-//	lea -144(%rsp), %rsp      the rest
+//	lea -frame(%rsp), %rsp    with the red zone at CPL3
+//	flags are kept: by lahf and seto at CPL3, by pushfq at CPL0, and there cli,
+//	so that the stage is not preempted
 //	registers that are used or asked for are stored
 //	for each stage: vCPU number from the stack's profile, block, call
 //	all is put back
 //
 // The stages' code stands before that. Where the profile shows no vCPU no stage
-// runs, and their Lost are counted.
+// runs, and their Lost are counted. lahf and sahf are there on every processor
+// with hardware virtualization, and take a fifth of the time of popfq.
 func (e *Engine) stageCode(site guest.GVA, user bool) stageBuilder {
 	prof, _ := e.opt.detours.placer.StackProfile(user)
 	return func(at guest.GVA, stages []*Stage) (stageBody, error) {
@@ -70,23 +76,14 @@ func (e *Engine) stageCode(site guest.GVA, user bool) stageBuilder {
 		a.align()
 
 		entry := len(a.b)
-		frame := int32(16)
-		if user {
-			frame += redZone
-		}
-		a.lea(insn.RSP, -frame)
-		a.emit(0x9c)
-		if !user {
-			a.emit(0xfa)
-		}
-		a.save(stages, uint64(site)+1, user, frame)
+		c := newStageFrame(stages, user)
+		c.enter(&a, uint64(site)+1)
 		a.emit(0x48, 0x25) // and $mask, %rax
 		a.imm32(int32(prof.Mask))
 		a.emit(insn.AppendMovImm(nil, insn.RSI, prof.Magic)...)
 		magic := a.pos()
-		a.emit(0x48, 0x3b, 0xb0) // cmp off(%rax), %rsi
-		a.imm32(prof.MagicOff)
-		a.jccTo(0x5, resume) // jne
+		a.mem(0x3b, insn.RSI, insn.RAX, prof.MagicOff) // cmp off(%rax), %rsi
+		a.jccTo(0x5, resume)                           // jne
 		number := a.pos()
 		a.emit(0x8b, 0x80) // mov off(%rax), %eax
 		a.imm32(prof.CPUOff)
@@ -94,11 +91,11 @@ func (e *Engine) stageCode(site guest.GVA, user bool) stageBuilder {
 		a.imm32(int32(len(e.cpus)))
 		a.jccTo(0x3, resume) // jae
 		if len(stages) > 1 {
-			a.store(insn.RAX, ctxSS) // for the next one: what the stack says may change
+			a.store(insn.RAX, scratchCPU) // for the next one: what the stack says may change
 		}
 		for i, x := range stages {
 			if i > 0 {
-				a.load(insn.RAX, ctxSS)
+				a.load(insn.RAX, scratchCPU)
 			}
 			a.emit(0x48, 0x69, 0xf0) // imul $stride, %rax, %rsi
 			a.imm32(int32(x.Stride))
@@ -108,12 +105,7 @@ func (e *Engine) stageCode(site guest.GVA, user bool) stageBuilder {
 			a.imm32(int32(placed[i].at - a.pos() - 4))
 		}
 		a.here(lost)
-		for _, r := range []insn.Reg64{insn.RAX, insn.RSI, insn.RDI} {
-			a.load(r, ctxOffset(r))
-		}
-		a.lea(insn.RSP, ctxFlags)
-		a.emit(0x9d) // popfq
-		a.lea(insn.RSP, frame)
+		c.leave(&a)
 		for _, load := range []guest.GVA{magic, number} {
 			placed = append(placed, placedStage{fixups: []Fixup{{Fault: 0, Resume: int(resume - load)}}, at: load})
 		}
@@ -121,42 +113,97 @@ func (e *Engine) stageCode(site guest.GVA, user bool) stageBuilder {
 	}
 }
 
-// save fills in the context below RSP, as far as the stages read it, and leaves
-// RSP at it and the interrupted RSP in RAX.
-func (a *asm) save(stages []*Stage, ip uint64, user bool, frame int32) {
-	reads, df := uint32(0), false
+// stageFrame is what a detour's stages have on the interrupted stack.
+type stageFrame struct {
+	user  bool
+	push  bool   // flags are kept by pushfq
+	clear bool   // DF must be cleared
+	reads uint32 // of all stages
+	size  int32
+}
+
+func newStageFrame(stages []*Stage, user bool) stageFrame {
+	c := stageFrame{user: user, push: !user, size: frameSize}
+	if user {
+		c.size += redZone
+	}
 	for _, x := range stages {
-		reads |= x.Reads
-		df = df || !x.NoStrings
+		c.reads |= x.Reads
+		c.clear = c.clear || !x.NoStrings
 	}
-	if df {
-		a.emit(0xfc) // cld
+	c.push = c.push || c.clear
+	return c
+}
+
+// asked reports whether a stage may read the field at off.
+func (c *stageFrame) asked(off int32) bool { return c.reads>>(off/8)&1 != 0 }
+
+// enter makes room, keeps the flags, and fills in the context, as far as the
+// stages read it. RSP is then at the context, and RAX the interrupted RSP.
+func (c *stageFrame) enter(a *asm, ip uint64) {
+	if c.push {
+		a.lea(insn.RSP, ctxFlags+8-c.size)
+		a.emit(0x9c) // pushfq
+		if !c.user {
+			a.emit(0xfa) // cli
+		}
+		if c.clear {
+			a.emit(0xfc) // cld
+		}
+		a.lea(insn.RSP, -ctxFlags)
+	} else {
+		a.lea(insn.RSP, -c.size)
 	}
-	a.lea(insn.RSP, -ctxFlags)
 	for i, r := range ctxRegs {
-		if r == insn.RAX || r == insn.RSI || r == insn.RDI || reads>>i&1 != 0 {
+		if r == insn.RAX || r == insn.RSI || r == insn.RDI || c.reads>>i&1 != 0 {
 			a.store(r, int32(8*i))
 		}
 	}
-	a.emit(insn.AppendLea(nil, insn.RAX, insn.RSP, ctxFlags+8+frame)...)
-	if reads>>(ctxSP/8)&1 != 0 {
+	if !c.push {
+		if c.asked(ctxFlags) {
+			a.emit(0x9c, 0x8f, 0x84, 0x24) // pushfq; pop off(%rsp), with the RSP behind the pop
+			a.imm32(ctxFlags)
+		}
+		a.emit(0x9f, 0x0f, 0x90, 0xc0) // lahf; seto %al
+		a.store(insn.RAX, scratchFlags)
+	}
+	a.b = insn.AppendLea(a.b, insn.RAX, insn.RSP, c.size)
+	if c.asked(ctxSP) {
 		a.store(insn.RAX, ctxSP)
 	}
-	if reads>>(ctxIP/8)&1 != 0 {
+	if c.asked(ctxIP) {
 		a.emit(insn.AppendMovImm(nil, insn.RSI, ip)...)
 		a.store(insn.RSI, ctxIP)
 	}
 	cs, ss := int32(guest.SelKernelCode), int32(guest.SelKernelData)
-	if user {
+	if c.user {
 		cs, ss = guest.SelUserCode, guest.SelUserData
 	}
 	for _, f := range []struct{ off, v int32 }{{ctxOrigAX, -1}, {ctxCS, cs}, {ctxSS, ss}} {
-		if reads>>(f.off/8)&1 != 0 {
+		if c.asked(f.off) {
 			a.emit(0x48, 0xc7, 0x84, 0x24) // movq $imm32, off(%rsp)
 			a.imm32(f.off)
 			a.imm32(f.v)
 		}
 	}
+}
+
+// leave puts back what enter and the call of a stage have changed.
+func (c *stageFrame) leave(a *asm) {
+	if !c.push {
+		a.load(insn.RAX, scratchFlags)
+		a.emit(0x04, 0x7f, 0x9e) // add $0x7f, %al, which overflows if it was 1; sahf
+	}
+	for _, r := range []insn.Reg64{insn.RAX, insn.RSI, insn.RDI} {
+		a.load(r, ctxOffset(r))
+	}
+	if c.push {
+		a.lea(insn.RSP, ctxFlags)
+		a.emit(0x9d) // popfq
+		a.lea(insn.RSP, c.size-ctxFlags-8)
+		return
+	}
+	a.lea(insn.RSP, c.size)
 }
 
 // ctxOffset returns where a register is in the context.
@@ -190,8 +237,26 @@ func (a *asm) align() {
 func (a *asm) lea(r insn.Reg64, v int32) { a.b = insn.AppendLea(a.b, r, r, v) }
 
 // store and load move a register to and from the context at RSP.
-func (a *asm) store(r insn.Reg64, off int32) { a.b = insn.AppendStore(a.b, insn.RSP, off, r) }
-func (a *asm) load(r insn.Reg64, off int32)  { a.b = insn.AppendLoad(a.b, r, insn.RSP, off) }
+func (a *asm) store(r insn.Reg64, off int32) { a.mem(0x89, r, insn.RSP, off) }
+func (a *asm) load(r insn.Reg64, off int32)  { a.mem(0x8b, r, insn.RSP, off) }
+
+// mem emits a 64-bit instruction with that opcode, a register, and off(base).
+func (a *asm) mem(op byte, r, base insn.Reg64, off int32) {
+	short := int32(int8(off)) == off
+	mod := byte(0x80)
+	if short {
+		mod = 0x40
+	}
+	a.emit(0x48|byte(r>>3)<<2|byte(base>>3), op, mod|byte(r&7)<<3|byte(base&7))
+	if base&7 == insn.RSP {
+		a.emit(0x24)
+	}
+	if short {
+		a.emit(byte(off))
+	} else {
+		a.imm32(off)
+	}
+}
 
 // jccTo emits a conditional jump to an address that is known.
 func (a *asm) jccTo(cond byte, to guest.GVA) {

@@ -20,7 +20,9 @@ func (r *Result) Markdown() string {
 		fmt.Fprintf(&b, "| %s | %d | %s | %.2f | %s | %.0f | %.1f | %.2f | %.1f |\n",
 			row.Name, row.CPL, row.What, row.ExitsPerHit, row.NsPerHit, row.EngineNs, row.InsnsPerHit, row.RatioToFirst, row.BaselineNs)
 	}
-	b.WriteString("\n`-`: not built yet, or not to be had on this host.\n\n| instead | what | ns per hit | ratio to k at CPL3 |\n|---|---|---|---|\n")
+	b.WriteString("\n`-`: not to be had on this host, or the same as another row.\n\n")
+	r.inGuest(&b)
+	b.WriteString("| instead | what | ns per hit | ratio to k at CPL3 |\n|---|---|---|---|\n")
 	k := r.median("k", 3)
 	for _, p := range r.Peers {
 		if p.NsPerHit == nil {
@@ -38,6 +40,29 @@ func (r *Result) Markdown() string {
 			s.KVMNs.Median/1e6, s.GuestNs.Median/1e6)
 	}
 	return b.String()
+}
+
+// inGuest renders the hits without an exit.
+func (r *Result) inGuest(b *strings.Builder) {
+	if len(r.InGuest) == 0 {
+		return
+	}
+	b.WriteString("| in the guest, CPL3 | a call, ns | of it the probe, ns | hand-written floor | ratio to it | hits | exits | records stored, lost |\n|---|---|---|---|---|---|---|---|\n")
+	for _, x := range r.InGuest {
+		if x.CallNs == nil {
+			fmt.Fprintf(b, "| %s | unavailable: %s | - | - | - | - | - | - |\n", x.What, x.Unavailable)
+			continue
+		}
+		floor, ratio, records := "-", "-", "-"
+		if x.Floor != "" {
+			floor, ratio = x.Floor, fmt.Sprintf("%.2f", x.FloorRatio)
+		}
+		if x.Stored+x.Lost > 0 {
+			records = fmt.Sprintf("%d, %d", x.Stored, x.Lost)
+		}
+		fmt.Fprintf(b, "| %s: %s | %s | %.1f | %s | %s | %d | %d | %s |\n", x.Name, x.What, x.CallNs, x.OverNs, floor, ratio, x.Hits, x.Exits, records)
+	}
+	b.WriteString("\n")
 }
 
 // String renders a spread as "median (min to max)", with a digit more for small

@@ -67,12 +67,14 @@ type Host struct {
 
 // Result is one run of the benchmark.
 type Result struct {
-	Schema  int     `json:"schema"` // 1
-	Host    Host    `json:"host"`
-	Runs    int     `json:"runs"` // each figure is over that many
-	Rows    []Row   `json:"rows"`
-	Peers   []Peer  `json:"peers"`
-	Startup Startup `json:"startup"`
+	Schema int   `json:"schema"` // 1
+	Host   Host  `json:"host"`
+	Runs   int   `json:"runs"` // each figure is over that many
+	Rows   []Row `json:"rows"`
+	// InGuest are hits without an exit, beside detours written by hand.
+	InGuest []InGuest `json:"inGuest"`
+	Peers   []Peer    `json:"peers"`
+	Startup Startup   `json:"startup"`
 }
 
 // Startup is the time from nothing to the guest's first console line.

@@ -283,6 +283,10 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 	for _, cpl := range []int{0, 3} {
 		res.Rows = append(res.Rows, g.rows(ctx, cpl, o)...)
 	}
+	o.Progress("in the guest")
+	if res.InGuest, err = g.inGuestRows(ctx, o.Runs); err != nil {
+		return nil, err
+	}
 	if o.Peers {
 		fn, err := g.fn(3)
 		if err != nil {

@@ -1,0 +1,261 @@
+package bench
+
+import (
+	"bufio"
+	"context"
+	_ "embed"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/program"
+	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/bpf"
+)
+
+// benchObject is what programs/bench.bpf.c is compiled to (docs/examples/Makefile
+// has the command).
+//
+//go:embed programs/bench.o
+var benchObject []byte
+
+// InGuest is one way to spend time at a probe without an exit, at CPL3.
+type InGuest struct {
+	Name        string  `json:"name"`
+	What        string  `json:"what"`
+	Unavailable string  `json:"unavailable,omitempty"`
+	CallNs      *Spread `json:"callNs,omitempty"` // one call, probe included
+	OverNs      float64 `json:"overNs,omitempty"` // of which the probe: median less that of the unprobed call
+	Floor       string  `json:"floor,omitempty"`  // the hand-written detour that does the same
+	FloorRatio  float64 `json:"floorRatio,omitempty"`
+	Hits        uint64  `json:"hits,omitempty"`
+	Exits       uint64  `json:"exits"`            // of all hits together
+	Stored      uint64  `json:"stored,omitempty"` // records that reached the file
+	Lost        uint64  `json:"lost,omitempty"`   // and those that found no room
+}
+
+// Names of rows of InGuest.
+const (
+	rowPlain       = "plain"
+	rowFloorCount  = "floor_count"
+	rowFloorRecord = "floor_record"
+	rowInline      = "inline"
+	rowCount       = "count"
+	rowRecord      = "record"
+	rowReject      = "reject"
+)
+
+// inGuestCalls is how many calls one measurement makes.
+const inGuestCalls = 1_000_000
+
+// inGuestRows measures programs in detours beside detours written by hand, all of
+// them in turn, so that they see the same weather.
+func (g *benchGuest) inGuestRows(ctx context.Context, runs int) ([]InGuest, error) {
+	rows := []InGuest{
+		{Name: rowPlain, What: "no probe"},
+		{Name: rowFloorCount, What: "hand-written detour: lock inc"},
+		{Name: rowFloorRecord, What: "hand-written detour: record of time and six arguments"},
+		{Name: rowInline, What: "optimized kprobe, inlined counter", Floor: rowFloorCount},
+		{Name: rowCount, What: "eBPF program: count into a per-CPU array", Floor: rowFloorCount},
+		{Name: rowReject, What: "eBPF program: a filter that rejects"},
+		{Name: rowRecord, What: "eBPF program: record of time and six arguments into a ring, drained to a file", Floor: rowFloorRecord},
+	}
+	s, err := g.newSubjects()
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	samples := make([][]float64, len(rows))
+	for range runs {
+		for i := range rows {
+			if rows[i].Unavailable != "" {
+				continue
+			}
+			ns, err := s.measure(ctx, &rows[i])
+			if err != nil {
+				if ctx.Err() != nil {
+					return nil, err
+				}
+				rows[i].Unavailable = err.Error()
+				continue
+			}
+			samples[i] = append(samples[i], ns)
+		}
+	}
+	medians := map[string]float64{}
+	for i := range rows {
+		if r := &rows[i]; r.Unavailable == "" {
+			sp := spread(samples[i])
+			r.CallNs, medians[r.Name] = &sp, sp.Median
+			r.OverNs = sp.Median - medians[rowPlain]
+			if f := medians[r.Floor]; f > 0 {
+				r.FloorRatio = sp.Median / f
+			}
+		}
+	}
+	return rows, nil
+}
+
+// subjects are what inGuestRows measures.
+type subjects struct {
+	g    *benchGuest
+	rt   *program.Runtime
+	obj  *program.Object
+	hot  guest.Symbol
+	sink *fileSink
+
+	counter []byte // of the inlined counter, a word
+	inline  *probe.Stage
+}
+
+func (g *benchGuest) newSubjects() (*subjects, error) {
+	s := &subjects{g: g}
+	var err error
+	if s.hot, err = g.m.Image().Lookup(symUserFn); err != nil {
+		return nil, err
+	}
+	start := time.Now()
+	now := func() int64 { return time.Since(start).Nanoseconds() }
+	cfg := program.Config{CPUs: g.m.NumCPU(), Shared: g.m, Now: now,
+		Stop: func(f func() error) error { return g.m.Stop(func(probe.World) error { return f() }) },
+		Clock: func() (bpf.Clock, error) {
+			tsc, at, err := g.m.TSC(now)
+			return bpf.Clock{TSC: tsc, Mult: uint64(1e3 * (1 << 32) / g.mhz), Time: uint64(at)}, err
+		},
+	}
+	if p, err := g.m.Image().Profile(); err == nil {
+		cfg.Profile = &p
+	}
+	s.rt = program.New(cfg)
+	block, host, err := g.m.AllocData(128)
+	if err != nil {
+		return nil, err
+	}
+	s.counter = host[:8]
+	s.inline = &probe.Stage{
+		Code:  []byte{0xf0, 0x48, 0xff, 0x06, 0xc3}, // lock incq (%rsi); ret
+		Block: block, Stride: 64, Lost: block + 64, NoStrings: true,
+		Counts: func(cpu int) (hits, handled, filtered, missed uint64) {
+			if cpu != 0 {
+				return 0, 0, 0, 0
+			}
+			n := binary.LittleEndian.Uint64(s.counter)
+			return n, n, 0, 0
+		},
+	}
+	if s.obj, err = s.rt.Load(benchObject, program.LoadOptions{}); err != nil {
+		s.rt.Close()
+		return nil, err
+	}
+	if s.sink, err = newFileSink(); err != nil {
+		s.close()
+		return nil, err
+	}
+	s.obj.Emit(func(string) program.Emitter { return s.sink })
+	return s, nil
+}
+
+func (s *subjects) close() {
+	s.obj.Close()
+	s.rt.Close()
+	if s.sink != nil {
+		s.sink.close()
+	}
+}
+
+// measure returns the nanoseconds of one call for a row, and adds its hits.
+func (s *subjects) measure(ctx context.Context, r *InGuest) (float64, error) {
+	switch r.Name {
+	case rowPlain, rowFloorCount, rowFloorRecord:
+		f, err := s.g.m.Image().Lookup("user_" + map[string]string{rowPlain: "floor_plain", rowFloorCount: "floor_count", rowFloorRecord: "floor_record"}[r.Name])
+		if err != nil {
+			return 0, err
+		}
+		return s.g.calls(ctx, 3, f.Addr, inGuestCalls)
+	}
+	e := s.g.m.Engine()
+	k := &probe.Kprobe{Name: r.Name, Addr: s.hot.Addr, Pre: func(*probe.Context) int { return 0 }}
+	if r.Name == rowInline {
+		k.Stage = s.inline
+	} else {
+		for _, p := range s.obj.Programs {
+			if p.Name == r.Name {
+				p.Attach(k, s.hot.Addr, true, "")
+				if p.Place != bpf.InGuest {
+					return 0, errors.New(p.Why)
+				}
+			}
+		}
+	}
+	if err := e.Register(k); err != nil {
+		return 0, err
+	}
+	defer e.Unregister(k)
+	if err := e.Optimize(); err != nil {
+		return 0, err
+	}
+	if i, _ := e.Info(k); !i.InGuest {
+		return 0, fmt.Errorf("it gets no jump: %s %s", i.Unoptimized.Reason, i.Unoptimized.Detail)
+	}
+	before, exits := e.Totals(-1), trapExits(s.g.m.Stats())
+	start, _, _ := e.Stats(k)
+	stored, lost := s.sink.stored.Load(), s.sink.lost.Load()
+	ns, err := s.g.calls(ctx, 3, s.hot.Addr, inGuestCalls)
+	if err != nil {
+		return 0, err
+	}
+	after, _, _ := e.Stats(k)
+	if n := after.InGuest - start.InGuest; n != inGuestCalls || after.Missed != start.Missed {
+		return 0, fmt.Errorf("%d hits of %d calls, %d missed", n, inGuestCalls, after.Missed-start.Missed)
+	}
+	r.Hits += after.InGuest - start.InGuest
+	r.Exits += trapExits(s.g.m.Stats()) - exits
+	if x := e.Totals(-1); x.Detours+x.Breakpoints != before.Detours+before.Breakpoints {
+		return 0, fmt.Errorf("%d hits took an exit", x.Detours+x.Breakpoints-before.Detours-before.Breakpoints)
+	}
+	if r.Name == rowRecord {
+		s.rt.Flush()
+		r.Stored += s.sink.stored.Load() - stored
+		r.Lost += s.sink.lost.Load() - lost
+		if r.Stored+r.Lost != r.Hits {
+			return 0, fmt.Errorf("%d records stored and %d lost of %d", r.Stored, r.Lost, r.Hits)
+		}
+	}
+	return ns, nil
+}
+
+// fileSink writes records to a file that is gone when it is closed.
+type fileSink struct {
+	file         *os.File
+	w            *bufio.Writer
+	stored, lost atomic.Uint64
+}
+
+func newFileSink() (*fileSink, error) {
+	f, err := os.CreateTemp("", "guestprobe-bench-*")
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Remove(f.Name()); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return &fileSink{file: f, w: bufio.NewWriterSize(f, 1<<20)}, nil
+}
+
+// Put implements program.Emitter.
+func (s *fileSink) Put(_ int, _ int64, data []byte) bool {
+	if _, err := s.w.Write(data); err != nil {
+		return false
+	}
+	s.stored.Add(1)
+	return true
+}
+
+// Lose implements program.Emitter.
+func (s *fileSink) Lose(_ int, n uint64) { s.lost.Add(n) }
+
+func (s *fileSink) close() { s.file.Close() }
