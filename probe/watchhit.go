@@ -113,8 +113,17 @@ func (e *Engine) accessor(s State) (at guest.GVA, exact bool) {
 		return sl.orig, true
 	}
 	syms := e.target.Symbols()
-	if in, err := insn.Decode(syms.Code(rip, insn.MaxLen)); err == nil && in.Prefix&(insn.PrefixRep|insn.PrefixRepNE) != 0 && s.Regs.RCX != 0 && accesses(&in, rip, s) {
-		return rip, true
+	home := e.Home(rip)
+	if in, err := insn.Decode(syms.Code(home, insn.MaxLen)); err == nil && in.Prefix&(insn.PrefixRep|insn.PrefixRepNE) != 0 && s.Regs.RCX != 0 && accesses(&in, home, s) {
+		return home, true
+	}
+	if d := e.slots.detour(rip); d != nil {
+		// Its copies stand one behind the other; what is before them accesses
+		// nothing of the guest's.
+		if rip > d.copies[0] && rip <= d.back {
+			return d.home(rip - 1), true
+		}
+		return home, false
 	}
 	sym, ok := syms.Find(rip - 1)
 	if !ok || !syms.IsText(rip-1) {
