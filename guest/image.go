@@ -182,6 +182,19 @@ func (img *Image) Code(addr GVA, n int) []byte {
 	return b[:n:n]
 }
 
+// Constant returns the n bytes that the file has at addr, data or code, or nil
+// when it does not have all of them. They are the image's own, not the guest's,
+// which may have changed them, and must not be changed.
+func (img *Image) Constant(addr GVA, n int) []byte {
+	for i := range img.Segments {
+		s := &img.Segments[i]
+		if off := uint64(addr - s.VAddr); off < uint64(len(s.Data)) && n >= 0 && uint64(n) <= uint64(len(s.Data))-off {
+			return s.Data[off:][:n:n]
+		}
+	}
+	return nil
+}
+
 // Text returns the ranges of the image's code, ascending: the kernel's, or
 // that of CPL 3.
 func (img *Image) Text(user bool) []Range {

@@ -13,6 +13,15 @@ type Lister interface {
 	Symbols() []guest.Symbol
 }
 
+// Constants is what Symbols add that have the image's own data: the optimizer
+// then finds the jump tables of switches, whose targets must not be inside a
+// region, or each arrival there would take an exit.
+type Constants interface {
+	// Constant returns the n bytes that the image has at addr, or nil when it does
+	// not have all of them. They must not be changed.
+	Constant(addr guest.GVA, n int) []byte
+}
+
 // function returns the analysis of the function that holds st, or why there is
 // none. Callers hold mu.
 func (e *Engine) function(st *site) (*flow.Func, string) {
@@ -31,6 +40,9 @@ func (e *Engine) function(st *site) (*flow.Func, string) {
 	in := flow.Input{Addr: uint64(sym.Addr), Code: code}
 	if x := e.branches(syms); x != nil {
 		in.Targets = x.Targets
+	}
+	if c, ok := syms.(Constants); ok {
+		in.Read = func(addr uint64, n int) []byte { return c.Constant(guest.GVA(addr), n) }
 	}
 	f := flow.Analyze(in)
 	e.opt.funcs[st.start] = f

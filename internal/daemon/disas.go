@@ -52,7 +52,7 @@ func (d *Disassembler) Function(img *guest.Image, at string) (api.Disas, error) 
 	if len(code) == 0 {
 		return api.Disas{}, &api.Error{Code: api.Code(probe.CodeNotText), Errno: "EINVAL", Message: sym.Name + " is not code"}
 	}
-	f := flow.Analyze(flow.Input{Addr: uint64(sym.Addr), Code: code, Targets: d.targets(img), Read: imageData(img)})
+	f := flow.Analyze(flow.Input{Addr: uint64(sym.Addr), Code: code, Targets: d.targets(img), Read: func(addr uint64, n int) []byte { return img.Constant(guest.GVA(addr), n) }})
 	out := api.Disas{
 		Symbol: sym.Name, Addr: api.Hex(sym.Addr), Size: uint64(size), Offset: uint64(addr - sym.Addr), User: sym.User,
 		Blacklist: img.Blacklisted(sym.Addr), Insts: []api.DisasInst{},
@@ -150,19 +150,6 @@ func (d *Disassembler) targets(img *guest.Image) func(lo, hi uint64) []uint64 {
 		d.img, d.index = img, flow.NewIndex(ts)
 	}
 	return d.index.Targets
-}
-
-// imageData returns a reader of the image's own bytes.
-func imageData(img *guest.Image) func(addr uint64, n int) []byte {
-	return func(addr uint64, n int) []byte {
-		for i := range img.Segments {
-			s := &img.Segments[i]
-			if off := addr - uint64(s.VAddr); off < uint64(len(s.Data)) && n >= 0 && uint64(n) <= uint64(len(s.Data))-off {
-				return s.Data[off:][:n:n]
-			}
-		}
-		return nil
-	}
 }
 
 // region returns the answer of one set of rules.
