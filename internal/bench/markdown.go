@@ -22,6 +22,7 @@ func (r *Result) Markdown() string {
 	}
 	b.WriteString("\n`-`: not to be had on this host, or the same as another row.\n\n")
 	r.inGuest(&b)
+	r.optimizer(&b)
 	b.WriteString("| instead | what | ns per hit | ratio to k at CPL3 |\n|---|---|---|---|\n")
 	k := r.median("k", 3)
 	for _, p := range r.Peers {
@@ -63,6 +64,20 @@ func (r *Result) inGuest(b *strings.Builder) {
 		fmt.Fprintf(b, "| %s: %s | %s | %.1f | %s | %s | %d | %d | %s |\n", x.Name, x.What, x.CallNs, x.OverNs, floor, ratio, x.Hits, x.Exits, records)
 	}
 	b.WriteString("\n")
+}
+
+// optimizer renders what making jumps costs.
+func (r *Result) optimizer(b *strings.Builder) {
+	o := r.Optimizer
+	if o.OneNs == nil {
+		fmt.Fprintf(b, "What optimizing costs was not measured: %s.\n\n", o.Unavailable)
+		return
+	}
+	us := func(s *Spread) string {
+		return fmt.Sprintf("%.0f us (%.0f to %.0f)", s.Median/1e3, s.Min/1e3, s.Max/1e3)
+	}
+	fmt.Fprintf(b, "Optimizing, on %d busy vCPUs, from asking them to stop until they ran again: one site %s; %d sites in %d stops %s in all; the longest single stop of the run %.0f us.\n\n",
+		o.CPUs, us(o.OneNs), o.Sites, o.Stops, us(o.BatchNs), o.LongestNs/1e3)
 }
 
 // String renders a spread as "median (min to max)", with a digit more for small

@@ -72,9 +72,10 @@ type Result struct {
 	Runs   int   `json:"runs"` // each figure is over that many
 	Rows   []Row `json:"rows"`
 	// InGuest are hits without an exit, beside detours written by hand.
-	InGuest []InGuest `json:"inGuest"`
-	Peers   []Peer    `json:"peers"`
-	Startup Startup   `json:"startup"`
+	InGuest   []InGuest `json:"inGuest"`
+	Optimizer Optimizer `json:"optimizer"`
+	Peers     []Peer    `json:"peers"`
+	Startup   Startup   `json:"startup"`
 }
 
 // Startup is the time from nothing to the guest's first console line.

@@ -287,6 +287,13 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 	if res.InGuest, err = g.inGuestRows(ctx, o.Runs); err != nil {
 		return nil, err
 	}
+	o.Progress("optimizer")
+	if res.Optimizer, err = optimizerCost(ctx, o.Runs); err != nil {
+		if ctx.Err() != nil {
+			return nil, err
+		}
+		res.Optimizer.Unavailable = err.Error()
+	}
 	if o.Peers {
 		fn, err := g.fn(3)
 		if err != nil {
