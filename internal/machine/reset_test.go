@@ -71,7 +71,7 @@ func TestResetOfABusyWorkload(t *testing.T) {
 	config := Config{Image: builtinImage(t), VCPUs: 2, Cmdline: "rounds=1"}
 	want := results(t, newMachine(t, config))
 	m := newMachine(t, config)
-	hit := make(chan struct{}, 1)
+	hit := make(chan struct{}, 64)
 	all := everyFunction(t, m, func(*probe.Context) int {
 		select {
 		case hit <- struct{}{}:
