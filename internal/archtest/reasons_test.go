@@ -1,0 +1,96 @@
+package archtest
+
+import (
+	"go/ast"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// TestDocsListReasons: docs/optimization.md explains every reason that a site is
+// not optimized for, and no others: the string constants of probe/flow whose
+// names begin with Reason, and those of probe/optimize.go that begin with not.
+func TestDocsListReasons(t *testing.T) {
+	files := load(t)
+	path := filepath.Join(root(t), "docs", "optimization.md")
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	row := regexp.MustCompile("^\\| `([a-z0-9_]+)` \\| .+ \\|$")
+	for _, c := range []struct{ mark, pkg, prefix string }{
+		{"<!-- reasons:probe -->", "probe", "not"},
+		{"<!-- reasons:flow -->", "probe/flow", "Reason"},
+	} {
+		_, table, ok := strings.Cut(string(b), c.mark)
+		if !ok {
+			t.Errorf("docs/optimization.md has no %s", c.mark)
+			continue
+		}
+		var got []string
+		for line := range strings.Lines(strings.TrimLeft(table, "\n")) {
+			if !strings.HasPrefix(line, "|") {
+				break
+			}
+			if m := row.FindStringSubmatch(strings.TrimRight(line, "\n")); m != nil {
+				got = append(got, m[1])
+			}
+		}
+		want := stringConstants(t, files, c.pkg, c.prefix)
+		if len(want) < 10 {
+			t.Errorf("%s has only %d reasons: the source is not read", c.pkg, len(want))
+		}
+		for _, r := range want {
+			if n := len(slices.DeleteFunc(slices.Clone(got), func(s string) bool { return s != r })); n != 1 {
+				t.Errorf("docs/optimization.md has %d rows for %q behind %s, want 1", n, r, c.mark)
+			}
+		}
+		for _, r := range got {
+			if !slices.Contains(want, r) {
+				t.Errorf("docs/optimization.md explains %q, which %s does not give", r, c.pkg)
+			}
+		}
+	}
+}
+
+// stringConstants returns the values of a package's string constants whose names
+// are prefix and an upper-case letter.
+func stringConstants(t *testing.T, files []*goFile, pkg, prefix string) []string {
+	t.Helper()
+	var out []string
+	named := regexp.MustCompile("^" + prefix + "[A-Z]")
+	for _, f := range files {
+		if f.pkg != pkg || f.test {
+			continue
+		}
+		for _, d := range f.ast.Decls {
+			g, ok := d.(*ast.GenDecl)
+			if !ok || g.Tok != token.CONST {
+				continue
+			}
+			for _, s := range g.Specs {
+				v := s.(*ast.ValueSpec)
+				for i, n := range v.Names {
+					if !named.MatchString(n.Name) || i >= len(v.Values) {
+						continue
+					}
+					lit, ok := v.Values[i].(*ast.BasicLit)
+					if !ok || lit.Kind != token.STRING {
+						continue
+					}
+					s, err := strconv.Unquote(lit.Value)
+					if err != nil {
+						t.Fatalf("%s: %s: %v", f.path, n.Name, err)
+					}
+					out = append(out, s)
+				}
+			}
+		}
+	}
+	return out
+}
