@@ -11,6 +11,21 @@ func aligned8(b []byte) bool {
 	return uintptr(unsafe.Pointer(unsafe.SliceData(b)))%8 == 0
 }
 
+// AtomicWords returns the 8-byte words of b, which host and guest share, for
+// atomic access. b must start 8-byte aligned; a rest of less than a word is left
+// out. The byte order is the guest's: only amd64 hosts run it.
+func AtomicWords(b []byte) []atomic.Uint64 {
+	if len(b) < 8 {
+		return nil
+	}
+	if !aligned8(b) {
+		panic("BUG: shared memory is not aligned to 8 bytes")
+	}
+	// SAFETY: b is aligned to 8 bytes and has all of the words; atomic.Uint64 is
+	// one word, and what it refers to lives as long as b's memory does.
+	return unsafe.Slice((*atomic.Uint64)(unsafe.Pointer(unsafe.SliceData(b))), len(b)/8)
+}
+
 // word returns the host's place of the 8 bytes of guest memory at pa, or nil
 // when no region holds them. The low three bits of pa are ignored.
 func word(regions []Region, pa GPA) *uint64 {

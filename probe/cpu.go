@@ -146,7 +146,10 @@ func (e *Engine) Home(addr guest.GVA) guest.GVA {
 		return s.home(addr)
 	}
 	if in := e.slots.instance(addr); in != nil && in.ret.Load() != 0 {
-		return guest.GVA(in.ret.Load())
+		return e.through(addr)
+	}
+	if g := e.slots.returns(addr); g != nil {
+		return g.home(e, addr)
 	}
 	if d := e.slots.detour(addr); d != nil {
 		return d.home(addr)

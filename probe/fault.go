@@ -27,6 +27,9 @@ func (e *Engine) fault(c *cpu, s State, t Trap) Verdict {
 		if d := e.slots.detour(rip); d != nil {
 			return e.detourFault(c, s, d, t)
 		}
+		if g := e.slots.returns(rip); g != nil {
+			return g.fault(s, t)
+		}
 		return e.strayFault(c, s)
 	}
 	count(&c.counts.faults)

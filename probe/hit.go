@@ -51,6 +51,9 @@ func (e *Engine) Hit(cpu int, s State, t Trap) Verdict {
 		if d := e.slots.detour(rip); d != nil && rip == d.exit {
 			return e.arriveFrom(c, s, d)
 		}
+		if g := e.slots.returns(rip); g != nil && rip == g.exit {
+			return e.arriveStray(c, s, g)
+		}
 		if st := e.aliased(t, s, rip); st != nil && st.armed.Load() {
 			count(&c.counts.breakpoints)
 			count(&c.counts.aliases)
@@ -61,6 +64,9 @@ func (e *Engine) Hit(cpu int, s State, t Trap) Verdict {
 		rip := guest.GVA(s.Regs.RIP)
 		if d := e.slots.detour(rip); d != nil && d.exit != 0 && rip-d.exit <= outLen {
 			return e.arriveFrom(c, s, d)
+		}
+		if g := e.slots.returns(rip); g != nil && rip-g.exit <= outLen {
+			return e.arriveStray(c, s, g)
 		}
 		return Verdict{Action: NotOurs}
 	case TrapFault:

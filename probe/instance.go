@@ -130,13 +130,15 @@ func (in *instance) last(o origin) bool {
 func (p *pool) get(o origin) *instance {
 	for {
 		used := p.used.Load()
-		if used >= int64(p.ret.max) {
+		if used+p.ret.usedInGuest() >= int64(p.ret.max) {
 			return nil
 		}
 		if !p.used.CompareAndSwap(used, used+1) {
 			continue
 		}
-		for high := p.high.Load(); used+1 > high && !p.high.CompareAndSwap(high, used+1); high = p.high.Load() {
+		p.ret.spare(-1)
+		all := used + 1 + p.ret.usedInGuest()
+		for high := p.high.Load(); all > high && !p.high.CompareAndSwap(high, all); high = p.high.Load() {
 		}
 		break
 	}
@@ -155,6 +157,7 @@ func (p *pool) get(o origin) *instance {
 		}
 	}
 	p.used.Add(-1)
+	p.ret.spare(1)
 	return nil
 }
 
@@ -180,6 +183,9 @@ func (in *instance) kept() bool {
 func (p *pool) put(in *instance) {
 	in.to(phaseFree)
 	p.used.Add(-1)
+	if !p.dead.Load() {
+		p.ret.spare(1)
+	}
 }
 
 // sweepBatch bounds the instances that one hit looks at when the pool is empty.
@@ -311,23 +317,6 @@ const (
 	selectorRPL = 3
 )
 
-// maxBelow bounds the walk over activations that end together.
-const maxBelow = 1 << 16
-
 // covers reports whether the trampoline at word ends the activation of in:
 // its own, or that of one which lies above it on the same slot.
-func (e *Engine) covers(word guest.GVA, in *instance) bool {
-	n := e.slots.instance(word)
-	for range maxBelow {
-		if n == nil || n == in {
-			return n == in
-		}
-		want := n.belowState.Load()
-		b := n.below.Load()
-		if b == nil || number(b.state.Load()) != want {
-			return false
-		}
-		n = b
-	}
-	return true
-}
+func (e *Engine) covers(word guest.GVA, in *instance) bool { return e.leadsTo(word, in.tramp) }

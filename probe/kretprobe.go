@@ -41,6 +41,19 @@ type Kretprobe struct {
 	// kretprobes on one function the oldest runs first. nil does nothing.
 	Return func(*Context)
 
+	// ReturnStage, when set, is Return in the form of machine code, and
+	// Kprobe.Stage then Filter and Entry: in RAX it returns whether the call is not
+	// followed; nil follows all. On an optimized site whose probes all have such
+	// forms both run in the guest, and neither the call nor its return takes an exit.
+	// In RDX both find the address of the activation's private memory, of DataSize
+	// bytes, aligned to 64. The context of the return stage is that of the return:
+	// ip is where the caller goes on, sp the caller's, ax the result. Neither can
+	// change a register. Calls are followed by instances in memory that the guest
+	// shares; the limit is MaxActive for these and the host's together. Several
+	// kretprobes on one place of the stack see each other's trampolines as return
+	// address, where the programs look at the stack themselves.
+	ReturnStage *Stage
+
 	// MaxActive is the number of calls that can be followed at a time; further
 	// ones count as missed. 0 or less stands for the kernel's default, the larger
 	// of 10 and twice the number of vCPUs. After registration it is the number in
@@ -71,6 +84,9 @@ type retprobe struct {
 	cells []retCell
 
 	abandoned atomic.Uint64
+
+	stage atomic.Pointer[retStage] // in the guest; nil: it cannot run there
+	base  []retBase                // by vCPU
 }
 
 // retCell holds the counts of one kretprobe on one vCPU.
@@ -128,7 +144,7 @@ func (rp *Kretprobe) admitTo(e *Engine, b *batch) (*registration, *Error) {
 		return nil, err
 	}
 	r := b.regs[len(b.regs)-1]
-	r.ret = &retprobe{reg: r, probe: rp, max: e.maxActive(rp), cells: make([]retCell, len(e.cpus))}
+	r.ret = &retprobe{reg: r, probe: rp, max: e.maxActive(rp), cells: make([]retCell, len(e.cpus)), base: make([]retBase, len(e.cpus))}
 	return r, nil
 }
 
@@ -147,7 +163,22 @@ func (e *Engine) lend(r *registration) *Error {
 		return err
 	}
 	r.ret.pool = p
+	e.tryStage(r.ret, r.site)
 	return nil
+}
+
+// tryStage makes what rp needs to run in the guest, if it has the stages and the
+// target can.
+func (e *Engine) tryStage(rp *retprobe, st *site) {
+	if rp.probe.ReturnStage == nil || e.ways[index(st.user)].NoStage != "" {
+		return
+	}
+	g, err := e.stageReturns(rp, st)
+	if err != nil {
+		e.log.Info("kretprobe stays on the host", "probe", rp.probe.Name, "err", err)
+		return
+	}
+	rp.stage.Store(g)
 }
 
 // fillPool makes a pool for a kretprobe on st.
@@ -186,6 +217,14 @@ func (e *Engine) retInfo(rp *retprobe, i *Info) {
 		var buf [8]byte
 		e.sweep(p, 0, len(p.inst), buf[:])
 		i.InUse, i.HighWater = int(p.used.Load()), int(p.high.Load())
+		if g := rp.stage.Load(); g != nil {
+			n, undecided := g.look(e, buf[:])
+			i.InUse += n
+			i.HighWater = max(i.HighWater, int(g.high()))
+			if undecided {
+				p.undecided.Store(true)
+			}
+		}
 	}
 }
 
@@ -195,6 +234,7 @@ func (rp *retprobe) bury(s *slots) {
 	if rp.pool == nil {
 		return
 	}
+	rp.freeze()
 	rp.pool.dead.Store(true)
 	s.retire(rp.pool)
 }
@@ -206,6 +246,7 @@ func (rp *retprobe) reset(p *pool) {
 		rp.abandoned.Add(uint64(rp.pool.used.Load()))
 	}
 	rp.pool = p
+	rp.stage.Store(nil) // Save has taken its counts
 }
 
 // The run functions are those of kprobes for the handlers of a kretprobe.

@@ -65,7 +65,11 @@ func (r *registration) stats(i int) Stats {
 		Skipped: k.skipped.Load(), SecondExits: k.steps.Load(), Faults: uint64(k.faults.Load()),
 		Panics: uint64(k.panics.Load()), BadAccesses: uint64(k.accesses.Load()),
 	}
-	if g := r.probe.Stage; g != nil && g.Counts != nil {
+	if r.ret != nil {
+		handled, filtered, missed, returns := r.ret.inGuest(i)
+		s.InGuest = handled + filtered + missed
+		s.add(Stats{Hits: s.InGuest, Handled: handled, Filtered: filtered, Missed: missed, Returns: returns})
+	} else if g := r.probe.Stage; g != nil && g.Counts != nil {
 		hits, handled, filtered, missed := g.Counts(i)
 		s.add(Stats{Hits: hits, Handled: handled, Filtered: filtered, Missed: missed})
 		s.InGuest = hits
@@ -74,7 +78,7 @@ func (r *registration) stats(i int) Stats {
 		s.Elsewhere = r.probe.elsewhere[i].n.Load()
 	}
 	if r.ret != nil {
-		s.Returns = r.ret.cells[i].returns.Load()
+		s.Returns += r.ret.cells[i].returns.Load()
 	}
 	return s
 }

@@ -231,20 +231,25 @@ func (e *Engine) stages(st *site) []*Stage {
 	if e.ways[index(st.user)].NoStage != "" {
 		return nil
 	}
-	var out []*Stage
+	var out, returns []*Stage
 	for _, r := range *st.chain.Load() {
 		if !r.enabled.Load() {
 			continue
 		}
-		if r.probe.Stage == nil || r.ret != nil || r.jump != nil {
+		switch {
+		case r.ret != nil && r.ret.stage.Load() != nil:
+			// Behind the others, who shall find the real return address.
+			returns = append(returns, r.ret.stage.Load().entry)
+		case r.probe.Stage == nil, r.ret != nil, r.jump != nil:
 			return nil
+		default:
+			out = append(out, r.probe.Stage)
 		}
-		out = append(out, r.probe.Stage)
 	}
 	if prof, ok := e.opt.detours.placer.StackProfile(st.user); !ok || int64(int32(prof.Mask)) != int64(prof.Mask) {
 		return nil // it could not be an immediate operand
 	}
-	return out
+	return append(out, returns...)
 }
 
 // planned is what a pass has found out about a site: its detour, or why it has

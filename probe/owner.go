@@ -121,10 +121,14 @@ func (e *Engine) Reclaim() error {
 		return err
 	}
 	defer e.mu.Unlock()
-	return e.stop(func(World) error {
+	return e.stop(func(w World) error {
 		var buf [8]byte
 		for _, p := range e.pools() {
+			if g := p.ret.stage.Load(); g != nil {
+				g.reclaim(e, w, buf[:])
+			}
 			if p.used.Load() == 0 {
+				p.undecided.Store(false)
 				continue
 			}
 			e.sweep(p, 0, len(p.inst), buf[:])

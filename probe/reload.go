@@ -37,16 +37,26 @@ func (e *Engine) Reloaded() error {
 	moved := make(map[*registration]*site, len(regs))
 	pools := map[*registration]*pool{}
 	lost := map[*registration]*Error{}
+	var restaged []*registration
 	for _, r := range regs {
 		st, err := e.again(b, r)
 		if err == nil && r.ret != nil {
 			pools[r], err = e.fillPool(r.ret, st)
+			if err == nil {
+				restaged = append(restaged, r)
+			}
 		}
 		if err != nil {
 			lost[r] = err
 			continue
 		}
 		moved[r] = st
+	}
+	stages := map[*registration]*retStage{}
+	for _, r := range restaged {
+		r.ret.stage.Store(nil)
+		e.tryStage(r.ret, moved[r])
+		stages[r] = r.ret.stage.Load()
 	}
 	err := e.stop(func(w World) error {
 		for i := range e.cpus {
@@ -59,6 +69,9 @@ func (e *Engine) Reloaded() error {
 		for _, r := range regs {
 			if r.ret != nil {
 				r.ret.reset(pools[r])
+				if g := stages[r]; g != nil {
+					r.ret.stage.Store(g)
+				}
 			}
 			if st := moved[r]; st != nil {
 				c := append(*st.chain.Load(), r)

@@ -29,7 +29,7 @@ func (e *Engine) activate(c *cpu, s State, r *registration) {
 		return
 	}
 	if r.ret.probe.Entry != nil {
-		c.ctx.Data, c.ctx.Ret = in.data, ret
+		c.ctx.Data, c.ctx.Ret = in.data, e.through(ret)
 		skip := e.runEntry(c, r)
 		c.ctx.Data, c.ctx.Ret = nil, 0
 		if skip != 0 {
@@ -172,9 +172,10 @@ func (e *Engine) comeBack(c *cpu, s State, in *instance) Verdict {
 	}
 	count(&c.counts.returns)
 	ret, p := in.ret.Load(), in.pool.Load()
+	home := uint64(e.through(guest.GVA(ret)))
 	for in != nil {
 		below, n := in.below.Load(), in.belowState.Load()
-		s.Regs.RIP = ret
+		s.Regs.RIP = home
 		e.returned(c, s, in)
 		in.pool.Load().put(in)
 		if in = below; in != nil && !in.reserve(n) {
@@ -192,18 +193,7 @@ func (e *Engine) returned(c *cpu, s State, in *instance) {
 	if p.dead.Load() {
 		return
 	}
-	r := p.ret.reg
-	count(&p.ret.cells[c.id].returns)
-	count(&r.cells[c.id].steps)
-	if p.ret.probe.Return == nil || c.depth != 0 {
-		return
-	}
-	c.enter(e, s, r.site)
-	c.ctx.reg, c.ctx.Probe = r, r.probe
-	c.ctx.Data, c.ctx.Ret = in.data, guest.GVA(in.ret.Load())
-	e.runReturn(c, r)
-	c.ctx.Data, c.ctx.Ret = nil, 0
-	c.leave()
+	e.returnedFrom(c, s, p.ret, in.data, guest.GVA(s.Regs.RIP))
 }
 
 // comeAgain handles the arrival at a trampoline whose activation has ended, or

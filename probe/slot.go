@@ -73,6 +73,7 @@ type slab struct {
 	inst []instance // a slab of trampolines instead of slots
 
 	detours *atomic.Pointer[[]*detour] // a slab of detours instead: ascending, replaced as a whole
+	returns *retStage                  // the code of a kretprobe in the guest instead
 }
 
 // slots is the engine's slot memory. Lookups take no lock; the rest is guarded
@@ -141,7 +142,7 @@ func (s *slots) get(st *site, kind slotKind) (*slot, error) {
 	list := *s.slabs.Load()
 	for i := len(list) - 1; i >= 0; i-- {
 		b := list[i]
-		if b.user != st.user || b.detours != nil || b.used+slotSize > b.size {
+		if b.user != st.user || b.detours != nil || b.returns != nil || b.used+slotSize > b.size {
 			continue
 		}
 		sl, err := s.fill(b, st, kind)

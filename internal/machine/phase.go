@@ -189,6 +189,7 @@ func (m *Machine) Reset(ctx context.Context, img *guest.Image) error {
 	// No one else stops the world while there are no vCPUs to stop.
 	rebuilt := false
 	err := m.stopWorld(nil, func() (err error) {
+		m.engine.Save()
 		rebuilt, err = m.rebuild(img)
 		return err
 	})

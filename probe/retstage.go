@@ -1,0 +1,205 @@
+package probe
+
+import (
+	"errors"
+	"math"
+	"math/bits"
+	"sync/atomic"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// Shared is what a Target adds for kretprobes that run in the guest: memory that
+// host and guest share, zeroed, aligned to 64 bytes, and never executable; with
+// user for code of CPL3, otherwise out of its reach. A reset takes it back. The guest
+// can write there at any time.
+type Shared interface {
+	AllocShared(size int, user bool) (guest.GVA, []byte, error)
+}
+
+// The memory of a kretprobe that runs in the guest, in words of 8 bytes:
+//
+//	line 0           used, limit, high, run, lost
+//	line 1 + vCPU    handled, filtered, missed, returns, entry's block, return's block
+//	then             the instances: state, return address, trampoline, task; data from the next line on
+//
+// used counts the activations that have an instance of these; at most limit may,
+// which is MaxActive less those that have one of the host's. high is the largest that
+// used - limit ever was. A state is 0 (free), the address of the return address on
+// the stack (live), or that address with stateBusy: the activation is being
+// begun or ended by its task, which alone may then do anything about it.
+const (
+	wordUsed = iota
+	wordLimit
+	wordHigh
+	wordRun
+	wordLost
+
+	lineSize  = 64
+	lineWords = lineSize / 8
+)
+
+// Words of a vCPU's line.
+const (
+	cellHandled = iota
+	cellFiltered
+	cellMissed
+	cellReturns
+	cellEntryBlock
+	cellReturnBlock
+)
+
+// Words of an instance, and the lowest bit of its state.
+const (
+	instState = iota
+	instRet
+	instTramp
+	instTask
+
+	stateBusy = 1
+)
+
+// retStage is a kretprobe's instances in the guest, with a trampoline for each
+// and the code behind those. It is there for ever: unregistering the probe only
+// ends the running of the return stage.
+type retStage struct {
+	rp     *retprobe
+	user   bool
+	site   guest.GVA
+	prof   StackProfile
+	tasks  *guest.Profile // nil: whose stack it is cannot be told
+	max    int
+	n      int // instances: a power of two, more than max, so that one is used again late
+	stride int // bytes from one to the next
+	cpus   int
+
+	base  guest.GVA // of the memory
+	words []atomic.Uint64
+	bytes []byte
+
+	tramps guest.GVA     // the first trampoline
+	end    guest.GVA     // of all code
+	exit   guest.GVA     // the exit for arrivals that the guest knows no activation for
+	placed []placedStage // what may fault
+	entry  *Stage        // what the detour calls
+}
+
+// errNotShared is why a kretprobe stays on the host.
+var errNotShared = errors.New("this guest has no memory that host and guest share")
+
+// stageReturns makes what rp needs to run in the guest.
+func (e *Engine) stageReturns(rp *retprobe, st *site) (*retStage, error) {
+	mem, ok := e.target.(Shared)
+	if !ok || e.opt.detours.placer == nil {
+		return nil, errNotShared
+	}
+	prof, ok := e.opt.detours.placer.StackProfile(st.user)
+	if !ok || int64(int32(prof.Mask)) != int64(prof.Mask) {
+		return nil, errors.New("the guest has no profile that says which vCPU a stack belongs to")
+	}
+	g := &retStage{
+		rp: rp, user: st.user, site: st.addr, prof: prof, tasks: e.profile(), max: rp.max, cpus: len(e.cpus),
+		n: 2 << bits.Len(uint(rp.max-1)), stride: lineSize + (rp.probe.DataSize+lineSize-1)&^(lineSize-1),
+	}
+	if uint64(g.n)*uint64(g.stride) > math.MaxInt32/2 {
+		return nil, errors.New("its instances take too much memory")
+	}
+	var err error
+	if g.base, g.bytes, err = mem.AllocShared(lineSize*(1+g.cpus)+g.n*g.stride, g.user); err != nil {
+		return nil, err
+	}
+	g.words = guest.AtomicWords(g.bytes)
+	if err := g.write(e); err != nil {
+		return nil, err
+	}
+	g.words[wordLimit].Store(uint64(g.max))
+	g.words[wordHigh].Store(uint64(-int64(g.max)))
+	g.words[wordRun].Store(1)
+	block := func(x *Stage, cpu int) uint64 {
+		if x == nil {
+			return 0
+		}
+		return uint64(x.Block) + uint64(cpu)*x.Stride
+	}
+	for i := range g.cpus {
+		g.cell(i, cellEntryBlock).Store(block(rp.probe.Stage, i))
+		g.cell(i, cellReturnBlock).Store(block(rp.probe.ReturnStage, i))
+	}
+	for i := range g.n {
+		g.inst(i, instTramp).Store(uint64(g.tramps) + uint64(i*trampSize))
+	}
+	return g, nil
+}
+
+// write makes the code, and puts the part that is behind the trampolines into the
+// guest.
+func (g *retStage) write(e *Engine) error {
+	g.entry = g.entryStage()
+	exit, err := e.exitStage(g.user)(0, nil)
+	if err != nil {
+		return err
+	}
+	size := g.n*trampSize + len(g.returnCode(0, exit.code))
+	size = (size + lineSize - 1) &^ (lineSize - 1)
+	base, err := e.target.AllocExec(g.site, size)
+	if err != nil {
+		return err
+	}
+	g.tramps, g.end = base, base+guest.GVA(size)
+	code := make([]byte, 0, size)
+	common := base + guest.GVA(g.n*trampSize)
+	for i := range g.n {
+		// Behind the return address on the stack, which the host looks for there.
+		code = append(code, 0x48, 0x8d, 0x64, 0x24, 0xf8) // lea -8(%rsp), %rsp
+		code = insn.AppendPushImm(code, int32(i))
+		code, _ = insn.AppendJmp(code, uint64(base)+uint64(len(code)), uint64(common))
+		code = append(code, opInt3)
+	}
+	code = append(code, g.returnCode(common, exit.code)...)
+	if err := e.target.WriteExec(base, code); err != nil {
+		return err
+	}
+	e.slots.add(&slab{base: base, user: g.user, size: size, used: size, slot: noSlots(size), returns: g})
+	return nil
+}
+
+// cell returns a word of a vCPU's line.
+func (g *retStage) cell(cpu, word int) *atomic.Uint64 {
+	return &g.words[lineWords*(1+cpu)+word]
+}
+
+// inst returns a word of an instance.
+func (g *retStage) inst(i, word int) *atomic.Uint64 {
+	return &g.words[lineWords*(1+g.cpus)+i*(g.stride/8)+word]
+}
+
+// data returns the private memory of an instance.
+func (g *retStage) data(i int) []byte {
+	at := lineSize*(1+g.cpus) + i*g.stride + lineSize
+	return g.bytes[at : at+g.rp.probe.DataSize]
+}
+
+// Addresses of the parts in the guest.
+func (g *retStage) cells() guest.GVA { return g.base + lineSize }
+func (g *retStage) insts() guest.GVA { return g.base + guest.GVA(lineSize*(1+g.cpus)) }
+
+// counts are Stage.Counts.
+func (g *retStage) counts(cpu int) (hits, handled, filtered, missed uint64) {
+	handled, filtered, missed = g.cell(cpu, cellHandled).Load(), g.cell(cpu, cellFiltered).Load(), g.cell(cpu, cellMissed).Load()
+	if cpu == 0 {
+		missed += g.words[wordLost].Load()
+	}
+	return handled + filtered + missed, handled, filtered, missed
+}
+
+// used returns how many activations have an instance here, as the guest says.
+func (g *retStage) used() int64 {
+	return min(max(0, int64(g.words[wordUsed].Load())), int64(g.max))
+}
+
+// high returns the most activations that there ever were at a time, those with an
+// instance of the host's included, as the guest says.
+func (g *retStage) high() int64 {
+	return min(max(0, int64(g.words[wordHigh].Load())+int64(g.max)), int64(g.max))
+}

@@ -1,0 +1,307 @@
+package probe
+
+import (
+	"sync/atomic"
+
+	"github.com/guestprobe/guestprobe/guest"
+)
+
+// returns returns the retStage in whose code a is, or nil.
+func (s *slots) returns(a guest.GVA) *retStage {
+	if b := s.slab(a); b != nil {
+		return b.returns
+	}
+	return nil
+}
+
+// staged returns the retStage and the instance whose trampoline is at a. g is nil
+// when there is none.
+func (s *slots) staged(a guest.GVA) (g *retStage, i int) {
+	g = s.returns(a)
+	if g == nil || (a-g.tramps)%trampSize != 0 || a-g.tramps >= guest.GVA(g.n*trampSize) {
+		return nil, 0
+	}
+	return g, int((a - g.tramps) / trampSize)
+}
+
+// maxChain bounds how many trampolines are looked through: what the guest says
+// could go round in circles.
+const maxChain = 1 << 16
+
+// through returns what a return to a, of whatever activations there are on the
+// same place of the stack, leads to in the end.
+func (e *Engine) through(a guest.GVA) guest.GVA {
+	for range maxChain {
+		g, i := e.slots.staged(a)
+		var next guest.GVA
+		if g != nil {
+			next = guest.GVA(g.inst(i, instRet).Load())
+		} else if in := e.slots.instance(a); in != nil {
+			next = guest.GVA(in.ret.Load())
+		}
+		if next == 0 {
+			break
+		}
+		a = next
+	}
+	return a
+}
+
+// home returns the address that a RIP in the code of g stands for: of a trampoline
+// where its last activation returns to, else the probed function's entry.
+func (g *retStage) home(e *Engine, rip guest.GVA) guest.GVA {
+	if i := (rip - g.tramps) / trampSize; i < guest.GVA(g.n) {
+		return e.through(g.tramps + i*trampSize)
+	}
+	return g.site
+}
+
+// leadsTo reports whether a return to word comes to the trampoline at want: it is
+// that, or belongs to activations that end before it on the same place of the stack.
+func (e *Engine) leadsTo(word, want guest.GVA) bool {
+	for range maxChain {
+		if word == want {
+			return true
+		}
+		if g, i := e.slots.staged(word); g != nil {
+			word = guest.GVA(g.inst(i, instRet).Load())
+			continue
+		}
+		in := e.slots.instance(word)
+		if in == nil {
+			return false
+		}
+		if b := in.below.Load(); b != nil && number(b.state.Load()) == in.belowState.Load() {
+			word = b.tramp
+			continue
+		}
+		word = guest.GVA(in.ret.Load())
+	}
+	return false
+}
+
+// fate says what has become of instance i, whose state is state.
+func (g *retStage) fate(e *Engine, i int, state uint64, buf []byte) fate {
+	if state == 0 {
+		return fateLive
+	}
+	slot := state &^ stateBusy
+	if t := g.tasks; t != nil {
+		// The task that was there is gone, or another one has its stack.
+		stack := slot & t.StackMask
+		if e.target.ReadMemory(0, guest.GVA(stack+uint64(t.MagicOff)), buf[:8]) == nil {
+			if le.Uint64(buf) != t.StackMagic {
+				return fateGone
+			}
+			if e.target.ReadMemory(0, guest.GVA(stack+uint64(t.PIDOff)), buf[:4]) == nil && uint64(le.Uint32(buf)) != g.inst(i, instTask).Load() {
+				return fateGone
+			}
+		}
+	}
+	if state&stateBusy != 0 {
+		return fateLive
+	}
+	if e.target.ReadMemory(0, guest.GVA(slot), buf[:8]) != nil {
+		if g.user {
+			return fateLive
+		}
+		return fateGone
+	}
+	word := guest.GVA(le.Uint64(buf))
+	tramp := g.tramps + guest.GVA(i*trampSize)
+	if e.leadsTo(word, tramp) {
+		return fateLive
+	}
+	if !g.user && word <= maxSelector && word&selectorRPL == 0 {
+		return fateOpen // see instance.fate
+	}
+	return fateGone
+}
+
+// look reports whether some activation looks as if it could never return. Only a
+// stopped world can tell, because its instance may by now be another one's.
+func (g *retStage) look(e *Engine, buf []byte) (inUse int, undecided bool) {
+	for i := range g.n {
+		if state := g.inst(i, instState).Load(); state != 0 {
+			inUse++
+			undecided = undecided || g.fate(e, i, state, buf) != fateLive
+		}
+	}
+	return inUse, undecided
+}
+
+// reclaim gives back the instances of activations that can never return. The world
+// is stopped.
+func (g *retStage) reclaim(e *Engine, w World, buf []byte) {
+	for i := range g.n {
+		state := g.inst(i, instState).Load()
+		f := g.fate(e, i, state, buf)
+		if state == 0 || f == fateLive || g.returning(e, w, i, state&^stateBusy, f == fateOpen, buf) {
+			continue
+		}
+		g.inst(i, instState).Store(0)
+		g.words[wordUsed].Add(^uint64(0))
+		if state&stateBusy == 0 {
+			g.rp.abandoned.Add(1)
+		}
+	}
+}
+
+// returning reports whether a vCPU stands in the code of g, having just returned
+// from the place slot, or, if asked to look, whether an interrupt came at the
+// trampoline.
+func (g *retStage) returning(e *Engine, w World, i int, slot uint64, look bool, buf []byte) bool {
+	for k := range e.cpus {
+		s := w.CPU(k)
+		if e.slots.returns(guest.GVA(s.Regs.RIP)) == g && slot-s.Regs.RSP+8 <= 4<<10 {
+			return true
+		}
+	}
+	if !look || e.target.ReadMemory(0, guest.GVA(slot-8), buf[:8]) != nil || le.Uint64(buf) != slot+8 {
+		return false
+	}
+	if e.target.ReadMemory(0, guest.GVA(slot-32), buf[:8]) != nil {
+		return false
+	}
+	return e.leadsTo(guest.GVA(le.Uint64(buf)), g.tramps+guest.GVA(i*trampSize))
+}
+
+// arriveStray handles an arrival at the exit of g: at a trampoline whose activation has
+// ended, or that is not the one of this place on the stack. The number of the
+// instance is on top of the stack, and belongs to nobody.
+//
+// A function that took its arguments off the stack has returned after all. What
+// else comes there is a copy of an activation that a fork made, or a second
+// return: it goes where the last activation went, and no handler runs.
+func (e *Engine) arriveStray(c *cpu, s State, g *retStage) Verdict {
+	i, ok := c.readWord(s, s.Regs.RSP)
+	if !ok || uint64(i) >= uint64(g.n) || g.user != (s.CPL == 3) {
+		return Verdict{Action: NotOurs}
+	}
+	ret := guest.GVA(g.inst(int(i), instRet).Load())
+	if home := e.through(ret); ret == 0 || !home.Canonical() || !e.target.Symbols().IsText(home) {
+		return Verdict{Action: NotOurs}
+	}
+	s.Regs.RSP += 16
+	s.Regs.RIP = uint64(ret)
+	count(&c.counts.returns)
+	state := g.inst(int(i), instState).Load()
+	popped := s.Regs.RSP - 8 - state // of a live one
+	if state == 0 || state&stateBusy != 0 || popped == 0 || popped > maxPopped || !g.inst(int(i), instState).CompareAndSwap(state, state|stateBusy) {
+		count(&c.counts.copies)
+		return Verdict{Action: Resume}
+	}
+	if g.words[wordRun].Load() != 0 {
+		s.Regs.RIP = uint64(e.through(ret))
+		e.returnedFrom(c, s, g.rp, g.data(int(i)), guest.GVA(s.Regs.RIP))
+		s.Regs.RIP = uint64(ret)
+	}
+	g.inst(int(i), instState).Store(0)
+	g.words[wordUsed].Add(^uint64(0))
+	return Verdict{Action: Resume}
+}
+
+// returnedFrom counts a return and runs the return handler.
+func (e *Engine) returnedFrom(c *cpu, s State, rp *retprobe, data []byte, ret guest.GVA) {
+	r := rp.reg
+	count(&rp.cells[c.id].returns)
+	count(&r.cells[c.id].steps)
+	if rp.probe.Return == nil || c.depth != 0 {
+		return
+	}
+	c.enter(e, s, r.site)
+	c.ctx.reg, c.ctx.Probe = r, r.probe
+	c.ctx.Data, c.ctx.Ret = data, ret
+	e.runReturn(c, r)
+	c.ctx.Data, c.ctx.Ret = nil, 0
+	c.leave()
+}
+
+// returnFault handles an exception in the code of g: of the return stage, which
+// goes on at its fixup, or a single step of the guest's, which is nobody's
+// concern before the function has returned.
+func (g *retStage) fault(s State, t Trap) Verdict {
+	rip := guest.GVA(s.Regs.RIP)
+	for _, p := range g.placed {
+		for _, f := range p.fixups {
+			if rip == p.at+guest.GVA(f.Fault) && t.Vector != vectorDB {
+				s.Regs.RIP = uint64(p.at) + uint64(f.Resume)
+				return Verdict{Action: Resume}
+			}
+		}
+	}
+	if t.Vector == vectorDB {
+		return Verdict{Action: Resume}
+	}
+	return Verdict{Action: NotOurs}
+}
+
+// usedInGuest returns how many activations have an instance in the guest.
+func (rp *retprobe) usedInGuest() int64 {
+	if g := rp.stage.Load(); g != nil {
+		return g.used()
+	}
+	return 0
+}
+
+// spare lets the guest use n more instances, because the host uses fewer.
+func (rp *retprobe) spare(n int64) {
+	if g := rp.stage.Load(); g != nil {
+		g.words[wordLimit].Add(uint64(n))
+	}
+}
+
+// retBase are the counts of one vCPU in the guest from before the last reset, or
+// all that there will be.
+type retBase struct{ handled, filtered, missed, returns atomic.Uint64 }
+
+// inGuest returns the counts of a vCPU in the guest.
+func (rp *retprobe) inGuest(cpu int) (handled, filtered, missed, returns uint64) {
+	b := &rp.base[cpu]
+	handled, filtered, missed, returns = b.handled.Load(), b.filtered.Load(), b.missed.Load(), b.returns.Load()
+	if g := rp.stage.Load(); g != nil {
+		_, h, f, m := g.counts(cpu)
+		handled, filtered, missed, returns = handled+h, filtered+f, missed+m, returns+g.cell(cpu, cellReturns).Load()
+	}
+	return handled, filtered, missed, returns
+}
+
+// freeze keeps the counts and lets go of the instances in the guest. The world is
+// stopped.
+func (rp *retprobe) freeze() {
+	g := rp.stage.Load()
+	if g == nil {
+		return
+	}
+	for i := range rp.base {
+		b := &rp.base[i]
+		h, f, m, r := rp.inGuest(i)
+		b.handled.Store(h)
+		b.filtered.Store(f)
+		b.missed.Store(m)
+		b.returns.Store(r)
+	}
+	g.words[wordRun].Store(0)
+	rp.stage.Store(nil)
+}
+
+// Save takes the counts that stand in the guest's memory, before a reset of
+// the guest, which does not run. Behind it Reloaded must be called.
+func (e *Engine) Save() {
+	e.view.Lock()
+	defer e.view.Unlock()
+	for _, p := range e.pools() {
+		g := p.ret.stage.Load()
+		if g == nil {
+			continue
+		}
+		in := 0
+		for i := range g.n {
+			if state := g.inst(i, instState).Load(); state != 0 && state&stateBusy == 0 {
+				in++
+			}
+		}
+		p.ret.freeze()
+		p.ret.abandoned.Add(uint64(in))
+	}
+}
