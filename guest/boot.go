@@ -137,9 +137,9 @@ type BootState struct {
 	KernelExec Area
 	UserExec   Area // Size 0 when the image has no user text
 
-	// Data is for the engine and the guest's code to share: writable at CPL0 and
-	// CPL3, not executable.
-	Data Area
+	// Memory for host and guest to share, writable, not executable: the one at CPL0
+	// alone, the other at CPL3.
+	KernelData, UserData Area
 
 	// KernelFar and UserFar are pages that nothing maps yet; Tables maps them.
 	KernelFar, UserFar MemoryRange

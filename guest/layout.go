@@ -7,7 +7,7 @@ const (
 	LoaderSize = 16 << 20 // page tables, GDT, boot-info blocks, command line, stacks
 	ExecSize   = 8 << 20  // each exec area
 	FarSize    = 16 << 20 // pages for Tables.Map, for each privilege
-	DataSize   = 64 << 20 // what the engine and the guest both write
+	DataSize   = 64 << 20 // what the engine and the guest both write, for each privilege
 )
 
 // MemoryRange is one range of the physical memory map.
@@ -27,12 +27,13 @@ type Layout struct {
 	// Far pages are mapped one by one, at addresses that are chosen later.
 	KernelFar, UserFar MemoryRange
 
-	Data MemoryRange
+	// Data is not executable. What code of CPL0 relies on is out of reach of CPL3.
+	KernelData, UserData MemoryRange
 }
 
 // Ranges returns all ranges in ascending order, RAM first.
 func (l Layout) Ranges() []MemoryRange {
-	return []MemoryRange{l.RAM, l.Loader, l.KernelExec, l.UserExec, l.KernelFar, l.UserFar, l.Data}
+	return []MemoryRange{l.RAM, l.Loader, l.KernelExec, l.UserExec, l.KernelFar, l.UserFar, l.KernelData, l.UserData}
 }
 
 // Executable reports whether r is one of the ranges that hold the engine's code.
@@ -59,7 +60,8 @@ func LayoutFor(ram uint64) (Layout, error) {
 	l.UserExec = take("user exec", ExecSize)
 	l.KernelFar = take("kernel far", FarSize)
 	l.UserFar = take("user far", FarSize)
-	l.Data = take("data", DataSize)
+	l.KernelData = take("kernel data", DataSize)
+	l.UserData = take("user data", DataSize)
 	return l, nil
 }
 

@@ -20,7 +20,8 @@ func TestLayoutFor(t *testing.T) {
 			UserExec:   MemoryRange{"user exec", tt.loader + 24<<20, 8 << 20},
 			KernelFar:  MemoryRange{"kernel far", tt.loader + 32<<20, 16 << 20},
 			UserFar:    MemoryRange{"user far", tt.loader + 48<<20, 16 << 20},
-			Data:       MemoryRange{"data", tt.loader + 64<<20, 64 << 20},
+			KernelData: MemoryRange{"kernel data", tt.loader + 64<<20, 64 << 20},
+			UserData:   MemoryRange{"user data", tt.loader + 128<<20, 64 << 20},
 		}
 		if err != nil || l != want {
 			t.Errorf("LayoutFor(%d) = %+v, %v; want %+v", tt.ram, l, err, want)

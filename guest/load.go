@@ -245,16 +245,30 @@ func (l *loader) execAreas(st *BootState) error {
 			return err
 		}
 	}
-	data := l.layout.Data
-	near := span{GVA(data.Base), GVA(data.Base)}
-	va, err := place(data.Size, used, []span{near}, nil)
-	if err != nil {
-		return fmt.Errorf("place the data area: %w", err)
+	return l.dataAreas(st, used)
+}
+
+// dataAreas places and maps the memory that host and guest share, apart from
+// what is used: what compiled programs of CPL0 take for their own (pointers,
+// return addresses) CPL3 must not reach, and CPL0 never needs to touch a page of
+// CPL3, which SMAP would forbid (SDM Vol. 3, 4.6).
+func (l *loader) dataAreas(st *BootState, used []span) error {
+	for _, x := range []struct {
+		r     MemoryRange
+		area  *Area
+		flags uint64
+	}{{l.layout.KernelData, &st.KernelData, 0}, {l.layout.UserData, &st.UserData, pteUser}} {
+		near := span{GVA(x.r.Base), GVA(x.r.Base)}
+		va, err := place(x.r.Size, used, []span{near}, nil)
+		if err != nil {
+			return fmt.Errorf("place the %s area: %w", x.r.Name, err)
+		}
+		if err := l.tables.mapRange(va, x.r.Base, x.r.Size, x.flags|pteWrite|l.nx(), true); err != nil {
+			return err
+		}
+		*x.area = Area{GVA: va, GPA: x.r.Base, Size: x.r.Size}
+		used = append(used, span{va, va + GVA(x.r.Size-1)})
 	}
-	if err := l.tables.mapRange(va, data.Base, data.Size, pteUser|pteWrite|l.nx(), true); err != nil {
-		return err
-	}
-	st.Data = Area{GVA: va, GPA: data.Base, Size: data.Size}
 	return nil
 }
 

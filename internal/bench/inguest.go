@@ -131,7 +131,7 @@ func (g *benchGuest) newSubjects() (*subjects, error) {
 		cfg.Profile = &p
 	}
 	s.rt = program.New(cfg)
-	block, host, err := g.m.AllocData(128)
+	block, host, err := g.m.AllocData(128, true)
 	if err != nil {
 		return nil, err
 	}
@@ -147,7 +147,7 @@ func (g *benchGuest) newSubjects() (*subjects, error) {
 			return n, n, 0, 0
 		},
 	}
-	if s.obj, err = s.rt.Load(benchObject, program.LoadOptions{}); err != nil {
+	if s.obj, err = s.rt.Load(benchObject, program.LoadOptions{User: func(string) bool { return true }}); err != nil {
 		s.rt.Close()
 		return nil, err
 	}
@@ -184,7 +184,7 @@ func (s *subjects) measure(ctx context.Context, r *InGuest) (float64, error) {
 	} else {
 		for _, p := range s.obj.Programs {
 			if p.Name == r.Name {
-				p.Attach(k, s.hot.Addr, true, "")
+				p.Attach(k, s.hot.Addr, true, true, "")
 				if p.Place != bpf.InGuest {
 					return 0, errors.New(p.Why)
 				}

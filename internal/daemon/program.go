@@ -89,7 +89,7 @@ func (st *store) giveGuestSide(a *attached, obj *object, i int) {
 			r.Entry, r.DataSize = nil, 0
 			a.guest.prog.AttachReturn(r)
 		} else {
-			a.guest.prog.Attach(a.kprobe, info.Addr, info.Entry, refuse)
+			a.guest.prog.Attach(a.kprobe, info.Addr, info.User, info.Entry, refuse)
 		}
 		a.guest.why = a.guest.prog.Why
 	case err != nil: // registering it gives the reason
@@ -104,7 +104,7 @@ func (st *store) giveGuestSide(a *attached, obj *object, i int) {
 	case refuse != "":
 		a.guest.why = refuse
 	default:
-		if a.guest.def, err = st.programs.Define(a.kprobe, info.Addr, a.source.Fetcher, a.filter, a.source); err != nil {
+		if a.guest.def, err = st.programs.Define(a.kprobe, info.Addr, info.User, a.source.Fetcher, a.filter, a.source); err != nil {
 			a.guest.why = err.Error()
 		}
 	}
@@ -154,7 +154,7 @@ func (s *server) createPrograms(w http.ResponseWriter, r *http.Request) error {
 
 // attachObject loads an object file and attaches its programs, all or none.
 func (st *store) attachObject(req api.AttachProgram) ([]api.Probe, error) {
-	loaded, err := st.programs.Load(req.Object, program.LoadOptions{Section: req.Section, OnHost: req.OnHost})
+	loaded, err := st.programs.Load(req.Object, program.LoadOptions{Section: req.Section, OnHost: req.OnHost, User: st.atUserCode})
 	if err != nil {
 		return nil, objectError(err)
 	}
@@ -180,6 +180,21 @@ func (st *store) attachObject(req api.AttachProgram) ([]api.Probe, error) {
 	}
 	e.Column, e.Command, e.Index = nil, "", nil
 	return nil, &e
+}
+
+// atUserCode reports whether the place that a program attaches to is code of CPL3.
+// Where there is no such place registering says so.
+func (st *store) atUserCode(attachTo string) bool {
+	def, err := event.Parse("p:x " + attachTo)
+	if err != nil {
+		return false
+	}
+	img := st.guest.Image()
+	if def.Place.Symbol == "" {
+		return img.IsUserText(def.Place.Addr)
+	}
+	sym, err := img.Lookup(def.Place.Symbol)
+	return err == nil && sym.User
 }
 
 // settle has the optimizer decide about the sites of probes that were just

@@ -169,7 +169,7 @@ func (m *attachedMap) wire() api.MapInfo {
 	s := m.m.Spec()
 	i := api.MapInfo{
 		ID: m.id, Name: m.name, Kind: s.Kind.String(), KeySize: int(s.KeySize), ValueSize: int(s.ValueSize), Entries: int(s.MaxEntries),
-		Bytes: m.m.Size(), PerCPU: m.m.PerCPU(), ReadOnly: s.ReadOnly, Shared: m.obj.Shared(), Hist: isHist(m.m), Probes: []string{},
+		Bytes: m.m.Size(), PerCPU: m.m.PerCPU(), ReadOnly: s.ReadOnly, Shared: m.obj.Shared(m.m), Hist: isHist(m.m), Probes: []string{},
 	}
 	for _, a := range m.obj.probes {
 		if a.guest.prog.Uses(m.m) {

@@ -8,14 +8,16 @@ import (
 )
 
 // AllocData returns size bytes of memory that host and guest share: zeros,
-// aligned to 64 bytes, at one address for CPL0 and CPL3, writable, and never
-// executable. The host's view stays valid until Close; a reset takes the memory
-// back and zeroes it, so what was allocated before must not be used after.
-// There are 64 MiB of it; it is not given back otherwise. Any goroutine.
+// aligned to 64 bytes, writable, and never executable. With user they are for
+// code of CPL3, otherwise only code of CPL0 reaches them: what that relies on must
+// not be within reach of CPL3, and what is of CPL3 it must not touch where the
+// guest has set CR4.SMAP. The host's view stays valid until Close; a reset takes the
+// memory back and zeroes it, so what was allocated before must not be used
+// after. There are 64 MiB of each; it is not given back otherwise. Any goroutine.
 //
 // The guest can write there at any time: what the host reads is not to be
 // trusted. Errors: ErrClosed, and *OutOfDataError.
-func (m *Machine) AllocData(size int) (guest.GVA, []byte, error) {
+func (m *Machine) AllocData(size int, user bool) (guest.GVA, []byte, error) {
 	m.memory.RLock()
 	defer m.memory.RUnlock()
 	if m.freed {
@@ -23,7 +25,7 @@ func (m *Machine) AllocData(size int) (guest.GVA, []byte, error) {
 	}
 	m.exec.mu.Lock()
 	defer m.exec.mu.Unlock()
-	d := &m.exec.data
+	d := m.exec.dataFor(user)
 	n := (uint64(size) + allocAlign - 1) &^ (allocAlign - 1)
 	if size <= 0 || n > d.Size-d.used {
 		return 0, nil, &OutOfDataError{Size: size, Left: d.Size - d.used}

@@ -12,7 +12,8 @@ import (
 type execAreas struct {
 	mu           sync.Mutex
 	kernel, user execArea
-	data         execArea // not executable, but handed out alike
+
+	kernelData, userData execArea // not executable, but handed out alike
 
 	kernelFar, userFar farPages
 }
@@ -28,8 +29,17 @@ func (e *execAreas) reset(b *guest.BootState) {
 	defer e.mu.Unlock()
 	e.kernel = execArea{Area: b.KernelExec}
 	e.user = execArea{Area: b.UserExec}
-	e.data = execArea{Area: b.Data}
+	e.kernelData, e.userData = execArea{Area: b.KernelData}, execArea{Area: b.UserData}
 	e.kernelFar, e.userFar = newFarPages(b.KernelFar), newFarPages(b.UserFar)
+}
+
+// dataFor returns the memory that host and guest share at a privilege. Callers
+// hold mu.
+func (e *execAreas) dataFor(user bool) *execArea {
+	if user {
+		return &e.userData
+	}
+	return &e.kernelData
 }
 
 // find returns the physical address of the n executable bytes at a, if all are

@@ -47,29 +47,38 @@ func TestMapExec(t *testing.T) {
 
 func TestAllocData(t *testing.T) {
 	m := newMachine(t, Config{Image: tinyGuest(t, spin, []byte{0xc3}), Memory: 16 << 20})
-	a, b, err := m.AllocData(100)
+	for _, user := range []bool{false, true} {
+		testAllocData(t, m, user)
+	}
+}
+
+func testAllocData(t *testing.T, m *Machine, user bool) {
+	a, b, err := m.AllocData(100, user)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, _, err := m.AllocData(1)
+	c, _, err := m.AllocData(1, user)
 	if err != nil || c-a != 128 || a%64 != 0 || len(b) != 100 {
 		t.Errorf("%v, then %v, of %d bytes: %v", a, c, len(b), err)
 	}
-	if err := m.WriteUser(0, a+99, []byte{7}); err != nil || b[99] != 7 {
+	if err := m.WriteMemory(0, a+99, []byte{7}); err != nil || b[99] != 7 {
 		t.Errorf("the host sees %d, %v", b[99], err)
 	}
-	if p, err := m.space(0).Translate(a); err != nil || !p.NoExec || !p.User || !p.Writable {
+	if err := m.WriteUser(0, a+99, []byte{7}); (err == nil) != user {
+		t.Errorf("as code of CPL3 would: %v", err)
+	}
+	if p, err := m.space(0).Translate(a); err != nil || !p.NoExec || p.User != user || !p.Writable {
 		t.Errorf("%+v, %v", p, err)
 	}
 	for _, size := range []int{0, -1, guest.DataSize} {
-		if _, _, err := m.AllocData(size); !errors.Is(err, unix.ENOMEM) {
+		if _, _, err := m.AllocData(size, user); !errors.Is(err, unix.ENOMEM) {
 			t.Errorf("%d bytes: %v", size, err)
 		}
 	}
 	if err := m.Reset(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
-	again, b, err := m.AllocData(100)
+	again, b, err := m.AllocData(100, user)
 	if err != nil || again != a || b[99] != 0 {
 		t.Errorf("after a reset: %v, byte %d, %v", again, b[99], err)
 	}

@@ -112,7 +112,7 @@ func TestOptimizeEverySite(t *testing.T) {
 		m := newMachine(t, config)
 		// Handlers of user code run in the guest: their code keeps every register
 		// and flag at all those places, too.
-		stage := counterStage(t, m)
+		stage := counterStage(t, m, true)
 		for _, p := range ps {
 			if m.Image().IsUserText(p.Addr) {
 				p.Stage = stage
@@ -281,11 +281,12 @@ func stormOp(e *probe.Engine, rng *rand.Rand, name string) error {
 	return err
 }
 
-// counterStage is a handler stage that counts hits by vCPU, in the block.
-func counterStage(t *testing.T, m *Machine) *probe.Stage {
+// counterStage is a handler stage for code of that privilege that counts hits by
+// vCPU, in the block.
+func counterStage(t *testing.T, m *Machine, user bool) *probe.Stage {
 	t.Helper()
 	n := m.NumCPU()
-	block, host, err := m.AllocData(64 * (n + 1))
+	block, host, err := m.AllocData(64*(n+1), user)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -315,7 +316,7 @@ func TestStage(t *testing.T) {
 	for _, name := range []string{"user_hot", "vfs_read"} {
 		t.Run(name, func(t *testing.T) {
 			pres := atomic.Uint64{}
-			p := &probe.Kprobe{Name: name, Symbol: name, Stage: counterStage(t, m), Pre: func(*probe.Context) int { pres.Add(1); return 0 }}
+			p := &probe.Kprobe{Name: name, Symbol: name, Stage: counterStage(t, m, name == "user_hot"), Pre: func(*probe.Context) int { pres.Add(1); return 0 }}
 			if err := m.Engine().Register(p); err != nil {
 				t.Fatal(err)
 			}

@@ -13,13 +13,14 @@ import (
 // Shared gives out memory that host and guest share. *machine.Machine has it;
 // see there.
 type Shared interface {
-	AllocData(size int) (guest.GVA, []byte, error)
+	AllocData(size int, user bool) (guest.GVA, []byte, error)
 }
 
-// arena is a bpf.Memory of shared memory. What is given back is used again for
-// something of the same size.
+// arena is a bpf.Memory of shared memory for one privilege. What is given back is
+// used again for something of the same size.
 type arena struct {
 	shared Shared
+	user   bool
 
 	mu     sync.Mutex
 	pieces []bpf.Area         // all that there are, in the order of their allocation
@@ -42,7 +43,7 @@ func (a *arena) Alloc(size int) (bpf.Area, error) {
 	if a.shared == nil {
 		return bpf.Area{}, errNoShared
 	}
-	addr, b, err := a.shared.AllocData(size)
+	addr, b, err := a.shared.AllocData(size, a.user)
 	if err != nil {
 		return bpf.Area{}, err
 	}
@@ -70,7 +71,7 @@ func (a *arena) again() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, p := range a.pieces {
-		addr, b, err := a.shared.AllocData(len(p.Bytes))
+		addr, b, err := a.shared.AllocData(len(p.Bytes), a.user)
 		if err != nil {
 			return fmt.Errorf("shared memory behind a reset: %w", err)
 		}

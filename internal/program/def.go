@@ -15,8 +15,8 @@ import (
 // bytes.
 const defRingSize = 4 << 20
 
-// defRing is what the programs of all definitions share. It is made when the
-// first one is attached.
+// defRing is what the programs of all definitions at one privilege share. It is
+// made when the first one is attached.
 type defRing struct {
 	some    sync.Mutex // held while definitions come and go; taken before mu
 	drained *ring
@@ -33,6 +33,7 @@ type defRing struct {
 // Definition is a probe definition that runs in the guest.
 type Definition struct {
 	rt     *Runtime
+	ring   *defRing
 	tag    uint32
 	emit   Emitter
 	state  *bpf.Map
@@ -42,10 +43,10 @@ type Definition struct {
 }
 
 // Define makes the program of a definition and sets k.Stage, for a kprobe that
-// is not registered yet and will be at addr. Records that it makes in the guest go
+// is not registered yet and will be at addr; user says that this is code of CPL3. Records that it makes in the guest go
 // to emit. What k.Pre and k.Filter do on the host stays as it is. The error is
 // the reason why it runs on the host alone.
-func (rt *Runtime) Define(k *probe.Kprobe, addr guest.GVA, f *event.Fetcher, filter *event.Filter, emit Emitter) (*Definition, error) {
+func (rt *Runtime) Define(k *probe.Kprobe, addr guest.GVA, user bool, f *event.Fetcher, filter *event.Filter, emit Emitter) (*Definition, error) {
 	u, err := evbpf.New(f, filter)
 	if err != nil {
 		var why *evbpf.HostError
@@ -57,21 +58,22 @@ func (rt *Runtime) Define(k *probe.Kprobe, addr guest.GVA, f *event.Fetcher, fil
 	if err := rt.tryDefine(u, addr); err != nil {
 		return nil, err
 	}
-	ring, gate, err := rt.defs.get(rt)
+	all := &rt.defs[index(user)]
+	ring, gate, err := all.get(rt, user)
 	if err != nil {
 		return nil, err
 	}
-	d := &Definition{rt: rt, emit: emit, counts: make([]evbpf.Counts, rt.cfg.CPUs)}
-	if d.state, err = bpf.NewMap(u.State(), rt.cfg.CPUs, &rt.mem); err != nil {
+	d := &Definition{rt: rt, ring: all, emit: emit, counts: make([]evbpf.Counts, rt.cfg.CPUs)}
+	if d.state, err = bpf.NewMap(u.State(), rt.cfg.CPUs, rt.arena(user)); err != nil {
 		return nil, err
 	}
-	d.tag = rt.defs.add(d)
+	d.tag = all.add(d)
 	p, err := u.Program(addr, d.tag, evbpf.Maps{State: d.state, Ring: ring, Gate: gate})
 	if err == nil {
-		d.blocks, err = rt.stage(p, addr, nil)
+		d.blocks, err = rt.stage(p, addr, user, nil)
 	}
 	if err != nil {
-		rt.defs.drop(d)
+		all.drop(d)
 		d.state.Close()
 		return nil, err
 	}
@@ -112,20 +114,20 @@ func (rt *Runtime) tryDefine(u *evbpf.Unit, addr guest.GVA) error {
 }
 
 // get returns the ring and the gate, and makes them where there are none.
-func (r *defRing) get(rt *Runtime) (records, gate *bpf.Map, err error) {
+func (r *defRing) get(rt *Runtime, user bool) (records, gate *bpf.Map, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.ring == nil && r.err == nil {
-		r.err = r.make(rt)
+		r.err = r.make(rt, user)
 	}
 	return r.ring, r.gate, r.err
 }
 
-func (r *defRing) make(rt *Runtime) (err error) {
-	if r.gate, err = bpf.NewMap(evbpf.GateSpec, rt.cfg.CPUs, &rt.mem); err != nil {
+func (r *defRing) make(rt *Runtime, user bool) (err error) {
+	if r.gate, err = bpf.NewMap(evbpf.GateSpec, rt.cfg.CPUs, rt.arena(user)); err != nil {
 		return err
 	}
-	if r.ring, err = bpf.NewMap(bpf.MapSpec{Name: "records", Kind: bpf.RingBuf, MaxEntries: defRingSize}, rt.cfg.CPUs, &rt.mem); err != nil {
+	if r.ring, err = bpf.NewMap(bpf.MapSpec{Name: "records", Kind: bpf.RingBuf, MaxEntries: defRingSize}, rt.cfg.CPUs, rt.arena(user)); err != nil {
 		return err
 	}
 	r.to = map[uint32]*Definition{}
@@ -213,10 +215,13 @@ func (d *Definition) countLost() {
 // Want says whether anyone reads the records of definitions. Without a reader
 // none are made.
 func (rt *Runtime) Want(on bool) {
-	rt.defs.mu.Lock()
-	defer rt.defs.mu.Unlock()
-	rt.defs.open = on
-	rt.defs.setGate()
+	for i := range rt.defs {
+		r := &rt.defs[i]
+		r.mu.Lock()
+		r.open = on
+		r.setGate()
+		r.mu.Unlock()
+	}
 }
 
 // setGate writes the gate, if there is one.
@@ -256,7 +261,7 @@ func (rt *Runtime) Drop(defs ...*Definition) {
 	rt.Flush()
 	bs := make([]*blocks, len(defs))
 	for i, d := range defs {
-		rt.defs.drop(d)
+		d.ring.drop(d)
 		bs[i] = d.blocks
 	}
 	for i, idle := range rt.retire(bs...) {

@@ -12,6 +12,12 @@ import (
 // define makes the program of a definition, as the daemon does.
 func define(t testing.TB, rt *Runtime, def, filter string, to Emitter) (*event.Fetcher, *probe.Kprobe, *Definition, error) {
 	t.Helper()
+	return defineAt(t, rt, def, filter, false, to)
+}
+
+// defineAt is define at code of that privilege.
+func defineAt(t testing.TB, rt *Runtime, def, filter string, user bool, to Emitter) (*event.Fetcher, *probe.Kprobe, *Definition, error) {
+	t.Helper()
 	d, err := event.ParseIn(def, image{})
 	if err != nil {
 		t.Fatal(err)
@@ -27,7 +33,7 @@ func define(t testing.TB, rt *Runtime, def, filter string, to Emitter) (*event.F
 		}
 	}
 	k := &probe.Kprobe{Symbol: "vfs_read"}
-	x, err := rt.Define(k, text, f, m, to)
+	x, err := rt.Define(k, text, user, f, m, to)
 	return f, k, x, err
 }
 
@@ -157,7 +163,7 @@ func TestReset(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.Programs[0].Attach(&probe.Kprobe{Symbol: "vfs_read"}, text, true, "")
+	o.Programs[0].Attach(&probe.Kprobe{Symbol: "vfs_read"}, text, false, true, "")
 	rt.Want(true)
 	inGuest(t, d.blocks, &probe.Regs{RDI: 1})
 	block := bytes.Clone(d.blocks.of(1).Bytes)
@@ -185,7 +191,7 @@ func TestReset(t *testing.T) {
 	}
 	// Memory elsewhere is no memory: code has its addresses in it.
 	f.reset()
-	f.shared[0].Addr += 64
+	f.shared[0].areas[0].Addr += 64
 	if err := rt.Reset(); err == nil {
 		t.Error("a reset that moved the memory went unnoticed")
 	}
@@ -202,11 +208,7 @@ func TestHostileRing(t *testing.T) {
 	}
 	for _, fill := range []byte{0xff, 0x01, 0x80} {
 		rt.drain.mu.Lock() // the race detector knows no guests
-		for _, a := range f.shared {
-			for i := range a.Bytes {
-				a.Bytes[i] = fill
-			}
-		}
+		f.scribble(func() byte { return fill })
 		rt.drain.mu.Unlock()
 		rt.Flush()
 		hits, handled, filtered, missed := k.Stage.Counts(0)

@@ -51,9 +51,8 @@ type fake struct {
 	next   guest.GVA
 
 	mu     sync.Mutex
-	left   int // bytes of shared memory
-	shared []bpf.Area
-	used   int // pieces of shared that are given out
+	left   int          // bytes of shared memory
+	shared [2]handedOut // by 1 = for code of CPL3
 	stops  int
 }
 
@@ -123,15 +122,16 @@ func (f *fake) hit(cpu int, regs *probe.Regs) probe.Verdict {
 }
 
 // AllocData implements Shared. After reset it gives out the same again.
-func (f *fake) AllocData(size int) (guest.GVA, []byte, error) {
+func (f *fake) AllocData(size int, user bool) (guest.GVA, []byte, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.used < len(f.shared) {
-		a := f.shared[f.used]
+	x := &f.shared[index(user)]
+	if x.used < len(x.areas) {
+		a := x.areas[x.used]
 		if len(a.Bytes) != size {
 			return 0, nil, errors.New("another size than before")
 		}
-		f.used++
+		x.used++
 		clear(a.Bytes)
 		return guest.GVA(a.Addr), a.Bytes, nil
 	}
@@ -140,13 +140,39 @@ func (f *fake) AllocData(size int) (guest.GVA, []byte, error) {
 	}
 	f.left -= size
 	a, err := bpf.Heap{}.Alloc(size)
-	a.Addr = 0xffffffffc0000000 + uint64(64<<20-f.left)
-	f.shared = append(f.shared, a)
-	f.used++
+	a.Addr = kernelData + uint64(64<<20-f.left)
+	if user {
+		a.Addr = userData + uint64(64<<20-f.left)
+	}
+	x.areas = append(x.areas, a)
+	x.used++
 	return guest.GVA(a.Addr), a.Bytes, err
 }
 
-func (f *fake) reset() { f.used = 0 }
+// Where the memory of each privilege begins.
+const (
+	kernelData = 0xffffffffc0000000
+	userData   = 0x5a5a40000000
+)
+
+// handedOut is the shared memory of one privilege.
+type handedOut struct {
+	areas []bpf.Area
+	used  int // pieces that are given out
+}
+
+// scribble writes over everything that the guest can write.
+func (f *fake) scribble(next func() byte) {
+	for i := range f.shared {
+		for _, a := range f.shared[i].areas {
+			for j := range a.Bytes {
+				a.Bytes[j] = next()
+			}
+		}
+	}
+}
+
+func (f *fake) reset() { f.shared[0].used, f.shared[1].used = 0, 0 }
 
 var profile = guest.Profile{StackMask: ^uint64(page - 1), StackMagic: 0x1122334455667788, MagicOff: 0, CPUOff: 8, PIDOff: 12, TGIDOff: 16, CommOff: 24}
 

@@ -23,7 +23,7 @@ type Object struct {
 
 	rt     *Runtime
 	col    *bpf.Collection
-	shared bool // its maps are in the guest's memory
+	shared map[string]*arena // of maps that are in the guest's memory
 	rings  []*ring
 	leak   bool // a run in the guest has not ended: the maps stay
 }
@@ -38,6 +38,7 @@ type Program struct {
 	Why      string    // Place is OnHost: why
 
 	obj    *Object
+	user   bool // it was loaded for code of CPL3
 	prog   *bpf.Program
 	runner *runner
 	blocks *blocks
@@ -48,6 +49,9 @@ type LoadOptions struct {
 	Section string // only programs in this section; "" = all
 	OnHost  bool   // no program runs in the guest
 	Budget  int64  // of each program; 0 = bpf.DefaultBudget
+
+	// User says whether what a program attaches to is code of CPL3; nil: nothing is.
+	User func(attachTo string) bool
 }
 
 // ErrNoSection is the cause when an object has no program in the section asked for.
@@ -70,32 +74,24 @@ func (rt *Runtime) Load(file []byte, opt LoadOptions) (*Object, error) {
 			return nil, fmt.Errorf("load object: %w %q: it has %q", ErrNoSection, opt.Section, slices.Compact(have))
 		}
 	}
-	why, err := rt.plan(o, opt)
+	pl, err := rt.plan(o, opt)
 	if err != nil {
 		return nil, err
 	}
-	obj := &Object{rt: rt, shared: slices.Contains(why, "")}
-	mem := bpf.Memory(bpf.Heap{})
-	if obj.shared {
-		mem = &rt.mem
-	}
-	if obj.col, err = o.Load(rt.cfg.CPUs, mem, opt.Budget); err != nil && obj.shared {
+	obj := &Object{rt: rt}
+	if obj.col, err = o.LoadIn(rt.cfg.CPUs, pl.memory, opt.Budget); err != nil && pl.inGuest() {
 		// Memory that is shared is scarce.
-		obj.shared = false
-		for i := range why {
-			if why[i] == "" {
-				why[i] = err.Error()
-			}
-		}
-		obj.col, err = o.Load(rt.cfg.CPUs, bpf.Heap{}, opt.Budget)
+		pl.toHost(err.Error())
+		obj.col, err = o.LoadIn(rt.cfg.CPUs, pl.memory, opt.Budget)
 	}
 	if err != nil {
 		return nil, err
 	}
+	obj.shared = pl.mem
 	for i, lp := range obj.col.Programs {
 		p := &Program{
-			Name: lp.Name(), Section: lp.Section, AttachTo: lp.AttachTo, Kind: lp.Kind(), Place: bpf.InGuest, Why: why[i],
-			obj: obj, prog: lp.Program, runner: rt.newRunner(lp.Program),
+			Name: lp.Name(), Section: lp.Section, AttachTo: lp.AttachTo, Kind: lp.Kind(), Place: bpf.InGuest, Why: pl.why[i],
+			obj: obj, user: pl.user[i], prog: lp.Program, runner: rt.newRunner(lp.Program),
 		}
 		if p.Why != "" {
 			p.Place = bpf.OnHost
@@ -105,30 +101,9 @@ func (rt *Runtime) Load(file []byte, opt LoadOptions) (*Object, error) {
 	return obj, nil
 }
 
-// plan finds out for each program why it cannot run in the guest: "" when it
-// can.
-func (rt *Runtime) plan(o *bpf.Object, opt LoadOptions) ([]string, error) {
-	col, err := o.Load(rt.cfg.CPUs, &planned{}, opt.Budget)
-	if err != nil {
-		return nil, err
-	}
-	defer col.Close()
-	var why []string
-	for _, p := range col.Programs {
-		reason := ""
-		if opt.OnHost {
-			reason = "it was asked for"
-		} else if err := rt.where(p.Program); err != nil {
-			reason = err.Error()
-		}
-		why = append(why, reason)
-	}
-	return why, nil
-}
-
-// Shared reports whether the maps are in memory that the guest sees, because
-// some program runs there.
-func (o *Object) Shared() bool { return o.shared }
+// Shared reports whether a map is in memory that the guest sees, because some
+// program that uses it runs there.
+func (o *Object) Shared(m *bpf.Map) bool { return o.shared[m.Spec().Name] != nil }
 
 // Maps returns the maps of the object, by name.
 func (o *Object) Maps() map[string]*bpf.Map { return o.col.Maps }
@@ -141,7 +116,7 @@ func (o *Object) Emit(to func(name string) Emitter) {
 			continue
 		}
 		e, lost := to(name), uint64(0)
-		r := &ring{m: m, guest: o.shared}
+		r := &ring{m: m, guest: o.Shared(m)}
 		r.to = func(rec bpf.Record) { e.Put(rec.CPU, o.rt.cfg.Now(), rec.Data) }
 		r.after = func() {
 			// The ring does not say on which vCPU; the guest may write anything.
@@ -175,9 +150,10 @@ func (o *Object) Close() {
 }
 
 // Attach makes p the handlers of a kprobe that is not registered yet. Addr is
-// where it will be; entry says that this is a function's first instruction, and
-// refuse, when not "", why nothing at this place can run in the guest.
-func (p *Program) Attach(k *probe.Kprobe, addr guest.GVA, entry bool, refuse string) {
+// where it will be; user says that this is code of CPL3, entry that it is a
+// function's first instruction, and refuse, when not "", why nothing at this place
+// can run in the guest.
+func (p *Program) Attach(k *probe.Kprobe, addr guest.GVA, user, entry bool, refuse string) {
 	k.Pre = func(c *probe.Context) int {
 		if p.runner.run(c, entry) {
 			return 1
@@ -191,7 +167,11 @@ func (p *Program) Attach(k *probe.Kprobe, addr guest.GVA, entry bool, refuse str
 		p.Place, p.Why = bpf.OnHost, refuse
 		return
 	}
-	b, err := p.obj.rt.stage(p.prog, addr, p.obj.again)
+	if user != p.user {
+		p.Place, p.Why = bpf.OnHost, "its maps are for code of the other privilege"
+		return
+	}
+	b, err := p.obj.rt.stage(p.prog, addr, user, p.obj.again)
 	if err != nil {
 		p.Place, p.Why = bpf.OnHost, err.Error()
 		return

@@ -30,11 +30,11 @@ func TestCount(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := o.Programs[0]
-	if p.Name != "count" || p.AttachTo != "vfs_read" || p.Kind != bpf.Kprobe || p.Place != bpf.InGuest || p.Why != "" || !o.Shared() {
-		t.Errorf("loaded %+v, shared %v", p, o.Shared())
+	if p.Name != "count" || p.AttachTo != "vfs_read" || p.Kind != bpf.Kprobe || p.Place != bpf.InGuest || p.Why != "" || !o.Shared(o.Maps()["hits"]) {
+		t.Errorf("loaded %+v, shared %v", p, o.shared)
 	}
 	k := &probe.Kprobe{Symbol: "vfs_read"}
-	p.Attach(k, text, true, "")
+	p.Attach(k, text, false, true, "")
 	if k.Stage == nil || k.Stage.Block == 0 || k.Stage.Stride == 0 || k.Stage.Lost < k.Stage.Block+2*guest.GVA(k.Stage.Stride) {
 		t.Fatalf("stage %+v", k.Stage)
 	}
@@ -86,7 +86,7 @@ func TestLatency(t *testing.T) {
 		t.Errorf("%+v, %+v", n, m)
 	}
 	k, r := &probe.Kprobe{Symbol: "vfs_read"}, &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "vfs_read"}}
-	o.Programs[0].Attach(k, text, true, "")
+	o.Programs[0].Attach(k, text, false, true, "")
 	o.Programs[1].AttachReturn(r)
 	if err := f.engine.RegisterAll(k, r); err != nil {
 		t.Fatal(err)
@@ -129,7 +129,7 @@ func TestRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := o.Programs[0]
-	if p.Place != bpf.OnHost || p.Why != "it was asked for" || o.Shared() {
+	if p.Place != bpf.OnHost || p.Why != "it was asked for" || len(o.shared) != 0 {
 		t.Errorf("%+v", p)
 	}
 	s := newSink()
@@ -140,7 +140,7 @@ func TestRecord(t *testing.T) {
 		return s
 	})
 	k := &probe.Kprobe{Symbol: "vfs_read"}
-	p.Attach(k, text, true, "")
+	p.Attach(k, text, false, true, "")
 	if k.Stage != nil {
 		t.Error("a stage, although the host was asked for")
 	}
@@ -225,7 +225,7 @@ func TestRefuse(t *testing.T) {
 	}
 	k := &probe.Kprobe{Symbol: "vfs_read"}
 	p := o.Programs[0]
-	p.Attach(k, text, true, "not here")
+	p.Attach(k, text, false, true, "not here")
 	if k.Stage != nil || k.Pre == nil || p.Place != bpf.OnHost || p.Why != "not here" {
 		t.Errorf("%+v, stage %v", p, k.Stage)
 	}
@@ -258,7 +258,7 @@ func FuzzLoad(f *testing.F) {
 			}
 			k := &probe.Kprobe{Symbol: "vfs_read"}
 			if p.Kind == bpf.Kprobe {
-				p.Attach(k, text, true, "")
+				p.Attach(k, text, false, true, "")
 			}
 			if err := g.engine.Register(k); err != nil {
 				t.Fatal(err)

@@ -27,13 +27,13 @@ type Config struct {
 // from any goroutine but a probe handler's.
 type Runtime struct {
 	cfg   Config
-	mem   arena
+	mem   [2]arena // by 1 = for code of CPL3
 	drain drainer
 
 	mu      sync.Mutex
 	staged  map[*blocks]bool // all that are in the guest
-	retired []bpf.Area       // the blocks of those that were
-	defs    defRing
+	retired []retired        // the blocks of those that were
+	defs    [2]defRing       // by 1 = at code of CPL3
 
 	clockMu  sync.Mutex
 	clockNow bpf.Clock // zero: not found out yet
@@ -41,10 +41,30 @@ type Runtime struct {
 
 // New returns a runtime; Close ends it.
 func New(cfg Config) *Runtime {
-	rt := &Runtime{cfg: cfg, mem: arena{shared: cfg.Shared}, staged: map[*blocks]bool{}}
+	rt := &Runtime{cfg: cfg, staged: map[*blocks]bool{}}
+	for i := range rt.mem {
+		rt.mem[i].shared, rt.mem[i].user = cfg.Shared, i == 1
+	}
 	rt.drain.init()
 	return rt
 }
+
+// retired is memory that was a program's.
+type retired struct {
+	mem  *arena
+	area bpf.Area
+}
+
+// index is 1 for code of CPL3 and 0 for the kernel's.
+func index(user bool) int {
+	if user {
+		return 1
+	}
+	return 0
+}
+
+// arena returns the memory that host and guest share at a privilege.
+func (rt *Runtime) arena(user bool) *arena { return &rt.mem[index(user)] }
 
 // Close ends the draining of rings, behind what is in them. Nothing of the
 // runtime may be attached any more.
@@ -69,8 +89,10 @@ func (rt *Runtime) Save() {
 func (rt *Runtime) Reset() error {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
-	if err := rt.mem.again(); err != nil {
-		return err
+	for i := range rt.mem {
+		if err := rt.mem[i].again(); err != nil {
+			return err
+		}
 	}
 	rt.clockMu.Lock()
 	rt.clockNow = bpf.Clock{}
@@ -83,10 +105,12 @@ func (rt *Runtime) Reset() error {
 		b.init(clock)
 	}
 	rt.drain.pass() // the rings find out that they begin anew
-	rt.defs.reset()
+	for i := range rt.defs {
+		rt.defs[i].reset()
+	}
 	// Nobody can be in the detours of the boot before any more.
-	for _, a := range rt.retired {
-		rt.mem.Free(a)
+	for _, r := range rt.retired {
+		r.mem.Free(r.area)
 	}
 	rt.retired = nil
 	return nil

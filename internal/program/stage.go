@@ -14,6 +14,7 @@ import (
 // interrupted in a detour may come back at any time.
 type blocks struct {
 	prog   *bpf.Program
+	mem    *arena
 	area   bpf.Area
 	stride int
 	funcIP guest.GVA
@@ -32,8 +33,8 @@ type blocks struct {
 // lostSize is the room behind the blocks for the count of hits on no vCPU.
 const lostSize = 64
 
-// stage compiles p and makes its blocks.
-func (rt *Runtime) stage(p *bpf.Program, funcIP guest.GVA, again func()) (*blocks, error) {
+// stage compiles p and makes its blocks, for code of that privilege.
+func (rt *Runtime) stage(p *bpf.Program, funcIP guest.GVA, user bool, again func()) (*blocks, error) {
 	clock, err := rt.clock()
 	if err != nil {
 		clock = bpf.Clock{} // where has looked whether it matters
@@ -42,9 +43,9 @@ func (rt *Runtime) stage(p *bpf.Program, funcIP guest.GVA, again func()) (*block
 	if err != nil {
 		return nil, err
 	}
-	b := &blocks{prog: p, stride: (p.BlockSize() + 63) &^ 63, funcIP: funcIP, cpus: rt.cfg.CPUs, code: code, info: info, again: again}
+	b := &blocks{prog: p, mem: rt.arena(user), stride: (p.BlockSize() + 63) &^ 63, funcIP: funcIP, cpus: rt.cfg.CPUs, code: code, info: info, again: again}
 	b.base = make([]blockCounts, b.cpus)
-	if b.area, err = rt.mem.Alloc(b.stride*b.cpus + lostSize); err != nil {
+	if b.area, err = b.mem.Alloc(b.stride*b.cpus + lostSize); err != nil {
 		return nil, err
 	}
 	b.init(clock)
@@ -162,7 +163,7 @@ func (rt *Runtime) retire(bs ...*blocks) (idle []bool) {
 	for _, b := range bs {
 		b.freeze()
 		if rt.staged[b] {
-			rt.retired = append(rt.retired, b.area)
+			rt.retired = append(rt.retired, retired{b.mem, b.area})
 		}
 		delete(rt.staged, b)
 	}

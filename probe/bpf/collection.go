@@ -19,10 +19,15 @@ type LoadedProgram struct {
 // mem, and checks its programs. budget is that of each program, 0 for
 // DefaultBudget. Errors name the map or program; nothing is left behind then.
 func (o *Object) Load(cpus int, mem Memory, budget int64) (*Collection, error) {
+	return o.LoadIn(cpus, func(string) Memory { return mem }, budget)
+}
+
+// LoadIn is Load with the memory of each map, by its name.
+func (o *Object) LoadIn(cpus int, mem func(name string) Memory, budget int64) (*Collection, error) {
 	c := &Collection{Maps: map[string]*Map{}}
 	total := 0
 	for _, s := range o.Maps {
-		m, err := NewMap(s, cpus, mem)
+		m, err := NewMap(s, cpus, mem(s.Name))
 		if err != nil {
 			c.Close()
 			return nil, err

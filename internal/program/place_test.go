@@ -1,0 +1,201 @@
+package program
+
+import (
+	"encoding/binary"
+	"maps"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/bpf"
+)
+
+// addresses returns all in b, wherever they begin, that are in the fake's shared memory of a
+// privilege.
+func addresses(b []byte, user bool) (n int) {
+	base := uint64(kernelData)
+	if user {
+		base = userData
+	}
+	for i := range len(b) - 7 {
+		if a := binary.LittleEndian.Uint64(b[i:]); a-base <= 64<<20 {
+			n++
+		}
+	}
+	return n
+}
+
+func atUserCode(attachTo string) bool { return strings.HasPrefix(attachTo, "user_") }
+
+// TestPrivileges is a table of programs at code of both privileges: what has an
+// address of shared memory has it of its own privilege, and maps are the kernel's
+// as soon as a program of the kernel's uses them in the guest.
+func TestPrivileges(t *testing.T) {
+	const shares = `it shares map "in_both" with a program at kernel code, and user code must not reach that`
+	const other = "its maps are for code of the other privilege"
+	type where map[string]string // program or map to why it is on the host, "kernel" or "user"
+	for _, tt := range []struct {
+		name string
+		opt  LoadOptions
+		at   func(attachTo string) bool // as Attach is told
+		want where
+	}{
+		{"both", LoadOptions{User: atUserCode}, atUserCode, where{
+			"kernel": "kernel", "user_own": "user", "user_shared": shares, "in_kernel": "kernel", "in_both": "kernel", "in_user": "user",
+		}},
+		{"user code alone", LoadOptions{User: atUserCode, Section: "kprobe/user_hot+0x0"}, atUserCode, where{
+			"user_shared": "user", "in_kernel": "", "in_both": "user", "in_user": "user",
+		}},
+		{"kernel code alone", LoadOptions{User: atUserCode, Section: "kprobe/vfs_read"}, atUserCode, where{
+			"kernel": "kernel", "in_kernel": "kernel", "in_both": "kernel", "in_user": "",
+		}},
+		{"on the host", LoadOptions{User: atUserCode, OnHost: true}, atUserCode, where{
+			"kernel": "it was asked for", "user_own": "it was asked for", "user_shared": "it was asked for", "in_kernel": "", "in_both": "", "in_user": "",
+		}},
+		{"nobody says", LoadOptions{}, atUserCode, where{
+			"kernel": "kernel", "user_own": other, "user_shared": other, "in_kernel": "kernel", "in_both": "kernel", "in_user": "kernel",
+		}},
+		{"attached elsewhere", LoadOptions{User: atUserCode, Section: "kprobe/user_hot"}, func(string) bool { return false }, where{
+			"user_own": other, "in_kernel": "", "in_both": "", "in_user": "user",
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			f := newFake(t)
+			rt := newRuntime(t, f.config())
+			o, err := rt.Load(example(t, "privileges.o"), tt.opt)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := where{}
+			for name, m := range o.Maps() {
+				switch got[name] = ""; {
+				case o.shared[name] == rt.arena(false):
+					got[name] = "kernel"
+				case o.shared[name] == rt.arena(true):
+					got[name] = "user"
+				}
+				if o.Shared(m) != (got[name] != "") {
+					t.Errorf("map %s is shared: %v", name, o.Shared(m))
+				}
+			}
+			for _, p := range o.Programs {
+				k, user := &probe.Kprobe{Symbol: "vfs_read"}, tt.at(p.AttachTo)
+				p.Attach(k, text, user, true, "")
+				if got[p.Name] = p.Why; k.Stage == nil {
+					continue
+				}
+				got[p.Name] = map[bool]string{false: "kernel", true: "user"}[user]
+				all := append(append([]byte{}, k.Stage.Code...), p.blocks.area.Bytes...)
+				if own, others := addresses(all, user), addresses(all, !user); own == 0 || others != 0 {
+					t.Errorf("%s: %d addresses of its own memory, %d of the other", p.Name, own, others)
+				}
+				for _, a := range []guest.GVA{k.Stage.Block, k.Stage.Lost} {
+					if addresses(binary.LittleEndian.AppendUint64(nil, uint64(a)), user) != 1 {
+						t.Errorf("%s: block or count at %v", p.Name, a)
+					}
+				}
+			}
+			if !maps.Equal(got, tt.want) {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+			o.Close()
+			rt.Save()
+			f.reset()
+			if err := rt.Reset(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestPrivilegesOfDefinitions wants the definitions at either privilege to have
+// a ring and a gate of their own, and records to go only where they belong.
+func TestPrivilegesOfDefinitions(t *testing.T) {
+	f := newFake(t)
+	rt := newRuntime(t, f.config())
+	rt.Want(true)
+	sinks := map[bool]*sink{false: newSink(), true: newSink()}
+	defs := map[bool]*Definition{}
+	for user, s := range sinks {
+		_, k, d, err := defineAt(t, rt, "p:a vfs_read fd=%di", "", user, s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defs[user] = d
+		all := append(append([]byte{}, k.Stage.Code...), d.blocks.area.Bytes...)
+		if addresses(all, user) == 0 || addresses(all, !user) != 0 {
+			t.Errorf("user %v: addresses of the other privilege", user)
+		}
+		inGuest(t, d.blocks, &probe.Regs{RDI: 7})
+	}
+	// What user code makes up goes to no definition of the kernel's, even by its number.
+	if defs[true].tag != defs[false].tag {
+		t.Fatalf("tags %d, %d", defs[true].tag, defs[false].tag)
+	}
+	inGuest(t, defs[true].blocks, &probe.Regs{RDI: 8})
+	rt.Flush()
+	for user, want := range map[bool]int{false: 1, true: 2} {
+		if recs, lost := sinks[user].take(); len(recs) != want || lost != 0 {
+			t.Errorf("user %v: %d records, %d lost; want %d", user, len(recs), lost, want)
+		}
+	}
+	rt.Drop(defs[false], defs[true])
+}
+
+// TestScribbled has programs run on maps, and records drained and counted, while
+// everything that the guest can write holds random bytes: nothing is followed, and
+// every number adds up.
+func TestScribbled(t *testing.T) {
+	f := newFake(t)
+	rt := newRuntime(t, f.config())
+	rnd := rand.New(rand.NewPCG(1, 2))
+	var ks []*probe.Kprobe
+	var bs []*blocks
+	s := newSink()
+	for _, name := range []string{"count.o", "record.o", "latency.o", "privileges.o"} {
+		o, err := rt.Load(example(t, name), LoadOptions{User: atUserCode})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.Emit(func(string) Emitter { return s })
+		for _, p := range o.Programs {
+			if p.Kind != bpf.Kprobe {
+				continue
+			}
+			k := &probe.Kprobe{Symbol: "vfs_read"}
+			if p.Attach(k, text, p.user, true, ""); p.blocks != nil {
+				ks, bs = append(ks, k), append(bs, p.blocks)
+			}
+			if err := f.engine.Register(k); err != nil {
+				t.Fatal(err)
+			}
+		}
+		defer o.Close()
+	}
+	_, k, d, err := define(t, rt, "p:a vfs_read fd=%di", "fd != 3", s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ks, bs = append(ks, k), append(bs, d.blocks)
+	for range 20 {
+		// The drainer's goroutine reads what this writes, as that of a guest.
+		rt.drain.mu.Lock()
+		f.scribble(func() byte { return byte(rnd.Uint32()) >> (rnd.Uint32() % 8) })
+		f.hit(0, &probe.Regs{RDI: rnd.Uint64(), RSP: uint64(stack) + 0x800, RFLAGS: 2})
+		rt.drain.mu.Unlock()
+		rt.Flush()
+		rt.Want(rnd.Uint32()%2 == 0)
+		for i, k := range ks {
+			for cpu := range 2 {
+				hits, handled, filtered, missed := k.Stage.Counts(cpu)
+				if hits != handled+filtered+missed {
+					t.Errorf("hits %d, handled %d, filtered %d, missed %d", hits, handled, filtered, missed)
+				}
+			}
+			bs[i].stats()
+		}
+	}
+	rt.Drop(d)
+}
