@@ -46,6 +46,7 @@ func (e *Engine) RegisterAll(ps ...Probe) error {
 			r.ret.probe.MaxActive = r.ret.max
 		case r.ret.pool != nil:
 			e.slots.giveBack(r.ret.pool.inst)
+			r.ret.leaveGuest(e.slots)
 		}
 	}
 	return err

@@ -234,7 +234,7 @@ func (rp *retprobe) bury(s *slots) {
 	if rp.pool == nil {
 		return
 	}
-	rp.freeze()
+	rp.leaveGuest(s)
 	rp.pool.dead.Store(true)
 	s.retire(rp.pool)
 }

@@ -386,7 +386,7 @@ func (e *Engine) optimize(w World, st *site, d *detour) *Unoptimized {
 	if e.spaces != nil {
 		for i := range e.cpus {
 			root := w.CPU(i).Root
-			for _, a := range []guest.GVA{d.addr, d.entry, d.end - 1} {
+			for _, a := range append(st.returnMemory(), d.addr, d.entry, d.end-1) {
 				home, _ := e.spaces.Translate(0, a)
 				if pa, ok := e.spaces.Translate(root, a); !ok || pa != home {
 					return &Unoptimized{Reason: notMapped, Detail: fmt.Sprintf("the page tables at %v have no detour at %v", root, a)}

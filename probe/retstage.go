@@ -2,8 +2,10 @@ package probe
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"math/bits"
+	"slices"
 	"sync/atomic"
 
 	"github.com/guestprobe/guestprobe/guest"
@@ -62,9 +64,11 @@ const (
 
 // retStage is a kretprobe's instances in the guest, with a trampoline for each
 // and the code behind those. It is there for ever: unregistering the probe only
-// ends the running of the return stage.
+// ends the running of the return stage. A later kretprobe at the same place with
+// the same code gets it again, once nothing is under way.
 type retStage struct {
-	rp     *retprobe
+	rp     atomic.Pointer[retprobe] // whom it is lent to, or was
+	key    retKey
 	user   bool
 	site   guest.GVA
 	prof   StackProfile
@@ -85,6 +89,27 @@ type retStage struct {
 	entry  *Stage        // what the detour calls
 }
 
+// retKey is what must be alike for a retStage to be used again: a task that was
+// preempted in the code of the entry may come back at any time.
+type retKey struct {
+	site      guest.GVA
+	user      bool
+	n, stride int
+	code      string
+}
+
+// stageKey returns what the code of x depends on, besides its blocks.
+func stageKey(x *Stage) string {
+	if x == nil {
+		return "none"
+	}
+	return fmt.Sprintf("%x %v %x %d %v|", x.Code, x.Fixups, x.Reads, x.Stack, x.NoStrings)
+}
+
+// maxReturnCode is how much executable memory of a privilege the kretprobes that
+// run in the guest may take.
+const maxReturnCode = 2 << 20
+
 // errNotShared is why a kretprobe stays on the host.
 var errNotShared = errors.New("this guest has no memory that host and guest share")
 
@@ -99,8 +124,20 @@ func (e *Engine) stageReturns(rp *retprobe, st *site) (*retStage, error) {
 		return nil, errors.New("the guest has no profile that says which vCPU a stack belongs to")
 	}
 	g := &retStage{
-		rp: rp, user: st.user, site: st.addr, prof: prof, tasks: e.profile(), max: rp.max, cpus: len(e.cpus),
+		user: st.user, site: st.addr, prof: prof, tasks: e.profile(), cpus: len(e.cpus),
 		n: 2 << bits.Len(uint(rp.max-1)), stride: lineSize + (rp.probe.DataSize+lineSize-1)&^(lineSize-1),
+	}
+	g.key = retKey{st.addr, g.user, g.n, g.stride, stageKey(rp.probe.Stage) + stageKey(rp.probe.ReturnStage)}
+	t := &e.slots.tramps
+	for i, idle := range t.idle[g.key] {
+		if idle.rests() {
+			t.idle[g.key] = slices.Delete(t.idle[g.key], i, i+1)
+			idle.lend(rp)
+			return idle, nil
+		}
+	}
+	if t.code[index(g.user)] > maxReturnCode {
+		return nil, errors.New("kretprobes in the guest have used up their memory: reset the guest")
 	}
 	if uint64(g.n)*uint64(g.stride) > math.MaxInt32/2 {
 		return nil, errors.New("its instances take too much memory")
@@ -110,9 +147,37 @@ func (e *Engine) stageReturns(rp *retprobe, st *site) (*retStage, error) {
 		return nil, err
 	}
 	g.words = guest.AtomicWords(g.bytes)
-	if err := g.write(e); err != nil {
+	if err := g.write(e, rp.probe); err != nil {
 		return nil, err
 	}
+	for i := range g.n {
+		g.inst(i, instTramp).Store(uint64(g.tramps) + uint64(i*trampSize))
+	}
+	g.lend(rp)
+	return g, nil
+}
+
+// rests reports whether no activation is under way.
+func (g *retStage) rests() bool {
+	for i := range g.n {
+		if g.inst(i, instState).Load() != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// lend makes g that of rp, whose code it has.
+func (g *retStage) lend(rp *retprobe) {
+	g.max = rp.max
+	g.rp.Store(rp)
+	for i := range g.cpus {
+		for _, w := range []int{cellHandled, cellFiltered, cellMissed, cellReturns} {
+			g.cell(i, w).Store(0)
+		}
+	}
+	g.words[wordUsed].Store(0)
+	g.words[wordLost].Store(0)
 	g.words[wordLimit].Store(uint64(g.max))
 	g.words[wordHigh].Store(uint64(-int64(g.max)))
 	g.words[wordRun].Store(1)
@@ -126,26 +191,23 @@ func (e *Engine) stageReturns(rp *retprobe, st *site) (*retStage, error) {
 		g.cell(i, cellEntryBlock).Store(block(rp.probe.Stage, i))
 		g.cell(i, cellReturnBlock).Store(block(rp.probe.ReturnStage, i))
 	}
-	for i := range g.n {
-		g.inst(i, instTramp).Store(uint64(g.tramps) + uint64(i*trampSize))
-	}
-	return g, nil
 }
 
 // write makes the code, and puts the part that is behind the trampolines into the
 // guest.
-func (g *retStage) write(e *Engine) error {
-	g.entry = g.entryStage()
+func (g *retStage) write(e *Engine, p *Kretprobe) error {
+	g.entry = g.entryStage(p.Stage)
 	exit, err := e.exitStage(g.user)(0, nil)
 	if err != nil {
 		return err
 	}
-	size := g.n*trampSize + len(g.returnCode(0, exit.code))
+	size := g.n*trampSize + len(g.returnCode(0, p.ReturnStage, exit.code))
 	size = (size + lineSize - 1) &^ (lineSize - 1)
 	base, err := e.target.AllocExec(g.site, size)
 	if err != nil {
 		return err
 	}
+	e.slots.tramps.code[index(g.user)] += size
 	g.tramps, g.end = base, base+guest.GVA(size)
 	code := make([]byte, 0, size)
 	common := base + guest.GVA(g.n*trampSize)
@@ -156,7 +218,7 @@ func (g *retStage) write(e *Engine) error {
 		code, _ = insn.AppendJmp(code, uint64(base)+uint64(len(code)), uint64(common))
 		code = append(code, opInt3)
 	}
-	code = append(code, g.returnCode(common, exit.code)...)
+	code = append(code, g.returnCode(common, p.ReturnStage, exit.code)...)
 	if err := e.target.WriteExec(base, code); err != nil {
 		return err
 	}
@@ -177,7 +239,7 @@ func (g *retStage) inst(i, word int) *atomic.Uint64 {
 // data returns the private memory of an instance.
 func (g *retStage) data(i int) []byte {
 	at := lineSize*(1+g.cpus) + i*g.stride + lineSize
-	return g.bytes[at : at+g.rp.probe.DataSize]
+	return g.bytes[at : at+g.stride-lineSize]
 }
 
 // Addresses of the parts in the guest.

@@ -52,9 +52,8 @@ func (a *asm) jmpTo(to guest.GVA) {
 // The instance is complete before the trampoline is on the stack, and live only
 // then. In between it is busy, and nobody else's: at CPL3 the task can be
 // preempted anywhere.
-func (g *retStage) entryStage() *Stage {
+func (g *retStage) entryStage(entry *Stage) *Stage {
 	const rax, rcx, rdx, rsi, rdi, rsp = insn.RAX, insn.RCX, insn.RDX, insn.RSI, insn.RDI, insn.RSP
-	entry := g.rp.probe.Stage
 	insts := uint64(g.insts())
 	var a asm
 	a.emit(0x51, 0x52, 0x56, 0x57)                   // push %rcx; push %rdx; push %rsi; push %rdi
@@ -174,9 +173,8 @@ func (g *retStage) entryStage() *Stage {
 // The place keeps the trampoline's address until the activation is over: the host
 // tells by it. All the guest's registers are as the function has left them in
 // the end, and RSP is the caller's.
-func (g *retStage) returnCode(at guest.GVA, exit []byte) []byte {
+func (g *retStage) returnCode(at guest.GVA, x *Stage, exit []byte) []byte {
 	const rax, rcx, rdx, rsi, rsp = insn.RAX, insn.RCX, insn.RDX, insn.RSI, insn.RSP
-	x := g.rp.probe.ReturnStage
 	a := asm{at: at}
 	c := newStageFrame([]*Stage{x}, g.user)
 	c.size = frameSize // the caller's red zone is what the function had above its own

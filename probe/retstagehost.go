@@ -142,7 +142,7 @@ func (g *retStage) reclaim(e *Engine, w World, buf []byte) {
 		g.inst(i, instState).Store(0)
 		g.words[wordUsed].Add(^uint64(0))
 		if state&stateBusy == 0 {
-			g.rp.abandoned.Add(1)
+			g.rp.Load().abandoned.Add(1)
 		}
 	}
 }
@@ -193,7 +193,8 @@ func (e *Engine) arriveStray(c *cpu, s State, g *retStage) Verdict {
 	}
 	if g.words[wordRun].Load() != 0 {
 		s.Regs.RIP = uint64(e.through(ret))
-		e.returnedFrom(c, s, g.rp, g.data(int(i)), guest.GVA(s.Regs.RIP))
+		rp := g.rp.Load()
+		e.returnedFrom(c, s, rp, g.data(int(i))[:rp.probe.DataSize], guest.GVA(s.Regs.RIP))
 		s.Regs.RIP = uint64(ret)
 	}
 	g.inst(int(i), instState).Store(0)
@@ -251,6 +252,20 @@ func (rp *retprobe) spare(n int64) {
 	}
 }
 
+// returnMemory returns the bounds of what the kretprobes of st use in the guest.
+func (st *site) returnMemory() []guest.GVA {
+	var out []guest.GVA
+	for _, r := range *st.chain.Load() {
+		if r.ret == nil {
+			continue
+		}
+		if g := r.ret.stage.Load(); g != nil {
+			out = append(out, g.tramps, g.end-1, g.base, g.base+guest.GVA(len(g.bytes)-1))
+		}
+	}
+	return out
+}
+
 // retBase are the counts of one vCPU in the guest from before the last reset, or
 // all that there will be.
 type retBase struct{ handled, filtered, missed, returns atomic.Uint64 }
@@ -266,12 +281,12 @@ func (rp *retprobe) inGuest(cpu int) (handled, filtered, missed, returns uint64)
 	return handled, filtered, missed, returns
 }
 
-// freeze keeps the counts and lets go of the instances in the guest. The world is
-// stopped.
-func (rp *retprobe) freeze() {
+// freeze keeps the counts and lets go of the instances in the guest, which it returns, or
+// nil. The world is stopped.
+func (rp *retprobe) freeze() *retStage {
 	g := rp.stage.Load()
 	if g == nil {
-		return
+		return nil
 	}
 	for i := range rp.base {
 		b := &rp.base[i]
@@ -283,6 +298,15 @@ func (rp *retprobe) freeze() {
 	}
 	g.words[wordRun].Store(0)
 	rp.stage.Store(nil)
+	return g
+}
+
+// leaveGuest ends the running of rp in the guest. What it has there may serve
+// another kretprobe. The world is stopped, or nothing has run yet.
+func (rp *retprobe) leaveGuest(s *slots) {
+	if g := rp.freeze(); g != nil {
+		s.tramps.idle[g.key] = append(s.tramps.idle[g.key], g)
+	}
 }
 
 // Save takes the counts that stand in the guest's memory, before a reset of

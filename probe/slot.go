@@ -96,7 +96,7 @@ func newSlots(t Target) *slots {
 func (s *slots) forget() {
 	s.byKey = map[slotKey]*slot{}
 	s.slabs.Store(new([]*slab))
-	s.tramps = trampolines{}
+	s.tramps = trampolines{idle: map[retKey][]*retStage{}}
 	s.boards.forget()
 }
 

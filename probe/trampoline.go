@@ -25,6 +25,9 @@ const (
 type trampolines struct {
 	spare   [2][]*instance // by 1 = user text
 	orphans []*instance    // of unregistered probes, not yet known to be free
+
+	idle map[retKey][]*retStage // of unregistered probes, in the guest
+	code [2]int                 // bytes of all code of such, by 1 = user text
 }
 
 // instance returns the instance whose trampoline is at a, or nil.
