@@ -1,0 +1,294 @@
+package machine
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/kvmtest"
+	"github.com/guestprobe/guestprobe/probe"
+)
+
+// stagedReturns is a kretprobe whose handlers run in the guest: at the entry the
+// time is kept, and at the return calls and ticks are added up, in one line for
+// each vCPU.
+type stagedReturns struct {
+	probe.Kretprobe
+	host    []byte
+	returns atomic.Uint64 // on the host
+}
+
+func newStagedReturns(t testing.TB, m *Machine, name string, user bool, maxActive int) *stagedReturns {
+	t.Helper()
+	n := m.NumCPU()
+	block, host, err := m.AllocData(64*n, user)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &stagedReturns{host: host}
+	none := func(int) (hits, handled, filtered, missed uint64) { return 0, 0, 0, 0 }
+	s.Kretprobe = probe.Kretprobe{
+		Kprobe: probe.Kprobe{Name: name, Symbol: name, Stage: &probe.Stage{
+			Code: []byte{
+				0x51,             // push %rcx
+				0x48, 0x89, 0xd1, // mov %rdx, %rcx
+				0x52,       // push %rdx
+				0x0f, 0x31, // rdtsc
+				0x48, 0xc1, 0xe2, 0x20, // shl $32, %rdx
+				0x48, 0x09, 0xd0, // or %rdx, %rax
+				0x48, 0x89, 0x01, // mov %rax, (%rcx)
+				0x31, 0xc0, // xor %eax, %eax
+				0x5a, 0x59, // pop %rdx; pop %rcx
+				0xc3,
+			},
+			Stack: 16, NoStrings: true, Block: block, Stride: 64, Counts: none,
+		}},
+		ReturnStage: &probe.Stage{
+			Code: []byte{
+				0x51,             // push %rcx
+				0x48, 0x89, 0xd1, // mov %rdx, %rcx
+				0x52,       // push %rdx
+				0x0f, 0x31, // rdtsc
+				0x48, 0xc1, 0xe2, 0x20, // shl $32, %rdx
+				0x48, 0x09, 0xd0, // or %rdx, %rax
+				0x48, 0x2b, 0x01, // sub (%rcx), %rax
+				0x48, 0x01, 0x46, 0x08, // add %rax, 8(%rsi)
+				0x48, 0xff, 0x06, // incq (%rsi)
+				0x5a, 0x59, // pop %rdx; pop %rcx
+				0xc3,
+			},
+			Stack: 16, NoStrings: true, Block: block, Stride: 64, Counts: none,
+		},
+		Return:    func(*probe.Context) { s.returns.Add(1) },
+		MaxActive: maxActive, DataSize: 8,
+	}
+	return s
+}
+
+// calls returns how often the return stage has run.
+func (s *stagedReturns) calls() (n uint64) {
+	for i := 0; i+64 <= len(s.host); i += 64 {
+		n += binary.LittleEndian.Uint64(s.host[i:])
+	}
+	return n
+}
+
+// check tells whether the counts close.
+func (s *stagedReturns) check(i probe.Info) error {
+	x := i.Stats
+	if x.Hits != x.Handled+x.Filtered+x.Missed || x.Handled != x.Returns+x.Abandoned+uint64(i.InUse) || i.HighWater > i.MaxActive {
+		return fmt.Errorf("kretprobe %s: counts do not close: %d in use, high water %d of %d, %+v", s.Name, i.InUse, i.HighWater, i.MaxActive, x)
+	}
+	return nil
+}
+
+// TestReturnStage: calls of user code, and of kernel code where it is allowed, are
+// followed to their return in the guest without an exit.
+func TestReturnStage(t *testing.T) {
+	m := newMachine(t, Config{Image: builtinImage(t), VCPUs: 2, Cmdline: "rounds=0", EmulatedStages: true,
+		Probe: probe.Options{OptimizeDelay: -1}})
+	if err := m.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	waitMapping(t, m)
+	for _, tc := range []struct {
+		name  string
+		user  bool
+		calls uint64
+	}{{"user_hot", true, 20000}, {"user_checksum", true, 50}, {"vfs_read", false, 6}} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := newStagedReturns(t, m, tc.name, tc.user, 0)
+			if err := m.Engine().RegisterKretprobe(&s.Kretprobe); err != nil {
+				t.Fatal(err)
+			}
+			if err := m.Engine().Optimize(); err != nil {
+				t.Fatal(err)
+			}
+			i, _ := m.Engine().Info(&s.Kprobe)
+			if !i.Optimized || !i.InGuest {
+				t.Fatalf("not in the guest: %+v", i.Unoptimized)
+			}
+			start := s.calls()
+			before := m.Engine().Totals(-1)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			for s.calls()-start < tc.calls && ctx.Err() == nil {
+				if m.State().Phase != PhaseRunning {
+					t.Fatalf("phase %s, crash %v", m.State().Phase, m.State().Crash)
+				}
+			}
+			after := m.Engine().Totals(-1)
+			if err := m.Stop(nothing); err != nil {
+				t.Fatal(err)
+			}
+			i, _ = m.Engine().Info(&s.Kprobe)
+			t.Logf("%d calls in the guest, %d on the host; at most %d at a time, %d in use; %+v", s.calls(), s.returns.Load(), i.HighWater, i.InUse, i.Stats)
+			if ctx.Err() != nil {
+				t.Fatal("not enough calls")
+			}
+			if d := exits(after) - exits(before); d > 2 { // of calls from before the jump
+				t.Errorf("%d exits", d)
+			}
+			if err := m.Engine().Unregister(&s.Kprobe); err != nil {
+				t.Fatal(err)
+			}
+			if x, _, _ := m.Engine().Stats(&s.Kprobe); x.Missed != 0 || x.Hits != x.Handled || x.Returns > s.calls()+s.returns.Load() {
+				t.Errorf("%+v, %d returns in the guest", x, s.calls())
+			}
+		})
+	}
+	if s := m.State(); s.Phase != PhaseRunning || s.Checks.Count != 0 {
+		t.Errorf("phase %s, %d failed checks, crash %v", s.Phase, s.Checks.Count, s.Crash)
+	}
+	checkText(t, m)
+}
+
+// exits are those that probes have caused.
+func exits(s probe.EngineStats) uint64 {
+	return s.Breakpoints + s.Detours + s.Stepped + s.InPlace + s.Returns
+}
+
+// TestReturnStageStorm puts kretprobes on hot functions as fast as it can, and takes
+// them off with calls under way, moves them from the guest to the host and back,
+// while the guest's self-checking workload runs.
+func TestReturnStageStorm(t *testing.T) {
+	kvmtest.Require(t)
+	sizes := []int{2, 8}
+	if testing.Short() {
+		sizes = []int{2}
+	}
+	for _, n := range sizes {
+		t.Run(fmt.Sprintf("%d vcpus", n), func(t *testing.T) { returnStageStorm(t, n, 1500*time.Millisecond) })
+	}
+}
+
+func returnStageStorm(t *testing.T, vcpus int, span time.Duration) {
+	m := newMachine(t, Config{Image: builtinImage(t), VCPUs: vcpus, Cmdline: "rounds=0", Probe: probe.Options{OptimizeDelay: time.Millisecond}})
+	if err := m.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	e := m.Engine()
+	hot := []string{"user_hot", "user_checksum", "user_red_zone", "user_memory", "user_hot_loop", "user_syscall"}
+	end := time.Now().Add(span)
+	var ops, guestReturns, hostReturns atomic.Uint64
+	var wg sync.WaitGroup
+	for w := range 3 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			rng := rand.New(rand.NewPCG(11, uint64(w)))
+			for time.Now().Before(end) {
+				name := hot[rng.IntN(len(hot))]
+				s := newStagedReturns(t, m, name, true, 1+rng.IntN(8))
+				if err := returnStormOp(e, rng, s); err != nil {
+					t.Errorf("storm: %v", err)
+					return
+				}
+				ops.Add(1)
+				guestReturns.Add(s.calls())
+				hostReturns.Add(s.returns.Load())
+			}
+		}()
+	}
+	wg.Wait()
+	if s := m.State(); s.Phase != PhaseRunning || s.Checks.Count != 0 {
+		t.Errorf("phase %s, %d failed checks (last %+v), crash %v", s.Phase, s.Checks.Count, s.Checks.Last, s.Crash)
+	}
+	x := e.Totals(-1)
+	t.Logf("%d registrations in %v; %d returns in the guest, %d on the host; %+v", ops.Load(), span, guestReturns.Load(), hostReturns.Load(), x)
+	if guestReturns.Load() == 0 {
+		t.Error("nothing ran in the guest")
+	}
+	checkText(t, m)
+}
+
+func returnStormOp(e *probe.Engine, rng *rand.Rand, s *stagedReturns) error {
+	err := e.RegisterKretprobe(&s.Kretprobe)
+	if err != nil {
+		return fmt.Errorf("register %s: %w", s.Name, err)
+	}
+	for range 1 + rng.IntN(4) {
+		switch rng.IntN(6) {
+		case 0:
+			err = errors.Join(e.Disable(&s.Kprobe), e.Enable(&s.Kprobe))
+		case 1:
+			err = e.SetOptimization(rng.IntN(2) == 0)
+		case 2:
+			q := &probe.Kprobe{Name: s.Name, Symbol: s.Name, Pre: func(*probe.Context) int { return 0 }}
+			err = errors.Join(e.Register(q), e.Optimize(), e.Unregister(q))
+		case 3:
+			err = e.Reclaim()
+		default:
+			err = e.Optimize()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(e.SetOptimization(true), e.Unregister(&s.Kprobe)); err != nil {
+		return err
+	}
+	if x, _, _ := e.Stats(&s.Kprobe); x.Hits != x.Handled+x.Filtered+x.Missed || x.Handled < x.Returns {
+		return fmt.Errorf("%s: %+v", s.Name, x)
+	}
+	return nil
+}
+
+// TestReturnStageWorkload: with small and large pools, on all user functions that can
+// have one, the guest computes what it computes unprobed, and the counts close.
+func TestReturnStageWorkload(t *testing.T) {
+	config := Config{Image: builtinImage(t), VCPUs: 2, Cmdline: "rounds=2", Probe: probe.Options{OptimizeDelay: time.Millisecond}}
+	want := results(t, newMachine(t, config))
+	for _, maxActive := range []int{1, 0} {
+		t.Run(fmt.Sprintf("max %d", maxActive), func(t *testing.T) {
+			m := newMachine(t, config)
+			var all []*stagedReturns
+			for _, sym := range m.Image().Symbols() {
+				if sym.Kind != guest.SymFunc || !sym.User {
+					continue
+				}
+				s := newStagedReturns(t, m, sym.Name, true, maxActive)
+				if e := m.Engine().RegisterKretprobe(&s.Kretprobe); e == nil {
+					all = append(all, s)
+				}
+			}
+			if diff := gocmp.Diff(want, results(t, m)); diff != "" {
+				t.Errorf("results (-unprobed +probed):\n%s", diff)
+			}
+			if err := m.Engine().Reclaim(); err != nil {
+				t.Fatal(err)
+			}
+			var sum probe.Stats
+			for _, s := range all {
+				i, _ := m.Engine().Info(&s.Kprobe)
+				if err := s.check(i); err != nil {
+					t.Error(err)
+				}
+				if got := s.calls() + s.returns.Load(); got != i.Stats.Returns {
+					t.Errorf("%s: %d return stages and handlers, want %d", s.Name, got, i.Stats.Returns)
+				}
+				sum.Hits += i.Stats.Hits
+				sum.InGuest += i.Stats.InGuest
+				sum.Missed += i.Stats.Missed
+				sum.Returns += i.Stats.Returns
+				sum.Abandoned += i.Stats.Abandoned
+			}
+			t.Logf("%d kretprobes: %+v", len(all), sum)
+			for _, s := range all {
+				if err := m.Engine().Unregister(&s.Kprobe); err != nil {
+					t.Error(err)
+				}
+			}
+			checkText(t, m)
+		})
+	}
+}
