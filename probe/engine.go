@@ -46,12 +46,13 @@ type Engine struct {
 	userMemory bool // the target is a UserMemory
 
 	// What the hit path reads.
-	table   atomic.Pointer[table]
-	slots   *slots
-	mirrors atomic.Pointer[[]mirror] // nil until there is a jprobe with a mirror
-	cpus    []cpu
-	watched atomic.Pointer[watchTable]
-	opt     optimizer
+	table     atomic.Pointer[table]
+	slots     *slots
+	mirrors   atomic.Pointer[[]mirror] // nil until there is a jprobe with a mirror
+	stackMask atomic.Uint64            // of the stacks that mirrors run on (guest.Profile); 0: not known
+	cpus      []cpu
+	watched   atomic.Pointer[watchTable]
+	opt       optimizer
 
 	// mu is held by everything that changes something. It is never taken on
 	// the hit path, and Stop is called with it held.

@@ -162,6 +162,7 @@ func (e *Engine) admitMirrors(b *batch) *Error {
 		r.site.mirrorEnd.Store(true)
 	}
 	if len(b.mirrors) != 0 && e.mirrors.Load() == nil {
+		e.noteStacks()
 		list := make([]mirror, max(16, 4*len(e.cpus)))
 		e.mirrors.Store(&list)
 	}

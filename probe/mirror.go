@@ -15,6 +15,7 @@ type mirror struct {
 	state atomic.Uint32
 	sp    atomic.Uint64 // of the activation: where its return address is
 	root  atomic.Uint64 // page tables, for code of CPL3
+	mask  atomic.Uint64 // of its stack (guest.Profile); 0: not known
 	user  atomic.Bool
 
 	regs  Regs
@@ -40,9 +41,11 @@ const (
 // is another stack.
 const maxMirrorStack = 64 << 10
 
-// holds reports whether the vCPU is inside the activation m.
+// holds reports whether the vCPU is inside the activation m. Where the guest has
+// a profile it must be on the very stack: another task's can be next to it.
 func (m *mirror) holds(s State) bool {
-	return m.state.Load() == mirrorLive && m.sp.Load()-s.Regs.RSP <= maxMirrorStack && m.sameSpace(s)
+	sp := m.sp.Load()
+	return m.state.Load() == mirrorLive && sp-s.Regs.RSP <= maxMirrorStack && (sp^s.Regs.RSP)&m.mask.Load() == 0 && m.sameSpace(s)
 }
 
 // sameSpace reports whether m belongs to code of the privilege level, and for
@@ -98,6 +101,7 @@ func (e *Engine) beginMirrors(c *cpu, s State, st *site, all chain, watch bool, 
 	m.sp.Store(s.Regs.RSP)
 	m.root.Store(uint64(s.Root))
 	m.user.Store(s.CPL == 3)
+	m.mask.Store(e.stackMask.Load())
 	m.n = 0
 	for x := range all {
 		if j := all[x].jump; j != nil && j.mirror != 0 && all[x].cells[c.id].passed == c.seq {
@@ -230,8 +234,17 @@ func (e *Engine) abortMirrors(w World) {
 	}
 }
 
+// noteStacks finds out how large the stacks are that mirrors run on.
+func (e *Engine) noteStacks() {
+	e.stackMask.Store(0)
+	if p := e.profile(); p != nil {
+		e.stackMask.Store(p.StackMask)
+	}
+}
+
 // forgetMirrors forgets every activation: the guest was reset.
 func (e *Engine) forgetMirrors() {
+	e.noteStacks()
 	for i := range e.cpus {
 		e.cpus[i].mirror = nil
 	}

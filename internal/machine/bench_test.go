@@ -58,7 +58,7 @@ func TestHitAllocatesNothing(t *testing.T) {
 	}
 	code, fn := counting(1 << 30)
 	for _, post := range []bool{false, true} {
-		m := newMachine(t, Config{Image: tinyGuest(t, code, nil, fn), Memory: 16 << 20})
+		m := newMachine(t, Config{Image: tinyGuest(t, code, nil, fn), Memory: 16 << 20, Probe: probe.Options{OptimizeDelay: -1}})
 		if _, mallocs := countHits(t, m, "fn", n, post); mallocs > uint64(n/20) {
 			t.Errorf("post %v: %d allocations in %d hits", post, mallocs, n)
 		}
