@@ -85,8 +85,9 @@ type retprobe struct {
 
 	abandoned atomic.Uint64
 
-	stage atomic.Pointer[retStage] // in the guest; nil: it cannot run there
-	base  []retBase                // by vCPU
+	stage   atomic.Pointer[retStage] // in the guest; nil: it cannot run there
+	noStage string                   // then why, if it has the stages; guarded by Engine.view, or not yet published
+	base    []retBase                // by vCPU
 }
 
 // retCell holds the counts of one kretprobe on one vCPU.
@@ -170,12 +171,16 @@ func (e *Engine) lend(r *registration) *Error {
 // tryStage makes what rp needs to run in the guest, if it has the stages and the
 // target can.
 func (e *Engine) tryStage(rp *retprobe, st *site) {
-	if rp.probe.ReturnStage == nil || e.ways[index(st.user)].NoStage != "" {
+	if rp.probe.ReturnStage == nil {
+		return
+	}
+	if why := e.ways[index(st.user)].NoStage; why != "" {
+		rp.noStage = why
 		return
 	}
 	g, err := e.stageReturns(rp, st)
 	if err != nil {
-		e.log.Info("kretprobe stays on the host", "probe", rp.probe.Name, "err", err)
+		rp.noStage = err.Error()
 		return
 	}
 	rp.stage.Store(g)
@@ -212,7 +217,7 @@ func (e *Engine) reapOrphans() {
 // Engine.mu.
 func (e *Engine) retInfo(rp *retprobe, i *Info) {
 	i.Type = 'r'
-	i.MaxActive = rp.max
+	i.MaxActive, i.NoStage = rp.max, rp.noStage
 	if p := rp.pool; p != nil {
 		var buf [8]byte
 		e.sweep(p, 0, len(p.inst), buf[:])

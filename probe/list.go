@@ -113,6 +113,10 @@ type Info struct {
 	// was reset. Activations that were left in another way than by a return are
 	// looked for before they are counted.
 	MaxActive, InUse, HighWater int
+
+	// NoStage is why a kretprobe that has the stages cannot run in the guest wherever
+	// its site stands; "" = it can.
+	NoStage string
 }
 
 // Flags returns the flags as the kernel prints them.

@@ -54,9 +54,12 @@ func (e *Engine) Reloaded() error {
 	}
 	stages := map[*registration]*retStage{}
 	for _, r := range restaged {
+		e.view.Lock()
 		r.ret.stage.Store(nil)
+		r.ret.noStage = ""
 		e.tryStage(r.ret, moved[r])
 		stages[r] = r.ret.stage.Load()
+		e.view.Unlock()
 	}
 	err := e.stop(func(w World) error {
 		for i := range e.cpus {

@@ -87,7 +87,7 @@ func (st *store) giveGuestSide(a *attached, obj *object, i int) {
 		a.guest = guestSide{prog: obj.Programs[i], obj: obj}
 		if r, ok := a.probe.(*probe.Kretprobe); ok {
 			r.Entry, r.DataSize = nil, 0
-			a.guest.prog.AttachReturn(r)
+			a.guest.prog.AttachReturn(r, info.Addr, info.User, refuse)
 		} else {
 			a.guest.prog.Attach(a.kprobe, info.Addr, info.User, info.Entry, refuse)
 		}
@@ -267,6 +267,8 @@ func (a *attached) runs(info probe.Info) (where, why string) {
 		return api.RunsInGuest, ""
 	case a.guest.why != "":
 		return api.RunsOnHost, a.guest.why
+	case info.NoStage != "":
+		return api.RunsOnHost, info.NoStage
 	case info.Optimized:
 		return api.RunsOnHost, "another probe at this place takes an exit"
 	}

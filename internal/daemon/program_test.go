@@ -86,7 +86,7 @@ func TestProgramLife(t *testing.T) {
 func TestProgramsShareMaps(t *testing.T) {
 	h := serveFake(t, nil)
 	ps, err := h.c.AttachProgram(h.ctx, api.AttachProgram{Object: objectFile(t, "latency.o"), Disabled: true})
-	if err != nil || len(ps) != 2 || ps[0].Enabled || ps[1].Kind != "r" || ps[1].OnHost != "a function's return takes an exit" {
+	if err != nil || len(ps) != 2 || ps[0].Enabled || ps[1].Kind != "r" || ps[1].OnHost != "this guest has no memory that host and guest share" {
 		t.Fatal(ps, err)
 	}
 	for _, want := range []string{"[bpf/enter bpf/leave]", "[bpf/leave]"} {

@@ -160,30 +160,36 @@ func (p *Program) Attach(k *probe.Kprobe, addr guest.GVA, user, entry bool, refu
 		}
 		return 0
 	}
-	if p.Place != bpf.InGuest {
-		return
-	}
-	if refuse != "" {
-		p.Place, p.Why = bpf.OnHost, refuse
-		return
-	}
-	if user != p.user {
-		p.Place, p.Why = bpf.OnHost, "its maps are for code of the other privilege"
-		return
-	}
-	b, err := p.obj.rt.stage(p.prog, addr, user, p.obj.again)
-	if err != nil {
-		p.Place, p.Why = bpf.OnHost, err.Error()
-		return
-	}
-	p.blocks = b
-	k.Stage = b.probe(nil)
+	k.Stage = p.stage(addr, user, refuse)
 }
 
 // AttachReturn makes p the return handler of a kretprobe that is not registered
-// yet.
-func (p *Program) AttachReturn(k *probe.Kretprobe) {
+// yet. The rest is as for Attach.
+func (p *Program) AttachReturn(k *probe.Kretprobe, addr guest.GVA, user bool, refuse string) {
 	k.Return = func(c *probe.Context) { p.runner.run(c, false) }
+	k.ReturnStage = p.stage(addr, user, refuse)
+}
+
+// stage makes the program's form for the guest, or says in Why what is against
+// that.
+func (p *Program) stage(addr guest.GVA, user bool, refuse string) *probe.Stage {
+	if p.Place != bpf.InGuest {
+		return nil
+	}
+	var err error
+	switch {
+	case refuse != "":
+		err = errors.New(refuse)
+	case user != p.user:
+		err = errors.New("its maps are for code of the other privilege")
+	default:
+		p.blocks, err = p.obj.rt.stage(p.prog, addr, user, p.obj.again)
+	}
+	if err != nil {
+		p.Place, p.Why = bpf.OnHost, err.Error()
+		return nil
+	}
+	return p.blocks.probe(nil)
 }
 
 // again puts the first contents back into the maps of global variables.

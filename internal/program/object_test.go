@@ -82,12 +82,12 @@ func TestLatency(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n, m := o.Programs[0], o.Programs[1]; n.Name != "enter" || n.Place != bpf.InGuest || m.Name != "leave" || m.Kind != bpf.Kretprobe ||
-		m.Place != bpf.OnHost || m.Why != "a function's return takes an exit" {
+		m.Place != bpf.InGuest {
 		t.Errorf("%+v, %+v", n, m)
 	}
 	k, r := &probe.Kprobe{Symbol: "vfs_read"}, &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "vfs_read"}}
 	o.Programs[0].Attach(k, text, false, true, "")
-	o.Programs[1].AttachReturn(r)
+	o.Programs[1].AttachReturn(r, text, false, "")
 	if err := f.engine.RegisterAll(k, r); err != nil {
 		t.Fatal(err)
 	}

@@ -154,8 +154,6 @@ func (rt *Runtime) where(p *bpf.Program) error {
 	switch {
 	case rt.cfg.Refuse != "":
 		return errors.New(rt.cfg.Refuse)
-	case p.Kind() == bpf.Kretprobe:
-		return errors.New("a function's return takes an exit")
 	case rt.cfg.Shared == nil:
 		return errNoShared
 	case rt.cfg.Profile == nil:
