@@ -47,7 +47,9 @@ type Kretprobe struct {
 	// forms both run in the guest, and neither the call nor its return takes an exit.
 	// In RDX both find the address of the activation's private memory, of DataSize
 	// bytes, aligned to 64. The context of the return stage is that of the return:
-	// ip is where the caller goes on, sp the caller's, ax the result. Neither can
+	// ip is where the caller goes on, sp the caller's, ax the result; behind its 168
+	// bytes stand the first words of the private memory, as far as Reads has bits for
+	// them. Neither can
 	// change a register. Calls are followed by instances in memory that the guest
 	// shares; the limit is MaxActive for these and the host's together. Several
 	// kretprobes on one place of the stack see each other's trampolines as return

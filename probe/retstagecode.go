@@ -1,6 +1,8 @@
 package probe
 
 import (
+	"math/bits"
+
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
@@ -177,7 +179,8 @@ func (g *retStage) returnCode(at guest.GVA, x *Stage, exit []byte) []byte {
 	const rax, rcx, rdx, rsi, rsp = insn.RAX, insn.RCX, insn.RDX, insn.RSI, insn.RSP
 	a := asm{at: at}
 	c := newStageFrame([]*Stage{x}, g.user)
-	c.size = frameSize // the caller's red zone is what the function had above its own
+	c.more = 8 * int32(max(0, bits.Len32(c.reads)-ctxSize/8))
+	c.size = frameSize + c.more // the caller's red zone is what the function had above its own
 	for i, r := range ctxRegs {
 		if r == rcx || r == rdx {
 			c.reads |= 1 << i
@@ -200,6 +203,18 @@ func (g *retStage) returnCode(at guest.GVA, x *Stage, exit []byte) []byte {
 	if c.asked(ctxIP) {
 		a.mem(0x8b, rax, rcx, 8*instRet)
 		a.store(rax, ctxIP)
+	}
+	for off := int32(ctxSize); off < ctxSize+c.more; off += 8 {
+		switch at := off - ctxSize; {
+		case !c.asked(off):
+		case at+8 <= int32(g.stride-lineSize):
+			a.mem(0x8b, rax, rcx, lineSize+at)
+			a.store(rax, off)
+		default: // nothing was kept there
+			a.emit(0x48, 0xc7, 0x84, 0x24) // movq $0, off(%rsp)
+			a.imm32(off)
+			a.imm32(0)
+		}
 	}
 	a.emit(0x48, 0x89, 0xd0) // mov %rdx, %rax
 	a.emit(0x48, 0x25)       // and $mask, %rax

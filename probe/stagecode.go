@@ -120,6 +120,7 @@ type stageFrame struct {
 	clear bool   // DF must be cleared
 	reads uint32 // of all stages
 	size  int32
+	more  int32 // bytes that the context has behind struct pt_regs
 }
 
 func newStageFrame(stages []*Stage, user bool) stageFrame {
@@ -165,7 +166,7 @@ func (c *stageFrame) enter(a *asm, ip uint64) {
 			a.imm32(ctxFlags)
 		}
 		a.emit(0x9f, 0x0f, 0x90, 0xc0) // lahf; seto %al
-		a.store(insn.RAX, scratchFlags)
+		a.store(insn.RAX, scratchFlags+c.more)
 	}
 	a.b = insn.AppendLea(a.b, insn.RAX, insn.RSP, c.size)
 	if c.asked(ctxSP) {
@@ -191,7 +192,7 @@ func (c *stageFrame) enter(a *asm, ip uint64) {
 // leave puts back what enter and the call of a stage have changed.
 func (c *stageFrame) leave(a *asm) {
 	if !c.push {
-		a.load(insn.RAX, scratchFlags)
+		a.load(insn.RAX, scratchFlags+c.more)
 		a.emit(0x04, 0x7f, 0x9e) // add $0x7f, %al, which overflows if it was 1; sahf
 	}
 	for _, r := range []insn.Reg64{insn.RAX, insn.RSI, insn.RDI} {

@@ -36,6 +36,15 @@ struct pt_regs {
 	unsigned long ax, cx, dx, si, di, orig_ax, ip, cs, flags, sp, ss;
 };
 
+/*
+ * The context of a return program, behind the registers at the return: the time
+ * of the function's entry, of bpf_ktime_get_ns, and its arguments then.
+ */
+struct guestprobe_return {
+	struct pt_regs regs;
+	u64 entry_time, arg[6];
+};
+
 #define PT_REGS_PARM1(ctx) ((ctx)->di)
 #define PT_REGS_PARM2(ctx) ((ctx)->si)
 #define PT_REGS_PARM3(ctx) ((ctx)->dx)

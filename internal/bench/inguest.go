@@ -47,6 +47,8 @@ const (
 	rowCount       = "count"
 	rowRecord      = "record"
 	rowReject      = "reject"
+	rowReturns     = "returns"
+	rowDuration    = "duration"
 )
 
 // inGuestCalls is how many calls one measurement makes.
@@ -63,6 +65,8 @@ func (g *benchGuest) inGuestRows(ctx context.Context, runs int) ([]InGuest, erro
 		{Name: rowCount, What: "eBPF program: count into a per-CPU array", Floor: rowFloorCount},
 		{Name: rowReject, What: "eBPF program: a filter that rejects"},
 		{Name: rowRecord, What: "eBPF program: record of time and six arguments into a ring, drained to a file", Floor: rowFloorRecord},
+		{Name: rowReturns, What: "kretprobe, eBPF program at the return: count into a per-CPU array"},
+		{Name: rowDuration, What: "kretprobe, eBPF program at the return: histogram of durations"},
 	}
 	s, err := g.newSubjects()
 	if err != nil {
@@ -179,22 +183,35 @@ func (s *subjects) measure(ctx context.Context, r *InGuest) (float64, error) {
 	}
 	e := s.g.m.Engine()
 	k := &probe.Kprobe{Name: r.Name, Addr: s.hot.Addr, Pre: func(*probe.Context) int { return 0 }}
-	if r.Name == rowInline {
+	all := []probe.Probe{k}
+	switch r.Name {
+	case rowInline:
 		k.Stage = s.inline
-	} else {
-		for _, p := range s.obj.Programs {
-			if p.Name == r.Name {
-				p.Attach(k, s.hot.Addr, true, true, "")
-				if p.Place != bpf.InGuest {
-					return 0, errors.New(p.Why)
-				}
-			}
+	case rowDuration, rowReturns:
+		ret := &probe.Kretprobe{Kprobe: probe.Kprobe{Name: r.Name, Addr: s.hot.Addr}}
+		if err := s.attach(r.Name, func(p *program.Program) { p.AttachReturn(ret, s.hot.Addr, true, "") }); err != nil {
+			return 0, err
+		}
+		all[0] = ret
+		k = &ret.Kprobe
+	default:
+		if err := s.attach(r.Name, func(p *program.Program) { p.Attach(k, s.hot.Addr, true, true, "") }); err != nil {
+			return 0, err
 		}
 	}
-	if err := e.Register(k); err != nil {
+	if err := e.RegisterAll(all...); err != nil {
 		return 0, err
 	}
-	defer e.Unregister(k)
+	defer func() {
+		for _, p := range all {
+			switch p := p.(type) {
+			case *probe.Kprobe:
+				e.Unregister(p)
+			case *probe.Kretprobe:
+				e.Unregister(&p.Kprobe)
+			}
+		}
+	}()
 	if err := e.Optimize(); err != nil {
 		return 0, err
 	}
@@ -214,8 +231,8 @@ func (s *subjects) measure(ctx context.Context, r *InGuest) (float64, error) {
 	}
 	r.Hits += after.InGuest - start.InGuest
 	r.Exits += trapExits(s.g.m.Stats()) - exits
-	if x := e.Totals(-1); x.Detours+x.Breakpoints != before.Detours+before.Breakpoints {
-		return 0, fmt.Errorf("%d hits took an exit", x.Detours+x.Breakpoints-before.Detours-before.Breakpoints)
+	if x := e.Totals(-1); x.Detours+x.Breakpoints+x.Returns != before.Detours+before.Breakpoints+before.Returns {
+		return 0, fmt.Errorf("%d hits took an exit", x.Detours+x.Breakpoints+x.Returns-before.Detours-before.Breakpoints-before.Returns)
 	}
 	if r.Name == rowRecord {
 		s.rt.Flush()
@@ -226,6 +243,19 @@ func (s *subjects) measure(ctx context.Context, r *InGuest) (float64, error) {
 		}
 	}
 	return ns, nil
+}
+
+// attach finds a program, and reports why it cannot run in the guest.
+func (s *subjects) attach(name string, attach func(*program.Program)) error {
+	for _, p := range s.obj.Programs {
+		if p.Name == name {
+			attach(p)
+			if p.Place != bpf.InGuest {
+				return errors.New(p.Why)
+			}
+		}
+	}
+	return nil
 }
 
 // fileSink writes records to a file that is gone when it is closed.

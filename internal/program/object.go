@@ -167,7 +167,14 @@ func (p *Program) Attach(k *probe.Kprobe, addr guest.GVA, user, entry bool, refu
 // yet. The rest is as for Attach.
 func (p *Program) AttachReturn(k *probe.Kretprobe, addr guest.GVA, user bool, refuse string) {
 	k.Return = func(c *probe.Context) { p.runner.run(c, false) }
-	k.ReturnStage = p.stage(addr, user, refuse)
+	k.DataSize = bpf.EntrySize
+	k.Entry = func(c *probe.Context) int {
+		bpf.PutEntry(c.Data, uint64(p.obj.rt.cfg.Now()), c.Regs)
+		return 0
+	}
+	if k.ReturnStage = p.stage(addr, user, refuse); k.ReturnStage != nil {
+		k.Stage = p.blocks.entry()
+	}
 }
 
 // stage makes the program's form for the guest, or says in Why what is against

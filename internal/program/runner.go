@@ -20,7 +20,7 @@ type runner struct {
 type lane struct {
 	vm  *bpf.VM
 	env env
-	ctx [bpf.RegsSize]byte
+	ctx [bpf.ReturnSize]byte
 
 	runs, faults          atomic.Uint64
 	code, slot, faultAddr atomic.Uint64 // of the latest fault
@@ -49,10 +49,15 @@ func (r *runner) run(c *probe.Context, entry bool) (taken bool) {
 		cs, ss = userCS, userSS
 	}
 	bpf.PutRegs(l.ctx[:], c.Regs, cs, ss)
+	ctx := l.ctx[:bpf.RegsSize]
+	if r.prog.Kind() == bpf.Kretprobe {
+		ctx = l.ctx[:]
+		clear(l.ctx[bpf.RegsSize+copy(l.ctx[bpf.RegsSize:], c.Data):])
+	}
 	l.env.c, l.env.entry, l.env.taken = c, entry, false
 	add(&l.runs, 1)
 	// What a program returns means nothing here, as for most kinds in Linux.
-	if _, err := l.vm.Run(l.ctx[:], &l.env); err != nil {
+	if _, err := l.vm.Run(ctx, &l.env); err != nil {
 		if f, ok := err.(*bpf.Fault); ok {
 			l.code.Store(uint64(f.Code))
 			l.slot.Store(uint64(f.PC))

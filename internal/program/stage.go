@@ -35,13 +35,16 @@ const lostSize = 64
 
 // stage compiles p and makes its blocks, for code of that privilege.
 func (rt *Runtime) stage(p *bpf.Program, funcIP guest.GVA, user bool, again func()) (*blocks, error) {
-	clock, err := rt.clock()
-	if err != nil {
-		clock = bpf.Clock{} // where has looked whether it matters
-	}
 	code, info, err := bpf.Compile(p, rt.layout())
 	if err != nil {
 		return nil, err
+	}
+	clock, err := rt.clock()
+	if err != nil {
+		if info.ContextReads>>(bpf.RegsSize/8)&1 != 0 {
+			return nil, err // the time of the entry
+		}
+		clock = bpf.Clock{} // where has looked whether it matters otherwise
 	}
 	b := &blocks{prog: p, mem: rt.arena(user), stride: (p.BlockSize() + 63) &^ 63, funcIP: funcIP, cpus: rt.cfg.CPUs, code: code, info: info, again: again}
 	b.base = make([]blockCounts, b.cpus)

@@ -14,6 +14,32 @@ var errNoGuest = errors.New("no guest")
 // and the PT_REGS macros know.
 const RegsSize = 21 * 8
 
+// ReturnSize is the size in bytes of the context of a Kretprobe's program: behind
+// struct pt_regs stand the time of the function's entry, as of ktime_get_ns, and
+// what its six integer arguments were then, 8 bytes each. Linux has nothing like
+// it. PutEntry writes them.
+const (
+	ReturnSize = RegsSize + EntrySize
+	EntrySize  = 7 * 8
+)
+
+// ctxSize returns the size of the context of a probe's program.
+func (k Kind) ctxSize() int {
+	if k == Kretprobe {
+		return ReturnSize
+	}
+	return RegsSize
+}
+
+// PutEntry writes what a function's entry leaves for the program at its return
+// into dst, which has at least EntrySize bytes.
+func PutEntry(dst []byte, now uint64, r *insn.Regs) {
+	dst = dst[:EntrySize]
+	for i, v := range [...]uint64{now, r.RDI, r.RSI, r.RDX, r.RCX, r.R8, r.R9} {
+		binary.LittleEndian.PutUint64(dst[8*i:], v)
+	}
+}
+
 // Offsets in the context.
 const (
 	offR15    = 0

@@ -297,7 +297,7 @@ func (s *small) canAccess(st *smallState, v smallValue, off int64, n int, write 
 	end := off + int64(n)
 	switch v.kind {
 	case sContext:
-		return !write && off >= 0 && end <= RegsSize
+		return !write && off >= 0 && end <= int64(s.p.kind.ctxSize())
 	case sFrame:
 		return off >= -FrameSize && end <= 0 && (write || st.written.count(off, n) == n)
 	case sValue:

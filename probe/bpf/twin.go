@@ -79,7 +79,7 @@ func (w *Twin) compare(prog []Insn, kind Kind, runs int, full bool) (small bool,
 	if err != nil {
 		return false, err
 	}
-	code, err := LoadOn(w.Runner, b, Layout{Fixups: true, noGuest: true, full: full, Rejects: true}, BlockConfig{CPU: twinCPU}, RegsSize)
+	code, err := LoadOn(w.Runner, b, Layout{Fixups: true, noGuest: true, full: full, Rejects: true}, BlockConfig{CPU: twinCPU}, kind.ctxSize())
 	if host := (*HostOnlyError)(nil); errors.As(err, &host) {
 		w.HostOnly++
 		return false, nil
@@ -94,7 +94,7 @@ func (w *Twin) compare(prog []Insn, kind Kind, runs int, full bool) (small bool,
 	for i := range v.stack {
 		v.stack[i], stack[i] = byte(i), byte(i)
 	}
-	ctx := alignedBytes(RegsSize)
+	ctx := alignedBytes(kind.ctxSize())
 	for i := range ctx {
 		ctx[i] = byte(3 * i)
 	}

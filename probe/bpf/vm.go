@@ -61,7 +61,7 @@ func NewVM(p *Program, cpu int) *VM {
 func (v *VM) Stats() RunStats { return v.stats }
 
 // Run runs the program on a context: RegsSize bytes, made by PutRegs, for
-// programs attached to probes, any memory for a raw one (R2 is then its
+// programs attached to probes, of a Kretprobe ReturnSize with those of PutEntry, any memory for a raw one (R2 is then its
 // length). It returns R0. When the program was ended early the error is a
 // *Fault, valid until the next Run. What was on the stack before is
 // unspecified. Run allocates nothing.

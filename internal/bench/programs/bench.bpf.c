@@ -62,3 +62,32 @@ int reject(struct pt_regs *ctx)
 		*n += 1;
 	return 0;
 }
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 64);
+	__type(key, u32);
+	__type(value, u64);
+} nanoseconds SEC(".maps");
+
+SEC("kretprobe/duration")
+int duration(struct guestprobe_return *ctx)
+{
+	u32 bucket = log2_bucket(bpf_ktime_get_ns() - ctx->entry_time);
+	u64 *n = bpf_map_lookup_elem(&nanoseconds, &bucket);
+
+	if (n)
+		*n += 1;
+	return 0;
+}
+
+SEC("kretprobe/returns")
+int returns(struct pt_regs *ctx)
+{
+	u32 zero = 0;
+	u64 *n = bpf_map_lookup_elem(&hits, &zero);
+
+	if (n)
+		*n += 1;
+	return 0;
+}

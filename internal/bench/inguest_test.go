@@ -1,0 +1,33 @@
+package bench
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/guestprobe/guestprobe/internal/kvmtest"
+)
+
+// TestInGuestRows measures everything that takes no exit, once: each row has
+// as many hits as calls, and no exit.
+func TestInGuestRows(t *testing.T) {
+	kvmtest.Require(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	g, _, _, err := bootGuest(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.close(ctx)
+	rows, err := g.inGuestRows(ctx, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range rows {
+		if r.Unavailable != "" {
+			t.Errorf("%s: %s", r.Name, r.Unavailable)
+			continue
+		}
+		t.Logf("%-14s %6.1f ns a call, %6.1f ns of it the probe; %d hits, %d exits", r.Name, r.CallNs.Median, r.OverNs, r.Hits, r.Exits)
+	}
+}
