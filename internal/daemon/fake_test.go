@@ -190,7 +190,7 @@ func (g *fakeGuest) Reset(context.Context) error {
 
 func (g *fakeGuest) Call(_ context.Context, fn guest.GVA, args ...uint64) (uint64, error) {
 	if g.call == nil {
-		return 0, machine.ErrNoSafePoint
+		return 0, &machine.CallError{Fn: fn, Err: machine.ErrNoSafePoint}
 	}
 	return g.call(fn, args)
 }

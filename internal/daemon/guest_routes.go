@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -120,6 +121,10 @@ func (s *server) callGuest(w http.ResponseWriter, r *http.Request) error {
 	defer cancel()
 	ret, err := s.guest.Call(ctx, fn, args...)
 	if err != nil {
+		var call *machine.CallError
+		if errors.As(err, &call) {
+			err = call.Err // with the address; the name says more
+		}
 		return fmt.Errorf("call %s: %w", s.symbolize(fn), err)
 	}
 	writeJSON(w, http.StatusOK, api.CallResult{Ret: api.Hex(ret), Value: int64(ret)})

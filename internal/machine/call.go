@@ -62,9 +62,9 @@ func (q *callQueue) next(cpu int) int {
 // Nothing is ever cut short: a call that has not begun when the time is over is
 // withdrawn (ErrNoSafePoint); one that has begun goes on, and its result is
 // dropped (ErrCallRunning). The call service takes one call at a time
-// (ErrCallBusy).
+// (ErrCallBusy). Every error is a *CallError.
 func (m *Machine) Call(ctx context.Context, fn guest.GVA, args ...uint64) (uint64, error) {
-	fail := func(err error) (uint64, error) { return 0, fmt.Errorf("call %v: %w", fn, err) }
+	fail := func(err error) (uint64, error) { return 0, &CallError{Fn: fn, Err: err} }
 	img := m.image.Load()
 	switch {
 	case len(args) > maxCallArgs:

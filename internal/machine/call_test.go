@@ -74,8 +74,9 @@ func TestCallAtSafePoint(t *testing.T) {
 		{"nothing there", 0x1234, nil},
 		{"user code", tinyUser, nil},
 	} {
-		if _, err := m.Call(ctx, tc.fn, tc.args...); err == nil {
-			t.Errorf("call of %s was not refused", tc.name)
+		var refused *CallError
+		if _, err := m.Call(ctx, tc.fn, tc.args...); !errors.As(err, &refused) || refused.Fn != tc.fn {
+			t.Errorf("call of %s: %v, want a *CallError", tc.name, err)
 		}
 	}
 }

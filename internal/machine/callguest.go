@@ -1,8 +1,6 @@
 package machine
 
 import (
-	"fmt"
-
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/kvm"
 )
@@ -13,7 +11,7 @@ func (m *Machine) CallGuest(cpu int, fn guest.GVA, args []uint64) (uint64, error
 	v := m.vcpus[cpu]
 	stub, err := m.callStub()
 	if err != nil {
-		return 0, fmt.Errorf("call %v: %w", fn, err)
+		return 0, &CallError{Fn: fn, Err: err}
 	}
 	// KVM finishes the stub's out before the registers are put aside, or it
 	// would step over something else later.
@@ -43,7 +41,7 @@ func (m *Machine) CallGuest(cpu int, fn guest.GVA, args []uint64) (uint64, error
 	}
 	v.kvm.SetRegsDirty()
 	if err != nil {
-		return 0, fmt.Errorf("call %v: %w", fn, err)
+		return 0, &CallError{Fn: fn, Err: err}
 	}
 	return ret, nil
 }

@@ -32,6 +32,19 @@ var (
 	ErrCallBusy = errors.New("an earlier call is still running in the guest")
 )
 
+// CallError is returned when a function of the guest could not be called, or did
+// not return. Who knows the function's name can show it instead of the address.
+type CallError struct {
+	Fn  guest.GVA
+	Err error // the cause
+}
+
+// Error says which function, and why.
+func (e *CallError) Error() string { return fmt.Sprintf("call %v: %v", e.Fn, e.Err) }
+
+// Unwrap returns the cause.
+func (e *CallError) Unwrap() error { return e.Err }
+
 // StopTimeoutError is returned when a vCPU did not come to rest in time: a
 // probe handler on it does not return, or the host's KVM does not answer.
 type StopTimeoutError struct {

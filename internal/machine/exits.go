@@ -85,7 +85,7 @@ func (v *vcpu) port() {
 	case guest.PortConsole:
 		v.m.console.write(io.Data)
 	case guest.PortExit:
-		v.m.guestExited(v, uint32(littleEndian(io.Data[:min(len(io.Data), int(io.Size))])))
+		v.m.guestExited(uint32(littleEndian(io.Data[:min(len(io.Data), int(io.Size))])))
 	case guest.PortReport:
 		v.m.selfCheckFailed(v, uint32(littleEndian(io.Data[:min(len(io.Data), int(io.Size))])))
 	}
@@ -129,7 +129,7 @@ func (v *vcpu) internalError() {
 
 // crashed ends the guest. The vCPU rests at its next look at the gate.
 func (v *vcpu) crashed(kind CrashKind, text string) {
-	v.m.guestCrashed(v, v.newCrash(kind, text))
+	v.m.guestCrashed(v.newCrash(kind, text))
 }
 
 // halt serves hlt; RIP is behind it. With interrupts on the vCPU sleeps until

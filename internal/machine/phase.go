@@ -70,28 +70,25 @@ func (m *Machine) Wait(ctx context.Context) (State, error) {
 	}
 }
 
-// guestExited ends the guest with an exit code: the first one counts.
-func (m *Machine) guestExited(v *vcpu, code uint32) {
-	if m.end(func() { m.exitCode = code; m.setPhase(PhaseExited) }) {
-		m.log.Info("guest exited", "vcpu", v.id, "code", code)
-	}
+// guestExited ends the guest with an exit code: the first one counts. Whoever
+// waits for a change of phase (Changed) may log it.
+func (m *Machine) guestExited(code uint32) {
+	m.end(func() { m.exitCode = code; m.setPhase(PhaseExited) })
 }
 
 // guestCrashed ends the guest with a report: the first one counts.
-func (m *Machine) guestCrashed(v *vcpu, r *CrashReport) {
-	if m.end(func() { m.crash = r; m.setPhase(PhaseCrashed) }) {
-		m.log.Error("guest crashed", "vcpu", v.id, "kind", string(r.Kind), "text", r.Text, "rip", guest.GVA(r.Regs.RIP), "symbol", r.Symbol)
-	}
+func (m *Machine) guestCrashed(r *CrashReport) {
+	m.end(func() { m.crash = r; m.setPhase(PhaseCrashed) })
 }
 
-// end holds all vCPUs for good and calls set with m.mu held. False means that
-// the guest had ended before.
-func (m *Machine) end(set func()) bool {
+// end holds all vCPUs for good and calls set with m.mu held, unless the guest
+// had ended before.
+func (m *Machine) end(set func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch m.phase {
 	case PhaseExited, PhaseCrashed, PhaseClosed:
-		return false
+		return
 	}
 	m.gate.Or(gateHold)
 	for _, v := range m.vcpus {
@@ -102,7 +99,6 @@ func (m *Machine) end(set func()) bool {
 	m.console.flush()
 	set()
 	m.endCalls(ErrNotRunnable)
-	return true
 }
 
 // selfCheckFailed counts a self-check that the guest reports as failed. The
