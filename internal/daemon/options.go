@@ -99,6 +99,8 @@ func (o *options) check() error {
 		return fmt.Errorf("--tick %v: neither 0 nor at least %v", o.tick, machine.MinTick)
 	case o.logFormat != "text" && o.logFormat != "json":
 		return fmt.Errorf("--log-format %q: not text or json", o.logFormat)
+	case len(o.cmdline) > guest.MaxCmdline:
+		return fmt.Errorf("--cmdline: %d bytes, more than %d", len(o.cmdline), guest.MaxCmdline)
 	case strings.IndexByte(o.cmdline, 0) >= 0:
 		return errors.New("--cmdline: contains a NUL byte")
 	case o.socket != "":
