@@ -8,6 +8,11 @@ import "github.com/guestprobe/guestprobe/guest"
 func (e *Engine) fault(c *cpu, s State, t Trap) Verdict {
 	rip := guest.GVA(s.Regs.RIP)
 	st := &c.step
+	if s.CPL == 3 && e.slots.kernels(rip) {
+		// It could not even be fetched (SDM Vol. 3, 4.6.1), where CPL3 had no business
+		// to go. That is nobody's instruction, and no address for CPL3 to learn.
+		return Verdict{Action: NotOurs}
+	}
 	switch {
 	case st.active && st.inPlace && rip == st.at:
 	case st.active && !st.inPlace && rip >= st.slot.addr && rip < st.slot.end():
@@ -39,6 +44,16 @@ func (e *Engine) fault(c *cpu, s State, t Trap) Verdict {
 		return Verdict{Action: Resume}
 	}
 	return Verdict{Action: NotOurs}
+}
+
+// kernels reports whether a is executable memory of the engine that CPL3 cannot
+// execute.
+func (s *slots) kernels(a guest.GVA) bool {
+	if b := s.slab(a); b != nil {
+		return !b.user
+	}
+	d := s.board(a)
+	return d != nil && !d.user
 }
 
 // strayFault maps the RIP of an exception in a slot that the vCPU was not

@@ -339,13 +339,17 @@ func (e *Engine) pass() error {
 func (e *Engine) swap(batch []planned) error {
 	o := &e.opt
 	jumps := 0
+	e.view.Lock()
 	for _, p := range batch {
-		delete(o.waiting, p.st) // whatever comes of it, or a target that fails would be asked for ever
+		delete(o.waiting, p.st) // whatever comes of it, or a target that fails would be asked all the time
 		if p.d != nil {
 			jumps++
 		}
 	}
+	e.view.Unlock()
+	settled := false
 	settle := func(w World) error {
+		settled = true
 		for _, p := range batch {
 			p.st.refused = p.no
 			p.st.blocked = ""
@@ -369,6 +373,15 @@ func (e *Engine) swap(batch []planned) error {
 	}
 	start := time.Now()
 	if err := e.stop(settle); err != nil {
+		if !settled {
+			// The target could not be stopped now, but may be another time.
+			e.view.Lock()
+			for _, p := range batch {
+				o.later[p.st] = true
+			}
+			e.view.Unlock()
+			e.kick()
+		}
 		return err
 	}
 	took := time.Since(start)
@@ -407,8 +420,8 @@ func (e *Engine) optimize(w World, st *site, d *detour) *Unoptimized {
 	return nil
 }
 
-// unoptimize puts the int3 of st back. The world is stopped. When the guest has
-// changed the text, it stays.
+// unoptimize puts the int3 of st back, and the bytes that the jump has overwritten.
+// The world is stopped. When the guest has changed one of those, all stay.
 func (e *Engine) unoptimize(w World, st *site, lost *[]error) {
 	d := st.jump.Load()
 	if d == nil {
@@ -418,9 +431,8 @@ func (e *Engine) unoptimize(w World, st *site, lost *[]error) {
 	e.opt.stats.Unoptimized++
 	e.opt.stats.Now--
 	jump := d.jump()
-	old := append(jump[:], st.text[insn.JmpLen:]...)
-	patched := append([]byte{opInt3}, st.text[1:]...)
-	if err := w.PatchText(st.addr, old, patched); err != nil {
+	patched := append([]byte{opInt3}, st.text[1:insn.JmpLen]...)
+	if err := w.PatchText(st.addr, jump[:], patched); err != nil {
 		err := textError(st, err)
 		e.log.Error("guest text was changed under a probe and is left as it is", "err", err)
 		*lost = append(*lost, err)
