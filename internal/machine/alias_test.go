@@ -114,8 +114,15 @@ func TestMirrorThroughAlias(t *testing.T) {
 	s, _, _ := m.Engine().Stats(&j.Kprobe)
 	k, _, _ := m.Engine().Stats(inside)
 	t.Logf("%d calls at the image's address, %d at the other; %+v", here.Load(), there.Load(), s)
-	if here.Load() == 0 || there.Load() == 0 || s.Hits != here.Load()+there.Load() || s.Handled != s.Hits || s.SecondExits != s.Hits || k.Missed != s.Hits {
+	// A vCPU may have been inside its mirror when the other one ended the guest.
+	if open := s.Hits - s.SecondExits; open > 1 || k.Missed > s.Hits || s.Hits-k.Missed > open {
+		t.Errorf("%d mirrors have not ended", open)
+	}
+	if here.Load() == 0 || there.Load() == 0 || s.Hits != here.Load()+there.Load() || s.Handled != s.Hits {
 		t.Errorf("jprobe %+v; the mirror's entry %+v; %d and %d calls", s, k, here.Load(), there.Load())
+	}
+	if err := m.Reset(t.Context(), nil); err != nil { // which ends that one
+		t.Fatal(err)
 	}
 	if err := m.Engine().Unregister(&j.Kprobe, inside); err != nil {
 		t.Error(err)
