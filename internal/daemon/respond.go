@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"bytes"
 	"encoding"
 	"encoding/json"
 	"errors"
@@ -58,7 +59,11 @@ func readLarge(w http.ResponseWriter, r *http.Request, v any) error {
 }
 
 func readBounded(w http.ResponseWriter, r *http.Request, v any, optional bool, limit int64) error {
-	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, limit))
+	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	if err != nil {
+		return bodyError(err)
+	}
+	dec := json.NewDecoder(bytes.NewReader(b))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(v); err != nil {
 		if optional && errors.Is(err, io.EOF) {
@@ -74,7 +79,7 @@ func readBounded(w http.ResponseWriter, r *http.Request, v any, optional bool, l
 		}
 		return bodyError(err)
 	}
-	return nil
+	return checkNames(b, reflect.TypeOf(v))
 }
 
 func bodyError(err error) error {
