@@ -109,7 +109,8 @@ Data goes to standard output, remarks to standard error.
 		a.symbolsCmd(), a.disasCmd(), a.callCmd(), a.guestCmd(), a.armCmd(), a.disarmCmd(), a.optimizationCmd(), a.blacklistCmd(), a.demoCmd(), a.benchCmd(), a.soakCmd(), a.analyzeCmd(), a.versionCmd(),
 	)
 	root.AddCommand(a.bpfCmd())
-	root.SetHelpCommand(&cobra.Command{Hidden: true, Use: "no-help-command"})
+	root.SetHelpCommand(helpCmd())
+	root.InitDefaultHelpCmd()
 	return root
 }
 

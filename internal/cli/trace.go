@@ -39,7 +39,8 @@ $retval, and the time since its entry stands in brackets. With definitions, thei
 without, the hits of all probes, or of those that --probe names.
 
 The trace ends with Ctrl-C, after --count hits, after --timeout, or when the
-guest ends. --format json prints the records of the stream, one per line.`,
+guest ends. --format json prints the records of the stream, one per line; after
+Ctrl-C the last one is an end with reason "interrupted".`,
 		Example: `  guestprobe trace 'p:myread vfs_read fd=%di count=%dx:u64'
   guestprobe trace --probe myread -c 10 --timeout 5s`,
 		RunE: func(cmd *cobra.Command, args []string) error { return a.trace(cmd.Context(), args, flags) },
@@ -86,25 +87,26 @@ func (a *app) trace(ctx context.Context, defs []string, flags traceFlags) (err e
 	if err != nil {
 		return err
 	}
+	t := &tracer{app: a, out: out, color: a.colors(out), left: flags.count, limited: flags.count > 0, post: map[string]bool{}}
 	s, err := c.Events(ctx, api.StreamEvents{Probes: specs, Names: flags.names})
 	switch {
 	case errors.Is(err, context.Canceled): // before the first hit
-		return nil
+		return t.interrupted()
+	case errors.Is(err, errTimeout):
+		return t.timedOut(flags)
 	case err != nil:
 		return inDefinition(err, defs)
 	}
 	defer s.Close()
-	t := &tracer{app: a, out: out, color: a.colors(out), left: flags.count, limited: flags.count > 0, post: map[string]bool{}}
 	for {
 		r, err := s.Next()
 		switch {
-		case errors.Is(err, io.EOF), errors.Is(err, context.Canceled):
+		case errors.Is(err, io.EOF):
 			return nil
+		case errors.Is(err, context.Canceled):
+			return t.interrupted()
 		case errors.Is(err, errTimeout):
-			if t.limited {
-				return fmt.Errorf("%w after %v: %s seen of %d", errTimeout, flags.timeout, plural(int(flags.count-t.left), "hit"), flags.count)
-			}
-			return nil
+			return t.timedOut(flags)
 		case err != nil:
 			return err
 		}
@@ -122,18 +124,52 @@ type tracer struct {
 	limited bool
 	left    uint64 // hits until the end, where limited
 	post    map[string]bool
+
+	delivered, lost uint64 // hit records that were printed, and missing ones
+}
+
+// endInterrupted is the reason in the end record that the trace itself writes
+// when it is interrupted: no daemon sends it.
+const endInterrupted = "interrupted"
+
+// interrupted ends the trace as Ctrl-C asks for: the readers of JSON can tell it
+// from a stream that was cut off.
+func (t *tracer) interrupted() error {
+	if t.format != "json" {
+		return nil
+	}
+	data, err := json.Marshal(api.End{Reason: endInterrupted, Delivered: t.delivered, Lost: t.lost})
+	if err != nil {
+		return err
+	}
+	return t.write(api.Record{Type: api.RecordEnd, Data: data})
+}
+
+// timedOut ends the trace because its time is over, which is an error when it
+// was to see a number of hits.
+func (t *tracer) timedOut(flags traceFlags) error {
+	if !t.limited {
+		return nil
+	}
+	return fmt.Errorf("%w after %v: %s seen of %d", errTimeout, flags.timeout, plural(int(flags.count-t.left), "hit"), flags.count)
+}
+
+// write prints r as one line of JSON.
+func (t *tracer) write(r api.Record) error {
+	var line bytes.Buffer
+	enc := json.NewEncoder(&line)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(r); err != nil {
+		return err
+	}
+	_, err := t.out.Write(line.Bytes())
+	return err
 }
 
 // record prints r, and reports whether it was the last one to print.
 func (t *tracer) record(r api.Record) (done bool, err error) {
 	if t.format == "json" {
-		var line bytes.Buffer
-		enc := json.NewEncoder(&line)
-		enc.SetEscapeHTML(false)
-		if err := enc.Encode(r); err != nil {
-			return false, err
-		}
-		if _, err := t.out.Write(line.Bytes()); err != nil {
+		if err := t.write(r); err != nil {
 			return false, err
 		}
 	}
@@ -157,12 +193,17 @@ func (t *tracer) record(r api.Record) (done bool, err error) {
 				return false, err
 			}
 		}
+		t.delivered++
 		// The two records of one arrival count once, with the second.
 		if t.limited && (h.Stage == "post") == t.post[h.Probe] {
 			t.left--
 			return t.left == 0, nil
 		}
 	case api.RecordLost:
+		var l api.Lost
+		if json.Unmarshal(r.Data, &l) == nil {
+			t.lost += l.Lost
+		}
 		t.noteLost(r, "event")
 	case api.RecordEnd:
 		t.noteEnd(r, "")
