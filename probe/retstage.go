@@ -127,6 +127,9 @@ func (e *Engine) stageReturns(rp *retprobe, st *site) (*retStage, error) {
 		user: st.user, site: st.addr, prof: prof, tasks: e.profile(), cpus: len(e.cpus),
 		n: 2 << bits.Len(uint(rp.max-1)), stride: lineSize + (rp.probe.DataSize+lineSize-1)&^(lineSize-1),
 	}
+	if t := g.tasks; t != nil && (t.StackMask != prof.Mask || t.StackMagic != prof.Magic || t.MagicOff != prof.MagicOff) {
+		g.tasks = nil // it is about other stacks
+	}
 	g.key = retKey{st.addr, g.user, g.n, g.stride, stageKey(rp.probe.Stage) + stageKey(rp.probe.ReturnStage)}
 	t := &e.slots.tramps
 	for i, idle := range t.idle[g.key] {

@@ -23,6 +23,10 @@ type FakeOptions struct {
 	// that a vCPU has executed with IF set; 0 = never.
 	TickEvery int
 
+	// Profile: stacks of tasks, as the image's profile has them, tell the vCPU, and
+	// those of the vCPUs themselves do not.
+	Profile bool
+
 	// Probe is handed to probe.New.
 	Probe probe.Options
 }
@@ -39,6 +43,7 @@ type Fake struct {
 	cpus   []*vcpu
 	engine *probe.Engine
 	tick   int
+	prof   bool // FakeOptions.Profile
 
 	// A vCPU that executes holds gate for reading and lets go of it between
 	// two instructions when stopping is not 0.
@@ -51,6 +56,7 @@ type Fake struct {
 	allocMu sync.Mutex // guards the rest
 	exec    [2]guest.GVA
 	execEnd [2]guest.GVA
+	shared  guest.GVA
 }
 
 // Layout of what the image leaves free. Between any two regions is a hole.
@@ -62,6 +68,9 @@ const (
 	kernelExec = guest.GVA(0xffff_ffff_8200_0000)
 	userExec   = guest.GVA(0x0200_0000)
 	execSize   = 8 << 20
+
+	sharedBase = guest.GVA(0x5000_0000)
+	sharedSize = 64 << 20
 
 	// stopAddr is where a called function returns to. Nothing is mapped there.
 	stopAddr = 0x7fff_0000
@@ -75,7 +84,7 @@ func NewFake(o FakeOptions) (*Fake, error) {
 	if o.Image == nil {
 		o.Image = Image()
 	}
-	f := &Fake{mem: newMemory(), tick: o.TickEvery}
+	f := &Fake{mem: newMemory(), tick: o.TickEvery, prof: o.Profile}
 	for i := range o.CPUs {
 		// Stacks are user memory, so that CPL3 code can use them, too.
 		f.mem.add(&region{base: stackBase + guest.GVA(i*stackStride), data: newStack(i), write: true, user: true})
@@ -122,6 +131,7 @@ func (f *Fake) load(img *guest.Image) {
 	f.mem, f.img = m, img
 	f.exec = [2]guest.GVA{kernelExec, userExec}
 	f.execEnd = [2]guest.GVA{kernelExec + execSize, userExec + execSize}
+	f.shared = sharedBase
 }
 
 // Reset gives the guest another image, or the same again, and tells the engine.
@@ -198,6 +208,21 @@ func (f *Fake) AllocExec(near guest.GVA, size int) (guest.GVA, error) {
 	return base, nil
 }
 
+// AllocShared implements probe.Shared.
+func (f *Fake) AllocShared(size int, user bool) (guest.GVA, []byte, error) {
+	f.allocMu.Lock()
+	defer f.allocMu.Unlock()
+	size = (size + guest.PageSize - 1) &^ (guest.PageSize - 1)
+	base := f.shared
+	if guest.GVA(size) > sharedBase+sharedSize-base {
+		return 0, nil, errors.New("shared memory is used up")
+	}
+	f.shared += guest.GVA(size) + guest.PageSize
+	b := make([]byte, size)
+	f.mem.add(&region{base: base, data: b, words: guest.AtomicWords(b), write: true, user: user})
+	return base, b, nil
+}
+
 // MapExec implements probe.Detours.
 func (f *Fake) MapExec(near, addr guest.GVA, n int) error {
 	f.allocMu.Lock()
@@ -222,6 +247,10 @@ func (f *Fake) OneMapping(bool) string { return "" }
 // StackProfile implements probe.Detours: each stack has the number of its vCPU
 // at its lowest address.
 func (f *Fake) StackProfile(bool) (probe.StackProfile, bool) {
+	if f.prof {
+		p, err := f.img.Profile()
+		return probe.StackProfile{Mask: p.StackMask, Magic: p.StackMagic, MagicOff: p.MagicOff, CPUOff: p.CPUOff}, err == nil
+	}
 	return probe.StackProfile{Mask: ^uint64(stackSize - 1), Magic: stackMagic, CPUOff: 8}, true
 }
 

@@ -249,6 +249,15 @@ func (x *instr) map0F() {
 	case op == 0xbe, op == 0xbf:
 		n := int(op&1) + 1
 		x.setReg(x.r(), x.size, uint64(extend(x.rm(n), n)))
+	case op == 0xb1: // cmpxchg
+		a := x.rm(x.size)
+		_, f := sub(x.reg(0, x.size), a, 0, x.size)
+		if x.reg(0, x.size) == a {
+			x.setRM(x.size, x.reg(x.r(), x.size))
+		} else {
+			x.setReg(0, x.size, a)
+		}
+		x.setFlags(x.flags()&^arith | f)
 	case op == 0xc1:
 		a, b := x.rm(x.size), x.reg(x.r(), x.size)
 		v, f := add(a, b, 0, x.size)

@@ -78,6 +78,11 @@ func (x *instr) map0() {
 		const settable = arith | tf | fi | df | 1<<14 | 1<<18 | 1<<21 // at CPL 0; IOPL stays
 		f := x.pop(ss)
 		x.setFlags(x.flags()&^settable | f&settable)
+	case op == 0x9e: // sahf: AH is bits 8 to 15 of RAX
+		const low = arith &^ of
+		x.setFlags(x.flags()&^low | x.v.regs.RAX>>8&low)
+	case op == 0x9f: // lahf
+		x.setReg(0, 2, x.v.regs.RAX&0xff|(x.flags()&(arith&^of)|2)<<8)
 	case op >= 0xa4 && op <= 0xa5, op >= 0xaa && op <= 0xad:
 		x.string(op, s)
 	case op == 0xa8, op == 0xa9:

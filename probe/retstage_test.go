@@ -1,0 +1,413 @@
+package probe_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/probetest"
+)
+
+// staged is a fake guest with kretprobes that run in it.
+type staged struct {
+	*testing.T
+	f *probetest.Fake
+	e *probe.Engine
+}
+
+func newStaged(t *testing.T, tasks bool) *staged {
+	t.Helper()
+	f, err := probetest.NewFake(probetest.FakeOptions{Profile: tasks, Probe: probe.Options{OptimizeDelay: -1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return &staged{t, f, f.Engine()}
+}
+
+// own makes the stack of task i that of the task with that number.
+func (s *staged) own(i, pid uint64) {
+	s.Helper()
+	if _, err := s.f.Call(0, s.addr("co_own"), i, pid); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// begin has task i begin co_body, and resume end it.
+func (s *staged) begin(i uint64) {
+	s.Helper()
+	s.call("co_begin", 1, i, 10*i)
+}
+
+func (s *staged) resume(i uint64) {
+	s.Helper()
+	s.call("co_resume", 100+10*i, i)
+}
+
+// ret is a stage that does nothing.
+func ret(code ...byte) *probe.Stage {
+	return &probe.Stage{Code: append(code, 0xc3), NoStrings: true, Stack: 8}
+}
+
+// on makes a kretprobe; what its host's handlers see goes to returns.
+func (s *staged) on(f string, max int, returns *int) *probe.Kretprobe {
+	return &probe.Kretprobe{Kprobe: probe.Kprobe{Name: f, Symbol: f}, MaxActive: max, ReturnStage: ret(),
+		Return: func(*probe.Context) { *returns++ }}
+}
+
+// register puts kretprobes on, with their jumps if in is set.
+func (s *staged) register(in bool, rs ...*probe.Kretprobe) {
+	s.Helper()
+	if err := s.e.RegisterKretprobe(rs...); err != nil {
+		s.Fatal(err)
+	}
+	if !in {
+		return
+	}
+	if err := s.e.Optimize(); err != nil {
+		s.Fatal(err)
+	}
+	for _, r := range rs {
+		if i, _ := s.e.Info(&r.Kprobe); !i.InGuest {
+			s.Fatalf("%s is not in the guest: %+v %s", r.Name, i.Unoptimized, i.NoStage)
+		}
+	}
+}
+
+func (s *staged) addr(f string) guest.GVA {
+	s.Helper()
+	sym, err := s.f.Symbol(f)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return sym.Addr
+}
+
+// call calls a function and checks its result.
+func (s *staged) call(f string, want uint64, args ...uint64) {
+	s.Helper()
+	got, err := s.f.Call(0, s.addr(f), args...)
+	if err != nil || got != want {
+		s.Fatalf("%s%v = %d, %v, want %d", f, args, got, err, want)
+	}
+}
+
+// counts checks the counts of r; they close.
+func (s *staged) counts(r *probe.Kretprobe, handled, filtered, missed, returns, abandoned uint64, inUse int) {
+	s.Helper()
+	i, _ := s.e.Info(&r.Kprobe)
+	x := i.Stats
+	got := fmt.Sprint(x.Handled, x.Filtered, x.Missed, x.Returns, x.Abandoned, i.InUse)
+	if want := fmt.Sprint(handled, filtered, missed, returns, abandoned, inUse); got != want || x.Hits != handled+filtered+missed {
+		s.Errorf("%s: handled, filtered, missed, returns, abandoned, in use: %s, want %s; %d hits", r.Name, got, want, x.Hits)
+	}
+}
+
+// quiet checks that nothing since before has taken an exit.
+func (s *staged) quiet(before probe.EngineStats) {
+	s.Helper()
+	if now := s.e.Totals(-1); now != before {
+		s.Errorf("exits: %+v, before %+v", now, before)
+	}
+}
+
+// TestReturnStageRecursion: depth 10 with 3 instances gives 3 handled and 7
+// missed, without an exit.
+func TestReturnStageRecursion(t *testing.T) {
+	for _, c := range []struct{ max, depth, handled uint64 }{
+		{3, 10, 3}, {1, 10, 1}, {9, 10, 9}, {10, 10, 10}, {11, 10, 10}, {0, 10, 10}, {0, 11, 10},
+	} {
+		s := newStaged(t, false)
+		returns := 0
+		r := s.on("recurse", int(c.max), &returns)
+		s.register(true, r)
+		before := s.e.Totals(-1)
+		for range 3 {
+			s.call("recurse", (c.depth-1)*c.depth/2, c.depth-1)
+		}
+		s.quiet(before)
+		s.counts(r, 3*c.handled, 0, 3*(c.depth-c.handled), 3*c.handled, 0, 0)
+		if i, _ := s.e.Info(&r.Kprobe); i.HighWater != int(c.handled) || returns != 0 {
+			t.Errorf("max %d: high water %d, %d returns on the host", c.max, i.HighWater, returns)
+		}
+	}
+}
+
+// TestReturnStageFilter: an entry stage that says so has the call not followed,
+// and the instance is free again.
+func TestReturnStageFilter(t *testing.T) {
+	s := newStaged(t, false)
+	returns := 0
+	r := s.on("recurse", 1, &returns)
+	// mov 112(%rdi), %rax; and $1, %eax: odd arguments are not followed.
+	r.Stage = ret(0x48, 0x8b, 0x47, 112, 0x83, 0xe0, 0x01)
+	r.Stage.Reads = 1 << (112 / 8)
+	s.register(true, r)
+	s.call("recurse", 0, 0)
+	s.counts(r, 1, 0, 0, 1, 0, 0)
+	s.call("recurse", 1, 1) // 1 is not followed, 0 is
+	s.counts(r, 2, 1, 0, 2, 0, 0)
+	s.call("recurse", 3, 2) // 2 is, so there is no instance for the others
+	s.counts(r, 3, 1, 2, 3, 0, 0)
+}
+
+// TestReturnStageTailCall: activations that share a place on the stack end
+// together, in the guest, on the host, and mixed in both ways.
+func TestReturnStageTailCall(t *testing.T) {
+	for _, tc := range []struct{ first, second bool }{{true, true}, {true, false}, {false, true}} {
+		t.Run(fmt.Sprintf("guest %v %v", tc.first, tc.second), func(t *testing.T) {
+			s := newStaged(t, false)
+			var na, nb int
+			a, b := s.on("tail_call", 2, &na), s.on("tail_end", 2, &nb)
+			if !tc.first {
+				a.ReturnStage = nil
+			}
+			if !tc.second {
+				b.ReturnStage = nil
+			}
+			home := guest.GVA(0)
+			b.Return = func(c *probe.Context) {
+				nb++
+				if c.Ret != guest.GVA(c.Regs.RIP) || s.e.InSlot(c.Ret) {
+					t.Errorf("returns to %v, RIP %#x", c.Ret, c.Regs.RIP)
+				}
+				home = c.Ret
+			}
+			s.register(false, a, b)
+			if err := s.e.Optimize(); err != nil {
+				t.Fatal(err)
+			}
+			for range 3 {
+				s.call("tail_call", 12, 10)
+			}
+			s.counts(a, 3, 0, 0, 3, 0, 0)
+			s.counts(b, 3, 0, 0, 3, 0, 0)
+			if !tc.first && na != 3 || !tc.second && (nb != 3 || home == 0) {
+				t.Errorf("%d and %d return handlers", na, nb)
+			}
+		})
+	}
+	s := newStaged(t, false)
+	n := 0
+	l := s.on("tail_loop", 5, &n)
+	s.register(true, l)
+	s.call("tail_loop", 0, 7)
+	s.counts(l, 5, 0, 2, 5, 0, 0)
+}
+
+// TestReturnStageSeveral: several kretprobes and kprobes on one function all run
+// in the guest.
+func TestReturnStageSeveral(t *testing.T) {
+	s := newStaged(t, false)
+	n := 0
+	a, b := s.on("recurse", 20, &n), s.on("recurse", 2, &n)
+	s.register(false, a, b)
+	if err := s.e.Optimize(); err != nil {
+		t.Fatal(err)
+	}
+	before := s.e.Totals(-1)
+	s.call("recurse", 10, 4)
+	s.quiet(before)
+	s.counts(a, 5, 0, 0, 5, 0, 0)
+	s.counts(b, 2, 0, 3, 2, 0, 0)
+	// A third one that needs the host takes both there.
+	c := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "recurse"}, Return: func(*probe.Context) {}}
+	s.register(false, c)
+	s.call("recurse", 10, 4)
+	s.counts(a, 10, 0, 0, 10, 0, 0)
+	s.counts(b, 4, 0, 6, 4, 0, 0)
+	s.counts(c, 5, 0, 0, 5, 0, 0)
+	if n != 7 {
+		t.Errorf("%d return handlers on the host, want 7", n)
+	}
+}
+
+// TestReturnStageLongJump: activations that are jumped out of are found out by
+// Reclaim once their stack was used again, and not before.
+func TestReturnStageLongJump(t *testing.T) {
+	s := newStaged(t, false)
+	n := 0
+	deep, over := s.on("jump_deep", 4, &n), s.on("jump_over", 1, &n)
+	s.register(true, deep, over)
+	before := s.e.Totals(-1)
+	s.call("jump_over", 77, 4)
+	s.counts(deep, 4, 0, 0, 0, 0, 4)
+	if err := s.e.Reclaim(); err != nil {
+		t.Fatal(err)
+	}
+	s.call("jump_over", 77, 4) // the same places again: live ones and abandoned ones
+	s.call("fill_stack", 0, 0)
+	if i, _ := s.e.Info(&deep.Kprobe); i.InUse != 4 || !s.e.Undecided() {
+		t.Errorf("%d in use, undecided %v", i.InUse, s.e.Undecided())
+	}
+	if err := s.e.Reclaim(); err != nil {
+		t.Fatal(err)
+	}
+	if s.e.Undecided() {
+		t.Error("undecided behind Reclaim")
+	}
+	i, _ := s.e.Info(&deep.Kprobe)
+	if x := i.Stats; i.InUse != 0 || x.Hits != 8 || x.Handled+x.Missed != 8 || x.Handled != x.Abandoned || x.Returns != 0 {
+		t.Errorf("%d in use, %+v", i.InUse, x)
+	}
+	s.counts(over, 2, 0, 0, 2, 0, 0)
+	s.quiet(before)
+}
+
+// TestReturnStageOutstanding: a call under way returns rightly when meanwhile the site
+// goes to the host, comes back, or the probe is taken off; the limit holds for
+// both together.
+func TestReturnStageOutstanding(t *testing.T) {
+	for _, change := range []string{"host", "unregister", "disable", "again"} {
+		t.Run(change, func(t *testing.T) {
+			s := newStaged(t, true)
+			for i := range uint64(4) {
+				s.own(i, 100+i)
+			}
+			n := 0
+			r := s.on("co_body", 2, &n)
+			s.register(true, r)
+			do := func(err error) {
+				t.Helper()
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			s.begin(0)
+			s.counts(r, 1, 0, 0, 0, 0, 1)
+			before := s.e.Totals(-1)
+			switch change {
+			case "host":
+				do(s.e.SetOptimization(false))
+				s.begin(1)
+				s.counts(r, 2, 0, 0, 0, 0, 2)
+				s.begin(2)
+				s.counts(r, 2, 0, 1, 0, 0, 2)
+				do(s.e.SetOptimization(true))
+				do(s.e.Optimize())
+				s.begin(3)
+				s.counts(r, 2, 0, 2, 0, 0, 2) // one of the host's, one of the guest's
+				s.resume(1)
+				s.counts(r, 2, 0, 2, 1, 0, 1)
+				s.resume(0)
+				s.counts(r, 2, 0, 2, 2, 0, 0)
+				if n != 1 {
+					t.Errorf("%d return handlers on the host", n)
+				}
+				s.begin(0)
+				s.counts(r, 3, 0, 2, 2, 0, 1)
+				s.resume(0)
+				s.resume(2)
+				s.resume(3)
+				s.counts(r, 3, 0, 2, 3, 0, 0)
+				return
+			case "unregister":
+				do(s.e.Unregister(&r.Kprobe))
+				s.resume(0)
+				if x, _, _ := s.e.Stats(&r.Kprobe); x.Returns != 0 || x.Hits != 1 {
+					t.Errorf("%+v", x)
+				}
+			case "disable":
+				do(s.e.Disable(&r.Kprobe))
+				s.resume(0)
+				s.counts(r, 1, 0, 0, 1, 0, 0)
+			case "again":
+				do(s.e.Unregister(&r.Kprobe))
+				q := s.on("co_body", 2, &n)
+				s.register(true, q)
+				s.begin(1)
+				s.counts(q, 1, 0, 0, 0, 0, 1)
+				s.resume(0)
+				s.counts(q, 1, 0, 0, 0, 0, 1)
+				s.resume(1)
+				s.counts(q, 1, 0, 0, 1, 0, 0)
+			}
+			s.quiet(before)
+			if n != 0 {
+				t.Errorf("%d return handlers on the host", n)
+			}
+		})
+	}
+}
+
+// TestReturnStageStack: a stack walk at a probe inside shows the real callers.
+func TestReturnStageStack(t *testing.T) {
+	s := newStaged(t, false)
+	walk := func() (out []guest.GVA) {
+		pcs := make([]guest.GVA, 16)
+		k := &probe.Kprobe{Symbol: "kprobe_target", Pre: func(c *probe.Context) int {
+			out = slices.Clone(pcs[:c.Stack(pcs)])
+			return 0
+		}}
+		if err := s.e.Register(k); err != nil {
+			t.Fatal(err)
+		}
+		s.call("kprobe_target2", 7, 18)
+		if err := s.e.Unregister(k); err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	want := walk()
+	n := 0
+	s.register(true, s.on("kprobe_target2", 4, &n))
+	if got := walk(); len(want) < 2 || !slices.Equal(got, want) {
+		t.Errorf("stack %v, want %v", got, want)
+	}
+}
+
+// TestReturnStageReset: counts go on behind a reset, and instances are given back.
+func TestReturnStageReset(t *testing.T) {
+	s := newStaged(t, false)
+	n := 0
+	r := s.on("recurse", 20, &n)
+	s.register(true, r)
+	s.call("recurse", 10, 4)
+	s.e.Save()
+	if err := s.f.Reset(probetest.Image()); err != nil {
+		t.Fatal(err)
+	}
+	s.counts(r, 5, 0, 0, 5, 0, 0)
+	if err := s.e.Optimize(); err != nil {
+		t.Fatal(err)
+	}
+	before := s.e.Totals(-1)
+	s.call("recurse", 10, 4)
+	s.quiet(before)
+	s.counts(r, 10, 0, 0, 10, 0, 0)
+}
+
+// TestReturnStageKilled: where a profile tells whose a stack is, the activation of a
+// task that is gone is given back, and one that is there never.
+func TestReturnStageKilled(t *testing.T) {
+	s := newStaged(t, true)
+	n := 0
+	r := s.on("co_body", 2, &n)
+	s.register(true, r)
+	for i := range uint64(2) {
+		s.own(i, 7+i)
+		s.begin(i)
+	}
+	reclaim := func() {
+		t.Helper()
+		if err := s.e.Reclaim(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reclaim()
+	s.counts(r, 2, 0, 0, 0, 0, 2)
+	s.own(0, 9) // another task has the stack
+	reclaim()
+	s.counts(r, 2, 0, 0, 0, 1, 1)
+	s.begin(0)
+	s.counts(r, 3, 0, 0, 0, 1, 2)
+	s.resume(0)
+	s.resume(1)
+	s.counts(r, 3, 0, 0, 2, 1, 0)
+}
