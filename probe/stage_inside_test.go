@@ -1,0 +1,78 @@
+package probe_test
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/probetest"
+)
+
+// TestStageInsideHandler: a stage does not know of a handler on the host that is
+// under way on its vCPU. A hit inside it is handled; by an exit it is missed.
+func TestStageInsideHandler(t *testing.T) {
+	f, err := probetest.NewFake(probetest.FakeOptions{Probe: probe.Options{OptimizeDelay: -1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	e := f.Engine()
+	block, host, err := f.AllocShared(64, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	onHost := 0
+	in := &probe.Kprobe{Name: "in", Symbol: "f_emulate", Pre: func(*probe.Context) int { onHost++; return 0 }, Stage: &probe.Stage{
+		Code:  []byte{0xf0, 0x48, 0xff, 0x06, 0xc3}, // lock incq (%rsi); ret
+		Block: block, NoStrings: true, Stack: 8,
+		Counts: func(int) (hits, handled, filtered, missed uint64) {
+			n := binary.LittleEndian.Uint64(host)
+			return n, n, 0, 0
+		},
+	}}
+	inner, err := f.Symbol("f_emulate")
+	if err != nil {
+		t.Fatal(err)
+	}
+	target, err := f.Symbol("kprobe_target")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := &probe.Kprobe{Name: "out", Symbol: "kprobe_target", Pre: func(c *probe.Context) int {
+		if got, err := c.Call(inner.Addr, 1, 3); err != nil || got != 2 {
+			t.Errorf("called from a handler: %d, %v", got, err)
+		}
+		return 0
+	}}
+	if err := e.Register(in, out); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		jump                     bool
+		handled, missed, inGuest uint64 // of both rounds together
+	}{{true, 1, 0, 1}, {false, 1, 1, 1}} {
+		if err := e.SetOptimization(tc.jump); err != nil {
+			t.Fatal(err)
+		}
+		if err := e.Optimize(); err != nil {
+			t.Fatal(err)
+		}
+		if i, _ := e.Info(in); i.InGuest != tc.jump {
+			t.Fatalf("in the guest: %v, want %v: %+v", i.InGuest, tc.jump, i.Unoptimized)
+		}
+		if got, err := f.Call(0, target.Addr, 33); err != nil || got != 11 {
+			t.Fatalf("call: %d, %v", got, err)
+		}
+		s, _, _ := e.Stats(in)
+		if s.Handled != tc.handled || s.Missed != tc.missed || s.InGuest != tc.inGuest || s.Hits != s.Handled+s.Missed {
+			t.Errorf("with a jump %v: %+v", tc.jump, s)
+		}
+	}
+	if onHost != 0 {
+		t.Errorf("the handler ran %d times", onHost)
+	}
+}
