@@ -49,6 +49,7 @@ type optimizer struct {
 	delay   time.Duration
 	off     bool // the knob; written with view held as well
 	timer   *time.Timer
+	reaper  *time.Timer    // see reapLater
 	waiting map[*site]bool // written with view held as well
 	later   map[*site]bool // refused for what the guest may yet change; written with view held as well
 	funcs   map[guest.GVA]*flow.Func
@@ -415,6 +416,7 @@ func (e *Engine) optimize(w World, st *site, d *detour) *Unoptimized {
 	}
 	st.jump.Store(d)
 	st.blocked = ""
+	e.reapLater(st)
 	e.opt.stats.Optimized++
 	e.opt.stats.Now++
 	return nil

@@ -121,6 +121,11 @@ func (e *Engine) Reclaim() error {
 		return err
 	}
 	defer e.mu.Unlock()
+	return e.reclaim()
+}
+
+// reclaim is Reclaim for callers that hold mu.
+func (e *Engine) reclaim() error {
 	return e.stop(func(w World) error {
 		var buf [8]byte
 		for _, p := range e.pools() {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe"
@@ -410,4 +411,31 @@ func TestReturnStageKilled(t *testing.T) {
 	s.resume(0)
 	s.resume(1)
 	s.counts(r, 3, 0, 0, 2, 1, 0)
+}
+
+// TestReturnStageReaper: instances that nobody will come back to are given back
+// when calls miss for want of them.
+func TestReturnStageReaper(t *testing.T) {
+	f, err := probetest.NewFake(probetest.FakeOptions{Probe: probe.Options{OptimizeDelay: time.Millisecond}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	s := &staged{t, f, f.Engine()}
+	n := 0
+	r := s.on("jump_deep", 4, &n)
+	s.register(true, r)
+	s.call("jump_over", 77, 4)
+	s.call("fill_stack", 0, 0)
+	for end := time.Now().Add(10 * time.Second); ; {
+		s.call("jump_over", 77, 4)
+		s.call("fill_stack", 0, 0)
+		x, _, _ := s.e.Stats(&r.Kprobe)
+		if x.Handled > 4 && x.Abandoned >= 4 && x.Missed > 0 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%+v", x)
+		}
+	}
 }

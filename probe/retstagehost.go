@@ -2,6 +2,7 @@ package probe
 
 import (
 	"sync/atomic"
+	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
 )
@@ -250,6 +251,53 @@ func (rp *retprobe) spare(n int64) {
 	if g := rp.stage.Load(); g != nil {
 		g.words[wordLimit].Add(uint64(n))
 	}
+}
+
+// reapDelay is how often it is looked whether kretprobes in the guest miss calls
+// for want of instances that nobody will come back to.
+const reapDelay = 50 * time.Millisecond
+
+// reapLater sees to it that it is, for the kretprobes of st. On the host a hit that
+// finds no instance looks for abandoned ones itself. Callers hold mu.
+func (e *Engine) reapLater(st *site) {
+	if len(st.returnMemory()) == 0 || e.opt.delay < 0 || e.opt.reaper != nil {
+		return
+	}
+	missed := map[*retStage]uint64{}
+	e.opt.reaper = time.AfterFunc(reapDelay, func() {
+		if e.lock() != nil {
+			return
+		}
+		defer e.mu.Unlock()
+		any, short := false, false
+		var buf [8]byte
+		for _, p := range e.pools() {
+			g := p.ret.stage.Load()
+			if g == nil {
+				continue
+			}
+			any = true
+			n := uint64(0)
+			for i := range g.cpus {
+				n += g.cell(i, cellMissed).Load()
+			}
+			if n != missed[g] {
+				_, undecided := g.look(e, buf[:])
+				short = short || undecided
+			}
+			missed[g] = n
+		}
+		if short {
+			if err := e.reclaim(); err != nil {
+				e.log.Warn("abandoned activations could not be given back", "err", err)
+			}
+		}
+		if !any {
+			e.opt.reaper = nil
+			return
+		}
+		e.opt.reaper.Reset(reapDelay)
+	})
 }
 
 // returnMemory returns the bounds of what the kretprobes of st use in the guest.
