@@ -118,7 +118,8 @@ func TestNoInstanceLeft(t *testing.T) {
 	if diff := cmp.Diff(want, results(t, m)); diff != "" {
 		t.Errorf("results (-unprobed +probed):\n%s", diff)
 	}
-	if err := m.Stop(nothing); err != nil {
+	// The guest may end before its tasks show that the last calls are over.
+	if err := m.Engine().Reclaim(); err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range all {
