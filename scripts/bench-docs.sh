@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p build
-go build -trimpath -o bin/ ./cmd/...
+go build -buildvcs=auto -trimpath -o bin/ ./cmd/...
 bin/guestprobe bench --format json >build/bench.json
 engine=$(go test -run '^$' -bench 'Hit|Register' -benchmem -count 5 ./probe | grep -E '^(cpu|Benchmark)')
 insn=$(go test -run '^$' -bench . -benchmem ./probe/insn | grep -E '^Benchmark')
