@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"testing"
@@ -84,4 +85,63 @@ func TestTablesMapHostile(t *testing.T) {
 			t.Errorf("entry %#x: %v", e, err)
 		}
 	}
+}
+
+// FuzzTablesMap maps pages in tables that the guest has written what it likes to, loops
+// included: each call comes back, and nothing changes but tables, and of those
+// one entry and what is new.
+func FuzzTablesMap(f *testing.F) {
+	entry := func(at uint32, e uint64) []byte {
+		return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint32(nil, at), e)
+	}
+	const root = page1G
+	top := func(va GVA) uint32 { return uint32(uint64(va) >> 39 & 511) }
+	near := GVA(testKernel - 800<<20)
+	f.Add(uint64(near), []byte{})
+	f.Add(uint64(near), entry(top(near), root|ptePresent|pteWrite))          // the root is its own child
+	f.Add(uint64(near), entry(top(near), root|ptePresent|ptePS))             // no such page
+	f.Add(uint64(near), entry(top(near), 0))                                 // nothing of the half
+	f.Add(uint64(near), entry(top(near), 0x1000|ptePresent))                 // a table in RAM
+	f.Add(uint64(near), entry(top(near), root+LoaderSize-0x1000|ptePresent)) // the guest's stack
+	f.Add(uint64(0x3000_0000), append(entry(0, root|ptePresent), entry(511, root|ptePresent)...))
+	mem, img, _ := bootSound(f, BootOptions{VCPUs: 1, RAM: 4 << 20})
+	f.Fuzz(func(t *testing.T, va uint64, b []byte) {
+		st, err := Boot(mem, img, BootOptions{VCPUs: 1, RAM: 4 << 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tables, err := mem.Slice(st.Root, LoaderSize)
+		if err != nil {
+			t.Fatal(err)
+		}
+		used := st.Tables.built.used
+		for ; len(b) >= 12; b = b[12:] {
+			at := binary.LittleEndian.Uint32(b) % uint32(used/8)
+			copy(tables[8*at:], b[4:12])
+		}
+		ram, err := mem.Slice(0, 4<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ramBefore, before := bytes.Clone(ram), bytes.Clone(tables)
+		for i := range GVA(4) {
+			_ = st.Tables.Map(GVA(va)&^(PageSize-1)+i*0x40201000, st.KernelFar.Base, i%2 == 1)
+		}
+		now := st.Tables.built.used
+		if now < used || now > used+4*3*PageSize {
+			t.Fatalf("%d bytes of tables, %d before", now, used)
+		}
+		if !bytes.Equal(ram, ramBefore) || !bytes.Equal(tables[now:], before[now:]) {
+			t.Fatal("memory that is no table was written to")
+		}
+		changed := 0
+		for off := 0; off < used; off += 8 {
+			if !bytes.Equal(tables[off:off+8], before[off:off+8]) {
+				changed++
+			}
+		}
+		if changed > 4 {
+			t.Fatalf("%d entries have changed", changed)
+		}
+	})
 }
