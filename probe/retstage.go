@@ -239,12 +239,6 @@ func (g *retStage) inst(i, word int) *atomic.Uint64 {
 	return &g.words[lineWords*(1+g.cpus)+i*(g.stride/8)+word]
 }
 
-// data returns the private memory of an instance.
-func (g *retStage) data(i int) []byte {
-	at := lineSize*(1+g.cpus) + i*g.stride + lineSize
-	return g.bytes[at : at+g.stride-lineSize]
-}
-
 // Addresses of the parts in the guest.
 func (g *retStage) cells() guest.GVA { return g.base + lineSize }
 func (g *retStage) insts() guest.GVA { return g.base + guest.GVA(lineSize*(1+g.cpus)) }

@@ -171,8 +171,9 @@ func (g *retStage) returning(e *Engine, w World, i int, slot uint64, look bool, 
 // ended, or that is not the one of this place on the stack. The number of the
 // instance is on top of the stack, and belongs to nobody.
 //
-// A function that took its arguments off the stack has returned after all. What
-// else comes there is a copy of an activation that a fork made, or a second
+// A function that took its arguments off the stack (ret imm16; no code that follows
+// the System V ABI does) has returned after all, and counts, although its return
+// stage has not run. What else comes there is a copy of an activation that a fork made, or a second
 // return: it goes where the last activation went, and no handler runs.
 func (e *Engine) arriveStray(c *cpu, s State, g *retStage) Verdict {
 	i, ok := c.readWord(s, s.Regs.RSP)
@@ -192,11 +193,8 @@ func (e *Engine) arriveStray(c *cpu, s State, g *retStage) Verdict {
 		count(&c.counts.copies)
 		return Verdict{Action: Resume}
 	}
-	if g.words[wordRun].Load() != 0 {
-		s.Regs.RIP = uint64(e.through(ret))
-		rp := g.rp.Load()
-		e.returnedFrom(c, s, rp, g.data(int(i))[:rp.probe.DataSize], guest.GVA(s.Regs.RIP))
-		s.Regs.RIP = uint64(ret)
+	if rp := g.rp.Load(); g.words[wordRun].Load() != 0 {
+		count(&rp.cells[c.id].returns)
 	}
 	g.inst(int(i), instState).Store(0)
 	g.words[wordUsed].Add(^uint64(0))

@@ -147,7 +147,7 @@ func (st *store) wire(a *attached) api.Probe {
 func (st *store) stats(a *attached) api.Stats {
 	total, cpus := st.engineStats(a)
 	events := a.source.Counts()
-	s := api.Stats{Counts: wireCounts(total), Events: events.Stored + events.Lost, Lost: events.Lost, Rejected: a.rejected.Load()}
+	s := api.Stats{Counts: wireCounts(total), Events: events.Stored + events.Lost, Lost: events.Lost, Rejected: a.rejectedAll()}
 	for i, c := range cpus {
 		s.CPUs = append(s.CPUs, api.CPUStats{CPU: i, Counts: wireCounts(c)})
 	}

@@ -104,10 +104,24 @@ func (st *store) giveGuestSide(a *attached, obj *object, i int) {
 	case refuse != "":
 		a.guest.why = refuse
 	default:
-		if a.guest.def, err = st.programs.Define(a.kprobe, info.Addr, info.User, a.source.Fetcher, a.filter, a.source); err != nil {
+		if r, ok := a.probe.(*probe.Kretprobe); ok {
+			a.guest.def, err = st.programs.DefineReturn(r, info.Addr, info.User, a.source.Fetcher, a.filter, a.source)
+			if err != nil {
+				a.guest.why = err.Error()
+			}
+		} else if a.guest.def, err = st.programs.Define(a.kprobe, info.Addr, info.User, a.source.Fetcher, a.filter, a.source); err != nil {
 			a.guest.why = err.Error()
 		}
 	}
+}
+
+// rejectedAll returns how many records the filter of a return or watch has ended.
+func (a *attached) rejectedAll() uint64 {
+	n := a.rejected.Load()
+	if _, ok := a.probe.(*probe.Kretprobe); ok && a.guest.def != nil {
+		n += a.guest.def.Rejected()
+	}
+	return n
 }
 
 // dropGuestSides gives back what the probes have in the guest; they are not

@@ -47,6 +47,45 @@ type Definition struct {
 // to emit. What k.Pre and k.Filter do on the host stays as it is. The error is
 // the reason why it runs on the host alone.
 func (rt *Runtime) Define(k *probe.Kprobe, addr guest.GVA, user bool, f *event.Fetcher, filter *event.Filter, emit Emitter) (*Definition, error) {
+	d, err := rt.define(addr, user, f, filter, emit)
+	if err == nil {
+		k.Stage = d.blocks.probe(d.filtered)
+	}
+	return d, err
+}
+
+// DefineReturn is Define for an r definition, whose Entry and Return stay on the
+// host. There it keeps more bytes for an activation than Source.EntrySize, and
+// what its filter ends is in Definition.Rejected.
+func (rt *Runtime) DefineReturn(k *probe.Kretprobe, addr guest.GVA, user bool, f *event.Fetcher, filter *event.Filter, emit Emitter) (*Definition, error) {
+	d, err := rt.define(addr, user, f, filter, emit)
+	if err == nil {
+		k.DataSize = max(k.DataSize, bpf.EntrySize)
+		k.ReturnStage, k.Stage = d.blocks.probe(d.filtered), d.blocks.entry()
+	}
+	return d, err
+}
+
+// Rejected returns how many records of an r definition its filter has ended in
+// the guest, as that says.
+func (d *Definition) Rejected() (n uint64) {
+	d.blocks.mu.Lock()
+	defer d.blocks.mu.Unlock()
+	for i := range d.blocks.cpus {
+		n += d.blocks.read(i).filtered
+	}
+	return n
+}
+
+// filtered returns how many runs on a vCPU the filter has ended.
+func (d *Definition) filtered(cpu int) uint64 {
+	if c, err := evbpf.ReadCounts(d.state); err == nil {
+		return c[cpu].Filtered
+	}
+	return 0
+}
+
+func (rt *Runtime) define(addr guest.GVA, user bool, f *event.Fetcher, filter *event.Filter, emit Emitter) (*Definition, error) {
 	u, err := evbpf.New(f, filter)
 	if err != nil {
 		var why *evbpf.HostError
@@ -77,12 +116,6 @@ func (rt *Runtime) Define(k *probe.Kprobe, addr guest.GVA, user bool, f *event.F
 		d.state.Close()
 		return nil, err
 	}
-	k.Stage = d.blocks.probe(func(cpu int) uint64 {
-		if c, err := evbpf.ReadCounts(d.state); err == nil {
-			return c[cpu].Filtered
-		}
-		return 0
-	})
 	return d, nil
 }
 

@@ -131,7 +131,7 @@ func TestDefineOnHost(t *testing.T) {
 		def, filter, want string
 		change            func(*fake, *Config)
 	}{
-		{"r:a vfs_read", "", "a return's record has the time since the entry, and what was kept there", nil},
+		{"r:a vfs_read a=$arg7", "", "what it keeps at the entry is not an argument in a register", nil},
 		{"p:a vfs_read s=+0(%di):string", `s ~ "a?"`, `the filter's pattern "a?" has more than * in it`, nil},
 		{"p:a vfs_read", "", "the time in the guest is not known", func(_ *fake, c *Config) { c.Clock = nil }},
 		{"p:a vfs_read", "", errNoShared.Error(), func(_ *fake, c *Config) { c.Shared = nil }},

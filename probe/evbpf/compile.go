@@ -1,6 +1,8 @@
 package evbpf
 
 import (
+	"slices"
+
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe/bpf"
 	"github.com/guestprobe/guestprobe/probe/event"
@@ -25,6 +27,13 @@ const (
 	slotCut   = -48 // status of texts
 	slotComm  = -72 // the task's name and a NUL
 )
+
+// entryArg returns where the context of a return program has what an argument's
+// register was at the entry (bpf.PutEntry).
+func entryArg(r event.Reg) (off int, ok bool) {
+	i := slices.Index([]event.Reg{event.RegDI, event.RegSI, event.RegDX, event.RegCX, event.RegR8, event.RegR9}, r)
+	return bpf.RegsSize + 8*(1+i), i >= 0
+}
 
 // Offsets in the context, struct pt_regs; event.Reg counts its fields.
 func ctxOff(r event.Reg) int { return 8 * int(r) }
@@ -119,6 +128,11 @@ func (c *compiler) head(tag uint32) {
 	p := &c.u.plan
 	c.call(bpf.HelperKtimeGetNS)
 	c.st(8, rRec, 0, bpf.R0)
+	if p.Kind == event.KindReturn {
+		c.ld(8, bpf.R1, rCtx, bpf.RegsSize)
+		c.alu(bpf.OpSub, bpf.R0, bpf.R1)
+		c.st(8, rRec, at(p.Duration), bpf.R0)
+	}
 	c.call(bpf.HelperGetCPU)
 	c.st(4, rRec, 8, bpf.R0)
 	c.stK(4, rRec, 12, int32(tag))
@@ -128,10 +142,17 @@ func (c *compiler) head(tag uint32) {
 	c.irqsOff(bpf.R3)
 	c.aluK(bpf.OpLsh, bpf.R3, 16)
 	c.alu(bpf.OpOr, bpf.R1, bpf.R3)
+	if p.Kind == event.KindReturn {
+		c.aluK(bpf.OpOr, bpf.R1, int32(event.StageReturn))
+	}
 	c.st(4, rRec, at(0), bpf.R1)
 	c.stK(4, rRec, at(4), 0)
 	c.load64(bpf.R1, uint64(c.addr))
 	c.st(8, rRec, at(8), bpf.R1)
+	if p.Kind == event.KindReturn {
+		c.ld(8, bpf.R1, rCtx, ctxOff(event.RegIP))
+		c.st(8, rRec, at(event.RecordFixed), bpf.R1)
+	}
 	if p.Comm != 0 {
 		c.call(bpf.HelperGetPIDTGID)
 		c.st(4, rRec, at(4), bpf.R0)
@@ -183,9 +204,13 @@ func (c *compiler) read(n int, fault label) {
 
 // operand computes what v starts from into rVal.
 func (c *compiler) operand(v *event.PlanValue, fault label) {
-	if v.From == event.FromReg {
+	switch v.From {
+	case event.FromReg:
 		c.ld(8, rVal, rCtx, ctxOff(v.Reg))
-	} else {
+	case event.FromEntry:
+		off, _ := entryArg(c.u.plan.Entry[v.Value].Reg)
+		c.ld(8, rVal, rCtx, off)
+	default:
 		c.load64(rVal, v.Value)
 	}
 	for _, off := range v.Loads {

@@ -2,6 +2,7 @@ package evbpf
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -43,6 +44,12 @@ func randomType(r *rand.Rand) string {
 func randomDef(r *rand.Rand) *event.Def {
 	for {
 		s := "p:e vfs_read"
+		if r.IntN(3) == 0 {
+			s = "r:e vfs_read"
+			if r.IntN(2) == 0 {
+				s += " $retval:" + randomType(r)
+			}
+		}
 		for range r.IntN(5) {
 			switch arg := ""; r.IntN(12) {
 			case 0:
@@ -94,6 +101,8 @@ type rig struct {
 	vm     *bpf.VM
 	buf    []byte
 	ctx    []byte
+
+	entry []byte // of an r definition: what the host keeps, the time first
 }
 
 const ringSize = 1 << 18
@@ -104,7 +113,10 @@ func newRig(t testing.TB, d *event.Def, filter string, opt event.Options) (*rig,
 	if err != nil {
 		t.Fatalf("%s: %v", d, err)
 	}
-	r := &rig{f: f, buf: make([]byte, f.BufSize()), ctx: make([]byte, bpf.RegsSize)}
+	r := &rig{f: f, buf: make([]byte, f.BufSize()), ctx: make([]byte, bpf.ReturnSize), entry: make([]byte, 8+f.EntrySize())}
+	if d.Kind != event.KindReturn {
+		r.ctx = r.ctx[:bpf.RegsSize]
+	}
 	if filter != "" {
 		if r.filter, err = f.Filter(filter, 2); err != nil {
 			t.Fatalf("%s: %v", filter, err)
@@ -162,13 +174,49 @@ func (r *rig) run(t testing.TB, c *probe.Context) (passed bool, rec []byte) {
 	return r0 == 1, rec
 }
 
+// entered is the time of the entry of an r definition.
+const entered = 0x1122334400000000
+
+// enter keeps what an r definition has at the entry.
+func (r *rig) enter(c *probe.Context) {
+	if r.f.Def().Kind != event.KindReturn {
+		return
+	}
+	le.PutUint64(r.entry, entered)
+	r.f.CaptureEntry(c, r.entry[8:])
+	bpf.PutEntry(r.ctx[bpf.RegsSize:], entered, c.Regs)
+}
+
+// match and capture are what the host does.
+func (r *rig) match(c *probe.Context) bool {
+	switch {
+	case r.filter == nil:
+		return true
+	case r.f.Def().Kind == event.KindReturn:
+		return r.filter.MatchReturn(c, r.entry)
+	}
+	return r.filter.Match(c)
+}
+
+func (r *rig) capture(c *probe.Context) int {
+	if r.f.Def().Kind != event.KindReturn {
+		return r.f.Capture(c, r.buf)
+	}
+	n := r.f.CaptureReturn(c, r.entry[8:], r.buf)
+	now := (&env{}).Now()
+	le.PutUint64(r.buf[r.f.Plan().Duration:], now-entered)
+	return n
+}
+
+var le = binary.LittleEndian
+
 // check compares one hit.
 func (r *rig) check(t testing.TB, c *probe.Context) (passed bool) {
 	t.Helper()
-	want := r.filter == nil || r.filter.Match(c)
+	want := r.match(c)
 	got, rec := r.run(t, c)
 	if got != want {
-		n := r.f.Capture(c, r.buf)
+		n := r.capture(c)
 		d, _ := r.f.Decode(r.buf[:n])
 		t.Fatalf("%s\nfilter %s: the program says %v, the host %v\n%s", r.f.Def(), r.filter, got, want, r.f.AppendArgs(nil, d))
 	}
@@ -181,7 +229,7 @@ func (r *rig) check(t testing.TB, c *probe.Context) (passed bool) {
 	for i := range r.buf {
 		r.buf[i] = 0xa5
 	}
-	if n := r.f.Capture(c, r.buf); !bytes.Equal(rec, r.buf[:n]) {
+	if n := r.capture(c); !bytes.Equal(rec, r.buf[:n]) {
 		h, _ := r.f.Decode(r.buf[:n])
 		text := "no record"
 		if p, err := r.f.Decode(rec); err == nil {
@@ -222,6 +270,8 @@ func differential(t *testing.T, seed uint64, rounds int) (programs, passed int) 
 				at := *c
 				at.Regs = randomRegs(r)
 				at.CPL = uint8(3 * r.IntN(2))
+				rig.enter(&at)
+				at.Regs = randomRegs(r)
 				if rig.check(t, &at) && filter != "" {
 					passed++
 				}
@@ -257,7 +307,8 @@ func FuzzDifferential(f *testing.F) {
 // TestOnHost wants a reason for what is no program.
 func TestOnHost(t *testing.T) {
 	for _, tt := range []struct{ def, filter, want string }{
-		{"r:e vfs_read $retval", "", "runs on the host: a return's record has the time since the entry, and what was kept there"},
+		{"r:e vfs_read $retval a=$arg6", "", ""},
+		{"r:e vfs_read $retval a=$arg7", "", "runs on the host: what it keeps at the entry is not an argument in a register"},
 		{"w:e rw@_sdata:8", "", "runs on the host: a watch has no instruction of its own that could be replaced"},
 		{"p:e vfs_read" + strings.Repeat(" +0(%di):string", 16), "", "runs on the host: its 16 texts can take more than a record holds"},
 		{"p:e vfs_read" + strings.Repeat(" +0(%di):string", 15), "", ""},

@@ -53,12 +53,15 @@ func New(f *event.Fetcher, filter *event.Filter) (*Unit, error) {
 		u.filter = filter.Root()
 	}
 	switch {
-	case u.plan.Kind == event.KindReturn:
-		return nil, onHost("a return's record has the time since the entry, and what was kept there")
 	case u.plan.Kind == event.KindWatch:
 		return nil, onHost("a watch has no instruction of its own that could be replaced")
 	case u.plan.Cut:
 		return nil, onHost("its %d texts can take more than a record holds", u.plan.Texts)
+	}
+	for _, x := range u.plan.Entry {
+		if _, ok := entryArg(x.Reg); !ok || len(x.Loads) != 0 {
+			return nil, onHost("what it keeps at the entry is not an argument in a register")
+		}
 	}
 	if u.texts = u.plan.Texts > 0; u.texts {
 		u.state += PrefixSize + u.plan.Max
@@ -131,8 +134,12 @@ func (u *Unit) Program(addr guest.GVA, tag uint32, m Maps) (*bpf.Program, error)
 	if err != nil {
 		return nil, err
 	}
+	kind := bpf.Kprobe
+	if u.plan.Kind == event.KindReturn {
+		kind = bpf.Kretprobe
+	}
 	return bpf.New(bpf.Spec{
-		Name: u.name, Kind: bpf.Kprobe, Insns: insns.insns, Maps: []*bpf.Map{mapState: m.State, mapRing: m.Ring, mapGate: m.Gate},
+		Name: u.name, Kind: kind, Insns: insns.insns, Maps: []*bpf.Map{mapState: m.State, mapRing: m.Ring, mapGate: m.Gate},
 		Budget: int64(len(insns.insns)) + insns.cost,
 	})
 }

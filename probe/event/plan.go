@@ -15,6 +15,10 @@ type Plan struct {
 	Regs    int // 0 = none; see PlanRegs
 	Dynamic int // text, one behind the other
 
+	// Of a return probe.
+	Duration int         // offset in a record; 8 bytes
+	Entry    []PlanEntry // what CaptureEntry keeps: PlanValue.Value of FromEntry counts them
+
 	Texts int // number of texts
 	Max   int // bytes of the longest record
 	// Cut says that all texts at their longest do not fit into a record: how
@@ -39,6 +43,13 @@ type PlanValue struct {
 	Shift   uint
 	Mask    uint64
 	Offset  int // in the record
+}
+
+// PlanEntry is what is kept at a function's entry: a register, or memory that it
+// leads to.
+type PlanEntry struct {
+	Reg   Reg
+	Loads []int64
 }
 
 // Origin says where an operand comes from.
@@ -86,7 +97,10 @@ func (f *Fetcher) Plan() Plan {
 		Cut: f.dynamic+f.texts*maxString > maxRecord,
 	}
 	if f.args == returnArgs {
-		p.Kind = KindReturn
+		p.Kind, p.Duration = KindReturn, f.duration
+	}
+	for _, o := range f.entry {
+		p.Entry = append(p.Entry, PlanEntry{Reg: o.reg, Loads: slices.Clone(o.loads)})
 	}
 	for i := range f.ops {
 		o := &f.ops[i]
