@@ -47,6 +47,9 @@ type compiler struct {
 
 // build makes the instructions.
 func (u *Unit) build(addr guest.GVA, tag uint32) (*compiler, error) {
+	if u.plan.Kind == event.KindReturn {
+		addr = u.entry
+	}
 	c := &compiler{u: u, addr: addr}
 	pass, filtered, unwanted, lost, out := c.newLabel(), c.newLabel(), c.newLabel(), c.newLabel(), c.newLabel()
 	c.mov(rCtx, bpf.R1)

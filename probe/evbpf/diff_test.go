@@ -75,6 +75,9 @@ func randomFilter(r *rand.Rand, f *event.Fetcher, depth int) string {
 		return []string{x + " && " + y, x + " || " + y, "(" + x + " || " + y + ") && " + x, "!(" + x + ")", "!" + x}[r.IntN(5)]
 	}
 	names := []string{"cpu", "common_pid", "comm", "common_flags", "__probe_ip"}
+	if f.Def().Kind == event.KindReturn {
+		names = append(names[:4], "__probe_func", "__probe_ret_ip")
+	}
 	for _, a := range f.Def().Args {
 		names = append(names, a.Name, a.Name)
 	}

@@ -105,6 +105,9 @@ func (c *compiler) number(t *event.FilterTerm, fault label) {
 	case event.FieldAddr:
 		c.load64(rVal, uint64(c.addr))
 		return
+	case event.FieldRet:
+		c.ld(8, rVal, rCtx, ctxOff(event.RegIP))
+		return
 	case event.FieldValue:
 		v := &c.u.plan.Values[t.Value]
 		c.operand(v, fault)

@@ -39,6 +39,7 @@ type Unit struct {
 	plan   event.Plan
 	filter *event.FilterNode
 	name   string
+	entry  guest.GVA // of the function, as records of returns have it
 
 	texts   bool // records are made in the state's room
 	compare int  // offset in the state of the room for text that the filter looks at, 0 = none
@@ -48,7 +49,7 @@ type Unit struct {
 // New prepares a program for f and a filter, which may be nil. It fails with a
 // *HostError where a program could not do exactly what the host's capture does.
 func New(f *event.Fetcher, filter *event.Filter) (*Unit, error) {
-	u := &Unit{plan: f.Plan(), name: f.Def().Name(), state: stateScratch}
+	u := &Unit{plan: f.Plan(), entry: f.Addr(), name: f.Def().Name(), state: stateScratch}
 	if filter != nil {
 		u.filter = filter.Root()
 	}
