@@ -1,7 +1,9 @@
 package probe_test
 
 import (
+	"encoding/binary"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -437,5 +439,55 @@ func TestReturnStageReaper(t *testing.T) {
 		if time.Now().After(end) {
 			t.Fatalf("%+v", x)
 		}
+	}
+}
+
+// TestReturnStageHostile: whatever the guest writes into the memory of its
+// instances, the host looks at it to an end, and the counts stay within bounds.
+func TestReturnStageHostile(t *testing.T) {
+	const shared = guest.GVA(0x5000_0000) // where the fake has it
+	s := newStaged(t, false)
+	n := 0
+	r := s.on("recurse", 20, &n)
+	s.register(true, r)
+	s.call("recurse", 10, 4)
+	var b [8]byte
+	if err := s.f.Read(shared+128+16, b[:]); err != nil { // a header and one vCPU's line, then the first instance
+		t.Fatal(err)
+	}
+	tramp := binary.LittleEndian.Uint64(b[:])
+	if !s.e.InSlot(guest.GVA(tramp)) {
+		t.Fatalf("%#x is no trampoline", tramp)
+	}
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 300 {
+		for off := guest.GVA(0); off < 3000; off += 8 {
+			v := rng.Uint64()
+			switch rng.IntN(6) {
+			case 0:
+				v = tramp + 16*uint64(rng.IntN(64))
+			case 1:
+				v = 0x7000_0000 + uint64(rng.IntN(1<<16)) // a stack
+			case 2:
+				v = uint64(rng.IntN(4))
+			}
+			binary.LittleEndian.PutUint64(b[:], v)
+			if err := s.f.Write(shared+off, b[:]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i := range guest.GVA(64) {
+			s.e.Home(guest.GVA(tramp) + 16*i)
+		}
+		if i, _ := s.e.Info(&r.Kprobe); i.InUse > 64 || i.HighWater > i.MaxActive {
+			t.Errorf("%d in use, high water %d", i.InUse, i.HighWater)
+		}
+		s.e.List()
+		if err := s.e.Reclaim(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.e.Unregister(&r.Kprobe); err != nil {
+		t.Error(err)
 	}
 }

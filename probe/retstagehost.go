@@ -25,14 +25,17 @@ func (s *slots) staged(a guest.GVA) (g *retStage, i int) {
 	return g, int((a - g.tramps) / trampSize)
 }
 
-// maxChain bounds how many trampolines are looked through: what the guest says
-// could go round in circles.
-const maxChain = 1 << 16
+// maxChain bounds how many trampolines are looked through, and maxHops how many of
+// them in the guest's memory: what that says could go round in circles.
+const (
+	maxChain = 1 << 16
+	maxHops  = 1 << 8
+)
 
 // through returns what a return to a, of whatever activations there are on the
 // same place of the stack, leads to in the end.
 func (e *Engine) through(a guest.GVA) guest.GVA {
-	for range maxChain {
+	for range maxHops {
 		g, i := e.slots.staged(a)
 		var next guest.GVA
 		if g != nil {
@@ -59,12 +62,17 @@ func (g *retStage) home(e *Engine, rip guest.GVA) guest.GVA {
 
 // leadsTo reports whether a return to word comes to the trampoline at want: it is
 // that, or belongs to activations that end before it on the same place of the stack.
+// Of a chain that is too long to tell it says so, too.
 func (e *Engine) leadsTo(word, want guest.GVA) bool {
+	hops := 0
 	for range maxChain {
 		if word == want {
 			return true
 		}
 		if g, i := e.slots.staged(word); g != nil {
+			if hops++; hops > maxHops {
+				return true
+			}
 			word = guest.GVA(g.inst(i, instRet).Load())
 			continue
 		}
