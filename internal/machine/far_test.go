@@ -3,6 +3,7 @@ package machine
 import (
 	"bytes"
 	"errors"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -42,6 +43,37 @@ func TestMapExec(t *testing.T) {
 				t.Errorf("mapping over the guest's text: %v", err)
 			}
 		})
+	}
+}
+
+// TestFarPagesUsedUp: when all pages of a privilege are in use, what is mapped
+// stays, the other privilege has its own, and a reset gives all of them back.
+func TestFarPagesUsedUp(t *testing.T) {
+	m := newMachine(t, Config{Image: tinyGuest(t, spin, []byte{0xc3}), Memory: 16 << 20})
+	for range 2 {
+		// 256 KiB apart, as boards are, so that most of them need a table.
+		at := guest.GVA(tinyText + 1<<30)
+		var err error
+		n := 0
+		for i := guest.GVA(0); err == nil; i++ {
+			if err = m.MapExec(tinyText, at-i<<18, 5); err == nil {
+				n++
+			} else if errors.Is(err, guest.ErrMapped) {
+				err = nil // the guest's own
+			}
+		}
+		if n != guest.FarSize/guest.PageSize || !strings.Contains(err.Error(), "all 4096 pages are in use") {
+			t.Errorf("%d pages, then %v", n, err)
+		}
+		if err := errors.Join(m.MapExec(tinyText, at, 5), m.WriteExec(at, []byte{1})); err != nil {
+			t.Errorf("what is mapped: %v", err)
+		}
+		if err := m.MapExec(tinyUser, tinyUser+3<<29, 5); err != nil {
+			t.Errorf("the other privilege: %v", err)
+		}
+		if err := m.Reset(t.Context(), nil); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
