@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -163,22 +165,35 @@ func exits(s probe.EngineStats) uint64 {
 // while the guest's self-checking workload runs.
 func TestReturnStageStorm(t *testing.T) {
 	kvmtest.Require(t)
+	span := 1500 * time.Millisecond
+	if s := os.Getenv("GUESTPROBE_STORM"); s != "" {
+		d, err := time.ParseDuration(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		span = d
+	}
 	sizes := []int{2, 8}
 	if testing.Short() {
 		sizes = []int{2}
 	}
 	for _, n := range sizes {
-		t.Run(fmt.Sprintf("%d vcpus", n), func(t *testing.T) { returnStageStorm(t, n, 1500*time.Millisecond) })
+		for _, user := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%d vcpus, user %v", n, user), func(t *testing.T) { returnStageStorm(t, n, user, span) })
+		}
 	}
 }
 
-func returnStageStorm(t *testing.T, vcpus int, span time.Duration) {
-	m := newMachine(t, Config{Image: builtinImage(t), VCPUs: vcpus, Cmdline: "rounds=0", Probe: probe.Options{OptimizeDelay: time.Millisecond}})
+func returnStageStorm(t *testing.T, vcpus int, user bool, span time.Duration) {
+	m := newMachine(t, Config{Image: builtinImage(t), VCPUs: vcpus, Cmdline: "rounds=0", EmulatedStages: true, Probe: probe.Options{OptimizeDelay: time.Millisecond}})
 	if err := m.Resume(); err != nil {
 		t.Fatal(err)
 	}
 	e := m.Engine()
 	hot := []string{"user_hot", "user_checksum", "user_red_zone", "user_memory", "user_hot_loop", "user_syscall"}
+	if !user {
+		hot = []string{"vfs_read", "do_fork", "schedule", "sys_sleep", "memcpy", "preempt", "do_wait", "long_jump", "set_jump"}
+	}
 	end := time.Now().Add(span)
 	var ops, guestReturns, hostReturns atomic.Uint64
 	var wg sync.WaitGroup
@@ -189,7 +204,7 @@ func returnStageStorm(t *testing.T, vcpus int, span time.Duration) {
 			rng := rand.New(rand.NewPCG(11, uint64(w)))
 			for time.Now().Before(end) {
 				name := hot[rng.IntN(len(hot))]
-				s := newStagedReturns(t, m, name, true, 1+rng.IntN(8))
+				s := newStagedReturns(t, m, name, user, 1+rng.IntN(8))
 				if err := returnStormOp(e, rng, s); err != nil {
 					t.Errorf("storm: %v", err)
 					return
@@ -218,7 +233,11 @@ func returnStormOp(e *probe.Engine, rng *rand.Rand, s *stagedReturns) error {
 		return fmt.Errorf("register %s: %w", s.Name, err)
 	}
 	for range 1 + rng.IntN(4) {
-		switch rng.IntN(6) {
+		switch rng.IntN(8) {
+		case 6, 7: // until there was a call, but not for long
+			for end := time.Now().Add(3 * time.Millisecond); s.calls() == 0 && time.Now().Before(end); {
+				runtime.Gosched()
+			}
 		case 0:
 			err = errors.Join(e.Disable(&s.Kprobe), e.Enable(&s.Kprobe))
 		case 1:
