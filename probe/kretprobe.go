@@ -56,6 +56,11 @@ type Kretprobe struct {
 	// address, where the programs look at the stack themselves.
 	ReturnStage *Stage
 
+	// FromGuest, when set, turns what Stage keeps in the private memory into what
+	// Entry would have kept, in place: for the rare call that begins in the guest and
+	// whose return the host handles (of a function that pops its arguments).
+	FromGuest func(data []byte)
+
 	// MaxActive is the number of calls that can be followed at a time; further
 	// ones count as missed. 0 or less stands for the kernel's default, the larger
 	// of 10 and twice the number of vCPUs. After registration it is the number in
@@ -89,6 +94,7 @@ type retprobe struct {
 
 	stage   atomic.Pointer[retStage] // in the guest; nil: it cannot run there
 	noStage string                   // then why, if it has the stages; guarded by Engine.view, or not yet published
+	again   atomic.Bool              // the function returns twice: only the host keeps instances apart for that
 	base    []retBase                // by vCPU
 }
 
@@ -220,6 +226,9 @@ func (e *Engine) reapOrphans() {
 func (e *Engine) retInfo(rp *retprobe, i *Info) {
 	i.Type = 'r'
 	i.MaxActive, i.NoStage = rp.max, rp.noStage
+	if rp.again.Load() {
+		i.NoStage = "the function returns twice"
+	}
 	if p := rp.pool; p != nil {
 		var buf [8]byte
 		e.sweep(p, 0, len(p.inst), buf[:])

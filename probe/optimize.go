@@ -238,7 +238,7 @@ func (e *Engine) stages(st *site) []*Stage {
 			continue
 		}
 		switch {
-		case r.ret != nil && r.ret.stage.Load() != nil:
+		case r.ret != nil && r.ret.stage.Load() != nil && !r.ret.again.Load():
 			// Behind the others, who shall find the real return address.
 			returns = append(returns, r.ret.stage.Load().entry)
 		case r.probe.Stage == nil, r.ret != nil, r.jump != nil:

@@ -239,6 +239,12 @@ func (g *retStage) inst(i, word int) *atomic.Uint64 {
 	return &g.words[lineWords*(1+g.cpus)+i*(g.stride/8)+word]
 }
 
+// data returns a copy of the private memory of an instance.
+func (g *retStage) data(i, n int) []byte {
+	at := lineSize*(1+g.cpus) + i*g.stride + lineSize
+	return slices.Clone(g.bytes[at : at+min(n, g.stride-lineSize)])
+}
+
 // Addresses of the parts in the guest.
 func (g *retStage) cells() guest.GVA { return g.base + lineSize }
 func (g *retStage) insts() guest.GVA { return g.base + guest.GVA(lineSize*(1+g.cpus)) }

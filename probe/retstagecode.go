@@ -18,10 +18,15 @@ const (
 	condG  = 0xf
 )
 
-// spread is what the place of a return address on the stack is multiplied with: an
-// activation begins to look for an instance where the last one of the same
-// place had found its own.
-const spread = 0x61c88647
+// spread and spreadRet are what the place of a return address on the stack, and the
+// address itself, are multiplied with: an activation begins to look for an instance
+// where the last one of the same place and caller had found its own. So what an
+// instance remembers of its last activation mostly stays right for a return that
+// nobody announces (see arriveStray).
+const (
+	spread    = 0x61c88647
+	spreadRet = 0x2c1b3c6d
+)
 
 // stackSlot returns how far above the context of a Stage the interrupted RSP is.
 func stackSlot(user bool) int32 {
@@ -58,22 +63,26 @@ func (g *retStage) entryStage(entry *Stage) *Stage {
 	const rax, rcx, rdx, rsi, rdi, rsp = insn.RAX, insn.RCX, insn.RDX, insn.RSI, insn.RDI, insn.RSP
 	insts := uint64(g.insts())
 	var a asm
-	a.emit(0x51, 0x52, 0x56, 0x57)                   // push %rcx; push %rdx; push %rsi; push %rdi
-	a.mem(0x8d, rdx, rdi, stackSlot(g.user))         // lea: the return address's place
-	a.emit(0xf6, 0xc2, 0x07)                         // test $7, %dl
-	crooked := a.jcc(condNE)                         // no ABI has such a stack
-	a.emit(0x48, 0xff, 0xc2)                         // inc %rdx: busy
-	a.movImm(rcx, uint64(g.base))                    //
-	a.emit(0xb8, 1, 0, 0, 0)                         // mov $1, %eax
-	a.emit(0xf0, 0x48, 0x0f, 0xc1, 0x01)             // lock xadd %rax, (%rcx)
-	a.mem(0x2b, rax, rcx, 8*wordLimit)               // sub
-	full := a.jcc(condGE)                            //
-	a.emit(0x48, 0xff, 0xc0)                         // inc %rax
-	a.mem(0x3b, rax, rcx, 8*wordHigh)                // cmp
-	raise := a.jcc(condG)                            //
-	raised := a.pos()                                //
+	a.emit(0x51, 0x52, 0x56, 0x57)           // push %rcx; push %rdx; push %rsi; push %rdi
+	a.mem(0x8d, rdx, rdi, stackSlot(g.user)) // lea: the return address's place
+	a.emit(0xf6, 0xc2, 0x07)                 // test $7, %dl
+	crooked := a.jcc(condNE)                 // no ABI has such a stack
+	a.emit(0x48, 0xff, 0xc2)                 // inc %rdx: busy
+	a.movImm(rcx, uint64(g.base))            //
+	a.emit(0xb8, 1, 0, 0, 0)                 // mov $1, %eax
+	a.emit(0xf0, 0x48, 0x0f, 0xc1, 0x01)     // lock xadd %rax, (%rcx)
+	a.mem(0x2b, rax, rcx, 8*wordLimit)       // sub
+	full := a.jcc(condGE)                    //
+	a.emit(0x48, 0xff, 0xc0)                 // inc %rax
+	a.mem(0x3b, rax, rcx, 8*wordHigh)        // cmp
+	raise := a.jcc(condG)                    //
+	raised := a.pos()                        //
+	a.mem(0x8b, rax, rdx, -1)                // mov: where to
+	a.emit(0x48, 0x69, 0xc0)                 // imul $spreadRet, %rax, %rax
+	a.imm32(spreadRet)
 	a.emit(0x48, 0x69, 0xca)                         // imul $spread, %rdx, %rcx
 	a.imm32(spread)                                  //
+	a.emit(0x48, 0x01, 0xc1)                         // add %rax, %rcx
 	a.emit(0x48, 0xc1, 0xe9, 24)                     // shr $24, %rcx
 	a.emit(0x81, 0xe1)                               // and $(n-1), %ecx
 	a.imm32(int32(g.n - 1))                          //

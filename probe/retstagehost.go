@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"errors"
 	"sync/atomic"
 	"time"
 
@@ -180,9 +181,9 @@ func (g *retStage) returning(e *Engine, w World, i int, slot uint64, look bool, 
 // instance is on top of the stack, and belongs to nobody.
 //
 // A function that took its arguments off the stack (ret imm16; no code that follows
-// the System V ABI does) has returned after all, and counts, although its return
-// stage has not run. What else comes there is a copy of an activation that a fork made, or a second
-// return: it goes where the last activation went, and no handler runs.
+// the System V ABI does) has returned after all: the return handler runs. What else comes there is a copy of an activation that a fork made, or a second
+// return: it goes where the last activation went, and no handler runs. From then on
+// the probe belongs on the host (reapLater moves it).
 func (e *Engine) arriveStray(c *cpu, s State, g *retStage) Verdict {
 	i, ok := c.readWord(s, s.Regs.RSP)
 	if !ok || uint64(i) >= uint64(g.n) || g.user != (s.CPL == 3) {
@@ -199,10 +200,17 @@ func (e *Engine) arriveStray(c *cpu, s State, g *retStage) Verdict {
 	popped := s.Regs.RSP - 8 - state // of a live one
 	if state == 0 || state&stateBusy != 0 || popped == 0 || popped > maxPopped || !g.inst(int(i), instState).CompareAndSwap(state, state|stateBusy) {
 		count(&c.counts.copies)
+		g.rp.Load().again.Store(true)
 		return Verdict{Action: Resume}
 	}
 	if rp := g.rp.Load(); g.words[wordRun].Load() != 0 {
-		count(&rp.cells[c.id].returns)
+		data := g.data(int(i), rp.probe.DataSize)
+		if rp.probe.FromGuest != nil {
+			rp.probe.FromGuest(data)
+		}
+		s.Regs.RIP = uint64(e.through(ret))
+		e.returnedFrom(c, s, rp, data, guest.GVA(s.Regs.RIP))
+		s.Regs.RIP = uint64(ret)
 	}
 	g.inst(int(i), instState).Store(0)
 	g.words[wordUsed].Add(^uint64(0))
@@ -276,6 +284,7 @@ func (e *Engine) reapLater(st *site) {
 		}
 		defer e.mu.Unlock()
 		any, short := false, false
+		var twice []*site
 		var buf [8]byte
 		for _, p := range e.pools() {
 			g := p.ret.stage.Load()
@@ -283,6 +292,9 @@ func (e *Engine) reapLater(st *site) {
 				continue
 			}
 			any = true
+			if st := p.ret.reg.site; p.ret.again.Load() && st.jump.Load() != nil && st.jump.Load().run != nil {
+				twice = append(twice, st)
+			}
 			n := uint64(0)
 			for i := range g.cpus {
 				n += g.cell(i, cellMissed).Load()
@@ -292,6 +304,18 @@ func (e *Engine) reapLater(st *site) {
 				short = short || undecided
 			}
 			missed[g] = n
+		}
+		if len(twice) != 0 {
+			err := e.stop(func(w World) error {
+				var lost []error
+				for _, st := range twice {
+					e.review(w, st, &lost)
+				}
+				return errors.Join(lost...)
+			})
+			if err != nil {
+				e.log.Warn("kretprobes could not be moved to the host", "err", err)
+			}
 		}
 		if short {
 			if err := e.reclaim(); err != nil {

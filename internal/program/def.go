@@ -61,6 +61,8 @@ func (rt *Runtime) DefineReturn(k *probe.Kretprobe, addr guest.GVA, user bool, f
 	d, err := rt.define(addr, user, f, filter, emit)
 	if err == nil {
 		k.DataSize = max(k.DataSize, bpf.EntrySize)
+		plan := f.Plan()
+		k.FromGuest = func(data []byte) { evbpf.EntryData(&plan, data) }
 		k.ReturnStage, k.Stage = d.blocks.probe(d.filtered), d.blocks.entry()
 	}
 	return d, err

@@ -3,6 +3,7 @@ package evbpf
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe/bpf"
@@ -79,6 +80,16 @@ func New(f *event.Fetcher, filter *event.Filter) (*Unit, error) {
 		return nil, err
 	}
 	return u, nil
+}
+
+// EntryData turns what bpf.PutEntry has written for a definition of returns into
+// what event.Source.Enter would have, in place.
+func EntryData(p *event.Plan, data []byte) {
+	kept := slices.Clone(data[:bpf.EntrySize])
+	for i, x := range p.Entry {
+		at, _ := entryArg(x.Reg)
+		event.PutEntry(data[8:], i, binary.LittleEndian.Uint64(kept[at-bpf.RegsSize:]))
+	}
 }
 
 // checkFilter refuses what has no form as a program, and notes whether texts

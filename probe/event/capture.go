@@ -40,6 +40,13 @@ func (f *Fetcher) CaptureEntry(c *probe.Context, data []byte) {
 	}
 }
 
+// PutEntry writes value i of what CaptureEntry keeps, which could be read.
+func PutEntry(data []byte, i int, v uint64) {
+	slot := data[i*entrySlot : (i+1)*entrySlot]
+	le.PutUint64(slot, v)
+	slot[8] = 0
+}
+
 // CaptureReturn is Capture for the return handler of an r definition. Entry is
 // what CaptureEntry wrote for this activation; Regs.RIP is the address that is
 // returned to.
