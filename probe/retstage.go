@@ -110,6 +110,10 @@ func stageKey(x *Stage) string {
 // run in the guest may take.
 const maxReturnCode = 2 << 20
 
+// minInstances is the least number of instances in the guest: few calls come to one
+// that another place on the stack has used.
+const minInstances = 64
+
 // errNotShared is why a kretprobe stays on the host.
 var errNotShared = errors.New("this guest has no memory that host and guest share")
 
@@ -125,7 +129,7 @@ func (e *Engine) stageReturns(rp *retprobe, st *site) (*retStage, error) {
 	}
 	g := &retStage{
 		user: st.user, site: st.addr, prof: prof, tasks: e.profile(), cpus: len(e.cpus),
-		n: 2 << bits.Len(uint(rp.max-1)), stride: lineSize + (rp.probe.DataSize+lineSize-1)&^(lineSize-1),
+		n: max(minInstances, 2<<bits.Len(uint(rp.max-1))), stride: lineSize + (rp.probe.DataSize+lineSize-1)&^(lineSize-1),
 	}
 	if t := g.tasks; t != nil && (t.StackMask != prof.Mask || t.StackMagic != prof.Magic || t.MagicOff != prof.MagicOff) {
 		g.tasks = nil // it is about other stacks

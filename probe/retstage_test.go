@@ -491,3 +491,40 @@ func TestReturnStageHostile(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestReturnStageTwice: the later returns of a function find where to go on, and
+// its kretprobe goes to the host.
+func TestReturnStageTwice(t *testing.T) {
+	f, err := probetest.NewFake(probetest.FakeOptions{Probe: probe.Options{OptimizeDelay: time.Millisecond}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	s := &staged{t, f, f.Engine()}
+	n := 0
+	r := s.on("set_jump", 1, &n)
+	s.register(true, r)
+	before := s.e.Totals(-1)
+	s.call("twice", 12, 12)
+	after := s.e.Totals(-1)
+	if after.Copies-before.Copies != 12 || after.Foreign != before.Foreign {
+		t.Errorf("%+v, before %+v", after, before)
+	}
+	for end := time.Now().Add(10 * time.Second); ; {
+		i, _ := s.e.Info(&r.Kprobe)
+		if i.NoStage == "the function returns twice" && i.Optimized && !i.InGuest {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%+v", i)
+		}
+	}
+	s.call("twice", 100, 100)
+	if n == 0 {
+		t.Error("no return handler")
+	}
+	i, _ := s.e.Info(&r.Kprobe)
+	if x := i.Stats; x.Hits != x.Handled+x.Missed || x.Handled != x.Returns || i.InUse != 0 {
+		t.Errorf("%d in use, %+v", i.InUse, x)
+	}
+}
