@@ -51,7 +51,8 @@ type Kretprobe struct {
 	// bytes stand the first words of the private memory, as far as Reads has bits for
 	// them. Neither can
 	// change a register. Calls are followed by instances in memory that the guest
-	// shares; the limit is MaxActive for these and the host's together. Several
+	// shares; the limit is MaxActive for these and the host's together. Once the
+	// function was seen to return twice, the probe goes to the host for good. Several
 	// kretprobes on one place of the stack see each other's trampolines as return
 	// address, where the programs look at the stack themselves.
 	ReturnStage *Stage
