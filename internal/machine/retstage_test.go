@@ -144,7 +144,7 @@ func TestReturnStage(t *testing.T) {
 			if err := m.Engine().Unregister(&s.Kprobe); err != nil {
 				t.Fatal(err)
 			}
-			if x, _, _ := m.Engine().Stats(&s.Kprobe); x.Missed != 0 || x.Hits != x.Handled || x.Returns > s.calls()+s.returns.Load() {
+			if x, _, _ := m.Engine().Stats(&s.Kprobe); x.Missed != 0 || x.Hits != x.Handled || x.Returns > s.calls()+s.returns.Load()+uint64(m.NumCPU()) { // each may stand between the two counts
 				t.Errorf("%+v, %d returns in the guest", x, s.calls())
 			}
 		})
