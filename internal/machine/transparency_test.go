@@ -53,7 +53,8 @@ func bootForms(t *testing.T, cpl int, v vectors, forms []*form) *formRun {
 		r.base = formsUserCode
 	}
 	img := formsImage(t, cpl, layout(r.base, v, code), names)
-	m, err := New(Config{Image: img, Cmdline: "bench quiet", Tick: time.Millisecond})
+	// Plans are what is compared here; jumps have TestOptimizeEverySite.
+	m, err := New(Config{Image: img, Cmdline: "bench quiet", Tick: time.Millisecond, Probe: probe.Options{OptimizeDelay: -1}})
 	if err != nil {
 		t.Fatal(err)
 	}
