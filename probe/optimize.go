@@ -1,8 +1,10 @@
 package probe
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -42,13 +44,18 @@ const (
 	notOnThisHost  = "host"             // the target cannot place detours
 )
 
+// passing are the refusals that may not hold any more when something has changed
+// around the site: it is looked at again then.
+var passing = map[string]bool{notSharedText: true, notNoPlace: true, notMemory: true, notMapped: true, notTextChanged: true}
+
 // optimizer is the part of the engine that replaces int3s by jumps. Everything
 // here is guarded by Engine.mu, except where it says otherwise.
 type optimizer struct {
 	detours detours
 	delay   time.Duration
-	off     bool // the knob; written with view held as well
-	timer   *time.Timer
+	off     bool           // the knob; written with view held as well
+	timer   *time.Timer    // to the next pass; nil: none is due
+	slow    bool           // timer is for later only
 	reaper  *time.Timer    // see reapLater
 	waiting map[*site]bool // written with view held as well
 	later   map[*site]bool // refused for what the guest may yet change; written with view held as well
@@ -125,13 +132,18 @@ func (e *Engine) Optimize() error {
 // kick sees to it that a pass will run. Callers hold mu.
 func (e *Engine) kick() {
 	o := &e.opt
-	delay := o.delay
-	if len(o.waiting) == 0 {
-		delay *= laterFactor
-	}
-	if len(o.waiting)+len(o.later) == 0 || o.delay < 0 || o.timer != nil || e.closing {
+	soon := len(o.waiting) > 0
+	if o.delay < 0 || e.closing || !soon && len(o.later) == 0 {
 		return
 	}
+	if o.timer != nil && (!soon || !o.slow || !o.timer.Stop()) {
+		return // it comes early enough, or is about to
+	}
+	delay := o.delay
+	if !soon {
+		delay *= laterFactor
+	}
+	o.slow = !soon
 	o.timer = time.AfterFunc(delay, func() {
 		if e.lock() != nil {
 			return
@@ -157,8 +169,8 @@ func (e *Engine) review(w World, st *site, lost *[]error) {
 		d = nil
 	}
 	delete(e.opt.waiting, st)
-	if e.opt.later[st] {
-		delete(e.opt.later, st)
+	delete(e.opt.later, st)
+	if st.refused != nil && passing[st.refused.Reason] {
 		st.refused = nil
 	}
 	st.blocked = ""
@@ -320,11 +332,10 @@ func (e *Engine) pass() error {
 	clear(o.later)
 	e.view.Unlock()
 	for len(o.waiting) > 0 {
-		batch := make([]planned, 0, min(passSites, len(o.waiting)))
-		for st := range o.waiting {
-			if len(batch) == passSites {
-				break
-			}
+		// By address, so that where detours are does not depend on chance.
+		sites := slices.SortedFunc(maps.Keys(o.waiting), func(a, b *site) int { return cmp.Compare(a.addr, b.addr) })
+		batch := make([]planned, 0, passSites)
+		for _, st := range sites[:min(passSites, len(sites))] {
 			batch = append(batch, e.plan(st))
 		}
 		e.slots.boards.publish()
