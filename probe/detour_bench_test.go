@@ -6,9 +6,9 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/probetest"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/insn"
-	"github.com/guestprobe/guestprobe/probe/probetest"
 )
 
 // detourExit follows the jumps from an optimized site to the int3 that its detour

@@ -5,8 +5,8 @@ import (
 	"fmt"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/probetest"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/probetest"
 )
 
 // boot starts the guest of the examples: the suite's image in the fake, so that

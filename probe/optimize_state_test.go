@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/probetest"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/insn"
-	"github.com/guestprobe/guestprobe/probe/probetest"
 )
 
 // detourOf returns where the jump at an optimized site leads to, and where the

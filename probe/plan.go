@@ -9,7 +9,7 @@ import (
 )
 
 // Ways says what the host can do with code of one privilege level
-// (internal/machine finds it out by running a calibration guest).
+// (kvm/machine finds it out by running a calibration guest).
 type Ways struct {
 	NoBreakpoint string // why an int3 there does not reach the engine; "" = it does
 	InPlace      bool   // StepInPlace works

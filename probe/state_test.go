@@ -4,8 +4,8 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/probetest"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/probetest"
 )
 
 // The tests here drive Engine.Hit by hand, with states that a guest reaches

@@ -8,7 +8,7 @@ import (
 // Regs are the saved general registers of a vCPU.
 type Regs = insn.Regs
 
-// Target is the guest as the engine needs it. internal/machine implements it
+// Target is the guest as the engine needs it. kvm/machine implements it
 // over KVM, probetest.Fake in plain Go.
 type Target interface {
 	// NumCPU returns the number of vCPUs, fixed for the life of the target.

@@ -10,7 +10,7 @@ engine=$(go test -run '^$' -bench 'Hit|Register' -benchmem -count 5 ./probe | gr
 insn=$(go test -run '^$' -bench . -benchmem ./probe/insn | grep -E '^Benchmark')
 event=$(go test -run '^$' -bench . -benchmem ./probe/event | grep -E '^Benchmark')
 bpf=$(go test -run '^$' -bench . -benchmem ./probe/bpf | grep -E '^Benchmark')
-stop=$(go test -run '^$' -bench 'Stop|Start' ./internal/machine | grep -E '^Benchmark')
+stop=$(go test -run '^$' -bench 'Stop|Start' ./kvm/machine | grep -E '^Benchmark')
 {
 	cat <<-'EOF'
 		# Benchmarks

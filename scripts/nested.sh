@@ -26,13 +26,13 @@ exec 9>"$out/lock"
 flock -n 9 || fail "another run is at work in $out"
 # Nothing of a run before this one is ever taken for its own.
 rm -rf "$payload" "$out"/*.log "$out"/*.json
-mkdir -p "$payload/internal/machine" "$payload/probe/insn/testdata"
+mkdir -p "$payload/kvm/machine" "$payload/probe/insn/testdata"
 
 echo "nested $host: building the static test binaries"
 export CGO_ENABLED=0
 build() { "$@" || fail "the build failed (see above; no space? df -h $out, ~/.cache)"; }
 build go build -trimpath -ldflags '-s -w' -o "$payload/" ./cmd/...
-for pkg in kvm internal/machine internal/inguest; do
+for pkg in kvm kvm/machine internal/inguest; do
 	build go test -c -trimpath -ldflags '-s -w' -o "$payload/$(basename "$pkg").test" "./$pkg"
 done
 # Tests run where their package is, beside the test data they read.

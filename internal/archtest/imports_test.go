@@ -9,30 +9,30 @@ import (
 // allowed is the import graph: for each package of ours the packages of ours
 // that its non-test files may import. The arrows point down only.
 var allowed = map[string][]string{
-	"kvm":              {},
-	"probe/insn":       {},
-	"guest":            {},
-	"guest/builtin":    {},
-	"probe/flow":       {"probe/insn"},
-	"probe":            {"guest", "probe/flow", "probe/insn"},
-	"probe/event":      {"guest", "probe"},
-	"probe/bpf":        {"probe/insn"},
-	"probe/evbpf":      {"guest", "probe", "probe/bpf", "probe/event"},
-	"internal/program": {"guest", "probe", "probe/bpf", "probe/evbpf", "probe/event"},
-	"probe/probetest":  {"guest", "probe", "probe/insn"},
-	"internal/kvmtest": {},
-	"internal/api":     {},
-	"internal/client":  {"internal/api"},
-	"internal/machine": {"kvm", "guest", "probe", "probe/insn"},
-	"internal/inguest": {"internal/machine", "guest", "probe/bpf", "probe/insn"},
-	"internal/daemon":  {"internal/machine", "internal/program", "internal/api", "guest", "guest/builtin", "probe", "probe/bpf", "probe/event", "probe/flow", "probe/insn"},
-	"internal/bench": {"internal/machine", "internal/program", "internal/api", "guest", "guest/builtin", "probe", "probe/bpf",
+	"kvm":                {},
+	"probe/insn":         {},
+	"guest":              {},
+	"guest/builtin":      {},
+	"probe/flow":         {"probe/insn"},
+	"probe":              {"guest", "probe/flow", "probe/insn"},
+	"probe/event":        {"guest", "probe"},
+	"probe/bpf":          {"probe/insn"},
+	"probe/evbpf":        {"guest", "probe", "probe/bpf", "probe/event"},
+	"internal/program":   {"guest", "probe", "probe/bpf", "probe/evbpf", "probe/event"},
+	"internal/probetest": {"guest", "probe", "probe/insn"},
+	"internal/kvmtest":   {},
+	"internal/api":       {},
+	"internal/client":    {"internal/api"},
+	"kvm/machine":        {"kvm", "guest", "probe", "probe/insn"},
+	"internal/inguest":   {"kvm/machine", "guest", "probe/bpf", "probe/insn"},
+	"internal/daemon":    {"kvm/machine", "internal/program", "internal/api", "guest", "guest/builtin", "probe", "probe/bpf", "probe/event", "probe/flow", "probe/insn"},
+	"internal/bench": {"kvm/machine", "internal/program", "internal/api", "guest", "guest/builtin", "probe", "probe/bpf",
 		"probe/insn"},
 	"internal/soak":    {"internal/api", "internal/client", "guest", "guest/builtin", "probe/insn"},
 	"internal/analyze": {"probe/flow", "probe/insn"},
-	"internal/cli": {"internal/analyze", "internal/api", "internal/client", "internal/inguest", "internal/machine", "internal/daemon", "internal/bench", "internal/soak",
+	"internal/cli": {"internal/analyze", "internal/api", "internal/client", "internal/inguest", "kvm/machine", "internal/daemon", "internal/bench", "internal/soak",
 		"guest", "guest/builtin", "probe/bpf", "probe/insn"},
-	"internal/hostdoc":  {"internal/machine", "probe"},
+	"internal/hostdoc":  {"kvm/machine", "probe"},
 	"internal/archtest": {},
 	"cmd/guestprobed":   {"internal/daemon"},
 	"cmd/guestprobe":    {"internal/cli"},
@@ -51,7 +51,7 @@ var only = []struct {
 	{"github.com/ulikunitz/xz", []string{"internal/analyze"}, "kernels are packed with xz; nothing of ours is"},
 	{"github.com/spf13/cobra", []string{"internal/cli", "internal/daemon"}, "command lines belong to the two mains"},
 	{"net/http", []string{"internal/client", "internal/daemon", "internal/cli", "internal/soak"}, "the engine has no network"},
-	{"golang.org/x/arch", []string{"internal/machine", "internal/cli", "internal/daemon"}, "x86asm prints; it is wrong about lengths, so nothing that decides may use it"},
+	{"golang.org/x/arch", []string{"kvm/machine", "internal/cli", "internal/daemon"}, "x86asm prints; it is wrong about lengths, so nothing that decides may use it"},
 	{"log", nil, "logging is an injected *slog.Logger"},
 }
 
@@ -86,7 +86,7 @@ func TestEngineKnowsNoKVM(t *testing.T) {
 			continue
 		}
 		for _, imp := range f.imports() {
-			if imp == module+"/kvm" || imp == module+"/internal/machine" || imp == module+"/internal/kvmtest" {
+			if imp == module+"/kvm" || imp == module+"/kvm/machine" || imp == module+"/internal/kvmtest" {
 				t.Errorf("%s imports %s: probe sees a Target, never KVM", f.path, imp)
 			}
 		}

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/guestprobe/guestprobe/internal/machine"
+	"github.com/guestprobe/guestprobe/kvm/machine"
 )
 
 // thisHost describes the machine and what its KVM delivers.

@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/guestprobe/guestprobe/internal/api"
-	"github.com/guestprobe/guestprobe/internal/machine"
+	"github.com/guestprobe/guestprobe/kvm/machine"
 )
 
 // consoleQueue is how many lines a slow reader may be behind.

@@ -5,12 +5,12 @@ import (
 	"log/slog"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/internal/machine"
+	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe"
 )
 
 // Guest is the machine as the daemon needs it. machineGuest binds it to
-// internal/machine; tests have one that needs no /dev/kvm. Its methods may be
+// kvm/machine; tests have one that needs no /dev/kvm. Its methods may be
 // called from any goroutine but a probe handler's.
 type Guest interface {
 	// Engine returns the engine of this guest's probes.

@@ -6,7 +6,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/api"
-	"github.com/guestprobe/guestprobe/internal/machine"
+	"github.com/guestprobe/guestprobe/kvm/machine"
 )
 
 // stageOf returns where the block and the code of a probe in the guest are.

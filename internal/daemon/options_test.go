@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/internal/machine"
+	"github.com/guestprobe/guestprobe/kvm/machine"
 )
 
 func TestParseSize(t *testing.T) {

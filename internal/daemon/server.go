@@ -12,7 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/machine"
+	"github.com/guestprobe/guestprobe/kvm/machine"
 )
 
 // Times of the server.

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/guestprobe/guestprobe/internal/machine"
+	"github.com/guestprobe/guestprobe/kvm/machine"
 )
 
 // Record is what `guestprobe doctor --format json` printed on a host, and what

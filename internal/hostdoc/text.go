@@ -14,7 +14,7 @@ trap at both privilege levels, and what the host cannot serve is refused with th
 
 const featuresIntro = `## What follows
 
-Asked of the same code that accepts and refuses probes (` + "`HostReport.CannotBreak` and `CannotWatch` in internal/machine" + `).
+Asked of the same code that accepts and refuses probes (` + "`HostReport.CannotBreak` and `CannotWatch` in kvm/machine" + `).
 `
 
 const factsIntro = `## What else was found out, and is asserted

@@ -5,7 +5,7 @@ package insn
 // are full 64-bit values.
 //
 // The fields stand in the order of struct kvm_regs (KVM API document, section
-// 4.11), so that internal/machine can convert a pointer into the shared
+// 4.11), so that kvm/machine can convert a pointer into the shared
 // kvm_run page to *Regs without copying anything; a compile-time conversion
 // there fails when the two lists drift apart.
 type Regs struct {
