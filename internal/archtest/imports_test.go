@@ -20,6 +20,7 @@ var allowed = map[string][]string{
 	"probe/evbpf":        {"guest", "probe", "probe/bpf", "probe/event"},
 	"internal/program":   {"guest", "probe", "probe/bpf", "probe/evbpf", "probe/event"},
 	"internal/probetest": {"guest", "probe", "probe/insn"},
+	"internal/bpftest":   {"probe/bpf"},
 	"internal/kvmtest":   {},
 	"internal/api":       {},
 	"internal/client":    {"internal/api"},

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/guestprobe/guestprobe/internal/bpftest"
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
 	"github.com/guestprobe/guestprobe/probe/bpf"
 )
@@ -56,13 +57,13 @@ func TestBackendsAgree(t *testing.T) {
 			if *programs > 0 {
 				n = *programs
 			}
-			w := bpf.Twin{Runner: newGuest(t, cpl), Budget: budget}
+			w := bpftest.Twin{Runner: newGuest(t, cpl), Budget: budget}
 			for i := range uint64(n) {
 				seed := *firstOne + i
-				if err := w.Compare(bpf.RandomProgram(randomBytes(seed, 400), false), bpf.Kind(seed%3), 2); err != nil {
+				if err := w.Compare(bpftest.Program(randomBytes(seed, 400), false), bpf.Kind(seed%3), 2); err != nil {
 					t.Fatalf("program %d: %v", seed, err)
 				}
-				if err := w.Compare(bpf.RandomProgram(randomBytes(seed, 60+int(seed%200)), true), bpf.Kprobe, 2); err != nil {
+				if err := w.Compare(bpftest.Program(randomBytes(seed, 60+int(seed%200)), true), bpf.Kprobe, 2); err != nil {
 					t.Fatalf("small program %d: %v", seed, err)
 				}
 			}

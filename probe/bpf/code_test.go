@@ -1,11 +1,13 @@
 //go:build linux && amd64
 
-package bpf
+package bpf_test
 
 import (
 	"fmt"
 	"testing"
 
+	"github.com/guestprobe/guestprobe/internal/bpftest"
+	"github.com/guestprobe/guestprobe/probe/bpf"
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
@@ -38,25 +40,33 @@ func isAllowed(i *insn.Inst) bool {
 	return false
 }
 
+// randomMaps makes the maps of random programs in the memory of n.
+func randomMaps(t *testing.T, n bpf.Runner) (maps []*bpf.Map) {
+	t.Helper()
+	n.Reset()
+	for _, s := range bpftest.Maps() {
+		m, err := bpf.NewMap(s, 2, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		maps = append(maps, m)
+	}
+	return maps
+}
+
 // TestInstructions decodes whole compiled programs, with all their helpers, and
 // wants only allowed instructions.
 func TestInstructions(t *testing.T) {
-	n := newNative(t)
-	r := Twin{Runner: n}
-	fresh := func() {
-		if err := r.fresh(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	l := Layout{Task: &TaskProfile{TID: 8, TGID: 12, Comm: 400}, Fixups: true, Shared: true}
+	n := bpf.NewNative(t)
+	l := bpf.Layout{Task: &bpf.TaskProfile{TID: 8, TGID: 12, Comm: 400}, Fixups: true, Shared: true}
 	compiledSome := 0
-	check := func(name string, p *Program) {
+	check := func(name string, p *bpf.Program) {
 		t.Helper()
 		l := l
 		if compiledSome&1 != 0 {
-			l.Task = &TaskProfile{TID: 8, TGID: 12, Comm: 400, Stack: &StackProfile{Mask: ^uint64(4095), Magic: 1}}
+			l.Task = &bpf.TaskProfile{TID: 8, TGID: 12, Comm: 400, Stack: &bpf.StackProfile{Mask: ^uint64(4095), Magic: 1}}
 		}
-		code, info, err := Compile(p, l)
+		code, info, err := bpf.Compile(p, l)
 		if err != nil {
 			return
 		}
@@ -80,16 +90,16 @@ func TestInstructions(t *testing.T) {
 		}
 	}
 	for seed := range uint64(300) {
-		fresh()
-		if p, err := New(Spec{Kind: Kind(seed % 3), Insns: RandomProgram(randomBytes(seed, 400), false), Maps: r.own}); err == nil {
+		maps := randomMaps(t, n)
+		if p, err := bpf.New(bpf.Spec{Kind: bpf.Kind(seed % 3), Insns: bpftest.Program(randomBytes(seed, 400), false), Maps: maps}); err == nil {
 			check(fmt.Sprint("seed ", seed), p)
 		}
-		if p, err := New(Spec{Kind: Kprobe, Insns: RandomProgram(randomBytes(seed, 100), true), Maps: r.own}); err == nil {
+		if p, err := bpf.New(bpf.Spec{Kind: bpf.Kprobe, Insns: bpftest.Program(randomBytes(seed, 100), true), Maps: maps}); err == nil {
 			check(fmt.Sprint("small, seed ", seed), p)
 		}
 	}
 	for _, file := range []string{"count.o", "latency.o", "record.o", "count-v1.o"} {
-		for _, p := range loadObject(t, file, n).Programs {
+		for _, p := range bpf.LoadTestObject(t, file, n).Programs {
 			check(file, p.Program)
 		}
 	}
@@ -102,34 +112,28 @@ func TestInstructions(t *testing.T) {
 // interrupt, and wants no more than Info says, and no Info of more than a page's
 // quarter.
 func TestMachineStack(t *testing.T) {
-	n := newNative(t)
-	r := Twin{Runner: n}
-	fresh := func() {
-		if err := r.fresh(); err != nil {
-			t.Fatal(err)
-		}
-	}
+	n := bpf.NewNative(t)
 	for seed := range uint64(800) {
-		fresh()
-		p, err := New(Spec{Kind: Kprobe, Insns: RandomProgram(randomBytes(seed, 600), seed%3 == 0), Maps: r.own, Budget: 1000})
+		maps := randomMaps(t, n)
+		p, err := bpf.New(bpf.Spec{Kind: bpf.Kprobe, Insns: bpftest.Program(randomBytes(seed, 600), seed%3 == 0), Maps: maps, Budget: 1000})
 		if err != nil {
 			continue
 		}
-		code, err := n.load(p, Layout{Fixups: true, noGuest: true}, BlockConfig{}, RegsSize)
+		code, err := bpf.LoadOn(n, p, bpf.Layout{Fixups: true, NoGuest: true}, bpf.BlockConfig{}, bpf.RegsSize)
 		if err != nil {
 			continue
 		}
-		stack := n.mem[nativeStackOff:nativeStackTop]
+		stack := n.Stack()
 		for i := range stack {
 			stack[i] = 0xa5
 		}
-		_, _ = code.run(make([]byte, RegsSize))
+		_, _ = code.Run(make([]byte, bpf.RegsSize))
 		untouched := 0
 		for untouched < len(stack) && stack[untouched] == 0xa5 {
 			untouched++
 		}
-		if used := len(stack) - untouched; used > code.info.MachineStack || code.info.MachineStack > 1024 {
-			t.Fatalf("seed %d: used %d bytes of stack, Info says %d", seed, used, code.info.MachineStack)
+		if used := len(stack) - untouched; used > code.Info.MachineStack || code.Info.MachineStack > 1024 {
+			t.Fatalf("seed %d: used %d bytes of stack, Info says %d", seed, used, code.Info.MachineStack)
 		}
 	}
 }

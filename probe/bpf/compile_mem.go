@@ -57,7 +57,7 @@ func (c *compiler) inBounds(pc int, k value, off int32, size int, write bool) (o
 		c.mov(false, tmpB, c.regs[R10])
 		return operand{c.blk, tmpB, 1, int32(blkStack + lo)}, true
 	}
-	if write || !c.p.kind.hasRegs() || lo < 0 || lo+size > c.p.kind.ctxSize() {
+	if write || !c.p.kind.hasRegs() || lo < 0 || lo+size > c.p.kind.ContextSize() {
 		return operand{}, false
 	}
 	for i := lo / 8; i <= (lo+size-1)/8; i++ {
@@ -79,7 +79,7 @@ func (c *compiler) context(r reg64) reg64 {
 // part of the context.
 func (c *compiler) mayRead(v value) {
 	if c.escapes || v.kind == inContext {
-		c.info.ContextReads = 1<<(c.p.kind.ctxSize()/8) - 1
+		c.info.ContextReads = 1<<(c.p.kind.ContextSize()/8) - 1
 	}
 }
 

@@ -67,7 +67,7 @@ func (c *compiler) copyGuest() label {
 	return c.routine("copy guest memory", func() {
 		bad, ownMem, words, bytes, end := c.newLabel(), c.newLabel(), c.newLabel(), c.newLabel(), c.newLabel()
 		c.ifOwn(ownMem)
-		if c.layout.noGuest {
+		if c.layout.NoGuest {
 			c.jmp(bad)
 		}
 		c.movImm(insn.RCX, 0)
@@ -138,7 +138,7 @@ func (c *compiler) copyString() label {
 		c.mov(true, insn.RDI, tmp9)
 		c.movImm(insn.RCX, 0)
 		c.ifOwn(ownMem)
-		if c.layout.noGuest {
+		if c.layout.NoGuest {
 			c.jmp(bad)
 		}
 		next := func(again, stored label) {

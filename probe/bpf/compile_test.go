@@ -170,7 +170,7 @@ func TestStackTask(t *testing.T) {
 }
 
 func testStackTask(t *testing.T, n *native, stack []byte, addr uint64, full bool) {
-	l := Layout{full: full, Fixups: true, Task: &TaskProfile{TID: 20, TGID: 24, Comm: 32, Stack: &StackProfile{Mask: ^uint64(4095), Magic: 0x1122334455667788, MagicOff: 8}}}
+	l := Layout{Full: full, Fixups: true, Task: &TaskProfile{TID: 20, TGID: 24, Comm: 32, Stack: &StackProfile{Mask: ^uint64(4095), Magic: 0x1122334455667788, MagicOff: 8}}}
 	le := binary.LittleEndian
 	le.PutUint64(stack[8:], l.Task.Stack.Magic)
 	le.PutUint32(stack[20:], 8)
@@ -281,7 +281,7 @@ func TestBusyBlock(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		code, err := newNative(t).load(p, Layout{Shared: shared, full: true}, BlockConfig{}, RegsSize)
+		code, err := newNative(t).load(p, Layout{Shared: shared, Full: true}, BlockConfig{}, RegsSize)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -23,8 +23,8 @@ const (
 	EntrySize  = 7 * 8
 )
 
-// ctxSize returns the size of the context of a probe's program.
-func (k Kind) ctxSize() int {
+// ContextSize returns the size in bytes of the context of a probe's program.
+func (k Kind) ContextSize() int {
 	if k == Kretprobe {
 		return ReturnSize
 	}

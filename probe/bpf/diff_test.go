@@ -1,10 +1,13 @@
 //go:build linux && amd64
 
-package bpf
+package bpf_test
 
 import (
 	"math/rand/v2"
 	"testing"
+
+	"github.com/guestprobe/guestprobe/internal/bpftest"
+	"github.com/guestprobe/guestprobe/probe/bpf"
 )
 
 // FuzzBackends runs generated programs in the interpreter and compiled, and
@@ -14,9 +17,9 @@ func FuzzBackends(f *testing.F) {
 		f.Add(randomBytes(seed, 300), byte(seed))
 		f.Add(randomBytes(seed, 300), byte(8+seed))
 	}
-	w := Twin{Runner: newNative(f)}
+	w := bpftest.Twin{Runner: bpf.NewNative(f)}
 	f.Fuzz(func(t *testing.T, src []byte, kind byte) {
-		if err := w.Compare(RandomProgram(src[:min(len(src), 2000)], kind&8 != 0), Kind(kind&7%3), 3); err != nil {
+		if err := w.Compare(bpftest.Program(src[:min(len(src), 2000)], kind&8 != 0), bpf.Kind(kind&7%3), 3); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -24,13 +27,13 @@ func FuzzBackends(f *testing.F) {
 
 // TestBackendsAgree is the fuzzer with fixed random programs.
 func TestBackendsAgree(t *testing.T) {
-	w := Twin{Runner: newNative(t)}
+	w := bpftest.Twin{Runner: bpf.NewNative(t)}
 	const n = 3000 // FuzzBackends goes on from here
 	for seed := range uint64(n) {
-		if err := w.Compare(RandomProgram(randomBytes(seed, 400), false), Kind(seed%3), 3); err != nil {
+		if err := w.Compare(bpftest.Program(randomBytes(seed, 400), false), bpf.Kind(seed%3), 3); err != nil {
 			t.Fatal(err)
 		}
-		if err := w.Compare(RandomProgram(randomBytes(seed, 60+int(seed%200)), true), Kprobe, 3); err != nil {
+		if err := w.Compare(bpftest.Program(randomBytes(seed, 60+int(seed%200)), true), bpf.Kprobe, 3); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -38,9 +41,9 @@ func TestBackendsAgree(t *testing.T) {
 	if w.Small < n/4 {
 		t.Errorf("only %d of %d small programs were compiled as such", w.Small, n)
 	}
-	if w.Runs < 3*n || w.Faults[NoFault] < w.Runs/3 {
+	if w.Runs < 3*n || w.Faults[bpf.NoFault] < w.Runs/3 {
 		t.Errorf("%d programs were refused and %d host only; %d of %d runs came to their end: the generator tests too little",
-			w.Refused, w.HostOnly, w.Faults[NoFault], w.Runs)
+			w.Refused, w.HostOnly, w.Faults[bpf.NoFault], w.Runs)
 	}
 }
 

@@ -92,8 +92,10 @@ type Layout struct {
 	// Rejects says that the runs that return 0 are counted too (BlockRejects).
 	Rejects bool
 
-	noGuest bool // every read of guest memory fails, as with NoEnv
-	full    bool // no program is a small one
+	// NoGuest says that every read of guest memory fails, as with NoEnv.
+	NoGuest bool
+	// Full says that no program is a small one.
+	Full bool
 }
 
 // BlockConfig is what a run block is made from.
@@ -123,7 +125,7 @@ func (p *Program) InitBlock(area Area, c BlockConfig) {
 	le.PutUint64(b[blkTSC:], c.Clock.TSC)
 	le.PutUint64(b[blkMult:], c.Clock.Mult)
 	le.PutUint64(b[blkTime:], c.Clock.Time)
-	ctx := segment{count: 1, limit: uint64(p.kind.ctxSize()), readOnly: true}
+	ctx := segment{count: 1, limit: uint64(p.kind.ContextSize()), readOnly: true}
 	if !p.kind.hasRegs() {
 		ctx = segment{count: 1}
 	}
@@ -175,6 +177,9 @@ func (i *Info) Retire(area Area) (idle bool) {
 	binary.LittleEndian.PutUint32(area.Bytes[blkBusy:], 1)
 	return idle
 }
+
+// BlockStack returns the memory of the stack frames in a run block.
+func BlockStack(area Area) []byte { return area.Bytes[blkStack:][:StackSize] }
 
 // BlockRejects returns how many runs returned 0, with Layout.Rejects, as the guest
 // says. Runs that a fault ended are among them.

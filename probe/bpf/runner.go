@@ -67,7 +67,7 @@ func (l *Loaded) Run(ctx []byte) (uint64, error) {
 func RunOn(r Runner) RunFunc {
 	return func(p *Program, memory []byte) (uint64, error) {
 		r.Reset()
-		l, err := LoadOn(r, p, Layout{Fixups: true, noGuest: true}, BlockConfig{}, len(memory))
+		l, err := LoadOn(r, p, Layout{Fixups: true, NoGuest: true}, BlockConfig{}, len(memory))
 		if err != nil {
 			return 0, err
 		}

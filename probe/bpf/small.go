@@ -181,7 +181,7 @@ const maxSmall = 1024
 
 // newSmall analyses a program; nil means that it is not a small one.
 func newSmall(p *Program, l Layout) *small {
-	if !p.kind.hasRegs() || len(p.ops) > maxSmall || l.full {
+	if !p.kind.hasRegs() || len(p.ops) > maxSmall || l.Full {
 		return nil
 	}
 	for i := range p.ops {
@@ -297,7 +297,7 @@ func (s *small) canAccess(st *smallState, v smallValue, off int64, n int, write 
 	end := off + int64(n)
 	switch v.kind {
 	case sContext:
-		return !write && off >= 0 && end <= int64(s.p.kind.ctxSize())
+		return !write && off >= 0 && end <= int64(s.p.kind.ContextSize())
 	case sFrame:
 		return off >= -FrameSize && end <= 0 && (write || st.written.count(off, n) == n)
 	case sValue:

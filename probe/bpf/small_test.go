@@ -198,7 +198,7 @@ func TestSmallOrNot(t *testing.T) {
 	}
 	p, _ := New(Spec{Kind: Kprobe, Insns: mustAssemble(t, filterProgram)})
 	for _, full := range []bool{false, true} {
-		code, err := n.load(p, Layout{Rejects: true, full: full}, BlockConfig{}, RegsSize)
+		code, err := n.load(p, Layout{Rejects: true, Full: full}, BlockConfig{}, RegsSize)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -213,7 +213,7 @@ func TestSmallOrNot(t *testing.T) {
 	}
 	// A block that has been retired runs nothing.
 	for _, full := range []bool{false, true} {
-		code, err := n.load(p, Layout{full: full, Shared: full}, BlockConfig{}, RegsSize)
+		code, err := n.load(p, Layout{Full: full, Shared: full}, BlockConfig{}, RegsSize)
 		if err != nil {
 			t.Fatal(err)
 		}

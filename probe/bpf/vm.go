@@ -60,6 +60,10 @@ func NewVM(p *Program, cpu int) *VM {
 // Stats returns the counts of this VM.
 func (v *VM) Stats() RunStats { return v.stats }
 
+// Stack returns the memory of the program's stack frames. It belongs to the
+// vCPU's thread, and keeps what the last run left.
+func (v *VM) Stack() []byte { return v.stack }
+
 // Run runs the program on a context: RegsSize bytes, made by PutRegs, for
 // programs attached to probes, of a Kretprobe ReturnSize with those of PutEntry, any memory for a raw one (R2 is then its
 // length). It returns R0. When the program was ended early the error is a

@@ -1,24 +1,26 @@
-package bpf
+package bpftest
 
 import (
 	"bytes"
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/guestprobe/guestprobe/probe/bpf"
 )
 
 // Twin runs programs in the interpreter and compiled, each with maps of its own,
 // and finds every difference. It is what the tests of the compiler are made of.
 type Twin struct {
-	Runner Runner
+	Runner bpf.Runner
 	// Budget of the programs; 0 stands for 3000.
 	Budget int64
 
 	// What came of the programs so far.
 	Refused, HostOnly, Small, Runs int
-	Faults                         [numFaults]int
+	Faults                         map[bpf.FaultCode]int
 
-	host, own []*Map
+	host, own pool
 }
 
 const (
@@ -29,25 +31,40 @@ const (
 // fresh makes new maps.
 func (w *Twin) fresh() error {
 	w.Runner.Reset()
-	w.host, w.own = nil, nil
-	for _, s := range RandomMaps() {
-		a, err := NewMap(s, twinCPUs, Heap{})
+	w.host, w.own = pool{Memory: bpf.Heap{}}, pool{Memory: w.Runner}
+	return errors.Join(w.host.fill(), w.own.fill())
+}
+
+// pool is a set of maps, and the memory of each.
+type pool struct {
+	bpf.Memory
+	maps  []*bpf.Map
+	areas []bpf.Area
+}
+
+// Alloc implements bpf.Memory.
+func (p *pool) Alloc(size int) (bpf.Area, error) {
+	a, err := p.Memory.Alloc(size)
+	p.areas = append(p.areas, a)
+	return a, err
+}
+
+// fill makes the maps.
+func (p *pool) fill() error {
+	for _, s := range Maps() {
+		m, err := bpf.NewMap(s, twinCPUs, p)
 		if err != nil {
 			return err
 		}
-		b, err := NewMap(s, twinCPUs, w.Runner)
-		if err != nil {
-			return err
-		}
-		w.host, w.own = append(w.host, a), append(w.own, b)
+		p.maps = append(p.maps, m)
 	}
 	return nil
 }
 
-// Compare runs a program with the maps of RandomMaps in both back ends, and
+// Compare runs a program with the maps of Maps in both back ends, and
 // returns the first difference in result, fault, stack, context or any byte of
 // the maps. A small program is compiled in both ways.
-func (w *Twin) Compare(prog []Insn, kind Kind, runs int) error {
+func (w *Twin) Compare(prog []bpf.Insn, kind bpf.Kind, runs int) error {
 	for _, full := range []bool{false, true} {
 		small, err := w.compare(prog, kind, runs, full)
 		if err != nil {
@@ -60,7 +77,7 @@ func (w *Twin) Compare(prog []Insn, kind Kind, runs int) error {
 	return nil
 }
 
-func (w *Twin) compare(prog []Insn, kind Kind, runs int, full bool) (small bool, err error) {
+func (w *Twin) compare(prog []bpf.Insn, kind bpf.Kind, runs int, full bool) (small bool, err error) {
 	if err := w.fresh(); err != nil {
 		return false, err
 	}
@@ -68,19 +85,19 @@ func (w *Twin) compare(prog []Insn, kind Kind, runs int, full bool) (small bool,
 	if budget == 0 {
 		budget = 3000
 	}
-	a, err := New(Spec{Kind: kind, Insns: prog, Maps: w.host, Budget: budget})
-	if refused := (*CheckError)(nil); errors.As(err, &refused) {
+	a, err := bpf.New(bpf.Spec{Kind: kind, Insns: prog, Maps: w.host.maps, Budget: budget})
+	if refused := (*bpf.CheckError)(nil); errors.As(err, &refused) {
 		w.Refused++
 		return false, nil
 	} else if err != nil {
 		return false, err
 	}
-	b, err := New(Spec{Kind: kind, Insns: prog, Maps: w.own, Budget: budget})
+	b, err := bpf.New(bpf.Spec{Kind: kind, Insns: prog, Maps: w.own.maps, Budget: budget})
 	if err != nil {
 		return false, err
 	}
-	code, err := LoadOn(w.Runner, b, Layout{Fixups: true, noGuest: true, full: full, Rejects: true}, BlockConfig{CPU: twinCPU}, kind.ctxSize())
-	if host := (*HostOnlyError)(nil); errors.As(err, &host) {
+	code, err := bpf.LoadOn(w.Runner, b, bpf.Layout{Fixups: true, NoGuest: true, Full: full, Rejects: true}, bpf.BlockConfig{CPU: twinCPU}, kind.ContextSize())
+	if host := (*bpf.HostOnlyError)(nil); errors.As(err, &host) {
 		w.HostOnly++
 		return false, nil
 	} else if err != nil {
@@ -89,54 +106,62 @@ func (w *Twin) compare(prog []Insn, kind Kind, runs int, full bool) (small bool,
 	if code.Info.Small {
 		w.Small++
 	}
-	v := NewVM(a, twinCPU)
-	stack := code.Block.Bytes[blkStack:][:StackSize]
-	for i := range v.stack {
-		v.stack[i], stack[i] = byte(i), byte(i)
+	v := bpf.NewVM(a, twinCPU)
+	hostStack, stack := v.Stack(), bpf.BlockStack(code.Block)
+	for i := range stack {
+		hostStack[i], stack[i] = byte(i), byte(i)
 	}
-	ctx := alignedBytes(kind.ctxSize())
+	ctx := make([]byte, kind.ContextSize())
 	for i := range ctx {
 		ctx[i] = byte(3 * i)
 	}
 	ctx2 := bytes.Clone(ctx)
 	rejects := uint64(0)
 	for run := range runs {
-		want, err0 := v.Run(ctx, NoEnv{})
+		want, err0 := v.Run(ctx, bpf.NoEnv{})
 		got, err1 := code.Run(ctx2)
 		f0, f1 := faultOf(err0), faultOf(err1)
 		if f1 == nil {
 			return false, fmt.Errorf("run %d: %w", run, err1)
 		}
 		w.Runs++
-		w.Faults[f0.Code]++
+		w.count(f0.Code)
 		if want == 0 {
 			rejects++
 		}
-		done, failed, missed, _ := BlockStats(code.Block)
+		stats := v.Stats()
+		done, failed, missed, _ := bpf.BlockStats(code.Block)
 		switch {
 		case want != got || *f0 != *f1:
 			return false, fmt.Errorf("run %d: interpreter %#x %v, compiled %#x %v", run, want, err0, got, err1)
 		case !bytes.Equal(ctx, ctx2):
 			return false, fmt.Errorf("run %d: contexts differ", run)
-		case !code.Info.Small && !bytes.Equal(v.stack, stack):
+		case !code.Info.Small && !bytes.Equal(hostStack, stack):
 			return false, fmt.Errorf("run %d: stacks differ", run)
-		case done != v.stats.Runs || failed != v.stats.Failed() || missed != 0 || BlockRejects(code.Block) != rejects:
+		case done != stats.Runs || failed != stats.Failed() || missed != 0 || bpf.BlockRejects(code.Block) != rejects:
 			return false, fmt.Errorf("run %d: block counts %d runs, %d failed, %d missed, %d rejects; want %d, %d, 0, %d",
-				run, done, failed, missed, BlockRejects(code.Block), v.stats.Runs, v.stats.Failed(), rejects)
+				run, done, failed, missed, bpf.BlockRejects(code.Block), stats.Runs, stats.Failed(), rejects)
 		}
-		for i, m := range w.host {
-			if !bytes.Equal(m.area.Bytes, w.own[i].area.Bytes) {
-				return false, fmt.Errorf("run %d: maps %s differ", run, m.spec.Name)
+		for i, a := range w.host.areas {
+			if !bytes.Equal(a.Bytes, w.own.areas[i].Bytes) {
+				return false, fmt.Errorf("run %d: maps %s differ", run, w.host.maps[i].Spec().Name)
 			}
 		}
 	}
 	return code.Info.Small, nil
 }
 
+func (w *Twin) count(c bpf.FaultCode) {
+	if w.Faults == nil {
+		w.Faults = map[bpf.FaultCode]int{}
+	}
+	w.Faults[c]++
+}
+
 // faultOf returns the fault that ended a run, a zero one for none, or nil when
 // the error is something else.
-func faultOf(err error) *Fault {
-	f := new(Fault)
+func faultOf(err error) *bpf.Fault {
+	f := new(bpf.Fault)
 	if err != nil && !errors.As(err, &f) {
 		return nil
 	}
@@ -144,7 +169,7 @@ func faultOf(err error) *Fault {
 }
 
 // listing is a program, one slot a line.
-func listing(prog []Insn) string {
+func listing(prog []bpf.Insn) string {
 	var b strings.Builder
 	for pc, i := range prog {
 		fmt.Fprintf(&b, "%5d: %v\n", pc, i)
