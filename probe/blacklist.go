@@ -10,12 +10,6 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// SymbolLister is what Symbols adds when it can list the functions of the
-// image, for Engine.Blacklist.
-type SymbolLister interface {
-	Symbols() []guest.Symbol
-}
-
 // Forbidden is one function that must not be probed.
 type Forbidden struct {
 	Start, End guest.GVA // [Start, End)
@@ -66,15 +60,15 @@ func (e *Engine) setForbidden(names []string, on bool) error {
 }
 
 // Blacklist returns the functions that must not be probed, ascending by
-// address: all of them when the target's Symbols is a SymbolLister, else those
+// address: all of them when the target's Symbols is an Image, else those
 // that were forbidden by name.
 func (e *Engine) Blacklist() []Forbidden {
 	syms := e.target.Symbols()
 	var all []guest.Symbol
 	e.view.RLock()
 	defer e.view.RUnlock()
-	if l, ok := syms.(SymbolLister); ok {
-		all = l.Symbols()
+	if img, ok := syms.(Image); ok {
+		all = img.Symbols()
 	} else {
 		for name := range e.forbidden {
 			if s, err := syms.Lookup(name); err == nil {

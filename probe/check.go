@@ -77,7 +77,7 @@ func (e *Engine) allowed(at place) *Error {
 	if at.sym.User {
 		level = 3
 	}
-	if why := e.ways[level&1].NoBreakpoint; why != "" {
+	if why := e.can[level&1].NoBreakpoint; why != "" {
 		return newError(CodeHostCannot, fmt.Sprintf("this host delivers no breakpoints at CPL%d", level), why)
 	}
 	return nil
@@ -100,11 +100,11 @@ func (e *Engine) prepare(at place, b *boundaries) (*site, *Error) {
 	if plan.Kind == insn.Refuse {
 		return nil, refuse(plan, code[:max(n, min(1, len(code)))])
 	}
-	if plan.Kind == insn.InPlace && !e.ways[cpl&1].InPlace {
+	if plan.Kind == insn.InPlace && !e.can[cpl&1].InPlace {
 		return nil, newError(CodeHostCannot, "the instruction cannot be moved, and this host cannot step in place",
 			fmt.Sprintf("%v: bytes % x", plan.Reason, code[:n]))
 	}
-	if plan.Kind == insn.Emulate && plan.Fallback == insn.InPlace && at.sym.User && !e.userMemory && !e.ways[1].InPlace {
+	if plan.Kind == insn.Emulate && plan.Fallback == insn.InPlace && at.sym.User && e.oneSpace && !e.can[1].InPlace {
 		return nil, newError(CodeHostCannot, "the instruction cannot be moved, and this target cannot emulate it for user code",
 			fmt.Sprintf("bytes % x", code[:n]))
 	}
@@ -117,9 +117,7 @@ func (e *Engine) prepare(at place, b *boundaries) (*site, *Error) {
 		return nil, x
 	}
 	e.Unpatch(at.addr, now[:n])
-	if e.spaces != nil {
-		st.pa, _ = e.spaces.Translate(0, at.addr)
-	}
+	st.pa, _ = e.pages.Translate(0, at.addr)
 	if !bytes.Equal(now[:n], st.bytes()) {
 		return nil, textError(st, &guest.TextMismatchError{Addr: at.addr, Want: st.bytes(), Got: bytes.Clone(now[:n])})
 	}

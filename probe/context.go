@@ -61,11 +61,11 @@ func (c *Context) Write(addr guest.GVA, p []byte) error {
 // The registers in c.Regs are afterwards what they were. Errors are
 // ErrNoGuestCall and those of the target.
 func (c *Context) Call(addr guest.GVA, args ...uint64) (uint64, error) {
-	if c.engine.caller == nil {
+	if c.engine.runner == nil {
 		return 0, ErrNoGuestCall
 	}
 	if len(args) > 6 {
 		return 0, fmt.Errorf("call guest function at %v: %d arguments: want at most 6", addr, len(args))
 	}
-	return c.engine.caller.CallGuest(c.CPU, addr, args)
+	return c.engine.runner.CallGuest(c.CPU, addr, args)
 }

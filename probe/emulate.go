@@ -11,7 +11,7 @@ import (
 // one per vCPU.
 type operand struct {
 	target Target
-	user   UserMemory // nil: the target has none
+	user   PageTables
 	root   guest.GPA
 	cpl    uint8
 	byte   [1]byte // scratch, so that reading a byte allocates nothing
@@ -28,12 +28,9 @@ var errNoUserMemory = errors.New("target cannot access memory as user code")
 // Read implements insn.Memory.
 func (m *operand) Read(addr uint64, p []byte) error {
 	var err error
-	switch {
-	case m.cpl == 0:
+	if m.cpl == 0 {
 		err = m.target.ReadMemory(m.root, guest.GVA(addr), p)
-	case m.user == nil:
-		err = errNoUserMemory
-	default:
+	} else {
 		err = m.user.ReadUser(m.root, guest.GVA(addr), p)
 	}
 	m.err, m.addr, m.write = err, addr, false
@@ -43,12 +40,9 @@ func (m *operand) Read(addr uint64, p []byte) error {
 // Write implements insn.Memory.
 func (m *operand) Write(addr uint64, p []byte) error {
 	var err error
-	switch {
-	case m.cpl == 0:
+	if m.cpl == 0 {
 		err = m.target.WriteMemory(m.root, guest.GVA(addr), p)
-	case m.user == nil:
-		err = errNoUserMemory
-	default:
+	} else {
 		err = m.user.WriteUser(m.root, guest.GVA(addr), p)
 	}
 	m.err, m.addr, m.write = err, addr, true

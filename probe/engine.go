@@ -20,10 +20,6 @@ type Options struct {
 	// the image lists.
 	Blacklist []string
 
-	// Ways says what the host can do at CPL0 and at CPL3. nil stands for
-	// breakpoints that work and in-place stepping that does not.
-	Ways func(user bool) Ways
-
 	// OptimizeDelay is how long a site waits for the optimizer after the change
 	// that made it eligible. 0 stands for DefaultOptimizeDelay; less than 0: only
 	// Engine.Optimize runs it.
@@ -36,14 +32,13 @@ type Options struct {
 // ErrInHandler in a handler.
 type Engine struct {
 	target  Target
-	caller  GuestCaller   // nil: handlers cannot call the guest
-	thread  ThreadChecker // nil: only Stop can tell who calls
-	spaces  AddressSpaces // nil: one address space, without aliases
-	watcher Watcher       // nil: nothing can be watched
+	pages   PageTables
+	runner  Runner  // nil: handlers cannot call the guest, and only Stop can tell who calls
+	watcher Watcher // nil: nothing can be watched
 	log     *slog.Logger
-	ways    [2]Ways // by CPL&1
+	can     [2]Capabilities // by CPL&1
 
-	userMemory bool // the target is a UserMemory
+	oneSpace bool // the target has no PageTables of its own
 
 	// What the hit path reads.
 	table     atomic.Pointer[table]
@@ -88,27 +83,24 @@ func New(t Target, o Options) (*Engine, error) {
 		gone:      map[*registration]bool{},
 		forbidden: map[string]bool{},
 	}
-	e.caller, _ = t.(GuestCaller)
-	e.thread, _ = t.(ThreadChecker)
-	e.spaces, _ = t.(AddressSpaces)
+	e.runner, _ = t.(Runner)
 	e.watcher, _ = t.(Watcher)
+	if e.pages, _ = t.(PageTables); e.pages == nil {
+		e.pages, e.oneSpace = onePageTable{}, true
+	}
 	e.watched.Store(&watchTable{})
 	if e.log == nil {
 		e.log = slog.New(slog.DiscardHandler)
 	}
-	if o.Ways != nil {
-		e.ways = [2]Ways{o.Ways(false), o.Ways(true)}
-	}
+	e.can = [2]Capabilities{t.Capabilities(false), t.Capabilities(true)}
 	for _, name := range o.Blacklist {
 		e.forbidden[name] = true
 	}
-	user, ok := t.(UserMemory)
-	e.userMemory = ok
 	for i := range e.cpus {
 		c := &e.cpus[i]
 		c.id = i
 		c.ctx = Context{CPU: i, engine: e}
-		c.mem = operand{target: t, user: user}
+		c.mem = operand{target: t, user: e.pages}
 	}
 	e.table.Store(emptyTable)
 	e.initOptimizer(o.OptimizeDelay)
@@ -119,7 +111,7 @@ func New(t Target, o Options) (*Engine, error) {
 func (e *Engine) lock() error {
 	// Asked before the lock is: its holder may be waiting, in Stop, for the
 	// very handler that calls.
-	if e.thread != nil && e.thread.OnVCPU() {
+	if e.runner != nil && e.runner.OnVCPU() {
 		return ErrInHandler
 	}
 	e.mu.Lock()
@@ -151,9 +143,7 @@ func (e *Engine) stop(f func(World) error) error {
 // publish makes the sites of e.sites what the hit path sees.
 func (e *Engine) publish() {
 	t := newTable(e.sites)
-	if e.spaces != nil {
-		t.phys = newPhysTable(e.sites)
-	}
+	t.phys = newPhysTable(e.sites)
 	e.table.Store(t)
 }
 

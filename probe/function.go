@@ -7,21 +7,6 @@ import (
 	"github.com/guestprobe/guestprobe/probe/flow"
 )
 
-// Lister is what Symbols add that can name all functions of the image: the
-// optimizer then sees jumps from one function into another.
-type Lister interface {
-	Symbols() []guest.Symbol
-}
-
-// Constants is what Symbols add that have the image's own data: the optimizer
-// then finds the jump tables of switches, whose targets must not be inside a
-// region, or each arrival there would take an exit.
-type Constants interface {
-	// Constant returns the n bytes that the image has at addr, or nil when it does
-	// not have all of them. They must not be changed.
-	Constant(addr guest.GVA, n int) []byte
-}
-
 // function returns the analysis of the function that holds st, or why there is
 // none. Callers hold mu.
 func (e *Engine) function(st *site) (*flow.Func, string) {
@@ -41,8 +26,8 @@ func (e *Engine) function(st *site) (*flow.Func, string) {
 	if x := e.branches(syms); x != nil {
 		in.Targets = x.Targets
 	}
-	if c, ok := syms.(Constants); ok {
-		in.Read = func(addr uint64, n int) []byte { return c.Constant(guest.GVA(addr), n) }
+	if img, ok := syms.(Image); ok {
+		in.Read = func(addr uint64, n int) []byte { return img.Constant(guest.GVA(addr), n) }
 	}
 	f := flow.Analyze(in)
 	e.opt.funcs[st.start] = f
@@ -71,12 +56,12 @@ func (e *Engine) branches(syms Symbols) *flow.Index {
 	if e.opt.index != nil {
 		return e.opt.index
 	}
-	l, ok := syms.(Lister)
+	img, ok := syms.(Image)
 	if !ok {
 		return nil
 	}
 	var targets []uint64
-	for _, s := range l.Symbols() {
+	for _, s := range img.Symbols() {
 		if s.Size != 0 && syms.IsText(s.Addr) {
 			targets = flow.AppendTargets(targets, uint64(s.Addr), syms.Code(s.Addr, int(min(s.Size, flow.MaxCode))))
 		}

@@ -199,11 +199,11 @@ func (e *Engine) execute(c *cpu, s State, st *site, chain chain, missed, watch b
 		}
 		kind = st.plan.Fallback
 	}
-	if kind != insn.InPlace && e.ways[s.CPL&1].InPlace && !e.slotServes(c, s, st) {
+	if kind != insn.InPlace && e.can[s.CPL&1].InPlace && !e.slotServes(c, s, st) {
 		kind = insn.InPlace
 	}
 	if kind == insn.InPlace {
-		if !e.ways[s.CPL&1].InPlace {
+		if !e.can[s.CPL&1].InPlace {
 			// What emulation and this host both leave to the processor are
 			// branches to, and stacks at, addresses that it refuses.
 			t := Trap{Kind: TrapFault, Vector: vectorGP}

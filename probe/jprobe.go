@@ -114,7 +114,7 @@ func (j *Jprobe) admitTo(e *Engine, b *batch) (*registration, *Error) {
 func (e *Engine) findMirror(jp *jump, at place) *Error {
 	j := jp.probe
 	syms := e.target.Symbols()
-	if at.sym.User && !e.userMemory {
+	if at.sym.User && e.oneSpace {
 		return newError(CodeHostCannot, "this target cannot access the stack with the rights of user code", "")
 	}
 	for _, name := range []string{j.Mirror, j.endName()} {

@@ -138,7 +138,7 @@ func (rp *Kretprobe) admitTo(e *Engine, b *batch) (*registration, *Error) {
 			return nil, newError(CodeNotEntry, fmt.Sprintf("%s+%#x is not the entry of a function", at.sym.Name, uint64(at.addr-at.sym.Addr)), "")
 		case unreturnable[at.sym.Name]:
 			return nil, newError(CodeBlacklisted, fmt.Sprintf("%s must not have a kretprobe", at.sym.Name), "it returns on another stack")
-		case at.sym.User && !e.userMemory:
+		case at.sym.User && e.oneSpace:
 			return nil, newError(CodeHostCannot, "this target cannot access the stack with the rights of user code", "")
 		}
 	}
@@ -183,7 +183,7 @@ func (e *Engine) tryStage(rp *retprobe, st *site) {
 	if rp.probe.ReturnStage == nil {
 		return
 	}
-	if why := e.ways[index(st.user)].NoStage; why != "" {
+	if why := e.can[index(st.user)].NoStage; why != "" {
 		rp.noStage = why
 		return
 	}

@@ -241,7 +241,7 @@ func (e *Engine) obstacle(st *site) string {
 // stages returns the handler stages of the probes on st when all of them can run
 // in the guest, and nil when the host must be asked.
 func (e *Engine) stages(st *site) []*Stage {
-	if e.ways[index(st.user)].NoStage != "" {
+	if e.can[index(st.user)].NoStage != "" {
 		return nil
 	}
 	var out, returns []*Stage
@@ -408,14 +408,12 @@ func (e *Engine) swap(batch []planned) error {
 // optimize replaces the int3 of st by its jump. The world is stopped. The whole
 // region is compared with what was analysed before anything changes.
 func (e *Engine) optimize(w World, st *site, d *detour) *Unoptimized {
-	if e.spaces != nil {
-		for i := range e.cpus {
-			root := w.CPU(i).Root
-			for _, a := range append(st.returnMemory(), d.addr, d.entry, d.end-1) {
-				home, _ := e.spaces.Translate(0, a)
-				if pa, ok := e.spaces.Translate(root, a); !ok || pa != home {
-					return &Unoptimized{Reason: notMapped, Detail: fmt.Sprintf("the page tables at %v have no detour at %v", root, a)}
-				}
+	for i := range e.cpus {
+		root := w.CPU(i).Root
+		for _, a := range append(st.returnMemory(), d.addr, d.entry, d.end-1) {
+			home, _ := e.pages.Translate(0, a)
+			if pa, ok := e.pages.Translate(root, a); !ok || pa != home {
+				return &Unoptimized{Reason: notMapped, Detail: fmt.Sprintf("the page tables at %v have no detour at %v", root, a)}
 			}
 		}
 	}

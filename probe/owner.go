@@ -6,16 +6,9 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// Profiler is what Symbols add when the image says which task a stack belongs to.
-// *guest.Image has it. With a profile, activations whose task is gone, or has
-// unwound its stack, are found out although nothing has used that stack since.
-type Profiler interface {
-	Profile() (guest.Profile, error)
-}
-
 // profile returns the image's profile, or nil.
 func (e *Engine) profile() *guest.Profile {
-	if p, ok := e.target.Symbols().(Profiler); ok {
+	if p, ok := e.target.Symbols().(Image); ok {
 		if prof, err := p.Profile(); err == nil {
 			return &prof
 		}

@@ -359,16 +359,24 @@ func TestLoggedOnce(t *testing.T) {
 	}
 }
 
+// limited is a target whose host can do less with kernel code.
+type limited struct {
+	probe.Target
+	kernel probe.Capabilities
+}
+
+func (l *limited) Capabilities(user bool) probe.Capabilities {
+	if user {
+		return probe.Capabilities{}
+	}
+	return l.kernel
+}
+
 // TestHostCannot: what the host's calibration excludes is refused with its
 // reason.
 func TestHostCannot(t *testing.T) {
 	f := newFake(t, 1, probetest.Image())
-	e, err := probe.New(f, probe.Options{Ways: func(user bool) probe.Ways {
-		if user {
-			return probe.Ways{}
-		}
-		return probe.Ways{NoBreakpoint: "vector 3 goes to the guest, which has no stub"}
-	}})
+	e, err := probe.New(&limited{f, probe.Capabilities{NoBreakpoint: "vector 3 goes to the guest, which has no stub"}}, probe.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -377,7 +385,7 @@ func TestHostCannot(t *testing.T) {
 	if !strings.Contains(err.Error(), "no stub") {
 		t.Errorf("%v does not say why", err)
 	}
-	e, err = probe.New(f, probe.Options{Ways: func(bool) probe.Ways { return probe.Ways{} }})
+	e, err = probe.New(&limited{Target: f}, probe.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -62,6 +62,7 @@ func (e *Engine) Reloaded() error {
 		e.view.Unlock()
 	}
 	err := e.stop(func(w World) error {
+		e.can = [2]Capabilities{e.target.Capabilities(false), e.target.Capabilities(true)}
 		for i := range e.cpus {
 			e.cpus[i].step = step{}
 			e.cpus[i].entered = nil

@@ -12,14 +12,6 @@ import (
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
-// Shared is what a Target adds for kretprobes that run in the guest: memory that
-// host and guest share, zeroed, aligned to 64 bytes, and never executable; with
-// user for code of CPL3, otherwise out of its reach. A reset takes it back. The guest
-// can write there at any time.
-type Shared interface {
-	AllocShared(size int, user bool) (guest.GVA, []byte, error)
-}
-
 // The memory of a kretprobe that runs in the guest, in words of 8 bytes:
 //
 //	line 0           used, limit, high, run, lost
@@ -119,8 +111,8 @@ var errNotShared = errors.New("this guest has no memory that host and guest shar
 
 // stageReturns makes what rp needs to run in the guest.
 func (e *Engine) stageReturns(rp *retprobe, st *site) (*retStage, error) {
-	mem, ok := e.target.(Shared)
-	if !ok || e.opt.detours.placer == nil {
+	mem := e.opt.detours.placer
+	if mem == nil {
 		return nil, errNotShared
 	}
 	prof, ok := e.opt.detours.placer.StackProfile(st.user)

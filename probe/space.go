@@ -7,19 +7,6 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// AddressSpaces is what a Target adds that can tell where a virtual address is
-// in physical memory. A breakpoint is in a physical page: with AddressSpaces the
-// engine recognises it wherever that page is mapped, and does not take the
-// guest's own int3 at the same virtual address in another address space for its
-// own. Without it there is one address space.
-type AddressSpaces interface {
-	// Translate returns the physical address of addr in the page tables at root,
-	// of which 0 stands for those that the kernel was booted with, and whether it
-	// is mapped. Like ReadMemory it takes no lock, and allocates nothing on
-	// success.
-	Translate(root guest.GPA, addr guest.GVA) (guest.GPA, bool)
-}
-
 // cr3Addr are the bits of CR3 that hold the address of the top-level page table
 // (SDM Vol. 3, table 4-12); the others are flags or the PCID.
 const cr3Addr = 0x000f_ffff_ffff_f000
@@ -37,7 +24,7 @@ func (e *Engine) checkSpace(p *Kprobe) *Error {
 		return nil
 	case p.Space&^cr3Addr != 0:
 		return newError(CodeBadSpace, fmt.Sprintf("%v is not the address of a top-level page table", p.Space), "a multiple of 4096 below 2^52, as in CR3")
-	case e.spaces == nil:
+	case e.oneSpace:
 		return newError(CodeBadSpace, "this target has one address space", "")
 	}
 	return nil
@@ -61,7 +48,7 @@ func (e *Engine) sameCode(s State, st *site, rip guest.GVA) bool {
 	if !st.user || st.pa == 0 {
 		return true
 	}
-	pa, ok := e.spaces.Translate(s.Root, rip)
+	pa, ok := e.pages.Translate(s.Root, rip)
 	return !ok || pa == st.pa
 }
 
@@ -71,7 +58,7 @@ func (e *Engine) aliased(t *table, s State, rip guest.GVA) *site {
 	if t.phys == nil || e.slots.slab(rip) != nil {
 		return nil
 	}
-	pa, ok := e.spaces.Translate(s.Root, rip)
+	pa, ok := e.pages.Translate(s.Root, rip)
 	if !ok {
 		return nil
 	}
@@ -97,12 +84,12 @@ func (e *Engine) slotServes(c *cpu, s State, st *site) bool {
 	if c.alias != 0 {
 		return false
 	}
-	if !st.user || e.spaces == nil {
+	if !st.user {
 		return true
 	}
 	for _, sl := range []*slot{st.stepped.Load(), st.boosted.Load()} {
 		if sl != nil {
-			_, ok := e.spaces.Translate(s.Root, sl.addr)
+			_, ok := e.pages.Translate(s.Root, sl.addr)
 			return ok
 		}
 	}

@@ -2,13 +2,6 @@ package probe
 
 import "github.com/guestprobe/guestprobe/guest"
 
-// Unwinder is what Symbols add when the image says how to find the callers of
-// its functions (its call frame information). *guest.Image has it. FrameRule
-// allocates nothing: handlers use it.
-type Unwinder interface {
-	FrameRule(pc guest.GVA) (guest.FrameRule, bool)
-}
-
 // frame is one activation on a stack.
 type frame struct{ pc, sp, bp uint64 }
 
@@ -39,10 +32,10 @@ func (c *Context) Stack(pcs []guest.GVA) int {
 	}
 	f.pc = uint64(e.Home(guest.GVA(f.pc)))
 	syms := e.target.Symbols()
-	unwinder, _ := syms.(Unwinder)
+	img, _ := syms.(Image)
 	pcs[0] = guest.GVA(f.pc)
 	n := 1
-	for ; n < len(pcs) && c.caller(&f, n == 1, syms, unwinder); n++ {
+	for ; n < len(pcs) && c.caller(&f, n == 1, syms, img); n++ {
 		pcs[n] = guest.GVA(f.pc)
 	}
 	return n
@@ -50,15 +43,15 @@ func (c *Context) Stack(pcs []guest.GVA) int {
 
 // caller goes to the caller of f, and reports whether there is one. exact says
 // that f.pc is the next instruction to run, not one behind a call.
-func (c *Context) caller(f *frame, exact bool, syms Symbols, unwinder Unwinder) bool {
+func (c *Context) caller(f *frame, exact bool, syms Symbols, img Image) bool {
 	at := guest.GVA(f.pc)
 	if !exact {
 		at-- // a call may be the last instruction of its function
 	}
 	sp := f.sp
 	rule, ok := guest.FrameRule{}, false
-	if unwinder != nil {
-		rule, ok = unwinder.FrameRule(at)
+	if img != nil {
+		rule, ok = img.FrameRule(at)
 	}
 	if !ok && exact {
 		rule, ok = prologue(at, syms)

@@ -49,32 +49,3 @@ type Stage struct {
 // Fixup pairs an instruction with where the vCPU goes on when it faults. Both
 // are offsets in Stage.Code.
 type Fixup struct{ Fault, Resume int }
-
-// Detours is what a Target adds for probes that are optimized.
-type Detours interface {
-	// MapExec makes the n bytes at addr executable memory of the engine, as
-	// AllocExec does, with the privilege of the text at near; near and addr are
-	// within rel32 reach. What is the engine's already stays as it is. It fails
-	// where something else is mapped.
-	MapExec(near, addr guest.GVA, n int) error
-
-	// OneMapping returns "" when the guest has its text of that privilege, and the
-	// engine's memory, at the same addresses in every address space that it runs
-	// that text in, and the text nowhere else: a jump means another place at
-	// another address. Otherwise it says why that is not known.
-	OneMapping(user bool) string
-
-	// StackProfile says how guest code finds the number of its vCPU, and false
-	// when it cannot: then no Stage runs in the guest. user tells CPL3 from CPL0.
-	StackProfile(user bool) (StackProfile, bool)
-}
-
-// StackProfile says that at the address RSP & Mask, which is never that of
-// unmapped memory while a stack is in use, the guest has a structure with Magic
-// and with the number of the vCPU that runs on this stack.
-type StackProfile struct {
-	Mask     uint64
-	Magic    uint64
-	MagicOff int32 // u64
-	CPUOff   int32 // u32
-}

@@ -28,7 +28,7 @@ const redZone = 128
 // of the vCPU are then those of the hit.
 func (e *Engine) exitStage(user bool) stageBuilder {
 	return func(guest.GVA, []*Stage) (stageBody, error) {
-		if port := e.ways[index(user)].DetourPort; port != 0 {
+		if port := e.can[index(user)].DetourPort; port != 0 {
 			return stageBody{code: []byte{0xe6, port}}, nil // out %al, $port
 		}
 		return stageBody{code: []byte{opInt3}}, nil

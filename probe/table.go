@@ -15,7 +15,7 @@ type table struct {
 	entries []tableEntry // a power of two
 	shift   uint         // 64 - log2(len(entries))
 	n       int
-	phys    *table // the same sites by physical address; nil without AddressSpaces
+	phys    *table // the same sites by physical address
 }
 
 type tableEntry struct {

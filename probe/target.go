@@ -5,21 +5,37 @@ import (
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
+// What a backend must do stands in this file, from top to bottom: Target with
+// Symbols and World, which every backend has; Capabilities, by which it says how
+// far its host serves probes; the parts that a backend adds if it can
+// (PageTables, Runner, Detours, Watcher, and Image beside Symbols); and Trap and
+// Verdict, the calls in the other direction. What a backend lacks is refused with
+// a reason, and all else works without it: one that sees no exits serves programs
+// at optimizable sites. kvm/machine implements everything over KVM,
+// internal/probetest in plain Go.
+
 // Regs are the saved general registers of a vCPU.
 type Regs = insn.Regs
 
-// Target is the guest as the engine needs it. kvm/machine implements it
-// over KVM, probetest.Fake in plain Go.
+// Target is the guest as the engine needs it, whoever runs its vCPUs.
 type Target interface {
 	// NumCPU returns the number of vCPUs, fixed for the life of the target.
 	NumCPU() int
+
+	// Symbols returns the names of the guest's current image. What it returns may
+	// be an Image, too.
+	Symbols() Symbols
+
+	// Capabilities says what the host can do with kernel code or with user code.
+	Capabilities(user bool) Capabilities
 
 	// ReadMemory and WriteMemory access guest virtual memory through the page
 	// tables at root; root 0 stands for the kernel's tables that the guest was
 	// booted with. They transfer all of p or fail. They take no lock and
 	// allocate nothing when they succeed: the hit path uses them. WriteMemory
 	// is for data (a handler's write, an emulated push); text goes through
-	// World.PatchText.
+	// World.PatchText. Their errors should wrap a *guest.PageFaultError: from it
+	// the engine makes the exception that the processor would have raised.
 	ReadMemory(root guest.GPA, addr guest.GVA, p []byte) error
 	WriteMemory(root guest.GPA, addr guest.GVA, p []byte) error
 
@@ -35,9 +51,6 @@ type Target interface {
 	// executes there.
 	AllocExec(near guest.GVA, size int) (guest.GVA, error)
 	WriteExec(addr guest.GVA, p []byte) error
-
-	// Symbols returns the names of the guest's current image.
-	Symbols() Symbols
 }
 
 // Symbols is what the engine asks of an image.
@@ -58,6 +71,26 @@ type Symbols interface {
 	Blacklisted(addr guest.GVA) string
 }
 
+// Image is what Symbols add that have the guest's whole program at hand.
+// *guest.Image is one.
+type Image interface {
+	// Symbols returns all functions and objects: the optimizer then sees jumps
+	// from one function into another, and Engine.Blacklist is complete.
+	Symbols() []guest.Symbol
+	// Constant returns the n bytes that the image has at addr, or nil when it does
+	// not have all of them: the optimizer then finds the jump tables of switches,
+	// whose targets must not be inside a region, or each arrival there would take
+	// an exit. The bytes must not be changed.
+	Constant(addr guest.GVA, n int) []byte
+	// FrameRule says how to find the caller of the function at pc (call frame
+	// information). It allocates nothing: handlers use it.
+	FrameRule(pc guest.GVA) (guest.FrameRule, bool)
+	// Profile says which task a stack belongs to: activations whose task is gone,
+	// or has unwound its stack, are then found out although nothing has used that
+	// stack since.
+	Profile() (guest.Profile, error)
+}
+
 // World is a stopped target: every vCPU is out of guest mode. It is valid only
 // inside the function that Stop runs.
 type World interface {
@@ -67,6 +100,121 @@ type World interface {
 	PatchText(addr guest.GVA, old, new []byte) error
 	// CPU returns the saved state of vCPU i, which may be changed.
 	CPU(i int) State
+}
+
+// Capabilities are what the host can do with code of one privilege level. The
+// zero value is a host with breakpoints and nothing else.
+type Capabilities struct {
+	NoBreakpoint string // why an int3 there does not reach the engine; "" = it does
+	InPlace      bool   // StepInPlace works
+
+	// DetourPort, when not 0, is an I/O port: out %al to it there is reported as
+	// TrapDetour, and is cheaper than an int3.
+	DetourPort uint8
+	// NoStage says why no Stage runs in the guest there; "" = they do.
+	NoStage string
+}
+
+// PageTables is what a Target adds that walks the guest's page tables as the
+// processor does. Like Target.ReadMemory and WriteMemory, its methods take no
+// lock, and allocate only to fail.
+type PageTables interface {
+	// ReadUser and WriteUser are ReadMemory and WriteMemory with no more rights
+	// than code at CPL3 has. Without them a user task could reach supervisor memory
+	// through a probed push: no instruction that touches memory is then emulated at
+	// CPL3, and no user function has a kretprobe.
+	ReadUser(root guest.GPA, addr guest.GVA, p []byte) error
+	WriteUser(root guest.GPA, addr guest.GVA, p []byte) error
+
+	// Translate returns the physical address of addr in the page tables at root,
+	// of which 0 stands for those that the kernel was booted with, and whether it
+	// is mapped. A breakpoint is in a physical page: the engine then recognises it
+	// wherever that page is mapped, and does not take the guest's own int3 at the
+	// same virtual address in another address space for its own. Without it there is
+	// one address space.
+	Translate(root guest.GPA, addr guest.GVA) (guest.GPA, bool)
+}
+
+// Runner is what a Target adds that runs the vCPUs on threads of its own.
+type Runner interface {
+	// OnVCPU reports whether the caller is on a vCPU's own thread, and so inside a
+	// handler. The engine asks it before it takes its lock, so that a handler that
+	// registers or unregisters gets ErrInHandler at once; without it only Stop can
+	// refuse.
+	OnVCPU() bool
+
+	// CallGuest runs a guest function from inside a handler, on the handler's own
+	// vCPU: it saves all registers of the vCPU, runs the function at addr with the
+	// arguments in RDI, RSI, RDX, RCX, R8 and R9 (System V ABI) at CPL0 on the
+	// interrupted stack (below its red zone), restores the registers and returns the
+	// function's RAX. Probes that are hit meanwhile reach Engine.Hit in the ordinary
+	// way and count as missed.
+	CallGuest(cpu int, addr guest.GVA, args []uint64) (uint64, error)
+}
+
+// Detours is what a Target adds where probes can be optimized: executable
+// memory at addresses that the engine chooses, and memory for what runs there.
+type Detours interface {
+	// MapExec makes the n bytes at addr executable memory of the engine, as
+	// AllocExec does, with the privilege of the text at near; near and addr are
+	// within rel32 reach. What is the engine's already stays as it is. It fails
+	// where something else is mapped.
+	MapExec(near, addr guest.GVA, n int) error
+
+	// OneMapping returns "" when the guest has its text of that privilege, and the
+	// engine's memory, at the same addresses in every address space that it runs
+	// that text in, and the text nowhere else: a jump means another place at
+	// another address. Otherwise it says why that is not known.
+	OneMapping(user bool) string
+
+	// StackProfile says how guest code finds the number of its vCPU, and false
+	// when it cannot: then no Stage runs in the guest. user tells CPL3 from CPL0.
+	StackProfile(user bool) (StackProfile, bool)
+
+	// AllocShared returns memory that host and guest share: zeroed, aligned to 64
+	// bytes, and never executable; with user for code of CPL3, otherwise out of its
+	// reach. A reset takes it back. The guest can write there at any time.
+	AllocShared(size int, user bool) (guest.GVA, []byte, error)
+}
+
+// StackProfile says that at the address RSP & Mask, which is never that of
+// unmapped memory while a stack is in use, the guest has a structure with Magic
+// and with the number of the vCPU that runs on this stack.
+type StackProfile struct {
+	Mask     uint64
+	Magic    uint64
+	MagicOff int32 // u64
+	CPUOff   int32 // u32
+}
+
+// Watcher is what a Target adds that can watch memory; it reports accesses to
+// Engine.Hit (TrapWatch) and Engine.Accessed. The methods are called with the
+// world stopped, except CannotWatch.
+type Watcher interface {
+	// CannotWatch returns why accesses of this kind to kernel or user variables
+	// cannot be watched, or "": by the debug registers, or by protecting pages.
+	CannotWatch(a Access, user, emulate bool) string
+	// GuestDebugs reports whether the guest has breakpoints of its own in the debug
+	// registers of a vCPU.
+	GuestDebugs(cpu int) (bool, error)
+	// SetWatches makes these the debug registers of all vCPUs and these pages the
+	// protected ones, instead of those before. On an error all is as before.
+	SetWatches(d DebugRegisters, pages []WatchedPage) error
+}
+
+// WatchedPage is a page of guest memory whose accesses are reported to
+// Engine.Accessed: writes, and with Read set reads, too.
+type WatchedPage struct {
+	PA   guest.GPA
+	Read bool
+}
+
+// PageAccess is an access to a WatchedPage, already done.
+type PageAccess struct {
+	PA       guest.GPA
+	Len      int // 1 to 8
+	Write    bool
+	Old, New [8]byte // of the bytes at PA; the same for a read
 }
 
 // State is the saved state of one vCPU at a trap or while the world is
@@ -86,7 +234,7 @@ const (
 	TrapStep                           // single step done
 	TrapFault                          // the guest's own exception, before the guest's handler sees it
 	TrapWatch                          // data or execute breakpoint of the debug registers
-	TrapDetour                         // out to Ways.DetourPort; Regs.RIP is at it or behind it, as the host likes
+	TrapDetour                         // out to Capabilities.DetourPort; Regs.RIP is at it or behind it, as the host likes
 )
 
 // Trap is one event that the machine reports to the engine.
@@ -125,4 +273,15 @@ type Verdict struct {
 	// delivered before the next guest instruction has run (SDM Vol. 3, 6.8.3),
 	// or "sti; hlt" could sleep through its wakeup.
 	Shadow bool
+}
+
+// onePageTable stands for the PageTables of a Target without: one address
+// space, in which nothing is accessed with the rights of user code.
+type onePageTable struct{}
+
+func (onePageTable) ReadUser(guest.GPA, guest.GVA, []byte) error  { return errNoUserMemory }
+func (onePageTable) WriteUser(guest.GPA, guest.GVA, []byte) error { return errNoUserMemory }
+
+func (onePageTable) Translate(_ guest.GPA, addr guest.GVA) (guest.GPA, bool) {
+	return guest.GPA(addr), true
 }

@@ -133,14 +133,14 @@ func TestUserStackIsChecked(t *testing.T) {
 	}
 }
 
-// kernelOnly is a target that has no UserMemory.
+// kernelOnly is a target that has no PageTables.
 type kernelOnly struct{ probe.Target }
 
-// TestWithoutUserMemory: a target that cannot access memory with a user's
+// TestWithoutPageTables: a target that cannot access memory with a user's
 // rights has user instructions that touch memory executed by the processor.
-func TestWithoutUserMemory(t *testing.T) {
+func TestWithoutPageTables(t *testing.T) {
 	f := userFake(t)
-	e, err := probe.New(kernelOnly{f}, probe.Options{})
+	e, err := probe.New(kernelOnly{&limited{Target: f}}, probe.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +166,7 @@ func (failing) WriteMemory(guest.GPA, guest.GVA, []byte) error { return errBroke
 // do, it lets the processor do it.
 func TestEmulationFallsBack(t *testing.T) {
 	f := newFake(t, 1, probetest.Image())
-	e, err := probe.New(failing{f}, probe.Options{})
+	e, err := probe.New(failing{&limited{Target: f}}, probe.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

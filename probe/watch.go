@@ -62,35 +62,6 @@ type Watched struct {
 	Exact    bool // Context.Addr is the instruction; else where the vCPU was behind it
 }
 
-// Watcher is what a Target adds that can watch memory. The methods are called
-// with the world stopped, except CannotWatch.
-type Watcher interface {
-	// CannotWatch returns why accesses of this kind to kernel or user variables
-	// cannot be watched, or "": by the debug registers, or by protecting pages.
-	CannotWatch(a Access, user, emulate bool) string
-	// GuestDebugs reports whether the guest has breakpoints of its own in the debug
-	// registers of a vCPU.
-	GuestDebugs(cpu int) (bool, error)
-	// SetWatches makes these the debug registers of all vCPUs and these pages the
-	// protected ones, instead of those before. On an error all is as before.
-	SetWatches(d DebugRegisters, pages []WatchedPage) error
-}
-
-// WatchedPage is a page of guest memory whose accesses are reported to
-// Engine.Accessed: writes, and with Read set reads, too.
-type WatchedPage struct {
-	PA   guest.GPA
-	Read bool
-}
-
-// PageAccess is an access to a WatchedPage, already done.
-type PageAccess struct {
-	PA       guest.GPA
-	Len      int // 1 to 8
-	Write    bool
-	Old, New [8]byte // of the bytes at PA; the same for a read
-}
-
 // watchpoint is one Watch from Engine.Watch to Unwatch.
 type watchpoint struct {
 	watch  *Watch
@@ -210,7 +181,7 @@ func (e *Engine) placeWatch(wp *watchpoint) *Error {
 		why = e.watcher.CannotWatch(w.Access, wp.user, w.Emulate)
 	}
 	if w.Access == AccessExec && w.Emulate {
-		why = e.ways[level(wp.user)].NoBreakpoint
+		why = e.can[level(wp.user)].NoBreakpoint
 	}
 	if why != "" {
 		x := newError(CodeHostCannot, fmt.Sprintf("this host cannot watch for %v", w.Access), why)
@@ -226,17 +197,17 @@ func (e *Engine) placeWatch(wp *watchpoint) *Error {
 		return x
 	}
 	if w.Emulate && w.Access != AccessExec {
-		if e.spaces == nil {
+		if e.oneSpace {
 			return newError(CodeHostCannot, "this target cannot protect pages", "")
 		}
-		wp.pa, _ = e.spaces.Translate(0, addr)
+		wp.pa, _ = e.pages.Translate(0, addr)
 	}
 	wp.value.Store(le.Uint64(now[:]))
 	wp.reg.site = &site{addr: addr, user: wp.user, symbol: sym.Name, start: sym.Addr}
 	return nil
 }
 
-// level returns the index of Engine.ways.
+// level returns the index of Engine.can.
 func level(user bool) int {
 	if user {
 		return 1

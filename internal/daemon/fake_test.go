@@ -81,6 +81,8 @@ func (g *fakeGuest) at(addr guest.GVA, n int) ([]byte, error) {
 
 func (g *fakeGuest) NumCPU() int { return g.cpus }
 
+func (g *fakeGuest) Capabilities(bool) probe.Capabilities { return probe.Capabilities{} }
+
 func (g *fakeGuest) ReadMemory(_ guest.GPA, addr guest.GVA, p []byte) error {
 	b, err := g.at(addr, len(p))
 	copy(p, b)

@@ -27,6 +27,10 @@ type FakeOptions struct {
 	// those of the vCPUs themselves do not.
 	Profile bool
 
+	// Can are its capabilities, in kernel and in user code; nil: everything but
+	// DetourPort.
+	Can func(user bool) probe.Capabilities
+
 	// Probe is handed to probe.New.
 	Probe probe.Options
 }
@@ -44,6 +48,7 @@ type Fake struct {
 	engine *probe.Engine
 	tick   int
 	prof   bool // FakeOptions.Profile
+	can    func(user bool) probe.Capabilities
 
 	// A vCPU that executes holds gate for reading and lets go of it between
 	// two instructions when stopping is not 0.
@@ -84,18 +89,17 @@ func NewFake(o FakeOptions) (*Fake, error) {
 	if o.Image == nil {
 		o.Image = Image()
 	}
-	f := &Fake{mem: newMemory(), tick: o.TickEvery, prof: o.Profile}
+	if o.Can == nil {
+		o.Can = func(bool) probe.Capabilities { return probe.Capabilities{InPlace: true} }
+	}
+	f := &Fake{mem: newMemory(), tick: o.TickEvery, prof: o.Profile, can: o.Can}
 	for i := range o.CPUs {
 		// Stacks are user memory, so that CPL3 code can use them, too.
 		f.mem.add(&region{base: stackBase + guest.GVA(i*stackStride), data: newStack(i), write: true, user: true})
 		f.cpus = append(f.cpus, newVCPU(f, i))
 	}
 	f.load(o.Image)
-	po := o.Probe
-	if po.Ways == nil {
-		po.Ways = func(bool) probe.Ways { return probe.Ways{InPlace: true} }
-	}
-	e, err := probe.New(f, po)
+	e, err := probe.New(f, o.Probe)
 	if err != nil {
 		return nil, err
 	}
@@ -166,6 +170,9 @@ func (f *Fake) NumCPU() int { return len(f.cpus) }
 // Symbols implements probe.Target.
 func (f *Fake) Symbols() probe.Symbols { return f.img }
 
+// Capabilities implements probe.Target.
+func (f *Fake) Capabilities(user bool) probe.Capabilities { return f.can(user) }
+
 // ReadMemory implements probe.Target.
 func (f *Fake) ReadMemory(_ guest.GPA, addr guest.GVA, p []byte) error {
 	return f.mem.read(addr, p, mode{})
@@ -176,14 +183,20 @@ func (f *Fake) WriteMemory(_ guest.GPA, addr guest.GVA, p []byte) error {
 	return f.mem.write(addr, p, mode{})
 }
 
-// ReadUser implements probe.UserMemory.
+// ReadUser implements probe.PageTables.
 func (f *Fake) ReadUser(_ guest.GPA, addr guest.GVA, p []byte) error {
 	return f.mem.read(addr, p, mode{user: true})
 }
 
-// WriteUser implements probe.UserMemory.
+// WriteUser implements probe.PageTables.
 func (f *Fake) WriteUser(_ guest.GPA, addr guest.GVA, p []byte) error {
 	return f.mem.write(addr, p, mode{user: true})
+}
+
+// Translate implements probe.PageTables: there is one address space, and physical
+// addresses are the virtual ones.
+func (f *Fake) Translate(_ guest.GPA, addr guest.GVA) (guest.GPA, bool) {
+	return guest.GPA(addr), f.mem.find(addr) != nil
 }
 
 // AllocExec implements probe.Target.
@@ -208,7 +221,7 @@ func (f *Fake) AllocExec(near guest.GVA, size int) (guest.GVA, error) {
 	return base, nil
 }
 
-// AllocShared implements probe.Shared.
+// AllocShared implements probe.Detours.
 func (f *Fake) AllocShared(size int, user bool) (guest.GVA, []byte, error) {
 	f.allocMu.Lock()
 	defer f.allocMu.Unlock()
@@ -266,7 +279,7 @@ func (f *Fake) WriteExec(addr guest.GVA, p []byte) error {
 	return err
 }
 
-// OnVCPU implements probe.ThreadChecker.
+// OnVCPU implements probe.Runner.
 func (f *Fake) OnVCPU() bool {
 	tid := int64(unix.Gettid())
 	for _, v := range f.cpus {
@@ -302,7 +315,7 @@ func (w world) PatchText(addr guest.GVA, old, new []byte) error {
 // CPU implements probe.World.
 func (w world) CPU(i int) probe.State { return w.f.cpus[i].state() }
 
-// CallGuest implements probe.GuestCaller.
+// CallGuest implements probe.Runner.
 func (f *Fake) CallGuest(cpu int, addr guest.GVA, args []uint64) (uint64, error) {
 	v := f.cpus[cpu]
 	saved, halted, cpl := v.regs, v.halted, v.cpl

@@ -10,7 +10,7 @@ import (
 // Options says what kind of guest a test of the suite needs.
 type Options struct {
 	CPUs  int           // number of vCPUs, 1 to 8
-	Probe probe.Options // for probe.New; Ways is the harness's own to fill in
+	Probe probe.Options // for probe.New
 }
 
 // Capability is something that not every guest or host can do. The suite

@@ -85,6 +85,8 @@ func (f *fake) set(addr guest.GVA, p []byte) {
 
 func (f *fake) NumCPU() int { return 2 }
 
+func (f *fake) Capabilities(bool) probe.Capabilities { return probe.Capabilities{} }
+
 func (f *fake) ReadMemory(_ guest.GPA, addr guest.GVA, p []byte) error {
 	for len(p) > 0 {
 		b := f.pages[addr&^(page-1)]

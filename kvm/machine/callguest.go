@@ -5,7 +5,7 @@ import (
 	"github.com/guestprobe/guestprobe/kvm"
 )
 
-// CallGuest implements probe.GuestCaller: it runs a function of the guest from
+// CallGuest implements probe.Runner: it runs a function of the guest from
 // inside a handler, on the handler's own vCPU, while the interrupted code waits.
 func (m *Machine) CallGuest(cpu int, fn guest.GVA, args []uint64) (uint64, error) {
 	v := m.vcpus[cpu]

@@ -47,8 +47,7 @@ type Config struct {
 	// EmulatedStages lets handler stages run in the guest even where the host
 	// emulates the code: slower than exits, but the same otherwise.
 	EmulatedStages bool
-	// Probe are the options of the engine. Its Log is set from Log when nil; its
-	// Ways are what calibration found.
+	// Probe are the options of the engine. Its Log is set from Log when nil.
 	Probe probe.Options
 }
 
@@ -150,7 +149,6 @@ func New(cfg Config) (_ *Machine, err error) {
 	if opt.Log == nil {
 		opt.Log = cfg.Log
 	}
-	opt.Ways = m.ways
 	if m.engine, err = probe.New(m, opt); err != nil {
 		return nil, err
 	}
@@ -201,9 +199,9 @@ func (m *Machine) Image() *guest.Image { return m.image.Load() }
 // Host returns what calibration found out about this host.
 func (m *Machine) Host() HostReport { return m.host }
 
-// ways says what probes can do on this host in kernel and in user code.
-func (m *Machine) ways(user bool) probe.Ways {
-	w := probe.Ways{InPlace: true, NoBreakpoint: m.host.CannotBreak(user, m.forwards())}
+// Capabilities implements probe.Target: what calibration found.
+func (m *Machine) Capabilities(user bool) probe.Capabilities {
+	w := probe.Capabilities{InPlace: true, NoBreakpoint: m.host.CannotBreak(user, m.forwards())}
 	if !user {
 		w.DetourPort = guest.PortDetour
 		if m.host.Traps.CPL(0).Int3 == DeliveryEmulation && !m.cfg.EmulatedStages {
@@ -215,7 +213,7 @@ func (m *Machine) ways(user bool) probe.Ways {
 
 // NoStage says why no probe's handlers run in the guest, in kernel or in user
 // code; "" = they can.
-func (m *Machine) NoStage(user bool) string { return m.ways(user).NoStage }
+func (m *Machine) NoStage(user bool) string { return m.Capabilities(user).NoStage }
 
 // forwards reports whether the guest has a vector 3 stub that hands breakpoints
 // to the host: by contract it is exactly out %al,$0xf3; iretq.
@@ -229,11 +227,19 @@ func (m *Machine) forwards() bool {
 	return false
 }
 
-// OnVCPU implements probe.ThreadChecker.
+// OnVCPU implements probe.Runner.
 func (m *Machine) OnVCPU() bool { return m.inHandler() }
 
 // NumCPU implements probe.Target.
 func (m *Machine) NumCPU() int { return len(m.vcpus) }
+
+var _ interface {
+	probe.Target
+	probe.PageTables
+	probe.Runner
+	probe.Detours
+	probe.Watcher
+} = (*Machine)(nil)
 
 // Symbols implements probe.Target.
 func (m *Machine) Symbols() probe.Symbols { return m.image.Load() }

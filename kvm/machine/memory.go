@@ -108,17 +108,17 @@ func (m *Machine) WriteMemory(root guest.GPA, addr guest.GVA, p []byte) error {
 	return m.space(root).Write(addr, p)
 }
 
-// ReadUser implements probe.UserMemory, under the rules of ReadMemory.
+// ReadUser implements probe.PageTables, under the rules of ReadMemory.
 func (m *Machine) ReadUser(root guest.GPA, addr guest.GVA, p []byte) error {
 	return m.space(root).AsUser().Read(addr, p)
 }
 
-// WriteUser implements probe.UserMemory, under the rules of ReadMemory.
+// WriteUser implements probe.PageTables, under the rules of ReadMemory.
 func (m *Machine) WriteUser(root guest.GPA, addr guest.GVA, p []byte) error {
 	return m.space(root).AsUser().Write(addr, p)
 }
 
-// Translate implements probe.AddressSpaces, under the rules of ReadMemory.
+// Translate implements probe.PageTables, under the rules of ReadMemory.
 func (m *Machine) Translate(root guest.GPA, addr guest.GVA) (guest.GPA, bool) {
 	t, err := m.space(root).Translate(addr)
 	return t.PA, err == nil

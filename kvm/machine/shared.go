@@ -6,7 +6,7 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// AllocShared implements probe.Shared: it is AllocData from the other end of the
+// AllocShared implements probe.Detours: it is AllocData from the other end of the
 // memory, so that what the engine takes moves nobody else's.
 func (m *Machine) AllocShared(size int, user bool) (guest.GVA, []byte, error) {
 	m.memory.RLock()

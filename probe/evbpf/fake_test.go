@@ -48,14 +48,15 @@ func (image) Find(addr guest.GVA) (guest.Symbol, bool) {
 	return guest.Symbol{}, false
 }
 
-func (image) IsText(addr guest.GVA) bool            { return addr >= text && addr < data }
-func (image) Code(_ guest.GVA, n int) []byte        { return slices.Repeat([]byte{0x90}, n) }
-func (image) Blacklisted(guest.GVA) string          { return "" }
-func (image) String() string                        { return "image" }
-func (t *target) NumCPU() int                       { return 2 }
-func (t *target) Symbols() probe.Symbols            { return image{} }
-func (t *target) CPU(int) probe.State               { return probe.State{Regs: new(probe.Regs)} }
-func (t *target) WriteExec(guest.GVA, []byte) error { return nil }
+func (image) IsText(addr guest.GVA) bool               { return addr >= text && addr < data }
+func (image) Code(_ guest.GVA, n int) []byte           { return slices.Repeat([]byte{0x90}, n) }
+func (image) Blacklisted(guest.GVA) string             { return "" }
+func (image) String() string                           { return "image" }
+func (t *target) NumCPU() int                          { return 2 }
+func (t *target) Capabilities(bool) probe.Capabilities { return probe.Capabilities{} }
+func (t *target) Symbols() probe.Symbols               { return image{} }
+func (t *target) CPU(int) probe.State                  { return probe.State{Regs: new(probe.Regs)} }
+func (t *target) WriteExec(guest.GVA, []byte) error    { return nil }
 
 // target is a guest whose memory is a set of pages.
 type target struct {

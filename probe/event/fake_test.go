@@ -126,6 +126,8 @@ func (t *fakeTarget) set(addr guest.GVA, p []byte) {
 
 func (t *fakeTarget) NumCPU() int { return t.cpus }
 
+func (t *fakeTarget) Capabilities(bool) probe.Capabilities { return probe.Capabilities{} }
+
 func (t *fakeTarget) ReadMemory(_ guest.GPA, addr guest.GVA, p []byte) error {
 	return t.access(addr, p, false)
 }
