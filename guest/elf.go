@@ -98,6 +98,10 @@ func ParseELF(b []byte) (*Image, error) {
 	if err := f.symbols(img); err != nil {
 		return nil, err
 	}
+	if err := f.relocations(img); err != nil {
+		return nil, err
+	}
+	img.noteObjects()
 	if err := img.buildBlacklist(); err != nil {
 		return nil, err
 	}

@@ -79,6 +79,7 @@ func (f *elfFile) symbols(img *Image) error {
 		case elf.STT_OBJECT:
 			sym.Kind = SymData
 		case elf.STT_NOTYPE:
+			sym.Label = true
 			if sec != nil && sec.Flags&shfExec != 0 {
 				sym.Kind = SymFunc
 			} else if sec != nil {

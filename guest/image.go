@@ -61,6 +61,9 @@ type Image struct {
 	file      []byte
 	text      []textRange // ascending, disjoint
 	syms      symbolTable
+	objects   []*Symbol    // of data, in text; ascending
+	largest   uint64       // bytes of the largest of these
+	fields    []field      // in text; ascending
 	blacklist []blackRange // ascending by start
 	debug     bool
 	dwarfOnce sync.Once
@@ -182,13 +185,13 @@ func (img *Image) Code(addr GVA, n int) []byte {
 	return b[:n:n]
 }
 
-// Constant returns the n bytes that the file has at addr, data or code, or nil
-// when it does not have all of them. They are the image's own, not the guest's,
-// which may have changed them, and must not be changed.
+// Constant returns the n bytes that the file has at addr, data or code, where
+// the guest's segments say that it is not written, or nil. They are the image's
+// own and must not be changed.
 func (img *Image) Constant(addr GVA, n int) []byte {
 	for i := range img.Segments {
 		s := &img.Segments[i]
-		if off := uint64(addr - s.VAddr); off < uint64(len(s.Data)) && n >= 0 && uint64(n) <= uint64(len(s.Data))-off {
+		if off := uint64(addr - s.VAddr); !s.W && off < uint64(len(s.Data)) && n >= 0 && uint64(n) <= uint64(len(s.Data))-off {
 			return s.Data[off:][:n:n]
 		}
 	}

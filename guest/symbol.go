@@ -25,6 +25,7 @@ type Symbol struct {
 	Global  bool
 	User    bool // in a segment that CPL3 can use
 	Section string
+	Label   bool // the file does not say what it names: perhaps data among code
 }
 
 // ErrSymbolNotFound is returned for a name that the image does not have.

@@ -85,8 +85,8 @@ func (e *Engine) allowed(at place) *Error {
 
 // prepare makes the site for at: every check of its instruction, and its plan
 // (checks 13 to 18). No text changes and no slot is made.
-func (e *Engine) prepare(at place, b *boundaries) (*site, *Error) {
-	if err := b.check(at); err != nil {
+func (e *Engine) prepare(at place) (*site, *Error) {
+	if err := e.boundary(at); err != nil {
 		return nil, err
 	}
 	syms := e.target.Symbols()
@@ -159,52 +159,30 @@ func reserved(name string) string {
 	return ""
 }
 
-// boundaries finds instruction boundaries by decoding functions from their
-// beginning, in the image, which no probe changes. It remembers what it has
-// decoded, so that a batch decodes each function once.
-type boundaries struct {
-	syms Symbols
-	done map[guest.GVA]*decoded
-}
-
-// decoded is the part of one function that was decoded.
-type decoded struct {
-	starts []uint64 // bit n: an instruction begins at offset n
-	next   uint64   // where decoding goes on
-	bad    bool     // at next there is no instruction
-}
-
-func newBoundaries(s Symbols) *boundaries {
-	return &boundaries{syms: s, done: map[guest.GVA]*decoded{}}
-}
-
-// check refuses an address inside an instruction, and one behind bytes that
-// are none: the kernel gives EILSEQ for both (check 14).
-func (b *boundaries) check(at place) *Error {
-	d := b.done[at.sym.Addr]
-	if d == nil {
-		d = &decoded{}
-		b.done[at.sym.Addr] = d
+// boundary refuses an address at which no instruction begins, or data is. Where
+// no known path leads to, an instruction begins where the kernel finds one, by
+// decoding the function from its first byte (check 14, and EILSEQ with it).
+func (e *Engine) boundary(at place) *Error {
+	f, why := e.functions().Of(at.sym)
+	if f == nil {
+		return newError(CodeUndecodable, why, "")
 	}
-	off := uint64(at.addr - at.sym.Addr)
-	for d.next <= off && !d.bad {
-		if i := int(d.next / 64); i >= len(d.starts) {
-			d.starts = append(d.starts, make([]uint64, i+1-len(d.starts))...)
-		}
-		in, err := insn.Decode(b.syms.Code(at.sym.Addr+guest.GVA(d.next), insn.MaxLen))
-		if err != nil {
-			d.bad = true
-			break
-		}
-		d.starts[d.next/64] |= 1 << (d.next % 64)
-		d.next += uint64(in.Len)
-	}
-	if i := off / 64; i < uint64(len(d.starts)) && d.starts[i]>>(off%64)&1 == 1 {
-		return nil
-	}
-	if d.bad && off >= d.next {
+	off := int(at.addr - at.sym.Addr)
+	where := fmt.Sprintf("%s+%#x", at.sym.Name, off)
+	begins, crossed := f.Boundary(off)
+	bad, _, undecodable := f.Undecodable()
+	switch {
+	case !begins && undecodable && off >= bad:
 		return newError(CodeUndecodable, fmt.Sprintf("the code of %s cannot be decoded", at.sym.Name),
-			fmt.Sprintf("no instruction at %s+%#x", at.sym.Name, d.next))
+			fmt.Sprintf("no instruction at %s+%#x", at.sym.Name, bad))
+	case crossed:
+		return newError(CodeNotBoundary, where+" is inside an instruction", "")
 	}
-	return newError(CodeNotBoundary, fmt.Sprintf("%s+%#x is inside an instruction", at.sym.Name, off), "")
+	if what := f.Data(off, 1); what != "" {
+		return newError(CodeData, where+" is data, not code", what)
+	}
+	if !begins {
+		return newError(CodeNotBoundary, where+" is inside an instruction", "")
+	}
+	return nil
 }

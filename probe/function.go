@@ -1,71 +1,116 @@
 package probe
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe/flow"
 )
 
-// function returns the analysis of the function that holds st, or why there is
-// none. Callers hold mu.
-func (e *Engine) function(st *site) (*flow.Func, string) {
-	if f := e.opt.funcs[st.start]; f != nil {
+// Functions analyzes the functions of an image: where instructions begin, what
+// is data, and what a jump may displace. It remembers what it has found out. It
+// belongs to one goroutine at a time.
+type Functions struct {
+	syms  Symbols
+	index *flow.Index
+	funcs map[guest.GVA]*flow.Func
+}
+
+// NewFunctions returns the functions of an image. It looks at the code when it
+// is first asked about it.
+func NewFunctions(syms Symbols) *Functions {
+	return &Functions{syms: syms, funcs: map[guest.GVA]*flow.Func{}}
+}
+
+// functions returns the analysis of the image that the guest has now. Callers hold
+// mu.
+func (e *Engine) functions() *Functions {
+	if e.opt.funcs == nil {
+		e.opt.funcs = NewFunctions(e.target.Symbols())
+	}
+	return e.opt.funcs
+}
+
+// maxFunctions bounds the functions that are remembered.
+const maxFunctions = 1024
+
+// Of returns the analysis of the function that sym names, or why there is none.
+func (fs *Functions) Of(sym guest.Symbol) (f *flow.Func, why string) {
+	if f := fs.funcs[sym.Addr]; f != nil {
 		return f, ""
 	}
-	syms := e.target.Symbols()
-	sym, ok := syms.Find(st.addr)
-	if !ok {
-		return nil, "no function is known there"
-	}
-	code := functionCode(syms, sym)
-	if len(code) == 0 {
+	in := fs.input(sym)
+	if len(in.Code) == 0 {
 		return nil, fmt.Sprintf("%s has no code in the image", sym.Name)
 	}
-	in := flow.Input{Addr: uint64(sym.Addr), Code: code}
-	if x := e.branches(syms); x != nil {
-		in.Targets = x.Targets
+	in.Known = fs.known()
+	in.Text = func(a uint64) bool { return fs.syms.IsText(guest.GVA(a)) }
+	if img, ok := fs.syms.(Image); ok {
+		in.Object = func(lo, hi uint64) string { return img.Data(guest.GVA(lo), guest.GVA(hi)) }
 	}
-	if img, ok := syms.(Image); ok {
-		in.Read = func(addr uint64, n int) []byte { return img.Constant(guest.GVA(addr), n) }
+	f = flow.Analyze(in)
+	if len(fs.funcs) >= maxFunctions {
+		clear(fs.funcs)
 	}
-	f := flow.Analyze(in)
-	e.opt.funcs[st.start] = f
+	fs.funcs[sym.Addr] = f
 	return f, ""
 }
 
 // maxPadding is how far behind a function's end the next one is looked for.
 const maxPadding = 63
 
-// functionCode returns the bytes of a function and of the padding behind it.
-func functionCode(syms Symbols, sym guest.Symbol) []byte {
+// input is what the image says of one function: its bytes, and those of the
+// padding behind it.
+func (fs *Functions) input(sym guest.Symbol) flow.Input {
+	in := flow.Input{Addr: uint64(sym.Addr), Label: sym.Label, Open: true}
 	n := int(min(sym.Size, flow.MaxCode+1))
-	for k := 0; k < maxPadding; k++ {
+	for range maxPadding {
 		at := sym.Addr + guest.GVA(n)
-		if _, taken := syms.Find(at); taken || !syms.IsText(at) {
+		if _, taken := fs.syms.Find(at); taken || !fs.syms.IsText(at) {
+			in.Open = false
 			break
 		}
 		n++
 	}
-	return syms.Code(sym.Addr, n)
+	in.Code = fs.syms.Code(sym.Addr, n)
+	if img, ok := fs.syms.(Image); ok {
+		in.Read = func(addr uint64, n int) []byte { return img.Constant(guest.GVA(addr), n) }
+	}
+	return in
 }
 
-// branches returns the direct branch targets of the whole image, or nil when
+// known returns what the code of the whole image says of its text, or nil when
 // its functions cannot be listed.
-func (e *Engine) branches(syms Symbols) *flow.Index {
-	if e.opt.index != nil {
-		return e.opt.index
+func (fs *Functions) known() *flow.Index {
+	img, ok := fs.syms.(Image)
+	if !ok || fs.index != nil {
+		return fs.index
 	}
-	img, ok := syms.(Image)
-	if !ok {
-		return nil
-	}
-	var targets []uint64
-	for _, s := range img.Symbols() {
-		if s.Size != 0 && syms.IsText(s.Addr) {
-			targets = flow.AppendTargets(targets, uint64(s.Addr), syms.Code(s.Addr, int(min(s.Size, flow.MaxCode))))
+	b := flow.NewBuilder(func(a uint64) bool { return fs.syms.IsText(guest.GVA(a)) })
+	gap := func(lo, hi guest.GVA) {
+		if lo < hi {
+			b.Gap(uint64(lo), fs.syms.Code(lo, int(hi-lo)))
 		}
 	}
-	e.opt.index = flow.NewIndex(targets)
-	return e.opt.index
+	all := img.Symbols()
+	for _, r := range slices.Concat(img.Text(false), img.Text(true)) {
+		at, last := r.Start, guest.GVA(0) // up to at all was looked at
+		k, _ := slices.BinarySearchFunc(all, r.Start, func(s guest.Symbol, a guest.GVA) int { return cmp.Compare(s.Addr, a) })
+		for ; k < len(all) && all[k].Addr < r.End; k++ {
+			s := all[k]
+			if s.Kind != guest.SymFunc || s.Size == 0 || s.Addr == last {
+				continue
+			}
+			last = s.Addr
+			gap(at, s.Addr)
+			in := fs.input(s)
+			b.Function(in)
+			at = max(at, s.Addr+guest.GVA(len(in.Code)))
+		}
+		gap(at, r.End)
+	}
+	fs.index = b.Index()
+	return fs.index
 }

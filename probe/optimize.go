@@ -59,8 +59,7 @@ type optimizer struct {
 	reaper  *time.Timer    // see reapLater
 	waiting map[*site]bool // written with view held as well
 	later   map[*site]bool // refused for what the guest may yet change; written with view held as well
-	funcs   map[guest.GVA]*flow.Func
-	index   *flow.Index    // direct branch targets of the image
+	funcs   *Functions     // of the image; nil: not asked for yet
 	stats   OptimizerStats // written with view held as well
 }
 
@@ -287,11 +286,15 @@ func (e *Engine) plan(st *site) planned {
 		return refuse(notSharedText, why)
 	}
 	if st.region == nil {
-		f, why := e.function(st)
+		sym, ok := e.target.Symbols().Find(st.addr)
+		if !ok {
+			return refuse(notUnknown, "no function is known there")
+		}
+		f, why := e.functions().Of(sym)
 		if f == nil {
 			return refuse(notUnknown, why)
 		}
-		reg, no := f.Region(int(uint64(st.addr)-f.Addr()), flow.OursCalls)
+		reg, no := f.Region(int(st.addr-sym.Addr), flow.OursCalls)
 		if no != nil {
 			return refuse(string(no.Reason), no.String())
 		}
@@ -470,7 +473,7 @@ func (e *Engine) initOptimizer(delay time.Duration) {
 func (e *Engine) forgetDetours() {
 	o := &e.opt
 	o.detours.forget()
-	o.funcs, o.index = map[guest.GVA]*flow.Func{}, nil
+	o.funcs = nil
 	o.waiting, o.later = map[*site]bool{}, map[*site]bool{}
 	o.stats.Unoptimized += uint64(o.stats.Now)
 	o.stats.Now = 0

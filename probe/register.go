@@ -9,7 +9,6 @@ import (
 
 // batch is one call of Register, before it has any effect.
 type batch struct {
-	bounds  *boundaries
 	regs    []*registration
 	seen    map[*Kprobe]bool
 	fresh   map[guest.GVA]*site // sites to add
@@ -20,11 +19,10 @@ type batch struct {
 
 func (e *Engine) newBatch(n int) *batch {
 	return &batch{
-		bounds: newBoundaries(e.target.Symbols()),
-		regs:   make([]*registration, 0, n),
-		seen:   make(map[*Kprobe]bool, n),
-		fresh:  map[guest.GVA]*site{},
-		index:  map[*site]int{},
+		regs:  make([]*registration, 0, n),
+		seen:  make(map[*Kprobe]bool, n),
+		fresh: map[guest.GVA]*site{},
+		index: map[*site]int{},
 	}
 }
 
@@ -89,7 +87,7 @@ func (e *Engine) admit(b *batch, p *Kprobe) *Error {
 		st = b.fresh[at.addr]
 	}
 	if st == nil {
-		if st, err = e.prepare(at, b.bounds); err != nil {
+		if st, err = e.prepare(at); err != nil {
 			return err
 		}
 		b.fresh[at.addr] = st

@@ -128,7 +128,7 @@ func (e *Engine) again(b *batch, r *registration) (*site, *Error) {
 	}
 	st := b.fresh[at.addr]
 	if st == nil {
-		if st, err = e.prepare(at, b.bounds); err != nil {
+		if st, err = e.prepare(at); err != nil {
 			return nil, err
 		}
 		b.fresh[at.addr] = st

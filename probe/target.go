@@ -77,11 +77,16 @@ type Image interface {
 	// Symbols returns all functions and objects: the optimizer then sees jumps
 	// from one function into another, and Engine.Blacklist is complete.
 	Symbols() []guest.Symbol
-	// Constant returns the n bytes that the image has at addr, or nil when it does
-	// not have all of them: the optimizer then finds the jump tables of switches,
-	// whose targets must not be inside a region, or each arrival there would take
-	// an exit. The bytes must not be changed.
+	// Text returns the ranges of the image's code, ascending: the kernel's, or that
+	// of CPL3.
+	Text(user bool) []guest.Range
+	// Constant returns the n bytes that the image has at addr, where the guest
+	// cannot write, or nil: the optimizer then finds the jump tables of switches. The
+	// bytes must not be changed.
 	Constant(addr guest.GVA, n int) []byte
+	// Data returns what the image itself calls data in [lo, hi) of its text (a
+	// symbol of an object, a relocated field), or "".
+	Data(lo, hi guest.GVA) string
 	// FrameRule says how to find the caller of the function at pc (call frame
 	// information). It allocates nothing: handlers use it.
 	FrameRule(pc guest.GVA) (guest.FrameRule, bool)

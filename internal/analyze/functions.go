@@ -11,9 +11,10 @@ import (
 
 // function is one function of the image: code from a name to the next one.
 type function struct {
-	name string
-	addr uint64
-	code []byte
+	name  string
+	addr  uint64
+	code  []byte
+	label bool // its name has no type
 }
 
 // span is a range of addresses, and what it is.
@@ -73,14 +74,14 @@ func (img *image) functions() (fns []function, gaps []function) {
 		for k := lo; k < len(img.symbols) && img.symbols[k].addr < end; {
 			sym := img.symbols[k]
 			var size uint64
-			isFn := false
+			isFn, label := false, true
 			name := ""
 			for ; k < len(img.symbols) && img.symbols[k].addr == sym.addr; k++ {
 				if a := img.symbols[k]; a.fn {
 					if !isFn {
 						name = a.name
 					}
-					isFn, size = true, max(size, a.size)
+					isFn, size, label = true, max(size, a.size), label && a.label
 				}
 			}
 			if !isFn {
@@ -95,13 +96,13 @@ func (img *image) functions() (fns []function, gaps []function) {
 				code = code[:size+padding(code[size:], sym.addr+size)]
 			}
 			if at < sym.addr {
-				gaps = append(gaps, function{"", at, s.data[at-s.addr : sym.addr-s.addr]})
+				gaps = append(gaps, function{addr: at, code: s.data[at-s.addr : sym.addr-s.addr]})
 			}
-			fns = append(fns, function{name, sym.addr, code})
+			fns = append(fns, function{name, sym.addr, code, label})
 			at = max(at, sym.addr+uint64(len(code)))
 		}
 		if at < end {
-			gaps = append(gaps, function{"", at, s.data[at-s.addr:]})
+			gaps = append(gaps, function{addr: at, code: s.data[at-s.addr:]})
 		}
 	}
 	return fns, gaps
@@ -127,27 +128,35 @@ func isPadding(i *insn.Inst) bool {
 	return i.Class() == insn.ClassNop && !i.IsEndbr() || i.Class() == insn.ClassInterrupt && i.Opcode == 0xcc
 }
 
-// index collects the direct branch targets of the whole image.
+// index collects what the code of the whole image says of its text.
 func (img *image) index(fns, gaps []function) *flow.Index {
-	var ts []uint64
+	b := flow.NewBuilder(img.isText)
 	for _, f := range fns {
-		ts = flow.AppendTargets(ts, f.addr, f.code)
+		b.Function(img.input(&f))
 	}
-	// Functions without names, and data: decoding goes on behind what is none.
 	for _, g := range gaps {
-		for at, code := g.addr, g.code; len(code) > 0; {
-			i, err := insn.Decode(code)
-			n := uint64(1)
-			if err == nil {
-				n = uint64(i.Len)
-				if t, ok := i.Target(at); ok && len(ts) < flow.MaxTargets && img.at(t) != nil {
-					ts = append(ts, t)
-				}
-			}
-			at, code = at+n, code[n:]
-		}
+		b.Gap(g.addr, g.code)
 	}
-	return flow.NewIndex(ts)
+	return b.Index()
+}
+
+// input is what the analysis of a function begins with.
+func (img *image) input(f *function) flow.Input {
+	return flow.Input{Addr: f.addr, Code: f.code, Label: f.label, AllCode: img.kernel(), Movable: img.movable, Read: img.constant, Text: img.isText}
+}
+
+// isText reports whether an address is in an executable section.
+func (img *image) isText(a uint64) bool {
+	s := img.at(a)
+	return s != nil && s.x
+}
+
+// constant returns n bytes that the program does not write, or nil.
+func (img *image) constant(a uint64, n int) []byte {
+	if s := img.at(a); s == nil || s.w {
+		return nil
+	}
+	return img.bytes(a, n)
 }
 
 // Kernel symbols around what no probe may be on; sections have the same use

@@ -35,6 +35,8 @@ type symbol struct {
 	addr uint64
 	size uint64 // 0 when not known
 	fn   bool
+	// label: the file does not say what it names.
+	label bool
 }
 
 // image is a file, taken apart.
@@ -46,6 +48,7 @@ type image struct {
 	source   string    // of the names: ".symtab", ".dynsym" or "kallsyms"
 	checked  int       // names that a second table confirms
 	full     bool      // the names are those of all functions
+	movable  bool      // position-independent
 	sections []section // ascending
 	symbols  []symbol  // ascending by address
 	byName   map[string]uint64
@@ -100,6 +103,7 @@ func parse(b []byte) (*image, error) {
 	if f.Class != elf.ELFCLASS64 || f.Machine != elf.EM_X86_64 || f.Type != elf.ET_EXEC && f.Type != elf.ET_DYN {
 		return nil, fmt.Errorf("%w: %v %v %v", ErrFormat, f.Class, f.Machine, f.Type)
 	}
+	img.movable = f.Type == elf.ET_DYN
 	if err := img.readSections(f, b); err != nil {
 		return nil, err
 	}
@@ -121,7 +125,7 @@ func (img *image) readSections(f *elf.File, b []byte) error {
 		}
 		img.sections = append(img.sections, section{
 			name: s.Name, addr: s.Addr, data: b[s.Offset:][:s.Size:s.Size],
-			x: s.Flags&elf.SHF_EXECINSTR != 0, w: s.Flags&elf.SHF_WRITE != 0,
+			x: s.Flags&elf.SHF_EXECINSTR != 0, w: written(f, s),
 		})
 		if s.Type == elf.SHT_NOTE && img.buildID == "" {
 			img.buildID = buildID(img.sections[len(img.sections)-1].data)
@@ -140,6 +144,17 @@ func (img *image) readSections(f *elf.File, b []byte) error {
 		return errors.New("no section headers, so it is not known what is code")
 	}
 	return nil
+}
+
+// written reports whether the program writes a section: as its segment says,
+// because linkers merge sections into one that is not written.
+func written(f *elf.File, s *elf.Section) bool {
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_LOAD && s.Addr-p.Vaddr < p.Memsz {
+			return p.Flags&elf.PF_W != 0
+		}
+	}
+	return s.Flags&elf.SHF_WRITE != 0
 }
 
 // buildID finds the GNU build ID among notes.
@@ -191,7 +206,7 @@ func (img *image) readSymbols(f *elf.File) error {
 			sec := img.at(s.Value)
 			fn = sec != nil && sec.x && s.Section < elf.SHN_LORESERVE
 		}
-		out = append(out, symbol{s.Name, s.Value, s.Size, fn})
+		out = append(out, symbol{s.Name, s.Value, s.Size, fn, kind == elf.STT_NOTYPE})
 	}
 	img.setSymbols(out)
 	return nil

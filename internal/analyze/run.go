@@ -98,7 +98,7 @@ func (img *image) report(ctx context.Context, o Options) (*Report, error) {
 		return nil, fmt.Errorf("no functions among %d names", len(img.symbols))
 	}
 	index := img.index(all, gaps)
-	w := &work{fns: fns, rules: rules, in: flow.Input{Targets: index.Targets, Read: img.bytes}}
+	w := &work{img: img, fns: fns, rules: rules, in: flow.Input{Known: index}}
 	if ex := img.exceptions(); len(ex) > 0 {
 		w.in.Exception = func(a uint64) bool { return ex[a] }
 	}
@@ -124,7 +124,8 @@ func (img *image) report(ctx context.Context, o Options) (*Report, error) {
 type work struct {
 	fns   []function
 	rules []flow.Rule
-	in    flow.Input
+	img   *image
+	in    flow.Input // what the whole image says
 	next  atomic.Int64
 }
 
@@ -199,8 +200,8 @@ func (s *sums) merge(u *sums) {
 // padding behind it. An endbr that it begins with is no place of its own: probes
 // on it go behind it.
 func (w *work) one(s *sums, fn *function) {
-	in := w.in
-	in.Addr, in.Code = fn.addr, fn.code
+	in := w.img.input(fn)
+	in.Known, in.Exception, in.Patched = w.in.Known, w.in.Exception, w.in.Patched
 	f := flow.Analyze(in)
 	insts := f.Insts()
 	n := len(insts)

@@ -2,24 +2,21 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
 	"time"
 
-	"github.com/spf13/pflag"
+	"github.com/spf13/cobra"
 
 	"github.com/guestprobe/guestprobe/internal/analyze"
-	"github.com/guestprobe/guestprobe/internal/command"
 )
 
-// formatMarkdown is the form of a report as part of a page.
-const formatMarkdown = "markdown"
-
-func (a *app) analyze() command.Spec {
+func (a *app) analyzeCmd() *cobra.Command {
 	var rules string
 	var top int
-	return command.Spec{
+	cmd := &cobra.Command{
 		Use:   "analyze FILE...",
 		Short: "Count what of a program or kernel could be optimized",
 		Long: `Count, without running anything, at how many function entries and at how many
@@ -37,54 +34,62 @@ is in the file: what a kernel rewrites once, at boot, is not rewritten.
 --format may also be markdown.`,
 		Example: `  guestprobe analyze /boot/vmlinuz
   guestprobe analyze --rule ours --top 10 /lib/x86_64-linux-gnu/libc.so.6`,
-		Args:    command.Between(1, -1, "say which file: FILE..."),
-		Formats: []string{formatMarkdown},
-		Flags: func(f *pflag.FlagSet) {
-			f.StringVar(&rules, "rule", "both", "`whose` rules: kernel, ours or both")
-			f.IntVar(&top, "top", 5, "show at most `N` reasons each; 0 for all")
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return errors.New("say which file: FILE...")
+			}
+			return nil
 		},
-		Run: func(ctx context.Context, r *command.Run) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := a.wantFormat("markdown"); err != nil {
+				return err
+			}
 			o := analyze.Options{Rules: analyze.Rules(rules)}
 			switch o.Rules {
 			case analyze.RulesKernel, analyze.RulesOurs, analyze.RulesBoth:
 			default:
-				return command.Usagef("--rule %q: not kernel, ours or both", rules)
+				return &usageError{fmt.Errorf("--rule %q: not kernel, ours or both", rules)}
 			}
 			if top < 0 {
-				return command.Usagef("--top %d: not a number of reasons", top)
+				return &usageError{fmt.Errorf("--top %d: not a number of reasons", top)}
 			}
 			var rs []*analyze.Report
-			for _, path := range r.Args {
-				rep, err := analyzeFile(ctx, r, path, o)
+			for _, path := range args {
+				r, err := a.analyzeFile(cmd.Context(), path, o)
 				if err != nil {
 					return err
 				}
-				rs = append(rs, rep)
+				rs = append(rs, r)
 			}
-			if r.Format != formatMarkdown {
-				return r.Show(struct {
+			switch a.format {
+			case "json":
+				return a.printJSON(struct {
 					Files []*analyze.Report `json:"files"`
-				}{rs}, func() error { return printAnalyze(r, rs, top) })
-			}
-			for _, rep := range rs {
-				if err := r.Print("%s", analyzeMarkdown(rep, top)); err != nil {
-					return err
+				}{rs})
+			case "markdown":
+				for _, r := range rs {
+					fmt.Fprint(a.env.Stdout, analyzeMarkdown(r, top))
 				}
+				return nil
 			}
-			return nil
+			return a.printAnalyze(rs, top)
 		},
 	}
+	f := cmd.Flags()
+	f.StringVar(&rules, "rule", "both", "kernel, ours or both")
+	f.IntVar(&top, "top", 5, "show at most `N` reasons each; 0 for all")
+	return cmd
 }
 
 // printAnalyze writes one table; with several files their names come first.
-func printAnalyze(run *command.Run, rs []*analyze.Report, top int) error {
+func (a *app) printAnalyze(rs []*analyze.Report, top int) error {
 	heading := []string{"RULES", "PLACES", "OPTIMIZABLE", "OF", "SHARE", "WHY NOT"}
 	if len(rs) > 1 {
 		heading = append([]string{"FILE"}, heading...)
 	}
 	var rows [][]string
 	for _, r := range rs {
-		run.Note("%s", analyzeFacts(r))
+		a.note("%s", analyzeFacts(r))
 		for _, row := range analyzeRows(r, top) {
 			if len(rs) > 1 {
 				row = append([]string{filepath.Base(r.File)}, row...)
@@ -92,26 +97,26 @@ func printAnalyze(run *command.Run, rs []*analyze.Report, top int) error {
 			rows = append(rows, row)
 		}
 	}
-	return run.Table(heading, rows)
+	return a.table(heading, rows)
 }
 
 // progressAfter is how long a file may take before progress is shown.
 const progressAfter = time.Second
 
 // analyzeFile analyzes one file, with signs of life on a terminal.
-func analyzeFile(ctx context.Context, run *command.Run, path string, o analyze.Options) (*analyze.Report, error) {
+func (a *app) analyzeFile(ctx context.Context, path string, o analyze.Options) (*analyze.Report, error) {
 	shown, start := false, time.Now()
-	if command.Terminal(run.Stderr) {
+	if terminal(a.env.Stderr) {
 		o.Progress = func(done, total int) {
 			if time.Since(start) > progressAfter {
 				shown = true
-				fmt.Fprintf(run.Stderr, "\r%s: %d of %d functions", command.Clean(path), done, total)
+				fmt.Fprintf(a.env.Stderr, "\r%s: %d of %d functions", clean(path), done, total)
 			}
 		}
 	}
 	r, err := analyze.File(ctx, path, o)
 	if shown {
-		fmt.Fprint(run.Stderr, "\r\x1b[K")
+		fmt.Fprint(a.env.Stderr, "\r\x1b[K")
 	}
 	return r, err
 }
@@ -138,7 +143,7 @@ func analyzeFacts(r *analyze.Report) string {
 	for _, c := range r.LeftOut {
 		s += fmt.Sprintf("; left out: %d %s", c.Count, c.Reason)
 	}
-	return command.Clean(s) + fmt.Sprintf("; %.1f s", r.Seconds)
+	return clean(s) + fmt.Sprintf("; %.1f s", r.Seconds)
 }
 
 // analyzePlaces are the places of a share, by name.
@@ -181,9 +186,9 @@ func analyzeReasons(t *analyze.Tally, top int) string {
 // analyzeMarkdown is a report as part of a page.
 func analyzeMarkdown(r *analyze.Report, top int) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "| | |\n|---|---|\n| file | `%s` (%s) |\n", command.Clean(filepath.Base(r.File)), strings.Trim(r.Kind+", "+r.Packing, ", "))
+	fmt.Fprintf(&b, "| | |\n|---|---|\n| file | `%s` (%s) |\n", clean(filepath.Base(r.File)), strings.Trim(r.Kind+", "+r.Packing, ", "))
 	if r.Version != "" {
-		fmt.Fprintf(&b, "| Linux | %s |\n", command.Clean(r.Version))
+		fmt.Fprintf(&b, "| Linux | %s |\n", clean(r.Version))
 	}
 	if r.BuildID != "" {
 		fmt.Fprintf(&b, "| build ID | `%s` |\n", r.BuildID)

@@ -7,11 +7,10 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/spf13/pflag"
+	"github.com/spf13/cobra"
 
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
-	"github.com/guestprobe/guestprobe/internal/command"
 )
 
 // What the demo shows.
@@ -34,70 +33,68 @@ var demoProbes = []demoProbe{
 	{"p:checksum user_checksum data=%di len=%si:u64", false, 7},
 }
 
-func (a *app) demo() command.Spec {
+func (a *app) demoCmd() *cobra.Command {
 	var verbose bool
-	return command.Spec{
+	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "Boot a guest, probe it, show what happens, and put everything back",
 		Long: `Start a guestprobed of its own on a temporary socket, boot the built-in guest with
 2 vCPUs, attach a probe with a pre and a post handler to a kernel function and one
 to a user function, show some 20 of their hits, detach, prove that the guest's text
 is byte for byte what it was, and stop. It needs /dev/kvm and takes a few seconds.`,
-		Plain: true,
-		Flags: func(f *pflag.FlagSet) { f.BoolVarP(&verbose, "verbose", "v", false, "show the daemon's log") },
-		Run: func(ctx context.Context, r *command.Run) error {
-			ctx, cancel := context.WithTimeoutCause(ctx, demoTime, errDemoTime)
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, cancel := context.WithTimeoutCause(cmd.Context(), demoTime, errDemoTime)
 			defer cancel()
-			return (&demo{Run: r}).run(ctx, verbose)
+			return a.demo(ctx, verbose)
 		},
 	}
+	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "show the daemon's log")
+	return cmd
 }
-
-// demo is one run of the demo.
-type demo struct{ *command.Run }
 
 var errDemoTime = fmt.Errorf("the demo did not finish in %v", demoTime)
 
-func (d *demo) run(ctx context.Context, verbose bool) (err error) {
+func (a *app) demo(ctx context.Context, verbose bool) (err error) {
 	start := time.Now()
-	own, err := startDaemon(ctx, d.Run, verbose, "--vcpus", fmt.Sprint(demoVCPUs))
+	d, err := a.startDaemon(ctx, verbose, "--vcpus", fmt.Sprint(demoVCPUs))
 	if err != nil {
 		return err
 	}
 	defer func() {
-		if serr := own.stop(); serr != nil {
+		if serr := d.stop(); serr != nil {
 			err = errors.Join(err, serr)
 			return
 		}
 		if err == nil {
-			d.step("stopped %s; all of it took %v", own.what, time.Since(start).Round(10*time.Millisecond))
+			a.step("stopped %s; all of it took %v", d.what, time.Since(start).Round(10*time.Millisecond))
 		}
 	}()
-	c := client.New(own.socket)
+	c := client.New(d.socket)
 	defer c.Close()
 	g, err := c.Guest(ctx)
 	if err != nil {
 		return err
 	}
-	d.step("%s serves %s", own.what, own.socket)
-	d.step("the %s guest is %s: %s, %d MiB, sha256 %.12s", g.Image, g.State, command.Plural(g.VCPUs, "vCPU"), g.Memory>>20, g.SHA256)
+	a.step("%s serves %s", d.what, d.socket)
+	a.step("the %s guest is %s: %s, %d MiB, sha256 %.12s", g.Image, g.State, plural(g.VCPUs, "vCPU"), g.Memory>>20, g.SHA256)
 	before, err := c.Text(ctx)
 	if err != nil {
 		return err
 	}
-	if err := d.trace(ctx, c); err != nil {
+	if err := a.demoTrace(ctx, c); err != nil {
 		return err
 	}
-	return d.restored(ctx, c, before)
+	return a.demoRestored(ctx, c, before)
 }
 
 // step tells what has been done. A demo's story is its data.
-func (d *demo) step(format string, args ...any) {
-	fmt.Fprintln(d.Stdout, command.Paint(d.Colors(d.Stdout), command.Bold, "==> ")+command.Clean(fmt.Sprintf(format, args...)))
+func (a *app) step(format string, args ...any) {
+	fmt.Fprintln(a.env.Stdout, paint(a.colors(a.env.Stdout), sgrBold, "==> ")+clean(fmt.Sprintf(format, args...)))
 }
 
-// trace attaches the probes for the time of a stream and shows hits.
-func (d *demo) trace(ctx context.Context, c *client.Client) error {
+// demoTrace attaches the probes for the time of a stream and shows hits.
+func (a *app) demoTrace(ctx context.Context, c *client.Client) error {
 	var specs []api.ProbeSpec
 	shows := map[string]*demoShow{} // by the probe's name, until all of it was shown
 	for _, p := range demoProbes {
@@ -108,7 +105,7 @@ func (d *demo) trace(ctx context.Context, c *client.Client) error {
 		return err
 	}
 	defer s.Close()
-	color, started := d.Colors(d.Stdout), false
+	color, started := a.colors(a.env.Stdout), false
 	for !started || len(shows) > 0 {
 		r, err := s.Next()
 		if err != nil {
@@ -129,7 +126,7 @@ func (d *demo) trace(ctx context.Context, c *client.Client) error {
 				if p.Post {
 					stages = "a pre and a post handler"
 				}
-				d.step("attached %s with %s to %s code, %s: %s", p.Name, stages, what, place(p), p.Def)
+				a.step("attached %s with %s to %s code, %s: %s", p.Name, stages, what, place(p), p.Def)
 				shows[p.Name] = &demoShow{left: demoProbes[i].shown, post: p.Post, open: map[int]bool{}}
 			}
 			started = true
@@ -143,14 +140,14 @@ func (d *demo) trace(ctx context.Context, c *client.Client) error {
 				continue
 			}
 			h.Regs = someRegs(h)
-			if _, err := fmt.Fprint(d.Stdout, hitLine(h, color)); err != nil {
+			if _, err := fmt.Fprint(a.env.Stdout, hitLine(h, color)); err != nil {
 				return err
 			}
 			if show.left == 0 && len(show.open) == 0 {
 				delete(shows, h.Probe)
 			}
 		case api.RecordEnd:
-			noteEnd(d.Run, r, "")
+			a.noteEnd(r, "")
 			return errors.New("the stream ended before the demo did")
 		}
 	}
@@ -191,8 +188,8 @@ func someRegs(h api.Hit) map[string]api.Hex {
 	return map[string]api.Hex{"rip": h.Regs["rip"], "rsp": h.Regs["rsp"], "rax": h.Regs["rax"]}
 }
 
-// restored detaches and proves that nothing is left.
-func (d *demo) restored(ctx context.Context, c *client.Client, before api.Text) error {
+// demoRestored detaches and proves that nothing is left.
+func (a *app) demoRestored(ctx context.Context, c *client.Client, before api.Text) error {
 	during, err := c.Text(ctx)
 	if err != nil {
 		return err
@@ -202,7 +199,7 @@ func (d *demo) restored(ctx context.Context, c *client.Client, before api.Text) 
 		return err
 	}
 	for _, p := range ps {
-		d.step("detached %s: %s, %d missed", p.Name, command.Plural(int(p.Stats.Hits), "hit"), p.Stats.Missed)
+		a.step("detached %s: %s, %d missed", p.Name, plural(int(p.Stats.Hits), "hit"), p.Stats.Missed)
 	}
 	after, err := c.Text(ctx)
 	if err != nil {
@@ -216,15 +213,15 @@ func (d *demo) restored(ctx context.Context, c *client.Client, before api.Text) 
 	case during.Identical:
 		return errors.New("the probes were never in the guest's text")
 	case !after.Identical || after.Live != before.Live:
-		return fmt.Errorf("the guest's text is not what it was: %s differ", command.Plural(len(after.Ranges), "range"))
+		return fmt.Errorf("the guest's text is not what it was: %s differ", plural(len(after.Ranges), "range"))
 	case g.Checks != 0:
-		return fmt.Errorf("the guest's self-check found %s", command.Plural(int(g.Checks), "wrong result"))
+		return fmt.Errorf("the guest's self-check found %s", plural(int(g.Checks), "wrong result"))
 	case g.State != "running":
 		return fmt.Errorf("the guest is %s", g.State)
 	}
-	d.step("with the probes %s of the guest's text differed from its image; now all %d are what they were (sha256 %.12s)",
-		command.Plural(diffBytes(during), "byte"), after.Bytes, after.Live)
-	d.step("the guest is running, and its self-check has found no wrong result")
+	a.step("with the probes %s of the guest's text differed from its image; now all %d are what they were (sha256 %.12s)",
+		plural(diffBytes(during), "byte"), after.Bytes, after.Live)
+	a.step("the guest is running, and its self-check has found no wrong result")
 	return nil
 }
 

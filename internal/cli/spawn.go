@@ -19,7 +19,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestprobe/guestprobe/internal/api"
-	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/daemon"
 )
 
@@ -40,7 +39,7 @@ type ownDaemon struct {
 // startDaemon starts guestprobed on a temporary socket and waits until it
 // serves: the one beside our own binary, else the one in PATH, else one inside
 // this process.
-func startDaemon(ctx context.Context, r *command.Run, verbose bool, args ...string) (_ *ownDaemon, err error) {
+func (a *app) startDaemon(ctx context.Context, verbose bool, args ...string) (_ *ownDaemon, err error) {
 	dir, err := os.MkdirTemp("", "guestprobe-")
 	if err != nil {
 		return nil, err
@@ -56,7 +55,7 @@ func startDaemon(ctx context.Context, r *command.Run, verbose bool, args ...stri
 	}
 	var log io.Writer = d.log
 	if verbose {
-		log = io.MultiWriter(d.log, r.Stderr)
+		log = io.MultiWriter(d.log, a.env.Stderr)
 	}
 	ready, tell, err := os.Pipe()
 	if err != nil {
@@ -64,10 +63,10 @@ func startDaemon(ctx context.Context, r *command.Run, verbose bool, args ...stri
 	}
 	defer ready.Close()
 	args = append(args, "--socket", d.socket)
-	if bin, ferr := command.Find("guestprobed"); ferr == nil {
+	if bin := findDaemon(); bin != "" {
 		err = d.exec(bin, append(args, "--ready-fd", "3"), log, tell)
 	} else {
-		err = d.inProcess(args, log, tell, r.Getenv)
+		err = d.inProcess(args, log, tell, a.env.Getenv)
 	}
 	tell.Close()
 	if err != nil {
@@ -77,6 +76,25 @@ func startDaemon(ctx context.Context, r *command.Run, verbose bool, args ...stri
 		return nil, errors.Join(err, d.stop())
 	}
 	return d, nil
+}
+
+// findDaemon returns the path of guestprobed, or "".
+func findDaemon() string {
+	if self, err := os.Executable(); err == nil {
+		if p := filepath.Join(filepath.Dir(self), "guestprobed"); executable(p) {
+			return p
+		}
+	}
+	p, err := exec.LookPath("guestprobed")
+	if err != nil {
+		return ""
+	}
+	return p
+}
+
+func executable(path string) bool {
+	st, err := os.Stat(path)
+	return err == nil && st.Mode().IsRegular() && st.Mode().Perm()&0o111 != 0
 }
 
 func (d *ownDaemon) exec(bin string, args []string, log io.Writer, ready *os.File) error {
@@ -105,7 +123,7 @@ func (d *ownDaemon) inProcess(args []string, log io.Writer, ready *os.File, gete
 	ctx, cancel := context.WithCancel(context.Background())
 	d.what, d.cancel = "guestprobed (in this process)", cancel
 	go func() {
-		if code := daemon.Program().Run(ctx, command.Env{Args: args, Stdout: log, Stderr: log, Getenv: getenv}); code != 0 {
+		if code := daemon.Run(ctx, daemon.Env{Args: args, Stdout: log, Stderr: log, Getenv: getenv}); code != 0 {
 			d.exited <- fmt.Errorf("exit status %d", code)
 			return
 		}

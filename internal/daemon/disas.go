@@ -17,12 +17,13 @@ import (
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
-// Disassembler lists functions of images. It remembers the branch targets of
-// the last one. The zero value is ready; methods may be called from any thread.
+// Disassembler lists functions of images. It remembers what it has found out
+// about the last one. The zero value is ready; methods may be called from any
+// thread.
 type Disassembler struct {
 	mu    sync.Mutex
 	img   *guest.Image
-	index *flow.Index
+	funcs *probe.Functions
 }
 
 func (s *server) getDisas(w http.ResponseWriter, r *http.Request) error {
@@ -48,11 +49,12 @@ func (d *Disassembler) Function(img *guest.Image, at string) (api.Disas, error) 
 	if err != nil {
 		return api.Disas{}, err
 	}
-	code, size := functionCode(img, sym)
-	if len(code) == 0 {
+	f := d.analyze(img, sym)
+	if f == nil {
 		return api.Disas{}, &api.Error{Code: api.Code(probe.CodeNotText), Errno: "EINVAL", Message: sym.Name + " is not code"}
 	}
-	f := flow.Analyze(flow.Input{Addr: uint64(sym.Addr), Code: code, Targets: d.targets(img), Read: func(addr uint64, n int) []byte { return img.Constant(guest.GVA(addr), n) }})
+	code := img.Code(sym.Addr, f.Size())
+	size := min(int(min(sym.Size, flow.MaxCode+1)), len(code))
 	out := api.Disas{
 		Symbol: sym.Name, Addr: api.Hex(sym.Addr), Size: uint64(size), Offset: uint64(addr - sym.Addr), User: sym.User,
 		Blacklist: img.Blacklisted(sym.Addr), Insts: []api.DisasInst{},
@@ -116,40 +118,15 @@ func findFunction(img *guest.Image, at string) (guest.Symbol, guest.GVA, error) 
 	return sym, sym.Addr + guest.GVA(offset), nil
 }
 
-// maxPadding is how far behind a function's end the next one is looked for, as
-// package probe does.
-const maxPadding = 63
-
-// functionCode returns the bytes of a function with the padding behind it, and
-// how many are the function's own.
-func functionCode(img *guest.Image, sym guest.Symbol) (code []byte, size int) {
-	n := int(min(sym.Size, flow.MaxCode+1))
-	size = n
-	for k := 0; k < maxPadding; k++ {
-		at := sym.Addr + guest.GVA(n)
-		if _, taken := img.Find(at); taken || !img.IsText(at) {
-			break
-		}
-		n++
-	}
-	code = img.Code(sym.Addr, n)
-	return code, min(size, len(code))
-}
-
-// targets returns the direct branch targets of the image.
-func (d *Disassembler) targets(img *guest.Image) func(lo, hi uint64) []uint64 {
+// analyze returns the analysis of a function, or nil when it is not code.
+func (d *Disassembler) analyze(img *guest.Image, sym guest.Symbol) *flow.Func {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.img != img {
-		var ts []uint64
-		for _, s := range img.Symbols() {
-			if s.Size != 0 && img.IsText(s.Addr) {
-				ts = flow.AppendTargets(ts, uint64(s.Addr), img.Code(s.Addr, int(min(s.Size, flow.MaxCode))))
-			}
-		}
-		d.img, d.index = img, flow.NewIndex(ts)
+		d.img, d.funcs = img, probe.NewFunctions(img)
 	}
-	return d.index.Targets
+	f, _ := d.funcs.Of(sym)
+	return f
 }
 
 // region returns the answer of one set of rules.

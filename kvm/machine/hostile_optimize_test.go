@@ -141,8 +141,11 @@ func store8(at uint64, v byte) []byte {
 	return append(binary.LittleEndian.AppendUint64([]byte{0x48, 0xb9}, at), 0xc6, 0x01, v)
 }
 
-// callTo is movabs $at, %rax; call *%rax.
-func callTo(at guest.GVA) []byte { return append(movRAX(uint64(at)), 0xff, 0xd0) }
+// callTo is movabs $at+2^28, %rax; sub $2^28, %rax; call *%rax: what refers to a
+// region's bytes by their address has no jump there.
+func callTo(at guest.GVA) []byte {
+	return append(movRAX(uint64(at)+1<<28), 0x48, 0x2d, 0, 0, 0, 0x10, 0xff, 0xd0)
+}
 
 // TestHostileDetours runs guests that attack what an optimized site consists
 // of: they may harm themselves, in whatever way. The machine answers, the counts

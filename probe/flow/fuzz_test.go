@@ -17,7 +17,7 @@ func FuzzAnalyze(f *testing.F) {
 		f.Add(code(f, s), uint64(base), uint16(3))
 	}
 	f.Fuzz(func(t *testing.T, b []byte, addr uint64, mark uint16) {
-		b = b[:min(len(b), 256)]
+		b = b[:min(len(b), 96)]
 		in := Input{Addr: addr, Code: b, Read: func(at uint64, n int) []byte {
 			if off := at - addr; off < uint64(len(b)) && n <= len(b)-int(off) {
 				return b[off:][:n]
@@ -25,9 +25,10 @@ func FuzzAnalyze(f *testing.F) {
 			return nil
 		}}
 		in.Exception = func(at uint64) bool { return at == addr+uint64(mark) }
-		in.Targets = NewIndex(AppendTargets([]uint64{addr + uint64(mark>>8)}, addr+uint64(len(b)), b)).Targets
+		in.Known = known(mark&1 != 0, addr+uint64(mark>>8))
+		in.Label, in.Open = mark&2 != 0, mark&4 != 0
 		fn := Analyze(in)
-		newSlow(in, fn.Indirect()).check(t, fn)
+		newSlow(in, fn).check(t, fn)
 		for _, i := range fn.Insts() {
 			reg, no := fn.Region(i.Off, OursCalls)
 			if no == nil {

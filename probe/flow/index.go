@@ -7,58 +7,148 @@ import (
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
-// MaxTargets is the most targets that an index holds: more than any image has
-// whose symbols are bounded as guest's are, so that reaching it means that the
-// image is not code.
+// MaxTargets is the most targets, and the most references, that an index holds:
+// more than any image has whose symbols are bounded as guest's are, so that
+// reaching it means that the image is not code.
 const MaxTargets = 8 << 20
 
-// Index is a set of direct branch targets of an image: how a region learns of
-// jumps from other functions. It does not change and can be used from any
+// Index is what the code of an image says of its text: where direct branches
+// lead, and what is referred to as data. A region learns from it of jumps and
+// reads from other functions. It does not change and can be used from any
 // thread.
 type Index struct {
 	targets []uint64 // ascending, each once
+	paths   []uint64 // of these, those of reached instructions
+	refs    []Ref    // ascending
+	tables  []Ref    // of jumps, ascending
 	full    bool
 }
 
-// AppendTargets appends to dst the targets of all direct branches (jmp, jcc,
-// loop, jrcxz, call, xbegin) in the function at addr that leave it, decoding in
-// a straight line up to the first bytes that are no instruction. It appends
-// nothing once dst has MaxTargets entries.
-func AppendTargets(dst []uint64, addr uint64, code []byte) []uint64 {
-	for off := 0; off < len(code) && len(dst) < MaxTargets; {
-		i, err := insn.Decode(code[off:])
-		if err != nil {
-			break
-		}
-		if t, ok := i.Target(addr + uint64(off)); ok && t-addr >= uint64(len(code)) {
-			dst = append(dst, t)
-		}
-		off += int(i.Len)
-	}
-	return dst
+// Builder makes an Index. The zero value is not ready: see NewBuilder. It
+// belongs to one goroutine.
+type Builder struct {
+	text func(uint64) bool
+	x    Index
 }
 
-// NewIndex makes an index of targets, and takes over the slice.
-func NewIndex(targets []uint64) *Index {
-	x := &Index{full: len(targets) >= MaxTargets}
-	slices.Sort(targets)
-	x.targets = slices.Clip(slices.Compact(targets))
+// NewBuilder returns a builder for an image whose text is where text says.
+func NewBuilder(text func(addr uint64) bool) *Builder { return &Builder{text: text} }
+
+// Function adds what a function says of the text around it. Of in only Addr,
+// Code, Label, AllCode and Read count.
+func (b *Builder) Function(in Input) {
+	if len(in.Code) > MaxCode {
+		b.Gap(in.Addr, in.Code)
+		return
+	}
+	in.Known, in.Text = nil, b.text
+	f := Analyze(in)
+	for _, t := range f.leaves {
+		if b.text(t.to) {
+			b.target(t.to, t.reached)
+		}
+	}
+	for _, r := range f.refs {
+		b.refer(r)
+	}
+	for _, t := range f.tables {
+		if b.text(t.Addr) && len(b.x.tables) < MaxTargets {
+			b.x.tables = append(b.x.tables, t)
+		}
+	}
+}
+
+// Gap adds text that no symbol names, at addr. What decodes there may be data:
+// its branches are no known paths.
+func (b *Builder) Gap(addr uint64, code []byte) {
+	for len(code) > 0 {
+		n := min(len(code), MaxCode)
+		f := Analyze(Input{Addr: addr, Code: code[:n], Label: true, Text: b.text})
+		for _, br := range f.branches {
+			b.target(br.to, false)
+		}
+		for _, t := range f.leaves {
+			if b.text(t.to) {
+				b.target(t.to, false)
+			}
+		}
+		for _, r := range f.refs {
+			b.refer(r)
+		}
+		if n < len(code) {
+			n -= insn.MaxLen // the last instruction may have been cut off
+		}
+		addr, code = addr+uint64(n), code[n:]
+	}
+}
+
+func (b *Builder) target(to uint64, reached bool) {
+	if len(b.x.targets) == MaxTargets {
+		b.x.full = true
+		return
+	}
+	b.x.targets = append(b.x.targets, to)
+	if reached {
+		b.x.paths = append(b.x.paths, to)
+	}
+}
+
+func (b *Builder) refer(r Ref) {
+	if len(b.x.refs) == MaxTargets {
+		b.x.full = true
+		return
+	}
+	b.x.refs = append(b.x.refs, r)
+}
+
+// Index returns what was added. The builder must not be used afterwards.
+func (b *Builder) Index() *Index {
+	x := &b.x
+	x.targets, x.paths = sorted(x.targets), sorted(x.paths)
+	slices.SortFunc(x.refs, byRef)
+	slices.SortFunc(x.tables, byRef)
 	return x
 }
 
-// Targets returns the targets in [lo, hi), ascending. The slice is the index's
-// own and must not be changed. It is what Input.Targets wants.
-func (x *Index) Targets(lo, hi uint64) []uint64 {
-	i := sort.Search(len(x.targets), func(i int) bool { return x.targets[i] >= lo })
+func sorted(s []uint64) []uint64 {
+	slices.Sort(s)
+	return slices.Clip(slices.Compact(s))
+}
+
+// Targets returns the direct branch targets in [lo, hi), ascending. The slice is
+// the index's own and must not be changed.
+func (x *Index) Targets(lo, hi uint64) []uint64 { return within(x.targets, lo, hi) }
+
+func within(s []uint64, lo, hi uint64) []uint64 {
+	i, _ := slices.BinarySearch(s, lo)
 	j := i
-	for j < len(x.targets) && x.targets[j] < hi {
+	for j < len(s) && s[j] < hi {
 		j++
 	}
-	return x.targets[i:j:j]
+	return s[i:j:j]
+}
+
+// reached reports whether a known path leads to the target t.
+func (x *Index) reached(t uint64) bool {
+	_, ok := slices.BinarySearch(x.paths, t)
+	return ok
+}
+
+// table says that [lo, hi) overlaps a jump table.
+func (x *Index) table(lo, hi uint64) string {
+	const longest = maxTable * 8
+	from := lo - min(lo, longest)
+	for i := sort.Search(len(x.tables), func(i int) bool { return x.tables[i].Addr >= from }); i < len(x.tables) && x.tables[i].Addr < hi; i++ {
+		if x.tables[i].Addr+uint64(x.tables[i].Size) > lo {
+			return "a jump table"
+		}
+	}
+	return ""
 }
 
 // Len returns the number of targets.
 func (x *Index) Len() int { return len(x.targets) }
 
-// Complete reports whether all targets found room.
+// Complete reports whether all targets and references found room. Where they
+// did not, no jump is safe.
 func (x *Index) Complete() bool { return !x.full }

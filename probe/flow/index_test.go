@@ -5,8 +5,11 @@ import (
 	"testing"
 )
 
+// anywhere is an image that is all text.
+func anywhere(uint64) bool { return true }
+
 func TestIndex(t *testing.T) {
-	x := NewIndex([]uint64{30, 10, 20, 10, ^uint64(0)})
+	x := known(false, 30, 10, 20, 10, ^uint64(0))
 	for _, tt := range []struct {
 		lo, hi uint64
 		want   []uint64
@@ -23,34 +26,60 @@ func TestIndex(t *testing.T) {
 	}
 }
 
-// TestAppendTargets: branches that stay in the function are Analyze's business.
-func TestAppendTargets(t *testing.T) {
-	// jmp -2; call +0x100; jcc to the end; jcc to the last byte; ret; undecodable; jmp.
-	b := code(t, "eb fc e8 00 01 00 00 74 05 74 02 c3 90 90 06 e9 00 00 00 00")
-	b = b[:14]
-	want := []uint64{base - 2, base + 0x107, base + 14}
-	if got := AppendTargets(nil, base, b); !slices.Equal(got, want) {
-		t.Errorf("got %#x, want %#x", got, want)
+// TestBuilder: branches that stay in the function are Analyze's business, and
+// those of bytes that no path reaches are known, but lead nobody there.
+func TestBuilder(t *testing.T) {
+	// jmp +2; call +0x100 (not reached); call +0x107; jcc to the end; ret; jmp.
+	in := Input{Addr: base, Code: code(t, "eb 05 e8 00 01 00 00 e8 00 02 00 00 74 01 c3 06 e9 00 00 00 00")[:15]}
+	b := NewBuilder(anywhere)
+	b.Function(in)
+	b.Gap(base+0x1000, code(t, "06 e9 fb ef ff ff"))
+	x := b.Index()
+	if got, want := x.targets, []uint64{base + 1, base + 15, base + 0x107, base + 0x20c}; !slices.Equal(got, want) {
+		t.Errorf("targets %#x, want %#x", got, want)
 	}
-	if got := AppendTargets(make([]uint64, MaxTargets), base, b); len(got) != MaxTargets {
-		t.Errorf("a full index grew to %d", len(got))
+	if got, want := x.paths, []uint64{base + 15, base + 0x20c}; !slices.Equal(got, want) {
+		t.Errorf("known paths lead to %#x, want %#x", got, want)
+	}
+	full := NewBuilder(anywhere)
+	full.x.targets = make([]uint64, MaxTargets)
+	full.Function(in)
+	if x := full.Index(); len(full.x.targets) > MaxTargets || x.Complete() {
+		t.Errorf("a full index holds %d targets, complete %v", len(full.x.targets), x.Complete())
+	}
+	f := Analyze(Input{Addr: base, Code: code(t, "90 90 90 90 90 90"), Known: full.Index()})
+	if got := verdict(f, 0, Ours); got != "jump_into_region" {
+		t.Errorf("with a full index: %q", got)
 	}
 }
 
-// TestOtherFunctions: a jump out of a function's cold part into a region.
+// TestOtherFunctions: a jump out of a function's cold part into a region, and a
+// read of it.
 func TestOtherFunctions(t *testing.T) {
 	hot := code(t, "90 90 90 90 90 90 90 90 c3")
 	for to, want := range map[uint64]string{base: "ok 5 @1 2 3 4", base + 1: "jump_into_region", base + 4: "jump_into_region", base + 5: "ok 5 @1 2 3 4"} {
 		rel := uint32(to - (base + 0x1000 + 5))
 		cold := []byte{0xe9, byte(rel), byte(rel >> 8), byte(rel >> 16), byte(rel >> 24)}
-		x := NewIndex(AppendTargets(nil, base+0x1000, cold))
-		f := Analyze(Input{Addr: base, Code: hot, Targets: x.Targets})
+		b := NewBuilder(anywhere)
+		b.Function(Input{Addr: base + 0x1000, Code: cold})
+		f := Analyze(Input{Addr: base, Code: hot, Known: b.Index()})
 		if got := verdict(f, 0, Ours); got != want {
 			t.Errorf("jump to +%d: got %q, want %q", to-base, got, want)
 		}
 		// Linux does not look at other functions.
 		if got := verdict(f, 0, Kernel); got != "ok 5 @1 2 3 4" {
 			t.Errorf("jump to +%d by the kernel's rules: got %q", to-base, got)
+		}
+		// mov (%rip), %eax of 4 bytes at to-3
+		rel = uint32(to - 3 - (base + 0x1000 + 6))
+		b = NewBuilder(anywhere)
+		b.Function(Input{Addr: base + 0x1000, Code: []byte{0x8b, 0x05, byte(rel), byte(rel >> 8), byte(rel >> 16), byte(rel >> 24)}})
+		if want != "ok 5 @1 2 3 4" || to == base+5 {
+			want = "data"
+		}
+		f = Analyze(Input{Addr: base, Code: hot, Known: b.Index()})
+		if got := verdict(f, 0, Ours); got != want {
+			t.Errorf("read up to +%d: got %q, want %q", to-base, got, want)
 		}
 	}
 }

@@ -13,7 +13,7 @@ const (
 	ReasonFunctionTooShort Reason = "function_too_short" // fewer than 5 bytes up to the next symbol
 	ReasonFunctionTooLong  Reason = "function_too_long"  // more than MaxCode bytes
 	ReasonExceptionEntry   Reason = "exception_entry"    // an instruction whose fault is looked up by its address; for Kernel anywhere in the function
-	ReasonIndirectJump     Reason = "indirect_jump"      // Kernel only: one anywhere in the function
+	ReasonIndirectJump     Reason = "indirect_jump"      // one in the function, for ours one whose targets are not known
 	ReasonJumpIntoRegion   Reason = "jump_into_region"   // a known jump goes behind the first byte
 	ReasonCallInRegion     Reason = "call_in_region"     // its copy would push another return address
 	ReasonBranchInRegion   Reason = "branch_in_region"   // Kernel only: jmp, jcc, loop
@@ -25,6 +25,10 @@ const (
 	ReasonMasksExceptions  Reason = "masks_exceptions"   // mov ss in the region or right before it
 	ReasonInterruptShadow  Reason = "interrupt_shadow"   // sti at the end of the region, and a wait for an interrupt behind it
 	ReasonNotProbeable     Reason = "not_probeable"      // Kernel only: no kprobe at all on the first instruction
+	ReasonUnreached        Reason = "unreached"          // no known path leads there: it may be data
+	ReasonData             Reason = "data"               // the image or an instruction uses it as memory
+	ReasonNotPadding       Reason = "not_padding"        // what follows an instruction that does not go on
+	ReasonOverlap          Reason = "overlapping_code"   // its bytes are part of another instruction as well
 	ReasonPatchedSite      Reason = "patched_site"       // the guest rewrites these bytes itself
 )
 

@@ -19,7 +19,7 @@ const (
 	// jumps are no obstacle.
 	KernelThunks
 	// Ours: what a detour can do when its displacement holds an int3 at each
-	// old instruction boundary.
+	// old instruction boundary, where all that runs there is known.
 	Ours
 	// OursCalls: Ours, and the last instruction may be a direct call, which
 	// Region.AppendCopy turns into a push of the original return address and a
@@ -47,17 +47,25 @@ type Region struct {
 	Addr uint64 // of the first byte
 	Off  int    // from the function's first byte
 	Len  int    // bytes, 5 to 19; the detour goes back to Addr+Len
-	// Insts are the displaced instructions, in order. By our rules int3 padding
-	// may be among them.
+	// Insts are the displaced instructions, in order. By our rules padding may be
+	// among them, behind one that does not go on.
 	Insts []insn.Inst
 	// Boundaries are the offsets from the region's first byte, 1 to 4 and
-	// ascending, at which one of them begins: where the jump's displacement must
-	// hold an int3 (Ours), because a context may stand there or an unforeseen jump
-	// may go there. Padding behind an instruction that does not go on is not among
-	// them: nothing ever runs it.
+	// ascending, at which one of them begins, padding included: where the jump's
+	// displacement must hold an int3 (Ours), because a context may stand there or an
+	// unforeseen jump may go there.
 	Boundaries []int
 	// Call: the last instruction is a direct call (OursCalls).
 	Call bool
+}
+
+// add appends an instruction.
+func (r *Region) add(i *insn.Inst) {
+	if r.Len > 0 && r.Len < insn.JmpLen {
+		r.Boundaries = append(r.Boundaries, r.Len)
+	}
+	r.Insts = append(r.Insts, *i)
+	r.Len += int(i.Len)
 }
 
 // Region decides whether the instruction at off can be the first one of a
@@ -67,74 +75,139 @@ type Region struct {
 // at all, other probes and post handlers on the site or in the region, and
 // whether a detour is within reach.
 func (f *Func) Region(off int, r Rule) (Region, *Refusal) {
-	if f.size > MaxCode {
+	switch {
+	case f.size > MaxCode:
 		return Region{}, refuse(ReasonFunctionTooLong, -1, fmt.Sprintf("%d bytes, more than %d", f.size, MaxCode))
+	case r <= KernelThunks:
+		return f.kernelRegion(off, r)
 	}
 	k, ok := f.Index(off)
-	if !ok {
-		if f.badErr != nil && off >= f.bad && off < f.size {
-			return Region{}, f.undecodable()
-		}
+	switch {
+	case off < 0 || off >= f.size:
 		return Region{}, refuse(ReasonNotBoundary, off, "")
-	}
-	if f.size-off < insn.JmpLen {
-		return Region{}, refuse(ReasonFunctionTooShort, off, fmt.Sprintf("%d bytes up to the next symbol", f.size-off))
-	}
-	kernel := r <= KernelThunks
-	if kernel {
-		if !kernelProbeable(&f.insts[k].Inst) {
-			return Region{}, refuse(ReasonNotProbeable, off, "")
-		}
-		if no := f.kernelFunction(off, r); no != nil {
-			return Region{}, no
-		}
+	case !ok:
+		return Region{}, f.noInstruction(off)
+	case f.size-off < insn.JmpLen:
+		return Region{}, f.tooShort(off)
+	case !f.insts[k].Reached:
+		return Region{}, f.unreached(off)
 	}
 	reg := Region{Addr: f.in.Addr + uint64(off), Off: off}
-	reached := true // the instruction can be reached by falling into it, or otherwise
-	for ; reg.Len < insn.JmpLen; k++ {
-		if k == len(f.insts) {
-			if f.badErr != nil {
-				return Region{}, f.undecodable()
-			}
-			return Region{}, refuse(ReasonFunctionTooShort, off, "the region's last instruction reaches into the next symbol")
-		}
+	for reg.Len < insn.JmpLen {
 		i := &f.insts[k]
 		// First, since then the bytes are not those that run.
 		if what := f.patched(i); what != "" {
 			return Region{}, refuse(ReasonPatchedSite, i.Off, what)
 		}
-		padding := !kernel && !reached && i.Len == 1 && isInt3(&i.Inst)
-		if !padding {
-			no := (*Refusal)(nil)
-			if kernel {
-				no = kernelDisplaced(i)
-			} else {
-				no = f.displaced(i, r)
-			}
-			if no != nil {
-				return Region{}, no
-			}
-			reached = true
-		}
-		if reg.Len > 0 && !padding {
-			reg.Boundaries = append(reg.Boundaries, reg.Len)
-		}
-		reg.Insts = append(reg.Insts, i.Inst)
-		reg.Len += int(i.Len)
-		reg.Call = i.Class() == insn.ClassCall
-		if reg.Call && reg.Len < insn.JmpLen {
-			return Region{}, refuse(ReasonCallInRegion, i.Off, "it would return into the region")
-		}
-		if !i.Falls() {
-			reached = false
-		}
-	}
-	if !kernel {
-		if no := f.surroundings(&reg, k); no != nil {
+		if no := f.displaced(i, r); no != nil {
 			return Region{}, no
 		}
+		reg.add(&i.Inst)
+		reg.Call = i.Class() == insn.ClassCall
+		switch {
+		case reg.Len >= insn.JmpLen:
+		case reg.Call:
+			return Region{}, refuse(ReasonCallInRegion, i.Off, "it would return into the region")
+		case !i.Falls():
+			if no := f.pad(&reg); no != nil {
+				return Region{}, no
+			}
+		default:
+			if k, ok = f.Index(i.end()); !ok {
+				return Region{}, f.noInstruction(i.end())
+			}
+		}
+	}
+	if no := f.surroundings(&reg); no != nil {
+		return Region{}, no
 	}
 	return reg, nil
+}
+
+// tooShort is the refusal for a site at the function's end.
+func (f *Func) tooShort(off int) *Refusal {
+	return refuse(ReasonFunctionTooShort, off, fmt.Sprintf("%d bytes up to the next symbol", f.size-off))
+}
+
+// noInstruction is the refusal for a place where none begins.
+func (f *Func) noInstruction(off int) *Refusal {
+	switch {
+	case off >= f.size:
+		return refuse(ReasonFunctionTooShort, off, "the region's last instruction reaches into the next symbol")
+	case f.insideReached(off):
+		return refuse(ReasonNotBoundary, off, "")
+	}
+	if _, err := insn.Decode(f.in.Code[off:]); err != nil {
+		return refuse(ReasonUndecodable, off, err.Error())
+	}
+	return refuse(ReasonNotBoundary, off, "")
+}
+
+// unreached is the refusal for what no known path reaches.
+func (f *Func) unreached(off int) *Refusal {
+	k, _ := f.Index(off)
+	if what := f.Data(off, int(f.insts[k].Len)); what != "" {
+		return refuse(ReasonData, off, what)
+	}
+	return refuse(ReasonUnreached, off, "")
+}
+
+// pad adds the padding that stands behind the region, up to the jump's length.
+// It is padding if all of it is, up to where the next symbol begins or a known
+// path goes on, and nothing refers to it.
+func (f *Func) pad(reg *Region) *Refusal {
+	start := reg.Off + reg.Len
+	end := start
+	for end < f.size {
+		if f.reachedAt(end) {
+			if reg.Len < insn.JmpLen {
+				at := f.in.Addr + uint64(end)
+				b, ok := into(f.branches, at, at+1)
+				if !ok {
+					b = branch{at, -1}
+				}
+				return f.jumpInto(b)
+			}
+			break
+		}
+		i, err := insn.Decode(f.in.Code[end:])
+		if err != nil || !isPadding(&i) || f.insideReached(end) {
+			return refuse(ReasonNotPadding, end, "")
+		}
+		if reg.Len < insn.JmpLen {
+			reg.add(&i)
+		}
+		end += int(i.Len)
+	}
+	switch lo := f.in.Addr + uint64(start); {
+	case reg.Len < insn.JmpLen:
+		return f.tooShort(reg.Off)
+	case end >= f.size && f.in.Open:
+		return refuse(ReasonNotPadding, end, "what follows is not known")
+	case f.referred(lo, f.in.Addr+uint64(end)):
+		return refuse(ReasonData, start, "something refers to it")
+	}
+	return nil
+}
+
+// reachedAt reports whether a reached instruction begins at off.
+func (f *Func) reachedAt(off int) bool {
+	k, ok := f.Index(off)
+	return ok && f.insts[k].Reached
+}
+
+// isPadding reports whether i is one of the instructions that assemblers and
+// linkers fill gaps with: int3, and nops of any length.
+func isPadding(i *insn.Inst) bool {
+	switch {
+	case isInt3(i):
+		return i.Len == 1
+	case i.Class() != insn.ClassNop || i.Enc != insn.Legacy:
+		return false
+	case i.Map == insn.Map0:
+		return !i.Has(insn.PrefixRep) // which makes it pause
+	}
+	return i.Opcode == 0x1f && i.Reg() == 0
 }
 
 // patched returns what the guest rewrites the instruction for, or "".
@@ -144,72 +217,6 @@ func (f *Func) patched(i *Inst) string {
 	}
 	at := f.in.Addr + uint64(i.Off)
 	return f.in.Patched(at, at+uint64(i.Len))
-}
-
-// undecodable is the refusal for the place where decoding ended.
-func (f *Func) undecodable() *Refusal {
-	return refuse(ReasonUndecodable, f.bad, f.badErr.Error())
-}
-
-// kernelFunction applies those of the kernel's rules that look at the whole
-// function, except for the length.
-func (f *Func) kernelFunction(off int, r Rule) *Refusal {
-	addr := f.in.Addr + uint64(off)
-	switch {
-	case f.exception >= 0:
-		return refuse(ReasonExceptionEntry, f.exception, "in the function")
-	case f.badErr != nil:
-		return f.undecodable()
-	case r == Kernel && f.farJump >= 0:
-		return refuse(ReasonIndirectJump, f.farJump, "far")
-	case r == Kernel && len(f.indirect) > 0:
-		return refuse(ReasonIndirectJump, f.indirect[0].Off, "")
-	}
-	// Up to and including +5, one byte more than the jump takes.
-	if b, ok := into(f.kernel, addr+1, addr+insn.JmpLen+1); ok {
-		return refuse(ReasonJumpIntoRegion, b.from, fmt.Sprintf("to +%#x", b.to-f.in.Addr))
-	}
-	return nil
-}
-
-// kernelProbeable reports whether Linux 6.12 takes a kprobe on the instruction,
-// as far as that is not said by kernelDisplaced too: prepare_emulation has no
-// emulation for indirect branches through memory, far branches, iret, and 0F 01
-// C0 to C7, and the slot has no room for 15 bytes and an int3.
-func kernelProbeable(i *insn.Inst) bool {
-	switch c := i.Class(); {
-	case i.Len == insn.MaxLen:
-		return false
-	case c == insn.ClassCallInd, c == insn.ClassJumpInd:
-		return i.Mod() == 3
-	case c == insn.ClassFar: // far returns are taken for near ones
-		return i.Opcode != 0xff
-	case c == insn.ClassIRet:
-		return false
-	}
-	return i.Enc != insn.Legacy || i.Map != insn.Map0F || i.Opcode != 0x01 || i.ModRM&0xf8 != 0xc0
-}
-
-// kernelDisplaced applies the kernel's rules for one displaced instruction.
-func kernelDisplaced(i *Inst) *Refusal {
-	if i.Class() == insn.ClassLoadSS {
-		return refuse(ReasonMasksExceptions, i.Off, "")
-	}
-	if i.KernelBoostable() {
-		return nil
-	}
-	switch i.Class() {
-	case insn.ClassCall, insn.ClassCallInd:
-		return refuse(ReasonCallInRegion, i.Off, "")
-	case insn.ClassJump, insn.ClassCondJump, insn.ClassLoop:
-		return refuse(ReasonBranchInRegion, i.Off, "")
-	case insn.ClassInterrupt, insn.ClassUndefined:
-		return trap(i)
-	}
-	if i.IsEndbr() {
-		return refuse(ReasonEndbrInRegion, i.Off, "")
-	}
-	return refuse(ReasonNotBoostable, i.Off, "")
 }
 
 func trap(i *Inst) *Refusal {
@@ -270,31 +277,64 @@ func lockedBranch(i *Inst) *Refusal {
 }
 
 // surroundings applies those of our rules that look at what is around the
-// region; next is the index of the instruction behind it.
-func (f *Func) surroundings(reg *Region, next int) *Refusal {
+// region.
+func (f *Func) surroundings(reg *Region) *Refusal {
+	// A jump to a computed place may go into an instruction: then the bytes that it
+	// finds are a part of ours.
+	if f.lost >= 0 {
+		return refuse(ReasonIndirectJump, f.lost, "where it leads is not known")
+	}
 	lo, hi := reg.Addr+1, reg.Addr+uint64(reg.Len)
 	if b, ok := into(f.branches, lo, hi); ok {
 		return f.jumpInto(b)
 	}
-	if f.in.Targets != nil {
-		for _, t := range f.in.Targets(lo, hi) {
-			if t >= lo && t < hi {
-				return f.jumpInto(branch{t, -1})
-			}
+	if f.in.Known != nil {
+		if !f.in.Known.Complete() {
+			return refuse(ReasonJumpIntoRegion, -1, "the image has more branches than can be looked at")
+		}
+		if t := f.in.Known.Targets(lo, hi); len(t) != 0 {
+			return f.jumpInto(branch{t[0], -1})
 		}
 	}
-	first := next - len(reg.Insts)
-	if first > 0 && f.insts[first-1].Class() == insn.ClassLoadSS {
-		// The jump would run in its shadow instead of the instruction that sets RSP.
-		return refuse(ReasonMasksExceptions, f.insts[first-1].Off, "right before the region")
+	if no := f.overlap(reg); no != nil {
+		return no
 	}
-	last := &f.insts[next-1]
-	if isSTI(&last.Inst) && next < len(f.insts) {
+	if f.in.Object != nil {
+		at := reg.Addr
+		for k := range reg.Insts {
+			next := at + uint64(reg.Insts[k].Len)
+			if what := f.in.Object(at, next); what != "" {
+				return refuse(ReasonData, int(at-f.in.Addr), what)
+			}
+			at = next
+		}
+	}
+	if f.referred(lo, hi) {
+		return refuse(ReasonData, reg.Off, "something refers to it")
+	}
+	k, found := f.Index(reg.Off + reg.Len)
+	if last := &reg.Insts[len(reg.Insts)-1]; isSTI(last) && found {
 		// The jump back would run in its shadow (SDM Vol. 2, STI), and the
 		// interrupt would come before the wait for it.
-		switch c := f.insts[next].Class(); c {
+		switch c := f.insts[k].Class(); c {
 		case insn.ClassWait, insn.ClassTransfer, insn.ClassVMEntry, insn.ClassIRet:
-			return refuse(ReasonInterruptShadow, last.Off, c.String()+" follows")
+			return refuse(ReasonInterruptShadow, reg.Off+reg.Len-int(last.Len), c.String()+" follows")
+		}
+	}
+	return nil
+}
+
+// overlap looks at the instructions before the region: one that is the other
+// half of overlapping code may reach into it, and mov ss right before it would
+// cover the jump instead of the instruction that sets RSP.
+func (f *Func) overlap(reg *Region) *Refusal {
+	k, _ := f.Index(reg.Off)
+	for k--; k >= 0 && f.insts[k].Off > reg.Off-insn.MaxLen; k-- {
+		switch i := &f.insts[k]; {
+		case i.Reached && i.end() > reg.Off:
+			return refuse(ReasonOverlap, i.Off, "")
+		case i.end() == reg.Off && i.Class() == insn.ClassLoadSS:
+			return refuse(ReasonMasksExceptions, i.Off, "right before the region")
 		}
 	}
 	return nil
@@ -304,7 +344,7 @@ func (f *Func) surroundings(reg *Region, next int) *Refusal {
 // every pass.
 func (f *Func) jumpInto(b branch) *Refusal {
 	detail := fmt.Sprintf("to +%#x", b.to-f.in.Addr)
-	if _, ok := f.Index(int(b.to - f.in.Addr)); !ok {
+	if f.insideReached(int(b.to - f.in.Addr)) {
 		detail += ", inside an instruction"
 	}
 	if b.from < 0 {

@@ -43,7 +43,7 @@ func TestRefusals(t *testing.T) {
 		{"behind the function", "90 90 90 90 90 90", 6, Ours, Refusal{ReasonNotBoundary, 6, ""}, "not_boundary at +0x6"},
 		{"before it", "90 90 90 90 90 90", -1, Kernel, Refusal{ReasonNotBoundary, -1, ""}, "not_boundary"},
 		{"at the bad byte", "90 90 90 90 90 06 90", 5, Ours, Refusal{ReasonUndecodable, 5, "insn: invalid instruction"}, "undecodable at +0x5: insn: invalid instruction"},
-		{"behind it", "90 90 90 90 90 06 90", 6, Ours, Refusal{ReasonUndecodable, 5, "insn: invalid instruction"}, "undecodable at +0x5: insn: invalid instruction"},
+		{"behind it", "90 90 90 90 90 06 90", 6, Kernel, Refusal{ReasonUndecodable, 5, "insn: invalid instruction"}, "undecodable at +0x5: insn: invalid instruction"},
 		{"too short", "90 90 90 90 90 c3", 2, Kernel, Refusal{ReasonFunctionTooShort, 2, "4 bytes up to the next symbol"}, "function_too_short at +0x2: 4 bytes up to the next symbol"},
 		{"second instruction", "90 e8 00 00 00 00 c3", 0, Ours, Refusal{ReasonCallInRegion, 1, ""}, "call_in_region at +0x1"},
 		{"jump behind", "90 90 90 90 90 90 eb f9 c3", 0, Ours, Refusal{ReasonJumpIntoRegion, 6, "to +0x1"}, "jump_into_region at +0x6: to +0x1"},
@@ -63,7 +63,7 @@ func TestRefusals(t *testing.T) {
 		}
 	}
 	// One from elsewhere has no place in the function.
-	f := Analyze(Input{Addr: base, Code: code(t, "90 90 90 90 90 c3"), Targets: func(lo, hi uint64) []uint64 { return []uint64{base, base + 3, base + 5} }})
+	f := Analyze(Input{Addr: base, Code: code(t, "90 90 90 90 90 c3"), Known: known(false, base, base+3, base+5)})
 	_, no := f.Region(0, Ours)
 	if want := (Refusal{ReasonJumpIntoRegion, -1, "to +0x3, from elsewhere"}); no == nil || *no != want {
 		t.Errorf("from elsewhere: got %v, want %v", no, &want)

@@ -11,14 +11,17 @@ import (
 // slow is the checker that Region is held against: it decides one offset from
 // the bytes alone, by walking the function once for every byte of the region.
 type slow struct {
-	in     Input
-	starts map[int]insn.Inst
-	end    int // of what decodes
-	tables [][]uint64
+	in      Input
+	starts  map[int]insn.Inst // in a straight line, for Linux's rules
+	end     int               // of what decodes so
+	known   map[int]insn.Inst // on known paths
+	rest    map[int]insn.Inst // what else decodes
+	targets []uint64          // of tables
+	lost    bool              // an indirect jump has no table
 }
 
-func newSlow(in Input, indirect []IndirectJump) *slow {
-	s := &slow{in: in, starts: map[int]insn.Inst{}}
+func newSlow(in Input, f *Func) *slow {
+	s := &slow{in: in, starts: map[int]insn.Inst{}, known: map[int]insn.Inst{}, rest: map[int]insn.Inst{}}
 	for s.end < len(in.Code) {
 		i, err := insn.Decode(in.Code[s.end:])
 		if err != nil {
@@ -27,15 +30,93 @@ func newSlow(in Input, indirect []IndirectJump) *slow {
 		s.starts[s.end] = i
 		s.end += int(i.Len)
 	}
-	for _, j := range indirect {
-		s.tables = append(s.tables, j.Targets)
+	// Where tables lead is not what is tested here.
+	for _, b := range f.branches {
+		if k, ok := f.Index(b.from); ok && f.insts[k].Class() == insn.ClassJumpInd {
+			s.targets = append(s.targets, b.to)
+		}
+	}
+	s.walk()
+	for _, all := range []map[int]insn.Inst{s.known, s.rest} {
+		for off, i := range all {
+			if i.Enc != insn.VEX && i.Enc != insn.EVEX && i.Enc != insn.XOP && i.Map == insn.Map0 && i.Opcode == 0xff && (i.Reg() == 4 || i.Reg() == 5) {
+				found := slices.ContainsFunc(f.Indirect(), func(j IndirectJump) bool { return j.Off == off && j.Targets != nil })
+				s.lost = s.lost || !found
+			}
+		}
 	}
 	return s
 }
 
-// arrives reports whether any instruction that counts jumps to addr.
-func (s *slow) arrives(addr uint64, counts func(insn.Class) bool) bool {
-	for off, i := range s.starts {
+// walk adds, until nothing changes, whatever the rules of paths give.
+func (s *slow) walk() {
+	n := len(s.in.Code)
+	leads := make([]bool, n+insn.MaxLen+1)
+	leads[0] = !s.in.Label
+	for off := range n {
+		at := s.in.Addr + uint64(off)
+		leads[off] = leads[off] || slices.Contains(s.targets, at) || s.in.Known != nil && slices.Contains(s.in.Known.paths, at)
+	}
+	for changed := true; changed; {
+		changed = false
+		for off := range n {
+			if _, done := s.known[off]; done || !leads[off] {
+				continue
+			}
+			i, err := insn.Decode(s.in.Code[off:])
+			if err != nil {
+				continue
+			}
+			s.known[off], changed = i, true
+			t, branch := i.Target(s.in.Addr + uint64(off))
+			within := branch && t >= s.in.Addr && t < s.in.Addr+uint64(n)
+			if within {
+				leads[t-s.in.Addr] = true
+			}
+			switch i.Class() {
+			case insn.ClassJump, insn.ClassRet, insn.ClassJumpInd, insn.ClassIRet, insn.ClassUndefined, insn.ClassTransfer, insn.ClassVMEntry:
+			case insn.ClassFar:
+				leads[off+int(i.Len)] = leads[off+int(i.Len)] || i.Opcode == 0xff && i.Reg() == 3
+			case insn.ClassCall:
+				leads[off+int(i.Len)] = leads[off+int(i.Len)] || !within || t == s.in.Addr
+			default:
+				leads[off+int(i.Len)] = true
+			}
+		}
+	}
+	for off := 0; off < n; off++ {
+		if s.inKnown(off) {
+			continue
+		}
+		i, err := insn.Decode(s.in.Code[off:])
+		if err != nil {
+			continue
+		}
+		free := true
+		for k := range int(i.Len) {
+			free = free && !s.inKnown(off+k)
+		}
+		if free {
+			s.rest[off] = i
+			off += int(i.Len) - 1
+		}
+	}
+}
+
+// inKnown reports whether the byte at off is part of an instruction on a known
+// path.
+func (s *slow) inKnown(off int) bool {
+	for o, i := range s.known {
+		if o <= off && off < o+int(i.Len) {
+			return true
+		}
+	}
+	return false
+}
+
+// arrives reports whether any of the instructions that counts jumps to addr.
+func (s *slow) arrives(addr uint64, all map[int]insn.Inst, counts func(insn.Class) bool) bool {
+	for off, i := range all {
 		at := s.in.Addr + uint64(off)
 		if i.Enc != insn.Legacy && i.Enc != insn.REX2 || i.Enc == insn.REX2 && i.Class() == insn.ClassOther {
 			continue
@@ -72,7 +153,7 @@ func (s *slow) kernel(off int, thunks bool) bool {
 		}
 	}
 	for n := uint64(1); n <= 5; n++ {
-		if s.arrives(s.in.Addr+uint64(off)+n, func(c insn.Class) bool {
+		if s.arrives(s.in.Addr+uint64(off)+n, s.starts, func(c insn.Class) bool {
 			return c == insn.ClassJump || c == insn.ClassCondJump || c == insn.ClassLoop
 		}) {
 			return false
@@ -88,19 +169,27 @@ func (s *slow) kernel(off int, thunks bool) bool {
 	return true
 }
 
-// ours applies our rules and says yes or no.
-func (s *slow) ours(off int, calls bool) bool {
+// ours applies our rules and returns the region's instructions, or none.
+func (s *slow) ours(off int, calls bool) []insn.Inst {
+	if s.lost || len(s.in.Code)-off < 5 {
+		return nil
+	}
 	n, dead := 0, false
-	var last insn.Inst
+	var out []insn.Inst
 	for n < 5 {
-		i, ok := s.starts[off+n]
-		if !ok {
-			return false
-		}
+		i, ok := s.known[off+n]
 		c := i.Class()
-		if i.Opcode == 0xcc && i.Len == 1 && c == insn.ClassInterrupt && dead {
-			n++
+		if dead {
+			// Padding, and all that follows it is, up to the next known path.
+			if !s.padding(off + n) {
+				return nil
+			}
+			i, _ = insn.Decode(s.in.Code[off+n:])
+			out, n = append(out, i), n+int(i.Len)
 			continue
+		}
+		if !ok {
+			return nil
 		}
 		dead = c == insn.ClassJump || c == insn.ClassJumpInd || c == insn.ClassRet
 		p := insn.Analyze(s.in.Code[off+n:], s.in.Addr+uint64(off+n), insn.Options{})
@@ -108,48 +197,177 @@ func (s *slow) ours(off int, calls bool) bool {
 		_, err := insn.Relocate(buf[:], &i, s.in.Addr+uint64(off+n), s.in.Addr+uint64(off+n))
 		switch {
 		case s.in.Exception != nil && s.in.Exception(s.in.Addr+uint64(off+n)):
-			return false
+			return nil
 		case c == insn.ClassCall:
 			if !calls || n+int(i.Len) < 5 || i.VendorDependent() || i.Has(insn.PrefixLock) {
-				return false
+				return nil
 			}
 		case err != nil, p.Kind == insn.Refuse, p.NoStep, i.IsEndbr(), c == insn.ClassFar:
-			return false
+			return nil
 		case i.Map == insn.Map0 && i.Enc == insn.Legacy && i.Opcode&0xf8 == 0xd8:
-			return false
+			return nil
 		case (dead || c == insn.ClassCondJump || c == insn.ClassLoop || c == insn.ClassInterruptFlag) && i.Has(insn.PrefixLock):
-			return false
+			return nil
 		}
-		n += int(i.Len)
-		last = i
+		out, n = append(out, i), n+int(i.Len)
 	}
-	for k := 1; k < n; k++ {
-		at := s.in.Addr + uint64(off+k)
-		if s.arrives(at, func(insn.Class) bool { return true }) {
+	if !s.alone(off, n) {
+		return nil
+	}
+	last := out[len(out)-1]
+	if last.Opcode == 0xfb && last.Class() == insn.ClassInterruptFlag {
+		next, ok := s.known[off+n]
+		if !ok {
+			next, ok = s.rest[off+n]
+		}
+		switch c := next.Class(); {
+		case ok && (c == insn.ClassWait || c == insn.ClassTransfer || c == insn.ClassVMEntry || c == insn.ClassIRet):
+			return nil
+		}
+	}
+	return out
+}
+
+// padding reports whether all from off to the next known path, or the
+// function's end, is padding that nothing refers to.
+func (s *slow) padding(off int) bool {
+	for off < len(s.in.Code) {
+		if _, path := s.known[off]; path {
+			return true
+		}
+		i, err := insn.Decode(s.in.Code[off:])
+		switch {
+		case err != nil, s.inKnown(off), s.mentioned(off, int(i.Len)):
+			return false
+		case i.Opcode == 0xcc && i.Len == 1:
+		case i.Class() == insn.ClassNop && i.Map == insn.Map0 && !i.Has(insn.PrefixRep):
+		case i.Map == insn.Map0F && i.Enc == insn.Legacy && i.Opcode == 0x1f && i.Reg() == 0:
+		default:
 			return false
 		}
-		for _, table := range s.tables {
-			if slices.Contains(table, at) {
-				return false
+		off += int(i.Len)
+	}
+	return !s.in.Open
+}
+
+// mentioned reports whether some instruction has one of the n bytes at off as
+// memory, or their address.
+func (s *slow) mentioned(off, n int) bool {
+	for _, all := range []map[int]insn.Inst{s.known, s.rest} {
+		for o, i := range all {
+			if t, size, open, ok := s.memory(o, i); ok {
+				if t < off+n && off < t+size {
+					return true
+				}
+				if open && t <= off && !s.pathBehind(t, off) {
+					return true
+				}
+			}
+			if _, branch := i.Target(0); !branch && uint64(i.Imm) >= s.in.Addr+uint64(off) && uint64(i.Imm) < s.in.Addr+uint64(off+n) {
+				return true
 			}
 		}
-		if s.in.Targets != nil && len(s.in.Targets(at, at+1)) > 0 {
+	}
+	return false
+}
+
+// memory returns the place in the function that an instruction has as memory,
+// or, with lea, the address of.
+func (s *slow) memory(o int, i insn.Inst) (t, size int, open, ok bool) {
+	m, ok := i.Mem()
+	if !ok || m.Segment != insn.SegNone {
+		return 0, 0, false, false
+	}
+	var a uint64
+	switch {
+	case m.RIP:
+		a = i.RIPTarget(s.in.Addr + uint64(o))
+	case m.Base == insn.NoReg:
+		a = uint64(m.Disp)
+	default:
+		if a, ok = s.leaBefore(o, m.Base); !ok && m.Index != insn.NoReg && m.Scale == 1 {
+			a, ok = s.leaBefore(o, m.Index)
+		}
+		if !ok {
+			return 0, 0, false, false
+		}
+		a += uint64(m.Disp)
+	}
+	if a < s.in.Addr || a >= s.in.Addr+uint64(len(s.in.Code)) {
+		return 0, 0, false, false
+	}
+	t = int(a - s.in.Addr)
+	switch {
+	case i.Opcode == 0x8d && i.Map == insn.Map0 && (i.Enc == insn.Legacy || i.Enc == insn.REX2):
+		return t, 1, false, true
+	case m.Access == insn.AccessNone:
+		return 0, 0, false, false
+	case m.Size == 0:
+		return t, 1, true, true
+	}
+	return t, int(m.Size), m.Index != insn.NoReg, true
+}
+
+// leaBefore returns what the last of the 32 instructions before o that is a lea
+// to r has put there.
+func (s *slow) leaBefore(o int, r insn.Reg64) (uint64, bool) {
+	for k, seen := o-1, 0; k >= 0 && seen < tableBack; k-- {
+		i, ok := s.known[k]
+		if !ok {
+			i, ok = s.rest[k]
+		}
+		if !ok {
+			continue
+		}
+		seen++
+		if i.Opcode == 0x8d && i.Map == insn.Map0 && (i.Enc == insn.Legacy || i.Enc == insn.REX2) && i.RegReg() == r {
+			return i.RIPTarget(s.in.Addr + uint64(k)), i.RIPRelative()
+		}
+	}
+	return 0, false
+}
+
+// pathBehind reports whether a known path goes on behind lo, up to hi.
+func (s *slow) pathBehind(lo, hi int) bool {
+	for off := range s.known {
+		if off > lo && off <= hi {
+			return true
+		}
+	}
+	return false
+}
+
+// alone reports whether nothing comes into the n bytes at off, or is in them,
+// besides what begins there.
+func (s *slow) alone(off, n int) bool {
+	for k := 1; k < n; k++ {
+		at := s.in.Addr + uint64(off+k)
+		if s.arrives(at, s.known, anyBranch) || s.arrives(at, s.rest, anyBranch) || slices.Contains(s.targets, at) {
+			return false
+		}
+		if s.in.Known != nil && slices.Contains(s.in.Known.targets, at) {
 			return false
 		}
 	}
-	for o, i := range s.starts {
-		if o+int(i.Len) == off && i.Class() == insn.ClassLoadSS {
+	if s.mentioned(off+1, n-1) {
+		return false
+	}
+	for o, i := range s.known {
+		if o < off && o+int(i.Len) > off {
 			return false
 		}
 	}
-	if next, ok := s.starts[off+n]; ok && last.Opcode == 0xfb && last.Class() == insn.ClassInterruptFlag {
-		switch next.Class() {
-		case insn.ClassWait, insn.ClassTransfer, insn.ClassVMEntry, insn.ClassIRet:
-			return false
+	for _, all := range []map[int]insn.Inst{s.known, s.rest} {
+		for o, i := range all {
+			if o < off && o+int(i.Len) == off && i.Class() == insn.ClassLoadSS {
+				return false
+			}
 		}
 	}
 	return true
 }
+
+func anyBranch(insn.Class) bool { return true }
 
 // odd reports whether the code has an instruction that Linux takes for another.
 func (s *slow) odd() bool {
@@ -170,7 +388,7 @@ func (s *slow) check(t *testing.T, f *Func) (yes int) {
 			var want bool
 			switch {
 			case r >= Ours:
-				want = s.ours(off, r == OursCalls)
+				want = s.ours(off, r == OursCalls) != nil
 			case odd:
 				continue
 			default:
@@ -196,11 +414,15 @@ func (s *slow) region(t *testing.T, off int, reg Region, r Rule) {
 	t.Helper()
 	n := 0
 	var bounds []int
-	for _, i := range reg.Insts {
-		if want, ok := s.starts[off+n]; !ok || want != i {
+	want := s.ours(off, r == OursCalls)
+	for k, i := range reg.Insts {
+		if r < Ours {
+			want = append(want[:k:k], s.starts[off+n])
+		}
+		if k >= len(want) || want[k] != i {
 			t.Fatalf("% x at %#x by %v: instruction at +%d is not the function's", s.in.Code, off, r, n)
 		}
-		if n > 0 && (r < Ours || i.Opcode != 0xcc || i.Class() != insn.ClassInterrupt) {
+		if n > 0 && n < 5 {
 			bounds = append(bounds, n)
 		}
 		n += int(i.Len)
@@ -220,11 +442,20 @@ var pieces = []string{
 // jumps are branches with a displacement of one byte behind them.
 var jumps = []string{"eb", "74", "7f", "e2", "e3"}
 
+// known returns an index with those targets.
+func known(reached bool, targets ...uint64) *Index {
+	b := NewBuilder(func(uint64) bool { return true })
+	for _, t := range targets {
+		b.target(t, reached)
+	}
+	return b.Index()
+}
+
 // TestAgainstSlow makes random functions and compares every decision.
 func TestAgainstSlow(t *testing.T) {
 	rng := rand.New(rand.NewPCG(6, 1))
 	yes := 0
-	for range 4000 {
+	for range 6000 {
 		var b []byte
 		for range 2 + rng.IntN(24) {
 			switch rng.IntN(8) {
@@ -245,10 +476,11 @@ func TestAgainstSlow(t *testing.T) {
 			in.Exception = func(a uint64) bool { return a == at }
 		}
 		if rng.IntN(3) == 0 {
-			x := NewIndex([]uint64{in.Addr + uint64(rng.IntN(len(b))), in.Addr - 1, in.Addr + uint64(len(b))})
-			in.Targets = x.Targets
+			in.Known = known(rng.IntN(2) == 0, in.Addr+uint64(rng.IntN(len(b))), in.Addr-1, in.Addr+uint64(len(b)))
 		}
-		yes += newSlow(in, nil).check(t, Analyze(in))
+		in.Label, in.Open = rng.IntN(8) == 0, rng.IntN(4) == 0
+		f := Analyze(in)
+		yes += newSlow(in, f).check(t, f)
 	}
 	if yes < 10000 {
 		t.Errorf("only %d regions were allowed: the random functions test too little", yes)

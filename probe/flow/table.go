@@ -10,86 +10,388 @@ import (
 // Bounds of the search for a jump table.
 const (
 	maxTable  = 4096 // entries
-	tableBack = 16   // instructions before the jump in which its parts are sought
+	tableBack = 32   // instructions before the jump that are followed
 )
 
-// jumpTable returns where the indirect jump at index k leads, ascending and
-// each once, or nil when its table is not found. It knows the forms that gcc,
-// clang and Go emit for a switch:
+// jumpTable is the table of an indirect jump.
+type jumpTable struct {
+	addr    uint64
+	n, size int      // entries, and the bytes of one
+	targets []uint64 // ascending, each once
+}
+
+// jumpTable returns the table of the indirect jump at index k; false when it is
+// not certain. The instructions right before the jump are followed in a straight
+// line, from the last place on where another path comes in. They must compute
+// the target as gcc, clang and Go do for a switch, in any order and with any
+// others in between that leave it alone:
 //
-//	cmp $n, %i; ja default; ... jmp *table(,%i,8)
-//	cmp $n, %i; ja default; ... lea table(%rip), %b; jmp *(%b,%i,8)
-//	cmp $n, %i; ja default; ... lea table(%rip), %b; movslq (%b,%i,4), %t; add %b, %t; jmp *%t
+//	cmp $n, %i; ja default; jmp *table(,%i,8)
+//	cmp $n, %i; ja default; lea table(%rip), %b; jmp *(%b,%i,8)
+//	cmp $n, %i; ja default; lea table(%rip), %b; movslq (%b,%i,4), %t; add %b, %t; jmp *%t
 //
-// Without the comparison there is no size, and so no table. A table with an
-// entry that leads elsewhere than to an instruction of this function is none.
-func (f *Func) jumpTable(k int) []uint64 {
+// or have and $n, %i instead of the comparison. A table with an entry that leads
+// elsewhere than into this function, or into the middle of an instruction that a
+// path reaches, is none.
+func (f *Func) jumpTable(k int) (jumpTable, bool) {
 	if f.in.Read == nil {
-		return nil
+		return jumpTable{}, false
+	}
+	low := k
+	for low > 0 && k-low < tableBack && f.leadsTo(low-1, low) {
+		low--
+	}
+	s := state{vns: numRegs}
+	for r := range s.regs {
+		s.regs[r].vn = r
+	}
+	for ; low < k; low++ {
+		s.step(f, &f.insts[low])
 	}
 	j := &f.insts[k]
-	m, mem := j.Mem()
-	if mem {
-		if m.RIP || m.Vector || m.Index == insn.NoReg || m.Scale != 8 || m.Segment != insn.SegNone {
-			return nil
-		}
-		table := uint64(m.Disp)
-		if m.Base != insn.NoReg {
-			lea, ok := f.loaded(k, m.Base)
-			if !ok {
-				return nil
-			}
-			table += lea
-		}
-		n, ok := f.tableSize(k, m.Index)
-		if !ok {
-			return nil
-		}
-		return f.readTable(table, n, 8)
+	v := s.jump(j, f.in.Addr)
+	if v.entries == 0 {
+		return jumpTable{}, false
 	}
-	return f.relativeTable(k, j.RMReg())
+	return f.readTable(v)
 }
 
-// relativeTable finds the table of offsets for a jump through register t.
-func (f *Func) relativeTable(k int, t insn.Reg64) []uint64 {
-	base := insn.NoReg // the other register of the sum
-	low := max(0, k-tableBack)
-	for at := k - 1; at >= low; at-- {
-		i := &f.insts[at]
-		if !i.Falls() {
-			return nil
-		}
-		switch {
-		case base == insn.NoReg && isAdd(&i.Inst, t):
-			base = otherOperand(&i.Inst, t)
-		case base != insn.NoReg && i.Enc == insn.Legacy && i.Map == insn.Map0 && i.Opcode == 0x63:
-			m, ok := i.Mem()
-			if !ok || m.Scale != 4 || m.RIP || m.Index == insn.NoReg || m.Disp != 0 || m.Segment != insn.SegNone {
-				continue
-			}
-			if m.Base != base && m.Base != t {
-				return nil
-			}
-			table, ok := f.loaded(at, m.Base)
-			if !ok {
-				return nil
-			}
-			n, ok := f.tableSize(at, m.Index)
-			if !ok {
-				return nil
-			}
-			return f.readTable(table, n, 4)
-		}
+// leadsTo reports whether the instruction at index b is reached by falling
+// through from the one at index a alone, as far as branches are known.
+func (f *Func) leadsTo(a, b int) bool {
+	i, next := &f.insts[a], &f.insts[b]
+	if i.end() != next.Off || !i.Reached || !goesOn(&i.Inst) {
+		return false
 	}
-	return nil
+	switch i.Class() {
+	case insn.ClassCall, insn.ClassCallInd, insn.ClassFar, insn.ClassSyscall, insn.ClassInterrupt:
+		return false // registers are anything afterwards
+	}
+	at := f.in.Addr + uint64(next.Off)
+	if _, ok := into(f.branches, at, at+1); ok {
+		return false
+	}
+	return f.in.Known == nil || len(f.in.Known.Targets(at, at+1)) == 0
 }
 
-// loaded returns the address that a lea relative to RIP before index k puts
-// into register r.
+const numRegs = 16
+
+// value is what is known of a register. Values with the same number have the
+// same low 32 bits.
+type value struct {
+	vn    int
+	zext  bool   // the upper half is clear
+	addr  uint64 // the value itself, if known is set
+	known bool
+	// table is where an entry was loaded from, of entries ones of size bytes;
+	// added says that the table's own address was added to it.
+	table         uint64
+	entries, size int
+	added         bool
+}
+
+// state is what is known of registers and flags between two instructions.
+type state struct {
+	regs  [numRegs]value
+	vns   int           // numbers in use
+	below map[int]int64 // by number: the low 32 bits are below it
+	low8  map[int]int   // by number: that of its lowest byte
+	cmp   comparison    // the last one, while the flags are its
+}
+
+// comparison is one of a register with a constant.
+type comparison struct {
+	vn   int
+	n    int64 // the constant plus 1; 0: there is none
+	wide bool  // of all 64 bits of reg
+	reg  insn.Reg64
+}
+
+func (s *state) fresh() value { s.vns++; return value{vn: s.vns} }
+
+// bound notes that the low 32 bits of number vn are below n.
+func (s *state) bound(vn int, n int64) {
+	if s.below == nil {
+		s.below = map[int]int64{}
+	}
+	if old, ok := s.below[vn]; !ok || n < old {
+		s.below[vn] = n
+	}
+}
+
+// byteOf returns the number of the lowest byte of v.
+func (s *state) byteOf(v value) int {
+	if s.low8 == nil {
+		s.low8 = map[int]int{}
+	}
+	n, ok := s.low8[v.vn]
+	if !ok {
+		n = s.fresh().vn
+		s.low8[v.vn] = n
+	}
+	return n
+}
+
+// set gives a register a value that an instruction of i's operand size makes.
+func (s *state) set(r insn.Reg64, v value, i *insn.Inst) {
+	switch {
+	case r >= numRegs:
+	case i.Has(insn.PrefixREXW):
+		s.regs[r] = v
+	case i.Has(insn.PrefixOpSize):
+		s.regs[r] = s.fresh()
+	default:
+		v.zext, v.addr = true, uint64(uint32(v.addr))
+		v.entries = 0
+		s.regs[r] = v
+	}
+}
+
+// forget makes all registers unknown.
+func (s *state) forget() {
+	for r := range s.regs {
+		s.regs[r] = s.fresh()
+	}
+	s.cmp.n = 0
+}
+
+// get returns the value of a register.
+func (s *state) get(r insn.Reg64) value {
+	if r >= numRegs {
+		return s.fresh()
+	}
+	return s.regs[r]
+}
+
+// step follows one instruction.
+func (s *state) step(f *Func, i *Inst) {
+	reg, rm, mod3 := i.RegReg(), i.RMReg(), i.HasModRM && i.Mod() == 3
+	arith := false // the instruction writes the flags
+	switch op := i.Opcode; {
+	case i.Class() == insn.ClassNop:
+		return
+	case i.Class() == insn.ClassCondJump:
+		s.refine(op & 0xf)
+		return
+	case i.Enc != insn.Legacy || i.Map > insn.Map0F || i.Has(insn.PrefixAddrSize):
+		s.forget()
+		return
+	case i.Map == insn.Map0F && op == 0xb6 && mod3 && (i.Has(insn.PrefixREX) || i.RM() < 4):
+		s.set(reg, value{vn: s.byteOf(s.get(rm))}, &i.Inst)
+		if reg < numRegs {
+			s.regs[reg].zext = true
+		}
+	case i.Map == insn.Map0F && (op == 0xb6 || op == 0xb7):
+		s.set(reg, s.fresh(), &i.Inst)
+	case i.Map == insn.Map0F:
+		s.forget()
+		return
+	case op == 0x89 && mod3:
+		s.set(rm, s.get(reg), &i.Inst)
+	case op == 0x8b && mod3:
+		s.set(reg, s.get(rm), &i.Inst)
+	case op == 0x88 && !mod3, op == 0x89, op == 0xc6 && !mod3, op == 0xc7 && !mod3: // stores
+	case op == 0x8b || op == 0x63 && !mod3:
+		s.set(reg, s.load(i, f.in.Addr, op == 0x63), &i.Inst)
+	case op == 0x8d && i.RIPRelative():
+		s.set(reg, s.constant(i.RIPTarget(f.in.Addr+uint64(i.Off))), &i.Inst)
+	case op == 0x8d, op == 0x63:
+		s.set(reg, s.fresh(), &i.Inst)
+	case op >= 0xb8 && op <= 0xbf:
+		s.set(insn.Reg64(op&7)|i.RMReg(), s.constant(uint64(i.Imm)), &i.Inst) // no ModRM: the extension bit alone
+	case op == 0xc7 && i.Reg() == 0:
+		s.set(rm, s.constant(uint64(i.Imm)), &i.Inst)
+	case op == 0x01 && mod3:
+		arith = true
+		s.set(rm, s.sum(s.get(rm), s.get(reg)), &i.Inst)
+	case op == 0x03 && mod3:
+		arith = true
+		s.set(reg, s.sum(s.get(reg), s.get(rm)), &i.Inst)
+	case (op == 0x81 || op == 0x83) && i.Reg() == 7 && mod3 || op == 0x3d:
+		s.compare(i, rm, op == 0x3d)
+		return
+	case op == 0x80 && i.Reg() == 7 && mod3 && (i.Has(insn.PrefixREX) || i.RM() < 4):
+		s.cmp = comparison{vn: s.byteOf(s.get(rm)), n: int64(uint8(i.Imm)) + 1}
+		return
+	case op == 0x3c:
+		s.cmp = comparison{vn: s.byteOf(s.regs[insn.RAX]), n: int64(uint8(i.Imm)) + 1}
+		return
+	case (op == 0x81 || op == 0x83) && mod3:
+		arith = true
+		v := s.fresh()
+		if i.Reg() == 4 && i.Imm >= 0 && !i.Has(insn.PrefixOpSize) {
+			v.zext = true
+			s.bound(v.vn, i.Imm+1)
+		}
+		s.set(rm, v, &i.Inst)
+	case op < 0x40 && op&7 == 1 && mod3 && op>>3 != 7:
+		arith = true
+		s.set(rm, s.fresh(), &i.Inst)
+	case op < 0x40 && op&7 == 3 && op>>3 != 7:
+		arith = true
+		s.set(reg, s.fresh(), &i.Inst)
+	case op == 0x85, op == 0x39, op == 0x3b:
+		arith = true
+	default:
+		s.forget()
+		return
+	}
+	if arith {
+		s.cmp.n = 0
+	}
+}
+
+// constant is a known value.
+func (s *state) constant(v uint64) value {
+	c := s.fresh()
+	c.addr, c.known = v, true
+	return c
+}
+
+// compare notes a comparison with a constant.
+func (s *state) compare(i *Inst, rm insn.Reg64, eax bool) {
+	if eax {
+		rm = insn.RAX
+	}
+	s.cmp = comparison{}
+	if v := s.get(rm); i.Imm >= 0 && i.Imm < maxTable && !i.Has(insn.PrefixOpSize) {
+		s.cmp = comparison{vn: v.vn, n: i.Imm + 1, wide: i.Has(insn.PrefixREXW), reg: rm}
+	}
+}
+
+// refine notes what is known behind a conditional jump that was not taken.
+func (s *state) refine(cond uint8) {
+	n := s.cmp.n
+	switch {
+	case n == 0:
+		return
+	case cond == 0x7: // ja: at most the constant
+	case cond == 0x3: // jae: below it
+		n--
+	default:
+		return
+	}
+	s.bound(s.cmp.vn, n)
+	if r := s.cmp.reg; s.cmp.wide && r < numRegs && s.regs[r].vn == s.cmp.vn {
+		s.regs[r].zext = true
+	}
+}
+
+// index returns the number of values that a register, as a 64-bit index, can
+// have; 0 when it is not known.
+func (s *state) index(r insn.Reg64) int {
+	v := s.get(r)
+	n, ok := s.below[v.vn]
+	if !ok || !v.zext || n < 1 || n > maxTable {
+		return 0
+	}
+	return int(n)
+}
+
+// load is the value that i loads: the entry of a table, perhaps.
+func (s *state) load(i *Inst, addr uint64, signed bool) value {
+	v := s.fresh()
+	m, ok := i.Mem()
+	size := 8
+	if signed {
+		size = 4
+	}
+	if ok && i.Has(insn.PrefixREXW) {
+		v.table, v.entries, v.size = s.operand(&m, size)
+	}
+	return v
+}
+
+// operand returns the table that a memory operand is an entry of.
+func (s *state) operand(m *insn.Mem, size int) (table uint64, n, entry int) {
+	if m.RIP || m.Vector || m.Index == insn.NoReg || int(m.Scale) != size || m.Segment != insn.SegNone {
+		return 0, 0, 0
+	}
+	table = uint64(m.Disp)
+	if m.Base != insn.NoReg {
+		b := s.get(m.Base)
+		if !b.known {
+			return 0, 0, 0
+		}
+		table += b.addr
+	}
+	return table, s.index(m.Index), size
+}
+
+// sum adds two values: an entry and its table's address make a target.
+func (s *state) sum(a, b value) value {
+	v := s.fresh()
+	for range 2 {
+		if a.entries != 0 && a.size == 4 && !a.added && b.known && b.addr == a.table {
+			v.table, v.entries, v.size, v.added = a.table, a.entries, a.size, true
+		}
+		a, b = b, a
+	}
+	return v
+}
+
+// jump returns the table that the indirect jump takes its target from; its
+// entries are 0 when there is none.
+func (s *state) jump(j *Inst, addr uint64) value {
+	if m, ok := j.Mem(); ok {
+		v := value{}
+		v.table, v.entries, v.size = s.operand(&m, 8)
+		return v
+	}
+	v := s.get(j.RMReg())
+	if v.size == 4 && !v.added {
+		return value{}
+	}
+	return v
+}
+
+// readTable reads the table's entries: addresses of 8 bytes, or offsets of 4
+// from the table.
+func (f *Func) readTable(v value) (jumpTable, bool) {
+	t := jumpTable{addr: v.table, n: v.entries, size: v.size}
+	b := f.in.Read(t.addr, t.n*t.size)
+	if len(b) < t.n*t.size {
+		return jumpTable{}, false
+	}
+	for n := 0; n < t.n*t.size; n += t.size {
+		to := t.addr
+		if t.size == 8 {
+			to = binary.LittleEndian.Uint64(b[n:])
+		} else {
+			to += uint64(int64(int32(binary.LittleEndian.Uint32(b[n:]))))
+		}
+		if off := int(to - f.in.Addr); !f.inside(to) || f.insideReached(off) && !f.reachedAt(off) {
+			return jumpTable{}, false
+		}
+		t.targets = append(t.targets, to)
+	}
+	slices.Sort(t.targets)
+	t.targets = slices.Compact(t.targets)
+	return t, true
+}
+
+// insideReached reports whether off is inside a reached instruction, wherever
+// others begin.
+func (f *Func) insideReached(off int) bool {
+	k, _ := f.Index(off)
+	for k--; k >= 0 && f.insts[k].Off > off-insn.MaxLen; k-- {
+		if f.insts[k].Reached && f.insts[k].end() > off {
+			return true
+		}
+	}
+	return false
+}
+
+// loaded returns the address that the last lea relative to RIP before index k
+// has put into register r, for finding what is data: a register that something
+// else has written since makes it wrong, which forbids too much at worst.
 func (f *Func) loaded(k int, r insn.Reg64) (uint64, bool) {
+	if !f.leaText {
+		return 0, false
+	}
 	for at := k - 1; at >= max(0, k-tableBack); at-- {
 		i := &f.insts[at]
-		if i.Enc == insn.Legacy && i.Map == insn.Map0 && i.Opcode == 0x8d && i.RegReg() == r {
+		if isLea(&i.Inst) && i.RegReg() == r {
 			if !i.RIPRelative() {
 				return 0, false
 			}
@@ -97,105 +399,4 @@ func (f *Func) loaded(k int, r insn.Reg64) (uint64, bool) {
 		}
 	}
 	return 0, false
-}
-
-// tableSize returns the number of entries that the comparison of register r
-// before index k allows, or of the register that r was copied from.
-func (f *Func) tableSize(k int, r insn.Reg64) (int, bool) {
-	for at := k - 1; at >= max(0, k-tableBack); at-- {
-		i := &f.insts[at]
-		if i.Enc != insn.Legacy || i.Map != insn.Map0 {
-			continue
-		}
-		if from, ok := copied(&i.Inst, r); ok {
-			r = from
-			continue
-		}
-		limit := i.Imm
-		switch i.Opcode {
-		case 0x3c, 0x3d: // cmp $imm, %al, %eax
-			if r != insn.RAX {
-				continue
-			}
-		case 0x80, 0x81, 0x83: // cmp $imm, r
-			if i.Reg() != 7 || i.Mod() != 3 || i.RMReg() != r {
-				continue
-			}
-		default:
-			continue
-		}
-		// ja: up to and including the limit; jae: below it.
-		for ja := at + 1; ja < k; ja++ {
-			b := &f.insts[ja]
-			if b.Class() != insn.ClassCondJump {
-				continue
-			}
-			switch b.Opcode & 0xf {
-			case 0x7:
-				limit++
-			case 0x3:
-			default:
-				return 0, false
-			}
-			return int(limit), limit > 0 && limit <= maxTable
-		}
-		return 0, false
-	}
-	return 0, false
-}
-
-// readTable reads n entries of size bytes at addr: addresses, or offsets from
-// addr.
-func (f *Func) readTable(addr uint64, n, size int) []uint64 {
-	b := f.in.Read(addr, n*size)
-	if len(b) < n*size {
-		return nil
-	}
-	out := make([]uint64, 0, n)
-	for ; n > 0; n, b = n-1, b[size:] {
-		t := addr
-		if size == 8 {
-			t = binary.LittleEndian.Uint64(b)
-		} else {
-			t += uint64(int64(int32(binary.LittleEndian.Uint32(b))))
-		}
-		if !f.inside(t) {
-			return nil
-		}
-		if _, ok := f.Index(int(t - f.in.Addr)); !ok {
-			return nil
-		}
-		out = append(out, t)
-	}
-	slices.Sort(out)
-	return slices.Compact(out)
-}
-
-// copied returns the register that a mov of 32 or 64 bits copies to register r,
-// which may be r itself: compilers clear the upper half so.
-func copied(i *insn.Inst, r insn.Reg64) (insn.Reg64, bool) {
-	switch {
-	case i.Mod() != 3 || i.Has(insn.PrefixOpSize):
-	case i.Opcode == 0x89 && i.RMReg() == r:
-		return i.RegReg(), true
-	case i.Opcode == 0x8b && i.RegReg() == r:
-		return i.RMReg(), true
-	}
-	return 0, false
-}
-
-// isAdd reports whether i is a 64-bit add of a register to register t.
-func isAdd(i *insn.Inst, t insn.Reg64) bool {
-	if i.Enc != insn.Legacy || i.Map != insn.Map0 || i.Mod() != 3 || !i.Has(insn.PrefixREXW) {
-		return false
-	}
-	return i.Opcode == 0x01 && i.RMReg() == t || i.Opcode == 0x03 && i.RegReg() == t
-}
-
-// otherOperand returns the register that isAdd's add adds.
-func otherOperand(i *insn.Inst, t insn.Reg64) insn.Reg64 {
-	if i.Opcode == 0x01 {
-		return i.RegReg()
-	}
-	return i.RMReg()
 }

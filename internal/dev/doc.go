@@ -1,2 +1,0 @@
-// Package dev is gpdev: the tools of those who work on guestprobe.
-package dev

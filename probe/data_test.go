@@ -1,0 +1,81 @@
+package probe_test
+
+import (
+	"encoding/hex"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/guestprobe/guestprobe/internal/probetest"
+	"github.com/guestprobe/guestprobe/probe"
+)
+
+// TestDataInText: functions with data among their code, as hand-written guests
+// have them. A probe is put on instructions only, behind the data as well, where
+// decoding in a straight line has lost its way; and a jump displaces nothing that
+// is not known to run.
+func TestDataInText(t *testing.T) {
+	fn := func(name, code string) probetest.Func {
+		b, err := hex.DecodeString(strings.ReplaceAll(code, " ", ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return probetest.Func{Name: name, Code: b}
+	}
+	img, err := probetest.BuildImage(textBase, false,
+		// lea 0x10(%rip),%rdx; movslq (%rdx,%rdi,4),%rcx; add %rdx,%rcx; jmp *%rcx; two .long; two cases
+		fn("table", "48 8d 15 09 00 00 00 48 63 0c ba 48 01 d1 ff e1 08 00 00 00 0e 00 00 00 b8 0b 00 00 00 c3 b8 16 00 00 00 c3"),
+		// mov 7(%rip),%eax; ret; five bytes
+		fn("constant", "8b 05 01 00 00 00 c3 88 77 66 55 44"),
+		// jmp a; eight bytes; a: mov 2(%rip),%rax; ret
+		fn("behind", "eb 08 88 77 66 55 44 33 22 11 48 8b 05 f1 ff ff ff c3"),
+		// lea f(%rip),%rax; add %rdi,%rax; jmp *%rax; nops; f: mov $0xc7ffff01,%eax; jmp; nop; mov %edi,%eax; ret
+		fn("middle", "48 8d 05 08 00 00 00 48 01 f8 ff e0 90 90 90 b8 01 ff ff c7 eb 01 90 89 f8 c3"),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := newFake(t, 1, img).Engine()
+	for _, tt := range []struct {
+		symbol string
+		offset uint64
+		code   probe.Code // of the refusal, or
+		reason string     // why there is no jump; "" for both: there is one
+	}{
+		{"table", 0, "", "indirect_jump"},
+		{"table", 0xe, "", "not_padding"},
+		{"table", 0x10, probe.CodeData, ""},
+		{"table", 0x14, probe.CodeUndecodable, ""},
+		{"constant", 0, "", ""},
+		{"constant", 6, "", "not_padding"},
+		{"constant", 7, probe.CodeData, ""},
+		{"behind", 0, "", "not_padding"},
+		{"behind", 2, probe.CodeData, ""},
+		{"behind", 0xa, "", ""},
+		{"behind", 9, probe.CodeData, ""}, // an instruction, in a straight line
+		{"middle", 0xf, "", "unreached"},
+		{"middle", 0x10, probe.CodeNotBoundary, ""},
+		{"middle", 0, "", "indirect_jump"},
+	} {
+		p := &probe.Kprobe{Symbol: tt.symbol, Offset: tt.offset, Pre: func(*probe.Context) int { return 0 }}
+		err := e.Register(p)
+		var refused *probe.Error
+		if errors.As(err, &refused); err != nil && refused.Code != tt.code || (err == nil) != (tt.code == "") {
+			t.Errorf("%s+%#x: got %v, want %q", tt.symbol, tt.offset, err, tt.code)
+			continue
+		}
+		if err != nil {
+			continue
+		}
+		if err := e.Optimize(); err != nil {
+			t.Fatal(err)
+		}
+		i, _ := e.Info(p)
+		if i.Optimized != (tt.reason == "") || i.Unoptimized.Reason != tt.reason {
+			t.Errorf("%s+%#x: optimized %v, %v; want %q", tt.symbol, tt.offset, i.Optimized, i.Unoptimized, tt.reason)
+		}
+		if err := e.Unregister(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,204 @@
+package flow
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// line is a function decoded in a straight line from its first byte, as Linux
+// does (arch/x86/kernel/kprobes/core.c, can_probe; opt.c, can_optimize): data
+// between instructions is taken for instructions until it is none.
+type line struct {
+	starts    []uint64 // bit n: an instruction begins at offset n
+	bad       int      // offset of the first byte that could not be decoded; size when all were
+	badErr    error
+	branches  []branch // what Linux takes for branches, ascending by target
+	exception int      // offset of the first instruction with an exception-table entry, or -1
+	farJump   int      // offset of the first far indirect jump, or -1
+	indirect  int      // offset of the first near indirect jump, or -1
+}
+
+// line returns the straight line; any thread.
+func (f *Func) line() *line {
+	f.straight.once.Do(func() { f.straight.line = f.decodeLine() })
+	return &f.straight.line
+}
+
+func (f *Func) decodeLine() line {
+	l := line{starts: make([]uint64, (f.size+63)/64), exception: -1, farJump: -1, indirect: -1}
+	for l.bad < f.size {
+		i, err := insn.Decode(f.in.Code[l.bad:])
+		if err != nil {
+			l.badErr = err
+			break
+		}
+		l.starts[l.bad/64] |= 1 << (l.bad % 64)
+		if f.size <= MaxCode {
+			l.note(f, &i, f.in.Addr+uint64(l.bad))
+		}
+		l.bad += int(i.Len)
+	}
+	slices.SortFunc(l.branches, byTarget)
+	return l
+}
+
+// note collects what the instruction at l.bad means for the rules.
+func (l *line) note(f *Func, i *insn.Inst, at uint64) {
+	if l.exception < 0 && f.in.Exception != nil && f.in.Exception(at) {
+		l.exception = l.bad
+	}
+	// The end counts: it can be the fifth byte behind the last region's first.
+	if t, ok := kernelTarget(i, at); ok && t-f.in.Addr <= uint64(f.size) {
+		l.branches = append(l.branches, branch{t, l.bad})
+	}
+	switch {
+	case i.Class() == insn.ClassJumpInd && l.indirect < 0:
+		l.indirect = l.bad
+	case i.Class() == insn.ClassFar && i.Opcode == 0xff && i.Reg() == 5 && l.farJump < 0:
+		l.farJump = l.bad
+	}
+}
+
+// begins reports whether an instruction begins at off.
+func (l *line) begins(off int) bool {
+	return off >= 0 && off/64 < len(l.starts) && l.starts[off/64]>>(off%64)&1 != 0
+}
+
+// Boundary reports whether an instruction begins at off: one that a known path
+// reaches, or, where none does, one of the straight line that Linux decodes.
+// crossed says that off is within an instruction that a path reaches.
+func (f *Func) Boundary(off int) (ok, crossed bool) {
+	return f.reachedAt(off) || f.line().begins(off), f.insideReached(off)
+}
+
+// Undecodable returns the offset of the first byte at which no instruction
+// begins when the function is decoded in a straight line, why (an error of
+// insn.Decode), and true; false when all of the function was decoded.
+func (f *Func) Undecodable() (off int, err error, bad bool) {
+	l := f.line()
+	return l.bad, l.badErr, l.badErr != nil
+}
+
+// kernelRegion is Region by the rules of Linux.
+func (f *Func) kernelRegion(off int, r Rule) (Region, *Refusal) {
+	l := f.line()
+	switch {
+	case !l.begins(off) && l.badErr != nil && off >= l.bad && off < f.size:
+		return Region{}, l.undecodable()
+	case !l.begins(off):
+		return Region{}, refuse(ReasonNotBoundary, off, "")
+	case f.size-off < insn.JmpLen:
+		return Region{}, f.tooShort(off)
+	}
+	reg := Region{Addr: f.in.Addr + uint64(off), Off: off}
+	for reg.Len < insn.JmpLen {
+		at := off + reg.Len
+		if !l.begins(at) {
+			return Region{}, refuse(ReasonFunctionTooShort, off, "the region's last instruction reaches into the next symbol")
+		}
+		in, _ := insn.Decode(f.in.Code[at:])
+		i := Inst{Off: at, Inst: in}
+		if reg.Len == 0 {
+			if !kernelProbeable(&in) {
+				return Region{}, refuse(ReasonNotProbeable, off, "")
+			}
+			if no := l.function(f.in.Addr, off, r); no != nil {
+				return Region{}, no
+			}
+		}
+		// First, since then the bytes are not those that run.
+		if what := f.patched(&i); what != "" {
+			return Region{}, refuse(ReasonPatchedSite, at, what)
+		}
+		if no := kernelDisplaced(&i); no != nil {
+			return Region{}, no
+		}
+		reg.add(&in)
+	}
+	return reg, nil
+}
+
+// undecodable is the refusal for the place where decoding ended.
+func (l *line) undecodable() *Refusal { return refuse(ReasonUndecodable, l.bad, l.badErr.Error()) }
+
+// function applies those of the rules that look at the whole function at addr,
+// except for the length.
+func (l *line) function(addr uint64, off int, r Rule) *Refusal {
+	switch {
+	case l.exception >= 0:
+		return refuse(ReasonExceptionEntry, l.exception, "in the function")
+	case l.badErr != nil:
+		return l.undecodable()
+	case r == Kernel && l.farJump >= 0:
+		return refuse(ReasonIndirectJump, l.farJump, "far")
+	case r == Kernel && l.indirect >= 0:
+		return refuse(ReasonIndirectJump, l.indirect, "")
+	}
+	// Up to and including +5, one byte more than the jump takes.
+	at := addr + uint64(off)
+	if b, ok := into(l.branches, at+1, at+insn.JmpLen+1); ok {
+		return refuse(ReasonJumpIntoRegion, b.from, fmt.Sprintf("to +%#x", b.to-addr))
+	}
+	return nil
+}
+
+// kernelProbeable reports whether Linux 6.12 takes a kprobe on the instruction,
+// as far as that is not said by kernelDisplaced too: prepare_emulation has no
+// emulation for indirect branches through memory, far branches, iret, and 0F 01
+// C0 to C7, and the slot has no room for 15 bytes and an int3.
+func kernelProbeable(i *insn.Inst) bool {
+	switch c := i.Class(); {
+	case i.Len == insn.MaxLen:
+		return false
+	case c == insn.ClassCallInd, c == insn.ClassJumpInd:
+		return i.Mod() == 3
+	case c == insn.ClassFar: // far returns are taken for near ones
+		return i.Opcode != 0xff
+	case c == insn.ClassIRet:
+		return false
+	}
+	return i.Enc != insn.Legacy || i.Map != insn.Map0F || i.Opcode != 0x01 || i.ModRM&0xf8 != 0xc0
+}
+
+// kernelDisplaced applies the kernel's rules for one displaced instruction.
+func kernelDisplaced(i *Inst) *Refusal {
+	if i.Class() == insn.ClassLoadSS {
+		return refuse(ReasonMasksExceptions, i.Off, "")
+	}
+	if i.KernelBoostable() {
+		return nil
+	}
+	switch i.Class() {
+	case insn.ClassCall, insn.ClassCallInd:
+		return refuse(ReasonCallInRegion, i.Off, "")
+	case insn.ClassJump, insn.ClassCondJump, insn.ClassLoop:
+		return refuse(ReasonBranchInRegion, i.Off, "")
+	case insn.ClassInterrupt, insn.ClassUndefined:
+		return trap(i)
+	}
+	if i.IsEndbr() {
+		return refuse(ReasonEndbrInRegion, i.Off, "")
+	}
+	return refuse(ReasonNotBoostable, i.Off, "")
+}
+
+// kernelTarget returns where the instruction jumps in the eyes of Linux 6.12
+// (can_optimize and insn_jump_into_range): jmp, jcc, loop and jrcxz, but not
+// call. It keeps the opcode of a VEX or EVEX instruction where it keeps one-byte
+// opcodes, so that vzeroupper is a "ja" to the next instruction; so does this.
+func kernelTarget(i *insn.Inst, addr uint64) (uint64, bool) {
+	switch op := i.Opcode; {
+	case i.Enc == insn.Legacy && i.Map == insn.Map0F:
+		if op&0xf0 != 0x80 {
+			return 0, false
+		}
+	case i.Enc == insn.Legacy && i.Map != insn.Map0:
+		return 0, false
+	case op >= 0xe0 && op <= 0xe3, op == 0xe9, op == 0xeb, op&0xf0 == 0x70:
+	default:
+		return 0, false
+	}
+	return addr + uint64(i.Len) + uint64(i.Imm), true
+}

@@ -1,0 +1,173 @@
+package flow
+
+import (
+	"sort"
+
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// Ref says that an instruction refers to a place in text: as memory that it
+// reads or writes, or by having its address.
+type Ref struct {
+	Addr uint64
+	Size uint32 // bytes of memory; 0: the address alone
+	// Open: memory from Addr on, nobody knows how much (the elements of an
+	// array). It ends where a known path goes on at the latest.
+	Open bool
+}
+
+func byRef(a, b Ref) int {
+	switch {
+	case a.Addr < b.Addr:
+		return -1
+	case a.Addr > b.Addr:
+		return 1
+	}
+	return 0
+}
+
+// text reports whether an address is in text.
+func (f *Func) text(a uint64) bool { return f.inside(a) || f.in.Text != nil && f.in.Text(a) }
+
+// reference notes what instruction k refers to. Instructions that branch there
+// are no matter of this.
+func (f *Func) reference(k int) {
+	i := &f.insts[k]
+	at := f.in.Addr + uint64(i.Off)
+	if m, ok := i.Mem(); ok {
+		if r, ok := f.memory(k, &m, at); ok && f.text(r.Addr) {
+			f.refs = append(f.refs, r)
+		}
+	}
+	if _, branch := i.Target(at); !branch && i.Imm != 0 && !f.in.Movable && f.text(uint64(i.Imm)) {
+		f.refs = append(f.refs, Ref{Addr: uint64(i.Imm)})
+	}
+}
+
+// memory returns where the memory operand m of instruction k is, as far as the
+// instructions before it tell.
+func (f *Func) memory(k int, m *insn.Mem, at uint64) (Ref, bool) {
+	i := &f.insts[k]
+	r := Ref{Size: uint32(m.Size), Open: m.Index != insn.NoReg}
+	switch {
+	case m.Segment != insn.SegNone:
+		return Ref{}, false
+	case m.RIP:
+		r.Addr = i.RIPTarget(at)
+	case m.Base == insn.NoReg && f.in.Movable:
+		return Ref{}, false
+	case m.Base == insn.NoReg:
+		r.Addr = uint64(m.Disp)
+	default:
+		a, ok := f.loaded(k, m.Base)
+		if !ok && m.Index != insn.NoReg && m.Scale == 1 {
+			a, ok = f.loaded(k, m.Index)
+		}
+		if !ok {
+			return Ref{}, false
+		}
+		r.Addr = a + uint64(m.Disp)
+	}
+	switch {
+	case isLea(&i.Inst):
+		return Ref{Addr: r.Addr}, true
+	case m.Access == insn.AccessNone: // a hint
+		return Ref{}, false
+	case r.Size == 0:
+		r.Size, r.Open = 1, true
+	}
+	return r, true
+}
+
+// isLea reports whether i is lea.
+func isLea(i *insn.Inst) bool {
+	return (i.Enc == insn.Legacy || i.Enc == insn.REX2) && i.Map == insn.Map0 && i.Opcode == 0x8d
+}
+
+// Data returns what says that the n bytes at off are data and no instruction,
+// or "": the image's own account (Input.Object), the table of a jump, or an
+// instruction that has them as memory operand, where no known path leads to
+// them.
+func (f *Func) Data(off, n int) string {
+	lo := f.in.Addr + uint64(off)
+	hi := lo + uint64(n)
+	if f.in.Object != nil {
+		if what := f.in.Object(lo, hi); what != "" {
+			return what
+		}
+	}
+	if k, ok := f.Index(off); ok && f.insts[k].Reached {
+		return ""
+	}
+	return f.memoryIn(lo, hi)
+}
+
+// memoryIn returns whose memory overlaps [lo, hi), or "".
+func (f *Func) memoryIn(lo, hi uint64) string {
+	what := ""
+	look := func(r Ref) bool {
+		switch {
+		case r.Size == 0 || r.Addr >= hi:
+		case r.Addr+uint64(r.Size) > lo, r.Open && !f.goesOnBetween(r.Addr, lo):
+			what = "memory of an instruction"
+		}
+		return what == ""
+	}
+	for _, t := range f.tables {
+		if t.Addr < hi && t.Addr+uint64(t.Size) > lo {
+			return "a jump table"
+		}
+	}
+	overlapping(f.refs, f.in.Addr, hi, look)
+	if what == "" && f.in.Known != nil {
+		what = f.in.Known.table(lo, hi)
+		if what == "" {
+			overlapping(f.in.Known.refs, f.in.Addr, hi, look)
+		}
+	}
+	return what
+}
+
+// maxOperand is the most bytes of a memory operand (fxsave, xsave).
+const maxOperand = 4096
+
+// overlapping calls look for the refs from shortly before lo up to hi, until it
+// returns false. Open ones are known from the function's first byte on.
+func overlapping(refs []Ref, lo, hi uint64, look func(Ref) bool) {
+	from := lo - min(lo, maxOperand)
+	for i := sort.Search(len(refs), func(i int) bool { return refs[i].Addr >= from }); i < len(refs) && refs[i].Addr < hi; i++ {
+		if !look(refs[i]) {
+			return
+		}
+	}
+}
+
+// goesOnBetween reports whether a known path leads to a place behind lo, up to
+// and including hi.
+func (f *Func) goesOnBetween(lo, hi uint64) bool {
+	k := 0
+	if lo >= f.in.Addr {
+		k = sort.Search(len(f.insts), func(k int) bool { return f.in.Addr+uint64(f.insts[k].Off) > lo })
+	}
+	for ; k < len(f.insts) && f.in.Addr+uint64(f.insts[k].Off) <= hi; k++ {
+		if f.insts[k].Reached {
+			return true
+		}
+	}
+	return false
+}
+
+// referred reports whether an instruction has an address in [lo, hi), or memory
+// there.
+func (f *Func) referred(lo, hi uint64) bool {
+	found := false
+	look := func(r Ref) bool {
+		found = found || r.Addr >= lo || r.Addr+uint64(r.Size) > lo
+		return !found
+	}
+	overlapping(f.refs, lo, hi, look)
+	if !found && f.in.Known != nil {
+		overlapping(f.in.Known.refs, lo, hi, look)
+	}
+	return found || f.memoryIn(lo, hi) != ""
+}

@@ -1,0 +1,120 @@
+package flow
+
+import (
+	"slices"
+
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// walk follows the known paths through a function.
+type walk struct {
+	f     *Func
+	begun []bool // an instruction of f.insts begins there
+	taken []bool // bytes of reached instructions
+	todo  []int  // offsets where paths begin
+
+	tables []branch // where jump tables lead
+}
+
+func newWalk(f *Func) *walk {
+	return &walk{f: f, begun: make([]bool, f.size), taken: make([]bool, f.size)}
+}
+
+// push notes that a path leads to off.
+func (w *walk) push(off int) {
+	if off >= 0 && off < w.f.size && !w.begun[off] {
+		w.todo = append(w.todo, off)
+	}
+}
+
+// follow follows all paths. Jump tables are looked for when what stands before
+// their jumps is known, and may lead to further ones.
+func (w *walk) follow() {
+	f := w.f
+	tried := map[int]bool{} // offsets of jumps whose table was found
+	for len(w.todo) > 0 {
+		for len(w.todo) > 0 {
+			off := w.todo[len(w.todo)-1]
+			w.todo = w.todo[:len(w.todo)-1]
+			w.path(off)
+		}
+		f.sort()
+		for k := range f.insts {
+			i := &f.insts[k]
+			if i.Class() != insn.ClassJumpInd || tried[i.Off] {
+				continue
+			}
+			if t, ok := f.jumpTable(k); ok {
+				tried[i.Off] = true
+				for _, to := range t.targets {
+					w.push(int(to - f.in.Addr))
+					w.tables = append(w.tables, branch{to, i.Off})
+				}
+			}
+		}
+	}
+}
+
+// path decodes from off on, as far as instructions go on behind themselves.
+func (w *walk) path(off int) {
+	f := w.f
+	for off < f.size && !w.begun[off] {
+		in, err := insn.Decode(f.in.Code[off:])
+		if err != nil {
+			return
+		}
+		i := Inst{Off: off, Reached: true, Inst: in}
+		f.insts = append(f.insts, i)
+		w.begun[off] = true
+		for n := range int(in.Len) {
+			w.taken[off+n] = true
+		}
+		local := false
+		if t, ok := in.Target(f.in.Addr + uint64(off)); ok && f.inside(t) {
+			w.push(int(t - f.in.Addr))
+			local = in.Class() == insn.ClassCall && t != f.in.Addr
+		}
+		if local || !goesOn(&in) {
+			return
+		}
+		off = i.end()
+	}
+}
+
+// goesOn reports whether the next instruction is certainly code, because this
+// one can go on there. What switches to other code (sysret, vmrun, rsm) may
+// never come back.
+func goesOn(i *insn.Inst) bool {
+	switch i.Class() {
+	case insn.ClassTransfer, insn.ClassVMEntry:
+		return false
+	}
+	return i.Falls()
+}
+
+// rest decodes, in straight lines, the bytes that no path has reached: first
+// those behind a reached instruction, and anew behind each byte at which no
+// instruction begins. No instruction of the rest overlaps a reached one. Where
+// all is code, what follows the padding at the beginning counts as reached.
+func (w *walk) rest() {
+	f := w.f
+	pad := true // nothing but padding since the last reached instruction
+	for off := 0; off < f.size; {
+		if w.taken[off] {
+			off, pad = off+1, true
+			continue
+		}
+		in, err := insn.Decode(f.in.Code[off:])
+		if err != nil || slices.Contains(w.taken[off:off+int(in.Len)], true) {
+			off, pad = off+1, false
+			continue
+		}
+		pad = pad && isPadding(&in)
+		f.insts = append(f.insts, Inst{Off: off, Reached: f.in.AllCode && !pad, Inst: in})
+		off += int(in.Len)
+	}
+	f.sort()
+}
+
+// sort puts the instructions in order.
+func (f *Func) sort() { slices.SortFunc(f.insts, func(a, b Inst) int { return a.Off - b.Off }) }
