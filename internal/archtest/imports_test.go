@@ -22,6 +22,7 @@ var allowed = map[string][]string{
 	"internal/probetest": {"guest", "probe", "probe/insn"},
 	"internal/bpftest":   {"probe/bpf"},
 	"internal/kvmtest":   {},
+	"internal/oracle":    {},
 	"internal/api":       {},
 	"internal/client":    {"internal/api"},
 	"kvm/machine":        {"kvm", "guest", "probe", "probe/insn"},

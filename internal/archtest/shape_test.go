@@ -10,8 +10,8 @@ import (
 const maxLines = 600
 
 // unsafePkgs may have files that use unsafe: the kvm_run page and ioctls, page
-// tables and maps in memory that the guest changes meanwhile.
-var unsafePkgs = []string{"kvm", "guest", "probe/bpf"}
+// tables and maps in memory that the guest changes meanwhile, ptrace.
+var unsafePkgs = []string{"kvm", "guest", "probe/bpf", "internal/oracle"}
 
 func TestUnsafeHasAnAddress(t *testing.T) {
 	for _, f := range load(t) {

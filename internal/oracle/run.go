@@ -1,0 +1,238 @@
+package oracle
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// Machine is the state of a program at an exception.
+type Machine struct {
+	Regs Regs
+	o    *Oracle
+}
+
+// Read and Write access the program's memory, whatever its protection.
+func (m *Machine) Read(addr uint64, p []byte) error { return m.o.Read(addr, p) }
+
+// Write is described at Read.
+func (m *Machine) Write(addr uint64, p []byte) error {
+	if _, err := m.o.mem.WriteAt(p, int64(addr)); err != nil {
+		return fmt.Errorf("write %d bytes at %#x: %w", len(p), addr, err)
+	}
+	return nil
+}
+
+// Protect changes the protection of mapped pages, and Map adds pages of zeros.
+func (m *Machine) Protect(addr, size uint64, prot int) error {
+	return m.call(func() (uint64, error) { return m.o.call(unix.SYS_MPROTECT, addr, size, uint64(prot)) })
+}
+
+// Map is described at Protect.
+func (m *Machine) Map(addr, size uint64, prot int) error {
+	const fixed = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_FIXED_NOREPLACE
+	err := m.call(func() (uint64, error) { return m.o.call(unix.SYS_MMAP, addr, size, uint64(prot), fixed, ^uint64(0), 0) })
+	if err == nil {
+		m.o.mapped = append(m.o.mapped, Segment{Addr: addr, Size: size})
+	}
+	return err
+}
+
+func (m *Machine) call(f func() (uint64, error)) error {
+	_, err := f()
+	return err
+}
+
+// Bits of RFLAGS (SDM Vol. 1, 3.4.3).
+const (
+	flagTF = 1 << 8
+	flagRF = 1 << 16
+)
+
+// Run runs a program to its end. When it ends otherwise the error wraps ErrSteps,
+// ErrException, or what Exception returned; the result is then how far it came.
+func (o *Oracle) Run(p *Program) (*Result, error) {
+	if err := o.load(p); err != nil {
+		return nil, err
+	}
+	limit := p.MaxSteps
+	if limit == 0 {
+		limit = DefaultMaxSteps
+	}
+	r := &Result{Counts: map[uint64]uint64{}}
+	m := &Machine{o: o}
+	var now Regs
+	if err := unix.PtraceGetRegs(o.pid, &now); err != nil {
+		return nil, err
+	}
+	m.Regs = p.Regs
+	set := func() error {
+		m.Regs.Cs, m.Regs.Ss, m.Regs.Ds, m.Regs.Es = now.Cs, now.Ss, now.Ds, now.Es
+		m.Regs.Orig_rax = ^uint64(0) // or the kernel would take it for a system call to restart
+		return unix.PtraceSetRegs(o.pid, &m.Regs)
+	}
+	if err := set(); err != nil {
+		return nil, err
+	}
+	code := map[uint64]inst{} // as it was at first; nil where it may change
+	for _, s := range p.Segments {
+		if s.Prot&unix.PROT_EXEC != 0 && s.Prot&unix.PROT_WRITE != 0 {
+			code = nil
+		}
+	}
+	resumed := uint64(0) // a repeated string instruction that is not done
+	for m.Regs.Rip != p.End {
+		if r.Steps == limit {
+			r.Regs = m.Regs
+			return r, fmt.Errorf("%w after %d steps, at %#x", ErrSteps, limit, m.Regs.Rip)
+		}
+		at := m.Regs.Rip
+		in, known := code[at]
+		if !known {
+			if in = o.fetch(at); code != nil {
+				code[at] = in
+			}
+		}
+		if at != resumed {
+			r.Counts[at]++
+			r.Steps++
+		}
+		resumed = 0
+		x, raised, err := o.step(m, in)
+		if err != nil {
+			return nil, err
+		}
+		switch {
+		case raised:
+			err := ErrException
+			clear(code) // the callback may write there
+			if p.Exception != nil {
+				err = p.Exception(m, x)
+			}
+			if err != nil {
+				r.Regs = m.Regs
+				return r, fmt.Errorf("vector %d at %#x: %w", x.Vector, m.Regs.Rip, err)
+			}
+			if err := set(); err != nil {
+				return nil, err
+			}
+		case m.Regs.Rip == at && in.repeats:
+			resumed = at
+		}
+	}
+	r.Regs = m.Regs
+	return r, nil
+}
+
+// step executes one instruction.
+func (o *Oracle) step(m *Machine, in inst) (x Exception, raised bool, err error) {
+	at := m.Regs.Rip
+	if err := stepEmulatingCalls(o.pid); err != nil {
+		return x, false, fmt.Errorf("step at %#x: %w", at, err)
+	}
+	ws, err := o.wait()
+	if err != nil {
+		return x, false, err
+	}
+	if !ws.Stopped() {
+		return x, false, fmt.Errorf("the child is gone at %#x (%#x)", at, uint32(ws))
+	}
+	if err := unix.PtraceGetRegs(o.pid, &m.Regs); err != nil {
+		return x, false, err
+	}
+	switch sig := ws.StopSignal(); sig {
+	case unix.SIGTRAP | 0x80:
+		// A system call that was not made. RIP is behind it, RAX the kernel's.
+		m.Regs.Rip, m.Regs.Rax = at, m.Regs.Orig_rax
+		_, err := o.call(unix.SYS_GETPID, 0, 0) // leaves that state
+		return Exception{Vector: VectorSyscall}, true, err
+	case unix.SIGTRAP:
+		if in.int3 {
+			return Exception{Vector: VectorBP}, true, nil
+		}
+		if in.pushes && m.Regs.Eflags&flagTF == 0 {
+			return x, false, o.hideTF(m)
+		}
+		return x, false, nil
+	case unix.SIGSEGV, unix.SIGBUS, unix.SIGFPE, unix.SIGILL:
+		info, err := sigInfo(o.pid)
+		if err != nil {
+			return x, false, err
+		}
+		x, err := info.exception(unix.Signal(sig))
+		m.Regs.Eflags &^= flagRF | flagTF
+		return x, true, err
+	default:
+		return x, false, fmt.Errorf("the child got %v at %#x", sig, at)
+	}
+}
+
+// hideTF takes away what the step itself has left in pushed flags.
+func (o *Oracle) hideTF(m *Machine) error {
+	var b [2]byte
+	if err := m.Read(m.Regs.Rsp, b[:]); err != nil {
+		return err
+	}
+	b[1] &^= flagTF >> 8
+	return m.Write(m.Regs.Rsp, b[:])
+}
+
+// inst is what has to be known of an instruction before it is executed.
+type inst struct {
+	int3    bool
+	pushes  bool // flags
+	repeats bool
+}
+
+// fetch looks at the instruction at addr. What cannot be read will fault.
+func (o *Oracle) fetch(addr uint64) (in inst) {
+	var b [15]byte
+	n, _ := o.mem.ReadAt(b[:], int64(addr))
+	rep := false
+	for _, c := range b[:n] {
+		switch {
+		case c == 0xf2 || c == 0xf3:
+			rep = true
+			continue
+		case c == 0x66 || c == 0x67 || c == 0xf0 || c&0xe7 == 0x26 || c == 0x64 || c == 0x65 || c&0xf0 == 0x40:
+			continue
+		}
+		in.int3 = c == 0xcc
+		in.pushes = c == 0x9c
+		in.repeats = rep && (c >= 0xa4 && c <= 0xa7 || c >= 0xaa && c <= 0xaf)
+		break
+	}
+	return in
+}
+
+// exception is what a signal stands for (Linux, arch/x86/kernel/traps.c and
+// mm/fault.c).
+func (i *signalInfo) exception(sig unix.Signal) (Exception, error) {
+	const segvKernel, trapPF = 0x80, 14
+	switch sig {
+	case unix.SIGFPE:
+		if i.code == fpeIntDiv {
+			return Exception{Vector: VectorDE}, nil
+		}
+		return Exception{Vector: VectorXM}, nil
+	case unix.SIGILL:
+		return Exception{Vector: VectorUD}, nil
+	case unix.SIGBUS:
+		if i.code == busAlign {
+			return Exception{Vector: VectorAC}, nil
+		}
+	case unix.SIGSEGV:
+		if i.code == segvKernel {
+			return Exception{Vector: VectorGP}, nil
+		}
+		return Exception{Vector: VectorPF, Addr: i.addr}, nil
+	}
+	return Exception{}, errors.New("a signal that stands for no exception")
+}
+
+// Codes of signals (sigaction(2)).
+const (
+	fpeIntDiv = 1
+	busAlign  = 1
+)
