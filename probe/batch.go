@@ -45,8 +45,8 @@ func (e *Engine) RegisterAll(ps ...Probe) error {
 		case err == nil:
 			r.ret.probe.MaxActive = r.ret.max
 		case r.ret.pool != nil:
-			e.slots.giveBack(r.ret.pool.inst)
-			r.ret.leaveGuest(e.slots)
+			e.tramps.giveBack(r.ret.pool.inst)
+			r.ret.leaveGuest(&e.tramps)
 		}
 	}
 	return err

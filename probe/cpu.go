@@ -113,12 +113,6 @@ func (e *Engine) Totals(i int) EngineStats {
 // taken it elsewhere). It is called on the vCPU's own thread.
 func (e *Engine) Stepping(cpu int) bool { return e.cpus[cpu].step.active }
 
-// InSlot reports whether addr lies in the engine's executable memory. It may be
-// called from any thread.
-func (e *Engine) InSlot(addr guest.GVA) bool {
-	return e.slots.slab(addr) != nil || e.slots.board(addr) != nil
-}
-
 // SlotOf returns the address of a slot that p's instruction runs in, and false
 // when it never runs in one or p is not registered.
 func (e *Engine) SlotOf(p *Kprobe) (guest.GVA, bool) {
@@ -134,27 +128,6 @@ func (e *Engine) SlotOf(p *Kprobe) (guest.GVA, bool) {
 		}
 	}
 	return 0, false
-}
-
-// Home returns the address in the guest's own text that a RIP inside a slot
-// stands for: for stack traces and for the saved RIP of a task that was
-// preempted there. For a trampoline it is the address that its last activation
-// returns to. Other addresses are returned as they are. It may be called
-// from any thread.
-func (e *Engine) Home(addr guest.GVA) guest.GVA {
-	if s := e.slots.find(addr); s != nil {
-		return s.home(addr)
-	}
-	if in := e.slots.instance(addr); in != nil && in.ret.Load() != 0 {
-		return e.through(addr)
-	}
-	if g := e.slots.returns(addr); g != nil {
-		return g.home(e, addr)
-	}
-	if d := e.slots.detour(addr); d != nil {
-		return d.home(addr)
-	}
-	return addr
 }
 
 // Original returns the byte that belongs at addr instead of the engine's int3,

@@ -3,11 +3,9 @@ package probe
 import (
 	"errors"
 	"fmt"
-	"slices"
-	"sort"
-	"sync/atomic"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe/code"
 	"github.com/guestprobe/guestprobe/probe/flow"
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
@@ -87,9 +85,8 @@ func (d *detour) copyOf(a guest.GVA) (guest.GVA, bool) {
 	return 0, false
 }
 
-// home returns the address in the original text that a RIP inside the detour
-// stands for.
-func (d *detour) home(rip guest.GVA) guest.GVA {
+// home implements resident.
+func (d *detour) home(_ *Engine, rip guest.GVA) guest.GVA {
 	if rip >= d.back && rip < d.end {
 		return d.next()
 	}
@@ -106,137 +103,44 @@ func (d *detour) home(rip guest.GVA) guest.GVA {
 	return d.site()
 }
 
-// Geometry of detour memory: pieces of slabs, each detour aligned to a line of
-// the caches' fetch.
-const (
-	detourAlign = 16
-	detourSlab  = 16 << 10
-)
+// detourAlign is the alignment of what is called in a detour, to a line of the
+// processor's fetch.
+const detourAlign = 16
 
-// detours is the engine's detour memory. Lookups take no lock; the rest is
-// guarded by Engine.mu.
-type detours struct {
-	target Target
-	placer Detours // nil: no detour can be placed where its address matters
-	byKey  map[detourKey]*detour
-	open   [2]*slab // by 1 = user text: where the next detour goes
-	slots  *slots
-}
+// errNoPlace is why a site has no board.
+var errNoPlace = errors.New("no address within reach has an int3 at every instruction boundary of the jump's displacement")
 
-// forget drops all memory: the guest was reset.
-func (ds *detours) forget() {
-	ds.byKey = map[detourKey]*detour{}
-	ds.open = [2]*slab{}
-}
+// stageBuilder makes a handler stage for the address at.
+type stageBuilder func(at guest.GVA, stages []*Stage) (stageBody, error)
 
-// find returns the detour that a lies in, or nil.
-func (s *slots) detour(a guest.GVA) *detour {
-	b := s.slab(a)
-	if b == nil {
-		return s.board(a)
-	}
-	if b.detours == nil {
-		return nil
-	}
-	list := *b.detours.Load()
-	i := sort.Search(len(list), func(i int) bool { return list[i].end > a })
-	if i == len(list) || a < list[i].start {
-		return nil
-	}
-	return list[i]
-}
-
-// Errors of make.
-var (
-	errNoDetourMemory = errors.New("no executable memory for the detour")
-	errNoPlace        = errors.New("no address within reach has an int3 at every instruction boundary of the jump's displacement")
-)
-
-// make returns the detour of a region with the given stages (none: an exit), making
-// it if need be. text are the region's original bytes. Errors: errNoPlace, errReach, and those that wrap
-// errNoDetourMemory.
-func (ds *detours) make(reg flow.Region, text []byte, user bool, stages []*Stage, build stageBuilder) (*detour, error) {
+// detour returns the detour of a region with the given stages (none: an exit), making
+// it if need be. text are the region's original bytes. Errors: errNoPlace, code.ErrReach,
+// build's, and those that wrap code.ErrNoMemory. Callers hold mu.
+func (e *Engine) detour(reg flow.Region, text []byte, user bool, stages []*Stage, build stageBuilder) (*detour, error) {
 	key := detourKey{addr: guest.GVA(reg.Addr), n: reg.Len}
 	for _, x := range stages {
 		key.stage += fmt.Sprintf("%p ", x)
 	}
 	copy(key.bytes[:], text)
-	if d := ds.byKey[key]; d != nil {
+	if d := e.opt.detours[key]; d != nil {
 		return d, nil
 	}
 	d := &detour{region: reg, user: user, run: stages}
 	copy(d.orig[:], text)
-	if err := ds.write(d, stages, build); err != nil {
+	err := e.code.Put(d.site(), user, d, func(at guest.GVA) ([]byte, error) { return d.assemble(at, stages, build) })
+	if err != nil {
 		return nil, err
 	}
 	d.addr = d.entry
 	if len(reg.Boundaries) != 0 {
-		at, err := ds.board(d)
+		at, err := e.board(d)
 		if err != nil {
 			return nil, err
 		}
 		d.addr = at
 	}
-	ds.byKey[key] = d
+	e.opt.detours[key] = d
 	return d, nil
-}
-
-// stageBuilder makes a handler stage for the address at.
-type stageBuilder func(at guest.GVA, stages []*Stage) (stageBody, error)
-
-// write makes the body of d and puts it into guest memory.
-func (ds *detours) write(d *detour, stages []*Stage, build stageBuilder) error {
-	size := detourSlab
-	for range 2 {
-		if b := ds.open[index(d.user)]; b != nil && insn.JmpReaches(uint64(b.base), d.region.Addr) {
-			code, err := d.assemble(b.base+guest.GVA(b.used), stages, build)
-			if err != nil {
-				return err
-			}
-			if b.used+len(code) <= b.size {
-				return ds.put(b, d, code)
-			}
-			size = max(size, len(code)+detourAlign)
-		}
-		if err := ds.grow(d.site(), d.user, size); err != nil {
-			return err
-		}
-	}
-	return errNoDetourMemory
-}
-
-// index is 1 for user text and 0 for the kernel's.
-func index(user bool) int {
-	if user {
-		return 1
-	}
-	return 0
-}
-
-// grow opens another slab, of at least size bytes.
-func (ds *detours) grow(near guest.GVA, user bool, size int) error {
-	size = (size + slotSize - 1) &^ (slotSize - 1)
-	base, err := ds.target.AllocExec(near, size)
-	if err != nil {
-		return fmt.Errorf("%w: %w", errNoDetourMemory, err)
-	}
-	b := &slab{base: base, user: user, size: size, slot: noSlots(size), detours: new(atomic.Pointer[[]*detour])}
-	b.detours.Store(new([]*detour))
-	ds.open[index(user)] = b
-	ds.slots.add(b)
-	return nil
-}
-
-// put writes the code of d to the free end of b. It is complete in guest memory
-// before it can be found, and found before any text leads to it.
-func (ds *detours) put(b *slab, d *detour, code []byte) error {
-	if err := ds.target.WriteExec(d.start, code); err != nil {
-		return fmt.Errorf("%w: %w", errNoDetourMemory, err)
-	}
-	list := append(slices.Clone(*b.detours.Load()), d)
-	b.detours.Store(&list)
-	b.used += (len(code) + detourAlign - 1) &^ (detourAlign - 1)
-	return nil
 }
 
 // assemble makes the code of d for address at, and fills in where its parts
@@ -246,26 +150,34 @@ func (d *detour) assemble(at guest.GVA, stages []*Stage, build stageBuilder) ([]
 	if err != nil {
 		return nil, err
 	}
-	code := body.code
+	out := body.code
 	d.start, d.entry, d.placed, d.exit = at, at+guest.GVA(body.entry), body.placed, 0
 	if len(stages) == 0 {
 		d.exit = d.entry
 	}
-	n := len(code)
+	n := len(out)
 	copies, starts, err := d.region.AppendCopy(nil, uint64(at)+uint64(n))
 	if err != nil {
-		return nil, errReach
+		return nil, code.ErrReach
 	}
-	code = append(code, copies...)
+	out = append(out, copies...)
 	d.copies = d.copies[:0]
 	for _, off := range starts {
 		d.copies = append(d.copies, at+guest.GVA(n+off))
 	}
-	d.back = at + guest.GVA(len(code))
-	code, ok := insn.AppendJmp(code, uint64(d.back), uint64(d.next()))
+	d.back = at + guest.GVA(len(out))
+	out, ok := insn.AppendJmp(out, uint64(d.back), uint64(d.next()))
 	if !ok {
-		return nil, errReach
+		return nil, code.ErrReach
 	}
-	d.end = at + guest.GVA(len(code))
-	return code, nil
+	d.end = at + guest.GVA(len(out))
+	return out, nil
+}
+
+// index is 1 for user text and 0 for the kernel's.
+func index(user bool) int {
+	if user {
+		return 1
+	}
+	return 0
 }

@@ -5,6 +5,15 @@ import "github.com/guestprobe/guestprobe/guest"
 // outLen is the length of out %al, $imm8 (SDM Vol. 2, OUT).
 const outLen = 2
 
+// trap implements resident: at the exit.
+func (d *detour) trap(e *Engine, c *cpu, s State, kind TrapKind) (Verdict, bool) {
+	off := guest.GVA(s.Regs.RIP) - d.exit
+	if d.exit == 0 || off != 0 && (kind != TrapDetour || off > outLen) {
+		return Verdict{}, false
+	}
+	return e.arriveFrom(c, s, d), true
+}
+
 // arriveFrom handles the arrival at the exit of d: a hit of its site, if that is
 // still probed. The registers are those that an int3 would have shown.
 func (e *Engine) arriveFrom(c *cpu, s State, d *detour) Verdict {
@@ -48,9 +57,9 @@ func (e *Engine) punned(c *cpu, s State, rip guest.GVA) bool {
 // maxJump is the length of a jump.
 const maxJump = 5
 
-// detourFault handles an exception in d: of a stage, which goes on at its fixup,
+// fault implements resident: of a stage, which goes on at its fixup,
 // or of a displaced instruction, which is that of the original.
-func (e *Engine) detourFault(c *cpu, s State, d *detour, t Trap) Verdict {
+func (d *detour) fault(e *Engine, c *cpu, s State, t Trap) Verdict {
 	rip := guest.GVA(s.Regs.RIP)
 	if t.Vector == vectorPF || t.Vector == vectorGP || t.Vector == vectorSS {
 		for _, p := range d.placed {
@@ -67,8 +76,22 @@ func (e *Engine) detourFault(c *cpu, s State, d *detour, t Trap) Verdict {
 		return Verdict{Action: Resume}
 	}
 	count(&c.counts.faults)
-	s.Regs.RIP = uint64(d.home(rip))
+	s.Regs.RIP = uint64(d.home(e, rip))
 	return Verdict{Action: NotOurs}
+}
+
+// accessor implements resident. The copies stand one behind the other; what is
+// before them accesses nothing of the guest's.
+func (d *detour) accessor(e *Engine, s State) (guest.GVA, bool) {
+	rip := guest.GVA(s.Regs.RIP)
+	home := d.home(e, rip)
+	switch {
+	case e.repeats(s, home):
+		return home, true
+	case rip > d.copies[0] && rip <= d.back:
+		return d.home(e, rip-1), true
+	}
+	return home, false
 }
 
 // Unpatch puts into p, which was read from guest memory at addr, the bytes that

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe/code"
 )
 
 // Options are what an engine may be told. The zero value is fine.
@@ -42,7 +43,9 @@ type Engine struct {
 
 	// What the hit path reads.
 	table     atomic.Pointer[table]
-	slots     *slots
+	code      *code.Memory[resident]
+	slots     map[slotKey]*slot        // guarded by mu
+	tramps    trampolines              // guarded by mu
 	mirrors   atomic.Pointer[[]mirror] // nil until there is a jprobe with a mirror
 	stackMask atomic.Uint64            // of the stacks that mirrors run on (guest.Profile); 0: not known
 	cpus      []cpu
@@ -77,7 +80,7 @@ func New(t Target, o Options) (*Engine, error) {
 	e := &Engine{
 		target:    t,
 		log:       o.Log,
-		slots:     newSlots(t),
+		code:      code.New[resident](t),
 		cpus:      make([]cpu, n),
 		sites:     map[guest.GVA]*site{},
 		gone:      map[*registration]bool{},

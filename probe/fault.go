@@ -8,7 +8,7 @@ import "github.com/guestprobe/guestprobe/guest"
 func (e *Engine) fault(c *cpu, s State, t Trap) Verdict {
 	rip := guest.GVA(s.Regs.RIP)
 	st := &c.step
-	if s.CPL == 3 && e.slots.kernels(rip) {
+	if user, ours := e.code.Owns(rip); ours && !user && s.CPL == 3 {
 		// It could not even be fetched (SDM Vol. 3, 4.6.1), where CPL3 had no business
 		// to go. That is nobody's instruction, and no address for CPL3 to learn.
 		return Verdict{Action: NotOurs}
@@ -24,52 +24,16 @@ func (e *Engine) fault(c *cpu, s State, t Trap) Verdict {
 		e.finish(c, s)
 		return Verdict{Action: NotOurs}
 	default:
-		if in := e.slots.instance(rip); in != nil && in.fits(s, in.state.Load()) {
-			// The trampoline could not be fetched: it is not mapped in this address
-			// space. The function has returned all the same.
-			return e.comeBack(c, s, in)
+		if r := e.code.At(rip); r != nil {
+			return r.fault(e, c, s, t)
 		}
-		if d := e.slots.detour(rip); d != nil {
-			return e.detourFault(c, s, d, t)
-		}
-		if g := e.slots.returns(rip); g != nil {
-			return g.fault(s, t)
-		}
-		return e.strayFault(c, s)
+		return Verdict{Action: NotOurs}
 	}
 	count(&c.counts.faults)
 	done := *st
 	c.step.active = false
 	if e.askFault(c, s, done.site, done.chain, done.missed, done.seq, t) {
 		return Verdict{Action: Resume}
-	}
-	return Verdict{Action: NotOurs}
-}
-
-// kernels reports whether a is executable memory of the engine that CPL3 cannot
-// execute.
-func (s *slots) kernels(a guest.GVA) bool {
-	if b := s.slab(a); b != nil {
-		return !b.user
-	}
-	d := s.board(a)
-	return d != nil && !d.user
-}
-
-// strayFault maps the RIP of an exception in a slot that the vCPU was not
-// known to be stepping: a boosted one, or one that the guest returned to by
-// itself.
-func (e *Engine) strayFault(c *cpu, s State) Verdict {
-	rip := guest.GVA(s.Regs.RIP)
-	sl := e.slots.find(rip)
-	if sl == nil || rip > sl.end() {
-		return Verdict{Action: NotOurs}
-	}
-	count(&c.counts.faults)
-	s.Regs.RIP = uint64(sl.home(rip))
-	if sl.kind == slotStep {
-		count(&c.counts.strays)
-		s.Regs.RFLAGS |= uint64(sl.flags.Load()) & flagIF
 	}
 	return Verdict{Action: NotOurs}
 }
@@ -84,7 +48,7 @@ func (e *Engine) debugTrap(c *cpu, s State, t Trap) Verdict {
 	if t.Kind == TrapWatch && e.watchTrap(c, s, t) {
 		return Verdict{Action: Resume}
 	}
-	if in := e.slots.instance(guest.GVA(s.Regs.RIP)); in != nil && in.fits(s, in.state.Load()) {
+	if in := e.instance(guest.GVA(s.Regs.RIP)); in != nil && in.fits(s, in.state.Load()) {
 		// The guest is single-stepping over the return, and shall see where to.
 		e.comeBack(c, s, in)
 		return Verdict{Action: NotOurs}

@@ -45,14 +45,10 @@ func (e *Engine) Hit(cpu int, s State, t Trap) Verdict {
 			count(&c.counts.breakpoints)
 			return e.arrive(c, s, st, nil)
 		}
-		if in := e.slots.instance(rip); in != nil {
-			return e.comeBack(c, s, in)
-		}
-		if d := e.slots.detour(rip); d != nil && rip == d.exit {
-			return e.arriveFrom(c, s, d)
-		}
-		if g := e.slots.returns(rip); g != nil && rip == g.exit {
-			return e.arriveStray(c, s, g)
+		if r := e.code.At(rip); r != nil {
+			if v, ok := r.trap(e, c, s, TrapBreakpoint); ok {
+				return v
+			}
 		}
 		if st := e.aliased(t, s, rip); st != nil && st.armed.Load() {
 			count(&c.counts.breakpoints)
@@ -61,12 +57,10 @@ func (e *Engine) Hit(cpu int, s State, t Trap) Verdict {
 		}
 		return e.unclaimed(c, s)
 	case TrapDetour:
-		rip := guest.GVA(s.Regs.RIP)
-		if d := e.slots.detour(rip); d != nil && d.exit != 0 && rip-d.exit <= outLen {
-			return e.arriveFrom(c, s, d)
-		}
-		if g := e.slots.returns(rip); g != nil && rip-g.exit <= outLen {
-			return e.arriveStray(c, s, g)
+		if r := e.code.At(guest.GVA(s.Regs.RIP)); r != nil {
+			if v, ok := r.trap(e, c, s, TrapDetour); ok {
+				return v
+			}
 		}
 		return Verdict{Action: NotOurs}
 	case TrapFault:
@@ -280,15 +274,6 @@ func (e *Engine) after(c *cpu, s State, st *site, chain chain, missed bool, seq 
 // unclaimed handles a breakpoint at an address where no site is armed.
 func (e *Engine) unclaimed(c *cpu, s State) Verdict {
 	rip := guest.GVA(s.Regs.RIP)
-	if sl := e.slots.find(rip); sl != nil && sl.kind == slotStep && rip == sl.end() {
-		// The int3 of a slot, but this vCPU isn't known to be in it: its step
-		// was taken for abandoned, or the task was moved. The instruction is
-		// done; where to go on is certain, and IF as good as.
-		count(&c.counts.strays)
-		s.Regs.RIP = uint64(sl.next)
-		s.Regs.RFLAGS |= uint64(sl.flags.Load()) & flagIF
-		return Verdict{Action: Resume}
-	}
 	if e.punned(c, s, rip) {
 		return Verdict{Action: Resume}
 	}

@@ -199,7 +199,7 @@ func (e *Engine) tryStage(rp *retprobe, st *site) {
 func (e *Engine) fillPool(rp *retprobe, st *site) (*pool, *Error) {
 	e.reapOrphans()
 	n := rp.max + spareInstances(rp.max)
-	list, err := e.slots.borrow(n, st.user, st.addr)
+	list, err := e.borrow(n, st.user, st.addr)
 	if err != nil {
 		x := newError(CodeNoInstances, "no memory for the trampolines", fmt.Sprintf("%d instances", n))
 		x.Cause = err
@@ -213,13 +213,13 @@ func (e *Engine) fillPool(rp *retprobe, st *site) (*pool, *Error) {
 func (e *Engine) reapOrphans() {
 	var buf [8]byte
 	var last *pool
-	for _, in := range e.slots.tramps.orphans {
+	for _, in := range e.tramps.orphans {
 		if p := in.pool.Load(); p != last {
 			e.sweep(p, 0, len(p.inst), buf[:])
 			last = p
 		}
 	}
-	e.slots.reap()
+	e.tramps.reap()
 }
 
 // retInfo fills in what only a kretprobe has. Callers hold Engine.view or
@@ -247,13 +247,13 @@ func (e *Engine) retInfo(rp *retprobe, i *Info) {
 
 // bury ends the pool of a kretprobe that was unregistered: what is outstanding
 // returns without a handler. The world is stopped.
-func (rp *retprobe) bury(s *slots) {
+func (rp *retprobe) bury(t *trampolines) {
 	if rp.pool == nil {
 		return
 	}
-	rp.leaveGuest(s)
+	rp.leaveGuest(t)
 	rp.pool.dead.Store(true)
-	s.retire(rp.pool)
+	t.retire(rp.pool)
 }
 
 // reset gives rp a new pool after the guest, and every activation with it, was

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe/code"
 	"github.com/guestprobe/guestprobe/probe/flow"
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
@@ -51,7 +52,8 @@ var passing = map[string]bool{notSharedText: true, notNoPlace: true, notMemory: 
 // optimizer is the part of the engine that replaces int3s by jumps. Everything
 // here is guarded by Engine.mu, except where it says otherwise.
 type optimizer struct {
-	detours detours
+	placer  Detours // nil: the target has none
+	detours map[detourKey]*detour
 	delay   time.Duration
 	off     bool           // the knob; written with view held as well
 	timer   *time.Timer    // to the next pass; nil: none is due
@@ -258,7 +260,7 @@ func (e *Engine) stages(st *site) []*Stage {
 			out = append(out, r.probe.Stage)
 		}
 	}
-	if prof, ok := e.opt.detours.placer.StackProfile(st.user); !ok || int64(int32(prof.Mask)) != int64(prof.Mask) {
+	if prof, ok := e.opt.placer.StackProfile(st.user); !ok || int64(int32(prof.Mask)) != int64(prof.Mask) {
 		return nil // it could not be an immediate operand
 	}
 	return append(out, returns...)
@@ -279,10 +281,10 @@ func (e *Engine) plan(st *site) planned {
 		return planned{st: st, no: &Unoptimized{Reason: reason, Detail: detail}}
 	}
 	o := &e.opt
-	if o.detours.placer == nil {
+	if o.placer == nil {
 		return refuse(notOnThisHost, "the target cannot place detours")
 	}
-	if why := o.detours.placer.OneMapping(st.user); why != "" {
+	if why := o.placer.OneMapping(st.user); why != "" {
 		return refuse(notSharedText, why)
 	}
 	if st.region == nil {
@@ -312,11 +314,11 @@ func (e *Engine) plan(st *site) planned {
 	if stages != nil {
 		build = e.stageCode(st.addr, st.user)
 	}
-	d, err := o.detours.make(*st.region, st.text, st.user, stages, build)
+	d, err := e.detour(*st.region, st.text, st.user, stages, build)
 	switch {
 	case errors.Is(err, errNoPlace):
 		return refuse(notNoPlace, fmt.Sprintf("%v: %v", err, punOf(st.region.Boundaries)))
-	case errors.Is(err, errReach):
+	case errors.Is(err, code.ErrReach):
 		return refuse(notReach, "an operand or target of a displaced instruction")
 	case err != nil:
 		return refuse(notMemory, err.Error())
@@ -341,7 +343,6 @@ func (e *Engine) pass() error {
 		for _, st := range sites[:min(passSites, len(sites))] {
 			batch = append(batch, e.plan(st))
 		}
-		e.slots.boards.publish()
 		if err := e.swap(batch); err != nil {
 			return err
 		}
@@ -464,15 +465,17 @@ func (e *Engine) initOptimizer(delay time.Duration) {
 	if o.delay = delay; delay == 0 {
 		o.delay = DefaultOptimizeDelay
 	}
-	placer, _ := e.target.(Detours)
-	o.detours = detours{target: e.target, placer: placer, slots: e.slots}
-	e.forgetDetours()
+	o.placer, _ = e.target.(Detours)
+	e.forgetCode()
 }
 
-// forgetDetours drops everything that depends on the guest's memory and image.
-func (e *Engine) forgetDetours() {
+// forgetCode drops everything that depends on the guest's memory and image.
+func (e *Engine) forgetCode() {
 	o := &e.opt
-	o.detours.forget()
+	e.code.Forget()
+	e.slots = map[slotKey]*slot{}
+	e.tramps = trampolines{idle: map[retKey][]*retStage{}}
+	o.detours = map[detourKey]*detour{}
 	o.funcs = nil
 	o.waiting, o.later = map[*site]bool{}, map[*site]bool{}
 	o.stats.Unoptimized += uint64(o.stats.Now)

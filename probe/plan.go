@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe/code"
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
@@ -22,26 +23,26 @@ type Ways struct {
 }
 
 // slotCode returns the bytes of a slot of the given kind at address at, and
-// how many of them are the copy. The error is errReach or says why the
+// how many of them are the copy. The error is code.ErrReach or says why the
 // instruction cannot be moved.
-func slotCode(st *site, kind slotKind, at guest.GVA) (code []byte, n int, err error) {
+func slotCode(st *site, kind slotKind, at guest.GVA) (b []byte, n int, err error) {
 	var buf [insn.MaxRelocated + insn.JmpLen]byte
 	n, err = insn.Relocate(buf[:], &st.plan.Inst, uint64(st.addr), uint64(at))
 	if errors.Is(err, insn.ErrOutOfReach) {
-		return nil, 0, errReach
+		return nil, 0, code.ErrReach
 	}
 	if err != nil {
 		return nil, 0, err
 	}
-	code = buf[:n]
+	b = buf[:n]
 	if kind == slotStep {
-		return insn.AppendInt3(code), n, nil
+		return insn.AppendInt3(b), n, nil
 	}
-	code, ok := insn.AppendJmp(code, uint64(at)+uint64(n), uint64(st.next()))
+	b, ok := insn.AppendJmp(b, uint64(at)+uint64(n), uint64(st.next()))
 	if !ok {
-		return nil, 0, errReach
+		return nil, 0, code.ErrReach
 	}
-	return code, n, nil
+	return b, n, nil
 }
 
 // refuse turns a plan that refuses the instruction into an error.
@@ -69,14 +70,14 @@ func (e *Engine) needSlots(st *site, watch bool) *Error {
 		kind = st.plan.Fallback // for the hit at which emulation fails
 	}
 	if kind == insn.Boost && st.boosted.Load() == nil {
-		sl, err := e.slots.get(st, slotBoost)
+		sl, err := e.slot(st, slotBoost)
 		if err != nil {
 			return slotError(err)
 		}
 		st.boosted.Store(sl)
 	}
 	if (kind == insn.Step || kind == insn.Boost && watch && !st.plan.NoStep) && st.stepped.Load() == nil {
-		sl, err := e.slots.get(st, slotStep)
+		sl, err := e.slot(st, slotStep)
 		if err != nil {
 			return slotError(err)
 		}
@@ -88,7 +89,7 @@ func (e *Engine) needSlots(st *site, watch bool) *Error {
 // slotError says why there is no slot.
 func slotError(err error) *Error {
 	switch {
-	case errors.Is(err, errReach):
+	case errors.Is(err, code.ErrReach):
 		return newError(CodeOutOfReach, "no slot is within reach of the instruction's operand", "")
 	case errors.Is(err, insn.ErrNotMovable):
 		return newError(CodeUnsupported, "the instruction cannot be moved", "")

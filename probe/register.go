@@ -252,7 +252,7 @@ func (e *Engine) remove(regs []*registration) error {
 			r.probe.reg, r.probe.last = nil, r
 			delete(e.gone, r)
 			if r.ret != nil {
-				r.ret.bury(e.slots)
+				r.ret.bury(&e.tramps)
 			}
 		}
 		return nil

@@ -29,9 +29,8 @@ func (e *Engine) Reloaded() error {
 	for r := range e.gone {
 		regs = append(regs, r)
 	}
-	e.slots.forget()
 	e.view.Lock()
-	e.forgetDetours()
+	e.forgetCode()
 	e.view.Unlock()
 	b := e.newBatch(len(regs))
 	moved := make(map[*registration]*site, len(regs))

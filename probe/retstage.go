@@ -111,11 +111,11 @@ var errNotShared = errors.New("this guest has no memory that host and guest shar
 
 // stageReturns makes what rp needs to run in the guest.
 func (e *Engine) stageReturns(rp *retprobe, st *site) (*retStage, error) {
-	mem := e.opt.detours.placer
+	mem := e.opt.placer
 	if mem == nil {
 		return nil, errNotShared
 	}
-	prof, ok := e.opt.detours.placer.StackProfile(st.user)
+	prof, ok := e.opt.placer.StackProfile(st.user)
 	if !ok || int64(int32(prof.Mask)) != int64(prof.Mask) {
 		return nil, errors.New("the guest has no profile that says which vCPU a stack belongs to")
 	}
@@ -127,7 +127,7 @@ func (e *Engine) stageReturns(rp *retprobe, st *site) (*retStage, error) {
 		g.tasks = nil // it is about other stacks
 	}
 	g.key = retKey{st.addr, g.user, g.n, g.stride, stageKey(rp.probe.Stage) + stageKey(rp.probe.ReturnStage)}
-	t := &e.slots.tramps
+	t := &e.tramps
 	for i, idle := range t.idle[g.key] {
 		if idle.rests() {
 			t.idle[g.key] = slices.Delete(t.idle[g.key], i, i+1)
@@ -202,27 +202,23 @@ func (g *retStage) write(e *Engine, p *Kretprobe) error {
 	}
 	size := g.n*trampSize + len(g.returnCode(0, p.ReturnStage, exit.code))
 	size = (size + lineSize - 1) &^ (lineSize - 1)
-	base, err := e.target.AllocExec(g.site, size)
-	if err != nil {
-		return err
+	err = e.code.Put(g.site, g.user, g, func(base guest.GVA) ([]byte, error) {
+		g.tramps, g.end = base, base+guest.GVA(size)
+		code := make([]byte, 0, size)
+		common := base + guest.GVA(g.n*trampSize)
+		for i := range g.n {
+			// Behind the return address on the stack, which the host looks for there.
+			code = append(code, 0x48, 0x8d, 0x64, 0x24, 0xf8) // lea -8(%rsp), %rsp
+			code = insn.AppendPushImm(code, int32(i))
+			code, _ = insn.AppendJmp(code, uint64(base)+uint64(len(code)), uint64(common))
+			code = append(code, opInt3)
+		}
+		return append(code, g.returnCode(common, p.ReturnStage, exit.code)...), nil
+	})
+	if err == nil {
+		e.tramps.code[index(g.user)] += size
 	}
-	e.slots.tramps.code[index(g.user)] += size
-	g.tramps, g.end = base, base+guest.GVA(size)
-	code := make([]byte, 0, size)
-	common := base + guest.GVA(g.n*trampSize)
-	for i := range g.n {
-		// Behind the return address on the stack, which the host looks for there.
-		code = append(code, 0x48, 0x8d, 0x64, 0x24, 0xf8) // lea -8(%rsp), %rsp
-		code = insn.AppendPushImm(code, int32(i))
-		code, _ = insn.AppendJmp(code, uint64(base)+uint64(len(code)), uint64(common))
-		code = append(code, opInt3)
-	}
-	code = append(code, g.returnCode(common, p.ReturnStage, exit.code)...)
-	if err := e.target.WriteExec(base, code); err != nil {
-		return err
-	}
-	e.slots.add(&slab{base: base, user: g.user, size: size, used: size, slot: noSlots(size), returns: g})
-	return nil
+	return err
 }
 
 // cell returns a word of a vCPU's line.

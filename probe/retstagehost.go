@@ -8,19 +8,11 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// returns returns the retStage in whose code a is, or nil.
-func (s *slots) returns(a guest.GVA) *retStage {
-	if b := s.slab(a); b != nil {
-		return b.returns
-	}
-	return nil
-}
-
 // staged returns the retStage and the instance whose trampoline is at a. g is nil
 // when there is none.
-func (s *slots) staged(a guest.GVA) (g *retStage, i int) {
-	g = s.returns(a)
-	if g == nil || (a-g.tramps)%trampSize != 0 || a-g.tramps >= guest.GVA(g.n*trampSize) {
+func (e *Engine) staged(a guest.GVA) (g *retStage, i int) {
+	g, ok := e.code.At(a).(*retStage)
+	if !ok || (a-g.tramps)%trampSize != 0 || a-g.tramps >= guest.GVA(g.n*trampSize) {
 		return nil, 0
 	}
 	return g, int((a - g.tramps) / trampSize)
@@ -37,11 +29,11 @@ const (
 // same place of the stack, leads to in the end.
 func (e *Engine) through(a guest.GVA) guest.GVA {
 	for range maxHops {
-		g, i := e.slots.staged(a)
+		g, i := e.staged(a)
 		var next guest.GVA
 		if g != nil {
 			next = guest.GVA(g.inst(i, instRet).Load())
-		} else if in := e.slots.instance(a); in != nil {
+		} else if in := e.instance(a); in != nil {
 			next = guest.GVA(in.ret.Load())
 		}
 		if next == 0 {
@@ -52,8 +44,8 @@ func (e *Engine) through(a guest.GVA) guest.GVA {
 	return a
 }
 
-// home returns the address that a RIP in the code of g stands for: of a trampoline
-// where its last activation returns to, else the probed function's entry.
+// home implements resident: of a trampoline where its last activation returns to,
+// else the probed function's entry.
 func (g *retStage) home(e *Engine, rip guest.GVA) guest.GVA {
 	if i := (rip - g.tramps) / trampSize; i < guest.GVA(g.n) {
 		return e.through(g.tramps + i*trampSize)
@@ -70,14 +62,14 @@ func (e *Engine) leadsTo(word, want guest.GVA) bool {
 		if word == want {
 			return true
 		}
-		if g, i := e.slots.staged(word); g != nil {
+		if g, i := e.staged(word); g != nil {
 			if hops++; hops > maxHops {
 				return true
 			}
 			word = guest.GVA(g.inst(i, instRet).Load())
 			continue
 		}
-		in := e.slots.instance(word)
+		in := e.instance(word)
 		if in == nil {
 			return false
 		}
@@ -163,7 +155,7 @@ func (g *retStage) reclaim(e *Engine, w World, buf []byte) {
 func (g *retStage) returning(e *Engine, w World, i int, slot uint64, look bool, buf []byte) bool {
 	for k := range e.cpus {
 		s := w.CPU(k)
-		if e.slots.returns(guest.GVA(s.Regs.RIP)) == g && slot-s.Regs.RSP+8 <= 4<<10 {
+		if e.code.At(guest.GVA(s.Regs.RIP)) == g && slot-s.Regs.RSP+8 <= 4<<10 {
 			return true
 		}
 	}
@@ -174,6 +166,19 @@ func (g *retStage) returning(e *Engine, w World, i int, slot uint64, look bool, 
 		return false
 	}
 	return e.leadsTo(guest.GVA(le.Uint64(buf)), g.tramps+guest.GVA(i*trampSize))
+}
+
+// trap implements resident: at the exit.
+func (g *retStage) trap(e *Engine, c *cpu, s State, kind TrapKind) (Verdict, bool) {
+	if off := guest.GVA(s.Regs.RIP) - g.exit; off != 0 && (kind != TrapDetour || off > outLen) {
+		return Verdict{}, false
+	}
+	return e.arriveStray(c, s, g), true
+}
+
+// accessor implements resident.
+func (g *retStage) accessor(e *Engine, s State) (guest.GVA, bool) {
+	return g.home(e, guest.GVA(s.Regs.RIP)), false
 }
 
 // arriveStray handles an arrival at the exit of g: at a trampoline whose activation has
@@ -233,10 +238,10 @@ func (e *Engine) returnedFrom(c *cpu, s State, rp *retprobe, data []byte, ret gu
 	c.leave()
 }
 
-// returnFault handles an exception in the code of g: of the return stage, which
+// fault implements resident: of the return stage, which
 // goes on at its fixup, or a single step of the guest's, which is nobody's
 // concern before the function has returned.
-func (g *retStage) fault(s State, t Trap) Verdict {
+func (g *retStage) fault(_ *Engine, _ *cpu, s State, t Trap) Verdict {
 	rip := guest.GVA(s.Regs.RIP)
 	for _, p := range g.placed {
 		for _, f := range p.fixups {
@@ -381,9 +386,9 @@ func (rp *retprobe) freeze() *retStage {
 
 // leaveGuest ends the running of rp in the guest. What it has there may serve
 // another kretprobe. The world is stopped, or nothing has run yet.
-func (rp *retprobe) leaveGuest(s *slots) {
+func (rp *retprobe) leaveGuest(t *trampolines) {
 	if g := rp.freeze(); g != nil {
-		s.tramps.idle[g.key] = append(s.tramps.idle[g.key], g)
+		t.idle[g.key] = append(t.idle[g.key], g)
 	}
 }
 

@@ -49,7 +49,7 @@ func (e *Engine) activate(c *cpu, s State, r *registration) {
 // activation that is over has left behind.
 func (e *Engine) returnAddress(c *cpu, s State) (guest.GVA, bool) {
 	w, ok := c.readWord(s, s.Regs.RSP)
-	if in := e.slots.instance(w); ok && in != nil {
+	if in := e.instance(w); ok && in != nil {
 		return guest.GVA(in.ret.Load()), e.holds(c, s, in)
 	}
 	return w, ok
@@ -72,7 +72,7 @@ func (e *Engine) hook(c *cpu, s State) {
 	ret, ok := c.readWord(s, s.Regs.RSP)
 	// A trampoline that is there already belongs to a function that has left
 	// with a jump to this one: its activation ends with this one's.
-	below := e.slots.instance(ret)
+	below := e.instance(ret)
 	if below != nil {
 		if ok = ok && e.holds(c, s, below); ok {
 			ret = guest.GVA(below.ret.Load())

@@ -55,7 +55,7 @@ func (e *Engine) sameCode(s State, st *site, rip guest.GVA) bool {
 // aliased returns the site whose int3 is at rip because its page is mapped there,
 // too, or nil.
 func (e *Engine) aliased(t *table, s State, rip guest.GVA) *site {
-	if t.phys == nil || e.slots.slab(rip) != nil {
+	if t.phys == nil || e.InSlot(rip) {
 		return nil
 	}
 	pa, ok := e.pages.Translate(s.Root, rip)

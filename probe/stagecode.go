@@ -56,7 +56,7 @@ const (
 // runs, and their Lost are counted. lahf and sahf are there on every processor
 // with hardware virtualization, and take a fifth of the time of popfq.
 func (e *Engine) stageCode(site guest.GVA, user bool) stageBuilder {
-	prof, _ := e.opt.detours.placer.StackProfile(user)
+	prof, _ := e.opt.placer.StackProfile(user)
 	return func(at guest.GVA, stages []*Stage) (stageBody, error) {
 		a := asm{at: at}
 		var placed []placedStage

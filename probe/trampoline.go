@@ -30,13 +30,57 @@ type trampolines struct {
 	code [2]int                 // bytes of all code of such, by 1 = user text
 }
 
+// trampBlock is the resident of trampolines that stand one behind the other.
+type trampBlock struct {
+	base guest.GVA
+	inst []instance
+}
+
 // instance returns the instance whose trampoline is at a, or nil.
-func (s *slots) instance(a guest.GVA) *instance {
-	b := s.slab(a)
-	if b == nil || b.inst == nil || (a-b.base)%trampSize != 0 {
+func (e *Engine) instance(a guest.GVA) *instance {
+	b, ok := e.code.At(a).(*trampBlock)
+	if !ok {
+		return nil
+	}
+	return b.instance(a)
+}
+
+func (b *trampBlock) instance(a guest.GVA) *instance {
+	if (a-b.base)%trampSize != 0 {
 		return nil
 	}
 	return &b.inst[(a-b.base)/trampSize]
+}
+
+// home implements resident: where the last activation returns to.
+func (b *trampBlock) home(e *Engine, rip guest.GVA) guest.GVA {
+	if in := b.instance(rip); in != nil && in.ret.Load() != 0 {
+		return e.through(rip)
+	}
+	return rip
+}
+
+// trap implements resident.
+func (b *trampBlock) trap(e *Engine, c *cpu, s State, kind TrapKind) (Verdict, bool) {
+	in := b.instance(guest.GVA(s.Regs.RIP))
+	if in == nil || kind != TrapBreakpoint {
+		return Verdict{}, false
+	}
+	return e.comeBack(c, s, in), true
+}
+
+// fault implements resident. A trampoline that is not mapped in an address space
+// cannot be fetched there; the function has returned all the same.
+func (b *trampBlock) fault(e *Engine, c *cpu, s State, _ Trap) Verdict {
+	if in := b.instance(guest.GVA(s.Regs.RIP)); in != nil && in.fits(s, in.state.Load()) {
+		return e.comeBack(c, s, in)
+	}
+	return Verdict{Action: NotOurs}
+}
+
+// accessor implements resident.
+func (b *trampBlock) accessor(e *Engine, s State) (guest.GVA, bool) {
+	return b.home(e, guest.GVA(s.Regs.RIP)), false
 }
 
 // restedInstances is how many spare instances there are at least when some are
@@ -46,12 +90,9 @@ func (s *slots) instance(a guest.GVA) *instance {
 const restedInstances = 1024
 
 // borrow returns n instances for a function at near.
-func (s *slots) borrow(n int, user bool, near guest.GVA) ([]*instance, error) {
-	t := &s.tramps
-	k := 0
-	if user {
-		k = 1
-	}
+func (e *Engine) borrow(n int, user bool, near guest.GVA) ([]*instance, error) {
+	t := &e.tramps
+	k := index(user)
 	// A second return was seen since they were given back.
 	t.spare[k] = slices.DeleteFunc(t.spare[k], func(in *instance) bool {
 		if !in.kept() {
@@ -61,7 +102,7 @@ func (s *slots) borrow(n int, user bool, near guest.GVA) ([]*instance, error) {
 		return true
 	})
 	if lack := n + restedInstances - len(t.spare[k]); lack > 0 {
-		if err := s.growTrampolines(lack, user, near); err != nil && len(t.spare[k]) < n {
+		if err := e.growTrampolines(lack, user, near); err != nil && len(t.spare[k]) < n {
 			return nil, err
 		}
 	}
@@ -73,37 +114,29 @@ func (s *slots) borrow(n int, user bool, near guest.GVA) ([]*instance, error) {
 }
 
 // growTrampolines adds at least n spare instances.
-func (s *slots) growTrampolines(n int, user bool, near guest.GVA) error {
+func (e *Engine) growTrampolines(n int, user bool, near guest.GVA) error {
 	size := (n*trampSize + trampSlab - 1) &^ (trampSlab - 1)
-	base, err := s.target.AllocExec(near, size)
+	b := &trampBlock{inst: make([]instance, size/trampSize)}
+	err := e.code.Put(near, user, b, func(at guest.GVA) ([]byte, error) {
+		b.base = at
+		return bytes.Repeat([]byte{opInt3}, size), nil
+	})
 	if err != nil {
 		return fmt.Errorf("allocate %d trampolines near %v: %w", n, near, err)
 	}
-	if err := s.target.WriteExec(base, bytes.Repeat([]byte{opInt3}, size)); err != nil {
-		return fmt.Errorf("write trampolines at %v: %w", base, err)
-	}
-	b := &slab{base: base, user: user, size: size, used: size, slot: noSlots(size), inst: make([]instance, size/trampSize)}
-	k := 0
-	if user {
-		k = 1
-	}
 	for i := range b.inst {
 		in := &b.inst[i]
-		in.tramp, in.user = base+guest.GVA(i*trampSize), user
-		s.tramps.spare[k] = append(s.tramps.spare[k], in)
+		in.tramp, in.user = b.base+guest.GVA(i*trampSize), user
+		e.tramps.spare[index(user)] = append(e.tramps.spare[index(user)], in)
 	}
-	s.add(b)
 	return nil
 }
 
 // giveBack returns instances that no guest has ever seen, or that are free.
-func (s *slots) giveBack(list []*instance) {
+func (t *trampolines) giveBack(list []*instance) {
 	for _, in := range list {
-		k := 0
-		if in.user {
-			k = 1
-		}
-		s.tramps.spare[k] = append(s.tramps.spare[k], in)
+		k := index(in.user)
+		t.spare[k] = append(t.spare[k], in)
 	}
 }
 
@@ -111,19 +144,18 @@ func (s *slots) giveBack(list []*instance) {
 // again, the others when they have come back. Those of a function that returns
 // twice only when their last task is gone: somewhere in the guest their addresses
 // may be stored. The world is stopped.
-func (s *slots) retire(p *pool) {
-	s.tramps.orphans = append(s.tramps.orphans, p.inst...)
-	s.reap()
+func (t *trampolines) retire(p *pool) {
+	t.orphans = append(t.orphans, p.inst...)
+	t.reap()
 }
 
 // reap makes orphans that have come back available.
-func (s *slots) reap() {
-	t := &s.tramps
+func (t *trampolines) reap() {
 	t.orphans = slices.DeleteFunc(t.orphans, func(in *instance) bool {
 		if in.state.Load()&phaseMask != phaseFree || in.kept() {
 			return false
 		}
-		s.giveBack([]*instance{in})
+		t.giveBack([]*instance{in})
 		return true
 	})
 }

@@ -109,22 +109,13 @@ func (e *Engine) runWatch(c *cpu, wp *watchpoint) {
 // address RIP, where the vCPU came there in another way.
 func (e *Engine) accessor(s State) (at guest.GVA, exact bool) {
 	rip := guest.GVA(s.Regs.RIP)
-	if sl := e.slots.find(rip); sl != nil {
-		return sl.orig, true
+	if r := e.code.At(rip); r != nil {
+		return r.accessor(e, s)
+	}
+	if e.repeats(s, rip) {
+		return rip, true
 	}
 	syms := e.target.Symbols()
-	home := e.Home(rip)
-	if in, err := insn.Decode(syms.Code(home, insn.MaxLen)); err == nil && in.Prefix&(insn.PrefixRep|insn.PrefixRepNE) != 0 && s.Regs.RCX != 0 && accesses(&in, home, s) {
-		return home, true
-	}
-	if d := e.slots.detour(rip); d != nil {
-		// Its copies stand one behind the other; what is before them accesses
-		// nothing of the guest's.
-		if rip > d.copies[0] && rip <= d.back {
-			return d.home(rip - 1), true
-		}
-		return home, false
-	}
 	sym, ok := syms.Find(rip - 1)
 	if !ok || !syms.IsText(rip-1) {
 		return rip, false
@@ -144,6 +135,13 @@ func (e *Engine) accessor(s State) (at guest.GVA, exact bool) {
 		a = next
 	}
 	return rip, false
+}
+
+// repeats reports whether the instruction at a is a repeated one that has
+// accessed memory and is not done.
+func (e *Engine) repeats(s State, a guest.GVA) bool {
+	in, err := insn.Decode(e.target.Symbols().Code(a, insn.MaxLen))
+	return err == nil && in.Prefix&(insn.PrefixRep|insn.PrefixRepNE) != 0 && s.Regs.RCX != 0 && accesses(&in, a, s)
 }
 
 // accesses reports whether an instruction transfers memory at all.

@@ -59,8 +59,6 @@ type Fake struct {
 	bus sync.Mutex // locked instructions
 
 	allocMu sync.Mutex // guards the rest
-	exec    [2]guest.GVA
-	execEnd [2]guest.GVA
 	shared  guest.GVA
 }
 
@@ -132,9 +130,10 @@ func (f *Fake) load(img *guest.Image) {
 		copy(data, s.Data)
 		m.add(&region{base: s.VAddr, data: data, write: s.W, exec: s.X, user: s.User})
 	}
+	for _, user := range []bool{false, true} {
+		m.add(&region{base: execBase(user), data: make([]byte, 1, execSize), exec: true, user: user, slots: true})
+	}
 	f.mem, f.img = m, img
-	f.exec = [2]guest.GVA{kernelExec, userExec}
-	f.execEnd = [2]guest.GVA{kernelExec + execSize, userExec + execSize}
 	f.shared = sharedBase
 }
 
@@ -203,12 +202,10 @@ func (f *Fake) Translate(_ guest.GPA, addr guest.GVA) (guest.GPA, bool) {
 func (f *Fake) AllocExec(near guest.GVA, size int) (guest.GVA, error) {
 	f.allocMu.Lock()
 	defer f.allocMu.Unlock()
-	k := 0
-	if s, ok := f.img.Find(near); ok && s.User {
-		k = 1
-	}
-	base := f.exec[k]
-	if guest.GVA(size) > f.execEnd[k]-base {
+	s, _ := f.img.Find(near)
+	area := f.mem.find(execBase(s.User))
+	base := area.base + guest.GVA(len(area.data)+63)&^63
+	if base+guest.GVA(size) > area.base+execSize {
 		return 0, errors.New("exec area is full")
 	}
 	for _, far := range []guest.GVA{base, base + guest.GVA(size)} {
@@ -216,9 +213,16 @@ func (f *Fake) AllocExec(near guest.GVA, size int) (guest.GVA, error) {
 			return 0, fmt.Errorf("exec area is out of reach of %v", near)
 		}
 	}
-	f.exec[k] += guest.GVA(size)
-	f.mem.add(&region{base: base, data: make([]byte, size), exec: true, user: k == 1, slots: true})
+	f.mem.grow(area, int(base-area.base)+size-len(area.data))
 	return base, nil
+}
+
+// execBase is where the engine's memory for code of a privilege begins.
+func execBase(user bool) guest.GVA {
+	if user {
+		return userExec
+	}
+	return kernelExec
 }
 
 // AllocShared implements probe.Detours.

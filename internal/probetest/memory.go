@@ -43,6 +43,15 @@ func (m *memory) add(r *region) {
 	m.regions.Store(&list)
 }
 
+// grow maps n more bytes behind r, which has room for them.
+func (m *memory) grow(r *region, n int) {
+	longer := *r
+	longer.data = r.data[:len(r.data)+n]
+	list := slices.Clone(*m.regions.Load())
+	list[slices.Index(list, m.find(r.base))] = &longer
+	m.regions.Store(&list)
+}
+
 // find returns the region that holds addr, or nil.
 func (m *memory) find(addr guest.GVA) *region {
 	list := *m.regions.Load()

@@ -1,0 +1,105 @@
+package code
+
+import (
+	"math/rand/v2"
+	"sync"
+	"testing"
+
+	"github.com/guestprobe/guestprobe/guest"
+)
+
+// TestIndex holds an index against a map, through changes at random.
+func TestIndex(t *testing.T) {
+	for seed := range uint64(20) {
+		rnd := rand.New(rand.NewPCG(seed, 2))
+		var x Index[int]
+		want := map[guest.GVA]*int{}
+		near := guest.GVA(rnd.Uint64()) &^ 0xfff
+		for i := range 4000 {
+			a := near + guest.GVA(rnd.IntN(300)+1)
+			switch rnd.IntN(5) {
+			case 0, 1, 2:
+				v := new(i)
+				x.Set(a, v)
+				want[a] = v
+			case 3:
+				x.Delete(a)
+				delete(want, a)
+			default:
+				if rnd.IntN(1000) == 0 {
+					x.Clear()
+					clear(want)
+				}
+			}
+			if b := near + guest.GVA(rnd.IntN(310)); x.Find(b) != want[b] {
+				t.Fatalf("seed %d: at %v is %v, want %v", seed, b, x.Find(b), want[b])
+			}
+			if x.Len() != len(want) {
+				t.Fatalf("seed %d: %d things, want %d", seed, x.Len(), len(want))
+			}
+		}
+		for a, v := range x.All() {
+			if want[a] != v {
+				t.Errorf("seed %d: All has %v at %v, want %v", seed, v, a, want[a])
+			}
+			delete(want, a)
+		}
+		if len(want) != 0 {
+			t.Errorf("seed %d: All lacks %v", seed, want)
+		}
+	}
+}
+
+// TestIndexForgets: things that come and go leave nothing behind.
+func TestIndexForgets(t *testing.T) {
+	var x Index[int]
+	for i := range 100_000 {
+		a := guest.GVA(i+1) << 4
+		x.Set(a, new(int))
+		x.Delete(a)
+	}
+	if n := len(x.table.Load().entries); n > 64 {
+		t.Errorf("an index of nothing has %d entries", n)
+	}
+}
+
+// TestIndexReaders: what stays is found while other things come and go.
+func TestIndexReaders(t *testing.T) {
+	var x Index[guest.GVA]
+	const stay = 64
+	set := func(a guest.GVA) { x.Set(a, &a) }
+	for i := range guest.GVA(stay) {
+		set(i*1000 + 1)
+	}
+	var done sync.WaitGroup
+	stop := make(chan struct{})
+	for range 2 {
+		done.Go(func() {
+			for i := guest.GVA(0); ; i = (i + 1) % stay {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if a := i*1000 + 1; x.Find(a) == nil || *x.Find(a) != a {
+					t.Errorf("%v was not found", a)
+					return
+				}
+				if p := x.Find(i*7 + 2); p != nil && *p != i*7+2 {
+					t.Errorf("at %v is the thing of %v", i*7+2, *p)
+					return
+				}
+			}
+		})
+	}
+	rnd := rand.New(rand.NewPCG(1, 3))
+	for range 200_000 {
+		if a := guest.GVA(rnd.IntN(1000)*7 + 2); rnd.IntN(2) == 0 {
+			set(a)
+		} else if (a-1)%1000 != 0 {
+			x.Delete(a)
+		}
+	}
+	close(stop)
+	done.Wait()
+}

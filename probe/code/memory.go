@@ -1,0 +1,259 @@
+package code
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"sync/atomic"
+
+	"github.com/guestprobe/guestprobe/guest"
+)
+
+// Target is the guest whose memory it is; see probe.Target and probe.Detours.
+type Target interface {
+	AllocExec(near guest.GVA, size int) (guest.GVA, error)
+	WriteExec(addr guest.GVA, p []byte) error
+}
+
+// Mapper is what a Target adds that has executable memory at any address.
+type Mapper interface {
+	MapExec(near, addr guest.GVA, n int) error
+}
+
+// Geometry. A piece begins at a line of its own, so that a processor that fetches
+// what stands before it does not see it being written.
+const (
+	Line = 32 // bytes
+
+	chunk    = 16 << 10 // what is asked for at a time,
+	chunkMin = 4 << 10  // or, where that is not to be had, this
+)
+
+// Errors of Put and PutAt.
+var (
+	// ErrNoMemory: there is no executable memory near the text that it is for.
+	ErrNoMemory = errors.New("no executable memory")
+	// ErrReach: a displacement does not fit from where there is memory.
+	ErrReach = errors.New("displacement out of range")
+	// ErrTaken: something stands at the address, or else is mapped there.
+	ErrTaken = errors.New("the address is taken")
+)
+
+// Memory is executable guest memory in which each piece has a resident of type R:
+// it knows what the bytes are for. Lookups take no lock, allocate nothing, and may
+// be made at any time; changes are made by one goroutine at a time.
+type Memory[R any] struct {
+	target Target
+	mapper Mapper // nil: the target has none
+	pages  Index[page[R]]
+	levels [2]level // by 1 = user text
+}
+
+// level is the memory of one privilege.
+type level struct {
+	free guest.FreeSpace    // of the chunks
+	bad  map[guest.GVA]bool // pages that could not be mapped
+}
+
+// page is one page of executable memory.
+type page[R any] struct {
+	user   bool
+	mapped bool                       // for PutAt
+	pieces atomic.Pointer[[]piece[R]] // that reach into it, ascending; replaced as a whole
+}
+
+// piece is what one resident has: [start, end).
+type piece[R any] struct {
+	start, end guest.GVA
+	resident   R
+}
+
+// New returns memory of t.
+func New[R any](t Target) *Memory[R] {
+	m := &Memory[R]{target: t}
+	m.mapper, _ = t.(Mapper)
+	m.Forget()
+	return m
+}
+
+// Forget drops everything: the guest was reset.
+func (m *Memory[R]) Forget() {
+	m.pages.Clear()
+	m.levels = [2]level{}
+}
+
+// pageOf returns the address of the page that a is in.
+func pageOf(a guest.GVA) guest.GVA { return a &^ (guest.PageSize - 1) }
+
+// At returns the resident of the piece that a lies in, or the zero R.
+func (m *Memory[R]) At(a guest.GVA) (r R) {
+	p := m.pages.Find(pageOf(a))
+	if p == nil {
+		return r
+	}
+	list := *p.pieces.Load()
+	if i := search(list, a); i < len(list) && list[i].start <= a {
+		return list[i].resident
+	}
+	return r
+}
+
+// search returns the place in list of the first piece that ends behind a.
+func search[R any](list []piece[R], a guest.GVA) int {
+	lo, hi := 0, len(list)
+	for lo < hi {
+		if m := int(uint(lo+hi) >> 1); list[m].end <= a {
+			lo = m + 1
+		} else {
+			hi = m
+		}
+	}
+	return lo
+}
+
+// Owns reports whether a is in executable memory of the engine, and whether that is
+// for code of CPL3.
+func (m *Memory[R]) Owns(a guest.GVA) (user, ok bool) {
+	if p := m.pages.Find(pageOf(a)); p != nil {
+		return p.user, true
+	}
+	return false, false
+}
+
+// index is 1 for user text and 0 for the kernel's.
+func index(user bool) int {
+	if user {
+		return 1
+	}
+	return 0
+}
+
+// Put makes r the resident of new code near the text at near, which is what build
+// returns for the address that it is asked for. It may be asked several times; what
+// it returned last is what stands there. near must say what the privilege is.
+// Errors: build's, ErrReach, and those that wrap ErrNoMemory.
+func (m *Memory[R]) Put(near guest.GVA, user bool, r R, build func(at guest.GVA) ([]byte, error)) error {
+	l := &m.levels[index(user)]
+	for n := Line; ; {
+		find := func() (uint64, bool) {
+			return l.free.Find(uint64(n), Line, func(a uint64) bool { return reaches(guest.GVA(a), near, n) })
+		}
+		a, ok := find()
+		if !ok {
+			if err := m.grow(l, near, user, n); err != nil {
+				return err
+			}
+			if a, ok = find(); !ok {
+				return ErrReach
+			}
+		}
+		at := guest.GVA(a)
+		code, err := build(at)
+		if err != nil {
+			return err
+		}
+		if size := (len(code) + Line - 1) &^ (Line - 1); size > n {
+			n = size
+			continue
+		}
+		if err := m.target.WriteExec(at, code); err != nil {
+			return fmt.Errorf("%w: %w", ErrNoMemory, err)
+		}
+		l.free.Take(a, uint64(n))
+		m.add(piece[R]{at, at + guest.GVA(n), r})
+		return nil
+	}
+}
+
+// reaches reports whether a jump in the n bytes at a gets to near, and back (SDM
+// Vol. 2, JMP: rel32; arithmetic modulo 2^64).
+func reaches(a, near guest.GVA, n int) bool {
+	const reach = 1<<31 - guest.PageSize
+	lo, hi := int64(a-near), int64(a-near)+int64(n)
+	return lo > -reach && hi < reach
+}
+
+// grow asks the target for a chunk with room for n bytes.
+func (m *Memory[R]) grow(l *level, near guest.GVA, user bool, n int) error {
+	up := func(size int) int { return (n + size - 1) &^ (size - 1) }
+	size := up(chunk)
+	base, err := m.target.AllocExec(near, size)
+	if err != nil {
+		size = up(chunkMin)
+		if base, err = m.target.AllocExec(near, size); err != nil {
+			return fmt.Errorf("%w near %v: %w", ErrNoMemory, near, err)
+		}
+	}
+	for a := pageOf(base); a < base+guest.GVA(size); a += guest.PageSize {
+		if m.pages.Find(a) == nil {
+			m.pages.Set(a, newPage[R](user))
+		}
+	}
+	l.free.Add(uint64(base), uint64(size))
+	return nil
+}
+
+func newPage[R any](user bool) *page[R] {
+	p := &page[R]{user: user}
+	p.pieces.Store(new([]piece[R]))
+	return p
+}
+
+// PutAt makes r the resident of code at an address, within reach of the text at near
+// that it is for. What crosses a page has no place. Errors wrap ErrTaken or
+// ErrNoMemory.
+func (m *Memory[R]) PutAt(at, near guest.GVA, user bool, r R, code []byte) error {
+	base, end := pageOf(at), at+guest.GVA(len(code))
+	if m.mapper == nil || pageOf(end-1) != base || !at.Canonical() {
+		return ErrTaken
+	}
+	p := m.pages.Find(base)
+	if p == nil {
+		l := &m.levels[index(user)]
+		if l.bad[base] {
+			return ErrTaken
+		}
+		if err := m.mapper.MapExec(near, at, len(code)); err != nil {
+			if l.bad == nil {
+				l.bad = map[guest.GVA]bool{}
+			}
+			l.bad[base] = true
+			return fmt.Errorf("%w: %w", ErrTaken, err)
+		}
+		p = newPage[R](user)
+		p.mapped = true
+		m.pages.Set(base, p)
+	}
+	list := *p.pieces.Load()
+	if i := search(list, at); !p.mapped || p.user != user || i < len(list) && list[i].start < end {
+		return ErrTaken
+	}
+	if err := m.target.WriteExec(at, code); err != nil {
+		return fmt.Errorf("%w: %w", ErrNoMemory, err)
+	}
+	m.add(piece[R]{at, end, r})
+	return nil
+}
+
+// Mapped returns the pages that PutAt has had mapped for a privilege.
+func (m *Memory[R]) Mapped(user bool) iter.Seq[guest.GVA] {
+	return func(yield func(guest.GVA) bool) {
+		for a, p := range m.pages.All() {
+			if p.mapped && p.user == user && !yield(a) {
+				return
+			}
+		}
+	}
+}
+
+// add makes x known to lookups. It is complete in guest memory, and no text leads to
+// it yet.
+func (m *Memory[R]) add(x piece[R]) {
+	for a := pageOf(x.start); a < x.end; a += guest.PageSize {
+		p := m.pages.Find(a)
+		list := *p.pieces.Load()
+		list = slices.Insert(slices.Clone(list), search(list, x.start), x)
+		p.pieces.Store(&list)
+	}
+}
