@@ -1,12 +1,12 @@
 package inguest
 
 import (
-	"bytes"
 	"debug/elf"
 	"encoding/binary"
 	"fmt"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/elfbuild"
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
@@ -107,34 +107,12 @@ func userCode() []byte {
 // newImage makes the guest: an ELF file with three segments and nothing else.
 func newImage() (img *guest.Image, enter guest.GVA, err error) {
 	kernel, enter := kernelCode()
-	segs := []struct {
-		va, pa uint64
-		flags  elf.ProgFlag
-		data   []byte
-		size   uint64
-	}{
-		{kernelVA, kernelPA, elf.PF_R | elf.PF_X, kernel, 0},
-		{userVA, userPA, elf.PF_R | elf.PF_X | guest.PFUser, userCode(), 0},
-		{dataVA, dataPA, elf.PF_R | elf.PF_W | guest.PFUser, make([]byte, 8), dataSize},
-	}
-	h := elf.Header64{Type: uint16(elf.ET_EXEC), Machine: uint16(elf.EM_X86_64), Version: uint32(elf.EV_CURRENT), Entry: kernelVA}
-	copy(h.Ident[:], elf.ELFMAG)
-	h.Ident[elf.EI_CLASS], h.Ident[elf.EI_DATA], h.Ident[elf.EI_VERSION] = byte(elf.ELFCLASS64), byte(elf.ELFDATA2LSB), byte(elf.EV_CURRENT)
-	h.Ehsize, h.Phentsize = uint16(binary.Size(h)), uint16(binary.Size(elf.Prog64{}))
-	h.Phoff, h.Phnum = uint64(h.Ehsize), uint16(len(segs))
-	var headers, body bytes.Buffer
-	start := uint64(h.Ehsize) + uint64(len(segs))*uint64(h.Phentsize)
-	for _, s := range segs {
-		p := elf.Prog64{Type: uint32(elf.PT_LOAD), Flags: uint32(s.flags), Off: start + uint64(body.Len()), Vaddr: s.va, Paddr: s.pa,
-			Filesz: uint64(len(s.data)), Memsz: max(s.size, uint64(len(s.data))), Align: 1}
-		_ = binary.Write(&headers, binary.LittleEndian, p) // to memory, and of fixed size
-		body.Write(s.data)
-	}
-	var file bytes.Buffer
-	_ = binary.Write(&file, binary.LittleEndian, h)
-	file.Write(headers.Bytes())
-	file.Write(body.Bytes())
-	if img, err = guest.ParseELF(file.Bytes()); err != nil {
+	f := elfbuild.File{Entry: kernelVA, Segments: []elfbuild.Segment{
+		{VAddr: kernelVA, PAddr: kernelPA, Flags: elf.PF_R | elf.PF_X, Data: kernel},
+		{VAddr: userVA, PAddr: userPA, Flags: elf.PF_R | elf.PF_X | guest.PFUser, Data: userCode()},
+		{VAddr: dataVA, PAddr: dataPA, Flags: elf.PF_R | elf.PF_W | guest.PFUser, Data: make([]byte, 8), MemSize: dataSize},
+	}}
+	if img, err = f.Image(); err != nil {
 		return nil, 0, fmt.Errorf("guest for programs: %w", err)
 	}
 	return img, enter, nil
