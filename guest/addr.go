@@ -18,3 +18,12 @@ func (a GPA) String() string { return fmt.Sprintf("0x%x", uint64(a)) }
 // Canonical reports whether a is a canonical 48-bit address (SDM Vol. 1,
 // 3.3.7.1).
 func (a GVA) Canonical() bool { return uint64(int64(a<<16)>>16) == uint64(a) }
+
+// Level returns the place of a privilege level in tables that have one entry for
+// each: 0 for the kernel's, CPL0, and 1 for the user's, CPL3.
+func Level(user bool) int {
+	if user {
+		return 1
+	}
+	return 0
+}

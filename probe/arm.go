@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // wanted reports whether st is to have its int3. A mirror that is under way needs
@@ -17,7 +18,7 @@ func (e *Engine) wanted(st *site) bool {
 // analysed before its first byte changes.
 func (e *Engine) arm(w World, st *site) *Error {
 	text := st.bytes()
-	patched := append([]byte{opInt3}, text[1:]...)
+	patched := append([]byte{insn.Int3}, text[1:]...)
 	if err := w.PatchText(st.addr, text, patched); err != nil {
 		return textError(st, err)
 	}
@@ -30,7 +31,7 @@ func (e *Engine) arm(w World, st *site) *Error {
 // any more.
 func (e *Engine) disarm(w World, st *site) *Error {
 	st.armed.Store(false)
-	if err := w.PatchText(st.addr, []byte{opInt3}, st.orig[:1]); err != nil {
+	if err := w.PatchText(st.addr, []byte{insn.Int3}, st.orig[:1]); err != nil {
 		return textError(st, err)
 	}
 	return nil
@@ -85,7 +86,7 @@ func textError(st *site, err error) *Error {
 	var m *guest.TextMismatchError
 	if errors.As(err, &m) {
 		x = newError(CodeTextChanged, "the guest's text is not what its image says", "")
-		if len(m.Got) > 0 && m.Got[0] == opInt3 && m.Addr == st.addr {
+		if len(m.Got) > 0 && m.Got[0] == insn.Int3 && m.Addr == st.addr {
 			x = newError(CodeForeignInt3, "a breakpoint that is not ours is there", "")
 		}
 	}

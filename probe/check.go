@@ -10,10 +10,6 @@ import (
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
-// endbr64 begins a function that indirect branches may reach (SDM Vol. 2,
-// ENDBR64).
-var endbr64 = []byte{0xf3, 0x0f, 0x1e, 0xfa}
-
 // place is where a probe is to go.
 type place struct {
 	addr  guest.GVA
@@ -58,7 +54,7 @@ func (e *Engine) resolve(p *Kprobe) (place, *Error) {
 		return place{}, newError(CodeNoSymbolAt, fmt.Sprintf("%v is in no function", addr), "")
 	}
 	off := addr - sym.Addr
-	if (off == 0 || off == 4) && sym.Size > 4 && bytes.Equal(syms.Code(sym.Addr, 4), endbr64) {
+	if (off == 0 || off == 4) && sym.Size > 4 && insn.HasEndbr64(syms.Code(sym.Addr, 4)) {
 		return place{addr: sym.Addr + 4, sym: sym, entry: true}, nil
 	}
 	return place{addr: addr, sym: sym, entry: off == 0}, nil

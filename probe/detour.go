@@ -53,7 +53,7 @@ type stageBody struct {
 type detourKey struct {
 	addr  guest.GVA
 	n     int
-	bytes [insn.JmpLen - 1 + insn.MaxLen]byte
+	bytes [flow.MaxRegion]byte
 	stage string // the stages, "" for the exit
 }
 
@@ -172,12 +172,4 @@ func (d *detour) assemble(at guest.GVA, stages []*Stage, build stageBuilder) ([]
 	}
 	d.end = at + guest.GVA(len(out))
 	return out, nil
-}
-
-// index is 1 for user text and 0 for the kernel's.
-func index(user bool) int {
-	if user {
-		return 1
-	}
-	return 0
 }

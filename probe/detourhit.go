@@ -1,6 +1,9 @@
 package probe
 
-import "github.com/guestprobe/guestprobe/guest"
+import (
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
 
 // outLen is the length of out %al, $imm8 (SDM Vol. 2, OUT).
 const outLen = 2
@@ -38,7 +41,7 @@ func (e *Engine) leaveBy(s State, d *detour) Verdict {
 // instruction that used to begin there, and reports whether there was one.
 func (e *Engine) punned(c *cpu, s State, rip guest.GVA) bool {
 	t := e.table.Load()
-	for k := guest.GVA(1); k < maxJump; k++ {
+	for k := guest.GVA(1); k < insn.JmpLen; k++ {
 		st := t.find(rip - k)
 		if st == nil {
 			continue
@@ -54,14 +57,11 @@ func (e *Engine) punned(c *cpu, s State, rip guest.GVA) bool {
 	return false
 }
 
-// maxJump is the length of a jump.
-const maxJump = 5
-
 // fault implements resident: of a stage, which goes on at its fixup,
 // or of a displaced instruction, which is that of the original.
 func (d *detour) fault(e *Engine, c *cpu, s State, t Trap) Verdict {
 	rip := guest.GVA(s.Regs.RIP)
-	if t.Vector == vectorPF || t.Vector == vectorGP || t.Vector == vectorSS {
+	if t.Vector == insn.VectorPF || t.Vector == insn.VectorGP || t.Vector == insn.VectorSS {
 		for _, p := range d.placed {
 			for _, f := range p.fixups {
 				if rip == p.at+guest.GVA(f.Fault) {
@@ -71,7 +71,7 @@ func (d *detour) fault(e *Engine, c *cpu, s State, t Trap) Verdict {
 			}
 		}
 	}
-	if t.Vector == vectorDB && (rip <= d.copies[0] || d.addr == rip) {
+	if t.Vector == insn.VectorDB && (rip <= d.copies[0] || d.addr == rip) {
 		// The guest single-steps, and has not executed anything of its own yet.
 		return Verdict{Action: Resume}
 	}
@@ -99,7 +99,7 @@ func (d *detour) accessor(e *Engine, s State) (guest.GVA, bool) {
 // thread.
 func (e *Engine) Unpatch(addr guest.GVA, p []byte) {
 	t := e.table.Load()
-	for a := addr - (maxJump - 1); a != addr+guest.GVA(len(p)); a++ {
+	for a := addr - (insn.JmpLen - 1); a != addr+guest.GVA(len(p)); a++ {
 		st := t.find(a)
 		if st == nil || !st.armed.Load() {
 			continue

@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // operand is guest memory as an emulated instruction sees it: with the rights
@@ -95,15 +96,15 @@ func (m *operand) exception(sp uint64) (Trap, bool) {
 	if m.err == nil || !errors.As(m.err, &pf) {
 		return Trap{}, false
 	}
-	t := Trap{Kind: TrapFault, Vector: vectorPF, CR2: pf.VA}
+	t := Trap{Kind: TrapFault, Vector: insn.VectorPF, CR2: pf.VA}
 	switch pf.Reason {
 	case guest.FaultNonCanonical:
 		// #SS for an address formed with RSP or RBP, else #GP (SDM Vol. 1, 3.3.7.1).
 		// Emulated instructions that reach such an address are stack operations,
 		// and branches through memory.
-		t = Trap{Kind: TrapFault, Vector: vectorGP}
+		t = Trap{Kind: TrapFault, Vector: insn.VectorGP}
 		if near(m.addr, sp) {
-			t.Vector = vectorSS
+			t.Vector = insn.VectorSS
 		}
 		return t, true
 	case guest.FaultNotPresent:

@@ -1,6 +1,9 @@
 package probe
 
-import "github.com/guestprobe/guestprobe/guest"
+import (
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
 
 // fault handles an exception of the guest before the guest's handler sees it.
 // When it was raised by a copy of a probed instruction, it becomes the fault of
@@ -53,7 +56,7 @@ func (e *Engine) debugTrap(c *cpu, s State, t Trap) Verdict {
 		e.comeBack(c, s, in)
 		return Verdict{Action: NotOurs}
 	}
-	t.Vector = vectorDB
+	t.Vector = insn.VectorDB
 	return e.fault(c, s, t)
 }
 

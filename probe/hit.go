@@ -15,14 +15,6 @@ const (
 // always read as 1.
 const dr6BS = 1<<14 | 0xffff0ff0
 
-// Exception vectors (SDM Vol. 3, table 6-1).
-const (
-	vectorDB = 1
-	vectorSS = 12
-	vectorGP = 13
-	vectorPF = 14
-)
-
 // Hit handles a trap that vCPU cpu has reported, on that vCPU's own thread, with
 // its registers in s, and says what to do with the vCPU. It takes no lock and
 // allocates nothing, except to report trouble (a handler that panics, a memory
@@ -200,9 +192,9 @@ func (e *Engine) execute(c *cpu, s State, st *site, chain chain, missed, watch b
 		if !e.can[s.CPL&1].InPlace {
 			// What emulation and this host both leave to the processor are
 			// branches to, and stacks at, addresses that it refuses.
-			t := Trap{Kind: TrapFault, Vector: vectorGP}
+			t := Trap{Kind: TrapFault, Vector: insn.VectorGP}
 			if !guest.GVA(r.RSP).Canonical() {
-				t.Vector = vectorSS
+				t.Vector = insn.VectorSS
 			}
 			return e.raise(c, s, st, chain, missed, t)
 		}
@@ -266,7 +258,7 @@ func (e *Engine) after(c *cpu, s State, st *site, chain chain, missed bool, seq 
 		}
 	}
 	if flags&flagTF != 0 {
-		return Verdict{Action: Inject, Fault: Trap{Kind: TrapFault, Vector: vectorDB, DR6: dr6BS}}
+		return Verdict{Action: Inject, Fault: Trap{Kind: TrapFault, Vector: insn.VectorDB, DR6: dr6BS}}
 	}
 	return Verdict{Action: Resume}
 }
@@ -279,7 +271,7 @@ func (e *Engine) unclaimed(c *cpu, s State) Verdict {
 	}
 	// A probe that was removed between the trap and now has left other bytes
 	// than an int3: the guest simply executes them.
-	if err := e.target.ReadMemory(s.Root, rip, c.mem.byte[:]); err == nil && c.mem.byte[0] != opInt3 {
+	if err := e.target.ReadMemory(s.Root, rip, c.mem.byte[:]); err == nil && c.mem.byte[0] != insn.Int3 {
 		count(&c.counts.stale)
 		return Verdict{Action: Resume}
 	}

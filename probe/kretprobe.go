@@ -183,7 +183,7 @@ func (e *Engine) tryStage(rp *retprobe, st *site) {
 	if rp.probe.ReturnStage == nil {
 		return
 	}
-	if why := e.can[index(st.user)].NoStage; why != "" {
+	if why := e.can[guest.Level(st.user)].NoStage; why != "" {
 		rp.noStage = why
 		return
 	}

@@ -188,7 +188,7 @@ func (e *Engine) review(w World, st *site, lost *[]error) {
 // around reviews the sites whose regions st lies in, or that lie in the region of
 // st. The world is stopped.
 func (e *Engine) around(w World, st *site, lost *[]error) {
-	for k := guest.GVA(1); k < maxRegion; k++ {
+	for k := guest.GVA(1); k < flow.MaxRegion; k++ {
 		if x := e.sites[st.addr-k]; x != nil {
 			e.review(w, x, lost)
 		}
@@ -198,15 +198,12 @@ func (e *Engine) around(w World, st *site, lost *[]error) {
 // makeRoom takes away the jumps that stand where st is to get its int3. The
 // world is stopped.
 func (e *Engine) makeRoom(w World, st *site, lost *[]error) {
-	for k := guest.GVA(1); k < maxRegion; k++ {
+	for k := guest.GVA(1); k < flow.MaxRegion; k++ {
 		if x := e.sites[st.addr-k]; x != nil && x.jump.Load() != nil && x.region.Len > int(k) {
 			e.unoptimize(w, x, lost)
 		}
 	}
 }
-
-// maxRegion is the most bytes that a jump displaces.
-const maxRegion = insn.JmpLen - 1 + insn.MaxLen
 
 // obstacle returns what stands against optimizing st now, "" for nothing: the
 // kernel's conditions (kprobes C.2), and ours.
@@ -242,7 +239,7 @@ func (e *Engine) obstacle(st *site) string {
 // stages returns the handler stages of the probes on st when all of them can run
 // in the guest, and nil when the host must be asked.
 func (e *Engine) stages(st *site) []*Stage {
-	if e.can[index(st.user)].NoStage != "" {
+	if e.can[guest.Level(st.user)].NoStage != "" {
 		return nil
 	}
 	var out, returns []*Stage
@@ -421,7 +418,7 @@ func (e *Engine) optimize(w World, st *site, d *detour) *Unoptimized {
 			}
 		}
 	}
-	old := append([]byte{opInt3}, st.text[1:]...)
+	old := append([]byte{insn.Int3}, st.text[1:]...)
 	jump := d.jump()
 	patched := append(jump[:], st.text[insn.JmpLen:]...)
 	if err := w.PatchText(st.addr, old, patched); err != nil {
@@ -446,7 +443,7 @@ func (e *Engine) unoptimize(w World, st *site, lost *[]error) {
 	e.opt.stats.Unoptimized++
 	e.opt.stats.Now--
 	jump := d.jump()
-	patched := append([]byte{opInt3}, st.text[1:insn.JmpLen]...)
+	patched := append([]byte{insn.Int3}, st.text[1:insn.JmpLen]...)
 	if err := w.PatchText(st.addr, jump[:], patched); err != nil {
 		err := textError(st, err)
 		e.log.Error("guest text was changed under a probe and is left as it is", "err", err)

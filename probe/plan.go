@@ -36,7 +36,7 @@ func slotCode(st *site, kind slotKind, at guest.GVA) (b []byte, n int, err error
 	}
 	b = buf[:n]
 	if kind == slotStep {
-		return insn.AppendInt3(b), n, nil
+		return append(b, insn.Int3), n, nil
 	}
 	b, ok := insn.AppendJmp(b, uint64(at)+uint64(n), uint64(st.next()))
 	if !ok {

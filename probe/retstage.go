@@ -135,7 +135,7 @@ func (e *Engine) stageReturns(rp *retprobe, st *site) (*retStage, error) {
 			return idle, nil
 		}
 	}
-	if t.code[index(g.user)] > maxReturnCode {
+	if t.code[guest.Level(g.user)] > maxReturnCode {
 		return nil, errors.New("kretprobes in the guest have used up their memory: reset the guest")
 	}
 	if uint64(g.n)*uint64(g.stride) > math.MaxInt32/2 {
@@ -204,19 +204,21 @@ func (g *retStage) write(e *Engine, p *Kretprobe) error {
 	size = (size + lineSize - 1) &^ (lineSize - 1)
 	err = e.code.Put(g.site, g.user, g, func(base guest.GVA) ([]byte, error) {
 		g.tramps, g.end = base, base+guest.GVA(size)
-		code := make([]byte, 0, size)
-		common := base + guest.GVA(g.n*trampSize)
+		a := insn.NewAsm(uint64(base))
+		common := a.NewLabel()
 		for i := range g.n {
 			// Behind the return address on the stack, which the host looks for there.
-			code = append(code, 0x48, 0x8d, 0x64, 0x24, 0xf8) // lea -8(%rsp), %rsp
-			code = insn.AppendPushImm(code, int32(i))
-			code, _ = insn.AppendJmp(code, uint64(base)+uint64(len(code)), uint64(common))
-			code = append(code, opInt3)
+			a.Lea(8, insn.RSP, insn.At(insn.RSP, -8))
+			a.Push(insn.Imm(i))
+			a.Jmp(common)
+			a.Align(trampSize)
 		}
-		return append(code, g.returnCode(common, p.ReturnStage, exit.code)...), nil
+		a.Place(common)
+		a.Append(g.returnCode(guest.GVA(a.PC()), p.ReturnStage, exit.code))
+		return a.Code(), nil
 	})
 	if err == nil {
-		e.tramps.code[index(g.user)] += size
+		e.tramps.code[guest.Level(g.user)] += size
 	}
 	return err
 }

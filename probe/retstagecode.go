@@ -7,17 +7,6 @@ import (
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
-// Conditions of jcc (SDM Vol. 2, appendix B.1.4.7).
-const (
-	condB  = 0x2
-	condAE = 0x3
-	condE  = 0x4
-	condNE = 0x5
-	condGE = 0xd
-	condLE = 0xe
-	condG  = 0xf
-)
-
 // spread and spreadRet are what the place of a return address on the stack, and the
 // address itself, are multiplied with: an activation begins to look for an instance
 // where the last one of the same place and caller had found its own. So what an
@@ -29,27 +18,11 @@ const (
 )
 
 // stackSlot returns how far above the context of a Stage the interrupted RSP is.
-func stackSlot(user bool) int32 {
+func stackSlot(user bool) int {
 	if user {
 		return frameSize + redZone
 	}
 	return frameSize
-}
-
-// jcc emits a conditional jump forward; see jmp.
-func (a *asm) jcc(cond byte) int {
-	a.emit(0x0f, 0x80|cond)
-	a.imm32(0)
-	return len(a.b) - 4
-}
-
-// movImm loads a constant.
-func (a *asm) movImm(r insn.Reg64, v uint64) { a.b = insn.AppendMovImm(a.b, r, v) }
-
-// jmpTo emits a jump to an address that is known.
-func (a *asm) jmpTo(to guest.GVA) {
-	a.emit(insn.JmpOp)
-	a.imm32(int32(to - a.pos() - 4))
 }
 
 // entryStage makes the Stage that stands for the kretprobe in its detour. RSI is
@@ -62,118 +35,127 @@ func (a *asm) jmpTo(to guest.GVA) {
 func (g *retStage) entryStage(entry *Stage) *Stage {
 	const rax, rcx, rdx, rsi, rdi, rsp = insn.RAX, insn.RCX, insn.RDX, insn.RSI, insn.RDI, insn.RSP
 	insts := uint64(g.insts())
-	var a asm
-	a.emit(0x51, 0x52, 0x56, 0x57)           // push %rcx; push %rdx; push %rsi; push %rdi
-	a.mem(0x8d, rdx, rdi, stackSlot(g.user)) // lea: the return address's place
-	a.emit(0xf6, 0xc2, 0x07)                 // test $7, %dl
-	crooked := a.jcc(condNE)                 // no ABI has such a stack
-	a.emit(0x48, 0xff, 0xc2)                 // inc %rdx: busy
-	a.movImm(rcx, uint64(g.base))            //
-	a.emit(0xb8, 1, 0, 0, 0)                 // mov $1, %eax
-	a.emit(0xf0, 0x48, 0x0f, 0xc1, 0x01)     // lock xadd %rax, (%rcx)
-	a.mem(0x2b, rax, rcx, 8*wordLimit)       // sub
-	full := a.jcc(condGE)                    //
-	a.emit(0x48, 0xff, 0xc0)                 // inc %rax
-	a.mem(0x3b, rax, rcx, 8*wordHigh)        // cmp
-	raise := a.jcc(condG)                    //
-	raised := a.pos()                        //
-	a.mem(0x8b, rax, rdx, -1)                // mov: where to
-	a.emit(0x48, 0x69, 0xc0)                 // imul $spreadRet, %rax, %rax
-	a.imm32(spreadRet)
-	a.emit(0x48, 0x69, 0xca)                         // imul $spread, %rdx, %rcx
-	a.imm32(spread)                                  //
-	a.emit(0x48, 0x01, 0xc1)                         // add %rax, %rcx
-	a.emit(0x48, 0xc1, 0xe9, 24)                     // shr $24, %rcx
-	a.emit(0x81, 0xe1)                               // and $(n-1), %ecx
-	a.imm32(int32(g.n - 1))                          //
-	a.emit(0x48, 0x69, 0xc9)                         // imul $stride, %rcx, %rcx
-	a.imm32(int32(g.stride))                         //
-	a.movImm(rax, insts)                             //
-	a.emit(0x48, 0x01, 0xc1)                         // add %rax, %rcx
-	a.emit(0xbf)                                     // mov $tries, %edi: others may take what was passed by
-	a.imm32(int32(2 * g.n))                          //
-	try := a.pos()                                   //
-	a.mem(0x8b, rax, rcx, 8*instState)               // mov
-	a.emit(0x48, 0x85, 0xc0)                         // test %rax, %rax
-	taken := a.jcc(condNE)                           //
-	a.emit(0xf0, 0x48, 0x0f, 0xb1, 0x11)             // lock cmpxchg %rdx, (%rcx)
-	got := a.jcc(condE)                              //
-	a.here(taken)                                    //
-	a.emit(0x48, 0x81, 0xc1)                         // add $stride, %rcx
-	a.imm32(int32(g.stride))                         //
-	a.movImm(rax, insts+uint64(g.n*g.stride))        //
-	a.emit(0x48, 0x39, 0xc1)                         // cmp %rax, %rcx
-	wrap := a.jcc(condB)                             //
-	a.movImm(rcx, insts)                             //
-	a.here(wrap)                                     //
-	a.emit(0xff, 0xcf)                               // dec %edi
-	a.jccTo(condNE, try)                             //
-	a.here(full)                                     //
-	a.movImm(rcx, uint64(g.base))                    //
-	a.emit(0xf0, 0x48, 0xff, 0x09)                   // lock decq (%rcx)
-	a.here(crooked)                                  //
-	a.emit(0x48, 0xff, 0x46, 8*cellMissed)           // incq missed
-	out := a.pos()                                   //
-	a.emit(0x5f, 0x5e, 0x5a, 0x59, 0xc3)             // pop %rdi; pop %rsi; pop %rdx; pop %rcx; ret
-	a.here(raise)                                    //
-	a.emit(0x48, 0x89, 0xc7)                         // mov %rax, %rdi
-	again := a.pos()                                 //
-	a.mem(0x8b, rax, rcx, 8*wordHigh)                // mov
-	a.emit(0x48, 0x39, 0xc7)                         // cmp %rax, %rdi
-	a.jccTo(condLE, raised)                          //
-	a.emit(0xf0, 0x48, 0x0f, 0xb1, 0x79, 8*wordHigh) // lock cmpxchg %rdi, high
-	a.jccTo(condNE, again)                           //
-	a.jmpTo(raised)                                  //
+	word := func(base insn.Reg64, n int) insn.Mem { return insn.At(base, 8*n) }
+	ret := insn.At(rdx, -stateBusy) // the return address's place, while RDX has the state
+	var a insn.Asm
+	crooked, full, raise, raised := a.NewLabel(), a.NewLabel(), a.NewLabel(), a.NewLabel()
+	taken, wrap, got, out := a.NewLabel(), a.NewLabel(), a.NewLabel(), a.NewLabel()
+	kept := []insn.Reg64{rcx, rdx, rsi, rdi}
+	restore := func() {
+		for i := len(kept) - 1; i >= 0; i-- {
+			a.Pop(kept[i])
+		}
+		a.Ret()
+	}
+	for _, r := range kept {
+		a.Push(r)
+	}
+	a.Lea(8, rdx, insn.At(rdi, stackSlot(g.user))) // the return address's place
+	a.Test(1, rdx, insn.Imm(7))
+	a.Jcc(insn.CondNE, crooked) // no ABI has such a stack
+	a.Inc(8, rdx)               // busy
 
-	a.here(got)
-	a.mem(0x8b, rax, rdx, -1)
-	a.mem(0x89, rax, rcx, 8*instRet)
+	// One more in use, if that many may be; and the high mark.
+	a.Mov(8, rcx, insn.Imm(g.base))
+	a.Mov(4, rax, insn.Imm(1))
+	a.Lock().Xadd(8, word(rcx, wordUsed), rax)
+	a.Sub(8, rax, word(rcx, wordLimit))
+	a.Jcc(insn.CondGE, full)
+	a.Inc(8, rax)
+	a.Cmp(8, rax, word(rcx, wordHigh))
+	a.Jcc(insn.CondG, raise)
+	a.Place(raised)
+
+	// The instance to begin with.
+	a.Mov(8, rax, ret)
+	a.ImulImm(8, rax, rax, spreadRet)
+	a.ImulImm(8, rcx, rdx, spread)
+	a.Add(8, rcx, rax)
+	a.Shr(8, rcx, insn.Imm(24))
+	a.And(4, rcx, insn.Imm(g.n-1))
+	a.ImulImm(8, rcx, rcx, insn.Imm(g.stride))
+	a.Mov(8, rax, insn.Imm(insts))
+	a.Add(8, rcx, rax)
+	a.Mov(4, rdi, insn.Imm(2*g.n)) // tries: others may take what was passed by
+	try := a.Here()
+	a.Mov(8, rax, word(rcx, instState))
+	a.Test(8, rax, rax)
+	a.Jcc(insn.CondNE, taken)
+	a.Lock().Cmpxchg(8, word(rcx, instState), rdx)
+	a.Jcc(insn.CondE, got)
+	a.Place(taken)
+	a.Add(8, rcx, insn.Imm(g.stride))
+	a.Mov(8, rax, insn.Imm(insts+uint64(g.n*g.stride)))
+	a.Cmp(8, rcx, rax)
+	a.Jcc(insn.CondB, wrap)
+	a.Mov(8, rcx, insn.Imm(insts))
+	a.Place(wrap)
+	a.Dec(4, rdi)
+	a.Jcc(insn.CondNE, try)
+
+	a.Place(full)
+	a.Mov(8, rcx, insn.Imm(g.base))
+	a.Lock().Dec(8, word(rcx, wordUsed))
+	a.Place(crooked)
+	a.Inc(8, word(rsi, cellMissed))
+	a.Place(out)
+	restore()
+
+	a.Place(raise)
+	a.Mov(8, rdi, rax)
+	again := a.Here()
+	a.Mov(8, rax, word(rcx, wordHigh))
+	a.Cmp(8, rdi, rax)
+	a.Jcc(insn.CondLE, raised)
+	a.Lock().Cmpxchg(8, word(rcx, wordHigh), rdi)
+	a.Jcc(insn.CondNE, again)
+	a.Jmp(raised)
+
+	a.Place(got)
+	a.Mov(8, rax, ret)
+	a.Mov(8, word(rcx, instRet), rax)
 	if t := g.tasks; t != nil {
-		a.emit(0x48, 0x89, 0xd0) // mov %rdx, %rax
-		a.emit(0x48, 0x25)       // and $mask, %rax
-		a.imm32(int32(t.StackMask))
-		a.emit(0x8b, 0x80) // mov off(%rax), %eax
-		a.imm32(t.PIDOff)
-		a.mem(0x89, rax, rcx, 8*instTask)
+		a.Mov(8, rax, rdx)
+		a.And(8, rax, insn.Imm(int32(t.StackMask)))
+		a.Mov(4, rax, insn.At(rax, int(t.PIDOff)))
+		a.Mov(8, word(rcx, instTask), rax)
 	}
-	call, skip := 0, 0
+	call, skip := a.NewLabel(), a.NewLabel()
 	if entry != nil {
-		a.emit(0x52)                            // push %rdx
-		a.mem(0x8b, rdi, rsp, 8)                // mov: the context
-		a.mem(0x8b, rsi, rsi, 8*cellEntryBlock) // mov
-		a.mem(0x8d, rdx, rcx, lineSize)         // lea: the data
-		a.emit(0xe8)                            // call
-		a.imm32(0)                              //
-		call = len(a.b) - 4                     //
-		a.emit(0x5a)                            // pop %rdx
-		a.mem(0x8b, rsi, rsp, 8)                // mov: the vCPU's line
-		a.emit(0x48, 0x85, 0xc0)                // test %rax, %rax
-		skip = a.jcc(condNE)
+		a.Push(rdx)
+		a.Mov(8, rdi, insn.At(rsp, 8)) // the context
+		a.Mov(8, rsi, word(rsi, cellEntryBlock))
+		a.Lea(8, rdx, insn.At(rcx, lineSize)) // the data
+		a.Call(call)
+		a.Pop(rdx)
+		a.Mov(8, rsi, insn.At(rsp, 8)) // the vCPU's line
+		a.Test(8, rax, rax)
+		a.Jcc(insn.CondNE, skip)
 	}
-	a.mem(0x8b, rax, rcx, 8*instTramp)
-	a.mem(0x89, rax, rdx, -1)
-	a.emit(0x48, 0xff, 0x06) // incq handled
-	a.emit(0x48, 0xff, 0xca) // dec %rdx
-	a.mem(0x89, rdx, rcx, 8*instState)
-	a.emit(0x5f, 0x5e, 0x5a, 0x59, 0xc3) // as above
+	a.Mov(8, rax, word(rcx, instTramp))
+	a.Mov(8, ret, rax)
+	a.Inc(8, word(rsi, cellHandled))
+	a.Dec(8, rdx)
+	a.Mov(8, word(rcx, instState), rdx)
+	restore()
 	s := &Stage{Stack: 48, NoStrings: true, Block: g.cells(), Stride: lineSize, Lost: g.base + 8*wordLost, Counts: g.counts}
 	if entry != nil {
-		a.here(skip)
-		a.emit(0x48, 0xc7, 0x01, 0, 0, 0, 0)     // movq $0, (%rcx)
-		a.emit(0x48, 0xff, 0x46, 8*cellFiltered) // incq filtered
-		a.movImm(rcx, uint64(g.base))
-		a.emit(0xf0, 0x48, 0xff, 0x09) // lock decq (%rcx)
-		a.jmpTo(out)
-		a.align()
-		a.here(call)
+		a.Place(skip)
+		a.Mov(8, word(rcx, instState), insn.Imm(0))
+		a.Inc(8, word(rsi, cellFiltered))
+		a.Mov(8, rcx, insn.Imm(g.base))
+		a.Lock().Dec(8, word(rcx, wordUsed))
+		a.Jmp(out)
+		a.Align(detourAlign)
+		a.Place(call)
 		for _, f := range entry.Fixups {
-			s.Fixups = append(s.Fixups, Fixup{Fault: len(a.b) + f.Fault, Resume: len(a.b) + f.Resume})
+			s.Fixups = append(s.Fixups, Fixup{Fault: a.Len() + f.Fault, Resume: a.Len() + f.Resume})
 		}
-		a.emit(entry.Code...)
+		a.Append(entry.Code)
 		s.Reads, s.NoStrings = entry.Reads, entry.NoStrings
 		s.Stack += entry.Stack
 	}
-	s.Code = a.b
+	s.Code = a.Code()
 	return s
 }
 
@@ -185,104 +167,96 @@ func (g *retStage) entryStage(entry *Stage) *Stage {
 // tells by it. All the guest's registers are as the function has left them in
 // the end, and RSP is the caller's.
 func (g *retStage) returnCode(at guest.GVA, x *Stage, exit []byte) []byte {
-	const rax, rcx, rdx, rsi, rsp = insn.RAX, insn.RCX, insn.RDX, insn.RSI, insn.RSP
-	a := asm{at: at}
+	const rax, rcx, rdx, rsi, rdi, rsp = insn.RAX, insn.RCX, insn.RDX, insn.RSI, insn.RDI, insn.RSP
+	word := func(base insn.Reg64, n int) insn.Mem { return insn.At(base, 8*n) }
+	a := insn.NewAsm(uint64(at))
+	stray, unknown, ended, call := a.NewLabel(), a.NewLabel(), a.NewLabel(), a.NewLabel()
 	c := newStageFrame([]*Stage{x}, g.user)
-	c.more = 8 * int32(max(0, bits.Len32(c.reads)-ctxSize/8))
+	c.more = 8 * max(0, bits.Len32(c.reads)-insn.PtRegsSize/8)
 	c.size = frameSize + c.more // the caller's red zone is what the function had above its own
-	for i, r := range ctxRegs {
-		if r == rcx || r == rdx {
-			c.reads |= 1 << i
+	for _, r := range []insn.Reg64{rcx, rdx} {
+		c.reads |= 1 << (insn.PtReg(r) / 8)
+	}
+	leave := func() {
+		for _, r := range []insn.Reg64{rcx, rdx} {
+			a.Mov(8, r, insn.At(rsp, insn.PtReg(r)))
 		}
+		c.leave(a)
 	}
-	c.enter(&a, 0)
-	a.load(rax, c.size)      // number
-	a.emit(0x48, 0x69, 0xc8) // imul $stride, %rax, %rcx
-	a.imm32(int32(g.stride))
-	a.movImm(rax, uint64(g.insts()))
-	a.emit(0x48, 0x01, 0xc1)        // add %rax, %rcx
-	a.mem(0x8d, rdx, rsp, c.size+8) // lea
-	a.emit(0x48, 0x39, 0x11)        // cmp %rdx, (%rcx)
-	stray := a.jcc(condNE)
-	a.emit(0x48, 0x83, 0x09, stateBusy) // orq $1, (%rcx)
-	if c.asked(ctxSP) {
-		a.mem(0x8d, rax, rsp, c.size+16)
-		a.store(rax, ctxSP)
+	c.enter(a, 0)
+	a.Mov(8, rax, insn.At(rsp, c.size)) // number
+	a.ImulImm(8, rcx, rax, insn.Imm(g.stride))
+	a.Mov(8, rax, insn.Imm(g.insts()))
+	a.Add(8, rcx, rax)
+	a.Lea(8, rdx, insn.At(rsp, c.size+8))
+	a.Cmp(8, word(rcx, instState), rdx)
+	a.Jcc(insn.CondNE, stray)
+	a.Or(8, word(rcx, instState), insn.Imm(stateBusy))
+	if c.asked(insn.PtSP) {
+		a.Lea(8, rax, insn.At(rsp, c.size+16))
+		a.Mov(8, insn.At(rsp, insn.PtSP), rax)
 	}
-	if c.asked(ctxIP) {
-		a.mem(0x8b, rax, rcx, 8*instRet)
-		a.store(rax, ctxIP)
+	if c.asked(insn.PtIP) {
+		a.Mov(8, rax, word(rcx, instRet))
+		a.Mov(8, insn.At(rsp, insn.PtIP), rax)
 	}
-	for off := int32(ctxSize); off < ctxSize+c.more; off += 8 {
-		switch at := off - ctxSize; {
-		case !c.asked(off):
-		case at+8 <= int32(g.stride-lineSize):
-			a.mem(0x8b, rax, rcx, lineSize+at)
-			a.store(rax, off)
+	for at := 0; at < c.more; at += 8 {
+		field := insn.At(rsp, insn.PtRegsSize+at)
+		switch {
+		case !c.asked(insn.PtRegsSize + at):
+		case at+8 <= g.stride-lineSize:
+			a.Mov(8, rax, insn.At(rcx, lineSize+at))
+			a.Mov(8, field, rax)
 		default: // nothing was kept there
-			a.emit(0x48, 0xc7, 0x84, 0x24) // movq $0, off(%rsp)
-			a.imm32(off)
-			a.imm32(0)
+			a.Mov(8, field, insn.Imm(0))
 		}
 	}
-	a.emit(0x48, 0x89, 0xd0) // mov %rdx, %rax
-	a.emit(0x48, 0x25)       // and $mask, %rax
-	a.imm32(int32(g.prof.Mask))
-	a.movImm(rsi, g.prof.Magic)
-	a.mem(0x3b, rsi, rax, g.prof.MagicOff) // cmp
-	unknown := a.jcc(condNE)
-	a.emit(0x8b, 0x80) // mov off(%rax), %eax
-	a.imm32(g.prof.CPUOff)
-	a.emit(0x3d) // cmp $n, %eax
-	a.imm32(int32(g.cpus))
-	beyond := a.jcc(condAE)
-	a.emit(0x48, 0x69, 0xf0) // imul $line, %rax, %rsi
-	a.imm32(lineSize)
-	a.movImm(rax, uint64(g.cells()))
-	a.emit(0x48, 0x01, 0xc6)                // add %rax, %rsi
-	a.emit(0x48, 0xff, 0x46, 8*cellReturns) // incq returns
-	a.movImm(rax, uint64(g.base)+8*wordRun)
-	a.emit(0x48, 0x83, 0x38, 0x00) // cmpq $0, (%rax)
-	ended := a.jcc(condE)
-	a.mem(0x8b, rsi, rsi, 8*cellReturnBlock)
-	a.emit(0x48, 0x89, 0xe7)        // mov %rsp, %rdi
-	a.mem(0x8d, rdx, rcx, lineSize) // lea
-	a.emit(0xe8)                    // call
-	a.imm32(0)
-	call := len(a.b) - 4
-	a.here(ended)
-	done := a.pos()
-	a.mem(0x8b, rax, rcx, 8*instRet)
-	a.store(rax, c.size+8)
-	a.emit(0x48, 0xc7, 0x01, 0, 0, 0, 0) // movq $0, (%rcx)
-	a.movImm(rax, uint64(g.base))
-	a.emit(0xf0, 0x48, 0xff, 0x08) // lock decq (%rax)
-	a.load(rcx, ctxOffset(rcx))
-	a.load(rdx, ctxOffset(rdx))
-	c.leave(&a)
+	a.Mov(8, rax, rdx)
+	a.And(8, rax, insn.Imm(int32(g.prof.Mask)))
+	a.Mov(8, rsi, insn.Imm(g.prof.Magic))
+	a.Cmp(8, rsi, insn.At(rax, int(g.prof.MagicOff)))
+	a.Jcc(insn.CondNE, unknown)
+	a.Mov(4, rax, insn.At(rax, int(g.prof.CPUOff)))
+	a.Cmp(4, rax, insn.Imm(g.cpus))
+	a.Jcc(insn.CondAE, unknown)
+	a.ImulImm(8, rsi, rax, lineSize)
+	a.Mov(8, rax, insn.Imm(g.cells()))
+	a.Add(8, rsi, rax)
+	a.Inc(8, word(rsi, cellReturns))
+	a.Mov(8, rax, insn.Imm(g.base+8*wordRun))
+	a.Cmp(8, insn.At(rax, 0), insn.Imm(0))
+	a.Jcc(insn.CondE, ended)
+	a.Mov(8, rsi, word(rsi, cellReturnBlock))
+	a.Mov(8, rdi, rsp)
+	a.Lea(8, rdx, insn.At(rcx, lineSize))
+	a.Call(call)
+	a.Place(ended)
+	a.Mov(8, rax, word(rcx, instRet))
+	a.Mov(8, insn.At(rsp, c.size+8), rax)
+	a.Mov(8, word(rcx, instState), insn.Imm(0))
+	a.Mov(8, rax, insn.Imm(g.base))
+	a.Lock().Dec(8, word(rax, wordUsed))
+	leave()
 	if g.user {
 		// A ret would take the processor's prediction of another one.
-		a.emit(0x48, 0x8d, 0x64, 0x24, 0x10) // lea 16(%rsp), %rsp
-		a.emit(0xff, 0x64, 0x24, 0xf8)       // jmp *-8(%rsp)
+		a.Lea(8, rsp, insn.At(rsp, 16))
+		a.JmpAt(insn.At(rsp, -8))
 	} else {
 		// An interrupt may come at any time, and uses what is below RSP.
-		a.emit(0x48, 0x8d, 0x64, 0x24, 0x08) // lea 8(%rsp), %rsp
-		a.emit(0xc3)                         // ret
+		a.Lea(8, rsp, insn.At(rsp, 8))
+		a.Ret()
 	}
-	a.here(unknown)
-	a.here(beyond)
-	a.movImm(rsi, uint64(g.cells()))
-	a.emit(0xf0, 0x48, 0xff, 0x46, 8*cellReturns) // lock incq returns
-	a.jmpTo(done)
-	a.here(stray)
-	a.load(rcx, ctxOffset(rcx))
-	a.load(rdx, ctxOffset(rdx))
-	c.leave(&a)
-	g.exit = a.pos()
-	a.emit(exit...)
-	a.align()
-	a.here(call)
-	g.placed = []placedStage{{x.Code, x.Fixups, a.pos()}}
-	a.emit(x.Code...)
-	return a.b
+	a.Place(unknown)
+	a.Mov(8, rsi, insn.Imm(g.cells()))
+	a.Lock().Inc(8, word(rsi, cellReturns))
+	a.Jmp(ended)
+	a.Place(stray)
+	leave()
+	g.exit = guest.GVA(a.PC())
+	a.Append(exit)
+	a.Align(detourAlign)
+	a.Place(call)
+	g.placed = []placedStage{{x.Code, x.Fixups, guest.GVA(a.PC())}}
+	a.Append(x.Code)
+	return a.Code()
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // staged returns the retStage and the instance whose trampoline is at a. g is nil
@@ -245,13 +246,13 @@ func (g *retStage) fault(_ *Engine, _ *cpu, s State, t Trap) Verdict {
 	rip := guest.GVA(s.Regs.RIP)
 	for _, p := range g.placed {
 		for _, f := range p.fixups {
-			if rip == p.at+guest.GVA(f.Fault) && t.Vector != vectorDB {
+			if rip == p.at+guest.GVA(f.Fault) && t.Vector != insn.VectorDB {
 				s.Regs.RIP = uint64(p.at) + uint64(f.Resume)
 				return Verdict{Action: Resume}
 			}
 		}
 	}
-	if t.Vector == vectorDB {
+	if t.Vector == insn.VectorDB {
 		return Verdict{Action: Resume}
 	}
 	return Verdict{Action: NotOurs}

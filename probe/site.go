@@ -8,9 +8,6 @@ import (
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
-// opInt3 is the breakpoint instruction (SDM Vol. 2, INT3).
-const opInt3 = 0xcc
-
 // site is one probed address with everything that is on it: what the kernel
 // calls an aggregate. The hit path reads it without a lock, so everything it
 // looks at is fixed before the site is published, or atomic.

@@ -1,6 +1,9 @@
 package probe
 
-import "github.com/guestprobe/guestprobe/guest"
+import (
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
 
 // frame is one activation on a stack.
 type frame struct{ pc, sp, bp uint64 }
@@ -100,25 +103,22 @@ func prologue(pc guest.GVA, syms Symbols) (guest.FrameRule, bool) {
 		return guest.FrameRule{}, false
 	}
 	entry := s.Addr
-	code := syms.Code(entry, len(endbr64)+1)
-	if len(code) > len(endbr64) && string(code[:len(endbr64)]) == string(endbr64) {
+	code := syms.Code(entry, len(insn.Endbr64)+1)
+	if len(code) > len(insn.Endbr64) && insn.HasEndbr64(code) {
 		if pc == entry {
-			pc += guest.GVA(len(endbr64))
+			pc += guest.GVA(len(insn.Endbr64))
 		}
-		entry += guest.GVA(len(endbr64))
-		code = code[len(endbr64):]
+		entry += guest.GVA(len(insn.Endbr64))
+		code = code[len(insn.Endbr64):]
 	}
 	switch {
 	case pc == entry:
 		return guest.FrameRule{CFA: 8, Return: -8}, true
-	case pc == entry+1 && len(code) > 0 && code[0] == opPushRBP:
+	case pc == entry+1 && len(code) > 0 && code[0] == insn.PushRBP:
 		return guest.FrameRule{CFA: 16, Return: -8, RBP: -16}, true
 	}
 	return guest.FrameRule{}, false
 }
-
-// opPushRBP is push %rbp (SDM Vol. 2, PUSH).
-const opPushRBP = 0x55
 
 // stackWord reads a word of the interrupted code's stack. An address that cannot
 // be read ends a walk, and is nobody's fault.

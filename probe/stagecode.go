@@ -5,22 +5,6 @@ import (
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
-// Offsets in the context of a Stage: x86-64 struct pt_regs (Linux,
-// arch/x86/include/asm/ptrace.h).
-const (
-	ctxOrigAX = 120
-	ctxIP     = 128
-	ctxCS     = 136
-	ctxFlags  = 144
-	ctxSP     = 152
-	ctxSS     = 160
-	ctxSize   = 168
-)
-
-// ctxRegs are the general registers in the order of the context.
-var ctxRegs = [...]insn.Reg64{insn.R15, insn.R14, insn.R13, insn.R12, insn.RBP, insn.RBX, insn.R11, insn.R10,
-	insn.R9, insn.R8, insn.RAX, insn.RCX, insn.RDX, insn.RSI, insn.RDI}
-
 // redZone is what code of CPL3 keeps below RSP (System V ABI, 3.2.2).
 const redZone = 128
 
@@ -28,18 +12,21 @@ const redZone = 128
 // of the vCPU are then those of the hit.
 func (e *Engine) exitStage(user bool) stageBuilder {
 	return func(guest.GVA, []*Stage) (stageBody, error) {
-		if port := e.can[index(user)].DetourPort; port != 0 {
-			return stageBody{code: []byte{0xe6, port}}, nil // out %al, $port
+		var a insn.Asm
+		if port := e.can[guest.Level(user)].DetourPort; port != 0 {
+			a.Out(port)
+		} else {
+			a.Int3()
 		}
-		return stageBody{code: []byte{opInt3}}, nil
+		return stageBody{code: a.Code()}, nil
 	}
 }
 
 // Behind the context: the flags, or the vCPU's number, while stages run.
 const (
-	scratchFlags = ctxSize
-	scratchCPU   = ctxSize + 8
-	frameSize    = ctxSize + 16
+	scratchFlags = insn.PtRegsSize
+	scratchCPU   = insn.PtRegsSize + 8
+	frameSize    = insn.PtRegsSize + 16
 )
 
 // stageCode emits the handler stages of site for code of that privilege. Where
@@ -56,60 +43,59 @@ const (
 // runs, and their Lost are counted. lahf and sahf are there on every processor
 // with hardware virtualization, and take a fifth of the time of popfq.
 func (e *Engine) stageCode(site guest.GVA, user bool) stageBuilder {
+	const rax, rsi, rdi, rsp = insn.RAX, insn.RSI, insn.RDI, insn.RSP
 	prof, _ := e.opt.placer.StackProfile(user)
 	return func(at guest.GVA, stages []*Stage) (stageBody, error) {
-		a := asm{at: at}
+		a := insn.NewAsm(uint64(at))
 		var placed []placedStage
+		var calls []insn.Label
 		for _, x := range stages {
-			a.align()
-			placed = append(placed, placedStage{x.Code, x.Fixups, a.pos()})
-			a.emit(x.Code...)
+			a.Align(detourAlign)
+			calls = append(calls, a.Here())
+			placed = append(placed, placedStage{x.Code, x.Fixups, guest.GVA(a.PC())})
+			a.Append(x.Code)
 		}
-		resume := a.pos()
+		lost, done := a.Here(), a.NewLabel()
 		for _, x := range stages {
 			if x.Lost != 0 {
-				a.emit(insn.AppendMovImm(nil, insn.RAX, uint64(x.Lost))...)
-				a.emit(0xf0, 0x48, 0xff, 0x00) // lock incq (%rax)
+				a.Mov(8, rax, insn.Imm(x.Lost))
+				a.Lock().Inc(8, insn.At(rax, 0))
 			}
 		}
-		lost := a.jmp()
-		a.align()
+		a.Jmp(done)
+		a.Align(detourAlign)
 
-		entry := len(a.b)
+		entry := a.Len()
 		c := newStageFrame(stages, user)
-		c.enter(&a, uint64(site)+1)
-		a.emit(0x48, 0x25) // and $mask, %rax
-		a.imm32(int32(prof.Mask))
-		a.emit(insn.AppendMovImm(nil, insn.RSI, prof.Magic)...)
-		magic := a.pos()
-		a.mem(0x3b, insn.RSI, insn.RAX, prof.MagicOff) // cmp off(%rax), %rsi
-		a.jccTo(0x5, resume)                           // jne
-		number := a.pos()
-		a.emit(0x8b, 0x80) // mov off(%rax), %eax
-		a.imm32(prof.CPUOff)
-		a.emit(0x3d) // cmp $n, %eax
-		a.imm32(int32(len(e.cpus)))
-		a.jccTo(0x3, resume) // jae
+		c.enter(a, uint64(site)+1)
+		a.And(8, rax, insn.Imm(int32(prof.Mask)))
+		a.Mov(8, rsi, insn.Imm(prof.Magic))
+		magic := a.Len()
+		a.Cmp(8, rsi, insn.At(rax, int(prof.MagicOff)))
+		a.Jcc(insn.CondNE, lost)
+		number := a.Len()
+		a.Mov(4, rax, insn.At(rax, int(prof.CPUOff)))
+		a.Cmp(4, rax, insn.Imm(len(e.cpus)))
+		a.Jcc(insn.CondAE, lost)
 		if len(stages) > 1 {
-			a.store(insn.RAX, scratchCPU) // for the next one: what the stack says may change
+			a.Mov(8, insn.At(rsp, scratchCPU), rax) // for the next one: what the stack says may change
 		}
 		for i, x := range stages {
 			if i > 0 {
-				a.load(insn.RAX, scratchCPU)
+				a.Mov(8, rax, insn.At(rsp, scratchCPU))
 			}
-			a.emit(0x48, 0x69, 0xf0) // imul $stride, %rax, %rsi
-			a.imm32(int32(x.Stride))
-			a.emit(insn.AppendMovImm(nil, insn.RDI, uint64(x.Block))...)
-			a.emit(0x48, 0x01, 0xfe)       // add %rdi, %rsi
-			a.emit(0x48, 0x89, 0xe7, 0xe8) // mov %rsp, %rdi; call
-			a.imm32(int32(placed[i].at - a.pos() - 4))
+			a.ImulImm(8, rsi, rax, insn.Imm(x.Stride))
+			a.Mov(8, rdi, insn.Imm(x.Block))
+			a.Add(8, rsi, rdi)
+			a.Mov(8, rdi, rsp)
+			a.Call(calls[i])
 		}
-		a.here(lost)
-		c.leave(&a)
-		for _, load := range []guest.GVA{magic, number} {
-			placed = append(placed, placedStage{fixups: []Fixup{{Fault: 0, Resume: int(resume - load)}}, at: load})
+		a.Place(done)
+		c.leave(a)
+		for _, load := range []int{magic, number} {
+			placed = append(placed, placedStage{fixups: []Fixup{{Fault: 0, Resume: a.Offset(lost) - load}}, at: at + guest.GVA(load)})
 		}
-		return stageBody{code: a.b, entry: entry, placed: placed}, nil
+		return stageBody{code: a.Code(), entry: entry, placed: placed}, nil
 	}
 }
 
@@ -119,8 +105,8 @@ type stageFrame struct {
 	push  bool   // flags are kept by pushfq
 	clear bool   // DF must be cleared
 	reads uint32 // of all stages
-	size  int32
-	more  int32 // bytes that the context has behind struct pt_regs
+	size  int
+	more  int // bytes that the context has behind struct pt_regs
 }
 
 func newStageFrame(stages []*Stage, user bool) stageFrame {
@@ -137,140 +123,74 @@ func newStageFrame(stages []*Stage, user bool) stageFrame {
 }
 
 // asked reports whether a stage may read the field at off.
-func (c *stageFrame) asked(off int32) bool { return c.reads>>(off/8)&1 != 0 }
+func (c *stageFrame) asked(off int) bool { return c.reads>>(off/8)&1 != 0 }
 
 // enter makes room, keeps the flags, and fills in the context, as far as the
 // stages read it. RSP is then at the context, and RAX the interrupted RSP.
-func (c *stageFrame) enter(a *asm, ip uint64) {
+func (c *stageFrame) enter(a *insn.Asm, ip uint64) {
+	const rax, rsi, rsp = insn.RAX, insn.RSI, insn.RSP
 	if c.push {
-		a.lea(insn.RSP, ctxFlags+8-c.size)
-		a.emit(0x9c) // pushfq
+		a.Lea(8, rsp, insn.At(rsp, insn.PtFlags+8-c.size))
+		a.Pushfq()
 		if !c.user {
-			a.emit(0xfa) // cli
+			a.Cli()
 		}
 		if c.clear {
-			a.emit(0xfc) // cld
+			a.Cld()
 		}
-		a.lea(insn.RSP, -ctxFlags)
+		a.Lea(8, rsp, insn.At(rsp, -insn.PtFlags))
 	} else {
-		a.lea(insn.RSP, -c.size)
+		a.Lea(8, rsp, insn.At(rsp, -c.size))
 	}
-	for i, r := range ctxRegs {
-		if r == insn.RAX || r == insn.RSI || r == insn.RDI || c.reads>>i&1 != 0 {
-			a.store(r, int32(8*i))
+	for _, r := range insn.PtRegs {
+		if off := insn.PtReg(r); r == rax || r == rsi || r == insn.RDI || c.asked(off) {
+			a.Mov(8, insn.At(rsp, off), r)
 		}
 	}
 	if !c.push {
-		if c.asked(ctxFlags) {
-			a.emit(0x9c, 0x8f, 0x84, 0x24) // pushfq; pop off(%rsp), with the RSP behind the pop
-			a.imm32(ctxFlags)
+		if c.asked(insn.PtFlags) {
+			a.Pushfq()
+			a.Pop(insn.At(rsp, insn.PtFlags))
 		}
-		a.emit(0x9f, 0x0f, 0x90, 0xc0) // lahf; seto %al
-		a.store(insn.RAX, scratchFlags+c.more)
+		a.Lahf()
+		a.Setcc(insn.CondO, rax)
+		a.Mov(8, insn.At(rsp, scratchFlags+c.more), rax)
 	}
-	a.b = insn.AppendLea(a.b, insn.RAX, insn.RSP, c.size)
-	if c.asked(ctxSP) {
-		a.store(insn.RAX, ctxSP)
+	a.Lea(8, rax, insn.At(rsp, c.size))
+	if c.asked(insn.PtSP) {
+		a.Mov(8, insn.At(rsp, insn.PtSP), rax)
 	}
-	if c.asked(ctxIP) {
-		a.emit(insn.AppendMovImm(nil, insn.RSI, ip)...)
-		a.store(insn.RSI, ctxIP)
+	if c.asked(insn.PtIP) {
+		a.Mov(8, rsi, insn.Imm(ip))
+		a.Mov(8, insn.At(rsp, insn.PtIP), rsi)
 	}
-	cs, ss := int32(guest.SelKernelCode), int32(guest.SelKernelData)
+	cs, ss := guest.SelKernelCode, guest.SelKernelData
 	if c.user {
 		cs, ss = guest.SelUserCode, guest.SelUserData
 	}
-	for _, f := range []struct{ off, v int32 }{{ctxOrigAX, -1}, {ctxCS, cs}, {ctxSS, ss}} {
+	for _, f := range []struct{ off, v int }{{insn.PtOrigAX, -1}, {insn.PtCS, cs}, {insn.PtSS, ss}} {
 		if c.asked(f.off) {
-			a.emit(0x48, 0xc7, 0x84, 0x24) // movq $imm32, off(%rsp)
-			a.imm32(f.off)
-			a.imm32(f.v)
+			a.Mov(8, insn.At(rsp, f.off), insn.Imm(f.v))
 		}
 	}
 }
 
 // leave puts back what enter and the call of a stage have changed.
-func (c *stageFrame) leave(a *asm) {
+func (c *stageFrame) leave(a *insn.Asm) {
+	const rax, rsp = insn.RAX, insn.RSP
 	if !c.push {
-		a.load(insn.RAX, scratchFlags+c.more)
-		a.emit(0x04, 0x7f, 0x9e) // add $0x7f, %al, which overflows if it was 1; sahf
+		a.Mov(8, rax, insn.At(rsp, scratchFlags+c.more))
+		a.Add(1, rax, insn.Imm(0x7f)) // overflows if it was 1
+		a.Sahf()
 	}
-	for _, r := range []insn.Reg64{insn.RAX, insn.RSI, insn.RDI} {
-		a.load(r, ctxOffset(r))
+	for _, r := range []insn.Reg64{rax, insn.RSI, insn.RDI} {
+		a.Mov(8, r, insn.At(rsp, insn.PtReg(r)))
 	}
 	if c.push {
-		a.lea(insn.RSP, ctxFlags)
-		a.emit(0x9d) // popfq
-		a.lea(insn.RSP, c.size-ctxFlags-8)
+		a.Lea(8, rsp, insn.At(rsp, insn.PtFlags))
+		a.Popfq()
+		a.Lea(8, rsp, insn.At(rsp, c.size-insn.PtFlags-8))
 		return
 	}
-	a.lea(insn.RSP, c.size)
+	a.Lea(8, rsp, insn.At(rsp, c.size))
 }
-
-// ctxOffset returns where a register is in the context.
-func ctxOffset(r insn.Reg64) int32 {
-	for i, x := range ctxRegs {
-		if x == r {
-			return int32(8 * i)
-		}
-	}
-	panic("BUG: register is not in the context")
-}
-
-// asm is code in the making, for one address.
-type asm struct {
-	at guest.GVA
-	b  []byte
-}
-
-func (a *asm) pos() guest.GVA { return a.at + guest.GVA(len(a.b)) }
-func (a *asm) emit(b ...byte) { a.b = append(a.b, b...) }
-func (a *asm) imm32(v int32)  { a.b = append(a.b, byte(v), byte(v>>8), byte(v>>16), byte(v>>24)) }
-
-// align fills up to the next detourAlign with int3s.
-func (a *asm) align() {
-	for len(a.b)%detourAlign != 0 {
-		a.emit(opInt3)
-	}
-}
-
-// lea adds v to a register, and changes no flags.
-func (a *asm) lea(r insn.Reg64, v int32) { a.b = insn.AppendLea(a.b, r, r, v) }
-
-// store and load move a register to and from the context at RSP.
-func (a *asm) store(r insn.Reg64, off int32) { a.mem(0x89, r, insn.RSP, off) }
-func (a *asm) load(r insn.Reg64, off int32)  { a.mem(0x8b, r, insn.RSP, off) }
-
-// mem emits a 64-bit instruction with that opcode, a register, and off(base).
-func (a *asm) mem(op byte, r, base insn.Reg64, off int32) {
-	short := int32(int8(off)) == off
-	mod := byte(0x80)
-	if short {
-		mod = 0x40
-	}
-	a.emit(0x48|byte(r>>3)<<2|byte(base>>3), op, mod|byte(r&7)<<3|byte(base&7))
-	if base&7 == insn.RSP {
-		a.emit(0x24)
-	}
-	if short {
-		a.emit(byte(off))
-	} else {
-		a.imm32(off)
-	}
-}
-
-// jccTo emits a conditional jump to an address that is known.
-func (a *asm) jccTo(cond byte, to guest.GVA) {
-	a.emit(0x0f, 0x80|cond)
-	a.imm32(int32(to - a.pos() - 4))
-}
-
-// jmp emits a jump forward, and returns where its displacement is.
-func (a *asm) jmp() int {
-	a.emit(insn.JmpOp)
-	a.imm32(0)
-	return len(a.b) - 4
-}
-
-// here lets the jump whose displacement is at off lead to the end of the code.
-func (a *asm) here(off int) { le.PutUint32(a.b[off:], uint32(len(a.b)-(off+4))) }

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // Geometry of trampoline memory. A trampoline is one int3; what it has to
@@ -92,7 +93,7 @@ const restedInstances = 1024
 // borrow returns n instances for a function at near.
 func (e *Engine) borrow(n int, user bool, near guest.GVA) ([]*instance, error) {
 	t := &e.tramps
-	k := index(user)
+	k := guest.Level(user)
 	// A second return was seen since they were given back.
 	t.spare[k] = slices.DeleteFunc(t.spare[k], func(in *instance) bool {
 		if !in.kept() {
@@ -119,7 +120,7 @@ func (e *Engine) growTrampolines(n int, user bool, near guest.GVA) error {
 	b := &trampBlock{inst: make([]instance, size/trampSize)}
 	err := e.code.Put(near, user, b, func(at guest.GVA) ([]byte, error) {
 		b.base = at
-		return bytes.Repeat([]byte{opInt3}, size), nil
+		return bytes.Repeat([]byte{insn.Int3}, size), nil
 	})
 	if err != nil {
 		return fmt.Errorf("allocate %d trampolines near %v: %w", n, near, err)
@@ -127,7 +128,7 @@ func (e *Engine) growTrampolines(n int, user bool, near guest.GVA) error {
 	for i := range b.inst {
 		in := &b.inst[i]
 		in.tramp, in.user = b.base+guest.GVA(i*trampSize), user
-		e.tramps.spare[index(user)] = append(e.tramps.spare[index(user)], in)
+		e.tramps.spare[guest.Level(user)] = append(e.tramps.spare[guest.Level(user)], in)
 	}
 	return nil
 }
@@ -135,7 +136,7 @@ func (e *Engine) growTrampolines(n int, user bool, near guest.GVA) error {
 // giveBack returns instances that no guest has ever seen, or that are free.
 func (t *trampolines) giveBack(list []*instance) {
 	for _, in := range list {
-		k := index(in.user)
+		k := guest.Level(in.user)
 		t.spare[k] = append(t.spare[k], in)
 	}
 }

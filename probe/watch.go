@@ -181,7 +181,7 @@ func (e *Engine) placeWatch(wp *watchpoint) *Error {
 		why = e.watcher.CannotWatch(w.Access, wp.user, w.Emulate)
 	}
 	if w.Access == AccessExec && w.Emulate {
-		why = e.can[level(wp.user)].NoBreakpoint
+		why = e.can[guest.Level(wp.user)].NoBreakpoint
 	}
 	if why != "" {
 		x := newError(CodeHostCannot, fmt.Sprintf("this host cannot watch for %v", w.Access), why)
@@ -205,14 +205,6 @@ func (e *Engine) placeWatch(wp *watchpoint) *Error {
 	wp.value.Store(le.Uint64(now[:]))
 	wp.reg.site = &site{addr: addr, user: wp.user, symbol: sym.Name, start: sym.Addr}
 	return nil
-}
-
-// level returns the index of Engine.can.
-func level(user bool) int {
-	if user {
-		return 1
-	}
-	return 0
 }
 
 // variable finds a symbol.

@@ -15,6 +15,7 @@ import (
 	"github.com/guestprobe/guestprobe/internal/program"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/bpf"
+	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // benchObject is what programs/bench.bpf.c is compiled to (docs/examples/Makefile
@@ -141,7 +142,10 @@ func (g *benchGuest) newSubjects() (*subjects, error) {
 	}
 	s.counter = host[:8]
 	s.inline = &probe.Stage{
-		Code:  []byte{0xf0, 0x48, 0xff, 0x06, 0xc3}, // lock incq (%rsi); ret
+		Code: insn.Assemble(func(a *insn.Asm) {
+			a.Lock().Inc(8, insn.At(insn.RSI, 0))
+			a.Ret()
+		}),
 		Block: block, Stride: 64, Lost: block + 64, NoStrings: true,
 		Counts: func(cpu int) (hits, handled, filtered, missed uint64) {
 			if cpu != 0 {

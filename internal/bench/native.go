@@ -1,10 +1,11 @@
 package bench
 
 import (
-	"bytes"
 	"encoding/binary"
 	"os"
 	"path/filepath"
+
+	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // Layout of the program that nativeLoop makes: one segment, code right behind
@@ -19,15 +20,17 @@ const (
 // two small arguments and exits. fn is position-independent leaf code, taken
 // from the guest's image: peer and guest execute the same bytes.
 func nativeLoop(dir, name string, fn []byte, n uint32) (path string, err error) {
-	var code bytes.Buffer
-	code.WriteByte(0xbb) // mov ebx, n
-	binary.Write(&code, binary.LittleEndian, n)
-	loop := code.Len()
-	code.Write([]byte{0xbf, 1, 0, 0, 0, 0xbe, 2, 0, 0, 0, 0xe8}) // mov edi, 1; mov esi, 2; call fn
-	binary.Write(&code, binary.LittleEndian, int32(nativeFunc-(nativeCode+code.Len()+4)))
-	code.Write([]byte{0xff, 0xcb, 0x75, 0})                         // dec ebx; jnz loop
-	code.Bytes()[code.Len()-1] = byte(loop - code.Len())            // rel8 from the end of jnz
-	code.Write([]byte{0xb8, 0x3c, 0, 0, 0, 0x31, 0xff, 0x0f, 0x05}) // mov eax, 60; xor edi, edi; syscall
+	a := insn.NewAsm(nativeBase + nativeCode)
+	a.Mov(4, insn.RBX, insn.Imm(n))
+	loop := a.Here()
+	a.Mov(4, insn.RDI, insn.Imm(1))
+	a.Mov(4, insn.RSI, insn.Imm(2))
+	a.Call(a.Outside(nativeBase + nativeFunc))
+	a.Dec(4, insn.RBX)
+	a.Jcc(insn.CondNE, loop)
+	a.Mov(4, insn.RAX, insn.Imm(60)) // exit
+	a.Xor(4, insn.RDI, insn.RDI)
+	a.Syscall()
 	file := make([]byte, nativeFunc+len(fn))
 	size := uint64(len(file))
 	h := file[:0]
@@ -47,7 +50,7 @@ func nativeLoop(dir, name string, fn []byte, n uint32) (path string, err error) 
 	for _, v := range []uint64{0, nativeBase, nativeBase, size, size, 0x1000} {
 		h = binary.LittleEndian.AppendUint64(h, v)
 	}
-	copy(file[nativeCode:], code.Bytes())
+	copy(file[nativeCode:], a.Code())
 	copy(file[nativeFunc:], fn)
 	path = filepath.Join(dir, name)
 	return path, os.WriteFile(path, file, 0o755)

@@ -2,7 +2,6 @@ package inguest
 
 import (
 	"debug/elf"
-	"encoding/binary"
 	"fmt"
 
 	"github.com/guestprobe/guestprobe/guest"
@@ -33,75 +32,85 @@ const (
 	boxSize    = 320
 )
 
-// enterCode is a function, the same at any address: RDI points to the mailbox;
-// it loads the registers, calls the target, stores the registers and returns
-// RAX. It keeps what a function must.
-func enterCode() []byte {
-	var b []byte
-	kept := []insn.Reg64{insn.RBX, insn.RBP, insn.R12, insn.R13, insn.R14, insn.R15, insn.RDI}
+// enterCode appends a function: RDI points to the mailbox; it loads the
+// registers, calls the target, stores the registers and returns RAX. It keeps
+// what a function must.
+func enterCode(a *insn.Asm) {
+	const rcx, rsp, rdi = insn.RCX, insn.RSP, insn.RDI
+	kept := []insn.Reg64{insn.RBX, insn.RBP, insn.R12, insn.R13, insn.R14, insn.R15, rdi}
+	others := func(f func(r insn.Reg64, i int)) {
+		for r := insn.RAX; r <= insn.R15; r++ {
+			if r != rsp && r != rdi {
+				f(r, 8*int(r))
+			}
+		}
+	}
 	for _, r := range kept {
-		b = insn.AppendPush(b, r)
+		a.Push(r)
 	}
-	b = append(b, 0xff, 0x77, boxTarget) // push boxTarget(%rdi)
-	for r := insn.RAX; r <= insn.R15; r++ {
-		if r != insn.RSP && r != insn.RDI {
-			b = insn.AppendLoad(b, r, insn.RDI, boxIn+8*int32(r))
-		}
-	}
-	b = insn.AppendLoad(b, insn.RDI, insn.RDI, boxIn+8*int32(insn.RDI))
-	b = append(b, 0xff, 0x14, 0x24) // call *(%rsp)
-	b = insn.AppendPush(b, insn.RDI)
-	b = insn.AppendLoad(b, insn.RDI, insn.RSP, 16)
-	for r := insn.RAX; r <= insn.R15; r++ {
-		if r != insn.RSP && r != insn.RDI {
-			b = insn.AppendStore(b, insn.RDI, boxOut+8*int32(r), r)
-		}
-	}
-	b = insn.AppendPop(b, insn.RCX)
-	b = insn.AppendStore(b, insn.RDI, boxOut+8*int32(insn.RDI), insn.RCX)
-	b = insn.AppendPop(b, insn.RCX) // the target
+	a.Push(insn.At(rdi, boxTarget))
+	others(func(r insn.Reg64, i int) { a.Mov(8, r, insn.At(rdi, boxIn+i)) })
+	a.Mov(8, rdi, insn.At(rdi, boxIn+8*int(rdi)))
+	a.CallAt(insn.At(rsp, 0))
+	a.Push(rdi)
+	a.Mov(8, rdi, insn.At(rsp, 16))
+	others(func(r insn.Reg64, i int) { a.Mov(8, insn.At(rdi, boxOut+i), r) })
+	a.Pop(rcx)
+	a.Mov(8, insn.At(rdi, boxOut+8*int(rdi)), rcx)
+	a.Pop(rcx) // the target
 	for i := len(kept) - 1; i >= 0; i-- {
-		b = insn.AppendPop(b, kept[i])
+		a.Pop(kept[i])
 	}
-	return append(b, 0xc3)
+	a.Ret()
 }
 
 // kernelCode is what runs at CPL0 from the ELF entry, and where enter is in it.
 // The command line says at which privilege programs run.
 func kernelCode() (code []byte, enter guest.GVA) {
-	b := insn.AppendLoad(nil, insn.RAX, insn.RDI, guest.BootInfoCmdline)
-	b = append(b, 0x80, 0x38, '3') // cmpb $'3', (%rax)
-	b = append(b, 0x74, 4)         // je over the safe point
-	b = append(b, 0xfa, 0xf4, 0xeb, 0xfd)
-	b = insn.AppendPushImm(b, guest.SelUserData)
-	b = insn.AppendMovImm(b, insn.RAX, dataVA+dataSize)
-	b = insn.AppendPush(b, insn.RAX)
-	b = insn.AppendPushImm(b, 0x202) // RFLAGS: bit 1 is always set, and IF, without which Bochs keeps its own interrupts waiting
-	b = insn.AppendPushImm(b, guest.SelUserCode)
-	b = insn.AppendMovImm(b, insn.RAX, userVA)
-	b = insn.AppendPush(b, insn.RAX)
-	b = append(b, 0x48, 0xcf) // iretq
-	enter = kernelVA + guest.GVA(len(b))
-	return append(b, enterCode()...), enter
+	const rax = insn.RAX
+	a := insn.NewAsm(kernelVA)
+	user := a.NewLabel()
+	a.Mov(8, rax, insn.At(insn.RDI, guest.BootInfoCmdline))
+	a.Cmp(1, insn.At(rax, 0), insn.Imm('3'))
+	a.Jcc(insn.CondE, user)
+	a.Cli()
+	wait := a.Here() // a safe point
+	a.Hlt()
+	a.Jmp(wait)
+	a.Place(user)
+	a.Push(insn.Imm(guest.SelUserData))
+	a.Mov(8, rax, insn.Imm(dataVA+dataSize))
+	a.Push(rax)
+	a.Push(insn.Imm(insn.Flag1 | insn.FlagIF)) // without IF Bochs keeps its own interrupts waiting
+	a.Push(insn.Imm(guest.SelUserCode))
+	a.Mov(8, rax, insn.Imm(userVA))
+	a.Push(rax)
+	a.Iretq()
+	enter = guest.GVA(a.PC())
+	enterCode(a)
+	return a.Code(), enter
 }
 
 // userCode is what runs at CPL3: it waits for requests.
 func userCode() []byte {
-	b := insn.AppendMovImm(nil, insn.RBX, dataVA)
-	b = insn.AppendLoad(b, insn.RBX, insn.RBX, 0)
-	again := len(b)
-	b = append(b, 0xf3, 0x90) // pause
-	b = insn.AppendLoad(b, insn.RAX, insn.RBX, boxRequest)
-	b = append(b, 0x48, 0x3b, 0x43, boxDone) // cmp boxDone(%rbx), %rax
-	b = append(b, 0x74, byte(again-len(b)-2))
-	b = insn.AppendMovReg(b, insn.RDI, insn.RBX)
-	call := len(b)
-	b = append(b, 0xe8, 0, 0, 0, 0)
-	b = insn.AppendLoad(b, insn.RAX, insn.RBX, boxRequest)
-	b = insn.AppendStore(b, insn.RBX, boxDone, insn.RAX)
-	b = append(b, 0xeb, byte(again-len(b)-2))
-	binary.LittleEndian.PutUint32(b[call+1:], uint32(len(b)-(call+5)))
-	return append(b, enterCode()...)
+	const rax, rbx = insn.RAX, insn.RBX
+	var a insn.Asm
+	call := a.NewLabel()
+	a.Mov(8, rbx, insn.Imm(dataVA))
+	a.Mov(8, rbx, insn.At(rbx, 0))
+	again := a.Here()
+	a.Pause()
+	a.Mov(8, rax, insn.At(rbx, boxRequest))
+	a.Cmp(8, rax, insn.At(rbx, boxDone))
+	a.Jcc(insn.CondE, again)
+	a.Mov(8, insn.RDI, rbx)
+	a.Call(call)
+	a.Mov(8, rax, insn.At(rbx, boxRequest))
+	a.Mov(8, insn.At(rbx, boxDone), rax)
+	a.Jmp(again)
+	a.Place(call)
+	enterCode(&a)
+	return a.Code()
 }
 
 // newImage makes the guest: an ELF file with three segments and nothing else.

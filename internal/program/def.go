@@ -99,7 +99,7 @@ func (rt *Runtime) define(addr guest.GVA, user bool, f *event.Fetcher, filter *e
 	if err := rt.tryDefine(u, addr); err != nil {
 		return nil, err
 	}
-	all := &rt.defs[index(user)]
+	all := &rt.defs[guest.Level(user)]
 	ring, gate, err := all.get(rt, user)
 	if err != nil {
 		return nil, err

@@ -127,7 +127,7 @@ func (f *fake) hit(cpu int, regs *probe.Regs) probe.Verdict {
 func (f *fake) AllocData(size int, user bool) (guest.GVA, []byte, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	x := &f.shared[index(user)]
+	x := &f.shared[guest.Level(user)]
 	if x.used < len(x.areas) {
 		a := x.areas[x.used]
 		if len(a.Bytes) != size {

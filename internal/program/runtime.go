@@ -55,16 +55,8 @@ type retired struct {
 	area bpf.Area
 }
 
-// index is 1 for code of CPL3 and 0 for the kernel's.
-func index(user bool) int {
-	if user {
-		return 1
-	}
-	return 0
-}
-
 // arena returns the memory that host and guest share at a privilege.
-func (rt *Runtime) arena(user bool) *arena { return &rt.mem[index(user)] }
+func (rt *Runtime) arena(user bool) *arena { return &rt.mem[guest.Level(user)] }
 
 // Close ends the draining of rings, behind what is in them. Nothing of the
 // runtime may be attached any more.

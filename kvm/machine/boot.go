@@ -9,6 +9,7 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/kvm"
 	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // Bits of the control registers that a guest starts with (SDM Vol. 3, 2.2.1
@@ -18,9 +19,6 @@ const (
 	bootCR4  = 1<<5 | 1<<9 | 1<<10                       // PAE, OSFXSR, OSXMMEXCPT
 	bootEFER = 1<<8 | 1<<10                              // LME, LMA
 	eferNXE  = 1 << 11
-
-	rflagsFixed = 1 << 1 // reads as 1 (SDM Vol. 1, 3.4.3)
-	vectorPF    = 14     // page fault
 )
 
 // tssAddr is where KVM may keep three pages for real mode on Intel processors
@@ -150,7 +148,7 @@ func setUp(k *kvm.VCPU, id int, cpuid []kvm.CPUIDEntry, b *guest.BootState, idt 
 		return err
 	}
 	st := b.VCPUs[id]
-	if err := k.SetRegs(&kvm.Regs{RIP: uint64(st.RIP), RSP: uint64(st.RSP), RDI: uint64(st.RDI), RFLAGS: rflagsFixed}); err != nil {
+	if err := k.SetRegs(&kvm.Regs{RIP: uint64(st.RIP), RSP: uint64(st.RSP), RDI: uint64(st.RDI), RFLAGS: insn.Flag1}); err != nil {
 		return err
 	}
 	return k.SetGuestDebug(kvm.GuestDebug{Control: guestDebug})
@@ -172,15 +170,23 @@ func (m *Machine) earlyIDT() (kvm.Descriptor, error) {
 	}
 	stub := at + 16*entries
 	table := make([]byte, 16*entries, 16*entries+len(stub3))
-	putGate(table[16*kvm.VectorBP:], stub, 0)
+	putGate(table[16*insn.VectorBP:], stub, 0)
 	if err := m.WriteExec(at, append(table, stub3...)); err != nil {
 		return kvm.Descriptor{}, err
 	}
 	return kvm.Descriptor{Base: uint64(at), Limit: 16*entries - 1}, nil
 }
 
-// stub3 is the vector 3 stub of the trap ABI: out %al, $0xf3; iretq.
-var stub3 = []byte{0xe6, guest.PortBreakpoint, 0x48, 0xcf}
+// stub3 is the vector 3 stub of the trap ABI.
+var stub3 = trapStub(guest.PortBreakpoint)
+
+// trapStub is a stub of the trap ABI: out of AL to a port, and iretq.
+func trapStub(port uint8) []byte {
+	return insn.Assemble(func(a *insn.Asm) {
+		a.Out(port)
+		a.Iretq()
+	})
+}
 
 // putGate writes an interrupt gate to the kernel's code segment, DPL 3, with
 // its stack from the IST if that is not 0 (SDM Vol. 3, 6.14.1).

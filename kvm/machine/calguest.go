@@ -5,6 +5,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/kvm"
+	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // The calibration guest: one page each, at the same virtual and physical
@@ -31,7 +32,7 @@ const (
 	calGDTLen = 0x38
 )
 
-// Code of the calibration guest, by hand.
+// Code of the calibration guest.
 const (
 	calStub3 = calCode + 0x00 // vector 3
 	calStub1 = calCode + 0x10 // vector 1
@@ -49,29 +50,40 @@ type calTest struct {
 	debug kvm.GuestDebug
 }
 
-// done ends each test: out %al, $calDone. A fault at it is as good: there are
-// hosts that do not let user code reach a port.
-var done = []byte{0xe6, calDone, 0xeb, 0xfe}
+// outAndStay is out of AL to a port, and then nothing more.
+func outAndStay(port uint8) []byte {
+	return insn.Assemble(func(a *insn.Asm) {
+		a.Out(port)
+		a.Jmp(a.Here())
+	})
+}
+
+// done ends each test. A fault at it is as good: there are hosts that do not let
+// user code reach a port.
+var done = outAndStay(calDone)
+
+// testCode is what f assembles, and the end of the test.
+func testCode(f func(a *insn.Asm)) []byte { return append(insn.Assemble(f), done...) }
 
 // dr7 enables breakpoint 0: L0, G0 and R/W0 and LEN0 (SDM Vol. 3, 18.2.4).
 func dr7(rw, length uint64) uint64 { return 0x703 | rw<<16 | length<<18 }
 
 var (
 	testInt3 = calTest{
-		name: "int3", code: append([]byte{opInt3}, done...), trap: 0,
+		name: "int3", code: testCode((*insn.Asm).Int3), trap: 0,
 		debug: kvm.GuestDebug{Control: guestDebug},
 	}
-	testStep = calTest{ // nop; nop; nop
-		name: "step", code: append([]byte{0x90, 0x90, 0x90}, done...), trap: 1,
+	testStep = calTest{
+		name: "step", code: testCode(func(a *insn.Asm) { a.Nop(); a.Nop(); a.Nop() }), trap: 1,
 		debug: kvm.GuestDebug{Control: guestDebug | kvm.DebugSingleStep},
 	}
-	testHWBreak = calTest{ // nop; nop <- here
-		name: "hwbreak", code: append([]byte{0x90, 0x90}, done...), trap: 1,
+	testHWBreak = calTest{
+		name: "hwbreak", code: testCode(func(a *insn.Asm) { a.Nop(); a.Nop() }), trap: 1,
 		debug: kvm.GuestDebug{Control: guestDebug | kvm.DebugUseHWBP,
 			Reg: [8]uint64{0: calTests + 1, 7: dr7(0, 0)}},
 	}
-	testWatch = calTest{ // mov %al, calData; nop
-		name: "watch", code: append([]byte{0x88, 0x04, 0x25, 0x00, 0x80, 0x00, 0x00, 0x90}, done...), trap: 7,
+	testWatch = calTest{
+		name: "watch", code: testCode(func(a *insn.Asm) { a.Mov(1, insn.At(insn.NoReg, calData), insn.RAX); a.Nop() }), trap: 7,
 		debug: kvm.GuestDebug{Control: guestDebug | kvm.DebugUseHWBP,
 			Reg: [8]uint64{0: calData, 7: dr7(1, 0)}},
 	}
@@ -111,8 +123,8 @@ func calibrationMemory(mem []byte) {
 	}
 
 	copy(mem[calStub3:], stub3)
-	copy(mem[calStub1:], []byte{0xe6, guest.PortDebug, 0x48, 0xcf})
-	copy(mem[calStubX:], []byte{0xe6, guest.PortFault, 0xeb, 0xfe}) // out; jmp .
+	copy(mem[calStub1:], trapStub(guest.PortDebug))
+	copy(mem[calStubX:], outAndStay(guest.PortFault))
 }
 
 // calibrationSregs sets the special registers of a new vCPU for a test at a
@@ -136,7 +148,7 @@ func calibrationSregs(s *kvm.Sregs, cpl uint8) {
 // it. IOPL is 3, so that user code may reach the port that ends a test.
 func (t *calTest) prepare(mem []byte, cpl uint8) kvm.Regs {
 	copy(mem[calTests:], t.code)
-	r := kvm.Regs{RIP: calTests, RSP: calStack0, RFLAGS: rflagsFixed | 3<<12}
+	r := kvm.Regs{RIP: calTests, RSP: calStack0, RFLAGS: insn.Flag1 | insn.FlagIOPL}
 	if cpl != 0 {
 		r.RSP = calStack3
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // callTimeout is how long Call waits when its context has no deadline.
@@ -185,13 +186,10 @@ func (v *vcpu) enter(fn guest.GVA, args []uint64, sp uint64, stub guest.GVA) err
 	}
 	r.RIP, r.RSP = uint64(fn), sp
 	r.RAX = 0
-	r.RFLAGS &^= rflagsDF
+	r.RFLAGS &^= insn.FlagDF // clear at a function's entry (System V ABI, 3.2.1)
 	v.kvm.SetRegsDirty()
 	return nil
 }
-
-// rflagsDF must be clear at a function's entry (System V ABI, 3.2.1).
-const rflagsDF = 1 << 10
 
 // callReturned takes the vCPU back to its safe point when the hlt that it has
 // just executed is the one that its call returns to. Precondition: m.mu held.

@@ -3,6 +3,7 @@ package machine
 import (
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/kvm"
+	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // CallGuest implements probe.Runner: it runs a function of the guest from
@@ -26,7 +27,7 @@ func (m *Machine) CallGuest(cpu int, fn guest.GVA, args []uint64) (uint64, error
 		v.sregs.CS, v.sregs.SS = codeSegment(guest.SelKernelCode), dataSegment(guest.SelKernelData)
 		v.kvm.SetSregsDirty()
 	}
-	v.regs.RFLAGS &^= rflagsIF
+	v.regs.RFLAGS &^= insn.FlagIF
 	var ret uint64
 	if err = v.enter(fn, args, sp, stub); err == nil {
 		err = v.runNested(func() bool {

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // execAreas hands out the memory that Boot has set aside for the engine, from the
@@ -111,7 +112,7 @@ func (m *Machine) AllocExec(near guest.GVA, size int) (guest.GVA, error) {
 		return fail("%v", err)
 	}
 	for i := range b {
-		b[i] = opInt3
+		b[i] = insn.Int3
 	}
 	return a, nil
 }

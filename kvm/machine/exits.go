@@ -7,16 +7,14 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/kvm"
+	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // Bits of registers.
 const (
 	cr0PE     = 1 << 0  // SDM Vol. 3, 2.5
-	rflagsTF  = 1 << 8  // SDM Vol. 1, 3.4.3
-	rflagsIF  = 1 << 9  //
 	dr6Step   = 1 << 14 // BS: single step (SDM Vol. 3, 18.2.3)
 	dr6Points = 0xf     // B0..B3: breakpoint conditions
-	opInt3    = 0xcc
 )
 
 // handle deals with one exit. It runs on the vCPU's thread.
@@ -140,7 +138,7 @@ func (v *vcpu) halt() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	v.callReturned()
-	if v.regs.RFLAGS&rflagsIF != 0 {
+	if v.regs.RFLAGS&insn.FlagIF != 0 {
 		v.rest(VCPUIdle, v.tick.Load)
 		return
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // farPages are executable pages at addresses that the engine chose: detours
@@ -65,7 +66,7 @@ func (m *Machine) mapFar(far *farPages, page guest.GVA, user bool) error {
 		return err
 	}
 	for i := range b {
-		b[i] = opInt3
+		b[i] = insn.Int3
 	}
 	if err := m.tables.Load().Map(page, pa, user); err != nil {
 		return err

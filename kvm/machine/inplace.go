@@ -8,6 +8,7 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/kvm"
 	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // How an instruction is executed in its place
@@ -31,7 +32,7 @@ import (
 func (v *vcpu) stepInPlace() {
 	site := guest.GVA(v.trap.state.Regs.RIP)
 	var end landing
-	traced := v.trap.state.Regs.RFLAGS&rflagsTF != 0
+	traced := v.trap.state.Regs.RFLAGS&insn.FlagTF != 0
 	step := func() (err error) {
 		end, err = v.stepAlone(site, traced)
 		return err
@@ -84,7 +85,7 @@ func (v *vcpu) stepAlone(site guest.GVA, traced bool) (end landing, err error) {
 		}
 		// Where nothing is mapped there is nothing to plant: going there is an
 		// exception.
-		places[i].planted = p.apply(as, l.at, opInt3) == nil
+		places[i].planted = p.apply(as, l.at, insn.Int3) == nil
 	}
 	tf := false
 	if !known {
@@ -115,7 +116,7 @@ func (v *vcpu) stepAlone(site guest.GVA, traced bool) (end landing, err error) {
 		switch v.trap.trap.Kind {
 		case probe.TrapStep:
 			if tf && !traced {
-				v.trap.state.Regs.RFLAGS &^= rflagsTF
+				v.trap.state.Regs.RFLAGS &^= insn.FlagTF
 			}
 			end = landing{at: at}
 			return tf
@@ -183,7 +184,7 @@ func (v *vcpu) atHandler(vector uint8, regs probe.Regs, traced bool) bool {
 		f.trap.Code = uint32(w)
 		f.frame += 8
 	}
-	if vector == vectorPF {
+	if vector == insn.VectorPF {
 		f.trap.CR2 = guest.GVA(v.sregs.CR2)
 	}
 	b := v.raw[:8*frameWords]
@@ -192,8 +193,8 @@ func (v *vcpu) atHandler(vector uint8, regs probe.Regs, traced bool) bool {
 	}
 	v.frame = regs
 	v.unpackFrame(&f, b)
-	if !traced && v.frame.RFLAGS&rflagsTF != 0 {
-		v.frame.RFLAGS &^= rflagsTF
+	if !traced && v.frame.RFLAGS&insn.FlagTF != 0 {
+		v.frame.RFLAGS &^= insn.FlagTF
 		binary.LittleEndian.PutUint64(b[8*frameRFLAGS:], v.frame.RFLAGS)
 		if v.m.WriteMemory(root, f.frame, b) != nil {
 			return false

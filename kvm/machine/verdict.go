@@ -6,6 +6,7 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/kvm"
 	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // SymForeignDebug is the symbol the host continues at when a #DB that arrives
@@ -84,7 +85,7 @@ func (v *vcpu) notOurs() {
 		v.continueAt(SymForeignDebug, "debug exception")
 	default:
 		v.kvm.SetRegsDirty()
-		v.deliver(probe.Trap{Vector: kvm.VectorDB, DR6: t.trap.DR6})
+		v.deliver(probe.Trap{Vector: insn.VectorDB, DR6: t.trap.DR6})
 	}
 }
 
@@ -102,7 +103,7 @@ func (v *vcpu) foreignBreakpoint() {
 		v.regs.RIP++
 	}
 	v.kvm.SetRegsDirty()
-	v.deliver(probe.Trap{Vector: kvm.VectorBP})
+	v.deliver(probe.Trap{Vector: insn.VectorBP})
 }
 
 // continueAt leaves a stub for the guest's own handler of the same exception,
@@ -132,7 +133,7 @@ func (v *vcpu) inject(f probe.Trap) {
 			v.frameGone()
 			return
 		}
-		if f.Vector == kvm.VectorPF && v.sregs.CR2 != uint64(f.CR2) {
+		if f.Vector == insn.VectorPF && v.sregs.CR2 != uint64(f.CR2) {
 			v.sregs.CR2 = uint64(f.CR2)
 			v.kvm.SetSregsDirty()
 		}
@@ -144,7 +145,7 @@ func (v *vcpu) inject(f probe.Trap) {
 func (v *vcpu) leaveStub() {
 	t := &v.trap
 	*v.regs = v.frame
-	v.regs.RFLAGS = v.regs.RFLAGS&rflagsIret | rflagsFixed
+	v.regs.RFLAGS = v.regs.RFLAGS&rflagsIret | insn.Flag1
 	v.kvm.SetRegsDirty()
 	if uint16(t.cs) != v.sregs.CS.Selector {
 		v.sregs.CS, v.sregs.SS = codeSegment(uint16(t.cs)), dataSegment(uint16(t.ss))
@@ -155,11 +156,12 @@ func (v *vcpu) leaveStub() {
 
 // rflagsIret are the flags that iretq loads at CPL0 in 64-bit mode: all that
 // exist but VM. The frame is the guest's, and may hold anything.
-const rflagsIret = 0x3d7fd5
+const rflagsIret = insn.FlagsStatus | insn.FlagTF | insn.FlagIF | insn.FlagDF | insn.FlagIOPL | insn.FlagNT | insn.FlagRF |
+	insn.FlagAC | insn.FlagVIF | insn.FlagVIP | insn.FlagID
 
 // deliver queues an exception for the next KVM_RUN.
 func (v *vcpu) deliver(f probe.Trap) {
-	if f.Vector == kvm.VectorDB && f.DR6 != 0 {
+	if f.Vector == insn.VectorDB && f.DR6 != 0 {
 		// KVM_SET_VCPU_EVENTS carries no DR6.
 		var d kvm.DebugRegs
 		if err := v.kvm.GetDebugRegs(&d); err == nil {

@@ -15,90 +15,90 @@ const hitLoop = 1000
 // instructions are replaced by a jump to detour, which emits the detour's work
 // between the saving of red zone and flags and their restoring. A nil detour
 // leaves the function as it is.
-func (n *native) hitCode(b *testing.B, detour func(a *x86asm)) Area {
-	var a x86asm
-	fn, back, off, again := a.newLabel(), a.newLabel(), a.newLabel(), a.newLabel()
-	a.push(insn.RBX)
-	a.movImm(insn.RBX, hitLoop)
-	a.place(again)
-	a.movImm(insn.RDI, n.addr(0)) // readable
-	a.movImm(insn.RSI, 4)
-	a.callTo(fn)
-	a.ri(true, aluSub, insn.RBX, 1)
-	a.jcc(condNE, again)
-	a.pop(insn.RBX)
-	a.ret()
+func (n *native) hitCode(b *testing.B, detour func(a *insn.Asm)) Area {
+	var a insn.Asm
+	fn, back, off, again := a.NewLabel(), a.NewLabel(), a.NewLabel(), a.NewLabel()
+	a.Push(insn.RBX)
+	a.Mov(8, insn.RBX, imm(hitLoop))
+	a.Place(again)
+	a.Mov(8, insn.RDI, imm(n.addr(0))) // readable
+	a.Mov(8, insn.RSI, imm(4))
+	a.Call(fn)
+	a.Sub(8, insn.RBX, imm(1))
+	a.Jcc(insn.CondNE, again)
+	a.Pop(insn.RBX)
+	a.Ret()
 	head := func() { // as in user_hot
-		a.mov(true, insn.RDX, insn.RDI)
-		a.shiftImm(true, shiftLeft, insn.RDX, 5)
+		a.Mov(8, insn.RDX, insn.RDI)
+		a.Shl(8, insn.RDX, imm(5))
 	}
-	a.place(fn)
+	a.Place(fn)
 	if detour != nil {
-		a.jmp(off)
+		a.Jmp(off)
 	} else {
 		head()
 	}
-	a.place(back)
-	a.rr(true, aluSub, insn.RDX, insn.RDI)
-	a.rr(true, aluAdd, insn.RDX, insn.RSI)
-	a.mov(true, insn.RAX, insn.RDX)
-	a.shiftImm(true, shiftRight, insn.RAX, 7)
-	a.rr(true, aluXor, insn.RAX, insn.RDX)
-	a.ret()
-	a.place(off)
+	a.Place(back)
+	a.Sub(8, insn.RDX, insn.RDI)
+	a.Add(8, insn.RDX, insn.RSI)
+	a.Mov(8, insn.RAX, insn.RDX)
+	a.Shr(8, insn.RAX, imm(7))
+	a.Xor(8, insn.RAX, insn.RDX)
+	a.Ret()
+	a.Place(off)
 	if detour != nil {
-		a.lea(true, insn.RSP, at(insn.RSP, -128))
-		a.emit(0x9c) // pushfq
+		a.Lea(8, insn.RSP, insn.At(insn.RSP, -128))
+		a.Pushfq()
 		detour(&a)
-		a.emit(0x9d) // popfq
-		a.lea(true, insn.RSP, at(insn.RSP, 128))
+		a.Popfq()
+		a.Lea(8, insn.RSP, insn.At(insn.RSP, 128))
 		head()
-		a.jmp(back)
+		a.Jmp(back)
 	}
-	a.link()
-	area, err := n.Alloc(len(a.b))
+	code := a.Code()
+	area, err := n.Alloc(len(code))
 	if err != nil {
 		b.Fatal(err)
 	}
-	copy(area.Bytes, a.b)
+	copy(area.Bytes, code)
 	return area
 }
 
 // floorCount is the least that a detour does to count a hit.
-func floorCount(counter Area) func(*x86asm) {
-	return func(a *x86asm) {
-		a.push(insn.RAX)
-		a.movImm(insn.RAX, counter.Addr)
-		a.lockAddImm(at(insn.RAX, 0), 1)
-		a.pop(insn.RAX)
+func floorCount(counter Area) func(*insn.Asm) {
+	return func(a *insn.Asm) {
+		a.Push(insn.RAX)
+		a.Mov(8, insn.RAX, imm(counter.Addr))
+		a.Lock().Add(8, insn.At(insn.RAX, 0), imm(1))
+		a.Pop(insn.RAX)
 	}
 }
 
 // floorRecord is the least that a detour does to write a record of the time and
 // six arguments into a ring that nobody reads.
-func floorRecord(head, ring Area) func(*x86asm) {
-	return func(a *x86asm) {
+func floorRecord(head, ring Area) func(*insn.Asm) {
+	return func(a *insn.Asm) {
 		regs := []reg64{insn.RAX, insn.RCX, insn.RDX, insn.RSI, insn.RDI, insn.R8, insn.R9, insn.R10, insn.R11}
 		for _, r := range regs {
-			a.push(r)
+			a.Push(r)
 		}
-		a.movImm(insn.R10, 1)
-		a.movImm(insn.RAX, head.Addr)
-		a.locked(true, lockXadd, at(insn.RAX, 0), insn.R10)
-		a.mov(true, insn.R11, insn.R10)
-		a.ri(false, aluAnd, insn.R11, int32(len(ring.Bytes)/64-1))
-		a.shiftImm(false, shiftLeft, insn.R11, 6)
-		a.movImm(insn.RAX, ring.Addr)
-		a.rr(true, aluAdd, insn.R11, insn.RAX)
+		a.Mov(8, insn.R10, imm(1))
+		a.Mov(8, insn.RAX, imm(head.Addr))
+		a.Lock().Xadd(8, insn.At(insn.RAX, 0), insn.R10)
+		a.Mov(8, insn.R11, insn.R10)
+		a.And(4, insn.R11, imm(int32(len(ring.Bytes)/64-1)))
+		a.Shl(4, insn.R11, imm(6))
+		a.Mov(8, insn.RAX, imm(ring.Addr))
+		a.Add(8, insn.R11, insn.RAX)
 		for i, r := range []reg64{insn.RDI, insn.RSI, insn.RDX, insn.RCX, insn.R8, insn.R9, insn.R10} {
-			a.store(8, at(insn.R11, int32(8*i+8)), r)
+			a.Mov(8, insn.At(insn.R11, int(8*i+8)), r)
 		}
-		a.emit(0x0f, 0x31)
-		a.shiftImm(true, shiftLeft, insn.RDX, 32)
-		a.rr(true, aluOr, insn.RAX, insn.RDX)
-		a.store(8, at(insn.R11, 0), insn.RAX)
+		a.Rdtsc()
+		a.Shl(8, insn.RDX, imm(32))
+		a.Or(8, insn.RAX, insn.RDX)
+		a.Mov(8, insn.At(insn.R11, 0), insn.RAX)
 		for i := len(regs) - 1; i >= 0; i-- {
-			a.pop(regs[i])
+			a.Pop(regs[i])
 		}
 	}
 }
@@ -106,34 +106,34 @@ func floorRecord(head, ring Area) func(*x86asm) {
 // detourProgram is a detour that calls a compiled program: it keeps what the
 // call changes, fills in what the program reads of the context, and finds the
 // block through the structure at the bottom of the stack.
-func detourProgram(c *compiled, info Area) func(*x86asm) {
-	regs := map[int]reg64{offR9: insn.R9, offR8: insn.R8, offCX: insn.RCX, offDX: insn.RDX, offSI: insn.RSI, offDI: insn.RDI, offAX: insn.RAX}
-	return func(a *x86asm) {
-		a.lea(true, insn.RSP, at(insn.RSP, -RegsSize))
-		keep := c.info.ContextReads | 1<<(offAX/8) | 1<<(offSI/8) | 1<<(offDI/8)
+func detourProgram(c *compiled, info Area) func(*insn.Asm) {
+	regs := map[int]reg64{insn.PtR9: insn.R9, insn.PtR8: insn.R8, insn.PtCX: insn.RCX, insn.PtDX: insn.RDX, insn.PtSI: insn.RSI, insn.PtDI: insn.RDI, insn.PtAX: insn.RAX}
+	return func(a *insn.Asm) {
+		a.Lea(8, insn.RSP, insn.At(insn.RSP, -RegsSize))
+		keep := c.info.ContextReads | 1<<(insn.PtAX/8) | 1<<(insn.PtSI/8) | 1<<(insn.PtDI/8)
 		for off := 0; off < RegsSize; off += 8 {
 			if r, ok := regs[off]; ok && keep>>(off/8)&1 != 0 {
-				a.store(8, at(insn.RSP, int32(off)), r)
+				a.Mov(8, insn.At(insn.RSP, int(off)), r)
 			}
 		}
-		known := a.newLabel()
-		a.movImm(insn.RSI, info.Addr) // RSP & mask, which is the same address every time
-		a.movImm(insn.RAX, 0x1234)
-		a.memOp(true, []byte{0x39}, insn.RAX, at(insn.RSI, 0), false)
-		a.jcc(condE, known)
-		a.emit(0xcc)
-		a.place(known)
-		a.load(4, insn.RSI, at(insn.RSI, 8))
-		a.imulImm(true, insn.RSI, insn.RSI, int32(roundUp(c.p.BlockSize(), 64)))
-		a.movImm(insn.RAX, c.block.Addr)
-		a.rr(true, aluAdd, insn.RSI, insn.RAX)
-		a.mov(true, insn.RDI, insn.RSP)
-		a.movImm(insn.RAX, c.code.Addr)
-		a.emit(0xff, 0xd0) // call *%rax
-		for _, off := range []int{offAX, offSI, offDI} {
-			a.load(8, regs[off], at(insn.RSP, int32(off)))
+		known := a.NewLabel()
+		a.Mov(8, insn.RSI, imm(info.Addr)) // RSP & mask, which is the same address every time
+		a.Mov(8, insn.RAX, imm(0x1234))
+		a.Cmp(8, insn.At(insn.RSI, 0), insn.RAX)
+		a.Jcc(insn.CondE, known)
+		a.Int3()
+		a.Place(known)
+		a.Mov(4, insn.RSI, insn.At(insn.RSI, 8))
+		a.ImulImm(8, insn.RSI, insn.RSI, imm(int32(roundUp(c.p.BlockSize(), 64))))
+		a.Mov(8, insn.RAX, imm(c.block.Addr))
+		a.Add(8, insn.RSI, insn.RAX)
+		a.Mov(8, insn.RDI, insn.RSP)
+		a.Mov(8, insn.RAX, imm(c.code.Addr))
+		a.CallAt(insn.RAX)
+		for _, off := range []int{insn.PtAX, insn.PtSI, insn.PtDI} {
+			a.Mov(8, regs[off], insn.At(insn.RSP, int(off)))
 		}
-		a.lea(true, insn.RSP, at(insn.RSP, RegsSize))
+		a.Lea(8, insn.RSP, insn.At(insn.RSP, RegsSize))
 	}
 }
 

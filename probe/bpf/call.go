@@ -1,5 +1,7 @@
 package bpf
 
+import "github.com/guestprobe/guestprobe/probe/insn"
+
 // call runs helper h. Arguments are in R1 to R5; the result goes to R0. A
 // misuse that Linux's verifier would have refused is a fault, everything else
 // an errno in R0.
@@ -42,7 +44,7 @@ func (v *VM) call(h Helper, r *[16]uint64) FaultCode {
 	case HelperGetFuncRet:
 		return v.getFuncRet(r)
 	case HelperGetFuncArgCnt:
-		r[R0] = uint64(len(funcArgs))
+		r[R0] = uint64(len(insn.CallArgs))
 	case HelperOverrideReturn:
 		r[R0] = 0
 		if v.env.OverrideReturn(r[R2]) != nil {

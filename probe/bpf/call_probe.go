@@ -3,6 +3,8 @@ package bpf
 import (
 	"bytes"
 	"encoding/binary"
+
+	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // maxRead bounds the sizes that memory helpers take, so that one call cannot
@@ -188,11 +190,11 @@ func (v *VM) getFuncArg(r *[16]uint64) FaultCode {
 	if code != NoFault {
 		return code
 	}
-	if r[R2] >= uint64(len(funcArgs)) {
+	if r[R2] >= uint64(len(insn.CallArgs)) {
 		r[R0] = errno(errInval)
 		return NoFault
 	}
-	binary.LittleEndian.PutUint64(dst, v.reg(funcArgs[r[R2]]))
+	binary.LittleEndian.PutUint64(dst, v.reg(insn.CallArgs[r[R2]]))
 	r[R0] = 0
 	return NoFault
 }
@@ -207,7 +209,7 @@ func (v *VM) getFuncRet(r *[16]uint64) FaultCode {
 		r[R0] = errno(errNotSup)
 		return NoFault
 	}
-	binary.LittleEndian.PutUint64(dst, v.reg(offAX))
+	binary.LittleEndian.PutUint64(dst, v.reg(insn.PtAX))
 	r[R0] = 0
 	return NoFault
 }

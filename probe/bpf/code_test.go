@@ -16,8 +16,8 @@ import (
 // of SSE or later, no string instructions, nothing privileged.
 var allowed = map[insn.Map][]string{
 	insn.Map0: {
-		"00-3b arithmetic", "50-5f push, pop", "63 movsxd", "69 imul", "80-83 arithmetic", "84-8b test, xchg, mov", "8d lea",
-		"99 cqo", "b8-bf mov", "c1 shift", "c3 ret", "c6-c7 mov", "d3 shift", "e8-e9 call, jmp", "f7 test, neg, mul, div",
+		"00-3d arithmetic", "50-5f push, pop", "63 movsxd", "69-6b imul", "80-83 arithmetic", "84-8b test, xchg, mov", "8d lea",
+		"99 cqo", "a8-a9 test", "b8-bf mov", "c1 shift", "c3 ret", "c6-c7 mov", "d3 shift", "e8-e9 call, jmp", "f7 test, neg, mul, div",
 	},
 	insn.Map0F: {
 		"31 rdtsc", "80-8f jcc", "ac shrd", "af imul", "b1 cmpxchg", "b6-b7 movzx", "ba bts", "be-bf movsx", "c1 xadd", "c8-cf bswap",

@@ -95,10 +95,10 @@ func Compile(p *Program, l Layout) ([]byte, *Info, error) {
 			return nil, nil, fmt.Errorf("compile program: map %q: %w", m.spec.Name, ErrMapNotShared)
 		}
 	}
-	c := &compiler{p: p, layout: l, info: new(Info), routines: map[string]label{}, regs: fullRegs, blk: fullBlk}
+	c := &compiler{p: p, layout: l, info: new(Info), routines: map[string]insn.Label{}, regs: fullRegs, blk: fullBlk}
 	if s := newSmall(p, l); s != nil && c.assign(s) {
 		c.compileSmall()
-		return c.b, c.info, nil
+		return c.Code(), c.info, nil
 	}
 	c.known, c.escapes = infer(p)
 	for _, o := range p.ops {
@@ -111,51 +111,52 @@ func Compile(p *Program, l Layout) ([]byte, *Info, error) {
 }
 
 type compiler struct {
-	x86asm
+	insn.Asm
 	regs     [numRegs]reg64 // where the program's registers are
 	blk      reg64          // address of the run block
 	small    *small         // of a small program
-	frame    int32          // of a small program: bytes of its stack
+	used     insn.RegSet    // registers that the code writes
+	frame    int            // of a small program: bytes of its stack
 	record   reg64          // of a small program: where the address of its record is
 	own      bool           // an atomic operation needs no lock
 	p        *Program
 	layout   Layout
 	known    []values
 	info     *Info
-	pcs      []label // of each slot
-	fail     label   // fault address in R11, code and slot noted
-	leave    label   // end of the run, result in RAX
+	pcs      []insn.Label // of each slot
+	fail     insn.Label   // fault address in R11, code and slot noted
+	leave    insn.Label   // end of the run, result in RAX
 	stubs    []stub
-	routines map[string]label // shared code, by name
-	pending  []func()         // that emit routines
-	reserves bool             // the program reserves ring records
-	budget   bool             // it can loop
-	escapes  bool             // the context's address may be anywhere
+	routines map[string]insn.Label // shared code, by name
+	pending  []func()              // that emit routines
+	reserves bool                  // the program reserves ring records
+	budget   bool                  // it can loop
+	escapes  bool                  // the context's address may be anywhere
 	fixups   []struct {
 		at     int
-		resume label
+		resume insn.Label
 	}
 }
 
 // stub is out-of-line code that reports a fault.
 type stub struct {
-	label label
+	label insn.Label
 	code  FaultCode
 	pc    int
-	base  reg64 // the address at fault is base + off; noReg: none
-	off   int32
+	base  reg64 // the address at fault is base + off; insn.NoReg: none
+	off   int
 }
 
 func (c *compiler) compile() ([]byte, *Info, error) {
-	c.fail, c.leave = c.newLabel(), c.newLabel()
+	c.fail, c.leave = c.NewLabel(), c.NewLabel()
 	for range c.p.ops {
-		c.pcs = append(c.pcs, c.newLabel())
+		c.pcs = append(c.pcs, c.NewLabel())
 	}
-	c.writes(c.blk)
+	c.MarkWritten(c.blk)
 	c.info.Slots = make([]int, len(c.p.ops))
 	for pc := 0; pc < len(c.p.ops); pc++ {
-		c.place(c.pcs[pc])
-		c.info.Slots[pc] = len(c.b)
+		c.Place(c.pcs[pc])
+		c.info.Slots[pc] = c.Len()
 		if c.known[pc][R10].kind == unvisited {
 			continue // no path comes here
 		}
@@ -165,24 +166,23 @@ func (c *compiler) compile() ([]byte, *Info, error) {
 		}
 	}
 	c.tail()
-	body := c.x86asm
-	c.x86asm = x86asm{used: body.used}
+	body := c.Asm
+	c.Asm = insn.Asm{}
 	c.head()
 	c.finish(&body)
 	c.info.MachineStack = 8*(len(c.saved())+1) + (MaxFrames-1)*5*8 + 6*8
-	return c.b, c.info, nil
+	return c.Code(), c.info, nil
 }
 
 // finish puts the body behind the head, which has been made last.
-func (c *compiler) finish(body *x86asm) {
-	head := len(c.b)
-	body.link()
-	c.b = append(c.b, body.b...)
+func (c *compiler) finish(body *insn.Asm) {
+	head := c.Len()
+	c.Append(body.Code())
 	for i := range c.info.Slots {
 		c.info.Slots[i] += head
 	}
 	for _, f := range c.fixups {
-		c.info.Fixups = append(c.info.Fixups, Fixup{Fault: head + f.at, Resume: head + body.labels[f.resume]})
+		c.info.Fixups = append(c.info.Fixups, Fixup{Fault: head + f.at, Resume: head + body.Offset(f.resume)})
 	}
 }
 
@@ -190,7 +190,7 @@ func (c *compiler) finish(body *x86asm) {
 func (c *compiler) saved() []reg64 {
 	var out []reg64
 	for r := insn.RCX; r <= insn.R15; r++ {
-		if c.used>>r&1 != 0 && r != insn.RSP {
+		if c.used.Has(r) && r != insn.RSP {
 			out = append(out, r)
 		}
 	}
@@ -201,28 +201,27 @@ func (c *compiler) saved() []reg64 {
 // mirror image; both know all registers in use because the head is made last.
 func (c *compiler) head() {
 	for _, r := range c.saved() {
-		c.push(r)
+		c.Push(r)
 	}
-	c.mov(true, c.blk, insn.RSI)
-	free := c.newLabel()
+	c.Mov(8, c.blk, insn.RSI)
+	free := c.NewLabel()
 	c.claim()
-	c.jcc(condAE, free)
-	c.emit(0xf0)
-	c.mi(true, aluAdd, at(c.blk, blkMissed), 1)
-	c.movImm(insn.RAX, 0)
+	c.Jcc(insn.CondAE, free)
+	c.Lock().Add(8, insn.At(c.blk, blkMissed), imm(1))
+	c.set(insn.RAX, 0)
 	for s := c.saved(); len(s) > 0; s = s[:len(s)-1] {
-		c.pop(s[len(s)-1])
+		c.Pop(s[len(s)-1])
 	}
-	c.ret()
-	c.place(free)
-	c.mi(true, aluAdd, at(c.blk, blkRuns), 1)
-	c.store(8, at(c.blk, blkRSP), insn.RSP)
-	c.storeImm(4, at(c.blk, blkFault), 0)
+	c.Ret()
+	c.Place(free)
+	c.Add(8, insn.At(c.blk, blkRuns), imm(1))
+	c.Mov(8, insn.At(c.blk, blkRSP), insn.RSP)
+	c.Mov(4, insn.At(c.blk, blkFault), imm(0))
 	if c.budget {
-		c.movImm(insn.RAX, uint64(c.p.budget))
-		c.store(8, at(c.blk, blkBudget), insn.RAX)
+		c.set(insn.RAX, uint64(c.p.budget))
+		c.Mov(8, insn.At(c.blk, blkBudget), insn.RAX)
 	}
-	c.store(8, c.seg(segContext, segBase), insn.RDI)
+	c.Mov(8, c.seg(segContext, segBase), insn.RDI)
 	if !c.p.kind.hasRegs() {
 		c.rawContext()
 	}
@@ -230,53 +229,51 @@ func (c *compiler) head() {
 	for r, v := range init {
 		raw := !c.p.kind.hasRegs()
 		switch x := c.regs[r]; {
-		case Reg(r) != R0 && c.used>>x&1 == 0:
+		case Reg(r) != R0 && !c.used.Has(x):
 		case raw && Reg(r) == R2:
-			c.mov(true, insn.RSI, insn.RDX)
+			c.Mov(8, insn.RSI, insn.RDX)
 		default:
-			c.movImm(x, v)
+			c.set(x, v)
 		}
 	}
-	c.link()
 }
 
 // claim emits bts $0 of the busy word, which carries when it was set: one
 // instruction, so that nothing comes between.
 func (c *compiler) claim() {
 	if c.layout.Shared {
-		c.emit(0xf0)
+		c.Lock()
 	}
-	c.memOp(false, []byte{0x0f, 0xba}, 5, at(c.blk, blkBusy), false)
-	c.emit(0)
+	c.Bts(4, insn.At(c.blk, blkBusy), 0)
 }
 
 // rawContext sets the limits of a context of RDX bytes.
 func (c *compiler) rawContext() {
-	c.mov(true, insn.RAX, insn.RDX)
-	fits := c.newLabel()
-	c.ri(true, aluCmp, insn.RAX, offMask)
-	c.jcc(condBE, fits)
-	c.movImm(insn.RAX, offMask)
-	c.place(fits)
-	c.limits(at(c.blk, blkSegs+segContext*segSize), insn.RAX)
+	c.Mov(8, insn.RAX, insn.RDX)
+	fits := c.NewLabel()
+	c.Cmp(8, insn.RAX, imm(offMask))
+	c.Jcc(insn.CondBE, fits)
+	c.set(insn.RAX, offMask)
+	c.Place(fits)
+	c.limits(insn.At(c.blk, blkSegs+segContext*segSize), insn.RAX)
 }
 
 // limits fills in the limits of a segment entry whose elements have r bytes.
 // It changes r.
-func (c *compiler) limits(e operand, r reg64) {
-	c.store(4, e.plus(segLoadLen), r)
-	c.store(4, e.plus(segStorLen), r)
-	less := int32(0)
-	for k := int32(0); k < 4; k++ {
-		c.ri(false, aluSub, r, 1<<k-less)
+func (c *compiler) limits(e insn.Mem, r reg64) {
+	c.Mov(4, e.Plus(segLoadLen), r)
+	c.Mov(4, e.Plus(segStorLen), r)
+	less := 0
+	for k := range 4 {
+		c.Sub(4, r, imm(1<<k-less))
 		less = 1 << k
-		c.store(4, e.plus(segLoad+4*k), r)
-		c.store(4, e.plus(segStore+4*k), r)
+		c.Mov(4, e.Plus(segLoad+4*k), r)
+		c.Mov(4, e.Plus(segStore+4*k), r)
 	}
 }
 
 // seg is a field of a segment entry of the block.
-func (c *compiler) seg(i, field int32) operand { return at(c.blk, blkSegs+i*segSize+field) }
+func (c *compiler) seg(i, field int) insn.Mem { return insn.At(c.blk, blkSegs+i*segSize+field) }
 
 // tail is what stands behind the program: fault stubs, the ways out, and the
 // routines that were asked for.
@@ -290,32 +287,33 @@ func (c *compiler) tail() {
 		f()
 	}
 	for _, s := range c.stubs {
-		c.place(s.label)
-		if s.base == noReg {
-			c.movImm(tmpB, 0)
+		c.Place(s.label)
+		if s.base == insn.NoReg {
+			c.set(tmpB, 0)
 		} else {
-			c.lea(true, tmpB, at(s.base, s.off))
+			c.Lea(8, tmpB, insn.At(s.base, s.off))
 		}
-		c.storeImm(4, at(c.blk, blkFault), int32(s.code))
-		c.storeImm(4, at(c.blk, blkPC), int32(s.pc))
-		c.jmp(c.fail)
+		c.Mov(4, insn.At(c.blk, blkFault), imm(s.code))
+		c.Mov(4, insn.At(c.blk, blkPC), imm(s.pc))
+		c.Jmp(c.fail)
 	}
-	c.place(c.fail)
-	c.store(8, at(c.blk, blkAddr), tmpB)
-	c.mi(true, aluAdd, at(c.blk, blkFailed), 1)
-	c.memOp(true, []byte{0x8b}, insn.RSP, at(c.blk, blkRSP), false)
-	c.movImm(insn.RAX, 0)
-	c.place(c.leave)
+	c.Place(c.fail)
+	c.Mov(8, insn.At(c.blk, blkAddr), tmpB)
+	c.Add(8, insn.At(c.blk, blkFailed), imm(1))
+	c.Mov(8, insn.RSP, insn.At(c.blk, blkRSP))
+	c.set(insn.RAX, 0)
+	c.Place(c.leave)
 	if c.reserves {
 		c.dropRecords()
 	}
 	c.countReject()
-	c.storeImm(4, at(c.blk, blkBusy), 0)
+	c.Mov(4, insn.At(c.blk, blkBusy), imm(0))
+	c.used = c.Written()
 	saved := c.saved()
 	for i := len(saved) - 1; i >= 0; i-- {
-		c.pop(saved[i])
+		c.Pop(saved[i])
 	}
-	c.ret()
+	c.Ret()
 }
 
 // countReject emits the counting of runs that return 0: the comparison carries
@@ -324,29 +322,29 @@ func (c *compiler) countReject() {
 	if !c.layout.Rejects {
 		return
 	}
-	c.cmpImm(true, insn.RAX, 1)
+	c.Cmp(8, insn.RAX, imm(1))
 	if c.layout.Shared {
-		c.emit(0xf0)
+		c.Lock()
 	}
-	c.mi(true, aluAdc, at(c.blk, blkRejects), 0)
+	c.Adc(8, insn.At(c.blk, blkRejects), imm(0))
 }
 
 // fault returns a label that ends the run at slot pc; the address at fault is
 // base + off.
-func (c *compiler) fault(code FaultCode, pc int, base reg64, off int32) label {
-	s := stub{label: c.newLabel(), code: code, pc: pc, base: base, off: off}
+func (c *compiler) fault(code FaultCode, pc int, base reg64, off int) insn.Label {
+	s := stub{label: c.NewLabel(), code: code, pc: pc, base: base, off: off}
 	c.stubs = append(c.stubs, s)
 	return s.label
 }
 
 // routine returns the label of shared code, which body emits once.
-func (c *compiler) routine(name string, body func()) label {
+func (c *compiler) routine(name string, body func()) insn.Label {
 	l, ok := c.routines[name]
 	if !ok {
-		l = c.newLabel()
+		l = c.NewLabel()
 		c.routines[name] = l
 		c.pending = append(c.pending, func() {
-			c.place(l)
+			c.Place(l)
 			body()
 		})
 	}
@@ -354,20 +352,20 @@ func (c *compiler) routine(name string, body func()) label {
 }
 
 // uses notes the registers that an operation reads or writes, apart from the
-// base of a memory operand, which is often not needed.
+// base of a memory insn.Mem, which is often not needed.
 func (c *compiler) uses(o *op) {
 	switch {
 	case o.code >= opLoad8 && o.code <= opLoads32:
-		c.writes(c.regs[o.dst])
+		c.MarkWritten(c.regs[o.dst])
 	case o.code == opStoreX || o.code == opAtomic:
-		c.writes(c.regs[o.src])
+		c.MarkWritten(c.regs[o.src])
 	case o.code == opCall:
 		for r := R0; r <= R5; r++ {
-			c.writes(c.regs[r])
+			c.MarkWritten(c.regs[r])
 		}
 	case o.code != opStoreK:
-		c.writes(c.regs[o.dst])
-		c.writes(c.regs[o.src])
+		c.MarkWritten(c.regs[o.dst])
+		c.MarkWritten(c.regs[o.src])
 	}
 }
 
@@ -384,19 +382,19 @@ func (c *compiler) op(pc int, o *op) error {
 		switch o.code {
 		case opJa:
 			c.charge(pc, o)
-			c.jmp(c.pcs[o.off])
+			c.Jmp(c.pcs[o.off])
 		case opCall:
 			return c.helper(pc, Helper(o.imm))
 		case opCallLocal:
 			c.localCall(pc, o)
 		case opExit:
 			if c.p.fns.of(pc) == 0 {
-				c.jmp(c.leave)
+				c.Jmp(c.leave)
 			} else {
-				c.ret()
+				c.Ret()
 			}
 		case opLoadImm:
-			c.movImm(c.regs[o.dst], uint64(o.imm))
+			c.set(c.regs[o.dst], uint64(o.imm))
 		case opStoreK, opStoreX:
 			c.storeOp(pc, o)
 		case opAtomic:
@@ -411,24 +409,24 @@ func (c *compiler) op(pc int, o *op) error {
 // charge takes the cost of a jump back or a call from the budget.
 func (c *compiler) charge(pc int, o *op) {
 	if o.cost != 0 {
-		c.mi(true, aluSub, at(c.blk, blkBudget), o.cost)
-		c.jcc(condS, c.fault(FaultBudget, pc, noReg, 0))
+		c.Sub(8, insn.At(c.blk, blkBudget), imm(o.cost))
+		c.Jcc(insn.CondS, c.fault(FaultBudget, pc, insn.NoReg, 0))
 	}
 }
 
 func (c *compiler) localCall(pc int, o *op) {
-	c.ri(false, aluCmp, c.regs[R10], FrameSize) // the low half is the offset in the stack
-	c.jcc(condE, c.fault(FaultDepth, pc, noReg, 0))
+	c.Cmp(4, c.regs[R10], imm(FrameSize)) // the low half is the offset in the stack
+	c.Jcc(insn.CondE, c.fault(FaultDepth, pc, insn.NoReg, 0))
 	c.charge(pc, o)
 	kept := []reg64{c.regs[R6], c.regs[R7], c.regs[R8], c.regs[R9]}
 	for _, r := range kept {
-		c.push(r)
+		c.Push(r)
 	}
-	c.ri(true, aluSub, c.regs[R10], FrameSize)
-	c.callTo(c.pcs[o.off])
-	c.ri(true, aluAdd, c.regs[R10], FrameSize)
+	c.Sub(8, c.regs[R10], imm(FrameSize))
+	c.Call(c.pcs[o.off])
+	c.Add(8, c.regs[R10], imm(FrameSize))
 	for i := range kept {
-		c.writes(kept[3-i])
-		c.pop(kept[3-i])
+		c.MarkWritten(kept[3-i])
+		c.Pop(kept[3-i])
 	}
 }

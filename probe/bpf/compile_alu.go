@@ -2,220 +2,201 @@ package bpf
 
 import "github.com/guestprobe/guestprobe/probe/insn"
 
+// source returns the operand size in bytes of an operation that comes in four
+// forms, and its source: a register or the immediate.
+func (c *compiler) source(o *op) (size int, src insn.Arg) {
+	size = 8
+	if o.code&3 >= form32K {
+		size = 4
+	}
+	if o.code&1 != 0 { // form64X, form32X
+		return size, c.regs[o.src]
+	}
+	return size, imm(o.imm)
+}
+
+// twoOperand are the operations that the CPU has in the same form.
+var twoOperand = map[opc]func(a *insn.Asm, size int, dst, src insn.Arg){
+	opAdd: (*insn.Asm).Add, opSub: (*insn.Asm).Sub, opOr: (*insn.Asm).Or, opAnd: (*insn.Asm).And, opXor: (*insn.Asm).Xor,
+	opLsh: (*insn.Asm).Shl, opRsh: (*insn.Asm).Shr, opArsh: (*insn.Asm).Sar,
+}
+
 // alu emits an arithmetic operation.
 func (c *compiler) alu(o *op) {
-	kind, f := o.code&^3, o.code&3
-	wide, x := f == form64K || f == form64X, f == form64X || f == form32X
-	dst, src := c.regs[o.dst], c.regs[o.src]
-	imm := int32(uint32(o.imm))
-	switch kind {
+	dst := c.regs[o.dst]
+	size, src := c.source(o)
+	reg, x := src.(reg64)
+	switch kind := o.code &^ 3; kind {
 	case opAdd, opSub, opOr, opAnd, opXor:
-		a := map[opc]alu2{opAdd: aluAdd, opSub: aluSub, opOr: aluOr, opAnd: aluAnd, opXor: aluXor}[kind]
-		if x {
-			c.rr(wide, a, dst, src)
-		} else {
-			c.ri(wide, a, dst, imm)
-		}
+		twoOperand[kind](&c.Asm, size, dst, src)
 	case opMov:
-		switch {
-		case x:
-			c.mov(wide, dst, src)
-		case wide:
-			c.movImm(dst, uint64(o.imm))
-		default:
-			c.movImm(dst, uint64(uint32(imm)))
+		if x {
+			c.Mov(size, dst, reg)
+		} else {
+			c.set(dst, uint64(o.imm))
 		}
 	case opMul:
 		if x {
-			c.imul(wide, dst, src)
+			c.Imul(size, dst, reg)
 		} else {
-			c.imulImm(wide, dst, dst, imm)
+			c.ImulImm(size, dst, dst, imm(o.imm))
 		}
 	case opLsh, opRsh, opArsh:
-		s := map[opc]reg64{opLsh: shiftLeft, opRsh: shiftRight, opArsh: shiftSar}[kind]
+		n := o.imm & int64(8*size-1)
 		switch {
 		case x:
-			c.shift(wide, s, dst, src)
-		case wide:
-			c.shiftImm(true, s, dst, byte(imm&63))
-		case imm&31 == 0:
-			c.mov(false, dst, dst) // a shift by 0 would leave the upper half
+			c.shift(size, twoOperand[kind], dst, reg)
+		case size == 4 && n == 0:
+			c.Mov(4, dst, dst) // a shift by 0 would leave the upper half
 		default:
-			c.shiftImm(false, s, dst, byte(imm&31))
+			twoOperand[kind](&c.Asm, size, dst, imm(n))
 		}
 	default:
-		c.divide(kind, wide, x, dst, src, imm)
+		c.divide(kind, size, dst, src)
 	}
 }
 
 // shift emits a shift by a register. The CPU masks the count as RFC 9669 does,
 // but takes it from CL only, and leaves the destination alone when it is 0.
-func (c *compiler) shift(wide bool, kind reg64, dst, src reg64) {
-	cl := insn.RCX
+func (c *compiler) shift(size int, op func(a *insn.Asm, size int, dst, n insn.Arg), dst, src reg64) {
+	const cl = insn.RCX
 	switch {
 	case src == cl && dst != cl:
-		c.shiftCL(wide, kind, dst)
+		op(&c.Asm, size, dst, cl)
 	case dst == cl:
-		c.mov(true, tmpB, cl)
+		c.Mov(8, tmpB, cl)
 		if src != cl {
-			c.mov(true, cl, src)
+			c.Mov(8, cl, src)
 		}
-		c.shiftCL(wide, kind, tmpB)
-		c.mov(wide, cl, tmpB)
+		op(&c.Asm, size, tmpB, cl)
+		c.Mov(size, cl, tmpB)
 		return
 	default:
-		c.mov(true, tmpB, cl)
-		c.mov(true, cl, src)
-		c.shiftCL(wide, kind, dst)
-		c.mov(true, cl, tmpB)
+		c.Mov(8, tmpB, cl)
+		c.Mov(8, cl, src)
+		op(&c.Asm, size, dst, cl)
+		c.Mov(8, cl, tmpB)
 	}
-	if !wide {
-		c.mov(false, dst, dst)
+	if size == 4 {
+		c.Mov(4, dst, dst)
 	}
 }
 
 // divide emits the four divisions. What would trap is done without dividing.
-func (c *compiler) divide(kind opc, wide, x bool, dst, src reg64, imm int32) {
+func (c *compiler) divide(kind opc, size int, dst reg64, src insn.Arg) {
 	signed, rem := kind == opSdiv || kind == opSmod, kind == opMod || kind == opSmod
-	done, zero, minus := c.newLabel(), c.newLabel(), c.newLabel()
-	if x {
-		c.mov(wide, tmpB, src)
+	done, zero, minus := c.NewLabel(), c.NewLabel(), c.NewLabel()
+	if v, ok := src.(imm); ok {
+		c.set(tmpB, uint64(v))
 	} else {
-		v := uint64(int64(imm))
-		if !wide {
-			v = uint64(uint32(imm))
-		}
-		c.movImm(tmpB, v)
+		c.Mov(size, tmpB, src)
 	}
-	c.test(wide, tmpB, tmpB)
-	c.jcc(condE, zero)
+	c.Test(size, tmpB, tmpB)
+	c.Jcc(insn.CondE, zero)
 	if signed {
-		c.ri(wide, aluCmp, tmpB, -1)
-		c.jcc(condE, minus)
+		c.Cmp(size, tmpB, imm(-1))
+		c.Jcc(insn.CondE, minus)
 	}
-	c.mov(true, tmp9, insn.RDX)
-	c.mov(true, tmpA, insn.RAX)
-	c.mov(wide, insn.RAX, dst)
-	op := reg64(unaryDiv)
+	c.Mov(8, tmp9, insn.RDX)
+	c.Mov(8, tmpA, insn.RAX)
+	c.Mov(size, insn.RAX, dst)
 	if signed {
-		op = unaryIdiv
-		if wide {
-			c.emit(0x48)
-		}
-		c.emit(0x99) // cqo or cdq
-		c.writes(insn.RDX)
+		c.SignDX(size)
+		c.MarkWritten(insn.RDX)
+		c.Idiv(size, tmpB)
 	} else {
-		c.movImm(insn.RDX, 0)
+		c.set(insn.RDX, 0)
+		c.Div(size, tmpB)
 	}
-	c.unary(wide, op, tmpB)
 	if rem {
-		c.mov(wide, tmpB, insn.RDX)
+		c.Mov(size, tmpB, insn.RDX)
 	} else {
-		c.mov(wide, tmpB, insn.RAX)
+		c.Mov(size, tmpB, insn.RAX)
 	}
-	c.mov(true, insn.RDX, tmp9)
-	c.mov(true, insn.RAX, tmpA)
-	c.mov(true, dst, tmpB)
-	c.jmp(done)
+	c.Mov(8, insn.RDX, tmp9)
+	c.Mov(8, insn.RAX, tmpA)
+	c.Mov(8, dst, tmpB)
+	c.Jmp(done)
 	if signed {
-		c.place(minus)
+		c.Place(minus)
 		if rem {
-			c.movImm(dst, 0)
+			c.set(dst, 0)
 		} else {
-			c.unary(wide, unaryNeg, dst) // the smallest number stays what it is
+			c.Neg(size, dst) // the smallest number stays what it is
 		}
-		c.jmp(done)
+		c.Jmp(done)
 	}
-	c.place(zero)
+	c.Place(zero)
 	switch {
 	case !rem:
-		c.movImm(dst, 0)
-	case !wide:
-		c.mov(false, dst, dst)
+		c.set(dst, 0)
+	case size == 4:
+		c.Mov(4, dst, dst)
 	}
-	c.place(done)
+	c.Place(done)
 }
 
 // single emits the operations that come in no fours.
 func (c *compiler) single(o *op) {
 	dst, src := c.regs[o.dst], c.regs[o.src]
-	c.writes(dst)
 	switch o.code {
 	case opNeg64:
-		c.unary(true, unaryNeg, dst)
+		c.Neg(8, dst)
 	case opNeg32:
-		c.unary(false, unaryNeg, dst)
+		c.Neg(4, dst)
 	case opMovs8:
-		c.regOp(true, []byte{0x0f, 0xbe}, dst, src, true)
+		c.Movsx(8, 1, dst, src)
 	case opMovs16:
-		c.regOp(true, []byte{0x0f, 0xbf}, dst, src, false)
+		c.Movsx(8, 2, dst, src)
 	case opMovs32:
-		c.regOp(true, []byte{0x63}, dst, src, false)
+		c.Movsx(8, 4, dst, src)
 	case opMovs8w:
-		c.regOp(false, []byte{0x0f, 0xbe}, dst, src, true)
+		c.Movsx(4, 1, dst, src)
 	case opMovs16w:
-		c.regOp(false, []byte{0x0f, 0xbf}, dst, src, false)
+		c.Movsx(4, 2, dst, src)
 	case opLe16:
-		c.regOp(false, []byte{0x0f, 0xb7}, dst, dst, false)
+		c.Movzx(2, dst, dst)
 	case opLe32:
-		c.mov(false, dst, dst)
+		c.Mov(4, dst, dst)
 	case opSwap16:
-		c.emit(0x66) // rol $8 of 16 bits
-		c.regOp(false, []byte{0xc1}, 0, dst, false)
-		c.emit(8)
-		c.regOp(false, []byte{0x0f, 0xb7}, dst, dst, false)
-	case opSwap32, opSwap64:
-		rex := byte(0x40) | byte(dst)>>3
-		if o.code == opSwap64 {
-			rex |= 8
-		}
-		if rex != 0x40 {
-			c.emit(rex)
-		}
-		c.emit(0x0f, 0xc8|byte(dst&7))
+		c.Rol(2, dst, imm(8))
+		c.Movzx(2, dst, dst)
+	case opSwap32:
+		c.Bswap(4, dst)
+	case opSwap64:
+		c.Bswap(8, dst)
 	case opNop:
+		c.MarkWritten(dst)
 	default:
 		panic("BUG: operation has no code")
 	}
 }
 
-var jumpConds = map[opc]cond{
-	opJeq: condE, opJne: condNE, opJgt: condA, opJge: condAE, opJlt: condB, opJle: condBE,
-	opJsgt: condG, opJsge: condGE, opJslt: condL, opJsle: condLE, opJset: condNE,
+var jumpConds = map[opc]insn.Cond{
+	opJeq: insn.CondE, opJne: insn.CondNE, opJgt: insn.CondA, opJge: insn.CondAE, opJlt: insn.CondB, opJle: insn.CondBE,
+	opJsgt: insn.CondG, opJsge: insn.CondGE, opJslt: insn.CondL, opJsle: insn.CondLE, opJset: insn.CondNE,
 }
 
 // jump emits a conditional jump.
 func (c *compiler) jump(pc int, o *op) {
-	kind, f := o.code&^3, o.code&3
-	wide, x := f == form64K || f == form64X, f == form64X || f == form32X
-	dst, src, imm := c.regs[o.dst], c.regs[o.src], int32(uint32(o.imm))
+	kind, dst := o.code&^3, c.regs[o.dst]
+	size, src := c.source(o)
 	switch {
-	case kind == opJset && x:
-		c.test(wide, dst, src)
 	case kind == opJset:
-		c.testImm(wide, dst, imm)
-	case x:
-		c.regOp(wide, []byte{0x39}, src, dst, false)
-	case imm == 0 && (kind == opJeq || kind == opJne):
-		c.test(wide, dst, dst)
+		c.Test(size, dst, src)
+	case src == imm(0) && (kind == opJeq || kind == opJne):
+		c.Test(size, dst, dst)
 	default:
-		c.cmpImm(wide, dst, imm)
+		c.Cmp(size, dst, src)
 	}
 	cc := jumpConds[kind]
 	if o.cost == 0 {
-		c.jcc(cc, c.pcs[o.off])
+		c.Jcc(cc, c.pcs[o.off])
 		return
 	}
-	skip := c.newLabel()
-	c.jcc(cc.not(), skip)
+	skip := c.NewLabel()
+	c.Jcc(cc.Not(), skip)
 	c.charge(pc, o)
-	c.jmp(c.pcs[o.off])
-	c.place(skip)
-}
-
-// cmpImm compares without counting the register as written.
-func (c *compiler) cmpImm(wide bool, r reg64, v int32) {
-	used := c.used
-	c.ri(wide, aluCmp, r, v)
-	c.used = used
+	c.Jmp(c.pcs[o.off])
+	c.Place(skip)
 }

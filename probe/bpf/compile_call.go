@@ -27,9 +27,9 @@ func (c *compiler) helper(pc int, h Helper) error {
 	case HelperMapLookup, HelperMapUpdate, HelperMapDelete:
 		err = c.mapHelper(pc, h)
 	case HelperKtimeGetNS:
-		c.ktime()
+		ktime(&c.Asm, c.blk)
 	case HelperGetCPU:
-		c.load(4, insn.RAX, at(c.blk, blkCPU))
+		c.Mov(4, insn.RAX, insn.At(c.blk, blkCPU))
 	case HelperGetPIDTGID, HelperGetComm:
 		err = c.taskHelper(pc, h)
 	case HelperProbeRead, HelperReadKernel, HelperReadUser, HelperProbeReadStr, HelperReadKernelStr, HelperReadUserStr:
@@ -47,13 +47,13 @@ func (c *compiler) helper(pc int, h Helper) error {
 	case HelperRingQuery:
 		err = c.ringQuery(pc, h)
 	case HelperGetFuncIP:
-		c.load(8, insn.RAX, at(c.blk, blkFuncIP))
+		c.Mov(8, insn.RAX, insn.At(c.blk, blkFuncIP))
 	case HelperGetFuncArg:
 		c.funcArg(pc)
 	case HelperGetFuncRet:
 		c.funcRet(pc)
 	case HelperGetFuncArgCnt:
-		c.movImm(insn.RAX, uint64(len(funcArgs)))
+		c.set(insn.RAX, uint64(len(insn.CallArgs)))
 	default:
 		panic("BUG: helper has no code")
 	}
@@ -61,7 +61,7 @@ func (c *compiler) helper(pc int, h Helper) error {
 		return err
 	}
 	for r := R1; r <= R5; r++ {
-		c.movImm(c.regs[r], 0)
+		c.set(c.regs[r], 0)
 	}
 	return nil
 }
@@ -85,101 +85,100 @@ func (c *compiler) mapOf(pc int, h Helper, r Reg, kinds MapKinds) (*Map, int, er
 func (c *compiler) region(pc int, r Reg, n int, size reg64, write bool) {
 	if k := c.known[pc][r]; k.kind == inFrame && n >= 0 {
 		if m, ok := c.inBounds(pc, k, 0, n, write); ok {
-			c.lea(true, tmp9, m)
+			c.Lea(8, tmp9, m)
 			return
 		}
 	}
-	c.writes(c.regs[r])
+	c.MarkWritten(c.regs[r])
 	c.mayRead(c.known[pc][r])
-	c.mov(true, tmpB, c.regs[r])
+	c.Mov(8, tmpB, c.regs[r])
 	if n >= 0 {
-		c.movImm(tmpA, uint64(n))
+		c.set(tmpA, uint64(n))
 	} else {
-		c.mov(true, tmpA, size)
+		c.Mov(8, tmpA, size)
 	}
-	c.callTo(c.translate(write))
-	c.test(true, tmp9, tmp9)
-	c.jcc(condE, c.fault(FaultMemArg, pc, c.regs[r], 0))
+	c.Call(c.translate(write))
+	c.Test(8, tmp9, tmp9)
+	c.Jcc(insn.CondE, c.fault(FaultMemArg, pc, c.regs[r], 0))
 }
 
 // translate is a routine: R9 becomes the machine address of the R10 bytes at
 // the program's address R11, or 0. RAX, R10 and R11 change.
-func (c *compiler) translate(write bool) label {
-	name, limit := "read", int32(segLoadLen)
+func (c *compiler) translate(write bool) insn.Label {
+	name, limit := "read", segLoadLen
 	if write {
 		name, limit = "write", segStorLen
 	}
 	return c.routine(name, func() {
-		bad := c.newLabel()
-		c.mov(true, insn.RAX, tmpB)
-		c.shiftImm(true, shiftRight, insn.RAX, segShift)
-		c.ri(false, aluCmp, insn.RAX, int32(segMaps+len(c.p.maps)))
-		c.jcc(condAE, bad)
-		c.shiftImm(false, shiftLeft, insn.RAX, 6)
-		c.rr(true, aluAdd, insn.RAX, c.blk)
-		e := at(insn.RAX, blkSegs)
-		c.mov(true, tmp9, tmpB)
-		c.shiftImm(true, shiftRight, tmp9, elemShift)
-		c.ri(false, aluAnd, tmp9, elemMask)
-		c.rm(false, aluCmp, tmp9, e.plus(segCount))
-		c.jcc(condAE, bad)
-		c.imulMem(tmp9, e.plus(segStride))
-		c.ri(false, aluAnd, tmpB, offMask)
-		c.ri(true, aluCmp, tmpA, offMask)
-		c.jcc(condA, bad)
-		c.rr(true, aluAdd, tmpA, tmpB)
-		c.rm(false, aluCmp, tmpA, e.plus(limit))
-		c.jcc(condA, bad)
-		c.rm(true, aluAdd, tmp9, e.plus(segBase))
-		c.rr(true, aluAdd, tmp9, tmpB)
-		c.ret()
-		c.place(bad)
-		c.movImm(tmp9, 0)
-		c.ret()
+		bad := c.NewLabel()
+		c.Mov(8, insn.RAX, tmpB)
+		c.Shr(8, insn.RAX, imm(segShift))
+		c.Cmp(4, insn.RAX, imm(segMaps+len(c.p.maps)))
+		c.Jcc(insn.CondAE, bad)
+		c.Shl(4, insn.RAX, imm(6))
+		c.Add(8, insn.RAX, c.blk)
+		e := insn.At(insn.RAX, blkSegs)
+		c.Mov(8, tmp9, tmpB)
+		c.Shr(8, tmp9, imm(elemShift))
+		c.And(4, tmp9, imm(elemMask))
+		c.Cmp(4, tmp9, e.Plus(segCount))
+		c.Jcc(insn.CondAE, bad)
+		c.Imul(8, tmp9, e.Plus(segStride))
+		c.And(4, tmpB, imm(offMask))
+		c.Cmp(8, tmpA, imm(offMask))
+		c.Jcc(insn.CondA, bad)
+		c.Add(8, tmpA, tmpB)
+		c.Cmp(4, tmpA, e.Plus(limit))
+		c.Jcc(insn.CondA, bad)
+		c.Add(8, tmp9, e.Plus(segBase))
+		c.Add(8, tmp9, tmpB)
+		c.Ret()
+		c.Place(bad)
+		c.set(tmp9, 0)
+		c.Ret()
 	})
 }
 
 // result sets R0 to an errno.
-func (c *compiler) result(e int) { c.movImm(insn.RAX, errno(e)) }
+func (c *compiler) result(e int) { c.set(insn.RAX, errno(e)) }
 
-// ktime emits ktime_get_ns.
-func (c *compiler) ktime() {
-	c.emit(0x0f, 0x31) // rdtsc
-	c.writes(insn.RAX)
-	c.shiftImm(true, shiftLeft, insn.RDX, 32)
-	c.rr(true, aluOr, insn.RAX, insn.RDX)
-	c.rm(true, aluSub, insn.RAX, at(c.blk, blkTSC))
-	c.memOp(true, []byte{0xf7}, unaryMul, at(c.blk, blkMult), false)
-	c.emit(0x48, 0x0f, 0xac, 0xd0, 32) // shrd $32, %rdx, %rax
-	c.rm(true, aluAdd, insn.RAX, at(c.blk, blkTime))
+// ktime emits RAX = the time by the clock of the block at blk. RDX changes.
+func ktime(a *insn.Asm, blk reg64) {
+	a.Rdtsc()
+	a.Shl(8, insn.RDX, imm(32))
+	a.Or(8, insn.RAX, insn.RDX)
+	a.Sub(8, insn.RAX, insn.At(blk, blkTSC))
+	a.Mul(8, insn.At(blk, blkMult))
+	a.Shrd(8, insn.RAX, insn.RDX, 32)
+	a.Add(8, insn.RAX, insn.At(blk, blkTime))
 }
 
 // checkSize emits the fault for sizes beyond maxRead.
 func (c *compiler) checkSize(pc int, r Reg) {
-	c.cmpImm(true, c.regs[r], maxRead)
-	c.jcc(condA, c.fault(FaultSize, pc, c.regs[r], 0))
+	c.Cmp(8, c.regs[r], imm(maxRead))
+	c.Jcc(insn.CondA, c.fault(FaultSize, pc, c.regs[r], 0))
 }
 
 // funcArg emits get_func_arg (context, n, destination).
 func (c *compiler) funcArg(pc int) {
 	c.region(pc, R3, 8, 0, true)
-	done, found := c.newLabel(), c.newLabel()
+	done, found := c.NewLabel(), c.NewLabel()
 	ctx := c.context(tmpB)
-	for i, off := range funcArgs {
+	for i, off := range insn.CallArgs {
 		c.info.ContextReads |= 1 << (off / 8)
-		next := c.newLabel()
-		c.cmpImm(true, insn.RSI, int32(i))
-		c.jcc(condNE, next)
-		c.load(8, insn.RAX, at(ctx, int32(off)))
-		c.jmp(found)
-		c.place(next)
+		next := c.NewLabel()
+		c.Cmp(8, insn.RSI, imm(i))
+		c.Jcc(insn.CondNE, next)
+		c.Mov(8, insn.RAX, insn.At(ctx, int(off)))
+		c.Jmp(found)
+		c.Place(next)
 	}
 	c.result(errInval)
-	c.jmp(done)
-	c.place(found)
-	c.store(8, at(tmp9, 0), insn.RAX)
-	c.movImm(insn.RAX, 0)
-	c.place(done)
+	c.Jmp(done)
+	c.Place(found)
+	c.Mov(8, insn.At(tmp9, 0), insn.RAX)
+	c.set(insn.RAX, 0)
+	c.Place(done)
 }
 
 // funcRet emits get_func_ret (context, destination).
@@ -189,8 +188,8 @@ func (c *compiler) funcRet(pc int) {
 		c.result(errNotSup)
 		return
 	}
-	c.info.ContextReads |= 1 << (offAX / 8)
-	c.load(8, insn.RAX, at(c.context(tmpB), offAX))
-	c.store(8, at(tmp9, 0), insn.RAX)
-	c.movImm(insn.RAX, 0)
+	c.info.ContextReads |= 1 << (insn.PtAX / 8)
+	c.Mov(8, insn.RAX, insn.At(c.context(tmpB), insn.PtAX))
+	c.Mov(8, insn.At(tmp9, 0), insn.RAX)
+	c.set(insn.RAX, 0)
 }

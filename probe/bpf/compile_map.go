@@ -17,23 +17,23 @@ func (c *compiler) mapHelper(pc int, h Helper) error {
 	case HelperMapLookup:
 		c.mapLookup(m, i)
 	case HelperMapUpdate:
-		c.store(8, at(c.blk, tmpSize), tmp9) // the key, while the value is checked
+		c.Mov(8, insn.At(c.blk, tmpSize), tmp9) // the key, while the value is checked
 		c.region(pc, R3, int(m.spec.ValueSize), 0, false)
 		if m.spec.ReadOnly {
 			c.result(errPerm)
 			break
 		}
-		c.store(8, at(c.blk, tmpValue), tmp9)
-		c.store(8, at(c.blk, tmpFlags), insn.RCX)
-		c.load(8, tmp9, at(c.blk, tmpSize))
+		c.Mov(8, insn.At(c.blk, tmpValue), tmp9)
+		c.Mov(8, insn.At(c.blk, tmpFlags), insn.RCX)
+		c.Mov(8, tmp9, insn.At(c.blk, tmpSize))
 		c.mapUpdate(m, i)
 	case HelperMapDelete:
 		switch {
 		case m.spec.ReadOnly:
 			c.result(errPerm)
 		case m.hashed():
-			c.mov(true, insn.RSI, tmp9)
-			c.callTo(c.hashDeleteRoutine(m, i))
+			c.Mov(8, insn.RSI, tmp9)
+			c.Call(c.hashDeleteRoutine(m, i))
 		default:
 			c.result(errInval)
 		}
@@ -45,75 +45,75 @@ func (m *Map) hashed() bool { return m.spec.Kind == Hash || m.spec.Kind == PerCP
 
 // mapLookup emits the lookup of the key at R9.
 func (c *compiler) mapLookup(m *Map, i int) {
-	none, done := c.newLabel(), c.newLabel()
+	none, done := c.NewLabel(), c.NewLabel()
 	if m.hashed() {
-		c.mov(true, insn.RSI, tmp9)
-		c.callTo(c.hashRoutine(m))
-		c.callTo(c.scanRoutine(m, i))
-		c.cmpImm(false, insn.RAX, -1)
-		c.jcc(condE, none)
+		c.Mov(8, insn.RSI, tmp9)
+		c.Call(c.hashRoutine(m))
+		c.Call(c.scanRoutine(m, i))
+		c.Cmp(4, insn.RAX, imm(-1))
+		c.Jcc(insn.CondE, none)
 	} else {
-		c.load(4, insn.RAX, at(tmp9, 0))
-		c.cmpImm(false, insn.RAX, int32(m.spec.MaxEntries))
-		c.jcc(condAE, none)
+		c.Mov(4, insn.RAX, insn.At(tmp9, 0))
+		c.Cmp(4, insn.RAX, imm(m.spec.MaxEntries))
+		c.Jcc(insn.CondAE, none)
 	}
 	if m.perCPU {
-		c.load(4, tmp9, at(c.blk, blkCPU))
-		c.imulImm(false, tmp9, tmp9, int32(m.entries))
-		c.rr(false, aluAdd, insn.RAX, tmp9)
+		c.Mov(4, tmp9, insn.At(c.blk, blkCPU))
+		c.ImulImm(4, tmp9, tmp9, imm(m.entries))
+		c.Add(4, insn.RAX, tmp9)
 	}
-	c.shiftImm(true, shiftLeft, insn.RAX, elemShift)
-	c.movImm(tmp9, segPointer(segMaps+i, 0, 0))
-	c.rr(true, aluOr, insn.RAX, tmp9)
-	c.jmp(done)
-	c.place(none)
-	c.movImm(insn.RAX, 0)
-	c.place(done)
+	c.Shl(8, insn.RAX, imm(elemShift))
+	c.set(tmp9, segPointer(segMaps+i, 0, 0))
+	c.Or(8, insn.RAX, tmp9)
+	c.Jmp(done)
+	c.Place(none)
+	c.set(insn.RAX, 0)
+	c.Place(done)
 }
 
 // mapUpdate emits the update of the key at R9; value and flags are in the
 // block's temporaries.
 func (c *compiler) mapUpdate(m *Map, i int) {
 	if m.hashed() {
-		c.mov(true, insn.RSI, tmp9)
-		c.callTo(c.hashUpdateRoutine(m, i))
+		c.Mov(8, insn.RSI, tmp9)
+		c.Call(c.hashUpdateRoutine(m, i))
 		return
 	}
-	done := c.newLabel()
-	c.load(4, tmpA, at(tmp9, 0))
+	done := c.NewLabel()
+	c.Mov(4, tmpA, insn.At(tmp9, 0))
 	c.result(errInval)
-	c.mi(true, aluCmp, at(c.blk, tmpFlags), UpdateExist)
-	c.jcc(condA, done)
+	c.Cmp(8, insn.At(c.blk, tmpFlags), imm(UpdateExist))
+	c.Jcc(insn.CondA, done)
 	c.result(errTooBig)
-	c.cmpImm(false, tmpA, int32(m.spec.MaxEntries))
-	c.jcc(condAE, done)
+	c.Cmp(4, tmpA, imm(m.spec.MaxEntries))
+	c.Jcc(insn.CondAE, done)
 	c.result(errExist)
-	c.mi(true, aluCmp, at(c.blk, tmpFlags), UpdateNoExist)
-	c.jcc(condE, done)
+	c.Cmp(8, insn.At(c.blk, tmpFlags), imm(UpdateNoExist))
+	c.Jcc(insn.CondE, done)
 	c.writeValue(m)
-	c.movImm(insn.RAX, 0)
-	c.place(done)
+	c.set(insn.RAX, 0)
+	c.Place(done)
 }
 
 // valueAddr emits RDI = machine address of the value in slot R10 of the vCPU in
 // register cpu (0 when the values are shared). RAX changes.
 func (c *compiler) valueAddr(m *Map, cpu func(reg64)) {
-	c.mov(false, insn.RDI, tmpA)
+	c.Mov(4, insn.RDI, tmpA)
 	if m.perCPU {
 		cpu(insn.RAX)
-		c.imulImm(false, insn.RAX, insn.RAX, int32(m.entries))
-		c.rr(false, aluAdd, insn.RDI, insn.RAX)
+		c.ImulImm(4, insn.RAX, insn.RAX, imm(m.entries))
+		c.Add(4, insn.RDI, insn.RAX)
 	}
-	c.imulImm(true, insn.RDI, insn.RDI, int32(m.stride))
-	c.movImm(insn.RAX, m.area.Addr+uint64(m.values))
-	c.rr(true, aluAdd, insn.RDI, insn.RAX)
+	c.ImulImm(8, insn.RDI, insn.RDI, imm(m.stride))
+	c.set(insn.RAX, m.area.Addr+uint64(m.values))
+	c.Add(8, insn.RDI, insn.RAX)
 }
 
 // writeValue emits the copy of the value at tmpValue into slot R10. RAX, RCX,
 // RDX and RDI change.
 func (c *compiler) writeValue(m *Map) {
-	c.valueAddr(m, func(r reg64) { c.load(4, r, at(c.blk, blkCPU)) })
-	c.load(8, insn.RDX, at(c.blk, tmpValue))
+	c.valueAddr(m, func(r reg64) { c.Mov(4, r, insn.At(c.blk, blkCPU)) })
+	c.Mov(8, insn.RDX, insn.At(c.blk, tmpValue))
 	c.copyWords(insn.RDI, insn.RDX, int(m.spec.ValueSize))
 }
 
@@ -126,22 +126,22 @@ func (c *compiler) copyWords(dst, src reg64, n int) {
 	words := n / 8
 	if words <= maxUnrolled {
 		for i := range words {
-			c.load(8, insn.RAX, at(src, int32(8*i)))
-			c.store(8, at(dst, int32(8*i)), insn.RAX)
+			c.Mov(8, insn.RAX, insn.At(src, int(8*i)))
+			c.Mov(8, insn.At(dst, int(8*i)), insn.RAX)
 		}
 	} else {
-		again := c.newLabel()
-		c.movImm(insn.RCX, 0)
-		c.place(again)
-		c.load(8, insn.RAX, operand{src, insn.RCX, 8, 0})
-		c.store(8, operand{dst, insn.RCX, 8, 0}, insn.RAX)
-		c.ri(true, aluAdd, insn.RCX, 1)
-		c.ri(true, aluCmp, insn.RCX, int32(words))
-		c.jcc(condNE, again)
+		again := c.NewLabel()
+		c.set(insn.RCX, 0)
+		c.Place(again)
+		c.Mov(8, insn.RAX, insn.AtIndex(src, insn.RCX, 8, 0))
+		c.Mov(8, insn.AtIndex(dst, insn.RCX, 8, 0), insn.RAX)
+		c.Add(8, insn.RCX, imm(1))
+		c.Cmp(8, insn.RCX, imm(words))
+		c.Jcc(insn.CondNE, again)
 	}
 	if n%8 != 0 {
 		c.partWord(insn.RAX, insn.RCX, src, 8*words, n%8)
-		c.store(8, at(dst, int32(8*words)), insn.RAX)
+		c.Mov(8, insn.At(dst, int(8*words)), insn.RAX)
 	}
 }
 
@@ -154,11 +154,11 @@ func (c *compiler) partWord(dst, t, src reg64, off, n int) {
 			continue
 		}
 		if first {
-			c.load(size, dst, at(src, int32(off)))
+			c.Movzx(size, dst, insn.At(src, int(off)))
 		} else {
-			c.load(size, t, at(src, int32(off)))
-			c.shiftImm(true, shiftLeft, t, shift)
-			c.rr(true, aluOr, dst, t)
+			c.Movzx(size, t, insn.At(src, int(off)))
+			c.Shl(8, t, imm(shift))
+			c.Or(8, dst, t)
 		}
 		first = false
 		off += size
@@ -168,62 +168,54 @@ func (c *compiler) partWord(dst, t, src reg64, off, n int) {
 
 // hashRoutine is a routine: R8 becomes the hash of the key at RSI, as hashOf
 // makes it. RAX, RCX and RDX change.
-func (c *compiler) hashRoutine(m *Map) label {
+func (c *compiler) hashRoutine(m *Map) insn.Label {
 	n := m.hash.keySize
 	return c.routine(fmt.Sprintf("hash of %d bytes", n), func() {
 		step := func() {
-			c.rr(true, aluXor, insn.R8, insn.RAX)
-			c.imul(true, insn.R8, insn.RDX)
-			c.mov(true, insn.RAX, insn.R8)
-			c.shiftImm(true, shiftRight, insn.RAX, 32)
-			c.rr(true, aluXor, insn.R8, insn.RAX)
+			c.Xor(8, insn.R8, insn.RAX)
+			c.Imul(8, insn.R8, insn.RDX)
+			c.Mov(8, insn.RAX, insn.R8)
+			c.Shr(8, insn.RAX, imm(32))
+			c.Xor(8, insn.R8, insn.RAX)
 		}
 		h := uint64(n)
 		h *= hashMul
-		c.movImm(insn.R8, h)
-		c.movImm(insn.RDX, hashMul)
+		c.set(insn.R8, h)
+		c.set(insn.RDX, hashMul)
 		for i := range n / 8 {
-			c.load(8, insn.RAX, at(insn.RSI, int32(8*i)))
+			c.Mov(8, insn.RAX, insn.At(insn.RSI, int(8*i)))
 			step()
 		}
 		if n%8 != 0 {
 			c.partWord(insn.RAX, insn.RCX, insn.RSI, n&^7, n%8)
 			step()
 		}
-		c.imul(true, insn.R8, insn.RDX)
-		c.shiftImm(true, shiftRight, insn.R8, 32)
-		c.ret()
+		c.Imul(8, insn.R8, insn.RDX)
+		c.Shr(8, insn.R8, imm(32))
+		c.Ret()
 	})
 }
 
 // words emits r = address of the state words of m.
-func (c *compiler) words(m *Map, r reg64) { c.movImm(r, m.area.Addr+mapHeader) }
+func (c *compiler) words(m *Map, r reg64) { c.set(r, m.area.Addr+mapHeader) }
 
 // keyAddr emits RDI = machine address of the key in slot r. R9 changes.
 func (c *compiler) keyAddr(m *Map, r reg64) {
-	c.mov(false, insn.RDI, r)
-	c.imulImm(true, insn.RDI, insn.RDI, int32(m.hash.stride))
-	c.movImm(tmp9, m.area.Addr+uint64(m.hash.keys))
-	c.rr(true, aluAdd, insn.RDI, tmp9)
+	c.Mov(4, insn.RDI, r)
+	c.ImulImm(8, insn.RDI, insn.RDI, imm(m.hash.stride))
+	c.set(tmp9, m.area.Addr+uint64(m.hash.keys))
+	c.Add(8, insn.RDI, tmp9)
 }
 
 // compareKey emits a jump to differ unless the keys at RSI and RDI are equal.
 // t changes.
-func (c *compiler) compareKey(m *Map, t reg64, differ label) {
+func (c *compiler) compareKey(m *Map, t reg64, differ insn.Label) {
 	off := 0
 	for _, size := range []int{8, 4, 2, 1} {
 		for m.hash.keySize-off >= size {
-			c.load(size, t, at(insn.RSI, int32(off)))
-			switch size {
-			case 8, 4:
-				c.memOp(size == 8, []byte{0x3b}, t, at(insn.RDI, int32(off)), false)
-			case 2:
-				c.emit(0x66)
-				c.memOp(false, []byte{0x3b}, t, at(insn.RDI, int32(off)), false)
-			case 1:
-				c.memOp(false, []byte{0x3a}, t, at(insn.RDI, int32(off)), true)
-			}
-			c.jcc(condNE, differ)
+			c.Movzx(size, t, insn.At(insn.RSI, off))
+			c.Cmp(size, t, insn.At(insn.RDI, off))
+			c.Jcc(insn.CondNE, differ)
 			off += size
 		}
 	}
@@ -233,65 +225,65 @@ func (c *compiler) compareKey(m *Map, t reg64, differ label) {
 // as Map.hashScan does. EAX becomes the slot or -1 and R9 its state word; R10
 // the first free slot or -1, R11 its word, and tmpPos its place; tmpBusy tells
 // of claimed slots. RCX, RDX and RDI change.
-func (c *compiler) scanRoutine(m *Map, i int) label {
+func (c *compiler) scanRoutine(m *Map, i int) insn.Label {
 	return c.routine(fmt.Sprintf("scan %d", i), func() {
-		loop, next, claimed, free, empty, none := c.newLabel(), c.newLabel(), c.newLabel(), c.newLabel(), c.newLabel(), c.newLabel()
-		c.movImm(tmpA, 1<<32-1)
-		c.movImm(insn.RCX, 0)
-		c.storeImm(4, at(c.blk, tmpBusy), 0)
-		c.place(loop)
-		c.lea(false, insn.RAX, operand{insn.R8, insn.RCX, 1, 0})
-		c.ri(false, aluAnd, insn.RAX, int32(m.hash.mask))
+		loop, next, claimed, free, empty, none := c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel()
+		c.set(tmpA, 1<<32-1)
+		c.set(insn.RCX, 0)
+		c.Mov(4, insn.At(c.blk, tmpBusy), imm(0))
+		c.Place(loop)
+		c.Lea(4, insn.RAX, insn.AtIndex(insn.R8, insn.RCX, 1, 0))
+		c.And(4, insn.RAX, imm(m.hash.mask))
 		c.words(m, insn.RDI)
-		word := operand{insn.RDI, insn.RAX, 8, 0}
-		c.load(8, insn.RDX, word)
-		c.mov(false, tmp9, insn.RDX)
-		c.ri(false, aluAnd, tmp9, slotState)
-		c.jcc(condE, empty)
-		c.cmpImm(false, tmp9, slotGone)
-		c.jcc(condE, free)
-		c.jcc(condA, next)
-		c.mov(true, insn.RDI, insn.RDX)
-		c.shiftImm(true, shiftRight, insn.RDI, 32)
-		c.rr(false, aluCmp, insn.RDI, insn.R8)
-		c.jcc(condNE, next)
-		c.cmpImm(false, tmp9, slotClaimed)
-		c.jcc(condE, claimed)
+		word := insn.AtIndex(insn.RDI, insn.RAX, 8, 0)
+		c.Mov(8, insn.RDX, word)
+		c.Mov(4, tmp9, insn.RDX)
+		c.And(4, tmp9, imm(slotState))
+		c.Jcc(insn.CondE, empty)
+		c.Cmp(4, tmp9, imm(slotGone))
+		c.Jcc(insn.CondE, free)
+		c.Jcc(insn.CondA, next)
+		c.Mov(8, insn.RDI, insn.RDX)
+		c.Shr(8, insn.RDI, imm(32))
+		c.Cmp(4, insn.RDI, insn.R8)
+		c.Jcc(insn.CondNE, next)
+		c.Cmp(4, tmp9, imm(slotClaimed))
+		c.Jcc(insn.CondE, claimed)
 		c.keyAddr(m, insn.RAX)
 		c.compareKey(m, tmp9, next)
 		// The slot must still be what it was, but for an update of the value.
 		c.words(m, insn.RDI)
-		c.load(8, insn.RDI, word)
-		c.mov(true, tmp9, insn.RDI)
-		c.rr(true, aluXor, tmp9, insn.RDX)
-		c.ri(true, aluAnd, tmp9, ^slotState)
-		c.jcc(condNE, claimed)
-		c.ri(false, aluAnd, insn.RDI, slotState)
-		c.ri(false, aluSub, insn.RDI, slotLive)
-		c.cmpImm(false, insn.RDI, slotUpdating-slotLive)
-		c.jcc(condA, claimed)
-		c.mov(true, tmp9, insn.RDX)
-		c.ret()
-		c.place(claimed)
-		c.storeImm(4, at(c.blk, tmpBusy), 1)
-		c.place(next)
-		c.ri(false, aluAdd, insn.RCX, 1)
-		c.cmpImm(false, insn.RCX, hashWindow)
-		c.jcc(condNE, loop)
-		c.place(none)
-		c.movImm(insn.RAX, 1<<32-1)
-		c.ret()
-		keep := func(then label) {
-			c.cmpImm(false, tmpA, -1)
-			c.jcc(condNE, then)
-			c.mov(false, tmpA, insn.RAX)
-			c.mov(true, tmpB, insn.RDX)
-			c.store(4, at(c.blk, tmpPos), insn.RCX)
-			c.jmp(then)
+		c.Mov(8, insn.RDI, word)
+		c.Mov(8, tmp9, insn.RDI)
+		c.Xor(8, tmp9, insn.RDX)
+		c.And(8, tmp9, imm(^slotState))
+		c.Jcc(insn.CondNE, claimed)
+		c.And(4, insn.RDI, imm(slotState))
+		c.Sub(4, insn.RDI, imm(slotLive))
+		c.Cmp(4, insn.RDI, imm(slotUpdating-slotLive))
+		c.Jcc(insn.CondA, claimed)
+		c.Mov(8, tmp9, insn.RDX)
+		c.Ret()
+		c.Place(claimed)
+		c.Mov(4, insn.At(c.blk, tmpBusy), imm(1))
+		c.Place(next)
+		c.Add(4, insn.RCX, imm(1))
+		c.Cmp(4, insn.RCX, imm(hashWindow))
+		c.Jcc(insn.CondNE, loop)
+		c.Place(none)
+		c.set(insn.RAX, 1<<32-1)
+		c.Ret()
+		keep := func(then insn.Label) {
+			c.Cmp(4, tmpA, imm(-1))
+			c.Jcc(insn.CondNE, then)
+			c.Mov(4, tmpA, insn.RAX)
+			c.Mov(8, tmpB, insn.RDX)
+			c.Mov(4, insn.At(c.blk, tmpPos), insn.RCX)
+			c.Jmp(then)
 		}
-		c.place(free)
+		c.Place(free)
 		keep(next)
-		c.place(empty)
+		c.Place(empty)
 		keep(none)
 	})
 }

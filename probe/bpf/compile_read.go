@@ -10,98 +10,98 @@ func (c *compiler) readHelper(pc int, h Helper) error {
 		return &HostOnlyError{pc, h, needsFix}
 	}
 	str := h == HelperProbeReadStr || h == HelperReadKernelStr || h == HelperReadUserStr
-	done := c.newLabel()
+	done := c.NewLabel()
 	c.checkSize(pc, R2)
-	c.movImm(insn.RAX, 0)
-	c.test(true, insn.RSI, insn.RSI)
-	c.jcc(condE, done)
+	c.set(insn.RAX, 0)
+	c.Test(8, insn.RSI, insn.RSI)
+	c.Jcc(insn.CondE, done)
 	c.region(pc, R1, -1, insn.RSI, true)
 	if str {
-		c.callTo(c.copyString())
+		c.Call(c.copyString())
 	} else {
-		c.callTo(c.copyGuest())
+		c.Call(c.copyGuest())
 	}
-	c.place(done)
+	c.Place(done)
 	return nil
 }
 
 // guestLoad emits a load from guest memory that resumes at bad when it faults.
-func (c *compiler) guestLoad(size int, dst reg64, o operand, bad label) {
+func (c *compiler) guestLoad(size int, dst reg64, o insn.Mem, bad insn.Label) {
 	c.mayFault(bad)
-	c.load(size, dst, o)
+	c.Movzx(size, dst, o)
 }
 
 // mayFault says that the next instruction resumes at bad when it faults.
-func (c *compiler) mayFault(bad label) {
+func (c *compiler) mayFault(bad insn.Label) {
 	c.fixups = append(c.fixups, struct {
 		at     int
-		resume label
-	}{len(c.b), bad})
+		resume insn.Label
+	}{c.Len(), bad})
 }
 
 // ifOwn jumps to l when RDX is an address of the program's own memory.
-func (c *compiler) ifOwn(l label) {
-	c.mov(true, insn.RAX, insn.RDX)
-	c.shiftImm(true, shiftRight, insn.RAX, segShift)
-	c.ri(false, aluSub, insn.RAX, 1)
-	c.ri(false, aluCmp, insn.RAX, maxSegs-1)
-	c.jcc(condB, l)
+func (c *compiler) ifOwn(l insn.Label) {
+	c.Mov(8, insn.RAX, insn.RDX)
+	c.Shr(8, insn.RAX, imm(segShift))
+	c.Sub(4, insn.RAX, imm(1))
+	c.Cmp(4, insn.RAX, imm(maxSegs-1))
+	c.Jcc(insn.CondB, l)
 }
 
 // clearDest emits: the RSI bytes at R9 become zero, RAX -EFAULT, return. RCX
 // changes.
 func (c *compiler) clearDest() {
-	again := c.newLabel()
-	c.mov(true, insn.RCX, insn.RSI)
-	c.place(again)
-	c.storeImm(1, operand{tmp9, insn.RCX, 1, -1}, 0)
-	c.ri(true, aluSub, insn.RCX, 1)
-	c.jcc(condNE, again)
+	again := c.NewLabel()
+	c.Mov(8, insn.RCX, insn.RSI)
+	c.Place(again)
+	c.Mov(1, insn.AtIndex(tmp9, insn.RCX, 1, -1), imm(0))
+	c.Sub(8, insn.RCX, imm(1))
+	c.Jcc(insn.CondNE, again)
 	c.result(errFault)
-	c.ret()
+	c.Ret()
 }
 
 // copyGuest is a routine: RSI bytes, at least one, at address RDX go to R9; RAX
 // becomes 0 or -EFAULT. It changes RCX, RDI, R8, R10 and R11.
-func (c *compiler) copyGuest() label {
+func (c *compiler) copyGuest() insn.Label {
 	return c.routine("copy guest memory", func() {
-		bad, ownMem, words, bytes, end := c.newLabel(), c.newLabel(), c.newLabel(), c.newLabel(), c.newLabel()
+		bad, ownMem, words, bytes, end := c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel()
 		c.ifOwn(ownMem)
 		if c.layout.NoGuest {
-			c.jmp(bad)
+			c.Jmp(bad)
 		}
-		c.movImm(insn.RCX, 0)
-		c.lea(true, tmpA, at(insn.RSI, -8))
-		c.place(words)
-		c.rr(true, aluCmp, insn.RCX, tmpA)
-		c.jcc(condG, bytes)
-		c.guestLoad(8, insn.RAX, operand{insn.RDX, insn.RCX, 1, 0}, bad)
-		c.store(8, operand{tmp9, insn.RCX, 1, 0}, insn.RAX)
-		c.ri(true, aluAdd, insn.RCX, 8)
-		c.jmp(words)
-		c.place(bytes)
-		c.rr(true, aluCmp, insn.RCX, insn.RSI)
-		c.jcc(condE, end)
-		c.guestLoad(1, insn.RAX, operand{insn.RDX, insn.RCX, 1, 0}, bad)
-		c.store(1, operand{tmp9, insn.RCX, 1, 0}, insn.RAX)
-		c.ri(true, aluAdd, insn.RCX, 1)
-		c.jmp(bytes)
-		c.place(end)
-		c.movImm(insn.RAX, 0)
-		c.ret()
-		c.place(ownMem)
-		c.mov(true, insn.RDI, tmp9)
-		c.mov(true, tmpB, insn.RDX)
-		c.mov(true, tmpA, insn.RSI)
-		c.callTo(c.translate(false))
-		c.mov(true, insn.RCX, tmp9)
-		c.mov(true, tmp9, insn.RDI)
-		c.test(true, insn.RCX, insn.RCX)
-		c.jcc(condE, bad)
+		c.set(insn.RCX, 0)
+		c.Lea(8, tmpA, insn.At(insn.RSI, -8))
+		c.Place(words)
+		c.Cmp(8, insn.RCX, tmpA)
+		c.Jcc(insn.CondG, bytes)
+		c.guestLoad(8, insn.RAX, insn.AtIndex(insn.RDX, insn.RCX, 1, 0), bad)
+		c.Mov(8, insn.AtIndex(tmp9, insn.RCX, 1, 0), insn.RAX)
+		c.Add(8, insn.RCX, imm(8))
+		c.Jmp(words)
+		c.Place(bytes)
+		c.Cmp(8, insn.RCX, insn.RSI)
+		c.Jcc(insn.CondE, end)
+		c.guestLoad(1, insn.RAX, insn.AtIndex(insn.RDX, insn.RCX, 1, 0), bad)
+		c.Mov(1, insn.AtIndex(tmp9, insn.RCX, 1, 0), insn.RAX)
+		c.Add(8, insn.RCX, imm(1))
+		c.Jmp(bytes)
+		c.Place(end)
+		c.set(insn.RAX, 0)
+		c.Ret()
+		c.Place(ownMem)
+		c.Mov(8, insn.RDI, tmp9)
+		c.Mov(8, tmpB, insn.RDX)
+		c.Mov(8, tmpA, insn.RSI)
+		c.Call(c.translate(false))
+		c.Mov(8, insn.RCX, tmp9)
+		c.Mov(8, tmp9, insn.RDI)
+		c.Test(8, insn.RCX, insn.RCX)
+		c.Jcc(insn.CondE, bad)
 		c.copyBytes(tmp9, insn.RCX, insn.RSI)
-		c.movImm(insn.RAX, 0)
-		c.ret()
-		c.place(bad)
+		c.set(insn.RAX, 0)
+		c.Ret()
+		c.Place(bad)
 		c.clearDest()
 	})
 }
@@ -109,66 +109,66 @@ func (c *compiler) copyGuest() label {
 // copyBytes emits a copy of n bytes from src to dst, in words and then bytes.
 // R10, R11 and RAX change; dst, src and n keep their values.
 func (c *compiler) copyBytes(dst, src, n reg64) {
-	words, bytes, end := c.newLabel(), c.newLabel(), c.newLabel()
-	c.movImm(tmpB, 0)
-	c.lea(true, tmpA, at(n, -8))
-	c.place(words)
-	c.rr(true, aluCmp, tmpB, tmpA)
-	c.jcc(condG, bytes)
-	c.load(8, insn.RAX, operand{src, tmpB, 1, 0})
-	c.store(8, operand{dst, tmpB, 1, 0}, insn.RAX)
-	c.ri(true, aluAdd, tmpB, 8)
-	c.jmp(words)
-	c.place(bytes)
-	c.rr(true, aluCmp, tmpB, n)
-	c.jcc(condE, end)
-	c.load(1, insn.RAX, operand{src, tmpB, 1, 0})
-	c.store(1, operand{dst, tmpB, 1, 0}, insn.RAX)
-	c.ri(true, aluAdd, tmpB, 1)
-	c.jmp(bytes)
-	c.place(end)
+	words, bytes, end := c.NewLabel(), c.NewLabel(), c.NewLabel()
+	c.set(tmpB, 0)
+	c.Lea(8, tmpA, insn.At(n, -8))
+	c.Place(words)
+	c.Cmp(8, tmpB, tmpA)
+	c.Jcc(insn.CondG, bytes)
+	c.Mov(8, insn.RAX, insn.AtIndex(src, tmpB, 1, 0))
+	c.Mov(8, insn.AtIndex(dst, tmpB, 1, 0), insn.RAX)
+	c.Add(8, tmpB, imm(8))
+	c.Jmp(words)
+	c.Place(bytes)
+	c.Cmp(8, tmpB, n)
+	c.Jcc(insn.CondE, end)
+	c.Movzx(1, insn.RAX, insn.AtIndex(src, tmpB, 1, 0))
+	c.Mov(1, insn.AtIndex(dst, tmpB, 1, 0), insn.RAX)
+	c.Add(8, tmpB, imm(1))
+	c.Jmp(bytes)
+	c.Place(end)
 }
 
 // copyString is a routine: the string at address RDX goes to the RSI bytes, at
 // least one, at R9; RAX becomes its length with the final zero, or -EFAULT. It
 // changes RCX, RDI, R10 and R11.
-func (c *compiler) copyString() label {
+func (c *compiler) copyString() insn.Label {
 	return c.routine("copy string", func() {
-		bad, ownMem, again, ownAgain, stored, full := c.newLabel(), c.newLabel(), c.newLabel(), c.newLabel(), c.newLabel(), c.newLabel()
-		c.mov(true, insn.RDI, tmp9)
-		c.movImm(insn.RCX, 0)
+		bad, ownMem, again, ownAgain, stored, full := c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel()
+		c.Mov(8, insn.RDI, tmp9)
+		c.set(insn.RCX, 0)
 		c.ifOwn(ownMem)
 		if c.layout.NoGuest {
-			c.jmp(bad)
+			c.Jmp(bad)
 		}
-		next := func(again, stored label) {
-			c.store(1, operand{insn.RDI, insn.RCX, 1, 0}, insn.RAX)
-			c.ri(true, aluAdd, insn.RCX, 1)
-			c.test(false, insn.RAX, insn.RAX)
-			c.jcc(condE, stored)
-			c.rr(true, aluCmp, insn.RCX, insn.RSI)
-			c.jcc(condNE, again)
-			c.jmp(full)
+		next := func(again, stored insn.Label) {
+			c.Mov(1, insn.AtIndex(insn.RDI, insn.RCX, 1, 0), insn.RAX)
+			c.Add(8, insn.RCX, imm(1))
+			c.Test(4, insn.RAX, insn.RAX)
+			c.Jcc(insn.CondE, stored)
+			c.Cmp(8, insn.RCX, insn.RSI)
+			c.Jcc(insn.CondNE, again)
+			c.Jmp(full)
 		}
-		c.place(again)
-		c.guestLoad(1, insn.RAX, operand{insn.RDX, insn.RCX, 1, 0}, bad)
+		c.Place(again)
+		c.guestLoad(1, insn.RAX, insn.AtIndex(insn.RDX, insn.RCX, 1, 0), bad)
 		next(again, stored)
-		c.place(ownMem)
-		c.place(ownAgain)
-		c.lea(true, tmpB, operand{insn.RDX, insn.RCX, 1, 0})
-		c.movImm(tmpA, 1)
-		c.callTo(c.translate(false))
-		c.test(true, tmp9, tmp9)
-		c.jcc(condE, bad)
-		c.load(1, insn.RAX, at(tmp9, 0))
+		c.Place(ownMem)
+		c.Place(ownAgain)
+		c.Lea(8, tmpB, insn.AtIndex(insn.RDX, insn.RCX, 1, 0))
+		c.set(tmpA, 1)
+		c.Call(c.translate(false))
+		c.Test(8, tmp9, tmp9)
+		c.Jcc(insn.CondE, bad)
+		c.Movzx(1, insn.RAX, insn.At(tmp9, 0))
 		next(ownAgain, stored)
-		c.place(full)
-		c.storeImm(1, operand{insn.RDI, insn.RCX, 1, -1}, 0)
-		c.place(stored)
-		c.mov(true, insn.RAX, insn.RCX)
-		c.ret()
-		c.place(bad)
-		c.mov(true, tmp9, insn.RDI)
+		c.Place(full)
+		c.Mov(1, insn.AtIndex(insn.RDI, insn.RCX, 1, -1), imm(0))
+		c.Place(stored)
+		c.Mov(8, insn.RAX, insn.RCX)
+		c.Ret()
+		c.Place(bad)
+		c.Mov(8, tmp9, insn.RDI)
 		c.clearDest()
 	})
 }

@@ -26,7 +26,7 @@ func (c *compiler) assign(s *small) bool {
 	pool := smallPool
 	take := func() reg64 {
 		if len(pool) == 0 {
-			return noReg
+			return insn.NoReg
 		}
 		r := pool[0]
 		pool = pool[1:]
@@ -38,9 +38,9 @@ func (c *compiler) assign(s *small) bool {
 		if r == R6 && clock && len(pool) == len(smallPool) {
 			take() // the clock is read into RDX, which only what ends at a call may share
 		}
-		regs[r] = noReg
+		regs[r] = insn.NoReg
 		if needed>>r&1 != 0 {
-			if regs[r] = take(); regs[r] == noReg {
+			if regs[r] = take(); regs[r] == insn.NoReg {
 				return false
 			}
 		}
@@ -49,7 +49,7 @@ func (c *compiler) assign(s *small) bool {
 		if clock && len(pool) == len(smallPool) {
 			take()
 		}
-		if c.record = take(); c.record == noReg {
+		if c.record = take(); c.record == insn.NoReg {
 			return false
 		}
 	}
@@ -58,36 +58,36 @@ func (c *compiler) assign(s *small) bool {
 }
 
 func (c *compiler) compileSmall() {
-	c.leave, c.fail = c.newLabel(), c.newLabel()
-	retired := c.newLabel()
+	c.leave, c.fail = c.NewLabel(), c.NewLabel()
+	retired := c.NewLabel()
 	if c.small.claims {
 		c.claim()
-		c.jcc(condB, retired)
+		c.Jcc(insn.CondB, retired)
 		c.addShared(blkRuns, 1)
 	} else {
 		// The run is counted before the block is looked at: whoever retires the
 		// block either sees a run that has not ended, or this sees that it is retired.
 		c.addShared(blkRuns, 1)
-		c.mi(false, aluCmp, at(c.blk, blkBusy), 0)
-		c.jcc(condNE, retired)
+		c.Cmp(4, insn.At(c.blk, blkBusy), imm(0))
+		c.Jcc(insn.CondNE, retired)
 	}
 	c.pending = append(c.pending, func() {
-		c.place(retired)
+		c.Place(retired)
 		if !c.small.claims {
 			c.addShared(blkRuns, -1)
 		}
 		c.addShared(blkMissed, 1)
-		c.movImm(insn.RAX, 0)
-		c.jmp(c.fail)
+		c.set(insn.RAX, 0)
+		c.Jmp(c.fail)
 	})
 	for range c.p.ops {
-		c.pcs = append(c.pcs, c.newLabel())
+		c.pcs = append(c.pcs, c.NewLabel())
 	}
 	c.info.Small, c.info.Reentrant = true, !c.small.claims
 	c.info.Slots = make([]int, len(c.p.ops))
 	for r := R0; r <= R10; r++ {
 		if c.small.entry>>r&1 != 0 {
-			c.writes(c.regs[r])
+			c.MarkWritten(c.regs[r])
 		}
 	}
 	last := 0 // the last operation that is reached
@@ -97,8 +97,8 @@ func (c *compiler) compileSmall() {
 		}
 	}
 	for pc := range c.p.ops {
-		c.place(c.pcs[pc])
-		c.info.Slots[pc] = len(c.b)
+		c.Place(c.pcs[pc])
+		c.info.Slots[pc] = c.Len()
 		switch o := &c.p.ops[pc]; {
 		case !c.small.at[pc].reached:
 		case c.small.dead[pc]:
@@ -106,62 +106,61 @@ func (c *compiler) compileSmall() {
 				c.zeroArgs(pc)
 			}
 		case o.code == opExit && pc != last:
-			c.jmp(c.leave)
+			c.Jmp(c.leave)
 		case o.code == opExit:
 		default:
 			c.smallOp(pc, o)
 		}
 	}
-	c.place(c.leave)
+	c.Place(c.leave)
 	c.countReject()
 	if c.small.claims {
-		c.storeImm(4, at(c.blk, blkBusy), 0)
+		c.Mov(4, insn.At(c.blk, blkBusy), imm(0))
 	} else {
 		c.addShared(blkEnded, 1)
 	}
-	c.place(c.fail)
+	c.Place(c.fail)
 	if c.frame != 0 {
-		c.lea(true, insn.RSP, at(insn.RSP, c.frame))
+		c.Lea(8, insn.RSP, insn.At(insn.RSP, c.frame))
 	}
+	c.used = c.Written() // what stands out of line keeps all registers itself
 	saved := c.saved()
 	for i := len(saved) - 1; i >= 0; i-- {
-		c.pop(saved[i])
+		c.Pop(saved[i])
 	}
-	c.ret()
-	used := c.used // what stands out of line keeps all registers itself
+	c.Ret()
 	for len(c.pending) > 0 {
 		f := c.pending[0]
 		c.pending = c.pending[1:]
 		f()
 	}
-	c.used = used
-	body := c.x86asm
-	c.x86asm = x86asm{used: used}
+	body := c.Asm
+	c.Asm = insn.Asm{}
 	c.smallHead()
 	c.finish(&body)
 	c.info.MachineStack = 8*(len(saved)+1) + int(c.frame) + 10*8
 }
 
 // addShared adds to a count of the block.
-func (c *compiler) addShared(off, v int32) {
+func (c *compiler) addShared(off, v int) {
 	if c.layout.Shared {
-		c.emit(0xf0)
+		c.Lock()
 	}
-	c.mi(true, aluAdd, at(c.blk, off), v)
+	c.Add(8, insn.At(c.blk, off), imm(v))
 }
 
 // smallHead is what stands before a small program.
 func (c *compiler) smallHead() {
 	for _, r := range c.saved() {
-		c.push(r)
+		c.Push(r)
 	}
 	if c.frame != 0 {
-		c.lea(true, insn.RSP, at(insn.RSP, -c.frame))
+		c.Lea(8, insn.RSP, insn.At(insn.RSP, -c.frame))
 	}
 	init := [numRegs]uint64{R1: segPointer(segContext, 0, 0), R10: segPointer(segStack, 0, StackSize)}
 	for r, v := range init {
 		if c.small.entry>>r&1 != 0 {
-			c.movImm(c.regs[r], v)
+			c.set(c.regs[r], v)
 		}
 	}
 }
@@ -177,24 +176,24 @@ func (c *compiler) smallOp(pc int, o *op) {
 	case o.code >= opLoad8 && o.code <= opLoads32:
 		m := c.smallOperand(st, Reg(o.src), int64(o.off), int(o.size))
 		if o.code >= opLoads8 {
-			c.loadSigned(int(o.size), c.regs[o.dst], m)
+			c.Movsx(8, int(o.size), c.regs[o.dst], m)
 		} else {
-			c.load(int(o.size), c.regs[o.dst], m)
+			c.Movzx(int(o.size), c.regs[o.dst], m)
 		}
 	case o.code == opStoreK:
-		c.storeImm(int(o.size), c.smallOperand(st, Reg(o.dst), int64(o.off), int(o.size)), int32(uint32(o.imm)))
+		c.Mov(int(o.size), c.smallOperand(st, Reg(o.dst), int64(o.off), int(o.size)), imm(o.imm))
 	case o.code == opStoreX && c.small.fused[pc]:
-		c.smallAdd(&c.p.ops[pc-1], o.size == 8, c.smallOperand(st, Reg(o.dst), int64(o.off), int(o.size)))
+		c.smallAdd(&c.p.ops[pc-1], int(o.size), c.smallOperand(st, Reg(o.dst), int64(o.off), int(o.size)))
 	case o.code == opStoreX:
-		c.store(int(o.size), c.smallOperand(st, Reg(o.dst), int64(o.off), int(o.size)), c.regs[o.src])
+		c.Mov(int(o.size), c.smallOperand(st, Reg(o.dst), int64(o.off), int(o.size)), c.regs[o.src])
 	case o.code == opAtomic:
 		c.own = c.isOwn(st.regs[o.dst])
 		c.atomicAt(o, c.smallOperand(st, Reg(o.dst), int64(o.off), int(o.size)))
 		c.own = false
 	case o.code == opJa:
-		c.jmp(c.pcs[o.off])
+		c.Jmp(c.pcs[o.off])
 	case o.code == opLoadImm:
-		c.movImm(c.regs[o.dst], uint64(o.imm))
+		c.set(c.regs[o.dst], uint64(o.imm))
 	case o.code == opCall:
 		c.smallCall(pc, o, st)
 	default:
@@ -203,12 +202,12 @@ func (c *compiler) smallOp(pc int, o *op) {
 }
 
 // smallAdd emits the addition that an operation makes, to memory.
-func (c *compiler) smallAdd(add *op, wide bool, m operand) {
+func (c *compiler) smallAdd(add *op, size int, m insn.Mem) {
 	if add.code&1 != 0 { // form64X or form32X
-		c.memOp(wide, []byte{0x01}, c.regs[add.src], m, false)
+		c.Add(size, m, c.regs[add.src])
 		return
 	}
-	c.mi(wide, aluAdd, m, int32(uint32(add.imm)))
+	c.Add(size, m, imm(add.imm))
 }
 
 // isOwn reports whether only this vCPU's programs write there: then one
@@ -223,11 +222,11 @@ func (c *compiler) isOwn(v smallValue) bool {
 func (c *compiler) smallJump(pc int, o *op) {
 	switch c.small.jumps[pc] {
 	case alwaysTaken:
-		c.jmp(c.pcs[o.off])
+		c.Jmp(c.pcs[o.off])
 	case eitherWay:
 		if c.small.at[pc].regs[o.dst].kind == sMaybeRecord && c.small.nullCheck(pc) {
-			c.test(true, c.record, c.record)
-			c.jcc(jumpConds[o.code&^3], c.pcs[o.off])
+			c.Test(8, c.record, c.record)
+			c.Jcc(jumpConds[o.code&^3], c.pcs[o.off])
 			return
 		}
 		c.jump(pc, o)
@@ -235,9 +234,9 @@ func (c *compiler) smallJump(pc int, o *op) {
 }
 
 // smallOperand returns where an access of n bytes goes. R9 and R11 change.
-func (c *compiler) smallOperand(st *smallState, r Reg, off int64, n int) operand {
+func (c *compiler) smallOperand(st *smallState, r Reg, off int64, n int) insn.Mem {
 	v := st.regs[r]
-	at1 := func(base reg64, disp int64) operand { return at(base, int32(disp)) }
+	at1 := func(base reg64, disp int64) insn.Mem { return insn.At(base, int(disp)) }
 	switch v.kind {
 	case sContext:
 		for i := (v.off + off) / 8; i <= (v.off+off+int64(n)-1)/8; i++ {
@@ -256,17 +255,17 @@ func (c *compiler) smallOperand(st *smallState, r Reg, off int64, n int) operand
 	base := m.area.Addr + uint64(m.values)
 	switch {
 	case v.elem < 0:
-		c.lea(true, tmp9, at1(c.regs[r], -v.off))
-		c.shiftImm(true, shiftRight, tmp9, elemShift)
-		c.ri(false, aluAnd, tmp9, elemMask)
-		c.imulImm(true, tmp9, tmp9, int32(m.stride))
-		c.movImm(tmpB, base)
-		c.rr(true, aluAdd, tmp9, tmpB)
+		c.Lea(8, tmp9, at1(c.regs[r], -v.off))
+		c.Shr(8, tmp9, imm(elemShift))
+		c.And(4, tmp9, imm(elemMask))
+		c.ImulImm(8, tmp9, tmp9, imm(m.stride))
+		c.set(tmpB, base)
+		c.Add(8, tmp9, tmpB)
 		return at1(tmp9, v.off+off)
 	case m.perCPU:
-		c.load(8, tmp9, at(c.blk, c.p.localOff(int(v.m))))
+		c.Mov(8, tmp9, insn.At(c.blk, c.p.localOff(int(v.m))))
 		return at1(tmp9, int64(v.elem)*int64(m.stride)+v.off+off)
 	}
-	c.movImm(tmp9, base+uint64(v.elem)*uint64(m.stride)+uint64(v.off+off))
-	return at(tmp9, 0)
+	c.set(tmp9, base+uint64(v.elem)*uint64(m.stride)+uint64(v.off+off))
+	return insn.At(tmp9, 0)
 }

@@ -21,74 +21,74 @@ func (c *compiler) taskHelper(pc int, h Helper) error {
 		return nil
 	}
 	// dst in R1, size in R2.
-	done, bytes, last, zero, end := c.newLabel(), c.newLabel(), c.newLabel(), c.newLabel(), c.newLabel()
+	done, bytes, last, zero, end := c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel()
 	c.checkSize(pc, R2)
 	c.result(errInval)
-	c.test(true, insn.RSI, insn.RSI)
-	c.jcc(condE, done)
+	c.Test(8, insn.RSI, insn.RSI)
+	c.Jcc(insn.CondE, done)
 	c.region(pc, R1, -1, insn.RSI, true)
-	c.mov(true, insn.RDI, tmp9)
+	c.Mov(8, insn.RDI, tmp9)
 	c.comm(t, tmpA, insn.RAX)
-	c.store(8, at(c.blk, tmpComm), tmpA)
-	c.store(8, at(c.blk, tmpComm+8), insn.RAX)
-	c.lea(true, insn.RSI, operand{insn.RSI, noReg, 1, -1}) // the last byte is always zero
-	c.movImm(insn.RCX, 0)
-	c.place(bytes)
-	c.rr(true, aluCmp, insn.RCX, insn.RSI)
-	c.jcc(condAE, zero)
-	c.ri(true, aluCmp, insn.RCX, commSize-1)
-	c.jcc(condAE, zero)
-	c.load(1, insn.RAX, operand{c.blk, insn.RCX, 1, tmpComm})
-	c.store(1, operand{insn.RDI, insn.RCX, 1, 0}, insn.RAX)
-	c.ri(true, aluAdd, insn.RCX, 1)
-	c.jmp(bytes)
-	c.place(zero)
-	c.place(last)
-	c.rr(true, aluCmp, insn.RCX, insn.RSI)
-	c.jcc(condA, end)
-	c.storeImm(1, operand{insn.RDI, insn.RCX, 1, 0}, 0)
-	c.ri(true, aluAdd, insn.RCX, 1)
-	c.jmp(last)
-	c.place(end)
-	c.movImm(insn.RAX, 0)
-	c.place(done)
+	c.Mov(8, insn.At(c.blk, tmpComm), tmpA)
+	c.Mov(8, insn.At(c.blk, tmpComm+8), insn.RAX)
+	c.Lea(8, insn.RSI, insn.AtIndex(insn.RSI, insn.NoReg, 1, -1)) // the last byte is always zero
+	c.set(insn.RCX, 0)
+	c.Place(bytes)
+	c.Cmp(8, insn.RCX, insn.RSI)
+	c.Jcc(insn.CondAE, zero)
+	c.Cmp(8, insn.RCX, imm(commSize-1))
+	c.Jcc(insn.CondAE, zero)
+	c.Movzx(1, insn.RAX, insn.AtIndex(c.blk, insn.RCX, 1, tmpComm))
+	c.Mov(1, insn.AtIndex(insn.RDI, insn.RCX, 1, 0), insn.RAX)
+	c.Add(8, insn.RCX, imm(1))
+	c.Jmp(bytes)
+	c.Place(zero)
+	c.Place(last)
+	c.Cmp(8, insn.RCX, insn.RSI)
+	c.Jcc(insn.CondA, end)
+	c.Mov(1, insn.AtIndex(insn.RDI, insn.RCX, 1, 0), imm(0))
+	c.Add(8, insn.RCX, imm(1))
+	c.Jmp(last)
+	c.Place(end)
+	c.set(insn.RAX, 0)
+	c.Place(done)
 	return nil
 }
 
 // pidTGID emits RAX = group and thread of the current task. R9 and R11 change.
 func (c *compiler) pidTGID(t *TaskProfile) {
-	bad, done := c.newLabel(), c.newLabel()
+	bad, done := c.NewLabel(), c.NewLabel()
 	c.task(t, tmp9, bad)
-	c.taskLoad(4, insn.RAX, at(tmp9, t.TGID), bad)
-	c.shiftImm(true, shiftLeft, insn.RAX, 32)
-	c.taskLoad(4, tmp9, at(tmp9, t.TID), bad)
-	c.rr(true, aluOr, insn.RAX, tmp9)
-	c.jmp(done)
-	c.place(bad)
-	c.movImm(insn.RAX, 0)
-	c.place(done)
+	c.taskLoad(4, insn.RAX, insn.At(tmp9, int(t.TGID)), bad)
+	c.Shl(8, insn.RAX, imm(32))
+	c.taskLoad(4, tmp9, insn.At(tmp9, int(t.TID)), bad)
+	c.Or(8, insn.RAX, tmp9)
+	c.Jmp(done)
+	c.Place(bad)
+	c.set(insn.RAX, 0)
+	c.Place(done)
 }
 
 // comm emits lo, hi = the 16 bytes of the current task's name, cut at its first
 // zero byte and with zeros from there on. R9, R11 and RAX change.
 func (c *compiler) comm(t *TaskProfile, lo, hi reg64) {
-	bad, done, long := c.newLabel(), c.newLabel(), c.newLabel()
+	bad, done, long := c.NewLabel(), c.NewLabel(), c.NewLabel()
 	c.task(t, tmp9, bad)
-	c.taskLoad(8, lo, at(tmp9, t.Comm), bad)
-	c.taskLoad(8, hi, at(tmp9, t.Comm+8), bad)
+	c.taskLoad(8, lo, insn.At(tmp9, int(t.Comm)), bad)
+	c.taskLoad(8, hi, insn.At(tmp9, int(t.Comm)+8), bad)
 	c.cutString(lo)
-	c.jcc(condE, long) // no zero byte in it
-	c.movImm(hi, 0)
-	c.jmp(done)
-	c.place(long)
-	c.shiftImm(true, shiftLeft, hi, 8) // the name has at most 15 bytes
-	c.shiftImm(true, shiftRight, hi, 8)
+	c.Jcc(insn.CondE, long) // no zero byte in it
+	c.set(hi, 0)
+	c.Jmp(done)
+	c.Place(long)
+	c.Shl(8, hi, imm(8)) // the name has at most 15 bytes
+	c.Shr(8, hi, imm(8))
 	c.cutString(hi)
-	c.jmp(done)
-	c.place(bad)
-	c.movImm(lo, 0)
-	c.movImm(hi, 0)
-	c.place(done)
+	c.Jmp(done)
+	c.Place(bad)
+	c.set(lo, 0)
+	c.set(hi, 0)
+	c.Place(done)
 }
 
 // cutString clears the bytes of r behind its first zero byte, and sets ZF when
@@ -96,44 +96,44 @@ func (c *compiler) comm(t *TaskProfile, lo, hi reg64) {
 // the top one of the first zero byte, and z ^ (z-1) has all bits up to it; z is
 // 0, and all bits stay, when no byte is zero. R9 and R11 change.
 func (c *compiler) cutString(r reg64) {
-	c.movImm(tmp9, 0x0101010101010101)
-	c.mov(true, tmpB, r)
-	c.rr(true, aluSub, tmpB, tmp9)
-	c.mov(true, tmp9, r)
-	c.unary(true, unaryNot, tmp9)
-	c.rr(true, aluAnd, tmpB, tmp9)
-	c.movImm(tmp9, 0x8080808080808080)
-	c.rr(true, aluAnd, tmpB, tmp9)
-	c.lea(true, tmp9, at(tmpB, -1))
-	c.rr(true, aluXor, tmp9, tmpB)
-	c.rr(true, aluAnd, r, tmp9)
-	c.test(true, tmpB, tmpB)
+	c.set(tmp9, 0x0101010101010101)
+	c.Mov(8, tmpB, r)
+	c.Sub(8, tmpB, tmp9)
+	c.Mov(8, tmp9, r)
+	c.Not(8, tmp9)
+	c.And(8, tmpB, tmp9)
+	c.set(tmp9, 0x8080808080808080)
+	c.And(8, tmpB, tmp9)
+	c.Lea(8, tmp9, insn.At(tmpB, -1))
+	c.Xor(8, tmp9, tmpB)
+	c.And(8, r, tmp9)
+	c.Test(8, tmpB, tmpB)
 }
 
 // task emits r = address of the current task's structure, or a jump to bad. r
 // is none of RSP and RBP, whose addresses raise #SS. R11 changes.
-func (c *compiler) task(t *TaskProfile, r reg64, bad label) {
+func (c *compiler) task(t *TaskProfile, r reg64, bad insn.Label) {
 	s := t.Stack
 	if s == nil {
-		c.load(8, r, at(c.blk, blkCurrent))
-		c.taskLoad(8, r, at(r, 0), bad)
+		c.Mov(8, r, insn.At(c.blk, blkCurrent))
+		c.taskLoad(8, r, insn.At(r, 0), bad)
 		return
 	}
-	c.info.ContextReads |= 1 << (offSP / 8)
-	c.load(8, r, at(c.context(r), offSP))
-	c.movImm(tmpB, s.Mask)
-	c.rr(true, aluAnd, r, tmpB)
-	c.movImm(tmpB, s.Magic)
+	c.info.ContextReads |= 1 << (insn.PtSP / 8)
+	c.Mov(8, r, insn.At(c.context(r), insn.PtSP))
+	c.set(tmpB, s.Mask)
+	c.And(8, r, tmpB)
+	c.set(tmpB, s.Magic)
 	c.mayFault(bad)
-	c.memOp(true, []byte{0x39}, tmpB, at(r, s.MagicOff), false)
-	c.jcc(condNE, bad)
+	c.Cmp(8, insn.At(r, int(s.MagicOff)), tmpB)
+	c.Jcc(insn.CondNE, bad)
 }
 
 // taskLoad is a load from the guest's task structure. Without fixups the
 // structure is as good as the guest's own code thinks it is.
-func (c *compiler) taskLoad(size int, dst reg64, o operand, bad label) {
+func (c *compiler) taskLoad(size int, dst reg64, o insn.Mem, bad insn.Label) {
 	if c.layout.Fixups {
 		c.mayFault(bad)
 	}
-	c.load(size, dst, o)
+	c.Movzx(size, dst, o)
 }

@@ -5,6 +5,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // TestDocs holds docs/programs.md to the tables and constants of the code.
@@ -62,8 +64,8 @@ func TestDocs(t *testing.T) {
 		place := h.Place.String()
 		want = append(want, strings.TrimSpace(fmt.Sprintf("| %d | %s | %s | %s", h.ID, h.Name, place, h.Why)))
 	}
-	for name, off := range map[string]int{"r15": offR15, "bp": offBP, "bx": offBX, "ax": offAX, "di": offDI, "orig_ax": offOrigAX, "ip": offIP, "flags": offFlags, "sp": offSP, "ss": offSS} {
-		want = append(want, fmt.Sprintf("%s %d", name, off))
+	for i, name := range insn.PtNames {
+		want = append(want, fmt.Sprintf("%s %d", name, 8*i))
 	}
 	for _, w := range want {
 		if !strings.Contains(doc, w) {

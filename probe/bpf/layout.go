@@ -34,8 +34,8 @@ const (
 
 // localOff is where a run block has, for each map, the address of its vCPU's
 // own values: behind the segment table.
-func (p *Program) localOff(m int) int32 {
-	return int32(blkSegs + segSize*(segMaps+len(p.maps)) + 8*m)
+func (p *Program) localOff(m int) int {
+	return blkSegs + segSize*(segMaps+len(p.maps)) + 8*m
 }
 
 // A segment entry, 64 bytes: where an element is and how far it may be

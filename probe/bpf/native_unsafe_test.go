@@ -3,7 +3,6 @@
 package bpf
 
 import (
-	"encoding/binary"
 	"fmt"
 	"syscall"
 	"testing"
@@ -89,36 +88,45 @@ func (n *native) Alloc(size int) (Area, error) {
 func (n *native) Free(Area) {}
 
 // entry assembles: save what Go needs, load all registers, call the target,
-// save all registers, return. State is reached relative to RIP.
+// save all registers, return. Everything is at addresses that are known.
 func (n *native) entry() {
-	var b []byte
-	ripOp := func(op byte, r reg64, off int) {
-		b = append(b, 0x48|byte(r>>3)<<2, op, 0x05|byte(r&7)<<3)
-		b = binary.LittleEndian.AppendUint32(b, uint32(off-(len(b)+4)))
-	}
-	field := func(off uintptr) int { return nativeStateOff + int(off) }
+	field := func(off uintptr) imm { return imm(n.addr(nativeStateOff + int(off))) }
 	in, out := field(unsafe.Offsetof(nativeState{}.in)), field(unsafe.Offsetof(nativeState{}.out))
+	goStack, target := field(unsafe.Offsetof(nativeState{}.goStack)), field(unsafe.Offsetof(nativeState{}.target))
 	kept := []reg64{insn.RBX, insn.RBP, insn.R12, insn.R13, insn.R14, insn.R15}
-	for _, r := range kept {
-		b = insn.AppendPush(b, r)
-	}
-	ripOp(0x89, insn.RSP, field(unsafe.Offsetof(nativeState{}.goStack)))
-	ripOp(0x8d, insn.RSP, nativeStackTop)
-	for r := reg64(0); r < 16; r++ {
-		if r != insn.RSP {
-			ripOp(0x8b, r, in+8*int(r))
+	all := func(f func(r reg64, at insn.Mem)) {
+		for r := reg64(0); r < 16; r++ {
+			if r != insn.RAX && r != insn.RSP {
+				f(r, insn.At(insn.RAX, 8*int(r)))
+			}
 		}
 	}
-	b = append(b, 0xff, 0x15) // call *target(%rip)
-	b = binary.LittleEndian.AppendUint32(b, uint32(field(unsafe.Offsetof(nativeState{}.target))-(len(b)+4)))
-	for r := reg64(0); r < 16; r++ {
-		ripOp(0x89, r, out+8*int(r))
+	var a insn.Asm
+	for _, r := range kept {
+		a.Push(r)
 	}
-	ripOp(0x8b, insn.RSP, field(unsafe.Offsetof(nativeState{}.goStack)))
+	a.Mov(8, insn.RAX, goStack)
+	a.Mov(8, insn.At(insn.RAX, 0), insn.RSP)
+	a.Mov(8, insn.RSP, imm(n.addr(nativeStackTop)))
+	a.Mov(8, insn.RAX, target)
+	a.Push(insn.At(insn.RAX, 0))
+	a.Lea(8, insn.RSP, insn.At(insn.RSP, 8))
+	a.Mov(8, insn.RAX, in)
+	all(func(r reg64, at insn.Mem) { a.Mov(8, r, at) })
+	a.Mov(8, insn.RAX, insn.At(insn.RAX, 8*int(insn.RAX)))
+	a.CallAt(insn.At(insn.RSP, -8))
+	a.Push(insn.RAX)
+	a.Mov(8, insn.RAX, out)
+	a.Pop(insn.At(insn.RAX, 8*int(insn.RAX)))
+	all(func(r reg64, at insn.Mem) { a.Mov(8, at, r) })
+	a.Mov(8, insn.At(insn.RAX, 8*int(insn.RSP)), insn.RSP)
+	a.Mov(8, insn.RAX, goStack)
+	a.Mov(8, insn.RSP, insn.At(insn.RAX, 0))
 	for i := len(kept) - 1; i >= 0; i-- {
-		b = insn.AppendPop(b, kept[i])
+		a.Pop(kept[i])
 	}
-	copy(n.mem, append(b, 0xc3))
+	a.Ret()
+	copy(n.mem, a.Code())
 }
 
 // compiled is a program in place, with a run block and a context.

@@ -3,11 +3,12 @@ package bpf
 import (
 	"encoding/binary"
 	"fmt"
-	"strings"
 	"sync"
 
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
+
+	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // contextTypes describes the context in BTF, so that accesses through
@@ -17,7 +18,7 @@ import (
 var contextTypes = sync.OnceValues(func() (*btf.Spec, error) {
 	long := &btf.Int{Name: "unsigned long", Size: 8}
 	regs := &btf.Struct{Name: "pt_regs", Size: RegsSize}
-	for i, name := range strings.Fields("r15 r14 r13 r12 bp bx r11 r10 r9 r8 ax cx dx si di orig_ax ip cs flags sp ss") {
+	for i, name := range insn.PtNames {
 		regs.Members = append(regs.Members, btf.Member{Name: name, Type: long, Offset: btf.Bits(64 * i)})
 	}
 	b, err := btf.NewBuilder([]btf.Type{regs}, nil)

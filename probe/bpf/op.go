@@ -134,6 +134,8 @@ func lowerInsn(prog []Insn, pc int, i Insn, fns *functions) op {
 		}
 	case ClassST:
 		o.code = opStoreK
+		unused := 64 - 8*o.size
+		o.imm = i.Imm << unused >> unused
 	case ClassSTX:
 		o.code = opStoreX
 		if i.Op&modeMask == ModeATOMIC {

@@ -169,7 +169,7 @@ type small struct {
 	live  []uint16
 	dead  []bool
 	entry uint16 // registers needed before the first operation
-	frame int32  // bytes of the frame in use
+	frame int    // bytes of the frame in use
 	fused []bool // stores that are one addition to memory with the two operations before
 	// claims says that it writes values in ways in which a run in the middle of
 	// another one would not do.

@@ -85,7 +85,7 @@ func (s *small) fuses(pc int, live uint16, targets []bool) bool {
 }
 
 // uses notes that the frame reaches down to off, where something is written.
-func (s *small) uses(off int64) { s.frame = max(s.frame, int32(-off+7)&^7) }
+func (s *small) uses(off int64) { s.frame = max(s.frame, int(-off+7)&^7) }
 
 // needs turns what is needed behind an operation into what is needed before it.
 func (s *small) needs(pc int, n *need) {

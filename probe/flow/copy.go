@@ -31,11 +31,11 @@ func (r *Region) AppendCopy(b []byte, to uint64) (code []byte, starts []int, err
 		starts = append(starts, at)
 		if r.Call && k == len(r.Insts)-1 {
 			target, _ := i.Target(from)
-			c, ok := appendCall(code, to+uint64(at), target, from+uint64(i.Len))
-			if !ok {
-				return b, nil, fmt.Errorf("flow: copy call %#x from %#x to %#x: %w", target, from, to, insn.ErrOutOfReach)
+			c, err := copyCall(to+uint64(at), target, from+uint64(i.Len))
+			if err != nil {
+				return b, nil, fmt.Errorf("flow: copy call %#x: %w", target, err)
 			}
-			return c, starts, nil
+			return append(code, c...), starts, nil
 		}
 		var buf [insn.MaxRelocated]byte
 		n, err := insn.Relocate(buf[:], i, from, to+uint64(at))
@@ -48,18 +48,14 @@ func (r *Region) AppendCopy(b []byte, to uint64) (code []byte, starts []int, err
 	return code, starts, nil
 }
 
-// appendCall appends what does at at the same as a call of target that returns
-// to ret.
-func appendCall(b []byte, at, target, ret uint64) ([]byte, bool) {
-	code := insn.AppendPushImm(b, int32(uint32(ret)))
-	if uint64(int64(int32(uint32(ret)))) != ret {
-		// mov dword ptr [rsp+4], imm32
-		hi := uint32(ret >> 32)
-		code = append(code, 0xc7, 0x44, 0x24, 0x04, byte(hi), byte(hi>>8), byte(hi>>16), byte(hi>>24))
+// copyCall returns what does at at the same as a call of target that returns to
+// ret.
+func copyCall(at, target, ret uint64) ([]byte, error) {
+	a := insn.NewAsm(at)
+	a.Push(insn.Imm(int32(ret)))
+	if uint64(int64(int32(ret))) != ret {
+		a.Mov(4, insn.At(insn.RSP, 4), insn.Imm(ret>>32))
 	}
-	code, ok := insn.AppendJmp(code, at+uint64(len(code)-len(b)), target)
-	if !ok {
-		return b, false
-	}
-	return code, true
+	a.Jmp(a.Outside(target))
+	return a.Link()
 }

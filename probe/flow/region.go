@@ -38,8 +38,8 @@ func (r Rule) String() string {
 	return "invalid"
 }
 
-// maxRegion is the most bytes of a region: 4, and one instruction more.
-const maxRegion = insn.JmpLen - 1 + insn.MaxLen
+// MaxRegion is the most bytes of a region: 4, and one instruction more.
+const MaxRegion = insn.JmpLen - 1 + insn.MaxLen
 
 // Region is what a jump at Addr displaces: whole instructions, the first 5
 // bytes of which it overwrites.

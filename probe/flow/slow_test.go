@@ -427,7 +427,7 @@ func (s *slow) region(t *testing.T, off int, reg Region, r Rule) {
 		}
 		n += int(i.Len)
 	}
-	if reg.Len != n || n < 5 || n > maxRegion || reg.Off != off || reg.Addr != s.in.Addr+uint64(off) || !slices.Equal(bounds, reg.Boundaries) {
+	if reg.Len != n || n < 5 || n > MaxRegion || reg.Off != off || reg.Addr != s.in.Addr+uint64(off) || !slices.Equal(bounds, reg.Boundaries) {
 		t.Fatalf("% x at %#x by %v: region %+v", s.in.Code, off, r, reg)
 	}
 }

@@ -1,4 +1,4 @@
 // Package insn knows x86-64 instructions as a probe needs them: their length,
-// what they do to control flow, how to move them, and how to compute their
-// effect on saved registers.
+// what they do to control flow, how to move them, how to compute their effect
+// on saved registers, and how to assemble them.
 package insn

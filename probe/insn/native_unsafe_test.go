@@ -95,7 +95,7 @@ var (
 // ripMem appends op (with REX.W) with register r and the operand at offset off,
 // to be placed at offset at.
 func ripMem(b []byte, at int, op byte, r Reg64, off int) []byte {
-	b = append(b, rexW(r, 0), op, 0x05|byte(r&7)<<3)
+	b = append(b, 0x48|byte(r>>3)<<2, op, 0x05|byte(r&7)<<3)
 	return append32(b, uint32(off-(at+len(b)+4)))
 }
 
@@ -108,14 +108,15 @@ func ripXMM(b []byte, at int, op byte, x Reg64, off int) []byte {
 
 // prologue assembles what stands before the instruction, and the landing pad.
 func (n *native) prologue() {
-	var b []byte
-	for _, r := range []Reg64{RBX, RBP, R14, R15} {
-		b = AppendPush(b, r)
-	}
-	b = AppendPushf(b)
+	b := Assemble(func(a *Asm) {
+		for _, r := range []Reg64{RBX, RBP, R14, R15} {
+			a.Push(r)
+		}
+		a.Pushfq()
+	})
 	b = ripMem(b, 0, 0x89, RSP, offGoStack)
 	b = ripMem(b, 0, 0x8d, RSP, offInFlags) // lea
-	b = AppendPopf(b)
+	b = append(b, Assemble((*Asm).Popfq)...)
 	for r := range Reg64(16) {
 		b = ripXMM(b, 0, 0x10, r, offInX+16*int(r))
 	}
@@ -146,13 +147,15 @@ func (n *native) epilogue(b []byte, at int) []byte {
 	}
 	b = append(b, 0x66, 0x45, 0x0f, 0xef, 0xff, 0x0f, 0x77) // Go keeps X15 zero; emms
 	b = ripMem(b, at, 0x8d, RSP, offOutFlags+8)
-	b = AppendPushf(b)
+	b = append(b, Assemble((*Asm).Pushfq)...)
 	b = ripMem(b, at, 0x8b, RSP, offGoStack)
-	b = AppendPopf(b)
-	for _, r := range []Reg64{R15, R14, RBP, RBX} {
-		b = AppendPop(b, r)
-	}
-	return append(b, 0xc3)
+	return append(b, Assemble(func(a *Asm) {
+		a.Popfq()
+		for _, r := range []Reg64{R15, R14, RBP, RBX} {
+			a.Pop(r)
+		}
+		a.Ret()
+	})...)
 }
 
 // start makes the prologue go to addr.

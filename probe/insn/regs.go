@@ -1,5 +1,28 @@
 package insn
 
+// Reg64 is a general register, numbered as the CPU does.
+type Reg64 uint8
+
+// The general registers.
+const (
+	RAX Reg64 = iota
+	RCX
+	RDX
+	RBX
+	RSP
+	RBP
+	RSI
+	RDI
+	R8
+	R9
+	R10
+	R11
+	R12
+	R13
+	R14
+	R15
+)
+
 // Regs are the general registers of one vCPU as a trap saved them: what a
 // probe handler reads and changes, and what Emulate works on. RIP and RFLAGS
 // are full 64-bit values.

@@ -25,6 +25,17 @@ const (
 	FlagsStatus = FlagCF | FlagPF | FlagAF | FlagZF | FlagSF | FlagOF
 )
 
+// Exception vectors (SDM Vol. 3, table 7-1).
+const (
+	VectorDB = 1  // debug
+	VectorBP = 3  // breakpoint
+	VectorUD = 6  // invalid opcode
+	VectorDF = 8  // double fault
+	VectorSS = 12 // stack segment fault
+	VectorGP = 13 // general protection
+	VectorPF = 14 // page fault
+)
+
 // Reg returns a pointer to general register n in the CPU's numbering (RAX, RCX,
 // RDX, RBX, RSP, RBP, RSI, RDI, R8 to R15), or nil for n above 15.
 func (r *Regs) Reg(n Reg64) *uint64 {

@@ -1,0 +1,62 @@
+package bpf
+
+import (
+	"encoding/binary"
+
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// What a function's entry leaves for the program at its return, behind struct
+// pt_regs: the time, as of ktime_get_ns, and then the first six integer
+// arguments, 8 bytes each. EntryCode and PutEntry write it.
+const (
+	entryTime = 0
+	entryArgs = 8
+	EntrySize = entryArgs + 8*len(insn.CallArgs)
+)
+
+// PutEntry writes what a function's entry leaves into dst, which has at least
+// EntrySize bytes.
+func PutEntry(dst []byte, now uint64, r *insn.Regs) {
+	dst = dst[:EntrySize]
+	for i, v := range [...]uint64{now, r.RDI, r.RSI, r.RDX, r.RCX, r.R8, r.R9} {
+		binary.LittleEndian.PutUint64(dst[8*i:], v)
+	}
+}
+
+// EntryStack is how many bytes of the interrupted code's stack EntryCode uses,
+// return address excluded.
+const EntryStack = 16
+
+// EntryCode is PutEntry as machine code, of which only what the program at the
+// return reads is written: i is of that program. The code is a function as
+// Compile makes them, whose R0 is 0, but RDX is the address to write to. reads
+// has bit n set when it reads the 8 bytes at 8n of struct pt_regs. There is no
+// code when nothing is read.
+func (i *Info) EntryCode() (code []byte, reads uint32) {
+	const rax, rcx, rdx, rsi, rdi = insn.RAX, insn.RCX, insn.RDX, insn.RSI, insn.RDI
+	wants := i.ContextReads >> (RegsSize / 8)
+	if wants == 0 {
+		return nil, 0
+	}
+	var a insn.Asm
+	a.Push(rcx)
+	a.Push(rdx)
+	a.Mov(8, rcx, rdx)
+	if wants&1 != 0 {
+		ktime(&a, rsi)
+		a.Mov(8, insn.At(rcx, entryTime), rax)
+	}
+	for i, off := range insn.CallArgs {
+		if wants>>(i+1)&1 != 0 {
+			reads |= 1 << (off / 8)
+			a.Mov(8, rax, insn.At(rdi, off))
+			a.Mov(8, insn.At(rcx, entryArgs+8*i), rax)
+		}
+	}
+	a.Xor(4, rax, rax)
+	a.Pop(rdx)
+	a.Pop(rcx)
+	a.Ret()
+	return a.Code(), reads
+}
