@@ -1,9 +1,12 @@
 package guest
 
-// globMatch reports whether the whole of name matches pattern, in time
-// proportional to the product of their lengths: only the last * is ever gone
-// back to.
-func globMatch(pattern, name string) bool {
+// Glob reports whether the whole of name matches pattern, by the rules of the
+// kernel's lib/glob.c: * stands for any bytes, ? for any one, [a-z0] for one of a
+// set and [!a-z] for one outside of it, and \ makes the next byte an ordinary
+// one; a bracket that is not closed stands for itself. It allocates nothing, and
+// its time is at most proportional to the product of the lengths: only the last *
+// is ever gone back to.
+func Glob[S ~string | ~[]byte](pattern string, name S) bool {
 	p, n := 0, 0
 	starP, starN := -1, 0 // behind the last *, and where in name it stopped
 	for n < len(name) {
@@ -54,7 +57,7 @@ func globOne(pattern string, c byte) (int, bool) {
 // member.
 func globClass(pattern string, c byte) (int, bool) {
 	i := 1
-	not := i < len(pattern) && (pattern[i] == '!' || pattern[i] == '^')
+	not := i < len(pattern) && pattern[i] == '!'
 	if not {
 		i++
 	}

@@ -226,14 +226,12 @@ func (img *Image) Find(addr GVA) (Symbol, bool) {
 	return img.syms.all[c[i].sym], true
 }
 
-// Match returns the symbols whose whole name matches pattern, ascending by
-// address. In a pattern * stands for any bytes, ? for any one, [a-z] for one of
-// a set and [!a-z] for one outside it, and \ makes the next byte an ordinary one;
-// a bracket that is not closed stands for itself.
+// Match returns the symbols whose whole name matches pattern (see Glob),
+// ascending by address.
 func (img *Image) Match(pattern string) []Symbol {
 	var out []Symbol
 	for i := range img.syms.all {
-		if globMatch(pattern, img.syms.all[i].Name) {
+		if Glob(pattern, img.syms.all[i].Name) {
 			out = append(out, img.syms.all[i])
 		}
 	}

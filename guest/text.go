@@ -3,13 +3,12 @@ package guest
 import (
 	"bytes"
 	"fmt"
+
+	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // MaxPatch is the greatest number of bytes that one Text.Patch changes.
 const MaxPatch = 64
-
-// opInt3 is the one-byte breakpoint instruction (SDM Vol. 2, INT3).
-const opInt3 = 0xcc
 
 // Text is the guest's code, as bytes that can be changed. It is a small value.
 type Text struct {
@@ -52,7 +51,7 @@ func (t Text) Patch(addr GVA, old, new []byte) error {
 		return &TextMismatchError{Addr: addr, Want: bytes.Clone(old), Got: got}
 	}
 	if n > 1 {
-		head[0] = opInt3
+		head[0] = insn.Int3
 		copy(head[1:], new[1:])
 		copy(tail, new[len(head):])
 	}

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/binary"
 	"testing"
+
+	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // outs is a long run of `out %al,$0xe9`, and at its end a jump back: nearly
@@ -61,7 +63,7 @@ func TestRunAllocations(t *testing.T) {
 			}},
 			{"interrupt", func() {
 				b.v.page.readyForIntr, b.v.queued = 1, false
-				b.v.Regs().RFLAGS |= rflagsIF
+				b.v.Regs().RFLAGS |= insn.FlagIF
 				if err := b.v.Interrupt(0x20); err != nil {
 					t.Error(err)
 				}
@@ -77,7 +79,7 @@ func TestRunAllocations(t *testing.T) {
 				}
 			}},
 			{"exception", func() {
-				if err := b.v.InjectException(VectorUD, false, 0, 0); err != nil {
+				if err := b.v.InjectException(insn.VectorUD, false, 0, 0); err != nil {
 					t.Error(err)
 				}
 				b.runOnce()

@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	gokvm "github.com/bobuhiro11/gokvm/kvm"
+
+	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // Events are the exceptions, interrupts and NMIs that are on their way into a
@@ -19,16 +21,6 @@ const (
 	EventSMM         uint32 = 1 << 3
 	EventPayload     uint32 = 1 << 4
 	EventTripleFault uint32 = 1 << 5
-)
-
-// Exception vectors (SDM Vol. 3, 7.3.1).
-const (
-	VectorDB uint8 = 1  // debug
-	VectorBP uint8 = 3  // breakpoint
-	VectorUD uint8 = 6  // invalid opcode
-	VectorDF uint8 = 8  // double fault
-	VectorGP uint8 = 13 // general protection
-	VectorPF uint8 = 14 // page fault
 )
 
 // GetEvents reads the vCPU's events (KVM_GET_VCPU_EVENTS, section 4.31).
@@ -57,7 +49,7 @@ func (v *VCPU) SetEvents(e *Events) error {
 
 // InjectException has the next Run deliver exception vec (0..31, not 2, which
 // is the NMI) to the guest at the registers as they are then, with an error
-// code if hasErr, and with cr2 in CR2 if vec is VectorPF. ErrEventPending means
+// code if hasErr, and with cr2 in CR2 if vec is insn.VectorPF. ErrEventPending means
 // that something else is on its way in. Owner thread only.
 //
 // A #BP is good only right after Run reported the int3. Where RIP must stand
@@ -90,7 +82,7 @@ func (v *VCPU) InjectException(vec uint8, hasErr bool, code uint32, cr2 uint64) 
 	if err := v.SetEvents(&e); err != nil {
 		return fail(err)
 	}
-	if vec == VectorPF && v.sregs.CR2 != cr2 {
+	if vec == insn.VectorPF && v.sregs.CR2 != cr2 {
 		v.sregs.CR2 = cr2
 		v.SetSregsDirty()
 	}

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+
+	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 func TestInjectException(t *testing.T) {
@@ -14,11 +16,11 @@ func TestInjectException(t *testing.T) {
 		cr2    uint64
 	}{
 		{vec: 0},
-		{vec: VectorDB},
-		{vec: VectorUD},
-		{vec: VectorDF, hasErr: true},
-		{vec: VectorGP, hasErr: true, code: 0x18},
-		{vec: VectorPF, hasErr: true, code: 6, cr2: 0xffff800000001234},
+		{vec: insn.VectorDB},
+		{vec: insn.VectorUD},
+		{vec: insn.VectorDF, hasErr: true},
+		{vec: insn.VectorGP, hasErr: true, code: 0x18},
+		{vec: insn.VectorPF, hasErr: true, code: 6, cr2: 0xffff800000001234},
 		{vec: 19},
 	} {
 		for _, cpl := range []int{0, 3} {
@@ -52,7 +54,7 @@ func TestInjectException(t *testing.T) {
 					if got := b.get64(sp + 8); int(got&3) != cpl {
 						t.Errorf("interrupted in cs %#x, want CPL %d", got, cpl)
 					}
-					if tt.vec == VectorPF && b.v.Sregs().CR2 != tt.cr2 {
+					if tt.vec == insn.VectorPF && b.v.Sregs().CR2 != tt.cr2 {
 						t.Errorf("cr2 %#x, want %#x", b.v.Sregs().CR2, tt.cr2)
 					}
 					// It is delivered once.
@@ -79,17 +81,17 @@ func TestInjectExceptionRefused(t *testing.T) {
 	if err := b.v.Interrupt(0x20); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.v.InjectException(VectorUD, false, 0, 0); !errors.Is(err, ErrEventPending) {
+	if err := b.v.InjectException(insn.VectorUD, false, 0, 0); !errors.Is(err, ErrEventPending) {
 		t.Errorf("exception behind an interrupt: %v, want %v", err, ErrEventPending)
 	}
 	b.wantOut(0x20)
-	if err := b.v.InjectException(VectorUD, false, 0, 0); err != nil {
+	if err := b.v.InjectException(insn.VectorUD, false, 0, 0); err != nil {
 		t.Fatal(err)
 	}
 	if b.v.InterruptReady() {
 		t.Error("ready for an interrupt with an exception on its way in")
 	}
-	b.wantOut(uint16(VectorUD))
+	b.wantOut(uint16(insn.VectorUD))
 }
 
 func TestSetEvents(t *testing.T) {

@@ -3,9 +3,9 @@ package kvm
 import (
 	"fmt"
 	"sync/atomic"
-)
 
-const rflagsIF = 1 << 9 // SDM Vol. 1, 3.4.3
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
 
 // RequestInterruptWindow says whether Run shall return with
 // ReasonInterruptWindow as soon as the guest can take an interrupt. Owner
@@ -27,7 +27,7 @@ func (v *VCPU) InterruptFlag() bool { return v.page.ifFlag != 0 }
 // delivered), the registers as they are now, changed perhaps, still have IF
 // set, and no event was given to KVM since.
 func (v *VCPU) InterruptReady() bool {
-	return v.page.readyForIntr != 0 && v.regs.RFLAGS&rflagsIF != 0 && !v.queued
+	return v.page.readyForIntr != 0 && v.regs.RFLAGS&insn.FlagIF != 0 && !v.queued
 }
 
 // Interrupt has the next Run deliver the external interrupt vec, before the

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // spin increments a counter in memory for ever.
@@ -24,7 +26,7 @@ const spinCounter = 0x30000
 func newSpinner(t *testing.T, cpl int) *box {
 	t.Helper()
 	b := newBoxAt(t, cpl, spin)
-	b.v.Regs().RFLAGS |= rflagsIF
+	b.v.Regs().RFLAGS |= insn.FlagIF
 	b.v.SetRegsDirty()
 	return b
 }

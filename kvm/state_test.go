@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 const (
@@ -153,7 +155,7 @@ func TestMSRExits(t *testing.T) {
 	b.v.SetMSRResult(0, false)
 	b.want(ReasonRDMSR)
 	b.v.SetMSRResult(0, true)
-	b.wantOut(uint16(VectorGP))
+	b.wantOut(uint16(insn.VectorGP))
 }
 
 // The guest's extended state is read and written in the format of xsave (SDM

@@ -6,14 +6,12 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 var le = binary.LittleEndian
 
 const pageSize = 4096
-
-// rflagsIF is RFLAGS.IF (SDM Vol. 1, 3.4.3.3).
-const rflagsIF = 1 << 9
 
 // Capture writes the record of a hit into buf, which has at least BufSize
 // bytes, and returns its length. It is for a pre handler of a p definition and
@@ -67,7 +65,7 @@ func (f *Fetcher) CapturePost(c *probe.Context, buf []byte) int {
 
 func (f *Fetcher) header(c *probe.Context, buf []byte, stage Stage) {
 	flags := byte(0)
-	if c.Regs.RFLAGS&rflagsIF == 0 {
+	if c.Regs.RFLAGS&insn.FlagIF == 0 {
 		flags = flagIRQsOff
 	}
 	le.PutUint64(buf, uint64(stage)|uint64(c.CPL)<<8|uint64(flags)<<16)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // mapped are two adjacent pages of test memory; what is around them faults.
@@ -144,7 +145,7 @@ func check(t *testing.T, m *machine, c *probe.Context, d *Def, entryRegs *probe.
 	if rec.Regs != nil && *rec.Regs != *c.Regs || (rec.Regs != nil) != (len(d.Args)%2 == 0) {
 		t.Fatalf("%s: registers %+v, want %+v", d, rec.Regs, c.Regs)
 	}
-	if rec.IRQsOff != (c.Regs.RFLAGS&rflagsIF == 0) || rec.PID != 1 || rec.Comm != "swapper" {
+	if rec.IRQsOff != (c.Regs.RFLAGS&insn.FlagIF == 0) || rec.PID != 1 || rec.Comm != "swapper" {
 		t.Fatalf("%s: header %+v", d, rec)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // fakeSymbols is an image in plain Go.
@@ -67,7 +68,7 @@ func (s fakeSymbols) IsText(addr guest.GVA) bool { return addr >= addrRead && ad
 func (s fakeSymbols) Code(addr guest.GVA, n int) []byte {
 	b := slices.Repeat([]byte{0x90}, n)
 	if y, _ := s.Find(addr); y.Name == "with_endbr" && addr == y.Addr {
-		copy(b, endbr64)
+		copy(b, insn.Endbr64)
 	}
 	return b
 }

@@ -291,22 +291,6 @@ func globRegexp(pattern string) *regexp.Regexp {
 	return regexp.MustCompile(b.String() + `\z`)
 }
 
-func TestGlob(t *testing.T) {
-	for _, tt := range []struct {
-		pattern, text string
-		want          bool
-	}{
-		{"", "", true}, {"", "a", false}, {"*", "", true}, {"**", "ab", true}, {"a*b", "ab", true}, {"a*b", "axxb", true}, {"a*b", "axxbc", false},
-		{"?", "", false}, {"?", "a", true}, {"*a*b*c", "xaybzc", true}, {"*ab", "aab", true}, {"*aab", "aaab", true}, {"[abc]", "b", true},
-		{"[a-c]x", "bx", true}, {"[!a-c]", "b", false}, {"[!a-c]", "d", true}, {"[]a]", "]", true}, {"[a-]", "-", true}, {"[abc", "[abc", true},
-		{`\*`, "*", true}, {`\*`, "a", false}, {`a\`, `a\`, true}, {"[z-a]", "b", false}, {strings.Repeat("*a", 20) + "b", strings.Repeat("a", 4000), false},
-	} {
-		if got := glob(tt.pattern, []byte(tt.text)); got != tt.want {
-			t.Errorf("%q on %.20q: %v, want %v", tt.pattern, tt.text, got, tt.want)
-		}
-	}
-}
-
 // FuzzFilter wants of every text an error with a place in it, or an expression
 // that can be evaluated.
 func FuzzFilter(f *testing.F) {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // Match reports whether a hit of a p or w definition passes. It is for
@@ -59,7 +60,7 @@ func (e *evaluation) number(t *FilterTerm) (uint64, bool) {
 		}
 		return uint64(int64(pid)), true
 	case FieldFlags:
-		if e.c.Regs.RFLAGS&rflagsIF == 0 {
+		if e.c.Regs.RFLAGS&insn.FlagIF == 0 {
 			return flagIRQsOff, true
 		}
 		return 0, true
@@ -157,7 +158,7 @@ func (t *FilterTerm) compareText(b []byte) bool {
 	case NotEqual:
 		return string(b) != t.Text
 	}
-	return glob(t.Text, b)
+	return guest.Glob(t.Text, b)
 }
 
 // readText reads text in memory at addr into room until its NUL or until room

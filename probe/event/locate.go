@@ -1,17 +1,13 @@
 package event
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/insn"
 )
-
-// endbr64 may stand at a function's entry; the kernel takes the instruction
-// behind it for the entry too (x86 arch_adjust_kprobe_addr).
-var endbr64 = []byte{0xf3, 0x0f, 0x1e, 0xfa}
 
 // locate finds the place of d in an image and says whether it is a function's
 // entry. It refuses what the kernel refuses while it parses the place: unknown
@@ -39,10 +35,12 @@ func (d *Def) locate(symbols probe.Symbols) (addr guest.GVA, entry bool, err err
 		}
 		addr = s.Addr + guest.GVA(p.Offset)
 	}
-	// An offset behind the symbol's end is judged by what is there.
+	// The kernel takes what is behind an endbr64 for the entry too (x86
+	// arch_adjust_kprobe_addr). An
+	// offset behind the symbol's end is judged by what is there.
 	s, found := symbols.Find(addr)
 	entry = found && (addr == s.Addr ||
-		addr == s.Addr+guest.GVA(len(endbr64)) && bytes.Equal(symbols.Code(s.Addr, len(endbr64)), endbr64))
+		addr == s.Addr+guest.GVA(len(insn.Endbr64)) && insn.HasEndbr64(symbols.Code(s.Addr, len(insn.Endbr64))))
 	if d.Kind == KindReturn && !entry {
 		return refuse(CodeBadRetprobe, "%v is not a function's entry", addr)
 	}
