@@ -9,8 +9,8 @@ export CGO_ENABLED ?= 0
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-build: ## build bin/guestprobed and bin/guestprobe
-	$(GO) build -trimpath -o bin/ ./cmd/...
+build: ## build bin/guestprobed, bin/guestprobe and bin/gpdev
+	$(GO) build -trimpath -buildvcs=auto -o bin/ ./cmd/...
 
 demo: build ## boot the built-in guest, probe it, show a live trace
 	bin/guestprobe demo
@@ -35,13 +35,13 @@ test-svm: ## the suite on kvm_amd, in a machine emulated by QEMU
 	scripts/nested.sh svm
 
 bench: build ## what a hit costs here, beside what else is on this machine
-	bin/guestprobe bench $(BENCHFLAGS)
+	bin/gpdev bench $(BENCHFLAGS)
 
 bench-docs: ## measure everything and write docs/benchmarks.md
 	scripts/bench-docs.sh
 
 soak: build ## probes at random under load, with clients and daemons killed
-	bin/guestprobe soak $(SOAKFLAGS)
+	bin/gpdev soak $(SOAKFLAGS)
 
 fuzz: ## each fuzz target for FUZZTIME (default 20s)
 	scripts/fuzz.sh
@@ -50,7 +50,9 @@ guest: ## rebuild the built-in guest (needs gcc and binutils)
 	guest/builtin/build.sh
 
 generate: ## rewrite generated documents and goldens
+	@mkdir -p build
 	$(GO) test ./internal/cli -run TestDocument -update
+	$(GO) run ./cmd/gpdev hosts docs/hosts >build/hosts.md && mv build/hosts.md docs/hosts.md
 
 clean: ## remove build results
 	rm -rf bin build

@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 mkdir -p build
 go build -buildvcs=auto -trimpath -o bin/ ./cmd/...
-bin/guestprobe bench --format json >build/bench.json
+bin/gpdev bench --format json >build/bench.json
 engine=$(go test -run '^$' -bench 'Hit|Register' -benchmem -count 5 ./probe | grep -E '^(cpu|Benchmark)')
 insn=$(go test -run '^$' -bench . -benchmem ./probe/insn | grep -E '^Benchmark')
 event=$(go test -run '^$' -bench . -benchmem ./probe/event | grep -E '^Benchmark')
@@ -20,11 +20,11 @@ stop=$(go test -run '^$' -bench 'Stop|Start' ./kvm/machine | grep -E '^Benchmark
 
 		## A hit, and what else is on the machine
 
-		`guestprobe bench`: the guest calls a function in a loop and times the calls with its own time stamp counter, probed and
+		`gpdev bench`: the guest calls a function in a loop and times the calls with its own time stamp counter, probed and
 		unprobed in turn. *host ns* is the time outside KVM_RUN. The letters are those of the kernel's kprobes documentation; `e` is ours.
 
 	EOF
-	bin/guestprobe bench --from build/bench.json --format markdown
+	bin/gpdev bench --from build/bench.json --format markdown
 	cat <<-'EOF'
 
 		## The engine alone

@@ -31,7 +31,7 @@ mkdir -p "$payload/kvm/machine" "$payload/probe/insn/testdata"
 echo "nested $host: building the static test binaries"
 export CGO_ENABLED=0
 build() { "$@" || fail "the build failed (see above; no space? df -h $out, ~/.cache)"; }
-build go build -trimpath -ldflags '-s -w' -o "$payload/" ./cmd/...
+build go build -trimpath -ldflags '-s -w' -o "$payload/" ./cmd/guestprobe ./cmd/guestprobed
 for pkg in kvm kvm/machine internal/inguest; do
 	build go test -c -trimpath -ldflags '-s -w' -o "$payload/$(basename "$pkg").test" "./$pkg"
 done

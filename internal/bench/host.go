@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"runtime/debug"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 )
 
@@ -32,12 +32,8 @@ func thisHost(rep machine.HostReport, now time.Time) Host {
 	if unix.Uname(&u) == nil {
 		h.Kernel = string(bytes.TrimRight(u.Release[:], "\x00"))
 	}
-	if bi, ok := debug.ReadBuildInfo(); ok {
-		for _, s := range bi.Settings {
-			if s.Key == "vcs.revision" {
-				h.Version = s.Value[:min(12, len(s.Value))]
-			}
-		}
+	if git := api.Build().Git; git != "" {
+		h.Version = git[:min(12, len(git))]
 	}
 	return h
 }

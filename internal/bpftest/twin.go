@@ -15,12 +15,19 @@ type Twin struct {
 	Runner bpf.Runner
 	// Budget of the programs; 0 stands for 3000.
 	Budget int64
-
-	// What came of the programs so far.
-	Refused, HostOnly, Small, Runs int
-	Faults                         map[bpf.FaultCode]int
+	// Tally is what came of the programs so far.
+	Tally
 
 	host, own pool
+}
+
+// Tally counts programs and their runs.
+type Tally struct {
+	Refused  int            `json:"refused"`  // by the checker
+	HostOnly int            `json:"hostOnly"` // not to be compiled
+	Small    int            `json:"small"`    // compiled without most checks
+	Runs     int            `json:"runs"`
+	Ended    map[string]int `json:"ended"` // runs, by bpf.FaultCode
 }
 
 const (
@@ -81,6 +88,9 @@ func (w *Twin) compare(prog []bpf.Insn, kind bpf.Kind, runs int, full bool) (sma
 	if err := w.fresh(); err != nil {
 		return false, err
 	}
+	if w.Ended == nil {
+		w.Ended = map[string]int{}
+	}
 	budget := w.Budget
 	if budget == 0 {
 		budget = 3000
@@ -125,7 +135,7 @@ func (w *Twin) compare(prog []bpf.Insn, kind bpf.Kind, runs int, full bool) (sma
 			return false, fmt.Errorf("run %d: %w", run, err1)
 		}
 		w.Runs++
-		w.count(f0.Code)
+		w.Ended[f0.Code.String()]++
 		if want == 0 {
 			rejects++
 		}
@@ -149,13 +159,6 @@ func (w *Twin) compare(prog []bpf.Insn, kind bpf.Kind, runs int, full bool) (sma
 		}
 	}
 	return code.Info.Small, nil
-}
-
-func (w *Twin) count(c bpf.FaultCode) {
-	if w.Faults == nil {
-		w.Faults = map[bpf.FaultCode]int{}
-	}
-	w.Faults[c]++
 }
 
 // faultOf returns the fault that ended a run, a zero one for none, or nil when

@@ -2,21 +2,24 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/guestprobe/guestprobe/internal/analyze"
+	"github.com/guestprobe/guestprobe/internal/command"
 )
 
-func (a *app) analyzeCmd() *cobra.Command {
+// formatMarkdown is the form of a report as part of a page.
+const formatMarkdown = "markdown"
+
+func (a *app) analyze() command.Spec {
 	var rules string
 	var top int
-	cmd := &cobra.Command{
+	return command.Spec{
 		Use:   "analyze FILE...",
 		Short: "Count what of a program or kernel could be optimized",
 		Long: `Count, without running anything, at how many function entries and at how many
@@ -34,62 +37,54 @@ is in the file: what a kernel rewrites once, at boot, is not rewritten.
 --format may also be markdown.`,
 		Example: `  guestprobe analyze /boot/vmlinuz
   guestprobe analyze --rule ours --top 10 /lib/x86_64-linux-gnu/libc.so.6`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return errors.New("say which file: FILE...")
-			}
-			return nil
+		Args:    command.Between(1, -1, "say which file: FILE..."),
+		Formats: []string{formatMarkdown},
+		Flags: func(f *pflag.FlagSet) {
+			f.StringVar(&rules, "rule", "both", "`whose` rules: kernel, ours or both")
+			f.IntVar(&top, "top", 5, "show at most `N` reasons each; 0 for all")
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := a.wantFormat("markdown"); err != nil {
-				return err
-			}
+		Run: func(ctx context.Context, r *command.Run) error {
 			o := analyze.Options{Rules: analyze.Rules(rules)}
 			switch o.Rules {
 			case analyze.RulesKernel, analyze.RulesOurs, analyze.RulesBoth:
 			default:
-				return &usageError{fmt.Errorf("--rule %q: not kernel, ours or both", rules)}
+				return command.Usagef("--rule %q: not kernel, ours or both", rules)
 			}
 			if top < 0 {
-				return &usageError{fmt.Errorf("--top %d: not a number of reasons", top)}
+				return command.Usagef("--top %d: not a number of reasons", top)
 			}
 			var rs []*analyze.Report
-			for _, path := range args {
-				r, err := a.analyzeFile(cmd.Context(), path, o)
+			for _, path := range r.Args {
+				rep, err := analyzeFile(ctx, r, path, o)
 				if err != nil {
 					return err
 				}
-				rs = append(rs, r)
+				rs = append(rs, rep)
 			}
-			switch a.format {
-			case "json":
-				return a.printJSON(struct {
+			if r.Format != formatMarkdown {
+				return r.Show(struct {
 					Files []*analyze.Report `json:"files"`
-				}{rs})
-			case "markdown":
-				for _, r := range rs {
-					fmt.Fprint(a.env.Stdout, analyzeMarkdown(r, top))
-				}
-				return nil
+				}{rs}, func() error { return printAnalyze(r, rs, top) })
 			}
-			return a.printAnalyze(rs, top)
+			for _, rep := range rs {
+				if err := r.Print("%s", analyzeMarkdown(rep, top)); err != nil {
+					return err
+				}
+			}
+			return nil
 		},
 	}
-	f := cmd.Flags()
-	f.StringVar(&rules, "rule", "both", "kernel, ours or both")
-	f.IntVar(&top, "top", 5, "show at most `N` reasons each; 0 for all")
-	return cmd
 }
 
 // printAnalyze writes one table; with several files their names come first.
-func (a *app) printAnalyze(rs []*analyze.Report, top int) error {
+func printAnalyze(run *command.Run, rs []*analyze.Report, top int) error {
 	heading := []string{"RULES", "PLACES", "OPTIMIZABLE", "OF", "SHARE", "WHY NOT"}
 	if len(rs) > 1 {
 		heading = append([]string{"FILE"}, heading...)
 	}
 	var rows [][]string
 	for _, r := range rs {
-		a.note("%s", analyzeFacts(r))
+		run.Note("%s", analyzeFacts(r))
 		for _, row := range analyzeRows(r, top) {
 			if len(rs) > 1 {
 				row = append([]string{filepath.Base(r.File)}, row...)
@@ -97,26 +92,26 @@ func (a *app) printAnalyze(rs []*analyze.Report, top int) error {
 			rows = append(rows, row)
 		}
 	}
-	return a.table(heading, rows)
+	return run.Table(heading, rows)
 }
 
 // progressAfter is how long a file may take before progress is shown.
 const progressAfter = time.Second
 
 // analyzeFile analyzes one file, with signs of life on a terminal.
-func (a *app) analyzeFile(ctx context.Context, path string, o analyze.Options) (*analyze.Report, error) {
+func analyzeFile(ctx context.Context, run *command.Run, path string, o analyze.Options) (*analyze.Report, error) {
 	shown, start := false, time.Now()
-	if terminal(a.env.Stderr) {
+	if command.Terminal(run.Stderr) {
 		o.Progress = func(done, total int) {
 			if time.Since(start) > progressAfter {
 				shown = true
-				fmt.Fprintf(a.env.Stderr, "\r%s: %d of %d functions", clean(path), done, total)
+				fmt.Fprintf(run.Stderr, "\r%s: %d of %d functions", command.Clean(path), done, total)
 			}
 		}
 	}
 	r, err := analyze.File(ctx, path, o)
 	if shown {
-		fmt.Fprint(a.env.Stderr, "\r\x1b[K")
+		fmt.Fprint(run.Stderr, "\r\x1b[K")
 	}
 	return r, err
 }
@@ -143,7 +138,7 @@ func analyzeFacts(r *analyze.Report) string {
 	for _, c := range r.LeftOut {
 		s += fmt.Sprintf("; left out: %d %s", c.Count, c.Reason)
 	}
-	return clean(s) + fmt.Sprintf("; %.1f s", r.Seconds)
+	return command.Clean(s) + fmt.Sprintf("; %.1f s", r.Seconds)
 }
 
 // analyzePlaces are the places of a share, by name.
@@ -186,9 +181,9 @@ func analyzeReasons(t *analyze.Tally, top int) string {
 // analyzeMarkdown is a report as part of a page.
 func analyzeMarkdown(r *analyze.Report, top int) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "| | |\n|---|---|\n| file | `%s` (%s) |\n", clean(filepath.Base(r.File)), strings.Trim(r.Kind+", "+r.Packing, ", "))
+	fmt.Fprintf(&b, "| | |\n|---|---|\n| file | `%s` (%s) |\n", command.Clean(filepath.Base(r.File)), strings.Trim(r.Kind+", "+r.Packing, ", "))
 	if r.Version != "" {
-		fmt.Fprintf(&b, "| Linux | %s |\n", clean(r.Version))
+		fmt.Fprintf(&b, "| Linux | %s |\n", command.Clean(r.Version))
 	}
 	if r.BuildID != "" {
 		fmt.Fprintf(&b, "| build ID | `%s` |\n", r.BuildID)

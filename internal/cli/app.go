@@ -2,77 +2,30 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"io/fs"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
+	"time"
 
-	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/internal/command"
 )
 
-// Env is what the command takes from its process.
-type Env struct {
-	Args           []string // without the program's name
-	Stdout, Stderr io.Writer
-	Getenv         func(string) string
-}
-
 // Main is guestprobe. It returns the exit status.
-func Main() int {
-	// The first Ctrl-C ends what runs in good order; a second one, or a reader
-	// of our output that goes away, ends us as it ends any program.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	context.AfterFunc(ctx, stop)
-	return Run(ctx, Env{Args: os.Args[1:], Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv})
-}
+func Main() int { return command.Main(Program()) }
 
-// Run is guestprobe. It returns the exit status; see exitStatus.
-func Run(ctx context.Context, env Env) int {
-	a := &app{env: env}
-	cmd := a.root()
-	cmd.SetArgs(env.Args)
-	cmd.SetOut(env.Stdout)
-	cmd.SetErr(env.Stderr)
-	ran, err := cmd.ExecuteContextC(ctx)
-	if err == nil {
-		return exitOK
-	}
-	if !a.started {
-		// cobra's own errors are all about the command line.
-		err = &usageError{err}
-	}
-	a.report(err, ran.CommandPath())
-	return exitStatus(err)
-}
-
-// Root returns the description of the command line, for its documentation.
-func Root() *cobra.Command { return (&app{env: Env{Getenv: func(string) string { return "" }}}).root() }
-
-// app is one run of the command.
-type app struct {
-	env     Env
-	started bool // a command's own code was reached
-
-	socket    string
-	format    string
-	color     string
-	noHeaders bool
-}
-
-func (a *app) root() *cobra.Command {
-	root := &cobra.Command{
-		Use:   "guestprobe",
-		Short: "Probe a KVM guest from the outside",
-		Long: `guestprobe attaches kprobes to the guest of a running guestprobed, shows what they
+// Program describes guestprobe's command line.
+func Program() command.Program {
+	a := &app{}
+	return command.Program{
+		Spec: command.Spec{
+			Use:   "guestprobe",
+			Short: "Probe a KVM guest from the outside",
+			Long: `guestprobe attaches kprobes to the guest of a running guestprobed, shows what they
 see, and controls the guest. 'guestprobe demo' shows all of it in a few seconds and
 needs nothing but /dev/kvm.
 
@@ -83,69 +36,62 @@ Probes are written in the language of the kernel's kprobe_events:
 Data goes to standard output, remarks to standard error.
 
 ` + exitStatusHelp,
-		Example: `  guestprobe attach 'p:myread vfs_read fd=%di count=%dx:u64'
+			Example: `  guestprobe attach 'p:myread vfs_read fd=%di count=%dx:u64'
   guestprobe trace -c 10
   guestprobe detach myread`,
-		Version:       api.Build().Version,
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		Args:          cobra.NoArgs,
-		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			if err := a.check(); err != nil {
-				return err
-			}
-			a.started = true
-			return nil
+			Sub: []command.Spec{
+				a.doctor(), a.attach(), a.detach(), a.enable(), a.disable(), a.list(), a.trace(), a.stat(), a.maps(), a.symbols(), a.disas(),
+				a.call(), a.guest(), a.arm(), a.disarm(), a.optimization(), a.blacklist(), a.demo(), a.analyze(), a.version(), a.bpf(),
+			},
 		},
+		Global: func(f *pflag.FlagSet) {
+			f.StringVarP(&a.socket, "socket", "s", "", "`path` of the daemon's socket (default: $"+api.SocketEnv+", else the user's, else the system's)")
+		},
+		HelpExamples: "  guestprobe help attach\n  guestprobe help guest reset",
+		Judge:        judge,
 	}
-	f := root.PersistentFlags()
-	f.StringVarP(&a.socket, "socket", "s", "", "`path` of the daemon's socket (default: $"+api.SocketEnv+", else the user's, else the system's)")
-	f.StringVar(&a.format, "format", "table", "table or json, refusals of the daemon included; a command's help says where there are more")
-	f.StringVar(&a.color, "color", "auto", "auto, always or never; auto obeys NO_COLOR")
-	f.BoolVar(&a.noHeaders, "no-headers", false, "leave out the heading of tables")
-	root.AddCommand(
-		a.doctorCmd(), a.attachCmd(), a.detachCmd(), a.enableCmd(), a.disableCmd(), a.listCmd(), a.traceCmd(), a.statCmd(), a.mapCmd(),
-		a.symbolsCmd(), a.disasCmd(), a.callCmd(), a.guestCmd(), a.armCmd(), a.disarmCmd(), a.optimizationCmd(), a.blacklistCmd(), a.demoCmd(), a.benchCmd(), a.soakCmd(), a.analyzeCmd(), a.versionCmd(),
-	)
-	root.AddCommand(a.bpfCmd())
-	root.SetHelpCommand(helpCmd())
-	root.InitDefaultHelpCmd()
-	return root
 }
 
-// formats lists what --format may be; annotations of a command add to it.
-const formatsKey = "formats"
+// app is one run of the command.
+type app struct{ socket string }
 
-func (a *app) check() error {
-	switch a.color {
-	case "auto", "always", "never":
-	default:
-		return fmt.Errorf("--color %q: not auto, always or never", a.color)
-	}
-	return nil
-}
+// asking is what a command does that needs a daemon.
+type asking func(context.Context, *command.Run, *client.Client) error
 
-// wantFormat checks --format against what a command has.
-func (a *app) wantFormat(also ...string) error {
-	for _, f := range append([]string{"table", "json"}, also...) {
-		if a.format == f {
-			return nil
+// ask runs f with a client of the daemon that the user means.
+func (a *app) ask(f asking) func(context.Context, *command.Run) error {
+	return func(ctx context.Context, r *command.Run) error {
+		c, err := a.client(r.Getenv)
+		if err != nil {
+			return err
 		}
+		defer c.Close()
+		return f(ctx, r, c)
 	}
-	return &usageError{fmt.Errorf("--format %q: not %s", a.format, strings.Join(append([]string{"table", "json"}, also...), " or "))}
+}
+
+// show runs ask, and shows the answer: as the JSON that the daemon sent, or as
+// what table prints.
+func show[T any](a *app, ask func(context.Context, *command.Run, *client.Client) (T, error), table func(*command.Run, T) error) func(context.Context, *command.Run) error {
+	return a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
+		v, err := ask(ctx, r, c)
+		if err != nil {
+			return err
+		}
+		return r.Show(v, func() error { return table(r, v) })
+	})
 }
 
 // client returns a client of the socket that the user means: --socket, the
 // environment, the user's own daemon if its socket is there, or the system's.
-func (a *app) client() (*client.Client, error) {
+func (a *app) client(getenv func(string) string) (*client.Client, error) {
 	value, from := a.socket, "--socket"
 	if value == "" {
-		value, from = a.env.Getenv(api.SocketEnv), api.SocketEnv
+		value, from = getenv(api.SocketEnv), api.SocketEnv
 	}
 	if value == "" {
 		value = api.SystemSocket
-		if user := api.UserSocket(a.env.Getenv("XDG_RUNTIME_DIR")); user != "" {
+		if user := api.UserSocket(getenv("XDG_RUNTIME_DIR")); user != "" {
 			if _, err := os.Stat(user); err == nil {
 				value = user
 			}
@@ -153,39 +99,123 @@ func (a *app) client() (*client.Client, error) {
 	}
 	path, err := api.ParseSocket(value)
 	if err != nil {
-		return nil, &usageError{fmt.Errorf("%s: %w", from, err)}
+		return nil, command.Usagef("%s: %w", from, err)
 	}
 	return client.New(path), nil
 }
 
-// note writes a remark for people.
-func (a *app) note(format string, args ...any) {
-	fmt.Fprintf(a.env.Stderr, format+"\n", args...)
+// completeTime bounds what a key press may cost.
+const completeTime = 500 * time.Millisecond
+
+// complete completes an argument by names that the daemon has.
+func (a *app) complete(names func(ctx context.Context, c *client.Client, prefix string) []string) command.Completion {
+	return func(ctx context.Context, _ []string, prefix string) (out []string) {
+		c, err := a.client(os.Getenv)
+		if err != nil {
+			return nil
+		}
+		defer c.Close()
+		ctx, cancel := context.WithTimeout(ctx, completeTime)
+		defer cancel()
+		for _, n := range names(ctx, c, prefix) {
+			if strings.HasPrefix(n, prefix) {
+				out = append(out, n)
+			}
+		}
+		return out
+	}
 }
 
-// report writes an error, with a caret where it points into a definition and
-// with what to do where that is known. With --format json a refusal of the
-// daemon is written as the daemon sent it, in one line. command is the one that
-// failed.
-func (a *app) report(err error, command string) {
-	var wire *api.Error
-	refused := errors.As(err, &wire)
-	if refused && a.format == "json" {
-		if json.NewEncoder(a.env.Stderr).Encode(api.ErrorBody{Error: *wire}) == nil {
-			return
+// completeProbes completes the names of attached probes.
+func (a *app) completeProbes() command.Completion {
+	return a.complete(func(ctx context.Context, c *client.Client, _ string) (names []string) {
+		ps, _ := c.Probes(ctx)
+		for _, p := range ps {
+			names = append(names, p.Name[strings.IndexByte(p.Name, '/')+1:], p.Name)
 		}
+		return names
+	})
+}
+
+// completeSymbols completes the first argument by names of functions.
+func (a *app) completeSymbols() command.Completion {
+	complete := a.complete(func(ctx context.Context, c *client.Client, prefix string) (names []string) {
+		l, _ := c.Symbols(ctx, client.SymbolQuery{Match: prefix + "*", Kind: "func", Limit: 1000})
+		for _, s := range l.Symbols {
+			names = append(names, s.Name)
+		}
+		return names
+	})
+	return first(complete)
+}
+
+// first completes the first argument only.
+func first(complete command.Completion) command.Completion {
+	return func(ctx context.Context, args []string, prefix string) []string {
+		if len(args) > 0 {
+			return nil
+		}
+		return complete(ctx, args, prefix)
 	}
-	fmt.Fprintf(a.env.Stderr, "guestprobe: %v\n", err)
-	if refused {
-		fmt.Fprint(a.env.Stderr, clean(wire.Caret()))
-	}
-	var usage *usageError
+}
+
+// Exit statuses besides those that all programs have. exitStatusHelp documents
+// them.
+const (
+	exitUnreachable = 3
+	exitNotFound    = 4
+	exitPermission  = 5
+	exitTimeout     = 124 // as timeout(1)
+)
+
+const exitStatusHelp = `Exit status:
+  0    done; also a trace that Ctrl-C has ended
+  1    the operation failed
+  2    bad usage, or a definition that does not compile
+  3    no daemon answers on the socket
+  4    no such symbol, probe or map
+  5    no permission
+  124  trace --timeout was over before the hits of --count were there`
+
+// errTimeout ends a trace whose time is over too early.
+var errTimeout = errors.New("timeout")
+
+// Codes of errors that no daemon has sent.
+const (
+	codeUnreachable api.Code = "unreachable"
+	codePermission  api.Code = "permission"
+	codeTimeout     api.Code = "timeout"
+)
+
+// judge says what an error means: its exit status, and what to do.
+func judge(err error) command.Verdict {
+	var wire *api.Error
 	switch {
+	case errors.As(err, &wire):
+		return command.Verdict{Status: wireStatus(wire.Code)}
 	case errors.Is(err, client.ErrUnreachable) && errors.Is(err, fs.ErrPermission):
-		a.note("The socket is its daemon's user's. 'guestprobed --allow-uid USER' and '--group GROUP' let others in.")
+		return command.Verdict{Status: exitPermission, Code: codePermission,
+			Hint: "The socket is its daemon's user's. 'guestprobed --allow-uid USER' and '--group GROUP' let others in."}
+	case errors.Is(err, fs.ErrPermission):
+		return command.Verdict{Status: exitPermission, Code: codePermission}
 	case errors.Is(err, client.ErrUnreachable):
-		a.note("Is guestprobed running there? 'guestprobed --socket PATH' starts it; 'guestprobe demo' needs none.")
-	case errors.As(err, &usage):
-		a.note("Run '%s --help' for usage.", command)
+		return command.Verdict{Status: exitUnreachable, Code: codeUnreachable,
+			Hint: "Is guestprobed running there? 'guestprobed --socket PATH' starts it; 'guestprobe demo' needs none."}
+	case errors.Is(err, errTimeout):
+		return command.Verdict{Status: exitTimeout, Code: codeTimeout}
 	}
+	return command.Verdict{Status: command.ExitFailed}
+}
+
+// wireStatus is the exit status for a refusal of the daemon.
+func wireStatus(code api.Code) int {
+	switch code {
+	case api.CodeProbeNotFound, api.CodeMapNotFound, "symbol_not_found", "no_symbol_at_address":
+		return exitNotFound
+	case api.CodeForbidden:
+		return exitPermission
+	case api.CodeBadDefinition:
+		return command.ExitUsage
+	}
+	return command.ExitFailed
 }

@@ -1,81 +1,67 @@
 package cli
 
 import (
-	"io"
-
-	"github.com/spf13/cobra"
+	"context"
 
 	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/internal/command"
 )
 
-func (a *app) armCmd() *cobra.Command {
-	return a.setArmedCmd(true, "arm", "Arm every enabled probe again (the global knob)")
+func (a *app) arm() command.Spec {
+	return a.setArmed(true, "arm", "Arm every enabled probe again (the global knob)")
 }
 
-func (a *app) disarmCmd() *cobra.Command {
-	return a.setArmedCmd(false, "disarm", "Disarm all probes at once, forgetting none (the global knob)")
+func (a *app) disarm() command.Spec {
+	return a.setArmed(false, "disarm", "Disarm all probes at once, forgetting none (the global knob)")
 }
 
-func (a *app) setArmedCmd(on bool, use, short string) *cobra.Command {
-	return &cobra.Command{
+func (a *app) setArmed(on bool, use, short string) command.Spec {
+	return command.Spec{
 		Use:   use,
 		Short: short,
 		Long: short + `.
 It is the kernel's kprobes/enabled. Each probe keeps its own enabled state.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := a.wantFormat(); err != nil {
-				return err
-			}
-			c, err := a.client()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			if err := c.SetArmed(cmd.Context(), on); err != nil || a.format != "json" {
-				return err
-			}
-			return a.printJSON(api.Knobs{Enabled: &on})
-		},
+		Run: show(a, func(ctx context.Context, _ *command.Run, c *client.Client) (api.Knobs, error) {
+			return api.Knobs{Enabled: &on}, c.SetArmed(ctx, on)
+		}, func(*command.Run, api.Knobs) error { return nil }),
 	}
 }
 
-func (a *app) blacklistCmd() *cobra.Command {
-	return &cobra.Command{
+// formatKernel is the form of the kernel's own files.
+const formatKernel = "kernel"
+
+// kernelFile prints what one of the kernel's files on probes would have.
+func kernelFile(ctx context.Context, r *command.Run, c *client.Client, file string) error {
+	text, err := c.KernelList(ctx, file)
+	if err != nil {
+		return err
+	}
+	return r.Print("%s", command.Clean(text))
+}
+
+func (a *app) blacklist() command.Spec {
+	return command.Spec{
 		Use:   "blacklist",
 		Short: "List what may not be probed",
 		Long: `List the functions that may not be probed, and why. --format kernel prints the
 format of the kernel's kprobes/blacklist.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := a.wantFormat("kernel"); err != nil {
-				return err
+		Formats: []string{formatKernel},
+		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
+			if r.Format == formatKernel {
+				return kernelFile(ctx, r, c, "blacklist")
 			}
-			c, err := a.client()
+			entries, err := c.Blacklist(ctx)
 			if err != nil {
 				return err
 			}
-			defer c.Close()
-			if a.format == "kernel" {
-				text, err := c.KernelList(cmd.Context(), "blacklist")
-				if err != nil {
-					return err
+			return r.Show(api.Blacklist{Entries: entries}, func() error {
+				var rows [][]string
+				for _, e := range entries {
+					rows = append(rows, []string{e.Start.String(), e.End.String(), e.Symbol, e.Reason})
 				}
-				_, err = io.WriteString(a.env.Stdout, clean(text))
-				return err
-			}
-			entries, err := c.Blacklist(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if a.format == "json" {
-				return a.printJSON(api.Blacklist{Entries: entries})
-			}
-			var rows [][]string
-			for _, e := range entries {
-				rows = append(rows, []string{e.Start.String(), e.End.String(), e.Symbol, e.Reason})
-			}
-			return a.table([]string{"START", "END", "SYMBOL", "REASON"}, rows)
-		},
+				return r.Table([]string{"START", "END", "SYMBOL", "REASON"}, rows)
+			})
+		}),
 	}
 }

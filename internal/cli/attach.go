@@ -6,10 +6,11 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/internal/command"
 )
 
 // probeFlags are the flags of every command that attaches probes.
@@ -22,8 +23,7 @@ type probeFlags struct {
 	onHost                        bool
 }
 
-func (p *probeFlags) add(cmd *cobra.Command) {
-	f := cmd.Flags()
+func (p *probeFlags) add(f *pflag.FlagSet) {
 	f.BoolVar(&p.post, "post", false, "report the registers after the probed instruction too")
 	f.BoolVar(&p.regs, "regs", false, "report the registers with every hit")
 	f.StringVar(&p.space, "space", "any", "hits in this address space only: `CR3`, or any")
@@ -41,7 +41,7 @@ func (p *probeFlags) add(cmd *cobra.Command) {
 func (p *probeFlags) spaceValue() (space api.Hex, err error) {
 	if p.space != "any" {
 		if err := space.UnmarshalText([]byte(p.space)); err != nil || space == 0 {
-			return 0, &usageError{fmt.Errorf("--space %q: want the value of CR3, as 0x1000000, or any", p.space)}
+			return 0, command.Usagef("--space %q: want the value of CR3, as 0x1000000, or any", p.space)
 		}
 	}
 	return space, nil
@@ -86,10 +86,10 @@ func letter(def string) byte {
 	return def[0]
 }
 
-func (a *app) attachCmd() *cobra.Command {
-	var flags probeFlags
+func (a *app) attach() command.Spec {
+	var probes probeFlags
 	var prog programFlags
-	cmd := &cobra.Command{
+	return command.Spec{
 		Use:   "attach [flags] DEFINITION... | attach --program FILE.o",
 		Short: "Attach probes, all or none",
 		Long: `Attach probes to the guest. Each argument is one definition in the language of
@@ -131,50 +131,40 @@ Definitions are treated alike. 'guestprobe map dump' shows what programs have co
   guestprobe attach --post 'p:fork do_fork'
   guestprobe attach --args 8 'p:many many_args'
   guestprobe attach --mirror jdo_fork --mirror-stack 16 'p do_fork'`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) == 0 && prog.file == "" {
-				return errors.New("say what to probe: DEFINITION...")
-			}
-			return nil
+		Args: func([]string) error { return nil },
+		Flags: func(f *pflag.FlagSet) {
+			probes.add(f)
+			f.StringVar(&prog.file, "program", "", "attach the eBPF programs of this object `FILE`")
+			f.StringVar(&prog.section, "section", "", "of the object file only the programs in this `SECTION`, as kprobe/vfs_read")
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := a.wantFormat(); err != nil {
+		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) (err error) {
+			if len(r.Args) == 0 && prog.file == "" {
+				return command.Usagef("say what to probe: DEFINITION...")
+			}
+			if err := prog.check(&probes, r.Args); err != nil {
 				return err
 			}
-			if err := prog.check(&flags, args); err != nil {
-				return err
-			}
-			c, err := a.client()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
 			var ps []api.Probe
 			if prog.file != "" {
-				ps, err = prog.attach(cmd.Context(), c, &flags)
+				ps, err = prog.attach(ctx, c, &probes)
 			} else {
-				ps, err = flags.attach(cmd.Context(), c, args)
+				ps, err = probes.attach(ctx, c, r.Args)
 			}
 			if err != nil {
 				return err
 			}
-			if err := a.printProbes(ps, nil); err != nil {
+			if err := printProbes(r, ps); err != nil || r.WantsJSON() {
 				return err
 			}
-			a.noteRuns(ps)
+			noteRuns(r, ps)
 			for _, p := range ps {
-				if p.Cost != "" && a.format != "json" {
-					a.note("%s costs %s.", clean(p.Name), p.Cost)
+				if p.Cost != "" {
+					r.Note("%s costs %s.", command.Clean(p.Name), p.Cost)
 				}
 			}
 			return nil
-		},
+		}),
 	}
-	flags.add(cmd)
-	cmd.Flags().StringVar(&prog.file, "program", "", "attach the eBPF programs of this object `FILE`")
-	cmd.Flags().StringVar(&prog.section, "section", "", "of the object file only the programs in this section, as kprobe/vfs_read")
-	cmd.ValidArgsFunction = cobra.NoFileCompletions
-	return cmd
 }
 
 // attach attaches definitions that stay.
@@ -194,7 +184,7 @@ func (p *probeFlags) attach(ctx context.Context, c *client.Client, defs []string
 // error itself does not show it.
 func inDefinition(err error, defs []string) error {
 	var wire *api.Error
-	if !asWire(err, &wire) || wire.Index == nil || *wire.Index >= len(defs) || wire.Column != nil {
+	if !errors.As(err, &wire) || wire.Index == nil || *wire.Index >= len(defs) || wire.Column != nil {
 		return err
 	}
 	return fmt.Errorf("%q: %w", defs[*wire.Index], err)

@@ -1,12 +1,14 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 
-	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/inguest"
 	"github.com/guestprobe/guestprobe/probe/bpf"
 )
@@ -15,21 +17,14 @@ import (
 // three characters a byte.
 const maxProgramText = 3 * 8 * bpf.MaxSlots
 
-func (a *app) bpfCmd() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "bpf",
-		Short: "Run eBPF programs by themselves",
-		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(a.bpfExecCmd())
-	return cmd
+func (a *app) bpf() command.Spec {
+	return command.Spec{Use: "bpf", Short: "Run eBPF programs by themselves", Sub: []command.Spec{bpfExec()}}
 }
 
-func (a *app) bpfExecCmd() *cobra.Command {
+func bpfExec() command.Spec {
 	var backend string
 	var cpl int
-	cmd := &cobra.Command{
+	return command.Spec{
 		Use:   "exec [MEMORY] [--backend interp|guest]",
 		Short: "Run one program on a piece of memory and print what it returns",
 		Long: `Run the program whose bytes stand in hexadecimal on standard input, on the memory
@@ -41,21 +36,26 @@ guest that does nothing else, and runs it there. Exit status 1 and a message say
 that the program was refused, or ended by a violation.`,
 		Example: `  echo b7 00 00 00 2a 00 00 00 95 00 00 00 00 00 00 00 | guestprobe bpf exec
   guestprobe bpf exec 'aa bb cc' --backend guest <program.hex`,
-		Args: cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		Args:  command.Between(0, 1, ""),
+		Plain: true,
+		Flags: func(f *pflag.FlagSet) {
+			f.StringVar(&backend, "backend", "interp", "`where` it runs: interp or guest")
+			f.IntVar(&cpl, "cpl", 3, "`privilege` in the guest, 0 or 3")
+		},
+		Run: func(_ context.Context, r *command.Run) error {
 			memory := ""
-			if len(args) > 0 {
-				memory = args[0]
+			if len(r.Args) > 0 {
+				memory = r.Args[0]
 			}
 			switch {
 			case backend != "interp" && backend != "guest":
-				return &usageError{fmt.Errorf("--backend %q: not interp or guest", backend)}
+				return command.Usagef("--backend %q: not interp or guest", backend)
 			case cpl != 0 && cpl != 3:
-				return &usageError{fmt.Errorf("--cpl %d: not 0 or 3", cpl)}
-			case backend == "interp" && cmd.Flags().Changed("cpl"):
-				return &usageError{errors.New("--cpl is for --backend guest")}
+				return command.Usagef("--cpl %d: not 0 or 3", cpl)
+			case backend == "interp" && r.Given("cpl"):
+				return command.Usagef("--cpl is for --backend guest")
 			}
-			text, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), maxProgramText+1))
+			text, err := io.ReadAll(io.LimitReader(r.Stdin, maxProgramText+1))
 			if err != nil {
 				return fmt.Errorf("read program: %w", err)
 			}
@@ -70,13 +70,9 @@ that the program was refused, or ended by a violation.`,
 			if err != nil {
 				return err
 			}
-			fmt.Fprintln(a.env.Stdout, r0)
-			return nil
+			return r.Print("%s\n", r0)
 		},
 	}
-	cmd.Flags().StringVar(&backend, "backend", "interp", "interp or guest")
-	cmd.Flags().IntVar(&cpl, "cpl", 3, "privilege in the guest, 0 or 3")
-	return cmd
 }
 
 // guestRun boots a guest for one program, once that has passed the checker.

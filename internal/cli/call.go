@@ -1,87 +1,80 @@
 package cli
 
 import (
-	"errors"
-	"fmt"
+	"context"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/internal/command"
 )
 
-func (a *app) callCmd() *cobra.Command {
+func (a *app) call() command.Spec {
 	var timeout time.Duration
-	cmd := &cobra.Command{
+	return command.Spec{
 		Use:   "call [--timeout DURATION] SYMBOL|ADDRESS [ARG...]",
 		Short: "Run a function of the guest and print what it returns",
 		Long: `Run a function of the guest's kernel with up to 6 integer arguments and print
 what it returns, as a signed number and in hexadecimal. It runs at a safe point
 of an idle vCPU, or through the guest's own call service; a guest that offers
-neither in time refuses. Put -- before a negative argument.`,
+neither in time refuses.`,
 		Example: `  guestprobe call vfs_read 3 0x1000 64
-  guestprobe call sys_open -- -1`,
-		Args: func(_ *cobra.Command, args []string) error {
+  guestprobe call sys_open -1`,
+		Args: func(args []string) error {
 			switch {
 			case len(args) == 0:
-				return errors.New("say which function")
+				return command.Usagef("say which function")
 			case len(args) > 7:
-				return fmt.Errorf("%d arguments: at most 6 travel in registers", len(args)-1)
+				return command.Usagef("%d arguments: at most 6 travel in registers", len(args)-1)
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := a.wantFormat(); err != nil {
-				return err
+		Negative: true,
+		Flags: func(f *pflag.FlagSet) {
+			f.DurationVar(&timeout, "timeout", 5*time.Second, "how long the guest may take, a `duration` up to 1m")
+		},
+		Complete: a.completeSymbols(),
+		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
+			if timeout < time.Millisecond || timeout > time.Minute {
+				return command.Usagef("--timeout %v: not from 1ms to 1m", timeout)
 			}
 			req := api.Call{TimeoutMS: int(timeout.Milliseconds())}
-			if addr, err := strconv.ParseUint(args[0], 0, 64); err == nil {
+			if addr, err := strconv.ParseUint(r.Args[0], 0, 64); err == nil {
 				req.Addr = api.Hex(addr)
 			} else {
-				req.Symbol = args[0]
+				req.Symbol = r.Args[0]
 			}
-			for _, s := range args[1:] {
+			for _, s := range r.Args[1:] {
 				v, err := parseArg(s)
 				if err != nil {
-					return &usageError{err}
+					return err
 				}
 				req.Args = append(req.Args, v)
 			}
-			c, err := a.client()
+			res, err := c.Call(ctx, req)
 			if err != nil {
 				return err
 			}
-			defer c.Close()
-			res, err := c.Call(cmd.Context(), req)
-			if err != nil {
-				return err
-			}
-			if a.format == "json" {
-				return a.printJSON(res)
-			}
-			fmt.Fprintf(a.env.Stdout, "%d (0x%x)\n", res.Value, uint64(res.Ret))
-			return nil
-		},
-		ValidArgsFunction: a.completeSymbols,
+			return r.Show(res, func() error { return r.Print("%d (0x%x)\n", res.Value, uint64(res.Ret)) })
+		}),
 	}
-	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Second, "how long the guest may take, up to 1m")
-	return cmd
 }
 
 // parseArg reads an argument of a call: any 64-bit number, negative ones too.
-func parseArg(s string) (api.Hex, error) {
+func parseArg(s string) (v api.Hex, err error) {
 	if strings.HasPrefix(s, "-") {
-		v, err := strconv.ParseInt(s, 0, 64)
-		if err != nil {
-			return 0, fmt.Errorf("argument %q: not a 64-bit number", s)
-		}
-		return api.Hex(v), nil
+		n, perr := strconv.ParseInt(s, 0, 64)
+		v, err = api.Hex(n), perr
+	} else {
+		n, perr := strconv.ParseUint(s, 0, 64)
+		v, err = api.Hex(n), perr
 	}
-	v, err := strconv.ParseUint(s, 0, 64)
 	if err != nil {
-		return 0, fmt.Errorf("argument %q: not a 64-bit number", s)
+		return 0, command.Usagef("argument %q: not a 64-bit number", s)
 	}
-	return api.Hex(v), nil
+	return v, nil
 }

@@ -7,10 +7,11 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/internal/command"
 )
 
 // What the demo shows.
@@ -33,68 +34,70 @@ var demoProbes = []demoProbe{
 	{"p:checksum user_checksum data=%di len=%si:u64", false, 7},
 }
 
-func (a *app) demoCmd() *cobra.Command {
+func (a *app) demo() command.Spec {
 	var verbose bool
-	cmd := &cobra.Command{
+	return command.Spec{
 		Use:   "demo",
 		Short: "Boot a guest, probe it, show what happens, and put everything back",
 		Long: `Start a guestprobed of its own on a temporary socket, boot the built-in guest with
 2 vCPUs, attach a probe with a pre and a post handler to a kernel function and one
 to a user function, show some 20 of their hits, detach, prove that the guest's text
 is byte for byte what it was, and stop. It needs /dev/kvm and takes a few seconds.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, cancel := context.WithTimeoutCause(cmd.Context(), demoTime, errDemoTime)
+		Plain: true,
+		Flags: func(f *pflag.FlagSet) { f.BoolVarP(&verbose, "verbose", "v", false, "show the daemon's log") },
+		Run: func(ctx context.Context, r *command.Run) error {
+			ctx, cancel := context.WithTimeoutCause(ctx, demoTime, errDemoTime)
 			defer cancel()
-			return a.demo(ctx, verbose)
+			return (&demo{Run: r}).run(ctx, verbose)
 		},
 	}
-	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "show the daemon's log")
-	return cmd
 }
+
+// demo is one run of the demo.
+type demo struct{ *command.Run }
 
 var errDemoTime = fmt.Errorf("the demo did not finish in %v", demoTime)
 
-func (a *app) demo(ctx context.Context, verbose bool) (err error) {
+func (d *demo) run(ctx context.Context, verbose bool) (err error) {
 	start := time.Now()
-	d, err := a.startDaemon(ctx, verbose, "--vcpus", fmt.Sprint(demoVCPUs))
+	own, err := startDaemon(ctx, d.Run, verbose, "--vcpus", fmt.Sprint(demoVCPUs))
 	if err != nil {
 		return err
 	}
 	defer func() {
-		if serr := d.stop(); serr != nil {
+		if serr := own.stop(); serr != nil {
 			err = errors.Join(err, serr)
 			return
 		}
 		if err == nil {
-			a.step("stopped %s; all of it took %v", d.what, time.Since(start).Round(10*time.Millisecond))
+			d.step("stopped %s; all of it took %v", own.what, time.Since(start).Round(10*time.Millisecond))
 		}
 	}()
-	c := client.New(d.socket)
+	c := client.New(own.socket)
 	defer c.Close()
 	g, err := c.Guest(ctx)
 	if err != nil {
 		return err
 	}
-	a.step("%s serves %s", d.what, d.socket)
-	a.step("the %s guest is %s: %s, %d MiB, sha256 %.12s", g.Image, g.State, plural(g.VCPUs, "vCPU"), g.Memory>>20, g.SHA256)
+	d.step("%s serves %s", own.what, own.socket)
+	d.step("the %s guest is %s: %s, %d MiB, sha256 %.12s", g.Image, g.State, command.Plural(g.VCPUs, "vCPU"), g.Memory>>20, g.SHA256)
 	before, err := c.Text(ctx)
 	if err != nil {
 		return err
 	}
-	if err := a.demoTrace(ctx, c); err != nil {
+	if err := d.trace(ctx, c); err != nil {
 		return err
 	}
-	return a.demoRestored(ctx, c, before)
+	return d.restored(ctx, c, before)
 }
 
 // step tells what has been done. A demo's story is its data.
-func (a *app) step(format string, args ...any) {
-	fmt.Fprintln(a.env.Stdout, paint(a.colors(a.env.Stdout), sgrBold, "==> ")+clean(fmt.Sprintf(format, args...)))
+func (d *demo) step(format string, args ...any) {
+	fmt.Fprintln(d.Stdout, command.Paint(d.Colors(d.Stdout), command.Bold, "==> ")+command.Clean(fmt.Sprintf(format, args...)))
 }
 
-// demoTrace attaches the probes for the time of a stream and shows hits.
-func (a *app) demoTrace(ctx context.Context, c *client.Client) error {
+// trace attaches the probes for the time of a stream and shows hits.
+func (d *demo) trace(ctx context.Context, c *client.Client) error {
 	var specs []api.ProbeSpec
 	shows := map[string]*demoShow{} // by the probe's name, until all of it was shown
 	for _, p := range demoProbes {
@@ -105,7 +108,7 @@ func (a *app) demoTrace(ctx context.Context, c *client.Client) error {
 		return err
 	}
 	defer s.Close()
-	color, started := a.colors(a.env.Stdout), false
+	color, started := d.Colors(d.Stdout), false
 	for !started || len(shows) > 0 {
 		r, err := s.Next()
 		if err != nil {
@@ -126,7 +129,7 @@ func (a *app) demoTrace(ctx context.Context, c *client.Client) error {
 				if p.Post {
 					stages = "a pre and a post handler"
 				}
-				a.step("attached %s with %s to %s code, %s: %s", p.Name, stages, what, place(p), p.Def)
+				d.step("attached %s with %s to %s code, %s: %s", p.Name, stages, what, place(p), p.Def)
 				shows[p.Name] = &demoShow{left: demoProbes[i].shown, post: p.Post, open: map[int]bool{}}
 			}
 			started = true
@@ -140,14 +143,14 @@ func (a *app) demoTrace(ctx context.Context, c *client.Client) error {
 				continue
 			}
 			h.Regs = someRegs(h)
-			if _, err := fmt.Fprint(a.env.Stdout, hitLine(h, color)); err != nil {
+			if _, err := fmt.Fprint(d.Stdout, hitLine(h, color)); err != nil {
 				return err
 			}
 			if show.left == 0 && len(show.open) == 0 {
 				delete(shows, h.Probe)
 			}
 		case api.RecordEnd:
-			a.noteEnd(r, "")
+			noteEnd(d.Run, r, "")
 			return errors.New("the stream ended before the demo did")
 		}
 	}
@@ -188,8 +191,8 @@ func someRegs(h api.Hit) map[string]api.Hex {
 	return map[string]api.Hex{"rip": h.Regs["rip"], "rsp": h.Regs["rsp"], "rax": h.Regs["rax"]}
 }
 
-// demoRestored detaches and proves that nothing is left.
-func (a *app) demoRestored(ctx context.Context, c *client.Client, before api.Text) error {
+// restored detaches and proves that nothing is left.
+func (d *demo) restored(ctx context.Context, c *client.Client, before api.Text) error {
 	during, err := c.Text(ctx)
 	if err != nil {
 		return err
@@ -199,7 +202,7 @@ func (a *app) demoRestored(ctx context.Context, c *client.Client, before api.Tex
 		return err
 	}
 	for _, p := range ps {
-		a.step("detached %s: %s, %d missed", p.Name, plural(int(p.Stats.Hits), "hit"), p.Stats.Missed)
+		d.step("detached %s: %s, %d missed", p.Name, command.Plural(int(p.Stats.Hits), "hit"), p.Stats.Missed)
 	}
 	after, err := c.Text(ctx)
 	if err != nil {
@@ -213,15 +216,15 @@ func (a *app) demoRestored(ctx context.Context, c *client.Client, before api.Tex
 	case during.Identical:
 		return errors.New("the probes were never in the guest's text")
 	case !after.Identical || after.Live != before.Live:
-		return fmt.Errorf("the guest's text is not what it was: %s differ", plural(len(after.Ranges), "range"))
+		return fmt.Errorf("the guest's text is not what it was: %s differ", command.Plural(len(after.Ranges), "range"))
 	case g.Checks != 0:
-		return fmt.Errorf("the guest's self-check found %s", plural(int(g.Checks), "wrong result"))
+		return fmt.Errorf("the guest's self-check found %s", command.Plural(int(g.Checks), "wrong result"))
 	case g.State != "running":
 		return fmt.Errorf("the guest is %s", g.State)
 	}
-	a.step("with the probes %s of the guest's text differed from its image; now all %d are what they were (sha256 %.12s)",
-		plural(diffBytes(during), "byte"), after.Bytes, after.Live)
-	a.step("the guest is running, and its self-check has found no wrong result")
+	d.step("with the probes %s of the guest's text differed from its image; now all %d are what they were (sha256 %.12s)",
+		command.Plural(diffBytes(during), "byte"), after.Bytes, after.Live)
+	d.step("the guest is running, and its self-check has found no wrong result")
 	return nil
 }
 

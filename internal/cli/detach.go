@@ -3,88 +3,86 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 
-	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/internal/command"
 )
 
-func (a *app) detachCmd() *cobra.Command {
+func (a *app) detach() command.Spec {
 	var all bool
-	cmd := &cobra.Command{
+	return command.Spec{
 		Use:   "detach PROBE... | --all",
 		Short: "Detach probes and show their final counts",
 		Long: `Detach probes by event, GROUP/EVENT or number. Probes that were found are
 detached even when another one was not; the exit status is then 4.`,
 		Example: `  guestprobe detach myread
   guestprobe detach --all`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if all == (len(args) > 0) {
-				return errors.New("say which probes, or --all")
+		Args:     func([]string) error { return nil },
+		Flags:    func(f *pflag.FlagSet) { f.BoolVarP(&all, "all", "a", false, "detach every probe") },
+		Complete: a.completeProbes(),
+		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
+			if all == (len(r.Args) > 0) {
+				return command.Usagef("say which probes, or --all")
 			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.eachProbe(cmd.Context(), args, func(ctx context.Context, c *client.Client, name string) (api.Probe, error) {
-				return c.Detach(ctx, name)
-			}, func(ctx context.Context, c *client.Client) ([]api.Probe, error) { return c.DetachAll(ctx) })
-		},
+			if all {
+				ps, err := c.DetachAll(ctx)
+				if err != nil {
+					return err
+				}
+				return printProbes(r, ps)
+			}
+			return eachProbe(r, func(name string) (api.Probe, error) { return c.Detach(ctx, name) })
+		}),
 	}
-	cmd.Flags().BoolVarP(&all, "all", "a", false, "detach every probe")
-	cmd.ValidArgsFunction = a.completeProbes
-	return cmd
 }
 
-// eachProbe does one thing with each probe that args name, or with all of them
-// when there are none, and prints what they are then. It goes on after an
-// error, and returns the first.
-func (a *app) eachProbe(ctx context.Context, args []string, one func(context.Context, *client.Client, string) (api.Probe, error), all func(context.Context, *client.Client) ([]api.Probe, error)) error {
-	if err := a.wantFormat(); err != nil {
-		return err
+func (a *app) enable() command.Spec {
+	return a.setEnabled(true, "enable PROBE...", "Arm disabled probes again")
+}
+
+func (a *app) disable() command.Spec {
+	return a.setEnabled(false, "disable PROBE...", "Disarm probes without forgetting them")
+}
+
+func (a *app) setEnabled(on bool, use, short string) command.Spec {
+	return command.Spec{
+		Use:      use,
+		Short:    short,
+		Long:     short + ", by event, GROUP/EVENT or number. A probe that is so already stays so.",
+		Args:     command.Between(1, -1, "say which probes"),
+		Complete: a.completeProbes(),
+		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
+			return eachProbe(r, func(name string) (api.Probe, error) { return c.SetEnabled(ctx, name, on) })
+		}),
 	}
-	c, err := a.client()
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	if len(args) == 0 {
-		ps, err := all(ctx, c)
-		if err != nil {
-			return err
-		}
-		return a.printProbes(ps, nil)
-	}
+}
+
+// eachProbe does one thing with each probe that the arguments name, and prints
+// what they are then. It goes on after an error, and returns the first.
+func eachProbe(r *command.Run, one func(name string) (api.Probe, error)) error {
 	var done []api.Probe
 	var first error
-	for _, name := range args {
-		p, err := one(ctx, c, name)
+	for _, name := range r.Args {
+		p, err := one(name)
 		switch {
 		case err == nil:
 			done = append(done, p)
 		case first == nil:
 			first = err
 		default:
-			a.note("guestprobe: %v", err)
+			r.Note("guestprobe: %v", err)
 		}
 		if errors.Is(err, client.ErrUnreachable) {
 			break
 		}
 	}
 	if len(done) > 0 {
-		if err := a.printProbes(done, nil); err != nil {
+		if err := printProbes(r, done); err != nil {
 			return err
 		}
 	}
 	return first
-}
-
-func asWire(err error, wire **api.Error) bool { return errors.As(err, wire) }
-
-func plural(n int, one string) string {
-	if n == 1 {
-		return fmt.Sprintf("%d %s", n, one)
-	}
-	return fmt.Sprintf("%d %ss", n, one)
 }

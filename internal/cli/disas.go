@@ -1,21 +1,24 @@
 package cli
 
 import (
+	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"strings"
 
-	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/daemon"
 )
 
-func (a *app) disasCmd() *cobra.Command {
+func (a *app) disas() command.Spec {
 	var image string
-	cmd := &cobra.Command{
+	return command.Spec{
 		Use:   "disas FUNCTION[+OFFSET]|ADDRESS",
 		Short: "Show what a probe on each instruction would be",
 		Long: `List the instructions of one function of the guest's image, each with how it is run
@@ -32,54 +35,38 @@ With an offset or an address in the function, => marks the instruction. With --i
 the file is read instead of asking a daemon.`,
 		Example: `  guestprobe disas vfs_read
   guestprobe disas --image guest.elf --format json main`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return errors.New("say one function: FUNCTION[+OFFSET] or ADDRESS")
+		Args:     command.Between(1, 1, "say one function: FUNCTION[+OFFSET] or ADDRESS"),
+		Flags:    func(f *pflag.FlagSet) { f.StringVar(&image, "image", "", "read the ELF `FILE`, without a daemon") },
+		Complete: a.completeSymbols(),
+		Run: func(ctx context.Context, r *command.Run) error {
+			if image == "" {
+				return show(a, func(ctx context.Context, r *command.Run, c *client.Client) (api.Disas, error) {
+					return c.Disas(ctx, r.Args[0])
+				}, printDisas)(ctx, r)
 			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := a.wantFormat(); err != nil {
-				return err
-			}
-			d, err := a.disas(cmd, image, args[0])
+			d, err := disasFile(image, r.Args[0])
 			if err != nil {
 				return err
 			}
-			if a.format == "json" {
-				return a.printJSON(d)
-			}
-			return a.printDisas(&d)
+			return r.Show(d, func() error { return printDisas(r, d) })
 		},
-		ValidArgsFunction: a.completeSymbols,
 	}
-	cmd.Flags().StringVar(&image, "image", "", "read the ELF `FILE`, without a daemon")
-	return cmd
 }
 
-// disas asks the daemon, or reads the file.
-func (a *app) disas(cmd *cobra.Command, image, at string) (api.Disas, error) {
-	if image == "" {
-		c, err := a.client()
-		if err != nil {
-			return api.Disas{}, err
-		}
-		defer c.Close()
-		return c.Disas(cmd.Context(), at)
-	}
+// disasFile reads the image instead of asking a daemon.
+func disasFile(image, at string) (api.Disas, error) {
 	img, err := guest.LoadFile(image)
 	if err != nil {
 		return api.Disas{}, err
 	}
 	d, err := new(daemon.Disassembler).Function(img, at)
-	switch {
-	case errors.Is(err, guest.ErrSymbolNotFound):
+	if errors.Is(err, guest.ErrSymbolNotFound) {
 		err = &api.Error{Code: "symbol_not_found", Errno: "ENOENT", Message: err.Error()}
 	}
 	return d, err
 }
 
-func (a *app) printDisas(d *api.Disas) error {
+func printDisas(r *command.Run, d api.Disas) error {
 	head := fmt.Sprintf("%s: %d bytes at %#x", d.Symbol, d.Size, uint64(d.Addr))
 	if d.User {
 		head += ", user code"
@@ -87,7 +74,7 @@ func (a *app) printDisas(d *api.Disas) error {
 	if d.Blacklist != "" {
 		head += ", not probeable: " + d.Blacklist
 	}
-	a.note("%s", clean(head))
+	r.Note("%s", command.Clean(head))
 	var rows [][]string
 	for i := range d.Insts {
 		l := &d.Insts[i]
@@ -105,11 +92,11 @@ func (a *app) printDisas(d *api.Disas) error {
 		}
 		rows = append(rows, []string{fmt.Sprintf("%s+%#x", mark, l.Offset), spaced(l.Bytes), text, kind, regionText(&l.Ours), regionText(&l.Kernel)})
 	}
-	if err := a.table([]string{"OFFSET", "BYTES", "INSTRUCTION", "KIND", "OPTIMIZE", "LINUX"}, rows); err != nil {
+	if err := r.Table([]string{"OFFSET", "BYTES", "INSTRUCTION", "KIND", "OPTIMIZE", "LINUX"}, rows); err != nil {
 		return err
 	}
 	if d.Undecodable != "" {
-		a.note("The list ends %s.", clean(d.Undecodable))
+		r.Note("The list ends %s.", command.Clean(d.Undecodable))
 	}
 	return nil
 }

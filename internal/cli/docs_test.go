@@ -10,33 +10,42 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 
+	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/daemon"
+	"github.com/guestprobe/guestprobe/internal/dev"
 )
 
 var update = flag.Bool("update", false, "write generated documents anew")
 
-// TestDocument keeps docs/cli.md equal to what the commands say about
-// themselves. `go test ./internal/cli -run TestDocument -update` writes it.
+// pages are the documents that are made of help texts.
+var pages = map[string][]command.Program{
+	"../../docs/cli.md":   {Program(), daemon.Program()},
+	"../../docs/gpdev.md": {dev.Program()},
+}
+
+// TestDocument keeps pages equal to what the commands say about themselves.
+// `make generate` writes them.
 func TestDocument(t *testing.T) {
-	const path = "../../docs/cli.md"
-	var b strings.Builder
-	b.WriteString("# Command lines\n\nThis page is generated from the programs' own help texts; a test compares them.\n")
-	for _, cmd := range []*cobra.Command{Root(), daemon.Command()} {
-		cmd.InitDefaultCompletionCmd()
-		document(&b, cmd)
-	}
-	if *update {
-		if err := os.WriteFile(path, []byte(b.String()), 0o644); err != nil {
+	for path, programs := range pages {
+		var b strings.Builder
+		b.WriteString("# Command lines\n\nThis page is generated from the programs' own help texts; a test compares them.\n")
+		for _, p := range programs {
+			cmd := p.Describe()
+			cmd.InitDefaultCompletionCmd()
+			document(&b, cmd)
+		}
+		if *update {
+			if err := os.WriteFile(path, []byte(b.String()), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := os.ReadFile(path)
+		if err != nil {
 			t.Fatal(err)
 		}
-		return
-	}
-	got, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(b.String(), string(got)); d != "" {
-		t.Errorf("docs/cli.md is not what the commands say (-commands +file); run `go test ./internal/cli -run TestDocument -update`:\n%s", d)
+		if d := cmp.Diff(b.String(), string(got)); d != "" {
+			t.Errorf("%s is not what the commands say (-commands +file); run `make generate`:\n%s", path, d)
+		}
 	}
 }
 
@@ -85,6 +94,9 @@ func TestEveryCommandIsDescribed(t *testing.T) {
 			walk(sub)
 		}
 	}
-	walk(Root())
-	walk(daemon.Command())
+	for _, programs := range pages {
+		for _, p := range programs {
+			walk(p.Describe())
+		}
+	}
 }

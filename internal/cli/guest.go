@@ -9,70 +9,37 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/internal/command"
 )
 
-func (a *app) guestCmd() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "guest",
-		Short: "Show and control the guest",
-		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+func (a *app) guest() command.Spec {
+	action := func(use, short string, do func(context.Context, *client.Client) (api.Guest, error)) command.Spec {
+		return command.Spec{Use: use, Short: short, Run: show(a, func(ctx context.Context, _ *command.Run, c *client.Client) (api.Guest, error) {
+			return do(ctx, c)
+		}, printGuest)}
 	}
-	var paused, follow bool
-	reset := a.guestAction("reset", "Boot the guest anew, with its probes in place", func(ctx context.Context, c *client.Client) (api.Guest, error) {
+	var paused bool
+	reset := action("reset", "Boot the guest anew, with its probes in place", func(ctx context.Context, c *client.Client) (api.Guest, error) {
 		return c.Reset(ctx, api.ResetGuest{Paused: paused})
 	})
-	reset.Flags().BoolVar(&paused, "paused", false, "stop before the first instruction")
-	console := &cobra.Command{
-		Use:   "console",
-		Short: "Print what the guest has written to its console",
-		Long: `Print what is kept of the guest's console output; with --follow go on until the
-guest ends. On a terminal, control characters of the guest are shown as \xNN.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.console(cmd.Context(), follow) },
-	}
-	console.Flags().BoolVarP(&follow, "follow", "f", false, "go on with new output")
-	cmd.AddCommand(
-		a.guestAction("status", "Show the guest's state", func(ctx context.Context, c *client.Client) (api.Guest, error) { return c.Guest(ctx) }),
-		a.guestAction("pause", "Take every vCPU out of guest mode", func(ctx context.Context, c *client.Client) (api.Guest, error) { return c.Pause(ctx) }),
-		a.guestAction("resume", "Let the guest run", func(ctx context.Context, c *client.Client) (api.Guest, error) { return c.Resume(ctx) }),
-		reset, console, a.guestTextCmd(),
-	)
-	return cmd
-}
-
-// guestAction is a command that does one thing and shows the guest's state.
-func (a *app) guestAction(use, short string, do func(context.Context, *client.Client) (api.Guest, error)) *cobra.Command {
-	return &cobra.Command{
-		Use:   use,
-		Short: short,
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := a.wantFormat(); err != nil {
-				return err
-			}
-			c, err := a.client()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			g, err := do(cmd.Context(), c)
-			if err != nil {
-				return err
-			}
-			return a.printGuest(g)
+	reset.Flags = func(f *pflag.FlagSet) { f.BoolVar(&paused, "paused", false, "stop before the first instruction") }
+	return command.Spec{
+		Use:   "guest",
+		Short: "Show and control the guest",
+		Sub: []command.Spec{
+			action("status", "Show the guest's state", func(ctx context.Context, c *client.Client) (api.Guest, error) { return c.Guest(ctx) }),
+			action("pause", "Take every vCPU out of guest mode", func(ctx context.Context, c *client.Client) (api.Guest, error) { return c.Pause(ctx) }),
+			action("resume", "Let the guest run", func(ctx context.Context, c *client.Client) (api.Guest, error) { return c.Resume(ctx) }),
+			reset, a.console(), a.text(),
 		},
 	}
 }
 
-func (a *app) printGuest(g api.Guest) error {
-	if a.format == "json" {
-		return a.printJSON(g)
-	}
+func printGuest(r *command.Run, g api.Guest) error {
 	knob := "enabled"
 	if !g.Enabled {
 		knob = "all disarmed"
@@ -94,26 +61,24 @@ func (a *app) printGuest(g api.Guest) error {
 	if g.LogLinesLost > 0 {
 		rows = append(rows, []string{"log lines lost", u64(g.LogLinesLost)})
 	}
-	if err := a.table([]string{"GUEST", ""}, rows); err != nil {
+	if err := r.Table([]string{"GUEST", ""}, rows); err != nil {
 		return err
 	}
-	fmt.Fprintln(a.env.Stdout)
-	if err := a.printExits(g.CPUs); err != nil {
-		return err
+	for _, t := range []statTable{exitsTable(g.CPUs), standingTable(g.CPUs)} {
+		if err := t.below(r); err != nil {
+			return err
+		}
 	}
-	if err := a.printStanding(g.CPUs); err != nil {
-		return err
+	if g.Crash == nil {
+		return nil
 	}
-	if g.Crash != nil {
-		fmt.Fprintf(a.env.Stdout, "\n%s\n", clean(g.Crash.Report))
-	}
-	return nil
+	return r.Print("\n%s\n", command.Clean(g.Crash.Report))
 }
 
-// printStanding prints where the vCPUs stand that are not running, and in which
+// standingTable has where the vCPUs stand that are not running, and in which
 // address space: what --space of attach takes.
-func (a *app) printStanding(cpus []api.CPUInfo) error {
-	var rows [][]string
+func standingTable(cpus []api.CPUInfo) statTable {
+	t := statTable{heading: []string{"VCPU", "RIP", "SYMBOL+OFFSET", "SPACE"}}
 	for _, c := range cpus {
 		if c.RIP == 0 {
 			continue
@@ -122,80 +87,83 @@ func (a *app) printStanding(cpus []api.CPUInfo) error {
 		if c.Symbol != "" {
 			symbol = c.Symbol
 		}
-		rows = append(rows, []string{strconv.Itoa(c.CPU), fmt.Sprintf("%016x", uint64(c.RIP)), symbol, fmt.Sprintf("%#x", uint64(c.Space))})
+		t.rows = append(t.rows, []string{strconv.Itoa(c.CPU), fmt.Sprintf("%016x", uint64(c.RIP)), symbol, fmt.Sprintf("%#x", uint64(c.Space))})
 	}
-	if len(rows) == 0 {
-		return nil
-	}
-	fmt.Fprintln(a.env.Stdout)
-	return a.table([]string{"VCPU", "RIP", "SYMBOL+OFFSET", "SPACE"}, rows)
+	return t
 }
 
-func (a *app) console(ctx context.Context, follow bool) error {
-	if err := a.wantFormat(); err != nil {
-		return err
+func (a *app) console() command.Spec {
+	var follow bool
+	return command.Spec{
+		Use:   "console",
+		Short: "Print what the guest has written to its console",
+		Long: `Print what is kept of the guest's console output; with --follow go on until the
+guest ends. On a terminal, control characters of the guest are shown as \xNN.`,
+		Flags: func(f *pflag.FlagSet) { f.BoolVarP(&follow, "follow", "f", false, "go on with new output") },
+		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
+			s, err := c.Console(ctx, follow)
+			if err != nil {
+				return err
+			}
+			defer s.Close()
+			return printConsole(r, s)
+		}),
 	}
-	c, err := a.client()
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	s, err := c.Console(ctx, follow)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	raw := !terminal(a.env.Stdout)
+}
+
+// printConsole prints a console stream to its end.
+func printConsole(r *command.Run, s *client.Stream) error {
+	raw := !command.Terminal(r.Stdout)
 	for {
-		r, err := s.Next()
+		rec, err := s.Next()
 		switch {
 		case errors.Is(err, io.EOF), errors.Is(err, context.Canceled):
 			return nil
 		case err != nil:
 			return err
 		}
-		if a.format == "json" {
-			if err := json.NewEncoder(a.env.Stdout).Encode(r); err != nil {
+		if r.WantsJSON() {
+			if err := json.NewEncoder(r.Stdout).Encode(rec); err != nil {
 				return err
 			}
 			continue
 		}
-		switch r.Type {
+		switch rec.Type {
 		case api.RecordConsole:
 			var l api.Console
-			if err := json.Unmarshal(r.Data, &l); err != nil {
+			if err := json.Unmarshal(rec.Data, &l); err != nil {
 				return fmt.Errorf("%w: %w", client.ErrProtocol, err)
 			}
 			text := l.Text + string(l.Bytes)
 			if !raw {
-				text = clean(text)
+				text = command.Clean(text)
 			}
 			if !l.Partial {
 				text += "\n"
 			}
-			if _, err := io.WriteString(a.env.Stdout, text); err != nil {
+			if _, err := io.WriteString(r.Stdout, text); err != nil {
 				return err
 			}
 		case api.RecordLost:
-			a.noteLost(r, "console line")
+			noteLost(r, rec, "console line")
 		case api.RecordEnd:
-			a.noteEnd(r, api.EndHistory)
+			noteEnd(r, rec, api.EndHistory)
 		}
 	}
 }
 
 // noteLost remarks that records are missing.
-func (a *app) noteLost(r api.Record, what string) {
+func noteLost(r *command.Run, rec api.Record, what string) {
 	var l api.Lost
-	if json.Unmarshal(r.Data, &l) == nil {
-		a.note("%s lost here", plural(int(l.Lost), what))
+	if json.Unmarshal(rec.Data, &l) == nil {
+		r.Note("%s lost here", command.Plural(int(l.Lost), what))
 	}
 }
 
 // noteEnd remarks why a stream has ended, unless that is the usual reason.
-func (a *app) noteEnd(r api.Record, usual string) {
+func noteEnd(r *command.Run, rec api.Record, usual string) {
 	var e api.End
-	if json.Unmarshal(r.Data, &e) != nil || e.Reason == usual {
+	if json.Unmarshal(rec.Data, &e) != nil || e.Reason == usual {
 		return
 	}
 	switch e.Reason {
@@ -204,60 +172,47 @@ func (a *app) noteEnd(r api.Record, usual string) {
 		if e.Code != nil {
 			code = *e.Code
 		}
-		a.note("The guest has exited with code %d.", code)
+		r.Note("The guest has exited with code %d.", code)
 	case api.EndGuestCrash:
-		a.note("The guest has crashed; 'guestprobe guest status' says how.")
+		r.Note("The guest has crashed; 'guestprobe guest status' says how.")
 	case api.EndShutdown:
-		a.note("The daemon is stopping.")
+		r.Note("The daemon is stopping.")
 	case api.EndDetached:
-		a.note("The probes were detached.")
+		r.Note("The probes were detached.")
 	default:
-		a.note("The stream has ended: %s.", clean(e.Reason))
+		r.Note("The stream has ended: %s.", command.Clean(e.Reason))
 	}
 }
 
-func (a *app) guestTextCmd() *cobra.Command {
-	return &cobra.Command{
+func (a *app) text() command.Spec {
+	return command.Spec{
 		Use:   "text",
 		Short: "Compare the guest's text with its image",
 		Long: `Compare every executable byte of the guest's memory with its image, and list what
 differs: the sites that are armed. The exit status is 1 when anything does.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := a.wantFormat(); err != nil {
-				return err
-			}
-			c, err := a.client()
+		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
+			t, err := c.Text(ctx)
 			if err != nil {
 				return err
 			}
-			defer c.Close()
-			t, err := c.Text(cmd.Context())
-			if err != nil {
+			if err := r.Show(t, func() error { return printText(r, t) }); err != nil || t.Identical {
 				return err
 			}
-			if a.format == "json" {
-				err = a.printJSON(t)
-			} else {
-				err = a.printText(t)
-			}
-			if err == nil && !t.Identical {
-				err = fmt.Errorf("the guest's text differs from its image in %s", plural(len(t.Ranges), "place"))
-			}
-			return err
-		},
+			return fmt.Errorf("the guest's text differs from its image in %s", command.Plural(len(t.Ranges), "place"))
+		}),
 	}
 }
 
-func (a *app) printText(t api.Text) error {
-	fmt.Fprintf(a.env.Stdout, "live   %s\nimage  %s\n", t.Live, t.Image)
+func printText(r *command.Run, t api.Text) error {
+	if err := r.Print("live   %s\nimage  %s\n", t.Live, t.Image); err != nil {
+		return err
+	}
 	if t.Identical {
-		fmt.Fprintf(a.env.Stdout, "%d bytes, identical\n", t.Bytes)
-		return nil
+		return r.Print("%d bytes, identical\n", t.Bytes)
 	}
 	var rows [][]string
-	for _, r := range t.Ranges {
-		rows = append(rows, []string{r.Addr.String(), r.Symbol, r.Image, r.Live})
+	for _, d := range t.Ranges {
+		rows = append(rows, []string{d.Addr.String(), d.Symbol, d.Image, d.Live})
 	}
-	return a.table([]string{"ADDRESS", "SYMBOL", "IMAGE", "LIVE"}, rows)
+	return r.Table([]string{"ADDRESS", "SYMBOL", "IMAGE", "LIVE"}, rows)
 }

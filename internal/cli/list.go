@@ -1,18 +1,20 @@
 package cli
 
 import (
+	"context"
 	"fmt"
-	"io"
-	"strconv"
 	"strings"
 
-	"github.com/spf13/cobra"
-
 	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/internal/command"
 )
 
-func (a *app) listCmd() *cobra.Command {
-	return &cobra.Command{
+// formatDefs is the form of list that attach takes.
+const formatDefs = "defs"
+
+func (a *app) list() command.Spec {
+	return command.Spec{
 		Use:   "list",
 		Short: "List the attached probes",
 		Long: `List the attached probes. The table has the columns of the kernel's kprobes/list
@@ -27,64 +29,50 @@ r, j and w stand for both sorts of code; the flag [USER] tells them apart. Other
 flags are [GONE], [DISABLED] and [OPTIMIZED], as in the kernel, [SPACE CR3], [POST] and
 [MIRROR FUNCTION]. --format kernel prints the kernel's own format, --format defs the definitions in a form that
 attach takes.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := a.wantFormat("kernel", "defs"); err != nil {
-				return err
+		Formats: []string{formatKernel, formatDefs},
+		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
+			if r.Format == formatKernel {
+				return kernelFile(ctx, r, c, "list")
 			}
-			c, err := a.client()
+			ps, err := c.Probes(ctx)
 			if err != nil {
 				return err
 			}
-			defer c.Close()
-			if a.format == "kernel" {
-				text, err := c.KernelList(cmd.Context(), "list")
-				if err != nil {
-					return err
-				}
-				_, err = io.WriteString(a.env.Stdout, clean(text))
-				return err
-			}
-			ps, err := c.Probes(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if a.format == "defs" {
+			if r.Format == formatDefs {
 				for _, p := range ps {
-					fmt.Fprintln(a.env.Stdout, clean(defLine(p)))
+					if err := r.Print("%s\n", command.Clean(defLine(p))); err != nil {
+						return err
+					}
 				}
 				return nil
 			}
-			armed, err := c.Armed(cmd.Context())
+			armed, err := c.Armed(ctx)
 			if err != nil {
 				return err
 			}
-			return a.printProbes(ps, &armed)
-		},
+			if err := printProbes(r, ps); err != nil {
+				return err
+			}
+			if !armed && !r.WantsJSON() {
+				r.Note("All probes are disarmed; 'guestprobe arm' arms them.")
+			}
+			return nil
+		}),
 	}
 }
 
-// printProbes prints probes as list does. With armed it also remarks that
-// everything is disarmed.
-func (a *app) printProbes(ps []api.Probe, armed *bool) error {
-	if a.format == "json" {
-		return a.printJSON(api.ProbeList{Probes: ps})
-	}
-	var rows [][]string
-	for _, p := range ps {
-		rows = append(rows, []string{
-			fmt.Sprintf("%016x", uint64(p.Addr)), p.Kind, place(p), flags(p), p.Name, p.Plan,
-			strconv.FormatUint(p.Stats.Hits, 10), strconv.FormatUint(p.Stats.Missed, 10),
-			runs(p), optimized(p),
-		})
-	}
-	if err := a.table([]string{"ADDRESS", "K", "SYMBOL+OFFSET", "FLAGS", "NAME", "PLAN", "HITS", "MISSED", "RUNS", "OPTIMIZED"}, rows); err != nil {
-		return err
-	}
-	if armed != nil && !*armed {
-		a.note("All probes are disarmed; 'guestprobe arm' arms them.")
-	}
-	return nil
+// printProbes prints probes as list does.
+func printProbes(r *command.Run, ps []api.Probe) error {
+	return r.Show(api.ProbeList{Probes: ps}, func() error {
+		var rows [][]string
+		for _, p := range ps {
+			rows = append(rows, []string{
+				fmt.Sprintf("%016x", uint64(p.Addr)), p.Kind, place(p), flags(p), p.Name, p.Plan,
+				fmt.Sprint(p.Stats.Hits), fmt.Sprint(p.Stats.Missed), runs(p), optimized(p),
+			})
+		}
+		return r.Table([]string{"ADDRESS", "K", "SYMBOL+OFFSET", "FLAGS", "NAME", "PLAN", "HITS", "MISSED", "RUNS", "OPTIMIZED"}, rows)
+	})
 }
 
 // defLine is a probe's definition as attach takes it; what that has no form for
@@ -133,7 +121,7 @@ func flags(p api.Probe) string {
 		f = append(f, "[USER]")
 	}
 	if p.Mirror != "" {
-		f = append(f, fmt.Sprintf("[MIRROR %s]", clean(p.Mirror)))
+		f = append(f, fmt.Sprintf("[MIRROR %s]", command.Clean(p.Mirror)))
 	}
 	if p.Post {
 		f = append(f, "[POST]")

@@ -9,65 +9,51 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/internal/command"
 )
 
-func (a *app) mapCmd() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "map",
-		Short: "Look into the maps of attached programs",
-		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(a.mapListCmd(), a.mapDumpCmd())
-	return cmd
+func (a *app) maps() command.Spec {
+	return command.Spec{Use: "map", Short: "Look into the maps of attached programs", Sub: []command.Spec{a.mapList(), a.mapDump()}}
 }
 
-func (a *app) mapListCmd() *cobra.Command {
-	return &cobra.Command{
+func (a *app) mapList() command.Spec {
+	return command.Spec{
 		Use:   "list",
 		Short: "List the maps of attached programs",
 		Long: `List the maps of attached programs: number, name, kind, bytes of a key and of a
 value, entries (of a ring its bytes), bytes of memory, where that memory is (guest:
 programs in the guest see it, too) and the probes whose programs refer to it.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := a.wantFormat(); err != nil {
-				return err
-			}
-			c, err := a.client()
+		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
+			ms, err := c.Maps(ctx)
 			if err != nil {
 				return err
 			}
-			defer c.Close()
-			ms, err := c.Maps(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if a.format == "json" {
-				return a.printJSON(api.MapList{Maps: ms})
-			}
-			var rows [][]string
-			for _, m := range ms {
-				where := "host"
-				if m.Shared {
-					where = "guest"
-				}
-				rows = append(rows, []string{
-					u64(m.ID), m.Name, m.Kind, strconv.Itoa(m.KeySize), strconv.Itoa(m.ValueSize), strconv.Itoa(m.Entries), strconv.Itoa(m.Bytes), where, strings.Join(m.Probes, ","),
-				})
-			}
-			return a.table([]string{"ID", "NAME", "KIND", "KEY", "VALUE", "ENTRIES", "BYTES", "MEMORY", "PROBES"}, rows)
-		},
+			return r.Show(api.MapList{Maps: ms}, func() error { return printMaps(r, ms) })
+		}),
 	}
 }
 
-func (a *app) mapDumpCmd() *cobra.Command {
+func printMaps(r *command.Run, ms []api.MapInfo) error {
+	var rows [][]string
+	for _, m := range ms {
+		where := "host"
+		if m.Shared {
+			where = "guest"
+		}
+		rows = append(rows, []string{
+			u64(m.ID), m.Name, m.Kind, strconv.Itoa(m.KeySize), strconv.Itoa(m.ValueSize), strconv.Itoa(m.Entries), strconv.Itoa(m.Bytes), where, strings.Join(m.Probes, ","),
+		})
+	}
+	return r.Table([]string{"ID", "NAME", "KIND", "KEY", "VALUE", "ENTRIES", "BYTES", "MEMORY", "PROBES"}, rows)
+}
+
+func (a *app) mapDump() command.Spec {
 	var values bool
-	cmd := &cobra.Command{
+	return command.Spec{
 		Use:   "dump MAP",
 		Short: "Print what is in a map",
 		Long: `Print what is in a map, by number or name. Keys and values of 1, 2, 4 or 8 bytes are
@@ -77,46 +63,29 @@ printed as a log2 histogram, the vCPUs added up; --values prints its numbers. Of
 ring there are counts: its records go to 'guestprobe trace'.`,
 		Example: `  guestprobe map dump by_arg
   guestprobe map dump nanoseconds --format json`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return fmt.Errorf("say which map: a number or a name of 'guestprobe map list'")
-			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := a.wantFormat(); err != nil {
-				return err
-			}
-			c, err := a.client()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			d, err := c.Map(cmd.Context(), args[0])
+		Args:     command.Between(1, 1, "say which map: a number or a name of 'guestprobe map list'"),
+		Flags:    func(f *pflag.FlagSet) { f.BoolVar(&values, "values", false, "print the numbers of a histogram") },
+		Complete: a.completeMaps(),
+		Run: show(a, func(ctx context.Context, r *command.Run, c *client.Client) (api.MapDump, error) {
+			return c.Map(ctx, r.Args[0])
+		}, func(r *command.Run, d api.MapDump) error {
 			switch {
-			case err != nil:
-				return err
-			case a.format == "json":
-				return a.printJSON(d)
 			case d.Ring != nil:
-				r := d.Ring
-				return a.table([]string{"READ", "LOST", "DISCARDED", "CORRUPTED", "PENDING-BYTES"},
-					[][]string{{u64(r.Read), u64(r.Lost), u64(r.Discarded), u64(r.Corrupted), u64(r.Pending)}})
+				n := d.Ring
+				return r.Table([]string{"READ", "LOST", "DISCARDED", "CORRUPTED", "PENDING-BYTES"},
+					[][]string{{u64(n.Read), u64(n.Lost), u64(n.Discarded), u64(n.Corrupted), u64(n.Pending)}})
 			case d.Hist && !values:
-				return a.printHist(d.Buckets)
+				return printHist(r, d.Buckets)
 			}
-			if err := a.printEntries(d); err != nil {
+			if err := printEntries(r, d); err != nil {
 				return err
 			}
 			if d.Truncated {
-				a.note("The map has more entries than these %d.", len(d.Values))
+				r.Note("The map has more entries than these %d.", len(d.Values))
 			}
 			return nil
-		},
-		ValidArgsFunction: a.completeMaps,
+		}),
 	}
-	cmd.Flags().BoolVar(&values, "values", false, "print the numbers of a histogram")
-	return cmd
 }
 
 // number reads bytes in hexadecimal as a little-endian number.
@@ -138,7 +107,7 @@ func cell(s string) string {
 	return s
 }
 
-func (a *app) printEntries(d api.MapDump) error {
+func printEntries(r *command.Run, d api.MapDump) error {
 	heading := []string{"KEY", "VALUE"}
 	if d.PerCPU && len(d.Values) > 0 {
 		heading = []string{"KEY"}
@@ -162,13 +131,13 @@ func (a *app) printEntries(d api.MapDump) error {
 		}
 		rows = append(rows, row)
 	}
-	return a.table(heading, rows)
+	return r.Table(heading, rows)
 }
 
 // histWidth is the length of a histogram's longest bar.
 const histWidth = 40
 
-func (a *app) printHist(buckets []api.MapBucket) error {
+func printHist(r *command.Run, buckets []api.MapBucket) error {
 	most := uint64(1)
 	for _, b := range buckets {
 		most = max(most, b.Count)
@@ -181,25 +150,16 @@ func (a *app) printHist(buckets []api.MapBucket) error {
 			fmt.Sprintf("[%d, %d]", uint64(b.Low), uint64(b.High)), u64(b.Count), "|" + strings.Repeat("@", int(n)) + strings.Repeat(" ", histWidth-int(n)) + "|",
 		})
 	}
-	return a.table([]string{"RANGE", "COUNT", ""}, rows)
+	return r.Table([]string{"RANGE", "COUNT", ""}, rows)
 }
 
-// completeMaps completes the names of maps.
-func (a *app) completeMaps(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	return a.complete(cmd.Context(), func(ctx context.Context, c *client.Client) []string {
-		ms, err := c.Maps(ctx)
-		if err != nil {
-			return nil
-		}
-		var names []string
+// completeMaps completes the first argument by names of maps.
+func (a *app) completeMaps() command.Completion {
+	return first(a.complete(func(ctx context.Context, c *client.Client, _ string) (names []string) {
+		ms, _ := c.Maps(ctx)
 		for _, m := range ms {
-			if strings.HasPrefix(m.Name, prefix) {
-				names = append(names, m.Name)
-			}
+			names = append(names, m.Name)
 		}
 		return names
-	})
+	}))
 }

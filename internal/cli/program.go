@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/internal/command"
 )
 
 // maxObject is the size of the largest object file that the daemon takes.
@@ -23,13 +23,13 @@ type programFlags struct {
 func (p *programFlags) check(probes *probeFlags, defs []string) error {
 	switch {
 	case p.file == "" && p.section != "":
-		return &usageError{fmt.Errorf("--section %q: it is about an object file: --program FILE", p.section)}
+		return command.Usagef("--section %q: it is about an object file: --program FILE", p.section)
 	case p.file == "":
 		return nil
 	case len(defs) > 0:
-		return &usageError{fmt.Errorf("--program %s and definitions: its sections say what to probe", p.file)}
+		return command.Usagef("--program %s and definitions: its sections say what to probe", p.file)
 	case probes.post || probes.regs || probes.emulate || probes.filter != "" || probes.args != 0 || probes.mirror != "":
-		return &usageError{fmt.Errorf("--program %s: --post, --regs, --filter, --emulate, --args and --mirror are about definitions", p.file)}
+		return command.Usagef("--program %s: --post, --regs, --filter, --emulate, --args and --mirror are about definitions", p.file)
 	}
 	return nil
 }
@@ -71,35 +71,14 @@ func readObject(path string) ([]byte, error) {
 }
 
 // noteRuns says where programs run, and if on the host why.
-func (a *app) noteRuns(ps []api.Probe) {
+func noteRuns(r *command.Run, ps []api.Probe) {
 	for _, p := range ps {
 		switch {
-		case p.Program == nil || a.format == "json":
+		case p.Program == nil:
 		case p.Runs == api.RunsInGuest:
-			a.note("%s runs in the guest.", clean(p.Name))
+			r.Note("%s runs in the guest.", command.Clean(p.Name))
 		default:
-			a.note("%s runs on the host: %s.", clean(p.Name), clean(p.OnHost))
+			r.Note("%s runs on the host: %s.", command.Clean(p.Name), command.Clean(p.OnHost))
 		}
 	}
-}
-
-// printPrograms prints the counts of programs, if there are any.
-func (a *app) printPrograms(ps []api.Probe) error {
-	var rows [][]string
-	for _, p := range ps {
-		g := p.Program
-		if g == nil {
-			continue
-		}
-		fault := g.Fault
-		if fault == "" {
-			fault = "-"
-		}
-		rows = append(rows, []string{p.Name, p.Runs, u64(g.Runs), u64(g.InGuest), u64(g.Faults), u64(g.Missed), strings.TrimPrefix(fault, "run program: ")})
-	}
-	if len(rows) == 0 {
-		return nil
-	}
-	fmt.Fprintln(a.env.Stdout)
-	return a.table([]string{"PROGRAM", "PLACE", "RUNS", "IN-GUEST", "FAULTS", "MISSED", "LAST-FAULT"}, rows)
 }

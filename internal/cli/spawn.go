@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/daemon"
 )
 
@@ -39,7 +40,7 @@ type ownDaemon struct {
 // startDaemon starts guestprobed on a temporary socket and waits until it
 // serves: the one beside our own binary, else the one in PATH, else one inside
 // this process.
-func (a *app) startDaemon(ctx context.Context, verbose bool, args ...string) (_ *ownDaemon, err error) {
+func startDaemon(ctx context.Context, r *command.Run, verbose bool, args ...string) (_ *ownDaemon, err error) {
 	dir, err := os.MkdirTemp("", "guestprobe-")
 	if err != nil {
 		return nil, err
@@ -55,7 +56,7 @@ func (a *app) startDaemon(ctx context.Context, verbose bool, args ...string) (_ 
 	}
 	var log io.Writer = d.log
 	if verbose {
-		log = io.MultiWriter(d.log, a.env.Stderr)
+		log = io.MultiWriter(d.log, r.Stderr)
 	}
 	ready, tell, err := os.Pipe()
 	if err != nil {
@@ -63,10 +64,10 @@ func (a *app) startDaemon(ctx context.Context, verbose bool, args ...string) (_ 
 	}
 	defer ready.Close()
 	args = append(args, "--socket", d.socket)
-	if bin := findDaemon(); bin != "" {
+	if bin, ferr := command.Find("guestprobed"); ferr == nil {
 		err = d.exec(bin, append(args, "--ready-fd", "3"), log, tell)
 	} else {
-		err = d.inProcess(args, log, tell, a.env.Getenv)
+		err = d.inProcess(args, log, tell, r.Getenv)
 	}
 	tell.Close()
 	if err != nil {
@@ -76,25 +77,6 @@ func (a *app) startDaemon(ctx context.Context, verbose bool, args ...string) (_ 
 		return nil, errors.Join(err, d.stop())
 	}
 	return d, nil
-}
-
-// findDaemon returns the path of guestprobed, or "".
-func findDaemon() string {
-	if self, err := os.Executable(); err == nil {
-		if p := filepath.Join(filepath.Dir(self), "guestprobed"); executable(p) {
-			return p
-		}
-	}
-	p, err := exec.LookPath("guestprobed")
-	if err != nil {
-		return ""
-	}
-	return p
-}
-
-func executable(path string) bool {
-	st, err := os.Stat(path)
-	return err == nil && st.Mode().IsRegular() && st.Mode().Perm()&0o111 != 0
 }
 
 func (d *ownDaemon) exec(bin string, args []string, log io.Writer, ready *os.File) error {
@@ -123,7 +105,7 @@ func (d *ownDaemon) inProcess(args []string, log io.Writer, ready *os.File, gete
 	ctx, cancel := context.WithCancel(context.Background())
 	d.what, d.cancel = "guestprobed (in this process)", cancel
 	go func() {
-		if code := daemon.Run(ctx, daemon.Env{Args: args, Stdout: log, Stderr: log, Getenv: getenv}); code != 0 {
+		if code := daemon.Program().Run(ctx, command.Env{Args: args, Stdout: log, Stderr: log, Getenv: getenv}); code != 0 {
 			d.exited <- fmt.Errorf("exit status %d", code)
 			return
 		}

@@ -1,17 +1,28 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"strconv"
+	"strings"
 
-	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/internal/command"
 )
 
-func (a *app) statCmd() *cobra.Command {
+// statAnswer is what stat prints as JSON.
+type statAnswer struct {
+	Probes []api.Probe   `json:"probes"`
+	Kinds  []kindCounts  `json:"kinds"`
+	CPUs   []api.CPUInfo `json:"cpus"`
+}
+
+func (a *app) stat() command.Spec {
 	var perCPU bool
-	cmd := &cobra.Command{
+	return command.Spec{
 		Use:   "stat [PROBE...]",
 		Short: "Show counts: hits, misses, lost events, VM exits",
 		Long: `Show what the probes have counted. For each probe hits = handled + filtered +
@@ -26,72 +37,70 @@ kprobe_profile.`,
 		Example: `  guestprobe stat
   guestprobe stat --per-cpu myread
   guestprobe stat --format json | jq '.kinds[] | select(.kind == "r")'`,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := a.wantFormat("kernel"); err != nil {
-				return err
+		Args:     command.Between(0, -1, ""),
+		Formats:  []string{formatKernel},
+		Flags:    func(f *pflag.FlagSet) { f.BoolVar(&perCPU, "per-cpu", false, "one line per probe and vCPU") },
+		Complete: a.completeProbes(),
+		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) (err error) {
+			if r.Format == formatKernel {
+				return kernelFile(ctx, r, c, "profile")
 			}
-			c, err := a.client()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			ctx := cmd.Context()
-			if a.format == "kernel" {
-				text, err := c.KernelList(ctx, "profile")
-				if err != nil {
-					return err
-				}
-				_, err = fmt.Fprint(a.env.Stdout, clean(text))
-				return err
-			}
-			var ps []api.Probe
-			if len(args) == 0 {
-				if ps, err = c.Probes(ctx); err != nil {
+			var s statAnswer
+			if len(r.Args) == 0 {
+				if s.Probes, err = c.Probes(ctx); err != nil {
 					return err
 				}
 			}
-			for _, name := range args {
+			for _, name := range r.Args {
 				p, err := c.Probe(ctx, name)
 				if err != nil {
 					return err
 				}
-				ps = append(ps, p)
+				s.Probes = append(s.Probes, p)
 			}
 			g, err := c.Guest(ctx)
 			if err != nil {
 				return err
 			}
-			if a.format == "json" {
-				return a.printJSON(struct {
-					Probes []api.Probe   `json:"probes"`
-					Kinds  []kindCounts  `json:"kinds"`
-					CPUs   []api.CPUInfo `json:"cpus"`
-				}{ps, countKinds(ps), g.CPUs})
-			}
-			if err := a.printStats(ps, perCPU); err != nil {
-				return err
-			}
-			if err := a.printReturns(ps); err != nil {
-				return err
-			}
-			if err := a.printPrograms(ps); err != nil {
-				return err
-			}
-			if err := a.printKinds(ps); err != nil {
-				return err
-			}
-			fmt.Fprintln(a.env.Stdout)
-			return a.printExits(g.CPUs)
-		},
-		ValidArgsFunction: a.completeProbes,
+			s.Kinds, s.CPUs = countKinds(s.Probes), g.CPUs
+			return r.Show(s, func() error { return s.print(r, perCPU) })
+		}),
 	}
-	cmd.Flags().BoolVar(&perCPU, "per-cpu", false, "one line per probe and vCPU")
-	return cmd
+}
+
+// print prints the tables that have something to say.
+func (s *statAnswer) print(r *command.Run, perCPU bool) error {
+	if err := printStats(r, s.Probes, perCPU); err != nil {
+		return err
+	}
+	for _, t := range []statTable{returnsTable(s.Probes), programsTable(s.Probes), kindsTable(s.Kinds), exitsTable(s.CPUs)} {
+		if err := t.below(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// statTable is a table that may have nothing to say.
+type statTable struct {
+	heading []string
+	rows    [][]string
+}
+
+// below prints the table below another one.
+func (t statTable) below(r *command.Run) error {
+	if len(t.rows) == 0 {
+		return nil
+	}
+	if err := r.Print("\n"); err != nil {
+		return err
+	}
+	return r.Table(t.heading, t.rows)
 }
 
 func u64(v uint64) string { return strconv.FormatUint(v, 10) }
 
-func (a *app) printStats(ps []api.Probe, perCPU bool) error {
+func printStats(r *command.Run, ps []api.Probe, perCPU bool) error {
 	var rows [][]string
 	for _, p := range ps {
 		s := p.Stats
@@ -103,26 +112,38 @@ func (a *app) printStats(ps []api.Probe, perCPU bool) error {
 			rows = append(rows, []string{p.Name, strconv.Itoa(c.CPU), u64(c.Hits), u64(c.Handled), u64(c.Filtered), u64(c.Missed), "-"})
 		}
 	}
-	return a.table([]string{"NAME", "VCPU", "HITS", "HANDLED", "FILTERED", "MISSED", "LOST"}, rows)
+	return r.Table([]string{"NAME", "VCPU", "HITS", "HANDLED", "FILTERED", "MISSED", "LOST"}, rows)
 }
 
-// printReturns prints what became of the calls that return probes follow, if
-// there are any.
-func (a *app) printReturns(ps []api.Probe) error {
-	var rows [][]string
+// returnsTable has what became of the calls that return probes follow.
+func returnsTable(ps []api.Probe) statTable {
+	t := statTable{heading: []string{"NAME", "HANDLED", "RETURNED", "ABANDONED", "IN-USE", "HIGH-WATER", "MAX"}}
 	for _, p := range ps {
 		if p.Kind == "r" {
-			rows = append(rows, []string{
+			t.rows = append(t.rows, []string{
 				p.Name, u64(p.Stats.Handled), u64(p.Stats.Returns), u64(p.Stats.Abandoned),
 				strconv.Itoa(p.InUse), strconv.Itoa(p.HighWater), strconv.Itoa(p.MaxActive),
 			})
 		}
 	}
-	if len(rows) == 0 {
-		return nil
+	return t
+}
+
+// programsTable has the counts of programs.
+func programsTable(ps []api.Probe) statTable {
+	t := statTable{heading: []string{"PROGRAM", "PLACE", "RUNS", "IN-GUEST", "FAULTS", "MISSED", "LAST-FAULT"}}
+	for _, p := range ps {
+		g := p.Program
+		if g == nil {
+			continue
+		}
+		fault := g.Fault
+		if fault == "" {
+			fault = "-"
+		}
+		t.rows = append(t.rows, []string{p.Name, p.Runs, u64(g.Runs), u64(g.InGuest), u64(g.Faults), u64(g.Missed), strings.TrimPrefix(fault, "run program: ")})
 	}
-	fmt.Fprintln(a.env.Stdout)
-	return a.table([]string{"NAME", "HANDLED", "RETURNED", "ABANDONED", "IN-USE", "HIGH-WATER", "MAX"}, rows)
+	return t
 }
 
 // kindCounts are the sums of all probes of one kind.
@@ -165,10 +186,10 @@ func countKinds(ps []api.Probe) []kindCounts {
 	return out
 }
 
-// printKinds prints the sums of the kinds that there are.
-func (a *app) printKinds(ps []api.Probe) error {
-	var rows [][]string
-	for _, k := range countKinds(ps) {
+// kindsTable has the sums of the kinds that there are.
+func kindsTable(kinds []kindCounts) statTable {
+	t := statTable{heading: []string{"KIND", "PROBES", "ENABLED", "HITS", "HANDLED", "FILTERED", "MISSED", "LOST", "IN-USE", "HIGH-WATER"}}
+	for _, k := range kinds {
 		if k.Probes == 0 {
 			continue
 		}
@@ -176,25 +197,22 @@ func (a *app) printKinds(ps []api.Probe) error {
 		if k.Kind == "r" {
 			use, high = strconv.Itoa(k.InUse), strconv.Itoa(k.HighWater)
 		}
-		rows = append(rows, []string{
+		t.rows = append(t.rows, []string{
 			k.Kind, strconv.Itoa(k.Probes), strconv.Itoa(k.Enabled), u64(k.Hits), u64(k.Handled), u64(k.Filtered), u64(k.Missed), u64(k.Lost), use, high,
 		})
 	}
-	if len(rows) == 0 {
-		return nil
-	}
-	fmt.Fprintln(a.env.Stdout)
-	return a.table([]string{"KIND", "PROBES", "ENABLED", "HITS", "HANDLED", "FILTERED", "MISSED", "LOST", "IN-USE", "HIGH-WATER"}, rows)
+	return t
 }
 
-func (a *app) printExits(cpus []api.CPUInfo) error {
-	var rows [][]string
+// exitsTable has the VM exits of each vCPU.
+func exitsTable(cpus []api.CPUInfo) statTable {
+	t := statTable{heading: []string{"VCPU", "STATE", "EXITS", "HITS", "TRAP-EXITS", "EXITS/HIT", "IN-PLACE", "FOREIGN", "TICKS"}}
 	for _, c := range cpus {
 		ratio := "-"
 		if c.Hits > 0 {
 			ratio = fmt.Sprintf("%.2f", float64(c.TrapExits)/float64(c.Hits))
 		}
-		rows = append(rows, []string{strconv.Itoa(c.CPU), c.State, u64(c.Total), u64(c.Hits), u64(c.TrapExits), ratio, u64(c.InPlace), u64(c.Foreign), u64(c.Ticks)})
+		t.rows = append(t.rows, []string{strconv.Itoa(c.CPU), c.State, u64(c.Total), u64(c.Hits), u64(c.TrapExits), ratio, u64(c.InPlace), u64(c.Foreign), u64(c.Ticks)})
 	}
-	return a.table([]string{"VCPU", "STATE", "EXITS", "HITS", "TRAP-EXITS", "EXITS/HIT", "IN-PLACE", "FOREIGN", "TICKS"}, rows)
+	return t
 }

@@ -1,17 +1,19 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 
-	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/internal/command"
 )
 
-func (a *app) symbolsCmd() *cobra.Command {
+func (a *app) symbols() command.Spec {
 	var q client.SymbolQuery
-	cmd := &cobra.Command{
+	return command.Spec{
 		Use:   "symbols [GLOB]",
 		Short: "List the names of the guest's image",
 		Long: `List the names of the guest's image by address, in the columns of kallsyms:
@@ -21,48 +23,38 @@ any characters, ? for one, [a-z] for one of a set. The exit status is 4 when
 nothing matches.`,
 		Example: `  guestprobe symbols 'vfs_*'
   guestprobe symbols --kind data`,
-		Args: cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := a.wantFormat(); err != nil {
-				return err
+		Args: command.Between(0, 1, ""),
+		Flags: func(f *pflag.FlagSet) {
+			f.StringVar(&q.Kind, "kind", "", "only this `kind`: func, data or other")
+			f.IntVar(&q.Limit, "limit", 0, "at most this `many` (default 10000)")
+		},
+		Complete: a.completeSymbols(),
+		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
+			if len(r.Args) == 1 {
+				q.Match = r.Args[0]
 			}
-			if len(args) == 1 {
-				q.Match = args[0]
-			}
-			c, err := a.client()
+			l, err := c.Symbols(ctx, q)
 			if err != nil {
 				return err
 			}
-			defer c.Close()
-			l, err := c.Symbols(cmd.Context(), q)
-			if err != nil {
+			if err := r.Show(l, func() error { return printSymbols(r, l.Symbols) }); err != nil {
 				return err
-			}
-			if a.format == "json" {
-				if err := a.printJSON(l); err != nil {
-					return err
-				}
-			} else if len(l.Symbols) > 0 {
-				if err := a.printSymbols(l.Symbols); err != nil {
-					return err
-				}
 			}
 			if l.More {
-				a.note("There are more; --limit shows them.")
+				r.Note("There are more; --limit shows them.")
 			}
 			if len(l.Symbols) == 0 {
 				return &api.Error{Code: "symbol_not_found", Errno: "ENOENT", Message: fmt.Sprintf("no symbol matches %q", q.Match)}
 			}
 			return nil
-		},
-		ValidArgsFunction: a.completeSymbols,
+		}),
 	}
-	cmd.Flags().StringVar(&q.Kind, "kind", "", "only func, data or other")
-	cmd.Flags().IntVar(&q.Limit, "limit", 0, "at most this many (default 10000)")
-	return cmd
 }
 
-func (a *app) printSymbols(syms []api.Symbol) error {
+func printSymbols(r *command.Run, syms []api.Symbol) error {
+	if len(syms) == 0 {
+		return nil
+	}
 	var rows [][]string
 	for _, s := range syms {
 		note := s.Blacklist
@@ -72,9 +64,9 @@ func (a *app) printSymbols(syms []api.Symbol) error {
 		if s.User {
 			note = "user"
 		}
-		rows = append(rows, []string{fmt.Sprintf("%016x", uint64(s.Addr)), symbolType(s), s.Name, u64(s.Size), s.Section, note})
+		rows = append(rows, []string{fmt.Sprintf("%016x", uint64(s.Addr)), symbolType(s), s.Name, fmt.Sprint(s.Size), s.Section, note})
 	}
-	return a.table([]string{"ADDRESS", "T", "NAME", "SIZE", "SECTION", "NOTE"}, rows)
+	return r.Table([]string{"ADDRESS", "T", "NAME", "SIZE", "SECTION", "NOTE"}, rows)
 }
 
 // symbolType is the letter that nm and kallsyms have.

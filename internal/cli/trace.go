@@ -11,10 +11,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/internal/command"
 )
 
 // traceFlags are those of trace.
@@ -27,9 +28,9 @@ type traceFlags struct {
 	output  string
 }
 
-func (a *app) traceCmd() *cobra.Command {
+func (a *app) trace() command.Spec {
 	var flags traceFlags
-	cmd := &cobra.Command{
+	return command.Spec{
 		Use:   "trace [flags] [DEFINITION...]",
 		Short: "Show hits as they happen",
 		Long: `Show hits as they happen, one per line: task (where the guest's tasks are known),
@@ -43,33 +44,29 @@ guest ends. --format json prints the records of the stream, one per line; after
 Ctrl-C the last one is an end with reason "interrupted".`,
 		Example: `  guestprobe trace 'p:myread vfs_read fd=%di count=%dx:u64'
   guestprobe trace --probe myread -c 10 --timeout 5s`,
-		RunE: func(cmd *cobra.Command, args []string) error { return a.trace(cmd.Context(), args, flags) },
+		Args: command.Between(0, -1, ""),
+		Flags: func(f *pflag.FlagSet) {
+			flags.add(f)
+			f.BoolVar(&flags.stay, "stay", false, "keep the probes attached when the trace ends")
+			f.StringArrayVarP(&flags.names, "probe", "p", nil, "show the hits of this attached `PROBE`; may be repeated")
+			f.Uint64VarP(&flags.count, "count", "c", 0, "end after this `many` hits")
+			f.DurationVar(&flags.timeout, "timeout", 0, "end after this `duration`; exit status 124 if --count was not reached")
+			f.StringVarP(&flags.output, "output", "o", "", "write to this `file` instead of standard output")
+		},
+		FlagComplete: map[string]command.Completion{"probe": a.completeProbes()},
+		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
+			if len(r.Args) > 0 && len(flags.names) > 0 {
+				return command.Usagef("--probe is for attached probes: it cannot be used with definitions")
+			}
+			return trace(ctx, r, c, &flags)
+		}),
 	}
-	f := cmd.Flags()
-	flags.add(cmd)
-	f.BoolVar(&flags.stay, "stay", false, "keep the probes attached when the trace ends")
-	f.StringArrayVarP(&flags.names, "probe", "p", nil, "show the hits of this attached probe; may be repeated")
-	f.Uint64VarP(&flags.count, "count", "c", 0, "end after this many hits")
-	f.DurationVar(&flags.timeout, "timeout", 0, "end after this time; exit status 124 if --count was not reached")
-	f.StringVarP(&flags.output, "output", "o", "", "write to this `file` instead of standard output")
-	_ = cmd.RegisterFlagCompletionFunc("probe", a.completeProbes)
-	cmd.ValidArgsFunction = cobra.NoFileCompletions
-	return cmd
 }
 
-func (a *app) trace(ctx context.Context, defs []string, flags traceFlags) (err error) {
-	if err := a.wantFormat(); err != nil {
-		return err
-	}
-	if len(defs) > 0 && len(flags.names) > 0 {
-		return &usageError{errors.New("--probe is for attached probes: it cannot be used with definitions")}
-	}
-	c, err := a.client()
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	out := a.env.Stdout
+// trace shows hits until there is a reason to stop.
+func trace(ctx context.Context, run *command.Run, c *client.Client, flags *traceFlags) (err error) {
+	defs := run.Args
+	out := run.Stdout
 	if flags.output != "" {
 		f, err := os.Create(flags.output)
 		if err != nil {
@@ -87,7 +84,7 @@ func (a *app) trace(ctx context.Context, defs []string, flags traceFlags) (err e
 	if err != nil {
 		return err
 	}
-	t := &tracer{app: a, out: out, color: a.colors(out), left: flags.count, limited: flags.count > 0, post: map[string]bool{}}
+	t := &tracer{Run: run, out: out, color: run.Colors(out), left: flags.count, limited: flags.count > 0, post: map[string]bool{}}
 	s, err := c.Events(ctx, api.StreamEvents{Probes: specs, Names: flags.names})
 	switch {
 	case errors.Is(err, context.Canceled): // before the first hit
@@ -118,7 +115,7 @@ func (a *app) trace(ctx context.Context, defs []string, flags traceFlags) (err e
 
 // tracer prints the records of one stream.
 type tracer struct {
-	*app
+	*command.Run
 	out     io.Writer
 	color   bool
 	limited bool
@@ -135,7 +132,7 @@ const endInterrupted = "interrupted"
 // interrupted ends the trace as Ctrl-C asks for: the readers of JSON can tell it
 // from a stream that was cut off.
 func (t *tracer) interrupted() error {
-	if t.format != "json" {
+	if !t.WantsJSON() {
 		return nil
 	}
 	data, err := json.Marshal(api.End{Reason: endInterrupted, Delivered: t.delivered, Lost: t.lost})
@@ -147,11 +144,11 @@ func (t *tracer) interrupted() error {
 
 // timedOut ends the trace because its time is over, which is an error when it
 // was to see a number of hits.
-func (t *tracer) timedOut(flags traceFlags) error {
+func (t *tracer) timedOut(flags *traceFlags) error {
 	if !t.limited {
 		return nil
 	}
-	return fmt.Errorf("%w after %v: %s seen of %d", errTimeout, flags.timeout, plural(int(flags.count-t.left), "hit"), flags.count)
+	return fmt.Errorf("%w after %v: %s seen of %d", errTimeout, flags.timeout, command.Plural(int(flags.count-t.left), "hit"), flags.count)
 }
 
 // write prints r as one line of JSON.
@@ -168,7 +165,7 @@ func (t *tracer) write(r api.Record) error {
 
 // record prints r, and reports whether it was the last one to print.
 func (t *tracer) record(r api.Record) (done bool, err error) {
-	if t.format == "json" {
+	if t.WantsJSON() {
 		if err := t.write(r); err != nil {
 			return false, err
 		}
@@ -182,13 +179,13 @@ func (t *tracer) record(r api.Record) (done bool, err error) {
 		for _, p := range s.Probes {
 			t.post[p.Name] = p.Post
 		}
-		t.note("Tracing %s.", plural(len(s.Probes), "probe"))
+		t.Note("Tracing %s.", command.Plural(len(s.Probes), "probe"))
 	case api.RecordHit:
 		var h api.Hit
 		if err := json.Unmarshal(r.Data, &h); err != nil {
 			return false, fmt.Errorf("%w: %w", client.ErrProtocol, err)
 		}
-		if t.format != "json" {
+		if !t.WantsJSON() {
 			if _, err := io.WriteString(t.out, hitLine(h, t.color)); err != nil {
 				return false, err
 			}
@@ -204,9 +201,9 @@ func (t *tracer) record(r api.Record) (done bool, err error) {
 		if json.Unmarshal(r.Data, &l) == nil {
 			t.lost += l.Lost
 		}
-		t.noteLost(r, "event")
+		noteLost(t.Run, r, "event")
 	case api.RecordEnd:
-		t.noteEnd(r, "")
+		noteEnd(t.Run, r, "")
 	}
 	return false, nil
 }
@@ -221,10 +218,10 @@ func hitLine(h api.Hit, color bool) string {
 	}
 	task := ""
 	if h.Task != nil {
-		task = fmt.Sprintf("%16s-%-5d ", clean(h.Task.Comm), h.Task.PID)
+		task = fmt.Sprintf("%16s-%-5d ", command.Clean(h.Task.Comm), h.Task.PID)
 	}
 	head := fmt.Sprintf("%s[%03d] %5d.%06d: ", task, h.CPU, us/1e6, us%1e6)
-	line := paint(color, sgrDim, head) + paint(color, sgrName, clean(event)) + ": " + clean(h.Text)
+	line := command.Paint(color, command.Dim, head) + command.Paint(color, command.Name, command.Clean(event)) + ": " + command.Clean(h.Text)
 	if h.Stage == "return" {
 		line += fmt.Sprintf(" [%d.%03dus]", h.DurationNS/1000, h.DurationNS%1000)
 	}

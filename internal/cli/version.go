@@ -1,51 +1,44 @@
 package cli
 
 import (
+	"context"
 	"errors"
-
-	"github.com/spf13/cobra"
 
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/internal/command"
 )
 
-func (a *app) versionCmd() *cobra.Command {
-	return &cobra.Command{
+// versions are those of this program and of the daemon.
+type versions struct {
+	Client api.Version  `json:"client"`
+	Daemon *api.Version `json:"daemon"` // nil: there is none
+}
+
+func (a *app) version() command.Spec {
+	return command.Spec{
 		Use:   "version",
 		Short: "Show the versions of this program and of the daemon",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := a.wantFormat(); err != nil {
-				return err
-			}
-			c, err := a.client()
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			out := struct {
-				Client api.Version  `json:"client"`
-				Daemon *api.Version `json:"daemon"`
-			}{Client: api.Build()}
-			v, err := c.Version(cmd.Context())
+		Run: show(a, func(ctx context.Context, r *command.Run, c *client.Client) (versions, error) {
+			out := versions{Client: api.Build()}
+			v, err := c.Version(ctx)
 			switch {
 			case err == nil:
 				out.Daemon = &v
 			case errors.Is(err, client.ErrUnreachable):
 				// Our own version is worth knowing without a daemon.
-				a.note("guestprobe: %v", err)
+				r.Note("guestprobe: %v", err)
 			default:
-				return err
+				return out, err
 			}
-			if a.format == "json" {
-				return a.printJSON(out)
-			}
+			return out, nil
+		}, func(r *command.Run, vs versions) error {
 			row := func(name string, v api.Version) []string { return []string{name, v.Version, v.API[0], v.Git, v.Go} }
-			rows := [][]string{row("guestprobe", out.Client)}
-			if out.Daemon != nil && len(out.Daemon.API) > 0 {
-				rows = append(rows, row("guestprobed", *out.Daemon))
+			rows := [][]string{row("guestprobe", vs.Client)}
+			if vs.Daemon != nil && len(vs.Daemon.API) > 0 {
+				rows = append(rows, row("guestprobed", *vs.Daemon))
 			}
-			return a.table([]string{"PROGRAM", "VERSION", "API", "GIT", "GO"}, rows)
-		},
+			return r.Table([]string{"PROGRAM", "VERSION", "API", "GIT", "GO"}, rows)
+		}),
 	}
 }

@@ -10,10 +10,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 )
 
@@ -58,18 +59,8 @@ func (o *options) imageName() string {
 	return o.guest
 }
 
-// usageError is a command line that cannot be: exit status 2.
-type usageError struct{ err error }
-
-// Error is the cause's text.
-func (e *usageError) Error() string { return e.err.Error() }
-
-// Unwrap returns the cause.
-func (e *usageError) Unwrap() error { return e.err }
-
-// flags declares the daemon's flags on cmd.
-func (o *options) flags(cmd *cobra.Command) {
-	f := cmd.Flags()
+// flags declares the daemon's flags.
+func (o *options) flags(f *pflag.FlagSet) {
 	f.SortFlags = false
 	f.StringVar(&o.guest, "guest", o.guest, "boot this static x86-64 ELF `file` (default: the built-in guest)")
 	f.IntVar(&o.vcpus, "vcpus", o.vcpus, fmt.Sprintf("number of vCPUs, 1 to %d", guest.MaxVCPUs))
@@ -92,21 +83,21 @@ func (o *options) flags(cmd *cobra.Command) {
 func (o *options) check() error {
 	switch {
 	case o.vcpus < 1 || o.vcpus > guest.MaxVCPUs:
-		return fmt.Errorf("--vcpus %d: not in 1 to %d", o.vcpus, guest.MaxVCPUs)
+		return command.Usagef("--vcpus %d: not in 1 to %d", o.vcpus, guest.MaxVCPUs)
 	case o.memory == 0 || o.memory%guest.PageSize != 0 || o.memory > guest.MaxRAM:
-		return fmt.Errorf("--memory %s: not a multiple of %s from %[2]s to %s", formatSize(o.memory), formatSize(guest.PageSize), formatSize(guest.MaxRAM))
+		return command.Usagef("--memory %s: not a multiple of %s from %[2]s to %s", formatSize(o.memory), formatSize(guest.PageSize), formatSize(guest.MaxRAM))
 	case o.tick < 0 || o.tick > 0 && o.tick < machine.MinTick:
-		return fmt.Errorf("--tick %v: neither 0 nor at least %v", o.tick, machine.MinTick)
+		return command.Usagef("--tick %v: neither 0 nor at least %v", o.tick, machine.MinTick)
 	case o.logFormat != "text" && o.logFormat != "json":
-		return fmt.Errorf("--log-format %q: not text or json", o.logFormat)
+		return command.Usagef("--log-format %q: not text or json", o.logFormat)
 	case len(o.cmdline) > guest.MaxCmdline:
-		return fmt.Errorf("--cmdline: %d bytes, more than %d", len(o.cmdline), guest.MaxCmdline)
+		return command.Usagef("--cmdline: %d bytes, more than %d", len(o.cmdline), guest.MaxCmdline)
 	case strings.IndexByte(o.cmdline, 0) >= 0:
-		return errors.New("--cmdline: contains a NUL byte")
+		return command.Usagef("--cmdline: contains a NUL byte")
 	case o.socket != "":
 		path, err := api.ParseSocket(o.socket)
 		if err != nil {
-			return fmt.Errorf("--socket: %w", err)
+			return command.Usagef("--socket: %w", err)
 		}
 		o.socket = filepath.Clean(path)
 	}

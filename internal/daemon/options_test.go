@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 )
 
@@ -41,7 +42,7 @@ func runFake(args ...string) (code int, stderr string) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel() // stop at once where everything is all right
 	var out, errs bytes.Buffer
-	code = run(ctx, Env{Args: args, Stdout: &out, Stderr: &errs, Getenv: func(string) string { return "" }},
+	p := commandLine(
 		func(o *options, img *guest.Image, log *slog.Logger) (Guest, error) {
 			if o.kvm == "/missing" {
 				return nil, errors.New("open /missing: no kvm")
@@ -51,6 +52,7 @@ func runFake(args ...string) (code int, stderr string) {
 			}
 			return newFakeGuest(nopTB{}, o.vcpus), nil
 		})
+	code = p.Run(ctx, command.Env{Args: args, Stdout: &out, Stderr: &errs, Getenv: func(string) string { return "" }})
 	return code, errs.String()
 }
 
@@ -75,10 +77,10 @@ func TestCommandLine(t *testing.T) {
 			"--log-level", "debug", "--log-format", "json"}, 0, `"msg":"ready"`},
 		{"help", []string{"--help"}, 0, ""},
 		{"version", []string{"--version"}, 0, ""},
-		{"argument", []string{"x"}, 2, `"x": guestprobed takes flags only`},
+		{"argument", []string{"x"}, 2, `unexpected argument "x"`},
 		{"unknown flag", []string{"--nope"}, 2, "unknown flag: --nope"},
 		{"vcpus", []string{"--vcpus", "0"}, 2, "--vcpus 0: not in 1 to"},
-		{"vcpus text", []string{"--vcpus", "two"}, 2, `invalid argument "two" for "--vcpus"`},
+		{"vcpus text", []string{"--vcpus", "two"}, 2, `--vcpus "two": not a number`},
 		{"memory", []string{"--memory", "1M1"}, 2, `size "1M1": not a number`},
 		{"memory odd", []string{"--memory", "4097"}, 2, "--memory 4097: not a multiple of 4K"},
 		{"longest command line", []string{"--socket", sock, "--cmdline", strings.Repeat("x", 4095)}, 0, "msg=stopped"},

@@ -13,30 +13,19 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/command"
 )
 
-// Exit statuses of guestprobed.
-const (
-	exitOK         = 0
-	exitFailed     = 1
-	exitUsage      = 2 // bad flags, or a --probe that cannot be attached
-	exitPermission = 5 // /dev/kvm or the socket may not be used
-)
+// exitPermission is guestprobed's exit status when /dev/kvm or the socket may not
+// be used.
+const exitPermission = 5
 
 // closeTime is how long the guest may take to end when the daemon stops.
 const closeTime = 10 * time.Second
-
-// Env is what the daemon takes from its process.
-type Env struct {
-	Args           []string // without the program's name
-	Stdout, Stderr io.Writer
-	Getenv         func(string) string
-}
 
 // Main is guestprobed: it runs until SIGTERM, SIGINT or SIGHUP and returns the
 // exit status.
@@ -48,52 +37,22 @@ func Main() int {
 	// way back short.
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	defer cancel()
-	return Run(ctx, Env{Args: os.Args[1:], Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.Getenv})
-}
-
-// Run is guestprobed until ctx ends. It returns the exit status.
-func Run(ctx context.Context, env Env) int {
-	return run(ctx, env, newMachineGuest)
+	return Program().Run(ctx, command.Process())
 }
 
 // guestMaker makes a guest, parked before its first instruction.
 type guestMaker func(o *options, img *guest.Image, log *slog.Logger) (Guest, error)
 
-func run(ctx context.Context, env Env, make guestMaker) int {
-	cmd := command(func(o options) error { return serve(ctx, env, o, make) })
-	cmd.SetArgs(env.Args)
-	cmd.SetOut(env.Stdout)
-	cmd.SetErr(env.Stderr)
-	err := cmd.Execute()
-	if err == nil {
-		return exitOK
-	}
-	fmt.Fprintf(env.Stderr, "guestprobed: %v\n", err)
-	var usage *usageError
-	var wire *api.Error
-	switch {
-	case errors.As(err, &wire) && wire.Column != nil:
-		fmt.Fprint(env.Stderr, wire.Caret())
-		return exitUsage
-	case errors.As(err, &usage):
-		fmt.Fprintln(env.Stderr, "Run 'guestprobed --help' for usage.")
-		return exitUsage
-	case errors.Is(err, fs.ErrPermission):
-		return exitPermission
-	}
-	return exitFailed
-}
+// Program describes guestprobed's command line. It runs until its context ends.
+func Program() command.Program { return commandLine(newMachineGuest) }
 
-// Command returns the description of guestprobed's command line, for its
-// documentation.
-func Command() *cobra.Command { return command(func(options) error { return nil }) }
-
-func command(serve func(options) error) *cobra.Command {
+func commandLine(newGuest guestMaker) command.Program {
 	o := defaultOptions()
-	cmd := &cobra.Command{
-		Use:   "guestprobed",
-		Short: "Boot a guest and serve its probes",
-		Long: `guestprobed boots one x86-64 guest under KVM and serves its state, probes and
+	return command.Program{
+		Spec: command.Spec{
+			Use:   "guestprobed",
+			Short: "Boot a guest and serve its probes",
+			Long: `guestprobed boots one x86-64 guest under KVM and serves its state, probes and
 events as HTTP and JSON on a unix socket (docs/openapi.yaml). guestprobe is its
 client.
 
@@ -102,32 +61,32 @@ all streams and stop the guest; the exit status is then 0.
 
 Exit status: 0 stopped by a signal; 1 failed; 2 bad flags, or a --probe that
 cannot be attached; 5 no permission for /dev/kvm or the socket.`,
-		Example: `  guestprobed --vcpus 2 --socket /tmp/gp.sock
+			Example: `  guestprobed --vcpus 2 --socket /tmp/gp.sock
   guestprobed --guest kernel.elf --memory 128M --paused --probe 'p:init start_kernel'`,
-		Version: api.Build().Version,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return &usageError{fmt.Errorf("%q: guestprobed takes flags only", args[0])}
-			}
-			return nil
+			Plain: true,
+			Flags: o.flags,
+			Run: func(ctx context.Context, r *command.Run) error {
+				if err := o.check(); err != nil {
+					return err
+				}
+				return serve(ctx, r.Env, o, newGuest)
+			},
 		},
-		SilenceUsage:      true,
-		SilenceErrors:     true,
-		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
-		RunE: func(*cobra.Command, []string) error {
-			if err := o.check(); err != nil {
-				return &usageError{err}
+		Judge: func(err error) command.Verdict {
+			var wire *api.Error
+			switch {
+			case errors.As(err, &wire) && wire.Column != nil:
+				return command.Verdict{Status: command.ExitUsage}
+			case errors.Is(err, fs.ErrPermission):
+				return command.Verdict{Status: exitPermission}
 			}
-			return serve(o)
+			return command.Verdict{Status: command.ExitFailed}
 		},
 	}
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
-	o.flags(cmd)
-	return cmd
 }
 
 // serve is the daemon's life.
-func serve(ctx context.Context, env Env, o options, newGuest guestMaker) (err error) {
+func serve(ctx context.Context, env command.Env, o options, newGuest guestMaker) (err error) {
 	log, lw, logFile, err := newLog(&o, env.Stderr)
 	if err != nil {
 		return err
@@ -135,7 +94,7 @@ func serve(ctx context.Context, env Env, o options, newGuest guestMaker) (err er
 	defer logFile.Close()
 	ready, err := openReady(o.readyFD)
 	if err != nil {
-		return &usageError{err}
+		return command.Usagef("%w", err)
 	}
 	defer ready.Close()
 	if o.socket == "" {

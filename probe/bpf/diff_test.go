@@ -3,7 +3,6 @@
 package bpf_test
 
 import (
-	"math/rand/v2"
 	"testing"
 
 	"github.com/guestprobe/guestprobe/internal/bpftest"
@@ -14,8 +13,8 @@ import (
 // wants the same of both.
 func FuzzBackends(f *testing.F) {
 	for seed := range uint64(8) {
-		f.Add(randomBytes(seed, 300), byte(seed))
-		f.Add(randomBytes(seed, 300), byte(8+seed))
+		f.Add(bpftest.Bytes(seed, 300), byte(seed))
+		f.Add(bpftest.Bytes(seed, 300), byte(8+seed))
 	}
 	w := bpftest.Twin{Runner: bpf.NewNative(f)}
 	f.Fuzz(func(t *testing.T, src []byte, kind byte) {
@@ -30,28 +29,16 @@ func TestBackendsAgree(t *testing.T) {
 	w := bpftest.Twin{Runner: bpf.NewNative(t)}
 	const n = 3000 // FuzzBackends goes on from here
 	for seed := range uint64(n) {
-		if err := w.Compare(bpftest.Program(randomBytes(seed, 400), false), bpf.Kind(seed%3), 3); err != nil {
-			t.Fatal(err)
-		}
-		if err := w.Compare(bpftest.Program(randomBytes(seed, 60+int(seed%200)), true), bpf.Kprobe, 3); err != nil {
+		if err := w.CompareSeed(seed, 3); err != nil {
 			t.Fatal(err)
 		}
 	}
-	t.Logf("2 times %d programs: %d small, %d refused, %d host only, %d runs, faults %v", n, w.Small, w.Refused, w.HostOnly, w.Runs, w.Faults)
+	t.Logf("2 times %d programs: %d small, %d refused, %d host only, %d runs, ended %v", n, w.Small, w.Refused, w.HostOnly, w.Runs, w.Ended)
 	if w.Small < n/4 {
 		t.Errorf("only %d of %d small programs were compiled as such", w.Small, n)
 	}
-	if w.Runs < 3*n || w.Faults[bpf.NoFault] < w.Runs/3 {
+	if w.Runs < 3*n || w.Ended[bpf.NoFault.String()] < w.Runs/3 {
 		t.Errorf("%d programs were refused and %d host only; %d of %d runs came to their end: the generator tests too little",
-			w.Refused, w.HostOnly, w.Faults[bpf.NoFault], w.Runs)
+			w.Refused, w.HostOnly, w.Ended[bpf.NoFault.String()], w.Runs)
 	}
-}
-
-func randomBytes(seed uint64, n int) []byte {
-	rng := rand.New(rand.NewPCG(seed, 7))
-	b := make([]byte, n)
-	for i := range b {
-		b[i] = byte(rng.Uint32())
-	}
-	return b
 }

@@ -1,22 +1,23 @@
-package cli
+package dev
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"strconv"
 	"strings"
 
-	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/soak"
 )
 
-func (a *app) soakCmd() *cobra.Command {
+func soakSpec() command.Spec {
 	var o soak.Options
-	cmd := &cobra.Command{
+	return command.Spec{
 		Use:   "soak",
 		Short: "Probe at random under load, kill what can be killed, and check everything",
 		Long: `Start guestprobed processes of its own with the built-in guest and let several
@@ -31,59 +32,51 @@ guest still at work.
 The seed decides what each client does, in which order; it is printed, and
 --seed does the same again. The exit status is 0 only if everything holds;
 otherwise the logs of the daemons are kept, and said where.`,
-		Example: `  guestprobe soak --duration 10m --vcpus 8
-  guestprobe soak --seed 42 --format json > result.json`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := a.wantFormat(); err != nil {
-				return err
-			}
-			if !cmd.Flags().Changed("seed") {
+		Example: `  gpdev soak --duration 10m --vcpus 8
+  gpdev soak --seed 42 --format json > result.json`,
+		Flags: func(f *pflag.FlagSet) {
+			f.DurationVar(&o.Duration, "duration", soak.DefaultDuration, "how long clients are at work, a `duration`; starts, stops and checks come on top")
+			f.IntSliceVar(&o.VCPUs, "vcpus", soak.DefaultVCPUs, "`sizes` of the guest, one after the other")
+			f.Uint64Var(&o.Seed, "seed", 0, "`number` that decides what clients do (default: a random one)")
+			f.IntVar(&o.Clients, "clients", soak.DefaultClients, "`number` of clients at work at a time")
+		},
+		Run: func(ctx context.Context, r *command.Run) error {
+			if !r.Given("seed") {
 				o.Seed = rand.Uint64()
 			}
-			return a.soak(cmd, o)
+			return runSoak(ctx, r, o)
 		},
 	}
-	f := cmd.Flags()
-	f.DurationVar(&o.Duration, "duration", soak.DefaultDuration, "how long clients are at work; starts, stops and checks come on top")
-	f.IntSliceVar(&o.VCPUs, "vcpus", soak.DefaultVCPUs, "`sizes` of the guest, one after the other")
-	f.Uint64Var(&o.Seed, "seed", 0, "`number` that decides what clients do (default: a random one)")
-	f.IntVar(&o.Clients, "clients", soak.DefaultClients, "`number` of clients at work at a time")
-	return cmd
 }
 
 var errSoak = errors.New("the soak has found failures")
 
-func (a *app) soak(cmd *cobra.Command, o soak.Options) (err error) {
-	if o.Daemon = findDaemon(); o.Daemon == "" {
-		return fmt.Errorf("guestprobed: %w: it is neither beside guestprobe nor in PATH", exec.ErrNotFound)
+func runSoak(ctx context.Context, r *command.Run, o soak.Options) (err error) {
+	if o.Daemon, err = command.Find("guestprobed"); err != nil {
+		return err
 	}
-	if o.CLI, err = os.Executable(); err != nil {
+	if o.CLI, err = command.Find("guestprobe"); err != nil {
 		return err
 	}
 	if o.Dir, err = os.MkdirTemp("", "gpsoak-"); err != nil {
 		return err
 	}
-	a.note("seed %d: %s on %v vCPUs, %s", o.Seed, o.Duration, o.VCPUs, plural(o.Clients, "client"))
-	o.Progress = func(line string) { a.note("%s", line) }
-	res, err := soak.Run(cmd.Context(), o)
-	interrupted := err != nil && cmd.Context().Err() != nil
+	r.Note("seed %d: %s on %v vCPUs, %s", o.Seed, o.Duration, o.VCPUs, command.Plural(o.Clients, "client"))
+	o.Progress = func(line string) { r.Note("%s", line) }
+	res, err := soak.Run(ctx, o)
+	interrupted := err != nil && ctx.Err() != nil
 	if res == nil || len(res.Failures()) == 0 && (err == nil || interrupted) {
 		os.RemoveAll(o.Dir)
 	} else {
-		a.note("the daemons' logs are in %s", o.Dir)
+		r.Note("the daemons' logs are in %s", o.Dir)
 	}
 	if res == nil {
-		return &usageError{err}
+		return command.Usagef("%w", err)
 	}
 	for _, f := range res.Failures() {
-		a.note("FAILED: %s", f)
+		r.Note("FAILED: %s", f)
 	}
-	if a.format == "json" {
-		err = errors.Join(err, a.printJSON(res))
-	} else {
-		err = errors.Join(err, a.printSoak(res))
-	}
+	err = errors.Join(err, r.Show(res, func() error { return printSoak(r, res) }))
 	if err == nil && !res.Passed {
 		return fmt.Errorf("%w; --seed %d does the same again", errSoak, res.Seed)
 	}
@@ -91,7 +84,7 @@ func (a *app) soak(cmd *cobra.Command, o soak.Options) (err error) {
 }
 
 // printSoak prints a line per phase.
-func (a *app) printSoak(res *soak.Result) error {
+func printSoak(r *command.Run, res *soak.Result) error {
 	u := func(n uint64) string { return strconv.FormatUint(n, 10) }
 	row := func(name string, t soak.Tally, seconds float64, verdict string) []string {
 		ops, refused := t.Operations()
@@ -113,5 +106,5 @@ func (a *app) printSoak(res *soak.Result) error {
 		verdict = "FAILED"
 	}
 	rows = append(rows, row("all", res.Total, res.Seconds, verdict))
-	return a.table([]string{"PHASE", "SECONDS", "OPS", "REFUSED", "PROBES", "HITS", "MISSED", "EVENTS", "LOST", "CUT", "RESULT"}, rows)
+	return r.Table([]string{"PHASE", "SECONDS", "OPS", "REFUSED", "PROBES", "HITS", "MISSED", "EVENTS", "LOST", "CUT", "RESULT"}, rows)
 }

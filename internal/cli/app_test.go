@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,48 +9,17 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/internal/command"
 )
-
-func TestClean(t *testing.T) {
-	for in, want := range map[string]string{
-		"":                     "",
-		"plain text ü\n\tmore": "plain text ü\n\tmore",
-		"\x1b[31mred":          `\x1b[31mred`,
-		"bell\a cr\r":          `bell\x07 cr\x0d`,
-		"\x00\xff":             `\x00\xff`,
-		"\u202e":               `\xe2\x80\xae`, // turns the direction of text
-		"\ufffd":               "\ufffd",
-	} {
-		if got := clean(in); got != want {
-			t.Errorf("clean(%q) = %q, want %q", in, got, want)
-		}
-	}
-}
-
-func TestTableKeepsItsShape(t *testing.T) {
-	var out bytes.Buffer
-	a := &app{env: Env{Stdout: &out}}
-	if err := a.table([]string{"A", "B"}, [][]string{{"x\ty\nz", "1"}, {"\x1b[2J", "2"}, {"last", ""}}); err != nil {
-		t.Fatal(err)
-	}
-	want := "A        B\n" + `x\ty\nz  1` + "\n" + `\x1b[2J  2` + "\nlast\n"
-	if d := cmp.Diff(want, out.String()); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
-	}
-}
 
 func TestExitStatus(t *testing.T) {
 	for _, tc := range []struct {
 		err  error
 		want int
 	}{
-		{nil, 0},
 		{errors.New("x"), 1},
-		{&usageError{errors.New("x")}, 2},
 		{&api.Error{Code: api.CodeBadDefinition}, 2},
 		{fmt.Errorf("x: %w", &api.Error{Code: api.CodeProbeNotFound}), 4},
 		{&api.Error{Code: "symbol_not_found"}, 4},
@@ -67,7 +35,7 @@ func TestExitStatus(t *testing.T) {
 		{context.Canceled, 1},
 		{client.ErrCutOff, 1},
 	} {
-		if got := exitStatus(tc.err); got != tc.want {
+		if got := judge(tc.err).Status; got != tc.want {
 			t.Errorf("%v: status %d, want %d", tc.err, got, tc.want)
 		}
 	}
@@ -107,7 +75,7 @@ func TestParseArg(t *testing.T) {
 
 // TestStatusesAreDocumented ties the help text to the constants.
 func TestStatusesAreDocumented(t *testing.T) {
-	for _, s := range []int{exitOK, exitFailed, exitUsage, exitUnreachable, exitNotFound, exitPermission, exitTimeout} {
+	for _, s := range []int{command.ExitOK, command.ExitFailed, command.ExitUsage, exitUnreachable, exitNotFound, exitPermission, exitTimeout} {
 		if !strings.Contains(exitStatusHelp, fmt.Sprintf("\n  %d ", s)) {
 			t.Errorf("status %d is not in the help text", s)
 		}

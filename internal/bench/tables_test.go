@@ -1,0 +1,46 @@
+package bench
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestTables prints every part of a result, and marks what no cost can be.
+func TestTables(t *testing.T) {
+	r := Result{
+		Runs: 5,
+		Rows: []Row{
+			{Name: "k", CPL: 3, What: "kprobe", ExitsPerHit: 2, NsPerHit: &Spread{90, 100, 110}, EngineNs: 300, RatioToFirst: 1, BaselineNs: 1.5},
+			{Name: "o", CPL: 3, What: "optimized", ExitsPerHit: 1, NsPerHit: &Spread{-7, -3, 9}, EngineNs: 200, RatioToFirst: -0.03, BaselineNs: 1.5},
+			{Name: "rb", CPL: 3, What: "boosted", Unavailable: "the same as r"},
+		},
+		InGuest: []InGuest{
+			{Name: rowPlain, What: "no probe", CallNs: &Spread{1, 2, 3}},
+			{Name: rowCount, What: "count", CallNs: &Spread{1, 1.9, 3}, OverNs: -0.1, Floor: rowFloorCount, FloorRatio: 0.9, Hits: 7},
+			{Name: rowRecord, What: "record", Unavailable: "no jump"},
+		},
+		Optimizer: Optimizer{CPUs: 8, Sites: 1000, Stops: 8, OneNs: &Spread{1e6, 2e6, 3e6}, BatchNs: &Spread{4e6, 5e6, 6e6}, LongestNs: 7e5},
+		Peers:     []Peer{{Name: "uprobe", What: "uprobe", NsPerHit: &Spread{40, 50, 60}}, {Name: "gdb", What: "gdb", Unavailable: "no qemu"}},
+	}
+	text := r.Markdown()
+	for _, want := range []string{
+		"| k | 3 | kprobe | 2.00 | 100 (90 to 110) | 300 | 0.0 | 1.00 | 1.5 |\n",
+		"| o | 3 | optimized | 1.00 | -3.0 (!) (-7.0 to 9.0) | 200 | 0.0 | -0.03 (!) | 1.5 |\n",
+		"| rb | 3 | boosted | - |",
+		"| plain: no probe | 2.0 (1.0 to 3.0) | - | - | - |",
+		"| count: count | 1.9 (1.0 to 3.0) | -0.1 (!) | floor_count | 0.90 | 7 | 0 | - |\n",
+		"| record | unavailable: no jump | - |",
+		"one site 2000 us (1000 to 3000); 1000 sites in 8 stops 5000 us (4000 to 6000) in all; the longest single stop of the run 700 us.\n",
+		"| uprobe | uprobe | 50.0 (40.0 to 60.0) | 0.50 |\n",
+		"| gdb | gdb | unavailable: no qemu | - |\n",
+		"\n`(!)`: no cost can be that",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in:\n%s", want, text)
+		}
+	}
+	r.Rows, r.InGuest = r.Rows[:1], nil
+	if text := r.Markdown(); strings.Contains(text, doubt) {
+		t.Errorf("a mark without a reason:\n%s", text)
+	}
+}

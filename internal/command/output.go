@@ -1,0 +1,152 @@
+package command
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/spf13/pflag"
+)
+
+// Run is one run of a command: what it was given, and how it prints. Data goes to
+// standard output, remarks to standard error.
+type Run struct {
+	Env
+	Args   []string
+	Format string // one of those that its Spec declares
+
+	flags     *pflag.FlagSet
+	color     string
+	noHeaders bool
+}
+
+// Values of --color.
+const (
+	colorAuto   = "auto"
+	colorAlways = "always"
+	colorNever  = "never"
+)
+
+// Given reports whether a flag was on the command line.
+func (r *Run) Given(flag string) bool { return r.flags.Changed(flag) }
+
+// WantsJSON reports whether the output is to be JSON.
+func (r *Run) WantsJSON() bool { return r.Format == formatJSON }
+
+// Show prints v as JSON, or what table prints.
+func (r *Run) Show(v any, table func() error) error {
+	if !r.WantsJSON() {
+		return table()
+	}
+	enc := json.NewEncoder(r.Stdout)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
+
+// Print writes data.
+func (r *Run) Print(format string, args ...any) error {
+	_, err := fmt.Fprintf(r.Stdout, format, args...)
+	return err
+}
+
+// Note writes a remark for people, a line.
+func (r *Run) Note(format string, args ...any) { fmt.Fprintf(r.Stderr, format+"\n", args...) }
+
+// Table writes rows under a heading, in columns.
+func (r *Run) Table(heading []string, rows [][]string) error {
+	tw := tabwriter.NewWriter(r.Stdout, 0, 8, 2, ' ', 0)
+	if !r.noHeaders {
+		fmt.Fprintln(tw, strings.Join(heading, "\t"))
+	}
+	for _, row := range rows {
+		for i := range row {
+			row[i] = Clean(inCell.Replace(row[i]))
+		}
+		fmt.Fprintln(tw, strings.TrimRight(strings.Join(row, "\t"), "\t"))
+	}
+	return tw.Flush()
+}
+
+// inCell keeps a cell on its line and in its column.
+var inCell = strings.NewReplacer("\n", `\n`, "\t", `\t`)
+
+// Clean makes text that comes from the guest fit for a terminal: whatever
+// could move the cursor or change colours is written as \xNN. Newlines and tabs
+// stay.
+func Clean(s string) string {
+	ok := true
+	for _, r := range s {
+		ok = ok && (r == '\n' || r == '\t' || r != utf8.RuneError && unicode.IsPrint(r))
+	}
+	if ok {
+		return s
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); {
+		r, n := utf8.DecodeRuneInString(s[i:])
+		switch {
+		case r == '\n' || r == '\t' || unicode.IsPrint(r) && (r != utf8.RuneError || n > 1):
+			b.WriteString(s[i : i+n])
+		default:
+			for _, c := range []byte(s[i : i+n]) {
+				fmt.Fprintf(&b, `\x%02x`, c)
+			}
+		}
+		i += n
+	}
+	return b.String()
+}
+
+// Plural is a number of things: "1 probe", "2 probes".
+func Plural(n int, one string) string {
+	if n == 1 {
+		return fmt.Sprintf("%d %s", n, one)
+	}
+	return fmt.Sprintf("%d %ss", n, one)
+}
+
+// Colors reports whether output to w is to be coloured.
+func (r *Run) Colors(w io.Writer) bool {
+	switch r.color {
+	case colorAlways:
+		return true
+	case colorNever:
+		return false
+	}
+	return r.Getenv("NO_COLOR") == "" && r.Getenv("TERM") != "dumb" && Terminal(w)
+}
+
+// Terminal reports whether w is a character device that is not /dev/null.
+func Terminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	st, err := f.Stat()
+	if err != nil || st.Mode()&os.ModeCharDevice == 0 {
+		return false
+	}
+	null, err := os.Stat(os.DevNull)
+	return err != nil || !os.SameFile(st, null)
+}
+
+// Paint is text in a colour of the terminal's palette (ECMA-48, SGR).
+func Paint(on bool, sgr, text string) string {
+	if !on {
+		return text
+	}
+	return "\x1b[" + sgr + "m" + text + "\x1b[0m"
+}
+
+// Colours.
+const (
+	Dim  = "2"
+	Bold = "1"
+	Name = "36"
+)

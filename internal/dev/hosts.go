@@ -1,0 +1,28 @@
+package dev
+
+import (
+	"context"
+	"os"
+
+	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/internal/hostdoc"
+)
+
+func hostsSpec() command.Spec {
+	return command.Spec{
+		Use:   "hosts DIRECTORY",
+		Short: "Write docs/hosts.md from recorded runs of doctor",
+		Long: `Print the document about hosts, made of the records in DIRECTORY, which are runs of
+'guestprobe doctor --format json' (scripts/hosts.sh makes them).`,
+		Example: `  gpdev hosts docs/hosts`,
+		Args:    command.Between(1, 1, "say where the records are: DIRECTORY"),
+		Plain:   true,
+		Run: func(_ context.Context, r *command.Run) error {
+			all, err := hostdoc.Load(os.DirFS(r.Args[0]))
+			if err != nil {
+				return err
+			}
+			return r.Print("%s", hostdoc.Render(all))
+		},
+	}
+}
