@@ -328,7 +328,7 @@ func (e *Engine) pass() error {
 	o := &e.opt
 	e.view.Lock()
 	for st := range o.later {
-		st.refused = nil
+		st.refused, st.blocked = nil, notWaiting
 		o.waiting[st] = true
 	}
 	clear(o.later)

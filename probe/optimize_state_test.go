@@ -58,6 +58,37 @@ func optimized(t *testing.T, e *probe.Engine, ps ...*probe.Kprobe) {
 	}
 }
 
+// TestWaitingWithoutAStop: a site that may have its jump after all, but finds
+// the world not to be stopped, waits, and says so.
+func TestWaitingWithoutAStop(t *testing.T) {
+	f, e := newFaulty(t)
+	f.several = "two of them"
+	p := &probe.Kprobe{Symbol: "f_emulate", Pre: empty}
+	if err := e.Register(p); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Optimize(); err != nil {
+		t.Fatal(err)
+	}
+	if i, _ := e.Info(p); i.Unoptimized != (probe.Unoptimized{Reason: "shared_text", Detail: "two of them"}) {
+		t.Errorf("not refused: %+v", i.Unoptimized)
+	}
+	f.several, f.stopErr = "", errBroken
+	if err := e.Optimize(); !errors.Is(err, errBroken) {
+		t.Errorf("got %v, want %v", err, errBroken)
+	}
+	if i, _ := e.Info(p); i.Unoptimized != (probe.Unoptimized{Reason: "waiting"}) {
+		t.Errorf("not waiting: %+v", i.Unoptimized)
+	}
+	f.stopErr = nil
+	if err := e.Optimize(); err != nil {
+		t.Fatal(err)
+	}
+	if i, _ := e.Info(p); !i.Optimized {
+		t.Errorf("no jump: %+v", i.Unoptimized)
+	}
+}
+
 // TestRewrittenJump is a table of what makes the engine take a jump away, for
 // guests that have rewritten one byte of the region: the guest's byte stays, and
 // where it was one of the jump's all of the jump. Then the error says where, or the log

@@ -24,7 +24,8 @@ type faulty struct {
 	readErr  error
 	execAt   guest.GVA // where AllocExec puts everything, 0 = as the fake does
 	patchErr map[guest.GVA]error
-	sizes    []int // asked of AllocExec
+	several  string // what OneMapping says
+	sizes    []int  // asked of AllocExec
 	onStop   func()
 }
 
@@ -37,6 +38,8 @@ func (f *faulty) Stop(do func(probe.World) error) error {
 	}
 	return f.Fake.Stop(func(w probe.World) error { return do(faultyWorld{w, f}) })
 }
+
+func (f *faulty) OneMapping(bool) string { return f.several }
 
 func (f *faulty) AllocExec(near guest.GVA, size int) (guest.GVA, error) {
 	f.sizes = append(f.sizes, size)
