@@ -127,6 +127,24 @@ func TestOptimizeEverySite(t *testing.T) {
 		if err := m.Engine().Optimize(); err != nil {
 			t.Fatal(err)
 		}
+		// The workload begins with all jumps in place. Until then its vCPUs come to
+		// its first instruction again and again.
+		hold := &probe.Kprobe{Symbol: "workload_start"}
+		hold.Pre = func(c *probe.Context) int {
+			handled.Add(1)
+			c.Regs.RIP = uint64(hold.Addr)
+			return 1
+		}
+		if err := m.Engine().Register(hold); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.Resume(); err != nil {
+			t.Fatal(err)
+		}
+		waitMapping(t, m)
+		if err := errors.Join(m.Engine().Optimize(), m.Engine().Unregister(hold), m.Engine().Optimize()); err != nil {
+			t.Fatal(err)
+		}
 		if diff := gocmp.Diff(want, results(t, m)); diff != "" {
 			t.Errorf("results (-unprobed +%d sites optimized):\n%s", len(ps), diff)
 		}
