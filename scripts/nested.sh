@@ -1,20 +1,25 @@
 #!/usr/bin/env bash
 # Runs the suite on a real upstream KVM inside an emulated machine: kvm_intel
 # under Bochs (vmx) or kvm_amd under QEMU (svm). Ends with the tests' own exit
-# code. Usage: nested.sh vmx|svm
-#   GUESTPROBE_NESTED_SECONDS  cut off after that long (default 1300 vmx, 900 svm)
+# code. Usage: nested.sh vmx|svm [PACKAGE [FLAG...]]
+# With a package only its tests run, verbosely, with these flags of the test binary:
+#   scripts/nested.sh vmx ./kvm/machine -test.run TestWatch -test.count 3
+# Without one, scripts/nested/plan.HOST says what runs.
+#   GUESTPROBE_NESTED_SECONDS  cut off after that long (default 2400 vmx, 1200 svm)
 #   GUESTPROBE_NESTED_HANG     cut off after that long without a sign of life (default 400)
-# Results, below build/nested/HOST: console.log, emulator.log, and host.json for
-# docs/hosts (see hosts.sh).
+#   GUESTPROBE_NESTED_CPUS     processors of the svm host (default 2)
+# Results, below build/nested/HOST: console.log, emulator.log, and, of a whole
+# plan, host.json for docs/hosts (see hosts.sh).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 host=${1:-}
 fail() { echo "nested $host: $*" >&2; exit 1; }
 case $host in
-vmx) limit=${GUESTPROBE_NESTED_SECONDS:-1300} module=kvm_intel package=bochs ;;
-svm) limit=${GUESTPROBE_NESTED_SECONDS:-900} module=kvm_amd package=qemu-system-x86 ;;
-*) echo "usage: $0 vmx|svm" >&2; exit 2 ;;
+vmx) limit=${GUESTPROBE_NESTED_SECONDS:-2400} module=kvm_intel package=bochs ;;
+svm) limit=${GUESTPROBE_NESTED_SECONDS:-1200} module=kvm_amd package=qemu-system-x86 ;;
+*) echo "usage: $0 vmx|svm [PACKAGE [FLAG...]]" >&2; exit 2 ;;
 esac
+shift
 [[ $(uname -sm) == "Linux x86_64" ]] || fail "needs an x86-64 Linux machine, this is $(uname -sm)"
 command -v go >/dev/null || fail "go is not in PATH"
 
@@ -26,18 +31,26 @@ exec 9>"$out/lock"
 flock -n 9 || fail "another run is at work in $out"
 # Nothing of a run before this one is ever taken for its own.
 rm -rf "$payload" "$out"/*.log "$out"/*.json
-mkdir -p "$payload/kvm/machine" "$payload/probe/insn/testdata"
+mkdir -p "$payload"
 
+if (($# > 0)); then
+	[[ -d $1 ]] || fail "$1 is no folder of a package"
+	dir=$(realpath --relative-to . "$1")
+	shift
+	echo "tests $limit cd $dir && ./run.test -test.v -test.timeout ${limit}s$( (($# == 0)) || printf ' %q' "$@")" >"$payload/plan"
+else
+	cp "scripts/nested/plan.$host" "$payload/plan"
+fi
 echo "nested $host: building the static test binaries"
 export CGO_ENABLED=0
 build() { "$@" || fail "the build failed (see above; no space? df -h $out, ~/.cache)"; }
 build go build -trimpath -ldflags '-s -w' -o "$payload/" ./cmd/guestprobe ./cmd/guestprobed
-for pkg in kvm kvm/machine internal/inguest; do
-	build go test -c -trimpath -ldflags '-s -w' -o "$payload/$(basename "$pkg").test" "./$pkg"
+# Tests run where their package is, and find the test data of all packages.
+find . -path ./build -prune -o -name testdata -type d -exec cp -r --parents -t "$payload" {} +
+for dir in $(sed -n 's/.* cd \([^ ]*\) && .*/\1/p' "$payload/plan"); do
+	mkdir -p "$payload/$dir"
+	build go test -c -trimpath -ldflags '-s -w' -o "$payload/$dir/run.test" "./$dir"
 done
-# Tests run where their package is, beside the test data they read.
-build cp probe/insn/testdata/corpus.tsv "$payload/probe/insn/testdata/"
-cp "scripts/nested/plan.$host" "$payload/plan"
 scripts/nested/image.sh "$host" "$payload" "$out"
 echo "nested $host: booting (console in build/nested/$host/console.log)"
 rc=0
