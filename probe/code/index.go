@@ -50,7 +50,11 @@ func (x *Index[V]) Find(addr guest.GVA) *V {
 	if t == nil {
 		return nil
 	}
-	return t.at(addr).thing.Load()
+	e := t.at(addr)
+	if e.addr.Load() != uint64(addr) { // free, or another's by now
+		return nil
+	}
+	return e.thing.Load()
 }
 
 // Len returns how many things there are. It belongs to whoever may make changes.
