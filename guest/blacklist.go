@@ -12,45 +12,49 @@ type blackRange struct {
 	reason     string
 }
 
-// blackSections are the sections that may not be probed: the code that
-// handles a probe, or runs where a trap cannot be taken. Linux has the same
-// ones, and in a linked kernel knows those that were merged into .text by the
-// symbols around them (Documentation/trace/kprobes.rst, "Blacklist").
-var blackSections = []struct{ section, start, end string }{
-	{".kprobes.text", "__kprobes_text_start", "__kprobes_text_end"},
-	{".noinstr.text", "__noinstr_text_start", "__noinstr_text_end"},
-	{".entry.text", "__entry_text_start", "__entry_text_end"},
+// Marked is a part of a program that has a section of its own, or, where a linker
+// has merged that into another one, as in a linked kernel, two symbols around it.
+type Marked struct{ Section, Start, End string }
+
+// NoProbe are the parts that may not be probed: the code that handles a probe, or
+// runs where a trap cannot be taken. Linux has the same ones
+// (Documentation/trace/kprobes.rst, "Blacklist").
+func NoProbe() []Marked {
+	return []Marked{
+		{".kprobes.text", "__kprobes_text_start", "__kprobes_text_end"},
+		{".noinstr.text", "__noinstr_text_start", "__noinstr_text_end"},
+		{".entry.text", "__entry_text_start", "__entry_text_end"},
+	}
 }
 
-// blackTable is the section that lists the addresses of functions that may not
-// be probed, 8 bytes each; in a linked kernel the symbols are around it.
-const (
-	blackTable      = "_kprobe_blacklist"
-	blackTableStart = "__start_kprobe_blacklist"
-	blackTableEnd   = "__stop_kprobe_blacklist"
-)
+// NoProbeTable is the list of the addresses of functions that may not be probed, 8
+// bytes each.
+func NoProbeTable() Marked {
+	return Marked{"_kprobe_blacklist", "__start_kprobe_blacklist", "__stop_kprobe_blacklist"}
+}
 
 // buildBlacklist collects the ranges. Symbols are known.
 func (img *Image) buildBlacklist() error {
-	for _, b := range blackSections {
-		reason := "in section " + b.section
+	for _, b := range NoProbe() {
+		reason := "in section " + b.Section
 		for i := range img.Sections {
-			if s := &img.Sections[i]; s.Name == b.section {
+			if s := &img.Sections[i]; s.Name == b.Section {
 				img.addBlack(s.Addr, s.Addr+GVA(s.Size), reason)
 			}
 		}
-		if start, end, ok := img.bounds(b.start, b.end); ok {
+		if start, end, ok := img.bounds(b); ok {
 			img.addBlack(start, end, reason)
 		}
 	}
+	table := NoProbeTable()
 	for i := range img.Sections {
-		if s := &img.Sections[i]; s.Name == blackTable {
+		if s := &img.Sections[i]; s.Name == table.Section {
 			if err := img.addBlackTable(s.Addr, s.Size); err != nil {
 				return err
 			}
 		}
 	}
-	if start, end, ok := img.bounds(blackTableStart, blackTableEnd); ok {
+	if start, end, ok := img.bounds(table); ok {
 		if err := img.addBlackTable(start, uint64(end-start)); err != nil {
 			return err
 		}
@@ -71,12 +75,12 @@ func (img *Image) buildBlacklist() error {
 }
 
 // bounds returns the addresses of two symbols around a range.
-func (img *Image) bounds(start, end string) (GVA, GVA, bool) {
-	a, err := img.Lookup(start)
+func (img *Image) bounds(m Marked) (GVA, GVA, bool) {
+	a, err := img.Lookup(m.Start)
 	if err != nil {
 		return 0, 0, false
 	}
-	b, err := img.Lookup(end)
+	b, err := img.Lookup(m.End)
 	if err != nil || b.Addr < a.Addr {
 		return 0, 0, false
 	}
@@ -98,7 +102,7 @@ func (img *Image) addBlack(start, end GVA, reason string) {
 // that point at no code have nothing to protect.
 func (img *Image) addBlackTable(addr GVA, size uint64) error {
 	if size/8 > MaxImageSymbols {
-		return damaged(blackTable, "%d entries, more than %d", size/8, MaxImageSymbols)
+		return damaged(NoProbeTable().Section, "%d entries, more than %d", size/8, MaxImageSymbols)
 	}
 	table := img.bytesAt(addr, size&^7)
 	for ; len(table) >= 8; table = table[8:] {
@@ -110,7 +114,7 @@ func (img *Image) addBlackTable(addr GVA, size uint64) error {
 		if s, ok := img.Find(a); ok {
 			start, end = s.Addr, s.Addr+GVA(s.Size)
 		}
-		img.blacklist = append(img.blacklist, blackRange{start, end, "listed in " + blackTable})
+		img.blacklist = append(img.blacklist, blackRange{start, end, "listed in " + NoProbeTable().Section})
 	}
 	return nil
 }

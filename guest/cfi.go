@@ -1,7 +1,6 @@
 package guest
 
 import (
-	"bytes"
 	"debug/elf"
 	"fmt"
 	"slices"
@@ -54,17 +53,14 @@ func (img *Image) FrameError() error {
 }
 
 func (img *Image) readFrames() (rows []frameRow, err error) {
-	f, err := elf.NewFile(bytes.NewReader(img.file))
-	if err != nil {
-		return nil, fmt.Errorf("read call frame information: %w", err)
-	}
 	p := frameParser{}
 	for _, name := range []string{".debug_frame", ".eh_frame"} {
-		s := f.Section(name)
-		if s == nil || s.Type == elf.SHT_NOBITS || s.Size > maxFrameData {
+		i := img.file.Index(name)
+		if i < 0 || img.file.Sections[i].Is(elf.SHT_NOBITS) {
 			continue
 		}
-		b, e := s.Data()
+		s := &img.file.Sections[i]
+		b, e := img.file.Data(i, maxFrameData)
 		if e != nil {
 			return nil, fmt.Errorf("read call frame information: %s: %w", name, e)
 		}

@@ -26,20 +26,16 @@ var fieldSizes = map[elf.R_X86_64]uint8{
 	elf.R_X86_64_GLOB_DAT: 8, elf.R_X86_64_JMP_SLOT: 8,
 }
 
-// relocations notes the fields in text of a program that was linked with
+// readRelocations notes the fields in text of a program that was linked with
 // --emit-relocs.
-func (f *elfFile) relocations(img *Image) error {
-	for i := range f.sections {
-		s := &f.sections[i]
-		if elf.SectionType(s.Type) != elf.SHT_RELA {
+func (img *Image) readRelocations() error {
+	for i := range img.file.Sections {
+		if !img.file.Sections[i].Is(elf.SHT_RELA) {
 			continue
 		}
-		table, err := f.sectionData(i, elf.SHT_RELA)
+		table, err := img.file.Table(i, elf.SHT_RELA, relaSize)
 		if err != nil {
-			return err
-		}
-		if s.Entsize != relaSize || len(table)%relaSize != 0 {
-			return damaged(fmt.Sprintf("relocations (section %d)", i), "%d bytes in entries of %d, not %d", len(table), s.Entsize, relaSize)
+			return imageError(err)
 		}
 		for ; len(table) > 0; table = table[relaSize:] {
 			size, known := fieldSizes[elf.R_X86_64(uint32(le64(table[8:])))]

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/guestprobe/guestprobe/internal/elffile"
 )
 
 // TestParseELFRefuses changes one thing in a sound file and wants one error.
@@ -83,9 +85,9 @@ func TestParseELFRefuses(t *testing.T) {
 		{"entry in user text", head(func(h *hdr) { h.Entry = testUser }), "entry point: 0x0000010000000000 is in a user segment"},
 
 		{"symbol table outside", sec(6, func(s *elf.Section64) { s.Off = 1 << 40 }), "section 6: 384 bytes at offset 0x10000000000 reach beyond"},
-		{"symbol size", sec(6, func(s *elf.Section64) { s.Entsize = 16 }), "symbol table (section 6): entry size 16, not 24"},
-		{"half a symbol", sec(6, func(s *elf.Section64) { s.Size -= 4 }), "symbol table (section 6): 380 bytes are not a whole number of entries"},
-		{"string table out of range", sec(6, func(s *elf.Section64) { s.Link = 9 }), "symbol table (section 6): its string table is section 9 of 9"},
+		{"symbol size", sec(6, func(s *elf.Section64) { s.Entsize = 16 }), "section 6: entry size 16, not 24"},
+		{"half a symbol", sec(6, func(s *elf.Section64) { s.Size -= 4 }), "section 6: 380 bytes are not a whole number of entries"},
+		{"string table out of range", sec(6, func(s *elf.Section64) { s.Link = 9 }), "section 6: its string table is section 9 of 9"},
 		{"string table is no table", sec(6, func(s *elf.Section64) { s.Link = 1 }), "section 1: type SHT_PROGBITS, want SHT_STRTAB"},
 		{"string table outside", sec(7, func(s *elf.Section64) { s.Off = 1 << 40 }), "section 7: "},
 		{"string table empty", sec(7, func(s *elf.Section64) { s.Size = 0 }), "symbol 1: its name, at offset 0x1 of a string table of 0 bytes"},
@@ -152,14 +154,14 @@ func TestParseELFLimits(t *testing.T) {
 	if _, err := ParseELF(b); err != nil {
 		t.Error(err)
 	}
-	f := &elfFile{b: b}
-	if err := errors.Join(f.readHeader(), f.readSections()); err != nil {
+	f, err := elffile.Parse(b)
+	if err != nil {
 		t.Fatal(err)
 	}
-	for i := 1; i < int(f.sections[6].Size)/symSize; i++ {
-		b[f.sections[6].Off+uint64(i)*symSize] = 1 // every name is at offset 1
+	for i := uint64(1); i < f.Sections[6].Size/symSize; i++ {
+		b[f.Sections[6].Off+i*symSize] = 1 // every name is at offset 1
 	}
-	if _, err := ParseELF(b); !strings.HasPrefix(errText(err), "elf symbol table (section 6): the names overlap") {
+	if _, err := ParseELF(b); !strings.HasPrefix(errText(err), "elf section 6: the names overlap") {
 		t.Errorf("overlapping names: %v", err)
 	}
 
@@ -172,11 +174,12 @@ func TestParseELFLimits(t *testing.T) {
 			s[6].Off, s[6].Size = uint64(size), uint64(n*symSize)
 		}
 		_, err := ParseELF(append(e.build(), make([]byte, n*symSize)...))
-		if want := "elf symbol table (section 6): 1048577 symbols, more than 1048576: strip local symbols (objcopy --discard-locals)"; n > MaxImageSymbols && errText(err) != want || n == MaxImageSymbols && err != nil {
+		if want := "elf section 6: 1048577 symbols, more than 1048576: strip local symbols (objcopy --discard-locals)"; n > MaxImageSymbols && errText(err) != want || n == MaxImageSymbols && err != nil {
 			t.Errorf("%d symbols: %v", n, err)
 		}
 	}
 
+	const maxSymbolName = 64 << 10 // bytes, as in package elffile
 	e = soundELF()
 	e.syms[0].name = strings.Repeat("x", maxSymbolName)
 	if _, err := ParseELF(e.build()); err != nil {

@@ -31,6 +31,14 @@ type testSection struct {
 	typ   elf.SectionType // 0: SHT_PROGBITS
 }
 
+// Sizes of the structures of ELF64 (System V ABI, "Object Files").
+const (
+	ehdrSize = 64
+	phdrSize = 56
+	shdrSize = 64
+	symSize  = 24
+)
+
 type testSym struct {
 	name  string
 	addr  uint64

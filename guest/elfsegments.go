@@ -6,10 +6,10 @@ import (
 	"slices"
 )
 
-// segments checks the program headers and keeps the PT_LOAD segments.
-func (f *elfFile) segments(img *Image) error {
-	for i := range f.progs {
-		p := &f.progs[i]
+// readSegments checks the program headers and keeps the PT_LOAD segments.
+func (img *Image) readSegments() error {
+	for i := range img.file.Progs {
+		p := &img.file.Progs[i]
 		part := fmt.Sprintf("program header %d", i)
 		switch elf.ProgType(p.Type) {
 		case elf.PT_INTERP:
@@ -23,7 +23,8 @@ func (f *elfFile) segments(img *Image) error {
 		if p.Memsz == 0 && p.Filesz == 0 {
 			continue
 		}
-		if err := f.checkLoad(part, p); err != nil {
+		data := img.file.Bytes(p.Off, p.Filesz)
+		if err := checkLoad(part, p, data != nil, img.file.Size()); err != nil {
 			return err
 		}
 		if len(img.Segments) == MaxImageLoads {
@@ -32,7 +33,7 @@ func (f *elfFile) segments(img *Image) error {
 		img.Segments = append(img.Segments, Segment{
 			VAddr:   GVA(p.Vaddr),
 			PAddr:   GPA(p.Paddr),
-			Data:    f.b[p.Off : p.Off+p.Filesz : p.Off+p.Filesz],
+			Data:    data,
 			MemSize: p.Memsz,
 			R:       p.Flags&uint32(elf.PF_R) != 0,
 			W:       p.Flags&uint32(elf.PF_W) != 0,
@@ -46,15 +47,16 @@ func (f *elfFile) segments(img *Image) error {
 	return checkOverlap(img.Segments)
 }
 
-// checkLoad checks one PT_LOAD header by itself. Whether the segment fits the
-// guest's memory is known at boot.
-func (f *elfFile) checkLoad(part string, p *elf.Prog64) error {
+// checkLoad checks one PT_LOAD header by itself; inFile says whether its bytes are
+// in the file, of size bytes. Whether the segment fits the guest's memory is known
+// at boot.
+func checkLoad(part string, p *elf.Prog64, inFile bool, size int) error {
 	const lastPage = ^uint64(PageSize - 1)
 	switch {
 	case p.Filesz > p.Memsz:
 		return damaged(part, "%d bytes in the file for %d bytes of memory", p.Filesz, p.Memsz)
-	case !f.inFile(p.Off, p.Filesz):
-		return damaged(part, "%d bytes at offset %#x reach beyond the file's %d (truncated?)", p.Filesz, p.Off, len(f.b))
+	case !inFile:
+		return damaged(part, "%d bytes at offset %#x reach beyond the file's %d (truncated?)", p.Filesz, p.Off, size)
 	case p.Memsz > MaxRAM:
 		return damaged(part, "%d bytes of memory, more than any guest can have (%d)", p.Memsz, uint64(MaxRAM))
 	case p.Vaddr+p.Memsz < p.Vaddr || p.Vaddr+p.Memsz > lastPage:

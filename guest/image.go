@@ -2,12 +2,13 @@ package guest
 
 import (
 	"crypto/sha256"
-	"debug/dwarf"
 	"fmt"
 	"io"
 	"os"
 	"sort"
 	"sync"
+
+	"github.com/guestprobe/guestprobe/internal/elffile"
 )
 
 // PFUser is the program header flag, in the range reserved for operating
@@ -58,17 +59,13 @@ type Image struct {
 	BuildID  string    // hexadecimal; empty when there is none
 	SHA256   [sha256.Size]byte
 
-	file      []byte
+	file      *elffile.File
 	text      []textRange // ascending, disjoint
 	syms      symbolTable
 	objects   []*Symbol    // of data, in text; ascending
 	largest   uint64       // bytes of the largest of these
 	fields    []field      // in text; ascending
 	blacklist []blackRange // ascending by start
-	debug     bool
-	dwarfOnce sync.Once
-	dwarfData *dwarf.Data
-	dwarfErr  error
 
 	framesOnce sync.Once
 	frames     []frameRow // ascending
@@ -128,7 +125,7 @@ func (img *Image) buildText() {
 		}
 		for _, sec := range img.Sections {
 			if off := uint64(sec.Addr - s.VAddr); sec.X && off < s.MemSize {
-				img.addText(s, off, off+sec.Size) // inside the segment: memorySections
+				img.addText(s, off, off+sec.Size) // inside the segment: readSections
 			}
 		}
 	}

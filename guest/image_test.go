@@ -3,7 +3,6 @@ package guest
 import (
 	"bytes"
 	"crypto/sha256"
-	"debug/dwarf"
 	"debug/elf"
 	"errors"
 	"fmt"
@@ -26,7 +25,7 @@ func TestParseELF(t *testing.T) {
 	e.notes = []byte("\x04\x00\x00\x00\x03\x00\x00\x00\x01\x00\x00\x00xyz\x00abc\x00" + // another note, padded
 		"\x04\x00\x00\x00\x04\x00\x00\x00\x03\x00\x00\x00GNU\x00\x12\x34\xab\xcd")
 	img := mustParse(t, e)
-	if img.Entry != testKernel || img.BuildID != "1234abcd" || img.SHA256 != sha256.Sum256(e.build()) || img.HasDWARF() {
+	if img.Entry != testKernel || img.BuildID != "1234abcd" || img.SHA256 != sha256.Sum256(e.build()) {
 		t.Errorf("entry %v, build ID %q, hash %x", img.Entry, img.BuildID, img.SHA256)
 	}
 	wantSegs := []Segment{ // ascending by address: the user program is in the lower half
@@ -70,9 +69,6 @@ func TestParseELFWithoutSections(t *testing.T) {
 	}
 	if r := img.Blacklisted(testKernel); r != "" {
 		t.Error(r)
-	}
-	if _, err := img.DWARF(); !errors.Is(err, ErrNoDWARF) {
-		t.Error(err)
 	}
 }
 
@@ -131,7 +127,7 @@ func TestBlacklist(t *testing.T) {
 	table := []byte{0x01, 0x03, 0x10, 0x80, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0xf0, 0x0f, 0x10, 0x80, 0xff, 0xff, 0xff, 0xff}
 	copy(e.segs[1].data[0x80:], table)
 	e.sections[2].size = 0x80
-	e.sections = append(e.sections, testSection{blackTable, testKernel + 0x2080, 24, elf.SHF_ALLOC, 0}, testSection{".init.data", testKernel + 0x20a0, 0x20, elf.SHF_ALLOC, 0})
+	e.sections = append(e.sections, testSection{NoProbeTable().Section, testKernel + 0x2080, 24, elf.SHF_ALLOC, 0}, testSection{".init.data", testKernel + 0x20a0, 0x20, elf.SHF_ALLOC, 0})
 	e.sections[3] = testSection{".bss", testKernel + 0x2100, 0x1000, elf.SHF_ALLOC | elf.SHF_WRITE, elf.SHT_NOBITS}
 	// .noinstr.text and .entry.text merged into .text: known by the symbols around.
 	e.syms = append(e.syms,
@@ -146,8 +142,8 @@ func TestBlacklist(t *testing.T) {
 	// A second list, known by the symbols around it: "sized" by its address.
 	copy(e.segs[1].data[0xa0:], []byte{0x00, 0x01, 0x10, 0x80, 0xff, 0xff, 0xff, 0xff})
 	e.syms = append(e.syms,
-		testSym{blackTableStart, testKernel + 0x20a0, 0, symInfo(elf.STB_GLOBAL, elf.STT_NOTYPE), 6},
-		testSym{blackTableEnd, testKernel + 0x20a8, 0, symInfo(elf.STB_GLOBAL, elf.STT_NOTYPE), 6})
+		testSym{NoProbeTable().Start, testKernel + 0x20a0, 0, symInfo(elf.STB_GLOBAL, elf.STT_NOTYPE), 6},
+		testSym{NoProbeTable().End, testKernel + 0x20a8, 0, symInfo(elf.STB_GLOBAL, elf.STT_NOTYPE), 6})
 	img := mustParse(t, e)
 	tests := []struct {
 		off  GVA
@@ -187,61 +183,11 @@ func TestBlacklist(t *testing.T) {
 	}
 }
 
-// dwarfELF is soundELF with one empty compile unit; its bytes are at the end of
-// the kernel's text segment.
-func dwarfELF() testELF {
-	e := soundELF()
-	unit := []byte{8, 0, 0, 0, 4, 0, 0, 0, 0, 0, 8, 1} // length, version 4, abbreviations at 0, 8-byte addresses, entry 1
-	abbrev := []byte{1, 0x11, 0, 0, 0, 0}              // 1: DW_TAG_compile_unit, no children, no attributes
-	copy(e.segs[0].data[0x1700:], unit)
-	copy(e.segs[0].data[0x1780:], abbrev)
-	e.sections = append(e.sections, testSection{".debug_info", 0, uint64(len(unit)), 0, 0}, testSection{".debug_abbrev", 0, uint64(len(abbrev)), 0, 0})
-	e.edit = func(_ *elf.Header64, p []elf.Prog64, s []elf.Section64) {
-		s[6].Off, s[7].Off = p[0].Off+0x1700, p[0].Off+0x1780
-	}
-	return e
-}
-
-func TestDWARF(t *testing.T) {
-	img := mustParse(t, dwarfELF())
-	d, err := img.DWARF()
-	if !img.HasDWARF() || err != nil {
-		t.Fatal(img.HasDWARF(), err)
-	}
-	if entry, err := d.Reader().Next(); err != nil || entry == nil || entry.Tag != dwarf.TagCompileUnit {
-		t.Errorf("first entry %+v, %v", entry, err)
-	}
-	if again, _ := img.DWARF(); again != d {
-		t.Error("read twice")
-	}
-}
-
-func TestDWARFDamaged(t *testing.T) {
-	e := soundELF()
-	e.sections = append(e.sections, testSection{".debug_info", 0, 0x40, 0, 0})
-	e.edit = func(_ *elf.Header64, p []elf.Prog64, s []elf.Section64) { s[6].Off = p[0].Off }
-	img := mustParse(t, e)
-	if !img.HasDWARF() {
-		t.Fatal("HasDWARF is false")
-	}
-	d, err := img.DWARF()
-	if d != nil || err == nil {
-		t.Errorf("got %v, %v", d, err)
-	}
-	if _, again := img.DWARF(); again != err {
-		t.Errorf("second call: %v", again)
-	}
-	e.edit = func(_ *elf.Header64, p []elf.Prog64, s []elf.Section64) { s[6].Off, s[6].Size = p[0].Off, maxDWARF+1 }
-	if _, err := mustParse(t, e).DWARF(); err == nil {
-		t.Error("no error for a gigantic section")
-	}
-}
-
 func TestBlacklistTooLong(t *testing.T) {
 	e := soundELF()
 	e.segs[1].memsz = 32 << 20
 	e.segs[2].paddr = 64 << 20
-	e.sections[3] = testSection{blackTable, testKernel + 0x2100, 8*MaxImageSymbols + 8, elf.SHF_ALLOC, elf.SHT_NOBITS}
+	e.sections[3] = testSection{NoProbeTable().Section, testKernel + 0x2100, 8*MaxImageSymbols + 8, elf.SHF_ALLOC, elf.SHT_NOBITS}
 	if _, err := ParseELF(e.build()); errText(err) != "elf _kprobe_blacklist: 1048577 entries, more than 1048576" {
 		t.Error(err)
 	}

@@ -1,7 +1,9 @@
 package builtin
 
 import (
+	"bytes"
 	"debug/dwarf"
+	"debug/elf"
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
@@ -26,7 +28,11 @@ func entries(t *testing.T, d *dwarf.Data, tag dwarf.Tag, f func(*dwarf.Entry)) {
 
 func openDWARF(t *testing.T) *dwarf.Data {
 	t.Helper()
-	d, err := open(t).DWARF()
+	f, err := elf.NewFile(bytes.NewReader(ELF()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := f.DWARF()
 	if err != nil {
 		t.Fatal(err)
 	}

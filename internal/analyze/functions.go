@@ -1,10 +1,13 @@
 package analyze
 
 import (
+	"encoding/binary"
 	"slices"
 	"sort"
 	"strings"
 
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/linux"
 	"github.com/guestprobe/guestprobe/probe/flow"
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
@@ -63,46 +66,45 @@ func (s *spans) find(lo, hi uint64) string {
 // functions returns the functions, ascending, and what is between them where
 // not all are known by name.
 func (img *image) functions() (fns []function, gaps []function) {
-	for i := range img.sections {
-		s := &img.sections[i]
-		if !s.x {
+	for i := range img.Sections {
+		s := &img.Sections[i]
+		if !s.X {
 			continue
 		}
-		end := s.addr + uint64(len(s.data))
-		at := s.addr // of what is behind the last function
-		lo := sort.Search(len(img.symbols), func(i int) bool { return img.symbols[i].addr >= s.addr })
-		for k := lo; k < len(img.symbols) && img.symbols[k].addr < end; {
-			sym := img.symbols[k]
+		end := s.Addr + uint64(len(s.Data))
+		at := s.Addr // of what is behind the last function
+		for k := img.NamesFrom(s.Addr); k < len(img.Names) && img.Names[k].Addr < end; {
+			sym := img.Names[k]
 			var size uint64
 			isFn, label := false, true
 			name := ""
-			for ; k < len(img.symbols) && img.symbols[k].addr == sym.addr; k++ {
-				if a := img.symbols[k]; a.fn {
+			for ; k < len(img.Names) && img.Names[k].Addr == sym.Addr; k++ {
+				if a := img.Names[k]; a.Func {
 					if !isFn {
-						name = a.name
+						name = a.Name
 					}
-					isFn, size, label = true, max(size, a.size), label && a.label
+					isFn, size, label = true, max(size, a.Size), label && a.Label
 				}
 			}
 			if !isFn {
 				continue
 			}
 			next := end
-			if k < len(img.symbols) {
-				next = min(next, img.symbols[k].addr)
+			if k < len(img.Names) {
+				next = min(next, img.Names[k].Addr)
 			}
-			code := s.data[sym.addr-s.addr : next-s.addr]
+			code := s.Data[sym.Addr-s.Addr : next-s.Addr]
 			if !img.full && size > 0 && size < uint64(len(code)) {
-				code = code[:size+padding(code[size:], sym.addr+size)]
+				code = code[:size+padding(code[size:], sym.Addr+size)]
 			}
-			if at < sym.addr {
-				gaps = append(gaps, function{addr: at, code: s.data[at-s.addr : sym.addr-s.addr]})
+			if at < sym.Addr {
+				gaps = append(gaps, function{addr: at, code: s.Data[at-s.Addr : sym.Addr-s.Addr]})
 			}
-			fns = append(fns, function{name, sym.addr, code, label})
-			at = max(at, sym.addr+uint64(len(code)))
+			fns = append(fns, function{name, sym.Addr, code, label})
+			at = max(at, sym.Addr+uint64(len(code)))
 		}
 		if at < end {
-			gaps = append(gaps, function{addr: at, code: s.data[at-s.addr:]})
+			gaps = append(gaps, function{addr: at, code: s.Data[at-s.Addr:]})
 		}
 	}
 	return fns, gaps
@@ -142,36 +144,27 @@ func (img *image) index(fns, gaps []function) *flow.Index {
 
 // input is what the analysis of a function begins with.
 func (img *image) input(f *function) flow.Input {
-	return flow.Input{Addr: f.addr, Code: f.code, Label: f.label, AllCode: img.kernel(), Movable: img.movable, Read: img.constant, Text: img.isText}
+	return flow.Input{Addr: f.addr, Code: f.code, Label: f.label, AllCode: img.kernel != nil, Movable: img.movable, Read: img.constant, Text: img.isText}
 }
 
 // isText reports whether an address is in an executable section.
 func (img *image) isText(a uint64) bool {
-	s := img.at(a)
-	return s != nil && s.x
+	s := img.At(a)
+	return s != nil && s.X
 }
 
 // constant returns n bytes that the program does not write, or nil.
 func (img *image) constant(a uint64, n int) []byte {
-	if s := img.at(a); s == nil || s.w {
+	if s := img.At(a); s == nil || s.W || n < 0 {
 		return nil
 	}
-	return img.bytes(a, n)
-}
-
-// Kernel symbols around what no probe may be on; sections have the same use
-// where they were not merged into .text (Documentation/trace/kprobes.rst,
-// "Blacklist").
-var forbidden = []struct{ section, start, end string }{
-	{".kprobes.text", "__kprobes_text_start", "__kprobes_text_end"},
-	{".noinstr.text", "__noinstr_text_start", "__noinstr_text_end"},
-	{".entry.text", "__entry_text_start", "__entry_text_end"},
+	return img.Bytes(a, uint64(n))
 }
 
 // Reasons why a function is left out.
 const (
 	leftBlacklist = "blacklisted"
-	leftPadding   = "padding"   // __pfx_, __cfi_
+	leftPadding   = "padding"
 	leftInit      = "init_text" // a kernel's code that is gone after the boot
 )
 
@@ -179,24 +172,23 @@ const (
 type left struct {
 	img    *image
 	ranges spans
-	kernel bool
 }
 
 func (img *image) left(fns []function) *left {
-	l := &left{img: img, kernel: img.kernel()}
-	for _, f := range forbidden {
-		for i := range img.sections {
-			if s := &img.sections[i]; s.name == f.section {
-				l.ranges.add(s.addr, s.addr+uint64(len(s.data)), leftBlacklist)
+	l := &left{img: img}
+	for _, m := range guest.NoProbe() {
+		for i := range img.Sections {
+			if s := &img.Sections[i]; s.Name == m.Section {
+				l.ranges.add(s.Addr, s.Addr+uint64(len(s.Data)), leftBlacklist)
 			}
 		}
-		if lo, hi, ok := img.between(f.start, f.end); ok {
+		if lo, hi, ok := img.Between(m.Start, m.End); ok {
 			l.ranges.add(lo, hi, leftBlacklist)
 		}
 	}
-	table := img.table("_kprobe_blacklist", "__start_kprobe_blacklist", "__stop_kprobe_blacklist")
-	for b := table.data; len(b) >= 8; b = b[8:] {
-		a := le64(b)
+	m := guest.NoProbeTable()
+	for b := img.Table(m.Section, m.Start, m.End).Data; len(b) >= 8; b = b[8:] {
+		a := binary.LittleEndian.Uint64(b)
 		if i := sort.Search(len(fns), func(i int) bool { return fns[i].addr > a }) - 1; i >= 0 && a-fns[i].addr < uint64(len(fns[i].code)) {
 			l.ranges.add(fns[i].addr, fns[i].addr+uint64(len(fns[i].code)), leftBlacklist)
 		}
@@ -207,99 +199,36 @@ func (img *image) left(fns []function) *left {
 
 // out returns why f is left out, or "".
 func (l *left) out(f *function) string {
-	if strings.HasPrefix(f.name, "__pfx_") || strings.HasPrefix(f.name, "__cfi_") {
+	switch {
+	case linux.IsPadding(f.name):
 		return leftPadding
-	}
-	if l.kernel {
-		if s := l.img.at(f.addr); s != nil && s.name != ".text" {
-			return leftInit
-		}
+	case l.img.kernel != nil && l.img.kernel.Init(f.addr):
+		return leftInit
 	}
 	if why := l.ranges.find(f.addr, f.addr+1); why != "" {
 		return why
 	}
 	// A part that the compiler split off is the function itself.
 	if base, _, ok := strings.Cut(f.name, "."); ok && base != "" {
-		if a, ok := l.img.byName[base]; ok {
+		if a, ok := l.img.Lookup(base); ok {
 			return l.ranges.find(a, a+1)
 		}
 	}
 	return ""
 }
 
-// between returns the addresses of two names.
-func (img *image) between(start, end string) (lo, hi uint64, ok bool) {
-	lo, a := img.byName[start]
-	hi, b := img.byName[end]
-	return lo, hi, a && b && lo <= hi
-}
-
-// table returns the bytes between two names, or of a section.
-func (img *image) table(name, start, end string) section {
-	if lo, hi, ok := img.between(start, end); ok && hi-lo <= MaxFile {
-		return section{name: name, addr: lo, data: img.bytes(lo, int(hi-lo))}
-	}
-	for _, s := range img.sections {
-		if s.name == name {
-			return s
-		}
-	}
-	return section{}
-}
-
-// exceptions returns the addresses of instructions with an exception-table
-// entry. Linux (arch/x86/include/asm/extable.h) has 12 bytes for each: offsets
-// from their own place to the instruction and to where it goes on, and a type.
-func (img *image) exceptions() map[uint64]bool {
-	if !img.kernel() {
-		return nil
-	}
-	t := img.table("__ex_table", "__start___ex_table", "__stop___ex_table")
-	out := map[uint64]bool{}
-	for n := 0; n+12 <= len(t.data); n += 12 {
-		out[relative(t, n)] = true
-	}
-	return out
-}
-
-// ftraceSite is what spans say of the call that a traceable function begins with.
-const ftraceSite = "ftrace"
-
-// relative is the address that the 32-bit offset at n leads to.
-func relative(t section, n int) uint64 {
-	return t.addr + uint64(n) + uint64(int64(int32(le32(t.data[n:]))))
-}
-
-// patched returns what a kernel rewrites while it runs: ftrace's calls
-// (__mcount_loc), static branches (struct jump_entry, 16 bytes), static calls
-// (struct static_call_site, 8 bytes) and their trampolines. Lock prefixes are not
-// among them: only a kernel that has booted with one CPU rewrites those.
+// patched returns what the kernel rewrites while it runs.
 func (img *image) patched(fns []function) *spans {
 	s := &spans{}
-	if !img.kernel() {
+	if img.kernel == nil {
 		return s
 	}
-	t := img.table("__mcount_loc", "__start_mcount_loc", "__stop_mcount_loc")
-	for b := t.data; len(b) >= 8; b = b[8:] {
-		s.add(le64(b), le64(b)+5, ftraceSite)
-	}
-	t = img.table("__jump_table", "__start___jump_table", "__stop___jump_table")
-	for n := 0; n+16 <= len(t.data); n += 16 {
-		at := relative(t, n)
-		size := uint64(5)
-		if b := img.bytes(at, 2); b != nil && (b[0] == 0xeb || b[0] == 0x66 && b[1] == 0x90) {
-			size = 2
-		}
-		s.add(at, at+size, "jump_label")
-	}
-	t = img.table(".static_call_sites", "__start_static_call_sites", "__stop_static_call_sites")
-	for n := 0; n+8 <= len(t.data); n += 8 {
-		at := relative(t, n)
-		s.add(at, at+5, "static_call")
+	for _, p := range img.kernel.Patched() {
+		s.add(p.Addr, p.Addr+p.Size, string(p.What))
 	}
 	for _, f := range fns {
-		if strings.HasPrefix(f.name, "__SCT__") {
-			s.add(f.addr, f.addr+uint64(len(f.code)), "static_call")
+		if linux.IsTrampoline(f.name) {
+			s.add(f.addr, f.addr+uint64(len(f.code)), string(linux.PatchCall))
 		}
 	}
 	s.sort()

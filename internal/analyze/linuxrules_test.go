@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/guestprobe/guestprobe/guest/linux"
+	"github.com/guestprobe/guestprobe/internal/elffile"
 	"github.com/guestprobe/guestprobe/probe/flow"
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
@@ -31,9 +33,9 @@ func rulesKernel(t *testing.T) (img *image, dir string) {
 }
 
 // text returns the section .text.
-func (img *image) mainText(t *testing.T) *section {
-	for i := range img.sections {
-		if s := &img.sections[i]; s.name == ".text" {
+func (img *image) mainText(t *testing.T) *elffile.Part {
+	for i := range img.Sections {
+		if s := &img.Sections[i]; s.Name == ".text" {
 			return s
 		}
 	}
@@ -54,7 +56,7 @@ func TestLinuxPick(t *testing.T) {
 	for i := range all {
 		f := &all[i]
 		// Kprobe events take functions that ftrace knows, by a name of their own.
-		if left.out(f) != "" || names[f.name] > 1 || len(f.code) > 400 || patched.find(f.addr, f.addr+1) != ftraceSite {
+		if left.out(f) != "" || names[f.name] > 1 || len(f.code) > 400 || patched.find(f.addr, f.addr+1) != string(linux.PatchFtrace) {
 			continue
 		}
 		if n++; n%300 == 7 {
@@ -63,7 +65,7 @@ func TestLinuxPick(t *testing.T) {
 	}
 	text := img.mainText(t)
 	for name, s := range map[string]string{
-		"functions": b.String(), "text.at": fmt.Sprintf("%#x %#x\n", uint32(text.addr)&0x7fff_ffff, len(text.data)),
+		"functions": b.String(), "text.at": fmt.Sprintf("%#x %#x\n", uint32(text.Addr)&0x7fff_ffff, len(text.Data)),
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(s), 0o644); err != nil {
 			t.Fatal(err)
@@ -77,15 +79,15 @@ func TestLinuxRules(t *testing.T) {
 	img, dir := rulesKernel(t)
 	live, err := os.ReadFile(filepath.Join(dir, "text"))
 	text := img.mainText(t)
-	if err != nil || len(live) < len(text.data) {
-		t.Fatalf("%d bytes of text, want %d: %v", len(live), len(text.data), err)
+	if err != nil || len(live) < len(text.Data) {
+		t.Fatalf("%d bytes of text, want %d: %v", len(live), len(text.Data), err)
 	}
-	text.data = live[:len(text.data)]
+	text.Data = live[:len(text.Data)]
 	said := listed(t, filepath.Join(dir, "serial"))
 	all, _ := img.functions()
-	ex, patched := img.exceptions(), img.patched(all)
+	ex, patched := img.kernel.Exceptions(), img.patched(all)
 	var major, minor int
-	fmt.Sscanf(img.version, "%d.%d", &major, &minor)
+	fmt.Sscanf(img.kernel.Version, "%d.%d", &major, &minor)
 	older := major < 6 || major == 6 && minor < 9
 	places, optimized, functions := 0, 0, 0
 	for i := range all {
@@ -118,7 +120,7 @@ func TestLinuxRules(t *testing.T) {
 			t.Errorf("%s+%#x: a kprobe in Linux, no instruction here", fn.name, off)
 		}
 	}
-	t.Logf("Linux %s: %d functions, %d places, %d of them optimized", img.version, functions, places, optimized)
+	t.Logf("Linux %s: %d functions, %d places, %d of them optimized", img.kernel.Version, functions, places, optimized)
 	if optimized < 500 {
 		t.Error("too few to say anything")
 	}
@@ -157,7 +159,7 @@ func listed(t *testing.T, path string) map[string]map[int]bool {
 // RETPOLINE, too; until 6.8 can_boost refuses all of groups 2, 3 and 4, and of
 // group 5 all but the jump.
 func (img *image) before69(f *flow.Func, reg *flow.Region) bool {
-	lo, hi := img.byName["__indirect_thunk_start"], img.byName["__indirect_thunk_end"]
+	lo, hi, _ := img.Between("__indirect_thunk_start", "__indirect_thunk_end")
 	for _, i := range f.Insts() {
 		t, ok := i.Target(f.Addr() + uint64(i.Off))
 		if len(f.Indirect()) > 0 || ok && i.Class() != insn.ClassCall && t >= lo && t < hi {

@@ -12,7 +12,12 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/guestprobe/guestprobe/internal/elffile"
+	"github.com/guestprobe/guestprobe/internal/kerneltest"
 )
+
+const kernelBase = kerneltest.Base
 
 // words appends values of 32 bits.
 func words(vs ...uint32) (b []byte) {
@@ -30,7 +35,7 @@ func words(vs ...uint32) (b []byte) {
 //	4 blacklisted by its address   5 a jump into function 6
 //	6 nops                         7 a part of 4
 //	8 padding of a function        the others: 9 nops, ret, int3
-func testKernel(t testing.TB, l layout) []byte {
+func testKernel(t testing.TB, l kerneltest.Layout) []byte {
 	const exTable, rodata, black, patched = kernelBase + 0x10_0000, kernelBase + 0x20_0000, kernelBase + 0x30_0000, kernelBase + 0x40_0000
 	text := bytes.Repeat(append(bytes.Repeat([]byte{0x90}, 9), 0xc3, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc), 600)
 	put := func(fn int, code ...byte) { copy(text[fn*16:], code) }
@@ -39,8 +44,8 @@ func testKernel(t testing.TB, l layout) []byte {
 	put(2, 0x0f, 0x1f, 0x44, 0, 0)
 	put(3, 0xe8, 0, 0, 0, 0)
 	put(5, 0xeb, 16+2-2) // to function 6, +2
-	var syms []symbol
-	add := func(name string, addr uint64) { syms = append(syms, symbol{name: name, addr: addr}) }
+	var syms []elffile.Name
+	add := func(name string, addr uint64) { syms = append(syms, elffile.Name{Name: name, Addr: addr}) }
 	names := []string{"traced", "loads", "branches", "calls", "hidden", "jumper", "jumped", "hidden.cold", "__pfx_padded"}
 	for n := range 600 {
 		name := "fn_" + strings.Repeat("x", n%7) + string(rune('a'+n%26))
@@ -69,31 +74,31 @@ func testKernel(t testing.TB, l layout) []byte {
 	strs := append(exports, make([]byte, 0x100-len(exports))...)
 	strs = append(strs, "jumped\x00"...)
 	ro := append([]byte("Linux version 6.1.0-test (gcc)\n\x00"), make([]byte, 32)...)
-	ro = append(ro[:64:64], buildKallsyms(l, kernelBase, syms, "T")...)
-	return buildELF(t,
-		part{name: ".text", addr: kernelBase, data: text, x: true},
-		part{name: "__ex_table", addr: exTable, data: words(from(exTable, kernelBase+16), 0, 0)},
-		part{name: ".rodata", addr: rodata, data: ro},
-		part{name: ".init.data", addr: black, data: binary.LittleEndian.AppendUint64(nil, kernelBase+64)},
-		part{name: ".tables", addr: patched, data: tables},
-		part{name: "__ksymtab", addr: patched + 0x1000, data: strs[:12]},
-		part{name: "__ksymtab_strings", addr: patched + 0x1100, data: strs[0x100:]},
-		part{name: ".retpoline_sites", addr: patched + 0x2000, data: words(0)},
+	ro = append(ro[:64:64], kerneltest.Kallsyms(l, kernelBase, syms, "T")...)
+	return kerneltest.ELF(
+		kerneltest.Section{Name: ".text", Addr: kernelBase, Data: text, X: true},
+		kerneltest.Section{Name: "__ex_table", Addr: exTable, Data: words(from(exTable, kernelBase+16), 0, 0)},
+		kerneltest.Section{Name: ".rodata", Addr: rodata, Data: ro},
+		kerneltest.Section{Name: ".init.data", Addr: black, Data: binary.LittleEndian.AppendUint64(nil, kernelBase+64)},
+		kerneltest.Section{Name: ".tables", Addr: patched, Data: tables},
+		kerneltest.Section{Name: "__ksymtab", Addr: patched + 0x1000, Data: strs[:12]},
+		kerneltest.Section{Name: "__ksymtab_strings", Addr: patched + 0x1100, Data: strs[0x100:]},
+		kerneltest.Section{Name: ".retpoline_sites", Addr: patched + 0x2000, Data: words(0)},
 	)
 }
 
 func TestKernelReport(t *testing.T) {
-	for _, l := range layouts {
-		if l.percpu {
+	for _, l := range kerneltest.Layouts {
+		if l.PerCPU {
 			continue // its names of data would have to be sorted apart
 		}
 		path := filepath.Join(t.TempDir(), "vmlinuz")
-		if err := os.WriteFile(path, bzImage(pack(t, testKernel(t, l))["zstd"]), 0o600); err != nil {
+		if err := os.WriteFile(path, kerneltest.BzImage(kerneltest.Pack(t, testKernel(t, l))["zstd"]), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		r, err := File(context.Background(), path, Options{Workers: 3})
 		if err != nil {
-			t.Errorf("%s: %v", l.name, err)
+			t.Errorf("%s: %v", l.Name, err)
 			continue
 		}
 		r.Seconds, r.File, r.Text = 0, "", 0
@@ -107,7 +112,7 @@ func TestKernelReport(t *testing.T) {
 		rules := r.Rules
 		r.Rules = nil
 		if d := cmp.Diff(want, r); d != "" {
-			t.Errorf("%s (-want +got):\n%s", l.name, d)
+			t.Errorf("%s (-want +got):\n%s", l.Name, d)
 		}
 		patched := []Count{{"patched_site:ftrace", 1}, {"patched_site:jump_label", 1}, {"patched_site:static_call", 1}}
 		for i, s := range rules {
@@ -119,7 +124,7 @@ func TestKernelReport(t *testing.T) {
 				no = append([]Count{{"exception_entry", 1}, {"jump_into_region", 1}}, no...)
 			}
 			if d := cmp.Diff(no, s.Entries.Reasons); d != "" || s.Entries.Total != 597 || s.Entries.Yes != 592 || s.BehindFtrace.Yes != 1 {
-				t.Errorf("%s by %s: %d of %d, behind ftrace %+v (-want +got):\n%s", l.name, s.Rule, s.Entries.Yes, s.Entries.Total, s.BehindFtrace, d)
+				t.Errorf("%s by %s: %d of %d, behind ftrace %+v (-want +got):\n%s", l.Name, s.Rule, s.Entries.Yes, s.Entries.Total, s.BehindFtrace, d)
 			}
 			if want := []string{"kernel_thunks", "ours", "ours_calls"}[i]; s.Rule != want {
 				t.Errorf("rule %d is %s, want %s", i, s.Rule, want)
@@ -151,8 +156,8 @@ func TestELFReport(t *testing.T) {
 		// With .symtab all functions are known: what is between belongs to the first.
 		{elf.SHT_SYMTAB, ".symtab", 2, 1},
 	} {
-		b := buildELF(t, part{name: ".text", addr: base, data: text, x: true}, part{name: tt.name, data: table, typ: tt.typ, link: 3},
-			part{name: ".strtab", data: []byte("\x00first\x00second\x00"), typ: elf.SHT_STRTAB})
+		b := kerneltest.ELF(kerneltest.Section{Name: ".text", Addr: base, Data: text, X: true}, kerneltest.Section{Name: tt.name, Data: table, Type: tt.typ, Link: 3},
+			kerneltest.Section{Name: ".strtab", Data: []byte("\x00first\x00second\x00"), Type: elf.SHT_STRTAB})
 		img, err := parse(b)
 		if err != nil {
 			t.Fatal(err)
@@ -182,7 +187,7 @@ func TestELFReport(t *testing.T) {
 }
 
 func TestRefusedFiles(t *testing.T) {
-	good := buildELF(t, part{name: ".text", addr: 0x1000, data: []byte{0xc3}, x: true})
+	good := kerneltest.ELF(kerneltest.Section{Name: ".text", Addr: 0x1000, Data: []byte{0xc3}, X: true})
 	for _, tt := range []struct {
 		name, want string
 		b          []byte
@@ -208,9 +213,9 @@ func TestRefusedFiles(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	k := testKernel(f, layouts[3])
+	k := testKernel(f, kerneltest.Layouts[3])
 	f.Add(k)
-	f.Add(bzImage(pack(f, k)["gzip"]))
+	f.Add(kerneltest.BzImage(kerneltest.Pack(f, k)["gzip"]))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		img, err := parse(b)
 		if err != nil {

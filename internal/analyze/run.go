@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/guestprobe/guestprobe/guest/linux"
 	"github.com/guestprobe/guestprobe/probe/flow"
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
@@ -53,7 +54,7 @@ func File(ctx context.Context, path string, o Options) (*Report, error) {
 // rules returns the sets that o selects.
 func (img *image) rules(o Options) ([]flow.Rule, error) {
 	kernel := flow.Kernel
-	if img.thunks() {
+	if img.kernel != nil && img.kernel.Thunks() {
 		kernel = flow.KernelThunks
 	}
 	switch o.Rules {
@@ -65,17 +66,6 @@ func (img *image) rules(o Options) ([]flow.Rule, error) {
 		return []flow.Rule{kernel, flow.Ours, flow.OursCalls}, nil
 	}
 	return nil, fmt.Errorf("rules %q: not kernel, ours or both", o.Rules)
-}
-
-// thunks reports whether the image is a kernel built with RETPOLINE or IBT.
-func (img *image) thunks() bool {
-	for i := range img.sections {
-		switch img.sections[i].name {
-		case ".retpoline_sites", ".ibt_endbr_seal":
-			return true
-		}
-	}
-	return false
 }
 
 // report analyzes all functions.
@@ -95,24 +85,25 @@ func (img *image) report(ctx context.Context, o Options) (*Report, error) {
 		fns = append(fns, all[i])
 	}
 	if len(fns) == 0 {
-		return nil, fmt.Errorf("no functions among %d names", len(img.symbols))
+		return nil, fmt.Errorf("no functions among %d names", len(img.Names))
 	}
 	index := img.index(all, gaps)
 	w := &work{img: img, fns: fns, rules: rules, in: flow.Input{Known: index}}
-	if ex := img.exceptions(); len(ex) > 0 {
-		w.in.Exception = func(a uint64) bool { return ex[a] }
-	}
-	if p := img.patched(all); len(p.all) > 0 {
-		w.in.Patched = p.find
+	if img.kernel != nil {
+		ex, patched := img.kernel.Exceptions(), img.patched(all)
+		w.in.Exception, w.in.Patched = func(a uint64) bool { return ex[a] }, patched.find
 	}
 	sum, err := w.run(ctx, o)
 	if err != nil {
 		return nil, err
 	}
 	r := &Report{
-		Kind: img.kind, Packing: img.packing, Version: img.version, BuildID: img.buildID, Names: img.source, Checked: img.checked, Thunks: img.thunks(),
+		Kind: img.kind, Packing: img.packing, BuildID: img.buildID, Names: img.source,
 		Text: sum.text, Targets: index.Len(), Partial: !index.Complete(), Count: len(fns), Insts: sum.insts, Broken: sum.broken,
 		Jumps: sum.jumps, Tables: sum.tables, LeftOut: out.sorted(),
+	}
+	if k := img.kernel; k != nil {
+		r.Version, r.Checked, r.Thunks = k.Version, k.Checked, k.Thunks()
 	}
 	for k, rule := range rules {
 		r.Rules = append(r.Rules, Share{rule.String(), sum.entries[k].result(), sum.behind[k].result(), sum.boundaries[k].result()})
@@ -122,9 +113,9 @@ func (img *image) report(ctx context.Context, o Options) (*Report, error) {
 
 // work is the functions that goroutines take from.
 type work struct {
+	img   *image
 	fns   []function
 	rules []flow.Rule
-	img   *image
 	in    flow.Input // what the whole image says
 	next  atomic.Int64
 }
@@ -223,7 +214,7 @@ func (w *work) one(s *sums, fn *function) {
 	for k, r := range w.rules {
 		_, no := f.Region(entry, r)
 		s.entries[k].add(no)
-		if no != nil && no.Reason == flow.ReasonPatchedSite && no.Off == entry && no.Detail == ftraceSite {
+		if no != nil && no.Reason == flow.ReasonPatchedSite && no.Off == entry && no.Detail == string(linux.PatchFtrace) {
 			_, no = f.Region(entry+insn.JmpLen, r)
 			s.behind[k].add(no)
 		}

@@ -1,82 +1,19 @@
-package analyze
+package linux
 
 import (
 	"bytes"
-	"compress/gzip"
-	"encoding/binary"
 	"errors"
 	"math/rand/v2"
 	"os"
 	"testing"
 
-	"github.com/klauspost/compress/zstd"
-	"github.com/ulikunitz/xz"
+	"github.com/guestprobe/guestprobe/internal/kerneltest"
 )
 
-// bzImage wraps a payload in a boot sector, three setup sectors and 16 bytes.
-func bzImage(payload []byte) []byte {
-	b := make([]byte, 4*512+16)
-	b[0x1f1] = 3
-	copy(b[0x202:], "HdrS")
-	binary.LittleEndian.PutUint16(b[0x206:], 0x20f)
-	binary.LittleEndian.PutUint32(b[0x248:], 16)
-	binary.LittleEndian.PutUint32(b[0x24c:], uint32(len(payload)))
-	return append(append(b, payload...), "trailer"...)
-}
-
-// sized appends the kernel's size, as the build of Linux does.
-func sized(stream []byte, n int) []byte {
-	return binary.LittleEndian.AppendUint32(stream, uint32(n))
-}
-
-// pack compresses b in each way.
-func pack(t testing.TB, b []byte) map[string][]byte {
-	t.Helper()
-	check := func(err error) {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	out := map[string][]byte{"": b}
-	var buf bytes.Buffer
-	g := gzip.NewWriter(&buf)
-	_, err := g.Write(b)
-	check(err)
-	check(g.Close())
-	out["gzip"] = bytes.Clone(buf.Bytes())
-	buf.Reset()
-	x, err := xz.WriterConfig{CheckSum: xz.CRC32}.NewWriter(&buf)
-	check(err)
-	_, err = x.Write(b)
-	check(err)
-	check(x.Close())
-	out["xz"] = sized(bytes.Clone(buf.Bytes()), len(b))
-	buf.Reset()
-	z, err := zstd.NewWriter(&buf)
-	check(err)
-	_, err = z.Write(b)
-	check(err)
-	check(z.Close())
-	out["zstd"] = sized(bytes.Clone(buf.Bytes()), len(b))
-	// lz4 with literals only, in two blocks.
-	stream := []byte("\x02\x21\x4c\x18")
-	for _, part := range [][]byte{b[:len(b)/2], b[len(b)/2:]} {
-		block := []byte{0xf0}
-		n := len(part) - 15
-		for ; n >= 255; n -= 255 {
-			block = append(block, 255)
-		}
-		block = append(append(block, byte(n)), part...)
-		stream = append(binary.LittleEndian.AppendUint32(stream, uint32(len(block))), block...)
-	}
-	out["lz4"] = sized(stream, len(b))
-	return out
-}
-
 func TestPackings(t *testing.T) {
-	kernel := buildELF(t, part{name: ".text", addr: kernelBase, data: bytes.Repeat([]byte{0x90, 0xc3}, 400), x: true})
-	for name, stream := range pack(t, kernel) {
-		payload, ok := bzImagePayload(bzImage(stream))
+	kernel := kerneltest.ELF(kerneltest.Section{Name: ".text", Addr: kerneltest.Base, Data: bytes.Repeat([]byte{0x90, 0xc3}, 400), X: true})
+	for name, stream := range kerneltest.Pack(t, kernel) {
+		payload, ok := bzImagePayload(kerneltest.BzImage(stream))
 		if !ok || !bytes.Equal(payload, stream) {
 			t.Errorf("%s: the payload was not found", name)
 			continue
@@ -96,7 +33,7 @@ func TestPackings(t *testing.T) {
 		t.Errorf("lzo: got %v", err)
 	}
 	for n := range 0x260 {
-		bzImagePayload(bzImage(kernel)[:n])
+		bzImagePayload(kerneltest.BzImage(kernel)[:n])
 	}
 }
 
@@ -157,7 +94,7 @@ func TestLZ4Copies(t *testing.T) {
 }
 
 func FuzzDecompress(f *testing.F) {
-	for _, b := range pack(f, bytes.Repeat([]byte("\x7fELF"), 20)) {
+	for _, b := range kerneltest.Pack(f, bytes.Repeat([]byte("\x7fELF"), 20)) {
 		f.Add(b)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -1,9 +1,10 @@
-package analyze
+package linux
 
 import (
 	"bytes"
-	"sort"
 	"strings"
+
+	"github.com/guestprobe/guestprobe/internal/elffile"
 )
 
 // kallsyms returns the names that a kernel carries for itself, or nil when the
@@ -17,13 +18,13 @@ import (
 // (with seqs_of_names behind markers or at the end, since 6.2 and in stable
 // versions of before). Each begins at a multiple of 8. A kernel has more than 256
 // symbols.
-func (img *image) kallsyms() []symbol {
-	for i := range img.sections {
-		s := &img.sections[i]
-		if s.x || len(s.data) < 1<<10 {
+func kallsyms(mem *elffile.Memory) []elffile.Name {
+	for i := range mem.Sections {
+		s := &mem.Sections[i]
+		if s.X || len(s.Data) < 1<<10 {
 			continue
 		}
-		k := kallsymsTables{data: s.data}
+		k := kallsymsTables{data: s.Data}
 		if k.find() {
 			return k.symbols()
 		}
@@ -117,7 +118,7 @@ func (k *kallsymsTables) readTokens(at int) bool {
 // symbol. It takes the nearest run of numbers that ascend from 0 as those can,
 // and that names can be found for.
 func (k *kallsymsTables) findMarkers() bool {
-	for at := k.tokenAt - 8; at >= max(8, k.tokenAt-4*maxSymbols); at -= 8 {
+	for at := k.tokenAt - 8; at >= max(8, k.tokenAt-4*MaxNames); at -= 8 {
 		if le32(k.data[at:]) != 0 {
 			continue
 		}
@@ -147,7 +148,7 @@ func (k *kallsymsTables) findNames() bool {
 	latest := k.markers - int(last)
 	for at := latest &^ 7; at >= max(8, latest-256*(maxName+2)); at -= 8 {
 		num := int(le32(k.data[at-8:]))
-		if num <= (blocks-1)*256 || num > blocks*256 || num > maxSymbols || le32(k.data[at-4:]) != 0 {
+		if num <= (blocks-1)*256 || num > blocks*256 || num > MaxNames || le32(k.data[at-4:]) != 0 {
 			continue
 		}
 		end, ok := at, true
@@ -235,8 +236,8 @@ func (k *kallsymsTables) percpu() bool {
 }
 
 // symbols expands the names.
-func (k *kallsymsTables) symbols() []symbol {
-	out := make([]symbol, 0, k.num)
+func (k *kallsymsTables) symbols() []elffile.Name {
+	out := make([]elffile.Name, 0, k.num)
 	var b strings.Builder
 	at := k.names
 	for n := range k.num {
@@ -255,10 +256,9 @@ func (k *kallsymsTables) symbols() []symbol {
 		if name := b.String(); len(name) > 1 {
 			// The first letter is nm's: T and W are functions, other letters data.
 			fn := strings.IndexByte("tTwW", name[0]) >= 0
-			out = append(out, symbol{name: name[1:], addr: k.addr(n), fn: fn})
+			out = append(out, elffile.Name{Name: name[1:], Addr: k.addr(n), Func: fn})
 		}
 	}
-	sort.SliceStable(out, func(i, j int) bool { return out[i].addr < out[j].addr })
 	return out
 }
 

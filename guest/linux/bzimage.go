@@ -1,4 +1,4 @@
-package analyze
+package linux
 
 import (
 	"bytes"
@@ -10,6 +10,19 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 )
+
+// ErrNotKernel is wrapped by errors about files that are no bzImage.
+var ErrNotKernel = errors.New("not a bzImage")
+
+// Unpack returns the kernel that a bzImage holds, an ELF file, and how it was
+// packed, "" for not at all.
+func Unpack(b []byte) (vmlinux []byte, packing string, err error) {
+	payload, ok := bzImagePayload(b)
+	if !ok {
+		return nil, "", ErrNotKernel
+	}
+	return decompress(payload)
+}
 
 // bzImagePayload returns the compressed kernel of a bzImage (Linux,
 // Documentation/arch/x86/boot.rst: setup_sects, header magic, version 2.08,
@@ -49,11 +62,11 @@ var packings = []struct {
 		if err != nil {
 			return nil, err
 		}
-		b, err = unXZ(b, MaxFile)
+		b, err = unXZ(b, MaxImage)
 		return bytes.NewReader(b), err
 	}},
 	{"zstd", "\x28\xb5\x2f\xfd", func(r io.Reader) (io.Reader, error) {
-		z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(MaxFile))
+		z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(MaxImage))
 		if err != nil {
 			return nil, err
 		}
@@ -85,12 +98,12 @@ func decompress(b []byte) (kernel []byte, packing string, err error) {
 		}
 		var out bytes.Buffer
 		out.Grow(int(min(uint64(le32(b[len(b)-4:])), 64<<20)))
-		n, err := io.Copy(&out, io.LimitReader(r, MaxFile+1))
+		n, err := io.Copy(&out, io.LimitReader(r, MaxImage+1))
 		switch {
 		case err != nil:
 			return nil, "", fmt.Errorf("decompress %s: %w", p.name, err)
-		case n > MaxFile:
-			return nil, "", fmt.Errorf("decompress %s: more than %d bytes", p.name, MaxFile)
+		case n > MaxImage:
+			return nil, "", fmt.Errorf("decompress %s: more than %d bytes", p.name, MaxImage)
 		}
 		return out.Bytes(), p.name, nil
 	}

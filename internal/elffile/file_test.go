@@ -1,0 +1,171 @@
+package elffile_test
+
+import (
+	"bytes"
+	"compress/zlib"
+	"debug/elf"
+	"encoding/binary"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/guestprobe/guestprobe/guest/builtin"
+	"github.com/guestprobe/guestprobe/internal/elffile"
+	"github.com/guestprobe/guestprobe/internal/kerneltest"
+)
+
+// compressed is a section's bytes as SHF_COMPRESSED has them, said to have size
+// bytes.
+func compressed(t testing.TB, kind elf.CompressionType, size int, data []byte) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	err := binary.Write(&b, binary.LittleEndian, elf.Chdr64{Type: uint32(kind), Size: uint64(size), Addralign: 1})
+	switch kind {
+	case elf.COMPRESS_ZLIB:
+		w := zlib.NewWriter(&b)
+		_, werr := w.Write(data)
+		err = errors.Join(err, werr, w.Close())
+	case elf.COMPRESS_ZSTD:
+		w, zerr := zstd.NewWriter(&b)
+		if zerr != nil {
+			t.Fatal(zerr)
+		}
+		_, werr := w.Write(data)
+		err = errors.Join(err, werr, w.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// withFlag sets a flag of the first section.
+func withFlag(file []byte, flag elf.SectionFlag) []byte {
+	at := binary.LittleEndian.Uint64(file[40:]) + 64 // section header 1
+	binary.LittleEndian.PutUint64(file[at+8:], uint64(flag))
+	return file
+}
+
+func TestData(t *testing.T) {
+	const limit = 1 << 20
+	want := bytes.Repeat([]byte("frame"), 1000)
+	bomb := make([]byte, limit+1)
+	for _, tc := range []struct {
+		name string
+		data []byte
+		flag elf.SectionFlag
+		err  string // "": want comes back
+	}{
+		{"plain", want, 0, ""},
+		{"zlib", compressed(t, elf.COMPRESS_ZLIB, len(want), want), elf.SHF_COMPRESSED, ""},
+		{"zstd", compressed(t, elf.COMPRESS_ZSTD, len(want), want), elf.SHF_COMPRESSED, ""},
+		{"too large", bomb, 0, "1048577 bytes, more than 1048576"},
+		{"says too much", compressed(t, elf.COMPRESS_ZLIB, 1<<40, want), elf.SHF_COMPRESSED, "1099511627776 bytes decompressed, more than 1048576"},
+		{"says too little", compressed(t, elf.COMPRESS_ZLIB, 10, bomb), elf.SHF_COMPRESSED, "it does not have the 10 bytes that it says"},
+		{"says one more", compressed(t, elf.COMPRESS_ZSTD, len(want)+1, want), elf.SHF_COMPRESSED, "it does not have the 5001 bytes that it says"},
+		{"unknown", compressed(t, 77, 1, nil), elf.SHF_COMPRESSED, "decompress: unknown type 77"},
+		{"no header", []byte("short"), elf.SHF_COMPRESSED, "its compression header is cut off"},
+		{"damaged", compressed(t, elf.COMPRESS_ZLIB, len(want), want)[:40], elf.SHF_COMPRESSED, "decompress: "},
+	} {
+		f, err := elffile.Parse(withFlag(kerneltest.ELF(kerneltest.Section{Name: ".debug_frame", Data: tc.data}), tc.flag))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := f.Data(f.Index(".debug_frame"), limit)
+		if tc.err == "" {
+			if err != nil || !bytes.Equal(got, want) {
+				t.Errorf("%s: %d bytes, %v", tc.name, len(got), err)
+			}
+		} else if err == nil || !strings.HasPrefix(err.Error(), "elf section 1: ") || !strings.Contains(err.Error(), tc.err) {
+			t.Errorf("%s: %v, want %q", tc.name, err, tc.err)
+		}
+	}
+}
+
+// TestMemory reads the built-in guest by address and by name.
+func TestMemory(t *testing.T) {
+	f, err := elffile.Parse(builtin.ELF())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := f.Memory()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ok, err := m.ReadNames(f, elf.SHT_DYNSYM, 1000); ok || err != nil {
+		t.Errorf("names of a dynamic table: %v, %v", ok, err)
+	}
+	if _, err := m.ReadNames(f, elf.SHT_SYMTAB, 10); err == nil || !strings.Contains(err.Error(), "symbols, more than 10") {
+		t.Errorf("more symbols than the limit: %v", err)
+	}
+	if ok, err := m.ReadNames(f, elf.SHT_SYMTAB, 1<<20); !ok || err != nil {
+		t.Fatalf("no names: %v", err)
+	}
+	addr, ok := m.Lookup("vfs_read")
+	if !ok || !m.Named(addr, "vfs_read") || m.Named(addr, "vfs_write") || m.At(addr) == nil || !m.At(addr).X {
+		t.Errorf("vfs_read is at %#x, %v", addr, ok)
+	}
+	if b := m.Bytes(addr, 4); !bytes.Equal(b, []byte{0xf3, 0x0f, 0x1e, 0xfa}) {
+		t.Errorf("vfs_read begins with % x, want endbr64", b)
+	}
+	s := m.At(addr)
+	end := s.Addr + uint64(len(s.Data))
+	if len(m.Bytes(end-1, 1)) != 1 || m.Bytes(end-1, 2) != nil || m.Bytes(addr, 1<<63) != nil || m.Bytes(0, 1) != nil {
+		t.Error("bytes that are not in one section")
+	}
+	if !slices.IsSortedFunc(m.Names, func(a, b elffile.Name) int { return int(int64(a.Addr>>1) - int64(b.Addr>>1)) }) {
+		t.Error("names are not sorted")
+	}
+}
+
+// FuzzFile reads everything of anything, and wants what debug/elf reads where
+// that takes the file, too.
+func FuzzFile(f *testing.F) {
+	f.Add(kerneltest.ELF(kerneltest.Section{Name: ".text", Addr: 0x1000, Data: []byte{0xc3}, X: true},
+		kerneltest.Section{Name: ".symtab", Data: make([]byte, 48), Type: elf.SHT_SYMTAB, Link: 3},
+		kerneltest.Section{Name: ".strtab", Data: []byte("\x00main\x00"), Type: elf.SHT_STRTAB}))
+	f.Add(withFlag(kerneltest.ELF(kerneltest.Section{Name: ".debug_frame", Data: compressed(f, elf.COMPRESS_ZLIB, 9, make([]byte, 9))}), elf.SHF_COMPRESSED))
+	f.Add(withFlag(kerneltest.ELF(kerneltest.Section{Name: ".debug_frame", Data: compressed(f, elf.COMPRESS_ZSTD, 9, make([]byte, 9))}), elf.SHF_COMPRESSED))
+	const limit = 1 << 16
+	f.Fuzz(func(t *testing.T, b []byte) {
+		file, err := elffile.Parse(b)
+		if err != nil {
+			if e := (*elffile.Error)(nil); !errors.As(err, &e) && !errors.Is(err, elffile.ErrNotELF) {
+				t.Fatalf("error of no known kind: %v", err)
+			}
+			return
+		}
+		file.BuildID()
+		for i := range file.Sections {
+			if data, err := file.Data(i, limit); err == nil && len(data) > limit {
+				t.Errorf("section %d: %d bytes", i, len(data))
+			}
+		}
+		if m, err := file.Memory(); err == nil {
+			_, _ = m.ReadNames(file, elf.SHT_SYMTAB, 1000)
+			for _, n := range m.Names {
+				m.At(n.Addr)
+			}
+		}
+		syms, err := file.Symbols(elf.SHT_SYMTAB, 1000)
+		std, serr := elf.NewFile(bytes.NewReader(b))
+		if err != nil || serr != nil || len(std.Sections) != len(file.Sections) {
+			return
+		}
+		theirs, serr := std.Symbols()
+		if serr != nil {
+			return
+		}
+		if len(theirs) != len(syms) {
+			t.Fatalf("%d symbols, debug/elf has %d", len(syms), len(theirs))
+		}
+		for i, s := range syms {
+			if o := theirs[i]; o.Name != s.Name || o.Value != s.Value || o.Size != s.Size || o.Info != s.Info || o.Section != s.Section {
+				t.Errorf("symbol %d: %+v, debug/elf has %+v", i, s, o)
+			}
+		}
+	})
+}

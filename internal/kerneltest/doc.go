@@ -1,0 +1,3 @@
+// Package kerneltest makes small kernels for tests: ELF files, tables of names, and
+// the ways in which kernels are packed.
+package kerneltest
