@@ -95,14 +95,14 @@ func (w *Twin) compare(prog []bpf.Insn, kind bpf.Kind, runs int, full bool) (sma
 	if budget == 0 {
 		budget = 3000
 	}
-	a, err := bpf.New(bpf.Spec{Kind: kind, Insns: prog, Maps: w.host.maps, Budget: budget})
+	a, err := bpf.New(bpf.Spec{Kind: kind, Slots: prog, Maps: w.host.maps, Budget: budget})
 	if refused := (*bpf.CheckError)(nil); errors.As(err, &refused) {
 		w.Refused++
 		return false, nil
 	} else if err != nil {
 		return false, err
 	}
-	b, err := bpf.New(bpf.Spec{Kind: kind, Insns: prog, Maps: w.own.maps, Budget: budget})
+	b, err := bpf.New(bpf.Spec{Kind: kind, Slots: prog, Maps: w.own.maps, Budget: budget})
 	if err != nil {
 		return false, err
 	}

@@ -229,7 +229,7 @@ func TestEnv(t *testing.T) {
 	rt := newRuntime(t, cfg)
 	run := func(name string, entry bool, regs *probe.Regs, insns ...bpf.Insn) (taken bool, r *runner) {
 		t.Helper()
-		p, err := bpf.New(bpf.Spec{Name: name, Kind: bpf.Kprobe, Insns: insns})
+		p, err := bpf.New(bpf.Spec{Name: name, Kind: bpf.Kprobe, Slots: insns})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -294,7 +294,7 @@ func TestEnv(t *testing.T) {
 	if len(lines) != 1 || lines[0] != "hello: hi\n" {
 		t.Errorf("trace lines %q", lines)
 	}
-	if p, err := bpf.New(bpf.Spec{Kind: bpf.Kprobe, Insns: []bpf.Insn{call(bpf.HelperTracePrintk), exit}}); err != nil {
+	if p, err := bpf.New(bpf.Spec{Kind: bpf.Kprobe, Slots: []bpf.Insn{call(bpf.HelperTracePrintk), exit}}); err != nil {
 		t.Fatal(err)
 	} else if err := rt.where(p); err == nil || err.Error() != "it calls trace_printk, which formats text and gives it to the trace log, which the host holds" {
 		t.Errorf("where: %v", err)

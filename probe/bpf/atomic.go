@@ -17,34 +17,34 @@ func (v *VM) atomic(o *op, r *[16]uint64) FaultCode {
 	if o.size == 8 {
 		old := atomic64(word64(b, 0), o.imm, *src, r[R0])
 		switch {
-		case o.imm == AtomicCmpXchg:
+		case o.imm == atomicCmpXchg:
 			r[R0] = old
-		case o.imm&AtomicFetch != 0:
+		case o.imm&atomicFetch != 0:
 			*src = old
 		}
 		return NoFault
 	}
 	old := uint64(atomic32(word32(b, 0), o.imm, uint32(*src), uint32(r[R0])))
 	switch {
-	case o.imm == AtomicCmpXchg:
+	case o.imm == atomicCmpXchg:
 		r[R0] = old
-	case o.imm&AtomicFetch != 0:
+	case o.imm&atomicFetch != 0:
 		*src = old
 	}
 	return NoFault
 }
 
 func atomic64(w *uint64, what int64, src, expect uint64) (old uint64) {
-	switch what &^ AtomicFetch {
-	case AtomicAdd:
+	switch what &^ atomicFetch {
+	case atomicAdd:
 		return atomic.AddUint64(w, src) - src
-	case AtomicOr:
+	case atomicOr:
 		return atomic.OrUint64(w, src)
-	case AtomicAnd:
+	case atomicAnd:
 		return atomic.AndUint64(w, src)
-	case AtomicXchg &^ AtomicFetch:
+	case atomicXchg &^ atomicFetch:
 		return atomic.SwapUint64(w, src)
-	case AtomicXor:
+	case atomicXor:
 		for {
 			old = atomic.LoadUint64(w)
 			if atomic.CompareAndSwapUint64(w, old, old^src) {
@@ -61,16 +61,16 @@ func atomic64(w *uint64, what int64, src, expect uint64) (old uint64) {
 }
 
 func atomic32(w *uint32, what int64, src, expect uint32) (old uint32) {
-	switch what &^ AtomicFetch {
-	case AtomicAdd:
+	switch what &^ atomicFetch {
+	case atomicAdd:
 		return atomic.AddUint32(w, src) - src
-	case AtomicOr:
+	case atomicOr:
 		return atomic.OrUint32(w, src)
-	case AtomicAnd:
+	case atomicAnd:
 		return atomic.AndUint32(w, src)
-	case AtomicXchg &^ AtomicFetch:
+	case atomicXchg &^ atomicFetch:
 		return atomic.SwapUint32(w, src)
-	case AtomicXor:
+	case atomicXor:
 		for {
 			old = atomic.LoadUint32(w)
 			if atomic.CompareAndSwapUint32(w, old, old^src) {

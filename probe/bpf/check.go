@@ -1,6 +1,10 @@
 package bpf
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/cilium/ebpf/asm"
+)
 
 // Limits of a program, which are those of Linux.
 const (
@@ -12,9 +16,9 @@ const (
 
 // CheckError is a refusal of the checker.
 type CheckError struct {
-	Index  int    // slot of the instruction, -1 when it is about the whole program
-	Insn   Insn   // the instruction
-	Reason string // what is wrong with it
+	Index  int             // slot of the instruction, -1 when it is about the whole program
+	Insn   asm.Instruction // the instruction
+	Reason string          // what is wrong with it
 }
 
 // Error names the instruction and the reason.
@@ -28,71 +32,75 @@ func (e *CheckError) Error() string {
 // checker checks one program. The back ends bound every access by themselves:
 // what the checker lets through by mistake ends in a fault, not in harm.
 type checker struct {
-	prog   []Insn
-	maps   []*Map
-	kind   Kind
-	second []bool // second slots of 64-bit immediates
-	fns    *functions
+	slots slots
+	maps  []*Map
+	kind  Kind
+	fns   *functions
 }
 
-// check returns the functions of a well-formed program, or a *CheckError.
-func check(prog []Insn, maps []*Map, kind Kind) (*functions, error) {
+// slots are the instructions of a program by their slots; the second slot of a
+// 64-bit immediate is nil.
+type slots []*asm.Instruction
+
+// check returns a well-formed program by its slots, with its functions, or a
+// *CheckError.
+func check(prog asm.Instructions, maps []*Map, kind Kind) (slots, *functions, error) {
+	size := 0
+	for i := range prog {
+		size += int(prog[i].Width())
+	}
 	switch {
 	case len(prog) == 0:
-		return nil, &CheckError{Index: -1, Reason: "it has no instructions"}
-	case len(prog) > MaxSlots:
-		return nil, &CheckError{Index: -1, Reason: fmt.Sprintf("%d instruction slots, at most %d are allowed", len(prog), MaxSlots)}
+		return nil, nil, &CheckError{Index: -1, Reason: "it has no instructions"}
+	case size > MaxSlots:
+		return nil, nil, &CheckError{Index: -1, Reason: fmt.Sprintf("%d instruction slots, at most %d are allowed", size, MaxSlots)}
 	case len(maps) > MaxMaps:
-		return nil, &CheckError{Index: -1, Reason: fmt.Sprintf("%d maps, at most %d are allowed", len(maps), MaxMaps)}
+		return nil, nil, &CheckError{Index: -1, Reason: fmt.Sprintf("%d maps, at most %d are allowed", len(maps), MaxMaps)}
 	}
-	c := &checker{prog: prog, maps: maps, kind: kind, second: make([]bool, len(prog))}
-	for pc := 0; pc < len(prog); pc++ {
-		if prog[pc].wide() {
-			if pc+1 == len(prog) || prog[pc+1] != (Insn{}) {
-				return nil, c.fail(pc, "a 64-bit immediate has no second slot")
-			}
-			c.second[pc+1] = true
-			pc++
-		}
+	c := &checker{slots: make(slots, size), maps: maps, kind: kind}
+	for it := prog.Iterate(); it.Next(); {
+		c.slots[it.Offset] = it.Ins
 	}
-	for pc, i := range prog {
-		if c.second[pc] {
+	for pc, i := range c.slots {
+		if i == nil {
 			continue
 		}
 		if reason := c.insn(pc, i); reason != "" {
-			return nil, c.fail(pc, reason)
+			return nil, nil, c.fail(pc, reason)
 		}
 	}
-	c.fns = findFunctions(prog)
+	c.fns = findFunctions(c.slots)
 	if err := c.flow(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return c.fns, c.calls()
+	return c.slots, c.fns, c.calls()
 }
 
 func (c *checker) fail(pc int, reason string) error {
-	return &CheckError{Index: pc, Insn: c.prog[pc], Reason: reason}
+	return &CheckError{Index: pc, Insn: *c.slots[pc], Reason: reason}
 }
 
 // insn checks one instruction by itself and returns what is wrong, or "".
-func (c *checker) insn(pc int, i Insn) string {
-	if i.Dst > R10 || i.Src > R10 {
+func (c *checker) insn(pc int, i *asm.Instruction) string {
+	if i.Dst > asm.R10 || i.Src > asm.R10 {
 		return fmt.Sprintf("no register r%d", max(i.Dst, i.Src))
 	}
-	if !i.wide() && i.Imm != int64(int32(i.Imm)) {
+	if !i.OpCode.IsDWordLoad() && i.Constant != int64(int32(i.Constant)) {
 		return "the immediate does not fit in 32 bits"
 	}
-	switch i.Class() {
-	case ClassALU, ClassALU64:
-		return c.alu(i)
-	case ClassJMP, ClassJMP32:
-		return c.jump(pc, i)
-	case ClassLD:
+	switch class := i.OpCode.Class(); class {
+	case asm.LdClass:
 		return c.imm64(i)
-	case ClassLDX:
+	case asm.LdXClass:
 		return c.load(i)
+	case asm.StClass, asm.StXClass:
+		return c.store(i)
+	default:
+		if class.IsALU() {
+			return c.alu(i)
+		}
+		return c.jump(pc, i)
 	}
-	return c.store(i)
 }
 
 const (
@@ -101,144 +109,176 @@ const (
 	badFP     = "r10 is read-only"
 )
 
-func (c *checker) alu(i Insn) string {
-	op, x := i.Op&opMask, i.Op&SrcX != 0
-	if i.Dst == R10 {
+func (c *checker) alu(i *asm.Instruction) string {
+	op, x := i.OpCode.ALUOp(), i.OpCode&asm.OpCode(asm.RegSource) != 0
+	wide := i.OpCode.Class() == asm.ALU64Class
+	if i.Dst == asm.R10 {
 		return badFP
 	}
 	switch op {
-	case OpNeg:
-		if x || i.Src != 0 || i.Imm != 0 || i.Off != 0 {
+	case asm.Neg:
+		if x || i.Src != 0 || i.Constant != 0 || i.Offset != 0 {
 			return badField
 		}
 		return ""
-	case OpEnd:
+	case asm.Swap:
 		switch {
-		case x && i.Class() == ClassALU64:
+		case x && wide:
 			return badOpcode
-		case i.Src != 0 || i.Off != 0:
+		case i.Src != 0 || i.Offset != 0:
 			return badField
-		case i.Imm != 16 && i.Imm != 32 && i.Imm != 64:
-			return fmt.Sprintf("no byte swap of %d bits", i.Imm)
+		case i.Constant != 16 && i.Constant != 32 && i.Constant != 64:
+			return fmt.Sprintf("no byte swap of %d bits", i.Constant)
 		}
 		return ""
-	}
-	if aluLowered[op] == opInvalid {
-		return badOpcode
-	}
-	if x && i.Imm != 0 || !x && i.Src != 0 {
-		return badField
+	case asm.MovSX8, asm.MovSX16, asm.MovSX32:
+		if bits := signBits[op]; !x || bits == 32 && !wide {
+			return badVariant(bits)
+		}
+	default:
+		if aluLowered[op] == opInvalid {
+			return badOpcode
+		}
 	}
 	switch {
-	case i.Off == 0:
-	case (op == OpDiv || op == OpMod) && i.Off == 1:
-	case op == OpMov && x && (i.Off == 8 || i.Off == 16 || i.Off == 32 && i.Class() == ClassALU64):
-	case op == OpMov || op == OpDiv || op == OpMod:
-		return fmt.Sprintf("no variant %d of this operation", i.Off)
-	default:
+	case i.Offset != 0 && (op == asm.Div || op == asm.Mod || op == asm.Mov):
+		return badVariant(i.Offset)
+	case i.Offset != 0, x && i.Constant != 0, !x && i.Src != 0:
 		return badField
 	}
 	return ""
 }
 
-func (c *checker) imm64(i Insn) string {
-	switch i.Op & modeMask {
-	case ModeABS, ModeIND:
+// signBits are how many bits of its source a move with sign takes, which is the
+// offset of its encoding.
+var signBits = map[asm.ALUOp]int16{asm.MovSX8: 8, asm.MovSX16: 16, asm.MovSX32: 32}
+
+func badVariant(off int16) string { return fmt.Sprintf("no variant %d of this operation", off) }
+
+// Kinds of 64-bit immediate that package asm has no names for (RFC 9669, section
+// 5.4).
+const (
+	pseudoVarAddr  asm.Register = 3 // platform variable: refused
+	pseudoMapIdx   asm.Register = 5 // as asm.PseudoMapFD
+	pseudoMapIdxVa asm.Register = 6 // as asm.PseudoMapValue
+)
+
+// mapImm returns what a 64-bit immediate says of a map: its number, and whether
+// the address of its first value is meant, and then the offset in it.
+func mapImm(i *asm.Instruction) (number int, value bool, off int, ok bool) {
+	number, off = int(uint32(i.Constant)), int(uint64(i.Constant)>>32)
+	switch i.Src {
+	case asm.PseudoMapFD, pseudoMapIdx:
+		return number, false, off, true
+	case asm.PseudoMapValue, pseudoMapIdxVa:
+		return number, true, off, true
+	}
+	return 0, false, 0, false
+}
+
+func (c *checker) imm64(i *asm.Instruction) string {
+	switch i.OpCode.Mode() {
+	case asm.AbsMode, asm.IndMode:
 		return "the packet conformance group (legacy packet access) is not supported"
 	}
 	switch {
-	case !i.wide():
+	case !i.OpCode.IsDWordLoad():
 		return badOpcode
-	case i.Dst == R10:
+	case i.Dst == asm.R10:
 		return badFP
-	case i.Off != 0:
+	case i.Offset != 0:
 		return badField
 	}
-	n, off := int64(uint32(i.Imm)), uint64(i.Imm)>>32
 	switch i.Src {
-	case ImmConst:
+	case asm.R0:
 		return ""
-	case ImmVarAddr:
+	case pseudoVarAddr:
 		return "addresses of platform variables are not supported"
-	case ImmCodeAddr:
+	case asm.PseudoFunc:
 		return "addresses of functions are not supported"
-	case ImmMapFD, ImmMapIdx, ImmMapValue, ImmMapValIdx:
-	default:
-		return fmt.Sprintf("no kind %d of 64-bit immediate", i.Src)
 	}
-	if n >= int64(len(c.maps)) {
+	n, value, off, ok := mapImm(i)
+	switch {
+	case !ok:
+		return fmt.Sprintf("no kind %d of 64-bit immediate", uint8(i.Src))
+	case n >= len(c.maps):
 		return fmt.Sprintf("no map %d: the program has %d", n, len(c.maps))
-	}
-	if i.Src == ImmMapFD || i.Src == ImmMapIdx {
-		if off != 0 {
-			return badField
-		}
+	case !value && off != 0:
+		return badField
+	case !value:
 		return ""
 	}
 	m := c.maps[n]
 	switch {
 	case m.spec.Kind != Array:
 		return fmt.Sprintf("values of map %q have no fixed address: it is a %v", m.spec.Name, m.spec.Kind)
-	case off >= uint64(m.spec.ValueSize):
+	case off >= int(m.spec.ValueSize):
 		return fmt.Sprintf("offset %d is outside the %d bytes of a value of map %q", off, m.spec.ValueSize, m.spec.Name)
 	}
 	return ""
 }
 
-func (c *checker) load(i Insn) string {
-	switch i.Op & modeMask {
-	case ModeMEM:
-	case ModeMEMSX:
-		if i.Op&sizeMask == SizeDW {
+func (c *checker) load(i *asm.Instruction) string {
+	switch i.OpCode.Mode() {
+	case asm.MemMode:
+	case asm.MemSXMode:
+		if i.OpCode.Size() == asm.DWord {
 			return badOpcode
 		}
 	default:
 		return badOpcode
 	}
 	switch {
-	case i.Dst == R10:
+	case i.Dst == asm.R10:
 		return badFP
-	case i.Imm != 0:
+	case i.Constant != 0:
 		return badField
 	}
 	return stackAccess(i.Src, i)
 }
 
-func (c *checker) store(i Insn) string {
-	atomic := i.Class() == ClassSTX && i.Op&modeMask == ModeATOMIC
-	switch {
-	case atomic:
-		if s := i.Op & sizeMask; s != SizeW && s != SizeDW {
+func (c *checker) store(i *asm.Instruction) string {
+	size := i.OpCode.Size().Sizeof()
+	switch mode := i.OpCode.Mode(); {
+	case i.OpCode.AtomicOp() != asm.InvalidAtomic:
+		if size < 4 {
 			return badOpcode
 		}
-		switch i.Imm {
-		case AtomicAdd, AtomicOr, AtomicAnd, AtomicXor:
-		case AtomicAdd | AtomicFetch, AtomicOr | AtomicFetch, AtomicAnd | AtomicFetch, AtomicXor | AtomicFetch, AtomicXchg:
-			if i.Src == R10 {
+		what := atomicOp(i)
+		switch what {
+		case asm.AddAtomic, asm.OrAtomic, asm.AndAtomic, asm.XorAtomic, asm.CmpXchg:
+		case asm.FetchAdd, asm.FetchOr, asm.FetchAnd, asm.FetchXor, asm.Xchg:
+			if i.Src == asm.R10 {
 				return badFP
 			}
-		case AtomicCmpXchg:
 		default:
-			return fmt.Sprintf("no atomic operation %#x", i.Imm)
+			return fmt.Sprintf("no atomic operation %#x", uint32(what)>>8)
 		}
-		if i.Off%int16(i.size()) != 0 && i.Dst == R10 {
+		if int(i.Offset)%size != 0 && i.Dst == asm.R10 {
 			return "an atomic operation on the stack is not aligned"
 		}
-	case i.Op&modeMask != ModeMEM:
+	case mode != asm.MemMode:
 		return badOpcode
-	case i.Class() == ClassST && i.Src != 0, i.Class() == ClassSTX && i.Imm != 0:
+	case i.OpCode.Class() == asm.StClass && i.Src != 0, i.OpCode.Class() == asm.StXClass && i.Constant != 0:
 		return badField
 	}
 	return stackAccess(i.Dst, i)
 }
 
+// atomicOp returns which atomic operation is meant. Package asm keeps of the
+// immediate, which says it in the encoding, the bits that it knows.
+func atomicOp(i *asm.Instruction) asm.AtomicOp {
+	return i.OpCode.AtomicOp() | asm.AtomicOp(i.Constant<<8)
+}
+
 // stackAccess checks an access relative to the frame pointer.
-func stackAccess(base Reg, i Insn) string {
-	if base != R10 {
+func stackAccess(base asm.Register, i *asm.Instruction) string {
+	if base != asm.R10 {
 		return ""
 	}
-	if lo, hi := int(i.Off), int(i.Off)+i.size(); lo < -FrameSize || hi > 0 {
-		return fmt.Sprintf("stack access at r10%+d of %d bytes is outside the frame of %d bytes", lo, i.size(), FrameSize)
+	size := i.OpCode.Size().Sizeof()
+	if lo, hi := int(i.Offset), int(i.Offset)+size; lo < -FrameSize || hi > 0 {
+		return fmt.Sprintf("stack access at r10%+d of %d bytes is outside the frame of %d bytes", lo, size, FrameSize)
 	}
 	return ""
 }

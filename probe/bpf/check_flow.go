@@ -1,15 +1,39 @@
 package bpf
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/cilium/ebpf/asm"
+)
+
+// isJump reports whether i is a jump, conditional or not, and not a call or an
+// exit.
+func isJump(i *asm.Instruction) bool {
+	op := i.OpCode.JumpOp()
+	return op != asm.InvalidJumpOp && op != asm.Call && op != asm.Exit
+}
+
+// isLongJump reports whether i is a jump whose distance stands in the immediate.
+func isLongJump(i *asm.Instruction) bool {
+	return i.OpCode.JumpOp() == asm.Ja && i.OpCode.Class() == asm.Jump32Class
+}
+
+// target returns the slot that the jump or local call at slot pc goes to.
+func target(i *asm.Instruction, pc int) int {
+	if i.OpCode.JumpOp() == asm.Call || isLongJump(i) {
+		return pc + 1 + int(i.Constant)
+	}
+	return pc + 1 + int(i.Offset)
+}
 
 // jump checks a jump, call or exit by itself, and that it stays in the program.
-func (c *checker) jump(pc int, i Insn) string {
-	op, x := i.Op&opMask, i.Op&SrcX != 0
-	switch {
-	case op == OpJA:
-		unused := i.Imm
-		if i.Op == OpGotoL {
-			unused = int64(i.Off)
+func (c *checker) jump(pc int, i *asm.Instruction) string {
+	op, x := i.OpCode.JumpOp(), i.OpCode.Source() == asm.RegSource
+	switch op {
+	case asm.Ja:
+		unused := i.Constant
+		if isLongJump(i) {
+			unused = int64(i.Offset)
 		}
 		if x {
 			return badOpcode
@@ -17,49 +41,51 @@ func (c *checker) jump(pc int, i Insn) string {
 		if i.Dst != 0 || i.Src != 0 || unused != 0 {
 			return badField
 		}
-	case op == OpCall || op == OpExit:
-		if x || i.Class() == ClassJMP32 {
+	case asm.Call, asm.Exit:
+		if x {
 			return badOpcode
 		}
-		if i.Dst != 0 || i.Off != 0 || op == OpExit && (i.Src != 0 || i.Imm != 0) {
+		if i.Dst != 0 || i.Offset != 0 || op == asm.Exit && (i.Src != 0 || i.Constant != 0) {
 			return badField
 		}
-		if op == OpExit {
+		if op == asm.Exit {
 			return ""
 		}
 		return c.call(pc, i)
-	case jumpLowered[op] == opInvalid:
-		return badOpcode
-	case x && i.Imm != 0 || !x && i.Src != 0:
-		return badField
+	default:
+		if jumpLowered[op] == opInvalid {
+			return badOpcode
+		}
+		if x && i.Constant != 0 || !x && i.Src != 0 {
+			return badField
+		}
 	}
-	return c.target("jump", i.target(pc))
+	return c.target("jump", target(i, pc))
 }
 
 func (c *checker) target(what string, t int) string {
 	switch {
-	case t < 0 || t >= len(c.prog):
-		return fmt.Sprintf("%s to slot %d, outside the program of %d", what, t, len(c.prog))
-	case c.second[t]:
+	case t < 0 || t >= len(c.slots):
+		return fmt.Sprintf("%s to slot %d, outside the program of %d", what, t, len(c.slots))
+	case c.slots[t] == nil:
 		return fmt.Sprintf("%s to slot %d, into the middle of a 64-bit immediate", what, t)
 	}
 	return ""
 }
 
-func (c *checker) call(pc int, i Insn) string {
-	switch i.Src {
-	case CallLocal:
-		return c.target("call", i.target(pc))
-	case CallBTF:
+func (c *checker) call(pc int, i *asm.Instruction) string {
+	switch {
+	case i.IsFunctionCall():
+		return c.target("call", target(i, pc))
+	case i.IsKfuncCall():
 		return "calls by BTF ID are not supported"
-	case CallHelper:
-	default:
-		return fmt.Sprintf("no kind %d of call", i.Src)
+	case !i.IsBuiltinCall():
+		return fmt.Sprintf("no kind %d of call", uint8(i.Src))
 	}
-	h := helperByID[Helper(i.Imm)]
+	h := helperByID[Helper(i.Constant)]
 	switch {
 	case h == nil:
-		return fmt.Sprintf("unknown helper %d", i.Imm)
+		return fmt.Sprintf("unknown helper %d", i.Constant)
 	case h.needsCtx && !c.kind.hasRegs():
 		return fmt.Sprintf("helper %s needs the registers of a probe", h.Name)
 	case h.ID == HelperOverrideReturn && c.kind == Kretprobe:
@@ -71,21 +97,21 @@ func (c *checker) call(pc int, i Insn) string {
 // flow checks what concerns functions: jumps stay in theirs, and each ends in
 // an exit or a jump.
 func (c *checker) flow() error {
-	for pc, i := range c.prog {
-		if c.second[pc] || !i.isJump() {
+	for pc, i := range c.slots {
+		if i == nil || !isJump(i) {
 			continue
 		}
-		if t := i.target(pc); c.fns.of(t) != c.fns.of(pc) {
+		if t := target(i, pc); c.fns.of(t) != c.fns.of(pc) {
 			return c.fail(pc, fmt.Sprintf("jump to slot %d, into another function", t))
 		}
 	}
 	for f := range c.fns.starts {
 		_, hi := c.fns.bounds(f)
 		last := hi - 1
-		if c.second[last] {
+		if c.slots[last] == nil {
 			last--
 		}
-		if i := c.prog[last]; i.Op != OpExitK && i.Op != OpGoto && i.Op != OpGotoL {
+		if op := c.slots[last].OpCode.JumpOp(); op != asm.Exit && op != asm.Ja {
 			return c.fail(last, "control runs off the end of the function")
 		}
 	}
@@ -103,11 +129,11 @@ func (c *checker) calls() error {
 		need := 1
 		lo, hi := c.fns.bounds(f)
 		for pc := lo; pc < hi; pc++ {
-			i := c.prog[pc]
-			if c.second[pc] || i.Op != OpCallK || i.Src != CallLocal {
+			i := c.slots[pc]
+			if i == nil || !i.IsFunctionCall() {
 				continue
 			}
-			g := c.fns.of(i.target(pc))
+			g := c.fns.of(target(i, pc))
 			if depth[g] == open {
 				return c.fail(pc, "the function calls itself, directly or not")
 			}

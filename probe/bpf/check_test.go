@@ -1,9 +1,14 @@
 package bpf
 
 import (
+	"bytes"
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/cilium/ebpf/asm"
 )
 
 func testMaps(t testing.TB, mem Memory, specs ...MapSpec) []*Map {
@@ -49,7 +54,7 @@ func TestCheck(t *testing.T) {
 		{"exit", []Insn{exit}, 0, ""},
 		{"empty", nil, -1, "no instructions"},
 		{"longest", long[1:], 0, ""},
-		{"too long", long, -1, "at most 65536"},
+		{"too long", long, -1, "more than 65536"},
 		{"register 10 read", []Insn{movX(R0, R10), exit}, 0, ""},
 		{"register 10 written", []Insn{movK(R10, 0), exit}, 0, "read-only"},
 		{"register 11", []Insn{movK(11, 0), exit}, 0, "no register r11"},
@@ -73,8 +78,7 @@ func TestCheck(t *testing.T) {
 		{"packet abs", []Insn{{Op: ClassLD | ModeABS | SizeW}, exit}, 0, "packet conformance group"},
 		{"packet ind", []Insn{{Op: ClassLD | ModeIND | SizeB}, exit}, 0, "packet conformance group"},
 		{"narrow imm", []Insn{{Op: ClassLD | SizeW}, exit}, 0, "unknown opcode"},
-		{"imm64 cut", []Insn{exit, {Op: OpLoadImm64}}, 1, "no second slot"},
-		{"imm64 without its half", []Insn{{Op: OpLoadImm64}, exit}, 0, "no second slot"},
+		{"imm64 cut", []Insn{exit, {Op: OpLoadImm64}}, 1, "missing second half"},
 		{"imm64 kind 3", append(wide(R0, ImmVarAddr, 0), exit), 0, "platform variables"},
 		{"imm64 kind 4", append(wide(R0, ImmCodeAddr, 0), exit), 0, "addresses of functions"},
 		{"imm64 kind 7", append(wide(R0, 7, 0), exit), 0, "no kind 7"},
@@ -114,25 +118,59 @@ func TestCheck(t *testing.T) {
 		{"recursion", []Insn{{Op: OpCallK, Src: CallLocal, Imm: -1}, exit}, 0, "calls itself"},
 		{"8 frames", chain(8), 0, ""},
 		{"9 frames", chain(9), 0, "deeper than 8"},
-		{"immediate of 33 bits", []Insn{movK(R0, 1<<31), exit}, 0, "32 bits"},
 		{"second half alone", []Insn{{}, exit}, 0, "unknown opcode"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := New(Spec{Insns: tt.prog, Maps: maps})
+			_, err := New(Spec{Slots: tt.prog, Maps: maps})
 			if tt.want == "" {
 				if err != nil {
 					t.Fatalf("refused: %v", err)
 				}
 				return
 			}
-			var ce *CheckError
-			if !errors.As(err, &ce) {
-				t.Fatalf("error %v, want a *CheckError about %q", err, tt.want)
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Fatalf("error %v, want one about %q", err, tt.want)
 			}
-			if ce.Index != tt.at || !strings.Contains(ce.Reason, tt.want) {
-				t.Errorf("%v, want instruction %d and %q", err, tt.at, tt.want)
+			if ce := (*CheckError)(nil); errors.As(err, &ce) && ce.Index != tt.at {
+				t.Errorf("%v, want instruction %d", err, tt.at)
 			}
 		})
+	}
+}
+
+// TestCheckInsns has what only instructions can say that were not decoded.
+func TestCheckInsns(t *testing.T) {
+	exit := asm.Return()
+	long := make(asm.Instructions, MaxSlots/2+1)
+	for i := range long {
+		long[i] = asm.LoadImm(asm.R0, 0, asm.DWord)
+	}
+	for _, tt := range []struct {
+		name string
+		prog asm.Instructions
+		at   int
+		want string // "" = accepted
+	}{
+		{"too long", long, -1, "at most 65536"},
+		{"immediate of 33 bits", asm.Instructions{{OpCode: asm.Mov.Op(asm.ImmSource), Constant: 1 << 31}, exit}, 0, "32 bits"},
+		{"invalid opcode", asm.Instructions{{OpCode: asm.InvalidOpCode}, exit}, 0, "unknown opcode"},
+		{"jump over an imm64", asm.Instructions{asm.JEq.Imm(asm.R1, 0, "out"), asm.LoadImm(asm.R0, 1, asm.DWord), exit.WithSymbol("out")}, 0, ""},
+		{"jump back", asm.Instructions{asm.Mov.Imm(asm.R0, 0).WithSymbol("again"), asm.JSGT.Reg32(asm.R0, asm.R1, "again"), exit}, 0, ""},
+		{"long jump", asm.Instructions{asm.LongJump("out"), exit.WithSymbol("out")}, 0, ""},
+		{"call", asm.Instructions{asm.Call.Label("f"), exit, asm.Mov.Imm(asm.R0, 0).WithSymbol("f"), exit}, 0, ""},
+		{"no label", asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Ja.Label("out"), exit}, 1, `no label "out"`},
+		{"label of a move", asm.Instructions{asm.Mov.Imm(asm.R0, 0).WithReference("x"), exit.WithSymbol("x")}, 0, "no jump or call"},
+		{"too far", append(append(asm.Instructions{asm.JEq.Imm(asm.R1, 0, "out")}, long[:1<<14]...), exit.WithSymbol("out")), 0, `too far is label "out"`},
+	} {
+		before := fmt.Sprint(tt.prog)
+		_, err := New(Spec{Insns: tt.prog})
+		if fmt.Sprint(tt.prog) != before {
+			t.Errorf("%s: the program was changed", tt.name)
+		}
+		ce := (*CheckError)(nil)
+		if tt.want == "" && err != nil || tt.want != "" && (!errors.As(err, &ce) || ce.Index != tt.at || !strings.Contains(ce.Reason, tt.want)) {
+			t.Errorf("%s: %v, want instruction %d and %q", tt.name, err, tt.at, tt.want)
+		}
 	}
 }
 
@@ -140,10 +178,20 @@ func TestCheck(t *testing.T) {
 func TestCheckOverride(t *testing.T) {
 	prog := []Insn{callK(HelperOverrideReturn), {Op: OpExitK}}
 	for kind, ok := range map[Kind]bool{Raw: false, Kprobe: true, Kretprobe: false} {
-		if _, err := New(Spec{Kind: kind, Insns: prog}); (err == nil) != ok {
+		if _, err := New(Spec{Kind: kind, Slots: prog}); (err == nil) != ok {
 			t.Errorf("%v: %v, want accepted %v", kind, err, ok)
 		}
 	}
+}
+
+// encode returns the bytes of a program.
+func encode(t testing.TB, prog asm.Instructions) string {
+	t.Helper()
+	var b bytes.Buffer
+	if err := prog.Marshal(&b, binary.LittleEndian); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
 }
 
 func TestDecode(t *testing.T) {
@@ -155,9 +203,9 @@ func TestDecode(t *testing.T) {
 		{"nothing", "", ErrEmpty},
 		{"half", "95 00 00 00", ErrTruncated},
 		{"one", "95 00 00 00 00 00 00 00", nil},
-		{"imm64 cut", "18 00 00 00 00 00 00 00", ErrTruncated},
+		{"imm64 cut", "18 00 00 00 00 00 00 00", ErrMalformed},
 		{"imm64", "18 01 00 00 78 56 34 12 00 00 00 00 f0 de bc 9a", nil},
-		{"imm64 with bits in its half", "18 00 00 00 00 00 00 00 00 01 00 00 00 00 00 00", ErrTruncated},
+		{"imm64 with bits in its half", "18 00 00 00 00 00 00 00 00 01 00 00 00 00 00 00", ErrMalformed},
 		{"longest", strings.Repeat("95 00 00 00 00 00 00 00 ", MaxSlots), nil},
 		{"too long", strings.Repeat("95 00 00 00 00 00 00 00 ", MaxSlots+1), ErrTooLong},
 	} {
@@ -169,12 +217,12 @@ func TestDecode(t *testing.T) {
 		if !errors.Is(err, tt.want) {
 			t.Errorf("%s: %v, want %v", tt.name, err, tt.want)
 		}
-		if err == nil && string(Encode(prog)) != string(b) {
-			t.Errorf("%s: encoded again it is % x", tt.name, Encode(prog))
+		if err == nil && encode(t, prog) != string(b) {
+			t.Errorf("%s: encoded again it is % x", tt.name, encode(t, prog))
 		}
 	}
 	b, _ := ParseHex("18 21 00 00 78 56 34 12 00 00 00 00 f0 de bc 9a")
-	if prog, err := Decode(b); err != nil || prog[0] != (Insn{Op: OpLoadImm64, Dst: R1, Src: 2, Imm: -0x6543210fedcba988}) {
+	if prog, err := Decode(b); err != nil || len(prog) != 1 || fmt.Sprint(prog[0]) != "LoadMapValue dst: r1, fd: 305419896 off: 2596069104" {
 		t.Errorf("decoded %+v, %v", prog, err)
 	}
 	if _, err := Exec("95 0", "", Interpret); err == nil {
@@ -183,7 +231,7 @@ func TestDecode(t *testing.T) {
 }
 
 // FuzzRun wants that any bytes decode, check and run without a panic or a hang
-// in the interpreter, and that what decodes encodes to the same bytes.
+// in the interpreter, and that what is a program encodes to the same bytes.
 func FuzzRun(f *testing.F) {
 	for _, src := range []string{countProgram, benchLoop, "lddw r1, 0x1000000000000\nldxb r0, [r1+0]\nexit", recordProgram} {
 		f.Add(Encode(mustAssemble(f, src)), []byte{1, 2, 3})
@@ -193,17 +241,15 @@ func FuzzRun(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if again := Encode(insns); string(again) != string(code) {
-			t.Fatalf("encoded again: % x, was % x", again, code)
-		}
-		for _, i := range insns {
-			_ = i.String()
-		}
+		_ = fmt.Sprint(insns)
 		maps := testMaps(t, Heap{}, arraySpec, hashSpec, perCPUSpec, ringSpec)
 		for _, kind := range []Kind{Raw, Kprobe, Kretprobe} {
 			p, err := New(Spec{Kind: kind, Insns: insns, Maps: maps, Budget: 10000})
 			if err != nil {
 				continue
+			}
+			if again := encode(t, insns); again != string(code) {
+				t.Fatalf("encoded again: % x, was % x", again, code)
 			}
 			ctx := alignedBytes(max(len(mem), RegsSize))
 			copy(ctx, mem)

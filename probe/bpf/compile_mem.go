@@ -113,24 +113,24 @@ func (c *compiler) atomicOp(pc int, o *op) {
 
 // atomicOps are the atomic operations of two operands.
 var atomicOps = map[int64]func(a *insn.Asm, size int, dst, src insn.Arg){
-	AtomicAdd: (*insn.Asm).Add, AtomicOr: (*insn.Asm).Or, AtomicAnd: (*insn.Asm).And, AtomicXor: (*insn.Asm).Xor,
+	atomicAdd: (*insn.Asm).Add, atomicOr: (*insn.Asm).Or, atomicAnd: (*insn.Asm).And, atomicXor: (*insn.Asm).Xor,
 }
 
 // atomicAt emits an atomic operation on w. R10 and R11 change.
 func (c *compiler) atomicAt(o *op, w insn.Mem) {
 	size, src := int(o.size), c.regs[o.src]
-	op := atomicOps[o.imm&^AtomicFetch]
+	op := atomicOps[o.imm&^atomicFetch]
 	switch {
-	case o.imm == AtomicCmpXchg:
+	case o.imm == atomicCmpXchg:
 		c.Lock().Cmpxchg(size, w, src)
 		if size == 4 {
 			c.Mov(4, insn.RAX, insn.RAX) // not written when it was equal
 		}
-	case o.imm == AtomicXchg:
+	case o.imm == atomicXchg:
 		c.Xchg(size, w, src)
-	case o.imm == AtomicAdd|AtomicFetch:
+	case o.imm == atomicAdd|atomicFetch:
 		c.Lock().Xadd(size, w, src)
-	case o.imm&AtomicFetch == 0:
+	case o.imm&atomicFetch == 0:
 		if !c.own {
 			c.Lock()
 		}

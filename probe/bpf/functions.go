@@ -10,12 +10,12 @@ type functions struct {
 }
 
 // findFunctions collects the functions of a program whose calls are in range.
-func findFunctions(prog []Insn) *functions {
+func findFunctions(prog slots) *functions {
 	f := &functions{end: len(prog)}
 	seen := map[int]bool{0: true}
 	for pc, i := range prog {
-		if i.Op == OpCallK && i.Src == CallLocal {
-			seen[i.target(pc)] = true
+		if i != nil && i.IsFunctionCall() {
+			seen[target(i, pc)] = true
 		}
 	}
 	for s := range seen {

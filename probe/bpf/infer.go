@@ -1,5 +1,7 @@
 package bpf
 
+import "github.com/cilium/ebpf/asm"
+
 // valueKind is what the compiler knows of a register.
 type valueKind uint8
 
@@ -67,8 +69,8 @@ func infer(p *Program) (known []values, escapes bool) {
 		todo = todo[:len(todo)-1]
 		o := &p.ops[pc]
 		v := known[pc]
-		escapes = escapes || v.escapes(o, p.insns[pc])
-		v.step(o, p.insns[pc])
+		escapes = escapes || v.escapes(o, p.slots[pc])
+		v.step(o, p.slots[pc])
 		if o.code == opExit {
 			continue
 		}
@@ -76,7 +78,7 @@ func infer(p *Program) (known []values, escapes bool) {
 			reach(int(o.off), &v)
 			continue
 		}
-		if p.insns[pc].isJump() {
+		if isJump(p.slots[pc]) {
 			reach(int(o.off), &v)
 		}
 		next := pc + 1
@@ -91,7 +93,7 @@ func infer(p *Program) (known []values, escapes bool) {
 // escapes reports whether an operation puts the context's address, or what is
 // computed from it, where it is not followed. Arguments of helpers do not
 // count: what a helper does with them is the compiler's own code.
-func (v *values) escapes(o *op, i Insn) bool {
+func (v *values) escapes(o *op, i *asm.Instruction) bool {
 	switch o.code {
 	case opStoreX, opAtomic:
 		return v[o.src].kind == inContext
@@ -108,14 +110,14 @@ func (v *values) escapes(o *op, i Insn) bool {
 		sum := int64(v[o.dst].off) + o.imm
 		return v[o.dst].kind == inContext && sum != int64(int16(sum))
 	}
-	if i.isJump() || o.code >= opLoad8 && o.code <= opLoads32 {
+	if isJump(i) || o.code >= opLoad8 && o.code <= opLoads32 {
 		return false
 	}
-	return v[o.dst].kind == inContext || v[o.src].kind == inContext && i.Op&SrcX != 0
+	return v[o.dst].kind == inContext || v[o.src].kind == inContext && i.OpCode&asm.OpCode(asm.RegSource) != 0
 }
 
 // step is the effect of one operation on what is known.
-func (v *values) step(o *op, i Insn) {
+func (v *values) step(o *op, i *asm.Instruction) {
 	switch o.code {
 	case opMov + form64X:
 		v[o.dst] = v[o.src]
@@ -129,8 +131,8 @@ func (v *values) step(o *op, i Insn) {
 		}
 	case opLoadImm:
 		v[o.dst] = value{kind: unknown}
-		if i.Src == ImmMapFD || i.Src == ImmMapIdx {
-			v[o.dst] = value{kind: aMap, off: int32(uint32(i.Imm))}
+		if n, value1, _, ok := mapImm(i); ok && !value1 {
+			v[o.dst] = value{kind: aMap, off: int32(n)}
 		}
 		return
 	case opCall, opCallLocal:
@@ -139,9 +141,9 @@ func (v *values) step(o *op, i Insn) {
 		}
 		return
 	case opAtomic:
-		if o.imm&AtomicFetch != 0 {
+		if o.imm&atomicFetch != 0 {
 			v[o.src] = value{kind: unknown}
-			if o.imm == AtomicCmpXchg {
+			if o.imm == atomicCmpXchg {
 				v[R0] = value{kind: unknown}
 			}
 		}
@@ -149,7 +151,7 @@ func (v *values) step(o *op, i Insn) {
 	case opStoreK, opStoreX, opJa, opExit, opNop:
 		return
 	}
-	if !i.isJump() {
+	if !isJump(i) {
 		v[o.dst] = value{kind: unknown}
 	}
 }

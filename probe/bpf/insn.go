@@ -1,6 +1,9 @@
 package bpf
 
-import "fmt"
+import (
+	"encoding/binary"
+	"fmt"
+)
 
 // Reg is a register of the eBPF machine, R0 to R10 (RFC 9669, section 2.1).
 type Reg uint8
@@ -150,6 +153,23 @@ const (
 
 	opSecondHalf Opcode = 0 // of OpLoadImm64
 )
+
+// Encode returns the bytes of a program. Registers are cut to their 4 bits and
+// immediates to their width.
+func Encode(prog []Insn) []byte {
+	b := make([]byte, 0, len(prog)*SlotSize)
+	for pc := 0; pc < len(prog); pc++ {
+		i := prog[pc]
+		b = append(b, byte(i.Op), byte(i.Src)<<4|byte(i.Dst)&15)
+		b = binary.LittleEndian.AppendUint16(b, uint16(i.Off))
+		b = binary.LittleEndian.AppendUint32(b, uint32(i.Imm))
+		if i.wide() && pc+1 < len(prog) {
+			b = binary.LittleEndian.AppendUint64(b, uint64(i.Imm)&^0xffffffff)
+			pc++
+		}
+	}
+	return b
+}
 
 // SlotSize is the size of an instruction slot in bytes. A 64-bit immediate
 // takes two slots, everything else one. Offsets of jumps count slots.

@@ -33,8 +33,8 @@ type ObjectProgram struct {
 	Name     string // of the C function
 	Section  string // kprobe/NAME or kretprobe/NAME
 	Kind     Kind
-	AttachTo string // NAME, which may be empty; for a kprobe it may end in +OFFSET
-	insns    []Insn // with maps numbered as in maps
+	AttachTo string           // NAME, which may be empty; for a kprobe it may end in +OFFSET
+	insns    asm.Instructions // with maps numbered as in maps
 	maps     []string
 }
 
@@ -143,29 +143,18 @@ func objectProgram(name string, s *ebpf.ProgramSpec) (ObjectProgram, error) {
 	return p, err
 }
 
-// link resolves the references to maps and functions.
-func link(in asm.Instructions) ([]Insn, []string, error) {
+// link resolves the references to maps; those to functions are labels.
+func link(in asm.Instructions) (asm.Instructions, []string, error) {
 	in = slices.Clone(in)
 	if err := relocateTypes(in); err != nil {
 		return nil, nil, err
 	}
-	funcs := map[string]int{}
 	var maps []string
-	slot := 0
-	for i := range in {
-		if s := in[i].Symbol(); s != "" {
-			funcs[s] = slot
-		}
-		if slot += int(in[i].Width()); slot > MaxSlots {
-			return nil, nil, ErrTooLong
-		}
-	}
-	slot = 0
-	for i := range in {
-		ins := &in[i]
-		at := slot
-		slot += int(ins.Width())
+	for it := in.Iterate(); it.Next(); {
+		ins, at := it.Ins, it.Offset
 		switch {
+		case at >= MaxSlots:
+			return nil, nil, ErrTooLong
 		case ins.IsKfuncCall():
 			return nil, nil, fmt.Errorf("instruction %d calls a kernel function, which is not supported", at)
 		case ins.IsLoadOfFunctionPointer():
@@ -178,23 +167,10 @@ func link(in asm.Instructions) ([]Insn, []string, error) {
 			}
 			// The lower half names the map; the upper one is the offset in the value.
 			ins.Constant = int64(uint64(ins.Constant)&^0xffffffff | uint64(n))
-		case ins.IsFunctionCall() && ins.Reference() != "":
-			to, ok := funcs[ins.Reference()]
-			if !ok {
-				return nil, nil, fmt.Errorf("instruction %d calls %q, which the file does not have", at, ins.Reference())
-			}
-			ins.Constant = int64(to - at - 1)
-		case ins.Reference() != "":
+			*ins = ins.WithReference("")
+		case ins.Reference() != "" && !ins.IsFunctionCall():
 			return nil, nil, fmt.Errorf("instruction %d refers to %q in a way that is not supported", at, ins.Reference())
 		}
-		*ins = ins.WithReference("")
 	}
-	var b bytes.Buffer
-	for i := range in {
-		if _, err := in[i].Marshal(&b, binary.LittleEndian); err != nil {
-			return nil, nil, fmt.Errorf("encode instruction: %w", err)
-		}
-	}
-	prog, err := Decode(b.Bytes())
-	return prog, maps, err
+	return in, maps, nil
 }

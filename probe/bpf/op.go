@@ -1,5 +1,7 @@
 package bpf
 
+import "github.com/cilium/ebpf/asm"
+
 // opc is a lowered operation: what is spread over opcode, source, offset and
 // immediate in an instruction is one number here, so that both back ends
 // switch once. An op stands at the index of its instruction's slot.
@@ -87,94 +89,97 @@ const (
 	numOpcodes
 )
 
-var aluLowered = map[Opcode]opc{
-	OpAdd: opAdd, OpSub: opSub, OpMul: opMul, OpDiv: opDiv, OpOr: opOr, OpAnd: opAnd, OpLsh: opLsh,
-	OpRsh: opRsh, OpMod: opMod, OpXor: opXor, OpMov: opMov, OpArsh: opArsh,
+// Atomic operations, the immediate of opAtomic (RFC 9669, section 5.3): the old
+// value goes to the source register with atomicFetch.
+const (
+	atomicAdd     = int64(asm.AddAtomic) >> 8
+	atomicOr      = int64(asm.OrAtomic) >> 8
+	atomicAnd     = int64(asm.AndAtomic) >> 8
+	atomicXor     = int64(asm.XorAtomic) >> 8
+	atomicXchg    = int64(asm.Xchg) >> 8
+	atomicCmpXchg = int64(asm.CmpXchg) >> 8
+	atomicFetch   = 1
+)
+
+var aluLowered = map[asm.ALUOp]opc{
+	asm.Add: opAdd, asm.Sub: opSub, asm.Mul: opMul, asm.Div: opDiv, asm.SDiv: opSdiv, asm.Or: opOr, asm.And: opAnd, asm.LSh: opLsh,
+	asm.RSh: opRsh, asm.Mod: opMod, asm.SMod: opSmod, asm.Xor: opXor, asm.Mov: opMov, asm.ArSh: opArsh,
 }
 
-var jumpLowered = map[Opcode]opc{
-	OpJEQ: opJeq, OpJNE: opJne, OpJGT: opJgt, OpJGE: opJge, OpJLT: opJlt, OpJLE: opJle,
-	OpJSGT: opJsgt, OpJSGE: opJsge, OpJSLT: opJslt, OpJSLE: opJsle, OpJSET: opJset,
+var jumpLowered = map[asm.JumpOp]opc{
+	asm.JEq: opJeq, asm.JNE: opJne, asm.JGT: opJgt, asm.JGE: opJge, asm.JLT: opJlt, asm.JLE: opJle,
+	asm.JSGT: opJsgt, asm.JSGE: opJsge, asm.JSLT: opJslt, asm.JSLE: opJsle, asm.JSet: opJset,
 }
 
-// lower translates a checked program. maps are those that its immediates name.
-func lower(prog []Insn, fns *functions) []op {
+// lower translates a checked program.
+func lower(prog slots, fns *functions) []op {
 	ops := make([]op, len(prog))
 	for pc, i := range prog {
-		ops[pc] = lowerInsn(prog, pc, i, fns)
+		if i != nil {
+			ops[pc] = lowerInsn(pc, i, fns)
+		}
 	}
 	return ops
 }
 
-func lowerInsn(prog []Insn, pc int, i Insn, fns *functions) op {
-	o := op{dst: uint8(i.Dst), src: uint8(i.Src), off: int32(i.Off), imm: i.Imm, size: uint8(i.size())}
-	switch i.Class() {
-	case ClassALU, ClassALU64:
-		o.code = lowerALU(i)
-		if i.Op&opMask != OpEnd && i.Class() == ClassALU && i.Op&SrcX == 0 {
-			o.imm = int64(uint32(i.Imm))
+func lowerInsn(pc int, i *asm.Instruction, fns *functions) op {
+	o := op{dst: uint8(i.Dst), src: uint8(i.Src), off: int32(i.Offset), imm: i.Constant}
+	if s := i.OpCode.Size(); s != asm.InvalidSize {
+		o.size = uint8(s.Sizeof())
+	}
+	switch class := i.OpCode.Class(); class {
+	case asm.ALUClass, asm.ALU64Class:
+		o.code = lowerALU(i, class == asm.ALU64Class)
+		if class == asm.ALUClass && i.OpCode.ALUOp() != asm.Swap {
+			o.imm = int64(uint32(i.Constant))
 		}
-	case ClassJMP, ClassJMP32:
-		lowerJump(&o, prog, pc, i, fns)
-	case ClassLD:
-		if !i.wide() {
-			break // second half
-		}
+	case asm.JumpClass, asm.Jump32Class:
+		lowerJump(&o, pc, i, fns)
+	case asm.LdClass:
 		o.code = opLoadImm
-		switch i.Src {
-		case ImmMapFD, ImmMapIdx:
-			o.imm = int64(mapHandle(int(uint32(i.Imm))))
-		case ImmMapValue, ImmMapValIdx:
-			o.imm = int64(segPointer(segMaps+int(uint32(i.Imm)), 0, int(uint64(i.Imm)>>32)))
+		if n, value, off, ok := mapImm(i); ok && value {
+			o.imm = int64(segPointer(segMaps+n, 0, off))
+		} else if ok {
+			o.imm = int64(mapHandle(n))
 		}
-	case ClassLDX:
+	case asm.LdXClass:
 		o.code = map[uint8]opc{1: opLoad8, 2: opLoad16, 4: opLoad32, 8: opLoad64}[o.size]
-		if i.Op&modeMask == ModeMEMSX {
+		if i.OpCode.Mode() == asm.MemSXMode {
 			o.code = map[uint8]opc{1: opLoads8, 2: opLoads16, 4: opLoads32}[o.size]
 		}
-	case ClassST:
+	case asm.StClass:
 		o.code = opStoreK
 		unused := 64 - 8*o.size
-		o.imm = i.Imm << unused >> unused
-	case ClassSTX:
+		o.imm = i.Constant << unused >> unused
+	case asm.StXClass:
 		o.code = opStoreX
-		if i.Op&modeMask == ModeATOMIC {
-			o.code = opAtomic
+		if i.OpCode.Mode() == asm.AtomicMode {
+			o.code, o.imm = opAtomic, int64(atomicOp(i)>>8)
 		}
 	}
 	return o
 }
 
-func lowerALU(i Insn) opc {
-	long, x := i.Class() == ClassALU64, i.Op&SrcX != 0
-	switch i.Op & opMask {
-	case OpNeg:
+func lowerALU(i *asm.Instruction, long bool) opc {
+	op, x := i.OpCode.ALUOp(), i.OpCode&asm.OpCode(asm.RegSource) != 0
+	switch op {
+	case asm.Neg:
 		if long {
 			return opNeg64
 		}
 		return opNeg32
-	case OpEnd:
+	case asm.Swap:
 		if long || x {
-			return map[int64]opc{16: opSwap16, 32: opSwap32, 64: opSwap64}[i.Imm]
+			return map[int64]opc{16: opSwap16, 32: opSwap32, 64: opSwap64}[i.Constant]
 		}
-		return map[int64]opc{16: opLe16, 32: opLe32, 64: opNop}[i.Imm]
-	}
-	if i.Op&opMask == OpMov && i.Off != 0 {
+		return map[int64]opc{16: opLe16, 32: opLe32, 64: opNop}[i.Constant]
+	case asm.MovSX8, asm.MovSX16, asm.MovSX32:
 		if long {
-			return map[int16]opc{8: opMovs8, 16: opMovs16, 32: opMovs32}[i.Off]
+			return map[asm.ALUOp]opc{asm.MovSX8: opMovs8, asm.MovSX16: opMovs16, asm.MovSX32: opMovs32}[op]
 		}
-		return map[int16]opc{8: opMovs8w, 16: opMovs16w}[i.Off]
+		return map[asm.ALUOp]opc{asm.MovSX8: opMovs8w, asm.MovSX16: opMovs16w}[op]
 	}
-	c := aluLowered[i.Op&opMask]
-	if i.Off == 1 {
-		switch c {
-		case opDiv:
-			c = opSdiv
-		case opMod:
-			c = opSmod
-		}
-	}
-	return c + form(long, x)
+	return aluLowered[op] + form(long, x)
 }
 
 func form(long, x bool) opc {
@@ -188,28 +193,30 @@ func form(long, x bool) opc {
 	return f
 }
 
-func lowerJump(o *op, prog []Insn, pc int, i Insn, fns *functions) {
-	switch {
-	case i.Op == OpExitK:
+func lowerJump(o *op, pc int, i *asm.Instruction, fns *functions) {
+	switch op := i.OpCode.JumpOp(); {
+	case op == asm.Exit:
 		o.code = opExit
 		return
-	case i.Op == OpCallK && i.Src == CallHelper:
-		o.code = opCall
-		return
-	case i.Op == OpCallK:
+	case i.IsFunctionCall():
 		o.code = opCallLocal
-		o.off = int32(i.target(pc))
+		o.off = int32(target(i, pc))
 		o.cost = int32(fns.size(int(o.off)))
 		return
-	case i.Op == OpGoto, i.Op == OpGotoL:
+	case op == asm.Call:
+		o.code = opCall
+		return
+	case op == asm.Ja:
 		o.code = opJa
 	default:
-		o.code = jumpLowered[i.Op&opMask] + form(i.Class() == ClassJMP, i.Op&SrcX != 0)
-		if i.Class() == ClassJMP32 && i.Op&SrcX == 0 {
-			o.imm = int64(uint32(i.Imm))
+		long := i.OpCode.Class() == asm.JumpClass
+		x := i.OpCode.Source() == asm.RegSource
+		o.code = jumpLowered[op] + form(long, x)
+		if !long && !x {
+			o.imm = int64(uint32(i.Constant))
 		}
 	}
-	t := i.target(pc)
+	t := target(i, pc)
 	o.off = int32(t)
 	if t <= pc {
 		o.cost = int32(pc - t + 1)

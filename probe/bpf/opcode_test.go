@@ -89,7 +89,7 @@ func (e *evaluator) want(name string, a, b, want uint64, insns ...Insn) {
 	e.t.Helper()
 	prog := append(wide(R0, ImmConst, int64(a)), wide(R2, ImmConst, int64(b))...)
 	prog = append(append(prog, insns...), Insn{Op: OpExitK})
-	p, err := New(Spec{Insns: prog})
+	p, err := New(Spec{Slots: prog})
 	if err != nil {
 		e.t.Fatalf("%s: %v", name, err)
 	}
@@ -310,7 +310,7 @@ func checkRegisters(t *testing.T, runs map[string]RunFunc, i Insn) {
 	for r := R1; r <= R9; r++ {
 		prog = append(prog, Insn{Op: ClassALU64 | OpMul, Dst: R0, Imm: 31}, Insn{Op: ClassALU64 | OpAdd | SrcX, Dst: R0, Src: r})
 	}
-	p, err := New(Spec{Insns: append(prog, Insn{Op: OpExitK})})
+	p, err := New(Spec{Slots: append(prog, Insn{Op: OpExitK})})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,8 @@ package bpf
 import (
 	"fmt"
 	"slices"
+
+	"github.com/cilium/ebpf/asm"
 )
 
 // Kind says what a program is attached to, which fixes its context.
@@ -33,10 +35,13 @@ const DefaultBudget = 1 << 20
 
 // Spec is what a program is made from.
 type Spec struct {
-	Name  string
-	Kind  Kind
-	Insns []Insn
-	Maps  []*Map // numbered by their place
+	Name string
+	Kind Kind
+	// Insns are the instructions. Jumps and calls may name labels, which are symbols
+	// of other instructions; maps are named by their number in Maps.
+	Insns asm.Instructions
+	Slots []Insn // the instructions in another form, if there are no Insns
+	Maps  []*Map
 	// Budget bounds the run time: every jump back takes the number of slots
 	// that it goes back over, and every local call the length of the function,
 	// from it, and a run never executes more instructions than the budget and
@@ -49,7 +54,8 @@ type Spec struct {
 type Program struct {
 	name    string
 	kind    Kind
-	insns   []Insn
+	insns   asm.Instructions
+	slots   slots // the same
 	ops     []op
 	fns     *functions
 	maps    []*Map
@@ -62,8 +68,7 @@ type Program struct {
 // must outlive the program and be made for the same number of vCPUs.
 func New(s Spec) (*Program, error) {
 	p := &Program{
-		name: s.Name, kind: s.Kind, insns: slices.Clone(s.Insns), maps: slices.Clone(s.Maps),
-		budget: s.Budget, cpus: 1,
+		name: s.Name, kind: s.Kind, maps: slices.Clone(s.Maps), budget: s.Budget, cpus: 1,
 	}
 	if p.budget == 0 {
 		p.budget = DefaultBudget
@@ -82,14 +87,13 @@ func New(s Spec) (*Program, error) {
 			p.cpus = m.cpus
 		}
 	}
-	fns, err := check(p.insns, p.maps, p.kind)
-	if err != nil {
+	if err := p.check(s); err != nil {
 		if s.Name != "" {
 			return nil, fmt.Errorf("make program %q: %w", s.Name, err)
 		}
 		return nil, err
 	}
-	p.fns, p.ops = fns, lower(p.insns, fns)
+	p.ops = lower(p.slots, p.fns)
 	for _, o := range p.ops {
 		if h := Helper(o.imm); o.code == opCall && !slices.Contains(p.helpers, h) {
 			p.helpers = append(p.helpers, h)
@@ -99,6 +103,20 @@ func New(s Spec) (*Program, error) {
 	return p, nil
 }
 
+// check resolves labels and checks the instructions.
+func (p *Program) check(s Spec) (err error) {
+	if len(s.Insns) == 0 && len(s.Slots) > 0 {
+		if s.Insns, err = Decode(Encode(s.Slots)); err != nil {
+			return err
+		}
+	}
+	if p.insns, err = resolve(s.Insns); err != nil {
+		return err
+	}
+	p.slots, p.fns, err = check(p.insns, p.maps, p.kind)
+	return err
+}
+
 // Name returns the name the program was made with.
 func (p *Program) Name() string { return p.name }
 
@@ -106,10 +124,10 @@ func (p *Program) Name() string { return p.name }
 func (p *Program) Kind() Kind { return p.kind }
 
 // Len returns the length in instruction slots.
-func (p *Program) Len() int { return len(p.insns) }
+func (p *Program) Len() int { return len(p.slots) }
 
 // Insns returns a copy of the instructions.
-func (p *Program) Insns() []Insn { return slices.Clone(p.insns) }
+func (p *Program) Insns() asm.Instructions { return slices.Clone(p.insns) }
 
 // Maps returns the maps that the program uses, in the order of their numbers.
 func (p *Program) Maps() []*Map { return slices.Clone(p.maps) }

@@ -247,9 +247,9 @@ func (s *small) step(pc int) bool {
 			!s.canAccess(&st, *dst, int64(o.off), int(o.size), true) {
 			return false
 		}
-		if o.imm == AtomicCmpXchg {
+		if o.imm == atomicCmpXchg {
 			st.regs[R0] = smallValue{}
-		} else if o.imm&AtomicFetch != 0 {
+		} else if o.imm&atomicFetch != 0 {
 			st.regs[o.src] = smallValue{}
 		}
 	case o.code == opLoadImm:
@@ -275,19 +275,16 @@ func near(off int64) bool { return off == int64(int16(off)) }
 
 // loadImm is the value of a 64-bit immediate.
 func (s *small) loadImm(pc int) smallValue {
-	i := s.p.insns[pc]
-	n := int32(uint32(i.Imm))
-	switch i.Src {
-	case ImmMapFD, ImmMapIdx:
-		return smallValue{kind: sMap, m: n}
-	case ImmMapValue, ImmMapValIdx:
-		off := int64(uint64(i.Imm) >> 32)
-		if s.p.maps[n].perCPU || !near(off) {
-			return smallValue{}
-		}
-		return smallValue{kind: sValue, m: n, off: off}
+	n, value, off, ok := mapImm(s.p.slots[pc])
+	switch {
+	case !ok:
+		return smallValue{kind: sConst, off: s.p.slots[pc].Constant}
+	case !value:
+		return smallValue{kind: sMap, m: int32(n)}
+	case s.p.maps[n].perCPU || !near(int64(off)):
+		return smallValue{}
 	}
-	return smallValue{kind: sConst, off: i.Imm}
+	return smallValue{kind: sValue, m: int32(n), off: int64(off)}
 }
 
 // canAccess reports whether an access is in bounds, and of a load from the

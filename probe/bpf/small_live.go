@@ -152,7 +152,7 @@ func (s *small) needs(pc int, n *need) {
 		s.claims = s.claims || st.regs[o.dst].kind == sValue
 	case o.code == opAtomic:
 		n.regs |= bit(o.src) | operand(o.dst)
-		if o.imm == AtomicCmpXchg {
+		if o.imm == atomicCmpXchg {
 			n.regs |= bit(uint8(R0))
 		}
 	case o.code == opCall:

@@ -47,7 +47,7 @@ func TestSmallRing(t *testing.T) {
 			host := testMaps(t, Heap{}, spec)
 			own := testMaps(t, n, spec)
 			make := func(m []*Map) *Program {
-				p, err := New(Spec{Kind: Kprobe, Insns: mustAssemble(t, tt.src), Maps: m})
+				p, err := New(Spec{Kind: Kprobe, Slots: mustAssemble(t, tt.src), Maps: m})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -94,7 +94,7 @@ func TestSmallRingFull(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := New(Spec{Kind: Kprobe, Insns: mustAssemble(t, outputProgram), Maps: m})
+	p, err := New(Spec{Kind: Kprobe, Slots: mustAssemble(t, outputProgram), Maps: m})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +146,7 @@ func TestSmallOrNot(t *testing.T) {
 		{"context behind its end", "ldxdw r0, [r1+164]\nexit", false},
 		{"own pointer", "lddw r1, 0x1000000000000\nldxdw r0, [r1+0]\nexit", false},
 	} {
-		p, err := New(Spec{Kind: Kprobe, Insns: mustAssemble(t, tt.src), Maps: maps})
+		p, err := New(Spec{Kind: Kprobe, Slots: mustAssemble(t, tt.src), Maps: maps})
 		if err != nil {
 			t.Fatalf("%s: %v", tt.name, err)
 		}
@@ -173,7 +173,7 @@ func TestSmallOrNot(t *testing.T) {
 		if src == recordProgram || src == outputProgram {
 			spec = MapSpec{Name: "ring", Kind: RingBuf, MaxEntries: MinRingSize}
 		}
-		p, err := New(Spec{Kind: Kprobe, Insns: mustAssemble(t, src), Maps: testMaps(t, n, spec)})
+		p, err := New(Spec{Kind: Kprobe, Slots: mustAssemble(t, src), Maps: testMaps(t, n, spec)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -196,7 +196,7 @@ func TestSmallOrNot(t *testing.T) {
 			t.Errorf("%q: %d runs, %d failed, %d missed, want 2, 0, 1", src, runs, failed, missed)
 		}
 	}
-	p, _ := New(Spec{Kind: Kprobe, Insns: mustAssemble(t, filterProgram)})
+	p, _ := New(Spec{Kind: Kprobe, Slots: mustAssemble(t, filterProgram)})
 	for _, full := range []bool{false, true} {
 		code, err := n.load(p, Layout{Rejects: true, Full: full}, BlockConfig{}, RegsSize)
 		if err != nil {
@@ -241,7 +241,7 @@ func TestSmallOrNot(t *testing.T) {
 			t.Errorf("full %v: no run is under way", full)
 		}
 	}
-	raw, _ := New(Spec{Kind: Raw, Insns: mustAssemble(t, "mov r0, r2\nexit")})
+	raw, _ := New(Spec{Kind: Raw, Slots: mustAssemble(t, "mov r0, r2\nexit")})
 	if _, info, err := Compile(raw, Layout{}); err != nil || info.Small {
 		t.Errorf("a raw program is small: %v", err)
 	}

@@ -151,7 +151,7 @@ func (u *Unit) Program(addr guest.GVA, tag uint32, m Maps) (*bpf.Program, error)
 		kind = bpf.Kretprobe
 	}
 	return bpf.New(bpf.Spec{
-		Name: u.name, Kind: kind, Insns: insns.insns, Maps: []*bpf.Map{mapState: m.State, mapRing: m.Ring, mapGate: m.Gate},
+		Name: u.name, Kind: kind, Slots: insns.insns, Maps: []*bpf.Map{mapState: m.State, mapRing: m.Ring, mapGate: m.Gate},
 		Budget: int64(len(insns.insns)) + insns.cost,
 	})
 }
