@@ -3,6 +3,7 @@ package probe
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe/code"
@@ -73,16 +74,24 @@ func (d *detour) jump() [insn.JmpLen]byte {
 }
 
 // copyOf returns the copy of the displaced instruction at the original address
-// a, which is one of those that the jump overwrites.
+// a, which is one of those that the jump overwrites. An int3 among the padding has
+// none: who comes there shall trap there.
 func (d *detour) copyOf(a guest.GVA) (guest.GVA, bool) {
 	at := d.site()
 	for i := range d.region.Insts {
+		in := &d.region.Insts[i]
 		if at == a {
-			return d.copies[i], true
+			return d.copies[i], in.Opcode != insn.Int3 || in.Class() != insn.ClassInterrupt
 		}
-		at += guest.GVA(d.region.Insts[i].Len)
+		at += guest.GVA(in.Len)
 	}
 	return 0, false
+}
+
+// whole reports whether a vCPU at rip has executed a displaced instruction, and
+// all of it: the copy of a call, for one, is several instructions.
+func (d *detour) whole(rip guest.GVA) bool {
+	return rip == d.back || slices.Contains(d.copies[1:], rip)
 }
 
 // home implements resident.

@@ -71,8 +71,9 @@ func (d *detour) fault(e *Engine, c *cpu, s State, t Trap) Verdict {
 			}
 		}
 	}
-	if t.Vector == insn.VectorDB && (rip <= d.copies[0] || d.addr == rip) {
-		// The guest single-steps, and has not executed anything of its own yet.
+	if t.Vector == insn.VectorDB && !d.whole(rip) {
+		// The guest single-steps, and has not yet executed the next instruction of its
+		// own.
 		return Verdict{Action: Resume}
 	}
 	count(&c.counts.faults)
