@@ -82,6 +82,11 @@ func (v *vcpu) notOurs() {
 		v.n.foreign.inc()
 		v.foreignBreakpoint()
 	case t.via == viaStub:
+		// RIP is that of the guest's own code now, where the step ended in the engine's.
+		if !v.writeFrame() {
+			v.frameGone()
+			return
+		}
 		v.continueAt(SymForeignDebug, "debug exception")
 	default:
 		v.kvm.SetRegsDirty()
