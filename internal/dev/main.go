@@ -12,10 +12,11 @@ func Program() command.Program {
 			Use:   "gpdev",
 			Short: "Measure, soak and document guestprobe",
 			Long: `gpdev has what those who work on guestprobe need and its users do not: benchmarks,
-the soak, random programs in a guest, and the documents that are made of runs.`,
+the soak, made-up guests, random programs in a guest, and the documents that are
+made of runs.`,
 			Example: `  gpdev bench --no-peers
   gpdev soak --duration 10m --vcpus 8`,
-			Sub: []command.Spec{benchSpec(), soakSpec(), programsSpec(), hostsSpec()},
+			Sub: []command.Spec{benchSpec(), soakSpec(), tortureSpec(), programsSpec(), hostsSpec()},
 		},
 		HelpExamples: "  gpdev help soak",
 	}

@@ -56,6 +56,7 @@ const (
 	VectorDB      = 1
 	VectorBP      = 3
 	VectorUD      = 6
+	VectorSS      = 12
 	VectorGP      = 13
 	VectorPF      = 14
 	VectorMF      = 16

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -101,6 +102,7 @@ func TestExceptions(t *testing.T) {
 		{"#PF, a write to text", "48 8d 05 f9 ff ff ff 88 00 90", Exception{Vector: VectorPF, Addr: text}, 7, 9},
 		{"#GP", "48 b8 00 00 00 00 00 00 00 80 8b 00 90", Exception{Vector: VectorGP}, 10, 12},
 		{"#GP, an instruction", "f4 90", Exception{Vector: VectorGP}, 0, 1},
+		{"#SS", "48 b8 00 00 00 00 00 00 00 80 48 94 58 90", Exception{Vector: VectorSS}, 12, 13},
 		{"syscall", "0f 05 90", Exception{Vector: VectorSyscall}, 0, 2},
 		// pushf; orl $0x40000,(%rsp); popf; mov 1(%rdi),%eax
 		{"#AC", "9c 81 0c 24 00 00 04 00 9d 8b 47 01 90", Exception{Vector: VectorAC}, 9, 12},
@@ -122,6 +124,26 @@ func TestExceptions(t *testing.T) {
 		if _, err := o.Run(p); !errors.Is(err, ErrException) {
 			t.Errorf("%s without a handler: %v", tt.name, err)
 		}
+	}
+}
+
+// TestTrapFlag: a program that steps itself gets a trap behind each instruction
+// but the one that sets the flag.
+func TestTrapFlag(t *testing.T) {
+	o := newOracle(t)
+	// pushf; orl $0x100,(%rsp); popf; nop; pushf; pop %rax; nop; push $2; popf; nop
+	p := program(t, "9c 81 0c 24 00 01 00 00 9d 90 9c 58 90 6a 02 9d 90")
+	var at []uint64
+	p.Exception = func(m *Machine, x Exception) error {
+		if x.Vector != VectorDB {
+			return ErrException
+		}
+		at = append(at, m.Regs.Rip-text)
+		return nil
+	}
+	r, err := o.Run(p)
+	if want := []uint64{10, 11, 12, 13, 15, 16}; err != nil || !slices.Equal(at, want) || r.Regs.Rax&flagTF == 0 {
+		t.Errorf("traps at %d, want %d; rax %#x; %v", at, want, r.Regs.Rax, err)
 	}
 }
 

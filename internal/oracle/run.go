@@ -70,7 +70,9 @@ func (o *Oracle) Run(p *Program) (*Result, error) {
 	set := func() error {
 		m.Regs.Cs, m.Regs.Ss, m.Regs.Ds, m.Regs.Es = now.Cs, now.Ss, now.Ds, now.Es
 		m.Regs.Orig_rax = ^uint64(0) // or the kernel would take it for a system call to restart
-		return unix.PtraceSetRegs(o.pid, &m.Regs)
+		regs := m.Regs
+		regs.Eflags &^= flagTF
+		return unix.PtraceSetRegs(o.pid, &regs)
 	}
 	if err := set(); err != nil {
 		return nil, err
@@ -99,9 +101,21 @@ func (o *Oracle) Run(p *Program) (*Result, error) {
 			r.Steps++
 		}
 		resumed = 0
-		x, raised, err := o.step(m, in)
+		stepped := m.Regs.Eflags & flagTF // the program's own; the processor's is ours
+		popped := o.popped(m, in)
+		x, raised, err := o.step(m, in, stepped)
 		if err != nil {
 			return nil, err
+		}
+		m.Regs.Eflags &^= flagTF
+		switch {
+		case raised || !in.pops:
+			m.Regs.Eflags |= stepped
+		default:
+			m.Regs.Eflags |= popped
+		}
+		if stepped != 0 && !raised { // SDM Vol. 3, 18.3.1.4
+			x, raised = Exception{Vector: VectorDB}, true
 		}
 		switch {
 		case raised:
@@ -125,8 +139,8 @@ func (o *Oracle) Run(p *Program) (*Result, error) {
 	return r, nil
 }
 
-// step executes one instruction.
-func (o *Oracle) step(m *Machine, in inst) (x Exception, raised bool, err error) {
+// step executes one instruction; own is the program's trap flag.
+func (o *Oracle) step(m *Machine, in inst, own uint64) (x Exception, raised bool, err error) {
 	at := m.Regs.Rip
 	if err := stepEmulatingCalls(o.pid); err != nil {
 		return x, false, fmt.Errorf("step at %#x: %w", at, err)
@@ -151,8 +165,8 @@ func (o *Oracle) step(m *Machine, in inst) (x Exception, raised bool, err error)
 		if in.int3 {
 			return Exception{Vector: VectorBP}, true, nil
 		}
-		if in.pushes && m.Regs.Eflags&flagTF == 0 {
-			return x, false, o.hideTF(m)
+		if in.pushes {
+			return x, false, o.pushed(m, own)
 		}
 		return x, false, nil
 	case unix.SIGSEGV, unix.SIGBUS, unix.SIGFPE, unix.SIGILL:
@@ -161,27 +175,38 @@ func (o *Oracle) step(m *Machine, in inst) (x Exception, raised bool, err error)
 			return x, false, err
 		}
 		x, err := info.exception(unix.Signal(sig))
-		m.Regs.Eflags &^= flagRF | flagTF
+		m.Regs.Eflags &^= flagRF
 		return x, true, err
 	default:
 		return x, false, fmt.Errorf("the child got %v at %#x", sig, at)
 	}
 }
 
-// hideTF takes away what the step itself has left in pushed flags.
-func (o *Oracle) hideTF(m *Machine) error {
+// pushed puts the program's trap flag into flags that it has just pushed.
+func (o *Oracle) pushed(m *Machine, own uint64) error {
 	var b [2]byte
 	if err := m.Read(m.Regs.Rsp, b[:]); err != nil {
 		return err
 	}
-	b[1] &^= flagTF >> 8
+	b[1] = b[1]&^(flagTF>>8) | byte(own>>8)
 	return m.Write(m.Regs.Rsp, b[:])
+}
+
+// popped returns the trap flag in flags that the program is about to pop.
+func (o *Oracle) popped(m *Machine, in inst) uint64 {
+	if !in.pops {
+		return 0
+	}
+	var b [2]byte
+	_ = m.Read(m.Regs.Rsp, b[:]) // or the instruction will fault
+	return uint64(b[1]) << 8 & flagTF
 }
 
 // inst is what has to be known of an instruction before it is executed.
 type inst struct {
 	int3    bool
 	pushes  bool // flags
+	pops    bool // them
 	repeats bool
 }
 
@@ -199,7 +224,7 @@ func (o *Oracle) fetch(addr uint64) (in inst) {
 			continue
 		}
 		in.int3 = c == 0xcc
-		in.pushes = c == 0x9c
+		in.pushes, in.pops = c == 0x9c, c == 0x9d
 		in.repeats = rep && (c >= 0xa4 && c <= 0xa7 || c >= 0xaa && c <= 0xaf)
 		break
 	}
@@ -222,6 +247,7 @@ func (i *signalInfo) exception(sig unix.Signal) (Exception, error) {
 		if i.code == busAlign {
 			return Exception{Vector: VectorAC}, nil
 		}
+		return Exception{Vector: VectorSS}, nil
 	case unix.SIGSEGV:
 		if i.code == segvKernel {
 			return Exception{Vector: VectorGP}, nil

@@ -1,0 +1,236 @@
+package torture
+
+import (
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// blocks makes n pieces of code for function i; -1 is main.
+func (g *gen) blocks(n, i int) {
+	for range n {
+		g.block(i)
+	}
+}
+
+// block makes a piece of code.
+func (g *gen) block(i int) {
+	switch g.IntN(22) {
+	case 0:
+		g.skip(i)
+	case 1:
+		g.loop(i)
+	case 2:
+		g.loopInstruction()
+	case 3:
+		if g.depth == 0 && i+1 < len(g.funcs) {
+			g.call(i + 1 + g.IntN(min(3, len(g.funcs)-i-1)))
+		} else {
+			g.call(g.leaf())
+		}
+	case 4:
+		g.call(g.leaf())
+	case 5:
+		g.jumpTable(i)
+	case 6:
+		g.computed()
+	case 7:
+		g.intoCode()
+	case 8:
+		g.crossed()
+	case 9:
+		g.island()
+	case 10:
+		g.crooked()
+	case 11:
+		g.checked()
+	case 12:
+		g.stepped()
+	case 13:
+		g.exception()
+	case 14:
+		g.edge()
+	case 15:
+		g.strings()
+	case 16:
+		g.redZone()
+	case 17:
+		g.frame()
+	case 18:
+		if g.depth == 0 && g.IntN(3) == 0 {
+			g.service(serviceYield)
+		}
+	case 19:
+		if g.IntN(4) == 0 {
+			g.patch()
+		}
+	default:
+		for range 1 + g.IntN(6) {
+			g.alu()
+		}
+	}
+}
+
+// leaf returns the number of some leaf.
+func (g *gen) leaf() int { return g.IntN(2) }
+
+// skip is a conditional jump over a block, short where it can be.
+func (g *gen) skip(i int) {
+	over := g.a.NewLabel()
+	cond := insn.Cond(g.IntN(16))
+	if g.IntN(2) == 0 {
+		g.do(func(a *insn.Asm) { a.Jcc(cond, over) })
+		g.block(i)
+		g.a.Place(over)
+		return
+	}
+	// jcc +n: the code in between is of known length.
+	b := g.nopsOrCode(1 + g.IntN(3))
+	g.ins(0x70|byte(cond), byte(len(b)))
+	g.ins(b...)
+	g.a.Place(over)
+}
+
+// nopsOrCode returns one instruction of a few bytes.
+func (g *gen) nopsOrCode(n int) []byte {
+	return [][]byte{{0x90}, {0x31, 0xc0}, {0x48, 0xff, 0xc1}, {0xf5}}[n]
+}
+
+// loop is a counted loop around a block.
+func (g *gen) loop(i int) {
+	if g.depth == 2 {
+		return
+	}
+	g.depth++
+	g.do(func(a *insn.Asm) { a.Push(regCount) })
+	n := 1 + g.IntN(4)
+	g.do(func(a *insn.Asm) { a.Mov(4, regCount, insn.Imm(n)) })
+	top := g.a.Here()
+	g.block(i)
+	g.do(func(a *insn.Asm) { a.Dec(8, regCount) })
+	g.do(func(a *insn.Asm) { a.Jcc(insn.CondNE, top) })
+	g.do(func(a *insn.Asm) { a.Pop(regCount) })
+	g.depth--
+}
+
+// loopInstruction is loop, loope or loopne around little, or jrcxz.
+func (g *gen) loopInstruction() {
+	n := 1 + g.IntN(5)
+	g.do(func(a *insn.Asm) { a.Mov(4, insn.RCX, insn.Imm(n)) })
+	if g.IntN(4) == 0 {
+		g.ins(0xe3, 2) // jrcxz
+		g.ins(0x31, 0xc9)
+		return
+	}
+	at := g.a.Len()
+	g.regs = []insn.Reg64{insn.RAX, insn.RDX, insn.R8, insn.R12}
+	for range 1 + g.IntN(2) {
+		g.register()
+	}
+	g.regs = free
+	op := []byte{0xe0, 0xe1, 0xe2, 0xe2}[g.IntN(4)]
+	g.ins(op, byte(at-g.a.Len()-2))
+}
+
+// jumpTable is a switch, its table behind the jump, in text.
+func (g *gen) jumpTable(i int) {
+	n := 2 << g.IntN(2)
+	idx, base := insn.RAX, insn.RCX
+	table, end := g.a.NewLabel(), g.a.NewLabel()
+	g.do(func(a *insn.Asm) { a.And(4, idx, insn.Imm(n-1)) })
+	if g.IntN(2) == 0 {
+		g.do(func(a *insn.Asm) { a.Cmp(4, idx, insn.Imm(n-1)) })
+		g.do(func(a *insn.Asm) { a.Jcc(insn.CondA, end) })
+	}
+	g.lea(base, table)
+	g.ins(0x48, 0x63, 0x04, 0x81) // movslq (%rcx,%rax,4), %rax
+	g.do(func(a *insn.Asm) { a.Add(8, idx, base) })
+	g.do(func(a *insn.Asm) { a.JmpAt(idx) })
+	g.a.Place(table)
+	start := g.a.Len()
+	var cases []insn.Label
+	for range n {
+		l := g.a.NewLabel()
+		cases = append(cases, l)
+		g.refs = append(g.refs, ref{g.a.Len(), l, start})
+		g.raw(0, 0, 0, 0)
+	}
+	for _, l := range cases {
+		g.a.Place(l)
+		g.alu()
+		if g.depth < 2 && g.IntN(4) == 0 {
+			g.call(g.leaf())
+		}
+		g.do(func(a *insn.Asm) { a.Jmp(end) })
+	}
+	g.a.Place(end)
+}
+
+// computed is a jump to one of several places of equal size.
+func (g *gen) computed() {
+	const size, n = 16, 4
+	end, first := g.a.NewLabel(), g.a.NewLabel()
+	idx, base := insn.RDX, insn.RSI
+	g.do(func(a *insn.Asm) { a.And(4, idx, insn.Imm(n-1)) })
+	g.do(func(a *insn.Asm) { a.Shl(4, idx, insn.Imm(4)) })
+	g.lea(base, first)
+	g.do(func(a *insn.Asm) { a.Add(8, base, idx) })
+	g.do(func(a *insn.Asm) { a.JmpAt(base) })
+	g.a.Place(first)
+	for range n {
+		at := g.a.Len()
+		g.register()
+		g.do(func(a *insn.Asm) { a.Jmp(end) })
+		fill := byte(0xcc)
+		if g.IntN(2) == 0 {
+			fill = byte(g.Uint32())
+		}
+		for g.a.Len() < at+size {
+			g.raw(fill)
+		}
+	}
+	g.a.Place(end)
+}
+
+// intoCode is a computed jump to an instruction or into it.
+func (g *gen) intoCode() {
+	l := g.a.NewLabel()
+	idx, base := insn.RDI, insn.RAX
+	g.do(func(a *insn.Asm) { a.And(4, idx, insn.Imm(1)) })
+	g.lea(base, l)
+	g.do(func(a *insn.Asm) { a.Add(8, base, idx) })
+	g.do(func(a *insn.Asm) { a.JmpAt(base) })
+	g.raw(0x90, 0x90, 0x90)
+	g.a.Place(l)
+	g.ins(0xb8, 0x01, 0xff, 0xff, 0xc7) // mov $0xc7ffff01, %eax; from +1 on: add %edi, %edi; inc %edi
+	g.ins(0xeb, 0x01)
+	g.raw(0x90)
+}
+
+// crossed is code that overlaps: a known jump leads into an instruction.
+func (g *gen) crossed() {
+	g.ins(0x70|byte(g.IntN(16)), 1)
+	g.ins(0xb8, 0xff, 0xc0, 0xeb, 0x00) // mov $0x00ebc0ff, %eax; from +1 on: inc %eax; jmp +0
+}
+
+// island is data that is jumped over, and read.
+func (g *gen) island() {
+	over, data := g.a.NewLabel(), g.a.NewLabel()
+	b := g.bytes(8)
+	if g.IntN(2) == 0 {
+		g.ins(0xeb, byte(len(b)))
+	} else {
+		g.do(func(a *insn.Asm) { a.Jmp(over) })
+	}
+	g.a.Place(data)
+	g.raw(b...)
+	g.a.Place(over)
+	r := g.reg()
+	switch g.IntN(3) {
+	case 0: // mov data(%rip), r
+		g.rip(data, 0x48|byte(r>>3)<<2, 0x8b, 0x05|byte(r&7)<<3)
+	case 1: // movzbl data(%rip), r
+		g.rip(data, 0x40|byte(r>>3)<<2, 0x0f, 0xb6, 0x05|byte(r&7)<<3)
+	default:
+		g.lea(insn.R11, data)
+		g.do(func(a *insn.Asm) { a.Add(4, r, insn.At(insn.R11, g.IntN(5))) })
+	}
+}

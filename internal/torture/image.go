@@ -1,0 +1,121 @@
+package torture
+
+import (
+	"debug/elf"
+	_ "embed"
+	"encoding/binary"
+	"fmt"
+	"sync"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/elfbuild"
+)
+
+// Where the parts of a guest are. User text is one for all tasks; each has a data
+// area and two stacks of its own, the second for its signals.
+const (
+	textVA  = 0x1000_0000_0000
+	textPA  = 0x40_0000
+	maxText = 1 << 20
+
+	dataVA   = 0x1000_1000_0000
+	dataPA   = 0x60_0000
+	dataSize = 16 << 10
+
+	stackVA   = 0x1000_2000_0000
+	stackPA   = 0x80_0000
+	stackSize = 16 << 10 // as in kernel.c
+
+	maxTasks = 16
+	ramSize  = 16 << 20
+)
+
+// dataOf and stackOf are the addresses of a task's data, and of the lowest byte of
+// its stack or of its signals'.
+func dataOf(task int) uint64 { return dataVA + uint64(task)*dataSize }
+
+func stackOf(task int, signals bool) uint64 {
+	a := stackVA + uint64(task)*2*stackSize
+	if signals {
+		a += stackSize
+	}
+	return a
+}
+
+//go:generate bash kernel/build.sh
+
+//go:embed kernel/kernel.elf
+var kernelELF []byte
+
+var parseKernel = sync.OnceValues(func() (*guest.Image, error) { return guest.ParseELF(kernelELF) })
+
+// image makes the guest that runs p.
+func image(p *Program) (*guest.Image, error) {
+	k, err := parseKernel()
+	if err != nil {
+		return nil, fmt.Errorf("kernel of tortured guests: %w", err)
+	}
+	f := elfbuild.File{Entry: k.Entry}
+	for i, s := range k.Segments {
+		if s.MemSize == 0 {
+			continue
+		}
+		flags := elf.PF_R
+		if s.W {
+			flags |= elf.PF_W
+		}
+		if s.X {
+			flags |= elf.PF_X
+		}
+		f.Segments = append(f.Segments, elfbuild.Segment{Section: fmt.Sprintf(".kernel%d", i), VAddr: s.VAddr, PAddr: s.PAddr, Flags: flags, Data: s.Data, MemSize: s.MemSize})
+	}
+	for _, s := range k.Symbols() {
+		typ := elf.STT_NOTYPE
+		switch {
+		case s.Label:
+		case s.Kind == guest.SymFunc:
+			typ = elf.STT_FUNC
+		case s.Kind == guest.SymData:
+			typ = elf.STT_OBJECT
+		}
+		f.Symbols = append(f.Symbols, elfbuild.Symbol{Name: s.Name, Addr: s.Addr, Size: s.Size, Type: typ})
+	}
+	const user = guest.PFUser | elf.PF_R
+	f.Segments = append(f.Segments,
+		elfbuild.Segment{Section: ".utext", VAddr: textVA, PAddr: textPA, Flags: user | elf.PF_X, Data: p.Text},
+		elfbuild.Segment{VAddr: dataVA, PAddr: dataPA, Flags: user | elf.PF_W, MemSize: maxTasks * dataSize},
+		elfbuild.Segment{VAddr: stackVA, PAddr: stackPA, Flags: user | elf.PF_W, MemSize: 2 * maxTasks * stackSize})
+	for _, fn := range p.Funcs {
+		f.Symbols = append(f.Symbols, elfbuild.Symbol{Name: fn.Name, Addr: guest.GVA(textVA + fn.Off), Size: uint64(fn.Size), Type: fn.symType()})
+	}
+	img, err := f.Image()
+	if err != nil {
+		return nil, fmt.Errorf("tortured guest: %w", err)
+	}
+	return img, nil
+}
+
+// config is what the kernel is told of a task: struct config.
+func (p *Program) config(task int) []byte {
+	var b []byte
+	add := func(v uint64) { b = binary.LittleEndian.AppendUint64(b, v) }
+	add(textVA + uint64(p.Entry))
+	add(stackOf(task, false) + stackSize - 64)
+	add(dataOf(task))
+	switch {
+	case p.Handler == 0:
+		add(0)
+		add(0)
+	case p.AltStack:
+		add(textVA + uint64(p.Handler))
+		add(stackOf(task, true) + stackSize - 64)
+	default:
+		add(textVA + uint64(p.Handler))
+		add(0)
+	}
+	lo, hi := p.pages(task)
+	add(lo)
+	add(hi)
+	add(uint64(max(1, p.SignalEvery)))
+	return b
+}

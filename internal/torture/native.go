@@ -1,0 +1,144 @@
+package torture
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestprobe/guestprobe/internal/oracle"
+)
+
+// Services of the kernel: ud2 and one of these bytes.
+const (
+	serviceEnd = iota
+	serviceReturn
+	servicePatch
+	serviceUnmap
+	serviceYield
+)
+
+// maxSteps is how many instructions a task may have.
+const maxSteps = 20_000
+
+// native runs one task of p without a guest: what it must do, and how often it
+// comes to each offset of the text.
+func native(o *oracle.Oracle, p *Program, task int) (out Outcome, counts map[uint64]uint64, err error) {
+	lo, hi := p.pages(task)
+	stack := stackOf(task, false)
+	rw := unix.PROT_READ | unix.PROT_WRITE
+	prog := &oracle.Program{
+		Segments: []oracle.Segment{
+			{Addr: textVA, Data: p.Text, Prot: unix.PROT_READ | unix.PROT_EXEC},
+			{Addr: dataOf(task), Data: p.Data, Size: dataSize, Prot: rw},
+			{Addr: stack, Size: stackSize, Prot: rw},
+		},
+		Regs:     oracle.Regs{Rip: textVA + uint64(p.Entry), Rsp: stack + stackSize - 64, Rdi: dataOf(task), Eflags: 0x202},
+		MaxSteps: maxSteps,
+	}
+	if p.Lazy > 0 {
+		prog.Segments[2].Size = 4096
+		prog.Segments = append(prog.Segments, oracle.Segment{Addr: lo, Size: hi - lo, Prot: unix.PROT_NONE},
+			oracle.Segment{Addr: hi, Size: stack + stackSize - hi, Prot: rw})
+	}
+	gone := map[uint64]bool{}
+	for a := lo; a < hi; a += 4096 {
+		gone[a] = true
+	}
+	prog.Exception = func(m *oracle.Machine, x oracle.Exception) error {
+		if x.Vector == oracle.VectorUD {
+			var b [3]byte
+			if m.Read(m.Regs.Rip, b[:]) == nil && b[0] == 0x0f && b[1] == 0x0b && b[2] <= serviceYield {
+				m.Regs.Rip += 3
+				return serve(m, b[2], &out, gone)
+			}
+		}
+		addr := uint64(0)
+		if x.Vector == oracle.VectorPF {
+			addr = x.Addr
+		}
+		out.note(&m.Regs, x.Vector, addr)
+		page := addr &^ 4095
+		switch {
+		case x.Vector == oracle.VectorDB:
+			return nil
+		case x.Vector == oracle.VectorPF && addr >= lo && addr < hi && gone[page]:
+			delete(gone, page)
+			return m.Protect(page, 4096, rw)
+		}
+		var word [8]byte
+		if err := m.Read(dataOf(task), word[:]); err != nil {
+			return err
+		}
+		if to := binary.LittleEndian.Uint64(word[:]); to != 0 {
+			m.Regs.Rip = to
+			return nil
+		}
+		out.State = stateKilled
+		return errEnd
+	}
+	r, err := o.Run(prog)
+	if !errors.Is(err, errEnd) {
+		return out, nil, fmt.Errorf("native run of task %d: %w", task, err)
+	}
+	out.Regs = words(&r.Regs)
+	out.same()
+	counts = map[uint64]uint64{}
+	for a, n := range r.Counts {
+		counts[a-textVA] = n
+	}
+	err = out.memory(task, func(a uint64, b []byte) error {
+		if gone[a] {
+			return errGone
+		}
+		return o.Read(a, b)
+	})
+	return out, counts, err
+}
+
+// errEnd ends a native run: the task has.
+var errEnd = errors.New("the task has ended")
+
+// errGone says that a page is not there.
+var errGone = errors.New("the page is not mapped")
+
+// serve does what the kernel does for a task.
+func serve(m *oracle.Machine, service byte, out *Outcome, gone map[uint64]bool) error {
+	r := &m.Regs
+	switch service {
+	case serviceEnd:
+		out.State = stateDone
+		return errEnd
+	case servicePatch:
+		return m.Write(r.Rdi, binary.LittleEndian.AppendUint64(nil, r.Rsi)[:r.Rdx&7])
+	case serviceUnmap:
+		gone[r.Rdi] = true
+		return m.Protect(r.Rdi, 4096, unix.PROT_NONE)
+	}
+	return nil
+}
+
+// signalData is where the part of a task's data begins that belongs to its
+// signals: nobody knows what stands there.
+const signalData = dataSize - 4096
+
+// memory reads what the task has left: its data, and its stack from RSP up, page by
+// page; pages that are not there are zeros.
+func (o *Outcome) memory(task int, read func(uint64, []byte) error) error {
+	o.Data = make([]byte, signalData)
+	if err := read(dataOf(task), o.Data); err != nil {
+		return err
+	}
+	lo := stackOf(task, false)
+	stack := make([]byte, stackSize)
+	for off := 0; off < stackSize; off += 4096 {
+		if read(lo+uint64(off), stack[off:off+4096]) != nil {
+			clear(stack[off : off+4096])
+		}
+	}
+	if rsp := o.Regs[20]; rsp >= lo && rsp <= lo+stackSize {
+		o.Stack = stack[rsp-lo:]
+	}
+	return nil
+}

@@ -1,0 +1,202 @@
+package torture
+
+import (
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// crooked is code on a stack that is not aligned.
+func (g *gen) crooked() {
+	n := 1 + g.IntN(15)
+	g.do(func(a *insn.Asm) { a.Lea(8, insn.RSP, insn.At(insn.RSP, -n)) })
+	if g.IntN(2) == 0 {
+		g.call(g.leaf())
+	} else {
+		g.alu()
+	}
+	g.do(func(a *insn.Asm) { a.Lea(8, insn.RSP, insn.At(insn.RSP, n)) })
+}
+
+// setFlag sets or clears a flag by way of the stack.
+func (g *gen) setFlag(flag uint32, on bool) {
+	g.do((*insn.Asm).Pushfq)
+	if on {
+		g.do(func(a *insn.Asm) { a.Or(4, insn.At(insn.RSP, 0), insn.Imm(flag)) })
+	} else {
+		g.do(func(a *insn.Asm) { a.And(4, insn.At(insn.RSP, 0), insn.Imm(int32(^flag))) })
+	}
+	g.do((*insn.Asm).Popfq)
+}
+
+// checked is code with alignment checks on, perhaps on a stack that would not
+// pass them, which it then does not touch.
+func (g *gen) checked() {
+	const flagAC = 1 << 18
+	g.setFlag(flagAC, true)
+	crooked := g.IntN(2) == 0
+	g.aligned, g.quiet = true, crooked
+	if crooked {
+		g.do(func(a *insn.Asm) { a.Sub(8, insn.RSP, insn.Imm(4)) })
+	}
+	for range 1 + g.IntN(4) {
+		g.alu()
+	}
+	if crooked {
+		g.do(func(a *insn.Asm) { a.Add(8, insn.RSP, insn.Imm(4)) })
+	} else if g.IntN(2) == 0 {
+		g.call(g.leaf())
+	}
+	g.aligned, g.quiet = false, false
+	g.setFlag(flagAC, false)
+}
+
+// stepped is code that steps itself.
+func (g *gen) stepped() {
+	const flagTF = 1 << 8
+	g.setFlag(flagTF, true)
+	for range 1 + g.IntN(3) {
+		g.register()
+	}
+	if g.IntN(3) == 0 {
+		g.call(g.leaf())
+	}
+	g.setFlag(flagTF, false)
+}
+
+// exception is an instruction that raises one; the task goes on behind it.
+func (g *gen) exception() {
+	after := g.a.NewLabel()
+	g.lea(insn.R8, after)
+	g.do(func(a *insn.Asm) { a.Mov(8, insn.At(regData, wordResume), insn.R8) })
+	switch g.IntN(8) {
+	case 0: // div by zero
+		g.do(func(a *insn.Asm) { a.Xor(4, insn.RCX, insn.RCX) })
+		g.ins(0xf7, 0xf1)
+	case 1:
+		g.raw(0x0f, 0x0b, 0x90) // ud2
+	case 2:
+		g.raw(0xcc)
+	case 3: // a page that is not there
+		g.do(func(a *insn.Asm) { a.Mov(4, insn.RBX, insn.Imm(0x2000+g.IntN(4000))) })
+		g.do(func(a *insn.Asm) { a.Mov(8, insn.RDX, insn.At(insn.RBX, 0)) })
+	case 4: // an address that is none
+		g.do(func(a *insn.Asm) { a.Mov(8, insn.RBX, insn.Imm(int64(-0x7fff_0000_0000_0000))) })
+		g.do(func(a *insn.Asm) { a.Add(4, insn.At(insn.RBX, 8), insn.RDX) })
+	case 5: // text is not written
+		g.lea(insn.RBX, after)
+		g.do(func(a *insn.Asm) { a.Mov(4, insn.At(insn.RBX, 0), insn.RDX) })
+	case 6:
+		g.ins(0xf4) // hlt
+	default: // a push to where nothing is
+		g.do(func(a *insn.Asm) { a.Mov(8, regRestore, insn.RSP) })
+		g.do(func(a *insn.Asm) { a.Mov(4, insn.RSP, insn.Imm(0x3000)) })
+		g.do(func(a *insn.Asm) { a.Push(insn.RAX) })
+		g.a.Place(after)
+		g.do(func(a *insn.Asm) { a.Mov(8, insn.RSP, regRestore) })
+		g.do(func(a *insn.Asm) { a.Mov(4, regRestore, insn.Imm(0)) })
+		g.forget()
+		return
+	}
+	g.a.Place(after)
+	g.forget()
+}
+
+// forget clears the resume word.
+func (g *gen) forget() {
+	g.do(func(a *insn.Asm) { a.Mov(8, insn.At(regData, wordResume), insn.Imm(0)) })
+}
+
+// edge calls a leaf on a stack that ends right below it: the page there is not
+// mapped, and the leaf does not need it.
+func (g *gen) edge() {
+	if g.depth == 2 {
+		return
+	}
+	room := []int{8, 16, 24, 40, 64, 120, 136, 200, 320, 512}[g.IntN(10)]
+	g.do(func(a *insn.Asm) { a.Mov(8, regRestore, insn.RSP) })
+	g.do(func(a *insn.Asm) { a.Mov(8, insn.RDI, insn.RSP) })
+	g.do(func(a *insn.Asm) { a.And(8, insn.RDI, insn.Imm(-stackSize)) })
+	g.do(func(a *insn.Asm) { a.Add(8, insn.RDI, insn.Imm(4096)) })
+	g.service(serviceUnmap)
+	g.do(func(a *insn.Asm) { a.Lea(8, insn.RSP, insn.At(insn.RDI, 4096+room)) })
+	g.call(g.leaf())
+	g.do(func(a *insn.Asm) { a.Mov(8, insn.RSP, regRestore) })
+	g.do(func(a *insn.Asm) { a.Mov(4, regRestore, insn.Imm(0)) })
+}
+
+// strings are repeated string instructions, downwards too.
+func (g *gen) strings() {
+	n := g.IntN(9)
+	g.do(func(a *insn.Asm) { a.Lea(8, insn.RSI, insn.At(regData, dataFirst+512+8*g.IntN(64))) })
+	g.do(func(a *insn.Asm) { a.Lea(8, insn.RDI, insn.At(regData, dataFirst+2048+8*g.IntN(64))) })
+	g.do(func(a *insn.Asm) { a.Mov(4, insn.RCX, insn.Imm(n)) })
+	down := g.IntN(3) == 0
+	if down {
+		g.ins(0xfd)
+	}
+	if g.IntN(2) == 0 {
+		g.alu()
+		g.do(func(a *insn.Asm) { a.Lea(8, insn.RSI, insn.At(regData, dataFirst+512+8*g.IntN(64))) })
+		g.do(func(a *insn.Asm) { a.Lea(8, insn.RDI, insn.At(regData, dataFirst+2048+8*g.IntN(64))) })
+		g.do(func(a *insn.Asm) { a.Mov(4, insn.RCX, insn.Imm(n)) })
+	}
+	prefix := []byte{0xf3, 0xf2}[g.IntN(2)]
+	op := []byte{0xa4, 0xa5, 0xaa, 0xab, 0xa6, 0xae, 0xac}[g.IntN(7)]
+	b := []byte{prefix, op}
+	if g.IntN(2) == 0 && op != 0xa4 && op != 0xaa && op != 0xa6 && op != 0xae && op != 0xac {
+		b = []byte{prefix, 0x48, op}
+	}
+	g.ins(b...)
+	if down {
+		if g.IntN(2) == 0 {
+			g.register()
+		}
+		g.ins(0xfc)
+	}
+}
+
+// redZone uses what is below RSP, as leaf functions may.
+func (g *gen) redZone() {
+	off := -8 * (1 + g.IntN(16))
+	r := g.any()
+	g.do(func(a *insn.Asm) { a.Mov(8, insn.At(insn.RSP, off), r) })
+	for range g.IntN(3) {
+		g.register()
+	}
+	g.do(func(a *insn.Asm) { a.Add(8, g.reg(), insn.At(insn.RSP, off)) })
+}
+
+// frame is enter and leave, or pushes and pops.
+func (g *gen) frame() {
+	if g.IntN(2) == 0 {
+		g.ins(0xc8, byte(8*g.IntN(4)), 0, 0) // enter
+		g.regs = leafRegs
+		g.register()
+		g.regs = free
+		g.ins(0xc9) // leave
+		return
+	}
+	r := g.any()
+	g.do(func(a *insn.Asm) { a.Push(r) })
+	g.register()
+	g.do(func(a *insn.Asm) { a.Pop(g.reg()) })
+}
+
+// patch rewrites an instruction that comes next.
+func (g *gen) patch() {
+	g.p.Patched = true
+	l := g.a.NewLabel()
+	r := []insn.Reg64{insn.RAX, insn.RCX, insn.RDX, insn.RBX}[g.IntN(4)]
+	v := g.Uint32()
+	g.lea(insn.RDI, l)
+	g.do(func(a *insn.Asm) { a.Mov(4, insn.RSI, insn.Imm(int32(v))) })
+	g.do(func(a *insn.Asm) { a.Mov(4, insn.RDX, insn.Imm(4)) })
+	g.service(servicePatch)
+	// Nothing may be displaced, nor put, where text changes.
+	g.hidden = true
+	g.raw(nops[15]...)
+	g.raw(0xb8 | byte(r))
+	g.a.Place(l)
+	g.raw(0, 0, 0, 0)
+	g.raw(nops[15]...)
+	g.hidden = false
+}

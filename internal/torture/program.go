@@ -1,0 +1,49 @@
+package torture
+
+import "debug/elf"
+
+// Program is user code with what is known of it.
+type Program struct {
+	Text  []byte
+	Funcs []Func // ascending
+	Insts []Inst // where probes can be, ascending
+	Data  []byte // at the beginning of each task's data; the first 8 bytes are its resume word
+	Tasks int
+	Entry int // offset in Text
+
+	Handler     int  // offset of what runs at signals; 0: there are none
+	AltStack    bool // signals have a stack of their own
+	SignalEvery int  // timer ticks from one to the next
+	// Lazy is how many pages of each stack, from the second on, are not there until
+	// they are touched.
+	Lazy int
+	// Patched: the program rewrites its own text while it runs.
+	Patched bool
+}
+
+// Func is a symbol of a program.
+type Func struct {
+	Name      string
+	Off, Size int
+	Label     bool // without a type, as hand-written assembly has them
+	Calls     bool // it is entered by calls and left by returns, so kretprobes work
+}
+
+func (f *Func) symType() elf.SymType {
+	if f.Label {
+		return elf.STT_NOTYPE
+	}
+	return elf.STT_FUNC
+}
+
+// Inst is an instruction that a probe can be on.
+type Inst struct {
+	Off    int
+	Signal bool // it runs at signals, so nobody knows how often
+}
+
+// pages returns the bounds of the task's lazy pages.
+func (p *Program) pages(task int) (lo, hi uint64) {
+	lo = stackOf(task, false) + 4096
+	return lo, lo + uint64(p.Lazy)*4096
+}

@@ -1,0 +1,222 @@
+package torture
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/guestprobe/guestprobe/internal/oracle"
+	"github.com/guestprobe/guestprobe/kvm/machine"
+)
+
+// Options say how guests are run.
+type Options struct {
+	VCPUs   int           // 0 stands for 2
+	Tick    time.Duration // between timer interrupts; 0 stands for DefaultTick
+	Timeout time.Duration // of one guest; 0 stands for DefaultTimeout
+	KVMPath string        // the KVM device; "" means /dev/kvm
+	Host    *machine.HostReport
+}
+
+// Defaults of Options. Tasks are short, so that ticks must be as well if they are
+// to come at many places.
+const (
+	DefaultTick    = 200 * time.Microsecond
+	DefaultTimeout = 2 * time.Minute
+)
+
+// Torture runs generated guests, one after the other. It belongs to the goroutine
+// that made it.
+type Torture struct {
+	o      Options
+	oracle *oracle.Oracle
+	m      *machine.Machine
+	sum    Summary
+}
+
+// Summary counts what was run.
+type Summary struct {
+	Guests       int               `json:"guests"`
+	TooLong      int               `json:"tooLong"` // programs that were not run
+	Tasks        int               `json:"tasks"`
+	Instructions uint64            `json:"instructions"` // of tasks, native runs
+	Exceptions   uint64            `json:"exceptions"`
+	Ticks        uint64            `json:"ticks"`
+	Signals      uint64            `json:"signals"`
+	Probes       map[string]int    `json:"probes"` // by kind and plan
+	Hits         map[string]uint64 `json:"hits"`
+	Refused      map[string]int    `json:"refused"` // by reason code
+	Changes      int               `json:"changes"` // attached or detached while the guest ran
+}
+
+// New starts the native runs' process. Close ends it, and the guest.
+func New(o Options) (*Torture, error) {
+	if o.VCPUs == 0 {
+		o.VCPUs = 2
+	}
+	if o.Tick == 0 {
+		o.Tick = DefaultTick
+	}
+	if o.Timeout == 0 {
+		o.Timeout = DefaultTimeout
+	}
+	n, err := oracle.New()
+	if err != nil {
+		return nil, err
+	}
+	return &Torture{o: o, oracle: n, sum: Summary{Probes: map[string]int{}, Hits: map[string]uint64{}, Refused: map[string]int{}}}, nil
+}
+
+// Close ends everything.
+func (t *Torture) Close() error {
+	t.oracle.Close()
+	if t.m == nil {
+		return nil
+	}
+	return t.m.Close(context.Background())
+}
+
+// Summary returns what was run so far.
+func (t *Torture) Summary() Summary { return t.sum }
+
+// truth is what a program does, and how often it comes to each offset of its text.
+type truth struct {
+	tasks  []Outcome
+	counts map[uint64]uint64
+}
+
+// native runs all tasks of p without a guest; nil without an error means that they
+// take too long.
+func (t *Torture) native(p *Program) (*truth, error) {
+	tr := &truth{counts: map[uint64]uint64{}}
+	for i := range p.Tasks {
+		out, counts, err := native(t.oracle, p, i)
+		if errors.Is(err, oracle.ErrSteps) {
+			t.sum.TooLong++
+			return nil, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		for a, n := range counts {
+			tr.counts[a] += n
+			t.sum.Instructions += n
+		}
+		t.sum.Exceptions += out.Exceptions
+		tr.tasks = append(tr.tasks, out)
+	}
+	return tr, nil
+}
+
+// boot makes the machine the guest of p, paused before its first instruction.
+func (t *Torture) boot(ctx context.Context, p *Program) error {
+	img, err := image(p)
+	if err != nil {
+		return err
+	}
+	if t.m != nil {
+		err = t.m.Reset(ctx, img)
+	} else {
+		t.m, err = machine.New(machine.Config{Image: img, VCPUs: t.o.VCPUs, Memory: ramSize, Tick: t.o.Tick, KVMPath: t.o.KVMPath, Host: t.o.Host})
+	}
+	if err != nil {
+		return err
+	}
+	return p.fill(t.m)
+}
+
+// Run makes the guest of a seed and runs it: without probes, or with those that
+// are attached before its first instruction and stay, or with probes that come and
+// go. An error says what differs from the native run.
+func (t *Torture) Run(ctx context.Context, seed uint64, how How) error {
+	if err := t.run(ctx, seed, how); err != nil {
+		return fmt.Errorf("seed %d, %v: %w", seed, how, err)
+	}
+	return nil
+}
+
+// How says which probes there are.
+type How uint8
+
+// The ways to run a guest.
+const (
+	Unprobed How = iota
+	Probed       // probes from the first instruction to the end: counts are exact
+	Changing     // probes come and go
+)
+
+// HowOf returns how the guest of a seed is run when all ways are to come.
+func HowOf(seed uint64) How { return [...]How{Probed, Changing, Probed, Unprobed}[seed%4] }
+
+// String returns the name that gpdev has for it.
+func (h How) String() string { return [...]string{"unprobed", "probed", "changing"}[h] }
+
+func (t *Torture) run(ctx context.Context, seed uint64, how How) error {
+	p := Generate(seed)
+	want, err := t.native(p)
+	if err != nil || want == nil {
+		return err
+	}
+	if err := t.boot(ctx, p); err != nil {
+		return err
+	}
+	t.sum.Guests++
+	t.sum.Tasks += p.Tasks
+	ctx, cancel := context.WithTimeout(ctx, t.o.Timeout)
+	defer cancel()
+	w := &work{t: t, p: p, want: want, Rand: rand.New(rand.NewPCG(seed, uint64(how)))}
+	switch how {
+	case Probed:
+		err = w.probed(ctx)
+	case Changing:
+		err = w.changing(ctx)
+	default:
+		err = t.wait(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	return t.compare(p, want)
+}
+
+// compare holds what the guest did against the truth, and its text against the
+// image.
+func (t *Torture) compare(p *Program, want *truth) error {
+	got, n, err := p.outcomes(t.m)
+	if err != nil {
+		return err
+	}
+	t.sum.Ticks += n.Ticks
+	t.sum.Signals += n.Signals
+	var bad []error
+	for i := range got {
+		if d := got[i].diff(&want.tasks[i]); d != "" {
+			bad = append(bad, fmt.Errorf("task %d: %s", i, d))
+		}
+	}
+	return errors.Join(bad...)
+}
+
+// wait lets the guest run to its end.
+func (t *Torture) wait(ctx context.Context) error {
+	if err := t.m.Resume(); err != nil {
+		return err
+	}
+	return t.ended(ctx)
+}
+
+// ended waits for the guest's end.
+func (t *Torture) ended(ctx context.Context) error {
+	s, err := t.m.Wait(ctx)
+	switch {
+	case err != nil:
+		return fmt.Errorf("the guest does not end: %w (%+v)", err, s)
+	case s.Crash != nil:
+		return errors.New("the guest crashed:\n" + s.Crash.String())
+	case s.Phase != machine.PhaseExited || s.ExitCode != 0:
+		return fmt.Errorf("the guest is %v with exit code %#x", s.Phase, s.ExitCode)
+	}
+	return nil
+}

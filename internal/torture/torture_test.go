@@ -1,0 +1,105 @@
+package torture
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/guestprobe/guestprobe/internal/kvmtest"
+)
+
+func code(t testing.TB, s string) []byte {
+	t.Helper()
+	b, err := hex.DecodeString(strings.ReplaceAll(s, " ", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// TestKernel: the kernel does what native runs say, without probes: ends,
+// exceptions, resumes, paging, patches, services.
+func TestKernel(t *testing.T) {
+	kvmtest.Require(t)
+	x, err := New(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Close()
+	for _, tt := range []struct{ name, code string }{
+		{"end", "b8 07 00 00 00 0f 0b 00"},
+		{"killed", "0f 0b 90"},
+		// lea 9(%rip),%rax; mov %rax,(%rdi); xor %ecx,%ecx; div %ecx; ud2; nop; mov $9,%ebx; end
+		{"divides by zero, resumes", "48 8d 05 09 00 00 00 48 89 07 31 c9 f7 f1 0f 0b bb 09 00 00 00 0f 0b 00"},
+		{"int3", "48 8d 05 06 00 00 00 48 89 07 cc 90 90 bb 09 00 00 00 0f 0b 00"},
+		// sub $0x2800,%rsp; push %rsp; pop %rbx; add $0x2800,%rsp; end
+		{"touches lazy pages", "48 81 ec 00 28 00 00 54 5b 48 81 c4 00 28 00 00 0f 0b 00"},
+		// lea 0x11(%rip),%rdi; mov $7,%esi; mov $1,%edx; patch; mov $1,%ecx (becomes 7); end
+		{"patches itself", "48 8d 3d 0e 00 00 00 be 07 00 00 00 ba 01 00 00 00 0f 0b 02 b9 01 00 00 00 0f 0b 00"},
+		// pushf; orl $0x100,(%rsp); popf; nop; nop; end
+		{"steps itself", "9c 81 0c 24 00 01 00 00 9d 90 90 0f 0b 00"},
+		// lea(resume); pushf; orl $0x40000,(%rsp); popf; mov 1(%rdi),%eax; resume: end
+		{"alignment", "48 8d 05 0f 00 00 00 48 89 07 9c 81 0c 24 00 00 04 00 9d 8b 47 09 90 0f 0b 00"},
+		{"yields", "0f 0b 04 b8 01 00 00 00 0f 0b 04 0f 0b 00"},
+	} {
+		p := &Program{Text: code(t, tt.code), Tasks: 3, Lazy: 2, Funcs: []Func{{Name: "main"}}}
+		p.Funcs[0].Size = len(p.Text)
+		want, err := x.native(p)
+		if err != nil {
+			t.Fatalf("%s: %v", tt.name, err)
+		}
+		if err := x.boot(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		if err := x.wait(t.Context()); err != nil {
+			t.Fatalf("%s: %v", tt.name, err)
+		}
+		if err := x.compare(p, want); err != nil {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+	}
+}
+
+// TestGuests: generated guests do what native runs say, probed or not.
+func TestGuests(t *testing.T) {
+	kvmtest.Require(t)
+	x, err := New(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Close()
+	for seed := uint64(*first); seed < uint64(*first+*guests); seed++ {
+		if err := x.Run(t.Context(), seed, HowOf(seed)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("%+v", x.Summary())
+}
+
+var (
+	guests = flag.Int("guests", 200, "how many guests")
+	first  = flag.Int("first", 0, "the first one's seed")
+)
+
+// TestKernelSources: the kernel that is embedded was built from these sources.
+func TestKernelSources(t *testing.T) {
+	want, err := os.ReadFile("kernel/kernel.sum")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lines strings.Builder
+	for _, name := range []string{"build.sh", "entry.S", "kernel.c", "kernel.h", "kernel.lds"} {
+		b, err := os.ReadFile("kernel/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&lines, "%x  %s\n", sha256.Sum256(b), name)
+	}
+	if got := fmt.Sprintf("%x\n", sha256.Sum256([]byte(lines.String()))); got != string(want) {
+		t.Error("kernel/kernel.elf is older than its sources: run kernel/build.sh")
+	}
+}

@@ -1,0 +1,246 @@
+package torture
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe"
+)
+
+// work is one guest with probes.
+type work struct {
+	*rand.Rand
+	t      *Torture
+	p      *Program
+	want   *truth
+	probes []*planted
+}
+
+// planted is a probe, and what its handlers have counted.
+type planted struct {
+	in      Inst
+	kind    string
+	probe   probe.Probe
+	k       *probe.Kprobe // of probe
+	handled atomic.Uint64 // calls of the pre or entry handler
+	passed  atomic.Uint64 // of the post or return handler
+	odd     bool          // a filter lets every second hit pass
+	seen    atomic.Uint64 // by the filter
+}
+
+// plan makes a probe of some kind at a random instruction.
+func (w *work) plan() *planted {
+	x := &planted{in: w.p.Insts[w.IntN(len(w.p.Insts))], kind: "kprobe"}
+	if w.IntN(4) == 0 {
+		f := w.p.Funcs[w.IntN(len(w.p.Funcs))]
+		if f.Calls {
+			x.in, x.kind = Inst{Off: f.Off}, "kretprobe"
+		}
+	}
+	var filter func(*probe.Context) bool
+	if w.IntN(5) == 0 {
+		x.odd = true
+		filter = func(*probe.Context) bool { return x.seen.Add(1)%2 == 0 }
+	}
+	at := textVA + guest.GVA(x.in.Off)
+	if x.kind == "kretprobe" {
+		r := &probe.Kretprobe{Kprobe: probe.Kprobe{Addr: at, Filter: filter}, MaxActive: 1 + w.IntN(20)}
+		r.Entry = func(*probe.Context) int { x.handled.Add(1); return 0 }
+		r.Return = func(*probe.Context) { x.passed.Add(1) }
+		x.probe, x.k = r, &r.Kprobe
+		return x
+	}
+	k := &probe.Kprobe{Addr: at, Filter: filter}
+	k.Pre = func(*probe.Context) int { x.handled.Add(1); return 0 }
+	if w.IntN(5) == 0 {
+		k.Post = func(*probe.Context) { x.passed.Add(1) }
+	}
+	x.probe, x.k = k, k
+	return x
+}
+
+// refusals are codes that a place in a generated program may be refused with.
+var refusals = map[probe.Code]bool{probe.CodeData: true, probe.CodeNoPost: true, probe.CodeNotBoundary: true, probe.CodeUndecodable: true,
+	probe.CodeNotEntry: true, probe.CodeTrapInsn: true}
+
+// attach registers a probe; false when its place is refused, which is counted.
+func (w *work) attach(x *planted) (bool, error) {
+	err := w.t.m.Engine().RegisterAll(x.probe)
+	var refused *probe.Error
+	if errors.As(err, &refused) && refusals[refused.Code] {
+		w.t.sum.Refused[string(refused.Code)]++
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("%s at +%#x: %w", x.kind, x.in.Off, err)
+	}
+	return true, nil
+}
+
+// optimize lets sites become jumps, mostly.
+func (w *work) optimize() error {
+	if w.IntN(5) == 0 {
+		return nil
+	}
+	return w.t.m.Engine().Optimize()
+}
+
+// probed runs the guest with probes that are there all the time.
+func (w *work) probed(ctx context.Context) error {
+	for range 1 + w.IntN(14) {
+		x := w.plan()
+		ok, err := w.attach(x)
+		if err != nil {
+			return err
+		}
+		if ok {
+			w.probes = append(w.probes, x)
+		}
+	}
+	if err := w.optimize(); err != nil {
+		return err
+	}
+	if err := w.t.wait(ctx); err != nil {
+		return err
+	}
+	var bad []error
+	for _, x := range w.probes {
+		bad = append(bad, w.check(x))
+	}
+	return errors.Join(append(bad, w.detach(w.probes...), w.text())...)
+}
+
+// check holds the counts of a probe that was there all the time against the truth.
+func (w *work) check(x *planted) error {
+	i, _ := w.t.m.Engine().Info(x.k)
+	st := i.Stats
+	plan := i.Plan
+	if i.Optimized {
+		plan = "jump"
+	}
+	name := x.kind + ", " + plan
+	w.t.sum.Probes[name]++
+	w.t.sum.Hits[name] += st.Hits
+	fail := func(format string, args ...any) error {
+		return fmt.Errorf("%s at +%#x (%v): %s: %+v", name, x.in.Off, i, fmt.Sprintf(format, args...), st)
+	}
+	if st.Hits != st.Handled+st.Filtered+st.Missed {
+		return fail("hits do not close")
+	}
+	if x.in.Signal {
+		return nil
+	}
+	want := w.want.counts[uint64(x.in.Off)]
+	if st.Hits != want {
+		return fail("%d hits, natively %d", st.Hits, want)
+	}
+	if x.handled.Load() != st.Handled && x.kind == "kprobe" {
+		return fail("its handler ran %d times", x.handled.Load())
+	}
+	if x.odd && st.Missed == 0 && st.Filtered != want-want/2 {
+		return fail("%d filtered of %d", st.Filtered, want)
+	}
+	if x.kind == "kretprobe" && (st.Handled != st.Returns+st.Abandoned+uint64(i.InUse) || x.passed.Load() != st.Returns) {
+		return fail("returns do not close: %d in use, handler ran %d times", i.InUse, x.passed.Load())
+	}
+	if x.kind == "kprobe" && st.Missed != 0 {
+		return fail("missed hits")
+	}
+	return nil
+}
+
+// detach unregisters probes, and holds the final counts against the handlers'.
+func (w *work) detach(xs ...*planted) error {
+	var bad []error
+	for _, x := range xs {
+		if err := w.t.m.Engine().Unregister(x.k); err != nil {
+			bad = append(bad, err)
+			continue
+		}
+		st, _, _ := w.t.m.Engine().Stats(x.k)
+		if st.Hits != st.Handled+st.Filtered+st.Missed {
+			bad = append(bad, fmt.Errorf("%s at +%#x: final hits do not close: %+v", x.kind, x.in.Off, st))
+		}
+	}
+	return errors.Join(bad...)
+}
+
+// text compares the guest's text with the program's, if that does not rewrite it.
+func (w *work) text() error {
+	if w.p.Patched {
+		return nil
+	}
+	now := make([]byte, len(w.p.Text))
+	if err := w.t.m.ReadMemory(0, textVA, now); err != nil {
+		return err
+	}
+	if i := firstDiff(now, w.p.Text); i >= 0 {
+		return fmt.Errorf("text+%#x is %#x afterwards, was %#x", i, now[i], w.p.Text[i])
+	}
+	return nil
+}
+
+// firstDiff returns the index of the first byte that differs, or -1.
+func firstDiff(a, b []byte) int {
+	if bytes.Equal(a, b) {
+		return -1
+	}
+	for i := range a {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	return len(a)
+}
+
+// changing runs the guest while probes come and go.
+func (w *work) changing(ctx context.Context) error {
+	if err := w.t.m.Resume(); err != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	go func() { done <- w.t.ended(ctx) }()
+	for {
+		select {
+		case err := <-done:
+			return errors.Join(err, w.detach(w.probes...), w.text())
+		default:
+		}
+		if err := w.change(); err != nil {
+			return errors.Join(err, <-done)
+		}
+	}
+}
+
+// change attaches, detaches, switches or optimizes something.
+func (w *work) change() error {
+	e := w.t.m.Engine()
+	w.t.sum.Changes++
+	k := 0
+	if n := len(w.probes); n > 0 {
+		k = w.IntN(n)
+	}
+	switch n := w.IntN(10); {
+	case n < 4 && len(w.probes) < 16, len(w.probes) == 0:
+		x := w.plan()
+		ok, err := w.attach(x)
+		if ok {
+			w.probes = append(w.probes, x)
+		}
+		return err
+	case n < 7:
+		x := w.probes[k]
+		w.probes = append(w.probes[:k], w.probes[k+1:]...)
+		return w.detach(x)
+	case n == 7:
+		return e.Disable(w.probes[k].k)
+	case n == 8:
+		return e.Enable(w.probes[k].k)
+	}
+	return e.Optimize()
+}
