@@ -31,7 +31,7 @@ func manyImage(tb testing.TB, n int) *guest.Image {
 // newFake boots a fake guest with img and ends it with the test.
 func newFake(tb testing.TB, cpus int, img *guest.Image) *probetest.Fake {
 	tb.Helper()
-	f, err := probetest.NewFake(probetest.FakeOptions{CPUs: cpus, Image: img})
+	f, err := probetest.NewFake(probetest.FakeOptions{CPUs: cpus, Image: img, Probe: probe.Options{OptimizeDelay: -1}})
 	if err != nil {
 		tb.Fatal(err)
 	}

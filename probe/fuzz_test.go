@@ -23,11 +23,12 @@ func FuzzLife(f *testing.F) {
 	f.Add([]byte("\x00\x04\x50\x20\x50\x24\x50\x30\x50\x34\x50\x40\x50\x41\x50\x10\x14\x50"))
 	f.Add([]byte("\x40\x00\x01\x05\x50\x41\x50\x21\x50\x40\x50\x41\x11\x50\x00\x00\x10\x10"))
 	f.Add([]byte("\x02\x06\x50\x16\x50\x06\x50\x12\x26\x50\x36\x50\x07\x03\x50"))
+	f.Add([]byte("\x00\x60\x50\x04\x50\x14\x60\x50\x30\x60\x50\x20\x60\x50\x40\x50\x41\x60\x50\x10\x50"))
 	f.Fuzz(func(t *testing.T, ops []byte) {
 		if len(ops) > 200 {
 			ops = ops[:200]
 		}
-		fake, err := probetest.NewFake(probetest.FakeOptions{})
+		fake, err := probetest.NewFake(probetest.FakeOptions{Probe: probe.Options{OptimizeDelay: -1}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -83,6 +84,10 @@ func FuzzLife(f *testing.F) {
 				if err := do(); err != nil {
 					t.Fatal(err)
 				}
+			case 6:
+				if err := e.Optimize(); err != nil {
+					t.Fatal(err)
+				}
 			default:
 				s, err := fake.Symbol("work")
 				if err != nil {
@@ -115,11 +120,12 @@ func checkModel(t *testing.T, fake *probetest.Fake, ps []*probe.Kprobe, ms []mod
 		for j := i % 4; j < len(ms); j += 4 {
 			want = want || armed && ms[j].registered && !ms[j].disabled
 		}
-		var b [1]byte
-		if err := fake.Read(s.Addr, b[:]); err != nil || (b[0] == 0xcc) != want {
-			t.Fatalf("%s: byte %#x, %v, want armed %v", p.Symbol, b[0], err, want)
-		}
 		info, ok := e.Info(p)
+		jump := optimizedAt(ps, e, i%4)
+		var b [1]byte
+		if err := fake.Read(s.Addr, b[:]); err != nil || (b[0] == 0xcc) != (want && !jump) || (b[0] == 0xe9) != jump || jump && !want {
+			t.Fatalf("%s: byte %#x, %v, want armed %v, optimized %v", p.Symbol, b[0], err, want, jump)
+		}
 		if ok != ms[i].registered || ok && (info.Disabled != ms[i].disabled || info.Armed != want) {
 			t.Fatalf("probe %d: %+v, %v, want %+v", i, info, ok, ms[i])
 		}
@@ -127,6 +133,17 @@ func checkModel(t *testing.T, fake *probetest.Fake, ps []*probe.Kprobe, ms []mod
 			t.Fatalf("probe %d: counts %+v, want %d hits", i, st, ms[i].hits)
 		}
 	}
+}
+
+// optimizedAt reports whether one of the probes on a place says that it has its
+// jump.
+func optimizedAt(ps []*probe.Kprobe, e *probe.Engine, place int) bool {
+	for j := place; j < len(ps); j += 4 {
+		if i, ok := e.Info(ps[j]); ok && i.Optimized {
+			return true
+		}
+	}
+	return false
 }
 
 // FuzzHit reports any traps at any places with any registers: the engine must

@@ -88,7 +88,7 @@ type retprobe struct {
 	reg   *registration
 	probe *Kretprobe
 	max   int   // instances
-	pool  *pool // nil while the code is gone; changes only while the world is stopped, by Reloaded
+	pool  *pool // nil while the code is gone; changes only while the world is stopped, by Reload
 	cells []retCell
 
 	abandoned atomic.Uint64

@@ -7,17 +7,32 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// Reloaded tells the engine that the guest was reset: its memory is what its
-// image (perhaps another one than before) says, memory from AllocExec is
-// forgotten, and no vCPU has run yet. Every probe is put back: one by
-// symbol where that symbol is now, one by address where the same instruction is
-// still there. The others are gone: they are listed as such, cannot be
-// enabled, and come back if a later reset brings their code back. Counts go on.
-func (e *Engine) Reloaded() error {
+// Reload resets the guest, and puts every probe back: one by symbol where that
+// symbol is now, one by address where the same instruction is still there. The
+// others are gone: they are listed as such, cannot be enabled, and come back if a
+// later reset brings their code back. Counts go on.
+//
+// The reset itself is the caller's: no vCPU runs any more when it calls save,
+// which takes the counts that stand in the guest's memory. Behind it the memory is
+// what the guest's image (perhaps another one than before) says, memory from
+// AllocExec is forgotten, and no vCPU has run yet; or there is no guest, which it
+// reports by false. Nobody else changes probes, or the guest's text, meanwhile.
+//
+// Errors are those of reset, ErrInHandler, ErrClosed and those of the target.
+func (e *Engine) Reload(reset func(save func()) (bool, error)) error {
 	if err := e.lock(); err != nil {
 		return err
 	}
 	defer e.mu.Unlock()
+	there, err := reset(e.save)
+	if there {
+		err = errors.Join(err, e.reloaded())
+	}
+	return err
+}
+
+// reloaded is what Reload does when the guest was reset. Callers hold mu.
+func (e *Engine) reloaded() error {
 	// Newest first at each site, as the chains are; sites by address, so that
 	// the layout of slot memory does not depend on chance.
 	var regs []*registration

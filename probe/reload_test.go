@@ -2,6 +2,8 @@ package probe_test
 
 import (
 	"bytes"
+	"errors"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -26,6 +28,41 @@ func build(t *testing.T, funcs ...probetest.Func) *guest.Image {
 		t.Fatal(err)
 	}
 	return img
+}
+
+// TestReloadAlone: a probe that is registered while the guest is reset comes
+// behind the reset. In between it would be put into text that the engine takes
+// for untouched.
+func TestReloadAlone(t *testing.T) {
+	a, b := probetest.Func{Name: "a", Code: loads}, probetest.Func{Name: "b", Code: moves}
+	f := newFake(t, 1, build(t, a, b))
+	e := f.Engine()
+	p := &probe.Kprobe{Symbol: "a"}
+	second := build(t, b, a)
+	registered := make(chan error)
+	err := e.Reload(func(save func()) (bool, error) {
+		err := f.Reboot(save, second)
+		begun := make(chan struct{})
+		go func() {
+			close(begun)
+			registered <- e.Register(p)
+		}()
+		<-begun
+		for range 1000 {
+			runtime.Gosched()
+		}
+		return true, err
+	})
+	if err := errors.Join(err, <-registered); err != nil {
+		t.Fatal(err)
+	}
+	if i, _ := e.Info(p); i.Addr != textBase+16 || !i.Armed || i.Gone {
+		t.Errorf("got %+v, want it armed at %v", i, guest.GVA(textBase+16))
+	}
+	nobody := errors.New("no guest")
+	if err := e.Reload(func(func()) (bool, error) { return false, nobody }); err != nobody {
+		t.Errorf("got %v, want %v", err, nobody)
+	}
 }
 
 // TestReset takes probes through resets: the same image, one in which a

@@ -372,7 +372,6 @@ func TestReturnStageReset(t *testing.T) {
 	r := s.on("recurse", 20, &n)
 	s.register(true, r)
 	s.call("recurse", 10, 4)
-	s.e.Save()
 	if err := s.f.Reset(probetest.Image()); err != nil {
 		t.Fatal(err)
 	}

@@ -393,9 +393,9 @@ func (rp *retprobe) leaveGuest(t *trampolines) {
 	}
 }
 
-// Save takes the counts that stand in the guest's memory, before a reset of
-// the guest, which does not run. Behind it Reloaded must be called.
-func (e *Engine) Save() {
+// save takes the counts that stand in the guest's memory, before a reset of
+// the guest, which does not run.
+func (e *Engine) save() {
 	e.view.Lock()
 	defer e.view.Unlock()
 	for _, p := range e.pools() {

@@ -88,13 +88,13 @@ func (c chain) live() bool {
 type registration struct {
 	engine *Engine
 	probe  *Kprobe
-	site   *site     // changes only while the world is stopped, by Reloaded
+	site   *site     // changes only while the world is stopped, by Reload
 	cells  []cell    // by vCPU
 	ret    *retprobe // of a kretprobe, else nil
 	jump   *jump     // of a jprobe, else nil
 	hidden bool      // the engine's own, at the end of mirrors
 
-	// What the user gave, from before Addr was rewritten: Reloaded resolves it
+	// What the user gave, from before Addr was rewritten: Reload resolves it
 	// anew.
 	bySymbol bool
 	offset   uint64

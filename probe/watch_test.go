@@ -291,10 +291,7 @@ func TestWatchReloaded(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.dr, f.pages = probe.DebugRegisters{}, nil
-	if err := f.Reset(probetest.Image()); err != nil { // the fake's own engine has no probes
-		t.Fatal(err)
-	}
-	if err := e.Reloaded(); err != nil {
+	if err := e.Reload(func(save func()) (bool, error) { return true, f.Reboot(save, probetest.Image()) }); err != nil {
 		t.Fatal(err)
 	}
 	if !f.dr.Enabled() || f.dr.Addr[0] != at || len(f.pages) != 1 {

@@ -180,10 +180,14 @@ func (g *fakeGuest) Resume() error { return g.move(machine.PhaseRunning) }
 func (g *fakeGuest) Pause() error { return g.move(machine.PhasePaused) }
 
 func (g *fakeGuest) Reset(context.Context) error {
-	g.world.Lock()
-	g.load()
-	g.world.Unlock()
-	if err := g.engine.Reloaded(); err != nil {
+	err := g.engine.Reload(func(save func()) (bool, error) {
+		g.world.Lock()
+		defer g.world.Unlock()
+		save()
+		g.load()
+		return true, nil
+	})
+	if err != nil {
 		return err
 	}
 	g.become(machine.PhaseCreated, func(s *machine.State) { s.ExitCode, s.Crash = 0, nil })

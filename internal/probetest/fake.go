@@ -140,14 +140,16 @@ func (f *Fake) load(img *guest.Image) {
 // Reset gives the guest another image, or the same again, and tells the engine.
 // No Call may be under way.
 func (f *Fake) Reset(img *guest.Image) error {
-	err := f.Stop(func(probe.World) error {
+	return f.engine.Reload(func(save func()) (bool, error) { return true, f.Reboot(save, img) })
+}
+
+// Reboot is the reset of a guest whose engine is the caller's own.
+func (f *Fake) Reboot(save func(), img *guest.Image) error {
+	return f.Stop(func(probe.World) error {
+		save()
 		f.load(img)
 		return nil
 	})
-	if err != nil {
-		return err
-	}
-	return f.engine.Reloaded()
 }
 
 // Close takes all probes off and ends the vCPUs.

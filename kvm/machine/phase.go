@@ -182,16 +182,15 @@ func (m *Machine) Reset(ctx context.Context, img *guest.Image) error {
 		return fmt.Errorf("reset: %w", err)
 	}
 	m.stopTicker()
-	// No one else stops the world while there are no vCPUs to stop.
-	rebuilt := false
-	err := m.stopWorld(nil, func() (err error) {
-		m.engine.Save()
-		rebuilt, err = m.rebuild(img)
-		return err
+	err := m.engine.Reload(func(save func()) (rebuilt bool, err error) {
+		// No one else stops the world while there are no vCPUs to stop.
+		err = m.stopWorld(nil, func() (err error) {
+			save()
+			rebuilt, err = m.rebuild(img)
+			return err
+		})
+		return rebuilt, err
 	})
-	if rebuilt {
-		err = errors.Join(err, m.engine.Reloaded())
-	}
 	if err != nil {
 		return fmt.Errorf("reset: %w", err)
 	}
