@@ -48,7 +48,7 @@ func (a Args) Uint64(i int) uint64 {
 		panic("argument number below 0")
 	}
 	c := a.c
-	w := c.engine.cpus[c.CPU].word[:]
+	w := c.cpu.word[:]
 	if c.Read(a.slot(i), w) != nil {
 		return 0
 	}
@@ -68,7 +68,7 @@ func (a Args) Set(i int, v uint64) error {
 		panic("argument number below 0")
 	}
 	c := a.c
-	w := c.engine.cpus[c.CPU].word[:]
+	w := c.cpu.word[:]
 	le.PutUint64(w, v)
 	return c.Write(a.slot(i), w)
 }

@@ -53,7 +53,7 @@ func crowd(tb testing.TB, e *probe.Engine, n int) []*probe.Kprobe {
 	if len(ps) == 0 {
 		return nil
 	}
-	if err := e.Register(ps...); err != nil {
+	if err := e.Register(probe.Probes(ps)...); err != nil {
 		tb.Fatal(err)
 	}
 	return ps

@@ -51,9 +51,9 @@ func (e *Engine) setForbidden(names []string, on bool) error {
 	defer e.view.Unlock()
 	for _, n := range names {
 		if on {
-			e.forbidden[n] = true
+			e.places.forbidden[n] = true
 		} else {
-			delete(e.forbidden, n)
+			delete(e.places.forbidden, n)
 		}
 	}
 	return nil
@@ -70,7 +70,7 @@ func (e *Engine) Blacklist() []Forbidden {
 	if img, ok := syms.(Image); ok {
 		all = img.Symbols()
 	} else {
-		for name := range e.forbidden {
+		for name := range e.places.forbidden {
 			if s, err := syms.Lookup(name); err == nil {
 				all = append(all, s)
 			}
@@ -81,7 +81,7 @@ func (e *Engine) Blacklist() []Forbidden {
 		if !syms.IsText(s.Addr) {
 			continue
 		}
-		if why := e.forbiddenAt(place{addr: s.Addr, sym: s}); why != "" {
+		if why := e.places.forbiddenAt(place{addr: s.Addr, sym: s}); why != "" {
 			out = append(out, Forbidden{Start: s.Addr, End: s.Addr + guest.GVA(s.Size), Name: s.Name, Why: why})
 		}
 	}

@@ -51,16 +51,16 @@ const boardTries = 512
 
 // board finds a place for the board of d, puts a jump to the entry there, and
 // returns it. Callers hold mu.
-func (e *Engine) board(d *detour) (guest.GVA, error) {
+func (o *optimizer) board(d *detour) (guest.GVA, error) {
 	p := punOf(d.region.Boundaries)
 	from := d.region.Addr + insn.JmpLen
 	try := func(at guest.GVA) bool {
 		jmp, ok := insn.Jmp32(uint64(at), uint64(d.entry))
-		return ok && e.code.PutAt(at, d.site(), d.user, d, jmp[:]) == nil
+		return ok && o.code.PutAt(at, d.site(), d.user, d, jmp[:]) == nil
 	}
 	// Pages that are there. Where the lowest byte is fixed, every 256th address
 	// can fit at most.
-	for page := range e.code.Mapped(d.user) {
+	for page := range o.code.Mapped(d.user) {
 		rel := uint64(page) - from
 		if int64(rel) < -1<<31 || int64(rel) > 1<<31-guest.PageSize {
 			continue

@@ -10,6 +10,29 @@ import (
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
+// places knows where in the guest's text a probe can be, and makes the sites and
+// slots for it. It is guarded by Engine.mu.
+type places struct {
+	*core
+	forbidden map[string]bool // functions, by the API; written with view held as well
+	funcs     *Functions      // of the image that the guest has now; nil: not asked for yet
+	slots     map[slotKey]*slot
+}
+
+// forget drops everything that depends on the guest's memory and image.
+func (p *places) forget() {
+	p.funcs = nil
+	p.slots = map[slotKey]*slot{}
+}
+
+// functions returns the analysis of the guest's image.
+func (p *places) functions() *Functions {
+	if p.funcs == nil {
+		p.funcs = NewFunctions(p.target.Symbols())
+	}
+	return p.funcs
+}
+
 // place is where a probe is to go.
 type place struct {
 	addr  guest.GVA
@@ -17,38 +40,31 @@ type place struct {
 	entry bool // the function's entry
 }
 
-// resolve finds out where p is (kprobes A.1, checks 1 to 4).
-func (e *Engine) resolve(p *Kprobe) (place, *Error) {
-	if p == nil || (p.Symbol == "") == (p.Addr == 0) {
+// resolve finds out where w is (kprobes A.1, checks 1 to 4).
+func (p *places) resolve(w where) (place, *Error) {
+	if (w.symbol == "") == (w.addr == 0) {
 		detail := "give one of them"
-		if p != nil && p.Addr != 0 {
-			detail = fmt.Sprintf("symbol %s and address %v; after a registration by symbol, clear Addr to register again", p.Symbol, p.Addr)
+		if w.addr != 0 {
+			detail = fmt.Sprintf("symbol %s and address %v; after a registration by symbol, clear Addr to register again", w.symbol, w.addr)
 		}
 		return place{}, newError(CodeBothOrNeither, "a probe needs either a symbol or an address", detail)
 	}
-	syms := e.target.Symbols()
-	addr := p.Addr + guest.GVA(p.Offset)
-	if p.Symbol != "" {
-		sym, err := syms.Lookup(p.Symbol)
+	addr := w.addr + guest.GVA(w.offset)
+	if w.symbol != "" {
+		sym, err := p.symbol("symbol", w.symbol)
 		if err != nil {
-			var amb *guest.AmbiguousSymbolError
-			if errors.As(err, &amb) {
-				x := newError(CodeAmbiguous, fmt.Sprintf("symbol %q is ambiguous", p.Symbol), "give an address instead")
-				x.Cause = err
-				return place{}, x
-			}
-			return place{}, newError(CodeSymbolNotFound, fmt.Sprintf("there is no symbol %q", p.Symbol), "")
+			return place{}, err
 		}
 		// Offset 0 is always the symbol's own: a label at the end of a section has no extent.
-		if p.Offset != 0 && p.Offset >= sym.Size {
-			return place{}, newError(CodeOffsetOutside, fmt.Sprintf("offset %#x is outside %s", p.Offset, p.Symbol),
-				fmt.Sprintf("it has %#x bytes", sym.Size))
+		if w.offset != 0 && w.offset >= sym.Size {
+			return place{}, outside(w, sym)
 		}
-		addr = sym.Addr + guest.GVA(p.Offset)
+		addr = sym.Addr + guest.GVA(w.offset)
 	}
-	if e.InSlot(addr) {
+	if p.InSlot(addr) {
 		return place{}, newError(CodeBlacklisted, fmt.Sprintf("%v is the engine's own code", addr), "")
 	}
+	syms := p.target.Symbols()
 	sym, ok := syms.Find(addr)
 	if !ok {
 		return place{}, newError(CodeNoSymbolAt, fmt.Sprintf("%v is in no function", addr), "")
@@ -60,20 +76,40 @@ func (e *Engine) resolve(p *Kprobe) (place, *Error) {
 	return place{addr: addr, sym: sym, entry: off == 0}, nil
 }
 
+// symbol finds a symbol; what is what messages call it.
+func (p *places) symbol(what, name string) (guest.Symbol, *Error) {
+	sym, err := p.target.Symbols().Lookup(name)
+	if err == nil {
+		return sym, nil
+	}
+	var amb *guest.AmbiguousSymbolError
+	if errors.As(err, &amb) {
+		x := newError(CodeAmbiguous, fmt.Sprintf("%s %q is ambiguous", what, name), "give an address instead")
+		x.Cause = err
+		return sym, x
+	}
+	return sym, newError(CodeSymbolNotFound, fmt.Sprintf("there is no %s %q", what, name), "")
+}
+
+// outside refuses an offset behind the end of a symbol.
+func outside(w where, sym guest.Symbol) *Error {
+	return newError(CodeOffsetOutside, fmt.Sprintf("offset %#x is outside %s", w.offset, w.symbol), fmt.Sprintf("it has %#x bytes", sym.Size))
+}
+
 // allowed checks that at may be probed at all (checks 8 and 9).
-func (e *Engine) allowed(at place) *Error {
-	syms := e.target.Symbols()
+func (p *places) allowed(at place) *Error {
+	syms := p.target.Symbols()
 	if !syms.IsText(at.addr) {
 		return newError(CodeNotText, fmt.Sprintf("%s is not code", at.sym.Name), "")
 	}
-	if why := e.forbiddenAt(at); why != "" {
+	if why := p.forbiddenAt(at); why != "" {
 		return newError(CodeBlacklisted, fmt.Sprintf("%s must not be probed", at.sym.Name), why)
 	}
 	level := 0
 	if at.sym.User {
 		level = 3
 	}
-	if why := e.can[level&1].NoBreakpoint; why != "" {
+	if why := p.can[level&1].NoBreakpoint; why != "" {
 		return newError(CodeHostCannot, fmt.Sprintf("this host delivers no breakpoints at CPL%d", level), why)
 	}
 	return nil
@@ -81,11 +117,11 @@ func (e *Engine) allowed(at place) *Error {
 
 // prepare makes the site for at: every check of its instruction, and its plan
 // (checks 13 to 18). No text changes and no slot is made.
-func (e *Engine) prepare(at place) (*site, *Error) {
-	if err := e.boundary(at); err != nil {
+func (p *places) prepare(at place) (*site, *Error) {
+	if err := p.boundary(at); err != nil {
 		return nil, err
 	}
-	syms := e.target.Symbols()
+	syms := p.target.Symbols()
 	code := syms.Code(at.addr, insn.MaxLen)
 	cpl := uint8(0)
 	if at.sym.User {
@@ -96,44 +132,45 @@ func (e *Engine) prepare(at place) (*site, *Error) {
 	if plan.Kind == insn.Refuse {
 		return nil, refuse(plan, code[:max(n, min(1, len(code)))])
 	}
-	if plan.Kind == insn.InPlace && !e.can[cpl&1].InPlace {
+	if plan.Kind == insn.InPlace && !p.can[cpl&1].InPlace {
 		return nil, newError(CodeHostCannot, "the instruction cannot be moved, and this host cannot step in place",
 			fmt.Sprintf("%v: bytes % x", plan.Reason, code[:n]))
 	}
-	if plan.Kind == insn.Emulate && plan.Fallback == insn.InPlace && at.sym.User && e.oneSpace && !e.can[1].InPlace {
+	if plan.Kind == insn.Emulate && plan.Fallback == insn.InPlace && at.sym.User && p.oneSpace && !p.can[1].InPlace {
 		return nil, newError(CodeHostCannot, "the instruction cannot be moved, and this target cannot emulate it for user code",
 			fmt.Sprintf("bytes % x", code[:n]))
 	}
 	st := &site{addr: at.addr, n: uint8(n), user: at.sym.User, plan: plan, symbol: at.sym.Name, start: at.sym.Addr, entry: at.entry}
 	copy(st.orig[:], code[:n])
 	var now [insn.MaxLen]byte
-	if err := e.target.ReadMemory(0, at.addr, now[:n]); err != nil {
+	if err := p.target.ReadMemory(0, at.addr, now[:n]); err != nil {
 		x := newError(CodeUnreadable, "the guest's text is not mapped", fmt.Sprintf("at %v", at.addr))
 		x.Cause = err
 		return nil, x
 	}
-	e.Unpatch(at.addr, now[:n])
-	st.pa, _ = e.pages.Translate(0, at.addr)
+	p.Unpatch(at.addr, now[:n])
+	st.pa, _ = p.pages.Translate(0, at.addr)
 	if !bytes.Equal(now[:n], st.bytes()) {
 		return nil, textError(st, &guest.TextMismatchError{Addr: at.addr, Want: st.bytes(), Got: bytes.Clone(now[:n])})
 	}
 	st.chain.Store(new(chain))
+	st.jump.Store(noJump)
 	return st, nil
 }
 
 // forbiddenAt returns why the function at at is blacklisted, or "".
-func (e *Engine) forbiddenAt(at place) string {
+func (p *places) forbiddenAt(at place) string {
 	name := at.sym.Name
-	if e.forbidden[name] {
+	if p.forbidden[name] {
 		return "on the engine's blacklist"
 	}
 	// A part that the compiler split off or specialised is the function itself.
 	if base, _, ok := strings.Cut(name, "."); ok && base != "" {
-		if e.forbidden[base] {
+		if p.forbidden[base] {
 			return fmt.Sprintf("a part of %s, which is on the engine's blacklist", base)
 		}
-		if sym, err := e.target.Symbols().Lookup(base); err == nil {
-			if why := e.target.Symbols().Blacklisted(sym.Addr); why != "" {
+		if sym, err := p.target.Symbols().Lookup(base); err == nil {
+			if why := p.target.Symbols().Blacklisted(sym.Addr); why != "" {
 				return fmt.Sprintf("a part of %s: %s", base, why)
 			}
 		}
@@ -141,7 +178,7 @@ func (e *Engine) forbiddenAt(at place) string {
 	if why := reserved(name); why != "" {
 		return why
 	}
-	return e.target.Symbols().Blacklisted(at.addr)
+	return p.target.Symbols().Blacklisted(at.addr)
 }
 
 // reserved returns why functions of this name are never probed, or "".
@@ -158,8 +195,8 @@ func reserved(name string) string {
 // boundary refuses an address at which no instruction begins, or data is. Where
 // no known path leads to, an instruction begins where the kernel finds one, by
 // decoding the function from its first byte (check 14, and EILSEQ with it).
-func (e *Engine) boundary(at place) *Error {
-	f, why := e.functions().Of(at.sym)
+func (p *places) boundary(at place) *Error {
+	f, why := p.functions().Of(at.sym)
 	if f == nil {
 		return newError(CodeUndecodable, why, "")
 	}

@@ -11,7 +11,7 @@ import (
 // handler returns; there is one per vCPU, reused for every hit.
 type Context struct {
 	CPU   int       // vCPU number
-	Probe *Kprobe   // whose handler runs
+	Probe *Kprobe   // whose handler runs; nil in that of a watch
 	Addr  guest.GVA // the probed address
 	Regs  *Regs     // saved registers; changes take effect
 	Root  guest.GPA // page tables of the interrupted code
@@ -28,8 +28,8 @@ type Context struct {
 	// of the instruction that made it.
 	Watched Watched
 
-	engine *Engine
-	reg    *registration
+	cpu   *cpu
+	tally *tally
 }
 
 // ErrNoGuestCall is returned by Context.Call when the target cannot run a guest
@@ -39,9 +39,9 @@ var ErrNoGuestCall = errors.New("this target cannot call guest functions from a 
 // Read reads guest memory as the interrupted code sees it. A bad address is an
 // error, counted in Stats.BadAccesses, and does no other harm.
 func (c *Context) Read(addr guest.GVA, p []byte) error {
-	err := c.engine.target.ReadMemory(c.Root, addr, p)
+	err := c.cpu.target.ReadMemory(c.Root, addr, p)
 	if err != nil {
-		c.engine.badAccess(c, addr, err)
+		c.badAccess(addr, err)
 	}
 	return err
 }
@@ -49,9 +49,9 @@ func (c *Context) Read(addr guest.GVA, p []byte) error {
 // Write writes guest memory as the interrupted code sees it. A bad address is
 // an error, counted in Stats.BadAccesses, and does no other harm.
 func (c *Context) Write(addr guest.GVA, p []byte) error {
-	err := c.engine.target.WriteMemory(c.Root, addr, p)
+	err := c.cpu.target.WriteMemory(c.Root, addr, p)
 	if err != nil {
-		c.engine.badAccess(c, addr, err)
+		c.badAccess(addr, err)
 	}
 	return err
 }
@@ -61,11 +61,11 @@ func (c *Context) Write(addr guest.GVA, p []byte) error {
 // The registers in c.Regs are afterwards what they were. Errors are
 // ErrNoGuestCall and those of the target.
 func (c *Context) Call(addr guest.GVA, args ...uint64) (uint64, error) {
-	if c.engine.runner == nil {
+	if c.cpu.runner == nil {
 		return 0, ErrNoGuestCall
 	}
 	if len(args) > 6 {
 		return 0, fmt.Errorf("call guest function at %v: %d arguments: want at most 6", addr, len(args))
 	}
-	return c.engine.runner.CallGuest(c.CPU, addr, args)
+	return c.cpu.runner.CallGuest(c.CPU, addr, args)
 }

@@ -10,10 +10,11 @@ import (
 // whoever has the world stopped; the counters may be read by anyone. The
 // padding keeps two vCPUs out of one cache line.
 type cpu struct {
-	_  [64]byte
+	_ [64]byte
+	*core
 	id int
 
-	// depth is the number of nested handler stages. The kernel's "current
+	// depth is the number of nested rounds of handlers. The kernel's "current
 	// kprobe" is set while it is not 0: a hit is then counted as missed.
 	depth int
 
@@ -128,14 +129,4 @@ func (e *Engine) SlotOf(p *Kprobe) (guest.GVA, bool) {
 		}
 	}
 	return 0, false
-}
-
-// Original returns the byte that belongs at addr instead of the engine's int3,
-// and whether there is a site at all. It may be called from any thread.
-func (e *Engine) Original(addr guest.GVA) (byte, bool) {
-	s := e.table.Load().find(addr)
-	if s == nil {
-		return 0, false
-	}
-	return s.orig[0], true
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe/code"
@@ -34,6 +35,8 @@ type detour struct {
 	end    guest.GVA
 	run    []*Stage // the handler stage; nil: the exit
 	placed []placedStage
+
+	on atomic.Pointer[site] // the site whose jump leads here, or did last
 }
 
 // placedStage is code that stands at an address, with its fixups.
@@ -48,6 +51,8 @@ type stageBody struct {
 	code   []byte // falls out of its end
 	entry  int    // offset of where hits enter
 	placed []placedStage
+
+	on atomic.Pointer[site] // the site whose jump leads here, or did last
 }
 
 // detourKey names a detour: its region and its handler stage.
@@ -95,7 +100,7 @@ func (d *detour) whole(rip guest.GVA) bool {
 }
 
 // home implements resident.
-func (d *detour) home(_ *Engine, rip guest.GVA) guest.GVA {
+func (d *detour) home(rip guest.GVA) guest.GVA {
 	if rip >= d.back && rip < d.end {
 		return d.next()
 	}
@@ -122,33 +127,35 @@ var errNoPlace = errors.New("no address within reach has an int3 at every instru
 // stageBuilder makes a handler stage for the address at.
 type stageBuilder func(at guest.GVA, stages []*Stage) (stageBody, error)
 
-// detour returns the detour of a region with the given stages (none: an exit), making
-// it if need be. text are the region's original bytes. Errors: errNoPlace, code.ErrReach,
-// build's, and those that wrap code.ErrNoMemory. Callers hold mu.
-func (e *Engine) detour(reg flow.Region, text []byte, user bool, stages []*Stage, build stageBuilder) (*detour, error) {
-	key := detourKey{addr: guest.GVA(reg.Addr), n: reg.Len}
+// detour returns the detour of the site's region with the given stages (none: an
+// exit), making it if need be. Errors: errNoPlace, code.ErrReach, and those that wrap
+// code.ErrNoMemory.
+func (o *optimizer) detour(st *site, stages []*Stage) (*detour, error) {
+	key := detourKey{addr: st.addr, n: st.region.Len}
 	for _, x := range stages {
 		key.stage += fmt.Sprintf("%p ", x)
 	}
-	copy(key.bytes[:], text)
-	if d := e.opt.detours[key]; d != nil {
+	copy(key.bytes[:], st.text)
+	if d := o.detours[key]; d != nil {
 		return d, nil
 	}
-	d := &detour{region: reg, user: user, run: stages}
-	copy(d.orig[:], text)
-	err := e.code.Put(d.site(), user, d, func(at guest.GVA) ([]byte, error) { return d.assemble(at, stages, build) })
+	d := &detour{region: *st.region, user: st.user, run: stages}
+	copy(d.orig[:], st.text)
+	build := o.exitStage(st.user)
+	if stages != nil {
+		build = o.stageCode(st.addr, st.user)
+	}
+	err := o.code.Put(st.addr, st.user, d, func(at guest.GVA) ([]byte, error) { return d.assemble(at, stages, build) })
 	if err != nil {
 		return nil, err
 	}
 	d.addr = d.entry
-	if len(reg.Boundaries) != 0 {
-		at, err := e.board(d)
-		if err != nil {
+	if len(d.region.Boundaries) != 0 {
+		if d.addr, err = o.board(d); err != nil {
 			return nil, err
 		}
-		d.addr = at
 	}
-	e.opt.detours[key] = d
+	o.detours[key] = d
 	return d, nil
 }
 

@@ -41,7 +41,7 @@ func FuzzDetour(f *testing.F) {
 			{Symbol: "f_emulate", Pre: empty}, {Symbol: "work", Pre: empty}, {Symbol: "f_boost", Pre: empty, Stage: stage()},
 			{Symbol: "u_work", Pre: empty}, {Symbol: "u_frame", Pre: empty, Stage: stage()},
 		}
-		if err := e.Register(ps...); err != nil {
+		if err := e.Register(probe.Probes(ps)...); err != nil {
 			t.Fatal(err)
 		}
 		if err := e.Optimize(); err != nil {

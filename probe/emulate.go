@@ -53,7 +53,7 @@ func (m *operand) Write(addr uint64, p []byte) error {
 // emulate computes the effect of st's instruction at RIP, and ends the hit. It
 // returns false, with nothing changed, when the instruction must be run
 // natively instead.
-func (e *Engine) emulate(c *cpu, s State, st *site, chain chain, missed bool) (Verdict, bool) {
+func (c *cpu) emulate(s State, st *site, chain chain, missed bool) (Verdict, bool) {
 	flags, sp := s.Regs.RFLAGS, s.Regs.RSP
 	c.mem.root, c.mem.cpl, c.mem.err = s.Root, s.CPL, nil
 	if err := st.plan.Inst.Emulate(s.Regs.RIP, s.Regs, &c.mem); err != nil {
@@ -61,20 +61,20 @@ func (e *Engine) emulate(c *cpu, s State, st *site, chain chain, missed bool) (V
 		if !ok {
 			return Verdict{}, false
 		}
-		return e.raise(c, s, st, chain, missed, t), true
+		return c.raise(s, st, chain, missed, t), true
 	}
 	count(&c.counts.emulated)
-	v := e.after(c, s, st, chain, missed, c.seq, flags)
-	v.Shadow = st.plan.Shadow && flags&flagIF == 0 && s.Regs.RFLAGS&flagIF != 0
+	v := c.after(s, st, chain, missed, c.seq, flags)
+	v.Shadow = st.plan.Shadow && flags&insn.FlagIF == 0 && s.Regs.RFLAGS&insn.FlagIF != 0
 	return v, true
 }
 
 // raise delivers an exception of st's instruction that the engine has found by
 // itself. The fault handlers are asked first; then the guest's own gets the
 // frame that the processor would have pushed.
-func (e *Engine) raise(c *cpu, s State, st *site, chain chain, missed bool, t Trap) Verdict {
+func (c *cpu) raise(s State, st *site, chain chain, missed bool, t Trap) Verdict {
 	count(&c.counts.faults)
-	if e.askFault(c, s, st, chain, missed, c.seq, t) {
+	if c.askFault(s, st, chain, missed, c.seq, t) {
 		return Verdict{Action: Resume}
 	}
 	return Verdict{Action: Inject, Fault: t}

@@ -6,44 +6,46 @@ import "errors"
 // disarmed. All or none: the error is an *Error whose Index says which probe is
 // not registered, gone, or cannot be armed. A probe that is enabled already
 // stays so.
-func (e *Engine) Enable(ps ...*Kprobe) error { return e.setDisabled(ps, false) }
+func (e *Engine) Enable(ps ...*Kprobe) error { return e.switchProbes(ps, false) }
 
 // Disable stops the handlers of ps; the int3 goes when the last probe of a
 // site is disabled. When it returns, no handler of theirs runs. A probe that
 // is disabled (or gone) already stays so. Errors are as for Enable.
-func (e *Engine) Disable(ps ...*Kprobe) error { return e.setDisabled(ps, true) }
+func (e *Engine) Disable(ps ...*Kprobe) error { return e.switchProbes(ps, true) }
 
-func (e *Engine) setDisabled(ps []*Kprobe, disabled bool) error {
+func (e *Engine) switchProbes(ps []*Kprobe, disabled bool) error {
 	if err := e.lock(); err != nil {
 		return err
 	}
 	defer e.mu.Unlock()
-	return e.setDisabledLocked(ps, disabled)
-}
-
-// setDisabledLocked is setDisabled for callers that hold mu.
-func (e *Engine) setDisabledLocked(ps []*Kprobe, disabled bool) error {
-	var regs []*registration
-	index := map[*site]int{}
+	regs := make([]*registration, len(ps))
 	for i, p := range ps {
-		r := e.registered(p)
-		var err *Error
-		switch {
-		case r == nil:
-			err = newError(CodeNotRegistered, "the probe is not registered", "")
-		case r.site.gone && !disabled:
-			err = newError(CodeGone, "the probed code went away", "")
-		case r.disabled == disabled:
-			continue
-		default:
-			regs = append(regs, r)
-			if _, ok := index[r.site]; !ok {
-				index[r.site] = i
-			}
-		}
-		if err != nil {
+		if regs[i] = e.registered(p); regs[i] == nil {
+			err := newError(CodeNotRegistered, "the probe is not registered", "")
 			err.Index = i
 			return err
+		}
+	}
+	return e.setDisabled(regs, disabled)
+}
+
+// setDisabled disables or enables all of list, or none; the index of an error is in
+// list. Callers hold mu.
+func (e *Engine) setDisabled(list []*registration, disabled bool) error {
+	var regs []*registration
+	index := map[*site]int{}
+	for i, r := range list {
+		switch {
+		case r.site.gone && !disabled:
+			err := newError(CodeGone, "the probed code went away", "")
+			err.Index = i
+			return err
+		case r.disabled == disabled:
+			continue
+		}
+		regs = append(regs, r)
+		if _, ok := index[r.site]; !ok {
+			index[r.site] = i
 		}
 	}
 	if len(regs) == 0 {
@@ -51,14 +53,17 @@ func (e *Engine) setDisabledLocked(ps []*Kprobe, disabled bool) error {
 	}
 	set := func(disabled bool) {
 		for _, r := range regs {
-			r.disabled, r.probe.Disabled = disabled, disabled
+			r.disabled = disabled
+			if r.probe != nil {
+				r.probe.Disabled = disabled
+			}
 			r.enabled.Store(!disabled && !r.site.gone)
 		}
 	}
 	var lost []error
 	err := e.stop(func(w World) error {
 		set(disabled)
-		bad, err := e.settle(w, sitesOf(regs), &lost)
+		bad, err := e.text.settle(w, sitesOf(regs), &lost)
 		if err == nil {
 			return nil
 		}
@@ -88,14 +93,14 @@ func (e *Engine) setDisarmed(disarmed bool) error {
 	if e.disarmed == disarmed {
 		return nil
 	}
-	sites := make([]*site, 0, len(e.sites))
-	for _, st := range e.sites {
+	sites := make([]*site, 0, e.sites.Len())
+	for _, st := range e.sites.All() {
 		sites = append(sites, st)
 	}
 	var lost []error
 	err := e.stop(func(w World) error {
 		e.disarmed = disarmed
-		if _, err := e.settle(w, sites, &lost); err != nil {
+		if _, err := e.text.settle(w, sites, &lost); err != nil {
 			e.disarmed = !disarmed
 			return err
 		}
@@ -104,8 +109,8 @@ func (e *Engine) setDisarmed(disarmed bool) error {
 	if err != nil {
 		return err
 	}
-	if len(e.watches) != 0 {
-		lost = append(lost, e.applyWatches(e.watches))
+	if len(e.watches.list) != 0 {
+		lost = append(lost, e.watches.apply(e.watches.list))
 	}
 	return errors.Join(lost...)
 }

@@ -76,7 +76,7 @@ func ExampleKretprobe() {
 			}
 		},
 	}
-	if err := e.RegisterKretprobe(r); err != nil {
+	if err := e.Register(r); err != nil {
 		fmt.Println(err)
 		return
 	}
@@ -106,7 +106,7 @@ func ExampleContext_Stack() {
 	// A trampoline is in the place of stack_target's return address. Nobody sees it.
 	r := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "stack_target"}, Return: show}
 	p := &probe.Kprobe{Symbol: "stack_internal", Pre: func(c *probe.Context) int { show(c); return 0 }}
-	if err := e.RegisterAll(r, p); err != nil {
+	if err := e.Register(r, p); err != nil {
 		fmt.Println(err)
 		return
 	}
@@ -128,7 +128,7 @@ func ExampleJprobe() {
 		// first. It ends in jprobe_return.
 		Mirror: "mirror_many",
 	}
-	if err := e.RegisterJprobe(j); err != nil {
+	if err := e.Register(j); err != nil {
 		fmt.Println(err)
 		return
 	}

@@ -24,15 +24,6 @@ func NewFunctions(syms Symbols) *Functions {
 	return &Functions{syms: syms, funcs: map[guest.GVA]*flow.Func{}}
 }
 
-// functions returns the analysis of the image that the guest has now. Callers hold
-// mu.
-func (e *Engine) functions() *Functions {
-	if e.opt.funcs == nil {
-		e.opt.funcs = NewFunctions(e.target.Symbols())
-	}
-	return e.opt.funcs
-}
-
 // maxFunctions bounds the functions that are remembered.
 const maxFunctions = 1024
 

@@ -167,7 +167,7 @@ func FuzzHit(f *testing.F) {
 			{Symbol: "hot_load", Pre: empty, Post: func(*probe.Context) {}, Fault: func(*probe.Context, probe.Trap) bool { return false }},
 			{Symbol: "f_boost"}, {Symbol: "f_emulate"}, {Symbol: "e_callmem", Offset: 1}, {Symbol: "u_fault"}, {Symbol: "r_far", Offset: 10},
 		}
-		if err := e.Register(ps...); err != nil {
+		if err := e.Register(probe.Probes(ps)...); err != nil {
 			t.Fatal(err)
 		}
 		places := []guest.GVA{0, 0x1000, symbol(t, fake, "r_int3"), 1 << 63}

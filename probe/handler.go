@@ -1,14 +1,11 @@
 package probe
 
 import (
-	"fmt"
-	"runtime/debug"
-
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// enter begins a stage in which handlers run for st.
-func (c *cpu) enter(e *Engine, s State, st *site) {
+// enter begins a round of handlers for st.
+func (c *cpu) enter(s State, st *site) {
 	c.depth++
 	c.ctx.Addr = st.addr
 	c.ctx.Regs = s.Regs
@@ -16,57 +13,45 @@ func (c *cpu) enter(e *Engine, s State, st *site) {
 	c.ctx.CPL = s.CPL
 }
 
-// leave ends the stage.
+// about makes r the probe whose handler runs next.
+func (c *cpu) about(r *registration) { c.ctx.tally, c.ctx.Probe = &r.tally, r.probe }
+
+// leave ends the round.
 func (c *cpu) leave() { c.depth-- }
 
 // The run functions call one handler each and contain its panic: the result is
 // then the zero value. The depth of guest calls that the handler was in is
 // theirs to restore, because a panic skips it.
 
-func (e *Engine) runFilter(c *cpu, r *registration) (pass bool) {
+func (c *cpu) runFilter(r *registration) (pass bool) {
 	depth := c.depth
-	defer e.contain(c, r, "filter", depth)
-	return r.probe.Filter(&c.ctx)
+	defer c.contain(&r.tally, "filter", depth)
+	return r.filter(&c.ctx)
 }
 
-func (e *Engine) runPre(c *cpu, r *registration) (taken int) {
+func (c *cpu) runPre(r *registration) (taken int) {
 	depth := c.depth
-	defer e.contain(c, r, "pre", depth)
-	return r.probe.Pre(&c.ctx)
+	defer c.contain(&r.tally, "pre", depth)
+	return r.pre(&c.ctx)
 }
 
-func (e *Engine) runPost(c *cpu, r *registration) {
+func (c *cpu) runPost(r *registration) {
 	depth := c.depth
-	defer e.contain(c, r, "post", depth)
-	r.probe.Post(&c.ctx)
+	defer c.contain(&r.tally, "post", depth)
+	r.post(&c.ctx)
 }
 
-func (e *Engine) runFault(c *cpu, r *registration, t Trap) (fixed bool) {
+func (c *cpu) runFault(r *registration, t Trap) (fixed bool) {
 	depth := c.depth
-	defer e.contain(c, r, "fault", depth)
-	return r.probe.Fault(&c.ctx, t)
-}
-
-// contain is deferred around every handler.
-func (e *Engine) contain(c *cpu, r *registration, stage string, depth int) {
-	v := recover()
-	if v == nil {
-		return
-	}
-	c.depth = depth
-	count32(&r.cells[c.id].panics)
-	if r.first(loggedPanic) {
-		e.log.Error("probe handler panicked; further panics of this probe are only counted",
-			"probe", r.probe.Name, "addr", r.site.addr, "cpu", c.id, "handler", stage,
-			"panic", fmt.Sprint(v), "stack", string(debug.Stack()))
-	}
+	defer c.contain(&r.tally, "fault", depth)
+	return r.fault(&c.ctx, t)
 }
 
 // badAccess counts a guest memory access of a handler that failed.
-func (e *Engine) badAccess(c *Context, addr guest.GVA, err error) {
-	count32(&c.reg.cells[c.CPU].accesses)
-	if c.reg.first(loggedAccess) {
-		e.log.Warn("probe handler used a bad guest address; further ones of this probe are only counted",
-			"probe", c.reg.probe.Name, "at", c.reg.site.addr, "cpu", c.CPU, "addr", addr, "err", err)
+func (c *Context) badAccess(addr guest.GVA, err error) {
+	count32(&c.tally.cells[c.CPU].accesses)
+	if c.tally.first(loggedAccess) {
+		c.cpu.log.Warn("probe handler used a bad guest address; further ones of this probe are only counted",
+			"probe", c.tally.name, "at", c.Addr, "cpu", c.CPU, "addr", addr, "err", err)
 	}
 }

@@ -205,7 +205,7 @@ const sweepBatch = 128
 //
 // Of a function that returns twice the free instances are looked at, too: those
 // whose last activation's task is gone may be used for any other.
-func (e *Engine) sweep(p *pool, root guest.GPA, n int, buf []byte) int {
+func (k *core) sweep(p *pool, root guest.GPA, n int, buf []byte) int {
 	freed := 0
 	open := false
 	for range min(n, len(p.inst)) {
@@ -213,7 +213,7 @@ func (e *Engine) sweep(p *pool, root guest.GPA, n int, buf []byte) int {
 		st := in.state.Load()
 		switch {
 		case st&phaseMask == phaseLive:
-			switch e.fate(in, p.prof, root, buf) {
+			switch k.fate(in, p.prof, root, buf) {
 			case fateGone:
 				if in.reserve(number(st)) {
 					p.ret.abandoned.Add(1)
@@ -223,7 +223,7 @@ func (e *Engine) sweep(p *pool, root guest.GPA, n int, buf []byte) int {
 			case fateOpen:
 				open = true
 			}
-		case st&phaseMask == phaseFree && in.kept() && e.forgotten(in, p.prof, root, buf) &&
+		case st&phaseMask == phaseFree && in.kept() && k.forgotten(in, p.prof, root, buf) &&
 			in.state.CompareAndSwap(st, (number(st)+1)<<phaseBits|phaseReserved):
 			in.ret.Store(0)
 			in.to(phaseFree)
@@ -264,22 +264,22 @@ const (
 // RPL is 0 at CPL0 (5.5), RSP, RFLAGS, CS and RIP. Not at CPL3: the stack is
 // another one then. What looks like that SS decides nothing while the guest runs,
 // because the rest of the frame may be on its way; in a stopped world it is there.
-func (e *Engine) fate(in *instance, prof *guest.Profile, root guest.GPA, buf []byte) fate {
+func (k *core) fate(in *instance, prof *guest.Profile, root guest.GPA, buf []byte) fate {
 	root, ok := in.spaceOf(root)
 	if !ok {
 		return fateLive
 	}
-	if e.ownerGone(&in.owner, prof, root, buf) {
+	if k.ownerGone(&in.owner, prof, root, buf) {
 		return fateGone
 	}
-	if err := e.target.ReadMemory(root, guest.GVA(in.slot.Load()), buf[:8]); err != nil {
+	if err := k.target.ReadMemory(root, guest.GVA(in.slot.Load()), buf[:8]); err != nil {
 		if in.user {
 			return fateLive
 		}
 		return fateGone
 	}
 	switch word := le.Uint64(buf); {
-	case e.covers(guest.GVA(word), in):
+	case k.covers(guest.GVA(word), in):
 		return fateLive
 	case !in.user && word <= maxSelector && word&selectorRPL == 0:
 		return fateOpen
@@ -290,24 +290,24 @@ func (e *Engine) fate(in *instance, prof *guest.Profile, root guest.GPA, buf []b
 // interrupted reports whether the task of in, which fate leaves open, is in an
 // interrupt that came at the trampoline, or in the guest's handler for the
 // trampoline's int3 (which saves the address behind it). The world is stopped.
-func (e *Engine) interrupted(in *instance, root guest.GPA, buf []byte) bool {
+func (k *core) interrupted(in *instance, root guest.GPA, buf []byte) bool {
 	root, _ = in.spaceOf(root)
 	slot := in.slot.Load()
-	if e.target.ReadMemory(root, guest.GVA(slot-8), buf[:8]) != nil || le.Uint64(buf) != slot+8 {
+	if k.target.ReadMemory(root, guest.GVA(slot-8), buf[:8]) != nil || le.Uint64(buf) != slot+8 {
 		return false
 	}
-	if e.target.ReadMemory(root, guest.GVA(slot-32), buf[:8]) != nil {
+	if k.target.ReadMemory(root, guest.GVA(slot-32), buf[:8]) != nil {
 		return false
 	}
 	rip := guest.GVA(le.Uint64(buf))
-	return e.covers(rip, in) || e.covers(rip-1, in)
+	return k.covers(rip, in) || k.covers(rip-1, in)
 }
 
 // forgotten reports whether nobody can come back to the last activation of in,
 // which has ended.
-func (e *Engine) forgotten(in *instance, prof *guest.Profile, root guest.GPA, buf []byte) bool {
+func (k *core) forgotten(in *instance, prof *guest.Profile, root guest.GPA, buf []byte) bool {
 	root, ok := in.spaceOf(root)
-	return ok && e.ownerGone(&in.owner, prof, root, buf)
+	return ok && k.ownerGone(&in.owner, prof, root, buf)
 }
 
 // maxSelector is the largest value that a pushed SS can have, selectorRPL its
@@ -319,4 +319,4 @@ const (
 
 // covers reports whether the trampoline at word ends the activation of in:
 // its own, or that of one which lies above it on the same slot.
-func (e *Engine) covers(word guest.GVA, in *instance) bool { return e.leadsTo(word, in.tramp) }
+func (k *core) covers(word guest.GVA, in *instance) bool { return k.leadsTo(word, in.tramp) }

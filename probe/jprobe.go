@@ -1,7 +1,6 @@
 package probe
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -54,83 +53,61 @@ const (
 	MaxJprobeStack     = 4096
 )
 
-// jump is what a registration of a jprobe has besides that of a kprobe.
-type jump struct {
+// jprobe is what a registration of a jprobe has besides that of a kprobe.
+type jprobe struct {
 	probe  *Jprobe
 	mirror guest.GVA // 0 = none
 	stack  int
-	end    Kprobe // where the mirror ends: hidden, registered with the jprobe
+	end    *registration // where the mirror ends: hidden, registered with the jprobe
 }
 
-// RegisterJprobe puts all of js on the guest, or none, as Register does for
-// kprobes. Besides the refusals there: not_entry, handlers, data_size
-// (StackSize) and those for Mirror and End.
-func (e *Engine) RegisterJprobe(js ...*Jprobe) error { return e.RegisterAll(asProbes(js)...) }
-
-// admitTo checks j and adds it to the batch.
-func (j *Jprobe) admitTo(e *Engine, b *batch) (*registration, *Error) {
+// registration implements Probe.
+func (j *Jprobe) registration(e *Engine) *registration {
 	if j == nil {
-		return nil, newError(CodeBothOrNeither, "no probe", "")
+		return nil
 	}
-	var at place
-	if j.reg == nil && !b.seen[&j.Kprobe] {
-		var err *Error
-		if at, err = e.resolve(&j.Kprobe); err != nil {
-			return nil, err
-		}
-		if !at.entry {
-			return nil, newError(CodeNotEntry, fmt.Sprintf("%s+%#x is not the entry of a function", at.sym.Name, uint64(at.addr-at.sym.Addr)), "")
-		}
-	}
-	switch {
-	case j.Pre != nil || j.Post != nil || j.Fault != nil:
-		return nil, newError(CodeHandlers, "a jprobe has an entry handler and a mirror", "Pre, Post and Fault must be nil")
-	case j.Entry == nil && j.Mirror == "":
-		return nil, newError(CodeHandlers, "a jprobe needs an entry handler or a mirror", "")
-	case j.StackSize < 0 || j.StackSize > MaxJprobeStack:
-		return nil, newError(CodeDataSize, fmt.Sprintf("%d bytes of stack", j.StackSize), fmt.Sprintf("0 to %d", MaxJprobeStack))
-	}
-	jp := &jump{probe: j, stack: DefaultJprobeStack}
+	r := j.Kprobe.registration(e)
+	r.kind, r.check = kindJprobe, (*registration).checkJprobe
+	r.jprobe = &jprobe{probe: j, stack: DefaultJprobeStack}
 	if j.StackSize > 0 {
-		jp.stack = (j.StackSize + 7) &^ 7
+		r.jprobe.stack = (j.StackSize + 7) &^ 7
 	}
-	if j.Mirror != "" {
-		if err := e.findMirror(jp, at); err != nil {
-			return nil, err
-		}
+	return r
+}
+
+// checkJprobe makes the checks of a jprobe, and finds its mirror.
+func (r *registration) checkJprobe(p *places, at place) *Error {
+	j := r.jprobe.probe
+	switch {
+	case !at.entry:
+		return notEntry(at)
+	case j.Pre != nil || j.Post != nil || j.Fault != nil:
+		return newError(CodeHandlers, "a jprobe has an entry handler and a mirror", "Pre, Post and Fault must be nil")
+	case j.Entry == nil && j.Mirror == "":
+		return newError(CodeHandlers, "a jprobe needs an entry handler or a mirror", "")
+	case j.StackSize < 0 || j.StackSize > MaxJprobeStack:
+		return newError(CodeDataSize, fmt.Sprintf("%d bytes of stack", j.StackSize), fmt.Sprintf("0 to %d", MaxJprobeStack))
+	case j.Mirror == "":
+		return nil
 	}
-	if err := e.admit(b, &j.Kprobe); err != nil {
-		return nil, err
-	}
-	r := b.regs[len(b.regs)-1]
-	r.jump = jp
-	if jp.mirror != 0 {
-		b.mirrors = append(b.mirrors, jp)
-	}
-	return r, nil
+	return r.jprobe.findMirror(p, at)
 }
 
 // findMirror resolves the mirror of a jprobe at at.
-func (e *Engine) findMirror(jp *jump, at place) *Error {
+func (jp *jprobe) findMirror(p *places, at place) *Error {
 	j := jp.probe
-	syms := e.target.Symbols()
-	if at.sym.User && e.oneSpace {
+	if at.sym.User && p.oneSpace {
 		return newError(CodeHostCannot, "this target cannot access the stack with the rights of user code", "")
 	}
 	for _, name := range []string{j.Mirror, j.endName()} {
-		s, err := syms.Lookup(name)
+		s, err := p.symbol("function", name)
 		switch {
 		case err != nil:
-			x := newError(CodeSymbolNotFound, fmt.Sprintf("there is no function %q", name), "the mirror, and the function that it ends with, are the guest's")
-			var amb *guest.AmbiguousSymbolError
-			if errors.As(err, &amb) {
-				x = newError(CodeAmbiguous, fmt.Sprintf("function %q is ambiguous", name), "")
-			}
-			x.Cause = err
-			return x
-		case !syms.IsText(s.Addr):
+			err.Detail = "the mirror, and the function that it ends with, are the guest's"
+			return err
+		case !p.target.Symbols().IsText(s.Addr):
 			return newError(CodeNotText, fmt.Sprintf("%s is not code", name), "")
-		case at.addr != 0 && s.User != at.sym.User:
+		case s.User != at.sym.User:
 			return newError(CodeNotText, fmt.Sprintf("%s is code of another privilege level than %s", name, at.sym.Name), "")
 		}
 		if name == j.Mirror {
@@ -148,35 +125,23 @@ func (j *Jprobe) endName() string {
 	return j.End
 }
 
-// admitMirrors adds the hidden probes at the ends of the batch's mirrors,
-// behind those that were asked for.
-func (e *Engine) admitMirrors(b *batch) *Error {
-	for _, jp := range b.mirrors {
-		jp.end = Kprobe{Name: jp.probe.Name, Symbol: jp.probe.endName()}
-		if err := e.admit(b, &jp.end); err != nil {
-			err.Index = len(b.regs) // behind all that was asked for
-			return err
-		}
-		r := b.regs[len(b.regs)-1]
-		r.hidden = true
-		r.site.mirrorEnd.Store(true)
-	}
-	if len(b.mirrors) != 0 && e.mirrors.Load() == nil {
+// endOf returns the hidden registration at the end of a jprobe's mirror.
+func (e *Engine) endOf(j *jprobe) *registration {
+	if e.mirrors.Load() == nil {
 		e.noteStacks()
 		list := make([]mirror, max(16, 4*len(e.cpus)))
 		e.mirrors.Store(&list)
 	}
-	return nil
+	return &registration{tally: e.newTally(j.probe.Name), engine: e, kind: kindMirrorEnd, where: where{symbol: j.probe.endName()}}
 }
 
 // dropEnds notes that the hidden probes of regs, which are being removed, are
 // to go as well.
 func (e *Engine) dropEnds(regs []*registration) {
 	for _, r := range regs {
-		if r.jump != nil && r.jump.mirror != 0 {
-			if end := e.registered(&r.jump.end); end != nil {
-				e.ends = append(e.ends, end)
-			}
+		if r.jprobe != nil && r.jprobe.end != nil {
+			e.ends = append(e.ends, r.jprobe.end)
+			r.jprobe.end = nil
 		}
 	}
 }
@@ -196,7 +161,7 @@ func (e *Engine) ripeEnds() []*registration {
 	mirroring := e.mirroring()
 	var ripe, later []*registration
 	for _, r := range e.ends {
-		if mirroring && !slices.ContainsFunc(*r.site.chain.Load(), func(o *registration) bool { return o.hidden && !going[o] }) {
+		if mirroring && !slices.ContainsFunc(*r.site.chain.Load(), func(o *registration) bool { return o.kind == kindMirrorEnd && !going[o] }) {
 			later = append(later, r)
 		} else {
 			ripe = append(ripe, r)

@@ -62,6 +62,4 @@ type Kprobe struct {
 	// reg is the engine's own state, nil while not registered; last is that of
 	// the registration before, for its counts.
 	reg, last *registration
-
-	elsewhere []spaceCell // by vCPU; nil without Space
 }

@@ -105,57 +105,40 @@ type retCell struct {
 	_       [56]byte
 }
 
-// RegisterKretprobe puts all of rs on the guest, or none, as Register does for
-// kprobes. Besides the refusals there: not_entry, blacklisted (a function that
-// returns on another stack), data_size, handlers and no_instances.
-func (e *Engine) RegisterKretprobe(rs ...*Kretprobe) error { return e.RegisterAll(asProbes(rs)...) }
-
-// CheckKretprobe is Check for a kretprobe.
-func (e *Engine) CheckKretprobe(rp *Kretprobe) (Info, error) {
-	if err := e.lock(); err != nil {
-		return Info{}, err
+// registration implements Probe.
+func (rp *Kretprobe) registration(e *Engine) *registration {
+	if rp == nil {
+		return nil
 	}
-	defer e.mu.Unlock()
-	r, err := rp.admitTo(e, e.newBatch(1))
-	if err != nil {
-		return Info{}, err
-	}
-	return e.info(r), nil
+	r := rp.Kprobe.registration(e)
+	r.kind, r.check = kindKretprobe, (*registration).checkReturn
+	r.ret = &retprobe{reg: r, probe: rp, max: e.maxActive(rp), cells: make([]retCell, len(e.cpus)), base: make([]retBase, len(e.cpus))}
+	return r
 }
 
-// admitTo checks rp in the kernel's order (kprobes A.2) and adds it to the
-// batch, as yet without instances.
-func (rp *Kretprobe) admitTo(e *Engine, b *batch) (*registration, *Error) {
-	if rp == nil {
-		return nil, newError(CodeBothOrNeither, "no probe", "")
-	}
-	if rp.reg == nil && !b.seen[&rp.Kprobe] {
-		at, err := e.resolve(&rp.Kprobe)
-		switch {
-		case err != nil:
-			return nil, err
-		case !at.entry:
-			return nil, newError(CodeNotEntry, fmt.Sprintf("%s+%#x is not the entry of a function", at.sym.Name, uint64(at.addr-at.sym.Addr)), "")
-		case unreturnable[at.sym.Name]:
-			return nil, newError(CodeBlacklisted, fmt.Sprintf("%s must not have a kretprobe", at.sym.Name), "it returns on another stack")
-		case at.sym.User && e.oneSpace:
-			return nil, newError(CodeHostCannot, "this target cannot access the stack with the rights of user code", "")
-		}
-	}
+// checkReturn makes the checks of a kretprobe in the kernel's order (kprobes A.2).
+func (r *registration) checkReturn(p *places, at place) *Error {
+	rp := r.ret.probe
 	switch {
+	case !at.entry:
+		return notEntry(at)
+	case unreturnable[at.sym.Name]:
+		return newError(CodeBlacklisted, fmt.Sprintf("%s must not have a kretprobe", at.sym.Name), "it returns on another stack")
+	case at.sym.User && p.oneSpace:
+		return newError(CodeHostCannot, "this target cannot access the stack with the rights of user code", "")
 	case rp.DataSize < 0 || rp.DataSize > MaxDataSize:
-		return nil, newError(CodeDataSize, fmt.Sprintf("%d bytes of private data", rp.DataSize), fmt.Sprintf("0 to %d", MaxDataSize))
+		return newError(CodeDataSize, fmt.Sprintf("%d bytes of private data", rp.DataSize), fmt.Sprintf("0 to %d", MaxDataSize))
 	case rp.Pre != nil || rp.Post != nil || rp.Fault != nil:
-		return nil, newError(CodeHandlers, "a kretprobe has an entry and a return handler", "Pre, Post and Fault must be nil")
+		return newError(CodeHandlers, "a kretprobe has an entry and a return handler", "Pre, Post and Fault must be nil")
 	case rp.MaxActive > maxInstances:
-		return nil, newError(CodeNoInstances, fmt.Sprintf("%d instances", rp.MaxActive), fmt.Sprintf("at most %d", maxInstances))
+		return newError(CodeNoInstances, fmt.Sprintf("%d instances", rp.MaxActive), fmt.Sprintf("at most %d", maxInstances))
 	}
-	if err := e.admit(b, &rp.Kprobe); err != nil {
-		return nil, err
-	}
-	r := b.regs[len(b.regs)-1]
-	r.ret = &retprobe{reg: r, probe: rp, max: e.maxActive(rp), cells: make([]retCell, len(e.cpus)), base: make([]retBase, len(e.cpus))}
-	return r, nil
+	return nil
+}
+
+// notEntry refuses a place that is not the entry of a function.
+func notEntry(at place) *Error {
+	return newError(CodeNotEntry, fmt.Sprintf("%s+%#x is not the entry of a function", at.sym.Name, uint64(at.addr-at.sym.Addr)), "")
 }
 
 // maxActive returns the number of instances that rp is to have.
@@ -166,33 +149,44 @@ func (e *Engine) maxActive(rp *Kretprobe) int {
 	return rp.MaxActive
 }
 
-// lend gives r a pool.
-func (e *Engine) lend(r *registration) *Error {
-	p, err := e.fillPool(r.ret, r.site)
-	if err != nil {
-		return err
-	}
-	r.ret.pool = p
-	e.tryStage(r.ret, r.site)
-	return nil
+// returning is what a kretprobe needs where it is.
+type returning struct {
+	pool    *pool
+	stage   *retStage // nil: it cannot run in the guest,
+	noStage string    // if it has the stages, for this reason
 }
 
-// tryStage makes what rp needs to run in the guest, if it has the stages and the
-// target can.
-func (e *Engine) tryStage(rp *retprobe, st *site) {
-	if rp.probe.ReturnStage == nil {
-		return
-	}
-	if why := e.can[guest.Level(st.user)].NoStage; why != "" {
-		rp.noStage = why
-		return
-	}
-	g, err := e.stageReturns(rp, st)
+// prepareReturns makes what rp needs on st.
+func (e *Engine) prepareReturns(rp *retprobe, st *site) (*returning, *Error) {
+	p, err := e.fillPool(rp, st)
 	if err != nil {
-		rp.noStage = err.Error()
-		return
+		return nil, err
 	}
-	rp.stage.Store(g)
+	x := &returning{pool: p}
+	if rp.probe.ReturnStage == nil {
+		return x, nil
+	}
+	if x.noStage = e.can[guest.Level(st.user)].NoStage; x.noStage != "" {
+		return x, nil
+	}
+	g, why := e.stageReturns(rp, st)
+	if why != nil {
+		x.noStage = why.Error()
+		return x, nil
+	}
+	x.stage = g
+	return x, nil
+}
+
+// settleReturns ends the registration of r, which was installed or was not.
+func (e *Engine) settleReturns(r *registration, installed bool) {
+	switch {
+	case installed:
+		r.ret.probe.MaxActive = r.ret.max
+	case r.ret.pool != nil:
+		e.tramps.giveBack(r.ret.pool.inst)
+		r.ret.leaveGuest(&e.tramps)
+	}
 }
 
 // fillPool makes a pool for a kretprobe on st.
@@ -235,7 +229,7 @@ func (e *Engine) retInfo(rp *retprobe, i *Info) {
 		e.sweep(p, 0, len(p.inst), buf[:])
 		i.InUse, i.HighWater = int(p.used.Load()), int(p.high.Load())
 		if g := rp.stage.Load(); g != nil {
-			n, undecided := g.look(e, buf[:])
+			n, undecided := g.look(&e.core, buf[:])
 			i.InUse += n
 			i.HighWater = max(i.HighWater, int(g.high()))
 			if undecided {
@@ -256,27 +250,31 @@ func (rp *retprobe) bury(t *trampolines) {
 	t.retire(rp.pool)
 }
 
-// reset gives rp a new pool after the guest, and every activation with it, was
-// reset. The world is stopped.
-func (rp *retprobe) reset(p *pool) {
+// begin gives rp what it needs on its site: nil for nothing, because the code is
+// gone. Activations of before are gone as well, with the guest that was reset. The
+// world is stopped, or rp is not on its site yet.
+func (rp *retprobe) begin(x *returning) {
 	if rp.pool != nil {
 		rp.abandoned.Add(uint64(rp.pool.used.Load()))
 	}
-	rp.pool = p
-	rp.stage.Store(nil) // Save has taken its counts
+	if x == nil {
+		x = &returning{}
+	}
+	rp.pool, rp.noStage = x.pool, x.noStage
+	rp.stage.Store(x.stage) // Save has taken the counts of the one before
 }
 
 // The run functions are those of kprobes for the handlers of a kretprobe.
 
-func (e *Engine) runEntry(c *cpu, r *registration) (skip int) {
+func (c *cpu) runEntry(r *registration) (skip int) {
 	depth := c.depth
-	defer e.contain(c, r, "entry", depth)
+	defer c.contain(&r.tally, "entry", depth)
 	return r.ret.probe.Entry(&c.ctx)
 }
 
-func (e *Engine) runReturn(c *cpu, r *registration) {
+func (c *cpu) runReturn(r *registration) {
 	depth := c.depth
-	defer e.contain(c, r, "return", depth)
+	defer c.contain(&r.tally, "return", depth)
 	r.ret.probe.Return(&c.ctx)
 }
 

@@ -58,24 +58,26 @@ func (s *Stats) add(t Stats) {
 }
 
 // stats returns the counts of vCPU i.
-func (r *registration) stats(i int) Stats {
-	k := &r.cells[i]
-	s := Stats{
+func (t *tally) stats(i int) Stats {
+	k := &t.cells[i]
+	return Stats{
 		Hits: k.hits.Load(), Handled: k.handled.Load(), Filtered: k.filtered.Load(), Missed: k.missed.Load(),
 		Skipped: k.skipped.Load(), SecondExits: k.steps.Load(), Faults: uint64(k.faults.Load()),
-		Panics: uint64(k.panics.Load()), BadAccesses: uint64(k.accesses.Load()),
+		Panics: uint64(k.panics.Load()), BadAccesses: uint64(k.accesses.Load()), Elsewhere: k.elsewhere.Load(),
 	}
+}
+
+// stats returns the counts of vCPU i, with those of hits that took no exit.
+func (r *registration) stats(i int) Stats {
+	s := r.tally.stats(i)
 	if r.ret != nil {
 		handled, filtered, missed, returns := r.ret.inGuest(i)
 		s.InGuest = handled + filtered + missed
 		s.add(Stats{Hits: s.InGuest, Handled: handled, Filtered: filtered, Missed: missed, Returns: returns})
-	} else if g := r.probe.Stage; g != nil && g.Counts != nil {
+	} else if g := r.stage; g != nil && g.Counts != nil {
 		hits, handled, filtered, missed := g.Counts(i)
 		s.add(Stats{Hits: hits, Handled: handled, Filtered: filtered, Missed: missed})
 		s.InGuest = hits
-	}
-	if r.probe.elsewhere != nil {
-		s.Elsewhere = r.probe.elsewhere[i].n.Load()
 	}
 	if r.ret != nil {
 		s.Returns += r.ret.cells[i].returns.Load()
@@ -159,14 +161,14 @@ func (e *Engine) List() []Info {
 	out := []Info{}
 	for _, st := range e.sortedSites() {
 		for _, r := range *st.chain.Load() {
-			if !r.hidden {
+			if !r.hidden() {
 				out = append(out, e.info(r))
 			}
 		}
 	}
 	there := len(out)
 	for r := range e.gone {
-		if !r.hidden {
+		if !r.hidden() {
 			out = append(out, e.info(r))
 		}
 	}
@@ -176,8 +178,8 @@ func (e *Engine) List() []Info {
 
 // sortedSites returns all sites, ascending by address.
 func (e *Engine) sortedSites() []*site {
-	sites := make([]*site, 0, len(e.sites))
-	for _, st := range e.sites {
+	sites := make([]*site, 0, e.sites.Len())
+	for _, st := range e.sites.All() {
 		sites = append(sites, st)
 	}
 	slices.SortFunc(sites, func(a, b *site) int { return cmp.Compare(a.addr, b.addr) })
@@ -199,24 +201,22 @@ func (e *Engine) Info(p *Kprobe) (Info, bool) {
 func (e *Engine) info(r *registration) Info {
 	st := r.site
 	i := Info{
-		Probe: r.probe, Name: r.probe.Name, Type: 'k', Addr: st.addr, Symbol: st.symbol, Offset: uint64(st.addr - st.start),
-		Entry: st.entry, User: st.user, Space: r.probe.Space, Disabled: r.disabled, Gone: st.gone, Armed: st.armed.Load(),
+		Probe: r.probe, Name: r.name, Type: 'k', Addr: st.addr, Symbol: st.symbol, Offset: uint64(st.addr - st.start),
+		Entry: st.entry, User: st.user, Space: r.space, Disabled: r.disabled, Gone: st.gone, Armed: st.armed.Load(),
 		Plan: st.plan.Kind.String(), Insn: slices.Clone(st.bytes()),
 	}
 	if st.user {
 		i.Type = 'u'
 	}
-	if d := st.jump.Load(); d != nil {
+	if d := st.detour(); d != nil {
 		i.Optimized, i.InGuest, i.Region = true, d.run != nil, d.region.Len
-	} else if st.refused != nil {
-		i.Unoptimized = *st.refused
 	} else {
-		i.Unoptimized.Reason = st.blocked
+		i.Unoptimized = st.jump.Load().why
 	}
 	if r.ret != nil {
 		e.retInfo(r.ret, &i)
 	}
-	if r.jump != nil {
+	if r.jprobe != nil {
 		i.Type = 'j'
 	}
 	for j := range r.cells {

@@ -20,7 +20,7 @@ func TestHitTakesNoLock(t *testing.T) {
 		{Symbol: "f_boost", Post: func(*probe.Context) {}},
 		{Symbol: "kprobe_target", Filter: func(*probe.Context) bool { return false }},
 	}
-	if err := e.Register(ps...); err != nil {
+	if err := e.Register(probe.Probes(ps)...); err != nil {
 		t.Fatal(err)
 	}
 	hits := 0

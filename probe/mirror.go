@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // mirror is one activation of a jprobe's mirror: what the probed function needs
@@ -54,26 +55,18 @@ func (m *mirror) sameSpace(s State) bool {
 	return m.user.Load() == (s.CPL == 3) && (s.CPL != 3 || guest.GPA(m.root.Load()) == s.Root)
 }
 
-// jprobed runs the entry handler of the jprobe r, and reports whether its mirror
-// is to run.
-func (e *Engine) jprobed(c *cpu, r *registration) bool {
-	if r.jump.probe.Entry != nil {
-		e.runJprobe(c, r)
-	}
-	return r.jump.mirror != 0
-}
-
-func (e *Engine) runJprobe(c *cpu, r *registration) {
+// runJprobe runs the entry handler of the jprobe r.
+func (c *cpu) runJprobe(r *registration) {
 	depth := c.depth
-	defer e.contain(c, r, "entry", depth)
-	r.jump.probe.Entry(&c.ctx, c.ctx.Args())
+	defer c.contain(&r.tally, "entry", depth)
+	r.jprobe.probe.Entry(&c.ctx, c.ctx.Args())
 }
 
 // nextMirror returns the first jprobe of list, from r on, whose mirror is to
 // run at the hit seq.
 func nextMirror(c *cpu, list chain, seq uint32) (*registration, chain) {
 	for i, r := range list {
-		if r.jump != nil && r.jump.mirror != 0 && r.cells[c.id].passed == seq {
+		if r.jprobe != nil && r.jprobe.mirror != 0 && r.cells[c.id].passed == seq {
 			return r, list[i+1:]
 		}
 	}
@@ -84,9 +77,9 @@ func nextMirror(c *cpu, list chain, seq uint32) (*registration, chain) {
 // pass, the newest first, and then to the probed instruction. The verdict is
 // void, and nothing has happened, when there is no record left: those jprobes
 // have missed the call.
-func (e *Engine) beginMirrors(c *cpu, s State, st *site, all chain, watch bool, at guest.GVA) bool {
+func (c *cpu) beginMirrors(s State, st *site, all chain, watch bool, at guest.GVA) bool {
 	r, _ := nextMirror(c, all, c.seq)
-	m := e.takeMirror(c, s)
+	m := c.takeMirror(s)
 	if m == nil {
 		for r, rest := nextMirror(c, all, c.seq); r != nil; r, rest = nextMirror(c, rest, c.seq) {
 			k := &r.cells[c.id]
@@ -101,10 +94,10 @@ func (e *Engine) beginMirrors(c *cpu, s State, st *site, all chain, watch bool, 
 	m.sp.Store(s.Regs.RSP)
 	m.root.Store(uint64(s.Root))
 	m.user.Store(s.CPL == 3)
-	m.mask.Store(e.stackMask.Load())
+	m.mask.Store(c.stackMask.Load())
 	m.n = 0
 	for x := range all {
-		if j := all[x].jump; j != nil && j.mirror != 0 && all[x].cells[c.id].passed == c.seq {
+		if j := all[x].jprobe; j != nil && j.mirror != 0 && all[x].cells[c.id].passed == c.seq {
 			m.n = max(m.n, j.stack)
 		}
 	}
@@ -112,16 +105,16 @@ func (e *Engine) beginMirrors(c *cpu, s State, st *site, all chain, watch bool, 
 	for m.n > 0 && c.mem.Read(m.regs.RSP, m.stack[:m.n]) != nil {
 		m.n -= 8 // the stack ends there
 	}
-	e.enterMirror(c, s, m, r)
+	c.enterMirror(s, m, r)
 	return true
 }
 
 // enterMirror sends the vCPU, whose registers are those of the function's entry,
 // to the mirror of r.
-func (e *Engine) enterMirror(c *cpu, s State, m *mirror, r *registration) {
+func (c *cpu) enterMirror(s State, m *mirror, r *registration) {
 	*s.Regs = m.regs
-	s.Regs.RIP = uint64(r.jump.mirror)
-	s.Regs.RFLAGS &^= flagIF | flagTF
+	s.Regs.RIP = uint64(r.jprobe.mirror)
+	s.Regs.RFLAGS &^= insn.FlagIF | insn.FlagTF
 	m.next = r
 	c.mirror = m
 	m.state.Store(mirrorLive)
@@ -130,8 +123,8 @@ func (e *Engine) enterMirror(c *cpu, s State, m *mirror, r *registration) {
 // takeMirror returns a record for the caller alone, or nil. One whose stack
 // position is entered anew, or has another return address by now, was left by a
 // mirror that has not ended as it should.
-func (e *Engine) takeMirror(c *cpu, s State) *mirror {
-	list := *e.mirrors.Load()
+func (c *cpu) takeMirror(s State) *mirror {
+	list := *c.mirrors.Load()
 	for i := range list {
 		if list[i].state.CompareAndSwap(mirrorFree, mirrorBusy) {
 			return &list[i]
@@ -157,11 +150,11 @@ func (c *cpu) inMirror(s State) bool { return c.mirror != nil && c.mirror.holds(
 
 // endMirror handles the arrival at the end of a mirror, and reports false when
 // the vCPU is in none. The next mirror runs, or the probed instruction.
-func (e *Engine) endMirror(c *cpu, s State) (Verdict, bool) {
+func (c *cpu) endMirror(s State) (Verdict, bool) {
 	m := c.mirror
 	if m == nil || !m.holds(s) {
 		m = nil
-		list := *e.mirrors.Load()
+		list := *c.mirrors.Load()
 		for i := range list {
 			// Of several on one stack the lowest is the innermost.
 			if x := &list[i]; x.holds(s) && (m == nil || x.sp.Load() < m.sp.Load()) {
@@ -186,7 +179,7 @@ func (e *Engine) endMirror(c *cpu, s State) (Verdict, bool) {
 			continue
 		}
 		if next, _ := nextMirror(c, m.chain[i+1:], m.seq); next != nil && next.enabled.Load() {
-			e.enterMirror(c, s, m, next)
+			c.enterMirror(s, m, next)
 			return Verdict{Action: Resume}, true
 		}
 	}
@@ -196,12 +189,12 @@ func (e *Engine) endMirror(c *cpu, s State) (Verdict, bool) {
 	m.state.Store(mirrorFree)
 	// A mirror that has slept has let other hits pass meanwhile: who is to be
 	// told what comes after this one is not known any more.
-	return e.executeAt(c, s, st, all, !same, watch, at), true
+	return c.executeAt(s, st, all, !same, watch, at), true
 }
 
 // mirroring reports whether any mirror is under way.
-func (e *Engine) mirroring() bool {
-	list := e.mirrors.Load()
+func (k *core) mirroring() bool {
+	list := k.mirrors.Load()
 	if list == nil {
 		return false
 	}

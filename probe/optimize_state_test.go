@@ -45,7 +45,7 @@ func jumpAt(t *testing.T, f *probetest.Fake, at guest.GVA) guest.GVA {
 // optimized registers probes without a post handler and gives their sites jumps.
 func optimized(t *testing.T, e *probe.Engine, ps ...*probe.Kprobe) {
 	t.Helper()
-	if err := e.Register(ps...); err != nil {
+	if err := e.Register(probe.Probes(ps)...); err != nil {
 		t.Fatal(err)
 	}
 	if err := e.Optimize(); err != nil {
@@ -453,7 +453,7 @@ func TestOptimizerStatsRace(t *testing.T) {
 		for _, n := range names {
 			ps = append(ps, &probe.Kprobe{Symbol: n, Pre: empty})
 		}
-		if err := errors.Join(e.Register(ps...), e.Optimize()); err != nil {
+		if err := errors.Join(e.Register(probe.Probes(ps)...), e.Optimize()); err != nil {
 			t.Fatal(err)
 		}
 		slices.Reverse(ps)

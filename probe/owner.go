@@ -6,16 +6,6 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// profile returns the image's profile, or nil.
-func (e *Engine) profile() *guest.Profile {
-	if p, ok := e.target.Symbols().(Image); ok {
-		if prof, err := p.Profile(); err == nil {
-			return &prof
-		}
-	}
-	return nil
-}
-
 // owner is the task in whose stack an activation is.
 type owner struct {
 	stack atomic.Uint64 // lowest address of the stack; 0: no task's, or there is no profile
@@ -44,18 +34,18 @@ func (o *owner) note(c *cpu, s State, prof *guest.Profile) {
 // ownerGone reports whether the task of an activation is known to be gone: its stack
 // is no task's any more, or another one's (guest.Profile). What cannot be read
 // decides nothing. buf has room for a word.
-func (e *Engine) ownerGone(o *owner, prof *guest.Profile, root guest.GPA, buf []byte) bool {
+func (k *core) ownerGone(o *owner, prof *guest.Profile, root guest.GPA, buf []byte) bool {
 	stack := o.stack.Load()
 	if stack == 0 || prof == nil {
 		return false
 	}
-	if e.target.ReadMemory(root, guest.GVA(stack+uint64(prof.MagicOff)), buf[:8]) != nil {
+	if k.target.ReadMemory(root, guest.GVA(stack+uint64(prof.MagicOff)), buf[:8]) != nil {
 		return false
 	}
 	if le.Uint64(buf) != prof.StackMagic {
 		return true
 	}
-	return e.target.ReadMemory(root, guest.GVA(stack+uint64(prof.PIDOff)), buf[:4]) == nil && le.Uint32(buf) != o.pid.Load()
+	return k.target.ReadMemory(root, guest.GVA(stack+uint64(prof.PIDOff)), buf[:4]) == nil && le.Uint32(buf) != o.pid.Load()
 }
 
 // unwindBatch bounds the instances that unwind looks at. It reads no guest
@@ -118,21 +108,21 @@ func (e *Engine) Reclaim() error {
 }
 
 // reclaim is Reclaim for callers that hold mu.
-func (e *Engine) reclaim() error {
-	return e.stop(func(w World) error {
+func (k *control) reclaim() error {
+	return k.stop(func(w World) error {
 		var buf [8]byte
-		for _, p := range e.pools() {
+		for _, p := range k.pools() {
 			if g := p.ret.stage.Load(); g != nil {
-				g.reclaim(e, w, buf[:])
+				g.reclaim(&k.core, w, buf[:])
 			}
 			if p.used.Load() == 0 {
 				p.undecided.Store(false)
 				continue
 			}
-			e.sweep(p, 0, len(p.inst), buf[:])
+			k.sweep(p, 0, len(p.inst), buf[:])
 			for _, in := range p.inst {
 				st := in.state.Load()
-				if st&phaseMask == phaseLive && e.fate(in, p.prof, 0, buf[:]) == fateOpen && !e.interrupted(in, 0, buf[:]) && in.reserve(number(st)) {
+				if st&phaseMask == phaseLive && k.fate(in, p.prof, 0, buf[:]) == fateOpen && !k.interrupted(in, 0, buf[:]) && in.reserve(number(st)) {
 					p.ret.abandoned.Add(1)
 					p.put(in)
 				}
@@ -145,9 +135,9 @@ func (e *Engine) reclaim() error {
 
 // pools returns the pools of all registered kretprobes. Callers hold Engine.view
 // or Engine.mu.
-func (e *Engine) pools() []*pool {
+func (k *core) pools() []*pool {
 	var out []*pool
-	for _, st := range e.sites {
+	for _, st := range k.sites.All() {
 		for _, r := range *st.chain.Load() {
 			if r.ret != nil && r.ret.pool != nil {
 				out = append(out, r.ret.pool)

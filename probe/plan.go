@@ -64,20 +64,20 @@ func refuse(p insn.Plan, b []byte) *Error {
 
 // needSlots makes the slots that st's plan needs; watch says that a probe there
 // has a post or a fault handler.
-func (e *Engine) needSlots(st *site, watch bool) *Error {
+func (p *places) needSlots(st *site, watch bool) *Error {
 	kind := st.plan.Kind
 	if kind == insn.Emulate {
 		kind = st.plan.Fallback // for the hit at which emulation fails
 	}
 	if kind == insn.Boost && st.boosted.Load() == nil {
-		sl, err := e.slot(st, slotBoost)
+		sl, err := p.slot(st, slotBoost)
 		if err != nil {
 			return slotError(err)
 		}
 		st.boosted.Store(sl)
 	}
 	if (kind == insn.Step || kind == insn.Boost && watch && !st.plan.NoStep) && st.stepped.Load() == nil {
-		sl, err := e.slot(st, slotStep)
+		sl, err := p.slot(st, slotStep)
 		if err != nil {
 			return slotError(err)
 		}

@@ -262,7 +262,7 @@ func TestGuestOverwritesProbe(t *testing.T) {
 func TestPartialArm(t *testing.T) {
 	f, e := newFaulty(t)
 	ps := []*probe.Kprobe{{Symbol: "hot"}, {Symbol: "kprobe_target"}, {Symbol: "hot_load"}}
-	if err := e.Register(ps...); err != nil {
+	if err := e.Register(probe.Probes(ps)...); err != nil {
 		t.Fatal(err)
 	}
 	if err := e.DisarmAll(); err != nil {

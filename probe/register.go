@@ -1,38 +1,56 @@
 package probe
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// batch is one call of Register, before it has any effect.
-type batch struct {
-	regs    []*registration
-	seen    map[*Kprobe]bool
-	fresh   map[guest.GVA]*site // sites to add
-	order   []*site             // all sites of the batch, by first use
-	index   map[*site]int       // the first probe of the batch on each
-	mirrors []*jump             // those of its jprobes
+// Probe is what can be registered: a *Kprobe, a *Kretprobe or a *Jprobe.
+type Probe interface {
+	// registration returns a fresh one, or nil for a nil probe.
+	registration(e *Engine) *registration
 }
 
-func (e *Engine) newBatch(n int) *batch {
+// Probes turns a slice of one kind into one of any, for Engine.Register.
+func Probes[P Probe](ps []P) []Probe {
+	out := make([]Probe, len(ps))
+	for i, p := range ps {
+		out[i] = p
+	}
+	return out
+}
+
+// batch is one call of Register, before it has any effect.
+type batch struct {
+	regs  []*registration
+	at    map[*registration]*site
+	seen  map[*Kprobe]bool
+	fresh map[guest.GVA]*site // sites to add
+	order []*site             // all sites of the batch, by first use
+	index map[*site]int       // the first probe of the batch on each
+}
+
+func newBatch(n int) *batch {
 	return &batch{
 		regs:  make([]*registration, 0, n),
+		at:    make(map[*registration]*site, n),
 		seen:  make(map[*Kprobe]bool, n),
 		fresh: map[guest.GVA]*site{},
 		index: map[*site]int{},
 	}
 }
 
-// Register puts all of ps on the guest, or none: the error is then an *Error
-// whose Index says which one was refused, and why. It returns when every vCPU
-// sees the probes. Several probes may be at one address; the newest is asked
-// first.
+// Register puts probes of any kinds on the guest, all of them or none: the error is
+// then an *Error whose Index says which one was refused, and why. It returns when
+// every vCPU sees the probes. Several probes may be at one address; the newest is
+// asked first.
 //
 // Other errors: ErrInHandler, ErrClosed.
-func (e *Engine) Register(ps ...*Kprobe) error {
+func (e *Engine) Register(ps ...Probe) error {
 	if err := e.lock(); err != nil {
 		return err
 	}
@@ -40,89 +58,152 @@ func (e *Engine) Register(ps ...*Kprobe) error {
 	if len(ps) == 0 {
 		return newError(CodeEmptyBatch, "no probe to register", "")
 	}
-	b := e.newBatch(len(ps))
-	for i, p := range ps {
-		if err := e.admit(b, p); err != nil {
-			err.Index = i
-			return err
+	b := newBatch(len(ps))
+	err := e.admitAll(b, ps)
+	if err == nil {
+		err = e.install(b)
+	}
+	for _, r := range b.regs {
+		if r.ret != nil {
+			e.settleReturns(r, err == nil)
 		}
 	}
-	return e.install(b)
+	return err
+}
+
+// admitAll admits what was asked for, and, behind it, the hidden probes at the ends
+// of mirrors; errors about one of those have the index of its jprobe.
+func (e *Engine) admitAll(b *batch, ps []Probe) error {
+	refused := func(i int, err *Error) error {
+		err.Index = i
+		return err
+	}
+	for i, p := range ps {
+		var r *registration
+		if p != nil {
+			r = p.registration(e)
+		}
+		if r == nil {
+			return refused(i, newError(CodeBothOrNeither, "no probe", ""))
+		}
+		if err := e.admit(b, r); err != nil {
+			return refused(i, err)
+		}
+		if r.ret != nil {
+			x, err := e.prepareReturns(r.ret, r.site)
+			if err != nil {
+				return refused(i, err)
+			}
+			r.ret.begin(x)
+		}
+	}
+	for i := range ps {
+		if j := b.regs[i].jprobe; j != nil && j.mirror != 0 {
+			j.end = e.endOf(j)
+			if err := e.admit(b, j.end); err != nil {
+				return refused(i, err)
+			}
+		}
+	}
+	return nil
 }
 
 // Check does all that Register would do for p, except registering it: the
 // answer is how it would be listed, or the refusal. A probe that is registered
 // is refused as such.
-func (e *Engine) Check(p *Kprobe) (Info, error) {
+func (e *Engine) Check(p Probe) (Info, error) {
 	if err := e.lock(); err != nil {
 		return Info{}, err
 	}
 	defer e.mu.Unlock()
-	b := e.newBatch(1)
-	if err := e.admit(b, p); err != nil {
+	r := p.registration(e)
+	if r == nil {
+		return Info{}, newError(CodeBothOrNeither, "no probe", "")
+	}
+	if err := e.admit(newBatch(1), r); err != nil {
 		return Info{}, err
 	}
-	return e.info(b.regs[0]), nil
+	return e.info(r), nil
 }
 
-// admit checks p and adds it to the batch.
-func (e *Engine) admit(b *batch, p *Kprobe) *Error {
+// admit decides whether r can be at the place that it is for, and how, and adds it to
+// the batch: the checks of the kernel in its order (kprobes A.1), and ours, for
+// probes of every kind, at a registration and after a reset alike. A registration that
+// has a site had it before the reset.
+func (e *Engine) admit(b *batch, r *registration) *Error {
 	// Check 5 before 1 to 4, because a registered probe by symbol has an address
 	// as well; the errno is the same.
-	if p != nil && (p.reg != nil || b.seen[p]) {
+	if p := r.probe; p != nil && (p.reg != nil && p.reg != r || b.seen[p]) {
 		return newError(CodeRegistered, "the probe is registered already", "")
 	}
-	if err := e.checkSpace(p); err != nil {
+	if err := e.checkSpace(r.space); err != nil {
 		return err
 	}
-	at, err := e.resolve(p)
+	at, err := e.places.resolve(r.where)
 	if err != nil {
 		return err
 	}
-	if err := e.allowed(at); err != nil {
-		return err
-	}
-	st := e.sites[at.addr]
-	if st == nil {
-		st = b.fresh[at.addr]
-	}
-	if st == nil {
-		if st, err = e.prepare(at); err != nil {
+	if r.check != nil {
+		if err := r.check(r, &e.places, at); err != nil {
 			return err
 		}
-		b.fresh[at.addr] = st
 	}
-	watch := p.Post != nil || p.Fault != nil
-	if watch && st.plan.NoStep {
-		return newError(CodeNoPost, "the instruction waits or does not come back: no post or fault handler", "")
-	}
-	if err := e.needSlots(st, watch); err != nil {
+	if err := e.places.allowed(at); err != nil {
 		return err
 	}
-	r := &registration{
-		engine:   e,
-		probe:    p,
-		site:     st,
-		cells:    make([]cell, len(e.cpus)),
-		bySymbol: p.Symbol != "",
-		offset:   p.Offset,
-		disabled: p.Disabled,
+	st := e.sites.Find(at.addr)
+	if st == nil || r.site != nil {
+		if st = b.fresh[at.addr]; st == nil {
+			if st, err = e.places.prepare(at); err != nil {
+				return err
+			}
+		}
 	}
-	b.seen[p] = true
-	p.elsewhere = nil
-	if p.Space != 0 {
-		p.elsewhere = make([]spaceCell, len(e.cpus))
+	if old := r.site; old != nil && r.where.symbol == "" && (st.addr != old.addr || !bytes.Equal(st.bytes(), old.bytes())) {
+		return newError(CodeGone, "another instruction is there now", "")
+	}
+	if r.watched() && st.plan.NoStep {
+		return newError(CodeNoPost, "the instruction waits or does not come back: no post or fault handler", "")
+	}
+	if err := e.places.needSlots(st, r.watched()); err != nil {
+		return err
+	}
+	if e.sites.Find(at.addr) != st {
+		b.fresh[at.addr] = st
+	}
+	if r.kind == kindMirrorEnd {
+		st.mirrorEnd.Store(true)
 	}
 	if _, ok := b.index[st]; !ok {
 		b.index[st] = len(b.regs)
 		b.order = append(b.order, st)
 	}
+	if r.probe != nil {
+		b.seen[r.probe] = true
+	}
 	b.regs = append(b.regs, r)
+	b.at[r] = st
+	if r.site == nil {
+		r.site = st
+	}
+	return nil
+}
+
+// checkSpace refuses a Space that cannot be one.
+func (k *core) checkSpace(space guest.GPA) *Error {
+	switch {
+	case space == 0:
+		return nil
+	case space&^cr3Addr != 0:
+		return newError(CodeBadSpace, fmt.Sprintf("%v is not the address of a top-level page table", space), "a multiple of 4096 below 2^52, as in CR3")
+	case k.oneSpace:
+		return newError(CodeBadSpace, "this target has one address space", "")
+	}
 	return nil
 }
 
 // install makes the batch what the vCPUs see, in the kernel's order: slots are
-// there already, then the table, then the int3s.
+// there already, then the sites, then the int3s.
 func (e *Engine) install(b *batch) error {
 	return e.stop(func(w World) error {
 		old := make([]*chain, len(b.order))
@@ -140,27 +221,28 @@ func (e *Engine) install(b *batch) error {
 			c = append(c, *st.chain.Load()...)
 			st.chain.Store(&c)
 		}
-		for a, st := range b.fresh {
-			e.sites[a] = st
+		for _, st := range b.fresh {
+			e.addSite(st)
 		}
-		e.publish()
 		var lost []error
-		if bad, err := e.settle(w, b.order, &lost); err != nil {
+		if bad, err := e.text.settle(w, b.order, &lost); err != nil {
 			for i, st := range b.order {
 				st.chain.Store(old[i])
+				e.opt.review(w, st, &lost)
 			}
-			for a := range b.fresh {
-				delete(e.sites, a)
+			for _, st := range b.fresh {
+				e.dropSite(st)
 			}
-			e.publish()
 			err.Index = b.index[bad]
 			return err
 		}
 		for _, r := range b.regs {
-			r.probe.reg = r
-			r.probe.Addr = r.site.addr
-			if !r.bySymbol {
-				r.probe.Offset = 0
+			if p := r.probe; p != nil {
+				p.reg = r
+				p.Addr = r.site.addr
+				if r.where.symbol == "" {
+					p.Offset = 0
+				}
 			}
 		}
 		return nil
@@ -218,9 +300,9 @@ func (e *Engine) registered(p *Kprobe) *registration {
 	return p.reg
 }
 
-// remove takes regs off in one stop: original bytes, then the table. The stop
-// is also the grace period: no vCPU is in a handler. The error is a *lostText,
-// with the work done, or the stop's, with nothing done.
+// remove takes regs off in one stop: original bytes, then the sites. The stop
+// is also the grace period: no vCPU is in a handler. The error is about text that
+// was lost, with the work done, or the stop's, with nothing done.
 func (e *Engine) remove(regs []*registration) error {
 	var lost []error
 	err := e.stop(func(w World) error {
@@ -239,17 +321,18 @@ func (e *Engine) remove(regs []*registration) error {
 			c := st.chain.Load().without(func(r *registration) bool { return gone[r] })
 			st.chain.Store(&c)
 		}
-		if _, err := e.settle(w, sites, &lost); err != nil {
+		if _, err := e.text.settle(w, sites, &lost); err != nil {
 			lost = append(lost, err)
 		}
 		for _, st := range sites {
-			if len(*st.chain.Load()) == 0 && e.sites[st.addr] == st {
-				delete(e.sites, st.addr)
+			if len(*st.chain.Load()) == 0 && e.sites.Find(st.addr) == st {
+				e.dropSite(st)
 			}
 		}
-		e.publish()
 		for _, r := range regs {
-			r.probe.reg, r.probe.last = nil, r
+			if p := r.probe; p != nil {
+				p.reg, p.last = nil, r
+			}
 			delete(e.gone, r)
 			if r.ret != nil {
 				r.ret.bury(&e.tramps)

@@ -80,7 +80,7 @@ func TestReset(t *testing.T) {
 	missing := &probe.Kprobe{Name: "missing", Symbol: "c"}
 	disabled := &probe.Kprobe{Name: "disabled", Symbol: "b", Disabled: true}
 	all := []*probe.Kprobe{older, byName, byAddr, missing, disabled}
-	if err := e.Register(all...); err != nil {
+	if err := e.Register(probe.Probes(all)...); err != nil {
 		t.Fatal(err)
 	}
 	reset := func(img *guest.Image) {

@@ -59,6 +59,7 @@ const (
 // ends the running of the return stage. A later kretprobe at the same place with
 // the same code gets it again, once nothing is under way.
 type retStage struct {
+	core   *core
 	rp     atomic.Pointer[retprobe] // whom it is lent to, or was
 	key    retKey
 	user   bool
@@ -120,6 +121,7 @@ func (e *Engine) stageReturns(rp *retprobe, st *site) (*retStage, error) {
 		return nil, errors.New("the guest has no profile that says which vCPU a stack belongs to")
 	}
 	g := &retStage{
+		core: &e.core,
 		user: st.user, site: st.addr, prof: prof, tasks: e.profile(), cpus: len(e.cpus),
 		n: max(minInstances, 2<<bits.Len(uint(rp.max-1))), stride: lineSize + (rp.probe.DataSize+lineSize-1)&^(lineSize-1),
 	}
@@ -196,7 +198,7 @@ func (g *retStage) lend(rp *retprobe) {
 // guest.
 func (g *retStage) write(e *Engine, p *Kretprobe) error {
 	g.entry = g.entryStage(p.Stage)
-	exit, err := e.exitStage(g.user)(0, nil)
+	exit, err := e.opt.exitStage(g.user)(0, nil)
 	if err != nil {
 		return err
 	}

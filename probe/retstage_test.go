@@ -67,7 +67,7 @@ func (s *staged) on(f string, max int, returns *int) *probe.Kretprobe {
 // register puts kretprobes on, with their jumps if in is set.
 func (s *staged) register(in bool, rs ...*probe.Kretprobe) {
 	s.Helper()
-	if err := s.e.RegisterKretprobe(rs...); err != nil {
+	if err := s.e.Register(probe.Probes(rs)...); err != nil {
 		s.Fatal(err)
 	}
 	if !in {

@@ -11,8 +11,8 @@ import (
 
 // staged returns the retStage and the instance whose trampoline is at a. g is nil
 // when there is none.
-func (e *Engine) staged(a guest.GVA) (g *retStage, i int) {
-	g, ok := e.code.At(a).(*retStage)
+func (k *core) staged(a guest.GVA) (g *retStage, i int) {
+	g, ok := k.code.At(a).(*retStage)
 	if !ok || (a-g.tramps)%trampSize != 0 || a-g.tramps >= guest.GVA(g.n*trampSize) {
 		return nil, 0
 	}
@@ -28,13 +28,13 @@ const (
 
 // through returns what a return to a, of whatever activations there are on the
 // same place of the stack, leads to in the end.
-func (e *Engine) through(a guest.GVA) guest.GVA {
+func (k *core) through(a guest.GVA) guest.GVA {
 	for range maxHops {
-		g, i := e.staged(a)
+		g, i := k.staged(a)
 		var next guest.GVA
 		if g != nil {
 			next = guest.GVA(g.inst(i, instRet).Load())
-		} else if in := e.instance(a); in != nil {
+		} else if in := k.instance(a); in != nil {
 			next = guest.GVA(in.ret.Load())
 		}
 		if next == 0 {
@@ -47,9 +47,9 @@ func (e *Engine) through(a guest.GVA) guest.GVA {
 
 // home implements resident: of a trampoline where its last activation returns to,
 // else the probed function's entry.
-func (g *retStage) home(e *Engine, rip guest.GVA) guest.GVA {
+func (g *retStage) home(rip guest.GVA) guest.GVA {
 	if i := (rip - g.tramps) / trampSize; i < guest.GVA(g.n) {
-		return e.through(g.tramps + i*trampSize)
+		return g.core.through(g.tramps + i*trampSize)
 	}
 	return g.site
 }
@@ -57,20 +57,20 @@ func (g *retStage) home(e *Engine, rip guest.GVA) guest.GVA {
 // leadsTo reports whether a return to word comes to the trampoline at want: it is
 // that, or belongs to activations that end before it on the same place of the stack.
 // Of a chain that is too long to tell it says so, too.
-func (e *Engine) leadsTo(word, want guest.GVA) bool {
+func (k *core) leadsTo(word, want guest.GVA) bool {
 	hops := 0
 	for range maxChain {
 		if word == want {
 			return true
 		}
-		if g, i := e.staged(word); g != nil {
+		if g, i := k.staged(word); g != nil {
 			if hops++; hops > maxHops {
 				return true
 			}
 			word = guest.GVA(g.inst(i, instRet).Load())
 			continue
 		}
-		in := e.instance(word)
+		in := k.instance(word)
 		if in == nil {
 			return false
 		}
@@ -84,7 +84,7 @@ func (e *Engine) leadsTo(word, want guest.GVA) bool {
 }
 
 // fate says what has become of instance i, whose state is state.
-func (g *retStage) fate(e *Engine, i int, state uint64, buf []byte) fate {
+func (g *retStage) fate(k *core, i int, state uint64, buf []byte) fate {
 	if state == 0 {
 		return fateLive
 	}
@@ -92,11 +92,11 @@ func (g *retStage) fate(e *Engine, i int, state uint64, buf []byte) fate {
 	if t := g.tasks; t != nil {
 		// The task that was there is gone, or another one has its stack.
 		stack := slot & t.StackMask
-		if e.target.ReadMemory(0, guest.GVA(stack+uint64(t.MagicOff)), buf[:8]) == nil {
+		if k.target.ReadMemory(0, guest.GVA(stack+uint64(t.MagicOff)), buf[:8]) == nil {
 			if le.Uint64(buf) != t.StackMagic {
 				return fateGone
 			}
-			if e.target.ReadMemory(0, guest.GVA(stack+uint64(t.PIDOff)), buf[:4]) == nil && uint64(le.Uint32(buf)) != g.inst(i, instTask).Load() {
+			if k.target.ReadMemory(0, guest.GVA(stack+uint64(t.PIDOff)), buf[:4]) == nil && uint64(le.Uint32(buf)) != g.inst(i, instTask).Load() {
 				return fateGone
 			}
 		}
@@ -104,7 +104,7 @@ func (g *retStage) fate(e *Engine, i int, state uint64, buf []byte) fate {
 	if state&stateBusy != 0 {
 		return fateLive
 	}
-	if e.target.ReadMemory(0, guest.GVA(slot), buf[:8]) != nil {
+	if k.target.ReadMemory(0, guest.GVA(slot), buf[:8]) != nil {
 		if g.user {
 			return fateLive
 		}
@@ -112,7 +112,7 @@ func (g *retStage) fate(e *Engine, i int, state uint64, buf []byte) fate {
 	}
 	word := guest.GVA(le.Uint64(buf))
 	tramp := g.tramps + guest.GVA(i*trampSize)
-	if e.leadsTo(word, tramp) {
+	if k.leadsTo(word, tramp) {
 		return fateLive
 	}
 	if !g.user && word <= maxSelector && word&selectorRPL == 0 {
@@ -123,11 +123,11 @@ func (g *retStage) fate(e *Engine, i int, state uint64, buf []byte) fate {
 
 // look reports whether some activation looks as if it could never return. Only a
 // stopped world can tell, because its instance may by now be another one's.
-func (g *retStage) look(e *Engine, buf []byte) (inUse int, undecided bool) {
+func (g *retStage) look(k *core, buf []byte) (inUse int, undecided bool) {
 	for i := range g.n {
 		if state := g.inst(i, instState).Load(); state != 0 {
 			inUse++
-			undecided = undecided || g.fate(e, i, state, buf) != fateLive
+			undecided = undecided || g.fate(k, i, state, buf) != fateLive
 		}
 	}
 	return inUse, undecided
@@ -135,11 +135,11 @@ func (g *retStage) look(e *Engine, buf []byte) (inUse int, undecided bool) {
 
 // reclaim gives back the instances of activations that can never return. The world
 // is stopped.
-func (g *retStage) reclaim(e *Engine, w World, buf []byte) {
+func (g *retStage) reclaim(k *core, w World, buf []byte) {
 	for i := range g.n {
 		state := g.inst(i, instState).Load()
-		f := g.fate(e, i, state, buf)
-		if state == 0 || f == fateLive || g.returning(e, w, i, state&^stateBusy, f == fateOpen, buf) {
+		f := g.fate(k, i, state, buf)
+		if state == 0 || f == fateLive || g.returning(k, w, i, state&^stateBusy, f == fateOpen, buf) {
 			continue
 		}
 		g.inst(i, instState).Store(0)
@@ -153,33 +153,33 @@ func (g *retStage) reclaim(e *Engine, w World, buf []byte) {
 // returning reports whether a vCPU stands in the code of g, having just returned
 // from the place slot, or, if asked to look, whether an interrupt came at the
 // trampoline.
-func (g *retStage) returning(e *Engine, w World, i int, slot uint64, look bool, buf []byte) bool {
-	for k := range e.cpus {
-		s := w.CPU(k)
-		if e.code.At(guest.GVA(s.Regs.RIP)) == g && slot-s.Regs.RSP+8 <= 4<<10 {
+func (g *retStage) returning(k *core, w World, i int, slot uint64, look bool, buf []byte) bool {
+	for i := range k.cpus {
+		s := w.CPU(i)
+		if k.code.At(guest.GVA(s.Regs.RIP)) == g && slot-s.Regs.RSP+8 <= 4<<10 {
 			return true
 		}
 	}
-	if !look || e.target.ReadMemory(0, guest.GVA(slot-8), buf[:8]) != nil || le.Uint64(buf) != slot+8 {
+	if !look || k.target.ReadMemory(0, guest.GVA(slot-8), buf[:8]) != nil || le.Uint64(buf) != slot+8 {
 		return false
 	}
-	if e.target.ReadMemory(0, guest.GVA(slot-32), buf[:8]) != nil {
+	if k.target.ReadMemory(0, guest.GVA(slot-32), buf[:8]) != nil {
 		return false
 	}
-	return e.leadsTo(guest.GVA(le.Uint64(buf)), g.tramps+guest.GVA(i*trampSize))
+	return k.leadsTo(guest.GVA(le.Uint64(buf)), g.tramps+guest.GVA(i*trampSize))
 }
 
 // trap implements resident: at the exit.
-func (g *retStage) trap(e *Engine, c *cpu, s State, kind TrapKind) (Verdict, bool) {
+func (g *retStage) trap(c *cpu, s State, kind TrapKind) (Verdict, bool) {
 	if off := guest.GVA(s.Regs.RIP) - g.exit; off != 0 && (kind != TrapDetour || off > outLen) {
 		return Verdict{}, false
 	}
-	return e.arriveStray(c, s, g), true
+	return c.arriveStray(s, g), true
 }
 
 // accessor implements resident.
-func (g *retStage) accessor(e *Engine, s State) (guest.GVA, bool) {
-	return g.home(e, guest.GVA(s.Regs.RIP)), false
+func (g *retStage) accessor(_ *cpu, s State) (guest.GVA, bool) {
+	return g.home(guest.GVA(s.Regs.RIP)), false
 }
 
 // arriveStray handles an arrival at the exit of g: at a trampoline whose activation has
@@ -190,13 +190,13 @@ func (g *retStage) accessor(e *Engine, s State) (guest.GVA, bool) {
 // the System V ABI does) has returned after all: the return handler runs. What else comes there is a copy of an activation that a fork made, or a second
 // return: it goes where the last activation went, and no handler runs. From then on
 // the probe belongs on the host (reapLater moves it).
-func (e *Engine) arriveStray(c *cpu, s State, g *retStage) Verdict {
+func (c *cpu) arriveStray(s State, g *retStage) Verdict {
 	i, ok := c.readWord(s, s.Regs.RSP)
 	if !ok || uint64(i) >= uint64(g.n) || g.user != (s.CPL == 3) {
 		return Verdict{Action: NotOurs}
 	}
 	ret := guest.GVA(g.inst(int(i), instRet).Load())
-	if home := e.through(ret); ret == 0 || !home.Canonical() || !e.target.Symbols().IsText(home) {
+	if home := c.through(ret); ret == 0 || !home.Canonical() || !c.target.Symbols().IsText(home) {
 		return Verdict{Action: NotOurs}
 	}
 	s.Regs.RSP += 16
@@ -214,8 +214,8 @@ func (e *Engine) arriveStray(c *cpu, s State, g *retStage) Verdict {
 		if rp.probe.FromGuest != nil {
 			rp.probe.FromGuest(data)
 		}
-		s.Regs.RIP = uint64(e.through(ret))
-		e.returnedFrom(c, s, rp, data, guest.GVA(s.Regs.RIP))
+		s.Regs.RIP = uint64(c.through(ret))
+		c.returnedFrom(s, rp, data, guest.GVA(s.Regs.RIP))
 		s.Regs.RIP = uint64(ret)
 	}
 	g.inst(int(i), instState).Store(0)
@@ -224,17 +224,17 @@ func (e *Engine) arriveStray(c *cpu, s State, g *retStage) Verdict {
 }
 
 // returnedFrom counts a return and runs the return handler.
-func (e *Engine) returnedFrom(c *cpu, s State, rp *retprobe, data []byte, ret guest.GVA) {
+func (c *cpu) returnedFrom(s State, rp *retprobe, data []byte, ret guest.GVA) {
 	r := rp.reg
 	count(&rp.cells[c.id].returns)
 	count(&r.cells[c.id].steps)
 	if rp.probe.Return == nil || c.depth != 0 {
 		return
 	}
-	c.enter(e, s, r.site)
-	c.ctx.reg, c.ctx.Probe = r, r.probe
+	c.enter(s, r.site)
+	c.about(r)
 	c.ctx.Data, c.ctx.Ret = data, ret
-	e.runReturn(c, r)
+	c.runReturn(r)
 	c.ctx.Data, c.ctx.Ret = nil, 0
 	c.leave()
 }
@@ -242,7 +242,7 @@ func (e *Engine) returnedFrom(c *cpu, s State, rp *retprobe, data []byte, ret gu
 // fault implements resident: of the return stage, which
 // goes on at its fixup, or a single step of the guest's, which is nobody's
 // concern before the function has returned.
-func (g *retStage) fault(_ *Engine, _ *cpu, s State, t Trap) Verdict {
+func (g *retStage) fault(_ *cpu, s State, t Trap) Verdict {
 	rip := guest.GVA(s.Regs.RIP)
 	for _, p := range g.placed {
 		for _, f := range p.fixups {
@@ -279,26 +279,26 @@ const reapDelay = 50 * time.Millisecond
 
 // reapLater sees to it that it is, for the kretprobes of st. On the host a hit that
 // finds no instance looks for abandoned ones itself. Callers hold mu.
-func (e *Engine) reapLater(st *site) {
-	if len(st.returnMemory()) == 0 || e.opt.delay < 0 || e.opt.reaper != nil {
+func (o *optimizer) reapLater(st *site) {
+	if len(st.returnMemory()) == 0 || o.delay < 0 || o.reaper != nil {
 		return
 	}
 	missed := map[*retStage]uint64{}
-	e.opt.reaper = time.AfterFunc(reapDelay, func() {
-		if e.lock() != nil {
+	o.reaper = time.AfterFunc(reapDelay, func() {
+		if o.lock() != nil {
 			return
 		}
-		defer e.mu.Unlock()
+		defer o.mu.Unlock()
 		any, short := false, false
 		var twice []*site
 		var buf [8]byte
-		for _, p := range e.pools() {
+		for _, p := range o.pools() {
 			g := p.ret.stage.Load()
 			if g == nil {
 				continue
 			}
 			any = true
-			if st := p.ret.reg.site; p.ret.again.Load() && st.jump.Load() != nil && st.jump.Load().run != nil {
+			if st := p.ret.reg.site; p.ret.again.Load() && st.detour() != nil && st.detour().run != nil {
 				twice = append(twice, st)
 			}
 			n := uint64(0)
@@ -306,33 +306,33 @@ func (e *Engine) reapLater(st *site) {
 				n += g.cell(i, cellMissed).Load()
 			}
 			if n != missed[g] {
-				_, undecided := g.look(e, buf[:])
+				_, undecided := g.look(&o.core, buf[:])
 				short = short || undecided
 			}
 			missed[g] = n
 		}
 		if len(twice) != 0 {
-			err := e.stop(func(w World) error {
+			err := o.stop(func(w World) error {
 				var lost []error
 				for _, st := range twice {
-					e.review(w, st, &lost)
+					o.review(w, st, &lost)
 				}
 				return errors.Join(lost...)
 			})
 			if err != nil {
-				e.log.Warn("kretprobes could not be moved to the host", "err", err)
+				o.log.Warn("kretprobes could not be moved to the host", "err", err)
 			}
 		}
 		if short {
-			if err := e.reclaim(); err != nil {
-				e.log.Warn("abandoned activations could not be given back", "err", err)
+			if err := o.reclaim(); err != nil {
+				o.log.Warn("abandoned activations could not be given back", "err", err)
 			}
 		}
 		if !any {
-			e.opt.reaper = nil
+			o.reaper = nil
 			return
 		}
-		e.opt.reaper.Reset(reapDelay)
+		o.reaper.Reset(reapDelay)
 	})
 }
 

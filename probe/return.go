@@ -11,16 +11,16 @@ var le = binary.LittleEndian
 // activate begins an activation of the kretprobe r at a function's entry. The
 // guest's stack is left alone until hook, so that every handler of the site
 // finds the real return address there.
-func (e *Engine) activate(c *cpu, s State, r *registration) {
+func (c *cpu) activate(s State, r *registration) {
 	k := &r.cells[c.id]
 	p := r.ret.pool
 	var in *instance
-	ret, ok := e.returnAddress(c, s)
+	ret, ok := c.returnAddress(s)
 	if ok {
 		p.unwind(s)
 		o := origin{s.Regs.RSP, uint64(ret), uint64(s.Root)}
 		in = p.get(o)
-		if in == nil && e.sweep(p, s.Root, sweepBatch, c.word[:]) > 0 {
+		if in == nil && c.sweep(p, s.Root, sweepBatch, c.word[:]) > 0 {
 			in = p.get(o)
 		}
 	}
@@ -29,8 +29,8 @@ func (e *Engine) activate(c *cpu, s State, r *registration) {
 		return
 	}
 	if r.ret.probe.Entry != nil {
-		c.ctx.Data, c.ctx.Ret = in.data, e.through(ret)
-		skip := e.runEntry(c, r)
+		c.ctx.Data, c.ctx.Ret = in.data, c.through(ret)
+		skip := c.runEntry(r)
 		c.ctx.Data, c.ctx.Ret = nil, 0
 		if skip != 0 {
 			p.put(in)
@@ -47,34 +47,34 @@ func (e *Engine) activate(c *cpu, s State, r *registration) {
 // returnAddress reads the real return address at a function's entry. There is
 // none where the guest has come to by other ways than a call, and finds what an
 // activation that is over has left behind.
-func (e *Engine) returnAddress(c *cpu, s State) (guest.GVA, bool) {
+func (c *cpu) returnAddress(s State) (guest.GVA, bool) {
 	w, ok := c.readWord(s, s.Regs.RSP)
-	if in := e.instance(w); ok && in != nil {
-		return guest.GVA(in.ret.Load()), e.holds(c, s, in)
+	if in := c.instance(w); ok && in != nil {
+		return guest.GVA(in.ret.Load()), c.holds(s, in)
 	}
 	return w, ok
 }
 
 // holds reports whether in is the live activation of the stack slot at RSP, of the
 // task that the vCPU runs.
-func (e *Engine) holds(c *cpu, s State, in *instance) bool {
+func (c *cpu) holds(s State, in *instance) bool {
 	return in.state.Load()&phaseMask == phaseLive && in.slot.Load() == s.Regs.RSP &&
 		in.user == (s.CPL == 3) && (!in.user || guest.GPA(in.root.Load()) == s.Root) &&
-		!e.ownerGone(&in.owner, in.pool.Load().prof, s.Root, c.word[:])
+		!c.ownerGone(&in.owner, in.pool.Load().prof, s.Root, c.word[:])
 }
 
 // hook puts the trampoline of the activations that this hit has begun on the
 // guest's stack. When the stack cannot be written, they have not begun: they
 // count as missed.
-func (e *Engine) hook(c *cpu, s State) {
+func (c *cpu) hook(s State) {
 	top := c.entered
 	c.entered = nil
 	ret, ok := c.readWord(s, s.Regs.RSP)
 	// A trampoline that is there already belongs to a function that has left
 	// with a jump to this one: its activation ends with this one's.
-	below := e.instance(ret)
+	below := c.instance(ret)
 	if below != nil {
-		if ok = ok && e.holds(c, s, below); ok {
+		if ok = ok && c.holds(s, below); ok {
 			ret = guest.GVA(below.ret.Load())
 		}
 	}
@@ -111,11 +111,11 @@ func (e *Engine) hook(c *cpu, s State) {
 // hookTaken ends the entry of a function when a kprobe's pre handler has sent
 // the guest elsewhere. If the return address is still on the stack, the
 // function's return is yet to come. Otherwise the handler has returned itself.
-func (e *Engine) hookTaken(c *cpu, s State) {
+func (c *cpu) hookTaken(s State) {
 	switch {
 	case c.entered == nil:
 	case s.Regs.RSP == c.entered.slot.Load():
-		e.hook(c, s)
+		c.hook(s)
 	default:
 		top := c.entered
 		c.entered = nil
@@ -161,22 +161,19 @@ func (in *instance) fits(s State, state uint64) bool {
 // comeBack handles the arrival at a trampoline: the function has returned. The
 // return handlers of its activation run, those of the newest first, and the
 // guest goes on where it would have gone.
-func (e *Engine) comeBack(c *cpu, s State, in *instance) Verdict {
-	if c.step.active {
-		c.step.active = false
-		count(&c.counts.abandoned)
-	}
+func (c *cpu) comeBack(s State, in *instance) Verdict {
+	c.abandonStep()
 	state := in.state.Load()
 	if !in.fits(s, state) || !in.reserve(number(state)) {
-		return e.comeAgain(c, s, in, state)
+		return c.comeAgain(s, in, state)
 	}
 	count(&c.counts.returns)
 	ret, p := in.ret.Load(), in.pool.Load()
-	home := uint64(e.through(guest.GVA(ret)))
+	home := uint64(c.through(guest.GVA(ret)))
 	for in != nil {
 		below, n := in.below.Load(), in.belowState.Load()
 		s.Regs.RIP = home
-		e.returned(c, s, in)
+		c.returned(s, in)
 		in.pool.Load().put(in)
 		if in = below; in != nil && !in.reserve(n) {
 			in = nil
@@ -188,12 +185,12 @@ func (e *Engine) comeBack(c *cpu, s State, in *instance) Verdict {
 }
 
 // returned runs the return handler of one activation.
-func (e *Engine) returned(c *cpu, s State, in *instance) {
+func (c *cpu) returned(s State, in *instance) {
 	p := in.pool.Load()
 	if p.dead.Load() {
 		return
 	}
-	e.returnedFrom(c, s, p.ret, in.data, guest.GVA(s.Regs.RIP))
+	c.returnedFrom(s, p.ret, in.data, guest.GVA(s.Regs.RIP))
 }
 
 // comeAgain handles the arrival at a trampoline whose activation has ended, or
@@ -201,10 +198,10 @@ func (e *Engine) returned(c *cpu, s State, in *instance) {
 // so does a function that returns twice. What the last activation left behind
 // says where to, and from now on the pool sees to it that this stays so.
 // Anything else is a guest that jumps to addresses of ours.
-func (e *Engine) comeAgain(c *cpu, s State, in *instance, state uint64) Verdict {
+func (c *cpu) comeAgain(s State, in *instance, state uint64) Verdict {
 	ret := in.ret.Load()
 	if ret == 0 || !in.near(s) || in.state.Load() != state || state&phaseMask == phaseReserved {
-		return e.unclaimed(c, s)
+		return c.unclaimed(s)
 	}
 	count(&c.counts.returns)
 	count(&c.counts.copies)

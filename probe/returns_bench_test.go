@@ -70,7 +70,7 @@ func TestReturnAllocates(t *testing.T) {
 		{"stack", []probe.Probe{walk}},
 		{"jprobe", []probe.Probe{args}},
 	} {
-		if err := e.RegisterAll(c.ps...); err != nil {
+		if err := e.Register(c.ps...); err != nil {
 			t.Fatal(err)
 		}
 		if n := testing.AllocsPerRun(200, func() { a.run(t) }); n > ceiling {
@@ -78,7 +78,7 @@ func TestReturnAllocates(t *testing.T) {
 		}
 		unregisterAll(t, e)
 	}
-	if err := e.RegisterKretprobe(full); err != nil {
+	if err := e.Register(full); err != nil {
 		t.Fatal(err)
 	}
 	miss := func() {
@@ -113,7 +113,7 @@ func unregisterAll(tb testing.TB, e *probe.Engine) {
 func BenchmarkReturn(b *testing.B) {
 	f := newFake(b, 1, manyImage(b, 1))
 	a := &activation{e: f.Engine(), f: f, addr: textBase}
-	if err := f.Engine().RegisterKretprobe(returnProbe()); err != nil {
+	if err := f.Engine().Register(returnProbe()); err != nil {
 		b.Fatal(err)
 	}
 	b.ReportAllocs()

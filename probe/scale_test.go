@@ -62,7 +62,7 @@ func TestManyProbes(t *testing.T) {
 		}
 		before := heap()
 		start := time.Now()
-		if err := e.Register(ps...); err != nil {
+		if err := e.Register(probe.Probes(ps)...); err != nil {
 			t.Fatal(err)
 		}
 		best = min(best, time.Since(start))

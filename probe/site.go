@@ -26,17 +26,14 @@ type site struct {
 	// armed: the text has our int3. It changes only while the world is stopped.
 	armed atomic.Bool
 
-	// jump: instead of the int3 the text has a jump to this detour. It changes
-	// only while the world is stopped.
-	jump atomic.Pointer[detour]
+	// jump is the state of the site's optimization; with a detour the text has a jump
+	// there instead of the int3. It changes only by optimizer.set.
+	jump atomic.Pointer[optimization]
 
 	// region and text are what a jump displaces, once a pass has looked; guarded
-	// by Engine.mu. refused is why it cannot be, blocked what stands against it at the
-	// moment; guarded by Engine.view.
-	region  *flow.Region
-	text    []byte
-	refused *Unoptimized
-	blocked string
+	// by Engine.mu.
+	region *flow.Region
+	text   []byte
 
 	// chain holds the probes on the site; it changes only while the world is
 	// stopped.
@@ -82,55 +79,20 @@ func (c chain) live() bool {
 	return false
 }
 
-// registration is one Kprobe on its site, from Register to Unregister. It is
-// never used for a second registration, so a hit that is under way can tell an
-// old one from a new one.
-type registration struct {
-	engine *Engine
-	probe  *Kprobe
-	site   *site     // changes only while the world is stopped, by Reload
-	cells  []cell    // by vCPU
-	ret    *retprobe // of a kretprobe, else nil
-	jump   *jump     // of a jprobe, else nil
-	hidden bool      // the engine's own, at the end of mirrors
-
-	// What the user gave, from before Addr was rewritten: Reload resolves it
-	// anew.
-	bySymbol bool
-	offset   uint64
-
-	// enabled is what the hit path looks at: registered, not disabled, not gone.
-	enabled atomic.Bool
-
-	// logged has a bit per kind of trouble that was logged already.
-	logged atomic.Uint32
-
-	// disabled is the user's wish; guarded by Engine.view.
-	disabled bool
-}
-
-// Bits of registration.logged.
-const (
-	loggedPanic = 1 << iota
-	loggedAccess
-)
-
-// first reports whether trouble of this kind has not been logged before.
-func (r *registration) first(kind uint32) bool { return r.logged.Or(kind)&kind == 0 }
-
 // cell holds the counts of one probe on one vCPU. Only that vCPU's thread
 // writes it; anyone may read. It fills a cache line, so that vCPUs do not slow
 // each other down.
 type cell struct {
-	hits     atomic.Uint64
-	handled  atomic.Uint64
-	filtered atomic.Uint64
-	missed   atomic.Uint64
-	skipped  atomic.Uint64
-	steps    atomic.Uint64 // second exits: trailing int3s and in-place steps
-	panics   atomic.Uint32
-	accesses atomic.Uint32 // bad ones
-	faults   atomic.Uint32
+	hits      atomic.Uint64
+	handled   atomic.Uint64
+	filtered  atomic.Uint64
+	missed    atomic.Uint64
+	skipped   atomic.Uint64
+	steps     atomic.Uint64 // second exits: trailing int3s and in-place steps
+	panics    atomic.Uint32
+	accesses  atomic.Uint32 // bad ones
+	faults    atomic.Uint32
+	elsewhere atomic.Uint64
 
 	// passed is the vCPU's hit number when the probe's filter let the hit pass:
 	// whether its post and fault handlers are to run. Never seen by others.

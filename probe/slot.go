@@ -45,13 +45,13 @@ type slotKey struct {
 
 // slot returns the slot of the given kind for the site's instruction, making it if
 // need be. Errors: slotCode's, code.ErrReach, and those that wrap code.ErrNoMemory. Callers hold mu.
-func (e *Engine) slot(st *site, kind slotKind) (*slot, error) {
+func (p *places) slot(st *site, kind slotKind) (*slot, error) {
 	key := slotKey{addr: st.addr, kind: kind, n: st.n, bytes: st.orig}
-	if sl := e.slots[key]; sl != nil {
+	if sl := p.slots[key]; sl != nil {
 		return sl, nil
 	}
 	sl := &slot{orig: st.addr, next: st.next(), kind: kind}
-	err := e.code.Put(st.addr, st.user, sl, func(at guest.GVA) ([]byte, error) {
+	err := p.code.Put(st.addr, st.user, sl, func(at guest.GVA) ([]byte, error) {
 		b, n, err := slotCode(st, kind, at)
 		sl.addr, sl.n = at, uint8(n)
 		return b, err
@@ -59,12 +59,12 @@ func (e *Engine) slot(st *site, kind slotKind) (*slot, error) {
 	if err != nil {
 		return nil, err
 	}
-	e.slots[key] = sl
+	p.slots[key] = sl
 	return sl, nil
 }
 
 // home implements resident.
-func (s *slot) home(_ *Engine, rip guest.GVA) guest.GVA {
+func (s *slot) home(rip guest.GVA) guest.GVA {
 	if rip < s.end() {
 		return s.orig
 	}
@@ -74,31 +74,31 @@ func (s *slot) home(_ *Engine, rip guest.GVA) guest.GVA {
 // trap implements resident: at the int3, on a vCPU that is not known to be in the
 // slot. Its step was taken for abandoned, or the task was moved. The instruction is
 // done; where to go on is certain, and IF as good as.
-func (s *slot) trap(_ *Engine, c *cpu, st State, kind TrapKind) (Verdict, bool) {
+func (s *slot) trap(c *cpu, st State, kind TrapKind) (Verdict, bool) {
 	if kind != TrapBreakpoint || s.kind != slotStep || guest.GVA(st.Regs.RIP) != s.end() {
 		return Verdict{}, false
 	}
 	count(&c.counts.strays)
 	st.Regs.RIP = uint64(s.next)
-	st.Regs.RFLAGS |= uint64(s.flags.Load()) & flagIF
+	st.Regs.RFLAGS |= uint64(s.flags.Load()) & insn.FlagIF
 	return Verdict{Action: Resume}, true
 }
 
 // fault implements resident: of a boosted slot, or of one that the guest returned
 // to by itself.
-func (s *slot) fault(e *Engine, c *cpu, st State, _ Trap) Verdict {
+func (s *slot) fault(c *cpu, st State, _ Trap) Verdict {
 	rip := guest.GVA(st.Regs.RIP)
 	if rip > s.end() {
 		return Verdict{Action: NotOurs}
 	}
 	count(&c.counts.faults)
-	st.Regs.RIP = uint64(s.home(e, rip))
+	st.Regs.RIP = uint64(s.home(rip))
 	if s.kind == slotStep {
 		count(&c.counts.strays)
-		st.Regs.RFLAGS |= uint64(s.flags.Load()) & flagIF
+		st.Regs.RFLAGS |= uint64(s.flags.Load()) & insn.FlagIF
 	}
 	return Verdict{Action: NotOurs}
 }
 
 // accessor implements resident.
-func (s *slot) accessor(*Engine, State) (guest.GVA, bool) { return s.orig, true }
+func (s *slot) accessor(*cpu, State) (guest.GVA, bool) { return s.orig, true }

@@ -28,13 +28,12 @@ func (c *Context) Stack(pcs []guest.GVA) int {
 	if len(pcs) == 0 {
 		return 0
 	}
-	e := c.engine
 	f := frame{pc: c.Regs.RIP, sp: c.Regs.RSP, bp: c.Regs.RBP}
 	if guest.GVA(f.pc) == c.Addr+1 {
 		f.pc-- // as Kprobe.Pre sees it
 	}
-	f.pc = uint64(e.Home(guest.GVA(f.pc)))
-	syms := e.target.Symbols()
+	f.pc = uint64(c.cpu.Home(guest.GVA(f.pc)))
+	syms := c.cpu.target.Symbols()
 	img, _ := syms.(Image)
 	pcs[0] = guest.GVA(f.pc)
 	n := 1
@@ -87,7 +86,7 @@ func (c *Context) caller(f *frame, exact bool, syms Symbols, img Image) bool {
 		}
 		f.bp = bp
 	}
-	ret = uint64(c.engine.Home(guest.GVA(ret)))
+	ret = uint64(c.cpu.Home(guest.GVA(ret)))
 	if !syms.IsText(guest.GVA(ret)) {
 		return false
 	}
@@ -123,7 +122,6 @@ func prologue(pc guest.GVA, syms Symbols) (guest.FrameRule, bool) {
 // stackWord reads a word of the interrupted code's stack. An address that cannot
 // be read ends a walk, and is nobody's fault.
 func (c *Context) stackWord(addr uint64) (uint64, bool) {
-	cp := &c.engine.cpus[c.CPU]
-	w, ok := cp.readWord(State{Root: c.Root, CPL: c.CPL}, addr)
+	w, ok := c.cpu.readWord(State{Root: c.Root, CPL: c.CPL}, addr)
 	return uint64(w), ok
 }

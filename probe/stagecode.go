@@ -10,10 +10,10 @@ const redZone = 128
 
 // exitStage emits the handler stage that is one exit to the host: the registers
 // of the vCPU are then those of the hit.
-func (e *Engine) exitStage(user bool) stageBuilder {
+func (o *optimizer) exitStage(user bool) stageBuilder {
 	return func(guest.GVA, []*Stage) (stageBody, error) {
 		var a insn.Asm
-		if port := e.can[guest.Level(user)].DetourPort; port != 0 {
+		if port := o.can[guest.Level(user)].DetourPort; port != 0 {
 			a.Out(port)
 		} else {
 			a.Int3()
@@ -42,9 +42,9 @@ const (
 // The stages' code stands before that. Where the profile shows no vCPU no stage
 // runs, and their Lost are counted. lahf and sahf are there on every processor
 // with hardware virtualization, and take a fifth of the time of popfq.
-func (e *Engine) stageCode(site guest.GVA, user bool) stageBuilder {
+func (o *optimizer) stageCode(site guest.GVA, user bool) stageBuilder {
 	const rax, rsi, rdi, rsp = insn.RAX, insn.RSI, insn.RDI, insn.RSP
-	prof, _ := e.opt.placer.StackProfile(user)
+	prof, _ := o.placer.StackProfile(user)
 	return func(at guest.GVA, stages []*Stage) (stageBody, error) {
 		a := insn.NewAsm(uint64(at))
 		var placed []placedStage
@@ -75,7 +75,7 @@ func (e *Engine) stageCode(site guest.GVA, user bool) stageBuilder {
 		a.Jcc(insn.CondNE, lost)
 		number := a.Len()
 		a.Mov(4, rax, insn.At(rax, int(prof.CPUOff)))
-		a.Cmp(4, rax, insn.Imm(len(e.cpus)))
+		a.Cmp(4, rax, insn.Imm(len(o.cpus)))
 		a.Jcc(insn.CondAE, lost)
 		if len(stages) > 1 {
 			a.Mov(8, insn.At(rsp, scratchCPU), rax) // for the next one: what the stack says may change

@@ -44,7 +44,7 @@ func (b *bench) at(cpu int, rip guest.GVA, t probe.Trap) probe.Verdict {
 
 func (b *bench) register(ps ...*probe.Kprobe) {
 	b.Helper()
-	if err := b.e.Register(ps...); err != nil {
+	if err := b.e.Register(probe.Probes(ps)...); err != nil {
 		b.Fatalf("register: %v", err)
 	}
 }

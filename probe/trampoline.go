@@ -31,15 +31,18 @@ type trampolines struct {
 	code [2]int                 // bytes of all code of such, by 1 = user text
 }
 
+func newTrampolines() trampolines { return trampolines{idle: map[retKey][]*retStage{}} }
+
 // trampBlock is the resident of trampolines that stand one behind the other.
 type trampBlock struct {
+	core *core
 	base guest.GVA
 	inst []instance
 }
 
 // instance returns the instance whose trampoline is at a, or nil.
-func (e *Engine) instance(a guest.GVA) *instance {
-	b, ok := e.code.At(a).(*trampBlock)
+func (k *core) instance(a guest.GVA) *instance {
+	b, ok := k.code.At(a).(*trampBlock)
 	if !ok {
 		return nil
 	}
@@ -54,34 +57,34 @@ func (b *trampBlock) instance(a guest.GVA) *instance {
 }
 
 // home implements resident: where the last activation returns to.
-func (b *trampBlock) home(e *Engine, rip guest.GVA) guest.GVA {
+func (b *trampBlock) home(rip guest.GVA) guest.GVA {
 	if in := b.instance(rip); in != nil && in.ret.Load() != 0 {
-		return e.through(rip)
+		return b.core.through(rip)
 	}
 	return rip
 }
 
 // trap implements resident.
-func (b *trampBlock) trap(e *Engine, c *cpu, s State, kind TrapKind) (Verdict, bool) {
+func (b *trampBlock) trap(c *cpu, s State, kind TrapKind) (Verdict, bool) {
 	in := b.instance(guest.GVA(s.Regs.RIP))
 	if in == nil || kind != TrapBreakpoint {
 		return Verdict{}, false
 	}
-	return e.comeBack(c, s, in), true
+	return c.comeBack(s, in), true
 }
 
 // fault implements resident. A trampoline that is not mapped in an address space
 // cannot be fetched there; the function has returned all the same.
-func (b *trampBlock) fault(e *Engine, c *cpu, s State, _ Trap) Verdict {
+func (b *trampBlock) fault(c *cpu, s State, _ Trap) Verdict {
 	if in := b.instance(guest.GVA(s.Regs.RIP)); in != nil && in.fits(s, in.state.Load()) {
-		return e.comeBack(c, s, in)
+		return c.comeBack(s, in)
 	}
 	return Verdict{Action: NotOurs}
 }
 
 // accessor implements resident.
-func (b *trampBlock) accessor(e *Engine, s State) (guest.GVA, bool) {
-	return b.home(e, guest.GVA(s.Regs.RIP)), false
+func (b *trampBlock) accessor(_ *cpu, s State) (guest.GVA, bool) {
+	return b.home(guest.GVA(s.Regs.RIP)), false
 }
 
 // restedInstances is how many spare instances there are at least when some are
@@ -117,7 +120,7 @@ func (e *Engine) borrow(n int, user bool, near guest.GVA) ([]*instance, error) {
 // growTrampolines adds at least n spare instances.
 func (e *Engine) growTrampolines(n int, user bool, near guest.GVA) error {
 	size := (n*trampSize + trampSlab - 1) &^ (trampSlab - 1)
-	b := &trampBlock{inst: make([]instance, size/trampSize)}
+	b := &trampBlock{core: &e.core, inst: make([]instance, size/trampSize)}
 	err := e.code.Put(near, user, b, func(at guest.GVA) ([]byte, error) {
 		b.base = at
 		return bytes.Repeat([]byte{insn.Int3}, size), nil

@@ -70,7 +70,7 @@ func enterUser(t *testing.T) *userCall {
 		t.Fatal(err)
 	}
 	u.r = &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "frame"}, Return: func(c *probe.Context) { u.returns = append(u.returns, c.Root) }}
-	if err := u.e.RegisterKretprobe(u.r); err != nil {
+	if err := u.e.Register(u.r); err != nil {
 		t.Fatal(err)
 	}
 	u.words[0x1000] = map[guest.GVA]uint64{u.slot: userRet}

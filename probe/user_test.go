@@ -36,7 +36,7 @@ func TestUserProbe(t *testing.T) {
 		{Symbol: "load", Pre: see},
 		{Symbol: "load", Post: func(*probe.Context) {}, Disabled: true},
 	}
-	if err := e.Register(ps...); err != nil {
+	if err := e.Register(probe.Probes(ps)...); err != nil {
 		t.Fatal(err)
 	}
 	for _, i := range e.List() {

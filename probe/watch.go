@@ -1,7 +1,7 @@
 package probe
 
 import (
-	"fmt"
+	"errors"
 	"slices"
 	"sync/atomic"
 
@@ -64,26 +64,32 @@ type Watched struct {
 
 // watchpoint is one Watch from Engine.Watch to Unwatch.
 type watchpoint struct {
+	*tally
+	engine *Engine
 	watch  *Watch
+	where  where         // as the user gave it
+	brk    *registration // of an execute watch that a breakpoint serves, else nil
+
 	addr   guest.GVA
 	pa     guest.GPA
 	n      int
 	symbol string
 	off    uint64
 	user   bool
-	named  bool          // by symbol
-	dr     int           // debug register, or -1
-	brk    *Kprobe       // of an execute watch that a breakpoint serves
-	reg    *registration // for counts and trouble; on no site's chain
 	value  atomic.Uint64 // as last seen
-	asleep bool          // disabled; guarded by Engine.view
-	gone   bool
+	asleep bool          // disabled, without brk; guarded by Engine.view
+	lost   bool          // the variable is gone, without brk; likewise
 }
 
 // watchTable is what the hit path sees.
 type watchTable struct {
 	dr    [NumDebugRegisters]*watchpoint
 	pages []*watchpoint
+}
+
+// has reports whether wp is watched.
+func (t *watchTable) has(wp *watchpoint) bool {
+	return slices.Contains(t.dr[:], wp) || slices.Contains(t.pages, wp)
 }
 
 // maxWatches bounds how many watches are served by protecting pages.
@@ -100,18 +106,23 @@ func (e *Engine) Watch(ws ...*Watch) error {
 	if len(ws) == 0 {
 		return newError(CodeEmptyBatch, "nothing to watch", "")
 	}
-	list := slices.Clone(e.watches)
 	var fresh []*watchpoint
+	b := newBatch(len(ws))
 	for i, w := range ws {
-		wp, err := e.admitWatch(w, fresh)
+		wp, err := e.admitWatch(b, w, fresh)
 		if err != nil {
 			err.Index = i
 			return err
 		}
 		fresh = append(fresh, wp)
 	}
-	if err := e.applyWatches(append(list, fresh...)); err != nil {
-		return err
+	if len(b.regs) != 0 {
+		if err := e.install(b); err != nil {
+			return err
+		}
+	}
+	if err := e.watches.apply(append(slices.Clone(e.watches.list), fresh...)); err != nil {
+		return errors.Join(err, e.remove(b.regs))
 	}
 	e.view.Lock()
 	defer e.view.Unlock()
@@ -121,101 +132,26 @@ func (e *Engine) Watch(ws ...*Watch) error {
 	return nil
 }
 
-// admitWatch checks w.
-func (e *Engine) admitWatch(w *Watch, batch []*watchpoint) (*watchpoint, *Error) {
+// admitWatch checks w, and adds the breakpoint that it needs to b.
+func (e *Engine) admitWatch(b *batch, w *Watch, fresh []*watchpoint) (*watchpoint, *Error) {
 	if w == nil || (w.Symbol == "") == (w.Addr == 0) {
 		return nil, newError(CodeBothOrNeither, "a watch needs either a symbol or an address", "")
 	}
-	if w.wp != nil || slices.ContainsFunc(batch, func(p *watchpoint) bool { return p.watch == w }) {
+	if w.wp != nil || slices.ContainsFunc(fresh, func(p *watchpoint) bool { return p.watch == w }) {
 		return nil, newError(CodeRegistered, "the watch is registered already", "")
 	}
-	wp := &watchpoint{watch: w, named: w.Symbol != "", dr: -1, asleep: w.Disabled}
-	wp.reg = &registration{engine: e, probe: &Kprobe{Name: w.Name}, cells: make([]cell, len(e.cpus))}
-	if err := e.placeWatch(wp); err != nil {
+	wp := &watchpoint{engine: e, watch: w, where: where{w.Symbol, w.Offset, w.Addr}, asleep: w.Disabled}
+	if err := e.watches.place(wp); err != nil {
 		return nil, err
 	}
-	return wp, nil
-}
-
-// placeWatch finds out where wp is, and whether it can be watched there.
-func (e *Engine) placeWatch(wp *watchpoint) *Error {
-	w := wp.watch
-	addr := w.Addr
-	var sym guest.Symbol
-	if wp.named {
-		var err *Error
-		if sym, err = e.variable(w.Symbol); err != nil {
-			return err
-		}
-		addr = sym.Addr
+	if w.Access != AccessExec || !w.Emulate {
+		t := e.newTally(w.Name)
+		wp.tally = &t
+		return wp, nil
 	}
-	addr += guest.GVA(w.Offset)
-	n := w.Len
-	switch {
-	case n != 0:
-	case w.Access == AccessExec:
-		n = 1
-	case wp.named && w.Offset == 0 && (sym.Size == 1 || sym.Size == 2 || sym.Size == 4):
-		n = int(sym.Size)
-	default:
-		n = 8
-	}
-	if err := checkWatch(addr, n, w.Access); err != nil {
-		return err
-	}
-	if s, ok := e.target.Symbols().Find(addr); ok && !wp.named {
-		sym = s
-	}
-	if wp.named && sym.Size != 0 && w.Offset >= sym.Size {
-		return newError(CodeOffsetOutside, fmt.Sprintf("offset %#x is outside %s", w.Offset, w.Symbol), fmt.Sprintf("it has %#x bytes", sym.Size))
-	}
-	wp.addr, wp.n, wp.symbol, wp.user = addr, n, sym.Name, sym.User
-	if sym.Name != "" {
-		wp.off = uint64(addr - sym.Addr)
-	}
-	if w.Access == AccessRead && !w.Emulate {
-		return newError(CodeWatchAccess, "the debug registers have no watch for reads alone", "rw, or emulate")
-	}
-	why := "this target cannot watch memory"
-	if e.watcher != nil {
-		why = e.watcher.CannotWatch(w.Access, wp.user, w.Emulate)
-	}
-	if w.Access == AccessExec && w.Emulate {
-		why = e.can[guest.Level(wp.user)].NoBreakpoint
-	}
-	if why != "" {
-		x := newError(CodeHostCannot, fmt.Sprintf("this host cannot watch for %v", w.Access), why)
-		if w.Emulate {
-			x.Text += " in this way"
-		}
-		return x
-	}
-	var now [8]byte
-	if err := e.target.ReadMemory(0, addr, now[:n]); err != nil {
-		x := newError(CodeUnreadable, "the address is not mapped", fmt.Sprintf("at %v", addr))
-		x.Cause = err
-		return x
-	}
-	if w.Emulate && w.Access != AccessExec {
-		if e.oneSpace {
-			return newError(CodeHostCannot, "this target cannot protect pages", "")
-		}
-		wp.pa, _ = e.pages.Translate(0, addr)
-	}
-	wp.value.Store(le.Uint64(now[:]))
-	wp.reg.site = &site{addr: addr, user: wp.user, symbol: sym.Name, start: sym.Addr}
-	return nil
-}
-
-// variable finds a symbol.
-func (e *Engine) variable(name string) (guest.Symbol, *Error) {
-	p := &Kprobe{Symbol: name}
-	sym, err := e.target.Symbols().Lookup(name)
-	if err != nil {
-		_, x := e.resolve(p)
-		return sym, x
-	}
-	return sym, nil
+	wp.brk = &registration{tally: e.newTally(w.Name), engine: e, kind: kindWatch, where: wp.where, disabled: w.Disabled, pre: wp.executed}
+	wp.tally = &wp.brk.tally
+	return wp, e.admit(b, wp.brk)
 }
 
 // Unwatch ends the watching of ws. When it returns, no handler of theirs runs
@@ -230,7 +166,7 @@ func (e *Engine) Unwatch(ws ...*Watch) error {
 	var unknown *Error
 	for i, w := range ws {
 		switch {
-		case w != nil && w.wp != nil && w.wp.reg.engine == e:
+		case e.watching(w):
 			if !slices.Contains(out, w.wp) {
 				out = append(out, w.wp)
 			}
@@ -248,22 +184,33 @@ func (e *Engine) Unwatch(ws ...*Watch) error {
 	return nil
 }
 
+// watching reports whether w is registered with this engine.
+func (e *Engine) watching(w *Watch) bool { return w != nil && w.wp != nil && w.wp.engine == e }
+
 // unwatch removes watchpoints. Callers hold mu.
 func (e *Engine) unwatch(out []*watchpoint) error {
 	if len(out) == 0 {
 		return nil
 	}
-	out = slices.Clone(out)
-	left := slices.DeleteFunc(slices.Clone(e.watches), func(wp *watchpoint) bool { return slices.Contains(out, wp) })
-	if err := e.applyWatches(left); err != nil {
+	var regs []*registration
+	for _, wp := range out {
+		if wp.brk != nil {
+			regs = append(regs, wp.brk)
+		}
+	}
+	left := slices.DeleteFunc(slices.Clone(e.watches.list), func(wp *watchpoint) bool { return slices.Contains(out, wp) })
+	if err := e.watches.apply(left); err != nil {
 		return err
 	}
 	e.view.Lock()
-	defer e.view.Unlock()
 	for _, wp := range out {
 		wp.watch.last, wp.watch.wp = wp, nil
 	}
-	return nil
+	e.view.Unlock()
+	if len(regs) == 0 {
+		return nil
+	}
+	return e.remove(regs)
 }
 
 // EnableWatch and DisableWatch switch a registered watch on and off. One that is
@@ -278,22 +225,142 @@ func (e *Engine) switchWatch(w *Watch, off bool) error {
 		return err
 	}
 	defer e.mu.Unlock()
-	if w == nil || w.wp == nil || w.wp.reg.engine != e {
+	if !e.watching(w) {
 		return newError(CodeNotRegistered, "the watch is not registered", "")
 	}
-	if w.wp.gone && !off {
+	wp := w.wp
+	if wp.gone() && !off {
 		return newError(CodeGone, "the variable went away", "")
 	}
-	was := w.wp.asleep
+	if wp.brk != nil {
+		return e.setDisabled([]*registration{wp.brk}, off)
+	}
+	was := wp.asleep
 	set := func(v bool) {
 		e.view.Lock()
-		w.wp.asleep = v
+		wp.asleep = v
 		e.view.Unlock()
 	}
 	set(off)
-	if err := e.applyWatches(e.watches); err != nil {
+	if err := e.watches.apply(e.watches.list); err != nil {
 		set(was)
 		return err
 	}
 	return nil
+}
+
+// gone reports whether what wp watches is not there any more.
+func (wp *watchpoint) gone() bool {
+	if wp.brk != nil {
+		return wp.brk.site.gone
+	}
+	return wp.lost
+}
+
+// disabled reports whether wp is off by the user's wish.
+func (wp *watchpoint) disabled() bool {
+	if wp.brk != nil {
+		return wp.brk.disabled
+	}
+	return wp.asleep
+}
+
+// WatchInfo describes one registered watch.
+type WatchInfo struct {
+	Watch    *Watch
+	Name     string
+	Addr     guest.GVA
+	Len      int
+	Access   Access
+	Symbol   string // that holds the address; may be empty
+	Offset   uint64 // within Symbol
+	User     bool   // a variable of user code
+	Disabled bool
+	Gone     bool
+	Armed    bool   // it is being watched
+	By       string // "debug_register", "page" or "breakpoint"
+	Cost     string // one line for people
+	Stats    Stats
+}
+
+// String returns a line in the form of Info.String, with the letter w.
+func (i WatchInfo) String() string {
+	return Info{Type: 'w', Addr: i.Addr, Symbol: i.Symbol, Offset: i.Offset, Gone: i.Gone, Disabled: i.Disabled}.String()
+}
+
+// Watches returns all registered watches, in the order in which they came.
+func (e *Engine) Watches() []WatchInfo {
+	e.view.RLock()
+	defer e.view.RUnlock()
+	out := make([]WatchInfo, 0, len(e.watches.list))
+	for _, wp := range e.watches.list {
+		out = append(out, wp.info())
+	}
+	return out
+}
+
+// latest returns the watchpoint of w that is registered with e, or was.
+func (e *Engine) latest(w *Watch) *watchpoint {
+	wp := w.wp
+	if wp == nil {
+		wp = w.last
+	}
+	if wp == nil || wp.engine != e {
+		return nil
+	}
+	return wp
+}
+
+// WatchInfo describes w, which is, or ok is false, registered or was.
+func (e *Engine) WatchInfo(w *Watch) (_ WatchInfo, ok bool) {
+	e.view.RLock()
+	defer e.view.RUnlock()
+	wp := e.latest(w)
+	if wp == nil {
+		return WatchInfo{}, false
+	}
+	return wp.info(), true
+}
+
+// WatchStats returns the counts of w by vCPU, after Unwatch the final ones.
+func (e *Engine) WatchStats(w *Watch) []Stats {
+	e.view.RLock()
+	defer e.view.RUnlock()
+	wp := e.latest(w)
+	if wp == nil {
+		return nil
+	}
+	var out []Stats
+	for i := range wp.cells {
+		out = append(out, wp.stats(i))
+	}
+	return out
+}
+
+// Costs of the ways to watch.
+const (
+	costRegister   = "one exit per access, none otherwise; the guest's own debug register breakpoints do not fire meanwhile"
+	costBreakpoint = "one exit per execution, as of a probe"
+	costWrites     = "one exit per write to the whole 4 KiB page; vCPUs take turns meanwhile"
+	costAccesses   = "one exit per read and per write of the whole 4 KiB page; vCPUs take turns meanwhile"
+)
+
+func (wp *watchpoint) info() WatchInfo {
+	w := wp.watch
+	i := WatchInfo{
+		Watch: w, Name: w.Name, Addr: wp.addr, Len: wp.n, Access: w.Access, Symbol: wp.symbol, Offset: wp.off,
+		User: wp.user, Disabled: wp.disabled(), Gone: wp.gone(), Armed: wp.live(), By: "debug_register", Cost: costRegister,
+	}
+	switch {
+	case wp.brk != nil:
+		i.By, i.Cost = "breakpoint", costBreakpoint
+	case w.Emulate && w.Access&AccessRead != 0:
+		i.By, i.Cost = "page", costAccesses
+	case w.Emulate:
+		i.By, i.Cost = "page", costWrites
+	}
+	for j := range wp.cells {
+		i.Stats.add(wp.stats(j))
+	}
+	return i
 }

@@ -5,14 +5,10 @@ import (
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
-// flagRF keeps an execute breakpoint from firing again at the instruction that
-// the processor resumes at (SDM Vol. 3, 18.3.1.1).
-const flagRF = 1 << 16
-
 // watchTrap handles a trap of the debug registers, and reports whether it was
 // one of ours.
-func (e *Engine) watchTrap(c *cpu, s State, t Trap) bool {
-	table := e.watched.Load()
+func (c *cpu) watchTrap(s State, t Trap) bool {
+	table := c.watched.Load()
 	ours := false
 	for i, wp := range table.dr {
 		if wp == nil || t.DR6>>i&1 == 0 {
@@ -21,26 +17,28 @@ func (e *Engine) watchTrap(c *cpu, s State, t Trap) bool {
 		ours = true
 		if wp.watch.Access == AccessExec {
 			// A fault: the instruction is still to be executed.
-			e.access(c, s, wp, guest.GVA(s.Regs.RIP), Watched{Watch: wp.watch, Exact: true})
-			s.Regs.RFLAGS |= flagRF
+			c.access(s, wp, guest.GVA(s.Regs.RIP), Watched{Watch: wp.watch, Exact: true})
+			// It does not fire again at the instruction that the processor resumes at
+			// (SDM Vol. 3, 18.3.1.1).
+			s.Regs.RFLAGS |= insn.FlagRF
 			continue
 		}
 		var b [8]byte
 		now := wp.value.Load()
-		if e.readWatched(c, s, wp, &b) {
+		if c.readWatched(s, wp, &b) {
 			now = le.Uint64(b[:])
 		}
 		old := wp.value.Swap(now)
-		at, exact := e.accessor(s)
-		e.access(c, s, wp, at, Watched{Watch: wp.watch, Write: wp.watch.Access == AccessWrite || old != now, Old: old, New: now, Exact: exact})
+		at, exact := c.accessor(s)
+		c.access(s, wp, at, Watched{Watch: wp.watch, Write: wp.watch.Access == AccessWrite || old != now, Old: old, New: now, Exact: exact})
 	}
 	return ours
 }
 
 // readWatched reads the bytes of wp into b.
-func (e *Engine) readWatched(c *cpu, s State, wp *watchpoint, b *[8]byte) bool {
+func (c *cpu) readWatched(s State, wp *watchpoint, b *[8]byte) bool {
 	clear(c.watch[:])
-	if e.target.ReadMemory(s.Root, wp.addr, c.watch[:wp.n]) != nil {
+	if c.target.ReadMemory(s.Root, wp.addr, c.watch[:wp.n]) != nil {
 		return false
 	}
 	*b = c.watch
@@ -52,7 +50,7 @@ func (e *Engine) readWatched(c *cpu, s State, wp *watchpoint, b *[8]byte) bool {
 // instruction for a write, at it for a read.
 func (e *Engine) Accessed(cpu int, s State, a PageAccess) {
 	c := &e.cpus[cpu]
-	for _, wp := range e.watched.Load().pages {
+	for _, wp := range c.watched.Load().pages {
 		if wp.pa >= a.PA+guest.GPA(a.Len) || a.PA >= wp.pa+guest.GPA(wp.n) {
 			continue
 		}
@@ -71,15 +69,15 @@ func (e *Engine) Accessed(cpu int, s State, a PageAccess) {
 		}
 		at, exact := guest.GVA(s.Regs.RIP), true
 		if a.Write {
-			at, exact = e.accessor(s)
+			at, exact = c.accessor(s)
 		}
-		e.access(c, s, wp, at, Watched{Watch: wp.watch, Write: a.Write, Old: old, New: now, Exact: exact})
+		c.access(s, wp, at, Watched{Watch: wp.watch, Write: a.Write, Old: old, New: now, Exact: exact})
 	}
 }
 
 // access counts an access to wp by the instruction at at, and runs the handler.
-func (e *Engine) access(c *cpu, s State, wp *watchpoint, at guest.GVA, w Watched) {
-	k := &wp.reg.cells[c.id]
+func (c *cpu) access(s State, wp *watchpoint, at guest.GVA, w Watched) {
+	k := &wp.cells[c.id]
 	count(&k.hits)
 	if c.depth != 0 {
 		count(&k.missed)
@@ -92,30 +90,42 @@ func (e *Engine) access(c *cpu, s State, wp *watchpoint, at guest.GVA, w Watched
 	c.depth++
 	regs := *s.Regs
 	c.ctx.Addr, c.ctx.Regs, c.ctx.Root, c.ctx.CPL = at, s.Regs, s.Root, s.CPL
-	c.ctx.reg, c.ctx.Probe, c.ctx.Watched = wp.reg, wp.reg.probe, w
-	e.runWatch(c, wp)
+	c.ctx.tally, c.ctx.Probe, c.ctx.Watched = wp.tally, nil, w
+	c.runWatch(wp)
 	*s.Regs = regs
 	c.leave()
 }
 
-func (e *Engine) runWatch(c *cpu, wp *watchpoint) {
+// executed is the pre handler of the breakpoint of an execute watch.
+func (wp *watchpoint) executed(c *Context) int {
+	if wp.watch.Handler != nil {
+		regs := *c.Regs
+		c.Regs.RIP = uint64(wp.addr)
+		c.Watched = Watched{Watch: wp.watch, Exact: true}
+		wp.watch.Handler(c)
+		*c.Regs = regs
+	}
+	return 0
+}
+
+func (c *cpu) runWatch(wp *watchpoint) {
 	depth := c.depth
-	defer e.contain(c, wp.reg, "watch", depth)
+	defer c.contain(wp.tally, "watch", depth)
 	wp.watch.Handler(&c.ctx)
 }
 
 // accessor returns the instruction that has just accessed memory: the one that
 // ends at RIP, or a repeated one at RIP that is not done. exact is false, and the
 // address RIP, where the vCPU came there in another way.
-func (e *Engine) accessor(s State) (at guest.GVA, exact bool) {
+func (c *cpu) accessor(s State) (at guest.GVA, exact bool) {
 	rip := guest.GVA(s.Regs.RIP)
-	if r := e.code.At(rip); r != nil {
-		return r.accessor(e, s)
+	if r := c.code.At(rip); r != nil {
+		return r.accessor(c, s)
 	}
-	if e.repeats(s, rip) {
+	if c.repeats(s, rip) {
 		return rip, true
 	}
-	syms := e.target.Symbols()
+	syms := c.target.Symbols()
 	sym, ok := syms.Find(rip - 1)
 	if !ok || !syms.IsText(rip-1) {
 		return rip, false
@@ -139,8 +149,8 @@ func (e *Engine) accessor(s State) (at guest.GVA, exact bool) {
 
 // repeats reports whether the instruction at a is a repeated one that has
 // accessed memory and is not done.
-func (e *Engine) repeats(s State, a guest.GVA) bool {
-	in, err := insn.Decode(e.target.Symbols().Code(a, insn.MaxLen))
+func (c *cpu) repeats(s State, a guest.GVA) bool {
+	in, err := insn.Decode(c.target.Symbols().Code(a, insn.MaxLen))
 	return err == nil && in.Prefix&(insn.PrefixRep|insn.PrefixRepNE) != 0 && s.Regs.RCX != 0 && accesses(&in, a, s)
 }
 

@@ -203,7 +203,7 @@ func (s *subjects) measure(ctx context.Context, r *InGuest) (float64, error) {
 			return 0, err
 		}
 	}
-	if err := e.RegisterAll(all...); err != nil {
+	if err := e.Register(all...); err != nil {
 		return 0, err
 	}
 	defer func() {

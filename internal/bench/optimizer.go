@@ -98,7 +98,7 @@ func appendSites(to []*probe.Kprobe, e *probe.Engine, img *guest.Image, s guest.
 
 // onlyJumps returns those of ps that get a jump, as many as the batch is to have.
 func onlyJumps(e *probe.Engine, ps []*probe.Kprobe) (out []*probe.Kprobe, err error) {
-	if err := e.Register(ps...); err != nil {
+	if err := e.Register(probe.Probes(ps)...); err != nil {
 		return nil, err
 	}
 	err = e.Optimize()
@@ -116,7 +116,7 @@ func onlyJumps(e *probe.Engine, ps []*probe.Kprobe) (out []*probe.Kprobe, err er
 // optimizeAll optimizes ps in one batch, and returns how long the guest was
 // stopped for it, and how often. Their detours are there from the first time.
 func optimizeAll(e *probe.Engine, ps []*probe.Kprobe) (took time.Duration, stops uint64, err error) {
-	if err := e.Register(ps...); err != nil {
+	if err := e.Register(probe.Probes(ps)...); err != nil {
 		return 0, 0, err
 	}
 	// The vCPUs were stopped for the registration just now: let them get going.

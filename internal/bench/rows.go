@@ -83,7 +83,7 @@ func (g *benchGuest) row(ctx context.Context, r *Row, k kind, runs int, calls ui
 		return err
 	}
 	e := g.m.Engine()
-	if err := e.RegisterAll(all...); err != nil {
+	if err := e.Register(all...); err != nil {
 		return err
 	}
 	defer e.Unregister(ps...)

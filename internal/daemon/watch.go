@@ -64,7 +64,7 @@ func (st *store) register(probes []probe.Probe, order []int, watches []*probe.Wa
 	if len(probes) == 0 {
 		return nil
 	}
-	err := st.engine.RegisterAll(probes...)
+	err := st.engine.Register(probes...)
 	if err != nil && len(watches) > 0 {
 		err = errors.Join(err, st.engine.Unwatch(watches...))
 	}

@@ -76,7 +76,7 @@ func (v *env) equalCall(f string, arg, want uint64) {
 
 func testSwitchTo(v *env) {
 	r := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "__switch_to"}}
-	v.refused("__switch_to", v.e.RegisterKretprobe(r), probe.CodeBlacklisted, syscall.EINVAL)
+	v.refused("__switch_to", v.e.Register(r), probe.CodeBlacklisted, syscall.EINVAL)
 	p := &probe.Kprobe{Symbol: "__switch_to", Pre: nop}
 	v.register(p) // only its return is special
 	v.unregister(p)

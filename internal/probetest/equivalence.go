@@ -99,7 +99,7 @@ func testEquivalence(v *env, all bool) {
 			var ps []*probe.Kprobe
 			for _, off := range v.offsets(q.f) {
 				these := mk(q.f, off, kind)
-				err := v.e.Register(these...)
+				err := v.e.Register(probe.Probes(these)...)
 				if e := (*probe.Error)(nil); errors.As(err, &e) && e.Code == probe.CodeTrapInsn {
 					continue // a ud2 that is never reached
 				}

@@ -200,7 +200,7 @@ func testBatchRollback(v *env) {
 	there := &probe.Kprobe{Symbol: "hot", Pre: nop}
 	v.register(there)
 	batch := []*probe.Kprobe{{Symbol: "kprobe_target"}, {Symbol: "hot"}, {Symbol: "hot_load"}, {Symbol: "kprobe_target", Offset: 1}, {Symbol: "kprobe_target2"}}
-	err := v.e.Register(batch...)
+	err := v.e.Register(probe.Probes(batch)...)
 	v.refused("fourth of five", err, probe.CodeNotBoundary, syscall.EILSEQ)
 	v.index("fourth of five", err, 3)
 	for i, p := range batch {

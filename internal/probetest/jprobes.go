@@ -34,7 +34,7 @@ func many(n uint64) uint64 {
 // registerJprobe puts jprobes on or ends the test.
 func (v *env) registerJprobe(js ...*probe.Jprobe) {
 	v.Helper()
-	if err := v.e.RegisterJprobe(js...); err != nil {
+	if err := v.e.Register(probe.Probes(js)...); err != nil {
 		v.Fatalf("register: %v", err)
 	}
 }
@@ -114,9 +114,9 @@ func testJprobeRefused(v *env) {
 		{"no end", &probe.Jprobe{Kprobe: on, Mirror: "mirror_many", End: "no_such_function"}, probe.CodeSymbolNotFound, syscall.ENOENT},
 		{"end that cannot be probed", &probe.Jprobe{Kprobe: on, Mirror: "mirror_many", End: "on_blacklist"}, probe.CodeBlacklisted, syscall.EINVAL},
 	} {
-		v.refused(c.what, v.e.RegisterJprobe(c.j), c.code, c.errno)
+		v.refused(c.what, v.e.Register(c.j), c.code, c.errno)
 		good := &probe.Kprobe{Symbol: "hot"}
-		err := v.e.RegisterAll(good, c.j)
+		err := v.e.Register(good, c.j)
 		v.refused(c.what+", in a batch", err, c.code, c.errno)
 		v.index(c.what, err, 1)
 	}
@@ -215,7 +215,7 @@ func testMirrorWithOthers(v *env) {
 	}}
 	j := &probe.Jprobe{Kprobe: probe.Kprobe{Symbol: "many_args"}, Mirror: "mirror_many"}
 	for i, order := range [][]probe.Probe{{k, r, j}, {j, r, k}, {r, j, k}} {
-		if err := v.e.RegisterAll(order...); err != nil {
+		if err := v.e.Register(order...); err != nil {
 			v.Fatal(err)
 		}
 		v.equalCall("call_many", 20, many(20))
@@ -227,7 +227,7 @@ func testMirrorWithOthers(v *env) {
 		v.unregister(k, &r.Kprobe, &j.Kprobe)
 		k.Addr, r.Addr, j.Addr = 0, 0, 0
 	}
-	if err := v.e.RegisterAll(r, j); err != nil {
+	if err := v.e.Register(r, j); err != nil {
 		v.Fatal(err)
 	}
 	before := v.e.Totals(-1)
@@ -258,7 +258,7 @@ func testTwoMirrors(v *env) {
 func testMirrorInside(v *env, end func(*env, *probe.Jprobe)) {
 	j := &probe.Jprobe{Kprobe: probe.Kprobe{Symbol: "many_args"}, Mirror: "mirror_wait"}
 	inside := &probe.Kprobe{Symbol: "mirror_wait", Offset: v.offsets("mirror_wait")[1]}
-	if err := v.e.RegisterAll(j, inside); err != nil {
+	if err := v.e.Register(j, inside); err != nil {
 		v.Fatal(err)
 	}
 	result := make(chan uint64)

@@ -221,7 +221,7 @@ func testOptimizeKretprobe(v *env) {
 		Entry:  func(c *probe.Context) int { le.PutUint64(c.Data, c.Regs.RDI); return 0 },
 		Return: func(c *probe.Context) { got = append(got, le.Uint64(c.Data), c.Regs.RAX); c.Regs.RAX++ },
 	}
-	if err := v.e.RegisterKretprobe(r); err != nil {
+	if err := v.e.Register(r); err != nil {
 		v.Fatal(err)
 	}
 	v.optimize()

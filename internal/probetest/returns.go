@@ -25,7 +25,7 @@ var returnCases = []testCase{
 // registerRet puts kretprobes on or ends the test.
 func (v *env) registerRet(rs ...*probe.Kretprobe) {
 	v.Helper()
-	if err := v.e.RegisterKretprobe(rs...); err != nil {
+	if err := v.e.Register(probe.Probes(rs)...); err != nil {
 		v.Fatalf("register: %v", err)
 	}
 }
@@ -129,17 +129,17 @@ func testKretprobeRefused(v *env) {
 		{"blacklisted", on(probe.Kprobe{Symbol: "on_blacklist"}), probe.CodeBlacklisted, syscall.EINVAL},
 		{"a trap", on(probe.Kprobe{Symbol: "r_ud2"}), probe.CodeTrapInsn, syscall.EILSEQ},
 	} {
-		v.refused(c.what, v.e.RegisterKretprobe(c.r), c.code, c.errno)
+		v.refused(c.what, v.e.Register(c.r), c.code, c.errno)
 		good := on(probe.Kprobe{Symbol: "f_boost"})
-		err := v.e.RegisterKretprobe(good, c.r)
+		err := v.e.Register(good, c.r)
 		v.refused(c.what+", in a batch", err, c.code, c.errno)
 		v.index(c.what, err, 1)
 	}
-	v.refused("none", v.e.RegisterKretprobe(), probe.CodeEmptyBatch, syscall.EINVAL)
+	v.refused("none", v.e.Register(), probe.CodeEmptyBatch, syscall.EINVAL)
 
 	r := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "f_endbr", Offset: 4}, DataSize: 4096}
 	v.registerRet(r)
-	v.refused("twice", v.e.RegisterKretprobe(r), probe.CodeRegistered, syscall.EINVAL)
+	v.refused("twice", v.e.Register(r), probe.CodeRegistered, syscall.EINVAL)
 	equal(v, "maxactive by default", r.MaxActive, 10)
 	equal(v, "f_endbr", v.call("f_endbr", 1), 2)
 	i, _ := v.e.Info(&r.Kprobe)

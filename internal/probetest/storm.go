@@ -122,7 +122,7 @@ func testStorm(v *env) {
 		probes[f] = r
 		batch = append(batch, r)
 	}
-	if err := v.e.RegisterAll(batch...); err != nil {
+	if err := v.e.Register(batch...); err != nil {
 		v.Fatal(err)
 	}
 	end := time.Now().Add(v.stormTime())

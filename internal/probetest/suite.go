@@ -107,7 +107,7 @@ func (v *env) bytes(addr guest.GVA, n int) []byte {
 // register puts probes on or ends the test.
 func (v *env) register(ps ...*probe.Kprobe) {
 	v.Helper()
-	if err := v.e.Register(ps...); err != nil {
+	if err := v.e.Register(probe.Probes(ps)...); err != nil {
 		v.Fatalf("register: %v", err)
 	}
 }

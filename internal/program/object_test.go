@@ -88,7 +88,7 @@ func TestLatency(t *testing.T) {
 	k, r := &probe.Kprobe{Symbol: "vfs_read"}, &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "vfs_read"}}
 	o.Programs[0].Attach(k, text, false, true, "")
 	o.Programs[1].AttachReturn(r, text, false, "")
-	if err := f.engine.RegisterAll(k, r); err != nil {
+	if err := f.engine.Register(k, r); err != nil {
 		t.Fatal(err)
 	}
 	f.task(7, 5, "reader")

@@ -50,7 +50,7 @@ func TestReturnsInSpaces(t *testing.T) {
 		}
 	}
 	all := []*probe.Kretprobe{mk(0), mk(first), mk(second), mk(0x7000)}
-	if err := m.Engine().RegisterKretprobe(all...); err != nil {
+	if err := m.Engine().Register(probe.Probes(all)...); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, results(t, m)); diff != "" {
@@ -102,7 +102,7 @@ func TestMirrorThroughAlias(t *testing.T) {
 	}
 	// The mirror ran if and only if its own entry was hit: inside it hits are missed.
 	inside := &probe.Kprobe{Symbol: "user_jump_through_memory"}
-	if err := m.Engine().RegisterAll(j, inside); err != nil {
+	if err := m.Engine().Register(j, inside); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, results(t, m)); diff != "" {
@@ -151,7 +151,7 @@ func TestProbeAtAlias(t *testing.T) {
 			"kprobe": &at, "kretprobe": &probe.Kretprobe{Kprobe: at}, "jprobe": &probe.Jprobe{Kprobe: at, Entry: func(*probe.Context, probe.Args) {}},
 		} {
 			var refused *probe.Error
-			if err := m.Engine().RegisterAll(p); !errors.As(err, &refused) || refused.Code != probe.CodeNoSymbolAt || !errors.Is(err, syscall.ENOENT) {
+			if err := m.Engine().Register(p); !errors.As(err, &refused) || refused.Code != probe.CodeNoSymbolAt || !errors.Is(err, syscall.ENOENT) {
 				t.Errorf("%s at %v in space %v: %v, want %s", kind, at.Addr, space, err, probe.CodeNoSymbolAt)
 			}
 		}

@@ -97,7 +97,7 @@ func TestEveryOffset(t *testing.T) {
 		}
 		all = few
 	}
-	if err := e.Register(all...); err != nil {
+	if err := e.Register(probe.Probes(all)...); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, results(t, m)); diff != "" {
@@ -115,7 +115,7 @@ func TestExitsPerHit(t *testing.T) {
 	kvmtest.Require(t)
 	m := newMachine(t, Config{Image: builtinImage(t), VCPUs: 1, Cmdline: "rounds=1"})
 	all := everyFunction(t, m, func(*probe.Context) int { return 0 }, nil)
-	if err := m.Engine().Register(all...); err != nil {
+	if err := m.Engine().Register(probe.Probes(all)...); err != nil {
 		t.Fatal(err)
 	}
 	results(t, m)

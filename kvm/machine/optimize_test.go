@@ -121,7 +121,7 @@ func TestOptimizeEverySite(t *testing.T) {
 				p.Stage = stage
 			}
 		}
-		if err := m.Engine().Register(ps...); err != nil {
+		if err := m.Engine().Register(probe.Probes(ps)...); err != nil {
 			t.Fatal(err)
 		}
 		if err := m.Engine().Optimize(); err != nil {

@@ -79,7 +79,7 @@ func TestResetOfABusyWorkload(t *testing.T) {
 		}
 		return 0
 	}, nil)
-	if err := m.Engine().Register(all...); err != nil {
+	if err := m.Engine().Register(probe.Probes(all)...); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 3 {

@@ -110,7 +110,7 @@ func TestReturnStage(t *testing.T) {
 	}{{"user_hot", true, 20000}, {"user_checksum", true, 50}, {"vfs_read", false, 6}} {
 		t.Run(tc.name, func(t *testing.T) {
 			s := newStagedReturns(t, m, tc.name, tc.user, 0)
-			if err := m.Engine().RegisterKretprobe(&s.Kretprobe); err != nil {
+			if err := m.Engine().Register(&s.Kretprobe); err != nil {
 				t.Fatal(err)
 			}
 			if err := m.Engine().Optimize(); err != nil {
@@ -228,7 +228,7 @@ func returnStageStorm(t *testing.T, vcpus int, user bool, span time.Duration) {
 }
 
 func returnStormOp(e *probe.Engine, rng *rand.Rand, s *stagedReturns) error {
-	err := e.RegisterKretprobe(&s.Kretprobe)
+	err := e.Register(&s.Kretprobe)
 	if err != nil {
 		return fmt.Errorf("register %s: %w", s.Name, err)
 	}
@@ -281,7 +281,7 @@ func TestReturnStageWorkload(t *testing.T) {
 					continue
 				}
 				s := newStagedReturns(t, m, sym.Name, tc.user, tc.maxActive)
-				if e := m.Engine().RegisterKretprobe(&s.Kretprobe); e == nil {
+				if e := m.Engine().Register(&s.Kretprobe); e == nil {
 					all = append(all, s)
 				}
 			}

@@ -22,7 +22,7 @@ func everyReturn(t testing.TB, m *Machine, maxActive int, ret func(*probe.Contex
 			continue
 		}
 		r := &probe.Kretprobe{Kprobe: probe.Kprobe{Name: s.Name, Addr: s.Addr}, MaxActive: maxActive, Return: ret}
-		if _, err := m.Engine().CheckKretprobe(r); err == nil {
+		if _, err := m.Engine().Check(r); err == nil {
 			all = append(all, r)
 		}
 	}
@@ -80,7 +80,7 @@ func TestWorkloadWithReturns(t *testing.T) {
 				m := newMachine(t, config)
 				var returned atomic.Uint64
 				all := everyReturn(t, m, maxActive, func(*probe.Context) { returned.Add(1) })
-				if err := m.Engine().RegisterKretprobe(all...); err != nil {
+				if err := m.Engine().Register(probe.Probes(all)...); err != nil {
 					t.Fatal(err)
 				}
 				if diff := cmp.Diff(want, results(t, m)); diff != "" {
@@ -112,7 +112,7 @@ func TestNoInstanceLeft(t *testing.T) {
 			all = append(all, &probe.Kretprobe{Kprobe: probe.Kprobe{Name: s.Name, Addr: s.Addr}, MaxActive: 4})
 		}
 	}
-	if err := m.Engine().RegisterKretprobe(all...); err != nil {
+	if err := m.Engine().Register(probe.Probes(all)...); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, results(t, m)); diff != "" {
@@ -168,7 +168,7 @@ func TestStackByFrameInformation(t *testing.T) {
 			all = append(all, k)
 		}
 	}
-	if err := m.Engine().RegisterAll(all...); err != nil {
+	if err := m.Engine().Register(all...); err != nil {
 		t.Fatal(err)
 	}
 	results(t, m)

@@ -76,7 +76,7 @@ func TestAliases(t *testing.T) {
 			after = func(*probe.Context) {}
 		}
 		all := everyInstruction(t, m, "user_hot", pre, after)
-		if err := m.Engine().Register(all...); err != nil {
+		if err := m.Engine().Register(probe.Probes(all)...); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(want, results(t, m)); diff != "" {

@@ -126,7 +126,7 @@ func storm(t *testing.T, vcpus int, length time.Duration, returns uint64) {
 		for _, f := range all {
 			probes = append(probes, f.ret, f.entry)
 		}
-		if err := m.Engine().RegisterAll(probes...); err != nil {
+		if err := m.Engine().Register(probes...); err != nil {
 			t.Fatal(err)
 		}
 		for before := m.Engine().Totals(-1).Returns; m.Engine().Totals(-1).Returns < before+returns; {

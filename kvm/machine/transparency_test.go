@@ -290,7 +290,7 @@ func transparent(t *testing.T, cpl int, v vectors, forms []*form) (n int, plans 
 			{{Symbol: f.name, Pre: nop}, {Symbol: f.name, Post: post}, {Symbol: f.name, Pre: nop, Filter: func(*probe.Context) bool { return false }}},
 		} {
 			e := r.m.Engine()
-			if err := e.Register(set...); err != nil {
+			if err := e.Register(probe.Probes(set)...); err != nil {
 				var pe *probe.Error
 				if errors.As(err, &pe) && pe.Code == probe.CodeHostCannot {
 					t.Logf("%s: %v", f.text, err)

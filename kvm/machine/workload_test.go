@@ -95,7 +95,7 @@ func TestWorkloadProbedAndUnprobed(t *testing.T) {
 						after = func(*probe.Context) { posts.Add(1) }
 					}
 					all := everyFunction(t, m, pre, after)
-					if err := m.Engine().Register(all...); err != nil {
+					if err := m.Engine().Register(probe.Probes(all)...); err != nil {
 						t.Fatal(err)
 					}
 					if diff := cmp.Diff(want, results(t, m)); diff != "" {
@@ -186,7 +186,7 @@ func TestProbesComeAndGo(t *testing.T) {
 	rounds := 0
 	for done := false; !done; rounds++ {
 		part := all[rounds%7*len(all)/7 : (rounds%7+1)*len(all)/7]
-		if err := m.Engine().Register(part...); err != nil {
+		if err := m.Engine().Register(probe.Probes(part)...); err != nil {
 			t.Fatal(err)
 		}
 		for n := 0; n < rounds%20 && !done; n++ {
@@ -227,7 +227,7 @@ func TestForeignBreakpoints(t *testing.T) {
 	}
 	m = newMachine(t, config)
 	all := everyFunction(t, m, func(*probe.Context) int { return 0 }, nil)
-	if err := m.Engine().Register(all...); err != nil {
+	if err := m.Engine().Register(probe.Probes(all)...); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, results(t, m)); diff != "" {

@@ -1,0 +1,62 @@
+package probe
+
+import (
+	"errors"
+	"sync"
+)
+
+// control lets one change of the engine happen at a time, and knows what holds for
+// all probes.
+type control struct {
+	core
+
+	// mu is held by everything that changes something. It is never taken on
+	// the hit path, and Stop is called with it held.
+	mu sync.Mutex
+
+	// view guards what listings read and is not atomic: the rest of this, Kprobe.reg,
+	// and fields of sites and registrations. It is written with mu held as well,
+	// inside stop; it is never held while waiting, so a handler may list.
+	view     sync.RWMutex
+	disarmed bool // by DisarmAll
+	closing  bool
+	closed   bool
+}
+
+// lock takes the lock for a change, or says why there can be none.
+func (k *control) lock() error {
+	// Asked before the lock is: its holder may be waiting, in Stop, for the
+	// very handler that calls.
+	if k.runner != nil && k.runner.OnVCPU() {
+		return ErrInHandler
+	}
+	k.mu.Lock()
+	if k.closed {
+		k.mu.Unlock()
+		return ErrClosed
+	}
+	return nil
+}
+
+// stop runs f with the world stopped. An error that is not the engine's own is
+// wrapped in one that is. Callers hold mu.
+func (k *control) stop(f func(World) error) error {
+	err := k.target.Stop(func(w World) error {
+		k.view.Lock()
+		defer k.view.Unlock()
+		return f(w)
+	})
+	var own *Error
+	if err == nil || errors.As(err, &own) {
+		return err
+	}
+	x := newError(CodeTarget, "the guest could not be changed", "")
+	x.Cause = err
+	return x
+}
+
+// wanted reports whether a probe on st is to be armed. A mirror that is under way
+// needs that at its end even when everything is disarmed.
+func (k *control) wanted(st *site) bool {
+	return (!k.disarmed || st.mirrorEnd.Load() && k.mirroring()) && st.chain.Load().live()
+}

@@ -1,0 +1,146 @@
+package probe
+
+import (
+	"log/slog"
+	"sync/atomic"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe/code"
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// core is what hits need of the engine: any vCPU's thread, and any other, may read
+// it at any time without a lock. It is changed by whoever holds Engine.mu, and what
+// is not an Index or atomic only while the world is stopped.
+type core struct {
+	target   Target
+	pages    PageTables
+	oneSpace bool   // the target has no PageTables of its own
+	runner   Runner // nil: handlers cannot call the guest, and only Stop can tell who calls
+	log      *slog.Logger
+	can      [2]Capabilities // by CPL&1
+
+	sites   code.Index[site] // by address
+	phys    code.Index[site] // by physical address
+	code    *code.Memory[resident]
+	cpus    []cpu
+	watched atomic.Pointer[watchTable]
+
+	mirrors   atomic.Pointer[[]mirror] // nil until there is a jprobe with a mirror
+	stackMask atomic.Uint64            // of the stacks that mirrors run on (guest.Profile); 0: not known
+}
+
+// addSite makes st known to hits.
+func (k *core) addSite(st *site) {
+	k.sites.Set(st.addr, st)
+	if st.pa != 0 {
+		k.phys.Set(guest.GVA(st.pa), st)
+	}
+}
+
+// dropSite makes st unknown to hits.
+func (k *core) dropSite(st *site) {
+	k.sites.Delete(st.addr)
+	if k.phys.Find(guest.GVA(st.pa)) == st {
+		k.phys.Delete(guest.GVA(st.pa))
+	}
+}
+
+// InSlot reports whether addr lies in the engine's executable memory. It may be
+// called from any thread.
+func (k *core) InSlot(addr guest.GVA) bool {
+	_, ok := k.code.Owns(addr)
+	return ok
+}
+
+// Home returns the address in the guest's own text that a RIP in the engine's code
+// stands for: for stack traces and for the saved RIP of a task that was
+// preempted there. For a trampoline it is the address that its last activation
+// returns to. Other addresses are returned as they are. It may be called
+// from any thread.
+func (k *core) Home(addr guest.GVA) guest.GVA {
+	if r := k.code.At(addr); r != nil {
+		return r.home(addr)
+	}
+	return addr
+}
+
+// Original returns the byte that belongs at addr instead of the engine's int3,
+// and whether there is a site at all. It may be called from any thread.
+func (k *core) Original(addr guest.GVA) (byte, bool) {
+	st := k.sites.Find(addr)
+	if st == nil {
+		return 0, false
+	}
+	return st.orig[0], true
+}
+
+// Unpatch puts into p, which was read from guest memory at addr, the bytes that
+// belong there instead of the engine's int3s and jumps. It may be called from any
+// thread.
+func (k *core) Unpatch(addr guest.GVA, p []byte) {
+	for a := addr - (insn.JmpLen - 1); a != addr+guest.GVA(len(p)); a++ {
+		st := k.sites.Find(a)
+		if st == nil || !st.armed.Load() {
+			continue
+		}
+		orig := st.orig[:1]
+		if d := st.detour(); d != nil {
+			orig = d.orig[:]
+		}
+		for i, b := range orig {
+			if off := a + guest.GVA(i) - addr; off < guest.GVA(len(p)) {
+				p[off] = b
+			}
+		}
+	}
+}
+
+// SiteAt returns the address and the first byte of the probed instruction whose
+// int3 the page tables at root map at addr, and whether there is one. It may be
+// called from any thread.
+func (k *core) SiteAt(root guest.GPA, addr guest.GVA) (home guest.GVA, orig byte, ok bool) {
+	s := State{Root: root}
+	st := k.sites.Find(addr)
+	if st == nil || !k.sameCode(s, st, addr) {
+		st = k.aliased(s, addr)
+	}
+	if st == nil {
+		return 0, 0, false
+	}
+	return st.addr, st.orig[0], true
+}
+
+// sameCode reports whether the int3 at rip, where st is, is that of st: another
+// address space can have other code there. The kernel's text is the same in all
+// of them.
+func (k *core) sameCode(s State, st *site, rip guest.GVA) bool {
+	if !st.user || st.pa == 0 {
+		return true
+	}
+	pa, ok := k.pages.Translate(s.Root, rip)
+	return !ok || pa == st.pa
+}
+
+// aliased returns the site whose int3 is at rip because its page is mapped there,
+// too, or nil.
+func (k *core) aliased(s State, rip guest.GVA) *site {
+	if k.InSlot(rip) {
+		return nil
+	}
+	pa, ok := k.pages.Translate(s.Root, rip)
+	if !ok {
+		return nil
+	}
+	return k.phys.Find(guest.GVA(pa))
+}
+
+// profile returns the profile of the guest's image, or nil.
+func (k *core) profile() *guest.Profile {
+	if p, ok := k.target.Symbols().(Image); ok {
+		if prof, err := p.Profile(); err == nil {
+			return &prof
+		}
+	}
+	return nil
+}

@@ -1,0 +1,196 @@
+package probe
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/guestprobe/guestprobe/probe/code"
+	"github.com/guestprobe/guestprobe/probe/flow"
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// passSites is how many sites one stop of the world optimizes: a stop holds
+// every vCPU, so many short ones are better than a long one.
+const passSites = 128
+
+// planned is what a pass has found out about a site: its detour, or why it has
+// none, or neither when something stands against it at the moment.
+type planned struct {
+	st *site
+	d  *detour
+	no *Unoptimized
+}
+
+// region finds out what a jump at st displaces, or why there can be none.
+func (o *optimizer) region(st *site) *Unoptimized {
+	if o.placer == nil {
+		return &Unoptimized{Reason: notOnThisHost, Detail: "the target cannot place detours"}
+	}
+	if why := o.placer.OneMapping(st.user); why != "" {
+		return &Unoptimized{Reason: notSharedText, Detail: why}
+	}
+	if st.region != nil {
+		return nil
+	}
+	sym, ok := o.target.Symbols().Find(st.addr)
+	if !ok {
+		return &Unoptimized{Reason: notUnknown, Detail: "no function is known there"}
+	}
+	f, why := o.places.functions().Of(sym)
+	if f == nil {
+		return &Unoptimized{Reason: notUnknown, Detail: why}
+	}
+	reg, no := f.Region(int(st.addr-sym.Addr), flow.OursCalls)
+	if no != nil {
+		return &Unoptimized{Reason: string(no.Reason), Detail: no.String()}
+	}
+	text := o.target.Symbols().Code(st.addr, reg.Len)
+	if len(text) < reg.Len {
+		return &Unoptimized{Reason: notUnknown, Detail: "the image ends there"}
+	}
+	st.region, st.text = &reg, text
+	return nil
+}
+
+// plan finds the detour that st is to have. It makes what is missing, and
+// changes no text.
+func (o *optimizer) plan(st *site) planned {
+	if no := o.region(st); no != nil {
+		return planned{st: st, no: no}
+	}
+	if o.obstacle(st) != "" {
+		return planned{st: st}
+	}
+	d, err := o.detour(st, o.stages(st))
+	no := &Unoptimized{Reason: notMemory}
+	switch {
+	case err == nil:
+		return planned{st: st, d: d}
+	case errors.Is(err, errNoPlace):
+		no = &Unoptimized{Reason: notNoPlace, Detail: fmt.Sprintf("%v: %v", err, punOf(st.region.Boundaries))}
+	case errors.Is(err, code.ErrReach):
+		no = &Unoptimized{Reason: notReach, Detail: "an operand or target of a displaced instruction"}
+	default:
+		no.Detail = err.Error()
+	}
+	return planned{st: st, no: no}
+}
+
+// pass optimizes what waits. Callers hold mu.
+func (o *optimizer) pass() error {
+	o.passing = true
+	defer func() {
+		o.passing = false
+		o.kick()
+	}()
+	o.view.Lock()
+	for st := range maps.Clone(o.later) {
+		o.wait(st)
+	}
+	o.view.Unlock()
+	for len(o.waiting) > 0 {
+		// By address, so that where detours are does not depend on chance.
+		sites := slices.SortedFunc(maps.Keys(o.waiting), func(a, b *site) int { return cmp.Compare(a.addr, b.addr) })
+		batch := make([]planned, 0, passSites)
+		for _, st := range sites[:min(passSites, len(sites))] {
+			batch = append(batch, o.plan(st))
+		}
+		if err := o.swap(batch); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// swap puts the jumps of batch into the text, in one stop, unless there is
+// none to put.
+func (o *optimizer) swap(batch []planned) error {
+	settled := false
+	settle := func(w World) error {
+		settled = true
+		for _, p := range batch {
+			if p.d != nil {
+				p.no = o.optimize(w, p.st, p.d)
+			}
+			if p.no != nil {
+				o.refuse(p.st, *p.no)
+			} else if p.d == nil {
+				o.block(p.st, o.obstacle(p.st))
+			}
+		}
+		return nil
+	}
+	if !slices.ContainsFunc(batch, func(p planned) bool { return p.d != nil }) {
+		o.view.Lock()
+		defer o.view.Unlock()
+		return settle(nil)
+	}
+	start := time.Now()
+	err := o.stop(settle)
+	took := time.Since(start)
+	o.view.Lock()
+	defer o.view.Unlock()
+	if !settled {
+		// The target could not be stopped now, but may be another time.
+		for _, p := range batch {
+			o.set(p.st, &optimization{state: jumpLater, why: Unoptimized{Reason: notWaiting}})
+		}
+	}
+	if err != nil {
+		return err
+	}
+	o.stats.Passes++
+	o.stats.Stopped += took
+	o.stats.LongestStop = max(o.stats.LongestStop, took)
+	return nil
+}
+
+// optimize replaces the int3 of st by its jump, or says why it does not. The world
+// is stopped. The whole region is compared with what was analysed before anything
+// changes.
+func (o *optimizer) optimize(w World, st *site, d *detour) *Unoptimized {
+	for i := range o.cpus {
+		root := w.CPU(i).Root
+		for _, a := range append(st.returnMemory(), d.addr, d.entry, d.end-1) {
+			home, _ := o.pages.Translate(0, a)
+			if pa, ok := o.pages.Translate(root, a); !ok || pa != home {
+				return &Unoptimized{Reason: notMapped, Detail: fmt.Sprintf("the page tables at %v have no detour at %v", root, a)}
+			}
+		}
+	}
+	old := append([]byte{insn.Int3}, st.text[1:]...)
+	jump := d.jump()
+	patched := append(jump[:], st.text[insn.JmpLen:]...)
+	if err := w.PatchText(st.addr, old, patched); err != nil {
+		return &Unoptimized{Reason: notTextChanged, Detail: err.Error()}
+	}
+	d.on.Store(st)
+	o.set(st, &optimization{state: jumpPlaced, detour: d})
+	o.reapLater(st)
+	return nil
+}
+
+// unoptimize puts the int3 of st back, and the bytes that the jump has overwritten.
+// The world is stopped. When the guest has changed one of those, all stay.
+func (o *optimizer) unoptimize(w World, st *site, lost *[]error) {
+	d := st.detour()
+	if d == nil {
+		return
+	}
+	o.set(st, noJump)
+	jump := d.jump()
+	patched := append([]byte{insn.Int3}, st.text[1:insn.JmpLen]...)
+	if err := w.PatchText(st.addr, jump[:], patched); err != nil {
+		o.lose(textError(st, err), lost)
+	}
+}
+
+// lose reports text that the guest has changed under a probe.
+func (o *optimizer) lose(err error, lost *[]error) {
+	o.log.Error("guest text was changed under a probe and is left as it is", "err", err)
+	*lost = append(*lost, err)
+}
