@@ -15,8 +15,9 @@ type text struct {
 	opt *optimizer
 }
 
-// arm writes the int3 of st. The whole instruction is compared with what was
-// analysed before its first byte changes.
+// arm writes the int3 of st, and in its place the jump where the host delivers no
+// breakpoint. The whole instruction is compared with what was analysed before its
+// first byte changes.
 func (t *text) arm(w World, st *site) *Error {
 	old := st.bytes()
 	patched := append([]byte{insn.Int3}, old[1:]...)
@@ -24,7 +25,15 @@ func (t *text) arm(w World, st *site) *Error {
 		return textError(st, err)
 	}
 	st.armed.Store(true)
-	return nil
+	if !t.opt.jumpsOnly(st) {
+		return nil
+	}
+	err := t.opt.settleJump(w, st)
+	if err != nil {
+		var lost []error
+		t.disarm(w, st, &lost)
+	}
+	return err
 }
 
 // disarm takes the int3 of st away, and its jump. When the guest has put something
@@ -53,25 +62,40 @@ func (t *text) settle(w World, sites []*site, lost *[]error) (*site, *Error) {
 		want := t.wanted(st)
 		switch {
 		case want == st.armed.Load():
+			if t.opt.jumpsOnly(st) {
+				err := t.opt.settleJump(w, st)
+				if err != nil && len(t.opt.stages(st)) < len(st.detour().run) {
+					// A handler that is gone must not run: better none does.
+					t.opt.lose(err, lost)
+					t.disarm(w, st, lost)
+				} else if err != nil {
+					return t.restore(w, done, st, err, lost)
+				}
+			}
 			continue
 		case !want:
 			t.disarm(w, st, lost)
 		default:
 			t.opt.makeRoom(w, st, lost)
 			if err := t.arm(w, st); err != nil {
-				for _, u := range done {
-					if u.armed.Load() {
-						t.disarm(w, u, lost)
-					} else if err := t.arm(w, u); err != nil {
-						*lost = append(*lost, err)
-					}
-				}
-				return st, err
+				return t.restore(w, done, st, err, lost)
 			}
 		}
 		done = append(done, st)
 	}
 	return nil, nil
+}
+
+// restore puts the sites of done back as they were, because st could not be armed.
+func (t *text) restore(w World, done []*site, st *site, err *Error, lost *[]error) (*site, *Error) {
+	for _, u := range done {
+		if u.armed.Load() {
+			t.disarm(w, u, lost)
+		} else if err := t.arm(w, u); err != nil {
+			*lost = append(*lost, err)
+		}
+	}
+	return st, err
 }
 
 // textError says why the text at st could not be changed.

@@ -153,6 +153,12 @@ func (o *optimizer) kick() {
 // nothing does. The world is stopped. Text that could not be restored is logged
 // and added to lost.
 func (o *optimizer) review(w World, st *site, lost *[]error) {
+	if o.jumpsOnly(st) {
+		if err := o.settleJump(w, st); err != nil {
+			o.lose(err, lost)
+		}
+		return
+	}
 	why := o.obstacle(st)
 	if d := st.detour(); d != nil && (why != "" || !slices.Equal(d.run, o.stages(st))) {
 		o.unoptimize(w, st, lost)
@@ -175,9 +181,12 @@ func (o *optimizer) around(w World, st *site, lost *[]error) {
 	}
 }
 
-// makeRoom takes away the jumps that stand where st is to be armed. The world is
+// makeRoom takes away the jumps that stand where st is to get its int3. The world is
 // stopped.
 func (o *optimizer) makeRoom(w World, st *site, lost *[]error) {
+	if o.jumpsOnly(st) {
+		return // settleJump finds out
+	}
 	for k := guest.GVA(1); k < maxRegion; k++ {
 		if x := o.sites.Find(st.addr - k); x != nil && x.detour() != nil && x.region.Len > int(k) {
 			o.unoptimize(w, x, lost)
@@ -189,7 +198,7 @@ func (o *optimizer) makeRoom(w World, st *site, lost *[]error) {
 // kernel's conditions (kprobes C.2), and ours.
 func (o *optimizer) obstacle(st *site) string {
 	switch {
-	case o.off:
+	case o.off && !o.jumpsOnly(st):
 		return notOff
 	case o.disarmed, !st.chain.Load().live(), o.closing, st.gone:
 		return notDisarmed

@@ -162,10 +162,7 @@ func (e *Engine) admit(b *batch, r *registration) *Error {
 	if old := r.site; old != nil && r.where.symbol == "" && (st.addr != old.addr || !bytes.Equal(st.bytes(), old.bytes())) {
 		return newError(CodeGone, "another instruction is there now", "")
 	}
-	if r.watched() && st.plan.NoStep {
-		return newError(CodeNoPost, "the instruction waits or does not come back: no post or fault handler", "")
-	}
-	if err := e.places.needSlots(st, r.watched()); err != nil {
+	if err := e.serve(r, st); err != nil {
 		return err
 	}
 	if e.sites.Find(at.addr) != st {
@@ -187,6 +184,17 @@ func (e *Engine) admit(b *batch, r *registration) *Error {
 		r.site = st
 	}
 	return nil
+}
+
+// serve makes what a hit of r on st needs, or says why there can be none.
+func (e *Engine) serve(r *registration, st *site) *Error {
+	if e.opt.jumpsOnly(st) {
+		return e.opt.admit(r, st)
+	}
+	if r.watched() && st.plan.NoStep {
+		return newError(CodeNoPost, "the instruction waits or does not come back: no post or fault handler", "")
+	}
+	return e.places.needSlots(st, r.watched())
 }
 
 // checkSpace refuses a Space that cannot be one.

@@ -31,6 +31,10 @@ type FakeOptions struct {
 	// DetourPort.
 	Can func(user bool) probe.Capabilities
 
+	// Foreign makes it the guest of somebody else: it can be stopped, and its memory
+	// reached, but none of its exits are seen.
+	Foreign bool
+
 	// Probe is handed to probe.New.
 	Probe probe.Options
 }
@@ -49,6 +53,7 @@ type Fake struct {
 	tick   int
 	prof   bool // FakeOptions.Profile
 	can    func(user bool) probe.Capabilities
+	blind  bool // FakeOptions.Foreign
 
 	// A vCPU that executes holds gate for reading and lets go of it between
 	// two instructions when stopping is not 0.
@@ -90,14 +95,21 @@ func NewFake(o FakeOptions) (*Fake, error) {
 	if o.Can == nil {
 		o.Can = func(bool) probe.Capabilities { return probe.Capabilities{InPlace: true} }
 	}
-	f := &Fake{mem: newMemory(), tick: o.TickEvery, prof: o.Profile, can: o.Can}
+	if o.Foreign {
+		o.Can = func(bool) probe.Capabilities { return probe.Capabilities{NoBreakpoint: "no exit is seen"} }
+	}
+	f := &Fake{mem: newMemory(), tick: o.TickEvery, prof: o.Profile, can: o.Can, blind: o.Foreign}
 	for i := range o.CPUs {
 		// Stacks are user memory, so that CPL3 code can use them, too.
 		f.mem.add(&region{base: stackBase + guest.GVA(i*stackStride), data: newStack(i), write: true, user: true})
 		f.cpus = append(f.cpus, newVCPU(f, i))
 	}
 	f.load(o.Image)
-	e, err := probe.New(f, o.Probe)
+	var t probe.Target = f
+	if o.Foreign {
+		t = foreign{f, f, f}
+	}
+	e, err := probe.New(t, o.Probe)
 	if err != nil {
 		return nil, err
 	}
@@ -106,6 +118,13 @@ func NewFake(o FakeOptions) (*Fake, error) {
 		go v.serve()
 	}
 	return f, nil
+}
+
+// foreign is a Fake whose vCPUs others run: nothing of probe.Runner, and no exits.
+type foreign struct {
+	probe.Target
+	probe.PageTables
+	probe.Detours
 }
 
 // newStack returns the memory of a vCPU's stack.

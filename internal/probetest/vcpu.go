@@ -147,7 +147,7 @@ func (v *vcpu) step() {
 		return
 	}
 	if code[0] == insn.Int3 {
-		v.verdict(v.f.engine.Hit(v.id, v.state(), probe.Trap{Kind: probe.TrapBreakpoint}), nil)
+		v.verdict(v.hit(probe.Trap{Kind: probe.TrapBreakpoint}), nil)
 		return
 	}
 	in, err := insn.Decode(code)
@@ -167,7 +167,15 @@ func (v *vcpu) step() {
 // raise offers an exception to the engine, then to the guest.
 func (v *vcpu) raise(e *exception) {
 	t := probe.Trap{Kind: probe.TrapFault, Vector: e.vector, Code: e.code, CR2: e.cr2}
-	v.verdict(v.f.engine.Hit(v.id, v.state(), t), e)
+	v.verdict(v.hit(t), e)
+}
+
+// hit asks the engine about a trap, if that is seen.
+func (v *vcpu) hit(t probe.Trap) probe.Verdict {
+	if v.f.blind {
+		return probe.Verdict{Action: probe.NotOurs}
+	}
+	return v.f.engine.Hit(v.id, v.state(), t)
 }
 
 // verdict does what the engine says; e is the exception it was asked about, nil

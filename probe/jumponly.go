@@ -1,0 +1,91 @@
+package probe
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/guestprobe/guestprobe/guest"
+)
+
+// Where the host delivers no breakpoint, an int3 would crash the guest. What such a
+// target serves are kprobes by jumps alone: the site has its jump from the stop in
+// which it is armed, to handlers that run in the guest, or, where out to a port is
+// reported, on the host. Nothing moves a context that stands behind the first byte of
+// the jump, and nothing puts a fault in the detour right. So the first instruction
+// alone must have room for the jump, which then is in nobody's way, and what runs in the
+// guest must not fault.
+
+// jumpsOnly reports whether st can have nothing but a jump.
+func (o *optimizer) jumpsOnly(st *site) bool { return o.can[guest.Level(st.user)].NoBreakpoint != "" }
+
+// refuseJump says that a host without breakpoints cannot serve st.
+func (o *optimizer) refuseJump(st *site, why string) *Error {
+	cpl := 0
+	if st.user {
+		cpl = 3
+	}
+	return newError(CodeHostCannot, fmt.Sprintf("this host delivers no breakpoints at CPL%d, and the probe cannot do without", cpl),
+		fmt.Sprintf("%s; %s", why, o.can[guest.Level(st.user)].NoBreakpoint))
+}
+
+// admit decides whether r can be on st, which can have nothing but a jump.
+func (o *optimizer) admit(r *registration, st *site) *Error {
+	can := o.can[guest.Level(st.user)]
+	why := ""
+	switch {
+	case r.kind != kindKprobe:
+		why = "only a kprobe is served by a jump"
+	case r.watched():
+		why = "post and fault handlers run behind a breakpoint"
+	case r.space != 0:
+		why = "a jump is the same in all address spaces"
+	case can.DetourPort != 0:
+	case r.stage == nil:
+		why = "its handlers must run in the guest"
+	case can.NoStage != "":
+		why = can.NoStage
+	case len(r.stage.Fixups) != 0:
+		why = "its program reads memory, and nothing sees a fault of that"
+	}
+	if why != "" {
+		return o.refuseJump(st, why)
+	}
+	if no := o.region(st); no != nil {
+		return o.refuseJump(st, fmt.Sprintf("it has no jump: %s (%s)", no.Reason, no.Detail))
+	}
+	if len(st.region.Boundaries) != 0 {
+		return o.refuseJump(st, fmt.Sprintf("its instruction has %d bytes, and a jump displaces the next one, too", st.n))
+	}
+	return nil
+}
+
+// settleJump gives st, if it is armed, the jump to the handlers that are on it now.
+// The world is stopped.
+func (o *optimizer) settleJump(w World, st *site) *Error {
+	if !st.armed.Load() {
+		o.block(st, notDisarmed)
+		return nil
+	}
+	stages := o.stages(st)
+	if d := st.detour(); d != nil && slices.Equal(d.run, stages) {
+		return nil
+	}
+	if stages == nil && o.can[guest.Level(st.user)].DetourPort == 0 {
+		return o.refuseJump(st, "not all handlers there run in the guest")
+	}
+	p := o.plan(st)
+	switch {
+	case p.no != nil:
+		return o.refuseJump(st, fmt.Sprintf("it has no jump: %s (%s)", p.no.Reason, p.no.Detail))
+	case p.d == nil:
+		return o.refuseJump(st, fmt.Sprintf("it has no jump: %s", o.obstacle(st)))
+	}
+	var lost []error
+	if o.unoptimize(w, st, &lost); len(lost) != 0 {
+		return textError(st, lost[0])
+	}
+	if no := o.optimize(w, st, p.d); no != nil {
+		return o.refuseJump(st, fmt.Sprintf("it has no jump: %s (%s)", no.Reason, no.Detail))
+	}
+	return nil
+}
