@@ -9,7 +9,7 @@ import (
 )
 
 // Jprobe is a probe on a function's entry that looks at its arguments. Fill in
-// where and what, then Engine.RegisterJprobe it; the embedded Kprobe stands for
+// where and what, then Engine.Register it; the embedded Kprobe stands for
 // it everywhere else. Its Filter decides which calls are looked at; Pre, Post and
 // Fault must be nil.
 //

@@ -8,7 +8,7 @@ import (
 )
 
 // Kretprobe is a probe on the return of a guest function. Fill in where (at a
-// function's entry) and the handlers, then Engine.RegisterKretprobe it. The
+// function's entry) and the handlers, then Engine.Register it. The
 // embedded Kprobe stands for it everywhere else: Engine.Unregister(&r.Kprobe),
 // Enable, Disable, Info and Stats. Its Filter decides which calls are followed;
 // Pre, Post and Fault must be nil. Disabling it ends the following of new

@@ -70,7 +70,7 @@ var refusals = map[probe.Code]bool{probe.CodeData: true, probe.CodeNoPost: true,
 
 // attach registers a probe; false when its place is refused, which is counted.
 func (w *work) attach(x *planted) (bool, error) {
-	err := w.t.m.Engine().RegisterAll(x.probe)
+	err := w.t.m.Engine().Register(x.probe)
 	var refused *probe.Error
 	if errors.As(err, &refused) && refusals[refused.Code] {
 		w.t.sum.Refused[string(refused.Code)]++
