@@ -15,9 +15,9 @@ type registration struct {
 	tally
 	engine *Engine
 	kind   kind
-	where  where // as the user gave it: Reloaded resolves it anew
+	where  where // as the user gave it: Reload resolves it anew
 	probe  *Kprobe
-	site   *site // changes only while the world is stopped, by Reloaded
+	site   *site // changes only while the world is stopped, by Reload
 
 	// What runs at a hit.
 	filter func(*Context) bool
