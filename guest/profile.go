@@ -124,29 +124,48 @@ func parseProfile(b []byte) (Profile, error) {
 type Task struct {
 	CPU, PID, TGID uint32
 	Comm           [ProfileCommSize]byte // the name, padded with NULs
+
+	buf [taskWindow]byte // what was read
 }
 
+// taskWindow is how far apart the fields of a task may stand to be read in one go.
+const taskWindow = 128
+
 // ReadTask finds the task that runs with stack pointer rsp through read, which
-// fills p from the guest's memory at an address or fails. ok is false when rsp
-// is in no task's stack. It allocates nothing of its own.
-func (p *Profile) ReadTask(rsp uint64, read func(addr GVA, p []byte) error) (t Task, ok bool) {
+// fills p from the guest's memory at an address or fails, and fills in t. It returns
+// false, with nothing of t of any meaning, when rsp is in no task's stack. It allocates
+// nothing of its own.
+func (p *Profile) ReadTask(t *Task, rsp uint64, read func(addr GVA, p []byte) error) bool {
 	info := GVA(rsp & p.StackMask)
 	if !info.Canonical() {
-		return Task{}, false
+		return false
 	}
-	field := func(off int32, b []byte) bool { return read(info+GVA(off), b) == nil }
-	w := t.Comm[:8] // a word for each of the numbers, before the name is read
-	if !field(p.MagicOff, w) || le64(w) != p.StackMagic {
-		return Task{}, false
+	from := min(p.MagicOff, p.CPUOff, p.PIDOff, p.TGIDOff, p.CommOff)
+	n := max(p.MagicOff+8, p.CPUOff+4, p.PIDOff+4, p.TGIDOff+4, p.CommOff+ProfileCommSize) - from
+	whole := n <= taskWindow && read(info+GVA(from), t.buf[:n]) == nil
+	field := func(off, size int32) []byte {
+		if whole {
+			return t.buf[off-from:][:size]
+		}
+		if read(info+GVA(off), t.buf[:size]) != nil {
+			return nil
+		}
+		return t.buf[:size]
 	}
-	for _, f := range []struct {
+	if b := field(p.MagicOff, 8); b == nil || le64(b) != p.StackMagic {
+		return false
+	}
+	for _, f := range [...]struct {
 		off int32
 		to  *uint32
 	}{{p.CPUOff, &t.CPU}, {p.PIDOff, &t.PID}, {p.TGIDOff, &t.TGID}} {
-		if !field(f.off, w[:4]) {
-			return Task{}, false
+		b := field(f.off, 4)
+		if b == nil {
+			return false
 		}
-		*f.to = le32(w)
+		*f.to = le32(b)
 	}
-	return t, field(p.CommOff, t.Comm[:])
+	b := field(p.CommOff, ProfileCommSize)
+	copy(t.Comm[:], b)
+	return b != nil
 }

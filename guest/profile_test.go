@@ -134,23 +134,28 @@ func TestReadTask(t *testing.T) {
 	}
 	want := Task{CPU: 3, PID: 101, TGID: 100, Comm: [16]byte([]byte("a task\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"))}
 	for _, rsp := range []uint64{base, base + 1, base + 8191} {
-		if got, ok := p.ReadTask(rsp, read); !ok || got != want {
-			t.Errorf("at %#x: %+v, %v", rsp, got, ok)
+		for _, comm := range []int32{32, 8000} { // close to the others, and far away
+			q, got := p, Task{}
+			q.CommOff = comm
+			copy(stack[comm:], "a task")
+			if ok := q.ReadTask(&got, rsp, read); !ok || got.CPU != want.CPU || got.PID != want.PID || got.TGID != want.TGID || got.Comm != want.Comm {
+				t.Errorf("at %#x: %+v, %v", rsp, got, ok)
+			}
 		}
 	}
 	for _, rsp := range []uint64{0, base - 1, base + 8192, 1 << 47, 1 << 63, ^uint64(0)} {
-		if got, ok := p.ReadTask(rsp, read); ok {
+		if got := new(Task); p.ReadTask(got, rsp, read) {
 			t.Errorf("at %#x: %+v", rsp, got)
 		}
 	}
 	for short = 0; short < 48; short++ {
-		if _, ok := p.ReadTask(base+8, read); ok {
+		if p.ReadTask(new(Task), base+8, read) {
 			t.Errorf("with %d readable bytes", short)
 		}
 	}
 	short = len(stack)
 	stack[0]++
-	if _, ok := p.ReadTask(base+8, read); ok {
+	if p.ReadTask(new(Task), base+8, read) {
 		t.Error("without the magic")
 	}
 }
@@ -181,12 +186,12 @@ func FuzzProfile(f *testing.F) {
 			}
 		}
 		for _, rsp := range []uint64{0, 1 << 46, le64(b), ^uint64(0)} {
-			p.ReadTask(rsp, func(addr GVA, q []byte) error {
+			p.ReadTask(new(Task), rsp, func(addr GVA, q []byte) error {
 				if !addr.Canonical() || uint64(addr)&p.StackMask != rsp&p.StackMask || (uint64(addr)+uint64(len(q))-1)&p.StackMask != rsp&p.StackMask {
 					t.Errorf("%d bytes at %v read for %#x", len(q), addr, rsp)
 				}
-				if len(q) == 8 {
-					binary.LittleEndian.PutUint64(q, p.StackMagic)
+				if i := int(int64(p.MagicOff) - int64(uint64(addr)&^p.StackMask)); i >= 0 && i+8 <= len(q) {
+					binary.LittleEndian.PutUint64(q[i:], p.StackMagic)
 				}
 				return nil
 			})

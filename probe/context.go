@@ -69,3 +69,17 @@ func (c *Context) Call(addr guest.GVA, args ...uint64) (uint64, error) {
 	}
 	return c.cpu.runner.CallGuest(c.CPU, addr, args)
 }
+
+// ReadAsGuest reads guest memory with the rights of the interrupted code: at CPL3
+// what only the kernel may read is an error, as it would be a fault there. Unlike
+// Read it does not count errors: the address may be anything.
+func (c *Context) ReadAsGuest(addr guest.GVA, p []byte) error {
+	if c.CPL == 0 {
+		return c.cpu.target.ReadMemory(c.Root, addr, p)
+	}
+	u := c.cpu.mem.user
+	if u == nil {
+		return errNoUserMemory
+	}
+	return u.ReadUser(c.Root, addr, p)
+}

@@ -126,6 +126,20 @@ func (e *Engine) Check(p Probe) (Info, error) {
 	return e.info(r), nil
 }
 
+// Resolve finds out where p would be registered, and whether that is the entry of its
+// function and code of CPL3. Whether it can be is for Check and Register to say.
+func (e *Engine) Resolve(p *Kprobe) (addr guest.GVA, user, entry bool, err error) {
+	if err := e.lock(); err != nil {
+		return 0, false, false, err
+	}
+	defer e.mu.Unlock()
+	at, refused := e.places.resolve(where{p.Symbol, p.Offset, p.Addr})
+	if refused != nil {
+		return 0, false, false, refused
+	}
+	return at.addr, at.sym.User, at.entry, nil
+}
+
 // admit decides whether r can be at the place that it is for, and how, and adds it to
 // the batch: the checks of the kernel in its order (kprobes A.1), and ours, for
 // probes of every kind, at a registration and after a reset alike. A registration that
