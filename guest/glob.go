@@ -6,7 +6,7 @@ package guest
 // one; a bracket that is not closed stands for itself. It allocates nothing, and
 // its time is at most proportional to the product of the lengths: only the last *
 // is ever gone back to.
-func Glob[S ~string | ~[]byte](pattern string, name S) bool {
+func Glob(pattern, name string) bool {
 	p, n := 0, 0
 	starP, starN := -1, 0 // behind the last *, and where in name it stopped
 	for n < len(name) {

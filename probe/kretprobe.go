@@ -43,7 +43,8 @@ type Kretprobe struct {
 
 	// ReturnStage, when set, is Return in the form of machine code, and
 	// Kprobe.Stage then Filter and Entry: in RAX it returns whether the call is not
-	// followed; nil follows all. On an optimized site whose probes all have such
+	// followed; nil follows all. Stage keeps in the private memory what Entry does: a call
+	// that begins in the guest can return by way of the host. On an optimized site whose probes all have such
 	// forms both run in the guest, and neither the call nor its return takes an exit.
 	// In RDX both find the address of the activation's private memory, of DataSize
 	// bytes, aligned to 64. The context of the return stage is that of the return:
@@ -56,11 +57,6 @@ type Kretprobe struct {
 	// kretprobes on one place of the stack see each other's trampolines as return
 	// address, where the programs look at the stack themselves.
 	ReturnStage *Stage
-
-	// FromGuest, when set, turns what Stage keeps in the private memory into what
-	// Entry would have kept, in place: for the rare call that begins in the guest and
-	// whose return the host handles (of a function that pops its arguments).
-	FromGuest func(data []byte)
 
 	// MaxActive is the number of calls that can be followed at a time; further
 	// ones count as missed. 0 or less stands for the kernel's default, the larger

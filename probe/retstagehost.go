@@ -211,9 +211,6 @@ func (c *cpu) arriveStray(s State, g *retStage) Verdict {
 	}
 	if rp := g.rp.Load(); g.words[wordRun].Load() != 0 {
 		data := g.data(int(i), rp.probe.DataSize)
-		if rp.probe.FromGuest != nil {
-			rp.probe.FromGuest(data)
-		}
 		s.Regs.RIP = uint64(c.through(ret))
 		c.returnedFrom(s, rp, data, guest.GVA(s.Regs.RIP))
 		s.Regs.RIP = uint64(ret)

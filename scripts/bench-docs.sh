@@ -8,7 +8,7 @@ go build -buildvcs=auto -trimpath -o bin/ ./cmd/...
 bin/gpdev bench --format json >build/bench.json
 engine=$(go test -run '^$' -bench 'Hit|Register' -benchmem -count 5 ./probe | grep -E '^(cpu|Benchmark)')
 insn=$(go test -run '^$' -bench . -benchmem ./probe/insn | grep -E '^Benchmark')
-event=$(go test -run '^$' -bench . -benchmem ./probe/event | grep -E '^Benchmark')
+event=$(go test -run '^$' -bench . -benchmem ./probe/event ./probe/evbpf ./internal/program | grep -E '^Benchmark')
 bpf=$(go test -run '^$' -bench . -benchmem ./probe/bpf | grep -E '^Benchmark')
 stop=$(go test -run '^$' -bench 'Stop|Start' ./kvm/machine | grep -E '^Benchmark')
 {
@@ -36,7 +36,7 @@ stop=$(go test -run '^$' -bench 'Stop|Start' ./kvm/machine | grep -E '^Benchmark
 	printf '```\n%s\n```\n' "$engine"
 	printf '\n## Start and stop of a real guest\n\n```\n%s\n```\n' "$stop"
 	printf '\n## Decoder and emulator\n\n```\n%s\n```\n' "$insn"
-	printf '\n## Capture and transport of events\n\n```\n%s\n```\n' "$event"
+	printf '\n## Definitions and transport of events\n\n```\n%s\n```\n' "$event"
 	printf '\n## Programs\n\n```\n%s\n```\n' "$bpf"
 } >build/benchmarks.md
 mv build/benchmarks.md docs/benchmarks.md

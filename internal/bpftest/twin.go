@@ -106,7 +106,7 @@ func (w *Twin) compare(prog []bpf.Insn, kind bpf.Kind, runs int, full bool) (sma
 	if err != nil {
 		return false, err
 	}
-	code, err := bpf.LoadOn(w.Runner, b, bpf.Layout{Fixups: true, NoGuest: true, Full: full, Rejects: true}, bpf.BlockConfig{CPU: twinCPU}, kind.ContextSize())
+	code, err := bpf.LoadOn(w.Runner, b, bpf.Layout{Fixups: true, NoGuest: true, Full: full}, bpf.BlockConfig{CPU: twinCPU}, kind.ContextSize())
 	if host := (*bpf.HostOnlyError)(nil); errors.As(err, &host) {
 		w.HostOnly++
 		return false, nil
@@ -126,7 +126,7 @@ func (w *Twin) compare(prog []bpf.Insn, kind bpf.Kind, runs int, full bool) (sma
 		ctx[i] = byte(3 * i)
 	}
 	ctx2 := bytes.Clone(ctx)
-	rejects := uint64(0)
+	var answers [4]uint64
 	for run := range runs {
 		want, err0 := v.Run(ctx, bpf.NoEnv{})
 		got, err1 := code.Run(ctx2)
@@ -136,8 +136,8 @@ func (w *Twin) compare(prog []bpf.Insn, kind bpf.Kind, runs int, full bool) (sma
 		}
 		w.Runs++
 		w.Ended[f0.Code.String()]++
-		if want == 0 {
-			rejects++
+		if err0 == nil {
+			answers[want&3]++
 		}
 		stats := v.Stats()
 		done, failed, missed, _ := bpf.BlockStats(code.Block)
@@ -148,9 +148,9 @@ func (w *Twin) compare(prog []bpf.Insn, kind bpf.Kind, runs int, full bool) (sma
 			return false, fmt.Errorf("run %d: contexts differ", run)
 		case !code.Info.Small && !bytes.Equal(hostStack, stack):
 			return false, fmt.Errorf("run %d: stacks differ", run)
-		case done != stats.Runs || failed != stats.Failed() || missed != 0 || bpf.BlockRejects(code.Block) != rejects:
-			return false, fmt.Errorf("run %d: block counts %d runs, %d failed, %d missed, %d rejects; want %d, %d, 0, %d",
-				run, done, failed, missed, bpf.BlockRejects(code.Block), stats.Runs, stats.Failed(), rejects)
+		case done != stats.Runs || failed != stats.Failed() || missed != 0 || bpf.BlockAnswers(code.Block) != answers:
+			return false, fmt.Errorf("run %d: block counts %d runs, %d failed, %d missed, answers %d; want %d, %d, 0, %d",
+				run, done, failed, missed, bpf.BlockAnswers(code.Block), stats.Runs, stats.Failed(), answers)
 		}
 		for i, a := range w.host.areas {
 			if !bytes.Equal(a.Bytes, w.own.areas[i].Bytes) {

@@ -36,7 +36,7 @@ func (s *server) streamEvents(w http.ResponseWriter, r *http.Request) error {
 	defer s.probes.listen(-1)
 	filter := e.wants
 	if len(req.Probes) > 0 {
-		filter = func(ev event.Event) bool { return ev.Source.Tag.(*attached).stream == own }
+		filter = func(ev event.Event) bool { return ev.Source.Owner.(*attached).stream == own }
 	}
 	e.sub = s.probes.hub.Subscribe(filter, event.Queue{})
 	defer e.sub.Close()
@@ -186,11 +186,11 @@ func (e *eventStream) ringLost() uint64 {
 }
 
 func (e *eventStream) wants(ev event.Event) bool {
-	return e.only == nil || e.only[ev.Source.Tag.(*attached)]
+	return e.only == nil || e.only[ev.Source.Owner.(*attached)]
 }
 
 func (e *eventStream) putHit(ev event.Event) {
-	if a := ev.Source.Tag.(*attached); a.guest.prog != nil {
+	if a := ev.Source.Owner.(*attached); a.prog != nil {
 		e.putProgram(a, ev)
 		return
 	}
@@ -200,11 +200,11 @@ func (e *eventStream) putHit(ev event.Event) {
 		e.s.log.Error("event", "source", ev.Source, "err", err)
 		return
 	}
-	a := ev.Source.Tag.(*attached)
+	a := ev.Source.Owner.(*attached)
 	h := api.Hit{
 		TimeNS: ev.Time - e.s.probes.epoch, CPU: ev.CPU, Probe: a.kprobe.Name, ID: a.id, Stage: rec.Stage.String(),
 		Addr: api.Hex(rec.Addr), Symbol: e.s.symbolize(rec.Addr), CPL: rec.CPL,
-		Text: string(ev.Source.Fetcher.AppendArgs(nil, rec)),
+		Text: string(ev.Source.Layout.AppendArgs(nil, rec)),
 	}
 	if rec.Stage == event.StageReturn {
 		h.Ret, h.RetSymbol, h.DurationNS = api.Hex(rec.Ret), e.s.symbolize(rec.Ret), rec.Duration

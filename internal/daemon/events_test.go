@@ -17,6 +17,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/builtin"
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/kvm/machine"
@@ -91,7 +93,7 @@ func TestTaskOfTheBuiltinGuest(t *testing.T) {
 	h := serveFake(t, nil)
 	s := h.stream(h.ctx, api.StreamEvents{Probes: []api.ProbeSpec{{Def: "p:a schedule"}}})
 	next[api.Start](h, s, api.RecordStart)
-	info := make([]byte, stackInfoSize)
+	info := make([]byte, builtin.StackInfoComm+guest.ProfileCommSize)
 	copy(info, "GPSTACK1")
 	info[20] = 77
 	copy(info[32:], "worker")

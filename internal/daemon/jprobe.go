@@ -69,11 +69,7 @@ func withArgs(def *event.Def, n int) (*event.Def, error) {
 func (st *store) handleJprobe(a *attached, where probe.Kprobe) {
 	j := &probe.Jprobe{
 		Kprobe: where, Mirror: a.spec.Mirror, End: a.spec.MirrorEnd, StackSize: a.spec.MirrorStack,
-		Entry: func(c *probe.Context, _ probe.Args) {
-			if st.listeners.Load() > 0 {
-				a.source.Emit(c)
-			}
-		},
+		Entry: func(*probe.Context, probe.Args) {}, // Filter has recorded them
 	}
 	if j.StackSize == 0 {
 		j.StackSize = probe.DefaultJprobeStack

@@ -7,6 +7,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/event"
 )
 
 func (s *server) getProbes(w http.ResponseWriter, r *http.Request) error {
@@ -147,7 +148,10 @@ func (st *store) wire(a *attached) api.Probe {
 func (st *store) stats(a *attached) api.Stats {
 	total, cpus := st.engineStats(a)
 	events := a.source.Counts()
-	s := api.Stats{Counts: wireCounts(total), Events: events.Stored + events.Lost, Lost: events.Lost, Rejected: a.rejectedAll()}
+	s := api.Stats{Counts: wireCounts(total), Events: events.Stored + events.Lost, Lost: events.Lost}
+	if a.program != nil && a.def.Kind != event.KindProbe {
+		s.Rejected = a.program.Rejected()
+	}
 	for i, c := range cpus {
 		s.CPUs = append(s.CPUs, api.CPUStats{CPU: i, Counts: wireCounts(c)})
 	}

@@ -28,16 +28,6 @@ type sharedGuest interface {
 	NoStage(user bool) string
 }
 
-// guestSide is what of a probe runs, or could run, in the guest.
-type guestSide struct {
-	def  *program.Definition // of a definition
-	prog *program.Program    // of an object's program
-	why  string              // why it runs on the host whatever the site
-	obj  *object
-
-	dropped bool // def has been given back
-}
-
 // newPrograms makes the runtime of a guest's programs.
 func newPrograms(log *slog.Logger, g Guest, hub *event.Hub) *program.Runtime {
 	cfg := program.Config{
@@ -71,70 +61,38 @@ func newPrograms(log *slog.Logger, g Guest, hub *event.Hub) *program.Runtime {
 	return program.New(cfg)
 }
 
-// giveGuestSide gives a, which is not registered yet, the program that it has
-// or that is made of its definition. Callers hold mu.
-func (st *store) giveGuestSide(a *attached, obj *object, i int) {
-	if a.watch != nil {
-		return
+// attachProgram makes the program of an object the handlers of a, which is not
+// registered yet. Callers hold mu.
+func (st *store) attachProgram(a *attached) {
+	// Registering it gives the reason where there is no such place.
+	addr, user, entry, _ := st.engine.Resolve(a.kprobe)
+	refuse := st.noStage(user)
+	if r, ok := a.probe.(*probe.Kretprobe); ok {
+		a.prog.AttachReturn(r, addr, user, refuse)
+	} else {
+		a.prog.Attach(a.kprobe, addr, user, entry, refuse)
 	}
-	info, err := st.engine.Check(a.kprobe)
-	refuse := ""
+	a.onHost = a.prog.Why
+}
+
+// noStage returns why no program runs in the guest at code of that privilege, or "".
+func (st *store) noStage(user bool) string {
 	if g, ok := st.guest.(sharedGuest); ok {
-		refuse = g.NoStage(info.User)
+		return g.NoStage(user)
 	}
-	switch {
-	case obj != nil:
-		a.guest = guestSide{prog: obj.Programs[i], obj: obj}
-		if r, ok := a.probe.(*probe.Kretprobe); ok {
-			r.Entry, r.DataSize = nil, 0
-			a.guest.prog.AttachReturn(r, info.Addr, info.User, refuse)
-		} else {
-			a.guest.prog.Attach(a.kprobe, info.Addr, info.User, info.Entry, refuse)
-		}
-		a.guest.why = a.guest.prog.Why
-	case err != nil: // registering it gives the reason
-	case a.spec.OnHost:
-		a.guest.why = "it was asked for"
-	case isJprobe(a.spec):
-		a.guest.why = "a jprobe takes an exit"
-	case a.spec.Post:
-		a.guest.why = "its second record takes an exit"
-	case a.spec.Space != 0:
-		a.guest.why = "it is for one address space"
-	case refuse != "":
-		a.guest.why = refuse
-	default:
-		if r, ok := a.probe.(*probe.Kretprobe); ok {
-			a.guest.def, err = st.programs.DefineReturn(r, info.Addr, info.User, a.source.Fetcher, a.filter, a.source)
-			if err != nil {
-				a.guest.why = err.Error()
-			}
-		} else if a.guest.def, err = st.programs.Define(a.kprobe, info.Addr, info.User, a.source.Fetcher, a.filter, a.source); err != nil {
-			a.guest.why = err.Error()
-		}
-	}
+	return ""
 }
 
-// rejectedAll returns how many records the filter of a return or watch has ended.
-func (a *attached) rejectedAll() uint64 {
-	n := a.rejected.Load()
-	if _, ok := a.probe.(*probe.Kretprobe); ok && a.guest.def != nil {
-		n += a.guest.def.Rejected()
-	}
-	return n
-}
-
-// dropGuestSides gives back what the probes have in the guest; they are not
-// registered, or no more. Callers hold mu.
-func (st *store) dropGuestSides(as []*attached) {
-	var defs []*program.Definition
+// dropPrograms gives back what the programs of probes take; they are not registered,
+// or no more. Callers hold mu.
+func (st *store) dropPrograms(as []*attached) {
+	var ds []*program.Definition
 	for _, a := range as {
-		if a.guest.def != nil && !a.guest.dropped {
-			a.guest.dropped = true
-			defs = append(defs, a.guest.def)
+		if a.program != nil {
+			ds = append(ds, a.program)
 		}
 	}
-	st.programs.Drop(defs...)
+	st.programs.Drop(ds...)
 	st.objects.leave(as)
 }
 
@@ -258,11 +216,12 @@ func objectError(err error) error {
 // putProgram puts a record that a program has written into a ring: the number
 // of the ring among those of the object, and its bytes.
 func (e *eventStream) putProgram(a *attached, ev event.Event) {
-	if len(ev.Data) == 0 || int(ev.Data[0]) >= len(a.guest.obj.rings) {
-		e.s.log.Error("event", "source", ev.Source, "bytes", len(ev.Data))
+	data := ev.Payload()
+	if len(data) == 0 || int(data[0]) >= len(a.object.rings) {
+		e.s.log.Error("event", "source", ev.Source, "bytes", len(data))
 		return
 	}
-	name, data := a.guest.obj.rings[ev.Data[0]].name, ev.Data[1:]
+	name, data := a.object.rings[data[0]].name, data[1:]
 	text := fmt.Sprintf("%s: %x", name, data[:min(len(data), 64)])
 	if len(data) > 64 {
 		text += fmt.Sprintf("... (%d bytes)", len(data))
@@ -279,8 +238,8 @@ func (a *attached) runs(info probe.Info) (where, why string) {
 	switch {
 	case info.InGuest:
 		return api.RunsInGuest, ""
-	case a.guest.why != "":
-		return api.RunsOnHost, a.guest.why
+	case a.onHost != "":
+		return api.RunsOnHost, a.onHost
 	case info.NoStage != "":
 		return api.RunsOnHost, info.NoStage
 	case info.Optimized:
@@ -295,7 +254,7 @@ func (a *attached) runs(info probe.Info) (where, why string) {
 
 // wireProgram describes the program of a, or returns nil.
 func (a *attached) wireProgram() *api.ProgramInfo {
-	p := a.guest.prog
+	p := a.prog
 	if p == nil {
 		return nil
 	}
@@ -303,7 +262,7 @@ func (a *attached) wireProgram() *api.ProgramInfo {
 	info := &api.ProgramInfo{
 		Name: p.Name, Section: p.Section, Runs: s.Runs, InGuest: s.InGuest, Faults: s.Faults, Missed: s.Missed, Fault: s.Last, Maps: []string{},
 	}
-	for _, m := range a.guest.obj.maps {
+	for _, m := range a.object.maps {
 		if p.Uses(m.m) {
 			info.Maps = append(info.Maps, m.name)
 		}

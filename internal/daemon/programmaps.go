@@ -98,7 +98,7 @@ func (o *objects) add(obj *object, as []*attached, wants *atomic.Int64) {
 // own gives each ring to a probe that is still there.
 func (obj *object) own() {
 	for _, r := range obj.rings {
-		i := slices.IndexFunc(obj.probes, func(a *attached) bool { return a.guest.prog.Uses(r.m) })
+		i := slices.IndexFunc(obj.probes, func(a *attached) bool { return a.prog.Uses(r.m) })
 		if i < 0 {
 			r.owner.Store(nil)
 		} else {
@@ -111,7 +111,7 @@ func (obj *object) own() {
 // takes it away.
 func (o *objects) leave(as []*attached) {
 	for _, a := range as {
-		obj := a.guest.obj
+		obj := a.object
 		if obj == nil || !slices.Contains(obj.probes, a) {
 			continue
 		}
@@ -172,7 +172,7 @@ func (m *attachedMap) wire() api.MapInfo {
 		Bytes: m.m.Size(), PerCPU: m.m.PerCPU(), ReadOnly: s.ReadOnly, Shared: m.obj.Shared(m.m), Hist: isHist(m.m), Probes: []string{},
 	}
 	for _, a := range m.obj.probes {
-		if a.guest.prog.Uses(m.m) {
+		if a.prog.Uses(m.m) {
 			i.Probes = append(i.Probes, a.kprobe.Name)
 		}
 	}

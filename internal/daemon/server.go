@@ -49,7 +49,7 @@ func newServer(log *slog.Logger, o options, g Guest, logLost func() uint64) *ser
 		streams: streams{open: map[*stream]struct{}{}},
 		stop:    make(chan struct{}),
 	}
-	s.probes = newStore(log, g, profileOf(&o))
+	s.probes = newStore(log, g)
 	s.boots.Store(1)
 	return s
 }

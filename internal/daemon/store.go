@@ -13,7 +13,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/program"
 	"github.com/guestprobe/guestprobe/probe"
@@ -36,12 +35,13 @@ type attached struct {
 	probe  probe.Probe
 	kprobe *probe.Kprobe // of probe; of a watch only its name
 	watch  *probe.Watch  // instead of probe
-	filter *event.Filter // nil: none
-	guest  guestSide
-	stream *session // the stream that has brought it, if any
-	stay   bool     // it outlives that stream
+	stream *session      // the stream that has brought it, if any
+	stay   bool          // it outlives that stream
 
-	rejected atomic.Uint64 // records that the filter ended, of returns and watches
+	program *program.Definition // the definition as a program; nil for one of an object
+	object  *object             // that its program is of, or nil
+	prog    *program.Program    // the object's program
+	onHost  string              // why it runs on the host whatever the site; "": it need not
 }
 
 // session is the identity of a stream that has attached probes.
@@ -49,14 +49,12 @@ type session struct{ _ byte }
 
 // store holds the attached probes, by number and by name.
 type store struct {
-	log     *slog.Logger
-	guest   Guest
-	engine  *probe.Engine
-	hub     *event.Hub
-	profile event.Profile // nil: tasks are not known
-	cpus    int
-	epoch   int64     // on the hub's clock; times of events count from here
-	since   time.Time // the same moment
+	log    *slog.Logger
+	guest  Guest
+	engine *probe.Engine
+	hub    *event.Hub
+	epoch  int64     // on the hub's clock; times of events count from here
+	since  time.Time // the same moment
 
 	// listeners counts the open event streams. Without any, hits make no
 	// events: nobody would read them.
@@ -76,10 +74,10 @@ type store struct {
 	gone   chan struct{} // closed and replaced when probes go
 }
 
-func newStore(log *slog.Logger, g Guest, profile event.Profile) *store {
+func newStore(log *slog.Logger, g Guest) *store {
 	hub := event.NewHub(len(g.State().VCPUs), event.HubOptions{})
 	st := &store{
-		log: log, guest: g, profile: profile, cpus: len(g.State().VCPUs), engine: g.Engine(), hub: hub, epoch: hub.Now(), since: time.Now(),
+		log: log, guest: g, engine: g.Engine(), hub: hub, epoch: hub.Now(), since: time.Now(),
 		byID: map[uint64]*attached{}, byName: map[string]*attached{}, gone: make(chan struct{}),
 	}
 	st.programs = newPrograms(log, g, hub)
@@ -116,7 +114,7 @@ func (st *store) attachAll(specs []api.ProbeSpec, own *session, obj *object) ([]
 	var watchOrder []int
 	names := make(map[string]bool, len(specs))
 	release := func() {
-		st.dropGuestSides(batch)
+		st.dropPrograms(batch)
 		for _, a := range batch {
 			a.source.Close()
 		}
@@ -124,13 +122,20 @@ func (st *store) attachAll(specs []api.ProbeSpec, own *session, obj *object) ([]
 	}
 	for i, spec := range specs {
 		a, err := st.compile(spec, names)
+		if err == nil {
+			a.stream, a.stay = own, own == nil || spec.Stay
+			batch = append(batch, a)
+			if obj != nil {
+				a.object, a.prog = obj, obj.Programs[i]
+				st.attachProgram(a)
+			} else {
+				err = st.define(a)
+			}
+		}
 		if err != nil {
 			release()
 			return nil, atIndex(err, i)
 		}
-		a.stream, a.stay = own, own == nil || spec.Stay
-		batch = append(batch, a)
-		st.giveGuestSide(a, obj, i)
 		if a.watch == nil {
 			probes = append(probes, a.probe)
 			order = append(order, i)
@@ -156,127 +161,6 @@ func (st *store) attachAll(specs []api.ProbeSpec, own *session, obj *object) ([]
 	}
 	return st.describe(batch), nil
 }
-
-// compile makes a probe of a definition, not yet registered. Names holds those
-// of the batch so far.
-func (st *store) compile(spec api.ProbeSpec, names map[string]bool) (*attached, error) {
-	def, err := event.Parse(spec.Def)
-	if err != nil {
-		return nil, err
-	}
-	if err := specFits(def, spec); err != nil {
-		return nil, err
-	}
-	if def, err = withArgs(def, spec.Args); err != nil {
-		return nil, err
-	}
-	if def.Kind == event.KindReturn && spec.Post {
-		return nil, &api.Error{
-			Code: api.CodeUnavailable, Errno: "EOPNOTSUPP", Message: "a return probe has no second record",
-			Detail: "leave out post; with regs its record has the registers at the return", Column: new(int), Command: defText(spec),
-		}
-	}
-	name := def.Name()
-	if _, taken := st.byName[name]; taken || names[name] {
-		return nil, nameTaken(def)
-	}
-	names[name] = true
-	// Before Compile, which has only the kernel's words for it.
-	if def.Place.Symbol != "" && def.Place.Module == "" {
-		if _, err := st.guest.Image().Lookup(def.Place.Symbol); err != nil {
-			return nil, def.Refused(toProbeError(def.Place.Symbol, err))
-		}
-	}
-	fetcher, err := event.Compile(def, st.guest.Image(), event.Options{Profile: st.profile, Regs: spec.Regs || spec.Post})
-	if err != nil {
-		return nil, err
-	}
-	// The number is there before the first hit can be.
-	st.lastID++
-	a := &attached{id: st.lastID, spec: spec, def: def}
-	if spec.Filter != "" {
-		if a.filter, err = fetcher.Filter(spec.Filter, st.cpus); err != nil {
-			st.lastID--
-			return nil, err
-		}
-	}
-	a.source = st.hub.Source(fetcher, a)
-	where := probe.Kprobe{Name: name, Symbol: def.Place.Symbol, Offset: def.Place.Offset, Addr: def.Place.Addr, Disabled: spec.Disabled, Space: guest.GPA(spec.Space)}
-	if a.filter != nil && def.Kind == event.KindProbe {
-		where.Filter = a.filter.Match
-	}
-	if def.Kind == event.KindWatch {
-		st.handleWatch(a, where)
-		return a, nil
-	}
-	if def.Kind == event.KindReturn {
-		st.handleReturn(a, where)
-		return a, nil
-	}
-	if isJprobe(spec) {
-		st.handleJprobe(a, where)
-		return a, nil
-	}
-	a.kprobe = &where
-	a.probe = a.kprobe
-	a.kprobe.Pre = func(c *probe.Context) int {
-		if st.listeners.Load() > 0 {
-			a.source.Emit(c)
-		}
-		return 0
-	}
-	if spec.Post {
-		a.kprobe.Post = func(c *probe.Context) {
-			if st.listeners.Load() > 0 {
-				a.source.EmitPost(c)
-			}
-		}
-	}
-	return a, nil
-}
-
-// handleReturn makes a the return probe of its definition. Data of an
-// activation begins with the time of its entry: 0 when nobody listened then, and
-// nothing was noted.
-func (st *store) handleReturn(a *attached, where probe.Kprobe) {
-	r := &probe.Kretprobe{
-		Kprobe: where, MaxActive: a.def.MaxActive, DataSize: a.source.EntrySize(),
-		Entry: func(c *probe.Context) int {
-			clear(c.Data[:8])
-			if st.listeners.Load() > 0 {
-				a.source.Enter(c, c.Data)
-			}
-			return 0
-		},
-		Return: func(c *probe.Context) {
-			switch {
-			case st.listeners.Load() == 0 || [8]byte(c.Data) == [8]byte{}:
-			case a.filter != nil && !a.filter.MatchReturn(c, c.Data):
-				a.rejected.Add(1)
-			default:
-				a.source.EmitReturn(c, c.Data)
-			}
-		},
-	}
-	a.probe, a.kprobe = r, &r.Kprobe
-}
-
-// nameTaken refuses a definition whose name a probe has already. The kernel
-// would add it to that event; here each event is one probe, so that it can be
-// told apart in every listing.
-func nameTaken(def *event.Def) error {
-	e := toAPI(def.Taken())
-	e.Code, e.Message = api.CodeNameTaken, fmt.Sprintf("there is a probe %s already", def.Name())
-	e.Detail = "detach that probe first, or choose another name"
-	if def.AutoName {
-		e.Detail = fmt.Sprintf("the name was made from the place: choose one, as in p:NAME %s", def.Place)
-	}
-	return e
-}
-
-// defText is a definition as error messages show it, its tokens one blank
-// apart.
-func defText(spec api.ProbeSpec) string { return strings.Join(strings.Fields(spec.Def), " ") }
 
 // find returns the probe that a client calls name: by number, by group/event,
 // or by event where only one group has it. Once the daemon stops nothing is
@@ -406,7 +290,7 @@ func (st *store) remove(as []*attached) ([]api.Probe, error) {
 	if errors.Is(err, probe.ErrInHandler) {
 		return nil, err
 	}
-	st.dropGuestSides(as)
+	st.dropPrograms(as)
 	for i, a := range as {
 		delete(st.byID, a.id)
 		delete(st.byName, a.kprobe.Name)

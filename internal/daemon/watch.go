@@ -33,14 +33,6 @@ func (st *store) handleWatch(a *attached, where probe.Kprobe) {
 	a.watch = &probe.Watch{
 		Name: where.Name, Symbol: where.Symbol, Offset: where.Offset, Addr: where.Addr, Disabled: where.Disabled,
 		Len: a.def.WatchLen(st.guest.Image()), Access: a.def.Access, Emulate: a.spec.Emulate,
-		Handler: func(c *probe.Context) {
-			switch {
-			case a.filter != nil && !a.filter.Match(c):
-				a.rejected.Add(1)
-			case st.listeners.Load() > 0:
-				a.source.Emit(c)
-			}
-		},
 	}
 }
 

@@ -2,73 +2,87 @@ package program
 
 import (
 	"bytes"
+	"encoding/binary"
 	"testing"
 
+	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/bpf"
 	"github.com/guestprobe/guestprobe/probe/event"
 )
 
-// define makes the program of a definition, as the daemon does.
-func define(t testing.TB, rt *Runtime, def, filter string, to Emitter) (*event.Fetcher, *probe.Kprobe, *Definition, error) {
-	t.Helper()
-	return defineAt(t, rt, def, filter, false, to)
-}
-
-// defineAt is define at code of that privilege.
-func defineAt(t testing.TB, rt *Runtime, def, filter string, user bool, to Emitter) (*event.Fetcher, *probe.Kprobe, *Definition, error) {
+// layoutOf compiles a definition and its filter.
+func layoutOf(t testing.TB, def, filter string) (*event.Layout, *event.Filter) {
 	t.Helper()
 	d, err := event.ParseIn(def, image{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := event.Compile(d, image{}, event.Options{})
+	l, err := event.Compile(d, image{}, event.Options{Tasks: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var m *event.Filter
-	if filter != "" {
-		if m, err = f.Filter(filter, 2); err != nil {
-			t.Fatal(err)
-		}
+	if filter == "" {
+		return l, nil
 	}
-	k := &probe.Kprobe{Symbol: "vfs_read"}
-	x, err := rt.Define(k, text, user, f, m, to)
-	return f, k, x, err
+	f, err := l.Filter(filter)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l, f
+}
+
+// define makes the program of a definition, and its form in the guest at kernel code.
+func define(t testing.TB, rt *Runtime, def, filter string, to *sink) (*Definition, *probe.Stage, error) {
+	t.Helper()
+	l, f := layoutOf(t, def, filter)
+	d, err := rt.Define(l, f, to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, _, err := d.ToGuest(text, false)
+	return d, s, err
 }
 
 // inGuest runs a program as its code in the guest would: on the maps that both
-// share, and in vCPU 0's block.
+// share, and counting in vCPU 0's block.
 func inGuest(t testing.TB, b *blocks, regs *probe.Regs) {
 	t.Helper()
-	ctx := make([]byte, bpf.RegsSize)
+	ctx := make([]byte, bpf.ReturnSize)
 	bpf.PutRegs(ctx, regs, 8, 16)
-	if _, err := bpf.NewVM(b.prog, 0).Run(ctx, bpf.NoEnv{}); err != nil {
-		t.Fatal(err)
+	if b.prog.Kind() != bpf.Kretprobe {
+		ctx = ctx[:bpf.RegsSize]
 	}
-	word := b.of(0).Bytes[40:48] // runs (docs/programs.md)
-	word[0]++
-}
-
-// TestDefine follows records of definitions from the shared ring to their own
-// emitters.
-func TestDefine(t *testing.T) {
-	f := newFake(t)
-	rt := newRuntime(t, f.config())
-	a, b := newSink(), newSink()
-	fa, ka, da, err := define(t, rt, "p:a vfs_read fd=%di", "fd != 3", a)
+	answer, err := bpf.NewVM(b.prog, 0).Run(ctx, bpf.NoEnv{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, kb, db, err := define(t, rt, "p:b vfs_read+4 n=%dx", "", b)
-	if err != nil || da.tag == db.tag || ka.Stage == nil || kb.Stage == nil {
-		t.Fatalf("%+v, %+v: %v", da, db, err)
+	words := b.of(0).Bytes // docs/programs.md has the offsets
+	for _, at := range []uint64{40, 176 + 8*answer} {
+		binary.LittleEndian.PutUint64(words[at:], binary.LittleEndian.Uint64(words[at:])+1)
 	}
-	inGuest(t, da.blocks, &probe.Regs{RDI: 1}) // nobody wants records yet
+}
+
+// TestToGuest follows records of definitions from the shared ring to their own
+// recorders.
+func TestToGuest(t *testing.T) {
+	f := newFake(t)
+	rt := newRuntime(t, f.config())
+	a, b := newSink(1), newSink(2)
+	da, sa, err := define(t, rt, "p:a vfs_read fd=%di", "fd != 3", a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	db, sb, err := define(t, rt, "p:b vfs_read+4 n=%dx", "", b)
+	if err != nil || sa == nil || sb == nil {
+		t.Fatalf("%+v, %+v: %v", sa, sb, err)
+	}
+	inA, inB := da.guest.blocks, db.guest.blocks
+	inGuest(t, inA, &probe.Regs{RDI: 1}) // nobody wants records yet
 	rt.Want(true)
-	inGuest(t, da.blocks, &probe.Regs{RDI: 2, RFLAGS: 2})
-	inGuest(t, da.blocks, &probe.Regs{RDI: 3})
-	inGuest(t, db.blocks, &probe.Regs{RDX: 4})
+	inGuest(t, inA, &probe.Regs{RDI: 2, RFLAGS: 2})
+	inGuest(t, inA, &probe.Regs{RDI: 3})
+	inGuest(t, inB, &probe.Regs{RDX: 4})
 	<-a.more // by polling
 	rt.Flush()
 	ra, _ := a.take()
@@ -76,34 +90,33 @@ func TestDefine(t *testing.T) {
 	if len(ra) != 1 || len(rb) != 1 || a.cpus[0] != 0 {
 		t.Fatalf("%d and %d records, want one each", len(ra), len(rb))
 	}
-	if r, err := fa.Decode(ra[0]); err != nil || r.Values[0].Data[0].Bits != 2 || r.Addr != text || !r.IRQsOff {
+	if r, err := da.layout.Decode(ra[0]); err != nil || r.Values[0].Data[0].Bits != 2 || r.Addr != text || !r.IRQsOff {
 		t.Errorf("record %+v, %v", r, err)
 	}
-	if hits, handled, filtered, missed := ka.Stage.Counts(0); hits != 3 || handled != 2 || filtered != 1 || missed != 0 {
+	if hits, handled, filtered, missed := sa.Counts(0); hits != 3 || handled != 2 || filtered != 1 || missed != 0 || da.Rejected() != 1 {
 		t.Errorf("counts %d %d %d %d", hits, handled, filtered, missed)
 	}
 	// A hit on a stack that shows no vCPU.
-	lost := da.blocks.area.Bytes[da.blocks.stride*2:]
-	lost[0] = 5
-	if hits, handled, filtered, missed := ka.Stage.Counts(0); hits != 8 || handled != 2 || filtered != 1 || missed != 5 {
+	inA.area.Bytes[inA.stride*2] = 5
+	if hits, handled, filtered, missed := sa.Counts(0); hits != 8 || handled != 2 || filtered != 1 || missed != 5 {
 		t.Errorf("counts with lost ones %d %d %d %d", hits, handled, filtered, missed)
 	}
 
 	// A full ring: the definition's own loss.
 	rt.drain.mu.Lock()
-	for range 80000 {
-		inGuest(t, db.blocks, &probe.Regs{})
+	for range 100000 {
+		inGuest(t, inB, &probe.Regs{})
 	}
 	rt.drain.mu.Unlock()
 	rt.Flush()
 	rt.Flush()
 	rb, n := b.take()
-	if _, la := a.take(); uint64(len(rb))+n != 80001 || n == 0 || la != 0 {
+	if _, la := a.take(); uint64(len(rb))+n != 100001 || n == 0 || la != 0 {
 		t.Errorf("%d records, %d and %d lost", len(rb), n, la)
 	}
 
 	// The last records come before the end; later ones go nowhere.
-	inGuest(t, da.blocks, &probe.Regs{RDI: 9})
+	inGuest(t, inA, &probe.Regs{RDI: 9})
 	stops := f.stops
 	rt.drain.mu.Lock()
 	done := rt.drain.done
@@ -116,36 +129,207 @@ func TestDefine(t *testing.T) {
 	if ra, _ = a.take(); len(ra) != 2 {
 		t.Errorf("%d records, want 2", len(ra))
 	}
-	if hits, _, _, _ := ka.Stage.Counts(0); hits != 9 || da.Stats().InGuest != 4 {
-		t.Errorf("counts behind the end: %d hits, %+v", hits, da.Stats())
+	if hits, _, _, _ := sa.Counts(0); hits != 9 {
+		t.Errorf("counts behind the end: %d hits", hits)
 	}
-	if _, _, _, missed := kb.Stage.Counts(1); missed != 0 {
+	if _, _, _, missed := sb.Counts(1); missed != 0 {
 		t.Errorf("missed %d", missed)
 	}
 }
 
-// TestDefineOnHost is a table of definitions that the guest cannot run, and of
+// TestOnHost is a table of definitions that the guest cannot run, and of
 // why.
-func TestDefineOnHost(t *testing.T) {
+func TestOnHost(t *testing.T) {
 	for _, tt := range []struct {
-		def, filter, want string
-		change            func(*fake, *Config)
+		def, want string
+		change    func(*fake, *Config)
 	}{
-		{"r:a vfs_read a=$arg7", "", "what it keeps at the entry is not an argument in a register", nil},
-		{"p:a vfs_read s=+0(%di):string", `s ~ "a?"`, `the filter's pattern "a?" has more than * in it`, nil},
-		{"p:a vfs_read", "", "the time in the guest is not known", func(_ *fake, c *Config) { c.Clock = nil }},
-		{"p:a vfs_read", "", errNoShared.Error(), func(_ *fake, c *Config) { c.Shared = nil }},
-		{"p:a vfs_read", "", `make map array "gate": allocate 264 bytes: no memory is left`, func(f *fake, _ *Config) { f.left = 0 }},
+		{"r:a vfs_read a=$arg7", "it calls entry_arg, which knows arguments that were on the stack at the entry, which the host keeps", nil},
+		{"w:a rw@vfs_read:8", "it calls watched, which knows the access of a watch, which the processor tells the host", nil},
+		{"p:a vfs_read", "the time in the guest is not known", func(_ *fake, c *Config) { c.Clock = nil }},
+		{"p:a vfs_read", errNoShared.Error(), func(_ *fake, c *Config) { c.Shared = nil }},
+		{"p:a vfs_read", `make map array "gate": allocate 264 bytes: no memory is left`, func(f *fake, _ *Config) { f.left = 0 }},
 	} {
 		f := newFake(t)
 		cfg := f.config()
 		if tt.change != nil {
 			tt.change(f, &cfg)
 		}
-		_, k, _, err := define(t, newRuntime(t, cfg), tt.def, tt.filter, newSink())
-		if err == nil || err.Error() != tt.want || k.Stage != nil {
+		_, s, err := define(t, newRuntime(t, cfg), tt.def, "", newSink(1))
+		if err == nil || err.Error() != tt.want || s != nil {
 			t.Errorf("%s: %v, want %s", tt.def, err, tt.want)
 		}
+	}
+}
+
+// TestHost runs definitions of all kinds at hits, on the host.
+func TestHost(t *testing.T) {
+	f := newFake(t)
+	rt := newRuntime(t, f.config())
+	f.task(7, 6, "worker")
+	sp := uint64(stack) + 0x800
+	f.set(stack+0x808, key(0x77, 8))
+	define := func(def, filter string) (*Definition, *sink, *event.Layout) {
+		to := newSink(3)
+		l, x := layoutOf(t, def, filter)
+		d, err := rt.Define(l, x, to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d, to, l
+	}
+	line := func(to *sink, l *event.Layout, n int) string {
+		t.Helper()
+		recs, _ := to.take()
+		if len(recs) != n {
+			t.Fatalf("%s: %d records, want %d", l.Def(), len(recs), n)
+		}
+		if n == 0 {
+			return ""
+		}
+		r, err := l.Decode(recs[n-1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(l.AppendLine(nil, 0, int64(r.Duration), r))
+	}
+	hit := func(k *probe.Kprobe, regs *probe.Regs) {
+		t.Helper()
+		k.Symbol = "vfs_read"
+		if err := f.engine.Register(k); err != nil {
+			t.Fatal(err)
+		}
+		regs.RSP = sp
+		f.hit(0, regs)
+		if err := f.engine.Unregister(k); err != nil {
+			t.Fatal(err)
+		}
+		k.Addr = 0
+	}
+
+	p, to, l := define("p:p vfs_read a=%di name=$comm", "a == 1")
+	k := &probe.Kprobe{Filter: p.Hit}
+	hit(k, &probe.Regs{RDI: 1})
+	line(to, l, 0) // nobody wants records
+	rt.Want(true)
+	hit(k, &probe.Regs{RDI: 2})
+	line(to, l, 0)
+	hit(k, &probe.Regs{RDI: 1})
+	want := "          worker-7       [000] d....     0.000000: p: (vfs_read+0x0/0x370) a=0x1 name=\"worker\"\n"
+	if got := line(to, l, 1); got != want {
+		t.Errorf("got %swant %s", got, want)
+	}
+	if to.depth != 0 || p.Rejected() != 1 {
+		t.Errorf("%d events are being made, %d rejected", to.depth, p.Rejected())
+	}
+	post, err := p.Post()
+	if err != nil {
+		t.Fatal(err)
+	}
+	hit(&probe.Kprobe{Filter: p.Hit, Post: post}, &probe.Regs{RDI: 1})
+	if recs, _ := to.take(); len(recs) != 3 {
+		t.Errorf("%d records, want 3", len(recs))
+	} else if r, err := l.Decode(recs[2]); err != nil || r.Stage != event.StagePost || r.Comm != "worker" || r.Values != nil {
+		t.Errorf("%+v, %v", r, err)
+	}
+
+	// What the return needs of the entry, the stack included, is from there.
+	r, to, l := define("r:r vfs_read a=$arg1 b=$arg7 c=$arg300", "a == 5")
+	c := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "vfs_read"}, Entry: r.Entry, Return: r.Return, DataSize: r.EntrySize()}
+	if err := f.engine.Register(c); err != nil {
+		t.Fatal(err)
+	}
+	for _, rdi := range []uint64{4, 5} {
+		f.set(guest.GVA(sp), key(uint64(text)+0x300, 8))
+		regs := &probe.Regs{RDI: rdi, RSP: sp}
+		f.hit(0, regs)
+		var ret [8]byte
+		_ = f.ReadMemory(0, guest.GVA(sp), ret[:])
+		regs.RIP, regs.RSP, regs.RDI = binary.LittleEndian.Uint64(ret[:]), sp+8, 0
+		f.engine.Hit(0, probe.State{Regs: regs}, probe.Trap{Kind: probe.TrapBreakpoint})
+	}
+	want = "          worker-7       [000] d....     0.000000: r: (vfs_read+0x300/0x370 <- vfs_read) a=0x5 b=0x77 c=(fault)\n"
+	if got := line(to, l, 1); got != want || r.Rejected() != 1 {
+		t.Errorf("got %swant %srejected %d", got, want, r.Rejected())
+	}
+	if err := f.engine.Unregister(&c.Kprobe); err != nil {
+		t.Fatal(err)
+	}
+
+	// One whose recorder has no room has lost it.
+	full, to, l := define("p:p vfs_read", "")
+	to.full = true
+	hit(&probe.Kprobe{Filter: full.Hit}, &probe.Regs{})
+	if _, lost := to.take(); lost != 1 {
+		t.Errorf("%d lost, want 1", lost)
+	}
+	line(to, l, 0)
+	rt.Drop(p, r, full)
+}
+
+// TestHitAllocates nothing.
+func TestHitAllocates(t *testing.T) {
+	f := newFake(t)
+	rt := newRuntime(t, f.config())
+	f.task(7, 6, "worker")
+	hub := event.NewHub(2, event.HubOptions{})
+	defer hub.Close()
+	rt.Want(true)
+	l, x := layoutOf(t, `p:p vfs_read a=%di name=$comm s=+0(%si):string far=+0(%bx)`, `comm == "worker" && s ~ "*pass*"`)
+	src := hub.Source(l, nil)
+	d, err := rt.Define(l, x, src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var allocs float64
+	passed := false
+	if err := f.engine.Register(&probe.Kprobe{Symbol: "vfs_read", Filter: func(c *probe.Context) bool {
+		allocs = testing.AllocsPerRun(1000, func() { passed = d.Hit(c) })
+		return true
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	f.hit(0, &probe.Regs{RSP: uint64(stack) + 0x800, RSI: uint64(strings_)})
+	if c := src.Counts(); allocs != 0 || !passed || c.Stored+c.Lost != 1001 {
+		t.Errorf("%v allocations, passed %v, %+v", allocs, passed, c)
+	}
+}
+
+// BenchmarkHit is what a hit of a definition costs on the host, engine and all.
+func BenchmarkHit(b *testing.B) {
+	for _, bm := range []struct{ name, def, filter string }{
+		{"three values", "p:p vfs_read a=%di b=%si:u32 c=%dx:s32", ""},
+		{"three values, filtered", "p:p vfs_read a=%di b=%si:u32 c=%dx:s32", "a != 0"},
+		{"two values and text", "p:p vfs_read fd=%di:s32 buf=%si name=+0(%r8):string", ""},
+		{"nobody listens", "p:p vfs_read a=%di", ""},
+		{"nothing", "", ""},
+	} {
+		b.Run(bm.name, func(b *testing.B) {
+			f := newFake(b)
+			cfg := f.config()
+			hub := event.NewHub(2, event.HubOptions{})
+			defer hub.Close()
+			cfg.Now = hub.Now
+			rt := newRuntime(b, cfg)
+			rt.Want(bm.name != "nobody listens")
+			k := &probe.Kprobe{Symbol: "vfs_read", Pre: func(*probe.Context) int { return 0 }}
+			if bm.def != "" {
+				l, x := layoutOf(b, bm.def, bm.filter)
+				d, err := rt.Define(l, x, hub.Source(l, nil))
+				if err != nil {
+					b.Fatal(err)
+				}
+				k = &probe.Kprobe{Symbol: "vfs_read", Filter: d.Hit}
+			}
+			if err := f.engine.Register(k); err != nil {
+				b.Fatal(err)
+			}
+			regs := &probe.Regs{RSP: uint64(stack) + 0x800, R8: uint64(strings_)}
+			b.ReportAllocs()
+			for b.Loop() {
+				f.hit(0, regs)
+			}
+		})
 	}
 }
 
@@ -154,8 +338,8 @@ func TestDefineOnHost(t *testing.T) {
 func TestReset(t *testing.T) {
 	f := newFake(t)
 	rt := newRuntime(t, f.config())
-	s := newSink()
-	_, k, d, err := define(t, rt, "p:a vfs_read fd=%di", "", s)
+	s := newSink(1)
+	d, stage, err := define(t, rt, "p:a vfs_read fd=%di", "", s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,28 +349,28 @@ func TestReset(t *testing.T) {
 	}
 	o.Programs[0].Attach(&probe.Kprobe{Symbol: "vfs_read"}, text, false, true, "")
 	rt.Want(true)
-	inGuest(t, d.blocks, &probe.Regs{RDI: 1})
-	block := bytes.Clone(d.blocks.of(1).Bytes)
+	inGuest(t, d.guest.blocks, &probe.Regs{RDI: 1})
+	block := bytes.Clone(d.guest.blocks.of(1).Bytes)
 	rt.Save()
-	if hits, _, _, _ := k.Stage.Counts(0); hits != 1 {
+	if hits, _, _, _ := stage.Counts(0); hits != 1 {
 		t.Errorf("%d hits before the reset", hits)
 	}
 	f.reset()
 	if err := rt.Reset(); err != nil {
 		t.Fatal(err)
 	}
-	if !bytes.Equal(block, d.blocks.of(1).Bytes) {
+	if !bytes.Equal(block, d.guest.blocks.of(1).Bytes) {
 		t.Error("blocks are not as they were at first")
 	}
 	if v, err := o.Maps()[".rodata"].Lookup(make([]byte, 4)); err != nil || v[0][0] != 100 {
 		t.Errorf(".rodata %v, %v", v, err)
 	}
-	inGuest(t, d.blocks, &probe.Regs{RDI: 2})
+	inGuest(t, d.guest.blocks, &probe.Regs{RDI: 2})
 	rt.Flush()
 	if recs, lost := s.take(); len(recs) != 2 || lost != 0 {
 		t.Errorf("%d records, %d lost", len(recs), lost)
 	}
-	if hits, handled, _, _ := k.Stage.Counts(0); hits != 2 || handled != 2 {
+	if hits, handled, _, _ := stage.Counts(0); hits != 2 || handled != 2 {
 		t.Errorf("%d hits, %d handled", hits, handled)
 	}
 	// Memory elsewhere is no memory: code has its addresses in it.
@@ -201,8 +385,8 @@ func TestReset(t *testing.T) {
 func TestHostileRing(t *testing.T) {
 	f := newFake(t)
 	rt := newRuntime(t, f.config())
-	s := newSink()
-	_, k, d, err := define(t, rt, "p:a vfs_read fd=%di", "", s)
+	s := newSink(1)
+	d, stage, err := define(t, rt, "p:a vfs_read fd=%di", "", s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,11 +395,11 @@ func TestHostileRing(t *testing.T) {
 		f.scribble(func() byte { return fill })
 		rt.drain.mu.Unlock()
 		rt.Flush()
-		hits, handled, filtered, missed := k.Stage.Counts(0)
+		hits, handled, filtered, missed := stage.Counts(0)
 		if hits != handled+filtered+missed {
 			t.Errorf("counts %d %d %d %d", hits, handled, filtered, missed)
 		}
-		d.Stats()
+		d.Rejected()
 	}
 	rt.Drop(d)
 }
@@ -235,7 +419,7 @@ func TestEnv(t *testing.T) {
 		}
 		r = rt.newRunner(p)
 		k := &probe.Kprobe{Symbol: "vfs_read", Pre: func(c *probe.Context) int {
-			if taken = r.run(c, entry); taken {
+			if _, taken = r.run(c, entry); taken {
 				return 1
 			}
 			return 0
@@ -305,7 +489,7 @@ func TestEnv(t *testing.T) {
 func TestClosed(t *testing.T) {
 	f := newFake(t)
 	rt := New(f.config())
-	if _, _, _, err := define(t, rt, "p:a vfs_read", "", newSink()); err != nil {
+	if _, _, err := define(t, rt, "p:a vfs_read", "", newSink(1)); err != nil {
 		t.Fatal(err)
 	}
 	rt.Close()

@@ -3,6 +3,7 @@ package program
 import (
 	"encoding/binary"
 	"errors"
+	"slices"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe"
@@ -23,62 +24,69 @@ const (
 )
 
 // env answers the helpers of a program that runs at an exit. It belongs to one
-// vCPU's thread, and is about one hit at a time.
+// vCPU's thread, and is about one hit at a time. Memory is read with the rights of
+// the probed code, as it is in the guest.
 type env struct {
+	rt    *Runtime
 	r     *runner
 	c     *probe.Context
 	entry bool // the probe is at a function's first instruction: it can be left from here
 	taken bool // override_return was called
 
+	looked, known bool // for the task, and there is one
+	task          guest.Task
+	read          func(guest.GVA, []byte) error // c.ReadAsGuest, made once
+
 	word [8]byte
-	task [guest.ProfileCommSize]byte
 	pcs  [maxSkip + maxPCs]guest.GVA
 }
 
 var _ bpf.Env = (*env)(nil)
 
-// Now implements bpf.Env.
-func (e *env) Now() uint64 { return uint64(e.r.rt.cfg.Now()) }
-
-// field reads part of the structure that the guest's profile leads to.
-func (e *env) field(off int32, b []byte) bool {
-	info := guest.GVA(e.c.Regs.RSP & e.r.rt.cfg.Profile.StackMask)
-	return e.c.Read(info+guest.GVA(off), b) == nil
+func newEnv(rt *Runtime) *env {
+	e := &env{rt: rt}
+	e.read = func(addr guest.GVA, p []byte) error { return e.c.ReadAsGuest(addr, p) }
+	return e
 }
 
-// known reports whether the interrupted stack is that of a task.
-func (e *env) known() bool {
-	p := e.r.rt.cfg.Profile
-	return p != nil && guest.GVA(e.c.Regs.RSP&p.StackMask).Canonical() && e.field(p.MagicOff, e.word[:]) &&
-		binary.LittleEndian.Uint64(e.word[:]) == p.StackMagic
+// begin is for the next hit.
+func (e *env) begin(r *runner, c *probe.Context, entry bool) {
+	e.r, e.c, e.entry, e.taken, e.looked = r, c, entry, false, false
+}
+
+// Now implements bpf.Env.
+func (e *env) Now() uint64 { return uint64(e.rt.cfg.Now()) }
+
+// current looks for the interrupted task, once in a hit.
+func (e *env) current() bool {
+	if !e.looked {
+		p := e.rt.cfg.Profile
+		e.looked, e.known = true, p != nil && p.ReadTask(&e.task, e.c.Regs.RSP, e.read)
+	}
+	return e.known
 }
 
 // PIDTGID implements bpf.Env. Without a task it returns 0.
 func (e *env) PIDTGID() uint64 {
-	p := e.r.rt.cfg.Profile
-	if !e.known() || !e.field(p.TGIDOff, e.word[:4]) {
+	if !e.current() {
 		return 0
 	}
-	tgid := binary.LittleEndian.Uint32(e.word[:])
-	if !e.field(p.PIDOff, e.word[:4]) {
-		return 0
-	}
-	return uint64(tgid)<<32 | uint64(binary.LittleEndian.Uint32(e.word[:]))
+	return uint64(e.task.TGID)<<32 | uint64(e.task.PID)
 }
 
 // Comm implements bpf.Env. Without a task the name is empty.
 func (e *env) Comm(b *[16]byte) {
 	clear(b[:])
-	if e.known() && e.field(e.r.rt.cfg.Profile.CommOff, e.task[:]) {
-		copy(b[:], e.task[:])
+	if e.current() {
+		copy(b[:], e.task.Comm[:])
 	}
 }
 
 // ReadKernel implements bpf.Env.
-func (e *env) ReadKernel(addr uint64, p []byte) error { return e.c.Read(guest.GVA(addr), p) }
+func (e *env) ReadKernel(addr uint64, p []byte) error { return e.c.ReadAsGuest(guest.GVA(addr), p) }
 
 // ReadUser implements bpf.Env.
-func (e *env) ReadUser(addr uint64, p []byte) error { return e.c.Read(guest.GVA(addr), p) }
+func (e *env) ReadUser(addr uint64, p []byte) error { return e.c.ReadAsGuest(guest.GVA(addr), p) }
 
 var errOtherStack = errors.New("the interrupted code has another stack")
 
@@ -100,6 +108,35 @@ func (e *env) Stack(pcs []uint64, skip int, user bool) (int, error) {
 // FuncIP implements bpf.Env.
 func (e *env) FuncIP() uint64 { return uint64(e.c.Addr) }
 
+// Watched implements bpf.Env.
+func (e *env) Watched(number uint64) uint64 {
+	switch w := &e.c.Watched; {
+	case number == 0:
+		return w.Old
+	case number == 1:
+		return w.New
+	case w.Write:
+		return 1
+	}
+	return 0
+}
+
+var errNotKept = errors.New("the argument was not kept, or could not be read")
+
+// EntryArg implements bpf.Env: see Definition.Entry.
+func (e *env) EntryArg(n uint64, p []byte) error {
+	i := slices.Index(e.r.stack, int(n))
+	if i < 0 {
+		return errNotKept
+	}
+	kept := e.c.Data[bpf.EntrySize+keptArg*i:]
+	if kept[8] != 0 {
+		return errNotKept
+	}
+	copy(p, kept[:8])
+	return nil
+}
+
 var errNotEntry = errors.New("only a program at a function's entry can make it return")
 
 // OverrideReturn implements bpf.Env: the function is left before its first
@@ -117,7 +154,7 @@ func (e *env) OverrideReturn(v uint64) error {
 
 // Trace implements bpf.Env.
 func (e *env) Trace(msg []byte) {
-	if t := e.r.rt.cfg.Trace; t != nil {
+	if t := e.rt.cfg.Trace; t != nil {
 		t(e.r.prog.Name(), e.c.CPU, msg)
 	}
 }

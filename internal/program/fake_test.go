@@ -12,6 +12,7 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/bpf"
+	"github.com/guestprobe/guestprobe/probe/event"
 )
 
 const (
@@ -210,8 +211,13 @@ func example(t testing.TB, name string) []byte {
 	return b
 }
 
-// sink collects what is emitted.
+// sink collects what is recorded and emitted.
 type sink struct {
+	id    uint32
+	depth int    // Begin and End
+	full  bool   // there is no room
+	made  []byte // of Reserve
+
 	mu   sync.Mutex
 	recs [][]byte
 	cpus []int
@@ -219,9 +225,26 @@ type sink struct {
 	more chan struct{} // has a value when there is something new
 }
 
-func newSink() *sink { return &sink{more: make(chan struct{}, 1)} }
+func newSink(id uint32) *sink { return &sink{id: id, more: make(chan struct{}, 1)} }
 
-func (s *sink) Put(cpu int, _ int64, data []byte) bool {
+func (s *sink) Mark(stage event.Stage) uint32 { return s.id<<2 | uint32(stage) }
+func (s *sink) Begin(int)                     { s.depth++ }
+func (s *sink) End(int)                       { s.depth-- }
+
+func (s *sink) Reserve(cpu, n int) []byte {
+	if s.full {
+		s.Lose(cpu, 1)
+		return nil
+	}
+	s.made = make([]byte, n)
+	return s.made
+}
+
+func (s *sink) Submit(cpu int, keep bool) { s.PutRecord(cpu, s.made) }
+
+func (s *sink) Put(cpu int, _ int64, data []byte) bool { return s.PutRecord(cpu, data) }
+
+func (s *sink) PutRecord(cpu int, data []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.recs, s.cpus = append(s.recs, bytes.Clone(data)), append(s.cpus, cpu)

@@ -41,6 +41,7 @@ type Program struct {
 	user   bool // it was loaded for code of CPL3
 	prog   *bpf.Program
 	runner *runner
+	rings  bool // it writes into some
 	blocks *blocks
 }
 
@@ -95,6 +96,9 @@ func (rt *Runtime) Load(file []byte, opt LoadOptions) (*Object, error) {
 		}
 		if p.Why != "" {
 			p.Place = bpf.OnHost
+		}
+		for _, m := range lp.Maps() {
+			p.rings = p.rings || m.Spec().Kind == bpf.RingBuf
 		}
 		obj.Programs = append(obj.Programs, p)
 	}
@@ -155,7 +159,7 @@ func (o *Object) Close() {
 // can run in the guest.
 func (p *Program) Attach(k *probe.Kprobe, addr guest.GVA, user, entry bool, refuse string) {
 	k.Pre = func(c *probe.Context) int {
-		if p.runner.run(c, entry) {
+		if _, taken := p.run(c, entry); taken {
 			return 1
 		}
 		return 0
@@ -166,7 +170,7 @@ func (p *Program) Attach(k *probe.Kprobe, addr guest.GVA, user, entry bool, refu
 // AttachReturn makes p the return handler of a kretprobe that is not registered
 // yet. The rest is as for Attach.
 func (p *Program) AttachReturn(k *probe.Kretprobe, addr guest.GVA, user bool, refuse string) {
-	k.Return = func(c *probe.Context) { p.runner.run(c, false) }
+	k.Return = func(c *probe.Context) { p.run(c, false) }
 	k.DataSize = bpf.EntrySize
 	k.Entry = func(c *probe.Context) int {
 		bpf.PutEntry(c.Data, uint64(p.obj.rt.cfg.Now()), c.Regs)
@@ -175,6 +179,15 @@ func (p *Program) AttachReturn(k *probe.Kretprobe, addr guest.GVA, user bool, re
 	if k.ReturnStage = p.stage(addr, user, refuse); k.ReturnStage != nil {
 		k.Stage = p.blocks.entry()
 	}
+}
+
+// run runs the program at an exit, and has its rings drained.
+func (p *Program) run(c *probe.Context, entry bool) (answer uint64, taken bool) {
+	answer, taken = p.runner.run(c, entry)
+	if p.rings {
+		p.obj.rt.drain.kick()
+	}
+	return answer, taken
 }
 
 // stage makes the program's form for the guest, or says in Why what is against
@@ -196,7 +209,7 @@ func (p *Program) stage(addr guest.GVA, user bool, refuse string) *probe.Stage {
 		p.Place, p.Why = bpf.OnHost, err.Error()
 		return nil
 	}
-	return p.blocks.probe(nil)
+	return p.blocks.probe(false)
 }
 
 // again puts the first contents back into the maps of global variables.
@@ -229,17 +242,6 @@ func (p *Program) Stats() Stats {
 		if g.Last != "" {
 			s.Last = g.Last
 		}
-	}
-	return s
-}
-
-func (r *runner) stats() (s Stats) {
-	for _, l := range r.lanes {
-		s.Runs += l.runs.Load()
-		s.Faults += l.faults.Load()
-	}
-	if f := r.last(); f != nil {
-		s.Last = f.Error()
 	}
 	return s
 }

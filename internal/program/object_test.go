@@ -132,7 +132,7 @@ func TestRecord(t *testing.T) {
 	if p.Place != bpf.OnHost || p.Why != "it was asked for" || len(o.shared) != 0 {
 		t.Errorf("%+v", p)
 	}
-	s := newSink()
+	s := newSink(1)
 	o.Emit(func(name string) Emitter {
 		if name != "records" {
 			t.Errorf("ring %q", name)

@@ -116,25 +116,28 @@ func TestPrivilegesOfDefinitions(t *testing.T) {
 	f := newFake(t)
 	rt := newRuntime(t, f.config())
 	rt.Want(true)
-	sinks := map[bool]*sink{false: newSink(), true: newSink()}
+	sinks := map[bool]*sink{false: newSink(1), true: newSink(1)}
 	defs := map[bool]*Definition{}
 	for user, s := range sinks {
-		_, k, d, err := defineAt(t, rt, "p:a vfs_read fd=%di", "", user, s)
+		l, _ := layoutOf(t, "p:a vfs_read fd=%di", "")
+		d, err := rt.Define(l, nil, s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stage, _, err := d.ToGuest(text, user)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defs[user] = d
-		all := append(append([]byte{}, k.Stage.Code...), d.blocks.area.Bytes...)
+		all := append(append([]byte{}, stage.Code...), d.guest.blocks.area.Bytes...)
 		if addresses(all, user) == 0 || addresses(all, !user) != 0 {
 			t.Errorf("user %v: addresses of the other privilege", user)
 		}
-		inGuest(t, d.blocks, &probe.Regs{RDI: 7})
+		inGuest(t, d.guest.blocks, &probe.Regs{RDI: 7})
 	}
-	// What user code makes up goes to no definition of the kernel's, even by its number.
-	if defs[true].tag != defs[false].tag {
-		t.Fatalf("tags %d, %d", defs[true].tag, defs[false].tag)
-	}
-	inGuest(t, defs[true].blocks, &probe.Regs{RDI: 8})
+	// What user code makes up goes to no definition of the kernel's, even by its number,
+	// which both have here.
+	inGuest(t, defs[true].guest.blocks, &probe.Regs{RDI: 8})
 	rt.Flush()
 	for user, want := range map[bool]int{false: 1, true: 2} {
 		if recs, lost := sinks[user].take(); len(recs) != want || lost != 0 {
@@ -153,7 +156,7 @@ func TestScribbled(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	var ks []*probe.Kprobe
 	var bs []*blocks
-	s := newSink()
+	s := newSink(1)
 	for _, name := range []string{"count.o", "record.o", "latency.o", "privileges.o"} {
 		o, err := rt.Load(example(t, name), LoadOptions{User: atUserCode})
 		if err != nil {
@@ -174,11 +177,11 @@ func TestScribbled(t *testing.T) {
 		}
 		defer o.Close()
 	}
-	_, k, d, err := define(t, rt, "p:a vfs_read fd=%di", "fd != 3", s)
+	d, stage, err := define(t, rt, "p:a vfs_read fd=%di", "fd != 3", s)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ks, bs = append(ks, k), append(bs, d.blocks)
+	ks, bs = append(ks, &probe.Kprobe{Stage: stage}), append(bs, d.guest.blocks)
 	for range 20 {
 		// The drainer's goroutine reads what this writes, as that of a guest.
 		rt.drain.mu.Lock()

@@ -7,43 +7,46 @@ import (
 	"github.com/guestprobe/guestprobe/probe/bpf"
 )
 
+// lane is what a vCPU's thread runs programs in at exits, one at a time: a program
+// makes no hits.
+type lane struct {
+	vm  *bpf.VM
+	env *env
+	ctx [bpf.ReturnSize]byte
+}
+
+func newLanes(rt *Runtime) (lanes []*lane) {
+	for i := range rt.cfg.CPUs {
+		lanes = append(lanes, &lane{vm: bpf.NewVM(nil, i), env: newEnv(rt)})
+	}
+	return lanes
+}
+
 // runner runs one program at exits.
 type runner struct {
 	rt    *Runtime
 	prog  *bpf.Program
-	lanes []*lane // by vCPU
-	wake  bool    // it writes into rings, which are drained when it has
+	stack []int // of a definition of returns: arguments that were kept from the entry's stack
+	cells []cell
 }
 
-// lane is one vCPU's part of a runner. Its thread alone uses it; the counts may
-// be read by anyone.
-type lane struct {
-	vm  *bpf.VM
-	env env
-	ctx [bpf.ReturnSize]byte
-
+// cell has the counts of one program on one vCPU, whose thread alone writes them.
+type cell struct {
 	runs, faults          atomic.Uint64
+	filtered              atomic.Uint64 // runs that returned 0
 	code, slot, faultAddr atomic.Uint64 // of the latest fault
-	_                     [64]byte
+	_                     [16]byte
 }
 
 func (rt *Runtime) newRunner(p *bpf.Program) *runner {
-	r := &runner{rt: rt, prog: p}
-	for i := range rt.cfg.CPUs {
-		l := &lane{vm: bpf.NewVM(p, i)}
-		l.env.r = r
-		r.lanes = append(r.lanes, l)
-	}
-	for _, m := range p.Maps() {
-		r.wake = r.wake || m.Spec().Kind == bpf.RingBuf
-	}
-	return r
+	return &runner{rt: rt, prog: p, cells: make([]cell, rt.cfg.CPUs)}
 }
 
-// run runs the program on a hit, on the vCPU's thread, and reports whether it
-// has made the function return. It takes no lock and allocates nothing.
-func (r *runner) run(c *probe.Context, entry bool) (taken bool) {
-	l := r.lanes[c.CPU]
+// run runs the program on a hit, on the vCPU's thread. It returns what the program
+// does, 0 after a fault, and whether that has made the function return, which only one
+// at a function's entry can. It takes no lock and allocates nothing.
+func (r *runner) run(c *probe.Context, entry bool) (answer uint64, taken bool) {
+	l, k := r.rt.lanes[c.CPU], &r.cells[c.CPU]
 	cs, ss := uint16(kernelCS), uint16(kernelSS)
 	if c.CPL != 0 {
 		cs, ss = userCS, userSS
@@ -54,33 +57,43 @@ func (r *runner) run(c *probe.Context, entry bool) (taken bool) {
 		ctx = l.ctx[:]
 		clear(l.ctx[bpf.RegsSize+copy(l.ctx[bpf.RegsSize:], c.Data):])
 	}
-	l.env.c, l.env.entry, l.env.taken = c, entry, false
-	add(&l.runs, 1)
-	// What a program returns means nothing here, as for most kinds in Linux.
-	if _, err := l.vm.Run(ctx, &l.env); err != nil {
+	l.env.begin(r, c, entry)
+	add(&k.runs, 1)
+	l.vm.Use(r.prog)
+	answer, err := l.vm.Run(ctx, l.env)
+	if err != nil {
 		if f, ok := err.(*bpf.Fault); ok {
-			l.code.Store(uint64(f.Code))
-			l.slot.Store(uint64(f.PC))
-			l.faultAddr.Store(f.Addr)
+			k.code.Store(uint64(f.Code))
+			k.slot.Store(uint64(f.PC))
+			k.faultAddr.Store(f.Addr)
 		}
-		add(&l.faults, 1)
+		add(&k.faults, 1)
+	} else if answer == 0 {
+		add(&k.filtered, 1)
 	}
 	l.env.c = nil
-	if r.wake {
-		r.rt.drain.kick()
-	}
-	return l.env.taken
+	return answer, l.env.taken
 }
 
 // add is for counts that only one thread writes.
 func add(n *atomic.Uint64, d uint64) { n.Store(n.Load() + d) }
 
-// last returns the latest fault, or nil.
-func (r *runner) last() *bpf.Fault {
-	for _, l := range r.lanes {
-		if l.faults.Load() > 0 {
-			return &bpf.Fault{Code: bpf.FaultCode(l.code.Load()), PC: int(l.slot.Load()), Addr: l.faultAddr.Load()}
+// filtered returns how many runs have returned 0.
+func (r *runner) filtered() (n uint64) {
+	for i := range r.cells {
+		n += r.cells[i].filtered.Load()
+	}
+	return n
+}
+
+func (r *runner) stats() (s Stats) {
+	for i := range r.cells {
+		k := &r.cells[i]
+		s.Runs += k.runs.Load()
+		if n := k.faults.Load(); n > 0 {
+			s.Faults += n
+			s.Last = (&bpf.Fault{Code: bpf.FaultCode(k.code.Load()), PC: int(k.slot.Load()), Addr: k.faultAddr.Load()}).Error()
 		}
 	}
-	return nil
+	return s
 }

@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe/bpf"
+	"github.com/guestprobe/guestprobe/probe/evbpf"
 )
 
 // Config is what programs need of the machine and the daemon. What is nil is
@@ -26,14 +28,17 @@ type Config struct {
 // Runtime holds what all programs of one guest share. Its methods may be called
 // from any goroutine but a probe handler's.
 type Runtime struct {
-	cfg   Config
-	mem   [2]arena // by 1 = for code of CPL3
-	drain drainer
+	cfg    Config
+	mem    [2]arena // by 1 = for code of CPL3
+	drain  drainer
+	lanes  []*lane     // by vCPU
+	gate   *bpf.Map    // of programs on the host; evbpf.GateSpec
+	wanted atomic.Bool // what gate says
 
 	mu      sync.Mutex
 	staged  map[*blocks]bool // all that are in the guest
 	retired []retired        // the blocks of those that were
-	defs    [2]defRing       // by 1 = at code of CPL3
+	defs    [2]guestRing     // by 1 = at code of CPL3
 
 	clockMu  sync.Mutex
 	clockNow bpf.Clock // zero: not found out yet
@@ -46,6 +51,11 @@ func New(cfg Config) *Runtime {
 		rt.mem[i].shared, rt.mem[i].user = cfg.Shared, i == 1
 	}
 	rt.drain.init()
+	rt.lanes = newLanes(rt)
+	var err error
+	if rt.gate, err = bpf.NewMap(evbpf.GateSpec, cfg.CPUs, bpf.Heap{}); err != nil {
+		panic("BUG: " + err.Error()) // the heap has room for it
+	}
 	return rt
 }
 
@@ -61,6 +71,9 @@ func (rt *Runtime) arena(user bool) *arena { return &rt.mem[guest.Level(user)] }
 // Close ends the draining of rings, behind what is in them. Nothing of the
 // runtime may be attached any more.
 func (rt *Runtime) Close() { rt.drain.close() }
+
+// KnowsTasks reports whether programs can tell the running task.
+func (rt *Runtime) KnowsTasks() bool { return rt.cfg.Profile != nil }
 
 // Flush hands on what is in the rings at the time of the call.
 func (rt *Runtime) Flush() { rt.drain.pass() }
@@ -98,7 +111,7 @@ func (rt *Runtime) Reset() error {
 	}
 	rt.drain.pass() // the rings find out that they begin anew
 	for i := range rt.defs {
-		rt.defs[i].reset()
+		rt.defs[i].want(rt.wanted.Load())
 	}
 	// Nobody can be in the detours of the boot before any more.
 	for _, r := range rt.retired {
@@ -140,8 +153,8 @@ func (rt *Runtime) layout() bpf.Layout {
 	return l
 }
 
-// where says whether a program can run in the guest; an error is the reason
-// why not.
+// where says whether a program can run in the guest as far as that can be told before
+// it is compiled; an error is the reason why not.
 func (rt *Runtime) where(p *bpf.Program) error {
 	switch {
 	case rt.cfg.Refuse != "":
@@ -152,18 +165,23 @@ func (rt *Runtime) where(p *bpf.Program) error {
 		return errors.New("the guest has no profile that says which vCPU a stack belongs to")
 	}
 	for _, h := range p.Helpers() {
+		if info := helperInfo[h]; info.Place == bpf.OnHost {
+			return fmt.Errorf("it calls %v, which %s", h, info.Why)
+		}
 		if h == bpf.HelperKtimeGetNS {
 			if _, err := rt.clock(); err != nil {
 				return err
 			}
 		}
 	}
-	if _, err := bpf.Where(p, rt.layout()); err != nil {
-		var only *bpf.HostOnlyError
-		if errors.As(err, &only) {
-			return fmt.Errorf("it calls %v, which %s", only.Helper, only.Why)
-		}
-		return err
-	}
 	return nil
 }
+
+// helperInfo has the helpers by number.
+var helperInfo = func() map[bpf.Helper]bpf.HelperInfo {
+	m := map[bpf.Helper]bpf.HelperInfo{}
+	for _, i := range bpf.Helpers() {
+		m[i.ID] = i
+	}
+	return m
+}()

@@ -23,11 +23,10 @@ type blocks struct {
 	info   *bpf.Info
 	again  func() // puts maps back to their first contents, behind a reset
 
-	mu       sync.Mutex
-	filtered func(cpu int) uint64
-	base     []blockCounts // by vCPU: of boots before this one
-	frozen   bool          // base is all that there is
-	fault    *bpf.Fault    // the latest one before
+	mu     sync.Mutex
+	base   []blockCounts // by vCPU: of boots before this one
+	frozen bool          // base is all that there is
+	fault  *bpf.Fault    // the latest one before
 }
 
 // lostSize is the room behind the blocks for the count of hits on no vCPU.
@@ -77,18 +76,20 @@ func (b *blocks) init(clock bpf.Clock) {
 	b.mu.Unlock()
 }
 
-// probe returns the form in which the engine takes it. Filtered returns how many
-// of the runs on a vCPU a filter ended; it may be nil.
-func (b *blocks) probe(filtered func(cpu int) uint64) *probe.Stage {
-	b.filtered = filtered
+// probe returns the form in which the engine takes it. With filters, runs that return 0
+// are hits that were filtered.
+func (b *blocks) probe(filters bool) *probe.Stage {
 	s := &probe.Stage{
 		Code: b.code, NoStrings: true, Stack: b.info.MachineStack, Reads: b.info.ContextReads,
 		Block: guest.GVA(b.area.Addr), Stride: uint64(b.stride), Lost: guest.GVA(b.area.Addr) + guest.GVA(b.stride*b.cpus),
-		Counts: func(cpu int) (hits, handled, dropped, missed uint64) {
-			b.mu.Lock()
-			defer b.mu.Unlock()
-			c := b.read(cpu)
-			return c.runs + c.missed, c.runs - c.filtered, c.filtered, c.missed
+		Counts: func(cpu int) (hits, handled, filtered, missed uint64) {
+			c := b.counts(cpu)
+			handled = c.runs()
+			if filters {
+				filtered = c.answers[0]
+				handled -= filtered
+			}
+			return handled + filtered + c.missed, handled, filtered, c.missed
 		},
 	}
 	for _, f := range b.info.Fixups {
@@ -99,22 +100,38 @@ func (b *blocks) probe(filtered func(cpu int) uint64) *probe.Stage {
 
 // blockCounts are what one vCPU's block says, hits on no vCPU included in those
 // that vCPU 0 missed.
-type blockCounts struct{ runs, failed, missed, filtered uint64 }
+type blockCounts struct {
+	answers        [4]uint64 // runs that have ended, by what they returned
+	failed, missed uint64
+}
 
-// read returns the counts of one vCPU over all boots. Callers hold mu.
+// runs returns how many runs have ended.
+func (c *blockCounts) runs() uint64 {
+	return c.answers[0] + c.answers[1] + c.answers[2] + c.answers[3] + c.failed
+}
+
+// counts returns the counts of one vCPU over all boots.
+func (b *blocks) counts(cpu int) blockCounts {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.read(cpu)
+}
+
+// read is counts for callers that hold mu.
 func (b *blocks) read(cpu int) blockCounts {
 	c := b.base[cpu]
 	if b.frozen {
 		return c
 	}
-	runs, failed, missed, _ := bpf.BlockStats(b.of(cpu))
-	if b.filtered != nil {
-		c.filtered += min(b.filtered(cpu), runs)
+	now := b.of(cpu)
+	for i, n := range bpf.BlockAnswers(now) {
+		c.answers[i] += n
 	}
+	_, failed, missed, _ := bpf.BlockStats(now)
 	if cpu == 0 {
 		missed += binary.LittleEndian.Uint64(b.area.Bytes[b.stride*b.cpus:])
 	}
-	c.runs, c.failed, c.missed = c.runs+runs, c.failed+failed, c.missed+missed
+	c.failed, c.missed = c.failed+failed, c.missed+missed
 	return c
 }
 
@@ -142,7 +159,7 @@ func (b *blocks) stats() (s Stats) {
 	last := b.fault
 	for i := range b.cpus {
 		c := b.read(i)
-		s.Runs, s.Faults, s.Missed = s.Runs+c.runs, s.Faults+c.failed, s.Missed+c.missed
+		s.Runs, s.Faults, s.Missed = s.Runs+c.runs(), s.Faults+c.failed, s.Missed+c.missed
 		if !b.frozen {
 			if _, failed, _, l := bpf.BlockStats(b.of(i)); failed > 0 {
 				last = &l

@@ -45,6 +45,10 @@ func (v *VM) call(h Helper, r *[16]uint64) FaultCode {
 		return v.getFuncRet(r)
 	case HelperGetFuncArgCnt:
 		r[R0] = uint64(len(insn.CallArgs))
+	case HelperWatched:
+		r[R0] = v.env.Watched(r[R1])
+	case HelperEntryArg:
+		return v.entryArg(r)
 	case HelperOverrideReturn:
 		r[R0] = 0
 		if v.env.OverrideReturn(r[R2]) != nil {
@@ -134,13 +138,13 @@ func (v *VM) ringOutput(r *[16]uint64, ring, data, size Reg, badFlags bool) Faul
 		r[R0] = errno(errInval)
 		return NoFault
 	}
-	off, ok := m.reserve(n)
+	rec, ok := m.take(v.cpu, n)
 	if !ok {
 		r[R0] = errno(errAgain)
 		return NoFault
 	}
-	copy(m.area.Bytes[off:], src)
-	m.publish(off, n, recData, v.cpu)
+	copy(rec.data, src)
+	rec.end(recData, v.cpu)
 	r[R0] = 0
 	return NoFault
 }
@@ -159,15 +163,15 @@ func (v *VM) ringReserve(r *[16]uint64) FaultCode {
 		r[R0] = 0
 		return NoFault
 	}
-	off, ok := m.reserve(n)
+	rec, ok := m.take(v.cpu, n)
 	if !ok {
 		r[R0] = 0
 		return NoFault
 	}
 	for i := range v.records {
 		if v.records[i].ring == nil {
-			v.records[i] = record{ring: m, off: off, size: n}
-			v.segs[segRecords+i] = segment{bytes: m.area.Bytes[off : off+int(n)], count: 1, limit: n}
+			v.records[i] = rec
+			v.segs[segRecords+i] = segment{bytes: rec.data, count: 1, limit: n}
 			v.open++
 			r[R0] = segPointer(segRecords+i, 0, 0)
 			break

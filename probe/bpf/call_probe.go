@@ -199,6 +199,20 @@ func (v *VM) getFuncArg(r *[16]uint64) FaultCode {
 	return NoFault
 }
 
+// entryArg is entry_arg (n, destination).
+func (v *VM) entryArg(r *[16]uint64) FaultCode {
+	dst, code := v.dest(r[R2], 8)
+	if code != NoFault {
+		return code
+	}
+	r[R0] = 0
+	if v.env.EntryArg(r[R1], dst) != nil {
+		clear(dst)
+		r[R0] = errno(errFault)
+	}
+	return NoFault
+}
+
 // getFuncRet is get_func_ret (context, destination).
 func (v *VM) getFuncRet(r *[16]uint64) FaultCode {
 	dst, code := v.dest(r[R2], 8)

@@ -302,11 +302,14 @@ func (c *compiler) tail() {
 	c.Add(8, insn.At(c.blk, blkFailed), imm(1))
 	c.Mov(8, insn.RSP, insn.At(c.blk, blkRSP))
 	c.set(insn.RAX, 0)
+	out := c.NewLabel()
+	c.Jmp(out)
 	c.Place(c.leave)
+	c.countAnswer()
+	c.Place(out)
 	if c.reserves {
 		c.dropRecords()
 	}
-	c.countReject()
 	c.Mov(4, insn.At(c.blk, blkBusy), imm(0))
 	c.used = c.Written()
 	saved := c.saved()
@@ -316,17 +319,14 @@ func (c *compiler) tail() {
 	c.Ret()
 }
 
-// countReject emits the counting of runs that return 0: the comparison carries
-// if RAX is 0.
-func (c *compiler) countReject() {
-	if !c.layout.Rejects {
-		return
-	}
-	c.Cmp(8, insn.RAX, imm(1))
+// countAnswer emits the counting of what a run returns. R11 changes.
+func (c *compiler) countAnswer() {
+	c.Mov(4, tmpB, insn.RAX)
+	c.And(4, tmpB, imm(3))
 	if c.layout.Shared {
 		c.Lock()
 	}
-	c.Adc(8, insn.At(c.blk, blkRejects), imm(0))
+	c.Add(8, insn.AtIndex(c.blk, tmpB, 8, blkAnswers), imm(1))
 }
 
 // fault returns a label that ends the run at slot pc; the address at fault is

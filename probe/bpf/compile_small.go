@@ -113,11 +113,9 @@ func (c *compiler) compileSmall() {
 		}
 	}
 	c.Place(c.leave)
-	c.countReject()
+	c.countAnswer()
 	if c.small.claims {
 		c.Mov(4, insn.At(c.blk, blkBusy), imm(0))
-	} else {
-		c.addShared(blkEnded, 1)
 	}
 	c.Place(c.fail)
 	if c.frame != 0 {

@@ -22,6 +22,12 @@ type Env interface {
 	Stack(pcs []uint64, skip int, user bool) (int, error)
 	// FuncIP returns the address of the probed function.
 	FuncIP() uint64
+	// Watched returns a number of the access that a watch is about: what was there
+	// before (0), what is there now (1), whether it was a write (2).
+	Watched(number uint64) uint64
+	// EntryArg reads argument n, from 1, as the function's entry had it on the
+	// stack: 8 bytes.
+	EntryArg(n uint64, p []byte) error
 	// OverrideReturn makes the probed function return v at once.
 	OverrideReturn(v uint64) error
 	// Trace takes a line of trace_printk. It must not keep msg.
@@ -54,6 +60,12 @@ func (NoEnv) Stack([]uint64, int, bool) (int, error) { return 0, errNoGuest }
 
 // FuncIP returns 0.
 func (NoEnv) FuncIP() uint64 { return 0 }
+
+// Watched returns 0.
+func (NoEnv) Watched(uint64) uint64 { return 0 }
+
+// EntryArg fails.
+func (NoEnv) EntryArg(uint64, []byte) error { return errNoGuest }
 
 // OverrideReturn fails.
 func (NoEnv) OverrideReturn(uint64) error { return errNoGuest }

@@ -34,6 +34,10 @@ const (
 	HelperGetFuncArg      Helper = 183
 	HelperGetFuncRet      Helper = 184
 	HelperGetFuncArgCnt   Helper = 185
+
+	// Those that Linux does not have.
+	HelperWatched  Helper = 1 << 16
+	HelperEntryArg Helper = 1<<16 + 1
 )
 
 // Place says where a program, or a helper, can run.
@@ -98,6 +102,8 @@ var helpers = []HelperInfo{
 	{ID: HelperGetFuncArg, Name: "get_func_arg", needsCtx: true},
 	{ID: HelperGetFuncRet, Name: "get_func_ret", needsCtx: true},
 	{ID: HelperGetFuncArgCnt, Name: "get_func_arg_cnt", needsCtx: true},
+	{ID: HelperWatched, Name: "watched", Place: OnHost, Why: "knows the access of a watch, which the processor tells the host", needsCtx: true},
+	{ID: HelperEntryArg, Name: "entry_arg", Place: OnHost, Why: "knows arguments that were on the stack at the entry, which the host keeps", needsCtx: true},
 }
 
 var helperByID = func() map[Helper]*HelperInfo {

@@ -23,10 +23,9 @@ const (
 	blkTime    = 96 // u64: this time
 	blkOpen    = 104
 	blkRecords = 112 // MaxReservations times u64 address of the data, u64 size
-	blkRejects = 176 // u64: runs that returned 0, with Layout.Rejects
-	blkEnded   = 184 // u64: of a reentrant program, runs that have ended
-	blkTemp    = 192 // 8 u64 for the code of helpers
-	blkStack   = 256 // StackSize bytes
+	blkAnswers = 176 // 4 u64: runs that have ended without a fault, by the low two bits of R0
+	blkTemp    = 208 // 8 u64 for the code of helpers
+	blkStack   = 320 // StackSize bytes
 	blkSegs    = blkStack + StackSize
 
 	blkRecordSize = 16
@@ -89,8 +88,6 @@ type Layout struct {
 	// block is looked up before the thread is moved: it is then claimed with a
 	// locked instruction.
 	Shared bool
-	// Rejects says that the runs that return 0 are counted too (BlockRejects).
-	Rejects bool
 
 	// NoGuest says that every read of guest memory fails, as with NoEnv.
 	NoGuest bool
@@ -172,7 +169,11 @@ func BlockStats(area Area) (runs, failed, missed uint64, last Fault) {
 func (i *Info) Retire(area Area) (idle bool) {
 	idle = binary.LittleEndian.Uint32(area.Bytes[blkBusy:]) == 0
 	if i.Reentrant {
-		idle = load64(area.Bytes, blkRuns) == load64(area.Bytes, blkEnded)
+		ended := load64(area.Bytes, blkFailed)
+		for _, n := range BlockAnswers(area) {
+			ended += n
+		}
+		idle = load64(area.Bytes, blkRuns) == ended
 	}
 	binary.LittleEndian.PutUint32(area.Bytes[blkBusy:], 1)
 	return idle
@@ -181,6 +182,12 @@ func (i *Info) Retire(area Area) (idle bool) {
 // BlockStack returns the memory of the stack frames in a run block.
 func BlockStack(area Area) []byte { return area.Bytes[blkStack:][:StackSize] }
 
-// BlockRejects returns how many runs returned 0, with Layout.Rejects, as the guest
-// says. Runs that a fault ended are among them.
-func BlockRejects(area Area) uint64 { return load64(area.Bytes, blkRejects) }
+// BlockAnswers returns how many runs have ended without a fault, by the low two bits of
+// what they returned, as the guest says. With those that a fault ended they are all
+// that have ended.
+func BlockAnswers(area Area) (n [4]uint64) {
+	for i := range n {
+		n[i] = load64(area.Bytes, blkAnswers+8*i)
+	}
+	return n
+}

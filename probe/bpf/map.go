@@ -92,6 +92,7 @@ type Map struct {
 	zero    []byte // one value
 	hash    hashGeometry
 	ring    ringState
+	writer  RingWriter // of a ring of NewWriter
 }
 
 // mapHeader is the size of the header that every map starts with. Only words in

@@ -59,6 +59,7 @@ type Program struct {
 	ops     []op
 	fns     *functions
 	maps    []*Map
+	segs    []segment // of the maps, on the host
 	budget  int64
 	helpers []Helper // that it calls, ascending
 	cpus    int
@@ -86,6 +87,7 @@ func New(s Spec) (*Program, error) {
 		if i == 0 {
 			p.cpus = m.cpus
 		}
+		p.segs = append(p.segs, m.segment())
 	}
 	if err := p.check(s); err != nil {
 		if s.Name != "" {
@@ -115,6 +117,27 @@ func (p *Program) check(s Spec) (err error) {
 	}
 	p.slots, p.fns, err = check(p.insns, p.maps, p.kind)
 	return err
+}
+
+// WithMaps returns the program with other maps, which are like those that it was checked
+// with but for where they are, and for the size of rings.
+func (p *Program) WithMaps(maps ...*Map) (*Program, error) {
+	if len(maps) != len(p.maps) {
+		return nil, fmt.Errorf("make program %q: %d maps, not %d", p.name, len(maps), len(p.maps))
+	}
+	q := *p
+	q.maps, q.segs = slices.Clone(maps), nil
+	for i, m := range maps {
+		a, b := m.spec, p.maps[i].spec
+		if a.Kind == RingBuf && b.Kind == RingBuf {
+			a.MaxEntries, b.MaxEntries = 0, 0
+		}
+		if a.Kind != b.Kind || a.KeySize != b.KeySize || a.ValueSize != b.ValueSize || a.MaxEntries != b.MaxEntries || a.ReadOnly != b.ReadOnly || m.cpus != p.cpus {
+			return nil, fmt.Errorf("make program %q: map %q is not like map %q", p.name, a.Name, b.Name)
+		}
+		q.segs = append(q.segs, m.segment())
+	}
+	return &q, nil
 }
 
 // Name returns the name the program was made with.

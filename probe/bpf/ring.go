@@ -97,6 +97,49 @@ func (m *Map) reserve(n uint64) (int, bool) {
 	return 0, false
 }
 
+// RingWriter takes the records of programs on the host where no guest must reach
+// them. Its methods are called on the vCPU's thread; they take no lock and allocate
+// nothing.
+type RingWriter interface {
+	// Reserve gives room for n bytes, or nil, and counts a lost record.
+	Reserve(cpu, n int) []byte
+	// Submit ends the latest reservation of that vCPU: the record is complete, or
+	// with keep not set not wanted.
+	Submit(cpu int, keep bool)
+}
+
+// NewWriter makes a ring that hands what programs write to w. They run in the
+// interpreter only. A program holds one record of it at a time.
+func NewWriter(name string, cpus int, w RingWriter) *Map {
+	m := &Map{spec: MapSpec{Name: name, Kind: RingBuf}, cpus: cpus, mem: Heap{}, writer: w}
+	m.area, _ = m.mem.Alloc(mapHeader) // of the heap, which has no limit
+	return m
+}
+
+// take takes room for n bytes; ok is false when there is none, which is counted.
+func (m *Map) take(cpu int, n uint64) (r record, ok bool) {
+	if m.writer != nil {
+		if n <= offMask {
+			r = record{ring: m, data: m.writer.Reserve(cpu, int(n))}
+		}
+		return r, r.data != nil
+	}
+	off, ok := m.reserve(n)
+	if !ok {
+		return record{}, false
+	}
+	return record{ring: m, off: off, data: m.area.Bytes[off : off+int(n)]}, true
+}
+
+// end ends a reservation.
+func (r *record) end(kind uint64, cpu int) {
+	if w := r.ring.writer; w != nil {
+		w.Submit(cpu, kind == recData)
+		return
+	}
+	r.ring.publish(r.off, uint64(len(r.data)), kind, cpu)
+}
+
 func (m *Map) lose() { add64(m.area.Bytes, hdrLost, 1) }
 
 // publish ends a reservation of n bytes whose data stands at off.

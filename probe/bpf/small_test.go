@@ -198,7 +198,7 @@ func TestSmallOrNot(t *testing.T) {
 	}
 	p, _ := New(Spec{Kind: Kprobe, Slots: mustAssemble(t, filterProgram)})
 	for _, full := range []bool{false, true} {
-		code, err := n.load(p, Layout{Rejects: true, Full: full}, BlockConfig{}, RegsSize)
+		code, err := n.load(p, Layout{Full: full}, BlockConfig{}, RegsSize)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -207,8 +207,8 @@ func TestSmallOrNot(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if runs, _, _, _ := BlockStats(code.block); runs != 10 || BlockRejects(code.block) != 6 {
-			t.Errorf("full %v: %d runs, %d rejects, want 10, 6", full, runs, BlockRejects(code.block))
+		if runs, _, _, _ := BlockStats(code.block); runs != 10 || BlockAnswers(code.block) != [4]uint64{6, 4} {
+			t.Errorf("full %v: %d runs, answers %d, want 10, 6 and 4", full, runs, BlockAnswers(code.block))
 		}
 	}
 	// A block that has been retired runs nothing.

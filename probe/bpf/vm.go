@@ -2,8 +2,8 @@ package bpf
 
 import "encoding/binary"
 
-// VM runs one program on one vCPU, in the host's interpreter. It belongs to
-// that vCPU's thread; only Stats may be read elsewhere, while it does not run.
+// VM runs programs on one vCPU, one at a time, in the host's interpreter. It belongs
+// to that vCPU's thread; only Stats may be read elsewhere, while it does not run.
 type VM struct {
 	prog  *Program
 	cpu   int
@@ -37,24 +37,30 @@ type frame struct {
 // record is a reservation that is not submitted yet.
 type record struct {
 	ring *Map // nil: none
-	off  int  // of the data in the ring's memory
-	size uint64
+	off  int  // of the data in the ring's memory, if it is there
+	data []byte
 }
 
-// NewVM returns a VM for a program on vCPU cpu, which must be one of those that
-// its maps were made for.
+// NewVM returns a VM on vCPU cpu for a program, which may be nil: see Use.
 func NewVM(p *Program, cpu int) *VM {
-	if cpu < 0 || len(p.maps) > 0 && cpu >= p.cpus {
-		panic("BUG: no such vCPU")
-	}
-	v := &VM{prog: p, cpu: cpu, stack: alignedBytes(StackSize)}
-	v.segs = make([]segment, segMaps+len(p.maps))
-	v.segs[segContext] = segment{count: 1, readOnly: p.kind.hasRegs()}
+	v := &VM{cpu: cpu, stack: alignedBytes(StackSize), segs: make([]segment, segMaps, segMaps+MaxMaps)}
+	v.segs[segContext].count = 1
 	v.segs[segStack] = segment{bytes: v.stack, count: 1, limit: StackSize}
-	for i, m := range p.maps {
-		v.segs[segMaps+i] = m.segment()
+	if p != nil {
+		v.Use(p)
 	}
 	return v
+}
+
+// Use makes p the program that Run runs. The vCPU must be one of those that its maps
+// were made for.
+func (v *VM) Use(p *Program) {
+	if v.cpu < 0 || len(p.maps) > 0 && v.cpu >= p.cpus {
+		panic("BUG: no such vCPU")
+	}
+	v.prog = p
+	v.segs = append(v.segs[:segMaps], p.segs...)
+	v.segs[segContext].readOnly = p.kind.hasRegs()
 }
 
 // Stats returns the counts of this VM.
@@ -122,9 +128,8 @@ func (v *VM) dropRecords() {
 }
 
 func (v *VM) endRecord(i int, kind uint64) {
-	r := &v.records[i]
-	r.ring.publish(r.off, r.size, kind, v.cpu)
-	*r = record{}
+	v.records[i].end(kind, v.cpu)
+	v.records[i] = record{}
 	v.segs[segRecords+i] = segment{}
 	v.open--
 }

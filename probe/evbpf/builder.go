@@ -2,158 +2,152 @@ package evbpf
 
 import (
 	"math"
+	"slices"
+	"strconv"
+
+	"github.com/cilium/ebpf/asm"
 
 	"github.com/guestprobe/guestprobe/probe/bpf"
 )
 
-// label stands for an instruction slot; its number is an index in builder.slots.
+// label stands for a place in a program; its number is an index in builder.places.
 type label int
 
 // builder collects the instructions of a program.
 type builder struct {
-	insns []bpf.Insn
-	slots []int // of each label; -1 = not placed yet
-	jumps []struct {
-		at int
-		to label
-	}
-	cost int64 // what loops can take from the budget, beside one slot each
+	insns  asm.Instructions
+	places []int // of each label, as an index in insns; -1 = not placed yet
+	jumps  []jump
+	cost   int64 // what loops can take from the budget, beside one slot each
+}
+
+// jump is an instruction that goes to a label.
+type jump struct {
+	at int
+	to label
 }
 
 func (b *builder) newLabel() label {
-	b.slots = append(b.slots, -1)
-	return label(len(b.slots) - 1)
+	b.places = append(b.places, -1)
+	return label(len(b.places) - 1)
 }
 
-func (b *builder) place(l label) { b.slots[l] = len(b.insns) }
+func (b *builder) place(l label) { b.places[l] = len(b.insns) }
 
-func (b *builder) emit(i bpf.Insn) { b.insns = append(b.insns, i) }
+func (b *builder) emit(insns ...asm.Instruction) { b.insns = append(b.insns, insns...) }
 
-// link resolves the jumps; false when one is too far.
-func (b *builder) link() bool {
+// link names the places that are jumped to: several labels may be at one.
+func (b *builder) link() {
 	for _, j := range b.jumps {
-		off := b.slots[j.to] - j.at - 1
-		i := &b.insns[j.at]
-		if i.Op == bpf.OpGotoL {
-			i.Imm = int64(off)
-			continue
+		to := b.places[j.to]
+		name := "L" + strconv.Itoa(to)
+		b.insns[j.at] = b.insns[j.at].WithReference(name)
+		if b.insns[to].Symbol() == "" {
+			b.insns[to] = b.insns[to].WithSymbol(name)
 		}
-		if off != int(int16(off)) {
-			return false
-		}
-		i.Off = int16(off)
 	}
-	return len(b.insns) <= bpf.MaxSlots
 }
 
-func (b *builder) jumpTo(i bpf.Insn, to label) {
-	b.jumps = append(b.jumps, struct {
-		at int
-		to label
-	}{len(b.insns), to})
+// slots returns how many instruction slots stand from index start on.
+func (b *builder) slots(start int) int { return int(b.insns[start:].Size() / bpf.SlotSize) }
+
+// repeats notes that what was emitted since start can run n times.
+func (b *builder) repeats(start, n int) { b.cost += int64(n * b.slots(start)) }
+
+// used reports whether something jumps to l.
+func (b *builder) used(l label) bool {
+	return slices.ContainsFunc(b.jumps, func(j jump) bool { return j.to == l })
+}
+
+func (b *builder) jumpTo(i asm.Instruction, to label) {
+	b.jumps = append(b.jumps, jump{len(b.insns), to})
 	b.emit(i)
 }
 
-func (b *builder) goTo(to label) { b.jumpTo(bpf.Insn{Op: bpf.OpGotoL}, to) }
+// goTo jumps, however far it is.
+func (b *builder) goTo(to label) { b.jumpTo(asm.LongJump(""), to) }
 
-// jif jumps when the comparison of a register with a constant holds.
-func (b *builder) jif(op bpf.Opcode, r bpf.Reg, v uint64, to label) {
+// jif jumps when the comparison of a register with a constant holds. It changes R2
+// where that has more than 32 bits.
+func (b *builder) jif(op asm.JumpOp, r asm.Register, v uint64, to label) {
 	if int64(v) == int64(int32(v)) {
-		b.jumpTo(bpf.Insn{Op: bpf.ClassJMP | op, Dst: r, Imm: int64(v)}, to)
+		b.jumpTo(op.Imm(r, int32(v), ""), to)
 		return
 	}
-	b.load64(bpf.R2, v)
-	b.jumpTo(bpf.Insn{Op: bpf.ClassJMP | op | bpf.SrcX, Dst: r, Src: bpf.R2}, to)
+	b.emit(load64(asm.R2, v))
+	b.jumpTo(op.Reg(r, asm.R2, ""), to)
 }
 
-// aluK applies a constant.
-func (b *builder) aluK(op bpf.Opcode, r bpf.Reg, v int32) {
-	b.emit(bpf.Insn{Op: bpf.ClassALU64 | op, Dst: r, Imm: int64(v)})
+// require goes on when the comparison of a register with a constant holds, and to
+// otherwise, however far that is, when it does not.
+func (b *builder) require(op asm.JumpOp, r asm.Register, v uint64, otherwise label) {
+	on := b.newLabel()
+	b.jif(op, r, v, on)
+	b.goTo(otherwise)
+	b.place(on)
 }
-
-// alu applies a register.
-func (b *builder) alu(op bpf.Opcode, dst, src bpf.Reg) {
-	b.emit(bpf.Insn{Op: bpf.ClassALU64 | op | bpf.SrcX, Dst: dst, Src: src})
-}
-
-func (b *builder) mov(dst, src bpf.Reg) { b.alu(bpf.OpMov, dst, src) }
 
 // load64 sets a register to any constant.
-func (b *builder) load64(r bpf.Reg, v uint64) {
+func load64(r asm.Register, v uint64) asm.Instruction {
 	if int64(v) == int64(int32(v)) {
-		b.aluK(bpf.OpMov, r, int32(v))
-		return
+		return asm.Mov.Imm(r, int32(v))
 	}
-	b.emit(bpf.Insn{Op: bpf.OpLoadImm64, Dst: r, Imm: int64(v)})
-	b.emit(bpf.Insn{})
+	return asm.LoadImm(r, int64(v), asm.DWord)
 }
 
 // add adds any constant. It changes R2 where that has more than 32 bits.
-func (b *builder) add(r bpf.Reg, v int64) {
+func (b *builder) add(r asm.Register, v int64) {
 	switch {
 	case v == 0:
 	case math.MinInt32 <= v && v <= math.MaxInt32:
-		b.aluK(bpf.OpAdd, r, int32(v))
+		b.emit(asm.Add.Imm(r, int32(v)))
 	default:
-		b.load64(bpf.R2, uint64(v))
-		b.alu(bpf.OpAdd, r, bpf.R2)
+		b.emit(load64(asm.R2, uint64(v)), asm.Add.Reg(r, asm.R2))
 	}
 }
 
 // and masks with any constant. It may change R2.
-func (b *builder) and(r bpf.Reg, v uint64) {
+func (b *builder) and(r asm.Register, v uint64) {
 	switch {
 	case v == math.MaxUint64:
 	case v <= math.MaxInt32:
-		b.aluK(bpf.OpAnd, r, int32(v))
+		b.emit(asm.And.Imm(r, int32(v)))
 	default:
-		b.load64(bpf.R2, v)
-		b.alu(bpf.OpAnd, r, bpf.R2)
+		b.emit(load64(asm.R2, v), asm.And.Reg(r, asm.R2))
 	}
 }
 
-// mapRef loads the handle of a map.
-func (b *builder) mapRef(r bpf.Reg, number int) {
-	b.emit(bpf.Insn{Op: bpf.OpLoadImm64, Dst: r, Src: bpf.ImmMapFD, Imm: int64(number)})
-	b.emit(bpf.Insn{})
+// addr sets a register to base plus off.
+func (b *builder) addr(r, base asm.Register, off int) {
+	b.emit(asm.Mov.Reg(r, base))
+	b.add(r, int64(off))
 }
 
-// mapValue loads the address of an array's first value.
-func (b *builder) mapValue(r bpf.Reg, number int) {
-	b.emit(bpf.Insn{Op: bpf.OpLoadImm64, Dst: r, Src: bpf.ImmMapValue, Imm: int64(number)})
-	b.emit(bpf.Insn{})
-}
+func call(h bpf.Helper) asm.Instruction { return asm.BuiltinFunc(h).Call() }
 
-func (b *builder) call(h bpf.Helper) { b.emit(bpf.Insn{Op: bpf.OpCallK, Imm: int64(h)}) }
-
-func (b *builder) exit(r0 int32) {
-	b.aluK(bpf.OpMov, bpf.R0, r0)
-	b.emit(bpf.Insn{Op: bpf.OpExitK})
-}
-
-// sizes has the size bits of an access of so many bytes.
-var sizes = map[int]bpf.Opcode{1: bpf.SizeB, 2: bpf.SizeH, 4: bpf.SizeW, 8: bpf.SizeDW}
+// sizes has the size of an access of so many bytes.
+var sizes = map[int]asm.Size{1: asm.Byte, 2: asm.Half, 4: asm.Word, 8: asm.DWord}
 
 // ld loads n bytes, without sign.
-func (b *builder) ld(n int, dst, base bpf.Reg, off int) {
-	b.emit(bpf.Insn{Op: bpf.ClassLDX | bpf.ModeMEM | sizes[n], Dst: dst, Src: base, Off: int16(off)})
+func ld(n int, dst, base asm.Register, off int) asm.Instruction {
+	return asm.LoadMem(dst, base, int16(off), sizes[n])
 }
 
 // st stores the low n bytes of a register.
-func (b *builder) st(n int, base bpf.Reg, off int, src bpf.Reg) {
-	b.emit(bpf.Insn{Op: bpf.ClassSTX | bpf.ModeMEM | sizes[n], Dst: base, Src: src, Off: int16(off)})
+func st(n int, base asm.Register, off int, src asm.Register) asm.Instruction {
+	return asm.StoreMem(base, int16(off), src, sizes[n])
 }
 
-// stK stores a constant.
-func (b *builder) stK(n int, base bpf.Reg, off int, v int32) {
-	b.emit(bpf.Insn{Op: bpf.ClassST | bpf.ModeMEM | sizes[n], Dst: base, Off: int16(off), Imm: int64(v)})
+// stK stores a constant. asm.StoreImm refuses 8 bytes; RFC 9669, 5.1, does not.
+func stK(n int, base asm.Register, off int, v int32) asm.Instruction {
+	return asm.Instruction{OpCode: asm.StoreImmOp(sizes[n]), Dst: base, Offset: int16(off), Constant: int64(v)}
 }
 
 // zero stores n zeros.
-func (b *builder) zero(base bpf.Reg, off, n int) {
+func (b *builder) zero(base asm.Register, off, n int) {
 	for n > 0 {
 		k := chunk(n)
-		b.stK(k, base, off, 0)
+		b.emit(stK(k, base, off, 0))
 		off, n = off+k, n-k
 	}
 }

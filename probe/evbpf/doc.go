@@ -1,3 +1,3 @@
-// Package evbpf compiles probe definitions and their filters to eBPF programs
-// that make the same records as package event's captures.
+// Package evbpf compiles probe definitions and their filters to eBPF programs,
+// which write the records that package event lays out.
 package evbpf

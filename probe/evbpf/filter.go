@@ -1,43 +1,11 @@
 package evbpf
 
 import (
-	"strings"
+	"github.com/cilium/ebpf/asm"
 
 	"github.com/guestprobe/guestprobe/probe/bpf"
 	"github.com/guestprobe/guestprobe/probe/event"
 )
-
-// maxInner bounds the text that is looked for at every place of another one.
-const maxInner = 16
-
-// pattern is a comparison of texts that has a form as a program: the text
-// begins with, ends with, is, or has in it, a constant.
-type pattern struct {
-	text       string
-	head, tail bool // the constant stands at the beginning, at the end
-}
-
-// classify finds the form of a comparison, or says why it has none.
-func classify(t *event.FilterTerm) (pattern, error) {
-	p := pattern{text: t.Text, head: true, tail: true}
-	if t.Is != event.Match {
-		return p, nil
-	}
-	if strings.ContainsAny(t.Text, `?[\`) {
-		return p, onHost("the filter's pattern %q has more than * in it", t.Text)
-	}
-	inner := strings.TrimLeft(t.Text, "*")
-	p.head = len(inner) == len(t.Text)
-	p.text = strings.TrimRight(inner, "*")
-	p.tail = len(p.text) == len(inner) && !(p.text == "" && !p.head)
-	switch {
-	case strings.Contains(p.text, "*"):
-		return p, onHost("the filter's pattern %q has a * between other characters", t.Text)
-	case !p.head && !p.tail && len(p.text) > maxInner:
-		return p, onHost("the filter's pattern %q looks for more than %d characters anywhere", t.Text, maxInner)
-	}
-	return p, nil
-}
 
 // node jumps to yes or no. Where yes comes next in the program is of no
 // concern.
@@ -71,11 +39,11 @@ func (c *compiler) node(n *event.FilterNode, yes, no label) {
 }
 
 // jumpOf has the comparison of numbers as a jump, without and with sign.
-var jumpOf = map[event.Comparison][2]bpf.Opcode{
-	event.Equal: {bpf.OpJEQ, bpf.OpJEQ}, event.NotEqual: {bpf.OpJNE, bpf.OpJNE},
-	event.Less: {bpf.OpJLT, bpf.OpJSLT}, event.LessEqual: {bpf.OpJLE, bpf.OpJSLE},
-	event.Greater: {bpf.OpJGT, bpf.OpJSGT}, event.GreaterEqual: {bpf.OpJGE, bpf.OpJSGE},
-	event.AnyBit: {bpf.OpJSET, bpf.OpJSET},
+var jumpOf = map[event.Comparison][2]asm.JumpOp{
+	event.Equal: {asm.JEq, asm.JEq}, event.NotEqual: {asm.JNE, asm.JNE},
+	event.Less: {asm.JLT, asm.JSLT}, event.LessEqual: {asm.JLE, asm.JSLE},
+	event.Greater: {asm.JGT, asm.JSGT}, event.GreaterEqual: {asm.JGE, asm.JSGE},
+	event.AnyBit: {asm.JSet, asm.JSet},
 }
 
 func (c *compiler) numberTerm(t *event.FilterTerm, yes, no label) {
@@ -92,129 +60,105 @@ func (c *compiler) number(t *event.FilterTerm, fault label) {
 	bits := 64
 	switch t.Field {
 	case event.FieldCPU:
-		c.call(bpf.HelperGetCPU)
-		c.mov(rVal, bpf.R0)
-		return
+		c.emit(call(bpf.HelperGetCPU), asm.Mov.Reg(rVal, asm.R0))
 	case event.FieldPID:
-		c.call(bpf.HelperGetPIDTGID)
-		c.mov(rVal, bpf.R0)
+		c.emit(call(bpf.HelperGetPIDTGID), asm.Mov.Reg(rVal, asm.R0))
 		bits = 32
 	case event.FieldFlags:
-		c.irqsOff(rVal)
-		return
+		// Bit 0 is set when RFLAGS.IF, bit 9, is clear (SDM Vol. 1, 3.4.3.3).
+		c.emit(ld(8, rVal, rCtx, ctxOff(event.RegFlags)), asm.RSh.Imm(rVal, 9))
+		c.and(rVal, 1)
+		c.emit(asm.Xor.Imm(rVal, 1))
 	case event.FieldAddr:
-		c.load64(rVal, uint64(c.addr))
-		return
-	case event.FieldRet:
-		c.ld(8, rVal, rCtx, ctxOff(event.RegIP))
-		return
-	case event.FieldValue:
-		v := &c.u.plan.Values[t.Value]
-		c.operand(v, fault)
-		if v.Store == event.StoreMemory {
-			c.add(rVal, v.Last)
-			c.read(v.Size, fault)
-			c.ld(v.Size, rVal, rFP, slotWord)
+		if c.l.Def().Kind == event.KindWatch {
+			c.emit(call(bpf.HelperGetFuncIP), asm.Mov.Reg(rVal, asm.R0))
+		} else {
+			c.emit(load64(rVal, uint64(c.l.Addr())))
 		}
-		c.extract(v, rVal)
-		bits = 8 * v.Size
+	case event.FieldRet:
+		c.emit(ld(8, rVal, rCtx, ctxOff(event.RegIP)))
+	case event.FieldValue:
+		x := &c.l.Fields[t.Value]
+		if d, memory := x.Fetch.(event.Deref); memory && x.Type.Format != event.SymStr {
+			c.value(d.Of, fault)
+			c.add(rVal, d.Offset)
+			c.read(x.Size, fault)
+			c.emit(ld(x.Size, rVal, rFP, slotWord))
+		} else {
+			c.value(x.Fetch, fault)
+		}
+		c.extract(x, rVal)
+		bits = 8 * x.Size
 	}
 	if bits < 64 {
-		c.aluK(bpf.OpLsh, rVal, int32(64-bits))
+		c.emit(asm.LSh.Imm(rVal, int32(64-bits)))
 		if t.Signed {
-			c.aluK(bpf.OpArsh, rVal, int32(64-bits))
+			c.emit(asm.ArSh.Imm(rVal, int32(64-bits)))
 		} else {
-			c.aluK(bpf.OpRsh, rVal, int32(64-bits))
+			c.emit(asm.RSh.Imm(rVal, int32(64-bits)))
 		}
 	}
 }
 
+// longTexts reports whether a filter looks at text in the guest's memory, which can be
+// longer than a frame.
+func longTexts(l *event.Layout, n *event.FilterNode) bool {
+	switch {
+	case n == nil:
+		return false
+	case n.Term == nil:
+		return longTexts(l, n.X) || longTexts(l, n.Y)
+	case !n.Term.IsText || n.Term.Field == event.FieldComm:
+		return false
+	}
+	switch l.Fields[n.Term.Value].Fetch.(type) {
+	case event.Literal, event.Comm:
+		return false
+	}
+	return true
+}
+
+// textTerm compares text, which is brought into the program's own memory first.
 func (c *compiler) textTerm(t *event.FilterTerm, yes, no label) {
-	p, _ := classify(t) // New has asked
-	store, v := event.StoreComm, (*event.PlanValue)(nil)
+	var fetch event.Fetch = event.Comm{}
 	if t.Field == event.FieldValue {
-		v = &c.u.plan.Values[t.Value]
-		store = v.Store
+		fetch = c.l.Fields[t.Value].Fetch
 	}
-	size := textRead
-	switch store {
-	case event.StoreLiteral:
-		if t.Holds(v.Literal) {
-			c.goTo(yes)
-		}
-		return
-	case event.StoreComm:
-		// Like any text, from the program's own memory.
-		c.stK(8, rFP, slotComm+event.CommSize, 0)
-		c.mov(bpf.R1, rFP)
-		c.add(bpf.R1, slotComm)
-		c.aluK(bpf.OpMov, bpf.R2, event.CommSize)
-		c.call(bpf.HelperGetComm)
-		c.ld(1, bpf.R1, rFP, slotComm)
-		c.jif(bpf.OpJEQ, bpf.R1, 0, no)
-		c.mov(rVal, rFP)
-		c.add(rVal, slotComm)
-		size = event.CommSize + 1
+	switch f := fetch.(type) {
+	case event.Literal:
+		c.literal(f.Text)
+		c.emit(asm.Mov.Imm(asm.R0, int32(len(f.Text)+1)))
+	case event.Comm:
+		c.addr(asm.R1, rFP, slotShort)
+		c.emit(asm.Mov.Imm(asm.R2, event.CommSize), call(bpf.HelperGetComm), ld(1, asm.R1, rFP, slotShort))
+		c.jif(asm.JEq, asm.R1, 0, no) // there is no task
+		c.addr(rVal, rFP, slotShort)
+		// A copy tells its length.
+		c.addr(asm.R1, rVal, event.CommSize)
+		c.emit(asm.Mov.Imm(asm.R2, event.CommSize), asm.Mov.Reg(asm.R3, rVal), call(bpf.HelperReadKernelStr))
+	case event.Deref:
+		c.value(f.Of, no)
+		c.add(rVal, f.Offset)
+		c.longText(no)
 	default:
-		c.operand(v, no)
-		c.add(rVal, v.Last)
-		c.canonical(no)
+		c.value(f, no)
+		c.longText(no)
 	}
-	c.ld(8, bpf.R1, rFP, slotState)
-	c.add(bpf.R1, int64(c.u.compare))
-	c.aluK(bpf.OpMov, bpf.R2, int32(size))
-	c.mov(bpf.R3, rVal)
-	c.call(bpf.HelperReadKernelStr)
-	c.jif(bpf.OpJSLT, bpf.R0, 1, no)
-	c.ld(8, rVal, rFP, slotState)
-	c.add(rVal, int64(c.u.compare))
 	if t.Is == event.NotEqual {
 		yes, no = no, yes
 	}
-	c.compareText(p, yes, no)
+	p := pattern{parts: []run{literalRun(t.Text)}, head: true, tail: true}
+	if t.Is == event.Match {
+		p = parsePattern(t.Text)
+	}
+	c.match(p, yes, no)
 }
 
-// compareText compares the text at rVal, of R0 bytes with its NUL. It ends by
-// jumping to yes or no, never behind itself.
-func (c *compiler) compareText(p pattern, yes, no label) {
-	n := uint64(len(p.text)) + 1
-	if p.head && p.tail {
-		c.jif(bpf.OpJNE, bpf.R0, n, no)
-	} else {
-		c.jif(bpf.OpJLT, bpf.R0, n, no)
-	}
-	switch {
-	case p.head:
-		c.compareAt(p.text, no)
-		c.goTo(yes)
-		return
-	case p.tail:
-		c.alu(bpf.OpAdd, rVal, bpf.R0)
-		c.add(rVal, -int64(n))
-		c.compareAt(p.text, no)
-		c.goTo(yes)
-		return
-	}
-	// R0 is the number of bytes from here on, with the NUL.
-	loop, next := c.newLabel(), c.newLabel()
-	start := len(c.insns)
-	c.place(loop)
-	c.compareAt(p.text, next)
-	c.goTo(yes)
-	c.place(next)
-	c.add(rVal, 1)
-	c.add(bpf.R0, -1)
-	c.jif(bpf.OpJGE, bpf.R0, n, loop)
-	c.cost += int64(event.TextSize * (len(c.insns) - start))
-	c.goTo(no)
-}
-
-// compareAt jumps to differs unless text stands at rVal.
-func (c *compiler) compareAt(text string, differs label) {
-	for off := 0; off < len(text); {
-		k := chunk(len(text) - off)
-		c.ld(k, bpf.R1, rVal, off)
-		c.jif(bpf.OpJNE, bpf.R1, bytesAt(text[off:], k), differs)
-		off += k
-	}
+// longText reads the text at rVal into the state, where rVal is then; R0 is its length
+// with the NUL.
+func (c *compiler) longText(fault label) {
+	c.canonical(fault)
+	c.emit(ld(8, asm.R1, rFP, slotState), asm.Mov.Imm(asm.R2, event.MaxText), asm.Mov.Reg(asm.R3, rVal), call(bpf.HelperReadKernelStr))
+	c.jif(asm.JSLT, asm.R0, 1, fault)
+	c.emit(ld(8, rVal, rFP, slotState))
 }

@@ -19,14 +19,7 @@ func TestSmall(t *testing.T) {
 		{"p:e vfs_read fd=%di:s32 count=%dx:u64 mode=%cx:b3@2/8", "count > 100 && fd == 3", true},
 		{"p:e vfs_read s=+0(%di):string", "", false},
 	} {
-		d, err := event.ParseIn(tt.def, image{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		r, err := newRig(t, d, tt.filter, event.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := newRig(t, compile(t, tt.def, event.Options{}), tt.filter)
 		_, info, err := bpf.Compile(r.prog, bpf.Layout{Fixups: true})
 		if err != nil {
 			t.Fatal(err)

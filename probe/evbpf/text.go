@@ -1,124 +1,117 @@
 package evbpf
 
 import (
+	"github.com/cilium/ebpf/asm"
+
 	"github.com/guestprobe/guestprobe/probe/bpf"
 	"github.com/guestprobe/guestprobe/probe/event"
 )
 
-// textRead is how much of a text is read in one call: all but the byte behind
-// it, which need not be readable.
-const textRead = event.TextSize - 1
+// textField makes a field of text, or of an array of texts. A text goes behind the
+// record's end, and the field has its data_loc: length with NUL << 16 | offset, or 0
+// for one that could not be read.
+func (c *compiler) textField(x *event.Field, status int) {
+	fault, done := c.newLabel(), c.newLabel()
+	switch f := x.Fetch.(type) {
+	case event.Literal:
+		c.literal(f.Text)
+	case event.Comm:
+		c.addr(rVal, rRec, c.l.Comm)
+		c.emit(ld(1, asm.R1, rVal, 0))
+		c.jif(asm.JEq, asm.R1, 0, fault) // there is no task
+	case event.Deref:
+		c.value(f.Of, fault)
+		c.add(rVal, f.Offset)
+	default:
+		c.value(f, fault)
+	}
+	_, literal := x.Fetch.(event.Literal)
+	_, comm := x.Fetch.(event.Comm)
+	switch {
+	case literal || comm:
+		c.text(x.Offset, status, fault)
+	case x.Type.Count == 0:
+		c.canonical(fault)
+		c.text(x.Offset, status, fault)
+	default:
+		c.emit(st(8, rFP, slotBase, rVal))
+		for i := range x.Type.Count {
+			c.element(x.Offset+x.Size*i, 8*i, status)
+		}
+	}
+	c.goTo(done)
+	c.place(fault)
+	c.zero(rRec, x.Offset, x.Elements()*x.Size)
+	c.place(done)
+}
 
-// text stores the text at rVal and its data_loc, or a fault. cut notes that it
-// was longer than it may be.
-func (c *compiler) text(loc int, cut func()) {
-	fault, have, whole, done := c.newLabel(), c.newLabel(), c.newLabel(), c.newLabel()
+// element stores the text whose address stands off bytes behind that in slotBase.
+func (c *compiler) element(loc, off, status int) {
+	fault, done := c.newLabel(), c.newLabel()
+	c.emit(ld(8, rVal, rFP, slotBase))
+	c.add(rVal, int64(off))
+	c.read(8, fault)
+	c.emit(ld(8, rVal, rFP, slotWord))
 	c.canonical(fault)
-	c.mov(bpf.R1, rRec)
-	c.alu(bpf.OpAdd, bpf.R1, rEnd)
-	c.add(bpf.R1, PrefixSize)
-	c.aluK(bpf.OpMov, bpf.R2, textRead)
-	c.mov(bpf.R3, rVal)
-	c.call(bpf.HelperReadKernelStr)
-	c.jif(bpf.OpJSLT, bpf.R0, 1, fault)
-	c.mov(bpf.R5, bpf.R0)
-	c.jif(bpf.OpJNE, bpf.R0, textRead, have)
-	// The helper has put a NUL in place of the last byte, which may have been one.
-	c.add(rVal, textRead-1)
-	c.read(1, fault)
-	c.ld(1, bpf.R1, rFP, slotWord)
-	c.aluK(bpf.OpMov, bpf.R5, textRead)
-	c.jif(bpf.OpJEQ, bpf.R1, 0, whole)
-	c.mov(bpf.R3, rRec)
-	c.alu(bpf.OpAdd, bpf.R3, rEnd)
-	c.st(1, bpf.R3, PrefixSize+textRead-1, bpf.R1)
-	c.stK(1, bpf.R3, PrefixSize+textRead, 0)
-	c.aluK(bpf.OpMov, bpf.R5, textRead+1)
-	cut()
+	c.text(loc, status, fault)
+	c.goTo(done)
+	c.place(fault)
+	c.emit(stK(4, rRec, loc, 0))
+	c.place(done)
+}
+
+// text stores the text at rVal, which is an address of the program's own or
+// canonical, and its data_loc.
+func (c *compiler) text(loc, status int, fault label) {
+	have, whole := c.newLabel(), c.newLabel()
+	c.left--
+	cut := c.l.Dynamic+c.l.Texts()*event.MaxText > c.l.MaxBytes
+	if cut {
+		// As much as a text may have, and at most what leaves one byte for each
+		// text still to come.
+		c.emit(load64(asm.R2, uint64(c.l.MaxBytes-c.left)), asm.Sub.Reg(asm.R2, rEnd))
+		enough := c.newLabel()
+		c.jif(asm.JLE, asm.R2, event.MaxText, enough)
+		c.emit(asm.Mov.Imm(asm.R2, event.MaxText))
+		c.place(enough)
+		c.emit(st(8, rFP, slotRoom, asm.R2))
+	} else {
+		c.emit(asm.Mov.Imm(asm.R2, event.MaxText))
+	}
+	c.emit(asm.Mov.Reg(asm.R1, rRec), asm.Add.Reg(asm.R1, rEnd), asm.Mov.Reg(asm.R3, rVal), call(bpf.HelperReadKernelStr))
+	c.jif(asm.JSLT, asm.R0, 1, fault)
+	// All of the room: the helper has put a NUL in place of the last byte, which may
+	// have been one.
+	if cut {
+		c.emit(ld(8, asm.R1, rFP, slotRoom))
+		c.jumpTo(asm.JNE.Reg(asm.R0, asm.R1, ""), have)
+	} else {
+		c.jif(asm.JNE, asm.R0, event.MaxText, have)
+	}
+	c.emit(st(8, rFP, slotRoom, asm.R0), asm.Add.Reg(rVal, asm.R0))
+	c.emit(asm.Add.Imm(rVal, -1))
+	c.readByte()
+	c.emit(ld(8, asm.R0, rFP, slotRoom), ld(1, asm.R1, rFP, slotWord))
+	c.jif(asm.JEq, asm.R1, 0, whole)
+	c.emit(stK(1, rRec, status, event.StatusCut))
 	c.place(whole)
 	c.place(have)
-	c.keep(loc)
-	c.goTo(done)
-	c.place(fault)
-	c.stK(4, rRec, loc, 0)
-	c.place(done)
+	c.emit(asm.Mov.Reg(asm.R1, asm.R0), asm.LSh.Imm(asm.R1, 16), asm.Or.Reg(asm.R1, rEnd), st(4, rRec, loc, asm.R1), asm.Add.Reg(rEnd, asm.R0))
 }
 
-// keep makes the R5 bytes behind the record's end part of it: the data_loc is
-// length << 16 | offset.
-func (c *compiler) keep(loc int) {
-	c.mov(bpf.R1, bpf.R5)
-	c.aluK(bpf.OpLsh, bpf.R1, 16)
-	c.alu(bpf.OpOr, bpf.R1, rEnd)
-	c.st(4, rRec, loc, bpf.R1)
-	c.alu(bpf.OpAdd, rEnd, bpf.R5)
+// readByte reads the byte at rVal, which was read before, into slotWord.
+func (c *compiler) readByte() {
+	c.addr(asm.R1, rFP, slotWord)
+	c.emit(asm.Mov.Imm(asm.R2, 1), asm.Mov.Reg(asm.R3, rVal), call(bpf.HelperReadKernel))
 }
 
-// textArray stores the text at each of the pointers at rVal.
-func (c *compiler) textArray(v *event.PlanValue, status int) {
-	c.add(rVal, v.Last)
-	c.st(8, rFP, slotBase, rVal)
-	c.stK(8, rFP, slotCut, 0)
-	for i := range v.Count {
-		loc := at(v.Offset + 4*i)
-		fault, done := c.newLabel(), c.newLabel()
-		c.ld(8, rVal, rFP, slotBase)
-		c.add(rVal, int64(8*i))
-		c.read(8, fault)
-		c.ld(8, rVal, rFP, slotWord)
-		c.text(loc, func() { c.stK(8, rFP, slotCut, event.TextCut) })
-		c.goTo(done)
-		c.place(fault)
-		c.stK(4, rRec, loc, 0)
-		c.place(done)
-	}
-	c.ld(8, bpf.R1, rFP, slotCut)
-	c.st(1, rRec, status, bpf.R1)
-}
-
-// literal stores constant text.
-func (c *compiler) literal(v *event.PlanValue) {
-	s := v.Literal + "\x00"
-	c.mov(bpf.R3, rRec)
-	c.alu(bpf.OpAdd, bpf.R3, rEnd)
-	c.aluK(bpf.OpMov, bpf.R5, int32(len(s)))
-	for off := PrefixSize; len(s) > 0; {
+// literal puts the address of constant text, which is in the frame, into rVal.
+func (c *compiler) literal(text string) {
+	s := text + "\x00"
+	for off := slotShort; len(s) > 0; {
 		k := chunk(len(s))
-		c.load64(bpf.R1, bytesAt(s, k))
-		c.st(k, bpf.R3, off, bpf.R1)
+		c.emit(load64(asm.R1, bytesAt(s, k)), st(k, rFP, off, asm.R1))
 		s, off = s[k:], off+k
 	}
-	c.keep(at(v.Offset))
-}
-
-// comm stores the task's name, which the record has in full already.
-func (c *compiler) comm(v *event.PlanValue) {
-	loop, end, fault, done := c.newLabel(), c.newLabel(), c.newLabel(), c.newLabel()
-	name := at(c.u.plan.Comm)
-	c.aluK(bpf.OpMov, bpf.R5, 0)
-	start := len(c.insns)
-	c.place(loop)
-	c.mov(bpf.R3, rRec)
-	c.alu(bpf.OpAdd, bpf.R3, bpf.R5)
-	c.ld(1, bpf.R1, bpf.R3, name)
-	c.jif(bpf.OpJEQ, bpf.R1, 0, end)
-	c.add(bpf.R5, 1)
-	c.jif(bpf.OpJLT, bpf.R5, event.CommSize, loop)
-	c.cost += int64(event.CommSize * (len(c.insns) - start))
-	c.place(end)
-	c.jif(bpf.OpJEQ, bpf.R5, 0, fault)
-	c.mov(bpf.R3, rRec)
-	c.alu(bpf.OpAdd, bpf.R3, rEnd)
-	for i := 0; i < event.CommSize; i += 8 {
-		c.ld(8, bpf.R1, rRec, name+i)
-		c.st(8, bpf.R3, PrefixSize+i, bpf.R1)
-	}
-	c.alu(bpf.OpAdd, bpf.R3, bpf.R5)
-	c.stK(1, bpf.R3, PrefixSize, 0)
-	c.add(bpf.R5, 1)
-	c.keep(at(v.Offset))
-	c.goTo(done)
-	c.place(fault)
-	c.stK(4, rRec, at(v.Offset), 0)
-	c.place(done)
+	c.addr(rVal, rFP, slotShort)
 }

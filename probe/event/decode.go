@@ -1,15 +1,17 @@
 package event
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"strconv"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
-// ErrRecord is returned for bytes that are not a record of the Fetcher.
+// ErrRecord is returned for bytes that are not a record of the Layout.
 var ErrRecord = errors.New("malformed record")
 
 // Record is a decoded record.
@@ -17,7 +19,7 @@ type Record struct {
 	Stage   Stage
 	CPL     uint8     // 0 or 3
 	IRQsOff bool      // RFLAGS.IF was clear
-	Addr    guest.GVA // the probed address; of a return probe the function's
+	Addr    guest.GVA // the probed address; of a return probe the function's, of a watch the instruction's
 	Ret     guest.GVA // StageReturn: the address returned to
 	// Duration is, of StageReturn, the time between entry and return in
 	// nanoseconds on the hub's clock, traps and handlers included.
@@ -29,74 +31,65 @@ type Record struct {
 	Values   []Value
 }
 
-// Decode reads a record that f captured. It copies what it needs from rec.
-func (f *Fetcher) Decode(rec []byte) (*Record, error) {
-	if len(rec) < entryArgs || rec[0] > byte(StageReturn) {
+// Decode reads a record that f's program has made. It copies what it needs from
+// rec.
+func (f *Layout) Decode(rec []byte) (*Record, error) {
+	if len(rec) < recordHeader {
 		return nil, fmt.Errorf("decode %s: %w", f.def.Name(), ErrRecord)
 	}
-	r := &Record{Stage: Stage(rec[0]), CPL: rec[1], IRQsOff: rec[2]&flagIRQsOff != 0, Addr: guest.GVA(le.Uint64(rec[8:]))}
-	at := entryArgs
-	if r.Stage != StagePost {
-		at = f.status + len(f.ops)
+	if markStage(le.Uint32(rec[RecordMark:])) == StagePost && f.post != nil {
+		f = f.post
 	}
-	end := at
-	if f.profile != nil {
-		end += CommSize
-	}
-	if f.regs != 0 {
-		end += regsSize
-	}
-	if r.Stage == StageReturn {
-		end += 8
-	}
-	if len(rec) < end || (r.Stage == StageReturn) != (f.args == returnArgs) && r.Stage != StagePost {
+	if len(rec) < f.Dynamic || markStage(le.Uint32(rec[RecordMark:])) != f.Stage {
 		return nil, fmt.Errorf("decode %s: %w", f.def.Name(), ErrRecord)
 	}
-	if f.profile != nil {
-		r.PID = int32(le.Uint32(rec[4:]))
-		r.Comm = string(commText(rec[at : at+CommSize]))
+	r := &Record{
+		Stage: f.Stage, CPL: rec[RecordCS] & 3, IRQsOff: le.Uint16(rec[RecordFlags:])&insn.FlagIF == 0, Addr: f.addr,
+	}
+	switch {
+	case f.Entered != 0:
+		r.Ret = guest.GVA(le.Uint64(rec[f.Place:]))
+		r.Duration = int64(le.Uint64(rec[RecordTime:]) - le.Uint64(rec[f.Entered:]))
+	case f.Place != 0:
+		r.Addr = guest.GVA(le.Uint64(rec[f.Place:]))
+	}
+	if f.Comm != 0 {
+		r.PID = int32(le.Uint32(rec[RecordPID:]))
+		name, _, _ := bytes.Cut(rec[f.Comm:f.Comm+CommSize], []byte{0})
+		r.Comm = string(name)
 		r.HasTask = r.Comm != "" || r.PID != 0
-		at += CommSize
 	}
-	if f.regs != 0 {
-		regs := getRegs(rec[at:])
+	if f.Regs != 0 {
+		regs := getRegs(rec[f.Regs:])
 		r.Regs = &regs
 	}
-	if r.Stage == StagePost {
-		return r, nil
-	}
-	if r.Stage == StageReturn {
-		r.Ret = guest.GVA(le.Uint64(rec[16:]))
-		r.Duration = int64(le.Uint64(rec[f.duration:]))
-	}
-	for i := range f.ops {
-		v, err := f.value(i, rec)
+	for i := range f.Fields {
+		v, err := f.Fields[i].value(rec, rec[RecordStatus+i], f.symbols)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("decode %s %s: %w", f.def.Name(), v.Name, err)
 		}
 		r.Values = append(r.Values, v)
 	}
 	return r, nil
 }
 
-// value decodes the argument with index i.
-func (f *Fetcher) value(i int, rec []byte) (Value, error) {
-	o, a, status := &f.ops[i], &f.types[i], rec[f.status+i]
-	n := max(1, o.count)
-	v := Value{Name: a.Name, Type: a.Type, Data: make([]Datum, n)}
+// value reads one field.
+func (x *Field) value(rec []byte, status byte, symbols probe.Symbols) (Value, error) {
+	n := x.Elements()
+	v := Value{Name: x.Name, Type: x.Type, Data: make([]Datum, n)}
 	for j := range v.Data {
-		d, at := &v.Data[j], o.off+j*o.size
-		if a.Type.hasText() {
+		d, at := &v.Data[j], x.Offset+j*x.Size
+		if x.Type.HasText() {
 			loc := le.Uint32(rec[at:])
 			off, size := int(loc&0xffff), int(loc>>16)
 			switch {
 			case size == 0:
 				d.Fault = true
 			case off+size > len(rec) || rec[off+size-1] != 0:
-				return v, fmt.Errorf("decode %s %s: %w", f.def.Name(), a.Name, ErrRecord)
+				return v, ErrRecord
 			default:
 				d.Text = string(rec[off : off+size-1])
-				d.Cut = status&statusCut != 0
+				d.Cut = status&StatusCut != 0
 			}
 			continue
 		}
@@ -104,17 +97,17 @@ func (f *Fetcher) value(i int, rec []byte) (Value, error) {
 			d.Fault = true
 			continue
 		}
-		d.Bits = getSized(rec[at : at+o.size])
-		if a.Type.Format == Symbol || a.Type.Format == SymStr {
-			d.Text = f.symbolText(guest.GVA(d.Bits))
+		d.Bits = getSized(rec[at : at+x.Size])
+		if x.Type.Format == Symbol || x.Type.Format == SymStr {
+			d.Text = symbolText(guest.GVA(d.Bits), symbols)
 		}
 	}
 	return v, nil
 }
 
 // symbolText returns name+0xoff/0xsize, or "" where no symbol covers addr.
-func (f *Fetcher) symbolText(addr guest.GVA) string {
-	s, ok := f.symbols.Find(addr)
+func symbolText(addr guest.GVA, symbols probe.Symbols) string {
+	s, ok := symbols.Find(addr)
 	if !ok {
 		return ""
 	}

@@ -32,7 +32,7 @@ const (
 	maxArgName   = 32   // bytes of an argument name
 	maxArgBody   = 63   // bytes of fetch expression and type
 	maxArray     = 64   // elements of an array
-	maxString    = 4096 // bytes of a string with its NUL
+	MaxText      = 4096 // bytes of a string with its NUL
 	maxFixed     = 3072 // bytes of all arguments without what strings hold
 	maxStackSlot = 2048 // $stackN and $argN: a kernel stack has no more words
 )

@@ -1,13 +1,10 @@
 package event
 
 import (
-	"fmt"
-	"runtime/debug"
 	"slices"
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
@@ -75,127 +72,18 @@ func (s fakeSymbols) Code(addr guest.GVA, n int) []byte {
 
 func (s fakeSymbols) Blacklisted(guest.GVA) string { return "" }
 
-// fakeTarget is a guest whose memory is a set of pages.
-type fakeTarget struct {
-	cpus  int
-	pages map[guest.GVA]*[pageSize]byte
-	next  guest.GVA
-}
+// readDef is what a user typically writes: a number, a pointer, a string.
+const readDef = "p:myread vfs_read fd=%di:s32 buf=%si name=+0(%r8):string"
 
-func newTarget(cpus int) *fakeTarget {
-	t := &fakeTarget{cpus: cpus, pages: map[guest.GVA]*[pageSize]byte{}, next: addrRead - 0x100000}
-	t.pages[addrRead&^(pageSize-1)] = (*[pageSize]byte)(slices.Repeat([]byte{0x90}, pageSize))
-	return t
-}
-
-type badAddress guest.GVA
-
-func (b badAddress) Error() string { return fmt.Sprintf("bad address %v", guest.GVA(b)) }
-
-// errBad is made once, as 0 allocations are asked for faults too.
-var errBad error = badAddress(0)
-
-func (t *fakeTarget) access(addr guest.GVA, p []byte, write bool) error {
-	for len(p) > 0 {
-		page := t.pages[addr&^(pageSize-1)]
-		if page == nil {
-			return errBad
-		}
-		at := page[addr%pageSize:]
-		n := 0
-		if write {
-			n = copy(at, p)
-		} else {
-			n = copy(p, at)
-		}
-		p, addr = p[n:], addr+guest.GVA(n)
-	}
-	return nil
-}
-
-// set writes p at addr, mapping what is not there.
-func (t *fakeTarget) set(addr guest.GVA, p []byte) {
-	for a := addr &^ (pageSize - 1); a < addr+guest.GVA(len(p)); a += pageSize {
-		if t.pages[a] == nil {
-			t.pages[a] = new([pageSize]byte)
-		}
-	}
-	if err := t.access(addr, p, true); err != nil {
-		panic(err)
-	}
-}
-
-func (t *fakeTarget) NumCPU() int { return t.cpus }
-
-func (t *fakeTarget) Capabilities(bool) probe.Capabilities { return probe.Capabilities{} }
-
-func (t *fakeTarget) ReadMemory(_ guest.GPA, addr guest.GVA, p []byte) error {
-	return t.access(addr, p, false)
-}
-
-func (t *fakeTarget) WriteMemory(_ guest.GPA, addr guest.GVA, p []byte) error {
-	return t.access(addr, p, true)
-}
-
-func (t *fakeTarget) Stop(f func(probe.World) error) error { return f(fakeWorld{t}) }
-
-func (t *fakeTarget) AllocExec(_ guest.GVA, size int) (guest.GVA, error) {
-	addr := t.next
-	t.set(addr, make([]byte, size))
-	t.next += guest.GVA(size)
-	return addr, nil
-}
-
-func (t *fakeTarget) WriteExec(addr guest.GVA, p []byte) error { return t.access(addr, p, true) }
-func (t *fakeTarget) Symbols() probe.Symbols                   { return kernel }
-
-type fakeWorld struct{ t *fakeTarget }
-
-func (w fakeWorld) PatchText(addr guest.GVA, _, new []byte) error { return w.t.access(addr, new, true) }
-func (w fakeWorld) CPU(int) probe.State                           { return probe.State{Regs: new(probe.Regs)} }
-
-// machine is an engine over a fakeTarget with one probe on vfs_read.
-type machine struct {
-	*fakeTarget
-	engine *probe.Engine
-	probe  *probe.Kprobe
-}
-
-func newMachine(t testing.TB, cpus int) *machine {
+func compile(t testing.TB, text string, opt Options) *Layout {
 	t.Helper()
-	m := &machine{fakeTarget: newTarget(cpus), probe: &probe.Kprobe{Symbol: "vfs_read"}}
-	var err error
-	if m.engine, err = probe.New(m.fakeTarget, probe.Options{}); err != nil {
+	d, err := ParseIn(text, kernel)
+	if err != nil {
 		t.Fatal(err)
 	}
-	return m
-}
-
-// handle sets the handler that hits run.
-func (m *machine) handle(t testing.TB, f func(*probe.Context)) {
-	t.Helper()
-	m.probe.Pre = func(c *probe.Context) int {
-		// The engine contains the panics of handlers.
-		defer func() {
-			if r := recover(); r != nil {
-				t.Errorf("handler: %v\n%s", r, debug.Stack())
-			}
-		}()
-		f(c)
-		return 0
-	}
-	if err := m.engine.Register(m.probe); err != nil {
+	f, err := Compile(d, kernel, opt)
+	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := m.engine.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
-// hit makes one hit on a vCPU and runs the handler.
-func (m *machine) hit(cpu int, regs *probe.Regs) {
-	regs.RIP = uint64(addrRead)
-	m.engine.Hit(cpu, probe.State{Regs: regs}, probe.Trap{Kind: probe.TrapBreakpoint})
+	return f
 }

@@ -3,8 +3,6 @@ package event
 import (
 	"fmt"
 	"strings"
-
-	"github.com/guestprobe/guestprobe/probe"
 )
 
 // Fetch is a fetch expression: where a value comes from. It is one of the
@@ -36,10 +34,12 @@ type (
 		Name   string
 		Offset int64
 	}
+	// Access is one of the numbers of a watch's access, which its events have before
+	// the arguments.
+	Access struct{ Which WatchedNumber }
 	// Deref is what stands in memory at Of plus Offset. @X is a Deref of X.
 	// User says that the address was meant to be a user-space one; guest
-	// memory is read through the page tables of the interrupted code either
-	// way.
+	// memory is read with the rights of the interrupted code either way.
 	Deref struct {
 		Offset int64
 		User   bool
@@ -56,6 +56,7 @@ func (Comm) isFetch()         {}
 func (Immediate) isFetch()    {}
 func (Literal) isFetch()      {}
 func (SymbolAddr) isFetch()   {}
+func (Access) isFetch()       {}
 func (Deref) isFetch()        {}
 
 // Reg is a register of struct pt_regs (arch/x86/include/asm/ptrace.h).
@@ -110,68 +111,11 @@ func regByName(name string) (Reg, bool) {
 	return 0, false
 }
 
-// argRegs are the registers of the first six integer arguments (System V ABI,
+// ArgRegs are the registers of the first six integer arguments (System V ABI,
 // AMD64 supplement, 3.2.3).
-var argRegs = [...]Reg{RegDI, RegSI, RegDX, RegCX, RegR8, RegR9}
+var ArgRegs = [...]Reg{RegDI, RegSI, RegDX, RegCX, RegR8, RegR9}
 
-// value returns the register's value. cpl stands in for the segment
-// registers, which a probe context does not have: 0x08 and 0x10, 0x23 and 0x1b
-// are those of the table that a guest is booted with.
-func (r Reg) value(regs *probe.Regs, cpl uint8) uint64 {
-	switch r {
-	case RegR15:
-		return regs.R15
-	case RegR14:
-		return regs.R14
-	case RegR13:
-		return regs.R13
-	case RegR12:
-		return regs.R12
-	case RegBP:
-		return regs.RBP
-	case RegBX:
-		return regs.RBX
-	case RegR11:
-		return regs.R11
-	case RegR10:
-		return regs.R10
-	case RegR9:
-		return regs.R9
-	case RegR8:
-		return regs.R8
-	case RegAX:
-		return regs.RAX
-	case RegCX:
-		return regs.RCX
-	case RegDX:
-		return regs.RDX
-	case RegSI:
-		return regs.RSI
-	case RegDI:
-		return regs.RDI
-	case RegOrigAX:
-		return ^uint64(0)
-	case RegIP:
-		return regs.RIP
-	case RegCS:
-		if cpl == 0 {
-			return 0x08
-		}
-		return 0x23
-	case RegFlags:
-		return regs.RFLAGS
-	case RegSP:
-		return regs.RSP
-	case RegSS:
-		if cpl == 0 {
-			return 0x10
-		}
-		return 0x1b
-	}
-	return 0
-}
-
-// split cuts SYM+OFF and SYM-OFF.
+// splitOffset cuts SYM+OFF and SYM-OFF.
 func splitOffset(s string) (symbol string, offset int64, ok bool) {
 	i := strings.IndexAny(s, "+-")
 	if i < 0 {

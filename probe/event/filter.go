@@ -9,13 +9,10 @@ import (
 
 // Limits of a filter.
 const (
-	MaxFilter       = 4095 // bytes of an expression
-	maxFilterTerms  = 128
-	maxFilterDepth  = 64  // parentheses and negations inside one another
-	maxFilterValue  = 255 // bytes of a text (the kernel's MAX_FILTER_STR_VAL with its NUL)
-	maxFilterText   = maxString - 2
-	filterTextRoom  = maxString
-	filterWordsRoom = 8 + CommSize
+	MaxFilter      = 4095 // bytes of an expression
+	maxFilterTerms = 128
+	maxFilterDepth = 64  // parentheses and negations inside one another
+	maxFilterValue = 255 // bytes of a text (the kernel's MAX_FILTER_STR_VAL with its NUL)
 )
 
 // FilterNode is one node of a filter's expression. A term has a Term, a
@@ -41,7 +38,7 @@ const (
 // at a hit, the term is false, whatever its comparison.
 type FilterTerm struct {
 	Field  FilterField
-	Value  int        // FieldValue: index of the value in Fetcher.Plan
+	Value  int        // FieldValue: index in Layout.Fields
 	Signed bool       // numbers are compared with sign
 	Is     Comparison // how
 	Num    uint64     // with what: a number
@@ -88,40 +85,26 @@ func (c Comparison) String() string {
 	return fmt.Sprintf("Comparison(%d)", uint8(c))
 }
 
-// Filter decides which hits of a definition count. It does not change; every
-// vCPU uses the same one at the same time.
+// Filter decides which hits of a definition count. It does not change.
 type Filter struct {
-	text    string
-	root    *FilterNode
-	fetcher *Fetcher
-	scratch [][]byte // by vCPU
+	text string
+	root *FilterNode
 }
 
-// Filter compiles an expression over the values of f and the fields that every
-// record has, for a machine of cpus vCPUs:
+// Filter reads an expression over the fields of f and those that every record has:
 //
 //	count > 100 && (fd == 3 || name ~ "/etc/*") && !(common_pid == 0)
 //
 // The syntax is that of the kernel's event filters
 // (Documentation/trace/events.rst). The error is a *SyntaxError about the
 // expression.
-func (f *Fetcher) Filter(text string, cpus int) (*Filter, error) {
-	p := &filterParser{text: text, fetcher: f}
+func (f *Layout) Filter(text string) (*Filter, error) {
+	p := &filterParser{text: text, layout: f}
 	root, err := p.parse()
 	if err != nil {
 		return nil, err
 	}
-	m := &Filter{text: text, root: root, fetcher: f}
-	room := filterWordsRoom
-	if p.texts {
-		room += filterTextRoom
-	}
-	// Each vCPU's in cache lines of its own.
-	room = (room + 127) &^ 63
-	for range cpus {
-		m.scratch = append(m.scratch, make([]byte, room))
-	}
-	return m, nil
+	return &Filter{text: text, root: root}, nil
 }
 
 // String returns the expression as it was written.
@@ -142,20 +125,20 @@ type field struct {
 
 // lookup finds a field: the definition's own values come first.
 func (p *filterParser) lookup(name string) (field, Code, string) {
-	f := p.fetcher
-	if i := slices.IndexFunc(f.types, func(a Arg) bool { return a.Name == name }); i >= 0 {
-		t := f.types[i].Type
-		n := field{id: FieldValue, value: i, text: t.hasText(), signed: t.Format == Signed, bits: 8 * f.ops[i].size, name: name}
-		if t.Format == Bits {
-			n.bits = t.Width
+	f := p.layout
+	if i := slices.IndexFunc(f.Fields, func(x Field) bool { return x.Name == name }); i >= 0 {
+		x := &f.Fields[i]
+		n := field{id: FieldValue, value: i, text: x.Type.HasText(), signed: x.Type.Format == Signed, bits: 8 * x.Size, name: name}
+		if x.Type.Format == Bits {
+			n.bits = x.Type.Width
 		}
-		if t.Count > 0 {
+		if x.Type.Count > 0 {
 			return n, CodeIllegalFieldOp, "an array has no one value to compare"
 		}
 		return n, "", ""
 	}
 	task := func(n field) (field, Code, string) {
-		if f.profile == nil {
+		if f.Comm == 0 {
 			return n, CodeNoProfile, name + " needs to know how the guest keeps its tasks"
 		}
 		return n, "", ""
@@ -170,15 +153,15 @@ func (p *filterParser) lookup(name string) (field, Code, string) {
 	case "common_flags":
 		return field{id: FieldFlags, bits: 8, name: name}, "", ""
 	case "__probe_ip":
-		if f.args == entryArgs {
+		if f.Stage != StageReturn {
 			return field{id: FieldAddr, bits: 64, name: name}, "", ""
 		}
 	case "__probe_func":
-		if f.args == returnArgs {
+		if f.Stage == StageReturn {
 			return field{id: FieldAddr, bits: 64, name: name}, "", ""
 		}
 	case "__probe_ret_ip":
-		if f.args == returnArgs {
+		if f.Stage == StageReturn {
 			return field{id: FieldRet, bits: 64, name: name}, "", ""
 		}
 	}
@@ -188,13 +171,13 @@ func (p *filterParser) lookup(name string) (field, Code, string) {
 // known lists what could have been meant.
 func (p *filterParser) known() string {
 	var names []string
-	for _, a := range p.fetcher.types {
-		if a.Type.Count == 0 {
-			names = append(names, a.Name)
+	for _, x := range p.layout.Fields {
+		if x.Type.Count == 0 {
+			names = append(names, x.Name)
 		}
 	}
 	names = append(names, "cpu", "common_flags")
-	if p.fetcher.profile != nil {
+	if p.layout.Comm != 0 {
 		names = append(names, "common_pid", "comm")
 	}
 	return "there are " + strings.Join(names, ", ")

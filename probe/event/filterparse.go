@@ -9,12 +9,11 @@ import "strings"
 //	not  = "!" not | "(" or ")" | term
 //	term = FIELD OP VALUE
 type filterParser struct {
-	text    string
-	fetcher *Fetcher
-	at      int
-	depth   int
-	terms   int
-	texts   bool // some term compares text in memory
+	text   string
+	layout *Layout
+	at     int
+	depth  int
+	terms  int
 }
 
 // fail returns the error for a column of the expression.
@@ -202,7 +201,6 @@ func (p *filterParser) value(t *FilterTerm, n field) error {
 		t.Text = p.text[p.at+1 : p.at+1+end]
 		p.at += end + 2
 		p.skip()
-		p.texts = p.texts || t.Field == FieldValue
 		return nil
 	}
 	number := p.text[p.at:]

@@ -37,7 +37,7 @@ type Hub struct {
 	window   time.Duration
 	coalesce time.Duration
 	cpus     int
-	prods    []*producer // the vCPUs', and the one of Put
+	prods    []*ring // the vCPUs', and the one of Put
 
 	putMu sync.Mutex // serialises Put
 
@@ -68,13 +68,6 @@ const (
 	asleep  // for any event
 )
 
-// producer is one vCPU's side: its ring and the buffer in which its events are
-// made.
-type producer struct {
-	ring
-	buf []byte
-}
-
 // NewHub returns a running hub for the given number of vCPUs.
 func NewHub(cpus int, opt HubOptions) *Hub {
 	h := newHub(cpus, opt)
@@ -102,7 +95,7 @@ func newHub(cpus int, opt HubOptions) *Hub {
 	}
 	size := 1 << bits.Len(uint(max(opt.RingBytes, 256)-1))
 	for range cpus + 1 {
-		h.prods = append(h.prods, &producer{ring: ring{buf: make([]byte, size)}, buf: make([]byte, maxRecord+8)})
+		h.prods = append(h.prods, &ring{buf: make([]byte, size)})
 	}
 	return h
 }
@@ -123,12 +116,13 @@ func monotonic() func() int64 {
 func (h *Hub) Now() int64 { return h.clock() }
 
 // Source adds a producer of events.
-func (h *Hub) Source(f *Fetcher, tag any) *Source {
+func (h *Hub) Source(f *Layout, owner any) *Source {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for h.lastID++; h.lastID == 0 || h.sources[h.lastID] != nil; h.lastID++ {
+	for ok := false; !ok; ok = h.lastID != 0 && h.sources[h.lastID] == nil {
+		h.lastID = (h.lastID + 1) & maxSource
 	}
-	s := &Source{Fetcher: f, Tag: tag, hub: h, id: h.lastID, cpus: make([]cpuCounts, h.cpus)}
+	s := &Source{Layout: f, Owner: owner, hub: h, id: h.lastID, cpus: make([]cpuCounts, h.cpus)}
 	h.sources[s.id] = s
 	return s
 }
@@ -186,15 +180,9 @@ func (h *Hub) Close() HubCounts {
 	return h.Counts()
 }
 
-// begin and end frame the making of an event on a vCPU's thread. The time of
-// the event must be read between them.
-func (h *Hub) begin(cpu int) *producer {
-	p := h.prods[cpu]
-	p.busy.Store(true)
-	return p
-}
-
-func (h *Hub) end(p *producer) {
+// end says that no event is being made any more, and wakes the hub where it has
+// asked for that.
+func (h *Hub) end(p *ring) {
 	p.busy.Store(false)
 	// The hub sets nap before it looks at the rings for the last time, and the
 	// ring was changed before nap is read: one of the two sees the other (Go's

@@ -9,10 +9,11 @@ import (
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
-// locate finds the place of d in an image and says whether it is a function's
-// entry. It refuses what the kernel refuses while it parses the place: unknown
-// and ambiguous symbols, and a return probe that is not at an entry. Whether
-// an instruction begins there is the engine's to decide.
+// locate finds the place of d in an image, and says whether it is a function's entry: the
+// address that is probed, or the function's where a return is. It refuses what the kernel
+// refuses while it parses the place: unknown and ambiguous symbols, and a return probe
+// that is not at an entry. Whether an instruction begins there is the engine's to
+// decide.
 func (d *Def) locate(symbols probe.Symbols) (addr guest.GVA, entry bool, err error) {
 	refuse := func(code Code, format string, a ...any) (guest.GVA, bool, error) {
 		e := d.line().fail(1, 0, code)
@@ -35,14 +36,19 @@ func (d *Def) locate(symbols probe.Symbols) (addr guest.GVA, entry bool, err err
 		}
 		addr = s.Addr + guest.GVA(p.Offset)
 	}
-	// The kernel takes what is behind an endbr64 for the entry too (x86
-	// arch_adjust_kprobe_addr). An
-	// offset behind the symbol's end is judged by what is there.
+	// An offset behind the symbol's end is judged by what is there. The kernel takes what
+	// is behind an endbr64 for the entry too, and probes that (x86
+	// arch_adjust_kprobe_addr).
 	s, found := symbols.Find(addr)
-	entry = found && (addr == s.Addr ||
-		addr == s.Addr+guest.GVA(len(insn.Endbr64)) && insn.HasEndbr64(symbols.Code(s.Addr, len(insn.Endbr64))))
-	if d.Kind == KindReturn && !entry {
+	behind := s.Addr + guest.GVA(len(insn.Endbr64))
+	marked := found && (addr == s.Addr || addr == behind) && d.Kind != KindWatch && insn.HasEndbr64(symbols.Code(s.Addr, len(insn.Endbr64)))
+	switch entry = marked || found && addr == s.Addr; {
+	case d.Kind == KindReturn && !entry:
 		return refuse(CodeBadRetprobe, "%v is not a function's entry", addr)
+	case d.Kind == KindReturn:
+		addr = s.Addr
+	case marked:
+		addr = behind
 	}
 	return addr, entry, nil
 }

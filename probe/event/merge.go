@@ -179,11 +179,8 @@ func earliest(cursors []cursor) (first int, sure bool) {
 // handOn gives the next event of ring i to the subscribers. The mutex is held.
 func (h *Hub) handOn(i int, c *cursor) {
 	p, e := h.prods[i], c.next
-	src := h.sources[e.source]
-	ev := Event{Source: src, CPU: i, Time: e.time, Seq: h.seq}
-	if i == h.cpus {
-		ev.CPU, e.rec = int(le.Uint32(e.rec)), e.rec[putPrefix:]
-	}
+	src := h.sources[le.Uint32(e.rec[RecordMark:])>>2]
+	ev := Event{Source: src, CPU: e.cpu, Time: e.time, Seq: h.seq}
 	h.seq++
 	if e.time < h.lastTime {
 		h.reordered++

@@ -249,7 +249,7 @@ func TestCompileRefuses(t *testing.T) {
 func TestCompileByHand(t *testing.T) {
 	d := &Def{Kind: KindProbe, Group: "g", Event: "e", Place: Place{Symbol: "vfs_read"}, Args: []Arg{{Name: "a", Text: "%di"}}}
 	f, err := Compile(d, kernel, Options{})
-	if err != nil || f.Addr() != addrRead || f.Def() != d || f.EntrySize() != 0 {
+	if err != nil || f.Addr() != addrRead || f.Def() != d || f.StackArgs() != nil {
 		t.Errorf("got %+v, %v", f, err)
 	}
 	d.Args[0].Text = "%none"
@@ -364,12 +364,16 @@ func TestJoin(t *testing.T) {
 }
 
 func TestLocateEndbr(t *testing.T) {
-	d, err := ParseIn("r:e with_endbr", kernel)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if addr, entry, err := d.locate(kernel); addr != addrEndbr || !entry || err != nil {
-		t.Errorf("got %v, %v, %v", addr, entry, err)
+	for def, want := range map[string]guest.GVA{
+		"p with_endbr": addrEndbr + 4, "p with_endbr+4": addrEndbr + 4, "r with_endbr": addrEndbr, "r with_endbr+4": addrEndbr, "w @with_endbr": addrEndbr,
+	} {
+		d, err := ParseIn(def, kernel)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if addr, entry, err := d.locate(kernel); addr != want || !entry || err != nil {
+			t.Errorf("%s: got %v, %v, %v", def, addr, entry, err)
+		}
 	}
 	if _, found := kernel.Find(guest.GVA(1)); found {
 		t.Error("the fake has a symbol everywhere")
@@ -388,7 +392,7 @@ func TestDocumented(t *testing.T) {
 		t.Fatal("no block of examples")
 	}
 	for _, text := range strings.Split(strings.TrimSpace(block), "\n") {
-		compile(t, text, Options{Profile: idle{}})
+		compile(t, text, Options{Tasks: true})
 	}
 }
 
@@ -430,10 +434,10 @@ func FuzzParse(f *testing.F) {
 		if diff := cmp.Diff(d, again, sameDef); diff != "" || again.String() != list {
 			t.Errorf("%q: listing %q: -once +twice\n%s", text, list, diff)
 		}
-		if c, err := Compile(d, kernel, Options{Profile: idle{}}); err != nil {
+		if c, err := Compile(d, kernel, Options{Tasks: true}); err != nil {
 			checkError(t, text, err)
-		} else if c.BufSize() > maxRecord+8 {
-			t.Errorf("%q: BufSize %d", text, c.BufSize())
+		} else if c.MaxBytes > maxRecord {
+			t.Errorf("%q: records of %d bytes", text, c.MaxBytes)
 		}
 	})
 }

@@ -28,10 +28,10 @@ func TestPut(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if src.Put(2, 0, nil) || src.Put(-1, 0, nil) || src.Put(1, 0, make([]byte, maxRecord+1)) {
+	if src.Put(2, 0, nil) || src.Put(-1, 0, nil) || src.Put(1, 0, make([]byte, maxRecord-recordHeader+1)) {
 		t.Error("stored for a vCPU that there is not, or too long")
 	}
-	if !src.Put(1, 0, make([]byte, maxRecord)) {
+	if !src.Put(1, 0, make([]byte, maxRecord-recordHeader)) {
 		t.Error("the longest is lost")
 	}
 	src.Lose(1, 5)
@@ -46,10 +46,10 @@ func TestPut(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(ev.Data) != 2 || ev.CPU != int(ev.Data[0])%2 || ev.Data[1] != next[ev.Data[0]] || ev.Time < 0 || ev.Time > h.Now() {
+		if len(ev.Payload()) != 2 || ev.CPU != int(ev.Payload()[0])%2 || ev.Payload()[1] != next[ev.Payload()[0]] || ev.Time < 0 || ev.Time > h.Now() {
 			t.Fatalf("event %+v, want number %d", ev, next)
 		}
-		next[ev.Data[0]]++
+		next[ev.Payload()[0]]++
 	}
 	if ev, err := sub.Next(ctx); err != nil || len(ev.Data) != maxRecord || ev.CPU != 1 {
 		t.Errorf("the longest: %d bytes, %v", len(ev.Data), err)
@@ -63,5 +63,28 @@ func TestPut(t *testing.T) {
 		if c != want[i] {
 			t.Errorf("vCPU %d: %+v, want %+v", i, c, want[i])
 		}
+	}
+}
+
+// TestPutRecord wants records from elsewhere to be their source's, with a time that
+// has come, whatever they say.
+func TestPutRecord(t *testing.T) {
+	h := NewHub(1, HubOptions{})
+	a, b := testSource(t, h, "a"), testSource(t, h, "b")
+	sub := h.Subscribe(nil, Queue{})
+	rec := make([]byte, 40)
+	le.PutUint64(rec[RecordTime:], math.MaxUint64>>1)
+	le.PutUint32(rec[RecordMark:], b.Mark(StagePost))
+	rec[39] = 7
+	if !a.PutRecord(0, rec) || a.PutRecord(0, rec[:15]) {
+		t.Error("a record is lost, or what is too short for one is not")
+	}
+	h.Close()
+	all := read(t, sub)
+	if len(all) != 1 || all[0].Source != a || all[0].Time > h.Now() || markStage(le.Uint32(all[0].Data[RecordMark:])) != StagePost || all[0].Data[39] != 7 {
+		t.Errorf("%+v", all)
+	}
+	if a.Counts() != (Counts{Stored: 1, Lost: 1}) || b.Counts() != (Counts{}) {
+		t.Errorf("counts %+v, %+v", a.Counts(), b.Counts())
 	}
 }

@@ -1,48 +1,61 @@
 package event
 
 import (
+	"encoding/binary"
 	"syscall"
+
+	"github.com/guestprobe/guestprobe/probe"
 )
 
-// A record, little endian. Header, addresses and arguments stand where the
-// kernel has them in its own records (events/.../format); bytes 0 and 1, its
-// event number, hold stage and privilege level here.
+var le = binary.LittleEndian
+
+// A record, little endian. Every one begins with when, whose, and at which stage;
+// what follows is its Layout's.
 //
-//	 0  u8   stage
-//	 1  u8   cpl
-//	 2  u8   flags (TRACE_FLAG_*)
-//	 3  u8   preempt count: 0, not known
-//	 4  s32  pid: 0 without a profile
-//	 8  u64  __probe_ip, or __probe_func of a return probe
-//	16  u64  __probe_ret_ip, only of a return probe
-//	 .. arguments, packed; text as u32 data_loc: length with NUL << 16 | offset
-//	 .. one status byte per argument
-//	 .. task name (with a profile), then registers (if asked for)
-//	 .. u64 duration in nanoseconds, only of a return probe
-//	 .. text
-//
-// A record of stage post ends behind the arguments' place: header,
-// __probe_ip, task name, registers.
+//	 0  u64  time of ktime_get_ns
+//	 8  u32  source << 2 | stage
+//	12  s32  task's id; of no meaning where Options.Tasks is not set
+//	16  u16  selector of the interrupted code: bits 0 and 1 are its privilege level
+//	18  u16  low half of its RFLAGS
+//	20       status: one byte per field, then padding up to a multiple of 8
+//	 ..      of a return: u64 address returned to, u64 time of the entry
+//	 ..      of a watch: u64 address of the instruction
+//	 ..      task name, then registers, where the layout has them
+//	 ..      fields, packed; text as u32 data_loc: length with NUL << 16 | offset
+//	 ..      texts
 const (
-	entryArgs  = 16
-	returnArgs = 24
-	maxRecord  = 65535 // a data_loc's offset has 16 bits
-	entrySlot  = 9     // 8 bytes of value, 1 of status
+	RecordTime   = 0
+	RecordMark   = 8
+	RecordPID    = 12
+	RecordCS     = 16
+	RecordFlags  = 18
+	RecordStatus = 20
+
+	recordHeader = 16    // what a record has that no Layout is known of
+	maxRecord    = 65535 // a data_loc's offset has 16 bits
 )
 
-// Status byte of an argument: how many elements at its end could not be read,
-// and whether some text was cut.
+// MarkOf returns what stands at RecordMark; ok is false where there is no record.
+func MarkOf(rec []byte) (mark uint32, ok bool) {
+	if len(rec) < recordHeader {
+		return 0, false
+	}
+	return le.Uint32(rec[RecordMark:]), true
+}
+
+// markStage is the stage of a record with that mark.
+func markStage(mark uint32) Stage { return Stage(mark & 3) }
+
+// Status byte of a field: how many elements at its end could not be read, and
+// whether some text was cut.
 const (
 	statusFaults = 0x7f
-	statusCut    = 0x80
+	StatusCut    = 0x80
 )
-
-// flagIRQsOff is TRACE_FLAG_IRQS_OFF.
-const flagIRQsOff = 0x01
 
 const enoent = syscall.ENOENT
 
-// Stage says when a record was captured.
+// Stage says when a record was made.
 type Stage uint8
 
 // The stages.
@@ -63,4 +76,33 @@ func (s Stage) String() string {
 		return "return"
 	}
 	return "unknown"
+}
+
+// RecordRegs are the registers of a record, 8 bytes each, in their order.
+var RecordRegs = [...]Reg{
+	RegAX, RegBX, RegCX, RegDX, RegSI, RegDI, RegSP, RegBP, RegR8, RegR9, RegR10, RegR11, RegR12, RegR13, RegR14, RegR15, RegIP, RegFlags,
+}
+
+const regsSize = 8 * len(RecordRegs)
+
+func getRegs(b []byte) (r probe.Regs) {
+	for i, p := range [len(RecordRegs)]*uint64{
+		&r.RAX, &r.RBX, &r.RCX, &r.RDX, &r.RSI, &r.RDI, &r.RSP, &r.RBP, &r.R8, &r.R9, &r.R10, &r.R11, &r.R12, &r.R13, &r.R14, &r.R15, &r.RIP, &r.RFLAGS,
+	} {
+		*p = le.Uint64(b[8*i:])
+	}
+	return r
+}
+
+// getSized reads a little-endian number of 1, 2, 4 or 8 bytes.
+func getSized(b []byte) uint64 {
+	switch len(b) {
+	case 1:
+		return uint64(b[0])
+	case 2:
+		return uint64(le.Uint16(b))
+	case 4:
+		return uint64(le.Uint32(b))
+	}
+	return le.Uint64(b)
 }

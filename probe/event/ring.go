@@ -4,10 +4,10 @@ import (
 	"sync/atomic"
 )
 
-// ring carries records from one vCPU's thread to the hub. There is one
-// producer and one consumer; neither takes a lock. A record is a header of 16
-// bytes (u32 length, u32 source, u64 time) and its bytes, padded to 16, never
-// wrapped: a header with source 0 says that the rest of the buffer is unused.
+// ring carries records from one producer, a vCPU's thread, to the hub, the one
+// consumer; neither takes a lock. In front of a record stand 8 bytes (u32 length, u32
+// vCPU); it is padded to 8 and never wrapped: the length ringSkip says that the rest
+// of the buffer is unused.
 type ring struct {
 	buf []byte // length is a power of two
 
@@ -17,6 +17,7 @@ type ring struct {
 	// later time.
 	busy atomic.Bool
 	head atomic.Uint64 // bytes ever written
+	next uint64        // head behind the record that is reserved; 0: none is
 
 	_    [64]byte // the consumer's line
 	tail atomic.Uint64
@@ -24,58 +25,65 @@ type ring struct {
 }
 
 const (
-	ringHeader = 16
-	ringAlign  = 16
+	ringHeader = 8
+	ringAlign  = 8
+	ringSkip   = 1<<32 - 1
 )
 
-// put appends a record; false when there is no room. Producer only.
-func (r *ring) put(source uint32, time int64, rec []byte) bool {
+// reserve gives room for a record of n bytes of a vCPU, which commit makes known;
+// nil when there is none, or one is reserved already. Producer only.
+func (r *ring) reserve(cpu, n int) []byte {
 	head, size := r.head.Load(), uint64(len(r.buf))
-	need := uint64(ringHeader+len(rec)+ringAlign-1) &^ (ringAlign - 1)
+	need := uint64(ringHeader+n+ringAlign-1) &^ (ringAlign - 1)
 	at := head & (size - 1)
 	skip := uint64(0)
 	if at+need > size {
 		skip = size - at
 	}
-	if head+skip+need-r.tail.Load() > size {
-		return false
+	if head+skip+need-r.tail.Load() > size || r.next != 0 {
+		return nil
 	}
 	if skip > 0 {
-		le.PutUint64(r.buf[at:], 0)
+		le.PutUint32(r.buf[at:], ringSkip)
 		at = 0
 	}
-	le.PutUint32(r.buf[at:], uint32(len(rec)))
-	le.PutUint32(r.buf[at+4:], source)
-	le.PutUint64(r.buf[at+8:], uint64(time))
-	copy(r.buf[at+ringHeader:], rec)
-	r.head.Store(head + skip + need)
-	return true
+	le.PutUint32(r.buf[at:], uint32(n))
+	le.PutUint32(r.buf[at+4:], uint32(cpu))
+	r.next = head + skip + need
+	return r.buf[at+ringHeader:][:n:n]
+}
+
+// commit ends a reservation: with keep the record is the consumer's, without it
+// never was. Producer only.
+func (r *ring) commit(keep bool) {
+	if keep && r.next != 0 {
+		r.head.Store(r.next)
+	}
+	r.next = 0
 }
 
 // entry is a record in a ring, as the consumer sees it.
 type entry struct {
-	source uint32
-	time   int64
-	rec    []byte // in the ring: valid until release
-	pos    uint64 // where it began
-	next   uint64 // where the next one begins
+	cpu  int
+	time int64
+	rec  []byte // in the ring: valid until release
+	pos  uint64 // where it began
+	next uint64 // where the next one begins
 }
 
 // peek returns the record at pos, which is below head. Consumer only.
 func (r *ring) peek(pos uint64) entry {
 	size := uint64(len(r.buf))
 	at := pos & (size - 1)
-	if le.Uint32(r.buf[at+4:]) == 0 {
+	if le.Uint32(r.buf[at:]) == ringSkip {
 		pos += size - at
 		at = 0
 	}
 	n := uint64(le.Uint32(r.buf[at:]))
+	rec := r.buf[at+ringHeader:][:n]
 	return entry{
-		source: le.Uint32(r.buf[at+4:]),
-		time:   int64(le.Uint64(r.buf[at+8:])),
-		rec:    r.buf[at+ringHeader : at+ringHeader+n],
-		pos:    pos,
-		next:   pos + (ringHeader+n+ringAlign-1)&^(ringAlign-1),
+		cpu: int(le.Uint32(r.buf[at+4:])), time: int64(le.Uint64(rec[RecordTime:])), rec: rec,
+		pos: pos, next: pos + (ringHeader+n+ringAlign-1)&^(ringAlign-1),
 	}
 }
 

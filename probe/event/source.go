@@ -3,24 +3,29 @@ package event
 import (
 	"fmt"
 	"sync/atomic"
-
-	"github.com/guestprobe/guestprobe/probe"
 )
 
-// Source is one probe as a producer of events. Its Emit methods run on the
-// vCPUs' threads, in handlers: they take no lock and allocate nothing.
+// Source is one probe as a producer of events. On a vCPU's thread, in a handler, a
+// program makes one between Begin and End, in memory of Reserve; none of the four takes
+// a lock or allocates. What was made elsewhere is Put.
 type Source struct {
-	// Fetcher makes the records; Tag is the owner's. Both are set by
+	// Layout reads the records; Owner is whose they are. Both are set by
 	// Hub.Source and not changed.
-	Fetcher *Fetcher
-	Tag     any
+	Layout *Layout
+	Owner  any
 
 	hub     *Hub
-	id      uint32 // never 0
+	id      uint32 // 1 to maxSource
 	cpus    []cpuCounts
 	closed  atomic.Bool
 	drained uint64 // handed on; under the hub's mutex
 }
+
+// maxSource is the largest id of a source: a record's mark has 2 more bits.
+const maxSource = 1<<30 - 1
+
+// Mark is what stands at RecordMark in records of s.
+func (s *Source) Mark(stage Stage) uint32 { return s.id<<2 | uint32(stage) }
 
 // Counts says what became of the events of a source, on one vCPU or in total.
 // Their sum is the number of events emitted.
@@ -35,52 +40,55 @@ type cpuCounts struct {
 	_            [48]byte
 }
 
-// Emit captures a hit and stores its event; false when it was lost, which is
-// counted. For the pre handler of a p definition.
-func (s *Source) Emit(c *probe.Context) bool {
-	p := s.hub.begin(c.CPU)
-	time := s.hub.clock()
-	return s.finish(p, c.CPU, time, s.Fetcher.Capture(c, p.buf))
+// Begin and End frame the making of events on a vCPU's thread: their times must be
+// read in between.
+func (s *Source) Begin(cpu int) { s.hub.prods[cpu].busy.Store(true) }
+
+// End ends what Begin has begun.
+func (s *Source) End(cpu int) { s.hub.end(s.hub.prods[cpu]) }
+
+// Reserve gives room for a record of n bytes in a vCPU's ring; nil when it is lost,
+// which is counted. Submit must follow before the next one.
+func (s *Source) Reserve(cpu, n int) []byte {
+	var b []byte
+	if n >= recordHeader && n <= maxRecord && !s.closed.Load() && !s.hub.closing.Load() {
+		b = s.hub.prods[cpu].reserve(cpu, n)
+	}
+	if b == nil {
+		s.cpus[cpu].lost.Add(1)
+	}
+	return b
 }
 
-// EmitPost is Emit for a post handler: see Fetcher.CapturePost.
-func (s *Source) EmitPost(c *probe.Context) bool {
-	p := s.hub.begin(c.CPU)
-	time := s.hub.clock()
-	return s.finish(p, c.CPU, time, s.Fetcher.CapturePost(c, p.buf))
+// Submit stores the record of the last Reserve on that vCPU; without keep it is lost.
+func (s *Source) Submit(cpu int, keep bool) {
+	s.hub.prods[cpu].commit(keep)
+	if keep {
+		s.cpus[cpu].stored.Add(1)
+	} else {
+		s.cpus[cpu].lost.Add(1)
+	}
 }
 
-// EntrySize returns the number of bytes that Enter fills: a return probe's
-// probe.Kretprobe.DataSize.
-func (s *Source) EntrySize() int { return 8 + s.Fetcher.EntrySize() }
-
-// Enter is for the entry handler of an r definition: it notes in data, which
-// has EntrySize bytes, what the return needs.
-func (s *Source) Enter(c *probe.Context, data []byte) {
-	le.PutUint64(data, uint64(s.hub.clock()))
-	s.Fetcher.CaptureEntry(c, data[8:])
-}
-
-// EmitReturn is Emit for the return handler of an r definition. Entry is what
-// Enter has filled for this activation.
-func (s *Source) EmitReturn(c *probe.Context, entry []byte) bool {
-	p := s.hub.begin(c.CPU)
-	time := s.hub.clock()
-	n := s.Fetcher.CaptureReturn(c, entry[8:], p.buf)
-	le.PutUint64(p.buf[s.Fetcher.duration:], uint64(time)-le.Uint64(entry))
-	return s.finish(p, c.CPU, time, n)
-}
-
-// putPrefix is what stands before a record in the ring of Put: its vCPU.
-const putPrefix = 4
-
-// Put stores an event that was made elsewhere, as by a program in the guest; it
-// is lost when it is longer than 65535 bytes, and on a vCPU that there is not.
-// Data is anything; Event.Decode needs what the Fetcher makes. Unlike Emit it may
-// be called from any goroutine. Such events come later than those of the vCPUs'
-// threads: the hub hands them on as they come, and counts those that are out of
-// order.
+// Put stores an event that was made elsewhere, as by an object's program: data is
+// anything, and Event.Payload has it. It is lost when it is longer than a record may
+// be, and on a vCPU that there is not. It may be called from any goroutine. Such
+// events come later than those of the vCPUs' threads: the hub hands them on as they
+// come, and counts those that are out of order.
 func (s *Source) Put(cpu int, time int64, data []byte) bool {
+	return s.put(cpu, time, StagePre, recordHeader+len(data), func(rec []byte) { copy(rec[recordHeader:], data) })
+}
+
+// PutRecord is Put for a record of s.s Layout, which a program in the guest has made:
+// whose it is is not for that to say.
+func (s *Source) PutRecord(cpu int, rec []byte) bool {
+	if len(rec) < recordHeader {
+		return s.put(cpu, 0, StagePre, maxRecord+1, nil)
+	}
+	return s.put(cpu, int64(le.Uint64(rec)), markStage(le.Uint32(rec[RecordMark:])), len(rec), func(to []byte) { copy(to, rec) })
+}
+
+func (s *Source) put(cpu int, time int64, stage Stage, n int, fill func([]byte)) bool {
 	if cpu < 0 || cpu >= len(s.cpus) {
 		s.cpus[0].lost.Add(1)
 		return false
@@ -88,32 +96,29 @@ func (s *Source) Put(cpu int, time int64, data []byte) bool {
 	h := s.hub
 	h.putMu.Lock()
 	defer h.putMu.Unlock()
-	if len(data) > maxRecord {
+	p := h.prods[h.cpus]
+	p.busy.Store(true)
+	defer h.end(p)
+	var rec []byte
+	if n <= maxRecord && !s.closed.Load() && !h.closing.Load() {
+		rec = p.reserve(cpu, n)
+	}
+	if rec == nil {
 		s.cpus[cpu].lost.Add(1)
 		return false
 	}
-	p := h.begin(h.cpus)
+	fill(rec)
 	// Whoever says the time need not be trusted: the hub waits for what has a
 	// time to come.
-	time = max(0, min(time, h.clock()))
-	le.PutUint32(p.buf, uint32(cpu))
-	return s.finish(p, cpu, time, putPrefix+copy(p.buf[putPrefix:], data))
+	le.PutUint64(rec[RecordTime:], uint64(max(0, min(time, h.clock()))))
+	le.PutUint32(rec[RecordMark:], s.Mark(stage))
+	p.commit(true)
+	s.cpus[cpu].stored.Add(1)
+	return true
 }
 
 // Lose counts n events of a vCPU that were lost before they could be Put.
 func (s *Source) Lose(cpu int, n uint64) { s.cpus[cpu].lost.Add(n) }
-
-// finish stores the first n bytes of p's buffer.
-func (s *Source) finish(p *producer, cpu int, time int64, n int) bool {
-	stored := !s.closed.Load() && !s.hub.closing.Load() && p.put(s.id, time, p.buf[:n])
-	if stored {
-		s.cpus[cpu].stored.Add(1)
-	} else {
-		s.cpus[cpu].lost.Add(1)
-	}
-	s.hub.end(p)
-	return stored
-}
 
 // Counts returns the totals over all vCPUs. While events are being emitted it
 // is a moment's view; the numbers only grow.
@@ -149,4 +154,4 @@ func (s *Source) Close() {
 }
 
 // String names the source for logs.
-func (s *Source) String() string { return fmt.Sprintf("%s#%d", s.Fetcher.Def().Name(), s.id) }
+func (s *Source) String() string { return fmt.Sprintf("%s#%d", s.Layout.Def().Name(), s.id) }

@@ -19,7 +19,10 @@ type Event struct {
 }
 
 // Decode reads the record. While a filter runs there is none.
-func (e Event) Decode() (*Record, error) { return e.Source.Fetcher.Decode(e.Data) }
+func (e Event) Decode() (*Record, error) { return e.Source.Layout.Decode(e.Data) }
+
+// Payload returns what was given to Source.Put.
+func (e Event) Payload() []byte { return e.Data[recordHeader:] }
 
 // Chooser chooses events. It runs on the hub's goroutine: it must be quick, must
 // not use the hub, and sees no Data.

@@ -23,7 +23,7 @@ const TraceHeader = `#                                _-----=> irqs-off/BH-disab
 //
 //	(vfs_read+0x0/0x370) fd=3 buf=0xffff888003a5c000
 //	(ksys_read+0x6f/0xf0 <- vfs_read) arg1=16
-func (f *Fetcher) AppendArgs(b []byte, r *Record) []byte {
+func (f *Layout) AppendArgs(b []byte, r *Record) []byte {
 	b = append(b, '(')
 	if r.Stage == StageReturn {
 		b = f.appendPlace(b, r.Ret)
@@ -44,7 +44,7 @@ func (f *Fetcher) AppendArgs(b []byte, r *Record) []byte {
 	return b
 }
 
-func (f *Fetcher) appendPlace(b []byte, addr guest.GVA) []byte {
+func (f *Layout) appendPlace(b []byte, addr guest.GVA) []byte {
 	if s, ok := f.symbols.Find(addr); ok {
 		return appendSymbolOffset(b, s, addr)
 	}
@@ -60,7 +60,7 @@ func appendAddr(b []byte, addr guest.GVA) []byte { return fmt.Appendf(b, "0x%08x
 // Time is in nanoseconds and printed in seconds with microseconds, as ftrace
 // does. Of the five flags only the first is known, d for interrupts off;
 // without a profile the task is <...>-0.
-func (f *Fetcher) AppendLine(b []byte, cpu int, time int64, r *Record) []byte {
+func (f *Layout) AppendLine(b []byte, cpu int, time int64, r *Record) []byte {
 	comm := "<...>"
 	if r.HasTask {
 		comm = string(appendPrintable(nil, r.Comm))

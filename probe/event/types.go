@@ -51,8 +51,8 @@ var namedTypes = map[string]Type{
 // fixed part of a record or, for symstr, printed as such.
 func (t Type) isString() bool { return t.Format == String || t.Format == UString || t.Format == SymStr }
 
-// hasText reports whether a record keeps text for the type.
-func (t Type) hasText() bool { return t.Format == String || t.Format == UString }
+// HasText reports whether a record keeps text for the type, behind its fields.
+func (t Type) HasText() bool { return t.Format == String || t.Format == UString }
 
 // String returns the type as the language writes it.
 func (t Type) String() string {

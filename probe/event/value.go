@@ -51,7 +51,7 @@ func (d Datum) json(t Type) any {
 	switch {
 	case d.Fault:
 		return nil
-	case t.hasText():
+	case t.HasText():
 		return d.Text
 	case t.Format == SymStr:
 		return string(t.appendSymbol(nil, d))

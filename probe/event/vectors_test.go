@@ -97,7 +97,7 @@ func (k *fakeKernel) write(text string) error {
 	if err := d.Join(same); err != nil {
 		return err
 	}
-	f, err := Compile(d, kernel, Options{Profile: idle{}})
+	f, err := Compile(d, kernel, Options{Tasks: true})
 	if err != nil {
 		return err
 	}
@@ -106,14 +106,6 @@ func (k *fakeKernel) write(text string) error {
 	}
 	k.defs = append(k.defs, d)
 	return nil
-}
-
-// idle is a profile of a guest whose vCPUs all run one task.
-type idle struct{}
-
-func (idle) Task(_ *probe.Context, comm []byte) (int32, bool) {
-	copy(comm, "swapper")
-	return 1, true
 }
 
 // reply runs one command on a kernel that has what the vector presupposes.

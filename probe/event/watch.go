@@ -105,39 +105,36 @@ func (d *Def) WatchLen(symbols probe.Symbols) int {
 	return 8
 }
 
-// compileWatch adds the values of a watch at offset at of the record, and
-// returns what follows them.
-func (f *Fetcher) compileWatch(d *Def, at int) int {
+// WatchedNumber says which number of a watch's access is meant.
+type WatchedNumber uint8
+
+// The numbers of an access.
+const (
+	WatchedOld   WatchedNumber = iota // what was there before
+	WatchedNew                        // what is there after it
+	WatchedWrite                      // 1 for a write, else 0
+)
+
+// watchFields are the fields that events of d have by themselves.
+func watchFields(d *Def, symbols probe.Symbols) (fields []Field) {
 	if d.Access == probe.AccessExec {
-		return at
+		return nil
 	}
-	add := func(name string, value uint64, size int) {
-		t := Type{Format: Hex, Size: size}
-		f.ops = append(f.ops, op{operand: operand{from: fromWatch, value: value}, size: size, off: at})
-		f.types = append(f.types, Arg{Name: name, Type: t})
-		at += size
+	n := d.WatchLen(symbols)
+	for i, name := range watchNames {
+		number := WatchedNumber(i)
+		size := n
+		if number == WatchedWrite {
+			if d.Access == probe.AccessWrite {
+				break
+			}
+			size = 1
+		}
+		fields = append(fields, Field{Arg: Arg{Name: name, Fetch: Access{number}, Type: Type{Format: Hex, Size: size}}, Size: size})
 	}
-	n := d.WatchLen(f.symbols)
-	add("old", 0, n)
-	add("new", 1, n)
-	if d.Access != probe.AccessWrite {
-		add("wr", 2, 1)
-	}
-	return at
+	return fields
 }
 
-// watched returns a value of the access that c is about.
-func watched(c *probe.Context, which uint64) uint64 {
-	switch w := &c.Watched; {
-	case which == 0:
-		return w.Old
-	case which == 1:
-		return w.New
-	case w.Write:
-		return 1
-	}
-	return 0
-}
-
-// watchNames are the values that an event of a watch has by itself.
+// watchNames are the values that an event of a watch has by itself, by
+// WatchedNumber.
 var watchNames = []string{"old", "new", "wr"}

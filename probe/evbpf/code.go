@@ -1,0 +1,213 @@
+package evbpf
+
+import (
+	"github.com/cilium/ebpf/asm"
+
+	"github.com/guestprobe/guestprobe/probe/bpf"
+	"github.com/guestprobe/guestprobe/probe/event"
+)
+
+// What a program returns: what has become of the hit.
+const (
+	Filtered = iota // the filter said no
+	Recorded        // its record is in the ring
+	Unwanted        // nobody wants records
+	Lost            // there was no room for its record
+)
+
+// Code is the program of a definition, for any memory.
+type Code struct {
+	name   string
+	kind   bpf.Kind
+	insns  asm.Instructions
+	budget int64
+	state  int // bytes of the state; 0: it has none
+	max    int // bytes of the longest record
+}
+
+// Maps are what a program works on. GateSpec, State and the ring's owner say how each
+// is made.
+type Maps struct {
+	Ring  *bpf.Map // takes the records; may serve several programs
+	Gate  *bpf.Map // 0 = nobody wants records; may serve several programs
+	State *bpf.Map // room for texts, of this program alone; nil where State has none
+}
+
+// The numbers of the maps in a program.
+const (
+	mapRing = iota
+	mapGate
+	mapState
+)
+
+// GateSpec describes the map whose value says whether records are wanted.
+var GateSpec = bpf.MapSpec{Name: "gate", Kind: bpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1}
+
+// State describes the map that a program works in; ok is false when it needs none.
+func (c *Code) State() (spec bpf.MapSpec, ok bool) {
+	return bpf.MapSpec{Name: "state", Kind: bpf.PerCPUArray, KeySize: 4, ValueSize: uint32(c.state), MaxEntries: 1}, c.state > 0
+}
+
+// MaxRecord returns the most bytes that a program puts into the ring at once.
+func (c *Code) MaxRecord() int { return c.max }
+
+// Program makes the program that works on m. It fails where that would be longer than
+// programs can be.
+func (c *Code) Program(m Maps) (*bpf.Program, error) {
+	maps := []*bpf.Map{mapRing: m.Ring, mapGate: m.Gate}
+	if c.state > 0 {
+		maps = append(maps, m.State)
+	}
+	return bpf.New(bpf.Spec{Name: c.name, Kind: c.kind, Insns: c.insns, Maps: maps, Budget: c.budget})
+}
+
+// Compile makes the program of a layout, with a filter or nil: it writes a record with
+// that mark (event.Source.Mark) for each hit that passes. It fails where the program
+// would be longer than programs can be.
+func Compile(l *event.Layout, filter *event.Filter, mark uint32) *Code {
+	c := &compiler{l: l, texts: l.Texts() > 0}
+	if c.texts {
+		c.state = l.MaxBytes
+	}
+	c.program(filter, mark)
+	c.link()
+	kind := bpf.Kprobe
+	if l.Stage == event.StageReturn {
+		kind = bpf.Kretprobe
+	}
+	return &Code{
+		name: l.Def().Name(), kind: kind, insns: c.insns, budget: int64(c.slots(0)) + c.cost, state: c.state, max: l.MaxBytes,
+	}
+}
+
+// Registers that calls keep, and what programs have in them.
+const (
+	rCtx = asm.R6 // the context
+	rRec = asm.R7 // the record
+	rEnd = asm.R8 // bytes of the record so far, where it has texts
+	rVal = asm.R9 // the operand at hand
+	rFP  = asm.R10
+)
+
+// Places in the stack frame.
+const (
+	slotWord  = -8   // what was read
+	slotKey   = -16  // key 0
+	slotState = -24  // address of the state
+	slotCount = -32  // elements read
+	slotBase  = -40  // address of an array of pointers
+	slotRoom  = -48  // bytes that a text may have
+	slotShort = -112 // 64 bytes: a constant text, or a task's name
+)
+
+// compiler makes one program.
+type compiler struct {
+	builder
+	l     *event.Layout
+	texts bool // records are made in the state
+	left  int  // texts still to come
+	state int  // bytes of the state
+}
+
+// program emits all of it.
+func (c *compiler) program(filter *event.Filter, mark uint32) {
+	pass, filtered, unwanted, lost := c.newLabel(), c.newLabel(), c.newLabel(), c.newLabel()
+	c.emit(asm.Mov.Reg(rCtx, asm.R1))
+	if filter != nil && longTexts(c.l, filter.Root()) {
+		c.state = max(c.state, event.MaxText)
+	}
+	if c.state > 0 {
+		c.emit(stK(4, rFP, slotKey, 0), asm.LoadMapPtr(asm.R1, mapState))
+		c.addr(asm.R2, rFP, slotKey)
+		c.emit(call(bpf.HelperMapLookup))
+		c.require(asm.JNE, asm.R0, 0, unwanted) // cannot be: an array has its first value
+		c.emit(st(8, rFP, slotState, asm.R0))
+	}
+	if filter != nil {
+		c.node(filter.Root(), pass, filtered)
+		c.place(pass)
+	}
+	c.emit(asm.LoadMapValue(asm.R1, mapGate, 0), ld(8, asm.R1, asm.R1, 0))
+	c.require(asm.JNE, asm.R1, 0, unwanted)
+	c.record(mark, lost)
+	c.emit(asm.Mov.Imm(asm.R0, Recorded), asm.Return())
+	c.place(unwanted)
+	c.emit(asm.Mov.Imm(asm.R0, Unwanted), asm.Return())
+	c.place(lost)
+	c.emit(asm.Mov.Imm(asm.R0, Lost), asm.Return())
+	c.place(filtered)
+	c.emit(asm.Mov.Imm(asm.R0, Filtered), asm.Return())
+}
+
+// record emits the making of the record. One without texts is made in the ring; one
+// with texts, whose length is not known before, in the state, and copied.
+func (c *compiler) record(mark uint32, lost label) {
+	if c.texts {
+		c.emit(ld(8, rRec, rFP, slotState), asm.Mov.Imm(rEnd, int32(c.l.Dynamic)))
+	} else {
+		c.emit(asm.LoadMapPtr(asm.R1, mapRing), asm.Mov.Imm(asm.R2, int32(c.l.MaxBytes)), asm.Mov.Imm(asm.R3, 0), call(bpf.HelperRingReserve))
+		c.require(asm.JNE, asm.R0, 0, lost)
+		c.emit(asm.Mov.Reg(rRec, asm.R0))
+		c.time()
+	}
+	c.head(mark)
+	c.left = c.l.Texts()
+	for i := range c.l.Fields {
+		c.field(i)
+	}
+	if c.texts {
+		// The time is that of the end, because nothing is in the ring before.
+		c.time()
+		c.emit(asm.LoadMapPtr(asm.R1, mapRing), asm.Mov.Reg(asm.R2, rRec), asm.Mov.Reg(asm.R3, rEnd), asm.Mov.Imm(asm.R4, 0), call(bpf.HelperRingOutput))
+		c.require(asm.JEq, asm.R0, 0, lost)
+		return
+	}
+	c.emit(asm.Mov.Reg(asm.R1, rRec), asm.Mov.Imm(asm.R2, 0), call(bpf.HelperRingSubmit))
+}
+
+// time writes the time of the record.
+func (c *compiler) time() {
+	c.emit(call(bpf.HelperKtimeGetNS), st(8, rRec, event.RecordTime, asm.R0))
+}
+
+// head writes what stands around the fields.
+func (c *compiler) head(mark uint32) {
+	l := c.l
+	c.emit(stK(4, rRec, event.RecordMark, int32(mark)))
+	c.copy(2, event.RecordCS, ctxOff(event.RegCS))
+	c.copy(2, event.RecordFlags, ctxOff(event.RegFlags))
+	c.zero(rRec, event.RecordStatus, len(l.Fields))
+	switch {
+	case l.Entered != 0:
+		c.copy(8, l.Place, ctxOff(event.RegIP))
+		c.copy(8, l.Entered, entryTime)
+	case l.Place != 0:
+		c.emit(call(bpf.HelperGetFuncIP), st(8, rRec, l.Place, asm.R0))
+	}
+	if l.Comm != 0 {
+		c.emit(call(bpf.HelperGetPIDTGID), st(4, rRec, event.RecordPID, asm.R0))
+		c.addr(asm.R1, rRec, l.Comm)
+		c.emit(asm.Mov.Imm(asm.R2, event.CommSize), call(bpf.HelperGetComm))
+	}
+	if l.Regs != 0 {
+		for i, r := range event.RecordRegs {
+			c.copy(8, l.Regs+8*i, ctxOff(r))
+		}
+	}
+}
+
+// copy writes n bytes of the context into the record.
+func (c *compiler) copy(n, to, from int) {
+	c.emit(ld(n, asm.R1, rCtx, from), st(n, rRec, to, asm.R1))
+}
+
+// ctxOff is where the context has a register: it is a struct pt_regs, whose fields
+// event.Reg counts.
+func ctxOff(r event.Reg) int { return 8 * int(r) }
+
+// Where the context of a return program has the time of the entry, and the
+// arguments in registers as they were then (bpf.PutEntry).
+const (
+	entryTime = bpf.RegsSize
+	entryArgs = bpf.RegsSize + 8
+)

@@ -1,0 +1,202 @@
+package evbpf
+
+import (
+	"strings"
+
+	"github.com/cilium/ebpf/asm"
+
+	"github.com/guestprobe/guestprobe/probe/event"
+)
+
+// pattern is a glob: runs of bytes with anything between them (the kernel's
+// lib/glob.c). A bracket that is not closed stands for itself.
+type pattern struct {
+	parts      []run
+	head, tail bool // the first run begins the text, the last one ends it
+}
+
+// run is bytes in a row.
+type run []set
+
+// set is what one byte may be: in one of the ranges, or with not in none of them.
+type set struct {
+	ranges [][2]byte
+	not    bool
+}
+
+func only(c byte) set { return set{ranges: [][2]byte{{c, c}}} }
+
+// literal returns the byte that s stands for, if it is one.
+func (s set) literal() (byte, bool) {
+	return s.ranges[0][0], !s.not && len(s.ranges) == 1 && s.ranges[0][0] == s.ranges[0][1]
+}
+
+func literalRun(text string) (r run) {
+	for i := range len(text) {
+		r = append(r, only(text[i]))
+	}
+	return r
+}
+
+// parsePattern reads a glob.
+func parsePattern(text string) pattern {
+	p := pattern{parts: []run{nil}, head: true, tail: true}
+	add := func(s set) { p.parts[len(p.parts)-1] = append(p.parts[len(p.parts)-1], s) }
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; c {
+		case '*':
+			p.parts = append(p.parts, nil)
+		case '?':
+			add(set{ranges: [][2]byte{{0, 255}}})
+		case '[':
+			s, n := parseSet(text[i:])
+			add(s)
+			i += n - 1
+		case '\\':
+			if i+1 < len(text) {
+				i++
+			}
+			add(only(text[i]))
+		default:
+			add(only(c))
+		}
+	}
+	// Empty runs say nothing, but for where the text begins and ends.
+	last := len(p.parts) - 1
+	p.head, p.tail = last == 0 || len(p.parts[0]) > 0, last == 0 || len(p.parts[last]) > 0
+	if last > 0 {
+		var parts []run
+		for _, r := range p.parts {
+			if len(r) > 0 {
+				parts = append(parts, r)
+			}
+		}
+		p.parts = parts
+	}
+	return p
+}
+
+// parseSet reads the bracket that text begins with, and returns its length. A ] or a
+// - in the first place is an element.
+func parseSet(text string) (s set, n int) {
+	i := 1
+	if s.not = strings.HasPrefix(text[i:], "!"); s.not {
+		i++
+	}
+	for first := true; i < len(text); first = false {
+		a := text[i]
+		if a == ']' && !first {
+			return s, i + 1
+		}
+		b := a
+		i++
+		if i+1 < len(text) && text[i] == '-' && text[i+1] != ']' {
+			b = text[i+1]
+			i += 2
+		}
+		s.ranges = append(s.ranges, [2]byte{a, b})
+	}
+	return only('['), 1
+}
+
+// match compares the text at rVal, of R0 bytes with its NUL. It ends by jumping to
+// yes or no, never behind itself.
+func (c *compiler) match(p pattern, yes, no label) {
+	c.emit(asm.Add.Imm(asm.R0, -1))
+	parts := p.parts
+	if p.head && p.tail && len(parts) == 1 {
+		c.jif(asm.JNE, asm.R0, uint64(len(parts[0])), no)
+		c.compare(parts[0], no)
+		c.goTo(yes)
+		return
+	}
+	if p.head {
+		c.jif(asm.JLT, asm.R0, uint64(len(parts[0])), no)
+		c.compare(parts[0], no)
+		c.step(len(parts[0]))
+		parts = parts[1:]
+	}
+	var end run
+	if p.tail {
+		end, parts = parts[len(parts)-1], parts[:len(parts)-1]
+	}
+	for _, r := range parts {
+		// The first place is the best one: what follows has the most left.
+		loop, next, found := c.newLabel(), c.newLabel(), c.newLabel()
+		start := len(c.insns)
+		c.place(loop)
+		c.jif(asm.JLT, asm.R0, uint64(len(r)), no)
+		c.compare(r, next)
+		c.goTo(found)
+		c.place(next)
+		c.step(1)
+		c.goTo(loop)
+		c.repeats(start, event.MaxText)
+		c.place(found)
+		c.step(len(r))
+	}
+	if p.tail {
+		c.jif(asm.JLT, asm.R0, uint64(len(end)), no)
+		c.emit(asm.Add.Reg(rVal, asm.R0))
+		c.add(rVal, -int64(len(end)))
+		c.compare(end, no)
+	}
+	c.goTo(yes)
+}
+
+// step passes over n bytes of the text.
+func (c *compiler) step(n int) {
+	c.add(rVal, int64(n))
+	c.add(asm.R0, -int64(n))
+}
+
+// compare jumps to differs unless r stands at rVal.
+func (c *compiler) compare(r run, differs label) {
+	for at := 0; at < len(r); {
+		n := 0
+		text := ""
+		for at+n < len(r) && n < 8 {
+			b, ok := r[at+n].literal()
+			if !ok {
+				break
+			}
+			text += string([]byte{b})
+			n++
+		}
+		if n > 0 {
+			n = chunk(n)
+			c.emit(ld(n, asm.R1, rVal, at))
+			c.jif(asm.JNE, asm.R1, bytesAt(text, n), differs)
+			at += n
+			continue
+		}
+		c.inSet(r[at], at, differs)
+		at++
+	}
+}
+
+// inSet jumps to differs unless the byte off behind rVal is one of s.
+func (c *compiler) inSet(s set, off int, differs label) {
+	if !s.not && s.ranges[0] == [2]byte{0, 255} {
+		return
+	}
+	in := c.newLabel()
+	hit := in
+	if s.not {
+		hit = differs
+	}
+	c.emit(ld(1, asm.R1, rVal, off))
+	for _, r := range s.ranges {
+		if r[0] > r[1] {
+			continue // nothing is in it
+		}
+		above := c.newLabel()
+		c.jif(asm.JLT, asm.R1, uint64(r[0]), above)
+		c.jif(asm.JLE, asm.R1, uint64(r[1]), hit)
+		c.place(above)
+	}
+	if !s.not {
+		c.goTo(differs)
+	}
+	c.place(in)
+}

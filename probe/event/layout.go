@@ -1,0 +1,194 @@
+package event
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe"
+)
+
+// CommSize is the size of a task's name in a record, with its NUL
+// (TASK_COMM_LEN).
+const CommSize = 16
+
+// Options are what Compile can do beyond the definition.
+type Options struct {
+	// Tasks says that the program that makes the records can tell the running task:
+	// records have it, and $comm is possible.
+	Tasks bool
+	// Regs adds the general registers to every record.
+	Regs bool
+}
+
+// Layout is a definition resolved against an image: what its records hold, and
+// where. It does not change, and may be used from any thread. Package evbpf makes
+// the program that writes such records.
+type Layout struct {
+	// Fields are the values of a record: of a watch those of the access first, then
+	// the definition's arguments.
+	Fields []Field
+	// Stage is when the records are made.
+	Stage Stage
+
+	// Offsets in a record; see record.go for its layout. 0: it has no such part.
+	Place    int // of StageReturn and of a watch
+	Entered  int // of StageReturn
+	Comm     int
+	Regs     int
+	Dynamic  int // texts, one behind the other
+	MaxBytes int // bytes of the longest record
+
+	def     *Def
+	addr    guest.GVA
+	symbols probe.Symbols
+	post    *Layout
+}
+
+// Field is one value of a record.
+type Field struct {
+	Arg // Fetch has addresses in place of symbols
+	// Offset is where the value stands in the record, or the first element, and
+	// Size the bytes of one: of a text those of its data_loc.
+	Offset, Size int
+}
+
+// Elements returns how many values the field has: 1, or the length of the array.
+func (f *Field) Elements() int { return max(1, f.Type.Count) }
+
+// Compile resolves d against an image. The error is a *SyntaxError with a caret
+// in the command that d was parsed from: every check that Parse leaves out is made
+// here.
+func Compile(d *Def, symbols probe.Symbols, opt Options) (*Layout, error) {
+	// d may have been made by hand or parsed without symbols: its text decides.
+	full, err := ParseIn(d.line().command, symbols)
+	if err != nil {
+		return nil, err
+	}
+	addr, _, err := full.locate(symbols)
+	if err != nil {
+		return nil, err
+	}
+	f := &Layout{def: d, addr: addr, symbols: symbols}
+	if d.Kind == KindReturn {
+		f.Stage = StageReturn
+	}
+	if d.Kind == KindWatch {
+		f.Fields = watchFields(full, symbols)
+	}
+	for i, a := range full.Args {
+		if a.Fetch, err = resolve(full, a.Fetch, symbols); err != nil {
+			return nil, err
+		}
+		if _, comm := a.Fetch.(Comm); comm && !opt.Tasks {
+			e := d.line().fail(i+2, len(d.line().tokens[i+2])-len(a.Text), CodeNoProfile)
+			e.Detail = "$comm needs to know how the guest keeps its tasks"
+			return nil, e
+		}
+		size := a.Type.Size
+		if a.Type.Format == SymStr {
+			size = 8 // kept as the address: looking up a name has no place in a hit
+		}
+		f.Fields = append(f.Fields, Field{Arg: a, Size: size})
+	}
+	f.post = &Layout{Stage: StagePost, def: d, addr: addr, symbols: symbols}
+	f.place(opt)
+	f.post.place(opt)
+	return f, nil
+}
+
+// place gives every part of a record its place.
+func (f *Layout) place(opt Options) {
+	at := (RecordStatus + len(f.Fields) + 7) &^ 7
+	take := func(n int) int {
+		at += n
+		return at - n
+	}
+	if f.Stage == StageReturn || f.def.Kind == KindWatch {
+		f.Place = take(8)
+	}
+	if f.Stage == StageReturn {
+		f.Entered = take(8)
+	}
+	if opt.Tasks {
+		f.Comm = take(CommSize)
+	}
+	if opt.Regs {
+		f.Regs = take(regsSize)
+	}
+	texts := 0
+	for i := range f.Fields {
+		x := &f.Fields[i]
+		x.Offset = take(x.Size * x.Elements())
+		if x.Type.HasText() {
+			texts += x.Elements()
+		}
+	}
+	f.Dynamic = at
+	f.MaxBytes = min(at+texts*MaxText, maxRecord)
+}
+
+// Texts returns how many texts a record has.
+func (f *Layout) Texts() (n int) {
+	for i := range f.Fields {
+		if f.Fields[i].Type.HasText() {
+			n += f.Fields[i].Elements()
+		}
+	}
+	return n
+}
+
+// resolve puts addresses in place of symbols.
+func resolve(d *Def, x Fetch, symbols probe.Symbols) (Fetch, error) {
+	switch x := x.(type) {
+	case Deref:
+		of, err := resolve(d, x.Of, symbols)
+		x.Of = of
+		return x, err
+	case SymbolAddr:
+		s, err := symbols.Lookup(x.Name)
+		if err != nil {
+			e := d.line().fail(1, 0, CodeBadProbeAddr)
+			e.Errno = CodeBadProbeAddr.Errno()
+			var ambiguous *guest.AmbiguousSymbolError
+			if !errors.As(err, &ambiguous) {
+				e.Errno = enoent
+			}
+			e.Detail = fmt.Sprintf("@%s: %v", x.Name, err)
+			return nil, e
+		}
+		return Immediate{uint64(s.Addr) + uint64(x.Offset)}, nil
+	}
+	return x, nil
+}
+
+// Def returns the definition that was compiled.
+func (f *Layout) Def() *Def { return f.def }
+
+// Addr returns the probed address. For a return probe it is the function's entry.
+func (f *Layout) Addr() guest.GVA { return f.addr }
+
+// Post returns the format of the records that are made behind the probed
+// instruction: the task and the registers only.
+func (f *Layout) Post() *Layout { return f.post }
+
+// StackArgs returns the numbers of the arguments that a return needs from the
+// stack of its function's entry, ascending: those behind the registers.
+func (f *Layout) StackArgs() []int {
+	var out []int
+	if f.Stage != StageReturn {
+		return nil
+	}
+	for _, x := range f.Fields {
+		of := x.Fetch
+		for d, ok := of.(Deref); ok; d, ok = of.(Deref) {
+			of = d.Of
+		}
+		if a, ok := of.(FuncArg); ok && a.N > len(ArgRegs) {
+			out = append(out, a.N)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
