@@ -78,6 +78,10 @@ func (d *Disassembler) Function(img *guest.Image, at string) (api.Disas, error) 
 			Class: i.Class().String(), Kind: p.Kind.String(), Reason: p.Reason.String(), NoPost: p.NoStep,
 			Ours: region(f, i.Off, flow.OursCalls), Kernel: region(f, i.Off, flow.Kernel),
 		}
+		if why := img.Blacklisted(at); why != "" {
+			no := api.DisasRegion{Reason: string(probe.CodeBlacklisted), Detail: why}
+			line.Kind, line.Reason, line.Ours, line.Kernel = insn.Refuse.String(), no.Reason, no, no
+		}
 		for _, t := range tables[i.Off] {
 			line.Table = append(line.Table, api.Hex(t))
 		}

@@ -68,6 +68,7 @@ func TestDisasEverything(t *testing.T) {
 		t.Fatal(err)
 	}
 	var dis Disassembler
+	blacklisted := false
 	for _, s := range img.Symbols() {
 		if s.Kind != guest.SymFunc || s.Size == 0 {
 			continue
@@ -76,5 +77,15 @@ func TestDisasEverything(t *testing.T) {
 		if err != nil || d.Undecodable != "" || len(d.Insts) == 0 {
 			t.Errorf("%s: %d instructions, %q, %v", s.Name, len(d.Insts), d.Undecodable, err)
 		}
+		for _, i := range d.Insts {
+			refused := i.Kind == "refused" && i.Reason == "blacklisted" && i.Ours.Reason == "blacklisted" && i.Kernel.Reason == "blacklisted"
+			if want := img.Blacklisted(guest.GVA(i.Addr)) != ""; refused != want {
+				t.Errorf("%s+%#x: %+v, blacklisted %v", s.Name, i.Offset, i, want)
+			}
+			blacklisted = blacklisted || refused
+		}
+	}
+	if !blacklisted {
+		t.Error("no function of the guest is blacklisted")
 	}
 }
