@@ -68,11 +68,11 @@ func bootGuest(ctx context.Context) (_ *benchGuest, kvmTime, guestTime time.Dura
 	case <-ctx.Done():
 		return nil, 0, 0, fmt.Errorf("the guest said nothing: %w", ctx.Err())
 	}
-	khz, err := m.TSCKHz()
+	clock, err := m.Clock(func() int64 { return 0 })
 	if err != nil {
-		return nil, 0, 0, fmt.Errorf("guest TSC frequency: %w", err)
+		return nil, 0, 0, err
 	}
-	return &benchGuest{m: m, mhz: float64(khz) / 1000}, kvmTime, guestTime, nil
+	return &benchGuest{m: m, mhz: float64(clock.KHz) / 1000}, kvmTime, guestTime, nil
 }
 
 func (g *benchGuest) close(ctx context.Context) error { return g.m.Close(context.WithoutCancel(ctx)) }
@@ -125,11 +125,11 @@ func (g *benchGuest) userCalls(ctx context.Context, fn guest.GVA, n uint64) (uin
 	le.PutUint64(b[mailN:], n)
 	le.PutUint64(b[mailA:], 1)
 	le.PutUint64(b[mailA+8:], 2)
-	if err := g.m.WriteMemory(0, box.Addr+mailFn, b[mailFn:]); err != nil {
+	if err := g.m.Target().WriteMemory(0, box.Addr+mailFn, b[mailFn:]); err != nil {
 		return 0, err
 	}
 	le.PutUint64(b[mailRequest:], request)
-	if err := g.m.WriteMemory(0, box.Addr, b[mailRequest:mailDone]); err != nil {
+	if err := g.m.Target().WriteMemory(0, box.Addr, b[mailRequest:mailDone]); err != nil {
 		return 0, err
 	}
 	for {

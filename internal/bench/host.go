@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestprobe/guestprobe/internal/api"
-	"github.com/guestprobe/guestprobe/kvm/machine"
+	"github.com/guestprobe/guestprobe/kvm/host"
 )
 
 // thisHost describes the machine and what its KVM delivers.
-func thisHost(rep machine.HostReport, now time.Time) Host {
+func thisHost(rep host.Report, now time.Time) Host {
 	h := Host{
 		CPU: "unknown", Cores: runtime.NumCPU(), Date: now.UTC().Format(time.DateOnly), Version: "unknown",
 		KVM: fmt.Sprintf("int3 at CPL0: %s, at CPL3: %s", rep.Traps.CPL0.Int3, rep.Traps.CPL3.Int3),

@@ -125,11 +125,11 @@ func (g *benchGuest) newSubjects() (*subjects, error) {
 	}
 	start := time.Now()
 	now := func() int64 { return time.Since(start).Nanoseconds() }
-	cfg := program.Config{CPUs: g.m.NumCPU(), Shared: g.m, Now: now,
-		Stop: func(f func() error) error { return g.m.Stop(func(probe.World) error { return f() }) },
+	cfg := program.Config{CPUs: g.m.Target().NumCPU(), Shared: g.m, Now: now,
+		Stop: func(f func() error) error { return g.m.Target().Stop(func(probe.World) error { return f() }) },
 		Clock: func() (bpf.Clock, error) {
-			tsc, at, err := g.m.TSC(now)
-			return bpf.Clock{TSC: tsc, Mult: uint64(1e3 * (1 << 32) / g.mhz), Time: uint64(at)}, err
+			c, err := g.m.Clock(now)
+			return bpf.Clock{TSC: c.TSC, Mult: uint64(1e3 * (1 << 32) / g.mhz), Time: uint64(c.At)}, err
 		},
 	}
 	if p, err := g.m.Image().Profile(); err == nil {

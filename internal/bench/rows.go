@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/kvm/host"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/insn"
@@ -198,9 +199,9 @@ func (g *benchGuest) site(fn guest.Symbol, plan string) (guest.GVA, error) {
 // the probe, between two readings of the engine's counters: a jump back for
 // each boosted hit, and out and iretq of the guest's stub for each trap that
 // arrives through vector 3. The copy in a slot stands for the original.
-func addedInsns(d machine.Delivery, before, after probe.EngineStats) float64 {
+func addedInsns(d host.Delivery, before, after probe.EngineStats) float64 {
 	n := after.Boosted - before.Boosted
-	if d == machine.DeliveryVector {
+	if d == host.DeliveryVector {
 		n += 2 * (after.Breakpoints - before.Breakpoints + after.Stepped - before.Stepped + after.Returns - before.Returns)
 	}
 	return float64(n)
@@ -266,7 +267,7 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 	if o.Clock == nil {
 		o.Clock = time.Now
 	}
-	rep, err := machine.Calibrate(ctx, "")
+	rep, err := host.Calibrate(ctx, "")
 	if err != nil {
 		return nil, err
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/daemon"
-	"github.com/guestprobe/guestprobe/kvm/machine"
+	"github.com/guestprobe/guestprobe/kvm/host"
 )
 
 func (a *app) doctor() command.Spec {
@@ -22,7 +22,7 @@ and in guest user code (CPL3). It needs no daemon. Without a usable /dev/kvm it
 says why and what to do; the exit status is then 1.`,
 		Flags: func(f *pflag.FlagSet) { f.StringVar(&kvm, "kvm", "", "KVM `device` (default /dev/kvm)") },
 		Run: func(ctx context.Context, r *command.Run) error {
-			report, err := machine.Calibrate(ctx, kvm)
+			report, err := host.Calibrate(ctx, kvm)
 			h := daemon.WireHost(report)
 			if err != nil && h.KVM.Reason == "" {
 				h.KVM.Usable, h.KVM.Reason = false, err.Error()

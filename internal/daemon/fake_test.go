@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/kvm/host"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe"
 )
@@ -149,9 +150,9 @@ func (g *fakeGuest) Changed() <-chan struct{} {
 	return g.changed
 }
 
-func (g *fakeGuest) Host() machine.HostReport {
-	return machine.HostReport{KVM: machine.HostKVM{Usable: true, API: 12, Path: "/dev/fake"},
-		Traps: machine.HostTraps{CPL0: machine.TrapReport{Int3: machine.DeliveryDebugExit}}}
+func (g *fakeGuest) Host() host.Report {
+	return host.Report{KVM: host.KVM{Usable: true, API: 12, Path: "/dev/fake"},
+		Traps: host.Traps{CPL0: host.TrapReport{Int3: host.DeliveryDebugExit}}}
 }
 
 // become changes the phase.

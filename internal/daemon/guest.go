@@ -5,6 +5,7 @@ import (
 	"log/slog"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/kvm/host"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe"
 )
@@ -26,7 +27,7 @@ type Guest interface {
 	Changed() <-chan struct{}
 
 	// Host returns what calibration found out.
-	Host() machine.HostReport
+	Host() host.Report
 
 	// Resume and Pause may be repeated. They fail with
 	// machine.ErrNotRunnable when the guest has ended.
@@ -76,6 +77,17 @@ func newMachineGuest(o *options, img *guest.Image, log *slog.Logger) (Guest, err
 	}
 	return machineGuest{m}, nil
 }
+
+// ReadMemory implements Guest.
+func (g machineGuest) ReadMemory(root guest.GPA, addr guest.GVA, p []byte) error {
+	return g.Target().ReadMemory(root, addr, p)
+}
+
+// Stop implements Guest.
+func (g machineGuest) Stop(f func(probe.World) error) error { return g.Target().Stop(f) }
+
+// NoStage implements sharedGuest.
+func (g machineGuest) NoStage(user bool) string { return g.Target().Capabilities(user).NoStage }
 
 // Reset implements Guest.
 func (g machineGuest) Reset(ctx context.Context) error { return g.Machine.Reset(ctx, nil) }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/kvm/host"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 )
 
@@ -34,8 +35,8 @@ func (s *server) getHost(w http.ResponseWriter, r *http.Request) error {
 
 // WireHost returns the report in its wire form. guestprobe doctor uses it for
 // a calibration of its own.
-func WireHost(h machine.HostReport) api.Host {
-	traps := func(t machine.TrapReport) api.TrapReport {
+func WireHost(h host.Report) api.Host {
+	traps := func(t host.TrapReport) api.TrapReport {
 		return api.TrapReport{Int3: string(t.Int3), Inject: string(t.Inject), Step: string(t.Step), HWBreak: string(t.HWBreak), Watch: string(t.Watch)}
 	}
 	return api.Host{

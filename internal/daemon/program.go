@@ -23,9 +23,8 @@ const programGroup = "bpf"
 // sharedGuest is what a Guest has whose memory programs can share.
 type sharedGuest interface {
 	program.Shared
-	TSC(now func() int64) (tsc uint64, at int64, err error)
-	TSCKHz() (uint64, error)
-	NoStage(user bool) string
+	Clock(now func() int64) (machine.Clock, error)
+	NoStage(user bool) string // why no stage runs in the guest, "" = they do
 }
 
 // newPrograms makes the runtime of a guest's programs.
@@ -48,15 +47,11 @@ func newPrograms(log *slog.Logger, g Guest, hub *event.Hub) *program.Runtime {
 	}
 	cfg.Shared = s
 	cfg.Clock = func() (bpf.Clock, error) {
-		khz, err := s.TSCKHz()
+		c, err := s.Clock(hub.Now)
 		if err != nil {
 			return bpf.Clock{}, err
 		}
-		tsc, at, err := s.TSC(hub.Now)
-		if err != nil {
-			return bpf.Clock{}, err
-		}
-		return bpf.Clock{TSC: tsc, Mult: 1e6 << 32 / khz, Time: uint64(at)}, nil
+		return bpf.Clock{TSC: c.TSC, Mult: 1e6 << 32 / c.KHz, Time: uint64(c.At)}, nil
 	}
 	return program.New(cfg)
 }

@@ -10,19 +10,19 @@ import (
 	"strings"
 	"time"
 
-	"github.com/guestprobe/guestprobe/kvm/machine"
+	"github.com/guestprobe/guestprobe/kvm/host"
 )
 
 // Record is what `guestprobe doctor --format json` printed on a host, and what
 // that host was: the content of a file docs/hosts/NAME.json, written by
 // scripts/hosts.sh.
 type Record struct {
-	Name     string             `json:"-"`        // of the file: module, or module-emulator
-	Date     string             `json:"date"`     // of the run, as 2006-01-02, UTC
-	Kernel   string             `json:"kernel"`   // release of the kernel that KVM is part of
-	Module   string             `json:"module"`   // kvm_intel, kvm_amd or another
-	Emulator string             `json:"emulator"` // name and version; empty on a machine of its own
-	Doctor   machine.HostReport `json:"doctor"`
+	Name     string      `json:"-"`        // of the file: module, or module-emulator
+	Date     string      `json:"date"`     // of the run, as 2006-01-02, UTC
+	Kernel   string      `json:"kernel"`   // release of the kernel that KVM is part of
+	Module   string      `json:"module"`   // kvm_intel, kvm_amd or another
+	Emulator string      `json:"emulator"` // name and version; empty on a machine of its own
+	Doctor   host.Report `json:"doctor"`
 }
 
 // Parse reads one record. Fields that it does not know, or does not find, are
@@ -51,7 +51,7 @@ func Parse(name string, b []byte) (Record, error) {
 	if !r.Doctor.KVM.Usable {
 		return fail(fmt.Errorf("KVM was not usable: %s", r.Doctor.KVM.Reason))
 	}
-	for cpl, t := range map[int]machine.TrapReport{0: r.Doctor.Traps.CPL0, 3: r.Doctor.Traps.CPL3} {
+	for cpl, t := range map[int]host.TrapReport{0: r.Doctor.Traps.CPL0, 3: r.Doctor.Traps.CPL3} {
 		if t.Int3 == "" || t.Step == "" || t.HWBreak == "" || t.Watch == "" {
 			return fail(fmt.Errorf("calibration of CPL%d is not complete: %+v", cpl, t))
 		}

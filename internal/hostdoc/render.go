@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/guestprobe/guestprobe/kvm/machine"
+	"github.com/guestprobe/guestprobe/kvm/host"
 	"github.com/guestprobe/guestprobe/probe"
 )
 
@@ -75,34 +75,34 @@ func (d *document) runs() {
 }
 
 // deliveries explain the words of doctor that occur.
-var deliveries = map[machine.Delivery]string{
-	machine.DeliveryDebugExit: "`KVM_EXIT_DEBUG`, exception 3, RIP at the int3",
-	machine.DeliveryEmulation: "`KVM_EXIT_INTERNAL_ERROR`, suberror 1, RIP at the int3, first instruction byte `cc`",
-	machine.DeliveryVector:    "the guest's own IDT gets the exception",
-	machine.DeliveryNone:      "nothing happens: the guest runs on",
-	machine.DeliveryWorks:     "`KVM_EXIT_DEBUG` with the right address and DR6",
-	machine.DeliveryLoops:     "debug exits at the same address without end",
-	machine.DeliveryHangs:     "`KVM_RUN` does not come back until it is kicked",
-	machine.DeliveryBroken:    "something else",
+var deliveries = map[host.Delivery]string{
+	host.DeliveryDebugExit: "`KVM_EXIT_DEBUG`, exception 3, RIP at the int3",
+	host.DeliveryEmulation: "`KVM_EXIT_INTERNAL_ERROR`, suberror 1, RIP at the int3, first instruction byte `cc`",
+	host.DeliveryVector:    "the guest's own IDT gets the exception",
+	host.DeliveryNone:      "nothing happens: the guest runs on",
+	host.DeliveryWorks:     "`KVM_EXIT_DEBUG` with the right address and DR6",
+	host.DeliveryLoops:     "debug exits at the same address without end",
+	host.DeliveryHangs:     "`KVM_RUN` does not come back until it is kicked",
+	host.DeliveryBroken:    "something else",
 }
 
 // traps are the tables of what calibration found.
 func (d *document) traps() {
 	d.line("## What arrives, as calibration found it\n")
 	d.table("")
-	seen := map[machine.Delivery]bool{}
+	seen := map[host.Delivery]bool{}
 	for _, l := range []struct {
 		name string
 		cpl  uint8
 	}{{"CPL0 (guest kernel)", 0}, {"CPL3 (guest user)", 3}} {
 		for _, t := range []struct {
 			name string
-			get  func(machine.TrapReport) machine.Delivery
+			get  func(host.TrapReport) host.Delivery
 		}{
-			{"int3", func(t machine.TrapReport) machine.Delivery { return t.Int3 }},
-			{"single step", func(t machine.TrapReport) machine.Delivery { return t.Step }},
-			{"execute breakpoint", func(t machine.TrapReport) machine.Delivery { return t.HWBreak }},
-			{"write watchpoint", func(t machine.TrapReport) machine.Delivery { return t.Watch }},
+			{"int3", func(t host.TrapReport) host.Delivery { return t.Int3 }},
+			{"single step", func(t host.TrapReport) host.Delivery { return t.Step }},
+			{"execute breakpoint", func(t host.TrapReport) host.Delivery { return t.HWBreak }},
+			{"write watchpoint", func(t host.TrapReport) host.Delivery { return t.Watch }},
 		} {
 			d.each(t.name+", "+l.name, func(r Record) string {
 				got := t.get(r.Doctor.Traps.CPL(l.cpl))
@@ -112,9 +112,9 @@ func (d *document) traps() {
 		}
 		d.each("#BP back to the guest, "+l.name, func(r Record) string {
 			switch r.Doctor.Traps.CPL(l.cpl).Inject {
-			case machine.InjectAt:
+			case host.InjectAt:
 				return "injected with RIP at the int3"
-			case machine.InjectBehind:
+			case host.InjectBehind:
 				return "injected with RIP behind the int3"
 			}
 			return "it has it already"
@@ -123,8 +123,8 @@ func (d *document) traps() {
 	d.each("registers in `kvm_run`", func(r Record) string { return yes(r.Doctor.KVM.SyncRegs) })
 	d.each("read-only memory", func(r Record) string { return yes(r.Doctor.KVM.Readonly) })
 	d.line("")
-	for _, w := range []machine.Delivery{machine.DeliveryDebugExit, machine.DeliveryEmulation, machine.DeliveryVector, machine.DeliveryWorks,
-		machine.DeliveryNone, machine.DeliveryLoops, machine.DeliveryHangs, machine.DeliveryBroken} {
+	for _, w := range []host.Delivery{host.DeliveryDebugExit, host.DeliveryEmulation, host.DeliveryVector, host.DeliveryWorks,
+		host.DeliveryNone, host.DeliveryLoops, host.DeliveryHangs, host.DeliveryBroken} {
 		if seen[w] {
 			d.line("* `%s`: %s", w, deliveries[w])
 		}
@@ -176,7 +176,7 @@ func (d *document) features() {
 			if user {
 				cpl = 3
 			}
-			return yes(r.Doctor.Traps.CPL(cpl).Step == machine.DeliveryWorks)
+			return yes(r.Doctor.Traps.CPL(cpl).Step == host.DeliveryWorks)
 		})
 	}
 	d.each("slots and detours protected from the guest's own page tables", func(r Record) string { return yes(r.Doctor.KVM.Readonly) })

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/kvm/host"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe/bpf"
 	"github.com/guestprobe/guestprobe/probe/insn"
@@ -31,9 +32,9 @@ const (
 
 // Options say what guest to make.
 type Options struct {
-	CPL     int                 // privilege that programs run at: 0 or 3
-	KVMPath string              // the KVM device; "" means /dev/kvm
-	Host    *machine.HostReport // result of calibration; nil: calibrate
+	CPL     int          // privilege that programs run at: 0 or 3
+	KVMPath string       // the KVM device; "" means /dev/kvm
+	Host    *host.Report // result of calibration; nil: calibrate
 }
 
 // Guest is a bpf.Runner: a guest of one vCPU that does nothing but run compiled
@@ -83,7 +84,7 @@ func New(o Options) (_ *Guest, err error) {
 		return nil, err
 	}
 	g.arena = bpf.Area{Bytes: b, Addr: uint64(at)}
-	if err := g.m.WriteMemory(0, dataVA, binary.LittleEndian.AppendUint64(nil, uint64(g.boxAt))); err != nil {
+	if err := g.m.Target().WriteMemory(0, dataVA, binary.LittleEndian.AppendUint64(nil, uint64(g.boxAt))); err != nil {
 		return nil, err
 	}
 	return g, g.m.Resume()
@@ -119,14 +120,14 @@ func (g *Guest) Load(code []byte) (func(ctx, block, length uint64) (uint64, erro
 			near = userVA
 		}
 		size := max(codeChunk, len(code))
-		at, err := g.m.AllocExec(near, size)
+		at, err := g.m.Target().AllocExec(near, size)
 		if err != nil {
 			return nil, err
 		}
 		g.code, g.codeSize, g.codeUsed = at, size, 0
 	}
 	at := g.code + guest.GVA(g.codeUsed)
-	if err := g.m.WriteExec(at, code); err != nil {
+	if err := g.m.Target().WriteExec(at, code); err != nil {
 		return nil, err
 	}
 	g.codeUsed += (len(code) + 15) &^ 15

@@ -1,7 +1,8 @@
-// Package kvmtest holds the one helper by which a test may ask for /dev/kvm.
+// Package kvmtest holds what tests ask for /dev/kvm by.
 package kvmtest
 
 import (
+	"flag"
 	"os"
 	"testing"
 )
@@ -15,13 +16,30 @@ const RequireEnv = "GUESTPROBE_REQUIRE_KVM"
 // only function of the project that skips a test.
 func Require(tb testing.TB) {
 	tb.Helper()
-	f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)
+	err := usable()
 	if err == nil {
-		f.Close()
 		return
 	}
 	if os.Getenv(RequireEnv) == "1" {
 		tb.Fatalf("%s=1, but /dev/kvm is not usable: %v", RequireEnv, err)
 	}
 	tb.Skipf("SKIP: needs a usable /dev/kvm: %v (set %s=1 to make this a failure)", err, RequireEnv)
+}
+
+// Examples leaves out the examples of a package where Require would skip, because
+// they cannot ask themselves. TestMain calls it before it runs anything.
+func Examples() {
+	if usable() != nil && os.Getenv(RequireEnv) != "1" {
+		// Every test binary has the flag (package testing).
+		_ = flag.Set("test.skip", "^Example")
+	}
+}
+
+// usable says why /dev/kvm cannot be used.
+func usable() error {
+	f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)
+	if err == nil {
+		f.Close()
+	}
+	return err
 }

@@ -9,7 +9,7 @@ import (
 func (p *Program) fill(m *machine.Machine) error {
 	img := m.Image()
 	for i := range p.Tasks {
-		if err := m.WriteMemory(0, guest.GVA(dataOf(i)), p.Data); err != nil {
+		if err := m.Target().WriteMemory(0, guest.GVA(dataOf(i)), p.Data); err != nil {
 			return err
 		}
 	}
@@ -18,7 +18,7 @@ func (p *Program) fill(m *machine.Machine) error {
 		return err
 	}
 	for i := range p.Tasks {
-		if err := m.WriteMemory(0, cfg.Addr+guest.GVA(i*configSize), p.config(i)); err != nil {
+		if err := m.Target().WriteMemory(0, cfg.Addr+guest.GVA(i*configSize), p.config(i)); err != nil {
 			return err
 		}
 	}
@@ -26,7 +26,7 @@ func (p *Program) fill(m *machine.Machine) error {
 	if err != nil {
 		return err
 	}
-	return m.WriteMemory(0, n.Addr, []byte{byte(p.Tasks), 0, 0, 0, 0, 0, 0, 0})
+	return m.Target().WriteMemory(0, n.Addr, []byte{byte(p.Tasks), 0, 0, 0, 0, 0, 0, 0})
 }
 
 // Interrupts say how often a guest was interrupted.
@@ -40,13 +40,13 @@ func (p *Program) outcomes(m *machine.Machine) (out []Outcome, n Interrupts, err
 	}
 	for i := range p.Tasks {
 		b := make([]byte, resultSize)
-		if err := m.ReadMemory(0, res.Addr+guest.GVA(i*resultSize), b); err != nil {
+		if err := m.Target().ReadMemory(0, res.Addr+guest.GVA(i*resultSize), b); err != nil {
 			return nil, n, err
 		}
 		o, ticks, signals := parseResult(b)
 		n.Ticks += ticks
 		n.Signals += signals
-		if err := o.memory(i, func(a uint64, b []byte) error { return m.ReadMemory(0, guest.GVA(a), b) }); err != nil {
+		if err := o.memory(i, func(a uint64, b []byte) error { return m.Target().ReadMemory(0, guest.GVA(a), b) }); err != nil {
 			return nil, n, err
 		}
 		out = append(out, o)

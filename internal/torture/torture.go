@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/internal/oracle"
+	"github.com/guestprobe/guestprobe/kvm/host"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 )
 
@@ -17,7 +18,7 @@ type Options struct {
 	Tick    time.Duration // between timer interrupts; 0 stands for DefaultTick
 	Timeout time.Duration // of one guest; 0 stands for DefaultTimeout
 	KVMPath string        // the KVM device; "" means /dev/kvm
-	Host    *machine.HostReport
+	Host    *host.Report
 }
 
 // Defaults of Options. Tasks are short, so that ticks must be as well if they are

@@ -176,7 +176,7 @@ func (w *work) text() error {
 		return nil
 	}
 	now := make([]byte, len(w.p.Text))
-	if err := w.t.m.ReadMemory(0, textVA, now); err != nil {
+	if err := w.t.m.Target().ReadMemory(0, textVA, now); err != nil {
 		return err
 	}
 	if i := firstDiff(now, w.p.Text); i >= 0 {

@@ -1,29 +1,20 @@
 package machine
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/kvm"
+	"github.com/guestprobe/guestprobe/kvm/host"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
-// Bits of the control registers that a guest starts with (SDM Vol. 3, 2.2.1
-// and 2.5).
-const (
-	bootCR0  = 1<<0 | 1<<1 | 1<<4 | 1<<5 | 1<<16 | 1<<31 // PE, MP, ET, NE, WP, PG
-	bootCR4  = 1<<5 | 1<<9 | 1<<10                       // PAE, OSFXSR, OSXMMEXCPT
-	bootEFER = 1<<8 | 1<<10                              // LME, LMA
-	eferNXE  = 1 << 11
-)
-
-// tssAddr is where KVM may keep three pages for real mode on Intel processors
-// without "unrestricted guest" (KVM API document, section 4.37).
-const tssAddr = 0xfffbd000
+// eferNXE makes the NX bit of page table entries mean something (SDM Vol. 3,
+// 2.2.1).
+const eferNXE = 1 << 11
 
 // load boots img into the guest's memory. No vCPU runs.
 func (m *Machine) load(img *guest.Image) (*guest.BootState, error) {
@@ -70,8 +61,8 @@ func (m *Machine) build(b *guest.BootState) (err error) {
 			err = errors.Join(err, m.demolish())
 		}
 	}()
-	if last := m.mem.Regions()[len(m.regions)-1]; uint64(last.Base)+uint64(len(last.Bytes)) <= tssAddr {
-		if err := vm.SetTSSAddr(tssAddr); err != nil {
+	if last := m.mem.Regions()[len(m.regions)-1]; uint64(last.Base)+uint64(len(last.Bytes)) <= kvm.TSSAddr {
+		if err := vm.SetTSSAddr(kvm.TSSAddr); err != nil {
 			return err
 		}
 	}
@@ -95,7 +86,7 @@ func (m *Machine) build(b *guest.BootState) (err error) {
 		if err := setUp(k, i, m.cpuid, b, idt); err != nil {
 			return fmt.Errorf("vcpu %d: %w", i, err)
 		}
-		// A host that can't tell leaves 0; only TSCKHz cares.
+		// A host that can't tell leaves 0; only Clock cares.
 		if khz, err := k.TSCKHz(); err == nil {
 			m.tscKHz.Store(khz)
 		}
@@ -134,13 +125,9 @@ func setUp(k *kvm.VCPU, id int, cpuid []kvm.CPUIDEntry, b *guest.BootState, idt 
 	if err := k.GetSregs(&s); err != nil {
 		return err
 	}
-	s.CS = codeSegment(guest.SelKernelCode)
-	for _, d := range []*kvm.Segment{&s.DS, &s.ES, &s.FS, &s.GS, &s.SS} {
-		*d = dataSegment(guest.SelKernelData)
-	}
+	kvm.LongMode(&s, guest.SelKernelCode, guest.SelKernelData, uint64(b.Root))
 	s.GDT.Base, s.GDT.Limit = uint64(b.GDT), b.GDTLimit
 	s.IDT = idt
-	s.CR0, s.CR3, s.CR4, s.EFER = bootCR0, uint64(b.Root), bootCR4, bootEFER
 	if b.NX {
 		s.EFER |= eferNXE
 	}
@@ -160,56 +147,29 @@ func setUp(k *kvm.VCPU, id int, cpuid []kvm.CPUIDEntry, b *guest.BootState, idt 
 // has that vector, with a stub that hands the trap over. Probes on what runs
 // early would crash the guest otherwise.
 func (m *Machine) earlyIDT() (kvm.Descriptor, error) {
-	if m.host.Traps.CPL0.Int3 != DeliveryVector {
+	if m.host.Traps.CPL0.Int3 != host.DeliveryVector {
 		return kvm.Descriptor{}, nil
 	}
 	const entries = 4
-	at, err := m.AllocExec(m.image.Load().Entry, 16*entries+len(stub3))
+	at, err := m.target().AllocExec(m.image.Load().Entry, 16*entries+len(stub3))
 	if err != nil {
 		return kvm.Descriptor{}, err
 	}
 	stub := at + 16*entries
 	table := make([]byte, 16*entries, 16*entries+len(stub3))
-	putGate(table[16*insn.VectorBP:], stub, 0)
-	if err := m.WriteExec(at, append(table, stub3...)); err != nil {
+	guest.PutGate(table[16*insn.VectorBP:], stub, 0)
+	if err := m.target().WriteExec(at, append(table, stub3...)); err != nil {
 		return kvm.Descriptor{}, err
 	}
 	return kvm.Descriptor{Base: uint64(at), Limit: 16*entries - 1}, nil
 }
 
 // stub3 is the vector 3 stub of the trap ABI.
-var stub3 = trapStub(guest.PortBreakpoint)
-
-// trapStub is a stub of the trap ABI: out of AL to a port, and iretq.
-func trapStub(port uint8) []byte {
-	return insn.Assemble(func(a *insn.Asm) {
-		a.Out(port)
-		a.Iretq()
-	})
-}
-
-// putGate writes an interrupt gate to the kernel's code segment, DPL 3, with
-// its stack from the IST if that is not 0 (SDM Vol. 3, 6.14.1).
-func putGate(b []byte, to guest.GVA, ist uint64) {
-	a := uint64(to)
-	binary.LittleEndian.PutUint64(b, a&0xffff|guest.SelKernelCode<<16|ist<<32|0xee<<40|a>>16&0xffff<<48)
-	binary.LittleEndian.PutUint64(b[8:], a>>32)
-}
+var stub3 = guest.TrapStub(guest.PortBreakpoint)
 
 // guestDebug is how vCPUs are debugged at all times: int3 becomes an exit
 // where the host can do that.
 const guestDebug = kvm.DebugEnable | kvm.DebugUseSWBP
-
-// codeSegment is a flat 64-bit code segment (SDM Vol. 3, 3.4.5), as the
-// processor caches it after loading sel from the GDT that Boot makes.
-func codeSegment(sel uint16) kvm.Segment {
-	return kvm.Segment{Selector: sel, Limit: 0xffffffff, Typ: 11, Present: 1, DPL: uint8(sel & 3), S: 1, L: 1, G: 1}
-}
-
-// dataSegment is a flat data segment.
-func dataSegment(sel uint16) kvm.Segment {
-	return kvm.Segment{Selector: sel, Limit: 0xffffffff, Typ: 3, Present: 1, DPL: uint8(sel & 3), S: 1, DB: 1, G: 1}
-}
 
 // vcpuCPUID returns the CPUID leaves of one vCPU: what KVM can show, with the
 // vCPU's APIC ID in the leaves that hold it (SDM Vol. 2, CPUID, leaves 1, 0bH

@@ -139,11 +139,11 @@ func (m *Machine) callStub() (guest.GVA, error) {
 	if m.stub != 0 {
 		return m.stub, nil
 	}
-	a, err := m.AllocExec(m.image.Load().Entry, 1)
+	a, err := m.target().AllocExec(m.image.Load().Entry, 1)
 	if err != nil {
 		return 0, err
 	}
-	if err := m.WriteExec(a, []byte{opHlt}); err != nil {
+	if err := m.target().WriteExec(a, []byte{opHlt}); err != nil {
 		return 0, err
 	}
 	m.stub = a
@@ -181,7 +181,7 @@ func (v *vcpu) enter(fn guest.GVA, args []uint64, sp uint64, stub guest.GVA) err
 	sp = sp&^15 - 8
 	b := v.raw[:8]
 	binary.LittleEndian.PutUint64(b, uint64(stub))
-	if err := v.m.WriteMemory(guest.GPA(v.sregs.CR3), guest.GVA(sp), b); err != nil {
+	if err := v.m.target().WriteMemory(guest.GPA(v.sregs.CR3), guest.GVA(sp), b); err != nil {
 		return fmt.Errorf("push the return address: %w", err)
 	}
 	r.RIP, r.RSP = uint64(fn), sp

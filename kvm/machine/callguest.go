@@ -8,7 +8,7 @@ import (
 
 // CallGuest implements probe.Runner: it runs a function of the guest from
 // inside a handler, on the handler's own vCPU, while the interrupted code waits.
-func (m *Machine) CallGuest(cpu int, fn guest.GVA, args []uint64) (uint64, error) {
+func (m target) CallGuest(cpu int, fn guest.GVA, args []uint64) (uint64, error) {
 	v := m.vcpus[cpu]
 	stub, err := m.callStub()
 	if err != nil {
@@ -24,7 +24,7 @@ func (m *Machine) CallGuest(cpu int, fn guest.GVA, args []uint64) (uint64, error
 		sp = trap.state.Regs.RSP - redZone
 	}
 	if v.cpl() != 0 {
-		v.sregs.CS, v.sregs.SS = codeSegment(guest.SelKernelCode), dataSegment(guest.SelKernelData)
+		v.sregs.CS, v.sregs.SS = kvm.CodeSegment(guest.SelKernelCode), kvm.DataSegment(guest.SelKernelData)
 		v.kvm.SetSregsDirty()
 	}
 	v.regs.RFLAGS &^= insn.FlagIF

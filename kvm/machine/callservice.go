@@ -111,11 +111,11 @@ func (m *Machine) postCall(box guest.GVA, number uint64, fn guest.GVA, args []ui
 	for i, a := range args {
 		binary.LittleEndian.PutUint64(p[guest.MailboxArgs-guest.MailboxFn+8*i:], a)
 	}
-	if err := m.WriteMemory(0, box+guest.MailboxFn, p[:]); err != nil {
+	if err := m.target().WriteMemory(0, box+guest.MailboxFn, p[:]); err != nil {
 		return fmt.Errorf("call service: %w", err)
 	}
 	binary.LittleEndian.PutUint64(p[:8], number)
-	if err := m.WriteMemory(0, box+guest.MailboxRequest, p[:8]); err != nil {
+	if err := m.target().WriteMemory(0, box+guest.MailboxRequest, p[:8]); err != nil {
 		return fmt.Errorf("call service: %w", err)
 	}
 	return nil

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/guestprobe/guestprobe/kvm"
@@ -10,18 +11,29 @@ import (
 // msrTSC is IA32_TIME_STAMP_COUNTER (SDM Vol. 4, table 2-2): what rdtsc reads.
 const msrTSC = 0x10
 
-// TSC returns what vCPU 0's time stamp counter shows, and the time on the clock
-// now at that moment. The world is stopped meanwhile. Errors are those of Stop
-// and of KVM_GET_MSRS.
-func (m *Machine) TSC(now func() int64) (tsc uint64, at int64, err error) {
-	err = m.Stop(func(probe.World) error {
+// Clock relates the guest's time stamp counter, the same on all vCPUs, to a clock
+// of the host's.
+type Clock struct {
+	TSC uint64 // what it showed
+	At  int64  // on the host's clock, at that moment
+	KHz uint64 // its frequency
+}
+
+// Clock reads the guest's time stamp counter, and the host's clock now at that
+// moment. The world is stopped meanwhile. It fails where the host does not tell the
+// frequency (KVM_GET_TSC_KHZ).
+func (m *Machine) Clock(now func() int64) (c Clock, err error) {
+	if c.KHz = m.tscKHz.Load(); c.KHz == 0 {
+		return c, errors.New("this host does not tell the frequency of the guest's time stamp counter (KVM_GET_TSC_KHZ)")
+	}
+	err = m.target().Stop(func(probe.World) error {
 		msrs := []kvm.MSR{{Index: msrTSC}}
 		before := now()
 		if err := m.vcpus[0].kvm.GetMSRs(msrs); err != nil {
 			return fmt.Errorf("time stamp counter: %w", err)
 		}
-		tsc, at = msrs[0].Data, before+(now()-before)/2
+		c.TSC, c.At = msrs[0].Data, before+(now()-before)/2
 		return nil
 	})
-	return tsc, at, err
+	return c, err
 }

@@ -114,18 +114,18 @@ func (s *ConsoleSub) send(l ConsoleLine) {
 func (c *Console) History() (lines []ConsoleLine, dropped uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.tail(c.n), c.dropped
+	return c.newest(c.n), c.dropped
 }
 
-// Tail returns the newest max lines, oldest first.
-func (c *Console) Tail(max int) []ConsoleLine {
+// tail returns the newest max lines, oldest first.
+func (c *Console) tail(max int) []ConsoleLine {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.tail(max)
+	return c.newest(max)
 }
 
-// tail copies the newest max lines. Precondition: c.mu held.
-func (c *Console) tail(max int) []ConsoleLine {
+// newest copies the newest max lines. Precondition: c.mu held.
+func (c *Console) newest(max int) []ConsoleLine {
 	max = min(max, c.n)
 	out := make([]ConsoleLine, 0, max+1)
 	for i := c.n - max; i < c.n; i++ {
@@ -149,7 +149,7 @@ func (c *Console) Subscribe(queue int) (*ConsoleSub, []ConsoleLine) {
 	} else {
 		c.subs[s] = struct{}{}
 	}
-	history := c.tail(c.n)
+	history := c.newest(c.n)
 	if k := len(history); k > 0 && len(c.part) > 0 {
 		history = history[:k-1] // the line in progress comes when it ends
 	}

@@ -78,7 +78,7 @@ func TestConsoleHistoryIsBounded(t *testing.T) {
 	if got, _ := c.History(); len(got) != consoleMaxBytes/consoleMaxLine {
 		t.Errorf("%d long lines kept, want %d", len(got), consoleMaxBytes/consoleMaxLine)
 	}
-	if got := c.Tail(3); len(got) != 3 {
+	if got := c.tail(3); len(got) != 3 {
 		t.Errorf("Tail(3) has %d lines", len(got))
 	}
 }

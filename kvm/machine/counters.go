@@ -1,7 +1,6 @@
 package machine
 
 import (
-	"errors"
 	"sync/atomic"
 
 	"github.com/guestprobe/guestprobe/kvm"
@@ -47,13 +46,4 @@ func (m *Machine) Stats() Stats {
 		s.VCPUs = append(s.VCPUs, c)
 	}
 	return s
-}
-
-// TSCKHz returns the frequency in kHz of the guest's time stamp counter, the
-// same on all vCPUs, or an error where the host does not tell.
-func (m *Machine) TSCKHz() (uint64, error) {
-	if n := m.tscKHz.Load(); n != 0 {
-		return n, nil
-	}
-	return 0, errors.New("this host does not tell the frequency of the guest's time stamp counter (KVM_GET_TSC_KHZ)")
 }

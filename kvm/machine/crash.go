@@ -116,7 +116,7 @@ func (v *vcpu) newCrash(kind CrashKind, text string) *CrashReport {
 	// After INIT a processor stands at f000:fff0 in real mode (SDM Vol. 3,
 	// table 9-1). No guest of ours goes there by itself: it starts in long mode.
 	r.RegsLost = r.Regs.RIP == 0xfff0 && s.CR0&cr0PE == 0
-	syms := m.Symbols()
+	syms := m.Image()
 	r.Symbol = symbolize(syms, guest.GVA(r.Regs.RIP))
 	as := guest.NewAddressSpace(m.mem, guest.GPA(s.CR3))
 	if !r.RegsLost {
@@ -129,7 +129,7 @@ func (v *vcpu) newCrash(kind CrashKind, text string) *CrashReport {
 			r.Stack = append(r.Stack, w)
 		}
 	}
-	for _, l := range m.console.Tail(crashConsoleLines) {
+	for _, l := range m.console.tail(crashConsoleLines) {
 		r.Console = append(r.Console, l.Text)
 	}
 	return r

@@ -30,11 +30,11 @@ func TestBuiltinCrashes(t *testing.T) {
 				t.Errorf("phase %s, exit code %d; want %s, %d", s.Phase, s.ExitCode, tc.phase, tc.exit)
 			}
 			found := tc.console == ""
-			for _, l := range m.Console().Tail(consoleMaxLines) {
+			for _, l := range m.Console().tail(consoleMaxLines) {
 				found = found || strings.Contains(l.Text, tc.console)
 			}
 			if !found {
-				t.Errorf("console has no %q: %q", tc.console, texts(m.Console().Tail(20)))
+				t.Errorf("console has no %q: %q", tc.console, texts(m.Console().tail(20)))
 			}
 			if (s.Crash != nil) != (tc.phase == PhaseCrashed) {
 				t.Fatalf("crash report %v", s.Crash)

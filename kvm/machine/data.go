@@ -16,7 +16,7 @@ import (
 // after. There are 64 MiB of each; it is not given back otherwise. Any goroutine.
 //
 // The guest can write there at any time: what the host reads is not to be
-// trusted. Errors: ErrClosed, and *OutOfDataError.
+// trusted. Errors: ErrClosed, and *outOfDataError.
 func (m *Machine) AllocData(size int, user bool) (guest.GVA, []byte, error) {
 	m.memory.RLock()
 	defer m.memory.RUnlock()
@@ -28,7 +28,7 @@ func (m *Machine) AllocData(size int, user bool) (guest.GVA, []byte, error) {
 	d := m.exec.dataFor(user)
 	n := (uint64(size) + allocAlign - 1) &^ (allocAlign - 1)
 	if size <= 0 || n > d.Size-d.used {
-		return 0, nil, &OutOfDataError{Size: size, Left: d.Size - d.used}
+		return 0, nil, &outOfDataError{Size: size, Left: d.Size - d.used}
 	}
 	b, err := m.mem.Slice(d.GPA+guest.GPA(d.used), int(n))
 	if err != nil {
@@ -39,16 +39,16 @@ func (m *Machine) AllocData(size int, user bool) (guest.GVA, []byte, error) {
 	return a, b[:size:n], nil
 }
 
-// OutOfDataError says that there is no room for what host and guest share.
-type OutOfDataError struct {
+// outOfDataError says that there is no room for what host and guest share.
+type outOfDataError struct {
 	Size int    // bytes asked for
 	Left uint64 // bytes that there are
 }
 
 // Error says how much is left, and what to do.
-func (e *OutOfDataError) Error() string {
+func (e *outOfDataError) Error() string {
 	return fmt.Sprintf("%d bytes of memory shared with the guest: %d are left (make maps and rings smaller, or reset the guest): ENOMEM", e.Size, e.Left)
 }
 
 // Unwrap returns ENOMEM.
-func (e *OutOfDataError) Unwrap() error { return unix.ENOMEM }
+func (e *outOfDataError) Unwrap() error { return unix.ENOMEM }

@@ -66,16 +66,16 @@ type ConfigError struct {
 // Error names the field.
 func (e *ConfigError) Error() string { return "machine config " + e.Field + ": " + e.Text }
 
-// OutOfExecError is returned by AllocExec when the guest has no executable
+// outOfExecError is returned by AllocExec when the guest has no executable
 // memory left within reach.
-type OutOfExecError struct {
+type outOfExecError struct {
 	Near guest.GVA
 	Size int
 	Why  string
 }
 
 // Error says which area is full or out of reach.
-func (e *OutOfExecError) Error() string {
+func (e *outOfExecError) Error() string {
 	return fmt.Sprintf("allocate %d executable bytes near %v: %s", e.Size, e.Near, e.Why)
 }
 

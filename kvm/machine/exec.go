@@ -75,9 +75,9 @@ func within(a, near guest.GVA, n uint64) bool {
 
 // AllocExec implements probe.Target. What it returns is aligned to 64 bytes
 // and filled with int3.
-func (m *Machine) AllocExec(near guest.GVA, size int) (guest.GVA, error) {
+func (m target) AllocExec(near guest.GVA, size int) (guest.GVA, error) {
 	fail := func(format string, args ...any) (guest.GVA, error) {
-		return 0, &OutOfExecError{Near: near, Size: size, Why: fmt.Sprintf(format, args...)}
+		return 0, &outOfExecError{Near: near, Size: size, Why: fmt.Sprintf(format, args...)}
 	}
 	if size <= 0 {
 		return fail("size must be positive")
@@ -118,7 +118,7 @@ func (m *Machine) AllocExec(near guest.GVA, size int) (guest.GVA, error) {
 }
 
 // WriteExec implements probe.Target.
-func (m *Machine) WriteExec(addr guest.GVA, p []byte) error {
+func (m target) WriteExec(addr guest.GVA, p []byte) error {
 	m.memory.RLock()
 	defer m.memory.RUnlock()
 	if m.freed {

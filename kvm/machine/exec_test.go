@@ -67,7 +67,7 @@ func TestAllocExec(t *testing.T) {
 			if err := m.WriteMemory(0, b, code); err == nil {
 				t.Error("a data write to executable memory went through")
 			}
-			var out *OutOfExecError
+			var out *outOfExecError
 			left := int(tc.area.End() - b - 128)
 			for _, size := range []int{0, -1, int(tc.area.Size), left + 1} {
 				if _, err := m.AllocExec(tc.near, size); !errors.As(err, &out) {

@@ -29,7 +29,7 @@ func (f *farPages) find(a guest.GVA, n uint64) (guest.GPA, bool) {
 }
 
 // MapExec implements probe.Detours.
-func (m *Machine) MapExec(near, addr guest.GVA, n int) error {
+func (m target) MapExec(near, addr guest.GVA, n int) error {
 	m.memory.RLock()
 	defer m.memory.RUnlock()
 	if m.freed {
@@ -78,7 +78,7 @@ func (m *Machine) mapFar(far *farPages, page guest.GVA, user bool) error {
 
 // OneMapping implements probe.Detours. Kernel text is where the image says, or
 // the guest would not run; of user text only the guest knows.
-func (m *Machine) OneMapping(user bool) string {
+func (m target) OneMapping(user bool) string {
 	if !user {
 		return ""
 	}
@@ -97,7 +97,7 @@ func (m *Machine) OneMapping(user bool) string {
 }
 
 // StackProfile implements probe.Detours.
-func (m *Machine) StackProfile(bool) (probe.StackProfile, bool) {
+func (m target) StackProfile(bool) (probe.StackProfile, bool) {
 	p, err := m.image.Load().Profile()
 	return probe.StackProfile{Mask: p.StackMask, Magic: p.StackMagic, MagicOff: p.MagicOff, CPUOff: p.CPUOff}, err == nil
 }

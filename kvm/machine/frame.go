@@ -36,7 +36,7 @@ func (v *vcpu) readFrame() bool {
 	}
 	b := v.raw[:8*(skip+frameWords)]
 	at := guest.GVA(v.regs.RSP)
-	if v.m.ReadMemory(guest.GPA(v.sregs.CR3), at, b) != nil {
+	if v.m.target().ReadMemory(guest.GPA(v.sregs.CR3), at, b) != nil {
 		return false
 	}
 	if t.via == viaFault {
@@ -76,7 +76,7 @@ func (v *vcpu) writeFrame() bool {
 	put(frameRFLAGS, v.frame.RFLAGS)
 	put(frameRSP, v.frame.RSP)
 	put(frameSS, t.ss)
-	if v.m.WriteMemory(guest.GPA(v.sregs.CR3), t.frame, b) != nil {
+	if v.m.target().WriteMemory(guest.GPA(v.sregs.CR3), t.frame, b) != nil {
 		return false
 	}
 	rip, rsp, rflags := v.regs.RIP, v.regs.RSP, v.regs.RFLAGS
@@ -92,5 +92,5 @@ func (v *vcpu) writeFault(vector uint64, code uint32) bool {
 	b := v.raw[:8*faultWords]
 	binary.LittleEndian.PutUint64(b[8*faultVector:], vector)
 	binary.LittleEndian.PutUint64(b[8*faultCode:], uint64(code))
-	return v.m.WriteMemory(guest.GPA(v.sregs.CR3), v.trap.frame-8*faultWords, b) == nil
+	return v.m.target().WriteMemory(guest.GPA(v.sregs.CR3), v.trap.frame-8*faultWords, b) == nil
 }

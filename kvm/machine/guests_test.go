@@ -199,7 +199,7 @@ func waitEnd(t testing.TB, m *Machine) State {
 	defer cancel()
 	s, err := m.Wait(ctx)
 	if err != nil {
-		t.Fatalf("guest did not end: %v, state %+v, console %q", err, s, texts(m.Console().Tail(20)))
+		t.Fatalf("guest did not end: %v, state %+v, console %q", err, s, texts(m.Console().tail(20)))
 	}
 	return s
 }

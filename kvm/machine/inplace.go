@@ -7,6 +7,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/kvm"
+	"github.com/guestprobe/guestprobe/kvm/host"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
@@ -89,7 +90,7 @@ func (v *vcpu) stepAlone(site guest.GVA, traced bool) (end landing, err error) {
 	}
 	tf := false
 	if !known {
-		if v.m.host.Traps.CPL(v.trap.state.CPL).Step != DeliveryWorks {
+		if v.m.host.Traps.CPL(v.trap.state.CPL).Step != host.DeliveryWorks {
 			return end, errUnknownLanding
 		}
 		tf = true
@@ -188,7 +189,7 @@ func (v *vcpu) atHandler(vector uint8, regs probe.Regs, traced bool) bool {
 		f.trap.CR2 = guest.GVA(v.sregs.CR2)
 	}
 	b := v.raw[:8*frameWords]
-	if v.m.ReadMemory(root, f.frame, b) != nil {
+	if v.m.target().ReadMemory(root, f.frame, b) != nil {
 		return false
 	}
 	v.frame = regs
@@ -196,7 +197,7 @@ func (v *vcpu) atHandler(vector uint8, regs probe.Regs, traced bool) bool {
 	if !traced && v.frame.RFLAGS&insn.FlagTF != 0 {
 		v.frame.RFLAGS &^= insn.FlagTF
 		binary.LittleEndian.PutUint64(b[8*frameRFLAGS:], v.frame.RFLAGS)
-		if v.m.WriteMemory(root, f.frame, b) != nil {
+		if v.m.target().WriteMemory(root, f.frame, b) != nil {
 			return false
 		}
 	}

@@ -111,7 +111,7 @@ func (v *vcpu) handlers() []landing {
 			continue
 		}
 		gate := v.raw[:16]
-		if v.m.ReadMemory(guest.GPA(v.sregs.CR3), guest.GVA(idt.Base)+16*guest.GVA(vector), gate) != nil {
+		if v.m.target().ReadMemory(guest.GPA(v.sregs.CR3), guest.GVA(idt.Base)+16*guest.GVA(vector), gate) != nil {
 			continue
 		}
 		lo, hi := binary.LittleEndian.Uint64(gate), binary.LittleEndian.Uint64(gate[8:])

@@ -12,6 +12,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/kvm"
+	"github.com/guestprobe/guestprobe/kvm/host"
 	"github.com/guestprobe/guestprobe/probe"
 )
 
@@ -40,7 +41,7 @@ type Config struct {
 	// KVMPath is the KVM device; "" means /dev/kvm.
 	KVMPath string
 	// Host is the result of Calibrate, or nil: New calibrates.
-	Host *HostReport
+	Host *host.Report
 	// TimeHits measures the time that the host spends on each trap outside
 	// KVM_RUN (VCPUStats.TrapNs): two more readings of the clock per trap.
 	TimeHits bool
@@ -59,7 +60,7 @@ type Config struct {
 type Machine struct {
 	cfg     Config
 	log     *slog.Logger
-	host    HostReport
+	host    host.Report
 	sys     *kvm.System
 	engine  *probe.Engine
 	console *Console
@@ -121,7 +122,7 @@ func New(cfg Config) (_ *Machine, err error) {
 	m.image.Store(cfg.Image)
 	if cfg.Host != nil {
 		m.host = *cfg.Host
-	} else if m.host, err = Calibrate(context.Background(), cfg.KVMPath); err != nil {
+	} else if m.host, err = host.Calibrate(context.Background(), cfg.KVMPath); err != nil {
 		return nil, fmt.Errorf("new machine: %w", err)
 	}
 	defer func() {
@@ -149,7 +150,7 @@ func New(cfg Config) (_ *Machine, err error) {
 	if opt.Log == nil {
 		opt.Log = cfg.Log
 	}
-	if m.engine, err = probe.New(m, opt); err != nil {
+	if m.engine, err = probe.New(m.target(), opt); err != nil {
 		return nil, err
 	}
 	if err = m.build(boot); err != nil {
@@ -197,23 +198,19 @@ func (m *Machine) Console() *Console { return m.console }
 func (m *Machine) Image() *guest.Image { return m.image.Load() }
 
 // Host returns what calibration found out about this host.
-func (m *Machine) Host() HostReport { return m.host }
+func (m *Machine) Host() host.Report { return m.host }
 
 // Capabilities implements probe.Target: what calibration found.
-func (m *Machine) Capabilities(user bool) probe.Capabilities {
+func (m target) Capabilities(user bool) probe.Capabilities {
 	w := probe.Capabilities{InPlace: true, NoBreakpoint: m.host.CannotBreak(user, m.forwards())}
 	if !user {
 		w.DetourPort = guest.PortDetour
-		if m.host.Traps.CPL(0).Int3 == DeliveryEmulation && !m.cfg.EmulatedStages {
+		if m.host.Traps.CPL(0).Int3 == host.DeliveryEmulation && !m.cfg.EmulatedStages {
 			w.NoStage = "this host emulates kernel code instruction by instruction: an exit is cheaper"
 		}
 	}
 	return w
 }
-
-// NoStage says why no probe's handlers run in the guest, in kernel or in user
-// code; "" = they can.
-func (m *Machine) NoStage(user bool) string { return m.Capabilities(user).NoStage }
 
 // forwards reports whether the guest has a vector 3 stub that hands breakpoints
 // to the host: by contract it is exactly out %al,$0xf3; iretq.
@@ -228,10 +225,20 @@ func (m *Machine) forwards() bool {
 }
 
 // OnVCPU implements probe.Runner.
-func (m *Machine) OnVCPU() bool { return m.inHandler() }
+func (m target) OnVCPU() bool { return m.inHandler() }
 
 // NumCPU implements probe.Target.
-func (m *Machine) NumCPU() int { return len(m.vcpus) }
+func (m target) NumCPU() int { return len(m.vcpus) }
+
+// target is the machine as its engine sees it.
+type target struct{ *Machine }
+
+func (m *Machine) target() target { return target{m} }
+
+// Target returns the guest as the engine works with it: its memory by address
+// space, executable memory, and the stopped world. It is more than handlers need,
+// who have a probe.Context, and asks for more care: see package probe.
+func (m *Machine) Target() probe.Target { return m.target() }
 
 var _ interface {
 	probe.Target
@@ -239,7 +246,7 @@ var _ interface {
 	probe.Runner
 	probe.Detours
 	probe.Watcher
-} = (*Machine)(nil)
+} = target{}
 
 // Symbols implements probe.Target.
-func (m *Machine) Symbols() probe.Symbols { return m.image.Load() }
+func (m target) Symbols() probe.Symbols { return m.image.Load() }

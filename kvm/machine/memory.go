@@ -99,27 +99,27 @@ func (m *Machine) space(root guest.GPA) guest.AddressSpace {
 // ReadMemory implements probe.Target. It takes no lock, and so must not be
 // called after Close, nor while Close runs: that is for the engine, which Close
 // closes first. Others use Peek.
-func (m *Machine) ReadMemory(root guest.GPA, addr guest.GVA, p []byte) error {
+func (m target) ReadMemory(root guest.GPA, addr guest.GVA, p []byte) error {
 	return m.space(root).Read(addr, p)
 }
 
 // WriteMemory implements probe.Target, under the rules of ReadMemory.
-func (m *Machine) WriteMemory(root guest.GPA, addr guest.GVA, p []byte) error {
+func (m target) WriteMemory(root guest.GPA, addr guest.GVA, p []byte) error {
 	return m.space(root).Write(addr, p)
 }
 
 // ReadUser implements probe.PageTables, under the rules of ReadMemory.
-func (m *Machine) ReadUser(root guest.GPA, addr guest.GVA, p []byte) error {
+func (m target) ReadUser(root guest.GPA, addr guest.GVA, p []byte) error {
 	return m.space(root).AsUser().Read(addr, p)
 }
 
 // WriteUser implements probe.PageTables, under the rules of ReadMemory.
-func (m *Machine) WriteUser(root guest.GPA, addr guest.GVA, p []byte) error {
+func (m target) WriteUser(root guest.GPA, addr guest.GVA, p []byte) error {
 	return m.space(root).AsUser().Write(addr, p)
 }
 
 // Translate implements probe.PageTables, under the rules of ReadMemory.
-func (m *Machine) Translate(root guest.GPA, addr guest.GVA) (guest.GPA, bool) {
+func (m target) Translate(root guest.GPA, addr guest.GVA) (guest.GPA, bool) {
 	t, err := m.space(root).Translate(addr)
 	return t.PA, err == nil
 }

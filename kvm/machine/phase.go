@@ -38,7 +38,7 @@ func (m *Machine) State() State {
 		c := VCPUState{ID: v.id, Activity: v.activity}
 		if v.resting && v.kvm != nil {
 			c.RIP, c.CPL, c.Space = guest.GVA(v.regs.RIP), v.cpl(), v.space()
-			c.Symbol = symbolize(m.Symbols(), c.RIP)
+			c.Symbol = symbolize(m.Image(), c.RIP)
 		}
 		s.VCPUs = append(s.VCPUs, c)
 	}

@@ -8,7 +8,7 @@ import (
 
 // AllocShared implements probe.Detours: it is AllocData from the other end of the
 // memory, so that what the engine takes moves nobody else's.
-func (m *Machine) AllocShared(size int, user bool) (guest.GVA, []byte, error) {
+func (m target) AllocShared(size int, user bool) (guest.GVA, []byte, error) {
 	m.memory.RLock()
 	defer m.memory.RUnlock()
 	if m.freed {
@@ -22,7 +22,7 @@ func (m *Machine) AllocShared(size int, user bool) (guest.GVA, []byte, error) {
 	}
 	n := (uint64(size) + allocAlign - 1) &^ (allocAlign - 1)
 	if size <= 0 || n > d.Size-d.used {
-		return 0, nil, &OutOfDataError{Size: size, Left: d.Size - d.used}
+		return 0, nil, &outOfDataError{Size: size, Left: d.Size - d.used}
 	}
 	b, err := m.mem.Slice(d.GPA+guest.GPA(d.Size-n), int(n))
 	if err != nil {

@@ -17,26 +17,8 @@ type VCPUStats struct {
 	TrapNs uint64 `json:"trapNs,omitempty"` // with Config.TimeHits: nanoseconds outside KVM_RUN for TrapExits
 }
 
-// ExitsPerHit returns TrapExits/Hits, or 0 before the first hit.
-func (s VCPUStats) ExitsPerHit() float64 {
-	if s.Hits == 0 {
-		return 0
-	}
-	return float64(s.TrapExits) / float64(s.Hits)
-}
-
 // Stats is a snapshot of the counters of all vCPUs. It is not atomic across
 // vCPUs.
 type Stats struct {
 	VCPUs []VCPUStats `json:"vcpus"`
-}
-
-// ExitsPerHit returns the ratio over all vCPUs, or 0 before the first hit.
-func (s Stats) ExitsPerHit() float64 {
-	var sum VCPUStats
-	for _, v := range s.VCPUs {
-		sum.Hits += v.Hits
-		sum.TrapExits += v.TrapExits
-	}
-	return sum.ExitsPerHit()
 }

@@ -12,10 +12,14 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/kvmtest"
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	kvmtest.Examples()
+	goleak.VerifyTestMain(m)
+}
 
 // TestStopUnderLoad stops the world again and again, from several callers,
 // while all vCPUs run, and checks that nothing moves meanwhile.

@@ -14,6 +14,7 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
 	"github.com/guestprobe/guestprobe/kvm"
+	"github.com/guestprobe/guestprobe/kvm/host"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
@@ -245,7 +246,7 @@ func TestTransparency(t *testing.T) {
 		{"user code", 3, vectorSSE, func(i *insn.Inst) bool { return runnable(i, 3) }},
 		{"user code, AVX and BMI", 3, vectorAVX, runnableVEX},
 	} {
-		rep, err := Calibrate(context.Background(), "")
+		rep, err := host.Calibrate(context.Background(), "")
 		if err != nil {
 			t.Fatal(err)
 		}

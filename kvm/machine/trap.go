@@ -71,7 +71,7 @@ func (v *vcpu) emulationExit() bool {
 		if b[0] != insn.Int3 {
 			return false
 		}
-	} else if v.m.ReadMemory(guest.GPA(v.sregs.CR3), guest.GVA(v.regs.RIP), v.raw[:1]) != nil || v.raw[0] != insn.Int3 {
+	} else if v.m.target().ReadMemory(guest.GPA(v.sregs.CR3), guest.GVA(v.regs.RIP), v.raw[:1]) != nil || v.raw[0] != insn.Int3 {
 		return false // before Linux 5.15 KVM does not give the bytes
 	}
 	v.trap.via = viaExit

@@ -5,13 +5,14 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/kvm"
+	"github.com/guestprobe/guestprobe/kvm/host"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
-// SymForeignDebug is the symbol the host continues at when a #DB that arrives
+// symForeignDebug is the symbol the host continues at when a #DB that arrives
 // through guest.PortDebug is not one of its own.
-const SymForeignDebug = "gp_foreign_db"
+const symForeignDebug = "gp_foreign_db"
 
 // dispatch takes the trap in v.trap to the engine and does what it says.
 func (v *vcpu) dispatch() {
@@ -87,7 +88,7 @@ func (v *vcpu) notOurs() {
 			v.frameGone()
 			return
 		}
-		v.continueAt(SymForeignDebug, "debug exception")
+		v.continueAt(symForeignDebug, "debug exception")
 	default:
 		v.kvm.SetRegsDirty()
 		v.deliver(probe.Trap{Vector: insn.VectorDB, DR6: t.trap.DR6})
@@ -104,7 +105,7 @@ func (v *vcpu) foreignBreakpoint() {
 	// Where RIP must be for that depends on the host: VMX adds the length of
 	// the instruction to a software exception's RIP (SDM Vol. 3, 26.6.1.1), KVM
 	// does the same for SVM; others push RIP as it is.
-	if v.m.host.Traps.CPL(v.cpl()).Inject != InjectAt {
+	if v.m.host.Traps.CPL(v.cpl()).Inject != host.InjectAt {
 		v.regs.RIP++
 	}
 	v.kvm.SetRegsDirty()
@@ -114,7 +115,7 @@ func (v *vcpu) foreignBreakpoint() {
 // continueAt leaves a stub for the guest's own handler of the same exception,
 // which finds the frame where the processor left it.
 func (v *vcpu) continueAt(symbol, what string) {
-	s, err := v.m.Symbols().Lookup(symbol)
+	s, err := v.m.Image().Lookup(symbol)
 	if err != nil {
 		v.crashed(CrashBreakpoint, fmt.Sprintf("%s at %#x is not a probe's, and the guest has no handler for it (symbol %s)", what, v.frame.RIP, symbol))
 		return
@@ -153,7 +154,7 @@ func (v *vcpu) leaveStub() {
 	v.regs.RFLAGS = v.regs.RFLAGS&rflagsIret | insn.Flag1
 	v.kvm.SetRegsDirty()
 	if uint16(t.cs) != v.sregs.CS.Selector {
-		v.sregs.CS, v.sregs.SS = codeSegment(uint16(t.cs)), dataSegment(uint16(t.ss))
+		v.sregs.CS, v.sregs.SS = kvm.CodeSegment(uint16(t.cs)), kvm.DataSegment(uint16(t.ss))
 		v.kvm.SetSregsDirty()
 	}
 	v.midIO = false // RIP has moved, so KVM has nothing to step over

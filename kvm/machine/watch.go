@@ -49,13 +49,13 @@ func (w *watches) find(pa guest.GPA) *probe.WatchedPage {
 }
 
 // CannotWatch implements probe.Watcher.
-func (m *Machine) CannotWatch(a probe.Access, user, emulate bool) string {
+func (m target) CannotWatch(a probe.Access, user, emulate bool) string {
 	return m.host.CannotWatch(a, user, emulate)
 }
 
 // GuestDebugs implements probe.Watcher: the enable bits of the guest's own DR7
 // (SDM Vol. 3, 18.2.4).
-func (m *Machine) GuestDebugs(cpu int) (bool, error) {
+func (m target) GuestDebugs(cpu int) (bool, error) {
 	k := m.vcpus[cpu].kvm
 	if k == nil {
 		return false, nil
@@ -68,7 +68,7 @@ func (m *Machine) GuestDebugs(cpu int) (bool, error) {
 }
 
 // SetWatches implements probe.Watcher.
-func (m *Machine) SetWatches(d probe.DebugRegisters, pages []probe.WatchedPage) error {
+func (m target) SetWatches(d probe.DebugRegisters, pages []probe.WatchedPage) error {
 	next := watches{debug: kvm.GuestDebug{Control: guestDebug}}
 	if d.Enabled() {
 		next.debug.Control |= kvm.DebugUseHWBP

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/guestprobe/guestprobe/kvm"
+	"github.com/guestprobe/guestprobe/kvm/host"
 	"github.com/guestprobe/guestprobe/probe"
 )
 
@@ -115,7 +116,7 @@ func TestWatchEmulated(t *testing.T) {
 func TestWatchRegisters(t *testing.T) {
 	config := Config{Image: builtinImage(t), VCPUs: 1, Cmdline: "rounds=8"}
 	m := newMachine(t, config)
-	if m.Host().Traps.CPL0.Watch == DeliveryWorks {
+	if m.Host().Traps.CPL0.Watch == host.DeliveryWorks {
 		runWatched(t, config, probe.AccessWrite, false)
 	} else {
 		wantRefused(t, m.Engine().Watch(&probe.Watch{Symbol: "watch_u64", Access: probe.AccessWrite}), probe.CodeHostCannot, syscall.ENODEV)
@@ -152,7 +153,7 @@ func TestWatchExecute(t *testing.T) {
 			t.Fatal(err)
 		}
 		err = m.Engine().Watch(w)
-		if r := m.Host().Traps.CPL0; !emulate && (r.HWBreak != DeliveryWorks || r.Int3 != DeliveryDebugExit) {
+		if r := m.Host().Traps.CPL0; !emulate && (r.HWBreak != host.DeliveryWorks || r.Int3 != host.DeliveryDebugExit) {
 			wantRefused(t, err, probe.CodeHostCannot, syscall.ENODEV)
 			continue
 		}
@@ -219,7 +220,7 @@ func TestWatchYields(t *testing.T) {
 			t.Errorf("vCPU %d: %v, %v; want %v", cpu, busy, err, want)
 		}
 	}
-	if m.Host().Traps.CPL0.Watch == DeliveryWorks {
+	if m.Host().Traps.CPL0.Watch == host.DeliveryWorks {
 		err := m.Engine().Watch(&probe.Watch{Symbol: "watch_u64", Access: probe.AccessWrite})
 		wantRefused(t, err, probe.CodeDebugRegsInUse, syscall.EBUSY)
 	}

@@ -23,12 +23,12 @@ const defaultStopTimeout = 10 * time.Second
 
 // Stop implements probe.Target. Callers take turns in the order in which they
 // came. It works in every phase but closed.
-func (m *Machine) Stop(f func(probe.World) error) error {
+func (m target) Stop(f func(probe.World) error) error {
 	if m.inHandler() {
 		return probe.ErrInHandler
 	}
 	return m.stopWorld(nil, func() error {
-		w := world{m: m, given: make([]*probe.Regs, len(m.vcpus))}
+		w := world{m: m.Machine, given: make([]*probe.Regs, len(m.vcpus))}
 		defer w.takeOver()
 		return f(w)
 	})

@@ -1,4 +1,4 @@
-package machine
+package host
 
 import (
 	"fmt"
@@ -7,15 +7,15 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// HostReport says what this host's KVM delivers, found out by running a
+// Report says what this host's KVM delivers, found out by running a
 // calibration guest. Its JSON form is part of the API.
-type HostReport struct {
-	KVM   HostKVM   `json:"kvm"`
-	Traps HostTraps `json:"traps"`
+type Report struct {
+	KVM   KVM   `json:"kvm"`
+	Traps Traps `json:"traps"`
 }
 
-// HostKVM describes the KVM device.
-type HostKVM struct {
+// KVM describes the KVM device.
+type KVM struct {
 	Usable   bool   `json:"usable"`
 	API      int    `json:"api,omitempty"`      // KVM_GET_API_VERSION, always 12
 	Path     string `json:"path"`               // the device
@@ -28,8 +28,8 @@ type HostKVM struct {
 	MaxVCPUs int    `json:"maxVcpus,omitempty"` // KVM_CAP_MAX_VCPUS
 }
 
-// HostTraps holds the deliveries at both privilege levels.
-type HostTraps struct {
+// Traps holds the deliveries at both privilege levels.
+type Traps struct {
 	CPL0 TrapReport `json:"cpl0"`
 	CPL3 TrapReport `json:"cpl3"`
 }
@@ -95,7 +95,7 @@ func (d Delivery) Breakpoints(forwards bool) bool {
 
 // CPL returns the report for privilege level 0, or for any other level that
 // of CPL3.
-func (t HostTraps) CPL(cpl uint8) TrapReport {
+func (t Traps) CPL(cpl uint8) TrapReport {
 	if cpl == 0 {
 		return t.CPL0
 	}
@@ -104,7 +104,7 @@ func (t HostTraps) CPL(cpl uint8) TrapReport {
 
 // CannotBreak says why an int3 in kernel or user code does not reach the engine
 // on this host, given whether the guest forwards vector 3: "" where it does.
-func (h HostReport) CannotBreak(user, forwards bool) string {
+func (h Report) CannotBreak(user, forwards bool) string {
 	cpl, name := uint8(0), "kernel"
 	if user {
 		cpl, name = 3, "user"
@@ -122,7 +122,7 @@ func (h HostReport) CannotBreak(user, forwards bool) string {
 // CannotWatch says why this host cannot watch accesses to a variable of the
 // kernel's or of a user's, by the debug registers or, with emulate, by other
 // means: "" where it can.
-func (h HostReport) CannotWatch(a probe.Access, user, emulate bool) string {
+func (h Report) CannotWatch(a probe.Access, user, emulate bool) string {
 	if emulate {
 		if a&probe.AccessRead == 0 && !h.KVM.Readonly {
 			return "this host has no read-only memory (KVM_CAP_READONLY_MEM)"

@@ -1,4 +1,4 @@
-package machine
+package host
 
 import (
 	"context"
@@ -10,7 +10,6 @@ import (
 
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
 	"github.com/guestprobe/guestprobe/kvm"
-	"github.com/guestprobe/guestprobe/probe"
 )
 
 // TestCalibrate holds what can be said of every host: each test came to one of
@@ -83,46 +82,5 @@ func TestDeliveryBreakpoints(t *testing.T) {
 		if got := tc.d.Breakpoints(true); got != tc.forward {
 			t.Errorf("%q with forwarding: %v", tc.d, got)
 		}
-	}
-}
-
-// TestRefusalWhereTheHostCannot: a probe that this host cannot serve is refused,
-// and the refusal says why.
-func TestRefusalWhereTheHostCannot(t *testing.T) {
-	kvmtest.Require(t)
-	real, err := Calibrate(context.Background(), "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	code, fn := counting(1)
-	for _, tc := range []struct {
-		name       string
-		cpl0, cpl3 Delivery
-		symbol     string
-		want       string // in the refusal; "" = none
-	}{
-		{"nothing at cpl0", DeliveryNone, DeliveryDebugExit, "fn", "does not deliver an int3 in kernel code (calibration: none)"},
-		{"nothing at cpl3", DeliveryDebugExit, DeliveryNone, "user_fn", "does not deliver an int3 in user code (calibration: none)"},
-		{"vector without stub", DeliveryDebugExit, DeliveryVector, "user_fn", "no stub"},
-		{"debug exit", DeliveryDebugExit, DeliveryDebugExit, "user_fn", ""},
-		{"emulation exit", DeliveryEmulation, DeliveryNone, "fn", ""},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			host := real
-			host.Traps.CPL0.Int3, host.Traps.CPL3.Int3 = tc.cpl0, tc.cpl3
-			// Without its last bytes, which are the stub, nothing is forwarded.
-			m := newMachine(t, Config{Image: tinyGuest(t, code[:len(code)-len(stub3)], []byte{0x90, 0xc3}, fn), Memory: 16 << 20, Host: &host})
-			err := m.Engine().Register(&probe.Kprobe{Symbol: tc.symbol})
-			if tc.want == "" {
-				if err != nil {
-					t.Error(err)
-				}
-				return
-			}
-			var e *probe.Error
-			if !errors.As(err, &e) || e.Code != probe.CodeHostCannot || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("got %v, want code %s and %q", err, probe.CodeHostCannot, tc.want)
-			}
-		})
 	}
 }

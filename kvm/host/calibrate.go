@@ -1,4 +1,4 @@
-package machine
+package host
 
 import (
 	"context"
@@ -25,13 +25,13 @@ const (
 // under a process. Failures are not kept.
 var calibrated struct {
 	sync.Mutex
-	reports map[string]HostReport
+	reports map[string]Report
 }
 
 // Calibrate finds out what the KVM at path ("" is /dev/kvm) delivers, by
 // running a small guest. Where KVM is not usable, the report says why and the
 // error is that of kvm.Open. The result is kept for the life of the process.
-func Calibrate(ctx context.Context, path string) (HostReport, error) {
+func Calibrate(ctx context.Context, path string) (Report, error) {
 	if path == "" {
 		path = kvm.DefaultPath
 	}
@@ -52,7 +52,7 @@ func Calibrate(ctx context.Context, path string) (HostReport, error) {
 	}
 	r.KVM.Elapsed = time.Since(start).Round(time.Microsecond).String()
 	if calibrated.reports == nil {
-		calibrated.reports = make(map[string]HostReport)
+		calibrated.reports = make(map[string]Report)
 	}
 	calibrated.reports[path] = r
 	return r, nil
@@ -67,13 +67,13 @@ type calibrator struct {
 	next  int // number of the next vCPU
 }
 
-func calibrate(ctx context.Context, path string) (r HostReport, err error) {
+func calibrate(ctx context.Context, path string) (r Report, err error) {
 	sys, err := kvm.Open(path)
 	if err != nil {
 		return r, err
 	}
 	defer func() { err = errors.Join(err, sys.Close()) }()
-	r.KVM = HostKVM{
+	r.KVM = KVM{
 		Usable: true, API: sys.APIVersion(), Path: path,
 		SyncRegs: sys.Check(kvm.CapSyncRegs)&3 == 3,
 		Readonly: sys.Check(kvm.CapReadOnlyMemory) != 0,
@@ -92,7 +92,7 @@ func calibrate(ctx context.Context, path string) (r HostReport, err error) {
 		return r, err
 	}
 	calibrationMemory(c.mem)
-	if err = c.vm.SetTSSAddr(tssAddr); err != nil {
+	if err = c.vm.SetTSSAddr(kvm.TSSAddr); err != nil {
 		return r, err
 	}
 	if err = c.vm.MapMemory(0, 0, c.mem, 0); err != nil {
@@ -247,7 +247,7 @@ func (r *calRun) next(ctx context.Context) (outcome, error) {
 			case calDone:
 				return sawDone, nil
 			case guest.PortFault:
-				if r.frame(frameRIP) == r.end {
+				if r.frameRIP() == r.end {
 					return sawDone, nil
 				}
 			}
@@ -266,10 +266,9 @@ func (r *calRun) at(a uint64) byte {
 	return 0
 }
 
-// frame returns word i of the frame on the exception stack.
-func (r *calRun) frame(i int) uint64 {
-	return binary.LittleEndian.Uint64(r.mem[calStackX-8*frameWords+8*i:])
-}
+// frameRIP returns RIP of the frame on the exception stack: the lowest of its five
+// words (SDM Vol. 3, 6.14.2).
+func (r *calRun) frameRIP() uint64 { return binary.LittleEndian.Uint64(r.mem[calStackX-5*8:]) }
 
 // int3 finds out how a breakpoint is delivered, and, where the host gets it,
 // how to give one to the guest.
@@ -290,7 +289,7 @@ func (c *calibrator) int3(ctx context.Context, cpl uint8) (d Delivery, inject In
 		d = DeliveryDebugExit
 	case saw == sawEmulation && atInt3:
 		d = DeliveryEmulation
-	case saw == sawVector3 && r.frame(frameRIP) == calTests+1:
+	case saw == sawVector3 && r.frameRIP() == calTests+1:
 		return DeliveryVector, inject, nil
 	case saw == sawDone:
 		return DeliveryNone, inject, nil
@@ -309,7 +308,7 @@ func (c *calibrator) int3(ctx context.Context, cpl uint8) (d Delivery, inject In
 		return "", inject, err
 	}
 	if saw == sawVector3 {
-		switch r.frame(frameRIP) {
+		switch r.frameRIP() {
 		case calTests:
 			inject = InjectBehind
 		case calTests + 1:

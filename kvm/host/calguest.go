@@ -1,4 +1,4 @@
-package machine
+package host
 
 import (
 	"encoding/binary"
@@ -68,23 +68,26 @@ func testCode(f func(a *insn.Asm)) []byte { return append(insn.Assemble(f), done
 // dr7 enables breakpoint 0: L0, G0 and R/W0 and LEN0 (SDM Vol. 3, 18.2.4).
 func dr7(rw, length uint64) uint64 { return 0x703 | rw<<16 | length<<18 }
 
+// debugInt3 makes int3 an exit where the host can do that.
+const debugInt3 = kvm.DebugEnable | kvm.DebugUseSWBP
+
 var (
 	testInt3 = calTest{
 		name: "int3", code: testCode((*insn.Asm).Int3), trap: 0,
-		debug: kvm.GuestDebug{Control: guestDebug},
+		debug: kvm.GuestDebug{Control: debugInt3},
 	}
 	testStep = calTest{
 		name: "step", code: testCode(func(a *insn.Asm) { a.Nop(); a.Nop(); a.Nop() }), trap: 1,
-		debug: kvm.GuestDebug{Control: guestDebug | kvm.DebugSingleStep},
+		debug: kvm.GuestDebug{Control: debugInt3 | kvm.DebugSingleStep},
 	}
 	testHWBreak = calTest{
 		name: "hwbreak", code: testCode(func(a *insn.Asm) { a.Nop(); a.Nop() }), trap: 1,
-		debug: kvm.GuestDebug{Control: guestDebug | kvm.DebugUseHWBP,
+		debug: kvm.GuestDebug{Control: debugInt3 | kvm.DebugUseHWBP,
 			Reg: [8]uint64{0: calTests + 1, 7: dr7(0, 0)}},
 	}
 	testWatch = calTest{
 		name: "watch", code: testCode(func(a *insn.Asm) { a.Mov(1, insn.At(insn.NoReg, calData), insn.RAX); a.Nop() }), trap: 7,
-		debug: kvm.GuestDebug{Control: guestDebug | kvm.DebugUseHWBP,
+		debug: kvm.GuestDebug{Control: debugInt3 | kvm.DebugUseHWBP,
 			Reg: [8]uint64{0: calData, 7: dr7(1, 0)}},
 	}
 )
@@ -119,11 +122,11 @@ func calibrationMemory(mem []byte) {
 		case 3:
 			stub = calStub3
 		}
-		putGate(mem[calIDT+16*vector:], guest.GVA(stub), 1)
+		guest.PutGate(mem[calIDT+16*vector:], guest.GVA(stub), 1)
 	}
 
-	copy(mem[calStub3:], stub3)
-	copy(mem[calStub1:], trapStub(guest.PortDebug))
+	copy(mem[calStub3:], guest.TrapStub(guest.PortBreakpoint))
+	copy(mem[calStub1:], guest.TrapStub(guest.PortDebug))
 	copy(mem[calStubX:], outAndStay(guest.PortFault))
 }
 
@@ -134,14 +137,10 @@ func calibrationSregs(s *kvm.Sregs, cpl uint8) {
 	if cpl != 0 {
 		code, data = guest.SelUserCode, guest.SelUserData
 	}
-	s.CS = codeSegment(code)
-	for _, d := range []*kvm.Segment{&s.DS, &s.ES, &s.FS, &s.GS, &s.SS} {
-		*d = dataSegment(data)
-	}
+	kvm.LongMode(s, code, data, calPML4)
 	s.GDT.Base, s.GDT.Limit = calGDT, calGDTLen-1
 	s.IDT.Base, s.IDT.Limit = calIDT, 0xfff
 	s.TR = kvm.Segment{Base: calTSS, Limit: 0x67, Selector: calSelTSS, Typ: 11, Present: 1}
-	s.CR0, s.CR3, s.CR4, s.EFER = bootCR0, calPML4, bootCR4, bootEFER
 }
 
 // prepare puts the test's code in place and returns the registers that start

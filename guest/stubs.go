@@ -1,0 +1,24 @@
+package guest
+
+import (
+	"encoding/binary"
+
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// TrapStub is a stub of the trap ABI, as a guest has it at a vector that it hands
+// to the host: out of AL to a port, and iretq.
+func TrapStub(port uint8) []byte {
+	return insn.Assemble(func(a *insn.Asm) {
+		a.Out(port)
+		a.Iretq()
+	})
+}
+
+// PutGate writes an interrupt gate to the kernel's code segment, DPL 3, of 16
+// bytes, with its stack from the IST if that is not 0 (SDM Vol. 3, 6.14.1).
+func PutGate(b []byte, to GVA, ist uint64) {
+	a := uint64(to)
+	binary.LittleEndian.PutUint64(b, a&0xffff|SelKernelCode<<16|ist<<32|0xee<<40|a>>16&0xffff<<48)
+	binary.LittleEndian.PutUint64(b[8:], a>>32)
+}

@@ -1,0 +1,2 @@
+// Package doctest runs what the documents show: programs, guests and sessions.
+package doctest

@@ -1,0 +1,87 @@
+package doctest
+
+import (
+	"bytes"
+	"go/format"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/guestprobe/guestprobe/internal/kvmtest"
+)
+
+const module = "github.com/guestprobe/guestprobe"
+
+// outside makes a module of its own, with this checkout in place of ours, that
+// holds these files. What it imports of internal packages does not build.
+func outside(t *testing.T, files map[string]string) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	checkout, err := filepath.Abs(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Our own requirements, of the same versions, are all that it can need.
+	mod, err := os.ReadFile(filepath.Join(root, "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum, err := os.ReadFile(filepath.Join(root, "go.sum"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.Replace(string(mod), "module "+module, "module example.org/first", 1)
+	files["go.mod"] = text + "\nrequire " + module + " v0.0.0\n\nreplace " + module + " => " + checkout + "\n"
+	files["go.sum"] = string(sum)
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// TestFirstProgram builds the program that docs/handlers.md begins with as a
+// module of its own, and runs it on the guest that it is shown with.
+func TestFirstProgram(t *testing.T) {
+	all := blocks(t, "docs/handlers.md")
+	program, session := all[0], all[1]
+	if program.info != "go" || !strings.HasPrefix(program.text, "package main\n") || session.info != "console" {
+		t.Fatalf("%s does not begin with a program and a session: %q, %q", program.doc, program.info, session.info)
+	}
+	if clean, err := format.Source([]byte(program.text)); err != nil || string(clean) != program.text {
+		t.Errorf("%s:%d: the program is not formatted: %v", program.doc, program.line, err)
+	}
+	dir := outside(t, map[string]string{"main.go": program.text})
+	build := exec.Command("go", "build", "-mod=mod", "-o", "first", ".")
+	build.Dir = dir
+	build.Env = append(os.Environ(), "GOFLAGS=", "GOPROXY=off")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	kvmtest.Require(t)
+	lines := strings.Split(strings.TrimSpace(session.text), "\n")
+	run := lines[len(lines)-6:]
+	args, ok := strings.CutPrefix(run[0], "$ go run . ")
+	if !ok {
+		t.Fatalf("%s:%d: the session does not end in a run with 5 lines: %q", session.doc, session.line, run)
+	}
+	elf, err := filepath.Abs(filepath.Join(root, "guest/builtin/builtin.elf"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	cmd := exec.Command(filepath.Join(dir, "first"), append([]string{elf}, strings.Fields(args)[1:]...)...)
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%v: %s", err, out.String())
+	}
+	number := regexp.MustCompile(`\d+`)
+	shown := func(s string) string { return number.ReplaceAllString(strings.TrimSpace(s), "#") }
+	if got, want := shown(out.String()), shown(strings.Join(run[1:], "\n")); got != want {
+		t.Errorf("the program said\n%s\nwhere the document has\n%s", got, want)
+	}
+}
