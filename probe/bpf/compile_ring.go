@@ -50,6 +50,9 @@ func (c *compiler) reserveRoutine(m *Map, i int) insn.Label {
 		c.Mov(8, insn.AtIndex(insn.RDI, tmpA, 1, m.values), insn.RAX)
 		c.set(tmpA, 0)
 		c.Place(whole)
+		c.Mov(8, insn.RAX, insn.RDX)
+		c.Or(8, insn.RAX, imm(recOpen<<recKindShift))
+		c.Mov(8, insn.AtIndex(insn.RDI, tmpA, 1, m.values), insn.RAX)
 		c.Lea(8, tmp9, insn.AtIndex(insn.RDI, tmpA, 1, m.values+recHeader))
 		c.Ret()
 	})
@@ -60,10 +63,9 @@ func (c *compiler) reserveRoutine(m *Map, i int) insn.Label {
 func (c *compiler) publishRoutine(kind int) insn.Label {
 	return c.routine("publish "+string(rune('0'+kind)), func() {
 		c.Mov(4, insn.RAX, insn.At(c.blk, blkCPU))
-		c.Shl(8, insn.RAX, imm(recCPUShift-recKindShift))
-		c.Or(8, insn.RAX, imm(kind))
-		c.Shl(8, insn.RAX, imm(recKindShift))
+		c.Shl(8, insn.RAX, imm(recCPUShift))
 		c.Or(8, insn.RAX, insn.RDX)
+		c.Or(8, insn.RAX, imm(kind<<recKindShift))
 		c.Mov(8, insn.At(tmp9, -recHeader), insn.RAX)
 		c.Ret()
 	})

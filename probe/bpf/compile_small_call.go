@@ -148,6 +148,7 @@ func (c *compiler) reserveInline(m *Map, i int, n int, to reg64) {
 	c.Lea(8, tmpA, insn.At(insn.RAX, need))
 	c.Lock().Cmpxchg(8, insn.At(tmp9, hdrHead), tmpA)
 	c.Jcc(insn.CondNE, slow)
+	c.Mov(8, insn.AtIndex(tmp9, tmpB, 1, m.values), imm(n|recOpen<<recKindShift))
 	c.Lea(8, to, insn.AtIndex(tmp9, tmpB, 1, m.values+recHeader))
 	c.Place(done)
 	c.pending = append(c.pending, func() {
@@ -166,12 +167,10 @@ func (c *compiler) reserveInline(m *Map, i int, n int, to reg64) {
 	})
 }
 
-// publishInline emits the header of the n bytes at register data. RAX and R9
-// change.
-func (c *compiler) publishInline(n int, kind uint64, data reg64) {
+// publishInline emits the header of the n bytes at register data. RAX changes.
+func (c *compiler) publishInline(n, kind int, data reg64) {
 	c.Mov(4, insn.RAX, insn.At(c.blk, blkCPU))
 	c.Shl(8, insn.RAX, imm(recCPUShift))
-	c.set(tmp9, uint64(n)|kind<<recKindShift)
-	c.Or(8, insn.RAX, tmp9)
+	c.Or(8, insn.RAX, imm(n|kind<<recKindShift))
 	c.Mov(8, insn.At(data, -recHeader), insn.RAX)
 }

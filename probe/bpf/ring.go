@@ -7,28 +7,35 @@ import (
 
 // A ring carries records of any size from the programs of all vCPUs to the
 // host. Positions count bytes for ever; the low bits are the place in the
-// buffer. A producer takes room by compare and swap of the head, fills it, and
-// then writes the record's header word, which was zero until then: that
-// publishes it. The consumer takes records in order up to the first zero
-// header, zeroes what it has consumed, and only then moves the tail, so that
-// every header that a producer finds in its room is zero. A record is never
-// split: what is left at the end of the buffer is skipped with a header of its
-// own.
+// buffer. A producer takes room by compare and swap of the head, writes the record's
+// header word, which was zero until then, as open, fills the record, and writes the
+// header again: that publishes it. The consumer takes records in order, zeroes what it
+// has consumed, and only then moves the tail, so that every header that a producer
+// finds in its room is zero. A record is never split: what is left at the end of the
+// buffer is skipped with a header of its own.
+//
+// A producer can be stopped anywhere, and a task never go on. The consumer can look
+// past it: an open header has the length, and where a producer has not come to writing
+// even that, all of its room is zero up to the next header. What is taken from behind
+// an open record is marked, and its room given back in order.
 //
 // A header word:
 //
-//	63         48 47     34 33  32 31             0
-//	+------------+---------+------+---------------+
-//	| vCPU       | 0       | kind | bytes of data |
-//	+------------+---------+------+---------------+
+//	63      48 47  41  40   39    31 30  29 28               0
+//	+---------+------+-------+------+------+-----------------+
+//	| vCPU    | 0    | taken | 0    | kind | bytes of data   |
+//	+---------+------+-------+------+------+-----------------+
 const (
-	recOpen      = 0 // not yet published
+	recNone      = 0 // nothing is written yet
 	recData      = 1
 	recDiscarded = 2
+	recOpen      = 3 // not yet published
 
 	recHeader    = 8
-	recKindShift = 32
+	recKindShift = 29
+	recTaken     = 1 << 40
 	recCPUShift  = 48
+	recLength    = 1<<recKindShift - 1
 
 	ringTries = 64 // of a reservation whose compare and swap keeps failing
 )
@@ -91,6 +98,7 @@ func (m *Map) reserve(n uint64) (int, bool) {
 			store64(mem, m.values+int(at), (skip-recHeader)|recDiscarded<<recKindShift)
 			at = 0
 		}
+		store64(mem, m.values+int(at), n|recOpen<<recKindShift)
 		return m.values + int(at) + recHeader, true
 	}
 	m.lose()
@@ -155,58 +163,81 @@ type Record struct {
 }
 
 // Drain gives all published records to f in the order of their reservation,
-// until there are no more or f returns false, and returns how many. It takes
-// records that stand behind one that is still being written only when that is
-// done. What stands in the ring is not trusted: a head or a header that makes
-// no sense empties the ring and counts as a corruption. Only one Drain runs at
-// a time, and no more than a ring full is read in one; f must not call methods
-// of the ring.
+// until there are no more or f returns false, and returns how many. It stops at a
+// record that is still being written. What stands in the ring is not trusted: a head or
+// a header that makes no sense empties the ring and counts as a corruption. Only one
+// Drain runs at a time, and no more than a ring full is read in one; f must not call
+// methods of the ring.
 func (m *Map) Drain(f func(Record) bool) int {
-	if m.spec.Kind != RingBuf {
-		return 0
+	n, _ := m.DrainPast(false, f)
+	return n
+}
+
+// DrainPast is Drain, which with past goes on behind records that are still being
+// written. It also reports whether there are such.
+func (m *Map) DrainPast(past bool, f func(Record) bool) (n int, open bool) {
+	if m.spec.Kind != RingBuf || m.writer != nil {
+		return 0, false
 	}
 	r := &m.ring
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	mem, size, n := m.area.Bytes, uint64(r.size), 0
+	mem, size := m.area.Bytes, uint64(r.size)
 	head := load64(mem, hdrHead)
 	if head&7 != 0 || head-r.tail > size {
 		m.resync(head)
-		return 0
+		return 0, false
 	}
-	for r.tail != head {
-		at := r.tail & (size - 1)
+	for pos := r.tail; pos != head; {
+		at := pos & (size - 1)
 		word := load64(mem, m.values+int(at))
-		kind, length := word>>recKindShift&3, word&0xffffffff
-		if kind == recOpen {
-			if word != 0 {
-				m.resync(head)
-			}
-			break
-		}
+		kind, length := word>>recKindShift&3, word&recLength
 		whole := recHeader + (length+7)&^7
-		if kind > recDiscarded || at+whole > size || whole > head-r.tail {
+		switch {
+		case kind == recNone && word != 0, kind != recNone && (at+whole > size || whole > head-pos):
 			m.resync(head)
-			break
+			return n, false
+		case kind == recNone:
+			whole = m.zeros(at, min(size-at, head-pos))
 		}
-		data := mem[m.values+int(at)+recHeader:][:length]
-		if kind == recData {
-			r.buf = append(r.buf[:0], data...)
-		}
-		clearShared(mem[m.values+int(at):][:whole])
-		r.tail += whole
-		store64(mem, hdrTail, r.tail)
-		if kind == recDiscarded {
-			r.discarded++
+		if kind == recNone || kind == recOpen {
+			if open = true; !past {
+				return n, true
+			}
+			pos += whole
 			continue
 		}
-		r.read++
-		n++
-		if !f(Record{CPU: int(word >> recCPUShift), Data: r.buf}) {
-			break
+		more := true
+		if kind == recData && word&recTaken == 0 {
+			r.buf = append(r.buf[:0], mem[m.values+int(at)+recHeader:][:length]...)
+			r.read++
+			n++
+			more = f(Record{CPU: int(word >> recCPUShift), Data: r.buf})
+		}
+		if pos += whole; open {
+			store64(mem, m.values+int(at), word|recTaken)
+		} else {
+			if kind == recDiscarded {
+				r.discarded++
+			}
+			clearShared(mem[m.values+int(at):][:whole])
+			r.tail = pos
+			store64(mem, hdrTail, r.tail)
+		}
+		if !more {
+			return n, open
 		}
 	}
-	return n
+	return n, open
+}
+
+// zeros returns how many of the n bytes at offset at of the buffer, in whole words, are
+// zero.
+func (m *Map) zeros(at, n uint64) (k uint64) {
+	for k < n && load64(m.area.Bytes, m.values+int(at+k)) == 0 {
+		k += 8
+	}
+	return k
 }
 
 // clearShared zeroes whole words, the first one, which is a header, last.

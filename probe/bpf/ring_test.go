@@ -129,9 +129,9 @@ func TestRingHostile(t *testing.T) {
 		{"head odd", func(m *Map) { store64(m.area.Bytes, hdrHead, 33) }, 0, 1},
 		{"head inside a record", func(m *Map) { store64(m.area.Bytes, hdrHead, 8) }, 0, 1},
 		{"tail written", func(m *Map) { store64(m.area.Bytes, hdrTail, 12345) }, 2, 0},
-		{"length huge", func(m *Map) { store64(m.area.Bytes, mapHeader, recData<<recKindShift|0xffffffff) }, 0, 1},
+		{"length huge", func(m *Map) { store64(m.area.Bytes, mapHeader, recData<<recKindShift|recLength) }, 0, 1},
 		{"length beyond head", func(m *Map) { store64(m.area.Bytes, mapHeader, recData<<recKindShift|100) }, 0, 1},
-		{"kind 3", func(m *Map) { store64(m.area.Bytes, mapHeader, 3<<recKindShift|8) }, 0, 1},
+		{"open beyond head", func(m *Map) { store64(m.area.Bytes, mapHeader, recOpen<<recKindShift|100) }, 0, 1},
 		{"open with length", func(m *Map) { store64(m.area.Bytes, mapHeader, 8) }, 0, 1},
 		{"open", func(m *Map) { store64(m.area.Bytes, mapHeader, 0) }, 0, 0},
 		{"second broken", func(m *Map) { store64(m.area.Bytes, mapHeader+16, recData<<recKindShift|16) }, 1, 1},
@@ -147,5 +147,74 @@ func TestRingHostile(t *testing.T) {
 		if tt.bad > 0 && (!ringPut(m, u64(3), 0) || m.Drain(func(r Record) bool { return le64(r.Data) == 3 }) != 1) {
 			t.Errorf("%s: the ring does not work afterwards: %+v", tt.name, m.RingStats())
 		}
+	}
+}
+
+// TestRingPast has producers that stop in the middle, before and behind writing the
+// open header, and go on at any later time or never: what others publish behind them
+// comes once, and what they publish in the end does, too.
+func TestRingPast(t *testing.T) {
+	m := testMaps(t, Heap{}, ringSpec)[0]
+	rng := rand.New(rand.NewPCG(9, 5))
+	type pending struct {
+		off, n int
+		id     uint64
+	}
+	var stopped []pending
+	want := map[uint64]int{} // bytes of what is published and was not read
+	id, lost, read := uint64(0), uint64(0), 0
+	publish := func(p pending) {
+		store64(m.area.Bytes, p.off-recHeader, uint64(p.n)|recOpen<<recKindShift)
+		copy(m.area.Bytes[p.off:], bytes.Repeat(u64(p.id), p.n/8))
+		m.publish(p.off, uint64(p.n), recData, 0)
+		want[p.id] = p.n
+	}
+	for range 50000 {
+		switch k := rng.IntN(10); {
+		case k < 8:
+			id++
+			n := 8 * (1 + rng.IntN(12))
+			off, ok := m.reserve(uint64(n))
+			p := pending{off, n, id}
+			switch {
+			case !ok:
+				lost++
+			case len(stopped) < 5 && rng.IntN(9) == 0:
+				if rng.IntN(2) == 0 {
+					store64(m.area.Bytes, off-recHeader, 0)
+				}
+				stopped = append(stopped, p)
+			default:
+				publish(p)
+			}
+		case k < 9 && len(stopped) > 0:
+			i := rng.IntN(len(stopped))
+			publish(stopped[i])
+			stopped = append(stopped[:i], stopped[i+1:]...)
+		default:
+			past := rng.IntN(2) == 0
+			_, open := m.DrainPast(past, func(r Record) bool {
+				n := le64(r.Data)
+				if want[n] != len(r.Data) || le64(r.Data[len(r.Data)-8:]) != n {
+					t.Fatalf("record %d of %d bytes, want %d", n, len(r.Data), want[n])
+				}
+				delete(want, n)
+				read++
+				return true
+			})
+			if open != (len(stopped) > 0) {
+				t.Fatalf("open %v with %d producers stopped", open, len(stopped))
+			}
+			if past && len(want) > 0 {
+				t.Fatalf("%d records were passed by", len(want))
+			}
+		}
+	}
+	for _, p := range stopped {
+		publish(p)
+	}
+	read += m.Drain(func(Record) bool { return true })
+	if s := m.RingStats(); s.Pending != 0 || s.Corrupted != 0 || s.Read != uint64(read) || uint64(read)+lost != id || lost == 0 {
+		t.Errorf("read %d, lost %d of %d; %+v", read, lost, id, s)
 	}
 }
