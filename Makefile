@@ -22,7 +22,7 @@ test: ## every test: units, conformance on the fake and under /dev/kvm, end to e
 test-race: ## the same under the race detector (needs a C compiler)
 	CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 30m $(GOTESTFLAGS) ./...
 
-check: ## formatting, vet, module files, tests
+check: ## formatting, vet, staticcheck, module files, tests
 	scripts/check.sh
 
 test-insn: ## our decoder against objdump on 10 million real instructions

@@ -51,8 +51,6 @@ type stageBody struct {
 	code   []byte // falls out of its end
 	entry  int    // offset of where hits enter
 	placed []placedStage
-
-	on atomic.Pointer[site] // the site whose jump leads here, or did last
 }
 
 // detourKey names a detour: its region and its handler stage.

@@ -97,7 +97,7 @@ func TestStrangeAnswers(t *testing.T) {
 		answer http.HandlerFunc
 		want   error
 	}{
-		{"no envelope", func(w http.ResponseWriter, r *http.Request) { http.Error(w, "gone", 410) }, ErrProtocol},
+		{"no envelope", func(w http.ResponseWriter, r *http.Request) { http.Error(w, "gone", http.StatusGone) }, ErrProtocol},
 		{"empty envelope", func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(500); fmt.Fprint(w, `{}`) }, ErrProtocol},
 		{"not json", func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "<html>") }, ErrProtocol},
 		{"wrong type", func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, `{"state":5}`) }, ErrProtocol},

@@ -150,8 +150,6 @@ const (
 	OpGotoL     = ClassJMP32 | OpJA          // 32-bit offset, in the immediate
 	OpCallK     = ClassJMP | OpCall
 	OpExitK     = ClassJMP | OpExit
-
-	opSecondHalf Opcode = 0 // of OpLoadImm64
 )
 
 // Encode returns the bytes of a program. Registers are cut to their 4 bits and
@@ -190,26 +188,6 @@ func (i Insn) Class() Opcode { return i.Op & classMask }
 
 // wide reports whether the instruction takes two slots.
 func (i Insn) wide() bool { return i.Op == OpLoadImm64 }
-
-// isJump reports whether i is a jump, conditional or not, and not a call or an
-// exit.
-func (i Insn) isJump() bool {
-	switch i.Class() {
-	case ClassJMP:
-		return i.Op&opMask != OpCall && i.Op&opMask != OpExit
-	case ClassJMP32:
-		return true
-	}
-	return false
-}
-
-// target returns the slot that the jump or local call at slot pc goes to.
-func (i Insn) target(pc int) int {
-	if i.Op == OpGotoL || i.Op == OpCallK {
-		return pc + 1 + int(i.Imm)
-	}
-	return pc + 1 + int(i.Off)
-}
 
 // size returns how many bytes a load or store moves.
 func (i Insn) size() int { return sizeOf(i.Op) }

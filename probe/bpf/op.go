@@ -85,8 +85,6 @@ const (
 	opStoreK // of src's size
 	opStoreX
 	opAtomic
-
-	numOpcodes
 )
 
 // Atomic operations, the immediate of opAtomic (RFC 9669, section 5.3): the old

@@ -92,7 +92,7 @@ func (p *parser) memory(s string) (Fetch, error) {
 		return nil, p.here(0, CodeFileOnKprobe)
 	}
 	// One operation for the name, one for the address, one for the load.
-	if !p.op() || !p.op() {
+	if name := p.op(); !name || !p.op() {
 		return nil, p.here(0, CodeTooManyOps)
 	}
 	name, offset, ok := splitOffset(s)
