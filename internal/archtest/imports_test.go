@@ -25,6 +25,7 @@ var allowed = map[string][]string{
 	"internal/probetest":  {"guest", "internal/elfbuild", "probe", "probe/insn"},
 	"internal/bpftest":    {"probe/bpf"},
 	"internal/kvmtest":    {},
+	"internal/patience":   {},
 	"internal/kerneltest": {"internal/elffile"},
 	"internal/oracle":     {},
 	"internal/elfbuild":   {"guest"},

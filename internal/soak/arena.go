@@ -15,11 +15,8 @@ import (
 	"github.com/guestprobe/guestprobe/internal/client"
 )
 
-// opTime bounds every request and every process of a client. It is never
-// reached by a daemon that answers.
-const opTime = 45 * time.Second
-
-var errNoAnswer = fmt.Errorf("no answer in %v", opTime)
+// errNoAnswer ends a request, or a process of a client, when patience does.
+var errNoAnswer = errors.New("no answer in time")
 
 // leaving says why clients must put up with a daemon that goes away.
 type leaving int32
@@ -89,7 +86,7 @@ func (a *arena) rest(d time.Duration) {
 
 // try runs one request under the time limit.
 func (a *arena) try(f func(ctx context.Context) error) error {
-	ctx, cancel := context.WithTimeoutCause(context.Background(), opTime, errNoAnswer)
+	ctx, cancel := context.WithTimeoutCause(context.Background(), a.opt.Patience, errNoAnswer)
 	defer cancel()
 	err := f(ctx)
 	if errors.Is(err, errNoAnswer) {

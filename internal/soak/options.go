@@ -19,6 +19,7 @@ const (
 const (
 	DefaultDuration = 3 * time.Minute
 	DefaultClients  = 6
+	DefaultPatience = time.Minute
 )
 
 // DefaultVCPUs are the sizes of the guest that a soak goes through.
@@ -47,6 +48,11 @@ type Options struct {
 	// does not read and a witness that does come on top.
 	Clients int
 
+	// Patience bounds every wait: for an answer, for a daemon's start and end, and
+	// for what comes about by itself. It is never reached when all is well, if the
+	// machine is not busy with much else; 0 for DefaultPatience.
+	Patience time.Duration
+
 	// Daemon and CLI are the paths of guestprobed and guestprobe.
 	Daemon, CLI string
 
@@ -69,12 +75,17 @@ func (o *Options) check() error {
 	if o.Clients == 0 {
 		o.Clients = DefaultClients
 	}
+	if o.Patience == 0 {
+		o.Patience = DefaultPatience
+	}
 	if o.Progress == nil {
 		o.Progress = func(string) {}
 	}
 	switch {
 	case o.Duration < MinDuration || o.Duration > MaxDuration:
 		return fmt.Errorf("soak for %v: not %v to %v", o.Duration, MinDuration, MaxDuration)
+	case o.Patience < 0:
+		return fmt.Errorf("soak with a patience of %v", o.Patience)
 	case len(o.VCPUs) == 0:
 		return errors.New("soak: no number of vCPUs")
 	case o.Clients < 1 || o.Clients > MaxClients:

@@ -15,12 +15,6 @@ import (
 	"time"
 )
 
-// Times for daemons.
-const (
-	startTime = 60 * time.Second
-	stopTime  = 30 * time.Second
-)
-
 // process is one guestprobed.
 type process struct {
 	cmd    *exec.Cmd
@@ -29,13 +23,15 @@ type process struct {
 	stderr string // file of what it wrote besides
 	exited chan struct{}
 	err    error // of its end; valid when exited is closed
+
+	patience time.Duration // for its start and its end
 }
 
 // startDaemon starts guestprobed and waits until it serves.
 func startDaemon(ctx context.Context, o *Options, name string, vcpus int, cmdline string) (*process, error) {
 	p := &process{
 		socket: filepath.Join(o.Dir, "s"), log: filepath.Join(o.Dir, name+".log"), stderr: filepath.Join(o.Dir, name+".stderr"),
-		exited: make(chan struct{}),
+		exited: make(chan struct{}), patience: o.Patience,
 	}
 	out, err := os.Create(p.stderr)
 	if err != nil {
@@ -68,7 +64,7 @@ func startDaemon(ctx context.Context, o *Options, name string, vcpus int, cmdlin
 		_, err := bufio.NewReader(ready).ReadString('\n')
 		line <- err
 	}()
-	timeout := time.NewTimer(startTime)
+	timeout := time.NewTimer(p.patience)
 	defer timeout.Stop()
 	select {
 	case err = <-line:
@@ -78,7 +74,7 @@ func startDaemon(ctx context.Context, o *Options, name string, vcpus int, cmdlin
 		<-p.exited
 		err = fmt.Errorf("%w: %s", p.err, p.said())
 	case <-timeout.C:
-		err = fmt.Errorf("not ready in %v; %s", startTime, p.dump())
+		err = fmt.Errorf("not ready in %v; %s", p.patience, p.dump())
 	case <-ctx.Done():
 		p.kill()
 		err = context.Cause(ctx)
@@ -91,12 +87,12 @@ func (p *process) terminate() string {
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err.Error()
 	}
-	timeout := time.NewTimer(stopTime)
+	timeout := time.NewTimer(p.patience)
 	defer timeout.Stop()
 	select {
 	case <-p.exited:
 	case <-timeout.C:
-		return fmt.Sprintf("does not end within %v of SIGTERM; %s", stopTime, p.dump())
+		return fmt.Sprintf("does not end within %v of SIGTERM; %s", p.patience, p.dump())
 	}
 	if p.err != nil {
 		return fmt.Sprintf("ended with %v: %s", p.err, p.said())
@@ -127,7 +123,7 @@ func (p *process) running() bool {
 // stands, and ends it: SIGQUIT does both (package runtime).
 func (p *process) dump() string {
 	_ = p.cmd.Process.Signal(syscall.SIGQUIT)
-	timeout := time.NewTimer(10 * time.Second)
+	timeout := time.NewTimer(p.patience)
 	defer timeout.Stop()
 	select {
 	case <-p.exited:

@@ -34,7 +34,7 @@ type reader struct {
 func (w *worker) open(req api.StreamEvents) (*reader, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	// The context is the stream's too: the time limit is for its beginning.
-	limit := time.AfterFunc(opTime, cancel)
+	limit := time.AfterFunc(w.opt.Patience, cancel)
 	s, err := w.c.Events(ctx, req)
 	if err != nil {
 		if !limit.Stop() {
@@ -168,7 +168,7 @@ func (a *arena) tally(rd *reader) {
 // against what was read. False means that there was none, which is in order
 // only behind SIGKILL.
 func (a *arena) finished(rd *reader, report func(string, ...any)) bool {
-	limit := time.NewTimer(opTime)
+	limit := time.NewTimer(a.opt.Patience)
 	defer limit.Stop()
 	select {
 	case <-rd.done:

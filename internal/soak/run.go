@@ -132,7 +132,7 @@ func (s *soak) daemon(ctx context.Context, vcpus, n int, cmdline string) (*proce
 
 // first asks what the daemon uses before its first client.
 func (s *soak) first(d *process) (*api.Daemon, error) {
-	ctx, cancel := context.WithTimeoutCause(context.Background(), opTime, errNoAnswer)
+	ctx, cancel := context.WithTimeoutCause(context.Background(), s.opt.Patience, errNoAnswer)
 	defer cancel()
 	// The first answer makes the runtime start what it keeps; so it is thrown
 	// away.
@@ -345,7 +345,7 @@ func (s *soak) toItsEnd(ctx context.Context, ph *Phase, p *process, d time.Durat
 	}
 	c := client.New(p.socket)
 	defer c.Close()
-	limit, cancel := context.WithTimeoutCause(ctx, progressTime, fmt.Errorf("the guest has not done its rounds in %v", progressTime))
+	limit, cancel := context.WithTimeoutCause(ctx, 2*s.opt.Patience, errors.New("the guest has not done its rounds in time"))
 	defer cancel()
 	lines, err := console(limit, c, true)
 	if err != nil {

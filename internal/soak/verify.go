@@ -17,12 +17,8 @@ import (
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
-// Times for what comes about by itself once clients are gone.
-const (
-	settleTime   = 20 * time.Second
-	progressTime = 2 * time.Minute
-	rateTime     = 300 * time.Millisecond // for the rate of rounds to mean something
-)
+// rateTime is how long the rate of rounds is measured, to mean something.
+const rateTime = 300 * time.Millisecond
 
 // What a daemon may use more than it did at its first rest. Slots of places
 // that were probed once are kept for good (probe: a stale context in one must
@@ -77,7 +73,7 @@ func (v *verifier) atRest() {
 
 // sessions waits until no stream is open, and none has left a probe.
 func (v *verifier) sessions() string {
-	return eventually(settleTime, func() string {
+	return eventually(v.opt.Patience, func() string {
 		var d api.Daemon
 		if err := v.ask(func(ctx context.Context, c *client.Client) (err error) {
 			d, err = c.Daemon(ctx)
@@ -86,7 +82,7 @@ func (v *verifier) sessions() string {
 			return err.Error()
 		}
 		if d.Streams > 0 || d.Session > 0 {
-			return fmt.Sprintf("%d streams are open and %d probes belong to streams, %v after the last client", d.Streams, d.Session, settleTime)
+			return fmt.Sprintf("%d streams are open and %d probes belong to streams, %v after the last client", d.Streams, d.Session, v.opt.Patience)
 		}
 		return ""
 	})
@@ -309,7 +305,7 @@ func (v *verifier) progress() (wrong, detail string) {
 	start := time.Now()
 	time.Sleep(rateTime) // only the rate needs it
 	var now rounds
-	wrong = eventually(progressTime, func() string {
+	wrong = eventually(2*v.opt.Patience, func() string {
 		if now, err = v.sample(); err != nil {
 			return err.Error()
 		}
@@ -378,7 +374,7 @@ func console(ctx context.Context, c *client.Client, follow bool) ([]string, erro
 // keeps on purpose.
 func (v *verifier) uses() (wrong, detail string) {
 	var d api.Daemon
-	wrong = eventually(settleTime, func() string {
+	wrong = eventually(v.opt.Patience, func() string {
 		if err := v.ask(func(ctx context.Context, c *client.Client) (err error) {
 			d, err = c.Daemon(ctx)
 			return err
