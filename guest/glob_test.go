@@ -4,7 +4,6 @@ import (
 	"path"
 	"strings"
 	"testing"
-	"time"
 )
 
 func TestGlob(t *testing.T) {
@@ -28,13 +27,10 @@ func TestGlob(t *testing.T) {
 	}
 }
 
+// TestGlobTime: with a search that tries everything this would not end.
 func TestGlobTime(t *testing.T) {
-	start := time.Now()
 	if Glob(strings.Repeat("*a", 1000)+"b", strings.Repeat("a", 20000)) {
 		t.Error("matched")
-	}
-	if d := time.Since(start); d > 10*time.Second {
-		t.Errorf("took %v", d)
 	}
 }
 

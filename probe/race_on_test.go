@@ -2,8 +2,5 @@
 
 package probe_test
 
-// The race detector empties pools at random and slows everything down.
-const (
-	ceiling = 1
-	slack   = 20
-)
+// The race detector empties pools at random.
+const ceiling = 1

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/patience"
 	"github.com/guestprobe/guestprobe/internal/probetest"
 	"github.com/guestprobe/guestprobe/probe"
 )
@@ -428,14 +429,14 @@ func TestReturnStageReaper(t *testing.T) {
 	s.register(true, r)
 	s.call("jump_over", 77, 4)
 	s.call("fill_stack", 0, 0)
-	for end := time.Now().Add(10 * time.Second); ; {
+	for wait := patience.Of(t); ; {
 		s.call("jump_over", 77, 4)
 		s.call("fill_stack", 0, 0)
 		x, _, _ := s.e.Stats(&r.Kprobe)
 		if x.Handled > 4 && x.Abandoned >= 4 && x.Missed > 0 {
 			break
 		}
-		if time.Now().After(end) {
+		if wait.Err() != nil {
 			t.Fatalf("%+v", x)
 		}
 	}
@@ -509,12 +510,12 @@ func TestReturnStageTwice(t *testing.T) {
 	if after.Copies-before.Copies != 12 || after.Foreign != before.Foreign {
 		t.Errorf("%+v, before %+v", after, before)
 	}
-	for end := time.Now().Add(10 * time.Second); ; {
+	for wait := patience.Of(t); ; {
 		i, _ := s.e.Info(&r.Kprobe)
 		if i.NoStage == "the function returns twice" && i.Optimized && !i.InGuest {
 			break
 		}
-		if time.Now().After(end) {
+		if wait.Err() != nil {
 			t.Fatalf("%+v", i)
 		}
 	}

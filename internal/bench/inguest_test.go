@@ -1,19 +1,17 @@
 package bench
 
 import (
-	"context"
 	"testing"
-	"time"
 
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/patience"
 )
 
 // TestInGuestRows measures everything that takes no exit, once: each row has
 // as many hits as calls, and no exit.
 func TestInGuestRows(t *testing.T) {
 	kvmtest.Require(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
+	ctx := patience.Of(t)
 	g, _, _, err := bootGuest(ctx)
 	if err != nil {
 		t.Fatal(err)

@@ -3,9 +3,9 @@ package bench
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/patience"
 )
 
 // TestRun makes one short run and checks what must hold on every host: exits
@@ -13,9 +13,7 @@ import (
 func TestRun(t *testing.T) {
 	const calls = 300
 	kvmtest.Require(t)
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	defer cancel()
-	res, err := Run(ctx, Options{Runs: MinRuns, Calls: calls})
+	res, err := Run(patience.Of(t), Options{Runs: MinRuns, Calls: calls})
 	if err != nil {
 		t.Fatal(err)
 	}

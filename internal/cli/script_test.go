@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/internal/daemon"
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/patience"
 )
 
 // leakTest runs the tests and fails when goroutines are left.
@@ -46,10 +48,6 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// patience bounds every wait of the scripts; it is never reached when they
-// pass.
-const patience = 60 * time.Second
-
 // TestScripts runs what needs no /dev/kvm.
 func TestScripts(t *testing.T) { runScripts(t, "../../testdata/script") }
 
@@ -60,6 +58,7 @@ func TestKVMScripts(t *testing.T) {
 }
 
 func runScripts(t *testing.T, dir string) {
+	wait := patience.Of(t)
 	testscript.Run(t, testscript.Params{
 		Dir:                 dir,
 		RequireExplicitExec: true,
@@ -75,6 +74,7 @@ func runScripts(t *testing.T, dir string) {
 				return err
 			}
 			env.Defer(func() { os.RemoveAll(short) })
+			env.Values[waitKey{}] = wait
 			env.Setenv("SOCKDIR", short)
 			env.Setenv("GUESTPROBE_SOCKET", filepath.Join(short, "s"))
 			bin, err := exec.LookPath("guestprobe")
@@ -106,6 +106,11 @@ func runScripts(t *testing.T, dir string) {
 		},
 	})
 }
+
+// waitKey is the name of the context that bounds a script's waiting.
+type waitKey struct{}
+
+func waiting(ts *testscript.TestScript) context.Context { return ts.Value(waitKey{}).(context.Context) }
 
 // cmdExits runs a program and wants this exit status:
 //
@@ -181,7 +186,9 @@ func cmdDaemon(ts *testscript.TestScript, neg bool, args []string) {
 			scripts.set(ts, nil)
 		}
 	})
-	ts.Check(ready.SetReadDeadline(time.Now().Add(patience)))
+	if end, ok := waiting(ts).Deadline(); ok {
+		ts.Check(ready.SetReadDeadline(end))
+	}
 	line, err := io.ReadAll(ready)
 	ready.Close()
 	if err != nil || !strings.HasPrefix(string(line), "ready /") {
@@ -208,7 +215,7 @@ func cmdHalt(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(b.cmd.Process.Signal(sig))
 	select {
 	case <-b.exited:
-	case <-time.After(patience):
+	case <-waiting(ts).Done():
 		_ = b.cmd.Process.Kill()
 		<-b.exited
 		ts.Fatalf("the daemon did not stop; log:\n%s", ts.ReadFile(b.log))
@@ -231,14 +238,13 @@ func cmdAwait(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	deadline := time.After(patience)
 	for {
 		if b, err := os.ReadFile(ts.MkAbs(args[0])); err == nil && re.Match(b) {
 			return
 		}
 		select {
 		case <-tick.C:
-		case <-deadline:
+		case <-waiting(ts).Done():
 			ts.Fatalf("%s has no match for %s", args[0], args[1])
 		}
 	}

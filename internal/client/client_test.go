@@ -13,11 +13,11 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
 	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/patience"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -37,14 +37,12 @@ func serve(t *testing.T, h http.HandlerFunc) (*Client, context.Context) {
 		_ = srv.Serve(ln)
 	}()
 	c := New(path)
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	t.Cleanup(func() {
-		cancel()
 		c.Close()
 		srv.Close()
 		<-done
 	})
-	return c, ctx
+	return c, patience.Of(t)
 }
 
 func TestUnreachable(t *testing.T) {

@@ -12,18 +12,15 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/internal/patience"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// patience bounds every wait of the tests; it is never reached when they pass.
-const patience = 30 * time.Second
 
 // harness is a daemon on a socket, over a fake guest.
 type harness struct {
@@ -67,9 +64,7 @@ func serveFake(t *testing.T, change func(*options)) *harness {
 	h := &harness{T: t, g: newFakeGuest(t, o.vcpus), log: &syncBuffer{}, path: filepath.Join(t.TempDir(), "s"), done: make(chan error, 1)}
 	var life context.Context
 	life, h.cancel = context.WithCancel(context.Background())
-	var end context.CancelFunc
-	h.ctx, end = context.WithTimeout(context.Background(), patience)
-	t.Cleanup(end)
+	h.ctx = patience.Of(t)
 	h.s = newServer(slog.New(slog.NewTextHandler(h.log, nil)), o, h.g, func() uint64 { return 0 })
 	sock, err := listen(h.ctx, h.path, -1)
 	if err != nil {
@@ -94,15 +89,10 @@ func serveFake(t *testing.T, change func(*options)) *harness {
 func (h *harness) stop() {
 	h.Helper()
 	h.cancel()
-	select {
-	case err := <-h.done:
-		if err != nil {
-			h.Errorf("daemon ended with %v", err)
-		}
-		h.done <- nil
-	case <-time.After(patience):
-		h.Fatal("the daemon does not stop")
+	if err := <-h.done; err != nil {
+		h.Errorf("daemon ended with %v", err)
 	}
+	h.done <- nil
 }
 
 // raw sends a request as it is and returns the answer's status and body.

@@ -12,6 +12,7 @@ import (
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/patience"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 )
 
@@ -38,9 +39,7 @@ func serveMachine(t *testing.T) *harness {
 	h := &harness{T: t, log: &syncBuffer{}, path: filepath.Join(t.TempDir(), "s"), done: make(chan error, 1)}
 	life, cancel := context.WithCancel(context.Background())
 	h.cancel = cancel
-	var end context.CancelFunc
-	h.ctx, end = context.WithTimeout(context.Background(), 2*patience)
-	t.Cleanup(end)
+	h.ctx = patience.Of(t)
 	h.s = newServer(slog.New(slog.NewTextHandler(h.log, nil)), o, machineGuest{m}, func() uint64 { return 0 })
 	sock, err := listen(h.ctx, h.path, -1)
 	if err != nil {

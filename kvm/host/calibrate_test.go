@@ -6,7 +6,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
 	"github.com/guestprobe/guestprobe/kvm"
@@ -16,13 +15,9 @@ import (
 // the known results, and int3 in kernel code reaches the host by some way.
 func TestCalibrate(t *testing.T) {
 	kvmtest.Require(t)
-	start := time.Now()
 	r, err := Calibrate(context.Background(), "")
 	if err != nil {
 		t.Fatal(err)
-	}
-	if d := time.Since(start); d > 10*calTimeout {
-		t.Errorf("calibration took %v", d)
 	}
 	b, err := json.Marshal(r)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 // in one of them at a second address too: each follows the calls of its own
 // space, wherever they are made, and all of them return to the right place.
 func TestReturnsInSpaces(t *testing.T) {
-	config := Config{Image: builtinImage(t), VCPUs: 1, Cmdline: "rounds=1 alias"}
+	config := Config{Image: builtinImage(t), VCPUs: 1, Cmdline: "rounds=1 alias", Tick: slowTick}
 	plain := newMachine(t, config)
 	want := results(t, plain)
 	m := newMachine(t, config)
@@ -86,7 +86,7 @@ func TestReturnsInSpaces(t *testing.T) {
 // a second address too, and the probed function then goes on at the one that it
 // was called at. A function that ends in a jump to another one serves as mirror.
 func TestMirrorThroughAlias(t *testing.T) {
-	config := Config{Image: builtinImage(t), VCPUs: 2, Cmdline: "rounds=1 alias"}
+	config := Config{Image: builtinImage(t), VCPUs: 2, Cmdline: "rounds=1 alias", Tick: slowTick}
 	want := results(t, newMachine(t, config))
 	m := newMachine(t, config)
 	var here, there atomic.Uint64
@@ -134,7 +134,7 @@ func TestMirrorThroughAlias(t *testing.T) {
 // another address space has its code at is refused, whichever kind and space, and
 // nothing changes.
 func TestProbeAtAlias(t *testing.T) {
-	config := Config{Image: builtinImage(t), VCPUs: 1, Cmdline: "rounds=1 alias"}
+	config := Config{Image: builtinImage(t), VCPUs: 1, Cmdline: "rounds=1 alias", Tick: slowTick}
 	m := newMachine(t, config)
 	want := results(t, m)
 	second := secondSpace(t, m)

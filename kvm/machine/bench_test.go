@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/guestprobe/guestprobe/internal/patience"
 	"github.com/guestprobe/guestprobe/probe"
 )
 
@@ -40,8 +41,8 @@ func countHits(tb testing.TB, m *Machine, symbol string, n int, post bool) (time
 	var d time.Duration
 	select {
 	case d = <-done:
-	case <-time.After(waitBound):
-		tb.Fatalf("no %d hits in %v: %+v", n, waitBound, m.State())
+	case <-patience.Of(tb).Done():
+		tb.Fatalf("no %d hits: %+v", n, m.State())
 	}
 	if err := m.Engine().Unregister(k); err != nil {
 		tb.Fatal(err)

@@ -3,7 +3,6 @@ package machine
 import (
 	"context"
 	"errors"
-	"runtime"
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
@@ -99,7 +98,7 @@ func TestCallTimeout(t *testing.T) {
 					cancel(context.DeadlineExceeded)
 					return
 				}
-				runtime.Gosched()
+				breathe()
 			}
 		}()
 		return ctx

@@ -38,7 +38,7 @@ func TestEveryOffset(t *testing.T) {
 	if testing.Short() {
 		vcpus = 1 // emulated hosts
 	}
-	config := Config{Image: builtinImage(t), VCPUs: vcpus, Cmdline: "rounds=1"}
+	config := Config{Image: builtinImage(t), VCPUs: vcpus, Cmdline: "rounds=1", Tick: slowTick}
 	want := results(t, newMachine(t, config))
 	m := newMachine(t, config)
 	e := m.Engine()
@@ -113,7 +113,7 @@ func TestEveryOffset(t *testing.T) {
 // one exit, for at least 95 of 100 functions.
 func TestExitsPerHit(t *testing.T) {
 	kvmtest.Require(t)
-	m := newMachine(t, Config{Image: builtinImage(t), VCPUs: 1, Cmdline: "rounds=1"})
+	m := newMachine(t, Config{Image: builtinImage(t), VCPUs: 1, Cmdline: "rounds=1", Tick: slowTick})
 	all := everyFunction(t, m, func(*probe.Context) int { return 0 }, nil)
 	if err := m.Engine().Register(probe.Probes(all)...); err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/patience"
 	"github.com/guestprobe/guestprobe/probe"
 )
 
@@ -103,8 +104,8 @@ func (a *attacked) pte(t *testing.T, va guest.GVA) guest.GPA {
 	}
 }
 
-// boot runs another attack, with the probe optimized, to its end or for a
-// while.
+// boot runs another attack, with the probe optimized, to its end or until it
+// has had its time and hits.
 func (a *attacked) boot(t *testing.T, attack, user []byte) State {
 	t.Helper()
 	if err := a.Reset(t.Context(), attackGuest(t, attack, user)); err != nil {
@@ -120,6 +121,10 @@ func (a *attacked) boot(t *testing.T, attack, user []byte) State {
 	if err != nil && ctx.Err() == nil {
 		t.Fatal(err)
 	}
+	for st, _, _ := a.Engine().Stats(a.p); s.Phase == PhaseRunning && st.Hits == 0; st, _, _ = a.Engine().Stats(a.p) {
+		s = a.State()
+		breathe()
+	}
 	if err := a.Engine().Optimize(); err != nil {
 		t.Error(err)
 	}
@@ -132,9 +137,7 @@ func (a *attacked) boot(t *testing.T, attack, user []byte) State {
 // ended waits for a guest that ends, however slow this machine is.
 func (a *attacked) ended(t *testing.T) State {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), waitBound)
-	defer cancel()
-	s, err := a.Wait(ctx)
+	s, err := a.Wait(patience.Of(t))
 	if err != nil {
 		t.Error(err)
 	}
@@ -287,11 +290,11 @@ func TestDataPrivileges(t *testing.T) {
 			}
 			want := tt.name == "its own out" || user && tt.name != "execute"
 			var reached [1]byte
-			end := time.Now().Add(waitBound)
-			for a.State().Phase == PhaseRunning && reached[0] == 0 && time.Now().Before(end) {
+			for a.State().Phase == PhaseRunning && reached[0] == 0 {
 				if err := a.Peek(done, reached[:]); err != nil {
 					t.Fatal(err)
 				}
+				breathe()
 			}
 			if got := reached[0] != 0; got != want || got != (a.State().Phase == PhaseRunning) {
 				t.Errorf("%s, memory of user code %v: it goes on: %v, %+v", tt.name, user, got, a.State())

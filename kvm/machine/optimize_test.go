@@ -2,7 +2,6 @@ package machine
 
 import (
 	"cmp"
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/patience"
 	"github.com/guestprobe/guestprobe/probe"
 )
 
@@ -74,10 +74,11 @@ func optimizable(t *testing.T) (sites map[guest.GVA]int, user int) {
 // waitMapping waits until the guest has said that its user text is mapped once.
 func waitMapping(t *testing.T, m *Machine) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); m.OneMapping(true) != ""; {
-		if time.Now().After(end) {
-			t.Fatal(m.OneMapping(true))
+	for wait := patience.Of(t); m.OneMapping(true) != ""; {
+		if s := m.State(); s.Phase != PhaseRunning || wait.Err() != nil {
+			t.Fatalf("%s; the guest is %s: %v", m.OneMapping(true), s.Phase, s.Crash)
 		}
+		breathe()
 	}
 }
 
@@ -95,7 +96,7 @@ func TestOptimizeEverySite(t *testing.T) {
 		left = append(left, a)
 	}
 	slices.SortFunc(left, cmp.Compare[guest.GVA])
-	config := Config{Image: builtinImage(t), VCPUs: 2, Cmdline: "rounds=2", Probe: probe.Options{OptimizeDelay: 50 * time.Microsecond}}
+	config := Config{Image: builtinImage(t), VCPUs: 2, Cmdline: "rounds=2", Tick: slowTick, Probe: probe.Options{OptimizeDelay: 50 * time.Microsecond}}
 	want := results(t, newMachine(t, config))
 	for pass := 0; len(left) > 0; pass++ {
 		if testing.Short() && pass == 1 {
@@ -222,7 +223,7 @@ func optimizeStorm(t *testing.T, vcpus int, span time.Duration) {
 		go func() {
 			defer wg.Done()
 			rng := rand.New(rand.NewPCG(7, uint64(w)))
-			for time.Now().Before(end) {
+			for time.Now().Before(end) || e.OptimizerStats().Optimized == 0 {
 				ops.Add(1)
 				if err := stormOp(e, rng, hot[rng.IntN(len(hot))]); err != nil {
 					t.Errorf("storm: %v", err)
@@ -350,16 +351,15 @@ func TestStage(t *testing.T) {
 			}
 			before := m.Engine().Totals(-1)
 			start, _, _ := m.Engine().Stats(p)
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			defer cancel()
-			for {
+			for wait := patience.Of(t); ; {
 				s, _, _ := m.Engine().Stats(p)
 				if s.InGuest-start.InGuest > 5000 || name == "vfs_read" && s.InGuest-start.InGuest > 5 {
 					break
 				}
-				if ctx.Err() != nil {
+				if wait.Err() != nil {
 					t.Fatalf("%+v", s)
 				}
+				breathe()
 			}
 			after := m.Engine().Totals(-1)
 			if err := m.Engine().Unregister(p); err != nil {

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/patience"
 	"github.com/guestprobe/guestprobe/probe"
 )
 
@@ -68,7 +68,7 @@ func TestReset(t *testing.T) {
 // TestResetOfABusyWorkload resets the built-in guest in the middle of its work:
 // the results of the last round are those of the first boot.
 func TestResetOfABusyWorkload(t *testing.T) {
-	config := Config{Image: builtinImage(t), VCPUs: 2, Cmdline: "rounds=1"}
+	config := Config{Image: builtinImage(t), VCPUs: 2, Cmdline: "rounds=1", Tick: slowTick}
 	want := results(t, newMachine(t, config))
 	m := newMachine(t, config)
 	hit := make(chan struct{}, 64)
@@ -89,7 +89,7 @@ func TestResetOfABusyWorkload(t *testing.T) {
 		for range 10 * (i + 1) {
 			select {
 			case <-hit:
-			case <-time.After(waitBound):
+			case <-patience.Of(t).Done():
 				t.Fatalf("no hit: %+v", m.State())
 			}
 		}

@@ -1,13 +1,11 @@
 package machine
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,6 +15,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/patience"
 	"github.com/guestprobe/guestprobe/probe"
 )
 
@@ -122,12 +121,12 @@ func TestReturnStage(t *testing.T) {
 			}
 			start := s.calls()
 			before := m.Engine().Totals(-1)
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			defer cancel()
-			for s.calls()-start < tc.calls && ctx.Err() == nil {
+			wait := patience.Of(t)
+			for s.calls()-start < tc.calls && wait.Err() == nil {
 				if m.State().Phase != PhaseRunning {
 					t.Fatalf("phase %s, crash %v", m.State().Phase, m.State().Crash)
 				}
+				breathe()
 			}
 			after := m.Engine().Totals(-1)
 			if err := m.Stop(nothing); err != nil {
@@ -135,7 +134,7 @@ func TestReturnStage(t *testing.T) {
 			}
 			i, _ = m.Engine().Info(&s.Kprobe)
 			t.Logf("%d calls in the guest, %d on the host; at most %d at a time, %d in use; %+v", s.calls(), s.returns.Load(), i.HighWater, i.InUse, i.Stats)
-			if ctx.Err() != nil {
+			if wait.Err() != nil {
 				t.Fatal("not enough calls")
 			}
 			if d := exits(after) - exits(before); d > 2 { // of calls from before the jump
@@ -202,7 +201,7 @@ func returnStageStorm(t *testing.T, vcpus int, user bool, span time.Duration) {
 		go func() {
 			defer wg.Done()
 			rng := rand.New(rand.NewPCG(11, uint64(w)))
-			for time.Now().Before(end) {
+			for time.Now().Before(end) || guestReturns.Load() == 0 && m.State().Phase == PhaseRunning {
 				name := hot[rng.IntN(len(hot))]
 				s := newStagedReturns(t, m, name, user, 1+rng.IntN(8))
 				if err := returnStormOp(e, rng, s); err != nil {
@@ -236,7 +235,7 @@ func returnStormOp(e *probe.Engine, rng *rand.Rand, s *stagedReturns) error {
 		switch rng.IntN(8) {
 		case 6, 7: // until there was a call, but not for long
 			for end := time.Now().Add(3 * time.Millisecond); s.calls() == 0 && time.Now().Before(end); {
-				runtime.Gosched()
+				breathe()
 			}
 		case 0:
 			err = errors.Join(e.Disable(&s.Kprobe), e.Enable(&s.Kprobe))
@@ -267,7 +266,7 @@ func returnStormOp(e *probe.Engine, rng *rand.Rand, s *stagedReturns) error {
 // or of the kernel, that can have one, the guest computes what it computes
 // unprobed, and the counts close.
 func TestReturnStageWorkload(t *testing.T) {
-	config := Config{Image: builtinImage(t), VCPUs: 2, Cmdline: "rounds=2", EmulatedStages: true, Probe: probe.Options{OptimizeDelay: time.Millisecond}}
+	config := Config{Image: builtinImage(t), VCPUs: 2, Cmdline: "rounds=2", Tick: slowTick, EmulatedStages: true, Probe: probe.Options{OptimizeDelay: time.Millisecond}}
 	want := results(t, newMachine(t, config))
 	for _, tc := range []struct {
 		user      bool

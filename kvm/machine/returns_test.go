@@ -73,7 +73,7 @@ func TestWorkloadWithReturns(t *testing.T) {
 		sizes = []int{1, 2} // emulated hosts
 	}
 	for _, vcpus := range sizes {
-		config := Config{Image: builtinImage(t), VCPUs: vcpus, Cmdline: "rounds=2"}
+		config := Config{Image: builtinImage(t), VCPUs: vcpus, Cmdline: "rounds=2", Tick: slowTick}
 		want := results(t, newMachine(t, config))
 		for _, maxActive := range []int{0, 2} {
 			t.Run(fmt.Sprintf("%d vcpus, max %d", vcpus, maxActive), func(t *testing.T) {

@@ -54,7 +54,7 @@ func checkProfileFlags(t *testing.T, m *Machine, want guest.ProfileFlags) {
 // computes the same with a probe on each of its instructions, and arrivals at
 // either address are hits.
 func TestAliases(t *testing.T) {
-	config := Config{Image: builtinImage(t), VCPUs: 2, Cmdline: "rounds=1 alias"}
+	config := Config{Image: builtinImage(t), VCPUs: 2, Cmdline: "rounds=1 alias", Tick: slowTick}
 	want := results(t, newMachine(t, config))
 	for _, post := range []bool{false, true} {
 		m := newMachine(t, config)
@@ -98,7 +98,7 @@ func TestAliases(t *testing.T) {
 
 // TestOneMapping: without the second mapping the guest says so.
 func TestOneMapping(t *testing.T) {
-	m := newMachine(t, Config{Image: builtinImage(t), VCPUs: 1, Cmdline: "rounds=1"})
+	m := newMachine(t, Config{Image: builtinImage(t), VCPUs: 1, Cmdline: "rounds=1", Tick: slowTick})
 	results(t, m)
 	checkProfileFlags(t, m, guest.ProfileOneMapping)
 }
@@ -121,7 +121,7 @@ func secondSpace(t *testing.T, m *Machine) guest.GPA {
 // TestSpace: a probe for one address space is not hit in the other, at whatever
 // address the code is there, and the arrivals add up.
 func TestSpace(t *testing.T) {
-	config := Config{Image: builtinImage(t), VCPUs: 1, Cmdline: "rounds=1 alias"}
+	config := Config{Image: builtinImage(t), VCPUs: 1, Cmdline: "rounds=1 alias", Tick: slowTick}
 	plain := newMachine(t, config)
 	want := results(t, plain)
 	second := secondSpace(t, plain)

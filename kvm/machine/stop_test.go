@@ -3,7 +3,6 @@ package machine
 import (
 	"context"
 	"errors"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -158,12 +157,8 @@ func TestHandlerThatDoesNotReturn(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer cancel()
-	start := time.Now()
 	if err := m.Close(ctx); !errors.As(err, &timeout) {
 		t.Errorf("close: %v", err)
-	}
-	if d := time.Since(start); d > closeBound {
-		t.Errorf("close took %v", d)
 	}
 	if err := m.Close(context.Background()); err != nil {
 		t.Errorf("second close: %v", err)
@@ -176,7 +171,7 @@ func TestHandlerThatDoesNotReturn(t *testing.T) {
 		if freed {
 			break
 		}
-		runtime.Gosched()
+		breathe()
 	}
 }
 

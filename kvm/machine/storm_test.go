@@ -3,12 +3,12 @@ package machine
 import (
 	"fmt"
 	"os"
-	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/patience"
 	"github.com/guestprobe/guestprobe/probe"
 )
 
@@ -45,8 +45,7 @@ func drain(t *testing.T, m *Machine, all []*followed) {
 			t.Fatal(err)
 		}
 	}
-	const patience = 5 * time.Minute // never reached when it passes; emulated hosts take a while
-	end := time.Now().Add(patience)
+	wait := patience.Of(t)
 	for i := 0; i < len(all); {
 		if in, _ := m.Engine().Info(&all[i].ret.Kprobe); in.InUse == 0 {
 			i++
@@ -59,7 +58,7 @@ func drain(t *testing.T, m *Machine, all []*followed) {
 		if err := m.Engine().Reclaim(); err != nil {
 			t.Fatal(err)
 		}
-		if time.Now().After(end) {
+		if wait.Err() != nil {
 			for _, f := range all[i:] {
 				if in, _ := m.Engine().Info(&f.ret.Kprobe); in.InUse != 0 {
 					t.Errorf("kretprobe %s: %d instances still in use", f.ret.Name, in.InUse)
@@ -67,7 +66,7 @@ func drain(t *testing.T, m *Machine, all []*followed) {
 			}
 			return
 		}
-		runtime.Gosched()
+		breathe()
 	}
 }
 
@@ -90,7 +89,7 @@ func awaitRounds(t *testing.T, m *Machine, vcpus int) {
 		if p := m.State().Phase; p != PhaseRunning {
 			t.Fatalf("the guest is %s: %v", p, m.State().Crash)
 		}
-		runtime.Gosched()
+		breathe()
 	}
 }
 
@@ -133,7 +132,7 @@ func storm(t *testing.T, vcpus int, length time.Duration, returns uint64) {
 			if p := m.State().Phase; p != PhaseRunning {
 				t.Fatalf("the guest is %s: %v", p, m.State().Crash)
 			}
-			runtime.Gosched()
+			breathe()
 		}
 		if rounds%2 == 0 {
 			drain(t, m, all)

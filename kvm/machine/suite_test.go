@@ -4,20 +4,19 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/patience"
 	"github.com/guestprobe/guestprobe/internal/probetest"
 	"github.com/guestprobe/guestprobe/probe"
 )
 
 // harness is a real guest for the conformance suite.
-type harness struct{ m *Machine }
-
-// suiteCallTimeout is how long a function of the suite may take on the slowest
-// host.
-const suiteCallTimeout = 2 * time.Minute
+type harness struct {
+	m        *Machine
+	patience context.Context // of calls
+}
 
 func bootHarness(t testing.TB, o probetest.Options) probetest.Harness {
 	t.Helper()
@@ -29,7 +28,7 @@ func bootHarness(t testing.TB, o probetest.Options) probetest.Harness {
 	if err := m.Resume(); err != nil {
 		t.Fatal(err)
 	}
-	return harness{m}
+	return harness{m, patience.Of(t)}
 }
 
 // Engine implements probetest.Harness.
@@ -37,9 +36,7 @@ func (h harness) Engine() *probe.Engine { return h.m.Engine() }
 
 // Call implements probetest.Harness.
 func (h harness) Call(cpu int, fn guest.GVA, args ...uint64) (uint64, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), suiteCallTimeout)
-	defer cancel()
-	r, err := h.m.callSafePoint(ctx, cpu, fn, args)
+	r, err := h.m.callSafePoint(h.patience, cpu, fn, args)
 	if s := h.m.State(); err != nil && s.Crash != nil {
 		err = errors.Join(err, errors.New(s.Crash.String()))
 	}

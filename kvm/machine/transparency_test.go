@@ -9,10 +9,10 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
-	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/patience"
 	"github.com/guestprobe/guestprobe/kvm"
 	"github.com/guestprobe/guestprobe/kvm/host"
 	"github.com/guestprobe/guestprobe/probe"
@@ -28,14 +28,11 @@ var (
 // levels together.
 const formsWant = 500
 
-// formPatience is how long a form may take on the slowest host before it counts
-// as one that the guest does not survive.
-const formPatience = 10 * time.Second
-
 // formRun is a guest that runs forms.
 type formRun struct {
 	t       *testing.T
 	m       *Machine
+	ctx     context.Context // of calls
 	cpl     int
 	base    uint64
 	vectors vectors
@@ -49,13 +46,13 @@ func bootForms(t *testing.T, cpl int, v vectors, forms []*form) *formRun {
 	for _, f := range forms {
 		code, names = append(code, f.code), append(names, f.name)
 	}
-	r := &formRun{t: t, cpl: cpl, base: formsKernelCode, vectors: v}
+	r := &formRun{t: t, ctx: patience.Of(t), cpl: cpl, base: formsKernelCode, vectors: v}
 	if cpl == 3 {
 		r.base = formsUserCode
 	}
 	img := formsImage(t, cpl, layout(r.base, v, code), names)
 	// Plans are what is compared here; jumps have TestOptimizeEverySite.
-	m, err := New(Config{Image: img, Cmdline: "bench quiet", Tick: time.Millisecond, Probe: probe.Options{OptimizeDelay: -1}})
+	m, err := New(Config{Image: img, Cmdline: "bench quiet", Tick: -1, Probe: probe.Options{OptimizeDelay: -1}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,14 +180,12 @@ func (r *formRun) run(f *form, i int, seed uint64) (*formResult, error) {
 
 // call runs fn once at the run's privilege level.
 func (r *formRun) call(fn guest.GVA) error {
-	ctx, cancel := context.WithTimeout(context.Background(), formPatience)
-	defer cancel()
 	if r.cpl == 0 {
-		_, err := r.m.Call(ctx, fn)
-		if err != nil {
+		_, err := r.m.Call(r.ctx, fn)
+		if err != nil && r.ctx.Err() == nil {
 			return errors.Join(errFormDied, err)
 		}
-		return nil
+		return err
 	}
 	box, err := r.m.Image().Lookup("user_bench_mailbox")
 	if err != nil {
@@ -218,9 +213,13 @@ func (r *formRun) call(fn guest.GVA) error {
 		if le.Uint64(b[:]) == request {
 			return nil
 		}
-		if s := r.m.State(); s.Phase != PhaseRunning || ctx.Err() != nil {
-			return errors.Join(errFormDied, fmt.Errorf("the guest is %s", s.Phase), ctx.Err())
+		if s := r.m.State(); s.Phase != PhaseRunning {
+			return errors.Join(errFormDied, fmt.Errorf("the guest is %s", s.Phase))
 		}
+		if err := r.ctx.Err(); err != nil {
+			return err
+		}
+		breathe()
 	}
 }
 

@@ -80,7 +80,7 @@ func TestWorkloadProbedAndUnprobed(t *testing.T) {
 	}
 	for _, vcpus := range sizes {
 		t.Run(fmt.Sprintf("%d vcpus", vcpus), func(t *testing.T) {
-			config := Config{Image: builtinImage(t), VCPUs: vcpus, Cmdline: "rounds=1"}
+			config := Config{Image: builtinImage(t), VCPUs: vcpus, Cmdline: "rounds=1", Tick: slowTick}
 			want := results(t, newMachine(t, config))
 			if len(want) != vcpus {
 				t.Fatalf("results %q, want one line for each vCPU", want)
@@ -164,7 +164,7 @@ func checkText(t testing.TB, m *Machine) {
 // TestProbesComeAndGo attaches and detaches while the workload runs on all
 // vCPUs.
 func TestProbesComeAndGo(t *testing.T) {
-	m := newMachine(t, Config{Image: builtinImage(t), VCPUs: 2, Cmdline: "rounds=4"})
+	m := newMachine(t, Config{Image: builtinImage(t), VCPUs: 2, Cmdline: "rounds=4", Tick: slowTick})
 	var hits atomic.Uint64
 	hit := make(chan struct{}, 64)
 	all := everyFunction(t, m, func(*probe.Context) int {
