@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +19,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"go.uber.org/goleak"
 
+	"github.com/guestprobe/guestprobe/internal/child"
 	"github.com/guestprobe/guestprobe/internal/daemon"
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
 	"github.com/guestprobe/guestprobe/internal/patience"
@@ -136,9 +136,8 @@ func cmdExits(ts *testscript.TestScript, neg bool, args []string) {
 
 // background is a daemon that a script has started.
 type background struct {
-	cmd    *exec.Cmd
-	log    string // file
-	exited chan error
+	*child.Daemon
+	log string // file
 }
 
 // daemons holds the daemon of each script that has one; scripts run in
@@ -165,34 +164,24 @@ func cmdDaemon(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	bin, err := exec.LookPath("guestprobed")
 	ts.Check(err)
-	ready, tell, err := os.Pipe()
-	ts.Check(err)
-	b := &background{cmd: exec.Command(bin, append(args, "--ready-fd", "3")...), log: ts.MkAbs("daemon.log"), exited: make(chan error, 1)}
+	b := &background{log: ts.MkAbs("daemon.log")}
 	log, err := os.Create(b.log)
 	ts.Check(err)
 	defer log.Close()
-	b.cmd.Dir, b.cmd.Stdout, b.cmd.Stderr = ts.MkAbs("."), log, log
-	b.cmd.Env = append(os.Environ(), "GUESTPROBE_SOCKET="+ts.Getenv("GUESTPROBE_SOCKET"))
-	b.cmd.ExtraFiles = []*os.File{tell}
-	b.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	ts.Check(b.cmd.Start())
-	tell.Close()
-	go func() { b.exited <- b.cmd.Wait() }()
-	scripts.set(ts, b)
-	ts.Defer(func() {
-		if scripts.get(ts) == b {
-			_ = b.cmd.Process.Kill()
-			<-b.exited
-			scripts.set(ts, nil)
-		}
+	b.Daemon, err = child.Start(waiting(ts), child.Options{
+		Program: bin, Args: args, Dir: ts.MkAbs("."), Env: append(os.Environ(), "GUESTPROBE_SOCKET="+ts.Getenv("GUESTPROBE_SOCKET")), Output: log,
 	})
-	if end, ok := waiting(ts).Deadline(); ok {
-		ts.Check(ready.SetReadDeadline(end))
+	if b.Daemon != nil {
+		scripts.set(ts, b)
+		ts.Defer(func() {
+			if scripts.get(ts) == b {
+				b.Kill()
+				scripts.set(ts, nil)
+			}
+		})
 	}
-	line, err := io.ReadAll(ready)
-	ready.Close()
-	if err != nil || !strings.HasPrefix(string(line), "ready /") {
-		ts.Fatalf("the daemon is not ready: %q, %v; log:\n%s", line, err, ts.ReadFile(b.log))
+	if err != nil {
+		ts.Fatalf("%v; log:\n%s", err, ts.ReadFile(b.log))
 	}
 }
 
@@ -212,16 +201,18 @@ func cmdHalt(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) == 2 {
 		sig = map[string]syscall.Signal{"TERM": syscall.SIGTERM, "INT": syscall.SIGINT, "HUP": syscall.SIGHUP, "KILL": syscall.SIGKILL}[args[1]]
 	}
-	ts.Check(b.cmd.Process.Signal(sig))
-	select {
-	case <-b.exited:
-	case <-waiting(ts).Done():
-		_ = b.cmd.Process.Kill()
-		<-b.exited
-		ts.Fatalf("the daemon did not stop; log:\n%s", ts.ReadFile(b.log))
+	err = b.End(waiting(ts), sig)
+	if errors.Is(err, child.ErrBusy) {
+		ts.Fatalf("%v; log:\n%s", err, ts.ReadFile(b.log))
 	}
 	scripts.set(ts, nil)
-	if got := b.cmd.ProcessState.ExitCode(); got != want {
+	got := 0
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		got = exit.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if got != want {
 		ts.Fatalf("the daemon's exit status is %d, want %d; log:\n%s", got, want, ts.ReadFile(b.log))
 	}
 }

@@ -1,14 +1,11 @@
 package cli
 
 import (
-	"bufio"
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -19,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/child"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/daemon"
 )
@@ -32,9 +30,8 @@ type ownDaemon struct {
 	socket string
 	dir    string
 
-	cancel func()     // asks it to stop
-	exited chan error // its end, nil for status 0
-	log    *tail
+	end func() error // asks it to stop, and returns its end
+	log *tail
 }
 
 // startDaemon starts guestprobed on a temporary socket and waits until it
@@ -45,7 +42,7 @@ func startDaemon(ctx context.Context, r *command.Run, verbose bool, args ...stri
 	if err != nil {
 		return nil, err
 	}
-	d := &ownDaemon{dir: dir, socket: filepath.Join(dir, "s"), exited: make(chan error, 1), log: &tail{}}
+	d := &ownDaemon{dir: dir, socket: filepath.Join(dir, "s"), log: &tail{}}
 	defer func() {
 		if err != nil {
 			os.RemoveAll(dir)
@@ -58,105 +55,79 @@ func startDaemon(ctx context.Context, r *command.Run, verbose bool, args ...stri
 	if verbose {
 		log = io.MultiWriter(d.log, r.Stderr)
 	}
-	ready, tell, err := os.Pipe()
-	if err != nil {
-		return nil, err
-	}
-	defer ready.Close()
 	args = append(args, "--socket", d.socket)
 	if bin, ferr := command.Find("guestprobed"); ferr == nil {
-		err = d.exec(bin, append(args, "--ready-fd", "3"), log, tell)
+		err = d.exec(ctx, bin, args, log)
 	} else {
-		err = d.inProcess(args, log, tell, r.Getenv)
+		err = d.inProcess(ctx, args, log, r.Getenv)
 	}
-	tell.Close()
 	if err != nil {
+		if said := strings.TrimSpace(d.log.String()); said != "" {
+			err = fmt.Errorf("%w; it said:\n%s", err, said)
+		}
 		return nil, err
-	}
-	if err := d.await(ctx, ready); err != nil {
-		return nil, errors.Join(err, d.stop())
 	}
 	return d, nil
 }
 
-func (d *ownDaemon) exec(bin string, args []string, log io.Writer, ready *os.File) error {
-	cmd := exec.Command(bin, args...)
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.ExtraFiles = []*os.File{ready}
-	// Ctrl-C goes to the whole foreground group; the daemon is stopped by us,
-	// after its last client is done. It must not outlive us.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("start guestprobed: %w", err)
+func (d *ownDaemon) exec(ctx context.Context, bin string, args []string, log io.Writer) error {
+	c, err := child.Start(ctx, child.Options{Program: bin, Args: args, Output: log})
+	if err != nil {
+		if c != nil {
+			c.Kill()
+		}
+		return err
 	}
-	d.what = fmt.Sprintf("guestprobed (process %d)", cmd.Process.Pid)
-	d.cancel = func() { _ = cmd.Process.Signal(syscall.SIGTERM) }
-	go func() { d.exited <- cmd.Wait() }()
+	d.what = fmt.Sprintf("guestprobed (process %d)", c.PID)
+	d.end = func() error {
+		ctx, cancel := context.WithTimeoutCause(context.Background(), stopTime, fmt.Errorf("not within %v", stopTime))
+		defer cancel()
+		return c.End(ctx, syscall.SIGTERM)
+	}
 	return nil
 }
 
-func (d *ownDaemon) inProcess(args []string, log io.Writer, ready *os.File, getenv func(string) string) error {
+// inProcess runs the daemon's own main in this process.
+func (d *ownDaemon) inProcess(ctx context.Context, args []string, log io.Writer, getenv func(string) string) error {
+	ready, tell, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer ready.Close()
 	// A descriptor has one owner: this one will be the daemon's.
-	fd, err := unix.FcntlInt(ready.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	fd, err := unix.FcntlInt(tell.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	tell.Close()
 	if err != nil {
 		return err
 	}
 	args = append(args, "--ready-fd", strconv.Itoa(fd))
-	ctx, cancel := context.WithCancel(context.Background())
-	d.what, d.cancel = "guestprobed (in this process)", cancel
+	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	exited := make(chan int, 1)
 	go func() {
-		if code := daemon.Program().Run(ctx, command.Env{Args: args, Stdout: log, Stderr: log, Getenv: getenv}); code != 0 {
-			d.exited <- fmt.Errorf("exit status %d", code)
-			return
-		}
-		d.exited <- nil
+		exited <- daemon.Program().Run(run, command.Env{Args: args, Stdout: log, Stderr: log, Getenv: getenv})
 	}()
-	return nil
-}
-
-// await waits for the line on ready that says that clients can connect.
-func (d *ownDaemon) await(ctx context.Context, ready *os.File) error {
-	line := make(chan error, 1)
-	go func() {
-		_, err := bufio.NewReader(ready).ReadString('\n')
-		line <- err
-	}()
-	select {
-	case err := <-line:
-		if err == nil {
-			return nil
+	d.what = "guestprobed (in this process)"
+	d.end = func() error {
+		cancel()
+		if status := <-exited; status != 0 {
+			return fmt.Errorf("exit status %d", status)
 		}
-		// The other end is closed: the daemon is about to end.
-		return d.failed(<-d.exited)
-	case err := <-d.exited:
-		return d.failed(err)
-	case <-ctx.Done():
-		return fmt.Errorf("guestprobed is not ready: %w", context.Cause(ctx))
+		return nil
 	}
-}
-
-// failed explains, with what the daemon said, why it ended.
-func (d *ownDaemon) failed(err error) error {
-	d.exited <- nil // for stop
-	if said := strings.TrimSpace(d.log.String()); said != "" {
-		return fmt.Errorf("guestprobed did not start: %v; it said:\n%s", err, said)
+	// Its end closes the pipe as well.
+	if line, _ := io.ReadAll(ready); len(line) > 0 {
+		return nil
 	}
-	return fmt.Errorf("guestprobed did not start: %w", err)
+	return fmt.Errorf("%w: %w", child.ErrNotReady, d.end())
 }
 
 // stop ends the daemon and removes its directory.
 func (d *ownDaemon) stop() error {
 	defer os.RemoveAll(d.dir)
-	d.cancel()
-	select {
-	case err := <-d.exited:
-		if err != nil {
-			return fmt.Errorf("stop guestprobed: %w; its log ends with:\n%s", err, strings.TrimSpace(d.log.String()))
-		}
-		return nil
-	case <-time.After(stopTime):
-		return fmt.Errorf("guestprobed did not stop within %v; its log ends with:\n%s", stopTime, strings.TrimSpace(d.log.String()))
+	if err := d.end(); err != nil {
+		return fmt.Errorf("stop guestprobed: %w; its log ends with:\n%s", err, strings.TrimSpace(d.log.String()))
 	}
+	return nil
 }
 
 // tail keeps the end of what is written to it.

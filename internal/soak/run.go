@@ -85,7 +85,7 @@ func (s *soak) size(ctx context.Context, i, vcpus int) error {
 	}
 	defer func() {
 		if d != nil {
-			d.kill()
+			d.Kill()
 		}
 	}()
 	first, err := s.first(d)
@@ -202,8 +202,8 @@ func (s *soak) work(ctx context.Context, a *arena, d time.Duration, who clients,
 	var err error
 	select {
 	case <-timer.C:
-	case <-a.daemon.exited:
-		a.phase.fail("guestprobed has ended by itself: %v: %s", a.daemon.err, a.daemon.said())
+	case <-a.daemon.Exited():
+		a.phase.fail("guestprobed has ended by itself: %v: %s", a.daemon.Wait(), a.daemon.said())
 	case <-a.hopeless:
 	case <-ctx.Done():
 		err = context.Cause(ctx)
@@ -258,7 +258,7 @@ func (s *soak) killed(ctx context.Context, name string, d *process, vcpus int, c
 	a := newArena(&s.opt, s.sites, ph, d)
 	if err := s.work(ctx, a, s.share(killShare), clients{slow: true}, func() {
 		a.leaving.Store(int32(killed))
-		d.kill()
+		d.Kill()
 	}); err != nil {
 		return err
 	}
@@ -317,7 +317,7 @@ func (s *soak) results(ctx context.Context, vcpus int, rate float64, name func(s
 			return err
 		}
 		lines[i], err = s.toItsEnd(ctx, ph, p, d)
-		p.kill()
+		p.Kill()
 		if err != nil {
 			return err
 		}

@@ -51,7 +51,7 @@ func (v *verifier) atRest() {
 	ph := v.phase
 	ph.check("sessions", v.sessions(), "")
 	if !v.daemon.running() {
-		ph.check("daemon", fmt.Sprintf("has ended by itself: %v: %s", v.daemon.err, v.daemon.said()), "")
+		ph.check("daemon", fmt.Sprintf("has ended by itself: %v: %s", v.daemon.Wait(), v.daemon.said()), "")
 		return
 	}
 	wrong, detail := v.patched()

@@ -1,0 +1,2 @@
+// Package child runs guestprobed as a process of ours.
+package child
