@@ -26,15 +26,16 @@ type detour struct {
 
 	// addr is where the site jumps to: the entry, or where the bytes of the
 	// displacement had to lead and a jump to the entry stands.
-	addr   guest.GVA
-	start  guest.GVA // of all its code
-	entry  guest.GVA
-	exit   guest.GVA   // the instruction that exits to the host; 0 with stages
-	copies []guest.GVA // of the displaced instructions
-	back   guest.GVA   // behind the last copy
-	end    guest.GVA
-	run    []*Stage // the handler stage; nil: the exit
-	placed []placedStage
+	addr    guest.GVA
+	start   guest.GVA // of all its code
+	entry   guest.GVA
+	exit    guest.GVA   // the instruction that exits to the host; 0: there is none
+	copies  []guest.GVA // of the displaced instructions
+	back    guest.GVA   // behind the last copy
+	end     guest.GVA
+	run     []*Stage // the handler stage; nil: the exit
+	placed  []placedStage
+	touches []touch // see stageCode; offsets from start
 
 	on atomic.Pointer[site] // the site whose jump leads here, or did last
 }
@@ -48,9 +49,11 @@ type placedStage struct {
 
 // stageBody is a handler stage for one address.
 type stageBody struct {
-	code   []byte // falls out of its end
-	entry  int    // offset of where hits enter
-	placed []placedStage
+	code    []byte // falls out of its end
+	entry   int    // offset of where hits enter
+	exit    int    // offset of an instruction that exits to the host; 0: there is none but the entry
+	placed  []placedStage
+	touches []touch
 }
 
 // detourKey names a detour: its region and its handler stage.
@@ -165,9 +168,12 @@ func (d *detour) assemble(at guest.GVA, stages []*Stage, build stageBuilder) ([]
 		return nil, err
 	}
 	out := body.code
-	d.start, d.entry, d.placed, d.exit = at, at+guest.GVA(body.entry), body.placed, 0
-	if len(stages) == 0 {
+	d.start, d.entry, d.placed, d.touches, d.exit = at, at+guest.GVA(body.entry), body.placed, body.touches, 0
+	switch {
+	case len(stages) == 0:
 		d.exit = d.entry
+	case body.exit != 0:
+		d.exit = at + guest.GVA(body.exit)
 	}
 	n := len(out)
 	copies, starts, err := d.region.AppendCopy(nil, uint64(at)+uint64(n))

@@ -16,15 +16,20 @@ func (d *detour) trap(c *cpu, s State, kind TrapKind) (Verdict, bool) {
 	if d.exit == 0 || off != 0 && (kind != TrapDetour || off > outLen) {
 		return Verdict{}, false
 	}
+	return d.hit(c, s), true
+}
+
+// hit handles a hit that the host is to handle, whose registers are in s.
+func (d *detour) hit(c *cpu, s State) Verdict {
 	st := d.on.Load()
 	if st == nil || !st.armed.Load() {
 		// The probe went away after the guest had passed the jump.
 		count(&c.counts.stale)
-		return d.leave(s), true
+		return d.leave(s)
 	}
 	count(&c.counts.detours)
 	s.Regs.RIP = uint64(st.addr)
-	return c.arrive(s, st, d), true
+	return c.arrive(s, st, d)
 }
 
 // leave lets the guest go on with the copies of the displaced instructions.
@@ -52,8 +57,8 @@ func (c *cpu) punned(s State, rip guest.GVA) bool {
 	return false
 }
 
-// fault implements resident: of a stage, which goes on at its fixup,
-// or of a displaced instruction, which is that of the original.
+// fault implements resident: of a stage, which goes on at its fixup, or whose hit
+// the host handles; or of a displaced instruction, which is that of the original.
 func (d *detour) fault(c *cpu, s State, t Trap) Verdict {
 	rip := guest.GVA(s.Regs.RIP)
 	if t.Vector == insn.VectorPF || t.Vector == insn.VectorGP || t.Vector == insn.VectorSS {
@@ -70,6 +75,17 @@ func (d *detour) fault(c *cpu, s State, t Trap) Verdict {
 		// The guest single-steps, and has not yet executed the next instruction of its
 		// own.
 		return Verdict{Action: Resume}
+	}
+	for _, x := range d.touches {
+		if rip == d.start+guest.GVA(x.off) {
+			s.Regs.RSP += uint64(x.below)
+			return d.hit(c, s)
+		}
+	}
+	if rip >= d.start && rip < d.copies[0] {
+		// The guest has taken a page of its stack away while a stage runs on it. Who
+		// gives it back goes on here.
+		return Verdict{Action: NotOurs}
 	}
 	count(&c.counts.faults)
 	s.Regs.RIP = uint64(d.home(rip))

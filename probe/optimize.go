@@ -240,7 +240,7 @@ func (o *optimizer) stages(st *site) []*Stage {
 		case r.ret != nil && r.ret.stage.Load() != nil && !r.ret.again.Load():
 			// Behind the others, who shall find the real return address.
 			returns = append(returns, r.ret.stage.Load().entry)
-		case r.stage == nil, r.ret != nil, r.jprobe != nil:
+		case r.stage == nil, r.stage.Stack > MaxStageStack, r.ret != nil, r.jprobe != nil:
 			return nil
 		default:
 			out = append(out, r.stage)

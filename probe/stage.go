@@ -14,13 +14,18 @@ type Stage struct {
 	//	RSI  address of the vCPU's block
 	//
 	// It returns with all registers as they were but RAX and the arithmetic
-	// flags, expects DF clear, and uses at most Stack bytes below RSP. It may run
-	// again, on the same vCPU, before it has returned.
+	// flags, expects DF clear, and uses at most Stack bytes below RSP, which may be
+	// MaxStageStack (with more every hit takes an exit). It may run again, on the same
+	// vCPU, before it has returned.
 	Code  []byte
 	Stack int
 
 	// NoStrings: Code has no string instruction, and so does not care about DF.
 	NoStrings bool
+
+	// Aligned: every access of Code to memory is aligned if the context is. Otherwise
+	// code of CPL3 that has alignment checks on (RFLAGS.AC) takes an exit instead.
+	Aligned bool
 
 	// Reads has bit n set when Code may read the 8 bytes at 8n of the context:
 	// only those are filled in.

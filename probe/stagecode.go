@@ -13,12 +13,17 @@ const redZone = 128
 func (o *optimizer) exitStage(user bool) stageBuilder {
 	return func(guest.GVA, []*Stage) (stageBody, error) {
 		var a insn.Asm
-		if port := o.can[guest.Level(user)].DetourPort; port != 0 {
-			a.Out(port)
-		} else {
-			a.Int3()
-		}
+		o.exit(&a, user)
 		return stageBody{code: a.Code()}, nil
+	}
+}
+
+// exit emits the instruction that exits to the host.
+func (o *optimizer) exit(a *insn.Asm, user bool) {
+	if port := o.can[guest.Level(user)].DetourPort; port != 0 {
+		a.Out(port)
+	} else {
+		a.Int3()
 	}
 }
 
@@ -32,6 +37,7 @@ const (
 // stageCode emits the handler stages of site for code of that privilege. Where
 // hits enter:
 //
+//	lea, push, lea, mov       CPL3: both ends of the stack that is needed are written to
 //	lea -frame(%rsp), %rsp    with the red zone at CPL3
 //	flags are kept: by lahf and seto at CPL3, by pushfq at CPL0, and there cli,
 //	so that the stage is not preempted
@@ -42,6 +48,13 @@ const (
 // The stages' code stands before that. Where the profile shows no vCPU no stage
 // runs, and their Lost are counted. lahf and sahf are there on every processor
 // with hardware virtualization, and take a fifth of the time of popfq.
+//
+// At CPL3 the stack may end right below the interrupted RSP, or not be aligned where
+// alignment is checked. So the first thing that is done is to write to the lowest
+// and to the highest word of what will be used, which are in one page or in two
+// neighbours: when one faults nothing has changed but RSP, and the hit takes an exit
+// instead (stack). Afterwards nothing on the stack can fault, unless the guest takes
+// the page away meanwhile.
 func (o *optimizer) stageCode(site guest.GVA, user bool) stageBuilder {
 	const rax, rsi, rdi, rsp = insn.RAX, insn.RSI, insn.RDI, insn.RSP
 	prof, _ := o.placer.StackProfile(user)
@@ -65,9 +78,22 @@ func (o *optimizer) stageCode(site guest.GVA, user bool) stageBuilder {
 		a.Jmp(done)
 		a.Align(detourAlign)
 
-		entry := a.Len()
 		c := newStageFrame(stages, user)
+		checked := a.Here() // with alignment checks on, out again, and to the host
+		exit := 0
+		if c.checks {
+			c.leave(a)
+			exit = a.Len()
+			o.exit(a, user)
+		}
+		a.Align(detourAlign)
+		entry := a.Len()
+		touches := c.touch(a)
 		c.enter(a, uint64(site)+1)
+		if c.checks {
+			a.Test(4, insn.At(rsp, insn.PtFlags), insn.Imm(insn.FlagAC))
+			a.Jcc(insn.CondNE, checked)
+		}
 		a.And(8, rax, insn.Imm(int32(prof.Mask)))
 		a.Mov(8, rsi, insn.Imm(prof.Magic))
 		magic := a.Len()
@@ -95,18 +121,20 @@ func (o *optimizer) stageCode(site guest.GVA, user bool) stageBuilder {
 		for _, load := range []int{magic, number} {
 			placed = append(placed, placedStage{fixups: []Fixup{{Fault: 0, Resume: a.Offset(lost) - load}}, at: at + guest.GVA(load)})
 		}
-		return stageBody{code: a.Code(), entry: entry, placed: placed}, nil
+		return stageBody{code: a.Code(), entry: entry, exit: exit, placed: placed, touches: touches}, nil
 	}
 }
 
 // stageFrame is what a detour's stages have on the interrupted stack.
 type stageFrame struct {
-	user  bool
-	push  bool   // flags are kept by pushfq
-	clear bool   // DF must be cleared
-	reads uint32 // of all stages
-	size  int
-	more  int // bytes that the context has behind struct pt_regs
+	user   bool
+	push   bool   // flags are kept by pushfq
+	clear  bool   // DF must be cleared
+	checks bool   // AC must be clear
+	reads  uint32 // of all stages
+	size   int
+	more   int // bytes that the context has behind struct pt_regs
+	deep   int // how far below RSP the stages go
 }
 
 func newStageFrame(stages []*Stage, user bool) stageFrame {
@@ -117,13 +145,43 @@ func newStageFrame(stages []*Stage, user bool) stageFrame {
 	for _, x := range stages {
 		c.reads |= x.Reads
 		c.clear = c.clear || !x.NoStrings
+		c.checks = c.checks || user && !x.Aligned
+		c.deep = max(c.deep, x.Stack+8)
 	}
+	c.deep += c.size
 	c.push = c.push || c.clear
+	if c.checks {
+		c.reads |= 1 << (insn.PtFlags / 8)
+	}
 	return c
 }
 
 // asked reports whether a stage may read the field at off.
 func (c *stageFrame) asked(off int) bool { return c.reads>>(off/8)&1 != 0 }
+
+// touch is an instruction that writes to the interrupted stack before anything but
+// RSP has changed: at that offset of the code, with RSP that far below.
+type touch struct{ off, below int }
+
+// touch writes to both ends of what the stages need of the stack, at CPL3, and
+// leaves RSP where it was.
+func (c *stageFrame) touch(a *insn.Asm) []touch {
+	const rax, rsp = insn.RAX, insn.RSP
+	if !c.user {
+		return nil // a kernel's stack has room for an interrupt, anywhere
+	}
+	a.Lea(8, rsp, insn.At(rsp, 8-c.deep))
+	low := touch{a.Len(), c.deep - 8}
+	a.Push(rax)
+	a.Lea(8, rsp, insn.At(rsp, c.deep))
+	high := touch{a.Len(), 0}
+	a.Mov(8, insn.At(rsp, -redZone-8), rax)
+	return []touch{low, high}
+}
+
+// MaxStageStack is the most that Stage.Stack can be, in bytes: so both ends of what
+// a stage needs are in neighbouring pages.
+const MaxStageStack = 1024
 
 // enter makes room, keeps the flags, and fills in the context, as far as the
 // stages read it. RSP is then at the context, and RAX the interrupted RSP.

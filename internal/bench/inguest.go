@@ -146,7 +146,7 @@ func (g *benchGuest) newSubjects() (*subjects, error) {
 			a.Lock().Inc(8, insn.At(insn.RSI, 0))
 			a.Ret()
 		}),
-		Block: block, Stride: 64, Lost: block + 64, NoStrings: true,
+		Block: block, Stride: 64, Lost: block + 64, NoStrings: true, Aligned: true,
 		Counts: func(cpu int) (hits, handled, filtered, missed uint64) {
 			if cpu != 0 {
 				return 0, 0, 0, 0

@@ -1,0 +1,66 @@
+package torture
+
+import (
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// stage makes handlers that run in the guest: each counts, and does one more thing
+// that engine code must get away with.
+func (w *work) stage() (*probe.Stage, error) {
+	const stride = 64
+	cpus := w.t.o.VCPUs
+	at, b, err := w.t.m.AllocData(stride*(cpus+1), true)
+	if err != nil {
+		return nil, err
+	}
+	words := guest.AtomicWords(b)
+	lost := &words[cpus*stride/8]
+	s := &probe.Stage{Block: at, Stride: stride, Lost: at + guest.GVA(cpus*stride), NoStrings: true, Aligned: true}
+	s.Counts = func(cpu int) (hits, handled, filtered, missed uint64) {
+		n := words[cpu*stride/8].Load()
+		if cpu == 0 {
+			missed = lost.Load()
+		}
+		return n + missed, n, 0, missed
+	}
+	var a insn.Asm
+	const rax, rcx, rdi, rsi, rsp = insn.RAX, insn.RCX, insn.RDI, insn.RSI, insn.RSP
+	a.Lock().Inc(8, insn.At(rsi, 0))
+	switch w.IntN(5) {
+	case 0: // deep into the stack
+		depth := 64 * (1 + w.IntN(16))
+		s.Stack = depth + 16
+		a.Push(rcx)
+		a.Lea(8, rsp, insn.At(rsp, -depth))
+		a.Mov(8, insn.At(rsp, 0), rcx)
+		a.Mov(8, insn.At(rsp, depth-8), rdi)
+		a.Lea(8, rsp, insn.At(rsp, depth))
+		a.Pop(rcx)
+	case 1: // a string instruction, on the stack
+		s.Stack, s.NoStrings = 128, false
+		a.Push(rcx)
+		a.Push(rdi)
+		a.Lea(8, rdi, insn.At(rsp, -64))
+		a.Mov(4, rcx, insn.Imm(5))
+		a.Append([]byte{0xf3, 0xaa}) // rep stosb
+		a.Pop(rdi)
+		a.Pop(rcx)
+	case 2: // the guest's memory, wherever a register points
+		s.Reads = 1 << (insn.PtReg(insn.RDI) / 8)
+		s.Aligned = false
+		a.Mov(8, rax, insn.At(rdi, insn.PtReg(insn.RDI)))
+		fault := a.Len()
+		a.Mov(8, rax, insn.At(rax, w.IntN(8)))
+		s.Fixups = []probe.Fixup{{Fault: fault, Resume: a.Len()}}
+	case 3: // all of the context
+		s.Reads = 1<<(insn.PtRegsSize/8) - 1
+		for off := 0; off < insn.PtRegsSize; off += 8 {
+			a.Mov(8, rax, insn.At(rdi, off))
+		}
+	}
+	a.Ret()
+	s.Code = a.Code()
+	return s, nil
+}
