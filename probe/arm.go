@@ -3,6 +3,7 @@ package probe
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe/insn"
@@ -13,6 +14,9 @@ import (
 type text struct {
 	*control
 	opt *optimizer
+
+	timer    *time.Timer    // to the next look at the guest's text; nil: none is due
+	suspects map[*site]bool // what the last look has left for the next one
 }
 
 // arm writes the int3 of st, and in its place the jump where the host delivers no
@@ -25,6 +29,7 @@ func (t *text) arm(w World, st *site) *Error {
 		return textError(st, err)
 	}
 	st.armed.Store(true)
+	t.watchText()
 	if !t.opt.jumpsOnly(st) {
 		return nil
 	}
@@ -41,7 +46,9 @@ func (t *text) arm(w World, st *site) *Error {
 // Either way, the site is not armed any more.
 func (t *text) disarm(w World, st *site, lost *[]error) {
 	t.opt.unoptimize(w, st, lost)
-	st.armed.Store(false)
+	if !st.armed.Swap(false) {
+		return // the guest has changed it
+	}
 	if err := w.PatchText(st.addr, []byte{insn.Int3}, st.orig[:1]); err != nil {
 		t.opt.lose(textError(st, err), lost)
 	}
@@ -59,6 +66,7 @@ func (t *text) settle(w World, sites []*site, lost *[]error) (*site, *Error) {
 	}()
 	var done []*site
 	for _, st := range sites {
+		t.opt.reconcile(w, st, lost)
 		want := t.wanted(st)
 		switch {
 		case want == st.armed.Load():

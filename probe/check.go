@@ -135,20 +135,28 @@ func (p *places) prepare(at place) (*site, *Error) {
 	}
 	st := &site{addr: at.addr, n: uint8(n), user: at.sym.User, plan: plan, symbol: at.sym.Name, start: at.sym.Addr, entry: at.entry}
 	copy(st.orig[:], code[:n])
-	var now [insn.MaxLen]byte
-	if err := p.target.ReadMemory(0, at.addr, now[:n]); err != nil {
-		x := newError(CodeUnreadable, "the guest's text is not mapped", fmt.Sprintf("at %v", at.addr))
-		x.Cause = err
-		return nil, x
-	}
-	p.Unpatch(at.addr, now[:n])
 	st.pa, _ = p.pages.Translate(0, at.addr)
-	if !bytes.Equal(now[:n], st.bytes()) {
-		return nil, textError(st, &guest.TextMismatchError{Addr: at.addr, Want: st.bytes(), Got: bytes.Clone(now[:n])})
+	if err := p.unchanged(st); err != nil {
+		return nil, err
 	}
 	st.chain.Store(new(chain))
 	st.jump.Store(noJump)
 	return st, nil
+}
+
+// unchanged checks that the guest's instruction at st is the image's.
+func (p *places) unchanged(st *site) *Error {
+	var now [insn.MaxLen]byte
+	if err := p.target.ReadMemory(0, st.addr, now[:st.n]); err != nil {
+		x := newError(CodeUnreadable, "the guest's text is not mapped", fmt.Sprintf("at %v", st.addr))
+		x.Cause = err
+		return x
+	}
+	p.Unpatch(st.addr, now[:st.n])
+	if !bytes.Equal(now[:st.n], st.bytes()) {
+		return textError(st, &guest.TextMismatchError{Addr: st.addr, Want: st.bytes(), Got: bytes.Clone(now[:st.n])})
+	}
+	return nil
 }
 
 // forbiddenAt returns why the function at at is blacklisted, or "".

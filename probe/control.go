@@ -55,8 +55,8 @@ func (k *control) stop(f func(World) error) error {
 	return x
 }
 
-// wanted reports whether a probe on st is to be armed. A mirror that is under way
+// wanted reports whether a probe on st is to be armed, and can be. A mirror that is under way
 // needs that at its end even when everything is disarmed.
 func (k *control) wanted(st *site) bool {
-	return (!k.disarmed || st.mirrorEnd.Load() && k.mirroring()) && st.chain.Load().live()
+	return !st.changed && (!k.disarmed || st.mirrorEnd.Load() && k.mirroring()) && st.chain.Load().live()
 }

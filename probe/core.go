@@ -26,6 +26,9 @@ type core struct {
 	cpus    []cpu
 	watched atomic.Pointer[watchTable]
 
+	alarm   atomic.Bool // somebody has found text that is not what it should be
+	onAlarm func()      // has it looked at, soon and elsewhere
+
 	mirrors   atomic.Pointer[[]mirror] // nil until there is a jprobe with a mirror
 	stackMask atomic.Uint64            // of the stacks that mirrors run on (guest.Profile); 0: not known
 }
@@ -76,7 +79,8 @@ func (k *core) Original(addr guest.GVA) (byte, bool) {
 }
 
 // Unpatch puts into p, which was read from guest memory at addr, the bytes that
-// belong there instead of the engine's int3s and jumps. It may be called from any
+// belong there instead of the engine's int3s and jumps; what the guest has put over
+// those stays. It may be called from any
 // thread.
 func (k *core) Unpatch(addr guest.GVA, p []byte) {
 	for a := addr - (insn.JmpLen - 1); a != addr+guest.GVA(len(p)); a++ {
@@ -84,12 +88,12 @@ func (k *core) Unpatch(addr guest.GVA, p []byte) {
 		if st == nil || !st.armed.Load() {
 			continue
 		}
-		orig := st.orig[:1]
+		ours, orig := [insn.JmpLen]byte{insn.Int3}, st.orig[:1]
 		if d := st.detour(); d != nil {
-			orig = d.orig[:]
+			ours, orig = d.jump(), d.orig[:]
 		}
 		for i, b := range orig {
-			if off := a + guest.GVA(i) - addr; off < guest.GVA(len(p)) {
+			if off := a + guest.GVA(i) - addr; off < guest.GVA(len(p)) && p[off] == ours[i] {
 				p[off] = b
 			}
 		}

@@ -39,19 +39,29 @@ func (d *detour) leave(s State) Verdict {
 }
 
 // punned moves a vCPU that has come to an int3 inside a jump to the copy of the
-// instruction that used to begin there, and reports whether there was one.
+// instruction that used to begin there, and reports whether there was one. When the
+// guest has written over the jump, the vCPU comes back until that was noticed.
 func (c *cpu) punned(s State, rip guest.GVA) bool {
 	for k := guest.GVA(1); k < insn.JmpLen; k++ {
 		st := c.sites.Find(rip - k)
 		if st == nil {
 			continue
 		}
-		if d := st.detour(); d != nil {
-			if a, ok := d.copyOf(rip); ok {
-				count(&c.counts.punned)
-				s.Regs.RIP = uint64(a)
-				return true
+		d := st.detour()
+		if d == nil {
+			continue
+		}
+		jump, now := d.jump(), c.word[:insn.JmpLen]
+		if c.target.ReadMemory(s.Root, st.addr, now) == nil && [insn.JmpLen]byte(now) != jump {
+			if !c.alarm.Swap(true) {
+				go c.onAlarm()
 			}
+			return jump[k] == insn.Int3 // otherwise it is the guest's
+		}
+		if a, ok := d.copyOf(rip); ok {
+			count(&c.counts.punned)
+			s.Regs.RIP = uint64(a)
+			return true
 		}
 	}
 	return false

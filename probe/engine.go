@@ -69,7 +69,8 @@ func New(t Target, o Options) (*Engine, error) {
 	}
 	e.places.forget()
 	e.opt = newOptimizer(&e.control, &e.places, o.OptimizeDelay)
-	e.text = text{&e.control, e.opt}
+	e.text = text{control: &e.control, opt: e.opt}
+	e.onAlarm = func() { e.text.look(true) }
 	e.watches = watches{control: &e.control, places: &e.places}
 	e.watches.watcher, _ = t.(Watcher)
 	return e, nil

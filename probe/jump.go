@@ -88,7 +88,7 @@ func (o *optimizer) wait(st *site) {
 // refuse says why st has no jump.
 func (o *optimizer) refuse(st *site, why Unoptimized) {
 	state := jumpRefused
-	if why.Reason == notSharedText {
+	if why.Reason == notSharedText || why.Reason == notTextChanged {
 		state = jumpLater
 	}
 	o.set(st, &optimization{state: state, why: why})

@@ -100,6 +100,10 @@ type Info struct {
 	Gone     bool
 	Armed    bool // the site has its int3, or its jump
 
+	// Changed: the guest has changed the instruction under the probe, which therefore is
+	// not armed. It will be when the image's bytes are back: that is looked for every half second.
+	Changed bool
+
 	// Optimized: the site has a jump to a detour instead of an int3; InGuest: its
 	// handlers run there without an exit. Otherwise Unoptimized says why it has none.
 	Optimized, InGuest bool
@@ -121,13 +125,15 @@ type Info struct {
 	NoStage string
 }
 
-// Flags returns the flags as the kernel prints them.
+// Flags returns the flags as the kernel prints them, and [CHANGED].
 func (i Info) Flags() string {
 	switch {
 	case i.Gone:
 		return "[GONE]"
 	case i.Disabled:
 		return "[DISABLED]"
+	case i.Changed:
+		return "[CHANGED]"
 	case i.Optimized:
 		return "[OPTIMIZED]"
 	default:
@@ -203,7 +209,7 @@ func (e *Engine) info(r *registration) Info {
 	i := Info{
 		Probe: r.probe, Name: r.name, Type: 'k', Addr: st.addr, Symbol: st.symbol, Offset: uint64(st.addr - st.start),
 		Entry: st.entry, User: st.user, Space: r.space, Disabled: r.disabled, Gone: st.gone, Armed: st.armed.Load(),
-		Plan: st.plan.Kind.String(), Insn: slices.Clone(st.bytes()),
+		Changed: st.changed, Plan: st.plan.Kind.String(), Insn: slices.Clone(st.bytes()),
 	}
 	if st.user {
 		i.Type = 'u'

@@ -202,6 +202,8 @@ func (o *optimizer) obstacle(st *site) string {
 		return notOff
 	case o.disarmed, !st.chain.Load().live(), o.closing, st.gone:
 		return notDisarmed
+	case st.changed:
+		return notTextChanged
 	case st.mirrorEnd.Load():
 		return notMirrorEnd
 	}

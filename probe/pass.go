@@ -65,6 +65,9 @@ func (o *optimizer) plan(st *site) planned {
 	if o.obstacle(st) != "" {
 		return planned{st: st}
 	}
+	if !o.jumpsOnly(st) && !o.holds(st, append([]byte{insn.Int3}, st.text[1:]...)) {
+		return planned{st: st, no: &Unoptimized{Reason: notTextChanged}}
+	}
 	d, err := o.detour(st, o.stages(st))
 	no := &Unoptimized{Reason: notMemory}
 	switch {
@@ -175,17 +178,18 @@ func (o *optimizer) optimize(w World, st *site, d *detour) *Unoptimized {
 }
 
 // unoptimize puts the int3 of st back, and the bytes that the jump has overwritten.
-// The world is stopped. When the guest has changed one of those, all stay.
+// The world is stopped. What the guest has changed stays, and the site is armed no more
+// if that is its own instruction.
 func (o *optimizer) unoptimize(w World, st *site, lost *[]error) {
-	d := st.detour()
-	if d == nil {
+	if st.detour() == nil {
 		return
 	}
+	now, before := st.patched()
 	o.set(st, noJump)
-	jump := d.jump()
-	patched := append([]byte{insn.Int3}, st.text[1:insn.JmpLen]...)
-	if err := w.PatchText(st.addr, jump[:], patched); err != nil {
+	back := append([]byte{insn.Int3}, before[1:insn.JmpLen]...)
+	if err := o.withdraw(w, st, now[:insn.JmpLen], back); err != nil {
 		o.lose(textError(st, err), lost)
+		_ = o.abandon(w, st) // that is the same one
 	}
 }
 

@@ -60,8 +60,12 @@ func (e *Engine) Register(ps ...Probe) error {
 	}
 	b := newBatch(len(ps))
 	err := e.admitAll(b, ps)
-	if err == nil {
+	var no *Error
+	switch {
+	case err == nil:
 		err = e.install(b)
+	case errors.As(err, &no) && no.Code == CodeTextChanged:
+		_ = e.text.reconcile(e.text.different()) // under probes that are there already, if it was; logged
 	}
 	for _, r := range b.regs {
 		if r.ret != nil {
@@ -172,6 +176,8 @@ func (e *Engine) admit(b *batch, r *registration) *Error {
 				return err
 			}
 		}
+	} else if err := e.places.unchanged(st); err != nil {
+		return err
 	}
 	if old := r.site; old != nil && r.where.symbol == "" && (st.addr != old.addr || !bytes.Equal(st.bytes(), old.bytes())) {
 		return newError(CodeGone, "another instruction is there now", "")

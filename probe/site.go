@@ -46,6 +46,8 @@ type site struct {
 	start  guest.GVA // where it begins
 	entry  bool      // the site is the function's entry
 	gone   bool      // the code went away: the site is in no table
+
+	changed bool // see Info.Changed; written with the world stopped
 }
 
 // bytes returns the original instruction.

@@ -93,6 +93,7 @@ type Probe struct {
 	Enabled bool `json:"enabled"` // as asked for
 	Armed   bool `json:"armed"`   // the site is patched
 	Gone    bool `json:"gone"`    // the code went away
+	Changed bool `json:"changed"` // the guest has changed the instruction: not armed until the image's bytes are back
 	Post    bool `json:"post"`
 	Regs    bool `json:"regs"`
 	Stay    bool `json:"stay"`

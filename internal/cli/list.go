@@ -26,9 +26,10 @@ instruction is executed, hits and misses. The kinds are
   w  a watch
 
 r, j and w stand for both sorts of code; the flag [USER] tells them apart. Other
-flags are [GONE], [DISABLED] and [OPTIMIZED], as in the kernel, [SPACE CR3], [POST] and
-[MIRROR FUNCTION]. --format kernel prints the kernel's own format, --format defs the definitions in a form that
-attach takes.`,
+flags are [GONE], [DISABLED] and [OPTIMIZED], as in the kernel, [CHANGED] where the
+guest has changed the instruction, [SPACE CR3], [POST] and [MIRROR FUNCTION].
+--format kernel prints the kernel's own format, --format defs the definitions in a
+form that attach takes.`,
 		Formats: []string{formatKernel, formatDefs},
 		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
 			if r.Format == formatKernel {
@@ -111,6 +112,8 @@ func flags(p api.Probe) string {
 		f = append(f, "[GONE]")
 	case !p.Enabled:
 		f = append(f, "[DISABLED]")
+	case p.Changed:
+		f = append(f, "[CHANGED]")
 	case p.Optimized:
 		f = append(f, "[OPTIMIZED]")
 	}

@@ -1,0 +1,154 @@
+package probe
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// The text is the guest's, and it may write there: it patches itself (text_poke,
+// jump labels), loads other code, or is overwritten by mistake. The engine's bytes
+// are compared with what it has put there at every change of a site, every
+// laterFactor delays in between, and when a trap says that something is different.
+// Byte by byte, what is still the engine's is taken back and what the guest has
+// written stays. A jump whose tail has changed becomes an int3 again; a site whose
+// own instruction has changed is not armed (Info.Changed) until the image's bytes
+// are back.
+
+// patched returns what the guest's text at st is while st is armed, and what it was
+// before: the region of its jump, or its instruction.
+func (s *site) patched() (now, before []byte) {
+	if d := s.detour(); d != nil {
+		jump := d.jump()
+		return append(jump[:], s.text[insn.JmpLen:]...), s.text
+	}
+	return append([]byte{insn.Int3}, s.orig[1:s.n]...), s.bytes()
+}
+
+// holds reports whether the guest's text at st is want. What cannot be read is not
+// known to be different.
+func (k *control) holds(st *site, want []byte) bool {
+	got := make([]byte, len(want))
+	return k.target.ReadMemory(0, st.addr, got) != nil || bytes.Equal(got, want)
+}
+
+// withdraw replaces the engine's bytes at st by others, except where the guest has
+// written something else: that stays, and is reported. The world is stopped.
+func (k *control) withdraw(w World, st *site, ours, instead []byte) error {
+	err := w.PatchText(st.addr, ours, instead)
+	var m *guest.TextMismatchError
+	if !errors.As(err, &m) {
+		return err
+	}
+	rest := slices.Clone(m.Got)
+	for i, b := range ours {
+		if rest[i] == b {
+			rest[i] = instead[i]
+		}
+	}
+	return errors.Join(err, w.PatchText(st.addr, m.Got, rest))
+}
+
+// reconcile brings st in line with what the guest has done to its text. The world is
+// stopped.
+func (o *optimizer) reconcile(w World, st *site, lost *[]error) {
+	if st.changed {
+		st.changed = !o.holds(st, st.bytes())
+	}
+	if now, _ := st.patched(); st.armed.Load() && !o.holds(st, now) {
+		o.unoptimize(w, st, lost)
+		if err := o.abandon(w, st); err != nil {
+			o.lose(textError(st, err), lost)
+		}
+	}
+}
+
+// abandon disarms st, which has no jump, if its int3 or its instruction is not there
+// any more. The world is stopped.
+func (o *optimizer) abandon(w World, st *site) error {
+	now, before := st.patched()
+	if !st.armed.Load() || o.holds(st, now) {
+		return nil
+	}
+	err := o.withdraw(w, st, now, before)
+	st.armed.Store(false)
+	st.changed = !o.holds(st, before)
+	return err
+}
+
+// Reconcile compares the guest's text with what probes have put there, now instead of
+// at the next time that this is due, and takes back what is the engine's where the
+// guest has changed it: see Info.Changed. Each such place is an error; others are
+// ErrInHandler, ErrClosed and those of the target.
+func (e *Engine) Reconcile() error {
+	if err := e.lock(); err != nil {
+		return err
+	}
+	defer e.mu.Unlock()
+	return e.text.reconcile(e.text.different())
+}
+
+// different returns the sites whose text is not what it should be, or is again.
+func (t *text) different() []*site {
+	var out []*site
+	for _, st := range t.sites.All() {
+		now, before := st.patched()
+		if st.armed.Load() && !t.holds(st, now) || st.changed && t.holds(st, before) {
+			out = append(out, st)
+		}
+	}
+	return out
+}
+
+// reconcile settles sites, where the guest has changed its text.
+func (t *text) reconcile(sites []*site) error {
+	if len(sites) == 0 {
+		return nil
+	}
+	var lost []error
+	err := t.stop(func(w World) error {
+		if _, err := t.settle(w, sites, &lost); err != nil {
+			lost = append(lost, err)
+		}
+		return nil
+	})
+	return errors.Join(append(lost, err)...)
+}
+
+// watchText has the text looked at in a while, and from then on for as long as
+// probes are on it.
+func (t *text) watchText() {
+	if t.timer != nil || t.opt.delay < 0 || t.closing {
+		return
+	}
+	t.timer = time.AfterFunc(t.opt.delay*laterFactor, func() { t.look(false) })
+}
+
+// look reconciles what has changed. A guest that patches an instruction has an int3
+// at its first byte for a moment, which might be taken for the engine's: where there
+// is no jump, and nobody has asked, it is given until the next time.
+func (t *text) look(now bool) {
+	if t.lock() != nil {
+		return
+	}
+	defer t.mu.Unlock()
+	t.alarm.Store(false)
+	due := t.different()
+	suspects := map[*site]bool{}
+	if !now {
+		t.timer = nil
+		due = slices.DeleteFunc(due, func(st *site) bool {
+			suspects[st] = st.detour() == nil
+			return suspects[st] && !t.suspects[st]
+		})
+		t.suspects = suspects
+		if t.sites.Len() != 0 {
+			t.watchText()
+		}
+	}
+	_ = t.reconcile(due) // it was logged
+}
