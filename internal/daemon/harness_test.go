@@ -66,7 +66,7 @@ func serveFake(t *testing.T, change func(*options)) *harness {
 	life, h.cancel = context.WithCancel(context.Background())
 	h.ctx = patience.Of(t)
 	h.s = newServer(slog.New(slog.NewTextHandler(h.log, nil)), o, h.g, func() uint64 { return 0 })
-	sock, err := listen(h.ctx, h.path, -1)
+	sock, err := listen(h.ctx, h.path, -1, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -41,7 +41,7 @@ func serveMachine(t *testing.T) *harness {
 	h.cancel = cancel
 	h.ctx = patience.Of(t)
 	h.s = newServer(slog.New(slog.NewTextHandler(h.log, nil)), o, machineGuest{m}, func() uint64 { return 0 })
-	sock, err := listen(h.ctx, h.path, -1)
+	sock, err := listen(h.ctx, h.path, -1, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

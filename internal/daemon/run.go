@@ -108,11 +108,14 @@ func serve(ctx context.Context, env command.Env, o options, newGuest guestMaker)
 	if err != nil {
 		return err
 	}
-	sock, err := listen(ctx, o.socket, o.gid)
+	sock, err := listen(ctx, o.socket, o.gid, o.allowUIDs)
 	if err != nil {
 		return err
 	}
 	defer sock.Close()
+	if dir := hidden(sock.path); dir != "" && len(o.allowUIDs) > 0 {
+		log.Warn("users of --allow-uid may not reach the socket: not everybody may pass a directory", "directory", dir)
+	}
 	started := time.Now()
 	g, err := newGuest(&o, img, log)
 	if err != nil {

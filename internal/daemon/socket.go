@@ -2,12 +2,14 @@ package daemon
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -21,6 +23,7 @@ import (
 var (
 	ErrSocketLive      = errors.New("another daemon serves this socket")
 	ErrSocketNotSocket = errors.New("exists and is not a socket")
+	ErrLockForeign     = errors.New("is not a file of ours: remove it")
 )
 
 // socket is a listening unix socket together with the lock that makes it ours.
@@ -33,13 +36,11 @@ type socket struct {
 
 // listen takes the lock file beside path, replaces a socket that nobody
 // answers on, and listens with mode 0660, owned by group gid unless that is
-// negative.
+// negative, and open to these users besides.
 //
 // Only the holder of the lock removes or binds the path, so two daemons that
-// start at once cannot take each other's socket for stale. The lock file stays
-// when the daemon ends: whoever removed it could remove one that a third
-// daemon has just locked.
-func listen(ctx context.Context, path string, gid int) (*socket, error) {
+// start at once cannot take each other's socket for stale.
+func listen(ctx context.Context, path string, gid int, uids []uint32) (*socket, error) {
 	path, err := api.ParseSocket(path)
 	if err != nil {
 		return nil, err
@@ -48,42 +49,75 @@ func listen(ctx context.Context, path string, gid int) (*socket, error) {
 	if _, err := socketAt(path); err != nil {
 		return nil, err
 	}
-	lock, err := lockFile(path + ".lock")
+	s := &socket{path: path}
+	if s.lock, err = lockFile(path + lockSuffix); err != nil {
+		return nil, err
+	}
+	err = s.clear(ctx)
+	if err == nil {
+		err = s.bind(ctx, gid, uids)
+	}
 	if err != nil {
-		return nil, err
-	}
-	s := &socket{path: path, lock: lock}
-	if err := s.clear(ctx); err != nil {
-		lock.Close()
-		return nil, err
-	}
-	if err := s.bind(ctx, gid); err != nil {
-		lock.Close()
-		return nil, err
+		return nil, errors.Join(err, s.unlock())
 	}
 	return s, nil
 }
 
+// lockSuffix is what the lock's name ends in, behind the socket's.
+const lockSuffix = ".lock"
+
 // lockFile opens and locks the file, and writes our process number into it for
-// the message that the next one gives.
+// the message that the next one gives. Whoever held it before may have removed
+// it since it was opened here: then the lock is on a file without a name, and
+// another one is tried.
 func lockFile(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	for {
+		f, err := openLock(path)
+		if err != nil {
+			return nil, err
+		}
+		var held, named unix.Stat_t
+		if err := errors.Join(unix.Fstat(int(f.Fd()), &held), unix.Lstat(path, &named)); err == nil && held.Ino == named.Ino && held.Dev == named.Dev {
+			// The content only serves that message; a full disk is no reason not to
+			// start.
+			if f.Truncate(0) == nil {
+				_, _ = fmt.Fprintf(f, "%d\n", os.Getpid())
+			}
+			return f, nil
+		}
+		f.Close()
+	}
+}
+
+// openLock opens and locks what is at path now.
+func openLock(path string) (_ *os.File, err error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o600)
+	if errors.Is(err, unix.ELOOP) {
+		return nil, fmt.Errorf("lock file %s: a link, %w", path, ErrLockForeign)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("lock file: %w", err)
 	}
+	defer func() {
+		if err != nil {
+			f.Close()
+		}
+	}()
+	// A hard link could make us write to any file of ours.
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return nil, fmt.Errorf("lock file %s: %w", path, err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink > 1 || int(st.Uid) != os.Geteuid() {
+		return nil, fmt.Errorf("lock file %s: %w", path, ErrLockForeign)
+	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		defer f.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			var pid [16]byte
 			n, _ := f.Read(pid[:])
-			return nil, fmt.Errorf("socket %s: %w (process %s)", strings.TrimSuffix(path, ".lock"), ErrSocketLive, strings.TrimSpace(string(pid[:n])))
+			return nil, fmt.Errorf("socket %s: %w (process %s)", strings.TrimSuffix(path, lockSuffix), ErrSocketLive, strings.TrimSpace(string(pid[:n])))
 		}
 		return nil, fmt.Errorf("lock file %s: %w", path, err)
-	}
-	if err := f.Truncate(0); err == nil {
-		// The content only serves that message; a full disk is no reason not to
-		// start.
-		_, _ = fmt.Fprintf(f, "%d\n", os.Getpid())
 	}
 	return f, nil
 }
@@ -124,7 +158,7 @@ func (s *socket) clear(ctx context.Context) error {
 	}
 }
 
-func (s *socket) bind(ctx context.Context, gid int) error {
+func (s *socket) bind(ctx context.Context, gid int, uids []uint32) error {
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		var err error
 		// Linux gives the new inode the mode of the unbound socket, less the
@@ -151,11 +185,43 @@ func (s *socket) bind(ctx context.Context, gid int) error {
 	if err == nil {
 		err = os.Chmod(s.path, 0o660)
 	}
+	if err == nil && len(uids) > 0 {
+		err = letIn(s.path, uids)
+	}
 	if err != nil {
 		s.stop()
 		return fmt.Errorf("socket: %w", err)
 	}
 	return nil
+}
+
+// letIn gives these users the right to connect, by an access control list (acl(5),
+// and linux/posix_acl_xattr.h for its form), or, where the file system has none, by
+// giving it to everybody: who may use the daemon is asked on each connection anyhow.
+func letIn(path string, uids []uint32) error {
+	const (
+		userObj, user, groupObj, mask, other = 0x01, 0x02, 0x04, 0x10, 0x20
+
+		version, rw, none, undefined = 2, 6, 0, ^uint32(0)
+	)
+	acl := binary.LittleEndian.AppendUint32(nil, version)
+	add := func(tag, perm uint16, id uint32) {
+		acl = binary.LittleEndian.AppendUint16(acl, tag)
+		acl = binary.LittleEndian.AppendUint16(acl, perm)
+		acl = binary.LittleEndian.AppendUint32(acl, id)
+	}
+	add(userObj, rw, undefined)
+	for _, uid := range slices.Compact(slices.Sorted(slices.Values(uids))) {
+		add(user, rw, uid)
+	}
+	add(groupObj, rw, undefined)
+	add(mask, rw, undefined)
+	add(other, none, undefined)
+	err := unix.Setxattr(path, "system.posix_acl_access", acl, 0)
+	if errors.Is(err, unix.ENOTSUP) {
+		return os.Chmod(path, 0o666)
+	}
+	return err
 }
 
 // stop removes the socket and closes the listener: new clients learn at once
@@ -168,10 +234,34 @@ func (s *socket) stop() {
 	})
 }
 
+// hidden returns the first directory on the way to path that not everybody may
+// pass, or "".
+func hidden(path string) string {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return ""
+	}
+	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
+		switch st, err := os.Stat(dir); {
+		case err != nil:
+			return ""
+		case st.Mode().Perm()&0o001 == 0:
+			return dir
+		case dir == filepath.Dir(dir):
+			return ""
+		}
+	}
+}
+
+// unlock removes the lock's file, while it is still ours, and gives it back.
+func (s *socket) unlock() error {
+	return errors.Join(os.Remove(s.path+lockSuffix), s.lock.Close())
+}
+
 // Close is stop, and gives the lock back.
 func (s *socket) Close() error {
 	s.stop()
-	return s.lock.Close()
+	return s.unlock()
 }
 
 // defaultSocket returns where a daemon listens that was not told where, and

@@ -8,7 +8,10 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -20,7 +23,7 @@ import (
 func TestListen(t *testing.T) {
 	ctx := context.Background()
 	path := filepath.Join(t.TempDir(), "s")
-	s, err := listen(ctx, path, -1)
+	s, err := listen(ctx, path, -1, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +32,7 @@ func TestListen(t *testing.T) {
 		t.Errorf("mode %v, %v, want a socket with 0660", st.Mode(), err)
 	}
 
-	_, err = listen(ctx, path, -1)
+	_, err = listen(ctx, path, -1, nil)
 	if want := fmt.Sprintf("socket %s: another daemon serves this socket (process %d)", path, os.Getpid()); err == nil || err.Error() != want || !errors.Is(err, ErrSocketLive) {
 		t.Errorf("second daemon: %v, want %s", err, want)
 	}
@@ -43,17 +46,55 @@ func TestListen(t *testing.T) {
 	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the socket is left: %v", err)
 	}
-	if _, err := listen(ctx, path, -1); !errors.Is(err, ErrSocketLive) {
+	if _, err := listen(ctx, path, -1, nil); !errors.Is(err, ErrSocketLive) {
 		t.Errorf("between stop and Close: %v", err)
 	}
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
-	again, err := listen(ctx, path, -1)
+	if _, err := os.Lstat(path + ".lock"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the lock is left: %v", err)
+	}
+	again, err := listen(ctx, path, -1, nil)
 	if err != nil {
 		t.Fatalf("after Close: %v", err)
 	}
 	again.Close()
+}
+
+// TestListenTogether: of many that start at once, again and again, one at a time
+// has the socket, although the lock's file comes and goes.
+func TestListenTogether(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	var serving, rounds atomic.Int32
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for rounds.Load() < 200 && !t.Failed() {
+				s, err := listen(t.Context(), path, -1, nil)
+				if errors.Is(err, ErrSocketLive) {
+					runtime.Gosched()
+					continue
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if serving.Add(1) != 1 {
+					t.Error("two have the socket")
+				}
+				if _, err := os.Lstat(path); err != nil {
+					t.Errorf("another one has removed our socket: %v", err)
+				}
+				rounds.Add(1)
+				serving.Add(-1)
+				if err := s.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
 }
 
 // TestListenUmask wants 0660 whatever the umask says, in both directions.
@@ -61,7 +102,7 @@ func TestListenUmask(t *testing.T) {
 	for _, mask := range []int{0, 0o777} {
 		dir := t.TempDir()
 		old := unix.Umask(mask)
-		s, err := listen(context.Background(), filepath.Join(dir, "s"), -1)
+		s, err := listen(context.Background(), filepath.Join(dir, "s"), -1, nil)
 		unix.Umask(old)
 		if err != nil {
 			t.Fatalf("umask %o: %v", mask, err)
@@ -104,7 +145,7 @@ func TestListenReplacesStale(t *testing.T) {
 	}
 	ln.(*net.UnixListener).SetUnlinkOnClose(false)
 	ln.Close() // as a daemon that was killed leaves it
-	s, err := listen(context.Background(), path, -1)
+	s, err := listen(context.Background(), path, -1, nil)
 	if err != nil {
 		t.Fatalf("stale socket: %v", err)
 	}
@@ -127,6 +168,10 @@ func TestListenRefuses(t *testing.T) {
 	if err := os.Symlink("/etc/passwd", link+".lock"); err != nil {
 		t.Fatal(err)
 	}
+	hard, pipe := filepath.Join(dir, "hard"), filepath.Join(dir, "pipe")
+	if err := errors.Join(os.Link(file, hard+".lock"), unix.Mkfifo(pipe+".lock", 0o600)); err != nil {
+		t.Fatal(err)
+	}
 	long := filepath.Join(dir, strings.Repeat("x", api.MaxSocketPath))
 	for _, tc := range []struct {
 		name, path string
@@ -137,11 +182,13 @@ func TestListenRefuses(t *testing.T) {
 		{"directory", dir, ErrSocketNotSocket, "exists and is not a socket"},
 		{"other program", live, ErrSocketLive, "another daemon serves this socket"},
 		{"no directory", filepath.Join(dir, "no", "s"), fs.ErrNotExist, "lock file: open " + filepath.Join(dir, "no", "s.lock")},
-		{"lock is a link", link, syscall.ELOOP, "too many levels of symbolic links"},
+		{"lock is a link", link, ErrLockForeign, "a link, is not a file of ours: remove it"},
+		{"lock is a second name", hard, ErrLockForeign, "lock file " + hard + ".lock: is not a file of ours: remove it"},
+		{"lock is a pipe", pipe, ErrLockForeign, "is not a file of ours"},
 		{"too long", long, syscall.ENAMETOOLONG, fmt.Sprintf("is %d bytes long, a unix socket's path has at most 107", len(long))},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			s, err := listen(context.Background(), tc.path, -1)
+			s, err := listen(context.Background(), tc.path, -1, nil)
 			if err == nil {
 				s.Close()
 				t.Fatal("was accepted")
