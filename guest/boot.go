@@ -10,6 +10,8 @@ const (
 	PortFault      = 0xf6 // out %al,$0xf6: a fault in an exec area; RSP points at {vector, error code, RIP, CS, RFLAGS, RSP, SS}
 	PortDetour     = 0xf5 // out %al,$0xf5 in the engine's own code: a hit of an optimized site; elsewhere a port that nobody has
 	PortReport     = 0xf7 // outl %eax,$0xf7: a failed self-check; EAX is its code
+	PortHome       = 0xf8 // out %al,$0xf8 at CPL0: RAX, an address, becomes the one in the guest's own text that it stands for
+	PortText       = 0xf9 // out %al,$0xf9 at CPL0: the guest has changed its text; the probes' bytes are looked at before it goes on
 )
 
 // FaultHandled is what the host writes into the vector word of a frame

@@ -55,6 +55,7 @@ func (m *Machine) build(b *guest.BootState) (err error) {
 	}
 	m.vm = vm
 	m.watch.reset()
+	m.told.Store(false)
 	m.turns.on = false
 	defer func() {
 		if err != nil {

@@ -79,6 +79,9 @@ func (v *vcpu) port() {
 		}
 		return
 	}
+	if io.Size == 1 && v.service(io.Port) {
+		return
+	}
 	switch io.Port {
 	case guest.PortConsole:
 		v.m.console.write(io.Data)

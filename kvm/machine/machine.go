@@ -74,6 +74,7 @@ type Machine struct {
 	checks  atomic.Uint64                // self-check failures
 	lastBad atomic.Uint32                // code of the newest one
 	tscKHz  atomic.Uint64                // 0: the host doesn't say
+	told    atomic.Bool                  // a forwarded interrupt was logged
 	cpuid   []kvm.CPUIDEntry
 	calls   callQueue // guarded by mu
 	watch   watches

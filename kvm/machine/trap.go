@@ -117,6 +117,10 @@ func (v *vcpu) forwarded() bool {
 	if !v.readFrame() {
 		return false
 	}
+	if t.via == viaFault && t.trap.Vector >= guest.TimerVector {
+		v.interruptForwarded()
+		return false
+	}
 	if io.Port == guest.PortBreakpoint {
 		v.frame.RIP-- // the processor saved the address behind it
 	}
