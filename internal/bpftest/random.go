@@ -1,7 +1,10 @@
 package bpftest
 
 import (
+	"fmt"
 	"math"
+
+	"github.com/cilium/ebpf/asm"
 
 	"github.com/guestprobe/guestprobe/probe/bpf"
 )
@@ -9,21 +12,27 @@ import (
 // Program makes a program out of any bytes: the same bytes make the same program.
 // It uses the maps of Maps by number; nearly all pass the checker. Of the small
 // ones most run without the checks that compiled programs otherwise make.
-func Program(src []byte, small bool) []bpf.Insn {
+func Program(src []byte, small bool) asm.Instructions {
 	g := &gen{src: src}
 	if small {
-		return g.smallProgram(30)
+		g.smallProgram(30)
+	} else {
+		g.program(60)
 	}
-	return g.program(60)
+	return g.link()
 }
 
 // gen makes programs that pass the checker out of any bytes.
 type gen struct {
 	src   []byte
-	out   []bpf.Insn
+	out   asm.Instructions
+	jumps []jump
 	calls []int // local calls whose target is still open
 	tame  bool  // stays in bounds, as far as jumps let it
 }
+
+// jump says which instruction another one goes to.
+type jump struct{ at, to int }
 
 // Maps describes the maps that random programs use.
 func Maps() []bpf.MapSpec {
@@ -38,6 +47,17 @@ func Maps() []bpf.MapSpec {
 	}
 }
 
+// Numbers of the maps.
+const (
+	arrayMap = iota
+	perCPUMap
+	hashMap
+	longMap
+	perCPUHashMap
+	ringMap
+	constantsMap
+)
+
 func (g *gen) byte() byte {
 	if len(g.src) == 0 {
 		return 0
@@ -49,151 +69,151 @@ func (g *gen) byte() byte {
 
 func (g *gen) n(n int) int { return int(g.byte()) % n }
 
-var genImms = []int64{0, 1, -1, 2, 7, 8, 31, 32, 63, 64, 255, 256, -128, math.MaxInt32, math.MinInt32, 0x1234567, 512, -512}
+// one is one of several things.
+func one[T any](g *gen, of ...T) T { return of[g.n(len(of))] }
 
-func (g *gen) imm() int64 {
+var genImms = []int32{0, 1, -1, 2, 7, 8, 31, 32, 63, 64, 255, 256, -128, math.MaxInt32, math.MinInt32, 0x1234567, 512, -512}
+
+func (g *gen) imm() int32 {
 	if g.n(4) == 0 {
-		return int64(int32(uint32(g.byte())<<24 | uint32(g.byte())<<8 | uint32(g.byte())))
+		return int32(uint32(g.byte())<<24 | uint32(g.byte())<<8 | uint32(g.byte()))
 	}
-	return genImms[g.n(len(genImms))]
+	return one(g, genImms...)
 }
 
-func (g *gen) reg() bpf.Reg { return bpf.Reg(g.n(10)) }
+func (g *gen) reg() asm.Register { return asm.Register(g.n(10)) }
 
-func (g *gen) add(i ...bpf.Insn) { g.out = append(g.out, i...) }
+func (g *gen) add(i ...asm.Instruction) { g.out = append(g.out, i...) }
 
-func movK(r bpf.Reg, v int64) bpf.Insn {
-	return bpf.Insn{Op: bpf.ClassALU64 | bpf.OpMov, Dst: r, Imm: v}
-}
-func movX(d, s bpf.Reg) bpf.Insn {
-	return bpf.Insn{Op: bpf.ClassALU64 | bpf.OpMov | bpf.SrcX, Dst: d, Src: s}
-}
-func addK(r bpf.Reg, v int64) bpf.Insn {
-	return bpf.Insn{Op: bpf.ClassALU64 | bpf.OpAdd, Dst: r, Imm: v}
-}
-func callK(h bpf.Helper) bpf.Insn { return bpf.Insn{Op: bpf.OpCallK, Imm: int64(h)} }
-func wide(r, kind bpf.Reg, v int64) []bpf.Insn {
-	return []bpf.Insn{{Op: bpf.OpLoadImm64, Dst: r, Src: kind, Imm: v}, {}}
+// jumpTo adds a jump to the instruction of that index, which may come later.
+func (g *gen) jumpTo(i asm.Instruction, to int) {
+	g.jumps = append(g.jumps, jump{len(g.out), to})
+	g.add(i)
 }
 
-// operation is what an opcode does, without class and source (RFC 9669, section 3).
-func operation(op bpf.Opcode) bpf.Opcode { return op & 0xf0 }
+// skip adds a jump over the next n instructions.
+func (g *gen) skip(i asm.Instruction, n int) { g.jumpTo(i, len(g.out)+1+n) }
 
-// isJump reports whether i is a jump, and neither a call nor an exit.
-func isJump(i bpf.Insn) bool {
-	op := operation(i.Op)
-	return i.Class() == bpf.ClassJMP32 || i.Class() == bpf.ClassJMP && op != bpf.OpCall && op != bpf.OpExit
-}
-
-// target is the slot that the jump at slot pc goes to.
-func target(i bpf.Insn, pc int) int { return pc + 1 + int(i.Off) }
-
-// address is one of those that programs see: docs/programs.md has their fields.
-func address(segment, element, offset int) uint64 {
-	return uint64(segment)<<48 | uint64(element)<<24 | uint64(offset)
-}
-
-// program makes a program of about n steps.
-func (g *gen) program(n int) []bpf.Insn {
-	g.tame = g.n(8) > 0
-	for r := bpf.R2; r <= bpf.R9; r++ {
-		if g.n(2) == 0 {
-			g.add(movK(r, g.imm()))
-		}
+// jumpIf is a conditional jump.
+func jumpIf(op asm.JumpOp, long bool, dst asm.Register) asm.Instruction {
+	class := asm.Jump32Class
+	if long {
+		class = asm.JumpClass
 	}
-	g.add(movX(bpf.R6, bpf.R1))
-	g.body(n, true)
-	funcs := 0
-	for len(g.calls) > 0 && funcs < 3 {
-		at := g.calls[0]
-		g.calls = g.calls[1:]
-		g.out[at].Imm = int64(len(g.out) - at - 1)
-		g.body(n/3, funcs < 2)
-		funcs++
+	return asm.Instruction{OpCode: asm.OpCode(class).SetJumpOp(op), Dst: dst}
+}
+
+// with gives an operation or a jump its other operand: a register or a number.
+func (g *gen) with(i asm.Instruction) asm.Instruction {
+	if g.n(2) == 0 {
+		i.OpCode, i.Src = i.OpCode.SetSource(asm.RegSource), g.reg()
+	} else {
+		i.Constant = int64(g.imm())
 	}
-	for _, at := range g.calls {
-		g.out[at] = movK(bpf.R0, 5)
+	return i
+}
+
+// alu is an operation on a register, with 64 bits or 32.
+func alu(op asm.ALUOp, long bool, dst asm.Register) asm.Instruction {
+	class := asm.ALUClass
+	if long {
+		class = asm.ALU64Class
+	}
+	return asm.Instruction{OpCode: asm.OpCode(class).SetALUOp(op), Dst: dst}
+}
+
+func call(h bpf.Helper) asm.Instruction { return asm.BuiltinFunc(h).Call() }
+
+// null jumps over the next n instructions when a register is 0.
+func (g *gen) null(r asm.Register, n int) { g.skip(jumpIf(asm.JEq, true, r), n) }
+
+// store is a store of a number.
+func store(r asm.Register, off int16, size asm.Size, v int32) asm.Instruction {
+	return asm.Instruction{OpCode: asm.StoreImmOp(size), Dst: r, Offset: off, Constant: int64(v)}
+}
+
+// link gives jumps and calls their labels.
+func (g *gen) link() asm.Instructions {
+	name := func(i int) string { return fmt.Sprint(i) }
+	for _, j := range g.jumps {
+		g.out[j.at] = g.out[j.at].WithReference(name(j.to))
+		g.out[j.to] = g.out[j.to].WithSymbol(name(j.to))
 	}
 	return g.out
 }
 
+// address is one of those that programs see: docs/programs.md has their fields.
+func address(segment, element, offset int) int64 {
+	return int64(segment)<<48 | int64(element)<<24 | int64(offset)
+}
+
+// start fills some registers.
+func (g *gen) start() {
+	for r := asm.R2; r <= asm.R9; r++ {
+		if g.n(2) == 0 {
+			g.add(asm.Mov.Imm(r, g.imm()))
+		}
+	}
+	g.add(asm.Mov.Reg(asm.R6, asm.R1))
+}
+
+// program makes a program of about n steps.
+func (g *gen) program(n int) {
+	g.tame = g.n(8) > 0
+	g.start()
+	g.body(n, true)
+	funcs := 0
+	for len(g.calls) > 0 && funcs < 3 {
+		g.jumps = append(g.jumps, jump{g.calls[0], len(g.out)})
+		g.calls = g.calls[1:]
+		g.body(n/3, funcs < 2)
+		funcs++
+	}
+	for _, at := range g.calls {
+		g.out[at] = asm.Mov.Imm(asm.R0, 5).WithSymbol(g.out[at].Symbol())
+	}
+}
+
 // body makes one function.
 func (g *gen) body(n int, calls bool) {
-	start := len(g.out)
+	start, jumps := len(g.out), len(g.jumps)
 	for range n {
 		if len(g.src) == 0 {
 			break
 		}
 		g.step(start, calls)
 	}
-	g.add(bpf.Insn{Op: bpf.OpExitK})
-	// Jumps to where there is nothing go to the exit.
-	for pc := start; pc < len(g.out); pc++ {
-		if isJump(g.out[pc]) {
-			if t := target(g.out[pc], pc); t >= len(g.out) {
-				g.out[pc].Off = int16(len(g.out) - 1 - pc - 1)
-			}
-			if t := target(g.out[pc], pc); g.out[t] == (bpf.Insn{}) {
-				g.out[pc].Off++ // out of the middle of a 64-bit immediate
-			}
-		}
-	}
+	g.exit(jumps)
 }
 
-var genALU = []bpf.Opcode{bpf.OpAdd, bpf.OpSub, bpf.OpMul, bpf.OpDiv, bpf.OpOr, bpf.OpAnd, bpf.OpLsh, bpf.OpRsh, bpf.OpMod, bpf.OpXor, bpf.OpMov, bpf.OpArsh}
-var genJumps = []bpf.Opcode{bpf.OpJEQ, bpf.OpJGT, bpf.OpJGE, bpf.OpJSET, bpf.OpJNE, bpf.OpJSGT, bpf.OpJSGE, bpf.OpJLT, bpf.OpJLE, bpf.OpJSLT, bpf.OpJSLE}
-var genAtomics = []int64{bpf.AtomicAdd, bpf.AtomicOr, bpf.AtomicAnd, bpf.AtomicXor, bpf.AtomicAdd | bpf.AtomicFetch, bpf.AtomicOr | bpf.AtomicFetch,
-	bpf.AtomicAnd | bpf.AtomicFetch, bpf.AtomicXor | bpf.AtomicFetch, bpf.AtomicXchg, bpf.AtomicCmpXchg}
-var genSizes = []bpf.Opcode{bpf.SizeB, bpf.SizeH, bpf.SizeW, bpf.SizeDW}
+// exit ends a function, whose jumps are those from the given one on.
+func (g *gen) exit(jumps int) {
+	for i := range g.jumps[jumps:] { // to where there is nothing: to the exit
+		j := &g.jumps[jumps+i]
+		j.to = min(j.to, len(g.out))
+	}
+	g.add(asm.Return())
+}
+
+var genALU = []asm.ALUOp{asm.Add, asm.Sub, asm.Mul, asm.Div, asm.Or, asm.And, asm.LSh, asm.RSh, asm.Mod, asm.Xor, asm.Mov, asm.ArSh, asm.SDiv, asm.SMod}
+var genJumps = []asm.JumpOp{asm.JEq, asm.JGT, asm.JGE, asm.JSet, asm.JNE, asm.JSGT, asm.JSGE, asm.JLT, asm.JLE, asm.JSLT, asm.JSLE}
+var genAtomics = []asm.AtomicOp{asm.AddAtomic, asm.OrAtomic, asm.AndAtomic, asm.XorAtomic, asm.FetchAdd, asm.FetchOr,
+	asm.FetchAnd, asm.FetchXor, asm.Xchg, asm.CmpXchg}
+var genSizes = []asm.Size{asm.Byte, asm.Half, asm.Word, asm.DWord}
 
 func (g *gen) step(start int, calls bool) {
-	class := []bpf.Opcode{bpf.ClassALU, bpf.ClassALU64}[g.n(2)]
-	switch g.n(16) {
+	switch g.n(19) {
 	case 0, 1, 2:
-		i := bpf.Insn{Op: class | genALU[g.n(len(genALU))], Dst: g.reg()}
-		if g.n(2) == 0 {
-			i.Op |= bpf.SrcX
-			i.Src = g.reg()
-		} else {
-			i.Imm = g.imm()
-		}
-		if op := operation(i.Op); (op == bpf.OpDiv || op == bpf.OpMod) && g.n(2) == 0 {
-			i.Off = 1
-		} else if op == bpf.OpMov && i.Op&bpf.SrcX != 0 {
-			i.Off = []int16{0, 8, 16, 0}[g.n(4)]
-			if class == bpf.ClassALU64 && g.n(3) == 0 {
-				i.Off = 32
-			}
-		}
-		g.add(i)
+		g.add(g.with(alu(one(g, genALU...), g.n(2) == 0, g.reg())))
 	case 3:
-		switch g.n(4) {
-		case 0:
-			g.add(bpf.Insn{Op: class | bpf.OpNeg, Dst: g.reg()})
-		case 1:
-			g.add(wide(g.reg(), bpf.ImmConst, g.imm()<<32|g.imm()&0xffffffff)...)
-		default:
-			i := bpf.Insn{Op: class | bpf.OpEnd, Dst: g.reg(), Imm: []int64{16, 32, 64}[g.n(3)]}
-			if class == bpf.ClassALU && g.n(2) == 0 {
-				i.Op |= bpf.SrcX
-			}
-			g.add(i)
-		}
+		g.otherALU()
 	case 4, 5:
-		i := bpf.Insn{Op: []bpf.Opcode{bpf.ClassJMP, bpf.ClassJMP32}[g.n(2)] | genJumps[g.n(len(genJumps))], Dst: g.reg(), Off: int16(g.n(8))}
-		if g.n(2) == 0 {
-			i.Op |= bpf.SrcX
-			i.Src = g.reg()
-		} else {
-			i.Imm = g.imm()
-		}
+		j := g.with(jumpIf(one(g, genJumps...), g.n(2) == 0, g.reg()))
 		if g.n(4) == 0 && len(g.out)-start > 3 {
-			i.Off = int16(-1 - g.n(min(len(g.out)-start, 100)))
-			if t := len(g.out) + 1 + int(i.Off); t < len(g.out) && g.out[t] == (bpf.Insn{}) {
-				i.Off = 0
-			}
+			g.jumpTo(j, len(g.out)-g.n(min(len(g.out)-start, 100)))
+			return
 		}
-		g.add(i)
+		g.skip(j, g.n(8))
 	case 6, 7:
 		g.stackAccess()
 	case 8, 9:
@@ -207,7 +227,7 @@ func (g *gen) step(start int, calls bool) {
 			return
 		}
 		g.calls = append(g.calls, len(g.out))
-		g.add(bpf.Insn{Op: bpf.OpCallK, Src: bpf.CallLocal})
+		g.add(asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.Call), Src: asm.PseudoCall})
 	case 11, 12:
 		g.mapCall()
 	case 13:
@@ -216,114 +236,125 @@ func (g *gen) step(start int, calls bool) {
 		g.pointer()
 	case 15:
 		g.otherCall()
+	default:
+		g.known()
+	}
+}
+
+// otherALU is an operation on one register.
+func (g *gen) otherALU() {
+	size := one(g, asm.Half, asm.Word, asm.DWord)
+	switch g.n(6) {
+	case 0:
+		g.add(alu(asm.Neg, g.n(2) == 0, g.reg()))
+	case 1:
+		g.add(asm.LoadImm(g.reg(), int64(g.imm())<<32|int64(uint32(g.imm())), asm.DWord))
+	case 2:
+		g.add(asm.HostTo(one(g, asm.LE, asm.BE), g.reg(), size))
+	case 3:
+		g.add(asm.BSwap(g.reg(), size))
+	default:
+		long, op := g.n(2) == 0, one(g, asm.MovSX8, asm.MovSX16, asm.MovSX32)
+		if op == asm.MovSX32 {
+			long = true
+		}
+		i := alu(op, long, g.reg())
+		i.OpCode, i.Src = i.OpCode.SetSource(asm.RegSource), g.reg()
+		g.add(i)
 	}
 }
 
 // access loads, stores or operates at [r + off].
-func (g *gen) access(r bpf.Reg, off int16) {
-	size := genSizes[g.n(4)]
+func (g *gen) access(r asm.Register, off int16) { g.accessOf(one(g, genSizes...), r, off) }
+
+func (g *gen) accessOf(size asm.Size, r asm.Register, off int16) {
 	switch g.n(6) {
 	case 0, 1:
-		g.add(bpf.Insn{Op: bpf.ClassLDX | bpf.ModeMEM | size, Dst: g.reg(), Src: r, Off: off})
+		g.add(asm.LoadMem(g.reg(), r, off, size))
 	case 2:
-		if size == bpf.SizeDW {
-			size = bpf.SizeW
+		if size == asm.DWord {
+			size = asm.Word
 		}
-		g.add(bpf.Insn{Op: bpf.ClassLDX | bpf.ModeMEMSX | size, Dst: g.reg(), Src: r, Off: off})
+		g.add(asm.LoadMemSX(g.reg(), r, off, size))
 	case 3:
-		g.add(bpf.Insn{Op: bpf.ClassST | bpf.ModeMEM | size, Dst: r, Off: off, Imm: g.imm()})
+		g.add(store(r, off, size, g.imm()))
 	case 4:
-		g.add(bpf.Insn{Op: bpf.ClassSTX | bpf.ModeMEM | size, Dst: r, Off: off, Src: g.reg()})
+		g.add(asm.StoreMem(r, off, g.reg(), size))
 	case 5:
-		size, off = bpf.SizeDW, off&^7
-		if g.n(2) == 0 {
-			size = bpf.SizeW
-		}
-		g.add(bpf.Insn{Op: bpf.ClassSTX | bpf.ModeATOMIC | size, Dst: r, Off: off, Src: g.reg(), Imm: genAtomics[g.n(len(genAtomics))]})
+		g.add(one(g, genAtomics...).Mem(r, g.reg(), one(g, asm.Word, asm.DWord), off&^7))
 	}
 }
 
-func (g *gen) stackAccess() { g.access(bpf.R10, int16(-8-g.n(56))) }
+func (g *gen) stackAccess() { g.access(asm.R10, int16(-8-g.n(56))) }
 
 // pointer makes a register point into some memory, or near it.
 func (g *gen) pointer() {
 	r := g.reg()
 	if g.tame {
-		g.add(movX(r, bpf.R10), addK(r, int64(-16-8*g.n(10))))
+		g.add(asm.Mov.Reg(r, asm.R10), asm.Add.Imm(r, int32(-16-8*g.n(10))))
 		g.access(r, int16(g.n(8)))
 		return
 	}
 	switch g.n(4) {
 	case 0:
-		g.add(movX(r, bpf.R10), addK(r, int64(-g.n(80))))
+		g.add(asm.Mov.Reg(r, asm.R10), asm.Add.Imm(r, int32(-g.n(80))))
 	case 1:
-		g.add(movX(r, bpf.R6), addK(r, int64(g.n(80))))
+		g.add(asm.Mov.Reg(r, asm.R6), asm.Add.Imm(r, int32(g.n(80))))
 	case 2:
-		g.add(wide(r, bpf.ImmMapValue, int64(g.n(16))<<32|int64([]int{0, 6}[g.n(2)]))...)
+		g.add(asm.LoadMapValue(r, one(g, arrayMap, constantsMap), uint32(g.n(16))))
 	case 3:
-		g.add(wide(r, bpf.ImmConst, int64(address(g.n(16), g.n(5), g.n(30))))...)
+		g.add(asm.LoadImm(r, address(g.n(16), g.n(5), g.n(30)), asm.DWord))
 	}
 	g.access(r, int16(g.n(20))-2)
 }
 
 func (g *gen) mapCall() {
-	m := g.n(len(Maps()))
-	if m == 5 {
-		m = 2
-	}
-	key := int64(g.n(6))
-	g.add(
-		bpf.Insn{Op: bpf.ClassST | bpf.ModeMEM | bpf.SizeDW, Dst: bpf.R10, Off: -16, Imm: key},
-		bpf.Insn{Op: bpf.ClassST | bpf.ModeMEM | bpf.SizeDW, Dst: bpf.R10, Off: -8, Imm: 0},
-		movX(bpf.R2, bpf.R10), addK(bpf.R2, -16), movX(bpf.R3, bpf.R10), addK(bpf.R3, -96), movK(bpf.R4, int64(g.n(4))))
-	g.add(wide(bpf.R1, bpf.ImmMapFD, int64(m))...)
+	m := one(g, arrayMap, perCPUMap, hashMap, longMap, perCPUHashMap, hashMap, constantsMap)
+	key := int32(g.n(6))
+	g.add(store(asm.R10, -16, asm.DWord, key), store(asm.R10, -8, asm.DWord, 0),
+		asm.Mov.Reg(asm.R2, asm.R10), asm.Add.Imm(asm.R2, -16), asm.Mov.Reg(asm.R3, asm.R10), asm.Add.Imm(asm.R3, -96), asm.Mov.Imm(asm.R4, int32(g.n(4))),
+		asm.LoadMapPtr(asm.R1, m))
 	if !g.tame && g.n(12) == 0 {
-		g.add(movX(bpf.R2, g.reg())) // a key that may be anywhere
+		g.add(asm.Mov.Reg(asm.R2, g.reg())) // a key that may be anywhere
 	}
-	h := []bpf.Helper{bpf.HelperMapLookup, bpf.HelperMapUpdate, bpf.HelperMapUpdate, bpf.HelperMapDelete}[g.n(4)]
-	g.add(callK(h))
+	h := one(g, bpf.HelperMapLookup, bpf.HelperMapUpdate, bpf.HelperMapUpdate, bpf.HelperMapDelete)
+	g.add(call(h))
 	if h == bpf.HelperMapLookup {
-		g.add(bpf.Insn{Op: bpf.ClassJMP | bpf.OpJEQ, Dst: bpf.R0, Off: 1})
+		g.null(asm.R0, 1)
 		if g.tame {
-			g.access(bpf.R0, 0)
+			g.access(asm.R0, 0)
 		} else {
-			g.access(bpf.R0, int16(g.n(26))-1)
+			g.access(asm.R0, int16(g.n(26))-1)
 		}
 	}
 }
 
 func (g *gen) ringCall() {
-	size := int64(g.n(64))
+	size := int32(g.n(64))
 	if g.n(6) == 0 {
 		size *= 64
 	}
 	switch g.n(4) {
 	case 0:
-		g.add(movX(bpf.R2, bpf.R10), addK(bpf.R2, -64), movK(bpf.R3, size), movK(bpf.R4, int64(g.n(5))))
-		g.add(wide(bpf.R1, bpf.ImmMapFD, 5)...)
-		g.add(callK(bpf.HelperRingOutput))
+		g.add(asm.Mov.Reg(asm.R2, asm.R10), asm.Add.Imm(asm.R2, -64), asm.Mov.Imm(asm.R3, size), asm.Mov.Imm(asm.R4, int32(g.n(5))),
+			asm.LoadMapPtr(asm.R1, ringMap), call(bpf.HelperRingOutput))
 	case 1:
-		g.add(movX(bpf.R4, bpf.R10), addK(bpf.R4, -64), movK(bpf.R5, size))
-		g.add(wide(bpf.R2, bpf.ImmMapFD, 5)...)
-		g.add(callK(bpf.HelperPerfEventOutput))
+		g.add(asm.Mov.Reg(asm.R4, asm.R10), asm.Add.Imm(asm.R4, -64), asm.Mov.Imm(asm.R5, size),
+			asm.LoadMapPtr(asm.R2, ringMap), call(bpf.HelperPerfEventOutput))
 	case 2:
-		g.add(movK(bpf.R2, int64(g.n(6)-1)))
-		g.add(wide(bpf.R1, bpf.ImmMapFD, 5)...)
-		g.add(callK(bpf.HelperRingQuery))
+		g.add(asm.Mov.Imm(asm.R2, int32(g.n(6)-1)), asm.LoadMapPtr(asm.R1, ringMap), call(bpf.HelperRingQuery))
 	case 3:
-		g.add(movK(bpf.R2, size), movK(bpf.R3, 0))
-		g.add(wide(bpf.R1, bpf.ImmMapFD, 5)...)
-		g.add(callK(bpf.HelperRingReserve), movX(bpf.R7, bpf.R0))
+		g.add(asm.Mov.Imm(asm.R2, size), asm.Mov.Imm(asm.R3, 0), asm.LoadMapPtr(asm.R1, ringMap), call(bpf.HelperRingReserve), asm.Mov.Reg(asm.R7, asm.R0))
 		if g.tame {
-			g.add(bpf.Insn{Op: bpf.ClassJMP | bpf.OpJEQ, Dst: bpf.R0, Off: 2}, movX(bpf.R1, bpf.R0), callK(bpf.HelperRingSubmit))
+			g.null(asm.R0, 2)
+			g.add(asm.Mov.Reg(asm.R1, asm.R0), call(bpf.HelperRingSubmit))
 			return
 		}
-		end := []bpf.Helper{bpf.HelperRingSubmit, bpf.HelperRingDiscard}[g.n(2)]
-		g.add(bpf.Insn{Op: bpf.ClassJMP | bpf.OpJEQ, Dst: bpf.R0, Off: 3})
-		g.access(bpf.R7, int16(g.n(20))-1)
-		g.add(movX(bpf.R1, bpf.R7))
+		g.null(asm.R0, 3)
+		g.access(asm.R7, int16(g.n(20))-1)
+		g.add(asm.Mov.Reg(asm.R1, asm.R7))
 		if g.n(4) > 0 {
-			g.add(callK(end))
+			g.add(call(one(g, bpf.HelperRingSubmit, bpf.HelperRingDiscard)))
 		}
 	}
 }
@@ -331,18 +362,19 @@ func (g *gen) ringCall() {
 func (g *gen) otherCall() {
 	switch g.n(4) {
 	case 0:
-		g.add(callK(bpf.HelperGetCPU))
+		g.add(call(bpf.HelperGetCPU))
 	case 1: // reads the program's own memory
-		g.add(movX(bpf.R1, bpf.R10), addK(bpf.R1, int64(-40-g.n(100))), movK(bpf.R2, int64(g.n(40))), movX(bpf.R3, bpf.R10), addK(bpf.R3, -200-int64(g.n(50))))
-		g.add(callK([]bpf.Helper{bpf.HelperReadKernel, bpf.HelperReadKernelStr, bpf.HelperProbeReadStr}[g.n(3)]))
+		g.add(asm.Mov.Reg(asm.R1, asm.R10), asm.Add.Imm(asm.R1, int32(-40-g.n(100))), asm.Mov.Imm(asm.R2, int32(g.n(40))),
+			asm.Mov.Reg(asm.R3, asm.R10), asm.Add.Imm(asm.R3, int32(-200-g.n(50))),
+			call(one(g, bpf.HelperReadKernel, bpf.HelperReadKernelStr, bpf.HelperProbeReadStr)))
 	case 2:
 		if g.tame {
 			return
 		}
-		g.add(movX(bpf.R1, g.reg()), movK(bpf.R2, g.imm()))
-		g.add(wide(bpf.R3, bpf.ImmConst, int64(address(1+g.n(12), g.n(3), g.n(40))))...)
-		g.add(callK(bpf.HelperReadUser))
+		g.add(asm.Mov.Reg(asm.R1, g.reg()), asm.Mov.Imm(asm.R2, g.imm()),
+			asm.LoadImm(asm.R3, address(1+g.n(12), g.n(3), g.n(40)), asm.DWord), call(bpf.HelperReadUser))
 	case 3:
-		g.add(movX(bpf.R1, bpf.R6), movK(bpf.R2, int64(g.n(8))), movX(bpf.R3, bpf.R10), addK(bpf.R3, int64(-8-g.n(64))), callK(bpf.HelperGetFuncArg))
+		g.add(asm.Mov.Reg(asm.R1, asm.R6), asm.Mov.Imm(asm.R2, int32(g.n(8))), asm.Mov.Reg(asm.R3, asm.R10), asm.Add.Imm(asm.R3, int32(-8-g.n(64))),
+			call(bpf.HelperGetFuncArg))
 	}
 }

@@ -4,7 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"strings"
+
+	"github.com/cilium/ebpf/asm"
 
 	"github.com/guestprobe/guestprobe/probe/bpf"
 )
@@ -70,23 +71,19 @@ func (p *pool) fill() error {
 
 // Compare runs a program with the maps of Maps in both back ends, and
 // returns the first difference in result, fault, stack, context or any byte of
-// the maps. A small program is compiled in both ways.
-func (w *Twin) Compare(prog []bpf.Insn, kind bpf.Kind, runs int) error {
+// the maps. It is compiled with what is proven of it, and with nothing proven.
+func (w *Twin) Compare(prog asm.Instructions, kind bpf.Kind, runs int) error {
 	for _, full := range []bool{false, true} {
-		small, err := w.compare(prog, kind, runs, full)
-		if err != nil {
-			return fmt.Errorf("%w\n%s", err, listing(prog))
-		}
-		if !small {
-			break // the other way is the same
+		if err := w.compare(prog, kind, runs, full); err != nil {
+			return fmt.Errorf("with all checks %v: %w\n%v", full, err, prog)
 		}
 	}
 	return nil
 }
 
-func (w *Twin) compare(prog []bpf.Insn, kind bpf.Kind, runs int, full bool) (small bool, err error) {
+func (w *Twin) compare(prog asm.Instructions, kind bpf.Kind, runs int, full bool) (err error) {
 	if err := w.fresh(); err != nil {
-		return false, err
+		return err
 	}
 	if w.Ended == nil {
 		w.Ended = map[string]int{}
@@ -95,23 +92,23 @@ func (w *Twin) compare(prog []bpf.Insn, kind bpf.Kind, runs int, full bool) (sma
 	if budget == 0 {
 		budget = 3000
 	}
-	a, err := bpf.New(bpf.Spec{Kind: kind, Slots: prog, Maps: w.host.maps, Budget: budget})
+	a, err := bpf.New(bpf.Spec{Kind: kind, Insns: prog, Maps: w.host.maps, Budget: budget})
 	if refused := (*bpf.CheckError)(nil); errors.As(err, &refused) {
 		w.Refused++
-		return false, nil
+		return nil
 	} else if err != nil {
-		return false, err
+		return err
 	}
-	b, err := bpf.New(bpf.Spec{Kind: kind, Slots: prog, Maps: w.own.maps, Budget: budget})
+	b, err := bpf.New(bpf.Spec{Kind: kind, Insns: prog, Maps: w.own.maps, Budget: budget})
 	if err != nil {
-		return false, err
+		return err
 	}
 	code, err := bpf.LoadOn(w.Runner, b, bpf.Layout{Fixups: true, NoGuest: true, Full: full}, bpf.BlockConfig{CPU: twinCPU}, kind.ContextSize())
 	if host := (*bpf.HostOnlyError)(nil); errors.As(err, &host) {
 		w.HostOnly++
-		return false, nil
+		return nil
 	} else if err != nil {
-		return false, err
+		return err
 	}
 	if code.Info.Small {
 		w.Small++
@@ -132,7 +129,7 @@ func (w *Twin) compare(prog []bpf.Insn, kind bpf.Kind, runs int, full bool) (sma
 		got, err1 := code.Run(ctx2)
 		f0, f1 := faultOf(err0), faultOf(err1)
 		if f1 == nil {
-			return false, fmt.Errorf("run %d: %w", run, err1)
+			return fmt.Errorf("run %d: %w", run, err1)
 		}
 		w.Runs++
 		w.Ended[f0.Code.String()]++
@@ -143,22 +140,22 @@ func (w *Twin) compare(prog []bpf.Insn, kind bpf.Kind, runs int, full bool) (sma
 		done, failed, missed, _ := bpf.BlockStats(code.Block)
 		switch {
 		case want != got || *f0 != *f1:
-			return false, fmt.Errorf("run %d: interpreter %#x %v, compiled %#x %v", run, want, err0, got, err1)
+			return fmt.Errorf("run %d: interpreter %#x %v, compiled %#x %v", run, want, err0, got, err1)
 		case !bytes.Equal(ctx, ctx2):
-			return false, fmt.Errorf("run %d: contexts differ", run)
-		case !code.Info.Small && !bytes.Equal(hostStack, stack):
-			return false, fmt.Errorf("run %d: stacks differ", run)
+			return fmt.Errorf("run %d: contexts differ", run)
+		case !code.Info.OwnStack && !bytes.Equal(hostStack, stack):
+			return fmt.Errorf("run %d: stacks differ", run)
 		case done != stats.Runs || failed != stats.Failed() || missed != 0 || bpf.BlockAnswers(code.Block) != answers:
-			return false, fmt.Errorf("run %d: block counts %d runs, %d failed, %d missed, answers %d; want %d, %d, 0, %d",
+			return fmt.Errorf("run %d: block counts %d runs, %d failed, %d missed, answers %d; want %d, %d, 0, %d",
 				run, done, failed, missed, bpf.BlockAnswers(code.Block), stats.Runs, stats.Failed(), answers)
 		}
 		for i, a := range w.host.areas {
 			if !bytes.Equal(a.Bytes, w.own.areas[i].Bytes) {
-				return false, fmt.Errorf("run %d: maps %s differ", run, w.host.maps[i].Spec().Name)
+				return fmt.Errorf("run %d: maps %s differ", run, w.host.maps[i].Spec().Name)
 			}
 		}
 	}
-	return code.Info.Small, nil
+	return nil
 }
 
 // faultOf returns the fault that ended a run, a zero one for none, or nil when
@@ -169,13 +166,4 @@ func faultOf(err error) *bpf.Fault {
 		return nil
 	}
 	return f
-}
-
-// listing is a program, one slot a line.
-func listing(prog []bpf.Insn) string {
-	var b strings.Builder
-	for pc, i := range prog {
-		fmt.Fprintf(&b, "%5d: %v\n", pc, i)
-	}
-	return b.String()
 }

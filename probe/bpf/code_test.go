@@ -91,10 +91,10 @@ func TestInstructions(t *testing.T) {
 	}
 	for seed := range uint64(300) {
 		maps := randomMaps(t, n)
-		if p, err := bpf.New(bpf.Spec{Kind: bpf.Kind(seed % 3), Slots: bpftest.Program(bpftest.Bytes(seed, 400), false), Maps: maps}); err == nil {
+		if p, err := bpf.New(bpf.Spec{Kind: bpf.Kind(seed % 3), Insns: bpftest.Program(bpftest.Bytes(seed, 400), false), Maps: maps}); err == nil {
 			check(fmt.Sprint("seed ", seed), p)
 		}
-		if p, err := bpf.New(bpf.Spec{Kind: bpf.Kprobe, Slots: bpftest.Program(bpftest.Bytes(seed, 100), true), Maps: maps}); err == nil {
+		if p, err := bpf.New(bpf.Spec{Kind: bpf.Kprobe, Insns: bpftest.Program(bpftest.Bytes(seed, 100), true), Maps: maps}); err == nil {
 			check(fmt.Sprint("small, seed ", seed), p)
 		}
 	}
@@ -115,7 +115,7 @@ func TestMachineStack(t *testing.T) {
 	n := bpf.NewNative(t)
 	for seed := range uint64(800) {
 		maps := randomMaps(t, n)
-		p, err := bpf.New(bpf.Spec{Kind: bpf.Kprobe, Slots: bpftest.Program(bpftest.Bytes(seed, 600), seed%3 == 0), Maps: maps, Budget: 1000})
+		p, err := bpf.New(bpf.Spec{Kind: bpf.Kprobe, Insns: bpftest.Program(bpftest.Bytes(seed, 600), seed%3 == 0), Maps: maps, Budget: 1000})
 		if err != nil {
 			continue
 		}

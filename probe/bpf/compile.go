@@ -1,23 +1,17 @@
 package bpf
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
-// Registers of compiled code. The five argument registers and R0 are where the
-// System V ABI and the CPU's multiplication have theirs; R12 points to the run
-// block; R9, R10 and R11 are for single operations.
-var fullRegs = [numRegs]reg64{
-	R0: insn.RAX, R1: insn.RDI, R2: insn.RSI, R3: insn.RDX, R4: insn.RCX, R5: insn.R8,
-	R6: insn.RBX, R7: insn.R13, R8: insn.R14, R9: insn.R15, R10: insn.RBP,
-}
-
+// Registers for single operations. R0 is in RAX; where all else is, plan says.
 const (
-	fullBlk = insn.R12
-
 	tmp9 = insn.R9
 	tmpA = insn.R10
 	tmpB = insn.R11
@@ -36,8 +30,10 @@ type Info struct {
 	// read: the detour must save only these. All bits are set when an access
 	// could not be told in advance.
 	ContextReads uint32
-	// Small says that no run can fail, and that the program's stack is on the
-	// interrupted code's, not in the block.
+	// OwnStack says that the program's stack is on the interrupted code's, not in the
+	// block.
+	OwnStack bool
+	// Small says that besides no run can fail.
 	Small bool
 	// Reentrant says that a call within a call is a run like any other, not a
 	// missed one.
@@ -85,8 +81,9 @@ func Where(p *Program, l Layout) (Place, error) {
 // registers and instructions of the original x86-64, and runs at any
 // privilege. It expects the direction flag clear, and does not keep the red
 // zone: its caller moves the stack pointer past it. Every load and store is
-// bounded by the block's segment table or known to be in bounds; loops end when
-// the budget is used up. After a fault the block says what and where.
+// proven to be in bounds or is bounded as it is made; loops end when the budget is
+// used up, unless they are proven to end before. After a fault the block says what
+// and where.
 //
 // Errors are *HostOnlyError, and ErrMapNotShared.
 func Compile(p *Program, l Layout) ([]byte, *Info, error) {
@@ -95,43 +92,39 @@ func Compile(p *Program, l Layout) ([]byte, *Info, error) {
 			return nil, nil, fmt.Errorf("compile program: map %q: %w", m.spec.Name, ErrMapNotShared)
 		}
 	}
-	c := &compiler{p: p, layout: l, info: new(Info), routines: map[string]insn.Label{}, regs: fullRegs, blk: fullBlk}
-	if s := newSmall(p, l); s != nil && c.assign(s) {
-		c.compileSmall()
-		return c.Code(), c.info, nil
-	}
-	c.known, c.escapes = infer(p)
-	for _, o := range p.ops {
-		if o.code == opCall && Helper(o.imm) == HelperRingReserve {
-			c.reserves = true
+	c := &compiler{plan: newPlan(p, l), p: p, layout: l}
+	// Which constants are worth a register is known when all is assembled, and which
+	// registers must be kept when it is assembled with that, so it is done three times.
+	for pass := range 3 {
+		if pass == 1 {
+			c.keepConsts()
 		}
-		c.budget = c.budget || o.cost != 0
+		if err := c.assemble(); err != nil {
+			return nil, nil, err
+		}
 	}
-	return c.compile()
+	return c.Code(), c.info, nil
 }
 
 type compiler struct {
 	insn.Asm
-	regs     [numRegs]reg64 // where the program's registers are
-	blk      reg64          // address of the run block
-	small    *small         // of a small program
-	used     insn.RegSet    // registers that the code writes
-	frame    int            // of a small program: bytes of its stack
-	record   reg64          // of a small program: where the address of its record is
-	own      bool           // an atomic operation needs no lock
-	p        *Program
-	layout   Layout
-	known    []values
+	*plan
+	p      *Program
+	layout Layout
+	kept   []reg64 // registers that the code writes and must keep
+
+	wanted map[uint64]int   // constants that loops use, by how often about
+	consts map[uint64]reg64 // those that are kept in registers
+
 	info     *Info
 	pcs      []insn.Label // of each slot
 	fail     insn.Label   // fault address in R11, code and slot noted
 	leave    insn.Label   // end of the run, result in RAX
+	failed   insn.Label   // the same, with the fault counted
+	out      insn.Label   // nothing is left to be counted
 	stubs    []stub
 	routines map[string]insn.Label // shared code, by name
-	pending  []func()              // that emit routines
-	reserves bool                  // the program reserves ring records
-	budget   bool                  // it can loop
-	escapes  bool                  // the context's address may be anywhere
+	pending  []func()              // that emit what stands out of line
 	fixups   []struct {
 		at     int
 		resume insn.Label
@@ -143,99 +136,155 @@ type stub struct {
 	label insn.Label
 	code  FaultCode
 	pc    int
-	base  reg64 // the address at fault is base + off; insn.NoReg: none
-	off   int
+	base  reg64 // the address at fault is base + off + far; NoReg: none
+	off   int64
+	far   uint64
 }
 
-func (c *compiler) compile() ([]byte, *Info, error) {
-	c.fail, c.leave = c.NewLabel(), c.NewLabel()
-	for range c.p.ops {
-		c.pcs = append(c.pcs, c.NewLabel())
+// assemble makes the code, with what was found out the last time.
+func (c *compiler) assemble() error {
+	c.Asm, c.info = insn.Asm{}, &Info{OwnStack: c.ownStack, Small: c.ownStack && !c.fails, Reentrant: !c.claims, Slots: make([]int, len(c.p.ops))}
+	c.routines, c.stubs, c.fixups, c.wanted = map[string]insn.Label{}, nil, nil, map[uint64]int{}
+	c.fail, c.leave, c.failed, c.out = c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel()
+	c.pcs, c.backs = c.pcs[:0], map[int]insn.Label{}
+	for _, from := range c.jumpsBack {
+		for _, pc := range from {
+			c.backs[pc] = c.NewLabel()
+		}
 	}
-	c.MarkWritten(c.blk)
-	c.info.Slots = make([]int, len(c.p.ops))
-	for pc := 0; pc < len(c.p.ops); pc++ {
+	last := 0 // the last operation that is reached
+	for pc := range c.p.ops {
+		if c.pcs = append(c.pcs, c.NewLabel()); c.facts[pc].reached {
+			last = pc
+		}
+	}
+	c.start()
+	for pc := range c.p.ops {
+		c.loopHead(pc)
 		c.Place(c.pcs[pc])
 		c.info.Slots[pc] = c.Len()
-		if c.known[pc][R10].kind == unvisited {
-			continue // no path comes here
+		if !c.facts[pc].reached {
+			continue
 		}
-		c.uses(&c.p.ops[pc])
-		if err := c.op(pc, &c.p.ops[pc]); err != nil {
-			return nil, nil, err
+		if err := c.op(pc, &c.p.ops[pc], pc == last); err != nil {
+			return err
 		}
 	}
-	c.tail()
-	body := c.Asm
-	c.Asm = insn.Asm{}
-	c.head()
-	c.finish(&body)
-	c.info.MachineStack = 8*(len(c.saved())+1) + (MaxFrames-1)*5*8 + 6*8
-	return c.Code(), c.info, nil
-}
-
-// finish puts the body behind the head, which has been made last.
-func (c *compiler) finish(body *insn.Asm) {
-	head := c.Len()
-	c.Append(body.Code())
-	for i := range c.info.Slots {
-		c.info.Slots[i] += head
+	inLine := c.end()
+	c.kept = nil
+	for r := insn.RCX; r <= insn.R15; r++ {
+		// What stands out of line keeps all but the temporaries, where nothing calls it
+		// for what it does to registers.
+		if written := inLine.Has(r) || c.Written().Has(r) && (c.general || r >= tmp9 && r <= tmpB); written && r != insn.RSP {
+			c.kept = append(c.kept, r)
+		}
+	}
+	c.info.MachineStack = 8*(len(c.kept)+1) + c.frame + 10*8
+	if c.locals {
+		c.info.MachineStack += (MaxFrames - 1) * 5 * 8
 	}
 	for _, f := range c.fixups {
-		c.info.Fixups = append(c.info.Fixups, Fixup{Fault: head + f.at, Resume: head + body.Offset(f.resume)})
+		c.info.Fixups = append(c.info.Fixups, Fixup{Fault: f.at, Resume: c.Offset(f.resume)})
+	}
+	return nil
+}
+
+// keepConsts gives the registers that are left to the constants that loops use most.
+func (c *compiler) keepConsts() {
+	c.consts = map[uint64]reg64{}
+	wanted := slices.Collect(maps.Keys(c.wanted))
+	slices.SortFunc(wanted, func(a, b uint64) int { return cmp.Or(c.wanted[b]-c.wanted[a], cmp.Compare(a, b)) })
+	for i, v := range wanted[:min(len(wanted), len(c.spare))] {
+		c.consts[v] = c.spare[i]
 	}
 }
 
-// saved returns the registers that the code must keep and does use.
-func (c *compiler) saved() []reg64 {
-	var out []reg64
-	for r := insn.RCX; r <= insn.R15; r++ {
-		if c.used.Has(r) && r != insn.RSP {
-			out = append(out, r)
-		}
+// constant returns a register with a 64-bit constant, t if it must be loaded.
+func (c *compiler) constant(pc int, v uint64, t reg64) reg64 {
+	if r, ok := c.consts[v]; ok {
+		return r
 	}
-	return out
+	if d := c.depth[pc]; d > 0 {
+		c.wanted[v] += 1 << (3 * min(d, 8))
+	}
+	c.set(t, v)
+	return t
 }
 
-// head is what stands before the program. The epilogue, in tail, is its
-// mirror image; both know all registers in use because the head is made last.
-func (c *compiler) head() {
-	for _, r := range c.saved() {
+// start emits what stands before the program: the taking of the block, and what is
+// in its registers first.
+func (c *compiler) start() {
+	for _, r := range c.kept {
 		c.Push(r)
 	}
-	c.Mov(8, c.blk, insn.RSI)
-	free := c.NewLabel()
-	c.claim()
-	c.Jcc(insn.CondAE, free)
-	c.Lock().Add(8, insn.At(c.blk, blkMissed), imm(1))
-	c.set(insn.RAX, 0)
-	for s := c.saved(); len(s) > 0; s = s[:len(s)-1] {
-		c.Pop(s[len(s)-1])
+	if c.frame != 0 {
+		c.Lea(8, insn.RSP, insn.At(insn.RSP, -c.frame))
 	}
-	c.Ret()
-	c.Place(free)
-	c.Add(8, insn.At(c.blk, blkRuns), imm(1))
-	c.Mov(8, insn.At(c.blk, blkRSP), insn.RSP)
-	c.Mov(4, insn.At(c.blk, blkFault), imm(0))
-	if c.budget {
+	if c.blk != insn.RSI {
+		c.Mov(8, c.blk, insn.RSI)
+	}
+	retired := c.NewLabel()
+	if c.claims {
+		c.claim()
+		c.Jcc(insn.CondB, retired)
+		c.addShared(blkRuns, 1)
+	} else {
+		// The run is counted before the block is looked at: whoever retires the
+		// block either sees a run that has not ended, or this sees that it is retired.
+		c.addShared(blkRuns, 1)
+		c.Cmp(4, insn.At(c.blk, blkBusy), imm(0))
+		c.Jcc(insn.CondNE, retired)
+	}
+	c.pending = append(c.pending, func() {
+		c.Place(retired)
+		if !c.claims {
+			c.addShared(blkRuns, -1)
+		}
+		c.addShared(blkMissed, 1)
+		c.set(insn.RAX, 0)
+		c.Jmp(c.out)
+	})
+	if c.locals {
+		c.Mov(8, insn.At(c.blk, blkRSP), insn.RSP)
+	}
+	switch {
+	case !c.charges:
+	case c.budget != insn.NoReg:
+		c.set(c.budget, uint64(c.p.budget))
+	default:
 		c.set(insn.RAX, uint64(c.p.budget))
 		c.Mov(8, insn.At(c.blk, blkBudget), insn.RAX)
 	}
-	c.Mov(8, c.seg(segContext, segBase), insn.RDI)
+	if c.segments {
+		c.Mov(8, c.seg(segContext, segBase), insn.RDI)
+	}
+	if c.ctx != insn.NoReg && c.ctx != insn.RDI {
+		c.Mov(8, c.ctx, insn.RDI)
+	}
 	if !c.p.kind.hasRegs() {
 		c.rawContext()
 	}
+	for _, v := range slices.Sorted(maps.Keys(c.consts)) {
+		c.set(c.consts[v], v)
+	}
 	init := [numRegs]uint64{R1: segPointer(segContext, 0, 0), R10: segPointer(segStack, 0, StackSize)}
 	for r, v := range init {
-		raw := !c.p.kind.hasRegs()
 		switch x := c.regs[r]; {
-		case Reg(r) != R0 && !c.used.Has(x):
-		case raw && Reg(r) == R2:
-			c.Mov(8, insn.RSI, insn.RDX)
+		case !c.entry.has(uint8(r)):
+		case !c.p.kind.hasRegs() && Reg(r) == R2:
+			c.Mov(8, x, insn.RDX)
 		default:
 			c.set(x, v)
 		}
 	}
+}
+
+// addShared adds to a count of the block.
+func (c *compiler) addShared(off, v int) {
+	if c.layout.Shared {
+		c.Lock()
+	}
+	c.Add(8, insn.At(c.blk, off), imm(v))
 }
 
 // claim emits bts $0 of the busy word, which carries when it was set: one
@@ -275,12 +324,28 @@ func (c *compiler) limits(e insn.Mem, r reg64) {
 // seg is a field of a segment entry of the block.
 func (c *compiler) seg(i, field int) insn.Mem { return insn.At(c.blk, blkSegs+i*segSize+field) }
 
-// tail is what stands behind the program: fault stubs, the ways out, and the
-// routines that were asked for.
-func (c *compiler) tail() {
+// end emits what stands behind the program: the way out, what stands out of line,
+// and the reporting of faults. It returns the registers that are written before what
+// stands out of line.
+func (c *compiler) end() insn.RegSet {
+	c.Place(c.leave)
+	c.countAnswer()
+	c.Place(c.failed)
 	if c.reserves {
-		c.publishRoutine(recDiscarded)
+		c.dropRecords()
 	}
+	if c.claims {
+		c.Mov(4, insn.At(c.blk, blkBusy), imm(0))
+	}
+	c.Place(c.out)
+	if c.frame != 0 {
+		c.Lea(8, insn.RSP, insn.At(insn.RSP, c.frame))
+	}
+	for i := len(c.kept) - 1; i >= 0; i-- {
+		c.Pop(c.kept[i])
+	}
+	c.Ret()
+	inLine := c.Written()
 	for len(c.pending) > 0 {
 		f := c.pending[0]
 		c.pending = c.pending[1:]
@@ -288,35 +353,31 @@ func (c *compiler) tail() {
 	}
 	for _, s := range c.stubs {
 		c.Place(s.label)
-		if s.base == insn.NoReg {
-			c.set(tmpB, 0)
-		} else {
-			c.Lea(8, tmpB, insn.At(s.base, s.off))
+		switch {
+		case s.base == insn.NoReg:
+			c.set(tmpB, s.far+uint64(s.off))
+		case s.far != 0:
+			c.set(tmpB, s.far+uint64(s.off))
+			c.Add(8, tmpB, s.base)
+		default:
+			c.Lea(8, tmpB, insn.At(s.base, int(s.off)))
 		}
 		c.Mov(4, insn.At(c.blk, blkFault), imm(s.code))
 		c.Mov(4, insn.At(c.blk, blkPC), imm(s.pc))
 		c.Jmp(c.fail)
 	}
 	c.Place(c.fail)
+	if len(c.stubs) == 0 {
+		return inLine
+	}
 	c.Mov(8, insn.At(c.blk, blkAddr), tmpB)
-	c.Add(8, insn.At(c.blk, blkFailed), imm(1))
-	c.Mov(8, insn.RSP, insn.At(c.blk, blkRSP))
+	c.addShared(blkFailed, 1)
+	if c.locals {
+		c.Mov(8, insn.RSP, insn.At(c.blk, blkRSP))
+	}
 	c.set(insn.RAX, 0)
-	out := c.NewLabel()
-	c.Jmp(out)
-	c.Place(c.leave)
-	c.countAnswer()
-	c.Place(out)
-	if c.reserves {
-		c.dropRecords()
-	}
-	c.Mov(4, insn.At(c.blk, blkBusy), imm(0))
-	c.used = c.Written()
-	saved := c.saved()
-	for i := len(saved) - 1; i >= 0; i-- {
-		c.Pop(saved[i])
-	}
-	c.Ret()
+	c.Jmp(c.failed)
+	return inLine
 }
 
 // countAnswer emits the counting of what a run returns. R11 changes.
@@ -331,8 +392,13 @@ func (c *compiler) countAnswer() {
 
 // fault returns a label that ends the run at slot pc; the address at fault is
 // base + off.
-func (c *compiler) fault(code FaultCode, pc int, base reg64, off int) insn.Label {
-	s := stub{label: c.NewLabel(), code: code, pc: pc, base: base, off: off}
+func (c *compiler) fault(code FaultCode, pc int, base reg64, off int64) insn.Label {
+	return c.faultFar(code, pc, base, off, 0)
+}
+
+// faultFar is fault for an address that is far more.
+func (c *compiler) faultFar(code FaultCode, pc int, base reg64, off int64, far uint64) insn.Label {
+	s := stub{label: c.NewLabel(), code: code, pc: pc, base: base, off: off, far: far}
 	c.stubs = append(c.stubs, s)
 	return s.label
 }
@@ -351,47 +417,33 @@ func (c *compiler) routine(name string, body func()) insn.Label {
 	return l
 }
 
-// uses notes the registers that an operation reads or writes, apart from the
-// base of a memory insn.Mem, which is often not needed.
-func (c *compiler) uses(o *op) {
-	switch {
-	case o.code >= opLoad8 && o.code <= opLoads32:
-		c.MarkWritten(c.regs[o.dst])
-	case o.code == opStoreX || o.code == opAtomic:
-		c.MarkWritten(c.regs[o.src])
-	case o.code == opCall:
-		for r := R0; r <= R5; r++ {
-			c.MarkWritten(c.regs[r])
-		}
-	case o.code != opStoreK:
-		c.MarkWritten(c.regs[o.dst])
-		c.MarkWritten(c.regs[o.src])
-	}
-}
-
 // op emits one operation.
-func (c *compiler) op(pc int, o *op) error {
+func (c *compiler) op(pc int, o *op, last bool) error {
 	switch {
-	case o.code >= opAdd && o.code < opJeq:
+	case c.dead[pc]:
+		if o.code == opCall {
+			c.zeroArgs(pc)
+		}
+	case o.code < opJeq:
 		c.alu(o)
-	case o.code >= opJeq && o.code < opSingles:
+	case o.code < opSingles:
 		c.jump(pc, o)
 	case o.code >= opLoad8 && o.code <= opLoads32:
 		c.loadOp(pc, o)
 	default:
 		switch o.code {
 		case opJa:
-			c.charge(pc, o)
-			c.Jmp(c.pcs[o.off])
+			c.Jmp(c.jumpTo(pc))
 		case opCall:
 			return c.helper(pc, Helper(o.imm))
 		case opCallLocal:
 			c.localCall(pc, o)
 		case opExit:
-			if c.p.fns.of(pc) == 0 {
-				c.Jmp(c.leave)
-			} else {
+			switch {
+			case c.p.fns.of(pc) != 0:
 				c.Ret()
+			case !last:
+				c.Jmp(c.leave)
 			}
 		case opLoadImm:
 			c.set(c.regs[o.dst], uint64(o.imm))
@@ -406,19 +458,53 @@ func (c *compiler) op(pc int, o *op) error {
 	return nil
 }
 
-// charge takes the cost of a jump back or a call from the budget.
+// charge emits the taking of the cost of a jump back or a call from the budget.
 func (c *compiler) charge(pc int, o *op) {
-	if o.cost != 0 {
-		c.Sub(8, insn.At(c.blk, blkBudget), imm(o.cost))
-		c.Jcc(insn.CondS, c.fault(FaultBudget, pc, insn.NoReg, 0))
+	var left insn.Arg = insn.At(c.blk, blkBudget)
+	if c.budget != insn.NoReg {
+		left = c.budget
 	}
+	c.Sub(8, left, imm(o.cost))
+	c.Jcc(insn.CondB, c.fault(FaultBudget, pc, insn.NoReg, 0))
+}
+
+// loopHead emits, before the head of a loop, what each jump back to it costs: the
+// jump leads to where that is taken from the budget.
+func (c *compiler) loopHead(pc int) {
+	var from []int
+	for _, at := range c.jumpsBack[pc] {
+		if c.charges && c.facts[at].jump != neverTaken {
+			from = append(from, at)
+		}
+	}
+	if len(from) == 0 {
+		return
+	}
+	head := c.pcs[pc]
+	c.Jmp(head)
+	for i, at := range from {
+		c.Place(c.backs[at])
+		c.charge(at, &c.p.ops[at])
+		if i < len(from)-1 {
+			c.Jmp(head)
+		}
+	}
+}
+
+// jumpTo returns the label that the jump at slot pc goes to.
+func (c *compiler) jumpTo(pc int) insn.Label {
+	o := &c.p.ops[pc]
+	if c.charges && o.cost != 0 {
+		return c.backs[pc]
+	}
+	return c.pcs[o.off]
 }
 
 func (c *compiler) localCall(pc int, o *op) {
 	c.Cmp(4, c.regs[R10], imm(FrameSize)) // the low half is the offset in the stack
 	c.Jcc(insn.CondE, c.fault(FaultDepth, pc, insn.NoReg, 0))
 	c.charge(pc, o)
-	kept := []reg64{c.regs[R6], c.regs[R7], c.regs[R8], c.regs[R9]}
+	kept := c.regs[R6 : R9+1]
 	for _, r := range kept {
 		c.Push(r)
 	}

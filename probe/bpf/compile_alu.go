@@ -181,7 +181,16 @@ var jumpConds = map[opc]insn.Cond{
 func (c *compiler) jump(pc int, o *op) {
 	kind, dst := o.code&^3, c.regs[o.dst]
 	size, src := c.source(o)
+	f := &c.facts[pc]
+	if i, ok := c.shadow(f.test); ok {
+		dst = c.shadows[c.ids[i]]
+	}
 	switch {
+	case f.jump == neverTaken:
+		return
+	case f.jump == alwaysTaken:
+		c.Jmp(c.jumpTo(pc))
+		return
 	case kind == opJset:
 		c.Test(size, dst, src)
 	case src == imm(0) && (kind == opJeq || kind == opJne):
@@ -189,14 +198,5 @@ func (c *compiler) jump(pc int, o *op) {
 	default:
 		c.Cmp(size, dst, src)
 	}
-	cc := jumpConds[kind]
-	if o.cost == 0 {
-		c.Jcc(cc, c.pcs[o.off])
-		return
-	}
-	skip := c.NewLabel()
-	c.Jcc(cc.Not(), skip)
-	c.charge(pc, o)
-	c.Jmp(c.pcs[o.off])
-	c.Place(skip)
+	c.Jcc(jumpConds[kind], c.jumpTo(pc))
 }

@@ -22,75 +22,88 @@ func (c *compiler) helper(pc int, h Helper) error {
 	if i := helperByID[h]; i.Place == OnHost {
 		return &HostOnlyError{pc, h, i.Why}
 	}
-	var err error
+	err := c.knowsTask(pc, h)
+	switch {
+	case err != nil:
+	case c.inline[pc]:
+		c.inlineCall(pc, h)
+	default:
+		err = c.routineCall(pc, h)
+	}
+	c.zeroArgs(pc)
+	return err
+}
+
+// zeroArgs emits R1 to R5 = 0, as they are after a call, where that is needed.
+func (c *compiler) zeroArgs(pc int) {
+	for r := R1; r <= R5; r++ {
+		if c.after[pc].regs.has(uint8(r)) {
+			c.set(c.regs[r], 0)
+		}
+	}
+}
+
+// returnZero emits R0 = 0, where that is needed.
+func (c *compiler) returnZero(pc int) {
+	if c.after[pc].regs.has(uint8(R0)) {
+		c.set(insn.RAX, 0)
+	}
+}
+
+// routineCall emits a call that may change all registers that the program's
+// arguments are in.
+func (c *compiler) routineCall(pc int, h Helper) error {
 	switch h {
 	case HelperMapLookup, HelperMapUpdate, HelperMapDelete:
-		err = c.mapHelper(pc, h)
-	case HelperKtimeGetNS:
-		ktime(&c.Asm, c.blk)
-	case HelperGetCPU:
-		c.Mov(4, insn.RAX, insn.At(c.blk, blkCPU))
-	case HelperGetPIDTGID, HelperGetComm:
-		err = c.taskHelper(pc, h)
+		return c.mapHelper(pc, h)
+	case HelperGetComm:
+		c.commHelper(pc)
 	case HelperProbeRead, HelperReadKernel, HelperReadUser, HelperProbeReadStr, HelperReadKernelStr, HelperReadUserStr:
-		err = c.readHelper(pc, h)
+		return c.readHelper(pc, h)
 	case HelperRingOutput:
-		err = c.ringOutput(pc, h, R1, R2, R3, R4)
+		return c.ringOutput(pc, h, R2, R3, R4)
 	case HelperPerfEventOutput:
-		err = c.ringOutput(pc, h, R2, R4, R5, R0)
+		return c.ringOutput(pc, h, R4, R5, R0)
 	case HelperRingReserve:
-		err = c.ringReserve(pc, h)
+		return c.ringReserve(pc, h)
 	case HelperRingSubmit:
 		c.ringEnd(pc, recData)
 	case HelperRingDiscard:
 		c.ringEnd(pc, recDiscarded)
 	case HelperRingQuery:
-		err = c.ringQuery(pc, h)
-	case HelperGetFuncIP:
-		c.Mov(8, insn.RAX, insn.At(c.blk, blkFuncIP))
+		return c.ringQuery(pc, h)
 	case HelperGetFuncArg:
 		c.funcArg(pc)
 	case HelperGetFuncRet:
 		c.funcRet(pc)
-	case HelperGetFuncArgCnt:
-		c.set(insn.RAX, uint64(len(insn.CallArgs)))
 	default:
 		panic("BUG: helper has no code")
-	}
-	if err != nil {
-		return err
-	}
-	for r := R1; r <= R5; r++ {
-		c.set(c.regs[r], 0)
 	}
 	return nil
 }
 
-// mapOf returns the map that an argument certainly is.
-func (c *compiler) mapOf(pc int, h Helper, r Reg, kinds MapKinds) (*Map, int, error) {
-	k := c.known[pc][r]
-	if k.kind != aMap {
-		return nil, 0, &HostOnlyError{pc, h, "its map is not the same on every path, or computed"}
+// mapOf returns the map that a call certainly works on.
+func (c *compiler) mapOf(pc int, h Helper) (*Map, int, error) {
+	i := c.facts[pc].call.m
+	if i < 0 {
+		return nil, 0, &HostOnlyError{pc, h, "its map is not the same on every path, computed, or of the wrong kind"}
 	}
-	m := c.p.maps[k.off]
-	if !kinds.has(m.spec.Kind) {
-		return nil, 0, &HostOnlyError{pc, h, "its map is of the wrong kind, which the interpreter reports when it comes there"}
-	}
-	return m, int(k.off), nil
+	return c.p.maps[i], i, nil
 }
 
 // region emits the check that the program may read, or write, n bytes at
 // address r, with n a constant or, when it is negative, in register size. The
 // machine address comes back in R9. R10, R11 and RAX change.
 func (c *compiler) region(pc int, r Reg, n int, size reg64, write bool) {
-	if k := c.known[pc][r]; k.kind == inFrame && n >= 0 {
-		if m, ok := c.inBounds(pc, k, 0, n, write); ok {
-			c.Lea(8, tmp9, m)
-			return
+	a := c.facts[pc].call.args[r]
+	if a.class == direct {
+		if a.size == 0 {
+			c.noteContext(a.base, 0, int64(c.p.kind.ContextSize()))
 		}
+		c.Lea(8, tmp9, c.place(pc, a))
+		return
 	}
-	c.MarkWritten(c.regs[r])
-	c.mayRead(c.known[pc][r])
+	c.mayRead(a.base)
 	c.Mov(8, tmpB, c.regs[r])
 	if n >= 0 {
 		c.set(tmpA, uint64(n))

@@ -8,14 +8,14 @@ import (
 
 // mapHelper emits map_lookup_elem, map_update_elem and map_delete_elem.
 func (c *compiler) mapHelper(pc int, h Helper) error {
-	m, i, err := c.mapOf(pc, h, R1, keyedMaps)
+	m, i, err := c.mapOf(pc, h)
 	if err != nil {
 		return err
 	}
 	c.region(pc, R2, int(m.spec.KeySize), 0, false)
 	switch h {
 	case HelperMapLookup:
-		c.mapLookup(m, i)
+		c.mapLookup(pc, m, i)
 	case HelperMapUpdate:
 		c.Mov(8, insn.At(c.blk, tmpSize), tmp9) // the key, while the value is checked
 		c.region(pc, R3, int(m.spec.ValueSize), 0, false)
@@ -44,31 +44,22 @@ func (c *compiler) mapHelper(pc int, h Helper) error {
 func (m *Map) hashed() bool { return m.spec.Kind == Hash || m.spec.Kind == PerCPUHash }
 
 // mapLookup emits the lookup of the key at R9.
-func (c *compiler) mapLookup(m *Map, i int) {
-	none, done := c.NewLabel(), c.NewLabel()
-	if m.hashed() {
-		c.Mov(8, insn.RSI, tmp9)
-		c.Call(c.hashRoutine(m))
-		c.Call(c.scanRoutine(m, i))
-		c.Cmp(4, insn.RAX, imm(-1))
-		c.Jcc(insn.CondE, none)
-	} else {
-		c.Mov(4, insn.RAX, insn.At(tmp9, 0))
-		c.Cmp(4, insn.RAX, imm(m.spec.MaxEntries))
-		c.Jcc(insn.CondAE, none)
+func (c *compiler) mapLookup(pc int, m *Map, i int) {
+	if !m.hashed() {
+		c.Mov(4, tmp9, insn.At(tmp9, 0))
+		c.arrayElement(pc, i)
+		return
 	}
-	if m.perCPU {
-		c.Mov(4, tmp9, insn.At(c.blk, blkCPU))
-		c.ImulImm(4, tmp9, tmp9, imm(m.entries))
-		c.Add(4, insn.RAX, tmp9)
-	}
-	c.Shl(8, insn.RAX, imm(elemShift))
-	c.set(tmp9, segPointer(segMaps+i, 0, 0))
-	c.Or(8, insn.RAX, tmp9)
-	c.Jmp(done)
+	none := c.NewLabel()
+	c.Mov(8, insn.RSI, tmp9)
+	c.Call(c.hashRoutine(m))
+	c.Call(c.scanRoutine(m, i))
+	c.Mov(4, tmp9, insn.RAX)
+	c.noElement(pc)
+	c.Cmp(4, tmp9, imm(-1))
+	c.Jcc(insn.CondE, none)
+	c.element(pc, i)
 	c.Place(none)
-	c.set(insn.RAX, 0)
-	c.Place(done)
 }
 
 // mapUpdate emits the update of the key at R9; value and flags are in the

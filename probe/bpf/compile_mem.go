@@ -6,28 +6,51 @@ import (
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
-// address emits the bounds check of an access and returns where it goes. base
-// keeps its value; R9, R10 and R11 do not.
-func (c *compiler) address(pc int, r Reg, o *op, write bool) insn.Mem {
-	off, size := int(o.off), int(o.size)
-	if k := c.known[pc][r]; k.kind == inFrame || k.kind == inContext {
-		if m, ok := c.inBounds(pc, k, off, size, write); ok {
-			return m
-		}
+// operand emits what must be checked of an access, and returns where it goes. R9,
+// R10 and R11 change.
+func (c *compiler) operand(pc int, a access, write bool) insn.Mem {
+	switch a.class {
+	case direct:
+		return c.place(pc, a)
+	case bounded:
+		return c.bound(pc, a, write)
+	case guessed:
+		return c.guess(pc, a, write)
 	}
-	c.MarkWritten(c.regs[r])
-	c.mayRead(c.known[pc][r])
-	code, field := FaultLoad, segLoad
+	c.Lea(8, tmpB, insn.At(c.regs[a.ptr], int(a.disp)))
+	return c.anywhere(a, write, c.accessFault(pc, a, write))
+}
+
+// accessFault returns the label that reports an access as out of bounds.
+func (c *compiler) accessFault(pc int, a access, write bool) insn.Label {
+	code := FaultLoad
 	if write {
-		code, field = FaultStore, segStore
+		code = FaultStore
 	}
-	bad := c.fault(code, pc, c.regs[r], off)
-	c.Lea(8, tmpB, insn.At(c.regs[r], off))
+	return c.faultAt(code, pc, a)
+}
+
+// faultAt returns the label that reports a fault at the address of an access.
+func (c *compiler) faultAt(code FaultCode, pc int, a access) insn.Label {
+	if a.by == byIndex && a.base.fixed(c.p) {
+		return c.faultFar(code, pc, c.regs[a.index], a.off, a.base.address())
+	}
+	return c.fault(code, pc, c.regs[a.ptr], a.disp)
+}
+
+// anywhere emits all that must be checked of an access at the address in R11, and
+// returns where it goes.
+func (c *compiler) anywhere(a access, write bool, bad insn.Label) insn.Mem {
+	c.mayRead(a.base)
+	field := segLoad
+	if write {
+		field = segStore
+	}
 	c.Mov(8, tmpA, tmpB)
 	c.Shr(8, tmpA, imm(segShift))
 	c.Cmp(4, tmpA, imm(segMaps+len(c.p.maps)))
 	c.Jcc(insn.CondAE, bad)
-	c.Shl(4, tmpA, imm(6))
+	c.Shl(4, tmpA, imm(6)) // segSize
 	c.Add(8, tmpA, c.blk)
 	e := insn.At(tmpA, blkSegs)
 	c.Mov(8, tmp9, tmpB)
@@ -37,78 +60,267 @@ func (c *compiler) address(pc int, r Reg, o *op, write bool) insn.Mem {
 	c.Jcc(insn.CondAE, bad)
 	c.Imul(8, tmp9, e.Plus(segStride))
 	c.And(4, tmpB, imm(offMask))
-	c.Cmp(4, tmpB, e.Plus(field+4*int(bits.TrailingZeros8(o.size))))
+	c.Cmp(4, tmpB, e.Plus(field+4*bits.TrailingZeros(uint(a.size))))
 	c.Jcc(insn.CondG, bad)
 	c.Add(8, tmp9, e.Plus(segBase))
 	return insn.AtIndex(tmp9, tmpB, 1, 0)
 }
 
-// inBounds returns the address of an access whose place is known and in bounds.
-func (c *compiler) inBounds(pc int, k value, off, size int, write bool) (insn.Mem, bool) {
-	lo := int(k.off) + int(off)
-	if k.kind == inFrame {
-		if lo < -FrameSize || lo+size > 0 {
-			return insn.Mem{}, false
+// guess emits the check that an access is where its base says. Elsewhere it is
+// looked for in all places.
+func (c *compiler) guess(pc int, a access, write bool) insn.Mem {
+	elsewhere, done := c.NewLabel(), c.NewLabel()
+	first := int64(0) // offset of the first byte that may be accessed
+	if a.base.kind == inFrame {
+		first = -StackSize
+	}
+	if a.by == byIndex {
+		c.Lea(8, tmpB, insn.At(c.regs[a.index], int(a.off-first)))
+	} else {
+		back := c.constant(pc, -(a.base.address() + uint64(first)), tmpB)
+		c.Lea(8, tmpB, insn.AtIndex(back, c.regs[a.ptr], 1, int(a.disp)))
+	}
+	c.Cmp(8, tmpB, imm(a.end-first-int64(a.size)))
+	c.Jcc(insn.CondA, elsewhere)
+	c.noteContext(a.base, 0, int64(c.p.kind.ContextSize()))
+	c.Place(done)
+	bad := c.accessFault(pc, a, write)
+	c.pending = append(c.pending, func() {
+		c.Place(elsewhere)
+		if a.by == byIndex {
+			c.set(tmpB, a.base.address()+uint64(a.off))
+			c.Add(8, tmpB, c.regs[a.index])
+		} else {
+			c.Lea(8, tmpB, insn.At(c.regs[a.ptr], int(a.disp)))
 		}
-		if c.p.fns.of(pc) == 0 {
-			return insn.At(c.blk, int(blkStack+StackSize+lo)), true
-		}
-		c.MarkWritten(c.regs[R10])
-		c.Mov(4, tmpB, c.regs[R10])
-		return insn.AtIndex(c.blk, tmpB, 1, blkStack+lo), true
+		c.Lea(8, tmpB, c.anywhere(a, write, bad))
+		c.Lea(8, tmpA, c.base(pc, a.base, first))
+		c.Sub(8, tmpB, tmpA) // how far from the base that is
+		c.Jmp(done)
+	})
+	m := c.base(pc, a.base, first)
+	m.Index = tmpB
+	return m
+}
+
+// bound emits the check of an access whose offset may be too large, or negative.
+func (c *compiler) bound(pc int, a access, write bool) insn.Mem {
+	bad := c.accessFault(pc, a, write)
+	last := a.end - int64(a.size)
+	x, off := c.regs[a.ptr], a.disp
+	byIndex := a.by == byIndex && a.base.fixed(c.p)
+	if byIndex {
+		x, off = c.regs[a.index], a.off
+	} else {
+		a.by = byAddress
 	}
-	if write || !c.p.kind.hasRegs() || lo < 0 || lo+size > c.p.kind.ContextSize() {
-		return insn.Mem{}, false
+	switch low := a.base.fixed(c.p) && uint32(a.base.address()) == 0; {
+	case (byIndex || low) && (off == 0 || a.ahead && off > 0 && off <= last): // the low half is the number itself
+		c.Cmp(4, x, imm(last-off))
+		c.Jcc(insn.CondA, bad)
+		return c.place(pc, a)
+	case byIndex:
+		c.Lea(4, tmpB, insn.At(x, int(off)))
+		c.Cmp(4, tmpB, imm(last))
+		c.Jcc(insn.CondA, bad)
+		return c.place(pc, a)
 	}
-	for i := lo / 8; i <= (lo+size-1)/8; i++ {
-		c.info.ContextReads |= 1 << i
+	c.offset(a)
+	c.Cmp(4, tmpB, imm(last))
+	c.Jcc(insn.CondA, bad)
+	return c.behind(pc, a)
+}
+
+// offset emits R11 = the offset of an access behind its base, of which only the
+// address is known. It is taken for a number without sign of 24 bits at least.
+func (c *compiler) offset(a access) {
+	if a.disp == 0 {
+		c.Mov(4, tmpB, c.regs[a.ptr])
+	} else {
+		c.Lea(4, tmpB, insn.At(c.regs[a.ptr], int(a.disp)))
 	}
-	return insn.At(c.context(tmpB), lo), true
+	if a.base.kind == inValue && (a.base.elem != 0 || c.p.maps[a.base.m].perCPU) {
+		c.And(4, tmpB, imm(offMask))
+	}
+}
+
+// behind returns where an access goes whose offset is in R11.
+func (c *compiler) behind(pc int, a access) insn.Mem {
+	off := int64(0)
+	if a.base.kind == inFrame {
+		off = -StackSize // the offset counts from the stack's first byte
+	}
+	m := c.address(pc, a, off)
+	if m.Index != insn.NoReg {
+		panic("BUG: an address with two offsets")
+	}
+	m.Index = tmpB
+	return m
+}
+
+// place returns where an access goes that needs no check.
+func (c *compiler) place(pc int, a access) insn.Mem {
+	switch {
+	case a.by == byOffset:
+		c.noteContext(a.base, a.off, a.off+int64(a.size))
+		return c.address(pc, a, a.off)
+	case a.by == byIndex:
+		c.noteContext(a.base, 0, int64(c.p.kind.ContextSize()))
+		m := c.address(pc, a, a.off)
+		m.Index = c.regs[a.index]
+		return m
+	case a.base.fixed(c.p) && a.base.kind == inValue:
+		m := c.p.maps[a.base.m]
+		far := c.constant(pc, m.valueAddr(int(a.base.elem))-a.base.address(), tmp9)
+		return insn.AtIndex(far, c.regs[a.ptr], 1, int(a.disp))
+	}
+	c.noteContext(a.base, 0, int64(c.p.kind.ContextSize()))
+	c.offset(a)
+	return c.behind(pc, a)
+}
+
+// address returns the place that is off bytes behind the base of an access. R9
+// changes, and R10 or, when that does not hold the offset, R11.
+func (c *compiler) address(pc int, a access, off int64) insn.Mem {
+	if i, ok := c.shadow(a.base); ok {
+		return insn.At(c.shadows[c.ids[i]], int(off))
+	}
+	if a.base.kind != inValue || a.base.elem >= 0 {
+		return c.base(pc, a.base, off)
+	}
+	inside, t := a.disp, tmpA
+	if a.by != byAddress {
+		t = tmpB
+	}
+	if a.by == byOffset {
+		inside -= a.off // which is where the element begins
+	}
+	c.Lea(8, tmp9, insn.At(c.regs[a.ptr], int(inside)))
+	c.Shr(8, tmp9, imm(elemShift))
+	c.And(4, tmp9, imm(elemMask))
+	c.elementAddr(c.p.maps[a.base.m], tmp9, t)
+	return insn.At(tmp9, int(off))
+}
+
+// elementAddr emits r = machine address of the element whose number r is. t changes.
+func (c *compiler) elementAddr(m *Map, r, t reg64) {
+	c.ImulImm(8, r, r, imm(m.stride))
+	c.set(t, m.valueAddr(0))
+	c.Add(8, r, t)
+}
+
+// valueAddr returns the machine address of an element, of those that all vCPUs
+// share.
+func (m *Map) valueAddr(elem int) uint64 {
+	return m.area.Addr + uint64(m.values) + uint64(elem)*uint64(m.stride)
+}
+
+// base returns the place that is off bytes behind a base whose machine address is
+// known without the program's. R9 changes.
+func (c *compiler) base(pc int, b base, off int64) insn.Mem {
+	switch {
+	case b.kind == inContext:
+		return insn.At(c.context(tmp9), int(off))
+	case b.kind == inFrame && c.ownStack:
+		return insn.At(insn.RSP, c.frame+int(off))
+	case b.kind == inFrame && c.p.fns.of(pc) == 0:
+		return insn.At(c.blk, blkStack+StackSize+int(off))
+	case b.kind == inFrame:
+		c.Mov(4, tmp9, c.regs[R10])
+		c.Add(8, tmp9, c.blk)
+		return insn.At(tmp9, blkStack+int(off))
+	case b.kind != inValue || b.elem < 0:
+		panic("BUG: no such place")
+	}
+	m := c.p.maps[b.m]
+	if m.perCPU {
+		c.Mov(8, tmp9, insn.At(c.blk, c.p.localOff(int(b.m))))
+		return insn.At(tmp9, int(b.elem)*m.stride+int(off))
+	}
+	return insn.At(c.constant(pc, m.valueAddr(int(b.elem)), tmp9), int(off))
 }
 
 // context returns a register with the context's address, r if it must be loaded.
 func (c *compiler) context(r reg64) reg64 {
-	if c.small != nil {
-		return insn.RDI
+	if c.ctx != insn.NoReg {
+		return c.ctx
 	}
 	c.Mov(8, r, c.seg(segContext, segBase))
 	return r
 }
 
-// mayRead notes that an access through a pointer that v describes may go to any
-// part of the context.
-func (c *compiler) mayRead(v value) {
-	if c.escapes || v.kind == inContext {
+// noteContext notes that the context may be read, from one offset to another.
+func (c *compiler) noteContext(b base, from, to int64) {
+	if b.kind == inContext {
+		for i := from / 8; i <= (to-1)/8; i++ {
+			c.info.ContextReads |= 1 << i
+		}
+	}
+}
+
+// mayRead notes that an access to an address with that base may go to any part of
+// the context.
+func (c *compiler) mayRead(b base) {
+	if c.escapes || b.kind == inContext {
 		c.info.ContextReads = 1<<(c.p.kind.ContextSize()/8) - 1
 	}
 }
 
 func (c *compiler) loadOp(pc int, o *op) {
-	m := c.address(pc, Reg(o.src), o, false)
+	m, dst := c.operand(pc, c.facts[pc].mem, false), c.regs[o.dst]
+	if dst == insn.NoReg {
+		dst = tmp9 // only whether it is possible matters
+	}
 	if o.code >= opLoads8 {
-		c.Movsx(8, int(o.size), c.regs[o.dst], m)
+		c.Movsx(8, int(o.size), dst, m)
 	} else {
-		c.Movzx(int(o.size), c.regs[o.dst], m)
+		c.Movzx(int(o.size), dst, m)
 	}
 }
 
 func (c *compiler) storeOp(pc int, o *op) {
-	m := c.address(pc, Reg(o.dst), o, true)
-	if o.code == opStoreK {
+	m := c.operand(pc, c.facts[pc].mem, true)
+	switch {
+	case c.fused[pc]:
+		c.addOp(&c.p.ops[pc-1], int(o.size), m)
+	case o.code == opStoreK:
 		c.Mov(int(o.size), m, imm(o.imm))
-	} else {
+	default:
 		c.Mov(int(o.size), m, c.regs[o.src])
 	}
+}
+
+// addOp emits the addition that an operation makes, to memory.
+func (c *compiler) addOp(add *op, size int, m insn.Mem) {
+	if add.code&1 != 0 { // form64X or form32X
+		c.Add(size, m, c.regs[add.src])
+		return
+	}
+	c.Add(size, m, imm(add.imm))
 }
 
 // atomicOp emits an atomic operation. Areas are aligned to 64 and strides to 8,
 // so the program's own address tells the alignment.
 func (c *compiler) atomicOp(pc int, o *op) {
-	m := c.address(pc, Reg(o.dst), o, true)
-	c.Lea(8, tmp9, m)
-	c.Test(4, tmp9, imm(o.size-1))
-	c.Jcc(insn.CondNE, c.fault(FaultAlign, pc, c.regs[o.dst], int(o.off)))
-	c.atomicAt(o, insn.At(tmp9, 0))
+	a := c.facts[pc].mem
+	m := c.operand(pc, a, true)
+	if m.Index == tmpB { // which the operation may need
+		c.Lea(8, tmp9, m)
+		m = insn.At(tmp9, 0)
+	}
+	if a.class <= guessed {
+		c.Test(4, tmp9, imm(o.size-1))
+		c.Jcc(insn.CondNE, c.faultAt(FaultAlign, pc, a))
+	}
+	c.atomicAt(o, m, c.isOwn(a))
+}
+
+// isOwn reports whether only this vCPU's programs write there: then one
+// instruction is atomic without a lock, because what comes in between comes
+// between instructions.
+func (c *compiler) isOwn(a access) bool {
+	b := a.base
+	return a.class >= bounded && b.kind == inValue && b.elem >= 0 && c.p.maps[b.m].perCPU && !c.layout.Shared
 }
 
 // atomicOps are the atomic operations of two operands.
@@ -116,8 +328,9 @@ var atomicOps = map[int64]func(a *insn.Asm, size int, dst, src insn.Arg){
 	atomicAdd: (*insn.Asm).Add, atomicOr: (*insn.Asm).Or, atomicAnd: (*insn.Asm).And, atomicXor: (*insn.Asm).Xor,
 }
 
-// atomicAt emits an atomic operation on w. R10 and R11 change.
-func (c *compiler) atomicAt(o *op, w insn.Mem) {
+// atomicAt emits an atomic operation on w, with a lock unless it is this vCPU's
+// own. R10 and R11 change.
+func (c *compiler) atomicAt(o *op, w insn.Mem, own bool) {
 	size, src := int(o.size), c.regs[o.src]
 	op := atomicOps[o.imm&^atomicFetch]
 	switch {
@@ -131,7 +344,7 @@ func (c *compiler) atomicAt(o *op, w insn.Mem) {
 	case o.imm == atomicAdd|atomicFetch:
 		c.Lock().Xadd(size, w, src)
 	case o.imm&atomicFetch == 0:
-		if !c.own {
+		if !own {
 			c.Lock()
 		}
 		op(&c.Asm, size, w, src)

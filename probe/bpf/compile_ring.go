@@ -73,8 +73,8 @@ func (c *compiler) publishRoutine(kind int) insn.Label {
 
 // ringOutput emits ringbuf_output and perf_event_output; flags is R0 for the
 // one that ignores them.
-func (c *compiler) ringOutput(pc int, h Helper, ring, data, size, flags Reg) error {
-	m, i, err := c.mapOf(pc, h, ring, ringMaps)
+func (c *compiler) ringOutput(pc int, h Helper, data, size, flags Reg) error {
+	m, i, err := c.mapOf(pc, h)
 	if err != nil {
 		return err
 	}
@@ -106,7 +106,7 @@ func (c *compiler) ringOutput(pc int, h Helper, ring, data, size, flags Reg) err
 
 // ringReserve emits ringbuf_reserve (map, size, flags).
 func (c *compiler) ringReserve(pc int, h Helper) error {
-	m, i, err := c.mapOf(pc, h, R1, ringMaps)
+	m, i, err := c.mapOf(pc, h)
 	if err != nil {
 		return err
 	}
@@ -200,7 +200,7 @@ func (c *compiler) dropRecords() {
 
 // ringQuery emits ringbuf_query (map, what).
 func (c *compiler) ringQuery(pc int, h Helper) error {
-	m, _, err := c.mapOf(pc, h, R1, ringMaps)
+	m, _, err := c.mapOf(pc, h)
 	if err != nil {
 		return err
 	}

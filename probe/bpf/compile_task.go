@@ -5,22 +5,23 @@ import "github.com/guestprobe/guestprobe/probe/insn"
 // commSize is the length of a task's name in the guest, zeros included.
 const commSize = 16
 
-// taskHelper emits get_current_pid_tgid and get_current_comm from what the
-// guest says of its task. Where it says nothing, the numbers are 0 and the name
-// is empty.
-func (c *compiler) taskHelper(pc int, h Helper) error {
+// knowsTask returns an error for a call that asks for the current task, where that
+// is not known.
+func (c *compiler) knowsTask(pc int, h Helper) error {
 	t := c.layout.Task
 	switch {
+	case h != HelperGetPIDTGID && h != HelperGetComm:
 	case t == nil || t.Stack != nil && !c.p.kind.hasRegs():
 		return &HostOnlyError{pc, h, needsTask}
 	case t.Stack != nil && !c.layout.Fixups:
 		return &HostOnlyError{pc, h, needsFix}
 	}
-	if h == HelperGetPIDTGID {
-		c.pidTGID(t)
-		return nil
-	}
-	// dst in R1, size in R2.
+	return nil
+}
+
+// commHelper emits get_current_comm (destination, size) from what the guest says of
+// its task. Where it says nothing, the name is empty.
+func (c *compiler) commHelper(pc int) {
 	done, bytes, last, zero, end := c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel()
 	c.checkSize(pc, R2)
 	c.result(errInval)
@@ -28,7 +29,7 @@ func (c *compiler) taskHelper(pc int, h Helper) error {
 	c.Jcc(insn.CondE, done)
 	c.region(pc, R1, -1, insn.RSI, true)
 	c.Mov(8, insn.RDI, tmp9)
-	c.comm(t, tmpA, insn.RAX)
+	c.comm(c.layout.Task, tmpA, insn.RAX)
 	c.Mov(8, insn.At(c.blk, tmpComm), tmpA)
 	c.Mov(8, insn.At(c.blk, tmpComm+8), insn.RAX)
 	c.Lea(8, insn.RSI, insn.AtIndex(insn.RSI, insn.NoReg, 1, -1)) // the last byte is always zero
@@ -52,7 +53,6 @@ func (c *compiler) taskHelper(pc int, h Helper) error {
 	c.Place(end)
 	c.set(insn.RAX, 0)
 	c.Place(done)
-	return nil
 }
 
 // pidTGID emits RAX = group and thread of the current task. R9 and R11 change.

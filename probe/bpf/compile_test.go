@@ -93,7 +93,9 @@ func TestCompiledTask(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		code, err := n.load(p, l, cfg, RegsSize)
+		full := l
+		full.Full = true // so the stack is where it can be seen
+		code, err := n.load(p, full, cfg, RegsSize)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -253,7 +255,7 @@ func TestHostOnly(t *testing.T) {
 		{"override", "call 58\nexit", HelperOverrideReturn, 0},
 		{"task", "call 14\nexit", HelperGetPIDTGID, 0},
 		{"read", "call 113\nexit", HelperReadKernel, 0},
-		{"two maps", "ldmap r6, 0\njeq r1, 0, one\nldmap r6, 1\none:\nmov r1, r6\ncall 1\nexit", HelperMapLookup, 6},
+		{"two maps", "ldxdw r2, [r1+0]\nldmap r6, 0\njeq r2, 0, one\nldmap r6, 1\none:\nmov r1, r6\ncall 1\nexit", HelperMapLookup, 7},
 	} {
 		p, err := New(Spec{Kind: Kprobe, Slots: mustAssemble(t, tt.src), Maps: maps})
 		if err != nil {
@@ -320,10 +322,13 @@ func TestContextReads(t *testing.T) {
 		{"kept over a call", "mov r6, r1\ncall 8\nldxdw r0, [r6+0]\nexit", load(insn.PtR15)},
 		{"helper", "mov r2, 0\nmov r3, r10\nadd r3, -8\ncall 183\nexit", load(insn.CallArgs[:]...)},
 		{"value", "ldval r1, 0, 0\nldxdw r0, [r1+0]\nexit", 0},
-		{"computed", "add r1, r2\nldxb r0, [r1+0]\nexit", all},
+		{"computed", "ldxdw r2, [r1+0]\nadd r1, r2\nldxb r0, [r1+0]\nexit", all},
 		{"spilled", "stxdw [r10-8], r1\nldxdw r2, [r10-8]\nldxb r0, [r2+0]\nexit", load(insn.PtR15)},
-		{"spilled, with a loop", "mov r3, 2\na:\nsub r3, 1\njne r3, 0, a\nstxdw [r10-8], r1\nldxdw r2, [r10-8]\nldxb r0, [r2+0]\nexit", all},
-		{"passed", "call local f\nexit\nf:\nldxb r0, [r1+0]\nexit", all},
+		{"spilled, with a loop", "mov r3, 2\na:\nsub r3, 1\njne r3, 0, a\nstxdw [r10-8], r1\nldxdw r2, [r10-8]\nldxb r0, [r2+0]\nexit", load(insn.PtR15)},
+		{"spilled to a map", "ldval r3, 0, 0\nstxdw [r3+0], r1\nldxdw r2, [r3+0]\nldxb r0, [r2+0]\nexit", all},
+		{"computed, in bounds", "ldxdw r2, [r1+0]\nand r2, 8\nadd r1, r2\nldxb r0, [r1+0]\nexit", all},
+		{"passed and computed", "ldxdw r2, [r1+0]\ncall local f\nexit\nf:\nmul r1, r2\nldxb r0, [r1+0]\nexit", all},
+		{"passed", "call local f\nexit\nf:\nldxb r0, [r1+0]\nexit", load(insn.PtR15)},
 		{"merged", "ldxdw r2, [r1+0]\njeq r2, 0, f\nmov r1, 5\nf:\nldxb r0, [r1+0]\nexit", all},
 	} {
 		p, err := New(Spec{Kind: Kprobe, Slots: mustAssemble(t, tt.src), Maps: maps})

@@ -64,8 +64,7 @@ type HelperInfo struct {
 	Place Place  // OnHost: a program that calls it never runs in the guest
 	Why   string // why OnHost, or on what condition InGuest
 
-	mapArg   MapKinds // kinds of map that the argument mapReg may name; 0 = none
-	mapReg   Reg
+	args     []argKind
 	needsCtx bool // works on probed registers, so not in a raw program
 }
 
@@ -76,34 +75,34 @@ const (
 
 // helpers is the table of what programs may call.
 var helpers = []HelperInfo{
-	{ID: HelperMapLookup, Name: "map_lookup_elem", mapArg: keyedMaps, mapReg: R1},
-	{ID: HelperMapUpdate, Name: "map_update_elem", mapArg: keyedMaps, mapReg: R1},
-	{ID: HelperMapDelete, Name: "map_delete_elem", mapArg: keyedMaps, mapReg: R1},
-	{ID: HelperProbeRead, Name: "probe_read", Why: needsFix},
+	{ID: HelperMapLookup, Name: "map_lookup_elem", args: []argKind{mapArg, keyArg}},
+	{ID: HelperMapUpdate, Name: "map_update_elem", args: []argKind{mapArg, keyArg, valueArg, anyArg}},
+	{ID: HelperMapDelete, Name: "map_delete_elem", args: []argKind{mapArg, keyArg}},
+	{ID: HelperProbeRead, Name: "probe_read", args: []argKind{outArg, anyArg, anyArg}, Why: needsFix},
 	{ID: HelperKtimeGetNS, Name: "ktime_get_ns"},
-	{ID: HelperTracePrintk, Name: "trace_printk", Place: OnHost, Why: "formats text and gives it to the trace log, which the host holds"},
+	{ID: HelperTracePrintk, Name: "trace_printk", args: []argKind{inArg, anyArg}, Place: OnHost, Why: "formats text and gives it to the trace log, which the host holds"},
 	{ID: HelperGetCPU, Name: "get_smp_processor_id"},
 	{ID: HelperGetPIDTGID, Name: "get_current_pid_tgid", Why: needsTask},
-	{ID: HelperGetComm, Name: "get_current_comm", Why: needsTask},
-	{ID: HelperPerfEventOutput, Name: "perf_event_output", mapArg: ringMaps, mapReg: R2},
-	{ID: HelperProbeReadStr, Name: "probe_read_str", Why: needsFix},
-	{ID: HelperOverrideReturn, Name: "override_return", Place: OnHost, Why: "changes where the probed function resumes, which only the engine may", needsCtx: true},
-	{ID: HelperGetStack, Name: "get_stack", Place: OnHost, Why: "walks guest stacks with the host's symbol and frame information"},
-	{ID: HelperReadUser, Name: "probe_read_user", Why: needsFix},
-	{ID: HelperReadKernel, Name: "probe_read_kernel", Why: needsFix},
-	{ID: HelperReadUserStr, Name: "probe_read_user_str", Why: needsFix},
-	{ID: HelperReadKernelStr, Name: "probe_read_kernel_str", Why: needsFix},
-	{ID: HelperRingOutput, Name: "ringbuf_output", mapArg: ringMaps, mapReg: R1},
-	{ID: HelperRingReserve, Name: "ringbuf_reserve", mapArg: ringMaps, mapReg: R1},
-	{ID: HelperRingSubmit, Name: "ringbuf_submit"},
-	{ID: HelperRingDiscard, Name: "ringbuf_discard"},
-	{ID: HelperRingQuery, Name: "ringbuf_query", mapArg: ringMaps, mapReg: R1},
-	{ID: HelperGetFuncIP, Name: "get_func_ip", needsCtx: true},
-	{ID: HelperGetFuncArg, Name: "get_func_arg", needsCtx: true},
-	{ID: HelperGetFuncRet, Name: "get_func_ret", needsCtx: true},
-	{ID: HelperGetFuncArgCnt, Name: "get_func_arg_cnt", needsCtx: true},
-	{ID: HelperWatched, Name: "watched", Place: OnHost, Why: "knows the access of a watch, which the processor tells the host", needsCtx: true},
-	{ID: HelperEntryArg, Name: "entry_arg", Place: OnHost, Why: "knows arguments that were on the stack at the entry, which the host keeps", needsCtx: true},
+	{ID: HelperGetComm, Name: "get_current_comm", args: []argKind{outArg, anyArg}, Why: needsTask},
+	{ID: HelperPerfEventOutput, Name: "perf_event_output", args: []argKind{anyArg, ringArg, anyArg, inArg, anyArg}},
+	{ID: HelperProbeReadStr, Name: "probe_read_str", args: []argKind{outArg, anyArg, anyArg}, Why: needsFix},
+	{ID: HelperOverrideReturn, Name: "override_return", args: []argKind{anyArg, anyArg}, Place: OnHost, Why: "changes where the probed function resumes, which only the engine may", needsCtx: true},
+	{ID: HelperGetStack, Name: "get_stack", args: []argKind{anyArg, outArg, anyArg, anyArg}, Place: OnHost, Why: "walks guest stacks with the host's symbol and frame information"},
+	{ID: HelperReadUser, Name: "probe_read_user", args: []argKind{outArg, anyArg, anyArg}, Why: needsFix},
+	{ID: HelperReadKernel, Name: "probe_read_kernel", args: []argKind{outArg, anyArg, anyArg}, Why: needsFix},
+	{ID: HelperReadUserStr, Name: "probe_read_user_str", args: []argKind{outArg, anyArg, anyArg}, Why: needsFix},
+	{ID: HelperReadKernelStr, Name: "probe_read_kernel_str", args: []argKind{outArg, anyArg, anyArg}, Why: needsFix},
+	{ID: HelperRingOutput, Name: "ringbuf_output", args: []argKind{ringArg, inArg, anyArg, anyArg}},
+	{ID: HelperRingReserve, Name: "ringbuf_reserve", args: []argKind{ringArg, anyArg, anyArg}},
+	{ID: HelperRingSubmit, Name: "ringbuf_submit", args: []argKind{recordArg, anyArg}},
+	{ID: HelperRingDiscard, Name: "ringbuf_discard", args: []argKind{recordArg, anyArg}},
+	{ID: HelperRingQuery, Name: "ringbuf_query", args: []argKind{ringArg, anyArg}},
+	{ID: HelperGetFuncIP, Name: "get_func_ip", args: []argKind{anyArg}, needsCtx: true},
+	{ID: HelperGetFuncArg, Name: "get_func_arg", args: []argKind{anyArg, anyArg, wordArg}, needsCtx: true},
+	{ID: HelperGetFuncRet, Name: "get_func_ret", args: []argKind{anyArg, wordArg}, needsCtx: true},
+	{ID: HelperGetFuncArgCnt, Name: "get_func_arg_cnt", args: []argKind{anyArg}, needsCtx: true},
+	{ID: HelperWatched, Name: "watched", args: []argKind{anyArg}, Place: OnHost, Why: "knows the access of a watch, which the processor tells the host", needsCtx: true},
+	{ID: HelperEntryArg, Name: "entry_arg", args: []argKind{anyArg, wordArg}, Place: OnHost, Why: "knows arguments that were on the stack at the entry, which the host keeps", needsCtx: true},
 }
 
 var helperByID = func() map[Helper]*HelperInfo {

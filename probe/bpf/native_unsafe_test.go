@@ -163,12 +163,13 @@ func (n *native) load(p *Program, l Layout, c BlockConfig, maxCtx int) (*compile
 // run calls the code once. It returns an error when a register was not kept.
 func (c *compiled) run(ctx []byte) (uint64, error) {
 	copy(c.ctx.Bytes, ctx)
+	_, before, _, _ := BlockStats(c.block)
 	r0, err := c.n.invoke(c.code.Addr, c.ctx.Addr, c.block.Addr, uint64(len(ctx)))
 	if err != nil {
 		return 0, err
 	}
 	copy(ctx, c.ctx.Bytes)
-	if _, _, _, last := BlockStats(c.block); last.Code != NoFault {
+	if _, failed, _, last := BlockStats(c.block); failed != before {
 		return 0, &last
 	}
 	return r0, nil

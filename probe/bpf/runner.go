@@ -51,12 +51,13 @@ func (l *Loaded) Run(ctx []byte) (uint64, error) {
 		panic("BUG: context is longer than was said")
 	}
 	copy(l.ctx.Bytes, ctx)
+	_, before, _, _ := BlockStats(l.Block)
 	r0, err := l.call(l.ctx.Addr, l.Block.Addr, uint64(len(ctx)))
 	if err != nil {
 		return 0, err
 	}
 	copy(ctx, l.ctx.Bytes)
-	if _, _, _, last := BlockStats(l.Block); last.Code != NoFault {
+	if _, failed, _, last := BlockStats(l.Block); failed != before {
 		return 0, &last
 	}
 	return r0, nil

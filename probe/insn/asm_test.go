@@ -194,6 +194,9 @@ func TestAsmBugs(t *testing.T) {
 		"movsx of 4 to 4":      func(a *Asm) { a.Movsx(4, 4, RAX, RCX) },
 		"shift by 64":          func(a *Asm) { a.Shl(8, RAX, Imm(64)) },
 		"test of memory twice": func(a *Asm) { a.Test(8, At(RAX, 0), At(RCX, 0)) },
+		"no register":          func(a *Asm) { a.Mov(8, RAX, NoReg) },
+		"no register to push":  func(a *Asm) { a.Push(NoReg) },
+		"no index":             func(a *Asm) { a.Mov(8, RAX, AtIndex(RAX, 16, 1, 0)) },
 		"push of 64 bits":      func(a *Asm) { a.Push(Imm(1 << 31)) },
 	} {
 		func() {

@@ -74,8 +74,8 @@ func (a *Asm) modrm(size int, op opcode, reg Reg64, rm Arg, rex, byteRM bool) {
 	}
 	m, isMem := rm.(Mem)
 	r, isReg := rm.(Reg64)
-	if !isMem && !isReg {
-		panic(fmt.Sprintf("BUG: %v is neither register nor memory", rm))
+	if !isMem && !isReg || reg > R15 || isReg && r > R15 {
+		panic(fmt.Sprintf("BUG: %v is neither register nor memory, or %d is no register", rm, reg))
 	}
 	prefix := byte(0x40) | byte(reg>>3)<<2
 	if size == 8 {
@@ -110,7 +110,7 @@ func (a *Asm) modrm(size int, op opcode, reg Reg64, rm Arg, rex, byteRM bool) {
 // displacement that there is.
 func (a *Asm) mem(reg Reg64, m Mem) {
 	disp := int32(m.Disp)
-	if int64(disp) != m.Disp || m.Index == RSP || bits.OnesCount8(m.Scale) != 1 || m.Scale > 8 || m.Base == NoReg && m.Index != NoReg {
+	if int64(disp) != m.Disp || m.Index == RSP || m.Index > R15 && m.Index != NoReg || m.Base > R15 && m.Base != NoReg || bits.OnesCount8(m.Scale) != 1 || m.Scale > 8 || m.Base == NoReg && m.Index != NoReg {
 		panic(fmt.Sprintf("BUG: no such operand: %+v", m))
 	}
 	modrm := byte(reg&7) << 3

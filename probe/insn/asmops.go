@@ -301,6 +301,9 @@ func (a *Asm) Bswap(size int, r Reg64) {
 
 // shortReg appends an opcode that has the register in its low bits.
 func (a *Asm) shortReg(op byte, r Reg64) {
+	if r > R15 {
+		panic(fmt.Sprintf("BUG: %d is no register", r))
+	}
 	if r >= R8 {
 		a.emit(0x41)
 	}

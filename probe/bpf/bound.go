@@ -1,0 +1,80 @@
+package bpf
+
+// loopSteps are what is known of the jumps back to the head of a loop: how far each
+// register has moved on when one is taken.
+type loopSteps struct {
+	known [numRegs]bool
+	least [numRegs]int64 // the smallest step, all in the same direction
+	cost  int32          // the most that one takes from the budget
+}
+
+// loopStep notes what is known where a jump is taken, if it goes back.
+func (a *verifier) loopStep(pc int, st *state) {
+	o := &a.p.ops[pc]
+	if o.cost == 0 || !a.final {
+		return
+	}
+	head := int(o.off)
+	s := a.steps[head]
+	fresh := s == nil
+	if fresh {
+		s = new(loopSteps)
+		a.steps[head] = s
+	}
+	s.cost = max(s.cost, o.cost)
+	for r := range s.known {
+		step := st.regs[r].delta
+		moves := st.regs[r].vn == a.phi(head, r) && step != 0
+		switch {
+		case fresh:
+			s.known[r], s.least[r] = moves, step
+		case !moves || (step < 0) != (s.least[r] < 0):
+			s.known[r] = false
+		case step > 0:
+			s.least[r] = min(s.least[r], step)
+		default:
+			s.least[r] = max(s.least[r], step)
+		}
+	}
+}
+
+// bounded reports whether no run can use up the budget. A loop of which a register
+// counts in one direction, and is known to stay in a range where the loop begins,
+// goes back at most as often as there are steps in the range, each time that the
+// loop is entered; and it is entered once more for each time that a jump goes back
+// over its head.
+func (a *verifier) bounded() bool {
+	var total uint64
+	var heads []int
+	trips := map[int]uint64{} // jumps back to each head, in all
+	for head := range a.heads {
+		s := a.steps[head]
+		if s == nil {
+			continue
+		}
+		in := a.heads[head]
+		least := ^uint64(0)
+		for r, known := range s.known {
+			v := &in.regs[r]
+			if !known || v.vn != a.phi(head, r) || v.delta != 0 || v.num.lo < -nearest || v.num.hi >= 1<<32 {
+				continue
+			}
+			step := uint64(max(s.least[r], -s.least[r]))
+			least = min(least, uint64(v.num.hi-v.num.lo)/step)
+		}
+		entered := uint64(1)
+		for _, h := range heads {
+			entered += trips[h] // each goes back over this head, or may
+		}
+		if least >= 1<<32 || entered >= 1<<32 {
+			return false
+		}
+		trips[head] = least * entered
+		heads = append(heads, head)
+		total += trips[head] * uint64(s.cost)
+		if total > uint64(a.p.budget) {
+			return false
+		}
+	}
+	return len(a.p.fns.starts) == 1
+}

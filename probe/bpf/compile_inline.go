@@ -1,0 +1,189 @@
+package bpf
+
+import "github.com/guestprobe/guestprobe/probe/insn"
+
+// inlineCall emits a call that changes RAX, R9, R10 and R11 only; the clock changes
+// RDX.
+func (c *compiler) inlineCall(pc int, h Helper) {
+	f := c.facts[pc].call
+	switch h {
+	case HelperKtimeGetNS:
+		ktime(&c.Asm, c.blk)
+		c.MarkWritten(insn.RDX)
+	case HelperGetCPU:
+		c.Mov(4, insn.RAX, insn.At(c.blk, blkCPU))
+	case HelperGetFuncIP:
+		c.Mov(8, insn.RAX, insn.At(c.blk, blkFuncIP))
+	case HelperGetFuncArgCnt:
+		c.set(insn.RAX, uint64(len(insn.CallArgs)))
+	case HelperGetPIDTGID:
+		c.pidTGID(c.layout.Task)
+	case HelperGetComm:
+		c.comm(c.layout.Task, tmpA, insn.RAX)
+		m := c.place(pc, f.args[R1])
+		c.Mov(8, m, tmpA)
+		c.Mov(8, m.Plus(8), insn.RAX)
+		c.returnZero(pc)
+	case HelperMapLookup:
+		c.inlineLookup(pc, f)
+	case HelperRingOutput:
+		c.inlineOutput(pc, f, f.args[R2])
+	case HelperPerfEventOutput:
+		c.inlineOutput(pc, f, f.args[R4])
+	case HelperRingReserve:
+		c.inlineReserve(pc, f)
+	case HelperRingSubmit:
+		c.inlineEnd(pc, f, recData)
+	case HelperRingDiscard:
+		c.inlineEnd(pc, f, recDiscarded)
+	default:
+		panic("BUG: helper has no code in line")
+	}
+}
+
+// inlineLookup emits the lookup of an element of an array.
+func (c *compiler) inlineLookup(pc int, f *callFact) {
+	m := c.p.maps[f.m]
+	switch {
+	case f.key >= int64(m.spec.MaxEntries):
+		c.set(insn.RAX, 0)
+	case f.key >= 0:
+		c.set(tmp9, uint64(f.key))
+		c.element(pc, f.m)
+	default:
+		c.Mov(4, tmp9, c.place(pc, f.args[R2]))
+		c.arrayElement(pc, f.m)
+	}
+}
+
+// arrayElement emits the result of a lookup of the element whose number is in R9.
+func (c *compiler) arrayElement(pc, i int) {
+	none := c.NewLabel()
+	c.noElement(pc)
+	c.Cmp(4, tmp9, imm(c.p.maps[i].spec.MaxEntries))
+	c.Jcc(insn.CondAE, none)
+	c.element(pc, i)
+	c.Place(none)
+}
+
+// noElement emits the result of a lookup that finds nothing.
+func (c *compiler) noElement(pc int) {
+	c.returnZero(pc)
+	if r, ok := c.shadows[def(pc)]; ok {
+		c.set(r, 0)
+	}
+}
+
+// element emits the result of a lookup that finds the element whose number is in
+// R9: for the vCPU. R9 and R10 change.
+func (c *compiler) element(pc, i int) {
+	m := c.p.maps[i]
+	if m.perCPU {
+		c.Mov(4, tmpA, insn.At(c.blk, blkCPU))
+		c.ImulImm(4, tmpA, tmpA, imm(m.entries))
+		c.Add(4, tmp9, tmpA)
+	}
+	if r, ok := c.shadows[def(pc)]; ok {
+		c.Mov(4, r, tmp9)
+		c.elementAddr(m, r, tmpA)
+	}
+	if c.after[pc].regs.has(uint8(R0)) {
+		c.Shl(8, tmp9, imm(elemShift))
+		c.set(insn.RAX, segPointer(segMaps+i, 0, 0))
+		c.Or(8, insn.RAX, tmp9)
+	}
+}
+
+// inlineOutput emits a record with a copy of data.
+func (c *compiler) inlineOutput(pc int, f *callFact, data access) {
+	full, done := c.NewLabel(), c.NewLabel()
+	c.reserveInline(f.m, data.size, tmpA)
+	c.Test(8, tmpA, tmpA)
+	c.Jcc(insn.CondE, full)
+	from := c.place(pc, data)
+	for off := 0; off < data.size; {
+		size := 8
+		for size > data.size-off {
+			size /= 2
+		}
+		c.Movzx(size, insn.RAX, from.Plus(off))
+		c.Mov(size, insn.At(tmpA, off), insn.RAX)
+		off += size
+	}
+	c.publishInline(data.size, recData, tmpA)
+	c.set(insn.RAX, 0)
+	c.Jmp(done)
+	c.Place(full)
+	c.result(errAgain)
+	c.Place(done)
+}
+
+// inlineReserve emits the reservation of a record.
+func (c *compiler) inlineReserve(pc int, f *callFact) {
+	to, ok := c.shadows[def(pc)]
+	if !ok {
+		to = tmpA
+	}
+	c.reserveInline(f.m, int(c.sizes[def(pc)][0]), to)
+	if c.after[pc].regs.has(uint8(R0)) {
+		none := c.NewLabel()
+		c.set(insn.RAX, 0)
+		c.Test(8, to, to)
+		c.Jcc(insn.CondE, none)
+		c.set(insn.RAX, segPointer(segRecords, 0, 0))
+		c.Place(none)
+	}
+}
+
+// inlineEnd emits the end of a record.
+func (c *compiler) inlineEnd(pc int, f *callFact, kind int) {
+	c.publishInline(int(c.sizes[f.record][0]), kind, c.shadows[f.record])
+	c.returnZero(pc)
+}
+
+// reserveInline emits to = address of n bytes in ring i, or 0. Where more than
+// one compare-and-swap is needed, the shared routine does it. RAX, R9, R10 and
+// R11 change.
+func (c *compiler) reserveInline(i, n int, to reg64) {
+	m := c.p.maps[i]
+	slow, done := c.NewLabel(), c.NewLabel()
+	need, size := recHeader+(n+7)&^7, m.ring.size
+	c.set(tmp9, m.area.Addr)
+	c.Mov(8, insn.RAX, insn.At(tmp9, hdrHead))
+	c.Mov(8, tmpB, insn.RAX)
+	c.Sub(8, tmpB, insn.At(tmp9, hdrTail))
+	c.Cmp(8, tmpB, imm(size-need))
+	c.Jcc(insn.CondA, slow)
+	c.Mov(4, tmpB, insn.RAX)
+	c.And(4, tmpB, imm((size-1)&^7))
+	c.Cmp(4, tmpB, imm(size-need))
+	c.Jcc(insn.CondA, slow)
+	c.Lea(8, tmpA, insn.At(insn.RAX, need))
+	c.Lock().Cmpxchg(8, insn.At(tmp9, hdrHead), tmpA)
+	c.Jcc(insn.CondNE, slow)
+	c.Mov(8, insn.AtIndex(tmp9, tmpB, 1, m.values), imm(n|recOpen<<recKindShift))
+	c.Lea(8, to, insn.AtIndex(tmp9, tmpB, 1, m.values+recHeader))
+	c.Place(done)
+	c.pending = append(c.pending, func() {
+		kept := []reg64{insn.RCX, insn.RDX, insn.RSI, insn.RDI, insn.R8}
+		c.Place(slow)
+		for _, r := range kept {
+			c.Push(r)
+		}
+		c.set(insn.RDX, uint64(n))
+		c.Call(c.reserveRoutine(m, i))
+		for k := len(kept) - 1; k >= 0; k-- {
+			c.Pop(kept[k])
+		}
+		c.Mov(8, to, tmp9)
+		c.Jmp(done)
+	})
+}
+
+// publishInline emits the header of the n bytes at register data. RAX changes.
+func (c *compiler) publishInline(n, kind int, data reg64) {
+	c.Mov(4, insn.RAX, insn.At(c.blk, blkCPU))
+	c.Shl(8, insn.RAX, imm(recCPUShift))
+	c.Or(8, insn.RAX, imm(n|kind<<recKindShift))
+	c.Mov(8, insn.At(data, -recHeader), insn.RAX)
+}

@@ -1,0 +1,307 @@
+package bpf
+
+import (
+	"slices"
+
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// plan is what the compiler decides before it emits anything, from what the verifier
+// has found out.
+type plan struct {
+	*verifier
+	full bool // nothing is taken for proven
+
+	inline   []bool // calls whose code stands in line, and keeps all registers but RAX
+	general  bool   // there are calls that are not
+	locals   bool   // there are calls of functions of the program
+	anywhere bool   // there are accesses whose place is not known
+	segments bool   // the segment table of the block must be true
+	tracked  bool   // it is known of each record where it is reserved and where it ends
+	reserves bool   // records are kept in the block
+	charges  bool   // the budget must be counted
+	ownStack bool   // the program's stack is the machine's
+	fails    bool   // a run may fail
+	claims   bool   // a run in the middle of another one would do harm
+
+	liveness
+	regs    [numRegs]reg64  // where the program's registers are; NoReg for those that are not needed
+	blk     reg64           // address of the run block
+	ctx     reg64           // address of the context; NoReg: it is in the block
+	budget  reg64           // NoReg: it is in the block
+	shadows map[int32]reg64 // machine address of what calls return, by id
+	weak    map[int32]bool  // ids for which no register was left
+	spare   []reg64         // registers that are left
+	frame   int             // bytes of the program's stack, if that is the machine's
+
+	jumpsBack map[int][]int // by head
+	depth     []int         // how many loops each slot is in
+	backs     map[int]insn.Label
+}
+
+// newPlan makes the plan for a program.
+func newPlan(p *Program, l Layout) *plan {
+	pl := &plan{verifier: verify(p), full: l.Full, inline: make([]bool, len(p.ops)), depth: make([]int, len(p.ops)), weak: map[int32]bool{}, jumpsBack: map[int][]int{}}
+	if l.Full {
+		pl.doubt()
+	}
+	for pc := range p.ops {
+		o := &p.ops[pc]
+		if o.cost != 0 && pl.facts[pc].reached {
+			if o.jumps() {
+				pl.jumpsBack[int(o.off)] = append(pl.jumpsBack[int(o.off)], pc)
+				for at := int(o.off); at <= pc; at++ {
+					pl.depth[at]++
+				}
+			}
+			pl.charges = true
+		}
+		pl.locals = pl.locals || o.code == opCallLocal && pl.facts[pc].reached
+	}
+	pl.charges = pl.charges && (l.Full || !pl.bounded())
+	pl.tracked = !l.Full && !pl.locals
+	for {
+		pl.decide(l)
+		pl.findLive()
+		if pl.assign() {
+			return pl
+		}
+	}
+}
+
+// doubt forgets what the verifier has proven, apart from which map is meant.
+func (pl *plan) doubt() {
+	for pc := range pl.facts {
+		f := &pl.facts[pc]
+		f.jump, f.test, f.mem.class = eitherWay, base{}, generic
+		if f.call != nil {
+			f.call.key, f.call.record = -1, 0
+			for r := range f.call.args {
+				f.call.args[r].class = generic
+			}
+		}
+	}
+}
+
+// decide finds out which properties the program has.
+func (pl *plan) decide(l Layout) {
+	pl.tracked = pl.tracked && pl.recordsTracked(l)
+	pl.general, pl.anywhere, pl.reserves = false, false, false
+	wet := true
+	pl.fails = pl.charges || pl.locals
+	for pc := range pl.facts {
+		f, o := &pl.facts[pc], &pl.p.ops[pc]
+		if !f.reached {
+			continue
+		}
+		if f.mem.base.kind == inRecord && !pl.tracked {
+			f.mem.class = generic
+		}
+		switch {
+		case o.code == opCall:
+			for r := range f.call.args {
+				arg := &f.call.args[r]
+				if arg.base.kind == inRecord && !pl.tracked {
+					arg.class = generic
+				}
+				wet = wet && (arg.wet || arg.size == 0)
+			}
+			h := Helper(o.imm)
+			pl.inline[pc] = pl.isInline(h, f.call, l)
+			pl.general = pl.general || !pl.inline[pc]
+			pl.reserves = pl.reserves || h == HelperRingReserve && !pl.tracked
+		case o.code >= opLoad8:
+			pl.anywhere = pl.anywhere || f.mem.class <= guessed
+			pl.fails = pl.fails || f.mem.class != direct
+			wet = wet && (f.mem.wet || o.code == opStoreK || o.code == opStoreX)
+			wet = wet && (o.code != opAtomic || f.mem.base.kind != inFrame) // whose alignment is not known
+		}
+	}
+	pl.ownStack = pl.p.kind.hasRegs() && !l.Full && !pl.general && !pl.anywhere && !pl.locals && wet
+	pl.segments = pl.anywhere || pl.general || !pl.p.kind.hasRegs()
+	pl.claims = pl.fails || !pl.ownStack
+}
+
+// isInline reports whether a call's code stands in line.
+func (pl *plan) isInline(h Helper, f *callFact, l Layout) bool {
+	var m *Map
+	if f.m >= 0 {
+		m = pl.p.maps[f.m]
+	}
+	zero := func(r Reg) bool { return f.known[r].ok && f.known[r].v == 0 }
+	switch h {
+	case HelperKtimeGetNS, HelperGetCPU, HelperGetFuncIP, HelperGetFuncArgCnt, HelperGetPIDTGID:
+		return true
+	case HelperGetComm:
+		return f.args[R1].class == direct && f.args[R1].size == commSize && f.args[R1].by != byAddress
+	case HelperMapLookup:
+		return m != nil && !m.hashed() && f.args[R2].class == direct
+	case HelperRingOutput:
+		return m != nil && pl.copiesInline(f.args[R2], m) && f.known[R4].ok && f.known[R4].v&^3 == 0
+	case HelperPerfEventOutput:
+		return m != nil && pl.copiesInline(f.args[R4], m)
+	case HelperRingReserve:
+		return pl.tracked && m != nil && zero(R3)
+	case HelperRingSubmit, HelperRingDiscard:
+		return pl.tracked && f.record != 0
+	}
+	return false
+}
+
+// maxInlineCopy is the most that is copied into a ring in line.
+const maxInlineCopy = 256
+
+func (pl *plan) copiesInline(data access, m *Map) bool {
+	return data.class == direct && data.by != byAddress && data.base.kind != inRecord && data.size > 0 && data.size <= min(maxInlineCopy, m.maxRecord())
+}
+
+// recordsTracked reports whether it is known of each record where it is reserved
+// and where it ends, so that nothing must be kept of it in the block: one is open at
+// a time, and nothing can end the run or look for it meanwhile.
+func (pl *plan) recordsTracked(l Layout) bool {
+	for pc := range pl.facts {
+		f, o := &pl.facts[pc], &pl.p.ops[pc]
+		if !f.reached {
+			continue
+		}
+		switch {
+		case o.code == opCall:
+			h := Helper(o.imm)
+			if !pl.canNotFail(h, f.call, l) {
+				return false
+			}
+			if h == HelperRingReserve {
+				size := f.call.known[R2]
+				if f.open || !size.ok || size.v == 0 || size.v > uint64(pl.p.maps[f.call.m].maxRecord()) {
+					return false
+				}
+			}
+		case o.code == opExit && f.open, o.cost != 0 && pl.charges && f.open, o.code >= opLoad8 && f.mem.class <= guessed,
+			o.code >= opLoad8 && f.mem.class == bounded && f.open:
+			return false
+		}
+	}
+	return true
+}
+
+// canNotFail reports whether a call, while records are tracked, can neither end the
+// run nor read memory of the program that is not known.
+func (pl *plan) canNotFail(h Helper, f *callFact, l Layout) bool {
+	switch h {
+	case HelperMapLookup, HelperMapUpdate, HelperMapDelete, HelperRingQuery, HelperGetFuncArg, HelperGetFuncRet:
+		if f.m < 0 && h != HelperGetFuncArg && h != HelperGetFuncRet {
+			return false
+		}
+		for r, kind := range helperByID[h].args {
+			if (kind == keyArg || kind == valueArg || kind == wordArg) && f.args[int(R1)+r].class != direct {
+				return false
+			}
+		}
+		return true
+	}
+	return pl.isInline(h, f, l)
+}
+
+// places are the machine registers that may hold what must be kept, when all code is
+// in line: the context's address stays in RDI and the block's in RSI, as they came.
+var places = []reg64{insn.RDX, insn.RCX, insn.R8, insn.RBX, insn.RBP, insn.R12, insn.R13, insn.R14, insn.R15}
+
+// fixed are those of the program's registers when there are routines to call, which
+// have their arguments where the program has its, and keep the others; R12 is the
+// block.
+var fixedPlaces = [numRegs]reg64{
+	R0: insn.RAX, R1: insn.RDI, R2: insn.RSI, R3: insn.RDX, R4: insn.RCX, R5: insn.R8,
+	R6: insn.RBX, R7: insn.R13, R8: insn.R14, R9: insn.R15, R10: insn.RBP,
+}
+
+// assign gives machine registers to what needs one. It returns false when something
+// had to be decided anew for want of registers.
+func (pl *plan) assign() bool {
+	var free []reg64
+	take := func() reg64 {
+		if len(free) == 0 {
+			return insn.NoReg
+		}
+		r := free[0]
+		free = free[1:]
+		return r
+	}
+	pl.budget = insn.NoReg
+	pl.shadows = map[int32]reg64{}
+	if !pl.general && !pl.locals && pl.p.kind.hasRegs() {
+		pl.blk, pl.ctx, free = insn.RSI, insn.RDI, slices.Clone(places)
+		pl.regs = [numRegs]reg64{R0: insn.RAX}
+		ok := true
+		for r := R1; r <= R10; r++ {
+			if r == R6 && pl.clock && len(free) == len(places) {
+				take() // the clock is read into RDX, which only what ends at a call may share
+			}
+			pl.regs[r] = insn.NoReg
+			if pl.needed.has(uint8(r)) {
+				pl.regs[r] = take()
+				ok = ok && pl.regs[r] != insn.NoReg
+			}
+		}
+		if ok {
+			if pl.clock && len(free) == len(places) {
+				take()
+			}
+			ok = pl.assignMore(take)
+			pl.spare = free
+			return ok
+		}
+	}
+	pl.regs, pl.blk, pl.ctx = fixedPlaces, insn.R12, insn.NoReg
+	for r := R6; r <= R10; r++ {
+		if !pl.needed.has(uint8(r)) && !pl.locals {
+			free = append(free, pl.regs[r])
+			pl.regs[r] = insn.NoReg
+		}
+	}
+	if !pl.assignMore(take) {
+		return false
+	}
+	pl.ctx = take()
+	pl.segments = pl.segments || pl.ctx == insn.NoReg
+	pl.spare = free
+	return true
+}
+
+// assignMore is assign for what the program has no register for.
+func (pl *plan) assignMore(take func() reg64) bool {
+	if pl.charges {
+		pl.budget = take()
+	}
+	var groups [][]int // of shadows of which no two are needed at a time
+	for i, id := range pl.ids {
+		if !pl.neededShadows.has(uint8(i)) {
+			continue
+		}
+		g := slices.IndexFunc(groups, func(g []int) bool {
+			return !slices.ContainsFunc(g, func(k int) bool { return pl.conflicts[i].has(uint8(k)) })
+		})
+		if g < 0 {
+			r := take()
+			if r == insn.NoReg {
+				pl.giveUp(id)
+				return false
+			}
+			g = len(groups)
+			groups = append(groups, nil)
+			pl.shadows[id] = r
+		} else {
+			pl.shadows[id] = pl.shadows[pl.ids[groups[g][0]]]
+		}
+		groups[g] = append(groups[g], i)
+	}
+	return true
+}
+
+// giveUp decides to do without the machine address of what a call returns.
+func (pl *plan) giveUp(id int32) {
+	if Helper(pl.p.ops[id-1].imm) == HelperRingReserve {
+		pl.tracked = false
+		return
+	}
+	pl.weak[id] = true
+}

@@ -1,0 +1,265 @@
+package bpf
+
+import (
+	"math"
+	"math/bits"
+)
+
+// number is what is known of 64 bits: a range without sign and one with it, and
+// some of the bits. All of it holds at once; tidy lets each part learn from the
+// others. The bits are as in "Sound, Precise, and Fast Abstract Interpretation with
+// Tristate Numbers" (Vishwanathan et al., CGO 2022), which is how Linux's verifier
+// has them.
+type number struct {
+	ulo, uhi uint64
+	lo, hi   int64
+	val, unk uint64 // bits that are set; bits that are not known, which are clear in val
+}
+
+var anyNumber = number{0, math.MaxUint64, math.MinInt64, math.MaxInt64, 0, math.MaxUint64}
+
+func constant(v uint64) number { return number{v, v, int64(v), int64(v), v, 0} }
+
+// between is a number in a range without sign.
+func between(lo, hi uint64) number {
+	n := anyNumber
+	n.ulo, n.uhi = lo, hi
+	n.tidy()
+	return n
+}
+
+// betweenSigned is a number in a range with sign.
+func betweenSigned(lo, hi int64) number {
+	n := anyNumber
+	n.lo, n.hi = lo, hi
+	n.tidy()
+	return n
+}
+
+// ofBits is a number of which bits are known.
+func ofBits(val, unk uint64) number {
+	n := anyNumber
+	n.val, n.unk = val&^unk, unk
+	n.tidy()
+	return n
+}
+
+// is returns the number when there is only one.
+func (n *number) is() (uint64, bool) { return n.ulo, n.ulo == n.uhi }
+
+// tidy lets the parts learn from each other. It returns false when no number is
+// like that.
+func (n *number) tidy() bool {
+	for range 2 {
+		// From the bits.
+		const sign = 1 << 63
+		n.ulo, n.uhi = max(n.ulo, n.val), min(n.uhi, n.val|n.unk)
+		n.lo, n.hi = max(n.lo, int64(n.val|n.unk&sign)), min(n.hi, int64(n.val|n.unk&^sign))
+		// Where the lowest bits are known, ranges begin and end with these.
+		if low := uint64(1)<<bits.TrailingZeros64(n.unk|sign) - 1; low != 0 && n.ulo <= n.uhi && n.lo <= n.hi {
+			up, down := (n.val-n.ulo)&low, (n.uhi-n.val)&low
+			if n.uhi-n.ulo < up || n.uhi-n.ulo < down {
+				return false
+			}
+			n.ulo, n.uhi = n.ulo+up, n.uhi-down
+			up, down = (n.val-uint64(n.lo))&low, (uint64(n.hi)-n.val)&low
+			if uint64(n.hi-n.lo) < up || uint64(n.hi-n.lo) < down {
+				return false
+			}
+			n.lo, n.hi = n.lo+int64(up), n.hi-int64(down)
+		}
+		// Where the sign is known the ranges are one.
+		if n.lo >= 0 || n.hi < 0 {
+			n.ulo, n.uhi = max(n.ulo, uint64(n.lo)), min(n.uhi, uint64(n.hi))
+		}
+		if int64(n.ulo) <= int64(n.uhi) {
+			n.lo, n.hi = max(n.lo, int64(n.ulo)), min(n.hi, int64(n.uhi))
+		}
+		if n.ulo > n.uhi || n.lo > n.hi {
+			return false
+		}
+		// The bits above the highest one in which the ends differ.
+		delta := ^uint64(0) >> bits.LeadingZeros64(n.ulo^n.uhi)
+		if n.ulo == n.uhi {
+			delta = 0
+		}
+		if (n.val^n.ulo)&^(n.unk|delta) != 0 {
+			return false
+		}
+		n.val |= n.ulo &^ delta
+		n.unk &= delta
+	}
+	return true
+}
+
+// meet adds what is known of the same number from elsewhere. It returns false when
+// both cannot be.
+func (n *number) meet(o number) bool {
+	if (n.val^o.val)&^(n.unk|o.unk) != 0 {
+		return false
+	}
+	n.ulo, n.uhi = max(n.ulo, o.ulo), min(n.uhi, o.uhi)
+	n.lo, n.hi = max(n.lo, o.lo), min(n.hi, o.hi)
+	n.val, n.unk = n.val|o.val, n.unk&o.unk
+	return n.ulo <= n.uhi && n.lo <= n.hi && n.tidy()
+}
+
+// join is what is known of a number that is one or the other.
+func (n number) join(o number) number {
+	unk := n.unk | o.unk | (n.val ^ o.val)
+	return number{min(n.ulo, o.ulo), max(n.uhi, o.uhi), min(n.lo, o.lo), max(n.hi, o.hi), n.val &^ unk, unk}
+}
+
+// widen is join for a number that has grown to what o says and may go on: each end
+// that has moved goes to the next of stops, which are ascending.
+func (n number) widen(o number, stops []int64) number {
+	j := n.join(o)
+	for k := len(stops) - 1; k >= 0 && j.lo < n.lo; k-- {
+		if stops[k] <= j.lo {
+			n.lo = stops[k]
+		}
+	}
+	for k := 0; k < len(stops) && j.hi > n.hi; k++ {
+		if stops[k] >= j.hi {
+			n.hi = stops[k]
+		}
+	}
+	if j.lo < n.lo {
+		n.lo = math.MinInt64
+	}
+	if j.hi > n.hi {
+		n.hi = math.MaxInt64
+	}
+	j.lo, j.hi = n.lo, n.hi
+	switch {
+	case j.lo >= 0: // the ranges are one
+		j.ulo, j.uhi = uint64(j.lo), uint64(j.hi)
+	case j.ulo != n.ulo || j.uhi != n.uhi:
+		j.ulo, j.uhi = 0, math.MaxUint64
+	}
+	if j.unk != n.unk { // of the bits only alignment lasts
+		low := uint64(1)<<bits.TrailingZeros64(j.unk) - 1
+		j.val, j.unk = j.val&low, ^low
+	}
+	j.tidy()
+	return j
+}
+
+// as32 is the lower half of a number, extended with zeros.
+func (n number) as32() number {
+	const half = math.MaxUint32
+	if n.uhi <= half {
+		return n
+	}
+	if n.ulo>>32 == n.uhi>>32 {
+		m := between(n.ulo&half, n.uhi&half)
+		m.meet(ofBits(n.val&half, n.unk&half))
+		return m
+	}
+	return ofBits(n.val&half, n.unk&half)
+}
+
+// extended is the low size bytes of a number, extended with their sign.
+func (n number) extended(size int) number {
+	unused := 64 - 8*size
+	least, most := int64(math.MinInt64)>>unused, int64(math.MaxInt64)>>unused
+	if n.lo >= least && n.hi <= most {
+		return n
+	}
+	if v, ok := n.is(); ok {
+		return constant(uint64(int64(v) << unused >> unused))
+	}
+	return betweenSigned(least, most)
+}
+
+// plus is a sum modulo 2^64.
+func (n number) plus(o number) number {
+	r := anyNumber
+	if lo, hi := n.ulo+o.ulo, n.uhi+o.uhi; (lo < n.ulo) == (hi < n.uhi) {
+		r.ulo, r.uhi = lo, hi // both ends wrap, or none
+	}
+	if lo, hi := n.lo+o.lo, n.hi+o.hi; !overflows(n.lo, o.lo, lo) && !overflows(n.hi, o.hi, hi) {
+		r.lo, r.hi = lo, hi
+	}
+	sum := n.val + o.val
+	unk := ((n.unk + o.unk + sum) ^ sum) | n.unk | o.unk
+	r.val, r.unk = sum&^unk, unk
+	r.tidy()
+	return r
+}
+
+// overflows reports whether the sum of a and b has another sign than it should.
+func overflows(a, b, sum int64) bool { return (a^sum)&(b^sum) < 0 }
+
+// negated is 0 less a number.
+func (n number) negated() number { return constant(0).minus(n) }
+
+// minus is a difference modulo 2^64.
+func (n number) minus(o number) number {
+	r := anyNumber
+	if lo, hi := n.ulo-o.uhi, n.uhi-o.ulo; (n.ulo < o.uhi) == (n.uhi < o.ulo) {
+		r.ulo, r.uhi = lo, hi
+	}
+	if lo, hi := n.lo-o.hi, n.hi-o.lo; (n.lo^o.hi)&(n.lo^lo) >= 0 && (n.hi^o.lo)&(n.hi^hi) >= 0 {
+		r.lo, r.hi = lo, hi
+	}
+	diff := n.val - o.val
+	unk := ((diff + n.unk) ^ (diff - o.unk)) | n.unk | o.unk
+	r.val, r.unk = diff&^unk, unk
+	r.tidy()
+	return r
+}
+
+// times is a product modulo 2^64.
+func (n number) times(o number) number {
+	zeros := bits.TrailingZeros64(n.val|n.unk) + bits.TrailingZeros64(o.val|o.unk)
+	if zeros >= 64 {
+		return constant(0)
+	}
+	r := ofBits(0, ^uint64(0)<<zeros)
+	if over, hi := bits.Mul64(n.uhi, o.uhi); over == 0 {
+		r.meet(between(n.ulo*o.ulo, hi))
+	}
+	return r
+}
+
+func (n number) and(o number) number {
+	ones, maybe := n.val&o.val, (n.val|n.unk)&(o.val|o.unk)
+	r := ofBits(ones, maybe&^ones)
+	r.meet(between(0, min(n.uhi, o.uhi)))
+	return r
+}
+
+func (n number) or(o number) number {
+	ones := n.val | o.val
+	r := ofBits(ones, (n.unk|o.unk)&^ones)
+	r.meet(between(max(n.ulo, o.ulo), math.MaxUint64))
+	return r
+}
+
+func (n number) xor(o number) number {
+	unk := n.unk | o.unk
+	return ofBits((n.val^o.val)&^unk, unk)
+}
+
+// shifted is a shift to the left by s bits, or to the right by -s.
+func (n number) shifted(s int) number {
+	if s < 0 {
+		s = -s
+		r := between(n.ulo>>s, n.uhi>>s)
+		r.meet(ofBits(n.val>>s, n.unk>>s))
+		return r
+	}
+	r := ofBits(n.val<<s, n.unk<<s)
+	if bits.LeadingZeros64(n.uhi) >= s {
+		r.meet(between(n.ulo<<s, n.uhi<<s))
+	}
+	return r
+}
+
+// shiftedSigned is a shift to the right by s bits, with the sign.
+func (n number) shiftedSigned(s int) number {
+	r := betweenSigned(n.lo>>s, n.hi>>s)
+	r.meet(ofBits(uint64(int64(n.val)>>s)&^uint64(int64(n.unk)>>s), uint64(int64(n.unk)>>s)))
+	return r
+}

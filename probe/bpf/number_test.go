@@ -1,0 +1,142 @@
+package bpf
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// has reports whether x is one of the numbers that n stands for.
+func (n number) has(x uint64) bool {
+	return x >= n.ulo && x <= n.uhi && int64(x) >= n.lo && int64(x) <= n.hi && (x^n.val)&^n.unk == 0
+}
+
+// someNumber makes a number and some of those that it stands for.
+func someNumber(g *rand.Rand) (number, []uint64) {
+	edges := []uint64{0, 1, 2, 7, 8, 255, 1 << 31, 1<<31 - 1, 1 << 32, 1<<32 - 1, 1 << 63, 1<<63 - 1, math.MaxUint64, math.MaxUint64 - 7}
+	x := g.Uint64() >> g.IntN(64)
+	if g.IntN(3) == 0 {
+		x = edges[g.IntN(len(edges))]
+	}
+	n := constant(x)
+	xs := []uint64{x}
+	for range g.IntN(4) {
+		y := x + g.Uint64()>>g.IntN(64)
+		switch g.IntN(4) {
+		case 0:
+			y = x - g.Uint64()>>g.IntN(64)
+		case 1:
+			y = x ^ 1<<g.IntN(64)
+		case 2:
+			y = edges[g.IntN(len(edges))]
+		}
+		n, xs = n.join(constant(y)), append(xs, y)
+	}
+	if g.IntN(4) == 0 { // forget something
+		switch g.IntN(3) {
+		case 0:
+			n.val, n.unk = 0, math.MaxUint64
+		case 1:
+			n.ulo, n.uhi = 0, math.MaxUint64
+		case 2:
+			n.lo, n.hi = math.MinInt64, math.MaxInt64
+		}
+		n.tidy()
+	}
+	return n, xs
+}
+
+// TestNumbers: what is known of a result is true of the results of all that the
+// operands may be.
+func TestNumbers(t *testing.T) {
+	g := rand.New(rand.NewPCG(3, 4))
+	for range 200_000 {
+		a, xs := someNumber(g)
+		b, ys := someNumber(g)
+		s := g.IntN(64)
+		j, w := a.join(b), a.widen(b, []int64{-129, 0, 63, 64, 1 << 20, math.MaxInt32})
+		for _, x := range xs {
+			if !a.has(x) {
+				t.Fatalf("%+v does not have %#x", a, x)
+			}
+			for _, c := range []struct {
+				name string
+				n    number
+				x    uint64
+			}{
+				{"join", j, x}, {"widen", w, x}, {"as32", a.as32(), uint64(uint32(x))},
+				{"extended 1", a.extended(1), uint64(int8(x))}, {"extended 2", a.extended(2), uint64(int16(x))}, {"extended 4", a.extended(4), uint64(int32(x))},
+				{"negated", a.negated(), -x}, {"left", a.shifted(s), x << s}, {"right", a.shifted(-s), x >> s},
+				{"signed right", a.shiftedSigned(s), uint64(int64(x) >> s)},
+			} {
+				if !c.n.has(c.x) {
+					t.Fatalf("%s of %+v, by %d, is %+v, without %#x of %#x", c.name, a, s, c.n, c.x, x)
+				}
+			}
+			for _, y := range ys {
+				for _, c := range []struct {
+					name string
+					n    number
+					z    uint64
+				}{
+					{"plus", a.plus(b), x + y}, {"minus", a.minus(b), x - y}, {"times", a.times(b), x * y},
+					{"and", a.and(b), x & y}, {"or", a.or(b), x | y}, {"xor", a.xor(b), x ^ y},
+				} {
+					if !c.n.has(c.z) {
+						t.Fatalf("%s of %+v and %+v is %+v, without %#x of %#x and %#x", c.name, a, b, c.n, c.z, x, y)
+					}
+				}
+			}
+		}
+		m := a
+		if ok := m.meet(b); ok != ok || !ok && slices.ContainsFunc(xs, b.has) {
+			t.Fatalf("%+v and %+v do not meet, in %#x", a, b, xs)
+		} else if ok {
+			for _, x := range xs {
+				if b.has(x) && !m.has(x) {
+					t.Fatalf("%+v and %+v meet in %+v, without %#x", a, b, m, x)
+				}
+			}
+		}
+		if w2 := w.widen(w, nil); w2 != w {
+			t.Fatalf("%+v widened by itself is %+v", w, w2)
+		}
+	}
+}
+
+// TestNumbersExact has results that must not be less exact than this.
+func TestNumbersExact(t *testing.T) {
+	r := between
+	stops := []int64{0, 63, 64, 65, 1 << 23}
+	by4 := r(0, 63)
+	by4.meet(ofBits(0, ^uint64(3)))
+	refined := r(0, 10)
+	refined.meet(r(5, 20))
+	for _, tt := range []struct {
+		name string
+		got  number
+		lo   int64
+		hi   int64
+	}{
+		{"sum", r(1, 5).plus(r(10, 20)), 11, 25},
+		{"sum with sign", betweenSigned(-5, 5).plus(constant(1)), -4, 6},
+		{"difference", r(10, 20).minus(r(1, 5)), 5, 19},
+		{"product", r(2, 3).times(constant(8)), 16, 24},
+		{"and", anyNumber.and(constant(7)), 0, 7},
+		{"shift", r(0, 1<<32-1).shifted(-28), 0, 15},
+		{"lower half", betweenSigned(-1, -1).as32(), 1<<32 - 1, 1<<32 - 1},
+		{"byte", anyNumber.extended(1), -128, 127},
+		{"aligned", by4, 0, 60},
+		{"aligned and more", by4.plus(constant(4)), 4, 64},
+		{"meet", refined, 5, 10},
+		{"widened", constant(0).widen(r(0, 1), stops), 0, 63},
+		{"widened again", r(0, 63).widen(r(0, 66), stops), 0, 1 << 23},
+		{"widened at last", r(0, 63).widen(r(0, 1<<24), stops), 0, math.MaxInt64},
+		{"widened downwards", constant(3).widen(betweenSigned(-1, 3), stops), math.MinInt64, 3},
+	} {
+		if tt.got.lo != tt.lo || tt.got.hi != tt.hi {
+			t.Errorf("%s: %d to %d, want %d to %d", tt.name, tt.got.lo, tt.got.hi, tt.lo, tt.hi)
+		}
+	}
+}

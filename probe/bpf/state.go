@@ -1,0 +1,301 @@
+package bpf
+
+import "slices"
+
+// baseKind says what the address in a register counts from.
+type baseKind uint8
+
+const (
+	noBase    baseKind = iota // no address: a number
+	inContext                 // the context
+	inFrame                   // the function's frame pointer
+	aMap                      // no address: the handle of map m
+	inValue                   // a value of map m
+	inRecord                  // a record that is reserved in ring m
+)
+
+// base is what an address counts from.
+type base struct {
+	kind baseKind
+	null bool  // or it is 0
+	m    int16 // map
+	elem int32 // element, for this vCPU where each has its own; -1 = not known
+	id   int32 // 1 + slot of the call that it comes from; 0 = not known
+}
+
+// value is what is known of a register, or of a place in the frame: it is a
+// number, or an address that is a number behind its base.
+type value struct {
+	base
+	num number
+	// The number is that which the value numbered vn has, plus delta; 0 when no
+	// other value is known to have to do with it. A value is numbered for the slot of
+	// the operation that makes it, or for the register and the slot where paths meet.
+	vn    int32
+	delta int64
+	unset bool // nothing was put there, on some path
+}
+
+func scalar(n number) value     { return value{num: n} }
+func constValue(v uint64) value { return value{num: constant(v)} }
+func (v *value) isConst(c int64) bool {
+	n, ok := v.num.is()
+	return ok && v.kind == noBase && int64(n) == c
+}
+
+// known returns the number that a value is.
+func (v *value) known() (uint64, bool) {
+	n, ok := v.num.is()
+	return n, ok && v.kind == noBase
+}
+
+// near reports whether all that an address may be is so close to its base that it
+// cannot be an address behind another one: values are smaller than 1 << 23.
+func (v *value) near() bool { return v.num.lo >= -nearest && v.num.hi < 2*nearest }
+
+const nearest = 1 << 23
+
+// word is a place in the frame of which the content is known.
+type word struct {
+	off, size int16
+	v         value
+}
+
+// maxWords is how many places of a frame are followed.
+const maxWords = 16
+
+// frameBytes is a set of bytes of the frame: byte -FrameSize+i is bit i.
+type frameBytes [FrameSize / 64]uint64
+
+func (f *frameBytes) set(off int64, n int, to bool) {
+	for i := off + FrameSize; i < off+FrameSize+int64(n); i++ {
+		f[i/64] &^= 1 << (i % 64)
+		if to {
+			f[i/64] |= 1 << (i % 64)
+		}
+	}
+}
+
+// count returns how many of the n bytes at off are in the set.
+func (f *frameBytes) count(off int64, n int) (k int) {
+	for i := off + FrameSize; i < off+FrameSize+int64(n); i++ {
+		k += int(f[i/64] >> (i % 64) & 1)
+	}
+	return k
+}
+
+// state is what is known where an operation begins.
+type state struct {
+	regs    [numRegs]value
+	words   []word     // not changed in place
+	written frameBytes // bytes of the frame that were certainly written
+	open    []int32    // ids of the records that are open, on some path; not changed in place
+}
+
+// word returns what the n bytes at an offset of the frame are, if that is known.
+func (s *state) word(off int64, n int) (value, bool) {
+	for _, w := range s.words {
+		at := off - int64(w.off)
+		if at == 0 && int(w.size) == n {
+			return w.v, true
+		}
+		if c, ok := w.v.known(); ok && at >= 0 && at+int64(n) <= int64(w.size) {
+			return constValue(c >> (8 * at) & (1<<(8*n) - 1)), true
+		}
+	}
+	return value{}, false
+}
+
+// at returns what is in the very place of a word.
+func (s *state) at(p word) (value, bool) {
+	for _, w := range s.words {
+		if w.off == p.off && w.size == p.size {
+			return w.v, true
+		}
+	}
+	return value{}, false
+}
+
+// forget forgets what is in the frame between two offsets.
+func (s *state) forget(lo, hi int64) {
+	var kept []word
+	for _, w := range s.words {
+		if int64(w.off) >= hi || int64(w.off+w.size) <= lo {
+			kept = append(kept, w)
+		}
+	}
+	s.words = kept
+}
+
+// put notes that v is written to the n bytes at an offset of the frame.
+func (s *state) put(off int64, n int, v value) {
+	s.written.set(off, n, true)
+	s.forget(off, off+int64(n))
+	if n < 8 {
+		if v.kind != noBase {
+			return
+		}
+		v = scalar(v.num.and(constant(1<<(8*n) - 1)))
+	}
+	if len(s.words) < maxWords {
+		s.words = append(s.words[:len(s.words):len(s.words)], word{int16(off), int16(n), v})
+	}
+}
+
+// each lets f change every value.
+func (s *state) each(f func(v *value)) {
+	for i := range s.regs {
+		f(&s.regs[i])
+	}
+	own := false
+	for i := range s.words {
+		v := s.words[i].v
+		if f(&v); v != s.words[i].v {
+			if !own {
+				s.words, own = slices.Clone(s.words), true
+			}
+			s.words[i].v = v
+		}
+	}
+}
+
+// define forgets that anything has to do with the value numbered vn, or comes from
+// the call in that slot, because that is made anew.
+func (s *state) define(vn int32) {
+	s.each(func(v *value) {
+		if v.vn == vn {
+			v.vn, v.delta = 0, 0
+		}
+		if v.id == vn && v.kind != noBase {
+			if v.id = 0; v.kind == inRecord {
+				*v = scalar(anyNumber)
+			}
+		}
+	})
+}
+
+// refine says that the number of register r is n, and what follows for all that
+// have to do with it. It returns false when that cannot be.
+func (s *state) refine(r uint8, n number) bool {
+	v := s.regs[r]
+	ok := s.regs[r].num.meet(n)
+	if v.vn != 0 {
+		s.each(func(x *value) {
+			if x.vn == v.vn {
+				ok = x.num.meet(n.plus(constant(uint64(x.delta-v.delta)))) && ok
+			}
+		})
+	}
+	return ok
+}
+
+// decideNull says that the address in register r, and all that come from the same
+// call, are 0, or that they are not.
+func (s *state) decideNull(r uint8, isNull bool) {
+	b := s.regs[r].base
+	decide := func(x *value) {
+		if x.null = false; isNull {
+			x.base = base{} // and so it is the number behind it
+		}
+	}
+	if decide(&s.regs[r]); b.id == 0 {
+		return
+	}
+	s.each(func(x *value) {
+		if x.base == b {
+			decide(x)
+		}
+	})
+	if isNull && b.kind == inRecord {
+		s.close(b.id)
+	}
+}
+
+// close takes a record out of those that are open.
+func (s *state) close(id int32) {
+	s.open = slices.DeleteFunc(slices.Clone(s.open), func(o int32) bool { return o == id })
+}
+
+// meeting is a place where paths meet.
+type meeting struct {
+	phi   func(r int) int32 // number of the value of register r from there
+	widen bool              // what goes on growing grows at once to the next of stops
+	stops []int64
+	tired bool // what differs is not known any more
+}
+
+// join adds what another path knows. It reports whether that changed anything, and
+// whether the address of the context gets out of sight.
+func (s *state) join(o *state, at meeting) (changed, escapes bool) {
+	for i := range s.regs {
+		c, e := s.regs[i].join(&o.regs[i], at.phi(i), at)
+		changed, escapes = changed || c, escapes || e
+	}
+	for i := range s.written {
+		both := s.written[i] & o.written[i]
+		changed = changed || both != s.written[i]
+		s.written[i] = both
+	}
+	var words []word
+	for _, w := range s.words {
+		v, ok := o.at(w)
+		if !ok {
+			changed, escapes = true, escapes || w.v.kind == inContext
+			continue
+		}
+		c, e := w.v.join(&v, 0, at)
+		changed, escapes = changed || c, escapes || e
+		words = append(words, w)
+	}
+	for _, w := range o.words {
+		if _, ok := s.at(w); !ok {
+			escapes = escapes || w.v.kind == inContext
+		}
+	}
+	s.words = words
+	for _, id := range o.open {
+		if !slices.Contains(s.open, id) {
+			s.open, changed = append(s.open[:len(s.open):len(s.open)], id), true
+		}
+	}
+	return changed, escapes
+}
+
+// join makes of v what is known of a register that is v or o.
+func (v *value) join(o *value, phi int32, at meeting) (changed, escapes bool) {
+	if *v == *o {
+		return false, false
+	}
+	old := *v
+	to := o.base
+	switch { // what is 0 may be an address that is 0, whatever its call has returned
+	case v.kind == inValue && o.isConst(0):
+		v.id = 0
+		to = v.base
+		to.null = true
+	case o.kind == inValue && v.isConst(0):
+		to.id = 0
+		v.base = to
+		v.null = true
+	}
+	switch {
+	case at.tired, v.kind != to.kind, v.m != to.m, v.kind == inRecord && v.id != to.id:
+		escapes = v.kind == inContext || o.kind == inContext
+		*v = value{num: anyNumber, vn: phi}
+	default:
+		if v.elem != to.elem || v.id != to.id {
+			v.elem, v.id = -1, 0
+		}
+		v.null = v.null || to.null
+		if at.widen {
+			v.num = v.num.widen(o.num, at.stops)
+		} else {
+			v.num = v.num.join(o.num)
+		}
+		if v.vn != o.vn || v.delta != o.delta {
+			v.vn, v.delta = phi, 0
+		}
+	}
+	v.unset = old.unset || o.unset
+	return *v != old, escapes
+}

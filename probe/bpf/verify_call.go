@@ -1,0 +1,191 @@
+package bpf
+
+import "github.com/guestprobe/guestprobe/probe/insn"
+
+// argKind says what an argument of a helper is.
+type argKind uint8
+
+const (
+	anyArg    argKind = iota
+	mapArg            // a map with keys
+	ringArg           // a ring
+	keyArg            // memory with a key of the map
+	valueArg          // memory with a value of the map
+	inArg             // memory to read; its size is the next argument
+	outArg            // memory to write, likewise
+	wordArg           // memory to write 8 bytes to
+	recordArg         // a reserved record
+)
+
+// kinds are the maps that an argument may be.
+func (k argKind) kinds() MapKinds {
+	if k == ringArg {
+		return ringMaps
+	}
+	return keyedMaps
+}
+
+// callFact is what is known of a call of a helper.
+type callFact struct {
+	m      int              // number of the map that it works on; -1 = not known, or there is none
+	args   [R5 + 1]access   // memory that it uses, by register; size 0 = not known beforehand
+	known  [R5 + 1]constArg // arguments that are numbers
+	key    int64            // which element a lookup in an array is for; -1 = not known
+	record int32            // id of the record that it ends; 0 = not known
+}
+
+type constArg struct {
+	v  uint64
+	ok bool
+}
+
+// call is the effect of a call of a helper.
+func (a *verifier) call(pc int, st *state) {
+	o := &a.p.ops[pc]
+	h := helperByID[Helper(o.imm)]
+	f := &callFact{m: -1, key: -1}
+	var m *Map
+	for i, kind := range h.args {
+		r := uint8(R1) + uint8(i)
+		v := st.regs[r]
+		f.known[r].v, f.known[r].ok = v.known()
+		switch kind {
+		case mapArg, ringArg:
+			if c, ok := v.num.is(); v.kind == aMap && ok && c == 0 && kind.kinds().has(a.p.maps[v.m].spec.Kind) {
+				f.m, m = int(v.m), a.p.maps[v.m]
+			} else if v.kind != noBase || ok {
+				a.warn(pc, "argument %d of %s is not a map of the right kind", i+1, h.Name)
+			}
+		case keyArg, valueArg:
+			if m != nil {
+				size := m.spec.KeySize
+				if kind == valueArg {
+					size = m.spec.ValueSize
+				}
+				f.args[r] = a.region(pc, st, r, constant(uint64(size)), false)
+			}
+		case inArg, outArg:
+			f.args[r] = a.region(pc, st, r, st.regs[r+1].number(), kind == outArg)
+		case wordArg:
+			f.args[r] = a.region(pc, st, r, constant(8), true)
+		case recordArg:
+			if c, ok := v.num.is(); v.kind == inRecord && !v.null && ok && c == 0 {
+				f.record = v.id
+			} else if v.kind == inRecord && v.null {
+				a.warn(pc, "argument %d of %s may be 0: the record was not checked", i+1, h.Name)
+			} else if v.kind != noBase || v.num.uhi < 1<<segShift {
+				a.warn(pc, "argument %d of %s is not a record that was reserved", i+1, h.Name)
+			}
+		}
+	}
+	result := a.result(pc, st, h.ID, f, m)
+	if a.final {
+		a.facts[pc].call = f
+	}
+	for r := R1; r <= R5; r++ {
+		st.regs[r] = constValue(0)
+		st.regs[r].unset = true
+	}
+	a.set(pc, st, uint8(R0), result)
+}
+
+// number is what is known of the number that a value is.
+func (v *value) number() number {
+	if v.kind != noBase {
+		return anyNumber
+	}
+	return v.num
+}
+
+// region finds out about the memory that register r says, of n bytes, which a
+// helper reads or writes.
+func (a *verifier) region(pc int, st *state, r uint8, n number, write bool) access {
+	v := st.regs[r]
+	most := n.uhi
+	if most > maxRead || most == 0 {
+		if write {
+			st.words = nil
+		}
+		return access{base: v.base, ptr: r}
+	}
+	size, exact := n.is()
+	look := a.classify // without the bytes being there, where there are none to access
+	if exact {
+		look = a.access
+	}
+	acc := look(pc, st, r, 0, int(most), write)
+	if acc.class == bounded || acc.class == guessed {
+		acc.class = generic // helpers have one check for all
+	}
+	if acc.size = int(size); !exact {
+		acc.size = 0
+	}
+	exactly := v.kind == inFrame && acc.class == direct && acc.by == byOffset && exact
+	switch {
+	case write && acc.class == generic:
+		st.words = nil
+	case write && exactly:
+		st.written.set(acc.off, acc.size, true)
+		st.forget(acc.off, acc.off+int64(acc.size))
+	case write && v.kind == inFrame:
+		st.words = nil
+	case !write && exactly:
+		a.checkWritten(pc, st, acc.off, acc.size)
+	}
+	return acc
+}
+
+// result is what a helper returns, and what else it does.
+func (a *verifier) result(pc int, st *state, h Helper, f *callFact, m *Map) value {
+	number := scalar(anyNumber)
+	switch h {
+	case HelperMapLookup:
+		if m == nil {
+			return number
+		}
+		v := value{base: base{kind: inValue, m: int16(f.m), elem: -1}, num: constant(0)}
+		if key := f.args[R2]; !m.hashed() && key.class == direct && key.by == byOffset && key.base.kind == inFrame {
+			if k, ok := st.word(key.off, 4); ok {
+				if c, ok := k.num.is(); ok {
+					f.key = int64(c)
+				}
+			}
+		}
+		switch {
+		case f.key >= int64(m.spec.MaxEntries):
+			return constValue(0)
+		case f.key >= 0:
+			v.elem = int32(f.key)
+		default:
+			st.define(def(pc))
+			v.null, v.id = true, def(pc)
+		}
+		return v
+	case HelperRingReserve:
+		size := st.regs[R2].number()
+		if f.m < 0 {
+			return number
+		}
+		id := def(pc)
+		a.sizes[id] = [2]int64{int64(min(size.ulo, offMask)), int64(min(size.uhi, offMask))}
+		st.define(id)
+		st.close(id)
+		st.open = append(st.open[:len(st.open):len(st.open)], id)
+		return value{base: base{kind: inRecord, m: int16(f.m), null: true, id: id}, num: constant(0)}
+	case HelperRingSubmit, HelperRingDiscard:
+		if f.record != 0 {
+			st.close(f.record)
+			st.each(func(v *value) {
+				if v.kind == inRecord && v.id == f.record {
+					*v = number
+				}
+			})
+		}
+		return constValue(0)
+	case HelperGetFuncArgCnt:
+		return constValue(uint64(len(insn.CallArgs)))
+	case HelperGetCPU:
+		return scalar(ofSize(4))
+	}
+	return number
+}

@@ -1,0 +1,176 @@
+package bpf
+
+// branch follows a conditional jump both ways, or the only one.
+func (a *verifier) branch(pc int, st *state) {
+	o := &a.p.ops[pc]
+	taken, falls := *st, *st
+	canJump, canFall := a.compare(o, &taken, true), a.compare(o, &falls, false)
+	if a.final {
+		f := &a.facts[pc]
+		switch {
+		case !canFall:
+			f.jump = alwaysTaken
+		case !canJump:
+			f.jump = neverTaken
+		case isNullCheck(st, o):
+			f.test = st.regs[o.dst].base
+		}
+	}
+	if canJump {
+		a.loopStep(pc, &taken)
+		a.reach(int(o.off), &taken)
+	}
+	if canFall {
+		a.reach(pc+1, &falls)
+	}
+}
+
+// isNullCheck reports whether a jump compares an address that may be 0 with 0.
+func isNullCheck(st *state, o *op) bool {
+	d := &st.regs[o.dst]
+	c, ok := d.num.is()
+	return (o.code == opJeq+form64K || o.code == opJne+form64K) && o.imm == 0 && d.null && ok && c == 0
+}
+
+// compare adds what is known where a comparison holds, or where it does not. It
+// returns false when that cannot be.
+func (a *verifier) compare(o *op, st *state, holds bool) bool {
+	d, s := st.regs[o.dst], constValue(uint64(o.imm))
+	byReg := o.code&1 != 0
+	if byReg {
+		s = st.regs[o.src]
+	}
+	kind, long := o.code&^3, o.code&3 < form32K
+	switch {
+	case isNullCheck(st, o):
+		st.decideNull(o.dst, holds == (kind == opJeq))
+		return true
+	case d.kind == noBase && s.kind == noBase:
+	case long && s.isConst(0) && (kind == opJeq || kind == opJne) && d.kind != noBase && !d.null && d.near():
+		return holds == (kind == opJne) // no address is 0
+	case long && kind != opJset && samePlace(d.base, s.base) && d.near() && s.near():
+		kind = signedKind[kind] // addresses that are not far from their base are in the order of what is behind it
+	default:
+		return true
+	}
+	x, y := d.num, s.num
+	if !long {
+		x, y = x.as32(), y.as32()
+		if signedKind[kind] == kind && (x.uhi > 1<<31-1 || y.uhi > 1<<31-1) && kind != opJeq && kind != opJne && kind != opJset {
+			return true // what is negative is not followed
+		}
+	}
+	if !order(kind, holds, &x, &y) {
+		return false
+	}
+	// What is known of the lower half is known of all where the upper one is 0.
+	ok := true
+	if long || d.num.uhi>>32 == 0 {
+		ok = st.refine(o.dst, x)
+	}
+	if byReg && (long || s.num.uhi>>32 == 0) {
+		ok = st.refine(o.src, y) && ok
+	}
+	return ok
+}
+
+// samePlace reports whether two addresses with these bases count from the same.
+func samePlace(b, o base) bool {
+	if b != o || b.null {
+		return false
+	}
+	switch b.kind {
+	case inContext, inFrame:
+		return true
+	case inValue:
+		return b.elem >= 0 || b.id != 0
+	}
+	return b.kind == inRecord
+}
+
+// signedKind has, for each comparison, the one with sign.
+var signedKind = map[opc]opc{opJeq: opJeq, opJne: opJne, opJgt: opJsgt, opJge: opJsge, opJlt: opJslt, opJle: opJsle,
+	opJsgt: opJsgt, opJsge: opJsge, opJslt: opJslt, opJsle: opJsle, opJset: opJset}
+
+// opposite has, for each comparison that orders, the one that holds when it does
+// not.
+var opposite = map[opc]opc{opJeq: opJne, opJne: opJeq, opJgt: opJle, opJle: opJgt, opJge: opJlt, opJlt: opJge,
+	opJsgt: opJsle, opJsle: opJsgt, opJsge: opJslt, opJslt: opJsge}
+
+// order adds to two numbers what a comparison says of them. It returns false when
+// no numbers are like that.
+func order(kind opc, holds bool, x, y *number) bool {
+	if kind == opJset {
+		return orderBits(holds, x, y)
+	}
+	if !holds {
+		kind = opposite[kind]
+	}
+	switch kind {
+	case opJgt, opJge, opJsgt, opJsge:
+		x, y = y, x
+		kind = map[opc]opc{opJgt: opJlt, opJge: opJle, opJsgt: opJslt, opJsge: opJsle}[kind]
+	}
+	switch kind {
+	case opJeq:
+		ok := x.meet(*y)
+		*y = *x
+		return ok
+	case opJne:
+		return x.without(y) && y.without(x)
+	case opJlt:
+		if x.ulo == ^uint64(0) || y.uhi == 0 {
+			return false
+		}
+		x.uhi, y.ulo = min(x.uhi, y.uhi-1), max(y.ulo, x.ulo+1)
+	case opJle:
+		x.uhi, y.ulo = min(x.uhi, y.uhi), max(y.ulo, x.ulo)
+	case opJslt:
+		if x.lo == 1<<63-1 || y.hi == -1<<63 {
+			return false
+		}
+		x.hi, y.lo = min(x.hi, y.hi-1), max(y.lo, x.lo+1)
+	case opJsle:
+		x.hi, y.lo = min(x.hi, y.hi), max(y.lo, x.lo)
+	}
+	return x.ulo <= x.uhi && y.ulo <= y.uhi && x.lo <= x.hi && y.lo <= y.hi && x.tidy() && y.tidy()
+}
+
+// without takes the number that y is, if there is only one, off the ends of what x
+// may be. It returns false when nothing is left.
+func (n *number) without(y *number) bool {
+	c, ok := y.is()
+	if !ok {
+		return true
+	}
+	if v, one := n.is(); one {
+		return v != c
+	}
+	if n.ulo == c {
+		n.ulo++
+	}
+	if n.uhi == c {
+		n.uhi--
+	}
+	if n.lo == int64(c) {
+		n.lo++
+	}
+	if n.hi == int64(c) {
+		n.hi--
+	}
+	return n.tidy()
+}
+
+// orderBits is order for the test of bits.
+func orderBits(holds bool, x, y *number) bool {
+	c, ok := y.is()
+	switch {
+	case !ok:
+		return true
+	case !holds:
+		return x.meet(ofBits(0, ^c))
+	case c&(c-1) == 0 && c != 0:
+		return x.meet(ofBits(c, ^c))
+	}
+	return (x.val|x.unk)&c != 0
+}

@@ -1,0 +1,200 @@
+package bpf
+
+// accessClass says what must be checked as an access is made.
+type accessClass uint8
+
+const (
+	generic accessClass = iota // everything: the address may be any
+	guessed                    // whether it is where its base says; if not, everything
+	bounded                    // its offset alone
+	direct                     // nothing
+)
+
+// access is a place in memory, as an operation or a helper uses it.
+type access struct {
+	class accessClass
+	base  base
+	size  int   // bytes; 0 = not known beforehand
+	end   int64 // of bounded and guessed: the offset behind the last byte that may be accessed
+	wet   bool  // it is not in the frame, or all bytes there that it may be were written
+
+	// The place is disp bytes behind the address in register ptr. By its base it is off
+	// bytes behind that, with byIndex off bytes and the number in register index.
+	ptr   uint8
+	disp  int64
+	by    locator
+	index uint8
+	off   int64
+	ahead bool // what is added to off, or to disp, is not negative
+}
+
+// locator says how a place is found by its base.
+type locator uint8
+
+const (
+	byAddress locator = iota // by the address only
+	byOffset
+	byIndex
+)
+
+// extent returns the offsets behind a base that may be accessed.
+func (a *verifier) extent(b base, write bool) (lo, hi int64, ok bool) {
+	switch b.kind {
+	case inContext:
+		return 0, int64(a.p.kind.ContextSize()), !write && a.p.kind.hasRegs()
+	case inFrame:
+		return -FrameSize, 0, true
+	case inValue:
+		s := &a.p.maps[b.m].spec
+		return 0, int64(s.ValueSize), !(write && s.ReadOnly)
+	case inRecord:
+		return 0, a.sizes[b.id][0], true
+	}
+	return 0, 0, false
+}
+
+// access finds out about an access of n bytes, off behind what register r says, and
+// notes what follows from its having been possible.
+func (a *verifier) access(pc int, st *state, r uint8, off int64, n int, write bool) access {
+	acc := a.classify(pc, st, r, off, n, write)
+	if lo, hi, ok := a.extent(acc.base, write); ok && acc.class >= bounded {
+		st.refine(r, betweenSigned(lo-off, hi-off-int64(n)))
+	}
+	return acc
+}
+
+// classify finds out about an access.
+func (a *verifier) classify(pc int, st *state, r uint8, off int64, n int, write bool) access {
+	v := st.regs[r]
+	acc := access{base: v.base, size: n, ptr: r, disp: off, wet: v.kind != inFrame}
+	lo, hi, ok := a.extent(v.base, write)
+	inMain := a.p.fns.of(pc) == 0
+	ok = ok && int64(n) <= hi-lo
+	canGuess := ok && !v.null && v.fixed(a.p) && (v.kind != inFrame || inMain)
+	acc.end = hi
+	if !ok || v.null || !v.near() {
+		if canGuess {
+			acc.class = guessed
+		}
+		a.warnAccess(pc, &v, off, n, write)
+		return acc
+	}
+	first, last := v.num.lo+off, v.num.hi+off
+	switch {
+	case first >= lo && last+int64(n) <= hi:
+		acc.class = direct
+		if v.kind == inFrame {
+			all := int(last-first) + n
+			acc.wet = st.written.count(first, all) == all
+		}
+	case last < lo || first+int64(n) > hi: // generic, which will say what is wrong
+		a.warnAccess(pc, &v, off, n, write)
+		return acc
+	case v.kind != inFrame:
+		acc.class = bounded
+	case canGuess:
+		acc.class = guessed
+	}
+	acc.ahead = v.num.lo >= 0
+	if c, ok := v.num.is(); ok {
+		acc.by, acc.off = byOffset, int64(c)+off
+		return acc
+	}
+	if v.kind == inFrame && !inMain {
+		acc.class = generic
+		return acc
+	}
+	// A register that has the offset saves the computing of the address.
+	for q := R0; q <= R9; q++ {
+		x := &st.regs[q]
+		if d := v.delta - x.delta + off; x.kind == noBase && x.vn == v.vn && v.vn != 0 && d == int64(int32(d)) {
+			acc.by, acc.index, acc.off, acc.ahead = byIndex, uint8(q), d, x.num.lo >= 0
+			break
+		}
+	}
+	return acc
+}
+
+// fixed reports whether the program's address of a base is the same in every run.
+func (b base) fixed(p *Program) bool {
+	switch b.kind {
+	case inContext, inFrame:
+		return true
+	case inValue:
+		return b.elem >= 0 && !p.maps[b.m].perCPU
+	}
+	return false
+}
+
+// address is the program's address of a fixed base, in the first function.
+func (b base) address() uint64 {
+	switch b.kind {
+	case inContext:
+		return segPointer(segContext, 0, 0)
+	case inFrame:
+		return segPointer(segStack, 0, StackSize)
+	}
+	return segPointer(segMaps+int(b.m), int(b.elem), 0)
+}
+
+// load is the effect of a load, and its result.
+func (a *verifier) load(pc int, st *state, o *op) value {
+	v := st.regs[o.src]
+	acc := a.access(pc, st, o.src, int64(o.off), int(o.size), false)
+	a.noteAccess(pc, acc)
+	exact := acc.class == direct && acc.by == byOffset && v.kind == inFrame
+	if exact {
+		a.checkWritten(pc, st, acc.off, acc.size)
+		if w, ok := st.word(acc.off, acc.size); ok {
+			if o.code < opLoads8 {
+				return w
+			}
+			return scalar(w.num.extended(acc.size))
+		}
+	}
+	if v.kind == inFrame || acc.class <= guessed {
+		a.untracked = true
+	}
+	if o.code >= opLoads8 {
+		return scalar(anyNumber.extended(acc.size))
+	}
+	return scalar(ofSize(acc.size))
+}
+
+// store is the effect of a store of v.
+func (a *verifier) store(pc int, st *state, o *op, v value) {
+	to := st.regs[o.dst]
+	acc := a.access(pc, st, o.dst, int64(o.off), int(o.size), true)
+	if at := to.num.plus(constant(uint64(o.off))); o.code == opAtomic && (at.val|at.unk)&uint64(o.size-1) != 0 {
+		acc.class = generic // it may not be aligned
+		if at.val&^at.unk&uint64(o.size-1) != 0 && to.kind != noBase {
+			a.warn(pc, "an atomic operation is not aligned")
+		}
+	}
+	a.noteAccess(pc, acc)
+	a.spilled = a.spilled || v.kind == inContext
+	if v.kind == inContext && (to.kind != inFrame || acc.class != direct || acc.by != byOffset) {
+		a.untracked = true
+	}
+	a.overwrite(st, acc, to, v)
+}
+
+// overwrite is the effect on the frame of a write to a place.
+func (a *verifier) overwrite(st *state, acc access, to value, v value) {
+	switch {
+	case acc.class <= guessed: // it may have gone anywhere
+		st.words = nil
+	case to.kind != inFrame:
+	case acc.by == byOffset:
+		st.put(acc.off, acc.size, v)
+	default:
+		st.words = nil
+	}
+}
+
+// noteAccess keeps what was found out of an operation's access.
+func (a *verifier) noteAccess(pc int, acc access) {
+	if a.final {
+		a.facts[pc].mem = acc
+	}
+}
