@@ -25,9 +25,10 @@ type cpu struct {
 	ctx  Context
 	mem  operand
 
-	mirror  *mirror   // the last that this vCPU was sent to and has not ended
-	entered *instance // activations that this hit has begun so far, the last first
-	word    [8]byte   // scratch
+	mirror  *mirror           // the last that this vCPU was sent to and has not ended
+	entered []activation      // that this hit has begun so far
+	word    [8]byte           // scratch
+	data    [MaxDataSize]byte // scratch
 
 	watch [8]byte // scratch for watched values
 

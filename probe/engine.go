@@ -34,7 +34,7 @@ type Engine struct {
 	opt     *optimizer
 	text    text
 	watches watches
-	tramps  trampolines // guarded by mu
+	returns returns
 
 	gone map[*registration]bool // on sites of their own, in no table; written with view held as well
 	ends []*registration        // hidden ones of jprobes that are gone; guarded by mu
@@ -46,7 +46,7 @@ func New(t Target, o Options) (*Engine, error) {
 	if n < 1 {
 		return nil, fmt.Errorf("new probe engine: target has %d vCPUs", n)
 	}
-	e := &Engine{gone: map[*registration]bool{}, tramps: newTrampolines()}
+	e := &Engine{gone: map[*registration]bool{}}
 	e.core = core{target: t, log: o.Log, code: code.New[resident](t), cpus: make([]cpu, n)}
 	e.runner, _ = t.(Runner)
 	if e.pages, _ = t.(PageTables); e.pages == nil {
@@ -71,6 +71,7 @@ func New(t Target, o Options) (*Engine, error) {
 	e.opt = newOptimizer(&e.control, &e.places, o.OptimizeDelay)
 	e.text = text{control: &e.control, opt: e.opt}
 	e.onAlarm = func() { e.text.look(true) }
+	e.returns = returns{control: &e.control, opt: e.opt}
 	e.watches = watches{control: &e.control, places: &e.places}
 	e.watches.watcher, _ = t.(Watcher)
 	return e, nil

@@ -51,10 +51,11 @@ func (c *cpu) debugTrap(s State, t Trap) Verdict {
 	if t.Kind == TrapWatch && c.watchTrap(s, t) {
 		return Verdict{Action: Resume}
 	}
-	if in := c.instance(guest.GVA(s.Regs.RIP)); in != nil && in.fits(s, in.state.Load()) {
+	if x, i := c.trampoline(guest.GVA(s.Regs.RIP)); x != nil && !x.shared() {
 		// The guest is single-stepping over the return, and shall see where to.
-		c.comeBack(s, in)
-		return Verdict{Action: NotOurs}
+		if _, ok := c.comeBack(s, x, i); ok {
+			return Verdict{Action: NotOurs}
+		}
 	}
 	t.Vector = insn.VectorDB
 	return c.fault(s, t)

@@ -92,6 +92,7 @@ func (c *cpu) arrive(s State, st *site, d *detour) Verdict {
 	if c.seq++; c.seq == 0 {
 		c.seq = 1
 	}
+	sp := s.Regs.RSP
 	s.Regs.RIP = uint64(at) + 1 // what the kernel's handlers see
 	c.enter(s, st)
 	watch, mirrors := false, false
@@ -99,7 +100,7 @@ func (c *cpu) arrive(s State, st *site, d *detour) Verdict {
 		if c.offer(s, r) {
 			c.skip(s, chain[i+1:])
 			c.leave()
-			c.hookTaken(s)
+			c.hookTaken(s, sp)
 			return Verdict{Action: Resume}
 		}
 		if r.cells[c.id].passed == c.seq {
@@ -108,7 +109,7 @@ func (c *cpu) arrive(s State, st *site, d *detour) Verdict {
 		}
 	}
 	c.leave()
-	if c.entered != nil {
+	if len(c.entered) != 0 {
 		c.hook(s)
 	}
 	if mirrors && c.beginMirrors(s, st, chain, watch, at) {

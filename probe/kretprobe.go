@@ -3,8 +3,6 @@ package probe
 import (
 	"fmt"
 	"sync/atomic"
-
-	"github.com/guestprobe/guestprobe/guest"
 )
 
 // Kretprobe is a probe on the return of a guest function. Fill in where (at a
@@ -83,16 +81,16 @@ var unreturnable = map[string]bool{"__switch_to": true}
 type retprobe struct {
 	reg   *registration
 	probe *Kretprobe
-	max   int   // instances
-	pool  *pool // nil while the code is gone; changes only while the world is stopped, by Reload
-	cells []retCell
+	max   int
+	table atomic.Pointer[instances] // nil while the code is gone; changes only while the world is stopped
+	cells []retCell                 // what the host has counted
+	base  []retBase                 // what shared tables that are gone have counted
 
 	abandoned atomic.Uint64
 
-	stage   atomic.Pointer[retStage] // in the guest; nil: it cannot run there
-	noStage string                   // then why, if it has the stages; guarded by Engine.view, or not yet published
-	again   atomic.Bool              // the function returns twice: only the host keeps instances apart for that
-	base    []retBase                // by vCPU
+	// again: the function has returned twice. From then on a record is used again only
+	// for the same activation as its last one, which the host alone sees to.
+	again atomic.Bool
 }
 
 // retCell holds the counts of one kretprobe on one vCPU.
@@ -145,146 +143,53 @@ func (e *Engine) maxActive(rp *Kretprobe) int {
 	return rp.MaxActive
 }
 
-// returning is what a kretprobe needs where it is.
-type returning struct {
-	pool    *pool
-	stage   *retStage // nil: it cannot run in the guest,
-	noStage string    // if it has the stages, for this reason
-}
-
-// prepareReturns makes what rp needs on st.
-func (e *Engine) prepareReturns(rp *retprobe, st *site) (*returning, *Error) {
-	p, err := e.fillPool(rp, st)
-	if err != nil {
-		return nil, err
-	}
-	x := &returning{pool: p}
-	if rp.probe.ReturnStage == nil {
-		return x, nil
-	}
-	if x.noStage = e.can[guest.Level(st.user)].NoStage; x.noStage != "" {
-		return x, nil
-	}
-	g, why := e.stageReturns(rp, st)
-	if why != nil {
-		x.noStage = why.Error()
-		return x, nil
-	}
-	x.stage = g
-	return x, nil
-}
-
-// settleReturns ends the registration of r, which was installed or was not.
-func (e *Engine) settleReturns(r *registration, installed bool) {
-	switch {
-	case installed:
-		r.ret.probe.MaxActive = r.ret.max
-	case r.ret.pool != nil:
-		e.tramps.giveBack(r.ret.pool.inst)
-		r.ret.leaveGuest(&e.tramps)
-	}
-}
-
-// fillPool makes a pool for a kretprobe on st.
-func (e *Engine) fillPool(rp *retprobe, st *site) (*pool, *Error) {
-	e.reapOrphans()
-	n := rp.max + spareInstances(rp.max)
-	list, err := e.borrow(n, st.user, st.addr)
-	if err != nil {
-		x := newError(CodeNoInstances, "no memory for the trampolines", fmt.Sprintf("%d instances", n))
-		x.Cause = err
-		return nil, x
-	}
-	return newPool(rp, list, e.profile()), nil
-}
-
-// reapOrphans makes instances of unregistered probes available again, as far
-// as they have come back or never will.
-func (e *Engine) reapOrphans() {
-	var buf [8]byte
-	var last *pool
-	for _, in := range e.tramps.orphans {
-		if p := in.pool.Load(); p != last {
-			e.sweep(p, 0, len(p.inst), buf[:])
-			last = p
-		}
-	}
-	e.tramps.reap()
-}
-
-// retInfo fills in what only a kretprobe has. Callers hold Engine.view or
+// info fills in what only a kretprobe has. Callers hold Engine.view or
 // Engine.mu.
-func (e *Engine) retInfo(rp *retprobe, i *Info) {
+func (rp *retprobe) info(i *Info) {
 	i.Type = 'r'
-	i.MaxActive, i.NoStage = rp.max, rp.noStage
+	i.MaxActive = rp.max
+	if t := rp.table.Load(); t != nil {
+		i.NoStage = t.noStage
+		var buf [8]byte
+		t.sweep(0, t.n, t.shared(), buf[:])
+		i.InUse, i.HighWater = t.inUse(), t.high()
+	}
 	if rp.again.Load() {
 		i.NoStage = "the function returns twice"
 	}
-	if p := rp.pool; p != nil {
-		var buf [8]byte
-		e.sweep(p, 0, len(p.inst), buf[:])
-		i.InUse, i.HighWater = int(p.used.Load()), int(p.high.Load())
-		if g := rp.stage.Load(); g != nil {
-			n, undecided := g.look(&e.core, buf[:])
-			i.InUse += n
-			i.HighWater = max(i.HighWater, int(g.high()))
-			if undecided {
-				p.undecided.Store(true)
-			}
-		}
+}
+
+// retBase are the counts of one vCPU in tables that are gone.
+type retBase struct{ handled, filtered, missed, returns atomic.Uint64 }
+
+// inGuest returns the counts of a vCPU in the guest.
+func (rp *retprobe) inGuest(cpu int) (handled, filtered, missed, returns uint64) {
+	b := &rp.base[cpu]
+	handled, filtered, missed, returns = b.handled.Load(), b.filtered.Load(), b.missed.Load(), b.returns.Load()
+	if t := rp.table.Load(); t != nil && t.shared() {
+		_, h, f, m := t.counts(cpu)
+		handled, filtered, missed, returns = handled+h, filtered+f, missed+m, returns+t.cell(cpu, cellReturns).Load()
 	}
+	return handled, filtered, missed, returns
 }
 
-// bury ends the pool of a kretprobe that was unregistered: what is outstanding
-// returns without a handler. The world is stopped.
-func (rp *retprobe) bury(t *trampolines) {
-	if rp.pool == nil {
-		return
+// end takes the table from rp, with its counts: what is outstanding returns without a
+// handler. It returns the table, or nil. The world is stopped, or nothing has run yet.
+func (rp *retprobe) end() *instances {
+	t := rp.table.Load()
+	if t == nil {
+		return nil
 	}
-	rp.leaveGuest(t)
-	rp.pool.dead.Store(true)
-	t.retire(rp.pool)
-}
-
-// begin gives rp what it needs on its site: nil for nothing, because the code is
-// gone. Activations of before are gone as well, with the guest that was reset. The
-// world is stopped, or rp is not on its site yet.
-func (rp *retprobe) begin(x *returning) {
-	if rp.pool != nil {
-		rp.abandoned.Add(uint64(rp.pool.used.Load()))
+	for i := range rp.base {
+		b := &rp.base[i]
+		h, f, m, r := rp.inGuest(i)
+		b.handled.Store(h)
+		b.filtered.Store(f)
+		b.missed.Store(m)
+		b.returns.Store(r)
 	}
-	if x == nil {
-		x = &returning{}
-	}
-	rp.pool, rp.noStage = x.pool, x.noStage
-	rp.stage.Store(x.stage) // Save has taken the counts of the one before
-}
-
-// The run functions are those of kprobes for the handlers of a kretprobe.
-
-func (c *cpu) runEntry(r *registration) (skip int) {
-	depth := c.depth
-	defer c.contain(&r.tally, "entry", depth)
-	return r.ret.probe.Entry(&c.ctx)
-}
-
-func (c *cpu) runReturn(r *registration) {
-	depth := c.depth
-	defer c.contain(&r.tally, "return", depth)
-	r.ret.probe.Return(&c.ctx)
-}
-
-// readWord and writeWord access a word of the interrupted code's stack, with its rights.
-func (c *cpu) readWord(s State, addr uint64) (guest.GVA, bool) {
-	c.mem.root, c.mem.cpl = s.Root, s.CPL
-	if c.mem.Read(addr, c.word[:]) != nil {
-		return 0, false
-	}
-	return guest.GVA(le.Uint64(c.word[:])), true
-}
-
-func (c *cpu) writeWord(s State, addr uint64, v guest.GVA) bool {
-	c.mem.root, c.mem.cpl = s.Root, s.CPL
-	le.PutUint64(c.word[:], uint64(v))
-	return c.mem.Write(addr, c.word[:]) == nil
+	t.words[wordRun].Store(0)
+	t.dead.Store(true)
+	rp.table.Store(nil)
+	return t
 }

@@ -220,7 +220,7 @@ func (e *Engine) info(r *registration) Info {
 		i.Unoptimized = st.jump.Load().why
 	}
 	if r.ret != nil {
-		e.retInfo(r.ret, &i)
+		r.ret.info(&i)
 	}
 	if r.jprobe != nil {
 		i.Type = 'j'

@@ -32,7 +32,6 @@ type optimizer struct {
 	timer   *time.Timer // to the next pass; nil: none is due
 	slow    bool        // timer is for later only
 	passing bool        // a pass is under way
-	reaper  *time.Timer // see reapLater
 	detours map[detourKey]*detour
 	waiting map[*site]bool // the sites in that state; for listings
 	later   map[*site]bool // likewise
@@ -238,10 +237,10 @@ func (o *optimizer) stages(st *site) []*Stage {
 		if !r.enabled.Load() {
 			continue
 		}
-		switch {
-		case r.ret != nil && r.ret.stage.Load() != nil && !r.ret.again.Load():
+		switch t := r.table(); {
+		case t != nil && t.shared() && !r.ret.again.Load():
 			// Behind the others, who shall find the real return address.
-			returns = append(returns, r.ret.stage.Load().entry)
+			returns = append(returns, t.entry)
 		case r.stage == nil, r.stage.Stack > MaxStageStack, r.ret != nil, r.jprobe != nil:
 			return nil
 		default:

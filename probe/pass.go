@@ -173,7 +173,6 @@ func (o *optimizer) optimize(w World, st *site, d *detour) *Unoptimized {
 	}
 	d.on.Store(st)
 	o.set(st, &optimization{state: jumpPlaced, detour: d})
-	o.reapLater(st)
 	return nil
 }
 

@@ -68,8 +68,15 @@ func (e *Engine) Register(ps ...Probe) error {
 		_ = e.text.reconcile(e.text.different()) // under probes that are there already, if it was; logged
 	}
 	for _, r := range b.regs {
-		if r.ret != nil {
-			e.settleReturns(r, err == nil)
+		switch {
+		case r.ret == nil:
+		case err != nil:
+			r.ret.end()
+		default:
+			r.ret.probe.MaxActive = r.ret.max
+			if r.ret.table.Load().shared() {
+				e.returns.watch()
+			}
 		}
 	}
 	return err
@@ -94,11 +101,11 @@ func (e *Engine) admitAll(b *batch, ps []Probe) error {
 			return refused(i, err)
 		}
 		if r.ret != nil {
-			x, err := e.prepareReturns(r.ret, r.site)
+			t, err := e.returns.prepare(r.ret, r.site)
 			if err != nil {
 				return refused(i, err)
 			}
-			r.ret.begin(x)
+			r.ret.table.Store(t)
 		}
 	}
 	for i := range ps {
@@ -363,7 +370,7 @@ func (e *Engine) remove(regs []*registration) error {
 			}
 			delete(e.gone, r)
 			if r.ret != nil {
-				r.ret.bury(&e.tramps)
+				r.ret.end()
 			}
 		}
 		return nil

@@ -51,6 +51,14 @@ const (
 	kindWatch     kind = 'w' // of an execute watch that a breakpoint serves
 )
 
+// table returns that of a kretprobe whose code is there, else nil.
+func (r *registration) table() *instances {
+	if r.ret == nil {
+		return nil
+	}
+	return r.ret.table.Load()
+}
+
 // hidden reports whether the registration is in no listing of probes.
 func (r *registration) hidden() bool { return r.kind == kindMirrorEnd || r.kind == kindWatch }
 

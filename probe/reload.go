@@ -19,7 +19,7 @@ func (e *Engine) Reload(reset func(save func()) (bool, error)) error {
 		return err
 	}
 	defer e.mu.Unlock()
-	there, err := reset(e.save)
+	there, err := reset(e.returns.save)
 	if there {
 		err = errors.Join(err, e.reloaded())
 	}
@@ -32,11 +32,11 @@ func (e *Engine) reloaded() error {
 	e.forget()
 	b := newBatch(len(regs))
 	lost := map[*registration]*Error{}
-	pools := map[*registration]*returning{}
+	tables := map[*registration]*instances{}
 	for _, r := range regs {
 		err := e.admit(b, r)
 		if err == nil && r.ret != nil {
-			pools[r], err = e.prepareReturns(r.ret, b.at[r])
+			tables[r], err = e.returns.prepare(r.ret, b.at[r])
 		}
 		if err != nil {
 			lost[r] = err
@@ -45,14 +45,14 @@ func (e *Engine) reloaded() error {
 	err := e.stop(func(w World) error {
 		for i := range e.cpus {
 			e.cpus[i].step = step{}
-			e.cpus[i].entered = nil
+			e.cpus[i].entered = e.cpus[i].entered[:0]
 		}
 		e.forgetMirrors()
 		e.sites.Clear()
 		e.phys.Clear()
 		for _, r := range regs {
 			if r.ret != nil {
-				r.ret.begin(pools[r])
+				r.ret.table.Store(tables[r])
 			}
 			if lost[r] == nil {
 				e.putBack(r, b.at[r])
@@ -90,7 +90,6 @@ func (e *Engine) forget() {
 	e.code.Forget()
 	e.places.forget()
 	e.opt.forget()
-	e.tramps = newTrampolines()
 	for _, st := range e.sites.All() {
 		st.armed.Store(false)
 		st.jump.Store(noJump)

@@ -4,44 +4,54 @@ import (
 	"encoding/binary"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 var le = binary.LittleEndian
 
-// activate begins an activation of the kretprobe r at a function's entry. The
-// guest's stack is left alone until hook, so that every handler of the site
-// finds the real return address there.
+// activation is a record that a hit has taken for a call.
+type activation struct {
+	t *instances
+	i int
+}
+
+// activate begins to follow a call of the function of the kretprobe r. The guest's
+// stack is left alone until hook, so that every handler of the site finds the real
+// return address there.
 func (c *cpu) activate(s State, r *registration) {
 	k := &r.cells[c.id]
-	p := r.ret.pool
-	var in *instance
+	t := r.ret.table.Load()
 	ret, ok := c.returnAddress(s)
+	i := -1
 	if ok {
-		p.unwind(s)
+		t.unwind(s)
 		o := origin{s.Regs.RSP, uint64(ret), uint64(s.Root)}
-		in = p.get(o)
-		if in == nil && c.sweep(p, s.Root, sweepBatch, c.word[:]) > 0 {
-			in = p.get(o)
+		if i = t.take(o); i < 0 && t.sweep(s.Root, sweepBatch, t.shared(), c.word[:]) > 0 {
+			i = t.take(o)
 		}
 	}
-	if in == nil {
+	if i < 0 {
 		count(&k.missed)
 		return
 	}
 	if r.ret.probe.Entry != nil {
-		c.ctx.Data, c.ctx.Ret = in.data, c.through(ret)
+		c.ctx.Data, c.ctx.Ret = t.data(i), ret
 		skip := c.runEntry(r)
 		c.ctx.Data, c.ctx.Ret = nil, 0
 		if skip != 0 {
-			p.put(in)
+			t.recycle(i)
 			count(&k.filtered)
 			return
 		}
 	}
 	count(&k.handled)
-	in.slot.Store(s.Regs.RSP)
-	in.below.Store(c.entered)
-	c.entered = in
+	c.entered = append(c.entered, activation{t, i})
+}
+
+func (c *cpu) runEntry(r *registration) (skip int) {
+	depth := c.depth
+	defer c.contain(&r.tally, "entry", depth)
+	return r.ret.probe.Entry(&c.ctx)
 }
 
 // returnAddress reads the real return address at a function's entry. There is
@@ -49,97 +59,79 @@ func (c *cpu) activate(s State, r *registration) {
 // activation that is over has left behind.
 func (c *cpu) returnAddress(s State) (guest.GVA, bool) {
 	w, ok := c.readWord(s, s.Regs.RSP)
-	if in := c.instance(w); ok && in != nil {
-		return guest.GVA(in.ret.Load()), c.holds(s, in)
+	if !ok {
+		return 0, false
 	}
-	return w, ok
+	if t, i := c.trampoline(w); t != nil {
+		return c.through(w), c.holds(s, t, i)
+	}
+	return w, true
 }
 
-// holds reports whether in is the live activation of the stack slot at RSP, of the
-// task that the vCPU runs.
-func (c *cpu) holds(s State, in *instance) bool {
-	return in.state.Load()&phaseMask == phaseLive && in.slot.Load() == s.Regs.RSP &&
-		in.user == (s.CPL == 3) && (!in.user || guest.GPA(in.root.Load()) == s.Root) &&
-		!c.ownerGone(&in.owner, in.pool.Load().prof, s.Root, c.word[:])
+// holds reports whether record i is live, and of the place at RSP and the task that
+// the vCPU runs.
+func (c *cpu) holds(s State, t *instances, i int) bool {
+	return t.word(i, instState).Load()&phaseMask == phaseLive && t.word(i, instPlace).Load() == s.Regs.RSP &&
+		t.user == (s.CPL == 3) && t.in(i, s) && !t.ownerGone(i, t.task(i), s.Root, c.word[:])
+}
+
+// in reports whether record i, of code of CPL3, is of the address space of s, as far as
+// it is known.
+func (t *instances) in(i int, s State) bool {
+	root := t.word(i, instRoot).Load()
+	return !t.user || root == 0 || guest.GPA(root) == s.Root
 }
 
 // hook puts the trampoline of the activations that this hit has begun on the
 // guest's stack. When the stack cannot be written, they have not begun: they
 // count as missed.
 func (c *cpu) hook(s State) {
-	top := c.entered
-	c.entered = nil
-	ret, ok := c.readWord(s, s.Regs.RSP)
+	entered := c.entered
+	c.entered = entered[:0]
+	next, ok := c.readWord(s, s.Regs.RSP)
 	// A trampoline that is there already belongs to a function that has left
 	// with a jump to this one: its activation ends with this one's.
-	below := c.instance(ret)
-	if below != nil {
-		if ok = ok && c.holds(s, below); ok {
-			ret = guest.GVA(below.ret.Load())
-		}
+	if t, i := c.trampoline(next); ok && t != nil {
+		ok = c.holds(s, t, i)
 	}
-	if !ok {
-		miss(c, top, nil)
+	// All is in place before the trampoline is, so that whoever looks from another
+	// vCPU finds from it what it leads to.
+	for _, a := range entered {
+		a.t.word(a.i, instPlace).Store(s.Regs.RSP)
+		a.t.word(a.i, instNext).Store(uint64(next))
+		a.t.word(a.i, instRoot).Store(uint64(s.Root))
+		a.t.word(a.i, instTask).Store(uint64(c.taskOf(s, a.t.tasks)))
+		next = a.t.tramp(a.i)
+	}
+	if !ok || !c.writeWord(s, s.Regs.RSP, next) {
+		for _, a := range entered {
+			k := &a.t.rp.reg.cells[c.id]
+			k.handled.Store(k.handled.Load() - 1)
+			count(&k.missed)
+			a.t.recycle(a.i)
+		}
 		return
 	}
-	// All is in place before the trampoline is, so that a sweep on another vCPU
-	// finds from it what it covers.
-	for in := top; in != below; {
-		next := in.below.Load()
-		if next == nil {
-			next = below
-			in.below.Store(below)
-		}
-		if next != nil {
-			in.belowState.Store(number(next.state.Load()))
-		}
-		in.slot.Store(s.Regs.RSP)
-		in.ret.Store(uint64(ret))
-		in.root.Store(uint64(s.Root))
-		in.owner.note(c, s, in.pool.Load().prof)
-		in = next
-	}
-	if !c.writeWord(s, s.Regs.RSP, top.tramp) {
-		miss(c, top, below)
-		return
-	}
-	for in := top; in != below; in = in.below.Load() {
-		in.to(phaseLive)
+	for _, a := range entered {
+		a.t.word(a.i, instState).Add(phaseLive - phaseEntering)
 	}
 }
 
 // hookTaken ends the entry of a function when a kprobe's pre handler has sent
-// the guest elsewhere. If the return address is still on the stack, the
-// function's return is yet to come. Otherwise the handler has returned itself.
-func (c *cpu) hookTaken(s State) {
+// the guest elsewhere, from where its RSP was sp. If the return address is still on
+// the stack, the function's return is yet to come. Otherwise the handler has returned
+// itself.
+func (c *cpu) hookTaken(s State, sp uint64) {
 	switch {
-	case c.entered == nil:
-	case s.Regs.RSP == c.entered.slot.Load():
+	case len(c.entered) == 0:
+	case s.Regs.RSP == sp:
 		c.hook(s)
 	default:
-		top := c.entered
-		c.entered = nil
-		unhook(c, top, nil, func(_ *cell, rp *retprobe) { rp.abandoned.Add(1) })
-	}
-}
-
-// miss takes back that the activations from top down to end were handled.
-func miss(c *cpu, top, end *instance) {
-	unhook(c, top, end, func(k *cell, _ *retprobe) {
-		k.handled.Store(k.handled.Load() - 1)
-		count(&k.missed)
-	})
-}
-
-// unhook gives back the instances of activations that have not begun: those
-// from top down to end.
-func unhook(c *cpu, top, end *instance, account func(*cell, *retprobe)) {
-	for in := top; in != end; {
-		next := in.below.Load()
-		p := in.pool.Load()
-		account(&p.ret.reg.cells[c.id], p.ret)
-		p.put(in)
-		in = next
+		for _, a := range c.entered {
+			a.t.rp.abandoned.Add(1)
+			a.t.recycle(a.i)
+		}
+		c.entered = c.entered[:0]
 	}
 }
 
@@ -147,67 +139,182 @@ func unhook(c *cpu, top, end *instance, account func(*cell, *retprobe)) {
 // address (ret imm16).
 const maxPopped = 0xffff
 
-// near reports whether the vCPU could just have returned from the stack slot of
-// in's last activation.
-func (in *instance) near(s State) bool {
-	return in.user == (s.CPL == 3) && s.Regs.RSP-8-in.slot.Load() <= maxPopped
+// near reports whether the vCPU could just have returned from the place of record
+// i's last activation.
+func (t *instances) near(i int, s State) bool {
+	return t.user == (s.CPL == 3) && s.Regs.RSP-8-t.word(i, instPlace).Load() <= maxPopped
 }
 
-// fits reports whether the vCPU comes from the activation that is live in in.
-func (in *instance) fits(s State, state uint64) bool {
-	return state&phaseMask == phaseLive && in.near(s) && (!in.user || guest.GPA(in.root.Load()) == s.Root)
+// fits reports whether the vCPU comes from the activation that is live in record i.
+func (t *instances) fits(i int, s State, state uint64) bool {
+	return state&phaseMask == phaseLive && t.near(i, s) && t.in(i, s)
 }
 
-// comeBack handles the arrival at a trampoline: the function has returned. The
-// return handlers of its activation run, those of the newest first, and the
-// guest goes on where it would have gone.
-func (c *cpu) comeBack(s State, in *instance) Verdict {
-	c.abandonStep()
-	state := in.state.Load()
-	if !in.fits(s, state) || !in.reserve(number(state)) {
-		return c.comeAgain(s, in, state)
+// trap implements resident: at a trampoline, or at the exit for those that the
+// guest's code does not know. RSP's word is then the number of the record, and belongs
+// to nobody.
+func (t *instances) trap(c *cpu, s State, kind TrapKind) (Verdict, bool) {
+	rip := guest.GVA(s.Regs.RIP)
+	if !t.shared() {
+		i, ok := t.recordAt(rip)
+		if !ok || kind != TrapBreakpoint {
+			return Verdict{}, false
+		}
+		return c.comeBack(s, t, i)
 	}
-	count(&c.counts.returns)
-	ret, p := in.ret.Load(), in.pool.Load()
-	home := uint64(c.through(guest.GVA(ret)))
-	for in != nil {
-		below, n := in.below.Load(), in.belowState.Load()
-		s.Regs.RIP = home
-		c.returned(s, in)
-		in.pool.Load().put(in)
-		if in = below; in != nil && !in.reserve(n) {
-			in = nil
+	if off := rip - t.exit; off != 0 && (kind != TrapDetour || off > outLen) {
+		return Verdict{}, false
+	}
+	i, ok := c.readWord(s, s.Regs.RSP)
+	if !ok || uint64(i) >= uint64(t.n) || t.user != (s.CPL == 3) {
+		return Verdict{}, false
+	}
+	s.Regs.RSP += 16
+	v, ok := c.comeBack(s, t, int(i))
+	if !ok {
+		s.Regs.RSP -= 16
+	}
+	return v, ok
+}
+
+// fault implements resident: a trampoline that is not mapped in an address space
+// cannot be fetched there, and the function has returned all the same; the return
+// stage goes on at its fixup; and a single step of the guest's is nobody's concern
+// before the function has returned.
+func (t *instances) fault(c *cpu, s State, x Trap) Verdict {
+	rip := guest.GVA(s.Regs.RIP)
+	if i, ok := t.recordAt(rip); ok && t.fits(i, s, t.word(i, instState).Load()) && (x.Vector != insn.VectorDB || !t.shared()) {
+		v, _ := c.comeBack(s, t, i)
+		return v
+	}
+	for _, p := range t.placed {
+		for _, f := range p.fixups {
+			if rip == p.at+guest.GVA(f.Fault) && x.Vector != insn.VectorDB {
+				s.Regs.RIP = uint64(p.at) + uint64(f.Resume)
+				return Verdict{Action: Resume}
+			}
 		}
 	}
-	p.unwind(s)
-	s.Regs.RIP = ret
-	return Verdict{Action: Resume}
+	if x.Vector == insn.VectorDB && t.shared() {
+		return Verdict{Action: Resume}
+	}
+	return Verdict{Action: NotOurs}
 }
 
-// returned runs the return handler of one activation.
-func (c *cpu) returned(s State, in *instance) {
-	p := in.pool.Load()
-	if p.dead.Load() {
+// home implements resident: of a trampoline where its last activation returns to,
+// else the probed function's entry.
+func (t *instances) home(rip guest.GVA) guest.GVA {
+	if i := int(rip-t.tramps) / trampSize; i < t.n {
+		if t.word(i, instNext).Load() == 0 {
+			return rip
+		}
+		return t.core.through(t.tramp(i))
+	}
+	return t.site
+}
+
+// accessor implements resident.
+func (t *instances) accessor(_ *cpu, s State) (guest.GVA, bool) {
+	return t.home(guest.GVA(s.Regs.RIP)), false
+}
+
+// comeBack handles an arrival at a trampoline: the function has returned. The
+// return handlers of its activation and of those of the same place run, those of the
+// newest first, and the guest goes on where it would have gone. False means that no
+// activation can have led here.
+func (c *cpu) comeBack(s State, t *instances, i int) (Verdict, bool) {
+	c.abandonStep()
+	state := t.word(i, instState).Load()
+	if !t.fits(i, s, state) || !t.leave(i, state) {
+		return c.comeAgain(s, t, i, state)
+	}
+	count(&c.counts.returns)
+	first := t
+	next := guest.GVA(t.word(i, instNext).Load())
+	below, k := c.trampoline(next)
+	home := next
+	if below != nil {
+		home = c.through(next)
+	}
+	for {
+		s.Regs.RIP = uint64(home)
+		c.returned(s, t, i, home)
+		place := t.word(i, instPlace).Load()
+		t.recycle(i)
+		if t, i = below, k; t == nil {
+			break
+		}
+		state := t.word(i, instState).Load()
+		if state&phaseMask != phaseLive || t.word(i, instPlace).Load() != place || !t.leave(i, state) {
+			break
+		}
+		next = guest.GVA(t.word(i, instNext).Load())
+		below, k = c.trampoline(next)
+	}
+	first.unwind(s)
+	s.Regs.RIP = uint64(next)
+	return Verdict{Action: Resume}, true
+}
+
+// returned counts a return and runs the return handler, unless the probe is gone.
+func (c *cpu) returned(s State, t *instances, i int, home guest.GVA) {
+	if t.dead.Load() {
 		return
 	}
-	c.returnedFrom(s, p.ret, in.data, guest.GVA(s.Regs.RIP))
+	rp := t.rp
+	r := rp.reg
+	count(&rp.cells[c.id].returns)
+	count(&r.cells[c.id].steps)
+	if rp.probe.Return == nil || c.depth != 0 {
+		return
+	}
+	data := t.data(i)
+	if t.shared() { // the guest can write there
+		data = c.data[:copy(c.data[:], data)]
+	}
+	c.enter(s, r.site)
+	c.about(r)
+	c.ctx.Data, c.ctx.Ret = data, home
+	c.runReturn(r)
+	c.ctx.Data, c.ctx.Ret = nil, 0
+	c.leave()
 }
 
-// comeAgain handles the arrival at a trampoline whose activation has ended, or
+func (c *cpu) runReturn(r *registration) {
+	depth := c.depth
+	defer c.contain(&r.tally, "return", depth)
+	r.ret.probe.Return(&c.ctx)
+}
+
+// comeAgain handles an arrival at a trampoline whose activation has ended, or
 // is another one's: a copy of the stack that a fork made returns as well, and
 // so does a function that returns twice. What the last activation left behind
-// says where to, and from now on the pool sees to it that this stays so.
-// Anything else is a guest that jumps to addresses of ours.
-func (c *cpu) comeAgain(s State, in *instance, state uint64) Verdict {
-	ret := in.ret.Load()
-	if ret == 0 || !in.near(s) || in.state.Load() != state || state&phaseMask == phaseReserved {
-		return c.unclaimed(s)
+// says where to, and from now on the table sees to it that this stays so, which is
+// the host's affair alone. Anything else is a guest that jumps to addresses of ours.
+func (c *cpu) comeAgain(s State, t *instances, i int, state uint64) (Verdict, bool) {
+	next := guest.GVA(t.word(i, instNext).Load())
+	if next == 0 || !next.Canonical() || !t.near(i, s) || t.word(i, instState).Load() != state ||
+		state&phaseMask == phaseEntering || state&phaseMask == phaseLeaving {
+		return Verdict{}, false
 	}
 	count(&c.counts.returns)
 	count(&c.counts.copies)
-	if !in.fresh.Load() {
-		in.pool.Load().again.Store(true)
+	t.rp.again.Store(true)
+	s.Regs.RIP = uint64(next)
+	return Verdict{Action: Resume}, true
+}
+
+// readWord and writeWord access a word of the interrupted code's stack, with its rights.
+func (c *cpu) readWord(s State, addr uint64) (guest.GVA, bool) {
+	c.mem.root, c.mem.cpl = s.Root, s.CPL
+	if c.mem.Read(addr, c.word[:]) != nil {
+		return 0, false
 	}
-	s.Regs.RIP = ret
-	return Verdict{Action: Resume}
+	return guest.GVA(le.Uint64(c.word[:])), true
+}
+
+func (c *cpu) writeWord(s State, addr uint64, v guest.GVA) bool {
+	c.mem.root, c.mem.cpl = s.Root, s.CPL
+	le.PutUint64(c.word[:], uint64(v))
+	return c.mem.Write(addr, c.word[:]) == nil
 }

@@ -1,0 +1,310 @@
+package probe
+
+import "github.com/guestprobe/guestprobe/guest"
+
+// maxChain bounds how many trampolines are looked through, and maxHops how many of
+// them in memory that the guest shares: what that says could go round in circles.
+const (
+	maxChain = 1 << 16
+	maxHops  = 1 << 8
+)
+
+// through returns what a return to a, of whatever activations there are on the
+// same place of the stack, leads to in the end.
+func (k *core) through(a guest.GVA) guest.GVA {
+	for range maxHops {
+		t, i := k.trampoline(a)
+		if t == nil {
+			break
+		}
+		next := t.word(i, instNext).Load()
+		if next == 0 {
+			break
+		}
+		a = guest.GVA(next)
+	}
+	return a
+}
+
+// leadsTo reports whether a return to word comes to the trampoline at want: it is
+// that, or belongs to activations that end before it on the same place of the stack.
+// Of a chain that is too long to tell it says so, too.
+func (k *core) leadsTo(word, want guest.GVA) bool {
+	hops := 0
+	for range maxChain {
+		if word == want {
+			return true
+		}
+		t, i := k.trampoline(word)
+		if t == nil {
+			return false
+		}
+		if t.shared() {
+			if hops++; hops > maxHops {
+				return true
+			}
+		}
+		word = guest.GVA(t.word(i, instNext).Load())
+	}
+	return true
+}
+
+// taskOf returns the number + 1 of the task on whose stack the vCPU is, or 0 if that
+// cannot be told.
+func (c *cpu) taskOf(s State, prof *guest.Profile) int64 {
+	if prof == nil {
+		return 0
+	}
+	stack := s.Regs.RSP & prof.StackMask
+	magic, ok := c.readWord(s, stack+uint64(prof.MagicOff))
+	if !ok || uint64(magic) != prof.StackMagic {
+		return 0
+	}
+	c.mem.root, c.mem.cpl = s.Root, s.CPL
+	if c.mem.Read(stack+uint64(prof.PIDOff), c.word[:4]) != nil {
+		return 0
+	}
+	return int64(le.Uint32(c.word[:])) + 1
+}
+
+// ownerGone reports whether task, which has or had an activation of record i, is known
+// to be gone: its stack is no task's any more, or another one's (guest.Profile). What
+// cannot be read decides nothing. buf has room for a word.
+func (t *instances) ownerGone(i int, task int64, root guest.GPA, buf []byte) bool {
+	if task <= 0 || t.tasks == nil {
+		return false
+	}
+	p, m := t.tasks, t.core.target
+	stack := t.word(i, instPlace).Load() & p.StackMask
+	if m.ReadMemory(root, guest.GVA(stack+uint64(p.MagicOff)), buf[:8]) != nil {
+		return false
+	}
+	if le.Uint64(buf) != p.StackMagic {
+		return true
+	}
+	return m.ReadMemory(root, guest.GVA(stack+uint64(p.PIDOff)), buf[:4]) == nil && int64(le.Uint32(buf))+1 != task
+}
+
+// spaceOf returns the page tables by which the stack of record i is to be read, and
+// whether they are known. root is the address space at hand, or 0.
+func (t *instances) spaceOf(i int, root guest.GPA) (guest.GPA, bool) {
+	if !t.user && int64(t.word(i, instPlace).Load()) < 0 {
+		return root, true
+	}
+	// What an address space has in its lower half is its own; a kernel whose
+	// stacks are there may have gone to another one since.
+	own := guest.GPA(t.word(i, instRoot).Load())
+	return own, own == 0 || t.user || root == 0 || root == own
+}
+
+// What is known of an activation that is under way.
+type fate uint8
+
+const (
+	fateLive fate = iota // it may return
+	fateOpen             // so it may, as far as can be seen while the guest runs
+	fateGone             // it can never return
+)
+
+// maxSelector is the largest value that a pushed SS can have, selectorRPL its
+// requested privilege level (SDM Vol. 3, 3.4.2).
+const (
+	maxSelector = 0xffff
+	selectorRPL = 3
+)
+
+// fate says what has become of the activation of record i, whose state is state.
+//
+// An activation can still return exactly as long as its task is there, and its
+// trampoline is at its place on the stack, or is the RIP of a task that was
+// interrupted between the return and the trampoline's first instruction. User memory
+// that is not mapped decides nothing: it may be swapped out. Anything else there means
+// that the stack was unwound past the place and used anew.
+//
+// When an interrupt comes between the return and the trampoline, the processor pushes
+// its frame from the place downwards (SDM Vol. 3, 6.14.2): SS, whose
+// RPL is 0 at CPL0 (5.5), RSP, RFLAGS, CS and RIP. Not at CPL3: the stack is
+// another one then. What looks like that SS decides nothing while the guest runs,
+// because the rest of the frame may be on its way; in a stopped world it is there.
+func (t *instances) fate(i int, state uint64, root guest.GPA, buf []byte) fate {
+	root, ok := t.spaceOf(i, root)
+	switch {
+	case !ok:
+		return fateLive
+	case t.ownerGone(i, t.task(i), root, buf):
+		return fateGone
+	case state&phaseMask != phaseLive:
+		return fateLive // its task is about to make something of it
+	}
+	if t.core.target.ReadMemory(root, guest.GVA(t.word(i, instPlace).Load()), buf[:8]) != nil {
+		if t.user {
+			return fateLive
+		}
+		return fateGone
+	}
+	switch word := le.Uint64(buf); {
+	case t.core.leadsTo(guest.GVA(word), t.tramp(i)):
+		return fateLive
+	case !t.user && word <= maxSelector && word&selectorRPL == 0:
+		return fateOpen
+	}
+	return fateGone
+}
+
+// interrupted reports whether the task of record i, whose fate is open, is in an
+// interrupt that came at the trampoline, or in the guest's handler for the
+// trampoline's int3 (which saves the address behind it). The world is stopped.
+func (t *instances) interrupted(i int, buf []byte) bool {
+	root, _ := t.spaceOf(i, 0)
+	place := t.word(i, instPlace).Load()
+	m := t.core.target
+	if m.ReadMemory(root, guest.GVA(place-8), buf[:8]) != nil || le.Uint64(buf) != place+8 {
+		return false
+	}
+	if m.ReadMemory(root, guest.GVA(place-32), buf[:8]) != nil {
+		return false
+	}
+	rip := guest.GVA(le.Uint64(buf))
+	return t.core.leadsTo(rip, t.tramp(i)) || t.core.leadsTo(rip-1, t.tramp(i))
+}
+
+// returning reports whether a vCPU stands in the code of t, having just returned from
+// the place of record i. The world is stopped.
+func (t *instances) returning(w World, i int) bool {
+	for k := range t.core.cpus {
+		s := w.CPU(k)
+		if t.core.code.At(guest.GVA(s.Regs.RIP)) == resident(t) && t.word(i, instPlace).Load()-s.Regs.RSP+8 <= 4<<10 {
+			return true
+		}
+	}
+	return false
+}
+
+// abandon ends the activation of record i, whose state is state and which can never
+// return, unless somebody else was faster.
+func (t *instances) abandon(i int, state uint64) bool {
+	if state&phaseMask == phaseLive {
+		if !t.leave(i, state) {
+			return false
+		}
+		t.rp.abandoned.Add(1)
+	}
+	t.recycle(i)
+	return true
+}
+
+// sweepBatch bounds the records that one hit looks at when there is none left.
+const sweepBatch = 128
+
+// sweep looks at up to n records, going on where the last sweep ended, and recycles
+// those whose activation was abandoned: the function was left by
+// another way than its return (an exit of its task, a long jump). With look it only
+// looks: while the guest runs, a record that is shared may by now be another
+// activation's. root is the address space that kernel stacks are read in, 0 when none is
+// at hand; buf has room for a word. It returns how many there were.
+//
+// Of a function that returns twice the free records are looked at, too: those
+// whose last activation's task is gone may be used for any other.
+func (t *instances) sweep(root guest.GPA, n int, look bool, buf []byte) int {
+	freed := 0
+	open := false
+	for range min(n, t.n) {
+		i := int((t.swept.Add(1) - 1) % uint32(t.n))
+		state := t.word(i, instState).Load()
+		if state&phaseMask == phaseFree {
+			freed += t.forget(i, state, root, buf)
+			continue
+		}
+		switch f := t.fate(i, state, root, buf); {
+		case f == fateLive:
+		case look || f == fateOpen:
+			open = true
+		case t.abandon(i, state):
+			freed++
+		}
+	}
+	if n >= t.n {
+		t.undecided.Store(open)
+	}
+	return freed
+}
+
+// forget lets record i, which is free, be used for any activation, where it was kept for
+// its last one and that one's task is gone. It returns 1 if it did.
+func (t *instances) forget(i int, state uint64, root guest.GPA, buf []byte) int {
+	if !t.rp.again.Load() || t.word(i, instNext).Load() == 0 {
+		return 0
+	}
+	root, ok := t.spaceOf(i, root)
+	if !ok || !t.ownerGone(i, -t.task(i), root, buf) || !t.word(i, instState).CompareAndSwap(state, state+nextTaken) {
+		return 0
+	}
+	t.word(i, instNext).Store(0)
+	t.word(i, instState).Store(state + nextTaken - phaseEntering)
+	return 1
+}
+
+// reclaim is sweep with the world stopped: nothing is undecided then.
+func (t *instances) reclaim(w World, buf []byte) {
+	for i := range t.n {
+		state := t.word(i, instState).Load()
+		if state&phaseMask == phaseFree {
+			continue
+		}
+		switch t.fate(i, state, 0, buf) {
+		case fateLive:
+			continue
+		case fateOpen:
+			if t.interrupted(i, buf) {
+				continue
+			}
+		}
+		if !t.returning(w, i) {
+			t.abandon(i, state)
+		}
+	}
+	t.undecided.Store(false)
+}
+
+// unwindBatch bounds the records that unwind looks at. It reads no guest
+// memory.
+const unwindBatch = 64
+
+// unwind recycles records whose activations the vCPU's task has left
+// behind without returning: they are in the stack that the vCPU is on, at CPL0,
+// below RSP. A kernel's stacks are used from their tops down only
+// (guest.Profile), so a place below the stack pointer of the task itself holds
+// nothing, and nobody but the task could say otherwise. The stacks of user code may be
+// parted into several.
+func (t *instances) unwind(s State) {
+	if t.tasks == nil || s.CPL != 0 || t.words[wordUsed].Load() == 0 {
+		return
+	}
+	stack := s.Regs.RSP & t.tasks.StackMask
+	if stack == 0 || t.user {
+		return
+	}
+	for range min(unwindBatch, t.n) {
+		i := int((t.unwound.Add(1) - 1) % uint32(t.n))
+		state := t.word(i, instState).Load()
+		place := t.word(i, instPlace).Load()
+		if state&phaseMask != phaseLive || t.task(i) <= 0 || place&t.tasks.StackMask != stack || place >= s.Regs.RSP {
+			continue
+		}
+		// What an address space has in its lower half is its own.
+		if root := t.word(i, instRoot).Load(); int64(stack) >= 0 && root != 0 && guest.GPA(root) != s.Root {
+			continue
+		}
+		t.abandon(i, state)
+	}
+}
+
+// inUse returns how many activations are under way.
+func (t *instances) inUse() (n int) {
+	for i := range t.n {
+		if t.word(i, instState).Load()&phaseMask != phaseFree {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,238 @@
+package probe
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/bits"
+	"time"
+
+	"github.com/guestprobe/guestprobe/guest"
+)
+
+// returns makes the tables of kretprobes, and sees to it that records which nobody
+// will come back to are recycled. It is guarded by Engine.mu.
+type returns struct {
+	*control
+	opt    *optimizer
+	reaper *time.Timer           // nil: no kretprobe runs in the guest
+	missed map[*instances]uint64 // calls, when the reaper last looked
+}
+
+// errNotShared is why a kretprobe stays on the host.
+var errNotShared = errors.New("this guest has no memory that host and guest share")
+
+// prepare makes a table for rp on st: where the probe's handlers can run in the guest,
+// one that it shares.
+func (x *returns) prepare(rp *retprobe, st *site) (*instances, *Error) {
+	why := ""
+	if rp.probe.ReturnStage != nil {
+		t := newInstances(&x.core, rp, st)
+		err := x.share(t)
+		if err == nil {
+			return t, nil
+		}
+		why = err.Error()
+	}
+	t := newInstances(&x.core, rp, st)
+	t.noStage = why
+	if err := x.put(t); err != nil {
+		e := newError(CodeNoInstances, "no memory for the trampolines", fmt.Sprintf("%d instances", t.n))
+		e.Cause = err
+		return nil, e
+	}
+	t.keep(make([]byte, t.size()))
+	return t, nil
+}
+
+// share gives t memory that the guest shares, and its code.
+func (x *returns) share(t *instances) error {
+	if why := x.can[guest.Level(t.user)].NoStage; why != "" {
+		return errors.New(why)
+	}
+	if x.opt.placer == nil {
+		return errNotShared
+	}
+	prof, ok := x.opt.placer.StackProfile(t.user)
+	if !ok || int64(int32(prof.Mask)) != int64(prof.Mask) {
+		return errors.New("the guest has no profile that says which vCPU a stack belongs to")
+	}
+	if p := t.tasks; p != nil && (p.StackMask != prof.Mask || p.StackMagic != prof.Magic || p.MagicOff != prof.MagicOff) {
+		t.tasks = nil // it is about other stacks
+	}
+	t.prof, t.cpus = prof, len(x.cpus)
+	t.n = 1 << bits.Len(uint(t.n-1)) // the guest's code takes it for a mask
+	if uint64(t.n)*uint64(t.stride) > math.MaxInt32/2 {
+		return errors.New("its instances take too much memory")
+	}
+	base, b, err := x.opt.placer.AllocShared(t.size(), t.user)
+	if err != nil {
+		return err
+	}
+	t.base = base
+	if err := x.put(t); err != nil {
+		return err
+	}
+	t.keep(b)
+	t.fill()
+	t.entry = t.entryStage()
+	return nil
+}
+
+// put makes the code of t.
+func (x *returns) put(t *instances) error {
+	exit, err := x.opt.exitStage(t.user)(0, nil)
+	if err != nil {
+		return err
+	}
+	return x.code.Put(t.site, t.user, t, func(at guest.GVA) ([]byte, error) { return t.assemble(at, exit.code), nil })
+}
+
+// tables returns those of all registered kretprobes. Callers hold Engine.view
+// or Engine.mu.
+func (k *core) tables() []*instances {
+	var out []*instances
+	for _, st := range k.sites.All() {
+		for _, r := range *st.chain.Load() {
+			if t := r.table(); t != nil {
+				out = append(out, t)
+			}
+		}
+	}
+	return out
+}
+
+// returnMemory returns the bounds of what the kretprobes of st use in the guest.
+func (st *site) returnMemory() []guest.GVA {
+	var out []guest.GVA
+	for _, r := range *st.chain.Load() {
+		if t := r.table(); t != nil && t.shared() {
+			out = append(out, t.tramps, t.end-1, t.base, t.base+guest.GVA(len(t.bytes)-1))
+		}
+	}
+	return out
+}
+
+// save takes the counts of all tables, which go with a guest that does not run any
+// more. Activations that were under way are abandoned.
+func (x *returns) save() {
+	x.view.Lock()
+	defer x.view.Unlock()
+	for _, t := range x.tables() {
+		for i := range t.n {
+			if t.word(i, instState).Load()&phaseMask == phaseLive {
+				t.rp.abandoned.Add(1)
+			}
+		}
+		t.rp.end()
+	}
+}
+
+// Undecided reports whether the last look at the kretprobes' activations (Info,
+// List) has met some of which it needs Reclaim to say whether they can return.
+func (e *Engine) Undecided() bool {
+	e.view.RLock()
+	defer e.view.RUnlock()
+	for _, t := range e.tables() {
+		if t.undecided.Load() {
+			return true
+		}
+	}
+	return false
+}
+
+// Reclaim stops the world and recycles the instances of all activations that
+// can be seen, then, to have been left in another way than by a return. Info and
+// List do the same as far as it can be done while the guest runs, and hits
+// that find no free instance. Errors: ErrInHandler, ErrClosed, and the stop's.
+func (e *Engine) Reclaim() error {
+	if err := e.lock(); err != nil {
+		return err
+	}
+	defer e.mu.Unlock()
+	return e.returns.reclaim()
+}
+
+func (x *returns) reclaim() error {
+	return x.stop(func(w World) error {
+		var buf [8]byte
+		for _, t := range x.tables() {
+			t.reclaim(w, buf[:])
+		}
+		return nil
+	})
+}
+
+// reapDelay is how often it is looked whether kretprobes in the guest miss calls
+// for want of records that nobody will come back to.
+const reapDelay = 50 * time.Millisecond
+
+// watch sees to it that it is, while there is such a kretprobe. A hit on the host that
+// finds no record looks for abandoned ones itself, where the guest takes none.
+func (x *returns) watch() {
+	if x.reaper != nil || x.opt.delay < 0 {
+		return
+	}
+	x.missed = map[*instances]uint64{}
+	x.reaper = time.AfterFunc(reapDelay, func() {
+		if x.lock() != nil {
+			return
+		}
+		defer x.mu.Unlock()
+		if x.reap() {
+			x.reaper.Reset(reapDelay)
+		} else {
+			x.reaper = nil
+		}
+	})
+}
+
+// reap recycles records where calls were missed since it last did, and moves
+// kretprobes whose functions return twice to the host. It reports whether any kretprobe
+// runs in the guest.
+func (x *returns) reap() (any bool) {
+	short := false
+	var twice []*site
+	var buf [8]byte
+	missed := map[*instances]uint64{}
+	for _, t := range x.tables() {
+		if !t.shared() {
+			continue
+		}
+		any = true
+		r := t.rp.reg
+		if d := r.site.detour(); t.rp.again.Load() && d != nil && d.run != nil {
+			twice = append(twice, r.site)
+		}
+		for i := range r.cells {
+			missed[t] += r.stats(i).Missed
+		}
+		if missed[t] != x.missed[t] {
+			t.sweep(0, t.n, true, buf[:])
+			short = short || t.undecided.Load()
+		}
+	}
+	x.missed = missed
+	if len(twice) != 0 {
+		if err := x.toHost(twice); err != nil {
+			x.log.Warn("kretprobes could not be moved to the host", "err", err)
+		}
+	}
+	if short {
+		if err := x.reclaim(); err != nil {
+			x.log.Warn("abandoned activations could not be recycled", "err", err)
+		}
+	}
+	return any
+}
+
+// toHost takes sites from the guest whose kretprobes do not belong there any more.
+func (x *returns) toHost(sites []*site) error {
+	return x.stop(func(w World) error {
+		var lost []error
+		for _, st := range sites {
+			x.opt.review(w, st, &lost)
+		}
+		return errors.Join(lost...)
+	})
+}
