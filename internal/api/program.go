@@ -8,6 +8,7 @@ type AttachProgram struct {
 	OnHost   bool   `json:"onHost,omitempty"`   // at an exit, although they could run in the guest
 	Disabled bool   `json:"disabled,omitempty"` // register without arming
 	Space    Hex    `json:"space,omitempty"`    // as in ProbeSpec
+	Strict   bool   `json:"strict,omitempty"`   // refuse programs with warnings
 }
 
 // Places in Probe.Runs.
@@ -26,6 +27,17 @@ type ProgramInfo struct {
 	Faults  uint64   `json:"faults"`  // ended early, for something that a program may not do
 	Missed  uint64   `json:"missed"`  // hits in the guest while a run was going on
 	Fault   string   `json:"fault,omitempty"`
+
+	Warnings []ProgramWarning `json:"warnings,omitempty"`
+}
+
+// ProgramWarning is a mistake that a program certainly makes, on some path at least.
+// It runs nevertheless; what goes wrong in a run ends that.
+type ProgramWarning struct {
+	Instruction int    `json:"instruction"` // slot
+	Text        string `json:"text"`        // the instruction
+	What        string `json:"what"`
+	Source      string `json:"source,omitempty"` // file, line and text of the source, if the object has them
 }
 
 // MapList is the answer to GET /v1/maps.

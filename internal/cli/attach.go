@@ -124,7 +124,10 @@ its values there are cpu, common_pid, comm and common_flags.
 sections kprobe/FUNCTION and kretprobe/FUNCTION, or in one --section. They run in the
 guest, without an exit, where the site can be optimized and the program needs nothing of
 the host; otherwise, and with --on-host, at an exit. The answer says where and why.
-Definitions are treated alike. 'guestprobe map dump' shows what programs have counted.`,
+Definitions are treated alike. What certainly is a mistake in a program (a map's value that
+is used without a check for 0, a register or stack that is read before anything is written
+there, an access outside of what it is to, code that is never executed) is a warning, with
+--strict an error. 'guestprobe map dump' shows what programs have counted.`,
 		Example: `  guestprobe attach 'p:myread vfs_read fd=%di count=%dx:u64' 'p do_fork+4'
   guestprobe attach --filter 'count > 100 && fd == 3' 'p:big vfs_read fd=%di count=%dx:u64'
   guestprobe attach --program count.o
@@ -135,6 +138,7 @@ Definitions are treated alike. 'guestprobe map dump' shows what programs have co
 		Flags: func(f *pflag.FlagSet) {
 			probes.add(f)
 			f.StringVar(&prog.file, "program", "", "attach the eBPF programs of this object `FILE`")
+			f.BoolVar(&prog.strict, "strict", false, "refuse programs in which a mistake is found, instead of warning of it")
 			f.StringVar(&prog.section, "section", "", "of the object file only the programs in this `SECTION`, as kprobe/vfs_read")
 		},
 		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) (err error) {

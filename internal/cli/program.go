@@ -17,6 +17,7 @@ const maxObject = 16 << 20
 // programFlags are the flags of attach that are about object files.
 type programFlags struct {
 	file, section string
+	strict        bool
 }
 
 // check refuses what cannot be with --program, or only with it.
@@ -24,6 +25,8 @@ func (p *programFlags) check(probes *probeFlags, defs []string) error {
 	switch {
 	case p.file == "" && p.section != "":
 		return command.Usagef("--section %q: it is about an object file: --program FILE", p.section)
+	case p.file == "" && p.strict:
+		return command.Usagef("--strict: it is about an object file: --program FILE")
 	case p.file == "":
 		return nil
 	case len(defs) > 0:
@@ -44,7 +47,7 @@ func (p *programFlags) attach(ctx context.Context, c *client.Client, probes *pro
 	if err != nil {
 		return nil, err
 	}
-	ps, err := c.AttachProgram(ctx, api.AttachProgram{Object: object, Section: p.section, OnHost: probes.onHost, Disabled: probes.disabled, Space: space})
+	ps, err := c.AttachProgram(ctx, api.AttachProgram{Object: object, Section: p.section, OnHost: probes.onHost, Strict: p.strict, Disabled: probes.disabled, Space: space})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", p.file, err)
 	}
@@ -75,10 +78,18 @@ func noteRuns(r *command.Run, ps []api.Probe) {
 	for _, p := range ps {
 		switch {
 		case p.Program == nil:
+			continue
 		case p.Runs == api.RunsInGuest:
 			r.Note("%s runs in the guest.", command.Clean(p.Name))
 		default:
 			r.Note("%s runs on the host: %s.", command.Clean(p.Name), command.Clean(p.OnHost))
+		}
+		for _, w := range p.Program.Warnings {
+			source := ""
+			if w.Source != "" {
+				source = " (" + w.Source + ")"
+			}
+			r.Note("%s: warning: instruction %d (%s): %s%s.", command.Clean(p.Name), w.Instruction, command.Clean(w.Text), command.Clean(w.What), command.Clean(source))
 		}
 	}
 }

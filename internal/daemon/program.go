@@ -121,7 +121,7 @@ func (s *server) createPrograms(w http.ResponseWriter, r *http.Request) error {
 
 // attachObject loads an object file and attaches its programs, all or none.
 func (st *store) attachObject(req api.AttachProgram) ([]api.Probe, error) {
-	loaded, err := st.programs.Load(req.Object, program.LoadOptions{Section: req.Section, OnHost: req.OnHost, User: st.atUserCode})
+	loaded, err := st.programs.Load(req.Object, program.LoadOptions{Section: req.Section, OnHost: req.OnHost, Strict: req.Strict, User: st.atUserCode})
 	if err != nil {
 		return nil, objectError(err)
 	}
@@ -199,7 +199,12 @@ func programDef(p *program.Program) (string, error) {
 // objectError turns what is wrong with a file into what goes over the wire.
 func objectError(err error) error {
 	e := &api.Error{Code: api.CodeBadObject, Errno: "EINVAL", Message: err.Error()}
+	var strict *program.StrictError
 	switch {
+	case errors.As(err, &strict):
+		if n := len(strict.Warnings); n > 1 {
+			e.Detail = fmt.Sprintf("the program has %d warnings", n)
+		}
 	case errors.Is(err, bpf.ErrMapLimit), errors.Is(err, bpf.ErrObjectTooLarge), errors.Is(err, bpf.ErrTooLong):
 		e.Errno = "E2BIG"
 	case errors.Is(err, program.ErrNoSection):
@@ -256,6 +261,9 @@ func (a *attached) wireProgram() *api.ProgramInfo {
 	s := p.Stats()
 	info := &api.ProgramInfo{
 		Name: p.Name, Section: p.Section, Runs: s.Runs, InGuest: s.InGuest, Faults: s.Faults, Missed: s.Missed, Fault: s.Last, Maps: []string{},
+	}
+	for _, w := range p.Warnings {
+		info.Warnings = append(info.Warnings, api.ProgramWarning{Instruction: w.Index, Text: w.Text, What: w.What, Source: w.Source})
 	}
 	for _, m := range a.object.maps {
 		if p.Uses(m.m) {

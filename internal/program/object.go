@@ -36,6 +36,7 @@ type Program struct {
 	Kind     bpf.Kind
 	Place    bpf.Place // where it runs when its site is optimized
 	Why      string    // Place is OnHost: why
+	Warnings []bpf.Warning
 
 	obj    *Object
 	user   bool // it was loaded for code of CPL3
@@ -50,9 +51,21 @@ type LoadOptions struct {
 	Section string // only programs in this section; "" = all
 	OnHost  bool   // no program runs in the guest
 	Budget  int64  // of each program; 0 = bpf.DefaultBudget
+	Strict  bool   // a program with warnings is refused
 
 	// User says whether what a program attaches to is code of CPL3; nil: nothing is.
 	User func(attachTo string) bool
+}
+
+// StrictError is the refusal of a program for its warnings.
+type StrictError struct {
+	Section, Program string
+	Warnings         []bpf.Warning // at least one
+}
+
+// Error tells the first of the warnings.
+func (e *StrictError) Error() string {
+	return fmt.Sprintf("load object: program %q in section %q: %v", e.Program, e.Section, &e.Warnings[0])
 }
 
 // ErrNoSection is the cause when an object has no program in the section asked for.
@@ -92,7 +105,11 @@ func (rt *Runtime) Load(file []byte, opt LoadOptions) (*Object, error) {
 	for i, lp := range obj.col.Programs {
 		p := &Program{
 			Name: lp.Name(), Section: lp.Section, AttachTo: lp.AttachTo, Kind: lp.Kind(), Place: bpf.InGuest, Why: pl.why[i],
-			obj: obj, user: pl.user[i], prog: lp.Program, runner: rt.newRunner(lp.Program),
+			obj: obj, user: pl.user[i], prog: lp.Program, runner: rt.newRunner(lp.Program), Warnings: lp.Warnings(),
+		}
+		if opt.Strict && len(p.Warnings) > 0 {
+			obj.col.Close()
+			return nil, &StrictError{Section: p.Section, Program: p.Name, Warnings: p.Warnings}
 		}
 		if p.Why != "" {
 			p.Place = bpf.OnHost

@@ -216,6 +216,17 @@ func (s *state) close(id int32) {
 	s.open = slices.DeleteFunc(slices.Clone(s.open), func(o int32) bool { return o == id })
 }
 
+// end says that a record was submitted or discarded: nothing is an address in it any
+// more.
+func (s *state) end(id int32) {
+	s.close(id)
+	s.each(func(v *value) {
+		if v.kind == inRecord && v.id == id {
+			*v = scalar(anyNumber)
+		}
+	})
+}
+
 // meeting is a place where paths meet.
 type meeting struct {
 	phi   func(r int) int32 // number of the value of register r from there

@@ -73,6 +73,7 @@ func (a *verifier) call(pc int, st *state) {
 				f.record = v.id
 			} else if v.kind == inRecord && v.null {
 				a.warn(pc, "argument %d of %s may be 0: the record was not checked", i+1, h.Name)
+				st.end(v.id) // if it was 0 the run has ended
 			} else if v.kind != noBase || v.num.uhi < 1<<segShift {
 				a.warn(pc, "argument %d of %s is not a record that was reserved", i+1, h.Name)
 			}
@@ -174,12 +175,7 @@ func (a *verifier) result(pc int, st *state, h Helper, f *callFact, m *Map) valu
 		return value{base: base{kind: inRecord, m: int16(f.m), null: true, id: id}, num: constant(0)}
 	case HelperRingSubmit, HelperRingDiscard:
 		if f.record != 0 {
-			st.close(f.record)
-			st.each(func(v *value) {
-				if v.kind == inRecord && v.id == f.record {
-					*v = number
-				}
-			})
+			st.end(f.record)
 		}
 		return constValue(0)
 	case HelperGetFuncArgCnt:

@@ -57,6 +57,9 @@ func (a *verifier) extent(b base, write bool) (lo, hi int64, ok bool) {
 // notes what follows from its having been possible.
 func (a *verifier) access(pc int, st *state, r uint8, off int64, n int, write bool) access {
 	acc := a.classify(pc, st, r, off, n, write)
+	if v := &st.regs[r]; v.null && v.near() {
+		st.decideNull(r, false) // at 0 is nothing
+	}
 	if lo, hi, ok := a.extent(acc.base, write); ok && acc.class >= bounded {
 		st.refine(r, betweenSigned(lo-off, hi-off-int64(n)))
 	}
