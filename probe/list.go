@@ -35,7 +35,8 @@ type Stats struct {
 	//
 	//	Handled = Returns + Abandoned + Info.InUse
 	//
-	// but an abandoned one counts as in use until it is found out.
+	// while the guest does not run, and an abandoned one counts as in use until it is
+	// found out. At any time Handled is at least Returns and Abandoned together.
 	Returns   uint64
 	Abandoned uint64 // left in another way than by a return; not told apart by vCPU
 }
@@ -67,22 +68,38 @@ func (t *tally) stats(i int) Stats {
 	}
 }
 
-// stats returns the counts of vCPU i, with those of hits that took no exit.
+// stats returns the counts of vCPU i, with those of hits that took no exit, but not of
+// returns.
 func (r *registration) stats(i int) Stats {
 	s := r.tally.stats(i)
 	if r.ret != nil {
-		handled, filtered, missed, returns := r.ret.inGuest(i)
+		handled, filtered, missed, _ := r.ret.inGuest(i)
 		s.InGuest = handled + filtered + missed
-		s.add(Stats{Hits: s.InGuest, Handled: handled, Filtered: filtered, Missed: missed, Returns: returns})
+		s.add(Stats{Hits: s.InGuest, Handled: handled, Filtered: filtered, Missed: missed})
 	} else if g := r.stage; g != nil && g.Counts != nil {
 		hits, handled, filtered, missed := g.Counts(i)
 		s.add(Stats{Hits: hits, Handled: handled, Filtered: filtered, Missed: missed})
 		s.InGuest = hits
 	}
-	if r.ret != nil {
-		s.Returns += r.ret.cells[i].returns.Load()
-	}
 	return s
+}
+
+// totals returns the counts of all vCPUs, and puts those of each into byCPU. The ends of
+// activations are read before their beginnings: each that has ended is among those that
+// have begun.
+func (r *registration) totals(byCPU []Stats) (total Stats) {
+	if r.ret != nil {
+		total.Abandoned = r.ret.abandoned.Load()
+		for i := range byCPU {
+			_, _, _, n := r.ret.inGuest(i)
+			byCPU[i].Returns = n + r.ret.cells[i].returns.Load()
+		}
+	}
+	for i := range byCPU {
+		byCPU[i].add(r.stats(i))
+		total.add(byCPU[i])
+	}
+	return total
 }
 
 // Info describes one registered probe.
@@ -225,12 +242,7 @@ func (e *Engine) info(r *registration) Info {
 	if r.jprobe != nil {
 		i.Type = 'j'
 	}
-	for j := range r.cells {
-		i.Stats.add(r.stats(j))
-	}
-	if r.ret != nil {
-		i.Stats.Abandoned = r.ret.abandoned.Load()
-	}
+	i.Stats = r.totals(make([]Stats, len(r.cells)))
 	return i
 }
 
@@ -251,12 +263,5 @@ func (e *Engine) Stats(p *Kprobe) (total Stats, byCPU []Stats, ok bool) {
 		return Stats{}, nil, false
 	}
 	byCPU = make([]Stats, len(r.cells))
-	for i := range r.cells {
-		byCPU[i] = r.stats(i)
-		total.add(byCPU[i])
-	}
-	if r.ret != nil {
-		total.Abandoned = r.ret.abandoned.Load()
-	}
-	return total, byCPU, true
+	return r.totals(byCPU), byCPU, true
 }

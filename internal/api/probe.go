@@ -116,7 +116,7 @@ type Probe struct {
 	Cost   string `json:"cost,omitempty"`
 
 	// Of a return probe: how many calls it can follow at a time, how many it
-	// follows now, and the most it ever did.
+	// follows now, or did when it was detached, and the most it ever did.
 	MaxActive int `json:"maxActive,omitempty"`
 	InUse     int `json:"inUse,omitempty"`
 	HighWater int `json:"highWater,omitempty"`

@@ -113,6 +113,8 @@ type subjects struct {
 	hot  guest.Symbol
 	sink *fileSink
 
+	stop, polled chan struct{} // of poll
+
 	counter []byte // of the inlined counter, a word
 	inline  *probe.Stage
 }
@@ -156,7 +158,6 @@ func (g *benchGuest) newSubjects() (*subjects, error) {
 		},
 	}
 	if s.obj, err = s.rt.Load(benchObject, program.LoadOptions{User: func(string) bool { return true }}); err != nil {
-		s.rt.Close()
 		return nil, err
 	}
 	if s.sink, err = newFileSink(); err != nil {
@@ -164,12 +165,32 @@ func (g *benchGuest) newSubjects() (*subjects, error) {
 		return nil, err
 	}
 	s.obj.Emit(func(string) program.Emitter { return s.sink })
+	s.stop, s.polled = make(chan struct{}), make(chan struct{})
+	go s.poll()
 	return s, nil
 }
 
+// poll drains the rings, as often as a hub does where there is something.
+func (s *subjects) poll() {
+	defer close(s.polled)
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			s.rt.Poll()
+		case <-s.stop:
+			return
+		}
+	}
+}
+
 func (s *subjects) close() {
+	if s.stop != nil {
+		close(s.stop)
+		<-s.polled
+	}
 	s.obj.Close()
-	s.rt.Close()
 	if s.sink != nil {
 		s.sink.close()
 	}
@@ -239,7 +260,7 @@ func (s *subjects) measure(ctx context.Context, r *InGuest) (float64, error) {
 		return 0, fmt.Errorf("%d hits took an exit", x.Detours+x.Breakpoints+x.Returns-before.Detours-before.Breakpoints-before.Returns)
 	}
 	if r.Name == rowRecord {
-		s.rt.Flush()
+		s.rt.Poll()
 		r.Stored += s.sink.stored.Load() - stored
 		r.Lost += s.sink.lost.Load() - lost
 		if r.Stored+r.Lost != r.Hits {

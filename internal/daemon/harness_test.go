@@ -146,12 +146,17 @@ func next[T any](h *harness, s *client.Stream, want api.RecordType) T {
 		if r.Type != want {
 			h.Fatalf("record %s %s, want %q", r.Type, r.Data, want)
 		}
-		var v T
-		if err := json.Unmarshal(r.Data, &v); err != nil {
-			h.Fatalf("record %s: %v", r.Type, err)
-		}
-		return v
+		return decode[T](h, r)
 	}
+}
+
+// decode reads the data of a record.
+func decode[T any](h *harness, r api.Record) (v T) {
+	h.Helper()
+	if err := json.Unmarshal(r.Data, &v); err != nil {
+		h.Fatalf("record %s: %v", r.Type, err)
+	}
+	return v
 }
 
 // identical checks that the guest's text is its image's.

@@ -129,8 +129,11 @@ func (st *store) wire(a *attached) api.Probe {
 		Symbol: info.Symbol, Offset: info.Offset, Addr: api.Hex(info.Addr), User: info.User, Space: api.Hex(info.Space),
 		Enabled: !info.Disabled, Armed: info.Armed, Gone: info.Gone, Changed: info.Changed,
 		Post: a.spec.Post, Regs: a.spec.Regs, Stay: a.stay,
-		MaxActive: info.MaxActive, InUse: info.InUse, HighWater: info.HighWater,
+		MaxActive: info.MaxActive, HighWater: info.HighWater,
 		Plan: info.Plan, Insn: hex.EncodeToString(info.Insn), Stats: st.stats(a),
+	}
+	if info.Type == 'r' {
+		p.InUse = underWay(p.Stats)
 	}
 	if j, ok := a.probe.(*probe.Jprobe); ok && j.Mirror != "" {
 		p.Mirror, p.MirrorStack = j.Mirror, j.StackSize
@@ -142,6 +145,24 @@ func (st *store) wire(a *attached) api.Probe {
 		p.Size = sym.Size
 	}
 	return p
+}
+
+// underWay returns how many calls a return probe follows, or followed when it was
+// detached: by its counts, because what else tells changes while these are read.
+func underWay(s api.Stats) int { return int(max(0, int64(s.Handled-s.Returns-s.Abandoned))) }
+
+// settleReturns makes the events of a return probe that was detached as many as its
+// returns: a task that was stopped on its way from the count to the program in the guest
+// comes there no more, and what is counted during a guest call makes no event.
+func (st *store) settleReturns(a *attached) {
+	if a.program == nil || a.def.Kind != event.KindReturn {
+		return
+	}
+	total, _ := st.engineStats(a)
+	have := a.source.Counts()
+	if missing := int64(total.Returns - a.program.Rejected() - a.program.Unwanted() - have.Stored - have.Lost); missing > 0 {
+		a.source.Lose(0, uint64(missing))
+	}
 }
 
 // stats returns a probe's counters, after it was detached too.

@@ -18,14 +18,14 @@ import (
 
 // serveMachine starts a daemon with the built-in guest on a real machine, whose
 // kernel code runs handler stages, too. h.g is nil.
-func serveMachine(t *testing.T) *harness {
+func serveMachine(t *testing.T, vcpus int) *harness {
 	t.Helper()
 	kvmtest.Require(t)
 	img, err := guest.ParseELF(builtin.ELF())
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := machine.New(machine.Config{Image: img, VCPUs: 2, Cmdline: "rounds=0", EmulatedStages: true})
+	m, err := machine.New(machine.Config{Image: img, VCPUs: vcpus, Cmdline: "rounds=0", EmulatedStages: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +35,7 @@ func serveMachine(t *testing.T) *harness {
 		}
 	})
 	o := defaultOptions()
-	o.vcpus = 2
+	o.vcpus = vcpus
 	h := &harness{T: t, log: &syncBuffer{}, path: filepath.Join(t.TempDir(), "s"), done: make(chan error, 1)}
 	life, cancel := context.WithCancel(context.Background())
 	h.cancel = cancel
@@ -96,7 +96,7 @@ func (h *harness) inGuest(name string) uint64 {
 // it, in kernel and in user code: their sites get their jumps back by
 // themselves, they run in the guest again, and their counts go on and close.
 func TestResetOfOptimized(t *testing.T) {
-	h := serveMachine(t)
+	h := serveMachine(t, 2)
 	for _, section := range []string{"kprobe/vfs_read", "kprobe/user_hot"} {
 		if _, err := h.c.AttachProgram(h.ctx, api.AttachProgram{Object: objectFile(t, "privileges.o"), Section: section}); err != nil {
 			t.Fatal(err)
@@ -142,7 +142,7 @@ func TestResetOfOptimized(t *testing.T) {
 // a map: the one at user code runs on the host and says why, and both count in the
 // map.
 func TestObjectOfBothPrivileges(t *testing.T) {
-	h := serveMachine(t)
+	h := serveMachine(t, 2)
 	if _, err := h.c.AttachProgram(h.ctx, api.AttachProgram{Object: objectFile(t, "privileges.o")}); err != nil {
 		t.Fatal(err)
 	}

@@ -81,6 +81,7 @@ func newStore(log *slog.Logger, g Guest) *store {
 		byID: map[uint64]*attached{}, byName: map[string]*attached{}, gone: make(chan struct{}),
 	}
 	st.programs = newPrograms(log, g, hub)
+	hub.SetFeed(st.programs)
 	return st
 }
 
@@ -264,7 +265,6 @@ func (st *store) close() error {
 	defer st.mu.Unlock()
 	st.closed = true
 	_, err := st.remove(st.sorted(func(*attached) bool { return true }))
-	st.programs.Close()
 	st.hub.Close()
 	return err
 }
@@ -294,9 +294,13 @@ func (st *store) remove(as []*attached) ([]api.Probe, error) {
 	for i, a := range as {
 		delete(st.byID, a.id)
 		delete(st.byName, a.kprobe.Name)
+		st.settleReturns(a)
 		a.source.Close()
 		out[i].Armed = false
 		out[i].Stats = st.stats(a)
+		if a.def.Kind == event.KindReturn {
+			out[i].InUse = underWay(out[i].Stats)
+		}
 	}
 	st.sync()
 	close(st.gone)
@@ -309,7 +313,6 @@ func (st *store) remove(as []*attached) ([]api.Probe, error) {
 func (st *store) sync() {
 	ctx, cancel := context.WithTimeout(context.Background(), syncTime)
 	defer cancel()
-	st.programs.Flush()
 	if err := st.hub.Sync(ctx); err != nil {
 		st.log.Warn("events are late", "err", err)
 	}

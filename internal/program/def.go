@@ -32,7 +32,7 @@ type Definition struct {
 
 	guest *guestForm // nil: it runs on the host alone
 
-	rejected uint64 // behind Drop
+	last [4]uint64 // answers, behind Drop
 }
 
 // Define makes the program of a layout and a filter, which may be nil. What it records
@@ -87,6 +87,7 @@ func (d *Definition) Post() (func(*probe.Context), error) {
 
 func (d *Definition) run(r *runner, c *probe.Context) (answer uint64) {
 	if !d.filtered && !d.rt.wanted.Load() {
+		add(&r.cells[c.CPU].answers[evbpf.Unwanted], 1)
 		return evbpf.Unwanted // as it would say itself
 	}
 	d.to.Begin(c.CPU)
@@ -120,13 +121,18 @@ func (d *Definition) Entry(c *probe.Context) int {
 
 // Rejected returns how many hits the filter has ended, on the host and as the guest
 // says. It may be asked for behind Drop.
-func (d *Definition) Rejected() uint64 {
+func (d *Definition) Rejected() uint64 { return d.answered(evbpf.Filtered) }
+
+// Unwanted is Rejected for those that made no record because nobody wanted any.
+func (d *Definition) Unwanted() uint64 { return d.answered(evbpf.Unwanted) }
+
+func (d *Definition) answered(answer int) uint64 {
 	if d.main == nil {
-		return d.rejected
+		return d.last[answer]
 	}
-	n := d.main.filtered()
+	n := d.main.answered(answer)
 	if d.guest != nil {
-		n += d.guest.rejected()
+		n += d.guest.answered(answer)
 	}
 	return n
 }
@@ -134,11 +140,14 @@ func (d *Definition) Rejected() uint64 {
 // drop forgets what d has. The engine keeps the handlers of a kretprobe whose calls may
 // yet return, and never runs them again.
 func (d *Definition) drop() {
-	n := d.Rejected()
+	last := [4]uint64{}
+	for i := range last {
+		last[i] = d.answered(i)
+	}
 	for _, m := range d.maps {
 		m.Close()
 	}
-	*d = Definition{rejected: n}
+	*d = Definition{last: last}
 }
 
 // Want says whether anyone reads the records of definitions. Without a reader

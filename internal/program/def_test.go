@@ -83,8 +83,9 @@ func TestToGuest(t *testing.T) {
 	inGuest(t, inA, &probe.Regs{RDI: 2, RFLAGS: 2})
 	inGuest(t, inA, &probe.Regs{RDI: 3})
 	inGuest(t, inB, &probe.Regs{RDX: 4})
-	<-a.more // by polling
-	rt.Flush()
+	if n, _, active := rt.Poll(); n != 2 || !active {
+		t.Fatalf("%d records came, active %v", n, active)
+	}
 	ra, _ := a.take()
 	rb, _ := b.take()
 	if len(ra) != 1 || len(rb) != 1 || a.cpus[0] != 0 {
@@ -103,13 +104,11 @@ func TestToGuest(t *testing.T) {
 	}
 
 	// A full ring: the definition's own loss.
-	rt.drain.mu.Lock()
 	for range 100000 {
 		inGuest(t, inB, &probe.Regs{})
 	}
-	rt.drain.mu.Unlock()
-	rt.Flush()
-	rt.Flush()
+	rt.Poll()
+	rt.Poll()
 	rb, n := b.take()
 	if _, la := a.take(); uint64(len(rb))+n != 100001 || n == 0 || la != 0 {
 		t.Errorf("%d records, %d and %d lost", len(rb), n, la)
@@ -118,11 +117,10 @@ func TestToGuest(t *testing.T) {
 	// The last records come before the end; later ones go nowhere.
 	inGuest(t, inA, &probe.Regs{RDI: 9})
 	stops := f.stops
-	rt.drain.mu.Lock()
-	done := rt.drain.done
-	rt.drain.mu.Unlock()
 	rt.Drop(da, db)
-	<-done // nothing is left to drain
+	if _, _, active := rt.Poll(); active {
+		t.Error("something is left to drain")
+	}
 	if f.stops != stops+1 {
 		t.Errorf("%d stops for two definitions", f.stops-stops)
 	}
@@ -366,7 +364,7 @@ func TestReset(t *testing.T) {
 		t.Errorf(".rodata %v, %v", v, err)
 	}
 	inGuest(t, d.guest.blocks, &probe.Regs{RDI: 2})
-	rt.Flush()
+	rt.Poll()
 	if recs, lost := s.take(); len(recs) != 2 || lost != 0 {
 		t.Errorf("%d records, %d lost", len(recs), lost)
 	}
@@ -391,10 +389,8 @@ func TestHostileRing(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, fill := range []byte{0xff, 0x01, 0x80} {
-		rt.drain.mu.Lock() // the race detector knows no guests
 		f.scribble(func() byte { return fill })
-		rt.drain.mu.Unlock()
-		rt.Flush()
+		rt.Poll()
 		hits, handled, filtered, missed := stage.Counts(0)
 		if hits != handled+filtered+missed {
 			t.Errorf("counts %d %d %d %d", hits, handled, filtered, missed)
@@ -483,16 +479,4 @@ func TestEnv(t *testing.T) {
 	} else if err := rt.where(p); err == nil || err.Error() != "it calls trace_printk, which formats text and gives it to the trace log, which the host holds" {
 		t.Errorf("where: %v", err)
 	}
-}
-
-// TestClosed wants a runtime to end with rings in it, and more than once.
-func TestClosed(t *testing.T) {
-	f := newFake(t)
-	rt := New(f.config())
-	if _, _, err := define(t, rt, "p:a vfs_read", "", newSink(1)); err != nil {
-		t.Fatal(err)
-	}
-	rt.Close()
-	rt.Close()
-	New(f.config()).Close()
 }

@@ -18,8 +18,17 @@ type guestForm struct {
 	state  *bpf.Map // nil: its program needs none
 	blocks *blocks
 
+	returns bool // it runs at returns, which the engine has counted
+
 	mu   sync.Mutex
-	lost []uint64 // by vCPU: losses that the recorder knows of
+	cpus []formCounts
+}
+
+// formCounts are a form's on one vCPU.
+type formCounts struct {
+	drained uint64 // records that came out of the ring
+	gone    uint64 // records that did not, and never will
+	lost    uint64 // losses that the recorder knows of
 }
 
 // ToGuest makes the form of d that runs in the guest, for a probe that is not
@@ -34,7 +43,7 @@ func (d *Definition) ToGuest(addr guest.GVA, user bool) (stage, entry *probe.Sta
 	if d.code.MaxRecord() > guestRingSize/2-64 {
 		return nil, nil, errors.New("its records are too long for the ring")
 	}
-	g := &guestForm{d: d, ring: &rt.defs[guest.Level(user)], lost: make([]uint64, rt.cfg.CPUs)}
+	g := &guestForm{d: d, ring: &rt.defs[guest.Level(user)], cpus: make([]formCounts, rt.cfg.CPUs)}
 	maps, err := g.ring.maps(rt, user)
 	if err != nil {
 		return nil, nil, err
@@ -53,9 +62,10 @@ func (d *Definition) ToGuest(addr guest.GVA, user bool) (stage, entry *probe.Sta
 		g.close()
 		return nil, nil, err
 	}
+	g.blocks.form, g.returns = g, p.Kind() == bpf.Kretprobe
 	g.ring.add(rt, g)
 	d.guest = g
-	if p.Kind() == bpf.Kretprobe {
+	if g.returns {
 		return g.blocks.probe(false), g.blocks.entry(), nil
 	}
 	return g.blocks.probe(true), nil, nil
@@ -67,55 +77,87 @@ func (g *guestForm) close() {
 	}
 }
 
-// rejected returns how many runs the filter has ended.
-func (g *guestForm) rejected() (n uint64) {
-	for cpu := range g.lost {
+// answered returns how many runs have returned that answer.
+func (g *guestForm) answered(answer int) (n uint64) {
+	for cpu := range g.cpus {
 		c := g.blocks.counts(cpu)
-		n += c.answers[evbpf.Filtered]
+		n += c.answers[answer]
 	}
 	return n
 }
 
-// countLost tells the recorder what has found no room in the ring.
+// countLost tells the recorder what is lost: what found no room in the ring, or never
+// came out of it, and at returns also runs that there were not.
 func (g *guestForm) countLost() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for cpu, known := range g.lost {
+	for cpu := range g.cpus {
 		c := g.blocks.counts(cpu)
-		if now := c.answers[evbpf.Lost]; now > known {
-			g.d.to.Lose(cpu, now-known)
-			g.lost[cpu] = now
+		g.mu.Lock()
+		k := &g.cpus[cpu]
+		now := c.answers[evbpf.Lost] + k.gone
+		if g.returns {
+			now += c.missed
+		}
+		more := now - min(now, k.lost)
+		k.lost += more
+		g.mu.Unlock()
+		if more > 0 {
+			g.d.to.Lose(cpu, more)
 		}
 	}
 }
 
-// Drop gives back what definitions take, behind their last records. Their probes
-// must have been unregistered.
+// came notes that a record of a vCPU has come out of the ring.
+func (g *guestForm) came(cpu int) {
+	if cpu >= len(g.cpus) {
+		return // the guest has made it up
+	}
+	g.mu.Lock()
+	g.cpus[cpu].drained++
+	g.mu.Unlock()
+}
+
+// settle makes the accounts of a vCPU final: so many runs that have ended have recorded
+// a hit, so many have not ended. It returns how many of these have published their
+// record. All that is published has come out of the ring; the guest does not run.
+func (g *guestForm) settle(cpu int, recorded, running uint64) (published uint64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	k := &g.cpus[cpu]
+	if k.drained < recorded {
+		k.gone += recorded - k.drained // somebody has written over them
+		k.drained = recorded
+		return 0
+	}
+	return min(running, k.drained-recorded)
+}
+
+// Drop gives back what definitions take, behind their last records, and makes their
+// counts final. Their probes must have been unregistered.
 func (rt *Runtime) Drop(ds ...*Definition) {
+	var bs []*blocks
 	var forms []*guestForm
 	for _, d := range ds {
 		if d.guest != nil {
-			forms = append(forms, d.guest)
+			bs, forms = append(bs, d.guest.blocks), append(forms, d.guest)
 		}
 	}
-	defer func() {
-		for _, d := range ds {
-			d.drop()
+	if len(forms) > 0 {
+		rt.Poll() // most of what there is, while the guest runs
+		idle := rt.retire(bs, func() {
+			for i := range rt.defs {
+				rt.defs[i].flush(&rt.feed)
+			}
+		})
+		for i, g := range forms {
+			g.countLost()
+			g.ring.drop(rt, g)
+			if idle[i] {
+				g.close()
+			}
 		}
-	}()
-	if len(forms) == 0 {
-		return
 	}
-	rt.Flush()
-	bs := make([]*blocks, len(forms))
-	for i, g := range forms {
-		g.ring.drop(rt, g)
-		bs[i] = g.blocks
-	}
-	for i, idle := range rt.retire(bs...) {
-		if idle {
-			forms[i].close()
-		}
+	for _, d := range ds {
+		d.drop()
 	}
 }
 
@@ -158,9 +200,8 @@ func (r *guestRing) make(rt *Runtime, user bool) (err error) {
 	return nil
 }
 
-// add makes a definition known; with the first one the ring is drained. The
-// drainer is never called with mu held, because it takes mu with its own lock
-// held.
+// add makes a definition known; with the first one the ring is drained. The feed is
+// never called with mu held, because it takes mu with its own lock held.
 func (r *guestRing) add(rt *Runtime, g *guestForm) {
 	r.some.Lock()
 	defer r.some.Unlock()
@@ -169,8 +210,18 @@ func (r *guestRing) add(rt *Runtime, g *guestForm) {
 	r.to[g.mark()] = g
 	r.mu.Unlock()
 	if first {
-		r.drained = &ring{m: r.ring, to: r.record, after: r.lost, guest: true}
-		rt.drain.add(r.drained)
+		r.drained = &ring{m: r.ring, to: r.record, after: r.lost, guest: true, timed: true}
+		rt.feed.add(r.drained)
+		rt.cfg.Wake()
+	}
+}
+
+// flush takes out all that is published.
+func (r *guestRing) flush(f *feed) {
+	r.some.Lock()
+	defer r.some.Unlock()
+	if r.drained != nil {
+		f.flush(r.drained)
 	}
 }
 
@@ -187,7 +238,7 @@ func (r *guestRing) drop(rt *Runtime, g *guestForm) {
 	last := known && len(r.to) == 0
 	r.mu.Unlock()
 	if last {
-		rt.drain.remove(r.drained)
+		rt.feed.remove(r.drained)
 	}
 }
 
@@ -202,6 +253,7 @@ func (r *guestRing) record(rec bpf.Record) {
 	g := r.to[mark]
 	r.mu.Unlock()
 	if g != nil {
+		g.came(rec.CPU)
 		g.d.to.PutRecord(rec.CPU, rec.Data)
 	}
 }

@@ -149,23 +149,26 @@ func (o *Object) Emit(to func(name string) Emitter) {
 			}
 		}
 		o.rings = append(o.rings, r)
-		o.rt.drain.add(r)
+		o.rt.feed.add(r)
 	}
 }
 
 // Close gives back what the object takes. Its probes must have been
 // unregistered.
 func (o *Object) Close() {
-	for _, r := range o.rings {
-		o.rt.drain.remove(r)
-	}
-	o.rings = nil
+	var bs []*blocks
 	for _, p := range o.Programs {
-		if p.blocks != nil && !o.rt.retire(p.blocks)[0] {
-			o.leak = true
+		if p.blocks != nil {
+			bs = append(bs, p.blocks)
 		}
 	}
-	if !o.leak {
+	idle := o.rt.retire(bs, func() {
+		for _, r := range o.rings {
+			o.rt.feed.remove(r)
+		}
+	})
+	o.rings = nil
+	if !slices.Contains(idle, false) && !o.leak {
 		o.col.Close()
 	}
 }
@@ -202,7 +205,7 @@ func (p *Program) AttachReturn(k *probe.Kretprobe, addr guest.GVA, user bool, re
 func (p *Program) run(c *probe.Context, entry bool) (answer uint64, taken bool) {
 	answer, taken = p.runner.run(c, entry)
 	if p.rings {
-		p.obj.rt.drain.kick()
+		p.obj.rt.cfg.Wake()
 	}
 	return answer, taken
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
@@ -123,7 +124,10 @@ func TestLatency(t *testing.T) {
 // TestRecord wants the records of a ring, in order, and the lost ones counted.
 func TestRecord(t *testing.T) {
 	f := newFake(t)
-	rt := newRuntime(t, f.config())
+	var wakes atomic.Uint64
+	cfg := f.config()
+	cfg.Wake = func() { wakes.Add(1) }
+	rt := newRuntime(t, cfg)
 	o, err := rt.Load(example(t, "record.o"), LoadOptions{OnHost: true})
 	if err != nil {
 		t.Fatal(err)
@@ -149,20 +153,20 @@ func TestRecord(t *testing.T) {
 	}
 	f.hit(1, &probe.Regs{RDI: 1, RSI: uint64(strings_), RDX: 99, RFLAGS: 2})
 	f.hit(1, &probe.Regs{RDI: 2, RSI: uint64(strings_), RDX: 100, RFLAGS: 2})
-	<-s.more // by the goroutine that the hit has woken
+	if rt.Poll(); wakes.Load() != 2 {
+		t.Errorf("%d hits have woken whoever polls", wakes.Load())
+	}
 	recs, _ := s.take()
 	if len(recs) != 1 || s.cpus[0] != 1 || binary.LittleEndian.Uint64(recs[0]) != 1000 || binary.LittleEndian.Uint64(recs[0][8:]) != 2 ||
 		!strings.HasPrefix(string(recs[0][64:]), "/etc/passwd\x00") {
 		t.Errorf("records %x on %v", recs, s.cpus)
 	}
-	// More than the ring holds, with the drainer kept away.
-	rt.drain.mu.Lock()
+	// More than the ring holds.
 	for range 20000 {
 		f.hit(0, &probe.Regs{RDX: 100, RFLAGS: 2})
 	}
-	rt.drain.mu.Unlock()
-	rt.Flush()
-	rt.Flush()
+	rt.Poll()
+	rt.Poll()
 	recs, lost := s.take()
 	if uint64(len(recs)-1)+lost != 20000 || lost == 0 {
 		t.Errorf("%d records, %d lost, want 20000 together", len(recs)-1, lost)

@@ -138,7 +138,7 @@ func TestPrivilegesOfDefinitions(t *testing.T) {
 	// What user code makes up goes to no definition of the kernel's, even by its number,
 	// which both have here.
 	inGuest(t, defs[true].guest.blocks, &probe.Regs{RDI: 8})
-	rt.Flush()
+	rt.Poll()
 	for user, want := range map[bool]int{false: 1, true: 2} {
 		if recs, lost := sinks[user].take(); len(recs) != want || lost != 0 {
 			t.Errorf("user %v: %d records, %d lost; want %d", user, len(recs), lost, want)
@@ -183,12 +183,9 @@ func TestScribbled(t *testing.T) {
 	}
 	ks, bs = append(ks, &probe.Kprobe{Stage: stage}), append(bs, d.guest.blocks)
 	for range 20 {
-		// The drainer's goroutine reads what this writes, as that of a guest.
-		rt.drain.mu.Lock()
 		f.scribble(func() byte { return byte(rnd.Uint32()) >> (rnd.Uint32() % 8) })
 		f.hit(0, &probe.Regs{RDI: rnd.Uint64(), RSP: uint64(stack) + 0x800, RFLAGS: 2})
-		rt.drain.mu.Unlock()
-		rt.Flush()
+		rt.Poll()
 		rt.Want(rnd.Uint32()%2 == 0)
 		for i, k := range ks {
 			for cpu := range 2 {

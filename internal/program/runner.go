@@ -33,9 +33,9 @@ type runner struct {
 // cell has the counts of one program on one vCPU, whose thread alone writes them.
 type cell struct {
 	runs, faults          atomic.Uint64
-	filtered              atomic.Uint64 // runs that returned 0
-	code, slot, faultAddr atomic.Uint64 // of the latest fault
-	_                     [16]byte
+	answers               [4]atomic.Uint64 // runs without a fault, by the low bits of what they returned
+	code, slot, faultAddr atomic.Uint64    // of the latest fault
+	_                     [56]byte
 }
 
 func (rt *Runtime) newRunner(p *bpf.Program) *runner {
@@ -68,8 +68,8 @@ func (r *runner) run(c *probe.Context, entry bool) (answer uint64, taken bool) {
 			k.faultAddr.Store(f.Addr)
 		}
 		add(&k.faults, 1)
-	} else if answer == 0 {
-		add(&k.filtered, 1)
+	} else {
+		add(&k.answers[answer&3], 1)
 	}
 	l.env.c = nil
 	return answer, l.env.taken
@@ -78,10 +78,10 @@ func (r *runner) run(c *probe.Context, entry bool) (answer uint64, taken bool) {
 // add is for counts that only one thread writes.
 func add(n *atomic.Uint64, d uint64) { n.Store(n.Load() + d) }
 
-// filtered returns how many runs have returned 0.
-func (r *runner) filtered() (n uint64) {
+// answered returns how many runs have returned that answer.
+func (r *runner) answered(answer int) (n uint64) {
 	for i := range r.cells {
-		n += r.cells[i].filtered.Load()
+		n += r.cells[i].answers[answer].Load()
 	}
 	return n
 }

@@ -21,6 +21,7 @@ type Config struct {
 	Stop    func(func() error) error               // runs a function while no vCPU runs
 	Now     func() int64                           // nanoseconds; called on the vCPUs' threads
 	Trace   func(prog string, cpu int, msg []byte) // a line of trace_printk; likewise, and msg is not to be kept
+	Wake    func()                                 // has Poll called soon; called on the vCPUs' threads
 	// Refuse, when not "", is why no program runs in the guest.
 	Refuse string
 }
@@ -30,7 +31,7 @@ type Config struct {
 type Runtime struct {
 	cfg    Config
 	mem    [2]arena // by 1 = for code of CPL3
-	drain  drainer
+	feed   feed
 	lanes  []*lane     // by vCPU
 	gate   *bpf.Map    // of programs on the host; evbpf.GateSpec
 	wanted atomic.Bool // what gate says
@@ -44,13 +45,15 @@ type Runtime struct {
 	clockNow bpf.Clock // zero: not found out yet
 }
 
-// New returns a runtime; Close ends it.
+// New returns a runtime. It is an event.Feed.
 func New(cfg Config) *Runtime {
 	rt := &Runtime{cfg: cfg, staged: map[*blocks]bool{}}
 	for i := range rt.mem {
 		rt.mem[i].shared, rt.mem[i].user = cfg.Shared, i == 1
 	}
-	rt.drain.init()
+	if cfg.Wake == nil {
+		rt.cfg.Wake = func() {}
+	}
 	rt.lanes = newLanes(rt)
 	var err error
 	if rt.gate, err = bpf.NewMap(evbpf.GateSpec, cfg.CPUs, bpf.Heap{}); err != nil {
@@ -68,20 +71,13 @@ type retired struct {
 // arena returns the memory that host and guest share at a privilege.
 func (rt *Runtime) arena(user bool) *arena { return &rt.mem[guest.Level(user)] }
 
-// Close ends the draining of rings, behind what is in them. Nothing of the
-// runtime may be attached any more.
-func (rt *Runtime) Close() { rt.drain.close() }
-
 // KnowsTasks reports whether programs can tell the running task.
 func (rt *Runtime) KnowsTasks() bool { return rt.cfg.Profile != nil }
-
-// Flush hands on what is in the rings at the time of the call.
-func (rt *Runtime) Flush() { rt.drain.pass() }
 
 // Save takes what the guest's memory says, records and counts, before a reset of
 // the guest, which does not run.
 func (rt *Runtime) Save() {
-	rt.drain.pass()
+	rt.Poll()
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
 	for b := range rt.staged {
@@ -109,7 +105,7 @@ func (rt *Runtime) Reset() error {
 	for b := range rt.staged {
 		b.init(clock)
 	}
-	rt.drain.pass() // the rings find out that they begin anew
+	rt.feed.renew()
 	for i := range rt.defs {
 		rt.defs[i].want(rt.wanted.Load())
 	}

@@ -2,11 +2,14 @@ package program
 
 import (
 	"encoding/binary"
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/bpf"
+	"github.com/guestprobe/guestprobe/probe/evbpf"
 )
 
 // blocks are a program in the guest: its code, and the memory that it runs in on
@@ -21,7 +24,10 @@ type blocks struct {
 	cpus   int
 	code   []byte
 	info   *bpf.Info
-	again  func() // puts maps back to their first contents, behind a reset
+	again  func()     // puts maps back to their first contents, behind a reset
+	form   *guestForm // that the program is of; nil: it is of an object
+
+	out []bool // by vCPU: taken out of use
 
 	mu     sync.Mutex
 	base   []blockCounts // by vCPU: of boots before this one
@@ -46,7 +52,7 @@ func (rt *Runtime) stage(p *bpf.Program, funcIP guest.GVA, user bool, again func
 		clock = bpf.Clock{} // where has looked whether it matters otherwise
 	}
 	b := &blocks{prog: p, mem: rt.arena(user), stride: (p.BlockSize() + 63) &^ 63, funcIP: funcIP, cpus: rt.cfg.CPUs, code: code, info: info, again: again}
-	b.base = make([]blockCounts, b.cpus)
+	b.base, b.out = make([]blockCounts, b.cpus), make([]bool, b.cpus)
 	if b.area, err = b.mem.Alloc(b.stride*b.cpus + lostSize); err != nil {
 		return nil, err
 	}
@@ -136,7 +142,8 @@ func (b *blocks) read(cpu int) blockCounts {
 }
 
 // freeze keeps the counts as they are now, because the memory that they stand in
-// is about to go.
+// is about to go. A run that has not ended is no hit that was handled, unless its
+// record is out already: it counts as missed.
 func (b *blocks) freeze() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -147,9 +154,28 @@ func (b *blocks) freeze() {
 		if _, failed, _, last := bpf.BlockStats(b.of(i)); failed > 0 {
 			b.fault = &last
 		}
-		b.base[i] = b.read(i)
+		c, running := b.read(i), b.running(i)
+		if b.form != nil {
+			n := b.form.settle(i, c.answers[evbpf.Recorded], running)
+			c.answers[evbpf.Recorded] += n
+			running -= n
+		}
+		c.missed += running
+		b.base[i] = c
 	}
 	b.frozen = true
+}
+
+// running returns how many runs of a vCPU have begun and not ended.
+func (b *blocks) running(cpu int) uint64 {
+	began, ended, _, _ := bpf.BlockStats(b.of(cpu))
+	for _, n := range bpf.BlockAnswers(b.of(cpu)) {
+		ended += n
+	}
+	if began < ended {
+		return 0 // what the guest says is wrong
+	}
+	return began - ended
 }
 
 // stats returns the counts of all vCPUs, as the guest says.
@@ -173,35 +199,73 @@ func (b *blocks) stats() (s Stats) {
 	return s
 }
 
-// retire keeps code from ever running again, behind the end of its probes, and
-// says of each whether no run is under way: then its maps can be given back. A task
-// that is still in a detour finds its block taken, and goes on without a run.
-// Without a way to stop the vCPUs nothing is certain.
-func (rt *Runtime) retire(bs ...*blocks) (idle []bool) {
+// settleTime is how long runs that are under way when their probe is gone are waited
+// for: one that is not preempted ends sooner.
+const settleTime = 5 * time.Millisecond
+
+// retire keeps code from ever running again, behind the end of its probes, and makes
+// its counts final; just before, with no vCPU running, it calls last. It says of each
+// whether no run is under way: then its maps can be given back. A task that is still in
+// a detour finds its block taken, and goes on without a run. Without a way to stop the
+// vCPUs nothing is certain.
+func (rt *Runtime) retire(bs []*blocks, last func()) (idle []bool) {
 	idle = make([]bool, len(bs))
-	rt.mu.Lock()
-	for _, b := range bs {
-		b.freeze()
-		if rt.staged[b] {
-			rt.retired = append(rt.retired, retired{b.mem, b.area})
+	final := func() {
+		last()
+		rt.mu.Lock()
+		defer rt.mu.Unlock()
+		for _, b := range bs {
+			b.freeze()
+			if rt.staged[b] {
+				rt.retired = append(rt.retired, retired{b.mem, b.area})
+			}
+			delete(rt.staged, b)
 		}
-		delete(rt.staged, b)
 	}
-	rt.mu.Unlock()
 	if rt.cfg.Stop == nil || len(bs) == 0 {
+		final()
 		return idle
 	}
-	err := rt.cfg.Stop(func() error {
-		for i, b := range bs {
-			idle[i] = true
-			for cpu := range b.cpus {
-				idle[i] = b.info.Retire(b.of(cpu)) && idle[i]
+	try := func(end bool) error {
+		return rt.cfg.Stop(func() error {
+			for i, b := range bs {
+				idle[i] = b.retire()
 			}
+			if end = end || !slices.Contains(idle, false); end {
+				final()
+			}
+			return nil
+		})
+	}
+	err := try(false)
+	if err == nil && slices.Contains(idle, false) {
+		for began := time.Now(); time.Since(began) < settleTime && slices.ContainsFunc(bs, (*blocks).busy); {
+			time.Sleep(settleTime / 50)
 		}
-		return nil
-	})
+		err = try(true)
+	}
 	if err != nil {
 		clear(idle)
+		final()
 	}
 	return idle
+}
+
+// retire takes the blocks of all vCPUs out of use, as far as no run is under way in
+// them, and reports whether that is so. No vCPU runs.
+func (b *blocks) retire() bool {
+	for cpu, out := range b.out {
+		b.out[cpu] = out || b.info.Retire(b.of(cpu))
+	}
+	return !slices.Contains(b.out, false)
+}
+
+// busy reports whether a run is under way, as far as the counts tell.
+func (b *blocks) busy() bool {
+	for cpu := range b.cpus {
+		if b.running(cpu) > 0 {
+			return true
+		}
+	}
+	return false
 }

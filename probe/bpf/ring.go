@@ -168,25 +168,30 @@ type Record struct {
 // a header that makes no sense empties the ring and counts as a corruption. Only one
 // Drain runs at a time, and no more than a ring full is read in one; f must not call
 // methods of the ring.
-func (m *Map) Drain(f func(Record) bool) int {
-	n, _ := m.DrainPast(false, f)
-	return n
+func (m *Map) Drain(f func(Record) bool) int { return m.DrainPast(false, f).Records }
+
+// Drained says what a DrainPast has done, and how the ring was then.
+type Drained struct {
+	Records int
+	Head    uint64   // position that the next record had
+	Open    []uint64 // positions of those that were being written, as far as it came
 }
 
 // DrainPast is Drain, which with past goes on behind records that are still being
-// written. It also reports whether there are such.
-func (m *Map) DrainPast(past bool, f func(Record) bool) (n int, open bool) {
+// written.
+func (m *Map) DrainPast(past bool, f func(Record) bool) (d Drained) {
 	if m.spec.Kind != RingBuf || m.writer != nil {
-		return 0, false
+		return d
 	}
 	r := &m.ring
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	mem, size := m.area.Bytes, uint64(r.size)
 	head := load64(mem, hdrHead)
+	d.Head = head
 	if head&7 != 0 || head-r.tail > size {
 		m.resync(head)
-		return 0, false
+		return d
 	}
 	for pos := r.tail; pos != head; {
 		at := pos & (size - 1)
@@ -196,13 +201,13 @@ func (m *Map) DrainPast(past bool, f func(Record) bool) (n int, open bool) {
 		switch {
 		case kind == recNone && word != 0, kind != recNone && (at+whole > size || whole > head-pos):
 			m.resync(head)
-			return n, false
+			return d
 		case kind == recNone:
 			whole = m.zeros(at, min(size-at, head-pos))
 		}
 		if kind == recNone || kind == recOpen {
-			if open = true; !past {
-				return n, true
+			if d.Open = append(d.Open, pos); !past {
+				return d
 			}
 			pos += whole
 			continue
@@ -211,10 +216,10 @@ func (m *Map) DrainPast(past bool, f func(Record) bool) (n int, open bool) {
 		if kind == recData && word&recTaken == 0 {
 			r.buf = append(r.buf[:0], mem[m.values+int(at)+recHeader:][:length]...)
 			r.read++
-			n++
+			d.Records++
 			more = f(Record{CPU: int(word >> recCPUShift), Data: r.buf})
 		}
-		if pos += whole; open {
+		if pos += whole; len(d.Open) > 0 {
 			store64(mem, m.values+int(at), word|recTaken)
 		} else {
 			if kind == recDiscarded {
@@ -225,10 +230,10 @@ func (m *Map) DrainPast(past bool, f func(Record) bool) (n int, open bool) {
 			store64(mem, hdrTail, r.tail)
 		}
 		if !more {
-			return n, open
+			return d
 		}
 	}
-	return n, open
+	return d
 }
 
 // zeros returns how many of the n bytes at offset at of the buffer, in whole words, are

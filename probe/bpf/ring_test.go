@@ -193,7 +193,7 @@ func TestRingPast(t *testing.T) {
 			stopped = append(stopped[:i], stopped[i+1:]...)
 		default:
 			past := rng.IntN(2) == 0
-			_, open := m.DrainPast(past, func(r Record) bool {
+			open := m.DrainPast(past, func(r Record) bool {
 				n := le64(r.Data)
 				if want[n] != len(r.Data) || le64(r.Data[len(r.Data)-8:]) != n {
 					t.Fatalf("record %d of %d bytes, want %d", n, len(r.Data), want[n])
@@ -201,7 +201,7 @@ func TestRingPast(t *testing.T) {
 				delete(want, n)
 				read++
 				return true
-			})
+			}).Open != nil
 			if open != (len(stopped) > 0) {
 				t.Fatalf("open %v with %d producers stopped", open, len(stopped))
 			}

@@ -15,9 +15,9 @@ type HubOptions struct {
 	// RingBytes is the size of each vCPU's ring, rounded up to a power of two;
 	// default 1 MiB. A record of more than half of it can be lost in an empty ring.
 	RingBytes int
-	// Window bounds how long the hub holds events back to keep them in order
-	// while a vCPU's thread is stopped in the middle of making one; default
-	// 10 ms. Otherwise nothing is held back.
+	// Window bounds how long the hub holds an event back to keep it in order, from its
+	// time on: while a vCPU's thread is stopped in the middle of making an earlier one, or
+	// its Feed may still have one; default 30 ms. Otherwise nothing is held back.
 	Window time.Duration
 	// Coalesce bounds how often a vCPU's thread pays for waking the hub's
 	// goroutine, several microseconds each: once awake, the hub asks to be
@@ -30,16 +30,39 @@ type HubOptions struct {
 	Clock func() int64
 }
 
-// Hub takes events out of the vCPUs' rings in the order of their times and
-// hands them to subscribers. One goroutine does all of it; Close ends it.
+// Feed brings events from elsewhere: out of rings that a guest fills, which cannot
+// wake anyone.
+type Feed interface {
+	// Poll puts (Source.Put) what has come, and returns how much, the time before which
+	// nothing more will come, and whether there is anything to be polled. The hub's
+	// goroutine calls it, now and then while there is.
+	Poll() (n int, sure int64, active bool)
+}
+
+// How often a Feed is polled: soon after there was something, or while events wait for
+// it, and ever less often while there is nothing.
+const (
+	minPoll = time.Millisecond
+	maxPoll = 16 * time.Millisecond
+)
+
+// Hub takes events out of the vCPUs' rings, and those of its Feed, in the order of their
+// times and hands them to subscribers. One goroutine does all of it; Close ends it.
 type Hub struct {
 	clock    func() int64
 	window   time.Duration
 	coalesce time.Duration
 	cpus     int
-	prods    []*ring // the vCPUs', and the one of Put
+	prods    []*ring // the vCPUs'
+	feed     atomic.Pointer[Feed]
 
-	putMu sync.Mutex // serialises Put
+	held      held         // the goroutine's own
+	heldBytes atomic.Int64 // of held and inbox together
+
+	putMu    sync.Mutex  // guards what follows
+	inbox    []heldEvent // of Put, on their way to held
+	number   uint64      // of the latest
+	putArena arena
 
 	nap     atomic.Uint32 // what the goroutine waits for, or is about to
 	wake    chan struct{} // capacity 1
@@ -57,7 +80,7 @@ type Hub struct {
 	seq       uint64
 	lastTime  int64
 	reordered uint64
-	arena     []byte // payloads are cut off its front
+	arena     arena
 }
 
 // What the hub's goroutine waits for. Whoever ends a wait sets awake first, so
@@ -80,7 +103,7 @@ func newHub(cpus int, opt HubOptions) *Hub {
 		opt.RingBytes = 1 << 20
 	}
 	if opt.Window <= 0 {
-		opt.Window = 10 * time.Millisecond
+		opt.Window = 30 * time.Millisecond
 	}
 	if opt.Coalesce == 0 {
 		opt.Coalesce = time.Millisecond
@@ -94,7 +117,7 @@ func newHub(cpus int, opt HubOptions) *Hub {
 		sources: make(map[uint32]*Source), gone: make([]Counts, cpus), cpus: cpus,
 	}
 	size := 1 << bits.Len(uint(max(opt.RingBytes, 256)-1))
-	for range cpus + 1 {
+	for range cpus {
 		h.prods = append(h.prods, &ring{buf: make([]byte, size)})
 	}
 	return h
@@ -180,19 +203,31 @@ func (h *Hub) Close() HubCounts {
 	return h.Counts()
 }
 
-// end says that no event is being made any more, and wakes the hub where it has
-// asked for that.
+// end says that no event is being made any more.
 func (h *Hub) end(p *ring) {
 	p.busy.Store(false)
-	// The hub sets nap before it looks at the rings for the last time, and the
-	// ring was changed before nap is read: one of the two sees the other (Go's
-	// atomics are sequentially consistent).
-	if nap := h.nap.Load(); nap == asleep || nap == resting && p.full() {
+	h.rouse(p.full())
+}
+
+// rouse wakes the hub where it has asked for that: asleep for any event, and resting
+// when something is full.
+//
+// The hub sets nap before it looks at the rings for the last time, and the ring was
+// changed before nap is read: one of the two sees the other (Go's atomics are
+// sequentially consistent).
+func (h *Hub) rouse(full bool) {
+	if nap := h.nap.Load(); nap == asleep || nap == resting && full {
 		if h.nap.CompareAndSwap(nap, awake) {
 			h.kick()
 		}
 	}
 }
+
+// SetFeed sets what events come from beside the vCPUs' threads.
+func (h *Hub) SetFeed(f Feed) { h.feed.Store(&f) }
+
+// Wake has the Feed polled soon. It may be called from any goroutine, and never blocks.
+func (h *Hub) Wake() { h.kick() }
 
 // kick ends whatever the hub's goroutine waits for, now or next. It never
 // blocks.
@@ -201,4 +236,19 @@ func (h *Hub) kick() {
 	case h.wake <- struct{}{}:
 	default:
 	}
+}
+
+// arena is memory of which records are cut off the front.
+type arena []byte
+
+// take returns n bytes that are never given out again.
+func (a *arena) take(n int) []byte {
+	// Small, because one event that a slow reader holds keeps the whole chunk.
+	const chunk = 4 << 10
+	if n > len(*a) {
+		*a = make([]byte, max(chunk, n))
+	}
+	b := (*a)[:n:n]
+	*a = (*a)[n:]
+	return b
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -262,79 +263,6 @@ func TestSubscribeFromNow(t *testing.T) {
 	}
 }
 
-// TestHeld makes the events of one vCPU wait for one that is being made on
-// another, and lets the window end the wait.
-func TestHeld(t *testing.T) {
-	now := int64(0)
-	clock := func() int64 { now++; return now }
-	h := newHub(2, HubOptions{Clock: clock})
-	src := testSource(t, h, "e")
-	sub := h.Subscribe(nil, Queue{})
-	cursors := make([]cursor, len(h.prods))
-	pass := func(force bool, want outcome, times ...int64) {
-		t.Helper()
-		if out := h.pass(cursors, force); out != want {
-			t.Errorf("outcome %v, want %v", out, want)
-		}
-		for _, w := range times {
-			if e, ok, _ := sub.TryNext(); !ok || e.Time != w {
-				t.Errorf("got event %v of time %d, want time %d", ok, e.Time, w)
-			}
-		}
-		if e, ok, _ := sub.TryNext(); ok {
-			t.Errorf("unexpected event of time %d", e.Time)
-		}
-	}
-	pass(false, drained) // the clock is at 1
-
-	src.Begin(1)
-	early := h.clock() // 2
-	emit(src, 0, 8)    // 3
-	pass(false, held)
-	finish(src, 1, early, 8)
-	pass(false, drained, 2, 3)
-
-	src.Begin(1)
-	late := h.clock() // 6
-	emit(src, 0, 8)   // 7
-	pass(true, drained, 7)
-	finish(src, 1, late, 8)
-	pass(false, drained, 6)
-	if h.reordered != 1 {
-		t.Errorf("reordered %d, want 1", h.reordered)
-	}
-
-	// An event younger than the pass may have one before it on another vCPU.
-	h.clock = func() int64 { return 0 }
-	src.Begin(0)
-	finish(src, 0, 50, 8)
-	pass(false, later)
-	h.clock = clock
-	now = 100
-	pass(false, drained, 50)
-}
-
-// TestWindow wants an event although another vCPU's thread never finishes its
-// own, and Close to wait for it.
-func TestWindow(t *testing.T) {
-	h := NewHub(2, HubOptions{Window: time.Nanosecond})
-	src := testSource(t, h, "e")
-	sub := h.Subscribe(nil, Queue{})
-	src.Begin(1)
-	time := h.clock()
-	emit(src, 0, 8)
-	if e, err := sub.Next(context.Background()); err != nil || e.CPU != 0 {
-		t.Fatalf("got %+v, %v", e, err)
-	}
-	finish(src, 1, time, 8)
-	if e, err := sub.Next(context.Background()); err != nil || e.CPU != 1 {
-		t.Fatalf("got %+v, %v", e, err)
-	}
-	if c := h.Close(); c.Reordered != 1 {
-		t.Errorf("reordered %d, want 1", c.Reordered)
-	}
-}
-
 // TestSourceClose wants a closed source to keep its counts and to leave the
 // hub when its last event has been handed on.
 func TestSourceClose(t *testing.T) {
@@ -370,11 +298,11 @@ func TestSourceCloseWaits(t *testing.T) {
 	src.Begin(0)
 	rec := src.Reserve(0, recordHeader)
 	src.Close()
-	h.pass(cursors, false)
+	h.pass(cursors, math.MaxInt64)
 	le.PutUint32(rec[RecordMark:], src.Mark(StagePre))
 	src.Submit(0, true)
 	src.End(0)
-	h.pass(cursors, false)
+	h.pass(cursors, math.MaxInt64)
 	if e, ok, _ := sub.TryNext(); !ok || e.Source != src || len(h.sources) != 0 {
 		t.Errorf("event %v of %v; %d sources left", ok, e.Source, len(h.sources))
 	}

@@ -1,6 +1,7 @@
 package event
 
 import (
+	"math"
 	"time"
 )
 
@@ -22,14 +23,13 @@ type outcome int
 const (
 	drained outcome = iota // every event that was seen has been handed on
 	later                  // some are younger than the pass: the next one takes them
-	held                   // some wait for a ring in which an event is being made
+	waiting                // some wait for what may come before them
 )
 
 // run is the hub's goroutine.
 func (h *Hub) run() {
 	defer close(h.done)
 	cursors := make([]cursor, len(h.prods))
-	var since time.Time // since when events have been held
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	wait := func(d time.Duration) {
@@ -39,33 +39,40 @@ func (h *Hub) run() {
 		case <-timer.C:
 		}
 	}
+	poll := minPoll
 	for {
-		seq := h.seq
-		out := h.pass(cursors, !since.IsZero() && time.Since(since) >= h.window)
+		closing, seq := h.closing.Load(), h.seq
+		h.begun()
+		fed, sure, active := h.poll()
+		if closing {
+			sure = math.MaxInt64
+		}
+		out, next := h.pass(cursors, sure)
 		if out == later {
 			continue
 		}
-		closing := h.closing.Load()
 		if closing && h.quiet(cursors) {
 			break
 		}
+		if fed > 0 || out == waiting {
+			poll = minPoll
+		} else {
+			poll = min(2*poll, maxPoll)
+		}
+		timeout := time.Hour
+		if active {
+			timeout = poll
+		}
+		if out == waiting {
+			timeout = max(0, min(timeout, h.window-time.Duration(h.clock()-next)))
+		}
 		if h.seq != seq && !closing && h.coalesce > 0 {
-			since = time.Time{}
 			h.nap.Store(resting)
 			if !h.full() {
-				wait(h.coalesce)
+				wait(min(h.coalesce, timeout))
 			}
 			h.nap.Store(awake)
 			continue
-		}
-		timeout := time.Hour // only a held event has a deadline
-		if out != held {
-			since = time.Time{}
-		} else {
-			if since.IsZero() {
-				since = time.Now()
-			}
-			timeout = max(0, h.window-time.Since(since))
 		}
 		h.nap.Store(asleep)
 		if !h.news(cursors) && closing == h.closing.Load() {
@@ -80,17 +87,37 @@ func (h *Hub) run() {
 		s.end()
 	}
 	h.subs = nil
-	h.release()
+	h.release(math.MaxInt64)
 }
 
-// news reports whether a ring is not as cursors have it.
+// poll polls the Feed, if there is one.
+func (h *Hub) poll() (n int, sure int64, active bool) {
+	f := h.feed.Load()
+	if f == nil {
+		return 0, math.MaxInt64, false
+	}
+	n, sure, active = (*f).Poll()
+	if !active {
+		sure = math.MaxInt64
+	}
+	return n, sure, active
+}
+
+// news reports whether a ring is not as cursors have it, or something was put.
 func (h *Hub) news(cursors []cursor) bool {
 	for i, p := range h.prods {
 		if c := &cursors[i]; p.head.Load() != c.end || p.busy.Load() == c.idle {
 			return true
 		}
 	}
-	return false
+	return h.hasPut()
+}
+
+// hasPut reports whether something was put since the last pass.
+func (h *Hub) hasPut() bool {
+	h.putMu.Lock()
+	defer h.putMu.Unlock()
+	return len(h.inbox) > 0
 }
 
 // full reports whether a ring is.
@@ -107,22 +134,30 @@ func (h *Hub) full() bool {
 // closing was set before: an event that begins after a ring was seen idle is
 // lost, so each ring has to be seen so only once.
 func (h *Hub) quiet(cursors []cursor) bool {
-	all := true
+	all := len(h.held) == 0
 	for i, p := range h.prods {
 		c := &cursors[i]
 		c.quiet = c.quiet || !p.busy.Load()
 		all = all && c.quiet && p.head.Load() == p.tail.Load()
 	}
-	return all
+	return all && !h.hasPut()
 }
 
 // pass hands on, in the order of their times, the events whose turn it surely
-// is: those before which no event can come any more. With force it does not
-// wait for rings in which an event is being made.
-func (h *Hub) pass(cursors []cursor, force bool) outcome {
+// is: those before which no event can come any more, neither out of a ring in which one
+// is being made nor, before the time sure, from the Feed; and those that have waited for
+// long enough. Next is the time of the earliest event that is left.
+func (h *Hub) pass(cursors []cursor, sure int64) (out outcome, next int64) {
 	h.mu.Lock()
 	closed := len(h.closed)
 	h.mu.Unlock()
+	h.putMu.Lock()
+	for _, e := range h.inbox {
+		h.held.push(e)
+	}
+	clear(h.inbox)
+	h.inbox = h.inbox[:0]
+	h.putMu.Unlock()
 	// What is begun after this has a later time.
 	now, idle := h.clock(), true
 	for i, p := range h.prods {
@@ -137,84 +172,93 @@ func (h *Hub) pass(cursors []cursor, force bool) outcome {
 	for {
 		h.mu.Lock()
 		for range batch {
-			i, sure := earliest(cursors)
-			out := drained
+			i, time, certain := h.earliest(cursors)
+			out = drained
 			switch {
 			case i < 0:
-			case !sure && !force:
-				out = held
-			case cursors[i].next.time > now:
+			case (!certain || time >= sure) && time > now-int64(h.window):
+				out = waiting
+			case time > now:
 				out = later
 			default:
-				h.handOn(i, &cursors[i])
+				h.handOn(i, cursors)
 				continue
 			}
 			if idle && closed > 0 {
 				h.retire(closed)
 			}
-			h.release()
+			h.release(time)
 			h.mu.Unlock()
-			return out
+			return out, time
 		}
 		h.mu.Unlock()
 	}
 }
 
-// earliest returns the cursor with the earliest event, or -1, and whether no
-// event can come before it any more: not so while an empty ring is busy.
-func earliest(cursors []cursor) (first int, sure bool) {
-	first, sure = -1, true
+// earliest returns where the earliest event is: the number of its ring, that behind the
+// rings' for one of held, or -1; its time; and whether no event of a ring can come before
+// it any more: not so while an empty ring is busy.
+func (h *Hub) earliest(cursors []cursor) (first int, time int64, certain bool) {
+	first, time, certain = -1, math.MaxInt64, true
 	for i := range cursors {
 		c := &cursors[i]
 		switch {
 		case c.pos == c.end:
-			sure = sure && c.idle
-		case first < 0 || c.next.time < cursors[first].next.time:
-			first = i
+			certain = certain && c.idle
+		case first < 0 || c.next.time < time:
+			first, time = i, c.next.time
 		}
 	}
-	return first, sure
+	if len(h.held) > 0 && (first < 0 || h.held[0].time < time) {
+		first, time = len(cursors), h.held[0].time
+	}
+	return first, time, certain
 }
 
-// handOn gives the next event of ring i to the subscribers. The mutex is held.
-func (h *Hub) handOn(i int, c *cursor) {
-	p, e := h.prods[i], c.next
-	src := h.sources[le.Uint32(e.rec[RecordMark:])>>2]
-	ev := Event{Source: src, CPU: e.cpu, Time: e.time, Seq: h.seq}
-	h.seq++
-	if e.time < h.lastTime {
-		h.reordered++
+// handOn gives the next event of ring i, or of held, to the subscribers. The mutex is
+// held.
+func (h *Hub) handOn(i int, cursors []cursor) {
+	if i == len(cursors) {
+		e := h.held.pop()
+		h.heldBytes.Add(-int64(len(e.rec)))
+		h.give(Event{CPU: e.cpu, Time: e.time, Data: e.rec}, e.rec, i, e.number)
+		return
 	}
-	h.lastTime = max(h.lastTime, e.time)
-	for _, s := range h.subs {
-		if e.pos < s.from[i] {
-			continue // stored before the subscription
-		}
-		if s.filter != nil && !s.filter(ev) {
-			continue
-		}
-		if ev.Data == nil {
-			ev.Data = h.copy(e.rec)
-		}
-		s.push(ev)
-	}
+	c, p := &cursors[i], h.prods[i]
+	e := c.next
+	h.give(Event{CPU: e.cpu, Time: e.time}, e.rec, i, e.pos)
 	c.pos = e.next
 	p.release(e.next)
 	if c.pos < c.end {
 		c.next = p.peek(c.pos)
 	}
-	src.drained++
 }
 
-// copy returns a copy of rec that is never written again.
-func (h *Hub) copy(rec []byte) []byte {
-	// Small, because one event that a slow reader holds keeps the whole chunk.
-	const chunk = 4 << 10
-	if len(rec) > len(h.arena) {
-		h.arena = make([]byte, max(chunk, len(rec)))
+// give gives an event, the one at pos of a ring, to those who want it. Where ev has no
+// Data it gets a copy of rec when somebody does.
+func (h *Hub) give(ev Event, rec []byte, ring int, pos uint64) {
+	ev.Source, ev.Seq = h.sources[le.Uint32(rec[RecordMark:])>>2], h.seq
+	h.seq++
+	if ev.Time < h.lastTime {
+		h.reordered++
 	}
-	c := h.arena[:len(rec):len(rec)]
-	h.arena = h.arena[len(rec):]
-	copy(c, rec)
-	return c
+	h.lastTime = max(h.lastTime, ev.Time)
+	data := ev.Data
+	ev.Data = nil // filters have none
+	for _, s := range h.subs {
+		if pos < s.from[ring] {
+			continue // stored before the subscription
+		}
+		if s.filter != nil && !s.filter(ev) {
+			continue
+		}
+		if data == nil {
+			data = h.arena.take(len(rec))
+			copy(data, rec)
+		}
+		with := ev
+		with.Data = data
+		s.push(with)
+	}
+	ev.Source.drained++
 }

@@ -72,14 +72,13 @@ func (s *Source) Submit(cpu int, keep bool) {
 
 // Put stores an event that was made elsewhere, as by an object's program: data is
 // anything, and Event.Payload has it. It is lost when it is longer than a record may
-// be, and on a vCPU that there is not. It may be called from any goroutine. Such
-// events come later than those of the vCPUs' threads: the hub hands them on as they
-// come, and counts those that are out of order.
+// be, on a vCPU that there is not, and when too many wait to be handed on. It may be
+// called from any goroutine.
 func (s *Source) Put(cpu int, time int64, data []byte) bool {
 	return s.put(cpu, time, StagePre, recordHeader+len(data), func(rec []byte) { copy(rec[recordHeader:], data) })
 }
 
-// PutRecord is Put for a record of s.s Layout, which a program in the guest has made:
+// PutRecord is Put for a record of s's Layout, which a program in the guest has made:
 // whose it is is not for that to say.
 func (s *Source) PutRecord(cpu int, rec []byte) bool {
 	if len(rec) < recordHeader {
@@ -89,30 +88,27 @@ func (s *Source) PutRecord(cpu int, rec []byte) bool {
 }
 
 func (s *Source) put(cpu int, time int64, stage Stage, n int, fill func([]byte)) bool {
-	if cpu < 0 || cpu >= len(s.cpus) {
-		s.cpus[0].lost.Add(1)
-		return false
-	}
 	h := s.hub
+	if cpu < 0 || cpu >= len(s.cpus) {
+		cpu, n = 0, maxRecord+1
+	}
+	defer h.rouse(false)
 	h.putMu.Lock()
 	defer h.putMu.Unlock()
-	p := h.prods[h.cpus]
-	p.busy.Store(true)
-	defer h.end(p)
-	var rec []byte
-	if n <= maxRecord && !s.closed.Load() && !h.closing.Load() {
-		rec = p.reserve(cpu, n)
-	}
-	if rec == nil {
+	if n > maxRecord || s.closed.Load() || h.closing.Load() || h.heldBytes.Load()+int64(n) > maxHeld {
 		s.cpus[cpu].lost.Add(1)
 		return false
 	}
+	h.heldBytes.Add(int64(n))
+	h.number++
+	rec := h.putArena.take(n)
 	fill(rec)
 	// Whoever says the time need not be trusted: the hub waits for what has a
 	// time to come.
-	le.PutUint64(rec[RecordTime:], uint64(max(0, min(time, h.clock()))))
+	time = max(0, min(time, h.clock()))
+	le.PutUint64(rec[RecordTime:], uint64(time))
 	le.PutUint32(rec[RecordMark:], s.Mark(stage))
-	p.commit(true)
+	h.inbox = append(h.inbox, heldEvent{time, h.number, cpu, rec})
 	s.cpus[cpu].stored.Add(1)
 	return true
 }

@@ -16,6 +16,7 @@ type Event struct {
 	Seq    uint64 // counts the hub's events, over all sources, from 0
 	Data   []byte // the record: see Decode
 	Lost   uint64 // how many events this subscriber lost just before this one
+	Late   bool   // this subscriber has had one with a later time: see HubOptions.Window
 }
 
 // Decode reads the record. While a filter runs there is none.
@@ -39,7 +40,7 @@ type Queue struct {
 type Subscription struct {
 	hub    *Hub
 	filter Chooser
-	from   []uint64 // per vCPU: where in its ring the subscription begins
+	from   []uint64 // where the subscription begins: per vCPU in its ring, then the number of Put
 
 	mu        sync.Mutex
 	limit     Queue
@@ -49,6 +50,8 @@ type Subscription struct {
 	delivered uint64
 	lost      uint64 // since the last event that was queued
 	lostTotal uint64
+	time      int64 // of the latest event that was queued
+	late      uint64
 	ended     bool
 	ready     chan struct{} // capacity 1: something has changed
 }
@@ -60,6 +63,7 @@ type SubscriptionCounts struct {
 	Delivered uint64 // returned by Next
 	Lost      uint64 // found the queue full, or were in it at Close
 	Pending   uint64 // are in the queue
+	Late      uint64 // of these that found room: came behind one with a later time
 }
 
 // Subscribe returns a queue of the events that are stored from now on. Filter
@@ -77,6 +81,9 @@ func (h *Hub) Subscribe(filter Chooser, limit Queue) *Subscription {
 	for _, p := range h.prods {
 		s.from = append(s.from, p.head.Load())
 	}
+	h.putMu.Lock()
+	s.from = append(s.from, h.number+1)
+	h.putMu.Unlock()
 	if h.ended {
 		s.end()
 	} else {
@@ -95,6 +102,10 @@ func (s *Subscription) push(e Event) {
 		return
 	}
 	e.Lost, s.lost = s.lost, 0
+	if e.Late = e.Time < s.time; e.Late {
+		s.late++
+	}
+	s.time = max(s.time, e.Time)
 	// Reuse the front before growing: the queue's memory stays within twice
 	// what it ever held.
 	if len(s.queue) == cap(s.queue) && s.first > len(s.queue)/2 {
@@ -166,7 +177,7 @@ func (s *Subscription) Ready() <-chan struct{} { return s.ready }
 func (s *Subscription) Counts() SubscriptionCounts {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return SubscriptionCounts{Delivered: s.delivered, Lost: s.lostTotal, Pending: uint64(len(s.queue) - s.first)}
+	return SubscriptionCounts{Delivered: s.delivered, Lost: s.lostTotal, Pending: uint64(len(s.queue) - s.first), Late: s.late}
 }
 
 // Close ends the subscription: what is in the queue is counted as lost. It

@@ -7,18 +7,17 @@ import (
 
 // waiter is a Sync that has not returned.
 type waiter struct {
-	heads []uint64 // per vCPU: where in its ring what it waits for ends
+	time  int64 // what it waits for is not later
+	begun bool  // a pass has begun since
 	done  chan struct{}
 }
 
-// Sync returns when every event that was stored before the call has been
-// handed to the subscribers, or with ctx's error. Whoever ends a stream, or has
-// just unregistered a probe, calls it so that the last events are not missed.
+// Sync returns when every event that was stored before the call, and all that the
+// Feed has by then, has been handed to the subscribers, or with ctx's error. Whoever
+// ends a stream, or has just unregistered a probe, calls it so that the last events are
+// not missed.
 func (h *Hub) Sync(ctx context.Context) error {
-	w := waiter{done: make(chan struct{})}
-	for _, p := range h.prods {
-		w.heads = append(w.heads, p.head.Load())
-	}
+	w := waiter{time: h.clock(), done: make(chan struct{})}
 	h.mu.Lock()
 	if h.ended {
 		h.mu.Unlock()
@@ -35,14 +34,21 @@ func (h *Hub) Sync(ctx context.Context) error {
 	}
 }
 
-// release ends the waits that are over; all of them when the hub has ended.
-// The mutex is held.
-func (h *Hub) release() {
+// begun notes that a pass begins.
+func (h *Hub) begun() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for i := range h.waiters {
+		h.waiters[i].begun = true
+	}
+}
+
+// release ends the waits that are over, where the earliest event that has not been
+// handed on is of that time; all of them when the hub has ended. The mutex is held.
+func (h *Hub) release(time int64) {
 	h.waiters = slices.DeleteFunc(h.waiters, func(w waiter) bool {
-		for i, p := range h.prods {
-			if !h.ended && p.tail.Load() < w.heads[i] {
-				return false
-			}
+		if !h.ended && (!w.begun || time <= w.time) {
+			return false
 		}
 		close(w.done)
 		return true

@@ -1,0 +1,122 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strconv"
+	"testing"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+)
+
+// busy keeps the machine busy with so many other processes until the test ends.
+func busy(t *testing.T, n int) {
+	t.Helper()
+	for range n {
+		c := exec.Command("sh", "-c", "while :; do :; done")
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = c.Process.Kill()
+			var x *exec.ExitError
+			if err := c.Wait(); !errors.As(err, &x) {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// rounds is how often the test of this file does what it does: GUESTPROBE_ROUNDS, or n.
+func rounds(t *testing.T, n int) int {
+	s := os.Getenv("GUESTPROBE_ROUNDS")
+	if s == "" {
+		return n
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// TestEventsClose attaches, traces and detaches probes that run in the guest, with the
+// machine busy with other work: what was handled was delivered or is lost, and the
+// answer to the detach says as much as the end of the stream.
+func TestEventsClose(t *testing.T) {
+	for _, vcpus := range []int{1, 2, 4, 8} {
+		t.Run(fmt.Sprint(vcpus, " vCPUs"), func(t *testing.T) {
+			h := serveMachine(t, vcpus)
+			busy(t, 4)
+			for i := range rounds(t, 2) {
+				for j, spec := range []api.ProbeSpec{
+					{Def: "p:t user_hot a=%di b=%si"},
+					{Def: "p:t user_hot a=%di", Filter: "a & 1"},
+					{Def: "r:t user_hot $retval a=$arg1"},
+					{Def: "p:t user_hot far=@0xffff800000000000:u8", Filter: "far != 0"},
+					{Def: "p:t user_hot s=+0($stack):string"},
+				} {
+					h.closes(spec, uint64(rand.IntN(3000)), fmt.Sprintf("round %d.%d", i, j))
+				}
+			}
+		})
+	}
+}
+
+// closes traces a probe, detaches it behind so many hits, and compares the counts.
+func (h *harness) closes(spec api.ProbeSpec, hits uint64, what string) {
+	h.Helper()
+	s := h.stream(h.ctx, api.StreamEvents{Probes: []api.ProbeSpec{spec}})
+	defer s.Close()
+	next[api.Start](h, s, api.RecordStart)
+	if spec.Filter == "far != 0" {
+		hits = 0 // there is none
+		h.await("t", "hit", func(p api.Probe) bool { return p.Stats.Filtered > 100 })
+	}
+	final := make(chan api.Probe, 1)
+	read, gone := uint64(0), false
+	for {
+		if read >= hits && !gone {
+			gone = true
+			go func() {
+				p, err := h.c.Detach(h.ctx, "t")
+				if err != nil {
+					h.Error(what, err)
+				}
+				final <- p
+			}()
+		}
+		r, err := s.Next()
+		if err != nil {
+			h.Fatal(what, err)
+		}
+		switch r.Type {
+		case api.RecordHit:
+			read++
+		case api.RecordEnd:
+			end := decode[api.End](h, r)
+			p := <-final
+			c := p.Stats
+			events := c.Handled
+			if p.Kind == "r" {
+				events = c.Returns - c.Rejected
+			}
+			switch {
+			case end.Delivered != read || end.Reason != api.EndDetached:
+				h.Errorf("%s, %s: read %d, %+v", what, spec.Def, read, end)
+			case end.Delivered+end.Lost != events || c.Events != events:
+				h.Errorf("%s, %s: delivered %d + lost %d of %d handled; %d events", what, spec.Def, end.Delivered, end.Lost, events, c.Events)
+			case c.Hits != c.Handled+c.Filtered+c.Missed:
+				h.Errorf("%s, %s: %+v", what, spec.Def, c)
+			case p.Kind == "r" && c.Handled != c.Returns+c.Abandoned+uint64(p.InUse):
+				h.Errorf("%s, %s: %+v, %d in use", what, spec.Def, c, p.InUse)
+			case spec.Filter == "far != 0" && c.Handled != 0:
+				h.Errorf("%s, %s: handled %d", what, spec.Def, c.Handled)
+			}
+			return
+		}
+	}
+}

@@ -1,0 +1,135 @@
+package program
+
+import (
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/guestprobe/guestprobe/probe/bpf"
+)
+
+// feed is the rings that are drained: an event.Feed.
+type feed struct {
+	mu    sync.Mutex // guards all below, and is held while rings are read
+	rings []*ring
+}
+
+// ring is a ring that is drained.
+type ring struct {
+	m     *bpf.Map
+	to    func(bpf.Record)
+	after func() // behind each pass; may be nil
+	guest bool   // the guest writes into it, and cannot wake anyone
+	timed bool   // its records have the times at which they were made
+	seen  []pass // of a timed one, those that still say something
+}
+
+// pass is that a ring was looked at: what has a place from head on was reserved later,
+// and has a later time.
+type pass struct {
+	time int64
+	head uint64
+}
+
+const (
+	// slack is how long after its time a record may be reserved: one with texts is made
+	// elsewhere first.
+	slack = time.Millisecond
+	// patience is how long a record that is being written keeps later ones from being
+	// sure. It is not less than the hub's window.
+	patience = 50 * time.Millisecond
+)
+
+// Poll implements event.Feed.
+func (rt *Runtime) Poll() (n int, sure int64, active bool) {
+	f := &rt.feed
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	sure = math.MaxInt64
+	for _, r := range f.rings {
+		now := rt.cfg.Now()
+		k, from := r.drain(now)
+		n, active = n+k, active || r.guest
+		if r.timed {
+			sure = min(sure, from-int64(slack))
+		}
+	}
+	return n, sure, active
+}
+
+// drain takes out what is published, and returns how much, and the time before which
+// nothing more will come. A producer that never stops does not hold it up: a ring is
+// read once around.
+func (r *ring) drain(now int64) (n int, sure int64) {
+	d := r.m.DrainPast(true, r.take)
+	if r.after != nil {
+		r.after()
+	}
+	if !r.timed {
+		return d.Records, now
+	}
+	sure = now
+	for _, at := range d.Open {
+		if t, ok := r.reserved(at); ok && now-t < int64(patience) {
+			sure = t
+			break
+		}
+	}
+	r.seen = append(r.seen, pass{now, d.Head})
+	for len(r.seen) > 1 && now-r.seen[1].time >= int64(patience) {
+		r.seen = r.seen[1:]
+	}
+	return d.Records, sure
+}
+
+// reserved returns a time before the one at which the record at a position was
+// reserved; ok is false when it is too long ago.
+func (r *ring) reserved(at uint64) (t int64, ok bool) {
+	for _, p := range r.seen {
+		if p.head <= at {
+			t, ok = p.time, true
+		}
+	}
+	return t, ok
+}
+
+func (r *ring) take(rec bpf.Record) bool {
+	r.to(rec)
+	return true
+}
+
+// add begins to drain a ring.
+func (f *feed) add(r *ring) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.rings = append(f.rings, r)
+}
+
+// flush takes out of a ring all that is published.
+func (f *feed) flush(r *ring) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r.m.DrainPast(true, r.take)
+	if r.after != nil {
+		r.after()
+	}
+}
+
+// remove drains a ring for the last time and forgets it.
+func (f *feed) remove(r *ring) {
+	f.flush(r)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.rings = slices.DeleteFunc(f.rings, func(have *ring) bool { return have == r })
+}
+
+// renew is for memory that begins anew.
+func (f *feed) renew() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, r := range f.rings {
+		r.m.DrainPast(false, r.take) // it finds out
+		r.seen = nil
+	}
+}
