@@ -3,7 +3,7 @@ GO ?= go
 GOTESTFLAGS ?=
 export CGO_ENABLED ?= 0
 
-.PHONY: build demo test check test-race test-insn test-vmx test-svm bench bench-docs soak torture fuzz guest generate clean help
+.PHONY: build demo test check test-race test-insn test-vmx test-svm bench bench-docs soak defects torture fuzz guest generate clean help
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -42,6 +42,9 @@ bench-docs: ## measure everything and write docs/benchmarks.md
 
 soak: build ## probes at random under load, with clients and daemons killed
 	bin/gpdev soak $(SOAKFLAGS)
+
+defects: ## deliberate defects of the engine: made-up guests must find each
+	scripts/defects.sh
 
 torture: build ## made-up guests, probed, beside native runs of the same code
 	bin/gpdev torture $(TORTUREFLAGS)

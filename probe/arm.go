@@ -112,7 +112,7 @@ func textError(st *site, err error) *Error {
 	var m *guest.TextMismatchError
 	if errors.As(err, &m) {
 		x = newError(CodeTextChanged, "the guest's text is not what its image says", "")
-		if len(m.Got) > 0 && m.Got[0] == insn.Int3 && m.Addr == st.addr {
+		if len(m.Got) > 0 && m.Got[0] == insn.Int3 && m.Want[0] != insn.Int3 && m.Addr == st.addr {
 			x = newError(CodeForeignInt3, "a breakpoint that is not ours is there", "")
 		}
 	}

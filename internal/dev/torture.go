@@ -18,10 +18,11 @@ import (
 func tortureSpec() command.Spec {
 	var o torture.Options
 	var seed, guests uint64
+	var way string
 	return command.Spec{
 		Use:   "torture",
 		Short: "Make guests up, probe them, and hold what they do against native runs",
-		Long: `Generate guests whose user code does what breaks probes: random control flow with
+		Long: `Generate guests whose code, user or kernel, does what breaks probes: random control flow with
 tables and constants in text, computed jumps, overlapping instructions, code that
 is rewritten, stacks that are not aligned or end right below, pages that come when
 they are touched, alignment checks, single-stepping, exceptions, signals at any
@@ -32,10 +33,11 @@ of probes that were there all the time; and the text must be what it was.
 
 The first guest that differs ends the command, with its seed.`,
 		Example: `  gpdev torture --guests 100000
-  gpdev torture --seed 634 --guests 1`,
+  gpdev torture --seed 634 --guests 1 --how probed`,
 		Flags: func(f *pflag.FlagSet) {
 			f.Uint64Var(&guests, "guests", 2000, "`number` of guests")
 			f.Uint64Var(&seed, "seed", 0, "the first guest's `number`; the others follow (default: a random one)")
+			f.StringVar(&way, "how", "", "run all guests this `way`: unprobed, probed or changing (default: all of them in turn)")
 			f.IntVar(&o.VCPUs, "vcpus", 2, "`number` of vCPUs, 1 to 8")
 			f.DurationVar(&o.Tick, "tick", torture.DefaultTick, "`time` between timer interrupts")
 		},
@@ -46,12 +48,20 @@ The first guest that differs ends the command, with its seed.`,
 			if !r.Given("seed") {
 				seed = uint64(rand.Uint32())
 			}
-			return runTorture(ctx, r, o, seed, guests)
+			how := torture.HowOf
+			if r.Given("how") {
+				h, err := torture.ParseHow(way)
+				if err != nil {
+					return command.Usagef("--how %v", err)
+				}
+				how = func(uint64) torture.How { return h }
+			}
+			return runTorture(ctx, r, o, seed, guests, how)
 		},
 	}
 }
 
-func runTorture(ctx context.Context, r *command.Run, o torture.Options, seed, guests uint64) error {
+func runTorture(ctx context.Context, r *command.Run, o torture.Options, seed, guests uint64, how func(uint64) torture.How) error {
 	t, err := torture.New(o)
 	if err != nil {
 		return err
@@ -59,7 +69,7 @@ func runTorture(ctx context.Context, r *command.Run, o torture.Options, seed, gu
 	defer t.Close()
 	r.Note("guests %d to %d", seed, seed+guests-1)
 	for n, last := uint64(0), time.Now(); n < guests; n++ {
-		if err := t.Run(ctx, seed+n, torture.HowOf(seed+n)); err != nil {
+		if err := t.Run(ctx, seed+n, how(seed+n)); err != nil {
 			if ctx.Err() != nil {
 				break
 			}

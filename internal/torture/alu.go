@@ -78,7 +78,13 @@ func (g *gen) register() {
 		if g.IntN(6) == 0 {
 			b = append(b, 0x66)
 		}
-		b = append(append(b, g.rex(reg, rm)), o.op...)
+		rex := g.rex(reg, rm)
+		if g.p.Kernel && len(o.op) == 2 && o.op[1] == 0xb1 {
+			// Of 32 bits, KVM's emulator clears the upper half of a destination that was
+			// not equal; the processor does not.
+			rex |= 8
+		}
+		b = append(append(b, rex), o.op...)
 		g.ins(append(b, 0xc0|byte(reg&7)<<3|byte(rm&7))...)
 	}
 }

@@ -41,7 +41,7 @@ type gen struct {
 	aligned bool         // no access of memory that is not aligned
 	quiet   bool         // no access of memory, of the stack, no calls
 	signal  bool
-	hidden  bool // no probe may be on it
+	changed bool // it is rewritten before it runs
 }
 
 // ref is a displacement of 32 bits that is filled in at the end: the distance of
@@ -75,7 +75,10 @@ func Generate(seed uint64) *Program {
 	g.a = insn.NewAsm(textVA)
 	p := g.p
 	p.Tasks = 1 + g.IntN(4)
-	p.Lazy = g.IntN(3)
+	p.Kernel = seed%3 == 2
+	if !p.Kernel {
+		p.Lazy = g.IntN(3)
+	}
 	p.SignalEvery = 1 + g.IntN(3)
 	p.AltStack = g.IntN(2) == 0
 	p.Data = make([]byte, dataLast)
@@ -178,9 +181,7 @@ func (g *gen) raw(b ...byte) { g.a.Append(b) }
 
 // mark notes that an instruction begins here.
 func (g *gen) mark() {
-	if !g.hidden {
-		g.p.Insts = append(g.p.Insts, Inst{Off: g.a.Len(), Signal: g.signal})
-	}
+	g.p.Insts = append(g.p.Insts, Inst{Off: g.a.Len(), Signal: g.signal, Changed: g.changed})
 }
 
 // ins appends an instruction of bytes.

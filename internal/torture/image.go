@@ -80,7 +80,10 @@ func image(p *Program) (*guest.Image, error) {
 		}
 		f.Symbols = append(f.Symbols, elfbuild.Symbol{Name: s.Name, Addr: s.Addr, Size: s.Size, Type: typ})
 	}
-	const user = guest.PFUser | elf.PF_R
+	user := guest.PFUser | elf.PF_R
+	if p.Kernel {
+		user = elf.PF_R
+	}
 	f.Segments = append(f.Segments,
 		elfbuild.Segment{Section: ".utext", VAddr: textVA, PAddr: textPA, Flags: user | elf.PF_X, Data: p.Text},
 		elfbuild.Segment{VAddr: dataVA, PAddr: dataPA, Flags: user | elf.PF_W, MemSize: maxTasks * dataSize},
@@ -117,5 +120,10 @@ func (p *Program) config(task int) []byte {
 	add(lo)
 	add(hi)
 	add(uint64(max(1, p.SignalEvery)))
+	if p.Kernel {
+		add(1)
+	} else {
+		add(0)
+	}
 	return b
 }

@@ -23,8 +23,8 @@ const (
 const maxSteps = 20_000
 
 // native runs one task of p without a guest: what it must do, and how often it
-// comes to each offset of the text.
-func native(o *oracle.Oracle, p *Program, task int) (out Outcome, counts map[uint64]uint64, err error) {
+// comes to each offset of the text, and the text afterwards.
+func native(o *oracle.Oracle, p *Program, task int) (out Outcome, counts map[uint64]uint64, text []byte, err error) {
 	lo, hi := p.pages(task)
 	stack := stackOf(task, false)
 	rw := unix.PROT_READ | unix.PROT_WRITE
@@ -80,7 +80,7 @@ func native(o *oracle.Oracle, p *Program, task int) (out Outcome, counts map[uin
 	}
 	r, err := o.Run(prog)
 	if !errors.Is(err, errEnd) {
-		return out, nil, fmt.Errorf("native run of task %d: %w", task, err)
+		return out, nil, nil, fmt.Errorf("native run of task %d: %w", task, err)
 	}
 	out.Regs = words(&r.Regs)
 	out.same()
@@ -88,13 +88,17 @@ func native(o *oracle.Oracle, p *Program, task int) (out Outcome, counts map[uin
 	for a, n := range r.Counts {
 		counts[a-textVA] = n
 	}
+	text = make([]byte, len(p.Text))
+	if err := o.Read(textVA, text); err != nil {
+		return out, nil, nil, err
+	}
 	err = out.memory(task, func(a uint64, b []byte) error {
 		if gone[a] {
 			return errGone
 		}
 		return o.Read(a, b)
 	})
-	return out, counts, err
+	return out, counts, text, err
 }
 
 // errEnd ends a native run: the task has.

@@ -30,6 +30,9 @@ func (g *gen) setFlag(flag uint32, on bool) {
 // checked is code with alignment checks on, perhaps on a stack that would not
 // pass them, which it then does not touch.
 func (g *gen) checked() {
+	if g.p.Kernel {
+		return
+	}
 	const flagAC = 1 << 18
 	g.setFlag(flagAC, true)
 	crooked := g.IntN(2) == 0
@@ -62,6 +65,9 @@ func (g *gen) stepped() {
 	g.setFlag(flagTF, false)
 }
 
+// nowhere is an address that is not mapped: the kernel has its RAM at 0.
+const nowhere = 0x6000_2000
+
 // exception is an instruction that raises one; the task goes on behind it.
 func (g *gen) exception() {
 	after := g.a.NewLabel()
@@ -72,11 +78,11 @@ func (g *gen) exception() {
 		g.do(func(a *insn.Asm) { a.Xor(4, insn.RCX, insn.RCX) })
 		g.ins(0xf7, 0xf1)
 	case 1:
-		g.raw(0x0f, 0x0b, 0x90) // ud2
+		g.raw(0x0f, 0x0b, 0x90) // ud2, no service
 	case 2:
 		g.raw(0xcc)
 	case 3: // a page that is not there
-		g.do(func(a *insn.Asm) { a.Mov(4, insn.RBX, insn.Imm(0x2000+g.IntN(4000))) })
+		g.do(func(a *insn.Asm) { a.Mov(4, insn.RBX, insn.Imm(nowhere+g.IntN(4000))) })
 		g.do(func(a *insn.Asm) { a.Mov(8, insn.RDX, insn.At(insn.RBX, 0)) })
 	case 4: // an address that is none
 		g.do(func(a *insn.Asm) { a.Mov(8, insn.RBX, insn.Imm(int64(-0x7fff_0000_0000_0000))) })
@@ -84,11 +90,15 @@ func (g *gen) exception() {
 	case 5: // text is not written
 		g.lea(insn.RBX, after)
 		g.do(func(a *insn.Asm) { a.Mov(4, insn.At(insn.RBX, 0), insn.RDX) })
-	case 6:
-		g.ins(0xf4) // hlt
+	case 6: // hlt, which only user code may not
+		if g.p.Kernel {
+			g.raw(0xcc)
+		} else {
+			g.ins(0xf4)
+		}
 	default: // a push to where nothing is
 		g.do(func(a *insn.Asm) { a.Mov(8, regRestore, insn.RSP) })
-		g.do(func(a *insn.Asm) { a.Mov(4, insn.RSP, insn.Imm(0x3000)) })
+		g.do(func(a *insn.Asm) { a.Mov(4, insn.RSP, insn.Imm(nowhere)) })
 		g.do(func(a *insn.Asm) { a.Push(insn.RAX) })
 		g.a.Place(after)
 		g.do(func(a *insn.Asm) { a.Mov(8, insn.RSP, regRestore) })
@@ -108,7 +118,7 @@ func (g *gen) forget() {
 // edge calls a leaf on a stack that ends right below it: the page there is not
 // mapped, and the leaf does not need it.
 func (g *gen) edge() {
-	if g.depth == 2 {
+	if g.depth == 2 || g.p.Kernel {
 		return
 	}
 	room := []int{8, 16, 24, 40, 64, 120, 136, 200, 320, 512}[g.IntN(10)]
@@ -156,6 +166,9 @@ func (g *gen) strings() {
 
 // redZone uses what is below RSP, as leaf functions may.
 func (g *gen) redZone() {
+	if g.p.Kernel {
+		return
+	}
 	off := -8 * (1 + g.IntN(16))
 	r := g.any()
 	g.do(func(a *insn.Asm) { a.Mov(8, insn.At(insn.RSP, off), r) })
@@ -183,7 +196,6 @@ func (g *gen) frame() {
 
 // patch rewrites an instruction that comes next.
 func (g *gen) patch() {
-	g.p.Patched = true
 	l := g.a.NewLabel()
 	r := []insn.Reg64{insn.RAX, insn.RCX, insn.RDX, insn.RBX}[g.IntN(4)]
 	v := g.Uint32()
@@ -191,12 +203,15 @@ func (g *gen) patch() {
 	g.do(func(a *insn.Asm) { a.Mov(4, insn.RSI, insn.Imm(int32(v))) })
 	g.do(func(a *insn.Asm) { a.Mov(4, insn.RDX, insn.Imm(4)) })
 	g.service(servicePatch)
-	// Nothing may be displaced, nor put, where text changes.
-	g.hidden = true
-	g.raw(nops[15]...)
-	g.raw(0xb8 | byte(r))
+	for range g.IntN(3) {
+		g.register()
+	}
+	g.changed = true
+	g.ins(0xb8 | byte(r))
+	g.changed = false
 	g.a.Place(l)
 	g.raw(0, 0, 0, 0)
-	g.raw(nops[15]...)
-	g.hidden = false
+	for range g.IntN(3) {
+		g.register()
+	}
 }

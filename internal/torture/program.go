@@ -2,14 +2,17 @@ package torture
 
 import "debug/elf"
 
-// Program is user code with what is known of it.
+// Program is code with what is known of it.
 type Program struct {
 	Text  []byte
 	Funcs []Func // ascending
 	Insts []Inst // where probes can be, ascending
 	Data  []byte // at the beginning of each task's data; the first 8 bytes are its resume word
 	Tasks int
-	Entry int // offset in Text
+	// Kernel: it runs at CPL0, without what only user code can rely on: a red zone, a
+	// stack that may end right below RSP, alignment checks.
+	Kernel bool
+	Entry  int // offset in Text
 
 	Handler     int  // offset of what runs at signals; 0: there are none
 	AltStack    bool // signals have a stack of their own
@@ -17,8 +20,6 @@ type Program struct {
 	// Lazy is how many pages of each stack, from the second on, are not there until
 	// they are touched.
 	Lazy int
-	// Patched: the program rewrites its own text while it runs.
-	Patched bool
 }
 
 // Func is a symbol of a program.
@@ -38,8 +39,9 @@ func (f *Func) symType() elf.SymType {
 
 // Inst is an instruction that a probe can be on.
 type Inst struct {
-	Off    int
-	Signal bool // it runs at signals, so nobody knows how often
+	Off     int
+	Signal  bool // it runs at signals, so nobody knows how often
+	Changed bool // the program rewrites it before it runs, so no probe stays on it
 }
 
 // pages returns the bounds of the task's lazy pages.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/guestprobe/guestprobe/internal/oracle"
@@ -86,14 +87,15 @@ func (t *Torture) Summary() Summary { return t.sum }
 type truth struct {
 	tasks  []Outcome
 	counts map[uint64]uint64
+	text   []byte // in the end
 }
 
 // native runs all tasks of p without a guest; nil without an error means that they
 // take too long.
 func (t *Torture) native(p *Program) (*truth, error) {
-	tr := &truth{counts: map[uint64]uint64{}}
+	tr := &truth{counts: map[uint64]uint64{}, text: slices.Clone(p.Text)}
 	for i := range p.Tasks {
-		out, counts, err := native(t.oracle, p, i)
+		out, counts, text, err := native(t.oracle, p, i)
 		if errors.Is(err, oracle.ErrSteps) {
 			t.sum.TooLong++
 			return nil, nil
@@ -104,6 +106,11 @@ func (t *Torture) native(p *Program) (*truth, error) {
 		for a, n := range counts {
 			tr.counts[a] += n
 			t.sum.Instructions += n
+		}
+		for k, b := range text {
+			if b != p.Text[k] {
+				tr.text[k] = b
+			}
 		}
 		t.sum.Exceptions += out.Exceptions
 		tr.tasks = append(tr.tasks, out)
@@ -120,7 +127,7 @@ func (t *Torture) boot(ctx context.Context, p *Program) error {
 	if t.m != nil {
 		err = t.m.Reset(ctx, img)
 	} else {
-		t.m, err = machine.New(machine.Config{Image: img, VCPUs: t.o.VCPUs, Memory: ramSize, Tick: t.o.Tick, KVMPath: t.o.KVMPath, Host: t.o.Host})
+		t.m, err = machine.New(machine.Config{Image: img, VCPUs: t.o.VCPUs, Memory: ramSize, Tick: t.o.Tick, EmulatedStages: true, KVMPath: t.o.KVMPath, Host: t.o.Host})
 	}
 	if err != nil {
 		return err
@@ -147,6 +154,16 @@ const (
 	Probed       // probes from the first instruction to the end: counts are exact
 	Changing     // probes come and go
 )
+
+// ParseHow returns the way of a name.
+func ParseHow(name string) (How, error) {
+	for h := Unprobed; h <= Changing; h++ {
+		if h.String() == name {
+			return h, nil
+		}
+	}
+	return 0, fmt.Errorf("%q is none of unprobed, probed, changing", name)
+}
 
 // HowOf returns how the guest of a seed is run when all ways are to come.
 func HowOf(seed uint64) How { return [...]How{Probed, Changing, Probed, Unprobed}[seed%4] }

@@ -6,7 +6,7 @@ export LC_ALL=C
 cd "$(dirname "$0")"
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
-gcc -O2 -std=gnu11 -ffreestanding -fno-stack-protector -fno-asynchronous-unwind-tables -fno-pic -mcmodel=kernel -mno-red-zone \
+gcc -O2 -std=gnu11 -ffreestanding -fno-stack-protector -fno-asynchronous-unwind-tables -fpie -fvisibility=hidden -mno-red-zone \
 	-mgeneral-regs-only -fcf-protection=none -fno-strict-aliasing -fno-tree-loop-distribute-patterns -Wall -Wextra -Werror -c kernel.c -o "$tmp/kernel.o"
 gcc -c entry.S -o "$tmp/entry.o"
 ld -nostdlib -static -z max-page-size=4096 -z noexecstack --no-warn-rwx-segments --build-id=none -T kernel.lds -o kernel.elf "$tmp"/entry.o "$tmp"/kernel.o

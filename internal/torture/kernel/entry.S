@@ -1,4 +1,4 @@
-	.set	STACKS, 32768		/* of a vCPU: RSP0, #BP and #DB, idle */
+	.set	STACKS, 32768		/* of a vCPU: RSP0 and IST2, IST1 for #BP and #DB, idle */
 
 	.section .entry.text, "ax", @progbits
 	.globl	_start
@@ -7,8 +7,10 @@ _start:
 	movl	24(%rdi), %eax
 	movq	%rax, %rcx
 	imulq	$STACKS, %rcx, %rcx
-	leaq	stacks+STACKS-64(%rcx), %rsp
-	movl	%eax, stacks(%rcx)	/* the vCPU's number is where its stacks begin */
+	leaq	stacks(%rip), %rdx
+	addq	%rdx, %rcx
+	leaq	STACKS-64(%rcx), %rsp
+	movl	%eax, (%rcx)		/* the vCPU's number is where its stacks begin */
 	xorl	%ebp, %ebp
 	movq	%rdi, %rsi
 	movl	%eax, %edi

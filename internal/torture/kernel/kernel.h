@@ -26,6 +26,7 @@ struct config {
 	u64 handler_rsp;	/* its stack; 0: the interrupted one */
 	u64 pager_lo, pager_hi;	/* pages that are there when they are touched */
 	u64 sig_every;		/* ticks from one signal to the next */
+	u64 kernel;		/* it is kernel code */
 };
 
 /* What the host reads afterwards. */
