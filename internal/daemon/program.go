@@ -207,7 +207,7 @@ func objectError(err error) error {
 		}
 	case errors.Is(err, bpf.ErrMapLimit), errors.Is(err, bpf.ErrObjectTooLarge), errors.Is(err, bpf.ErrTooLong):
 		e.Errno = "E2BIG"
-	case errors.Is(err, program.ErrNoSection):
+	case errors.Is(err, bpf.ErrNoSection):
 		e.Errno = "ENOENT"
 	}
 	return e

@@ -68,25 +68,12 @@ func (e *StrictError) Error() string {
 	return fmt.Sprintf("load object: program %q in section %q: %v", e.Program, e.Section, &e.Warnings[0])
 }
 
-// ErrNoSection is the cause when an object has no program in the section asked for.
-var ErrNoSection = errors.New("no such section")
-
 // Load loads an object file, which may be hostile. Errors say what is wrong with
 // it, or what it needs that there is not.
 func (rt *Runtime) Load(file []byte, opt LoadOptions) (*Object, error) {
-	o, err := bpf.LoadObject(file)
+	o, err := bpf.LoadSection(file, opt.Section)
 	if err != nil {
 		return nil, err
-	}
-	if opt.Section != "" {
-		var have []string
-		for _, p := range o.Programs {
-			have = append(have, p.Section)
-		}
-		o.Programs = slices.DeleteFunc(o.Programs, func(p bpf.ObjectProgram) bool { return p.Section != opt.Section })
-		if len(o.Programs) == 0 {
-			return nil, fmt.Errorf("load object: %w %q: it has %q", ErrNoSection, opt.Section, slices.Compact(have))
-		}
 	}
 	pl, err := rt.plan(o, opt)
 	if err != nil {

@@ -46,10 +46,10 @@ func TestPrivileges(t *testing.T) {
 			"kernel": "kernel", "user_own": "user", "user_shared": shares, "in_kernel": "kernel", "in_both": "kernel", "in_user": "user",
 		}},
 		{"user code alone", LoadOptions{User: atUserCode, Section: "kprobe/user_hot+0x0"}, atUserCode, where{
-			"user_shared": "user", "in_kernel": "", "in_both": "user", "in_user": "user",
+			"user_shared": "user", "in_both": "user", "in_user": "user",
 		}},
 		{"kernel code alone", LoadOptions{User: atUserCode, Section: "kprobe/vfs_read"}, atUserCode, where{
-			"kernel": "kernel", "in_kernel": "kernel", "in_both": "kernel", "in_user": "",
+			"kernel": "kernel", "in_kernel": "kernel", "in_both": "kernel",
 		}},
 		{"on the host", LoadOptions{User: atUserCode, OnHost: true}, atUserCode, where{
 			"kernel": "it was asked for", "user_own": "it was asked for", "user_shared": "it was asked for", "in_kernel": "", "in_both": "", "in_user": "",
@@ -58,7 +58,7 @@ func TestPrivileges(t *testing.T) {
 			"kernel": "kernel", "user_own": other, "user_shared": other, "in_kernel": "kernel", "in_both": "kernel", "in_user": "kernel",
 		}},
 		{"attached elsewhere", LoadOptions{User: atUserCode, Section: "kprobe/user_hot"}, func(string) bool { return false }, where{
-			"user_own": other, "in_kernel": "", "in_both": "", "in_user": "user",
+			"user_own": other, "in_user": "user",
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

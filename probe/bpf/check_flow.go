@@ -85,7 +85,7 @@ func (c *checker) call(pc int, i *asm.Instruction) string {
 	h := helperByID[Helper(i.Constant)]
 	switch {
 	case h == nil:
-		return fmt.Sprintf("unknown helper %d", i.Constant)
+		return fmt.Sprintf("unknown helper %v", Helper(i.Constant))
 	case h.needsCtx && !c.kind.hasRegs():
 		return fmt.Sprintf("helper %s needs the registers of a probe", h.Name)
 	case h.ID == HelperOverrideReturn && c.kind == Kretprobe:

@@ -1,6 +1,12 @@
 package bpf
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+	"unicode"
+
+	"github.com/cilium/ebpf/asm"
+)
 
 // Helper is the number of a helper function, as Linux numbers them
 // (include/uapi/linux/bpf.h, enum bpf_func_id).
@@ -116,10 +122,22 @@ var helperByID = func() map[Helper]*HelperInfo {
 // Helpers returns the table of helpers in the order of their numbers.
 func Helpers() []HelperInfo { return append([]HelperInfo(nil), helpers...) }
 
-// String returns Linux's name of the helper.
+// String returns the helper's name without bpf_, also of those that only Linux has,
+// which comes with the number.
 func (h Helper) String() string {
 	if i := helperByID[h]; i != nil {
 		return i.Name
 	}
-	return fmt.Sprintf("helper %d", int32(h))
+	name, ok := strings.CutPrefix(asm.BuiltinFunc(h).String(), "Fn")
+	if !ok {
+		return fmt.Sprint(int32(h))
+	}
+	var b strings.Builder
+	for i, r := range name { // of the library, in capitals
+		if i > 0 && unicode.IsUpper(r) {
+			b.WriteByte('_')
+		}
+		b.WriteRune(unicode.ToLower(r))
+	}
+	return fmt.Sprintf("%s (%d)", &b, int32(h))
 }

@@ -10,7 +10,7 @@ const (
 	blkCPU     = 4  // u32: vCPU
 	blkBudget  = 8  // i64: left
 	blkRSP     = 16 // u64: stack pointer to unwind to
-	blkFault   = 24 // u32: FaultCode of the last run, 0 = none
+	blkFault   = 24 // u32: FaultCode of the latest run that a fault ended, 0 = none
 	blkPC      = 28 // u32: slot of the last fault
 	blkAddr    = 32 // u64: its address
 	blkRuns    = 40 // u64: runs begun

@@ -42,7 +42,12 @@ type ObjectProgram struct {
 // and kretprobe/NAME; functions that they call are linked in, maps come from
 // .maps and from global variables. Errors say what in the file is not supported
 // or damaged; the file may be hostile.
-func LoadObject(b []byte) (o *Object, err error) {
+func LoadObject(b []byte) (*Object, error) { return LoadSection(b, "") }
+
+// LoadSection is LoadObject for the programs in one section, and the maps that they use:
+// nothing else in the file matters. The error is ErrNoSection where there is none of
+// that name.
+func LoadSection(b []byte, section string) (o *Object, err error) {
 	if len(b) > MaxObjectSize {
 		return nil, fmt.Errorf("load object of %d bytes: %w", len(b), ErrObjectTooLarge)
 	}
@@ -53,7 +58,7 @@ func LoadObject(b []byte) (o *Object, err error) {
 			o, err = nil, fmt.Errorf("load object: damaged file: %v", r)
 		}
 	}()
-	if err := checkSections(b); err != nil {
+	if b, err = prepare(b, section); err != nil {
 		return nil, fmt.Errorf("load object: %w", err)
 	}
 	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(b))
@@ -64,13 +69,6 @@ func LoadObject(b []byte) (o *Object, err error) {
 		return nil, fmt.Errorf("load object: it is for big-endian machines")
 	}
 	o = new(Object)
-	for _, name := range sortedKeys(spec.Maps) {
-		m, err := objectMap(name, spec.Maps[name])
-		if err != nil {
-			return nil, fmt.Errorf("load object: map %q: %w", name, err)
-		}
-		o.Maps = append(o.Maps, m)
-	}
 	for _, name := range sortedKeys(spec.Programs) {
 		p, err := objectProgram(name, spec.Programs[name])
 		if err != nil {
@@ -81,7 +79,22 @@ func LoadObject(b []byte) (o *Object, err error) {
 	if len(o.Programs) == 0 {
 		return nil, fmt.Errorf("load object: %w", ErrNoPrograms)
 	}
+	for _, name := range sortedKeys(spec.Maps) {
+		if section != "" && !o.uses(name) {
+			continue
+		}
+		m, err := objectMap(name, spec.Maps[name])
+		if err != nil {
+			return nil, fmt.Errorf("load object: map %q: %w", name, err)
+		}
+		o.Maps = append(o.Maps, m)
+	}
 	return o, nil
+}
+
+// uses reports whether a program refers to a map.
+func (o *Object) uses(name string) bool {
+	return slices.ContainsFunc(o.Programs, func(p ObjectProgram) bool { return slices.Contains(p.maps, name) })
 }
 
 func sortedKeys[V any](m map[string]V) []string {

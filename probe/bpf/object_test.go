@@ -1,6 +1,7 @@
 package bpf
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"os"
@@ -239,6 +240,50 @@ func hugeBSS(t *testing.T, b []byte) []byte {
 	return nil
 }
 
+// withoutTypes gives the sections of types other names.
+func withoutTypes(t *testing.T, b []byte) []byte {
+	t.Helper()
+	out := bytes.ReplaceAll(b, []byte(".BTF"), []byte(".XXX"))
+	if bytes.Equal(out, b) {
+		t.Fatal("no types")
+	}
+	return out
+}
+
+// TestLoadSection wants that only what is asked for is looked at.
+func TestLoadSection(t *testing.T) {
+	mixed := readObject(t, "mixed.o")
+	for _, tt := range []struct{ section, want string }{
+		{"kprobe/vfs_read", ""},
+		{"kretprobe/vfs_read", `section "kretprobe/vfs_read", instruction 0: "CONFIG_HZ" is extern`},
+		{"kprobe/do_fork", "unknown helper send_signal (109)"},
+		{"xdp", "only kprobe/ and kretprobe/ are supported"},
+		{"kprobe/nope", `no such section "kprobe/nope": it has ["kprobe/vfs_read" "kretprobe/vfs_read" "kprobe/do_fork" "tracepoint/sched/sched_switch" "xdp"]`},
+	} {
+		o, err := LoadSection(mixed, tt.section)
+		if err == nil {
+			var c *Collection
+			if c, err = o.Load(2, Heap{}, 0); err == nil {
+				c.Close()
+			}
+		}
+		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+			t.Errorf("%s: %v, want %q", tt.section, err, tt.want)
+		}
+	}
+	if _, err := LoadSection(mixed, "kprobe/nope"); !errors.Is(err, ErrNoSection) {
+		t.Error(err)
+	}
+	o, err := LoadSection(readObject(t, "ksyms.o"), "kprobe/do_fork")
+	if err == nil || !strings.Contains(err.Error(), `"jiffies" is extern`) {
+		t.Error(o, err)
+	}
+	// Maps that others use are not made.
+	if o, err = LoadSection(readObject(t, "warn.o"), "kprobe/do_fork"); err != nil || len(o.Maps) != 0 || len(o.Programs) != 1 {
+		t.Error(o, err)
+	}
+}
+
 func TestObjectRefused(t *testing.T) {
 	good := readObject(t, "count.o")
 	renamed := func(from, to string) []byte {
@@ -255,6 +300,10 @@ func TestObjectRefused(t *testing.T) {
 		{"other section", renamed("kprobe/vfs_read", "socket/vfs_read"), "only kprobe/ and kretprobe/"},
 		{"huge .bss", hugeBSS(t, readObject(t, "record.o")), "too large"},
 		{"kernel type", readObject(t, "core-task.o"), "CO-RE"},
+		{"kernel configuration", readObject(t, "kconfig.o"), `section "kprobe/vfs_read", instruction 1: "CONFIG_HZ" is extern and defined nowhere`},
+		{"kernel configuration without types", withoutTypes(t, readObject(t, "kconfig.o")), `instruction 1: "CONFIG_HZ" is extern`},
+		{"kernel symbols", readObject(t, "ksyms.o"), `"bpf_prog_active" is extern and defined nowhere`},
+		{"other sections", readObject(t, "mixed.o"), `"CONFIG_HZ" is extern`},
 		{"too large", make([]byte, MaxObjectSize+1), "larger than"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -283,10 +332,11 @@ func TestLoadLimit(t *testing.T) {
 // FuzzLoadObject wants errors and no panics, hangs or unbounded memory of
 // whatever a file may hold, and runs what does load.
 func FuzzLoadObject(f *testing.F) {
-	for _, name := range []string{"count.o", "latency.o", "record.o", "subprog.o", "count-v1.o", "core.o", "core-task.o"} {
+	for _, name := range []string{"count.o", "latency.o", "record.o", "subprog.o", "count-v1.o", "core.o", "core-task.o", "kconfig.o", "mixed.o"} {
 		f.Add(readObject(f, name))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
+		_, _ = LoadSection(b, "kprobe/vfs_read")
 		o, err := LoadObject(b)
 		if err != nil {
 			return

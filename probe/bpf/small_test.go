@@ -213,6 +213,20 @@ func TestSmallOrNot(t *testing.T) {
 			t.Errorf("full %v: %d runs, answers %d, want 10, 6 and 4", full, runs, BlockAnswers(code.block))
 		}
 	}
+	// The latest fault stays, whatever runs after it.
+	wild, _ := New(Spec{Kind: Kprobe, Slots: mustAssemble(t, "ldxdw r2, [r1+96]\nldxdw r0, [r2+0]\nexit")})
+	code, err := n.load(wild, Layout{}, BlockConfig{}, RegsSize)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, rdx := range []uint64{7, segPointer(segContext, 0, 0), segPointer(segContext, 0, 8)} {
+		if _, err := code.run(regsContext(insn.Regs{RDX: rdx})); (err != nil) != (i == 0) {
+			t.Errorf("run %d: %v", i, err)
+		}
+	}
+	if runs, failed, _, last := BlockStats(code.block); runs != 3 || failed != 1 || last != (Fault{Code: FaultLoad, PC: 1, Addr: 7}) {
+		t.Errorf("%d runs, %d failed, %v", runs, failed, &last)
+	}
 	// A block that has been retired runs nothing.
 	for _, full := range []bool{false, true} {
 		code, err := n.load(p, Layout{Full: full, Shared: full}, BlockConfig{}, RegsSize)
