@@ -3,9 +3,8 @@ package probe
 import (
 	"cmp"
 	"fmt"
-	"io"
+	"iter"
 	"slices"
-	"strings"
 
 	"github.com/guestprobe/guestprobe/guest"
 )
@@ -164,39 +163,43 @@ func (i Info) String() string {
 	return fmt.Sprintf("%016x  %c  %s+%#x    %s", uint64(i.Addr), i.Type, i.Symbol, i.Offset, i.Flags())
 }
 
-// WriteList writes the lines of list to w in the kernel's format.
-func WriteList(w io.Writer, list []Info) error {
-	var b strings.Builder
-	for _, i := range list {
-		b.WriteString(i.String())
-		b.WriteByte('\n')
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
-}
+// List returns all registered probes, as Listed gives them.
+func (e *Engine) List() []Info { return slices.AppendSeq([]Info{}, e.Listed()) }
 
-// List returns all registered probes, ascending by address, the newest first
-// where several are at one (the order in which they are asked); behind them
-// those that are gone.
-func (e *Engine) List() []Info {
-	e.view.RLock()
-	defer e.view.RUnlock()
-	out := []Info{}
-	for _, st := range e.sortedSites() {
-		for _, r := range *st.chain.Load() {
-			if !r.hidden() {
-				out = append(out, e.info(r))
+// Listed gives all registered probes, ascending by address, the newest first where
+// several are at one (the order in which they are asked); behind them those that are
+// gone. Each is described as it is when its turn comes, so that no change waits for a
+// long list; one that is unregistered before is left out.
+func (e *Engine) Listed() iter.Seq[Info] {
+	return func(yield func(Info) bool) {
+		for _, r := range e.inOrder() {
+			e.view.RLock()
+			there := e.registered(r.probe) == r
+			var i Info
+			if there {
+				i = e.info(r)
+			}
+			e.view.RUnlock()
+			if there && !yield(i) {
+				return
 			}
 		}
 	}
+}
+
+// inOrder returns what Listed lists.
+func (e *Engine) inOrder() (out []*registration) {
+	e.view.RLock()
+	defer e.view.RUnlock()
+	for _, st := range e.sortedSites() {
+		out = append(out, *st.chain.Load()...)
+	}
 	there := len(out)
 	for r := range e.gone {
-		if !r.hidden() {
-			out = append(out, e.info(r))
-		}
+		out = append(out, r)
 	}
-	slices.SortStableFunc(out[there:], func(a, b Info) int { return cmp.Compare(a.Addr, b.Addr) })
-	return out
+	slices.SortFunc(out[there:], func(a, b *registration) int { return cmp.Compare(a.site.addr, b.site.addr) })
+	return slices.DeleteFunc(out, (*registration).hidden)
 }
 
 // sortedSites returns all sites, ascending by address.

@@ -11,7 +11,7 @@ import (
 )
 
 // compile makes a probe of a definition, not yet registered and without handlers.
-// Names holds those of the batch so far. Callers hold mu.
+// Names holds those of the batch so far. Callers hold changes.
 func (st *store) compile(spec api.ProbeSpec, names map[string]bool) (*attached, error) {
 	def, err := event.Parse(spec.Def)
 	if err != nil {
@@ -30,7 +30,7 @@ func (st *store) compile(spec api.ProbeSpec, names map[string]bool) (*attached, 
 		}
 	}
 	name := def.Name()
-	if _, taken := st.byName[name]; taken || names[name] {
+	if names[name] || st.taken(name) {
 		return nil, nameTaken(def)
 	}
 	names[name] = true
@@ -65,7 +65,7 @@ func (st *store) compile(spec api.ProbeSpec, names map[string]bool) (*attached, 
 }
 
 // define makes the program of a's definition and filter the handlers of a, on the host
-// and, where that can be, in the guest. Callers hold mu.
+// and, where that can be, in the guest. Callers hold changes.
 func (st *store) define(a *attached) error {
 	var filter *event.Filter
 	var err error

@@ -1,6 +1,9 @@
 package daemon
 
 import (
+	"bufio"
+	"encoding/json"
+	"fmt"
 	"net/http"
 	"time"
 	"unicode/utf8"
@@ -42,9 +45,9 @@ func (s *server) streamEvents(w http.ResponseWriter, r *http.Request) error {
 	defer e.sub.Close()
 	e.base = e.ringLost()
 
-	probes := s.probes.listOf(e.only)
 	if len(req.Probes) > 0 {
-		if probes, err = s.probes.attach(req.Probes, own); err != nil {
+		probes, err := s.probes.attach(req.Probes, own)
+		if err != nil {
 			return err
 		}
 		defer s.endSession(own)
@@ -55,9 +58,23 @@ func (s *server) streamEvents(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer s.closeStream(e.stream)
-	e.put(api.RecordStart, api.Start{Epoch: s.probes.since, Probes: probes})
+	e.putStart()
 	e.run(r)
 	return nil
+}
+
+// putStart sends the first record, an api.Start, a part at a time: it has every probe of
+// the stream in it.
+func (e *eventStream) putStart() {
+	epoch, err := json.Marshal(e.s.probes.since)
+	if err != nil {
+		panic("BUG: marshal time: " + err.Error())
+	}
+	b := bufio.NewWriterSize(partWriter{e.stream}, maxGather)
+	fmt.Fprintf(b, `{"type":%q,"data":{"epoch":%s,"probes":`, api.RecordStart, epoch)
+	e.s.probes.writeList(b, e.s.probes.those(e.only))
+	b.WriteString("}}\n")
+	_ = b.Flush() // an error: the stream's next write has it, too
 }
 
 // eventsRequest reads what is asked for: from the query of a GET, from the body

@@ -152,8 +152,8 @@ func TestSessionProbesComeOut(t *testing.T) {
 	cancel()
 	h.gone(2)
 	var names []string
-	for _, p := range h.s.probes.list() {
-		names = append(names, p.Name)
+	for _, p := range h.s.probes.snapshot() {
+		names = append(names, p.kprobe.Name)
 	}
 	if d := cmp.Diff([]string{"kprobes/in", "kprobes/other"}, names); d != "" {
 		t.Errorf("left (-want +got):\n%s", d)

@@ -13,8 +13,6 @@ import (
 func (h *harness) stageOf(name string) (block guest.GVA, n uint64) {
 	h.Helper()
 	st := h.s.probes
-	st.mu.Lock()
-	defer st.mu.Unlock()
 	a, err := st.find(name)
 	if err != nil || a.kprobe.Stage == nil {
 		h.Fatalf("%s: %+v, %v", name, a, err)

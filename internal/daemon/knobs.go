@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"bufio"
 	"fmt"
 	"net/http"
 	"strings"
@@ -40,34 +41,29 @@ func (s *server) getBlacklist(w http.ResponseWriter, r *http.Request) error {
 
 // getKernelBlacklist answers in the format of the kernel's kprobes/blacklist.
 func (s *server) getKernelBlacklist(w http.ResponseWriter, r *http.Request) error {
-	var b strings.Builder
-	if err := probe.WriteBlacklist(&b, s.guest.Engine().Blacklist()); err != nil {
-		return err
-	}
-	writeText(w, b.String())
-	return nil
+	return writeText(w, func(b *bufio.Writer) error { return probe.WriteBlacklist(b, s.guest.Engine().Blacklist()) })
 }
 
 // getKernelList answers in the format of the kernel's kprobes/list.
 func (s *server) getKernelList(w http.ResponseWriter, r *http.Request) error {
-	var b strings.Builder
-	if err := probe.WriteList(&b, s.guest.Engine().List()); err != nil {
-		return err
-	}
-	for _, i := range s.guest.Engine().Watches() {
-		b.WriteString(i.String() + "\n")
-	}
-	writeText(w, b.String())
-	return nil
+	return writeText(w, func(b *bufio.Writer) error {
+		for i := range s.guest.Engine().Listed() {
+			fmt.Fprintln(b, i)
+		}
+		for _, i := range s.guest.Engine().Watches() {
+			fmt.Fprintln(b, i)
+		}
+		return nil
+	})
 }
 
 // getKernelProfile answers in the format of tracefs' kprobe_profile.
 func (s *server) getKernelProfile(w http.ResponseWriter, r *http.Request) error {
-	var b strings.Builder
-	for _, p := range s.probes.list() {
-		_, event, _ := strings.Cut(p.Name, "/")
-		fmt.Fprintf(&b, "  %-44s %15d %15d\n", event, p.Stats.Hits, p.Stats.Missed)
-	}
-	writeText(w, b.String())
-	return nil
+	return writeText(w, func(b *bufio.Writer) error {
+		for p := range s.probes.described(s.probes.snapshot()) {
+			_, event, _ := strings.Cut(p.Name, "/")
+			fmt.Fprintf(b, "  %-44s %15d %15d\n", event, p.Stats.Hits, p.Stats.Missed)
+		}
+		return nil
+	})
 }

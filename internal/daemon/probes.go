@@ -1,7 +1,10 @@
 package daemon
 
 import (
+	"bufio"
 	"encoding/hex"
+	"encoding/json"
+	"iter"
 	"net/http"
 	"slices"
 
@@ -11,7 +14,12 @@ import (
 )
 
 func (s *server) getProbes(w http.ResponseWriter, r *http.Request) error {
-	writeJSON(w, http.StatusOK, api.ProbeList{Probes: s.probes.list()})
+	w.Header().Set("Content-Type", "application/json")
+	b := bufio.NewWriter(w)
+	b.WriteString(`{"probes":`)
+	s.probes.writeList(b, s.probes.snapshot())
+	b.WriteString("}\n")
+	_ = b.Flush() // an error: nobody is left to tell
 	return nil
 }
 
@@ -92,20 +100,58 @@ func (s *server) deleteProbe(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// list describes all probes, by number.
-func (st *store) list() []api.Probe { return st.listOf(nil) }
+// described describes probes, some at a time, so that a long list takes little memory
+// and stops when the daemon does. It leaves out those that have gone meanwhile.
+func (st *store) described(as []*attached) iter.Seq[api.Probe] {
+	return func(yield func(api.Probe) bool) {
+		for part := range slices.Chunk(as, atOnce) {
+			if st.closed.Load() {
+				return // they all go
+			}
+			for _, p := range st.settled(part) {
+				if !yield(p) {
+					return
+				}
+			}
+		}
+	}
+}
 
-// describe describes probes. Callers hold mu.
+// describe describes probes, without those that have gone meanwhile.
 func (st *store) describe(as []*attached) []api.Probe {
 	out := make([]api.Probe, 0, len(as))
 	for _, a := range as {
-		out = append(out, st.wire(a))
+		a.mu.Lock()
+		if !a.gone {
+			out = append(out, st.wire(a))
+		}
+		a.mu.Unlock()
 	}
 	return out
 }
 
+// writeList writes probes as JSON, a part at a time.
+func (st *store) writeList(w *bufio.Writer, as []*attached) {
+	sep := byte('[')
+	for p := range st.described(as) {
+		b, err := json.Marshal(p)
+		if err != nil {
+			panic("BUG: marshal probe: " + err.Error())
+		}
+		w.WriteByte(sep)
+		if _, err := w.Write(b); err != nil {
+			return // the reader is gone
+		}
+		sep = ','
+	}
+	if sep == '[' {
+		w.WriteByte(sep)
+	}
+	w.WriteByte(']')
+}
+
 // settled is describe with what only a stopped world tells about the calls that
-// return probes follow, which is seldom anything. Callers hold mu.
+// return probes follow, which is seldom anything.
 func (st *store) settled(as []*attached) []api.Probe {
 	out := st.describe(as)
 	if !slices.ContainsFunc(out, func(p api.Probe) bool { return p.InUse > 0 }) || !st.engine.Undecided() {
@@ -118,7 +164,7 @@ func (st *store) settled(as []*attached) []api.Probe {
 	return st.describe(as)
 }
 
-// wire describes one registered probe. Callers hold mu.
+// wire describes one registered probe. Callers hold its mu, or changes.
 func (st *store) wire(a *attached) api.Probe {
 	if a.watch != nil {
 		return st.wireWatch(a)

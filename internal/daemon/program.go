@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/guestprobe/guestprobe/guest"
@@ -57,7 +58,7 @@ func newPrograms(log *slog.Logger, g Guest, hub *event.Hub) *program.Runtime {
 }
 
 // attachProgram makes the program of an object the handlers of a, which is not
-// registered yet. Callers hold mu.
+// registered yet. Callers hold changes.
 func (st *store) attachProgram(a *attached) {
 	// Registering it gives the reason where there is no such place.
 	addr, user, entry, _ := st.engine.Resolve(a.kprobe)
@@ -79,7 +80,7 @@ func (st *store) noStage(user bool) string {
 }
 
 // dropPrograms gives back what the programs of probes take; they are not registered,
-// or no more. Callers hold mu.
+// or no more. Callers hold changes.
 func (st *store) dropPrograms(as []*attached) {
 	var ds []*program.Definition
 	for _, a := range as {
@@ -93,11 +94,10 @@ func (st *store) dropPrograms(as []*attached) {
 
 // resetPrograms is to be called behind a reset of the guest, before it runs.
 func (st *store) resetPrograms() error {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	if st.closed {
-		return nil
+	if st.change() != nil {
+		return nil // they all come out
 	}
+	defer st.changes.Unlock()
 	return st.programs.Reset()
 }
 
@@ -170,11 +170,9 @@ func (st *store) settle(ps []api.Probe) []api.Probe {
 	if err := st.engine.Optimize(); err != nil {
 		st.log.Warn("optimize", "err", err)
 	}
-	st.mu.Lock()
-	defer st.mu.Unlock()
 	for i, p := range ps {
-		if a := st.byID[p.ID]; a != nil {
-			ps[i] = st.wire(a)
+		if now, err := st.get(strconv.FormatUint(p.ID, 10)); err == nil {
+			ps[i] = now
 		}
 	}
 	return ps

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"github.com/guestprobe/guestprobe/internal/api"
@@ -20,7 +21,9 @@ type object struct {
 	*program.Object
 	maps   []*attachedMap // by name
 	rings  []*objectRing
-	probes []*attached // that are registered
+	probes []*attached // that are registered; objects.mu guards it
+
+	use sync.RWMutex // held for reading while a map is read, for writing to give them back
 }
 
 // attachedMap is a map that clients see.
@@ -62,14 +65,17 @@ func (r *objectRing) Lose(cpu int, n uint64) {
 	}
 }
 
-// objects are the loaded object files; store.mu guards them.
+// objects are the loaded object files. One goroutine at a time changes them.
 type objects struct {
+	mu     sync.Mutex // guards what follows, never for long
 	maps   map[uint64]*attachedMap
 	lastID uint64
 }
 
 // add makes the maps of an object known, and its rings sources of events.
 func (o *objects) add(obj *object, as []*attached, wants *atomic.Int64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	obj.probes = slices.Clone(as)
 	if o.maps == nil {
 		o.maps = map[uint64]*attachedMap{}
@@ -95,7 +101,7 @@ func (o *objects) add(obj *object, as []*attached, wants *atomic.Int64) {
 	})
 }
 
-// own gives each ring to a probe that is still there.
+// own gives each ring to a probe that is still there. Callers hold objects.mu.
 func (obj *object) own() {
 	for _, r := range obj.rings {
 		i := slices.IndexFunc(obj.probes, func(a *attached) bool { return a.prog.Uses(r.m) })
@@ -110,24 +116,38 @@ func (obj *object) own() {
 // leave notes that probes have been unregistered. The last one of an object
 // takes it away.
 func (o *objects) leave(as []*attached) {
+	for _, obj := range o.left(as) {
+		// Behind those who read its maps, and with the last records of its probes.
+		obj.use.Lock()
+		obj.Close()
+		obj.use.Unlock()
+	}
+}
+
+// left forgets probes, and the objects that have no other, which it returns.
+func (o *objects) left(as []*attached) (objs []*object) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	for _, a := range as {
 		obj := a.object
 		if obj == nil || !slices.Contains(obj.probes, a) {
 			continue
 		}
-		obj.probes = slices.DeleteFunc(obj.probes, func(b *attached) bool { return a == b })
-		if len(obj.probes) > 0 {
+		if len(obj.probes) > 1 {
+			obj.probes = slices.DeleteFunc(obj.probes, func(b *attached) bool { return a == b })
 			obj.own()
 			continue
 		}
-		obj.Close() // with the last records, which are still a's
+		obj.probes = nil
 		for _, m := range obj.maps {
 			delete(o.maps, m.id)
 		}
+		objs = append(objs, obj)
 	}
+	return objs
 }
 
-// sortedMaps returns the maps by number.
+// sortedMaps returns the maps by number. Callers hold mu.
 func (o *objects) sortedMaps() []*attachedMap {
 	var ms []*attachedMap
 	for _, m := range o.maps {
@@ -137,7 +157,8 @@ func (o *objects) sortedMaps() []*attachedMap {
 	return ms
 }
 
-// find returns the map that a client calls name: by number or by name.
+// find returns the map that a client calls name: by number or by name. Callers hold
+// mu.
 func (o *objects) find(name string) (*attachedMap, error) {
 	if id, err := strconv.ParseUint(name, 10, 64); err == nil && o.maps[id] != nil {
 		return o.maps[id], nil
@@ -164,7 +185,19 @@ func (o *objects) find(name string) (*attachedMap, error) {
 	}
 }
 
-// wire describes a map.
+// open finds a map and describes it. Its object stays until obj.use is given back.
+func (o *objects) open(name string) (*attachedMap, api.MapInfo, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	m, err := o.find(name)
+	if err != nil {
+		return nil, api.MapInfo{}, err
+	}
+	m.obj.use.RLock() // nobody gives back the maps of an object that is still listed
+	return m, m.wire(), nil
+}
+
+// wire describes a map. Callers hold objects.mu.
 func (m *attachedMap) wire() api.MapInfo {
 	s := m.m.Spec()
 	i := api.MapInfo{
@@ -187,12 +220,13 @@ func isHist(m *bpf.Map) bool {
 }
 
 func (s *server) getMaps(w http.ResponseWriter, r *http.Request) error {
-	s.probes.mu.Lock()
 	out := api.MapList{Maps: []api.MapInfo{}}
-	for _, m := range s.probes.objects.sortedMaps() {
+	o := &s.probes.objects
+	o.mu.Lock()
+	for _, m := range o.sortedMaps() {
 		out.Maps = append(out.Maps, m.wire())
 	}
-	s.probes.mu.Unlock()
+	o.mu.Unlock()
 	writeJSON(w, http.StatusOK, out)
 	return nil
 }
@@ -208,16 +242,15 @@ func (s *server) getMap(w http.ResponseWriter, r *http.Request) error {
 
 // dumpMap copies what is in a map. The object cannot go away meanwhile.
 func (st *store) dumpMap(name string) (api.MapDump, error) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	if st.closed {
+	if st.closed.Load() {
 		return api.MapDump{}, errClosing
 	}
-	m, err := st.objects.find(name)
+	m, info, err := st.objects.open(name)
 	if err != nil {
 		return api.MapDump{}, err
 	}
-	d := api.MapDump{MapInfo: m.wire()}
+	defer m.obj.use.RUnlock()
+	d := api.MapDump{MapInfo: info}
 	if m.m.Spec().Kind == bpf.RingBuf {
 		s := m.m.RingStats()
 		d.Ring = &api.MapRing{Read: s.Read, Lost: s.Lost, Discarded: s.Discarded, Corrupted: s.Corrupted, Pending: s.Pending}

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"bufio"
 	"bytes"
 	"encoding"
 	"encoding/json"
@@ -35,10 +36,14 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	_, _ = w.Write(append(b, '\n'))
 }
 
-// writeText answers with plain text.
-func writeText(w http.ResponseWriter, text string) {
+// writeText answers with plain text. What cannot be written has no reader left to
+// tell.
+func writeText(w http.ResponseWriter, text func(*bufio.Writer) error) error {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	_, _ = io.WriteString(w, text)
+	b := bufio.NewWriter(w)
+	err := text(b)
+	_ = b.Flush()
+	return err
 }
 
 // writeError answers with the envelope of err.

@@ -131,7 +131,7 @@ func (s *server) guard(next http.Handler) http.Handler {
 			writeError(w, err)
 			return
 		}
-		if s.closing() {
+		if s.probes.closed.Load() {
 			writeError(w, errClosing)
 			return
 		}

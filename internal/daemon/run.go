@@ -25,7 +25,7 @@ import (
 const exitPermission = 5
 
 // closeTime is how long the guest may take to end when the daemon stops.
-const closeTime = 10 * time.Second
+const closeTime = 2 * time.Second
 
 // Main is guestprobed: it runs until SIGTERM, SIGINT or SIGHUP and returns the
 // exit status.
@@ -57,7 +57,8 @@ events as HTTP and JSON on a unix socket (docs/openapi.yaml). guestprobe is its
 client.
 
 SIGTERM, SIGINT and SIGHUP take every probe out, restore the guest's text, end
-all streams and stop the guest; the exit status is then 0.
+all streams and stop the guest, within 5 seconds whatever clients do; the exit
+status is then 0.
 
 Exit status: 0 stopped by a signal; 1 failed; 2 bad flags, or a --probe that
 cannot be attached; 5 no permission for /dev/kvm or the socket.`,

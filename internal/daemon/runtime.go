@@ -33,14 +33,12 @@ func (s *server) getDaemon(w http.ResponseWriter, r *http.Request) error {
 	s.streams.mu.Lock()
 	d.Streams = len(s.streams.open)
 	s.streams.mu.Unlock()
-	s.probes.mu.Lock()
-	for _, a := range s.probes.byID {
+	for _, a := range s.probes.snapshot() {
 		d.Probes++
 		if !a.stay {
 			d.Session++
 		}
 	}
-	s.probes.mu.Unlock()
 	hub := s.probes.hub.Counts()
 	total := hub.Total()
 	d.Events = api.EventCounts{Emitted: total.Stored + total.Lost, Stored: total.Stored, Lost: total.Lost, Reordered: hub.Reordered}

@@ -19,7 +19,7 @@ import (
 const (
 	headerTime   = 10 * time.Second // for a client to send its request's header
 	idleTime     = 5 * time.Minute  // of a connection between requests
-	shutdownTime = 5 * time.Second  // for requests that run when the daemon stops
+	shutdownTime = 3 * time.Second  // from the signal on, for requests that run when the daemon stops
 )
 
 // server serves one guest.
@@ -52,16 +52,6 @@ func newServer(log *slog.Logger, o options, g Guest, logLost func() uint64) *ser
 	s.probes = newStore(log, g)
 	s.boots.Store(1)
 	return s
-}
-
-// closing reports whether the daemon is stopping.
-func (s *server) closing() bool {
-	select {
-	case <-s.stop:
-		return true
-	default:
-		return false
-	}
 }
 
 // run serves sock until ctx ends, and then takes everything back: probes come
@@ -106,15 +96,16 @@ func (s *server) run(ctx context.Context, sock *socket, ready func()) error {
 // behind what is taken down. Nothing skips it, not a second signal either. The
 // error says what could not be taken back.
 func (s *server) shutdown(sock *socket, hs *http.Server) error {
+	ctx, cancel := context.WithTimeout(context.Background(), shutdownTime)
+	defer cancel()
 	sock.stop()
 	left := s.restore()
 	if left != nil {
 		s.log.Error("shutdown", "err", left)
 	}
 	s.stopOnce.Do(func() { close(s.stop) })
-	s.streams.interrupt(s.opt.endTime)
-	ctx, cancel := context.WithTimeout(context.Background(), shutdownTime)
-	defer cancel()
+	end, _ := ctx.Deadline()
+	s.streams.interrupt(min(s.opt.endTime, max(0, time.Until(end)-s.opt.writeTime)))
 	if err := hs.Shutdown(ctx); err != nil {
 		s.log.Warn("requests cut off", "err", err)
 		hs.Close()

@@ -1,14 +1,10 @@
 package daemon
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,6 +34,9 @@ type attached struct {
 	stream *session      // the stream that has brought it, if any
 	stay   bool          // it outlives that stream
 
+	mu   sync.Mutex // held while the probe is described
+	gone bool       // it is no probe any more: what follows is being given back
+
 	program *program.Definition // the definition as a program; nil for one of an object
 	object  *object             // that its program is of, or nil
 	prog    *program.Program    // the object's program
@@ -64,22 +63,21 @@ type store struct {
 	programs *program.Runtime
 	objects  objects
 
-	// mu serialises what clients change. It is never taken on the hit path; the
-	// engine's own lock is inside it.
-	mu     sync.Mutex
-	byID   map[uint64]*attached
-	byName map[string]*attached
-	lastID uint64
-	closed bool
-	gone   chan struct{} // closed and replaced when probes go
+	// changes lets one change of what clients have attached happen at a time, however
+	// long it takes. It is never taken on the hit path; all other locks are inside it.
+	changes sync.Mutex
+	lastID  uint64
+
+	index
+	closed atomic.Bool // the daemon stops: nothing is changed or found any more
 }
 
 func newStore(log *slog.Logger, g Guest) *store {
 	hub := event.NewHub(len(g.State().VCPUs), event.HubOptions{})
 	st := &store{
 		log: log, guest: g, engine: g.Engine(), hub: hub, epoch: hub.Now(), since: time.Now(),
-		byID: map[uint64]*attached{}, byName: map[string]*attached{}, gone: make(chan struct{}),
 	}
+	st.index.init()
 	st.programs = newPrograms(log, g, hub)
 	hub.SetFeed(st.programs)
 	return st
@@ -100,12 +98,11 @@ func (st *store) attach(specs []api.ProbeSpec, own *session) ([]api.Probe, error
 // attachAll is attach. Where obj is not nil, specs are the places of its
 // programs.
 func (st *store) attachAll(specs []api.ProbeSpec, own *session, obj *object) ([]api.Probe, error) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	if st.closed {
-		return nil, errClosing
+	if err := st.change(); err != nil {
+		return nil, err
 	}
-	if len(st.byID)+len(specs) > maxProbes {
+	defer st.changes.Unlock()
+	if len(st.snapshot())+len(specs) > maxProbes {
 		return nil, &api.Error{Code: api.CodeTooMany, Errno: "ENOSPC", Message: fmt.Sprintf("more than %d probes", maxProbes)}
 	}
 	firstID := st.lastID
@@ -123,6 +120,9 @@ func (st *store) attachAll(specs []api.ProbeSpec, own *session, obj *object) ([]
 	}
 	for i, spec := range specs {
 		a, err := st.compile(spec, names)
+		if st.closed.Load() {
+			err = errClosing
+		}
 		if err == nil {
 			a.stream, a.stay = own, own == nil || spec.Stay
 			batch = append(batch, a)
@@ -153,72 +153,50 @@ func (st *store) attachAll(specs []api.ProbeSpec, own *session, obj *object) ([]
 		}
 		return nil, err
 	}
-	for _, a := range batch {
-		st.byID[a.id] = a
-		st.byName[a.kprobe.Name] = a
-	}
 	if obj != nil {
 		st.objects.add(obj, batch, &st.listeners)
 	}
+	st.index.add(batch)
 	return st.describe(batch), nil
 }
 
-// find returns the probe that a client calls name: by number, by group/event,
-// or by event where only one group has it. Once the daemon stops nothing is
-// found, and the answer is that, not that there never was such a probe. Callers
-// hold mu.
+// change takes the lock for a change, unless the daemon stops.
+func (st *store) change() error {
+	st.changes.Lock()
+	if st.closed.Load() {
+		st.changes.Unlock()
+		return errClosing
+	}
+	return nil
+}
+
+// find returns the probe that a client calls name. Once the daemon stops nothing is
+// found, and the answer is that, not that there never was such a probe.
 func (st *store) find(name string) (*attached, error) {
-	if st.closed {
+	if st.closed.Load() {
 		return nil, errClosing
 	}
-	if id, err := strconv.ParseUint(name, 10, 64); err == nil {
-		if a := st.byID[id]; a != nil {
-			return a, nil
-		}
-	}
-	if a := st.byName[name]; a != nil {
-		return a, nil
-	}
-	var found []*attached
-	if !strings.Contains(name, "/") {
-		for full, a := range st.byName {
-			if _, event, _ := strings.Cut(full, "/"); event == name {
-				found = append(found, a)
-			}
-		}
-	}
-	switch len(found) {
-	case 0:
-		return nil, &api.Error{Code: api.CodeProbeNotFound, Errno: "ENOENT", Message: fmt.Sprintf("no probe %q is attached", name)}
-	case 1:
-		return found[0], nil
-	}
-	var names []string
-	for _, a := range found {
-		names = append(names, a.kprobe.Name)
-	}
-	slices.Sort(names)
-	return nil, &api.Error{
-		Code: api.CodeAmbiguousName, Errno: "EADDRNOTAVAIL", Message: fmt.Sprintf("%d probes are called %q", len(found), name),
-		Detail: "say which: " + strings.Join(names, ", "),
-	}
+	return st.index.find(name)
 }
 
 // get describes one probe.
 func (st *store) get(name string) (api.Probe, error) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
 	a, err := st.find(name)
 	if err != nil {
 		return api.Probe{}, err
 	}
-	return st.settled([]*attached{a})[0], nil
+	if ps := st.settled([]*attached{a}); len(ps) > 0 {
+		return ps[0], nil
+	}
+	return api.Probe{}, noProbe(name) // it went just now
 }
 
 // setEnabled enables or disables one probe.
 func (st *store) setEnabled(name string, on bool) (api.Probe, error) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
+	if err := st.change(); err != nil {
+		return api.Probe{}, err
+	}
+	defer st.changes.Unlock()
 	a, err := st.find(name)
 	if err != nil {
 		return api.Probe{}, err
@@ -238,8 +216,10 @@ func (st *store) setEnabled(name string, on bool) (api.Probe, error) {
 
 // detach removes one probe.
 func (st *store) detach(name string) (api.Probe, error) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
+	if err := st.change(); err != nil {
+		return api.Probe{}, err
+	}
+	defer st.changes.Unlock()
 	a, err := st.find(name)
 	if err != nil {
 		return api.Probe{}, err
@@ -253,32 +233,49 @@ func (st *store) detach(name string) (api.Probe, error) {
 
 // detachIf removes the probes that drop chooses.
 func (st *store) detachIf(drop func(*attached) bool) ([]api.Probe, error) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	return st.remove(st.sorted(drop))
+	st.changes.Lock()
+	defer st.changes.Unlock()
+	return st.remove(st.chosen(drop))
 }
 
 // close removes all probes for good and ends the event streams behind the last
-// event. It may be repeated.
+// event. A change that is under way and can be given up is given up. It may be
+// repeated.
 func (st *store) close() error {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	st.closed = true
-	_, err := st.remove(st.sorted(func(*attached) bool { return true }))
+	st.closed.Store(true)
+	st.changes.Lock()
+	defer st.changes.Unlock()
+	err := st.forget(st.snapshot())
 	st.hub.Close()
 	return err
 }
 
-// remove takes probes out and returns their final state. A probe whose text
-// could not be restored is forgotten all the same: the engine has logged it,
-// and the error says so. Callers hold mu.
+// remove takes probes out and returns their final state; see forget. Callers hold
+// changes.
 func (st *store) remove(as []*attached) ([]api.Probe, error) {
+	out := st.describe(as)
+	err := st.forget(as)
+	if errors.Is(err, probe.ErrInHandler) {
+		return nil, err
+	}
+	for i, a := range as {
+		out[i].Armed = false
+		out[i].Stats = st.stats(a)
+		if a.def.Kind == event.KindReturn {
+			out[i].InUse = underWay(out[i].Stats)
+		}
+	}
+	return out, err
+}
+
+// forget takes probes out. A probe whose text could not be restored is forgotten all the
+// same: the engine has logged it, and the error says so. Callers hold changes.
+func (st *store) forget(as []*attached) error {
 	if len(as) == 0 {
-		return []api.Probe{}, nil
+		return nil
 	}
 	var kprobes []*probe.Kprobe
 	var watches []*probe.Watch
-	out := st.describe(as)
 	for _, a := range as {
 		if a.watch != nil {
 			watches = append(watches, a.watch)
@@ -288,24 +285,21 @@ func (st *store) remove(as []*attached) ([]api.Probe, error) {
 	}
 	err := st.unregister(kprobes, watches)
 	if errors.Is(err, probe.ErrInHandler) {
-		return nil, err
+		return err
+	}
+	for _, a := range as {
+		a.mu.Lock()
+		a.gone = true // nobody else looks at it behind this
+		a.mu.Unlock()
 	}
 	st.dropPrograms(as)
-	for i, a := range as {
-		delete(st.byID, a.id)
-		delete(st.byName, a.kprobe.Name)
+	for _, a := range as {
 		st.settleReturns(a)
 		a.source.Close()
-		out[i].Armed = false
-		out[i].Stats = st.stats(a)
-		if a.def.Kind == event.KindReturn {
-			out[i].InUse = underWay(out[i].Stats)
-		}
 	}
 	st.sync()
-	close(st.gone)
-	st.gone = make(chan struct{})
-	return out, err
+	st.index.remove(as)
+	return err
 }
 
 // sync waits until the events that were made before have reached the streams'
@@ -318,15 +312,14 @@ func (st *store) sync() {
 	}
 }
 
-// sorted returns the probes that want chooses, by number. Callers hold mu.
-func (st *store) sorted(want func(*attached) bool) []*attached {
+// chosen returns the probes that want chooses, by number.
+func (st *store) chosen(want func(*attached) bool) []*attached {
 	var as []*attached
-	for _, a := range st.byID {
+	for _, a := range st.snapshot() {
 		if want(a) {
 			as = append(as, a)
 		}
 	}
-	slices.SortFunc(as, func(a, b *attached) int { return cmp.Compare(a.id, b.id) })
 	return as
 }
 
@@ -335,9 +328,7 @@ func (st *store) choose(names []string) (map[*attached]bool, error) {
 	if len(names) == 0 {
 		return nil, nil
 	}
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	only := make(map[*attached]bool, len(names))
+	only := map[*attached]bool{}
 	for _, n := range names {
 		a, err := st.find(n)
 		if err != nil {
@@ -350,10 +341,8 @@ func (st *store) choose(names []string) (map[*attached]bool, error) {
 
 // ofStream returns the probes that a stream has brought.
 func (st *store) ofStream(own *session) map[*attached]bool {
-	st.mu.Lock()
-	defer st.mu.Unlock()
 	only := map[*attached]bool{}
-	for _, a := range st.byID {
+	for _, a := range st.snapshot() {
 		if a.stream == own {
 			only[a] = true
 		}
@@ -361,45 +350,33 @@ func (st *store) ofStream(own *session) map[*attached]bool {
 	return only
 }
 
-// listOf describes the probes of only that are attached, or all for nil.
-func (st *store) listOf(only map[*attached]bool) []api.Probe {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	return st.settled(st.sorted(func(a *attached) bool { return only == nil || only[a] }))
+// those returns the probes of only that are attached, or all for nil, by number.
+func (st *store) those(only map[*attached]bool) []*attached {
+	if only == nil {
+		return st.snapshot()
+	}
+	return st.chosen(func(a *attached) bool { return only[a] })
 }
 
 // noneOf reports whether all of the probes were detached. When the daemon stops
 // it says no: their streams have another end then.
 func (st *store) noneOf(only map[*attached]bool) bool {
-	st.mu.Lock()
-	defer st.mu.Unlock()
 	for a := range only {
-		if st.byID[a.id] == a {
+		if st.has(a) {
 			return false
 		}
 	}
-	return !st.closed
-}
-
-// changed returns a channel that is closed when probes have gone.
-func (st *store) changed() <-chan struct{} {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	return st.gone
+	return !st.closed.Load()
 }
 
 // count returns the number of probes.
-func (st *store) count() int {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	return len(st.byID)
-}
+func (st *store) count() int { return len(st.snapshot()) }
 
 func (st *store) armed() bool { return st.engine.Armed() }
 
 func (st *store) setArmed(on bool) error {
-	st.mu.Lock()
-	defer st.mu.Unlock()
+	st.changes.Lock()
+	defer st.changes.Unlock()
 	if on {
 		return st.engine.ArmAll()
 	}

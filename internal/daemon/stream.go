@@ -17,11 +17,11 @@ import (
 const (
 	// writeTime is how long one write may take once the daemon stops: a client
 	// that does not read must not hold it up.
-	writeTime = time.Second
+	writeTime = 500 * time.Millisecond
 	// endTime is how long a client that does read may take for the records that
 	// are there when the daemon stops; what is left then is lost, and counted.
 	// With the last write it stays within shutdownTime.
-	endTime = 3 * time.Second
+	endTime = 2 * time.Second
 	// gatherTime is how long a stream waits after it has sent hits before it
 	// sends more: one write for many where there are many.
 	gatherTime = 5 * time.Millisecond
@@ -160,6 +160,15 @@ func (st *stream) flush() error {
 		return err
 	}
 	return st.rc.Flush()
+}
+
+// partWriter sends parts of one record.
+type partWriter struct{ st *stream }
+
+// Write sends p, behind what was put.
+func (w partWriter) Write(p []byte) (int, error) {
+	w.st.buf.Write(p)
+	return len(p), w.st.flush()
 }
 
 // end sends the last record.

@@ -82,7 +82,7 @@ func (st *store) switchWatch(a *attached, on bool) error {
 	return st.engine.DisableWatch(a.watch)
 }
 
-// wireWatch describes a watch. Callers hold mu.
+// wireWatch describes a watch. Callers hold its mu, or changes.
 func (st *store) wireWatch(a *attached) api.Probe {
 	i, _ := st.engine.WatchInfo(a.watch)
 	p := api.Probe{

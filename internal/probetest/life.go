@@ -217,9 +217,9 @@ func testListFormat(v *env) {
 	b := &probe.Kprobe{Symbol: "hot", Disabled: true}
 	c := &probe.Kprobe{Symbol: "kprobe_target", Offset: 7}
 	v.register(a, b, c)
-	var got bytes.Buffer
-	if err := probe.WriteList(&got, v.e.List()); err != nil {
-		v.Errorf("write: %v", err)
+	got := ""
+	for _, i := range v.e.List() {
+		got += i.String() + "\n"
 	}
 	target := fmt.Sprintf("%016x  k  kprobe_target+0x7    \n", uint64(c.Addr))
 	want := fmt.Sprintf("%016x  k  hot+0x0    [DISABLED]\n%016x  k  hot+0x0    \n", uint64(hot), uint64(hot))
@@ -228,7 +228,7 @@ func testListFormat(v *env) {
 	} else {
 		want += target
 	}
-	equal(v, "list", got.String(), want)
+	equal(v, "list", got, want)
 	v.unregister(a, b, c)
 }
 
