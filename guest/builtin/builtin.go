@@ -13,12 +13,13 @@ var image []byte
 // build.sh makes it anew.
 func ELF() []byte { return slices.Clone(image) }
 
-// MaxVCPUs is the largest number of vCPUs that the built-in guest can start
-// on. With more it exits with code ExitBoot.
-const MaxVCPUs = 8
-
-// MinRAM is the smallest memory, in bytes, that the built-in guest fits into.
-const MinRAM = 8 << 20
+// MinRAM is the smallest memory, in bytes, that the built-in guest fits into with
+// up to 16 vCPUs, MinRAMMax with guest.MaxVCPUs. With less it says so on the
+// console and exits with code ExitBoot.
+const (
+	MinRAM    = 8 << 20
+	MinRAMMax = 16 << 20
+)
 
 // Options are the words of the command line that the built-in guest knows,
 // with what they do. It ignores others.
@@ -48,7 +49,8 @@ const (
 	ExitFailed = 1
 	// ExitPanic follows a panic, whose registers are on the console.
 	ExitPanic = 101
-	// ExitBoot means that the boot-info block is not one.
+	// ExitBoot means that the guest cannot start on what the boot-info block says;
+	// the console has what is wrong.
 	ExitBoot = 102
 )
 

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -130,10 +131,11 @@ func (s *server) restore() error {
 	return nil
 }
 
-// watchGuest logs how the guest's life goes on.
+// watchGuest logs how the guest's life goes on, up to where it is when the daemon
+// stops.
 func (s *server) watchGuest() {
 	var last machine.Phase
-	for {
+	for stopped := false; ; {
 		changed := s.guest.Changed()
 		st := s.guest.State()
 		if st.Phase != last {
@@ -142,15 +144,31 @@ func (s *server) watchGuest() {
 			case machine.PhaseCrashed:
 				s.log.Error("guest crashed", "cpu", st.Crash.CPU, "kind", st.Crash.Kind, "reason", st.Crash.Text, "report", st.Crash.String())
 			case machine.PhaseExited:
-				s.log.Info("guest exited", "code", st.ExitCode)
+				s.logExit(st)
 			default:
 				s.log.Info("guest", "state", st.Phase)
 			}
 		}
+		if stopped {
+			return
+		}
 		select {
 		case <-changed:
 		case <-s.stop:
-			return
+			stopped = true
 		}
 	}
+}
+
+// logExit tells what is known about a guest that has exited: a code other than 0
+// is a warning.
+func (s *server) logExit(st machine.State) {
+	level, attrs := slog.LevelInfo, []any{"code", st.ExitCode}
+	if st.ExitCode != 0 {
+		level = slog.LevelWarn
+	}
+	if x := st.Exit; x != nil {
+		attrs = append(attrs, "cpu", x.CPU, "at", x.Symbol, "console", strings.Join(x.Console, "\n"))
+	}
+	s.log.Log(context.Background(), level, "guest exited", attrs...)
 }

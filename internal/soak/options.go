@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/guestprobe/guestprobe/guest/builtin"
+	"github.com/guestprobe/guestprobe/guest"
 )
 
 // Limits of Options.
@@ -32,7 +32,7 @@ type Options struct {
 	// stops come on top of it.
 	Duration time.Duration
 
-	// VCPUs are the sizes of the guest, each 1 to builtin.MaxVCPUs; nil for
+	// VCPUs are the sizes of the guest, each 1 to guest.MaxVCPUs; nil for
 	// DefaultVCPUs. Each has an equal share of Duration.
 	VCPUs []int
 
@@ -94,8 +94,8 @@ func (o *Options) check() error {
 		return errors.New("soak: the daemon's program, the command line's and a directory are needed")
 	}
 	for _, n := range o.VCPUs {
-		if n < 1 || n > builtin.MaxVCPUs {
-			return fmt.Errorf("soak with %d vCPUs: the built-in guest has 1 to %d", n, builtin.MaxVCPUs)
+		if n < 1 || n > guest.MaxVCPUs {
+			return fmt.Errorf("soak with %d vCPUs: a guest has 1 to %d", n, guest.MaxVCPUs)
 		}
 	}
 	return nil

@@ -106,7 +106,7 @@ func TestOptions(t *testing.T) {
 		{"too long", func(o *soak.Options) { o.Duration = soak.MaxDuration + 1 }},
 		{"no size", func(o *soak.Options) { o.VCPUs = []int{} }},
 		{"0 vCPUs", func(o *soak.Options) { o.VCPUs = []int{2, 0} }},
-		{"9 vCPUs", func(o *soak.Options) { o.VCPUs = []int{9} }},
+		{"65 vCPUs", func(o *soak.Options) { o.VCPUs = []int{65} }},
 		{"negative patience", func(o *soak.Options) { o.Patience = -1 }},
 		{"negative clients", func(o *soak.Options) { o.Clients = -1 }},
 		{"too many clients", func(o *soak.Options) { o.Clients = soak.MaxClients + 1 }},

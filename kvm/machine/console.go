@@ -124,6 +124,15 @@ func (c *Console) tail(max int) []ConsoleLine {
 	return c.newest(max)
 }
 
+// tailText returns the texts of the newest max lines.
+func (c *Console) tailText(max int) []string {
+	var out []string
+	for _, l := range c.tail(max) {
+		out = append(out, l.Text)
+	}
+	return out
+}
+
 // newest copies the newest max lines. Precondition: c.mu held.
 func (c *Console) newest(max int) []ConsoleLine {
 	max = min(max, c.n)

@@ -51,10 +51,10 @@ type ControlRegs struct {
 	IDT  uint64 `json:"idt"`
 }
 
-// Sizes of a crash report.
+// Sizes of what is known about an end.
 const (
-	crashStackWords   = 8
-	crashConsoleLines = 16
+	crashStackWords = 8
+	endConsoleLines = 16
 )
 
 // String renders the report in several lines, as the daemon logs it.
@@ -129,8 +129,6 @@ func (v *vcpu) newCrash(kind CrashKind, text string) *CrashReport {
 			r.Stack = append(r.Stack, w)
 		}
 	}
-	for _, l := range m.console.tail(crashConsoleLines) {
-		r.Console = append(r.Console, l.Text)
-	}
+	r.Console = m.console.tailText(endConsoleLines)
 	return r
 }

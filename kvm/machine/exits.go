@@ -86,7 +86,7 @@ func (v *vcpu) port() {
 	case guest.PortConsole:
 		v.m.console.write(io.Data)
 	case guest.PortExit:
-		v.m.guestExited(uint32(littleEndian(io.Data[:min(len(io.Data), int(io.Size))])))
+		v.guestExited(uint32(littleEndian(io.Data[:min(len(io.Data), int(io.Size))])))
 	case guest.PortReport:
 		v.m.selfCheckFailed(v, uint32(littleEndian(io.Data[:min(len(io.Data), int(io.Size))])))
 	}

@@ -103,13 +103,15 @@ type Machine struct {
 	serving     uint64     // the stopper whose turn it is
 	phase       Phase
 	exitCode    uint32
+	exit        *ExitReport
 	crash       *CrashReport
 	stopTimeout time.Duration // how long a stop waits for the vCPUs; changes with life held, too
 	changed     chan struct{} // closed and replaced on every change of state
 }
 
 // New makes a machine and parks its vCPUs before the guest's first
-// instruction. Close it.
+// instruction. Close it. It raises GOMAXPROCS to the number of vCPUs and
+// processors.
 func New(cfg Config) (_ *Machine, err error) {
 	if err := cfg.check(); err != nil {
 		return nil, err

@@ -31,7 +31,7 @@ func (m *Machine) State() State {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s := State{
-		Phase: m.phase, ExitCode: m.exitCode, Crash: m.crash,
+		Phase: m.phase, ExitCode: m.exitCode, Exit: m.exit, Crash: m.crash,
 		Checks: CheckReports{Count: m.checks.Load(), Last: m.lastBad.Load()},
 	}
 	for _, v := range m.vcpus {
@@ -72,8 +72,13 @@ func (m *Machine) Wait(ctx context.Context) (State, error) {
 
 // guestExited ends the guest with an exit code: the first one counts. Whoever
 // waits for a change of phase (Changed) may log it.
-func (m *Machine) guestExited(code uint32) {
-	m.end(func() { m.exitCode = code; m.setPhase(PhaseExited) })
+func (v *vcpu) guestExited(code uint32) {
+	m := v.m
+	m.end(func() {
+		m.exitCode = code
+		m.exit = &ExitReport{CPU: v.id, Symbol: symbolize(m.Image(), guest.GVA(v.regs.RIP)), Console: m.console.tailText(endConsoleLines)}
+		m.setPhase(PhaseExited)
+	})
 }
 
 // guestCrashed ends the guest with a report: the first one counts.
@@ -230,7 +235,7 @@ func (m *Machine) rebuild(img *guest.Image) (bool, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.gate.Or(gateHold)
-	m.exitCode, m.crash = 0, nil
+	m.exitCode, m.exit, m.crash = 0, nil, nil
 	m.checks.Store(0)
 	if err != nil {
 		m.crash = &CrashReport{Kind: CrashHost, Text: fmt.Sprintf("the guest could not be built again: %v", err)}

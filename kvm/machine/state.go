@@ -20,9 +20,17 @@ const (
 type State struct {
 	Phase    Phase
 	ExitCode uint32       // with PhaseExited
+	Exit     *ExitReport  // with PhaseExited: more about it
 	Crash    *CrashReport // with PhaseCrashed
 	Checks   CheckReports // self-check failures that the guest reported
 	VCPUs    []VCPUState
+}
+
+// ExitReport is what is known about an exit, taken on the vCPU that asked for it.
+type ExitReport struct {
+	CPU     int
+	Symbol  string   // where, name+0xoffset, or ""
+	Console []string // its last lines
 }
 
 // CheckReports counts what the guest wrote to the self-check port (0xf7).

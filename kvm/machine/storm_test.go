@@ -112,7 +112,7 @@ func (f *followed) settle(t *testing.T, m *Machine, inUse bool) (s probe.Stats) 
 // rests, each time for so many returns. In every other round they go while calls are under way; in the others
 // these are waited for, and must all come back.
 func storm(t *testing.T, vcpus int, length time.Duration, returns uint64) {
-	m := newMachine(t, Config{Image: builtinImage(t), VCPUs: vcpus, Cmdline: "busy quiet", Tick: time.Millisecond})
+	m := newMachine(t, Config{Image: builtinImage(t), VCPUs: vcpus, Cmdline: "busy quiet", Tick: time.Duration(max(1, vcpus/8)) * time.Millisecond})
 	if err := m.Resume(); err != nil {
 		t.Fatal(err)
 	}

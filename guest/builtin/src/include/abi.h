@@ -26,7 +26,7 @@
 /* Exit codes of this guest, other than the 0 of a finished workload. */
 #define EXIT_FAILED 1  /* rounds= done, but a self-check failed */
 #define EXIT_PANIC 101 /* panic() */
-#define EXIT_BOOT 102  /* the boot-info block is not one */
+#define EXIT_BOOT 102  /* the guest cannot start on what the boot-info block says */
 
 /* Selectors. The loader's GDT has the same descriptors in the same places. */
 #define SEL_KCODE 0x08

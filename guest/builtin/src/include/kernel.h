@@ -78,11 +78,10 @@ static inline u64 atomic_add_return(u64 *p, u64 n)
 	return __atomic_add_fetch(p, n, __ATOMIC_SEQ_CST);
 }
 
-/* ---- locks: tickets, so that 8 vCPUs on 2 host CPUs get their turns ---- */
+/* ---- spinlock.c ---- */
 
 struct spinlock {
-	u32 next;
-	u32 owner;
+	u32 locked;
 };
 
 u64 spin_lock_irqsave(struct spinlock *l);
@@ -109,7 +108,6 @@ void parse_cmdline(const char *s, u64 len);
 #define IST_BP 2
 #define IST_NMI 3
 #define IST_DF 4
-#define IST_STACKS 4
 
 struct tss {
 	u32 reserved0;

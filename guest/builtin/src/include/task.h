@@ -21,6 +21,11 @@
 #define TASK_COMM_LEN 16
 #define TASKS_PER_CPU 12
 
+/* sizeof(struct percpu): STACK_SIZE times its stacks, and one for the rest. */
+#define PERCPU_SIZE ((IDLE_STACKS + IST_STACKS + TASKS_PER_CPU + 1) * STACK_SIZE)
+#define IDLE_STACKS 1
+#define IST_STACKS 4
+
 #ifndef __ASSEMBLER__
 
 struct task {
@@ -50,6 +55,22 @@ _Static_assert(OFFSETOF(struct task, tgid) == 20, "task layout");
 _Static_assert(OFFSETOF(struct task, comm) == 24, "task layout");
 _Static_assert(OFFSETOF(struct task, state) == 40, "task layout");
 _Static_assert(OFFSETOF(struct task, cpu) == 44, "task layout");
+
+/*
+ * Memory of one vCPU: in the identity-mapped RAM behind the image, which is
+ * zeros at entry, so that only the vCPUs that there are need any.
+ */
+struct percpu {
+	u8 idle_stack[STACK_SIZE];
+	u8 ist_stacks[IST_STACKS][STACK_SIZE];
+	u8 kstacks[TASKS_PER_CPU][STACK_SIZE];
+	struct task tasks[TASKS_PER_CPU];
+	u8 fpu[USER_TASKS][512] ALIGNED(64);
+} ALIGNED(STACK_SIZE);
+
+_Static_assert(sizeof(struct percpu) == PERCPU_SIZE, "entry.S counts on it");
+
+extern struct percpu *const percpu; /* entry.S; by vCPU number */
 
 static inline struct stack_info *stack_info(u64 address)
 {

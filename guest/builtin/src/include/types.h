@@ -55,8 +55,10 @@ typedef _Bool bool;
 
 #endif /* !__ASSEMBLER__ */
 
-/* One vCPU needs its stacks and tables in static memory: 8 is the limit. */
-#define MAX_CPUS 8
+/* As many as the boot contract has. Arrays with an element per vCPU are small; struct percpu is not. */
+#define MAX_CPUS 64
+
+#define USER_TASKS 3 /* per vCPU: user_main, user_sse_main, user_bench_main */
 
 #define PAGE_SIZE 4096
 

@@ -11,10 +11,29 @@ u32 ncpus;
 /* Set once by vCPU 0 when shared state is ready. */
 static u32 boot_done;
 
-static bool boot_info_valid(const struct boot_info *bi)
+/*
+ * Returns the memory of the calling vCPU, if the guest can start on what the
+ * loader has given it. Runs on the loader's stack, which no guest profile
+ * knows: not to be probed.
+ */
+SECTION(".entry.text") struct percpu *check_boot_info(const struct boot_info *bi)
 {
-	return bi && bi->magic == BOOT_MAGIC && bi->size >= sizeof(*bi) &&
-	       bi->ncpus >= 1 && bi->ncpus <= MAX_CPUS && bi->cpu < bi->ncpus;
+	u64 need;
+
+	if (!bi || bi->magic != BOOT_MAGIC || bi->size < sizeof(*bi) ||
+	    bi->ncpus < 1 || bi->cpu >= bi->ncpus) {
+		kprintf("cannot start: no boot-info block at %lx\n", (u64)bi);
+		guest_exit(EXIT_BOOT);
+	}
+	need = (u64)percpu + bi->ncpus * PERCPU_SIZE;
+	if (bi->ncpus > MAX_CPUS || need > bi->ram_bytes) {
+		while (bi->cpu) /* vCPU 0 tells */
+			__asm__ volatile("cli; hlt");
+		kprintf("cannot start: %u vCPUs (at most %u) with %lu KiB of memory (at least %lu)\n",
+			bi->ncpus, MAX_CPUS, bi->ram_bytes >> 10, need >> 10);
+		guest_exit(EXIT_BOOT);
+	}
+	return &percpu[bi->cpu];
 }
 
 /* Everything that a vCPU does for itself; ends in its idle task. */
@@ -33,8 +52,6 @@ static void NORETURN start_cpu(const struct boot_info *bi)
 
 void NORETURN start_kernel(const struct boot_info *bi)
 {
-	if (!boot_info_valid(bi))
-		guest_exit(EXIT_BOOT);
 	ncpus = bi->ncpus;
 	kprintf("guestprobe built-in guest: %u vCPUs, %lu MiB\n", ncpus,
 		bi->ram_bytes >> 20);
@@ -53,7 +70,5 @@ void NORETURN start_secondary(const struct boot_info *bi)
 {
 	while (!__atomic_load_n(&boot_done, __ATOMIC_ACQUIRE))
 		cpu_relax();
-	if (!boot_info_valid(bi) || bi->ncpus != ncpus)
-		guest_exit(EXIT_BOOT);
 	start_cpu(bi);
 }

@@ -11,9 +11,6 @@ struct tss tss[MAX_CPUS] ALIGNED(128);
 static u64 gdt[MAX_CPUS][8] ALIGNED(64);
 static u64 idt[256][2] ALIGNED(PAGE_SIZE);
 
-
-static u8 ist_stacks[MAX_CPUS][IST_STACKS][STACK_SIZE] ALIGNED(STACK_SIZE);
-
 struct table_register {
 	u16 limit;
 	u64 base;
@@ -73,7 +70,7 @@ void cpu_init(u32 cpu)
 	g[SEL_TSS / 8 + 1] = t >> 32;
 
 	for (i = 0; i < IST_STACKS; i++)
-		tss[cpu].ist[i] = (u64)ist_stacks[cpu][i] + STACK_SIZE;
+		tss[cpu].ist[i] = (u64)percpu[cpu].ist_stacks[i] + STACK_SIZE;
 	tss[cpu].iomap = sizeof(struct tss); /* no port for CPL3 */
 
 	r.limit = sizeof(gdt[cpu]) - 1;

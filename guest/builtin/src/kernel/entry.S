@@ -10,32 +10,25 @@
 FUNC _start
 	xorl %ebp, %ebp		/* the end of every frame-pointer chain */
 	cld
-	movl 24(%rdi), %eax	/* boot_info.cpu */
-	cmpl $MAX_CPUS, %eax
-	jae 2f
-	movl %eax, %ecx
-	shlq $13, %rcx		/* STACK_SIZE */
-	leaq idle_stacks + STACK_SIZE - 16(%rcx), %rsp
-	testl %eax, %eax
-	jnz 1f
+	movq %rdi, %rbx
+	call check_boot_info	/* the address of this vCPU's struct percpu */
+	leaq STACK_SIZE - 16(%rax), %rsp
+	movq %rbx, %rdi
+	cmpl $0, 24(%rdi)	/* boot_info.cpu */
+	jne 1f
 	call start_kernel
 	ud2
 1:	call start_secondary
 	ud2
-2:	movl $EXIT_BOOT, %eax
-	outl %eax, $PORT_EXIT
-	cli
-	hlt
-	jmp 2b
 ENDFUNC _start
 
-	.bss
-	.balign STACK_SIZE
-	.globl idle_stacks
-	.type idle_stacks, @object
-	.size idle_stacks, MAX_CPUS * STACK_SIZE
-idle_stacks:
-	.skip MAX_CPUS * STACK_SIZE
+	.section .rodata.kernel, "a"
+	.balign 8
+	.globl percpu
+	.type percpu, @object
+	.size percpu, 8
+percpu:
+	.quad image_end
 
 	/* What builtin_test.go compares with the sources. */
 

@@ -1,10 +1,8 @@
 /*
- * Making and ending tasks. Slots and stacks are static, a pool per vCPU.
+ * Making and ending tasks. Slots and stacks are a pool per vCPU.
  */
 #include "kernel.h"
 
-static struct task tasks[MAX_CPUS][TASKS_PER_CPU];
-static u8 kstacks[MAX_CPUS][TASKS_PER_CPU][STACK_SIZE] ALIGNED(STACK_SIZE);
 static u32 next_pid[MAX_CPUS];
 
 /* What __switch_to_asm pops, from the lowest address. */
@@ -38,13 +36,13 @@ static struct task *task_alloc(u32 cpu)
 	u32 i;
 
 	for (i = 0; i < TASKS_PER_CPU; i++) {
-		if (tasks[cpu][i].state == TASK_FREE) {
-			t = &tasks[cpu][i];
+		if (percpu[cpu].tasks[i].state == TASK_FREE) {
+			t = &percpu[cpu].tasks[i];
 			memset(t, 0, sizeof(*t));
 			t->state = TASK_BLOCKED;
 			t->cpu = cpu;
 			/* 16 bytes stay free: see the walk in panic.c. */
-			t->stack_top = (u64)kstacks[cpu][i] + STACK_SIZE - 16;
+			t->stack_top = (u64)percpu[cpu].kstacks[i] + STACK_SIZE - 16;
 			/* Per vCPU, so that pids do not depend on the others. */
 			t->pid = 100 + cpu * 10000 + next_pid[cpu]++ % 9000;
 			t->tgid = t->pid;
@@ -103,7 +101,7 @@ PROBED long do_fork(u64 clone_flags, u64 fn, u64 arg, const char *comm,
 
 static struct task *find_child(long pid)
 {
-	struct task *t = tasks[this_cpu()];
+	struct task *t = percpu[this_cpu()].tasks;
 	u32 i;
 
 	for (i = 0; i < TASKS_PER_CPU; i++, t++)

@@ -37,7 +37,8 @@ static void print_backtrace(u64 rbp)
 	for (n = 0; n < 12; n++) {
 		const u64 *frame = (const u64 *)rbp;
 
-		if (rbp < 0xffffffff80000000 || rbp & 7 || rbp + 16 > end)
+		if (rbp < (u64)percpu || rbp >= (u64)&percpu[ncpus] || rbp & 7 ||
+		    rbp + 16 > end)
 			return;
 		kprintf("  called from %016lx\n", frame[1]);
 		if (frame[0] <= rbp)

@@ -14,8 +14,6 @@ struct runqueue {
 
 static struct runqueue runqueues[MAX_CPUS];
 
-extern u8 idle_stacks[MAX_CPUS][STACK_SIZE]; /* entry.S */
-
 PROBED void sched_enqueue(struct task *t)
 {
 	struct runqueue *rq = &runqueues[t->cpu];
@@ -164,11 +162,11 @@ void sched_init_cpu(u32 cpu)
 {
 	struct task *idle = &runqueues[cpu].idle;
 
-	idle->stack_top = (u64)idle_stacks[cpu] + STACK_SIZE - 16;
+	idle->stack_top = (u64)percpu[cpu].idle_stack + STACK_SIZE - 16;
 	idle->cpu = cpu;
 	idle->state = TASK_RUNNING;
 	str_copy(idle->comm, "idle", TASK_COMM_LEN);
-	stack_init((u64)idle_stacks[cpu], idle);
+	stack_init((u64)percpu[cpu].idle_stack, idle);
 	tss[cpu].rsp[0] = idle->stack_top;
 	/* C code runs on the stack of #DF, and asks which vCPU this is. */
 	stack_init(tss[cpu].ist[IST_DF - 1] - STACK_SIZE, idle);

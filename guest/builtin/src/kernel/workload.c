@@ -16,15 +16,23 @@ u64 user_rounds[MAX_CPUS];     /* user rounds done */
 
 extern const u64 user_entries[]; /* user/start.S */
 
-static u8 fpu_areas[MAX_CPUS][USER_TASKS][512] ALIGNED(64);
-
 static u64 sums[MAX_CPUS][2];
 static u32 unfinished[MAX_CPUS]; /* workloads of a vCPU still running */
 static u32 finished_cpus;      /* counts up: a vCPU may be done before another has begun */
 
-/* A counter that all vCPUs add to under a lock, and one per vCPU to compare. */
-static struct spinlock shared_lock;
-u64 shared_counter, shared_shadow;
+/*
+ * Two counters that vCPUs change under a lock, and that add up to 0. Eight share
+ * them: when the host takes the processor from one that holds a lock, those who
+ * wait for it use up their time with nothing.
+ */
+#define SHARING 8
+
+struct shared {
+	struct spinlock lock;
+	u64 counter, shadow;
+} ALIGNED(64);
+
+static struct shared shared[(MAX_CPUS + SHARING - 1) / SHARING];
 
 static void expect(u32 code, u64 got, u64 want)
 {
@@ -126,13 +134,14 @@ PROBED void work_privileged(u64 seed)
 
 PROBED void work_locked(u64 seed)
 {
-	u64 flags = spin_lock_irqsave(&shared_lock), a, b;
+	struct shared *s = &shared[this_cpu() / SHARING];
+	u64 flags = spin_lock_irqsave(&s->lock), a, b;
 
-	shared_counter += seed;
-	shared_shadow -= seed;
-	a = shared_counter;
-	b = shared_shadow;
-	spin_unlock_irqrestore(&shared_lock, flags);
+	s->counter += seed;
+	s->shadow -= seed;
+	a = s->counter;
+	b = s->shadow;
+	spin_unlock_irqrestore(&s->lock, flags);
 	expect(CHECK_LOCK, a + b, 0);
 }
 
@@ -206,7 +215,7 @@ static void user_task(u64 which)
 static void user_task_create(u32 cpu, u64 which, const char *comm)
 {
 	struct task *t;
-	u8 *fpu = fpu_areas[cpu][which];
+	u8 *fpu = percpu[cpu].fpu[which];
 	u64 flags = irq_save();
 
 	/* FCW and MXCSR as after a reset (SDM Vol. 1, 8.1.5 and 10.2.3). */

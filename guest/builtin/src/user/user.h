@@ -4,8 +4,6 @@
 
 #include "types.h"
 
-#define USER_TASKS 3 /* per vCPU: user_main, user_sse_main, user_bench_main */
-
 /* Flags that the kernel passes to each task of the program. */
 #define USER_INT3 1  /* execute an int3 of its own now and then */
 #define USER_ALIAS 2 /* call through USER_ALIAS_OFFSET */
