@@ -1,5 +1,10 @@
 package guest
 
+import (
+	"errors"
+	"fmt"
+)
+
 // Glob reports whether the whole of name matches pattern, by the rules of the
 // kernel's lib/glob.c: * stands for any bytes, ? for any one, [a-z0] for one of a
 // set and [!a-z] for one outside of it, and \ makes the next byte an ordinary
@@ -32,6 +37,27 @@ func Glob(pattern, name string) bool {
 		p++
 	}
 	return p == len(pattern)
+}
+
+// CheckGlob refuses patterns that are hardly meant as they are: an empty one, and one
+// with a bracket that is not closed.
+func CheckGlob(pattern string) error {
+	if pattern == "" {
+		return errors.New("the pattern is empty")
+	}
+	for i := 0; i < len(pattern); {
+		n := 1
+		switch pattern[i] {
+		case '\\':
+			n = 2
+		case '[':
+			if n, _ = globClass(pattern[i:], 0); n == 0 {
+				return fmt.Errorf("pattern %q: the bracket at byte %d is not closed", pattern, i+1)
+			}
+		}
+		i += n
+	}
+	return nil
 }
 
 // globOne matches c with the first element of pattern, which is not a *, and

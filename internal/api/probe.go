@@ -3,7 +3,8 @@ package api
 // ProbeSpec asks for one probe.
 type ProbeSpec struct {
 	// Def is one line of the kprobe_events language: "p:myread vfs_read
-	// fd=%di:s32".
+	// fd=%di:s32". A deletion, as "-:myread", takes probes away; what else is asked for
+	// says nothing then. A line without a command does nothing.
 	Def string `json:"def"`
 
 	// Disabled registers the probe without arming it.
@@ -57,7 +58,7 @@ type ProbeSpec struct {
 const MaxArgs = 32
 
 // CreateProbes is the body of POST /v1/probes: either one ProbeSpec in place,
-// or several in Probes, of which all are attached or none.
+// or several in Probes, of which all are carried out, in their order, or none.
 type CreateProbes struct {
 	ProbeSpec
 	Probes []ProbeSpec `json:"probes,omitempty"`
@@ -68,9 +69,19 @@ type PatchProbe struct {
 	Enabled *bool `json:"enabled"`
 }
 
+// PatchProbes is the body of PATCH /v1/probes, for all of Names or none; without Names
+// for all probes.
+type PatchProbes struct {
+	PatchProbe
+	Names []string `json:"names,omitempty"`
+}
+
 // ProbeList is the answer wherever probes are listed or created.
 type ProbeList struct {
 	Probes []Probe `json:"probes"`
+
+	// Detached are the probes that deletions have taken away, with their final counts.
+	Detached []Probe `json:"detached,omitempty"`
 }
 
 // Kinds are the letters of Probe.Kind: "k" a kprobe on kernel code, "r" a

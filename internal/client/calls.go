@@ -54,17 +54,39 @@ func (c *Client) Text(ctx context.Context) (t api.Text, err error) {
 	return t, c.call(ctx, http.MethodGet, "/v1/guest/text", nil, nil, &t)
 }
 
-// Probes lists the attached probes.
-func (c *Client) Probes(ctx context.Context) ([]api.Probe, error) {
+// Probes lists the attached probes of these names, each of which must mean some probe,
+// or all: numbers, EVENT, GROUP/EVENT, GROUP/ and patterns of the two in the middle.
+func (c *Client) Probes(ctx context.Context, names ...string) ([]api.Probe, error) {
 	var l api.ProbeList
-	err := c.call(ctx, http.MethodGet, "/v1/probes", nil, nil, &l)
+	err := c.call(ctx, http.MethodGet, "/v1/probes", probeQuery(names), nil, &l)
 	return l.Probes, err
+}
+
+// probeQuery names probes.
+func probeQuery(names []string) url.Values {
+	if len(names) == 0 {
+		return nil
+	}
+	return url.Values{"probe": names}
 }
 
 // Attach attaches all of specs or none.
 func (c *Client) Attach(ctx context.Context, specs ...api.ProbeSpec) ([]api.Probe, error) {
+	l, err := c.Apply(ctx, specs...)
+	return l.Probes, err
+}
+
+// Apply is Attach for lists that have deletions in them: the answer has what these have
+// taken away, too.
+func (c *Client) Apply(ctx context.Context, specs ...api.ProbeSpec) (l api.ProbeList, err error) {
+	return l, c.call(ctx, http.MethodPost, "/v1/probes", nil, api.CreateProbes{Probes: specs}, &l)
+}
+
+// Patch changes the probes of these names, as Probes takes them, or all: every one or
+// none.
+func (c *Client) Patch(ctx context.Context, p api.PatchProbe, names ...string) ([]api.Probe, error) {
 	var l api.ProbeList
-	err := c.call(ctx, http.MethodPost, "/v1/probes", nil, api.CreateProbes{Probes: specs}, &l)
+	err := c.call(ctx, http.MethodPatch, "/v1/probes", nil, api.PatchProbes{PatchProbe: p, Names: names}, &l)
 	return l.Probes, err
 }
 
@@ -84,9 +106,19 @@ func (c *Client) Detach(ctx context.Context, name string) (p api.Probe, err erro
 }
 
 // DetachAll removes every probe and returns what they were.
-func (c *Client) DetachAll(ctx context.Context) ([]api.Probe, error) {
+func (c *Client) DetachAll(ctx context.Context) ([]api.Probe, error) { return c.detach(ctx, nil) }
+
+// DetachMany removes the probes of these names, as Probes takes them, all or none.
+func (c *Client) DetachMany(ctx context.Context, names ...string) ([]api.Probe, error) {
+	if len(names) == 0 {
+		return nil, nil
+	}
+	return c.detach(ctx, names)
+}
+
+func (c *Client) detach(ctx context.Context, names []string) ([]api.Probe, error) {
 	var l api.ProbeList
-	err := c.call(ctx, http.MethodDelete, "/v1/probes", nil, nil, &l)
+	err := c.call(ctx, http.MethodDelete, "/v1/probes", probeQuery(names), nil, &l)
 	return l.Probes, err
 }
 

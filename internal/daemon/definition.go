@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"fmt"
 	"strings"
 
 	"github.com/guestprobe/guestprobe/guest"
@@ -10,58 +9,52 @@ import (
 	"github.com/guestprobe/guestprobe/probe/event"
 )
 
-// compile makes a probe of a definition, not yet registered and without handlers.
-// Names holds those of the batch so far. Callers hold changes.
-func (st *store) compile(spec api.ProbeSpec, names map[string]bool) (*attached, error) {
-	def, err := event.Parse(spec.Def)
+// compile makes the probe of a's definition, not yet registered and without handlers,
+// in the order of the kernel's checks: what can be said of the text with the names of
+// the image, then that it can be of its event, then what else the image knows. What is
+// our own comes behind the text. Callers hold changes.
+func (st *store) compile(a *attached) error {
+	spec := a.spec
+	def, err := event.ParseIn(spec.Def, st.guest.Image())
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := specFits(def, spec); err != nil {
-		return nil, err
+		return err
 	}
 	if def, err = withArgs(def, spec.Args); err != nil {
-		return nil, err
+		return err
 	}
-	if def.Kind == event.KindReturn && spec.Post {
-		return nil, &api.Error{
-			Code: api.CodeUnavailable, Errno: "EOPNOTSUPP", Message: "a return probe has no second record",
-			Detail: "leave out post; with regs its record has the registers at the return", Column: new(int), Command: defText(spec),
-		}
-	}
-	name := def.Name()
-	if names[name] || st.taken(name) {
-		return nil, nameTaken(def)
-	}
-	names[name] = true
-	// Before Compile, which has only the kernel's words for it.
-	if def.Place.Symbol != "" && def.Place.Module == "" {
-		if _, err := st.guest.Image().Lookup(def.Place.Symbol); err != nil {
-			return nil, def.Refused(toProbeError(def.Place.Symbol, err))
-		}
+	a.def = def
+	if err := st.events.join(a); err != nil {
+		a.def = nil
+		return err
 	}
 	layout, err := event.Compile(def, st.guest.Image(), event.Options{Tasks: st.programs.KnowsTasks(), Regs: spec.Regs || spec.Post})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	// The number is there before the first hit can be.
-	st.lastID++
-	a := &attached{id: st.lastID, spec: spec, def: def}
 	a.source = st.hub.Source(layout, a)
-	where := probe.Kprobe{Name: name, Symbol: def.Place.Symbol, Offset: def.Place.Offset, Addr: def.Place.Addr, Disabled: spec.Disabled, Space: guest.GPA(spec.Space)}
+	st.place(a)
+	return nil
+}
+
+// place makes what is registered for a.
+func (st *store) place(a *attached) {
+	p := a.def.Place
+	where := probe.Kprobe{Name: a.def.Name(), Symbol: p.Symbol, Offset: p.Offset, Addr: p.Addr, Disabled: a.spec.Disabled, Space: guest.GPA(a.spec.Space)}
 	switch {
-	case def.Kind == event.KindWatch:
+	case a.def.Kind == event.KindWatch:
 		st.handleWatch(a, where)
-	case def.Kind == event.KindReturn:
-		r := &probe.Kretprobe{Kprobe: where, MaxActive: def.MaxActive}
+	case a.def.Kind == event.KindReturn:
+		r := &probe.Kretprobe{Kprobe: where, MaxActive: a.def.MaxActive}
 		a.probe, a.kprobe = r, &r.Kprobe
-	case isJprobe(spec):
+	case isJprobe(a.spec):
 		st.handleJprobe(a, where)
 	default:
 		a.kprobe = &where
 		a.probe = a.kprobe
 	}
-	return a, nil
 }
 
 // define makes the program of a's definition and filter the handlers of a, on the host
@@ -120,19 +113,6 @@ func (st *store) define(a *attached) error {
 		}
 	}
 	return nil
-}
-
-// nameTaken refuses a definition whose name a probe has already. The kernel
-// would add it to that event; here each event is one probe, so that it can be
-// told apart in every listing.
-func nameTaken(def *event.Def) error {
-	e := toAPI(def.Taken())
-	e.Code, e.Message = api.CodeNameTaken, fmt.Sprintf("there is a probe %s already", def.Name())
-	e.Detail = "detach that probe first, or choose another name"
-	if def.AutoName {
-		e.Detail = fmt.Sprintf("the name was made from the place: choose one, as in p:NAME %s", def.Place)
-	}
-	return e
 }
 
 // defText is a definition as error messages show it, its tokens one blank

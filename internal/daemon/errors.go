@@ -99,8 +99,8 @@ func toAPI(err error) *api.Error {
 	return &api.Error{Code: api.CodeInternal, Message: fmt.Sprintf("internal error: %v", err), Detail: "this is a bug of the daemon; its log has more"}
 }
 
-// syntaxToAPI keeps the engine's reason where the engine refused the place, and
-// the column in any case.
+// syntaxToAPI has the kernel's text and errno in any case, and the engine's reason, in
+// its own words behind the text, where the engine refused the place.
 func syntaxToAPI(e *event.SyntaxError) *api.Error {
 	column := e.Column
 	out := &api.Error{
@@ -109,7 +109,10 @@ func syntaxToAPI(e *event.SyntaxError) *api.Error {
 	}
 	var refused *probe.Error
 	if errors.As(e.Err, &refused) {
-		out.Code, out.Message, out.Detail = api.Code(refused.Code), refused.Text, refused.Detail
+		out.Code = api.Code(refused.Code)
+		if refused.Code == probe.CodeSymbolNotFound {
+			out.Detail += "; 'guestprobe symbols GLOB' lists those it has"
+		}
 	}
 	return out
 }

@@ -31,8 +31,15 @@ func (s *server) streamEvents(w http.ResponseWriter, r *http.Request) error {
 	}
 	own := &session{}
 	e := &eventStream{s: s}
-	if e.only, err = s.probes.choose(req.Names); err != nil {
-		return err
+	if len(req.Names) > 0 {
+		chosen, err := s.probes.choose(req.Names)
+		if err != nil {
+			return err
+		}
+		e.only = make(map[*attached]bool, len(chosen))
+		for _, a := range chosen {
+			e.only[a] = true
+		}
 	}
 	// First the subscription, then the probes: their first hit is in it.
 	s.probes.listen(1)
@@ -46,12 +53,12 @@ func (s *server) streamEvents(w http.ResponseWriter, r *http.Request) error {
 	e.base = e.ringLost()
 
 	if len(req.Probes) > 0 {
-		probes, err := s.probes.attach(req.Probes, own)
+		list, err := s.probes.attach(req.Probes, own)
 		if err != nil {
 			return err
 		}
 		defer s.endSession(own)
-		s.logAttached(probes, "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
+		s.logAttached(list.Probes, "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
 		e.only, e.base = s.probes.ofStream(own), 0
 	}
 	if e.stream, err = s.openStream(w); err != nil {

@@ -46,12 +46,18 @@ func newFakeGuest(tb testing.TB, cpus int) *fakeGuest {
 	if err != nil {
 		tb.Fatal(err)
 	}
+	return newFakeGuestOf(tb, img, cpus)
+}
+
+func newFakeGuestOf(tb testing.TB, img *guest.Image, cpus int) *fakeGuest {
+	tb.Helper()
 	g := &fakeGuest{img: img, cpus: cpus, changed: make(chan struct{}), subs: map[*fakeConsole]bool{}}
 	g.state.Phase = machine.PhaseCreated
 	for i := range cpus {
 		g.state.VCPUs = append(g.state.VCPUs, machine.VCPUState{ID: i, Activity: machine.VCPUParked})
 	}
 	g.load()
+	var err error
 	if g.engine, err = probe.New(g, probe.Options{OptimizeDelay: -1}); err != nil {
 		tb.Fatal(err)
 	}

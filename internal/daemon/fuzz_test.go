@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -23,7 +24,7 @@ func FuzzCreateProbes(f *testing.F) {
 		`{"probes":[{"def":"p:a schedule"},{"def":"p:a do_wait"}]}`,
 		`{"def":"p 0xffffffff80201000 @vfs_bytes_read \\1:u8 x=$comm:string"}`,
 		`{"def":"w:a rw@vfs_bytes_read:8 x=%ax","emulate":true}`, `{"def":"w:a x@schedule","space":"0x1000"}`, `{"def":"p:a schedule","space":"0x1001"}`,
-		`{"def":"r:a schedule $retval"}`, `{"def":"-:a"}`, `{"def":"p:a schedule","probes":null}`,
+		`{"def":"r:a schedule $retval"}`, `{"def":"-:a"}`, `{"probes":[{"def":"p:a schedule"},{"def":"!p:a schedule"},{"def":" #"}]}`, `{"def":"p:a schedule","probes":null}`,
 		`{"def":"p:a  schedule\n#x"}`, `{"def":"p:\u0000 \ud800"}`, `{"DEF":"p schedule"}`, `{"def":1e999}`,
 		`[]`, `null`, `""`, ``, `{`, "{\"def\":\"p \xff\"}", `{"def":"p schedule"}{}`,
 	} {
@@ -45,12 +46,12 @@ func FuzzCreateProbes(f *testing.F) {
 		switch {
 		case w.Code == http.StatusCreated:
 			var l api.ProbeList
-			if err := json.Unmarshal(w.Body.Bytes(), &l); err != nil || len(l.Probes) == 0 {
+			if err := json.Unmarshal(w.Body.Bytes(), &l); err != nil || l.Probes == nil {
 				t.Fatalf("created: %v: %s", err, w.Body)
 			}
 			for _, p := range l.Probes {
 				// What a listing shows can be attached again.
-				if w := send(http.MethodDelete, "/v1/probes/"+strings.ReplaceAll(p.Name, "/", "%2F"), ""); w.Code != http.StatusOK {
+				if w := send(http.MethodDelete, fmt.Sprintf("/v1/probes/%d", p.ID), ""); w.Code != http.StatusOK {
 					t.Fatalf("detach %s: %s", p.Name, w.Body)
 				}
 				def, err := json.Marshal(api.ProbeSpec{Def: p.Def})

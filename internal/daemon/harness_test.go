@@ -61,7 +61,13 @@ func serveFake(t *testing.T, change func(*options)) *harness {
 	if change != nil {
 		change(&o)
 	}
-	h := &harness{T: t, g: newFakeGuest(t, o.vcpus), log: &syncBuffer{}, path: filepath.Join(t.TempDir(), "s"), done: make(chan error, 1)}
+	return serveGuest(t, newFakeGuest(t, o.vcpus), o)
+}
+
+// serveGuest starts a daemon with a guest that is not running yet.
+func serveGuest(t *testing.T, g *fakeGuest, o options) *harness {
+	t.Helper()
+	h := &harness{T: t, g: g, log: &syncBuffer{}, path: filepath.Join(t.TempDir(), "s"), done: make(chan error, 1)}
 	var life context.Context
 	life, h.cancel = context.WithCancel(context.Background())
 	h.ctx = patience.Of(t)

@@ -1,25 +1,19 @@
 package daemon
 
 import (
-	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
-
-	"github.com/guestprobe/guestprobe/internal/api"
 )
 
 // index finds the attached probes. Its lock is held for moments only, however many
 // probes there are and however many of them come or go: who looks one up never waits for
 // a change. Changes are made by one goroutine at a time.
 type index struct {
-	mu      sync.Mutex
-	byID    map[uint64]*attached
-	byName  map[string]*attached   // by GROUP/EVENT
-	byEvent map[string][]*attached // by EVENT alone
-	gone    chan struct{}          // closed and replaced when probes go
+	mu     sync.Mutex
+	byID   map[uint64]*attached
+	byName map[string][]*attached // by all that attached.names has, each list by number
+	gone   chan struct{}          // closed and replaced when probes go
 
 	// all has them by number. What it points to is never changed, so that a listing is
 	// of one moment without the lock.
@@ -27,7 +21,7 @@ type index struct {
 }
 
 func (x *index) init() {
-	x.byID, x.byName, x.byEvent, x.gone = map[uint64]*attached{}, map[string]*attached{}, map[string][]*attached{}, make(chan struct{})
+	x.byID, x.byName, x.gone = map[uint64]*attached{}, map[string][]*attached{}, make(chan struct{})
 	x.all.Store(new([]*attached))
 }
 
@@ -40,8 +34,9 @@ func (x *index) add(as []*attached) {
 		x.mu.Lock()
 		for _, a := range part {
 			x.byID[a.id] = a
-			x.byName[a.kprobe.Name] = a
-			x.byEvent[a.def.Event] = append(x.byEvent[a.def.Event], a)
+			for _, name := range a.names() {
+				x.byName[name] = append(x.byName[name], a)
+			}
 		}
 		x.mu.Unlock()
 	}
@@ -51,17 +46,22 @@ func (x *index) add(as []*attached) {
 
 // remove forgets probes.
 func (x *index) remove(as []*attached) {
-	going, events := make(map[*attached]bool, len(as)), map[string]bool{}
+	going, names := make(map[*attached]bool, len(as)), map[string]bool{}
 	for _, a := range as {
-		going[a], events[a.def.Event] = true, true
+		going[a] = true
+		for _, name := range a.names() {
+			names[name] = true
+		}
 	}
 	isGoing := func(a *attached) bool { return going[a] }
 	all := slices.DeleteFunc(slices.Clone(x.snapshot()), isGoing)
 	x.all.Store(&all)
-	for event := range events {
+	for name := range names {
+		// Lists are replaced, not changed: others may be reading them.
+		list := slices.DeleteFunc(slices.Clone(x.called(name)), isGoing)
 		x.mu.Lock()
-		if x.byEvent[event] = slices.DeleteFunc(x.byEvent[event], isGoing); len(x.byEvent[event]) == 0 {
-			delete(x.byEvent, event)
+		if x.byName[name] = list; len(list) == 0 {
+			delete(x.byName, name)
 		}
 		x.mu.Unlock()
 	}
@@ -69,7 +69,6 @@ func (x *index) remove(as []*attached) {
 		x.mu.Lock()
 		for _, a := range part {
 			delete(x.byID, a.id)
-			delete(x.byName, a.kprobe.Name)
 		}
 		x.mu.Unlock()
 	}
@@ -89,11 +88,18 @@ func (x *index) changed() <-chan struct{} {
 	return x.gone
 }
 
-// taken reports whether a probe has this GROUP/EVENT.
-func (x *index) taken(name string) bool {
+// called returns the probes of a name, by number. It is not to be changed.
+func (x *index) called(name string) []*attached {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.byName[name] != nil
+	return x.byName[name]
+}
+
+// number returns the probe of a number, or nil.
+func (x *index) number(id uint64) *attached {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.byID[id]
 }
 
 // has reports whether a is attached.
@@ -101,46 +107,4 @@ func (x *index) has(a *attached) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.byID[a.id] == a
-}
-
-// maxNamed bounds how many probes an error lists.
-const maxNamed = 8
-
-// find returns the probe that a client calls name: by number, by GROUP/EVENT, or by
-// EVENT where only one group has it.
-func (x *index) find(name string) (*attached, error) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if id, err := strconv.ParseUint(name, 10, 64); err == nil {
-		if a := x.byID[id]; a != nil {
-			return a, nil
-		}
-	}
-	if a := x.byName[name]; a != nil {
-		return a, nil
-	}
-	found := x.byEvent[name]
-	switch len(found) {
-	case 0:
-		return nil, noProbe(name)
-	case 1:
-		return found[0], nil
-	}
-	var names []string
-	for _, a := range found[:min(len(found), maxNamed)] {
-		names = append(names, a.kprobe.Name)
-	}
-	slices.Sort(names)
-	more := ""
-	if n := len(found) - len(names); n > 0 {
-		more = fmt.Sprintf(" and %d more", n)
-	}
-	return nil, &api.Error{
-		Code: api.CodeAmbiguousName, Errno: "EADDRNOTAVAIL", Message: fmt.Sprintf("%d probes are called %q", len(found), name),
-		Detail: "say which: " + strings.Join(names, ", ") + more,
-	}
-}
-
-func noProbe(name string) error {
-	return &api.Error{Code: api.CodeProbeNotFound, Errno: "ENOENT", Message: fmt.Sprintf("no probe %q is attached", name)}
 }

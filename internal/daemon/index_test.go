@@ -129,7 +129,7 @@ func TestIndex(t *testing.T) {
 		t.Fatal(err)
 	}
 	x := &h.s.probes.index
-	if len(x.byID)+len(x.byName)+len(x.byEvent)+len(x.snapshot()) > 0 {
-		t.Errorf("left: %v %v %v", x.byID, x.byName, x.byEvent)
+	if len(x.byID)+len(x.byName)+len(x.snapshot()) > 0 {
+		t.Errorf("left: %v %v", x.byID, x.byName)
 	}
 }

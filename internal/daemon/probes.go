@@ -4,9 +4,11 @@ import (
 	"bufio"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"iter"
 	"net/http"
 	"slices"
+	"strconv"
 
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/probe"
@@ -14,10 +16,14 @@ import (
 )
 
 func (s *server) getProbes(w http.ResponseWriter, r *http.Request) error {
+	as, err := s.probes.choose(r.URL.Query()["probe"])
+	if err != nil {
+		return err
+	}
 	w.Header().Set("Content-Type", "application/json")
 	b := bufio.NewWriter(w)
 	b.WriteString(`{"probes":`)
-	s.probes.writeList(b, s.probes.snapshot())
+	s.probes.writeList(b, as)
 	b.WriteString("}\n")
 	_ = b.Flush() // an error: nobody is left to tell
 	return nil
@@ -40,12 +46,13 @@ func (s *server) createProbes(w http.ResponseWriter, r *http.Request) error {
 	for i := range specs {
 		specs[i].Stay = true
 	}
-	ps, err := s.probes.attach(specs, nil)
+	list, err := s.probes.attach(specs, nil)
 	if err != nil {
 		return err
 	}
-	s.logAttached(ps, "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
-	writeJSON(w, http.StatusCreated, api.ProbeList{Probes: ps})
+	s.logAttached(list.Probes, "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
+	s.logDetached(list.Detached)
+	writeJSON(w, http.StatusCreated, list)
 	return nil
 }
 
@@ -56,8 +63,29 @@ func (s *server) logAttached(ps []api.Probe, who ...any) {
 	}
 }
 
+// logDetached logs each probe.
+func (s *server) logDetached(ps []api.Probe) {
+	for _, p := range ps {
+		s.log.Info("detached", "probe", p.Name, "hits", p.Stats.Hits)
+	}
+}
+
 func (s *server) deleteProbes(w http.ResponseWriter, r *http.Request) error {
-	ps, err := s.probes.detachIf(func(*attached) bool { return true })
+	ps, err := s.probes.detach(r.URL.Query()["probe"])
+	if err != nil {
+		return err
+	}
+	s.logDetached(ps)
+	writeJSON(w, http.StatusOK, api.ProbeList{Probes: ps})
+	return nil
+}
+
+func (s *server) patchProbes(w http.ResponseWriter, r *http.Request) error {
+	var req api.PatchProbes
+	if err := readBody(w, r, &req, false); err != nil {
+		return err
+	}
+	ps, err := s.probes.patch(req.Names, req.PatchProbe)
 	if err != nil {
 		return err
 	}
@@ -79,24 +107,33 @@ func (s *server) patchProbe(w http.ResponseWriter, r *http.Request) error {
 	if err := readBody(w, r, &req, false); err != nil {
 		return err
 	}
-	if req.Enabled == nil {
-		return badValue("enabled is missing")
-	}
-	p, err := s.probes.setEnabled(r.PathValue("probe"), *req.Enabled)
-	if err != nil {
-		return err
-	}
-	writeJSON(w, http.StatusOK, p)
-	return nil
+	return s.onOne(w, r, func(number []string) ([]api.Probe, error) { return s.probes.patch(number, req) })
 }
 
 func (s *server) deleteProbe(w http.ResponseWriter, r *http.Request) error {
-	p, err := s.probes.detach(r.PathValue("probe"))
+	return s.onOne(w, r, func(number []string) ([]api.Probe, error) {
+		ps, err := s.probes.detach(number)
+		s.logDetached(ps)
+		return ps, err
+	})
+}
+
+// onOne does one thing with the probe that the path names, which f is called with, and
+// answers with what it is then.
+func (s *server) onOne(w http.ResponseWriter, r *http.Request, f func(number []string) ([]api.Probe, error)) error {
+	name := r.PathValue("probe")
+	a, err := s.probes.find(name)
 	if err != nil {
 		return err
 	}
-	s.log.Info("detached", "probe", p.Name, "hits", p.Stats.Hits)
-	writeJSON(w, http.StatusOK, p)
+	ps, err := f([]string{strconv.FormatUint(a.id, 10)})
+	switch {
+	case errors.Is(err, api.ErrProbeNotFound), err == nil && len(ps) == 0:
+		return noProbe(name) // it went just now
+	case err != nil:
+		return err
+	}
+	writeJSON(w, http.StatusOK, ps[0])
 	return nil
 }
 

@@ -135,9 +135,9 @@ func (st *store) attachObject(req api.AttachProgram) ([]api.Probe, error) {
 		}
 		specs[i] = api.ProbeSpec{Def: def, Disabled: req.Disabled, Space: req.Space, OnHost: req.OnHost, Stay: true}
 	}
-	ps, err := st.attachAll(specs, nil, obj)
+	ps, err := st.apply(specs, nil, obj)
 	if err == nil {
-		return st.settle(ps), nil
+		return st.settle(ps.Probes), nil
 	}
 	loaded.Close()
 	// The definition is ours: its columns say nothing to the client.

@@ -67,10 +67,20 @@ func TestBadRequests(t *testing.T) {
 		{"malformed", "POST", "/v1/probes", `{"def":"p:x vfs_read %nope"}`, 400, "bad_definition", "Invalid register name"},
 		{"return probe with post", "POST", "/v1/probes", `{"def":"r:x vfs_read $retval","post":true}`, 501, "unavailable", "return probe"},
 		{"return probe inside a function", "POST", "/v1/probes", `{"def":"r:x vfs_read+9 $retval"}`, 400, "bad_definition", ""},
-		{"unknown symbol", "POST", "/v1/probes", `{"def":"p:x nonsense"}`, 404, "symbol_not_found", "nonsense"},
+		{"unknown symbol", "POST", "/v1/probes", `{"def":"p:x nonsense"}`, 404, "symbol_not_found", "Invalid probed address or symbol (the guest has no symbol \"nonsense\";"},
 		{"ambiguous symbol", "POST", "/v1/probes", `{"def":"p:x mix_step"}`, 422, "ambiguous_symbol", "mix_step"},
-		{"taken", "POST", "/v1/probes", `{"def":"p:taken vfs_read+9"}`, 409, "name_taken", "kprobes/taken already"},
-		{"taken in batch", "POST", "/v1/probes", `{"probes":[{"def":"p:x vfs_read"},{"def":"p:x do_fork"}]}`, 409, "name_taken", "kprobes/x"},
+		{"taken", "POST", "/v1/probes", `{"def":"p:taken vfs_read"}`, 409, "name_taken", "There is already the exact same probe event (the event is kprobes/taken;"},
+		{"taken by another kind", "POST", "/v1/probes", `{"def":"r:taken do_fork"}`, 409, "name_taken", "Probe type is different from existing probe"},
+		{"taken in batch", "POST", "/v1/probes", `{"probes":[{"def":"p:x vfs_read"},{"def":"p:x do_fork %di"}]}`, 409, "name_taken", "Argument type or name is different"},
+		{"deletion of nothing", "POST", "/v1/probes", `{"def":"-:nope"}`, 404, "probe_not_found", "No such probe event"},
+		{"deletion of half", "POST", "/v1/probes", `{"probes":[{"def":"-:taken"},{"def":"-:taken"}]}`, 404, "probe_not_found", "No such probe event"},
+		{"malformed deletion", "POST", "/v1/probes", `{"def":"-taken"}`, 400, "bad_definition", "not a probe definition"},
+		{"deletion for a stream", "POST", "/v1/events", `{"probes":[{"def":"-:taken"}]}`, 400, "bad_value", "takes none away"},
+		{"many", "DELETE", "/v1/probes?probe=taken&probe=nope", "", 404, "probe_not_found", `"nope"`},
+		{"pattern of nothing", "DELETE", "/v1/probes?probe=x*", "", 404, "probe_not_found", `"x*"`},
+		{"no pattern", "GET", "/v1/probes?probe=%5Ba", "", 400, "bad_value", "not closed"},
+		{"patterns", "GET", "/v1/probes?probe=t*" + manyGlobs(maxGlobs), "", 429, "too_many", "64 patterns"},
+		{"patch nobody", "PATCH", "/v1/probes", `{"names":["taken","nope"],"enabled":false}`, 404, "probe_not_found", `"nope"`},
 		{"inside an instruction", "POST", "/v1/probes", `{"def":"p:x vfs_read+1"}`, 422, "not_boundary", ""},
 		{"outside text", "POST", "/v1/probes", `{"def":"p:x vfs_bytes_read"}`, 422, "not_text", ""},
 		{"nothing there", "POST", "/v1/probes", `{"def":"p:x 0x1000"}`, 404, "no_symbol_at_address", ""},
@@ -114,7 +124,7 @@ func TestBadRequests(t *testing.T) {
 			if err := dec.Decode(&e); err != nil {
 				t.Fatalf("no envelope: %v: %s", err, body)
 			}
-			if e.Error.Code != tc.code || !strings.Contains(e.Error.Message, tc.text) {
+			if e.Error.Code != tc.code || !strings.Contains(e.Error.Message+" ("+e.Error.Detail+")", tc.text) {
 				t.Errorf("error %q %q, want %q with %q", e.Error.Code, e.Error.Message, tc.code, tc.text)
 			}
 		})
@@ -142,9 +152,11 @@ func TestErrorsPointAtTheColumn(t *testing.T) {
 	}{
 		{[]string{"p:x vfs_read %nope"}, "bad_definition", "BAD_REG_NAME", "EINVAL", 0, 13},
 		{[]string{"p:x  vfs_read   a=+0(%di"}, "bad_definition", "DEREF_OPEN_BRACE", "EINVAL", 0, 21},
-		{[]string{"p:ok vfs_read", "p:x nonsense"}, "symbol_not_found", "BAD_PROBE_ADDR", "ENOENT", 1, 4},
+		{[]string{"p:ok vfs_read", "p:x nonsense"}, "symbol_not_found", "BAD_PROBE_ADDR", "EINVAL", 1, 4},
 		{[]string{"p:ok vfs_read", "p:y do_fork", "p:x vfs_read+1"}, "not_boundary", "BAD_INSN_BNDRY", "EILSEQ", 2, 4},
-		{[]string{"p:a vfs_read", "p:a do_fork"}, "name_taken", "EVENT_EXIST", "EEXIST", 1, 0},
+		{[]string{"p:a vfs_read", "p:a do_fork %di"}, "name_taken", "DIFF_ARG_TYPE", "EEXIST", 1, 12},
+		{[]string{"p:9a nonsense"}, "symbol_not_found", "BAD_PROBE_ADDR", "EINVAL", 0, 5},
+		{[]string{"p:9a vfs_read %nope"}, "bad_definition", "BAD_EVENT_NAME", "EINVAL", 0, 2},
 	} {
 		var specs []api.ProbeSpec
 		for _, d := range tc.defs {
@@ -208,4 +220,13 @@ func TestPanicIsContained(t *testing.T) {
 	if _, err := h.c.Guest(h.ctx); err != nil {
 		t.Errorf("the daemon is not there any more: %v", err)
 	}
+}
+
+// manyGlobs is a query of n different patterns.
+func manyGlobs(n int) string {
+	var b strings.Builder
+	for i := range n {
+		b.WriteString("&probe=t**" + strings.Repeat("*", i))
+	}
+	return b.String()
 }

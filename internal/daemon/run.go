@@ -168,7 +168,7 @@ func (s *server) attachFlags() error {
 		}
 		return fmt.Errorf("--probe: %w", e)
 	}
-	s.logAttached(ps)
+	s.logAttached(ps.Probes)
 	return nil
 }
 

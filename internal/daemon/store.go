@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -67,6 +66,7 @@ type store struct {
 	// long it takes. It is never taken on the hit path; all other locks are inside it.
 	changes sync.Mutex
 	lastID  uint64
+	events  events
 
 	index
 	closed atomic.Bool // the daemon stops: nothing is changed or found any more
@@ -75,7 +75,7 @@ type store struct {
 func newStore(log *slog.Logger, g Guest) *store {
 	hub := event.NewHub(len(g.State().VCPUs), event.HubOptions{})
 	st := &store{
-		log: log, guest: g, engine: g.Engine(), hub: hub, epoch: hub.Now(), since: time.Now(),
+		log: log, guest: g, engine: g.Engine(), hub: hub, epoch: hub.Now(), since: time.Now(), events: events{},
 	}
 	st.index.init()
 	st.programs = newPrograms(log, g, hub)
@@ -90,76 +90,6 @@ func (st *store) listen(d int64) {
 	st.programs.Want(st.listeners.Add(d) > 0)
 }
 
-// attach attaches all of specs or none, for a stream where own is not nil.
-func (st *store) attach(specs []api.ProbeSpec, own *session) ([]api.Probe, error) {
-	return st.attachAll(specs, own, nil)
-}
-
-// attachAll is attach. Where obj is not nil, specs are the places of its
-// programs.
-func (st *store) attachAll(specs []api.ProbeSpec, own *session, obj *object) ([]api.Probe, error) {
-	if err := st.change(); err != nil {
-		return nil, err
-	}
-	defer st.changes.Unlock()
-	if len(st.snapshot())+len(specs) > maxProbes {
-		return nil, &api.Error{Code: api.CodeTooMany, Errno: "ENOSPC", Message: fmt.Sprintf("more than %d probes", maxProbes)}
-	}
-	firstID := st.lastID
-	batch := make([]*attached, 0, len(specs))
-	probes, order := make([]probe.Probe, 0, len(specs)), make([]int, 0, len(specs))
-	var watches []*probe.Watch
-	var watchOrder []int
-	names := make(map[string]bool, len(specs))
-	release := func() {
-		st.dropPrograms(batch)
-		for _, a := range batch {
-			a.source.Close()
-		}
-		st.lastID = firstID // nobody has seen them
-	}
-	for i, spec := range specs {
-		a, err := st.compile(spec, names)
-		if st.closed.Load() {
-			err = errClosing
-		}
-		if err == nil {
-			a.stream, a.stay = own, own == nil || spec.Stay
-			batch = append(batch, a)
-			if obj != nil {
-				a.object, a.prog = obj, obj.Programs[i]
-				st.attachProgram(a)
-			} else {
-				err = st.define(a)
-			}
-		}
-		if err != nil {
-			release()
-			return nil, atIndex(err, i)
-		}
-		if a.watch == nil {
-			probes = append(probes, a.probe)
-			order = append(order, i)
-		} else {
-			watches = append(watches, a.watch)
-			watchOrder = append(watchOrder, i)
-		}
-	}
-	if err := st.register(probes, order, watches, watchOrder); err != nil {
-		release()
-		var refused *probe.Error
-		if errors.As(err, &refused) && refused.Index < len(batch) {
-			return nil, atIndex(batch[refused.Index].def.Refused(err), refused.Index)
-		}
-		return nil, err
-	}
-	if obj != nil {
-		st.objects.add(obj, batch, &st.listeners)
-	}
-	st.index.add(batch)
-	return st.describe(batch), nil
-}
-
 // change takes the lock for a change, unless the daemon stops.
 func (st *store) change() error {
 	st.changes.Lock()
@@ -168,15 +98,6 @@ func (st *store) change() error {
 		return errClosing
 	}
 	return nil
-}
-
-// find returns the probe that a client calls name. Once the daemon stops nothing is
-// found, and the answer is that, not that there never was such a probe.
-func (st *store) find(name string) (*attached, error) {
-	if st.closed.Load() {
-		return nil, errClosing
-	}
-	return st.index.find(name)
 }
 
 // get describes one probe.
@@ -191,44 +112,56 @@ func (st *store) get(name string) (api.Probe, error) {
 	return api.Probe{}, noProbe(name) // it went just now
 }
 
-// setEnabled enables or disables one probe.
-func (st *store) setEnabled(name string, on bool) (api.Probe, error) {
+// these returns the probes of names that are still there, or all, and takes the lock for
+// a change of them.
+func (st *store) these(names []string) ([]*attached, error) {
 	if err := st.change(); err != nil {
-		return api.Probe{}, err
+		return nil, err
 	}
-	defer st.changes.Unlock()
-	a, err := st.find(name)
+	as, err := st.choose(names)
 	if err != nil {
-		return api.Probe{}, err
+		st.changes.Unlock()
+		return nil, err
 	}
-	if a.watch != nil {
-		err = st.switchWatch(a, on)
-	} else if on {
-		err = st.engine.Enable(a.kprobe)
-	} else {
-		err = st.engine.Disable(a.kprobe)
-	}
-	if err != nil {
-		return api.Probe{}, err
-	}
-	return st.wire(a), nil
+	return as, nil
 }
 
-// detach removes one probe.
-func (st *store) detach(name string) (api.Probe, error) {
-	if err := st.change(); err != nil {
-		return api.Probe{}, err
+// patch changes the probes of these names, or all: every one or none. It describes them
+// then.
+func (st *store) patch(names []string, p api.PatchProbe) ([]api.Probe, error) {
+	if p.Enabled == nil {
+		return nil, badValue("enabled is missing")
+	}
+	as, err := st.these(names)
+	if err != nil {
+		return nil, err
 	}
 	defer st.changes.Unlock()
-	a, err := st.find(name)
-	if err != nil {
-		return api.Probe{}, err
+	if _, err := st.enable(as, *p.Enabled); err != nil {
+		return nil, ofProbe(err, as)
 	}
-	ps, err := st.remove([]*attached{a})
-	if err != nil {
-		return api.Probe{}, err
+	return st.describe(as), nil
+}
+
+// ofProbe says which of several probes the engine has refused something.
+func ofProbe(err error, as []*attached) error {
+	var refused *probe.Error
+	if len(as) < 2 || !errors.As(err, &refused) || refused.Index >= len(as) {
+		return err
 	}
-	return ps[0], nil
+	e := *toAPI(err)
+	e.Message = as[refused.Index].def.Name() + ": " + e.Message
+	return &e
+}
+
+// detach removes the probes of these names, or all, and returns what they were.
+func (st *store) detach(names []string) ([]api.Probe, error) {
+	as, err := st.these(names)
+	if err != nil {
+		return nil, err
+	}
+	defer st.changes.Unlock()
+	return st.remove(as)
 }
 
 // detachIf removes the probes that drop chooses.
@@ -274,16 +207,7 @@ func (st *store) forget(as []*attached) error {
 	if len(as) == 0 {
 		return nil
 	}
-	var kprobes []*probe.Kprobe
-	var watches []*probe.Watch
-	for _, a := range as {
-		if a.watch != nil {
-			watches = append(watches, a.watch)
-		} else {
-			kprobes = append(kprobes, a.kprobe)
-		}
-	}
-	err := st.unregister(kprobes, watches)
+	err := st.unregister(as)
 	if errors.Is(err, probe.ErrInHandler) {
 		return err
 	}
@@ -294,6 +218,7 @@ func (st *store) forget(as []*attached) error {
 	}
 	st.dropPrograms(as)
 	for _, a := range as {
+		st.events.part(a)
 		st.settleReturns(a)
 		a.source.Close()
 	}
@@ -321,22 +246,6 @@ func (st *store) chosen(want func(*attached) bool) []*attached {
 		}
 	}
 	return as
-}
-
-// choose returns the probes of these names, or nil for no names.
-func (st *store) choose(names []string) (map[*attached]bool, error) {
-	if len(names) == 0 {
-		return nil, nil
-	}
-	only := map[*attached]bool{}
-	for _, n := range names {
-		a, err := st.find(n)
-		if err != nil {
-			return nil, err
-		}
-		only[a] = true
-	}
-	return only, nil
 }
 
 // ofStream returns the probes that a stream has brought.

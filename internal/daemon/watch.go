@@ -17,6 +17,8 @@ func specFits(def *event.Def, spec api.ProbeSpec) error {
 		return err
 	}
 	switch watch := def.Kind == event.KindWatch; {
+	case def.Kind == event.KindReturn && spec.Post:
+		return refuse("a return probe has no second record", "leave out post; with regs its record has the registers at the return")
 	case watch && spec.Post:
 		return refuse("a watch has no second record", "leave out post: its record is from after the access")
 	case watch && spec.Space != 0:
@@ -36,17 +38,17 @@ func (st *store) handleWatch(a *attached, where probe.Kprobe) {
 	}
 }
 
-// register puts probes and watches on the guest, all or none. The index of a
-// refusal is that of the whole batch.
-func (st *store) register(probes []probe.Probe, order []int, watches []*probe.Watch, watchOrder []int) error {
-	indexed := func(err error, order []int) error {
-		var x *probe.Error
-		if errors.As(err, &x) && x.Index < len(order) {
-			y := *x
-			y.Index = order[x.Index]
-			return &y
+// register puts probes on the guest, all or none. The index of a refusal is that in as.
+func (st *store) register(as []*attached) error {
+	var probes []probe.Probe
+	var watches []*probe.Watch
+	var order, watchOrder []int
+	for i, a := range as {
+		if a.watch != nil {
+			watches, watchOrder = append(watches, a.watch), append(watchOrder, i)
+		} else {
+			probes, order = append(probes, a.probe), append(order, i)
 		}
-		return err
 	}
 	if len(watches) > 0 {
 		if err := st.engine.Watch(watches...); err != nil {
@@ -63,23 +65,68 @@ func (st *store) register(probes []probe.Probe, order []int, watches []*probe.Wa
 	return indexed(err, order)
 }
 
-// unregister takes probes and watches off the guest.
-func (st *store) unregister(kprobes []*probe.Kprobe, watches []*probe.Watch) error {
-	if len(watches) > 0 {
-		if err := st.engine.Unwatch(watches...); errors.Is(err, probe.ErrInHandler) {
-			return err
-		} else if err != nil {
-			return errors.Join(err, st.engine.Unregister(kprobes...))
-		}
+// indexed gives a refusal the index that the refused probe has in a longer list.
+func indexed(err error, order []int) error {
+	var x *probe.Error
+	if errors.As(err, &x) && x.Index < len(order) {
+		y := *x
+		y.Index = order[x.Index]
+		return &y
 	}
-	return st.engine.Unregister(kprobes...)
+	return err
 }
 
-func (st *store) switchWatch(a *attached, on bool) error {
-	if on {
-		return st.engine.EnableWatch(a.watch)
+// unregister takes probes off the guest.
+func (st *store) unregister(as []*attached) error {
+	var kprobes []*probe.Kprobe
+	var watches []*probe.Watch
+	for _, a := range as {
+		if a.watch != nil {
+			watches = append(watches, a.watch)
+		} else {
+			kprobes = append(kprobes, a.kprobe)
+		}
 	}
-	return st.engine.DisableWatch(a.watch)
+	var err error
+	if len(watches) > 0 {
+		if err = st.engine.Unwatch(watches...); errors.Is(err, probe.ErrInHandler) {
+			return err
+		}
+	}
+	return errors.Join(err, st.engine.Unregister(kprobes...))
+}
+
+// enable switches probes on or off, all or none, and returns those that were not so
+// already. The index of a refusal is that in as.
+func (st *store) enable(as []*attached, on bool) (switched []*attached, err error) {
+	var kprobes []*probe.Kprobe
+	var order []int
+	set, setWatch := st.engine.Disable, st.engine.DisableWatch
+	if on {
+		set, setWatch = st.engine.Enable, st.engine.EnableWatch
+	}
+	for i, a := range as {
+		if a.watch == nil && a.kprobe.Disabled == on {
+			kprobes, order, switched = append(kprobes, a.kprobe), append(order, i), append(switched, a)
+		}
+	}
+	if err := set(kprobes...); err != nil {
+		return nil, indexed(err, order)
+	}
+	for i, a := range as {
+		if a.watch == nil {
+			continue
+		}
+		if info, _ := st.engine.WatchInfo(a.watch); info.Disabled != on {
+			continue
+		}
+		if err := setWatch(a.watch); err != nil {
+			_, undo := st.enable(switched, !on)
+			return nil, errors.Join(indexed(err, []int{i}), undo)
+		}
+		switched = append(switched, a)
+	}
+	return switched, nil
 }
 
 // wireWatch describes a watch. Callers hold its mu, or changes.

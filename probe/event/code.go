@@ -35,6 +35,7 @@ const (
 	CodeDiffArgType    Code = "DIFF_ARG_TYPE"
 	CodeBadInsnBndry   Code = "BAD_INSN_BNDRY"
 	CodeFailRegProbe   Code = "FAIL_REG_PROBE"
+	CodeNoEvent        Code = "NO_EVENT" // ours: the kernel says ENOENT without an error_log entry
 )
 
 // What can be wrong with an argument.
@@ -134,6 +135,7 @@ var reasons = map[Code]reason{
 	CodeDiffArgType:    {"Argument type or name is different from existing probe", syscall.EEXIST},
 	CodeBadInsnBndry:   {"Probe point is not an instruction boundary", syscall.EILSEQ},
 	CodeFailRegProbe:   {text: "Failed to register probe event"},
+	CodeNoEvent:        {"No such probe event", syscall.ENOENT},
 
 	CodeTooManyArgs:    {"Too many arguments are specified", syscall.E2BIG},
 	CodeRetvalOnProbe:  {text: "$retval is not available on probe"},

@@ -1,22 +1,24 @@
 package event
 
-import (
-	"slices"
-	"strings"
-)
+import "strings"
 
 // Deletion is a command that takes probes away: "-:[group/]event [place
-// [args]]", or "-:group/" for a whole group.
+// [args]]", "-:group/" for a whole group, or "!" before a definition or a line of a
+// listing (kernel/trace/trace_dynevent.c, dyn_event_release).
 type Deletion struct {
-	Group string   // empty: any
-	Event string   // empty: all of Group
-	Place string   // empty: any; else as a listing has it
-	Args  []string // the first arguments as a listing has them
+	AnyGroup bool     // it names no group
+	Group    string   // may be empty: no probe is of such a group
+	Event    string   // empty: all of Group
+	Place    string   // empty: any; else as a listing has it
+	Args     []string // the first arguments as a listing has them
+
+	src *line
 }
 
 // IsDeletion reports whether text is for ParseDeletion rather than for Parse.
 func IsDeletion(text string) bool {
-	return strings.HasPrefix(strings.TrimLeftFunc(text, isBlank), "-")
+	text = strings.TrimLeftFunc(text, isBlank)
+	return strings.HasPrefix(text, "-") || strings.HasPrefix(text, "!")
 }
 
 // IsBlank reports whether text holds no command: nothing but white space and a
@@ -35,17 +37,23 @@ func ParseDeletion(text string) (*Deletion, error) {
 		return nil, e
 	}
 	if len(src.tokens) == 0 {
-		return refuse("it begins with -:")
+		return refuse("it begins with -: or !")
 	}
 	name, ok := strings.CutPrefix(src.tokens[0], "-:")
+	if head := src.tokens[0]; !ok && head[0] == '!' {
+		// The kernel does not look at what stands before the colon.
+		if _, name, ok = strings.Cut(head, ":"); !ok {
+			return refuse("behind ! a definition names its event, as in !p:EVENT PLACE")
+		}
+	}
 	if !ok {
-		return refuse("it begins with -:")
+		return refuse("it begins with -: or !")
 	}
-	x := &Deletion{Event: name}
+	x := &Deletion{AnyGroup: true, Event: name, src: src}
 	if group, event, ok := strings.Cut(name, "/"); ok {
-		x.Group, x.Event = group, event
+		x.AnyGroup, x.Group, x.Event = false, group, event
 	}
-	if x.Group == "" && x.Event == "" {
+	if x.AnyGroup && x.Event == "" {
 		return refuse("it names neither an event nor a group")
 	}
 	if len(src.tokens) > 1 {
@@ -56,8 +64,8 @@ func ParseDeletion(text string) (*Deletion, error) {
 
 // Matches reports whether x takes d away.
 func (x *Deletion) Matches(d *Def) bool {
-	if x.Group != "" && x.Group != d.Group || x.Event != "" && x.Event != d.Event ||
-		x.Place != "" && x.Place != d.Place.String() || len(x.Args) > len(d.Args) {
+	if !x.AnyGroup && x.Group != d.Group || x.Event != "" && x.Event != d.Event ||
+		x.Place != "" && x.Place != d.where() || len(x.Args) > len(d.Args) {
 		return false
 	}
 	for i, text := range x.Args {
@@ -68,34 +76,58 @@ func (x *Deletion) Matches(d *Def) bool {
 	return true
 }
 
-// Join checks that d may be one more probe of an event that has the probes
-// have, all of the same group and event name: same kind, same arguments, and
-// not the same probe again. The error is a *SyntaxError with errno EEXIST.
-func (d *Def) Join(have []*Def) error {
-	if len(have) == 0 {
-		return nil
-	}
-	first := have[0]
-	if d.Kind != first.Kind {
-		return d.line().fail(0, 0, CodeDiffProbeType)
-	}
-	if len(d.Args) != len(first.Args) {
-		return d.line().fail(2+min(len(d.Args), len(first.Args)), 0, CodeDiffArgType)
-	}
-	for i, a := range d.Args {
-		// A bit field counts as its container's type, as in the kernel.
-		if a.Name != first.Args[i].Name || a.Type.container() != first.Args[i].Type.container() {
-			return d.line().fail(2+i, 0, CodeDiffArgType)
+// NoMatch returns the error for a deletion that takes nothing away.
+func (x *Deletion) NoMatch() error { return x.src.fail(0, 0, CodeNoEvent) }
+
+// Probes are those of one event, by Def.identity. The kernel's rules decide which
+// there can be: all are of one kind and have the same arguments, and none is there
+// twice.
+type Probes map[string]*Def
+
+// Add adds d, which has the group and event name of the others, or returns a
+// *SyntaxError with errno EEXIST.
+func (v Probes) Add(d *Def) error {
+	for _, have := range v { // they are all alike
+		if d.Kind != have.Kind {
+			return d.line().fail(0, 0, CodeDiffProbeType)
 		}
-	}
-	for _, h := range have {
-		if d.Place == h.Place && slices.EqualFunc(d.Args, h.Args, func(a, b Arg) bool { return a.Text == b.Text }) {
-			return d.line().fail(0, 0, CodeSameProbe)
+		if len(d.Args) != len(have.Args) {
+			return d.line().fail(2+min(len(d.Args), len(have.Args)), 0, CodeDiffArgType)
 		}
+		for i, a := range d.Args {
+			// A bit field counts as its container's type, as in the kernel.
+			if a.Name != have.Args[i].Name || a.Type.container() != have.Args[i].Type.container() {
+				return d.line().fail(2+i, 0, CodeDiffArgType)
+			}
+		}
+		break
 	}
+	id := d.identity()
+	if v[id] != nil {
+		return d.line().fail(0, 0, CodeSameProbe)
+	}
+	v[id] = d
 	return nil
 }
 
-// Taken returns the error for a definition whose group and event name are in
-// use.
+// Remove takes d out, if it is there.
+func (v Probes) Remove(d *Def) {
+	if id := d.identity(); v[id] == d {
+		delete(v, id)
+	}
+}
+
+// identity is what no two probes of one event have in common.
+func (d *Def) identity() string {
+	var b strings.Builder
+	b.WriteString(d.where())
+	for _, a := range d.Args {
+		b.WriteByte(' ')
+		b.WriteString(a.Text)
+	}
+	return b.String()
+}
+
+// Taken returns the error for a definition whose group and event name are those of
+// something else.
 func (d *Def) Taken() error { return d.line().fail(0, 0, CodeEventExist) }

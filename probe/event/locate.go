@@ -3,6 +3,7 @@ package event
 import (
 	"errors"
 	"fmt"
+	"syscall"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe"
@@ -12,27 +13,27 @@ import (
 // locate finds the place of d in an image, and says whether it is a function's entry: the
 // address that is probed, or the function's where a return is. It refuses what the kernel
 // refuses while it parses the place: unknown and ambiguous symbols, and a return probe
-// that is not at an entry. Whether an instruction begins there is the engine's to
-// decide.
+// that is not at an entry. An error about a symbol has what the engine would say as its
+// cause, but the kernel's errno. Whether an instruction begins there is the engine's to decide.
 func (d *Def) locate(symbols probe.Symbols) (addr guest.GVA, entry bool, err error) {
-	refuse := func(code Code, format string, a ...any) (guest.GVA, bool, error) {
+	refuse := func(code Code, cause *probe.Error) (guest.GVA, bool, error) {
 		e := d.line().fail(1, 0, code)
-		e.Detail = fmt.Sprintf(format, a...)
+		e.because(cause)
 		return 0, false, e
 	}
 	p := d.Place
 	addr = p.Addr
 	if p.Symbol != "" {
 		if p.Module != "" {
-			return refuse(CodeBadProbeAddr, "the guest's image has no modules")
+			return refuse(CodeBadProbeAddr, &probe.Error{Code: probe.CodeSymbolNotFound, Errno: syscall.ENOENT, Text: "the guest's image has no modules"})
 		}
 		s, err := symbols.Lookup(p.Symbol)
 		var ambiguous *guest.AmbiguousSymbolError
 		switch {
 		case errors.As(err, &ambiguous):
-			return refuse(CodeNonUniqSymbol, "%v", err)
+			return refuse(CodeNonUniqSymbol, &probe.Error{Code: probe.CodeAmbiguous, Errno: syscall.EADDRNOTAVAIL, Text: err.Error(), Detail: "give one of the addresses instead", Cause: err})
 		case err != nil:
-			return refuse(CodeBadProbeAddr, "%q: %v", p.Symbol, err)
+			return refuse(CodeBadProbeAddr, &probe.Error{Code: probe.CodeSymbolNotFound, Errno: syscall.ENOENT, Text: fmt.Sprintf("the guest has no symbol %q", p.Symbol), Cause: err})
 		}
 		addr = s.Addr + guest.GVA(p.Offset)
 	}
@@ -44,7 +45,9 @@ func (d *Def) locate(symbols probe.Symbols) (addr guest.GVA, entry bool, err err
 	marked := found && (addr == s.Addr || addr == behind) && d.Kind != KindWatch && insn.HasEndbr64(symbols.Code(s.Addr, len(insn.Endbr64)))
 	switch entry = marked || found && addr == s.Addr; {
 	case d.Kind == KindReturn && !entry:
-		return refuse(CodeBadRetprobe, "%v is not a function's entry", addr)
+		e := d.line().fail(1, 0, CodeBadRetprobe)
+		e.Detail = fmt.Sprintf("%v is not a function's entry", addr)
+		return 0, false, e
 	case d.Kind == KindReturn:
 		addr = s.Addr
 	case marked:

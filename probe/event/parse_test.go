@@ -1,6 +1,7 @@
 package event
 
 import (
+	_ "embed"
 	"errors"
 	"os"
 	"strings"
@@ -11,6 +12,16 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 )
+
+// vectors are what Linux 6.12 was seen to answer: see the file's own header.
+//
+//go:embed testdata/vectors.tsv
+var vectorsTSV string
+
+// syntaxTSV are the kernel's own syntax error tests, as observed there.
+//
+//go:embed testdata/syntax.tsv
+var syntaxTSV string
 
 // sameDef compares definitions but for what a listing does not keep.
 var sameDef = cmp.Options{cmpopts.IgnoreUnexported(Def{}), cmpopts.IgnoreFields(Def{}, "AutoName")}
@@ -221,7 +232,7 @@ func TestCompileRefuses(t *testing.T) {
 		errno  string
 		detail string
 	}{
-		{"p nofunc", CodeBadProbeAddr, 2, "invalid argument", `"nofunc": symbol not found`},
+		{"p nofunc", CodeBadProbeAddr, 2, "invalid argument", `no symbol "nofunc"`},
 		{"p nomod:f", CodeBadProbeAddr, 2, "invalid argument", "no modules"},
 		{"p name_show", CodeNonUniqSymbol, 2, "invalid argument", "ambiguous"},
 		{"r vfs_read+20", CodeBadRetprobe, 2, "invalid argument", "not a function's entry"},
@@ -306,14 +317,15 @@ func TestDeletion(t *testing.T) {
 	}{
 		{"-:e", true}, {"-:g/e", true}, {"-:g/", true}, {" -:e # x", true}, {"-:h/", false}, {"-:f", false}, {"-:h/e", false},
 		{"-:e vfs_read+4", true}, {"-:e vfs_read", false}, {"-:e vfs_read+4 x=%di", true}, {"-:e vfs_read+4 x=%di arg2=%si", true},
-		{"-:e vfs_read+4 %di", false}, {"-:e vfs_read+4 x=%di arg2=%si y=%di", false},
+		{"-:e vfs_read+4 %di", false}, {"-:/", false}, {"-:/e", false},
+		{"!p:g/e vfs_read+4 x=%di arg2=%si", true}, {"!p:e", true}, {"!:e", true}, {"!r:g/e", true}, {"!p:g/", true}, {"!p:h/e vfs_read+4", false}, {"-:e vfs_read+4 x=%di arg2=%si y=%di", false},
 	} {
 		x, err := ParseDeletion(tt.text)
 		if err != nil || x.Matches(a) != tt.want || !IsDeletion(tt.text) {
 			t.Errorf("%q: %+v, %v; want match %v", tt.text, x, err, tt.want)
 		}
 	}
-	for _, text := range []string{"-", "-:", "-:/", "", "p:e f", "-:\x01"} {
+	for _, text := range []string{"-", "-:", "-e", "!", "!p f", "", "p:e f", "-:\x01"} {
 		var e *SyntaxError
 		if _, err := ParseDeletion(text); !errors.As(err, &e) {
 			t.Errorf("%q: got %v, want a *SyntaxError", text, err)
@@ -347,13 +359,18 @@ func TestJoin(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = d.Join([]*Def{have})
+		event := Probes{}
+		if err := event.Add(have); err != nil {
+			t.Fatal(err)
+		}
+		err = event.Add(d)
 		var e *SyntaxError
 		if errors.As(err, &e); tt.want == "" && err != nil || tt.want != "" && (e == nil || e.Code != tt.want || e.Column != tt.col) {
 			t.Errorf("%q to %q: got %v, want %q at %d", tt.text, tt.have, err, tt.want, tt.col)
 		}
-		if d.Join(nil) != nil {
-			t.Errorf("%q to nothing: refused", tt.text)
+		event.Remove(d)
+		if event.Remove(have); err == nil && len(event) != 0 {
+			t.Errorf("%q and %q: left are %v", tt.have, tt.text, event)
 		}
 	}
 	d, _ := Parse("p:e f")

@@ -63,6 +63,10 @@ func (d *Def) Refused(err error) error {
 		return err
 	}
 	code := CodeFailRegProbe
+	var refusal *probe.Error
+	if errors.As(err, &refusal) && refusal.Code == probe.CodeOffsetOutside {
+		errno = syscall.EILSEQ // no boundary of the symbol's
+	}
 	switch errno {
 	case syscall.EILSEQ:
 		code = CodeBadInsnBndry
@@ -70,7 +74,14 @@ func (d *Def) Refused(err error) error {
 		code = CodeBadProbeAddr
 	}
 	e := d.line().fail(1, 0, code)
-	e.Errno, e.Err = errno, err
+	e.Errno = errno
+	e.because(err)
+	return e
+}
+
+// because notes the engine's refusal as the cause.
+func (e *SyntaxError) because(err error) {
+	e.Err = err
 	var refusal *probe.Error
 	if errors.As(err, &refusal) {
 		e.Detail = refusal.Text
@@ -78,5 +89,4 @@ func (d *Def) Refused(err error) error {
 			e.Detail += "; " + refusal.Detail
 		}
 	}
-	return e
 }

@@ -1,0 +1,198 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/event"
+)
+
+// change is what one request does to the probes: definitions and deletions, in their
+// order, each of which sees what those before it have done. All of it happens or
+// nothing; store.changes is held from its beginning to its end.
+type change struct {
+	st  *store
+	own *session // the stream that it is for, or nil
+	obj *object  // whose programs' places it is about, or nil
+
+	come    []*attached            // probes that are new
+	command map[*attached]int      // of those: which command each is of
+	named   map[string][]*attached // those by name, as the index has the others
+
+	leave   []*attached // probes that go
+	leaving map[*attached]bool
+}
+
+// attach carries out commands, for a stream where own is not nil.
+func (st *store) attach(specs []api.ProbeSpec, own *session) (api.ProbeList, error) {
+	return st.apply(specs, own, nil)
+}
+
+// apply is attach. Where obj is not nil, specs are the places of its programs.
+func (st *store) apply(specs []api.ProbeSpec, own *session, obj *object) (list api.ProbeList, err error) {
+	if err := st.change(); err != nil {
+		return list, err
+	}
+	defer st.changes.Unlock()
+	c := &change{st: st, own: own, obj: obj, command: map[*attached]int{}, named: map[string][]*attached{}, leaving: map[*attached]bool{}}
+	for i, spec := range specs {
+		err := c.carryOut(i, spec)
+		if st.closed.Load() {
+			err = errClosing
+		}
+		if err != nil {
+			c.undo()
+			return list, atIndex(err, i)
+		}
+	}
+	if err := c.register(); err != nil {
+		c.undo()
+		return list, err
+	}
+	if obj != nil {
+		st.objects.add(obj, c.come, &st.listeners)
+	}
+	st.index.add(c.come)
+	list.Probes = st.describe(c.come)
+	if len(c.leave) > 0 {
+		list.Detached, err = st.remove(c.leave)
+	}
+	return list, err
+}
+
+// carryOut carries out one command, but for what the guest sees of it.
+func (c *change) carryOut(i int, spec api.ProbeSpec) error {
+	switch {
+	case spec.Def != "" && event.IsBlank(spec.Def):
+		return nil
+	case event.IsDeletion(spec.Def):
+		return c.deletion(spec)
+	}
+	return c.define(i, spec)
+}
+
+// define makes the probe of a definition.
+func (c *change) define(i int, spec api.ProbeSpec) error {
+	if len(c.st.snapshot())+len(c.come) >= maxProbes {
+		return &api.Error{Code: api.CodeTooMany, Errno: "ENOSPC", Message: fmt.Sprintf("more than %d probes", maxProbes)}
+	}
+	a := &attached{spec: spec, stream: c.own, stay: c.own == nil || spec.Stay}
+	if c.obj != nil {
+		a.object, a.prog = c.obj, c.obj.Programs[i]
+	}
+	err := c.st.compile(a)
+	if err == nil && a.prog != nil {
+		c.st.attachProgram(a)
+	} else if err == nil {
+		err = c.st.define(a)
+	}
+	if err != nil {
+		c.st.discard(a)
+		return err
+	}
+	c.come = append(c.come, a)
+	c.command[a] = i
+	for _, name := range a.names() {
+		c.named[name] = append(c.named[name], a)
+	}
+	return nil
+}
+
+// deletion takes away what a deletion matches: probes that stay, and those that come
+// with the same request.
+func (c *change) deletion(spec api.ProbeSpec) error {
+	x, err := event.ParseDeletion(spec.Def)
+	if err != nil {
+		return err
+	}
+	if c.own != nil {
+		return badValue("a stream brings probes, and takes none away")
+	}
+	key := x.Event
+	switch {
+	case x.Event == "":
+		key = x.Group + "/"
+	case !x.AnyGroup:
+		key = x.Group + "/" + x.Event
+	}
+	found := false
+	for _, a := range append(slices.Clip(c.st.index.called(key)), c.named[key]...) {
+		_, comes := c.command[a]
+		if !a.stay || c.leaving[a] || a.id == 0 && !comes || !x.Matches(a.def) {
+			continue
+		}
+		found = true
+		if comes {
+			delete(c.command, a)
+			c.st.discard(a)
+			continue
+		}
+		c.st.events.part(a)
+		c.leave, c.leaving[a] = append(c.leave, a), true
+	}
+	if !found {
+		e := *toAPI(x.NoMatch())
+		e.Code = api.CodeProbeNotFound
+		return &e
+	}
+	return nil
+}
+
+// register puts the new probes on the guest.
+func (c *change) register() error {
+	st := c.st
+	c.come = slices.DeleteFunc(c.come, func(a *attached) bool { _, ok := c.command[a]; return !ok })
+	firstID := st.lastID
+	for _, a := range c.come { // the number is there before the first hit can be
+		st.lastID++
+		a.id = st.lastID
+	}
+	// Debug registers are few: those of watches that go are free for those that come.
+	var watches []*attached
+	for _, a := range c.leave {
+		if a.watch != nil {
+			watches = append(watches, a)
+		}
+	}
+	asleep, err := st.enable(watches, false)
+	if err == nil {
+		err = st.register(c.come)
+	}
+	if err != nil {
+		_, undo := st.enable(asleep, true)
+		err = errors.Join(err, undo)
+		st.lastID = firstID // nobody has seen the others
+		var refused *probe.Error
+		if errors.As(err, &refused) && refused.Index < len(c.come) {
+			a := c.come[refused.Index]
+			return atIndex(a.def.Refused(err), c.command[a])
+		}
+		return err
+	}
+	return nil
+}
+
+// undo takes back what the commands have done so far.
+func (c *change) undo() {
+	for a := range c.command {
+		c.st.discard(a)
+	}
+	for _, a := range c.leave {
+		// They were together before.
+		if err := c.st.events.join(a); err != nil {
+			panic("BUG: a probe is no more one of its event: " + err.Error())
+		}
+	}
+}
+
+// discard forgets a probe that is not registered.
+func (st *store) discard(a *attached) {
+	st.events.part(a)
+	st.dropPrograms([]*attached{a})
+	if a.source != nil {
+		a.source.Close()
+	}
+}
