@@ -43,6 +43,9 @@ func (d *Definition) ToGuest(addr guest.GVA, user bool) (stage, entry *probe.Sta
 	if d.code.MaxRecord() > guestRingSize/2-64 {
 		return nil, nil, errors.New("its records are too long for the ring")
 	}
+	if !d.code.InTime() {
+		return nil, nil, errors.New("it reads so much of the guest's memory that it would take too long where that fails")
+	}
 	g := &guestForm{d: d, ring: &rt.defs[guest.Level(user)], cpus: make([]formCounts, rt.cfg.CPUs)}
 	maps, err := g.ring.maps(rt, user)
 	if err != nil {

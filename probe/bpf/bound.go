@@ -1,5 +1,7 @@
 package bpf
 
+import "math/bits"
+
 // loopSteps are what is known of the jumps back to the head of a loop: how far each
 // register has moved on when one is taken.
 type loopSteps struct {
@@ -75,6 +77,19 @@ func (a *verifier) bounded() bool {
 		if total > uint64(a.p.budget) {
 			return false
 		}
+	}
+	var calls uint64 // what all of them cost, once
+	for pc := range a.facts {
+		if f := &a.facts[pc]; f.reached && f.call != nil {
+			calls += uint64(f.call.cost)
+		}
+	}
+	turns := uint64(1) // nothing is executed more often than that there are jumps back, and once
+	for _, n := range trips {
+		turns += n
+	}
+	if over, sum := bits.Mul64(calls, turns); over != 0 || sum > uint64(a.p.budget)-total {
+		return false
 	}
 	return len(a.p.fns.starts) == 1
 }

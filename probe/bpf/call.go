@@ -88,6 +88,9 @@ func (v *VM) callMap(h Helper, r *[16]uint64) FaultCode {
 	if m == nil {
 		return v.badArg(FaultMapArg, r[R1])
 	}
+	if !v.charge(m.opCost(h)) {
+		return v.badArg(FaultBudget, 0)
+	}
 	key := v.mem(r[R2], uint64(m.spec.KeySize))
 	if key == nil {
 		return v.badArg(FaultMemArg, r[R2])
@@ -132,6 +135,9 @@ func (v *VM) ringOutput(r *[16]uint64, ring, data, size Reg, badFlags bool) Faul
 	if n > 0 {
 		if src = v.mem(r[data], min(n, 1<<32)); src == nil {
 			return v.badArg(FaultMemArg, r[data])
+		}
+		if !v.charge(int64(n >> copyShift)) {
+			return v.badArg(FaultBudget, 0)
 		}
 	}
 	if badFlags {

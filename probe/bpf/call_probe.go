@@ -51,14 +51,39 @@ func (v *VM) read(h Helper, addr uint64, p []byte) bool {
 // probeRead is probe_read and its variants (destination, size, address). What
 // cannot be read leaves zeros.
 func (v *VM) probeRead(h Helper, r *[16]uint64) FaultCode {
+	if !v.charge(readCost(r[R2])) {
+		return v.badArg(FaultBudget, 0)
+	}
 	dst, code := v.dest(r[R1], r[R2])
 	if code != NoFault {
 		return code
 	}
 	r[R0] = 0
-	if len(dst) > 0 && !v.read(h, r[R3], dst) {
+	addr, n := r[R3], uint64(len(dst))
+	switch {
+	case n == 0:
+	case !own(addr) && addr>>pageShift == v.badPage:
 		clear(dst)
 		r[R0] = errno(errFault)
+	case !v.read(h, addr, dst):
+		clear(dst)
+		r[R0] = errno(errFault)
+		return v.unreadable(addr, addr+n-1)
+	}
+	return NoFault
+}
+
+// unreadable is what a read costs that fails, of guest memory from address addr: what
+// could not be read ends at last.
+func (v *VM) unreadable(addr, last uint64) FaultCode {
+	if own(addr) {
+		return NoFault
+	}
+	if addr>>pageShift == last>>pageShift {
+		v.badPage = addr >> pageShift
+	}
+	if !v.charge(costFault) {
+		return v.badArg(FaultBudget, 0)
 	}
 	return NoFault
 }
@@ -72,25 +97,36 @@ const strChunk = 64
 // What lies behind it in the destination is left alone, but when the string
 // cannot be read all of it becomes zero.
 func (v *VM) probeReadStr(h Helper, r *[16]uint64) FaultCode {
+	if !v.charge(readCost(r[R2])) {
+		return v.badArg(FaultBudget, 0)
+	}
 	dst, code := v.dest(r[R1], r[R2])
 	if code != NoFault {
 		return code
 	}
-	r[R0] = uint64(v.readStr(h, r[R3], dst))
-	return NoFault
+	n, bad := v.readStr(h, r[R3], dst)
+	if r[R0] = uint64(n); n >= 0 || !own(r[R3]) && r[R3]>>pageShift == v.badPage {
+		return NoFault
+	}
+	return v.unreadable(r[R3], bad)
 }
 
-// readStr returns the length with the final zero, or a negative errno.
-func (v *VM) readStr(h Helper, addr uint64, dst []byte) int64 {
+// readStr returns the length with the final zero, or a negative errno and the
+// address from which nothing could be read.
+func (v *VM) readStr(h Helper, addr uint64, dst []byte) (length int64, bad uint64) {
+	if !own(addr) && addr>>pageShift == v.badPage && len(dst) > 0 {
+		clear(dst)
+		return -errFault, addr
+	}
 	for n := 0; n < len(dst); {
 		chunk := v.spare[:min(len(dst)-n, strChunk-int(addr%strChunk))]
 		if !v.read(h, addr, chunk) && !v.readBytes(h, addr, chunk) {
 			clear(dst)
-			return -errFault
+			return -errFault, addr
 		}
 		if i := bytes.IndexByte(chunk, 0); i >= 0 {
 			copy(dst[n:], chunk[:i+1])
-			return int64(n + i + 1)
+			return int64(n + i + 1), 0
 		}
 		n += copy(dst[n:], chunk)
 		addr += uint64(len(chunk))
@@ -98,7 +134,7 @@ func (v *VM) readStr(h Helper, addr uint64, dst []byte) int64 {
 	if len(dst) > 0 {
 		dst[len(dst)-1] = 0
 	}
-	return int64(len(dst))
+	return int64(len(dst)), 0
 }
 
 // readBytes reads byte by byte up to a zero byte: what a program reads of its

@@ -255,6 +255,9 @@ func (c *compiler) start() {
 		c.set(insn.RAX, uint64(c.p.budget))
 		c.Mov(8, insn.At(c.blk, blkBudget), insn.RAX)
 	}
+	if slices.ContainsFunc(c.p.helpers, isRead) {
+		c.Mov(8, insn.At(c.blk, tmpPage), imm(-1)) // noPage
+	}
 	if c.segments {
 		c.Mov(8, c.seg(segContext, segBase), insn.RDI)
 	}
@@ -459,12 +462,18 @@ func (c *compiler) op(pc int, o *op, last bool) error {
 }
 
 // charge emits the taking of the cost of a jump back or a call from the budget.
-func (c *compiler) charge(pc int, o *op) {
+func (c *compiler) charge(pc int, o *op) { c.take(pc, imm(o.cost)) }
+
+// take emits the taking of so much from the budget, where that is counted.
+func (c *compiler) take(pc int, n insn.Arg) {
+	if !c.charges {
+		return
+	}
 	var left insn.Arg = insn.At(c.blk, blkBudget)
 	if c.budget != insn.NoReg {
 		left = c.budget
 	}
-	c.Sub(8, left, imm(o.cost))
+	c.Sub(8, left, n)
 	c.Jcc(insn.CondB, c.fault(FaultBudget, pc, insn.NoReg, 0))
 }
 

@@ -11,6 +11,7 @@ const (
 	tmpTries
 	tmpSpin
 	tmpSize
+	tmpPage // of guest memory, that could not be read in this run
 
 	tmpComm = tmpValue // two words
 )
@@ -21,6 +22,9 @@ const (
 func (c *compiler) helper(pc int, h Helper) error {
 	if i := helperByID[h]; i.Place == OnHost {
 		return &HostOnlyError{pc, h, i.Why}
+	}
+	if o := &c.p.ops[pc]; o.cost != 0 {
+		c.charge(pc, o)
 	}
 	err := c.knowsTask(pc, h)
 	switch {

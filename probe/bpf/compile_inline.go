@@ -96,6 +96,9 @@ func (c *compiler) element(pc, i int) {
 
 // inlineOutput emits a record with a copy of data.
 func (c *compiler) inlineOutput(pc int, f *callFact, data access) {
+	if n := data.size >> copyShift; n != 0 {
+		c.take(pc, imm(n))
+	}
 	full, done := c.NewLabel(), c.NewLabel()
 	c.reserveInline(f.m, data.size, tmpA)
 	c.Test(8, tmpA, tmpA)

@@ -12,6 +12,9 @@ func (c *compiler) mapHelper(pc int, h Helper) error {
 	if err != nil {
 		return err
 	}
+	if n := m.opCost(h); n != 0 {
+		c.take(pc, imm(n))
+	}
 	c.region(pc, R2, int(m.spec.KeySize), 0, false)
 	switch h {
 	case HelperMapLookup:

@@ -56,6 +56,7 @@ func newPlan(p *Program, l Layout) *plan {
 			}
 			pl.charges = true
 		}
+		pl.charges = pl.charges || o.code == opCall && pl.facts[pc].reached && pl.facts[pc].call.cost != 0
 		pl.locals = pl.locals || o.code == opCallLocal && pl.facts[pc].reached
 	}
 	pl.charges = pl.charges && (l.Full || !pl.bounded())
@@ -167,7 +168,7 @@ func (pl *plan) recordsTracked(l Layout) bool {
 		switch {
 		case o.code == opCall:
 			h := Helper(o.imm)
-			if !pl.canNotFail(h, f.call, l) {
+			if !pl.canNotFail(h, f.call, l) || pl.charges && f.open && f.call.cost != 0 {
 				return false
 			}
 			if h == HelperRingReserve {

@@ -15,14 +15,43 @@ func (c *compiler) readHelper(pc int, h Helper) error {
 	c.set(insn.RAX, 0)
 	c.Test(8, insn.RSI, insn.RSI)
 	c.Jcc(insn.CondE, done)
+	if c.charges {
+		c.Mov(8, tmpB, insn.RSI)
+		c.Shr(8, tmpB, imm(readShift))
+		c.take(pc, tmpB)
+	}
 	c.region(pc, R1, -1, insn.RSI, true)
 	if str {
 		c.Call(c.copyString())
 	} else {
 		c.Call(c.copyGuest())
 	}
+	c.take(pc, tmpB)
 	c.Place(done)
 	return nil
+}
+
+// ifBad jumps to l when RDX is in the page that could not be read. RAX changes.
+func (c *compiler) ifBad(l insn.Label) {
+	c.Mov(8, insn.RAX, insn.RDX)
+	c.Shr(8, insn.RAX, imm(pageShift))
+	c.Cmp(8, insn.RAX, insn.At(c.blk, tmpPage))
+	c.Jcc(insn.CondE, l)
+}
+
+// noteBad emits: what could not be read from RDX on ends at last, R11 = what that
+// costs. RAX and R10 change.
+func (c *compiler) noteBad(last insn.Mem) {
+	two := c.NewLabel()
+	c.Lea(8, insn.RAX, last)
+	c.Shr(8, insn.RAX, imm(pageShift))
+	c.Mov(8, tmpA, insn.RDX)
+	c.Shr(8, tmpA, imm(pageShift))
+	c.Cmp(8, insn.RAX, tmpA)
+	c.Jcc(insn.CondNE, two)
+	c.Mov(8, insn.At(c.blk, tmpPage), insn.RAX)
+	c.Place(two)
+	c.set(tmpB, costFault)
 }
 
 // guestLoad emits a load from guest memory that resumes at bad when it faults.
@@ -49,7 +78,7 @@ func (c *compiler) ifOwn(l insn.Label) {
 }
 
 // clearDest emits: the RSI bytes at R9 become zero, RAX -EFAULT, return. RCX
-// changes.
+// changes, and R11 says what a read has cost.
 func (c *compiler) clearDest() {
 	again := c.NewLabel()
 	c.Mov(8, insn.RCX, insn.RSI)
@@ -62,11 +91,12 @@ func (c *compiler) clearDest() {
 }
 
 // copyGuest is a routine: RSI bytes, at least one, at address RDX go to R9; RAX
-// becomes 0 or -EFAULT. It changes RCX, RDI, R8, R10 and R11.
+// becomes 0 or -EFAULT, R11 what it costs that it failed. It changes RCX, RDI, R8 and R10.
 func (c *compiler) copyGuest() insn.Label {
 	return c.routine("copy guest memory", func() {
-		bad, ownMem, words, bytes, end := c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel()
+		bad, free, ownMem, words, bytes, end := c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel()
 		c.ifOwn(ownMem)
+		c.ifBad(free)
 		if c.layout.NoGuest {
 			c.Jmp(bad)
 		}
@@ -88,6 +118,7 @@ func (c *compiler) copyGuest() insn.Label {
 		c.Jmp(bytes)
 		c.Place(end)
 		c.set(insn.RAX, 0)
+		c.set(tmpB, 0)
 		c.Ret()
 		c.Place(ownMem)
 		c.Mov(8, insn.RDI, tmp9)
@@ -97,11 +128,18 @@ func (c *compiler) copyGuest() insn.Label {
 		c.Mov(8, insn.RCX, tmp9)
 		c.Mov(8, tmp9, insn.RDI)
 		c.Test(8, insn.RCX, insn.RCX)
-		c.Jcc(insn.CondE, bad)
+		c.Jcc(insn.CondE, free)
 		c.copyBytes(tmp9, insn.RCX, insn.RSI)
 		c.set(insn.RAX, 0)
+		c.set(tmpB, 0)
 		c.Ret()
+		clear := c.NewLabel()
 		c.Place(bad)
+		c.noteBad(insn.AtIndex(insn.RDX, insn.RSI, 1, -1))
+		c.Jmp(clear)
+		c.Place(free)
+		c.set(tmpB, 0)
+		c.Place(clear)
 		c.clearDest()
 	})
 }
@@ -130,14 +168,15 @@ func (c *compiler) copyBytes(dst, src, n reg64) {
 }
 
 // copyString is a routine: the string at address RDX goes to the RSI bytes, at
-// least one, at R9; RAX becomes its length with the final zero, or -EFAULT. It
-// changes RCX, RDI, R10 and R11.
+// least one, at R9; RAX becomes its length with the final zero, or -EFAULT, R11
+// what it costs that it failed. It changes RCX, RDI and R10.
 func (c *compiler) copyString() insn.Label {
 	return c.routine("copy string", func() {
-		bad, ownMem, again, ownAgain, stored, full := c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel()
+		bad, free, ownMem, again, ownAgain, stored, full := c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel()
 		c.Mov(8, insn.RDI, tmp9)
 		c.set(insn.RCX, 0)
 		c.ifOwn(ownMem)
+		c.ifBad(free)
 		if c.layout.NoGuest {
 			c.Jmp(bad)
 		}
@@ -159,15 +198,22 @@ func (c *compiler) copyString() insn.Label {
 		c.set(tmpA, 1)
 		c.Call(c.translate(false))
 		c.Test(8, tmp9, tmp9)
-		c.Jcc(insn.CondE, bad)
+		c.Jcc(insn.CondE, free)
 		c.Movzx(1, insn.RAX, insn.At(tmp9, 0))
 		next(ownAgain, stored)
 		c.Place(full)
 		c.Mov(1, insn.AtIndex(insn.RDI, insn.RCX, 1, -1), imm(0))
 		c.Place(stored)
 		c.Mov(8, insn.RAX, insn.RCX)
+		c.set(tmpB, 0)
 		c.Ret()
+		clear := c.NewLabel()
 		c.Place(bad)
+		c.noteBad(insn.AtIndex(insn.RDX, insn.RCX, 1, 0))
+		c.Jmp(clear)
+		c.Place(free)
+		c.set(tmpB, 0)
+		c.Place(clear)
 		c.Mov(8, tmp9, insn.RDI)
 		c.clearDest()
 	})

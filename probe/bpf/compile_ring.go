@@ -83,6 +83,11 @@ func (c *compiler) ringOutput(pc int, h Helper, data, size, flags Reg) error {
 	c.Test(8, c.regs[size], c.regs[size])
 	c.Jcc(insn.CondE, empty)
 	c.region(pc, data, -1, c.regs[size], false)
+	if c.charges {
+		c.Mov(8, tmpB, c.regs[size])
+		c.Shr(8, tmpB, imm(copyShift))
+		c.take(pc, tmpB)
+	}
 	c.Place(empty)
 	c.Mov(8, insn.At(c.blk, tmpValue), tmp9)
 	if flags != R0 {

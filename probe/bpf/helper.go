@@ -71,7 +71,8 @@ type HelperInfo struct {
 	Why   string // why OnHost, or on what condition InGuest
 
 	args     []argKind
-	needsCtx bool // works on probed registers, so not in a raw program
+	cost     int32 // that each call takes from the budget
+	needsCtx bool  // works on probed registers, so not in a raw program
 }
 
 const (
@@ -84,20 +85,20 @@ var helpers = []HelperInfo{
 	{ID: HelperMapLookup, Name: "map_lookup_elem", args: []argKind{mapArg, keyArg}},
 	{ID: HelperMapUpdate, Name: "map_update_elem", args: []argKind{mapArg, keyArg, valueArg, anyArg}},
 	{ID: HelperMapDelete, Name: "map_delete_elem", args: []argKind{mapArg, keyArg}},
-	{ID: HelperProbeRead, Name: "probe_read", args: []argKind{outArg, anyArg, anyArg}, Why: needsFix},
+	{ID: HelperProbeRead, Name: "probe_read", cost: costRead, args: []argKind{outArg, anyArg, anyArg}, Why: needsFix},
 	{ID: HelperKtimeGetNS, Name: "ktime_get_ns"},
-	{ID: HelperTracePrintk, Name: "trace_printk", args: []argKind{inArg, anyArg}, Place: OnHost, Why: "formats text and gives it to the trace log, which the host holds"},
+	{ID: HelperTracePrintk, Name: "trace_printk", cost: costLine, args: []argKind{inArg, anyArg}, Place: OnHost, Why: "formats text and gives it to the trace log, which the host holds"},
 	{ID: HelperGetCPU, Name: "get_smp_processor_id"},
 	{ID: HelperGetPIDTGID, Name: "get_current_pid_tgid", Why: needsTask},
 	{ID: HelperGetComm, Name: "get_current_comm", args: []argKind{outArg, anyArg}, Why: needsTask},
 	{ID: HelperPerfEventOutput, Name: "perf_event_output", args: []argKind{anyArg, ringArg, anyArg, inArg, anyArg}},
-	{ID: HelperProbeReadStr, Name: "probe_read_str", args: []argKind{outArg, anyArg, anyArg}, Why: needsFix},
+	{ID: HelperProbeReadStr, Name: "probe_read_str", cost: costRead, args: []argKind{outArg, anyArg, anyArg}, Why: needsFix},
 	{ID: HelperOverrideReturn, Name: "override_return", args: []argKind{anyArg, anyArg}, Place: OnHost, Why: "changes where the probed function resumes, which only the engine may", needsCtx: true},
-	{ID: HelperGetStack, Name: "get_stack", args: []argKind{anyArg, outArg, anyArg, anyArg}, Place: OnHost, Why: "walks guest stacks with the host's symbol and frame information"},
-	{ID: HelperReadUser, Name: "probe_read_user", args: []argKind{outArg, anyArg, anyArg}, Why: needsFix},
-	{ID: HelperReadKernel, Name: "probe_read_kernel", args: []argKind{outArg, anyArg, anyArg}, Why: needsFix},
-	{ID: HelperReadUserStr, Name: "probe_read_user_str", args: []argKind{outArg, anyArg, anyArg}, Why: needsFix},
-	{ID: HelperReadKernelStr, Name: "probe_read_kernel_str", args: []argKind{outArg, anyArg, anyArg}, Why: needsFix},
+	{ID: HelperGetStack, Name: "get_stack", cost: costStack, args: []argKind{anyArg, outArg, anyArg, anyArg}, Place: OnHost, Why: "walks guest stacks with the host's symbol and frame information"},
+	{ID: HelperReadUser, Name: "probe_read_user", cost: costRead, args: []argKind{outArg, anyArg, anyArg}, Why: needsFix},
+	{ID: HelperReadKernel, Name: "probe_read_kernel", cost: costRead, args: []argKind{outArg, anyArg, anyArg}, Why: needsFix},
+	{ID: HelperReadUserStr, Name: "probe_read_user_str", cost: costRead, args: []argKind{outArg, anyArg, anyArg}, Why: needsFix},
+	{ID: HelperReadKernelStr, Name: "probe_read_kernel_str", cost: costRead, args: []argKind{outArg, anyArg, anyArg}, Why: needsFix},
 	{ID: HelperRingOutput, Name: "ringbuf_output", args: []argKind{ringArg, inArg, anyArg, anyArg}},
 	{ID: HelperRingReserve, Name: "ringbuf_reserve", args: []argKind{ringArg, anyArg, anyArg}},
 	{ID: HelperRingSubmit, Name: "ringbuf_submit", args: []argKind{recordArg, anyArg}},

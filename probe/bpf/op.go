@@ -14,7 +14,7 @@ type op struct {
 	src  uint8
 	size uint8 // bytes that a load, store or atomic operation moves
 	off  int32 // displacement of a memory operand; for jumps and local calls the target's slot
-	cost int32 // what a jump back or a local call takes from the budget
+	cost int32 // what a jump back or a call takes from the budget
 	imm  int64 // immediate, extended with sign; helper number; atomic operation
 }
 
@@ -203,6 +203,7 @@ func lowerJump(o *op, pc int, i *asm.Instruction, fns *functions) {
 		return
 	case op == asm.Call:
 		o.code = opCall
+		o.cost = helperByID[Helper(i.Constant)].cost
 		return
 	case op == asm.Ja:
 		o.code = opJa

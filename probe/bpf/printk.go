@@ -121,7 +121,7 @@ func (v *VM) convert(out []byte, f verb, x uint64) []byte {
 	case 'c':
 		out = append(out, byte(x))
 	case 's':
-		n := v.readStr(HelperProbeReadStr, x, v.str[:])
+		n, _ := v.readStr(HelperProbeReadStr, x, v.str[:])
 		if n < 0 {
 			out = append(out, "(fault)"...)
 		} else {

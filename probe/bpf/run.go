@@ -398,10 +398,14 @@ func (v *VM) run(r *[16]uint64) FaultCode {
 				return v.stop(code, pc, r[o.dst&15]+uint64(int64(o.off)))
 			}
 		case opCall:
+			if v.left = budget - int64(o.cost); v.left < 0 {
+				return v.stop(FaultBudget, pc, 0)
+			}
 			if code := v.call(Helper(o.imm), r); code != NoFault {
 				v.fault.PC = pc
 				return code
 			}
+			budget = v.left
 			clear(r[R1:R6])
 		case opCallLocal:
 			if depth == MaxFrames-1 {
@@ -427,8 +431,8 @@ func (v *VM) run(r *[16]uint64) FaultCode {
 		}
 		continue
 	jump:
-		// Only what can make a loop costs: with every jump back paid for by
-		// the slots it goes back over, the rest is bounded by the length.
+		// Beside helpers only what can make a loop costs: with every jump back paid
+		// for by the slots it goes back over, the rest is bounded by the length.
 		if o.cost != 0 {
 			if budget -= int64(o.cost); budget < 0 {
 				return v.stop(FaultBudget, pc, 0)

@@ -32,6 +32,7 @@ type callFact struct {
 	known  [R5 + 1]constArg // arguments that are numbers
 	key    int64            // which element a lookup in an array is for; -1 = not known
 	record int32            // id of the record that it ends; 0 = not known
+	cost   int64            // the most that it takes from the budget
 }
 
 type constArg struct {
@@ -45,6 +46,7 @@ func (a *verifier) call(pc int, st *state) {
 	h := helperByID[Helper(o.imm)]
 	f := &callFact{m: -1, key: -1}
 	var m *Map
+	bytes := uint64(0)
 	for i, kind := range h.args {
 		r := uint8(R1) + uint8(i)
 		v := st.regs[r]
@@ -65,7 +67,12 @@ func (a *verifier) call(pc int, st *state) {
 				f.args[r] = a.region(pc, st, r, constant(uint64(size)), false)
 			}
 		case inArg, outArg:
-			f.args[r] = a.region(pc, st, r, st.regs[r+1].number(), kind == outArg)
+			n := st.regs[r+1].number()
+			bytes = min(n.uhi, offMask) // a place of the program's has no more
+			if kind == outArg {
+				bytes = min(n.uhi, maxRead)
+			}
+			f.args[r] = a.region(pc, st, r, n, kind == outArg)
 		case wordArg:
 			f.args[r] = a.region(pc, st, r, constant(8), true)
 		case recordArg:
@@ -79,6 +86,7 @@ func (a *verifier) call(pc int, st *state) {
 			}
 		}
 	}
+	f.cost = CallCost(h.ID, int(bytes), m)
 	result := a.result(pc, st, h.ID, f, m)
 	if a.final {
 		a.facts[pc].call = f

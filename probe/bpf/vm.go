@@ -19,6 +19,9 @@ type VM struct {
 	records [MaxReservations]record
 	open    int // records reserved
 
+	left    int64  // of the budget, while a helper runs
+	badPage uint64 // of guest memory, that could not be read in this run
+
 	fault Fault
 	stats RunStats
 }
@@ -83,7 +86,7 @@ func (v *VM) Run(ctx []byte, env Env) (uint64, error) {
 	if !v.prog.kind.hasRegs() {
 		regs[R2] = uint64(len(ctx))
 	}
-	v.env = env
+	v.env, v.badPage = env, noPage
 	v.stats.Runs++
 	code := v.run(&regs)
 	if v.open > 0 {

@@ -18,7 +18,8 @@ type builder struct {
 	insns  asm.Instructions
 	places []int // of each label, as an index in insns; -1 = not placed yet
 	jumps  []jump
-	cost   int64 // what loops can take from the budget, beside one slot each
+	cost   int64 // what loops can take from the budget, beside once each
+	bytes  int   // that a call of a helper is about, at most
 }
 
 // jump is an instruction that goes to a label.
@@ -48,11 +49,20 @@ func (b *builder) link() {
 	}
 }
 
-// slots returns how many instruction slots stand from index start on.
-func (b *builder) slots(start int) int { return int(b.insns[start:].Size() / bpf.SlotSize) }
+// once returns what is taken from the budget at most when all runs once that was emitted
+// from index start on.
+func (b *builder) once(start int) int64 {
+	n := int64(b.insns[start:].Size() / bpf.SlotSize)
+	for _, i := range b.insns[start:] {
+		if i.IsBuiltinCall() {
+			n += bpf.CallCost(bpf.Helper(i.Constant), b.bytes, nil)
+		}
+	}
+	return n
+}
 
 // repeats notes that what was emitted since start can run n times.
-func (b *builder) repeats(start, n int) { b.cost += int64(n * b.slots(start)) }
+func (b *builder) repeats(start, n int) { b.cost += int64(n) * b.once(start) }
 
 // used reports whether something jumps to l.
 func (b *builder) used(l label) bool {

@@ -51,6 +51,10 @@ func (c *Code) State() (spec bpf.MapSpec, ok bool) {
 // MaxRecord returns the most bytes that a program puts into the ring at once.
 func (c *Code) MaxRecord() int { return c.max }
 
+// InTime reports whether a hit in the guest takes no longer than one of any program may:
+// reads that fail cost much there.
+func (c *Code) InTime() bool { return c.budget <= bpf.DefaultBudget }
+
 // Program makes the program that works on m. It fails where that would be longer than
 // programs can be.
 func (c *Code) Program(m Maps) (*bpf.Program, error) {
@@ -66,6 +70,7 @@ func (c *Code) Program(m Maps) (*bpf.Program, error) {
 // would be longer than programs can be.
 func Compile(l *event.Layout, filter *event.Filter, mark uint32) *Code {
 	c := &compiler{l: l, texts: l.Texts() > 0}
+	c.bytes = max(l.MaxBytes, event.MaxText)
 	if c.texts {
 		c.state = l.MaxBytes
 	}
@@ -76,7 +81,7 @@ func Compile(l *event.Layout, filter *event.Filter, mark uint32) *Code {
 		kind = bpf.Kretprobe
 	}
 	return &Code{
-		name: l.Def().Name(), kind: kind, insns: c.insns, budget: int64(c.slots(0)) + c.cost, state: c.state, max: l.MaxBytes,
+		name: l.Def().Name(), kind: kind, insns: c.insns, budget: c.once(0) + c.cost, state: c.state, max: l.MaxBytes,
 	}
 }
 
