@@ -34,6 +34,11 @@ type options struct {
 	gid       int // of --group, or -1
 	readyFD   int // or -1
 
+	maxConns  int
+	maxBodies uint64
+	bodyTime  time.Duration
+	stallTime time.Duration
+
 	logLevel  slog.Level
 	logFormat string
 	logFile   string
@@ -47,6 +52,7 @@ type options struct {
 func defaultOptions() options {
 	return options{
 		vcpus: 1, memory: machine.DefaultMemory, tick: machine.DefaultTick,
+		maxConns: 512, maxBodies: 64 << 20, bodyTime: 10 * time.Second, stallTime: 30 * time.Second,
 		gid: -1, readyFD: -1, logFormat: "text", heartbeat: 15 * time.Second, endTime: endTime, writeTime: writeTime,
 	}
 }
@@ -73,6 +79,10 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.StringVarP(&o.socket, "socket", "s", o.socket, "listen on this `path` (default: $"+api.SocketEnv+"; root "+api.SystemSocket+"; others $XDG_RUNTIME_DIR/guestprobed/guestprobed.sock)")
 	f.Var((*uidsValue)(&o.allowUIDs), "allow-uid", "serve this user too, beside our own and root; may be repeated")
 	f.Var((*groupValue)(&o.gid), "group", "give the socket to this group and serve its members")
+	f.IntVar(&o.maxConns, "max-connections", o.maxConns, "serve so many connections at a time; when there are more, the one goes that has waited longest for its client")
+	f.Var((*sizeValue)(&o.maxBodies), "max-bodies", "room for the bodies of all requests together")
+	f.DurationVar(&o.bodyTime, "body-timeout", o.bodyTime, "how long a request's body may take to come")
+	f.DurationVar(&o.stallTime, "stall-timeout", o.stallTime, "end a stream or an answer that its client has not read from for so long")
 	f.IntVar(&o.readyFD, "ready-fd", o.readyFD, "write a line \"ready PATH\" to this file `descriptor` when clients can connect")
 	f.Var((*levelValue)(&o.logLevel), "log-level", "debug, info, warn or error")
 	f.StringVar(&o.logFormat, "log-format", o.logFormat, "text or json")
@@ -90,6 +100,14 @@ func (o *options) check() error {
 		return command.Usagef("--tick %v: neither 0 nor at least %v", o.tick, machine.MinTick)
 	case o.logFormat != "text" && o.logFormat != "json":
 		return command.Usagef("--log-format %q: not text or json", o.logFormat)
+	case o.maxConns < 1:
+		return command.Usagef("--max-connections %d: not at least 1", o.maxConns)
+	case o.maxBodies < maxFileBody:
+		return command.Usagef("--max-bodies %s: not at least %s, the largest body", formatSize(o.maxBodies), formatSize(maxFileBody))
+	case o.bodyTime <= 0:
+		return command.Usagef("--body-timeout %v: not above 0", o.bodyTime)
+	case o.stallTime <= 0:
+		return command.Usagef("--stall-timeout %v: not above 0", o.stallTime)
 	case len(o.cmdline) > guest.MaxCmdline:
 		return command.Usagef("--cmdline: %d bytes, more than %d", len(o.cmdline), guest.MaxCmdline)
 	case strings.IndexByte(o.cmdline, 0) >= 0:
