@@ -15,6 +15,7 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/internal/program"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 )
 
@@ -23,6 +24,7 @@ type options struct {
 	guest   string // ELF file, or "" for the built-in guest
 	vcpus   int
 	memory  uint64
+	maps    uint64 // bytes of the host that maps may take
 	cmdline string
 	paused  bool
 	probes  []string
@@ -51,7 +53,7 @@ type options struct {
 
 func defaultOptions() options {
 	return options{
-		vcpus: 1, memory: machine.DefaultMemory, tick: machine.DefaultTick,
+		vcpus: 1, memory: machine.DefaultMemory, maps: program.DefaultMemory, tick: machine.DefaultTick,
 		maxConns: 512, maxBodies: 64 << 20, bodyTime: 10 * time.Second, stallTime: 30 * time.Second,
 		gid: -1, readyFD: -1, logFormat: "text", heartbeat: 15 * time.Second, endTime: endTime, writeTime: writeTime,
 	}
@@ -71,6 +73,7 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.guest, "guest", o.guest, "boot this static x86-64 ELF `file` (default: the built-in guest)")
 	f.IntVar(&o.vcpus, "vcpus", o.vcpus, fmt.Sprintf("number of vCPUs, 1 to %d", guest.MaxVCPUs))
 	f.Var((*sizeValue)(&o.memory), "memory", "guest RAM, with an optional K, M, G or T")
+	f.Var((*sizeValue)(&o.maps), "map-memory", "the host's memory that maps of programs may take in all")
 	f.StringVar(&o.cmdline, "cmdline", o.cmdline, "command line for the guest")
 	f.BoolVar(&o.paused, "paused", o.paused, "stop before the guest's first instruction")
 	f.StringArrayVar(&o.probes, "probe", o.probes, "attach a probe before the guest's first instruction; may be repeated")
@@ -96,6 +99,8 @@ func (o *options) check() error {
 		return command.Usagef("--vcpus %d: not in 1 to %d", o.vcpus, guest.MaxVCPUs)
 	case o.memory == 0 || o.memory%guest.PageSize != 0 || o.memory > guest.MaxRAM:
 		return command.Usagef("--memory %s: not a multiple of %s from %[2]s to %s", formatSize(o.memory), formatSize(guest.PageSize), formatSize(guest.MaxRAM))
+	case o.maps == 0 || o.maps > guest.MaxRAM:
+		return command.Usagef("--map-memory %s: not in 1 to %s", formatSize(o.maps), formatSize(guest.MaxRAM))
 	case o.tick < 0 || o.tick > 0 && o.tick < machine.MinTick:
 		return command.Usagef("--tick %v: neither 0 nor at least %v", o.tick, machine.MinTick)
 	case o.logFormat != "text" && o.logFormat != "json":

@@ -52,7 +52,7 @@ func newServer(log *slog.Logger, o options, g Guest, logLost func() uint64) *ser
 		conns:   &conns{max: o.maxConns, bodyMax: int64(o.maxBodies), bodyTime: o.bodyTime, open: map[*conn]bool{}},
 		stop:    make(chan struct{}),
 	}
-	s.probes = newStore(log, g)
+	s.probes = newStore(log, g, o.maps)
 	s.boots.Store(1)
 	return s
 }

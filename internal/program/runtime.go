@@ -15,6 +15,7 @@ import (
 // not there: programs that need it run on the host, or do without.
 type Config struct {
 	CPUs    int
+	Memory  int64                                  // bytes of the host that maps may take; 0 = DefaultMemory
 	Shared  Shared                                 // memory of maps and blocks in the guest
 	Profile *guest.Profile                         // how tasks are found
 	Clock   func() (bpf.Clock, error)              // time in the guest, on the clock of Now
@@ -26,10 +27,14 @@ type Config struct {
 	Refuse string
 }
 
+// DefaultMemory is the default of Config.Memory.
+const DefaultMemory = 1 << 30
+
 // Runtime holds what all programs of one guest share. Its methods may be called
 // from any goroutine but a probe handler's.
 type Runtime struct {
 	cfg    Config
+	heap   heap
 	mem    [2]arena // by 1 = for code of CPL3
 	feed   feed
 	lanes  []*lane     // by vCPU
@@ -48,6 +53,9 @@ type Runtime struct {
 // New returns a runtime. It is an event.Feed.
 func New(cfg Config) *Runtime {
 	rt := &Runtime{cfg: cfg, staged: map[*blocks]bool{}}
+	if rt.heap.limit = cfg.Memory; cfg.Memory == 0 {
+		rt.heap.limit = DefaultMemory
+	}
 	for i := range rt.mem {
 		rt.mem[i].shared, rt.mem[i].user = cfg.Shared, i == 1
 	}
