@@ -3,10 +3,14 @@ package guest
 import "slices"
 
 // FreeSpace is what is free of some space: addresses or offsets that are handed out
-// in pieces and taken back. It goes round: a piece is searched for from behind the
-// last one that was handed out, so that what was taken back is handed out again as
-// late as possible. The zero value has nothing. It is not safe for concurrent use.
+// in pieces and taken back. The zero value has nothing. It is not safe for concurrent
+// use.
 type FreeSpace struct {
+	// Late makes it go round: a piece is searched for from behind the last one that
+	// was handed out, so that what was taken back is handed out again as late as
+	// possible. Otherwise the lowest place serves, so that little is ever touched.
+	Late bool
+
 	ranges []freeRange // ascending, with something between any two
 	next   uint64      // where the next search begins
 }
@@ -80,7 +84,9 @@ func (f *FreeSpace) Take(a, n uint64) {
 		left = append(left, freeRange{a + n, r.to})
 	}
 	f.ranges = slices.Replace(f.ranges, i, i+1, left...)
-	f.next = a + n
+	if f.Late {
+		f.next = a + n
+	}
 }
 
 // Left returns how many bytes are free.

@@ -7,19 +7,19 @@ import (
 
 // TestFreeSpace: pieces at random, held against a bit per byte.
 func TestFreeSpace(t *testing.T) {
-	const size, base = 4096, 1 << 40
+	const size, base = 1024, 1 << 40
 	for seed := range uint64(20) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
-		var f FreeSpace
+		f := FreeSpace{Late: seed%2 == 0}
 		f.Add(base, size/2)
 		f.Add(base+size/2, size/2)
 		var used [size]bool
 		type piece struct{ a, n uint64 }
 		var held []piece
 		left := uint64(size)
-		for range 3000 {
+		for range 1000 {
 			if rnd.IntN(5) < 3 {
-				n, align := 1+rnd.Uint64N(200), uint64(1)<<rnd.IntN(7)
+				n, align := 1+rnd.Uint64N(90), uint64(1)<<rnd.IntN(7)
 				odd := rnd.IntN(4) == 0
 				a, ok := f.Find(n, align, func(a uint64) bool { return !odd || a/align%2 == 1 })
 				fits := false
@@ -72,18 +72,25 @@ func TestFreeSpace(t *testing.T) {
 	}
 }
 
-// TestFreeSpaceGoesRound: what was given back is handed out again after everything
-// else.
-func TestFreeSpaceGoesRound(t *testing.T) {
+// TestFreeSpaceOrder: what was given back is handed out again after everything else,
+// or at once.
+func TestFreeSpaceOrder(t *testing.T) {
 	var f FreeSpace
-	f.Add(64, 64*10)
-	for i := range uint64(35) {
-		a, ok := f.Find(64, 64, nil)
-		if want := 64 + 64*(i%10); !ok || a != want {
-			t.Fatalf("piece %d is at %d, want %d", i, a, want)
+	for _, late := range []bool{true, false} {
+		f = FreeSpace{Late: late}
+		f.Add(64, 64*10)
+		for i := range uint64(35) {
+			a, ok := f.Find(64, 64, nil)
+			want := uint64(64)
+			if late {
+				want += 64 * (i % 10)
+			}
+			if !ok || a != want {
+				t.Fatalf("late %v: piece %d is at %d, want %d", late, i, a, want)
+			}
+			f.Take(a, 64)
+			f.Add(a, 64)
 		}
-		f.Take(a, 64)
-		f.Add(a, 64)
 	}
 	if _, ok := f.Find(641, 1, nil); ok {
 		t.Error("more than there is was handed out")

@@ -3,6 +3,8 @@ package kvm
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"math/rand/v2"
 	"os"
 	"strings"
 	"testing"
@@ -102,6 +104,46 @@ func TestFixedAddresses(t *testing.T) {
 	defer v.Close()
 	if err := vm.SetIdentityMapAddr(0xfeffc000); !errors.Is(err, unix.EINVAL) {
 		t.Errorf("identity map with a vcpu: %v, want EINVAL", err)
+	}
+}
+
+// TestTouchedMemory touches pages at random: what is reported has all of them, in whole
+// runs, and of the rest at most what huge pages bring along.
+func TestTouchedMemory(t *testing.T) {
+	page := os.Getpagesize()
+	const pages = 20_000 // more than are asked for at a time
+	mem, err := AllocMemory(pages * page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := FreeMemory(mem); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := unix.Madvise(mem, unix.MADV_NOHUGEPAGE); err != nil {
+		t.Logf("huge pages: %v", err)
+	}
+	rnd := rand.New(rand.NewPCG(1, 2))
+	want := map[int]bool{0: true, 8191: true, 8192: true, pages - 1: true}
+	for range 300 {
+		want[rnd.IntN(pages)] = true
+	}
+	for i := range want {
+		mem[i*page+rnd.IntN(page)] = 1
+	}
+	got := map[int]bool{}
+	TouchedMemory(mem, func(b []byte) {
+		at := int(addressOf(b) - addressOf(mem))
+		if at%page != 0 || len(b) == 0 || len(b)%page != 0 || got[at/page-1] {
+			t.Errorf("%d bytes at %#x", len(b), at)
+		}
+		for i := range len(b) / page {
+			got[at/page+i] = true
+		}
+	})
+	if !maps.Equal(got, want) {
+		t.Errorf("%d pages, want %d", len(got), len(want))
 	}
 }
 

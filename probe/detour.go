@@ -17,9 +17,9 @@ import (
 //	[handler stage][copies of the displaced instructions][jmp back]
 //
 // The handler stage is one exit to the host, or machine code that needs none
-// (Stage). Like a slot it belongs to its region for ever: a task that was
-// preempted in it may come back long after the probe is gone.
+// (Stage). Like a slot it belongs to its region until nobody can be in it.
 type detour struct {
+	key    detourKey
 	region flow.Region
 	orig   [insn.JmpLen]uint8 // the bytes that the jump overwrites
 	user   bool
@@ -140,7 +140,7 @@ func (o *optimizer) detour(st *site, stages []*Stage) (*detour, error) {
 	if d := o.detours[key]; d != nil {
 		return d, nil
 	}
-	d := &detour{region: *st.region, user: st.user, run: stages}
+	d := &detour{key: key, region: *st.region, user: st.user, run: stages}
 	copy(d.orig[:], st.text)
 	build := o.exitStage(st.user)
 	if stages != nil {
@@ -149,6 +149,9 @@ func (o *optimizer) detour(st *site, stages []*Stage) (*detour, error) {
 	err := o.code.Put(st.addr, st.user, d, func(at guest.GVA) ([]byte, error) { return d.assemble(at, stages, build) })
 	if err != nil {
 		return nil, err
+	}
+	for _, x := range stages {
+		x.uses++
 	}
 	d.addr = d.entry
 	if len(d.region.Boundaries) != 0 {

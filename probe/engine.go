@@ -30,11 +30,12 @@ type Options struct {
 // ErrInHandler in a handler.
 type Engine struct {
 	control
-	places  places
-	opt     *optimizer
-	text    text
-	watches watches
-	returns returns
+	places    places
+	opt       *optimizer
+	text      text
+	watches   watches
+	returns   returns
+	collector collector
 
 	gone map[*registration]bool // on sites of their own, in no table; written with view held as well
 	ends []*registration        // hidden ones of jprobes that are gone; guarded by mu
@@ -72,6 +73,7 @@ func New(t Target, o Options) (*Engine, error) {
 	e.text = text{control: &e.control, opt: e.opt}
 	e.onAlarm = func() { e.text.look(true) }
 	e.returns = returns{control: &e.control, opt: e.opt}
+	e.collector = collector{control: &e.control, places: &e.places, opt: e.opt}
 	e.watches = watches{control: &e.control, places: &e.places}
 	e.watches.watcher, _ = t.(Watcher)
 	return e, nil

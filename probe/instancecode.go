@@ -156,7 +156,7 @@ func (t *instances) entryStage() *Stage {
 	a.Inc(8, word(rsi, cellHandled))
 	a.Inc(8, word(rcx, instState)) // live
 	restore()
-	s := &Stage{Stack: 48, NoStrings: true, Block: t.cells(), Stride: lineSize, Lost: t.base + 8*wordLost, Counts: t.counts}
+	s := &Stage{Stack: 48, NoStrings: true, Block: t.cells(), Stride: lineSize, Lost: t.base + 8*wordLost, Counts: t.counts, table: t}
 	if entry != nil {
 		a.Place(skip)
 		a.Neg(8, word(rcx, instTask))

@@ -53,6 +53,7 @@ type instances struct {
 	entry  *Stage        // shared: what a detour calls
 
 	noStage string // why the table is private although the probe has the stages
+	short   bool   // for want of memory
 
 	cursor  atomic.Uint32 // where the next search for a free record begins
 	swept   atomic.Uint32 // where the next sweep begins
@@ -151,6 +152,14 @@ func (t *instances) fill() {
 		x := t.rp.probe.ReturnStage
 		t.cell(cpu, cellReturnBlock).Store(uint64(x.Block) + uint64(cpu)*x.Stride)
 	}
+}
+
+// stages returns those that the code of the table leads to.
+func (t *instances) stages() []*Stage {
+	if t.rp.probe.Stage == nil {
+		return []*Stage{t.rp.probe.ReturnStage}
+	}
+	return []*Stage{t.rp.probe.ReturnStage, t.rp.probe.Stage}
 }
 
 // shared reports whether the table is in memory that the guest shares.

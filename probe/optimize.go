@@ -33,6 +33,7 @@ type optimizer struct {
 	slow    bool        // timer is for later only
 	passing bool        // a pass is under way
 	detours map[detourKey]*detour
+	pinned  []*detour      // text that the guest has changed may lead there
 	waiting map[*site]bool // the sites in that state; for listings
 	later   map[*site]bool // likewise
 	stats   OptimizerStats // for listings
@@ -50,7 +51,7 @@ func newOptimizer(k *control, p *places, delay time.Duration) *optimizer {
 
 // forget drops everything that depends on the guest's memory.
 func (o *optimizer) forget() {
-	o.detours = map[detourKey]*detour{}
+	o.detours, o.pinned = map[detourKey]*detour{}, nil
 	o.waiting, o.later = map[*site]bool{}, map[*site]bool{}
 	o.stats.Unoptimized += uint64(o.stats.Now)
 	o.stats.Now = 0

@@ -180,13 +180,17 @@ func (o *optimizer) optimize(w World, st *site, d *detour) *Unoptimized {
 // The world is stopped. What the guest has changed stays, and the site is armed no more
 // if that is its own instruction.
 func (o *optimizer) unoptimize(w World, st *site, lost *[]error) {
-	if st.detour() == nil {
+	d := st.detour()
+	if d == nil {
 		return
 	}
 	now, before := st.patched()
 	o.set(st, noJump)
 	back := append([]byte{insn.Int3}, before[1:insn.JmpLen]...)
 	if err := o.withdraw(w, st, now[:insn.JmpLen], back); err != nil {
+		if o.holds(st, now[:insn.JmpLen]) {
+			o.pinned = append(o.pinned, d)
+		}
 		o.lose(textError(st, err), lost)
 		_ = o.abandon(w, st) // that is the same one
 	}

@@ -187,7 +187,9 @@ func (t *instances) abandon(i int, state uint64) bool {
 		if !t.leave(i, state) {
 			return false
 		}
-		t.rp.abandoned.Add(1)
+		if !t.dead.Load() { // the counts are final
+			t.rp.abandoned.Add(1)
+		}
 	}
 	t.recycle(i)
 	return true

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe/code"
 )
 
 // Probe is what can be registered: a *Kprobe, a *Kretprobe or a *Jprobe.
@@ -32,6 +33,7 @@ type batch struct {
 	fresh map[guest.GVA]*site // sites to add
 	order []*site             // all sites of the batch, by first use
 	index map[*site]int       // the first probe of the batch on each
+	short bool                // memory is used up: something could be better
 }
 
 func newBatch(n int) *batch {
@@ -60,26 +62,47 @@ func (e *Engine) Register(ps ...Probe) error {
 	}
 	b := newBatch(len(ps))
 	err := e.admitAll(b, ps)
-	var no *Error
-	switch {
-	case err == nil:
+	if b.short || errors.Is(err, code.ErrNoMemory) {
+		// Perhaps there is memory that nobody can be in any more. What is there for the
+		// batch so far is part of it.
+		b.end()
+		switch freed, stopped := e.collector.run(); {
+		case stopped != nil:
+			err = stopped
+		case freed != 0 || err == nil:
+			b = newBatch(len(ps))
+			err = e.admitAll(b, ps)
+		}
+	}
+	if err == nil {
 		err = e.install(b)
-	case errors.As(err, &no) && no.Code == CodeTextChanged:
-		_ = e.text.reconcile(e.text.different()) // under probes that are there already, if it was; logged
+	}
+	if err != nil {
+		b.end()
+		var no *Error
+		if errors.As(err, &no) && no.Code == CodeTextChanged {
+			_ = e.text.reconcile(e.text.different()) // under probes that are there already, if it was; logged
+		}
+		return err
 	}
 	for _, r := range b.regs {
-		switch {
-		case r.ret == nil:
-		case err != nil:
-			r.ret.end()
-		default:
+		if t := r.table(); t != nil {
 			r.ret.probe.MaxActive = r.ret.max
-			if r.ret.table.Load().shared() {
+			if t.shared() {
 				e.returns.watch()
 			}
 		}
 	}
-	return err
+	return nil
+}
+
+// end gives up what was made for a batch that will not be installed.
+func (b *batch) end() {
+	for _, r := range b.regs {
+		if r.ret != nil {
+			r.ret.end()
+		}
+	}
 }
 
 // admitAll admits what was asked for, and, behind it, the hidden probes at the ends
@@ -106,6 +129,7 @@ func (e *Engine) admitAll(b *batch, ps []Probe) error {
 				return refused(i, err)
 			}
 			r.ret.table.Store(t)
+			b.short = b.short || t.short
 		}
 	}
 	for i := range ps {
@@ -373,8 +397,10 @@ func (e *Engine) remove(regs []*registration) error {
 				r.ret.end()
 			}
 		}
+		e.collector.collectIfDue(w)
 		return nil
 	})
+	e.collector.flush()
 	if err != nil {
 		return err
 	}

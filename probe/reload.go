@@ -64,6 +64,7 @@ func (e *Engine) reloaded() error {
 	for r, why := range lost {
 		e.log.Warn("probe is gone after the guest was reset", "probe", r.name, "addr", r.site.addr, "symbol", r.site.symbol, "err", why)
 	}
+	e.collector.flush()
 	return errors.Join(err, e.watches.replace())
 }
 
@@ -87,7 +88,7 @@ func (e *Engine) forget() {
 	e.view.Lock()
 	defer e.view.Unlock()
 	e.can = [2]Capabilities{e.target.Capabilities(false), e.target.Capabilities(true)}
-	e.code.Forget()
+	e.collector.forget()
 	e.places.forget()
 	e.opt.forget()
 	for _, st := range e.sites.All() {

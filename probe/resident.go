@@ -23,4 +23,11 @@ type resident interface {
 	// accessor returns the instruction of the guest's text that has just accessed
 	// memory, and whether that is certain.
 	accessor(c *cpu, s State) (at guest.GVA, exact bool)
+
+	// refers keeps what the resident's code needs besides itself. It and drop are
+	// called with the world stopped.
+	refers(m *marking)
+
+	// drop ends what was made for the resident: nobody can be in it any more.
+	drop(g *collector)
 }

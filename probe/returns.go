@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+	"syscall"
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe/code"
 )
 
 // returns makes the tables of kretprobes, and sees to it that records which nobody
@@ -25,23 +27,24 @@ var errNotShared = errors.New("this guest has no memory that host and guest shar
 // prepare makes a table for rp on st: where the probe's handlers can run in the guest,
 // one that it shares.
 func (x *returns) prepare(rp *retprobe, st *site) (*instances, *Error) {
-	why := ""
+	var why error
 	if rp.probe.ReturnStage != nil {
 		t := newInstances(&x.core, rp, st)
-		err := x.share(t)
-		if err == nil {
+		if why = x.share(t); why == nil {
 			return t, nil
 		}
-		why = err.Error()
 	}
 	t := newInstances(&x.core, rp, st)
-	t.noStage = why
+	if why != nil {
+		t.noStage = why.Error()
+		t.short = errors.Is(why, syscall.ENOMEM) || errors.Is(why, code.ErrNoMemory)
+	}
+	t.keep(make([]byte, t.size()))
 	if err := x.put(t); err != nil {
 		e := newError(CodeNoInstances, "no memory for the trampolines", fmt.Sprintf("%d instances", t.n))
 		e.Cause = err
 		return nil, e
 	}
-	t.keep(make([]byte, t.size()))
 	return t, nil
 }
 
@@ -70,12 +73,16 @@ func (x *returns) share(t *instances) error {
 		return err
 	}
 	t.base = base
+	t.keep(b)
 	if err := x.put(t); err != nil {
+		x.opt.placer.FreeShared(base)
 		return err
 	}
-	t.keep(b)
 	t.fill()
 	t.entry = t.entryStage()
+	for _, s := range t.stages() {
+		s.uses++
+	}
 	return nil
 }
 

@@ -20,10 +20,11 @@ const (
 //	boosted  [copy][e9 rel32 to the instruction behind the original]
 //	stepped  [copy][cc]
 //
-// It belongs to that instruction at that address for ever (until the guest is
-// reset): a task that was preempted in it may come back long after the
-// probe is gone, and still finds what it left.
+// It belongs to that instruction at that address until nobody can be in it: a task
+// that was preempted there may come back long after the probe is gone, and still finds
+// what it left.
 type slot struct {
+	key   slotKey
 	addr  guest.GVA // of the copy
 	orig  guest.GVA // of the original
 	next  guest.GVA // behind the original
@@ -50,7 +51,7 @@ func (p *places) slot(st *site, kind slotKind) (*slot, error) {
 	if sl := p.slots[key]; sl != nil {
 		return sl, nil
 	}
-	sl := &slot{orig: st.addr, next: st.next(), kind: kind}
+	sl := &slot{key: key, orig: st.addr, next: st.next(), kind: kind}
 	err := p.code.Put(st.addr, st.user, sl, func(at guest.GVA) ([]byte, error) {
 		b, n, err := slotCode(st, kind, at)
 		sl.addr, sl.n = at, uint8(n)

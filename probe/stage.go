@@ -49,6 +49,9 @@ type Stage struct {
 	// ones that were handled, filtered and missed. The guest writes the numbers:
 	// they are what it says. It is called from any goroutine.
 	Counts func(cpu int) (hits, handled, filtered, missed uint64)
+
+	uses  int        // residents with its code, or that of which it is a part; guarded by Engine.mu
+	table *instances // whose entry it is, of a kretprobe
 }
 
 // Fixup pairs an instruction with where the vCPU goes on when it faults. Both

@@ -2,6 +2,7 @@ package probe
 
 import (
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe/code"
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
@@ -105,6 +106,13 @@ type World interface {
 	PatchText(addr guest.GVA, old, new []byte) error
 	// CPU returns the saved state of vCPU i, which may be changed.
 	CPU(i int) State
+	// Words calls found with each value within one of the ranges, of which there are at
+	// most two, that a context of the guest could go on at: of each 8-byte word at a
+	// multiple of 8 of all that the guest can write, other than AllocShared's, and of each
+	// general register of each vCPU, whether it runs or waits for something that the host
+	// has put in between. False means that the target cannot tell: then nothing of the
+	// engine's executable memory is used again.
+	Words(ranges []code.Range, found func(guest.GVA)) bool
 }
 
 // Capabilities are what the host can do with code of one privilege level. The
@@ -178,8 +186,10 @@ type Detours interface {
 
 	// AllocShared returns memory that host and guest share: zeroed, aligned to 64
 	// bytes, and never executable; with user for code of CPL3, otherwise out of its
-	// reach. A reset takes it back. The guest can write there at any time.
+	// reach. A reset only zeroes it. The guest can write there at any time.
+	// FreeShared gives it back, when no code in the guest refers to it any more.
 	AllocShared(size int, user bool) (guest.GVA, []byte, error)
+	FreeShared(addr guest.GVA)
 }
 
 // StackProfile says that at the address RSP & Mask, which is never that of

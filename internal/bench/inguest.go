@@ -127,7 +127,7 @@ func (g *benchGuest) newSubjects() (*subjects, error) {
 	}
 	start := time.Now()
 	now := func() int64 { return time.Since(start).Nanoseconds() }
-	cfg := program.Config{CPUs: g.m.Target().NumCPU(), Shared: g.m, Now: now,
+	cfg := program.Config{CPUs: g.m.Target().NumCPU(), Shared: g.m, Engine: g.m.Engine(), Now: now,
 		Stop: func(f func() error) error { return g.m.Target().Stop(func(probe.World) error { return f() }) },
 		Clock: func() (bpf.Clock, error) {
 			c, err := g.m.Clock(now)
@@ -138,7 +138,7 @@ func (g *benchGuest) newSubjects() (*subjects, error) {
 		cfg.Profile = &p
 	}
 	s.rt = program.New(cfg)
-	block, host, err := g.m.AllocData(128, true)
+	block, host, err := g.m.AllocShared(128, true)
 	if err != nil {
 		return nil, err
 	}

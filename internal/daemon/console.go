@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"errors"
 	"net/http"
 	"strconv"
 	"time"
@@ -25,7 +24,7 @@ func (s *server) streamConsole(w http.ResponseWriter, r *http.Request) error {
 			return badValue("follow %q: not a boolean", v)
 		}
 	}
-	st, err := s.openStream(w, r)
+	st, err := s.openStream(w)
 	if err != nil {
 		return err
 	}
@@ -50,9 +49,6 @@ func (s *server) streamConsole(w http.ResponseWriter, r *http.Request) error {
 			return nil
 		}
 		if err := st.flush(); err != nil {
-			if errors.Is(err, errSlow) {
-				st.endSlow(sub.Lost())
-			}
 			return nil // the client is gone; nobody is left to tell
 		}
 		select {

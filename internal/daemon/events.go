@@ -3,7 +3,6 @@ package daemon
 import (
 	"bufio"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -62,24 +61,18 @@ func (s *server) streamEvents(w http.ResponseWriter, r *http.Request) error {
 		s.logAttached(list.Probes, "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
 		e.only, e.base = s.probes.ofStream(own), 0
 	}
-	if e.stream, err = s.openStream(w, r); err != nil {
+	if e.stream, err = s.openStream(w); err != nil {
 		return err
 	}
 	defer s.closeStream(e.stream)
-	if err = e.putStart(); err == nil {
-		err = e.run(r)
-	}
-	if errors.Is(err, errSlow) {
-		s.log.Warn("a stream is ended: its client does not read", "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
-		e.sub.Close() // what is still in the queue is counted as lost
-		e.endSlow(e.lostTotal())
-	}
-	return nil // the client is gone; nobody is left to tell
+	e.putStart()
+	e.run(r)
+	return nil
 }
 
 // putStart sends the first record, an api.Start, a part at a time: it has every probe of
 // the stream in it.
-func (e *eventStream) putStart() error {
+func (e *eventStream) putStart() {
 	epoch, err := json.Marshal(e.s.probes.since)
 	if err != nil {
 		panic("BUG: marshal time: " + err.Error())
@@ -88,7 +81,7 @@ func (e *eventStream) putStart() error {
 	fmt.Fprintf(b, `{"type":%q,"data":{"epoch":%s,"probes":`, api.RecordStart, epoch)
 	e.s.probes.writeList(b, e.s.probes.those(e.only))
 	b.WriteString("}}\n")
-	return b.Flush()
+	_ = b.Flush() // an error: the stream's next write has it, too
 }
 
 // eventsRequest reads what is asked for: from the query of a GET, from the body
@@ -119,10 +112,9 @@ func (s *server) endSession(own *session) {
 	}
 }
 
-// run sends events until there is a reason to stop. An error means that there is nobody to
-// send them to. A client that does not read
+// run sends events until there is a reason to stop. A client that does not read
 // blocks only this goroutine: its queue fills and loses, and that is counted.
-func (e *eventStream) run(r *http.Request) error {
+func (e *eventStream) run(r *http.Request) {
 	heart := time.NewTicker(e.s.opt.heartbeat)
 	defer heart.Stop()
 	gather := time.NewTimer(0)
@@ -131,19 +123,21 @@ func (e *eventStream) run(r *http.Request) error {
 	for {
 		changed, gone := e.s.guest.Changed(), e.s.probes.changed()
 		if reason, code, ended := guestEnd(e.s.guest.State()); ended {
-			return e.finish(reason, code)
+			e.finish(reason, code)
+			return
 		}
 		if e.orphaned() {
-			return e.finish(api.EndDetached, nil)
+			e.finish(api.EndDetached, nil)
+			return
 		}
 		closed, err := e.drain()
 		if err != nil {
-			return err
+			return // the client is gone; nobody is left to tell
 		}
 		if closed {
 			e.putLost(e.lostTotal())
 			e.end(api.EndShutdown, nil)
-			return nil
+			return
 		}
 		select {
 		case <-ready:
@@ -158,7 +152,7 @@ func (e *eventStream) run(r *http.Request) error {
 		case <-changed:
 		case <-gone:
 		case <-r.Context().Done():
-			return r.Context().Err()
+			return
 		}
 	}
 }
@@ -170,13 +164,12 @@ func (e *eventStream) orphaned() bool {
 }
 
 // finish sends what has happened until now, and the end.
-func (e *eventStream) finish(reason string, code *int64) error {
+func (e *eventStream) finish(reason string, code *int64) {
 	e.s.probes.sync()
-	_, err := e.drain()
-	if err == nil {
-		e.end(reason, code)
+	if _, err := e.drain(); err != nil {
+		return
 	}
-	return err
+	e.end(reason, code)
 }
 
 // drain sends the events that are there. Closed means that no more will come.

@@ -10,6 +10,7 @@ import (
 	"github.com/guestprobe/guestprobe/kvm/host"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/code"
 )
 
 // fakeGuest is the built-in guest's image in plain memory, with the real probe
@@ -133,6 +134,8 @@ func (w fakeWorld) PatchText(addr guest.GVA, old, new []byte) error {
 }
 
 func (w fakeWorld) CPU(int) probe.State { return probe.State{Regs: &probe.Regs{}} }
+
+func (w fakeWorld) Words([]code.Range, func(guest.GVA)) bool { return false }
 
 // The Guest of the daemon.
 

@@ -65,7 +65,8 @@ func userGroups(uid uint32) []string {
 
 type peerKey struct{}
 
-// withPeer asks the kernel once per connection who is there.
+// withPeer is the server's ConnContext: it asks the kernel once per
+// connection.
 func withPeer(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, peerKey{}, peerOf(c))
 }

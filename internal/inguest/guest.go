@@ -76,10 +76,10 @@ func New(o Options) (_ *Guest, err error) {
 			err = errors.Join(fmt.Errorf("guest for programs: %w", err), g.Close())
 		}
 	}()
-	if g.boxAt, g.box, err = g.m.AllocData(boxSize, g.cpl == 3); err != nil {
+	if g.boxAt, g.box, err = g.m.AllocShared(boxSize, g.cpl == 3); err != nil {
 		return nil, err
 	}
-	at, b, err := g.m.AllocData(arenaSize, g.cpl == 3)
+	at, b, err := g.m.AllocShared(arenaSize, g.cpl == 3)
 	if err != nil {
 		return nil, err
 	}

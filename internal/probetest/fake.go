@@ -12,6 +12,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/code"
 )
 
 // FakeOptions says what kind of guest a Fake is.
@@ -64,7 +65,7 @@ type Fake struct {
 	bus sync.Mutex // locked instructions
 
 	allocMu sync.Mutex // guards the rest
-	shared  guest.GVA
+	shared  guest.FreeSpace
 }
 
 // Layout of what the image leaves free. Between any two regions is a hole.
@@ -99,6 +100,7 @@ func NewFake(o FakeOptions) (*Fake, error) {
 		o.Can = func(bool) probe.Capabilities { return probe.Capabilities{NoBreakpoint: "no exit is seen"} }
 	}
 	f := &Fake{mem: newMemory(), tick: o.TickEvery, prof: o.Profile, can: o.Can, blind: o.Foreign}
+	f.shared.Add(uint64(sharedBase), sharedSize)
 	for i := range o.CPUs {
 		// Stacks are user memory, so that CPL3 code can use them, too.
 		f.mem.add(&region{base: stackBase + guest.GVA(i*stackStride), data: newStack(i), write: true, user: true})
@@ -139,8 +141,12 @@ func newStack(cpu int) []byte {
 func (f *Fake) load(img *guest.Image) {
 	m := newMemory()
 	for _, r := range *f.mem.regions.Load() {
-		if r.base >= stackBase && r.base < stopAddr {
+		switch {
+		case r.base >= stackBase && r.base < stopAddr:
 			clear(r.data[16:])
+			m.add(r)
+		case r.words != nil:
+			clear(r.data)
 			m.add(r)
 		}
 	}
@@ -153,7 +159,6 @@ func (f *Fake) load(img *guest.Image) {
 		m.add(&region{base: execBase(user), data: make([]byte, 1, execSize), exec: true, user: user, slots: true})
 	}
 	f.mem, f.img = m, img
-	f.shared = sharedBase
 }
 
 // Reset gives the guest another image, or the same again, and tells the engine.
@@ -251,14 +256,25 @@ func (f *Fake) AllocShared(size int, user bool) (guest.GVA, []byte, error) {
 	f.allocMu.Lock()
 	defer f.allocMu.Unlock()
 	size = (size + guest.PageSize - 1) &^ (guest.PageSize - 1)
-	base := f.shared
-	if guest.GVA(size) > sharedBase+sharedSize-base {
+	room := uint64(size + guest.PageSize) // with a hole
+	base, ok := f.shared.Find(room, guest.PageSize, nil)
+	if !ok {
 		return 0, nil, errors.New("shared memory is used up")
 	}
-	f.shared += guest.GVA(size) + guest.PageSize
+	f.shared.Take(base, room)
 	b := make([]byte, size)
-	f.mem.add(&region{base: base, data: b, words: guest.AtomicWords(b), write: true, user: user})
-	return base, b, nil
+	f.mem.add(&region{base: guest.GVA(base), data: b, words: guest.AtomicWords(b), write: true, user: user})
+	return guest.GVA(base), b, nil
+}
+
+// FreeShared implements probe.Detours. Whoever still uses the memory finds none.
+func (f *Fake) FreeShared(addr guest.GVA) {
+	f.allocMu.Lock()
+	defer f.allocMu.Unlock()
+	if r := f.mem.find(addr); r != nil && r.base == addr && r.words != nil {
+		f.mem.remove(r)
+		f.shared.Add(uint64(addr), uint64(len(r.data)+guest.PageSize))
+	}
 }
 
 // MapExec implements probe.Detours.
@@ -339,6 +355,28 @@ func (w world) PatchText(addr guest.GVA, old, new []byte) error {
 
 // CPU implements probe.World.
 func (w world) CPU(i int) probe.State { return w.f.cpus[i].state() }
+
+// Words implements probe.World.
+func (w world) Words(ranges []code.Range, found func(guest.GVA)) bool {
+	var in [2]guest.Window
+	for i, r := range ranges {
+		in[i] = guest.Window{Lo: uint64(r.Start), N: uint64(r.End - r.Start)}
+	}
+	word := func(v uint64) { found(guest.GVA(v)) }
+	for _, v := range w.f.cpus {
+		for _, x := range v.regs.All() {
+			if x-in[0].Lo < in[0].N || x-in[1].Lo < in[1].N {
+				word(x)
+			}
+		}
+	}
+	for _, r := range *w.f.mem.regions.Load() {
+		if r.write && r.words == nil {
+			guest.Scan(r.data, in[0], in[1], word)
+		}
+	}
+	return true
+}
 
 // CallGuest implements probe.Runner.
 func (f *Fake) CallGuest(cpu int, addr guest.GVA, args []uint64) (uint64, error) {

@@ -43,6 +43,13 @@ func (m *memory) add(r *region) {
 	m.regions.Store(&list)
 }
 
+// remove unmaps r.
+func (m *memory) remove(r *region) {
+	list := slices.Clone(*m.regions.Load())
+	list = slices.Delete(list, slices.Index(list, r), slices.Index(list, r)+1)
+	m.regions.Store(&list)
+}
+
 // grow maps n more bytes behind r, which has room for them.
 func (m *memory) grow(r *region, n int) {
 	longer := *r

@@ -146,7 +146,7 @@ func TestOnHost(t *testing.T) {
 		{"w:a rw@vfs_read:8", "it calls watched, which knows the access of a watch, which the processor tells the host", nil},
 		{"p:a vfs_read", "the time in the guest is not known", func(_ *fake, c *Config) { c.Clock = nil }},
 		{"p:a vfs_read", errNoShared.Error(), func(_ *fake, c *Config) { c.Shared = nil }},
-		{"p:a vfs_read", `make map array "gate": allocate 264 bytes: no memory is left`, func(f *fake, _ *Config) { f.left = 0 }},
+		{"p:a vfs_read", `make map array "gate": allocate 264 bytes: no memory is left: cannot allocate memory`, func(f *fake, _ *Config) { f.left = 0 }},
 	} {
 		f := newFake(t)
 		cfg := f.config()
@@ -373,7 +373,7 @@ func TestReset(t *testing.T) {
 	}
 	// Memory elsewhere is no memory: code has its addresses in it.
 	f.reset()
-	f.shared[0].areas[0].Addr += 64
+	f.base += 4096
 	if err := rt.Reset(); err == nil {
 		t.Error("a reset that moved the memory went unnoticed")
 	}

@@ -3,15 +3,18 @@ package program
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/bpf"
+	"github.com/guestprobe/guestprobe/probe/code"
 	"github.com/guestprobe/guestprobe/probe/event"
 )
 
@@ -54,6 +57,7 @@ type fake struct {
 	mu     sync.Mutex
 	left   int          // bytes of shared memory
 	shared [2]handedOut // by 1 = for code of CPL3
+	base   guest.GVA    // of that for code of CPL0
 	stops  int
 }
 
@@ -61,7 +65,7 @@ var errBad = errors.New("bad address")
 
 func newFake(t testing.TB) *fake {
 	t.Helper()
-	f := &fake{pages: map[guest.GVA]*[page]byte{}, next: text - 0x100000, left: 64 << 20}
+	f := &fake{pages: map[guest.GVA]*[page]byte{}, next: text - 0x100000, left: 64 << 20, base: kernelData}
 	f.set(text, slices.Repeat([]byte{0x90}, page))
 	f.set(stack, make([]byte, page))
 	f.set(strings_, []byte("/etc/passwd\x00"))
@@ -118,38 +122,56 @@ func (f *fake) WriteExec(addr guest.GVA, p []byte) error      { f.set(addr, p); 
 func (f *fake) Symbols() probe.Symbols                        { return image{} }
 func (f *fake) PatchText(addr guest.GVA, _, new []byte) error { f.set(addr, new); return nil }
 func (f *fake) CPU(int) probe.State                           { return probe.State{Regs: new(probe.Regs)} }
+func (f *fake) Words([]code.Range, func(guest.GVA)) bool      { return false }
 func (f *fake) stop(do func() error) error                    { f.stops++; return do() }
 func (f *fake) hit(cpu int, regs *probe.Regs) probe.Verdict {
 	regs.RIP = uint64(text)
 	return f.engine.Hit(cpu, probe.State{Regs: regs}, probe.Trap{Kind: probe.TrapBreakpoint})
 }
 
-// AllocData implements Shared. After reset it gives out the same again.
-func (f *fake) AllocData(size int, user bool) (guest.GVA, []byte, error) {
+// AllocShared implements Shared.
+func (f *fake) AllocShared(size int, user bool) (guest.GVA, []byte, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	x := &f.shared[guest.Level(user)]
-	if x.used < len(x.areas) {
-		a := x.areas[x.used]
-		if len(a.Bytes) != size {
-			return 0, nil, errors.New("another size than before")
-		}
-		x.used++
-		clear(a.Bytes)
-		return guest.GVA(a.Addr), a.Bytes, nil
-	}
 	if size > f.left {
-		return 0, nil, errors.New("no memory is left")
+		return 0, nil, fmt.Errorf("no memory is left: %w", syscall.ENOMEM)
 	}
 	f.left -= size
-	a, err := bpf.Heap{}.Alloc(size)
-	a.Addr = kernelData + uint64(64<<20-f.left)
+	a, err := bpf.Heap{}.Alloc((size + 63) &^ 63)
+	x.next += 64 + len(a.Bytes)
+	a.Addr = uint64(f.base) + uint64(x.next)
 	if user {
-		a.Addr = userData + uint64(64<<20-f.left)
+		a.Addr = userData + uint64(x.next)
 	}
+	a.Bytes = a.Bytes[:size]
 	x.areas = append(x.areas, a)
-	x.used++
 	return guest.GVA(a.Addr), a.Bytes, err
+}
+
+// FreeShared implements Shared.
+func (f *fake) FreeShared(addr guest.GVA) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i := range f.shared {
+		x := &f.shared[i]
+		k := slices.IndexFunc(x.areas, func(a bpf.Area) bool { return a.Addr == uint64(addr) })
+		if k < 0 {
+			continue
+		}
+		f.left += len(x.areas[k].Bytes)
+		x.areas = slices.Delete(x.areas, k, k+1)
+		return
+	}
+	panic(fmt.Sprintf("nothing is held at %v", addr))
+}
+
+// SharedAt implements Shared.
+func (f *fake) SharedAt(user bool) guest.GVA {
+	if user {
+		return userData
+	}
+	return f.base
 }
 
 // Where the memory of each privilege begins.
@@ -161,7 +183,7 @@ const (
 // handedOut is the shared memory of one privilege.
 type handedOut struct {
 	areas []bpf.Area
-	used  int // pieces that are given out
+	next  int
 }
 
 // scribble writes over everything that the guest can write.
@@ -175,7 +197,14 @@ func (f *fake) scribble(next func() byte) {
 	}
 }
 
-func (f *fake) reset() { f.shared[0].used, f.shared[1].used = 0, 0 }
+// reset zeroes everything that is shared.
+func (f *fake) reset() {
+	for i := range f.shared {
+		for _, a := range f.shared[i].areas {
+			clear(a.Bytes)
+		}
+	}
+}
 
 var profile = guest.Profile{StackMask: ^uint64(page - 1), StackMagic: 0x1122334455667788, MagicOff: 0, CPUOff: 8, PIDOff: 12, TGIDOff: 16, CommOff: 24}
 
@@ -191,7 +220,7 @@ func (f *fake) task(pid, tgid byte, comm string) {
 // config is a runtime's with everything there.
 func (f *fake) config() Config {
 	return Config{
-		CPUs: 2, Shared: f, Profile: &profile, Stop: f.stop, Now: func() int64 { return 1000 },
+		CPUs: 2, Shared: f, Engine: f.engine, Profile: &profile, Stop: f.stop, Now: func() int64 { return 1000 },
 		Clock: func() (bpf.Clock, error) { return bpf.Clock{TSC: 5, Mult: 1 << 32, Time: 7}, nil },
 	}
 }

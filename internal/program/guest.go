@@ -146,17 +146,14 @@ func (rt *Runtime) Drop(ds ...*Definition) {
 	}
 	if len(forms) > 0 {
 		rt.Poll() // most of what there is, while the guest runs
-		idle := rt.retire(bs, func() {
+		rt.retire(bs, func() {
 			for i := range rt.defs {
 				rt.defs[i].flush(&rt.feed)
 			}
-		})
-		for i, g := range forms {
+		}, func(i int) { forms[i].close() })
+		for _, g := range forms {
 			g.countLost()
 			g.ring.drop(rt, g)
-			if idle[i] {
-				g.close()
-			}
 		}
 	}
 	for _, d := range ds {

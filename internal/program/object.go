@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe"
@@ -25,7 +26,7 @@ type Object struct {
 	col    *bpf.Collection
 	shared map[string]*arena // of maps that are in the guest's memory
 	rings  []*ring
-	leak   bool // a run in the guest has not ended: the maps stay
+	closed bool
 }
 
 // Program is one program of an object.
@@ -143,19 +144,29 @@ func (o *Object) Emit(to func(name string) Emitter) {
 // Close gives back what the object takes. Its probes must have been
 // unregistered.
 func (o *Object) Close() {
+	if o.closed {
+		return
+	}
+	o.closed = true
 	var bs []*blocks
 	for _, p := range o.Programs {
 		if p.blocks != nil {
 			bs = append(bs, p.blocks)
 		}
 	}
-	idle := o.rt.retire(bs, func() {
+	var left atomic.Int64
+	left.Store(int64(len(bs)))
+	o.rt.retire(bs, func() {
 		for _, r := range o.rings {
 			o.rt.feed.remove(r)
 		}
+		o.rings = nil
+	}, func(int) {
+		if left.Add(-1) == 0 {
+			o.col.Close()
+		}
 	})
-	o.rings = nil
-	if !slices.Contains(idle, false) && !o.leak {
+	if len(bs) == 0 {
 		o.col.Close()
 	}
 }

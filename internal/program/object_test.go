@@ -204,7 +204,7 @@ func TestLoadRefusals(t *testing.T) {
 		"the guest has no profile that says which vCPU a stack belongs to": func(c *Config) { c.Profile = nil },
 		"the time in the guest is not known":                               func(c *Config) { c.Clock = nil },
 		"the time in the guest is not known: broken":                       func(c *Config) { c.Clock = func() (bpf.Clock, error) { return bpf.Clock{}, errors.New("broken") } },
-		"no memory is left": func(c *Config) { f.left = 1000 },
+		"no memory is left: cannot allocate memory":                        func(c *Config) { f.left = 1000 },
 	} {
 		cfg := f.config()
 		change(&cfg)
@@ -274,34 +274,4 @@ func FuzzLoad(f *testing.F) {
 			p.Stats()
 		}
 	})
-}
-
-// TestMapMemory wants one limit for the maps of all objects, and the memory back
-// behind the end of each.
-func TestMapMemory(t *testing.T) {
-	f := newFake(t)
-	cfg := f.config()
-	cfg.Memory = 150_000
-	rt := newRuntime(t, cfg)
-	load := func() (*Object, error) { return rt.Load(example(t, "count.o"), LoadOptions{OnHost: true}) }
-	for round := range 100 {
-		var all []*Object
-		for {
-			o, err := load()
-			if err != nil {
-				if !errors.Is(err, ErrMapMemory) || len(all) != 3 {
-					t.Fatalf("round %d: %d objects: %v", round, len(all), err)
-				}
-				break
-			}
-			all = append(all, o)
-		}
-		for _, o := range all {
-			o.Close()
-			o.Close() // more than once is the same
-		}
-		if n := rt.heap.used.Load(); n != 0 {
-			t.Fatalf("round %d: %d bytes are in use", round, n)
-		}
-	}
 }

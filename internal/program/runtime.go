@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/bpf"
 	"github.com/guestprobe/guestprobe/probe/evbpf"
 )
@@ -15,8 +16,8 @@ import (
 // not there: programs that need it run on the host, or do without.
 type Config struct {
 	CPUs    int
-	Memory  int64                                  // bytes of the host that maps may take; 0 = DefaultMemory
 	Shared  Shared                                 // memory of maps and blocks in the guest
+	Engine  *probe.Engine                          // of the guest: it knows when code there is gone; without it memory that code refers to is kept
 	Profile *guest.Profile                         // how tasks are found
 	Clock   func() (bpf.Clock, error)              // time in the guest, on the clock of Now
 	Stop    func(func() error) error               // runs a function while no vCPU runs
@@ -27,24 +28,19 @@ type Config struct {
 	Refuse string
 }
 
-// DefaultMemory is the default of Config.Memory.
-const DefaultMemory = 1 << 30
-
 // Runtime holds what all programs of one guest share. Its methods may be called
 // from any goroutine but a probe handler's.
 type Runtime struct {
 	cfg    Config
-	heap   heap
 	mem    [2]arena // by 1 = for code of CPL3
 	feed   feed
 	lanes  []*lane     // by vCPU
 	gate   *bpf.Map    // of programs on the host; evbpf.GateSpec
 	wanted atomic.Bool // what gate says
 
-	mu      sync.Mutex
-	staged  map[*blocks]bool // all that are in the guest
-	retired []retired        // the blocks of those that were
-	defs    [2]guestRing     // by 1 = at code of CPL3
+	mu     sync.Mutex
+	staged map[*blocks]bool // all that are in the guest
+	defs   [2]guestRing     // by 1 = at code of CPL3
 
 	clockMu  sync.Mutex
 	clockNow bpf.Clock // zero: not found out yet
@@ -53,11 +49,9 @@ type Runtime struct {
 // New returns a runtime. It is an event.Feed.
 func New(cfg Config) *Runtime {
 	rt := &Runtime{cfg: cfg, staged: map[*blocks]bool{}}
-	if rt.heap.limit = cfg.Memory; cfg.Memory == 0 {
-		rt.heap.limit = DefaultMemory
-	}
 	for i := range rt.mem {
-		rt.mem[i].shared, rt.mem[i].user = cfg.Shared, i == 1
+		a := &rt.mem[i]
+		a.shared, a.engine, a.user = cfg.Shared, cfg.Engine, i == 1
 	}
 	if cfg.Wake == nil {
 		rt.cfg.Wake = func() {}
@@ -68,12 +62,6 @@ func New(cfg Config) *Runtime {
 		panic("BUG: " + err.Error()) // the heap has room for it
 	}
 	return rt
-}
-
-// retired is memory that was a program's.
-type retired struct {
-	mem  *arena
-	area bpf.Area
 }
 
 // arena returns the memory that host and guest share at a privilege.
@@ -99,7 +87,7 @@ func (rt *Runtime) Reset() error {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
 	for i := range rt.mem {
-		if err := rt.mem[i].again(); err != nil {
+		if err := rt.mem[i].moved(); err != nil {
 			return err
 		}
 	}
@@ -117,11 +105,6 @@ func (rt *Runtime) Reset() error {
 	for i := range rt.defs {
 		rt.defs[i].want(rt.wanted.Load())
 	}
-	// Nobody can be in the detours of the boot before any more.
-	for _, r := range rt.retired {
-		r.mem.Free(r.area)
-	}
-	rt.retired = nil
 	return nil
 }
 

@@ -13,8 +13,8 @@ import (
 )
 
 // blocks are a program in the guest: its code, and the memory that it runs in on
-// each vCPU. That memory is never used for anything else: a task that was
-// interrupted in a detour may come back at any time.
+// each vCPU. That memory is used for nothing else while a task that was interrupted in
+// the code may come back.
 type blocks struct {
 	prog   *bpf.Program
 	mem    *arena
@@ -24,8 +24,9 @@ type blocks struct {
 	cpus   int
 	code   []byte
 	info   *bpf.Info
-	again  func()     // puts maps back to their first contents, behind a reset
-	form   *guestForm // that the program is of; nil: it is of an object
+	again  func()         // puts maps back to their first contents, behind a reset
+	form   *guestForm     // that the program is of; nil: it is of an object
+	stages []*probe.Stage // the forms in which the engine has it
 
 	out []bool // by vCPU: taken out of use
 
@@ -101,6 +102,7 @@ func (b *blocks) probe(filters bool) *probe.Stage {
 	for _, f := range b.info.Fixups {
 		s.Fixups = append(s.Fixups, probe.Fixup{Fault: f.Fault, Resume: f.Resume})
 	}
+	b.stages = append(b.stages, s)
 	return s
 }
 
@@ -204,11 +206,32 @@ func (b *blocks) stats() (s Stats) {
 const settleTime = 5 * time.Millisecond
 
 // retire keeps code from ever running again, behind the end of its probes, and makes
-// its counts final; just before, with no vCPU running, it calls last. It says of each
-// whether no run is under way: then its maps can be given back. A task that is still in
-// a detour finds its block taken, and goes on without a run. Without a way to stop the
-// vCPUs nothing is certain.
-func (rt *Runtime) retire(bs []*blocks, last func()) (idle []bool) {
+// its counts final; just before, with no vCPU running, it calls last. For each it calls
+// done when no run is under way any more: then its maps can be given back. A task that is
+// still in a detour finds its block taken, and goes on without a run; the blocks are given
+// back when the engine knows that nobody is there. Without a way to stop the vCPUs nothing
+// is certain.
+func (rt *Runtime) retire(bs []*blocks, last func(), done func(i int)) {
+	idle := rt.end(bs, last)
+	for i, b := range bs {
+		if idle[i] {
+			done(i)
+		}
+		if rt.cfg.Engine == nil {
+			continue
+		}
+		// The error is that the engine is closed, and the guest with it.
+		_ = rt.cfg.Engine.WhenUnused(func() {
+			b.mem.Free(b.area)
+			if !idle[i] {
+				done(i)
+			}
+		}, b.stages...)
+	}
+}
+
+// end ends the code of bs for retire, and says of each whether no run is under way.
+func (rt *Runtime) end(bs []*blocks, last func()) (idle []bool) {
 	idle = make([]bool, len(bs))
 	final := func() {
 		last()
@@ -216,9 +239,6 @@ func (rt *Runtime) retire(bs []*blocks, last func()) (idle []bool) {
 		defer rt.mu.Unlock()
 		for _, b := range bs {
 			b.freeze()
-			if rt.staged[b] {
-				rt.retired = append(rt.retired, retired{b.mem, b.area})
-			}
 			delete(rt.staged, b)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 func (w *work) stage() (*probe.Stage, error) {
 	const stride = 64
 	cpus := w.t.o.VCPUs
-	at, b, err := w.t.m.AllocData(stride*(cpus+1), true)
+	at, b, err := w.t.m.AllocShared(stride*(cpus+1), true)
 	if err != nil {
 		return nil, err
 	}

@@ -33,6 +33,7 @@ func (m *Machine) load(img *guest.Image) (*guest.BootState, error) {
 	m.root.Store(uint64(b.Root))
 	m.tables.Store(b.Tables)
 	m.exec.reset(b)
+	m.shared.reset(b)
 	return b, nil
 }
 

@@ -9,12 +9,10 @@ import (
 )
 
 // execAreas hands out the memory that Boot has set aside for the engine, from the
-// bottom up. It is never given back, but a reset starts anew.
+// bottom up. The engine uses again what it has (probe/code); a reset starts anew.
 type execAreas struct {
 	mu           sync.Mutex
 	kernel, user execArea
-
-	kernelData, userData execArea // not executable, but handed out alike
 
 	kernelFar, userFar farPages
 }
@@ -30,17 +28,7 @@ func (e *execAreas) reset(b *guest.BootState) {
 	defer e.mu.Unlock()
 	e.kernel = execArea{Area: b.KernelExec}
 	e.user = execArea{Area: b.UserExec}
-	e.kernelData, e.userData = execArea{Area: b.KernelData}, execArea{Area: b.UserData}
 	e.kernelFar, e.userFar = newFarPages(b.KernelFar), newFarPages(b.UserFar)
-}
-
-// dataFor returns the memory that host and guest share at a privilege. Callers
-// hold mu.
-func (e *execAreas) dataFor(user bool) *execArea {
-	if user {
-		return &e.userData
-	}
-	return &e.kernelData
 }
 
 // find returns the physical address of the n executable bytes at a, if all are

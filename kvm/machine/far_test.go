@@ -78,19 +78,19 @@ func TestFarPagesUsedUp(t *testing.T) {
 	}
 }
 
-func TestAllocData(t *testing.T) {
+func TestAllocShared(t *testing.T) {
 	m := newMachine(t, Config{Image: tinyGuest(t, spin, []byte{0xc3}), Memory: 16 << 20})
 	for _, user := range []bool{false, true} {
-		testAllocData(t, m, user)
+		testAllocShared(t, m, user)
 	}
 }
 
-func testAllocData(t *testing.T, m *Machine, user bool) {
-	a, b, err := m.AllocData(100, user)
+func testAllocShared(t *testing.T, m *Machine, user bool) {
+	a, b, err := m.AllocShared(100, user)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, _, err := m.AllocData(1, user)
+	c, _, err := m.AllocShared(1, user)
 	if err != nil || c-a != 128 || a%64 != 0 || len(b) != 100 {
 		t.Errorf("%v, then %v, of %d bytes: %v", a, c, len(b), err)
 	}
@@ -104,15 +104,28 @@ func testAllocData(t *testing.T, m *Machine, user bool) {
 		t.Errorf("%+v, %v", p, err)
 	}
 	for _, size := range []int{0, -1, guest.DataSize} {
-		if _, _, err := m.AllocData(size, user); !errors.Is(err, unix.ENOMEM) {
+		if _, _, err := m.AllocShared(size, user); !errors.Is(err, unix.ENOMEM) {
 			t.Errorf("%d bytes: %v", size, err)
 		}
 	}
 	if err := m.Reset(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
-	again, b, err := m.AllocData(100, user)
+	d, _, err := m.AllocShared(100, user)
+	if err != nil || d == a || b[99] != 0 {
+		t.Errorf("after a reset: %v, byte %d, %v", d, b[99], err)
+	}
+	b[99] = 7
+	m.FreeShared(a)
+	m.FreeShared(a) // not held any more
+	again, b, err := m.AllocShared(100, user)
 	if err != nil || again != a || b[99] != 0 {
-		t.Errorf("after a reset: %v, byte %d, %v", again, b[99], err)
+		t.Errorf("given back: %v, byte %d, %v", again, b[99], err)
+	}
+	for _, a := range []guest.GVA{again, c, d} {
+		m.FreeShared(a)
+	}
+	if a, _, err := m.AllocShared(guest.DataSize, user); err != nil || a != again {
+		t.Errorf("all of it: %v, %v", a, err)
 	}
 }

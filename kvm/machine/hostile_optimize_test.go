@@ -270,11 +270,11 @@ func TestDataPrivileges(t *testing.T) {
 			if err := a.Reset(t.Context(), nil); err != nil {
 				t.Fatal(err)
 			}
-			at, _, err := a.AllocData(64, user)
+			at, _, err := a.AllocShared(64, user)
 			if err != nil {
 				t.Fatal(err)
 			}
-			done := a.exec.userData.GVA + 0x1000
+			done := a.shared.areas[1].GVA + 0x1000
 			enter := toUser()
 			if tt.name == "its own out" {
 				enter = slices.Clone(enter)

@@ -68,6 +68,7 @@ type Machine struct {
 	regions [][]byte // what to free, in the order of mem.Regions
 	vcpus   []*vcpu  // fixed; each exists for the life of the machine
 	exec    execAreas
+	shared  sharedMemory
 	image   atomic.Pointer[guest.Image]
 	root    atomic.Uint64                // the booted kernel's page tables
 	tables  atomic.Pointer[guest.Tables] // the same, to add to

@@ -17,62 +17,76 @@ import (
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
 	"github.com/guestprobe/guestprobe/internal/patience"
 	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // stagedReturns is a kretprobe whose handlers run in the guest: at the entry the
-// time is kept, and at the return calls and ticks are added up, in one line for
-// each vCPU.
+// place of the return address is kept, and at the return it must be that of this very
+// call. Returns are added up, and those that found another's place, in one line for
+// each vCPU. The host's handlers do the same.
 type stagedReturns struct {
 	probe.Kretprobe
+	m       *Machine
 	host    []byte
 	returns atomic.Uint64 // on the host
+	wrong   atomic.Uint64 // of these: with the place of another call
 }
 
 func newStagedReturns(t testing.TB, m *Machine, name string, user bool, maxActive int) *stagedReturns {
 	t.Helper()
 	n := m.NumCPU()
-	block, host, err := m.AllocData(64*n, user)
+	block, host, err := m.AllocShared(64*n, user)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &stagedReturns{host: host}
+	const rax, rdx, rsi, rdi, sp = insn.RAX, insn.RDX, insn.RSI, insn.RDI, 1 << (insn.PtSP / 8)
+	var entry, ret insn.Asm
+	entry.Mov(8, rax, insn.At(rdi, insn.PtSP))
+	entry.Mov(8, insn.At(rdx, 0), rax)
+	entry.Xor(4, rax, rax)
+	entry.Ret()
+	right := ret.NewLabel()
+	ret.Mov(8, rax, insn.At(rdi, insn.PtSP))
+	ret.Sub(8, rax, insn.Imm(8))
+	ret.Sub(8, rax, insn.At(rdx, 0))
+	ret.Jcc(insn.CondE, right)
+	ret.Inc(8, insn.At(rsi, 8))
+	ret.Place(right)
+	ret.Inc(8, insn.At(rsi, 0))
+	ret.Ret()
+	s := &stagedReturns{m: m, host: host}
 	none := func(int) (hits, handled, filtered, missed uint64) { return 0, 0, 0, 0 }
 	s.Kretprobe = probe.Kretprobe{
-		Kprobe: probe.Kprobe{Name: name, Symbol: name, Stage: &probe.Stage{
-			Code: []byte{
-				0x51,             // push %rcx
-				0x48, 0x89, 0xd1, // mov %rdx, %rcx
-				0x52,       // push %rdx
-				0x0f, 0x31, // rdtsc
-				0x48, 0xc1, 0xe2, 0x20, // shl $32, %rdx
-				0x48, 0x09, 0xd0, // or %rdx, %rax
-				0x48, 0x89, 0x01, // mov %rax, (%rcx)
-				0x31, 0xc0, // xor %eax, %eax
-				0x5a, 0x59, // pop %rdx; pop %rcx
-				0xc3,
-			},
-			Stack: 16, NoStrings: true, Block: block, Stride: 64, Counts: none,
-		}},
-		ReturnStage: &probe.Stage{
-			Code: []byte{
-				0x51,             // push %rcx
-				0x48, 0x89, 0xd1, // mov %rdx, %rcx
-				0x52,       // push %rdx
-				0x0f, 0x31, // rdtsc
-				0x48, 0xc1, 0xe2, 0x20, // shl $32, %rdx
-				0x48, 0x09, 0xd0, // or %rdx, %rax
-				0x48, 0x2b, 0x01, // sub (%rcx), %rax
-				0x48, 0x01, 0x46, 0x08, // add %rax, 8(%rsi)
-				0x48, 0xff, 0x06, // incq (%rsi)
-				0x5a, 0x59, // pop %rdx; pop %rcx
-				0xc3,
-			},
-			Stack: 16, NoStrings: true, Block: block, Stride: 64, Counts: none,
+		Kprobe:      probe.Kprobe{Name: name, Symbol: name, Stage: &probe.Stage{Code: entry.Code(), Stack: 8, NoStrings: true, Reads: sp, Block: block, Stride: 64, Counts: none}},
+		ReturnStage: &probe.Stage{Code: ret.Code(), Stack: 8, NoStrings: true, Reads: sp, Block: block, Stride: 64, Counts: none},
+		Entry: func(c *probe.Context) int {
+			binary.LittleEndian.PutUint64(c.Data, c.Regs.RSP)
+			return 0
 		},
-		Return:    func(*probe.Context) { s.returns.Add(1) },
+		Return: func(c *probe.Context) {
+			s.returns.Add(1)
+			// What a function takes off the stack comes to it.
+			if binary.LittleEndian.Uint64(c.Data) > c.Regs.RSP-8 {
+				s.wrong.Add(1)
+			}
+		},
 		MaxActive: maxActive, DataSize: 8,
 	}
 	return s
+}
+
+// free gives the memory of s back, when nobody in the guest can come to it any more.
+func (s *stagedReturns) free() error {
+	return s.m.Engine().WhenUnused(func() { s.m.FreeShared(s.Stage.Block) }, s.Stage, s.ReturnStage)
+}
+
+// mixed returns how many returns have found the data of another call.
+func (s *stagedReturns) mixed() uint64 {
+	n := s.wrong.Load()
+	for i := 0; i+64 <= len(s.host); i += 64 {
+		n += binary.LittleEndian.Uint64(s.host[i+8:])
+	}
+	return n
 }
 
 // calls returns how often the return stage has run.
@@ -211,6 +225,9 @@ func returnStageStorm(t *testing.T, vcpus int, user bool, span time.Duration) {
 				ops.Add(1)
 				guestReturns.Add(s.calls())
 				hostReturns.Add(s.returns.Load())
+				if err := s.free(); err != nil {
+					t.Error(err)
+				}
 			}
 		}()
 	}
@@ -224,6 +241,7 @@ func returnStageStorm(t *testing.T, vcpus int, user bool, span time.Duration) {
 		t.Error("nothing ran in the guest")
 	}
 	checkText(t, m)
+	checkCollected(t, m)
 }
 
 func returnStormOp(e *probe.Engine, rng *rand.Rand, s *stagedReturns) error {
@@ -232,7 +250,9 @@ func returnStormOp(e *probe.Engine, rng *rand.Rand, s *stagedReturns) error {
 		return fmt.Errorf("register %s: %w", s.Name, err)
 	}
 	for range 1 + rng.IntN(4) {
-		switch rng.IntN(8) {
+		switch rng.IntN(9) {
+		case 8:
+			err = e.Collect()
 		case 6, 7: // until there was a call, but not for long
 			for end := time.Now().Add(3 * time.Millisecond); s.calls() == 0 && time.Now().Before(end); {
 				breathe()
@@ -256,8 +276,13 @@ func returnStormOp(e *probe.Engine, rng *rand.Rand, s *stagedReturns) error {
 	if err := errors.Join(e.SetOptimization(true), e.Unregister(&s.Kprobe)); err != nil {
 		return err
 	}
-	if x, _, _ := e.Stats(&s.Kprobe); x.Hits != x.Handled+x.Filtered+x.Missed || x.Handled < x.Returns {
-		return fmt.Errorf("%s: %+v", s.Name, x)
+	if rng.IntN(2) == 0 {
+		if err := e.Collect(); err != nil {
+			return err
+		}
+	}
+	if x, _, _ := e.Stats(&s.Kprobe); x.Hits != x.Handled+x.Filtered+x.Missed || x.Handled < x.Returns || s.mixed() != 0 {
+		return fmt.Errorf("%s: %+v, %d returns with another call's data", s.Name, x, s.mixed())
 	}
 	return nil
 }
@@ -302,6 +327,9 @@ func TestReturnStageWorkload(t *testing.T) {
 				i, _ := m.Engine().Info(&s.Kprobe)
 				if err := s.check(i, underWay); err != nil {
 					t.Error(err)
+				}
+				if n := s.mixed(); n != 0 {
+					t.Errorf("%s: %d returns with another call's data", s.Name, n)
 				}
 				if got := s.calls() + s.returns.Load(); got > i.Stats.Returns || got+uint64(underWay) < i.Stats.Returns {
 					t.Errorf("%s: %d return stages and handlers, want %d", s.Name, got, i.Stats.Returns)

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"sync/atomic"
@@ -142,7 +143,7 @@ func storm(t *testing.T, vcpus int, length time.Duration, returns uint64) {
 		for _, f := range all {
 			ps = append(ps, &f.ret.Kprobe, f.entry)
 		}
-		if err := m.Engine().Unregister(ps...); err != nil {
+		if err := errors.Join(m.Engine().Unregister(ps...), m.Engine().Collect()); err != nil {
 			t.Fatal(err)
 		}
 		for _, f := range all {
@@ -169,6 +170,7 @@ func storm(t *testing.T, vcpus int, length time.Duration, returns uint64) {
 		t.Errorf("%d foreign breakpoints, %d strays", e.Foreign, e.Strays)
 	}
 	checkText(t, m)
+	checkCollected(t, m)
 }
 
 // TestReturnStorm: kretprobes with hardly any instances on every function, also

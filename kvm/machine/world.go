@@ -6,7 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/kvm"
 	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/code"
 )
 
 // The gate holds the reasons for which vCPUs must rest. A vCPU reads it between
@@ -159,6 +161,37 @@ func (w world) CPU(i int) probe.State {
 		w.given[i] = &before
 	}
 	return v.state()
+}
+
+// Words implements probe.World: of RAM and the loader's region, and of registers,
+// those too that a vCPU gets back behind a call of the host's.
+func (w world) Words(ranges []code.Range, found func(guest.GVA)) bool {
+	var in [2]guest.Window
+	for i, r := range ranges {
+		in[i] = guest.Window{Lo: uint64(r.Start), N: uint64(r.End - r.Start)}
+	}
+	word := func(v uint64) { found(guest.GVA(v)) }
+	regs := func(r *probe.Regs) {
+		for _, v := range r.All() {
+			if v-in[0].Lo < in[0].N || v-in[1].Lo < in[1].N {
+				word(v)
+			}
+		}
+	}
+	for _, v := range w.m.vcpus {
+		if v.kvm != nil {
+			regs(v.regs)
+		}
+		if v.call != nil {
+			regs(&v.call.saved)
+		}
+	}
+	for _, r := range w.m.mem.Regions() {
+		if r.Name == "ram" || r.Name == "loader" {
+			kvm.TouchedMemory(r.Bytes, func(b []byte) { guest.Scan(b, in[0], in[1], word) })
+		}
+	}
+	return true
 }
 
 // takeOver hands changed registers to KVM. Others must not be: setting

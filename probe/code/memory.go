@@ -1,13 +1,16 @@
 package code
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"slices"
 	"sync/atomic"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // Target is the guest whose memory it is; see probe.Target and probe.Detours.
@@ -43,11 +46,13 @@ var (
 // Memory is executable guest memory in which each piece has a resident of type R:
 // it knows what the bytes are for. Lookups take no lock, allocate nothing, and may
 // be made at any time; changes are made by one goroutine at a time.
-type Memory[R any] struct {
+type Memory[R comparable] struct {
 	target Target
 	mapper Mapper // nil: the target has none
 	pages  Index[page[R]]
-	levels [2]level // by 1 = user text
+	levels [2]level      // by guest.Level
+	held   map[R][]Range // what each resident has
+	used   atomic.Int64  // bytes that residents have
 }
 
 // level is the memory of one privilege.
@@ -63,14 +68,17 @@ type page[R any] struct {
 	pieces atomic.Pointer[[]piece[R]] // that reach into it, ascending; replaced as a whole
 }
 
-// piece is what one resident has: [start, end).
+// Range is [Start, End).
+type Range struct{ Start, End guest.GVA }
+
+// piece is a range that a resident has.
 type piece[R any] struct {
-	start, end guest.GVA
-	resident   R
+	Range
+	resident R
 }
 
 // New returns memory of t.
-func New[R any](t Target) *Memory[R] {
+func New[R comparable](t Target) *Memory[R] {
 	m := &Memory[R]{target: t}
 	m.mapper, _ = t.(Mapper)
 	m.Forget()
@@ -80,7 +88,11 @@ func New[R any](t Target) *Memory[R] {
 // Forget drops everything: the guest was reset.
 func (m *Memory[R]) Forget() {
 	m.pages.Clear()
-	m.levels = [2]level{}
+	m.held = map[R][]Range{}
+	m.used.Store(0)
+	for i := range m.levels {
+		m.levels[i] = level{free: guest.FreeSpace{Late: true}}
+	}
 }
 
 // pageOf returns the address of the page that a is in.
@@ -93,7 +105,7 @@ func (m *Memory[R]) At(a guest.GVA) (r R) {
 		return r
 	}
 	list := *p.pieces.Load()
-	if i := search(list, a); i < len(list) && list[i].start <= a {
+	if i := search(list, a); i < len(list) && list[i].Start <= a {
 		return list[i].resident
 	}
 	return r
@@ -103,7 +115,7 @@ func (m *Memory[R]) At(a guest.GVA) (r R) {
 func search[R any](list []piece[R], a guest.GVA) int {
 	lo, hi := 0, len(list)
 	for lo < hi {
-		if m := int(uint(lo+hi) >> 1); list[m].end <= a {
+		if m := int(uint(lo+hi) >> 1); list[m].End <= a {
 			lo = m + 1
 		} else {
 			hi = m
@@ -121,20 +133,12 @@ func (m *Memory[R]) Owns(a guest.GVA) (user, ok bool) {
 	return false, false
 }
 
-// index is 1 for user text and 0 for the kernel's.
-func index(user bool) int {
-	if user {
-		return 1
-	}
-	return 0
-}
-
 // Put makes r the resident of new code near the text at near, which is what build
 // returns for the address that it is asked for. It may be asked several times; what
 // it returned last is what stands there. near must say what the privilege is.
 // Errors: build's, ErrReach, and those that wrap ErrNoMemory.
 func (m *Memory[R]) Put(near guest.GVA, user bool, r R, build func(at guest.GVA) ([]byte, error)) error {
-	l := &m.levels[index(user)]
+	l := &m.levels[guest.Level(user)]
 	for n := Line; ; {
 		find := func() (uint64, bool) {
 			return l.free.Find(uint64(n), Line, func(a uint64) bool { return reaches(guest.GVA(a), near, n) })
@@ -161,7 +165,7 @@ func (m *Memory[R]) Put(near guest.GVA, user bool, r R, build func(at guest.GVA)
 			return fmt.Errorf("%w: %w", ErrNoMemory, err)
 		}
 		l.free.Take(a, uint64(n))
-		m.add(piece[R]{at, at + guest.GVA(n), r})
+		m.add(piece[R]{Range{at, at + guest.GVA(n)}, r})
 		return nil
 	}
 }
@@ -210,7 +214,7 @@ func (m *Memory[R]) PutAt(at, near guest.GVA, user bool, r R, code []byte) error
 	}
 	p := m.pages.Find(base)
 	if p == nil {
-		l := &m.levels[index(user)]
+		l := &m.levels[guest.Level(user)]
 		if l.bad[base] {
 			return ErrTaken
 		}
@@ -226,13 +230,13 @@ func (m *Memory[R]) PutAt(at, near guest.GVA, user bool, r R, code []byte) error
 		m.pages.Set(base, p)
 	}
 	list := *p.pieces.Load()
-	if i := search(list, at); !p.mapped || p.user != user || i < len(list) && list[i].start < end {
+	if i := search(list, at); !p.mapped || p.user != user || i < len(list) && list[i].Start < end {
 		return ErrTaken
 	}
 	if err := m.target.WriteExec(at, code); err != nil {
 		return fmt.Errorf("%w: %w", ErrNoMemory, err)
 	}
-	m.add(piece[R]{at, end, r})
+	m.add(piece[R]{Range{at, end}, r})
 	return nil
 }
 
@@ -250,10 +254,43 @@ func (m *Memory[R]) Mapped(user bool) iter.Seq[guest.GVA] {
 // add makes x known to lookups. It is complete in guest memory, and no text leads to
 // it yet.
 func (m *Memory[R]) add(x piece[R]) {
-	for a := pageOf(x.start); a < x.end; a += guest.PageSize {
+	m.held[x.resident] = append(m.held[x.resident], x.Range)
+	m.used.Add(int64(x.End - x.Start))
+	for a := pageOf(x.Start); a < x.End; a += guest.PageSize {
 		p := m.pages.Find(a)
 		list := *p.pieces.Load()
-		list = slices.Insert(slices.Clone(list), search(list, x.start), x)
+		list = slices.Insert(slices.Clone(list), search(list, x.Start), x)
 		p.pieces.Store(&list)
 	}
+}
+
+// Used returns how many bytes residents have. It may be asked at any time.
+func (m *Memory[R]) Used() int { return int(m.used.Load()) }
+
+// Residents returns all residents, with what each has.
+func (m *Memory[R]) Residents() iter.Seq2[R, []Range] { return maps.All(m.held) }
+
+// Remove takes all that r has, which is used for others from then on. Nothing in the
+// guest leads there, and no vCPU or task of it is there.
+func (m *Memory[R]) Remove(r R) error {
+	var errs []error
+	for _, x := range m.held[r] {
+		m.used.Add(-int64(x.End - x.Start))
+		var p *page[R]
+		for a := pageOf(x.Start); a < x.End; a += guest.PageSize {
+			p = m.pages.Find(a)
+			list := *p.pieces.Load()
+			i := search(list, x.Start)
+			list = slices.Delete(slices.Clone(list), i, i+1)
+			p.pieces.Store(&list)
+		}
+		// Whoever comes there all the same shall not run what is left of it.
+		n := int(x.End - x.Start)
+		errs = append(errs, m.target.WriteExec(x.Start, bytes.Repeat([]byte{insn.Int3}, n)))
+		if !p.mapped {
+			m.levels[guest.Level(p.user)].free.Add(uint64(x.Start), uint64(n))
+		}
+	}
+	delete(m.held, r)
+	return errors.Join(errs...)
 }

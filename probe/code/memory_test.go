@@ -29,11 +29,11 @@ func newRoom(size int) *room { return &room{bytes: map[guest.GVA]byte{}, size: s
 
 func (r *room) AllocExec(near guest.GVA, size int) (guest.GVA, error) {
 	user := near < 1<<47
-	if r.used[index(user)]+size > r.size {
+	if r.used[guest.Level(user)]+size > r.size {
 		return 0, errFull
 	}
-	at := map[bool]guest.GVA{false: kernelText, true: userText}[user] + 1<<24 + guest.GVA(r.used[index(user)])
-	r.used[index(user)] += size
+	at := map[bool]guest.GVA{false: kernelText, true: userText}[user] + 1<<24 + guest.GVA(r.used[guest.Level(user)])
+	r.used[guest.Level(user)] += size
 	return at, nil
 }
 

@@ -52,6 +52,11 @@ type Regs struct {
 	RFLAGS uint64
 }
 
+// All returns all registers, in the order of the fields.
+func (r *Regs) All() [18]uint64 {
+	return [...]uint64{r.RAX, r.RBX, r.RCX, r.RDX, r.RSI, r.RDI, r.RSP, r.RBP, r.R8, r.R9, r.R10, r.R11, r.R12, r.R13, r.R14, r.R15, r.RIP, r.RFLAGS}
+}
+
 // Memory is guest virtual memory as an emulated instruction sees it. Both
 // methods transfer all of p or report an error and leave it undefined how much
 // was transferred. They must fail where the interrupted code could not make the
