@@ -121,7 +121,8 @@ text, && || ! and parentheses. A hit for which it is false counts as filtered. B
 its values there are cpu, common_pid, comm and common_flags.
 
 --program attaches the eBPF programs of an object file of clang's: those in
-sections kprobe/FUNCTION and kretprobe/FUNCTION, or in one --section. They run in the
+sections kprobe/FUNCTION and kretprobe/FUNCTION, or in one --section. --at attaches the
+program of that to another function, --set sets a 'const volatile' global. They run in the
 guest, without an exit, where the site can be optimized and the program needs nothing of
 the host; otherwise, and with --on-host, at an exit. The answer says where and why.
 Definitions are treated alike. What certainly is a mistake in a program (a map's value that
@@ -138,6 +139,8 @@ there, an access outside of what it is to, code that is never executed) is a war
 		Flags: func(f *pflag.FlagSet) {
 			probes.add(f)
 			f.StringVar(&prog.file, "program", "", "attach the eBPF programs of this object `FILE`")
+			f.StringVar(&prog.at, "at", "", "attach the only program to this `FUNCTION`, with +OFFSET for a kprobe, instead of what its section says")
+			f.StringArrayVar(&prog.set, "set", nil, "set a constant of the object, `NAME=VALUE`; may be repeated")
 			f.BoolVar(&prog.strict, "strict", false, "refuse programs in which a mistake is found, instead of warning of it")
 			f.StringVar(&prog.section, "section", "", "of the object file only the programs in this `SECTION`, as kprobe/vfs_read")
 		},

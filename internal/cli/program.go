@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
@@ -16,8 +17,9 @@ const maxObject = 16 << 20
 
 // programFlags are the flags of attach that are about object files.
 type programFlags struct {
-	file, section string
-	strict        bool
+	file, section, at string
+	set               []string
+	strict            bool
 }
 
 // check refuses what cannot be with --program, or only with it.
@@ -25,6 +27,8 @@ func (p *programFlags) check(probes *probeFlags, defs []string) error {
 	switch {
 	case p.file == "" && p.section != "":
 		return command.Usagef("--section %q: it is about an object file: --program FILE", p.section)
+	case p.file == "" && (p.at != "" || len(p.set) > 0):
+		return command.Usagef("--at and --set are about an object file: --program FILE")
 	case p.file == "" && p.strict:
 		return command.Usagef("--strict: it is about an object file: --program FILE")
 	case p.file == "":
@@ -47,7 +51,15 @@ func (p *programFlags) attach(ctx context.Context, c *client.Client, probes *pro
 	if err != nil {
 		return nil, err
 	}
-	ps, err := c.AttachProgram(ctx, api.AttachProgram{Object: object, Section: p.section, OnHost: probes.onHost, Strict: p.strict, Disabled: probes.disabled, Space: space})
+	set := map[string]string{}
+	for _, s := range p.set {
+		name, value, ok := strings.Cut(s, "=")
+		if _, twice := set[name]; !ok || name == "" || twice {
+			return nil, command.Usagef("--set %q: want NAME=VALUE, each name once", s)
+		}
+		set[name] = value
+	}
+	ps, err := c.AttachProgram(ctx, api.AttachProgram{Object: object, Section: p.section, At: p.at, Set: set, OnHost: probes.onHost, Strict: p.strict, Disabled: probes.disabled, Space: space})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", p.file, err)
 	}

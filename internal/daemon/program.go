@@ -121,7 +121,7 @@ func (s *server) createPrograms(w http.ResponseWriter, r *http.Request) error {
 
 // attachObject loads an object file and attaches its programs, all or none.
 func (st *store) attachObject(req api.AttachProgram) ([]api.Probe, error) {
-	loaded, err := st.programs.Load(req.Object, program.LoadOptions{Section: req.Section, OnHost: req.OnHost, Strict: req.Strict, User: st.atUserCode})
+	loaded, err := st.programs.Load(req.Object, program.LoadOptions{Section: req.Section, At: req.At, Set: req.Set, OnHost: req.OnHost, Strict: req.Strict, User: st.atUserCode})
 	if err != nil {
 		return nil, objectError(err)
 	}

@@ -49,10 +49,12 @@ type Program struct {
 
 // LoadOptions choose what is loaded, and how.
 type LoadOptions struct {
-	Section string // only programs in this section; "" = all
-	OnHost  bool   // no program runs in the guest
-	Budget  int64  // of each program; 0 = bpf.DefaultBudget
-	Strict  bool   // a program with warnings is refused
+	Section string            // only programs in this section; "" = all
+	At      string            // where the only program attaches to, instead of what its section says
+	Set     map[string]string // constants: see bpf.Selection
+	OnHost  bool              // no program runs in the guest
+	Budget  int64             // of each program; 0 = bpf.DefaultBudget
+	Strict  bool              // a program with warnings is refused
 
 	// User says whether what a program attaches to is code of CPL3; nil: nothing is.
 	User func(attachTo string) bool
@@ -72,9 +74,15 @@ func (e *StrictError) Error() string {
 // Load loads an object file, which may be hostile. Errors say what is wrong with
 // it, or what it needs that there is not.
 func (rt *Runtime) Load(file []byte, opt LoadOptions) (*Object, error) {
-	o, err := bpf.LoadSection(file, opt.Section)
+	o, err := bpf.LoadSelection(file, bpf.Selection{Section: opt.Section, Set: opt.Set})
 	if err != nil {
 		return nil, err
+	}
+	if opt.At != "" {
+		if n := len(o.Programs); n != 1 {
+			return nil, fmt.Errorf("load object: %d programs cannot all be at %s: choose one by its section", n, opt.At)
+		}
+		o.Programs[0].AttachTo = opt.At
 	}
 	pl, err := rt.plan(o, opt)
 	if err != nil {

@@ -42,12 +42,18 @@ type ObjectProgram struct {
 // and kretprobe/NAME; functions that they call are linked in, maps come from
 // .maps and from global variables. Errors say what in the file is not supported
 // or damaged; the file may be hostile.
-func LoadObject(b []byte) (*Object, error) { return LoadSection(b, "") }
+func LoadObject(b []byte) (*Object, error) { return LoadSelection(b, Selection{}) }
 
-// LoadSection is LoadObject for the programs in one section, and the maps that they use:
-// nothing else in the file matters. The error is ErrNoSection where there is none of
-// that name.
-func LoadSection(b []byte, section string) (o *Object, err error) {
+// Selection says what of a file is loaded, and how.
+type Selection struct {
+	Section string            // only the programs in it and the maps that they use; nothing else in the file matters
+	Set     map[string]string // values of constants: numbers, true and false, names of enumerations, texts
+}
+
+// LoadSelection is LoadObject for a part of the file. The error is ErrNoSection where
+// there is no section of that name.
+func LoadSelection(b []byte, sel Selection) (o *Object, err error) {
+	section := sel.Section
 	if len(b) > MaxObjectSize {
 		return nil, fmt.Errorf("load object of %d bytes: %w", len(b), ErrObjectTooLarge)
 	}
@@ -88,6 +94,9 @@ func LoadSection(b []byte, section string) (o *Object, err error) {
 			return nil, fmt.Errorf("load object: map %q: %w", name, err)
 		}
 		o.Maps = append(o.Maps, m)
+	}
+	if err := o.setConstants(spec.Variables, sel.Set); err != nil {
+		return nil, fmt.Errorf("load object: %w", err)
 	}
 	return o, nil
 }

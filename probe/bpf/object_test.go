@@ -260,7 +260,7 @@ func TestLoadSection(t *testing.T) {
 		{"xdp", "only kprobe/ and kretprobe/ are supported"},
 		{"kprobe/nope", `no such section "kprobe/nope": it has ["kprobe/vfs_read" "kretprobe/vfs_read" "kprobe/do_fork" "tracepoint/sched/sched_switch" "xdp"]`},
 	} {
-		o, err := LoadSection(mixed, tt.section)
+		o, err := LoadSelection(mixed, Selection{Section: tt.section})
 		if err == nil {
 			var c *Collection
 			if c, err = o.Load(2, Heap{}, 0); err == nil {
@@ -271,16 +271,72 @@ func TestLoadSection(t *testing.T) {
 			t.Errorf("%s: %v, want %q", tt.section, err, tt.want)
 		}
 	}
-	if _, err := LoadSection(mixed, "kprobe/nope"); !errors.Is(err, ErrNoSection) {
+	if _, err := LoadSelection(mixed, Selection{Section: "kprobe/nope"}); !errors.Is(err, ErrNoSection) {
 		t.Error(err)
 	}
-	o, err := LoadSection(readObject(t, "ksyms.o"), "kprobe/do_fork")
+	o, err := LoadSelection(readObject(t, "ksyms.o"), Selection{Section: "kprobe/do_fork"})
 	if err == nil || !strings.Contains(err.Error(), `"jiffies" is extern`) {
 		t.Error(o, err)
 	}
 	// Maps that others use are not made.
-	if o, err = LoadSection(readObject(t, "warn.o"), "kprobe/do_fork"); err != nil || len(o.Maps) != 0 || len(o.Programs) != 1 {
+	if o, err = LoadSelection(readObject(t, "warn.o"), Selection{Section: "kprobe/do_fork"}); err != nil || len(o.Maps) != 0 || len(o.Programs) != 1 {
 		t.Error(o, err)
+	}
+}
+
+// TestSet wants constants to be what is asked for.
+func TestSet(t *testing.T) {
+	mixed := readObject(t, "mixed.o")
+	load := func(name, value string) (*Object, error) {
+		return LoadSelection(mixed, Selection{Section: "kprobe/vfs_read", Set: map[string]string{name: value}})
+	}
+	rodata := func(o *Object) []byte {
+		for _, m := range o.Maps {
+			if m.Name == ".rodata" {
+				return m.Contents
+			}
+		}
+		t.Fatal("no constants")
+		return nil
+	}
+	was, err := load("threshold", "5") // which it is
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name, value string
+		put         []byte
+		want        string
+	}{
+		{"threshold", "-2", u32(0xfffffffe), ""},
+		{"threshold", "0x7fffffff", u32(0x7fffffff), ""},
+		{"name", "wxyz", []byte("wxyz\x00\x00\x00\x00"), ""},
+		{"threshold", "0x80000000", nil, `variable "threshold" = "0x80000000": it is no signed number of 32 bits`},
+		{"threshold", "x", nil, "no signed number of 32 bits"},
+		{"name", "12345678", nil, "room for 7 characters and a zero"},
+		{"seen", "1", nil, `variable "seen" is in .data, and only constants (.rodata) can be set`},
+		{"nope", "1", nil, `no variable "nope": the file has [`},
+	} {
+		o, err := load(tt.name, tt.value)
+		if tt.want != "" {
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("%s=%s: %v, want %q", tt.name, tt.value, err, tt.want)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s=%s: %v", tt.name, tt.value, err)
+			continue
+		}
+		at := bytes.Index(rodata(was), []byte("abc\x00\x00\x00\x00\x00"))
+		if tt.name == "threshold" {
+			at = bytes.Index(rodata(was), u32(5))
+		}
+		want := bytes.Clone(rodata(was))
+		copy(want[at:], tt.put)
+		if !bytes.Equal(rodata(o), want) {
+			t.Errorf("%s=%s: % x, want % x", tt.name, tt.value, rodata(o), want)
+		}
 	}
 }
 
@@ -336,7 +392,7 @@ func FuzzLoadObject(f *testing.F) {
 		f.Add(readObject(f, name))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		_, _ = LoadSection(b, "kprobe/vfs_read")
+		_, _ = LoadSelection(b, Selection{Section: "kprobe/vfs_read"})
 		o, err := LoadObject(b)
 		if err != nil {
 			return

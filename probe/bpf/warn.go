@@ -87,10 +87,12 @@ func (a *verifier) reads(pc int, st *state) {
 	}
 }
 
-// checkWritten warns of bytes of the frame that are read before they are written.
+// checkWritten warns of a place in the frame that is read before anything is written
+// there. Where some bytes were, the others may be those between the fields of a
+// structure.
 func (a *verifier) checkWritten(pc int, st *state, off int64, n int) {
-	if missing := n - st.written.count(off, n); missing > 0 {
-		a.warn(pc, "%d bytes of the stack are read at r10%+d, of which %d may not have been written", n, off, missing)
+	if st.written.count(off, n) == 0 {
+		a.warn(pc, "%d bytes of the stack are read at r10%+d, which may not have been written", n, off)
 	}
 }
 
