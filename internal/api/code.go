@@ -22,7 +22,8 @@ const (
 	CodeAmbiguousName Code = "ambiguous_name"     // 409: an event name stands for probes of several groups
 	CodeGuestState    Code = "guest_state"        // 409: not possible while the guest is in this state
 	CodeTooLarge      Code = "body_too_large"     // 413
-	CodeTooMany       Code = "too_many"           // 429: a limit on probes or streams is reached
+	CodeTooMany       Code = "too_many"           // 429: a limit on probes, streams, connections, bodies or memory is reached
+	CodeTooSlow       Code = "too_slow"           // 408: the body did not come in time
 	CodeNoSafePoint   Code = "no_safe_point"      // 504: the guest offered no place to run a call in time
 	CodeCallRunning   Code = "call_running"       // 504: the called function has not returned in time
 	CodeCallBusy      Code = "call_busy"          // 409: an earlier call has not come back

@@ -112,6 +112,7 @@ const (
 	EndShutdown   = "shutdown"    // the daemon is stopping
 	EndHistory    = "history"     // a console stream without follow has shown everything
 	EndDetached   = "detached"    // every probe of the stream is gone
+	EndSlow       = "slow"        // the client has not read for guestprobed's --stall-timeout
 )
 
 // End is the last record of a stream. Delivered + Lost is everything that the

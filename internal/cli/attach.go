@@ -92,10 +92,10 @@ func (a *app) attach() command.Spec {
 	return command.Spec{
 		Use:   "attach [flags] DEFINITION... | attach --program FILE.o",
 		Short: "Attach probes, all or none",
-		Long: `Attach probes to the guest. Each argument is one definition in the language of
-the kernel's kprobe_events. Either all of them are attached or none; the error
-points at the column that is wrong. The probes stay until they are detached or
-the daemon ends.
+		Long: `Attach probes to the guest. Each argument is one command in the language of the
+kernel's kprobe_events, a definition or a deletion. Either all of them are carried out,
+in their order, or none; the error points at the column that is wrong. The probes stay
+until they are detached or the daemon ends.
 
   p:myread vfs_read fd=%di count=%dx:u64   a name, registers, a type
   p do_fork+4                              4 bytes into a function
@@ -104,6 +104,11 @@ the daemon ends.
   r20:back vfs_read fd=$arg1 got=$retval   at most 20 calls at a time; an argument
   w:total rw@user_hot_calls+8:8            a watch: r, w, rw or x, at an address
                                            or a symbol, of 1, 2, 4 or 8 bytes
+  -:myread                                 detaches the probes of an event
+  -:io/                                    and those of a group
+
+Definitions of one GROUP/EVENT are several probes of that event: of one kind, with the
+same arguments, at different places.
 
 With --args or --mirror a p definition at a function's entry is a jprobe: its
 events have the function's arguments by the System V ABI, from registers and stack,
@@ -151,40 +156,50 @@ there, an access outside of what it is to, code that is never executed) is a war
 			if err := prog.check(&probes, r.Args); err != nil {
 				return err
 			}
-			var ps []api.Probe
+			var list api.ProbeList
 			if prog.file != "" {
-				ps, err = prog.attach(ctx, c, &probes)
-			} else {
-				ps, err = probes.attach(ctx, c, r.Args)
+				list.Probes, err = prog.attach(ctx, c, &probes)
+			} else if list, err = probes.attach(ctx, c, r.Args); err != nil {
+				err = inDefinition(err, r.Args)
 			}
 			if err != nil {
 				return err
 			}
-			if err := printProbes(r, ps); err != nil || r.WantsJSON() {
-				return err
-			}
-			noteRuns(r, ps)
-			for _, p := range ps {
-				if p.Cost != "" {
-					r.Note("%s costs %s.", command.Clean(p.Name), p.Cost)
-				}
-			}
-			return nil
+			return printAttached(r, list)
 		}),
 	}
 }
 
-// attach attaches definitions that stay.
-func (p *probeFlags) attach(ctx context.Context, c *client.Client, defs []string) ([]api.Probe, error) {
+// attach carries out commands; the probes stay.
+func (p *probeFlags) attach(ctx context.Context, c *client.Client, defs []string) (api.ProbeList, error) {
 	specs, err := p.specs(defs, true)
 	if err != nil {
-		return nil, err
+		return api.ProbeList{}, err
 	}
-	ps, err := c.Attach(ctx, specs...)
-	if err != nil {
-		return nil, inDefinition(err, defs)
+	return c.Apply(ctx, specs...)
+}
+
+// printAttached prints what a list of commands has done.
+func printAttached(r *command.Run, list api.ProbeList) error {
+	err := r.Show(list, func() error {
+		if len(list.Probes) == 0 {
+			return nil
+		}
+		return printProbes(r, list.Probes)
+	})
+	if err != nil || r.WantsJSON() {
+		return err
 	}
-	return ps, nil
+	for _, p := range list.Detached {
+		r.Note("Detached %s at %s, with %s.", command.Clean(p.Name), place(p), command.Plural(int(p.Stats.Hits), "hit"))
+	}
+	noteRuns(r, list.Probes)
+	for _, p := range list.Probes {
+		if p.Cost != "" {
+			r.Note("%s costs %s.", command.Clean(p.Name), p.Cost)
+		}
+	}
+	return nil
 }
 
 // inDefinition says which of several definitions an error is about, where the

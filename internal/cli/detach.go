@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 
 	"github.com/spf13/pflag"
 
@@ -11,78 +10,61 @@ import (
 	"github.com/guestprobe/guestprobe/internal/command"
 )
 
+// probeNames is the help of commands that take the names of probes.
+const probeNames = `A probe is named by its number, by EVENT or GROUP/EVENT, which means every probe of that
+event, by GROUP/ for all of a group, or by a pattern of EVENT or GROUP/EVENT with * ? [a-z].
+Every name must mean some probe: it is done to all of them or to none.`
+
 func (a *app) detach() command.Spec {
-	var all bool
-	return command.Spec{
+	return a.onProbes(command.Spec{
 		Use:   "detach PROBE... | --all",
 		Short: "Detach probes and show their final counts",
-		Long: `Detach probes by event, GROUP/EVENT or number. Probes that were found are
-detached even when another one was not; the exit status is then 4.`,
+		Long:  "Detach probes and show their final counts.\n\n" + probeNames,
 		Example: `  guestprobe detach myread
+  guestprobe detach 'io/*' 7
   guestprobe detach --all`,
-		Args:     func([]string) error { return nil },
-		Flags:    func(f *pflag.FlagSet) { f.BoolVarP(&all, "all", "a", false, "detach every probe") },
-		Complete: a.completeProbes(),
-		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
-			if all == (len(r.Args) > 0) {
-				return command.Usagef("say which probes, or --all")
-			}
-			if all {
-				ps, err := c.DetachAll(ctx)
-				if err != nil {
-					return err
-				}
-				return printProbes(r, ps)
-			}
-			return eachProbe(r, func(name string) (api.Probe, error) { return c.Detach(ctx, name) })
-		}),
-	}
+	}, func(ctx context.Context, c *client.Client, names []string) ([]api.Probe, error) {
+		if len(names) == 0 {
+			return c.DetachAll(ctx)
+		}
+		return c.DetachMany(ctx, names...)
+	})
 }
 
 func (a *app) enable() command.Spec {
-	return a.setEnabled(true, "enable PROBE...", "Arm disabled probes again")
+	return a.setEnabled(true, "enable PROBE... | --all", "Arm disabled probes again")
 }
 
 func (a *app) disable() command.Spec {
-	return a.setEnabled(false, "disable PROBE...", "Disarm probes without forgetting them")
+	return a.setEnabled(false, "disable PROBE... | --all", "Disarm probes without forgetting them")
 }
 
 func (a *app) setEnabled(on bool, use, short string) command.Spec {
-	return command.Spec{
-		Use:      use,
-		Short:    short,
-		Long:     short + ", by event, GROUP/EVENT or number. A probe that is so already stays so.",
-		Args:     command.Between(1, -1, "say which probes"),
-		Complete: a.completeProbes(),
-		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
-			return eachProbe(r, func(name string) (api.Probe, error) { return c.SetEnabled(ctx, name, on) })
-		}),
-	}
+	return a.onProbes(command.Spec{
+		Use:   use,
+		Short: short,
+		Long:  short + ". A probe that is so already stays so.\n\n" + probeNames,
+	}, func(ctx context.Context, c *client.Client, names []string) ([]api.Probe, error) {
+		return c.Patch(ctx, api.PatchProbe{Enabled: &on}, names...)
+	})
 }
 
-// eachProbe does one thing with each probe that the arguments name, and prints
-// what they are then. It goes on after an error, and returns the first.
-func eachProbe(r *command.Run, one func(name string) (api.Probe, error)) error {
-	var done []api.Probe
-	var first error
-	for _, name := range r.Args {
-		p, err := one(name)
-		switch {
-		case err == nil:
-			done = append(done, p)
-		case first == nil:
-			first = err
-		default:
-			r.Note("guestprobe: %v", err)
+// onProbes makes the command that does one thing with the probes that its arguments
+// name, or with no names with all of them, and prints what they are then.
+func (a *app) onProbes(s command.Spec, do func(ctx context.Context, c *client.Client, names []string) ([]api.Probe, error)) command.Spec {
+	var all bool
+	s.Args = func([]string) error { return nil }
+	s.Flags = func(f *pflag.FlagSet) { f.BoolVarP(&all, "all", "a", false, "every probe") }
+	s.Complete = a.completeProbes()
+	s.Run = a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
+		if all == (len(r.Args) > 0) {
+			return command.Usagef("say which probes, or --all")
 		}
-		if errors.Is(err, client.ErrUnreachable) {
-			break
-		}
-	}
-	if len(done) > 0 {
-		if err := printProbes(r, done); err != nil {
+		ps, err := do(ctx, c, r.Args)
+		if err != nil {
 			return err
 		}
-	}
-	return first
+		return printProbes(r, ps)
+	})
+	return s
 }

@@ -179,6 +179,8 @@ func noteEnd(r *command.Run, rec api.Record, usual string) {
 		r.Note("The daemon is stopping.")
 	case api.EndDetached:
 		r.Note("The probes were detached.")
+	case api.EndSlow:
+		r.Note("The daemon has ended the stream: it was not read for guestprobed's --stall-timeout.")
 	default:
 		r.Note("The stream has ended: %s.", command.Clean(e.Reason))
 	}

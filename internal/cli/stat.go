@@ -33,9 +33,12 @@ second table shows what became of the others: handled = returned + abandoned
 The next table has the sums of each kind of probe, by the letters of list; its
 high water is the largest of a single probe. Below stand the VM exits of each vCPU,
 and how many of them each hit took. --format kernel prints the kernel's
-kprobe_profile.`,
+kprobe_profile.
+
+` + probeNames + ` Without a name all are meant.`,
 		Example: `  guestprobe stat
   guestprobe stat --per-cpu myread
+  guestprobe stat 'io/*'
   guestprobe stat --format json | jq '.kinds[] | select(.kind == "r")'`,
 		Args:     command.Between(0, -1, ""),
 		Formats:  []string{formatKernel},
@@ -46,17 +49,8 @@ kprobe_profile.`,
 				return kernelFile(ctx, r, c, "profile")
 			}
 			var s statAnswer
-			if len(r.Args) == 0 {
-				if s.Probes, err = c.Probes(ctx); err != nil {
-					return err
-				}
-			}
-			for _, name := range r.Args {
-				p, err := c.Probe(ctx, name)
-				if err != nil {
-					return err
-				}
-				s.Probes = append(s.Probes, p)
+			if s.Probes, err = c.Probes(ctx, r.Args...); err != nil {
+				return err
 			}
 			g, err := c.Guest(ctx)
 			if err != nil {

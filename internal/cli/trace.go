@@ -48,7 +48,7 @@ Ctrl-C the last one is an end with reason "interrupted".`,
 		Flags: func(f *pflag.FlagSet) {
 			flags.add(f)
 			f.BoolVar(&flags.stay, "stay", false, "keep the probes attached when the trace ends")
-			f.StringArrayVarP(&flags.names, "probe", "p", nil, "show the hits of this attached `PROBE`; may be repeated")
+			f.StringArrayVarP(&flags.names, "probe", "p", nil, "show the hits of this attached `PROBE`, a name, group or pattern as for detach; may be repeated")
 			f.Uint64VarP(&flags.count, "count", "c", 0, "end after this `many` hits")
 			f.DurationVar(&flags.timeout, "timeout", 0, "end after this `duration`; exit status 124 if --count was not reached")
 			f.StringVarP(&flags.output, "output", "o", "", "write to this `file` instead of standard output")
@@ -84,7 +84,7 @@ func trace(ctx context.Context, run *command.Run, c *client.Client, flags *trace
 	if err != nil {
 		return err
 	}
-	t := &tracer{Run: run, out: out, color: run.Colors(out), left: flags.count, limited: flags.count > 0, post: map[string]bool{}}
+	t := &tracer{Run: run, out: out, color: run.Colors(out), left: flags.count, limited: flags.count > 0, post: map[uint64]bool{}}
 	s, err := c.Events(ctx, api.StreamEvents{Probes: specs, Names: flags.names})
 	switch {
 	case errors.Is(err, context.Canceled): // before the first hit
@@ -120,7 +120,7 @@ type tracer struct {
 	color   bool
 	limited bool
 	left    uint64 // hits until the end, where limited
-	post    map[string]bool
+	post    map[uint64]bool
 
 	delivered, lost uint64 // hit records that were printed, and missing ones
 }
@@ -177,7 +177,7 @@ func (t *tracer) record(r api.Record) (done bool, err error) {
 			return false, fmt.Errorf("%w: %w", client.ErrProtocol, err)
 		}
 		for _, p := range s.Probes {
-			t.post[p.Name] = p.Post
+			t.post[p.ID] = p.Post
 		}
 		t.Note("Tracing %s.", command.Plural(len(s.Probes), "probe"))
 	case api.RecordHit:
@@ -192,7 +192,7 @@ func (t *tracer) record(r api.Record) (done bool, err error) {
 		}
 		t.delivered++
 		// The two records of one arrival count once, with the second.
-		if t.limited && (h.Stage == "post") == t.post[h.Probe] {
+		if t.limited && (h.Stage == "post") == t.post[h.ID] {
 			t.left--
 			return t.left == 0, nil
 		}

@@ -90,7 +90,7 @@ type running struct {
 func (p Program) Run(ctx context.Context, env Env) int {
 	r := &running{Run: Run{Env: env, Format: formatTable, color: colorAuto}}
 	root := p.root(r)
-	root.SetArgs(env.Args)
+	root.SetArgs(hideDeletions(env.Args))
 	root.SetIn(env.Stdin)
 	root.SetOut(env.Stdout)
 	root.SetErr(env.Stderr)

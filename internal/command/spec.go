@@ -109,6 +109,7 @@ func (s Spec) command(p *running) *cobra.Command {
 		_ = c.RegisterFlagCompletionFunc(flag, completion(complete))
 	}
 	c.RunE = func(c *cobra.Command, args []string) error {
+		args = showDeletions(args)
 		if s.Run == nil {
 			return group(c, args)
 		}
@@ -135,6 +136,34 @@ func (s Spec) command(p *running) *cobra.Command {
 		return s.Run(c.Context(), &p.Run)
 	}
 	return c
+}
+
+// hidden stands before an argument that begins like a flag and is none. No argument of a
+// process has it.
+const hidden = "\x00"
+
+// hideDeletions has the deletions of the probe definition language, as -:EVENT, taken for
+// arguments.
+func hideDeletions(args []string) []string {
+	out := make([]string, len(args))
+	for i, a := range args {
+		if a == "--" {
+			copy(out[i:], args[i:])
+			break
+		}
+		if out[i] = a; strings.HasPrefix(a, "-:") {
+			out[i] = hidden + a
+		}
+	}
+	return out
+}
+
+// showDeletions undoes hideDeletions.
+func showDeletions(args []string) []string {
+	for i, a := range args {
+		args[i] = strings.TrimPrefix(a, hidden)
+	}
+	return args
 }
 
 // group is what a command does that only has others below it.

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"errors"
 	"net/http"
 	"strconv"
 	"time"
@@ -24,7 +25,7 @@ func (s *server) streamConsole(w http.ResponseWriter, r *http.Request) error {
 			return badValue("follow %q: not a boolean", v)
 		}
 	}
-	st, err := s.openStream(w)
+	st, err := s.openStream(w, r)
 	if err != nil {
 		return err
 	}
@@ -49,6 +50,9 @@ func (s *server) streamConsole(w http.ResponseWriter, r *http.Request) error {
 			return nil
 		}
 		if err := st.flush(); err != nil {
+			if errors.Is(err, errSlow) {
+				st.endSlow(sub.Lost())
+			}
 			return nil // the client is gone; nobody is left to tell
 		}
 		select {

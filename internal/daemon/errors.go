@@ -33,6 +33,7 @@ var statusOf = map[api.Code]int{
 	api.CodeCallBusy:      http.StatusConflict,
 	api.CodeTooLarge:      http.StatusRequestEntityTooLarge,
 	api.CodeTooMany:       http.StatusTooManyRequests,
+	api.CodeTooSlow:       http.StatusRequestTimeout,
 	api.CodeNoSafePoint:   http.StatusGatewayTimeout,
 	api.CodeCallRunning:   http.StatusGatewayTimeout,
 	api.CodeStopTimeout:   http.StatusGatewayTimeout,

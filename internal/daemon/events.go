@@ -3,6 +3,7 @@ package daemon
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -61,18 +62,24 @@ func (s *server) streamEvents(w http.ResponseWriter, r *http.Request) error {
 		s.logAttached(list.Probes, "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
 		e.only, e.base = s.probes.ofStream(own), 0
 	}
-	if e.stream, err = s.openStream(w); err != nil {
+	if e.stream, err = s.openStream(w, r); err != nil {
 		return err
 	}
 	defer s.closeStream(e.stream)
-	e.putStart()
-	e.run(r)
-	return nil
+	if err = e.putStart(); err == nil {
+		err = e.run(r)
+	}
+	if errors.Is(err, errSlow) {
+		s.log.Warn("a stream is ended: its client does not read", "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
+		e.sub.Close() // what is still in the queue is counted as lost
+		e.endSlow(e.lostTotal())
+	}
+	return nil // the client is gone; nobody is left to tell
 }
 
 // putStart sends the first record, an api.Start, a part at a time: it has every probe of
 // the stream in it.
-func (e *eventStream) putStart() {
+func (e *eventStream) putStart() error {
 	epoch, err := json.Marshal(e.s.probes.since)
 	if err != nil {
 		panic("BUG: marshal time: " + err.Error())
@@ -81,7 +88,7 @@ func (e *eventStream) putStart() {
 	fmt.Fprintf(b, `{"type":%q,"data":{"epoch":%s,"probes":`, api.RecordStart, epoch)
 	e.s.probes.writeList(b, e.s.probes.those(e.only))
 	b.WriteString("}}\n")
-	_ = b.Flush() // an error: the stream's next write has it, too
+	return b.Flush()
 }
 
 // eventsRequest reads what is asked for: from the query of a GET, from the body
@@ -112,9 +119,10 @@ func (s *server) endSession(own *session) {
 	}
 }
 
-// run sends events until there is a reason to stop. A client that does not read
+// run sends events until there is a reason to stop. An error means that there is nobody to
+// send them to. A client that does not read
 // blocks only this goroutine: its queue fills and loses, and that is counted.
-func (e *eventStream) run(r *http.Request) {
+func (e *eventStream) run(r *http.Request) error {
 	heart := time.NewTicker(e.s.opt.heartbeat)
 	defer heart.Stop()
 	gather := time.NewTimer(0)
@@ -123,21 +131,19 @@ func (e *eventStream) run(r *http.Request) {
 	for {
 		changed, gone := e.s.guest.Changed(), e.s.probes.changed()
 		if reason, code, ended := guestEnd(e.s.guest.State()); ended {
-			e.finish(reason, code)
-			return
+			return e.finish(reason, code)
 		}
 		if e.orphaned() {
-			e.finish(api.EndDetached, nil)
-			return
+			return e.finish(api.EndDetached, nil)
 		}
 		closed, err := e.drain()
 		if err != nil {
-			return // the client is gone; nobody is left to tell
+			return err
 		}
 		if closed {
 			e.putLost(e.lostTotal())
 			e.end(api.EndShutdown, nil)
-			return
+			return nil
 		}
 		select {
 		case <-ready:
@@ -152,7 +158,7 @@ func (e *eventStream) run(r *http.Request) {
 		case <-changed:
 		case <-gone:
 		case <-r.Context().Done():
-			return
+			return r.Context().Err()
 		}
 	}
 }
@@ -164,12 +170,13 @@ func (e *eventStream) orphaned() bool {
 }
 
 // finish sends what has happened until now, and the end.
-func (e *eventStream) finish(reason string, code *int64) {
+func (e *eventStream) finish(reason string, code *int64) error {
 	e.s.probes.sync()
-	if _, err := e.drain(); err != nil {
-		return
+	_, err := e.drain()
+	if err == nil {
+		e.end(reason, code)
 	}
-	e.end(reason, code)
+	return err
 }
 
 // drain sends the events that are there. Closed means that no more will come.

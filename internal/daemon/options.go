@@ -15,6 +15,7 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/internal/program"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 )
 
@@ -23,6 +24,7 @@ type options struct {
 	guest   string // ELF file, or "" for the built-in guest
 	vcpus   int
 	memory  uint64
+	maps    uint64 // bytes of the host that maps may take
 	cmdline string
 	paused  bool
 	probes  []string
@@ -33,6 +35,11 @@ type options struct {
 	allowUIDs []uint32
 	gid       int // of --group, or -1
 	readyFD   int // or -1
+
+	maxConns  int
+	maxBodies uint64
+	bodyTime  time.Duration
+	stallTime time.Duration
 
 	logLevel  slog.Level
 	logFormat string
@@ -46,7 +53,8 @@ type options struct {
 
 func defaultOptions() options {
 	return options{
-		vcpus: 1, memory: machine.DefaultMemory, tick: machine.DefaultTick,
+		vcpus: 1, memory: machine.DefaultMemory, maps: program.DefaultMemory, tick: machine.DefaultTick,
+		maxConns: 512, maxBodies: 64 << 20, bodyTime: 10 * time.Second, stallTime: 30 * time.Second,
 		gid: -1, readyFD: -1, logFormat: "text", heartbeat: 15 * time.Second, endTime: endTime, writeTime: writeTime,
 	}
 }
@@ -65,6 +73,7 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.guest, "guest", o.guest, "boot this static x86-64 ELF `file` (default: the built-in guest)")
 	f.IntVar(&o.vcpus, "vcpus", o.vcpus, fmt.Sprintf("number of vCPUs, 1 to %d", guest.MaxVCPUs))
 	f.Var((*sizeValue)(&o.memory), "memory", "guest RAM, with an optional K, M, G or T")
+	f.Var((*sizeValue)(&o.maps), "map-memory", "the host's memory that maps of programs may take in all")
 	f.StringVar(&o.cmdline, "cmdline", o.cmdline, "command line for the guest")
 	f.BoolVar(&o.paused, "paused", o.paused, "stop before the guest's first instruction")
 	f.StringArrayVar(&o.probes, "probe", o.probes, "attach a probe before the guest's first instruction; may be repeated")
@@ -73,6 +82,10 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.StringVarP(&o.socket, "socket", "s", o.socket, "listen on this `path` (default: $"+api.SocketEnv+"; root "+api.SystemSocket+"; others $XDG_RUNTIME_DIR/guestprobed/guestprobed.sock)")
 	f.Var((*uidsValue)(&o.allowUIDs), "allow-uid", "serve this user too, beside our own and root; may be repeated")
 	f.Var((*groupValue)(&o.gid), "group", "give the socket to this group and serve its members")
+	f.IntVar(&o.maxConns, "max-connections", o.maxConns, "serve so many connections at a time; when there are more, the one goes that has waited longest for its client")
+	f.Var((*sizeValue)(&o.maxBodies), "max-bodies", "room for the bodies of all requests together")
+	f.DurationVar(&o.bodyTime, "body-timeout", o.bodyTime, "how long a request's body may take to come")
+	f.DurationVar(&o.stallTime, "stall-timeout", o.stallTime, "end a stream or an answer that its client has not read from for so long")
 	f.IntVar(&o.readyFD, "ready-fd", o.readyFD, "write a line \"ready PATH\" to this file `descriptor` when clients can connect")
 	f.Var((*levelValue)(&o.logLevel), "log-level", "debug, info, warn or error")
 	f.StringVar(&o.logFormat, "log-format", o.logFormat, "text or json")
@@ -86,10 +99,20 @@ func (o *options) check() error {
 		return command.Usagef("--vcpus %d: not in 1 to %d", o.vcpus, guest.MaxVCPUs)
 	case o.memory == 0 || o.memory%guest.PageSize != 0 || o.memory > guest.MaxRAM:
 		return command.Usagef("--memory %s: not a multiple of %s from %[2]s to %s", formatSize(o.memory), formatSize(guest.PageSize), formatSize(guest.MaxRAM))
+	case o.maps == 0 || o.maps > guest.MaxRAM:
+		return command.Usagef("--map-memory %s: not in 1 to %s", formatSize(o.maps), formatSize(guest.MaxRAM))
 	case o.tick < 0 || o.tick > 0 && o.tick < machine.MinTick:
 		return command.Usagef("--tick %v: neither 0 nor at least %v", o.tick, machine.MinTick)
 	case o.logFormat != "text" && o.logFormat != "json":
 		return command.Usagef("--log-format %q: not text or json", o.logFormat)
+	case o.maxConns < 1:
+		return command.Usagef("--max-connections %d: not at least 1", o.maxConns)
+	case o.maxBodies < maxFileBody:
+		return command.Usagef("--max-bodies %s: not at least %s, the largest body", formatSize(o.maxBodies), formatSize(maxFileBody))
+	case o.bodyTime <= 0:
+		return command.Usagef("--body-timeout %v: not above 0", o.bodyTime)
+	case o.stallTime <= 0:
+		return command.Usagef("--stall-timeout %v: not above 0", o.stallTime)
 	case len(o.cmdline) > guest.MaxCmdline:
 		return command.Usagef("--cmdline: %d bytes, more than %d", len(o.cmdline), guest.MaxCmdline)
 	case strings.IndexByte(o.cmdline, 0) >= 0:

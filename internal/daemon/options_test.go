@@ -83,6 +83,7 @@ func TestCommandLine(t *testing.T) {
 		{"vcpus text", []string{"--vcpus", "two"}, 2, `--vcpus "two": not a number`},
 		{"memory", []string{"--memory", "1M1"}, 2, `size "1M1": not a number`},
 		{"memory odd", []string{"--memory", "4097"}, 2, "--memory 4097: not a multiple of 4K"},
+		{"no memory for maps", []string{"--map-memory", "0"}, 2, "--map-memory 0"},
 		{"longest command line", []string{"--socket", sock, "--cmdline", strings.Repeat("x", 4095)}, 0, "msg=stopped"},
 		{"command line", []string{"--cmdline", strings.Repeat("x", 4096)}, 2, "--cmdline: 4096 bytes, more than 4095"},
 		{"tick", []string{"--tick", "1us"}, 2, "--tick 1µs: neither 0 nor at least 100µs"},

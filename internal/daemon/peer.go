@@ -65,8 +65,7 @@ func userGroups(uid uint32) []string {
 
 type peerKey struct{}
 
-// withPeer is the server's ConnContext: it asks the kernel once per
-// connection.
+// withPeer asks the kernel once per connection who is there.
 func withPeer(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, peerKey{}, peerOf(c))
 }

@@ -29,9 +29,9 @@ type sharedGuest interface {
 }
 
 // newPrograms makes the runtime of a guest's programs.
-func newPrograms(log *slog.Logger, g Guest, hub *event.Hub) *program.Runtime {
+func newPrograms(log *slog.Logger, g Guest, hub *event.Hub, memory uint64) *program.Runtime {
 	cfg := program.Config{
-		CPUs: len(g.State().VCPUs), Now: hub.Now, Wake: hub.Wake, Engine: g.Engine(),
+		CPUs: len(g.State().VCPUs), Memory: int64(memory), Now: hub.Now, Wake: hub.Wake, Engine: g.Engine(),
 		Stop: func(f func() error) error { return g.Stop(func(probe.World) error { return f() }) },
 		Trace: func(prog string, cpu int, msg []byte) {
 			log.Info("trace_printk", "program", prog, "cpu", cpu, "text", strings.TrimRight(string(msg), "\n"))
@@ -205,6 +205,8 @@ func objectError(err error) error {
 		}
 	case errors.Is(err, bpf.ErrMapLimit), errors.Is(err, bpf.ErrObjectTooLarge), errors.Is(err, bpf.ErrTooLong):
 		e.Errno = "E2BIG"
+	case errors.Is(err, program.ErrMapMemory):
+		e.Code, e.Errno, e.Detail = api.CodeTooMany, "ENOMEM", "detach programs, or start guestprobed with a larger --map-memory"
 	case errors.Is(err, bpf.ErrNoSection):
 		e.Errno = "ENOENT"
 	}

@@ -88,6 +88,10 @@ func readBounded(w http.ResponseWriter, r *http.Request, v any, optional bool, l
 }
 
 func bodyError(err error) error {
+	var limit *api.Error
+	if errors.As(err, &limit) {
+		return limit
+	}
 	var large *http.MaxBytesError
 	if errors.As(err, &large) {
 		detail := "send the probes in several batches"

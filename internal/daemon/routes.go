@@ -112,8 +112,10 @@ func (s *server) methods(methods map[string]route) http.HandlerFunc {
 func (s *server) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		p := requestPeer(r)
-		w := &recorder{ResponseWriter: rw}
+		w := &recorder{ResponseWriter: rw, stall: s.opt.stallTime}
 		start := time.Now()
+		end, refused := s.conns.begin(w, r)
+		defer end()
 		defer func() {
 			if v := recover(); v != nil {
 				if v == http.ErrAbortHandler {
@@ -132,6 +134,10 @@ func (s *server) guard(next http.Handler) http.Handler {
 			writeError(w, err)
 			return
 		}
+		if refused != nil {
+			writeError(w, refused)
+			return
+		}
 		if s.probes.closed.Load() {
 			writeError(w, errClosing)
 			return
@@ -142,10 +148,12 @@ func (s *server) guard(next http.Handler) http.Handler {
 
 var errClosing = &api.Error{Code: api.CodeClosing, Errno: "ESHUTDOWN", Message: "the daemon is stopping"}
 
-// recorder remembers the status of an answer.
+// recorder remembers the status of an answer, and gives up one that its client does
+// not read.
 type recorder struct {
 	http.ResponseWriter
 	status int
+	stall  time.Duration // for the client to read some of it; 0: the writer sees to that
 }
 
 // WriteHeader notes the first status.
@@ -156,12 +164,23 @@ func (r *recorder) WriteHeader(status int) {
 	r.ResponseWriter.WriteHeader(status)
 }
 
-// Write notes the implied status.
-func (r *recorder) Write(p []byte) (int, error) {
+// Write notes the implied status, and writes.
+func (r *recorder) Write(p []byte) (n int, err error) {
 	if r.status == 0 {
 		r.status = http.StatusOK
 	}
-	return r.ResponseWriter.Write(p)
+	if r.stall == 0 {
+		return r.ResponseWriter.Write(p)
+	}
+	rc := http.NewResponseController(r.ResponseWriter)
+	for part := range slices.Chunk(p, maxGather) {
+		_ = rc.SetWriteDeadline(time.Now().Add(r.stall))
+		m, err := r.ResponseWriter.Write(part)
+		if n += m; err != nil {
+			return n, err
+		}
+	}
+	return n, nil
 }
 
 // Unwrap lets http.ResponseController reach the connection.

@@ -31,6 +31,7 @@ type server struct {
 	access  access
 	probes  *store
 	streams streams
+	conns   *conns
 	disas   Disassembler
 	logLost func() uint64
 	pid     int
@@ -48,9 +49,10 @@ func newServer(log *slog.Logger, o options, g Guest, logLost func() uint64) *ser
 		log: log, opt: o, guest: g, logLost: logLost, pid: os.Getpid(),
 		access:  access{self: uint32(os.Geteuid()), uids: o.allowUIDs, gid: o.gid, groups: userGroups},
 		streams: streams{open: map[*stream]struct{}{}},
+		conns:   &conns{max: o.maxConns, bodyMax: int64(o.maxBodies), bodyTime: o.bodyTime, open: map[*conn]bool{}},
 		stop:    make(chan struct{}),
 	}
-	s.probes = newStore(log, g)
+	s.probes = newStore(log, g, o.maps)
 	s.boots.Store(1)
 	return s
 }
@@ -65,14 +67,15 @@ func (s *server) run(ctx context.Context, sock *socket, ready func()) error {
 		s.watchGuest()
 	}()
 	hs := &http.Server{
-		Handler: s.handler(), ConnContext: withPeer,
+		Handler: s.handler(), ConnContext: withConn,
 		ReadHeaderTimeout: headerTime, IdleTimeout: idleTime,
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
 	}
 	served := make(chan error, 1)
-	// The bare listener: the server closes what it gets, and the lock must
-	// outlive that.
-	go func() { served <- hs.Serve(sock.listener) }()
+	// Not the socket: the server closes what it gets, and the lock must outlive
+	// that.
+	s.conns.Listener = sock.listener
+	go func() { served <- hs.Serve(s.conns) }()
 	ready()
 
 	var failed error

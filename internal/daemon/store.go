@@ -72,13 +72,13 @@ type store struct {
 	closed atomic.Bool // the daemon stops: nothing is changed or found any more
 }
 
-func newStore(log *slog.Logger, g Guest) *store {
+func newStore(log *slog.Logger, g Guest, memory uint64) *store {
 	hub := event.NewHub(len(g.State().VCPUs), event.HubOptions{})
 	st := &store{
 		log: log, guest: g, engine: g.Engine(), hub: hub, epoch: hub.Now(), since: time.Now(), events: events{},
 	}
 	st.index.init()
-	st.programs = newPrograms(log, g, hub)
+	st.programs = newPrograms(log, g, hub, memory)
 	hub.SetFeed(st.programs)
 	return st
 }

@@ -3,11 +3,15 @@ package daemon
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/kvm/machine"
@@ -39,13 +43,21 @@ type stream struct {
 	buf bytes.Buffer
 	enc *json.Encoder
 
+	conn      *conn         // nil in some tests
+	stallTime time.Duration // for the client to read some
 	writeTime time.Duration // of one write, once the daemon stops
 	// until is when the stream must come to its end; nil until the daemon stops.
 	until atomic.Pointer[time.Time]
 
 	delivered uint64 // records of the stream's own kind
 	lost      uint64 // reported so far
+
+	sent struct{ delivered, lost uint64 } // both, as of what was written
+	slow bool                             // the client does not read: only the end may yet be written
 }
+
+// errSlow is the end of a stream whose client does not read.
+var errSlow = errors.New("the client does not read")
 
 // streams is the set of open streams, for the end of the daemon.
 type streams struct {
@@ -54,8 +66,11 @@ type streams struct {
 }
 
 // openStream answers the request with a stream of records.
-func (s *server) openStream(w http.ResponseWriter) (*stream, error) {
-	st := &stream{w: w, rc: http.NewResponseController(w), writeTime: s.opt.writeTime}
+func (s *server) openStream(w http.ResponseWriter, r *http.Request) (*stream, error) {
+	st := &stream{w: w, rc: http.NewResponseController(w), conn: requestConn(r), stallTime: s.opt.stallTime, writeTime: s.opt.writeTime}
+	if rec, ok := w.(*recorder); ok {
+		rec.stall = 0
+	}
 	st.enc = json.NewEncoder(&st.buf)
 	st.enc.SetEscapeHTML(false)
 	s.streams.mu.Lock()
@@ -78,6 +93,7 @@ func (s *server) openStream(w http.ResponseWriter) (*stream, error) {
 	// The client learns at once that the stream is open, not with the first
 	// record.
 	_ = st.rc.Flush()
+	_ = st.rc.SetReadDeadline(time.Time{}) // whatever stood in a body that nobody wanted
 	return st, nil
 }
 
@@ -146,29 +162,72 @@ func (st *stream) putHeartbeat() {
 }
 
 // flush sends what was put. An error means that the client is gone, or, at the
-// end of the daemon, that it does not read.
+// end of the daemon, that it does not read; errSlow that it has not read for long.
 func (st *stream) flush() error {
 	if st.buf.Len() == 0 {
 		return nil
 	}
+	if !st.slow {
+		_ = st.rc.SetWriteDeadline(time.Now().Add(st.stallTime))
+	}
 	if until := st.until.Load(); until != nil {
 		st.allow(*until)
 	}
-	_, err := st.w.Write(st.buf.Bytes())
+	err := st.await()
+	if err == nil {
+		_, err = st.w.Write(st.buf.Bytes())
+	}
 	st.buf.Reset()
 	if err != nil {
 		return err
 	}
+	st.sent.delivered, st.sent.lost = st.delivered, st.lost
 	return st.rc.Flush()
+}
+
+// await waits until the client has read so much that what is to be written fits into
+// the socket, and the end behind it: a client that does not read finds out why the stream
+// has ended when it does.
+func (st *stream) await() error {
+	if st.conn == nil || st.slow {
+		return nil
+	}
+	raw, err := st.conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	err = raw.Write(func(fd uintptr) bool {
+		room, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF)
+		taken, err2 := unix.IoctlGetInt(int(fd), unix.SIOCOUTQ)
+		return err != nil || err2 != nil || taken <= room/2
+	})
+	if errors.Is(err, os.ErrDeadlineExceeded) && st.until.Load() == nil {
+		return errSlow
+	}
+	return err
+}
+
+// endSlow ends a stream whose client has not read for long; what could not be sent is
+// lost, and total what was lost before it came here.
+func (st *stream) endSlow(total uint64) {
+	total += st.delivered - st.sent.delivered
+	st.delivered, st.lost, st.slow = st.sent.delivered, st.sent.lost, true
+	_ = st.rc.SetWriteDeadline(time.Now().Add(st.writeTime))
+	st.putLost(total)
+	st.end(api.EndSlow, nil)
 }
 
 // partWriter sends parts of one record.
 type partWriter struct{ st *stream }
 
-// Write sends p, behind what was put.
+// Write sends p, behind what was put. A part that could not be sent ends the line.
 func (w partWriter) Write(p []byte) (int, error) {
 	w.st.buf.Write(p)
-	return len(p), w.st.flush()
+	err := w.st.flush()
+	if err != nil {
+		w.st.buf.WriteByte('\n')
+	}
+	return len(p), err
 }
 
 // end sends the last record.

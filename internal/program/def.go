@@ -55,7 +55,7 @@ func (d *Definition) host(l *event.Layout, filter *event.Filter) (*evbpf.Code, *
 	d.maps = append(d.maps, ring)
 	var err error
 	if spec, ok := code.State(); ok {
-		if maps.State, err = bpf.NewMap(spec, d.rt.cfg.CPUs, bpf.Heap{}); err != nil {
+		if maps.State, err = bpf.NewMap(spec, d.rt.cfg.CPUs, &d.rt.heap); err != nil {
 			return nil, nil, err
 		}
 		d.maps = append(d.maps, maps.State)

@@ -275,3 +275,33 @@ func FuzzLoad(f *testing.F) {
 		}
 	})
 }
+
+// TestMapMemory wants one limit for the maps of all objects, and the memory back
+// behind the end of each.
+func TestMapMemory(t *testing.T) {
+	f := newFake(t)
+	cfg := f.config()
+	cfg.Memory = 150_000
+	rt := newRuntime(t, cfg)
+	load := func() (*Object, error) { return rt.Load(example(t, "count.o"), LoadOptions{OnHost: true}) }
+	for round := range 100 {
+		var all []*Object
+		for {
+			o, err := load()
+			if err != nil {
+				if !errors.Is(err, ErrMapMemory) || len(all) != 3 {
+					t.Fatalf("round %d: %d objects: %v", round, len(all), err)
+				}
+				break
+			}
+			all = append(all, o)
+		}
+		for _, o := range all {
+			o.Close()
+			o.Close() // more than once is the same
+		}
+		if n := rt.heap.used.Load(); n != 0 {
+			t.Fatalf("round %d: %d bytes are in use", round, n)
+		}
+	}
+}

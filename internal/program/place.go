@@ -19,6 +19,7 @@ type placement struct {
 	why  []string          // by program: why it runs on the host; "": it need not
 	user []bool            // by program: it is for code of CPL3
 	mem  map[string]*arena // of maps that programs in the guest use
+	heap *heap             // for the others
 }
 
 // plan makes the placement of an object.
@@ -28,7 +29,7 @@ func (rt *Runtime) plan(o *bpf.Object, opt LoadOptions) (*placement, error) {
 		return nil, err
 	}
 	defer col.Close()
-	pl := &placement{mem: map[string]*arena{}}
+	pl := &placement{mem: map[string]*arena{}, heap: &rt.heap}
 	for _, p := range col.Programs {
 		why := ""
 		if opt.OnHost {
@@ -80,5 +81,5 @@ func (pl *placement) memory(name string) bpf.Memory {
 	if a := pl.mem[name]; a != nil {
 		return a
 	}
-	return bpf.Heap{}
+	return pl.heap
 }

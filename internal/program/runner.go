@@ -61,6 +61,7 @@ func (r *runner) run(c *probe.Context, entry bool) (answer uint64, taken bool) {
 	add(&k.runs, 1)
 	l.vm.Use(r.prog)
 	answer, err := l.vm.Run(ctx, l.env)
+	l.vm.Leave()
 	if err != nil {
 		if f, ok := err.(*bpf.Fault); ok {
 			k.code.Store(uint64(f.Code))

@@ -16,6 +16,7 @@ import (
 // not there: programs that need it run on the host, or do without.
 type Config struct {
 	CPUs    int
+	Memory  int64                                  // bytes of the host that maps may take; 0 = DefaultMemory
 	Shared  Shared                                 // memory of maps and blocks in the guest
 	Engine  *probe.Engine                          // of the guest: it knows when code there is gone; without it memory that code refers to is kept
 	Profile *guest.Profile                         // how tasks are found
@@ -28,10 +29,14 @@ type Config struct {
 	Refuse string
 }
 
+// DefaultMemory is the default of Config.Memory.
+const DefaultMemory = 1 << 30
+
 // Runtime holds what all programs of one guest share. Its methods may be called
 // from any goroutine but a probe handler's.
 type Runtime struct {
 	cfg    Config
+	heap   heap
 	mem    [2]arena // by 1 = for code of CPL3
 	feed   feed
 	lanes  []*lane     // by vCPU
@@ -49,6 +54,9 @@ type Runtime struct {
 // New returns a runtime. It is an event.Feed.
 func New(cfg Config) *Runtime {
 	rt := &Runtime{cfg: cfg, staged: map[*blocks]bool{}}
+	if rt.heap.limit = cfg.Memory; cfg.Memory == 0 {
+		rt.heap.limit = DefaultMemory
+	}
 	for i := range rt.mem {
 		a := &rt.mem[i]
 		a.shared, a.engine, a.user = cfg.Shared, cfg.Engine, i == 1

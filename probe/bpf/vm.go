@@ -66,6 +66,13 @@ func (v *VM) Use(p *Program) {
 	v.segs[segContext].readOnly = p.kind.hasRegs()
 }
 
+// Leave forgets the program, and with it the memory of its maps, until Use.
+func (v *VM) Leave() {
+	v.prog = nil
+	clear(v.segs[segMaps:])
+	v.segs = v.segs[:segMaps]
+}
+
 // Stats returns the counts of this VM.
 func (v *VM) Stats() RunStats { return v.stats }
 

@@ -1,0 +1,41 @@
+package program
+
+import (
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync/atomic"
+
+	"github.com/guestprobe/guestprobe/probe/bpf"
+)
+
+// ErrMapMemory is the cause when maps would take more of the host's memory than the
+// runtime may have.
+var ErrMapMemory = errors.New("no more memory for maps on the host")
+
+// heap is the host's memory for the maps of all programs.
+type heap struct {
+	limit int64 // bytes
+	used  atomic.Int64
+}
+
+// collectAt is how many bytes are worth a collection when they are given back: the
+// system has them at once then.
+const collectAt = 16 << 20
+
+// Alloc implements bpf.Memory. The error is ErrMapMemory.
+func (h *heap) Alloc(size int) (bpf.Area, error) {
+	if used := h.used.Add(int64(size)); used > h.limit {
+		h.used.Add(-int64(size))
+		return bpf.Area{}, fmt.Errorf("%w: %d of %d bytes are in use", ErrMapMemory, used-int64(size), h.limit)
+	}
+	return bpf.Heap{}.Alloc(size)
+}
+
+// Free implements bpf.Memory.
+func (h *heap) Free(a bpf.Area) {
+	h.used.Add(-int64(len(a.Bytes)))
+	if len(a.Bytes) >= collectAt {
+		go debug.FreeOSMemory() // behind whoever still holds it
+	}
+}
