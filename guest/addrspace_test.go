@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	_ "github.com/guestprobe/guestprobe/internal/fuzzing"
 )
 
 // pokeTable is physical memory with page tables written by hand.

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	_ "github.com/guestprobe/guestprobe/internal/fuzzing"
 )
 
 // bytesAt says what KVM left in the exit union: little endian values by their

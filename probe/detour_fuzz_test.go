@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
+	_ "github.com/guestprobe/guestprobe/internal/fuzzing"
 	"github.com/guestprobe/guestprobe/internal/probetest"
 	"github.com/guestprobe/guestprobe/probe"
 )

@@ -7,6 +7,7 @@ import (
 	"os"
 	"testing"
 
+	_ "github.com/guestprobe/guestprobe/internal/fuzzing"
 	"github.com/guestprobe/guestprobe/internal/kerneltest"
 )
 

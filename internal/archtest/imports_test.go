@@ -1,6 +1,7 @@
 package archtest
 
 import (
+	"go/ast"
 	"slices"
 	"strings"
 	"testing"
@@ -26,6 +27,7 @@ var allowed = map[string][]string{
 	"internal/bpftest":    {"probe/bpf"},
 	"internal/kvmtest":    {},
 	"internal/patience":   {},
+	"internal/fuzzing":    {},
 	"internal/kerneltest": {"internal/elffile"},
 	"internal/oracle":     {},
 	"internal/elfbuild":   {"guest"},
@@ -90,6 +92,29 @@ func TestImportGraph(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestFuzzTargetsWork: a package with fuzz targets imports what keeps them at work.
+func TestFuzzTargetsWork(t *testing.T) {
+	targets, working := map[string]int{}, map[string]bool{}
+	for _, f := range load(t) {
+		for _, d := range f.ast.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && f.test && strings.HasPrefix(fn.Name.Name, "Fuzz") {
+				targets[f.pkg]++
+			}
+		}
+		if slices.Contains(f.imports(), module+"/internal/fuzzing") {
+			working[f.pkg] = true
+		}
+	}
+	for pkg, n := range targets {
+		if !working[pkg] {
+			t.Errorf("package %s has %d fuzz targets, and its tests do not import internal/fuzzing", pkg, n)
+		}
+	}
+	if len(targets) < 10 {
+		t.Errorf("only %d packages have fuzz targets", len(targets))
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/internal/api"
+	_ "github.com/guestprobe/guestprobe/internal/fuzzing"
 )
 
 // FuzzCreateProbes sends any body to POST /v1/probes. The answer is either the

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
+	_ "github.com/guestprobe/guestprobe/internal/fuzzing"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/bpf"
 )

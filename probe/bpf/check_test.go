@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf/asm"
+
+	_ "github.com/guestprobe/guestprobe/internal/fuzzing"
 )
 
 func testMaps(t testing.TB, mem Memory, specs ...MapSpec) []*Map {

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	_ "github.com/guestprobe/guestprobe/internal/fuzzing"
 )
 
 // filterDef has a value of every kind that a filter can meet.

@@ -3,6 +3,7 @@ package flow
 import (
 	"testing"
 
+	_ "github.com/guestprobe/guestprobe/internal/fuzzing"
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
 

@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"testing"
+
+	_ "github.com/guestprobe/guestprobe/internal/fuzzing"
 )
 
 // seeds adds instructions of every class and encoding to a fuzz target.
