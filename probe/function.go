@@ -72,6 +72,39 @@ func (fs *Functions) input(sym guest.Symbol) flow.Input {
 	return in
 }
 
+// maxReach bounds the functions that reach looks at.
+const maxReach = 64
+
+// reach reports whether the function at from comes to the one at to: by jumps and
+// calls whose targets are in the instructions, also through other functions.
+func (fs *Functions) reach(from, to guest.GVA) bool {
+	todo, seen := []guest.GVA{from}, map[guest.GVA]bool{from: true}
+	for k := 0; k < len(todo) && k < maxReach; k++ {
+		s, ok := fs.syms.Find(todo[k])
+		if !ok {
+			continue
+		}
+		f, _ := fs.Of(s)
+		if f == nil {
+			continue
+		}
+		for _, i := range f.Insts() {
+			a, ok := i.Target(f.Addr() + uint64(i.Off))
+			if !ok || !i.Reached {
+				continue
+			}
+			if guest.GVA(a) == to {
+				return true
+			}
+			if s, ok := fs.syms.Find(guest.GVA(a)); ok && !seen[s.Addr] {
+				seen[s.Addr] = true
+				todo = append(todo, s.Addr)
+			}
+		}
+	}
+	return false
+}
+
 // known returns what the code of the whole image says of its text, or nil when
 // its functions cannot be listed.
 func (fs *Functions) known() *flow.Index {

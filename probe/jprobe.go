@@ -25,13 +25,13 @@ type Jprobe struct {
 
 	// Mirror names a function of the guest that runs at the probed function's
 	// entry, with the same registers and stack, so that it can be declared with the
-	// same arguments. It ends in a call of the function End; then the probed
-	// function runs with all general registers and RFLAGS as they were, and with
-	// the first StackSize bytes of its stack.
+	// same arguments. It ends in a call of the function End, which its code must
+	// come to somewhere, or in a return; then the probed function runs with all
+	// general registers and RFLAGS as they were, and with the first StackSize bytes
+	// of its stack. The return address that it finds is that of End.
 	//
 	// It runs with interrupts off, and like the kernel's must not sleep; probes
-	// that it hits count as missed. It must not return: that would be a return
-	// to the probed function's caller. XMM registers are not restored.
+	// that it hits count as missed. XMM registers are not restored.
 	Mirror string
 
 	// End is the symbol of the function that mirrors end with; "" stands for
@@ -57,6 +57,7 @@ const (
 type jprobe struct {
 	probe  *Jprobe
 	mirror guest.GVA // 0 = none
+	ends   guest.GVA // the function that the mirror ends with
 	stack  int
 	end    *registration // where the mirror ends: hidden, registered with the jprobe
 }
@@ -112,9 +113,20 @@ func (jp *jprobe) findMirror(p *places, at place) *Error {
 		}
 		if name == j.Mirror {
 			jp.mirror = s.Addr
+		} else {
+			jp.ends = s.Addr
 		}
 	}
 	return nil
+}
+
+// checkEnd checks that the mirror comes to its end.
+func (jp *jprobe) checkEnd(p *places) *Error {
+	if p.functions().reach(jp.mirror, jp.ends) {
+		return nil
+	}
+	return newError(CodeMirror, fmt.Sprintf("%s is no mirror: its code does not come to %s", jp.probe.Mirror, jp.probe.endName()),
+		"a mirror ends in a call of that function; another one can be named")
 }
 
 // endName returns the symbol that the mirror of j ends with.

@@ -17,6 +17,7 @@ type mirror struct {
 	sp    atomic.Uint64 // of the activation: where its return address is
 	root  atomic.Uint64 // page tables, for code of CPL3
 	mask  atomic.Uint64 // of its stack (guest.Profile); 0: not known
+	back  atomic.Uint64 // what is at sp instead of the return address: where mirrors end
 	user  atomic.Bool
 
 	regs  Regs
@@ -49,6 +50,33 @@ func (m *mirror) holds(s State) bool {
 	return m.state.Load() == mirrorLive && sp-s.Regs.RSP <= maxMirrorStack && (sp^s.Regs.RSP)&m.mask.Load() == 0 && m.sameSpace(s)
 }
 
+// returned reports whether the vCPU has just left the activation m with a return,
+// to where mirrors end: its stack pointer is above the return address, which is still
+// there.
+func (m *mirror) returned(c *cpu, s State) bool {
+	sp := m.sp.Load()
+	if m.state.Load() != mirrorLive || sp+8 != s.Regs.RSP || !m.sameSpace(s) {
+		return false
+	}
+	w, ok := c.readWord(s, sp)
+	return ok && uint64(w) == m.back.Load()
+}
+
+// mirrored reports whether word is at place because a mirror runs there, which
+// covers a return address.
+func (k *core) mirrored(place, word uint64) bool {
+	list := k.mirrors.Load()
+	if list == nil {
+		return false
+	}
+	for i := range *list {
+		if m := &(*list)[i]; m.state.Load() != mirrorFree && m.sp.Load() == place && m.back.Load() == word {
+			return true
+		}
+	}
+	return false
+}
+
 // sameSpace reports whether m belongs to code of the privilege level, and for
 // CPL3 of the address space, of s.
 func (m *mirror) sameSpace(s State) bool {
@@ -75,12 +103,12 @@ func nextMirror(c *cpu, list chain, seq uint32) (*registration, chain) {
 
 // beginMirrors sends the vCPU to the mirrors of the jprobes that let the hit
 // pass, the newest first, and then to the probed instruction. The verdict is
-// void, and nothing has happened, when there is no record left: those jprobes
-// have missed the call.
+// void, and nothing has happened, when there is no record left or the stack cannot
+// be written: those jprobes have missed the call.
 func (c *cpu) beginMirrors(s State, st *site, all chain, watch bool, at guest.GVA) bool {
 	r, _ := nextMirror(c, all, c.seq)
 	m := c.takeMirror(s)
-	if m == nil {
+	if m == nil || !c.beginMirror(s, m, r, st, all, watch, at) {
 		for r, rest := nextMirror(c, all, c.seq); r != nil; r, rest = nextMirror(c, rest, c.seq) {
 			k := &r.cells[c.id]
 			k.handled.Store(k.handled.Load() - 1)
@@ -88,6 +116,12 @@ func (c *cpu) beginMirrors(s State, st *site, all chain, watch bool, at guest.GV
 		}
 		return false
 	}
+	return true
+}
+
+// beginMirror fills in m, and sends the vCPU to the mirror of r. It reports false,
+// and m is free again, when there is no stack for that.
+func (c *cpu) beginMirror(s State, m *mirror, r *registration, st *site, all chain, watch bool, at guest.GVA) bool {
 	m.regs = *s.Regs
 	m.regs.RIP, m.at = uint64(at), at
 	m.site, m.chain, m.cpu, m.seq, m.watch = st, all, c.id, c.seq, watch
@@ -105,19 +139,29 @@ func (c *cpu) beginMirrors(s State, st *site, all chain, watch bool, at guest.GV
 	for m.n > 0 && c.mem.Read(m.regs.RSP, m.stack[:m.n]) != nil {
 		m.n -= 8 // the stack ends there
 	}
-	c.enterMirror(s, m, r)
+	if m.n < 8 || !c.enterMirror(s, m, r) {
+		m.site, m.chain, m.next = nil, nil, nil
+		m.state.Store(mirrorFree)
+		return false
+	}
 	return true
 }
 
-// enterMirror sends the vCPU, whose registers are those of the function's entry,
-// to the mirror of r.
-func (c *cpu) enterMirror(s State, m *mirror, r *registration) {
+// enterMirror sends the vCPU, whose registers and stack are those of the function's
+// entry, to the mirror of r. Where the mirror would return to is where it ends: one
+// that returns does no harm. It reports false when the stack cannot be written.
+func (c *cpu) enterMirror(s State, m *mirror, r *registration) bool {
+	if !c.writeWord(s, m.regs.RSP, r.jprobe.ends) {
+		return false
+	}
+	m.back.Store(uint64(r.jprobe.ends))
 	*s.Regs = m.regs
 	s.Regs.RIP = uint64(r.jprobe.mirror)
 	s.Regs.RFLAGS &^= insn.FlagIF | insn.FlagTF
 	m.next = r
 	c.mirror = m
 	m.state.Store(mirrorLive)
+	return true
 }
 
 // takeMirror returns a record for the caller alone, or nil. One whose stack
@@ -136,7 +180,7 @@ func (c *cpu) takeMirror(s State) *mirror {
 			continue
 		}
 		w, ok := c.readWord(s, m.sp.Load())
-		if m.sp.Load() == s.Regs.RSP || m.n >= 8 && ok && uint64(w) != le.Uint64(m.stack[:]) {
+		if m.sp.Load() == s.Regs.RSP || ok && uint64(w) != m.back.Load() {
 			return m
 		}
 		m.state.Store(mirrorLive)
@@ -152,12 +196,12 @@ func (c *cpu) inMirror(s State) bool { return c.mirror != nil && c.mirror.holds(
 // the vCPU is in none. The next mirror runs, or the probed instruction.
 func (c *cpu) endMirror(s State) (Verdict, bool) {
 	m := c.mirror
-	if m == nil || !m.holds(s) {
+	if m == nil || !m.holds(s) && !m.returned(c, s) {
 		m = nil
 		list := *c.mirrors.Load()
 		for i := range list {
 			// Of several on one stack the lowest is the innermost.
-			if x := &list[i]; x.holds(s) && (m == nil || x.sp.Load() < m.sp.Load()) {
+			if x := &list[i]; (x.holds(s) || x.returned(c, s)) && (m == nil || x.sp.Load() < m.sp.Load()) {
 				m = x
 			}
 		}
@@ -178,8 +222,7 @@ func (c *cpu) endMirror(s State) (Verdict, bool) {
 		if r != done || !same {
 			continue
 		}
-		if next, _ := nextMirror(c, m.chain[i+1:], m.seq); next != nil && next.enabled.Load() {
-			c.enterMirror(s, m, next)
+		if next, _ := nextMirror(c, m.chain[i+1:], m.seq); next != nil && next.enabled.Load() && c.enterMirror(s, m, next) {
 			return Verdict{Action: Resume}, true
 		}
 	}

@@ -40,6 +40,7 @@ const (
 	CodeNoPost          Code = "no_post"              // EOPNOTSUPP: post or fault handler on an instruction that waits or does not come back
 	CodeNotEntry        Code = "not_entry"            // EINVAL: a kretprobe elsewhere than at a function's entry
 	CodeHandlers        Code = "handlers"             // EINVAL: handlers that this kind of probe does not have
+	CodeMirror          Code = "mirror"               // EINVAL: a function that does not come to where mirrors end
 	CodeDataSize        Code = "data_size"            // E2BIG: private data of a kretprobe
 	CodeNoInstances     Code = "no_instances"         // ENOMEM: no room for a kretprobe's instances
 	CodeBadSpace        Code = "bad_space"            // EINVAL: not the address of a top-level page table, or a target with one address space
@@ -62,7 +63,7 @@ var errnos = map[Code]syscall.Errno{
 	CodeNotRegistered: syscall.EINVAL, CodeGone: syscall.EINVAL, CodeEmptyBatch: syscall.EINVAL,
 	CodeHostCannot: syscall.ENODEV, CodeInHandler: syscall.EDEADLK, CodeClosed: syscall.ESHUTDOWN,
 	CodeEmulationPrefix: syscall.EINVAL, CodeNoPost: syscall.EOPNOTSUPP, CodeTarget: syscall.EIO,
-	CodeNotEntry: syscall.EINVAL, CodeHandlers: syscall.EINVAL, CodeDataSize: syscall.E2BIG,
+	CodeNotEntry: syscall.EINVAL, CodeHandlers: syscall.EINVAL, CodeMirror: syscall.EINVAL, CodeDataSize: syscall.E2BIG,
 	CodeNoInstances: syscall.ENOMEM, CodeBadSpace: syscall.EINVAL,
 	CodeWatchLength: syscall.EINVAL, CodeWatchAlignment: syscall.EINVAL, CodeWatchAccess: syscall.EINVAL,
 	CodeWatchRegisters: syscall.ENOSPC, CodeDebugRegsInUse: syscall.EBUSY,

@@ -138,6 +138,9 @@ func (e *Engine) admitAll(b *batch, ps []Probe) error {
 			if err := e.admit(b, j.end); err != nil {
 				return refused(i, err)
 			}
+			if err := j.checkEnd(&e.places); err != nil {
+				return refused(i, err)
+			}
 		}
 	}
 	return nil

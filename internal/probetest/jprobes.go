@@ -17,6 +17,7 @@ var jprobeCases = []testCase{
 	{name: "jprobe_stack_size", run: testMirrorStack},
 	{name: "jprobe_with_others", run: testMirrorWithOthers},
 	{name: "jprobe_two_mirrors", run: testTwoMirrors},
+	{name: "jprobe_mirror_returns", run: testMirrorReturns},
 	{name: "jprobe_unregister_inside", run: func(v *env) { testMirrorInside(v, (*env).unregisterJprobe) }},
 	{name: "jprobe_disarm_inside", run: func(v *env) { testMirrorInside(v, (*env).disarmAll) }},
 	{name: "jprobe_close_inside", run: func(v *env) { testMirrorInside(v, (*env).closeEngine) }},
@@ -108,6 +109,9 @@ func testJprobeRefused(v *env) {
 		{"inside", &probe.Jprobe{Kprobe: probe.Kprobe{Symbol: "hot", Offset: v.offsets("hot")[1]}, Entry: entry}, probe.CodeNotEntry, syscall.EINVAL},
 		{"stack size", &probe.Jprobe{Kprobe: on, Mirror: "mirror_many", StackSize: 4097}, probe.CodeDataSize, syscall.E2BIG},
 		{"no mirror", &probe.Jprobe{Kprobe: on, Mirror: "no_such_function"}, probe.CodeSymbolNotFound, syscall.ENOENT},
+		{"mirror without an end", &probe.Jprobe{Kprobe: on, Mirror: "hot"}, probe.CodeMirror, syscall.EINVAL},
+		{"mirror that is the end", &probe.Jprobe{Kprobe: on, Mirror: "jprobe_return"}, probe.CodeMirror, syscall.EINVAL},
+		{"mirror of another end", &probe.Jprobe{Kprobe: on, Mirror: "mirror_many", End: "recurse"}, probe.CodeMirror, syscall.EINVAL},
 		{"mirror is data", &probe.Jprobe{Kprobe: on, Mirror: "mirror_seen"}, probe.CodeNotText, syscall.EINVAL},
 		{"mirror of user code", &probe.Jprobe{Kprobe: on, Mirror: "u_hot"}, probe.CodeNotText, syscall.EINVAL},
 		{"ambiguous mirror", &probe.Jprobe{Kprobe: on, Mirror: "name_show"}, probe.CodeAmbiguous, syscall.EADDRNOTAVAIL},
@@ -251,6 +255,51 @@ func testTwoMirrors(v *env) {
 	v.equalCall("call_many", 20, many(20))
 	equal(v, "mirror_calls", v.load("mirror_calls"), 7)
 	v.unregisterJprobe(b)
+}
+
+// testMirrorReturns: a mirror that returns, against the rules, ends there: the
+// probed function runs with its own registers and stack, and what follows its
+// return loses nothing.
+func testMirrorReturns(v *env) {
+	a := &probe.Jprobe{Kprobe: probe.Kprobe{Symbol: "many_args"}, Mirror: "mirror_returns"}
+	b := &probe.Jprobe{Kprobe: probe.Kprobe{Symbol: "many_args"}, Mirror: "mirror_many"}
+	r := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "many_args"}, MaxActive: 1, Return: func(c *probe.Context) {}}
+	inside := &probe.Kprobe{Symbol: "mirror_returns", Offset: v.offsets("mirror_returns")[1]}
+	for i, ps := range [][]probe.Probe{{a}, {a, r}, {r, a, inside}, {a, b}, {b, r, a}} {
+		if err := v.e.Register(ps...); err != nil {
+			v.Fatal(err)
+		}
+		calls := v.load("mirror_calls")
+		for n := range uint64(6) {
+			v.equalCall("call_many", 20+n, many(20+n))
+		}
+		mirrors := uint64(6)
+		if i >= 3 {
+			mirrors = 12
+		}
+		equal(v, "mirror_calls", v.load("mirror_calls")-calls, mirrors)
+		for _, p := range ps {
+			switch p := p.(type) {
+			case *probe.Kretprobe:
+				v.settled(p)
+				s := v.stats(&p.Kprobe)
+				equal(v, "returned", s.Returns, s.Handled)
+				equal(v, "handled", s.Handled, 6)
+				v.unregister(&p.Kprobe)
+				p.Addr = 0
+			case *probe.Jprobe:
+				equal(v, "handled by the jprobe", v.stats(&p.Kprobe).Handled, 6)
+				v.unregister(&p.Kprobe)
+				p.Addr = 0
+			case *probe.Kprobe:
+				equal(v, "missed in the mirror", v.stats(p).Missed, 6)
+				v.unregister(p)
+				p.Addr = 0
+			}
+		}
+	}
+	t := v.e.Totals(-1)
+	equal(v, "strays, copies, foreign", t.Strays+t.Copies+t.Foreign, 0)
 }
 
 // testMirrorInside: the jprobe goes while its mirror runs; the probed function

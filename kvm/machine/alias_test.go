@@ -91,7 +91,7 @@ func TestMirrorThroughAlias(t *testing.T) {
 	m := newMachine(t, config)
 	var here, there atomic.Uint64
 	j := &probe.Jprobe{
-		Kprobe: probe.Kprobe{Symbol: "user_hot"}, Mirror: "user_jump_through_memory", End: "user_add_two", StackSize: 8,
+		Kprobe: probe.Kprobe{Symbol: "user_hot"}, Mirror: "user_jump_entry", End: "user_jump_entry_cold", StackSize: 8,
 		Entry: func(c *probe.Context, a probe.Args) {
 			if guest.GVA(c.Regs.RIP) == c.Addr+1 {
 				here.Add(1)
@@ -101,7 +101,7 @@ func TestMirrorThroughAlias(t *testing.T) {
 		},
 	}
 	// The mirror ran if and only if its own entry was hit: inside it hits are missed.
-	inside := &probe.Kprobe{Symbol: "user_jump_through_memory"}
+	inside := &probe.Kprobe{Symbol: "user_jump_entry"}
 	if err := m.Engine().Register(j, inside); err != nil {
 		t.Fatal(err)
 	}

@@ -395,6 +395,20 @@ FUNC mirror_wait				/* a mirror that takes its time */
 	ud2
 END mirror_wait
 
+FUNC mirror_returns			/* a mirror that returns when its first argument is odd */
+	movq	$-1, %rsi
+	movq	%rsi, 8(%rsp)
+	incq	mirror_calls(%rip)
+	testb	$1, %dil
+	jnz	1f
+	call	jprobe_return
+	ud2
+1:	movq	%rsi, %rax
+	movq	%rsi, %rbx
+	stc
+	ret
+END mirror_returns
+
 FUNC jprobe_return
 	nop
 	ud2
