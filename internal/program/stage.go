@@ -87,7 +87,7 @@ func (b *blocks) init(clock bpf.Clock) {
 // are hits that were filtered.
 func (b *blocks) probe(filters bool) *probe.Stage {
 	s := &probe.Stage{
-		Code: b.code, NoStrings: true, Stack: b.info.MachineStack, Reads: b.info.ContextReads,
+		Code: b.code, NoStrings: true, Aligned: b.info.Aligned, Stack: b.info.MachineStack, Reads: b.info.ContextReads,
 		Block: guest.GVA(b.area.Addr), Stride: uint64(b.stride), Lost: guest.GVA(b.area.Addr) + guest.GVA(b.stride*b.cpus),
 		Counts: func(cpu int) (hits, handled, filtered, missed uint64) {
 			c := b.counts(cpu)

@@ -38,6 +38,9 @@ type Info struct {
 	// Reentrant says that a call within a call is a run like any other, not a
 	// missed one.
 	Reentrant bool
+	// Aligned says that no access to memory is misaligned, if the stack and the context
+	// are aligned to 8.
+	Aligned bool
 	// Slots is the offset of the code of each instruction slot, for messages.
 	Slots []int
 }
@@ -143,7 +146,7 @@ type stub struct {
 
 // assemble makes the code, with what was found out the last time.
 func (c *compiler) assemble() error {
-	c.Asm, c.info = insn.Asm{}, &Info{OwnStack: c.ownStack, Small: c.ownStack && !c.fails, Reentrant: !c.claims, Slots: make([]int, len(c.p.ops))}
+	c.Asm, c.info = insn.Asm{}, &Info{OwnStack: c.ownStack, Small: c.ownStack && !c.fails, Reentrant: !c.claims, Aligned: c.aligned, Slots: make([]int, len(c.p.ops))}
 	c.routines, c.stubs, c.fixups, c.wanted = map[string]insn.Label{}, nil, nil, map[uint64]int{}
 	c.fail, c.leave, c.failed, c.out = c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel()
 	c.pcs, c.backs = c.pcs[:0], map[int]insn.Label{}

@@ -22,6 +22,7 @@ type plan struct {
 	charges  bool   // the budget must be counted
 	ownStack bool   // the program's stack is the machine's
 	fails    bool   // a run may fail
+	aligned  bool   // all accesses to memory are aligned, if the stack is
 	claims   bool   // a run in the middle of another one would do harm
 
 	liveness
@@ -89,6 +90,7 @@ func (pl *plan) decide(l Layout) {
 	pl.tracked = pl.tracked && pl.recordsTracked(l)
 	pl.general, pl.anywhere, pl.reserves = false, false, false
 	wet := true
+	pl.aligned = pl.p.kind.hasRegs() && !pl.locals
 	pl.fails = pl.charges || pl.locals
 	for pc := range pl.facts {
 		f, o := &pl.facts[pc], &pl.p.ops[pc]
@@ -109,11 +111,25 @@ func (pl *plan) decide(l Layout) {
 			}
 			h := Helper(o.imm)
 			pl.inline[pc] = pl.isInline(h, f.call, l)
+			pl.aligned = pl.aligned && pl.inline[pc]
+			if h == HelperGetPIDTGID || h == HelperGetComm {
+				pl.aligned = pl.aligned && l.Task != nil && (l.Task.TID|l.Task.TGID)%4 == 0 && l.Task.Comm%8 == 0
+			}
+			for r := range f.call.args {
+				word := uint8(7)
+				if h == HelperMapLookup {
+					word = 3 // of the key
+				}
+				if arg := &f.call.args[r]; arg.size != 0 {
+					pl.aligned = pl.aligned && arg.low&word == 0
+				}
+			}
 			pl.general = pl.general || !pl.inline[pc]
 			pl.reserves = pl.reserves || h == HelperRingReserve && !pl.tracked
 		case o.code >= opLoad8:
 			pl.anywhere = pl.anywhere || f.mem.class <= guessed
 			pl.fails = pl.fails || f.mem.class != direct
+			pl.aligned = pl.aligned && f.mem.low&uint8(o.size-1) == 0
 			wet = wet && (f.mem.wet || o.code == opStoreK || o.code == opStoreX)
 			wet = wet && (o.code != opAtomic || f.mem.base.kind != inFrame) // whose alignment is not known
 		}

@@ -117,6 +117,44 @@ func TestSmallRingFull(t *testing.T) {
 	}
 }
 
+// TestAligned: which programs make no access to memory that is not aligned.
+func TestAligned(t *testing.T) {
+	n := newNative(t)
+	maps := testMaps(t, n, arraySpec, hashSpec, MapSpec{Name: "ring", Kind: RingBuf, MaxEntries: MinRingSize})
+	for _, tt := range []struct {
+		name, src string
+		want      bool
+	}{
+		{"nothing", "mov r0, 0\nexit", true},
+		{"count", countProgram, true},
+		{"filter", filterProgram, true},
+		{"a word of the context", "ldxw r0, [r1+12]\nexit", true},
+		{"a word that is not aligned", "ldxw r0, [r1+14]\nexit", false},
+		{"two words as one", "ldxdw r0, [r1+12]\nexit", false},
+		{"bytes anywhere", "ldxb r2, [r1+3]\nldval r3, 0, 0\nadd r3, r2\nldxb r0, [r3+0]\nexit", true},
+		{"words anywhere", "ldxb r2, [r1+3]\nldval r3, 0, 0\nadd r3, r2\nldxh r0, [r3+0]\nexit", false},
+		{"words at even places", "ldxb r2, [r1+3]\nlsh r2, 1\nldval r3, 0, 0\nadd r3, r2\nldxh r0, [r3+0]\nexit", true},
+		{"a wild address", "ldxdw r2, [r1+0]\nldxw r0, [r2+0]\nexit", false},
+		{"a byte at a wild address", "ldxdw r2, [r1+0]\nldxb r0, [r2+0]\nexit", true},
+		{"key that is not aligned", "stw [r10-8], 1\nstw [r10-4], 0\nmov r2, r10\nadd r2, -6\nldmap r1, 0\ncall 1\nmov r0, 0\nexit", false},
+		{"search in a hash", "stw [r10-4], 1\nmov r2, r10\nadd r2, -4\nldmap r1, 1\ncall 1\nmov r0, 0\nexit", false},
+		{"read of guest memory", "mov r1, r10\nadd r1, -8\nmov r2, 8\nmov r3, 0\ncall 113\nmov r0, 0\nexit", false},
+		{"local call", "call local f\nexit\nf:\nmov r0, 0\nexit", false},
+	} {
+		p, err := New(Spec{Kind: Kprobe, Slots: mustAssemble(t, tt.src), Maps: maps})
+		if err != nil {
+			t.Fatalf("%s: %v", tt.name, err)
+		}
+		if tt.name == "count" {
+			p, _ = New(Spec{Kind: Kprobe, Slots: mustAssemble(t, tt.src), Maps: testMaps(t, n, arraySpec)})
+		}
+		_, info, err := Compile(p, Layout{Fixups: true})
+		if err != nil || info.Aligned != tt.want {
+			t.Errorf("%s: %+v, %v, want %v", tt.name, info, err, tt.want)
+		}
+	}
+}
+
 // TestSmallOrNot: which programs are small, and what a block counts of them.
 func TestSmallOrNot(t *testing.T) {
 	n := newNative(t)

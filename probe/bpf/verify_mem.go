@@ -16,6 +16,7 @@ type access struct {
 	base  base
 	size  int   // bytes; 0 = not known beforehand
 	end   int64 // of bounded and guessed: the offset behind the last byte that may be accessed
+	low   uint8 // which of the lowest three bits of the address may be set
 	wet   bool  // it is not in the frame, or all bytes there that it may be were written
 
 	// The place is disp bytes behind the address in register ptr. By its base it is off
@@ -70,6 +71,10 @@ func (a *verifier) access(pc int, st *state, r uint8, off int64, n int, write bo
 func (a *verifier) classify(pc int, st *state, r uint8, off int64, n int, write bool) access {
 	v := st.regs[r]
 	acc := access{base: v.base, size: n, ptr: r, disp: off, wet: v.kind != inFrame}
+	if acc.low = 7; v.kind != noBase { // which are all aligned to 8
+		at := v.num.plus(constant(uint64(off)))
+		acc.low = uint8(at.val|at.unk) & 7
+	}
 	lo, hi, ok := a.extent(v.base, write)
 	inMain := a.p.fns.of(pc) == 0
 	ok = ok && int64(n) <= hi-lo
