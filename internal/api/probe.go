@@ -49,6 +49,10 @@ type ProbeSpec struct {
 	MirrorEnd   string `json:"mirrorEnd,omitempty"`
 	MirrorStack int    `json:"mirrorStack,omitempty"`
 
+	// Strict refuses a Def whose place is a pattern, as "vfs_*", when one of the functions
+	// that match cannot be probed. Otherwise those are left out, and the answer says so.
+	Strict bool `json:"strict,omitempty"`
+
 	// Stay keeps a probe that was attached together with a stream when the
 	// stream ends. Probes attached by POST /v1/probes always stay.
 	Stay bool `json:"stay,omitempty"`
@@ -82,6 +86,16 @@ type ProbeList struct {
 
 	// Detached are the probes that deletions have taken away, with their final counts.
 	Detached []Probe `json:"detached,omitempty"`
+
+	// Skipped are the functions that a pattern for a place has left out.
+	Skipped []Skipped `json:"skipped,omitempty"`
+}
+
+// Skipped is a definition for one of the functions that a pattern stands for, and why it
+// was left out.
+type Skipped struct {
+	Def   string `json:"def"`
+	Error Error  `json:"error"`
 }
 
 // Kinds are the letters of Probe.Kind: "k" a kprobe on kernel code, "r" a

@@ -38,6 +38,8 @@ type StreamEvents struct {
 type Start struct {
 	Epoch  time.Time `json:"epoch"` // where the times of hits count from
 	Probes []Probe   `json:"probes"`
+
+	Skipped []Skipped `json:"skipped,omitempty"` // as in ProbeList
 }
 
 // Hit is one arrival at a probe.

@@ -20,7 +20,7 @@ type probeFlags struct {
 	args, mirrorStack             int
 	mirror, mirrorEnd             string
 	filter                        string
-	onHost                        bool
+	onHost, strict                bool
 }
 
 func (p *probeFlags) add(f *pflag.FlagSet) {
@@ -34,6 +34,7 @@ func (p *probeFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&p.mirrorEnd, "mirror-end", "", "the `FUNCTION` that mirrors end in (default jprobe_return)")
 	f.StringVar(&p.filter, "filter", "", "hits for which this `EXPRESSION` is true only, as 'count > 100 && name ~ \"/etc/*\"'")
 	f.BoolVar(&p.onHost, "on-host", false, "serve hits at an exit, although the guest could without one")
+	f.BoolVar(&p.strict, "strict", false, "refuse a pattern for a place when a function that matches cannot be probed, instead of leaving it out")
 	f.BoolVar(&p.disabled, "disabled", false, "attach without arming")
 }
 
@@ -61,7 +62,7 @@ func (p *probeFlags) specs(defs []string, stay bool) ([]api.ProbeSpec, error) {
 		specs[i] = api.ProbeSpec{
 			Def: d, Post: p.post, Regs: p.regs, Disabled: p.disabled, Space: space, Emulate: p.emulate, Stay: stay,
 			Args: p.args, Mirror: p.mirror, MirrorEnd: p.mirrorEnd, MirrorStack: p.mirrorStack,
-			Filter: p.filter, OnHost: p.onHost,
+			Filter: p.filter, OnHost: p.onHost, Strict: p.strict,
 		}
 		// Each flag is about one kind, unless that kind is all there is.
 		k := letter(d)
@@ -104,11 +105,15 @@ until they are detached or the daemon ends.
   r20:back vfs_read fd=$arg1 got=$retval   at most 20 calls at a time; an argument
   w:total rw@user_hot_calls+8:8            a watch: r, w, rw or x, at an address
                                            or a symbol, of 1, 2, 4 or 8 bytes
+  p vfs_*                                  every function that matches, each with an
+  r:io/* vfs_* $retval                     event of its own, * in whose name is the
+                                           function's; with one EVENT all of one event
   -:myread                                 detaches the probes of an event
   -:io/                                    and those of a group
 
 Definitions of one GROUP/EVENT are several probes of that event: of one kind, with the
-same arguments, at different places.
+same arguments, at different places. Functions of a pattern that cannot be probed are left
+out, which is told, or refused with --strict.
 
 With --args or --mirror a p definition at a function's entry is a jprobe: its
 events have the function's arguments by the System V ABI, from registers and stack,
@@ -146,7 +151,7 @@ there, an access outside of what it is to, code that is never executed) is a war
 			f.StringVar(&prog.file, "program", "", "attach the eBPF programs of this object `FILE`")
 			f.StringVar(&prog.at, "at", "", "attach the only program to this `FUNCTION`, with +OFFSET for a kprobe, instead of what its section says")
 			f.StringArrayVar(&prog.set, "set", nil, "set a constant of the object, `NAME=VALUE`; may be repeated")
-			f.BoolVar(&prog.strict, "strict", false, "refuse programs in which a mistake is found, instead of warning of it")
+			f.Lookup("strict").Usage += "; or a program in which a mistake is found, instead of warning of it"
 			f.StringVar(&prog.section, "section", "", "of the object file only the programs in this `SECTION`, as kprobe/vfs_read")
 		},
 		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) (err error) {
@@ -193,6 +198,7 @@ func printAttached(r *command.Run, list api.ProbeList) error {
 	for _, p := range list.Detached {
 		r.Note("Detached %s at %s, with %s.", command.Clean(p.Name), place(p), command.Plural(int(p.Stats.Hits), "hit"))
 	}
+	noteSkipped(r, list.Skipped)
 	noteRuns(r, list.Probes)
 	for _, p := range list.Probes {
 		if p.Cost != "" {
@@ -210,4 +216,18 @@ func inDefinition(err error, defs []string) error {
 		return err
 	}
 	return fmt.Errorf("%q: %w", defs[*wire.Index], err)
+}
+
+// maxSkipped bounds how many functions are told that a pattern has left out.
+const maxSkipped = 10
+
+// noteSkipped tells what patterns for places have left out.
+func noteSkipped(r *command.Run, skipped []api.Skipped) {
+	for i, s := range skipped {
+		if i == maxSkipped {
+			r.Note("Skipped %d more; --format json has them all.", len(skipped)-i)
+			return
+		}
+		r.Note("Skipped %s: %s", command.Clean(s.Def), command.Clean(s.Error.Error()))
+	}
 }

@@ -19,7 +19,6 @@ const maxObject = 16 << 20
 type programFlags struct {
 	file, section, at string
 	set               []string
-	strict            bool
 }
 
 // check refuses what cannot be with --program, or only with it.
@@ -29,8 +28,6 @@ func (p *programFlags) check(probes *probeFlags, defs []string) error {
 		return command.Usagef("--section %q: it is about an object file: --program FILE", p.section)
 	case p.file == "" && (p.at != "" || len(p.set) > 0):
 		return command.Usagef("--at and --set are about an object file: --program FILE")
-	case p.file == "" && p.strict:
-		return command.Usagef("--strict: it is about an object file: --program FILE")
 	case p.file == "":
 		return nil
 	case len(defs) > 0:
@@ -59,7 +56,7 @@ func (p *programFlags) attach(ctx context.Context, c *client.Client, probes *pro
 		}
 		set[name] = value
 	}
-	ps, err := c.AttachProgram(ctx, api.AttachProgram{Object: object, Section: p.section, At: p.at, Set: set, OnHost: probes.onHost, Strict: p.strict, Disabled: probes.disabled, Space: space})
+	ps, err := c.AttachProgram(ctx, api.AttachProgram{Object: object, Section: p.section, At: p.at, Set: set, OnHost: probes.onHost, Strict: probes.strict, Disabled: probes.disabled, Space: space})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", p.file, err)
 	}

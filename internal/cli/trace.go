@@ -179,6 +179,7 @@ func (t *tracer) record(r api.Record) (done bool, err error) {
 		for _, p := range s.Probes {
 			t.post[p.ID] = p.Post
 		}
+		noteSkipped(t.Run, s.Skipped)
 		t.Note("Tracing %s.", command.Plural(len(s.Probes), "probe"))
 	case api.RecordHit:
 		var h api.Hit

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
+	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/event"
@@ -24,6 +26,8 @@ type change struct {
 
 	leave   []*attached // probes that go
 	leaving map[*attached]bool
+
+	skipped []api.Skipped
 }
 
 // attach carries out commands, for a stream where own is not nil.
@@ -56,7 +60,7 @@ func (st *store) apply(specs []api.ProbeSpec, own *session, obj *object) (list a
 		st.objects.add(obj, c.come, &st.listeners)
 	}
 	st.index.add(c.come)
-	list.Probes = st.describe(c.come)
+	list.Probes, list.Skipped = st.describe(c.come), c.skipped
 	if len(c.leave) > 0 {
 		list.Detached, err = st.remove(c.leave)
 	}
@@ -71,11 +75,58 @@ func (c *change) carryOut(i int, spec api.ProbeSpec) error {
 	case event.IsDeletion(spec.Def):
 		return c.deletion(spec)
 	}
-	return c.define(i, spec)
+	if pattern := event.Glob(spec.Def); pattern != "" && c.obj == nil {
+		return c.glob(i, spec, pattern)
+	}
+	return c.define(i, spec, false)
 }
 
-// define makes the probe of a definition.
-func (c *change) define(i int, spec api.ProbeSpec) error {
+// glob makes probes of the functions that a pattern stands for, but for those that cannot
+// be probed.
+func (c *change) glob(i int, spec api.ProbeSpec, pattern string) error {
+	if err := guest.CheckGlob(pattern); err != nil {
+		return badValue("%v", err)
+	}
+	var first error
+	before := len(c.come)
+	seen := map[guest.GVA]bool{} // a function may have several names
+	for _, sym := range c.st.guest.Image().Match(pattern) {
+		if sym.Kind != guest.SymFunc || seen[sym.Addr] {
+			continue
+		}
+		seen[sym.Addr] = true
+		of := spec
+		of.Def = event.OfFunction(spec.Def, sym.Name)
+		err := c.define(i, of, true)
+		if c.st.closed.Load() {
+			return errClosing
+		}
+		if err == nil {
+			continue
+		}
+		e := toAPI(err)
+		switch {
+		case spec.Strict || e.Code == api.CodeTooMany || e.Code == api.CodeInternal:
+			return err
+		case first == nil:
+			first = err
+		}
+		c.skipped = append(c.skipped, api.Skipped{Def: of.Def, Error: *e})
+	}
+	if len(c.come) > before {
+		return nil
+	}
+	if first == nil {
+		_, first = event.ParseIn(spec.Def, c.st.guest.Image()) // there is no such symbol
+	}
+	e := *toAPI(first)
+	e.Detail = strings.TrimPrefix(e.Detail+fmt.Sprintf("; no function that matches %q can be probed", pattern), "; ")
+	return &e
+}
+
+// define makes the probe of a definition. Where check is set what registering it would
+// refuse is refused at once.
+func (c *change) define(i int, spec api.ProbeSpec, check bool) error {
 	if len(c.st.snapshot())+len(c.come) >= maxProbes {
 		return &api.Error{Code: api.CodeTooMany, Errno: "ENOSPC", Message: fmt.Sprintf("more than %d probes", maxProbes)}
 	}
@@ -88,6 +139,11 @@ func (c *change) define(i int, spec api.ProbeSpec) error {
 		c.st.attachProgram(a)
 	} else if err == nil {
 		err = c.st.define(a)
+	}
+	if err == nil && check {
+		if _, err = c.st.engine.Check(a.probe); err != nil {
+			err = a.def.Refused(err)
+		}
 	}
 	if err != nil {
 		c.st.discard(a)

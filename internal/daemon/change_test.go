@@ -213,3 +213,80 @@ func TestStreamsOfTheSameDefinition(t *testing.T) {
 		t.Errorf("the same twice in a stream: %v", err)
 	}
 }
+
+// TestPatternsForPlaces: a pattern stands for functions, each of which has a probe or is
+// told.
+func TestPatternsForPlaces(t *testing.T) {
+	for _, tc := range []struct {
+		def  string
+		want []string // definitions
+		skip []string // definitions and reasons
+		err  string   // the reason of a refusal
+	}{
+		{"p vfs_*", []string{"p:kprobes/p_vfs_read_0 vfs_read", "p:kprobes/p_vfs_write_0 vfs_write"}, nil, ""},
+		{"r:io/* vfs_* $retval", []string{"r:io/vfs_read vfs_read arg1=$retval", "r:io/vfs_write vfs_write arg1=$retval"}, nil, ""},
+		{"p:io/in_* vfs_[r]* fd=%di", []string{"p:io/in_vfs_read vfs_read fd=%di"}, nil, ""},
+		{"p:io/e vfs_*%return", []string{"r:io/e vfs_read", "r:io/e vfs_write"}, nil, ""},
+		{"r4:io/ vfs_w*", []string{"r4:io/r_vfs_write_0 vfs_write"}, nil, ""},
+		{"p:e vfs_*+4 a=%di", []string{"p:kprobes/e vfs_read+4 a=%di", "p:kprobes/e vfs_write+4 a=%di"}, nil, ""},
+		{"p:e vfs_*+1", nil, nil, "BAD_INSN_BNDRY"},
+		{"p:* blacklisted_*", nil, nil, "FAIL_REG_PROBE"},
+		{"p:b/* [bv][lf][as]*", []string{"p:b/vfs_read vfs_read", "p:b/vfs_write vfs_write"}, []string{"p:b/blacklisted_fn blacklisted_fn FAIL_REG_PROBE"}, ""},
+		{"p nothing_like_it*", nil, nil, "BAD_PROBE_ADDR"},
+		{"p vfs_* %nope", nil, nil, "BAD_REG_NAME"},
+		{"p vfs_[", nil, nil, "bad_value"},
+		{"w w@vfs_*", nil, nil, "BAD_PROBE_ADDR"},
+		{"p:a* vfs_read", nil, nil, "BAD_EVENT_NAME"},
+	} {
+		t.Run(tc.def, func(t *testing.T) {
+			h := serveFake(t, nil)
+			list, err := h.apply(tc.def)
+			var e *api.Error
+			switch {
+			case errors.As(err, &e) && e.Syntax != "":
+				err = errors.New(e.Syntax)
+			case e != nil:
+				err = errors.New(string(e.Code))
+			}
+			if fmt.Sprint(err) != cmpErr(tc.err) {
+				t.Errorf("refused with %v (%v), want %q", err, e, tc.err)
+			}
+			var skipped []string
+			for _, s := range list.Skipped {
+				skipped = append(skipped, s.Def+" "+s.Error.Syntax)
+			}
+			if d := cmp.Diff(tc.want, h.defs()); d != "" {
+				t.Errorf("definitions (-want +got):\n%s", d)
+			}
+			if d := cmp.Diff(tc.skip, skipped); d != "" {
+				t.Errorf("skipped (-want +got):\n%s", d)
+			}
+			if tc.skip == nil {
+				return
+			}
+			if _, err := h.c.DetachAll(h.ctx); err != nil {
+				t.Fatal(err)
+			}
+			if list, err := h.c.Apply(h.ctx, api.ProbeSpec{Def: tc.def, Strict: true}); err == nil {
+				t.Errorf("strict: attached %+v", list.Probes)
+			}
+			h.identical(true)
+		})
+	}
+}
+
+func cmpErr(s string) string {
+	if s == "" {
+		return "<nil>"
+	}
+	return s
+}
+
+// TestPatternOfAStream: a stream takes patterns too, and tells what it has left out.
+func TestPatternOfAStream(t *testing.T) {
+	h := serveFake(t, nil)
+	s := h.stream(h.ctx, api.StreamEvents{Probes: []api.ProbeSpec{{Def: "p:x [bv][lf][as]*"}}})
+	if st := next[api.Start](h, s, api.RecordStart); len(st.Probes) != 2 || len(st.Skipped) != 1 || st.Skipped[0].Error.Code != "blacklisted" {
+		t.Errorf("start %+v", st)
+	}
+}

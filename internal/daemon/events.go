@@ -23,6 +23,8 @@ type eventStream struct {
 
 	// base is what the rings had lost before the stream began.
 	base uint64
+
+	skipped []api.Skipped // of the definitions that the stream has brought
 }
 
 func (s *server) streamEvents(w http.ResponseWriter, r *http.Request) error {
@@ -60,7 +62,7 @@ func (s *server) streamEvents(w http.ResponseWriter, r *http.Request) error {
 		}
 		defer s.endSession(own)
 		s.logAttached(list.Probes, "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
-		e.only, e.base = s.probes.ofStream(own), 0
+		e.only, e.base, e.skipped = s.probes.ofStream(own), 0, list.Skipped
 	}
 	if e.stream, err = s.openStream(w, r); err != nil {
 		return err
@@ -87,6 +89,13 @@ func (e *eventStream) putStart() error {
 	b := bufio.NewWriterSize(partWriter{e.stream}, maxGather)
 	fmt.Fprintf(b, `{"type":%q,"data":{"epoch":%s,"probes":`, api.RecordStart, epoch)
 	e.s.probes.writeList(b, e.s.probes.those(e.only))
+	if len(e.skipped) > 0 {
+		skipped, err := json.Marshal(e.skipped)
+		if err != nil {
+			panic("BUG: marshal what was skipped: " + err.Error())
+		}
+		fmt.Fprintf(b, `,"skipped":%s`, skipped)
+	}
 	b.WriteString("}}\n")
 	return b.Flush()
 }

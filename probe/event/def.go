@@ -128,7 +128,12 @@ func autoName(k Kind, p Place) string {
 	if p.Symbol == "" {
 		name = fmt.Sprintf("%c_0x%x", k, uint64(p.Addr))
 	}
-	b := []byte(name[:min(len(name), maxName)])
+	return identifier(name[:min(len(name), maxName)])
+}
+
+// identifier replaces what no event's name has by _.
+func identifier(name string) string {
+	b := []byte(name)
 	for i, c := range b {
 		if !isAlpha(c) && !isDigit(c) {
 			b[i] = '_'
