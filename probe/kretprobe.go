@@ -87,6 +87,7 @@ type retprobe struct {
 	base  []retBase                 // what shared tables that are gone have counted
 
 	abandoned atomic.Uint64
+	underWay  atomic.Uint64 // when it was unregistered
 
 	// again: the function has returned twice. From then on a record is used again only
 	// for the same activation as its last one, which the host alone sees to.
@@ -171,6 +172,25 @@ func (rp *retprobe) inGuest(cpu int) (handled, filtered, missed, returns uint64)
 		handled, filtered, missed, returns = handled+h, filtered+f, missed+m, returns+t.cell(cpu, cellReturns).Load()
 	}
 	return handled, filtered, missed, returns
+}
+
+// outstanding returns how many calls were counted as handled and neither as returned
+// nor as abandoned. The world is stopped. A guest that writes to its counts may say
+// that there are fewer than none.
+func (rp *retprobe) outstanding() uint64 {
+	s := rp.reg.totals(make([]Stats, len(rp.cells)))
+	return uint64(max(0, int64(s.Handled-s.Returns-s.Abandoned-s.UnderWay)))
+}
+
+// close is end for a probe that is unregistered. Calls that can be seen to be abandoned
+// are; all others are under way.
+func (rp *retprobe) close(w World) {
+	if t := rp.table.Load(); t != nil {
+		var buf [8]byte
+		t.reclaim(w, buf[:])
+	}
+	rp.underWay.Store(rp.outstanding())
+	rp.end()
 }
 
 // end takes the table from rp, with its counts: what is outstanding returns without a

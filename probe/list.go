@@ -35,9 +35,13 @@ type Stats struct {
 	//	Handled = Returns + Abandoned + Info.InUse
 	//
 	// while the guest does not run, and an abandoned one counts as in use until it is
-	// found out. At any time Handled is at least Returns and Abandoned together.
+	// found out. At any time Handled is at least Returns and Abandoned together. Once the
+	// probe is unregistered,
+	//
+	//	Handled = Returns + Abandoned + UnderWay
 	Returns   uint64
 	Abandoned uint64 // left in another way than by a return; not told apart by vCPU
+	UnderWay  uint64 // when the probe was unregistered: they return without a handler; likewise
 }
 
 // add adds t to s.
@@ -55,6 +59,7 @@ func (s *Stats) add(t Stats) {
 	s.BadAccesses += t.BadAccesses
 	s.Returns += t.Returns
 	s.Abandoned += t.Abandoned
+	s.UnderWay += t.UnderWay
 }
 
 // stats returns the counts of vCPU i.
@@ -88,7 +93,7 @@ func (r *registration) stats(i int) Stats {
 // have begun.
 func (r *registration) totals(byCPU []Stats) (total Stats) {
 	if r.ret != nil {
-		total.Abandoned = r.ret.abandoned.Load()
+		total.Abandoned, total.UnderWay = r.ret.abandoned.Load(), r.ret.underWay.Load()
 		for i := range byCPU {
 			_, _, _, n := r.ret.inGuest(i)
 			byCPU[i].Returns = n + r.ret.cells[i].returns.Load()

@@ -397,7 +397,7 @@ func (e *Engine) remove(regs []*registration) error {
 			}
 			delete(e.gone, r)
 			if r.ret != nil {
-				r.ret.end()
+				r.ret.close(w)
 			}
 		}
 		e.collector.collectIfDue(w)

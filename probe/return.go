@@ -105,9 +105,11 @@ func (c *cpu) hook(s State) {
 	}
 	if !ok || !c.writeWord(s, s.Regs.RSP, next) {
 		for _, a := range entered {
-			k := &a.t.rp.reg.cells[c.id]
-			k.handled.Store(k.handled.Load() - 1)
-			count(&k.missed)
+			if !a.t.dead.Load() { // the counts are final
+				k := &a.t.rp.reg.cells[c.id]
+				k.handled.Store(k.handled.Load() - 1)
+				count(&k.missed)
+			}
 			a.t.recycle(a.i)
 		}
 		return
@@ -128,7 +130,9 @@ func (c *cpu) hookTaken(s State, sp uint64) {
 		c.hook(s)
 	default:
 		for _, a := range c.entered {
-			a.t.rp.abandoned.Add(1)
+			if !a.t.dead.Load() {
+				a.t.rp.abandoned.Add(1)
+			}
 			a.t.recycle(a.i)
 		}
 		c.entered = c.entered[:0]

@@ -126,11 +126,7 @@ func (x *returns) save() {
 	x.view.Lock()
 	defer x.view.Unlock()
 	for _, t := range x.tables() {
-		for i := range t.n {
-			if t.word(i, instState).Load()&phaseMask == phaseLive {
-				t.rp.abandoned.Add(1)
-			}
-		}
+		t.rp.abandoned.Add(t.rp.outstanding())
 		t.rp.end()
 	}
 }

@@ -141,7 +141,7 @@ type Probe struct {
 	Cost   string `json:"cost,omitempty"`
 
 	// Of a return probe: how many calls it can follow at a time, how many it
-	// follows now, or did when it was detached, and the most it ever did.
+	// follows now, and the most it ever did.
 	MaxActive int `json:"maxActive,omitempty"`
 	InUse     int `json:"inUse,omitempty"`
 	HighWater int `json:"highWater,omitempty"`
@@ -185,9 +185,12 @@ type Counts struct {
 	Panics      uint64 `json:"panics"`      // of the probe's handlers
 	BadAccesses uint64 `json:"badAccesses"` // guest memory that its handlers could not access
 
-	// Of a return probe: handled = returns + abandoned + Probe.InUse.
+	// Of a return probe: handled = returns + abandoned + Probe.InUse while it is
+	// attached, and in the answer to its detaching handled = returns + abandoned +
+	// underWay.
 	Returns   uint64 `json:"returns"`   // activations that have returned
 	Abandoned uint64 `json:"abandoned"` // left in another way; not told apart by vCPU
+	UnderWay  uint64 `json:"underWay"`  // at detach: they return without the probe; not told apart by vCPU
 }
 
 // CPUStats are the counters of one probe on one vCPU.

@@ -19,7 +19,8 @@ func (a *app) detach() command.Spec {
 	return a.onProbes(command.Spec{
 		Use:   "detach PROBE... | --all",
 		Short: "Detach probes and show their final counts",
-		Long:  "Detach probes and show their final counts.\n\n" + probeNames,
+		Long: "Detach probes and show their final counts. Calls that a return probe followed at that time\n" +
+			"return without it, and are counted: handled = returned + abandoned + under way.\n\n" + probeNames,
 		Example: `  guestprobe detach myread
   guestprobe detach 'io/*' 7
   guestprobe detach --all`,

@@ -72,7 +72,10 @@ func printProbes(r *command.Run, ps []api.Probe) error {
 				fmt.Sprint(p.Stats.Hits), fmt.Sprint(p.Stats.Missed), runs(p), optimized(p),
 			})
 		}
-		return r.Table([]string{"ADDRESS", "K", "SYMBOL+OFFSET", "FLAGS", "NAME", "PLAN", "HITS", "MISSED", "RUNS", "OPTIMIZED"}, rows)
+		if err := r.Table([]string{"ADDRESS", "K", "SYMBOL+OFFSET", "FLAGS", "NAME", "PLAN", "HITS", "MISSED", "RUNS", "OPTIMIZED"}, rows); err != nil {
+			return err
+		}
+		return underWayTable(ps).below(r)
 	})
 }
 

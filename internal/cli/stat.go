@@ -123,6 +123,18 @@ func returnsTable(ps []api.Probe) statTable {
 	return t
 }
 
+// underWayTable has what became of the calls of return probes that were detached with
+// some under way.
+func underWayTable(ps []api.Probe) statTable {
+	t := statTable{heading: []string{"NAME", "HANDLED", "RETURNED", "ABANDONED", "UNDER-WAY"}}
+	for _, p := range ps {
+		if s := p.Stats; s.UnderWay != 0 {
+			t.rows = append(t.rows, []string{p.Name, u64(s.Handled), u64(s.Returns), u64(s.Abandoned), u64(s.UnderWay)})
+		}
+	}
+	return t
+}
+
 // programsTable has the counts of programs.
 func programsTable(ps []api.Probe) statTable {
 	t := statTable{heading: []string{"PROGRAM", "PLACE", "RUNS", "IN-GUEST", "FAULTS", "MISSED", "LAST-FAULT"}}

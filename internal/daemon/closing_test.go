@@ -111,7 +111,7 @@ func (h *harness) closes(spec api.ProbeSpec, hits uint64, what string) {
 				h.Errorf("%s, %s: delivered %d + lost %d of %d handled; %d events", what, spec.Def, end.Delivered, end.Lost, events, c.Events)
 			case c.Hits != c.Handled+c.Filtered+c.Missed:
 				h.Errorf("%s, %s: %+v", what, spec.Def, c)
-			case p.Kind == "r" && c.Handled != c.Returns+c.Abandoned+uint64(p.InUse):
+			case p.Kind == "r" && c.Handled != c.Returns+c.Abandoned+c.UnderWay || p.InUse != 0:
 				h.Errorf("%s, %s: %+v, %d in use", what, spec.Def, c, p.InUse)
 			case spec.Filter == "far != 0" && c.Handled != 0:
 				h.Errorf("%s, %s: handled %d", what, spec.Def, c.Handled)

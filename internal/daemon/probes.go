@@ -230,8 +230,8 @@ func (st *store) wire(a *attached) api.Probe {
 	return p
 }
 
-// underWay returns how many calls a return probe follows, or followed when it was
-// detached: by its counts, because what else tells changes while these are read.
+// underWay returns how many calls a return probe that is attached follows: by its counts,
+// because what else tells changes while these are read.
 func underWay(s api.Stats) int { return int(max(0, int64(s.Handled-s.Returns-s.Abandoned))) }
 
 // settleReturns makes the events of a return probe that was detached as many as its
@@ -266,6 +266,6 @@ func wireCounts(s probe.Stats) api.Counts {
 	return api.Counts{
 		Hits: s.Hits, Handled: s.Handled, Filtered: s.Filtered, Missed: s.Missed, Elsewhere: s.Elsewhere, Skipped: s.Skipped,
 		SecondExits: s.SecondExits, Faults: s.Faults, Panics: s.Panics, BadAccesses: s.BadAccesses,
-		Returns: s.Returns, Abandoned: s.Abandoned,
+		Returns: s.Returns, Abandoned: s.Abandoned, UnderWay: s.UnderWay,
 	}
 }

@@ -194,9 +194,7 @@ func (st *store) remove(as []*attached) ([]api.Probe, error) {
 	for i, a := range as {
 		out[i].Armed = false
 		out[i].Stats = st.stats(a)
-		if a.def.Kind == event.KindReturn {
-			out[i].InUse = underWay(out[i].Stats)
-		}
+		out[i].InUse = 0
 	}
 	return out, err
 }

@@ -52,7 +52,7 @@ func TestManyVCPUs(t *testing.T) {
 			})
 			t.Run("returns", func(t *testing.T) { storm(t, n, span, 200) })
 			t.Run("jumps", func(t *testing.T) { optimizeStorm(t, n, span) })
-			t.Run("in the guest", func(t *testing.T) { returnStageStorm(t, n, true, span) })
+			t.Run("in the guest", func(t *testing.T) { returnStageStorm(t, n, true, span, 0) })
 		})
 	}
 }

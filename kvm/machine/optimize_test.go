@@ -263,7 +263,7 @@ func checkCollected(t *testing.T, m *Machine) {
 	}
 	s := m.Engine().CollectorStats()
 	t.Logf("collector: %+v", s)
-	if s.Freed == 0 || s.Used > 128<<10 {
+	if s.Freed == 0 || s.Used > 512<<10 {
 		t.Errorf("%+v: executable memory does not come back", s)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -175,7 +176,9 @@ func exits(s probe.EngineStats) uint64 {
 
 // TestReturnStageStorm puts kretprobes on hot functions as fast as it can, and takes
 // them off with calls under way, moves them from the guest to the host and back,
-// while the guest's self-checking workload runs.
+// while the guest's self-checking workload runs. The counts of each close at its end, and
+// change no more. GUESTPROBE_STORM=60s makes it longer; GUESTPROBE_DETACHES=10000 asks for
+// at least so many in all.
 func TestReturnStageStorm(t *testing.T) {
 	kvmtest.Require(t)
 	span := 1500 * time.Millisecond
@@ -190,14 +193,23 @@ func TestReturnStageStorm(t *testing.T) {
 	if testing.Short() {
 		sizes = []int{2}
 	}
+	count := 0
+	if s := os.Getenv("GUESTPROBE_DETACHES"); s != "" {
+		var err error
+		if count, err = strconv.Atoi(s); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, n := range sizes {
 		for _, user := range []bool{true, false} {
-			t.Run(fmt.Sprintf("%d vcpus, user %v", n, user), func(t *testing.T) { returnStageStorm(t, n, user, span) })
+			t.Run(fmt.Sprintf("%d vcpus, user %v", n, user), func(t *testing.T) {
+				returnStageStorm(t, n, user, span, uint64(count/(2*len(sizes))))
+			})
 		}
 	}
 }
 
-func returnStageStorm(t *testing.T, vcpus int, user bool, span time.Duration) {
+func returnStageStorm(t *testing.T, vcpus int, user bool, span time.Duration, count uint64) {
 	m := newMachine(t, Config{Image: builtinImage(t), VCPUs: vcpus, Cmdline: "rounds=0", EmulatedStages: true, Probe: probe.Options{OptimizeDelay: time.Millisecond}})
 	if err := m.Resume(); err != nil {
 		t.Fatal(err)
@@ -208,20 +220,28 @@ func returnStageStorm(t *testing.T, vcpus int, user bool, span time.Duration) {
 		hot = []string{"vfs_read", "do_fork", "schedule", "sys_sleep", "memcpy", "preempt", "do_wait", "long_jump", "set_jump"}
 	}
 	end := time.Now().Add(span)
-	var ops, guestReturns, hostReturns atomic.Uint64
+	var ops, guestReturns, hostReturns, underWay atomic.Uint64
 	var wg sync.WaitGroup
 	for w := range 3 {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
 			rng := rand.New(rand.NewPCG(11, uint64(w)))
-			for time.Now().Before(end) || guestReturns.Load() == 0 && m.State().Phase == PhaseRunning {
+			var old *probe.Kprobe
+			var final probe.Stats
+			for ops.Load() < count || time.Now().Before(end) || guestReturns.Load() == 0 && m.State().Phase == PhaseRunning {
 				name := hot[rng.IntN(len(hot))]
 				s := newStagedReturns(t, m, name, user, 1+rng.IntN(8))
 				if err := returnStormOp(e, rng, s); err != nil {
 					t.Errorf("storm: %v", err)
 					return
 				}
+				if x, _, _ := e.Stats(old); x != final {
+					t.Errorf("%s: %+v, and %+v when it was detached", old.Name, x, final)
+				}
+				old = &s.Kprobe
+				final, _, _ = e.Stats(old)
+				underWay.Add(final.UnderWay)
 				ops.Add(1)
 				guestReturns.Add(s.calls())
 				hostReturns.Add(s.returns.Load())
@@ -236,7 +256,7 @@ func returnStageStorm(t *testing.T, vcpus int, user bool, span time.Duration) {
 		t.Errorf("phase %s, %d failed checks (last %+v), crash %v", s.Phase, s.Checks.Count, s.Checks.Last, s.Crash)
 	}
 	x := e.Totals(-1)
-	t.Logf("%d registrations in %v; %d returns in the guest, %d on the host; %+v", ops.Load(), span, guestReturns.Load(), hostReturns.Load(), x)
+	t.Logf("%d registrations; %d returns in the guest, %d on the host, %d calls under way at the end of their probe; %+v", ops.Load(), guestReturns.Load(), hostReturns.Load(), underWay.Load(), x)
 	if guestReturns.Load() == 0 {
 		t.Error("nothing ran in the guest")
 	}
@@ -281,7 +301,8 @@ func returnStormOp(e *probe.Engine, rng *rand.Rand, s *stagedReturns) error {
 			return err
 		}
 	}
-	if x, _, _ := e.Stats(&s.Kprobe); x.Hits != x.Handled+x.Filtered+x.Missed || x.Handled < x.Returns || s.mixed() != 0 {
+	if x, _, _ := e.Stats(&s.Kprobe); x.Hits != x.Handled+x.Filtered+x.Missed || x.Handled != x.Returns+x.Abandoned+x.UnderWay || x.UnderWay > uint64(s.MaxActive) ||
+		s.calls()+s.returns.Load() > x.Returns || s.mixed() != 0 {
 		return fmt.Errorf("%s: %+v, %d returns with another call's data", s.Name, x, s.mixed())
 	}
 	return nil
