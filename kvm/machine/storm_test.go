@@ -113,7 +113,11 @@ func (f *followed) settle(t *testing.T, m *Machine, inUse bool) (s probe.Stats) 
 // rests, each time for so many returns. In every other round they go while calls are under way; in the others
 // these are waited for, and must all come back.
 func storm(t *testing.T, vcpus int, length time.Duration, returns uint64) {
-	m := newMachine(t, Config{Image: builtinImage(t), VCPUs: vcpus, Cmdline: "busy quiet", Tick: time.Duration(max(1, vcpus/8)) * time.Millisecond})
+	tick := time.Millisecond
+	if vcpus > 8 { // where kernel code is emulated ticks would be all that they do
+		tick = time.Duration(vcpus) * time.Millisecond / 2
+	}
+	m := newMachine(t, Config{Image: builtinImage(t), VCPUs: vcpus, Cmdline: "busy quiet", Tick: tick})
 	if err := m.Resume(); err != nil {
 		t.Fatal(err)
 	}
