@@ -3,7 +3,7 @@ GO ?= go
 GOTESTFLAGS ?=
 export CGO_ENABLED ?= 0
 
-.PHONY: build demo test check test-race test-insn test-vmx test-svm bench bench-docs soak defects torture fuzz guest generate clean help
+.PHONY: build demo test check test-race test-insn test-vmx test-svm bench bench-docs soak defects torture requests fuzz guest generate clean help
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -48,6 +48,9 @@ defects: ## deliberate defects of the engine: made-up guests must find each
 
 torture: build ## made-up guests, probed, beside native runs of the same code
 	bin/gpdev torture $(TORTUREFLAGS)
+
+requests: ## 120,000 requests at random to a daemon, of which none may be an internal error
+	GUESTPROBE_REQUESTS=$${GUESTPROBE_REQUESTS:-120000} $(GO) test -count=1 -timeout 60m -run 'TestRequests$$' ./internal/daemon
 
 fuzz: ## each fuzz target for FUZZTIME (default 20s)
 	scripts/fuzz.sh

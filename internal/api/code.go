@@ -23,8 +23,10 @@ const (
 	CodeGuestState    Code = "guest_state"        // 409: not possible while the guest is in this state
 	CodeTooLarge      Code = "body_too_large"     // 413
 	CodeTooMany       Code = "too_many"           // 429: a limit on probes, streams, connections, bodies or memory is reached
+	CodeCancelled     Code = "cancelled"          // 408: the client has given up waiting
 	CodeTooSlow       Code = "too_slow"           // 408: the body did not come in time
 	CodeNoSafePoint   Code = "no_safe_point"      // 504: the guest offered no place to run a call in time
+	CodeCallFailed    Code = "call_failed"        // 422: the called function raised an exception, or the guest ended under it
 	CodeCallRunning   Code = "call_running"       // 504: the called function has not returned in time
 	CodeCallBusy      Code = "call_busy"          // 409: an earlier call has not come back
 	CodeStopTimeout   Code = "stop_timeout"       // 504: a vCPU did not come to rest

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -33,7 +34,9 @@ var statusOf = map[api.Code]int{
 	api.CodeCallBusy:      http.StatusConflict,
 	api.CodeTooLarge:      http.StatusRequestEntityTooLarge,
 	api.CodeTooMany:       http.StatusTooManyRequests,
+	api.CodeCallFailed:    http.StatusUnprocessableEntity,
 	api.CodeTooSlow:       http.StatusRequestTimeout,
+	api.CodeCancelled:     http.StatusRequestTimeout,
 	api.CodeNoSafePoint:   http.StatusGatewayTimeout,
 	api.CodeCallRunning:   http.StatusGatewayTimeout,
 	api.CodeStopTimeout:   http.StatusGatewayTimeout,
@@ -92,6 +95,7 @@ func toAPI(err error) *api.Error {
 		{machine.ErrCallRunning, api.CodeCallRunning, "ETIMEDOUT"},
 		{machine.ErrCallBusy, api.CodeCallBusy, "EBUSY"},
 		{machine.ErrClosed, api.CodeClosing, "ESHUTDOWN"},
+		{context.Canceled, api.CodeCancelled, "ECANCELED"},
 	} {
 		if errors.Is(err, s.is) {
 			return &api.Error{Code: s.code, Errno: s.errno, Message: err.Error()}

@@ -57,6 +57,8 @@ func (s *server) pauseGuest(w http.ResponseWriter, r *http.Request) error {
 	if err := noBody(w, r); err != nil {
 		return err
 	}
+	s.resetMu.Lock()
+	defer s.resetMu.Unlock()
 	if err := s.guest.Pause(); err != nil {
 		return err
 	}
@@ -68,6 +70,8 @@ func (s *server) resumeGuest(w http.ResponseWriter, r *http.Request) error {
 	if err := noBody(w, r); err != nil {
 		return err
 	}
+	s.resetMu.Lock()
+	defer s.resetMu.Unlock()
 	if err := s.guest.Resume(); err != nil {
 		return err
 	}
@@ -82,7 +86,12 @@ func (s *server) resetGuest(w http.ResponseWriter, r *http.Request) error {
 	}
 	s.resetMu.Lock()
 	defer s.resetMu.Unlock()
-	if err := s.resetGuestAndPrograms(r.Context()); err != nil {
+	// A reset that nobody waits for any more does not begin, and one that has begun
+	// comes to its end: in between there is no guest as it was.
+	if err := r.Context().Err(); err != nil {
+		return fmt.Errorf("reset: %w", err)
+	}
+	if err := s.resetGuestAndPrograms(context.WithoutCancel(r.Context())); err != nil {
 		return err
 	}
 	s.boots.Add(1)
@@ -126,7 +135,11 @@ func (s *server) callGuest(w http.ResponseWriter, r *http.Request) error {
 		if errors.As(err, &call) {
 			err = call.Err // with the address; the name says more
 		}
-		return fmt.Errorf("call %s: %w", s.symbolize(fn), err)
+		err = fmt.Errorf("call %s: %w", s.symbolize(fn), err)
+		if call != nil && toAPI(err).Code == api.CodeInternal {
+			return &api.Error{Code: api.CodeCallFailed, Errno: "EFAULT", Message: err.Error()} // what else the guest did
+		}
+		return err
 	}
 	writeJSON(w, http.StatusOK, api.CallResult{Ret: api.Hex(ret), Value: int64(ret)})
 	return nil

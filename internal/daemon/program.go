@@ -92,15 +92,6 @@ func (st *store) dropPrograms(as []*attached) {
 	st.objects.leave(as)
 }
 
-// resetPrograms is to be called behind a reset of the guest, before it runs.
-func (st *store) resetPrograms() error {
-	if st.change() != nil {
-		return nil // they all come out
-	}
-	defer st.changes.Unlock()
-	return st.programs.Reset()
-}
-
 // createPrograms attaches the programs of an object file.
 func (s *server) createPrograms(w http.ResponseWriter, r *http.Request) error {
 	var req api.AttachProgram
@@ -121,6 +112,8 @@ func (s *server) createPrograms(w http.ResponseWriter, r *http.Request) error {
 
 // attachObject loads an object file and attaches its programs, all or none.
 func (st *store) attachObject(req api.AttachProgram) ([]api.Probe, error) {
+	st.loading.RLock()
+	defer st.loading.RUnlock()
 	loaded, err := st.programs.Load(req.Object, program.LoadOptions{Section: req.Section, At: req.At, Set: req.Set, OnHost: req.OnHost, Strict: req.Strict, User: st.atUserCode})
 	if err != nil {
 		return nil, objectError(err)
@@ -276,11 +269,22 @@ func (a *attached) wireProgram() *api.ProgramInfo {
 // resetGuestAndPrograms boots the guest anew, with everything that programs have
 // in its memory.
 func (s *server) resetGuestAndPrograms(ctx context.Context) error {
+	// What is attached in between would take memory that programs had before.
+	s.probes.loading.Lock()
+	defer s.probes.loading.Unlock()
+	if err := s.probes.change(); err != nil {
+		return err
+	}
+	defer s.probes.changes.Unlock()
 	running := s.guest.State().Phase == machine.PhaseRunning
 	if running {
 		// What programs have counted is in its memory, which goes. A guest that has
 		// just ended needs no pause.
-		_ = s.guest.Pause()
+		var late *machine.StopTimeoutError
+		if err := s.guest.Pause(); errors.As(err, &late) {
+			_ = s.guest.Resume()
+			return err
+		}
 	}
 	s.probes.programs.Save()
 	if err := s.guest.Reset(ctx); err != nil {
@@ -289,7 +293,7 @@ func (s *server) resetGuestAndPrograms(ctx context.Context) error {
 		}
 		return err
 	}
-	if err := s.probes.resetPrograms(); err != nil {
+	if err := s.probes.programs.Reset(); err != nil {
 		return fmt.Errorf("reset: %w", err)
 	}
 	return nil

@@ -3,6 +3,8 @@ package daemon
 import (
 	"context"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"testing"
 	"time"
@@ -158,5 +160,36 @@ func TestObjectOfBothPrivileges(t *testing.T) {
 		if err != nil || !m.Shared || len(d.Values) != 1 || d.Values[0].Values[0] == "0000000000000000" {
 			t.Errorf("map %+v: %+v, %v", m, d.Values, err)
 		}
+	}
+}
+
+// TestCancelledReset: a reset whose client has given up leaves the guest as it was,
+// running, and what is counted in it goes on.
+func TestCancelledReset(t *testing.T) {
+	h := serveMachine(t, 2)
+	h.attach("p:def_user user_hot a=%di")
+	counting := func() {
+		t.Helper()
+		was := h.inGuest("def_user")
+		h.await("def_user", "in the guest, and hit there", func(api.Probe) bool { return h.inGuest("def_user") > was+2 })
+	}
+	counting()
+	gone, cancel := context.WithCancel(h.ctx)
+	cancel()
+	err := h.s.resetGuest(httptest.NewRecorder(), httptest.NewRequestWithContext(gone, "POST", "/v1/guest/reset", http.NoBody))
+	if e := toAPI(err); e.Code != api.CodeCancelled {
+		t.Errorf("cancelled: %v", err)
+	}
+	// Some that are given up on the way.
+	for i := range 10 {
+		ctx, cancel := context.WithTimeout(h.ctx, time.Duration(i)*3*time.Millisecond)
+		_, _ = h.c.Reset(ctx, api.ResetGuest{})
+		cancel()
+		h.s.resetMu.Lock() // behind the one that is under way
+		if g := h.s.guest.State(); g.Phase != machine.PhaseRunning {
+			t.Errorf("round %d: %s", i, g.Phase)
+		}
+		h.s.resetMu.Unlock()
+		counting()
 	}
 }

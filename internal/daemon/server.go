@@ -37,7 +37,7 @@ type server struct {
 	pid     int
 
 	boots   atomic.Int64
-	resetMu sync.Mutex // a reset and the resume after it are one thing
+	resetMu sync.Mutex // a reset and the resume after it are one thing; nobody else pauses or resumes meanwhile
 
 	stop     chan struct{} // closed when the daemon stops
 	stopOnce sync.Once

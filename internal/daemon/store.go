@@ -62,6 +62,10 @@ type store struct {
 	programs *program.Runtime
 	objects  objects
 
+	// loading is held for reading while an object file is loaded and attached, and for
+	// writing by a reset: both take memory of the guest. It is taken before changes.
+	loading sync.RWMutex
+
 	// changes lets one change of what clients have attached happen at a time, however
 	// long it takes. It is never taken on the hit path; all other locks are inside it.
 	changes sync.Mutex
