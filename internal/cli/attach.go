@@ -128,7 +128,7 @@ the page is protected, each access to it costs an exit, and the answer says so.
 --filter is an expression over the values of each definition, in the language of the
 kernel's event filters: == != < <= > >= & for numbers, == != ~ (with * ? [a-z]) for
 text, && || ! and parentheses. A hit for which it is false counts as filtered. Besides
-its values there are cpu, common_pid, comm and common_flags.
+its values there are cpu, common_pid, comm, common_flags and common_preempt_count.
 
 --program attaches the eBPF programs of an object file of clang's: those in
 sections kprobe/FUNCTION and kretprobe/FUNCTION, or in one --section. --at attaches the

@@ -82,7 +82,7 @@ func randomFilter(r *rand.Rand, l *event.Layout, depth int) string {
 		x, y := randomFilter(r, l, depth-1), randomFilter(r, l, depth-1)
 		return []string{x + " && " + y, x + " || " + y, "(" + x + " || " + y + ") && " + x, "!(" + x + ")", "!" + x}[r.IntN(5)]
 	}
-	names := []string{"cpu", "common_pid", "comm", "common_flags", "__probe_ip", "__probe_func", "__probe_ret_ip"}
+	names := []string{"cpu", "common_pid", "comm", "common_flags", "common_preempt_count", "__probe_ip", "__probe_func", "__probe_ret_ip"}
 	for _, x := range l.Fields {
 		names = append(names, x.Name, x.Name)
 	}

@@ -69,6 +69,8 @@ func (c *compiler) number(t *event.FilterTerm, fault label) {
 		c.emit(ld(8, rVal, rCtx, ctxOff(event.RegFlags)), asm.RSh.Imm(rVal, 9))
 		c.and(rVal, 1)
 		c.emit(asm.Xor.Imm(rVal, 1))
+	case event.FieldPreempt:
+		c.emit(asm.Mov.Imm(rVal, 0))
 	case event.FieldAddr:
 		if c.l.Def().Kind == event.KindWatch {
 			c.emit(call(bpf.HelperGetFuncIP), asm.Mov.Reg(rVal, asm.R0))

@@ -305,6 +305,7 @@ func (e *naive) passes(n *event.FilterNode, l *event.Layout) bool {
 		v, a.Type.Size = uint64(uint32(pid)), 4
 	case event.FieldFlags:
 		v = map[bool]uint64{true: 1}[e.regs.RFLAGS&(1<<9) == 0]
+	case event.FieldPreempt:
 	case event.FieldAddr:
 		v = uint64(text)
 	case event.FieldRet:

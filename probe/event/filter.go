@@ -51,13 +51,14 @@ type FilterField uint8
 
 // The fields.
 const (
-	FieldValue FilterField = iota // a value of the definition
-	FieldCPU                      // cpu, common_cpu: number of the vCPU
-	FieldPID                      // common_pid: the task
-	FieldComm                     // comm: its name
-	FieldFlags                    // common_flags: bit 0 is set when interrupts are off
-	FieldAddr                     // __probe_ip, __probe_func: the probed address
-	FieldRet                      // __probe_ret_ip: where a return goes on
+	FieldValue   FilterField = iota // a value of the definition
+	FieldCPU                        // cpu, common_cpu: number of the vCPU
+	FieldPID                        // common_pid: the task
+	FieldComm                       // comm: its name
+	FieldFlags                      // common_flags: bit 0 is set when interrupts are off
+	FieldAddr                       // __probe_ip, __probe_func: the probed address
+	FieldRet                        // __probe_ret_ip: where a return goes on
+	FieldPreempt                    // common_preempt_count: 0, as from a kernel that does not count
 )
 
 // Comparison is an operator of the filter language.
@@ -152,6 +153,8 @@ func (p *filterParser) lookup(name string) (field, Code, string) {
 		return task(field{id: FieldComm, text: true, name: name})
 	case "common_flags":
 		return field{id: FieldFlags, bits: 8, name: name}, "", ""
+	case "common_preempt_count":
+		return field{id: FieldPreempt, bits: 8, name: name}, "", ""
 	case "__probe_ip":
 		if f.Stage != StageReturn {
 			return field{id: FieldAddr, bits: 64, name: name}, "", ""
@@ -176,7 +179,7 @@ func (p *filterParser) known() string {
 			names = append(names, x.Name)
 		}
 	}
-	names = append(names, "cpu", "common_flags")
+	names = append(names, "cpu", "common_flags", "common_preempt_count")
 	if p.layout.Comm != 0 {
 		names = append(names, "common_pid", "comm")
 	}

@@ -41,7 +41,7 @@ func TestFilterErrors(t *testing.T) {
 		{"()", CodeInvalidFilter, 1, "a term has the form FIELD OP VALUE"},
 		{"!", CodeInvalidFilter, 1, "a term has the form FIELD OP VALUE"},
 		{"3 == u", CodeFieldNotFound, 0, ""},
-		{"nope == 1", CodeFieldNotFound, 0, "there are u, s, b, x, f, name, lit, far, sym, gone, cpu, common_flags, common_pid, comm"},
+		{"nope == 1", CodeFieldNotFound, 0, "there are u, s, b, x, f, name, lit, far, sym, gone, cpu, common_flags, common_preempt_count, common_pid, comm"},
 		{"__probe_ret_ip == 1", CodeFieldNotFound, 0, ""},
 		{`name == "abc`, CodeMissingQuote, 8, ""},
 		{`name == 'abc"`, CodeMissingQuote, 8, ""},

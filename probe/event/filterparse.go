@@ -19,7 +19,7 @@ type filterParser struct {
 // fail returns the error for a column of the expression.
 func (p *filterParser) fail(column int, code Code, detail string) *SyntaxError {
 	return &SyntaxError{
-		Code: code, Text: code.Text(), Errno: code.Errno(), Column: min(column, len(p.text)), Command: p.text, Detail: detail,
+		Code: code, Text: code.Text(), Errno: code.Errno(), Column: min(column, len(p.text)), Command: strings.ReplaceAll(p.text, "\t", " "), Detail: detail,
 	}
 }
 
@@ -30,7 +30,7 @@ func (p *filterParser) parse() (*FilterNode, error) {
 		return nil, p.fail(MaxFilter, CodeCommandTooLong, "a filter has at most 4095 bytes")
 	}
 	for i := range len(p.text) {
-		if c := p.text[i]; c < ' ' || c == 0x7f {
+		if c := p.text[i]; c < ' ' && c != '\t' || c == 0x7f {
 			// It would break the lines that the expression is printed in.
 			e := p.fail(i, CodeBadCharacter, "")
 			e.Command = strings.Map(func(r rune) rune {
@@ -60,7 +60,7 @@ func (p *filterParser) parse() (*FilterNode, error) {
 
 // skip passes over blanks.
 func (p *filterParser) skip() {
-	for p.at < len(p.text) && p.text[p.at] == ' ' {
+	for p.at < len(p.text) && (p.text[p.at] == ' ' || p.text[p.at] == '\t') {
 		p.at++
 	}
 }
@@ -164,7 +164,19 @@ func (p *filterParser) term() (*FilterNode, error) {
 		}
 		return nil, p.fail(opAt, CodeIllegalFieldOp, detail)
 	}
-	return &FilterNode{Term: t}, p.value(t, n)
+	err := p.value(t, n)
+	pattern, not := strings.CutPrefix(t.Text, "!")
+	if err != nil || t.Is != Match || !not {
+		return &FilterNode{Term: t}, err
+	}
+	// A ! before a pattern negates the term (filter_parse_regex), which is false still of a
+	// text that cannot be read: of that not even "*" is true.
+	if p.terms++; p.terms > maxFilterTerms {
+		return nil, p.fail(start, CodeTooManyPreds, "at most 128, of which ~ \"!...\" takes two")
+	}
+	readable, is := *t, *t
+	readable.Text, is.Text = "*", pattern
+	return &FilterNode{Op: FilterAnd, X: &FilterNode{Term: &readable}, Y: &FilterNode{Op: FilterNot, X: &FilterNode{Term: &is}}}, nil
 }
 
 func (p *filterParser) operator(is *Comparison) bool {
