@@ -1,5 +1,7 @@
 package api
 
+import "encoding/json"
+
 // AttachProgram is the body of POST /v1/programs: an object file as clang makes
 // them for eBPF. All of its programs are attached, or none.
 type AttachProgram struct {
@@ -81,6 +83,10 @@ const MaxMapEntries = 1 << 16
 type MapEntry struct {
 	Key    string   `json:"key"`
 	Values []string `json:"values"`
+
+	// The same by the types of the object, where it has them: numbers, texts, objects.
+	KeyData json.RawMessage   `json:"keyData,omitempty"`
+	Data    []json.RawMessage `json:"data,omitempty"`
 }
 
 // MapBucket is one bucket of a log2 histogram.

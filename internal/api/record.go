@@ -59,8 +59,9 @@ type Hit struct {
 	DurationNS int64  `json:"durationNs,omitempty"`
 
 	// Of stage "program": the ring, and the record's bytes (base64).
-	Map  string `json:"map,omitempty"`
-	Data []byte `json:"data,omitempty"`
+	Value json.RawMessage `json:"value,omitempty"` // by the object's types, where it has them
+	Map   string          `json:"map,omitempty"`
+	Data  []byte          `json:"data,omitempty"`
 
 	CPL  uint8          `json:"cpl"`
 	Task *Task          `json:"task,omitempty"` // where the guest's tasks are known

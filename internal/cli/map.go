@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"math/bits"
 	"strconv"
@@ -52,19 +53,23 @@ func printMaps(r *command.Run, ms []api.MapInfo) error {
 }
 
 func (a *app) mapDump() command.Spec {
-	var values bool
+	var values, raw bool
 	return command.Spec{
 		Use:   "dump MAP",
 		Short: "Print what is in a map",
-		Long: `Print what is in a map, by number or name. Keys and values of 1, 2, 4 or 8 bytes are
-printed as numbers, others as bytes in hexadecimal; a per-CPU map has a column for each
+		Long: `Print what is in a map, by number or name, by the types that the object has of keys and
+values (clang -g): structures with their fields, texts, numbers with sign. Without types,
+or with --raw, those of 1, 2, 4 or 8 bytes are numbers, others bytes in hexadecimal. A per-CPU map has a column for each
 vCPU, and the sum where the values are numbers. A map of 64 counters of 8 bytes is
 printed as a log2 histogram, the vCPUs added up; --values prints its numbers. Of a
 ring there are counts: its records go to 'guestprobe trace'.`,
 		Example: `  guestprobe map dump by_arg
   guestprobe map dump nanoseconds --format json`,
-		Args:     command.Between(1, 1, "say which map: a number or a name of 'guestprobe map list'"),
-		Flags:    func(f *pflag.FlagSet) { f.BoolVar(&values, "values", false, "print the numbers of a histogram") },
+		Args: command.Between(1, 1, "say which map: a number or a name of 'guestprobe map list'"),
+		Flags: func(f *pflag.FlagSet) {
+			f.BoolVar(&values, "values", false, "print the numbers of a histogram")
+			f.BoolVar(&raw, "raw", false, "print bytes, whatever their types")
+		},
 		Complete: a.completeMaps(),
 		Run: show(a, func(ctx context.Context, r *command.Run, c *client.Client) (api.MapDump, error) {
 			return c.Map(ctx, r.Args[0])
@@ -76,6 +81,11 @@ ring there are counts: its records go to 'guestprobe trace'.`,
 					[][]string{{u64(n.Read), u64(n.Lost), u64(n.Discarded), u64(n.Corrupted), u64(n.Pending)}})
 			case d.Hist && !values:
 				return printHist(r, d.Buckets)
+			}
+			if raw {
+				for i := range d.Values {
+					d.Values[i].KeyData, d.Values[i].Data = nil, nil
+				}
 			}
 			if err := printEntries(r, d); err != nil {
 				return err
@@ -99,8 +109,12 @@ func number(s string) (uint64, bool) {
 	return binary.LittleEndian.Uint64(full[:]), true
 }
 
-// cell prints bytes in hexadecimal: as a number where they are one.
-func cell(s string) string {
+// cell prints bytes in hexadecimal: by their type where that is known, or as a number
+// where they are one.
+func cell(s string, data json.RawMessage) string {
+	if data != nil {
+		return string(data)
+	}
 	if n, ok := number(s); ok {
 		return u64(n)
 	}
@@ -120,13 +134,23 @@ func printEntries(r *command.Run, d api.MapDump) error {
 	}
 	var rows [][]string
 	for _, e := range d.Values {
-		row, sum, numbers := []string{cell(e.Key)}, uint64(0), true
-		for _, v := range e.Values {
+		row, sum, numbers, negative := []string{cell(e.Key, e.KeyData)}, uint64(0), true, false
+		for i, v := range e.Values {
+			var data json.RawMessage
+			if len(e.Data) == len(e.Values) {
+				data = e.Data[i]
+			}
 			n, ok := number(v)
+			if signed, err := strconv.ParseInt(string(data), 10, 64); err == nil && signed < 0 {
+				n, negative = uint64(signed), true
+			}
 			sum, numbers = sum+n, numbers && ok
-			row = append(row, cell(v))
+			row = append(row, cell(v, data))
 		}
-		if d.PerCPU && numbers {
+		switch {
+		case d.PerCPU && numbers && negative:
+			row = append(row, strconv.FormatInt(int64(sum), 10))
+		case d.PerCPU && numbers:
 			row = append(row, u64(sum))
 		}
 		rows = append(rows, row)

@@ -214,15 +214,21 @@ func (e *eventStream) putProgram(a *attached, ev event.Event) {
 		e.s.log.Error("event", "source", ev.Source, "bytes", len(data))
 		return
 	}
-	name, data := a.object.rings[data[0]].name, data[1:]
+	ring := a.object.rings[data[0]]
+	name, data := ring.name, data[1:]
+	spec := ring.m.Spec()
+	value := spec.RecordType(len(data)).JSON(data)
 	text := fmt.Sprintf("%s: %x", name, data[:min(len(data), 64)])
 	if len(data) > 64 {
 		text += fmt.Sprintf("... (%d bytes)", len(data))
 	}
+	if value != nil {
+		text = fmt.Sprintf("%s: %s", name, value)
+	}
 	e.delivered++
 	e.put(api.RecordHit, api.Hit{
 		TimeNS: ev.Time - e.s.probes.epoch, CPU: ev.CPU, Probe: a.kprobe.Name, ID: a.id, Stage: "program",
-		Addr: api.Hex(a.kprobe.Addr), Symbol: e.s.symbolize(a.kprobe.Addr), Map: name, Data: data, Text: text,
+		Addr: api.Hex(a.kprobe.Addr), Symbol: e.s.symbolize(a.kprobe.Addr), Map: name, Data: data, Value: value, Text: text,
 	})
 }
 

@@ -262,9 +262,13 @@ func (st *store) dumpMap(name string) (api.MapDump, error) {
 			d.Truncated = true
 			return false
 		}
-		e := api.MapEntry{Key: hex.EncodeToString(key)}
+		s := m.m.Spec()
+		e := api.MapEntry{Key: hex.EncodeToString(key), KeyData: s.KeyType.JSON(key)}
 		for _, v := range vals {
 			e.Values = append(e.Values, hex.EncodeToString(v))
+			if data := s.ValueType.JSON(v); data != nil {
+				e.Data = append(e.Data, data)
+			}
 		}
 		d.Values = append(d.Values, e)
 		return true

@@ -3,6 +3,8 @@ package bpf
 import (
 	"errors"
 	"fmt"
+
+	"github.com/cilium/ebpf/btf"
 )
 
 // MapKind is the type of a map, as Linux numbers them (enum bpf_map_type).
@@ -56,6 +58,19 @@ type MapSpec struct {
 	MaxEntries uint32 // for rings their size in bytes, a power of two of at least MinRingSize
 	ReadOnly   bool   // programs may not write the values (constants of an object file)
 	Contents   []byte // first bytes of an array's first value
+
+	KeyType, ValueType *Type         // nil: not known
+	Records            map[int]*Type // what records of a ring may be, by size
+}
+
+// RecordType returns the type of a ring's record of n bytes, nil where it is not known.
+func (s *MapSpec) RecordType(n int) *Type {
+	if s.ValueType != nil {
+		if size, err := btf.Sizeof(s.ValueType.t); err == nil && size == n {
+			return s.ValueType
+		}
+	}
+	return s.Records[n]
 }
 
 // Limits of a map.

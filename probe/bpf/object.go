@@ -85,6 +85,7 @@ func LoadSelection(b []byte, sel Selection) (o *Object, err error) {
 	if len(o.Programs) == 0 {
 		return nil, fmt.Errorf("load object: %w", ErrNoPrograms)
 	}
+	var records map[int]*Type
 	for _, name := range sortedKeys(spec.Maps) {
 		if section != "" && !o.uses(name) {
 			continue
@@ -92,6 +93,12 @@ func LoadSelection(b []byte, sel Selection) (o *Object, err error) {
 		m, err := objectMap(name, spec.Maps[name])
 		if err != nil {
 			return nil, fmt.Errorf("load object: map %q: %w", name, err)
+		}
+		if m.Kind == RingBuf || m.Kind == PerfEvents {
+			if records == nil {
+				records = recordTypes(spec.Types)
+			}
+			m.Records = records
 		}
 		o.Maps = append(o.Maps, m)
 	}
@@ -131,6 +138,10 @@ func objectMap(name string, s *ebpf.MapSpec) (MapSpec, error) {
 	m := MapSpec{
 		Name: name, Kind: MapKind(s.Type), KeySize: s.KeySize, ValueSize: s.ValueSize,
 		MaxEntries: s.MaxEntries, ReadOnly: s.Flags&flagReadOnlyProg != 0,
+	}
+	m.KeyType, m.ValueType = newType(s.Key), newType(s.Value)
+	if m.Kind == RingBuf {
+		m.KeySize, m.ValueSize = 0, 0 // of records that are declared
 	}
 	for _, kv := range s.Contents {
 		key, ok1 := kv.Key.(uint32)

@@ -417,3 +417,47 @@ func FuzzLoadObject(f *testing.F) {
 		}
 	})
 }
+
+// TestTypes runs a program that fills a map and a ring, and wants what is in them by
+// the types of the object.
+func TestTypes(t *testing.T) {
+	o, err := LoadSelection(readObject(t, "mixed.o"), Selection{Section: "kprobe/vfs_read"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := o.Load(1, Heap{}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := NewVM(c.find(t, "good").Program, 0).Run(make([]byte, RegsSize), NoEnv{}); err != nil {
+		t.Fatal(err)
+	}
+	const event = `{"got":-5,"pid":7,"comm":"helloa","bits":{"low":-1,"flags":5,"more":17},"color":"BLUE","raw":[1,2,3,4],"yes":true}`
+	got := map[string]string{}
+	for name, m := range c.Maps {
+		s := m.Spec()
+		if s.Kind == RingBuf {
+			m.Drain(func(r Record) bool {
+				got[name] = string(s.RecordType(len(r.Data)).JSON(r.Data))
+				return true
+			})
+			continue
+		}
+		m.Each(func(key []byte, vals [][]byte) bool {
+			got[name] = string(s.KeyType.JSON(key)) + " " + string(s.ValueType.JSON(vals[0]))
+			return true
+		})
+	}
+	for name, want := range map[string]string{
+		"events": `{"a":1,"b":-2} ` + event, "ring": event, ".data": ` {"seen":-4}`, ".rodata": ` {"threshold":5,"name":"abc"}`,
+	} {
+		if got[name] != want {
+			t.Errorf("%s: %s, want %s", name, got[name], want)
+		}
+	}
+	var none *Type
+	if none.JSON(make([]byte, 4)) != nil || c.Maps["events"].Spec().ValueType.JSON(make([]byte, 4)) != nil {
+		t.Error("bytes without a type, or of another size, have a form")
+	}
+}
