@@ -21,6 +21,7 @@ func (t *instances) assemble(at guest.GVA, exit []byte) []byte {
 	for i := range t.n {
 		// Behind the return address on the stack, which the host looks for there.
 		a.Lea(8, insn.RSP, insn.At(insn.RSP, -8))
+		t.push = a.Len() % trampSize
 		a.Push(insn.Imm(i))
 		a.Jmp(common)
 		a.Align(trampSize)
@@ -193,6 +194,7 @@ func (t *instances) returnCode(a *insn.Asm, exit []byte) {
 	c := newStageFrame([]*Stage{x}, t.user)
 	c.more = 8 * max(0, bits.Len32(c.reads)-insn.PtRegsSize/8)
 	c.size = frameSize + c.more // the caller's red zone is what the function had above its own
+	c.deep = c.size + x.Stack + 8
 	for _, r := range []insn.Reg64{rcx, rdx} {
 		c.reads |= 1 << (insn.PtReg(r) / 8)
 	}
@@ -202,7 +204,17 @@ func (t *instances) returnCode(a *insn.Asm, exit []byte) {
 		}
 		c.leave(a)
 	}
+	if t.user {
+		a.Lea(8, rsp, insn.At(rsp, 8-c.deep))
+		t.touch = touch{a.Len(), c.deep - 8}
+		a.Push(rax)
+		a.Lea(8, rsp, insn.At(rsp, c.deep))
+	}
 	c.enter(a, 0)
+	if c.checks {
+		a.Test(4, insn.At(rsp, insn.PtFlags), insn.Imm(insn.FlagAC))
+		a.Jcc(insn.CondNE, stray)
+	}
 	a.Mov(8, rax, insn.At(rsp, c.size)) // number
 	a.ImulImm(8, rcx, rax, insn.Imm(t.stride))
 	a.Mov(8, rax, insn.Imm(t.records()))

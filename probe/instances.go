@@ -50,6 +50,8 @@ type instances struct {
 	end    guest.GVA     // of all code
 	exit   guest.GVA     // shared: the exit for arrivals that belong to no activation
 	placed []placedStage // shared: what may fault
+	push   int           // shared: where a trampoline pushes its number, with RSP 8 lower
+	touch  touch         // shared, at CPL3: of the far end of the stack that the code uses; from tramps on
 	entry  *Stage        // shared: what a detour calls
 
 	noStage string // why the table is private although the probe has the stages

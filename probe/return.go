@@ -202,6 +202,9 @@ func (t *instances) fault(c *cpu, s State, x Trap) Verdict {
 	if x.Vector == insn.VectorDB && t.shared() {
 		return Verdict{Action: Resume}
 	}
+	if v, ok := t.noStack(c, s); ok {
+		return v
+	}
 	return Verdict{Action: NotOurs}
 }
 
@@ -321,4 +324,26 @@ func (c *cpu) writeWord(s State, addr uint64, v guest.GVA) bool {
 	c.mem.root, c.mem.cpl = s.Root, s.CPL
 	le.PutUint64(c.word[:], uint64(v))
 	return c.mem.Write(addr, c.word[:]) == nil
+}
+
+// noStack serves a return whose code in the guest has found that the stack ends below:
+// as if it had not run.
+func (t *instances) noStack(c *cpu, s State) (Verdict, bool) {
+	off, was := int(s.Regs.RIP-uint64(t.tramps)), *s.Regs
+	switch {
+	case !t.shared() || !t.user:
+	case off < t.n*trampSize && off%trampSize == t.push:
+		s.Regs.RSP += 8
+		if v, ok := c.comeBack(s, t, off/trampSize); ok {
+			return v, true
+		}
+	case off == t.touch.off:
+		s.Regs.RSP += uint64(t.touch.below)
+		s.Regs.RIP = uint64(t.exit)
+		if v, ok := t.trap(c, s, TrapBreakpoint); ok {
+			return v, true
+		}
+	}
+	*s.Regs = was
+	return Verdict{}, false
 }
