@@ -21,6 +21,7 @@ END {
 	while ((getline line <file) > 0) text = text line "\n"
 	at = index(text, old)
 	if (!at) { print "the text is not in " file >"/dev/stderr"; exit 1 }
+	printf "%s", text >"original"
 	printf "%s%s%s", substr(text, 1, at - 1), new, substr(text, at + length(old)) >file
 	print file
 }
@@ -38,6 +39,6 @@ while IFS= read -r name; do
 		result=$(grep -aoEm1 'seed [0-9]+, [a-z]+' "$copy/log" || tail -n1 "$copy/log" | cut -c1-60)
 	fi
 	printf '%3d  %-80s %s\n' "$n" "$name" "$result"
-	cp "$file" "$copy/$file"
+	mv "$copy/original" "$copy/$file"
 done < <(sed -n 's/^defect //p' "$list")
 ((missed == 0)) || { echo "$missed defects were not found"; exit 1; }

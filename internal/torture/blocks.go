@@ -13,7 +13,7 @@ func (g *gen) blocks(n, i int) {
 
 // block makes a piece of code.
 func (g *gen) block(i int) {
-	switch g.IntN(22) {
+	switch g.IntN(24) {
 	case 0:
 		g.skip(i)
 	case 1:
@@ -59,9 +59,13 @@ func (g *gen) block(i int) {
 			g.service(serviceYield)
 		}
 	case 19:
-		if g.IntN(4) == 0 {
+		if g.IntN(2) == 0 {
 			g.patch()
 		}
+	case 20:
+		g.checked()
+	case 21:
+		g.intoCode()
 	default:
 		for range 1 + g.IntN(6) {
 			g.alu()
@@ -194,6 +198,10 @@ func (g *gen) computed() {
 func (g *gen) intoCode() {
 	l := g.a.NewLabel()
 	idx, base := insn.RDI, insn.RAX
+	if g.IntN(2) == 0 {
+		cond := insn.Cond(g.IntN(16)) // so that it is known to be code
+		g.do(func(a *insn.Asm) { a.Jcc(cond, l) })
+	}
 	g.do(func(a *insn.Asm) { a.And(4, idx, insn.Imm(1)) })
 	g.lea(base, l)
 	g.do(func(a *insn.Asm) { a.Add(8, base, idx) })

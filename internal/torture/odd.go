@@ -40,7 +40,7 @@ func (g *gen) checked() {
 	if crooked {
 		g.do(func(a *insn.Asm) { a.Sub(8, insn.RSP, insn.Imm(4)) })
 	}
-	for range 1 + g.IntN(4) {
+	for range 2 + g.IntN(6) {
 		g.alu()
 	}
 	if crooked {
@@ -169,13 +169,18 @@ func (g *gen) redZone() {
 	if g.p.Kernel {
 		return
 	}
-	off := -8 * (1 + g.IntN(16))
-	r := g.any()
-	g.do(func(a *insn.Asm) { a.Mov(8, insn.At(insn.RSP, off), r) })
-	for range g.IntN(3) {
-		g.register()
+	for range 1 + g.IntN(3) {
+		off := -8 * (1 + g.IntN(16))
+		if g.IntN(2) == 0 {
+			off = []int{-8, -128}[g.IntN(2)]
+		}
+		r := g.any()
+		g.do(func(a *insn.Asm) { a.Mov(8, insn.At(insn.RSP, off), r) })
+		for range 1 + g.IntN(4) {
+			g.register()
+		}
+		g.do(func(a *insn.Asm) { a.Add(8, g.reg(), insn.At(insn.RSP, off)) })
 	}
-	g.do(func(a *insn.Asm) { a.Add(8, g.reg(), insn.At(insn.RSP, off)) })
 }
 
 // frame is enter and leave, or pushes and pops.
@@ -188,10 +193,13 @@ func (g *gen) frame() {
 		g.ins(0xc9) // leave
 		return
 	}
-	r := g.any()
+	r, to := g.any(), g.reg()
+	if g.IntN(3) == 0 {
+		r, to = insn.RSP, insn.RSP
+	}
 	g.do(func(a *insn.Asm) { a.Push(r) })
 	g.register()
-	g.do(func(a *insn.Asm) { a.Pop(g.reg()) })
+	g.do(func(a *insn.Asm) { a.Pop(to) })
 }
 
 // patch rewrites an instruction that comes next.

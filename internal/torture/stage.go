@@ -28,7 +28,7 @@ func (w *work) stage() (*probe.Stage, error) {
 	var a insn.Asm
 	const rax, rcx, rdi, rsi, rsp = insn.RAX, insn.RCX, insn.RDI, insn.RSI, insn.RSP
 	a.Lock().Inc(8, insn.At(rsi, 0))
-	switch w.IntN(5) {
+	switch w.IntN(6) {
 	case 0: // deep into the stack
 		depth := 64 * (1 + w.IntN(16))
 		s.Stack = depth + 16
@@ -54,7 +54,10 @@ func (w *work) stage() (*probe.Stage, error) {
 		fault := a.Len()
 		a.Mov(8, rax, insn.At(rax, w.IntN(8)))
 		s.Fixups = []probe.Fixup{{Fault: fault, Resume: a.Len()}}
-	case 3: // all of the context
+	case 3: // an access that is not aligned
+		s.Aligned = false
+		a.Mov(8, insn.At(rsi, 9+w.IntN(7)), rax)
+	case 4: // all of the context
 		s.Reads = 1<<(insn.PtRegsSize/8) - 1
 		for off := 0; off < insn.PtRegsSize; off += 8 {
 			a.Mov(8, rax, insn.At(rdi, off))

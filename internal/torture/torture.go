@@ -35,6 +35,7 @@ type Torture struct {
 	o      Options
 	oracle *oracle.Oracle
 	m      *machine.Machine
+	defs   *definitions // of m
 	sum    Summary
 }
 
@@ -77,6 +78,7 @@ func (t *Torture) Close() error {
 	if t.m == nil {
 		return nil
 	}
+	t.defs.close()
 	return t.m.Close(context.Background())
 }
 
@@ -125,6 +127,18 @@ func (t *Torture) boot(ctx context.Context, p *Program) error {
 		return err
 	}
 	if t.m != nil {
+		t.defs.close()
+		// What the last guests' programs have of it is theirs for good.
+		if t.m.SharedLeft(true) < sharedNeed || t.m.SharedLeft(false) < sharedNeed {
+			h := t.m.Host()
+			t.o.Host = &h
+			if err := t.m.Close(ctx); err != nil {
+				return err
+			}
+			t.m = nil
+		}
+	}
+	if t.m != nil {
 		err = t.m.Reset(ctx, img)
 	} else {
 		t.m, err = machine.New(machine.Config{Image: img, VCPUs: t.o.VCPUs, Memory: ramSize, Tick: t.o.Tick, EmulatedStages: true, KVMPath: t.o.KVMPath, Host: t.o.Host})
@@ -132,8 +146,13 @@ func (t *Torture) boot(ctx context.Context, p *Program) error {
 	if err != nil {
 		return err
 	}
+	t.defs = newDefinitions(t.m, t.o.VCPUs)
 	return p.fill(t.m)
 }
+
+// sharedNeed is how much of the memory that host and guest share one guest's probes
+// use at most.
+const sharedNeed = 16 << 20
 
 // Run makes the guest of a seed and runs it: without probes, or with those that
 // are attached before its first instruction and stay, or with probes that come and

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync/atomic"
 
 	"github.com/guestprobe/guestprobe/guest"
@@ -32,23 +33,39 @@ type planted struct {
 	odd     bool          // a filter lets every second hit pass
 	staged  bool          // it can run in the guest, where nothing else is counted
 	seen    atomic.Uint64 // by the filter
+	kernel  bool          // it is on code of CPL0
+	defined *defined      // it has a definition for its handlers
 }
 
 // plan makes a probe of some kind at a random instruction.
 func (w *work) plan() *planted {
-	x := &planted{in: w.p.Insts[w.IntN(len(w.p.Insts))], kind: "kprobe"}
+	x := &planted{in: w.p.Insts[w.IntN(len(w.p.Insts))], kind: "kprobe", kernel: w.p.Kernel}
+	if n := slices.IndexFunc(w.p.Insts, func(i Inst) bool { return i.Changed }); n >= 0 && w.IntN(4) == 0 {
+		x.in = w.p.Insts[n-w.IntN(2)] // it, or what a jump of may cover it
+	}
 	if w.IntN(4) == 0 {
 		f := w.p.Funcs[w.IntN(len(w.p.Funcs))]
 		if f.Calls {
 			x.in, x.kind = Inst{Off: f.Off}, "kretprobe"
 		}
 	}
+	at := textVA + guest.GVA(x.in.Off)
+	if w.IntN(3) == 0 {
+		k := &probe.Kprobe{Addr: at}
+		x.probe, x.k = k, k
+		if x.kind == "kretprobe" {
+			r := &probe.Kretprobe{Kprobe: *k, MaxActive: 1 + w.IntN(20)}
+			x.kind, x.probe, x.k = "returns", r, &r.Kprobe
+		} else {
+			x.kind = "definition"
+		}
+		return x
+	}
 	var filter func(*probe.Context) bool
 	if w.IntN(5) == 0 {
 		x.odd = true
 		filter = func(*probe.Context) bool { return x.seen.Add(1)%2 == 0 }
 	}
-	at := textVA + guest.GVA(x.in.Off)
 	if x.kind == "kretprobe" {
 		r := &probe.Kretprobe{Kprobe: probe.Kprobe{Addr: at, Filter: filter}, MaxActive: 1 + w.IntN(20)}
 		r.Entry = func(*probe.Context) int { x.handled.Add(1); return 0 }
@@ -76,7 +93,12 @@ var refusals = map[probe.Code]bool{probe.CodeData: true, probe.CodeNoPost: true,
 
 // attach registers a probe; false when its place is refused, which is counted.
 func (w *work) attach(x *planted) (bool, error) {
-	if x.staged {
+	switch {
+	case x.kind == "definition", x.kind == "returns":
+		if err := w.t.defs.define(x); err != nil {
+			return false, fmt.Errorf("definition at +%#x: %w", x.in.Off, err)
+		}
+	case x.staged:
 		var err error
 		if x.k.Stage, err = w.stage(); err != nil {
 			return false, err
@@ -86,6 +108,9 @@ func (w *work) attach(x *planted) (bool, error) {
 	var refused *probe.Error
 	if errors.As(err, &refused) && refusals[refused.Code] {
 		w.t.sum.Refused[string(refused.Code)]++
+		if x.defined != nil {
+			return false, w.t.defs.drop(x)
+		}
 		return false, nil
 	}
 	if err != nil {
@@ -154,16 +179,18 @@ func (w *work) check(x *planted) error {
 	if st.Hits != want {
 		return fail("%d hits, natively %d", st.Hits, want)
 	}
-	if x.handled.Load()+st.InGuest != st.Handled && x.kind != "kretprobe" {
+	if x.defined == nil && x.handled.Load()+st.InGuest != st.Handled && x.kind != "kretprobe" {
 		return fail("its handler ran %d times", x.handled.Load())
 	}
 	if x.odd && st.Missed == 0 && st.Filtered != want-want/2 {
 		return fail("%d filtered of %d", st.Filtered, want)
 	}
-	if x.kind == "kretprobe" && (st.Handled != st.Returns+st.Abandoned+uint64(i.InUse) || x.passed.Load() != st.Returns) {
+	_, returns := x.probe.(*probe.Kretprobe)
+	if returns && (st.Handled != st.Returns+st.Abandoned+uint64(i.InUse) || x.defined == nil && x.passed.Load() != st.Returns) {
 		return fail("returns do not close: %d in use, handler ran %d times", i.InUse, x.passed.Load())
 	}
-	if x.kind != "kretprobe" && st.Missed != 0 {
+	// A program in the guest may be interrupted, and asked for again on the same vCPU.
+	if !returns && st.Missed != 0 && (x.defined == nil || st.InGuest == 0) {
 		return fail("missed hits")
 	}
 	return nil
@@ -180,6 +207,11 @@ func (w *work) detach(xs ...*planted) error {
 		st, _, _ := w.t.m.Engine().Stats(x.k)
 		if st.Hits != st.Handled+st.Filtered+st.Missed {
 			bad = append(bad, fmt.Errorf("%s at +%#x: final hits do not close: %+v", x.kind, x.in.Off, st))
+		}
+		if x.defined != nil {
+			if err := w.t.defs.drop(x); err != nil {
+				bad = append(bad, fmt.Errorf("%s at +%#x: %w", x.kind, x.in.Off, err))
+			}
 		}
 	}
 	return errors.Join(bad...)
