@@ -9,19 +9,6 @@ import (
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
-// Ways says what the host can do with code of one privilege level
-// (kvm/machine finds it out by running a calibration guest).
-type Ways struct {
-	NoBreakpoint string // why an int3 there does not reach the engine; "" = it does
-	InPlace      bool   // StepInPlace works
-
-	// DetourPort, when not 0, is an I/O port: out %al to it there is reported as
-	// TrapDetour, and is cheaper than an int3.
-	DetourPort uint8
-	// NoStage says why no Stage runs in the guest there; "" = they do.
-	NoStage string
-}
-
 // slotCode returns the bytes of a slot of the given kind at address at, and
 // how many of them are the copy. The error is code.ErrReach or says why the
 // instruction cannot be moved.

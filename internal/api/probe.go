@@ -30,6 +30,12 @@ type ProbeSpec struct {
 	// OnHost has the probe served at an exit, although it could be in the guest.
 	OnHost bool `json:"onHost,omitempty"`
 
+	// AtRets makes an r definition probes of one event at the instructions by which its
+	// function is left, its returns and jumps to other functions, instead of a probe
+	// that replaces the return address. Registers and $retval are those before such
+	// an instruction; arguments from the entry there are none.
+	AtRets bool `json:"atRets,omitempty"`
+
 	// Emulate has a watch (w:...) served by protecting the page, or by a breakpoint
 	// for x, instead of by a debug register.
 	Emulate bool `json:"emulate,omitempty"`

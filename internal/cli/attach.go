@@ -20,7 +20,7 @@ type probeFlags struct {
 	args, mirrorStack             int
 	mirror, mirrorEnd             string
 	filter                        string
-	onHost, strict                bool
+	onHost, strict, atRets        bool
 }
 
 func (p *probeFlags) add(f *pflag.FlagSet) {
@@ -35,6 +35,7 @@ func (p *probeFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&p.filter, "filter", "", "hits for which this `EXPRESSION` is true only, as 'count > 100 && name ~ \"/etc/*\"'")
 	f.BoolVar(&p.onHost, "on-host", false, "serve hits at an exit, although the guest could without one")
 	f.BoolVar(&p.strict, "strict", false, "refuse a pattern for a place when a function that matches cannot be probed, instead of leaving it out")
+	f.BoolVar(&p.atRets, "at-rets", false, "returns by probes at the function's ret instructions, with the return address left alone")
 	f.BoolVar(&p.disabled, "disabled", false, "attach without arming")
 }
 
@@ -62,12 +63,15 @@ func (p *probeFlags) specs(defs []string, stay bool) ([]api.ProbeSpec, error) {
 		specs[i] = api.ProbeSpec{
 			Def: d, Post: p.post, Regs: p.regs, Disabled: p.disabled, Space: space, Emulate: p.emulate, Stay: stay,
 			Args: p.args, Mirror: p.mirror, MirrorEnd: p.mirrorEnd, MirrorStack: p.mirrorStack,
-			Filter: p.filter, OnHost: p.onHost, Strict: p.strict,
+			Filter: p.filter, OnHost: p.onHost, Strict: p.strict, AtRets: p.atRets,
 		}
 		// Each flag is about one kind, unless that kind is all there is.
 		k := letter(d)
 		if k == 'w' && len(kinds) > 1 {
 			specs[i].Space = 0
+		}
+		if k != 'r' && kinds['r'] {
+			specs[i].AtRets = false
 		}
 		if k != 'w' && kinds['w'] {
 			specs[i].Emulate = false
@@ -114,6 +118,13 @@ until they are detached or the daemon ends.
 Definitions of one GROUP/EVENT are several probes of that event: of one kind, with the
 same arguments, at different places. Functions of a pattern that cannot be probed are left
 out, which is told, or refused with --strict.
+
+An r definition replaces the return address on the stack while a call is under way.
+Where a function, or a guest that walks its stacks, must not see that, --at-rets puts
+probes of one event at each ret of the function and each jump to another function
+(there $retval is not known yet). They have the registers from before that
+instruction, no $argN, and no limit of calls. A function whose code does not show all
+its exits is refused.
 
 With --args or --mirror a p definition at a function's entry is a jprobe: its
 events have the function's arguments by the System V ABI, from registers and stack,

@@ -124,13 +124,21 @@ func (c *change) glob(i int, spec api.ProbeSpec, pattern string) error {
 	return &e
 }
 
-// define makes the probe of a definition. Where check is set what registering it would
-// refuse is refused at once.
+// define makes the probe of a definition, or its probes. Where check is set what
+// registering it would refuse is refused at once.
 func (c *change) define(i int, spec api.ProbeSpec, check bool) error {
+	if spec.AtRets {
+		return c.atRets(i, spec, check)
+	}
+	return c.add(i, &attached{spec: spec}, check)
+}
+
+// add makes a the probe of its definition.
+func (c *change) add(i int, a *attached, check bool) error {
 	if len(c.st.snapshot())+len(c.come) >= maxProbes {
 		return &api.Error{Code: api.CodeTooMany, Errno: "ENOSPC", Message: fmt.Sprintf("more than %d probes", maxProbes)}
 	}
-	a := &attached{spec: spec, stream: c.own, stay: c.own == nil || spec.Stay}
+	a.stream, a.stay = c.own, c.own == nil || a.spec.Stay
 	if c.obj != nil {
 		a.object, a.prog = c.obj, c.obj.Programs[i]
 	}

@@ -12,13 +12,18 @@ import (
 // compile makes the probe of a's definition, not yet registered and without handlers,
 // in the order of the kernel's checks: what can be said of the text with the names of
 // the image, then that it can be of its event, then what else the image knows. What is
-// our own comes behind the text. Callers hold changes.
+// our own comes behind the text. a.def may be there already: see atRets. Callers hold
+// changes.
 func (st *store) compile(a *attached) error {
 	spec := a.spec
-	def, err := event.ParseIn(spec.Def, st.guest.Image())
+	def, err := a.def, error(nil)
+	if def == nil {
+		def, err = event.ParseIn(spec.Def, st.guest.Image())
+	}
 	if err != nil {
 		return err
 	}
+	a.def = nil
 	if err := specFits(def, spec); err != nil {
 		return err
 	}

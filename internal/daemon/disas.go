@@ -34,7 +34,7 @@ func (s *server) getDisas(w http.ResponseWriter, r *http.Request) error {
 	if q["at"] == "" {
 		return badValue("at: say which function: a name, NAME+OFFSET or an address")
 	}
-	d, err := s.disas.Function(s.guest.Image(), q["at"])
+	d, err := s.probes.disas.Function(s.guest.Image(), q["at"])
 	if err != nil {
 		return err
 	}
@@ -126,11 +126,23 @@ func findFunction(img *guest.Image, at string) (guest.Symbol, guest.GVA, error) 
 func (d *Disassembler) analyze(img *guest.Image, sym guest.Symbol) *flow.Func {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	f, _ := d.of(img).Of(sym)
+	return f
+}
+
+// exits returns the instructions that a function is left by.
+func (d *Disassembler) exits(img *guest.Image, sym guest.Symbol) ([]probe.Exit, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.of(img).Exits(sym)
+}
+
+// of returns the functions of img. Callers hold mu.
+func (d *Disassembler) of(img *guest.Image) *probe.Functions {
 	if d.img != img {
 		d.img, d.funcs = img, probe.NewFunctions(img)
 	}
-	f, _ := d.funcs.Of(sym)
-	return f
+	return d.funcs
 }
 
 // region returns the answer of one set of rules.

@@ -32,7 +32,6 @@ type server struct {
 	probes  *store
 	streams streams
 	conns   *conns
-	disas   Disassembler
 	logLost func() uint64
 	pid     int
 

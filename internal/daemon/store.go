@@ -61,6 +61,7 @@ type store struct {
 
 	programs *program.Runtime
 	objects  objects
+	disas    Disassembler
 
 	// loading is held for reading while an object file is loaded and attached, and for
 	// writing by a reset: both take memory of the guest. It is taken before changes.

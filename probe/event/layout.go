@@ -66,7 +66,7 @@ func Compile(d *Def, symbols probe.Symbols, opt Options) (*Layout, error) {
 	if err != nil {
 		return nil, err
 	}
-	addr, _, err := full.locate(symbols)
+	addr, _, err := d.locate(symbols)
 	if err != nil {
 		return nil, err
 	}
@@ -181,14 +181,27 @@ func (f *Layout) StackArgs() []int {
 		return nil
 	}
 	for _, x := range f.Fields {
-		of := x.Fetch
-		for d, ok := of.(Deref); ok; d, ok = of.(Deref) {
-			of = d.Of
-		}
-		if a, ok := of.(FuncArg); ok && a.N > len(ArgRegs) {
+		if a, ok := innermost(x.Fetch).(FuncArg); ok && a.N > len(ArgRegs) {
 			out = append(out, a.N)
 		}
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
+}
+
+// innermost returns what f reads first.
+func innermost(f Fetch) Fetch {
+	for d, ok := f.(Deref); ok; d, ok = f.(Deref) {
+		f = d.Of
+	}
+	return f
+}
+
+// UsesEntry reports whether d is a definition of returns that has an argument from the
+// function's entry.
+func (d *Def) UsesEntry() bool {
+	return d.Kind == KindReturn && slices.ContainsFunc(d.Args, func(a Arg) bool {
+		_, ok := innermost(a.Fetch).(FuncArg)
+		return ok
+	})
 }

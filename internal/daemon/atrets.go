@@ -1,0 +1,62 @@
+package daemon
+
+import (
+	"errors"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/event"
+)
+
+// atRets makes the probes of a definition of returns that leaves the return address
+// alone: a kprobe at each instruction by which the function is left, all of one event.
+func (c *change) atRets(i int, spec api.ProbeSpec, check bool) error {
+	st := c.st
+	def, err := event.ParseIn(spec.Def, st.guest.Image())
+	if err != nil {
+		return err
+	}
+	refuse := func(message, detail string) error {
+		return &api.Error{Code: api.CodeUnavailable, Errno: "EOPNOTSUPP", Message: message, Detail: detail, Column: new(int), Command: defText(spec)}
+	}
+	switch {
+	case def.Kind != event.KindReturn:
+		return refuse("only an r definition has returns", "leave out --at-rets")
+	case def.MaxActive != 0:
+		return refuse("probes at the returns keep nothing from the entry", "leave out the number behind r: there is no limit")
+	case def.UsesEntry():
+		return refuse("probes at the returns keep nothing from the entry", "leave out $argN, or --at-rets")
+	}
+	img := st.guest.Image()
+	sym, err := img.Lookup(def.Place.Symbol)
+	if def.Place.Symbol == "" {
+		var ok bool
+		if sym, ok = img.Find(def.Place.Addr); !ok {
+			err = guest.ErrSymbolNotFound
+		}
+	}
+	if err != nil {
+		return def.Refused(toProbeError(def.Place.Symbol, err))
+	}
+	exits, err := st.disas.exits(img, sym)
+	if err != nil {
+		var refused *probe.Error
+		if errors.As(err, &refused) {
+			return def.Refused(refused)
+		}
+		return err
+	}
+	for _, x := range exits {
+		d := *def
+		d.Kind, d.Place = event.KindProbe, event.Place{Addr: x.Addr}
+		at, _ := img.Find(x.Addr)
+		if _, err := img.Lookup(at.Name); err == nil { // the name is that of one function
+			d.Place = event.Place{Symbol: at.Name, Offset: uint64(x.Addr - at.Addr)}
+		}
+		if err := c.add(i, &attached{spec: spec, def: &d}, check); err != nil {
+			return err
+		}
+	}
+	return nil
+}

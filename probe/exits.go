@@ -1,0 +1,104 @@
+package probe
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe/flow"
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// Exit is an instruction that a function is left by.
+type Exit struct {
+	Addr guest.GVA
+	Tail bool // a jump to another function, which returns in its place
+}
+
+// Exits returns the instructions by which calls of the function that sym names are
+// left, ascending: its returns, and its jumps to other functions (tail calls), in its
+// body and in what the compiler has moved out of it (gcc's and clang's NAME.cold). It
+// fails with CodeExitsUnknown where the code does not show them all: a jump that leads
+// nobody knows where, a conditional jump to another function, an end that is run
+// over, or none at all.
+func (fs *Functions) Exits(sym guest.Symbol) ([]Exit, error) {
+	parts, err := fs.parts(sym)
+	if err != nil {
+		return nil, err
+	}
+	inside := func(a uint64) bool {
+		return slices.ContainsFunc(parts, func(p part) bool { return a-uint64(p.sym.Addr) < p.sym.Size })
+	}
+	var out []Exit
+	for _, p := range parts {
+		for _, i := range p.f.Insts() {
+			at := p.sym.Addr + guest.GVA(i.Off)
+			if !i.Reached || uint64(i.Off) >= p.sym.Size {
+				continue
+			}
+			leaves, tail := false, false
+			switch i.Class() {
+			case insn.ClassRet:
+				leaves = true
+			case insn.ClassJump, insn.ClassCondJump, insn.ClassLoop:
+				t, ok := i.Target(uint64(at))
+				leaves, tail = ok && !inside(t), true
+				if leaves && i.Class() != insn.ClassJump {
+					return nil, exitsUnknown(sym, p, i.Off, "a conditional jump leaves it")
+				}
+			}
+			switch {
+			case leaves:
+				out = append(out, Exit{at, tail})
+			case i.Falls() && uint64(i.Off)+uint64(i.Len) >= p.sym.Size:
+				return nil, exitsUnknown(sym, p, i.Off, "what follows belongs to another symbol")
+			}
+		}
+		for _, j := range p.f.Indirect() {
+			if j.Targets == nil && uint64(j.Off) < p.sym.Size {
+				return nil, exitsUnknown(sym, p, j.Off, "where this jump leads is not known")
+			}
+		}
+	}
+	if len(out) == 0 {
+		return nil, newError(CodeExitsUnknown, sym.Name+" does not return", "")
+	}
+	slices.SortFunc(out, func(a, b Exit) int { return int(int64(a.Addr - b.Addr)) })
+	return out, nil
+}
+
+// part is a piece of a function's code with a symbol of its own.
+type part struct {
+	sym guest.Symbol
+	f   *flow.Func
+}
+
+// parts analyzes the function that sym names, and its cold pieces.
+func (fs *Functions) parts(sym guest.Symbol) ([]part, error) {
+	syms := []guest.Symbol{sym}
+	if img, ok := fs.syms.(Image); ok {
+		for _, s := range img.Symbols() {
+			if s.Kind == guest.SymFunc && strings.HasPrefix(s.Name, sym.Name+".cold") {
+				syms = append(syms, s)
+			}
+		}
+	}
+	var out []part
+	for _, s := range syms {
+		f, why := fs.Of(s)
+		if f == nil {
+			return nil, newError(CodeExitsUnknown, "nothing is known of "+s.Name, why)
+		}
+		if f.Size() > flow.MaxCode {
+			return nil, newError(CodeExitsUnknown, s.Name+" is too long to be looked through", fmt.Sprintf("%d bytes, at most %d", f.Size(), flow.MaxCode))
+		}
+		out = append(out, part{s, f})
+	}
+	return out, nil
+}
+
+func exitsUnknown(sym guest.Symbol, p part, off int, why string) *Error {
+	return newError(CodeExitsUnknown, fmt.Sprintf("the exits of %s are not all known", sym.Name),
+		fmt.Sprintf("%s+%#x: %s; a return probe without this option needs none", p.sym.Name, off, why))
+}
