@@ -65,7 +65,7 @@ var errnos = map[Code]syscall.Errno{
 	CodeHostCannot: syscall.ENODEV, CodeInHandler: syscall.EDEADLK, CodeClosed: syscall.ESHUTDOWN,
 	CodeEmulationPrefix: syscall.EINVAL, CodeNoPost: syscall.EOPNOTSUPP, CodeTarget: syscall.EIO,
 	CodeExitsUnknown: syscall.EOPNOTSUPP,
-	CodeNotEntry: syscall.EINVAL, CodeHandlers: syscall.EINVAL, CodeMirror: syscall.EINVAL, CodeDataSize: syscall.E2BIG,
+	CodeNotEntry:     syscall.EINVAL, CodeHandlers: syscall.EINVAL, CodeMirror: syscall.EINVAL, CodeDataSize: syscall.E2BIG,
 	CodeNoInstances: syscall.ENOMEM, CodeBadSpace: syscall.EINVAL,
 	CodeWatchLength: syscall.EINVAL, CodeWatchAlignment: syscall.EINVAL, CodeWatchAccess: syscall.EINVAL,
 	CodeWatchRegisters: syscall.ENOSPC, CodeDebugRegsInUse: syscall.EBUSY,
