@@ -398,6 +398,12 @@ func FuzzLoadObject(f *testing.F) {
 			return
 		}
 		for _, m := range o.Maps {
+			for n, t := range m.Records {
+				t.JSON(make([]byte, min(n, 1<<16)))
+			}
+			m.KeyType.JSON(make([]byte, min(m.KeySize, 1<<16)))
+			m.ValueType.JSON(make([]byte, min(m.ValueSize, 1<<16)))
+			m.RecordType(8).JSON(make([]byte, 8))
 			if m.MaxEntries > 1<<16 || m.ValueSize > 1<<12 {
 				return // allowed, but slow here
 			}
