@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"strings"
@@ -66,8 +67,25 @@ func (a *app) ask(f asking) func(context.Context, *command.Run) error {
 			return err
 		}
 		defer c.Close()
+		if err := answers(ctx, c); err != nil {
+			return err
+		}
 		return f(ctx, r, c)
 	}
+}
+
+// answerTime is how long a daemon may take to say that it is there.
+const answerTime = 5 * time.Second
+
+// answers refuses a daemon that takes connections and does not answer: it is stopped, or
+// hangs. What else may be wrong the command finds out.
+func answers(ctx context.Context, c *client.Client) error {
+	ask, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	if _, err := c.Version(ask); err != nil && ask.Err() != nil && ctx.Err() == nil {
+		return fmt.Errorf("%w on %s within %v: its process is stopped, or has no time", client.ErrUnreachable, c.Path(), answerTime)
+	}
+	return nil
 }
 
 // show runs ask, and shows the answer: as the JSON that the daemon sent, or as

@@ -30,6 +30,9 @@ nothing matches.`,
 		},
 		Complete: a.completeSymbols(),
 		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
+			if r.Given("limit") && q.Limit < 1 {
+				return command.Usagef("--limit %d: not at least 1", q.Limit)
+			}
 			if len(r.Args) == 1 {
 				q.Match = r.Args[0]
 			}

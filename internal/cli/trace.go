@@ -65,6 +65,9 @@ Ctrl-C the last one is an end with reason "interrupted".`,
 
 // trace shows hits until there is a reason to stop.
 func trace(ctx context.Context, run *command.Run, c *client.Client, flags *traceFlags) (err error) {
+	if run.Given("timeout") && flags.timeout <= 0 {
+		return command.Usagef("--timeout %v: not above 0", flags.timeout)
+	}
 	defs := run.Args
 	out := run.Stdout
 	if flags.output != "" {
