@@ -16,6 +16,7 @@ const (
 	CodeNoRoute       Code = "no_route"           // 404: no such path
 	CodeProbeNotFound Code = "probe_not_found"    // 404
 	CodeMapNotFound   Code = "map_not_found"      // 404
+	CodeNoStream      Code = "stream_not_found"   // 404
 	CodeBadObject     Code = "bad_object"         // 400: an object file is damaged, or has what is not supported
 	CodeBadMethod     Code = "method_not_allowed" // 405
 	CodeNameTaken     Code = "name_taken"         // 409: a probe of that name exists

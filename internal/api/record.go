@@ -36,7 +36,8 @@ type StreamEvents struct {
 // Start is the first record of an event stream: events are flowing from here
 // on.
 type Start struct {
-	Epoch  time.Time `json:"epoch"` // where the times of hits count from
+	Stream uint64    `json:"stream"` // its number, for DELETE /v1/events/{stream}
+	Epoch  time.Time `json:"epoch"`  // where the times of hits count from
 	Probes []Probe   `json:"probes"`
 
 	Skipped []Skipped `json:"skipped,omitempty"` // as in ProbeList
@@ -44,7 +45,8 @@ type Start struct {
 
 // Hit is one arrival at a probe.
 type Hit struct {
-	TimeNS int64  `json:"timeNs"` // monotonic, since Start.Epoch
+	TimeNS int64  `json:"timeNs"`         // monotonic, since Start.Epoch
+	Late   bool   `json:"late,omitempty"` // this stream has had one with a later time
 	CPU    int    `json:"cpu"`
 	Probe  string `json:"probe"` // group/event
 	ID     uint64 `json:"id"`
@@ -116,6 +118,7 @@ const (
 	EndHistory    = "history"     // a console stream without follow has shown everything
 	EndDetached   = "detached"    // every probe of the stream is gone
 	EndSlow       = "slow"        // the client has not read for guestprobed's --stall-timeout
+	EndAsked      = "asked"       // DELETE /v1/events/{stream}
 )
 
 // End is the last record of a stream. Delivered + Lost is everything that the
@@ -125,4 +128,14 @@ type End struct {
 	Code      *int64 `json:"code,omitempty"`
 	Delivered uint64 `json:"delivered"`
 	Lost      uint64 `json:"lost"`
+	Late      uint64 `json:"late,omitempty"` // of those delivered: behind one with a later time
+
+	// Probes are those that the stream has attached and that have gone, with their
+	// final counts. Where it has attached all of its probes and none is left,
+	// Delivered + Lost is the sum of their Stats.Events.
+	Probes []Probe `json:"probes,omitempty"`
+
+	// Unshown is what 'guestprobe trace' has left out of Delivered, because they came
+	// when it had as many as it was to show. No daemon sends it.
+	Unshown uint64 `json:"unshown,omitempty"`
 }

@@ -183,6 +183,7 @@ const (
 	exitUnreachable = 3
 	exitNotFound    = 4
 	exitPermission  = 5
+	exitTooFew      = 6
 	exitTimeout     = 124 // as timeout(1)
 )
 
@@ -193,13 +194,19 @@ const exitStatusHelp = `Exit status:
   3    no daemon answers on the socket
   4    no such symbol, probe or map
   5    no permission
+  6    trace ended by itself before the hits of --count were there
   124  trace --timeout was over before the hits of --count were there`
 
 // errTimeout ends a trace whose time is over too early.
 var errTimeout = errors.New("timeout")
 
+// errTooFew ends a trace whose stream has ended too early: with the guest, the probes or
+// the daemon.
+var errTooFew = errors.New("the trace ended too early")
+
 // Codes of errors that no daemon has sent.
 const (
+	codeTooFew      api.Code = "too_few"
 	codeUnreachable api.Code = "unreachable"
 	codePermission  api.Code = "permission"
 	codeTimeout     api.Code = "timeout"
@@ -221,6 +228,8 @@ func judge(err error) command.Verdict {
 			Hint: "Is guestprobed running there? 'guestprobed --socket PATH' starts it; 'guestprobe demo' needs none."}
 	case errors.Is(err, errTimeout):
 		return command.Verdict{Status: exitTimeout, Code: codeTimeout}
+	case errors.Is(err, errTooFew):
+		return command.Verdict{Status: exitTooFew, Code: codeTooFew}
 	}
 	return command.Verdict{Status: command.ExitFailed}
 }
@@ -228,7 +237,7 @@ func judge(err error) command.Verdict {
 // wireStatus is the exit status for a refusal of the daemon.
 func wireStatus(code api.Code) int {
 	switch code {
-	case api.CodeProbeNotFound, api.CodeMapNotFound, "symbol_not_found", "no_symbol_at_address":
+	case api.CodeProbeNotFound, api.CodeMapNotFound, api.CodeNoStream, "symbol_not_found", "no_symbol_at_address":
 		return exitNotFound
 	case api.CodeForbidden:
 		return exitPermission

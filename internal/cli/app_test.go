@@ -32,6 +32,7 @@ func TestExitStatus(t *testing.T) {
 		{fmt.Errorf("%w: %w", client.ErrUnreachable, syscall.EACCES), 5},
 		{&fs.PathError{Op: "open", Err: syscall.EACCES}, 5},
 		{fmt.Errorf("%w after 1s", errTimeout), 124},
+		{fmt.Errorf("%w: 1 hit", errTooFew), 6},
 		{context.Canceled, 1},
 		{client.ErrCutOff, 1},
 	} {

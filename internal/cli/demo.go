@@ -2,9 +2,9 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -85,10 +85,11 @@ func (d *demo) run(ctx context.Context, verbose bool) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := d.trace(ctx, c); err != nil {
+	during, err := d.trace(ctx, c)
+	if err != nil {
 		return err
 	}
-	return d.restored(ctx, c, before)
+	return d.restored(ctx, c, before, during)
 }
 
 // step tells what has been done. A demo's story is its data.
@@ -96,29 +97,31 @@ func (d *demo) step(format string, args ...any) {
 	fmt.Fprintln(d.Stdout, command.Paint(d.Colors(d.Stdout), command.Bold, "==> ")+command.Clean(fmt.Sprintf(format, args...)))
 }
 
-// trace attaches the probes for the time of a stream and shows hits.
-func (d *demo) trace(ctx context.Context, c *client.Client) error {
+// trace attaches the probes for the time of a stream and shows hits. It returns the text
+// as it was while they were there.
+func (d *demo) trace(ctx context.Context, c *client.Client) (during api.Text, err error) {
 	var specs []api.ProbeSpec
 	shows := map[string]*demoShow{} // by the probe's name, until all of it was shown
 	for _, p := range demoProbes {
-		specs = append(specs, api.ProbeSpec{Def: p.def, Post: p.post, Stay: true})
+		specs = append(specs, api.ProbeSpec{Def: p.def, Post: p.post})
 	}
 	s, err := c.Events(ctx, api.StreamEvents{Probes: specs})
 	if err != nil {
-		return err
+		return during, err
 	}
 	defer s.Close()
-	color, started := d.Colors(d.Stdout), false
-	for !started || len(shows) > 0 {
+	color, stream := d.Colors(d.Stdout), uint64(0)
+	shown, done := uint64(0), false
+	for {
 		r, err := s.Next()
 		if err != nil {
-			return err
+			return during, err
 		}
 		switch r.Type {
 		case api.RecordStart:
-			var st api.Start
-			if err := json.Unmarshal(r.Data, &st); err != nil {
-				return err
+			st, err := data[api.Start](r)
+			if err != nil {
+				return during, err
 			}
 			for i, p := range st.Probes {
 				what := "kernel"
@@ -132,11 +135,11 @@ func (d *demo) trace(ctx context.Context, c *client.Client) error {
 				d.step("attached %s with %s to %s code, %s: %s", p.Name, stages, what, place(p), p.Def)
 				shows[p.Name] = &demoShow{left: demoProbes[i].shown, post: p.Post, open: map[int]bool{}}
 			}
-			started = true
+			stream = st.Stream
 		case api.RecordHit:
-			var h api.Hit
-			if err := json.Unmarshal(r.Data, &h); err != nil {
-				return err
+			h, err := data[api.Hit](r)
+			if err != nil {
+				return during, err
 			}
 			show := shows[h.Probe]
 			if show == nil || !show.wants(h) {
@@ -144,17 +147,37 @@ func (d *demo) trace(ctx context.Context, c *client.Client) error {
 			}
 			h.Regs = someRegs(h)
 			if _, err := fmt.Fprint(d.Stdout, hitLine(h, color)); err != nil {
-				return err
+				return during, err
 			}
+			shown++
 			if show.left == 0 && len(show.open) == 0 {
 				delete(shows, h.Probe)
 			}
+			if len(shows) > 0 || done {
+				continue
+			}
+			done = true
+			if during, err = c.Text(ctx); err != nil {
+				return during, err
+			}
+			if err := c.EndStream(ctx, stream); err != nil {
+				return during, err
+			}
 		case api.RecordEnd:
-			noteEnd(d.Run, r, "")
-			return errors.New("the stream ended before the demo did")
+			end, err := data[api.End](r)
+			if err != nil {
+				return during, err
+			}
+			noteEnd(d.Run, end, api.EndAsked)
+			if end.Reason != api.EndAsked {
+				return during, errors.New("the stream ended before the demo did")
+			}
+			end.Unshown = end.Delivered - shown
+			end.Delivered = shown
+			_, err = io.WriteString(d.Stdout, totals(end))
+			return during, err
 		}
 	}
-	return nil
 }
 
 // demoShow is what is still to be shown of one probe. A hit with a post handler
@@ -191,19 +214,8 @@ func someRegs(h api.Hit) map[string]api.Hex {
 	return map[string]api.Hex{"rip": h.Regs["rip"], "rsp": h.Regs["rsp"], "rax": h.Regs["rax"]}
 }
 
-// restored detaches and proves that nothing is left.
-func (d *demo) restored(ctx context.Context, c *client.Client, before api.Text) error {
-	during, err := c.Text(ctx)
-	if err != nil {
-		return err
-	}
-	ps, err := c.DetachAll(ctx)
-	if err != nil {
-		return err
-	}
-	for _, p := range ps {
-		d.step("detached %s: %s, %d missed", p.Name, command.Plural(int(p.Stats.Hits), "hit"), p.Stats.Missed)
-	}
+// restored proves that nothing is left of the probes.
+func (d *demo) restored(ctx context.Context, c *client.Client, before, during api.Text) error {
 	after, err := c.Text(ctx)
 	if err != nil {
 		return err

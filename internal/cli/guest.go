@@ -147,7 +147,11 @@ func printConsole(r *command.Run, s *client.Stream) error {
 		case api.RecordLost:
 			noteLost(r, rec, "console line")
 		case api.RecordEnd:
-			noteEnd(r, rec, api.EndHistory)
+			end, err := data[api.End](rec)
+			if err != nil {
+				return err
+			}
+			noteEnd(r, end, api.EndHistory)
 		}
 	}
 }
@@ -161,12 +165,9 @@ func noteLost(r *command.Run, rec api.Record, what string) {
 }
 
 // noteEnd remarks why a stream has ended, unless that is the usual reason.
-func noteEnd(r *command.Run, rec api.Record, usual string) {
-	var e api.End
-	if json.Unmarshal(rec.Data, &e) != nil || e.Reason == usual {
-		return
-	}
+func noteEnd(r *command.Run, e api.End, usual string) {
 	switch e.Reason {
+	case usual, endInterrupted, endCount, endTimeout, endCutOff: // the user knows, or is told
 	case api.EndGuestExit:
 		code := int64(0)
 		if e.Code != nil {

@@ -103,6 +103,7 @@ func runScripts(t *testing.T, dir string) {
 			"halt":     cmdHalt,
 			"stranger": cmdStranger,
 			"await":    cmdAwait,
+			"closes":   cmdCloses,
 		},
 	})
 }

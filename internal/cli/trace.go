@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -39,9 +40,17 @@ prints them. A function's return is shown as (CALLER <- FUNCTION), its result is
 $retval, and the time since its entry stands in brackets. With definitions, their probes are attached for the time of the trace and only their hits are shown;
 without, the hits of all probes, or of those that --probe names.
 
+Lines are in the order of time, except those marked [LATE]: they came more than 30 ms
+behind their time, out of the guest's own memory, and others were shown meanwhile.
+[LOST n EVENTS] stands where lines are missing.
+
 The trace ends with Ctrl-C, after --count hits, after --timeout, or when the
-guest ends. --format json prints the records of the stream, one per line; after
-Ctrl-C the last one is an end with reason "interrupted".`,
+guest ends; a second Ctrl-C does not wait for anything. Its last lines, which begin
+with #, are its totals: the events, which are those shown, those unshown because
+--count were there, and those lost; and of each probe that came out with it,
+its counts. --format json prints the records of the stream, one per line; the last
+one is an end with the same totals, and reason interrupted, count or timeout where
+it is the trace that has ended the stream.`,
 		Example: `  guestprobe trace 'p:myread vfs_read fd=%di count=%dx:u64'
   guestprobe trace --probe myread -c 10 --timeout 5s`,
 		Args: command.Between(0, -1, ""),
@@ -87,75 +96,130 @@ func trace(ctx context.Context, run *command.Run, c *client.Client, flags *trace
 	if err != nil {
 		return err
 	}
-	t := &tracer{Run: run, out: out, color: run.Colors(out), left: flags.count, limited: flags.count > 0, post: map[uint64]bool{}}
-	s, err := c.Events(ctx, api.StreamEvents{Probes: specs, Names: flags.names})
-	switch {
-	case errors.Is(err, context.Canceled): // before the first hit
-		return t.interrupted()
-	case errors.Is(err, errTimeout):
-		return t.timedOut(flags)
-	case err != nil:
+	t := &tracer{Run: run, out: out, color: run.Colors(out), count: flags.count, left: flags.count, post: map[uint64]bool{}}
+	end, err := t.follow(ctx, c, api.StreamEvents{Probes: specs, Names: flags.names})
+	if err != nil {
 		return inDefinition(err, defs)
 	}
-	defer s.Close()
-	for {
-		r, err := s.Next()
-		switch {
-		case errors.Is(err, io.EOF):
-			return nil
-		case errors.Is(err, context.Canceled):
-			return t.interrupted()
-		case errors.Is(err, errTimeout):
-			return t.timedOut(flags)
-		case err != nil:
-			return err
-		}
-		if done, err := t.record(r); done || err != nil {
-			return err
-		}
-	}
+	return errors.Join(t.close(end), t.verdict(end, flags.timeout))
 }
 
 // tracer prints the records of one stream.
 type tracer struct {
 	*command.Run
-	out     io.Writer
-	color   bool
-	limited bool
-	left    uint64 // hits until the end, where limited
-	post    map[uint64]bool
+	out   io.Writer
+	color bool
+	count uint64          // hits to show; 0: all
+	left  uint64          // of these
+	post  map[uint64]bool // by probe: it has a second record
 
-	delivered, lost uint64 // hit records that were printed, and missing ones
+	shown, unshown, lost, late uint64 // records of hits: printed, too many, missing; of those printed, behind a later one
 }
 
-// endInterrupted is the reason in the end record that the trace itself writes
-// when it is interrupted: no daemon sends it.
-const endInterrupted = "interrupted"
+// Reasons in the end record of a trace that no daemon sends.
+const (
+	endInterrupted = "interrupted"
+	endTimeout     = "timeout"
+	endCount       = "count"
+	endCutOff      = "cut_off" // there was none from the daemon
+)
 
-// interrupted ends the trace as Ctrl-C asks for: the readers of JSON can tell it
-// from a stream that was cut off.
-func (t *tracer) interrupted() error {
+// endTime bounds how long a daemon may take for the end of a stream that it was asked
+// for.
+const endTime = 5 * time.Second
+
+// follow prints a stream until ctx ends it, or there are as many hits as are to be
+// shown, or it ends by itself. In each case it goes on to the stream's own end, which
+// says what has become of everything. An error is that there was no stream, or no
+// printing.
+func (t *tracer) follow(ctx context.Context, c *client.Client, req api.StreamEvents) (api.End, error) {
+	over, enough := context.WithCancel(ctx)
+	defer enough()
+	life, cut := context.WithCancel(context.WithoutCancel(ctx))
+	var asking sync.WaitGroup
+	defer func() { cut(); asking.Wait() }()
+	opened := context.AfterFunc(ctx, cut)
+	s, err := c.Events(life, req)
+	if err != nil && life.Err() != nil {
+		return api.End{Reason: t.reason(ctx)}, nil
+	} else if err != nil {
+		return api.End{}, err
+	}
+	defer s.Close()
+	for {
+		r, err := s.Next()
+		cutOff := api.End{Reason: endCutOff, Delivered: t.shown + t.unshown, Lost: t.lost, Late: t.late}
+		switch {
+		case err != nil && life.Err() != nil:
+			cutOff.Reason = t.reason(ctx)
+			return cutOff, nil
+		case errors.Is(err, client.ErrCutOff):
+			return cutOff, nil
+		case err != nil:
+			return api.End{}, err
+		}
+		switch r.Type {
+		case api.RecordStart:
+			start, err := data[api.Start](r)
+			if err != nil {
+				return api.End{}, err
+			}
+			opened()
+			asking.Go(func() {
+				select {
+				case <-over.Done():
+				case <-life.Done():
+					return
+				}
+				time.AfterFunc(endTime, cut)
+				// Without an answer no end comes either.
+				_ = c.EndStream(life, start.Stream)
+			})
+			err = t.start(r, start)
+			if err != nil {
+				return api.End{}, err
+			}
+		case api.RecordEnd:
+			end, err := data[api.End](r)
+			if end.Reason == api.EndAsked {
+				end.Reason = t.reason(ctx)
+			}
+			return end, err
+		default:
+			if err := t.record(r); err != nil {
+				return api.End{}, err
+			}
+			if t.count > 0 && t.left == 0 {
+				enough()
+			}
+		}
+	}
+}
+
+// reason is why a stream was to end.
+func (t *tracer) reason(ctx context.Context) string {
+	switch {
+	case t.count > 0 && t.left == 0:
+		return endCount
+	case errors.Is(context.Cause(ctx), errTimeout):
+		return endTimeout
+	}
+	return endInterrupted
+}
+
+// data reads the data of a record.
+func data[T any](r api.Record) (v T, err error) {
+	if err := json.Unmarshal(r.Data, &v); err != nil {
+		return v, fmt.Errorf("%w: %w", client.ErrProtocol, err)
+	}
+	return v, nil
+}
+
+// write prints r as one line of JSON, if that is what is to be printed.
+func (t *tracer) write(r api.Record) error {
 	if !t.WantsJSON() {
 		return nil
 	}
-	data, err := json.Marshal(api.End{Reason: endInterrupted, Delivered: t.delivered, Lost: t.lost})
-	if err != nil {
-		return err
-	}
-	return t.write(api.Record{Type: api.RecordEnd, Data: data})
-}
-
-// timedOut ends the trace because its time is over, which is an error when it
-// was to see a number of hits.
-func (t *tracer) timedOut(flags *traceFlags) error {
-	if !t.limited {
-		return nil
-	}
-	return fmt.Errorf("%w after %v: %s seen of %d", errTimeout, flags.timeout, command.Plural(int(flags.count-t.left), "hit"), flags.count)
-}
-
-// write prints r as one line of JSON.
-func (t *tracer) write(r api.Record) error {
 	var line bytes.Buffer
 	enc := json.NewEncoder(&line)
 	enc.SetEscapeHTML(false)
@@ -166,50 +230,116 @@ func (t *tracer) write(r api.Record) error {
 	return err
 }
 
-// record prints r, and reports whether it was the last one to print.
-func (t *tracer) record(r api.Record) (done bool, err error) {
+// text prints lines of text, unless JSON is to be printed.
+func (t *tracer) text(format string, args ...any) error {
 	if t.WantsJSON() {
-		if err := t.write(r); err != nil {
-			return false, err
-		}
+		return nil
 	}
+	_, err := fmt.Fprintf(t.out, format, args...)
+	return err
+}
+
+func (t *tracer) start(r api.Record, s api.Start) error {
+	for _, p := range s.Probes {
+		t.post[p.ID] = p.Post
+	}
+	noteSkipped(t.Run, s.Skipped)
+	t.Note("Tracing %s.", command.Plural(len(s.Probes), "probe"))
+	return t.write(r)
+}
+
+// record prints r.
+func (t *tracer) record(r api.Record) error {
 	switch r.Type {
-	case api.RecordStart:
-		var s api.Start
-		if err := json.Unmarshal(r.Data, &s); err != nil {
-			return false, fmt.Errorf("%w: %w", client.ErrProtocol, err)
-		}
-		for _, p := range s.Probes {
-			t.post[p.ID] = p.Post
-		}
-		noteSkipped(t.Run, s.Skipped)
-		t.Note("Tracing %s.", command.Plural(len(s.Probes), "probe"))
 	case api.RecordHit:
-		var h api.Hit
-		if err := json.Unmarshal(r.Data, &h); err != nil {
-			return false, fmt.Errorf("%w: %w", client.ErrProtocol, err)
+		h, err := data[api.Hit](r)
+		if err != nil {
+			return err
 		}
-		if !t.WantsJSON() {
-			if _, err := io.WriteString(t.out, hitLine(h, t.color)); err != nil {
-				return false, err
-			}
+		if t.count > 0 && t.left == 0 {
+			t.unshown++
+			return nil
 		}
-		t.delivered++
+		t.shown++
+		if h.Late {
+			t.late++
+		}
 		// The two records of one arrival count once, with the second.
-		if t.limited && (h.Stage == "post") == t.post[h.ID] {
+		if t.count > 0 && (h.Stage == "post") == t.post[h.ID] {
 			t.left--
-			return t.left == 0, nil
+		}
+		if err := t.text("%s", hitLine(h, t.color)); err != nil {
+			return err
 		}
 	case api.RecordLost:
-		var l api.Lost
-		if json.Unmarshal(r.Data, &l) == nil {
-			t.lost += l.Lost
+		l, err := data[api.Lost](r)
+		if err != nil {
+			return err
 		}
-		noteLost(t.Run, r, "event")
-	case api.RecordEnd:
-		noteEnd(t.Run, r, "")
+		t.lost += l.Lost
+		if err := t.text("[LOST %d EVENTS]\n", l.Lost); err != nil { // as ftrace
+			return err
+		}
 	}
-	return false, nil
+	return t.write(r)
+}
+
+// close prints the totals.
+func (t *tracer) close(end api.End) error {
+	end.Delivered -= min(t.unshown, end.Delivered)
+	end.Unshown, end.Late = t.unshown, t.late
+	noteEnd(t.Run, end, "")
+	b, err := json.Marshal(end)
+	if err != nil {
+		return err
+	}
+	return errors.Join(t.write(api.Record{Type: api.RecordEnd, Data: b}), t.text("%s", totals(end)))
+}
+
+// totals are the last lines of a trace.
+func totals(end api.End) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# %s: %d shown", command.Plural(int(end.Delivered+end.Unshown+end.Lost), "event"), end.Delivered)
+	for _, n := range []struct {
+		n    uint64
+		what string
+	}{{end.Unshown, "more unshown"}, {end.Lost, "lost"}} {
+		if n.n > 0 || n.what == "lost" {
+			fmt.Fprintf(&b, ", %d %s", n.n, n.what)
+		}
+	}
+	if end.Late > 0 {
+		fmt.Fprintf(&b, "; %d late", end.Late)
+	}
+	fmt.Fprintf(&b, " (%s)\n", command.Clean(end.Reason))
+	for _, p := range end.Probes {
+		s := p.Stats
+		fmt.Fprintf(&b, "# %s: %s, %d handled, %d filtered, %d missed", command.Clean(p.Name), command.Plural(int(s.Hits), "hit"), s.Handled, s.Filtered, s.Missed)
+		if p.Kind == "r" {
+			fmt.Fprintf(&b, "; of those handled %d returned, %d abandoned, %d under way", s.Returns, s.Abandoned, s.UnderWay)
+		}
+		if s.Rejected > 0 {
+			fmt.Fprintf(&b, "; %d filtered behind", s.Rejected)
+		}
+		fmt.Fprintf(&b, "; %s\n", command.Plural(int(s.Events), "event"))
+	}
+	return b.String()
+}
+
+// verdict says whether a trace has shown what it was to show.
+func (t *tracer) verdict(end api.End, timeout time.Duration) error {
+	seen := func() string {
+		return fmt.Sprintf("%s seen of %d", command.Plural(int(t.count-t.left), "hit"), t.count)
+	}
+	switch {
+	case end.Reason == endCutOff:
+		return client.ErrCutOff
+	case t.left == 0, end.Reason == endInterrupted:
+		return nil
+	case end.Reason == endTimeout:
+		return fmt.Errorf("%w after %v: %s", errTimeout, timeout, seen())
+	}
+	return fmt.Errorf("%w: %s", errTooFew, seen())
 }
 
 // hitLine is one line of a trace, in ftrace's order: task, vCPU, time, event,
@@ -231,6 +361,9 @@ func hitLine(h api.Hit, color bool) string {
 	}
 	if h.Stage == "post" || len(h.Args) == 0 {
 		line += regsText(h.Regs)
+	}
+	if h.Late {
+		line += " [LATE]"
 	}
 	return line + "\n"
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
 
 	"github.com/guestprobe/guestprobe/internal/api"
 )
@@ -35,6 +36,12 @@ type Stream struct {
 // are in the stream or counted as lost.
 func (c *Client) Events(ctx context.Context, r api.StreamEvents) (*Stream, error) {
 	return c.stream(ctx, http.MethodPost, "/v1/events", nil, r)
+}
+
+// EndStream asks the daemon to end an event stream, by its number in api.Start: its
+// probes are detached, and it sends what there is, and its end.
+func (c *Client) EndStream(ctx context.Context, stream uint64) error {
+	return c.call(ctx, http.MethodDelete, "/v1/events/"+strconv.FormatUint(stream, 10), nil, nil, nil)
 }
 
 // Console opens the guest's console output from what is left of its beginning

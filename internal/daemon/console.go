@@ -36,7 +36,7 @@ func (s *server) streamConsole(w http.ResponseWriter, r *http.Request) error {
 		st.putConsole(l)
 	}
 	if !follow {
-		st.end(api.EndHistory, nil)
+		st.end(api.EndHistory, nil, nil)
 		return nil
 	}
 	heart := time.NewTicker(s.opt.heartbeat)
@@ -51,7 +51,7 @@ func (s *server) streamConsole(w http.ResponseWriter, r *http.Request) error {
 		}
 		if err := st.flush(); err != nil {
 			if errors.Is(err, errSlow) {
-				st.endSlow(sub.Lost())
+				st.endSlow(sub.Lost(), nil)
 			}
 			return nil // the client is gone; nobody is left to tell
 		}
@@ -59,7 +59,7 @@ func (s *server) streamConsole(w http.ResponseWriter, r *http.Request) error {
 		case l, ok := <-sub.C():
 			if !ok {
 				st.putLost(sub.Lost())
-				st.end(api.EndShutdown, nil)
+				st.end(api.EndShutdown, nil, nil)
 				return nil
 			}
 			st.putConsole(l)
@@ -67,6 +67,9 @@ func (s *server) streamConsole(w http.ResponseWriter, r *http.Request) error {
 		case <-heart.C:
 			st.putHeartbeat()
 		case <-changed:
+		case <-st.asked:
+			s.endConsole(st, sub, api.EndAsked, nil)
+			return nil
 		case <-r.Context().Done():
 			return nil
 		case <-s.stop:
@@ -84,7 +87,7 @@ func (s *server) endConsole(st *stream, sub ConsoleSub, reason string, code *int
 		}
 	}
 	st.putLost(sub.Lost())
-	st.end(reason, code)
+	st.end(reason, code, nil)
 }
 
 // drainConsole puts lines that are there, up to a bufferful, and reports

@@ -26,6 +26,7 @@ var statusOf = map[api.Code]int{
 	api.CodeNoRoute:       http.StatusNotFound,
 	api.CodeProbeNotFound: http.StatusNotFound,
 	api.CodeMapNotFound:   http.StatusNotFound,
+	api.CodeNoStream:      http.StatusNotFound,
 	api.CodeBadObject:     http.StatusBadRequest,
 	api.CodeBadMethod:     http.StatusMethodNotAllowed,
 	api.CodeNameTaken:     http.StatusConflict,

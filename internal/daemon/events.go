@@ -21,8 +21,13 @@ type eventStream struct {
 	sub  *event.Subscription
 	only map[*attached]bool // nil: all probes, present and future
 
-	// base is what the rings had lost before the stream began.
+	// base is what the rings had lost before the stream began, and last what they had
+	// when it ended; before that last is nil.
 	base uint64
+	last *uint64
+	// damaged counts records that make no sense, which count as lost: a hostile guest's.
+	damaged uint64
+	own     *session
 
 	skipped []api.Skipped // of the definitions that the stream has brought
 }
@@ -33,7 +38,7 @@ func (s *server) streamEvents(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	own := &session{}
-	e := &eventStream{s: s}
+	e := &eventStream{s: s, own: own}
 	if len(req.Names) > 0 {
 		chosen, err := s.probes.choose(req.Names)
 		if err != nil {
@@ -73,8 +78,10 @@ func (s *server) streamEvents(w http.ResponseWriter, r *http.Request) error {
 	}
 	if errors.Is(err, errSlow) {
 		s.log.Warn("a stream is ended: its client does not read", "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
+		s.endSession(own)
+		s.probes.sync()
 		e.sub.Close() // what is still in the queue is counted as lost
-		e.endSlow(e.lostTotal())
+		e.endSlow(e.lostTotal(), own.finals())
 	}
 	return nil // the client is gone; nobody is left to tell
 }
@@ -87,7 +94,7 @@ func (e *eventStream) putStart() error {
 		panic("BUG: marshal time: " + err.Error())
 	}
 	b := bufio.NewWriterSize(partWriter{e.stream}, maxGather)
-	fmt.Fprintf(b, `{"type":%q,"data":{"epoch":%s,"probes":`, api.RecordStart, epoch)
+	fmt.Fprintf(b, `{"type":%q,"data":{"stream":%d,"epoch":%s,"probes":`, api.RecordStart, e.id, epoch)
 	e.s.probes.writeList(b, e.s.probes.those(e.only))
 	if len(e.skipped) > 0 {
 		skipped, err := json.Marshal(e.skipped)
@@ -98,6 +105,15 @@ func (e *eventStream) putStart() error {
 	}
 	b.WriteString("}}\n")
 	return b.Flush()
+}
+
+// endStream has a stream send its end.
+func (s *server) endStream(w http.ResponseWriter, r *http.Request) error {
+	if id := r.PathValue("stream"); !s.streams.ask(id) {
+		return &api.Error{Code: api.CodeNoStream, Errno: "ENOENT", Message: fmt.Sprintf("no stream %q is open", id)}
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
 }
 
 // eventsRequest reads what is asked for: from the query of a GET, from the body
@@ -137,6 +153,8 @@ func (e *eventStream) run(r *http.Request) error {
 	gather := time.NewTimer(0)
 	defer gather.Stop()
 	ready := e.sub.Ready()
+	busy := make(chan struct{}) // always has a value
+	close(busy)
 	for {
 		changed, gone := e.s.guest.Changed(), e.s.probes.changed()
 		if reason, code, ended := guestEnd(e.s.guest.State()); ended {
@@ -145,16 +163,21 @@ func (e *eventStream) run(r *http.Request) error {
 		if e.orphaned() {
 			return e.finish(api.EndDetached, nil)
 		}
-		closed, err := e.drain()
+		closed, more, err := e.drain(false)
 		if err != nil {
 			return err
 		}
 		if closed {
 			e.putLost(e.lostTotal())
-			e.end(api.EndShutdown, nil)
+			e.end(api.EndShutdown, nil, e.own.finals())
 			return nil
 		}
+		again := busy
+		if !more {
+			again = nil
+		}
 		select {
+		case <-again:
 		case <-ready:
 			// The first hit is sent at once; under load those that follow wait a
 			// moment for each other.
@@ -164,6 +187,8 @@ func (e *eventStream) run(r *http.Request) error {
 			ready = e.sub.Ready()
 		case <-heart.C:
 			e.putHeartbeat()
+		case <-e.asked:
+			return e.finish(api.EndAsked, nil)
 		case <-changed:
 		case <-gone:
 		case <-r.Context().Done():
@@ -178,18 +203,24 @@ func (e *eventStream) orphaned() bool {
 	return len(e.only) > 0 && e.s.probes.noneOf(e.only)
 }
 
-// finish sends what has happened until now, and the end.
+// finish sends what has happened until now, and the end. The stream's own probes go
+// first: what they have handled is then what is delivered and lost.
 func (e *eventStream) finish(reason string, code *int64) error {
+	e.s.endSession(e.own)
 	e.s.probes.sync()
-	_, err := e.drain()
+	e.sub.Stop() // others' probes go on
+	last := e.ringLost()
+	e.last = &last
+	_, _, err := e.drain(true)
 	if err == nil {
-		e.end(reason, code)
+		e.end(reason, code, e.own.finals())
 	}
 	return err
 }
 
-// drain sends the events that are there. Closed means that no more will come.
-func (e *eventStream) drain() (closed bool, err error) {
+// drain sends the events that are there, or without all so many as make one write. Closed
+// means that no more will come.
+func (e *eventStream) drain(all bool) (closed, more bool, err error) {
 	for {
 		if e.late() {
 			e.sub.Close() // what is still in the queue is counted as lost
@@ -202,16 +233,21 @@ func (e *eventStream) drain() (closed bool, err error) {
 			}
 		}
 		e.putLost(e.lostTotal())
-		if err := e.flush(); err != nil || !ok {
-			return ended, err
+		if err := e.flush(); err != nil || !ok || !all {
+			return ended, ok, err
 		}
 	}
 }
 
-// lostTotal is everything that this stream has lost: in its own queue, and
-// before it in the vCPUs' rings.
+// lostTotal is everything that this stream has lost: in its own queue, before it in the
+// rings, and behind it.
 func (e *eventStream) lostTotal() uint64 {
-	return e.sub.Counts().Lost + e.ringLost() - e.base
+	ring := e.last
+	if ring == nil {
+		now := e.ringLost()
+		ring = &now
+	}
+	return e.sub.Counts().Lost + *ring - e.base + e.damaged
 }
 
 func (e *eventStream) ringLost() uint64 {
@@ -236,13 +272,12 @@ func (e *eventStream) putHit(ev event.Event) {
 	}
 	rec, err := ev.Decode()
 	if err != nil {
-		// Our own handlers made it: it can only be a bug.
-		e.s.log.Error("event", "source", ev.Source, "err", err)
+		e.drop(ev, err)
 		return
 	}
 	a := ev.Source.Owner.(*attached)
 	h := api.Hit{
-		TimeNS: ev.Time - e.s.probes.epoch, CPU: ev.CPU, Probe: a.kprobe.Name, ID: a.id, Stage: rec.Stage.String(),
+		TimeNS: ev.Time - e.s.probes.epoch, Late: ev.Late, CPU: ev.CPU, Probe: a.kprobe.Name, ID: a.id, Stage: rec.Stage.String(),
 		Addr: api.Hex(rec.Addr), Symbol: e.s.symbolize(rec.Addr), CPL: rec.CPL,
 		Text: string(ev.Source.Layout.AppendArgs(nil, rec)),
 	}
@@ -258,8 +293,23 @@ func (e *eventStream) putHit(ev event.Event) {
 	if rec.Regs != nil {
 		h.Regs = wireRegs(rec.Regs)
 	}
+	e.deliver(h)
+}
+
+// deliver puts a hit.
+func (e *eventStream) deliver(h api.Hit) {
 	e.delivered++
+	if h.Late {
+		e.behind++
+	}
 	e.put(api.RecordHit, h)
+}
+
+// drop is for a record that makes no sense.
+func (e *eventStream) drop(ev event.Event, err error) {
+	if e.damaged++; e.damaged == 1 {
+		e.s.log.Warn("damaged record, counted as lost like those that follow in this stream", "source", ev.Source, "err", err)
+	}
 }
 
 func wireArg(v event.Value) api.Arg {

@@ -133,8 +133,8 @@ func TestStreamOfNamedProbes(t *testing.T) {
 	if _, err := h.c.Detach(h.ctx, "b"); err != nil {
 		t.Fatal(err)
 	}
-	if end := next[api.End](h, s, api.RecordEnd); end != (api.End{Reason: api.EndDetached, Delivered: 1}) {
-		t.Errorf("end %+v", end)
+	if d := cmp.Diff(api.End{Reason: api.EndDetached, Delivered: 1}, next[api.End](h, s, api.RecordEnd)); d != "" {
+		t.Errorf("end (-want +got):\n%s", d)
 	}
 	if _, err := s.Next(); err != io.EOF {
 		t.Errorf("behind the end: %v", err)
@@ -311,8 +311,8 @@ func TestConsole(t *testing.T) {
 	if d := cmp.Diff(api.Console{Seq: 1, Bytes: []byte("bad \xff byte")}, next[api.Console](h, s, api.RecordConsole)); d != "" {
 		t.Error(d)
 	}
-	if end := next[api.End](h, s, api.RecordEnd); end != (api.End{Reason: api.EndHistory, Delivered: 2}) {
-		t.Errorf("end %+v", end)
+	if d := cmp.Diff(api.End{Reason: api.EndHistory, Delivered: 2}, next[api.End](h, s, api.RecordEnd)); d != "" {
+		t.Errorf("end (-want +got):\n%s", d)
 	}
 }
 

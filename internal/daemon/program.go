@@ -211,7 +211,7 @@ func objectError(err error) error {
 func (e *eventStream) putProgram(a *attached, ev event.Event) {
 	data := ev.Payload()
 	if len(data) == 0 || int(data[0]) >= len(a.object.rings) {
-		e.s.log.Error("event", "source", ev.Source, "bytes", len(data))
+		e.drop(ev, errors.New("of no ring"))
 		return
 	}
 	ring := a.object.rings[data[0]]
@@ -225,9 +225,8 @@ func (e *eventStream) putProgram(a *attached, ev event.Event) {
 	if value != nil {
 		text = fmt.Sprintf("%s: %s", name, value)
 	}
-	e.delivered++
-	e.put(api.RecordHit, api.Hit{
-		TimeNS: ev.Time - e.s.probes.epoch, CPU: ev.CPU, Probe: a.kprobe.Name, ID: a.id, Stage: "program",
+	e.deliver(api.Hit{
+		TimeNS: ev.Time - e.s.probes.epoch, Late: ev.Late, CPU: ev.CPU, Probe: a.kprobe.Name, ID: a.id, Stage: "program",
 		Addr: api.Hex(a.kprobe.Addr), Symbol: e.s.symbolize(a.kprobe.Addr), Map: name, Data: data, Value: value, Text: text,
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -42,8 +43,25 @@ type attached struct {
 	onHost  string              // why it runs on the host whatever the site; "": it need not
 }
 
-// session is the identity of a stream that has attached probes.
-type session struct{ _ byte }
+// session is a stream that has attached probes.
+type session struct {
+	mu   sync.Mutex
+	gone []api.Probe // those of them that were detached, in their final state
+}
+
+// part notes that a probe was detached.
+func (s *session) part(p api.Probe) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.gone = append(s.gone, p)
+}
+
+// finals returns the final state of the probes that were detached.
+func (s *session) finals() []api.Probe {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.gone)
+}
 
 // store holds the attached probes, by number and by name.
 type store struct {
@@ -197,11 +215,14 @@ func (st *store) remove(as []*attached) ([]api.Probe, error) {
 		return nil, err
 	}
 	for i, a := range as {
-		out[i].Armed = false
-		out[i].Stats = st.stats(a)
-		out[i].InUse = 0
+		st.final(a, &out[i])
 	}
 	return out, err
+}
+
+// final makes what described a when it was attached its final state.
+func (st *store) final(a *attached, p *api.Probe) {
+	p.Armed, p.Stats, p.InUse = false, st.stats(a), 0
 }
 
 // forget takes probes out. A probe whose text could not be restored is forgotten all the
@@ -210,6 +231,8 @@ func (st *store) forget(as []*attached) error {
 	if len(as) == 0 {
 		return nil
 	}
+	ofStreams := slices.DeleteFunc(slices.Clone(as), func(a *attached) bool { return a.stream == nil })
+	parting := st.describe(ofStreams)
 	err := st.unregister(as)
 	if errors.Is(err, probe.ErrInHandler) {
 		return err
@@ -224,6 +247,10 @@ func (st *store) forget(as []*attached) error {
 		st.events.part(a)
 		st.settleReturns(a)
 		a.source.Close()
+	}
+	for i, a := range ofStreams {
+		st.final(a, &parting[i])
+		a.stream.part(parting[i])
 	}
 	st.sync()
 	st.index.remove(as)

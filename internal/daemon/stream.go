@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -49,8 +50,12 @@ type stream struct {
 	// until is when the stream must come to its end; nil until the daemon stops.
 	until atomic.Pointer[time.Time]
 
+	id    uint64
+	asked chan struct{} // capacity 1: somebody wants it to end
+
 	delivered uint64 // records of the stream's own kind
 	lost      uint64 // reported so far
+	behind    uint64 // of those delivered: late
 
 	sent struct{ delivered, lost uint64 } // both, as of what was written
 	slow bool                             // the client does not read: only the end may yet be written
@@ -59,15 +64,33 @@ type stream struct {
 // errSlow is the end of a stream whose client does not read.
 var errSlow = errors.New("the client does not read")
 
-// streams is the set of open streams, for the end of the daemon.
+// streams is the set of open streams.
 type streams struct {
 	mu   sync.Mutex
 	open map[*stream]struct{}
+	last uint64 // id
+}
+
+// ask asks a stream to end, and reports whether there is one.
+func (s *streams) ask(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for st := range s.open {
+		if strconv.FormatUint(st.id, 10) != id {
+			continue
+		}
+		select {
+		case st.asked <- struct{}{}:
+		default:
+		}
+		return true
+	}
+	return false
 }
 
 // openStream answers the request with a stream of records.
 func (s *server) openStream(w http.ResponseWriter, r *http.Request) (*stream, error) {
-	st := &stream{w: w, rc: http.NewResponseController(w), conn: requestConn(r), stallTime: s.opt.stallTime, writeTime: s.opt.writeTime}
+	st := &stream{w: w, rc: http.NewResponseController(w), conn: requestConn(r), stallTime: s.opt.stallTime, writeTime: s.opt.writeTime, asked: make(chan struct{}, 1)}
 	if rec, ok := w.(*recorder); ok {
 		rec.stall = 0
 	}
@@ -76,6 +99,8 @@ func (s *server) openStream(w http.ResponseWriter, r *http.Request) (*stream, er
 	s.streams.mu.Lock()
 	full := len(s.streams.open) >= maxStreams
 	if !full {
+		s.streams.last++
+		st.id = s.streams.last
 		s.streams.open[st] = struct{}{}
 	}
 	s.streams.mu.Unlock()
@@ -209,12 +234,12 @@ func (st *stream) await() error {
 
 // endSlow ends a stream whose client has not read for long; what could not be sent is
 // lost, and total what was lost before it came here.
-func (st *stream) endSlow(total uint64) {
+func (st *stream) endSlow(total uint64, probes []api.Probe) {
 	total += st.delivered - st.sent.delivered
 	st.delivered, st.lost, st.slow = st.sent.delivered, st.sent.lost, true
 	_ = st.rc.SetWriteDeadline(time.Now().Add(st.writeTime))
 	st.putLost(total)
-	st.end(api.EndSlow, nil)
+	st.end(api.EndSlow, nil, probes)
 }
 
 // partWriter sends parts of one record.
@@ -230,9 +255,9 @@ func (w partWriter) Write(p []byte) (int, error) {
 	return len(p), err
 }
 
-// end sends the last record.
-func (st *stream) end(reason string, code *int64) {
-	st.put(api.RecordEnd, api.End{Reason: reason, Code: code, Delivered: st.delivered, Lost: st.lost})
+// end sends the last record, with what has become of the stream's probes.
+func (st *stream) end(reason string, code *int64, probes []api.Probe) {
+	st.put(api.RecordEnd, api.End{Reason: reason, Code: code, Delivered: st.delivered, Lost: st.lost, Late: st.behind, Probes: probes})
 	_ = st.flush()
 }
 

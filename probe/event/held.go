@@ -12,8 +12,21 @@ type heldEvent struct {
 	rec    []byte
 }
 
-// maxHeld bounds the bytes of the events that wait.
-const maxHeld = 16 << 20
+// maxHeld bounds the bytes of the events that wait, and keepHeld the number of those for
+// which there is room when none does.
+const (
+	maxHeld  = 16 << 20
+	keepHeld = 1 << 10
+)
+
+// empty returns q without its events, and without its memory where that is much.
+func empty[T any](q []T) []T {
+	if cap(q) > keepHeld {
+		return nil
+	}
+	clear(q)
+	return q[:0]
+}
 
 func (e *heldEvent) before(f *heldEvent) bool {
 	return e.time < f.time || e.time == f.time && e.number < f.number

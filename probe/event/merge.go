@@ -155,8 +155,7 @@ func (h *Hub) pass(cursors []cursor, sure int64) (out outcome, next int64) {
 	for _, e := range h.inbox {
 		h.held.push(e)
 	}
-	clear(h.inbox)
-	h.inbox = h.inbox[:0]
+	h.inbox = empty(h.inbox)
 	h.putMu.Unlock()
 	// What is begun after this has a later time.
 	now, idle := h.clock(), true
@@ -186,6 +185,9 @@ func (h *Hub) pass(cursors []cursor, sure int64) (out outcome, next int64) {
 			}
 			if idle && closed > 0 {
 				h.retire(closed)
+			}
+			if len(h.held) == 0 {
+				h.held = empty(h.held)
 			}
 			h.release(time)
 			h.mu.Unlock()

@@ -180,18 +180,23 @@ func (s *Subscription) Counts() SubscriptionCounts {
 	return SubscriptionCounts{Delivered: s.delivered, Lost: s.lostTotal, Pending: uint64(len(s.queue) - s.first), Late: s.late}
 }
 
-// Close ends the subscription: what is in the queue is counted as lost. It
-// returns the final counts and may be called again.
-func (s *Subscription) Close() SubscriptionCounts {
+// Stop ends the subscription behind what is in the queue.
+func (s *Subscription) Stop() {
 	s.hub.mu.Lock()
 	s.hub.subs = slices.DeleteFunc(s.hub.subs, func(o *Subscription) bool { return o == s })
 	s.hub.mu.Unlock()
+	s.end()
+}
+
+// Close is Stop, and what is in the queue is counted as lost. It returns the final
+// counts and may be called again.
+func (s *Subscription) Close() SubscriptionCounts {
+	s.Stop()
 	s.mu.Lock()
 	n := uint64(len(s.queue) - s.first)
 	s.lost += n
 	s.lostTotal += n
 	s.queue, s.first, s.bytes = nil, 0, 0
 	s.mu.Unlock()
-	s.end()
 	return s.Counts()
 }
