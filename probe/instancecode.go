@@ -157,7 +157,7 @@ func (t *instances) entryStage() *Stage {
 	a.Inc(8, word(rsi, cellHandled))
 	a.Inc(8, word(rcx, instState)) // live
 	restore()
-	s := &Stage{Stack: 48, NoStrings: true, Block: t.cells(), Stride: lineSize, Lost: t.base + 8*wordLost, Counts: t.counts, table: t}
+	s := &Stage{Stack: 48, NoStrings: true, Aligned: true, Block: t.cells(), Stride: lineSize, Lost: t.base + 8*wordLost, Counts: t.counts, table: t}
 	if entry != nil {
 		a.Place(skip)
 		a.Neg(8, word(rcx, instTask))
@@ -172,7 +172,7 @@ func (t *instances) entryStage() *Stage {
 			s.Fixups = append(s.Fixups, Fixup{Fault: a.Len() + f.Fault, Resume: a.Len() + f.Resume})
 		}
 		a.Append(entry.Code)
-		s.Reads, s.NoStrings = entry.Reads, entry.NoStrings
+		s.Reads, s.NoStrings, s.Aligned = entry.Reads, entry.NoStrings, entry.Aligned
 		s.Stack += entry.Stack
 	}
 	s.Code = a.Code()
@@ -229,8 +229,10 @@ func (t *instances) returnCode(a *insn.Asm, exit []byte) {
 	a.Mov(8, rax, rdx)
 	a.And(8, rax, insn.Imm(int32(t.prof.Mask)))
 	a.Mov(8, rsi, insn.Imm(t.prof.Magic))
+	magic := a.Len()
 	a.Cmp(8, rsi, insn.At(rax, int(t.prof.MagicOff)))
 	a.Jcc(insn.CondNE, stray)
+	number := a.Len()
 	a.Mov(4, rax, insn.At(rax, int(t.prof.CPUOff)))
 	a.Cmp(4, rax, insn.Imm(t.cpus))
 	a.Jcc(insn.CondAE, stray)
@@ -283,11 +285,15 @@ func (t *instances) returnCode(a *insn.Asm, exit []byte) {
 		a.Ret()
 	}
 	a.Place(stray)
+	t.placed = nil
+	for _, load := range []int{magic, number} {
+		t.placed = append(t.placed, placedStage{fixups: []Fixup{{Fault: 0, Resume: a.Len() - load}}, at: t.tramps + guest.GVA(load)})
+	}
 	leave()
 	t.exit = guest.GVA(a.PC())
 	a.Append(exit)
 	a.Align(detourAlign)
 	a.Place(call)
-	t.placed = []placedStage{{x.Code, x.Fixups, guest.GVA(a.PC())}}
+	t.placed = append(t.placed, placedStage{x.Code, x.Fixups, guest.GVA(a.PC())})
 	a.Append(x.Code)
 }

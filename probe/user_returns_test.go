@@ -8,6 +8,7 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/probetest"
 	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // stacks is a target whose words from userStacks upwards are another memory in
@@ -140,5 +141,65 @@ func TestUnmappedStack(t *testing.T) {
 	u.wantInUse(t, "behind the return", 0)
 	if len(u.returns) != 1 {
 		t.Errorf("%d return handlers", len(u.returns))
+	}
+}
+
+// TestReturnStageNoStack: a return whose code in the guest finds no stack below the
+// caller's, where it pushes or where it tries the far end of what it needs, or finds it
+// not aligned where that is checked, is the host's, with all registers as the function has
+// left them.
+func TestReturnStageNoStack(t *testing.T) {
+	for at := range 2 {
+		for _, vector := range []uint8{insn.VectorPF, insn.VectorSS, 17 /* #AC */} {
+			u := &userCall{stacks: &stacks{Fake: userFake(t), words: map[guest.GPA]map[guest.GVA]uint64{}}, slot: userStacks + 0x800}
+			var err error
+			if u.e, err = probe.New(u.stacks, probe.Options{}); err != nil {
+				t.Fatal(err)
+			}
+			u.r = &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "frame"}, ReturnStage: ret(), Return: func(c *probe.Context) { u.returns = append(u.returns, c.Root) }}
+			if err := u.e.Register(u.r); err != nil {
+				t.Fatal(err)
+			}
+			space := map[guest.GVA]uint64{u.slot: userRet}
+			u.words[0x1000] = space
+			entry := probe.Regs{RIP: uint64(u.r.Addr), RSP: uint64(u.slot)}
+			if v := u.e.Hit(0, probe.State{Regs: &entry, Root: 0x1000, CPL: 3}, probe.Trap{Kind: probe.TrapBreakpoint}); v.Action != probe.Resume {
+				t.Fatalf("at the entry: %+v", v)
+			}
+			tramp := guest.GVA(space[u.slot])
+			var code [16]byte
+			if err := u.Read(tramp, code[:]); err != nil {
+				t.Fatal(err)
+			}
+			// lea -8(%rsp), %rsp; push $imm32; jmp
+			if code[5] != 0x68 || code[10] != 0xe9 {
+				t.Fatalf("trampoline % x", code)
+			}
+			common := tramp + 15 + guest.GVA(int32(binary.LittleEndian.Uint32(code[11:])))
+			if err := u.Read(common, code[:]); err != nil || code[0] != 0x48 || code[1] != 0x8d || code[2] != 0xa4 || code[8] != 0x50 {
+				t.Fatalf("behind it % x, %v", code, err) // lea disp32(%rsp), %rsp; push %rax
+			}
+			var num [1]byte
+			if err := u.Read(tramp+6, num[:]); err != nil {
+				t.Fatal(err)
+			}
+			before := probe.Regs{RAX: 1, RCX: 2, RDX: 3, RSI: 4, RDI: 5, RFLAGS: 0x40202}
+			regs := before
+			switch at {
+			case 0:
+				regs.RIP, regs.RSP = uint64(tramp+5), uint64(u.slot)
+			case 1:
+				regs.RIP, regs.RSP = uint64(common+8), uint64(u.slot)-8+uint64(int32(binary.LittleEndian.Uint32(code[4:])))
+			}
+			if at != 0 {
+				space[u.slot-8] = uint64(num[0])
+			}
+			v := u.e.Hit(0, probe.State{Regs: &regs, Root: 0x1000, CPL: 3}, probe.Trap{Kind: probe.TrapFault, Vector: vector, CR2: u.slot - 8})
+			before.RIP, before.RSP = userRet, uint64(u.slot)+8
+			if s, _, _ := u.e.Stats(&u.r.Kprobe); v.Action != probe.Resume || regs != before || len(u.returns) != 1 || s.Returns != 1 {
+				t.Errorf("place %d, vector %d: %+v, %d handlers, %+v\ngot  %+v\nwant %+v", at, vector, v, len(u.returns), s, regs, before)
+			}
+			u.wantInUse(t, "behind the return", 0)
+		}
 	}
 }

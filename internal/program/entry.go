@@ -13,7 +13,7 @@ func (b *blocks) entry() *probe.Stage {
 	if code == nil {
 		return nil
 	}
-	s := &probe.Stage{Code: code, NoStrings: true, Stack: bpf.EntryStack, Reads: reads,
+	s := &probe.Stage{Code: code, NoStrings: true, Aligned: true, Stack: bpf.EntryStack, Reads: reads,
 		Block: guest.GVA(b.area.Addr), Stride: uint64(b.stride)}
 	b.stages = append(b.stages, s)
 	return s
