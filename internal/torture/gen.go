@@ -42,6 +42,7 @@ type gen struct {
 	quiet   bool         // no access of memory, of the stack, no calls
 	signal  bool
 	changed bool // it is rewritten before it runs
+	odd     bool // see Inst.Odd
 }
 
 // ref is a displacement of 32 bits that is filled in at the end: the distance of
@@ -181,7 +182,7 @@ func (g *gen) raw(b ...byte) { g.a.Append(b) }
 
 // mark notes that an instruction begins here.
 func (g *gen) mark() {
-	g.p.Insts = append(g.p.Insts, Inst{Off: g.a.Len(), Signal: g.signal, Changed: g.changed})
+	g.p.Insts = append(g.p.Insts, Inst{Off: g.a.Len(), Signal: g.signal, Changed: g.changed, Odd: g.odd || g.changed})
 }
 
 // ins appends an instruction of bytes.

@@ -36,7 +36,7 @@ func (g *gen) checked() {
 	const flagAC = 1 << 18
 	g.setFlag(flagAC, true)
 	crooked := g.IntN(2) == 0
-	g.aligned, g.quiet = true, crooked
+	g.aligned, g.quiet, g.odd = true, crooked, true
 	if crooked {
 		g.do(func(a *insn.Asm) { a.Sub(8, insn.RSP, insn.Imm(4)) })
 	}
@@ -48,7 +48,7 @@ func (g *gen) checked() {
 	} else if g.IntN(2) == 0 {
 		g.call(g.leaf())
 	}
-	g.aligned, g.quiet = false, false
+	g.aligned, g.quiet, g.odd = false, false, false
 	g.setFlag(flagAC, false)
 }
 
@@ -73,7 +73,11 @@ func (g *gen) exception() {
 	after := g.a.NewLabel()
 	g.lea(insn.R8, after)
 	g.do(func(a *insn.Asm) { a.Mov(8, insn.At(regData, wordResume), insn.R8) })
-	switch g.IntN(8) {
+	n := g.IntN(8)
+	if g.p.Kernel && n == 7 {
+		n = 0 // kernel code has a stack that an interrupt would find room on
+	}
+	switch n {
 	case 0: // div by zero
 		g.do(func(a *insn.Asm) { a.Xor(4, insn.RCX, insn.RCX) })
 		g.ins(0xf7, 0xf1)
@@ -169,6 +173,8 @@ func (g *gen) redZone() {
 	if g.p.Kernel {
 		return
 	}
+	g.odd = true
+	defer func() { g.odd = false }()
 	for range 1 + g.IntN(3) {
 		off := -8 * (1 + g.IntN(16))
 		if g.IntN(2) == 0 {

@@ -42,6 +42,7 @@ type Inst struct {
 	Off     int
 	Signal  bool // it runs at signals, so nobody knows how often
 	Changed bool // the program rewrites it before it runs, so no probe stays on it
+	Odd     bool // the state it runs in is rare: probes are there more often
 }
 
 // pages returns the bounds of the task's lazy pages.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"sync/atomic"
 
 	"github.com/guestprobe/guestprobe/guest"
@@ -40,8 +39,16 @@ type planted struct {
 // plan makes a probe of some kind at a random instruction.
 func (w *work) plan() *planted {
 	x := &planted{in: w.p.Insts[w.IntN(len(w.p.Insts))], kind: "kprobe", kernel: w.p.Kernel}
-	if n := slices.IndexFunc(w.p.Insts, func(i Inst) bool { return i.Changed }); n >= 0 && w.IntN(4) == 0 {
-		x.in = w.p.Insts[n-w.IntN(2)] // it, or what a jump of may cover it
+	if w.IntN(3) == 0 {
+		var odd []int
+		for k, i := range w.p.Insts {
+			if i.Odd && k > 0 {
+				odd = append(odd, k)
+			}
+		}
+		if len(odd) > 0 {
+			x.in = w.p.Insts[odd[w.IntN(len(odd))]-w.IntN(2)] // it, or what a jump of may cover it
+		}
 	}
 	if w.IntN(4) == 0 {
 		f := w.p.Funcs[w.IntN(len(w.p.Funcs))]
