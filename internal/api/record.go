@@ -12,6 +12,7 @@ type RecordType string
 const (
 	RecordStart     RecordType = "start"     // first line: Start
 	RecordHit       RecordType = "hit"       // Hit
+	RecordBoot      RecordType = "boot"      // Boot: the guest has been booted anew before the next hit
 	RecordConsole   RecordType = "console"   // Console
 	RecordHeartbeat RecordType = "heartbeat" // Heartbeat, when nothing else was sent for a while
 	RecordLost      RecordType = "lost"      // Lost: records are missing here
@@ -38,9 +39,16 @@ type StreamEvents struct {
 type Start struct {
 	Stream uint64    `json:"stream"` // its number, for DELETE /v1/events/{stream}
 	Epoch  time.Time `json:"epoch"`  // where the times of hits count from
+	TimeNS int64     `json:"timeNs"` // when the stream was asked for, as in Hit
+	BootNS int64     `json:"bootNs"` // when the guest began to run from its start, as in Hit
 	Probes []Probe   `json:"probes"`
 
 	Skipped []Skipped `json:"skipped,omitempty"` // as in ProbeList
+}
+
+// Boot is where the hits of a guest that was booted anew begin.
+type Boot struct {
+	BootNS int64 `json:"bootNs"` // as in Start
 }
 
 // Hit is one arrival at a probe.
@@ -65,11 +73,12 @@ type Hit struct {
 	Map   string          `json:"map,omitempty"`
 	Data  []byte          `json:"data,omitempty"`
 
-	CPL  uint8          `json:"cpl"`
-	Task *Task          `json:"task,omitempty"` // where the guest's tasks are known
-	Args []Arg          `json:"args,omitempty"`
-	Regs map[string]Hex `json:"regs,omitempty"`
-	Text string         `json:"text"` // as ftrace prints it, without task, vCPU and time
+	CPL     uint8          `json:"cpl"`
+	IRQsOff bool           `json:"irqsOff,omitempty"` // interrupts were off (RFLAGS.IF); of stage "program" not known
+	Task    *Task          `json:"task,omitempty"`    // where the guest's tasks are known
+	Args    []Arg          `json:"args,omitempty"`
+	Regs    map[string]Hex `json:"regs,omitempty"`
+	Text    string         `json:"text"` // as ftrace prints it, without task, vCPU and time
 }
 
 // Task is the task of the guest that was interrupted.

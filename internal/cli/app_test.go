@@ -42,25 +42,6 @@ func TestExitStatus(t *testing.T) {
 	}
 }
 
-func TestHitLine(t *testing.T) {
-	regs := map[string]api.Hex{"rip": 0x10, "rax": 1}
-	for _, tc := range []struct {
-		h    api.Hit
-		want string
-	}{
-		{api.Hit{TimeNS: 2_157_317_999, CPU: 1, Probe: "kprobes/a", Stage: "pre", Text: "(f+0x0/0x10) x=1", Args: []api.Arg{{}}},
-			"[001]     2.157317: a: (f+0x0/0x10) x=1\n"},
-		{api.Hit{TimeNS: 0, Probe: "g/a", Stage: "post", Text: "(f+0x0/0x10)", Regs: regs, Task: &api.Task{PID: 7, Comm: "cat"}},
-			"             cat-7     [000]     0.000000: a.post: (f+0x0/0x10) rax=0x1 rip=0x10\n"},
-		{api.Hit{Probe: "g/a", Stage: "pre", Text: "\x1b", Task: &api.Task{Comm: "\x1b"}},
-			`            \x1b-0     [000]     0.000000: a: \x1b` + "\n"},
-	} {
-		if got := hitLine(tc.h, false); got != tc.want {
-			t.Errorf("line %q, want %q", got, tc.want)
-		}
-	}
-}
-
 func TestParseArg(t *testing.T) {
 	for in, want := range map[string]api.Hex{"0": 0, "-1": 1<<64 - 1, "0xffffffffffffffff": 1<<64 - 1, "-0x10": 1<<64 - 16, "0b11": 3} {
 		if got, err := parseArg(in); err != nil || got != want {

@@ -110,7 +110,7 @@ func (d *demo) trace(ctx context.Context, c *client.Client) (during api.Text, er
 		return during, err
 	}
 	defer s.Close()
-	color, stream := d.Colors(d.Stdout), uint64(0)
+	lines, stream := &liner{clock: clockBoot, color: d.Colors(d.Stdout)}, uint64(0)
 	shown, done := uint64(0), false
 	for {
 		r, err := s.Next()
@@ -136,6 +136,10 @@ func (d *demo) trace(ctx context.Context, c *client.Client) (during api.Text, er
 				shows[p.Name] = &demoShow{left: demoProbes[i].shown, post: p.Post, open: map[int]bool{}}
 			}
 			stream = st.Stream
+			lines.start(st)
+			if err := d.Print("%s", traceHeader); err != nil {
+				return during, err
+			}
 		case api.RecordHit:
 			h, err := data[api.Hit](r)
 			if err != nil {
@@ -146,7 +150,7 @@ func (d *demo) trace(ctx context.Context, c *client.Client) (during api.Text, er
 				continue
 			}
 			h.Regs = someRegs(h)
-			if _, err := fmt.Fprint(d.Stdout, hitLine(h, color)); err != nil {
+			if err := d.Print("%s", lines.line(h)); err != nil {
 				return during, err
 			}
 			shown++

@@ -27,6 +27,7 @@ type traceFlags struct {
 	count   uint64
 	timeout time.Duration
 	output  string
+	clock   string
 }
 
 func (a *app) trace() command.Spec {
@@ -34,9 +35,12 @@ func (a *app) trace() command.Spec {
 	return command.Spec{
 		Use:   "trace [flags] [DEFINITION...]",
 		Short: "Show hits as they happen",
-		Long: `Show hits as they happen, one per line: task (where the guest's tasks are known),
-vCPU, seconds since the daemon started, event, place and arguments, as ftrace
-prints them. A function's return is shown as (CALLER <- FUNCTION), its result is
+		Long: `Show hits as they happen, one per line, in ftrace's columns: task (<...>-0 where the
+guest's tasks are not known), vCPU, flags, time, event, place and arguments. Of the flags
+only the first is known, d: interrupts off; the others are dots. The time is in seconds
+since the guest's boot; with --time relative since the trace was asked for; with --time
+wall it is the date and the time of day, with the zone. --no-headers leaves out ftrace's header, whose
+lines begin with #. A function's return is shown as (CALLER <- FUNCTION), its result is
 $retval, and the time since its entry stands in brackets. With definitions, their probes are attached for the time of the trace and only their hits are shown;
 without, the hits of all probes, or of those that --probe names.
 
@@ -61,6 +65,7 @@ it is the trace that has ended the stream.`,
 			f.Uint64VarP(&flags.count, "count", "c", 0, "end after this `many` hits")
 			f.DurationVar(&flags.timeout, "timeout", 0, "end after this `duration`; exit status 124 if --count was not reached")
 			f.StringVarP(&flags.output, "output", "o", "", "write to this `file` instead of standard output")
+			f.StringVar(&flags.clock, "time", clockBoot, "what times are: boot, relative or wall; see above")
 		},
 		FlagComplete: map[string]command.Completion{"probe": a.completeProbes()},
 		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
@@ -76,6 +81,10 @@ it is the trace that has ended the stream.`,
 func trace(ctx context.Context, run *command.Run, c *client.Client, flags *traceFlags) (err error) {
 	if run.Given("timeout") && flags.timeout <= 0 {
 		return command.Usagef("--timeout %v: not above 0", flags.timeout)
+	}
+	lines, err := newLiner(flags.clock)
+	if err != nil {
+		return err
 	}
 	defs := run.Args
 	out := run.Stdout
@@ -96,7 +105,8 @@ func trace(ctx context.Context, run *command.Run, c *client.Client, flags *trace
 	if err != nil {
 		return err
 	}
-	t := &tracer{Run: run, out: out, color: run.Colors(out), count: flags.count, left: flags.count, post: map[uint64]bool{}}
+	lines.color = run.Colors(out)
+	t := &tracer{Run: run, out: out, lines: lines, count: flags.count, left: flags.count, post: map[uint64]bool{}}
 	end, err := t.follow(ctx, c, api.StreamEvents{Probes: specs, Names: flags.names})
 	if err != nil {
 		return inDefinition(err, defs)
@@ -108,7 +118,7 @@ func trace(ctx context.Context, run *command.Run, c *client.Client, flags *trace
 type tracer struct {
 	*command.Run
 	out   io.Writer
-	color bool
+	lines *liner
 	count uint64          // hits to show; 0: all
 	left  uint64          // of these
 	post  map[uint64]bool // by probe: it has a second record
@@ -245,6 +255,12 @@ func (t *tracer) start(r api.Record, s api.Start) error {
 	}
 	noteSkipped(t.Run, s.Skipped)
 	t.Note("Tracing %s.", command.Plural(len(s.Probes), "probe"))
+	t.lines.start(s)
+	if t.Headings() {
+		if err := t.text("%s", traceHeader); err != nil {
+			return err
+		}
+	}
 	return t.write(r)
 }
 
@@ -268,9 +284,15 @@ func (t *tracer) record(r api.Record) error {
 		if t.count > 0 && (h.Stage == "post") == t.post[h.ID] {
 			t.left--
 		}
-		if err := t.text("%s", hitLine(h, t.color)); err != nil {
+		if err := t.text("%s", t.lines.line(h)); err != nil {
 			return err
 		}
+	case api.RecordBoot:
+		b, err := data[api.Boot](r)
+		if err != nil {
+			return err
+		}
+		t.lines.boot = b.BootNS
 	case api.RecordLost:
 		l, err := data[api.Lost](r)
 		if err != nil {
@@ -340,43 +362,4 @@ func (t *tracer) verdict(end api.End, timeout time.Duration) error {
 		return fmt.Errorf("%w after %v: %s", errTimeout, timeout, seen())
 	}
 	return fmt.Errorf("%w: %s", errTooFew, seen())
-}
-
-// hitLine is one line of a trace, in ftrace's order: task, vCPU, time, event,
-// place and arguments. Where tasks are not known their column is left out.
-func hitLine(h api.Hit, color bool) string {
-	us := h.TimeNS / 1000
-	event := h.Probe[strings.IndexByte(h.Probe, '/')+1:]
-	if h.Stage == "post" {
-		event += ".post"
-	}
-	task := ""
-	if h.Task != nil {
-		task = fmt.Sprintf("%16s-%-5d ", command.Clean(h.Task.Comm), h.Task.PID)
-	}
-	head := fmt.Sprintf("%s[%03d] %5d.%06d: ", task, h.CPU, us/1e6, us%1e6)
-	line := command.Paint(color, command.Dim, head) + command.Paint(color, command.Name, command.Clean(event)) + ": " + command.Clean(h.Text)
-	if h.Stage == "return" {
-		line += fmt.Sprintf(" [%d.%03dus]", h.DurationNS/1000, h.DurationNS%1000)
-	}
-	if h.Stage == "post" || len(h.Args) == 0 {
-		line += regsText(h.Regs)
-	}
-	if h.Late {
-		line += " [LATE]"
-	}
-	return line + "\n"
-}
-
-// regOrder is the order in which registers are printed.
-var regOrder = []string{"rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rsp", "rbp", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "rip", "rflags"}
-
-func regsText(regs map[string]api.Hex) string {
-	var b strings.Builder
-	for _, n := range regOrder {
-		if v, ok := regs[n]; ok {
-			fmt.Fprintf(&b, " %s=0x%x", n, uint64(v))
-		}
-	}
-	return b.String()
 }

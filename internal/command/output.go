@@ -58,10 +58,13 @@ func (r *Run) Print(format string, args ...any) error {
 // Note writes a remark for people, a line.
 func (r *Run) Note(format string, args ...any) { fmt.Fprintf(r.Stderr, format+"\n", args...) }
 
+// Headings reports whether headings are to be printed.
+func (r *Run) Headings() bool { return !r.noHeaders }
+
 // Table writes rows under a heading, in columns.
 func (r *Run) Table(heading []string, rows [][]string) error {
 	tw := tabwriter.NewWriter(r.Stdout, 0, 8, 2, ' ', 0)
-	if !r.noHeaders {
+	if r.Headings() {
 		fmt.Fprintln(tw, strings.Join(heading, "\t"))
 	}
 	for _, row := range rows {

@@ -25,6 +25,10 @@ type eventStream struct {
 	// when it ended; before that last is nil.
 	base uint64
 	last *uint64
+
+	began int64 // when it was asked for, since the store's epoch
+	boot  int64 // the store's, as its client knows it
+
 	// damaged counts records that make no sense, which count as lost: a hostile guest's.
 	damaged uint64
 	own     *session
@@ -38,7 +42,7 @@ func (s *server) streamEvents(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	own := &session{}
-	e := &eventStream{s: s, own: own}
+	e := &eventStream{s: s, own: own, began: s.probes.now(), boot: s.probes.boot.Load()}
 	if len(req.Names) > 0 {
 		chosen, err := s.probes.choose(req.Names)
 		if err != nil {
@@ -94,7 +98,7 @@ func (e *eventStream) putStart() error {
 		panic("BUG: marshal time: " + err.Error())
 	}
 	b := bufio.NewWriterSize(partWriter{e.stream}, maxGather)
-	fmt.Fprintf(b, `{"type":%q,"data":{"stream":%d,"epoch":%s,"probes":`, api.RecordStart, e.id, epoch)
+	fmt.Fprintf(b, `{"type":%q,"data":{"stream":%d,"epoch":%s,"timeNs":%d,"bootNs":%d,"probes":`, api.RecordStart, e.id, epoch, e.began, e.boot)
 	e.s.probes.writeList(b, e.s.probes.those(e.only))
 	if len(e.skipped) > 0 {
 		skipped, err := json.Marshal(e.skipped)
@@ -278,7 +282,7 @@ func (e *eventStream) putHit(ev event.Event) {
 	a := ev.Source.Owner.(*attached)
 	h := api.Hit{
 		TimeNS: ev.Time - e.s.probes.epoch, Late: ev.Late, CPU: ev.CPU, Probe: a.kprobe.Name, ID: a.id, Stage: rec.Stage.String(),
-		Addr: api.Hex(rec.Addr), Symbol: e.s.symbolize(rec.Addr), CPL: rec.CPL,
+		Addr: api.Hex(rec.Addr), Symbol: e.s.symbolize(rec.Addr), CPL: rec.CPL, IRQsOff: rec.IRQsOff,
 		Text: string(ev.Source.Layout.AppendArgs(nil, rec)),
 	}
 	if rec.Stage == event.StageReturn {
@@ -298,6 +302,10 @@ func (e *eventStream) putHit(ev event.Event) {
 
 // deliver puts a hit.
 func (e *eventStream) deliver(h api.Hit) {
+	if boot := e.s.probes.boot.Load(); boot != e.boot && h.TimeNS >= boot {
+		e.boot = boot
+		e.put(api.RecordBoot, api.Boot{BootNS: boot})
+	}
 	e.delivered++
 	if h.Late {
 		e.behind++

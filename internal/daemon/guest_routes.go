@@ -72,11 +72,20 @@ func (s *server) resumeGuest(w http.ResponseWriter, r *http.Request) error {
 	}
 	s.resetMu.Lock()
 	defer s.resetMu.Unlock()
-	if err := s.guest.Resume(); err != nil {
+	if err := s.resume(); err != nil {
 		return err
 	}
 	writeJSON(w, http.StatusOK, s.wireGuest())
 	return nil
+}
+
+// resume has the guest run. A guest that has not run yet begins its boot now. Callers hold
+// resetMu.
+func (s *server) resume() error {
+	if s.guest.State().Phase == machine.PhaseCreated {
+		s.probes.boot.Store(s.probes.now())
+	}
+	return s.guest.Resume()
 }
 
 func (s *server) resetGuest(w http.ResponseWriter, r *http.Request) error {
@@ -96,7 +105,7 @@ func (s *server) resetGuest(w http.ResponseWriter, r *http.Request) error {
 	}
 	s.boots.Add(1)
 	if !req.Paused {
-		if err := s.guest.Resume(); err != nil {
+		if err := s.resume(); err != nil {
 			return fmt.Errorf("reset: %w", err)
 		}
 	}

@@ -114,7 +114,7 @@ func TestOpenAPISchemas(t *testing.T) {
 		api.SymbolList{}, api.Symbol{}, api.Disas{}, api.DisasInst{}, api.DisasRegion{}, api.ProbeSpec{}, api.CreateProbes{}, api.PatchProbe{}, api.PatchProbes{}, api.ProbeList{}, api.Skipped{},
 		api.AttachProgram{}, api.ProgramInfo{}, api.ProgramWarning{}, api.MapList{}, api.MapInfo{}, api.MapDump{}, api.MapEntry{}, api.MapBucket{}, api.MapRing{}, api.Probe{},
 		api.Stats{}, api.CPUStats{}, api.Knobs{}, api.Optimization{}, api.SetOptimization{}, api.Unoptimized{}, api.Blacklist{}, api.BlacklistEntry{}, api.StreamEvents{}, api.Record{},
-		api.Start{}, api.Hit{}, api.Task{}, api.Arg{}, api.Console{}, api.Heartbeat{}, api.Lost{}, api.End{},
+		api.Start{}, api.Boot{}, api.Hit{}, api.Task{}, api.Arg{}, api.Console{}, api.Heartbeat{}, api.Lost{}, api.End{},
 	}
 	known := map[string]bool{"Hex": true, "Code": true}
 	for _, v := range wire {

@@ -137,8 +137,8 @@ func serve(ctx context.Context, env command.Env, o options, newGuest guestMaker)
 	if err := s.attachFlags(); err != nil {
 		return err
 	}
-	if !o.paused {
-		if err := g.Resume(); err != nil {
+	if !o.paused { // nobody is served yet
+		if err := s.resume(); err != nil {
 			return fmt.Errorf("start guest: %w", err)
 		}
 	}

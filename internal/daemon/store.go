@@ -69,8 +69,9 @@ type store struct {
 	guest  Guest
 	engine *probe.Engine
 	hub    *event.Hub
-	epoch  int64     // on the hub's clock; times of events count from here
-	since  time.Time // the same moment
+	epoch  int64        // on the hub's clock; times of events count from here
+	since  time.Time    // the same moment
+	boot   atomic.Int64 // when the guest began to run from its start, since epoch
 
 	// listeners counts the open event streams. Without any, hits make no
 	// events: nobody would read them.
@@ -105,6 +106,9 @@ func newStore(log *slog.Logger, g Guest, memory uint64) *store {
 	hub.SetFeed(st.programs)
 	return st
 }
+
+// now is the time, as hits have it.
+func (st *store) now() int64 { return st.hub.Now() - st.epoch }
 
 // listen notes that an event stream has come (1) or gone (-1).
 func (st *store) listen(d int64) {

@@ -3,6 +3,7 @@ package program
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
@@ -189,7 +190,7 @@ func TestHost(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return string(l.AppendLine(nil, 0, int64(r.Duration), r))
+		return fmt.Sprintf("%s-%d %v %s", r.Comm, r.PID, r.IRQsOff, l.AppendArgs(nil, r))
 	}
 	hit := func(k *probe.Kprobe, regs *probe.Regs) {
 		t.Helper()
@@ -213,9 +214,9 @@ func TestHost(t *testing.T) {
 	hit(k, &probe.Regs{RDI: 2})
 	line(to, l, 0)
 	hit(k, &probe.Regs{RDI: 1})
-	want := "          worker-7       [000] d....     0.000000: p: (vfs_read+0x0/0x370) a=0x1 name=\"worker\"\n"
+	want := "worker-7 true (vfs_read+0x0/0x370) a=0x1 name=\"worker\""
 	if got := line(to, l, 1); got != want {
-		t.Errorf("got %swant %s", got, want)
+		t.Errorf("got %s, want %s", got, want)
 	}
 	if to.depth != 0 || p.Rejected() != 1 {
 		t.Errorf("%d events are being made, %d rejected", to.depth, p.Rejected())
@@ -246,9 +247,9 @@ func TestHost(t *testing.T) {
 		regs.RIP, regs.RSP, regs.RDI = binary.LittleEndian.Uint64(ret[:]), sp+8, 0
 		f.engine.Hit(0, probe.State{Regs: regs}, probe.Trap{Kind: probe.TrapBreakpoint})
 	}
-	want = "          worker-7       [000] d....     0.000000: r: (vfs_read+0x300/0x370 <- vfs_read) a=0x5 b=0x77 c=(fault)\n"
+	want = "worker-7 true (vfs_read+0x300/0x370 <- vfs_read) a=0x5 b=0x77 c=(fault)"
 	if got := line(to, l, 1); got != want || r.Rejected() != 1 {
-		t.Errorf("got %swant %srejected %d", got, want, r.Rejected())
+		t.Errorf("got %s, want %s, rejected %d", got, want, r.Rejected())
 	}
 	if err := f.engine.Unregister(&c.Kprobe); err != nil {
 		t.Fatal(err)

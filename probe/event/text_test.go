@@ -118,7 +118,7 @@ func FuzzDecode(f *testing.F) {
 				}
 				continue
 			}
-			x.AppendLine(nil, 0, 0, r)
+			x.AppendArgs(nil, r)
 			if _, err := json.Marshal(r.Values); err != nil {
 				t.Error(err)
 			}
