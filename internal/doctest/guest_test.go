@@ -1,0 +1,74 @@
+package doctest
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/guestprobe/guestprobe/internal/kvmtest"
+)
+
+// example holds the guest that docs/guest.md begins with.
+const example = root + "/docs/examples/guest"
+
+var exampleFiles = []string{"entry.S", "main.c", "guest.lds", "build.sh"}
+
+// TestGuestSources: the document has the sources as they are, and the file that
+// stands beside them was built from them.
+func TestGuestSources(t *testing.T) {
+	shown := map[string]bool{}
+	for _, b := range blocks(t, "docs/guest.md") {
+		shown[b.text] = true
+	}
+	var lines strings.Builder
+	for _, name := range exampleFiles {
+		b, err := os.ReadFile(filepath.Join(example, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !shown[string(b)] {
+			t.Errorf("docs/guest.md does not have %s as it is", name)
+		}
+		fmt.Fprintf(&lines, "%x  %s\n", sha256.Sum256(b), name)
+	}
+	want, err := os.ReadFile(filepath.Join(example, "first.sum"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprintf("%x\n", sha256.Sum256([]byte(lines.String()))); got != string(want) {
+		t.Errorf("first.elf is older than its sources; build it and write to first.sum: %s", got)
+	}
+}
+
+// TestGuest builds the guest of docs/guest.md, where there is a compiler, and does
+// with it what the document does; where there is none, with the file that was built.
+func TestGuest(t *testing.T) {
+	dir := t.TempDir()
+	_, gcc := exec.LookPath("gcc")
+	_, ld := exec.LookPath("ld")
+	for _, name := range append([]string{"first.elf"}, exampleFiles...) {
+		if name == "first.elf" && gcc == nil && ld == nil {
+			continue
+		}
+		b, err := os.ReadFile(filepath.Join(example, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if gcc == nil && ld == nil {
+		build := exec.Command("sh", "build.sh")
+		build.Dir = dir
+		if out, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	kvmtest.Require(t)
+	play(t, dir, sessions(t, "docs/guest.md"), places)
+}

@@ -1,0 +1,163 @@
+package doctest
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/guestprobe/guestprobe/internal/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/patience"
+)
+
+// step is a command of a document and what it is shown to say.
+type step struct {
+	where, command string
+	want           []string
+}
+
+// steps takes a session apart: commands are behind "$ ", go on behind "\", and are
+// followed by their output.
+func steps(doc string, line int, text string) (out []step) {
+	more := false
+	for i, s := range strings.Split(strings.TrimRight(text, "\n"), "\n") {
+		command, is := strings.CutPrefix(s, "$ ")
+		switch {
+		case is:
+			out = append(out, step{where: fmt.Sprintf("%s:%d", doc, line+i), command: command})
+		case more:
+			out[len(out)-1].command += "\n" + s
+		default:
+			out[len(out)-1].want = append(out[len(out)-1].want, s)
+		}
+		more = (is || more) && strings.HasSuffix(s, `\`)
+	}
+	return out
+}
+
+// sessions returns the steps of all blocks of a document that the language
+// console is written at, in order.
+func sessions(t *testing.T, doc string) (out []step) {
+	t.Helper()
+	for _, b := range blocks(t, doc) {
+		if b.info == "console" {
+			out = append(out, steps(b.doc, b.line, b.text)...)
+		}
+	}
+	if len(out) == 0 {
+		t.Fatalf("%s has no session", doc)
+	}
+	return out
+}
+
+// programs builds what ships, and returns where it is.
+func programs(t *testing.T) string {
+	t.Helper()
+	bin := t.TempDir()
+	build := exec.Command("go", "build", "-o", bin, "./cmd/...")
+	build.Dir = root
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return bin
+}
+
+// play runs the steps by one shell in dir and compares what they say, but for what
+// vary matches. A step that ends in & is a daemon or a trace; the next one comes
+// when it is ready.
+func play(t *testing.T, dir string, todo []step, vary *regexp.Regexp) {
+	t.Helper()
+	// A test's own directory may have too long a path for a socket.
+	short, err := os.MkdirTemp("", "gp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(short)
+	var script strings.Builder
+	script.WriteString("exec 2>&1\ntrap 'kill $(jobs -p); wait' EXIT\n")
+	for i, s := range todo {
+		command := strings.ReplaceAll(s.command, "/tmp/gp.sock", filepath.Join(short, "s"))
+		if job, background := strings.CutSuffix(command, " &"); background {
+			log := fmt.Sprintf("%s/%d", short, i)
+			command = fmt.Sprintf("%s >%s 2>&1 &\nuntil grep -qs -e msg=ready -e ^Tracing %s; do kill -0 $! || break; sleep 0.01; done", job, log, log)
+		}
+		fmt.Fprintf(&script, "%s\nprintf '\\n\\001%%d\\n' $?\n", command)
+	}
+	var out bytes.Buffer
+	cmd := exec.CommandContext(patience.Of(t), "bash")
+	cmd.Dir, cmd.Stdin, cmd.Stdout, cmd.Stderr = dir, strings.NewReader(script.String()), &out, &out
+	cmd.Env = append(os.Environ(), "GUESTPROBE_SOCKET="+filepath.Join(short, "s"), "PATH="+programs(t)+":"+os.Getenv("PATH"), "COLUMNS=")
+	if err := cmd.Run(); err != nil {
+		t.Logf("%v", err)
+	}
+	rest := out.String()
+	for _, s := range todo {
+		said, behind, ok := strings.Cut(rest, "\n\x01")
+		status, behind, ok2 := strings.Cut(behind, "\n")
+		if rest = behind; !ok || !ok2 {
+			t.Fatalf("%s: %s did not end; it said:\n%s", s.where, s.command, said)
+		}
+		failed := slices.ContainsFunc(s.want, func(line string) bool { return strings.HasPrefix(line, "guestprobe: ") })
+		if code, err := strconv.Atoi(status); err != nil || (code != 0) != failed {
+			t.Errorf("%s: exit status %s of %s, which said:\n%s", s.where, status, s.command, said)
+			continue
+		}
+		compare(t, s, strings.Split(strings.TrimRight(said, "\n"), "\n"), vary)
+	}
+}
+
+var (
+	hits = regexp.MustCompile(`^.*\[\d{3}\].*? \d+\.\d{6}: `)
+	// What differs from run to run, and what by compilers and their hosts.
+	numbers = regexp.MustCompile(`\b[0-9a-f]{16}\b|\b[0-9a-f]{64}\b|-?\b(0x[0-9a-f]+|\d+(\.\d+)?(us|ms|s)?)\b`)
+	places  = regexp.MustCompile(`\b[0-9a-f]{16}\b|\b0x[0-9a-f]+\b|\b\d+\.\d+(us|ms|s)\b`)
+	// What differs by when a command comes, and by who came first.
+	states = regexp.MustCompile(`\b(waiting|yes|host|guest|running|idle|parked)\b|\[OPTIMIZED\]| - `)
+)
+
+// shape is a line without what differs, and whether it is that of a hit.
+func shape(line string, vary *regexp.Regexp) (string, bool) {
+	hit := hits.MatchString(line)
+	line = hits.ReplaceAllString(line, "HIT ")
+	line = states.ReplaceAllString(vary.ReplaceAllString(line, "#"), " ~ ")
+	return strings.Join(strings.Fields(line), " "), hit
+}
+
+// compare wants the lines of the document: of hits as many, each of a kind that is
+// shown; of others the same, in their order, with "..." for any number. Headers
+// and ends of traces, which begin with #, are the trace's tests'. Other hosts than
+// the one that the documents were written on have other plans and reasons.
+func compare(t *testing.T, s step, said []string, vary *regexp.Regexp) {
+	t.Helper()
+	if kvmtest.ThisHost() != kvmtest.HostPVM || strings.HasSuffix(s.command, "&") {
+		return
+	}
+	part := func(lines []string) (seen, other []string) {
+		for _, line := range lines {
+			text, hit := shape(line, vary)
+			switch {
+			case hit:
+				seen = append(seen, text)
+			case text != "" && !strings.HasPrefix(line, "#") && !strings.HasPrefix(line, "Tracing "):
+				other = append(other, text)
+			}
+		}
+		return seen, other
+	}
+	wantHits, want := part(s.want)
+	gotHits, got := part(said)
+	bad := len(gotHits) != len(wantHits)
+	for _, line := range gotHits {
+		bad = bad || !slices.Contains(wantHits, line)
+	}
+	pattern := strings.ReplaceAll(regexp.QuoteMeta(strings.Join(want, "\n")), regexp.QuoteMeta("..."), `(?s:.*)`)
+	if bad || !regexp.MustCompile("^"+pattern+"$").MatchString(strings.Join(got, "\n")) {
+		t.Errorf("%s: %s says\n%s\nwhere the document has\n%s", s.where, s.command, strings.Join(said, "\n"), strings.Join(s.want, "\n"))
+	}
+}
