@@ -131,7 +131,9 @@ func (g *gen) loopInstruction() {
 	}
 	g.regs = free
 	op := []byte{0xe0, 0xe1, 0xe2, 0xe2}[g.IntN(4)]
+	g.odd = true
 	g.ins(op, byte(at-g.a.Len()-2))
+	g.odd = false
 }
 
 // jumpTable is a switch, its table behind the jump, in text.
@@ -208,7 +210,9 @@ func (g *gen) intoCode() {
 	g.do(func(a *insn.Asm) { a.JmpAt(base) })
 	g.raw(0x90, 0x90, 0x90)
 	g.a.Place(l)
+	g.odd = true
 	g.ins(0xb8, 0x01, 0xff, 0xff, 0xc7) // mov $0xc7ffff01, %eax; from +1 on: add %edi, %edi; inc %edi
+	g.odd = false
 	g.ins(0xeb, 0x01)
 	g.raw(0x90)
 }
@@ -223,11 +227,13 @@ func (g *gen) crossed() {
 func (g *gen) island() {
 	over, data := g.a.NewLabel(), g.a.NewLabel()
 	b := g.bytes(8)
+	g.odd = true
 	if g.IntN(2) == 0 {
 		g.ins(0xeb, byte(len(b)))
 	} else {
 		g.do(func(a *insn.Asm) { a.Jmp(over) })
 	}
+	g.odd = false
 	g.a.Place(data)
 	g.raw(b...)
 	g.a.Place(over)

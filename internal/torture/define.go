@@ -147,7 +147,8 @@ func (s *definitions) drop(x *planted) error {
 		made = st.Returns
 	}
 	switch c := d.source.Counts(); {
-	case c.Stored+c.Lost != made:
+	// A call that was under way while its probe was switched off has no event.
+	case c.Stored+c.Lost != made && (x.kind != "returns" || c.Stored+c.Lost > made):
 		return fmt.Errorf("%d events stored and %d lost: %+v", c.Stored, c.Lost, st)
 	case d.bad.Load() != 0:
 		return fmt.Errorf("%d of %d events have values that cannot be", d.bad.Load(), d.events.Load())

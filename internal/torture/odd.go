@@ -73,9 +73,9 @@ func (g *gen) exception() {
 	after := g.a.NewLabel()
 	g.lea(insn.R8, after)
 	g.do(func(a *insn.Asm) { a.Mov(8, insn.At(regData, wordResume), insn.R8) })
-	n := g.IntN(8)
-	if g.p.Kernel && n == 7 {
-		n = 0 // kernel code has a stack that an interrupt would find room on
+	n := g.IntN(9)
+	if g.p.Kernel && n > 6 {
+		n = 0 // kernel code has a stack that an interrupt would find room on, and may read all RAM
 	}
 	switch n {
 	case 0: // div by zero
@@ -100,6 +100,11 @@ func (g *gen) exception() {
 		} else {
 			g.ins(0xf4)
 		}
+	case 7: // a call by way of memory that is the kernel's
+		g.do(func(a *insn.Asm) { a.Mov(4, insn.RBX, insn.Imm(0x7000+8*g.IntN(64))) })
+		g.odd = true
+		g.do(func(a *insn.Asm) { a.CallAt(insn.At(insn.RBX, 0)) })
+		g.odd = false
 	default: // a push to where nothing is
 		g.do(func(a *insn.Asm) { a.Mov(8, regRestore, insn.RSP) })
 		g.do(func(a *insn.Asm) { a.Mov(4, insn.RSP, insn.Imm(nowhere)) })
@@ -205,7 +210,9 @@ func (g *gen) frame() {
 	}
 	g.do(func(a *insn.Asm) { a.Push(r) })
 	g.register()
+	g.odd = to == insn.RSP
 	g.do(func(a *insn.Asm) { a.Pop(to) })
+	g.odd = false
 }
 
 // patch rewrites an instruction that comes next.

@@ -35,7 +35,9 @@ type Torture struct {
 	o      Options
 	oracle *oracle.Oracle
 	m      *machine.Machine
-	defs   *definitions // of m
+	other  *machine.Machine // for kernel code when m is for user code, and the other way round
+	kernel bool             // m is for kernel code
+	defs   *definitions     // of m
 	sum    Summary
 }
 
@@ -75,11 +77,16 @@ func New(o Options) (*Torture, error) {
 // Close ends everything.
 func (t *Torture) Close() error {
 	t.oracle.Close()
-	if t.m == nil {
-		return nil
+	if t.defs != nil {
+		t.defs.close()
 	}
-	t.defs.close()
-	return t.m.Close(context.Background())
+	var bad []error
+	for _, m := range []*machine.Machine{t.m, t.other} {
+		if m != nil {
+			bad = append(bad, m.Close(context.Background()))
+		}
+	}
+	return errors.Join(bad...)
 }
 
 // Summary returns what was run so far.
@@ -126,8 +133,15 @@ func (t *Torture) boot(ctx context.Context, p *Program) error {
 	if err != nil {
 		return err
 	}
-	if t.m != nil {
+	if t.defs != nil {
 		t.defs.close()
+		t.defs = nil
+	}
+	if p.Kernel != t.kernel {
+		t.kernel = p.Kernel
+		t.m, t.other = t.other, t.m
+	}
+	if t.m != nil {
 		// What the last guests' programs have of it is theirs for good.
 		if t.m.SharedLeft(true) < sharedNeed || t.m.SharedLeft(false) < sharedNeed {
 			h := t.m.Host()
@@ -141,7 +155,11 @@ func (t *Torture) boot(ctx context.Context, p *Program) error {
 	if t.m != nil {
 		err = t.m.Reset(ctx, img)
 	} else {
-		t.m, err = machine.New(machine.Config{Image: img, VCPUs: t.o.VCPUs, Memory: ramSize, Tick: t.o.Tick, EmulatedStages: true, KVMPath: t.o.KVMPath, Host: t.o.Host})
+		tick := t.o.Tick
+		if p.Kernel {
+			tick *= kernelTick
+		}
+		t.m, err = machine.New(machine.Config{Image: img, VCPUs: t.o.VCPUs, Memory: ramSize, Tick: tick, EmulatedStages: true, KVMPath: t.o.KVMPath, Host: t.o.Host})
 	}
 	if err != nil {
 		return err
@@ -150,9 +168,13 @@ func (t *Torture) boot(ctx context.Context, p *Program) error {
 	return p.fill(t.m)
 }
 
+// kernelTick is how many times longer it is between two ticks where all code is the
+// kernel's: a host that emulates it must come to the tick handler's end before the next.
+const kernelTick = 10
+
 // sharedNeed is how much of the memory that host and guest share one guest's probes
 // use at most.
-const sharedNeed = 16 << 20
+const sharedNeed = 40 << 20
 
 // Run makes the guest of a seed and runs it: without probes, or with those that
 // are attached before its first instruction and stay, or with probes that come and
