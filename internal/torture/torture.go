@@ -16,7 +16,7 @@ import (
 // Options say how guests are run.
 type Options struct {
 	VCPUs   int           // 0 stands for 2
-	Tick    time.Duration // between timer interrupts; 0 stands for DefaultTick
+	Tick    time.Duration // between timer interrupts; 0 stands for DefaultTick, less for none
 	Timeout time.Duration // of one guest; 0 stands for DefaultTimeout
 	KVMPath string        // the KVM device; "" means /dev/kvm
 	Host    *host.Report

@@ -67,7 +67,13 @@ func TestKernel(t *testing.T) {
 // TestGuests: generated guests do what native runs say, probed or not.
 func TestGuests(t *testing.T) {
 	kvmtest.Require(t)
-	x, err := New(Options{})
+	o := Options{}
+	if kvmtest.ThisHost() == kvmtest.HostBochs {
+		// A timer interrupt in code that steps itself has a step told twice there,
+		// without a probe as well.
+		o.Tick = -1
+	}
+	x, err := New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
