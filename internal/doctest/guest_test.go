@@ -70,5 +70,5 @@ func TestGuest(t *testing.T) {
 		}
 	}
 	kvmtest.Require(t)
-	play(t, dir, sessions(t, "docs/guest.md"), places)
+	play(t, dir, sessions(t, "docs/guest.md", ""), places)
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
@@ -42,13 +43,18 @@ func steps(doc string, line int, text string) (out []step) {
 }
 
 // sessions returns the steps of all blocks of a document that the language
-// console is written at, in order.
-func sessions(t *testing.T, doc string) (out []step) {
+// console is written at, in order; before each that does not continue another one
+// comes between. Programs in Go are TestFirstProgram's.
+func sessions(t *testing.T, doc, between string) (out []step) {
 	t.Helper()
 	for _, b := range blocks(t, doc) {
-		if b.info == "console" {
-			out = append(out, steps(b.doc, b.line, b.text)...)
+		if !strings.HasPrefix(b.info, "console") || strings.Contains(b.text, "$ go ") {
+			continue
 		}
+		if between != "" && b.info != "console continued" {
+			out = append(out, step{where: fmt.Sprintf("before %s:%d", b.doc, b.line), command: between})
+		}
+		out = append(out, steps(b.doc, b.line, b.text)...)
 	}
 	if len(out) == 0 {
 		t.Fatalf("%s has no session", doc)
@@ -56,23 +62,36 @@ func sessions(t *testing.T, doc string) (out []step) {
 	return out
 }
 
-// programs builds what ships, and returns where it is.
-func programs(t *testing.T) string {
-	t.Helper()
-	bin := t.TempDir()
-	build := exec.Command("go", "build", "-o", bin, "./cmd/...")
+// bin is where what ships is built, once.
+var bin string
+
+func TestMain(m *testing.M) {
+	var err error
+	if bin, err = os.MkdirTemp("", "gp"); err != nil {
+		panic(err)
+	}
+	code := m.Run()
+	os.RemoveAll(bin)
+	os.Exit(code)
+}
+
+var programs = sync.OnceValue(func() error {
+	build := exec.Command("go", "build", "-o", bin, "./cmd/guestprobe", "./cmd/guestprobed")
 	build.Dir = root
 	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+		return fmt.Errorf("%w: %s", err, out)
 	}
-	return bin
-}
+	return nil
+})
 
 // play runs the steps by one shell in dir and compares what they say, but for what
 // vary matches. A step that ends in & is a daemon or a trace; the next one comes
 // when it is ready.
 func play(t *testing.T, dir string, todo []step, vary *regexp.Regexp) {
 	t.Helper()
+	if err := programs(); err != nil {
+		t.Fatal(err)
+	}
 	// A test's own directory may have too long a path for a socket.
 	short, err := os.MkdirTemp("", "gp")
 	if err != nil {
@@ -92,7 +111,7 @@ func play(t *testing.T, dir string, todo []step, vary *regexp.Regexp) {
 	var out bytes.Buffer
 	cmd := exec.CommandContext(patience.Of(t), "bash")
 	cmd.Dir, cmd.Stdin, cmd.Stdout, cmd.Stderr = dir, strings.NewReader(script.String()), &out, &out
-	cmd.Env = append(os.Environ(), "GUESTPROBE_SOCKET="+filepath.Join(short, "s"), "PATH="+programs(t)+":"+os.Getenv("PATH"), "COLUMNS=")
+	cmd.Env = append(os.Environ(), "GUESTPROBE_SOCKET="+filepath.Join(short, "s"), "PATH="+bin+":"+os.Getenv("PATH"), "COLUMNS=")
 	if err := cmd.Run(); err != nil {
 		t.Logf("%v", err)
 	}
@@ -115,27 +134,36 @@ func play(t *testing.T, dir string, todo []step, vary *regexp.Regexp) {
 var (
 	hits = regexp.MustCompile(`^.*\[\d{3}\].*? \d+\.\d{6}: `)
 	// What differs from run to run, and what by compilers and their hosts.
-	numbers = regexp.MustCompile(`\b[0-9a-f]{16}\b|\b[0-9a-f]{64}\b|-?\b(0x[0-9a-f]+|\d+(\.\d+)?(us|ms|s)?)\b`)
+	numbers = regexp.MustCompile(`\b([0-9a-f]{10}|[0-9a-f]{16}|[0-9a-f]{64})\b|-?\b(0x[0-9a-f]+|\d+(\.\d+)?(us|µs|ms|s)?)\b`)
 	places  = regexp.MustCompile(`\b[0-9a-f]{16}\b|\b0x[0-9a-f]+\b|\b\d+\.\d+(us|ms|s)\b`)
-	// What differs by when a command comes, and by who came first.
-	states = regexp.MustCompile(`\b(waiting|yes|host|guest|running|idle|parked)\b|\[OPTIMIZED\]| - `)
+	// What differs by when a command comes, and by who came first: the caller that
+	// a function returns to, where a vCPU was, the task.
+	who    = regexp.MustCompile(`\w+\+0x[0-9a-f]+(/0x[0-9a-f]+ <-|  +0x[0-9a-f]+$)|"(retSymbol|comm)":"[^"]*"`)
+	states = regexp.MustCompile(`\b(waiting|yes|host|guest|running|idle|parked)\b|\[OPTIMIZED\]`)
 )
 
 // shape is a line without what differs, and whether it is that of a hit.
 func shape(line string, vary *regexp.Regexp) (string, bool) {
 	hit := hits.MatchString(line)
 	line = hits.ReplaceAllString(line, "HIT ")
-	line = states.ReplaceAllString(vary.ReplaceAllString(line, "#"), " ~ ")
-	return strings.Join(strings.Fields(line), " "), hit
+	line = who.ReplaceAllString(strings.ReplaceAll(line, "[OPTIMIZED][", "["), "~")
+	words := strings.Fields(states.ReplaceAllString(vary.ReplaceAllString(line, "~"), " ~ "))
+	for i, w := range words {
+		if w == "-" {
+			words[i] = "~"
+		}
+	}
+	return strings.Join(words, " "), hit
 }
 
-// compare wants the lines of the document: of hits as many, each of a kind that is
-// shown; of others the same, in their order, with "..." for any number. Headers
+// compare wants the lines of the document, where it has any: of hits as many, each
+// of a kind that is shown; of others the same, in their order, with "..." for any
+// number, and of lines that only numbers tell apart any number too. Headers
 // and ends of traces, which begin with #, are the trace's tests'. Other hosts than
 // the one that the documents were written on have other plans and reasons.
 func compare(t *testing.T, s step, said []string, vary *regexp.Regexp) {
 	t.Helper()
-	if kvmtest.ThisHost() != kvmtest.HostPVM || strings.HasSuffix(s.command, "&") {
+	if kvmtest.ThisHost() != kvmtest.HostPVM || len(s.want) == 0 {
 		return
 	}
 	part := func(lines []string) (seen, other []string) {
@@ -148,7 +176,7 @@ func compare(t *testing.T, s step, said []string, vary *regexp.Regexp) {
 				other = append(other, text)
 			}
 		}
-		return seen, other
+		return seen, slices.Compact(other)
 	}
 	wantHits, want := part(s.want)
 	gotHits, got := part(said)
@@ -160,4 +188,34 @@ func compare(t *testing.T, s step, said []string, vary *regexp.Regexp) {
 	if bad || !regexp.MustCompile("^"+pattern+"$").MatchString(strings.Join(got, "\n")) {
 		t.Errorf("%s: %s says\n%s\nwhere the document has\n%s", s.where, s.command, strings.Join(said, "\n"), strings.Join(s.want, "\n"))
 	}
+}
+
+// TestTour does what the README's tour does.
+func TestTour(t *testing.T) {
+	kvmtest.Require(t)
+	play(t, objects(t, "docs/examples"), sessions(t, "README.md", ""), numbers)
+}
+
+// TestSessions does what documents show of the command line, with a daemon that has
+// the built-in guest.
+func TestSessions(t *testing.T) {
+	kvmtest.Require(t)
+	for _, doc := range []string{"definitions", "programs", "handlers", "optimization"} {
+		t.Run(doc, func(t *testing.T) {
+			todo := []step{{where: doc, command: "guestprobed --vcpus 2 &"}}
+			todo = append(todo, sessions(t, "docs/"+doc+".md", "guestprobe detach --all; guestprobe guest resume; guestprobe optimization on")...)
+			play(t, objects(t, "."), todo, numbers)
+		})
+	}
+}
+
+// objects returns a directory with what the example programs are compiled to, in
+// this place below it.
+func objects(t *testing.T, place string) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.CopyFS(filepath.Join(dir, place), os.DirFS(root+"/probe/bpf/testdata/obj")); err != nil {
+		t.Fatal(err)
+	}
+	return dir
 }
