@@ -132,7 +132,7 @@ func play(t *testing.T, dir string, todo []step, vary *regexp.Regexp) {
 }
 
 var (
-	hits = regexp.MustCompile(`^.*\[\d{3}\].*? \d+\.\d{6}: `)
+	hits = regexp.MustCompile(`^ *\S+-\d+ +\[\d{3}\] [a-zA-Z.]{5} +\d+\.\d{6}: `)
 	// What differs from run to run, and what by compilers and their hosts.
 	numbers = regexp.MustCompile(`\b([0-9a-f]{10}|[0-9a-f]{16}|[0-9a-f]{64})\b|-?\b(0x[0-9a-f]+|\d+(\.\d+)?(us|µs|ms|s)?)\b`)
 	places  = regexp.MustCompile(`\b[0-9a-f]{16}\b|\b0x[0-9a-f]+\b|\b\d+\.\d+(us|ms|s)\b`)
