@@ -6,13 +6,6 @@ import (
 	"github.com/guestprobe/guestprobe/probe/bpf"
 )
 
-// place is memory that a register points to, of a size in bytes.
-type place struct {
-	r    asm.Register
-	size int
-	code int // instructions that make the pointer
-}
-
 // known uses an index of which something is known: it is masked, compared, shifted
 // or counted, so that what is accessed with it is certainly in bounds, certainly is
 // not, or may be the one or the other, by a byte.

@@ -55,6 +55,7 @@ func (g *gen) checked() {
 // stepped is code that steps itself.
 func (g *gen) stepped() {
 	const flagTF = 1 << 8
+	g.p.Steps = true
 	g.setFlag(flagTF, true)
 	for range 1 + g.IntN(3) {
 		g.register()

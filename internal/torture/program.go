@@ -9,6 +9,8 @@ type Program struct {
 	Insts []Inst // where probes can be, ascending
 	Data  []byte // at the beginning of each task's data; the first 8 bytes are its resume word
 	Tasks int
+	// Steps: some of it runs with RFLAGS.TF set.
+	Steps bool
 	// Kernel: it runs at CPL0, without what only user code can rely on: a red zone, a
 	// stack that may end right below RSP, alignment checks.
 	Kernel bool

@@ -16,10 +16,11 @@ import (
 // Options say how guests are run.
 type Options struct {
 	VCPUs   int           // 0 stands for 2
-	Tick    time.Duration // between timer interrupts; 0 stands for DefaultTick, less for none
+	Tick    time.Duration // between timer interrupts; 0 stands for DefaultTick
 	Timeout time.Duration // of one guest; 0 stands for DefaultTimeout
 	KVMPath string        // the KVM device; "" means /dev/kvm
 	Host    *host.Report
+	NoSteps bool // leave out programs that step themselves
 }
 
 // Defaults of Options. Tasks are short, so that ticks must be as well if they are
@@ -214,6 +215,9 @@ func (h How) String() string { return [...]string{"unprobed", "probed", "changin
 
 func (t *Torture) run(ctx context.Context, seed uint64, how How) error {
 	p := Generate(seed)
+	if p.Steps && t.o.NoSteps {
+		return nil
+	}
 	want, err := t.native(p)
 	if err != nil || want == nil {
 		return err
