@@ -138,28 +138,68 @@ func TestStreamThatIsNotRead(t *testing.T) {
 		}
 		return strings.Contains(h.log.String(), "its client does not read")
 	})
+	end, read := h.readLate(c, api.RecordHit)
+	if end.Reason != api.EndSlow || end.Delivered != read || end.Delivered+end.Lost > hits || end.Lost == 0 {
+		t.Errorf("end %+v; read %d of %d hits", end, read, hits)
+	}
+}
+
+// readLate reads a stream that is over: its end, and how many records of type of it has.
+func (h *harness) readLate(c net.Conn, of api.RecordType) (end api.End, read uint64) {
+	h.Helper()
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil {
-		t.Fatal(err)
+		h.Fatal(err)
 	}
 	defer resp.Body.Close()
 	var last api.Record
-	read := uint64(0)
 	for dec := json.NewDecoder(resp.Body); ; {
 		var r api.Record
-		if err := dec.Decode(&r); err != nil {
+		if err := dec.Decode(&r); errors.Is(err, io.EOF) {
 			break
+		} else if err != nil {
+			h.Fatalf("behind a record %s: %v", last.Type, err)
 		}
-		if last = r; r.Type == api.RecordHit {
+		if last = r; r.Type == of {
 			read++
 		}
 	}
-	var end api.End
-	if err := json.Unmarshal(last.Data, &end); err != nil || last.Type != api.RecordEnd {
-		t.Fatalf("last record %s %s, %v", last.Type, last.Data, err)
+	if last.Type != api.RecordEnd {
+		h.Fatalf("last record %s %s", last.Type, last.Data)
 	}
-	if end.Reason != api.EndSlow || end.Delivered != read || end.Delivered+end.Lost > hits || end.Lost == 0 {
-		t.Errorf("end %+v; read %d of %d hits", end, read, hits)
+	return decode[api.End](h, last), read
+}
+
+// TestStopUnread: a client that is behind when the daemon stops, and reads no more until
+// the daemon has ended, finds the end, and what it did not get counted as lost.
+func TestStopUnread(t *testing.T) {
+	const records = 20_000
+	for _, tc := range []struct {
+		path string
+		of   api.RecordType
+		one  func(*harness)
+	}{
+		{"events", api.RecordHit, func(h *harness) { h.g.hit(h.T, 0, "schedule", 0, nil) }},
+		{"guest/console?follow=true", api.RecordConsole, func(h *harness) { h.g.print(strings.Repeat("x", 100)) }},
+	} {
+		t.Run(tc.path, func(t *testing.T) {
+			h := serveFake(t, func(o *options) { o.writeTime = 50 * time.Millisecond })
+			h.attach("p:a schedule")
+			c := h.dial("GET /v1/" + tc.path + " HTTP/1.1\r\nHost: x\r\n\r\n")
+			h.until("the stream", func() bool {
+				h.s.streams.mu.Lock()
+				defer h.s.streams.mu.Unlock()
+				return len(h.s.streams.open) == 1
+			})
+			for range records {
+				tc.one(h)
+			}
+			h.stop()
+			end, read := h.readLate(c, tc.of)
+			if end.Reason != api.EndShutdown || end.Delivered != read || end.Delivered+end.Lost != records || end.Lost == 0 {
+				t.Errorf("end %+v; read %d of %d", end, read, records)
+			}
+		})
 	}
 }
 

@@ -32,8 +32,23 @@ func (s *server) streamConsole(w http.ResponseWriter, r *http.Request) error {
 	defer s.closeStream(st)
 	sub, history := s.guest.Console(consoleQueue)
 	defer sub.Close()
+	if err := s.console(r, st, sub, history, follow); errors.Is(err, errSlow) {
+		st.endSlow(sub.Lost()+uint64(len(sub.C())), nil)
+	}
+	return nil // else the client is gone; nobody is left to tell
+}
+
+// console sends the lines of history and, with follow, those that come, until there is a
+// reason to stop. An error means that the end is not sent.
+func (s *server) console(r *http.Request, st *stream, sub ConsoleSub, history []machine.ConsoleLine, follow bool) error {
 	for _, l := range history {
 		st.putConsole(l)
+		if st.buf.Len() < maxGather {
+			continue
+		}
+		if err := st.flush(); err != nil {
+			return err
+		}
 	}
 	if !follow {
 		st.end(api.EndHistory, nil, nil)
@@ -46,14 +61,10 @@ func (s *server) streamConsole(w http.ResponseWriter, r *http.Request) error {
 		changed := s.guest.Changed()
 		reason, code, ended := guestEnd(s.guest.State())
 		if ended {
-			s.endConsole(st, sub, reason, code)
-			return nil
+			return st.endConsole(sub, reason, code)
 		}
 		if err := st.flush(); err != nil {
-			if errors.Is(err, errSlow) {
-				st.endSlow(sub.Lost(), nil)
-			}
-			return nil // the client is gone; nobody is left to tell
+			return err
 		}
 		select {
 		case l, ok := <-sub.C():
@@ -68,26 +79,25 @@ func (s *server) streamConsole(w http.ResponseWriter, r *http.Request) error {
 			st.putHeartbeat()
 		case <-changed:
 		case <-st.asked:
-			s.endConsole(st, sub, api.EndAsked, nil)
-			return nil
+			return st.endConsole(sub, api.EndAsked, nil)
 		case <-r.Context().Done():
 			return nil
 		case <-s.stop:
-			s.endConsole(st, sub, api.EndShutdown, nil)
-			return nil
+			return st.endConsole(sub, api.EndShutdown, nil)
 		}
 	}
 }
 
 // endConsole sends the lines that are already there, and the end.
-func (s *server) endConsole(st *stream, sub ConsoleSub, reason string, code *int64) {
+func (st *stream) endConsole(sub ConsoleSub, reason string, code *int64) error {
 	for st.drainConsole(sub) {
-		if st.flush() != nil {
-			return
+		if err := st.flush(); err != nil {
+			return err
 		}
 	}
 	st.putLost(sub.Lost())
 	st.end(reason, code, nil)
+	return nil
 }
 
 // drainConsole puts lines that are there, up to a bufferful, and reports

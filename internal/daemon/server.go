@@ -108,7 +108,7 @@ func (s *server) shutdown(sock *socket, hs *http.Server) error {
 	}
 	s.stopOnce.Do(func() { close(s.stop) })
 	end, _ := ctx.Deadline()
-	s.streams.interrupt(min(s.opt.endTime, max(0, time.Until(end)-s.opt.writeTime)))
+	s.streams.interrupt(min(s.opt.endTime, max(0, time.Until(end)-2*s.opt.writeTime)))
 	if err := hs.Shutdown(ctx); err != nil {
 		s.log.Warn("requests cut off", "err", err)
 		hs.Close()

@@ -21,11 +21,12 @@ import (
 // Limits of streams.
 const (
 	// writeTime is how long one write may take once the daemon stops: a client
-	// that does not read must not hold it up.
+	// that does not read must not hold it up. The end, which is written into room
+	// kept for it, has as long again.
 	writeTime = 500 * time.Millisecond
 	// endTime is how long a client that does read may take for the records that
 	// are there when the daemon stops; what is left then is lost, and counted.
-	// With the last write it stays within shutdownTime.
+	// With the last two writes it stays within shutdownTime.
 	endTime = 2 * time.Second
 	// gatherTime is how long a stream waits after it has sent hits before it
 	// sends more: one write for many where there are many.
@@ -57,8 +58,8 @@ type stream struct {
 	lost      uint64 // reported so far
 	behind    uint64 // of those delivered: late
 
-	sent struct{ delivered, lost uint64 } // both, as of what was written
-	slow bool                             // the client does not read: only the end may yet be written
+	sent struct{ delivered, lost, behind uint64 } // these, as of what was written
+	slow bool                                     // the client does not read: only the end may yet be written
 }
 
 // errSlow is the end of a stream whose client does not read.
@@ -186,16 +187,20 @@ func (st *stream) putHeartbeat() {
 	st.put(api.RecordHeartbeat, api.Heartbeat{Delivered: st.delivered, Lost: st.lost})
 }
 
-// flush sends what was put. An error means that the client is gone, or, at the
-// end of the daemon, that it does not read; errSlow that it has not read for long.
+// flush sends what was put. An error means that the client is gone; errSlow that it has
+// not read for long, or for a moment when the daemon stops.
 func (st *stream) flush() error {
 	if st.buf.Len() == 0 {
 		return nil
 	}
-	if !st.slow {
-		_ = st.rc.SetWriteDeadline(time.Now().Add(st.stallTime))
+	limit := st.stallTime
+	if st.slow {
+		limit = st.writeTime
 	}
-	if until := st.until.Load(); until != nil {
+	_ = st.rc.SetWriteDeadline(time.Now().Add(limit))
+	if until := st.until.Load(); until != nil && st.slow {
+		_ = st.rc.SetWriteDeadline(until.Add(2 * st.writeTime))
+	} else if until != nil {
 		st.allow(*until)
 	}
 	err := st.await()
@@ -206,7 +211,7 @@ func (st *stream) flush() error {
 	if err != nil {
 		return err
 	}
-	st.sent.delivered, st.sent.lost = st.delivered, st.lost
+	st.sent.delivered, st.sent.lost, st.sent.behind = st.delivered, st.lost, st.behind
 	return st.rc.Flush()
 }
 
@@ -226,20 +231,29 @@ func (st *stream) await() error {
 		taken, err2 := unix.IoctlGetInt(int(fd), unix.SIOCOUTQ)
 		return err != nil || err2 != nil || taken <= room/2
 	})
-	if errors.Is(err, os.ErrDeadlineExceeded) && st.until.Load() == nil {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return errSlow
 	}
 	return err
 }
 
-// endSlow ends a stream whose client has not read for long; what could not be sent is
-// lost, and total what was lost before it came here.
+// endSlow ends a stream whose client does not read; total is what was lost before it came
+// here.
 func (st *stream) endSlow(total uint64, probes []api.Probe) {
+	st.giveUp(total)
+	reason := api.EndSlow
+	if st.until.Load() != nil {
+		reason = api.EndShutdown
+	}
+	st.end(reason, nil, probes)
+}
+
+// giveUp counts what could not be sent as lost, like total before it. Only the end may
+// follow.
+func (st *stream) giveUp(total uint64) {
 	total += st.delivered - st.sent.delivered
-	st.delivered, st.lost, st.slow = st.sent.delivered, st.sent.lost, true
-	_ = st.rc.SetWriteDeadline(time.Now().Add(st.writeTime))
+	st.delivered, st.lost, st.behind, st.slow = st.sent.delivered, st.sent.lost, st.sent.behind, true
 	st.putLost(total)
-	st.end(api.EndSlow, nil, probes)
 }
 
 // partWriter sends parts of one record.
@@ -255,10 +269,14 @@ func (w partWriter) Write(p []byte) (int, error) {
 	return len(p), err
 }
 
-// end sends the last record, with what has become of the stream's probes.
+// end sends the last record, with what has become of the stream's probes. A client that
+// does not read what is before it gets the end alone.
 func (st *stream) end(reason string, code *int64, probes []api.Probe) {
 	st.put(api.RecordEnd, api.End{Reason: reason, Code: code, Delivered: st.delivered, Lost: st.lost, Late: st.behind, Probes: probes})
-	_ = st.flush()
+	if errors.Is(st.flush(), errSlow) {
+		st.giveUp(st.lost)
+		st.end(reason, code, probes)
+	}
 }
 
 // guestEnd returns the end of streams that the guest's state asks for.
