@@ -44,8 +44,8 @@ type Stats struct {
 	UnderWay  uint64 // when the probe was unregistered: they return without a handler; likewise
 }
 
-// add adds t to s.
-func (s *Stats) add(t Stats) {
+// Add adds the counts t to s.
+func (s *Stats) Add(t Stats) {
 	s.Hits += t.Hits
 	s.Handled += t.Handled
 	s.Filtered += t.Filtered
@@ -79,10 +79,10 @@ func (r *registration) stats(i int) Stats {
 	if r.ret != nil {
 		handled, filtered, missed, _ := r.ret.inGuest(i)
 		s.InGuest = handled + filtered + missed
-		s.add(Stats{Hits: s.InGuest, Handled: handled, Filtered: filtered, Missed: missed})
+		s.Add(Stats{Hits: s.InGuest, Handled: handled, Filtered: filtered, Missed: missed})
 	} else if g := r.stage; g != nil && g.Counts != nil {
 		hits, handled, filtered, missed := g.Counts(i)
-		s.add(Stats{Hits: hits, Handled: handled, Filtered: filtered, Missed: missed})
+		s.Add(Stats{Hits: hits, Handled: handled, Filtered: filtered, Missed: missed})
 		s.InGuest = hits
 	}
 	return s
@@ -100,8 +100,8 @@ func (r *registration) totals(byCPU []Stats) (total Stats) {
 		}
 	}
 	for i := range byCPU {
-		byCPU[i].add(r.stats(i))
-		total.add(byCPU[i])
+		byCPU[i].Add(r.stats(i))
+		total.Add(byCPU[i])
 	}
 	return total
 }

@@ -360,7 +360,7 @@ func (wp *watchpoint) info() WatchInfo {
 		i.By, i.Cost = "page", costWrites
 	}
 	for j := range wp.cells {
-		i.Stats.add(wp.stats(j))
+		i.Stats.Add(wp.stats(j))
 	}
 	return i
 }

@@ -74,9 +74,10 @@ type CreateProbes struct {
 	Probes []ProbeSpec `json:"probes,omitempty"`
 }
 
-// PatchProbe is the body of PATCH /v1/probes/{probe}.
+// PatchProbe is the body of PATCH /v1/probes/{probe}: one of the two.
 type PatchProbe struct {
-	Enabled *bool `json:"enabled"`
+	Enabled *bool   `json:"enabled,omitempty"`
+	Filter  *string `json:"filter,omitempty"` // another filter; "" and "0": none. Counts go on
 }
 
 // PatchProbes is the body of PATCH /v1/probes, for all of Names or none; without Names

@@ -50,6 +50,43 @@ func (a *app) setEnabled(on bool, use, short string) command.Spec {
 	})
 }
 
+func (a *app) filter() command.Spec {
+	var clear, all bool
+	return command.Spec{
+		Use:   "filter PROBE... EXPRESSION | --all EXPRESSION | --clear PROBE...",
+		Short: "Change the filter of probes that are attached",
+		Long: "Change the filter of probes that are attached, as writing to an event's filter file does in\n" +
+			"the kernel: 0 is no filter, as is --clear. The guest stands still for the moment: a hit\n" +
+			"has met the old filter or the new one. Counts go on. An expression that does not suit one of the\n" +
+			"probes changes none. The expression is as for attach --filter.\n\n" + probeNames,
+		Example: `  guestprobe filter myread 'count > 100 && fd != 3'
+  guestprobe filter --clear 'io/*'`,
+		Args: command.Between(0, -1, ""),
+		Flags: func(f *pflag.FlagSet) {
+			f.BoolVar(&clear, "clear", false, "take the filter away; every argument is a probe")
+			f.BoolVarP(&all, "all", "a", false, "every probe")
+		},
+		Complete: a.completeProbes(),
+		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
+			names, expr := r.Args, ""
+			if !clear {
+				if len(names) == 0 {
+					return command.Usagef("say what the filter is to be, or --clear")
+				}
+				names, expr = names[:len(names)-1], names[len(names)-1]
+			}
+			if all == (len(names) > 0) {
+				return command.Usagef("say which probes, or --all")
+			}
+			ps, err := c.Patch(ctx, api.PatchProbe{Filter: &expr}, names...)
+			if err != nil {
+				return err
+			}
+			return printProbes(r, ps)
+		}),
+	}
+}
+
 // onProbes makes the command that does one thing with the probes that its arguments
 // name, or with no names with all of them, and prints what they are then.
 func (a *app) onProbes(s command.Spec, do func(ctx context.Context, c *client.Client, names []string) ([]api.Probe, error)) command.Spec {

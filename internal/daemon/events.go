@@ -260,7 +260,9 @@ func (e *eventStream) ringLost() uint64 {
 	}
 	n := uint64(0)
 	for a := range e.only {
-		n += a.source.Counts().Lost
+		a.mu.Lock()
+		n += a.counts().Lost
+		a.mu.Unlock()
 	}
 	return n
 }
@@ -281,7 +283,7 @@ func (e *eventStream) putHit(ev event.Event) {
 	}
 	a := ev.Source.Owner.(*attached)
 	h := api.Hit{
-		TimeNS: ev.Time - e.s.probes.epoch, Late: ev.Late, CPU: ev.CPU, Probe: a.kprobe.Name, ID: a.id, Stage: rec.Stage.String(),
+		TimeNS: ev.Time - e.s.probes.epoch, Late: ev.Late, CPU: ev.CPU, Probe: a.def.Name(), ID: a.id, Stage: rec.Stage.String(),
 		Addr: api.Hex(rec.Addr), Symbol: e.s.symbolize(rec.Addr), CPL: rec.CPL, IRQsOff: rec.IRQsOff,
 		Text: string(ev.Source.Layout.AppendArgs(nil, rec)),
 	}

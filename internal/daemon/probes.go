@@ -85,7 +85,7 @@ func (s *server) patchProbes(w http.ResponseWriter, r *http.Request) error {
 	if err := readBody(w, r, &req, false); err != nil {
 		return err
 	}
-	ps, err := s.probes.patch(req.Names, req.PatchProbe)
+	ps, err := s.patch(req.Names, req.PatchProbe)
 	if err != nil {
 		return err
 	}
@@ -107,7 +107,17 @@ func (s *server) patchProbe(w http.ResponseWriter, r *http.Request) error {
 	if err := readBody(w, r, &req, false); err != nil {
 		return err
 	}
-	return s.onOne(w, r, func(number []string) ([]api.Probe, error) { return s.probes.patch(number, req) })
+	return s.onOne(w, r, func(number []string) ([]api.Probe, error) { return s.patch(number, req) })
+}
+
+// patch changes probes. Another filter comes while the guest stands still, so nobody else
+// has it pause or go on meanwhile.
+func (s *server) patch(names []string, req api.PatchProbe) ([]api.Probe, error) {
+	if req.Filter != nil {
+		s.resetMu.Lock()
+		defer s.resetMu.Unlock()
+	}
+	return s.probes.patch(names, req)
 }
 
 func (s *server) deleteProbe(w http.ResponseWriter, r *http.Request) error {
@@ -230,9 +240,10 @@ func (st *store) wire(a *attached) api.Probe {
 	return p
 }
 
-// underWay returns how many calls a return probe that is attached follows: by its counts,
+// underWay returns how many calls a return probe that is attached follows, without those
+// that it followed with another filter: by its counts,
 // because what else tells changes while these are read.
-func underWay(s api.Stats) int { return int(max(0, int64(s.Handled-s.Returns-s.Abandoned))) }
+func underWay(s api.Stats) int { return int(max(0, int64(s.Handled-s.Returns-s.Abandoned-s.UnderWay))) }
 
 // settleReturns makes the events of a return probe that was detached as many as its
 // returns: a task that was stopped on its way from the count to the program in the guest
@@ -248,18 +259,29 @@ func (st *store) settleReturns(a *attached) {
 	}
 }
 
-// stats returns a probe's counters, after it was detached too.
+// stats returns a probe's counters, after it was detached too. Callers hold its mu, or
+// changes.
 func (st *store) stats(a *attached) api.Stats {
 	total, cpus := st.engineStats(a)
-	events := a.source.Counts()
+	events := a.counts()
+	total.Add(a.past.total)
+	for i := range a.past.cpus {
+		cpus[i].Add(a.past.cpus[i])
+	}
 	s := api.Stats{Counts: wireCounts(total), Events: events.Stored + events.Lost, Lost: events.Lost}
 	if a.program != nil && a.def.Kind != event.KindProbe {
-		s.Rejected = a.program.Rejected()
+		s.Rejected = a.past.rejected + a.program.Rejected()
 	}
 	for i, c := range cpus {
 		s.CPUs = append(s.CPUs, api.CPUStats{CPU: i, Counts: wireCounts(c)})
 	}
 	return s
+}
+
+// counts are the events of a. Callers hold its mu, or changes.
+func (a *attached) counts() event.Counts {
+	c := a.source.Counts()
+	return event.Counts{Stored: c.Stored + a.past.events.Stored, Lost: c.Lost + a.past.events.Lost}
 }
 
 func wireCounts(s probe.Stats) api.Counts {

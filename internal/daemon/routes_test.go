@@ -88,7 +88,7 @@ func TestBadRequests(t *testing.T) {
 		{"unknown probe", "GET", "/v1/probes/nope", "", 404, "probe_not_found", `"nope"`},
 		{"unknown number", "DELETE", "/v1/probes/99", "", 404, "probe_not_found", `"99"`},
 		{"unknown group", "DELETE", "/v1/probes/other%2Ftaken", "", 404, "probe_not_found", `"other/taken"`},
-		{"patch nothing", "PATCH", "/v1/probes/taken", `{}`, 400, "bad_value", "enabled is missing"},
+		{"patch nothing", "PATCH", "/v1/probes/taken", `{}`, 400, "bad_value", "either enabled"},
 		{"patch more", "PATCH", "/v1/probes/taken", `{"enabled":true,"def":"p x"}`, 400, "unknown_field", ""},
 		{"knob", "PUT", "/v1/kprobes/enabled", `{"enabled":2}`, 400, "bad_json", ""},
 		{"call nothing", "POST", "/v1/guest/call", `{}`, 400, "bad_value", "exactly one"},

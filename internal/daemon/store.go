@@ -36,6 +36,7 @@ type attached struct {
 
 	mu   sync.Mutex // held while the probe is described
 	gone bool       // it is no probe any more: what follows is being given back
+	past former     // of before its filter was changed; guarded by mu, or changes, as what is on the guest
 
 	program *program.Definition // the definition as a program; nil for one of an object
 	object  *object             // that its program is of, or nil
@@ -156,15 +157,20 @@ func (st *store) these(names []string) ([]*attached, error) {
 // patch changes the probes of these names, or all: every one or none. It describes them
 // then.
 func (st *store) patch(names []string, p api.PatchProbe) ([]api.Probe, error) {
-	if p.Enabled == nil {
-		return nil, badValue("enabled is missing")
+	if (p.Enabled == nil) == (p.Filter == nil) {
+		return nil, badValue("either enabled is to be changed or filter")
 	}
 	as, err := st.these(names)
 	if err != nil {
 		return nil, err
 	}
 	defer st.changes.Unlock()
-	if _, err := st.enable(as, *p.Enabled); err != nil {
+	if p.Filter != nil {
+		err = st.refilter(as, *p.Filter)
+	} else {
+		_, err = st.enable(as, *p.Enabled)
+	}
+	if err != nil {
 		return nil, ofProbe(err, as)
 	}
 	return st.describe(as), nil

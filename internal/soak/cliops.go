@@ -38,6 +38,7 @@ const (
 	statusOK          = 0
 	statusFailed      = 1
 	statusUnreachable = 3
+	statusTooFew      = 6
 	statusTimeout     = 124
 )
 
@@ -215,7 +216,7 @@ func (w *worker) cliTrace(r *rand.Rand) {
 	args, codes := w.traceSpec(r)
 	args = append(args, "--count", itoa(n), "--timeout", d.String())
 	p, ok := w.cli(args...)
-	if !ok || p.status == statusTimeout {
+	if !ok || p.status == statusTimeout || p.status == statusTooFew { // the last: the guest ended before
 		return
 	}
 	w.done(args, p, codes...)
