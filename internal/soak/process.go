@@ -37,7 +37,9 @@ func startDaemon(ctx context.Context, o *Options, name string, vcpus int, cmdlin
 	defer cancel()
 	p.Daemon, err = child.Start(ctx, child.Options{
 		Program: o.Daemon,
-		Args:    []string{"--socket", p.socket, "--vcpus", fmt.Sprint(vcpus), "--cmdline", cmdline, "--log-format", "json", "--log-file", p.log},
+		// The reader that does not read is to hold its stream for a whole phase.
+		Args: []string{"--socket", p.socket, "--vcpus", fmt.Sprint(vcpus), "--cmdline", cmdline, "--log-format", "json", "--log-file", p.log,
+			"--stall-timeout", (o.Duration + o.Patience).String()},
 		// A goroutine dump, if there has to be one, of all goroutines.
 		Env: append(os.Environ(), "GOTRACEBACK=all"), Output: out,
 	})
