@@ -35,9 +35,14 @@ func (v *VCPU) Sregs() *Sregs { return v.sregs }
 // InjectException). Owner thread only.
 func (v *VCPU) SetRegsDirty() { v.dirty |= syncRegsBit }
 
-// SetSregsDirty makes the next Run load the registers of Sregs. Owner thread
+// SetSregsDirty makes the next Run load the registers of Sregs, but no interrupt: the
+// interrupt_bitmap is that of the last exit, and KVM_SET_SREGS would queue what it has
+// a second time (section 4.14), although it may have been delivered since. Owner thread
 // only.
-func (v *VCPU) SetSregsDirty() { v.dirty |= syncSregsBit }
+func (v *VCPU) SetSregsDirty() {
+	v.sregs.InterruptBitmap = [len(v.sregs.InterruptBitmap)]uint64{}
+	v.dirty |= syncSregsBit
+}
 
 // SyncRegs reports whether registers travel in the shared page
 // (KVM_CAP_SYNC_REGS) rather than by two further ioctls for each Run.
