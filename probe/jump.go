@@ -1,23 +1,45 @@
 package probe
 
+import "github.com/guestprobe/guestprobe/probe/flow"
+
 // Why a site is not optimized, besides the reasons of package flow.
 const (
-	notPostHandler = "post_handler"     // a probe there has a post or fault handler
-	notNeighbour   = "probe_in_region"  // another probe is armed in the region
-	notMirrorEnd   = "mirror_end"       // mirrors of jprobes end there
-	notSpace       = "address_space"    // a probe there is for one address space, and the target has several
-	notSharedText  = "shared_text"      // the guest does not say that its user text is mapped once and for all
-	notNoPlace     = "no_place"         // no address has the int3s that the displacement needs
-	notMemory      = "no_detour_memory" // executable memory is used up
-	notReach       = "out_of_reach"     // an operand of a displaced instruction
-	notMapped      = "not_mapped"       // an address space in use lacks the detour
-	notTextChanged = "text_changed"     // the region is not what the image says
-	notWaiting     = "waiting"          // for the next pass
-	notOff         = "optimization_off" // the global knob
-	notDisarmed    = "not_armed"        // disabled, or everything is disarmed
-	notUnknown     = "no_function"      // the function is not known
-	notOnThisHost  = "host"             // the target cannot place detours
+	notPostHandler = "post_handler"
+	notNeighbour   = "probe_in_region"
+	notMirrorEnd   = "mirror_end"
+	notSpace       = "address_space"
+	notSharedText  = "shared_text"
+	notNoPlace     = "no_place"
+	notMemory      = "no_detour_memory"
+	notReach       = "out_of_reach"
+	notMapped      = "not_mapped"
+	notTextChanged = "text_changed"
+	notWaiting     = "waiting"
+	notOff         = "optimization_off"
+	notDisarmed    = "not_armed"
+	notUnknown     = "no_function"
+	notOnThisHost  = "host"
 )
+
+// meanings say what the reasons of this package mean, in a sentence each, as
+// docs/optimization.md has it.
+var meanings = map[string]string{
+	notPostHandler: "a probe on the site has a post or a fault handler",
+	notNeighbour:   "another probe is armed in the region; it has precedence whenever it comes",
+	notMirrorEnd:   "mirrors of jprobes end there",
+	notSpace:       "a probe on the site is for one address space (--space)",
+	notSharedText:  "the guest does not say that its user text is mapped once; looked at again while it may",
+	notNoPlace:     "no free address has the int3s that the displacement needs",
+	notMemory:      "the executable memory is used up",
+	notReach:       "an operand or target of a displaced instruction is, from the detour",
+	notMapped:      "the page tables in use lack the detour",
+	notTextChanged: "the region is not what the image says",
+	notWaiting:     "the next pass will look at it",
+	notOff:         "all jumps are off: guestprobe optimization on brings them back",
+	notDisarmed:    "disabled, or everything is disarmed",
+	notUnknown:     "the image has no function, or no code, there",
+	notOnThisHost:  "the target cannot place detours",
+}
 
 // passing are the refusals that may not hold any more when something has changed
 // around the site: it is looked at again then.
@@ -27,6 +49,15 @@ var passing = map[string]bool{notSharedText: true, notNoPlace: true, notMemory: 
 type Unoptimized struct {
 	Reason string // machine-readable: of flow.Reason, or what stands against it at the moment
 	Detail string // for people; may be empty
+}
+
+// Meaning explains the reason in a sentence without its capital and full stop. It is
+// empty where there is no reason.
+func (u Unoptimized) Meaning() string {
+	if m := meanings[u.Reason]; m != "" {
+		return m
+	}
+	return flow.Reason(u.Reason).Meaning()
 }
 
 // optimization is what has become of a site's jump. A value never changes.

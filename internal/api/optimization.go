@@ -21,6 +21,7 @@ type SetOptimization struct {
 
 // Unoptimized is why a probe's site has no jump.
 type Unoptimized struct {
-	Reason string `json:"reason"`           // machine-readable; docs/optimization.md lists them
-	Detail string `json:"detail,omitempty"` // for people
+	Reason  string `json:"reason"`            // machine-readable; docs/optimization.md lists them
+	Meaning string `json:"meaning,omitempty"` // of the reason, in a sentence without its capital and full stop
+	Detail  string `json:"detail,omitempty"`  // for people: what it is here
 }

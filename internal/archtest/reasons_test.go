@@ -10,11 +10,14 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/guestprobe/guestprobe/probe"
 )
 
 // TestDocsListReasons: docs/optimization.md explains every reason that a site is
-// not optimized for, and no others: the string constants of probe/flow whose
-// names begin with Reason, and those of probe/optimize.go that begin with not.
+// not optimized for, and no others, in the words of Unoptimized.Meaning, which list says:
+// the string constants of probe/flow whose names begin with Reason, and those of
+// probe/jump.go that begin with not.
 func TestDocsListReasons(t *testing.T) {
 	files := load(t)
 	path := filepath.Join(root(t), "docs", "optimization.md")
@@ -22,7 +25,7 @@ func TestDocsListReasons(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	row := regexp.MustCompile("^\\| `([a-z0-9_]+)` \\| .+ \\|$")
+	row := regexp.MustCompile("^\\| `([a-z0-9_]+)` \\| (.+) \\|$")
 	for _, c := range []struct{ mark, pkg, prefix string }{
 		{"<!-- reasons:probe -->", "probe", "not"},
 		{"<!-- reasons:flow -->", "probe/flow", "Reason"},
@@ -39,6 +42,9 @@ func TestDocsListReasons(t *testing.T) {
 			}
 			if m := row.FindStringSubmatch(strings.TrimRight(line, "\n")); m != nil {
 				got = append(got, m[1])
+				if said, doc := (probe.Unoptimized{Reason: m[1]}).Meaning(), strings.ReplaceAll(m[2], "`", ""); said != doc {
+					t.Errorf("docs/optimization.md explains %q as %q, list as %q", m[1], doc, said)
+				}
 			}
 		}
 		want := stringConstants(t, files, c.pkg, c.prefix)

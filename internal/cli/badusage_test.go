@@ -42,7 +42,7 @@ func badUsage() (rows [][3]string) {
 			add("3", "no daemon answers on /nonexistent/s", c)
 			add("2", "socket", c+"|--socket|"+strings.Repeat("x", 200))
 		}
-		if !strings.Contains("attach apply detach enable disable trace stat call", name) {
+		if !strings.Contains("attach apply detach enable disable list trace stat call", name) {
 			add("2", "unexpected argument|not", c+"|a|b|c|d|e|f|g")
 		}
 	}
@@ -51,6 +51,7 @@ func badUsage() (rows [][3]string) {
 	add("2", `no command "zzzzzzz"`, "zzzzzzz", "zzzzzzz|--nosuch")
 	add("2", "guest has no command .*did you mean", "guest|statu", "guest|paus", "guest|rest", "guest|consol")
 	add("2", "map has no command", "map|dmp", "map|xx|y")
+	add("2", `--columns "[^"]*": no column "[^"]*"; there are address, k, symbol.offset, flags, name, plan, hits, missed, runs, optimized`, "list|-o|nosuch", "list|-o|name,nosuch,hits", "list|-o|", "list|-oname,", "list|--columns|name hits")
 	add("2", "say (which|what|one)", "detach", "enable", "disable", "disas", "call", "map|dump")
 	add("2", "", "attach", "apply|a|b|c", "detach|a|--all|b|--nosuch")
 	add("2", "--timeout .*: not", "call|f|--timeout|0", "call|f|--timeout|soon", "call|f|--timeout|-1s", "call|f|--timeout|2h", "call|f|--timeout|1", "trace|--timeout|soon", "trace|--timeout|0", "trace|--timeout|-1s")

@@ -3,7 +3,8 @@ package cli
 import (
 	"context"
 	"fmt"
-	"strings"
+
+	"github.com/spf13/pflag"
 
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
@@ -14,12 +15,18 @@ import (
 const formatDefs = "defs"
 
 func (a *app) list() command.Spec {
+	var wide bool
+	var columns columnList
 	return command.Spec{
-		Use:   "list",
+		Use:   "list [PROBE...]",
 		Short: "List the attached probes",
 		Long: `List the attached probes. The table has the columns of the kernel's kprobes/list
 first: address, kind, symbol+offset and flags; then name, how the displaced
-instruction is executed, hits and misses. The kinds are
+instruction is executed (PLAN), hits, misses, where the handlers run, and whether the
+site has a jump or why not (OPTIMIZED). In 80 columns it is without ADDRESS and PLAN,
+and with long names without others; --wide shows all, --columns those that are named,
+in that order. For probes that are named a sentence says why their sites have no jump.
+The kinds are
 
   k  a kprobe on kernel code      u  a kprobe on user code (CPL3)
   r  a function's return          j  a jprobe (attach --args, --mirror)
@@ -29,13 +36,29 @@ r, j and w stand for both sorts of code; the flag [USER] tells them apart. Other
 flags are [GONE], [DISABLED] and [OPTIMIZED], as in the kernel, [CHANGED] where the
 guest has changed the instruction, [SPACE CR3], [POST] and [MIRROR FUNCTION].
 --format kernel prints the kernel's own format, --format defs the definitions in a
-form that attach takes.`,
+form that attach takes.
+
+` + probeNames + ` Without a name all are meant.`,
+		Example: `  guestprobe list --wide
+  guestprobe list -o name,hits,optimized
+  guestprobe list 'io/*'`,
+		Args:    command.Between(0, -1, ""),
 		Formats: []string{formatKernel, formatDefs},
+		Flags: func(f *pflag.FlagSet) {
+			f.BoolVarP(&wide, "wide", "w", false, "all columns of the table, however wide")
+			f.VarP(&columns, "columns", "o", "only these `COLUMNS` of the table, with commas between")
+		},
+		Complete: a.completeProbes(),
 		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
-			if r.Format == formatKernel {
+			switch {
+			case wide && len(columns) > 0:
+				return command.Usagef("--wide and --columns: say one of them")
+			case r.Format == formatKernel && len(r.Args) > 0:
+				return command.Usagef("--format kernel has every probe: it takes no name")
+			case r.Format == formatKernel:
 				return kernelFile(ctx, r, c, "list")
 			}
-			ps, err := c.Probes(ctx)
+			ps, err := c.Probes(ctx, r.Args...)
 			if err != nil {
 				return err
 			}
@@ -51,8 +74,14 @@ form that attach takes.`,
 			if err != nil {
 				return err
 			}
-			if err := printProbes(r, ps); err != nil {
+			if wide {
+				columns = probeColumns
+			}
+			if err := printProbes(r, ps, columns...); err != nil {
 				return err
+			}
+			if len(r.Args) > 0 && !r.WantsJSON() {
+				noteUnoptimized(r, ps)
 			}
 			if !armed && !r.WantsJSON() {
 				r.Note("All probes are disarmed; 'guestprobe arm' arms them.")
@@ -60,23 +89,6 @@ form that attach takes.`,
 			return nil
 		}),
 	}
-}
-
-// printProbes prints probes as list does.
-func printProbes(r *command.Run, ps []api.Probe) error {
-	return r.Show(api.ProbeList{Probes: ps}, func() error {
-		var rows [][]string
-		for _, p := range ps {
-			rows = append(rows, []string{
-				fmt.Sprintf("%016x", uint64(p.Addr)), p.Kind, place(p), flags(p), p.Name, p.Plan,
-				fmt.Sprint(p.Stats.Hits), fmt.Sprint(p.Stats.Missed), runs(p), optimized(p),
-			})
-		}
-		if err := r.Table([]string{"ADDRESS", "K", "SYMBOL+OFFSET", "FLAGS", "NAME", "PLAN", "HITS", "MISSED", "RUNS", "OPTIMIZED"}, rows); err != nil {
-			return err
-		}
-		return underWayTable(ps).below(r)
-	})
 }
 
 // defLine is a probe's definition as attach takes it; what that has no form for
@@ -89,51 +101,4 @@ func defLine(p api.Probe) string {
 		return fmt.Sprintf("%s # --filter %q", p.Def, p.Filter)
 	}
 	return p.Def
-}
-
-// runs is where the handlers of a probe run, or a dash where there is no choice.
-func runs(p api.Probe) string {
-	if p.Runs == "" {
-		return "-"
-	}
-	return p.Runs
-}
-
-// place is where a probe is, as the kernel's list has it.
-func place(p api.Probe) string {
-	if p.Symbol == "" {
-		return p.Addr.String()
-	}
-	return fmt.Sprintf("%s+0x%x", p.Symbol, p.Offset)
-}
-
-// flags are those of the kernel's list, or a dash for none.
-func flags(p api.Probe) string {
-	var f []string
-	switch {
-	case p.Gone:
-		f = append(f, "[GONE]")
-	case !p.Enabled:
-		f = append(f, "[DISABLED]")
-	case p.Changed:
-		f = append(f, "[CHANGED]")
-	case p.Optimized:
-		f = append(f, "[OPTIMIZED]")
-	}
-	if p.Space != 0 {
-		f = append(f, fmt.Sprintf("[SPACE %#x]", uint64(p.Space)))
-	}
-	if p.User && p.Kind != "u" {
-		f = append(f, "[USER]")
-	}
-	if p.Mirror != "" {
-		f = append(f, fmt.Sprintf("[MIRROR %s]", command.Clean(p.Mirror)))
-	}
-	if p.Post {
-		f = append(f, "[POST]")
-	}
-	if len(f) == 0 {
-		return "-"
-	}
-	return strings.Join(f, "")
 }

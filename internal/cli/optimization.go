@@ -21,7 +21,8 @@ func (a *app) optimization() command.Spec {
 		Long: `Show or set whether int3s are replaced by jumps where the code allows it, and what
 that has cost. It is the kernel's sysctl debug.kprobes-optimization. Off takes
 every jump away at once; on lets the next pass put them back. list shows
-[OPTIMIZED], or in the column OPTIMIZED why a probe is not.`,
+[OPTIMIZED], or in the column OPTIMIZED why a probe is not, and list PROBE says it in
+a sentence.`,
 		Args: command.OneOf("on", "off"),
 		Flags: func(f *pflag.FlagSet) {
 			f.BoolVar(&now, "now", false, "run the optimizer before the answer, instead of when its delay is over")
@@ -51,15 +52,4 @@ func printOptimization(r *command.Run, o api.Optimization) error {
 		state, strconv.Itoa(o.Now), strconv.Itoa(o.Waiting), fmt.Sprint(o.Optimized), fmt.Sprint(o.Unoptimized), fmt.Sprint(o.Passes),
 		us(o.StoppedNs), us(o.LongestNs),
 	}})
-}
-
-// optimized is whether a probe's site has a jump, or why not.
-func optimized(p api.Probe) string {
-	switch {
-	case p.Optimized:
-		return "yes"
-	case p.Unoptimized != nil:
-		return p.Unoptimized.Reason
-	}
-	return "-"
 }

@@ -43,6 +43,6 @@ func (s *server) putOptimization(w http.ResponseWriter, r *http.Request) error {
 func wireOptimization(p *api.Probe, i probe.Info) {
 	p.Optimized, p.Region = i.Optimized, i.Region
 	if u := i.Unoptimized; u.Reason != "" {
-		p.Unoptimized = &api.Unoptimized{Reason: u.Reason, Detail: u.Detail}
+		p.Unoptimized = &api.Unoptimized{Reason: u.Reason, Meaning: u.Meaning(), Detail: u.Detail}
 	}
 }

@@ -8,29 +8,59 @@ type Reason string
 
 // The reasons.
 const (
-	ReasonNotBoundary      Reason = "not_boundary"       // no instruction begins at the offset
-	ReasonUndecodable      Reason = "undecodable"        // bytes that are no instruction; for Kernel anywhere in the function
-	ReasonFunctionTooShort Reason = "function_too_short" // fewer than 5 bytes up to the next symbol
-	ReasonFunctionTooLong  Reason = "function_too_long"  // more than MaxCode bytes
-	ReasonExceptionEntry   Reason = "exception_entry"    // an instruction whose fault is looked up by its address; for Kernel anywhere in the function
-	ReasonIndirectJump     Reason = "indirect_jump"      // one in the function, for ours one whose targets are not known
-	ReasonJumpIntoRegion   Reason = "jump_into_region"   // a known jump goes behind the first byte
-	ReasonCallInRegion     Reason = "call_in_region"     // its copy would push another return address
-	ReasonBranchInRegion   Reason = "branch_in_region"   // Kernel only: jmp, jcc, loop
-	ReasonInt3InRegion     Reason = "int3_in_region"     // int3 that is not padding
-	ReasonTrapInRegion     Reason = "trap_in_region"     // int n, ud2 and the like report their own address
-	ReasonEndbrInRegion    Reason = "endbr_in_region"    // where indirect branches are meant to arrive
-	ReasonNotBoostable     Reason = "not_boostable"      // a copy cannot be followed by more code, or shows where it ran
-	ReasonNotMovable       Reason = "not_movable"        // a copy would not do the same
-	ReasonMasksExceptions  Reason = "masks_exceptions"   // mov ss in the region or right before it
-	ReasonInterruptShadow  Reason = "interrupt_shadow"   // sti at the end of the region, and a wait for an interrupt behind it
-	ReasonNotProbeable     Reason = "not_probeable"      // Kernel only: no kprobe at all on the first instruction
-	ReasonUnreached        Reason = "unreached"          // no known path leads there: it may be data
-	ReasonData             Reason = "data"               // the image or an instruction uses it as memory
-	ReasonNotPadding       Reason = "not_padding"        // what follows an instruction that does not go on
-	ReasonOverlap          Reason = "overlapping_code"   // its bytes are part of another instruction as well
-	ReasonPatchedSite      Reason = "patched_site"       // the guest rewrites these bytes itself
+	ReasonNotBoundary      Reason = "not_boundary"
+	ReasonUndecodable      Reason = "undecodable"
+	ReasonFunctionTooShort Reason = "function_too_short"
+	ReasonFunctionTooLong  Reason = "function_too_long"
+	ReasonExceptionEntry   Reason = "exception_entry"
+	ReasonIndirectJump     Reason = "indirect_jump"
+	ReasonJumpIntoRegion   Reason = "jump_into_region"
+	ReasonCallInRegion     Reason = "call_in_region"
+	ReasonBranchInRegion   Reason = "branch_in_region"
+	ReasonInt3InRegion     Reason = "int3_in_region"
+	ReasonTrapInRegion     Reason = "trap_in_region"
+	ReasonEndbrInRegion    Reason = "endbr_in_region"
+	ReasonNotBoostable     Reason = "not_boostable"
+	ReasonNotMovable       Reason = "not_movable"
+	ReasonMasksExceptions  Reason = "masks_exceptions"
+	ReasonInterruptShadow  Reason = "interrupt_shadow"
+	ReasonNotProbeable     Reason = "not_probeable"
+	ReasonUnreached        Reason = "unreached"
+	ReasonData             Reason = "data"
+	ReasonNotPadding       Reason = "not_padding"
+	ReasonOverlap          Reason = "overlapping_code"
+	ReasonPatchedSite      Reason = "patched_site"
 )
+
+// meanings say what the reasons mean, in a sentence each, as docs/optimization.md has it.
+var meanings = map[Reason]string{
+	ReasonNotBoundary:      "no instruction begins there",
+	ReasonUndecodable:      "bytes that are no instruction; by Linux's rules anywhere in the function",
+	ReasonFunctionTooShort: "fewer than 5 bytes up to the next function",
+	ReasonFunctionTooLong:  "more than 256 KiB, which are not analyzed",
+	ReasonExceptionEntry:   "a fault of the instruction is looked up by its address; by Linux's rules of any in the function",
+	ReasonIndirectJump:     "one is in the function; by our rules one of which the targets are not known",
+	ReasonJumpIntoRegion:   "a known jump goes behind the site's first byte",
+	ReasonCallInRegion:     "the call would push another return address, or return into the region",
+	ReasonBranchInRegion:   "Linux only: a jump, conditional or not, or a loop",
+	ReasonInt3InRegion:     "an int3 that is no padding",
+	ReasonTrapInRegion:     "an instruction whose trap would report the copy's address",
+	ReasonEndbrInRegion:    "a place where indirect branches are meant to arrive",
+	ReasonNotBoostable:     "the copy cannot be followed by others, or would show where it ran",
+	ReasonNotMovable:       "the copy would not do the same",
+	ReasonMasksExceptions:  "mov ss in the region or right before it",
+	ReasonInterruptShadow:  "sti whose shadow would be lost",
+	ReasonNotProbeable:     "Linux only: no kprobe at all on the instruction",
+	ReasonUnreached:        "no known path leads there: it may be data",
+	ReasonData:             "the image, or an instruction, uses the bytes as data",
+	ReasonNotPadding:       "what follows an instruction that does not go on is neither padding nor known to be code",
+	ReasonOverlap:          "its bytes are part of another instruction as well",
+	ReasonPatchedSite:      "the guest rewrites these bytes itself",
+}
+
+// Meaning explains the reason in a sentence without its capital and full stop. It is
+// empty for what is none of the reasons.
+func (r Reason) Meaning() string { return meanings[r] }
 
 // Refusal is why there is no region.
 type Refusal struct {
