@@ -266,6 +266,40 @@ func TestHost(t *testing.T) {
 	rt.Drop(p, r, full)
 }
 
+// TestLateRecord ends a definition with a run under way, which publishes its record behind
+// that: the run counts as missed, so its record is none.
+func TestLateRecord(t *testing.T) {
+	f := newFake(t)
+	cfg := f.config()
+	behind := func() {}
+	cfg.Stop = func(do func() error) error {
+		defer func() { behind() }()
+		return f.stop(do)
+	}
+	rt := newRuntime(t, cfg)
+	to := newSink(1)
+	d, stage, err := define(t, rt, "p:p vfs_read", "", to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rt.Want(true)
+	inGuest(t, d.guest.blocks, &probe.Regs{})
+	words := d.guest.blocks.of(0).Bytes // docs/programs.md has the offsets
+	words[0], words[40] = 1, words[40]+1
+	behind = func() {
+		if _, _, _, missed := stage.Counts(0); missed == 1 {
+			behind = func() {}
+			inGuest(t, d.guest.blocks, &probe.Regs{})
+			rt.Poll()
+		}
+	}
+	rt.Drop(d)
+	recs, lost := to.take()
+	if _, handled, _, missed := stage.Counts(0); len(recs) != 1 || lost != 0 || handled != 1 || missed != 1 {
+		t.Errorf("%d records and %d lost of %d handled, %d missed", len(recs), lost, handled, missed)
+	}
+}
+
 // TestHitAllocates nothing.
 func TestHitAllocates(t *testing.T) {
 	f := newFake(t)

@@ -20,8 +20,9 @@ type guestForm struct {
 
 	returns bool // it runs at returns, which the engine has counted
 
-	mu   sync.Mutex
-	cpus []formCounts
+	mu    sync.Mutex
+	cpus  []formCounts
+	final bool // the counts are: what comes out of the ring now was counted as missed
 }
 
 // formCounts are a form's on one vCPU.
@@ -109,14 +110,15 @@ func (g *guestForm) countLost() {
 	}
 }
 
-// came notes that a record of a vCPU has come out of the ring.
-func (g *guestForm) came(cpu int) {
-	if cpu >= len(g.cpus) {
-		return // the guest has made it up
-	}
+// came notes that a record of a vCPU has come out of the ring, and reports whether it
+// counts: a run that goes on behind the end of its definition may publish one yet.
+func (g *guestForm) came(cpu int) bool {
 	g.mu.Lock()
-	g.cpus[cpu].drained++
-	g.mu.Unlock()
+	defer g.mu.Unlock()
+	if cpu < len(g.cpus) { // else the guest has made it up
+		g.cpus[cpu].drained++
+	}
+	return !g.final
 }
 
 // settle makes the accounts of a vCPU final: so many runs that have ended have recorded
@@ -125,6 +127,7 @@ func (g *guestForm) came(cpu int) {
 func (g *guestForm) settle(cpu int, recorded, running uint64) (published uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.final = true
 	k := &g.cpus[cpu]
 	if k.drained < recorded {
 		k.gone += recorded - k.drained // somebody has written over them
@@ -132,6 +135,13 @@ func (g *guestForm) settle(cpu int, recorded, running uint64) (published uint64)
 		return 0
 	}
 	return min(running, k.drained-recorded)
+}
+
+// reopen is for runs in memory that begins anew: their records count.
+func (g *guestForm) reopen() {
+	g.mu.Lock()
+	g.final = false
+	g.mu.Unlock()
 }
 
 // Drop gives back what definitions take, behind their last records, and makes their
@@ -252,8 +262,7 @@ func (r *guestRing) record(rec bpf.Record) {
 	r.mu.Lock()
 	g := r.to[mark]
 	r.mu.Unlock()
-	if g != nil {
-		g.came(rec.CPU)
+	if g != nil && g.came(rec.CPU) {
 		g.d.to.PutRecord(rec.CPU, rec.Data)
 	}
 }

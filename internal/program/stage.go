@@ -80,6 +80,9 @@ func (b *blocks) init(clock bpf.Clock) {
 	}
 	b.mu.Lock()
 	b.frozen = false
+	if b.form != nil {
+		b.form.reopen()
+	}
 	b.mu.Unlock()
 }
 
