@@ -220,7 +220,9 @@ func (g *gen) intoCode() {
 // crossed is code that overlaps: a known jump leads into an instruction.
 func (g *gen) crossed() {
 	g.ins(0x70|byte(g.IntN(16)), 1)
+	g.odd = true
 	g.ins(0xb8, 0xff, 0xc0, 0xeb, 0x00) // mov $0x00ebc0ff, %eax; from +1 on: inc %eax; jmp +0
+	g.odd = false
 }
 
 // island is data that is jumped over, and read.
