@@ -210,6 +210,9 @@ func printAttached(r *command.Run, list api.ProbeList) error {
 		r.Note("Detached %s at %s, with %s.", command.Clean(p.Name), place(p), command.Plural(int(p.Stats.Hits), "hit"))
 	}
 	noteSkipped(r, list.Skipped)
+	if len(list.Probes)+len(list.Detached)+len(list.Skipped) == 0 {
+		r.Note("There was nothing to do: blank lines and comments only.")
+	}
 	noteRuns(r, list.Probes)
 	for _, p := range list.Probes {
 		if p.Cost != "" {

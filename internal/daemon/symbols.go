@@ -44,6 +44,9 @@ func (s *server) getSymbols(w http.ResponseWriter, r *http.Request) error {
 	img := s.guest.Image()
 	syms := img.Symbols()
 	if m := q["match"]; m != "" {
+		if err := guest.CheckGlob(m); err != nil {
+			return badValue("match: %v", err)
+		}
 		syms = img.Match(m)
 	}
 	list := api.SymbolList{Symbols: []api.Symbol{}}

@@ -101,7 +101,7 @@ func (w *worker) done(args []string, p finishedProcess, codes ...api.Code) bool 
 			return false
 		}
 	}
-	if ending && (p.status == statusUnreachable || p.status == statusFailed && strings.Contains(p.err, "cut off")) {
+	if ending && (p.status == statusUnreachable || p.status == statusTooFew || p.status == statusFailed && strings.Contains(p.err, "cut off")) {
 		w.over = true
 		return false
 	}
