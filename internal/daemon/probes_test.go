@@ -23,7 +23,7 @@ func TestProbeLife(t *testing.T) {
 	want := api.Probe{
 		ID: 1, Name: "kprobes/first", Def: "p:kprobes/first do_fork flags=%di", Kind: "k", Symbol: "do_fork",
 		Enabled: true, Armed: true, Stay: true, Runs: "host", OnHost: "this guest has no memory that host and guest share",
-		Unoptimized: &api.Unoptimized{Reason: "waiting"},
+		Unoptimized: &api.Unoptimized{Reason: "waiting", Meaning: "the next pass will look at it"},
 	}
 	if d := cmp.Diff(want, p, cmpopts.IgnoreFields(api.Probe{}, "Addr", "Size", "Plan", "Insn", "Stats", "Offset")); d != "" {
 		t.Errorf("attached (-want +got):\n%s", d)

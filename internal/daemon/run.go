@@ -57,7 +57,7 @@ events as HTTP and JSON on a unix socket (docs/openapi.yaml). guestprobe is its
 client.
 
 SIGTERM, SIGINT and SIGHUP take every probe out, restore the guest's text, end
-all streams and stop the guest, within 5 seconds whatever clients do; the exit
+all streams and stop the guest, in a few seconds whatever clients do; the exit
 status is then 0.
 
 Exit status: 0 stopped by a signal; 1 failed; 2 bad flags, or a --probe that
