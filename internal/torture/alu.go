@@ -13,12 +13,17 @@ func (g *gen) alu() {
 	g.memory()
 }
 
-// Operations with a ModRM byte whose operands are registers: reg and rm. write
-// says which of them changes.
-var binary2 = []struct {
+// operation is an opcode with a ModRM byte and two operands, reg and rm.
+type operation struct {
 	op    []byte
-	write byte // 'r' reg, 'm' rm, 'b' both, 0 none
-}{
+	write byte // which of them changes: 'r' reg, 'm' rm, 'b' both, 0 none
+}
+
+// bit reports whether o is bt or bts, which leave OF, SF, AF and PF undefined (SDM
+// volume 2, BT).
+func (o operation) bit() bool { return len(o.op) == 2 && (o.op[1] == 0xa3 || o.op[1] == 0xab) }
+
+var binary2 = []operation{
 	{[]byte{0x01}, 'm'}, {[]byte{0x03}, 'r'}, {[]byte{0x09}, 'm'}, {[]byte{0x0b}, 'r'}, {[]byte{0x11}, 'm'}, {[]byte{0x13}, 'r'},
 	{[]byte{0x19}, 'm'}, {[]byte{0x1b}, 'r'}, {[]byte{0x21}, 'm'}, {[]byte{0x23}, 'r'}, {[]byte{0x29}, 'm'}, {[]byte{0x2b}, 'r'},
 	{[]byte{0x31}, 'm'}, {[]byte{0x33}, 'r'}, {[]byte{0x39}, 0}, {[]byte{0x3b}, 0}, {[]byte{0x85}, 0}, {[]byte{0x87}, 'b'},
@@ -64,6 +69,9 @@ func (g *gen) register() {
 		g.ins(g.rex(r, m), 0x6b, 0xc0|byte(r&7)<<3|byte(m&7), byte(g.Uint32()))
 	default:
 		o := binary2[g.IntN(len(binary2))]
+		if o.bit() && !g.bits {
+			return
+		}
 		reg, rm := g.any(), g.any()
 		if o.write == 'r' || o.write == 'b' {
 			reg = g.reg()
@@ -101,7 +109,7 @@ func (g *gen) memory() {
 		disp &^= 7
 	}
 	o := binary2[g.IntN(len(binary2))]
-	if len(o.op) == 2 && (o.op[1] == 0xa3 || o.op[1] == 0xab) {
+	if o.bit() {
 		return // the bit's number would move the address
 	}
 	reg := g.any()

@@ -43,6 +43,7 @@ type gen struct {
 	signal  bool
 	changed bool // it is rewritten before it runs
 	odd     bool // see Inst.Odd
+	bits    bool // bt and bts are among its instructions
 }
 
 // ref is a displacement of 32 bits that is filled in at the end: the distance of
@@ -70,9 +71,9 @@ const (
 	kindTail              // leaves with a jump to a leaf
 )
 
-// Generate makes the program of a seed.
-func Generate(seed uint64) *Program {
-	g := &gen{Rand: rand.New(rand.NewPCG(seed, 0x67756573)), p: &Program{}, regs: free}
+// Generate makes the program of a seed, with bit tests in it or not.
+func Generate(seed uint64, bits bool) *Program {
+	g := &gen{Rand: rand.New(rand.NewPCG(seed, 0x67756573)), p: &Program{}, regs: free, bits: bits}
 	g.a = insn.NewAsm(textVA)
 	p := g.p
 	p.Tasks = 1 + g.IntN(4)

@@ -21,6 +21,7 @@ type Options struct {
 	KVMPath string        // the KVM device; "" means /dev/kvm
 	Host    *host.Report
 	NoSteps bool // leave out programs that step themselves
+	NoBits  bool // leave out bit tests, whose flags a processor may leave at anything but CF and ZF
 }
 
 // Defaults of Options. Tasks are short, so that ticks must be as well if they are
@@ -214,7 +215,7 @@ func HowOf(seed uint64) How { return [...]How{Probed, Changing, Probed, Unprobed
 func (h How) String() string { return [...]string{"unprobed", "probed", "changing"}[h] }
 
 func (t *Torture) run(ctx context.Context, seed uint64, how How) error {
-	p := Generate(seed)
+	p := Generate(seed, !t.o.NoBits)
 	if p.Steps && t.o.NoSteps {
 		return nil
 	}

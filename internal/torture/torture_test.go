@@ -69,7 +69,10 @@ func TestGuests(t *testing.T) {
 	kvmtest.Require(t)
 	// In code that steps itself the emulated VMX host tells some steps twice, without a
 	// probe as well.
-	x, err := New(Options{NoSteps: kvmtest.ThisHost() == kvmtest.HostBochs})
+	// QEMU's bt leaves AF at what the code before it in the same block it translated says:
+	// the oracle, which stops there at other places, sees another value than the guest.
+	here := kvmtest.ThisHost()
+	x, err := New(Options{NoSteps: here == kvmtest.HostBochs, NoBits: here == kvmtest.HostQEMU})
 	if err != nil {
 		t.Fatal(err)
 	}
