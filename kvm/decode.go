@@ -9,7 +9,7 @@ import (
 // memory, which holds the data of in and out behind the page.
 //
 // The offsets are those of the union in struct kvm_run, shown beside each
-// field; TestExitUnionOffsets has them as the C compiler computes them.
+// field; TestExitDecode has them as gcc lays that struct out.
 func (e *Exit) decode(page *runPage, mapping []byte) error {
 	le := binary.LittleEndian
 	u := &page.exit

@@ -100,7 +100,7 @@ func bodyError(err error) error {
 		}
 		return &api.Error{Code: api.CodeTooLarge, Errno: "EMSGSIZE", Message: fmt.Sprintf("the body is larger than %d bytes", large.Limit), Detail: detail}
 	}
-	// encoding/json has no type for this error; TestUnknownField pins its text.
+	// encoding/json has no type for this error; TestBadRequests pins its text.
 	if field, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
 		return &api.Error{Code: api.CodeUnknownField, Errno: "EINVAL", Message: "unknown field " + field}
 	}
