@@ -59,6 +59,12 @@ func (st *store) apply(specs []api.ProbeSpec, own *session, obj *object) (list a
 	if obj != nil {
 		st.objects.add(obj, c.come, &st.listeners)
 	}
+	if own != nil {
+		own.only = make(map[*attached]bool, len(c.come))
+		for _, a := range c.come {
+			own.only[a] = true
+		}
+	}
 	st.index.add(c.come)
 	list.Probes, list.Skipped = st.describe(c.come), c.skipped
 	if len(c.leave) > 0 {

@@ -6,12 +6,14 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"runtime"
 	"strconv"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/client"
 )
 
 // busy keeps the machine busy with so many other processes until the test ends.
@@ -136,5 +138,38 @@ func (h *harness) closes(spec api.ProbeSpec, hits uint64, what string) {
 			}
 			return
 		}
+	}
+}
+
+// TestStartAsItStops: a stream whose probes the daemon's end takes away before it has
+// begun is told all the same which it has brought, and what has become of them.
+func TestStartAsItStops(t *testing.T) {
+	h := serveFake(t, nil)
+	h.s.streams.mu.Lock() // no stream opens
+	opened := make(chan *client.Stream)
+	go func() {
+		defer close(opened)
+		s, err := h.c.Events(h.ctx, api.StreamEvents{Probes: []api.ProbeSpec{{Def: "p:a vfs_read"}, {Def: "p:b schedule"}}})
+		if err != nil {
+			h.Error(err)
+			return
+		}
+		opened <- s
+	}()
+	for h.s.probes.count() != 2 && h.ctx.Err() == nil {
+		runtime.Gosched()
+	}
+	h.cancel()
+	h.gone(0)
+	h.s.streams.mu.Unlock()
+	s, ok := <-opened
+	if !ok {
+		return
+	}
+	defer s.Close()
+	start := next[api.Start](h, s, api.RecordStart)
+	end := next[api.End](h, s, api.RecordEnd)
+	if len(start.Probes) != 2 || len(end.Probes) != 2 || end.Reason != api.EndShutdown {
+		t.Errorf("%+v\n%+v", start, end)
 	}
 }

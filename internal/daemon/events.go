@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 	"unicode/utf8"
 
@@ -33,7 +34,7 @@ type eventStream struct {
 	damaged uint64
 	own     *session
 
-	skipped []api.Skipped // of the definitions that the stream has brought
+	brought *api.ProbeList // by the stream, as they were then; nil once its client knows
 }
 
 func (s *server) streamEvents(w http.ResponseWriter, r *http.Request) error {
@@ -71,7 +72,7 @@ func (s *server) streamEvents(w http.ResponseWriter, r *http.Request) error {
 		}
 		defer s.endSession(own)
 		s.logAttached(list.Probes, "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
-		e.only, e.base, e.skipped = s.probes.ofStream(own), 0, list.Skipped
+		e.only, e.base, e.brought = own.only, 0, &list
 	}
 	if e.stream, err = s.openStream(w, r); err != nil {
 		return err
@@ -97,15 +98,21 @@ func (e *eventStream) putStart() error {
 	if err != nil {
 		panic("BUG: marshal time: " + err.Error())
 	}
+	probes := e.s.probes.described(e.s.probes.those(e.only))
+	var skipped []api.Skipped
+	if e.brought != nil {
+		// Others, or the daemon's end, may have taken them away already.
+		probes, skipped, e.brought = slices.Values(e.brought.Probes), e.brought.Skipped, nil
+	}
 	b := bufio.NewWriterSize(partWriter{e.stream}, maxGather)
 	fmt.Fprintf(b, `{"type":%q,"data":{"stream":%d,"epoch":%s,"timeNs":%d,"bootNs":%d,"probes":`, api.RecordStart, e.id, epoch, e.began, e.boot)
-	e.s.probes.writeList(b, e.s.probes.those(e.only))
-	if len(e.skipped) > 0 {
-		skipped, err := json.Marshal(e.skipped)
+	writeList(b, probes)
+	if len(skipped) > 0 {
+		list, err := json.Marshal(skipped)
 		if err != nil {
 			panic("BUG: marshal what was skipped: " + err.Error())
 		}
-		fmt.Fprintf(b, `,"skipped":%s`, skipped)
+		fmt.Fprintf(b, `,"skipped":%s`, list)
 	}
 	b.WriteString("}}\n")
 	return b.Flush()

@@ -23,7 +23,10 @@ func (s *server) getProbes(w http.ResponseWriter, r *http.Request) error {
 	w.Header().Set("Content-Type", "application/json")
 	b := bufio.NewWriter(w)
 	b.WriteString(`{"probes":`)
-	s.probes.writeList(b, as)
+	writeList(b, s.probes.described(as))
+	if s.probes.closed.Load() {
+		panic(http.ErrAbortHandler) // nobody is to take what there is of the list for all of it
+	}
 	b.WriteString("}\n")
 	_ = b.Flush() // an error: nobody is left to tell
 	return nil
@@ -178,9 +181,9 @@ func (st *store) describe(as []*attached) []api.Probe {
 }
 
 // writeList writes probes as JSON, a part at a time.
-func (st *store) writeList(w *bufio.Writer, as []*attached) {
+func writeList(w *bufio.Writer, ps iter.Seq[api.Probe]) {
 	sep := byte('[')
-	for p := range st.described(as) {
+	for p := range ps {
 		b, err := json.Marshal(p)
 		if err != nil {
 			panic("BUG: marshal probe: " + err.Error())

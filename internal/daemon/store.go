@@ -46,6 +46,8 @@ type attached struct {
 
 // session is a stream that has attached probes.
 type session struct {
+	only map[*attached]bool // those, once they are
+
 	mu   sync.Mutex
 	gone []api.Probe // those of them that were detached, in their final state
 }
@@ -286,17 +288,6 @@ func (st *store) chosen(want func(*attached) bool) []*attached {
 		}
 	}
 	return as
-}
-
-// ofStream returns the probes that a stream has brought.
-func (st *store) ofStream(own *session) map[*attached]bool {
-	only := map[*attached]bool{}
-	for _, a := range st.snapshot() {
-		if a.stream == own {
-			only[a] = true
-		}
-	}
-	return only
 }
 
 // those returns the probes of only that are attached, or all for nil, by number.
