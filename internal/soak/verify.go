@@ -71,7 +71,8 @@ func (v *verifier) atRest() {
 	ph.check("log", v.quietLog(), "")
 }
 
-// sessions waits until no stream is open, and none has left a probe.
+// sessions waits until no stream is open, and none has left a probe. A request that its
+// client has broken off may yet have to open one, as long as its connection is there.
 func (v *verifier) sessions() string {
 	return eventually(v.opt.Patience, func() string {
 		var d api.Daemon
@@ -81,8 +82,9 @@ func (v *verifier) sessions() string {
 		}); err != nil {
 			return err.Error()
 		}
-		if d.Streams > 0 || d.Session > 0 {
-			return fmt.Sprintf("%d streams are open and %d probes belong to streams, %v after the last client", d.Streams, d.Session, v.opt.Patience)
+		if d.Streams > 0 || d.Session > 0 || d.Descriptors > v.first.Descriptors {
+			return fmt.Sprintf("%d streams are open, %d probes belong to streams, and there are %d descriptors, %d before the first client; %v after the last one",
+				d.Streams, d.Session, d.Descriptors, v.first.Descriptors, v.opt.Patience)
 		}
 		return ""
 	})
