@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/cilium/ebpf/asm"
+
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/bpf"
@@ -442,9 +444,9 @@ func TestEnv(t *testing.T) {
 	var lines []string
 	cfg.Trace = func(prog string, cpu int, msg []byte) { lines = append(lines, prog+": "+string(msg)) }
 	rt := newRuntime(t, cfg)
-	run := func(name string, entry bool, regs *probe.Regs, insns ...bpf.Insn) (taken bool, r *runner) {
+	run := func(name string, entry bool, regs *probe.Regs, insns ...asm.Instruction) (taken bool, r *runner) {
 		t.Helper()
-		p, err := bpf.New(bpf.Spec{Name: name, Kind: bpf.Kprobe, Slots: insns})
+		p, err := bpf.New(bpf.Spec{Name: name, Kind: bpf.Kprobe, Insns: insns})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -464,52 +466,40 @@ func TestEnv(t *testing.T) {
 		}
 		return taken, r
 	}
-	mov := func(r bpf.Reg, v int64) bpf.Insn {
-		return bpf.Insn{Op: bpf.ClassALU64 | bpf.OpMov, Dst: r, Imm: v}
-	}
-	movx := func(r, s bpf.Reg) bpf.Insn {
-		return bpf.Insn{Op: bpf.ClassALU64 | bpf.OpMov | bpf.SrcX, Dst: r, Src: s}
-	}
-	add := func(r bpf.Reg, v int64) bpf.Insn {
-		return bpf.Insn{Op: bpf.ClassALU64 | bpf.OpAdd, Dst: r, Imm: v}
-	}
-	call := func(h bpf.Helper) bpf.Insn { return bpf.Insn{Op: bpf.OpCallK, Imm: int64(h)} }
-	exit := bpf.Insn{Op: bpf.OpExitK}
+	exit := asm.Return()
+	wild := asm.LoadMem(asm.R0, asm.R0, 0, asm.DWord)
 
 	sp := stack + 0x800
 	f.set(sp, key(uint64(text)+0x300, 8))
 	for _, entry := range []bool{true, false} {
 		regs := &probe.Regs{RSP: uint64(sp), RAX: 1, RFLAGS: 2}
-		taken, _ := run("override", entry, regs, mov(bpf.R2, -5), call(bpf.HelperOverrideReturn), exit)
+		taken, _ := run("override", entry, regs, asm.Mov.Imm(asm.R2, -5), asm.FnOverrideReturn.Call(), exit)
 		left := regs.RIP == uint64(text)+0x300 && regs.RSP == uint64(sp)+8 && int64(regs.RAX) == -5
 		if taken != entry || left != entry {
 			t.Errorf("override at the entry %v: taken %v, %+v", entry, taken, regs)
 		}
 	}
 	// A wild pointer is a fault with its place, and the guest goes on.
-	_, r := run("wild", true, &probe.Regs{RSP: uint64(sp), RFLAGS: 2}, mov(bpf.R0, 0),
-		bpf.Insn{Op: bpf.ClassLDX | bpf.ModeMEM | bpf.SizeDW, Dst: bpf.R0, Src: bpf.R0}, exit)
+	_, r := run("wild", true, &probe.Regs{RSP: uint64(sp), RFLAGS: 2}, asm.Mov.Imm(asm.R0, 0), wild, exit)
 	if s := r.stats(); s.Runs != 1 || s.Faults != 1 || s.Last != "run program: instruction 1: load out of bounds: 0x0" {
 		t.Errorf("%+v", s)
 	}
 	// get_stack of the wrong stack is an error, of the right one what the engine says.
-	for flags, want := range map[int64]uint64{0: 8, 0x100: ^uint64(13)} { // -EFAULT
-		_, r = run("stack", true, &probe.Regs{RSP: uint64(sp) - 0x900, RFLAGS: 2}, movx(bpf.R2, bpf.R10), add(bpf.R2, -64), mov(bpf.R3, 64), mov(bpf.R4, flags),
-			call(bpf.HelperGetStack),
-			bpf.Insn{Op: bpf.OpLoadImm64, Dst: bpf.R1, Imm: int64(want)}, bpf.Insn{},
-			bpf.Insn{Op: bpf.ClassJMP | bpf.OpJNE | bpf.SrcX, Dst: bpf.R0, Src: bpf.R1, Off: 1}, exit,
-			mov(bpf.R0, 0), bpf.Insn{Op: bpf.ClassLDX | bpf.ModeMEM | bpf.SizeDW, Dst: bpf.R0, Src: bpf.R0}, exit)
+	for flags, want := range map[int32]int64{0: 8, 0x100: -14} { // -EFAULT
+		_, r = run("stack", true, &probe.Regs{RSP: uint64(sp) - 0x900, RFLAGS: 2},
+			asm.Mov.Reg(asm.R2, asm.R10), asm.Add.Imm(asm.R2, -64), asm.Mov.Imm(asm.R3, 64), asm.Mov.Imm(asm.R4, flags), asm.FnGetStack.Call(),
+			asm.LoadImm(asm.R1, want, asm.DWord), asm.JNE.Reg(asm.R0, asm.R1, "other"), exit,
+			asm.Mov.Imm(asm.R0, 0).WithSymbol("other"), wild, exit)
 		if s := r.stats(); s.Faults != 0 {
 			t.Errorf("get_stack with flags %#x does not return %#x", flags, want)
 		}
 	}
-	run("hello", true, &probe.Regs{RFLAGS: 2}, bpf.Insn{Op: bpf.OpLoadImm64, Dst: bpf.R1, Imm: 0x0a6968}, bpf.Insn{},
-		bpf.Insn{Op: bpf.ClassSTX | bpf.ModeMEM | bpf.SizeDW, Dst: bpf.R10, Src: bpf.R1, Off: -8},
-		movx(bpf.R1, bpf.R10), add(bpf.R1, -8), mov(bpf.R2, 4), call(bpf.HelperTracePrintk), exit)
+	run("hello", true, &probe.Regs{RFLAGS: 2}, asm.LoadImm(asm.R1, 0x0a6968, asm.DWord), asm.StoreMem(asm.R10, -8, asm.R1, asm.DWord),
+		asm.Mov.Reg(asm.R1, asm.R10), asm.Add.Imm(asm.R1, -8), asm.Mov.Imm(asm.R2, 4), asm.FnTracePrintk.Call(), exit)
 	if len(lines) != 1 || lines[0] != "hello: hi\n" {
 		t.Errorf("trace lines %q", lines)
 	}
-	if p, err := bpf.New(bpf.Spec{Kind: bpf.Kprobe, Slots: []bpf.Insn{call(bpf.HelperTracePrintk), exit}}); err != nil {
+	if p, err := bpf.New(bpf.Spec{Kind: bpf.Kprobe, Insns: asm.Instructions{asm.FnTracePrintk.Call(), exit}}); err != nil {
 		t.Fatal(err)
 	} else if err := rt.where(p); err == nil || err.Error() != "it calls trace_printk, which formats text and gives it to the trace log, which the host holds" {
 		t.Errorf("where: %v", err)

@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/cilium/ebpf/asm"
 )
 
 // assemble translates test programs: one instruction on a line, in the notation
@@ -49,13 +51,13 @@ func assemble(src string) ([]Insn, error) {
 	return a.out, nil
 }
 
-func mustAssemble(t testing.TB, src string) []Insn {
+func mustAssemble(t testing.TB, src string) asm.Instructions {
 	t.Helper()
 	p, err := assemble(src)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return p
+	return read(t, p...)
 }
 
 type assembler struct {

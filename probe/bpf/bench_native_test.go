@@ -31,7 +31,7 @@ func (c *benchProgram) load(b *testing.B, n *native) (*compiled, []*Map) {
 		}
 		maps = append(maps, m)
 	}
-	p, err := New(Spec{Kind: Kprobe, Slots: mustAssemble(b, c.src), Maps: maps})
+	p, err := New(Spec{Kind: Kprobe, Insns: mustAssemble(b, c.src), Maps: maps})
 	if err != nil {
 		b.Fatal(err)
 	}

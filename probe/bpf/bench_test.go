@@ -36,7 +36,7 @@ func benchContext() []byte {
 
 // BenchmarkInterpreter reports the cost of one interpreted instruction.
 func BenchmarkInterpreter(b *testing.B) {
-	p, err := New(Spec{Kind: Kprobe, Slots: mustAssemble(b, benchLoop)})
+	p, err := New(Spec{Kind: Kprobe, Insns: mustAssemble(b, benchLoop)})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func BenchmarkCount(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	p, err := New(Spec{Kind: Kprobe, Slots: mustAssemble(b, countProgram), Maps: []*Map{m}})
+	p, err := New(Spec{Kind: Kprobe, Insns: mustAssemble(b, countProgram), Maps: []*Map{m}})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -124,7 +124,10 @@ func TestCheck(t *testing.T) {
 		{"second half alone", []Insn{{}, exit}, 0, "unknown opcode"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := New(Spec{Slots: tt.prog, Maps: maps})
+			insns, err := Decode(wireOf(tt.prog))
+			if err == nil {
+				_, err = New(Spec{Insns: insns, Maps: maps})
+			}
 			if tt.want == "" {
 				if err != nil {
 					t.Fatalf("refused: %v", err)
@@ -179,9 +182,9 @@ func TestCheckInsns(t *testing.T) {
 
 // TestCheckOverride: what a kind of probe cannot do is refused for it alone.
 func TestCheckOverride(t *testing.T) {
-	prog := []Insn{callK(HelperOverrideReturn), {Op: OpExitK}}
+	prog := read(t, callK(HelperOverrideReturn), Insn{Op: OpExitK})
 	for kind, ok := range map[Kind]bool{Raw: false, Kprobe: true, Kretprobe: false} {
-		if _, err := New(Spec{Kind: kind, Slots: prog}); (err == nil) != ok {
+		if _, err := New(Spec{Kind: kind, Insns: prog}); (err == nil) != ok {
 			t.Errorf("%v: %v, want accepted %v", kind, err, ok)
 		}
 	}
@@ -237,7 +240,7 @@ func TestDecode(t *testing.T) {
 // in the interpreter, and that what is a program encodes to the same bytes.
 func FuzzRun(f *testing.F) {
 	for _, src := range []string{countProgram, benchLoop, "lddw r1, 0x1000000000000\nldxb r0, [r1+0]\nexit", recordProgram} {
-		f.Add(Encode(mustAssemble(f, src)), []byte{1, 2, 3})
+		f.Add([]byte(encode(f, mustAssemble(f, src))), []byte{1, 2, 3})
 	}
 	f.Fuzz(func(t *testing.T, code, mem []byte) {
 		insns, err := Decode(code)

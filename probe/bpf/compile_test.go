@@ -89,7 +89,7 @@ func TestCompiledTask(t *testing.T) {
 
 	for size, want := range map[int64]string{16: "builtin\x00\x00\x00\x00\x00\x00\x00\x00\x00", 4: "bui\x00xxxx", 1: "\x00xxxxxxx"} {
 		src := "lddw r6, 0x7878787878787878\nstxdw [r10-16], r6\nstxdw [r10-8], r6\nmov r1, r10\nadd r1, -16\nmov r2, " + itoa(size) + "\ncall 16\nexit"
-		p, err := New(Spec{Kind: Kprobe, Slots: mustAssemble(t, src)})
+		p, err := New(Spec{Kind: Kprobe, Insns: mustAssemble(t, src)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -178,7 +178,7 @@ func testStackTask(t *testing.T, n *native, stack []byte, addr uint64, full bool
 	le.PutUint32(stack[20:], 8)
 	le.PutUint32(stack[24:], 7)
 	program := func(src string) *compiled {
-		p, err := New(Spec{Kind: Kprobe, Slots: mustAssemble(t, src)})
+		p, err := New(Spec{Kind: Kprobe, Insns: mustAssemble(t, src)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -227,7 +227,7 @@ func testStackTask(t *testing.T, n *native, stack []byte, addr uint64, full bool
 			copy(code.code.Bytes[f.Fault:], old)
 		}
 	}
-	p, _ := New(Spec{Kind: Kprobe, Slots: mustAssemble(t, "call 14\nexit")})
+	p, _ := New(Spec{Kind: Kprobe, Insns: mustAssemble(t, "call 14\nexit")})
 	host := (*HostOnlyError)(nil)
 	if _, _, err := Compile(p, Layout{Task: l.Task}); !errors.As(err, &host) || host.Why != needsFix {
 		t.Errorf("without fixups: %v", err)
@@ -257,7 +257,7 @@ func TestHostOnly(t *testing.T) {
 		{"read", "call 113\nexit", HelperReadKernel, 0},
 		{"two maps", "ldxdw r2, [r1+0]\nldmap r6, 0\njeq r2, 0, one\nldmap r6, 1\none:\nmov r1, r6\ncall 1\nexit", HelperMapLookup, 7},
 	} {
-		p, err := New(Spec{Kind: Kprobe, Slots: mustAssemble(t, tt.src), Maps: maps})
+		p, err := New(Spec{Kind: Kprobe, Insns: mustAssemble(t, tt.src), Maps: maps})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -270,7 +270,7 @@ func TestHostOnly(t *testing.T) {
 			t.Errorf("%s: runs in %v, %v", tt.name, place, why)
 		}
 	}
-	p, _ := New(Spec{Kind: Kprobe, Slots: mustAssemble(t, countProgram), Maps: maps})
+	p, _ := New(Spec{Kind: Kprobe, Insns: mustAssemble(t, countProgram), Maps: maps})
 	if place, why := Where(p, Layout{}); place != InGuest || why != nil {
 		t.Errorf("count runs in %v, %v", place, why)
 	}
@@ -279,7 +279,7 @@ func TestHostOnly(t *testing.T) {
 // TestBusyBlock: a block in use is left alone and the call counted.
 func TestBusyBlock(t *testing.T) {
 	for _, shared := range []bool{false, true} {
-		p, err := New(Spec{Kind: Kprobe, Slots: mustAssemble(t, "mov r0, 7\nexit")})
+		p, err := New(Spec{Kind: Kprobe, Insns: mustAssemble(t, "mov r0, 7\nexit")})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -331,7 +331,7 @@ func TestContextReads(t *testing.T) {
 		{"passed", "call local f\nexit\nf:\nldxb r0, [r1+0]\nexit", load(insn.PtR15)},
 		{"merged", "ldxdw r2, [r1+0]\njeq r2, 0, f\nmov r1, 5\nf:\nldxb r0, [r1+0]\nexit", all},
 	} {
-		p, err := New(Spec{Kind: Kprobe, Slots: mustAssemble(t, tt.src), Maps: maps})
+		p, err := New(Spec{Kind: Kprobe, Insns: mustAssemble(t, tt.src), Maps: maps})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -348,7 +348,7 @@ func TestHashBothSides(t *testing.T) {
 	n := newNative(t)
 	m := testMaps(t, n, MapSpec{Name: "h", Kind: Hash, KeySize: 8, ValueSize: 16, MaxEntries: 40})[0]
 	// Key, operation and value come in the context.
-	p, err := New(Spec{Kind: Kprobe, Maps: []*Map{m}, Slots: mustAssemble(t, `
+	p, err := New(Spec{Kind: Kprobe, Maps: []*Map{m}, Insns: mustAssemble(t, `
 		mov r6, r1
 		ldxdw r2, [r6+112]
 		stxdw [r10-8], r2

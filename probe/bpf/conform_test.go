@@ -79,7 +79,7 @@ func testConform(t *testing.T, dir string, run RunFunc) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := Exec(hexOf(Encode(prog)), c.mem, run)
+			got, err := Exec(hexOf(wireOf(prog)), c.mem, run)
 			if c.refused {
 				if err == nil {
 					t.Fatalf("ran and returned %s, want a refusal", got)

@@ -59,7 +59,7 @@ again:
 		{"no addresses", 0x8000000000000000, 1000, 8, HelperReadKernel, 4096, most, false},
 	} {
 		src := fmt.Sprintf(loop, tt.start, tt.turns, tt.size, tt.helper, tt.step)
-		p, err := New(Spec{Kind: Kprobe, Slots: mustAssemble(t, src)})
+		p, err := New(Spec{Kind: Kprobe, Insns: mustAssemble(t, src)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -104,7 +104,7 @@ func TestCallCosts(t *testing.T) {
 			t.Errorf("%v of %d bytes: %d calls in a run, at most %d", tt.h, tt.n, n, tt.most)
 		}
 	}
-	p, err := New(Spec{Kind: Kprobe, Maps: []*Map{big}, Slots: mustAssemble(t, `
+	p, err := New(Spec{Kind: Kprobe, Maps: []*Map{big}, Insns: mustAssemble(t, `
 	stw [r10-4], 0
 	ldval r6, 0, 0
 	mov r7, 100

@@ -13,7 +13,7 @@ import (
 // runHelper runs a Kprobe program with the given maps and returns the VM too.
 func runHelper(t *testing.T, kind Kind, src string, env Env, maps ...*Map) (*VM, uint64, error) {
 	t.Helper()
-	p, err := New(Spec{Kind: kind, Slots: mustAssemble(t, src), Maps: maps})
+	p, err := New(Spec{Kind: kind, Insns: mustAssemble(t, src), Maps: maps})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +213,7 @@ func TestRunAllocatesNothing(t *testing.T) {
 		"read":   "mov r1, r10\nadd r1, -64\nmov r2, 64\nmov r3, r10\nadd r3, -64\ncall 115\nexit",
 		"task":   "mov r1, r10\nadd r1, -16\nmov r2, 16\ncall 16\ncall 14\nexit",
 	} {
-		p, err := New(Spec{Kind: Kprobe, Slots: mustAssemble(t, src), Maps: maps})
+		p, err := New(Spec{Kind: Kprobe, Insns: mustAssemble(t, src), Maps: maps})
 		if err != nil {
 			t.Fatal(err)
 		}

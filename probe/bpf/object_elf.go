@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/cilium/ebpf/asm"
 )
 
 // ErrNoSection is the cause when an object has no programs in the section asked for.
@@ -96,7 +98,7 @@ func checkExterns(f *elf.File, hidden []bool) error {
 			if n == 0 || n > len(symbols) || symbols[n-1].Section != elf.SHN_UNDEF || symbols[n-1].Name == "" {
 				continue
 			}
-			return fmt.Errorf("section %q, instruction %d: %q is extern and defined nowhere (there is no kernel whose configuration, symbols or functions could be used)", code.Name, at/SlotSize, symbols[n-1].Name)
+			return fmt.Errorf("section %q, instruction %d: %q is extern and defined nowhere (there is no kernel whose configuration, symbols or functions could be used)", code.Name, at/asm.InstructionSize, symbols[n-1].Name)
 		}
 	}
 	return nil

@@ -89,7 +89,7 @@ func (e *evaluator) want(name string, a, b, want uint64, insns ...Insn) {
 	e.t.Helper()
 	prog := append(wide(R0, ImmConst, int64(a)), wide(R2, ImmConst, int64(b))...)
 	prog = append(append(prog, insns...), Insn{Op: OpExitK})
-	p, err := New(Spec{Slots: prog})
+	p, err := New(Spec{Insns: read(e.t, prog...)})
 	if err != nil {
 		e.t.Fatalf("%s: %v", name, err)
 	}
@@ -118,7 +118,7 @@ func TestArithmetic(t *testing.T) {
 					continue
 				}
 				i := Insn{Op: class | op, Dst: R0, Off: off}
-				t.Run(i.String(), func(t *testing.T) {
+				t.Run(fmt.Sprint(read(t, i)[0]), func(t *testing.T) {
 					e := newEvaluator(t)
 					for _, a := range edge {
 						for _, b := range edge {
@@ -168,7 +168,7 @@ func TestUnary(t *testing.T) {
 			{end(ClassALU64, 32), uint64(bits.ReverseBytes32(uint32(a)))},
 			{end(ClassALU64, 64), bits.ReverseBytes64(a)},
 		} {
-			e.want(tt.insn.String(), a, 0, tt.want, tt.insn)
+			e.want(fmt.Sprint(read(t, tt.insn)[0]), a, 0, tt.want, tt.insn)
 		}
 	}
 }
@@ -176,7 +176,7 @@ func TestUnary(t *testing.T) {
 func TestJumps(t *testing.T) {
 	for _, op := range jumps {
 		for _, class := range []Opcode{ClassJMP, ClassJMP32} {
-			t.Run(Insn{Op: class | op}.String(), func(t *testing.T) {
+			t.Run(fmt.Sprint(read(t, Insn{Op: class | op})[0]), func(t *testing.T) {
 				e := newEvaluator(t)
 				for _, a := range edge {
 					for _, b := range edge {
@@ -310,7 +310,7 @@ func checkRegisters(t *testing.T, runs map[string]RunFunc, i Insn) {
 	for r := R1; r <= R9; r++ {
 		prog = append(prog, Insn{Op: ClassALU64 | OpMul, Dst: R0, Imm: 31}, Insn{Op: ClassALU64 | OpAdd | SrcX, Dst: R0, Src: r})
 	}
-	p, err := New(Spec{Slots: append(prog, Insn{Op: OpExitK})})
+	p, err := New(Spec{Insns: read(t, append(prog, Insn{Op: OpExitK})...)})
 	if err != nil {
 		t.Fatal(err)
 	}

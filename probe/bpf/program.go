@@ -40,7 +40,6 @@ type Spec struct {
 	// Insns are the instructions. Jumps and calls may name labels, which are symbols
 	// of other instructions; maps are named by their number in Maps.
 	Insns asm.Instructions
-	Slots []Insn // the instructions in another form, if there are no Insns
 	Maps  []*Map
 	// Budget bounds the run time: every jump back takes the number of slots
 	// that it goes back over, and every local call the length of the function,
@@ -107,11 +106,6 @@ func New(s Spec) (*Program, error) {
 
 // check resolves labels and checks the instructions.
 func (p *Program) check(s Spec) (err error) {
-	if len(s.Insns) == 0 && len(s.Slots) > 0 {
-		if s.Insns, err = Decode(Encode(s.Slots)); err != nil {
-			return err
-		}
-	}
 	if p.insns, err = resolve(s.Insns); err != nil {
 		return err
 	}

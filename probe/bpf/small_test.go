@@ -47,7 +47,7 @@ func TestSmallRing(t *testing.T) {
 			host := testMaps(t, Heap{}, spec)
 			own := testMaps(t, n, spec)
 			make := func(m []*Map) *Program {
-				p, err := New(Spec{Kind: Kprobe, Slots: mustAssemble(t, tt.src), Maps: m})
+				p, err := New(Spec{Kind: Kprobe, Insns: mustAssemble(t, tt.src), Maps: m})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -94,7 +94,7 @@ func TestSmallRingFull(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := New(Spec{Kind: Kprobe, Slots: mustAssemble(t, outputProgram), Maps: m})
+	p, err := New(Spec{Kind: Kprobe, Insns: mustAssemble(t, outputProgram), Maps: m})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,12 +141,12 @@ func TestAligned(t *testing.T) {
 		{"read of guest memory", "mov r1, r10\nadd r1, -8\nmov r2, 8\nmov r3, 0\ncall 113\nmov r0, 0\nexit", false},
 		{"local call", "call local f\nexit\nf:\nmov r0, 0\nexit", false},
 	} {
-		p, err := New(Spec{Kind: Kprobe, Slots: mustAssemble(t, tt.src), Maps: maps})
+		p, err := New(Spec{Kind: Kprobe, Insns: mustAssemble(t, tt.src), Maps: maps})
 		if err != nil {
 			t.Fatalf("%s: %v", tt.name, err)
 		}
 		if tt.name == "count" {
-			p, _ = New(Spec{Kind: Kprobe, Slots: mustAssemble(t, tt.src), Maps: testMaps(t, n, arraySpec)})
+			p, _ = New(Spec{Kind: Kprobe, Insns: mustAssemble(t, tt.src), Maps: testMaps(t, n, arraySpec)})
 		}
 		_, info, err := Compile(p, Layout{Fixups: true})
 		if err != nil || info.Aligned != tt.want {
@@ -186,7 +186,7 @@ func TestSmallOrNot(t *testing.T) {
 		{"context behind its end", "ldxdw r0, [r1+164]\nexit", false},
 		{"own pointer", "lddw r1, 0x1000000000000\nldxdw r0, [r1+0]\nexit", false},
 	} {
-		p, err := New(Spec{Kind: Kprobe, Slots: mustAssemble(t, tt.src), Maps: maps})
+		p, err := New(Spec{Kind: Kprobe, Insns: mustAssemble(t, tt.src), Maps: maps})
 		if err != nil {
 			t.Fatalf("%s: %v", tt.name, err)
 		}
@@ -213,7 +213,7 @@ func TestSmallOrNot(t *testing.T) {
 		if src == recordProgram || src == outputProgram {
 			spec = MapSpec{Name: "ring", Kind: RingBuf, MaxEntries: MinRingSize}
 		}
-		p, err := New(Spec{Kind: Kprobe, Slots: mustAssemble(t, src), Maps: testMaps(t, n, spec)})
+		p, err := New(Spec{Kind: Kprobe, Insns: mustAssemble(t, src), Maps: testMaps(t, n, spec)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -236,7 +236,7 @@ func TestSmallOrNot(t *testing.T) {
 			t.Errorf("%q: %d runs, %d failed, %d missed, want 2, 0, 1", src, runs, failed, missed)
 		}
 	}
-	p, _ := New(Spec{Kind: Kprobe, Slots: mustAssemble(t, filterProgram)})
+	p, _ := New(Spec{Kind: Kprobe, Insns: mustAssemble(t, filterProgram)})
 	for _, full := range []bool{false, true} {
 		code, err := n.load(p, Layout{Full: full}, BlockConfig{}, RegsSize)
 		if err != nil {
@@ -252,7 +252,7 @@ func TestSmallOrNot(t *testing.T) {
 		}
 	}
 	// The latest fault stays, whatever runs after it.
-	wild, _ := New(Spec{Kind: Kprobe, Slots: mustAssemble(t, "ldxdw r2, [r1+96]\nldxdw r0, [r2+0]\nexit")})
+	wild, _ := New(Spec{Kind: Kprobe, Insns: mustAssemble(t, "ldxdw r2, [r1+96]\nldxdw r0, [r2+0]\nexit")})
 	code, err := n.load(wild, Layout{}, BlockConfig{}, RegsSize)
 	if err != nil {
 		t.Fatal(err)
@@ -295,7 +295,7 @@ func TestSmallOrNot(t *testing.T) {
 			t.Errorf("full %v: no run is under way", full)
 		}
 	}
-	raw, _ := New(Spec{Kind: Raw, Slots: mustAssemble(t, "mov r0, r2\nexit")})
+	raw, _ := New(Spec{Kind: Raw, Insns: mustAssemble(t, "mov r0, r2\nexit")})
 	if _, info, err := Compile(raw, Layout{}); err != nil || info.Small {
 		t.Errorf("a raw program is small: %v", err)
 	}

@@ -57,7 +57,7 @@ func TestWarnings(t *testing.T) {
 			}
 			maps = append(maps, m)
 		}
-		p, err := New(Spec{Kind: Kprobe, Slots: mustAssemble(t, c.src), Maps: maps})
+		p, err := New(Spec{Kind: Kprobe, Insns: mustAssemble(t, c.src), Maps: maps})
 		if err != nil {
 			t.Errorf("%s: %v", c.name, err)
 			continue

@@ -52,7 +52,7 @@ func (b *builder) link() {
 // once returns what is taken from the budget at most when all runs once that was emitted
 // from index start on.
 func (b *builder) once(start int) int64 {
-	n := int64(b.insns[start:].Size() / bpf.SlotSize)
+	n := int64(b.insns[start:].Size() / asm.InstructionSize)
 	for _, i := range b.insns[start:] {
 		if i.IsBuiltinCall() {
 			n += bpf.CallCost(bpf.Helper(i.Constant), b.bytes, nil)

@@ -2,32 +2,13 @@ package bpf
 
 import (
 	"encoding/binary"
-	"fmt"
+	"testing"
+
+	"github.com/cilium/ebpf/asm"
 )
 
-// Reg is a register of the eBPF machine, R0 to R10 (RFC 9669, section 2.1).
-type Reg uint8
-
-// The registers. R0 holds results, R1 to R5 arguments, R6 to R9 are kept by
-// calls, R10 is the read-only frame pointer.
-const (
-	R0 Reg = iota
-	R1
-	R2
-	R3
-	R4
-	R5
-	R6
-	R7
-	R8
-	R9
-	R10
-
-	numRegs = 11
-)
-
-// String returns r0 to r10.
-func (r Reg) String() string { return fmt.Sprintf("r%d", uint8(r)) }
+// This is the encoding of instructions once more, by RFC 9669, section 3, alone: tests
+// write bytes, which package asm must read as that says.
 
 // Opcode is the first byte of an instruction: class, and either operation and
 // source or mode and size (RFC 9669, section 3).
@@ -47,11 +28,9 @@ const (
 	classMask Opcode = 7
 )
 
-// Source operand of arithmetic and jumps, bit 3 of the opcode.
-const (
-	SrcK Opcode = 0 // the immediate
-	SrcX Opcode = 8 // the source register
-)
+// SrcX is bit 3 of the opcode: the source operand of arithmetic and jumps is the source
+// register, not the immediate.
+const SrcX Opcode = 8
 
 // Arithmetic operations, bits 4 to 7 of the opcode (RFC 9669, section 4.1).
 const (
@@ -97,8 +76,6 @@ const (
 	SizeH  Opcode = 0x08
 	SizeB  Opcode = 0x10
 	SizeDW Opcode = 0x18
-
-	sizeMask Opcode = 0x18
 )
 
 // Modes of loads and stores, bits 5 to 7 of the opcode.
@@ -138,9 +115,8 @@ const (
 
 // Kinds of call, the source field of OpCall (RFC 9669, section 4.3.1).
 const (
-	CallHelper Reg = 0 // helper function, by number
-	CallLocal  Reg = 1 // function of the same program
-	CallBTF    Reg = 2 // helper function by BTF ID: refused
+	CallLocal Reg = 1 // function of the same program
+	CallBTF   Reg = 2 // helper function by BTF ID: refused
 )
 
 // Opcodes that stand alone.
@@ -152,10 +128,10 @@ const (
 	OpExitK     = ClassJMP | OpExit
 )
 
-// Encode returns the bytes of a program. Registers are cut to their 4 bits and
+// wireOf returns the bytes of a program. Registers are cut to their 4 bits and
 // immediates to their width.
-func Encode(prog []Insn) []byte {
-	b := make([]byte, 0, len(prog)*SlotSize)
+func wireOf(prog []Insn) []byte {
+	b := make([]byte, 0, len(prog)*asm.InstructionSize)
 	for pc := 0; pc < len(prog); pc++ {
 		i := prog[pc]
 		b = append(b, byte(i.Op), byte(i.Src)<<4|byte(i.Dst)&15)
@@ -168,10 +144,6 @@ func Encode(prog []Insn) []byte {
 	}
 	return b
 }
-
-// SlotSize is the size of an instruction slot in bytes. A 64-bit immediate
-// takes two slots, everything else one. Offsets of jumps count slots.
-const SlotSize = 8
 
 // Insn is one instruction slot. The second slot of a 64-bit immediate is the
 // zero Insn; its bits are in the upper half of the first one's Imm.
@@ -189,17 +161,12 @@ func (i Insn) Class() Opcode { return i.Op & classMask }
 // wide reports whether the instruction takes two slots.
 func (i Insn) wide() bool { return i.Op == OpLoadImm64 }
 
-// size returns how many bytes a load or store moves.
-func (i Insn) size() int { return sizeOf(i.Op) }
-
-func sizeOf(op Opcode) int {
-	switch op & sizeMask {
-	case SizeB:
-		return 1
-	case SizeH:
-		return 2
-	case SizeW:
-		return 4
+// read is what package asm reads of a program.
+func read(t testing.TB, prog ...Insn) asm.Instructions {
+	t.Helper()
+	p, err := Decode(wireOf(prog))
+	if err != nil {
+		t.Fatal(err)
 	}
-	return 8
+	return p
 }
