@@ -1,9 +1,7 @@
 package probe_test
 
 import (
-	"encoding/hex"
 	"errors"
-	"strings"
 	"testing"
 
 	"github.com/guestprobe/guestprobe/internal/probetest"
@@ -15,22 +13,15 @@ import (
 // decoding in a straight line has lost its way; and a jump displaces nothing that
 // is not known to run.
 func TestDataInText(t *testing.T) {
-	fn := func(name, code string) probetest.Func {
-		b, err := hex.DecodeString(strings.ReplaceAll(code, " ", ""))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return probetest.Func{Name: name, Code: b}
-	}
 	img, err := probetest.BuildImage(textBase, false,
 		// lea 0x10(%rip),%rdx; movslq (%rdx,%rdi,4),%rcx; add %rdx,%rcx; jmp *%rcx; two .long; two cases
-		fn("table", "48 8d 15 09 00 00 00 48 63 0c ba 48 01 d1 ff e1 08 00 00 00 0e 00 00 00 b8 0b 00 00 00 c3 b8 16 00 00 00 c3"),
+		hexFunc(t, "table", "48 8d 15 09 00 00 00 48 63 0c ba 48 01 d1 ff e1 08 00 00 00 0e 00 00 00 b8 0b 00 00 00 c3 b8 16 00 00 00 c3"),
 		// mov 7(%rip),%eax; ret; five bytes
-		fn("constant", "8b 05 01 00 00 00 c3 88 77 66 55 44"),
+		hexFunc(t, "constant", "8b 05 01 00 00 00 c3 88 77 66 55 44"),
 		// jmp a; eight bytes; a: mov 2(%rip),%rax; ret
-		fn("behind", "eb 08 88 77 66 55 44 33 22 11 48 8b 05 f1 ff ff ff c3"),
+		hexFunc(t, "behind", "eb 08 88 77 66 55 44 33 22 11 48 8b 05 f1 ff ff ff c3"),
 		// lea f(%rip),%rax; add %rdi,%rax; jmp *%rax; nops; f: mov $0xc7ffff01,%eax; jmp; nop; mov %edi,%eax; ret
-		fn("middle", "48 8d 05 08 00 00 00 48 01 f8 ff e0 90 90 90 b8 01 ff ff c7 eb 01 90 89 f8 c3"),
+		hexFunc(t, "middle", "48 8d 05 08 00 00 00 48 01 f8 ff e0 90 90 90 b8 01 ff ff c7 eb 01 90 89 f8 c3"),
 	)
 	if err != nil {
 		t.Fatal(err)

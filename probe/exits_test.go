@@ -13,24 +13,17 @@ import (
 
 // TestExits: the instructions that a function is left by, by hand.
 func TestExits(t *testing.T) {
-	fn := func(name, code string) probetest.Func {
-		b, err := hex.DecodeString(strings.ReplaceAll(code, " ", ""))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return probetest.Func{Name: name, Code: b}
-	}
 	img, err := probetest.BuildImage(textBase, false,
-		fn("one", "31 c0 c3 90 90 90 90 90 90 90 90 90 90 90 90 90"),
-		fn("two", "85 ff 74 01 c3 b8 01 00 00 00 c2 08 00 90 90 90"),  // test; je 1f; ret; 1: mov; ret $8
-		fn("tail", "85 ff 74 01 c3 e9 d6 ff ff ff 90 90 90 90 90 90"), // test; je 1f; ret; 1: jmp one
-		fn("loops", "48 ff cf 75 fb eb f9"),                           // no way out
-		fn("pointer", "ff e7"),
-		fn("maybe", "85 ff 0f 84 b3 ff ff ff c3"), // je one
-		fn("runs", "85 ff 90"),
-		fn("next", "c3"),
-		fn("split", "85 ff 75 01 c3 eb 01 90"), // jne 1f; ret; 1: jmp split.cold
-		fn("split.cold", "31 c0 c3"),
+		hexFunc(t, "one", "31 c0 c3 90 90 90 90 90 90 90 90 90 90 90 90 90"),
+		hexFunc(t, "two", "85 ff 74 01 c3 b8 01 00 00 00 c2 08 00 90 90 90"),  // test; je 1f; ret; 1: mov; ret $8
+		hexFunc(t, "tail", "85 ff 74 01 c3 e9 d6 ff ff ff 90 90 90 90 90 90"), // test; je 1f; ret; 1: jmp one
+		hexFunc(t, "loops", "48 ff cf 75 fb eb f9"),                           // no way out
+		hexFunc(t, "pointer", "ff e7"),
+		hexFunc(t, "maybe", "85 ff 0f 84 b3 ff ff ff c3"), // je one
+		hexFunc(t, "runs", "85 ff 90"),
+		hexFunc(t, "next", "c3"),
+		hexFunc(t, "split", "85 ff 75 01 c3 eb 01 90"), // jne 1f; ret; 1: jmp split.cold
+		hexFunc(t, "split.cold", "31 c0 c3"),
 	)
 	if err != nil {
 		t.Fatal(err)
@@ -65,4 +58,14 @@ func TestExits(t *testing.T) {
 			t.Errorf("%s is left at %s (%v), want %s", name, s, err, want)
 		}
 	}
+}
+
+// hexFunc is a function whose code is given in hexadecimal.
+func hexFunc(t *testing.T, name, code string) probetest.Func {
+	t.Helper()
+	b, err := hex.DecodeString(strings.ReplaceAll(code, " ", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return probetest.Func{Name: name, Code: b}
 }

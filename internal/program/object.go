@@ -74,7 +74,7 @@ func (e *StrictError) Error() string {
 // Load loads an object file, which may be hostile. Errors say what is wrong with
 // it, or what it needs that there is not.
 func (rt *Runtime) Load(file []byte, opt LoadOptions) (*Object, error) {
-	o, err := bpf.LoadSelection(file, bpf.Selection{Section: opt.Section, Set: opt.Set})
+	o, err := bpf.LoadObject(file, bpf.Selection{Section: opt.Section, Set: opt.Set})
 	if err != nil {
 		return nil, err
 	}

@@ -8,38 +8,30 @@ import (
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
+// sumTo adds up words.
+func sumTo(count string) string {
+	return `
+	ldval r1, 0, 0
+	mov r2, 0
+	mov r0, 0
+again:
+	mov r3, r2
+	lsh r3, 3
+	add r3, r1
+	ldxdw r4, [r3+0]
+	add r0, r4
+	add r2, 1
+	jlt r2, ` + count + `, again
+	exit`
+}
+
 // memoryPrograms read memory through computed pointers: a value of two times 4096
 // bytes, of which each half holds the same text without a zero, with one behind it.
 // The numbers that bound the loops of some come from the context, so that nothing is
 // proven of them.
 var memoryPrograms = []benchProgram{
-	{name: "sum", src: `
-	ldval r1, 0, 0
-	mov r2, 0
-	mov r0, 0
-again:
-	mov r3, r2
-	lsh r3, 3
-	add r3, r1
-	ldxdw r4, [r3+0]
-	add r0, r4
-	add r2, 1
-	jlt r2, 500, again
-	exit`},
-	{name: "sum-unbounded", src: `
-	ldxdw r5, [r1+112]
-	ldval r1, 0, 0
-	mov r2, 0
-	mov r0, 0
-again:
-	mov r3, r2
-	lsh r3, 3
-	add r3, r1
-	ldxdw r4, [r3+0]
-	add r0, r4
-	add r2, 1
-	jlt r2, r5, again
-	exit`},
+	{name: "sum", src: sumTo("500")},
+	{name: "sum-unbounded", src: "ldxdw r5, [r1+112]" + sumTo("r5")},
 	{name: "fill", src: `
 	ldxdw r5, [r1+112]
 	ldval r1, 0, 0

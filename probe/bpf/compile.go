@@ -64,14 +64,6 @@ func (e *HostOnlyError) Error() string {
 // ErrMapNotShared is the cause when a map is in memory that the guest does not see.
 var ErrMapNotShared = errors.New("map is not in memory that the guest sees")
 
-// Where says where a program can run under a layout, and if that is OnHost why.
-func Where(p *Program, l Layout) (Place, error) {
-	if _, _, err := Compile(p, l); err != nil {
-		return OnHost, err
-	}
-	return InGuest, nil
-}
-
 // Compile translates a program to x86-64 machine code for any address. The code
 // is a function:
 //

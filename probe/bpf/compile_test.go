@@ -266,13 +266,10 @@ func TestHostOnly(t *testing.T) {
 		if !errors.As(err, &host) || host.Helper != tt.helper || host.Index != tt.at || host.Why == "" {
 			t.Errorf("%s: %v, want %v at %d", tt.name, err, tt.helper, tt.at)
 		}
-		if place, why := Where(p, Layout{}); place != OnHost || why == nil {
-			t.Errorf("%s: runs in %v, %v", tt.name, place, why)
-		}
 	}
 	p, _ := New(Spec{Kind: Kprobe, Insns: mustAssemble(t, countProgram), Maps: maps})
-	if place, why := Where(p, Layout{}); place != InGuest || why != nil {
-		t.Errorf("count runs in %v, %v", place, why)
+	if _, _, err := Compile(p, Layout{}); err != nil {
+		t.Errorf("count: %v", err)
 	}
 }
 

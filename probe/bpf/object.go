@@ -38,21 +38,18 @@ type ObjectProgram struct {
 	maps     []string
 }
 
-// LoadObject parses an object file. Programs must stand in sections kprobe/NAME
-// and kretprobe/NAME; functions that they call are linked in, maps come from
-// .maps and from global variables. Errors say what in the file is not supported
-// or damaged; the file may be hostile.
-func LoadObject(b []byte) (*Object, error) { return LoadSelection(b, Selection{}) }
-
 // Selection says what of a file is loaded, and how.
 type Selection struct {
 	Section string            // only the programs in it and the maps that they use; nothing else in the file matters
 	Set     map[string]string // values of constants: numbers, true and false, names of enumerations, texts
 }
 
-// LoadSelection is LoadObject for a part of the file. The error is ErrNoSection where
-// there is no section of that name.
-func LoadSelection(b []byte, sel Selection) (o *Object, err error) {
+// LoadObject parses an object file. Programs must stand in sections kprobe/NAME
+// and kretprobe/NAME; functions that they call are linked in, maps come from
+// .maps and from global variables. Errors say what in the file is not supported
+// or damaged, ErrNoSection where there is no section of the selection's name; the file may
+// be hostile.
+func LoadObject(b []byte, sel Selection) (o *Object, err error) {
 	section := sel.Section
 	if len(b) > MaxObjectSize {
 		return nil, fmt.Errorf("load object of %d bytes: %w", len(b), ErrObjectTooLarge)

@@ -23,7 +23,7 @@ func readObject(t testing.TB, name string) []byte {
 
 func loadObject(t testing.TB, name string, mem Memory) *Collection {
 	t.Helper()
-	o, err := LoadObject(readObject(t, name))
+	o, err := LoadObject(readObject(t, name), Selection{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -260,7 +260,7 @@ func TestLoadSection(t *testing.T) {
 		{"xdp", "only kprobe/ and kretprobe/ are supported"},
 		{"kprobe/nope", `no such section "kprobe/nope": it has ["kprobe/vfs_read" "kretprobe/vfs_read" "kprobe/do_fork" "tracepoint/sched/sched_switch" "xdp"]`},
 	} {
-		o, err := LoadSelection(mixed, Selection{Section: tt.section})
+		o, err := LoadObject(mixed, Selection{Section: tt.section})
 		if err == nil {
 			var c *Collection
 			if c, err = o.Load(2, Heap{}, 0); err == nil {
@@ -271,15 +271,15 @@ func TestLoadSection(t *testing.T) {
 			t.Errorf("%s: %v, want %q", tt.section, err, tt.want)
 		}
 	}
-	if _, err := LoadSelection(mixed, Selection{Section: "kprobe/nope"}); !errors.Is(err, ErrNoSection) {
+	if _, err := LoadObject(mixed, Selection{Section: "kprobe/nope"}); !errors.Is(err, ErrNoSection) {
 		t.Error(err)
 	}
-	o, err := LoadSelection(readObject(t, "ksyms.o"), Selection{Section: "kprobe/do_fork"})
+	o, err := LoadObject(readObject(t, "ksyms.o"), Selection{Section: "kprobe/do_fork"})
 	if err == nil || !strings.Contains(err.Error(), `"jiffies" is extern`) {
 		t.Error(o, err)
 	}
 	// Maps that others use are not made.
-	if o, err = LoadSelection(readObject(t, "warn.o"), Selection{Section: "kprobe/do_fork"}); err != nil || len(o.Maps) != 0 || len(o.Programs) != 1 {
+	if o, err = LoadObject(readObject(t, "warn.o"), Selection{Section: "kprobe/do_fork"}); err != nil || len(o.Maps) != 0 || len(o.Programs) != 1 {
 		t.Error(o, err)
 	}
 }
@@ -288,7 +288,7 @@ func TestLoadSection(t *testing.T) {
 func TestSet(t *testing.T) {
 	mixed := readObject(t, "mixed.o")
 	load := func(name, value string) (*Object, error) {
-		return LoadSelection(mixed, Selection{Section: "kprobe/vfs_read", Set: map[string]string{name: value}})
+		return LoadObject(mixed, Selection{Section: "kprobe/vfs_read", Set: map[string]string{name: value}})
 	}
 	rodata := func(o *Object) []byte {
 		for _, m := range o.Maps {
@@ -363,13 +363,13 @@ func TestObjectRefused(t *testing.T) {
 		{"too large", make([]byte, MaxObjectSize+1), "larger than"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := LoadObject(tt.file)
+			_, err := LoadObject(tt.file, Selection{})
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("%v, want something about %q", err, tt.want)
 			}
 		})
 	}
-	if _, err := LoadObject(make([]byte, MaxObjectSize+1)); !errors.Is(err, ErrObjectTooLarge) {
+	if _, err := LoadObject(make([]byte, MaxObjectSize+1), Selection{}); !errors.Is(err, ErrObjectTooLarge) {
 		t.Errorf("%v is not ErrObjectTooLarge", err)
 	}
 }
@@ -392,8 +392,8 @@ func FuzzLoadObject(f *testing.F) {
 		f.Add(readObject(f, name))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		_, _ = LoadSelection(b, Selection{Section: "kprobe/vfs_read"})
-		o, err := LoadObject(b)
+		_, _ = LoadObject(b, Selection{Section: "kprobe/vfs_read"})
+		o, err := LoadObject(b, Selection{})
 		if err != nil {
 			return
 		}
@@ -427,7 +427,7 @@ func FuzzLoadObject(f *testing.F) {
 // TestTypes runs a program that fills a map and a ring, and wants what is in them by
 // the types of the object.
 func TestTypes(t *testing.T) {
-	o, err := LoadSelection(readObject(t, "mixed.o"), Selection{Section: "kprobe/vfs_read"})
+	o, err := LoadObject(readObject(t, "mixed.o"), Selection{Section: "kprobe/vfs_read"})
 	if err != nil {
 		t.Fatal(err)
 	}

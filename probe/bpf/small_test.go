@@ -117,14 +117,28 @@ func TestSmallRingFull(t *testing.T) {
 	}
 }
 
+type infoCase struct {
+	name, src string
+	want      bool
+}
+
+// wantInfo compiles programs and wants them to be so, or not.
+func wantInfo(t *testing.T, l Layout, is func(*Info) bool, cases []infoCase) {
+	maps := testMaps(t, newNative(t), arraySpec, hashSpec, MapSpec{Name: "ring", Kind: RingBuf, MaxEntries: MinRingSize})
+	for _, tt := range cases {
+		p, err := New(Spec{Kind: Kprobe, Insns: mustAssemble(t, tt.src), Maps: maps})
+		if err != nil {
+			t.Fatalf("%s: %v", tt.name, err)
+		}
+		if _, info, err := Compile(p, l); err != nil || is(info) != tt.want {
+			t.Errorf("%s: %+v, %v, want %v", tt.name, info, err, tt.want)
+		}
+	}
+}
+
 // TestAligned: which programs make no access to memory that is not aligned.
 func TestAligned(t *testing.T) {
-	n := newNative(t)
-	maps := testMaps(t, n, arraySpec, hashSpec, MapSpec{Name: "ring", Kind: RingBuf, MaxEntries: MinRingSize})
-	for _, tt := range []struct {
-		name, src string
-		want      bool
-	}{
+	wantInfo(t, Layout{Fixups: true}, func(i *Info) bool { return i.Aligned }, []infoCase{
 		{"nothing", "mov r0, 0\nexit", true},
 		{"count", countProgram, true},
 		{"filter", filterProgram, true},
@@ -140,29 +154,13 @@ func TestAligned(t *testing.T) {
 		{"search in a hash", "stw [r10-4], 1\nmov r2, r10\nadd r2, -4\nldmap r1, 1\ncall 1\nmov r0, 0\nexit", false},
 		{"read of guest memory", "mov r1, r10\nadd r1, -8\nmov r2, 8\nmov r3, 0\ncall 113\nmov r0, 0\nexit", false},
 		{"local call", "call local f\nexit\nf:\nmov r0, 0\nexit", false},
-	} {
-		p, err := New(Spec{Kind: Kprobe, Insns: mustAssemble(t, tt.src), Maps: maps})
-		if err != nil {
-			t.Fatalf("%s: %v", tt.name, err)
-		}
-		if tt.name == "count" {
-			p, _ = New(Spec{Kind: Kprobe, Insns: mustAssemble(t, tt.src), Maps: testMaps(t, n, arraySpec)})
-		}
-		_, info, err := Compile(p, Layout{Fixups: true})
-		if err != nil || info.Aligned != tt.want {
-			t.Errorf("%s: %+v, %v, want %v", tt.name, info, err, tt.want)
-		}
-	}
+	})
 }
 
 // TestSmallOrNot: which programs are small, and what a block counts of them.
 func TestSmallOrNot(t *testing.T) {
 	n := newNative(t)
-	maps := testMaps(t, n, arraySpec, hashSpec, MapSpec{Name: "ring", Kind: RingBuf, MaxEntries: MinRingSize})
-	for _, tt := range []struct {
-		name, src string
-		want      bool
-	}{
+	wantInfo(t, Layout{}, func(i *Info) bool { return i.Small }, []infoCase{
 		{"nothing", "mov r0, 0\nexit", true},
 		{"count", countProgram, true},
 		{"filter", filterProgram, true},
@@ -185,16 +183,7 @@ func TestSmallOrNot(t *testing.T) {
 		{"context written", "stdw [r1+0], 1\nexit", false},
 		{"context behind its end", "ldxdw r0, [r1+164]\nexit", false},
 		{"own pointer", "lddw r1, 0x1000000000000\nldxdw r0, [r1+0]\nexit", false},
-	} {
-		p, err := New(Spec{Kind: Kprobe, Insns: mustAssemble(t, tt.src), Maps: maps})
-		if err != nil {
-			t.Fatalf("%s: %v", tt.name, err)
-		}
-		_, info, err := Compile(p, Layout{})
-		if err != nil || info.Small != tt.want {
-			t.Errorf("%s: small %v, %v, want %v", tt.name, info != nil && info.Small, err, tt.want)
-		}
-	}
+	})
 	// What a run in the middle of another one could spoil claims the block.
 	value := "ldval r6, 0, 0\n"
 	for src, want := range map[string]bool{

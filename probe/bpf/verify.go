@@ -347,26 +347,21 @@ func sum(d, s value) value {
 	return r
 }
 
+var numberOps = map[opc]func(x, y number) number{
+	opAdd: number.plus, opSub: number.minus, opMul: number.times, opAnd: number.and, opOr: number.or, opXor: number.xor,
+}
+
 // combine is the result of an operation on numbers.
 func combine(kind opc, long bool, x, y number) number {
 	width := uint64(64)
 	if !long {
 		width = 32
 	}
+	if f := numberOps[kind]; f != nil {
+		return f(x, y)
+	}
 	c, isConst := y.is()
 	switch kind {
-	case opAdd:
-		return x.plus(y)
-	case opSub:
-		return x.minus(y)
-	case opMul:
-		return x.times(y)
-	case opAnd:
-		return x.and(y)
-	case opOr:
-		return x.or(y)
-	case opXor:
-		return x.xor(y)
 	case opMov:
 		return y
 	case opLsh, opRsh, opArsh:

@@ -84,7 +84,7 @@ func TestNoWarnings(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		o, err := LoadObject(b)
+		o, err := LoadObject(b, Selection{})
 		if err != nil || filepath.Base(f) == "warn.o" {
 			continue
 		}

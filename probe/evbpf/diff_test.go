@@ -150,7 +150,7 @@ func differential(t *testing.T, seed uint64, rounds int) (passed, filtered int) 
 			filter = randomFilter(r, l, 3)
 		}
 		rig := newRig(t, l, filter)
-		_, err = bpf.Where(rig.prog, bpf.Layout{Fixups: true, Task: &bpf.TaskProfile{}})
+		_, _, err = bpf.Compile(rig.prog, bpf.Layout{Fixups: true, Task: &bpf.TaskProfile{}})
 		if host := d.Kind == event.KindWatch && d.Access != 4 || len(l.StackArgs()) > 0; err != nil && !host {
 			t.Fatalf("%s filter %q: %v", d, filter, err)
 		}
