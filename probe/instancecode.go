@@ -40,6 +40,24 @@ func stackSlot(user bool) int {
 	return frameSize
 }
 
+// entryStack is how many bytes of the interrupted stack the code of entryStage uses
+// itself: the registers that it keeps, one more around the call, and that.
+const entryStack = 6 * 8
+
+// moreContext returns how many bytes the context of a return stage has behind
+// struct pt_regs.
+func moreContext(x *Stage) int { return 8 * max(0, bits.Len32(x.Reads)-insn.PtRegsSize/8) }
+
+// stack returns what Stage.Stack would be for the table's code, with the stages that it
+// calls, at entry and return: there the number of the record is on the stack as well.
+func (t *instances) stack() int {
+	atEntry, x := entryStack, t.rp.probe.ReturnStage
+	if entry := t.rp.probe.Stage; entry != nil {
+		atEntry += entry.Stack
+	}
+	return max(atEntry, 8+moreContext(x)+x.Stack)
+}
+
 // entryStage makes the Stage that stands for the kretprobe in its detour. RSI is
 // the vCPU's line, and what the function returns to is in the interrupted code's
 // topmost word.
@@ -157,7 +175,7 @@ func (t *instances) entryStage() *Stage {
 	a.Inc(8, word(rsi, cellHandled))
 	a.Inc(8, word(rcx, instState)) // live
 	restore()
-	s := &Stage{Stack: 48, NoStrings: true, Aligned: true, Block: t.cells(), Stride: lineSize, Lost: t.base + 8*wordLost, Counts: t.counts, table: t}
+	s := &Stage{Stack: entryStack, NoStrings: true, Aligned: true, Block: t.cells(), Stride: lineSize, Lost: t.base + 8*wordLost, Counts: t.counts, table: t}
 	if entry != nil {
 		a.Place(skip)
 		a.Neg(8, word(rcx, instTask))
@@ -192,7 +210,7 @@ func (t *instances) returnCode(a *insn.Asm, exit []byte) {
 	word := func(base insn.Reg64, n int) insn.Mem { return insn.At(base, 8*n) }
 	stray, ended, call := a.NewLabel(), a.NewLabel(), a.NewLabel()
 	c := newStageFrame([]*Stage{x}, t.user)
-	c.more = 8 * max(0, bits.Len32(c.reads)-insn.PtRegsSize/8)
+	c.more = moreContext(x)
 	c.size = frameSize + c.more // the caller's red zone is what the function had above its own
 	c.deep = c.size + x.Stack + 8
 	for _, r := range []insn.Reg64{rcx, rdx} {

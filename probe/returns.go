@@ -56,6 +56,9 @@ func (x *returns) share(t *instances) error {
 	if x.opt.placer == nil {
 		return errNotShared
 	}
+	if n := t.stack(); n > MaxStageStack {
+		return fmt.Errorf("its handlers need %d bytes of the interrupted stack, and %d may be", n, MaxStageStack)
+	}
 	prof, ok := x.opt.placer.StackProfile(t.user)
 	if !ok || int64(int32(prof.Mask)) != int64(prof.Mask) {
 		return errors.New("the guest has no profile that says which vCPU a stack belongs to")

@@ -2,6 +2,7 @@ package probe_test
 
 import (
 	"encoding/binary"
+	"strings"
 	"testing"
 
 	"github.com/guestprobe/guestprobe/internal/probetest"
@@ -74,5 +75,37 @@ func TestStageInsideHandler(t *testing.T) {
 	}
 	if onHost != 0 {
 		t.Errorf("the handler ran %d times", onHost)
+	}
+}
+
+// TestReturnStageDeep: what a kretprobe's stages use of the stack is bounded as that of
+// others is, together with the engine's own code at entry and return.
+func TestReturnStageDeep(t *testing.T) {
+	const most = probe.MaxStageStack
+	for _, tc := range []struct {
+		name      string
+		entry, at int // stack of the stages; no entry stage when negative
+		reads     uint32
+		in        bool
+	}{
+		{"return", -1, most - 8, 0, true},
+		{"return too deep", -1, most - 7, 0, false},
+		{"return with 2 words of data", -1, most - 8 - 16, 1 << 22, true},
+		{"return too deep with 2 words of data", -1, most - 8 - 15, 1 << 22, false},
+		{"entry", most - 48, 8, 0, true},
+		{"entry too deep", most - 47, 8, 0, false},
+	} {
+		s := newStaged(t, false)
+		calls := 0
+		r := s.on("co_body", 4, &calls)
+		r.ReturnStage.Stack, r.ReturnStage.Reads = tc.at, tc.reads
+		if tc.entry >= 0 {
+			r.Stage = ret(0x31, 0xc0) // xor %eax,%eax
+			r.Stage.Stack = tc.entry
+		}
+		s.register(tc.in, r)
+		if i, _ := s.e.Info(&r.Kprobe); tc.in != (i.NoStage == "") || !tc.in && !strings.Contains(i.NoStage, "bytes of the interrupted stack") {
+			t.Errorf("%s: %q", tc.name, i.NoStage)
+		}
 	}
 }
