@@ -4,11 +4,13 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/daemon"
@@ -79,8 +81,8 @@ func document(b *strings.Builder, cmd *cobra.Command) {
 	}
 }
 
-// TestEveryCommandIsDescribed wants a one-line summary everywhere, and an
-// example where a command takes definitions or names.
+// TestEveryCommandIsDescribed wants a one-line summary everywhere, and words of the
+// user's for what flags take.
 func TestEveryCommandIsDescribed(t *testing.T) {
 	var walk func(*cobra.Command)
 	walk = func(cmd *cobra.Command) {
@@ -90,6 +92,11 @@ func TestEveryCommandIsDescribed(t *testing.T) {
 		if strings.HasSuffix(cmd.Short, ".") {
 			t.Errorf("%s: the summary ends in a full stop", cmd.CommandPath())
 		}
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if what, _ := pflag.UnquoteUsage(f); slices.Contains([]string{"string", "strings", "stringArray", "int", "uint", "float"}, what) {
+				t.Errorf("%s --%s: %s is no word for what the flag takes", cmd.CommandPath(), f.Name, what)
+			}
+		})
 		for _, sub := range cmd.Commands() {
 			walk(sub)
 		}

@@ -66,7 +66,7 @@ not within 30 seconds: the totals are then of what was shown, and the exit statu
 			f.Uint64VarP(&flags.count, "count", "c", 0, "end after this `many` hits")
 			f.DurationVar(&flags.timeout, "timeout", 0, "end after this `duration`; exit status 124 if --count was not reached")
 			f.StringVarP(&flags.output, "output", "o", "", "write to this `file` instead of standard output")
-			f.StringVar(&flags.clock, "time", clockBoot, "what times are: boot, relative or wall; see above")
+			f.StringVar(&flags.clock, "time", clockBoot, "`what` times are: boot, relative or wall; see above")
 		},
 		FlagComplete: map[string]command.Completion{"probe": a.completeProbes()},
 		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
