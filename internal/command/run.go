@@ -222,6 +222,9 @@ func (r *running) flagError(c *cobra.Command, err error) error {
 	if args := c.Flags().Args(); c.HasSubCommands() && len(args) > 0 {
 		return unknownCommand(c, args[0])
 	}
+	if none := (*pflag.NotExistError)(nil); errors.As(err, &none) && none.GetSpecifiedShortnames() != "" {
+		return Usagef("%w; put -- before an argument that begins with -", err)
+	}
 	var value *pflag.InvalidValueError
 	if !errors.As(err, &value) {
 		return &usageError{err}

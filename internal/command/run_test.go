@@ -65,7 +65,7 @@ func TestProgram(t *testing.T) {
 		{"echo a -c -1", 2, "", "prog: --count \"-1\": not a number from 0 on\nRun 'prog echo --help' for usage.\n"},
 		{"echo a --count", 2, "", "prog: flag needs an argument: --count\nRun 'prog echo --help' for usage.\n"},
 		{"echo a --nope", 2, "", "prog: unknown flag: --nope\nRun 'prog echo --help' for usage.\n"},
-		{"echo -1", 2, "", "prog: unknown shorthand flag: '1' in -1\nRun 'prog echo --help' for usage.\n"},
+		{"echo -1", 2, "", "prog: unknown shorthand flag: '1' in -1; put -- before an argument that begins with -\nRun 'prog echo --help' for usage.\n"},
 		{"ecko a -x", 2, "", "prog: no command \"ecko\": did you mean echo?\nRun 'prog --help' for usage.\n"},
 		{"zzzzz", 2, "", "prog: no command \"zzzzz\"\nRun 'prog --help' for usage.\n"},
 		{"group iner", 2, "", "prog: group has no command \"iner\": did you mean inner?\nRun 'prog group --help' for usage.\n"},

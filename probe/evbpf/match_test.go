@@ -40,7 +40,7 @@ func TestPatterns(t *testing.T) {
 		{"a*a", "a", false}, {"a*a", "aa", true}, {"?", "", false}, {"?", "a", true}, {"?", "ab", false}, {"*a*b*c", "xaybzc", true}, {"*a*b*c", "xaybz", false},
 		{"*ab", "aab", true}, {"*aab", "aaab", true}, {"*t*t*", "at", false}, {"*t*t*", "tat", true}, {"*ab*b*", "ab", false}, {"*ab*b*", "abb", true},
 		{"[abc]", "b", true}, {"[a-c]x", "bx", true}, {"[a-c]x", "dx", false}, {"[!a-c]", "b", false}, {"[!a-c]", "d", true}, {"[!a-c]", "", false},
-		{"[]a]", "]", true}, {"[]a]", "a", true}, {"[a-]", "-", true}, {"[a-]", "b", false}, {"[abc", "[abc", true}, {"[abc", "a", false}, {"[z-a]", "b", false},
+		{"[]a]", "]", true}, {"[]a]", "a", true}, {"[a-]", "-", true}, {"[a-]", "b", false}, {"[z-a]", "b", false},
 		{"[z-a]*", "", false}, {"[!z-a]", "b", true}, {"[a-cx-z]", "y", true}, {"[a-cx-z]", "d", false}, {"[a-c]", "c", true}, {"[a-c]", "a", true},
 		{`\*`, "*", true}, {`\*`, "a", false}, {`a\`, `a\`, true}, {`\[a]`, "[a]", true}, {`\\`, `\`, true}, {"?*", "", false}, {"?*", "x", true},
 		{"*12345678901234567*", "a12345678901234567b", true}, {"123456789*", "12345678", false}, {"*" + strings.Repeat("x", 254), strings.Repeat("x", 255), true},
@@ -94,10 +94,13 @@ func TestOddPatterns(t *testing.T) {
 	}
 	for range 1500 {
 		pattern := bytes(r.IntN(9), `[[]]!-ab*?\`)
+		glob, not := strings.CutPrefix(pattern, "!")
+		if glob != "" && guest.CheckGlob(glob) != nil {
+			continue
+		}
 		m := newMatcher(t, fmt.Sprintf(`s ~ "%s"`, pattern))
 		for range 12 {
 			text := bytes(r.IntN(5), `[]!-ab\*`)
-			glob, not := strings.CutPrefix(pattern, "!")
 			if got := m.matches(t, text); got != (guest.Glob(glob, text) != not) {
 				t.Fatalf("%q on %q: %v", pattern, text, got)
 			}

@@ -51,6 +51,8 @@ func TestFilterErrors(t *testing.T) {
 		{`sym == "vfs_read"`, CodeExpectDigit, 7, "sym is a number"},
 		{`name < "abc"`, CodeIllegalFieldOp, 5, "text has == != ~"},
 		{`name & 3`, CodeIllegalFieldOp, 5, "text has == != ~"},
+		{`name ~ "["`, CodeInvalidFilter, 7, `pattern "[": the bracket at byte 1 is not closed`},
+		{`u == 1 || lit ~ '!a[b-'`, CodeInvalidFilter, 16, `pattern "a[b-": the bracket at byte 2 is not closed`},
 		{`u ~ "3*"`, CodeIllegalFieldOp, 2, "numbers have == != < <= > >= &"},
 		{`arr == 1`, CodeIllegalFieldOp, 0, "an array has no one value to compare"},
 		{"u == 18446744073709551616", CodeIllegalIntval, 5, "u can be 0 to 18446744073709551615"},

@@ -1,6 +1,10 @@
 package event
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/guestprobe/guestprobe/guest"
+)
 
 // filterParser reads a filter expression:
 //
@@ -164,10 +168,18 @@ func (p *filterParser) term() (*FilterNode, error) {
 		}
 		return nil, p.fail(opAt, CodeIllegalFieldOp, detail)
 	}
-	err := p.value(t, n)
-	pattern, not := strings.CutPrefix(t.Text, "!")
-	if err != nil || t.Is != Match || !not {
+	valueAt := p.at
+	if err := p.value(t, n); err != nil || t.Is != Match {
 		return &FilterNode{Term: t}, err
+	}
+	pattern, not := strings.CutPrefix(t.Text, "!")
+	if pattern != "" { // which the empty text matches
+		if err := guest.CheckGlob(pattern); err != nil {
+			return nil, p.fail(valueAt, CodeInvalidFilter, err.Error())
+		}
+	}
+	if !not {
+		return &FilterNode{Term: t}, nil
 	}
 	// A ! before a pattern negates the term (filter_parse_regex), which is false still of a
 	// text that cannot be read: of that not even "*" is true.
