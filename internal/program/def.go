@@ -41,6 +41,7 @@ func (rt *Runtime) Define(l *event.Layout, filter *event.Filter, to Recorder) (*
 	d := &Definition{rt: rt, to: to, layout: l, filtered: filter != nil}
 	var err error
 	if d.code, d.main, err = d.host(l, filter); err != nil {
+		d.drop()
 		return nil, err
 	}
 	d.main.stack = l.StackArgs()

@@ -437,6 +437,20 @@ func TestHostileRing(t *testing.T) {
 	rt.Drop(d)
 }
 
+// TestNotDefined: a definition whose program cannot be made takes no memory of the
+// host.
+func TestNotDefined(t *testing.T) {
+	rt := newRuntime(t, newFake(t).config())
+	rt.gate.Close()
+	l, f := layoutOf(t, "p:a vfs_read t=+0(%di):string", "")
+	if _, err := rt.Define(l, f, newSink(1)); err == nil {
+		t.Error("made with a map that is closed")
+	}
+	if n := rt.heap.used.Load(); n != 0 {
+		t.Errorf("%d bytes of the host are in use", n)
+	}
+}
+
 // TestEnv runs programs that ask for what only the host has.
 func TestEnv(t *testing.T) {
 	f := newFake(t)
