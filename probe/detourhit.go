@@ -11,25 +11,27 @@ const outLen = 2
 // trap implements resident: at the exit, which is a hit of the site that had the jump
 // last, if that is still probed. The registers are those that an int3 would have
 // shown.
-func (d *detour) trap(c *cpu, s State, kind TrapKind) (Verdict, bool) {
+func (d *detour) trap(c *cpu, s State, kind TrapKind) (hit *site, from *detour, ok bool) {
 	off := guest.GVA(s.Regs.RIP) - d.exit
 	if d.exit == 0 || off != 0 && (kind != TrapDetour || off > outLen) {
-		return Verdict{}, false
+		return nil, nil, false
 	}
-	return d.hit(c, s), true
+	return d.probed(c, s), d, true
 }
 
-// hit handles a hit that the host is to handle, whose registers are in s.
-func (d *detour) hit(c *cpu, s State) Verdict {
+// probed returns the site of a hit that the host is to handle, and puts its registers
+// into s. It returns nil when nobody is to handle it, and the guest goes on.
+func (d *detour) probed(c *cpu, s State) *site {
 	st := d.on.Load()
 	if st == nil || !st.armed.Load() {
 		// The probe went away after the guest had passed the jump.
 		count(&c.counts.stale)
-		return d.leave(s)
+		d.leave(s)
+		return nil
 	}
 	count(&c.counts.detours)
 	s.Regs.RIP = uint64(st.addr)
-	return c.arrive(s, st, d)
+	return st
 }
 
 // leave lets the guest go on with the copies of the displaced instructions.
@@ -89,7 +91,10 @@ func (d *detour) fault(c *cpu, s State, t Trap) Verdict {
 	for _, x := range d.touches {
 		if rip == d.start+guest.GVA(x.off) {
 			s.Regs.RSP += uint64(x.below)
-			return d.hit(c, s)
+			if st := d.probed(c, s); st != nil {
+				return c.arrive(s, st, d)
+			}
+			return Verdict{Action: Resume}
 		}
 	}
 	if rip >= d.start && rip < d.copies[0] {

@@ -53,7 +53,7 @@ func (c *cpu) debugTrap(s State, t Trap) Verdict {
 	}
 	if x, i := c.trampoline(guest.GVA(s.Regs.RIP)); x != nil && !x.shared() {
 		// The guest is single-stepping over the return, and shall see where to.
-		if _, ok := c.comeBack(s, x, i); ok {
+		if c.comeBack(s, x, i) {
 			return Verdict{Action: NotOurs}
 		}
 	}

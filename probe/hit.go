@@ -20,9 +20,9 @@ const dr6BS = 1<<14 | 0xffff0ff0
 func (e *Engine) Hit(cpu int, s State, t Trap) Verdict { return e.cpus[cpu].hit(s, t) }
 
 func (c *cpu) hit(s State, t Trap) Verdict {
+	rip := guest.GVA(s.Regs.RIP)
 	switch t.Kind {
 	case TrapBreakpoint:
-		rip := guest.GVA(s.Regs.RIP)
 		if c.step.active && !c.step.inPlace && rip == c.step.slot.end() {
 			count(&c.counts.stepped)
 			return c.finish(s)
@@ -31,24 +31,7 @@ func (c *cpu) hit(s State, t Trap) Verdict {
 			count(&c.counts.breakpoints)
 			return c.arrive(s, st, nil)
 		}
-		if r := c.code.At(rip); r != nil {
-			if v, ok := r.trap(c, s, TrapBreakpoint); ok {
-				return v
-			}
-		}
-		if st := c.aliased(s, rip); st != nil && st.armed.Load() {
-			count(&c.counts.breakpoints)
-			count(&c.counts.aliases)
-			return c.arrive(s, st, nil)
-		}
-		return c.unclaimed(s)
 	case TrapDetour:
-		if r := c.code.At(guest.GVA(s.Regs.RIP)); r != nil {
-			if v, ok := r.trap(c, s, TrapDetour); ok {
-				return v
-			}
-		}
-		return Verdict{Action: NotOurs}
 	case TrapFault:
 		return c.fault(s, t)
 	case TrapStep, TrapWatch:
@@ -56,6 +39,22 @@ func (c *cpu) hit(s State, t Trap) Verdict {
 	default:
 		return Verdict{Action: NotOurs}
 	}
+	if r := c.code.At(rip); r != nil {
+		if st, d, ok := r.trap(c, s, t.Kind); st != nil {
+			return c.arrive(s, st, d)
+		} else if ok {
+			return Verdict{Action: Resume}
+		}
+	}
+	if t.Kind == TrapDetour {
+		return Verdict{Action: NotOurs}
+	}
+	if st := c.aliased(s, rip); st != nil && st.armed.Load() {
+		count(&c.counts.breakpoints)
+		count(&c.counts.aliases)
+		return c.arrive(s, st, nil)
+	}
+	return c.unclaimed(s)
 }
 
 // Stepped tells the engine that the instruction for which Hit answered

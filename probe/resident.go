@@ -12,9 +12,11 @@ type resident interface {
 	// home returns the address in the guest's own text that rip stands for.
 	home(rip guest.GVA) guest.GVA
 
-	// trap handles a TrapBreakpoint or TrapDetour, and reports false when the
-	// resident has no such instruction there.
-	trap(c *cpu, s State, kind TrapKind) (Verdict, bool)
+	// trap handles a TrapBreakpoint or TrapDetour, behind which the guest resumes, and
+	// reports false when the resident has no such instruction there. It leaves to its
+	// caller a hit of the site that it returns, from that detour. (A Verdict that is handed
+	// from one function to the next costs as much as the search for the resident.)
+	trap(c *cpu, s State, kind TrapKind) (hit *site, from *detour, ok bool)
 
 	// fault handles an exception, except of an instruction that the vCPU is known to
 	// be stepping.

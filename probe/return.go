@@ -157,28 +157,28 @@ func (t *instances) fits(i int, s State, state uint64) bool {
 // trap implements resident: at a trampoline, or at the exit for those that the
 // guest's code does not know. RSP's word is then the number of the record, and belongs
 // to nobody.
-func (t *instances) trap(c *cpu, s State, kind TrapKind) (Verdict, bool) {
+func (t *instances) trap(c *cpu, s State, kind TrapKind) (hit *site, from *detour, ok bool) {
 	rip := guest.GVA(s.Regs.RIP)
 	if !t.shared() {
 		i, ok := t.recordAt(rip)
 		if !ok || kind != TrapBreakpoint {
-			return Verdict{}, false
+			return nil, nil, false
 		}
-		return c.comeBack(s, t, i)
+		return nil, nil, c.comeBack(s, t, i)
 	}
 	if off := rip - t.exit; off != 0 && (kind != TrapDetour || off > outLen) {
-		return Verdict{}, false
+		return nil, nil, false
 	}
-	i, ok := c.readWord(s, s.Regs.RSP)
-	if !ok || uint64(i) >= uint64(t.n) || t.user != (s.CPL == 3) {
-		return Verdict{}, false
+	i, there := c.readWord(s, s.Regs.RSP)
+	if !there || uint64(i) >= uint64(t.n) || t.user != (s.CPL == 3) {
+		return nil, nil, false
 	}
 	s.Regs.RSP += 16
-	v, ok := c.comeBack(s, t, int(i))
-	if !ok {
+	if !c.comeBack(s, t, int(i)) {
 		s.Regs.RSP -= 16
+		return nil, nil, false
 	}
-	return v, ok
+	return nil, nil, true
 }
 
 // fault implements resident: a trampoline that is not mapped in an address space
@@ -188,8 +188,10 @@ func (t *instances) trap(c *cpu, s State, kind TrapKind) (Verdict, bool) {
 func (t *instances) fault(c *cpu, s State, x Trap) Verdict {
 	rip := guest.GVA(s.Regs.RIP)
 	if i, ok := t.recordAt(rip); ok && t.fits(i, s, t.word(i, instState).Load()) && (x.Vector != insn.VectorDB || !t.shared()) {
-		v, _ := c.comeBack(s, t, i)
-		return v
+		if c.comeBack(s, t, i) {
+			return Verdict{Action: Resume}
+		}
+		return Verdict{Action: NotOurs}
 	}
 	for _, p := range t.placed {
 		for _, f := range p.fixups {
@@ -202,8 +204,8 @@ func (t *instances) fault(c *cpu, s State, x Trap) Verdict {
 	if x.Vector == insn.VectorDB && t.shared() {
 		return Verdict{Action: Resume}
 	}
-	if v, ok := t.noStack(c, s); ok {
-		return v
+	if t.noStack(c, s) {
+		return Verdict{Action: Resume}
 	}
 	return Verdict{Action: NotOurs}
 }
@@ -229,7 +231,7 @@ func (t *instances) accessor(_ *cpu, s State) (guest.GVA, bool) {
 // return handlers of its activation and of those of the same place run, those of the
 // newest first, and the guest goes on where it would have gone. False means that no
 // activation can have led here.
-func (c *cpu) comeBack(s State, t *instances, i int) (Verdict, bool) {
+func (c *cpu) comeBack(s State, t *instances, i int) bool {
 	c.abandonStep()
 	state := t.word(i, instState).Load()
 	if !t.fits(i, s, state) || !t.leave(i, state) {
@@ -260,7 +262,7 @@ func (c *cpu) comeBack(s State, t *instances, i int) (Verdict, bool) {
 	}
 	first.unwind(s)
 	s.Regs.RIP = uint64(next)
-	return Verdict{Action: Resume}, true
+	return true
 }
 
 // returned counts a return and runs the return handler, unless the probe is gone.
@@ -298,17 +300,17 @@ func (c *cpu) runReturn(r *registration) {
 // so does a function that returns twice. What the last activation left behind
 // says where to, and from now on the table sees to it that this stays so, which is
 // the host's affair alone. Anything else is a guest that jumps to addresses of ours.
-func (c *cpu) comeAgain(s State, t *instances, i int, state uint64) (Verdict, bool) {
+func (c *cpu) comeAgain(s State, t *instances, i int, state uint64) bool {
 	next := guest.GVA(t.word(i, instNext).Load())
 	if next == 0 || !next.Canonical() || !t.near(i, s) || t.word(i, instState).Load() != state ||
 		state&phaseMask == phaseEntering || state&phaseMask == phaseLeaving {
-		return Verdict{}, false
+		return false
 	}
 	count(&c.counts.returns)
 	count(&c.counts.copies)
 	t.rp.again.Store(true)
 	s.Regs.RIP = uint64(next)
-	return Verdict{Action: Resume}, true
+	return true
 }
 
 // readWord and writeWord access a word of the interrupted code's stack, with its rights.
@@ -328,22 +330,22 @@ func (c *cpu) writeWord(s State, addr uint64, v guest.GVA) bool {
 
 // noStack serves a return whose code in the guest has found that the stack ends below:
 // as if it had not run.
-func (t *instances) noStack(c *cpu, s State) (Verdict, bool) {
+func (t *instances) noStack(c *cpu, s State) bool {
 	off, was := int(s.Regs.RIP-uint64(t.tramps)), *s.Regs
 	switch {
 	case !t.shared() || !t.user:
 	case off < t.n*trampSize && off%trampSize == t.push:
 		s.Regs.RSP += 8
-		if v, ok := c.comeBack(s, t, off/trampSize); ok {
-			return v, true
+		if c.comeBack(s, t, off/trampSize) {
+			return true
 		}
 	case off == t.touch.off:
 		s.Regs.RSP += uint64(t.touch.below)
 		s.Regs.RIP = uint64(t.exit)
-		if v, ok := t.trap(c, s, TrapBreakpoint); ok {
-			return v, true
+		if _, _, ok := t.trap(c, s, TrapBreakpoint); ok {
+			return true
 		}
 	}
 	*s.Regs = was
-	return Verdict{}, false
+	return false
 }

@@ -75,14 +75,14 @@ func (s *slot) home(rip guest.GVA) guest.GVA {
 // trap implements resident: at the int3, on a vCPU that is not known to be in the
 // slot. Its step was taken for abandoned, or the task was moved. The instruction is
 // done; where to go on is certain, and IF as good as.
-func (s *slot) trap(c *cpu, st State, kind TrapKind) (Verdict, bool) {
+func (s *slot) trap(c *cpu, st State, kind TrapKind) (hit *site, from *detour, ok bool) {
 	if kind != TrapBreakpoint || s.kind != slotStep || guest.GVA(st.Regs.RIP) != s.end() {
-		return Verdict{}, false
+		return nil, nil, false
 	}
 	count(&c.counts.strays)
 	st.Regs.RIP = uint64(s.next)
 	st.Regs.RFLAGS |= uint64(s.flags.Load()) & insn.FlagIF
-	return Verdict{Action: Resume}, true
+	return nil, nil, true
 }
 
 // fault implements resident: of a boosted slot, or of one that the guest returned
