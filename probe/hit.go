@@ -127,9 +127,7 @@ func (c *cpu) miss(s State, chain chain) {
 		if r.elsewhere(c, s) {
 			continue
 		}
-		k := &r.cells[c.id]
-		count(&k.hits)
-		count(&k.missed)
+		count(&r.cells[c.id].missed)
 	}
 }
 
@@ -159,7 +157,6 @@ func (c *cpu) offer(s State, r *registration) (taken bool) {
 	if !r.enabled.Load() || r.elsewhere(c, s) {
 		return false
 	}
-	count(&k.hits)
 	c.about(r)
 	if r.filter != nil && !c.runFilter(r) {
 		count(&k.filtered)

@@ -300,10 +300,10 @@ func (t *instances) recycle(i int) {
 func (t *instances) high() int { return int(min(t.words[wordHigh].Load(), uint64(t.max))) }
 
 // counts are Stage.Counts: what ran in the guest, as that says.
-func (t *instances) counts(cpu int) (hits, handled, filtered, missed uint64) {
+func (t *instances) counts(cpu int) (handled, filtered, missed uint64) {
 	handled, filtered, missed = t.cell(cpu, cellHandled).Load(), t.cell(cpu, cellFiltered).Load(), t.cell(cpu, cellMissed).Load()
 	if cpu == 0 {
 		missed += t.words[wordLost].Load()
 	}
-	return handled + filtered + missed, handled, filtered, missed
+	return handled, filtered, missed
 }

@@ -168,7 +168,7 @@ func (rp *retprobe) inGuest(cpu int) (handled, filtered, missed, returns uint64)
 	b := &rp.base[cpu]
 	handled, filtered, missed, returns = b.handled.Load(), b.filtered.Load(), b.missed.Load(), b.returns.Load()
 	if t := rp.table.Load(); t != nil && t.shared() {
-		_, h, f, m := t.counts(cpu)
+		h, f, m := t.counts(cpu)
 		handled, filtered, missed, returns = handled+h, filtered+f, missed+m, returns+t.cell(cpu, cellReturns).Load()
 	}
 	return handled, filtered, missed, returns

@@ -10,11 +10,10 @@ import (
 )
 
 // Stats are the counts of one probe, since it was registered. A hit is an
-// arrival at the site that the probe was offered, so
+// arrival at the site that the probe was offered, and counts when it is known which of
+// three it is, so that always
 //
 //	Hits = Handled + Filtered + Missed
-//
-// while no hit is under way.
 type Stats struct {
 	Hits        uint64 // arrivals offered to the probe while enabled, and all that were missed
 	Handled     uint64 // of these: let pass by the filter; the pre handler ran
@@ -65,8 +64,9 @@ func (s *Stats) Add(t Stats) {
 // stats returns the counts of vCPU i.
 func (t *tally) stats(i int) Stats {
 	k := &t.cells[i]
+	handled, filtered, missed := k.handled.Load(), k.filtered.Load(), k.missed.Load()
 	return Stats{
-		Hits: k.hits.Load(), Handled: k.handled.Load(), Filtered: k.filtered.Load(), Missed: k.missed.Load(),
+		Hits: handled + filtered + missed, Handled: handled, Filtered: filtered, Missed: missed,
 		Skipped: k.skipped.Load(), SecondExits: k.steps.Load(), Faults: uint64(k.faults.Load()),
 		Panics: uint64(k.panics.Load()), BadAccesses: uint64(k.accesses.Load()), Elsewhere: k.elsewhere.Load(),
 	}
@@ -76,15 +76,14 @@ func (t *tally) stats(i int) Stats {
 // returns.
 func (r *registration) stats(i int) Stats {
 	s := r.tally.stats(i)
+	var handled, filtered, missed uint64
 	if r.ret != nil {
-		handled, filtered, missed, _ := r.ret.inGuest(i)
-		s.InGuest = handled + filtered + missed
-		s.Add(Stats{Hits: s.InGuest, Handled: handled, Filtered: filtered, Missed: missed})
+		handled, filtered, missed, _ = r.ret.inGuest(i)
 	} else if g := r.stage; g != nil && g.Counts != nil {
-		hits, handled, filtered, missed := g.Counts(i)
-		s.Add(Stats{Hits: hits, Handled: handled, Filtered: filtered, Missed: missed})
-		s.InGuest = hits
+		handled, filtered, missed = g.Counts(i)
 	}
+	n := handled + filtered + missed
+	s.Add(Stats{Hits: n, InGuest: n, Handled: handled, Filtered: filtered, Missed: missed})
 	return s
 }
 

@@ -83,18 +83,17 @@ func (c chain) live() bool {
 
 // cell holds the counts of one probe on one vCPU. Only that vCPU's thread
 // writes it; anyone may read. It fills a cache line, so that vCPUs do not slow
-// each other down.
+// each other down. Hits are what was handled, filtered and missed.
 type cell struct {
-	hits      atomic.Uint64
 	handled   atomic.Uint64
 	filtered  atomic.Uint64
 	missed    atomic.Uint64
 	skipped   atomic.Uint64
 	steps     atomic.Uint64 // second exits: trailing int3s and in-place steps
+	elsewhere atomic.Uint64
 	panics    atomic.Uint32
 	accesses  atomic.Uint32 // bad ones
 	faults    atomic.Uint32
-	elsewhere atomic.Uint64
 
 	// passed is the vCPU's hit number when the probe's filter let the hit pass:
 	// whether its post and fault handlers are to run. Never seen by others.

@@ -45,10 +45,10 @@ type Stage struct {
 	// that were missed, on vCPU 0.
 	Lost guest.GVA
 
-	// Counts returns the hits of vCPU i that ran in the guest, and of these the
-	// ones that were handled, filtered and missed. The guest writes the numbers:
-	// they are what it says. It is called from any goroutine.
-	Counts func(cpu int) (hits, handled, filtered, missed uint64)
+	// Counts returns the hits of vCPU cpu that ran in the guest, by what became of
+	// them. The guest writes the numbers: they are what it says. It is called from
+	// any goroutine.
+	Counts func(cpu int) (handled, filtered, missed uint64)
 
 	uses  int        // residents with its code, or that of which it is a part; guarded by Engine.mu
 	table *instances // whose entry it is, of a kretprobe

@@ -1,6 +1,7 @@
 package probe_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
@@ -233,6 +234,48 @@ func TestStrayStep(t *testing.T) {
 		}
 		if s, _, _ := b.e.Stats(p); s.Hits != 2 || s.Handled != 2 || s.Missed != 0 {
 			t.Errorf("counts: got %+v, want two handled hits", s)
+		}
+	}
+}
+
+// TestHitsClose: the counts of a probe close while its handlers run, too: what is
+// shown of a guest that runs is such a moment.
+func TestHitsClose(t *testing.T) {
+	f := newFake(t, 1, probetest.Image())
+	e := f.Engine()
+	var at []string
+	var all []*probe.Kprobe
+	look := func(what string) {
+		at = append(at, what)
+		for _, p := range all {
+			if s, _, _ := e.Stats(p); s.Hits != s.Handled+s.Filtered+s.Missed {
+				t.Errorf("in the %s: %s has %+v", what, p.Name, s)
+			}
+		}
+	}
+	k := &probe.Kprobe{Name: "kprobe", Symbol: "f_emulate",
+		Filter: func(*probe.Context) bool { look("filter"); return true },
+		Pre:    func(*probe.Context) int { look("pre handler"); return 0 },
+		Post:   func(*probe.Context) { look("post handler") },
+	}
+	r := &probe.Kretprobe{Kprobe: probe.Kprobe{Name: "kretprobe", Symbol: "f_emulate"},
+		Entry:  func(*probe.Context) int { look("entry handler"); return 0 },
+		Return: func(*probe.Context) { look("return handler") },
+	}
+	all = []*probe.Kprobe{k, &r.Kprobe}
+	if err := e.Register(k, r); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Call(0, k.Addr, 33); err != nil {
+		t.Fatal(err)
+	}
+	look("end")
+	if want := []string{"entry handler", "filter", "pre handler", "post handler", "return handler", "end"}; !slices.Equal(at, want) {
+		t.Errorf("looked at %q, want %q", at, want)
+	}
+	for _, p := range all {
+		if s, _, _ := e.Stats(p); s.Hits != 1 {
+			t.Errorf("%s: %+v, want one hit", p.Name, s)
 		}
 	}
 }

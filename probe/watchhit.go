@@ -78,7 +78,6 @@ func (e *Engine) Accessed(cpu int, s State, a PageAccess) {
 // access counts an access to wp by the instruction at at, and runs the handler.
 func (c *cpu) access(s State, wp *watchpoint, at guest.GVA, w Watched) {
 	k := &wp.cells[c.id]
-	count(&k.hits)
 	if c.depth != 0 {
 		count(&k.missed)
 		return

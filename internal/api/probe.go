@@ -166,7 +166,7 @@ type Probe struct {
 }
 
 // Stats are the counters of one probe. Hits = Handled + Filtered + Missed, in
-// total and per vCPU, while no hit is under way.
+// total and per vCPU, at any time.
 type Stats struct {
 	Counts
 	Events uint64 `json:"events"` // records made, whether or not anyone was there to read them

@@ -149,12 +149,12 @@ func (g *benchGuest) newSubjects() (*subjects, error) {
 			a.Ret()
 		}),
 		Block: block, Stride: 64, Lost: block + 64, NoStrings: true, Aligned: true,
-		Counts: func(cpu int) (hits, handled, filtered, missed uint64) {
+		Counts: func(cpu int) (handled, filtered, missed uint64) {
 			if cpu != 0 {
-				return 0, 0, 0, 0
+				return 0, 0, 0
 			}
 			n := binary.LittleEndian.Uint64(s.counter)
-			return n, n, 0, 0
+			return n, 0, 0
 		},
 	}
 	if s.obj, err = s.rt.Load(benchObject, program.LoadOptions{User: func(string) bool { return true }}); err != nil {

@@ -92,14 +92,14 @@ func (b *blocks) probe(filters bool) *probe.Stage {
 	s := &probe.Stage{
 		Code: b.code, NoStrings: true, Aligned: b.info.Aligned, Stack: b.info.MachineStack, Reads: b.info.ContextReads,
 		Block: guest.GVA(b.area.Addr), Stride: uint64(b.stride), Lost: guest.GVA(b.area.Addr) + guest.GVA(b.stride*b.cpus),
-		Counts: func(cpu int) (hits, handled, filtered, missed uint64) {
+		Counts: func(cpu int) (handled, filtered, missed uint64) {
 			c := b.counts(cpu)
 			handled = c.runs()
 			if filters {
 				filtered = c.answers[0]
 				handled -= filtered
 			}
-			return handled + filtered + c.missed, handled, filtered, c.missed
+			return handled, filtered, c.missed
 		},
 	}
 	for _, f := range b.info.Fixups {

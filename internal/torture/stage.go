@@ -18,12 +18,12 @@ func (w *work) stage() (*probe.Stage, error) {
 	words := guest.AtomicWords(b)
 	lost := &words[cpus*stride/8]
 	s := &probe.Stage{Block: at, Stride: stride, Lost: at + guest.GVA(cpus*stride), NoStrings: true, Aligned: true}
-	s.Counts = func(cpu int) (hits, handled, filtered, missed uint64) {
+	s.Counts = func(cpu int) (handled, filtered, missed uint64) {
 		n := words[cpu*stride/8].Load()
 		if cpu == 0 {
 			missed = lost.Load()
 		}
-		return n + missed, n, 0, missed
+		return n, 0, missed
 	}
 	var a insn.Asm
 	const rax, rcx, rdi, rsi, rsp = insn.RAX, insn.RCX, insn.RDI, insn.RSI, insn.RSP

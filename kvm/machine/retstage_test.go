@@ -56,7 +56,7 @@ func newStagedReturns(t testing.TB, m *Machine, name string, user bool, maxActiv
 	ret.Inc(8, insn.At(rsi, 0))
 	ret.Ret()
 	s := &stagedReturns{m: m, host: host}
-	none := func(int) (hits, handled, filtered, missed uint64) { return 0, 0, 0, 0 }
+	none := func(int) (handled, filtered, missed uint64) { return 0, 0, 0 }
 	s.Kretprobe = probe.Kretprobe{
 		Kprobe:      probe.Kprobe{Name: name, Symbol: name, Stage: &probe.Stage{Code: entry.Code(), Stack: 8, NoStrings: true, Reads: sp, Block: block, Stride: 64, Counts: none}},
 		ReturnStage: &probe.Stage{Code: ret.Code(), Stack: 8, NoStrings: true, Reads: sp, Block: block, Stride: 64, Counts: none},
