@@ -23,7 +23,7 @@ func (c *cpu) activate(s State, r *registration) {
 	t := r.ret.table.Load()
 	ret, ok := c.returnAddress(s)
 	i := -1
-	if ok {
+	if ok && ret.Canonical() { // or the return is the processor's to refuse
 		t.unwind(s)
 		o := origin{s.Regs.RSP, uint64(ret), uint64(s.Root)}
 		if i = t.take(o); i < 0 && t.sweep(s.Root, sweepBatch, t.shared(), c.word[:]) > 0 {
@@ -238,7 +238,7 @@ func (c *cpu) comeBack(s State, t *instances, i int) bool {
 		return c.comeAgain(s, t, i, state)
 	}
 	count(&c.counts.returns)
-	first := t
+	first, at := t, s.Regs.RIP
 	next := guest.GVA(t.word(i, instNext).Load())
 	below, k := c.trampoline(next)
 	home := next
@@ -261,6 +261,12 @@ func (c *cpu) comeBack(s State, t *instances, i int) bool {
 		below, k = c.trampoline(next)
 	}
 	first.unwind(s)
+	if !next.Canonical() {
+		// The guest has written that. With such a RIP a vCPU cannot be entered (SDM
+		// Vol. 3, 26.3.1.4).
+		s.Regs.RIP = at
+		return false
+	}
 	s.Regs.RIP = uint64(next)
 	return true
 }

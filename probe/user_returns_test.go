@@ -203,3 +203,56 @@ func TestReturnStageNoStack(t *testing.T) {
 		}
 	}
 }
+
+// TestReturnNowhere: no vCPU is sent to an address that is not canonical: a call with
+// such a return address is not followed, and one that the guest has put into a record
+// is not believed.
+func TestReturnNowhere(t *testing.T) {
+	const nowhere, stack = 0x1234_5678_9abc_def0, guest.GVA(0x7000_8000)
+	for _, stage := range []*probe.Stage{nil, ret()} {
+		b := newBench(t)
+		put := func(at guest.GVA, v uint64) {
+			t.Helper()
+			if err := b.f.Write(at, binary.LittleEndian.AppendUint64(nil, v)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		get := func(at guest.GVA) uint64 {
+			t.Helper()
+			var w [8]byte
+			if err := b.f.Read(at, w[:]); err != nil {
+				t.Fatal(err)
+			}
+			return binary.LittleEndian.Uint64(w[:])
+		}
+		r := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "hot_load"}, ReturnStage: stage}
+		if err := b.e.Register(r); err != nil {
+			t.Fatal(err)
+		}
+		b.regs[0].RSP = uint64(stack)
+		put(stack, nowhere)
+		b.action("entry", b.at(0, r.Addr, breakpoint), probe.Resume)
+		if s, _, _ := b.e.Stats(&r.Kprobe); s.Missed != 1 || s.Handled != 0 || get(stack) != nowhere {
+			t.Errorf("%+v, %#x on the stack", s, get(stack))
+		}
+		if stage == nil {
+			continue
+		}
+		home := uint64(b.symbol("hot"))
+		put(stack, home)
+		b.action("entry", b.at(0, r.Addr, breakpoint), probe.Resume)
+		tramp := guest.GVA(get(stack))
+		wrote := false
+		for at := guest.GVA(0x5000_0000); at < 0x5000_4000 && !wrote; at += 8 { // where the fake has its shared memory
+			if wrote = get(at) == home; wrote {
+				put(at, nowhere)
+			}
+		}
+		b.regs[0].RSP += 8
+		b.action("return", b.at(0, tramp, pageFault), probe.NotOurs)
+		b.rip(0, tramp)
+		if s, _, _ := b.e.Stats(&r.Kprobe); !wrote || s.Handled != 1 || s.Returns != 1 {
+			t.Errorf("wrote %v, %+v", wrote, s)
+		}
+	}
+}
