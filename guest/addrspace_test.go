@@ -5,8 +5,6 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	_ "github.com/guestprobe/guestprobe/internal/fuzzing"
 )
 
@@ -225,31 +223,4 @@ func FuzzTranslate(f *testing.F) {
 			t.Errorf("root %#x va %#x: got %+v, %v; want %+v, %v", root, va, got, err, want, ok)
 		}
 	})
-}
-
-func TestCheckPaging(t *testing.T) {
-	const cr0, cr4, efer = 1<<31 | 1, 1 << 5, 1<<10 | 1<<8
-	tests := []struct {
-		cr0, cr4, efer uint64
-		want           string
-	}{
-		{cr0, cr4, efer, ""},
-		{1, cr4, efer, "unsupported paging mode: no paging instead of 4-level paging"},
-		{cr0, 0, 0, "unsupported paging mode: 32-bit paging instead of 4-level paging"},
-		{cr0, cr4, 1 << 8, "unsupported paging mode: PAE paging instead of 4-level paging"},
-		{cr0, cr4 | 1<<12, efer, "unsupported paging mode: 5-level paging instead of 4-level paging"},
-	}
-	for _, tt := range tests {
-		err := CheckPaging(tt.cr0, tt.cr4, tt.efer)
-		got := ""
-		if err != nil {
-			got = err.Error()
-			if !errors.Is(err, ErrPagingMode) {
-				t.Errorf("%v does not wrap ErrPagingMode", err)
-			}
-		}
-		if diff := cmp.Diff(tt.want, got); diff != "" {
-			t.Errorf("CheckPaging(%#x, %#x, %#x): %s", tt.cr0, tt.cr4, tt.efer, diff)
-		}
-	}
 }

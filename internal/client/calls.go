@@ -14,11 +14,6 @@ func (c *Client) Version(ctx context.Context) (v api.Version, err error) {
 	return v, c.call(ctx, http.MethodGet, "/version", nil, nil, &v)
 }
 
-// Host returns what the daemon's calibration found out.
-func (c *Client) Host(ctx context.Context) (h api.Host, err error) {
-	return h, c.call(ctx, http.MethodGet, "/v1/host", nil, nil, &h)
-}
-
 // Daemon returns what the daemon's process uses.
 func (c *Client) Daemon(ctx context.Context) (d api.Daemon, err error) {
 	return d, c.call(ctx, http.MethodGet, "/v1/daemon", nil, nil, &d)

@@ -141,7 +141,6 @@ func TestRequests(t *testing.T) {
 		want string
 	}{
 		{func() error { _, err := c.Version(ctx); return err }, "GET /version? "},
-		{func() error { _, err := c.Host(ctx); return err }, "GET /v1/host? "},
 		{func() error { _, err := c.Pause(ctx); return err }, "POST /v1/guest/pause? "},
 		{func() error { _, err := c.Resume(ctx); return err }, "POST /v1/guest/resume? "},
 		{func() error { _, err := c.Reset(ctx, api.ResetGuest{Paused: true}); return err }, `POST /v1/guest/reset? {"paused":true}`},

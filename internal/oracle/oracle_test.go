@@ -147,13 +147,14 @@ func TestTrapFlag(t *testing.T) {
 	}
 }
 
-// TestPaging: a handler maps the page, and the instruction is begun again.
+// TestPaging: a handler gives access to the page, and the instruction is begun again.
 func TestPaging(t *testing.T) {
 	o := newOracle(t)
 	// lea -0x1100(%rsp),%rax; movq $5,(%rax); mov (%rax),%rbx
 	p := program(t, "48 8d 84 24 00 ef ff ff 48 c7 00 05 00 00 00 48 8b 18")
+	p.Segments = append(p.Segments, Segment{Addr: stack - 2*4096, Size: 4096, Prot: unix.PROT_NONE})
 	p.Exception = func(m *Machine, x Exception) error {
-		return m.Map(x.Addr&^4095, 4096, unix.PROT_READ|unix.PROT_WRITE)
+		return m.Protect(x.Addr&^4095, 4096, unix.PROT_READ|unix.PROT_WRITE)
 	}
 	r, err := o.Run(p)
 	if err != nil || r.Regs.Rbx != 5 || r.Counts[text+8] != 2 {

@@ -24,19 +24,9 @@ func (m *Machine) Write(addr uint64, p []byte) error {
 	return nil
 }
 
-// Protect changes the protection of mapped pages, and Map adds pages of zeros.
+// Protect changes the protection of mapped pages.
 func (m *Machine) Protect(addr, size uint64, prot int) error {
 	return m.call(func() (uint64, error) { return m.o.call(unix.SYS_MPROTECT, addr, size, uint64(prot)) })
-}
-
-// Map is described at Protect.
-func (m *Machine) Map(addr, size uint64, prot int) error {
-	const fixed = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_FIXED_NOREPLACE
-	err := m.call(func() (uint64, error) { return m.o.call(unix.SYS_MMAP, addr, size, uint64(prot), fixed, ^uint64(0), 0) })
-	if err == nil {
-		m.o.mapped = append(m.o.mapped, Segment{Addr: addr, Size: size})
-	}
-	return err
 }
 
 func (m *Machine) call(f func() (uint64, error)) error {

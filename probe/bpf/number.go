@@ -80,9 +80,6 @@ func (n *number) tidy() bool {
 		}
 		// The bits above the highest one in which the ends differ.
 		delta := ^uint64(0) >> bits.LeadingZeros64(n.ulo^n.uhi)
-		if n.ulo == n.uhi {
-			delta = 0
-		}
 		if (n.val^n.ulo)&^(n.unk|delta) != 0 {
 			return false
 		}

@@ -8,9 +8,9 @@ import (
 // The verifier finds out what a program certainly does, whatever it is run on: it
 // follows every path through the program with what is known of the registers and
 // of the frame, joins what is known where paths meet, and goes on until nothing
-// changes. The compiler drops each check that is proven not to be needed, and what
-// certainly is a mistake is a warning. Nothing depends on it for safety: what is not
-// proven is checked as the program runs.
+// changes. The compiler drops each check that is proven not to be needed, so what is
+// proven must be true; what is not is checked as the program runs. What certainly is a
+// mistake is a warning.
 
 // jumpChoice says which ways a conditional jump can go.
 type jumpChoice uint8
@@ -316,13 +316,7 @@ func (a *verifier) alu(pc int, st *state, o *op) value {
 		a.escapes = a.escapes || kind != opMov && d.kind == inContext || s.kind == inContext
 		d, s = value{num: anyNumber}, value{num: anyNumber}
 	}
-	x, y := d.num, s.num
-	if d.kind != noBase {
-		x = anyNumber
-	}
-	if s.kind != noBase {
-		y = anyNumber
-	}
+	x, y := d.number(), s.number()
 	if !long {
 		x, y = x.as32(), y.as32()
 	}
@@ -401,13 +395,7 @@ func (a *verifier) single(st *state, o *op) value {
 	if d.kind == inContext || s.kind == inContext {
 		a.escapes = true
 	}
-	n := func(v value) number {
-		if v.kind != noBase {
-			return anyNumber
-		}
-		return v.num
-	}
-	x, y := n(d), n(s)
+	x, y := d.number(), s.number()
 	switch o.code {
 	case opNeg64:
 		return scalar(x.negated())
