@@ -157,10 +157,13 @@ func (t *tracer) follow(ctx context.Context, c *client.Client, req api.StreamEve
 		return api.End{}, err
 	}
 	defer s.Close()
+	begun := false
 	for {
 		r, err := s.Next()
 		cutOff := api.End{Reason: endCutOff, Delivered: t.shown + t.unshown, Lost: t.lost, Late: t.late}
 		switch {
+		case !begun && life.Err() != nil:
+			return api.End{Reason: t.reason(ctx)}, nil
 		case err != nil && life.Err() != nil, errors.Is(err, client.ErrCutOff):
 			return cutOff, nil
 		case err != nil:
@@ -172,7 +175,9 @@ func (t *tracer) follow(ctx context.Context, c *client.Client, req api.StreamEve
 			if err != nil {
 				return api.End{}, err
 			}
-			opened()
+			if begun = opened(); !begun {
+				return api.End{Reason: t.reason(ctx)}, nil
+			}
 			asking.Go(func() {
 				select {
 				case <-over.Done():
