@@ -28,7 +28,7 @@ as well: definitions and deletions as for attach, in their order. Lines may be b
 begins a comment. All of them are carried out or none; an error names the line. The
 flags are about every definition.`,
 		Example: `  guestprobe apply probes.txt
-  guestprobe list --format defs | sed 's/^/!/' | guestprobe apply`,
+  guestprobe list --format defs | sed 's/^[^#]/!&/' | guestprobe apply`,
 		Args:  command.Between(0, 1, ""),
 		Flags: func(f *pflag.FlagSet) { probes.add(f) },
 		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {

@@ -34,7 +34,7 @@ behind a probe and with what a jump in its place would displace:
 With an offset or an address in the function, => marks the instruction. With --image
 the file is read instead of asking a daemon.`,
 		Example: `  guestprobe disas vfs_read
-  guestprobe disas --image guest.elf --format json main`,
+  guestprobe disas --image guest.elf --format json _start`,
 		Args:     command.Between(1, 1, "say one function: FUNCTION[+OFFSET] or ADDRESS"),
 		Flags:    func(f *pflag.FlagSet) { f.StringVar(&image, "image", "", "read the ELF `FILE`, without a daemon") },
 		Complete: a.completeSymbols(),

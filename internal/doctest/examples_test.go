@@ -1,0 +1,65 @@
+package doctest
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/guestprobe/guestprobe/internal/kvmtest"
+)
+
+// TestExamples runs the examples of guestprobe's help, as docs/cli.md has them, each on
+// what it takes to be there.
+func TestExamples(t *testing.T) {
+	kvmtest.Require(t)
+	dir := objects(t, ".")
+	first, err := os.ReadFile(filepath.Join(example, "first.elf"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"probes.txt": "p:first vfs_read\n# and one more\np:second do_fork\n", "program.hex": "b7 00 00 00 2a 00 00 00 95 00 00 00 00 00 00 00\n", "guest.elf": string(first),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	todo := []step{{where: "examples", command: "guestprobed --vcpus 2 &"}}
+	seen, changed := 0, true
+	for i, line := range strings.Split(documents(t)["docs/cli.md"], "\n") {
+		line, ok := strings.CutPrefix(line, "      ")
+		if !ok || !regexp.MustCompile(`^(echo .* \| )?guestprobe `).MatchString(line) {
+			continue
+		}
+		if file := regexp.MustCompile(` (/(boot|lib)/\S+)`).FindStringSubmatch(line); file != nil {
+			if _, err := os.Stat(file[1]); err != nil {
+				continue // another machine has it
+			}
+		}
+		// Those that attach begin with nothing, others with what the document names.
+		before, attaches := "", regexp.MustCompile(`^guestprobe (attach|apply|trace 'p)`).MatchString(line)
+		switch {
+		case attaches:
+			before = "guestprobe detach --all"
+		case changed:
+			before = "guestprobe detach --all; guestprobe attach 'p:myread vfs_read fd=%di count=%dx:u64' 'p:io/a do_fork' 'p:io/b schedule+4'; " +
+				"guestprobe attach --program count.o; guestprobe attach --program latency.o"
+		}
+		if before != "" {
+			todo = append(todo, step{where: "before", command: "{ " + before + "; } >/dev/null"})
+		}
+		changed = attaches || strings.Contains(line, "detach") || strings.Contains(line, "apply")
+		seen++
+		// A number of a probe, jq, an end by Ctrl-C and a quick machine are not to be had here.
+		command, _, _ := strings.Cut(line, " | jq ")
+		command = strings.NewReplacer("'io/*' 7", "'io/*' myread", "trace 'p", "trace -c 1 'p", "--timeout 5s", "", "call ", "call --timeout 1m ").Replace(command)
+		todo = append(todo, step{where: fmt.Sprintf("docs/cli.md:%d", i+1), command: command})
+	}
+	if seen < 30 {
+		t.Errorf("only %d examples were found", seen)
+	}
+	play(t, dir, todo, numbers)
+}
