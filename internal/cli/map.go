@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/hex"
@@ -98,8 +99,15 @@ ring there are counts: its records go to 'guestprobe trace'.`,
 	}
 }
 
-// number reads bytes in hexadecimal as a little-endian number.
-func number(s string) (uint64, bool) {
+// number reads a value: by its type where that is known, else its bytes, in hexadecimal,
+// as a little-endian number.
+func number(s string, data json.RawMessage) (uint64, bool) {
+	if signed, err := strconv.ParseInt(string(data), 10, 64); err == nil {
+		return uint64(signed), true
+	} else if data != nil {
+		n, err := strconv.ParseUint(string(data), 10, 64)
+		return n, err == nil
+	}
 	b, err := hex.DecodeString(s)
 	if err != nil || len(b) > 8 || bits.OnesCount(uint(len(b))) != 1 {
 		return 0, false
@@ -115,10 +123,18 @@ func cell(s string, data json.RawMessage) string {
 	if data != nil {
 		return string(data)
 	}
-	if n, ok := number(s); ok {
+	if n, ok := number(s, nil); ok {
 		return u64(n)
 	}
 	return s
+}
+
+// typed is a value of an entry by its type, nil where that is not known.
+func typed(e api.MapEntry, i int) json.RawMessage {
+	if len(e.Data) != len(e.Values) {
+		return nil
+	}
+	return e.Data[i]
 }
 
 func printEntries(r *command.Run, d api.MapDump) error {
@@ -128,7 +144,7 @@ func printEntries(r *command.Run, d api.MapDump) error {
 		for i := range d.Values[0].Values {
 			heading = append(heading, fmt.Sprintf("VCPU%d", i))
 		}
-		if _, ok := number(d.Values[0].Values[0]); ok {
+		if _, ok := number(d.Values[0].Values[0], typed(d.Values[0], 0)); ok {
 			heading = append(heading, "SUM")
 		}
 	}
@@ -136,15 +152,9 @@ func printEntries(r *command.Run, d api.MapDump) error {
 	for _, e := range d.Values {
 		row, sum, numbers, negative := []string{cell(e.Key, e.KeyData)}, uint64(0), true, false
 		for i, v := range e.Values {
-			var data json.RawMessage
-			if len(e.Data) == len(e.Values) {
-				data = e.Data[i]
-			}
-			n, ok := number(v)
-			if signed, err := strconv.ParseInt(string(data), 10, 64); err == nil && signed < 0 {
-				n, negative = uint64(signed), true
-			}
-			sum, numbers = sum+n, numbers && ok
+			data := typed(e, i)
+			n, ok := number(v, data)
+			sum, numbers, negative = sum+n, numbers && ok, negative || bytes.HasPrefix(data, []byte("-"))
 			row = append(row, cell(v, data))
 		}
 		switch {
