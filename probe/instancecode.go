@@ -151,11 +151,15 @@ func (t *instances) entryStage() *Stage {
 	a.Mov(8, rax, place)
 	a.Mov(8, word(rcx, instNext), rax)
 	a.Mov(8, word(rcx, instRoot), insn.Imm(0))
+	var task Fixup
 	if x := t.tasks; x != nil {
-		a.Mov(8, rax, rdx)
-		a.And(8, rax, insn.Imm(int32(x.StackMask)))
-		a.Mov(4, rax, insn.At(rax, int(x.PIDOff)))
+		a.Mov(8, rdi, rdx)
+		a.And(8, rdi, insn.Imm(int32(x.StackMask)))
+		a.Mov(4, rax, insn.Imm(0)) // what stays where the number is on a page that is not there
+		task.Fault = a.Len()
+		a.Mov(4, rax, insn.At(rdi, int(x.PIDOff)))
 		a.Inc(8, rax)
+		task.Resume = a.Len()
 		a.Mov(8, word(rcx, instTask), rax)
 	}
 	call, skip := a.NewLabel(), a.NewLabel()
@@ -176,6 +180,9 @@ func (t *instances) entryStage() *Stage {
 	a.Inc(8, word(rcx, instState)) // live
 	restore()
 	s := &Stage{Stack: entryStack, NoStrings: true, Aligned: true, Block: t.cells(), Stride: lineSize, Lost: t.base + 8*wordLost, Counts: t.counts, table: t}
+	if t.tasks != nil {
+		s.Fixups = append(s.Fixups, task)
+	}
 	if entry != nil {
 		a.Place(skip)
 		a.Neg(8, word(rcx, instTask))

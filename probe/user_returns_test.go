@@ -1,6 +1,7 @@
 package probe_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"maps"
 	"testing"
@@ -254,5 +255,49 @@ func TestReturnNowhere(t *testing.T) {
 		if s, _, _ := b.e.Stats(&r.Kprobe); !wrote || s.Handled != 1 || s.Returns != 1 {
 			t.Errorf("wrote %v, %+v", wrote, s)
 		}
+	}
+}
+
+// TestReturnStageTask: the number of a task may be on another page of the stack than
+// what marks it as one. Where that page is not there the guest sees no fault: the call
+// is followed, and whose it is stays unknown.
+func TestReturnStageTask(t *testing.T) {
+	s := newStaged(t, true)
+	n := 0
+	s.register(true, s.on("co_body", 2, &n))
+	prof, err := probetest.Image().Profile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := s.addr("co_body")
+	for {
+		var b [insn.JmpLen]byte
+		if err := s.f.Read(at, b[:]); err != nil {
+			t.Fatal(err)
+		}
+		if b[0] != insn.JmpOp {
+			break
+		}
+		at += guest.GVA(insn.JmpLen + int64(int32(binary.LittleEndian.Uint32(b[1:]))))
+	}
+	const far = 2048 // the entry of a retprobe is shorter, and stands before the detour's
+	code := make([]byte, far)
+	for len(code) > 0 && s.f.Read(at-guest.GVA(len(code)), code) != nil {
+		code = code[64:]
+	}
+	load := insn.Assemble(func(a *insn.Asm) {
+		a.Mov(4, insn.RAX, insn.Imm(0))
+		a.Mov(4, insn.RAX, insn.At(insn.RDI, int(prof.PIDOff)))
+		a.Inc(8, insn.RAX)
+	})
+	i := bytes.Index(code, load)
+	if i < 0 {
+		t.Fatalf("no load of the task's number before %v: % x", at, code)
+	}
+	behind := at - guest.GVA(len(code)-i-len(load))
+	fault := behind - guest.GVA(len(load)-len(insn.Assemble(func(a *insn.Asm) { a.Mov(4, insn.RAX, insn.Imm(0)) })))
+	regs := probe.Regs{RIP: uint64(fault)}
+	if v := s.e.Hit(0, probe.State{Regs: &regs}, pageFault); v.Action != probe.Resume || guest.GVA(regs.RIP) != behind {
+		t.Errorf("%+v at %#x, want to go on at %v", v, regs.RIP, behind)
 	}
 }
