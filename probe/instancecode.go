@@ -64,6 +64,8 @@ func (t *instances) stack() int {
 //
 // The record is complete before the trampoline is on the stack, and live only
 // then. In between it is nobody else's: at CPL3 the task can be preempted anywhere.
+// Who has come without a call may have no word there that can be read and written: such
+// a call is missed, as on the host.
 func (t *instances) entryStage() *Stage {
 	const rax, rcx, rdx, rsi, rdi, rsp = insn.RAX, insn.RCX, insn.RDX, insn.RSI, insn.RDI, insn.RSP
 	entry, records := t.rp.probe.Stage, uint64(t.records())
@@ -99,6 +101,7 @@ func (t *instances) entryStage() *Stage {
 	a.Place(raised)
 
 	// The record to begin with: see origin.home.
+	load := a.Len()
 	a.Mov(8, rax, place)
 	a.ImulImm(8, rax, rax, spreadRet)
 	a.ImulImm(8, rcx, rdx, spread)
@@ -175,11 +178,17 @@ func (t *instances) entryStage() *Stage {
 		a.Jcc(insn.CondNE, skip)
 	}
 	a.Mov(8, rax, word(rcx, instTramp))
+	store := a.Len()
 	a.Mov(8, place, rax)
 	a.Inc(8, word(rsi, cellHandled))
 	a.Inc(8, word(rcx, instState)) // live
 	restore()
+	undo := a.Here()
+	a.Neg(8, word(rcx, instTask))
+	a.Dec(8, word(rcx, instState)) // free
+	a.Jmp(full)
 	s := &Stage{Stack: entryStack, NoStrings: true, Aligned: true, Block: t.cells(), Stride: lineSize, Lost: t.base + 8*wordLost, Counts: t.counts, table: t}
+	s.Fixups = []Fixup{{load, a.Offset(full)}, {store, a.Offset(undo)}}
 	if t.tasks != nil {
 		s.Fixups = append(s.Fixups, task)
 	}

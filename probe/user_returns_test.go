@@ -258,10 +258,11 @@ func TestReturnNowhere(t *testing.T) {
 	}
 }
 
-// TestReturnStageTask: the number of a task may be on another page of the stack than
-// what marks it as one. Where that page is not there the guest sees no fault: the call
-// is followed, and whose it is stays unknown.
-func TestReturnStageTask(t *testing.T) {
+// TestReturnStageFaults: where the entry of a kretprobe in the guest comes to memory that
+// is not there, the guest sees no fault. A call whose return address cannot be read or
+// written is missed, and a task whose number cannot be read stays unknown: it may be on
+// another page of the stack than what marks it as one.
+func TestReturnStageFaults(t *testing.T) {
 	s := newStaged(t, true)
 	n := 0
 	s.register(true, s.on("co_body", 2, &n))
@@ -269,35 +270,40 @@ func TestReturnStageTask(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	at := s.addr("co_body")
+	entry := s.addr("co_body")
 	for {
 		var b [insn.JmpLen]byte
-		if err := s.f.Read(at, b[:]); err != nil {
+		if err := s.f.Read(entry, b[:]); err != nil {
 			t.Fatal(err)
 		}
 		if b[0] != insn.JmpOp {
 			break
 		}
-		at += guest.GVA(insn.JmpLen + int64(int32(binary.LittleEndian.Uint32(b[1:]))))
+		entry += guest.GVA(insn.JmpLen + int64(int32(binary.LittleEndian.Uint32(b[1:]))))
 	}
-	const far = 2048 // the entry of a retprobe is shorter, and stands before the detour's
-	code := make([]byte, far)
-	for len(code) > 0 && s.f.Read(at-guest.GVA(len(code)), code) != nil {
+	code := make([]byte, 2048) // more than a kretprobe's entry, which stands before the detour's
+	for len(code) > 0 && s.f.Read(entry-guest.GVA(len(code)), code) != nil {
 		code = code[64:]
 	}
-	load := insn.Assemble(func(a *insn.Asm) {
-		a.Mov(4, insn.RAX, insn.Imm(0))
-		a.Mov(4, insn.RAX, insn.At(insn.RDI, int(prof.PIDOff)))
-		a.Inc(8, insn.RAX)
-	})
-	i := bytes.Index(code, load)
-	if i < 0 {
-		t.Fatalf("no load of the task's number before %v: % x", at, code)
-	}
-	behind := at - guest.GVA(len(code)-i-len(load))
-	fault := behind - guest.GVA(len(load)-len(insn.Assemble(func(a *insn.Asm) { a.Mov(4, insn.RAX, insn.Imm(0)) })))
-	regs := probe.Regs{RIP: uint64(fault)}
-	if v := s.e.Hit(0, probe.State{Regs: &regs}, pageFault); v.Action != probe.Resume || guest.GVA(regs.RIP) != behind {
-		t.Errorf("%+v at %#x, want to go on at %v", v, regs.RIP, behind)
+	start := entry - guest.GVA(len(code))
+	const rax, rcx, rdx, rdi = insn.RAX, insn.RCX, insn.RDX, insn.RDI
+	for _, c := range []struct {
+		name          string
+		fault, resume func(a *insn.Asm)
+	}{
+		{"return address", func(a *insn.Asm) { a.Mov(8, rax, insn.At(rdx, 0)) }, func(a *insn.Asm) { a.Mov(8, rcx, insn.Imm(0x5000_0000)); a.Lock().Dec(8, insn.At(rcx, 0)) }},
+		{"trampoline", func(a *insn.Asm) { a.Mov(8, insn.At(rdx, 0), rax) }, func(a *insn.Asm) { a.Neg(8, insn.At(rcx, 32)); a.Dec(8, insn.At(rcx, 0)) }},
+		{"task", func(a *insn.Asm) { a.Mov(4, rax, insn.At(rdi, int(prof.PIDOff))) }, func(a *insn.Asm) { a.Mov(8, insn.At(rcx, 32), rax) }},
+	} {
+		fault, resume := insn.Assemble(c.fault), insn.Assemble(c.resume)
+		i := bytes.Index(code, fault)
+		if i < 0 {
+			t.Fatalf("%s: no % x in % x", c.name, fault, code)
+		}
+		regs := probe.Regs{RIP: uint64(start) + uint64(i)}
+		v := s.e.Hit(0, probe.State{Regs: &regs}, pageFault)
+		if to := int(regs.RIP - uint64(start)); v.Action != probe.Resume || to < 0 || to >= len(code) || !bytes.HasPrefix(code[to:], resume) {
+			t.Errorf("%s: %+v at %#x, want to go on at % x", c.name, v, regs.RIP, resume)
+		}
 	}
 }
