@@ -106,6 +106,9 @@ func (a *verifier) warnAccess(pc int, v *value, off int64, n int, write bool) {
 		verb = "written"
 	}
 	lo, hi, ok := a.extent(v.base, write)
+	if v.kind == inRecord {
+		hi = a.sizes[v.id][1]
+	}
 	first, last := v.num.lo+off, v.num.hi+off
 	switch {
 	case v.kind == noBase && v.num.uhi < 1<<segShift-nearest:

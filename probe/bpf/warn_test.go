@@ -17,6 +17,10 @@ func TestWarnings(t *testing.T) {
 	ldmap r1, 0
 	call 1
 `
+	const (
+		sized  = "ldxdw r2, [r1+0]\nand r2, 15\nadd r2, 1\nldmap r1, 2\nmov r3, 0\ncall 131\njeq r0, 0, out\n" // 1 to 16 bytes
+		submit = "mov r1, r0\nmov r2, 0\ncall 132\nout:\nmov r0, 0\nexit"
+	)
 	for _, c := range []struct {
 		name, src string
 		want      []string
@@ -43,6 +47,8 @@ func TestWarnings(t *testing.T) {
 		{"code", "mov r0, 0\nexit\nmov r0, 1\nexit", []string{"2 this and what follows, up to instruction 3, is never executed"}},
 		{"wrong map", "ldmap r1, 2\nmov r2, r10\nadd r2, -8\nstdw [r10-8], 0\ncall 1\nmov r0, 0\nexit", []string{"5 argument 1 of map_lookup_elem is not a map of the right kind"}},
 		{"record", "ldmap r1, 2\nmov r2, 8\nmov r3, 0\ncall 131\nmov r1, r0\nmov r2, 0\ncall 132\nmov r0, 0\nexit", []string{"7 argument 1 of ringbuf_submit may be 0: the record was not checked"}},
+		{"record of some size", sized + "stb [r0+15], 1\n" + submit, nil},
+		{"behind a record of some size", sized + "stb [r0+16], 1\n" + submit, []string{`8 1 bytes at offset 16 are outside the record of ring "ring", which has 16`}},
 		{"record that stays", "ldmap r1, 2\nmov r2, 8\nmov r3, 0\ncall 131\nmov r0, 0\nexit", []string{"6 the record that instruction 4 reserves may not have been submitted or discarded"}},
 	} {
 		var maps []*Map
