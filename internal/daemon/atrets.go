@@ -47,6 +47,7 @@ func (c *change) atRets(i int, spec api.ProbeSpec, check bool) error {
 		}
 		return err
 	}
+	before := len(c.come)
 	for _, x := range exits {
 		d := *def
 		d.Kind, d.Place = event.KindProbe, event.Place{Addr: x.Addr}
@@ -55,6 +56,12 @@ func (c *change) atRets(i int, spec api.ProbeSpec, check bool) error {
 			d.Place = event.Place{Symbol: at.Name, Offset: uint64(x.Addr - at.Addr)}
 		}
 		if err := c.add(i, &attached{spec: spec, def: &d}, check); err != nil {
+			// A pattern leaves the function out: with all its exits.
+			for _, a := range c.come[before:] {
+				delete(c.command, a)
+				st.discard(a)
+			}
+			c.come = c.come[:before]
 			return err
 		}
 	}
