@@ -107,8 +107,8 @@ func (r *registration) totals(byCPU []Stats) (total Stats) {
 
 // Info describes one registered probe.
 type Info struct {
-	Probe    *Kprobe
-	Name     string
+	Probe    *Kprobe   // as it was registered; of a kretprobe or jprobe the embedded one
+	Name     string    // Kprobe.Name
 	Type     byte      // 'k', 'u' for a kprobe on code of CPL3; on either code 'r' for a kretprobe, 'j' for a jprobe
 	Addr     guest.GVA // of the site
 	Symbol   string    // function that holds it
@@ -116,9 +116,9 @@ type Info struct {
 	Entry    bool      // the function's entry
 	User     bool      // code of CPL3
 	Space    guest.GPA // the only address space it is for; 0: all
-	Disabled bool
-	Gone     bool
-	Armed    bool // the site has its int3, or its jump
+	Disabled bool      // by Disable, or from its registration on
+	Gone     bool      // Reload has not found its code again
+	Armed    bool      // the site has its int3, or its jump
 
 	// Changed: the guest has changed the instruction under the probe, which therefore is
 	// not armed. It will be when the image's bytes are back: that is looked for every half second.
