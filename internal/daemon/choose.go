@@ -103,7 +103,7 @@ func (st *store) called(name string) ([]*attached, error) {
 		found = slices.DeleteFunc(slices.Clone(found), func(a *attached) bool { return !a.stay })
 	}
 	if len(found) == 0 {
-		return nil, noProbe(name)
+		return nil, st.noProbe(name)
 	}
 	if !strings.Contains(name, "/") {
 		var names []string
@@ -149,7 +149,12 @@ func ambiguous(name string, which []string) error {
 	}
 }
 
-func noProbe(name string) error {
+// noProbe says that there is no probe of that name, or, where they have all gone with the
+// daemon's end, that.
+func (st *store) noProbe(name string) error {
+	if st.closed.Load() {
+		return errClosing
+	}
 	return &api.Error{Code: api.CodeProbeNotFound, Errno: "ENOENT", Message: fmt.Sprintf("no probe %q is attached", name)}
 }
 
@@ -195,7 +200,7 @@ func (st *store) choose(names []string) ([]*attached, error) {
 			}
 		}
 		if !found {
-			return nil, noProbe(name)
+			return nil, st.noProbe(name)
 		}
 	}
 	out := make([]*attached, 0, len(chosen))

@@ -173,3 +173,22 @@ func TestStartAsItStops(t *testing.T) {
 		t.Errorf("%+v\n%+v", start, end)
 	}
 }
+
+// TestGoneWithTheDaemon: of probes that the daemon's end has taken away the answer is that
+// it stops, by whatever name they are looked for, not that there are none.
+func TestGoneWithTheDaemon(t *testing.T) {
+	h := serveFake(t, nil)
+	h.attach("p:g/a vfs_read")
+	names := []string{"1", "a", "g/a", "g/", "a*", "g/[ab]"}
+	for _, name := range names {
+		if as, err := h.s.probes.choose([]string{name}); len(as) != 1 || err != nil {
+			t.Errorf("%s: %d probes, %v", name, len(as), err)
+		}
+	}
+	h.stop()
+	for _, name := range names {
+		if as, err := h.s.probes.choose([]string{name}); !errors.Is(err, api.ErrClosing) {
+			t.Errorf("%s behind the end: %d probes, %v", name, len(as), err)
+		}
+	}
+}

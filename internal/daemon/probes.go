@@ -142,7 +142,7 @@ func (s *server) onOne(w http.ResponseWriter, r *http.Request, f func(number []s
 	ps, err := f([]string{strconv.FormatUint(a.id, 10)})
 	switch {
 	case errors.Is(err, api.ErrProbeNotFound), err == nil && len(ps) == 0:
-		return noProbe(name) // it went just now
+		return s.probes.noProbe(name) // it went just now
 	case err != nil:
 		return err
 	}

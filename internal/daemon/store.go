@@ -139,7 +139,7 @@ func (st *store) get(name string) (api.Probe, error) {
 	if ps := st.settled([]*attached{a}); len(ps) > 0 {
 		return ps[0], nil
 	}
-	return api.Probe{}, noProbe(name) // it went just now
+	return api.Probe{}, st.noProbe(name) // it went just now
 }
 
 // these returns the probes of names that are still there, or all, and takes the lock for
