@@ -11,7 +11,8 @@ import (
 // header word, which was zero until then, as open, fills the record, and writes the
 // header again: that publishes it. The consumer takes records in order, zeroes what it
 // has consumed, and only then moves the tail, so that every header that a producer
-// finds in its room is zero. A record is never split: what is left at the end of the
+// finds in its room is zero. It does so for many records at once: each move takes the
+// tail's cache line from all producers. A record is never split: what is left at the end of the
 // buffer is skipped with a header of its own.
 //
 // A producer can be stopped anywhere, and a task never go on. The consumer can look
@@ -193,7 +194,8 @@ func (m *Map) DrainPast(past bool, f func(Record) bool) (d Drained) {
 		m.resync(head)
 		return d
 	}
-	for pos := r.tail; pos != head; {
+	pos := r.tail
+	for more := true; more && pos != head; {
 		at := pos & (size - 1)
 		word := load64(mem, m.values+int(at))
 		kind, length := word>>recKindShift&3, word&recLength
@@ -206,34 +208,58 @@ func (m *Map) DrainPast(past bool, f func(Record) bool) (d Drained) {
 			whole = m.zeros(at, min(size-at, head-pos))
 		}
 		if kind == recNone || kind == recOpen {
+			if len(d.Open) == 0 {
+				m.release(pos)
+			}
 			if d.Open = append(d.Open, pos); !past {
 				return d
 			}
 			pos += whole
 			continue
 		}
-		more := true
 		if kind == recData && word&recTaken == 0 {
 			r.buf = append(r.buf[:0], mem[m.values+int(at)+recHeader:][:length]...)
 			r.read++
 			d.Records++
 			more = f(Record{CPU: int(word >> recCPUShift), Data: r.buf})
 		}
-		if pos += whole; len(d.Open) > 0 {
+		pos += whole
+		switch {
+		case len(d.Open) > 0:
 			store64(mem, m.values+int(at), word|recTaken)
-		} else {
-			if kind == recDiscarded {
-				r.discarded++
-			}
-			clearShared(mem[m.values+int(at):][:whole])
-			r.tail = pos
-			store64(mem, hdrTail, r.tail)
+			continue
+		case kind == recDiscarded:
+			r.discarded++
 		}
-		if !more {
-			return d
+		if pos-r.tail >= min(size/8, releaseBytes) {
+			m.release(pos)
 		}
 	}
+	if len(d.Open) == 0 {
+		m.release(pos)
+	}
 	return d
+}
+
+// releaseBytes is how much is given back to producers at once, where the ring is not
+// small.
+const releaseBytes = 4096
+
+// release gives the room up to pos back to producers, zeroed.
+func (m *Map) release(pos uint64) {
+	r := &m.ring
+	if pos == r.tail {
+		return
+	}
+	buf := m.area.Bytes[m.values:][:r.size]
+	from, to := r.tail&uint64(r.size-1), pos&uint64(r.size-1)
+	if to <= from {
+		clear(buf[from:])
+		from = 0
+	}
+	clear(buf[from:to])
+	r.tail = pos
+	store64(m.area.Bytes, hdrTail, pos)
 }
 
 // zeros returns how many of the n bytes at offset at of the buffer, in whole words, are
@@ -243,12 +269,6 @@ func (m *Map) zeros(at, n uint64) (k uint64) {
 		k += 8
 	}
 	return k
-}
-
-// clearShared zeroes whole words, the first one, which is a header, last.
-func clearShared(b []byte) {
-	clear(b[recHeader:])
-	store64(b, 0, 0)
 }
 
 // resync empties a ring whose contents make no sense. A producer that is
