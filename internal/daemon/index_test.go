@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe/event"
 )
 
 // TestNobodyWaitsForAChange holds up a change and wants everything that changes
@@ -132,4 +133,42 @@ func TestIndex(t *testing.T) {
 	if len(x.byID)+len(x.byName)+len(x.snapshot()) > 0 {
 		t.Errorf("left: %v %v", x.byID, x.byName)
 	}
+}
+
+// BenchmarkIndex brings 500 probes to 100,000 others and takes them away, and says how
+// long somebody who looks a probe up meanwhile waited at most.
+func BenchmarkIndex(b *testing.B) {
+	var x index
+	x.init()
+	probes := func(n int) []*attached {
+		as := make([]*attached, n)
+		for i := range as {
+			def := &event.Def{Group: fmt.Sprintf("g%d", i%7), Event: fmt.Sprintf("e%d", i)}
+			as[i] = &attached{id: uint64(len(x.snapshot()) + i), def: def}
+		}
+		return as
+	}
+	x.add(probes(100_000))
+	more := probes(atOnce)
+	longest, stop, stopped := time.Duration(0), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			begin := time.Now()
+			x.called("e7")
+			longest = max(longest, time.Since(begin))
+		}
+	}()
+	for b.Loop() {
+		x.add(more)
+		x.remove(more)
+	}
+	close(stop)
+	<-stopped
+	b.ReportMetric(float64(longest.Microseconds()), "us-longest-wait")
 }
