@@ -234,7 +234,7 @@ func (st *store) remove(as []*attached) ([]api.Probe, error) {
 
 // final makes what described a when it was attached its final state.
 func (st *store) final(a *attached, p *api.Probe) {
-	p.Armed, p.Stats, p.InUse = false, st.stats(a), 0
+	p.Armed, p.Stats, p.InUse, p.Program = false, st.stats(a), 0, a.wireProgram()
 }
 
 // forget takes probes out. A probe whose text could not be restored is forgotten all the
