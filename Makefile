@@ -3,7 +3,7 @@ GO ?= go
 GOTESTFLAGS ?=
 export CGO_ENABLED ?= 0
 
-.PHONY: build demo test check test-race test-insn test-vmx test-svm bench bench-docs soak defects torture requests fuzz guest generate clean help
+.PHONY: build demo test check test-race test-insn test-vmx test-svm bench bench-docs soak defects torture requests rounds cycles storms fuzz guest generate clean help
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -51,6 +51,15 @@ torture: build ## made-up guests, probed, beside native runs of the same code
 
 requests: ## 120,000 requests at random to a daemon, of which none may be an internal error
 	GUESTPROBE_REQUESTS=$${GUESTPROBE_REQUESTS:-120000} $(GO) test -count=1 -timeout 60m -run 'TestRequests$$' ./internal/daemon
+
+rounds: ## 1,000 rounds of attach, trace and detach at 1, 2, 4 and 8 vCPUs: no event vanishes
+	GUESTPROBE_ROUNDS=$${GUESTPROBE_ROUNDS:-1000} $(GO) test -count=1 -timeout 10h -v -run 'TestEventsClose$$' ./internal/daemon
+
+cycles: ## 100,000 cycles of attach and detach in constant memory
+	GUESTPROBE_CYCLES=$${GUESTPROBE_CYCLES:-100000} $(GO) test -count=1 -timeout 10h -v -run 'TestCycles$$' ./internal/daemon
+
+storms: ## 10,000 return probes that come and go with calls under way: final counts close
+	GUESTPROBE_DETACHES=$${GUESTPROBE_DETACHES:-10000} $(GO) test -count=1 -timeout 10h -v -run 'TestReturnStageStorm$$' ./kvm/machine
 
 fuzz: ## each fuzz target for FUZZTIME (default 20s)
 	scripts/fuzz.sh

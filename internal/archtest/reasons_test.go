@@ -1,6 +1,7 @@
 package archtest
 
 import (
+	"fmt"
 	"go/ast"
 	"go/token"
 	"os"
@@ -99,4 +100,52 @@ func stringConstants(t *testing.T, files []*goFile, pkg, prefix string) []string
 		}
 	}
 	return out
+}
+
+// TestDocsSayShare: what docs/optimization.md says of jumps that are not resolved is what its
+// tables say.
+func TestDocsSayShare(t *testing.T) {
+	b, err := os.ReadFile(filepath.Join(root(t), "docs", "optimization.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	said, tables, ok := strings.Cut(string(b), "<!-- analyze:begin -->")
+	if !ok {
+		t.Fatal("docs/optimization.md has no tables")
+	}
+	said = strings.Join(strings.Fields(said), " ")
+	row := regexp.MustCompile(`(?m)^\| ours_calls \| all instructions \| \d+ \| (\d+) \| [\d.]+% \| (.+) \|$`)
+	count := regexp.MustCompile(`indirect_jump (\d+)|(\d+), \.\.\.$`)
+	number := func(s string) (n int) {
+		if n, err = strconv.Atoi(s); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	thousands := func(n int) string {
+		s := strconv.Itoa(n)
+		for i := len(s) - 3; i > 0; i -= 3 {
+			s = s[:i] + "," + s[i:]
+		}
+		return s
+	}
+	rows := row.FindAllStringSubmatch(tables, -1)
+	if len(rows) != 3 {
+		t.Fatalf("%d tables", len(rows))
+	}
+	for _, r := range rows {
+		c, fewer := count.FindStringSubmatch(r[2]), ""
+		if c == nil {
+			t.Fatalf("no counts in %q", r[2])
+		}
+		if c[1] == "" { // the reasons come in order of their counts
+			c[1], fewer = c[2], "fewer than "
+		}
+		n, of := number(c[1]), number(r[1])
+		want := fmt.Sprintf("%s%s of %s in ", fewer, thousands(n), thousands(of))
+		_, rest, ok := strings.Cut(said, want)
+		if _, after, _ := strings.Cut(rest, "("); !ok || !strings.HasPrefix(after, fmt.Sprintf("%.1f %%)", 100*float64(n)/float64(of))) {
+			t.Errorf("docs/optimization.md does not say %q (%.1f %%)", want, 100*float64(n)/float64(of))
+		}
+	}
 }
