@@ -111,7 +111,11 @@ func (p *places) allowed(at place) *Error {
 // prepare makes the site for at: every check of its instruction, and its plan
 // (checks 13 to 18). No text changes and no slot is made.
 func (p *places) prepare(at place) (*site, *Error) {
-	if err := p.boundary(at); err != nil {
+	f, why := p.functions().Of(at.sym)
+	if f == nil {
+		return nil, newError(CodeUndecodable, why, "")
+	}
+	if err := Boundary(f, at.sym, at.addr); err != nil {
 		return nil, err
 	}
 	syms := p.target.Symbols()
@@ -191,32 +195,4 @@ func reserved(name string) string {
 		return "padding before a function, not code of its own" // kprobes A.1, check 9
 	}
 	return ""
-}
-
-// boundary refuses an address at which no instruction begins, or data is. Where
-// no known path leads to, an instruction begins where the kernel finds one, by
-// decoding the function from its first byte (check 14, and EILSEQ with it).
-func (p *places) boundary(at place) *Error {
-	f, why := p.functions().Of(at.sym)
-	if f == nil {
-		return newError(CodeUndecodable, why, "")
-	}
-	off := int(at.addr - at.sym.Addr)
-	where := fmt.Sprintf("%s+%#x", at.sym.Name, off)
-	begins, crossed := f.Boundary(off)
-	bad, _, undecodable := f.Undecodable()
-	switch {
-	case !begins && undecodable && off >= bad:
-		return newError(CodeUndecodable, fmt.Sprintf("the code of %s cannot be decoded", at.sym.Name),
-			fmt.Sprintf("no instruction at %s+%#x", at.sym.Name, bad))
-	case crossed:
-		return newError(CodeNotBoundary, where+" is inside an instruction", "")
-	}
-	if what := f.Data(off, 1); what != "" {
-		return newError(CodeData, where+" is data, not code", what)
-	}
-	if !begins {
-		return newError(CodeNotBoundary, where+" is inside an instruction", "")
-	}
-	return nil
 }

@@ -1,9 +1,12 @@
 package probe_test
 
 import (
+	"debug/elf"
 	"errors"
 	"testing"
 
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/elfbuild"
 	"github.com/guestprobe/guestprobe/internal/probetest"
 	"github.com/guestprobe/guestprobe/probe"
 )
@@ -22,6 +25,8 @@ func TestDataInText(t *testing.T) {
 		hexFunc(t, "behind", "eb 08 88 77 66 55 44 33 22 11 48 8b 05 f1 ff ff ff c3"),
 		// lea f(%rip),%rax; add %rdi,%rax; jmp *%rax; nops; f: mov $0xc7ffff01,%eax; jmp; nop; mov %edi,%eax; ret
 		hexFunc(t, "middle", "48 8d 05 08 00 00 00 48 01 f8 ff e0 90 90 90 b8 01 ff ff c7 eb 01 90 89 f8 c3"),
+		// push $f; ret; f: call g; .byte 1,2,3,4; g: pop %r11; ret. In a straight line the last bytes are add (%rcx,%rax,2),%eax; pop %rbx
+		hexFunc(t, "pushed", "68 06 00 00 00 c3 e8 04 00 00 00 01 02 03 04 41 5b c3"),
 	)
 	if err != nil {
 		t.Fatal(err)
@@ -47,6 +52,11 @@ func TestDataInText(t *testing.T) {
 		{"middle", 0xf, "", "unreached"},
 		{"middle", 0x10, probe.CodeNotBoundary, ""},
 		{"middle", 0, "", "indirect_jump"},
+		{"pushed", 6, "", "unreached"},
+		{"pushed", 0xd, probe.CodeNotBoundary, ""},  // over g
+		{"pushed", 0xf, probe.CodeNotBoundary, ""},  // g, of which the straight line knows nothing
+		{"pushed", 0x10, probe.CodeNotBoundary, ""}, // inside pop %r11
+		{"pushed", 0x11, "", "function_too_short"},
 	} {
 		p := &probe.Kprobe{Symbol: tt.symbol, Offset: tt.offset, Pre: func(*probe.Context) int { return 0 }}
 		err := e.Register(p)
@@ -67,6 +77,31 @@ func TestDataInText(t *testing.T) {
 		}
 		if err := e.Unregister(p); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// TestSymbolInText: where a symbol names a place among bytes that no known path
+// reaches, an instruction of the straight line that goes over it is none.
+func TestSymbolInText(t *testing.T) {
+	f := hexFunc(t, "f", "c3 03 04 41 5b c3") // ret; .byte 3,4; inner: pop %r11; ret
+	file := elfbuild.File{Entry: textBase,
+		Symbols: []elfbuild.Symbol{
+			{Name: f.Name, Addr: textBase, Size: uint64(len(f.Code)), Type: elf.STT_FUNC},
+			{Name: "inner", Addr: textBase + 3},
+		},
+		Segments: []elfbuild.Segment{{Section: ".text", VAddr: textBase, PAddr: 0x100000, Flags: elf.PF_R | elf.PF_X, Data: f.Code}},
+	}
+	img, err := file.Image()
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := newFake(t, 1, img).Engine()
+	for off, want := range map[uint64]probe.Code{0: "", 1: probe.CodeNotBoundary, 3: probe.CodeNotBoundary, 4: probe.CodeNotBoundary, 5: ""} {
+		_, err := e.Check(&probe.Kprobe{Addr: textBase + guest.GVA(off)})
+		var refused *probe.Error
+		if errors.As(err, &refused); (err == nil) != (want == "") || err != nil && refused.Code != want {
+			t.Errorf("f+%#x: %v, want %q", off, err, want)
 		}
 	}
 }

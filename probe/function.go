@@ -49,6 +49,38 @@ func (fs *Functions) Of(sym guest.Symbol) (f *flow.Func, why string) {
 	return f, ""
 }
 
+// Boundary refuses an address in the function that sym names, and of which f is the
+// analysis, when no instruction begins there, or data is; nil: one does. Any thread.
+//
+// Where no known path leads to, an instruction begins where the kernel finds one,
+// by decoding the function from its first byte (check 14, and EILSEQ with it), and
+// nothing says otherwise: with data in the code that account may jump over a place
+// where a branch leads.
+func Boundary(f *flow.Func, sym guest.Symbol, addr guest.GVA) *Error {
+	off := int(addr - sym.Addr)
+	where := fmt.Sprintf("%s+%#x", sym.Name, off)
+	begins, other := f.Boundary(off)
+	bad, _, undecodable := f.Undecodable()
+	switch {
+	case !begins && undecodable && off >= bad:
+		return newError(CodeUndecodable, fmt.Sprintf("the code of %s cannot be decoded", sym.Name),
+			fmt.Sprintf("no instruction at %s+%#x", sym.Name, bad))
+	case other != nil && other.Reached && other.Off < off:
+		return newError(CodeNotBoundary, where+" is inside an instruction", "")
+	}
+	if what := f.Data(off, 1); what != "" {
+		return newError(CodeData, where+" is data, not code", what)
+	}
+	switch {
+	case begins && other != nil:
+		return newError(CodeNotBoundary, where+" is perhaps inside an instruction, or data",
+			fmt.Sprintf("no known path leads there, and the instruction at %s+%#x overlaps it, where branches, symbols or known paths lead", sym.Name, other.Off))
+	case !begins:
+		return newError(CodeNotBoundary, where+" is inside an instruction", "")
+	}
+	return nil
+}
+
 // maxPadding is how far behind a function's end the next one is looked for.
 const maxPadding = 63
 
@@ -67,9 +99,19 @@ func (fs *Functions) input(sym guest.Symbol) flow.Input {
 	}
 	in.Code = fs.syms.Code(sym.Addr, n)
 	if img, ok := fs.syms.(Image); ok {
+		all := img.Symbols()
+		for k := firstSymbol(all, sym.Addr+1); k < len(all) && all[k].Addr < sym.Addr+guest.GVA(len(in.Code)); k++ {
+			in.Symbols = append(in.Symbols, uint64(all[k].Addr))
+		}
 		in.Read = func(addr uint64, n int) []byte { return img.Constant(guest.GVA(addr), n) }
 	}
 	return in
+}
+
+// firstSymbol returns the index of the first of the symbols at or behind a.
+func firstSymbol(all []guest.Symbol, a guest.GVA) int {
+	k, _ := slices.BinarySearchFunc(all, a, func(s guest.Symbol, a guest.GVA) int { return cmp.Compare(s.Addr, a) })
+	return k
 }
 
 // maxReach bounds the functions that reach looks at.
@@ -121,8 +163,7 @@ func (fs *Functions) known() *flow.Index {
 	all := img.Symbols()
 	for _, r := range slices.Concat(img.Text(false), img.Text(true)) {
 		at, last := r.Start, guest.GVA(0) // up to at all was looked at
-		k, _ := slices.BinarySearchFunc(all, r.Start, func(s guest.Symbol, a guest.GVA) int { return cmp.Compare(s.Addr, a) })
-		for ; k < len(all) && all[k].Addr < r.End; k++ {
+		for k := firstSymbol(all, r.Start); k < len(all) && all[k].Addr < r.End; k++ {
 			s := all[k]
 			if s.Kind != guest.SymFunc || s.Size == 0 || s.Addr == last {
 				continue

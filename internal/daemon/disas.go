@@ -78,6 +78,9 @@ func (d *Disassembler) Function(img *guest.Image, at string) (api.Disas, error) 
 			Class: i.Class().String(), Kind: p.Kind.String(), Reason: p.Reason.String(), NoPost: p.NoStep,
 			Ours: region(f, i.Off, flow.OursCalls), Kernel: region(f, i.Off, flow.Kernel),
 		}
+		if no := probe.Boundary(f, sym, at); no != nil {
+			line.Kind, line.Reason = insn.Refuse.String(), string(no.Code)
+		}
 		if why := img.Blacklisted(at); why != "" {
 			no := api.DisasRegion{Reason: string(probe.CodeBlacklisted), Detail: why}
 			line.Kind, line.Reason, line.Ours, line.Kernel = insn.Refuse.String(), no.Reason, no, no

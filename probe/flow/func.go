@@ -36,6 +36,8 @@ type Input struct {
 	// Exception reports whether the exception table has an entry for the
 	// instruction at an address. nil: there is no table.
 	Exception func(addr uint64) bool
+	// Symbols are where other symbols begin in the function: instructions or data.
+	Symbols []uint64
 	// Known is what the code of the whole image says about this function's
 	// bytes. nil: nothing is known of other functions.
 	Known *Index
@@ -79,7 +81,7 @@ type IndirectJump struct {
 type Func struct {
 	in       Input
 	size     int
-	insts    []Inst // ascending by offset; those of overlapping code overlap
+	insts    []Inst // ascending by offset; those of overlapping code overlap, and those whose accounts differ
 	indirect []IndirectJump
 	branches []branch // those into the function, ascending by target
 	refs     []Ref    // to text, by the function's own instructions
@@ -194,7 +196,8 @@ func (f *Func) Addr() uint64 { return f.in.Addr }
 func (f *Func) Size() int { return f.size }
 
 // Insts returns the instructions, ascending by offset: those that known paths
-// reach, and between them what the other bytes decode as. The slice is the
+// reach, and between them what the other bytes decode as, in a straight line and
+// from where branches and symbols say that something begins. The slice is the
 // function's own and must not be changed.
 func (f *Func) Insts() []Inst { return f.insts }
 

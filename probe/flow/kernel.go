@@ -67,10 +67,33 @@ func (l *line) begins(off int) bool {
 }
 
 // Boundary reports whether an instruction begins at off: one that a known path
-// reaches, or, where none does, one of the straight line that Linux decodes.
-// crossed says that off is within an instruction that a path reaches.
-func (f *Func) Boundary(off int) (ok, crossed bool) {
-	return f.reachedAt(off) || f.line().begins(off), f.insideReached(off)
+// reaches, or, where none does, one of the straight line that Linux decodes. other
+// is an instruction that says otherwise, or nil: one that a path reaches and that
+// off is inside of; and where none does, any that overlaps the one at off, as the
+// straight line may have come from data and jumped over where code begins.
+func (f *Func) Boundary(off int) (ok bool, other *Inst) {
+	k, found := f.Index(off)
+	reached := found && f.insts[k].Reached
+	ok = reached || f.line().begins(off)
+	for n := k - 1; n >= 0 && f.insts[n].Off > off-insn.MaxLen; n-- {
+		if i := &f.insts[n]; i.end() > off && (i.Reached || !reached) {
+			other = i
+			if i.Reached {
+				return ok, other
+			}
+		}
+	}
+	if other != nil || reached || !ok {
+		return ok, other
+	}
+	if found {
+		k++
+	}
+	in, _ := insn.Decode(f.in.Code[off:]) // as the straight line did
+	if k < len(f.insts) && f.insts[k].Off < off+int(in.Len) {
+		other = &f.insts[k]
+	}
+	return ok, other
 }
 
 // Undecodable returns the offset of the first byte at which no instruction

@@ -101,6 +101,66 @@ func (s *slow) walk() {
 			off += int(i.Len) - 1
 		}
 	}
+	s.accounts()
+}
+
+// accounts adds to the rest, until nothing changes, what branches and symbols say
+// begins there, and what follows that.
+func (s *slow) accounts() {
+	n := len(s.in.Code)
+	leads := map[uint64]bool{}
+	for _, a := range s.in.Symbols {
+		leads[a] = true
+	}
+	if s.in.Known != nil {
+		for _, t := range s.in.Known.targets {
+			leads[t] = true
+		}
+	}
+	for changed := true; changed; {
+		changed = false
+		for _, all := range []map[int]insn.Inst{s.known, s.rest} {
+			for off, i := range all {
+				if t, ok := i.Target(s.in.Addr + uint64(off)); ok {
+					leads[t] = true
+				}
+			}
+		}
+		for off := range n {
+			if _, done := s.rest[off]; done || !leads[s.in.Addr+uint64(off)] {
+				continue
+			}
+			i, err := insn.Decode(s.in.Code[off:])
+			for k := range int(i.Len) {
+				if err == nil && s.inKnown(off+k) {
+					err = insn.ErrInvalid
+				}
+			}
+			if err == nil {
+				s.rest[off], changed = i, true
+				leads[s.in.Addr+uint64(off)+uint64(i.Len)] = true
+			}
+		}
+	}
+}
+
+// boundary reports whether an instruction begins at off for certain enough.
+func (s *slow) boundary(off int) bool {
+	for o, i := range s.known {
+		if o < off && off < o+int(i.Len) {
+			return false
+		}
+	}
+	if _, ok := s.known[off]; ok {
+		return true
+	}
+	in, ok := s.starts[off]
+	for _, all := range []map[int]insn.Inst{s.known, s.rest} {
+		for o, i := range all {
+			ok = ok && (o == off || o >= off+int(in.Len) || o+int(i.Len) <= off)
+		}
+	}
+	return ok
 }
 
 // inKnown reports whether the byte at off is part of an instruction on a known
@@ -384,6 +444,9 @@ func (s *slow) check(t *testing.T, f *Func) (yes int) {
 	t.Helper()
 	odd := s.odd()
 	for off := -1; off <= len(s.in.Code); off++ {
+		if ok, other := f.Boundary(off); (ok && other == nil) != s.boundary(off) {
+			t.Fatalf("% x: boundary at %#x: %v, %+v; want %v", s.in.Code, off, ok, other, s.boundary(off))
+		}
 		for _, r := range []Rule{Kernel, KernelThunks, Ours, OursCalls} {
 			var want bool
 			switch {
@@ -477,6 +540,9 @@ func TestAgainstSlow(t *testing.T) {
 		}
 		if rng.IntN(3) == 0 {
 			in.Known = known(rng.IntN(2) == 0, in.Addr+uint64(rng.IntN(len(b))), in.Addr-1, in.Addr+uint64(len(b)))
+		}
+		if rng.IntN(3) == 0 {
+			in.Symbols = []uint64{in.Addr + uint64(rng.IntN(len(b)))}
 		}
 		in.Label, in.Open = rng.IntN(8) == 0, rng.IntN(4) == 0
 		f := Analyze(in)

@@ -111,9 +111,51 @@ func (w *walk) rest() {
 		}
 		pad = pad && isPadding(&in)
 		f.insts = append(f.insts, Inst{Off: off, Reached: f.in.AllCode && !pad, Inst: in})
+		w.begun[off] = true
 		off += int(in.Len)
 	}
+	if !f.in.AllCode {
+		w.resync()
+	}
 	f.sort()
+}
+
+// resync decodes the rest anew from each place where the straight lines have none
+// begin, but an instruction must: a direct branch leads there, of this function or
+// another, or a symbol names it. What comes of it overlaps the straight lines, and
+// nothing says which of both is code: see Boundary. Each byte is decoded from once.
+func (w *walk) resync() {
+	f := w.f
+	lead := func(i *insn.Inst, off int) {
+		if t, ok := i.Target(f.in.Addr + uint64(off)); ok && f.inside(t) {
+			w.push(int(t - f.in.Addr))
+		}
+	}
+	for k := range f.insts {
+		lead(&f.insts[k].Inst, f.insts[k].Off)
+	}
+	for _, a := range f.in.Symbols {
+		w.push(int(a - f.in.Addr))
+	}
+	if f.in.Known != nil {
+		for _, t := range f.in.Known.Targets(f.in.Addr, f.in.Addr+uint64(f.size)) {
+			w.push(int(t - f.in.Addr))
+		}
+	}
+	for len(w.todo) > 0 {
+		off := w.todo[len(w.todo)-1]
+		w.todo = w.todo[:len(w.todo)-1]
+		for off < f.size && !w.begun[off] {
+			in, err := insn.Decode(f.in.Code[off:])
+			if err != nil || slices.Contains(w.taken[off:off+int(in.Len)], true) {
+				break
+			}
+			f.insts = append(f.insts, Inst{Off: off, Inst: in})
+			w.begun[off] = true
+			lead(&in, off)
+			off += int(in.Len)
+		}
+	}
 }
 
 // sort puts the instructions in order.
