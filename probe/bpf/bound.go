@@ -68,15 +68,14 @@ func (a *verifier) bounded() bool {
 		for _, h := range heads {
 			entered += trips[h] // each goes back over this head, or may
 		}
-		if least >= 1<<32 || entered >= 1<<32 {
+		many, n := bits.Mul64(least, entered)
+		over, cost := bits.Mul64(n, uint64(s.cost))
+		if many != 0 || over != 0 || cost > uint64(a.p.budget)-total {
 			return false
 		}
-		trips[head] = least * entered
+		trips[head] = n
 		heads = append(heads, head)
-		total += trips[head] * uint64(s.cost)
-		if total > uint64(a.p.budget) {
-			return false
-		}
+		total += cost
 	}
 	var calls uint64 // what all of them cost, once
 	for pc := range a.facts {

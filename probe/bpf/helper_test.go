@@ -77,8 +77,9 @@ func TestReadHelpers(t *testing.T) {
 func itoa(v int64) string { return strconv.FormatInt(v, 10) }
 
 // TestFaults has one program for each way to go wrong, and wants code, place
-// and address.
+// and address, of the interpreter and of compiled code, whatever that takes for proven.
 func TestFaults(t *testing.T) {
+	n := newNative(t)
 	maps := []MapSpec{arraySpec, ringSpec, {Name: "c", Kind: Array, KeySize: 4, ValueSize: 8, MaxEntries: 1, ReadOnly: true}}
 	lookup := "stw [r10-4], 1\nmov r2, r10\nadd r2, -4\nldmap r1, 0\ncall 1\n"
 	elem := segPointer(segMaps, 1, 0)
@@ -106,6 +107,11 @@ func TestFaults(t *testing.T) {
 		{"loop of a condition", "mov r1, 0\na:\njeq r1, 0, a\nexit", Fault{FaultBudget, 1, 0}},
 		{"key", "mov r2, 0\nldmap r1, 0\ncall 1\nexit", Fault{FaultMemArg, 3, 0}},
 		{"key half out", "mov r2, r10\nadd r2, -3\nldmap r1, 0\ncall 1\nexit", Fault{FaultMemArg, 4, segPointer(segStack, 0, StackSize-3)}},
+		{"key of no element", "lddw r2, 0x7000002000000\nldmap r1, 0\ncall 1\nexit", Fault{FaultMemArg, 4, segPointer(segMaps, 2, 0)}},
+		{"data in the next value", "lddw r2, 0x7000000000009\nldmap r1, 1\nmov r3, 8\nmov r4, 0\ncall 130\nexit", Fault{FaultMemArg, 6, segPointer(segMaps, 0, 9)}},
+		{"key of no segment", "lddw r2, 0xa000000000000\nldmap r1, 0\ncall 1\nexit", Fault{FaultMemArg, 4, segPointer(segMaps+3, 0, 0)}},
+		{"destination half out", "mov r1, r10\nadd r1, -7\nmov r2, 8\nmov r3, 0\ncall 113\nexit", Fault{FaultMemArg, 4, segPointer(segStack, 0, StackSize-7)}},
+		{"destination read only", "ldval r1, 2, 0\nmov r2, 8\nmov r3, 0\ncall 113\nexit", Fault{FaultMemArg, 4, segPointer(segMaps+2, 0, 0)}},
 		{"no map", "mov r1, 7\nmov r2, r10\nadd r2, -4\ncall 1\nexit", Fault{FaultMapArg, 3, 7}},
 		{"map of no number", "lddw r1, 0x4000000000000003\ncall 1\nexit", Fault{FaultMapArg, 2, mapHandle(3)}},
 		{"wrong kind of map", "ldmap r1, 1\ncall 1\nexit", Fault{FaultMapArg, 2, mapHandle(1)}},
@@ -133,6 +139,22 @@ func TestFaults(t *testing.T) {
 			// Nothing that was reserved holds the ring up.
 			if ringPut(ring[1], u64(9), 0); ring[1].Drain(func(r Record) bool { return le64(r.Data) != 9 }) == 0 {
 				t.Errorf("the ring is stuck: %+v", ring[1].RingStats())
+			}
+			for _, full := range []bool{false, true} {
+				n.Reset()
+				p, err := New(Spec{Kind: Kprobe, Insns: mustAssemble(t, tt.src), Maps: testMaps(t, n, maps...)})
+				if err != nil {
+					t.Fatal(err)
+				}
+				code, err := n.load(p, Layout{Full: full, Fixups: true}, BlockConfig{}, RegsSize)
+				if host := (*HostOnlyError)(nil); errors.As(err, &host) && tt.want.Code == FaultMapArg {
+					continue // which map is meant must be known
+				} else if err != nil {
+					t.Fatal(err)
+				}
+				if r0, err := code.run(make([]byte, RegsSize)); !errors.As(err, &f) || *f != tt.want {
+					t.Errorf("compiled, full %v: r0 %#x, %v, want %v", full, r0, err, &tt.want)
+				}
 			}
 		})
 	}

@@ -33,7 +33,16 @@ type value struct {
 	// the operation that makes it, or for the register and the slot where paths meet.
 	vn    int32
 	delta int64
-	unset bool // nothing was put there, on some path
+	from  product // what the value numbered vn is
+	unset bool    // nothing was put there, on some path
+}
+
+// product says that a numbered value is factor times a number, and smaller than
+// 1<<64: that of the value numbered vn, plus delta. Nothing is said when factor is 0.
+type product struct {
+	vn     int32
+	delta  int64
+	factor uint64
 }
 
 func scalar(n number) value     { return value{num: n} }
@@ -164,7 +173,10 @@ func (s *state) each(f func(v *value)) {
 func (s *state) define(vn int32) {
 	s.each(func(v *value) {
 		if v.vn == vn {
-			v.vn, v.delta = 0, 0
+			v.vn, v.delta, v.from = 0, 0, product{}
+		}
+		if v.from.vn == vn {
+			v.from = product{}
 		}
 		if v.id == vn && v.kind != noBase {
 			if v.id = 0; v.kind == inRecord {
@@ -177,14 +189,19 @@ func (s *state) define(vn int32) {
 // refine says that the number of register r is n, and what follows for all that
 // have to do with it. It returns false when that cannot be.
 func (s *state) refine(r uint8, n number) bool {
-	v := s.regs[r]
 	ok := s.regs[r].num.meet(n)
-	if v.vn != 0 {
+	v := s.regs[r]
+	follow := func(vn int32, delta int64, n number) {
 		s.each(func(x *value) {
-			if x.vn == v.vn {
-				ok = x.num.meet(n.plus(constant(uint64(x.delta-v.delta)))) && ok
+			if x.vn == vn && vn != 0 {
+				ok = x.num.meet(n.plus(constant(uint64(x.delta-delta)))) && ok
 			}
 		})
+	}
+	follow(v.vn, v.delta, n)
+	if f := v.from; f.factor != 0 {
+		p := v.num.minus(constant(uint64(v.delta)))
+		follow(f.vn, f.delta, between(p.ulo/f.factor, p.uhi/f.factor))
 	}
 	return ok
 }
@@ -304,7 +321,10 @@ func (v *value) join(o *value, phi int32, at meeting) (changed, escapes bool) {
 			v.num = v.num.join(o.num)
 		}
 		if v.vn != o.vn || v.delta != o.delta {
-			v.vn, v.delta = phi, 0
+			v.vn, v.delta, v.from = phi, 0, product{}
+		}
+		if v.from != o.from {
+			v.from = product{}
 		}
 	}
 	v.unset = old.unset || o.unset

@@ -2,6 +2,7 @@ package bpf
 
 import (
 	"math"
+	"math/bits"
 	"slices"
 )
 
@@ -216,7 +217,7 @@ func (a *verifier) callLocal(pc int, st *state) {
 		if v.kind == inFrame || v.kind == inRecord || r > int(R5) {
 			*v = scalar(anyNumber)
 		}
-		v.vn, v.delta, v.id = 0, 0, 0
+		v.vn, v.delta, v.from, v.id = 0, 0, product{}, 0
 	}
 	in.regs[R10] = value{base: base{kind: inFrame}, num: constant(0)}
 	a.reach(int(o.off), &in)
@@ -324,7 +325,16 @@ func (a *verifier) alu(pc int, st *state, o *op) value {
 	if !long {
 		n = n.as32()
 	}
-	return scalar(n)
+	v := scalar(n)
+	if c, ok := y.is(); ok && long && d.kind == noBase && d.vn != 0 && d.vn != def(pc) && (kind == opLsh || kind == opMul) {
+		if kind == opLsh {
+			c = 1 << (c & 63)
+		}
+		if over, _ := bits.Mul64(x.uhi, c); over == 0 {
+			v.from = product{d.vn, d.delta, c}
+		}
+	}
+	return v
 }
 
 // sum is an address and a number, or two numbers.
@@ -334,9 +344,9 @@ func sum(d, s value) value {
 	}
 	r := value{base: d.base, num: d.num.plus(s.num)}
 	if c, ok := s.num.is(); ok {
-		r.vn, r.delta = d.vn, d.delta+int64(c)
+		r.vn, r.delta, r.from = d.vn, d.delta+int64(c), d.from
 	} else if c, ok := d.num.is(); ok {
-		r.vn, r.delta = s.vn, s.delta+int64(c)
+		r.vn, r.delta, r.from = s.vn, s.delta+int64(c), s.from
 	}
 	return r
 }
