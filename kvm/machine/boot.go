@@ -187,8 +187,9 @@ const guestDebug = kvm.DebugEnable | kvm.DebugUseSWBP
 
 // vcpuCPUID returns the CPUID leaves of one vCPU: what KVM can show, with the
 // vCPU's APIC ID in the leaves that hold it (SDM Vol. 2, CPUID, leaves 1, 0bH
-// and 1fH), and without what takes an interrupt controller, of which there is
-// none.
+// and 1fH), without what takes an interrupt controller, of which there is none, and
+// without 5-level paging: guest.AddressSpace walks 4 levels, and KVM lets no guest set
+// CR4.LA57 that does not have it (#GP, as of a reserved bit: SDM Vol. 3, 2.5).
 func vcpuCPUID(entries []kvm.CPUIDEntry, id uint32) []kvm.CPUIDEntry {
 	out := make([]kvm.CPUIDEntry, len(entries))
 	copy(out, entries)
@@ -198,6 +199,11 @@ func vcpuCPUID(entries []kvm.CPUIDEntry, id uint32) []kvm.CPUIDEntry {
 			const x2APIC, deadline = 1 << 21, 1 << 24
 			e.Ebx = e.Ebx&0x00ffffff | id<<24
 			e.Ecx &^= x2APIC | deadline
+		case 7:
+			const la57 = 1 << 16
+			if e.Index == 0 {
+				e.Ecx &^= la57
+			}
 		case 0xb, 0x1f:
 			e.Edx = id
 		}

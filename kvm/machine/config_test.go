@@ -73,6 +73,8 @@ func TestVCPUCPUID(t *testing.T) {
 	in := []kvm.CPUIDEntry{
 		{Function: 0, Eax: 1},
 		{Function: 1, Ebx: 0xaabbccdd, Ecx: 0xffffffff, Edx: 5},
+		{Function: 7, Ecx: 0xffffffff},
+		{Function: 7, Index: 1, Ecx: 0xffffffff},
 		{Function: 0xb, Edx: 9},
 		{Function: 0xb, Index: 1, Edx: 9},
 		{Function: 0x1f, Edx: 9},
@@ -80,6 +82,8 @@ func TestVCPUCPUID(t *testing.T) {
 	want := []kvm.CPUIDEntry{
 		{Function: 0, Eax: 1},
 		{Function: 1, Ebx: 0x07bbccdd, Ecx: 0xfedfffff, Edx: 5},
+		{Function: 7, Ecx: 0xfffeffff},
+		{Function: 7, Index: 1, Ecx: 0xffffffff},
 		{Function: 0xb, Edx: 7},
 		{Function: 0xb, Index: 1, Edx: 7},
 		{Function: 0x1f, Edx: 7},
