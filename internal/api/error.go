@@ -27,7 +27,8 @@ type ErrorBody struct {
 	Error Error `json:"error"`
 }
 
-// Error returns message, detail, errno and code in one line.
+// Error returns message, detail, errno, code and the definition language's reason in one
+// line.
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString(e.Message)
@@ -37,7 +38,11 @@ func (e *Error) Error() string {
 	if e.Errno != "" {
 		b.WriteString(": " + e.Errno)
 	}
-	b.WriteString(" [" + string(e.Code) + "]")
+	b.WriteString(" [" + string(e.Code))
+	if e.Syntax != "" {
+		b.WriteString(", " + e.Syntax)
+	}
+	b.WriteString("]")
 	return b.String()
 }
 

@@ -101,6 +101,7 @@ func runScripts(t *testing.T, dir string) {
 			"exits":    cmdExits,
 			"daemon":   cmdDaemon,
 			"halt":     cmdHalt,
+			"signal":   cmdSignal,
 			"stranger": cmdStranger,
 			"await":    cmdAwait,
 			"closes":   cmdCloses,
@@ -216,6 +217,17 @@ func cmdHalt(ts *testscript.TestScript, neg bool, args []string) {
 	if got != want {
 		ts.Fatalf("the daemon's exit status is %d, want %d; log:\n%s", got, want, ts.ReadFile(b.log))
 	}
+}
+
+// cmdSignal sends a signal to the daemon that does not end it:
+//
+//	signal STOP
+func cmdSignal(ts *testscript.TestScript, neg bool, args []string) {
+	b := scripts.get(ts)
+	if neg || b == nil || len(args) != 1 {
+		ts.Fatalf("usage: signal STOP|CONT, after daemon")
+	}
+	ts.Check(b.Signal(map[string]syscall.Signal{"STOP": syscall.SIGSTOP, "CONT": syscall.SIGCONT}[args[0]]))
 }
 
 // cmdAwait waits until a line of a file that a background program writes matches

@@ -99,8 +99,8 @@ func TestCommandLine(t *testing.T) {
 		{"no kvm", []string{"--socket", sock, "--kvm", "/missing"}, 1, "open /missing: no kvm"},
 		{"kvm forbidden", []string{"--socket", sock, "--kvm", "/forbidden"}, 5, "open /forbidden: permission denied"},
 		{"bad probe", []string{"--socket", sock, "--probe", "p:a schedule", "--probe", "p:b schedule %zz"}, 2,
-			"--probe \"p:b schedule %zz\": Invalid register name: EINVAL [bad_definition]\n  Command: p:b schedule %zz\n                        ^\n"},
-		{"probe in instruction", []string{"--socket", sock, "--probe", "p:a schedule+2"}, 2, "[not_boundary]\n  Command: p:a schedule+2\n               ^\n"},
+			"--probe \"p:b schedule %zz\": Invalid register name: EINVAL [bad_definition, BAD_REG_NAME]\n  Command: p:b schedule %zz\n                        ^\n"},
+		{"probe in instruction", []string{"--socket", sock, "--probe", "p:a schedule+2"}, 2, "[not_boundary, BAD_INSN_BNDRY]\n  Command: p:a schedule+2\n               ^\n"},
 		{"log disk full", []string{"--socket", sock, full}, 0, "guestprobed: log file /dev/full: write /dev/full: no space left on device; the daemon goes on"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
