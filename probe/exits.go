@@ -20,8 +20,10 @@ type Exit struct {
 // left, ascending: its returns, and its jumps to other functions (tail calls), in its
 // body and in what the compiler has moved out of it (gcc's and clang's NAME.cold). It
 // fails with CodeExitsUnknown where the code does not show them all: a jump that leads
-// nobody knows where, a conditional jump to another function, an end that is run
-// over, or none at all.
+// nobody knows where, a conditional jump to another function, an instruction that goes
+// to other code than its caller's (iret, a far return or jump, sysret, vmlaunch), a
+// call of a place within it, whose return is none of its own, an end that is run over,
+// or none at all.
 func (fs *Functions) Exits(sym guest.Symbol) ([]Exit, error) {
 	parts, err := fs.parts(sym)
 	if err != nil {
@@ -46,6 +48,16 @@ func (fs *Functions) Exits(sym guest.Symbol) ([]Exit, error) {
 				leaves, tail = ok && !inside(t), true
 				if leaves && i.Class() != insn.ClassJump {
 					return nil, exitsUnknown(sym, p, i.Off, "a conditional jump leaves it")
+				}
+			case insn.ClassCall:
+				if t, ok := i.Target(uint64(at)); ok && inside(t) && t != uint64(sym.Addr) {
+					return nil, exitsUnknown(sym, p, i.Off, "it calls a place within itself, and which of its returns come from there is not known")
+				}
+			case insn.ClassIRet, insn.ClassTransfer, insn.ClassVMEntry:
+				return nil, exitsUnknown(sym, p, i.Off, fmt.Sprintf("this goes to other code (%s), and is no return", i.Class()))
+			case insn.ClassFar:
+				if i.Opcode != 0xff || i.Reg() != 3 { // a far call comes back
+					return nil, exitsUnknown(sym, p, i.Off, "this goes to other code (far return or jump), and is no return")
 				}
 			}
 			switch {
