@@ -64,7 +64,7 @@ type Call struct {
 	Symbol    string `json:"symbol,omitempty"`
 	Addr      Hex    `json:"addr,omitempty"`
 	Args      []Hex  `json:"args,omitempty"`      // at most 6
-	TimeoutMS int    `json:"timeoutMs,omitempty"` // 1 to 60000; 0 means 5000
+	TimeoutMS *int   `json:"timeoutMs,omitempty"` // 1 to 60000; nil means 5000
 }
 
 // CallResult is what the function returned in RAX.

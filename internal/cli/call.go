@@ -42,7 +42,8 @@ neither in time refuses.`,
 			if timeout < time.Millisecond || timeout > time.Minute {
 				return command.Usagef("--timeout %v: not from 1ms to 1m", timeout)
 			}
-			req := api.Call{TimeoutMS: int(timeout.Milliseconds())}
+			ms := int(timeout.Milliseconds())
+			req := api.Call{TimeoutMS: &ms}
 			if addr, err := strconv.ParseUint(r.Args[0], 0, 64); err == nil {
 				req.Addr = api.Hex(addr)
 			} else {

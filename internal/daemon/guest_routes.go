@@ -126,11 +126,11 @@ func (s *server) callGuest(w http.ResponseWriter, r *http.Request) error {
 		return badValue("call with %d arguments: at most %d travel in registers", len(req.Args), maxCallArgs)
 	}
 	timeout := defaultCallTime
-	if req.TimeoutMS != 0 {
-		timeout = time.Duration(req.TimeoutMS) * time.Millisecond
-	}
-	if timeout <= 0 || timeout > maxCallTime {
-		return badValue("timeoutMs %d: not in 1 to %d", req.TimeoutMS, maxCallTime.Milliseconds())
+	if ms := req.TimeoutMS; ms != nil {
+		if *ms < 1 || int64(*ms) > maxCallTime.Milliseconds() {
+			return badValue("timeoutMs %d: not in 1 to %d", *ms, maxCallTime.Milliseconds())
+		}
+		timeout = time.Duration(*ms) * time.Millisecond
 	}
 	args := make([]uint64, len(req.Args))
 	for i, a := range req.Args {

@@ -99,6 +99,7 @@ func TestBadRequests(t *testing.T) {
 		{"call seven", "POST", "/v1/guest/call", `{"symbol":"do_fork","args":["0","0","0","0","0","0","0"]}`, 400, "bad_value", "at most 6"},
 		{"call long", "POST", "/v1/guest/call", `{"symbol":"do_fork","timeoutMs":60001}`, 400, "bad_value", "60001"},
 		{"call negative", "POST", "/v1/guest/call", `{"symbol":"do_fork","timeoutMs":-1}`, 400, "bad_value", "-1"},
+		{"call with no time", "POST", "/v1/guest/call", `{"symbol":"do_fork","timeoutMs":0}`, 400, "bad_value", "timeoutMs 0: not in 1 to 60000"},
 		{"call no safe point", "POST", "/v1/guest/call", `{"symbol":"do_fork"}`, 504, "no_safe_point", "call do_fork: no vCPU came"},
 		{"symbols kind", "GET", "/v1/symbols?kind=x", "", 400, "bad_value", `"x"`},
 		{"symbols limit", "GET", "/v1/symbols?limit=0", "", 400, "bad_value", `"0"`},
