@@ -59,6 +59,11 @@ func badUsage() (rows [][3]string) {
 	add("2", "at most 6", "call|f|1|2|3|4|5|6|7")
 	add("2", "--count .*: not", "trace|--count|-1", "trace|-c|x", "trace|-c|1.5", "trace|--count|", "trace|-c|0x")
 	add("2", "--limit|not a number", "symbols|--limit|-1", "symbols|--limit|0", "symbols|--limit|x")
+	add("2", `--kind "[^"]*": not func, data or other`, "symbols|--kind|x", "symbols|--kind|", "symbols|--kind|FUNC")
+	add("2", `--time "x": it is boot, relative or wall`, "trace|--time|x|p f")
+	add("2", `--rule "x": not kernel, ours or both`, "analyze|--rule|x|f")
+	add("2", `--backend "x": not interp or guest`, "bpf|exec|--backend|x")
+	add("2", `completion has no command "nosuch"`, "completion|nosuch", "completion|nosuch|--nosuch")
 	add("2", "not on or off", "optimization|maybe", "optimization|ON", "optimization|1")
 	return rows
 }

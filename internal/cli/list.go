@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/pflag"
 
@@ -36,7 +37,10 @@ r, j and w stand for both sorts of code; the flag [USER] tells them apart. Other
 flags are [GONE], [DISABLED] and [OPTIMIZED], as in the kernel, [CHANGED] where the
 guest has changed the instruction, [SPACE CR3], [POST] and [MIRROR FUNCTION].
 --format kernel prints the kernel's own format, --format defs the definitions in a
-form that attach takes.
+form that attach and apply take. What a definition cannot say is in comments: above one
+that was attached with --filter, --mirror, --post, --regs, --space or --disabled, which
+to repeat; in place of a program's, and of those that --at-rets has made with $retval.
+--mirror-end, --on-host, --emulate and that it is a jprobe (--args) are left out.
 
 ` + probeNames + ` Without a name all are meant.`,
 		Example: `  guestprobe list --wide
@@ -64,8 +68,10 @@ form that attach takes.
 			}
 			if r.Format == formatDefs {
 				for _, p := range ps {
-					if err := r.Print("%s\n", command.Clean(defLine(p))); err != nil {
-						return err
+					for _, line := range defLines(p) {
+						if err := r.Print("%s\n", command.Clean(line)); err != nil {
+							return err
+						}
 					}
 				}
 				return nil
@@ -91,14 +97,40 @@ form that attach takes.
 	}
 }
 
-// defLine is a probe's definition as attach takes it; what that has no form for
-// is in a comment.
-func defLine(p api.Probe) string {
-	switch {
+// defLines are a probe's definition as attach takes it. A comment stands above one that
+// was attached with flags, and in place of what attach has no definition for.
+func defLines(p api.Probe) []string {
+	switch without := definitionFlags(p); {
 	case p.Program != nil:
-		return fmt.Sprintf("# %s: a program, of section %s", p.Name, p.Program.Section)
-	case p.Filter != "":
-		return fmt.Sprintf("%s # --filter %q", p.Def, p.Filter)
+		return []string{fmt.Sprintf("# %s: a program, of section %s", p.Name, p.Program.Section)}
+	case strings.HasPrefix(p.Def, "p") && strings.Contains(p.Def, "$retval"):
+		return []string{fmt.Sprintf("# %s: of an r definition with --at-rets: %s", p.Name, p.Def)}
+	case len(without) > 0:
+		return []string{fmt.Sprintf("# %s: attached with %s", p.Name, strings.Join(without, " ")), p.Def}
 	}
-	return p.Def
+	return []string{p.Def}
+}
+
+// definitionFlags are the flags of attach that p was attached with and that say what
+// its events are.
+func definitionFlags(p api.Probe) (out []string) {
+	if p.Filter != "" {
+		out = append(out, fmt.Sprintf("--filter %q", p.Filter))
+	}
+	if p.Mirror != "" {
+		out = append(out, "--mirror "+p.Mirror, fmt.Sprintf("--mirror-stack %d", p.MirrorStack))
+	}
+	if p.Post {
+		out = append(out, "--post")
+	}
+	if p.Regs {
+		out = append(out, "--regs")
+	}
+	if p.Space != 0 {
+		out = append(out, fmt.Sprintf("--space %#x", uint64(p.Space)))
+	}
+	if !p.Enabled {
+		out = append(out, "--disabled")
+	}
+	return out
 }

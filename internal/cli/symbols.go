@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/pflag"
 
@@ -10,6 +11,9 @@ import (
 	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
 )
+
+// symbolKinds are what api.Symbol.Kind can be.
+var symbolKinds = []string{"func", "data", "other"}
 
 func (a *app) symbols() command.Spec {
 	var q client.SymbolQuery
@@ -32,6 +36,9 @@ nothing matches.`,
 		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
 			if r.Given("limit") && q.Limit < 1 {
 				return command.Usagef("--limit %d: not at least 1", q.Limit)
+			}
+			if r.Given("kind") && !slices.Contains(symbolKinds, q.Kind) {
+				return command.Usagef("--kind %q: not func, data or other", q.Kind)
 			}
 			if len(r.Args) == 1 {
 				q.Match = r.Args[0]

@@ -137,6 +137,18 @@ func (p Program) root(r *running) *cobra.Command {
 	}
 	root.SetHelpCommand(help(p.HelpExamples))
 	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		if c.Name() == "completion" { // cobra's own shows its help for whatever follows
+			c.Args = cobra.ArbitraryArgs
+			c.RunE = func(c *cobra.Command, args []string) error {
+				if len(args) > 0 {
+					return unknownCommand(c, args[0])
+				}
+				return c.Help()
+			}
+		}
+	}
 	return root
 }
 
