@@ -53,7 +53,7 @@ type Boot struct {
 
 // Hit is one arrival at a probe.
 type Hit struct {
-	TimeNS int64  `json:"timeNs"`         // monotonic, since Start.Epoch
+	TimeNS int64  `json:"timeNs"`         // monotonic, since Start.Epoch; with Stage program when its record came out of the ring
 	Late   bool   `json:"late,omitempty"` // this stream has had one with a later time
 	CPU    int    `json:"cpu"`
 	Probe  string `json:"probe"` // group/event

@@ -165,6 +165,7 @@ func (g *benchGuest) newSubjects() (*subjects, error) {
 		return nil, err
 	}
 	s.obj.Emit(func(string) program.Emitter { return s.sink })
+	s.rt.Want(true)
 	s.stop, s.polled = make(chan struct{}), make(chan struct{})
 	go s.poll()
 	return s, nil

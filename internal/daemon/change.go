@@ -57,7 +57,7 @@ func (st *store) apply(specs []api.ProbeSpec, own *session, obj *object) (list a
 		return list, err
 	}
 	if obj != nil {
-		st.objects.add(obj, c.come, &st.listeners)
+		st.objects.add(obj, c.come)
 	}
 	if own != nil {
 		own.only = make(map[*attached]bool, len(c.come))

@@ -41,18 +41,14 @@ type objectRing struct {
 	index byte
 	m     *bpf.Map
 	owner atomic.Pointer[attached]
-	wants *atomic.Int64 // as store.listeners
-	buf   []byte        // of Put, which one goroutine at a time calls
+	buf   []byte // of Put, which one goroutine at a time calls
 }
 
 // Put implements program.Emitter.
 func (r *objectRing) Put(cpu int, time int64, data []byte) bool {
 	a := r.owner.Load()
-	switch {
-	case a == nil:
+	if a == nil {
 		return false
-	case r.wants.Load() == 0:
-		return true // nobody would read it
 	}
 	r.buf = append(append(r.buf[:0], r.index), data...)
 	return a.source.Put(cpu, time, r.buf)
@@ -73,7 +69,7 @@ type objects struct {
 }
 
 // add makes the maps of an object known, and its rings sources of events.
-func (o *objects) add(obj *object, as []*attached, wants *atomic.Int64) {
+func (o *objects) add(obj *object, as []*attached) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	obj.probes = slices.Clone(as)
@@ -91,7 +87,7 @@ func (o *objects) add(obj *object, as []*attached, wants *atomic.Int64) {
 		o.maps[m.id] = m
 		obj.maps = append(obj.maps, m)
 		if m.m.Spec().Kind == bpf.RingBuf {
-			obj.rings = append(obj.rings, &objectRing{name: name, index: byte(len(obj.rings)), m: m.m, wants: wants})
+			obj.rings = append(obj.rings, &objectRing{name: name, index: byte(len(obj.rings)), m: m.m})
 		}
 	}
 	obj.own()

@@ -151,16 +151,6 @@ func (d *Definition) drop() {
 	*d = Definition{last: last}
 }
 
-// Want says whether anyone reads the records of definitions. Without a reader
-// none are made.
-func (rt *Runtime) Want(on bool) {
-	rt.wanted.Store(on)
-	setGate(rt.gate, on)
-	for i := range rt.defs {
-		rt.defs[i].want(on)
-	}
-}
-
 // setGate writes a gate.
 func setGate(gate *bpf.Map, open bool) {
 	v := make([]byte, 8)

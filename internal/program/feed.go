@@ -21,7 +21,7 @@ type ring struct {
 	to    func(bpf.Record)
 	after func() // behind each pass; may be nil
 	guest bool   // the guest writes into it, and cannot wake anyone
-	timed bool   // its records have the times at which they were made
+	timed bool   // it is of definitions: its records have the times at which they were made
 	seen  []pass // of a timed one, those that still say something
 }
 
@@ -48,6 +48,9 @@ func (rt *Runtime) Poll() (n int, sure int64, active bool) {
 	defer f.mu.Unlock()
 	sure = math.MaxInt64
 	for _, r := range f.rings {
+		if !r.timed && !rt.wanted.Load() {
+			continue
+		}
 		now := rt.cfg.Now()
 		k, from := r.drain(now)
 		n, active = n+k, active || r.guest
@@ -62,10 +65,7 @@ func (rt *Runtime) Poll() (n int, sure int64, active bool) {
 // nothing more will come. A producer that never stops does not hold it up: a ring is
 // read once around.
 func (r *ring) drain(now int64) (n int, sure int64) {
-	d := r.m.DrainPast(true, r.take)
-	if r.after != nil {
-		r.after()
-	}
+	d := r.empty()
 	if !r.timed {
 		return d.Records, now
 	}
@@ -99,21 +99,49 @@ func (r *ring) take(rec bpf.Record) bool {
 	return true
 }
 
-// add begins to drain a ring.
-func (f *feed) add(r *ring) {
+// drained begins to drain a ring: the guest, which writes into it, wakes nobody.
+func (rt *Runtime) drained(r *ring) {
+	f := &rt.feed
 	f.mu.Lock()
-	defer f.mu.Unlock()
 	f.rings = append(f.rings, r)
+	f.mu.Unlock()
+	rt.cfg.Wake()
 }
 
-// flush takes out of a ring all that is published.
-func (f *feed) flush(r *ring) {
+// Want says whether anyone reads records. Without a reader definitions make none, and
+// those of objects stay in their rings, as long as there is room. The first reader gets
+// none of these: nobody knows their times any more.
+func (rt *Runtime) Want(on bool) {
+	f := &rt.feed
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	r.m.DrainPast(true, r.take)
+	for _, r := range f.rings {
+		if on && !r.timed && !rt.wanted.Load() {
+			r.empty()
+		}
+	}
+	rt.wanted.Store(on)
+	f.mu.Unlock()
+	setGate(rt.gate, on)
+	for i := range rt.defs {
+		rt.defs[i].want(on)
+	}
+	rt.cfg.Wake()
+}
+
+// empty takes out of a ring all that is published. Callers hold the feed's mu.
+func (r *ring) empty() bpf.Drained {
+	d := r.m.DrainPast(true, r.take)
 	if r.after != nil {
 		r.after()
 	}
+	return d
+}
+
+// flush empties a ring.
+func (f *feed) flush(r *ring) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r.empty()
 }
 
 // remove drains a ring for the last time and forgets it.
@@ -129,7 +157,7 @@ func (f *feed) renew() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, r := range f.rings {
-		r.m.DrainPast(false, r.take) // it finds out
+		r.empty() // it finds out
 		r.seen = nil
 	}
 }

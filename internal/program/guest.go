@@ -221,8 +221,7 @@ func (r *guestRing) add(rt *Runtime, g *guestForm) {
 	r.mu.Unlock()
 	if first {
 		r.drained = &ring{m: r.ring, to: r.record, after: r.lost, guest: true, timed: true}
-		rt.feed.add(r.drained)
-		rt.cfg.Wake()
+		rt.drained(r.drained)
 	}
 }
 

@@ -125,8 +125,9 @@ func (o *Object) Shared(m *bpf.Map) bool { return o.shared[m.Spec().Name] != nil
 // Maps returns the maps of the object, by name.
 func (o *Object) Maps() map[string]*bpf.Map { return o.col.Maps }
 
-// Emit hands what is written into the rings of the object to to(ring's name),
-// until Close.
+// Emit hands what is written into the rings of the object while somebody wants it
+// (Runtime.Want) to to(ring's name), with the time at which it came out of its ring, until
+// Close.
 func (o *Object) Emit(to func(name string) Emitter) {
 	for name, m := range o.col.Maps {
 		if m.Spec().Kind != bpf.RingBuf {
@@ -134,18 +135,21 @@ func (o *Object) Emit(to func(name string) Emitter) {
 		}
 		e, lost := to(name), uint64(0)
 		r := &ring{m: m, guest: o.Shared(m)}
-		r.to = func(rec bpf.Record) { e.Put(rec.CPU, o.rt.cfg.Now(), rec.Data) }
-		r.after = func() {
-			// The ring does not say on which vCPU; the guest may write anything.
-			if now := m.RingStats().Lost; now > lost {
-				e.Lose(0, now-lost)
-				lost = now
-			} else {
-				lost = now
+		r.to = func(rec bpf.Record) {
+			if o.rt.wanted.Load() {
+				e.Put(rec.CPU, o.rt.cfg.Now(), rec.Data)
 			}
 		}
+		r.after = func() {
+			// The ring does not say on which vCPU; the guest may write anything.
+			now := m.RingStats().Lost
+			if now > lost && o.rt.wanted.Load() {
+				e.Lose(0, now-lost)
+			}
+			lost = now
+		}
 		o.rings = append(o.rings, r)
-		o.rt.feed.add(r)
+		o.rt.drained(r)
 	}
 }
 
@@ -210,7 +214,7 @@ func (p *Program) AttachReturn(k *probe.Kretprobe, addr guest.GVA, user bool, re
 // run runs the program at an exit, and has its rings drained.
 func (p *Program) run(c *probe.Context, entry bool) (answer uint64, taken bool) {
 	answer, taken = p.runner.run(c, entry)
-	if p.rings {
+	if p.rings && p.obj.rt.wanted.Load() {
 		p.obj.rt.cfg.Wake()
 	}
 	return answer, taken

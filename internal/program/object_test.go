@@ -122,7 +122,8 @@ func TestLatency(t *testing.T) {
 	}
 }
 
-// TestRecord wants the records of a ring, in order, and the lost ones counted.
+// TestRecord wants the records of a ring, in order, and the lost ones counted, from when
+// somebody wants them; before, they stay there, and wake nobody.
 func TestRecord(t *testing.T) {
 	f := newFake(t)
 	var wakes atomic.Uint64
@@ -152,6 +153,22 @@ func TestRecord(t *testing.T) {
 	if err := f.engine.Register(k); err != nil {
 		t.Fatal(err)
 	}
+	ring := o.Maps()["records"]
+	wakes.Store(0)
+	for range 20000 {
+		f.hit(0, &probe.Regs{RDX: 100, RFLAGS: 2})
+	}
+	if n, _, active := rt.Poll(); n != 0 || active || wakes.Load() != 0 || ring.RingStats().Read != 0 || ring.RingStats().Lost == 0 {
+		t.Errorf("nobody wants records: %d come, active %v, %d wakes, %+v", n, active, wakes.Load(), ring.RingStats())
+	}
+	rt.Want(true)
+	if n, _, _ := rt.Poll(); n != 0 || wakes.Load() != 1 || ring.RingStats().Pending != 0 {
+		t.Errorf("somebody wants records: %d old ones come, %d wakes, %+v", n, wakes.Load(), ring.RingStats())
+	}
+	if recs, lost := s.take(); len(recs) != 0 || lost != 0 {
+		t.Errorf("%d old records, %d lost", len(recs), lost)
+	}
+	wakes.Store(0)
 	f.hit(1, &probe.Regs{RDI: 1, RSI: uint64(strings_), RDX: 99, RFLAGS: 2})
 	f.hit(1, &probe.Regs{RDI: 2, RSI: uint64(strings_), RDX: 100, RFLAGS: 2})
 	if rt.Poll(); wakes.Load() != 2 {
