@@ -177,7 +177,6 @@ func (d *demo) trace(ctx context.Context, c *client.Client) (during api.Text, er
 				return during, errors.New("the stream ended before the demo did")
 			}
 			end.Unshown = end.Delivered - shown
-			end.Delivered = shown
 			_, err = io.WriteString(d.Stdout, totals(end))
 			return during, err
 		}

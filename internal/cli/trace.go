@@ -124,7 +124,8 @@ type tracer struct {
 	left  uint64          // of these
 	post  map[uint64]bool // by probe: it has a second record
 
-	shown, unshown, lost, late uint64 // records of hits: printed, too many, missing; of those printed, behind a later one
+	shown, unshown, lost uint64 // records of hits: printed, too many, missing
+	late, lateShown      uint64 // of those that came, and of those printed: behind a later one
 }
 
 // Reasons in the end record of a trace that no daemon sends.
@@ -275,14 +276,17 @@ func (t *tracer) record(r api.Record) error {
 		if err != nil {
 			return err
 		}
+		late := uint64(0)
+		if h.Late {
+			late = 1
+		}
+		t.late += late
 		if t.count > 0 && t.left == 0 {
 			t.unshown++
 			return nil
 		}
 		t.shown++
-		if h.Late {
-			t.late++
-		}
+		t.lateShown += late
 		// The two records of one arrival count once, with the second.
 		if t.count > 0 && (h.Stage == "post") == t.post[h.ID] {
 			t.left--
@@ -311,20 +315,20 @@ func (t *tracer) record(r api.Record) error {
 
 // close prints the totals.
 func (t *tracer) close(end api.End) error {
-	end.Delivered -= min(t.unshown, end.Delivered)
-	end.Unshown, end.Late = t.unshown, t.late
+	end.Unshown = t.unshown
 	noteEnd(t.Run, end, "")
 	b, err := json.Marshal(end)
 	if err != nil {
 		return err
 	}
+	end.Late = t.lateShown // as many lines are marked
 	return errors.Join(t.write(api.Record{Type: api.RecordEnd, Data: b}), t.text("%s", totals(end)))
 }
 
 // totals are the last lines of a trace.
 func totals(end api.End) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# %s: %d shown", command.Plural(int(end.Delivered+end.Unshown+end.Lost), "event"), end.Delivered)
+	fmt.Fprintf(&b, "# %s: %d shown", command.Plural(int(end.Delivered+end.Lost), "event"), end.Delivered-min(end.Unshown, end.Delivered))
 	for _, n := range []struct {
 		n    uint64
 		what string

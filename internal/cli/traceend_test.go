@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -55,5 +57,31 @@ func TestTraceOverAtItsStart(t *testing.T) {
 		c.Close()
 		srv.Close()
 		<-served
+	}
+}
+
+// TestTotals wants both forms of a trace's totals to say how much was delivered, and what
+// of it was not shown.
+func TestTotals(t *testing.T) {
+	for format, want := range map[string]string{
+		"json": `{"type":"end","data":{"reason":"count","delivered":5,"lost":4,"late":2,"unshown":2}}` + "\n",
+		"text": "# 9 events: 3 shown, 2 more unshown, 4 lost; 1 late (count)\n",
+	} {
+		var out bytes.Buffer
+		run := &command.Run{Env: command.Env{Stderr: io.Discard}, Format: format}
+		tr := &tracer{Run: run, out: &out, lines: &liner{}, count: 3, left: 3, post: map[uint64]bool{}}
+		for i := range 5 {
+			b, err := json.Marshal(api.Hit{Late: i >= 2 && i <= 3})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := tr.record(api.Record{Type: api.RecordHit, Data: b}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		out.Reset()
+		if err := tr.close(api.End{Reason: endCount, Delivered: 5, Lost: 4, Late: 2}); err != nil || out.String() != want {
+			t.Errorf("%s: %s%v; want %s", format, out.String(), err, want)
+		}
 	}
 }
