@@ -169,6 +169,13 @@ type Probe struct {
 // total and per vCPU, at any time.
 type Stats struct {
 	Counts
+
+	// Of a return probe: handled = returns + abandoned + Probe.InUse while it is
+	// attached, and in the answer to its detaching handled = returns + abandoned +
+	// underWay. Nobody knows the vCPU of these.
+	Abandoned uint64 `json:"abandoned"` // activations that were left in another way
+	UnderWay  uint64 `json:"underWay"`  // at detach: they return without the probe
+
 	Events uint64 `json:"events"` // records made, whether or not anyone was there to read them
 	Lost   uint64 `json:"lost"`   // of these: found no room in a vCPU's ring
 
@@ -192,12 +199,7 @@ type Counts struct {
 	Panics      uint64 `json:"panics"`      // of the probe's handlers
 	BadAccesses uint64 `json:"badAccesses"` // guest memory that its handlers could not access
 
-	// Of a return probe: handled = returns + abandoned + Probe.InUse while it is
-	// attached, and in the answer to its detaching handled = returns + abandoned +
-	// underWay.
-	Returns   uint64 `json:"returns"`   // activations that have returned
-	Abandoned uint64 `json:"abandoned"` // left in another way; not told apart by vCPU
-	UnderWay  uint64 `json:"underWay"`  // at detach: they return without the probe; not told apart by vCPU
+	Returns uint64 `json:"returns"` // of a return probe: activations that have returned
 }
 
 // CPUStats are the counters of one probe on one vCPU.

@@ -271,7 +271,9 @@ func (st *store) stats(a *attached) api.Stats {
 	for i := range a.past.cpus {
 		cpus[i].Add(a.past.cpus[i])
 	}
-	s := api.Stats{Counts: wireCounts(total), Events: events.Stored + events.Lost, Lost: events.Lost}
+	s := api.Stats{
+		Counts: wireCounts(total), Abandoned: total.Abandoned, UnderWay: total.UnderWay, Events: events.Stored + events.Lost, Lost: events.Lost,
+	}
 	if a.program != nil && a.def.Kind != event.KindProbe {
 		s.Rejected = a.past.rejected + a.program.Rejected()
 	}
@@ -291,6 +293,6 @@ func wireCounts(s probe.Stats) api.Counts {
 	return api.Counts{
 		Hits: s.Hits, Handled: s.Handled, Filtered: s.Filtered, Missed: s.Missed, Elsewhere: s.Elsewhere, Skipped: s.Skipped,
 		SecondExits: s.SecondExits, Faults: s.Faults, Panics: s.Panics, BadAccesses: s.BadAccesses,
-		Returns: s.Returns, Abandoned: s.Abandoned, UnderWay: s.UnderWay,
+		Returns: s.Returns,
 	}
 }
