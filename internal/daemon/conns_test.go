@@ -203,6 +203,58 @@ func TestStopUnread(t *testing.T) {
 	}
 }
 
+// TestStopManyUnread: 600 clients of whom none reads, as many of streams as there may be,
+// hold up neither each other nor the daemon's end.
+func TestStopManyUnread(t *testing.T) {
+	const clients = 600
+	h := serveFake(t, func(o *options) { o.maxConns, o.writeTime, o.stallTime = clients+1, 50*time.Millisecond, time.Hour })
+	h.attach("p:a schedule")
+	for i := range clients {
+		path := "events"
+		if i >= maxStreams {
+			path = "symbols"
+		}
+		h.dial("GET /v1/" + path + " HTTP/1.1\r\nHost: x\r\n\r\n")
+	}
+	h.until("the streams", func() bool {
+		h.s.streams.mu.Lock()
+		defer h.s.streams.mu.Unlock()
+		return len(h.s.streams.open) == maxStreams
+	})
+	for range 3000 { // more than a socket holds
+		h.g.hit(t, 0, "schedule", 0, nil)
+	}
+	start := time.Now()
+	h.stop()
+	t.Logf("stopped in %v", time.Since(start))
+}
+
+// TestTraceOfMany: among 20,000 probes that are attached a stream of all has each hit.
+func TestTraceOfMany(t *testing.T) {
+	h := serveFake(t, nil)
+	const probes, at = 20_000, 10
+	for i := range at {
+		var defs []string
+		for j := range probes / at {
+			defs = append(defs, fmt.Sprintf("p:n%d_%d schedule", i, j))
+		}
+		h.attach(defs...)
+	}
+	h.attach("p:hit vfs_read")
+	start := time.Now()
+	s := h.stream(h.ctx, api.StreamEvents{})
+	if got := len(next[api.Start](h, s, api.RecordStart).Probes); got != probes+1 {
+		t.Errorf("a stream of %d probes", got)
+	}
+	for range 3 {
+		h.g.hit(t, 0, "vfs_read", 0, nil)
+		if hit := next[api.Hit](h, s, api.RecordHit); hit.Probe != "kprobes/hit" {
+			t.Errorf("hit of %s", hit.Probe)
+		}
+	}
+	t.Logf("the stream's first hits in %v", time.Since(start))
+}
+
 // TestAnswerThatIsNotRead: the room of an answer that nobody reads is given back.
 func TestAnswerThatIsNotRead(t *testing.T) {
 	h := serveFake(t, func(o *options) { o.stallTime = 50 * time.Millisecond })
