@@ -290,11 +290,11 @@ func (e *eventStream) putHit(ev event.Event) {
 	}
 	a := ev.Source.Owner.(*attached)
 	h := api.Hit{
-		TimeNS: ev.Time - e.s.probes.epoch, Late: ev.Late, CPU: ev.CPU, Probe: a.def.Name(), ID: a.id, Stage: rec.Stage.String(),
+		TimeNS: ev.Time - e.s.probes.epoch, Late: ev.Late, CPU: ev.CPU, Probe: a.def.Name(), ID: a.id, Stage: rec.Moment.String(),
 		Addr: api.Hex(rec.Addr), Symbol: e.s.symbolize(rec.Addr), CPL: rec.CPL, IRQsOff: rec.IRQsOff,
 		Text: string(ev.Source.Layout.AppendArgs(nil, rec)),
 	}
-	if rec.Stage == event.StageReturn {
+	if rec.Moment == event.AtReturn {
 		h.Ret, h.RetSymbol, h.DurationNS = api.Hex(rec.Ret), e.s.symbolize(rec.Ret), rec.Duration
 	}
 	if rec.HasTask {

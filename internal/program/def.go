@@ -11,7 +11,7 @@ import (
 // Recorder takes the records of a definition. *event.Source is one; see there.
 type Recorder interface {
 	bpf.RingWriter
-	Mark(event.Stage) uint32
+	Mark(event.Moment) uint32
 	Begin(cpu int)
 	End(cpu int)
 	PutRecord(cpu int, rec []byte) bool
@@ -50,7 +50,7 @@ func (rt *Runtime) Define(l *event.Layout, filter *event.Filter, to Recorder) (*
 
 // host compiles a layout, and makes the program that runs on the host.
 func (d *Definition) host(l *event.Layout, filter *event.Filter) (*evbpf.Code, *runner, error) {
-	code := evbpf.Compile(l, filter, d.to.Mark(l.Stage))
+	code := evbpf.Compile(l, filter, d.to.Mark(l.Moment))
 	ring := bpf.NewWriter("records", d.rt.cfg.CPUs, d.to)
 	maps := evbpf.Maps{Ring: ring, Gate: d.rt.gate}
 	d.maps = append(d.maps, ring)

@@ -230,7 +230,7 @@ func TestHost(t *testing.T) {
 	hit(&probe.Kprobe{Filter: p.Hit, Post: post}, &probe.Regs{RDI: 1})
 	if recs, _ := to.take(); len(recs) != 3 {
 		t.Errorf("%d records, want 3", len(recs))
-	} else if r, err := l.Decode(recs[2]); err != nil || r.Stage != event.StagePost || r.Comm != "worker" || r.Values != nil {
+	} else if r, err := l.Decode(recs[2]); err != nil || r.Moment != event.AtPost || r.Comm != "worker" || r.Values != nil {
 		t.Errorf("%+v, %v", r, err)
 	}
 

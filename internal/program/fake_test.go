@@ -254,9 +254,9 @@ type sink struct {
 
 func newSink(id uint32) *sink { return &sink{id: id} }
 
-func (s *sink) Mark(stage event.Stage) uint32 { return s.id<<2 | uint32(stage) }
-func (s *sink) Begin(int)                     { s.depth++ }
-func (s *sink) End(int)                       { s.depth-- }
+func (s *sink) Mark(stage event.Moment) uint32 { return s.id<<2 | uint32(stage) }
+func (s *sink) Begin(int)                      { s.depth++ }
+func (s *sink) End(int)                        { s.depth-- }
 
 func (s *sink) Reserve(cpu, n int) []byte {
 	if s.full {

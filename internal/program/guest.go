@@ -235,7 +235,7 @@ func (r *guestRing) flush(f *feed) {
 }
 
 // mark is what stands in the records of g.
-func (g *guestForm) mark() uint32 { return g.d.to.Mark(g.d.layout.Stage) }
+func (g *guestForm) mark() uint32 { return g.d.to.Mark(g.d.layout.Moment) }
 
 // drop forgets a definition, behind its last records.
 func (r *guestRing) drop(rt *Runtime, g *guestForm) {

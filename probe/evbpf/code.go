@@ -77,7 +77,7 @@ func Compile(l *event.Layout, filter *event.Filter, mark uint32) *Code {
 	c.program(filter, mark)
 	c.link()
 	kind := bpf.Kprobe
-	if l.Stage == event.StageReturn {
+	if l.Moment == event.AtReturn {
 		kind = bpf.Kretprobe
 	}
 	return &Code{

@@ -254,7 +254,7 @@ func newRig(t testing.TB, l *event.Layout, filter string) *rig {
 			t.Fatalf("%s: %v", filter, err)
 		}
 	}
-	c := Compile(l, r.filter, mark|uint32(l.Stage))
+	c := Compile(l, r.filter, mark|uint32(l.Moment))
 	mem := &shared{}
 	make := func(spec bpf.MapSpec) *bpf.Map {
 		m, err := bpf.NewMap(spec, 2, mem)
@@ -289,7 +289,7 @@ func (r *rig) run(t testing.TB, h *hit) (answer uint64, rec *event.Record) {
 		t.Fatalf("%s: %v", r.def, err)
 	}
 	r.maps.Ring.Drain(func(b bpf.Record) bool {
-		if rec != nil || le.Uint64(b.Data) != now || le.Uint32(b.Data[8:]) != mark|uint32(r.l.Stage) || b.CPU != 1 {
+		if rec != nil || le.Uint64(b.Data) != now || le.Uint32(b.Data[8:]) != mark|uint32(r.l.Moment) || b.CPU != 1 {
 			t.Fatalf("%s: record %x of vCPU %d", r.def, b.Data, b.CPU)
 		}
 		if rec, err = r.l.Decode(b.Data); err != nil {

@@ -64,7 +64,7 @@ func (c *compiler) value(f event.Fetch, fault label) {
 // argument puts argument n of the function into rVal: at its entry from where the ABI
 // has it, at its return from what was kept of the entry.
 func (c *compiler) argument(n int, fault label) {
-	atReturn, inReg := c.l.Stage == event.StageReturn, n <= len(event.ArgRegs)
+	atReturn, inReg := c.l.Moment == event.AtReturn, n <= len(event.ArgRegs)
 	switch {
 	case inReg && atReturn:
 		c.emit(ld(8, rVal, rCtx, entryArgs+8*(n-1)))

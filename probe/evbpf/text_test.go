@@ -71,7 +71,7 @@ func TestPost(t *testing.T) {
 	l := compile(t, readDef, event.Options{Regs: true, Tasks: true})
 	h := &hit{mem: memory{}, regs: &probe.Regs{RDI: 3, R15: 3}}
 	r := record(t, l.Post(), h)
-	if r.Stage != event.StagePost || *r.Regs != *h.regs || r.Values != nil || r.Comm != "task3" || r.Addr != text {
+	if r.Moment != event.AtPost || *r.Regs != *h.regs || r.Values != nil || r.Comm != "task3" || r.Addr != text {
 		t.Errorf("got %+v", r)
 	}
 }

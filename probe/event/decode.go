@@ -16,12 +16,12 @@ var ErrRecord = errors.New("malformed record")
 
 // Record is a decoded record.
 type Record struct {
-	Stage   Stage
+	Moment  Moment
 	CPL     uint8     // 0 or 3
 	IRQsOff bool      // RFLAGS.IF was clear
 	Addr    guest.GVA // the probed address; of a return probe the function's, of a watch the instruction's
-	Ret     guest.GVA // StageReturn: the address returned to
-	// Duration is, of StageReturn, the time between entry and return in
+	Ret     guest.GVA // AtReturn: the address returned to
+	// Duration is, of AtReturn, the time between entry and return in
 	// nanoseconds on the hub's clock, traps and handlers included.
 	Duration int64
 	HasTask  bool        // PID and Comm are known
@@ -37,14 +37,14 @@ func (f *Layout) Decode(rec []byte) (*Record, error) {
 	if len(rec) < recordHeader {
 		return nil, fmt.Errorf("decode %s: %w", f.def.Name(), ErrRecord)
 	}
-	if markStage(le.Uint32(rec[RecordMark:])) == StagePost && f.post != nil {
+	if markMoment(le.Uint32(rec[RecordMark:])) == AtPost && f.post != nil {
 		f = f.post
 	}
-	if len(rec) < f.Dynamic || markStage(le.Uint32(rec[RecordMark:])) != f.Stage {
+	if len(rec) < f.Dynamic || markMoment(le.Uint32(rec[RecordMark:])) != f.Moment {
 		return nil, fmt.Errorf("decode %s: %w", f.def.Name(), ErrRecord)
 	}
 	r := &Record{
-		Stage: f.Stage, CPL: rec[RecordCS] & 3, IRQsOff: le.Uint16(rec[RecordFlags:])&insn.FlagIF == 0, Addr: f.addr,
+		Moment: f.Moment, CPL: rec[RecordCS] & 3, IRQsOff: le.Uint16(rec[RecordFlags:])&insn.FlagIF == 0, Addr: f.addr,
 	}
 	switch {
 	case f.Entered != 0:

@@ -156,15 +156,15 @@ func (p *filterParser) lookup(name string) (field, Code, string) {
 	case "common_preempt_count":
 		return field{id: FieldPreempt, bits: 8, name: name}, "", ""
 	case "__probe_ip":
-		if f.Stage != StageReturn {
+		if f.Moment != AtReturn {
 			return field{id: FieldAddr, bits: 64, name: name}, "", ""
 		}
 	case "__probe_func":
-		if f.Stage == StageReturn {
+		if f.Moment == AtReturn {
 			return field{id: FieldAddr, bits: 64, name: name}, "", ""
 		}
 	case "__probe_ret_ip":
-		if f.Stage == StageReturn {
+		if f.Moment == AtReturn {
 			return field{id: FieldRet, bits: 64, name: name}, "", ""
 		}
 	}

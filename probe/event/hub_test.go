@@ -32,7 +32,7 @@ func finish(s *Source, cpu int, time int64, n int) bool {
 		return false
 	}
 	le.PutUint64(rec[RecordTime:], uint64(time))
-	le.PutUint32(rec[RecordMark:], s.Mark(StagePre))
+	le.PutUint32(rec[RecordMark:], s.Mark(AtPre))
 	s.Submit(cpu, true)
 	return true
 }
@@ -213,7 +213,7 @@ func TestCloseWaits(t *testing.T) {
 			t.Fatal("closed with an event in the making")
 		default:
 		}
-		le.PutUint32(rec[RecordMark:], src.Mark(StagePre))
+		le.PutUint32(rec[RecordMark:], src.Mark(AtPre))
 		src.Submit(1, true)
 		src.End(1)
 		if c := <-closed; c.Total().Stored != 1 || len(read(t, sub)) != 1 {
@@ -299,7 +299,7 @@ func TestSourceCloseWaits(t *testing.T) {
 	rec := src.Reserve(0, recordHeader)
 	src.Close()
 	h.pass(cursors, math.MaxInt64)
-	le.PutUint32(rec[RecordMark:], src.Mark(StagePre))
+	le.PutUint32(rec[RecordMark:], src.Mark(AtPre))
 	src.Submit(0, true)
 	src.End(0)
 	h.pass(cursors, math.MaxInt64)

@@ -29,12 +29,12 @@ type Layout struct {
 	// Fields are the values of a record: of a watch those of the access first, then
 	// the definition's arguments.
 	Fields []Field
-	// Stage is when the records are made.
-	Stage Stage
+	// Moment is when the records are made.
+	Moment Moment
 
 	// Offsets in a record; see record.go for its layout. 0: it has no such part.
-	Place    int // of StageReturn and of a watch
-	Entered  int // of StageReturn
+	Place    int // of AtReturn and of a watch
+	Entered  int // of AtReturn
 	Comm     int
 	Regs     int
 	Dynamic  int // texts, one behind the other
@@ -72,7 +72,7 @@ func Compile(d *Def, symbols probe.Symbols, opt Options) (*Layout, error) {
 	}
 	f := &Layout{def: d, addr: addr, symbols: symbols}
 	if d.Kind == KindReturn {
-		f.Stage = StageReturn
+		f.Moment = AtReturn
 	}
 	if d.Kind == KindWatch {
 		f.Fields = watchFields(full, symbols)
@@ -92,7 +92,7 @@ func Compile(d *Def, symbols probe.Symbols, opt Options) (*Layout, error) {
 		}
 		f.Fields = append(f.Fields, Field{Arg: a, Size: size})
 	}
-	f.post = &Layout{Stage: StagePost, def: d, addr: addr, symbols: symbols}
+	f.post = &Layout{Moment: AtPost, def: d, addr: addr, symbols: symbols}
 	f.place(opt)
 	f.post.place(opt)
 	return f, nil
@@ -105,10 +105,10 @@ func (f *Layout) place(opt Options) {
 		at += n
 		return at - n
 	}
-	if f.Stage == StageReturn || f.def.Kind == KindWatch {
+	if f.Moment == AtReturn || f.def.Kind == KindWatch {
 		f.Place = take(8)
 	}
-	if f.Stage == StageReturn {
+	if f.Moment == AtReturn {
 		f.Entered = take(8)
 	}
 	if opt.Tasks {
@@ -177,7 +177,7 @@ func (f *Layout) Post() *Layout { return f.post }
 // stack of its function's entry, ascending: those behind the registers.
 func (f *Layout) StackArgs() []int {
 	var out []int
-	if f.Stage != StageReturn {
+	if f.Moment != AtReturn {
 		return nil
 	}
 	for _, x := range f.Fields {

@@ -75,14 +75,14 @@ func TestPutRecord(t *testing.T) {
 	sub := h.Subscribe(nil, Queue{})
 	rec := make([]byte, 40)
 	le.PutUint64(rec[RecordTime:], math.MaxUint64>>1)
-	le.PutUint32(rec[RecordMark:], b.Mark(StagePost))
+	le.PutUint32(rec[RecordMark:], b.Mark(AtPost))
 	rec[39] = 7
 	if !a.PutRecord(0, rec) || a.PutRecord(0, rec[:15]) {
 		t.Error("a record is lost, or what is too short for one is not")
 	}
 	h.Close()
 	all := read(t, sub)
-	if len(all) != 1 || all[0].Source != a || all[0].Time > h.Now() || markStage(le.Uint32(all[0].Data[RecordMark:])) != StagePost || all[0].Data[39] != 7 {
+	if len(all) != 1 || all[0].Source != a || all[0].Time > h.Now() || markMoment(le.Uint32(all[0].Data[RecordMark:])) != AtPost || all[0].Data[39] != 7 {
 		t.Errorf("%+v", all)
 	}
 	if a.Counts() != (Counts{Stored: 1, Lost: 1}) || b.Counts() != (Counts{}) {

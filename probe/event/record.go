@@ -43,8 +43,8 @@ func MarkOf(rec []byte) (mark uint32, ok bool) {
 	return le.Uint32(rec[RecordMark:]), true
 }
 
-// markStage is the stage of a record with that mark.
-func markStage(mark uint32) Stage { return Stage(mark & 3) }
+// markMoment returns the moment of a record with that mark.
+func markMoment(mark uint32) Moment { return Moment(mark & 3) }
 
 // Status byte of a field: how many elements at its end could not be read, and
 // whether some text was cut.
@@ -55,24 +55,24 @@ const (
 
 const enoent = syscall.ENOENT
 
-// Stage says when a record was made.
-type Stage uint8
+// Moment says when a record was made.
+type Moment uint8
 
-// The stages.
+// The moments: of the pre handler, of the post handler, of the return handler.
 const (
-	StagePre    Stage = iota // before the probed instruction
-	StagePost                // after it: registers only
-	StageReturn              // at the function's return
+	AtPre    Moment = iota // before the probed instruction
+	AtPost                 // after it: registers only
+	AtReturn               // at the function's return
 )
 
 // String returns "pre", "post" or "return".
-func (s Stage) String() string {
-	switch s {
-	case StagePre:
+func (m Moment) String() string {
+	switch m {
+	case AtPre:
 		return "pre"
-	case StagePost:
+	case AtPost:
 		return "post"
-	case StageReturn:
+	case AtReturn:
 		return "return"
 	}
 	return "unknown"

@@ -25,7 +25,7 @@ type Source struct {
 const maxSource = 1<<30 - 1
 
 // Mark is what stands at RecordMark in records of s.
-func (s *Source) Mark(stage Stage) uint32 { return s.id<<2 | uint32(stage) }
+func (s *Source) Mark(at Moment) uint32 { return s.id<<2 | uint32(at) }
 
 // Counts says what became of the events of a source, on one vCPU or in total.
 // Their sum is the number of events emitted.
@@ -75,19 +75,19 @@ func (s *Source) Submit(cpu int, keep bool) {
 // be, on a vCPU that there is not, and when too many wait to be handed on. It may be
 // called from any goroutine.
 func (s *Source) Put(cpu int, time int64, data []byte) bool {
-	return s.put(cpu, time, StagePre, recordHeader+len(data), func(rec []byte) { copy(rec[recordHeader:], data) })
+	return s.put(cpu, time, AtPre, recordHeader+len(data), func(rec []byte) { copy(rec[recordHeader:], data) })
 }
 
 // PutRecord is Put for a record of s's Layout, which a program in the guest has made:
 // whose it is is not for that to say.
 func (s *Source) PutRecord(cpu int, rec []byte) bool {
 	if len(rec) < recordHeader {
-		return s.put(cpu, 0, StagePre, maxRecord+1, nil)
+		return s.put(cpu, 0, AtPre, maxRecord+1, nil)
 	}
-	return s.put(cpu, int64(le.Uint64(rec)), markStage(le.Uint32(rec[RecordMark:])), len(rec), func(to []byte) { copy(to, rec) })
+	return s.put(cpu, int64(le.Uint64(rec)), markMoment(le.Uint32(rec[RecordMark:])), len(rec), func(to []byte) { copy(to, rec) })
 }
 
-func (s *Source) put(cpu int, time int64, stage Stage, n int, fill func([]byte)) bool {
+func (s *Source) put(cpu int, time int64, at Moment, n int, fill func([]byte)) bool {
 	h := s.hub
 	if cpu < 0 || cpu >= len(s.cpus) {
 		cpu, n = 0, maxRecord+1
@@ -107,7 +107,7 @@ func (s *Source) put(cpu int, time int64, stage Stage, n int, fill func([]byte))
 	// time to come.
 	time = max(0, min(time, h.clock()))
 	le.PutUint64(rec[RecordTime:], uint64(time))
-	le.PutUint32(rec[RecordMark:], s.Mark(stage))
+	le.PutUint32(rec[RecordMark:], s.Mark(at))
 	h.inbox = append(h.inbox, heldEvent{time, h.number, cpu, rec})
 	s.cpus[cpu].stored.Add(1)
 	return true

@@ -12,7 +12,7 @@ import (
 //	(ksys_read+0x6f/0xf0 <- vfs_read) arg1=16
 func (f *Layout) AppendArgs(b []byte, r *Record) []byte {
 	b = append(b, '(')
-	if r.Stage == StageReturn {
+	if r.Moment == AtReturn {
 		b = f.appendPlace(b, r.Ret)
 		b = append(b, " <- "...)
 		if s, ok := f.symbols.Find(r.Addr); ok {

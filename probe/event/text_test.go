@@ -68,7 +68,7 @@ func TestJSON(t *testing.T) {
 // blank is a record of f with nothing but zeros and n bytes of text.
 func blank(f *Layout, n int) []byte {
 	b := make([]byte, f.Dynamic+n)
-	le.PutUint32(b[RecordMark:], 77<<2|uint32(f.Stage))
+	le.PutUint32(b[RecordMark:], 77<<2|uint32(f.Moment))
 	return b
 }
 
@@ -85,8 +85,8 @@ func TestDecodeMalformed(t *testing.T) {
 		"empty":        func([]byte) []byte { return nil },
 		"header only":  func(b []byte) []byte { return b[:recordHeader] },
 		"stage":        func(b []byte) []byte { b[RecordMark] |= 3; return b },
-		"wrong kind":   func(b []byte) []byte { b[RecordMark] |= byte(StageReturn); return b },
-		"no post":      func(b []byte) []byte { b[RecordMark] |= byte(StagePost); return b[:f.Post().Dynamic-1] },
+		"wrong kind":   func(b []byte) []byte { b[RecordMark] |= byte(AtReturn); return b },
+		"no post":      func(b []byte) []byte { b[RecordMark] |= byte(AtPost); return b[:f.Post().Dynamic-1] },
 		"cut":          func(b []byte) []byte { return b[:len(b)-1] },
 		"text outside": func(b []byte) []byte { le.PutUint32(b[loc:], 0xffff<<16|0xffff); return b },
 		"no NUL":       func(b []byte) []byte { b[len(b)-1] = 'x'; return b },
