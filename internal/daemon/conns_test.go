@@ -174,24 +174,30 @@ func (h *harness) readLate(c net.Conn, of api.RecordType) (end api.End, read uin
 // the daemon has ended, finds the end, and what it did not get counted as lost.
 func TestStopUnread(t *testing.T) {
 	const records = 20_000
+	line := func(h *harness) { h.g.print(strings.Repeat("x", 100)) }
 	for _, tc := range []struct {
-		path string
-		of   api.RecordType
-		one  func(*harness)
+		name, path string
+		of         api.RecordType
+		before     int // of the records: they are there when the stream begins
+		one        func(*harness)
 	}{
-		{"events", api.RecordHit, func(h *harness) { h.g.hit(h.T, 0, "schedule", 0, nil) }},
-		{"guest/console?follow=true", api.RecordConsole, func(h *harness) { h.g.print(strings.Repeat("x", 100)) }},
+		{"events", "events", api.RecordHit, 0, func(h *harness) { h.g.hit(h.T, 0, "schedule", 0, nil) }},
+		{"console", "guest/console?follow=true", api.RecordConsole, 0, line},
+		{"console's history", "guest/console?follow=true", api.RecordConsole, records, line},
 	} {
-		t.Run(tc.path, func(t *testing.T) {
+		t.Run(tc.name, func(t *testing.T) {
 			h := serveFake(t, func(o *options) { o.writeTime = 50 * time.Millisecond })
 			h.attach("p:a schedule")
+			for range tc.before {
+				tc.one(h)
+			}
 			c := h.dial("GET /v1/" + tc.path + " HTTP/1.1\r\nHost: x\r\n\r\n")
 			h.until("the stream", func() bool {
 				h.s.streams.mu.Lock()
 				defer h.s.streams.mu.Unlock()
 				return len(h.s.streams.open) == 1
 			})
-			for range records {
+			for range records - tc.before {
 				tc.one(h)
 			}
 			h.stop()

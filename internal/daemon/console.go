@@ -32,17 +32,19 @@ func (s *server) streamConsole(w http.ResponseWriter, r *http.Request) error {
 	defer s.closeStream(st)
 	sub, history := s.guest.Console(consoleQueue)
 	defer sub.Close()
-	if err := s.console(r, st, sub, history, follow); errors.Is(err, errSlow) {
-		st.endSlow(sub.Lost()+uint64(len(sub.C())), nil)
+	if err := s.console(r, st, sub, &history, follow); errors.Is(err, errSlow) {
+		st.endSlow(sub.Lost()+uint64(len(sub.C())+len(history)), nil)
 	}
 	return nil // else the client is gone; nobody is left to tell
 }
 
-// console sends the lines of history and, with follow, those that come, until there is a
-// reason to stop. An error means that the end is not sent.
-func (s *server) console(r *http.Request, st *stream, sub ConsoleSub, history []machine.ConsoleLine, follow bool) error {
-	for _, l := range history {
-		st.putConsole(l)
+// console sends the lines of history, which is what is left of it afterwards, and, with
+// follow, those that come, until there is a reason to stop. An error means that the end
+// is not sent.
+func (s *server) console(r *http.Request, st *stream, sub ConsoleSub, history *[]machine.ConsoleLine, follow bool) error {
+	for len(*history) > 0 {
+		st.putConsole((*history)[0])
+		*history = (*history)[1:]
 		if st.buf.Len() < maxGather {
 			continue
 		}
