@@ -1,22 +1,34 @@
 package bench
 
 import (
+	"context"
 	"testing"
 
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
 	"github.com/guestprobe/guestprobe/internal/patience"
 )
 
-// TestInGuestRows measures everything that takes no exit, once: each row has
-// as many hits as calls, and no exit.
-func TestInGuestRows(t *testing.T) {
+// booted returns the guest that is measured, until the test ends.
+func booted(t *testing.T) (context.Context, *benchGuest) {
+	t.Helper()
 	kvmtest.Require(t)
 	ctx := patience.Of(t)
 	g, _, _, err := bootGuest(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer g.close(ctx)
+	t.Cleanup(func() {
+		if err := g.close(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	return ctx, g
+}
+
+// TestInGuestRows measures everything that takes no exit, once: each row has
+// as many hits as calls, and no exit.
+func TestInGuestRows(t *testing.T) {
+	ctx, g := booted(t)
 	rows, err := g.inGuestRows(ctx, 9)
 	if err != nil {
 		t.Fatal(err)

@@ -6,8 +6,6 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/internal/kvmtest"
-	"github.com/guestprobe/guestprobe/internal/patience"
 	"github.com/guestprobe/guestprobe/probe"
 )
 
@@ -15,13 +13,7 @@ import (
 // without end: in its text, or in the engine's code, whose every address must stand for
 // one of the leaf.
 func TestSamples(t *testing.T) {
-	kvmtest.Require(t)
-	ctx := patience.Of(t)
-	g, _, _, err := bootGuest(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer g.close(ctx)
+	ctx, g := booted(t)
 	s, err := g.newSubjects()
 	if err != nil {
 		t.Fatal(err)
