@@ -22,7 +22,7 @@ import (
 // thread.
 type Disassembler struct {
 	mu    sync.Mutex
-	img   *guest.Image
+	img   guest.View
 	funcs *probe.Functions
 }
 
@@ -44,7 +44,7 @@ func (s *server) getDisas(w http.ResponseWriter, r *http.Request) error {
 
 // Function lists the function of img that at names: SYMBOL, SYMBOL+OFFSET or an
 // address. Errors are *api.Error, or those of guest.Image's Lookup.
-func (d *Disassembler) Function(img *guest.Image, at string) (api.Disas, error) {
+func (d *Disassembler) Function(img guest.View, at string) (api.Disas, error) {
 	sym, addr, err := findFunction(img, at)
 	if err != nil {
 		return api.Disas{}, err
@@ -99,7 +99,7 @@ func (d *Disassembler) Function(img *guest.Image, at string) (api.Disas, error) 
 }
 
 // findFunction resolves at.
-func findFunction(img *guest.Image, at string) (guest.Symbol, guest.GVA, error) {
+func findFunction(img guest.View, at string) (guest.Symbol, guest.GVA, error) {
 	if addr, err := strconv.ParseUint(at, 0, 64); err == nil {
 		sym, ok := img.Find(guest.GVA(addr))
 		if !ok {
@@ -126,7 +126,7 @@ func findFunction(img *guest.Image, at string) (guest.Symbol, guest.GVA, error) 
 }
 
 // analyze returns the analysis of a function, or nil when it is not code.
-func (d *Disassembler) analyze(img *guest.Image, sym guest.Symbol) *flow.Func {
+func (d *Disassembler) analyze(img guest.View, sym guest.Symbol) *flow.Func {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	f, _ := d.of(img).Of(sym)
@@ -134,14 +134,14 @@ func (d *Disassembler) analyze(img *guest.Image, sym guest.Symbol) *flow.Func {
 }
 
 // exits returns the instructions that a function is left by.
-func (d *Disassembler) exits(img *guest.Image, sym guest.Symbol) ([]probe.Exit, error) {
+func (d *Disassembler) exits(img guest.View, sym guest.Symbol) ([]probe.Exit, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.of(img).Exits(sym)
 }
 
 // of returns the functions of img. Callers hold mu.
-func (d *Disassembler) of(img *guest.Image) *probe.Functions {
+func (d *Disassembler) of(img guest.View) *probe.Functions {
 	if d.img != img {
 		d.img, d.funcs = img, probe.NewFunctions(img)
 	}
@@ -165,7 +165,7 @@ func region(f *flow.Func, off int, r flow.Rule) api.DisasRegion {
 // instText prints an instruction, or returns "". x86asm knows fewer
 // instructions than the decoder, and its lengths are not to be trusted: its text
 // is taken only when both agree.
-func instText(img *guest.Image, i *insn.Inst, at guest.GVA) string {
+func instText(img guest.View, i *insn.Inst, at guest.GVA) string {
 	if i.IsEndbr() {
 		return map[uint8]string{0xfa: "endbr64", 0xfb: "endbr32"}[i.ModRM]
 	}

@@ -141,7 +141,7 @@ func (w fakeWorld) Words([]code.Range, func(guest.GVA)) bool { return false }
 
 func (g *fakeGuest) Engine() *probe.Engine { return g.engine }
 
-func (g *fakeGuest) Image() *guest.Image { return g.img }
+func (g *fakeGuest) Image() guest.View { return g.img }
 
 func (g *fakeGuest) State() machine.State {
 	g.mu.Lock()

@@ -18,7 +18,7 @@ type Guest interface {
 	Engine() *probe.Engine
 
 	// Image returns the image of the current boot.
-	Image() *guest.Image
+	Image() guest.View
 
 	// State and Stats are snapshots. Changed returns a channel that is closed
 	// at the next change of State.Phase.

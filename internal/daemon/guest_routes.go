@@ -194,10 +194,10 @@ func (s *server) symbolize(a guest.GVA) string {
 
 // wireGuest describes the guest as it is now.
 func (s *server) wireGuest() api.Guest {
-	st, stats, img := s.guest.State(), s.guest.Stats(), s.guest.Image()
+	st, stats, id := s.guest.State(), s.guest.Stats(), s.guest.Image().ID()
 	g := api.Guest{
 		State: string(st.Phase), Boots: int(s.boots.Load()),
-		Image: s.opt.imageName(), SHA256: hex.EncodeToString(img.SHA256[:]), BuildID: img.BuildID, Entry: api.Hex(img.Entry),
+		Image: s.opt.imageName(), SHA256: hex.EncodeToString(id.SHA256[:]), BuildID: id.BuildID, Entry: api.Hex(id.Entry),
 		VCPUs: len(st.VCPUs), Memory: s.opt.memory, Cmdline: s.opt.cmdline, TickUS: s.opt.tick.Microseconds(),
 		Probes: s.probes.count(), Enabled: s.probes.armed(), Checks: st.Checks.Count, LogLinesLost: s.logLost(),
 	}

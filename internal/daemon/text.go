@@ -54,7 +54,7 @@ func compareText(g Guest) (api.Text, error) {
 
 // diffText returns the runs of bytes in which want and live differ, at most
 // limit of them.
-func diffText(img *guest.Image, at guest.GVA, want, live []byte, limit int) []api.TextRange {
+func diffText(img guest.View, at guest.GVA, want, live []byte, limit int) []api.TextRange {
 	var out []api.TextRange
 	for i := 0; i < len(want) && len(out) < limit; i++ {
 		if want[i] == live[i] {

@@ -50,7 +50,7 @@ func TestEveryOffset(t *testing.T) {
 		if s.Kind != guest.SymFunc || !m.Image().IsText(s.Addr) {
 			continue
 		}
-		starts, whole := functionStarts(m.Image(), s)
+		starts, whole := functionStarts(m.Image().(*guest.Image), s)
 		for off := range s.Size {
 			at := s.Addr + guest.GVA(off)
 			if found, _ := m.Image().Find(at); found.Addr != s.Addr {

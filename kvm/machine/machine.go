@@ -199,7 +199,7 @@ func (m *Machine) Engine() *probe.Engine { return m.engine }
 func (m *Machine) Console() *Console { return m.console }
 
 // Image returns the guest's current program.
-func (m *Machine) Image() *guest.Image { return m.image.Load() }
+func (m *Machine) Image() guest.View { return m.image.Load() }
 
 // Host returns what calibration found out about this host.
 func (m *Machine) Host() host.Report { return m.host }

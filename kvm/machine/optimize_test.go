@@ -37,7 +37,7 @@ func optimizable(t *testing.T) (sites map[guest.GVA]int, user int) {
 		if s.Kind != guest.SymFunc || !m.Image().IsText(s.Addr) {
 			continue
 		}
-		starts, _ := functionStarts(m.Image(), s)
+		starts, _ := functionStarts(m.Image().(*guest.Image), s)
 		for off := range starts {
 			if testing.Short() && (uint64(s.Addr)+off)%16 > 1 { // emulated hosts
 				continue

@@ -144,7 +144,7 @@ func checkAccounts(t *testing.T, m *Machine, all []*probe.Kprobe, handled *atomi
 // checkText compares the guest's text with the image.
 func checkText(t testing.TB, m *Machine) {
 	t.Helper()
-	for _, s := range m.Image().Segments {
+	for _, s := range m.Image().(*guest.Image).Segments {
 		if !s.X {
 			continue
 		}
