@@ -15,6 +15,7 @@ type MemoryRange struct {
 	Name string
 	Base GPA
 	Size uint64
+	Exec bool // it holds the engine's code
 }
 
 // Layout is the physical memory map of a bare guest. RAM starts at 0; the
@@ -36,11 +37,6 @@ func (l Layout) Ranges() []MemoryRange {
 	return []MemoryRange{l.RAM, l.Loader, l.KernelExec, l.UserExec, l.KernelFar, l.UserFar, l.KernelData, l.UserData}
 }
 
-// Executable reports whether r is one of the ranges that hold the engine's code.
-func (l Layout) Executable(r MemoryRange) bool {
-	return r == l.KernelExec || r == l.UserExec || r == l.KernelFar || r == l.UserFar
-}
-
 // LayoutFor returns the memory map of a guest with ram bytes of RAM: whole
 // pages, at most MaxRAM. The loader's region starts at the first multiple of
 // 1 GiB behind the RAM, and not below 1 GiB.
@@ -48,20 +44,20 @@ func LayoutFor(ram uint64) (Layout, error) {
 	if ram == 0 || ram > MaxRAM || ram%PageSize != 0 {
 		return Layout{}, fmt.Errorf("lay out guest memory: %d bytes of RAM: want a multiple of %d, up to %d GiB", ram, PageSize, uint64(MaxRAM)>>30)
 	}
-	l := Layout{RAM: MemoryRange{"ram", 0, ram}}
+	l := Layout{RAM: MemoryRange{Name: "ram", Size: ram}}
 	next := GPA(alignUp(max(ram, page1G), page1G))
-	take := func(name string, size uint64) MemoryRange {
-		r := MemoryRange{name, next, size}
+	take := func(name string, size uint64, exec bool) MemoryRange {
+		r := MemoryRange{name, next, size, exec}
 		next += GPA(size)
 		return r
 	}
-	l.Loader = take("loader", LoaderSize)
-	l.KernelExec = take("kernel exec", ExecSize)
-	l.UserExec = take("user exec", ExecSize)
-	l.KernelFar = take("kernel far", FarSize)
-	l.UserFar = take("user far", FarSize)
-	l.KernelData = take("kernel data", DataSize)
-	l.UserData = take("user data", DataSize)
+	l.Loader = take("loader", LoaderSize, false)
+	l.KernelExec = take("kernel exec", ExecSize, true)
+	l.UserExec = take("user exec", ExecSize, true)
+	l.KernelFar = take("kernel far", FarSize, true)
+	l.UserFar = take("user far", FarSize, true)
+	l.KernelData = take("kernel data", DataSize, false)
+	l.UserData = take("user data", DataSize, false)
 	return l, nil
 }
 

@@ -4,29 +4,19 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/kvm"
-	"github.com/guestprobe/guestprobe/kvm/host"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // eferNXE makes the NX bit of page table entries mean something (SDM Vol. 3,
 // 2.2.1).
 const eferNXE = 1 << 11
 
-// load boots img into the guest's memory. No vCPU runs.
-func (m *Machine) load(img *guest.Image) (*guest.BootState, error) {
-	opt := guest.BootOptions{
-		VCPUs: m.cfg.VCPUs, RAM: m.cfg.Memory, Cmdline: m.cfg.Cmdline,
-		NoNX: !cpuidHas(m.cpuid, 0x80000001, 20),
-	}
-	if m.cfg.Tick > 0 {
-		opt.TickUsec = uint64(m.cfg.Tick / time.Microsecond)
-	}
-	b, err := guest.Boot(m.mem, img, opt)
+// load boots the payload into the guest's memory. No vCPU runs.
+func (m *Machine) load(p payload) (*guest.BootState, error) {
+	b, err := p.load(m)
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +54,7 @@ func (m *Machine) build(b *guest.BootState) (err error) {
 			err = errors.Join(err, m.demolish())
 		}
 	}()
-	if last := m.mem.Regions()[len(m.regions)-1]; uint64(last.Base)+uint64(len(last.Bytes)) <= kvm.TSSAddr {
+	if m.free4G() {
 		if err := vm.SetTSSAddr(kvm.TSSAddr); err != nil {
 			return err
 		}
@@ -72,8 +62,8 @@ func (m *Machine) build(b *guest.BootState) (err error) {
 	if err := m.mapSlots(vm); err != nil {
 		return err
 	}
-	idt, err := m.earlyIDT()
-	if err != nil {
+	p := m.payload()
+	if err := p.build(m, vm); err != nil {
 		return err
 	}
 	for i, v := range m.vcpus {
@@ -86,7 +76,10 @@ func (m *Machine) build(b *guest.BootState) (err error) {
 		m.mu.Unlock()
 		v.trap, v.midIO, v.window, v.asleep, v.stopper, v.turn, v.call = arrival{}, false, false, false, false, false, nil
 		v.tick.Store(false)
-		if err := setUp(k, i, m.cpuid, b, idt); err != nil {
+		if err := p.setUp(m, k, i, b); err != nil {
+			return fmt.Errorf("vcpu %d: %w", i, err)
+		}
+		if err := k.SetGuestDebug(kvm.GuestDebug{Control: guestDebug}); err != nil {
 			return fmt.Errorf("vcpu %d: %w", i, err)
 		}
 		// A host that can't tell leaves 0; only Clock cares.
@@ -99,6 +92,17 @@ func (m *Machine) build(b *guest.BootState) (err error) {
 		v.start()
 	}
 	return nil
+}
+
+// free4G reports whether no memory is where KVM may keep its pages for real mode, below
+// 4 GiB.
+func (m *Machine) free4G() bool {
+	for _, r := range m.mem.Regions() {
+		if end := uint64(r.Base) + uint64(len(r.Bytes)); end > kvm.TSSAddr && uint64(r.Base) < 4<<30 {
+			return false
+		}
+	}
+	return true
 }
 
 // makeRoom lets as many threads run Go code as there are vCPUs and processors. With
@@ -130,83 +134,6 @@ func (m *Machine) demolish() error {
 	return errors.Join(errs...)
 }
 
-// setUp gives a new vCPU the state that a guest starts in.
-func setUp(k *kvm.VCPU, id int, cpuid []kvm.CPUIDEntry, b *guest.BootState, idt kvm.Descriptor) error {
-	if err := k.SetCPUID(vcpuCPUID(cpuid, uint32(id))); err != nil {
-		return err
-	}
-	var s kvm.Sregs
-	if err := k.GetSregs(&s); err != nil {
-		return err
-	}
-	kvm.LongMode(&s, guest.SelKernelCode, guest.SelKernelData, uint64(b.Root))
-	s.GDT.Base, s.GDT.Limit = uint64(b.GDT), b.GDTLimit
-	s.IDT = idt
-	if b.NX {
-		s.EFER |= eferNXE
-	}
-	if err := k.SetSregs(&s); err != nil {
-		return err
-	}
-	st := b.VCPUs[id]
-	if err := k.SetRegs(&kvm.Regs{RIP: uint64(st.RIP), RSP: uint64(st.RSP), RDI: uint64(st.RDI), RFLAGS: insn.Flag1}); err != nil {
-		return err
-	}
-	return k.SetGuestDebug(kvm.GuestDebug{Control: guestDebug})
-}
-
-// earlyIDT returns the descriptor table that vCPUs start with, until the guest
-// loads its own. It has no entry, so that an exception is a triple fault; but
-// where this host delivers the int3 of kernel code to the guest's vector 3, it
-// has that vector, with a stub that hands the trap over. Probes on what runs
-// early would crash the guest otherwise.
-func (m *Machine) earlyIDT() (kvm.Descriptor, error) {
-	if m.host.Traps.CPL0.Int3 != host.DeliveryVector {
-		return kvm.Descriptor{}, nil
-	}
-	const entries = 4
-	at, err := m.target().AllocExec(m.image.Load().Entry, 16*entries+len(stub3))
-	if err != nil {
-		return kvm.Descriptor{}, err
-	}
-	stub := at + 16*entries
-	table := make([]byte, 16*entries, 16*entries+len(stub3))
-	guest.PutGate(table[16*insn.VectorBP:], stub, 0)
-	if err := m.target().WriteExec(at, append(table, stub3...)); err != nil {
-		return kvm.Descriptor{}, err
-	}
-	return kvm.Descriptor{Base: uint64(at), Limit: 16*entries - 1}, nil
-}
-
-// stub3 is the vector 3 stub of the trap ABI.
-var stub3 = guest.TrapStub(guest.PortBreakpoint)
-
 // guestDebug is how vCPUs are debugged at all times: int3 becomes an exit
 // where the host can do that.
 const guestDebug = kvm.DebugEnable | kvm.DebugUseSWBP
-
-// vcpuCPUID returns the CPUID leaves of one vCPU: what KVM can show, with the
-// vCPU's APIC ID in the leaves that hold it (SDM Vol. 2, CPUID, leaves 1, 0bH
-// and 1fH), without what takes an interrupt controller, of which there is none, and
-// without 5-level paging: guest.AddressSpace walks 4 levels, and KVM lets no guest set
-// CR4.LA57 that does not have it (#GP, as of a reserved bit: SDM Vol. 3, 2.5).
-func vcpuCPUID(entries []kvm.CPUIDEntry, id uint32) []kvm.CPUIDEntry {
-	out := make([]kvm.CPUIDEntry, len(entries))
-	copy(out, entries)
-	for i := range out {
-		switch e := &out[i]; e.Function {
-		case 1:
-			const x2APIC, deadline = 1 << 21, 1 << 24
-			e.Ebx = e.Ebx&0x00ffffff | id<<24
-			e.Ecx &^= x2APIC | deadline
-		case 7:
-			const la57 = 1 << 16
-			if e.Index == 0 {
-				e.Ecx &^= la57
-			}
-		case 0xb, 0x1f:
-			e.Edx = id
-		}
-	}
-	return out
-}

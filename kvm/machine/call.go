@@ -66,7 +66,7 @@ func (q *callQueue) next(cpu int) int {
 // (ErrCallBusy). Every error is a *CallError.
 func (m *Machine) Call(ctx context.Context, fn guest.GVA, args ...uint64) (uint64, error) {
 	fail := func(err error) (uint64, error) { return 0, &CallError{Fn: fn, Err: err} }
-	img := m.image.Load()
+	img := m.Image()
 	switch {
 	case len(args) > maxCallArgs:
 		return fail(fmt.Errorf("%d arguments, at most %d", len(args), maxCallArgs))
@@ -139,7 +139,7 @@ func (m *Machine) callStub() (guest.GVA, error) {
 	if m.stub != 0 {
 		return m.stub, nil
 	}
-	a, err := m.target().AllocExec(m.image.Load().Entry, 1)
+	a, err := m.target().AllocExec(m.Image().ID().Entry, 1)
 	if err != nil {
 		return 0, err
 	}

@@ -88,7 +88,7 @@ func TestVCPUCPUID(t *testing.T) {
 		{Function: 0xb, Index: 1, Edx: 7},
 		{Function: 0x1f, Edx: 7},
 	}
-	if diff := cmp.Diff(want, vcpuCPUID(in, 7)); diff != "" {
+	if diff := cmp.Diff(want, bareCPUID(in, 7)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if in[1].Ebx != 0xaabbccdd {

@@ -75,7 +75,7 @@ func (m target) AllocExec(near guest.GVA, size int) (guest.GVA, error) {
 	if m.freed {
 		return 0, fmt.Errorf("allocate executable memory: %w", ErrClosed)
 	}
-	user := m.image.Load().IsUserText(near)
+	user := m.Image().IsUserText(near)
 	m.exec.mu.Lock()
 	area, name := &m.exec.kernel, "kernel"
 	if user {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/kvm"
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
@@ -73,22 +72,11 @@ func (v *vcpu) count() {
 func (v *vcpu) port() {
 	io := &v.exit.IO
 	v.midIO = true
-	if io.In {
-		for i := range io.Data {
-			io.Data[i] = 0xff
-		}
+	if v.m.payload().port(v) || !io.In {
 		return
 	}
-	if io.Size == 1 && v.service(io.Port) {
-		return
-	}
-	switch io.Port {
-	case guest.PortConsole:
-		v.m.console.write(io.Data)
-	case guest.PortExit:
-		v.guestExited(uint32(littleEndian(io.Data[:min(len(io.Data), int(io.Size))])))
-	case guest.PortReport:
-		v.m.selfCheckFailed(v, uint32(littleEndian(io.Data[:min(len(io.Data), int(io.Size))])))
+	for i := range io.Data {
+		io.Data[i] = 0xff
 	}
 }
 
@@ -104,7 +92,7 @@ func littleEndian(b []byte) uint64 {
 // engine's executable pages come here too, where the host protects them.
 func (v *vcpu) mmio() {
 	v.midIO = true
-	if v.watchedAccess() {
+	if v.watchedAccess() || v.m.payload().mmio(v) {
 		return
 	}
 	v.yield()

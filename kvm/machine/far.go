@@ -35,7 +35,7 @@ func (m target) MapExec(near, addr guest.GVA, n int) error {
 	if m.freed {
 		return fmt.Errorf("map executable memory: %w", ErrClosed)
 	}
-	user := m.image.Load().IsUserText(near)
+	user := m.Image().IsUserText(near)
 	m.exec.mu.Lock()
 	defer m.exec.mu.Unlock()
 	far := &m.exec.kernelFar
@@ -82,7 +82,7 @@ func (m target) OneMapping(user bool) string {
 	if !user {
 		return ""
 	}
-	p, err := m.image.Load().Profile()
+	p, err := m.Image().Profile()
 	if err != nil {
 		return fmt.Sprintf("only a guest with a profile can say that its user text is mapped in one place: %v", err)
 	}
@@ -98,6 +98,6 @@ func (m target) OneMapping(user bool) string {
 
 // StackProfile implements probe.Detours.
 func (m target) StackProfile(bool) (probe.StackProfile, bool) {
-	p, err := m.image.Load().Profile()
+	p, err := m.Image().Profile()
 	return probe.StackProfile{Mask: p.StackMask, Magic: p.StackMagic, MagicOff: p.MagicOff, CPUOff: p.CPUOff}, err == nil
 }

@@ -15,7 +15,7 @@ import (
 func deadMachine(f *testing.F) (*Machine, *guest.BootState) {
 	f.Helper()
 	m := &Machine{cfg: Config{Image: tinyGuest(f, make([]byte, 4096), nil, tinySym{"start", tinyText, 4096}), VCPUs: 1, Memory: 4 << 20}, mem: new(guest.Memory)}
-	m.image.Store(m.cfg.Image)
+	m.setPayload(bare{m.cfg.Image})
 	layout, err := guest.LayoutFor(m.cfg.Memory)
 	if err != nil {
 		f.Fatal(err)
@@ -25,7 +25,7 @@ func deadMachine(f *testing.F) (*Machine, *guest.BootState) {
 			f.Fatal(err)
 		}
 	}
-	b, err := m.load(m.cfg.Image)
+	b, err := m.load(m.payload())
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func FuzzLandings(f *testing.F) {
 		if len(code) == 0 || len(code) > 4096 || len(idt) > 4096 {
 			return
 		}
-		m.image.Store(tinyGuest(t, code, nil))
+		m.setPayload(bare{tinyGuest(t, code, nil)})
 		table := make([]byte, 4096)
 		copy(table, idt)
 		if err := m.WriteMemory(0, tinyData, table); err != nil {

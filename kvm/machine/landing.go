@@ -23,7 +23,7 @@ type landing struct {
 // where it leads without an exception is not known.
 func (v *vcpu) landings(site, home guest.GVA) (places []landing, known bool) {
 	places = v.handlers()
-	inst, err := insn.Decode(v.m.image.Load().Code(home, insn.MaxLen))
+	inst, err := insn.Decode(v.m.Image().Code(home, insn.MaxLen))
 	if err != nil {
 		return places, false
 	}

@@ -1,7 +1,6 @@
 package machine
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -58,28 +57,30 @@ type Config struct {
 // Lock order: life, then mu, then what is inside kvm. The engine's own lock is
 // taken before mu (it calls Stop) and never while mu is held.
 type Machine struct {
-	cfg     Config
-	log     *slog.Logger
-	host    host.Report
-	sys     *kvm.System
-	engine  *probe.Engine
-	console *Console
-	mem     *guest.Memory
-	regions [][]byte // what to free, in the order of mem.Regions
-	vcpus   []*vcpu  // fixed; each exists for the life of the machine
-	exec    execAreas
-	shared  sharedMemory
-	image   atomic.Pointer[guest.Image]
-	root    atomic.Uint64                // the booted kernel's page tables
-	tables  atomic.Pointer[guest.Tables] // the same, to add to
-	checks  atomic.Uint64                // self-check failures
-	lastBad atomic.Uint32                // code of the newest one
-	tscKHz  atomic.Uint64                // 0: the host doesn't say
-	told    atomic.Bool                  // a forwarded interrupt was logged
-	cpuid   []kvm.CPUIDEntry
-	calls   callQueue // guarded by mu
-	watch   watches
-	turns   turns
+	cfg      Config
+	log      *slog.Logger
+	host     host.Report
+	sys      *kvm.System
+	engine   *probe.Engine
+	console  *Console
+	mem      *guest.Memory
+	regions  [][]byte            // what to free, in the order of mem.Regions
+	ranges   []guest.MemoryRange // the same
+	vcpus    []*vcpu             // fixed; each exists for the life of the machine
+	exec     execAreas
+	shared   sharedMemory
+	boots    atomic.Pointer[payload]      // what it boots
+	root     atomic.Uint64                // the booted kernel's page tables
+	tables   atomic.Pointer[guest.Tables] // the same, to add to
+	checks   atomic.Uint64                // self-check failures
+	lastBad  atomic.Uint32                // code of the newest one
+	tscKHz   atomic.Uint64                // 0: the host doesn't say
+	told     atomic.Bool                  // a forwarded interrupt was logged
+	cpuid    []kvm.CPUIDEntry
+	earlyIDT guest.GVA // see bare
+	calls    callQueue // guarded by mu
+	watch    watches
+	turns    turns
 
 	// life serialises Resume, Pause, Reset and Close.
 	life   sync.Mutex
@@ -123,7 +124,7 @@ func New(cfg Config) (_ *Machine, err error) {
 	}
 	m.rested, m.turn = sync.NewCond(&m.mu), sync.NewCond(&m.mu)
 	m.gate.Store(gateHold)
-	m.image.Store(cfg.Image)
+	m.setPayload(bare{cfg.Image})
 	if cfg.Host != nil {
 		m.host = *cfg.Host
 	} else if m.host, err = host.Calibrate(context.Background(), cfg.KVMPath); err != nil {
@@ -146,7 +147,7 @@ func New(cfg Config) (_ *Machine, err error) {
 	if err = m.allocate(); err != nil {
 		return nil, err
 	}
-	boot, err := m.load(cfg.Image)
+	boot, err := m.load(m.payload())
 	if err != nil {
 		return nil, err
 	}
@@ -198,15 +199,20 @@ func (m *Machine) Engine() *probe.Engine { return m.engine }
 // Console returns the guest's console.
 func (m *Machine) Console() *Console { return m.console }
 
-// Image returns the guest's current program.
-func (m *Machine) Image() guest.View { return m.image.Load() }
+// payload returns what the machine boots.
+func (m *Machine) payload() payload { return *m.boots.Load() }
+
+func (m *Machine) setPayload(p payload) { m.boots.Store(&p) }
+
+// Image returns what is known of the code of the guest.
+func (m *Machine) Image() guest.View { return m.payload().view() }
 
 // Host returns what calibration found out about this host.
 func (m *Machine) Host() host.Report { return m.host }
 
 // Capabilities implements probe.Target: what calibration found.
 func (m target) Capabilities(user bool) probe.Capabilities {
-	w := probe.Capabilities{InPlace: true, NoBreakpoint: m.host.CannotBreak(user, m.forwards())}
+	w := probe.Capabilities{InPlace: true, NoBreakpoint: m.host.CannotBreak(user, m.payload().forwards())}
 	if !user {
 		w.DetourPort = guest.PortDetour
 		if m.host.Traps.CPL(0).Int3 == host.DeliveryEmulation && !m.cfg.EmulatedStages {
@@ -214,18 +220,6 @@ func (m target) Capabilities(user bool) probe.Capabilities {
 		}
 	}
 	return w
-}
-
-// forwards reports whether the guest has a vector 3 stub that hands breakpoints
-// to the host: by contract it is exactly out %al,$0xf3; iretq.
-func (m *Machine) forwards() bool {
-	img := m.image.Load()
-	for _, r := range img.Text(false) {
-		if bytes.Contains(img.Code(r.Start, int(r.End-r.Start)), stub3) {
-			return true
-		}
-	}
-	return false
 }
 
 // OnVCPU implements probe.Runner.
@@ -253,4 +247,4 @@ var _ interface {
 } = target{}
 
 // Symbols implements probe.Target.
-func (m target) Symbols() probe.Symbols { return m.image.Load() }
+func (m target) Symbols() probe.Symbols { return m.Image() }

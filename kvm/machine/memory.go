@@ -11,16 +11,16 @@ import (
 
 // allocate gets the host memory behind the guest's and adds it to m.mem.
 func (m *Machine) allocate() error {
-	layout, err := guest.LayoutFor(m.cfg.Memory)
+	ranges, err := m.payload().memoryMap(m.cfg.Memory)
 	if err != nil {
 		return err
 	}
-	for _, r := range layout.Ranges() {
+	for _, r := range ranges {
 		b, err := kvm.AllocMemory(int(r.Size))
 		if err != nil {
 			return fmt.Errorf("%s: %w", r.Name, err)
 		}
-		m.regions = append(m.regions, b)
+		m.regions, m.ranges = append(m.regions, b), append(m.ranges, r)
 		if err := m.mem.Add(r.Base, b, r.Name); err != nil {
 			return err
 		}
@@ -32,13 +32,9 @@ func (m *Machine) allocate() error {
 // the host can, it keeps the guest from writing to them even with page tables
 // of its own making.
 func (m *Machine) mapSlots(vm *kvm.VM) error {
-	layout, err := guest.LayoutFor(m.cfg.Memory)
-	if err != nil {
-		return err
-	}
-	for i, r := range layout.Ranges() {
+	for i, r := range m.ranges {
 		var flags kvm.MemoryFlags
-		if layout.Executable(r) && m.host.KVM.Readonly {
+		if r.Exec && m.host.KVM.Readonly {
 			flags = kvm.MemReadOnly
 		}
 		if err := vm.MapMemory(i, uint64(r.Base), m.regions[i], flags); err != nil {
@@ -83,7 +79,7 @@ func (m *Machine) release() error {
 	for _, b := range m.regions {
 		keep(kvm.FreeMemory(b))
 	}
-	m.regions = nil
+	m.regions, m.ranges = nil, nil
 	return first
 }
 

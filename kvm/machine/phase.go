@@ -218,18 +218,19 @@ func (m *Machine) rebuild(img *guest.Image) (bool, error) {
 	m.forgetStub()
 	m.console.flush()
 
-	old := m.image.Load()
-	if img == nil {
-		img = old
+	old := m.payload()
+	p := old
+	if img != nil {
+		p = bare{img}
 	}
-	boot, refused := m.fresh(img)
+	boot, refused := m.fresh(p)
 	err := refused
-	if refused != nil && img != old {
-		img = old
-		boot, err = m.fresh(img)
+	if refused != nil && img != nil {
+		p = old
+		boot, err = m.fresh(p)
 	}
 	if err == nil {
-		m.image.Store(img)
+		m.setPayload(p)
 		err = m.build(boot)
 	}
 	m.mu.Lock()
@@ -246,12 +247,12 @@ func (m *Machine) rebuild(img *guest.Image) (bool, error) {
 	return true, refused
 }
 
-// fresh boots img in memory that is all zeros.
-func (m *Machine) fresh(img *guest.Image) (*guest.BootState, error) {
+// fresh boots p in memory that is all zeros.
+func (m *Machine) fresh(p payload) (*guest.BootState, error) {
 	if err := m.zero(); err != nil {
 		return nil, err
 	}
-	return m.load(img)
+	return m.load(p)
 }
 
 // endThreads ends all vCPU threads. The gate's quit bit is clear afterwards.

@@ -85,7 +85,7 @@ func (v *vcpu) emulationExit() bool {
 // must not make the host write to an address of its choice.
 func (v *vcpu) forwarded() bool {
 	io := &v.exit.IO
-	if io.In || io.Size != 1 || io.Count != 1 || v.cpl() != 0 {
+	if io.In || io.Size != 1 || io.Count != 1 || v.cpl() != 0 || io.Port != guest.PortDetour && !v.m.payload().isStub(guest.GVA(v.regs.RIP)) {
 		return false
 	}
 	t := &v.trap

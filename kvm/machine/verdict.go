@@ -10,10 +10,6 @@ import (
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
-// symForeignDebug is the symbol the host continues at when a #DB that arrives
-// through guest.PortDebug is not one of its own.
-const symForeignDebug = "gp_foreign_db"
-
 // dispatch takes the trap in v.trap to the engine and does what it says.
 func (v *vcpu) dispatch() {
 	v.obey(v.m.engine.Hit(v.id, v.trap.state, v.trap.trap))
@@ -88,7 +84,7 @@ func (v *vcpu) notOurs() {
 			v.frameGone()
 			return
 		}
-		v.continueAt(symForeignDebug, "debug exception")
+		v.continueAt(insn.VectorDB, "debug exception")
 	default:
 		v.kvm.SetRegsDirty()
 		v.deliver(probe.Trap{Vector: insn.VectorDB, DR6: t.trap.DR6})
@@ -99,7 +95,7 @@ func (v *vcpu) notOurs() {
 // which must see RIP behind it.
 func (v *vcpu) foreignBreakpoint() {
 	if v.trap.via == viaStub {
-		v.continueAt(guest.SymForeignBreakpoint, "int3") // the frame has RIP behind it
+		v.continueAt(insn.VectorBP, "int3") // the frame has RIP behind it
 		return
 	}
 	// Where RIP must be for that depends on the host: VMX adds the length of
@@ -114,13 +110,13 @@ func (v *vcpu) foreignBreakpoint() {
 
 // continueAt leaves a stub for the guest's own handler of the same exception,
 // which finds the frame where the processor left it.
-func (v *vcpu) continueAt(symbol, what string) {
-	s, err := v.m.Image().Lookup(symbol)
-	if err != nil {
-		v.crashed(CrashBreakpoint, fmt.Sprintf("%s at %#x is not a probe's, and the guest has no handler for it (symbol %s)", what, v.frame.RIP, symbol))
+func (v *vcpu) continueAt(vector uint8, what string) {
+	at, name, ok := v.m.payload().notOurs(vector)
+	if !ok {
+		v.crashed(CrashBreakpoint, fmt.Sprintf("%s at %#x is not a probe's, and the guest has no handler for it (symbol %s)", what, v.frame.RIP, name))
 		return
 	}
-	v.regs.RIP = uint64(s.Addr)
+	v.regs.RIP = uint64(at)
 	v.kvm.SetRegsDirty()
 }
 

@@ -1,0 +1,165 @@
+package machine
+
+import (
+	"bytes"
+	"time"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/kvm"
+	"github.com/guestprobe/guestprobe/kvm/host"
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// bare is the payload of one ELF file, which guest.Boot puts into memory: no firmware, no
+// devices but a few ports, a timer interrupt that the host injects.
+type bare struct{ img *guest.Image }
+
+func (p bare) view() guest.View { return p.img }
+
+func (p bare) memoryMap(ram uint64) ([]guest.MemoryRange, error) {
+	layout, err := guest.LayoutFor(ram)
+	return layout.Ranges(), err
+}
+
+func (p bare) load(m *Machine) (*guest.BootState, error) {
+	opt := guest.BootOptions{
+		VCPUs: m.cfg.VCPUs, RAM: m.cfg.Memory, Cmdline: m.cfg.Cmdline,
+		NoNX: !cpuidHas(m.cpuid, 0x80000001, 20),
+	}
+	if m.cfg.Tick > 0 {
+		opt.TickUsec = uint64(m.cfg.Tick / time.Microsecond)
+	}
+	return guest.Boot(m.mem, p.img, opt)
+}
+
+func (p bare) build(*Machine, *kvm.VM) error { return nil }
+
+func (p bare) setUp(m *Machine, k *kvm.VCPU, id int, b *guest.BootState) error {
+	idt, err := p.earlyIDT(m, id)
+	if err != nil {
+		return err
+	}
+	if err := k.SetCPUID(bareCPUID(m.cpuid, uint32(id))); err != nil {
+		return err
+	}
+	var s kvm.Sregs
+	if err := k.GetSregs(&s); err != nil {
+		return err
+	}
+	kvm.LongMode(&s, guest.SelKernelCode, guest.SelKernelData, uint64(b.Root))
+	s.GDT.Base, s.GDT.Limit = uint64(b.GDT), b.GDTLimit
+	s.IDT = idt
+	if b.NX {
+		s.EFER |= eferNXE
+	}
+	if err := k.SetSregs(&s); err != nil {
+		return err
+	}
+	st := b.VCPUs[id]
+	return k.SetRegs(&kvm.Regs{RIP: uint64(st.RIP), RSP: uint64(st.RSP), RDI: uint64(st.RDI), RFLAGS: insn.Flag1})
+}
+
+// port serves the ports of guest code that knows this host.
+func (p bare) port(v *vcpu) bool {
+	io := &v.exit.IO
+	if io.In {
+		return false
+	}
+	if io.Size == 1 && v.service(io.Port) {
+		return true
+	}
+	switch io.Port {
+	case guest.PortConsole:
+		v.m.console.write(io.Data)
+	case guest.PortExit:
+		v.guestExited(uint32(littleEndian(io.Data[:min(len(io.Data), int(io.Size))])))
+	case guest.PortReport:
+		v.m.selfCheckFailed(v, uint32(littleEndian(io.Data[:min(len(io.Data), int(io.Size))])))
+	}
+	return true
+}
+
+func (p bare) mmio(*vcpu) bool { return false }
+
+// forwards reports whether the guest has a vector 3 stub that hands breakpoints
+// to the host: by contract it is exactly out %al,$0xf3; iretq.
+func (p bare) forwards() bool {
+	for _, r := range p.img.Text(false) {
+		if bytes.Contains(p.img.Code(r.Start, int(r.End-r.Start)), stub3) {
+			return true
+		}
+	}
+	return false
+}
+
+// isStub is true for any place: such a guest uses the ports for nothing else.
+func (p bare) isStub(guest.GVA) bool { return true }
+
+func (p bare) notOurs(vector uint8) (guest.GVA, string, bool) {
+	symbol := guest.SymForeignBreakpoint
+	if vector == insn.VectorDB {
+		symbol = symForeignDebug
+	}
+	s, err := p.img.Lookup(symbol)
+	return s.Addr, symbol, err == nil
+}
+
+// earlyIDT returns the descriptor table that vCPU id starts with, until the guest
+// loads its own. It has no entry, so that an exception is a triple fault; but
+// where this host delivers the int3 of kernel code to the guest's vector 3, it
+// has that vector, with a stub that hands the trap over. Probes on what runs
+// early would crash the guest otherwise.
+func (p bare) earlyIDT(m *Machine, id int) (kvm.Descriptor, error) {
+	if m.host.Traps.CPL0.Int3 != host.DeliveryVector {
+		return kvm.Descriptor{}, nil
+	}
+	const entries = 4
+	if id > 0 {
+		return kvm.Descriptor{Base: uint64(m.earlyIDT), Limit: 16*entries - 1}, nil
+	}
+	at, err := m.target().AllocExec(p.img.Entry, 16*entries+len(stub3))
+	if err != nil {
+		return kvm.Descriptor{}, err
+	}
+	stub := at + 16*entries
+	table := make([]byte, 16*entries, 16*entries+len(stub3))
+	guest.PutGate(table[16*insn.VectorBP:], stub, 0)
+	if err := m.target().WriteExec(at, append(table, stub3...)); err != nil {
+		return kvm.Descriptor{}, err
+	}
+	m.earlyIDT = at
+	return kvm.Descriptor{Base: uint64(at), Limit: 16*entries - 1}, nil
+}
+
+// stub3 is the vector 3 stub of the trap ABI.
+var stub3 = guest.TrapStub(guest.PortBreakpoint)
+
+// symForeignDebug is the symbol the host continues at when a #DB that arrives
+// through guest.PortDebug is not one of its own.
+const symForeignDebug = "gp_foreign_db"
+
+// bareCPUID returns the CPUID leaves of one vCPU: what KVM can show, with the
+// vCPU's APIC ID in the leaves that hold it (SDM Vol. 2, CPUID, leaves 1, 0bH
+// and 1fH), without what takes an interrupt controller, of which there is none, and
+// without 5-level paging: guest.Boot makes tables of 4 levels, and KVM lets no guest set
+// CR4.LA57 that does not have it (#GP, as of a reserved bit: SDM Vol. 3, 2.5).
+func bareCPUID(entries []kvm.CPUIDEntry, id uint32) []kvm.CPUIDEntry {
+	out := make([]kvm.CPUIDEntry, len(entries))
+	copy(out, entries)
+	for i := range out {
+		switch e := &out[i]; e.Function {
+		case 1:
+			const x2APIC, deadline = 1 << 21, 1 << 24
+			e.Ebx = e.Ebx&0x00ffffff | id<<24
+			e.Ecx &^= x2APIC | deadline
+		case 7:
+			const la57 = 1 << 16
+			if e.Index == 0 {
+				e.Ecx &^= la57
+			}
+		case 0xb, 0x1f:
+			e.Edx = id
+		}
+	}
+	return out
+}

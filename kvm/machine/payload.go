@@ -1,0 +1,39 @@
+package machine
+
+import (
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/kvm"
+)
+
+// payload is what a machine boots: the boot contract. bare is an ELF file on its own. Its
+// methods are called with life held or before anybody knows the machine, but for view, and
+// for those of a vCPU, which its thread calls.
+type payload interface {
+	// view returns what is known of the guest's code. Any goroutine.
+	view() guest.View
+
+	// memoryMap returns the ranges of physical memory for ram bytes of RAM, ascending.
+	memoryMap(ram uint64) ([]guest.MemoryRange, error)
+
+	// load boots into memory that is all zeros. No vCPU runs.
+	load(m *Machine) (*guest.BootState, error)
+
+	// build makes what a VM has beside memory, before its first vCPU.
+	build(m *Machine, vm *kvm.VM) error
+
+	// setUp gives a new vCPU the state that the guest starts in.
+	setUp(m *Machine, k *kvm.VCPU, id int, b *guest.BootState) error
+
+	// port and mmio serve an access that neither probes nor the engine's memory want;
+	// false means that nobody is there.
+	port(v *vcpu) bool
+	mmio(v *vcpu) bool
+
+	// forwards reports whether breakpoints at CPL0 reach the host by a stub at vector 3;
+	// isStub whether an out to a port of the trap ABI at rip, or behind it, is that stub.
+	// notOurs returns where the guest goes on with an exception that came by a stub and is
+	// none of the engine's; false where it has no handler of its own.
+	forwards() bool
+	isStub(rip guest.GVA) bool
+	notOurs(vector uint8) (guest.GVA, string, bool)
+}
