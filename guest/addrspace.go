@@ -8,7 +8,7 @@ type FaultReason uint8
 // The reasons. The zero value is invalid.
 const (
 	FaultNotPresent   FaultReason = iota + 1 // an entry's present bit is clear
-	FaultNonCanonical                        // not a 48-bit address; also every address that needs 5-level paging
+	FaultNonCanonical                        // not an address of 48 bits, or of 57 with 5-level paging
 	FaultReserved                            // an entry has a reserved bit set (SDM Vol. 3, 4.7)
 	FaultNoMemory                            // a table or the page is outside guest memory
 	FaultNotWritable                         // a write to a read-only page
@@ -21,7 +21,7 @@ func (r FaultReason) String() string {
 	case FaultNotPresent:
 		return "not mapped"
 	case FaultNonCanonical:
-		return "not a canonical 48-bit address"
+		return "not a canonical address"
 	case FaultReserved:
 		return "page-table entry with a reserved bit set"
 	case FaultNoMemory:
@@ -39,7 +39,7 @@ func (r FaultReason) String() string {
 // tables do not give access to.
 type PageFaultError struct {
 	VA     GVA
-	Level  int // of the entry at fault: 4 (PML4E) to 1 (PTE); 0 when it is the address or the page itself
+	Level  int // of the entry at fault: 5 (PML5E) or 4 (PML4E) to 1 (PTE); 0 when it is the address or the page itself
 	Reason FaultReason
 }
 
@@ -61,8 +61,8 @@ type Mapping struct {
 	NoExec   bool   // XD set at some level
 }
 
-// AddressSpace is guest memory seen through 4-level page tables (SDM Vol. 3,
-// 4.5). It is a small value: copy it freely. It holds no translation, because
+// AddressSpace is guest memory seen through page tables of 4 levels (SDM Vol. 3,
+// 4.5), or of 5 (Levels5). It is a small value: copy it freely. It holds no translation, because
 // the guest changes its tables without telling; every access walks them
 // anew, reading each entry exactly once. Methods may be called from any
 // thread, at any time, and allocate only to report an error.
@@ -70,6 +70,16 @@ type AddressSpace struct {
 	mem  *Memory
 	root GPA
 	user bool
+	deep bool
+	home Home
+}
+
+// Home is a range of virtual memory that is at one place of physical memory whatever the
+// tables say: the kernel's image of a guest whose tables are not made yet.
+type Home struct {
+	Start GVA
+	Size  uint64 // bytes; 0: there is none
+	PA    GPA
 }
 
 // NewAddressSpace returns the address space of the tables at root. Bits of
@@ -90,6 +100,18 @@ func (as AddressSpace) AsUser() AddressSpace {
 	return as
 }
 
+// Levels5 returns as with tables of 5 levels: CR4.LA57 (SDM Vol. 3, 4.5).
+func (as AddressSpace) Levels5() AddressSpace {
+	as.deep = true
+	return as
+}
+
+// At returns as with the memory of h where h says.
+func (as AddressSpace) At(h Home) AddressSpace {
+	as.home = h
+	return as
+}
+
 // Translate walks the tables for va. Errors are *PageFaultError.
 func (as AddressSpace) Translate(va GVA) (Mapping, error) {
 	m, level, reason := as.walk(as.mem.Regions(), va)
@@ -100,17 +122,24 @@ func (as AddressSpace) Translate(va GVA) (Mapping, error) {
 }
 
 // walk does the work of Translate. A reason of 0 is success. The number of
-// entries read is at most 4 whatever the tables hold, so a table that points
+// entries read is at most 5 whatever the tables hold, so a table that points
 // to itself is just another table.
 func (as AddressSpace) walk(regions []Region, va GVA) (m Mapping, level int, reason FaultReason) {
-	if !va.Canonical() {
+	if off := uint64(va - as.home.Start); off < as.home.Size {
+		return Mapping{PA: as.home.PA + GPA(off), Size: page4K, Writable: true}, 0, 0
+	}
+	if !va.Canonical() && (!as.deep || int64(va)<<7>>7 != int64(va)) {
 		return Mapping{}, 0, FaultNonCanonical
 	}
 	table := as.root
 	and := uint64(pteWrite | pteUser) // permissions: all levels must agree
 	or := uint64(0)                   // prohibitions: one level is enough
 	shift := uint(39)
-	for level = 4; ; level-- {
+	level = 4
+	if as.deep {
+		shift, level = 48, 5
+	}
+	for ; ; level-- {
 		e, ok := loadWord(regions, table+GPA(uint64(va)>>shift&511)*8)
 		if !ok {
 			return Mapping{}, level, FaultNoMemory
@@ -121,8 +150,8 @@ func (as AddressSpace) walk(regions []Region, va GVA) (m Mapping, level int, rea
 		and &= e
 		or |= e
 		if level == 1 || e&ptePS != 0 {
-			if level == 4 {
-				return Mapping{}, level, FaultReserved // bit 7 of a PML4E must be 0
+			if level >= 4 {
+				return Mapping{}, level, FaultReserved // bit 7 of a PML4E or PML5E must be 0
 			}
 			size := uint64(1) << shift
 			frame := e & pteAddr

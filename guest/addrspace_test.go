@@ -224,3 +224,36 @@ func FuzzTranslate(f *testing.F) {
 		}
 	})
 }
+
+// TestLevels5: a table of level 5 on top gives the same translations, at addresses of 57
+// bits; and what has a home is there without tables.
+func TestLevels5(t *testing.T) {
+	p := sampleTables(t)
+	p.set(10, 3, 1<<12|tabPWU)
+	p.set(10, 511, 1<<12|tabPWU)
+	p.set(10, 4, 1<<12|tabPWU|ptePS)
+	four, five := NewAddressSpace(p.mem, 1<<12), NewAddressSpace(p.mem, 10<<12).Levels5()
+	for _, low := range []GVA{0, 0x1008, 0x3000, 0x200123, 0x40000000} {
+		want, err := four.Translate(low)
+		for _, va := range []GVA{3<<48 | low, 0xffff<<48 | low} {
+			if got, gerr := five.Translate(va); got != want || (err == nil) != (gerr == nil) {
+				t.Errorf("%v: %+v %v, with 4 levels at %v %+v %v", va, got, gerr, low, want, err)
+			}
+		}
+	}
+	for va, want := range map[GVA]PageFaultError{
+		4 << 48: {Level: 5, Reason: FaultReserved}, 5 << 48: {Level: 5, Reason: FaultNotPresent}, 1 << 57: {Reason: FaultNonCanonical},
+	} {
+		var e *PageFaultError
+		if _, err := five.Translate(va); !errors.As(err, &e) || e.Level != want.Level || e.Reason != want.Reason {
+			t.Errorf("%v: %v, want %v", va, err, want)
+		}
+	}
+	home := four.At(Home{Start: 1 << 45, Size: 2 * PageSize, PA: 6 << 12})
+	if m, err := home.Translate(1<<45 + PageSize + 8); err != nil || m.PA != 7<<12+8 {
+		t.Errorf("at home: %+v %v", m, err)
+	}
+	if _, err := home.Translate(1<<45 + 2*PageSize); err == nil {
+		t.Error("behind home: mapped")
+	}
+}

@@ -132,6 +132,8 @@ type VCPUStart struct {
 // EFER.LME|LMA, and EFER.NXE if NX.
 type BootState struct {
 	Root       GPA    // CR3
+	Deep       bool   // the tables have 5 levels
+	Home       Home   // what is there before the tables say so
 	GDT        GVA    // identity-mapped
 	GDTLimit   uint16 // bytes - 1
 	NX         bool   // the tables use the XD bit

@@ -20,7 +20,7 @@ func TestReturnsInSpaces(t *testing.T) {
 	plain := newMachine(t, config)
 	want := results(t, plain)
 	m := newMachine(t, config)
-	first, second := guest.GPA(m.root.Load()), secondSpace(t, plain)
+	first, second := m.booted.Load().space.Root(), secondSpace(t, plain)
 	hot, err := m.Image().Lookup("user_hot")
 	if err != nil {
 		t.Fatal(err)

@@ -14,14 +14,31 @@ import (
 // 2.2.1).
 const eferNXE = 1 << 11
 
+// booted is what follows from how the guest was booted.
+type booted struct {
+	space  guest.AddressSpace // the kernel's page tables
+	home   guest.Home
+	deep   bool
+	tables mapper // the kernel's page tables, to add to
+}
+
+// mapper maps a page of the engine's where the guest has none, executable and not
+// writable.
+type mapper interface {
+	Map(va guest.GVA, pa guest.GPA, user bool) error
+}
+
 // load boots the payload into the guest's memory. No vCPU runs.
 func (m *Machine) load(p payload) (*guest.BootState, error) {
 	b, err := p.load(m)
 	if err != nil {
 		return nil, err
 	}
-	m.root.Store(uint64(b.Root))
-	m.tables.Store(b.Tables)
+	as := guest.NewAddressSpace(m.mem, b.Root)
+	if b.Deep {
+		as = as.Levels5()
+	}
+	m.booted.Store(&booted{space: as, home: b.Home, deep: b.Deep, tables: b.Tables})
 	m.exec.reset(b)
 	m.shared.reset(b)
 	return b, nil

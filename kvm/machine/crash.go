@@ -118,7 +118,7 @@ func (v *vcpu) newCrash(kind CrashKind, text string) *CrashReport {
 	r.RegsLost = r.Regs.RIP == 0xfff0 && s.CR0&cr0PE == 0
 	syms := m.Image()
 	r.Symbol = symbolize(syms, guest.GVA(r.Regs.RIP))
-	as := guest.NewAddressSpace(m.mem, guest.GPA(s.CR3))
+	as := m.space(guest.GPA(s.CR3))
 	if !r.RegsLost {
 		r.Code = disassemble(as, syms, guest.GVA(r.Regs.RIP), v.m.engine.Unpatch)
 		for i := range uint64(crashStackWords) {

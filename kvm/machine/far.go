@@ -68,7 +68,7 @@ func (m *Machine) mapFar(far *farPages, page guest.GVA, user bool) error {
 	for i := range b {
 		b[i] = insn.Int3
 	}
-	if err := m.tables.Load().Map(page, pa, user); err != nil {
+	if err := m.booted.Load().tables.Map(page, pa, user); err != nil {
 		return err
 	}
 	far.used += guest.PageSize

@@ -90,7 +90,7 @@ func (a *attacked) optimize(t *testing.T) {
 // pte returns where the page-table entry of va is.
 func (a *attacked) pte(t *testing.T, va guest.GVA) guest.GPA {
 	t.Helper()
-	table := guest.GPA(a.root.Load())
+	table := guest.GPA(a.booted.Load().space.Root())
 	for level := 4; ; level-- {
 		at := table + guest.GPA(uint64(va)>>(12+9*(level-1))&511)*8
 		if level == 1 {

@@ -69,13 +69,12 @@ type Machine struct {
 	vcpus    []*vcpu             // fixed; each exists for the life of the machine
 	exec     execAreas
 	shared   sharedMemory
-	boots    atomic.Pointer[payload]      // what it boots
-	root     atomic.Uint64                // the booted kernel's page tables
-	tables   atomic.Pointer[guest.Tables] // the same, to add to
-	checks   atomic.Uint64                // self-check failures
-	lastBad  atomic.Uint32                // code of the newest one
-	tscKHz   atomic.Uint64                // 0: the host doesn't say
-	told     atomic.Bool                  // a forwarded interrupt was logged
+	boots    atomic.Pointer[payload] // what it boots
+	booted   atomic.Pointer[booted]
+	checks   atomic.Uint64 // self-check failures
+	lastBad  atomic.Uint32 // code of the newest one
+	tscKHz   atomic.Uint64 // 0: the host doesn't say
+	told     atomic.Bool   // a forwarded interrupt was logged
 	cpuid    []kvm.CPUIDEntry
 	earlyIDT guest.GVA // see bare
 	calls    callQueue // guarded by mu

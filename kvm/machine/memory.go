@@ -86,10 +86,15 @@ func (m *Machine) release() error {
 // space returns the guest's memory as the page tables at root map it; 0 stands
 // for those that the kernel was booted with.
 func (m *Machine) space(root guest.GPA) guest.AddressSpace {
+	b := m.booted.Load()
 	if root == 0 {
-		root = guest.GPA(m.root.Load())
+		return b.space.At(b.home)
 	}
-	return guest.NewAddressSpace(m.mem, root)
+	as := guest.NewAddressSpace(m.mem, root)
+	if b.deep {
+		as = as.Levels5()
+	}
+	return as
 }
 
 // ReadMemory implements probe.Target. It takes no lock, and so must not be

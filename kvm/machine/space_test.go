@@ -126,7 +126,7 @@ func TestSpace(t *testing.T) {
 	want := results(t, plain)
 	second := secondSpace(t, plain)
 	m := newMachine(t, config)
-	first := guest.GPA(m.root.Load())
+	first := m.booted.Load().space.Root()
 	if second == 0 || second == first {
 		t.Fatalf("address spaces %v and %v", first, second)
 	}
