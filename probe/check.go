@@ -37,7 +37,16 @@ func (p *places) functions() *Functions {
 type place struct {
 	addr  guest.GVA
 	sym   guest.Symbol
-	entry bool // the function's entry
+	entry bool      // the function's entry
+	head  guest.GVA // where a hit of the entry is reported, when this is where it has its probe, else addr
+}
+
+// shown returns the address that the place is reported at.
+func (at place) shown() guest.GVA {
+	if at.entry {
+		return at.head
+	}
+	return at.addr
 }
 
 // resolve finds out where w is (kprobes A.1, checks 1 to 4).
@@ -69,11 +78,24 @@ func (p *places) resolve(w where) (place, *Error) {
 	if !ok {
 		return place{}, newError(CodeNoSymbolAt, fmt.Sprintf("%v is in no function", addr), "")
 	}
-	off := addr - sym.Addr
-	if (off == 0 || off == 4) && sym.Size > 4 && insn.HasEndbr64(syms.Code(sym.Addr, 4)) {
-		return place{addr: sym.Addr + 4, sym: sym, entry: true}, nil
+	at := place{addr: addr, sym: sym, head: addr}
+	head := sym.Addr
+	if sym.Size > 4 && insn.HasEndbr64(syms.Code(sym.Addr, 4)) {
+		head += 4
 	}
-	return place{addr: addr, sym: sym, entry: off == 0}, nil
+	entry := head
+	if k, ok := syms.(Kernel); ok && !sym.User {
+		if to := k.Entry(head); to-head <= insn.MaxLen {
+			entry = to
+		}
+	}
+	if at.entry = addr == sym.Addr || addr == head; at.entry {
+		at.addr = entry
+	}
+	if at.addr == entry {
+		at.head = head
+	}
+	return at, nil
 }
 
 // symbol finds a symbol; what is what messages call it.
@@ -105,7 +127,23 @@ func (p *places) allowed(at place) *Error {
 	if why := p.forbiddenAt(at); why != "" {
 		return newError(CodeBlacklisted, fmt.Sprintf("%s must not be probed", at.sym.Name), why)
 	}
+	if at.shown() == at.addr {
+		return nil
+	}
+	if f, _ := p.functions().Of(at.sym); f != nil && f.Branched(int(at.addr-at.sym.Addr)) {
+		// Not every arrival there would be a call, nor its stack pointer at the return address.
+		return newError(CodePatched, fmt.Sprintf("the guest itself rewrites the entry of %s", at.sym.Name),
+			fmt.Sprintf("%s; and a branch leads to %v behind it, where the probe would be", p.fixed(at.shown(), at.addr), at.addr))
+	}
 	return nil
+}
+
+// fixed returns why the guest's text at [lo, hi) must not be changed, or "".
+func (p *places) fixed(lo, hi guest.GVA) string {
+	if k, ok := p.target.Symbols().(Kernel); ok {
+		return k.Fixed(lo, hi)
+	}
+	return ""
 }
 
 // prepare makes the site for at: every check of its instruction, and its plan
@@ -126,6 +164,9 @@ func (p *places) prepare(at place) (*site, *Error) {
 	}
 	plan := insn.Analyze(code, uint64(at.addr), insn.Options{CPL: cpl})
 	n := int(plan.Inst.Len)
+	if k, ok := syms.(Kernel); ok && plan.Kind != insn.Refuse && k.Exception(at.addr) {
+		plan.StayPut()
+	}
 	if plan.Kind == insn.Refuse {
 		return nil, refuse(plan, code[:max(n, min(1, len(code)))])
 	}
@@ -137,7 +178,10 @@ func (p *places) prepare(at place) (*site, *Error) {
 		return nil, newError(CodeHostCannot, "the instruction cannot be moved, and this target cannot emulate it for user code",
 			fmt.Sprintf("bytes % x", code[:n]))
 	}
-	st := &site{addr: at.addr, n: uint8(n), user: at.sym.User, plan: plan, symbol: at.sym.Name, start: at.sym.Addr, entry: at.entry}
+	if what := p.fixed(at.addr, at.addr+guest.GVA(n)); what != "" {
+		return nil, newError(CodePatched, fmt.Sprintf("the guest itself rewrites the instruction at %s+%#x", at.sym.Name, uint64(at.addr-at.sym.Addr)), what)
+	}
+	st := &site{addr: at.addr, n: uint8(n), user: at.sym.User, plan: plan, symbol: at.sym.Name, start: at.sym.Addr, head: at.head}
 	copy(st.orig[:], code[:n])
 	st.pa, _ = p.pages.Translate(0, at.addr)
 	if err := p.unchanged(st); err != nil {

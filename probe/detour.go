@@ -133,8 +133,9 @@ type stageBuilder func(at guest.GVA, stages []*Stage) (stageBody, error)
 // code.ErrNoMemory.
 func (o *optimizer) detour(st *site, stages []*Stage) (*detour, error) {
 	key := detourKey{addr: st.addr, n: st.region.Len}
+	ip, _ := st.shown()
 	for _, x := range stages {
-		key.stage += fmt.Sprintf("%p ", x)
+		key.stage += fmt.Sprintf("%v %p ", ip, x)
 	}
 	copy(key.bytes[:], st.text)
 	if d := o.detours[key]; d != nil {
@@ -144,7 +145,7 @@ func (o *optimizer) detour(st *site, stages []*Stage) (*detour, error) {
 	copy(d.orig[:], st.text)
 	build := o.exitStage(st.user)
 	if stages != nil {
-		build = o.stageCode(st.addr, st.user)
+		build = o.stageCode(ip, st.user)
 	}
 	err := o.code.Put(st.addr, st.user, d, func(at guest.GVA) ([]byte, error) { return d.assemble(at, stages, build) })
 	if err != nil {

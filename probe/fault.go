@@ -69,7 +69,7 @@ func (c *cpu) askFault(s State, st *site, chain chain, missed bool, seq uint32, 
 		return false
 	}
 	fixed := false
-	c.enter(s, st)
+	c.enter(s)
 	for _, r := range chain {
 		k := &r.cells[c.id]
 		if k.passed != seq || !r.enabled.Load() {

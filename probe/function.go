@@ -105,6 +105,14 @@ func (fs *Functions) input(sym guest.Symbol) flow.Input {
 		}
 		in.Read = func(addr uint64, n int) []byte { return img.Constant(guest.GVA(addr), n) }
 	}
+	if k, ok := fs.syms.(Kernel); ok {
+		in.AllCode = true
+		in.Exception = func(a uint64) bool { return k.Exception(guest.GVA(a)) }
+		in.Patched = func(lo, hi uint64) string { return k.Fixed(guest.GVA(lo), guest.GVA(hi)) }
+		for _, a := range k.Edges(sym.Addr, sym.Addr+guest.GVA(len(in.Code))) {
+			in.Edges = append(in.Edges, uint64(a))
+		}
+	}
 	return in
 }
 

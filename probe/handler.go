@@ -4,17 +4,18 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// enter begins a round of handlers for st.
-func (c *cpu) enter(s State, st *site) {
+// enter begins a round of handlers.
+func (c *cpu) enter(s State) {
 	c.depth++
-	c.ctx.Addr = st.addr
 	c.ctx.Regs = s.Regs
 	c.ctx.Root = s.Root
 	c.ctx.CPL = s.CPL
 }
 
 // about makes r the probe whose handler runs next.
-func (c *cpu) about(r *registration) { c.ctx.tally, c.ctx.Probe = &r.tally, r.probe }
+func (c *cpu) about(r *registration) {
+	c.ctx.tally, c.ctx.Probe, c.ctx.Addr = &r.tally, r.probe, r.shown()
+}
 
 // leave ends the round.
 func (c *cpu) leave() { c.depth-- }

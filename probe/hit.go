@@ -92,10 +92,10 @@ func (c *cpu) arrive(s State, st *site, d *detour) Verdict {
 		c.seq = 1
 	}
 	sp := s.Regs.RSP
-	s.Regs.RIP = uint64(at) + 1 // what the kernel's handlers see
-	c.enter(s, st)
+	c.enter(s)
 	watch, mirrors := false, false
 	for i, r := range chain {
+		s.Regs.RIP = uint64(at+r.shown()-st.addr) + 1 // what the kernel's handlers see
 		if c.offer(s, r) {
 			c.skip(s, chain[i+1:])
 			c.leave()
@@ -253,7 +253,7 @@ func (c *cpu) after(s State, st *site, chain chain, missed bool, seq uint32, fla
 				continue
 			}
 			if !entered {
-				c.enter(s, st)
+				c.enter(s)
 				entered = true
 			}
 			c.about(r)

@@ -19,7 +19,9 @@ type Kprobe struct {
 	// After registration Addr is the resolved address, and stays so after
 	// Unregister, as in the kernel: clear it before registering by symbol again.
 	// A probe by address has its Offset cleared then. A function that begins
-	// with endbr64 is probed behind it: offsets 0 and 4 are the same place.
+	// with endbr64 is probed behind it: offsets 0 and 4 are the same place. One that
+	// calls a tracer there (Kernel.Entry) is probed behind that, and its hits are
+	// reported where it does.
 	Symbol string
 	Offset uint64
 	Addr   guest.GVA

@@ -110,7 +110,7 @@ type Info struct {
 	Probe    *Kprobe   // as it was registered; of a kretprobe or jprobe the embedded one
 	Name     string    // Kprobe.Name
 	Type     byte      // 'k', 'u' for a kprobe on code of CPL3; on either code 'r' for a kretprobe, 'j' for a jprobe
-	Addr     guest.GVA // of the site
+	Addr     guest.GVA // probed; of a function's entry where the probe is behind the place that calls a tracer: of that
 	Symbol   string    // function that holds it
 	Offset   uint64    // within Symbol
 	Entry    bool      // the function's entry
@@ -202,7 +202,7 @@ func (e *Engine) inOrder() (out []*registration) {
 	for r := range e.gone {
 		out = append(out, r)
 	}
-	slices.SortFunc(out[there:], func(a, b *registration) int { return cmp.Compare(a.site.addr, b.site.addr) })
+	slices.SortFunc(out[there:], func(a, b *registration) int { return cmp.Compare(a.shown(), b.shown()) })
 	return slices.DeleteFunc(out, (*registration).hidden)
 }
 
@@ -231,8 +231,8 @@ func (e *Engine) Info(p *Kprobe) (Info, bool) {
 func (e *Engine) info(r *registration) Info {
 	st := r.site
 	i := Info{
-		Probe: r.probe, Name: r.name, Type: 'k', Addr: st.addr, Symbol: st.symbol, Offset: uint64(st.addr - st.start),
-		Entry: st.entry, User: st.user, Space: r.space, Disabled: r.disabled, Gone: st.gone, Armed: st.armed.Load(),
+		Probe: r.probe, Name: r.name, Type: 'k', Addr: r.shown(), Symbol: st.symbol, Offset: uint64(r.shown() - st.start),
+		Entry: r.entry, User: st.user, Space: r.space, Disabled: r.disabled, Gone: st.gone, Armed: st.armed.Load(),
 		Changed: st.changed, Plan: st.plan.Kind.String(), Insn: slices.Clone(st.bytes()),
 	}
 	if st.user {

@@ -230,7 +230,7 @@ func (o *optimizer) obstacle(st *site) string {
 // stages returns the handler stages of the probes on st when all of them can run
 // in the guest, and nil when the host must be asked.
 func (o *optimizer) stages(st *site) []*Stage {
-	if o.can[guest.Level(st.user)].NoStage != "" {
+	if _, ok := st.shown(); !ok || o.can[guest.Level(st.user)].NoStage != "" {
 		return nil
 	}
 	var out, returns []*Stage

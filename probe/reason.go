@@ -20,6 +20,7 @@ const (
 	CodeBlacklisted     Code = "blacklisted"          // EINVAL
 	CodeNotBoundary     Code = "not_boundary"         // EILSEQ
 	CodeData            Code = "data"                 // EILSEQ: the image or an instruction uses the bytes as data
+	CodePatched         Code = "patched_site"         // EINVAL: the guest itself rewrites the bytes
 	CodeForeignInt3     Code = "foreign_int3"         // EILSEQ
 	CodeUndecodable     Code = "undecodable"          // EILSEQ
 	CodeUnsupported     Code = "unsupported_insn"     // EOPNOTSUPP
@@ -57,7 +58,7 @@ const (
 var errnos = map[Code]syscall.Errno{
 	CodeBothOrNeither: syscall.EINVAL, CodeSymbolNotFound: syscall.ENOENT, CodeAmbiguous: syscall.EADDRNOTAVAIL,
 	CodeNoSymbolAt: syscall.ENOENT, CodeOffsetOutside: syscall.EINVAL, CodeNotText: syscall.EINVAL,
-	CodeBlacklisted: syscall.EINVAL, CodeNotBoundary: syscall.EILSEQ, CodeData: syscall.EILSEQ, CodeForeignInt3: syscall.EILSEQ,
+	CodeBlacklisted: syscall.EINVAL, CodePatched: syscall.EINVAL, CodeNotBoundary: syscall.EILSEQ, CodeData: syscall.EILSEQ, CodeForeignInt3: syscall.EILSEQ,
 	CodeUndecodable: syscall.EILSEQ, CodeUnsupported: syscall.EOPNOTSUPP, CodeMasksExceptions: syscall.EINVAL,
 	CodeTrapInsn: syscall.EILSEQ, CodeUnreadable: syscall.EFAULT, CodeTextChanged: syscall.EBUSY,
 	CodeNoSlot: syscall.ENOMEM, CodeOutOfReach: syscall.EINVAL, CodeRegistered: syscall.EINVAL,

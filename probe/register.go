@@ -175,7 +175,7 @@ func (e *Engine) Resolve(p *Kprobe) (addr guest.GVA, user, entry bool, err error
 	if refused != nil {
 		return 0, false, false, refused
 	}
-	return at.addr, at.sym.User, at.entry, nil
+	return at.shown(), at.sym.User, at.entry, nil
 }
 
 // admit decides whether r can be at the place that it is for, and how, and adds it to
@@ -237,6 +237,7 @@ func (e *Engine) admit(b *batch, r *registration) *Error {
 	if r.site == nil {
 		r.site = st
 	}
+	r.entry = at.entry
 	return nil
 }
 
@@ -301,7 +302,7 @@ func (e *Engine) install(b *batch) error {
 		for _, r := range b.regs {
 			if p := r.probe; p != nil {
 				p.reg = r
-				p.Addr = r.site.addr
+				p.Addr = r.shown()
 				if r.where.symbol == "" {
 					p.Offset = 0
 				}

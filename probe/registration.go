@@ -18,6 +18,7 @@ type registration struct {
 	where  where // as the user gave it: Reload resolves it anew
 	probe  *Kprobe
 	site   *site // changes only while the world is stopped, by Reload
+	entry  bool  // asked for as the function's entry
 
 	// What runs at a hit.
 	filter func(*Context) bool
@@ -50,6 +51,14 @@ const (
 	kindMirrorEnd kind = 'e' // the engine's own, where mirrors of jprobes end
 	kindWatch     kind = 'w' // of an execute watch that a breakpoint serves
 )
+
+// shown returns the address that hits are reported at.
+func (r *registration) shown() guest.GVA {
+	if r.entry {
+		return r.site.head
+	}
+	return r.site.addr
+}
 
 // table returns that of a kretprobe whose code is there, else nil.
 func (r *registration) table() *instances {

@@ -105,7 +105,7 @@ func (e *Engine) putBack(r *registration, st *site) {
 	delete(e.gone, r)
 	r.site = st
 	if r.probe != nil {
-		r.probe.Addr = st.addr
+		r.probe.Addr = r.shown()
 	}
 	r.enabled.Store(!r.disabled)
 }
@@ -136,7 +136,7 @@ func (e *Engine) rearm(w World, lost map[*registration]*Error) {
 // bury puts r on a site of its own that is in no table.
 func (e *Engine) bury(r *registration) {
 	old := r.site
-	st := &site{addr: old.addr, n: old.n, orig: old.orig, user: old.user, plan: old.plan, symbol: old.symbol, start: old.start, entry: old.entry, gone: true}
+	st := &site{addr: old.addr, n: old.n, orig: old.orig, user: old.user, plan: old.plan, symbol: old.symbol, start: old.start, head: old.head, gone: true}
 	st.chain.Store(&chain{r})
 	st.jump.Store(&optimization{state: jumpBlocked, why: Unoptimized{Reason: notDisarmed}})
 	r.site = st

@@ -287,7 +287,7 @@ func (c *cpu) returned(s State, t *instances, i int, home guest.GVA) {
 	if t.shared() { // the guest can write there
 		data = c.data[:copy(c.data[:], data)]
 	}
-	c.enter(s, r.site)
+	c.enter(s)
 	c.about(r)
 	c.ctx.Data, c.ctx.Ret = data, home
 	c.runReturn(r)

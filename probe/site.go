@@ -44,7 +44,7 @@ type site struct {
 
 	symbol string    // name of the function
 	start  guest.GVA // where it begins
-	entry  bool      // the site is the function's entry
+	head   guest.GVA // where hits of the function's entry are reported: see place
 	gone   bool      // the code went away: the site is in no table
 
 	changed bool // see Info.Changed; written with the world stopped
@@ -55,6 +55,21 @@ func (s *site) bytes() []byte { return s.orig[:s.n] }
 
 // next returns the address behind the instruction.
 func (s *site) next() guest.GVA { return s.addr + guest.GVA(s.n) }
+
+// shown returns the address that all enabled probes on the site are reported at, and
+// false when they differ.
+func (s *site) shown() (addr guest.GVA, ok bool) {
+	for _, r := range *s.chain.Load() {
+		switch a := r.shown(); {
+		case !r.enabled.Load(), a == addr:
+		case addr != 0:
+			return 0, false
+		default:
+			addr = a
+		}
+	}
+	return addr, true
+}
 
 // chain is the immutable list of the probes on a site, newest first: the order
 // in which the kernel calls them.

@@ -34,7 +34,7 @@ const (
 	frameSize    = insn.PtRegsSize + 16
 )
 
-// stageCode emits the handler stages of site for code of that privilege. Where
+// stageCode emits the handler stages of a site that is reported at ip, for code of that privilege. Where
 // hits enter:
 //
 //	lea, push, lea, mov       CPL3: both ends of the stack that is needed are written to
@@ -55,7 +55,7 @@ const (
 // neighbours: when one faults nothing has changed but RSP, and the hit takes an exit
 // instead (stack). Afterwards nothing on the stack can fault, unless the guest takes
 // the page away meanwhile.
-func (o *optimizer) stageCode(site guest.GVA, user bool) stageBuilder {
+func (o *optimizer) stageCode(ip guest.GVA, user bool) stageBuilder {
 	const rax, rsi, rdi, rsp = insn.RAX, insn.RSI, insn.RDI, insn.RSP
 	prof, _ := o.placer.StackProfile(user)
 	return func(at guest.GVA, stages []*Stage) (stageBody, error) {
@@ -89,7 +89,7 @@ func (o *optimizer) stageCode(site guest.GVA, user bool) stageBuilder {
 		a.Align(detourAlign)
 		entry := a.Len()
 		touches := c.touch(a)
-		c.enter(a, uint64(site)+1)
+		c.enter(a, uint64(ip)+1)
 		if c.checks {
 			a.Test(4, insn.At(rsp, insn.PtFlags), insn.Imm(insn.FlagAC))
 			a.Jcc(insn.CondNE, checked)

@@ -9,7 +9,7 @@ import (
 // What a backend must do stands in this file, from top to bottom: Target with
 // Symbols and World, which every backend has; Capabilities, by which it says how
 // far its host serves probes; the parts that a backend adds if it can
-// (PageTables, Runner, Detours, Watcher, and Image beside Symbols); and Trap and
+// (PageTables, Runner, Detours, Watcher, and Image and Kernel beside Symbols); and Trap and
 // Verdict, the calls in the other direction. What a backend lacks is refused with
 // a reason, and all else works without it: one that sees no exits serves programs
 // at optimizable sites. kvm/machine implements everything over KVM,
@@ -95,6 +95,29 @@ type Image interface {
 	// or has unwound its stack, are then found out although nothing has used that
 	// stack since.
 	Profile() (guest.Profile, error)
+}
+
+// Kernel is what an Image adds that is of a kernel which patches itself as Linux
+// does. Its text holds instructions and padding alone: its build decodes all of it
+// (tools/objtool). The methods may be called from any thread.
+type Kernel interface {
+	// Fixed returns why no byte of [lo, hi) may be changed now: what the guest itself
+	// rewrites there, or compares before it does ("ftrace", "jump_label",
+	// "static_call", "alternative"); "" if nothing. A place that it rewrites once may be
+	// free later: Engine.TargetChanged then tells the engine.
+	Fixed(lo, hi guest.GVA) string
+	// Entry returns where a probe on the entry of a function stands, of which the first
+	// instruction, behind endbr64, is at addr: behind the place where the function calls
+	// its tracer (ftrace), which is addr when it has none. That place is one
+	// instruction, and the hit is reported at addr, as the kernel's kprobes on ftrace do.
+	Entry(addr guest.GVA) guest.GVA
+	// Edges returns the places in [lo, hi) where a branch may come to lead, or an
+	// exception, that the text does not show: the other way of a jump label, what an
+	// alternative jumps to, where an entry of the exception table goes on.
+	Edges(lo, hi guest.GVA) []guest.GVA
+	// Exception reports whether the guest looks up a fault of the instruction at addr by
+	// its address (an entry of the exception table): then no copy of it may fault.
+	Exception(addr guest.GVA) bool
 }
 
 // World is a stopped target: every vCPU is out of guest mode. It is valid only

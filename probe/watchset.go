@@ -192,7 +192,7 @@ func (ws *watches) replace() error {
 	ws.watched.Store(&watchTable{})
 	for _, wp := range ws.list {
 		if wp.brk != nil {
-			wp.addr = wp.brk.site.addr
+			wp.addr = wp.brk.shown()
 			continue
 		}
 		err := ws.place(wp)

@@ -20,6 +20,9 @@ type FakeOptions struct {
 	CPUs  int          // number of vCPUs; 0 = 1
 	Image *guest.Image // nil: the suite's (Image)
 
+	// Symbols is what the engine is shown of an image; nil: the image itself.
+	Symbols func(*guest.Image) probe.Symbols
+
 	// TickEvery delivers the timer interrupt after every so many instructions
 	// that a vCPU has executed with IF set; 0 = never.
 	TickEvery int
@@ -53,6 +56,8 @@ type Fake struct {
 	engine *probe.Engine
 	tick   int
 	prof   bool // FakeOptions.Profile
+	show   func(*guest.Image) probe.Symbols
+	syms   probe.Symbols // of img, as shown
 	can    func(user bool) probe.Capabilities
 	blind  bool // FakeOptions.Foreign
 
@@ -99,7 +104,10 @@ func NewFake(o FakeOptions) (*Fake, error) {
 	if o.Foreign {
 		o.Can = func(bool) probe.Capabilities { return probe.Capabilities{NoBreakpoint: "no exit is seen"} }
 	}
-	f := &Fake{mem: newMemory(), tick: o.TickEvery, prof: o.Profile, can: o.Can, blind: o.Foreign}
+	if o.Symbols == nil {
+		o.Symbols = func(img *guest.Image) probe.Symbols { return img }
+	}
+	f := &Fake{mem: newMemory(), tick: o.TickEvery, prof: o.Profile, show: o.Symbols, can: o.Can, blind: o.Foreign}
 	f.shared.Add(uint64(sharedBase), sharedSize)
 	for i := range o.CPUs {
 		// Stacks are user memory, so that CPL3 code can use them, too.
@@ -158,7 +166,7 @@ func (f *Fake) load(img *guest.Image) {
 	for _, user := range []bool{false, true} {
 		m.add(&region{base: execBase(user), data: make([]byte, 1, execSize), exec: true, user: user, slots: true})
 	}
-	f.mem, f.img = m, img
+	f.mem, f.img, f.syms = m, img, f.show(img)
 }
 
 // Reset gives the guest another image, or the same again, and tells the engine.
@@ -193,7 +201,7 @@ func (f *Fake) Engine() *probe.Engine { return f.engine }
 func (f *Fake) NumCPU() int { return len(f.cpus) }
 
 // Symbols implements probe.Target.
-func (f *Fake) Symbols() probe.Symbols { return f.img }
+func (f *Fake) Symbols() probe.Symbols { return f.syms }
 
 // Capabilities implements probe.Target.
 func (f *Fake) Capabilities(user bool) probe.Capabilities { return f.can(user) }

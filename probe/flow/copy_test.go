@@ -95,3 +95,30 @@ func TestPatched(t *testing.T) {
 		t.Errorf("undecodable at %d: %v", off, err)
 	}
 }
+
+// TestEdges: what a branch may come to lead to is code, and no region's inside; padding
+// that the guest rewrites is none.
+func TestEdges(t *testing.T) {
+	in := Input{Addr: base, Code: code(t, "89 f8 ff c0 89 c0 83 c0 01 c3 cc cc cc cc cc 89 f8 89 f8 89 f8 c3 cc cc cc cc"), Edges: []uint64{base + 4, base + 15}}
+	f := Analyze(in)
+	for off, want := range map[int]string{0: "jump_into_region", 4: "ok 5 @2", 9: "ok 5 @1 2 3 4", 15: "ok 6 @2 4"} {
+		if got := verdict(f, off, Ours); got != want {
+			t.Errorf("at %d: got %q, want %q", off, got, want)
+		}
+	}
+	if !f.Branched(4) || !f.Branched(15) || f.Branched(2) || f.Branched(26) {
+		t.Error("branches lead elsewhere")
+	}
+	in.Edges, in.Patched = nil, func(lo, hi uint64) string {
+		if lo < base+14 && hi > base+10 {
+			return "return"
+		}
+		return ""
+	}
+	f = Analyze(in)
+	for off, want := range map[int]string{0: "ok 6 @2 4", 6: "patched_site", 9: "patched_site", 15: "unreached"} {
+		if got := verdict(f, off, Ours); got != want {
+			t.Errorf("without edges, at %d: got %q, want %q", off, got, want)
+		}
+	}
+}

@@ -38,6 +38,9 @@ type Input struct {
 	Exception func(addr uint64) bool
 	// Symbols are where other symbols begin in the function: instructions or data.
 	Symbols []uint64
+	// Edges are places in the function where a branch may come to lead that the
+	// bytes do not show: of a jump label, say, that is a nop now.
+	Edges []uint64
 	// Known is what the code of the whole image says about this function's
 	// bytes. nil: nothing is known of other functions.
 	Known *Index
@@ -133,6 +136,9 @@ func Analyze(in Input) *Func {
 			}
 		}
 	}
+	for _, t := range in.Edges {
+		w.push(int(t - in.Addr))
+	}
 	w.follow()
 	w.rest()
 	f.collect(w.tables)
@@ -143,6 +149,9 @@ func Analyze(in Input) *Func {
 // on the way.
 func (f *Func) collect(tables []branch) {
 	f.branches = tables
+	for _, t := range f.in.Edges {
+		f.branches = append(f.branches, branch{t, -1})
+	}
 	for k := range f.insts {
 		i := &f.insts[k]
 		if t, ok := i.Target(f.in.Addr + uint64(i.Off)); !ok {
@@ -205,6 +214,13 @@ func (f *Func) Insts() []Inst { return f.insts }
 // false when none does.
 func (f *Func) Index(off int) (int, bool) {
 	return slices.BinarySearchFunc(f.insts, off, func(i Inst, off int) int { return i.Off - off })
+}
+
+// Branched reports whether a known branch leads to the byte at off.
+func (f *Func) Branched(off int) bool {
+	at := f.in.Addr + uint64(off)
+	_, here := into(f.branches, at, at+1)
+	return here || f.in.Known != nil && len(f.in.Known.Targets(at, at+1)) != 0
 }
 
 // Indirect returns the near indirect jumps, ascending. The slice is the

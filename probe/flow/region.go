@@ -174,6 +174,9 @@ func (f *Func) pad(reg *Region) *Refusal {
 		if err != nil || !isPadding(&i) || f.insideReached(end) {
 			return refuse(ReasonNotPadding, end, "")
 		}
+		if what := f.patched(&Inst{Off: end, Inst: i}); what != "" && reg.Len < insn.JmpLen {
+			return refuse(ReasonPatchedSite, end, what)
+		}
 		if reg.Len < insn.JmpLen {
 			reg.add(&i)
 		}

@@ -53,11 +53,12 @@ const (
 	ReasonSegmentBase // branch through memory at FS or GS, whose base is not saved
 	ReasonPrefix      // a branch, cli, sti, pushf or popf with LOCK or a repeat prefix that is reserved
 	ReasonAPX         // a branch with REX2: raises #UD, or uses registers that are not saved
+	ReasonException   // its fault is looked up by its address: see Plan.StayPut
 )
 
 var reasonNames = [...]string{
 	"", "undecodable", "trap_insn", "emulation_prefix", "masks_exceptions", "unsupported_insn",
-	"far_transfer", "vendor_dependent", "segment_base", "reserved_prefix", "apx",
+	"far_transfer", "vendor_dependent", "segment_base", "reserved_prefix", "apx", "exception_entry",
 }
 
 // String returns the stable, machine-readable name; "" for ReasonNone.
@@ -77,7 +78,7 @@ type Options struct {
 // Options only, so it is made once, at registration.
 type Plan struct {
 	Kind   Kind
-	Reason Reason // for Refuse and InPlace
+	Reason Reason // for Refuse and InPlace, and for Emulate after StayPut
 	// Fallback is for Emulate: how to run the instruction when Emulate
 	// reports an error. Boost, Step and InPlace are their own.
 	Fallback Kind
@@ -141,6 +142,18 @@ func Analyze(b []byte, addr uint64, o Options) Plan {
 		}
 	}
 	return p
+}
+
+// StayPut keeps the instruction of p at its own address, where the system looks up its
+// faults by that (an entry of Linux's exception table): it is emulated, or stepped in
+// place.
+func (p *Plan) StayPut() {
+	switch p.Kind {
+	case Boost, Step:
+		p.Kind, p.Reason, p.NoStep = InPlace, ReasonException, false
+	case Emulate:
+		p.Fallback, p.Reason = InPlace, ReasonException
+	}
 }
 
 // unmovable says why a branch is not emulated.

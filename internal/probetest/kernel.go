@@ -1,0 +1,61 @@
+package probetest
+
+import (
+	"slices"
+
+	"github.com/guestprobe/guestprobe/guest"
+)
+
+// Kernel is an image whose guest patches itself, as far as its fields say: a
+// probe.Kernel.
+type Kernel struct {
+	*guest.Image
+	Rewritten []Rewritten
+	Faulting  []guest.GVA // of instructions with an exception-table entry
+	Leads     []guest.GVA // where branches may come to lead, ascending
+}
+
+// Rewritten is a piece of text that the guest rewrites. One by its tracer ("ftrace")
+// stands at a function's entry.
+type Rewritten struct {
+	guest.Range
+	Why string
+}
+
+// Ftrace is Rewritten.Why of the place where a function calls its tracer.
+const Ftrace = "ftrace"
+
+// Fixed implements probe.Kernel.
+func (k *Kernel) Fixed(lo, hi guest.GVA) string {
+	for _, r := range k.Rewritten {
+		if r.Start < hi && lo < r.End {
+			return r.Why
+		}
+	}
+	return ""
+}
+
+// Entry implements probe.Kernel.
+func (k *Kernel) Entry(addr guest.GVA) guest.GVA {
+	for _, r := range k.Rewritten {
+		if r.Start == addr && r.Why == Ftrace {
+			return r.End
+		}
+	}
+	return addr
+}
+
+// Edges implements probe.Kernel.
+func (k *Kernel) Edges(lo, hi guest.GVA) (in []guest.GVA) {
+	for _, a := range k.Leads {
+		if lo <= a && a < hi {
+			in = append(in, a)
+		}
+	}
+	return in
+}
+
+// Exception implements probe.Kernel.
+func (k *Kernel) Exception(addr guest.GVA) bool {
+	return slices.Contains(k.Faulting, addr)
+}
