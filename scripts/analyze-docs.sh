@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 kernels=("$@")
-[[ ${#kernels[@]} -gt 0 ]] || kernels=("$(scripts/nested/kernel.sh)"/boot/vmlinuz-*)
+[[ ${#kernels[@]} -gt 0 ]] || kernels=("$(scripts/linux/kernel.sh)"/boot/vmlinuz-*)
 libc=$(ldconfig -p | sed -n 's/^\tlibc\.so\.6 (libc6,x86-64) => //p' | head -n 1)
 [[ -n $libc ]] || { echo "analyze-docs: ldconfig knows no libc.so.6" >&2; exit 1; }
 version=$(dpkg-query -W -f '${Package} ${Version}' libc6 2>/dev/null || echo "libc of this machine")

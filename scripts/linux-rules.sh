@@ -6,9 +6,9 @@
 # Usage: linux-rules.sh [VMLINUZ]   (without one: the kernel of the nested hosts)
 set -euo pipefail
 cd "$(dirname "$0")/.."
-scripts/nested/packages.sh svm
+scripts/packages.sh svm
 kernel=${1:-}
-[[ -n $kernel ]] || kernel=$(ls "$(scripts/nested/kernel.sh)"/boot/vmlinuz-* | head -n 1)
+[[ -n $kernel ]] || kernel=$(ls "$(scripts/linux/kernel.sh)"/boot/vmlinuz-* | head -n 1)
 
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
@@ -17,18 +17,8 @@ export LINUX_RULES=$dir
 go test -tags linuxrules -count 1 -run 'TestLinuxPick$' ./internal/analyze
 read -r at size <"$dir/text.at"
 
-mkdir -p "$dir/root/bin"
-cp "$(command -v busybox)" "$dir/root/bin/busybox"
-cp "$dir/functions" "$dir/root/"
 # Probes 20 bytes apart do not stand in each other's region.
-cat >"$dir/root/init" <<'EOT'
-#!/bin/busybox sh
-/bin/busybox --install -s /bin
-mkdir -p /proc /sys
-mount -t proc proc /proc
-mount -t sysfs sys /sys
-mount -t debugfs debug /sys/kernel/debug
-mount -t tracefs trace /sys/kernel/tracing
+cat >"$dir/rules.sh" <<'EOT'
 cd /sys/kernel/tracing
 echo READY
 read go
@@ -51,10 +41,8 @@ while [ $round -lt 20 ]; do
 	round=$((round + 1))
 done
 echo DONE
-poweroff -f
 EOT
-chmod +x "$dir/root/init"
-(cd "$dir/root" && find . | cpio -o -H newc --quiet | gzip) >"$dir/initrd"
+scripts/linux/initrd.sh "$dir/initrd" --file "$dir/functions" --file "$dir/rules.sh"
 
 # said WORD: waits until the kernel's console has it.
 said() {
@@ -83,7 +71,7 @@ reader=$!
 	said DONE # and it switches itself off
 } | timeout 1200 qemu-system-x86_64 -accel tcg -cpu max -m 1024 -display none -no-reboot -monitor stdio \
 	-serial pipe:"$dir/tty" -kernel "$dir/vmlinuz" -initrd "$dir/initrd" \
-	-append "console=ttyS0 nokaslr panic=-1 quiet" >"$dir/monitor"
+	-append "console=ttyS0 nokaslr panic=-1 quiet -- sh /rules.sh" >"$dir/monitor"
 kill "$reader" 2>/dev/null || true
 grep -q '^DONE' "$dir/serial" || { tail -n 20 "$dir/serial" >&2; echo "linux-rules: the kernel did not come to an end" >&2; exit 1; }
 go test -tags linuxrules -count 1 -v -run 'TestLinuxRules$' ./internal/analyze

@@ -7,7 +7,9 @@
 # Without one, scripts/nested/plan.HOST says what runs.
 #   GUESTPROBE_NESTED_SECONDS  cut off after that long (default 2400 vmx, 1200 svm)
 #   GUESTPROBE_NESTED_HANG     cut off after that long without a sign of life (default 400)
-#   GUESTPROBE_NESTED_CPUS     processors of the svm host (default 2)
+#   GUESTPROBE_NESTED_CPUS     processors of the svm host (default 2; Linux guests want 1)
+#   GUESTPROBE_KERNELS         the Linux guests there: names for scripts/linux/guests.sh,
+#                              with spaces between (default: the kernel of the host)
 # Results, below build/nested/HOST: console.log, emulator.log, and, of a whole
 # plan, host.json for docs/hosts (see hosts.sh).
 set -euo pipefail
@@ -23,7 +25,7 @@ shift
 [[ $(uname -sm) == "Linux x86_64" ]] || fail "needs an x86-64 Linux machine, this is $(uname -sm)"
 command -v go >/dev/null || fail "go is not in PATH"
 
-scripts/nested/packages.sh "$host"
+scripts/packages.sh "$host"
 out=$PWD/build/nested/$host
 payload=$out/payload
 mkdir -p "$out" || fail "$out cannot be made; check its permissions and free space (df -h)"
@@ -51,6 +53,8 @@ for dir in $(sed -n 's/.* cd \([^ ]*\) && .*/\1/p' "$payload/plan"); do
 	mkdir -p "$payload/$dir"
 	build go test -c -trimpath -ldflags '-s -w' -o "$payload/$dir/run.test" "./$dir"
 done
+read -ra kernels <<<"${GUESTPROBE_KERNELS:-}"
+scripts/linux/guests.sh "$payload/linux" "${kernels[@]}"
 scripts/nested/image.sh "$host" "$payload" "$out"
 echo "nested $host: booting (console in build/nested/$host/console.log)"
 rc=0

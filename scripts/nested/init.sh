@@ -1,18 +1,19 @@
 #!/bin/busybox sh
 # shellcheck shell=dash
-# The first process of a nested host: loads KVM, runs what /plan says, prints
-# one line "GP-END rc=N" and stops the machine. Every line of /plan is
+# The first process of a nested host: loads KVM, runs what /t/plan says, prints
+# one line "GP-END rc=N" and stops the machine. Every line of /t/plan is
 #   NAME SECONDS COMMAND...
 /bin/busybox --install -s /bin
 export PATH=/bin HOME=/tmp TMPDIR=/tmp GUESTPROBE_REQUIRE_KVM=1
 GUESTPROBE_NESTED=$(cat /emulator)
-export GUESTPROBE_NESTED
+# Kernels and initrds for guests (scripts/linux/guests.sh).
+export GUESTPROBE_NESTED GUESTPROBE_LINUX=/t/linux
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
 mount -t tmpfs -o size=256m tmp /tmp
 ip link set lo up
-while read -r m; do insmod "/lib/$m" || echo "GP-NOTE insmod $m failed"; done </modules
+while read -r m; do insmod "/lib/modules/$m.ko" || echo "GP-NOTE insmod $m failed"; done </etc/modules
 # A sign of life on the second serial port: a machine that hangs is told from
 # one that works for long without a word (run.sh).
 (while :; do echo . >/dev/ttyS1; sleep 2; done) 2>/dev/null &
@@ -26,7 +27,7 @@ while read -r name limit cmd; do
 	r=$?
 	[ $r = 0 ] || rc=1
 	echo "GP-DONE $name rc=$r from=$start to=$(cut -d' ' -f1 /proc/uptime)"
-done </plan
+done </t/plan
 echo "GP-END rc=$rc"
 # stty waits until the serial port has sent all of it.
 stty -F /dev/ttyS0 sane

@@ -29,7 +29,7 @@ vmx)
 	# screen it opens is a second pseudo-terminal: see watch_screen.
 	cat >"$out/bochsrc" <<-EOB
 		cpu: model=corei7_haswell_4770, count=1, ips=400000000, reset_on_triple_fault=1
-		memory: guest=1024, host=1024
+		memory: guest=1536, host=1536
 		romimage: file=/usr/share/bochs/BIOS-bochs-latest
 		vgaromimage: file=/usr/share/bochs/VGABIOS-lgpl-latest
 		ata0-master: type=cdrom, path="$out/boot.iso", status=inserted

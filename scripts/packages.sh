@@ -1,20 +1,22 @@
 #!/usr/bin/env bash
-# Installs what the nested hosts need, from Debian packages alone, and says
-# what it installs. Idempotent: a second call finds all of it and does nothing.
-# Usage: packages.sh vmx|svm
+# Installs what the scripts need, from Debian packages alone, and says what it
+# installs. Idempotent: a second call finds all of it and does nothing.
+# Usage: packages.sh vmx|svm|guests
+#   vmx, svm  a nested host       guests  kernels and initrds of Linux guests
 set -euo pipefail
 
 common=(cpio busybox-static xz-utils zstd util-linux)
-case "${1:-}" in
+what=${1:-}
+case $what in
 vmx) want=("${common[@]}" bochs bochs-term bochsbios vgabios grub-pc-bin grub-common xorriso mtools bsdutils) ;;
 svm) want=("${common[@]}" qemu-system-x86) ;;
-*) echo "usage: $0 vmx|svm" >&2; exit 2 ;;
+guests) want=("${common[@]}") ;;
+*) echo "usage: $0 vmx|svm|guests" >&2; exit 2 ;;
 esac
-fail() { echo "nested $host: $*" >&2; exit 1; }
-host=$1
+fail() { echo "packages for $what: $*" >&2; exit 1; }
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
-	fail "this is no Debian machine (no apt-get); the nested hosts are made of the Debian packages ${want[*]}"
+	fail "this is no Debian machine (no apt-get); needed are the Debian packages ${want[*]}"
 fi
 # missing PACKAGE...: those that are not installed.
 missing() {
@@ -31,7 +33,7 @@ if [[ $(id -u) != 0 ]]; then
 	command -v sudo >/dev/null || fail "missing Debian packages: ${need[*]}; install them as root (apt-get install ${need[*]}) and try again"
 	sudo=(sudo)
 fi
-echo "nested $host: installing Debian packages: ${need[*]}"
+echo "packages for $what: installing ${need[*]}" >&2
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 # Another apt may be at work: wait for it.

@@ -1,0 +1,33 @@
+package kvmtest
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// LinuxEnv is the environment variable that names a folder of Linux guests, made
+// by scripts/linux/guests.sh. The nested hosts set it. A guest takes seconds to
+// boot on a processor and half an hour on kvm_pvm, which emulates kernel code: so
+// without it no test boots one.
+const LinuxEnv = "GUESTPROBE_LINUX"
+
+// RequireLinux returns the folders of the Linux guests that tests are to boot,
+// at least one, each with a vmlinuz and an initrd. Without LinuxEnv it ends the
+// test with a skip; it also asks for /dev/kvm, as Require does.
+func RequireLinux(tb testing.TB) []string {
+	tb.Helper()
+	dir := os.Getenv(LinuxEnv)
+	if dir == "" {
+		tb.Skipf("SKIP: needs Linux guests (scripts/linux/guests.sh DIR, %s=DIR; scripts/nested.sh does it)", LinuxEnv)
+	}
+	Require(tb)
+	images, err := filepath.Glob(filepath.Join(dir, "*", "vmlinuz"))
+	if err != nil || len(images) == 0 {
+		tb.Fatalf("%s=%s has no */vmlinuz (%v)", LinuxEnv, dir, err)
+	}
+	for i := range images {
+		images[i] = filepath.Dir(images[i])
+	}
+	return images
+}

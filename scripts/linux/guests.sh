@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Makes a folder of Linux guests for tests and demos, RELEASE/vmlinuz and
+# RELEASE/initrd of each kernel, and RELEASE/System.map where the kernel's folder has one.
+# Usage: guests.sh OUT [KERNEL...]
+#   KERNEL  what kernel.sh takes, or the folder of an unpacked kernel;
+#           without any: what kernel.sh takes for none
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+out=${1:?usage: guests.sh OUT [KERNEL...]}
+shift
+"$here/../packages.sh" guests
+(($# > 0)) || set -- ""
+rm -rf "$out"
+for kernel; do
+	case $kernel in
+	/*) folder=$kernel ;;
+	*) folder=$("$here/kernel.sh" "$kernel") ;;
+	esac
+	for image in "$folder"/boot/vmlinuz-*; do
+		[[ -s $image ]] || { echo "guests: $folder has no boot/vmlinuz-*" >&2; exit 1; }
+		release=${image##*/vmlinuz-}
+		mkdir -p "$out/$release"
+		cp "$image" "$out/$release/vmlinuz"
+		# Debian's own says only that it is elsewhere.
+		map=$folder/boot/System.map-$release
+		[[ ! -s $map || $(stat -c %s "$map") -lt 1000 ]] || cp "$map" "$out/$release/System.map"
+		"$here/initrd.sh" "$out/$release/initrd" --kernel "$folder" \
+			--modules virtio_mmio,virtio_blk,virtio_console,virtio_rng --carry dummy,loop
+	done
+done
