@@ -23,6 +23,9 @@ var (
 	ioSetUserMemoryRegion = gokvm.IIOW(0x46, sizeofMemoryRegion)
 	ioSetTSSAddr          = gokvm.IIO(0x47)
 	ioSetIdentityMapAddr  = gokvm.IIOW(0x48, 8)
+	ioCreateIRQChip       = gokvm.IIO(0x60)
+	ioIRQLine             = gokvm.IIOW(0x61, sizeofIRQLevel)
+	ioCreatePIT2          = gokvm.IIOW(0x77, sizeofPITConfig)
 	ioEnableCap           = gokvm.IIOW(0xa3, sizeofEnableCap)
 
 	ioRun           = gokvm.IIO(0x80)
@@ -34,6 +37,8 @@ var (
 	ioInterrupt     = gokvm.IIOW(0x86, 4)
 	ioGetMSRs       = gokvm.IIOWR(0x88, sizeofMSRsHeader)
 	ioSetMSRs       = gokvm.IIOW(0x89, sizeofMSRsHeader)
+	ioGetLAPIC      = gokvm.IIOR(0x8e, sizeofLAPIC)
+	ioSetLAPIC      = gokvm.IIOW(0x8f, sizeofLAPIC)
 	ioSetCPUID2     = gokvm.IIOW(0x90, sizeofCPUIDHeader)
 	ioGetCPUID2     = gokvm.IIOWR(0x91, sizeofCPUIDHeader)
 	ioGetMPState    = gokvm.IIOR(0x98, 4)
@@ -61,6 +66,9 @@ const (
 	sizeofMSREntry     = 16   // struct kvm_msr_entry
 	sizeofMemoryRegion = 32   // struct kvm_userspace_memory_region
 	sizeofEnableCap    = 104  // struct kvm_enable_cap
+	sizeofIRQLevel     = 8    // struct kvm_irq_level
+	sizeofPITConfig    = 64   // struct kvm_pit_config
+	sizeofLAPIC        = 1024 // struct kvm_lapic_state
 	sizeofRegs         = 144  // struct kvm_regs
 	sizeofSregs        = 312  // struct kvm_sregs
 	sizeofTranslation  = 24   // struct kvm_translation
@@ -114,6 +122,22 @@ const (
 	syncRegsBit  uint64 = 1 << 0
 	syncSregsBit uint64 = 1 << 1
 )
+
+// irqLevel mirrors struct kvm_irq_level.
+type irqLevel struct {
+	irq   uint32
+	level uint32
+}
+
+// pitConfig mirrors struct kvm_pit_config.
+type pitConfig struct {
+	flags uint32
+	_     [15]uint32
+}
+
+// pitSpeakerDummy has the kernel answer port 0x61 as well, the gate of the PIT's third
+// channel (KVM_PIT_SPEAKER_DUMMY).
+const pitSpeakerDummy = 1 << 0
 
 // enableCap mirrors struct kvm_enable_cap.
 type enableCap struct {

@@ -9,6 +9,7 @@ type Capability uint32
 
 // The capabilities that this project asks about.
 const (
+	CapIRQChip                Capability = 0
 	CapUserMemory             Capability = 3
 	CapSetTSSAddr             Capability = 4
 	CapExtCPUID               Capability = 7
@@ -18,6 +19,7 @@ const (
 	CapSyncMMU                Capability = 16
 	CapDestroyMemoryRegion    Capability = 21
 	CapSetGuestDebug          Capability = 23
+	CapPIT2                   Capability = 33
 	CapSetIdentityMapAddr     Capability = 37
 	CapInternalErrorData      Capability = 40
 	CapVCPUEvents             Capability = 41
@@ -26,6 +28,7 @@ const (
 	CapXSave                  Capability = 55
 	CapXCRs                   Capability = 56
 	CapMaxVCPUs               Capability = 66
+	CapTSCDeadlineTimer       Capability = 72
 	CapSyncRegs               Capability = 74 // bit set of KVM_SYNC_X86_*
 	CapReadOnlyMemory         Capability = 81
 	CapEnableCapVM            Capability = 98
@@ -43,6 +46,7 @@ const (
 )
 
 var capabilityNames = map[Capability]string{
+	CapIRQChip:                "KVM_CAP_IRQCHIP",
 	CapUserMemory:             "KVM_CAP_USER_MEMORY",
 	CapSetTSSAddr:             "KVM_CAP_SET_TSS_ADDR",
 	CapExtCPUID:               "KVM_CAP_EXT_CPUID",
@@ -52,6 +56,7 @@ var capabilityNames = map[Capability]string{
 	CapSyncMMU:                "KVM_CAP_SYNC_MMU",
 	CapDestroyMemoryRegion:    "KVM_CAP_DESTROY_MEMORY_REGION_WORKS",
 	CapSetGuestDebug:          "KVM_CAP_SET_GUEST_DEBUG",
+	CapPIT2:                   "KVM_CAP_PIT2",
 	CapSetIdentityMapAddr:     "KVM_CAP_SET_IDENTITY_MAP_ADDR",
 	CapInternalErrorData:      "KVM_CAP_INTERNAL_ERROR_DATA",
 	CapVCPUEvents:             "KVM_CAP_VCPU_EVENTS",
@@ -60,6 +65,7 @@ var capabilityNames = map[Capability]string{
 	CapXSave:                  "KVM_CAP_XSAVE",
 	CapXCRs:                   "KVM_CAP_XCRS",
 	CapMaxVCPUs:               "KVM_CAP_MAX_VCPUS",
+	CapTSCDeadlineTimer:       "KVM_CAP_TSC_DEADLINE_TIMER",
 	CapSyncRegs:               "KVM_CAP_SYNC_REGS",
 	CapReadOnlyMemory:         "KVM_CAP_READONLY_MEM",
 	CapEnableCapVM:            "KVM_CAP_ENABLE_CAP_VM",

@@ -33,7 +33,8 @@ func (v *VCPU) InterruptReady() bool {
 // Interrupt has the next Run deliver the external interrupt vec, before the
 // next instruction of the guest (KVM_INTERRUPT, section 4.16). KVM delivers it
 // whether or not the guest can take it; so when InterruptReady is false, this
-// refuses with ErrNotReady. Owner thread only.
+// refuses with ErrNotReady. With interrupt controllers in the kernel (VM.CreateIRQChip)
+// interrupts come from those, and this is ENXIO. Owner thread only.
 func (v *VCPU) Interrupt(vec uint8) error {
 	if !v.InterruptReady() {
 		return fmt.Errorf("interrupt %#x: %w", vec, ErrNotReady)

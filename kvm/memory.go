@@ -2,6 +2,7 @@ package kvm
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 
@@ -91,7 +92,8 @@ func TouchedMemory(mem []byte, f func([]byte)) {
 // MapMemory makes mem the guest's physical memory at gpa, as slot number slot
 // (KVM_SET_USER_MEMORY_REGION, section 4.35). gpa, the address of mem and its
 // length must be multiples of the page size, and slots must not overlap. An
-// existing slot can be moved or change flags, but not its length. The VM holds
+// existing slot can be moved, or change flags other than MemReadOnly, but not its length:
+// unmap it and map it again, with no vCPU in Run meanwhile. The VM holds
 // on to mem until the slot goes or the VM is closed.
 func (vm *VM) MapMemory(slot int, gpa uint64, mem []byte, flags MemoryFlags) error {
 	page := uint64(os.Getpagesize())
@@ -109,40 +111,84 @@ func (vm *VM) MapMemory(slot int, gpa uint64, mem []byte, flags MemoryFlags) err
 	case gpa%page != 0 || addr%page != 0 || uint64(len(mem))%page != 0:
 		return fail("host address %#x or length %#x or gpa is not page aligned: %w", addr, len(mem), unix.EINVAL)
 	}
-	if err := vm.setRegion(slot, gpa, mem, flags); err != nil {
+	if err := vm.setRegion(slot, region{gpa, mem, flags}); err != nil {
 		return fail("%#x bytes: %w", len(mem), err)
+	}
+	return nil
+}
+
+// SetReadOnly makes a slot read-only (see MemReadOnly) or writable again. The kernel
+// changes that flag in no slot that exists, so the slot goes and comes again: no vCPU of the
+// VM may be in Run meanwhile. It does nothing where the slot is so already. The
+// error of a slot that nobody mapped is ENOENT; after any other the guest has no memory there,
+// unless the slot could be mapped as it was before.
+func (vm *VM) SetReadOnly(slot int, on bool) error {
+	vm.mu.Lock()
+	defer vm.mu.Unlock()
+	fail := func(err error) error {
+		return fmt.Errorf("memory slot %d: set read-only %v: %w", slot, on, err)
+	}
+	was, ok := vm.slots[slot]
+	if !ok {
+		return fail(unix.ENOENT)
+	}
+	is := was
+	is.flags &^= MemReadOnly
+	if on {
+		is.flags |= MemReadOnly
+	}
+	if is.flags == was.flags {
+		return nil
+	}
+	if err := vm.changeRegion(slot, region{}); err != nil {
+		return fail(err)
+	}
+	if err := vm.changeRegion(slot, is); err != nil {
+		return fail(errors.Join(err, vm.changeRegion(slot, was)))
 	}
 	return nil
 }
 
 // UnmapMemory takes a slot out of the guest's physical memory.
 func (vm *VM) UnmapMemory(slot int) error {
-	if err := vm.setRegion(slot, 0, nil, 0); err != nil {
+	if err := vm.setRegion(slot, region{}); err != nil {
 		return fmt.Errorf("unmap memory slot %d: %w", slot, err)
 	}
 	return nil
 }
 
-// setRegion issues the ioctl and records what it did.
-func (vm *VM) setRegion(slot int, gpa uint64, mem []byte, flags MemoryFlags) error {
+// region is what a memory slot holds. One without memory is a slot that does not exist.
+type region struct {
+	gpa   uint64
+	mem   []byte
+	flags MemoryFlags
+}
+
+// setRegion is changeRegion for who does not hold vm.mu.
+func (vm *VM) setRegion(slot int, r region) error {
 	vm.mu.Lock()
 	defer vm.mu.Unlock()
-	r := gokvm.UserspaceMemoryRegion{
+	return vm.changeRegion(slot, r)
+}
+
+// changeRegion issues the ioctl and records what it did. Precondition: vm.mu held.
+func (vm *VM) changeRegion(slot int, r region) error {
+	u := gokvm.UserspaceMemoryRegion{
 		Slot:          uint32(slot),
-		Flags:         uint32(flags),
-		GuestPhysAddr: gpa,
-		MemorySize:    uint64(len(mem)),
+		Flags:         uint32(r.flags),
+		GuestPhysAddr: r.gpa,
+		MemorySize:    uint64(len(r.mem)),
 	}
-	if len(mem) != 0 {
-		r.UserspaceAddr = addressOf(mem)
+	if len(r.mem) != 0 {
+		u.UserspaceAddr = addressOf(r.mem)
 	}
-	if _, err := ioctlPtr(vm.fd.num(), ioSetUserMemoryRegion, &r); err != nil {
+	if _, err := ioctlPtr(vm.fd.num(), ioSetUserMemoryRegion, &u); err != nil {
 		return err
 	}
-	if len(mem) == 0 {
+	if len(r.mem) == 0 {
 		delete(vm.slots, slot)
 	} else {
-		vm.slots[slot] = mem
+		vm.slots[slot] = r
 	}
 	return nil
 }

@@ -13,7 +13,9 @@ import (
 // Run runs the guest until KVM returns, once: KVM_RUN is never retried. On
 // success e says why it returned, and Regs and Sregs hold the registers; a
 // signal, of the Go runtime's scheduler for instance, or a Kick gives
-// ReasonInterrupted.
+// ReasonInterrupted. With interrupt controllers in the kernel (VM.CreateIRQChip) Run
+// stays there while the vCPU halts or waits for its start-up signal, and
+// returns with ReasonInterrupted when that signal has come.
 //
 // The errors are *UnknownExitError for an exit that this package does not know
 // or that KVM itself calls unknown, and *RunError for what the kernel refuses.
@@ -37,7 +39,9 @@ func (v *VCPU) Run(e *Exit) error {
 	_, err := ioctl(v.fd.num(), ioRun, 0)
 	v.queued = false
 	if err != nil {
-		if !errors.Is(err, unix.EINTR) {
+		// With interrupt controllers in the kernel a vCPU that waits for its start-up
+		// signal blocks in there, and gets EAGAIN once the signal has come.
+		if !errors.Is(err, unix.EINTR) && !(v.irqchip && errors.Is(err, unix.EAGAIN)) {
 			return v.runError(err)
 		}
 		e.Reason, e.Flags, e.Raw = ReasonInterrupted, v.page.flags, v.page.exit[:]

@@ -18,8 +18,9 @@ const (
 	MPSIPIReceived  MPState = 4
 )
 
-// MPState returns whether the vCPU runs. Without an interrupt controller in the
-// kernel, as here, it is always MPRunnable unless set otherwise.
+// MPState returns whether the vCPU runs. Without interrupt controllers in the kernel
+// it is always MPRunnable unless set otherwise; with them (VM.CreateIRQChip) vCPUs other
+// than number 0 begin as MPUninitialized and follow the guest's INIT and SIPI, and hlt is MPHalted.
 func (v *VCPU) MPState() (MPState, error) {
 	var s MPState
 	if _, err := ioctlPtr(v.fd.num(), ioGetMPState, &s); err != nil {

@@ -97,7 +97,7 @@ func checkExtension(d *descriptor, c Capability) int {
 func (s *System) VCPUMmapSize() int { return s.mmapSize }
 
 // CreateVM creates a VM without memory and vCPUs, and without any interrupt
-// controller in the kernel.
+// controller in the kernel: VM.CreateIRQChip adds those.
 func (s *System) CreateVM() (*VM, error) {
 	if !s.fd.open() {
 		return nil, fmt.Errorf("create vm: system %w", ErrClosed)
@@ -109,7 +109,7 @@ func (s *System) CreateVM() (*VM, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create vm: %w", openError(s.path, err))
 	}
-	vm := &VM{mmapSize: s.mmapSize, slots: make(map[int][]byte)}
+	vm := &VM{mmapSize: s.mmapSize, slots: make(map[int]region)}
 	vm.fd.own(n)
 	return vm, nil
 }

@@ -14,12 +14,13 @@ import (
 // except where they say "any thread", and except before Bind, when whoever
 // created the vCPU may prepare it.
 type VCPU struct {
-	id     int
-	fd     descriptor
-	page   *runPage // nil after Close
-	shared bool     // KVM_CAP_SYNC_REGS is used
-	dirty  uint64   // register classes for the next Run, in sync* bits
-	queued bool     // an event was given to KVM since the last Run
+	id      int
+	fd      descriptor
+	page    *runPage // nil after Close
+	shared  bool     // KVM_CAP_SYNC_REGS is used
+	irqchip bool     // the VM has interrupt controllers in the kernel
+	dirty   uint64   // register classes for the next Run, in sync* bits
+	queued  bool     // an event was given to KVM since the last Run
 
 	debug GuestDebug // as last set
 	rearm bool       // set it again before the next Run: see flush
@@ -71,7 +72,7 @@ func (vm *VM) CreateVCPU(id int, opts ...VCPUOption) (_ *VCPU, err error) {
 	if err != nil {
 		return fail(err)
 	}
-	v := &VCPU{id: id, xsaveSize: xsaveLegacySize}
+	v := &VCPU{id: id, irqchip: vm.irqchip.Load(), xsaveSize: xsaveLegacySize}
 	v.fd.own(n)
 	// Close undoes, in reverse order, whatever of this was done.
 	defer func() {

@@ -3,6 +3,7 @@ package kvm
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 )
 
 // VM is one virtual machine. Its methods may be called from any thread, but
@@ -14,8 +15,10 @@ type VM struct {
 	fd       descriptor
 	mmapSize int
 
+	irqchip atomic.Bool // CreateIRQChip was called
+
 	mu    sync.Mutex
-	slots map[int][]byte // guest memory by slot: keeps it reachable
+	slots map[int]region // guest memory by slot number
 }
 
 // Check returns what KVM_CHECK_EXTENSION says of c for this VM, like
