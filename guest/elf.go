@@ -31,11 +31,6 @@ func damaged(part, format string, args ...any) error {
 	return &ImageError{Part: part, Reason: fmt.Sprintf(format, args...)}
 }
 
-// tooBig returns the error for a file of size bytes.
-func tooBig(size int64) error {
-	return &ImageError{"file", fmt.Sprintf("%d bytes, more than %d", size, MaxImageFile), "strip its debug information"}
-}
-
 // howToBuild is what to do about a file of another kind.
 const howToBuild = "build the guest as a static x86-64 executable (-m64 -static -no-pie)"
 
@@ -58,7 +53,7 @@ func imageError(err error) error {
 // error (ErrNotELF, *ImageError), in time and memory proportional to b.
 func ParseELF(b []byte) (*Image, error) {
 	if len(b) > MaxImageFile {
-		return nil, tooBig(int64(len(b)))
+		return nil, &ImageError{"file", fmt.Sprintf("%d bytes, more than %d", len(b), MaxImageFile), "strip its debug information"}
 	}
 	f, err := elffile.Parse(b)
 	if err != nil {

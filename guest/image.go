@@ -3,8 +3,6 @@ package guest
 import (
 	"crypto/sha256"
 	"fmt"
-	"io"
-	"os"
 	"sort"
 	"sync"
 
@@ -75,25 +73,9 @@ type Image struct {
 // LoadFile reads and parses the ELF file at path, a regular file. Files above
 // MaxImageFile are refused before they are read.
 func LoadFile(path string) (*Image, error) {
-	// Asked before opening, which would wait for the other end of a named pipe.
-	st, err := os.Stat(path)
+	b, err := elffile.ReadFile(path, MaxImageFile)
 	if err != nil {
-		return nil, fmt.Errorf("load guest image: %w", err)
-	}
-	if !st.Mode().IsRegular() {
-		return nil, fmt.Errorf("load guest image %s: not a regular file", path)
-	}
-	if st.Size() > MaxImageFile {
-		return nil, fmt.Errorf("load guest image %s: %w", path, tooBig(st.Size()))
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("load guest image: %w", err)
-	}
-	defer f.Close()
-	b := make([]byte, st.Size())
-	if _, err := io.ReadFull(f, b); err != nil {
-		return nil, fmt.Errorf("load guest image: %w", err)
+		return nil, fmt.Errorf("load guest image %w", err)
 	}
 	img, err := ParseELF(b)
 	if err != nil {

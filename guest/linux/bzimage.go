@@ -11,36 +11,21 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// ErrNotKernel is wrapped by errors about files that are no bzImage.
-var ErrNotKernel = errors.New("not a bzImage")
+// ErrNotKernel is wrapped by errors about files that are no kernel.
+var ErrNotKernel = errors.New("not a Linux kernel")
 
-// Unpack returns the kernel that a bzImage holds, an ELF file, and how it was
-// packed, "" for not at all.
+// Unpack returns the kernel that a bzImage holds, an ELF file with the kernel's
+// relocations behind it, and how it was packed, "" for not at all.
 func Unpack(b []byte) (vmlinux []byte, packing string, err error) {
-	payload, ok := bzImagePayload(b)
-	if !ok {
-		return nil, "", ErrNotKernel
+	h, err := readSetupHeader(b)
+	if err != nil {
+		return nil, "", err
 	}
-	return decompress(payload)
-}
-
-// bzImagePayload returns the compressed kernel of a bzImage (Linux,
-// Documentation/arch/x86/boot.rst: setup_sects, header magic, version 2.08,
-// payload_offset, payload_length).
-func bzImagePayload(b []byte) ([]byte, bool) {
-	if len(b) < 0x250 || string(b[0x202:0x206]) != "HdrS" || uint16(b[0x206])|uint16(b[0x207])<<8 < 0x208 {
-		return nil, false
-	}
-	sects := uint64(b[0x1f1])
-	if sects == 0 {
-		sects = 4
-	}
-	at := (sects+1)*512 + uint64(le32(b[0x248:]))
-	n := uint64(le32(b[0x24c:]))
+	at, n := uint64(h.sectors()+1)*512+uint64(h.u32(payloadOffset)), uint64(h.u32(payloadLength))
 	if n < 8 || at > uint64(len(b)) || n > uint64(len(b))-at {
-		return nil, false
+		return nil, "", fmt.Errorf("bzImage: its payload, %d bytes at %#x, is not in the file's %d bytes (truncated?)", n, at, len(b))
 	}
-	return b[at:][:n], true
+	return decompress(b[at:][:n])
 }
 
 // packings are the ways to compress a kernel, by the first bytes. Behind the

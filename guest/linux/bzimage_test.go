@@ -14,27 +14,26 @@ import (
 func TestPackings(t *testing.T) {
 	kernel := kerneltest.ELF(kerneltest.Section{Name: ".text", Addr: kerneltest.Base, Data: bytes.Repeat([]byte{0x90, 0xc3}, 400), X: true})
 	for name, stream := range kerneltest.Pack(t, kernel) {
-		payload, ok := bzImagePayload(kerneltest.BzImage(stream))
-		if !ok || !bytes.Equal(payload, stream) {
-			t.Errorf("%s: the payload was not found", name)
-			continue
-		}
-		got, packing, err := decompress(payload)
+		got, packing, err := Unpack(kerneltest.BzImage(stream))
 		if err != nil || packing != name || !bytes.Equal(got, kernel) {
 			t.Errorf("%q: got %d bytes, packing %q, error %v", name, len(got), packing, err)
 		}
 		if name == "" {
 			continue
 		}
-		if _, _, err := decompress(payload[:len(payload)*2/3]); err == nil {
+		if _, _, err := decompress(stream[:len(stream)*2/3]); err == nil {
 			t.Errorf("%s: a stream that is cut off was taken", name)
 		}
 	}
 	if _, _, err := decompress([]byte("\x89LZO\x00\r\n\x1a")); !errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("lzo: got %v", err)
 	}
-	for n := range 0x260 {
-		bzImagePayload(kerneltest.BzImage(kernel)[:n])
+	whole := kerneltest.BzImage(kernel)
+	for n := range len(whole) - len("trailer") {
+		_, _, err := Unpack(whole[:n])
+		if want := n < 0x250; err == nil || errors.Is(err, ErrNotKernel) != want {
+			t.Errorf("the first %d bytes: got %v", n, err)
+		}
 	}
 }
 

@@ -1,3 +1,3 @@
-// Package linux reads Linux kernels: their images, their names, and their tables
-// of what they patch. It knows Linux, not KVM.
+// Package linux is what is known of a Linux guest: its kernel's image, how that boots,
+// its names, and its tables of what it patches. It knows Linux, not KVM.
 package linux

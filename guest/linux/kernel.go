@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"strings"
 
+	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/elffile"
 )
 
@@ -20,8 +21,11 @@ type Kernel struct {
 	Version string // as the kernel's banner says it; "" when it has none
 	Embeds  bool   // the names are from tables of its own (kallsyms), not from .symtab
 	Checked int    // names that the table of exports confirms
+	Packing string // how the bzImage was compressed; "" for not at all
+	ID      guest.ID
 
-	mem *elffile.Memory
+	mem     *elffile.Memory
+	program program // for what Parse has made
 }
 
 // New looks at mem as a kernel. Where it has no names yet they are read from the
@@ -29,24 +33,27 @@ type Kernel struct {
 // says that its tables contradict each other.
 func New(mem *elffile.Memory) (*Kernel, error) {
 	k := &Kernel{mem: mem}
-	if len(mem.Names) == 0 {
-		names := kallsyms(mem)
-		if len(names) == 0 {
+	k.Version = k.banner()
+	if len(mem.Names) != 0 {
+		_, banner := mem.Lookup("linux_banner")
+		if _, table := mem.Lookup("__start___ex_table"); !banner && !table {
 			return nil, nil
 		}
-		mem.SetNames(names)
-		k.Embeds = true
-		var err error
-		if k.Checked, err = k.checkExports(); err != nil {
-			return nil, err
+		return k, nil
+	}
+	names := kallsyms(mem)
+	if len(names) == 0 {
+		// One that was built without CONFIG_KALLSYMS, and stripped.
+		if k.Version == "" || mem.Section("__ex_table") == nil {
+			return nil, nil
 		}
+		return k, nil
 	}
-	_, banner := mem.Lookup("linux_banner")
-	if _, table := mem.Lookup("__start___ex_table"); !banner && !table && !k.Embeds {
-		return nil, nil
-	}
-	k.Version = k.banner()
-	return k, nil
+	mem.SetNames(names)
+	k.Embeds = true
+	var err error
+	k.Checked, err = k.checkExports()
+	return k, err
 }
 
 // banner returns the kernel's version, or "".

@@ -5,8 +5,6 @@ import (
 	"debug/elf"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 
 	"github.com/guestprobe/guestprobe/guest/linux"
 	"github.com/guestprobe/guestprobe/internal/elffile"
@@ -35,24 +33,9 @@ type image struct {
 
 // load reads the file at path.
 func load(path string) (*image, error) {
-	st, err := os.Stat(path)
+	b, err := elffile.ReadFile(path, MaxFile)
 	if err != nil {
-		return nil, fmt.Errorf("analyze: %w", err)
-	}
-	if !st.Mode().IsRegular() {
-		return nil, fmt.Errorf("analyze %s: not a regular file", path)
-	}
-	if st.Size() > MaxFile {
-		return nil, fmt.Errorf("analyze %s: %d bytes, more than %d", path, st.Size(), MaxFile)
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("analyze: %w", err)
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, MaxFile+1))
-	if err != nil {
-		return nil, fmt.Errorf("analyze: %w", err)
+		return nil, fmt.Errorf("analyze %w", err)
 	}
 	img, err := parse(b)
 	if err != nil {
@@ -106,7 +89,7 @@ func (img *image) readNames(f *elffile.File) error {
 	switch {
 	case named:
 		return nil
-	case img.kernel != nil:
+	case img.kernel != nil && img.kernel.Embeds:
 		img.source = "kallsyms"
 		return nil
 	}

@@ -100,6 +100,21 @@ func (f *File) Index(name string) int {
 // Size is that of the file in bytes.
 func (f *File) Size() int { return len(f.b) }
 
+// End returns the offset behind all that the headers speak of. What follows is
+// not of the file, as Linux appends its relocations to its image.
+func (f *File) End() uint64 {
+	end := max(ehdrSize, f.Header.Phoff+uint64(len(f.Progs))*phdrSize, f.Header.Shoff+uint64(len(f.Sections))*shdrSize)
+	for i := range f.Progs {
+		end = max(end, f.Progs[i].Off+f.Progs[i].Filesz)
+	}
+	for i := range f.Sections {
+		if s := &f.Sections[i]; !s.Is(elf.SHT_NOBITS) {
+			end = max(end, s.Off+s.Size)
+		}
+	}
+	return min(end, uint64(len(f.b)))
+}
+
 // Bytes returns the n bytes of the file at off, or nil when it does not have all
 // of them. They must not be changed.
 func (f *File) Bytes(off, n uint64) []byte {

@@ -143,10 +143,18 @@ func (m *Memory) Table(section, start, end string) Part {
 	if lo, hi, ok := m.Between(start, end); ok {
 		return Part{Name: section, Addr: lo, Data: m.Bytes(lo, hi-lo)}
 	}
-	if i := slices.IndexFunc(m.Sections, func(s Part) bool { return s.Name == section }); i >= 0 {
-		return m.Sections[i]
+	if s := m.Section(section); s != nil {
+		return *s
 	}
 	return Part{}
+}
+
+// Section returns the first section of that name, or nil.
+func (m *Memory) Section(name string) *Part {
+	if i := slices.IndexFunc(m.Sections, func(s Part) bool { return s.Name == name }); i >= 0 {
+		return &m.Sections[i]
+	}
+	return nil
 }
 
 // At returns the section that holds addr, or nil.

@@ -10,11 +10,17 @@ import (
 	"github.com/ulikunitz/xz"
 )
 
-// BzImage wraps a payload in a boot sector, three setup sectors and 16 bytes.
+// BzImage wraps a payload in a boot sector, three setup sectors and 16 bytes, with the
+// header of a 64-bit kernel that can run with 5 levels of page tables.
 func BzImage(payload []byte) []byte {
 	b := make([]byte, 4*512+16)
 	b[0x1f1] = 3
+	b[0x201] = 0x280 - 0x202
 	copy(b[0x202:], "HdrS")
+	binary.LittleEndian.PutUint16(b[0x236:], 1|1<<5)
+	binary.LittleEndian.PutUint32(b[0x22c:], 0x7fff_ffff)
+	binary.LittleEndian.PutUint32(b[0x230:], 2<<20)
+	binary.LittleEndian.PutUint32(b[0x238:], 255)
 	binary.LittleEndian.PutUint16(b[0x206:], 0x20f)
 	binary.LittleEndian.PutUint32(b[0x248:], 16)
 	binary.LittleEndian.PutUint32(b[0x24c:], uint32(len(payload)))

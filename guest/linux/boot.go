@@ -1,0 +1,272 @@
+package linux
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/guestprobe/guestprobe/guest"
+)
+
+// BootOptions say how a kernel starts.
+type BootOptions struct {
+	RAM     uint64 // bytes; the guest's memory has what LayoutFor says
+	Cmdline string
+	Initrd  []byte    // nil: none
+	RSDP    guest.GPA // of the ACPI tables, which are in Layout.Tables; 0: there are none
+	LA57    bool      // the vCPUs have 5-level paging
+	// Slide is how far the kernel's virtual addresses are from those that it was linked
+	// at, in bytes; nil for one at random, or 0 where the command line has nokaslr or the
+	// kernel no relocations. See Kernel.Slides.
+	Slide *uint64
+}
+
+// BootState is what Boot prepared: the registers of the first vCPU, in 64-bit mode at
+// CPL 0 with interrupts off, CR0.PG|WP|PE, EFER.LME|LMA|NXE. Those that are not here
+// are 0. The others wait for the kernel's startup interrupt.
+type BootState struct {
+	RIP      guest.GVA // startup_64, in the identity map of the first 4 GiB
+	RSI      guest.GVA // the zero page
+	CR3      guest.GPA
+	CR4      uint64 // PAE, and LA57 where the tables have 5 levels
+	GDT      guest.GVA
+	GDTLimit uint16 // bytes - 1
+	CS, DS   uint16 // flat segments; DS for all others, too
+
+	Slide uint64            // virtual, in bytes: 0 or a multiple of the kernel's alignment
+	Image guest.MemoryRange // where the kernel is, its bss included
+}
+
+// Where Boot puts what the kernel reads before it has page tables of its own, all of
+// it below the memory that the kernel keeps for itself.
+const (
+	gdtAt      = 0x1000
+	zeroPageAt = 0x2000
+	tablesAt   = 0x3000 // 7 pages at most
+	cmdlineAt  = 0x1_0000
+	maxCmdline = 0x1_0000
+)
+
+// Bits of CR4.
+const (
+	cr4PAE  = 1 << 5
+	cr4LA57 = 1 << 12
+)
+
+// bootGDT are the flat segments that the boot protocol asks for
+// (Documentation/arch/x86/boot.rst, "64-bit Boot Protocol").
+var bootGDT = [...]uint64{2: 0x00af_9b00_0000_ffff, 3: 0x00cf_9300_0000_ffff}
+
+// Boot writes everything that the kernel needs to start to the guest's memory, as a
+// boot loader and the kernel's own decompressor do together: the kernel, relocated;
+// the zero page, the command line, the initrd; a GDT and page tables that map the
+// first 4 GiB where they are. The kernel is at the physical address that it was
+// linked for. Each call writes all of it anew.
+func Boot(mem *guest.Memory, k *Kernel, o BootOptions) (*BootState, error) {
+	st, err := boot(mem, k, o)
+	if err != nil {
+		return nil, fmt.Errorf("boot Linux: %w", err)
+	}
+	return st, nil
+}
+
+func boot(mem *guest.Memory, k *Kernel, o BootOptions) (*BootState, error) {
+	layout, err := LayoutFor(o.RAM)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range layout.Ranges() {
+		if _, err := mem.Slice(r.Base, int(r.Size)); err != nil {
+			return nil, fmt.Errorf("%s: %w", r.Name, err)
+		}
+	}
+	head := setupHeader(k.program.header)
+	if head == nil {
+		head = madeUp()
+		if _, ok := k.mem.Lookup("__pgtable_l5_enabled"); ok {
+			head[xloadFlags] |= xlf5Level
+		}
+	}
+	b := &booter{mem: mem, k: k, head: head, layout: layout}
+	if err := b.checkCmdline(o.Cmdline); err != nil {
+		return nil, err
+	}
+	st := &BootState{CR3: tablesAt, CR4: cr4PAE, RIP: guest.GVA(k.program.entry), RSI: zeroPageAt, GDT: gdtAt, GDTLimit: uint16(8*len(bootGDT) - 1), CS: 0x10, DS: 0x18}
+	kaslr := !b.has("nokaslr")
+	if st.Slide, err = k.slide(kaslr, o.Slide); err != nil {
+		return nil, err
+	}
+	if st.Image, err = b.placeKernel(st.Slide); err != nil {
+		return nil, err
+	}
+	initrd, err := b.placeInitrd(o.Initrd, uint64(st.Image.Base)+st.Image.Size)
+	if err != nil {
+		return nil, err
+	}
+	if o.LA57 && head.u16(xloadFlags)&xlf5Level != 0 && !b.has("no5lvl") {
+		st.CR4 |= cr4LA57
+	}
+	b.zeroPage(o, kaslr, initrd)
+	b.pageTables(st.CR4&cr4LA57 != 0)
+	gdt := b.bytes(gdtAt, guest.PageSize)
+	clear(gdt)
+	for i, d := range bootGDT {
+		binary.LittleEndian.PutUint64(gdt[8*i:], d)
+	}
+	return st, nil
+}
+
+// booter is what the steps of Boot share.
+type booter struct {
+	mem    *guest.Memory
+	k      *Kernel
+	head   setupHeader
+	layout Layout
+	words  []string // of the command line
+}
+
+// bytes returns n bytes of memory that Boot knows to exist.
+func (b *booter) bytes(pa guest.GPA, n int) []byte {
+	p, err := b.mem.Slice(pa, n)
+	if err != nil {
+		panic("BUG: boot Linux: " + err.Error())
+	}
+	return p
+}
+
+// checkCmdline bounds the command line by what the kernel takes, and writes it.
+func (b *booter) checkCmdline(line string) error {
+	limit := min(int(b.head.u32(cmdlineSize)), maxCmdline-1)
+	switch {
+	case len(line) > limit:
+		return fmt.Errorf("command line of %d bytes: this kernel takes at most %d", len(line), limit)
+	case strings.IndexByte(line, 0) >= 0:
+		return fmt.Errorf("command line %q: contains a NUL byte", line)
+	}
+	b.words = strings.Fields(line)
+	p := b.bytes(cmdlineAt, len(line)+1)
+	p[copy(p, line)] = 0
+	return nil
+}
+
+// has reports whether the command line has the word.
+func (b *booter) has(word string) bool { return slices.Contains(b.words, word) }
+
+// Slides returns by how much the kernel's addresses can be moved: any multiple of
+// align, up to and including last; 0 and 0 where it has no relocations. Behind the
+// image then stay engineRoom bytes of the kernel's own mapping.
+func (k *Kernel) Slides() (align, last uint64) {
+	if !k.program.relocs.any() {
+		return 0, 0
+	}
+	align = 2 << 20
+	if h := setupHeader(k.program.header); h != nil {
+		if a := uint64(h.u32(kernelAlign)); a&(a-1) == 0 && a > align {
+			align = a
+		}
+	}
+	_, hi := k.program.extent()
+	if hi+engineRoom > kernelImageSize {
+		return 0, 0
+	}
+	return align, (kernelImageSize - engineRoom - hi) &^ (align - 1)
+}
+
+// engineRoom is how many bytes of addresses behind the kernel are kept free for those
+// who map something there (level2_kernel_pgt has one entry for each 2 MiB).
+const engineRoom = 128 << 20
+
+// slide chooses the slide.
+func (k *Kernel) slide(kaslr bool, want *uint64) (uint64, error) {
+	align, last := k.Slides()
+	switch {
+	case want != nil && *want != 0 && align == 0:
+		return 0, errors.New("this kernel has no relocations (CONFIG_RANDOMIZE_BASE), so it can only be at the addresses that it was linked for")
+	case want != nil && *want != 0 && (*want%align != 0 || *want > last):
+		return 0, fmt.Errorf("slide %#x: want a multiple of %#x up to %#x", *want, align, last)
+	case want != nil:
+		return *want, nil
+	case !kaslr || align == 0:
+		return 0, nil
+	}
+	var r [8]byte
+	if _, err := rand.Read(r[:]); err != nil {
+		return 0, err
+	}
+	return le64(r[:]) % (last/align + 1) * align, nil
+}
+
+// placeKernel writes the kernel.
+func (b *booter) placeKernel(slide uint64) (guest.MemoryRange, error) {
+	lo, hi := b.k.program.extent()
+	if lo < oneMiB || hi > b.layout.Low.Size {
+		return guest.MemoryRange{}, fmt.Errorf("the kernel takes %#x to %#x of memory: give the guest at least %d MiB", lo, hi, max(hi>>20+1, MinRAM>>20))
+	}
+	b.k.program.place(b.bytes(guest.GPA(lo), int(hi-lo)), slide)
+	return guest.MemoryRange{Name: "kernel", Base: guest.GPA(lo), Size: hi - lo}, nil
+}
+
+// placeInitrd writes the initrd as high as the kernel takes it, above the image.
+func (b *booter) placeInitrd(initrd []byte, kernelEnd uint64) (at uint64, err error) {
+	if len(initrd) == 0 {
+		return 0, nil
+	}
+	top, n := min(b.layout.Low.Size, uint64(b.head.u32(initrdAddrMax))+1), uint64(len(initrd))
+	if n > top || (top-n)&^(guest.PageSize-1) < kernelEnd {
+		return 0, fmt.Errorf("initrd of %d MiB: %d MiB are free between the kernel and %#x: give the guest more memory, or a smaller initrd", n>>20, (top-min(top, kernelEnd))>>20, top)
+	}
+	at = (top - n) &^ (guest.PageSize - 1)
+	copy(b.bytes(guest.GPA(at), len(initrd)), initrd)
+	return at, nil
+}
+
+// zeroPage writes struct boot_params.
+func (b *booter) zeroPage(o BootOptions, kaslr bool, initrd uint64) {
+	p, le := b.bytes(zeroPageAt, guest.PageSize), binary.LittleEndian
+	clear(p)
+	copy(p[setupSects:headerLimit], b.head[setupSects:])
+	p[typeOfLoader] = 0xff // one without a number
+	p[loadFlags] |= loadedHigh
+	p[loadFlags] &^= kaslrFlag
+	if kaslr {
+		p[loadFlags] |= kaslrFlag // the kernel then randomises where it maps memory
+	}
+	le.PutUint16(p[vidMode:], 0xffff)
+	le.PutUint32(p[cmdLinePtr:], cmdlineAt)
+	le.PutUint32(p[ramdiskImage:], uint32(initrd))
+	le.PutUint32(p[ramdiskSize:], uint32(len(o.Initrd)))
+	le.PutUint64(p[acpiRSDP:], uint64(o.RSDP))
+	for i, e := range b.layout.e820() {
+		at := p[e820Table+20*i:]
+		le.PutUint64(at, e.base)
+		le.PutUint64(at[8:], e.size)
+		le.PutUint32(at[16:], e.kind)
+		p[e820Entries]++
+	}
+}
+
+// pageTables maps the first 4 GiB where they are, in pages of 2 MiB.
+func (b *booter) pageTables(la57 bool) {
+	const link, page = 0x3, 0x83 // present, writable; and a large page (SDM Vol. 3, 4.5.4)
+	levels := 2                  // of single tables above those of pages
+	if la57 {
+		levels = 3
+	}
+	t := b.bytes(tablesAt, (levels+4)*guest.PageSize)
+	clear(t)
+	put := func(table, i int, e uint64) {
+		binary.LittleEndian.PutUint64(t[table*guest.PageSize+8*i:], e)
+	}
+	for l := range levels - 1 {
+		put(l, 0, uint64(tablesAt+(l+1)*guest.PageSize)|link)
+	}
+	for g := range 4 {
+		put(levels-1, g, uint64(tablesAt+(levels+g)*guest.PageSize)|link)
+		for i := range 512 {
+			put(levels+g, i, uint64(g)<<30|uint64(i)<<21|page)
+		}
+	}
+}

@@ -1,0 +1,88 @@
+package linux
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+)
+
+// startKernelMap is where the kernel's mapping of itself begins: what is linked at
+// this address plus x is loaded at physical address x (__START_KERNEL_map,
+// Documentation/arch/x86/x86_64/mm.rst).
+const startKernelMap = 0xffff_ffff_8000_0000
+
+// kernelImageSize is how much that mapping holds in a kernel that can be slid
+// (KERNEL_IMAGE_SIZE with CONFIG_RANDOMIZE_BASE).
+const kernelImageSize = 1 << 30
+
+// relocs say what in a loaded kernel depends on where it runs. The build appends
+// them to the image (arch/x86/boot/compressed/Makefile, arch/x86/tools/relocs.c):
+// addresses of 32 bits, to be sign-extended, in lists that a zero stands before:
+//
+//	0, words of 64 bits; 0, words of 32 bits that the slide is taken from; 0, words of 32 bits
+//
+// Linux has no inverse ones since 6.15, and then leaves out their zero.
+type relocs struct{ abs64, inv32, abs32 []byte }
+
+// parseRelocs reads what stands behind the image, none in a kernel that cannot be
+// slid. Each place is one that in reports to be n bytes of the loaded image at its
+// physical address.
+func parseRelocs(b []byte, in func(pa, n uint64) bool) (r relocs, err error) {
+	if len(bytes.Trim(b, "\x00")) == 0 {
+		return relocs{}, nil
+	}
+	if len(b)%4 != 0 || le32(b) != 0 {
+		return relocs{}, fmt.Errorf("relocations: the %d bytes behind the image are no lists of them", len(b))
+	}
+	var lists [][]byte
+	for at := 0; at < len(b); at += 4 {
+		if le32(b[at:]) == 0 {
+			lists = append(lists, b[at+4:at+4])
+			continue
+		}
+		last := &lists[len(lists)-1]
+		*last = (*last)[:len(*last)+4]
+	}
+	switch len(lists) {
+	case 2:
+		r = relocs{abs64: lists[0], abs32: lists[1]}
+	case 3:
+		r = relocs{lists[0], lists[1], lists[2]}
+	default:
+		return relocs{}, fmt.Errorf("relocations: %d lists, not 2 or 3", len(lists))
+	}
+	for _, x := range []struct {
+		list []byte
+		size uint64
+	}{{r.abs64, 8}, {r.inv32, 4}, {r.abs32, 4}} {
+		for at := 0; at < len(x.list); at += 4 {
+			if v := le32(x.list[at:]); v>>31 == 0 || !in(wordAt(v), x.size) {
+				return relocs{}, fmt.Errorf("relocations: %#x is not in the kernel", uint64(int64(int32(v))))
+			}
+		}
+	}
+	return r, nil
+}
+
+// wordAt is the physical address of a word by its entry.
+func wordAt(v uint32) uint64 { return uint64(int64(int32(v))) - startKernelMap }
+
+// any reports whether the kernel can be slid.
+func (r *relocs) any() bool { return len(r.abs64)+len(r.abs32) != 0 }
+
+// apply slides the image at physical address lo.
+func (r *relocs) apply(image []byte, lo, slide uint64) {
+	le := binary.LittleEndian
+	for l := r.abs64; len(l) > 0; l = l[4:] {
+		w := image[wordAt(le32(l))-lo:]
+		le.PutUint64(w, le64(w)+slide)
+	}
+	for l := r.abs32; len(l) > 0; l = l[4:] {
+		w := image[wordAt(le32(l))-lo:]
+		le.PutUint32(w, le32(w)+uint32(slide))
+	}
+	for l := r.inv32; len(l) > 0; l = l[4:] {
+		w := image[wordAt(le32(l))-lo:]
+		le.PutUint32(w, le32(w)-uint32(slide))
+	}
+}

@@ -1,0 +1,88 @@
+package linux
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// setupHeader is the first sector and a half of a bzImage, in which its fields are
+// at the offsets that they have in the zero page, too
+// (Documentation/arch/x86/boot.rst and zero-page.rst).
+type setupHeader []byte
+
+// Offsets in the zero page.
+const (
+	acpiRSDP       = 0x070
+	e820Entries    = 0x1e8
+	setupSects     = 0x1f1 // where the header begins
+	vidMode        = 0x1fa
+	bootFlag       = 0x1fe
+	headerJump     = 0x201 // one byte: the header ends that far behind 0x202
+	headerMagic    = 0x202
+	headerVersion  = 0x206
+	typeOfLoader   = 0x210
+	loadFlags      = 0x211
+	ramdiskImage   = 0x218
+	ramdiskSize    = 0x21c
+	cmdLinePtr     = 0x228
+	initrdAddrMax  = 0x22c
+	kernelAlign    = 0x230
+	xloadFlags     = 0x236
+	cmdlineSize    = 0x238
+	payloadOffset  = 0x248
+	payloadLength  = 0x24c
+	headerLimit    = 0x290 // the next field of the zero page
+	e820Table      = 0x2d0 // entries of 20 bytes, at most 128
+	setupHeaderEnd = 0x250 // of what every header has that has a payload
+)
+
+// Bits of fields.
+const (
+	loadedHigh = 1 << 0 // loadflags
+	kaslrFlag  = 1 << 1
+	xlfKernel  = 1 << 0 // xloadflags: the kernel is 64-bit
+	xlf5Level  = 1 << 5 // it can run with 5 levels of page tables
+)
+
+// readSetupHeader finds the header of a bzImage that has a payload (version 2.08)
+// and of a kernel that is 64-bit.
+func readSetupHeader(b []byte) (setupHeader, error) {
+	if len(b) < setupHeaderEnd || string(b[headerMagic:headerMagic+4]) != "HdrS" {
+		return nil, fmt.Errorf("%w: want a bzImage or vmlinux", ErrNotKernel)
+	}
+	h := setupHeader(b[:min(len(b), headerLimit, headerMagic+int(b[headerJump]))])
+	if len(h) < setupHeaderEnd {
+		h = b[:setupHeaderEnd]
+	}
+	switch v := h.u16(headerVersion); {
+	case v < 0x208:
+		return nil, fmt.Errorf("bzImage of boot protocol %d.%02d: want 2.08 or later, Linux 2.6.26", v>>8, v&0xff)
+	case v >= 0x20c && h.u16(xloadFlags)&xlfKernel == 0:
+		return nil, fmt.Errorf("bzImage of a 32-bit kernel: want one for x86-64")
+	}
+	return h, nil
+}
+
+func (h setupHeader) u16(at int) uint16 { return binary.LittleEndian.Uint16(h[at:]) }
+func (h setupHeader) u32(at int) uint32 { return binary.LittleEndian.Uint32(h[at:]) }
+
+// sectors is how many of 512 bytes are between the first one and the kernel.
+func (h setupHeader) sectors() int {
+	if h[setupSects] == 0 {
+		return 4
+	}
+	return int(h[setupSects])
+}
+
+// madeUp is a header for a kernel that is loaded without one, of version 2.15.
+func madeUp() setupHeader {
+	h, le := make(setupHeader, headerLimit), binary.LittleEndian
+	copy(h[headerMagic:], "HdrS")
+	le.PutUint16(h[headerVersion:], 0x20f)
+	le.PutUint16(h[xloadFlags:], xlfKernel)
+	le.PutUint16(h[bootFlag:], 0xaa55)
+	le.PutUint32(h[initrdAddrMax:], 0x7fff_ffff)
+	le.PutUint32(h[kernelAlign:], 2<<20)
+	le.PutUint32(h[cmdlineSize:], 2047)
+	return h
+}
