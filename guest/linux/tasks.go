@@ -1,0 +1,234 @@
+package linux
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+
+	"github.com/guestprobe/guestprobe/guest"
+)
+
+// Tasks reads the tasks of a running kernel. Its methods may be called from any
+// goroutine, and while the guest runs: what they return is then of several moments.
+type Tasks struct {
+	missing []string
+
+	perCPU PerCPU
+	known  bool // perCPU
+
+	init      guest.GVA // init_task; 0 = no list
+	ids       bool
+	parent    bool
+	cred      bool
+	cgroup    bool
+	namespace bool
+	start     bool
+	memory    bool
+
+	f taskFields
+}
+
+// taskFields are the fields that are read of a task.
+type taskFields struct {
+	tasks, signal, threadHead, threadNode Field
+	pid, tgid, comm                       Field
+	parent                                Field
+	cred, uid, gid                        Field
+	cgroups, cgroup, node, id             Field
+	threadPID, level, numbers, upid, nr   Field
+	start                                 Field
+	mm, pgd                               Field
+}
+
+// PerCPU says how a CPU of a running kernel finds its number and its task: from its GS
+// base at CPL0, which is in MSR KERNEL_GS_BASE while it runs user code
+// (arch/x86/include/asm/percpu.h). All are offsets in bytes. That a GS base is the
+// kernel's is known by its sign, except for some instructions at an entry from user
+// code.
+type PerCPU struct {
+	CPU  int32 // from the GS base: the CPU's number, 4 bytes; -1 = not known
+	Task int32 // from the GS base: the address of the task, 8 bytes
+
+	PID, TGID int32 // from the task: 4 bytes each
+	Comm      int32 // from the task: the name, guest.ProfileCommSize bytes, with a NUL
+}
+
+// Task is a thread of the guest, as the guest says.
+type Task struct {
+	Addr guest.GVA // of its struct task_struct
+
+	PID, TGID int32 // of the thread, and of its thread group
+	Parent    int32 // the TGID of its parent
+	NSPID     int32 // PID as in the task's own PID namespace; 0 = not known
+	Comm      string
+	UID, GID  uint32    // real ones; NoID = not known
+	Cgroup    uint64    // number in the cgroup v2 hierarchy; 0 = not known
+	Start     uint64    // nanoseconds from the boot (CLOCK_BOOTTIME); 0 = not known
+	PGD       guest.GVA // its top-level page table, where the kernel sees it; 0 for a kernel thread
+}
+
+// NoID is a user or group that is not known.
+const NoID = ^uint32(0)
+
+// NewTasks finds out how to read the tasks of a kernel with these types, which may be
+// nil, and these symbols.
+func NewTasks(types *Types, lookup Lookup) *Tasks {
+	f := &finder{types: types, lookup: lookup}
+	t := &Tasks{}
+	x := &t.f
+	t.ids = f.fields("tasks", need{&x.pid, "task_struct.pid"}, need{&x.tgid, "task_struct.tgid"}, need{&x.comm, "task_struct.comm"})
+	if t.ids && x.comm.Size != guest.ProfileCommSize {
+		f.missing, t.ids = append(f.missing, fmt.Sprintf("tasks: task_struct.comm has %d bytes", x.comm.Size)), false
+	}
+	if t.ids {
+		t.findCurrent(f)
+		if f.fields("the list of tasks", need{&x.tasks, "task_struct.tasks"}, need{&x.signal, "task_struct.signal"},
+			need{&x.threadHead, "signal_struct.thread_head"}, need{&x.threadNode, "task_struct.thread_node"}) {
+			t.init, _ = f.symbol("the list of tasks", "init_task")
+		}
+		t.parent = f.fields("the parents of tasks", need{&x.parent, "task_struct.real_parent"})
+		t.cred = f.fields("the users of tasks", need{&x.cred, "task_struct.cred"}, need{&x.uid, "cred.uid.val"}, need{&x.gid, "cred.gid.val"})
+		t.cgroup = f.fields("the cgroups of tasks", need{&x.cgroups, "task_struct.cgroups"}, need{&x.cgroup, "css_set.dfl_cgrp"},
+			need{&x.node, "cgroup.kn"}, need{&x.id, "kernfs_node.id"})
+		t.namespace = f.fields("the namespaces of tasks", need{&x.threadPID, "task_struct.thread_pid"}, need{&x.level, "pid.level"},
+			need{&x.numbers, "pid.numbers"}, need{&x.upid, "upid"}, need{&x.nr, "upid.nr"})
+		t.start = f.fields("the start of tasks", need{&x.start, "task_struct.start_boottime|task_struct.real_start_time"})
+		t.memory = f.fields("the page tables of tasks", need{&x.mm, "task_struct.mm"}, need{&x.pgd, "mm_struct.pgd"})
+	}
+	t.missing = f.missing
+	return t
+}
+
+// findCurrent finds the per-CPU variables: current_task and cpu_number, which from 6.2
+// to 6.14 are members of pcpu_hot.
+func (t *Tasks) findCurrent(f *finder) {
+	p := &t.perCPU
+	var task, cpu guest.GVA
+	if hot, ok := f.lookup("pcpu_hot"); ok {
+		var x, y Field
+		if !f.fields("the current task", need{&x, "pcpu_hot.current_task"}, need{&y, "pcpu_hot.cpu_number"}) {
+			return
+		}
+		task, cpu = hot+guest.GVA(x.Off), hot+guest.GVA(y.Off)
+	} else {
+		if task, ok = f.symbol("the current task", "current_task"); !ok {
+			return
+		}
+		if cpu, ok = f.symbol("the number of the CPU", "cpu_number"); !ok {
+			cpu = ^guest.GVA(0)
+		}
+	}
+	p.Task, p.CPU = int32(task), int32(cpu)
+	p.PID, p.TGID, p.Comm = int32(t.f.pid.Off), int32(t.f.tgid.Off), int32(t.f.comm.Off)
+	// Displacements of instructions have 32 bits.
+	if t.known = guest.GVA(p.Task) == task && guest.GVA(p.CPU) == cpu; !t.known {
+		f.missing = append(f.missing, fmt.Sprintf("the current task: per-CPU variables at %v and %v", task, cpu))
+	}
+}
+
+// Missing returns a sentence for each feature that this kernel does not have, with the
+// reason.
+func (t *Tasks) Missing() []string { return t.missing }
+
+// PerCPU returns how the current task is found, and false when that is not known.
+func (t *Tasks) PerCPU() (PerCPU, bool) { return t.perCPU, t.known }
+
+// Current returns the address of the task of the CPU with that GS base. Errors are those
+// of read, and that none is known.
+func (t *Tasks) Current(gs guest.GVA, read Read) (guest.GVA, error) {
+	if !t.known {
+		return 0, fmt.Errorf("not known: %s", strings.Join(t.missing, "; "))
+	}
+	return read.follow(gs+guest.GVA(t.perCPU.Task), word)
+}
+
+// Task reads the task at addr. Where one of its structures cannot be read, what that
+// would tell is not known; errors are those of reading the task itself.
+func (t *Tasks) Task(addr guest.GVA, read Read) (Task, error) {
+	x := &t.f
+	task := Task{Addr: addr, UID: NoID, GID: NoID}
+	if !t.ids {
+		return task, fmt.Errorf("not known: %s", strings.Join(t.missing, "; "))
+	}
+	var comm [guest.ProfileCommSize]byte
+	if err := read(addr+guest.GVA(x.comm.Off), comm[:]); err != nil {
+		return task, err
+	}
+	name, _, _ := bytes.Cut(comm[:], []byte{0})
+	task.Comm = string(name)
+	pid, err := read.value(addr, x.pid)
+	if err != nil {
+		return task, err
+	}
+	tgid, err := read.value(addr, x.tgid)
+	if err != nil {
+		return task, err
+	}
+	task.PID, task.TGID = int32(pid), int32(tgid)
+
+	if t.parent {
+		if p, err := read.follow(addr, x.parent); err == nil {
+			task.Parent = int32(read.known(p, x.tgid))
+		}
+	}
+	if t.cred {
+		if c, err := read.follow(addr, x.cred); err == nil {
+			if uid, err := read.value(c, x.uid); err == nil {
+				task.UID = uint32(uid)
+			}
+			if gid, err := read.value(c, x.gid); err == nil {
+				task.GID = uint32(gid)
+			}
+		}
+	}
+	if t.cgroup {
+		if n, err := read.follow(addr, x.cgroups, x.cgroup, x.node); err == nil {
+			task.Cgroup = read.known(n, x.id)
+		}
+	}
+	if t.namespace {
+		if p, err := read.follow(addr, x.threadPID); err == nil {
+			level := guest.GVA(read.known(p, x.level))
+			task.NSPID = int32(read.known(p+level*guest.GVA(x.upid.Size)+guest.GVA(x.numbers.Off), x.nr))
+		}
+	}
+	if t.start {
+		task.Start = read.known(addr, x.start)
+	}
+	if t.memory {
+		if mm, err := read.follow(addr, x.mm); err == nil {
+			task.PGD = guest.GVA(read.known(mm, x.pgd))
+		}
+	}
+	return task, nil
+}
+
+// All returns the tasks of all processes, but not those with which CPUs are idle: in
+// the order of the kernel's list, the threads of a process together, and of more than
+// limit that many, with an error. While the guest runs a task can go in the middle of
+// the list, which then ends with an error as if the guest were malicious; the tasks
+// before it are returned.
+func (t *Tasks) All(limit int, read Read) (tasks []Task, err error) {
+	if t.init == 0 {
+		return nil, fmt.Errorf("not known: %s", strings.Join(t.missing, "; "))
+	}
+	x := &t.f
+	processes, threads := limit, limit
+	err = read.list(t.init+guest.GVA(x.tasks.Off), x.tasks, &processes, func(leader guest.GVA) error {
+		signal, err := read.follow(leader, x.signal)
+		if err != nil {
+			return err
+		}
+		return read.list(signal+guest.GVA(x.threadHead.Off), x.threadNode, &threads, func(addr guest.GVA) error {
+			task, err := t.Task(addr, read)
+			if err == nil {
+				tasks = append(tasks, task)
+			}
+			return err
+		})
+	})
+	if err != nil {
+		err = fmt.Errorf("read the list of tasks: behind %d: %w", len(tasks), err)
+	}
+	return tasks, err
+}

@@ -1,0 +1,206 @@
+package linux
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/cilium/ebpf/btf"
+
+	"github.com/guestprobe/guestprobe/guest"
+)
+
+// taskTypes are the structures that tasks are read from.
+func taskTypes() []btf.Type {
+	id := structOf("kuid_t", "val", tInt)
+	return []btf.Type{
+		structOf("task_struct", "state", tInt, "pid", tInt, "comm", array(tChar, 16), "tgid", tInt, "tasks", tList, "thread_node", tList,
+			"signal", tPtr, "real_parent", tPtr, "cred", tPtr, "cgroups", tPtr, "thread_pid", tPtr, "start_boottime", tLong, "mm", tPtr),
+		structOf("signal_struct", "nr_threads", tInt, "thread_head", tList),
+		structOf("cred", "usage", tLong, "gid", id, "uid", id),
+		structOf("css_set", "subsys", array(tPtr, 3), "dfl_cgrp", tPtr),
+		structOf("cgroup", "self", tLong, "kn", tPtr),
+		structOf("kernfs_node", "name", tPtr, "id", tLong),
+		structOf("pid", "level", tInt, "numbers", array(structOf("upid", "nr", tInt, "ns", tPtr), 0)),
+		structOf("mm_struct", "", &btf.Struct{Size: 16, Members: []btf.Member{{Name: "pgd", Type: tPtr, Offset: 64}}}),
+		structOf("pcpu_hot", "", &btf.Union{Size: 64, Members: []btf.Member{{Type: structOf("", "current_task", tPtr, "preempt_count", tInt, "cpu_number", tInt)}}}),
+	}
+}
+
+// Where things are in the synthetic kernel's memory.
+const (
+	memBase  = guest.GVA(0xffff888000000000)
+	gsBase   = memBase + 0x100
+	hotAt    = 0x40
+	initTask = memBase + 0x1000
+)
+
+// taskMemory is a kernel with two processes: 100, with the threads 100 and 102, which
+// is process 7 in its namespace, and the kernel thread 2.
+func taskMemory(t testing.TB) (*memory, Lookup) {
+	m := &memory{t: t, types: typesOf(t, taskTypes()...), base: memBase, b: make([]byte, 0x8000)}
+	task := func(n int) guest.GVA { return initTask + guest.GVA(n*0x100) }
+	signal := func(n int) guest.GVA { return initTask + 0x1000 + guest.GVA(n*0x40) }
+	cred, set, cgroup, node, pid, mm := memBase+0x3000, memBase+0x3100, memBase+0x3200, memBase+0x3300, memBase+0x3400, memBase+0x3500
+	m.set(task(0), "task_struct.comm", "swapper/0", "task_struct.real_parent", task(0))
+	m.set(task(1), "task_struct.pid", 2, "task_struct.tgid", 2, "task_struct.comm", "kthreadd", "task_struct.signal", signal(1), "task_struct.real_parent", task(0))
+	m.set(task(2), "task_struct.pid", 100, "task_struct.tgid", 100, "task_struct.comm", "0123456789abcdef", "task_struct.signal", signal(2), "task_struct.real_parent", task(1),
+		"task_struct.cred", cred, "task_struct.cgroups", set, "task_struct.thread_pid", pid, "task_struct.start_boottime", 123456789012, "task_struct.mm", mm)
+	m.set(task(3), "task_struct.pid", 102, "task_struct.tgid", 100, "task_struct.comm", "worker", "task_struct.signal", signal(2), "task_struct.real_parent", task(1))
+	m.set(cred, "cred.uid", 1000, "cred.gid", 1001)
+	m.set(set, "css_set.dfl_cgrp", cgroup)
+	m.set(cgroup, "cgroup.kn", node)
+	m.set(node, "kernfs_node.id", 4711)
+	m.set(pid, "pid.level", 2)
+	upid, _ := m.types.Field("upid")
+	numbers, _ := m.types.Field("pid.numbers")
+	for level, nr := range []int{100, 50, 7} {
+		m.set(pid+guest.GVA(numbers.Off+upid.Size*uint32(level)), "upid.nr", nr)
+	}
+	m.set(mm, "mm_struct.pgd", memBase+0x5000)
+	list, _ := m.types.Field("task_struct.tasks")
+	head, _ := m.types.Field("signal_struct.thread_head")
+	m.link(task(0)+guest.GVA(list.Off), "task_struct.tasks", task(1), task(2))
+	m.link(signal(1)+guest.GVA(head.Off), "task_struct.thread_node", task(1))
+	m.link(signal(2)+guest.GVA(head.Off), "task_struct.thread_node", task(2), task(3))
+	m.set(gsBase+hotAt, "pcpu_hot.current_task", task(3), "pcpu_hot.cpu_number", 1)
+	return m, symbols(map[string]guest.GVA{"pcpu_hot": hotAt, "init_task": initTask})
+}
+
+func symbols(all map[string]guest.GVA) Lookup {
+	return func(name string) (guest.GVA, bool) { a, ok := all[name]; return a, ok }
+}
+
+func TestTasks(t *testing.T) {
+	m, lookup := taskMemory(t)
+	tasks := NewTasks(m.types, lookup)
+	if missing := tasks.Missing(); missing != nil {
+		t.Error(missing)
+	}
+	all, err := tasks.All(3, m.read)
+	if err != nil {
+		t.Error(err)
+	}
+	worker := Task{Addr: initTask + 0x300, PID: 102, TGID: 100, Parent: 2, Comm: "worker", UID: NoID, GID: NoID}
+	want := []Task{
+		{Addr: initTask + 0x100, PID: 2, TGID: 2, Comm: "kthreadd", UID: NoID, GID: NoID},
+		{Addr: initTask + 0x200, PID: 100, TGID: 100, Parent: 2, NSPID: 7, Comm: "0123456789abcdef", UID: 1000, GID: 1001,
+			Cgroup: 4711, Start: 123456789012, PGD: memBase + 0x5000},
+		worker,
+	}
+	if !slices.Equal(all, want) {
+		t.Errorf("got  %+v\nwant %+v", all, want)
+	}
+	at, err := tasks.Current(gsBase, m.read)
+	if err != nil || at != worker.Addr {
+		t.Errorf("current task: %v, %v", at, err)
+	}
+	perCPU, ok := tasks.PerCPU()
+	if wantCPU := (PerCPU{Task: hotAt, CPU: hotAt + 12, PID: 4, Comm: 8, TGID: 24}); !ok || perCPU != wantCPU {
+		t.Errorf("%+v, want %+v", perCPU, wantCPU)
+	}
+	// One less than there are.
+	if some, err := tasks.All(2, m.read); !errors.Is(err, errMany) || len(some) != 2 {
+		t.Errorf("of at most 2: %d, %v", len(some), err)
+	}
+}
+
+// TestTasksMissing: what a kernel lacks switches off what needs it, and nothing else.
+func TestTasksMissing(t *testing.T) {
+	m, lookup := taskMemory(t)
+	without := func(name string) Lookup {
+		return func(n string) (guest.GVA, bool) {
+			if n == name {
+				return 0, false
+			}
+			return lookup(n)
+		}
+	}
+	types := taskTypes()
+	for _, c := range []struct {
+		types  *Types
+		lookup Lookup
+		want   []string
+	}{
+		{nil, lookup, []string{"tasks: the kernel has no BTF (CONFIG_DEBUG_INFO_BTF)"}},
+		{m.types, without("init_task"), []string{"the list of tasks: the kernel has no symbol init_task"}},
+		{m.types, without("pcpu_hot"), []string{"the current task: the kernel has no symbol current_task"}},
+		{m.types, symbols(map[string]guest.GVA{"current_task": 0x20, "init_task": initTask}), []string{"the number of the CPU: the kernel has no symbol cpu_number"}},
+		{m.types, symbols(map[string]guest.GVA{"current_task": 0x80000000, "cpu_number": 8, "init_task": initTask}),
+			[]string{"the current task: per-CPU variables at 0x0000000080000000 and 0x0000000000000008"}},
+		{typesOf(t, append(types[:2:2], types[3:]...)...), lookup, []string{"the users of tasks: the kernel's types have no struct cred"}},
+		{typesOf(t, types[0]), lookup, []string{
+			"the current task: the kernel's types have no struct pcpu_hot",
+			"the list of tasks: the kernel's types have no struct signal_struct",
+			"the users of tasks: the kernel's types have no struct cred",
+			"the cgroups of tasks: the kernel's types have no struct css_set",
+			"the namespaces of tasks: the kernel's types have no struct pid",
+			"the page tables of tasks: the kernel's types have no struct mm_struct",
+		}},
+	} {
+		if got := NewTasks(c.types, c.lookup).Missing(); !reflect.DeepEqual(got, c.want) {
+			t.Errorf("got  %q\nwant %q", got, c.want)
+		}
+	}
+	none := NewTasks(nil, lookup)
+	if _, err := none.All(1, m.read); err == nil {
+		t.Error("tasks without types")
+	}
+	if _, err := none.Current(gsBase, m.read); err == nil {
+		t.Error("a current task without types")
+	}
+	if _, err := none.Task(initTask, m.read); err == nil {
+		t.Error("a task without types")
+	}
+	// The old way: two variables.
+	old := NewTasks(m.types, symbols(map[string]guest.GVA{"current_task": hotAt, "cpu_number": 0xffffffff81234560, "init_task": initTask}))
+	if p, ok := old.PerCPU(); !ok || p.Task != hotAt || p.CPU != -0x7edcbaa0 {
+		t.Errorf("%+v", p)
+	}
+}
+
+// TestTasksHostile: lists that do not end, or lead nowhere, end the walk.
+func TestTasksHostile(t *testing.T) {
+	m, lookup := taskMemory(t)
+	tasks := NewTasks(m.types, lookup)
+	loop := fmt.Sprint(initTask + 0x200)
+	for _, c := range []struct {
+		name string
+		do   func(m *memory)
+		want error
+		n    int
+	}{
+		{"loop " + loop, func(m *memory) { m.set(initTask+0x200, "task_struct.tasks.next", initTask+0x100+28) }, errLoop, 3},
+		{"threads loop", func(m *memory) { m.set(initTask+0x200, "task_struct.thread_node.next", initTask+0x200+44) }, errLoop, 2},
+		{"null", func(m *memory) { m.set(initTask, "task_struct.tasks.next", 0) }, errNoMemory, 0},
+		{"no signal", func(m *memory) { m.set(initTask+0x100, "task_struct.signal", 0) }, errNull, 0},
+		{"elsewhere", func(m *memory) { m.set(initTask+0x100, "task_struct.tasks.next", -8) }, errNoMemory, 1},
+	} {
+		x := &memory{t: t, types: m.types, base: m.base, b: slices.Clone(m.b)}
+		c.do(x)
+		if got, err := tasks.All(100, x.read); !errors.Is(err, c.want) || len(got) != c.n {
+			t.Errorf("%s: %d tasks, %v; want %d, %v", c.name, len(got), err, c.n, c.want)
+		}
+	}
+}
+
+// FuzzTasks: no memory makes the walk longer than it may be.
+func FuzzTasks(f *testing.F) {
+	f.Add(uint16(0x1000), []byte{1, 2, 3, 4, 5, 6, 7, 8}, uint16(0x1100), []byte{0})
+	f.Add(uint16(0x101c), []byte{0x1c, 0x11, 0, 0, 0x80, 0x88, 0xff, 0xff}, uint16(0x2048), []byte{0x48, 0x20})
+	m, lookup := taskMemory(f)
+	tasks := NewTasks(m.types, lookup)
+	f.Fuzz(func(t *testing.T, at uint16, b []byte, at2 uint16, b2 []byte) {
+		x := &memory{t: t, types: m.types, base: m.base, b: slices.Clone(m.b)}
+		copy(x.b[int(at)%len(x.b):], b)
+		copy(x.b[int(at2)%len(x.b):], b2)
+		reads := 0
+		got, _ := tasks.All(50, func(addr guest.GVA, p []byte) error { reads++; return x.read(addr, p) })
+		if len(got) > 50 || reads > 50*40 {
+			t.Errorf("%d tasks with %d reads", len(got), reads)
+		}
+		tasks.Current(gsBase, x.read)
+	})
+}
