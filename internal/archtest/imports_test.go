@@ -28,6 +28,7 @@ var allowed = map[string][]string{
 	"internal/kvmtest":    {},
 	"internal/patience":   {},
 	"internal/fuzzing":    {},
+	"internal/device":     {"guest"},
 	"internal/kerneltest": {"internal/elffile"},
 	"internal/oracle":     {},
 	"internal/elfbuild":   {"guest"},

@@ -1,0 +1,148 @@
+package device
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/guestprobe/guestprobe/guest"
+)
+
+// MaxVCPUs is how many processors the tables can describe: one entry with an 8-bit
+// APIC ID each, of which 255 is the broadcast (ACPI 6.5, 5.2.12.2).
+const MaxVCPUs = 254
+
+// Config says what is on the board, and whom its devices tell. The functions are called
+// from the thread that touched a device or from a device's own, one call at a time for each
+// device; they do not call the Platform back. IRQ is needed, the others may be nil.
+type Config struct {
+	VCPUs int // 1 to MaxVCPUs
+
+	// IRQ sets the level of an interrupt line, 0 to 23 as the I/O APIC counts them.
+	IRQ func(line uint32, high bool)
+	// Serial gets what the guest writes to the serial port. It does not keep p.
+	Serial func(p []byte)
+	// PowerOff and Reset: the guest asked for it. It goes on until the vCPUs are stopped.
+	PowerOff, Reset func()
+	// Now is the time that the clock shows; nil is the host's.
+	Now func() time.Time
+}
+
+// Platform is a board. Its methods may be called from any thread, at the same time.
+// A guest that starts again gets a new one.
+type Platform struct {
+	cfg    Config
+	serial *serial
+	power  power
+	clock  clock
+
+	closing sync.Once
+	closed  chan struct{}
+}
+
+// ErrClosed is the answer of a Platform after Close.
+var ErrClosed = errors.New("the guest's devices are closed")
+
+// New makes a board with its devices as after power-on. Close it when no vCPU runs any more.
+func New(c Config) (*Platform, error) {
+	if c.VCPUs < 1 || c.VCPUs > MaxVCPUs {
+		return nil, fmt.Errorf("devices for %d vCPUs: the ACPI tables describe 1 to %d", c.VCPUs, MaxVCPUs)
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	p := &Platform{cfg: c, closed: make(chan struct{})}
+	p.serial = newSerial(newLine(c.IRQ, serialIRQ), c.Serial, p.closed)
+	p.power = power{start: c.Now(), now: c.Now, powerOff: c.PowerOff, reset: c.Reset}
+	p.clock = clock{now: c.Now}
+	return p, nil
+}
+
+// Close ends the devices and whoever waits in Input, and returns when nothing of them
+// touches guest memory or a disk any more. Calls after the first do nothing.
+func (p *Platform) Close() error {
+	p.closing.Do(func() { close(p.closed) })
+	return nil
+}
+
+// Input gives b to the guest as what is typed at the serial port, and waits until there is
+// room for all of it. It returns how much was taken, and an error unless that is all: ctx's, or ErrClosed.
+func (p *Platform) Input(ctx context.Context, b []byte) (int, error) {
+	return p.serial.input.put(ctx, b)
+}
+
+// In reads a port: data, of 1, 2 or 4 bytes, is what one access of the guest gets. Where no
+// device is, that is all ones, as on a bus without one, and In is false.
+func (p *Platform) In(port uint16, data []byte) bool {
+	for i := range data {
+		data[i] = 0xff
+	}
+	d := p.at(port)
+	if d == nil {
+		return false
+	}
+	d.in(port, data)
+	return true
+}
+
+// Out writes a port: data, of 1, 2 or 4 bytes, is what one access of the guest writes. It is
+// false where no device is.
+func (p *Platform) Out(port uint16, data []byte) bool {
+	d := p.at(port)
+	if d == nil {
+		return false
+	}
+	d.out(port, data)
+	return true
+}
+
+// ported is a device that is reached by ports. An access may be wider than its
+// register, and reach past the last one.
+type ported interface {
+	in(port uint16, data []byte) // data is all ones
+	out(port uint16, data []byte)
+}
+
+// at returns the device at a port, or nil.
+func (p *Platform) at(port uint16) ported {
+	switch {
+	case port >= serialPort && port < serialPort+serialPorts:
+		return p.serial
+	case port == clockIndex || port == clockData:
+		return &p.clock
+	case port >= pmPort && port < pmPort+pmPorts || port == resetPort || port == keyboardPort:
+		return &p.power
+	}
+	return nil
+}
+
+// Read reads len(data) bytes, at most 8, at pa, where the guest has no memory. It is false
+// where no device is, and data then all ones.
+func (p *Platform) Read(pa guest.GPA, data []byte) bool {
+	for i := range data {
+		data[i] = 0xff
+	}
+	return false
+}
+
+// Write writes data, at most 8 bytes, at pa, where the guest has no memory. It is false where no device is.
+func (p *Platform) Write(pa guest.GPA, data []byte) bool { return false }
+
+// line is an interrupt line that one device drives.
+type line struct {
+	set  func(line uint32, high bool)
+	n    uint32
+	high bool
+}
+
+func newLine(set func(uint32, bool), n uint32) line { return line{set: set, n: n} }
+
+// drive sets the level, and tells only of a change. The caller holds the device's lock.
+func (l *line) drive(high bool) {
+	if high != l.high {
+		l.high = high
+		l.set(l.n, high)
+	}
+}
