@@ -41,26 +41,41 @@ type ProfileFlags uint64
 // and what it refers to is there in every address space.
 const ProfileOneMapping ProfileFlags = 1
 
-// Profile says how guest code finds its vCPU and its task: at
-// info = RSP & StackMask, the lowest address of its stack, stands a structure
-// with the fields below; if the 8 bytes at info + MagicOff are not StackMagic,
-// the stack is no task's and nothing is known. All stacks, kernel and user,
+// Profile says how guest code finds its vCPU and its task, in one of two ways.
+//
+// By the stack: at info = RSP & StackMask, the lowest address of its stack, stands
+// a structure with the fields below; if the 8 bytes at info + MagicOff are not
+// StackMagic, the stack is no task's and nothing is known. All stacks, kernel and user,
 // are of one size and aligned to it, their tasks stay on the vCPU that the
 // structure names, and RSP never stands at the very top of one. A task that is
 // gone for good takes the magic with it, or another task has the stack with
 // another number: what was under way on it never returns.
 //
-// Profile returns profiles whose mask is that of a stack of MinProfileStack to
-// MaxProfileStack bytes, whose magic is not 0, and whose fields are inside
-// the stack, aligned to their size.
+// By GS, as in Linux: the kernel has memory for each vCPU at its GS base. At
+// GS base + CPUOff is the number of the vCPU, and at GS base + TaskOff the address of
+// the running task's structure, which has the other fields; where a kernel probe can
+// be, both are mapped and the base is the kernel's. The kernel stacks of tasks are of
+// one size and aligned to it, if StackMask is not 0, and used from their tops down. A
+// task is gone for good when its structure has another number, or a bit of Dead in its
+// state.
+//
+// Image.Profile returns profiles by the stack, whose mask is that of a stack of
+// MinProfileStack to MaxProfileStack bytes, whose magic is not 0, and whose fields are
+// inside the stack, aligned to their size.
 type Profile struct {
+	GS bool // by GS, and not by the stack
+
 	StackMask, StackMagic uint64
 
-	MagicOff int32 // 8 bytes, StackMagic
+	MagicOff int32 // by the stack: 8 bytes, StackMagic
 	CPUOff   int32 // 4 bytes, number of the vCPU
+	TaskOff  int32 // by GS: 8 bytes, address of the task's structure
 	PIDOff   int32 // 4 bytes, number of the thread
 	TGIDOff  int32 // 4 bytes, number of its thread group
 	CommOff  int32 // ProfileCommSize bytes, the name, padded with NULs
+
+	StateOff int32  // by GS: 4 bytes, what the task does
+	Dead     uint32 // by GS: bits of that which say that the task never runs again; 0: not known
 
 	Flags   ProfileFlags // in the image; the guest may have changed them
 	FlagsAt GVA          // where the guest keeps them, 8 bytes
@@ -119,11 +134,11 @@ func parseProfile(b []byte) (Profile, error) {
 	return p, nil
 }
 
-// Task is what a profile tells of the task that a stack belongs to, as the
-// guest says.
+// Task is what a profile tells of the task that runs, as the guest says.
 type Task struct {
 	CPU, PID, TGID uint32
 	Comm           [ProfileCommSize]byte // the name, padded with NULs
+	At             GVA                   // of its structure
 
 	buf [taskWindow]byte // what was read
 }
@@ -131,34 +146,53 @@ type Task struct {
 // taskWindow is how far apart the fields of a task may stand to be read in one go.
 const taskWindow = 128
 
-// ReadTask finds the task that runs with stack pointer rsp through read, which
-// fills p from the guest's memory at an address or fails, and fills in t. It returns
-// false, with nothing of t of any meaning, when rsp is in no task's stack. It allocates
-// nothing of its own.
-func (p *Profile) ReadTask(t *Task, rsp uint64, read func(addr GVA, p []byte) error) bool {
-	info := GVA(rsp & p.StackMask)
-	if !info.Canonical() {
+// ReadTask finds the task that runs with stack pointer rsp, on a vCPU whose GS base
+// for the kernel is gs, through read, which fills p from the guest's memory at an
+// address or fails, and fills in t. It returns false, with nothing of t of any meaning,
+// when no task is known there. It allocates nothing of its own.
+func (p *Profile) ReadTask(t *Task, rsp uint64, gs GVA, read func(addr GVA, p []byte) error) bool {
+	t.At = GVA(rsp & p.StackMask)
+	from := min(p.PIDOff, p.TGIDOff, p.CommOff)
+	end := max(p.PIDOff+4, p.TGIDOff+4, p.CommOff+ProfileCommSize)
+	if p.GS {
+		if gs == 0 || read(gs+GVA(p.CPUOff), t.buf[:4]) != nil {
+			return false
+		}
+		t.CPU = le32(t.buf[:])
+		if read(gs+GVA(p.TaskOff), t.buf[:8]) != nil {
+			return false
+		}
+		t.At = GVA(le64(t.buf[:]))
+	} else {
+		from, end = min(from, p.MagicOff, p.CPUOff), max(end, p.MagicOff+8, p.CPUOff+4)
+	}
+	if !t.At.Canonical() {
 		return false
 	}
-	from := min(p.MagicOff, p.CPUOff, p.PIDOff, p.TGIDOff, p.CommOff)
-	n := max(p.MagicOff+8, p.CPUOff+4, p.PIDOff+4, p.TGIDOff+4, p.CommOff+ProfileCommSize) - from
-	whole := n <= taskWindow && read(info+GVA(from), t.buf[:n]) == nil
+	whole := end-from <= taskWindow && read(t.At+GVA(from), t.buf[:end-from]) == nil
 	field := func(off, size int32) []byte {
 		if whole {
 			return t.buf[off-from:][:size]
 		}
-		if read(info+GVA(off), t.buf[:size]) != nil {
+		if read(t.At+GVA(off), t.buf[:size]) != nil {
 			return nil
 		}
 		return t.buf[:size]
 	}
-	if b := field(p.MagicOff, 8); b == nil || le64(b) != p.StackMagic {
-		return false
+	if !p.GS {
+		if b := field(p.MagicOff, 8); b == nil || le64(b) != p.StackMagic {
+			return false
+		}
 	}
-	for _, f := range [...]struct {
+	numbers := [...]struct {
 		off int32
 		to  *uint32
-	}{{p.CPUOff, &t.CPU}, {p.PIDOff, &t.PID}, {p.TGIDOff, &t.TGID}} {
+	}{{p.PIDOff, &t.PID}, {p.TGIDOff, &t.TGID}, {p.CPUOff, &t.CPU}}
+	inTask := len(numbers)
+	if p.GS {
+		inTask--
+	}
+	for _, f := range numbers[:inTask] {
 		b := field(f.off, 4)
 		if b == nil {
 			return false
@@ -168,4 +202,26 @@ func (p *Profile) ReadTask(t *Task, rsp uint64, read func(addr GVA, p []byte) er
 	b := field(p.CommOff, ProfileCommSize)
 	copy(t.Comm[:], b)
 	return b != nil
+}
+
+// Gone reports whether the task of number pid is known to be gone that once was on the
+// stack which holds place, or, by GS, had its structure at at. What cannot be read
+// decides nothing. buf has room for 8 bytes.
+func (p *Profile) Gone(place uint64, at GVA, pid uint32, buf []byte, read func(addr GVA, p []byte) error) bool {
+	if !p.GS {
+		at = GVA(place & p.StackMask)
+		if read(at+GVA(p.MagicOff), buf[:8]) != nil {
+			return false
+		}
+		if le64(buf) != p.StackMagic {
+			return true
+		}
+	}
+	switch {
+	case at == 0 || read(at+GVA(p.PIDOff), buf[:4]) != nil:
+		return false
+	case le32(buf) != pid:
+		return true
+	}
+	return p.GS && p.Dead != 0 && read(at+GVA(p.StateOff), buf[:4]) == nil && le32(buf)&p.Dead != 0
 }

@@ -138,26 +138,80 @@ func TestReadTask(t *testing.T) {
 			q, got := p, Task{}
 			q.CommOff = comm
 			copy(stack[comm:], "a task")
-			if ok := q.ReadTask(&got, rsp, read); !ok || got.CPU != want.CPU || got.PID != want.PID || got.TGID != want.TGID || got.Comm != want.Comm {
+			if ok := q.ReadTask(&got, rsp, 0, read); !ok || got.CPU != want.CPU || got.PID != want.PID || got.TGID != want.TGID || got.Comm != want.Comm {
 				t.Errorf("at %#x: %+v, %v", rsp, got, ok)
 			}
 		}
 	}
 	for _, rsp := range []uint64{0, base - 1, base + 8192, 1 << 47, 1 << 63, ^uint64(0)} {
-		if got := new(Task); p.ReadTask(got, rsp, read) {
+		if got := new(Task); p.ReadTask(got, rsp, 0, read) {
 			t.Errorf("at %#x: %+v", rsp, got)
 		}
 	}
 	for short = 0; short < 48; short++ {
-		if p.ReadTask(new(Task), base+8, read) {
+		if p.ReadTask(new(Task), base+8, 0, read) {
 			t.Errorf("with %d readable bytes", short)
 		}
 	}
 	short = len(stack)
 	stack[0]++
-	if p.ReadTask(new(Task), base+8, read) {
+	if p.ReadTask(new(Task), base+8, 0, read) {
 		t.Error("without the magic")
 	}
+}
+
+// TestReadTaskByGS: the vCPU's memory tells the task, and the task's structure whether
+// it is gone.
+func TestReadTaskByGS(t *testing.T) {
+	const gs, at = GVA(0xffff888000010000), GVA(0xffff888000020000)
+	p := Profile{GS: true, CPUOff: 4, TaskOff: 8, StateOff: 0, PIDOff: 0x500, TGIDOff: 0x504, CommOff: 0x900, Dead: 0x80}
+	cpu, task := make([]byte, 16), make([]byte, 0x910)
+	le := binary.LittleEndian
+	le.PutUint32(cpu[4:], 5)
+	le.PutUint64(cpu[8:], uint64(at))
+	le.PutUint32(task[0x500:], 31)
+	le.PutUint32(task[0x504:], 30)
+	copy(task[0x900:], "kworker")
+	missing := GVA(0) // what is at this address cannot be read
+	read := func(addr GVA, b []byte) error {
+		for base, mem := range map[GVA][]byte{gs: cpu, at: task} {
+			if off := addr - base; off < GVA(len(mem)) && addr != missing {
+				copy(b, mem[off:])
+				return nil
+			}
+		}
+		return errors.New("no memory")
+	}
+	var got Task
+	if !p.ReadTask(&got, 0x1234, gs, read) || got.CPU != 5 || got.PID != 31 || got.TGID != 30 || got.At != at || got.Comm != [16]byte([]byte("kworker\x00\x00\x00\x00\x00\x00\x00\x00\x00")) {
+		t.Errorf("got %+v", got)
+	}
+	if p.ReadTask(&got, 0x1234, 0, read) {
+		t.Error("a task without a GS base")
+	}
+	for _, missing = range []GVA{gs + 4, gs + 8, at + 0x500, at + 0x504, at + 0x900} {
+		if p.ReadTask(&got, 0x1234, gs, read) {
+			t.Errorf("a task, and %v cannot be read", missing)
+		}
+	}
+	buf := make([]byte, 8)
+	gone := func(what string, at GVA, pid uint32, want bool) {
+		t.Helper()
+		if got := p.Gone(0, at, pid, buf, read); got != want {
+			t.Errorf("%s: gone %v, want %v", what, got, want)
+		}
+	}
+	missing = 0
+	gone("the task", at, 31, false)
+	gone("another task's structure", at, 32, true)
+	gone("none that is known", 0, 31, false)
+	gone("none that can be read", gs+0x1000, 31, false)
+	le.PutUint32(task, 0x81)
+	gone("dead", at, 31, true)
+	missing = at
+	gone("a state that cannot be read", at, 31, false)
+	missing, p.Dead = 0, 0
+	gone("states are not known", at, 31, false)
 }
 
 // FuzzProfile parses anything; what is accepted keeps the promises of Profile.
@@ -186,7 +240,7 @@ func FuzzProfile(f *testing.F) {
 			}
 		}
 		for _, rsp := range []uint64{0, 1 << 46, le64(b), ^uint64(0)} {
-			p.ReadTask(new(Task), rsp, func(addr GVA, q []byte) error {
+			p.ReadTask(new(Task), rsp, 0, func(addr GVA, q []byte) error {
 				if !addr.Canonical() || uint64(addr)&p.StackMask != rsp&p.StackMask || (uint64(addr)+uint64(len(q))-1)&p.StackMask != rsp&p.StackMask {
 					t.Errorf("%d bytes at %v read for %#x", len(q), addr, rsp)
 				}

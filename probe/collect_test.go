@@ -67,10 +67,10 @@ func TestCollect(t *testing.T) {
 func TestCollectWords(t *testing.T) {
 	f := newFake(t, 1, probetest.Image())
 	e := f.Engine()
-	prof, _ := f.StackProfile(false)
+	prof, _ := f.Profile(false)
 	var stack guest.GVA
 	at := &probe.Kprobe{Symbol: "kprobe_target", Pre: func(c *probe.Context) int {
-		stack = guest.GVA(c.Regs.RSP & prof.Mask)
+		stack = guest.GVA(c.Regs.RSP & prof.StackMask)
 		return 0
 	}}
 	if err := e.Register(at); err != nil {

@@ -70,6 +70,14 @@ func (c *Context) Call(addr guest.GVA, args ...uint64) (uint64, error) {
 	return c.cpu.runner.CallGuest(c.CPU, addr, args)
 }
 
+// Task fills in t with the task that was interrupted, as the guest's profile says, and
+// reports whether it is known. What a stack says is read with the rights of the
+// interrupted code, what the kernel says with its own.
+func (c *Context) Task(t *guest.Task) bool {
+	p := c.cpu.tasks.Load()
+	return p != nil && c.cpu.readTask(p, t, State{Regs: c.Regs, Root: c.Root, CPL: c.CPL})
+}
+
 // ReadAsGuest reads guest memory with the rights of the interrupted code: at CPL3
 // what only the kernel may read is an error, as it would be a fault there. Unlike
 // Read it does not count errors: the address may be anything.

@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"errors"
 	"log/slog"
 	"sync/atomic"
 
@@ -17,6 +18,7 @@ type core struct {
 	pages    PageTables
 	oneSpace bool   // the target has no PageTables of its own
 	runner   Runner // nil: handlers cannot call the guest, and only Stop can tell who calls
+	perCPU   PerCPU // nil: the target cannot tell
 	log      *slog.Logger
 	can      [2]Capabilities // by CPL&1
 
@@ -25,6 +27,7 @@ type core struct {
 	code    *code.Memory[resident]
 	cpus    []cpu
 	watched atomic.Pointer[watchTable]
+	tasks   atomic.Pointer[guest.Profile] // of the image; nil: it has none
 
 	alarm   atomic.Bool // somebody has found text that is not what it should be
 	onAlarm func()      // has it looked at, soon and elsewhere
@@ -139,12 +142,26 @@ func (k *core) aliased(s State, rip guest.GVA) *site {
 	return k.phys.Find(guest.GVA(pa))
 }
 
-// profile returns the profile of the guest's image, or nil.
-func (k *core) profile() *guest.Profile {
+// learn finds out the profile of the guest's image.
+func (k *core) learn() {
+	k.tasks.Store(nil)
 	if p, ok := k.target.Symbols().(Image); ok {
 		if prof, err := p.Profile(); err == nil {
-			return &prof
+			k.tasks.Store(&prof)
+		} else if !errors.Is(err, guest.ErrSymbolNotFound) {
+			k.log.Warn("the image's profile is not usable", "err", err)
 		}
 	}
-	return nil
+}
+
+// readTask fills in t with the task that runs in the state s, and reports whether it is
+// known.
+func (c *cpu) readTask(p *guest.Profile, t *guest.Task, s State) bool {
+	gs := guest.GVA(0)
+	c.mem.root, c.mem.cpl = s.Root, s.CPL
+	if p.GS && c.perCPU != nil {
+		gs = c.perCPU.KernelGS(c.id, s)
+		c.mem.root, c.mem.cpl = 0, 0 // under page-table isolation the tables of CPL3 lack it
+	}
+	return p.ReadTask(t, s.Regs.RSP, gs, func(addr guest.GVA, b []byte) error { return c.mem.Read(uint64(addr), b) })
 }

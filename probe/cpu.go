@@ -28,6 +28,7 @@ type cpu struct {
 	mirror  *mirror           // the last that this vCPU was sent to and has not ended
 	entered []activation      // that this hit has begun so far
 	word    [8]byte           // scratch
+	task    guest.Task        // scratch
 	data    [MaxDataSize]byte // scratch
 
 	watch [8]byte // scratch for watched values

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe/code"
 )
 
@@ -50,6 +51,7 @@ func New(t Target, o Options) (*Engine, error) {
 	e := &Engine{gone: map[*registration]bool{}}
 	e.core = core{target: t, log: o.Log, code: code.New[resident](t), cpus: make([]cpu, n)}
 	e.runner, _ = t.(Runner)
+	e.perCPU, _ = t.(PerCPU)
 	if e.pages, _ = t.(PageTables); e.pages == nil {
 		e.pages, e.oneSpace = onePageTable{}, true
 	}
@@ -57,6 +59,7 @@ func New(t Target, o Options) (*Engine, error) {
 	if e.log == nil {
 		e.log = slog.New(slog.DiscardHandler)
 	}
+	e.learn()
 	e.can = [2]Capabilities{t.Capabilities(false), t.Capabilities(true)}
 	for i := range e.cpus {
 		c := &e.cpus[i]
@@ -77,6 +80,17 @@ func New(t Target, o Options) (*Engine, error) {
 	e.watches = watches{control: &e.control, places: &e.places}
 	e.watches.watcher, _ = t.(Watcher)
 	return e, nil
+}
+
+// Profile returns how the guest says which task runs, and on which vCPU; nil: it does
+// not. Any goroutine.
+func (e *Engine) Profile() *guest.Profile { return e.tasks.Load() }
+
+// Capabilities returns what the host can do with code of that privilege. Any goroutine.
+func (e *Engine) Capabilities(user bool) Capabilities {
+	e.view.RLock()
+	defer e.view.RUnlock()
+	return e.can[guest.Level(user)]
 }
 
 // Close takes every probe off and restores the guest's text. Afterwards

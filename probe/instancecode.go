@@ -156,9 +156,14 @@ func (t *instances) entryStage() *Stage {
 	a.Mov(8, word(rcx, instRoot), insn.Imm(0))
 	var task Fixup
 	if x := t.tasks; x != nil {
-		a.Mov(8, rdi, rdx)
-		a.And(8, rdi, insn.Imm(int32(x.StackMask)))
-		a.Mov(4, rax, insn.Imm(0)) // what stays where the number is on a page that is not there
+		if x.GS {
+			a.Mov(8, rdi, insn.AtGS(int(x.TaskOff)))
+			a.Mov(8, word(rcx, instOwner), rdi)
+		} else {
+			a.Mov(8, rdi, rdx)
+			a.And(8, rdi, insn.Imm(int32(x.StackMask)))
+			a.Mov(4, rax, insn.Imm(0)) // what stays where the number is on a page that is not there
+		}
 		task.Fault = a.Len()
 		a.Mov(4, rax, insn.At(rdi, int(x.PIDOff)))
 		a.Inc(8, rax)
@@ -188,9 +193,11 @@ func (t *instances) entryStage() *Stage {
 	a.Dec(8, word(rcx, instState)) // free
 	a.Jmp(full)
 	s := &Stage{Stack: entryStack, NoStrings: true, Aligned: true, Block: t.cells(), Stride: lineSize, Lost: t.base + 8*wordLost, Counts: t.counts, table: t}
-	s.Fixups = []Fixup{{load, a.Offset(full)}, {store, a.Offset(undo)}}
-	if t.tasks != nil {
-		s.Fixups = append(s.Fixups, task)
+	if !t.prof.GS { // a kernel's stack is there
+		s.Fixups = []Fixup{{load, a.Offset(full)}, {store, a.Offset(undo)}}
+		if t.tasks != nil {
+			s.Fixups = append(s.Fixups, task)
+		}
 	}
 	if entry != nil {
 		a.Place(skip)
@@ -261,15 +268,7 @@ func (t *instances) returnCode(a *insn.Asm, exit []byte) {
 	a.Cmp(4, rax, insn.Imm(phaseLive))
 	a.Jcc(insn.CondNE, stray)
 	a.Mov(8, rax, rdx)
-	a.And(8, rax, insn.Imm(int32(t.prof.Mask)))
-	a.Mov(8, rsi, insn.Imm(t.prof.Magic))
-	magic := a.Len()
-	a.Cmp(8, rsi, insn.At(rax, int(t.prof.MagicOff)))
-	a.Jcc(insn.CondNE, stray)
-	number := a.Len()
-	a.Mov(4, rax, insn.At(rax, int(t.prof.CPUOff)))
-	a.Cmp(4, rax, insn.Imm(t.cpus))
-	a.Jcc(insn.CondAE, stray)
+	loads := vcpuNumber(a, &t.prof, t.cpus, stray)
 	a.ImulImm(8, rsi, rax, lineSize)
 	a.Mov(8, rax, insn.Imm(t.cells()))
 	a.Add(8, rsi, rax)
@@ -320,7 +319,7 @@ func (t *instances) returnCode(a *insn.Asm, exit []byte) {
 	}
 	a.Place(stray)
 	t.placed = nil
-	for _, load := range []int{magic, number} {
+	for _, load := range loads {
 		t.placed = append(t.placed, placedStage{fixups: []Fixup{{Fault: 0, Resume: a.Len() - load}}, at: t.tramps + guest.GVA(load)})
 	}
 	leave()

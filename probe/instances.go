@@ -20,7 +20,7 @@ import (
 //
 //	line 0             used, high, run, lost
 //	then               shared: for each vCPU handled, filtered, missed, returns, entry's block, return's block
-//	then               the records: state, place, next, trampoline, task, root; private data from the next line on
+//	then               the records: state, place, next, trampoline, task, root, owner; private data from the next line on
 //
 // used counts the records that are not free, at most max; high is the most there ever
 // were; run is 1 until the probe is unregistered. There are more records than
@@ -34,7 +34,7 @@ type instances struct {
 	core  *core
 	rp    *retprobe
 	tasks *guest.Profile // of the image; nil: whose stack it is cannot be told
-	prof  StackProfile   // of what runs in the guest
+	prof  guest.Profile  // of what runs in the guest
 	user  bool
 	site  guest.GVA
 	max   int
@@ -99,6 +99,7 @@ const (
 	instTramp        // the record's trampoline
 	instTask         // the task's number + 1, negative when the activation has ended; 0: not known
 	instRoot         // page tables, where the host has begun the activation; else 0
+	instOwner        // where the task's structure is, with a profile by GS
 )
 
 // Phases of a record. Whoever makes it entering or leaving is alone in changing the
@@ -127,7 +128,7 @@ const minInstances = 64
 // newInstances returns the table of rp on st, without memory.
 func newInstances(k *core, rp *retprobe, st *site) *instances {
 	return &instances{
-		core: k, rp: rp, tasks: k.profile(), user: st.user, site: st.addr, max: rp.max,
+		core: k, rp: rp, tasks: k.tasks.Load(), user: st.user, site: st.addr, max: rp.max,
 		n:      max(minInstances, rp.max+spareInstances(rp.max)),
 		stride: lineSize + (rp.probe.DataSize+lineSize-1)&^(lineSize-1),
 	}

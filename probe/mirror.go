@@ -273,7 +273,7 @@ func (e *Engine) abortMirrors(w World) {
 // noteStacks finds out how large the stacks are that mirrors run on.
 func (e *Engine) noteStacks() {
 	e.stackMask.Store(0)
-	if p := e.profile(); p != nil {
+	if p := e.tasks.Load(); p != nil {
 		e.stackMask.Store(p.StackMask)
 	}
 }

@@ -248,8 +248,26 @@ func (o *optimizer) stages(st *site) []*Stage {
 			out = append(out, r.stage)
 		}
 	}
-	if prof, ok := o.placer.StackProfile(st.user); !ok || int64(int32(prof.Mask)) != int64(prof.Mask) {
-		return nil // it could not be an immediate operand
+	out = append(out, returns...)
+	if _, why := o.profile(st.user, out...); why != "" {
+		return nil
 	}
-	return append(out, returns...)
+	return out
+}
+
+// profile returns how stages at code of that privilege find their vCPU, or why these
+// cannot run.
+func (o *optimizer) profile(user bool, stages ...*Stage) (p guest.Profile, why string) {
+	p, ok := o.placer.Profile(user)
+	switch {
+	case !ok, !p.GS && int64(int32(p.StackMask)) != int64(p.StackMask): // it could not be an immediate operand
+		return p, "the guest has no profile that says which vCPU code runs on"
+	case o.can[guest.Level(user)].NoFault == "":
+		return p, ""
+	}
+	faults := func(x *Stage) bool { return len(x.Fixups) != 0 }
+	if !p.GS || slices.ContainsFunc(stages, faults) { // the stack that tells may be none
+		return p, o.can[guest.Level(user)].NoFault
+	}
+	return p, ""
 }

@@ -49,40 +49,26 @@ func (k *core) leadsTo(word, want guest.GVA) bool {
 	return true
 }
 
-// taskOf returns the number + 1 of the task on whose stack the vCPU is, or 0 if that
-// cannot be told.
-func (c *cpu) taskOf(s State, prof *guest.Profile) int64 {
-	if prof == nil {
-		return 0
+// taskOf returns the number + 1 of the task that the vCPU runs, or 0 if that cannot be
+// told, and where its structure is.
+func (c *cpu) taskOf(s State, prof *guest.Profile) (int64, guest.GVA) {
+	if prof == nil || !c.readTask(prof, &c.task, s) {
+		return 0, 0
 	}
-	stack := s.Regs.RSP & prof.StackMask
-	magic, ok := c.readWord(s, stack+uint64(prof.MagicOff))
-	if !ok || uint64(magic) != prof.StackMagic {
-		return 0
-	}
-	c.mem.root, c.mem.cpl = s.Root, s.CPL
-	if c.mem.Read(stack+uint64(prof.PIDOff), c.word[:4]) != nil {
-		return 0
-	}
-	return int64(le.Uint32(c.word[:])) + 1
+	return int64(c.task.PID) + 1, c.task.At
 }
 
 // ownerGone reports whether task, which has or had an activation of record i, is known
-// to be gone: its stack is no task's any more, or another one's (guest.Profile). What
-// cannot be read decides nothing. buf has room for a word.
+// to be gone (guest.Profile.Gone). buf has room for a word.
 func (t *instances) ownerGone(i int, task int64, root guest.GPA, buf []byte) bool {
 	if task <= 0 || t.tasks == nil {
 		return false
 	}
-	p, m := t.tasks, t.core.target
-	stack := t.word(i, instPlace).Load() & p.StackMask
-	if m.ReadMemory(root, guest.GVA(stack+uint64(p.MagicOff)), buf[:8]) != nil {
-		return false
+	if t.tasks.GS {
+		root = 0 // under page-table isolation the tables of CPL3 lack it
 	}
-	if le.Uint64(buf) != p.StackMagic {
-		return true
-	}
-	return m.ReadMemory(root, guest.GVA(stack+uint64(p.PIDOff)), buf[:4]) == nil && int64(le.Uint32(buf))+1 != task
+	return t.tasks.Gone(t.word(i, instPlace).Load(), guest.GVA(t.word(i, instOwner).Load()), uint32(task-1), buf,
+		func(addr guest.GVA, p []byte) error { return t.core.target.ReadMemory(root, addr, p) })
 }
 
 // spaceOf returns the page tables by which the stack of record i is to be read, and

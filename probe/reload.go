@@ -88,6 +88,7 @@ func (e *Engine) forget() {
 	e.view.Lock()
 	defer e.view.Unlock()
 	e.can = [2]Capabilities{e.target.Capabilities(false), e.target.Capabilities(true)}
+	e.learn()
 	e.collector.forget()
 	e.places.forget()
 	e.opt.forget()

@@ -371,9 +371,9 @@ func TestReturnStageStack(t *testing.T) {
 // exit, and its handler runs.
 func TestReturnStageNoCPU(t *testing.T) {
 	s := newStaged(t, false)
-	prof, _ := s.f.StackProfile(false)
+	prof, _ := s.f.Profile(false)
 	k := &probe.Kprobe{Symbol: "kprobe_target", Pre: func(c *probe.Context) int {
-		at := guest.GVA(c.Regs.RSP&prof.Mask) + guest.GVA(prof.CPUOff)
+		at := guest.GVA(c.Regs.RSP&prof.StackMask) + guest.GVA(prof.CPUOff)
 		if err := s.f.WriteMemory(0, at, []byte{99}); err != nil {
 			t.Error(err)
 		}

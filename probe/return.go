@@ -100,7 +100,9 @@ func (c *cpu) hook(s State) {
 		a.t.word(a.i, instPlace).Store(s.Regs.RSP)
 		a.t.word(a.i, instNext).Store(uint64(next))
 		a.t.word(a.i, instRoot).Store(uint64(s.Root))
-		a.t.word(a.i, instTask).Store(uint64(c.taskOf(s, a.t.tasks)))
+		task, at := c.taskOf(s, a.t.tasks)
+		a.t.word(a.i, instOwner).Store(uint64(at))
+		a.t.word(a.i, instTask).Store(uint64(task))
 		next = a.t.tramp(a.i)
 	}
 	if !ok || !c.writeWord(s, s.Regs.RSP, next) {

@@ -59,11 +59,11 @@ func (x *returns) share(t *instances) error {
 	if n := t.stack(); n > MaxStageStack {
 		return fmt.Errorf("its handlers need %d bytes of the interrupted stack, and %d may be", n, MaxStageStack)
 	}
-	prof, ok := x.opt.placer.StackProfile(t.user)
-	if !ok || int64(int32(prof.Mask)) != int64(prof.Mask) {
-		return errors.New("the guest has no profile that says which vCPU a stack belongs to")
+	prof, why := x.opt.profile(t.user, t.stages()...)
+	if why != "" {
+		return errors.New(why)
 	}
-	if p := t.tasks; p != nil && (p.StackMask != prof.Mask || p.StackMagic != prof.Magic || p.MagicOff != prof.MagicOff) {
+	if p := t.tasks; p != nil && (p.GS != prof.GS || p.StackMask != prof.StackMask || p.StackMagic != prof.StackMagic || p.MagicOff != prof.MagicOff) {
 		t.tasks = nil // it is about other stacks
 	}
 	t.prof, t.cpus = prof, len(x.cpus)

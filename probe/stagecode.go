@@ -57,7 +57,7 @@ const (
 // the page away meanwhile.
 func (o *optimizer) stageCode(ip guest.GVA, user bool) stageBuilder {
 	const rax, rsi, rdi, rsp = insn.RAX, insn.RSI, insn.RDI, insn.RSP
-	prof, _ := o.placer.StackProfile(user)
+	prof, _ := o.placer.Profile(user)
 	return func(at guest.GVA, stages []*Stage) (stageBody, error) {
 		a := insn.NewAsm(uint64(at))
 		var placed []placedStage
@@ -94,15 +94,7 @@ func (o *optimizer) stageCode(ip guest.GVA, user bool) stageBuilder {
 			a.Test(4, insn.At(rsp, insn.PtFlags), insn.Imm(insn.FlagAC))
 			a.Jcc(insn.CondNE, checked)
 		}
-		a.And(8, rax, insn.Imm(int32(prof.Mask)))
-		a.Mov(8, rsi, insn.Imm(prof.Magic))
-		magic := a.Len()
-		a.Cmp(8, rsi, insn.At(rax, int(prof.MagicOff)))
-		a.Jcc(insn.CondNE, lost)
-		number := a.Len()
-		a.Mov(4, rax, insn.At(rax, int(prof.CPUOff)))
-		a.Cmp(4, rax, insn.Imm(len(o.cpus)))
-		a.Jcc(insn.CondAE, lost)
+		loads := vcpuNumber(a, &prof, len(o.cpus), lost)
 		if len(stages) > 1 {
 			a.Mov(8, insn.At(rsp, scratchCPU), rax) // for the next one: what the stack says may change
 		}
@@ -118,11 +110,32 @@ func (o *optimizer) stageCode(ip guest.GVA, user bool) stageBuilder {
 		}
 		a.Place(done)
 		c.leave(a)
-		for _, load := range []int{magic, number} {
+		for _, load := range loads {
 			placed = append(placed, placedStage{fixups: []Fixup{{Fault: 0, Resume: a.Offset(lost) - load}}, at: at + guest.GVA(load)})
 		}
 		return stageBody{code: a.Code(), entry: entry, exit: exit, placed: placed, touches: touches}, nil
 	}
+}
+
+// vcpuNumber emits RAX = number of the vCPU, from the interrupted RSP in RAX or from the
+// kernel's memory of the vCPU, and goes to lost if there is none below cpus. RSI
+// changes. It returns the offsets of the loads that may fault.
+func vcpuNumber(a *insn.Asm, p *guest.Profile, cpus int, lost insn.Label) (loads []int) {
+	const rax, rsi = insn.RAX, insn.RSI
+	if p.GS {
+		a.Mov(4, rax, insn.AtGS(int(p.CPUOff)))
+	} else {
+		a.And(8, rax, insn.Imm(int32(p.StackMask)))
+		a.Mov(8, rsi, insn.Imm(p.StackMagic))
+		magic := a.Len()
+		a.Cmp(8, rsi, insn.At(rax, int(p.MagicOff)))
+		a.Jcc(insn.CondNE, lost)
+		loads = []int{magic, a.Len()}
+		a.Mov(4, rax, insn.At(rax, int(p.CPUOff)))
+	}
+	a.Cmp(4, rax, insn.Imm(cpus))
+	a.Jcc(insn.CondAE, lost)
+	return loads
 }
 
 // stageFrame is what a detour's stages have on the interrupted stack.

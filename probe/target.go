@@ -9,7 +9,7 @@ import (
 // What a backend must do stands in this file, from top to bottom: Target with
 // Symbols and World, which every backend has; Capabilities, by which it says how
 // far its host serves probes; the parts that a backend adds if it can
-// (PageTables, Runner, Detours, Watcher, and Image and Kernel beside Symbols); and Trap and
+// (PageTables, Runner, Detours, PerCPU, Watcher, and Image and Kernel beside Symbols); and Trap and
 // Verdict, the calls in the other direction. What a backend lacks is refused with
 // a reason, and all else works without it: one that sees no exits serves programs
 // at optimizable sites. kvm/machine implements everything over KVM,
@@ -91,9 +91,9 @@ type Image interface {
 	// FrameRule says how to find the caller of the function at pc (call frame
 	// information). It allocates nothing: handlers use it.
 	FrameRule(pc guest.GVA) (guest.FrameRule, bool)
-	// Profile says which task a stack belongs to: activations whose task is gone,
-	// or has unwound its stack, are then found out although nothing has used that
-	// stack since.
+	// Profile says which task runs, and which one a stack belongs to: activations whose
+	// task is gone, or has unwound its stack, are then found out although nothing has used
+	// that stack since.
 	Profile() (guest.Profile, error)
 }
 
@@ -149,6 +149,9 @@ type Capabilities struct {
 	DetourPort uint8
 	// NoStage says why no Stage runs in the guest there; "" = they do.
 	NoStage string
+	// NoFault says why exceptions there do not reach the engine before the guest's
+	// handlers; "" = they do. A Stage with fixups then runs on the host.
+	NoFault string
 }
 
 // PageTables is what a Target adds that walks the guest's page tables as the
@@ -203,9 +206,9 @@ type Detours interface {
 	// another address. Otherwise it says why that is not known.
 	OneMapping(user bool) string
 
-	// StackProfile says how guest code finds the number of its vCPU, and false
+	// Profile says how guest code finds the number of its vCPU, and false
 	// when it cannot: then no Stage runs in the guest. user tells CPL3 from CPL0.
-	StackProfile(user bool) (StackProfile, bool)
+	Profile(user bool) (guest.Profile, bool)
 
 	// AllocShared returns memory that host and guest share: zeroed, aligned to 64
 	// bytes, and never executable; with user for code of CPL3, otherwise out of its
@@ -215,14 +218,12 @@ type Detours interface {
 	FreeShared(addr guest.GVA)
 }
 
-// StackProfile says that at the address RSP & Mask, which is never that of
-// unmapped memory while a stack is in use, the guest has a structure with Magic
-// and with the number of the vCPU that runs on this stack.
-type StackProfile struct {
-	Mask     uint64
-	Magic    uint64
-	MagicOff int32 // u64
-	CPUOff   int32 // u32
+// PerCPU is what a Target adds whose guest has a profile by GS.
+type PerCPU interface {
+	// KernelGS returns the GS base of the guest's kernel on vCPU cpu, which is in the
+	// state s: at CPL3 what swapgs would put there. 0 stands for one that is not known. It
+	// is called on the vCPU's own thread, takes no lock and allocates nothing.
+	KernelGS(cpu int, s State) guest.GVA
 }
 
 // Watcher is what a Target adds that can watch memory; it reports accesses to

@@ -134,9 +134,6 @@ func (g *benchGuest) newSubjects() (*subjects, error) {
 			return bpf.Clock{TSC: c.TSC, Mult: uint64(1e3 * (1 << 32) / g.mhz), Time: uint64(c.At)}, err
 		},
 	}
-	if p, err := g.m.Image().Profile(); err == nil {
-		cfg.Profile = &p
-	}
 	s.rt = program.New(cfg)
 	block, host, err := g.m.AllocShared(128, true)
 	if err != nil {

@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/program"
 	"github.com/guestprobe/guestprobe/kvm/machine"
@@ -36,11 +35,6 @@ func newPrograms(log *slog.Logger, g Guest, hub *event.Hub, memory uint64) *prog
 		Trace: func(prog string, cpu int, msg []byte) {
 			log.Info("trace_printk", "program", prog, "cpu", cpu, "text", strings.TrimRight(string(msg), "\n"))
 		},
-	}
-	if p, err := g.Image().Profile(); err == nil {
-		cfg.Profile = &p
-	} else if !errors.Is(err, guest.ErrSymbolNotFound) {
-		log.Warn("the image's profile is not usable", "err", err)
 	}
 	s, ok := g.(sharedGuest)
 	if !ok {

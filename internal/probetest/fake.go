@@ -23,6 +23,10 @@ type FakeOptions struct {
 	// Symbols is what the engine is shown of an image; nil: the image itself.
 	Symbols func(*guest.Image) probe.Symbols
 
+	// GS makes the guest one whose kernel has memory for each vCPU at its GS base: see
+	// Run. No exception of CPL0 then reaches the engine before the guest's handlers.
+	GS bool
+
 	// TickEvery delivers the timer interrupt after every so many instructions
 	// that a vCPU has executed with IF set; 0 = never.
 	TickEvery int
@@ -86,6 +90,9 @@ const (
 	sharedBase = guest.GVA(0x5000_0000)
 	sharedSize = 64 << 20
 
+	gsBase = guest.GVA(0x6000_0000) // of vCPU 0; tasks are at taskBase
+	gsEnd  = guest.GVA(0x6200_0000)
+
 	// stopAddr is where a called function returns to. Nothing is mapped there.
 	stopAddr = 0x7fff_0000
 )
@@ -99,10 +106,19 @@ func NewFake(o FakeOptions) (*Fake, error) {
 		o.Image = Image()
 	}
 	if o.Can == nil {
-		o.Can = func(bool) probe.Capabilities { return probe.Capabilities{InPlace: true} }
+		o.Can = func(user bool) probe.Capabilities {
+			can := probe.Capabilities{InPlace: true}
+			if o.GS {
+				can.NoFault = "the guest's handlers have them first"
+			}
+			return can
+		}
 	}
 	if o.Foreign {
 		o.Can = func(bool) probe.Capabilities { return probe.Capabilities{NoBreakpoint: "no exit is seen"} }
+	}
+	if o.Symbols == nil && o.GS {
+		o.Symbols = func(img *guest.Image) probe.Symbols { return &Kernel{Image: img, GS: true} }
 	}
 	if o.Symbols == nil {
 		o.Symbols = func(img *guest.Image) probe.Symbols { return img }
@@ -113,6 +129,9 @@ func NewFake(o FakeOptions) (*Fake, error) {
 		// Stacks are user memory, so that CPL3 code can use them, too.
 		f.mem.add(&region{base: stackBase + guest.GVA(i*stackStride), data: newStack(i), write: true, user: true})
 		f.cpus = append(f.cpus, newVCPU(f, i))
+	}
+	if o.GS {
+		f.addTasks()
 	}
 	f.load(o.Image)
 	var t probe.Target = f
@@ -152,6 +171,8 @@ func (f *Fake) load(img *guest.Image) {
 		switch {
 		case r.base >= stackBase && r.base < stopAddr:
 			clear(r.data[16:])
+			m.add(r)
+		case r.base >= gsBase && r.base < gsEnd:
 			m.add(r)
 		case r.words != nil:
 			clear(r.data)
@@ -306,14 +327,17 @@ func (f *Fake) MapExec(near, addr guest.GVA, n int) error {
 // OneMapping implements probe.Detours.
 func (f *Fake) OneMapping(bool) string { return "" }
 
-// StackProfile implements probe.Detours: each stack has the number of its vCPU
+// Profile implements probe.Detours: each stack has the number of its vCPU
 // at its lowest address.
-func (f *Fake) StackProfile(bool) (probe.StackProfile, bool) {
+func (f *Fake) Profile(user bool) (guest.Profile, bool) {
+	if k, ok := f.syms.(*Kernel); ok && k.GS {
+		return gsProfile, !user
+	}
 	if f.prof {
 		p, err := f.img.Profile()
-		return probe.StackProfile{Mask: p.StackMask, Magic: p.StackMagic, MagicOff: p.MagicOff, CPUOff: p.CPUOff}, err == nil
+		return p, err == nil
 	}
-	return probe.StackProfile{Mask: ^uint64(stackSize - 1), Magic: stackMagic, CPUOff: 8}, true
+	return guest.Profile{StackMask: ^uint64(stackSize - 1), StackMagic: stackMagic, CPUOff: 8}, true
 }
 
 // stackMagic marks the lowest addresses of a stack.

@@ -164,8 +164,11 @@ func (x *instr) setFlags(f uint64) {
 // addr returns the address of the memory operand.
 func (x *instr) addr() uint64 {
 	a, ok := x.in.Addr(x.at, &x.v.regs)
-	if !ok {
+	if !ok || x.in.Segment == insn.SegFS || x.in.Segment == insn.SegGS && x.v.cpl != 0 {
 		x.undefined()
+	}
+	if x.in.Segment == insn.SegGS && !(x.in.Map == insn.Map0 && x.in.Opcode == 0x8d) { // lea adds no base
+		a += uint64(x.v.f.gs(x.v.id))
 	}
 	return a
 }

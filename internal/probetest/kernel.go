@@ -13,6 +13,7 @@ type Kernel struct {
 	Rewritten []Rewritten
 	Faulting  []guest.GVA // of instructions with an exception-table entry
 	Leads     []guest.GVA // where branches may come to lead, ascending
+	GS        bool        // the profile is by GS: see FakeOptions.GS
 }
 
 // Rewritten is a piece of text that the guest rewrites. One by its tracer ("ftrace")
@@ -24,6 +25,14 @@ type Rewritten struct {
 
 // Ftrace is Rewritten.Why of the place where a function calls its tracer.
 const Ftrace = "ftrace"
+
+// Profile implements probe.Image.
+func (k *Kernel) Profile() (guest.Profile, error) {
+	if k.GS {
+		return gsProfile, nil
+	}
+	return k.Image.Profile()
+}
 
 // Fixed implements probe.Kernel.
 func (k *Kernel) Fixed(lo, hi guest.GVA) string {

@@ -512,7 +512,7 @@ func TestEnv(t *testing.T) {
 	}
 	if p, err := bpf.New(bpf.Spec{Kind: bpf.Kprobe, Insns: asm.Instructions{asm.FnTracePrintk.Call(), exit}}); err != nil {
 		t.Fatal(err)
-	} else if err := rt.where(p); err == nil || err.Error() != "it calls trace_printk, which formats text and gives it to the trace log, which the host holds" {
+	} else if err := rt.where(p, false); err == nil || err.Error() != "it calls trace_printk, which formats text and gives it to the trace log, which the host holds" {
 		t.Errorf("where: %v", err)
 	}
 }

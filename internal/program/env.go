@@ -35,19 +35,12 @@ type env struct {
 
 	looked, known bool // for the task, and there is one
 	task          guest.Task
-	read          func(guest.GVA, []byte) error // c.ReadAsGuest, made once
 
 	word [8]byte
 	pcs  [maxSkip + maxPCs]guest.GVA
 }
 
 var _ bpf.Env = (*env)(nil)
-
-func newEnv(rt *Runtime) *env {
-	e := &env{rt: rt}
-	e.read = func(addr guest.GVA, p []byte) error { return e.c.ReadAsGuest(addr, p) }
-	return e
-}
 
 // begin is for the next hit.
 func (e *env) begin(r *runner, c *probe.Context, entry bool) {
@@ -60,8 +53,7 @@ func (e *env) Now() uint64 { return uint64(e.rt.cfg.Now()) }
 // current looks for the interrupted task, once in a hit.
 func (e *env) current() bool {
 	if !e.looked {
-		p := e.rt.cfg.Profile
-		e.looked, e.known = true, p != nil && p.ReadTask(&e.task, e.c.Regs.RSP, e.read)
+		e.looked, e.known = true, e.c.Task(&e.task)
 	}
 	return e.known
 }

@@ -26,7 +26,7 @@ const (
 )
 
 // image is a guest's symbols in plain Go.
-type image struct{}
+type image struct{ profile guest.Profile }
 
 func (image) Lookup(name string) (guest.Symbol, error) {
 	if name == "vfs_read" {
@@ -43,16 +43,34 @@ func (i image) Find(addr guest.GVA) (guest.Symbol, bool) {
 	return guest.Symbol{}, false
 }
 
-func (image) IsText(addr guest.GVA) bool     { return addr >= text && addr < text+page }
-func (image) Code(_ guest.GVA, n int) []byte { return slices.Repeat([]byte{0x90}, n) }
-func (image) Blacklisted(guest.GVA) string   { return "" }
+func (i image) Symbols() []guest.Symbol {
+	s, _ := i.Lookup("vfs_read")
+	return []guest.Symbol{s}
+}
+
+func (image) Text(user bool) []guest.Range {
+	if user {
+		return nil
+	}
+	return []guest.Range{{Start: text, End: text + page}}
+}
+
+func (image) Constant(guest.GVA, int) []byte              { return nil }
+func (image) Data(guest.GVA, guest.GVA) string            { return "" }
+func (image) FrameRule(guest.GVA) (guest.FrameRule, bool) { return guest.FrameRule{}, false }
+func (i image) Profile() (guest.Profile, error)           { return i.profile, nil }
+func (image) IsText(addr guest.GVA) bool                  { return addr >= text && addr < text+page }
+func (image) Code(_ guest.GVA, n int) []byte              { return slices.Repeat([]byte{0x90}, n) }
+func (image) Blacklisted(guest.GVA) string                { return "" }
 
 // fake is a guest in plain memory that a test hits itself, with memory that it
 // shares at made-up addresses.
 type fake struct {
-	engine *probe.Engine
-	pages  map[guest.GVA]*[page]byte
-	next   guest.GVA
+	engine  *probe.Engine
+	profile guest.Profile
+	can     probe.Capabilities
+	pages   map[guest.GVA]*[page]byte
+	next    guest.GVA
 
 	mu     sync.Mutex
 	left   int          // bytes of shared memory
@@ -63,9 +81,11 @@ type fake struct {
 
 var errBad = errors.New("bad address")
 
-func newFake(t testing.TB) *fake {
+func newFake(t testing.TB) *fake { return newFakeOf(t, profile, probe.Capabilities{}) }
+
+func newFakeOf(t testing.TB, p guest.Profile, can probe.Capabilities) *fake {
 	t.Helper()
-	f := &fake{pages: map[guest.GVA]*[page]byte{}, next: text - 0x100000, left: 64 << 20, base: kernelData}
+	f := &fake{profile: p, can: can, pages: map[guest.GVA]*[page]byte{}, next: text - 0x100000, left: 64 << 20, base: kernelData}
 	f.set(text, slices.Repeat([]byte{0x90}, page))
 	f.set(stack, make([]byte, page))
 	f.set(strings_, []byte("/etc/passwd\x00"))
@@ -90,7 +110,7 @@ func (f *fake) set(addr guest.GVA, p []byte) {
 
 func (f *fake) NumCPU() int { return 2 }
 
-func (f *fake) Capabilities(bool) probe.Capabilities { return probe.Capabilities{} }
+func (f *fake) Capabilities(bool) probe.Capabilities { return f.can }
 
 func (f *fake) ReadMemory(_ guest.GPA, addr guest.GVA, p []byte) error {
 	for len(p) > 0 {
@@ -119,7 +139,7 @@ func (f *fake) AllocExec(_ guest.GVA, size int) (guest.GVA, error) {
 }
 
 func (f *fake) WriteExec(addr guest.GVA, p []byte) error      { f.set(addr, p); return nil }
-func (f *fake) Symbols() probe.Symbols                        { return image{} }
+func (f *fake) Symbols() probe.Symbols                        { return image{f.profile} }
 func (f *fake) PatchText(addr guest.GVA, _, new []byte) error { f.set(addr, new); return nil }
 func (f *fake) CPU(int) probe.State                           { return probe.State{Regs: new(probe.Regs)} }
 func (f *fake) Words([]code.Range, func(guest.GVA)) bool      { return false }
@@ -220,7 +240,7 @@ func (f *fake) task(pid, tgid byte, comm string) {
 // config is a runtime's with everything there.
 func (f *fake) config() Config {
 	return Config{
-		CPUs: 2, Shared: f, Engine: f.engine, Profile: &profile, Stop: f.stop, Now: func() int64 { return 1000 },
+		CPUs: 2, Shared: f, Engine: f.engine, Stop: f.stop, Now: func() int64 { return 1000 },
 		Clock: func() (bpf.Clock, error) { return bpf.Clock{TSC: 5, Mult: 1 << 32, Time: 7}, nil },
 	}
 }

@@ -38,7 +38,7 @@ type formCounts struct {
 // function's entry. The error is the reason why it runs on the host alone.
 func (d *Definition) ToGuest(addr guest.GVA, user bool) (stage, entry *probe.Stage, err error) {
 	rt := d.rt
-	if err := rt.where(d.main.prog); err != nil {
+	if err := rt.where(d.main.prog, user); err != nil {
 		return nil, nil, err
 	}
 	if d.code.MaxRecord() > guestRingSize/2-64 {

@@ -218,11 +218,11 @@ func TestLoadRefusals(t *testing.T) {
 	}
 	for want, change := range map[string]func(*Config){
 		"too old": func(c *Config) { c.Refuse = "too old" },
-		"this guest has no memory that host and guest share":               func(c *Config) { c.Shared = nil },
-		"the guest has no profile that says which vCPU a stack belongs to": func(c *Config) { c.Profile = nil },
-		"the time in the guest is not known":                               func(c *Config) { c.Clock = nil },
-		"the time in the guest is not known: broken":                       func(c *Config) { c.Clock = func() (bpf.Clock, error) { return bpf.Clock{}, errors.New("broken") } },
-		"no memory is left: cannot allocate memory":                        func(c *Config) { f.left = 1000 },
+		"this guest has no memory that host and guest share":         func(c *Config) { c.Shared = nil },
+		"the guest has no profile that says which vCPU code runs on": func(c *Config) { c.Engine = nil },
+		"the time in the guest is not known":                         func(c *Config) { c.Clock = nil },
+		"the time in the guest is not known: broken":                 func(c *Config) { c.Clock = func() (bpf.Clock, error) { return bpf.Clock{}, errors.New("broken") } },
+		"no memory is left: cannot allocate memory":                  func(c *Config) { f.left = 1000 },
 	} {
 		cfg := f.config()
 		change(&cfg)
@@ -234,6 +234,25 @@ func TestLoadRefusals(t *testing.T) {
 			t.Errorf("%v because %q, want %q", p.Place, p.Why, want)
 		}
 		f.left = 64 << 20
+	}
+}
+
+// TestFaultsUnseen: where faults are the guest's own, programs run in the guest that
+// cannot fault: the task is where the kernel says. Others run on the host.
+func TestFaultsUnseen(t *testing.T) {
+	p := guest.Profile{GS: true, CPUOff: 4, TaskOff: 8, PIDOff: 12, TGIDOff: 16, CommOff: 24}
+	f := newFakeOf(t, p, probe.Capabilities{NoFault: "its handlers have them first"})
+	for file, want := range map[string]string{
+		"latency.o": "", // its key is the task
+		"record.o":  "it calls probe_read_kernel_str, which may fault: its handlers have them first",
+	} {
+		o, err := newRuntime(t, f.config()).Load(example(t, file), LoadOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p := o.Programs[0]; (p.Place == bpf.OnHost) != (want != "") || !strings.Contains(p.Why, want) {
+			t.Errorf("%s: %v because %q, want %q", file, p.Place, p.Why, want)
+		}
 	}
 }
 

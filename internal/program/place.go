@@ -31,14 +31,14 @@ func (rt *Runtime) plan(o *bpf.Object, opt LoadOptions) (*placement, error) {
 	defer col.Close()
 	pl := &placement{mem: map[string]*arena{}, heap: &rt.heap}
 	for _, p := range col.Programs {
-		why := ""
+		why, user := "", opt.User != nil && opt.User(p.AttachTo)
 		if opt.OnHost {
 			why = "it was asked for"
-		} else if err := rt.where(p.Program); err != nil {
+		} else if err := rt.where(p.Program, user); err != nil {
 			why = err.Error()
 		}
 		pl.why = append(pl.why, why)
-		pl.user = append(pl.user, opt.User != nil && opt.User(p.AttachTo))
+		pl.user = append(pl.user, user)
 	}
 	for _, user := range []bool{false, true} {
 		for i, p := range col.Programs {

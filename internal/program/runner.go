@@ -17,7 +17,7 @@ type lane struct {
 
 func newLanes(rt *Runtime) (lanes []*lane) {
 	for i := range rt.cfg.CPUs {
-		lanes = append(lanes, &lane{vm: bpf.NewVM(nil, i), env: newEnv(rt)})
+		lanes = append(lanes, &lane{vm: bpf.NewVM(nil, i), env: &env{rt: rt}})
 	}
 	return lanes
 }

@@ -15,16 +15,15 @@ import (
 // Config is what programs need of the machine and the daemon. What is nil is
 // not there: programs that need it run on the host, or do without.
 type Config struct {
-	CPUs    int
-	Memory  int64                                  // bytes of the host that maps may take; 0 = DefaultMemory
-	Shared  Shared                                 // memory of maps and blocks in the guest
-	Engine  *probe.Engine                          // of the guest: it knows when code there is gone; without it memory that code refers to is kept
-	Profile *guest.Profile                         // how tasks are found
-	Clock   func() (bpf.Clock, error)              // time in the guest, on the clock of Now
-	Stop    func(func() error) error               // runs a function while no vCPU runs
-	Now     func() int64                           // nanoseconds; called on the vCPUs' threads
-	Trace   func(prog string, cpu int, msg []byte) // a line of trace_printk; likewise, and msg is not to be kept
-	Wake    func()                                 // has Poll called soon; called on the vCPUs' threads
+	CPUs   int
+	Memory int64                                  // bytes of the host that maps may take; 0 = DefaultMemory
+	Shared Shared                                 // memory of maps and blocks in the guest
+	Engine *probe.Engine                          // of the guest: it knows how tasks are found, and when code there is gone
+	Clock  func() (bpf.Clock, error)              // time in the guest, on the clock of Now
+	Stop   func(func() error) error               // runs a function while no vCPU runs
+	Now    func() int64                           // nanoseconds; called on the vCPUs' threads
+	Trace  func(prog string, cpu int, msg []byte) // a line of trace_printk; likewise, and msg is not to be kept
+	Wake   func()                                 // has Poll called soon; called on the vCPUs' threads
 	// Refuse, when not "", is why no program runs in the guest.
 	Refuse string
 }
@@ -76,7 +75,15 @@ func New(cfg Config) *Runtime {
 func (rt *Runtime) arena(user bool) *arena { return &rt.mem[guest.Level(user)] }
 
 // KnowsTasks reports whether programs can tell the running task.
-func (rt *Runtime) KnowsTasks() bool { return rt.cfg.Profile != nil }
+func (rt *Runtime) KnowsTasks() bool { return rt.profile() != nil }
+
+// profile returns how the guest says who runs, or nil.
+func (rt *Runtime) profile() *guest.Profile {
+	if rt.cfg.Engine == nil {
+		return nil
+	}
+	return rt.cfg.Engine.Profile()
+}
 
 // Save takes what the guest's memory says, records and counts, before a reset of
 // the guest, which does not run.
@@ -136,32 +143,37 @@ func (rt *Runtime) clock() (bpf.Clock, error) {
 	return rt.clockNow, nil
 }
 
-// layout is what compiled code may rely on.
-func (rt *Runtime) layout() bpf.Layout {
-	l := bpf.Layout{Fixups: true}
-	if p := rt.cfg.Profile; p != nil {
-		l.Task = &bpf.TaskProfile{
-			TID: p.PIDOff, TGID: p.TGIDOff, Comm: p.CommOff,
-			Stack: &bpf.StackProfile{Mask: p.StackMask, Magic: p.StackMagic, MagicOff: p.MagicOff},
-		}
+// layout is what compiled code of that privilege may rely on.
+func (rt *Runtime) layout(user bool) bpf.Layout {
+	p := rt.profile()
+	if p == nil {
+		return bpf.Layout{Fixups: true}
+	}
+	l := bpf.Layout{Task: &bpf.TaskProfile{TID: p.PIDOff, TGID: p.TGIDOff, Comm: p.CommOff}, Fixups: rt.cfg.Engine.Capabilities(user).NoFault == ""}
+	if p.GS {
+		l.Task.Current = p.TaskOff
+	} else {
+		l.Task.Stack = &bpf.StackProfile{Mask: p.StackMask, Magic: p.StackMagic, MagicOff: p.MagicOff}
 	}
 	return l
 }
 
-// where says whether a program can run in the guest as far as that can be told before
-// it is compiled; an error is the reason why not.
-func (rt *Runtime) where(p *bpf.Program) error {
+// where says whether a program can run in the guest, at code of that privilege, as far
+// as that can be told before it is compiled; an error is the reason why not.
+func (rt *Runtime) where(p *bpf.Program, user bool) error {
 	switch {
 	case rt.cfg.Refuse != "":
 		return errors.New(rt.cfg.Refuse)
 	case rt.cfg.Shared == nil:
 		return errNoShared
-	case rt.cfg.Profile == nil:
-		return errors.New("the guest has no profile that says which vCPU a stack belongs to")
+	case rt.profile() == nil:
+		return errors.New("the guest has no profile that says which vCPU code runs on")
 	}
 	for _, h := range p.Helpers() {
 		if info := helperInfo[h]; info.Place == bpf.OnHost {
 			return fmt.Errorf("it calls %v, which %s", h, info.Why)
+		} else if why := rt.cfg.Engine.Capabilities(user).NoFault; why != "" && info.Reads() {
+			return fmt.Errorf("it calls %v, which may fault: %s", h, why)
 		}
 		if h == bpf.HelperKtimeGetNS {
 			if _, err := rt.clock(); err != nil {

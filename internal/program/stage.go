@@ -41,7 +41,7 @@ const lostSize = 64
 
 // stage compiles p and makes its blocks, for code of that privilege.
 func (rt *Runtime) stage(p *bpf.Program, funcIP guest.GVA, user bool, again func()) (*blocks, error) {
-	code, info, err := bpf.Compile(p, rt.layout())
+	code, info, err := bpf.Compile(p, rt.layout(user))
 	if err != nil {
 		return nil, err
 	}

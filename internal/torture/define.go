@@ -34,7 +34,7 @@ type defined struct {
 
 func newDefinitions(m *machine.Machine, cpus int) *definitions {
 	hub := event.NewHub(cpus, event.HubOptions{})
-	cfg := program.Config{CPUs: cpus, Now: hub.Now, Wake: hub.Wake, Shared: m,
+	cfg := program.Config{CPUs: cpus, Now: hub.Now, Wake: hub.Wake, Shared: m, Engine: m.Engine(),
 		Stop: func(f func() error) error { return m.Target().Stop(func(probe.World) error { return f() }) },
 		Clock: func() (bpf.Clock, error) {
 			c, err := m.Clock(hub.Now)
@@ -43,9 +43,6 @@ func newDefinitions(m *machine.Machine, cpus int) *definitions {
 			}
 			return bpf.Clock{TSC: c.TSC, Mult: 1e6 << 32 / c.KHz, Time: uint64(c.At)}, nil
 		},
-	}
-	if p, err := m.Image().Profile(); err == nil {
-		cfg.Profile = &p
 	}
 	s := &definitions{m: m, hub: hub, rt: program.New(cfg), done: make(chan struct{})}
 	hub.SetFeed(s.rt)

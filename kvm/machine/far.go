@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/kvm"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
@@ -96,8 +97,21 @@ func (m target) OneMapping(user bool) string {
 	return ""
 }
 
-// StackProfile implements probe.Detours.
-func (m target) StackProfile(bool) (probe.StackProfile, bool) {
+// Profile implements probe.Detours.
+func (m target) Profile(user bool) (guest.Profile, bool) {
 	p, err := m.Image().Profile()
-	return probe.StackProfile{Mask: p.StackMask, Magic: p.StackMagic, MagicOff: p.MagicOff, CPUOff: p.CPUOff}, err == nil
+	return p, err == nil && !(p.GS && user)
+}
+
+// KernelGS implements probe.PerCPU. At CPL3 it is what it was at CPL0: a kernel's
+// memory for a vCPU is where it is once the vCPU has user code.
+func (m target) KernelGS(cpu int, s probe.State) guest.GVA {
+	const kernelGSBase = 0xc0000102 // MSR (SDM Vol. 4, table 2-2)
+	v := m.vcpus[cpu]
+	if s.CPL == 0 {
+		v.gs = guest.GVA(v.sregs.GS.Base)
+	} else if msr := []kvm.MSR{{Index: kernelGSBase}}; v.gs == 0 && v.kvm.GetMSRs(msr) == nil {
+		v.gs = guest.GVA(msr[0].Data)
+	}
+	return v.gs
 }

@@ -115,8 +115,7 @@ func (c *compiler) cutString(r reg64) {
 func (c *compiler) task(t *TaskProfile, r reg64, bad insn.Label) {
 	s := t.Stack
 	if s == nil {
-		c.Mov(8, r, insn.At(c.blk, blkCurrent))
-		c.taskLoad(8, r, insn.At(r, 0), bad)
+		c.Mov(8, r, insn.AtGS(int(t.Current)))
 		return
 	}
 	c.info.ContextReads |= 1 << (insn.PtSP / 8)
@@ -129,10 +128,10 @@ func (c *compiler) task(t *TaskProfile, r reg64, bad insn.Label) {
 	c.Jcc(insn.CondNE, bad)
 }
 
-// taskLoad is a load from the guest's task structure. Without fixups the
-// structure is as good as the guest's own code thinks it is.
+// taskLoad is a load from the guest's task structure, which is there if it is the
+// kernel that says where.
 func (c *compiler) taskLoad(size int, dst reg64, o insn.Mem, bad insn.Label) {
-	if c.layout.Fixups {
+	if c.layout.Task.Stack != nil {
 		c.mayFault(bad)
 	}
 	c.Movzx(size, dst, o)

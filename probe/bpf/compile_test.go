@@ -48,18 +48,18 @@ func TestCompiledCount(t *testing.T) {
 // a task structure of the test's own.
 func TestCompiledTask(t *testing.T) {
 	n := newNative(t)
-	task, err := n.Alloc(64)
+	task, err := low(t)
 	if err != nil {
 		t.Fatal(err)
 	}
 	le := binary.LittleEndian
-	le.PutUint64(task.Bytes, task.Addr+8) // the word that points to the current task
+	le.PutUint64(task.Bytes, task.Addr+8) // the word that points to the current task; the base of GS is 0 here
 	le.PutUint32(task.Bytes[8+4:], 8)     // its thread
 	le.PutUint32(task.Bytes[8+8:], 7)     // its group
 	copy(task.Bytes[8+16:], "builtin\x00garbage!")
-	l := Layout{Task: &TaskProfile{TID: 4, TGID: 8, Comm: 16}}
+	l := Layout{Task: &TaskProfile{TID: 4, TGID: 8, Comm: 16, Current: int32(task.Addr)}}
 	c := loadObject(t, "latency.o", n)
-	cfg := BlockConfig{Current: task.Addr, Clock: Clock{Mult: 1 << 32}}
+	cfg := BlockConfig{Clock: Clock{Mult: 1 << 32}}
 	enter, err := n.load(c.find(t, "enter").Program, l, cfg, RegsSize)
 	if err != nil {
 		t.Fatal(err)

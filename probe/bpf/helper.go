@@ -75,6 +75,9 @@ type HelperInfo struct {
 	needsCtx bool  // works on probed registers, so not in a raw program
 }
 
+// Reads reports whether it reads guest memory: InGuest only with Layout.Fixups.
+func (i *HelperInfo) Reads() bool { return i.Why == needsFix }
+
 const (
 	needsTask = "needs a guest profile that says where the current task is"
 	needsFix  = "needs a machine that resumes faults at the fixups of the compiled code"

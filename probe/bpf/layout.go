@@ -17,7 +17,6 @@ const (
 	blkFailed  = 48 // u64: runs that a fault ended
 	blkMissed  = 56 // u64: calls while a run was going on
 	blkFuncIP  = 64 // u64: address of the probed function; the engine sets it
-	blkCurrent = 72 // u64: address of the word that points to the current task
 	blkTSC     = 80 // u64: clock: TSC at
 	blkMult    = 88 // u64: nanoseconds per tick, 32.32 bits
 	blkTime    = 96 // u64: this time
@@ -58,8 +57,10 @@ type TaskProfile struct {
 	Comm      int32 // offset of the name, 16 bytes
 
 	// Stack says how the task structure is found from the interrupted stack
-	// pointer, with Layout.Fixups. When it is nil, BlockConfig.Current says where.
-	Stack *StackProfile
+	// pointer, with Layout.Fixups. When it is nil, its address is at GS base + Current,
+	// as 8 bytes, and both are there wherever a program runs.
+	Stack   *StackProfile
+	Current int32
 }
 
 // StackProfile says that at the address RSP & Mask the guest has the structure of
@@ -97,10 +98,9 @@ type Layout struct {
 
 // BlockConfig is what a run block is made from.
 type BlockConfig struct {
-	CPU     int
-	FuncIP  uint64 // address of the probed function
-	Current uint64 // address of the guest word that points to this vCPU's current task, with Layout.Task
-	Clock   Clock
+	CPU    int
+	FuncIP uint64 // address of the probed function
+	Clock  Clock
 }
 
 // BlockSize returns the size of the program's run blocks.
@@ -118,7 +118,6 @@ func (p *Program) InitBlock(area Area, c BlockConfig) {
 	le := binary.LittleEndian
 	le.PutUint32(b[blkCPU:], uint32(c.CPU))
 	le.PutUint64(b[blkFuncIP:], c.FuncIP)
-	le.PutUint64(b[blkCurrent:], c.Current)
 	le.PutUint64(b[blkTSC:], c.Clock.TSC)
 	le.PutUint64(b[blkMult:], c.Clock.Mult)
 	le.PutUint64(b[blkTime:], c.Clock.Time)

@@ -205,3 +205,17 @@ func (n *native) Load(code []byte) (func(ctx, block, length uint64) (uint64, err
 	copy(a.Bytes, code)
 	return func(ctx, block, length uint64) (uint64, error) { return n.invoke(a.Addr, ctx, block, length) }, nil
 }
+
+// low returns memory below 2 GiB, whose address is a displacement.
+func low(t *testing.T) (Area, error) {
+	b, err := syscall.Mmap(-1, 0, 4096, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON|syscall.MAP_32BIT)
+	if err != nil {
+		return Area{}, err
+	}
+	t.Cleanup(func() {
+		if err := syscall.Munmap(b); err != nil {
+			t.Error(err)
+		}
+	})
+	return Area{Bytes: b, Addr: uint64(uintptr(unsafe.Pointer(&b[0])))}, nil
+}

@@ -42,6 +42,8 @@ var asmRows = []struct {
 	{func(a *Asm) { a.Mov(8, RAX, At(RDX, -128)) }, "488b4280", "mov rax,QWORD PTR [rdx-0x80]"},
 	{func(a *Asm) { a.Mov(8, RAX, At(RDX, -129)) }, "488b827fffffff", "mov rax,QWORD PTR [rdx-0x81]"},
 	{func(a *Asm) { a.Mov(8, AtIndex(RBP, R12, 8, 0), R8) }, "4e8944e500", "mov QWORD PTR [rbp+r12*8+0x0],r8"},
+	{func(a *Asm) { a.Mov(4, RAX, AtGS(0x10)) }, "658b042510000000", "mov eax,DWORD PTR gs:0x10"},
+	{func(a *Asm) { a.Mov(8, R9, AtGS(-0x1000)) }, "654c8b0c2500f0ffff", "mov r9,QWORD PTR gs:0xfffffffffffff000"},
 	{func(a *Asm) { a.Mov(1, At(NoReg, 0x8000), RAX) }, "88042500800000", "mov BYTE PTR ds:0x8000,al"},
 	{func(a *Asm) { a.Mov(1, At(RAX, 1), RDI) }, "40887801", "mov BYTE PTR [rax+0x1],dil"},
 	{func(a *Asm) { a.Mov(1, At(RAX, 1), R15) }, "44887801", "mov BYTE PTR [rax+0x1],r15b"},

@@ -6,7 +6,7 @@ import (
 )
 
 // Arg is an operand of an instruction that Asm assembles: a Reg64, a Mem or an
-// Imm. Of a Mem only Base, Index, Scale and Disp count; Base may be NoReg for
+// Imm. Of a Mem only Segment, Base, Index, Scale and Disp count; Base may be NoReg for
 // an absolute address of 32 bits with its sign.
 type Arg interface{ isArg() }
 
@@ -21,6 +21,13 @@ func (Imm) isArg()   {}
 // At is the memory at base + disp.
 func At(base Reg64, disp int) Mem {
 	return Mem{Base: base, Index: NoReg, Scale: 1, Disp: int64(disp)}
+}
+
+// AtGS is the memory at the base of GS + disp.
+func AtGS(disp int) Mem {
+	m := At(NoReg, disp)
+	m.Segment = SegGS
+	return m
 }
 
 // AtIndex is the memory at base + index*scale + disp.
@@ -76,6 +83,9 @@ func (a *Asm) modrm(size int, op opcode, reg Reg64, rm Arg, rex, byteRM bool) {
 	r, isReg := rm.(Reg64)
 	if !isMem && !isReg || reg > R15 || isReg && r > R15 {
 		panic(fmt.Sprintf("BUG: %v is neither register nor memory, or %d is no register", rm, reg))
+	}
+	if isMem && m.Segment == SegGS {
+		a.emit(0x65)
 	}
 	prefix := byte(0x40) | byte(reg>>3)<<2
 	if size == 8 {

@@ -1,0 +1,230 @@
+package probetest
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// byGS boots a fake whose kernel has memory for each vCPU at GS.
+func byGS(t *testing.T, o FakeOptions) *env {
+	t.Helper()
+	o.GS, o.Probe.OptimizeDelay = true, -1
+	f, err := NewFake(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := f.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	for i := range 8 {
+		f.SetTask(i, uint32(100+i), uint32(90+i), 0, fmt.Sprint("task ", i))
+	}
+	return &env{T: t, h: f, e: f.Engine()}
+}
+
+func (v *env) fake() *Fake { return v.h.(*Fake) }
+
+// blocks is memory for a stage, 64 bytes for each of two vCPUs and for what is lost.
+func (v *env) blocks() (*probe.Stage, func(cpu, word int) uint64) {
+	v.Helper()
+	at, host, err := v.fake().AllocShared(3*64, false)
+	if err != nil {
+		v.Fatal(err)
+	}
+	for i := range 2 {
+		binary.LittleEndian.PutUint64(host[64*i+8:], uint64(i))
+	}
+	word := func(cpu, word int) uint64 { return binary.LittleEndian.Uint64(host[64*cpu+8*word:]) }
+	return &probe.Stage{
+		NoStrings: true, Stack: 8, Block: at, Stride: 64, Lost: at + 128,
+		Counts: func(cpu int) (handled, filtered, missed uint64) {
+			if cpu == 0 {
+				missed = word(2, 0)
+			}
+			return word(cpu, 0), 0, missed
+		},
+	}, word
+}
+
+// TestStageByGS: a stage finds its vCPU by GS, and is never taken to another one: the
+// number and what was counted by it stay together although an interrupt, which may
+// come between any two instructions with interrupts on, moves the task each time.
+func TestStageByGS(t *testing.T) {
+	v := byGS(t, FakeOptions{CPUs: 2, TickEvery: 1})
+	ticks, r := 0, rand.New(rand.NewPCG(1, 2))
+	for i, c := range v.fake().cpus {
+		c.onTick = func(guest.GVA) {
+			ticks++
+			v.fake().put(v.fake().gs(i)+guest.GVA(gsProfile.CPUOff), []byte{byte(r.IntN(2))})
+		}
+	}
+	stage, word := v.blocks()
+	stage.Code = insn.Assemble(func(a *insn.Asm) {
+		bad := a.NewLabel()
+		a.Mov(4, insn.RAX, insn.AtGS(int(gsProfile.CPUOff)))
+		a.Cmp(8, insn.RAX, insn.At(insn.RSI, 8))
+		a.Jcc(insn.CondNE, bad)
+		a.Inc(8, insn.At(insn.RSI, 0))
+		a.Ret()
+		a.Place(bad)
+		a.Inc(8, insn.At(insn.RSI, 16))
+		a.Ret()
+	})
+	p := &probe.Kprobe{Symbol: "hot", Pre: nop, Stage: stage}
+	v.register(p)
+	v.optimize()
+	if i := v.info(p); !i.InGuest {
+		t.Fatalf("%+v", i)
+	}
+	const calls = 200
+	equal(v, "work", v.call("work_if", calls), 8*calls)
+	if ticks < calls {
+		t.Errorf("%d ticks", ticks)
+	}
+	s := v.stats(p)
+	if s.Hits != calls || s.InGuest != calls || word(0, 2)+word(1, 2) != 0 || word(0, 0) == 0 || word(1, 0) == 0 {
+		t.Errorf("%+v; on vCPUs %d, %d; taken to another %d, %d", s, word(0, 0), word(1, 0), word(0, 2), word(1, 2))
+	}
+	for _, c := range v.fake().cpus {
+		c.onTick = nil
+	}
+	// A number that no vCPU has.
+	v.fake().put(v.fake().gs(0)+guest.GVA(gsProfile.CPUOff), []byte{2})
+	equal(v, "work", v.call("work", 1), 8)
+	s = v.stats(p)
+	if s.Hits != calls+1 || s.Missed != 1 {
+		t.Errorf("on a vCPU that is none: %+v", s)
+	}
+	// A stage that may fault is for the host: its fault would be the guest's.
+	v.unregister(p)
+	p.Addr, p.Stage = 0, &probe.Stage{Code: stage.Code, NoStrings: true, Stack: 8, Block: stage.Block, Fixups: []probe.Fixup{{Fault: 0, Resume: 8}}}
+	v.register(p)
+	v.optimize()
+	if i := v.info(p); !i.Optimized || i.InGuest {
+		t.Errorf("with a fixup: %+v", i)
+	}
+	v.unregister(p)
+}
+
+// TestStageCodeByGS: what a detour has before the call of its stage.
+func TestStageCodeByGS(t *testing.T) {
+	v := byGS(t, FakeOptions{CPUs: 2})
+	stage, _ := v.blocks()
+	stage.Code = []byte{0xc3}
+	p := &probe.Kprobe{Symbol: "f_emulate", Pre: nop, Stage: stage}
+	v.register(p)
+	v.optimize()
+	at := p.Addr
+	jump := v.bytes(at, insn.JmpLen)
+	for range 2 { // by way of a board, perhaps
+		if jump[0] != insn.JmpOp {
+			break
+		}
+		at += guest.GVA(insn.JmpLen) + guest.GVA(int64(int32(binary.LittleEndian.Uint32(jump[1:]))))
+		jump = v.bytes(at, insn.JmpLen)
+	}
+	want := insn.Assemble(func(a *insn.Asm) {
+		a.Lea(8, insn.RSP, insn.At(insn.RSP, insn.PtFlags+8-insn.PtRegsSize-16))
+		a.Pushfq()
+		a.Cli()
+		a.Lea(8, insn.RSP, insn.At(insn.RSP, -insn.PtFlags))
+		for _, r := range []insn.Reg64{insn.RAX, insn.RSI, insn.RDI} {
+			a.Mov(8, insn.At(insn.RSP, insn.PtReg(r)), r)
+		}
+		a.Lea(8, insn.RAX, insn.At(insn.RSP, insn.PtRegsSize+16))
+		a.Append([]byte("\x65\x8b\x04\x25\x10\x00\x00\x00")) // mov %gs:0x10,%eax
+		a.Append([]byte("\x83\xf8\x02"))                     // cmp $2,%eax
+	})
+	if got := v.bytes(at, len(want)); string(got) != string(want) {
+		t.Errorf("got  % x\nwant % x", got, want)
+	}
+	v.unregister(p)
+}
+
+// TestReturnStageByGS: calls are followed in the guest by the task that makes them,
+// and given back when it is gone, by what its structure says.
+func TestReturnStageByGS(t *testing.T) {
+	for _, inGuest := range []bool{true, false} {
+		v := byGS(t, FakeOptions{})
+		f := v.fake()
+		var tasks []string
+		see := func(c *probe.Context) {
+			var t guest.Task
+			ok := c.Task(&t)
+			tasks = append(tasks, fmt.Sprint(ok, t.CPU, t.PID, t.TGID, string(t.Comm[:6])))
+		}
+		r := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "co_body"}, MaxActive: 2, Return: see}
+		if inGuest {
+			r.ReturnStage = &probe.Stage{Code: []byte{0xc3}, NoStrings: true, Stack: 8}
+		}
+		v.registerRet(r)
+		v.optimize()
+		if i := v.info(&r.Kprobe); i.InGuest != inGuest {
+			t.Fatalf("in the guest %v, want %v: %+v %s", i.InGuest, inGuest, i.Unoptimized, i.NoStage)
+		}
+		begin := func(i int) {
+			t.Helper()
+			f.Run(0, i)
+			equal(v, "co_begin", v.call("co_begin", uint64(i), uint64(10*i)), 1)
+		}
+		inUse := func(what string, want int) {
+			t.Helper()
+			if err := v.e.Reclaim(); err != nil {
+				t.Fatal(err)
+			}
+			equal(v, "in use "+what, v.info(&r.Kprobe).InUse, want)
+		}
+		before := v.e.Totals(-1)
+		begin(0)
+		begin(1)
+		inUse("while both are parked", 2)
+		f.SetTask(0, 100, 90, TaskDead, "task 0")
+		inUse("without the first", 1)
+		begin(2)
+		inUse("with a third", 2)
+		f.SetTask(2, 77, 77, 0, "other") // its structure is another task's
+		inUse("without the third", 1)
+		f.Run(0, 1)
+		equal(v, "co_resume", v.call("co_resume", 1), 110)
+		inUse("at the end", 0)
+		s := v.stats(&r.Kprobe)
+		equal(v, "handled", s.Handled, 3)
+		equal(v, "returns", s.Returns, 1)
+		equal(v, "abandoned", s.Abandoned, 2)
+		if inGuest {
+			equal(v, "exits", v.e.Totals(-1), before)
+		} else {
+			equal(v, "tasks", fmt.Sprint(tasks), "[true 0 101 91task 1]")
+		}
+		v.unregisterRet(r)
+	}
+}
+
+// TestTaskOfHit: the task of a hit is that of its vCPU, at CPL3 as well.
+func TestTaskOfHit(t *testing.T) {
+	v := byGS(t, FakeOptions{CPUs: 2})
+	var got []string
+	p := &probe.Kprobe{Symbol: "hot", Pre: func(c *probe.Context) int {
+		var x guest.Task
+		ok := c.Task(&x)
+		got = append(got, fmt.Sprint(ok, x.CPU, x.PID, x.TGID, string(x.Comm[:6])))
+		return 0
+	}}
+	v.register(p)
+	for i := range 2 {
+		v.fake().Run(i, 3+i)
+		if _, err := v.h.Call(i, v.addr("hot"), 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	equal(v, "tasks", fmt.Sprint(got), "[true 0 103 93task 3 true 1 104 94task 4]")
+	v.unregister(p)
+}
