@@ -205,16 +205,22 @@ func madt(vcpus int) []byte {
 	return append(b, 4, 6, 0xff, 0, 0, 1)
 }
 
-// dsdt describes what cannot be found out by asking: the sleep type of S5, the serial port, the clock.
+// dsdt describes what cannot be found out by asking: the sleep type of S5, the serial port, the clock,
+// and virtio devices, as Linux knows them by this identifier (drivers/virtio/virtio_mmio.c).
 func (p *Platform) dsdt() []byte {
+	devices := [][]byte{
+		amlDev("COM1",
+			amlNamed("_HID", amlEISA("PNP0501")), amlNamed("_UID", amlInt(1)),
+			amlNamed("_CRS", amlResources(resPorts(serialPort, serialPorts), resIRQ(serialIRQ)))),
+		amlDev("RTC_",
+			amlNamed("_HID", amlEISA("PNP0B00")),
+			amlNamed("_CRS", amlResources(resPorts(clockIndex, 2)))),
+	}
+	for i, v := range p.virtio {
+		devices = append(devices, amlDev(fmt.Sprintf("VIO%X", i),
+			amlNamed("_HID", amlText("LNRO0005")), amlNamed("_UID", amlInt(uint32(i))),
+			amlNamed("_CRS", amlResources(resMemory(virtioAddr+uint32(i)*virtioSpace, virtioSpace), resInterrupt(v.irq.n)))))
+	}
 	off := amlInt(pmOff)
-	return append(amlNamed("_S5_", amlList(off, off, amlInt(0), amlInt(0))),
-		amlScoped("\\_SB_",
-			amlDev("COM1",
-				amlNamed("_HID", amlEISA("PNP0501")), amlNamed("_UID", amlInt(1)),
-				amlNamed("_CRS", amlResources(resPorts(serialPort, serialPorts), resIRQ(serialIRQ)))),
-			amlDev("RTC_",
-				amlNamed("_HID", amlEISA("PNP0B00")),
-				amlNamed("_CRS", amlResources(resPorts(clockIndex, 2)))),
-		)...)
+	return append(amlNamed("_S5_", amlList(off, off, amlInt(0), amlInt(0))), amlScoped("\\_SB_", devices...)...)
 }

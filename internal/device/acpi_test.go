@@ -9,22 +9,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// board returns a platform whose lines are recorded.
-func board(t *testing.T, change func(*Config)) (*Platform, *lines) {
-	t.Helper()
-	l := &lines{}
-	c := Config{VCPUs: 1, IRQ: l.set}
-	if change != nil {
-		change(&c)
-	}
-	p, err := New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { p.Close() })
-	return p, l
-}
-
 // aTable is a table as its reader finds it.
 type aTable struct {
 	at   uint64

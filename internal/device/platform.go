@@ -22,13 +22,31 @@ type Config struct {
 
 	// IRQ sets the level of an interrupt line, 0 to 23 as the I/O APIC counts them.
 	IRQ func(line uint32, high bool)
-	// Serial gets what the guest writes to the serial port. It does not keep p.
-	Serial func(p []byte)
+	// Serial gets what the guest writes to the serial port, and HVC what it writes to the virtio
+	// console. They do not keep p.
+	Serial, HVC func(p []byte)
 	// PowerOff and Reset: the guest asked for it. It goes on until the vCPUs are stopped.
 	PowerOff, Reset func()
+	// RAM is what virtio devices read and write on the guest's word: its own memory and nothing
+	// else, since they can write where the guest cannot. nil is a board without virtio.
+	RAM *guest.Memory
+	// Disks are the guest's vda, vdb and so on, at most MaxDisks.
+	Disks []Disk
 	// Now is the time that the clock shows; nil is the host's.
 	Now func() time.Time
 }
+
+// MaxDisks is how many disks there is room for beside the entropy device and the console.
+const MaxDisks = virtioMax - 2
+
+// A Port is where a guest reads what is typed.
+type Port uint8
+
+// The ports.
+const (
+	Serial Port = iota
+	HVC         // the virtio console
+)
 
 // Platform is a board. Its methods may be called from any thread, at the same time.
 // A guest that starts again gets a new one.
@@ -37,6 +55,8 @@ type Platform struct {
 	serial *serial
 	power  power
 	clock  clock
+	hvc    *hvc
+	virtio []*virtio
 
 	closing sync.Once
 	closed  chan struct{}
@@ -46,9 +66,14 @@ type Platform struct {
 var ErrClosed = errors.New("the guest's devices are closed")
 
 // New makes a board with its devices as after power-on. Close it when no vCPU runs any more.
-func New(c Config) (*Platform, error) {
-	if c.VCPUs < 1 || c.VCPUs > MaxVCPUs {
+func New(c Config) (_ *Platform, err error) {
+	switch {
+	case c.VCPUs < 1 || c.VCPUs > MaxVCPUs:
 		return nil, fmt.Errorf("devices for %d vCPUs: the ACPI tables describe 1 to %d", c.VCPUs, MaxVCPUs)
+	case len(c.Disks) > MaxDisks:
+		return nil, fmt.Errorf("%d disks: there are interrupt lines for %d", len(c.Disks), MaxDisks)
+	case len(c.Disks) > 0 && c.RAM == nil:
+		panic("BUG: disks without memory to read into")
 	}
 	if c.Now == nil {
 		c.Now = time.Now
@@ -57,19 +82,53 @@ func New(c Config) (*Platform, error) {
 	p.serial = newSerial(newLine(c.IRQ, serialIRQ), c.Serial, p.closed)
 	p.power = power{start: c.Now(), now: c.Now, powerOff: c.PowerOff, reset: c.Reset}
 	p.clock = clock{now: c.Now}
+	p.hvc = &hvc{output: c.HVC}
+	p.hvc.input = input{closed: p.closed, came: func() {}}
+	if c.RAM == nil {
+		return p, nil
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.Close())
+		}
+	}()
+	for i, d := range c.Disks {
+		b, err := openDisk(d, i)
+		if err != nil {
+			return nil, err
+		}
+		p.add(b)
+	}
+	p.hvc.input.came = func() { p.virtio[len(c.Disks)].wake() }
+	p.add(p.hvc)
+	p.add(rng{})
 	return p, nil
+}
+
+// add puts a virtio device on the next place.
+func (p *Platform) add(m model) {
+	p.virtio = append(p.virtio, newVirtio(m, p.cfg.RAM, newLine(p.cfg.IRQ, virtioIRQ+uint32(len(p.virtio))), p.closed))
 }
 
 // Close ends the devices and whoever waits in Input, and returns when nothing of them
 // touches guest memory or a disk any more. Calls after the first do nothing.
-func (p *Platform) Close() error {
-	p.closing.Do(func() { close(p.closed) })
-	return nil
+func (p *Platform) Close() (err error) {
+	p.closing.Do(func() {
+		close(p.closed)
+		for _, v := range p.virtio {
+			<-v.ended
+			err = errors.Join(err, v.model.close())
+		}
+	})
+	return err
 }
 
-// Input gives b to the guest as what is typed at the serial port, and waits until there is
+// Input gives b to the guest as what is typed at a port, and waits until there is
 // room for all of it. It returns how much was taken, and an error unless that is all: ctx's, or ErrClosed.
-func (p *Platform) Input(ctx context.Context, b []byte) (int, error) {
+func (p *Platform) Input(ctx context.Context, to Port, b []byte) (int, error) {
+	if to == HVC {
+		return p.hvc.input.put(ctx, b)
+	}
 	return p.serial.input.put(ctx, b)
 }
 
@@ -121,14 +180,35 @@ func (p *Platform) at(port uint16) ported {
 // Read reads len(data) bytes, at most 8, at pa, where the guest has no memory. It is false
 // where no device is, and data then all ones.
 func (p *Platform) Read(pa guest.GPA, data []byte) bool {
-	for i := range data {
-		data[i] = 0xff
+	v, at := p.window(pa)
+	if v == nil {
+		for i := range data {
+			data[i] = 0xff
+		}
+		return false
 	}
-	return false
+	v.read(at, data)
+	return true
 }
 
 // Write writes data, at most 8 bytes, at pa, where the guest has no memory. It is false where no device is.
-func (p *Platform) Write(pa guest.GPA, data []byte) bool { return false }
+func (p *Platform) Write(pa guest.GPA, data []byte) bool {
+	v, at := p.window(pa)
+	if v == nil {
+		return false
+	}
+	v.write(at, data)
+	return true
+}
+
+// window returns the virtio device whose registers are at pa, and which register it is.
+func (p *Platform) window(pa guest.GPA) (*virtio, uint64) {
+	n := (uint64(pa) - virtioAddr) / virtioSpace
+	if uint64(pa) < virtioAddr || n >= uint64(len(p.virtio)) {
+		return nil, 0
+	}
+	return p.virtio[n], uint64(pa) % virtioSpace
+}
 
 // line is an interrupt line that one device drives.
 type line struct {

@@ -25,7 +25,7 @@ func newUART(t *testing.T) uart {
 
 func (u uart) get(reg uint16) byte    { return in8(u.Platform, 0x3f8+reg) }
 func (u uart) put(reg uint16, b byte) { out8(u.Platform, 0x3f8+reg, b) }
-func (u uart) irq() bool              { return u.level[4] }
+func (u uart) irq() bool              { return u.high(4) }
 
 // What Linux's driver asks a port to find out that it is a 16550A (autoconfig in
 // drivers/tty/serial/8250/8250_port.c), with its register names.
@@ -62,8 +62,8 @@ func TestSerialProbe(t *testing.T) {
 	want("IER behind the divisor", u.get(ier), 0)
 	u.put(scr, 0x5a)
 	want("scratch", u.get(scr), 0x5a)
-	if u.out.Len() != 0 || u.rises[4] != 0 {
-		t.Errorf("output %q, %d interrupts", u.out, u.rises[4])
+	if u.out.Len() != 0 || u.rose(4) != 0 {
+		t.Errorf("output %q, %d interrupts", u.out, u.rose(4))
 	}
 }
 
@@ -86,8 +86,8 @@ func TestSerialSend(t *testing.T) {
 		if got := u.get(2); got != 1 {
 			t.Errorf("IIR %#x the second time, want 1", got)
 		}
-		if u.put(0, c); !u.irq() || u.rises[4] != 2*(i+1) {
-			t.Errorf("line %v, %d rises behind a byte", u.irq(), u.rises[4])
+		if u.put(0, c); !u.irq() || u.rose(4) != 2*(i+1) {
+			t.Errorf("line %v, %d rises behind a byte", u.irq(), u.rose(4))
 		}
 	}
 	if u.put(4, 0); u.irq() {
@@ -108,7 +108,7 @@ func TestSerialReceive(t *testing.T) {
 	u := newUART(t)
 	u.put(4, 0x08)
 	u.put(2, 1)
-	if n, err := u.Input(patience.Of(t), []byte("hi")); n != 2 || err != nil {
+	if n, err := u.Input(patience.Of(t), Serial, []byte("hi")); n != 2 || err != nil {
 		t.Fatalf("%d bytes taken, error %v", n, err)
 	}
 	// What an open of the port throws away on real hardware.
@@ -140,7 +140,7 @@ func TestInput(t *testing.T) {
 	}
 	ends := make(chan end, 1)
 	input := func(ctx context.Context, b []byte) {
-		n, err := u.Input(ctx, b)
+		n, err := u.Input(ctx, Serial, b)
 		ends <- end{n, err}
 	}
 	go input(patience.Of(t), sent)
