@@ -7,17 +7,6 @@ import (
 	"sort"
 )
 
-// FrameRule says how the caller's registers follow from those at some
-// instruction: the canonical frame address (CFA), which is the caller's RSP, and
-// where the return address and the caller's RBP are saved (DWARF 5, 6.4).
-type FrameRule struct {
-	FromRBP bool  // the CFA is relative to RBP, else to RSP
-	CFA     int32 // its offset from that register
-	Return  int32 // where the return address is, from the CFA
-	RBP     int32 // where RBP is saved, from the CFA; 0 = RBP is the caller's
-	Outer   bool  // there is no caller
-}
-
 // frameRow is the rule from an address up to the next row's.
 type frameRow struct {
 	start GVA

@@ -43,7 +43,7 @@ func TestFrameRule(t *testing.T) {
 		{"at entry", s.Addr, guest.FrameRule{CFA: 8, Return: -8}},
 		{"at push %rbp", push, guest.FrameRule{CFA: 8, Return: -8}},
 		{"behind push %rbp", push + 1, guest.FrameRule{CFA: 16, Return: -8, RBP: -16}},
-		{"behind mov %rsp,%rbp", push + 4, guest.FrameRule{FromRBP: true, CFA: 16, Return: -8, RBP: -16}},
+		{"behind mov %rsp,%rbp", push + 4, guest.FrameRule{Base: guest.FrameRBP, CFA: 16, Return: -8, RBP: -16}},
 	} {
 		got, ok := img.FrameRule(c.pc)
 		if !ok || got != c.want {

@@ -51,7 +51,10 @@ var errFrameCode = errors.New("damaged call frame instruction")
 // rule returns the rules as they are now.
 func (m *frameMachine) rule() (FrameRule, bool) {
 	s := &m.state
-	r := FrameRule{FromRBP: s.cfaReg == dwarfRBP, CFA: int32(s.cfaOff), Return: int32(s.retO), RBP: int32(s.rbpO)}
+	r := FrameRule{CFA: int32(s.cfaOff), Return: int32(s.retO), RBP: int32(s.rbpO)}
+	if s.cfaReg == dwarfRBP {
+		r.Base = FrameRBP
+	}
 	if s.ret == savedLost {
 		return FrameRule{Outer: true}, true
 	}

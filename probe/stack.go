@@ -5,13 +5,6 @@ import (
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
-// frame is one activation on a stack.
-type frame struct{ pc, sp, bp uint64 }
-
-// maxFrame bounds the distance from one frame to the next: stacks are not
-// larger.
-const maxFrame = 8 << 20
-
 // Stack stores where the interrupted code stands, and where it, and each
 // of its callers in turn, will return to, and returns how many those are. It
 // ends where pcs is full, at the outermost function, and where the stack makes no
@@ -20,78 +13,76 @@ const maxFrame = 8 << 20
 //
 // A frame is found by the image's call frame information; where there is none,
 // by what a function's first instructions do to the stack, and by the chain of
-// frame pointers (System V ABI, 3.2.2). Code without either is passed over.
+// frame pointers (System V ABI, 3.2.2). Code without either is passed over. Where
+// that tells of interrupts and system calls, as a Linux kernel's does, the code that
+// they interrupted follows, in the end that of the user.
 //
 // In a pre handler the first address is the probe's, in a return handler the
 // one that the function returns to. It allocates nothing.
 func (c *Context) Stack(pcs []guest.GVA) int {
-	if len(pcs) == 0 {
-		return 0
-	}
-	f := frame{pc: c.Regs.RIP, sp: c.Regs.RSP, bp: c.Regs.RBP}
-	if guest.GVA(f.pc) == c.Addr+1 {
-		f.pc-- // as Kprobe.Pre sees it
-	}
-	f.pc = uint64(c.cpu.Home(guest.GVA(f.pc)))
-	syms := c.cpu.target.Symbols()
-	img, _ := syms.(Image)
-	pcs[0] = guest.GVA(f.pc)
-	n := 1
-	for ; n < len(pcs) && c.caller(&f, n == 1, syms, img); n++ {
-		pcs[n] = guest.GVA(f.pc)
-	}
-	return n
+	kernel, user := c.Stacks(pcs)
+	return kernel + user
 }
 
-// caller goes to the caller of f, and reports whether there is one. exact says
-// that f.pc is the next instruction to run, not one behind a call.
-func (c *Context) caller(f *frame, exact bool, syms Symbols, img Image) bool {
-	at := guest.GVA(f.pc)
-	if !exact {
-		at-- // a call may be the last instruction of its function
+// Stacks is Stack, and returns how many of the addresses are the kernel's, which come
+// first, and how many the user's.
+func (c *Context) Stacks(pcs []guest.GVA) (kernel, user int) {
+	f := guest.Frame{PC: c.Regs.RIP, Exact: true, User: c.CPL == 3, Known: true}
+	f.Regs = [...]uint64{guest.FrameRSP: c.Regs.RSP, guest.FrameRBP: c.Regs.RBP, guest.FrameR10: c.Regs.R10, guest.FrameR13: c.Regs.R13,
+		guest.FrameRDI: c.Regs.RDI, guest.FrameRDX: c.Regs.RDX}
+	if guest.GVA(f.PC) == c.Addr+1 {
+		f.PC-- // as Kprobe.Pre sees it
 	}
-	sp := f.sp
+	f.PC = uint64(c.cpu.Home(guest.GVA(f.PC)))
+	syms := c.cpu.target.Symbols()
+	img, _ := syms.(Image)
+	for n := range pcs {
+		if n > 0 && !c.caller(&f, syms, img) {
+			break
+		}
+		pcs[n] = guest.GVA(f.PC)
+		if f.User {
+			user++
+		} else {
+			kernel++
+		}
+	}
+	return kernel, user
+}
+
+// caller goes to the caller of f, and reports whether there is one.
+func (c *Context) caller(f *guest.Frame, syms Symbols, img Image) bool {
 	rule, ok := guest.FrameRule{}, false
 	if img != nil {
-		rule, ok = img.FrameRule(at)
+		rule, ok = img.FrameRule(f.At())
 	}
-	if !ok && exact {
-		rule, ok = prologue(at, syms)
+	if !ok && f.Exact {
+		rule, ok = prologue(f.At(), syms)
 	}
 	if !ok {
 		// push %rbp; mov %rsp,%rbp: what RBP points to since.
-		rule = guest.FrameRule{FromRBP: true, CFA: 16, Return: -8, RBP: -16}
+		rule = guest.FrameRule{Base: guest.FrameRBP, CFA: 16, Return: -8, RBP: -16}
 	}
-	if rule.Outer {
+	// The interrupted code's stack is read with its own rights. An address that cannot
+	// be read ends a walk, and is nobody's fault.
+	s := State{Root: c.Root}
+	if f.User {
+		s.CPL = 3
+	}
+	if !f.Caller(rule, func(addr uint64) (uint64, bool) {
+		w, ok := c.cpu.readWord(s, addr)
+		return uint64(w), ok
+	}) {
 		return false
 	}
-	cfa := sp
-	if rule.FromRBP {
-		cfa = f.bp
-	}
-	cfa += uint64(int64(rule.CFA))
-	// Stacks grow down, so callers are above.
-	if cfa <= sp || cfa-sp > maxFrame || cfa%8 != 0 {
-		return false
-	}
-	slot := cfa + uint64(int64(rule.Return))
-	ret, ok := c.stackWord(slot)
-	if !ok {
-		return false
-	}
-	if rule.RBP != 0 {
-		bp, ok := c.stackWord(cfa + uint64(int64(rule.RBP)))
-		if !ok {
-			return false
+	f.PC = uint64(c.cpu.Home(guest.GVA(f.PC)))
+	if f.User {
+		// Of the user code of a kernel that has any, nothing is known.
+		if _, ok := syms.(Kernel); ok {
+			return f.PC != 0 && f.PC>>47 == 0
 		}
-		f.bp = bp
 	}
-	ret = uint64(c.cpu.Home(guest.GVA(ret)))
-	if !syms.IsText(guest.GVA(ret)) {
-		return false
-	}
-	f.pc, f.sp = ret, cfa
-	return true
+	return syms.IsText(guest.GVA(f.PC))
 }
 
 // prologue returns the rule for pc when it is at the beginning of a function or
@@ -117,11 +108,4 @@ func prologue(pc guest.GVA, syms Symbols) (guest.FrameRule, bool) {
 		return guest.FrameRule{CFA: 16, Return: -8, RBP: -16}, true
 	}
 	return guest.FrameRule{}, false
-}
-
-// stackWord reads a word of the interrupted code's stack. An address that cannot
-// be read ends a walk, and is nobody's fault.
-func (c *Context) stackWord(addr uint64) (uint64, bool) {
-	w, ok := c.cpu.readWord(State{Root: c.Root, CPL: c.CPL}, addr)
-	return uint64(w), ok
 }

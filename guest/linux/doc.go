@@ -1,4 +1,4 @@
-// Package linux reads Linux kernels: their images, their names, their tables of what
-// they patch, and what a running one says of its tasks and modules. It knows Linux,
-// not KVM.
+// Package linux is what is known of a Linux guest: its kernel's image, how that boots,
+// its names, its tables of what it patches, and what it says while it runs of its types,
+// tasks, modules and stacks. It knows Linux, not KVM.
 package linux

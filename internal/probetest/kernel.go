@@ -11,9 +11,10 @@ import (
 type Kernel struct {
 	*guest.Image
 	Rewritten []Rewritten
-	Faulting  []guest.GVA // of instructions with an exception-table entry
-	Leads     []guest.GVA // where branches may come to lead, ascending
-	GS        bool        // the profile is by GS: see FakeOptions.GS
+	Faulting  []guest.GVA                   // of instructions with an exception-table entry
+	Leads     []guest.GVA                   // where branches may come to lead, ascending
+	GS        bool                          // the profile is by GS: see FakeOptions.GS
+	Frames    map[guest.GVA]guest.FrameRule // more than the image has
 }
 
 // Rewritten is a piece of text that the guest rewrites. One by its tracer ("ftrace")
@@ -67,4 +68,12 @@ func (k *Kernel) Edges(lo, hi guest.GVA) (in []guest.GVA) {
 // Exception implements probe.Kernel.
 func (k *Kernel) Exception(addr guest.GVA) bool {
 	return slices.Contains(k.Faulting, addr)
+}
+
+// FrameRule implements probe.Image.
+func (k *Kernel) FrameRule(pc guest.GVA) (guest.FrameRule, bool) {
+	if r, ok := k.Frames[pc]; ok {
+		return r, true
+	}
+	return k.Image.FrameRule(pc)
 }

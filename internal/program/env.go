@@ -80,21 +80,29 @@ func (e *env) ReadKernel(addr uint64, p []byte) error { return e.c.ReadAsGuest(g
 // ReadUser implements bpf.Env.
 func (e *env) ReadUser(addr uint64, p []byte) error { return e.c.ReadAsGuest(guest.GVA(addr), p) }
 
-var errOtherStack = errors.New("the interrupted code has another stack")
+var errOtherStack = errors.New("the interrupted code has no such stack")
 
-// Stack implements bpf.Env: there is only the stack of the interrupted code.
+// Stack implements bpf.Env.
 func (e *env) Stack(pcs []uint64, skip int, user bool) (int, error) {
-	if user != (e.c.CPL == 3) {
+	if !user && e.c.CPL == 3 {
 		return 0, errOtherStack
 	}
-	n := e.c.Stack(e.pcs[:min(skip+len(pcs), len(e.pcs))])
-	if n < skip {
-		return 0, nil
+	most := len(e.pcs)
+	if user == (e.c.CPL == 3) {
+		most = min(skip+len(pcs), most) // the rest is not asked for
 	}
-	for i, pc := range e.pcs[skip:n] {
-		pcs[i] = uint64(pc)
+	kernel, users := e.c.Stacks(e.pcs[:most])
+	all := e.pcs[:kernel]
+	if user {
+		if all = e.pcs[kernel:][:users]; users == 0 {
+			return 0, errOtherStack
+		}
 	}
-	return n - skip, nil
+	n := 0
+	for ; n < len(pcs) && skip+n < len(all); n++ {
+		pcs[n] = uint64(all[skip+n])
+	}
+	return n, nil
 }
 
 // FuncIP implements bpf.Env.
