@@ -132,7 +132,7 @@ func TestTranslate(t *testing.T) {
 func TestPageFaultErrorText(t *testing.T) {
 	for want, e := range map[string]PageFaultError{
 		"guest address 0x0000000000001000: not mapped (page-table level 2)":                               {0x1000, 2, FaultNotPresent},
-		"guest address 0x0001000000000000: not a canonical 48-bit address":                                {1 << 48, 0, FaultNonCanonical},
+		"guest address 0x0001000000000000: not a canonical address":                                       {1 << 48, 0, FaultNonCanonical},
 		"guest address 0x0000000000000000: page-table entry with a reserved bit set (page-table level 4)": {0, 4, FaultReserved},
 		"guest address 0x0000000000000000: mapped outside guest memory":                                   {0, 0, FaultNoMemory},
 		"guest address 0x0000000000000000: read-only page (page-table level 1)":                           {0, 1, FaultNotWritable},
