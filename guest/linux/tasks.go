@@ -3,6 +3,7 @@ package linux
 import (
 	"bytes"
 	"fmt"
+	"math/bits"
 	"strings"
 
 	"github.com/guestprobe/guestprobe/guest"
@@ -13,8 +14,7 @@ import (
 type Tasks struct {
 	missing []string
 
-	perCPU PerCPU
-	known  bool // perCPU
+	profile guest.Profile // GS is false where the current task is not known
 
 	init      guest.GVA // init_task; 0 = no list
 	ids       bool
@@ -38,19 +38,6 @@ type taskFields struct {
 	threadPID, level, numbers, upid, nr   Field
 	start                                 Field
 	mm, pgd                               Field
-}
-
-// PerCPU says how a CPU of a running kernel finds its number and its task: from its GS
-// base at CPL0, which is in MSR KERNEL_GS_BASE while it runs user code
-// (arch/x86/include/asm/percpu.h). All are offsets in bytes. That a GS base is the
-// kernel's is known by its sign, except for some instructions at an entry from user
-// code.
-type PerCPU struct {
-	CPU  int32 // from the GS base: the CPU's number, 4 bytes; -1 = not known
-	Task int32 // from the GS base: the address of the task, 8 bytes
-
-	PID, TGID int32 // from the task: 4 bytes each
-	Comm      int32 // from the task: the name, guest.ProfileCommSize bytes, with a NUL
 }
 
 // Task is a thread of the guest, as the guest says.
@@ -99,10 +86,14 @@ func NewTasks(types *Types, lookup Lookup) *Tasks {
 	return t
 }
 
+// taskDead is the bit TASK_DEAD of a task's state, since 4.14: it has left its stack, or
+// is about to, and never runs again (include/linux/sched.h).
+const taskDead = 0x80
+
 // findCurrent finds the per-CPU variables: current_task and cpu_number, which from 6.2
-// to 6.14 are members of pcpu_hot.
+// to 6.14 are members of pcpu_hot; and how large the stacks of tasks are (THREAD_SIZE),
+// by that of the first task.
 func (t *Tasks) findCurrent(f *finder) {
-	p := &t.perCPU
 	var task, cpu guest.GVA
 	if hot, ok := f.lookup("pcpu_hot"); ok {
 		var x, y Field
@@ -114,32 +105,56 @@ func (t *Tasks) findCurrent(f *finder) {
 		if task, ok = f.symbol("the current task", "current_task"); !ok {
 			return
 		}
-		if cpu, ok = f.symbol("the number of the CPU", "cpu_number"); !ok {
-			cpu = ^guest.GVA(0)
+		if cpu, ok = f.symbol("the current task", "cpu_number"); !ok {
+			return
 		}
 	}
-	p.Task, p.CPU = int32(task), int32(cpu)
-	p.PID, p.TGID, p.Comm = int32(t.f.pid.Off), int32(t.f.tgid.Off), int32(t.f.comm.Off)
+	p := guest.Profile{GS: true, CPUOff: int32(cpu), TaskOff: int32(task), PIDOff: int32(t.f.pid.Off), TGIDOff: int32(t.f.tgid.Off), CommOff: int32(t.f.comm.Off)}
 	// Displacements of instructions have 32 bits.
-	if t.known = guest.GVA(p.Task) == task && guest.GVA(p.CPU) == cpu; !t.known {
+	if guest.GVA(p.TaskOff) != task || guest.GVA(p.CPUOff) != cpu {
 		f.missing = append(f.missing, fmt.Sprintf("the current task: per-CPU variables at %v and %v", task, cpu))
+		return
 	}
+	var state Field
+	if f.fields("whether tasks are gone", need{&state, "task_struct.__state|task_struct.state"}) {
+		p.StateOff, p.Dead = int32(state.Off), taskDead
+	}
+	stack, ok := f.lookup("init_stack")
+	end, ok2 := f.lookup("__end_init_stack")
+	if !ok2 {
+		end, ok2 = f.lookup("__end_init_task") // until 6.9
+	}
+	size := uint64(end - stack)
+	if ok && ok2 && bits.OnesCount64(size) == 1 && size <= guest.MaxProfileStack && size >= guest.MinProfileStack {
+		p.StackMask = -size
+	} else {
+		f.missing = append(f.missing, "the stacks of tasks: the kernel does not tell their size (init_stack)")
+	}
+	t.profile = p
 }
 
 // Missing returns a sentence for each feature that this kernel does not have, with the
 // reason.
 func (t *Tasks) Missing() []string { return t.missing }
 
-// PerCPU returns how the current task is found, and false when that is not known.
-func (t *Tasks) PerCPU() (PerCPU, bool) { return t.perCPU, t.known }
+// Profile returns how the current task is found. The error says why that is not known.
+func (t *Tasks) Profile() (guest.Profile, error) {
+	if !t.profile.GS {
+		return guest.Profile{}, t.unknown()
+	}
+	return t.profile, nil
+}
+
+// unknown is the error for what needs something that is missing.
+func (t *Tasks) unknown() error { return fmt.Errorf("not known: %s", strings.Join(t.missing, "; ")) }
 
 // Current returns the address of the task of the CPU with that GS base. Errors are those
 // of read, and that none is known.
 func (t *Tasks) Current(gs guest.GVA, read Read) (guest.GVA, error) {
-	if !t.known {
-		return 0, fmt.Errorf("not known: %s", strings.Join(t.missing, "; "))
+	if !t.profile.GS {
+		return 0, t.unknown()
 	}
-	return read.follow(gs+guest.GVA(t.perCPU.Task), word)
+	return read.follow(gs+guest.GVA(t.profile.TaskOff), word)
 }
 
 // Task reads the task at addr. Where one of its structures cannot be read, what that
@@ -148,7 +163,7 @@ func (t *Tasks) Task(addr guest.GVA, read Read) (Task, error) {
 	x := &t.f
 	task := Task{Addr: addr, UID: NoID, GID: NoID}
 	if !t.ids {
-		return task, fmt.Errorf("not known: %s", strings.Join(t.missing, "; "))
+		return task, t.unknown()
 	}
 	var comm [guest.ProfileCommSize]byte
 	if err := read(addr+guest.GVA(x.comm.Off), comm[:]); err != nil {
@@ -210,7 +225,7 @@ func (t *Tasks) Task(addr guest.GVA, read Read) (Task, error) {
 // before it are returned.
 func (t *Tasks) All(limit int, read Read) (tasks []Task, err error) {
 	if t.init == 0 {
-		return nil, fmt.Errorf("not known: %s", strings.Join(t.missing, "; "))
+		return nil, t.unknown()
 	}
 	x := &t.f
 	processes, threads := limit, limit

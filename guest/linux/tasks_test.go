@@ -35,6 +35,7 @@ const (
 	gsBase   = memBase + 0x100
 	hotAt    = 0x40
 	initTask = memBase + 0x1000
+	stackAt  = memBase + 0x10000
 )
 
 // taskMemory is a kernel with two processes: 100, with the threads 100 and 102, which
@@ -66,7 +67,7 @@ func taskMemory(t testing.TB) (*memory, Lookup) {
 	m.link(signal(1)+guest.GVA(head.Off), "task_struct.thread_node", task(1))
 	m.link(signal(2)+guest.GVA(head.Off), "task_struct.thread_node", task(2), task(3))
 	m.set(gsBase+hotAt, "pcpu_hot.current_task", task(3), "pcpu_hot.cpu_number", 1)
-	return m, symbols(map[string]guest.GVA{"pcpu_hot": hotAt, "init_task": initTask})
+	return m, symbols(map[string]guest.GVA{"pcpu_hot": hotAt, "init_task": initTask, "init_stack": stackAt, "__end_init_stack": stackAt + 0x4000})
 }
 
 func symbols(all map[string]guest.GVA) Lookup {
@@ -97,9 +98,13 @@ func TestTasks(t *testing.T) {
 	if err != nil || at != worker.Addr {
 		t.Errorf("current task: %v, %v", at, err)
 	}
-	perCPU, ok := tasks.PerCPU()
-	if wantCPU := (PerCPU{Task: hotAt, CPU: hotAt + 12, PID: 4, Comm: 8, TGID: 24}); !ok || perCPU != wantCPU {
-		t.Errorf("%+v, want %+v", perCPU, wantCPU)
+	profile, err := tasks.Profile()
+	if want := (guest.Profile{GS: true, TaskOff: hotAt, CPUOff: hotAt + 12, PIDOff: 4, CommOff: 8, TGIDOff: 24, Dead: 0x80, StackMask: ^uint64(0x3fff)}); err != nil || profile != want {
+		t.Errorf("%+v, %v, want %+v", profile, err, want)
+	}
+	var now guest.Task
+	if !profile.ReadTask(&now, 0, gsBase, m.read) || now.PID != 102 || now.TGID != 100 || now.CPU != 1 || now.At != worker.Addr {
+		t.Errorf("%+v", now)
 	}
 	// One less than there are.
 	if some, err := tasks.All(2, m.read); !errors.Is(err, errMany) || len(some) != 2 {
@@ -127,9 +132,11 @@ func TestTasksMissing(t *testing.T) {
 		{nil, lookup, []string{"tasks: the kernel has no BTF (CONFIG_DEBUG_INFO_BTF)"}},
 		{m.types, without("init_task"), []string{"the list of tasks: the kernel has no symbol init_task"}},
 		{m.types, without("pcpu_hot"), []string{"the current task: the kernel has no symbol current_task"}},
-		{m.types, symbols(map[string]guest.GVA{"current_task": 0x20, "init_task": initTask}), []string{"the number of the CPU: the kernel has no symbol cpu_number"}},
+		{m.types, symbols(map[string]guest.GVA{"current_task": 0x20, "init_task": initTask}), []string{"the current task: the kernel has no symbol cpu_number"}},
 		{m.types, symbols(map[string]guest.GVA{"current_task": 0x80000000, "cpu_number": 8, "init_task": initTask}),
 			[]string{"the current task: per-CPU variables at 0x0000000080000000 and 0x0000000000000008"}},
+		{m.types, symbols(map[string]guest.GVA{"current_task": 8, "cpu_number": 16, "init_task": initTask, "init_stack": stackAt, "__end_init_stack": stackAt + 0x4001}),
+			[]string{"the stacks of tasks: the kernel does not tell their size (init_stack)"}},
 		{typesOf(t, append(types[:2:2], types[3:]...)...), lookup, []string{"the users of tasks: the kernel's types have no struct cred"}},
 		{typesOf(t, types[0]), lookup, []string{
 			"the current task: the kernel's types have no struct pcpu_hot",
@@ -154,10 +161,14 @@ func TestTasksMissing(t *testing.T) {
 	if _, err := none.Task(initTask, m.read); err == nil {
 		t.Error("a task without types")
 	}
-	// The old way: two variables.
-	old := NewTasks(m.types, symbols(map[string]guest.GVA{"current_task": hotAt, "cpu_number": 0xffffffff81234560, "init_task": initTask}))
-	if p, ok := old.PerCPU(); !ok || p.Task != hotAt || p.CPU != -0x7edcbaa0 {
-		t.Errorf("%+v", p)
+	if _, err := none.Profile(); err == nil {
+		t.Error("a profile without types")
+	}
+	// The old way: two variables, and another name for the end of the stack.
+	old := NewTasks(m.types, symbols(map[string]guest.GVA{"current_task": hotAt, "cpu_number": 0xffffffff81234560, "init_task": initTask,
+		"init_stack": stackAt, "__end_init_task": stackAt + 0x8000}))
+	if p, err := old.Profile(); err != nil || p.TaskOff != hotAt || p.CPUOff != -0x7edcbaa0 || p.StackMask != ^uint64(0x7fff) || old.Missing() != nil {
+		t.Errorf("%+v, %v, %q", p, err, old.Missing())
 	}
 }
 
