@@ -36,7 +36,9 @@ func (fs *Functions) Of(sym guest.Symbol) (f *flow.Func, why string) {
 	if len(in.Code) == 0 {
 		return nil, fmt.Sprintf("%s has no code in the image", sym.Name)
 	}
-	in.Known = fs.known()
+	if _, ok := fs.syms.(Image); ok {
+		in.Known = fs.known
+	}
 	in.Text = func(a uint64) bool { return fs.syms.IsText(guest.GVA(a)) }
 	if img, ok := fs.syms.(Image); ok {
 		in.Object = func(lo, hi uint64) string { return img.Data(guest.GVA(lo), guest.GVA(hi)) }
@@ -158,10 +160,10 @@ func (fs *Functions) reach(from, to guest.GVA) bool {
 // known returns what the code of the whole image says of its text, or nil when
 // its functions cannot be listed.
 func (fs *Functions) known() *flow.Index {
-	img, ok := fs.syms.(Image)
-	if !ok || fs.index != nil {
+	if fs.index != nil {
 		return fs.index
 	}
+	img := fs.syms.(Image)
 	b := flow.NewBuilder(func(a uint64) bool { return fs.syms.IsText(guest.GVA(a)) })
 	gap := func(lo, hi guest.GVA) {
 		if lo < hi {

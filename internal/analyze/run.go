@@ -88,7 +88,7 @@ func (img *image) report(ctx context.Context, o Options) (*Report, error) {
 		return nil, fmt.Errorf("no functions among %d names", len(img.Names))
 	}
 	index := img.index(all, gaps)
-	w := &work{img: img, fns: fns, rules: rules, in: flow.Input{Known: index}}
+	w := &work{img: img, fns: fns, rules: rules, in: flow.Input{Known: func() *flow.Index { return index }}}
 	if img.kernel != nil {
 		ex, patched := img.kernel.Exceptions(), img.patched(all)
 		w.in.Exception, w.in.Patched = func(a uint64) bool { return ex[a] }, patched.find

@@ -41,9 +41,10 @@ type Input struct {
 	// Edges are places in the function where a branch may come to lead that the
 	// bytes do not show: of a jump label, say, that is a nop now.
 	Edges []uint64
-	// Known is what the code of the whole image says about this function's
-	// bytes. nil: nothing is known of other functions.
-	Known *Index
+	// Known returns what the code of the whole image says about this function's
+	// bytes; with AllCode it is asked only for what a jump may displace. nil: nothing is
+	// known of other functions.
+	Known func() *Index
 	// Text reports whether an address is in the image's text. nil: only this
 	// function's addresses are known to be.
 	Text func(addr uint64) bool
@@ -129,9 +130,10 @@ func Analyze(in Input) *Func {
 	if !in.Label {
 		w.push(0)
 	}
-	if in.Known != nil {
-		for _, t := range in.Known.Targets(in.Addr, in.Addr+uint64(f.size)) {
-			if in.Known.reached(t) {
+	if in.Known != nil && !in.AllCode {
+		known := in.Known()
+		for _, t := range known.Targets(in.Addr, in.Addr+uint64(f.size)) {
+			if known.reached(t) {
 				w.push(int(t - in.Addr))
 			}
 		}
@@ -220,7 +222,7 @@ func (f *Func) Index(off int) (int, bool) {
 func (f *Func) Branched(off int) bool {
 	at := f.in.Addr + uint64(off)
 	_, here := into(f.branches, at, at+1)
-	return here || f.in.Known != nil && len(f.in.Known.Targets(at, at+1)) != 0
+	return here || f.in.Known != nil && len(f.in.Known().Targets(at, at+1)) != 0
 }
 
 // Indirect returns the near indirect jumps, ascending. The slice is the

@@ -42,6 +42,10 @@ func (b *Builder) Function(in Input) {
 		return
 	}
 	in.Known, in.Text = nil, b.text
+	if in.AllCode {
+		b.straight(in)
+		return
+	}
 	f := Analyze(in)
 	for _, t := range f.leaves {
 		if b.text(t.to) {
@@ -55,6 +59,22 @@ func (b *Builder) Function(in Input) {
 		if b.text(t.Addr) && len(b.x.tables) < MaxTargets {
 			b.x.tables = append(b.x.tables, t)
 		}
+	}
+}
+
+// straight adds where the branches of a function lead that is code from its first byte to
+// its last, in which nothing is referred to as data.
+func (b *Builder) straight(in Input) {
+	for at := 0; at < len(in.Code); {
+		i, err := insn.Decode(in.Code[at:])
+		if err != nil {
+			at++
+			continue
+		}
+		if t, ok := i.Target(in.Addr + uint64(at)); ok && t-in.Addr >= uint64(len(in.Code)) && b.text(t) {
+			b.target(t, true)
+		}
+		at += int(i.Len)
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 func anywhere(uint64) bool { return true }
 
 func TestIndex(t *testing.T) {
-	x := known(false, 30, 10, 20, 10, ^uint64(0))
+	x := known(false, 30, 10, 20, 10, ^uint64(0))()
 	for _, tt := range []struct {
 		lo, hi uint64
 		want   []uint64
@@ -47,7 +47,7 @@ func TestBuilder(t *testing.T) {
 	if x := full.Index(); len(full.x.targets) > MaxTargets || x.Complete() {
 		t.Errorf("a full index holds %d targets, complete %v", len(full.x.targets), x.Complete())
 	}
-	f := Analyze(Input{Addr: base, Code: code(t, "90 90 90 90 90 90"), Known: full.Index()})
+	f := Analyze(Input{Addr: base, Code: code(t, "90 90 90 90 90 90"), Known: full.known()})
 	if got := verdict(f, 0, Ours); got != "jump_into_region" {
 		t.Errorf("with a full index: %q", got)
 	}
@@ -62,7 +62,7 @@ func TestOtherFunctions(t *testing.T) {
 		cold := []byte{0xe9, byte(rel), byte(rel >> 8), byte(rel >> 16), byte(rel >> 24)}
 		b := NewBuilder(anywhere)
 		b.Function(Input{Addr: base + 0x1000, Code: cold})
-		f := Analyze(Input{Addr: base, Code: hot, Known: b.Index()})
+		f := Analyze(Input{Addr: base, Code: hot, Known: b.known()})
 		if got := verdict(f, 0, Ours); got != want {
 			t.Errorf("jump to +%d: got %q, want %q", to-base, got, want)
 		}
@@ -77,7 +77,7 @@ func TestOtherFunctions(t *testing.T) {
 		if want != "ok 5 @1 2 3 4" || to == base+5 {
 			want = "data"
 		}
-		f = Analyze(Input{Addr: base, Code: hot, Known: b.Index()})
+		f = Analyze(Input{Addr: base, Code: hot, Known: b.known()})
 		if got := verdict(f, 0, Ours); got != want {
 			t.Errorf("read up to +%d: got %q, want %q", to-base, got, want)
 		}

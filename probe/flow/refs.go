@@ -120,9 +120,9 @@ func (f *Func) memoryIn(lo, hi uint64) string {
 	}
 	overlapping(f.refs, f.in.Addr, hi, look)
 	if what == "" && f.in.Known != nil {
-		what = f.in.Known.table(lo, hi)
+		what = f.in.Known().table(lo, hi)
 		if what == "" {
-			overlapping(f.in.Known.refs, f.in.Addr, hi, look)
+			overlapping(f.in.Known().refs, f.in.Addr, hi, look)
 		}
 	}
 	return what
@@ -167,7 +167,7 @@ func (f *Func) referred(lo, hi uint64) bool {
 	}
 	overlapping(f.refs, lo, hi, look)
 	if !found && f.in.Known != nil {
-		overlapping(f.in.Known.refs, lo, hi, look)
+		overlapping(f.in.Known().refs, lo, hi, look)
 	}
 	return found || f.memoryIn(lo, hi) != ""
 }

@@ -292,10 +292,10 @@ func (f *Func) surroundings(reg *Region) *Refusal {
 		return f.jumpInto(b)
 	}
 	if f.in.Known != nil {
-		if !f.in.Known.Complete() {
+		if !f.in.Known().Complete() {
 			return refuse(ReasonJumpIntoRegion, -1, "the image has more branches than can be looked at")
 		}
-		if t := f.in.Known.Targets(lo, hi); len(t) != 0 {
+		if t := f.in.Known().Targets(lo, hi); len(t) != 0 {
 			return f.jumpInto(branch{t[0], -1})
 		}
 	}

@@ -55,7 +55,7 @@ func (s *slow) walk() {
 	leads[0] = !s.in.Label
 	for off := range n {
 		at := s.in.Addr + uint64(off)
-		leads[off] = leads[off] || slices.Contains(s.targets, at) || s.in.Known != nil && slices.Contains(s.in.Known.paths, at)
+		leads[off] = leads[off] || slices.Contains(s.targets, at) || s.in.Known != nil && !s.in.AllCode && slices.Contains(s.in.Known().paths, at)
 	}
 	for changed := true; changed; {
 		changed = false
@@ -113,7 +113,7 @@ func (s *slow) accounts() {
 		leads[a] = true
 	}
 	if s.in.Known != nil {
-		for _, t := range s.in.Known.targets {
+		for _, t := range s.in.Known().targets {
 			leads[t] = true
 		}
 	}
@@ -405,7 +405,7 @@ func (s *slow) alone(off, n int) bool {
 		if s.arrives(at, s.known, anyBranch) || s.arrives(at, s.rest, anyBranch) || slices.Contains(s.targets, at) {
 			return false
 		}
-		if s.in.Known != nil && slices.Contains(s.in.Known.targets, at) {
+		if s.in.Known != nil && slices.Contains(s.in.Known().targets, at) {
 			return false
 		}
 	}
@@ -506,12 +506,18 @@ var pieces = []string{
 var jumps = []string{"eb", "74", "7f", "e2", "e3"}
 
 // known returns an index with those targets.
-func known(reached bool, targets ...uint64) *Index {
+func known(reached bool, targets ...uint64) func() *Index {
 	b := NewBuilder(func(uint64) bool { return true })
 	for _, t := range targets {
 		b.target(t, reached)
 	}
-	return b.Index()
+	return b.known()
+}
+
+// known returns what was added, as Input.Known wants it.
+func (b *Builder) known() func() *Index {
+	x := b.Index()
+	return func() *Index { return x }
 }
 
 // TestAgainstSlow makes random functions and compares every decision.

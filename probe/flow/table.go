@@ -71,7 +71,7 @@ func (f *Func) leadsTo(a, b int) bool {
 	if _, ok := into(f.branches, at, at+1); ok {
 		return false
 	}
-	return f.in.Known == nil || len(f.in.Known.Targets(at, at+1)) == 0
+	return f.in.Known == nil || len(f.in.Known().Targets(at, at+1)) == 0
 }
 
 const numRegs = 16

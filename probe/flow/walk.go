@@ -138,7 +138,7 @@ func (w *walk) resync() {
 		w.push(int(a - f.in.Addr))
 	}
 	if f.in.Known != nil {
-		for _, t := range f.in.Known.Targets(f.in.Addr, f.in.Addr+uint64(f.size)) {
+		for _, t := range f.in.Known().Targets(f.in.Addr, f.in.Addr+uint64(f.size)) {
 			w.push(int(t - f.in.Addr))
 		}
 	}
