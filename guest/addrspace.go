@@ -121,6 +121,26 @@ func (as AddressSpace) Translate(va GVA) (Mapping, error) {
 	return m, nil
 }
 
+// Table returns where the table of a level is through which va is mapped: level 1 has
+// the entries of pages of 4 KiB. Errors are *PageFaultError: there is none.
+func (as AddressSpace) Table(va GVA, level int) (GPA, error) {
+	table, shift, at := as.root, uint(39), 4
+	if as.deep {
+		shift, at = 48, 5
+	}
+	for ; at > level; at, shift = at-1, shift-9 {
+		e, ok := loadWord(as.mem.Regions(), table+GPA(uint64(va)>>shift&511)*8)
+		switch {
+		case !ok:
+			return 0, &PageFaultError{VA: va, Level: at, Reason: FaultNoMemory}
+		case e&ptePresent == 0 || e&ptePS != 0:
+			return 0, &PageFaultError{VA: va, Level: at, Reason: FaultNotPresent}
+		}
+		table = GPA(e & pteAddr)
+	}
+	return table, nil
+}
+
 // walk does the work of Translate. A reason of 0 is success. The number of
 // entries read is at most 5 whatever the tables hold, so a table that points
 // to itself is just another table.

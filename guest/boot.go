@@ -147,5 +147,5 @@ type BootState struct {
 
 	// KernelFar and UserFar are pages that nothing maps yet; Tables maps them.
 	KernelFar, UserFar MemoryRange
-	Tables             *Tables
+	Tables             Mapper
 }

@@ -15,8 +15,18 @@ type MemoryRange struct {
 	Name string
 	Base GPA
 	Size uint64
-	Exec bool // it holds the engine's code
+	Kind RangeKind
 }
+
+// RangeKind says what a range of memory is for.
+type RangeKind uint8
+
+// The kinds. The zero value is the guest's own memory.
+const (
+	RangeRAM    RangeKind = iota
+	RangeExec             // the engine's code; no vCPU writes there
+	RangeShared           // what the engine and its code in the guest share
+)
 
 // Layout is the physical memory map of a bare guest. RAM starts at 0; the
 // other ranges are ours, outside RAM so that no guest takes them for its own.
@@ -46,18 +56,18 @@ func LayoutFor(ram uint64) (Layout, error) {
 	}
 	l := Layout{RAM: MemoryRange{Name: "ram", Size: ram}}
 	next := GPA(alignUp(max(ram, page1G), page1G))
-	take := func(name string, size uint64, exec bool) MemoryRange {
-		r := MemoryRange{name, next, size, exec}
+	take := func(name string, size uint64, kind RangeKind) MemoryRange {
+		r := MemoryRange{name, next, size, kind}
 		next += GPA(size)
 		return r
 	}
-	l.Loader = take("loader", LoaderSize, false)
-	l.KernelExec = take("kernel exec", ExecSize, true)
-	l.UserExec = take("user exec", ExecSize, true)
-	l.KernelFar = take("kernel far", FarSize, true)
-	l.UserFar = take("user far", FarSize, true)
-	l.KernelData = take("kernel data", DataSize, false)
-	l.UserData = take("user data", DataSize, false)
+	l.Loader = take("loader", LoaderSize, RangeRAM)
+	l.KernelExec = take("kernel exec", ExecSize, RangeExec)
+	l.UserExec = take("user exec", ExecSize, RangeExec)
+	l.KernelFar = take("kernel far", FarSize, RangeExec)
+	l.UserFar = take("user far", FarSize, RangeExec)
+	l.KernelData = take("kernel data", DataSize, RangeShared)
+	l.UserData = take("user data", DataSize, RangeShared)
 	return l, nil
 }
 

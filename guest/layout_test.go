@@ -14,14 +14,14 @@ func TestLayoutFor(t *testing.T) {
 	} {
 		l, err := LayoutFor(tt.ram)
 		want := Layout{
-			RAM:        MemoryRange{"ram", 0, tt.ram, false},
-			Loader:     MemoryRange{"loader", tt.loader, 16 << 20, false},
-			KernelExec: MemoryRange{"kernel exec", tt.loader + 16<<20, 8 << 20, true},
-			UserExec:   MemoryRange{"user exec", tt.loader + 24<<20, 8 << 20, true},
-			KernelFar:  MemoryRange{"kernel far", tt.loader + 32<<20, 16 << 20, true},
-			UserFar:    MemoryRange{"user far", tt.loader + 48<<20, 16 << 20, true},
-			KernelData: MemoryRange{"kernel data", tt.loader + 64<<20, 64 << 20, false},
-			UserData:   MemoryRange{"user data", tt.loader + 128<<20, 64 << 20, false},
+			RAM:        MemoryRange{"ram", 0, tt.ram, RangeRAM},
+			Loader:     MemoryRange{"loader", tt.loader, 16 << 20, RangeRAM},
+			KernelExec: MemoryRange{"kernel exec", tt.loader + 16<<20, 8 << 20, RangeExec},
+			UserExec:   MemoryRange{"user exec", tt.loader + 24<<20, 8 << 20, RangeExec},
+			KernelFar:  MemoryRange{"kernel far", tt.loader + 32<<20, 16 << 20, RangeExec},
+			UserFar:    MemoryRange{"user far", tt.loader + 48<<20, 16 << 20, RangeExec},
+			KernelData: MemoryRange{"kernel data", tt.loader + 64<<20, 64 << 20, RangeShared},
+			UserData:   MemoryRange{"user data", tt.loader + 128<<20, 64 << 20, RangeShared},
 		}
 		if err != nil || l != want {
 			t.Errorf("LayoutFor(%d) = %+v, %v; want %+v", tt.ram, l, err, want)

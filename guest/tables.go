@@ -14,6 +14,12 @@ var (
 	ErrTables = errors.New("the guest's page tables are not as they were made")
 )
 
+// Mapper adds a page, which no table maps, to the page tables of a guest's kernel:
+// executable and not writable, for CPL3 if user is set. Errors are those of Tables.Map.
+type Mapper interface {
+	Map(va GVA, pa GPA, user bool) error
+}
+
 // Tables are the page tables that a guest was booted with, for adding pages
 // while it runs. The guest can write to them: nothing that stands there is
 // believed without a check. Any goroutine may call Map.

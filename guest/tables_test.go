@@ -114,7 +114,7 @@ func FuzzTablesMap(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		used := st.Tables.built.used
+		used := st.Tables.(*Tables).built.used
 		for ; len(b) >= 12; b = b[12:] {
 			at := binary.LittleEndian.Uint32(b) % uint32(used/8)
 			copy(tables[8*at:], b[4:12])
@@ -127,7 +127,7 @@ func FuzzTablesMap(f *testing.F) {
 		for i := range GVA(4) {
 			_ = st.Tables.Map(GVA(va)&^(PageSize-1)+i*0x40201000, st.KernelFar.Base, i%2 == 1)
 		}
-		now := st.Tables.built.used
+		now := st.Tables.(*Tables).built.used
 		if now < used || now > used+4*3*PageSize {
 			t.Fatalf("%d bytes of tables, %d before", now, used)
 		}
