@@ -43,11 +43,11 @@ const fakeStack guest.GVA = 0x7000_0000
 
 func newFakeGuest(tb testing.TB, cpus int) *fakeGuest {
 	tb.Helper()
-	img, err := loadImage("")
+	p, err := loadProgram(&options{})
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return newFakeGuestOf(tb, img, cpus)
+	return newFakeGuestOf(tb, p.image, cpus)
 }
 
 func newFakeGuestOf(tb testing.TB, img *guest.Image, cpus int) *fakeGuest {

@@ -64,14 +64,22 @@ type ConsoleSub interface {
 // machineGuest is a Guest under KVM.
 type machineGuest struct{ *machine.Machine }
 
-func newMachineGuest(o *options, img *guest.Image, log *slog.Logger) (Guest, error) {
+func newMachineGuest(o *options, p bootable, log *slog.Logger) (Guest, error) {
 	tick := o.tick
 	if tick == 0 {
 		tick = -1 // the machine's zero value stands for its default
 	}
-	m, err := machine.New(machine.Config{
-		Image: img, VCPUs: o.vcpus, Memory: o.memory, Cmdline: o.cmdline, Tick: tick, Log: log, KVMPath: o.kvm,
-	})
+	cfg := machine.Config{
+		Image: p.image, Linux: p.linux, VCPUs: o.vcpus, Memory: o.memory, Cmdline: o.cmdline, Tick: tick, Log: log, KVMPath: o.kvm,
+	}
+	if p.linux != nil {
+		h, err := checkLinuxHost(o)
+		if err != nil {
+			return nil, err
+		}
+		cfg.Host = h
+	}
+	m, err := machine.New(cfg)
 	if err != nil {
 		return nil, err
 	}

@@ -1,20 +1,96 @@
 package daemon
 
 import (
+	"context"
+	"encoding/hex"
 	"fmt"
+	"os"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/builtin"
+	"github.com/guestprobe/guestprobe/guest/linux"
+	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/kvm/host"
+	"github.com/guestprobe/guestprobe/kvm/machine"
 )
 
-// loadImage reads the guest: a file, or the built-in one.
-func loadImage(path string) (*guest.Image, error) {
-	if path != "" {
-		return guest.LoadFile(path)
+// bootable is what the guest boots: one of the two.
+type bootable struct {
+	image *guest.Image
+	linux *machine.LinuxConfig
+}
+
+// loadProgram reads the guest: a kernel with what belongs to it, an ELF file, or the
+// built-in one.
+func loadProgram(o *options) (bootable, error) {
+	if o.kernel != "" {
+		l, err := loadLinux(o)
+		return bootable{linux: l}, err
+	}
+	if o.guest != "" {
+		img, err := guest.LoadFile(o.guest)
+		return bootable{image: img}, err
 	}
 	img, err := guest.ParseELF(builtin.ELF())
 	if err != nil {
-		return nil, fmt.Errorf("built-in guest: %w", err)
+		return bootable{}, fmt.Errorf("built-in guest: %w", err)
 	}
-	return img, nil
+	return bootable{image: img}, nil
+}
+
+// sha256 returns the hash of the file, in hexadecimal digits.
+func (p bootable) sha256() string {
+	if p.linux != nil {
+		return hex.EncodeToString(p.linux.Kernel.ID.SHA256[:])
+	}
+	return hex.EncodeToString(p.image.SHA256[:])
+}
+
+// loadLinux reads a kernel, its initrd and its disks.
+func loadLinux(o *options) (*machine.LinuxConfig, error) {
+	k, err := linux.Load(o.kernel)
+	if err != nil {
+		return nil, err
+	}
+	l := &machine.LinuxConfig{Kernel: k}
+	if o.initrd != "" {
+		if l.Initrd, err = readInitrd(o.initrd, o.memory); err != nil {
+			return nil, err
+		}
+	}
+	return l, nil
+}
+
+// readInitrd reads a regular file that fits into the guest's memory.
+func readInitrd(path string, memory uint64) ([]byte, error) {
+	st, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("load initrd: %w", err)
+	case !st.Mode().IsRegular():
+		return nil, fmt.Errorf("load initrd %s: not a regular file", path)
+	case uint64(st.Size()) > memory:
+		return nil, fmt.Errorf("load initrd %s: %s are more than the guest's memory (--memory %s)", path, formatSize(uint64(st.Size())), formatSize(memory))
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("load initrd: %w", err)
+	}
+	return b, nil
+}
+
+// slowBoot is how long a Linux guest takes to boot on a host that emulates kernel code:
+// 1,400 million instructions of some 1.2 us (docs/linux.md).
+const slowBoot = "about half an hour"
+
+// checkLinuxHost refuses a host where a Linux guest hardly gets anywhere.
+func checkLinuxHost(o *options) (*host.Report, error) {
+	h, err := host.Calibrate(context.Background(), o.kvm)
+	if err != nil {
+		return nil, err
+	}
+	if h.Traps.CPL0.Int3 == host.DeliveryEmulation && !o.slowly {
+		return nil, command.Usagef("--kernel: this host emulates the kernel code of guests instruction by instruction (guestprobe doctor): a Linux guest takes %s to boot; give --slowly if you want that", slowBoot)
+	}
+	return &h, nil
 }

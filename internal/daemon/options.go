@@ -22,6 +22,9 @@ import (
 // options are the daemon's flags.
 type options struct {
 	guest   string // ELF file, or "" for the built-in guest
+	kernel  string // of a Linux guest, instead of guest
+	initrd  string
+	slowly  bool
 	vcpus   int
 	memory  uint64
 	maps    uint64 // bytes of the host that maps may take
@@ -53,7 +56,7 @@ type options struct {
 
 func defaultOptions() options {
 	return options{
-		vcpus: 1, memory: machine.DefaultMemory, maps: program.DefaultMemory, tick: machine.DefaultTick,
+		vcpus: 1, maps: program.DefaultMemory, tick: machine.DefaultTick,
 		maxConns: 512, maxBodies: 64 << 20, bodyTime: 10 * time.Second, stallTime: 30 * time.Second,
 		gid: -1, readyFD: -1, logFormat: "text", heartbeat: 15 * time.Second, endTime: endTime, writeTime: writeTime,
 	}
@@ -61,18 +64,25 @@ func defaultOptions() options {
 
 // imageName is what listings call the guest's image.
 func (o *options) imageName() string {
-	if o.guest == "" {
-		return "built-in"
+	switch {
+	case o.kernel != "":
+		return o.kernel
+	case o.guest != "":
+		return o.guest
 	}
-	return o.guest
+	return "built-in"
 }
 
 // flags declares the daemon's flags.
 func (o *options) flags(f *pflag.FlagSet) {
 	f.SortFlags = false
 	f.StringVar(&o.guest, "guest", o.guest, "boot this static x86-64 ELF `file` (default: the built-in guest)")
+	f.StringVar(&o.kernel, "kernel", o.kernel, "boot this Linux kernel, a bzImage or vmlinux `file`, instead")
+	f.StringVar(&o.initrd, "initrd", o.initrd, "initial RAM disk `file` of the kernel")
+	f.StringVar(&o.cmdline, "append", o.cmdline, "command line `TEXT` for the kernel")
+	f.BoolVar(&o.slowly, "slowly", o.slowly, "boot the kernel even where the host emulates its code")
 	f.IntVar(&o.vcpus, "vcpus", o.vcpus, fmt.Sprintf("`number` of vCPUs, 1 to %d", guest.MaxVCPUs))
-	f.Var((*sizeValue)(&o.memory), "memory", "guest RAM, with an optional K, M, G or T")
+	f.Var((*sizeValue)(&o.memory), "memory", fmt.Sprintf("guest RAM, with an optional K, M, G or T (default %s, %s with --kernel)", formatSize(machine.DefaultMemory), formatSize(machine.DefaultLinuxMemory)))
 	f.Var((*sizeValue)(&o.maps), "map-memory", "the host's memory that maps of programs may take in all")
 	f.StringVar(&o.cmdline, "cmdline", o.cmdline, "command line `TEXT` for the guest")
 	f.BoolVar(&o.paused, "paused", o.paused, "stop before the guest's first instruction")
@@ -92,8 +102,15 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.logFile, "log-file", o.logFile, "append the log to this `file` instead of standard error")
 }
 
-// check refuses what no flag's own parser could.
+// check refuses what no flag's own parser could, and fills in what depends on others.
 func (o *options) check() error {
+	switch {
+	case o.memory != 0:
+	case o.kernel != "":
+		o.memory = machine.DefaultLinuxMemory
+	default:
+		o.memory = machine.DefaultMemory
+	}
 	switch {
 	case o.vcpus < 1 || o.vcpus > guest.MaxVCPUs:
 		return command.Usagef("--vcpus %d: not in 1 to %d", o.vcpus, guest.MaxVCPUs)
@@ -117,6 +134,10 @@ func (o *options) check() error {
 		return command.Usagef("--cmdline: %d bytes, more than %d", len(o.cmdline), guest.MaxCmdline)
 	case strings.IndexByte(o.cmdline, 0) >= 0:
 		return command.Usagef("--cmdline: contains a NUL byte")
+	case o.kernel != "" && o.guest != "":
+		return command.Usagef("--kernel and --guest: a guest boots one of them")
+	case o.kernel == "" && o.initrd != "":
+		return command.Usagef("--initrd: goes with --kernel")
 	case o.socket != "":
 		path, err := api.ParseSocket(o.socket)
 		if err != nil {
@@ -131,7 +152,12 @@ func (o *options) check() error {
 type sizeValue uint64
 
 // String writes the size with its unit.
-func (v *sizeValue) String() string { return formatSize(uint64(*v)) }
+func (v *sizeValue) String() string {
+	if *v == 0 {
+		return "" // no default
+	}
+	return formatSize(uint64(*v))
+}
 
 // Set parses a size.
 func (v *sizeValue) Set(s string) error {

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 )
@@ -43,7 +42,7 @@ func runFake(args ...string) (code int, stderr string) {
 	cancel() // stop at once where everything is all right
 	var out, errs bytes.Buffer
 	p := commandLine(
-		func(o *options, img *guest.Image, log *slog.Logger) (Guest, error) {
+		func(o *options, p bootable, log *slog.Logger) (Guest, error) {
 			if o.kvm == "/missing" {
 				return nil, errors.New("open /missing: no kvm")
 			}

@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -15,7 +14,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/command"
 )
@@ -41,7 +39,7 @@ func Main() int {
 }
 
 // guestMaker makes a guest, parked before its first instruction.
-type guestMaker func(o *options, img *guest.Image, log *slog.Logger) (Guest, error)
+type guestMaker func(o *options, p bootable, log *slog.Logger) (Guest, error)
 
 // Program describes guestprobed's command line. It runs until its context ends.
 func Program() command.Program { return commandLine(newMachineGuest) }
@@ -63,6 +61,7 @@ status is then 0.
 Exit status: 0 stopped by a signal; 1 failed; 2 bad flags, or a --probe that
 cannot be attached; 5 no permission for /dev/kvm or the socket.`,
 			Example: `  guestprobed --vcpus 2 --socket /tmp/gp.sock
+  guestprobed --kernel /boot/vmlinuz --initrd /boot/initrd.img --append console=ttyS0
   guestprobed --guest kernel.elf --memory 128M --paused --probe 'p:init start_kernel'`,
 			Plain: true,
 			Flags: o.flags,
@@ -105,7 +104,7 @@ func serve(ctx context.Context, env command.Env, o options, newGuest guestMaker)
 		}
 		o.socket = path
 	}
-	img, err := loadImage(o.guest)
+	prog, err := loadProgram(&o)
 	if err != nil {
 		return err
 	}
@@ -118,7 +117,7 @@ func serve(ctx context.Context, env command.Env, o options, newGuest guestMaker)
 		log.Warn("users of --allow-uid may not reach the socket: not everybody may pass a directory", "directory", dir)
 	}
 	started := time.Now()
-	g, err := newGuest(&o, img, log)
+	g, err := newGuest(&o, prog, log)
 	if err != nil {
 		return err
 	}
@@ -130,7 +129,7 @@ func serve(ctx context.Context, env command.Env, o options, newGuest guestMaker)
 		}
 		log.Info("stopped")
 	}()
-	log.Info("guest created", "image", o.imageName(), "sha256", hex.EncodeToString(img.SHA256[:]), "vcpus", o.vcpus,
+	log.Info("guest created", "image", o.imageName(), "sha256", prog.sha256(), "vcpus", o.vcpus,
 		"memory", formatSize(o.memory), "took", time.Since(started))
 	s := newServer(log, o, g, lw.Lost)
 	defer s.probes.close()

@@ -2,6 +2,7 @@ package machine
 
 import (
 	"bytes"
+	"fmt"
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
@@ -81,6 +82,12 @@ func (p bare) port(v *vcpu) bool {
 
 func (p bare) mmio(*vcpu) bool { return false }
 
+func (p bare) stopped(*Machine) {}
+
+func (p bare) close() error { return nil }
+
+func (p bare) noExec(bool) string { return "" }
+
 // forwards reports whether the guest has a vector 3 stub that hands breakpoints
 // to the host: by contract it is exactly out %al,$0xf3; iretq.
 func (p bare) forwards() bool {
@@ -95,13 +102,17 @@ func (p bare) forwards() bool {
 // isStub is true for any place: such a guest uses the ports for nothing else.
 func (p bare) isStub(guest.GVA) bool { return true }
 
-func (p bare) notOurs(vector uint8) (guest.GVA, string, bool) {
+func (p bare) notOurs(v *vcpu, vector uint8) error {
 	symbol := guest.SymForeignBreakpoint
 	if vector == insn.VectorDB {
 		symbol = symForeignDebug
 	}
 	s, err := p.img.Lookup(symbol)
-	return s.Addr, symbol, err == nil
+	if err != nil {
+		return fmt.Errorf("the guest has no handler for it (symbol %s)", symbol)
+	}
+	v.regs.RIP = uint64(s.Addr)
+	return nil
 }
 
 // earlyIDT returns the descriptor table that vCPU id starts with, until the guest

@@ -19,13 +19,7 @@ type booted struct {
 	space  guest.AddressSpace // the kernel's page tables
 	home   guest.Home
 	deep   bool
-	tables mapper // the kernel's page tables, to add to
-}
-
-// mapper maps a page of the engine's where the guest has none, executable and not
-// writable.
-type mapper interface {
-	Map(va guest.GVA, pa guest.GPA, user bool) error
+	tables guest.Mapper // the kernel's page tables, to add to
 }
 
 // load boots the payload into the guest's memory. No vCPU runs.

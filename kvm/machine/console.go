@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"bytes"
 	"sync"
 	"time"
 )
@@ -68,6 +69,12 @@ func (c *Console) write(p []byte) {
 		}
 		c.part = append(c.part, b)
 	}
+}
+
+// writeSerial takes output of a serial line, whose lines end in carriage return and
+// newline.
+func (c *Console) writeSerial(p []byte) {
+	c.write(bytes.ReplaceAll(p, []byte{'\r'}, nil))
 }
 
 // flush ends a line that the guest left open when it stopped for good.

@@ -76,6 +76,9 @@ func (m target) AllocExec(near guest.GVA, size int) (guest.GVA, error) {
 		return 0, fmt.Errorf("allocate executable memory: %w", ErrClosed)
 	}
 	user := m.Image().IsUserText(near)
+	if why := m.payload().noExec(user); why != "" {
+		return fail("%s", why)
+	}
 	m.exec.mu.Lock()
 	area, name := &m.exec.kernel, "kernel"
 	if user {

@@ -18,14 +18,18 @@ import (
 // Defaults and limits of Config.
 const (
 	DefaultMemory = 64 << 20
-	DefaultTick   = 10 * time.Millisecond
-	MinTick       = 100 * time.Microsecond
+	// DefaultLinuxMemory is that of a Linux guest.
+	DefaultLinuxMemory = 512 << 20
+	DefaultTick        = 10 * time.Millisecond
+	MinTick            = 100 * time.Microsecond
 )
 
 // Config says what machine to make.
 type Config struct {
-	// Image is the guest program; required.
+	// Image is the guest program, an ELF file on its own; or Linux a kernel. One of the two
+	// is required.
 	Image *guest.Image
+	Linux *LinuxConfig
 	// VCPUs is the number of vCPUs, 1 to guest.MaxVCPUs; 0 means 1.
 	VCPUs int
 	// Memory is the size of RAM in bytes, whole pages; 0 means DefaultMemory.
@@ -123,7 +127,11 @@ func New(cfg Config) (_ *Machine, err error) {
 	}
 	m.rested, m.turn = sync.NewCond(&m.mu), sync.NewCond(&m.mu)
 	m.gate.Store(gateHold)
-	m.setPayload(bare{cfg.Image})
+	if cfg.Linux != nil {
+		m.setPayload(&linuxGuest{cfg: cfg.Linux})
+	} else {
+		m.setPayload(bare{cfg.Image})
+	}
 	if cfg.Host != nil {
 		m.host = *cfg.Host
 	} else if m.host, err = host.Calibrate(context.Background(), cfg.KVMPath); err != nil {
@@ -165,8 +173,8 @@ func New(cfg Config) (_ *Machine, err error) {
 
 // check fills in defaults and refuses what cannot be.
 func (c *Config) check() error {
-	if c.Image == nil {
-		return &ConfigError{"Image", "missing"}
+	if (c.Image == nil) == (c.Linux == nil) {
+		return &ConfigError{"Image", "exactly one of it and Linux is needed"}
 	}
 	if c.VCPUs == 0 {
 		c.VCPUs = 1
@@ -176,11 +184,16 @@ func (c *Config) check() error {
 	}
 	if c.Memory == 0 {
 		c.Memory = DefaultMemory
+		if c.Linux != nil {
+			c.Memory = DefaultLinuxMemory
+		}
 	}
 	if c.Memory%guest.PageSize != 0 || c.Memory > guest.MaxRAM {
 		return &ConfigError{"Memory", fmt.Sprintf("%d is not a multiple of %d up to %d", c.Memory, guest.PageSize, uint64(guest.MaxRAM))}
 	}
-	if c.Tick == 0 {
+	if c.Linux != nil {
+		c.Tick = -1 // the kernel has timers of its own
+	} else if c.Tick == 0 {
 		c.Tick = DefaultTick
 	}
 	if c.Tick > 0 && c.Tick < MinTick {
@@ -212,6 +225,7 @@ func (m *Machine) Host() host.Report { return m.host }
 // Capabilities implements probe.Target: what calibration found.
 func (m target) Capabilities(user bool) probe.Capabilities {
 	w := probe.Capabilities{InPlace: true, NoBreakpoint: m.host.CannotBreak(user, m.payload().forwards())}
+	w.NoStage = m.payload().noExec(user)
 	if !user {
 		w.DetourPort = guest.PortDetour
 		if m.host.Traps.CPL(0).Int3 == host.DeliveryEmulation && !m.cfg.EmulatedStages {

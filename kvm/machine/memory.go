@@ -34,7 +34,7 @@ func (m *Machine) allocate() error {
 func (m *Machine) mapSlots(vm *kvm.VM) error {
 	for i, r := range m.ranges {
 		var flags kvm.MemoryFlags
-		if r.Exec && m.host.KVM.Readonly {
+		if r.Kind == guest.RangeExec && m.host.KVM.Readonly {
 			flags = kvm.MemReadOnly
 		}
 		if err := vm.MapMemory(i, uint64(r.Base), m.regions[i], flags); err != nil {
@@ -69,6 +69,7 @@ func (m *Machine) release() error {
 			v.kvm = nil
 		}
 	}
+	keep(m.payload().close())
 	if m.vm != nil {
 		keep(m.vm.Close())
 		m.vm = nil

@@ -5,8 +5,8 @@ import (
 	"github.com/guestprobe/guestprobe/kvm"
 )
 
-// payload is what a machine boots: the boot contract. bare is an ELF file on its own. Its
-// methods are called with life held or before anybody knows the machine, but for view, and
+// payload is what a machine boots: the boot contract. bare is an ELF file on its own,
+// linuxGuest a Linux kernel. Its methods are called with life held or before anybody knows the machine, but for view, and
 // for those of a vCPU, which its thread calls.
 type payload interface {
 	// view returns what is known of the guest's code. Any goroutine.
@@ -29,11 +29,24 @@ type payload interface {
 	port(v *vcpu) bool
 	mmio(v *vcpu) bool
 
+	// beside runs while the guest may, in a goroutine of its own, until stop is closed.
+	beside(m *Machine, stop <-chan struct{})
+
+	// stopped is called each time that the engine has stopped the world, with it stopped.
+	stopped(m *Machine)
+
+	// noExec returns why there is no executable memory of the engine's for code of one
+	// privilege level now; "" if there is. Any goroutine.
+	noExec(user bool) string
+
+	// close frees what load and build have made. No vCPU runs.
+	close() error
+
 	// forwards reports whether breakpoints at CPL0 reach the host by a stub at vector 3;
 	// isStub whether an out to a port of the trap ABI at rip, or behind it, is that stub.
-	// notOurs returns where the guest goes on with an exception that came by a stub and is
-	// none of the engine's; false where it has no handler of its own.
+	// notOurs has the vCPU, which stands at a stub, go on with the guest's own handler of the
+	// exception, which is none of the engine's; it fails where there is none.
 	forwards() bool
 	isStub(rip guest.GVA) bool
-	notOurs(vector uint8) (guest.GVA, string, bool)
+	notOurs(v *vcpu, vector uint8) error
 }

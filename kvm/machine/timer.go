@@ -6,34 +6,42 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// ticker makes a timer interrupt due on every vCPU, every period.
+// ticker is what runs beside the guest: payload.beside.
 type ticker struct {
 	stop, done chan struct{}
 }
 
-// startTicker starts the timer, if there is one. Precondition: life held.
+// startTicker starts what runs beside the guest. Precondition: life held.
 func (m *Machine) startTicker() {
-	if m.cfg.Tick <= 0 || m.ticker != nil {
+	if m.ticker != nil {
 		return
 	}
 	t := &ticker{stop: make(chan struct{}), done: make(chan struct{})}
 	m.ticker = t
 	go func() {
 		defer close(t.done)
-		clock := time.NewTicker(m.cfg.Tick)
-		defer clock.Stop()
-		for {
-			select {
-			case <-clock.C:
-				m.ring()
-			case <-t.stop:
-				return
-			}
-		}
+		m.payload().beside(m, t.stop)
 	}()
 }
 
-// stopTicker ends the timer. Precondition: life held.
+// beside makes a timer interrupt due on every vCPU, every period, if there is one.
+func (p bare) beside(m *Machine, stop <-chan struct{}) {
+	if m.cfg.Tick <= 0 {
+		return
+	}
+	clock := time.NewTicker(m.cfg.Tick)
+	defer clock.Stop()
+	for {
+		select {
+		case <-clock.C:
+			m.ring()
+		case <-stop:
+			return
+		}
+	}
+}
+
+// stopTicker ends what runs beside the guest. Precondition: life held.
 func (m *Machine) stopTicker() {
 	if m.ticker != nil {
 		close(m.ticker.stop)

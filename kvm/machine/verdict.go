@@ -111,12 +111,10 @@ func (v *vcpu) foreignBreakpoint() {
 // continueAt leaves a stub for the guest's own handler of the same exception,
 // which finds the frame where the processor left it.
 func (v *vcpu) continueAt(vector uint8, what string) {
-	at, name, ok := v.m.payload().notOurs(vector)
-	if !ok {
-		v.crashed(CrashBreakpoint, fmt.Sprintf("%s at %#x is not a probe's, and the guest has no handler for it (symbol %s)", what, v.frame.RIP, name))
+	if err := v.m.payload().notOurs(v, vector); err != nil {
+		v.crashed(CrashBreakpoint, fmt.Sprintf("%s at %#x is not a probe's, and %v", what, v.frame.RIP, err))
 		return
 	}
-	v.regs.RIP = uint64(at)
 	v.kvm.SetRegsDirty()
 }
 

@@ -30,6 +30,7 @@ func (m target) Stop(f func(probe.World) error) error {
 		return probe.ErrInHandler
 	}
 	return m.stopWorld(nil, func() error {
+		m.payload().stopped(m.Machine)
 		w := world{m: m.Machine, given: make([]*probe.Regs, len(m.vcpus))}
 		defer w.takeOver()
 		return f(w)
@@ -186,9 +187,9 @@ func (w world) Words(ranges []code.Range, found func(guest.GVA)) bool {
 			regs(&v.call.saved)
 		}
 	}
-	for _, r := range w.m.mem.Regions() {
-		if r.Name == "ram" || r.Name == "loader" {
-			kvm.TouchedMemory(r.Bytes, func(b []byte) { guest.Scan(b, in[0], in[1], word) })
+	for i, r := range w.m.ranges {
+		if r.Kind == guest.RangeRAM {
+			kvm.TouchedMemory(w.m.regions[i], func(b []byte) { guest.Scan(b, in[0], in[1], word) })
 		}
 	}
 	return true

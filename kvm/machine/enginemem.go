@@ -1,0 +1,191 @@
+package machine
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/linux"
+)
+
+// engineMemory is the engine's memory in a Linux guest. It is behind the guest's own, and no
+// RAM to the kernel; the kernel's page tables get entries for it in the part of its image's
+// mapping (level2_kernel_pgt, Linux, arch/x86/kernel/head_64.S) that lies behind the image and
+// is empty. That is one table, which all address spaces of the kernel share. Linux clears
+// what is behind its image there once, early (cleanup_highmap, arch/x86/mm/init_64.c): it
+// is mapped after that.
+type engineMemory struct {
+	tables, exec, far, data guest.MemoryRange
+	home                    guest.Home
+	execAt, dataAt          guest.GVA
+
+	mu   sync.Mutex
+	mem  *guest.Memory
+	pmd  guest.GPA // level2_kernel_pgt; 0: nothing is mapped yet
+	used uint64    // bytes of tables
+}
+
+const (
+	page2M          = 2 << 20
+	page1G          = 1 << 30
+	engineTableSize = 1 << 20
+	kernelMapSize   = 1 << 30 // what level2_kernel_pgt maps, from linux.KernelMap on
+)
+
+// behind returns ram and the engine's ranges.
+func (e *engineMemory) behind(ram []guest.MemoryRange) []guest.MemoryRange {
+	last := ram[len(ram)-1]
+	next := (max(uint64(last.Base)+last.Size, 4<<30) + page1G - 1) &^ (page1G - 1)
+	take := func(name string, size uint64, kind guest.RangeKind) guest.MemoryRange {
+		r := guest.MemoryRange{Name: name, Base: guest.GPA(next), Size: size, Kind: kind}
+		next += size
+		return r
+	}
+	e.exec = take("kernel exec", guest.ExecSize, guest.RangeExec)
+	e.far = take("kernel far", guest.FarSize, guest.RangeExec)
+	e.data = take("kernel data", guest.DataSize, guest.RangeShared)
+	e.tables = take("engine tables", engineTableSize, guest.RangeShared)
+	return append(ram, e.exec, e.far, e.data, e.tables)
+}
+
+// reset is for a guest that is about to boot, whose kernel is at home: it chooses where the
+// engine's memory will be.
+func (e *engineMemory) reset(mem *guest.Memory, home guest.Home, b *guest.BootState) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.mem, e.home, e.pmd, e.used = mem, home, 0, 0
+	// A 2 MiB page stays free behind the image, so that running off its end is a fault.
+	e.execAt = guest.GVA((uint64(home.Start)+home.Size+page2M-1)&^(page2M-1)) + page2M
+	e.dataAt = e.execAt + guest.ExecSize + page2M
+	b.KernelExec = guest.Area{GVA: e.execAt, GPA: e.exec.Base, Size: guest.ExecSize}
+	b.KernelData = guest.Area{GVA: e.dataAt, GPA: e.data.Base, Size: guest.DataSize}
+	b.KernelFar = e.far
+	b.Tables = e
+}
+
+// mapped reports whether the guest has the memory.
+func (e *engineMemory) mapped() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.pmd != 0
+}
+
+// Bits of page-table entries (SDM Vol. 3, tables 4-18 to 4-20).
+const (
+	ptePresent = 1 << 0
+	pteWrite   = 1 << 1
+	pteUsed    = 1<<5 | 1<<6 // accessed, dirty
+	ptePS      = 1 << 7
+	pteNX      = 1 << 63
+	pteAddr    = 0x000f_ffff_ffff_f000
+)
+
+// attach maps the memory. The guest is past cleanup_highmap, and as are the kernel's tables.
+// What is in the way is an error, and nothing has changed then. Precondition: the world is
+// stopped.
+func (e *engineMemory) attach(as guest.AddressSpace) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	pmd, err := e.find(as)
+	if err != nil {
+		return err
+	}
+	table, err := e.mem.Slice(pmd, guest.PageSize)
+	if err != nil {
+		return err
+	}
+	type area struct {
+		va    guest.GVA
+		pa    guest.GPA
+		size  uint64
+		flags uint64
+	}
+	areas := []area{
+		{e.execAt, e.exec.Base, guest.ExecSize, ptePresent | pteUsed | ptePS},
+		{e.dataAt, e.data.Base, guest.DataSize, ptePresent | pteUsed | ptePS | pteWrite | pteNX},
+	}
+	for _, a := range areas {
+		for off := uint64(0); off < a.size; off += page2M {
+			if v := e.entry(table, a.va+guest.GVA(off)); binary.LittleEndian.Uint64(v) != 0 {
+				return fmt.Errorf("the guest has mapped something at %v", a.va+guest.GVA(off))
+			}
+		}
+	}
+	for _, a := range areas {
+		for off := uint64(0); off < a.size; off += page2M {
+			binary.LittleEndian.PutUint64(e.entry(table, a.va+guest.GVA(off)), uint64(a.pa)+off|a.flags)
+		}
+	}
+	e.pmd = pmd
+	return nil
+}
+
+// entry returns the entry of va in the table of level 2.
+func (e *engineMemory) entry(table []byte, va guest.GVA) []byte {
+	return table[uint64(va)>>21&511*8:][:8]
+}
+
+// find returns level2_kernel_pgt: the table of level 2 that maps the kernel's image.
+func (e *engineMemory) find(as guest.AddressSpace) (guest.GPA, error) {
+	pmd, err := as.Table(e.home.Start, 2)
+	if err != nil {
+		return 0, fmt.Errorf("the kernel's page tables: %w", err)
+	}
+	if m, err := as.Translate(e.home.Start); err != nil || m.PA != e.home.PA {
+		return 0, fmt.Errorf("the kernel's page tables do not have its image at %v", e.home.PA)
+	}
+	return pmd, nil
+}
+
+// errNotMapped: a guest that boots cannot have executable memory of ours yet.
+var errNotMapped = errors.New("the guest has not booted far enough for memory of the engine's: its kernel clears what is mapped behind its image")
+
+// Map implements guest.Mapper, for single pages.
+func (e *engineMemory) Map(va guest.GVA, pa guest.GPA, user bool) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case user:
+		return errors.New("user memory of a Linux guest is the guest's")
+	case e.pmd == 0:
+		return errNotMapped
+	case uint64(va)-linux.KernelMap >= kernelMapSize:
+		return guest.ErrMapped
+	}
+	table, err := e.mem.Slice(e.pmd, guest.PageSize)
+	if err != nil {
+		return err
+	}
+	pde := e.entry(table, va)
+	word := binary.LittleEndian.Uint64(pde)
+	if word == 0 {
+		if e.used == e.tables.Size {
+			return errors.New("no memory is left for page tables")
+		}
+		next := e.tables.Base + guest.GPA(e.used)
+		b, err := e.mem.Slice(next, guest.PageSize)
+		if err != nil {
+			return err
+		}
+		clear(b)
+		e.used += guest.PageSize
+		word = uint64(next) | ptePresent | pteWrite | pteUsed
+		binary.LittleEndian.PutUint64(pde, word)
+	}
+	at := guest.GPA(word & pteAddr)
+	if word&ptePresent == 0 || word&ptePS != 0 || at-e.tables.Base >= guest.GPA(e.used) {
+		return guest.ErrMapped
+	}
+	b, err := e.mem.Slice(at, guest.PageSize)
+	if err != nil {
+		return err
+	}
+	pte := b[uint64(va)>>12&511*8:][:8]
+	if binary.LittleEndian.Uint64(pte) != 0 {
+		return guest.ErrMapped
+	}
+	binary.LittleEndian.PutUint64(pte, uint64(pa)|ptePresent|pteUsed)
+	return nil
+}

@@ -1,0 +1,268 @@
+package machine
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/linux"
+	"github.com/guestprobe/guestprobe/internal/device"
+	"github.com/guestprobe/guestprobe/kvm"
+	"github.com/guestprobe/guestprobe/kvm/host"
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// LinuxConfig says what Linux guest to make.
+type LinuxConfig struct {
+	Kernel *linux.Kernel
+	Initrd []byte
+	Slide  *uint64 // of the kernel's addresses; nil for one at random (linux.BootOptions)
+}
+
+// linuxGuest is the payload of a Linux kernel: interrupt controllers and timers of KVM, the
+// devices of internal/device, and the engine's memory in a hole of the kernel's own mapping.
+type linuxGuest struct {
+	cfg    *LinuxConfig
+	seen   atomic.Pointer[linux.View]
+	boot   *linux.BootState
+	engine engineMemory
+	stubs  []trapStub
+
+	board   *board
+	stateAt guest.GPA              // of system_state; 0: not known
+	refused atomic.Pointer[string] // why the engine has no memory in the guest, for good
+}
+
+// trapStub is a place in the guest's own handler of vector 3 where the host has put
+// out %al,$0xf3 instead of a push of two bytes.
+type trapStub struct {
+	at    guest.GVA
+	push  int8 // what that pushes
+	bytes [2]byte
+}
+
+func (g *linuxGuest) view() guest.View { return g.seen.Load() }
+
+func (g *linuxGuest) memoryMap(ram uint64) ([]guest.MemoryRange, error) {
+	layout, err := linux.LayoutFor(ram)
+	if err != nil {
+		return nil, err
+	}
+	return g.engine.behind(layout.Ranges()), nil
+}
+
+func (g *linuxGuest) load(m *Machine) (*guest.BootState, error) {
+	if err := g.plug(m); err != nil {
+		return nil, err
+	}
+	st, err := linux.Boot(m.mem, g.cfg.Kernel, linux.BootOptions{
+		RAM: m.cfg.Memory, Cmdline: m.cfg.Cmdline, Initrd: g.cfg.Initrd, RSDP: device.TablesAddr, LA57: cpuidLA57(m.cpuid), Slide: g.cfg.Slide,
+	})
+	if err != nil {
+		return nil, err
+	}
+	g.boot = st
+	home := guest.Home{Start: guest.GVA(linux.KernelMap + st.Slide + uint64(st.Image.Base)), Size: st.Image.Size, PA: st.Image.Base}
+	b := &guest.BootState{Deep: st.CR4&cr4LA57 != 0, Home: home, NX: true, Tables: nil}
+	view := linux.NewView(g.cfg.Kernel, st.Slide, func(at guest.GVA, p []byte) error { return g.readText(m, at, p) })
+	g.seen.Store(view)
+	if s, err := view.Lookup("init_top_pgt"); err == nil {
+		b.Root = home.PA + guest.GPA(s.Addr-home.Start)
+	}
+	g.engine.reset(m.mem, home, b)
+	g.refused.Store(nil)
+	g.findState(home)
+	g.stubs = nil
+	if m.host.Traps.CPL0.Int3 == host.DeliveryVector {
+		if g.stubs, err = plantStubs(m.mem, home, view); err != nil {
+			return nil, err
+		}
+	}
+	return b, nil
+}
+
+func (g *linuxGuest) build(m *Machine, vm *kvm.VM) error {
+	if err := vm.SetIdentityMapAddr(identityMapAddr); err != nil {
+		return err
+	}
+	if err := vm.CreateIRQChip(); err != nil {
+		return err
+	}
+	if err := vm.CreatePIT(); err != nil {
+		return err
+	}
+	g.board.vm.Store(vm)
+	return nil
+}
+
+// identityMapAddr is a page below those of kvm.TSSAddr.
+const identityMapAddr = kvm.TSSAddr - guest.PageSize
+
+func (g *linuxGuest) setUp(m *Machine, k *kvm.VCPU, id int, _ *guest.BootState) error {
+	if err := k.SetCPUID(linuxCPUID(m.cpuid, uint32(id), uint32(m.cfg.VCPUs), m.deadline())); err != nil {
+		return err
+	}
+	if err := k.WireLAPIC(); err != nil {
+		return err
+	}
+	if id > 0 {
+		return nil // it waits for its startup interrupt
+	}
+	var s kvm.Sregs
+	if err := k.GetSregs(&s); err != nil {
+		return err
+	}
+	st := g.boot
+	kvm.LongMode(&s, st.CS, st.DS, uint64(st.CR3))
+	s.CR4 |= st.CR4
+	s.EFER |= eferNXE
+	s.GDT.Base, s.GDT.Limit = uint64(st.GDT), st.GDTLimit
+	s.IDT = kvm.Descriptor{}
+	if err := k.SetSregs(&s); err != nil {
+		return err
+	}
+	return k.SetRegs(&kvm.Regs{RIP: uint64(st.RIP), RSI: uint64(st.RSI), RFLAGS: insn.Flag1})
+}
+
+func (g *linuxGuest) forwards() bool { return len(g.stubs) > 0 }
+
+func (g *linuxGuest) isStub(rip guest.GVA) bool { return g.stub(rip) != nil }
+
+// stub returns the stub whose out is at rip or just behind it.
+func (g *linuxGuest) stub(rip guest.GVA) *trapStub {
+	for i := range g.stubs {
+		if s := &g.stubs[i]; rip == s.at || rip == s.at+guest.GVA(len(s.bytes)) {
+			return s
+		}
+	}
+	return nil
+}
+
+// notOurs does the push that the stub stands for: the guest's handler goes on behind it.
+func (g *linuxGuest) notOurs(v *vcpu, _ uint8) error {
+	s := g.stub(guest.GVA(v.regs.RIP))
+	if s == nil {
+		return errors.New("no handler")
+	}
+	var word [8]byte
+	for i := range word {
+		word[i] = byte(s.push >> 7)
+	}
+	word[0] = byte(s.push)
+	if err := v.m.target().WriteMemory(guest.GPA(v.sregs.CR3), guest.GVA(v.regs.RSP-8), word[:]); err != nil {
+		return err
+	}
+	v.regs.RSP -= 8
+	v.regs.RIP = uint64(s.at) + uint64(len(s.bytes))
+	return nil
+}
+
+// plantStubs puts an out to guest.PortBreakpoint into the kernel's handlers of vector 3, the
+// early one and the one that is in use once the kernel has set its IDT up, instead of the
+// push that each begins with (arch/x86/kernel/head_64.S, early_idt_handler_array;
+// arch/x86/entry/entry_64.S, idtentry). That is behind ENDBR and clac, which the kernel
+// rewrites as it boots; the push it does not.
+func plantStubs(mem *guest.Memory, home guest.Home, view *linux.View) (stubs []trapStub, err error) {
+	for _, h := range []struct {
+		symbol string
+		skip   int // vectors before it, each of the same size
+		push   []byte
+	}{
+		{"early_idt_handler_array", insn.VectorBP, []byte{0x6a, 0x00}},
+		{"asm_exc_int3", 0, []byte{0x6a, 0xff}},
+	} {
+		s, err := view.Lookup(h.symbol)
+		if err != nil {
+			return nil, err
+		}
+		b, err := mem.Slice(home.PA+guest.GPA(s.Addr-home.Start), handlerReach)
+		if err != nil {
+			return nil, err
+		}
+		at, ok := findPush(b, h.skip, h.push)
+		if !ok {
+			return nil, fmt.Errorf("this host delivers breakpoints to the guest's vector 3, and %s does not begin as a handler that could hand them on", h.symbol)
+		}
+		stubs = append(stubs, trapStub{at: s.Addr + guest.GVA(at), push: int8(h.push[1]), bytes: [2]byte(b[at:])})
+		copy(b[at:], guest.TrapStub(guest.PortBreakpoint)[:2])
+	}
+	return stubs, nil
+}
+
+// handlerReach is how many bytes of a handler are looked at.
+const handlerReach = 128
+
+// findPush returns where the code has the push, behind skip others of the kind push $0.
+func findPush(b []byte, skip int, push []byte) (at int, ok bool) {
+	for at < len(b) {
+		i, err := insn.Decode(b[at:])
+		if err != nil {
+			return 0, false
+		}
+		if string(b[at:at+int(i.Len)]) == string(push) {
+			if skip == 0 {
+				return at, true
+			}
+			skip--
+		}
+		at += int(i.Len)
+	}
+	return 0, false
+}
+
+// cr4LA57 is 5-level paging (SDM Vol. 3, 2.5).
+const cr4LA57 = 1 << 12
+
+// cpuidLA57 reports whether the processor has it.
+func cpuidLA57(entries []kvm.CPUIDEntry) bool {
+	for _, e := range entries {
+		if e.Function == 7 && e.Index == 0 {
+			return e.Ecx>>16&1 != 0
+		}
+	}
+	return false
+}
+
+// linuxCPUID returns the CPUID leaves of one of n vCPUs, each a core of one package (SDM
+// Vol. 2, CPUID): what KVM can show, the vCPU's APIC ID, and the timer that the local APIC of
+// KVM has where deadline says so.
+func linuxCPUID(entries []kvm.CPUIDEntry, id, n uint32, deadline bool) []kvm.CPUIDEntry {
+	out := make([]kvm.CPUIDEntry, len(entries))
+	copy(out, entries)
+	for i := range out {
+		switch e := &out[i]; e.Function {
+		case 1:
+			const htt, deadlineBit, hypervisor = 1 << 28, 1 << 24, 1 << 31
+			e.Ebx = e.Ebx&0x0000ffff | n<<16 | id<<24
+			e.Ecx |= hypervisor
+			e.Ecx &^= deadlineBit
+			if deadline {
+				e.Ecx |= deadlineBit
+			}
+			if n > 1 {
+				e.Edx |= htt
+			}
+		case 4:
+			if e.Eax&0x1f != 0 {
+				e.Eax = e.Eax&^(0x3f<<26|0xfff<<14) | (n-1)<<26
+			}
+		case 0xb, 0x1f:
+			e.Edx = id
+			switch e.Index {
+			case 0: // threads of a core
+				e.Eax, e.Ebx, e.Ecx = 0, 1, 1<<8
+			case 1: // cores of the package
+				e.Eax, e.Ebx, e.Ecx = apicBits, n, 2<<8|1
+			default:
+				e.Eax, e.Ebx, e.Ecx = 0, 0, e.Index
+			}
+		case 0x80000008:
+			e.Ecx = e.Ecx&^0xf0ff | (n-1)&0xff | apicBits<<12
+		}
+	}
+	return out
+}
+
+// apicBits is how many bits of an APIC ID number the cores of a package.
+const apicBits = 6

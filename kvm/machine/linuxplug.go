@@ -1,0 +1,122 @@
+package machine
+
+import (
+	"sync/atomic"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/device"
+	"github.com/guestprobe/guestprobe/kvm"
+)
+
+// board are the devices of one boot of a Linux guest.
+type board struct {
+	platform *device.Platform
+	vm       atomic.Pointer[kvm.VM] // whose interrupt lines the devices drive; nil before it is made
+	ended    atomic.Int32           // one of the values below
+}
+
+// How a guest ended itself.
+const (
+	endPowerOff = iota + 1
+	endReset
+)
+
+// plug makes the devices of a guest that is about to boot, and writes the tables that firmware
+// leaves of them.
+func (g *linuxGuest) plug(m *Machine) error {
+	if err := g.close(); err != nil {
+		return err
+	}
+	b := &board{}
+	p, err := device.New(device.Config{
+		VCPUs: m.cfg.VCPUs,
+		IRQ: func(line uint32, high bool) {
+			if vm := b.vm.Load(); vm != nil {
+				if err := vm.IRQLine(line, high); err != nil {
+					m.log.Error("interrupt line failed", "line", line, "err", err)
+				}
+			}
+		},
+		Serial:   m.console.writeSerial,
+		PowerOff: func() { b.ended.Store(endPowerOff) },
+		Reset:    func() { b.ended.Store(endReset) },
+	})
+	if err != nil {
+		return err
+	}
+	b.platform = p
+	g.board = b
+	tables := p.Tables()
+	at, err := m.mem.Slice(device.TablesAddr, len(tables))
+	if err != nil {
+		return err
+	}
+	copy(at, tables)
+	return nil
+}
+
+// close implements payload.
+func (g *linuxGuest) close() error {
+	if g.board == nil {
+		return nil
+	}
+	return g.board.platform.Close()
+}
+
+func (g *linuxGuest) port(v *vcpu) bool {
+	io := &v.exit.IO
+	size := int(io.Size)
+	for at := 0; at+size <= len(io.Data); at += size {
+		if io.In {
+			g.board.platform.In(io.Port, io.Data[at:at+size])
+		} else {
+			g.board.platform.Out(io.Port, io.Data[at:at+size])
+		}
+	}
+	switch g.board.ended.Load() {
+	case endPowerOff:
+		v.guestExited(0)
+	case endReset:
+		v.m.log.Info("the guest has asked for a reset", "vcpu", v.id)
+		v.guestExited(exitReset)
+	}
+	return true
+}
+
+// exitReset is the exit code of a guest that has asked for a reset.
+const exitReset = 1
+
+func (g *linuxGuest) mmio(v *vcpu) bool {
+	x := &v.exit.MMIO
+	n := min(int(x.Len), len(x.Data))
+	if x.Write {
+		return g.board.platform.Write(guest.GPA(x.GPA), x.Data[:n])
+	}
+	var b [8]byte
+	if !g.board.platform.Read(guest.GPA(x.GPA), b[:n]) {
+		return false
+	}
+	v.kvm.SetMMIO(b)
+	return true
+}
+
+// deadline reports whether the local APICs have the TSC deadline timer.
+func (m *Machine) deadline() bool { return m.sys.Check(kvm.CapTSCDeadlineTimer) != 0 }
+
+// readText reads the kernel's image as the guest knows it: without what is ours.
+func (g *linuxGuest) readText(m *Machine, at guest.GVA, p []byte) error {
+	if err := m.space(0).Read(at, p); err != nil {
+		return err
+	}
+	if m.engine != nil {
+		m.engine.Unpatch(at, p)
+	}
+	for _, s := range g.stubs {
+		for i, b := range s.bytes {
+			if off := uint64(s.at) + uint64(i) - uint64(at); off < uint64(len(p)) {
+				p[off] = b
+			}
+		}
+	}
+	return nil
+}
