@@ -2,6 +2,7 @@ package linux
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math/bits"
 	"strings"
@@ -186,21 +187,10 @@ func (t *Tasks) Task(addr guest.GVA, read Read) (Task, error) {
 			task.Parent = int32(read.known(p, x.tgid))
 		}
 	}
-	if t.cred {
-		if c, err := read.follow(addr, x.cred); err == nil {
-			if uid, err := read.value(c, x.uid); err == nil {
-				task.UID = uint32(uid)
-			}
-			if gid, err := read.value(c, x.gid); err == nil {
-				task.GID = uint32(gid)
-			}
-		}
+	if uid, gid, err := t.Owner(addr, read); err == nil {
+		task.UID, task.GID = uid, gid
 	}
-	if t.cgroup {
-		if n, err := read.follow(addr, x.cgroups, x.cgroup, x.node); err == nil {
-			task.Cgroup = read.known(n, x.id)
-		}
-	}
+	task.Cgroup, _ = t.Cgroup(addr, read)
 	if t.namespace {
 		if p, err := read.follow(addr, x.threadPID); err == nil {
 			level := guest.GVA(read.known(p, x.level))
@@ -217,6 +207,42 @@ func (t *Tasks) Task(addr guest.GVA, read Read) (Task, error) {
 	}
 	return task, nil
 }
+
+// Owner returns the real user and group of the task at addr. Errors are those of read,
+// and that they are not known.
+func (t *Tasks) Owner(addr guest.GVA, read Read) (uid, gid uint32, err error) {
+	if !t.cred {
+		return NoID, NoID, errNotKnown
+	}
+	c, err := read.follow(addr, t.f.cred)
+	if err != nil {
+		return NoID, NoID, err
+	}
+	u, err := read.value(c, t.f.uid)
+	if err != nil {
+		return NoID, NoID, err
+	}
+	g, err := read.value(c, t.f.gid)
+	if err != nil {
+		return NoID, NoID, err
+	}
+	return uint32(u), uint32(g), nil
+}
+
+// Cgroup returns the number of the cgroup (v2) that the task at addr is in. Errors are
+// those of read, and that it is not known.
+func (t *Tasks) Cgroup(addr guest.GVA, read Read) (uint64, error) {
+	if !t.cgroup {
+		return 0, errNotKnown
+	}
+	n, err := read.follow(addr, t.f.cgroups, t.f.cgroup, t.f.node)
+	if err != nil {
+		return 0, err
+	}
+	return read.value(n, t.f.id)
+}
+
+var errNotKnown = errors.New("the kernel's types do not say")
 
 // All returns the tasks of all processes, but not those with which CPUs are idle: in
 // the order of the kernel's list, the threads of a process together, and of more than

@@ -18,7 +18,7 @@ import (
 const maxProgramText = 3 * 8 * bpf.MaxSlots
 
 func (a *app) bpf() command.Spec {
-	return command.Spec{Use: "bpf", Short: "Run eBPF programs by themselves", Sub: []command.Spec{bpfExec()}}
+	return command.Spec{Use: "bpf", Short: "Check eBPF programs, and run them by themselves", Sub: []command.Spec{bpfCheck(), bpfExec()}}
 }
 
 func bpfExec() command.Spec {

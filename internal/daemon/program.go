@@ -168,14 +168,14 @@ func (st *store) settle(ps []api.Probe) []api.Probe {
 // programDef writes where a program goes as a definition.
 func programDef(p *program.Program) (string, error) {
 	letter := "p"
-	if p.Kind == bpf.Kretprobe {
+	if p.Kind.AtReturn() {
 		letter = "r"
 	}
 	def := fmt.Sprintf("%s:%s/%s %s", letter, programGroup, p.Name, p.AttachTo)
 	if _, err := event.Parse(def); err != nil || p.AttachTo == "" || strings.ContainsAny(p.AttachTo, " \t#") {
 		return "", &api.Error{
 			Code: api.CodeBadObject, Errno: "EINVAL", Message: fmt.Sprintf("section %q, function %q: not a place and a name", p.Section, p.Name),
-			Detail: "name the section kprobe/FUNCTION, kprobe/FUNCTION+OFFSET or kretprobe/FUNCTION",
+			Detail: "name the section kprobe/FUNCTION, kprobe/FUNCTION+OFFSET or kretprobe/FUNCTION, or choose the function with --at",
 		}
 	}
 	return def, nil

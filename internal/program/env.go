@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/linux"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/bpf"
 )
@@ -35,12 +36,19 @@ type env struct {
 
 	looked, known bool // for the task, and there is one
 	task          guest.Task
+	read          linux.Read // what the kernel says of the task, with its own rights
 
 	word [8]byte
 	pcs  [maxSkip + maxPCs]guest.GVA
 }
 
 var _ bpf.Env = (*env)(nil)
+
+func newEnv(rt *Runtime) *env {
+	e := &env{rt: rt}
+	e.read = func(addr guest.GVA, p []byte) error { return e.c.Read(addr, p) }
+	return e
+}
 
 // begin is for the next hit.
 func (e *env) begin(r *runner, c *probe.Context, entry bool) {
@@ -64,6 +72,38 @@ func (e *env) PIDTGID() uint64 {
 		return 0
 	}
 	return uint64(e.task.TGID)<<32 | uint64(e.task.PID)
+}
+
+// Task implements bpf.Env. Without a task it returns 0.
+func (e *env) Task() uint64 {
+	if !e.current() {
+		return 0
+	}
+	return uint64(e.task.At)
+}
+
+// UIDGID implements bpf.Env. What is not known is 0.
+func (e *env) UIDGID() uint64 {
+	if e.rt.cfg.Tasks == nil || !e.current() {
+		return 0
+	}
+	uid, gid, err := e.rt.cfg.Tasks.Owner(e.task.At, e.read)
+	if err != nil {
+		return 0
+	}
+	return uint64(gid)<<32 | uint64(uid)
+}
+
+// CgroupID implements bpf.Env. What is not known is 0.
+func (e *env) CgroupID() uint64 {
+	if e.rt.cfg.Tasks == nil || !e.current() {
+		return 0
+	}
+	id, err := e.rt.cfg.Tasks.Cgroup(e.task.At, e.read)
+	if err != nil {
+		return 0
+	}
+	return id
 }
 
 // Comm implements bpf.Env. Without a task the name is empty.

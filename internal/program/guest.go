@@ -66,7 +66,7 @@ func (d *Definition) ToGuest(addr guest.GVA, user bool) (stage, entry *probe.Sta
 		g.close()
 		return nil, nil, err
 	}
-	g.blocks.form, g.returns = g, p.Kind() == bpf.Kretprobe
+	g.blocks.form, g.returns = g, p.Kind().AtReturn()
 	g.ring.add(rt, g)
 	d.guest = g
 	if g.returns {

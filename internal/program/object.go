@@ -49,8 +49,8 @@ type Program struct {
 
 // LoadOptions choose what is loaded, and how.
 type LoadOptions struct {
-	Section string            // only programs in this section; "" = all
-	At      string            // where the only program attaches to, instead of what its section says
+	Section string            // only programs in this section: see bpf.Selection; "" = all
+	At      string            // where programs attach to instead of what their sections say: PLACE of the only one, or NAME=PLACE[,...]
 	Set     map[string]string // constants: see bpf.Selection
 	OnHost  bool              // no program runs in the guest
 	Budget  int64             // of each program; 0 = bpf.DefaultBudget
@@ -74,15 +74,16 @@ func (e *StrictError) Error() string {
 // Load loads an object file, which may be hostile. Errors say what is wrong with
 // it, or what it needs that there is not.
 func (rt *Runtime) Load(file []byte, opt LoadOptions) (*Object, error) {
-	o, err := bpf.LoadObject(file, bpf.Selection{Section: opt.Section, Set: opt.Set})
+	sel, err := rt.selection(opt)
 	if err != nil {
 		return nil, err
 	}
-	if opt.At != "" {
-		if n := len(o.Programs); n != 1 {
-			return nil, fmt.Errorf("load object: %d programs cannot all be at %s: choose one by its section", n, opt.At)
-		}
-		o.Programs[0].AttachTo = opt.At
+	o, err := bpf.LoadObject(file, sel)
+	if err != nil {
+		return nil, err
+	}
+	if n := len(o.Programs); n != 1 && sel.At[""] != "" {
+		return nil, fmt.Errorf("load object: %d programs cannot all be at %s: choose one by its section, or name what is to be replaced, as NAME=PLACE", n, opt.At)
 	}
 	pl, err := rt.plan(o, opt)
 	if err != nil {
@@ -116,6 +117,19 @@ func (rt *Runtime) Load(file []byte, opt LoadOptions) (*Object, error) {
 		obj.Programs = append(obj.Programs, p)
 	}
 	return obj, nil
+}
+
+// selection says what is loaded of a file.
+func (rt *Runtime) selection(opt LoadOptions) (bpf.Selection, error) {
+	at, err := bpf.ParseAt(opt.At)
+	if err != nil {
+		return bpf.Selection{}, fmt.Errorf("load object: %w", err)
+	}
+	sel := bpf.Selection{Section: opt.Section, Set: opt.Set, At: at}
+	if rt.cfg.Kernel != nil {
+		sel.Kernel = rt.cfg.Kernel()
+	}
+	return sel, nil
 }
 
 // Shared reports whether a map is in memory that the guest sees, because some

@@ -17,7 +17,7 @@ type lane struct {
 
 func newLanes(rt *Runtime) (lanes []*lane) {
 	for i := range rt.cfg.CPUs {
-		lanes = append(lanes, &lane{vm: bpf.NewVM(nil, i), env: &env{rt: rt}})
+		lanes = append(lanes, &lane{vm: bpf.NewVM(nil, i), env: newEnv(rt)})
 	}
 	return lanes
 }
@@ -51,12 +51,7 @@ func (r *runner) run(c *probe.Context, entry bool) (answer uint64, taken bool) {
 	if c.CPL != 0 {
 		cs, ss = userCS, userSS
 	}
-	bpf.PutRegs(l.ctx[:], c.Regs, cs, ss)
-	ctx := l.ctx[:bpf.RegsSize]
-	if r.prog.Kind() == bpf.Kretprobe {
-		ctx = l.ctx[:]
-		clear(l.ctx[bpf.RegsSize+copy(l.ctx[bpf.RegsSize:], c.Data):])
-	}
+	ctx := r.prog.PutContext(l.ctx[:], c.Regs, cs, ss, c.Data)
 	l.env.begin(r, c, entry)
 	add(&k.runs, 1)
 	l.vm.Use(r.prog)

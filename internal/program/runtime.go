@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/linux"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/bpf"
 	"github.com/guestprobe/guestprobe/probe/evbpf"
@@ -19,6 +20,8 @@ type Config struct {
 	Memory int64                                  // bytes of the host that maps may take; 0 = DefaultMemory
 	Shared Shared                                 // memory of maps and blocks in the guest
 	Engine *probe.Engine                          // of the guest: it knows how tasks are found, and when code there is gone
+	Kernel func() *bpf.Kernel                     // what programs may ask of the guest's kernel; nil: it is none that they are made for
+	Tasks  *linux.Tasks                           // how users and cgroups of a Linux guest's tasks are read
 	Clock  func() (bpf.Clock, error)              // time in the guest, on the clock of Now
 	Stop   func(func() error) error               // runs a function while no vCPU runs
 	Now    func() int64                           // nanoseconds; called on the vCPUs' threads
@@ -169,13 +172,16 @@ func (rt *Runtime) where(p *bpf.Program, user bool) error {
 	case rt.profile() == nil:
 		return errors.New("the guest has no profile that says which vCPU code runs on")
 	}
+	if why := p.HostOnly(); why != "" {
+		return errors.New(why)
+	}
 	for _, h := range p.Helpers() {
 		if info := helperInfo[h]; info.Place == bpf.OnHost {
 			return fmt.Errorf("it calls %v, which %s", h, info.Why)
 		} else if why := rt.cfg.Engine.Capabilities(user).NoFault; why != "" && info.Reads() {
 			return fmt.Errorf("it calls %v, which may fault: %s", h, why)
 		}
-		if h == bpf.HelperKtimeGetNS {
+		if h.IsClock() {
 			if _, err := rt.clock(); err != nil {
 				return err
 			}

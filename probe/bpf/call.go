@@ -1,23 +1,51 @@
 package bpf
 
-import "github.com/guestprobe/guestprobe/probe/insn"
+import "math/rand/v2"
 
 // call runs helper h. Arguments are in R1 to R5; the result goes to R0. A
 // misuse that Linux's verifier would have refused is a fault, everything else
 // an errno in R0.
 func (v *VM) call(h Helper, r *[16]uint64) FaultCode {
 	switch h {
-	case HelperMapLookup, HelperMapUpdate, HelperMapDelete:
+	case HelperMapLookup, HelperMapUpdate, HelperMapDelete, HelperLookupPerCPU:
 		return v.callMap(h, r)
-	case HelperKtimeGetNS:
+	case HelperMapPush, HelperMapPop, HelperMapPeek:
+		return v.callQueue(h, r)
+	case HelperKtimeGetNS, HelperKtimeBootNS, HelperKtimeCoarseNS:
 		r[R0] = v.env.Now()
 	case HelperGetCPU:
 		r[R0] = uint64(v.cpu)
 	case HelperGetPIDTGID:
 		r[R0] = v.env.PIDTGID()
+	case HelperGetUIDGID:
+		r[R0] = v.env.UIDGID()
+	case HelperGetTask, HelperGetTaskBTF:
+		r[R0] = v.env.Task()
+	case HelperGetCgroupID:
+		r[R0] = v.env.CgroupID()
+	case HelperUnderCgroup:
+		return v.underCgroup(r)
+	case HelperGetRandom:
+		r[R0] = uint64(rand.Uint32())
+	case HelperGetAttachCookie:
+		r[R0] = 0
+	case HelperStrncmp:
+		return v.strncmp(r)
+	case HelperSnprintf:
+		return v.snprintf(r)
+	case HelperTraceVprintk:
+		return v.traceVprintk(r)
+	case HelperLoop:
+		return v.loop(r)
+	case HelperForEachElem:
+		return v.forEachElem(r)
+	case HelperTailCall:
+		return v.tailCall(r)
+	case HelperGetStackID:
+		return v.getStackID(r)
 	case HelperGetComm:
 		return v.getComm(r)
-	case HelperProbeRead, HelperReadKernel, HelperReadUser:
+	case HelperProbeRead, HelperReadKernel, HelperReadUser, HelperCopyFromUser:
 		return v.probeRead(h, r)
 	case HelperProbeReadStr, HelperReadKernelStr, HelperReadUserStr:
 		return v.probeReadStr(h, r)
@@ -44,7 +72,7 @@ func (v *VM) call(h Helper, r *[16]uint64) FaultCode {
 	case HelperGetFuncRet:
 		return v.getFuncRet(r)
 	case HelperGetFuncArgCnt:
-		r[R0] = uint64(len(insn.CallArgs))
+		r[R0] = uint64(v.prog.argWords())
 	case HelperWatched:
 		r[R0] = v.env.Watched(r[R1])
 	case HelperEntryArg:
@@ -79,48 +107,6 @@ func (v *VM) mapArg(h uint64, kinds MapKinds) (*Map, int) {
 		return m, int(i)
 	}
 	return nil, 0
-}
-
-// callMap is lookup (map, key), update (map, key, value, flags) and delete
-// (map, key).
-func (v *VM) callMap(h Helper, r *[16]uint64) FaultCode {
-	m, i := v.mapArg(r[R1], keyedMaps)
-	if m == nil {
-		return v.badArg(FaultMapArg, r[R1])
-	}
-	if !v.charge(m.opCost(h)) {
-		return v.badArg(FaultBudget, 0)
-	}
-	key := v.mem(r[R2], uint64(m.spec.KeySize))
-	if key == nil {
-		return v.badArg(FaultMemArg, r[R2])
-	}
-	switch h {
-	case HelperMapLookup:
-		r[R0] = 0
-		if slot, ok := m.find(key); ok {
-			if m.perCPU {
-				slot += v.cpu * m.entries
-			}
-			r[R0] = segPointer(segMaps+i, slot, 0)
-		}
-	case HelperMapUpdate:
-		val := v.mem(r[R3], uint64(m.spec.ValueSize))
-		if val == nil {
-			return v.badArg(FaultMemArg, r[R3])
-		}
-		if m.spec.ReadOnly {
-			r[R0] = errno(errPerm)
-			return NoFault
-		}
-		r[R0] = errno(m.update(key, val, r[R4], v.cpu))
-	default:
-		r[R0] = errno(errPerm)
-		if !m.spec.ReadOnly {
-			r[R0] = errno(m.remove(key))
-		}
-	}
-	return NoFault
 }
 
 // ringOutput is ringbuf_output (map, data, size, flags) and perf_event_output

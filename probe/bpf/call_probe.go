@@ -37,7 +37,7 @@ func (v *VM) read(h Helper, addr uint64, p []byte) bool {
 		return b != nil
 	}
 	switch h {
-	case HelperReadUser, HelperReadUserStr:
+	case HelperReadUser, HelperReadUserStr, HelperCopyFromUser:
 		return v.env.ReadUser(addr, p) == nil
 	case HelperReadKernel, HelperReadKernelStr:
 		return v.env.ReadKernel(addr, p) == nil
@@ -178,59 +178,31 @@ func (v *VM) getComm(r *[16]uint64) FaultCode {
 	return NoFault
 }
 
-// Flags of get_stack.
-const (
-	stackSkip = 0xff
-	stackUser = 0x100
-)
-
-// getStack is get_stack (context, buffer, size, flags): the buffer is filled
-// with 64-bit return addresses and then zeros; it returns the bytes of the
-// addresses.
-func (v *VM) getStack(r *[16]uint64) FaultCode {
-	dst, code := v.dest(r[R2], r[R3])
-	if code != NoFault {
-		return code
-	}
-	if len(dst)%8 != 0 || r[R4]&^(stackSkip|stackUser) != 0 {
-		r[R0] = errno(errInval)
-		return NoFault
-	}
-	pcs := v.pcs[:min(len(dst)/8, len(v.pcs))]
-	n, err := v.env.Stack(pcs, int(r[R4]&stackSkip), r[R4]&stackUser != 0)
-	clear(dst)
-	if err != nil {
-		r[R0] = errno(errFault)
-		return NoFault
-	}
-	n = min(max(n, 0), len(pcs))
-	for i, pc := range pcs[:n] {
-		binary.LittleEndian.PutUint64(dst[8*i:], pc)
-	}
-	r[R0] = uint64(8 * n)
-	return NoFault
-}
-
-// reg returns a register of the probed context.
-func (v *VM) reg(off int) uint64 {
+// word returns a word of the context.
+func (v *VM) word(off int) uint64 {
 	if c := v.segs[segContext].bytes; off+8 <= len(c) {
 		return le64(c[off:])
 	}
 	return 0
 }
 
-// getFuncArg is get_func_arg (context, n, destination): the integer arguments
-// that the ABI passes in registers.
+// getFuncArg is get_func_arg (context, n, destination): the words of arguments that the
+// ABI passes in registers.
 func (v *VM) getFuncArg(r *[16]uint64) FaultCode {
 	dst, code := v.dest(r[R3], 8)
 	if code != NoFault {
 		return code
 	}
-	if r[R2] >= uint64(len(insn.CallArgs)) {
+	n := r[R2]
+	if n >= uint64(v.prog.argWords()) {
 		r[R0] = errno(errInval)
 		return NoFault
 	}
-	binary.LittleEndian.PutUint64(dst, v.reg(insn.CallArgs[r[R2]]))
+	off := int(8 * n)
+	if !v.prog.kind.typed() {
+		off = int(insn.CallArgs[n])
+	}
+	binary.LittleEndian.PutUint64(dst, v.word(off))
 	r[R0] = 0
 	return NoFault
 }
@@ -255,11 +227,15 @@ func (v *VM) getFuncRet(r *[16]uint64) FaultCode {
 	if code != NoFault {
 		return code
 	}
-	if v.prog.kind != Kretprobe {
+	if !v.prog.kind.AtReturn() {
 		r[R0] = errno(errNotSup)
 		return NoFault
 	}
-	binary.LittleEndian.PutUint64(dst, v.reg(insn.PtAX))
+	off := insn.PtAX
+	if v.prog.kind.typed() {
+		off = 8 * v.prog.args
+	}
+	binary.LittleEndian.PutUint64(dst, v.word(off))
 	r[R0] = 0
 	return NoFault
 }

@@ -90,7 +90,7 @@ func (c *checker) insn(pc int, i *asm.Instruction) string {
 	}
 	switch class := i.OpCode.Class(); class {
 	case asm.LdClass:
-		return c.imm64(i)
+		return c.imm64(pc, i)
 	case asm.LdXClass:
 		return c.load(i)
 	case asm.StClass, asm.StXClass:
@@ -176,7 +176,7 @@ func mapImm(i *asm.Instruction) (number int, value bool, off int, ok bool) {
 	return 0, false, 0, false
 }
 
-func (c *checker) imm64(i *asm.Instruction) string {
+func (c *checker) imm64(pc int, i *asm.Instruction) string {
 	switch i.OpCode.Mode() {
 	case asm.AbsMode, asm.IndMode:
 		return "the packet conformance group (legacy packet access) is not supported"
@@ -195,7 +195,7 @@ func (c *checker) imm64(i *asm.Instruction) string {
 	case pseudoVarAddr:
 		return "addresses of platform variables are not supported"
 	case asm.PseudoFunc:
-		return "addresses of functions are not supported"
+		return c.target("address of a function", target(i, pc))
 	}
 	n, value, off, ok := mapImm(i)
 	switch {

@@ -18,12 +18,19 @@ func isLongJump(i *asm.Instruction) bool {
 	return i.OpCode.JumpOp() == asm.Ja && i.OpCode.Class() == asm.Jump32Class
 }
 
-// target returns the slot that the jump or local call at slot pc goes to.
+// target returns the slot that the jump or local call at slot pc goes to, or that of the
+// function whose address is taken there.
 func target(i *asm.Instruction, pc int) int {
-	if i.OpCode.JumpOp() == asm.Call || isLongJump(i) {
+	if refersToFunction(i) || isLongJump(i) {
 		return pc + 1 + int(i.Constant)
 	}
 	return pc + 1 + int(i.Offset)
+}
+
+// refersToFunction reports whether i calls a function of the program, or takes its
+// address, to have it called.
+func refersToFunction(i *asm.Instruction) bool {
+	return i.IsFunctionCall() || i.IsLoadOfFunctionPointer()
 }
 
 // jump checks a jump, call or exit by itself, and that it stays in the program.
@@ -84,11 +91,13 @@ func (c *checker) call(pc int, i *asm.Instruction) string {
 	}
 	h := helperByID[Helper(i.Constant)]
 	switch {
+	case whyMissing(i) != "":
+		return ""
 	case h == nil:
 		return fmt.Sprintf("unknown helper %v", Helper(i.Constant))
 	case h.needsCtx && !c.kind.hasRegs():
 		return fmt.Sprintf("helper %s needs the registers of a probe", h.Name)
-	case h.ID == HelperOverrideReturn && c.kind == Kretprobe:
+	case h.ID == HelperOverrideReturn && c.kind.AtReturn():
 		return "helper override_return works at a function's entry, not at its return"
 	}
 	return ""
@@ -130,7 +139,7 @@ func (c *checker) calls() error {
 		lo, hi := c.fns.bounds(f)
 		for pc := lo; pc < hi; pc++ {
 			i := c.slots[pc]
-			if i == nil || !i.IsFunctionCall() {
+			if i == nil || !refersToFunction(i) {
 				continue
 			}
 			g := c.fns.of(target(i, pc))

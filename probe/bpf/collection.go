@@ -1,11 +1,14 @@
 package bpf
 
-import "fmt"
+import (
+	"encoding/binary"
+	"fmt"
+)
 
 // Collection is an object in memory: its maps, and its programs checked.
 type Collection struct {
 	Maps     map[string]*Map
-	Programs []LoadedProgram // in the order of their names
+	Programs []LoadedProgram // in the order of their names, but for those that only others go on as
 }
 
 // LoadedProgram is a program of a collection and where it belongs.
@@ -38,19 +41,52 @@ func (o *Object) LoadIn(cpus int, mem func(name string) Memory, budget int64) (*
 			return nil, fmt.Errorf("load object: its maps take more than %d bytes: %w", MaxMapSize, ErrMapLimit)
 		}
 	}
-	for _, op := range o.Programs {
-		p, err := c.program(op, budget)
-		if err != nil {
-			c.Close()
-			return nil, err
-		}
-		c.Programs = append(c.Programs, LoadedProgram{Program: p, Section: op.Section, AttachTo: op.AttachTo})
+	if err := c.load(o, budget); err != nil {
+		c.Close()
+		return nil, err
 	}
 	return c, nil
 }
 
+// load makes the programs of an object, and puts maps and programs into maps of them.
+func (c *Collection) load(o *Object, budget int64) error {
+	progs := map[string]*Program{}
+	next := map[string]bool{} // programs that others go on as
+	for _, op := range o.Programs {
+		p, err := c.program(op, budget)
+		if err != nil {
+			return err
+		}
+		progs[op.Name] = p
+	}
+	for _, s := range o.Maps {
+		m := c.Maps[s.Name]
+		m.inner, m.progs = map[string]*Map{}, map[uint32]*Program{}
+		for key, name := range s.Values {
+			if s.Kind == ProgArray {
+				m.progs[key] = progs[name]
+				next[name] = true
+			} else {
+				b := make([]byte, max(s.KeySize, 4))
+				binary.LittleEndian.PutUint32(b, key)
+				m.inner[string(b[:s.KeySize])] = c.Maps[name]
+			}
+			if m.progs[key] == nil && c.Maps[name] == nil {
+				return fmt.Errorf("load object: map %q has %q in it, which is not loaded: select its section too", s.Name, name)
+			}
+		}
+	}
+	for _, op := range o.Programs {
+		if op.AttachTo == "" && next[op.Name] {
+			continue
+		}
+		c.Programs = append(c.Programs, LoadedProgram{Program: progs[op.Name], Section: op.Section, AttachTo: op.AttachTo})
+	}
+	return nil
+}
+
 func (c *Collection) program(op ObjectProgram, budget int64) (*Program, error) {
-	spec := Spec{Name: op.Name, Kind: op.Kind, Insns: op.insns, Budget: budget}
+	spec := Spec{Name: op.Name, Kind: op.Kind, Insns: op.insns, Budget: budget, Args: op.args, Returns: op.returns, Follows: op.follows}
 	for _, name := range op.maps {
 		m := c.Maps[name]
 		if m == nil {

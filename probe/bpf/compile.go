@@ -51,13 +51,16 @@ type Fixup struct{ Fault, Resume int }
 
 // HostOnlyError says why a program cannot be compiled and runs on the host.
 type HostOnlyError struct {
-	Index  int    // slot of the instruction
+	Index  int    // slot of the instruction, -1 when it is about the whole program
 	Helper Helper // that it calls
 	Why    string
 }
 
 // Error names the instruction, the helper and the reason.
 func (e *HostOnlyError) Error() string {
+	if e.Index < 0 {
+		return "compile program: " + e.Why
+	}
 	return fmt.Sprintf("compile program: instruction %d calls %v, which runs on the host: %s", e.Index, e.Helper, e.Why)
 }
 
@@ -82,6 +85,9 @@ var ErrMapNotShared = errors.New("map is not in memory that the guest sees")
 //
 // Errors are *HostOnlyError, and ErrMapNotShared.
 func Compile(p *Program, l Layout) ([]byte, *Info, error) {
+	if why := p.HostOnly(); why != "" {
+		return nil, nil, &HostOnlyError{Index: -1, Why: why}
+	}
 	for _, m := range p.maps {
 		if m.area.Addr == 0 {
 			return nil, nil, fmt.Errorf("compile program: map %q: %w", m.spec.Name, ErrMapNotShared)

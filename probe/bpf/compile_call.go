@@ -62,7 +62,7 @@ func (c *compiler) routineCall(pc int, h Helper) error {
 		return c.mapHelper(pc, h)
 	case HelperGetComm:
 		c.commHelper(pc)
-	case HelperProbeRead, HelperReadKernel, HelperReadUser, HelperProbeReadStr, HelperReadKernelStr, HelperReadUserStr:
+	case HelperProbeRead, HelperReadKernel, HelperReadUser, HelperCopyFromUser, HelperProbeReadStr, HelperReadKernelStr, HelperReadUserStr:
 		return c.readHelper(pc, h)
 	case HelperRingOutput:
 		return c.ringOutput(pc, h, R2, R3, R4)
@@ -102,7 +102,7 @@ func (c *compiler) region(pc int, r Reg, n int, size reg64, write bool) {
 	a := c.facts[pc].call.args[r]
 	if a.class == direct {
 		if a.size == 0 {
-			c.noteContext(a.base, 0, int64(c.p.kind.ContextSize()))
+			c.noteContext(a.base, 0, int64(c.p.contextSize()))
 		}
 		c.Lea(8, tmp9, c.place(pc, a))
 		return
@@ -201,7 +201,7 @@ func (c *compiler) funcArg(pc int) {
 // funcRet emits get_func_ret (context, destination).
 func (c *compiler) funcRet(pc int) {
 	c.region(pc, R2, 8, 0, true)
-	if c.p.kind != Kretprobe {
+	if !c.p.kind.AtReturn() {
 		c.result(errNotSup)
 		return
 	}

@@ -7,7 +7,7 @@ import "github.com/guestprobe/guestprobe/probe/insn"
 func (c *compiler) inlineCall(pc int, h Helper) {
 	f := c.facts[pc].call
 	switch h {
-	case HelperKtimeGetNS:
+	case HelperKtimeGetNS, HelperKtimeBootNS, HelperKtimeCoarseNS:
 		ktime(&c.Asm, c.blk)
 		c.MarkWritten(insn.RDX)
 	case HelperGetCPU:

@@ -107,7 +107,7 @@ func (pl *plan) findLive() {
 		if pl.dead[pc] {
 			continue
 		}
-		pl.clock = pl.clock || ops[pc].code == opCall && Helper(ops[pc].imm) == HelperKtimeGetNS
+		pl.clock = pl.clock || ops[pc].code == opCall && Helper(ops[pc].imm).IsClock()
 		pl.storesShared(pc)
 	}
 }

@@ -44,7 +44,7 @@ func (c *compiler) mapHelper(pc int, h Helper) error {
 	return nil
 }
 
-func (m *Map) hashed() bool { return m.spec.Kind == Hash || m.spec.Kind == PerCPUHash }
+func (m *Map) hashed() bool { return hashMaps.has(m.spec.Kind) }
 
 // mapLookup emits the lookup of the key at R9.
 func (c *compiler) mapLookup(pc int, m *Map, i int) {

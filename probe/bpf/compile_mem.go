@@ -82,7 +82,7 @@ func (c *compiler) guess(pc int, a access, write bool) insn.Mem {
 	}
 	c.Cmp(8, tmpB, imm(a.end-first-int64(a.size)))
 	c.Jcc(insn.CondA, elsewhere)
-	c.noteContext(a.base, 0, int64(c.p.kind.ContextSize()))
+	c.noteContext(a.base, 0, int64(c.p.contextSize()))
 	c.Place(done)
 	bad := c.accessFault(pc, a, write)
 	c.pending = append(c.pending, func() {
@@ -165,7 +165,7 @@ func (c *compiler) place(pc int, a access) insn.Mem {
 		c.noteContext(a.base, a.off, a.off+int64(a.size))
 		return c.address(pc, a, a.off)
 	case a.by == byIndex:
-		c.noteContext(a.base, 0, int64(c.p.kind.ContextSize()))
+		c.noteContext(a.base, 0, int64(c.p.contextSize()))
 		m := c.address(pc, a, a.off)
 		m.Index = c.regs[a.index]
 		return m
@@ -174,7 +174,7 @@ func (c *compiler) place(pc int, a access) insn.Mem {
 		far := c.constant(pc, m.valueAddr(int(a.base.elem))-a.base.address(), tmp9)
 		return insn.AtIndex(far, c.regs[a.ptr], 1, int(a.disp))
 	}
-	c.noteContext(a.base, 0, int64(c.p.kind.ContextSize()))
+	c.noteContext(a.base, 0, int64(c.p.contextSize()))
 	c.offset(a)
 	return c.behind(pc, a)
 }
@@ -262,7 +262,7 @@ func (c *compiler) noteContext(b base, from, to int64) {
 // the context.
 func (c *compiler) mayRead(b base) {
 	if c.escapes || b.kind == inContext {
-		c.info.ContextReads = 1<<(c.p.kind.ContextSize()/8) - 1
+		c.info.ContextReads = 1<<(c.p.contextSize()/8) - 1
 	}
 }
 

@@ -26,6 +26,29 @@ func (k Kind) ContextSize() int {
 	return RegsSize
 }
 
+// PutContext writes the context of the program into dst, which has at least ReturnSize
+// bytes, and returns it: the saved registers and the selectors of the interrupted code,
+// and at a return what PutEntry has kept.
+func (p *Program) PutContext(dst []byte, r *insn.Regs, cs, ss uint16, entry []byte) []byte {
+	if !p.kind.typed() {
+		PutRegs(dst, r, cs, ss)
+		if !p.kind.AtReturn() {
+			return dst[:RegsSize]
+		}
+		clear(dst[RegsSize+copy(dst[RegsSize:ReturnSize], entry) : ReturnSize])
+		return dst[:ReturnSize]
+	}
+	if p.kind == Fentry {
+		var now [EntrySize]byte
+		PutEntry(now[:], 0, r)
+		copy(dst, now[entryArgs:])
+	} else {
+		copy(dst, entry[entryArgs:EntrySize])
+	}
+	binary.LittleEndian.PutUint64(dst[8*p.args:], r.RAX) // behind the context, unless the program's has it
+	return dst[:p.contextSize()]
+}
+
 // PutRegs writes the context of a program into dst, which has at least RegsSize
 // bytes: the saved registers, and the selectors of the interrupted code. As in
 // a kprobe handler, orig_ax is -1.

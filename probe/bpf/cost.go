@@ -8,6 +8,7 @@ const (
 	costFault = 1 << 14 // one that fails: in the guest an exit, of up to 65 us on the hosts that were measured
 	costHash  = 64      // a search in a hash
 	costLine  = 1 << 12 // a line in the log
+	costTask  = 1 << 8  // what is found out of the current task: a few reads
 	costStack = 1 << 13 // a walk through a stack, of up to 127 frames behind 255
 )
 
@@ -45,7 +46,7 @@ func CallCost(h Helper, n int, m *Map) int64 {
 		c += readCost(uint64(n)) + costFault
 	case h == HelperRingOutput || h == HelperPerfEventOutput:
 		c += int64(n >> copyShift)
-	case m != nil && (h == HelperMapLookup || h == HelperMapUpdate || h == HelperMapDelete):
+	case m != nil && (h == HelperMapLookup || h == HelperMapUpdate || h == HelperMapDelete || h == HelperLookupPerCPU):
 		c += m.opCost(h)
 	}
 	return c

@@ -65,11 +65,11 @@ func resolve(prog asm.Instructions) (asm.Instructions, error) {
 		to, ok := labels[name]
 		off := int64(to) - int64(it.Offset) - 1
 		switch {
-		case !i.IsFunctionCall() && !isJump(i):
+		case !refersToFunction(i) && !isJump(i):
 			return nil, fail("what is no jump or call refers to")
 		case !ok:
 			return nil, fail("there is no label")
-		case i.IsFunctionCall() || isLongJump(i):
+		case refersToFunction(i) || isLongJump(i):
 			i.Constant = off
 		case off < math.MinInt16 || off > math.MaxInt16:
 			return nil, fail("too far is label")

@@ -13,6 +13,12 @@ type Env interface {
 	PIDTGID() uint64
 	// Comm fills in the name of the current task, padded with zeros.
 	Comm(*[16]byte)
+	// UIDGID returns the current task's group in the upper and its user in the lower half.
+	UIDGID() uint64
+	// Task returns the address of the current task's structure in the kernel.
+	Task() uint64
+	// CgroupID returns the number of the cgroup that the current task is in.
+	CgroupID() uint64
 	// ReadKernel and ReadUser read all of p from guest memory, or fail.
 	ReadKernel(addr uint64, p []byte) error
 	ReadUser(addr uint64, p []byte) error
@@ -48,6 +54,15 @@ func (NoEnv) PIDTGID() uint64 { return 0 }
 
 // Comm does nothing.
 func (NoEnv) Comm(*[16]byte) {}
+
+// UIDGID returns 0.
+func (NoEnv) UIDGID() uint64 { return 0 }
+
+// Task returns 0.
+func (NoEnv) Task() uint64 { return 0 }
+
+// CgroupID returns 0.
+func (NoEnv) CgroupID() uint64 { return 0 }
 
 // ReadKernel fails.
 func (NoEnv) ReadKernel(uint64, []byte) error { return errNoGuest }

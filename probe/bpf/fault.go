@@ -18,8 +18,12 @@ const (
 	FaultRecordArg           // submit or discard of something that is not a reserved record
 	FaultRecords             // more records reserved at a time than MaxReservations
 	FaultSize                // a helper was given an impossible size
+	FaultFuncArg             // a helper was given something else than a function
+	FaultMissing             // an instruction for which the guest's kernel has not what it needs
 
 	numFaults
+
+	goOn FaultCode = 1 << 16 // no fault: the run goes on as another program
 )
 
 var faultText = [numFaults]string{
@@ -34,6 +38,8 @@ var faultText = [numFaults]string{
 	FaultRecordArg: "argument is not a reserved record",
 	FaultRecords:   "too many reserved records",
 	FaultSize:      "impossible size",
+	FaultFuncArg:   "argument is not a function",
+	FaultMissing:   "the guest's kernel does not have what this is about",
 }
 
 // String returns what happened, in a few words.
@@ -54,7 +60,7 @@ type Fault struct {
 
 // Error names the instruction, what happened and the address.
 func (f *Fault) Error() string {
-	if f.Addr == 0 && (f.Code == FaultBudget || f.Code == FaultDepth) {
+	if f.Addr == 0 && (f.Code == FaultBudget || f.Code == FaultDepth || f.Code == FaultMissing) {
 		return fmt.Sprintf("run program: instruction %d: %v", f.PC, f.Code)
 	}
 	return fmt.Sprintf("run program: instruction %d: %v: %#x", f.PC, f.Code, f.Addr)

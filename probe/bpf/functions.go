@@ -3,7 +3,7 @@ package bpf
 import "sort"
 
 // functions are the functions of a program: the first begins at slot 0, each
-// other where a local call goes, and each ends where the next one begins.
+// other where a local call goes or whose address is taken, and each ends where the next one begins.
 type functions struct {
 	starts []int // ascending
 	end    int   // slots of the program
@@ -14,7 +14,7 @@ func findFunctions(prog slots) *functions {
 	f := &functions{end: len(prog)}
 	seen := map[int]bool{0: true}
 	for pc, i := range prog {
-		if i != nil && i.IsFunctionCall() {
+		if i != nil && refersToFunction(i) {
 			seen[target(i, pc)] = true
 		}
 	}

@@ -172,6 +172,7 @@ func (m *Map) hashUpdate(key, val []byte, flags uint64, cpu int) int {
 				continue
 			}
 			m.write(r.slot, val, cpu)
+			m.use(r.slot)
 			store64(mem, at, r.word)
 			return 0
 		case r.busy:
@@ -179,11 +180,17 @@ func (m *Map) hashUpdate(key, val []byte, flags uint64, cpu int) int {
 		case flags == UpdateExist:
 			return errNoEnt
 		case r.free < 0:
-			return errTooBig
+			if !m.evict(int(h), hashWindow) {
+				return errTooBig
+			}
+			continue
 		}
 		if add64(mem, hdrCount, 1) > uint64(m.spec.MaxEntries) {
 			add64(mem, hdrCount, ^uint64(0))
-			return errTooBig
+			if !m.evict(int(add64(mem, hdrHand, lruSample)), lruSample) {
+				return errTooBig
+			}
+			continue
 		}
 		word := uint64(h)<<32 | (r.was+slotVersion)&slotVerMask | slotClaimed
 		at := m.slotWord(r.free)
@@ -207,6 +214,7 @@ func (m *Map) hashUpdate(key, val []byte, flags uint64, cpu int) int {
 			}
 		}
 		m.write(r.free, val, cpu)
+		m.use(r.free)
 		store64(mem, at, word^slotClaimed^slotLive)
 		return 0
 	}

@@ -20,26 +20,47 @@ const (
 	HelperProbeRead       Helper = 4 // kernel or user by the sign of the address
 	HelperKtimeGetNS      Helper = 5
 	HelperTracePrintk     Helper = 6
+	HelperGetRandom       Helper = 7
 	HelperGetCPU          Helper = 8
+	HelperTailCall        Helper = 12
 	HelperGetPIDTGID      Helper = 14
+	HelperGetUIDGID       Helper = 15
 	HelperGetComm         Helper = 16
 	HelperPerfEventOutput Helper = 25
+	HelperGetStackID      Helper = 27
+	HelperGetTask         Helper = 35
+	HelperUnderCgroup     Helper = 37
 	HelperProbeReadStr    Helper = 45
 	HelperOverrideReturn  Helper = 58
 	HelperGetStack        Helper = 67
+	HelperGetCgroupID     Helper = 80
+	HelperMapPush         Helper = 87
+	HelperMapPop          Helper = 88
+	HelperMapPeek         Helper = 89
 	HelperReadUser        Helper = 112
 	HelperReadKernel      Helper = 113
 	HelperReadUserStr     Helper = 114
 	HelperReadKernelStr   Helper = 115
+	HelperKtimeBootNS     Helper = 125
 	HelperRingOutput      Helper = 130
 	HelperRingReserve     Helper = 131
 	HelperRingSubmit      Helper = 132
 	HelperRingDiscard     Helper = 133
 	HelperRingQuery       Helper = 134
+	HelperCopyFromUser    Helper = 148
+	HelperGetTaskBTF      Helper = 158
+	HelperKtimeCoarseNS   Helper = 160
+	HelperForEachElem     Helper = 164
+	HelperSnprintf        Helper = 165
 	HelperGetFuncIP       Helper = 173
+	HelperGetAttachCookie Helper = 174
+	HelperTraceVprintk    Helper = 177
+	HelperLoop            Helper = 181
+	HelperStrncmp         Helper = 182
 	HelperGetFuncArg      Helper = 183
 	HelperGetFuncRet      Helper = 184
 	HelperGetFuncArgCnt   Helper = 185
+	HelperLookupPerCPU    Helper = 195
 
 	// Those that Linux does not have.
 	HelperWatched  Helper = 1 << 16
@@ -79,8 +100,13 @@ type HelperInfo struct {
 func (i *HelperInfo) Reads() bool { return i.Why == needsFix }
 
 const (
-	needsTask = "needs a guest profile that says where the current task is"
-	needsFix  = "needs a machine that resumes faults at the fixups of the compiled code"
+	needsTask  = "needs a guest profile that says where the current task is"
+	needsFix   = "needs a machine that resumes faults at the fixups of the compiled code"
+	walksStack = "walks guest stacks with the host's symbol and frame information"
+	onlyTask   = "finds the task by the types of the guest's kernel, which the host has"
+	onlyMap    = "works on a map that only the host has"
+	onlyText   = "formats text, which the host does"
+	onlyCall   = "calls functions by their address"
 )
 
 // helpers is the table of what programs may call.
@@ -91,26 +117,47 @@ var helpers = []HelperInfo{
 	{ID: HelperProbeRead, Name: "probe_read", cost: costRead, args: []argKind{outArg, anyArg, anyArg}, Why: needsFix},
 	{ID: HelperKtimeGetNS, Name: "ktime_get_ns"},
 	{ID: HelperTracePrintk, Name: "trace_printk", cost: costLine, args: []argKind{inArg, anyArg}, Place: OnHost, Why: "formats text and gives it to the trace log, which the host holds"},
+	{ID: HelperGetRandom, Name: "get_prandom_u32", Place: OnHost, Why: "takes random numbers of the host"},
 	{ID: HelperGetCPU, Name: "get_smp_processor_id"},
+	{ID: HelperTailCall, Name: "tail_call", cost: costHash, args: []argKind{anyArg, progsArg, anyArg}, Place: OnHost, Why: onlyMap},
 	{ID: HelperGetPIDTGID, Name: "get_current_pid_tgid", Why: needsTask},
+	{ID: HelperGetUIDGID, Name: "get_current_uid_gid", cost: costTask, Place: OnHost, Why: onlyTask},
 	{ID: HelperGetComm, Name: "get_current_comm", args: []argKind{outArg, anyArg}, Why: needsTask},
 	{ID: HelperPerfEventOutput, Name: "perf_event_output", args: []argKind{anyArg, ringArg, anyArg, inArg, anyArg}},
+	{ID: HelperGetStackID, Name: "get_stackid", cost: costStack, args: []argKind{anyArg, stacksArg, anyArg}, Place: OnHost, Why: walksStack},
+	{ID: HelperGetTask, Name: "get_current_task", cost: costTask, Place: OnHost, Why: onlyTask},
+	{ID: HelperUnderCgroup, Name: "current_task_under_cgroup", args: []argKind{cgroupsArg, anyArg}, Place: OnHost, Why: onlyMap},
 	{ID: HelperProbeReadStr, Name: "probe_read_str", cost: costRead, args: []argKind{outArg, anyArg, anyArg}, Why: needsFix},
 	{ID: HelperOverrideReturn, Name: "override_return", args: []argKind{anyArg, anyArg}, Place: OnHost, Why: "changes where the probed function resumes, which only the engine may", needsCtx: true},
-	{ID: HelperGetStack, Name: "get_stack", cost: costStack, args: []argKind{anyArg, outArg, anyArg, anyArg}, Place: OnHost, Why: "walks guest stacks with the host's symbol and frame information"},
+	{ID: HelperGetStack, Name: "get_stack", cost: costStack, args: []argKind{anyArg, outArg, anyArg, anyArg}, Place: OnHost, Why: walksStack},
+	{ID: HelperGetCgroupID, Name: "get_current_cgroup_id", cost: costTask, Place: OnHost, Why: onlyTask},
+	{ID: HelperMapPush, Name: "map_push_elem", cost: costHash, args: []argKind{queueArg, valueArg, anyArg}, Place: OnHost, Why: onlyMap},
+	{ID: HelperMapPop, Name: "map_pop_elem", cost: costHash, args: []argKind{queueArg, valueOutArg}, Place: OnHost, Why: onlyMap},
+	{ID: HelperMapPeek, Name: "map_peek_elem", cost: costHash, args: []argKind{queueArg, valueOutArg}, Place: OnHost, Why: onlyMap},
 	{ID: HelperReadUser, Name: "probe_read_user", cost: costRead, args: []argKind{outArg, anyArg, anyArg}, Why: needsFix},
 	{ID: HelperReadKernel, Name: "probe_read_kernel", cost: costRead, args: []argKind{outArg, anyArg, anyArg}, Why: needsFix},
 	{ID: HelperReadUserStr, Name: "probe_read_user_str", cost: costRead, args: []argKind{outArg, anyArg, anyArg}, Why: needsFix},
 	{ID: HelperReadKernelStr, Name: "probe_read_kernel_str", cost: costRead, args: []argKind{outArg, anyArg, anyArg}, Why: needsFix},
+	{ID: HelperKtimeBootNS, Name: "ktime_get_boot_ns"},
 	{ID: HelperRingOutput, Name: "ringbuf_output", args: []argKind{ringArg, inArg, anyArg, anyArg}},
 	{ID: HelperRingReserve, Name: "ringbuf_reserve", args: []argKind{ringArg, anyArg, anyArg}},
 	{ID: HelperRingSubmit, Name: "ringbuf_submit", args: []argKind{recordArg, anyArg}},
 	{ID: HelperRingDiscard, Name: "ringbuf_discard", args: []argKind{recordArg, anyArg}},
 	{ID: HelperRingQuery, Name: "ringbuf_query", args: []argKind{ringArg, anyArg}},
+	{ID: HelperCopyFromUser, Name: "copy_from_user", cost: costRead, args: []argKind{outArg, anyArg, anyArg}, Why: needsFix},
+	{ID: HelperGetTaskBTF, Name: "get_current_task_btf", cost: costTask, Place: OnHost, Why: onlyTask},
+	{ID: HelperKtimeCoarseNS, Name: "ktime_get_coarse_ns"},
+	{ID: HelperForEachElem, Name: "for_each_map_elem", args: []argKind{elemsArg, funcArg, anyArg, anyArg}, Place: OnHost, Why: onlyCall},
+	{ID: HelperSnprintf, Name: "snprintf", cost: costLine, args: []argKind{outArg, anyArg, anyArg, inArg, anyArg}, Place: OnHost, Why: onlyText},
 	{ID: HelperGetFuncIP, Name: "get_func_ip", args: []argKind{anyArg}, needsCtx: true},
+	{ID: HelperGetAttachCookie, Name: "get_attach_cookie", args: []argKind{anyArg}, Place: OnHost, Why: "asks for what is given with a probe, which the host knows", needsCtx: true},
+	{ID: HelperTraceVprintk, Name: "trace_vprintk", cost: costLine, args: []argKind{inArg, anyArg, inArg, anyArg}, Place: OnHost, Why: onlyText},
+	{ID: HelperLoop, Name: "loop", args: []argKind{anyArg, funcArg, anyArg, anyArg}, Place: OnHost, Why: onlyCall},
+	{ID: HelperStrncmp, Name: "strncmp", args: []argKind{inArg, anyArg, anyArg}, Place: OnHost, Why: "compares texts of any length"},
 	{ID: HelperGetFuncArg, Name: "get_func_arg", args: []argKind{anyArg, anyArg, wordArg}, needsCtx: true},
 	{ID: HelperGetFuncRet, Name: "get_func_ret", args: []argKind{anyArg, wordArg}, needsCtx: true},
 	{ID: HelperGetFuncArgCnt, Name: "get_func_arg_cnt", args: []argKind{anyArg}, needsCtx: true},
+	{ID: HelperLookupPerCPU, Name: "map_lookup_percpu_elem", args: []argKind{elemsArg, keyArg, anyArg}, Place: OnHost, Why: "reads values of other vCPUs"},
 	{ID: HelperWatched, Name: "watched", args: []argKind{anyArg}, Place: OnHost, Why: "knows the access of a watch, which the processor tells the host", needsCtx: true},
 	{ID: HelperEntryArg, Name: "entry_arg", args: []argKind{anyArg, wordArg}, Place: OnHost, Why: "knows arguments that were on the stack at the entry, which the host keeps", needsCtx: true},
 }
@@ -122,6 +169,12 @@ var helperByID = func() map[Helper]*HelperInfo {
 	}
 	return m
 }()
+
+// IsClock reports whether the helper tells the time. A guest that is stopped has no time
+// of its own in between, so all clocks that count on are one.
+func (h Helper) IsClock() bool {
+	return h == HelperKtimeGetNS || h == HelperKtimeBootNS || h == HelperKtimeCoarseNS
+}
 
 // Helpers returns the table of helpers in the order of their numbers.
 func Helpers() []HelperInfo { return append([]HelperInfo(nil), helpers...) }

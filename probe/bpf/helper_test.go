@@ -213,7 +213,7 @@ func TestTracePrintk(t *testing.T) {
 		{"%", [3]uint64{}, "", false},
 		{"%999d", [3]uint64{1}, strings.Repeat(" ", maxString-1) + "1", true},
 	} {
-		got, ok := v.format(v.line[:0], []byte(tt.format), tt.args)
+		got, ok := v.format(v.line[:0], []byte(tt.format), tt.args[:])
 		if ok != tt.ok || ok && string(got) != tt.want {
 			t.Errorf("%q: %q, %v, want %q, %v", tt.format, got, ok, tt.want, tt.ok)
 		}

@@ -121,7 +121,7 @@ func (p *Program) InitBlock(area Area, c BlockConfig) {
 	le.PutUint64(b[blkTSC:], c.Clock.TSC)
 	le.PutUint64(b[blkMult:], c.Clock.Mult)
 	le.PutUint64(b[blkTime:], c.Clock.Time)
-	ctx := segment{count: 1, limit: uint64(p.kind.ContextSize()), readOnly: true}
+	ctx := segment{count: 1, limit: uint64(p.contextSize()), readOnly: true}
 	if !p.kind.hasRegs() {
 		ctx = segment{count: 1}
 	}

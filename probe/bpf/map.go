@@ -14,27 +14,33 @@ type MapKind uint32
 const (
 	Hash        MapKind = 1
 	Array       MapKind = 2
+	ProgArray   MapKind = 3
 	PerfEvents  MapKind = 4 // accepted by NewMap as a RingBuf of default size
 	PerCPUHash  MapKind = 5
 	PerCPUArray MapKind = 6
+	StackTrace  MapKind = 7
+	CgroupArray MapKind = 8
+	LRUHash     MapKind = 9
+	PerCPULRU   MapKind = 10
+	ArrayOfMaps MapKind = 12
+	HashOfMaps  MapKind = 13
+	Queue       MapKind = 22
+	Stack       MapKind = 23
 	RingBuf     MapKind = 27
+	BloomFilter MapKind = 30
 )
+
+// mapNames are Linux's names of the kinds.
+var mapNames = map[MapKind]string{
+	Hash: "hash", Array: "array", ProgArray: "prog_array", PerfEvents: "perf_event_array", PerCPUHash: "percpu_hash", PerCPUArray: "percpu_array",
+	StackTrace: "stack_trace", CgroupArray: "cgroup_array", LRUHash: "lru_hash", PerCPULRU: "lru_percpu_hash", ArrayOfMaps: "array_of_maps",
+	HashOfMaps: "hash_of_maps", Queue: "queue", Stack: "stack", RingBuf: "ringbuf", BloomFilter: "bloom_filter",
+}
 
 // String returns Linux's name of the kind.
 func (k MapKind) String() string {
-	switch k {
-	case Hash:
-		return "hash"
-	case Array:
-		return "array"
-	case PerfEvents:
-		return "perf_event_array"
-	case PerCPUHash:
-		return "percpu_hash"
-	case PerCPUArray:
-		return "percpu_array"
-	case RingBuf:
-		return "ringbuf"
+	if name, ok := mapNames[k]; ok {
+		return name
 	}
 	return fmt.Sprintf("map type %d", uint32(k))
 }
@@ -43,21 +49,34 @@ func (k MapKind) String() string {
 type MapKinds uint32
 
 const (
-	keyedMaps MapKinds = 1<<Hash | 1<<Array | 1<<PerCPUHash | 1<<PerCPUArray
-	ringMaps  MapKinds = 1 << RingBuf
+	hashMaps   MapKinds = 1<<Hash | 1<<PerCPUHash | 1<<LRUHash | 1<<PerCPULRU
+	lruMaps    MapKinds = 1<<LRUHash | 1<<PerCPULRU
+	arrayMaps  MapKinds = 1<<Array | 1<<PerCPUArray
+	elemMaps            = hashMaps | arrayMaps
+	mapsOfMaps MapKinds = 1<<ArrayOfMaps | 1<<HashOfMaps
+	queueMaps  MapKinds = 1<<Queue | 1<<Stack | 1<<BloomFilter
+	ringMaps   MapKinds = 1 << RingBuf
+	// compiledMaps are those that compiled code works on; the others only the host has.
+	compiledMaps = arrayMaps | ringMaps | 1<<Hash | 1<<PerCPUHash
+	knownMaps    = elemMaps | mapsOfMaps | queueMaps | ringMaps | 1<<ProgArray | 1<<PerfEvents | 1<<StackTrace | 1<<CgroupArray
 )
 
 func (s MapKinds) has(k MapKind) bool { return k < 32 && s>>k&1 != 0 }
+
+// InGuest reports whether programs in the guest can use maps of the kind.
+func (k MapKind) InGuest() bool { return compiledMaps.has(k) }
 
 // MapSpec describes a map.
 type MapSpec struct {
 	Name       string
 	Kind       MapKind
-	KeySize    uint32 // 4 for arrays, 1 to MaxKeySize for hashes, 0 for rings
-	ValueSize  uint32 // 1 to MaxValueSize bytes, 0 for rings
-	MaxEntries uint32 // for rings their size in bytes, a power of two of at least MinRingSize
-	ReadOnly   bool   // programs may not write the values (constants of an object file)
-	Contents   []byte // first bytes of an array's first value
+	KeySize    uint32            // 4 for arrays, 1 to MaxKeySize for hashes, 0 for rings and queues
+	ValueSize  uint32            // 1 to MaxValueSize bytes, 0 for rings
+	MaxEntries uint32            // for rings their size in bytes, a power of two of at least MinRingSize
+	ReadOnly   bool              // programs may not write the values (constants of an object file)
+	Contents   []byte            // first bytes of an array's first value
+	Extra      uint64            // map_extra: how many hashes a BloomFilter has
+	Values     map[uint32]string // names of the maps, or programs, that a map of them has
 
 	KeyType, ValueType *Type         // nil: not known
 	Records            map[int]*Type // what records of a ring may be, by size
@@ -101,10 +120,13 @@ type Map struct {
 	area Area
 
 	perCPU  bool
-	stride  int    // of values, a multiple of 8
-	entries int    // elements of one CPU: of an array, or slots of a hash; padded for per-CPU arrays
-	values  int    // offset of the values: entries for each CPU in turn
-	zero    []byte // one value
+	extra   int                 // offset of what else the kind has: see the map's file
+	inner   map[string]*Map     // of a map of maps, by key
+	progs   map[uint32]*Program // of a ProgArray
+	stride  int                 // of values, a multiple of 8
+	entries int                 // elements of one CPU: of an array, or slots of a hash; padded for per-CPU arrays
+	values  int                 // offset of the values: entries for each CPU in turn
+	zero    []byte              // one value
 	hash    hashGeometry
 	ring    ringState
 	writer  RingWriter // of a ring of NewWriter
@@ -146,57 +168,6 @@ func NewMap(spec MapSpec, cpus int, mem Memory) (*Map, error) {
 	return m, nil
 }
 
-// plan checks the specification, places the parts and returns the size.
-func (m *Map) plan() (int, error) {
-	s := &m.spec
-	switch s.Kind {
-	case RingBuf:
-		return m.planRing()
-	case Array, PerCPUArray:
-		if s.KeySize != 4 {
-			return 0, fmt.Errorf("keys of %d bytes: an array has keys of 4", s.KeySize)
-		}
-	case Hash, PerCPUHash:
-		if s.KeySize == 0 || s.KeySize > MaxKeySize {
-			return 0, fmt.Errorf("keys of %d bytes: want 1 to %d: %w", s.KeySize, MaxKeySize, ErrMapLimit)
-		}
-	default:
-		return 0, fmt.Errorf("%v is not supported", s.Kind)
-	}
-	switch {
-	case s.ValueSize == 0 || s.ValueSize > MaxValueSize:
-		return 0, fmt.Errorf("values of %d bytes: want 1 to %d: %w", s.ValueSize, MaxValueSize, ErrMapLimit)
-	case s.MaxEntries == 0 || s.MaxEntries > MaxEntries:
-		return 0, fmt.Errorf("%d entries: want 1 to %d: %w", s.MaxEntries, MaxEntries, ErrMapLimit)
-	case len(s.Contents) > int(s.ValueSize):
-		return 0, fmt.Errorf("contents of %d bytes for a value of %d", len(s.Contents), s.ValueSize)
-	}
-	m.perCPU = s.Kind == PerCPUArray || s.Kind == PerCPUHash
-	m.stride = roundUp(int(s.ValueSize), 8)
-	m.zero = make([]byte, m.stride)
-	m.entries = int(s.MaxEntries)
-	m.values = mapHeader
-	if s.Kind == Hash || s.Kind == PerCPUHash {
-		m.planHash()
-	}
-	copies := 1
-	if m.perCPU {
-		copies = m.cpus
-		// Values of different vCPUs share no cache line.
-		for m.entries*m.stride%64 != 0 {
-			m.entries++
-		}
-	}
-	if m.entries*copies > elemMask {
-		return 0, fmt.Errorf("%d values in all: %w", m.entries*copies, ErrMapLimit)
-	}
-	size := m.values + m.entries*copies*m.stride
-	if size > MaxMapSize {
-		return 0, fmt.Errorf("%d bytes of memory, more than %d: %w", size, MaxMapSize, ErrMapLimit)
-	}
-	return size, nil
-}
-
 // Spec returns what the map was made from.
 func (m *Map) Spec() MapSpec { return m.spec }
 
@@ -219,15 +190,11 @@ func (m *Map) Close() {
 
 // segment returns what a program's pointers to values may reach.
 func (m *Map) segment() segment {
-	if m.spec.Kind == RingBuf {
+	if !elemMaps.has(m.spec.Kind) {
 		return segment{}
 	}
-	copies := 1
-	if m.perCPU {
-		copies = m.cpus
-	}
 	return segment{
-		bytes: m.area.Bytes[m.values:], stride: uint64(m.stride), count: uint64(m.entries * copies),
+		bytes: m.area.Bytes[m.values:], stride: uint64(m.stride), count: uint64(m.entries * m.copies()),
 		limit: uint64(m.spec.ValueSize), readOnly: m.spec.ReadOnly,
 	}
 }

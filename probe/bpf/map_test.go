@@ -36,7 +36,7 @@ func TestNewMapLimits(t *testing.T) {
 		{"ring too large", MapSpec{Kind: RingBuf, MaxEntries: 2 * MaxRingSize}, false},
 		{"ring with key", MapSpec{Kind: RingBuf, KeySize: 4, MaxEntries: MinRingSize}, false},
 		{"perf events", MapSpec{Kind: PerfEvents, KeySize: 4, ValueSize: 4}, true},
-		{"other kind", MapSpec{Kind: 9, KeySize: 4, ValueSize: 4, MaxEntries: 1}, false},
+		{"other kind", MapSpec{Kind: 11, KeySize: 4, ValueSize: 4, MaxEntries: 1}, false},
 		{"kind 4 billion", MapSpec{Kind: 1<<32 - 1, KeySize: 4, ValueSize: 4, MaxEntries: 1}, false},
 	} {
 		m, err := NewMap(tt.spec, 2, Heap{})

@@ -54,12 +54,15 @@ func mapError(errno int) error {
 
 // find returns the slot that key is in.
 func (m *Map) find(key []byte) (int, bool) {
-	switch m.spec.Kind {
-	case Array, PerCPUArray:
+	switch {
+	case arrayMaps.has(m.spec.Kind):
 		i := binary.LittleEndian.Uint32(key)
 		return int(i), i < m.spec.MaxEntries
-	case Hash, PerCPUHash:
+	case m.hashed():
 		return m.hashFind(key)
+	case m.spec.Kind == StackTrace:
+		i := binary.LittleEndian.Uint32(key)
+		return int(i), int64(i) < int64(m.entries) && m.hasStack(int(i))
 	}
 	return 0, false
 }
@@ -68,8 +71,8 @@ func (m *Map) find(key []byte) (int, bool) {
 // and a new key's other values become zero; with cpu < 0, val holds the values
 // of all vCPUs, each padded to a multiple of 8 bytes. It returns an errno.
 func (m *Map) update(key, val []byte, flags uint64, cpu int) int {
-	switch m.spec.Kind {
-	case Array, PerCPUArray:
+	switch {
+	case arrayMaps.has(m.spec.Kind):
 		switch i := binary.LittleEndian.Uint32(key); {
 		case flags > UpdateExist:
 			return errInval
@@ -81,7 +84,7 @@ func (m *Map) update(key, val []byte, flags uint64, cpu int) int {
 			m.write(int(i), val, cpu)
 			return 0
 		}
-	case Hash, PerCPUHash:
+	case m.hashed():
 		return m.hashUpdate(key, val, flags, cpu)
 	}
 	return errInval
@@ -104,8 +107,11 @@ func (m *Map) write(slot int, val []byte, cpu int) {
 
 // remove deletes key and returns an errno.
 func (m *Map) remove(key []byte) int {
-	if m.spec.Kind == Hash || m.spec.Kind == PerCPUHash {
+	switch {
+	case m.hashed():
 		return m.hashDelete(key)
+	case m.spec.Kind == StackTrace:
+		return m.dropStack(key)
 	}
 	return errInval
 }
@@ -148,7 +154,7 @@ func (m *Map) fail(what string, err error) error {
 }
 
 func (m *Map) checkKey(what string, key []byte) error {
-	if m.spec.Kind == RingBuf {
+	if m.spec.Kind != StackTrace && !elemMaps.has(m.spec.Kind) {
 		return m.fail(what, ErrMapKind)
 	}
 	if len(key) != int(m.spec.KeySize) {
@@ -224,23 +230,23 @@ func (m *Map) Delete(key []byte) error {
 
 // Each calls f with a copy of every key and its values, until f returns false.
 // Keys that come or go meanwhile may or may not be seen. The slices are reused
-// for the next call. A ring has no keys.
+// for the next call. What is in a queue or on a stack has an empty key; a ring, and a
+// map of what is not bytes, has nothing.
 func (m *Map) Each(f func(key []byte, vals [][]byte) bool) {
-	if m.spec.Kind == RingBuf {
+	if m.spec.Kind == Queue || m.spec.Kind == Stack {
+		m.eachQueued(f)
 		return
 	}
 	key, vals := make([]byte, m.spec.KeySize), m.newValues()
-	n := int(m.spec.MaxEntries)
-	hashed := m.spec.Kind == Hash || m.spec.Kind == PerCPUHash
-	if hashed {
-		n = m.entries
-	}
-	for i := range n {
-		if hashed {
+	for i := range m.slots() {
+		switch {
+		case m.hashed():
 			if !m.hashRead(i, key, vals) {
 				continue
 			}
-		} else {
+		case m.spec.Kind == StackTrace && !m.hasStack(i):
+			continue
+		default:
 			binary.LittleEndian.PutUint32(key, uint32(i))
 			m.readValues(i, vals)
 		}
@@ -248,4 +254,15 @@ func (m *Map) Each(f func(key []byte, vals [][]byte) bool) {
 			return
 		}
 	}
+}
+
+// slots returns how many places for elements there are to be looked at, of one vCPU.
+func (m *Map) slots() int {
+	switch {
+	case arrayMaps.has(m.spec.Kind):
+		return int(m.spec.MaxEntries)
+	case m.hashed() || m.spec.Kind == StackTrace:
+		return m.entries
+	}
+	return 0
 }

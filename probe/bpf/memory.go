@@ -52,10 +52,12 @@ const (
 	segStack   = 2
 	segRecords = 3 // one for each reservation that a program can hold at a time
 	segMaps    = segRecords + MaxReservations
-	maxSegs    = segMaps + MaxMaps
+	maxSegs    = segMaps + MaxMaps + MaxFrames // those of for_each_map_elem are behind the maps'
 
 	// handleBit distinguishes the handle of a map from an address.
 	handleBit = 1 << 62
+	// funcBit distinguishes that of a function.
+	funcBit = 1 << 61
 )
 
 // MaxReservations is how many ring records a program can hold at a time
@@ -65,6 +67,8 @@ const MaxReservations = 4
 func segPointer(seg, elem, off int) uint64 {
 	return uint64(seg)<<segShift | uint64(elem)<<elemShift | uint64(off)
 }
+
+func funcHandle(slot int) uint64 { return funcBit | uint64(slot) }
 
 func mapHandle(i int) uint64 { return handleBit | uint64(i) }
 

@@ -28,9 +28,10 @@ var contextTypes = sync.OnceValues(func() (*btf.Spec, error) {
 	return b.Spec()
 })
 
-// relocateTypes applies the relocations that depend on types (CO-RE). The only
-// type of a kernel that we know is the context.
-func relocateTypes(in asm.Instructions) error {
+// relocateTypes applies the relocations that depend on types (CO-RE). Without a kernel
+// the only type that is known is the context. An instruction for which its type has
+// nothing is one that nothing may come to: programs ask before whether it is there.
+func relocateTypes(in asm.Instructions, k *Kernel) (asm.Instructions, error) {
 	var relos []*btf.CORERelocation
 	var where []int
 	for i := range in {
@@ -39,24 +40,46 @@ func relocateTypes(in asm.Instructions) error {
 		}
 	}
 	if len(relos) == 0 {
-		return nil
+		return in, nil
 	}
-	types, err := contextTypes()
-	if err != nil {
-		return fmt.Errorf("describe the context: %w", err)
+	why := "the types (BTF) of the guest's kernel do not have what it depends on"
+	var types []*btf.Spec
+	if k != nil {
+		types = k.Types
+	}
+	if len(types) == 0 {
+		regs, err := contextTypes()
+		if err != nil {
+			return nil, fmt.Errorf("describe the context: %w", err)
+		}
+		types, why = []*btf.Spec{regs}, "it depends on a kernel type (CO-RE) other than struct pt_regs"
 	}
 	noIDs := func(t btf.Type) (btf.TypeID, error) { return 0, fmt.Errorf("the ID of type %v is not known", t) }
-	fixups, err := btf.CORERelocate(relos, []*btf.Spec{types}, binary.LittleEndian, noIDs)
+	fixups, err := btf.CORERelocate(relos, types, binary.LittleEndian, noIDs)
 	if err != nil {
-		return fmt.Errorf("relocate types: %w", err)
+		return nil, fmt.Errorf("relocate types: %w", err)
 	}
+	out := in[:0:0]
+	next := 0
 	for k, i := range where {
-		if err := fixups[k].Apply(&in[i]); err != nil {
-			return fmt.Errorf("relocate types: %w", err)
+		out = append(out, in[next:i]...)
+		next = i + 1
+		ins := in[i]
+		wide := ins.OpCode.IsDWordLoad()
+		if err := fixups[k].Apply(&ins); err != nil {
+			return nil, fmt.Errorf("relocate types: %w", err)
 		}
-		if in[i].IsBuiltinCall() {
-			return fmt.Errorf("it depends on a kernel type (CO-RE) other than struct pt_regs: %v", relos[k])
+		switch {
+		case wide && ins.Dst == asm.R10 && ins.Constant == btf.COREBadRelocationSentinel, !wide && ins.IsBuiltinCall():
+			ins.Metadata = in[i].Metadata
+			missing(&ins, fmt.Sprintf("%s: %v", why, relos[k]))
+			out = append(out, ins)
+			if wide { // as many slots as there were: jumps count them
+				out = append(out, asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.Ja)})
+			}
+		default:
+			out = append(out, ins)
 		}
 	}
-	return nil
+	return append(out, in[next:]...), nil
 }

@@ -15,36 +15,42 @@ import (
 // ErrNoSection is the cause when an object has no programs in the section asked for.
 var ErrNoSection = errors.New("no such section")
 
-// prepare checks the sections of a file before anything else reads it. With a section
-// given it returns a copy in which those of other programs, and the names that a kernel
-// would fill in, are hidden: nothing in them is then looked at.
-func prepare(b []byte, section string) ([]byte, error) {
+// prepare checks the sections of a file before anything else reads it, and finds what it
+// refers to and does not define. It returns a copy in which the names that a kernel
+// would fill in are hidden, and the sections of programs that are not selected: nothing
+// in them is then looked at.
+func prepare(b []byte, sel Selection) ([]byte, *externs, error) {
 	f, err := elf.NewFile(bytes.NewReader(b))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := checkSizes(f, len(b)); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var have []string
+	some := false
 	hidden := make([]bool, len(f.Sections))
 	for i, s := range f.Sections {
 		code := s.Type == elf.SHT_PROGBITS && s.Flags&elf.SHF_EXECINSTR != 0 && s.Size > 0
+		selected := sel.wants(s.Name)
 		if code && s.Name != ".text" {
 			have = append(have, s.Name)
+			some = some || selected
 		}
-		hidden[i] = section != "" && s.Name != section && (code && s.Name != ".text" || strings.HasPrefix(s.Name, ".struct_ops"))
+		hidden[i] = !selected && (code && s.Name != ".text" || strings.HasPrefix(s.Name, ".struct_ops"))
 	}
-	if section != "" && !slices.Contains(have, section) {
-		return nil, fmt.Errorf("%w %q: it has %q", ErrNoSection, section, slices.Compact(have))
+	if sel.Section != "" && !some {
+		return nil, nil, fmt.Errorf("%w %q: it has %q", ErrNoSection, sel.Section, slices.Compact(have))
 	}
-	if err := checkExterns(f, hidden); err != nil {
-		return nil, err
+	refs, err := findExterns(f, hidden)
+	if err != nil {
+		return nil, nil, err
 	}
-	if section == "" {
-		return b, nil
+	if b, err = hide(b, f, hidden); err != nil {
+		return nil, nil, err
 	}
-	return hide(b, f, hidden)
+	x, err := newExterns(refs, typesOf(b, f), sel.Kernel)
+	return b, x, err
 }
 
 // checkSizes refuses files whose sections are larger than they can be: what
@@ -69,16 +75,17 @@ func checkSizes(f *elf.File, size int) error {
 // relSize is the size of an Elf64_Rel: offset, type and symbol.
 const relSize = 16
 
-// checkExterns refuses code that refers to what the file does not define.
-func checkExterns(f *elf.File, hidden []bool) error {
+// findExterns finds what code refers to and the file does not define, by name.
+func findExterns(f *elf.File, hidden []bool) (map[string]externRef, error) {
+	refs := map[string]externRef{}
 	if f.Class != elf.ELFCLASS64 || f.ByteOrder != binary.LittleEndian {
-		return nil // who parses the file says what is wrong with it
+		return refs, nil // who parses the file says what is wrong with it
 	}
 	symbols, err := f.Symbols()
 	if errors.Is(err, elf.ErrNoSymbols) {
-		return nil
+		return refs, nil
 	} else if err != nil {
-		return err
+		return nil, err
 	}
 	for _, rel := range f.Sections {
 		if rel.Type != elf.SHT_REL || int(rel.Info) >= len(f.Sections) {
@@ -90,18 +97,26 @@ func checkExterns(f *elf.File, hidden []bool) error {
 		}
 		data, err := rel.Data()
 		if err != nil {
-			return err
+			return nil, err
 		}
 		for ; len(data) >= relSize; data = data[relSize:] {
 			at, n := f.ByteOrder.Uint64(data), int(f.ByteOrder.Uint32(data[12:]))
 			// Symbols leaves out the first one, which is none.
-			if n == 0 || n > len(symbols) || symbols[n-1].Section != elf.SHN_UNDEF || symbols[n-1].Name == "" {
+			if n == 0 || n > len(symbols) {
 				continue
 			}
-			return fmt.Errorf("section %q, instruction %d: %q is extern and defined nowhere (there is no kernel whose configuration, symbols or functions could be used)", code.Name, at/asm.InstructionSize, symbols[n-1].Name)
+			sym := symbols[n-1]
+			if _, known := refs[sym.Name]; known || sym.Section != elf.SHN_UNDEF || sym.Name == "" {
+				continue
+			}
+			refs[sym.Name] = externRef{
+				weak:  elf.ST_BIND(sym.Info) == elf.STB_WEAK,
+				order: len(refs),
+				where: fmt.Sprintf("section %q, instruction %d", code.Name, at/asm.InstructionSize),
+			}
 		}
 	}
-	return nil
+	return refs, nil
 }
 
 // hide returns a copy of the file in which sections are of no kind that anybody
@@ -118,15 +133,22 @@ func hide(b []byte, f *elf.File, hidden []bool) ([]byte, error) {
 			}
 			le.PutUint32(b[at:], uint32(elf.SHT_NOTE))
 		}
-		if s.Name != ".BTF" || s.Type == elf.SHT_NOBITS || s.Offset > uint64(len(b)) || s.Size > uint64(len(b))-s.Offset {
-			continue
-		}
-		types := b[s.Offset:][:s.Size]
-		for _, name := range []string{"\x00.kconfig\x00", "\x00.ksyms\x00"} {
-			if at := bytes.Index(types, []byte(name)); at >= 0 {
-				types[at+1] = '_'
-			}
+	}
+	types := typesOf(b, f)
+	for _, name := range []string{kconfigHidden, ksymsHidden} {
+		if at := bytes.Index(types, []byte("\x00."+name[1:]+"\x00")); at >= 0 {
+			types[at+1] = '_'
 		}
 	}
 	return b, nil
+}
+
+// typesOf returns the bytes of a file that describe its types (BTF), nil where there are
+// none.
+func typesOf(b []byte, f *elf.File) []byte {
+	s := f.Section(".BTF")
+	if s == nil || s.Type == elf.SHT_NOBITS || s.Offset > uint64(len(b)) || s.Size > uint64(len(b))-s.Offset {
+		return nil
+	}
+	return b[s.Offset:][:s.Size]
 }

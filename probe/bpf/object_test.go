@@ -65,10 +65,11 @@ func lookup(t testing.TB, m *Map, key []byte) []uint64 {
 // fakeEnv is an Env with one task and a little memory.
 type fakeEnv struct {
 	NoEnv
-	now   uint64
-	id    uint64
-	mem   map[uint64]byte
-	trace []string
+	now                 uint64
+	id                  uint64
+	mem                 map[uint64]byte
+	trace               []string
+	task, owner, cgroup uint64
 }
 
 func (e *fakeEnv) Now() uint64      { return e.now }
@@ -76,6 +77,9 @@ func (e *fakeEnv) PIDTGID() uint64  { return e.id }
 func (e *fakeEnv) Comm(c *[16]byte) { copy(c[:], "builtin") }
 func (e *fakeEnv) Trace(msg []byte) { e.trace = append(e.trace, string(msg)) }
 func (e *fakeEnv) FuncIP() uint64   { return 0x1234 }
+func (e *fakeEnv) Task() uint64     { return e.task }
+func (e *fakeEnv) UIDGID() uint64   { return e.owner }
+func (e *fakeEnv) CgroupID() uint64 { return e.cgroup }
 func (e *fakeEnv) put(at uint64, s string) {
 	if e.mem == nil {
 		e.mem = map[uint64]byte{}
@@ -257,7 +261,7 @@ func TestLoadSection(t *testing.T) {
 		{"kprobe/vfs_read", ""},
 		{"kretprobe/vfs_read", `section "kretprobe/vfs_read", instruction 0: "CONFIG_HZ" is extern`},
 		{"kprobe/do_fork", "unknown helper send_signal (109)"},
-		{"xdp", "only kprobe/ and kretprobe/ are supported"},
+		{"xdp", "only kprobe/ and kretprobe/, ksyscall/ and kretsyscall/, fentry/ and fexit/ are"},
 		{"kprobe/nope", `no such section "kprobe/nope": it has ["kprobe/vfs_read" "kretprobe/vfs_read" "kprobe/do_fork" "tracepoint/sched/sched_switch" "xdp"]`},
 	} {
 		o, err := LoadObject(mixed, Selection{Section: tt.section})
@@ -353,7 +357,7 @@ func TestObjectRefused(t *testing.T) {
 		{"empty", nil, "EOF"},
 		{"not ELF", []byte(strings.Repeat("#!/bin/sh\n", 10)), "bad magic"},
 		{"truncated", good[:len(good)/2], "EOF"},
-		{"other section", renamed("kprobe/vfs_read", "socket/vfs_read"), "only kprobe/ and kretprobe/"},
+		{"other section", renamed("kprobe/vfs_read", "socket/vfs_read"), "only kprobe/ and kretprobe/, ksyscall/"},
 		{"huge .bss", hugeBSS(t, readObject(t, "record.o")), "too large"},
 		{"kernel type", readObject(t, "core-task.o"), "CO-RE"},
 		{"kernel configuration", readObject(t, "kconfig.o"), `section "kprobe/vfs_read", instruction 1: "CONFIG_HZ" is extern and defined nowhere`},
@@ -363,7 +367,10 @@ func TestObjectRefused(t *testing.T) {
 		{"too large", make([]byte, MaxObjectSize+1), "larger than"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := LoadObject(tt.file, Selection{})
+			o, err := LoadObject(tt.file, Selection{})
+			if err == nil {
+				_, err = o.Load(2, Heap{}, 0)
+			}
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("%v, want something about %q", err, tt.want)
 			}

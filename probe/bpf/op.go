@@ -74,6 +74,7 @@ const (
 	opCall
 	opCallLocal
 	opExit
+	opMissing // what nothing comes to: see missing
 	opLoadImm // 64-bit immediate, map handle or address; the next slot is skipped
 	opLoad8
 	opLoad16
@@ -139,6 +140,8 @@ func lowerInsn(pc int, i *asm.Instruction, fns *functions) op {
 			o.imm = int64(segPointer(segMaps+n, 0, off))
 		} else if ok {
 			o.imm = int64(mapHandle(n))
+		} else if i.IsLoadOfFunctionPointer() {
+			o.imm = int64(funcHandle(target(i, pc)))
 		}
 	case asm.LdXClass:
 		o.code = map[uint8]opc{1: opLoad8, 2: opLoad16, 4: opLoad32, 8: opLoad64}[o.size]
@@ -195,6 +198,9 @@ func lowerJump(o *op, pc int, i *asm.Instruction, fns *functions) {
 	switch op := i.OpCode.JumpOp(); {
 	case op == asm.Exit:
 		o.code = opExit
+		return
+	case whyMissing(i) != "":
+		o.code = opMissing
 		return
 	case i.IsFunctionCall():
 		o.code = opCallLocal

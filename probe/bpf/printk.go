@@ -8,14 +8,20 @@ import (
 // Limits of trace_printk.
 const (
 	maxFormat = 256
-	maxLine   = 512
-	maxString = 128 // of one %s
+	maxLine   = 1024 // as in Linux (MAX_BPRINTF_BUF)
+	maxString = 128  // of one %s
 )
 
 // tracePrintk is trace_printk (format, size, three values). It takes %d %i %u
 // %x %X %p %c %s and %%, with the length modifiers h, l, ll and z, flags and
 // widths; %s reads a string of the guest. It returns the bytes printed.
 func (v *VM) tracePrintk(r *[16]uint64) FaultCode {
+	args := [3]uint64{r[R3], r[R4], r[R5]}
+	return v.printLine(r, args[:])
+}
+
+// printLine gives a line to the trace: its format is the first two arguments.
+func (v *VM) printLine(r *[16]uint64, args []uint64) FaultCode {
 	n := r[R2]
 	if n == 0 || n > maxFormat {
 		r[R0] = errno(errInval)
@@ -28,7 +34,7 @@ func (v *VM) tracePrintk(r *[16]uint64) FaultCode {
 	if i := bytes.IndexByte(format, 0); i >= 0 {
 		format = format[:i]
 	}
-	line, ok := v.format(v.line[:0], format, [3]uint64{r[R3], r[R4], r[R5]})
+	line, ok := v.format(v.line[:0], format, args)
 	if !ok {
 		r[R0] = errno(errInval)
 		return NoFault
@@ -47,7 +53,7 @@ type verb struct {
 	what            byte
 }
 
-func (v *VM) format(out, format []byte, args [3]uint64) ([]byte, bool) {
+func (v *VM) format(out, format []byte, args []uint64) ([]byte, bool) {
 	next := 0
 	for len(format) > 0 {
 		if format[0] != '%' {
@@ -92,10 +98,27 @@ func parseVerb(s []byte) (f verb, rest []byte, ok bool) {
 		case c == 'h' || c == '+' || c == ' ':
 		default:
 			f.what = c
-			return f, s[1:], bytes.IndexByte([]byte("diuxXpcs%"), c) >= 0
+			s = s[1:]
+			if c == 'p' {
+				s = f.pointer(s)
+			}
+			return f, s, bytes.IndexByte([]byte("diuxXpcs%"), f.what) >= 0
 		}
 	}
 	return f, nil, false
+}
+
+// pointer reads what stands behind %p: texts of the kernel and of user code (ks, us),
+// and what Linux prints as an address or by its name, which is the address here.
+func (f *verb) pointer(s []byte) []byte {
+	switch {
+	case len(s) > 1 && (s[0] == 'k' || s[0] == 'u') && s[1] == 's':
+		f.what = 's'
+		return s[2:]
+	case len(s) > 0 && bytes.IndexByte([]byte("KxsSB"), s[0]) >= 0:
+		return s[1:]
+	}
+	return s
 }
 
 // convert appends one value. It must not allocate.

@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"github.com/cilium/ebpf/asm"
+
+	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // Kind says what a program is attached to, which fixes its context.
@@ -15,6 +17,8 @@ const (
 	Raw       Kind = iota // context is any memory, and may be written
 	Kprobe                // context is struct pt_regs, read-only
 	Kretprobe             // the same, at the function's return
+	Fentry                // context is the function's arguments, words by its type, read-only
+	Fexit                 // the same, at its return, and behind them what it returns
 )
 
 // String returns the prefix of the section that clang output has the kind in.
@@ -24,11 +28,19 @@ func (k Kind) String() string {
 		return "kprobe"
 	case Kretprobe:
 		return "kretprobe"
+	case Fentry:
+		return "fentry"
+	case Fexit:
+		return "fexit"
 	}
 	return "raw"
 }
 
-func (k Kind) hasRegs() bool { return k == Kprobe || k == Kretprobe }
+// AtReturn reports whether such a program runs when the function returns.
+func (k Kind) AtReturn() bool { return k == Kretprobe || k == Fexit }
+
+func (k Kind) hasRegs() bool { return k != Raw }
+func (k Kind) typed() bool   { return k == Fentry || k == Fexit }
 
 // DefaultBudget is the budget of a program that sets none.
 const DefaultBudget = 1 << 20
@@ -41,6 +53,13 @@ type Spec struct {
 	// of other instructions; maps are named by their number in Maps.
 	Insns asm.Instructions
 	Maps  []*Map
+	// Args is how many words of arguments the function of a Fentry or Fexit has, at most
+	// six; Returns, of a Fexit, whether it returns a word.
+	Args    int
+	Returns bool
+	// Follows has a load from what is no address of the program's read the guest's memory,
+	// as loads by Linux's typed pointers (BTF) do: what cannot be read is 0.
+	Follows bool
 	// Budget bounds the run time: every jump back takes the number of slots
 	// that it goes back over, and every local call the length of the function,
 	// from it, and a run never executes more instructions than the budget and
@@ -59,6 +78,9 @@ type Program struct {
 	fns     *functions
 	maps    []*Map
 	segs    []segment // of the maps, on the host
+	args    int
+	returns bool
+	follows bool
 	budget  int64
 	helpers []Helper // that it calls, ascending
 	cpus    int
@@ -69,6 +91,10 @@ type Program struct {
 func New(s Spec) (*Program, error) {
 	p := &Program{
 		name: s.Name, kind: s.Kind, maps: slices.Clone(s.Maps), budget: s.Budget, cpus: 1,
+		args: s.Args, returns: s.Returns, follows: s.Follows,
+	}
+	if p.args < 0 || p.args > len(insn.CallArgs) {
+		return nil, fmt.Errorf("make program %q: %d words of arguments", s.Name, p.args)
 	}
 	if p.budget == 0 {
 		p.budget = DefaultBudget
@@ -95,6 +121,9 @@ func New(s Spec) (*Program, error) {
 		return nil, err
 	}
 	p.ops = lower(p.slots, p.fns)
+	if err := p.complete(); err != nil {
+		return nil, err
+	}
 	for _, o := range p.ops {
 		if h := Helper(o.imm); o.code == opCall && !slices.Contains(p.helpers, h) {
 			p.helpers = append(p.helpers, h)
@@ -102,6 +131,20 @@ func New(s Spec) (*Program, error) {
 	}
 	slices.Sort(p.helpers)
 	return p, nil
+}
+
+// complete refuses a program that may come to an instruction for which something is
+// missing.
+func (p *Program) complete() error {
+	if !slices.ContainsFunc(p.ops, func(o op) bool { return o.code == opMissing }) {
+		return nil
+	}
+	for pc, f := range verify(p).facts {
+		if p.ops[pc].code == opMissing && f.reached {
+			return fmt.Errorf("make program %q: instruction %d: %s", p.name, pc, whyMissing(p.slots[pc]))
+		}
+	}
+	return nil
 }
 
 // check resolves labels and checks the instructions.
@@ -137,6 +180,27 @@ func (p *Program) WithMaps(maps ...*Map) (*Program, error) {
 // Name returns the name the program was made with.
 func (p *Program) Name() string { return p.name }
 
+// contextSize returns the size in bytes of the program's context; that of a raw one has
+// any size.
+func (p *Program) contextSize() int {
+	if !p.kind.typed() {
+		return p.kind.ContextSize()
+	}
+	words := p.args
+	if p.returns {
+		words++
+	}
+	return 8 * words
+}
+
+// argWords returns how many words of arguments get_func_arg knows.
+func (p *Program) argWords() int {
+	if p.kind.typed() {
+		return p.args
+	}
+	return len(insn.CallArgs)
+}
+
 // Kind returns what the program can be attached to.
 func (p *Program) Kind() Kind { return p.kind }
 
@@ -145,6 +209,28 @@ func (p *Program) Len() int { return len(p.slots) }
 
 // Insns returns a copy of the instructions.
 func (p *Program) Insns() asm.Instructions { return slices.Clone(p.insns) }
+
+// HostOnly returns why the program can only run on the host, "" if nothing is known
+// against the guest.
+func (p *Program) HostOnly() string {
+	for _, m := range p.maps {
+		if !m.spec.Kind.InGuest() {
+			return fmt.Sprintf("map %q is a %v, which only the host has", m.spec.Name, m.spec.Kind)
+		}
+	}
+	switch {
+	case p.kind.typed():
+		return "its context has the arguments by their types, which the host makes"
+	case p.follows:
+		return "it follows addresses of the kernel, which the host does"
+	}
+	for _, i := range p.slots {
+		if i != nil && i.IsLoadOfFunctionPointer() {
+			return "it has functions called by their address, which the host does"
+		}
+	}
+	return ""
+}
 
 // Maps returns the maps that the program uses, in the order of their numbers.
 func (p *Program) Maps() []*Map { return slices.Clone(p.maps) }

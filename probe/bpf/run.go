@@ -5,13 +5,12 @@ import (
 	"math/bits"
 )
 
-// run executes the program on r, with R10 set here. The switch covers every
-// lowered operation; register numbers are masked so that the compiler needs no
+// run executes a function of the program on r, in frame depth, until it returns. The
+// budget is v.left before and behind it. The switch covers every lowered operation; register numbers are masked so that the compiler needs no
 // bounds checks, and jump targets were checked once and for all.
-func (v *VM) run(r *[16]uint64) FaultCode {
-	ops, budget, depth := v.prog.ops, v.prog.budget, 0
-	r[R10] = segPointer(segStack, 0, StackSize)
-	for pc := 0; ; pc++ {
+func (v *VM) run(r *[16]uint64, pc, depth int) FaultCode {
+	ops, budget, base := v.prog.ops, v.left, depth
+	for ; ; pc++ {
 		o := &ops[pc]
 		switch o.code {
 		case opAdd + form64K:
@@ -335,43 +334,43 @@ func (v *VM) run(r *[16]uint64) FaultCode {
 		case opLoad8:
 			b := v.mem(r[o.src&15]+uint64(int64(o.off)), 1)
 			if b == nil {
-				return v.stop(FaultLoad, pc, r[o.src&15]+uint64(int64(o.off)))
+				goto follow
 			}
 			r[o.dst&15] = uint64(b[0])
 		case opLoad16:
 			b := v.mem(r[o.src&15]+uint64(int64(o.off)), 2)
 			if b == nil {
-				return v.stop(FaultLoad, pc, r[o.src&15]+uint64(int64(o.off)))
+				goto follow
 			}
 			r[o.dst&15] = uint64(binary.LittleEndian.Uint16(b))
 		case opLoad32:
 			b := v.mem(r[o.src&15]+uint64(int64(o.off)), 4)
 			if b == nil {
-				return v.stop(FaultLoad, pc, r[o.src&15]+uint64(int64(o.off)))
+				goto follow
 			}
 			r[o.dst&15] = uint64(binary.LittleEndian.Uint32(b))
 		case opLoad64:
 			b := v.mem(r[o.src&15]+uint64(int64(o.off)), 8)
 			if b == nil {
-				return v.stop(FaultLoad, pc, r[o.src&15]+uint64(int64(o.off)))
+				goto follow
 			}
 			r[o.dst&15] = binary.LittleEndian.Uint64(b)
 		case opLoads8:
 			b := v.mem(r[o.src&15]+uint64(int64(o.off)), 1)
 			if b == nil {
-				return v.stop(FaultLoad, pc, r[o.src&15]+uint64(int64(o.off)))
+				goto follow
 			}
 			r[o.dst&15] = uint64(int64(int8(b[0])))
 		case opLoads16:
 			b := v.mem(r[o.src&15]+uint64(int64(o.off)), 2)
 			if b == nil {
-				return v.stop(FaultLoad, pc, r[o.src&15]+uint64(int64(o.off)))
+				goto follow
 			}
 			r[o.dst&15] = uint64(int64(int16(binary.LittleEndian.Uint16(b))))
 		case opLoads32:
 			b := v.mem(r[o.src&15]+uint64(int64(o.off)), 4)
 			if b == nil {
-				return v.stop(FaultLoad, pc, r[o.src&15]+uint64(int64(o.off)))
+				goto follow
 			}
 			r[o.dst&15] = uint64(int64(int32(binary.LittleEndian.Uint32(b))))
 		case opStoreK, opStoreX:
@@ -401,8 +400,18 @@ func (v *VM) run(r *[16]uint64) FaultCode {
 			if v.left = budget - int64(o.cost); v.left < 0 {
 				return v.stop(FaultBudget, pc, 0)
 			}
-			if code := v.call(Helper(o.imm), r); code != NoFault {
-				v.fault.PC = pc
+			v.depth, v.fault.PC = depth, -1
+			switch code := v.call(Helper(o.imm), r); code {
+			case NoFault:
+			case goOn:
+				clear(r[:R10])
+				r[R1] = segPointer(segContext, 0, 0)
+				ops, budget, pc = v.prog.ops, v.left, -1
+				continue
+			default:
+				if v.fault.PC < 0 { // else it is that of a function that the helper has called
+					v.fault.PC = pc
+				}
 				return code
 			}
 			budget = v.left
@@ -418,7 +427,8 @@ func (v *VM) run(r *[16]uint64) FaultCode {
 			r[R10] -= FrameSize
 			goto jump
 		case opExit:
-			if depth == 0 {
+			if depth == base {
+				v.left = budget
 				return NoFault
 			}
 			depth--
@@ -426,10 +436,23 @@ func (v *VM) run(r *[16]uint64) FaultCode {
 			copy(r[R6:R10], f.saved[:])
 			r[R10] += FrameSize
 			pc = f.ret
+		case opMissing:
+			return v.stop(FaultMissing, pc, 0)
 		default:
 			panic("BUG: invalid operation in a checked program")
 		}
 		continue
+	follow:
+		{
+			v.left = budget
+			x, code := v.follow(o, r[o.src&15]+uint64(int64(o.off)))
+			if code != NoFault {
+				v.fault.PC = pc
+				return code
+			}
+			budget, r[o.dst&15] = v.left, x
+			continue
+		}
 	jump:
 		// Beside helpers only what can make a loop costs: with every jump back paid
 		// for by the slots it goes back over, the rest is bounded by the length.
@@ -440,6 +463,33 @@ func (v *VM) run(r *[16]uint64) FaultCode {
 		}
 		pc = int(o.off) - 1
 	}
+}
+
+// follow loads from an address that is none of the program's: of the guest's memory, if
+// the program does so, where what cannot be read is 0.
+func (v *VM) follow(o *op, addr uint64) (uint64, FaultCode) {
+	if !v.prog.follows || own(addr) {
+		return 0, v.badArg(FaultLoad, addr)
+	}
+	if !v.charge(costRead) {
+		return 0, v.badArg(FaultBudget, 0)
+	}
+	b := v.spare[:o.size]
+	if addr>>pageShift == v.badPage {
+		return 0, NoFault
+	}
+	if !v.read(HelperReadKernel, addr, b) {
+		return 0, v.unreadable(addr, addr+uint64(o.size)-1)
+	}
+	switch o.code {
+	case opLoads8:
+		return uint64(int64(int8(b[0]))), NoFault
+	case opLoads16:
+		return uint64(int64(int16(binary.LittleEndian.Uint16(b)))), NoFault
+	case opLoads32:
+		return uint64(int64(int32(binary.LittleEndian.Uint32(b)))), NoFault
+	}
+	return partWord(b), NoFault
 }
 
 // stop notes where and at what address a fault happened.

@@ -1,28 +1,46 @@
 package bpf
 
-import "github.com/guestprobe/guestprobe/probe/insn"
-
 // argKind says what an argument of a helper is.
 type argKind uint8
 
 const (
-	anyArg    argKind = iota
-	mapArg            // a map with keys
-	ringArg           // a ring
-	keyArg            // memory with a key of the map
-	valueArg          // memory with a value of the map
-	inArg             // memory to read; its size is the next argument
-	outArg            // memory to write, likewise
-	wordArg           // memory to write 8 bytes to
-	recordArg         // a reserved record
+	anyArg      argKind = iota
+	mapArg              // a map with keys
+	ringArg             // a ring
+	keyArg              // memory with a key of the map
+	valueArg            // memory with a value of the map
+	inArg               // memory to read; its size is the next argument
+	outArg              // memory to write, likewise
+	wordArg             // memory to write 8 bytes to
+	recordArg           // a reserved record
+	valueOutArg         // memory for a value of the map
+	funcArg             // a function of the program
+	elemsArg            // a map with keys and values
+	queueArg            // a map with values and no keys
+	stacksArg           // a map of stacks
+	progsArg            // a map of programs
+	cgroupsArg          // a map of cgroups
 )
 
-// kinds are the maps that an argument may be.
+// kinds are the maps that an argument may be; none for what is no map.
 func (k argKind) kinds() MapKinds {
-	if k == ringArg {
+	switch k {
+	case mapArg:
+		return elemMaps | mapsOfMaps
+	case ringArg:
 		return ringMaps
+	case elemsArg:
+		return elemMaps
+	case queueArg:
+		return queueMaps
+	case stacksArg:
+		return 1 << StackTrace
+	case progsArg:
+		return 1 << ProgArray
+	case cgroupsArg:
+		return 1 << CgroupArray
 	}
-	return keyedMaps
+	return 0
 }
 
 // callFact is what is known of a call of a helper.
@@ -51,20 +69,27 @@ func (a *verifier) call(pc int, st *state) {
 		r := uint8(R1) + uint8(i)
 		v := st.regs[r]
 		f.known[r].v, f.known[r].ok = v.known()
-		switch kind {
-		case mapArg, ringArg:
-			if c, ok := v.num.is(); v.kind == aMap && ok && c == 0 && kind.kinds().has(a.p.maps[v.m].spec.Kind) {
+		if kinds := kind.kinds(); kinds != 0 {
+			if c, ok := v.num.is(); v.kind == aMap && ok && c == 0 && kinds.has(a.p.maps[v.m].spec.Kind) {
 				f.m, m = int(v.m), a.p.maps[v.m]
 			} else if v.kind != noBase || ok {
 				a.warn(pc, "argument %d of %s is not a map of the right kind", i+1, h.Name)
 			}
-		case keyArg, valueArg:
+			continue
+		}
+		switch kind {
+		case keyArg, valueArg, valueOutArg:
 			if m != nil {
 				size := m.spec.KeySize
-				if kind == valueArg {
+				if kind != keyArg {
 					size = m.spec.ValueSize
 				}
-				f.args[r] = a.region(pc, st, r, constant(uint64(size)), false)
+				f.args[r] = a.region(pc, st, r, constant(uint64(size)), kind == valueOutArg)
+			}
+		case funcArg: // which may write into this frame
+			st.words = nil
+			for i := range st.written {
+				st.written[i] = ^uint64(0)
 			}
 		case inArg, outArg:
 			n := st.regs[r+1].number()
@@ -149,7 +174,7 @@ func (a *verifier) result(pc int, st *state, h Helper, f *callFact, m *Map) valu
 	number := scalar(anyNumber)
 	switch h {
 	case HelperMapLookup:
-		if m == nil {
+		if m == nil || !elemMaps.has(m.spec.Kind) {
 			return number
 		}
 		v := value{base: base{kind: inValue, m: int16(f.m), elem: -1}, num: constant(0)}
@@ -185,9 +210,10 @@ func (a *verifier) result(pc int, st *state, h Helper, f *callFact, m *Map) valu
 		if f.record != 0 {
 			st.end(f.record)
 		}
+		a.ends = a.ends || f.record == 0 && st.regs[R1].kind == noBase
 		return constValue(0)
 	case HelperGetFuncArgCnt:
-		return constValue(uint64(len(insn.CallArgs)))
+		return constValue(uint64(a.p.argWords()))
 	case HelperGetCPU:
 		return scalar(ofSize(4))
 	}

@@ -42,7 +42,7 @@ const (
 func (a *verifier) extent(b base, write bool) (lo, hi int64, ok bool) {
 	switch b.kind {
 	case inContext:
-		return 0, int64(a.p.kind.ContextSize()), !write && a.p.kind.hasRegs()
+		return 0, int64(a.p.contextSize()), !write && a.p.kind.hasRegs()
 	case inFrame:
 		return -FrameSize, 0, true
 	case inValue:
@@ -148,6 +148,13 @@ func (b base) address() uint64 {
 // load is the effect of a load, and its result.
 func (a *verifier) load(pc int, st *state, o *op) value {
 	v := st.regs[o.src]
+	if a.p.follows && (v.kind == noBase || v.null) { // it may be the guest's memory
+		a.untracked = true
+		if o.code >= opLoads8 {
+			return scalar(anyNumber.extended(int(o.size)))
+		}
+		return scalar(ofSize(int(o.size)))
+	}
 	acc := a.access(pc, st, o.src, int64(o.off), int(o.size), false)
 	a.noteAccess(pc, acc)
 	exact := acc.class == direct && acc.by == byOffset && v.kind == inFrame

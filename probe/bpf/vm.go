@@ -19,8 +19,11 @@ type VM struct {
 	records [MaxReservations]record
 	open    int // records reserved
 
-	left    int64  // of the budget, while a helper runs
-	badPage uint64 // of guest memory, that could not be read in this run
+	depth   int                         // frames in use but one, while a helper runs
+	tails   int                         // programs that the run went on as
+	keys    [MaxFrames][MaxKeySize]byte // of for_each_map_elem
+	left    int64                       // of the budget, while a helper runs
+	badPage uint64                      // of guest memory, that could not be read in this run
 
 	fault Fault
 	stats RunStats
@@ -46,7 +49,7 @@ type record struct {
 
 // NewVM returns a VM on vCPU cpu for a program, which may be nil: see Use.
 func NewVM(p *Program, cpu int) *VM {
-	v := &VM{cpu: cpu, stack: alignedBytes(StackSize), segs: make([]segment, segMaps, segMaps+MaxMaps)}
+	v := &VM{cpu: cpu, stack: alignedBytes(StackSize), segs: make([]segment, segMaps, maxSegs)}
 	v.segs[segContext].count = 1
 	v.segs[segStack] = segment{bytes: v.stack, count: 1, limit: StackSize}
 	if p != nil {
@@ -95,7 +98,13 @@ func (v *VM) Run(ctx []byte, env Env) (uint64, error) {
 	}
 	v.env, v.badPage = env, noPage
 	v.stats.Runs++
-	code := v.run(&regs)
+	regs[R10] = segPointer(segStack, 0, StackSize)
+	v.left, v.tails = v.prog.budget, 0
+	first := v.prog
+	code := v.run(&regs, 0, 0)
+	if v.prog != first {
+		v.Use(first)
+	}
 	if v.open > 0 {
 		v.dropRecords()
 	}

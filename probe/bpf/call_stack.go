@@ -1,0 +1,63 @@
+package bpf
+
+import "encoding/binary"
+
+// Flags of get_stack and get_stackid.
+const (
+	stackSkip  = 0xff
+	stackUser  = 0x100
+	stackFast  = 0x200 // stacks with the same hash are the same
+	stackReuse = 0x400 // a stack takes the place of another one
+)
+
+// getStack is get_stack (context, buffer, size, flags): the buffer is filled
+// with 64-bit return addresses and then zeros; it returns the bytes of the
+// addresses.
+func (v *VM) getStack(r *[16]uint64) FaultCode {
+	dst, code := v.dest(r[R2], r[R3])
+	if code != NoFault {
+		return code
+	}
+	if len(dst)%8 != 0 || r[R4]&^(stackSkip|stackUser) != 0 {
+		r[R0] = errno(errInval)
+		return NoFault
+	}
+	pcs := v.pcs[:min(len(dst)/8, len(v.pcs))]
+	n, err := v.env.Stack(pcs, int(r[R4]&stackSkip), r[R4]&stackUser != 0)
+	clear(dst)
+	if err != nil {
+		r[R0] = errno(errFault)
+		return NoFault
+	}
+	n = min(max(n, 0), len(pcs))
+	for i, pc := range pcs[:n] {
+		binary.LittleEndian.PutUint64(dst[8*i:], pc)
+	}
+	r[R0] = uint64(8 * n)
+	return NoFault
+}
+
+// getStackID is get_stackid (context, map, flags): the number under which the stack is in
+// the map.
+func (v *VM) getStackID(r *[16]uint64) FaultCode {
+	m, _ := v.mapArg(r[R2], 1<<StackTrace)
+	if m == nil {
+		return v.badArg(FaultMapArg, r[R2])
+	}
+	flags := r[R3]
+	if flags&^(stackSkip|stackUser|stackFast|stackReuse) != 0 {
+		r[R0] = errno(errInval)
+		return NoFault
+	}
+	pcs := v.pcs[:min(int(m.spec.ValueSize)/8, len(v.pcs))]
+	n, err := v.env.Stack(pcs, int(flags&stackSkip), flags&stackUser != 0)
+	if err != nil || n <= 0 {
+		r[R0] = errno(errFault)
+		return NoFault
+	}
+	id, e := m.keepStack(pcs[:min(n, len(pcs))], flags&stackFast != 0, flags&stackReuse != 0)
+	if r[R0] = uint64(id); e != 0 {
+		r[R0] = errno(e)
+	}
+	return NoFault
+}

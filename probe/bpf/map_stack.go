@@ -1,0 +1,87 @@
+package bpf
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// A map of stacks has one place for each number that get_stackid may return, which is
+// the low bits of the stack's hash. A state word for each stands behind the header: 0
+// nothing, 1 being written, else the hash, how many addresses there are, and 2.
+const (
+	stackNone    = 0
+	stackWriting = 1
+	stackThere   = 2
+)
+
+// planStacks places the parts.
+func (m *Map) planStacks() error {
+	if s := m.spec.ValueSize; s%8 != 0 || s > 8*maxPCs {
+		return fmt.Errorf("values of %d bytes: a stack has 8 to %d, 8 for each address", s, 8*maxPCs)
+	}
+	m.entries = nextPow2(m.entries)
+	m.values = roundUp(mapHeader+8*m.entries, 64)
+	return nil
+}
+
+// hasStack reports whether there is a stack with that number.
+func (m *Map) hasStack(id int) bool { return load64(m.area.Bytes, m.slotWord(id)) > stackWriting }
+
+// keepStack puts a stack into the map, if it is not there, and returns its number. fast
+// takes stacks of the same hash for the same. What has another stack's number takes its
+// place with reuse, and is errExist without.
+func (m *Map) keepStack(pcs []uint64, fast, reuse bool) (id int, e int) {
+	var b [8 * maxPCs]byte
+	stack := b[:8*len(pcs)]
+	for i, pc := range pcs {
+		binary.LittleEndian.PutUint64(stack[8*i:], pc)
+	}
+	hash := hashOf(stack)
+	id = int(hash) & (m.entries - 1)
+	word := uint64(hash)<<32 | uint64(len(pcs))<<8 | stackThere
+	mem, at := m.area.Bytes, m.slotWord(id)
+	for range hashTries {
+		have := load64(mem, at)
+		switch {
+		case have == stackWriting:
+			continue
+		case have != stackNone && have>>32 == word>>32 && (fast || have == word && m.stackIs(id, pcs)):
+			return id, 0
+		case have != stackNone && !reuse:
+			return 0, errExist
+		}
+		if !cas64(mem, at, have, stackWriting) {
+			continue
+		}
+		v := m.valueAt(id, 0)
+		copyShared(v, m.zero[:len(v)])
+		copyShared(v[:len(stack)], stack)
+		store64(mem, at, word)
+		return id, 0
+	}
+	return 0, errBusy
+}
+
+// stackIs reports whether a stack has these addresses.
+func (m *Map) stackIs(id int, pcs []uint64) bool {
+	at := m.values + id*m.stride
+	for i, pc := range pcs {
+		if load64(m.area.Bytes, at+8*i) != pc {
+			return false
+		}
+	}
+	return true
+}
+
+// dropStack takes a stack out.
+func (m *Map) dropStack(key []byte) int {
+	id, ok := m.find(key)
+	if !ok {
+		return errNoEnt
+	}
+	at := m.slotWord(id)
+	if have := load64(m.area.Bytes, at); have > stackWriting && cas64(m.area.Bytes, at, have, stackNone) {
+		return 0
+	}
+	return errBusy
+}

@@ -1,0 +1,184 @@
+package bpf
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
+)
+
+// Externs are what an object refers to and does not define: options of the kernel's
+// configuration, its symbols, and functions of its that programs may call. Their types
+// stand in data sections of the file's types, of no section of the file.
+
+// kconfigName is the map of the kernel's options. The parser sees the sections of
+// externs under names that it does not know, and leaves what refers to them to us.
+const (
+	kconfigName   = ".kconfig"
+	kconfigHidden = "_kconfig"
+	ksymsHidden   = "_ksyms"
+)
+
+// externs are those of one object.
+type externs struct {
+	kernel  *Kernel
+	refs    map[string]externRef // that code refers to
+	options *MapSpec             // nil: there are none
+	offset  map[string]uint32    // in options
+	symbols map[string]btf.Type  // *btf.Var or *btf.Func
+}
+
+// externRef is a reference to an extern.
+type externRef struct {
+	weak  bool
+	where string // section and instruction
+	order int    // by which it came in the file
+}
+
+// newExterns finds the types of externs, in the bytes that describe an object's types, and
+// the values of options.
+func newExterns(refs map[string]externRef, types []byte, k *Kernel) (*externs, error) {
+	x := &externs{kernel: k, refs: refs, offset: map[string]uint32{}, symbols: map[string]btf.Type{}}
+	if len(refs) == 0 {
+		return x, nil
+	}
+	if k == nil {
+		return nil, x.undefined(slices.MinFunc(sortedKeys(refs), func(a, b string) int { return cmp.Compare(refs[a].order, refs[b].order) }))
+	}
+	// Read on its own: the parser of files wants a section for each data section.
+	spec, err := btf.LoadSpecFromReader(bytes.NewReader(types))
+	if err != nil {
+		return nil, fmt.Errorf("types of what is extern: %w", err)
+	}
+	for name, take := range map[string]func(*btf.Datasec) error{ksymsHidden: x.readSymbols, kconfigHidden: x.readOptions} {
+		var section *btf.Datasec
+		if err := spec.TypeByName(name, &section); errors.Is(err, btf.ErrNotFound) {
+			continue
+		} else if err != nil {
+			return nil, err
+		}
+		if err := take(section); err != nil {
+			return nil, err
+		}
+	}
+	return x, nil
+}
+
+// readSymbols takes the types of the kernel's symbols and functions.
+func (x *externs) readSymbols(section *btf.Datasec) error {
+	for _, v := range section.Vars {
+		x.symbols[v.Type.TypeName()] = v.Type
+	}
+	return nil
+}
+
+// readOptions makes the map of options.
+func (x *externs) readOptions(section *btf.Datasec) error {
+	m := MapSpec{Name: kconfigName, Kind: Array, KeySize: 4, MaxEntries: 1, ReadOnly: true}
+	for _, s := range section.Vars {
+		v, ok := s.Type.(*btf.Var)
+		if !ok {
+			return errors.New("the types of the kernel's options are damaged")
+		}
+		ref, used := x.refs[v.Name]
+		if !used {
+			continue
+		}
+		size, err := btf.Sizeof(v.Type)
+		if err != nil || size == 0 || size > MaxValueSize-len(m.Contents) {
+			return fmt.Errorf("option %q of %d bytes: %w", v.Name, size, ErrMapLimit)
+		}
+		b := make([]byte, roundUp(size, 8))
+		x.offset[v.Name] = uint32(len(m.Contents))
+		if value, ok := x.kernel.option(v.Name); ok {
+			if value, err := encodeOption(v.Type, size, value); err != nil {
+				return fmt.Errorf("option %q: %w", v.Name, err)
+			} else {
+				copy(b, value)
+			}
+		} else if !ref.weak { // a weak one is 0, as libbpf has it
+			return fmt.Errorf("%s: the guest's kernel has no option %q, or its configuration is not known", ref.where, v.Name)
+		}
+		m.Contents = append(m.Contents, b...)
+	}
+	if m.ValueSize = uint32(len(m.Contents)); m.ValueSize > 0 {
+		x.options = &m
+	}
+	return nil
+}
+
+// undefined refuses an extern that nothing is known of.
+func (x *externs) undefined(name string) error {
+	return fmt.Errorf("%s: %q is extern and defined nowhere (there is no kernel whose configuration, symbols or functions could be used)", x.refs[name].where, name)
+}
+
+// resolve gives an instruction that refers to an extern what that is. It reports whether
+// the address is one of the kernel's.
+func (x *externs) resolve(ins *asm.Instruction, name string, mapNumber func(string) int) (address bool, err error) {
+	ref := x.refs[name]
+	if off, ok := x.offset[name]; ok {
+		if !ins.OpCode.IsDWordLoad() {
+			return false, fmt.Errorf("%s: %q is an option of the kernel, and no function", ref.where, name)
+		}
+		ins.Src = asm.PseudoMapValue
+		ins.Constant = int64(uint64(off)<<32 | uint64(mapNumber(kconfigName)))
+		*ins = ins.WithReference("")
+		return false, nil
+	}
+	t := x.symbols[name]
+	if t == nil {
+		return false, x.undefined(name)
+	}
+	*ins = ins.WithReference("")
+	_, function := t.(*btf.Func)
+	switch {
+	case function && ins.IsFunctionCall():
+		if !ref.weak {
+			return false, fmt.Errorf("%s: it calls %s, a function of the kernel, which cannot be called from outside of it", ref.where, name)
+		}
+		missing(ins, fmt.Sprintf("it calls %s, a function of the kernel", name))
+		return false, nil
+	case !ins.OpCode.IsDWordLoad():
+		return false, fmt.Errorf("%s: %q is not used as an address", ref.where, name)
+	case function: // whether it is there: for a program it is not
+		ins.Src, ins.Constant = 0, 0
+		return false, nil
+	}
+	var addr uint64
+	ok := false
+	if x.kernel.Symbol != nil {
+		addr, ok = x.kernel.Symbol(name)
+	}
+	if !ok && !ref.weak {
+		return false, fmt.Errorf("%s: the guest's kernel has no symbol %q", ref.where, name)
+	}
+	ins.Src, ins.Constant = 0, 0
+	if ok {
+		ins.Constant = int64(addr)
+	}
+	return true, nil
+}
+
+// missingKey has, in the metadata of an instruction, what is missing for it.
+type missingKey struct{}
+
+// missing replaces an instruction of one slot by one that nothing may come to.
+func missing(ins *asm.Instruction, why string) {
+	call := asm.BuiltinFunc(missingCall).Call()
+	call.Metadata = ins.Metadata
+	call.Metadata.Set(missingKey{}, why)
+	*ins = call.WithReference("")
+}
+
+// missingCall stands in instructions that cannot be executed. No helper has the number.
+const missingCall = btf.COREBadRelocationSentinel
+
+// whyMissing returns what is missing for an instruction, "" for nothing.
+func whyMissing(ins *asm.Instruction) string {
+	why, _ := ins.Metadata.Get(missingKey{}).(string)
+	return why
+}
