@@ -49,7 +49,7 @@ func (t *text) disarm(w World, st *site, lost *[]error) {
 	if !st.armed.Swap(false) {
 		return // the guest has changed it
 	}
-	if err := w.PatchText(st.addr, []byte{insn.Int3}, st.orig[:1]); err != nil {
+	if err := w.PatchText(st.addr, []byte{insn.Int3}, st.bytes()[:1]); err != nil {
 		t.opt.lose(textError(st, err), lost)
 	}
 }

@@ -157,32 +157,27 @@ func (p *places) prepare(at place) (*site, *Error) {
 		return nil, err
 	}
 	syms := p.target.Symbols()
-	code := syms.Code(at.addr, insn.MaxLen)
-	cpl := uint8(0)
-	if at.sym.User {
-		cpl = 3
-	}
-	plan := insn.Analyze(code, uint64(at.addr), insn.Options{CPL: cpl})
+	code, can := syms.Code(at.addr, insn.MaxLen), p.can[guest.Level(at.sym.User)]
+	plan := p.planOf(at.addr, code, at.sym.User)
 	n := int(plan.Inst.Len)
-	if k, ok := syms.(Kernel); ok && plan.Kind != insn.Refuse && k.Exception(at.addr) {
-		plan.StayPut()
-	}
 	if plan.Kind == insn.Refuse {
 		return nil, refuse(plan, code[:max(n, min(1, len(code)))])
 	}
-	if plan.Kind == insn.InPlace && !p.can[cpl&1].InPlace {
+	if plan.Kind == insn.InPlace && !can.InPlace {
 		return nil, newError(CodeHostCannot, "the instruction cannot be moved, and this host cannot step in place",
 			fmt.Sprintf("%v: bytes % x", plan.Reason, code[:n]))
 	}
-	if plan.Kind == insn.Emulate && plan.Fallback == insn.InPlace && at.sym.User && p.oneSpace && !p.can[1].InPlace {
+	if plan.Kind == insn.Emulate && plan.Fallback == insn.InPlace && at.sym.User && p.oneSpace && !can.InPlace {
 		return nil, newError(CodeHostCannot, "the instruction cannot be moved, and this target cannot emulate it for user code",
 			fmt.Sprintf("bytes % x", code[:n]))
 	}
 	if what := p.fixed(at.addr, at.addr+guest.GVA(n)); what != "" {
 		return nil, newError(CodePatched, fmt.Sprintf("the guest itself rewrites the instruction at %s+%#x", at.sym.Name, uint64(at.addr-at.sym.Addr)), what)
 	}
-	st := &site{addr: at.addr, n: uint8(n), user: at.sym.User, plan: plan, symbol: at.sym.Name, start: at.sym.Addr, head: at.head}
-	copy(st.orig[:], code[:n])
+	st := &site{addr: at.addr, user: at.sym.User, symbol: at.sym.Name, start: at.sym.Addr, head: at.head}
+	orig := &original{n: uint8(n), plan: plan}
+	copy(orig.bytes[:], code[:n])
+	st.orig.Store(orig)
 	st.pa, _ = p.pages.Translate(0, at.addr)
 	if err := p.unchanged(st); err != nil {
 		return nil, err
@@ -192,17 +187,31 @@ func (p *places) prepare(at place) (*site, *Error) {
 	return st, nil
 }
 
+// planOf returns how the instruction in code, which stands at addr, is run.
+func (p *places) planOf(addr guest.GVA, code []byte, user bool) insn.Plan {
+	o := insn.Options{}
+	if user {
+		o.CPL = 3
+	}
+	plan := insn.Analyze(code, uint64(addr), o)
+	if k, ok := p.target.Symbols().(Kernel); ok && k.Exception(addr) {
+		plan.StayPut()
+	}
+	return plan
+}
+
 // unchanged checks that the guest's instruction at st is the image's.
 func (p *places) unchanged(st *site) *Error {
-	var now [insn.MaxLen]byte
-	if err := p.target.ReadMemory(0, st.addr, now[:st.n]); err != nil {
+	want := st.bytes()
+	now := make([]byte, len(want))
+	if err := p.target.ReadMemory(0, st.addr, now); err != nil {
 		x := newError(CodeUnreadable, "the guest's text is not mapped", fmt.Sprintf("at %v", st.addr))
 		x.Cause = err
 		return x
 	}
-	p.Unpatch(st.addr, now[:st.n])
-	if !bytes.Equal(now[:st.n], st.bytes()) {
-		return textError(st, &guest.TextMismatchError{Addr: st.addr, Want: st.bytes(), Got: bytes.Clone(now[:st.n])})
+	p.Unpatch(st.addr, now)
+	if !bytes.Equal(now, want) {
+		return textError(st, &guest.TextMismatchError{Addr: st.addr, Want: want, Got: now})
 	}
 	return nil
 }

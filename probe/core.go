@@ -78,7 +78,7 @@ func (k *core) Original(addr guest.GVA) (byte, bool) {
 	if st == nil {
 		return 0, false
 	}
-	return st.orig[0], true
+	return st.bytes()[0], true
 }
 
 // Unpatch puts into p, which was read from guest memory at addr, the bytes that
@@ -91,7 +91,7 @@ func (k *core) Unpatch(addr guest.GVA, p []byte) {
 		if st == nil || !st.armed.Load() {
 			continue
 		}
-		ours, orig := [insn.JmpLen]byte{insn.Int3}, st.orig[:1]
+		ours, orig := [insn.JmpLen]byte{insn.Int3}, st.bytes()[:1]
 		if d := st.detour(); d != nil {
 			ours, orig = d.jump(), d.orig[:]
 		}
@@ -115,7 +115,7 @@ func (k *core) SiteAt(root guest.GPA, addr guest.GVA) (home guest.GVA, orig byte
 	if st == nil {
 		return 0, 0, false
 	}
-	return st.addr, st.orig[0], true
+	return st.addr, st.bytes()[0], true
 }
 
 // sameCode reports whether the int3 at rip, where st is, is that of st: another

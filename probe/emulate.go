@@ -56,7 +56,7 @@ func (m *operand) Write(addr uint64, p []byte) error {
 func (c *cpu) emulate(s State, st *site, chain chain, missed bool) (Verdict, bool) {
 	flags, sp := s.Regs.RFLAGS, s.Regs.RSP
 	c.mem.root, c.mem.cpl, c.mem.err = s.Root, s.CPL, nil
-	if err := st.plan.Inst.Emulate(s.Regs.RIP, s.Regs, &c.mem); err != nil {
+	if err := st.plan().Inst.Emulate(s.Regs.RIP, s.Regs, &c.mem); err != nil {
 		t, ok := c.mem.exception(sp)
 		if !ok {
 			return Verdict{}, false
@@ -65,7 +65,7 @@ func (c *cpu) emulate(s State, st *site, chain chain, missed bool) (Verdict, boo
 	}
 	count(&c.counts.emulated)
 	v := c.after(s, st, chain, missed, c.seq, flags)
-	v.Shadow = st.plan.Shadow && flags&insn.FlagIF == 0 && s.Regs.RFLAGS&insn.FlagIF != 0
+	v.Shadow = st.plan().Shadow && flags&insn.FlagIF == 0 && s.Regs.RFLAGS&insn.FlagIF != 0
 	return v, true
 }
 

@@ -183,15 +183,19 @@ func (c *cpu) execute(s State, st *site, chain chain, missed, watch bool) Verdic
 		at = c.alias
 	}
 	r.RIP = uint64(at)
-	kind := st.plan.Kind
+	kind := st.plan().Kind
+	if kind == insn.Refuse {
+		return Verdict{Action: NotOurs} // the guest's own int3, which it has written below ours
+	}
 	if kind == insn.Emulate {
 		v, done := c.emulate(s, st, chain, missed)
 		if done {
 			return v
 		}
-		kind = st.plan.Fallback
+		kind = st.plan().Fallback
 	}
-	if kind != insn.InPlace && c.can[s.CPL&1].InPlace && !c.slotServes(s, st) {
+	sl, b := st.stepped.Load(), st.boosted.Load()
+	if kind != insn.InPlace && (sl == nil && b == nil || c.can[s.CPL&1].InPlace && !c.slotServes(s, st)) {
 		kind = insn.InPlace
 	}
 	if kind == insn.InPlace {
@@ -207,8 +211,7 @@ func (c *cpu) execute(s State, st *site, chain chain, missed, watch bool) Verdic
 		c.step = step{active: true, inPlace: true, at: at, missed: missed, site: st, chain: chain, seq: c.seq}
 		return Verdict{Action: StepInPlace}
 	}
-	sl := st.stepped.Load()
-	if b := st.boosted.Load(); b != nil && (!watch || sl == nil) {
+	if b != nil && (!watch || sl == nil) {
 		count(&c.counts.boosted)
 		r.RIP = uint64(b.addr)
 		return Verdict{Action: Resume}

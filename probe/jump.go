@@ -30,7 +30,7 @@ var meanings = map[string]string{
 	notSpace:       "a probe on the site is for one address space (--space)",
 	notSharedText:  "the guest does not say that its user text is mapped once; looked at again while it may",
 	notNoPlace:     "no free address has the int3s that the displacement needs",
-	notMemory:      "the executable memory is used up",
+	notMemory:      "the executable memory is used up, or not there yet",
 	notReach:       "an operand or target of a displaced instruction is, from the detour",
 	notMapped:      "the page tables in use lack the detour",
 	notTextChanged: "the region is not what the image says",

@@ -54,7 +54,7 @@ func (o *optimizer) admit(r *registration, st *site) *Error {
 		return o.refuseJump(st, fmt.Sprintf("it has no jump: %s (%s)", no.Reason, no.Detail))
 	}
 	if len(st.region.Boundaries) != 0 {
-		return o.refuseJump(st, fmt.Sprintf("its instruction has %d bytes, and a jump displaces the next one, too", st.n))
+		return o.refuseJump(st, fmt.Sprintf("its instruction has %d bytes, and a jump displaces the next one, too", len(st.bytes())))
 	}
 	return nil
 }

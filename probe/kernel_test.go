@@ -289,3 +289,86 @@ func TestExceptionEntryStays(t *testing.T) {
 
 // probetestImage returns the image that the guest of patching has.
 func probetestImage(f *probetest.Fake) *guest.Image { return f.Symbols().(*probetest.Kernel).Image }
+
+// TestPhases: a guest without executable memory for the engine serves probes that need
+// none; when it has some, and the tables of its kernel say that text is free, all probes
+// get what they are due, and counts go on.
+func TestPhases(t *testing.T) {
+	early := true
+	f, k := patching(t, func(bool) probe.Capabilities {
+		can := probe.Capabilities{InPlace: true}
+		if early {
+			can.NoExec = "the kernel has not set up its memory"
+		}
+		return can
+	})
+	e := f.Engine()
+	if err := f.Write(0x7000_1000, []byte{42}); err != nil {
+		t.Fatal(err)
+	}
+	// lea, emulated; a load, which wants a slot; the same with a post handler.
+	emulated, loaded := &probe.Kprobe{Symbol: "traced", Pre: empty}, &probe.Kprobe{Symbol: "fault", Pre: empty}
+	k.Faulting = nil
+	posts := 0
+	post := &probe.Kprobe{Symbol: "fault", Post: func(*probe.Context) { posts++ }}
+	if err := e.Register(emulated, loaded, post); err != nil {
+		t.Fatal(err)
+	}
+	call := func(what string, name string, arg, want uint64) {
+		t.Helper()
+		if got, err := f.Call(0, symbol(t, f, name), arg); err != nil || got != want {
+			t.Errorf("%s: %s gives %d, %v, want %d", what, name, got, err, want)
+		}
+	}
+	check := func(what string, jumps bool, hits uint64, inPlace uint64) {
+		t.Helper()
+		before := e.Totals(-1)
+		call(what, "traced", 10, 11)
+		call(what, "fault", 0x7000_1000, 42)
+		if now := e.Totals(-1); now.InPlace-before.InPlace != inPlace || now.Boosted+now.Stepped-before.Boosted-before.Stepped != 1-inPlace {
+			t.Errorf("%s: %+v, before %+v", what, now, before)
+		}
+		for _, p := range []*probe.Kprobe{emulated, loaded, post} {
+			i, _ := e.Info(p)
+			if i.Stats.Hits != hits || p == emulated && i.Optimized != jumps {
+				t.Errorf("%s: %+v", what, i)
+			}
+		}
+		if posts != int(hits) {
+			t.Errorf("%s: %d post handlers, want %d", what, posts, hits)
+		}
+	}
+	if err := e.Optimize(); err != nil {
+		t.Fatal(err)
+	}
+	check("early", false, 1, 1)
+	if i, _ := e.Info(emulated); i.Unoptimized.Reason != "no_detour_memory" || !strings.Contains(i.Unoptimized.Detail, "set up") {
+		t.Errorf("early: %+v", i.Unoptimized)
+	}
+	wantCode(t, e.Register(&probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "plain"}}), probe.CodeHostCannot, syscall.ENODEV, nil)
+	wantCode(t, e.Register(&probe.Kprobe{Symbol: "label", Offset: 2}), probe.CodePatched, syscall.EINVAL, nil)
+	if used := e.CollectorStats().Used; used != 0 {
+		t.Errorf("%d bytes of executable memory", used)
+	}
+
+	early, k.Rewritten = false, k.Rewritten[:3] // the label is free
+	if err := e.TargetChanged(); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Optimize(); err != nil {
+		t.Fatal(err)
+	}
+	check("late", true, 2, 0)
+	label := &probe.Kprobe{Symbol: "label", Pre: empty}
+	ret := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "plain"}}
+	if err := e.Register(label, ret, &probe.Kprobe{Symbol: "label", Offset: 7}); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Optimize(); err != nil {
+		t.Fatal(err)
+	}
+	if i, _ := e.Info(label); !i.Optimized {
+		t.Errorf("late: %+v", i.Unoptimized)
+	}
+	call("late", "plain", 10, 12)
+}

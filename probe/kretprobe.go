@@ -3,6 +3,8 @@ package probe
 import (
 	"fmt"
 	"sync/atomic"
+
+	"github.com/guestprobe/guestprobe/guest"
 )
 
 // Kretprobe is a probe on the return of a guest function. Fill in where (at a
@@ -119,6 +121,8 @@ func (r *registration) checkReturn(p *places, at place) *Error {
 		return notEntry(at)
 	case unreturnable[at.sym.Name]:
 		return newError(CodeBlacklisted, fmt.Sprintf("%s must not have a kretprobe", at.sym.Name), "it returns on another stack")
+	case p.can[guest.Level(at.sym.User)].NoExec != "":
+		return newError(CodeHostCannot, "there is no memory for the trampolines of a kretprobe yet", p.can[guest.Level(at.sym.User)].NoExec)
 	case at.sym.User && p.oneSpace:
 		return newError(CodeHostCannot, "this target cannot access the stack with the rights of user code", "")
 	case rp.DataSize < 0 || rp.DataSize > MaxDataSize:

@@ -233,7 +233,7 @@ func (e *Engine) info(r *registration) Info {
 	i := Info{
 		Probe: r.probe, Name: r.name, Type: 'k', Addr: r.shown(), Symbol: st.symbol, Offset: uint64(r.shown() - st.start),
 		Entry: r.entry, User: st.user, Space: r.space, Disabled: r.disabled, Gone: st.gone, Armed: st.armed.Load(),
-		Changed: st.changed, Plan: st.plan.Kind.String(), Insn: slices.Clone(st.bytes()),
+		Changed: st.changed, Plan: st.plan().Kind.String(), Insn: slices.Clone(st.bytes()),
 	}
 	if st.user {
 		i.Type = 'u'

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe/code"
 	"github.com/guestprobe/guestprobe/probe/flow"
 	"github.com/guestprobe/guestprobe/probe/insn"
@@ -29,6 +30,9 @@ type planned struct {
 func (o *optimizer) region(st *site) *Unoptimized {
 	if o.placer == nil {
 		return &Unoptimized{Reason: notOnThisHost, Detail: "the target cannot place detours"}
+	}
+	if why := o.can[guest.Level(st.user)].NoExec; why != "" {
+		return &Unoptimized{Reason: notMemory, Detail: why}
 	}
 	if why := o.placer.OneMapping(st.user); why != "" {
 		return &Unoptimized{Reason: notSharedText, Detail: why}

@@ -14,7 +14,7 @@ import (
 // instruction cannot be moved.
 func slotCode(st *site, kind slotKind, at guest.GVA) (b []byte, n int, err error) {
 	var buf [insn.MaxRelocated + insn.JmpLen]byte
-	n, err = insn.Relocate(buf[:], &st.plan.Inst, uint64(st.addr), uint64(at))
+	n, err = insn.Relocate(buf[:], &st.plan().Inst, uint64(st.addr), uint64(at))
 	if errors.Is(err, insn.ErrOutOfReach) {
 		return nil, 0, code.ErrReach
 	}
@@ -52,9 +52,15 @@ func refuse(p insn.Plan, b []byte) *Error {
 // needSlots makes the slots that st's plan needs; watch says that a probe there
 // has a post or a fault handler.
 func (p *places) needSlots(st *site, watch bool) *Error {
-	kind := st.plan.Kind
+	kind := st.plan().Kind
+	if can := p.can[guest.Level(st.user)]; can.NoExec != "" {
+		if kind != insn.Emulate && !can.InPlace {
+			return newError(CodeHostCannot, "the instruction needs a slot, and this host cannot step in place", can.NoExec)
+		}
+		return nil
+	}
 	if kind == insn.Emulate {
-		kind = st.plan.Fallback // for the hit at which emulation fails
+		kind = st.plan().Fallback // for the hit at which emulation fails
 	}
 	if kind == insn.Boost && st.boosted.Load() == nil {
 		sl, err := p.slot(st, slotBoost)
@@ -63,7 +69,7 @@ func (p *places) needSlots(st *site, watch bool) *Error {
 		}
 		st.boosted.Store(sl)
 	}
-	if (kind == insn.Step || kind == insn.Boost && watch && !st.plan.NoStep) && st.stepped.Load() == nil {
+	if (kind == insn.Step || kind == insn.Boost && watch && !st.plan().NoStep) && st.stepped.Load() == nil {
 		sl, err := p.slot(st, slotStep)
 		if err != nil {
 			return slotError(err)

@@ -26,7 +26,7 @@ func (s *site) patched() (now, before []byte) {
 		jump := d.jump()
 		return append(jump[:], s.text[insn.JmpLen:]...), s.text
 	}
-	return append([]byte{insn.Int3}, s.orig[1:s.n]...), s.bytes()
+	return append([]byte{insn.Int3}, s.bytes()[1:]...), s.bytes()
 }
 
 // holds reports whether the guest's text at st is want. What cannot be read is not

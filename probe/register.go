@@ -246,7 +246,7 @@ func (e *Engine) serve(r *registration, st *site) *Error {
 	if e.opt.jumpsOnly(st) {
 		return e.opt.admit(r, st)
 	}
-	if r.watched() && st.plan.NoStep {
+	if r.watched() && st.plan().NoStep {
 		return newError(CodeNoPost, "the instruction waits or does not come back: no post or fault handler", "")
 	}
 	return e.places.needSlots(st, r.watched())

@@ -137,7 +137,8 @@ func (e *Engine) rearm(w World, lost map[*registration]*Error) {
 // bury puts r on a site of its own that is in no table.
 func (e *Engine) bury(r *registration) {
 	old := r.site
-	st := &site{addr: old.addr, n: old.n, orig: old.orig, user: old.user, plan: old.plan, symbol: old.symbol, start: old.start, head: old.head, gone: true}
+	st := &site{addr: old.addr, user: old.user, symbol: old.symbol, start: old.start, head: old.head, gone: true}
+	st.orig.Store(old.orig.Load())
 	st.chain.Store(&chain{r})
 	st.jump.Store(&optimization{state: jumpBlocked, why: Unoptimized{Reason: notDisarmed}})
 	r.site = st

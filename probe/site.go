@@ -13,11 +13,12 @@ import (
 // looks at is fixed before the site is published, or atomic.
 type site struct {
 	addr guest.GVA
-	n    uint8              // length of the instruction
-	orig [insn.MaxLen]uint8 // its bytes, from the image
-	user bool               // text of CPL3
-	pa   guest.GPA          // where addr is in physical memory, if the target can tell; see sameCode
-	plan insn.Plan
+	user bool      // text of CPL3
+	pa   guest.GPA // where addr is in physical memory, if the target can tell; see sameCode
+
+	// orig is the instruction; another one only when the guest has told that it writes
+	// one (Engine.WriteText), while the world is stopped.
+	orig atomic.Pointer[original]
 
 	// boosted and stepped are its slots, allocated when they are first needed.
 	boosted atomic.Pointer[slot]
@@ -50,11 +51,24 @@ type site struct {
 	changed bool // see Info.Changed; written with the world stopped
 }
 
+// original is the instruction that is probed, and how it is run. It never changes.
+type original struct {
+	n     uint8 // its length
+	bytes [insn.MaxLen]uint8
+	plan  insn.Plan
+}
+
 // bytes returns the original instruction.
-func (s *site) bytes() []byte { return s.orig[:s.n] }
+func (s *site) bytes() []byte {
+	o := s.orig.Load()
+	return o.bytes[:o.n]
+}
+
+// plan returns how the instruction is run.
+func (s *site) plan() *insn.Plan { return &s.orig.Load().plan }
 
 // next returns the address behind the instruction.
-func (s *site) next() guest.GVA { return s.addr + guest.GVA(s.n) }
+func (s *site) next() guest.GVA { return s.addr + guest.GVA(s.orig.Load().n) }
 
 // shown returns the address that all enabled probes on the site are reported at, and
 // false when they differ.

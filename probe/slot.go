@@ -47,7 +47,7 @@ type slotKey struct {
 // slot returns the slot of the given kind for the site's instruction, making it if
 // need be. Errors: slotCode's, code.ErrReach, and those that wrap code.ErrNoMemory. Callers hold mu.
 func (p *places) slot(st *site, kind slotKind) (*slot, error) {
-	key := slotKey{addr: st.addr, kind: kind, n: st.n, bytes: st.orig}
+	key := slotKey{addr: st.addr, kind: kind, n: st.orig.Load().n, bytes: st.orig.Load().bytes}
 	if sl := p.slots[key]; sl != nil {
 		return sl, nil
 	}

@@ -27,7 +27,8 @@ type Target interface {
 	// be an Image, too.
 	Symbols() Symbols
 
-	// Capabilities says what the host can do with kernel code or with user code.
+	// Capabilities says what the host can do with kernel code or with user code. Where
+	// that changes Engine.TargetChanged must be called.
 	Capabilities(user bool) Capabilities
 
 	// ReadMemory and WriteMemory access guest virtual memory through the page
@@ -152,6 +153,10 @@ type Capabilities struct {
 	// NoFault says why exceptions there do not reach the engine before the guest's
 	// handlers; "" = they do. A Stage with fixups then runs on the host.
 	NoFault string
+	// NoExec says why the engine has no executable memory there yet; "" = AllocExec
+	// works. Then no instruction runs in a slot, but is emulated or stepped in place; no
+	// site has a jump, and no function a kretprobe.
+	NoExec string
 }
 
 // PageTables is what a Target adds that walks the guest's page tables as the

@@ -145,6 +145,7 @@ func NewFake(o FakeOptions) (*Fake, error) {
 	f.engine = e
 	for _, v := range f.cpus {
 		go v.serve()
+		<-v.up // or the caller's thread may become this one's while OnVCPU compares
 	}
 	return f, nil
 }

@@ -24,7 +24,7 @@ type testCase struct {
 // starts. After each case the guest's text must be byte for byte the image's.
 func Run(t *testing.T, boot Boot) {
 	var all []testCase
-	for _, part := range [][]testCase{kunitCases, errnoCases, lifeCases, orderCases, handlerCases, equivalenceCases, faultCases, userCases, returnCases, activationCases, jprobeCases, optimizedCases, stormCases, loadCases} {
+	for _, part := range [][]testCase{kunitCases, errnoCases, lifeCases, orderCases, handlerCases, equivalenceCases, faultCases, userCases, returnCases, activationCases, jprobeCases, optimizedCases, textCases, stormCases, loadCases} {
 		all = append(all, part...)
 	}
 	for _, c := range all {

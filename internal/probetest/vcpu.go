@@ -35,6 +35,7 @@ type vcpu struct {
 	f     *Fake
 	id    int
 	calls chan call
+	up    chan struct{}
 	done  chan struct{}
 	tid   atomic.Int64
 
@@ -55,7 +56,7 @@ type vcpu struct {
 }
 
 func newVCPU(f *Fake, id int) *vcpu {
-	return &vcpu{f: f, id: id, calls: make(chan call), done: make(chan struct{})}
+	return &vcpu{f: f, id: id, calls: make(chan call), up: make(chan struct{}), done: make(chan struct{})}
 }
 
 // serve runs calls on a thread of its own, so that a handler can be told from
@@ -63,6 +64,7 @@ func newVCPU(f *Fake, id int) *vcpu {
 func (v *vcpu) serve() {
 	runtime.LockOSThread()
 	v.tid.Store(int64(unix.Gettid()))
+	close(v.up)
 	defer close(v.done)
 	for c := range v.calls {
 		v.f.gate.RLock()

@@ -85,7 +85,7 @@ func (m *Machine) build(b *guest.BootState) (err error) {
 		m.mu.Lock()
 		v.kvm, v.regs, v.sregs = k, (*probe.Regs)(k.Regs()), k.Sregs()
 		m.mu.Unlock()
-		v.trap, v.midIO, v.window, v.asleep, v.stopper, v.turn, v.call, v.gs = arrival{}, false, false, false, false, false, nil, 0
+		v.trap, v.midIO, v.window, v.asleep, v.stopper, v.turn, v.call, v.given, v.gs = arrival{}, false, false, false, false, false, nil, 0, 0
 		v.tick.Store(false)
 		if err := p.setUp(m, k, i, b); err != nil {
 			return fmt.Errorf("vcpu %d: %w", i, err)

@@ -35,6 +35,7 @@ type vcpu struct {
 	asleep  bool       // a hlt in code that was run from inside a hit is still to be served
 	stopper bool       // this vCPU has stopped the world
 	turn    bool       // it is this vCPU's turn to run: see turns
+	given   guest.GVA  // of an int3 that was just given back to the guest; 0: none
 	gs      guest.GVA  // GS base of the guest's kernel when that was last seen; 0: not yet
 
 	tid  atomic.Int32 // of its thread, 0 when there is none

@@ -10,8 +10,16 @@ import (
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
-// dispatch takes the trap in v.trap to the engine and does what it says.
+// dispatch takes the trap in v.trap to the engine and does what it says. The guest's own
+// int3 that was given back by an exception comes here again where the guest's vector
+// forwards it: the engine has seen it, and the probe at the same address its hit.
 func (v *vcpu) dispatch() {
+	given := v.given
+	v.given = 0
+	if t := &v.trap; given != 0 && t.via == viaStub && t.trap.Kind == probe.TrapBreakpoint && guest.GVA(t.state.Regs.RIP) == given {
+		v.continueAt(insn.VectorBP, "int3")
+		return
+	}
 	v.obey(v.m.engine.Hit(v.id, v.trap.state, v.trap.trap))
 }
 
@@ -101,6 +109,7 @@ func (v *vcpu) foreignBreakpoint() {
 	// Where RIP must be for that depends on the host: VMX adds the length of
 	// the instruction to a software exception's RIP (SDM Vol. 3, 26.6.1.1), KVM
 	// does the same for SVM; others push RIP as it is.
+	v.given = guest.GVA(v.regs.RIP)
 	if v.m.host.Traps.CPL(v.cpl()).Inject != host.InjectAt {
 		v.regs.RIP++
 	}

@@ -1,0 +1,202 @@
+package probetest
+
+import (
+	"encoding/binary"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// textCases are about text that the guest writes below probes.
+var textCases = []testCase{
+	{name: "text_followed", run: testTextFollowed},
+	{name: "text_breakpoint", needs: []Capability{CanTrap}, run: testTextBreakpoint},
+	{name: "text_jump", needs: []Capability{CanTrap}, run: testTextJump},
+	{name: "text_obstacles", run: testTextObstacles},
+}
+
+// write has the guest write to its text.
+func (v *env) write(addr guest.GVA, b ...byte) {
+	v.Helper()
+	if !v.e.Probed(addr, len(b)) {
+		v.Errorf("%v is not probed", addr)
+	}
+	if err := v.e.WriteText(addr, b); err != nil {
+		v.Fatalf("write % x at %v: %v", b, addr, err)
+	}
+}
+
+// hit calls f_endbr, whose lea adds more, and checks how often p is hit by it.
+func (v *env) hit(what string, p *probe.Kprobe, more, hits uint64) {
+	v.Helper()
+	before := v.stats(p).Hits
+	equal(v, what, v.call("f_endbr", 40), 40+more)
+	equal(v, what+": hits", v.stats(p).Hits-before, hits)
+}
+
+// testTextFollowed: an instruction that the guest replaces is probed as what it is
+// now; a part of it that changes takes the probe off until the old one is back.
+func testTextFollowed(v *env) {
+	p := &probe.Kprobe{Symbol: "f_endbr", Pre: nop} // leaq 1(%rdi), %rax: 48 8d 47 01; ret
+	v.register(p)
+	at := p.Addr
+	for _, jump := range []bool{false, true} {
+		again := func() {
+			if jump {
+				v.optimize()
+				v.optimized("again", p, "")
+			}
+		}
+		again()
+		v.hit("at first", p, 1, 1)
+		v.write(at, 0x48, 0x8d, 0x47, 0x02)
+		v.hit("replaced", p, 2, 1)
+		equal(v, "instruction", string(v.info(p).Insn), "\x48\x8d\x47\x02")
+		v.write(at, 0x48, 0x89, 0xf8, 0x90) // mov %rdi,%rax; nop
+		v.hit("a shorter one", p, 0, 1)
+		equal(v, "instruction", string(v.info(p).Insn), "\x48\x89\xf8")
+		v.write(at, 0x48, 0x8d, 0x47, 0x02)
+		v.hit("a longer one", p, 2, 1)
+		v.write(at, 0x48, 0x8d, 0x47, 0x01)
+		v.hit("put back", p, 1, 1)
+		again()
+		v.write(at+3, 3)
+		v.hit("in its middle", p, 3, 0)
+		equal(v, "changed", v.info(p).Flags(), "[CHANGED]")
+		v.write(at+3, 1)
+		equal(v, "flags", v.info(p).Flags(), "")
+		v.hit("as it was", p, 1, 1)
+		v.write(at, 0x0f, 0x0b) // ud2, which cannot be probed
+		equal(v, "changed", v.info(p).Flags(), "[CHANGED]")
+		v.write(at, 0x48, 0x8d)
+		v.hit("as it was", p, 1, 1)
+		again()
+		v.write(at, 0x48, 0x8d, 0x47, 0x01) // nothing new
+		v.hit("the same", p, 1, 1)
+	}
+	// Disabled, and followed all the same.
+	if err := v.e.Disable(p); err != nil {
+		v.Fatal(err)
+	}
+	v.write(at, 0x48, 0x8d, 0x47, 0x04)
+	v.hit("disabled", p, 4, 0)
+	if err := v.e.Enable(p); err != nil {
+		v.Fatal(err)
+	}
+	v.hit("enabled", p, 4, 1)
+	v.write(at, 0x48, 0x8d, 0x47, 0x01)
+	v.hit("as it was", p, 1, 1)
+	v.unregister(p)
+}
+
+// testTextBreakpoint: a guest that puts an int3 of its own where a probe is gets it
+// behind the probe's handlers, and can patch the instruction under its cover as
+// text_poke_bp does.
+func testTextBreakpoint(v *env) {
+	p := &probe.Kprobe{Symbol: "f_endbr", Pre: nop}
+	v.register(p)
+	at := p.Addr
+	trapped := func(what string, more, n uint64) {
+		v.Helper()
+		before := v.load("foreign_count")
+		v.hit(what, p, more, 1)
+		equal(v, what+": traps of the guest's", v.load("foreign_count")-before, n)
+	}
+	for _, jump := range []bool{false, true} {
+		if jump {
+			v.optimize()
+			v.optimized("again", p, "")
+		}
+		trapped("at first", 1, 0)
+		v.write(at, insn.Int3)
+		trapped("its int3", 1, 1) // and then leal 1(%rdi), %eax
+		v.write(at+1, 0x8d, 0x47, 0x06)
+		trapped("the rest", 6, 1)
+		v.write(at, 0x48)
+		trapped("the first byte", 6, 0)
+		equal(v, "instruction", string(v.info(p).Insn), "\x48\x8d\x47\x06")
+		v.write(at, insn.Int3)
+		v.write(at+1, 0x8d, 0x47, 0x01)
+		v.write(at, 0x48)
+		trapped("as it was", 1, 0)
+	}
+	// It stays when the probe goes.
+	v.write(at, insn.Int3)
+	v.unregister(p)
+	before := v.load("foreign_count")
+	equal(v, "f_endbr", v.call("f_endbr", 40), 41)
+	equal(v, "traps of the guest's", v.load("foreign_count")-before, 1)
+	if err := v.e.WriteText(at, []byte{0x48}); err != nil {
+		v.Fatal(err)
+	}
+}
+
+// testTextJump: a guest puts a jump over several probed instructions, as its own
+// optimized kprobes do. That at the jump is hit; those below it are away until their
+// instructions are back, and their int3s are not left in the jump.
+func testTextJump(v *env) {
+	first := &probe.Kprobe{Name: "first", Symbol: "f_emulate", Pre: nop} // 55; 48 89 e5; 48 89 f8
+	inside := &probe.Kprobe{Name: "inside", Symbol: "f_emulate", Offset: 1, Pre: nop}
+	v.register(first, inside)
+	at := first.Addr
+	hits := func(what string, result, one, two uint64) {
+		v.Helper()
+		a, b := v.stats(first).Hits, v.stats(inside).Hits
+		equal(v, what, v.call("f_emulate", 0xff00, 0x0ff0), result)
+		equal(v, what+": first", v.stats(first).Hits-a, one)
+		equal(v, what+": inside", v.stats(inside).Hits-b, two)
+	}
+	was := v.bytes(at, insn.JmpLen)
+	copy(was, Image().Code(at, insn.JmpLen))
+	jump, ok := insn.Jmp32(uint64(at), uint64(v.addr("hot")))
+	if !ok {
+		v.Fatal("hot is out of reach")
+	}
+	hits("at first", 0xf0f0, 1, 1)
+	v.write(at, insn.Int3)
+	v.write(at+1, jump[1:]...)
+	equal(v, "displacement", binary.LittleEndian.Uint32(v.bytes(at+1, 4)), binary.LittleEndian.Uint32(jump[1:]))
+	v.write(at, jump[0])
+	hits("jump", 0xff01, 1, 0)
+	equal(v, "flags", v.info(inside).Flags(), "[CHANGED]")
+	v.write(at, insn.Int3)
+	back := append([]byte{}, was[1:]...)
+	back[0] = insn.Int3 // the guest had read the text with the probe's
+	v.write(at+1, was[1:]...)
+	v.write(at, was[0])
+	hits("as it was", 0xf0f0, 1, 1)
+	v.write(at+1, was[1:]...)
+	v.write(at, was...)
+	hits("written again", 0xf0f0, 1, 1)
+	v.write(at, append([]byte{was[0]}, back...)...)
+	hits("with the probe's int3 in it", 0xf0f0, 1, 1)
+	v.unregister(first, inside)
+	equal(v, "f_emulate", v.call("f_emulate", 0xff00, 0x0ff0), 0xf0f0)
+}
+
+// testTextObstacles: what is written into the region of a jump takes the jump away, and
+// the probe's hits go on.
+func testTextObstacles(v *env) {
+	p := &probe.Kprobe{Symbol: "f_emulate", Pre: nop} // 55; 48 89 e5; 48 89 f8; 48 31 f0
+	v.register(p)
+	v.optimize()
+	v.optimized("at first", p, "")
+	at := p.Addr
+	for _, off := range []guest.GVA{1, 4} {
+		b := Image().Code(at+off, 3)
+		v.write(at+off, 0x0f, 0x1f, 0x00) // nopl (%rax)
+		equal(v, "written to", v.info(p).Unoptimized.Reason, "waiting")
+		equal(v, "int3", v.bytes(at, 1)[0], insn.Int3)
+		if off == 4 {
+			equal(v, "without the move", v.call("f_emulate", 0xff00, 0x0ff0), 0xff0)
+		}
+		v.write(at+off, b...)
+		v.optimize()
+		v.optimized("again", p, "")
+		equal(v, "f_emulate", v.call("f_emulate", 0xff00, 0x0ff0), 0xf0f0)
+	}
+	v.write(at+7, Image().Code(at+7, 3)...) // behind the region
+	v.optimized("behind it", p, "")
+	v.unregister(p)
+}

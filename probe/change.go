@@ -1,0 +1,203 @@
+package probe
+
+import (
+	"errors"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// TargetChanged has everything that is known of the target asked anew, and each site
+// looked at again: what its host can do, which text the guest rewrites, its functions. A
+// target calls it when a running guest has come to another phase. What can be better then
+// is: slots, jumps. Counts go on. Errors are ErrInHandler, ErrClosed, those of the target,
+// and those about slots that could not be made; then the instructions are stepped in
+// place as before.
+func (e *Engine) TargetChanged() error {
+	if err := e.lock(); err != nil {
+		return err
+	}
+	defer e.mu.Unlock()
+	e.places.funcs = nil
+	e.learn()
+	e.noteStacks()
+	var errs []error
+	err := e.stop(func(w World) error {
+		e.can = [2]Capabilities{e.target.Capabilities(false), e.target.Capabilities(true)}
+		for _, st := range e.sortedSites() {
+			for _, r := range *st.chain.Load() {
+				if err := e.places.needSlots(st, r.watched()); err != nil {
+					errs = append(errs, err)
+				}
+			}
+			if st.detour() == nil {
+				st.region, st.text = nil, nil
+				e.opt.set(st, noJump)
+			}
+			e.opt.review(w, st, &errs)
+		}
+		return nil
+	})
+	return errors.Join(append(errs, err)...)
+}
+
+// Probed reports whether a write of n bytes at addr would change the text of a probe,
+// as far as its jump goes or may go: then it belongs to WriteText. Any goroutine.
+func (e *Engine) Probed(addr guest.GVA, n int) bool {
+	for a := addr - (maxRegion - 1); a != addr+guest.GVA(n); a++ {
+		if e.sites.Find(a) != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// WriteText writes b to the guest's own text at addr, as the guest has asked for: a
+// target calls it that holds back what a guest writes there (a slot that turns writes
+// into exits), while the vCPU that writes waits, and counts as stopped. The guest's bytes
+// end up below the probes:
+//
+//   - a jump that has them in its region goes first;
+//   - a write that begins at a probed instruction replaces that: it is the new one from
+//     then on. An int3 of the guest's own is hit behind the probe's handlers, as the guest's
+//     #BP; what else cannot be probed takes the probe off (Info.Changed) until the old
+//     instruction is back;
+//   - so does a write that begins elsewhere and changes the instruction, unless that is
+//     the rest of one whose first byte the guest has made an int3 (text_poke_bp).
+//     The engine's int3 is not taken for the guest's where it comes back in a longer write,
+//     because the guest had read it.
+//
+// Writes are done in the order of the calls. Errors are ErrInHandler, ErrClosed, those of
+// the target, with nothing written, and those about text that could not be kept in line.
+func (e *Engine) WriteText(addr guest.GVA, b []byte) error {
+	if err := e.lock(); err != nil {
+		return err
+	}
+	defer e.mu.Unlock()
+	end := addr + guest.GVA(len(b))
+	var sites []*site
+	for a := addr - (maxRegion - 1); a != end; a++ {
+		if st := e.sites.Find(a); st != nil {
+			sites = append(sites, st)
+		}
+	}
+	e.places.rewritten(addr, end)
+	var lost []error
+	err := e.stop(func(w World) error {
+		for _, st := range sites {
+			if st.region == nil || st.addr+guest.GVA(st.region.Len) > addr {
+				e.opt.unoptimize(w, st, &lost)
+				st.region, st.text = nil, nil
+				e.opt.set(st, noJump)
+			}
+			if now := e.follow(st, addr, b); now == nil || !e.become(st, now) {
+				e.text.disarm(w, st, &lost)
+				st.changed = true
+			}
+		}
+		old, now := make([]byte, len(b)), append([]byte{}, b...)
+		if err := e.target.ReadMemory(0, addr, old); err != nil {
+			return err
+		}
+		for _, st := range sites {
+			if off := st.addr - addr; off < guest.GVA(len(b)) && st.armed.Load() {
+				now[off] = insn.Int3
+			}
+		}
+		if err := w.PatchText(addr, old, now); err != nil {
+			return err
+		}
+		if _, err := e.text.settle(w, sites, &lost); err != nil {
+			lost = append(lost, err)
+		}
+		return nil
+	})
+	return errors.Join(append(lost, err)...)
+}
+
+// become makes now what is probed at st, and reports whether it can be run. The world is
+// stopped.
+func (e *Engine) become(st *site, now *original) bool {
+	was, boosted, stepped := st.orig.Load(), st.boosted.Load(), st.stepped.Load()
+	if now == was {
+		return true
+	}
+	st.orig.Store(now)
+	st.boosted.Store(nil)
+	st.stepped.Store(nil)
+	for _, r := range *st.chain.Load() {
+		if r.watched() && now.plan.NoStep || now.plan.Kind != insn.Refuse && e.places.needSlots(st, r.watched()) != nil {
+			st.orig.Store(was)
+			st.boosted.Store(boosted)
+			st.stepped.Store(stepped)
+			return false
+		}
+	}
+	return true
+}
+
+// follow returns what is probed at st when the guest has written b at addr, and nil when
+// that cannot be.
+func (e *Engine) follow(st *site, addr guest.GVA, b []byte) *original {
+	was := st.orig.Load()
+	off := st.addr - addr // of the site in b
+	var text [insn.MaxLen]byte
+	n := len(text)
+	for n > 0 && e.target.ReadMemory(0, st.addr, text[:n]) != nil {
+		n-- // up to where the text ends
+	}
+	e.Unpatch(st.addr, text[:n])
+	copy(text[:], was.bytes[:was.n])
+	same := true
+	for i := range n {
+		k := off + guest.GVA(i)
+		if k >= guest.GVA(len(b)) || i == 0 && k != 0 && b[k] == insn.Int3 {
+			continue
+		}
+		same = same && (i >= int(was.n) || text[i] == b[k])
+		text[i] = b[k]
+	}
+	switch {
+	case same, st.changed:
+		return was // or what it was: settle sees whether it is again
+	case e.opt.jumpsOnly(st), was.bytes[0] != insn.Int3 && (off != 0 || e.tail(addr, b)):
+		return nil
+	}
+	now := &original{n: 1, bytes: text}
+	if text[0] != insn.Int3 {
+		now.plan = e.places.planOf(st.addr, text[:n], st.user)
+		now.n = now.plan.Inst.Len
+		if now.plan.Kind == insn.Refuse || now.plan.Kind == insn.InPlace && !e.can[guest.Level(st.user)].InPlace {
+			return nil
+		}
+	}
+	clear(now.bytes[now.n:])
+	return now
+}
+
+// tail reports whether b at addr is the rest of an instruction of which the guest has
+// made the first byte an int3: that stands before it in the same function. Where it is
+// one that stands there anyway, a write is taken for a tail that is none; but not that of
+// an int3.
+func (e *Engine) tail(addr guest.GVA, b []byte) bool {
+	before := make([]byte, 1)
+	if len(b) == 1 && b[0] == insn.Int3 || e.target.ReadMemory(0, addr-1, before) != nil {
+		return false
+	}
+	e.Unpatch(addr-1, before)
+	a, there := e.target.Symbols().Find(addr - 1)
+	s, _ := e.target.Symbols().Find(addr)
+	return before[0] == insn.Int3 && there && a.Addr == s.Addr
+}
+
+// rewritten forgets what was found out of the functions in [lo, hi).
+func (p *places) rewritten(lo, hi guest.GVA) {
+	if p.funcs == nil {
+		return
+	}
+	for a := lo; a < hi; a++ {
+		if sym, ok := p.target.Symbols().Find(a); ok {
+			delete(p.funcs.funcs, sym.Addr)
+		}
+	}
+}
