@@ -6,7 +6,13 @@ import (
 	"strings"
 )
 
-// blackRange is text in which nothing may be probed.
+// Blacklist is text in which nothing may be probed. It does not change.
+type Blacklist struct {
+	syms   *SymbolTable
+	ranges []blackRange // ascending, disjoint
+}
+
+// blackRange is one part of it.
 type blackRange struct {
 	start, end GVA // end not included
 	reason     string
@@ -33,36 +39,34 @@ func NoProbeTable() Marked {
 	return Marked{"_kprobe_blacklist", "__start_kprobe_blacklist", "__stop_kprobe_blacklist"}
 }
 
-// buildBlacklist collects the ranges. Symbols are known.
-func (img *Image) buildBlacklist() error {
-	for _, b := range NoProbe() {
-		reason := "in section " + b.Section
-		for i := range img.Sections {
-			if s := &img.Sections[i]; s.Name == b.Section {
-				img.addBlack(s.Addr, s.Addr+GVA(s.Size), reason)
-			}
-		}
-		if start, end, ok := img.bounds(b); ok {
-			img.addBlack(start, end, reason)
+// NewBlacklist collects what may not be probed of a program with these symbols: section
+// returns where the sections of a name are, initial the n bytes at an address before the
+// program runs, or nil, isText whether it has code there. The error says that its own
+// list is too long to be one.
+func NewBlacklist(syms *SymbolTable, section func(name string) []Range, initial func(addr GVA, n uint64) []byte, isText func(addr GVA) bool) (*Blacklist, error) {
+	l := &Blacklist{syms: syms}
+	for _, m := range NoProbe() {
+		for _, r := range append(section(m.Section), l.bounds(m)...) {
+			l.add(r.Start, r.End, "in section "+m.Section)
 		}
 	}
 	table := NoProbeTable()
-	for i := range img.Sections {
-		if s := &img.Sections[i]; s.Name == table.Section {
-			if err := img.addBlackTable(s.Addr, s.Size); err != nil {
-				return err
+	for _, r := range append(section(table.Section), l.bounds(table)...) {
+		n := uint64(r.End - r.Start)
+		if n/8 > MaxImageSymbols {
+			return nil, damaged(table.Section, "%d entries, more than %d", n/8, MaxImageSymbols)
+		}
+		for b := initial(r.Start, n&^7); len(b) >= 8; b = b[8:] {
+			// Entries that point at no code have nothing to protect.
+			if a := GVA(le64(b)); isText(a) {
+				l.addFunction(a, "listed in "+table.Section)
 			}
 		}
 	}
-	if start, end, ok := img.bounds(table); ok {
-		if err := img.addBlackTable(start, uint64(end-start)); err != nil {
-			return err
-		}
-	}
-	slices.SortFunc(img.blacklist, func(a, b blackRange) int { return cmpAddr(a.start, b.start) })
+	slices.SortFunc(l.ranges, func(a, b blackRange) int { return cmpAddr(a.start, b.start) })
 	// Merge what overlaps, so that one binary search finds the answer.
-	out := img.blacklist[:0]
-	for _, b := range img.blacklist {
+	out := l.ranges[:0]
+	for _, b := range l.ranges {
 		if n := len(out); n > 0 && b.start < out[n-1].end {
 			b.start = out[n-1].end
 		}
@@ -70,64 +74,49 @@ func (img *Image) buildBlacklist() error {
 			out = append(out, b)
 		}
 	}
-	img.blacklist = out
-	return nil
+	l.ranges = out
+	return l, nil
 }
 
-// bounds returns the addresses of two symbols around a range.
-func (img *Image) bounds(m Marked) (GVA, GVA, bool) {
-	a, err := img.Lookup(m.Start)
-	if err != nil {
-		return 0, 0, false
+// bounds returns the range between the symbols around a part, if there are such.
+func (l *Blacklist) bounds(m Marked) []Range {
+	start, err := l.syms.Lookup(m.Start)
+	end, err2 := l.syms.Lookup(m.End)
+	if err != nil || err2 != nil || end.Addr < start.Addr {
+		return nil
 	}
-	b, err := img.Lookup(m.End)
-	if err != nil || b.Addr < a.Addr {
-		return 0, 0, false
-	}
-	return a.Addr, b.Addr, true
+	return []Range{{start.Addr, end.Addr}}
 }
 
-// addBlack adds the range, and to their ends the symbols that start in it.
-func (img *Image) addBlack(start, end GVA, reason string) {
-	img.blacklist = append(img.blacklist, blackRange{start, end, reason})
-	all := img.syms.all
+// add adds the range, and to their ends the functions that start in it.
+func (l *Blacklist) add(start, end GVA, reason string) {
+	l.ranges = append(l.ranges, blackRange{start, end, reason})
+	all := l.syms.all
 	for i := sort.Search(len(all), func(i int) bool { return all[i].Addr >= start }); i < len(all) && all[i].Addr < end; i++ {
 		if last := all[i].Addr + GVA(all[i].Size); last > end && all[i].Kind == SymFunc {
-			img.blacklist = append(img.blacklist, blackRange{end, last, reason})
+			l.ranges = append(l.ranges, blackRange{end, last, reason})
 		}
 	}
 }
 
-// addBlackTable adds the functions that a table of addresses names. Entries
-// that point at no code have nothing to protect.
-func (img *Image) addBlackTable(addr GVA, size uint64) error {
-	if size/8 > MaxImageSymbols {
-		return damaged(NoProbeTable().Section, "%d entries, more than %d", size/8, MaxImageSymbols)
+// addFunction adds the function at a, or where there is none, the address.
+func (l *Blacklist) addFunction(a GVA, reason string) {
+	start, end := a, a+1
+	if s, ok := l.syms.Find(a); ok {
+		start, end = s.Addr, s.Addr+GVA(s.Size)
 	}
-	table := img.bytesAt(addr, size&^7)
-	for ; len(table) >= 8; table = table[8:] {
-		a := GVA(le64(table))
-		if !img.IsText(a) {
-			continue
-		}
-		start, end := a, a+1
-		if s, ok := img.Find(a); ok {
-			start, end = s.Addr, s.Addr+GVA(s.Size)
-		}
-		img.blacklist = append(img.blacklist, blackRange{start, end, "listed in " + NoProbeTable().Section})
-	}
-	return nil
+	l.ranges = append(l.ranges, blackRange{start, end, reason})
 }
 
 // Blacklisted returns why nothing in the symbol at addr may be probed, or "":
-// it starts in a section of code that may not be, the image's own list has it,
+// it starts in a section of code that may not be, the program's own list has it,
 // or it is a part that the compiler split off (foo.cold, foo.isra.0) from a
 // function that may not be.
-func (img *Image) Blacklisted(addr GVA) string {
-	if r := img.blackAt(addr); r != "" {
+func (l *Blacklist) Blacklisted(addr GVA) string {
+	if r := l.at(addr); r != "" {
 		return r
 	}
-	s, ok := img.Find(addr)
+	s, ok := l.syms.Find(addr)
 	if !ok {
 		return ""
 	}
@@ -135,17 +124,17 @@ func (img *Image) Blacklisted(addr GVA) string {
 	if !split || base == "" {
 		return ""
 	}
-	for _, i := range img.syms.byName[base] {
-		if r := img.blackAt(img.syms.all[i].Addr); r != "" {
+	for _, i := range l.syms.byName[base] {
+		if r := l.at(l.syms.all[i].Addr); r != "" {
 			return "part of " + base + ", " + r
 		}
 	}
 	return ""
 }
 
-// blackAt returns the reason of the range that holds addr, or "".
-func (img *Image) blackAt(addr GVA) string {
-	b := img.blacklist
+// at returns the reason of the range that holds addr, or "".
+func (l *Blacklist) at(addr GVA) string {
+	b := l.ranges
 	i := sort.Search(len(b), func(i int) bool { return b[i].end > addr })
 	if i == len(b) || b[i].start > addr {
 		return ""

@@ -53,8 +53,8 @@ func (img *Image) readRelocations() error {
 
 // objects notes the symbols of data in text.
 func (img *Image) noteObjects() {
-	for i := range img.syms.all {
-		s := &img.syms.all[i]
+	for i := range img.all {
+		s := &img.all[i]
 		if s.Kind == SymData && s.Size != 0 && img.IsText(s.Addr) {
 			img.objects = append(img.objects, s)
 			img.largest = max(img.largest, s.Size)

@@ -83,7 +83,7 @@ func ParseELF(b []byte) (*Image, error) {
 		return nil, err
 	}
 	img.noteObjects()
-	if err := img.buildBlacklist(); err != nil {
+	if img.Blacklist, err = NewBlacklist(img.SymbolTable, img.sections, img.bytesAt, img.IsText); err != nil {
 		return nil, err
 	}
 	return img, nil

@@ -19,8 +19,25 @@ func (img *Image) readSymbols() error {
 			syms = append(syms, sym)
 		}
 	}
-	img.syms.build(img, syms)
+	img.SymbolTable = NewSymbolTable(syms, img.room)
 	return nil
+}
+
+// room is how much of its segment and of its section begins at a symbol. A label at the
+// very end of its section (_etext), or a number that is no address, is in none.
+func (img *Image) room(s *Symbol) (segment, section uint64) {
+	seg := img.segment(s.Addr)
+	if seg == nil {
+		return 0, 0
+	}
+	segment = seg.MemSize - uint64(s.Addr-seg.VAddr)
+	if len(img.Sections) == 0 {
+		return segment, segment
+	}
+	if sec := img.section(s.Addr); sec != nil && sec.Name == s.Section {
+		section = sec.Size - uint64(s.Addr-sec.Addr)
+	}
+	return segment, section
 }
 
 // symbol returns the symbol that an entry of the table is, if it is the name of a

@@ -57,13 +57,14 @@ type Image struct {
 	BuildID  string    // hexadecimal; empty when there is none
 	SHA256   [sha256.Size]byte
 
-	file      *elffile.File
-	text      []textRange // ascending, disjoint
-	syms      symbolTable
-	objects   []*Symbol    // of data, in text; ascending
-	largest   uint64       // bytes of the largest of these
-	fields    []field      // in text; ascending
-	blacklist []blackRange // ascending by start
+	*SymbolTable
+	*Blacklist
+
+	file    *elffile.File
+	text    []textRange // ascending, disjoint
+	objects []*Symbol   // of data, in text; ascending
+	largest uint64      // bytes of the largest of these
+	fields  []field     // in text; ascending
 
 	framesOnce sync.Once
 	frames     []frameRow // ascending
@@ -196,6 +197,16 @@ func (img *Image) segment(addr GVA) *Segment {
 		return nil
 	}
 	return &img.Segments[i]
+}
+
+// sections returns where the sections of that name are.
+func (img *Image) sections(name string) (rs []Range) {
+	for i := range img.Sections {
+		if s := &img.Sections[i]; s.Name == name {
+			rs = append(rs, Range{s.Addr, s.Addr + GVA(s.Size)})
+		}
+	}
+	return rs
 }
 
 // section returns the section that holds addr, or nil.

@@ -12,8 +12,9 @@ import (
 func le32(b []byte) uint32 { return binary.LittleEndian.Uint32(b) }
 func le64(b []byte) uint64 { return binary.LittleEndian.Uint64(b) }
 
-// symbolTable finds symbols by name and by address.
-type symbolTable struct {
+// SymbolTable finds symbols by name and by address. It does not change, and may be used
+// from any thread.
+type SymbolTable struct {
 	all    []Symbol // ascending by address, then best first
 	byName map[string][]int32
 	cover  []coverRange // ascending, disjoint: which symbol answers for an address
@@ -26,9 +27,11 @@ type coverRange struct {
 	sym        int32
 }
 
-// build takes over syms. Sizes are made to end with the segment; those that
-// the file leaves open reach up to the next symbol or the section's end.
-func (t *symbolTable) build(img *Image, syms []Symbol) {
+// NewSymbolTable takes over syms, in any order. room returns how many bytes there are
+// from a symbol to the end of what it is in: its segment, which ends every symbol, and
+// its section, which ends one of size 0, as the next symbol does. A symbol in no segment
+// answers for no address; one in no section keeps size 0.
+func NewSymbolTable(syms []Symbol, room func(s *Symbol) (segment, section uint64)) *SymbolTable {
 	slices.SortStableFunc(syms, func(a, b Symbol) int {
 		switch {
 		case a.Addr != b.Addr:
@@ -40,9 +43,8 @@ func (t *symbolTable) build(img *Image, syms []Symbol) {
 		}
 		return 0
 	})
-	t.all = syms
-	t.byName = make(map[string][]int32, len(syms))
-	inferred := make([]bool, len(syms))
+	t := &SymbolTable{all: syms, byName: make(map[string][]int32, len(syms))}
+	inferred, order := make([]bool, len(syms)), make([]int32, 0, len(syms))
 	next := len(syms) // first symbol at a greater address
 	for i := len(syms) - 1; i >= 0; i-- {
 		s := &syms[i]
@@ -50,31 +52,26 @@ func (t *symbolTable) build(img *Image, syms []Symbol) {
 			next = i + 1
 		}
 		inferred[i] = s.Size == 0
-		seg := img.segment(s.Addr)
-		if seg == nil {
+		segment, section := room(s)
+		if segment == 0 {
 			continue
 		}
-		limit := seg.MemSize - uint64(s.Addr-seg.VAddr)
-		if s.Size != 0 {
-			s.Size = min(s.Size, limit)
-			continue
-		}
-		if len(img.Sections) != 0 {
-			sec := img.section(s.Addr)
-			if sec == nil || sec.Name != s.Section {
-				continue // a label at the very end of its section (_etext), or a number that is no address
+		if inferred[i] {
+			if s.Size = min(segment, section); next < len(syms) {
+				s.Size = min(s.Size, uint64(syms[next].Addr-s.Addr))
 			}
-			limit = min(limit, sec.Size-uint64(s.Addr-sec.Addr))
+		} else {
+			s.Size = min(s.Size, segment)
 		}
-		if next < len(syms) {
-			limit = min(limit, uint64(syms[next].Addr-s.Addr))
+		if s.Size != 0 {
+			order = append(order, int32(i))
 		}
-		s.Size = limit
 	}
 	for i := range syms {
 		t.byName[syms[i].Name] = append(t.byName[syms[i].Name], int32(i))
 	}
-	t.buildCover(img, inferred)
+	t.buildCover(order, inferred)
+	return t
 }
 
 // betterName orders symbols at one address: which is the one to show.
@@ -99,33 +96,29 @@ func betterName(a, b *Symbol) bool {
 
 func leadingUnderscores(s string) int { return len(s) - len(strings.TrimLeft(s, "_")) }
 
-// buildCover cuts the address space into ranges with one answer each: among
+// buildCover cuts the address space into ranges with one answer each, from the symbols
+// in order that answer for addresses: among
 // the symbols whose extent holds an address, one whose size the file gives
 // before one whose size was inferred (a label inside an assembly function does
 // not hide the function), then the innermost, then the smallest, then the
 // better name.
-func (t *symbolTable) buildCover(img *Image, inferred []bool) {
-	order := make([]int32, 0, len(t.all)) // best first
-	for i := range t.all {
-		if t.all[i].Size != 0 && img.segment(t.all[i].Addr) != nil {
-			order = append(order, int32(i))
-		}
-	}
-	slices.SortFunc(order, func(x, y int32) int {
-		a, b := &t.all[x], &t.all[y]
-		switch {
-		case inferred[x] != inferred[y]:
-			if inferred[y] {
-				return -1
+func (t *SymbolTable) buildCover(order []int32, inferred []bool) {
+	slices.SortFunc(order, // best first
+		func(x, y int32) int {
+			a, b := &t.all[x], &t.all[y]
+			switch {
+			case inferred[x] != inferred[y]:
+				if inferred[y] {
+					return -1
+				}
+				return 1
+			case a.Addr != b.Addr:
+				return cmpAddr(b.Addr, a.Addr)
+			case a.Size != b.Size:
+				return cmpAddr(GVA(a.Size), GVA(b.Size))
 			}
-			return 1
-		case a.Addr != b.Addr:
-			return cmpAddr(b.Addr, a.Addr)
-		case a.Size != b.Size:
-			return cmpAddr(GVA(a.Size), GVA(b.Size))
-		}
-		return int(x) - int(y)
-	})
+			return int(x) - int(y)
+		})
 	rank := make([]int32, len(t.all))
 	for r, i := range order {
 		rank[i] = int32(r)
@@ -183,32 +176,32 @@ func (h *rankHeap) Pop() any {
 
 // Symbols returns all symbols, ascending by address. The slice must not be
 // changed.
-func (img *Image) Symbols() []Symbol { return img.syms.all }
+func (t *SymbolTable) Symbols() []Symbol { return t.all }
 
 // Lookup returns the symbol of that name. Where several have it, functions go
 // before data, and all must be at one address; otherwise the error is an
-// *AmbiguousSymbolError. A name that the image lacks gives an error that wraps
+// *AmbiguousSymbolError. A name that there is not gives an error that wraps
 // ErrSymbolNotFound.
-func (img *Image) Lookup(name string) (Symbol, error) {
-	found := img.syms.byName[name]
+func (t *SymbolTable) Lookup(name string) (Symbol, error) {
+	found := t.byName[name]
 	if len(found) == 0 {
 		return Symbol{}, fmt.Errorf("look up %q: %w", name, ErrSymbolNotFound)
 	}
 	best := []int32{} // those of the best kind, ascending by address
 	for _, i := range found {
-		if img.syms.all[i].Kind == SymFunc {
+		if t.all[i].Kind == SymFunc {
 			best = append(best, i)
 		}
 	}
 	if len(best) == 0 {
 		best = found
 	}
-	if first, last := img.syms.all[best[0]], img.syms.all[best[len(best)-1]]; first.Addr == last.Addr {
+	if first, last := t.all[best[0]], t.all[best[len(best)-1]]; first.Addr == last.Addr {
 		return first, nil
 	}
 	e := &AmbiguousSymbolError{Name: name}
 	for _, i := range best {
-		e.Addrs = append(e.Addrs, img.syms.all[i].Addr)
+		e.Addrs = append(e.Addrs, t.all[i].Addr)
 	}
 	e.Addrs = slices.Compact(e.Addrs)
 	return Symbol{}, e
@@ -217,22 +210,22 @@ func (img *Image) Lookup(name string) (Symbol, error) {
 // Find returns the symbol whose extent holds addr: the innermost one that has a
 // size in the file, or else the one before addr, up to the next symbol. It
 // allocates nothing.
-func (img *Image) Find(addr GVA) (Symbol, bool) {
-	c := img.syms.cover
+func (t *SymbolTable) Find(addr GVA) (Symbol, bool) {
+	c := t.cover
 	i := sort.Search(len(c), func(i int) bool { return c[i].end > addr })
 	if i == len(c) || c[i].start > addr {
 		return Symbol{}, false
 	}
-	return img.syms.all[c[i].sym], true
+	return t.all[c[i].sym], true
 }
 
 // Match returns the symbols whose whole name matches pattern (see Glob),
 // ascending by address.
-func (img *Image) Match(pattern string) []Symbol {
+func (t *SymbolTable) Match(pattern string) []Symbol {
 	var out []Symbol
-	for i := range img.syms.all {
-		if Glob(pattern, img.syms.all[i].Name) {
-			out = append(out, img.syms.all[i])
+	for i := range t.all {
+		if Glob(pattern, t.all[i].Name) {
+			out = append(out, t.all[i])
 		}
 	}
 	return out

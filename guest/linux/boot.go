@@ -38,6 +38,10 @@ type BootState struct {
 
 	Slide uint64            // virtual, in bytes: 0 or a multiple of the kernel's alignment
 	Image guest.MemoryRange // where the kernel is, its bss included
+
+	// LocksChange: CPUs may come later to a kernel that starts with one of several, and
+	// takes its lock prefixes away until then.
+	LocksChange bool
 }
 
 // Where Boot puts what the kernel reads before it has page tables of its own, all of
@@ -95,6 +99,7 @@ func boot(mem *guest.Memory, k *Kernel, o BootOptions) (*BootState, error) {
 		return nil, err
 	}
 	st := &BootState{CR3: tablesAt, CR4: cr4PAE, RIP: guest.GVA(k.program.entry), RSI: zeroPageAt, GDT: gdtAt, GDTLimit: uint16(8*len(bootGDT) - 1), CS: 0x10, DS: 0x18}
+	st.LocksChange = b.has("nosmp") || slices.ContainsFunc(b.words, func(w string) bool { return strings.HasPrefix(w, "maxcpus=") })
 	kaslr := !b.has("nokaslr")
 	if st.Slide, err = k.slide(kaslr, o.Slide); err != nil {
 		return nil, err

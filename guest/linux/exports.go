@@ -3,15 +3,18 @@ package linux
 import (
 	"bytes"
 	"fmt"
+
+	"github.com/guestprobe/guestprobe/internal/elffile"
 )
 
-// checkExports compares the names that were read from kallsyms with those that
-// a kernel exports to modules: sections __ksymtab and __ksymtab_gpl, struct
-// kernel_symbol of include/linux/export-internal.h, three offsets of 32 bits
-// from their own place to the symbol, its name and its namespace. The two tables
-// know nothing of each other, so that a kallsyms layout that was misread is
-// noticed. It returns how many names were compared.
-func (k *Kernel) checkExports() (n int, err error) {
+// addExports reads the names that a kernel exports to modules: sections __ksymtab and
+// __ksymtab_gpl, struct kernel_symbol of include/linux/export-internal.h, three offsets
+// of 32 bits from their own place to the symbol, its name and its namespace. It adds
+// those that the kernel's other names lack, as they lack data without
+// CONFIG_KALLSYMS_ALL, and compares the others, whose number it returns: the two tables
+// know nothing of each other, so that a kallsyms layout that was misread is noticed.
+func (k *Kernel) addExports() (checked int, err error) {
+	var more []elffile.Name
 	for i := range k.mem.Sections {
 		t := &k.mem.Sections[i]
 		if t.Name != "__ksymtab" && t.Name != "__ksymtab_gpl" {
@@ -20,15 +23,25 @@ func (k *Kernel) checkExports() (n int, err error) {
 		for at := 0; at+12 <= len(t.Data); at += 12 {
 			addr, name := relative(t, at), k.text(relative(t, at+4))
 			if name == "" {
-				return n, fmt.Errorf("%s: entry %d has no name", t.Name, at/12)
+				return checked, fmt.Errorf("%s: entry %d has no name", t.Name, at/12)
 			}
-			if !k.mem.Named(addr, name) {
-				return n, fmt.Errorf("kallsyms tables were misread: %s says that %s is at %#x", t.Name, name, addr)
+			switch _, other := k.mem.Lookup(name); {
+			case k.mem.Named(addr, name):
+				checked++
+			case other:
+				return checked, fmt.Errorf("kallsyms tables were misread: %s says that %s is at %#x", t.Name, name, addr)
+			default:
+				more = append(more, elffile.Name{Name: name, Addr: addr, Func: k.isText(addr), Global: true})
 			}
-			n++
 		}
 	}
-	return n, nil
+	if len(k.mem.Names) != 0 && len(more) > checked {
+		return checked, fmt.Errorf("kallsyms tables were misread: %d exported symbols are not in them, as %s", len(more), more[0].Name)
+	}
+	if len(more) != 0 {
+		k.mem.SetNames(append(k.mem.Names, more...))
+	}
+	return checked, nil
 }
 
 // text returns the string at addr, or "".

@@ -14,19 +14,22 @@ import (
 //
 //	until 6.3   offsets, relative_base, num_syms, names, markers, token_table, token_index
 //	since 6.4   num_syms, names, markers, token_table, token_index, offsets, relative_base
+//	7.2         num_syms, names, markers, token_table, token_index, offsets
 //
 // (with seqs_of_names behind markers or at the end, since 6.2 and in stable
-// versions of before). Each begins at a multiple of 8. A kernel has more than 256
-// symbols.
+// versions of before). Each begins at a multiple of 8, in 7.2 of 4, and there offsets
+// count from their own places. A kernel has more than 256 symbols.
 func kallsyms(mem *elffile.Memory) []elffile.Name {
 	for i := range mem.Sections {
 		s := &mem.Sections[i]
 		if s.X || len(s.Data) < 1<<10 {
 			continue
 		}
-		k := kallsymsTables{data: s.Data}
-		if k.find() {
-			return k.symbols()
+		for _, unit := range []int{8, 4} {
+			k := kallsymsTables{data: s.Data, unit: unit, at: s.Addr}
+			if k.find() {
+				return k.symbols()
+			}
 		}
 	}
 	return nil
@@ -35,16 +38,18 @@ func kallsyms(mem *elffile.Memory) []elffile.Name {
 // kallsymsTables are the tables' places in data.
 type kallsymsTables struct {
 	data []byte
+	at   uint64 // address of data
+	unit int    // that the tables are aligned to
 
 	tokens   [256]string
-	tokenAt  int // offset of token_table
-	indexEnd int // offset behind token_index
-	markers  int // offset
-	names    int // offset
-	blocks   int // of 256 symbols, the last one may have fewer
-	num      int // symbols
-	offsets  int // offset
-	base     uint64
+	tokenAt  int    // offset of token_table
+	indexEnd int    // offset behind token_index
+	markers  int    // offset
+	names    int    // offset
+	blocks   int    // of 256 symbols, the last one may have fewer
+	num      int    // symbols
+	offsets  int    // offset
+	base     uint64 // 0: offsets are from their own places
 }
 
 // Bounds of the search.
@@ -80,7 +85,7 @@ func (k *kallsymsTables) findTokens(zero int) bool {
 		if ends > '0' {
 			return false
 		}
-		if ends == '0' && at%8 == 0 && k.readTokens(at) {
+		if ends == '0' && at%k.unit == 0 && k.readTokens(at) {
 			return true
 		}
 	}
@@ -100,7 +105,7 @@ func (k *kallsymsTables) readTokens(at int) bool {
 		k.tokens[t], index[t] = string(k.data[end:end+n]), end-at
 		end += n + 1
 	}
-	end = align8(end)
+	end = k.align(end)
 	if end+512 > len(k.data) {
 		return false
 	}
@@ -109,7 +114,7 @@ func (k *kallsymsTables) readTokens(at int) bool {
 			return false
 		}
 	}
-	k.tokenAt, k.indexEnd = at, align8(end+512)
+	k.tokenAt, k.indexEnd = at, k.align(end+512)
 	return true
 }
 
@@ -118,7 +123,7 @@ func (k *kallsymsTables) readTokens(at int) bool {
 // symbol. It takes the nearest run of numbers that ascend from 0 as those can,
 // and that names can be found for.
 func (k *kallsymsTables) findMarkers() bool {
-	for at := k.tokenAt - 8; at >= max(8, k.tokenAt-4*MaxNames); at -= 8 {
+	for at := k.tokenAt - k.unit; at >= max(k.unit, k.tokenAt-4*MaxNames); at -= k.unit {
 		if le32(k.data[at:]) != 0 {
 			continue
 		}
@@ -146,9 +151,9 @@ func (k *kallsymsTables) findNames() bool {
 		return false
 	}
 	latest := k.markers - int(last)
-	for at := latest &^ 7; at >= max(8, latest-256*(maxName+2)); at -= 8 {
-		num := int(le32(k.data[at-8:]))
-		if num <= (blocks-1)*256 || num > blocks*256 || num > MaxNames || le32(k.data[at-4:]) != 0 {
+	for at := latest &^ (k.unit - 1); at >= max(k.unit, latest-256*(maxName+2)); at -= k.unit {
+		num := int(le32(k.data[at-k.unit:]))
+		if num <= (blocks-1)*256 || num > blocks*256 || num > MaxNames || k.unit == 8 && le32(k.data[at-4:]) != 0 {
 			continue
 		}
 		end, ok := at, true
@@ -186,12 +191,15 @@ func (k *kallsymsTables) nameLen(at int) (from, n int) {
 
 // findOffsets finds the addresses, behind token_index or before num_syms.
 func (k *kallsymsTables) findOffsets() bool {
-	size := align8(4 * k.num)
-	if at := k.indexEnd; at+size+8 <= len(k.data) && k.setOffsets(at, le64(k.data[at+size:])) {
+	size, at := k.align(4*k.num), k.indexEnd
+	if k.unit == 4 {
+		return at+size <= len(k.data) && k.setOffsets(at, 0)
+	}
+	if at+size+8 <= len(k.data) && k.setOffsets(at, le64(k.data[at+size:])) {
 		return true
 	}
 	// relative_base is 8 bytes, and num_syms 4, padded.
-	at := k.names - 16
+	at = k.names - 16
 	return at-size >= 0 && k.setOffsets(at-size, le64(k.data[at:]))
 }
 
@@ -199,10 +207,13 @@ func (k *kallsymsTables) findOffsets() bool {
 // address of the kernel's half, and the symbols ascend as far as they are
 // relative to it.
 func (k *kallsymsTables) setOffsets(at int, base uint64) bool {
+	k.offsets, k.base = at, base
+	if base == 0 {
+		base = k.addr(0)
+	}
 	if base>>47 != 1<<17-1 {
 		return false
 	}
-	k.offsets, k.base = at, base
 	up, down := 0, 0
 	for n := 1; n < k.num; n++ {
 		if k.addr(n) >= k.addr(n-1) {
@@ -220,6 +231,9 @@ func (k *kallsymsTables) setOffsets(at int, base uint64) bool {
 // without it all are unsigned and count from base.
 func (k *kallsymsTables) addr(n int) uint64 {
 	off := int32(le32(k.data[k.offsets+4*n:]))
+	if k.base == 0 {
+		return k.at + uint64(k.offsets+4*n) + uint64(int64(off))
+	}
 	if !k.percpu() {
 		return k.base + uint64(uint32(off))
 	}
@@ -254,12 +268,16 @@ func (k *kallsymsTables) symbols() []elffile.Name {
 		}
 		at = from + length
 		if name := b.String(); len(name) > 1 {
-			// The first letter is nm's: T and W are functions, other letters data.
-			fn := strings.IndexByte("tTwW", name[0]) >= 0
-			out = append(out, elffile.Name{Name: name[1:], Addr: k.addr(n), Func: fn})
+			out = append(out, letterName(name[0], name[1:], k.addr(n)))
 		}
 	}
 	return out
 }
 
-func align8(n int) int { return (n + 7) &^ 7 }
+// letterName is the name that nm would give this letter: T and W are functions, other
+// letters data, capitals are global.
+func letterName(letter byte, name string, addr uint64) elffile.Name {
+	return elffile.Name{Name: name, Addr: addr, Func: strings.IndexByte("tTwW", letter) >= 0, Global: letter < 'a'}
+}
+
+func (k *kallsymsTables) align(n int) int { return (n + k.unit - 1) &^ (k.unit - 1) }

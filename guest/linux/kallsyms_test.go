@@ -13,7 +13,7 @@ func TestKallsyms(t *testing.T) {
 		for _, n := range []int{257, 511, 512, 513, 1000} {
 			const types = "TtdDWwrAb"
 			want := kerneltest.Names(l, kerneltest.Base, n)
-			mem := &elffile.Memory{Sections: []elffile.Part{{Name: ".rodata", Addr: 1 << 40, Data: kerneltest.Kallsyms(l, kerneltest.Base, want, types)}}}
+			mem := &elffile.Memory{Sections: []elffile.Part{{Name: ".rodata", Addr: kerneltest.Base + 1<<24, Data: kerneltest.Kallsyms(l, kerneltest.Base+1<<24, kerneltest.Base, want, types)}}}
 			got := kallsyms(mem)
 			if len(got) != len(want) {
 				t.Errorf("%s, %d symbols: got %d", l.Name, n, len(got))
@@ -34,7 +34,7 @@ func TestKallsyms(t *testing.T) {
 // damage makes the search read outside.
 func TestKallsymsDamaged(t *testing.T) {
 	l := kerneltest.Layouts[1]
-	good := kerneltest.Kallsyms(l, kerneltest.Base, kerneltest.Names(l, kerneltest.Base, 600), "T")
+	good := kerneltest.Kallsyms(l, kerneltest.Base, kerneltest.Base, kerneltest.Names(l, kerneltest.Base, 600), "T")
 	none := 0
 	for at := 0; at < len(good); at += 7 {
 		for _, b := range [][]byte{append([]byte(nil), good[:at]...), append([]byte(nil), good...)} {
@@ -54,7 +54,7 @@ func TestKallsymsDamaged(t *testing.T) {
 
 func FuzzKallsyms(f *testing.F) {
 	for _, l := range kerneltest.Layouts {
-		f.Add(kerneltest.Kallsyms(l, kerneltest.Base, kerneltest.Names(l, kerneltest.Base, 260), "Tt"))
+		f.Add(kerneltest.Kallsyms(l, kerneltest.Base, kerneltest.Base, kerneltest.Names(l, kerneltest.Base, 260), "Tt"))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		mem := &elffile.Memory{Sections: []elffile.Part{{Name: ".rodata", Addr: 1 << 40, Data: b}}}

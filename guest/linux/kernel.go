@@ -41,18 +41,15 @@ func New(mem *elffile.Memory) (*Kernel, error) {
 		}
 		return k, nil
 	}
-	names := kallsyms(mem)
-	if len(names) == 0 {
-		// One that was built without CONFIG_KALLSYMS, and stripped.
-		if k.Version == "" || mem.Section("__ex_table") == nil {
-			return nil, nil
-		}
-		return k, nil
+	if names := kallsyms(mem); len(names) != 0 {
+		mem.SetNames(names)
+		k.Embeds = true
+	} else if k.Version == "" || mem.Section("__ex_table") == nil {
+		return nil, nil
 	}
-	mem.SetNames(names)
-	k.Embeds = true
+	// Without CONFIG_KALLSYMS these are all the names that a stripped kernel has.
 	var err error
-	k.Checked, err = k.checkExports()
+	k.Checked, err = k.addExports()
 	return k, err
 }
 
@@ -89,48 +86,6 @@ func (k *Kernel) Init(addr uint64) bool {
 	return s != nil && s.Name != ".text"
 }
 
-// Site is code that the kernel rewrites while it runs.
-type Site struct {
-	Addr, Size uint64
-	What       Patch
-}
-
-// Patch is why the kernel rewrites a site.
-type Patch string
-
-// The reasons.
-const (
-	PatchFtrace Patch = "ftrace"      // the call that a traceable function begins with
-	PatchJump   Patch = "jump_label"  // a static branch
-	PatchCall   Patch = "static_call" // a static call, or its trampoline
-)
-
-// Patched returns what the kernel rewrites while it runs: ftrace's calls
-// (__mcount_loc), static branches (struct jump_entry, 16 bytes), and static calls
-// (struct static_call_site, 8 bytes); their trampolines are the functions
-// TrampolinePrefix. Lock prefixes are not among them: only a kernel that has
-// booted with one CPU rewrites those.
-func (k *Kernel) Patched() (sites []Site) {
-	for b := k.mem.Table("__mcount_loc", "__start_mcount_loc", "__stop_mcount_loc").Data; len(b) >= 8; b = b[8:] {
-		sites = append(sites, Site{le64(b), 5, PatchFtrace})
-	}
-	t := k.mem.Table("__jump_table", "__start___jump_table", "__stop___jump_table")
-	for n := 0; n+16 <= len(t.Data); n += 16 {
-		at := relative(&t, n)
-		size := uint64(5)
-		// A short jmp, or the nop that stands for one.
-		if b := k.mem.Bytes(at, 2); b != nil && (b[0] == 0xeb || b[0] == 0x66 && b[1] == 0x90) {
-			size = 2
-		}
-		sites = append(sites, Site{at, size, PatchJump})
-	}
-	t = k.mem.Table(".static_call_sites", "__start_static_call_sites", "__stop_static_call_sites")
-	for n := 0; n+8 <= len(t.Data); n += 8 {
-		sites = append(sites, Site{relative(&t, n), 5, PatchCall})
-	}
-	return sites
-}
-
 // IsTrampoline reports whether a function of that name is the trampoline of a
 // static call, which the kernel rewrites.
 func IsTrampoline(name string) bool { return strings.HasPrefix(name, "__SCT__") }
@@ -141,16 +96,50 @@ func IsPadding(name string) bool {
 	return strings.HasPrefix(name, "__pfx_") || strings.HasPrefix(name, "__cfi_")
 }
 
-// Exceptions returns the addresses of instructions with an exception-table entry.
-// Linux (arch/x86/include/asm/extable.h) has 12 bytes for each: offsets from their
-// own place to the instruction and to where it goes on, and a type.
-func (k *Kernel) Exceptions() map[uint64]bool {
-	t := k.mem.Table("__ex_table", "__start___ex_table", "__stop___ex_table")
-	out := map[uint64]bool{}
-	for n := 0; n+12 <= len(t.Data); n += 12 {
-		out[relative(&t, n)] = true
+// Sites returns what the kernel patches of itself, at the addresses that it was linked
+// at.
+func (k *Kernel) Sites() (*Sites, error) {
+	s, err := NewSites(k.table, k.mem.Bytes, k.isText)
+	if err != nil {
+		return nil, err
 	}
-	return out
+	for i := range k.mem.Names {
+		if n := &k.mem.Names[i]; n.Func && IsTrampoline(n.Name) {
+			s.add(n.Addr, trampolineSize, StaticCall)
+		}
+	}
+	s.sort()
+	return s, nil
+}
+
+// bounds are the symbols around tables that are not sections of their own in a linked
+// kernel (include/asm-generic/vmlinux.lds.h).
+var bounds = map[string][2]string{
+	MCount:          {"__start_mcount_loc", "__stop_mcount_loc"},
+	JumpTable:       {"__start___jump_table", "__stop___jump_table"},
+	StaticCallSites: {"__start_static_call_sites", "__stop_static_call_sites"},
+	Alternatives:    {"__alt_instructions", "__alt_instructions_end"},
+	LockPrefixes:    {"__smp_locks", "__smp_locks_end"},
+	Returns:         {"__return_sites", "__return_sites_end"},
+	Retpolines:      {"__retpoline_sites", "__retpoline_sites_end"},
+	Calls:           {"__call_sites", "__call_sites_end"},
+	Paravirt:        {"__parainstructions", "__parainstructions_end"},
+	EndbrSeals:      {"__ibt_endbr_seal", "__ibt_endbr_seal_end"},
+	Exceptions:      {"__start___ex_table", "__stop___ex_table"},
+	Bugs:            {"__start___bug_table", "__stop___bug_table"},
+}
+
+// table returns the table that has that name as a section.
+func (k *Kernel) table(name string) elffile.Part {
+	b := bounds[name]
+	return k.mem.Table(name, b[0], b[1])
+}
+
+// isText reports whether addr is code as the kernel was linked. Code in sections that
+// are written is none; replacements of alternatives never run where they are.
+func (k *Kernel) isText(addr uint64) bool {
+	s := k.mem.At(addr)
+	return s != nil && s.X && s.Name != ".data" && s.Name != ".altinstr_replacement"
 }
 
 // relative is the address that the 32-bit offset at n leads to.

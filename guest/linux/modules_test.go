@@ -133,10 +133,14 @@ func TestModules(t *testing.T) {
 		if want := []elffile.Name{{Name: "fn", Addr: uint64(textAt + 0x20), Size: 7, Func: true}, {Name: "var", Addr: uint64(dataAt), Size: 8}}; !slices.Equal(k.mem.Names, want) {
 			t.Errorf("got  %+v\nwant %+v", k.mem.Names, want)
 		}
-		if want := []Site{{uint64(textAt), 5, PatchFtrace}, {uint64(textAt + 0x20), 5, PatchFtrace}}; !slices.Equal(k.Patched(), want) {
-			t.Errorf("got  %+v\nwant %+v", k.Patched(), want)
+		s, err := k.Sites()
+		if err != nil {
+			t.Fatal(err)
 		}
-		if x := k.Exceptions(); len(x) != 1 || !x[uint64(textAt+0x24)] {
+		if want := []site{{uint64(textAt), 5, Ftrace}, {uint64(textAt + 0x20), 5, Ftrace}}; !slices.Equal(s.sites, want) {
+			t.Errorf("got  %+v\nwant %+v", s.sites, want)
+		}
+		if x := s.exceptions; len(x) != 1 || !s.Exception(uint64(textAt+0x24)) {
 			t.Errorf("exceptions %v", x)
 		}
 		types, err := ms.Types(all[1], m.types, m.read)
@@ -237,8 +241,7 @@ func FuzzModules(f *testing.F) {
 				}
 				end = p.Addr + uint64(len(p.Data))
 			}
-			k.Patched()
-			k.Exceptions()
+			_, _ = k.Sites()
 		}
 	})
 }

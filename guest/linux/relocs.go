@@ -4,12 +4,13 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"sort"
 )
 
-// startKernelMap is where the kernel's mapping of itself begins: what is linked at
+// KernelMap is where the kernel's mapping of itself begins: what is linked at
 // this address plus x is loaded at physical address x (__START_KERNEL_map,
 // Documentation/arch/x86/x86_64/mm.rst).
-const startKernelMap = 0xffff_ffff_8000_0000
+const KernelMap = 0xffff_ffff_8000_0000
 
 // kernelImageSize is how much that mapping holds in a kernel that can be slid
 // (KERNEL_IMAGE_SIZE with CONFIG_RANDOMIZE_BASE).
@@ -55,9 +56,15 @@ func parseRelocs(b []byte, in func(pa, n uint64) bool) (r relocs, err error) {
 		list []byte
 		size uint64
 	}{{r.abs64, 8}, {r.inv32, 4}, {r.abs32, 4}} {
+		last := uint32(0)
 		for at := 0; at < len(x.list); at += 4 {
-			if v := le32(x.list[at:]); v>>31 == 0 || !in(wordAt(v), x.size) {
+			switch v := le32(x.list[at:]); {
+			case v>>31 == 0 || !in(wordAt(v), x.size):
 				return relocs{}, fmt.Errorf("relocations: %#x is not in the kernel", uint64(int64(int32(v))))
+			case v < last:
+				return relocs{}, fmt.Errorf("relocations: %#x is behind %#x", uint64(int64(int32(v))), uint64(int64(int32(last))))
+			default:
+				last = v
 			}
 		}
 	}
@@ -65,7 +72,7 @@ func parseRelocs(b []byte, in func(pa, n uint64) bool) (r relocs, err error) {
 }
 
 // wordAt is the physical address of a word by its entry.
-func wordAt(v uint32) uint64 { return uint64(int64(int32(v))) - startKernelMap }
+func wordAt(v uint32) uint64 { return uint64(int64(int32(v))) - KernelMap }
 
 // any reports whether the kernel can be slid.
 func (r *relocs) any() bool { return len(r.abs64)+len(r.abs32) != 0 }
@@ -85,4 +92,31 @@ func (r *relocs) apply(image []byte, lo, slide uint64) {
 		w := image[wordAt(le32(l))-lo:]
 		le.PutUint32(w, le32(w)-uint32(slide))
 	}
+}
+
+// slid returns b, which is loaded at physical address pa, as it is in a kernel that is
+// slid, or nil where b has a part of a word that is relocated.
+func (r *relocs) slid(b []byte, pa, slide uint64) []byte {
+	b = bytes.Clone(b)
+	le := binary.LittleEndian
+	for _, x := range []struct {
+		list []byte
+		size uint64
+		add  func(w []byte)
+	}{
+		{r.abs64, 8, func(w []byte) { le.PutUint64(w, le64(w)+slide) }},
+		{r.abs32, 4, func(w []byte) { le.PutUint32(w, le32(w)+uint32(slide)) }},
+		{r.inv32, 4, func(w []byte) { le.PutUint32(w, le32(w)-uint32(slide)) }},
+	} {
+		at := func(i int) uint64 { return wordAt(le32(x.list[4*i:])) }
+		// The lists ascend (parseRelocs).
+		for i := sort.Search(len(x.list)/4, func(i int) bool { return at(i)+x.size > pa }); i < len(x.list)/4 && at(i) < pa+uint64(len(b)); i++ {
+			off := at(i) - pa
+			if at(i) < pa || off+x.size > uint64(len(b)) {
+				return nil
+			}
+			x.add(b[off:])
+		}
+	}
+	return b
 }

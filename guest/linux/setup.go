@@ -41,7 +41,7 @@ const (
 	loadedHigh = 1 << 0 // loadflags
 	kaslrFlag  = 1 << 1
 	xlfKernel  = 1 << 0 // xloadflags: the kernel is 64-bit
-	xlf5Level  = 1 << 5 // it can run with 5 levels of page tables
+	xlf5Level  = 1 << 6 // it runs with 5 levels of page tables (XLF_5LEVEL_ENABLED)
 )
 
 // readSetupHeader finds the header of a bzImage that has a payload (version 2.08)

@@ -216,21 +216,3 @@ func (l *left) out(f *function) string {
 	}
 	return ""
 }
-
-// patched returns what the kernel rewrites while it runs.
-func (img *image) patched(fns []function) *spans {
-	s := &spans{}
-	if img.kernel == nil {
-		return s
-	}
-	for _, p := range img.kernel.Patched() {
-		s.add(p.Addr, p.Addr+p.Size, string(p.What))
-	}
-	for _, f := range fns {
-		if linux.IsTrampoline(f.name) {
-			s.add(f.addr, f.addr+uint64(len(f.code)), string(linux.PatchCall))
-		}
-	}
-	s.sort()
-	return s
-}

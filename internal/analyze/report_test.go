@@ -13,80 +13,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/guestprobe/guestprobe/internal/elffile"
 	_ "github.com/guestprobe/guestprobe/internal/fuzzing"
 	"github.com/guestprobe/guestprobe/internal/kerneltest"
 )
-
-const kernelBase = kerneltest.Base
-
-// words appends values of 32 bits.
-func words(vs ...uint32) (b []byte) {
-	for _, v := range vs {
-		b = binary.LittleEndian.AppendUint32(b, v)
-	}
-	return b
-}
-
-// testKernel is a kernel of 600 functions of 16 bytes, and what the first ones
-// are is in their code:
-//
-//	0 ftrace call, then 5 nops     1 a load with an exception entry
-//	2 a static branch              3 a static call
-//	4 blacklisted by its address   5 a jump into function 6
-//	6 nops                         7 a part of 4
-//	8 padding of a function        the others: 9 nops, ret, int3
-func testKernel(t testing.TB, l kerneltest.Layout) []byte {
-	const exTable, rodata, black, patched = kernelBase + 0x10_0000, kernelBase + 0x20_0000, kernelBase + 0x30_0000, kernelBase + 0x40_0000
-	text := bytes.Repeat(append(bytes.Repeat([]byte{0x90}, 9), 0xc3, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc), 600)
-	put := func(fn int, code ...byte) { copy(text[fn*16:], code) }
-	put(0, 0xe8, 0, 0, 0, 0)
-	put(1, 0x48, 0x8b, 0x07)
-	put(2, 0x0f, 0x1f, 0x44, 0, 0)
-	put(3, 0xe8, 0, 0, 0, 0)
-	put(5, 0xeb, 16+2-2) // to function 6, +2
-	var syms []elffile.Name
-	add := func(name string, addr uint64) { syms = append(syms, elffile.Name{Name: name, Addr: addr}) }
-	names := []string{"traced", "loads", "branches", "calls", "hidden", "jumper", "jumped", "hidden.cold", "__pfx_padded"}
-	for n := range 600 {
-		name := "fn_" + strings.Repeat("x", n%7) + string(rune('a'+n%26))
-		if n < len(names) {
-			name = names[n]
-		}
-		add(name, kernelBase+uint64(n)*16)
-	}
-	add("__start___ex_table", exTable)
-	add("__stop___ex_table", exTable+12)
-	add("linux_banner", rodata)
-	add("__start_kprobe_blacklist", black)
-	add("__stop_kprobe_blacklist", black+8)
-	add("__start_mcount_loc", patched)
-	add("__stop_mcount_loc", patched+8)
-	add("__start___jump_table", patched+8)
-	add("__stop___jump_table", patched+24)
-	add("__start_static_call_sites", patched+24)
-	add("__stop_static_call_sites", patched+32)
-	tables := binary.LittleEndian.AppendUint64(nil, kernelBase)
-	to := func(addr uint64) uint32 { return uint32(addr - (patched + uint64(len(tables)))) }
-	tables = append(tables, words(to(kernelBase+32), 0, 0, 0)...)
-	tables = append(tables, words(to(kernelBase+48), 0)...)
-	from := func(at, addr uint64) uint32 { return uint32(addr - at) }
-	exports := words(from(patched+0x1000, kernelBase+96), 0x100-4, 0)
-	strs := append(exports, make([]byte, 0x100-len(exports))...)
-	strs = append(strs, "jumped\x00"...)
-	ro := append([]byte("Linux version 6.1.0-test (gcc)\n\x00"), make([]byte, 32)...)
-	ro = append(ro[:64:64], kerneltest.Kallsyms(l, kernelBase, syms, "T")...)
-	return kerneltest.ELF(
-		kerneltest.Section{Name: ".text", Addr: kernelBase, Data: text, X: true},
-		kerneltest.Section{Name: "__ex_table", Addr: exTable, Data: words(from(exTable, kernelBase+16), 0, 0)},
-		kerneltest.Section{Name: ".rodata", Addr: rodata, Data: ro},
-		kerneltest.Section{Name: ".init.data", Addr: black, Data: binary.LittleEndian.AppendUint64(nil, kernelBase+64)},
-		kerneltest.Section{Name: ".tables", Addr: patched, Data: tables},
-		kerneltest.Section{Name: "__ksymtab", Addr: patched + 0x1000, Data: strs[:12]},
-		kerneltest.Section{Name: "__ksymtab_strings", Addr: patched + 0x1100, Data: strs[0x100:]},
-		kerneltest.Section{Name: ".retpoline_sites", Addr: patched + 0x2000, Data: words(0)},
-	)
-}
 
 func TestKernelReport(t *testing.T) {
 	for _, l := range kerneltest.Layouts {
@@ -94,7 +23,7 @@ func TestKernelReport(t *testing.T) {
 			continue // its names of data would have to be sorted apart
 		}
 		path := filepath.Join(t.TempDir(), "vmlinuz")
-		if err := os.WriteFile(path, kerneltest.BzImage(kerneltest.Pack(t, testKernel(t, l))["zstd"]), 0o600); err != nil {
+		if err := os.WriteFile(path, kerneltest.BzImage(kerneltest.Pack(t, kerneltest.Kernel(l))["zstd"]), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		r, err := File(context.Background(), path, Options{Workers: 3})
@@ -107,8 +36,8 @@ func TestKernelReport(t *testing.T) {
 		// instructions but those whose bytes were changed above.
 		want := &Report{
 			Kind: "bzImage", Packing: "zstd", Version: "6.1.0-test", Names: "kallsyms", Checked: 1, Thunks: true,
-			Targets: 1, Count: 597, Insts: 597*10 - 4 - 2 - 4 - 4 - 1, Jumps: 0,
-			LeftOut: []Count{{"blacklisted", 2}, {"padding", 1}},
+			Targets: 2, Count: 597, Insts: 597*10 - 4 - 2 - 4 - 4 - 1, Jumps: 0,
+			LeftOut: []Count{{"blacklisted", 2}, {"init_text", 2}, {"padding", 1}},
 		}
 		rules := r.Rules
 		r.Rules = nil
@@ -214,7 +143,7 @@ func TestRefusedFiles(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	k := testKernel(f, kerneltest.Layouts[3])
+	k := kerneltest.Kernel(kerneltest.Layouts[3])
 	f.Add(k)
 	f.Add(kerneltest.BzImage(kerneltest.Pack(f, k)["gzip"]))
 	f.Fuzz(func(t *testing.T, b []byte) {

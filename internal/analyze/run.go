@@ -90,8 +90,15 @@ func (img *image) report(ctx context.Context, o Options) (*Report, error) {
 	index := img.index(all, gaps)
 	w := &work{img: img, fns: fns, rules: rules, in: flow.Input{Known: func() *flow.Index { return index }}}
 	if img.kernel != nil {
-		ex, patched := img.kernel.Exceptions(), img.patched(all)
-		w.in.Exception, w.in.Patched = func(a uint64) bool { return ex[a] }, patched.find
+		sites, err := img.kernel.Sites()
+		if err != nil {
+			return nil, err
+		}
+		w.in.Exception = sites.Exception
+		w.in.Patched = func(lo, hi uint64) string {
+			what, _ := sites.At(lo, hi, linux.Always&^(1<<linux.Bug))
+			return what.String()
+		}
 	}
 	sum, err := w.run(ctx, o)
 	if err != nil {
@@ -214,7 +221,7 @@ func (w *work) one(s *sums, fn *function) {
 	for k, r := range w.rules {
 		_, no := f.Region(entry, r)
 		s.entries[k].add(no)
-		if no != nil && no.Reason == flow.ReasonPatchedSite && no.Off == entry && no.Detail == string(linux.PatchFtrace) {
+		if no != nil && no.Reason == flow.ReasonPatchedSite && no.Off == entry && no.Detail == linux.Ftrace.String() {
 			_, no = f.Region(entry+insn.JmpLen, r)
 			s.behind[k].add(no)
 		}

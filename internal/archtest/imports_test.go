@@ -14,7 +14,7 @@ var allowed = map[string][]string{
 	"kvm":                 {"probe/insn"},
 	"internal/elffile":    {},
 	"guest":               {"internal/elffile", "probe/insn"},
-	"guest/linux":         {"guest", "internal/elffile"},
+	"guest/linux":         {"guest", "internal/elffile", "probe/insn"},
 	"guest/builtin":       {},
 	"probe/flow":          {"probe/insn"},
 	"probe/code":          {"guest", "probe/insn"},

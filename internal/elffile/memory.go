@@ -32,6 +32,8 @@ type Name struct {
 	Addr uint64
 	Size uint64 // bytes; 0 when not known
 	Func bool
+	// Global: other files may refer to it.
+	Global bool
 	// Label: the file does not say what it names.
 	Label bool
 }
@@ -91,7 +93,7 @@ func (m *Memory) ReadNames(f *File, t elf.SectionType, limit int) (bool, error) 
 			in := m.At(s.Value)
 			fn = in != nil && in.X && s.Section < elf.SHN_LORESERVE
 		}
-		names = append(names, Name{s.Name, s.Value, s.Size, fn, kind == elf.STT_NOTYPE})
+		names = append(names, Name{s.Name, s.Value, s.Size, fn, s.Global(), kind == elf.STT_NOTYPE})
 	}
 	m.SetNames(names)
 	return len(names) > 0, nil

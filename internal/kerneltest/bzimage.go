@@ -17,7 +17,7 @@ func BzImage(payload []byte) []byte {
 	b[0x1f1] = 3
 	b[0x201] = 0x280 - 0x202
 	copy(b[0x202:], "HdrS")
-	binary.LittleEndian.PutUint16(b[0x236:], 1|1<<5)
+	binary.LittleEndian.PutUint16(b[0x236:], 1|1<<6)
 	binary.LittleEndian.PutUint32(b[0x22c:], 0x7fff_ffff)
 	binary.LittleEndian.PutUint32(b[0x230:], 2<<20)
 	binary.LittleEndian.PutUint32(b[0x238:], 255)

@@ -19,16 +19,18 @@ type Layout struct {
 	Old    bool // offsets before num_syms
 	Seqs   bool // seqs_of_names between markers and token_table
 	PerCPU bool // KALLSYMS_ABSOLUTE_PERCPU
+	Own    bool // offsets from their own places, and tables at multiples of 4
 }
 
 // Layouts are those that there have been.
 var Layouts = []Layout{
-	{"5.10", true, false, true}, {"6.1 stable", true, true, true}, {"6.12", false, false, true}, {"6.15", false, false, false},
+	{Name: "5.10", Old: true, PerCPU: true}, {Name: "6.1 stable", Old: true, Seqs: true, PerCPU: true}, {Name: "6.12", PerCPU: true}, {Name: "6.15"}, {Name: "7.2", Own: true},
 }
 
 // Kallsyms makes the tables as scripts/kallsyms.c does: with tokens for
-// some pairs of letters, and every letter that is used standing for itself.
-func Kallsyms(l Layout, base uint64, syms []elffile.Name, types string) []byte {
+// some pairs of letters, and every letter that is used standing for itself. They are
+// read-only data at address at.
+func Kallsyms(l Layout, at, base uint64, syms []elffile.Name, types string) []byte {
 	tokens := [256]string{}
 	var all strings.Builder
 	for _, s := range syms {
@@ -41,7 +43,11 @@ func Kallsyms(l Layout, base uint64, syms []elffile.Name, types string) []byte {
 	for i, p := range pairs {
 		tokens[1+i] = p
 	}
-	pad := func(b []byte) []byte { return append(b, make([]byte, -len(b)&7)...) }
+	unit := 8
+	if l.Own {
+		unit = 4
+	}
+	pad := func(b []byte) []byte { return append(b, make([]byte, -len(b)&(unit-1))...) }
 	var names, markers, seqs, offsets []byte
 	for n, s := range syms {
 		if n%256 == 0 {
@@ -88,7 +94,12 @@ func Kallsyms(l Layout, base uint64, syms []elffile.Name, types string) []byte {
 		out = append(out, pad(seqs)...)
 	}
 	out = append(append(out, pad(table)...), pad(index)...)
-	if !l.Old {
+	if l.Own {
+		for _, s := range syms {
+			out = binary.LittleEndian.AppendUint32(out, uint32(s.Addr-at-uint64(len(out))))
+		}
+		out = append(out, seqs...)
+	} else if !l.Old {
 		out = append(append(out, where...), pad(seqs)...)
 	}
 	return append(out, bytes.Repeat([]byte{0xff}, 64)...)

@@ -30,7 +30,6 @@ type linuxGuest struct {
 	stubs  []trapStub
 
 	board   *board
-	stateAt guest.GPA              // of system_state; 0: not known
 	refused atomic.Pointer[string] // why the engine has no memory in the guest, for good
 }
 
@@ -65,14 +64,19 @@ func (g *linuxGuest) load(m *Machine) (*guest.BootState, error) {
 	g.boot = st
 	home := guest.Home{Start: guest.GVA(linux.KernelMap + st.Slide + uint64(st.Image.Base)), Size: st.Image.Size, PA: st.Image.Base}
 	b := &guest.BootState{Deep: st.CR4&cr4LA57 != 0, Home: home, NX: true, Tables: nil}
-	view := linux.NewView(g.cfg.Kernel, st.Slide, func(at guest.GVA, p []byte) error { return g.readText(m, at, p) })
+	view, err := linux.NewView(g.cfg.Kernel, st, func(at guest.GVA, p []byte) error { return g.readText(m, at, p) })
+	if err != nil {
+		return nil, err
+	}
+	for _, lack := range view.Missing() {
+		m.log.Warn("not known of this kernel", "what", lack)
+	}
 	g.seen.Store(view)
 	if s, err := view.Lookup("init_top_pgt"); err == nil {
 		b.Root = home.PA + guest.GPA(s.Addr-home.Start)
 	}
 	g.engine.reset(m.mem, home, b)
 	g.refused.Store(nil)
-	g.findState(home)
 	g.stubs = nil
 	if m.host.Traps.CPL0.Int3 == host.DeliveryVector {
 		if g.stubs, err = plantStubs(m.mem, home, view); err != nil {

@@ -1,37 +1,15 @@
 package machine
 
 import (
-	"encoding/binary"
 	"time"
 
-	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/linux"
 	"github.com/guestprobe/guestprobe/probe"
-)
-
-// How far a Linux kernel has come, by its system_state (include/linux/kernel.h, enum
-// system_states). From stateScheduling on its other threads run: it has applied its
-// alternatives, set up ftrace, and cleared the mapping behind its image. From stateFreeing on
-// what it needed to boot alone is gone.
-const (
-	stateScheduling = 1
-	stateFreeing    = 2
 )
 
 // phasePoll is how often a guest that boots is asked how far it has come. Nothing depends
 // on it: sites wait for their jumps until then.
 const phasePoll = 10 * time.Millisecond
-
-// state returns the kernel's system_state, and false for a kernel whose names are not known.
-func (g *linuxGuest) state(m *Machine) (uint32, bool) {
-	if g.stateAt == 0 {
-		return 0, false
-	}
-	b, err := m.mem.Slice(g.stateAt, 4)
-	if err != nil {
-		return 0, false
-	}
-	return binary.LittleEndian.Uint32(b), true
-}
 
 // stopped sees how far the guest has come, and gives the engine its memory when that can be.
 // Precondition: the world is stopped.
@@ -39,7 +17,10 @@ func (g *linuxGuest) stopped(m *Machine) {
 	if g.engine.mapped() || g.refused.Load() != nil {
 		return
 	}
-	if s, ok := g.state(m); !ok || s < stateScheduling {
+	// From then on the kernel's other threads run: it has cleared the mapping behind its image.
+	view := g.seen.Load()
+	view.Refresh()
+	if s, _ := view.System(); s < linux.StateScheduling {
 		return
 	}
 	if err := g.engine.attach(m.booted.Load().space); err != nil {
@@ -69,14 +50,16 @@ func (g *linuxGuest) noExec(user bool) string {
 func (g *linuxGuest) beside(m *Machine, stop <-chan struct{}) {
 	clock := time.NewTicker(phasePoll)
 	defer clock.Stop()
-	for last := uint32(0); last < stateFreeing; {
+	view := g.seen.Load()
+	for last := linux.StateBooting; last < linux.StateFreeing; {
 		select {
 		case <-stop:
 			return
 		case <-clock.C:
 		}
-		s, ok := g.state(m)
-		if !ok {
+		view.Refresh()
+		s, known := view.System()
+		if !known {
 			return
 		}
 		if s == last {
@@ -90,13 +73,5 @@ func (g *linuxGuest) beside(m *Machine, stop <-chan struct{}) {
 		if err != nil {
 			m.log.Warn("probes of a guest that has booted further", "err", err)
 		}
-	}
-}
-
-// findState remembers where the kernel has its system_state.
-func (g *linuxGuest) findState(home guest.Home) {
-	g.stateAt = 0
-	if s, err := g.view().Lookup("system_state"); err == nil {
-		g.stateAt = home.PA + guest.GPA(s.Addr-home.Start)
 	}
 }

@@ -1,7 +1,5 @@
 package insn
 
-import "bytes"
-
 // What a probe writes into text, or looks for there.
 const (
 	Int3    = 0xcc // the breakpoint instruction, one byte
@@ -16,8 +14,17 @@ const (
 // ENDBR64).
 const Endbr64 = "\xf3\x0f\x1e\xfa"
 
-// HasEndbr64 reports whether code begins with an endbr64.
-func HasEndbr64(code []byte) bool { return bytes.HasPrefix(code, []byte(Endbr64)) }
+// HasEndbr64 reports whether code begins with an endbr64, or with one of the nops that
+// Linux makes of an endbr64 that nothing needs, and uses for nothing else
+// (gen_endbr_poison, until and since 6.15).
+func HasEndbr64(code []byte) bool {
+	for _, mark := range []string{Endbr64, "\x66\x0f\x1f\x00", "\x0f\x1f\x40\xd6"} {
+		if len(code) >= len(mark) && string(code[:len(mark)]) == mark {
+			return true
+		}
+	}
+	return false
+}
 
 // JmpReaches reports whether a jmp rel32 at from can go to to. RIP wraps
 // modulo 2^64, so text at the bottom and at the top of the address space reach

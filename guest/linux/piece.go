@@ -1,0 +1,177 @@
+package linux
+
+import (
+	"fmt"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/elffile"
+)
+
+// piece is code that came in one piece, the kernel or a module, where it runs. It does
+// not change.
+type piece struct {
+	name  string // of the module; "" is the kernel
+	k     *Kernel
+	slide guest.GVA
+	*guest.SymbolTable
+	black *guest.Blacklist
+	sites *Sites // at the addresses that it was linked at
+	orc   *ORC   // the same; nil: none
+
+	missing []string // what is not known of it
+
+	text, init []guest.Range // ascending; init is given back when it has started
+	kept       guest.Range   // data that is constant once the kernel has started, not before
+	lo, hi     guest.GVA     // all of it is in between
+}
+
+// Tables without which nobody knows what the kernel patches at any time, or what must not
+// be probed.
+var needed = []struct{ table, off string }{
+	{MCount, "the entries of functions"}, {JumpTable, "static branches"}, {StaticCallSites, "static calls"},
+}
+
+func newPiece(name string, k *Kernel, slide guest.GVA) (*piece, error) {
+	p := &piece{name: name, k: k, slide: slide}
+	var err error
+	if p.sites, err = k.Sites(); err != nil {
+		return nil, err
+	}
+	if p.orc, err = k.ORC(); err != nil {
+		p.missing = append(p.missing, "stacks: "+err.Error())
+	}
+	for _, t := range needed {
+		if len(k.table(t.table).Data) == 0 {
+			p.missing = append(p.missing, fmt.Sprintf("%s: table %s is not known (no symbols around it)", t.off, t.table))
+		}
+	}
+	p.ranges()
+	syms := make([]guest.Symbol, 0, len(k.mem.Names))
+	for i := range k.mem.Names {
+		syms = append(syms, p.symbol(&k.mem.Names[i]))
+	}
+	p.SymbolTable = guest.NewSymbolTable(syms, p.room)
+	p.black, err = guest.NewBlacklist(p.SymbolTable, p.section, p.initial, p.isText)
+	return p, err
+}
+
+// ranges finds the text and where all of the piece is.
+func (p *piece) ranges() {
+	k := p.k
+	p.lo = ^guest.GVA(0)
+	for i := range k.mem.Sections {
+		s := &k.mem.Sections[i]
+		r := guest.Range{Start: p.slid(s.Addr), End: p.slid(s.Addr + uint64(len(s.Data)))}
+		if s.Addr < KernelMap {
+			continue // per-CPU variables before 6.15
+		}
+		p.lo, p.hi = min(p.lo, r.Start), max(p.hi, r.End)
+		switch {
+		case !k.isText(s.Addr):
+		case s.Name == ".init.text" || s.Name == ".exit.text" && p.name == "" || s.Name == ".altinstr_aux":
+			p.init = append(p.init, r)
+		default:
+			p.text = append(p.text, r)
+		}
+	}
+	if lo, hi := k.program.extent(); hi != 0 {
+		p.lo, p.hi = min(p.lo, p.slid(lo+KernelMap)), max(p.hi, p.slid(hi+KernelMap))
+	}
+	if lo, hi, ok := k.mem.Between("__start_ro_after_init", "__end_ro_after_init"); ok {
+		p.kept = guest.Range{Start: p.slid(lo), End: p.slid(hi)}
+	}
+}
+
+// start orders pieces.
+func (p *piece) start() guest.GVA { return p.lo }
+
+// holds reports whether addr is in the piece.
+func (p *piece) holds(addr guest.GVA) bool { return addr >= p.lo && addr < p.hi }
+
+// slid is where what was linked at addr is. What is below the kernel's mapping is no
+// address but an offset of a per-CPU variable, or a number.
+func (p *piece) slid(addr uint64) guest.GVA {
+	if addr < KernelMap {
+		return guest.GVA(addr)
+	}
+	return guest.GVA(addr) + p.slide
+}
+
+// symbol makes a symbol of a name.
+func (p *piece) symbol(n *elffile.Name) guest.Symbol {
+	s := guest.Symbol{Name: n.Name, Addr: p.slid(n.Addr), Size: n.Size, Kind: guest.SymData, Global: n.Global}
+	if n.Func {
+		s.Kind = guest.SymFunc
+	}
+	if sec := p.k.mem.At(n.Addr); sec != nil {
+		s.Section = sec.Name
+	}
+	return s
+}
+
+// room returns how many bytes there are from a symbol to the end of its section, or of
+// the kernel's bss.
+func (p *piece) room(s *guest.Symbol) (segment, section uint64) {
+	if s.Addr < p.lo || s.Addr >= p.hi {
+		return 0, 0
+	}
+	n := uint64(p.hi - s.Addr)
+	if sec := p.k.mem.At(uint64(s.Addr - p.slide)); sec != nil {
+		n = sec.Addr + uint64(len(sec.Data)) - uint64(s.Addr-p.slide)
+	}
+	return n, n
+}
+
+// section returns where the sections of that name are.
+func (p *piece) section(name string) (rs []guest.Range) {
+	for i := range p.k.mem.Sections {
+		if s := &p.k.mem.Sections[i]; s.Name == name {
+			rs = append(rs, guest.Range{Start: p.slid(s.Addr), End: p.slid(s.Addr + uint64(len(s.Data)))})
+		}
+	}
+	return rs
+}
+
+// isText reports whether addr is code, at some time.
+func (p *piece) isText(addr guest.GVA) bool { return p.holds(addr) && p.k.isText(uint64(addr-p.slide)) }
+
+// inInit reports whether addr is code that is gone when the kernel has started.
+func (p *piece) inInit(addr guest.GVA) bool {
+	for _, r := range p.init {
+		if addr >= r.Start && addr < r.End {
+			return true
+		}
+	}
+	return false
+}
+
+// initial returns the n bytes at addr as they are before the kernel runs, relocated, or
+// nil.
+func (p *piece) initial(addr guest.GVA, n uint64) []byte {
+	link := uint64(addr - p.slide)
+	b := p.k.mem.Bytes(link, n)
+	if b == nil || p.slide == 0 {
+		return b
+	}
+	return p.k.program.relocs.slid(b, link-KernelMap, uint64(p.slide))
+}
+
+// constant reports whether the kernel never writes the n bytes at addr.
+func (p *piece) constant(addr guest.GVA, n uint64) bool {
+	if !p.holds(addr) || addr < p.kept.End && addr+guest.GVA(n) > p.kept.Start {
+		return false
+	}
+	s := p.k.mem.At(uint64(addr - p.slide))
+	return s != nil && !s.W && !s.X
+}
+
+// blacklisted returns why nothing in the symbol at addr may be probed, or "".
+func (p *piece) blacklisted(addr guest.GVA) string {
+	if s, ok := p.Find(addr); ok && p.name == "" {
+		switch s.Name {
+		case "early_idt_handler_array", "early_idt_handler_common":
+			return "the way of the kernel's first exceptions, which a probe's trap may take"
+		}
+	}
+	return p.black.Blacklisted(addr)
+}

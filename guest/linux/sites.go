@@ -1,0 +1,386 @@
+package linux
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"sort"
+
+	"github.com/guestprobe/guestprobe/internal/elffile"
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// The tables of what a kernel, or a module, patches of itself, by their sections.
+const (
+	MCount          = "__mcount_loc"
+	JumpTable       = "__jump_table"
+	StaticCallSites = ".static_call_sites"
+	Bugs            = "__bug_table"
+	Exceptions      = "__ex_table"
+	Alternatives    = ".altinstructions"
+	LockPrefixes    = ".smp_locks"
+	Returns         = ".return_sites"
+	Retpolines      = ".retpoline_sites"
+	Calls           = ".call_sites"
+	Paravirt        = ".parainstructions"
+	EndbrSeals      = ".ibt_endbr_seal"
+)
+
+// Patch is why bytes of text must be as the kernel left them.
+type Patch uint8
+
+// The reasons. Those up to Bug are for ever: the kernel rewrites or compares these bytes
+// whenever it likes. The others it rewrites once, before it starts the first process
+// (alternative_instructions), or when it loads a module.
+const (
+	Ftrace     Patch = iota + 1 // the call that a traceable function begins with
+	JumpLabel                   // a static branch
+	StaticCall                  // a static call, or its trampoline
+	Bug                         // a BUG or WARN, which the kernel knows by its address and its bytes
+	Alternative
+	LockPrefix // gone while there is one CPU
+	Return
+	Retpoline
+	Call // call depth tracking
+	ParavirtCall
+	EndbrSeal
+	numPatches
+)
+
+// Patches is a set of reasons.
+type Patches uint16
+
+// The sets: what the kernel may patch at any time, and what it patches when it starts, too.
+const (
+	Always  Patches = 1<<Ftrace | 1<<JumpLabel | 1<<StaticCall | 1<<Bug
+	AtStart Patches = 1<<numPatches - 1
+)
+
+var patchNames = [numPatches]string{"", "ftrace", "jump_label", "static_call", "bug", "alternative", "smp_lock", "return", "retpoline", "call", "paravirt", "endbr"}
+
+// String is the word that reports and refusals use.
+func (p Patch) String() string { return patchNames[p] }
+
+// trampolineSize is that of a static call's trampoline: the jump, and what marks it
+// (arch/x86/include/asm/static_call.h).
+const trampolineSize = 8
+
+// Sites are what a kernel, or a module, patches of itself. They do not change once they
+// are sorted, and may be used from any thread.
+type Sites struct {
+	sites      []site   // ascending by address
+	exceptions []uint64 // ascending
+	edges      []edge   // ascending by where it leads
+	counts     [numPatches]int
+}
+
+// site is size bytes of text.
+type site struct {
+	addr uint64
+	size uint8
+	what Patch
+}
+
+// edge says that what is at from may go on at to, which the text does not show.
+type edge struct{ to, from uint64 }
+
+// NewSites reads the tables. table returns the one of a name, with its address, empty
+// where there is none; code the n bytes of text at an address before they were patched,
+// or nil; isText whether an address is code. The error says which table is damaged, or
+// of a layout that is not known.
+func NewSites(table func(name string) elffile.Part, code func(addr, n uint64) []byte, isText func(addr uint64) bool) (*Sites, error) {
+	r := &siteReader{Sites: &Sites{}, code: code, isText: isText}
+	for _, t := range []struct {
+		name string
+		read func(t *elffile.Part)
+	}{
+		{MCount, r.mcount}, {JumpTable, r.jumps}, {StaticCallSites, r.staticCalls}, {Bugs, r.bugs}, {Exceptions, r.exceptionTable},
+		{Alternatives, r.alternatives}, {LockPrefixes, r.locks}, {Paravirt, r.paravirt},
+		{Returns, r.branches(Return)}, {Retpolines, r.branches(Retpoline)}, {Calls, r.branches(Call)}, {EndbrSeals, r.seals},
+	} {
+		part := table(t.name)
+		if t.read(&part); r.err != nil {
+			return nil, fmt.Errorf("%s: %w", t.name, r.err)
+		}
+	}
+	r.sort()
+	return r.Sites, nil
+}
+
+// siteReader is what reads tables.
+type siteReader struct {
+	*Sites
+	code   func(addr, n uint64) []byte
+	isText func(addr uint64) bool
+	err    error
+}
+
+func (s *Sites) add(addr, size uint64, what Patch) {
+	s.sites = append(s.sites, site{addr, uint8(size), what})
+	s.counts[what]++
+}
+
+func (s *Sites) sort() {
+	slices.SortFunc(s.sites, func(a, b site) int { return cmp.Or(cmp.Compare(a.addr, b.addr), cmp.Compare(a.what, b.what)) })
+	slices.Sort(s.exceptions)
+	slices.SortFunc(s.edges, func(a, b edge) int { return cmp.Or(cmp.Compare(a.to, b.to), cmp.Compare(a.from, b.from)) })
+}
+
+// Count returns how many sites of a kind there are.
+func (s *Sites) Count(p Patch) int { return s.counts[p] }
+
+// maxSite is the length of the longest site, an alternative.
+const maxSite = 255
+
+// from returns the index of the first site at addr or above.
+func (s *Sites) from(addr uint64) int {
+	return sort.Search(len(s.sites), func(i int) bool { return s.sites[i].addr >= addr })
+}
+
+// At returns what of set the kernel patches in [lo, hi), and whether there is such.
+func (s *Sites) At(lo, hi uint64, set Patches) (Patch, bool) {
+	for i := s.from(lo - min(lo, maxSite)); i < len(s.sites) && s.sites[i].addr < hi; i++ {
+		if x := &s.sites[i]; set>>x.what&1 != 0 && x.addr+uint64(x.size) > lo {
+			return x.what, true
+		}
+	}
+	return 0, false
+}
+
+// Begins reports whether a site of that kind begins at addr, and its length.
+func (s *Sites) Begins(addr uint64, what Patch) (size int, ok bool) {
+	for i := s.from(addr); i < len(s.sites) && s.sites[i].addr == addr; i++ {
+		if s.sites[i].what == what {
+			return int(s.sites[i].size), true
+		}
+	}
+	return 0, false
+}
+
+// Exception reports whether the instruction at addr has an entry in the exception table.
+func (s *Sites) Exception(addr uint64) bool {
+	_, ok := slices.BinarySearch(s.exceptions, addr)
+	return ok
+}
+
+// Edges returns the places in [lo, hi), ascending, at which a branch or an exception may
+// go on that the text does not show.
+func (s *Sites) Edges(lo, hi uint64) (at []uint64) {
+	e := s.edges
+	for i := sort.Search(len(e), func(i int) bool { return e[i].to >= lo }); i < len(e) && e[i].to < hi; i++ {
+		if i == 0 || e[i].to != e[i-1].to {
+			at = append(at, e[i].to)
+		}
+	}
+	return at
+}
+
+// fail keeps the first error.
+func (r *siteReader) fail(format string, args ...any) {
+	if r.err == nil {
+		r.err = fmt.Errorf(format, args...)
+	}
+}
+
+// entries calls f with each of the entries of size bytes of a table.
+func (r *siteReader) entries(t *elffile.Part, size int, f func(at int)) {
+	if len(t.Data)%size != 0 {
+		r.fail("%d bytes are no whole number of entries of %d", len(t.Data), size)
+	}
+	for at := 0; at+size <= len(t.Data) && r.err == nil; at += size {
+		f(at)
+	}
+}
+
+// place is the code that the 32-bit offset at n leads to, 0 where that is none: then the
+// entry is of text that was left out of the image.
+func (r *siteReader) place(t *elffile.Part, n int) uint64 {
+	a := relative(t, n)
+	if !r.isText(a) {
+		return 0
+	}
+	return a
+}
+
+// mcount reads the addresses of the calls of the tracer. An entry that was left out has
+// address 0.
+func (r *siteReader) mcount(t *elffile.Part) {
+	r.entries(t, 8, func(at int) {
+		if a := le64(t.Data[at:]); r.isText(a) {
+			r.add(a, insn.JmpLen, Ftrace)
+		}
+	})
+}
+
+// jumps reads struct jump_entry: offsets to the code and to where it may go on, and a
+// key of 8 bytes.
+func (r *siteReader) jumps(t *elffile.Part) {
+	r.entries(t, 16, func(at int) {
+		a, to := r.place(t, at), relative(t, at+4)
+		if a == 0 {
+			return
+		}
+		size := uint64(insn.JmpLen)
+		// A short jump, or the nop that stands for one (since Linux 5.14).
+		if b := r.code(a, 2); b != nil && (b[0] == 0xeb || b[0] == 0x66 && b[1] == 0x90) {
+			size = 2
+		}
+		r.add(a, size, JumpLabel)
+		r.edges = append(r.edges, edge{to, a})
+	})
+}
+
+// staticCalls reads struct static_call_site: offsets to the code and to a key.
+func (r *siteReader) staticCalls(t *elffile.Part) {
+	r.entries(t, 8, func(at int) {
+		if a := r.place(t, at); a != 0 {
+			r.add(a, r.length(a), StaticCall)
+		}
+	})
+}
+
+// branches reads offsets to branches.
+func (r *siteReader) branches(what Patch) func(t *elffile.Part) {
+	return func(t *elffile.Part) {
+		r.entries(t, 4, func(at int) {
+			if a := r.place(t, at); a != 0 {
+				r.add(a, r.length(a), what)
+			}
+		})
+	}
+}
+
+// length is that of the instruction at a, of 5 bytes where it cannot be decoded.
+func (r *siteReader) length(a uint64) uint64 {
+	for n := uint64(insn.MaxLen); n > 0; n-- {
+		if b := r.code(a, n); b != nil {
+			if i, err := insn.Decode(b); err == nil {
+				return uint64(i.Len)
+			}
+			break
+		}
+	}
+	return insn.JmpLen
+}
+
+// locks reads offsets to lock prefixes. The table is padded with zeros to a page.
+func (r *siteReader) locks(t *elffile.Part) {
+	r.entries(t, 4, func(at int) {
+		if a := r.place(t, at); a != 0 && le32(t.Data[at:]) != 0 {
+			r.add(a, 1, LockPrefix)
+		}
+	})
+}
+
+// seals reads offsets to endbr64 instructions.
+func (r *siteReader) seals(t *elffile.Part) {
+	r.entries(t, 4, func(at int) {
+		if a := r.place(t, at); a != 0 {
+			r.add(a, uint64(len(insn.Endbr64)), EndbrSeal)
+		}
+	})
+}
+
+// paravirt reads struct paravirt_patch_site (until Linux 6.8): an address, a type and a
+// length.
+func (r *siteReader) paravirt(t *elffile.Part) {
+	// The last entry may lack its padding.
+	data := *t
+	data.Data = append(slices.Clip(t.Data), make([]byte, -len(t.Data)&15)...)
+	r.entries(&data, 16, func(at int) {
+		if a, n := le64(data.Data[at:]), uint64(data.Data[at+9]); r.isText(a) {
+			r.add(a, n, ParavirtCall)
+		}
+	})
+}
+
+// exceptionTable reads struct exception_table_entry: offsets to the instruction and to
+// where it goes on, and a type.
+func (r *siteReader) exceptionTable(t *elffile.Part) {
+	r.entries(t, 12, func(at int) {
+		if a := r.place(t, at); a != 0 {
+			r.exceptions = append(r.exceptions, a)
+			r.edges = append(r.edges, edge{relative(t, at+4), a})
+		}
+	})
+}
+
+// bugs reads struct bug_entry, whose size depends on the version and on
+// CONFIG_DEBUG_BUGVERBOSE: it begins with the offset to the instruction, a ud2, a ud1,
+// or a call.
+func (r *siteReader) bugs(t *elffile.Part) {
+	size := r.stride(t, []int{12, 8, 16}, func(at int) bool { return r.place(t, at) != 0 })
+	if size == 0 {
+		return
+	}
+	r.entries(t, size, func(at int) {
+		a := relative(t, at)
+		r.add(a, r.length(a), Bug)
+	})
+}
+
+// alternatives reads struct alt_instr: offsets to the code and to what may replace it,
+// a CPU feature, and the lengths of both. The feature has 2 bytes until Linux 6.2, and
+// 4 since; until 5.12 a third length follows.
+func (r *siteReader) alternatives(t *elffile.Part) {
+	ok := func(lengths int) func(at int) bool {
+		return func(at int) bool {
+			n, m := uint64(t.Data[at+lengths]), uint64(t.Data[at+lengths+1])
+			return n != 0 && r.code(relative(t, at), n) != nil && (m == 0 || r.code(relative(t, at+4), m) != nil)
+		}
+	}
+	lengths := 12
+	size := r.stride(t, []int{14}, ok(12))
+	if size == 0 {
+		r.err, lengths = nil, 10
+		size = r.stride(t, []int{12, 13}, ok(10))
+	}
+	if size == 0 {
+		return
+	}
+	r.entries(t, size, func(at int) {
+		a, n := r.place(t, at), uint64(t.Data[at+lengths])
+		if a == 0 {
+			return // in code that is data, for another kernel (relocate_kernel)
+		}
+		r.add(a, n, Alternative)
+		r.replacement(relative(t, at+4), uint64(t.Data[at+lengths+1]), a, n)
+	})
+}
+
+// replacement notes where the m bytes at from, which may replace the n bytes at a, jump
+// to: those who copy them make it the same place.
+func (r *siteReader) replacement(from, m, a, n uint64) {
+	for code, at := r.code(from, m), uint64(0); at < uint64(len(code)); {
+		i, err := insn.Decode(code[at:])
+		if err != nil {
+			return
+		}
+		if to, ok := i.Target(from + at); ok && to-from >= m {
+			r.edges = append(r.edges, edge{to, a})
+		}
+		at += uint64(i.Len)
+	}
+}
+
+// stride returns the size of a table's entries of which all are good, 0 with an error
+// where there is none, and where the table is empty without one.
+func (r *siteReader) stride(t *elffile.Part, sizes []int, good func(at int) bool) int {
+	if len(t.Data) == 0 {
+		return 0
+	}
+next:
+	for _, size := range sizes {
+		if len(t.Data)%size != 0 {
+			continue
+		}
+		for at := 0; at < len(t.Data); at += size {
+			if !good(at) {
+				continue next
+			}
+		}
+		return size
+	}
+	r.fail("entries of a layout that is not known (%d bytes)", len(t.Data))
+	return 0
+}

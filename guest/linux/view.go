@@ -1,0 +1,377 @@
+package linux
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/guestprobe/guestprobe/guest"
+)
+
+// View is what is known of the code of a guest that runs Linux: a guest.View, and what
+// probe.Kernel asks for. Its structure is the image's, slid; its bytes are the guest's
+// memory, because the kernel patches itself; its modules are those that it was told of.
+type View struct {
+	id     guest.ID
+	read   Read
+	core   *piece
+	locks  Patches // LockPrefix where CPUs may come later
+	state  guest.GVA
+	mu     sync.Mutex // serialises changes
+	now    atomic.Pointer[snapshot]
+	noName error // why nothing tells when the kernel has started
+}
+
+// snapshot is what changes of a View.
+type snapshot struct {
+	system  SystemState
+	pieces  []*piece // ascending by address
+	symbols []guest.Symbol
+	text    []guest.Range // ascending
+	patches Patches       // of the core
+}
+
+// SystemState is how far a kernel has started (enum system_states).
+type SystemState uint32
+
+// The states. What follows is like StateRunning, or the end.
+const (
+	StateBooting    SystemState = iota
+	StateScheduling             // it has patched itself: alternatives, returns and the like
+	StateFreeing                // the memory of what only ran at the start is given back
+	StateRunning
+)
+
+var _ guest.View = (*View)(nil)
+
+// NewView returns the view of a kernel that was booted so. read reads the guest's
+// memory without probes' patches, for which text that no table maps yet is at home where
+// it was loaded; it is called from any goroutine. The error says that a table of the
+// kernel cannot be read.
+func NewView(k *Kernel, st *BootState, read Read) (*View, error) {
+	core, err := newPiece("", k, guest.GVA(st.Slide))
+	if err != nil {
+		return nil, fmt.Errorf("view of Linux: %w", err)
+	}
+	v := &View{id: k.ID, read: read, core: core}
+	if st.LocksChange {
+		v.locks = 1 << LockPrefix
+	}
+	s, err := core.Lookup("system_state")
+	if err != nil {
+		v.noName = fmt.Errorf("when the kernel has patched itself is not known, so that what it patches while it starts is never probed: %w", err)
+	}
+	v.state = s.Addr
+	v.publish(StateBooting, nil)
+	return v, nil
+}
+
+// Missing says what is not known of this kernel's code, and what does not work for that
+// reason.
+func (v *View) Missing() []string {
+	var out []string
+	if v.noName != nil {
+		out = append(out, v.noName.Error())
+	}
+	return append(out, v.core.missing...)
+}
+
+// Slide is how far the kernel's addresses are from those that it was linked at.
+func (v *View) Slide() guest.GVA { return v.core.slide }
+
+// Refresh looks how far the kernel has started, and reports whether that has changed: then
+// what may be probed has, too. Reading its memory costs 4 bytes.
+func (v *View) Refresh() (changed bool) {
+	if v.state == 0 {
+		return false
+	}
+	var b [4]byte
+	if v.read(v.state, b[:]) != nil {
+		return false
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	// It never goes back: a kernel that says so lies.
+	s, now := SystemState(le32(b[:])), v.now.Load()
+	if s = min(s, StateRunning); s <= now.system {
+		return false
+	}
+	v.publish(s, now.pieces[1:])
+	return true
+}
+
+// System returns how far the kernel had started when Refresh last looked, and false for
+// one that does not tell.
+func (v *View) System() (SystemState, bool) { return v.now.Load().system, v.state != 0 }
+
+// SetModules says which modules there are, by name. Errors say which one has tables that
+// cannot be read; the others are known then.
+func (v *View) SetModules(modules map[string]*Kernel) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	old := map[*Kernel]*piece{}
+	now := v.now.Load()
+	for _, p := range now.pieces {
+		old[p.k] = p
+	}
+	var pieces []*piece
+	var errs []error
+	for name, k := range modules {
+		p := old[k]
+		if p == nil {
+			var err error
+			if p, err = newPiece(name, k, 0); err != nil {
+				errs = append(errs, fmt.Errorf("module %s: %w", name, err))
+				continue
+			}
+		}
+		pieces = append(pieces, p)
+	}
+	v.publish(now.system, pieces)
+	return errors.Join(errs...)
+}
+
+// publish makes a new snapshot. The core comes first.
+func (v *View) publish(system SystemState, modules []*piece) {
+	s := &snapshot{system: system, patches: AtStart}
+	if system >= StateScheduling {
+		s.patches = Always | v.locks
+	}
+	modules = slices.Clone(modules)
+	slices.SortFunc(modules, func(a, b *piece) int { return cmp.Compare(a.start(), b.start()) })
+	s.pieces = append([]*piece{v.core}, modules...)
+	s.symbols = v.core.Symbols()
+	for i, p := range s.pieces {
+		s.text = append(s.text, p.text...)
+		if i == 0 && system < StateFreeing {
+			s.text = append(s.text, p.init...)
+		}
+	}
+	slices.SortFunc(s.text, func(a, b guest.Range) int { return cmp.Compare(a.Start, b.Start) })
+	if len(modules) != 0 {
+		s.symbols = slices.Clone(s.symbols)
+		for _, p := range modules {
+			s.symbols = append(s.symbols, p.Symbols()...)
+		}
+		slices.SortStableFunc(s.symbols, func(a, b guest.Symbol) int { return cmp.Compare(a.Addr, b.Addr) })
+	}
+	v.now.Store(s)
+}
+
+// piece returns the code that holds addr, or nil. Modules are behind the kernel, but for
+// what it was linked with elsewhere (per-CPU variables).
+func (s *snapshot) piece(addr guest.GVA) *piece {
+	for _, p := range s.pieces {
+		if p.holds(addr) {
+			return p
+		}
+	}
+	return nil
+}
+
+// ID implements guest.View.
+func (v *View) ID() guest.ID { return v.id }
+
+// Lookup implements guest.View: a symbol of the kernel goes before those of modules.
+// Of a module alone it is MODULE:NAME.
+func (v *View) Lookup(name string) (guest.Symbol, error) {
+	now := v.now.Load()
+	if module, symbol, ok := strings.Cut(name, ":"); ok {
+		for _, p := range now.pieces[1:] {
+			if p.name == module {
+				return p.Lookup(symbol)
+			}
+		}
+		return guest.Symbol{}, fmt.Errorf("look up %q: there is no module %s: %w", name, module, guest.ErrSymbolNotFound)
+	}
+	var found []guest.Symbol
+	for i, p := range now.pieces {
+		s, err := p.Lookup(name)
+		switch {
+		case err == nil && i == 0:
+			return s, nil
+		case err == nil:
+			found = append(found, s)
+		case !errors.Is(err, guest.ErrSymbolNotFound):
+			return s, err
+		}
+	}
+	switch len(found) {
+	case 0:
+		return guest.Symbol{}, fmt.Errorf("look up %q: %w", name, guest.ErrSymbolNotFound)
+	case 1:
+		return found[0], nil
+	}
+	e := &guest.AmbiguousSymbolError{Name: name}
+	for _, s := range found {
+		e.Addrs = append(e.Addrs, s.Addr)
+	}
+	return guest.Symbol{}, e
+}
+
+// Address is a Lookup: where a symbol of the kernel itself is.
+func (v *View) Address(name string) (guest.GVA, bool) {
+	s, err := v.core.Lookup(name)
+	return s.Addr, err == nil
+}
+
+// Find implements guest.View.
+func (v *View) Find(addr guest.GVA) (guest.Symbol, bool) {
+	if p := v.now.Load().piece(addr); p != nil {
+		return p.Find(addr)
+	}
+	return guest.Symbol{}, false
+}
+
+// Match implements guest.View. A pattern MODULE:PATTERN is about that module alone.
+func (v *View) Match(pattern string) (all []guest.Symbol) {
+	module, symbol, one := strings.Cut(pattern, ":")
+	for i, p := range v.now.Load().pieces {
+		switch {
+		case !one:
+			all = append(all, p.Match(pattern)...)
+		case i > 0 && guest.Glob(module, p.name):
+			all = append(all, p.Match(symbol)...)
+		}
+	}
+	return all
+}
+
+// Module returns the name of the module that addr is in, "" for the kernel itself.
+func (v *View) Module(addr guest.GVA) string {
+	if p := v.now.Load().piece(addr); p != nil {
+		return p.name
+	}
+	return ""
+}
+
+// Symbols implements guest.View.
+func (v *View) Symbols() []guest.Symbol { return v.now.Load().symbols }
+
+// IsText implements guest.View.
+func (v *View) IsText(addr guest.GVA) bool { return v.now.Load().textAt(addr) != nil }
+
+// IsUserText implements guest.View: the kernel's view has none.
+func (v *View) IsUserText(guest.GVA) bool { return false }
+
+// Text implements guest.View.
+func (v *View) Text(user bool) []guest.Range {
+	if user {
+		return nil
+	}
+	return v.now.Load().text
+}
+
+// textAt returns the range of text that holds addr, or nil.
+func (s *snapshot) textAt(addr guest.GVA) *guest.Range {
+	i, found := slices.BinarySearchFunc(s.text, addr, func(r guest.Range, a guest.GVA) int { return cmp.Compare(r.Start, a) })
+	if !found {
+		i--
+	}
+	if i < 0 || addr >= s.text[i].End {
+		return nil
+	}
+	return &s.text[i]
+}
+
+// Code implements guest.View: the guest's memory, or where that is not mapped, nothing.
+func (v *View) Code(addr guest.GVA, n int) []byte {
+	r := v.now.Load().textAt(addr)
+	if r == nil || n <= 0 {
+		return nil
+	}
+	b := make([]byte, min(uint64(n), uint64(r.End-addr)))
+	if v.read(addr, b) != nil {
+		return nil
+	}
+	return b
+}
+
+// Constant implements guest.View: what the image has, relocated, where the kernel never
+// writes.
+func (v *View) Constant(addr guest.GVA, n int) []byte {
+	if n < 0 || !v.core.constant(addr, uint64(n)) {
+		return nil
+	}
+	return v.core.initial(addr, uint64(n))
+}
+
+// Data implements guest.View: the text of Linux has no data (tools/objtool).
+func (v *View) Data(lo, hi guest.GVA) string { return "" }
+
+// Blacklisted implements guest.View.
+func (v *View) Blacklisted(addr guest.GVA) string {
+	now := v.now.Load()
+	p := now.piece(addr)
+	switch {
+	case p == nil:
+		return ""
+	case p == v.core && now.system >= StateFreeing && p.inInit(addr):
+		return "its memory was given back when the kernel had started"
+	}
+	return p.blacklisted(addr)
+}
+
+// FrameRule implements guest.View, by ORC.
+func (v *View) FrameRule(pc guest.GVA) (guest.FrameRule, bool) {
+	p := v.now.Load().piece(pc)
+	if p == nil || p.orc == nil {
+		return guest.FrameRule{}, false
+	}
+	return p.orc.FrameRule(uint64(pc - p.slide))
+}
+
+// errNoProfile is why stacks do not tell their tasks.
+var errNoProfile = errors.New("Linux has no profile of stacks: %gs says which task runs")
+
+// Profile implements guest.View.
+func (v *View) Profile() (guest.Profile, error) { return guest.Profile{}, errNoProfile }
+
+// Fixed returns why no byte of [lo, hi) may be changed now: what the kernel rewrites
+// there, or compares; "" if nothing.
+func (v *View) Fixed(lo, hi guest.GVA) string {
+	now := v.now.Load()
+	p, set := now.piece(lo), Always
+	if p == v.core {
+		set = now.patches
+	}
+	if p == nil {
+		return ""
+	}
+	what, _ := p.sites.At(uint64(lo-p.slide), uint64(hi-p.slide), set)
+	return what.String()
+}
+
+// Entry returns where a probe on a function's entry goes whose first instruction behind
+// endbr64 is at addr: behind the place where the function calls its tracer, or addr.
+func (v *View) Entry(addr guest.GVA) guest.GVA {
+	p := v.now.Load().piece(addr)
+	if p == nil {
+		return addr
+	}
+	n, _ := p.sites.Begins(uint64(addr-p.slide), Ftrace)
+	return addr + guest.GVA(n)
+}
+
+// Exception reports whether the kernel looks up faults of the instruction at addr.
+func (v *View) Exception(addr guest.GVA) bool {
+	p := v.now.Load().piece(addr)
+	return p != nil && p.sites.Exception(uint64(addr-p.slide))
+}
+
+// Edges returns the places in [lo, hi) where a branch or an exception may go on that the
+// text does not show.
+func (v *View) Edges(lo, hi guest.GVA) (at []guest.GVA) {
+	p := v.now.Load().piece(lo)
+	if p == nil {
+		return nil
+	}
+	for _, a := range p.sites.Edges(uint64(lo-p.slide), uint64(hi-p.slide)) {
+		at = append(at, guest.GVA(a)+p.slide)
+	}
+	return at
+}

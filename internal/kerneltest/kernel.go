@@ -1,0 +1,108 @@
+package kerneltest
+
+import (
+	"bytes"
+	"encoding/binary"
+	"strings"
+
+	"github.com/guestprobe/guestprobe/internal/elffile"
+)
+
+// Where a Kernel has its parts. Its functions have 16 bytes each, from Base on.
+const (
+	ExTable  = Base + 0x10_0000
+	Rodata   = Base + 0x20_0000
+	Black    = Base + 0x30_0000 // the table of what must not be probed
+	Patched  = Base + 0x40_0000 // tables of what the kernel rewrites
+	InitText = Base + 0x50_0000
+	State    = Base + 0x60_0000 // system_state
+)
+
+// words makes values of 32 bits.
+func words(vs ...uint32) (b []byte) {
+	for _, v := range vs {
+		b = binary.LittleEndian.AppendUint32(b, v)
+	}
+	return b
+}
+
+// Kernel makes a vmlinux with relocations of 600 functions of 16 bytes, and what the
+// first ones are is in their code:
+//
+//	0 traced: an ftrace call, 5 nops     1 loads, with an exception entry
+//	2 branches: a static branch          3 calls: a static call
+//	4 hidden: blacklisted                5 jumper: a jump into 6
+//	6 jumped: nops, exported             7 hidden.cold: a part of 4
+//	8 __pfx_padded: padding              9 replaced by an alternative that jumps to 10
+//	11 locked: a lock prefix             12 returns: a return at +9
+//	13 warns: a BUG                      the others: 9 nops, ret, int3
+//
+// In the text that is freed: init_traced, a sealed endbr64 and an ftrace call, and
+// init_plain.
+func Kernel(l Layout) []byte {
+	text := bytes.Repeat(append(bytes.Repeat([]byte{0x90}, 9), 0xc3, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc), 600)
+	put := func(fn int, code ...byte) { copy(text[fn*16:], code) }
+	put(0, 0xe8, 0, 0, 0, 0)
+	put(1, 0x48, 0x8b, 0x07)
+	put(2, 0x0f, 0x1f, 0x44, 0, 0)
+	put(3, 0xe8, 0, 0, 0, 0)
+	put(5, 0xeb, 16+2-2) // to function 6, +2
+	init := append([]byte{0xf3, 0x0f, 0x1e, 0xfa, 0xe8, 0, 0, 0, 0, 0x90, 0xc3, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc}, bytes.Repeat([]byte{0x90}, 15)...)
+	init = append(init, 0xc3)
+
+	var syms []elffile.Name
+	add := func(name string, addr uint64) { syms = append(syms, elffile.Name{Name: name, Addr: addr}) }
+	names := []string{"traced", "loads", "branches", "calls", "hidden", "jumper", "jumped", "hidden.cold", "__pfx_padded", "replaced", "replacement", "locked", "returns", "warns"}
+	for n := range 600 {
+		name := "fn_" + strings.Repeat("x", n%7) + string(rune('a'+n%26))
+		if n < len(names) {
+			name = names[n]
+		}
+		add(name, Base+uint64(n)*16)
+	}
+	add("__start___ex_table", ExTable)
+	add("__stop___ex_table", ExTable+12)
+	add("linux_banner", Rodata)
+	add("__start_kprobe_blacklist", Black)
+	add("__stop_kprobe_blacklist", Black+8)
+	add("__start_mcount_loc", Patched)
+	add("__stop_mcount_loc", Patched+16)
+	add("__start___jump_table", Patched+16)
+	add("__stop___jump_table", Patched+32)
+	add("__start_static_call_sites", Patched+32)
+	add("__stop_static_call_sites", Patched+40)
+	add("init_traced", InitText)
+	add("init_plain", InitText+16)
+	add("system_state", State)
+
+	from := func(at, addr uint64) uint32 { return uint32(addr - at) }
+	tables := binary.LittleEndian.AppendUint64(nil, Base)
+	tables = binary.LittleEndian.AppendUint64(tables, InitText+4)
+	tables = append(tables, words(from(Patched+16, Base+32), from(Patched+20, Base+2*16+12), 0, 0)...)
+	tables = append(tables, words(from(Patched+32, Base+48), 0)...)
+	exports := words(from(Patched+0x1000, Base+96), 0x100-4, 0)
+	const alt, repl = Patched + 0x3000, Patched + 0x3100
+	alternatives := append(words(from(alt, Base+9*16), from(alt+4, repl), 0), 3, 5)
+	jump := append([]byte{0xe9}, words(from(repl+5, Base+10*16))...)
+	ro := append([]byte("Linux version 6.1.0-test (gcc)\n\x00"), make([]byte, 32)...)
+	ro = append(ro[:64:64], Kallsyms(l, Rodata+64, Base, syms, "T")...)
+	image := ELF(
+		Section{Name: ".text", Addr: Base, Data: text, X: true},
+		Section{Name: "__ex_table", Addr: ExTable, Data: words(from(ExTable, Base+16), from(ExTable+4, Base+16+9), 0)},
+		Section{Name: ".rodata", Addr: Rodata, Data: ro},
+		Section{Name: ".init.data", Addr: Black, Data: binary.LittleEndian.AppendUint64(nil, Base+64)},
+		Section{Name: ".tables", Addr: Patched, Data: tables},
+		Section{Name: "__ksymtab", Addr: Patched + 0x1000, Data: exports},
+		Section{Name: "__ksymtab_strings", Addr: Patched + 0x1100, Data: []byte("jumped\x00")},
+		Section{Name: ".retpoline_sites", Addr: Patched + 0x2000, Data: words(0)},
+		Section{Name: ".altinstructions", Addr: alt, Data: alternatives},
+		Section{Name: ".altinstr_replacement", Addr: repl, Data: jump, X: true},
+		Section{Name: ".smp_locks", Addr: Patched + 0x4000, Data: words(from(Patched+0x4000, Base+11*16), 0)},
+		Section{Name: ".return_sites", Addr: Patched + 0x5000, Data: words(from(Patched+0x5000, Base+12*16+9))},
+		Section{Name: "__bug_table", Addr: Patched + 0x6000, Data: words(from(Patched+0x6000, Base+13*16), 0, 0)},
+		Section{Name: ".ibt_endbr_seal", Addr: Patched + 0x7000, Data: words(from(Patched+0x7000, InitText))},
+		Section{Name: ".init.text", Addr: InitText, Data: init, X: true},
+		Section{Name: ".data", Addr: State, Data: make([]byte, 8), Zero: 0x1000},
+	)
+	return append(image, Relocs([]uint64{Black, Patched, Patched + 8}, []uint64{Base + 599*16 + 10})...)
+}
