@@ -60,7 +60,7 @@ func (o *optimizer) board(d *detour) (guest.GVA, error) {
 	}
 	// Pages that are there. Where the lowest byte is fixed, every 256th address
 	// can fit at most.
-	for page := range o.code.Mapped(d.user) {
+	for _, page := range o.code.Mapped(d.user) {
 		rel := uint64(page) - from
 		if int64(rel) < -1<<31 || int64(rel) > 1<<31-guest.PageSize {
 			continue

@@ -102,12 +102,16 @@ func (o *optimizer) pass() error {
 	for len(o.waiting) > 0 {
 		// By address, so that where detours are does not depend on chance.
 		sites := slices.SortedFunc(maps.Keys(o.waiting), func(a, b *site) int { return cmp.Compare(a.addr, b.addr) })
-		batch := make([]planned, 0, passSites)
-		for _, st := range sites[:min(passSites, len(sites))] {
-			batch = append(batch, o.plan(st))
-		}
-		if err := o.swap(batch); err != nil {
-			return err
+		for sites := range slices.Chunk(sites, passSites) {
+			batch := make([]planned, 0, passSites)
+			for _, st := range sites {
+				if o.waiting[st] {
+					batch = append(batch, o.plan(st))
+				}
+			}
+			if err := o.swap(batch); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

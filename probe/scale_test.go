@@ -109,6 +109,65 @@ func batch(t *testing.T, f *probetest.Fake, n int) (on, off time.Duration, each 
 	return on, off, each
 }
 
+// TestManyJumps: ten times as many jumps, with boards and stages in the guest, take about
+// ten times as long to make, and 4 KB of host memory each, probes included.
+func TestManyJumps(t *testing.T) {
+	const (
+		few, many = 1000, 10_000
+		maxRatio  = 3 * many / few
+		maxBytes  = 4 << 10
+	)
+	took := map[int]time.Duration{}
+	for _, n := range []int{few, many} {
+		funcs := make([]probetest.Func, n)
+		for i := range funcs {
+			// push %rbp; mov %rsp,%rbp; push %rbx, and as much code as functions have
+			code := []byte("\x55\x48\x89\xe5\x53")
+			for k := range 20 + i%50 {
+				code = append(code, 0x48, 0x8d, 0x47, byte(k))
+			}
+			funcs[i] = probetest.Func{Name: fmt.Sprintf("f%d", i), Code: append(code, "\x5b\x5d\xc3"...)}
+		}
+		img, err := probetest.BuildImage(textBase, false, funcs...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := newFake(t, 8, img)
+		e := f.Engine()
+		block, _, err := f.AllocShared(8*64, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := heap()
+		ps := make([]*probe.Kprobe, n)
+		for i := range ps {
+			ps[i] = &probe.Kprobe{Symbol: funcs[i].Name, Pre: empty, Stage: &probe.Stage{Code: []byte("\x48\xff\x06\xc3"), NoStrings: true, Stack: 8, Block: block, Stride: 64}}
+		}
+		start := processorTime(t)
+		if err := e.Register(probe.Probes(ps)...); err != nil {
+			t.Fatal(err)
+		}
+		if err := e.Optimize(); err != nil {
+			t.Fatal(err)
+		}
+		took[n] = processorTime(t) - start
+		each := (int64(heap()) - int64(before)) / int64(n)
+		if now := e.OptimizerStats().Now; now != n {
+			t.Errorf("%d of %d have their jump", now, n)
+		}
+		t.Logf("%d probes: %v, %d bytes each", n, took[n], each)
+		if n == many && each > maxBytes { // of few, what is remembered of functions is most
+			t.Errorf("%d bytes for each of %d probes on 8 vCPUs, want at most %d", each, n, maxBytes)
+		}
+		if err := e.Unregister(ps...); err != nil {
+			t.Error(err)
+		}
+	}
+	if took[many] > maxRatio*took[few] {
+		t.Errorf("%d jumps took %v, %d took %v", many, took[many], few, took[few])
+	}
+}
+
 // processorTime is what this process has used of the machine's processors.
 func processorTime(t *testing.T) time.Duration {
 	t.Helper()

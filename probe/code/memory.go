@@ -57,8 +57,9 @@ type Memory[R comparable] struct {
 
 // level is the memory of one privilege.
 type level struct {
-	free guest.FreeSpace    // of the chunks
-	bad  map[guest.GVA]bool // pages that could not be mapped
+	free   guest.FreeSpace    // of the chunks
+	mapped []guest.GVA        // pages, by PutAt
+	bad    map[guest.GVA]bool // pages that could not be mapped
 }
 
 // page is one page of executable memory.
@@ -228,6 +229,7 @@ func (m *Memory[R]) PutAt(at, near guest.GVA, user bool, r R, code []byte) error
 		p = newPage[R](user)
 		p.mapped = true
 		m.pages.Set(base, p)
+		l.mapped = append(l.mapped, base)
 	}
 	list := *p.pieces.Load()
 	if i := search(list, at); !p.mapped || p.user != user || i < len(list) && list[i].Start < end {
@@ -240,16 +242,9 @@ func (m *Memory[R]) PutAt(at, near guest.GVA, user bool, r R, code []byte) error
 	return nil
 }
 
-// Mapped returns the pages that PutAt has had mapped for a privilege.
-func (m *Memory[R]) Mapped(user bool) iter.Seq[guest.GVA] {
-	return func(yield func(guest.GVA) bool) {
-		for a, p := range m.pages.All() {
-			if p.mapped && p.user == user && !yield(a) {
-				return
-			}
-		}
-	}
-}
+// Mapped returns the pages that PutAt has had mapped for a privilege. They must not be
+// changed.
+func (m *Memory[R]) Mapped(user bool) []guest.GVA { return m.levels[guest.Level(user)].mapped }
 
 // add makes x known to lookups. It is complete in guest memory, and no text leads to
 // it yet.
