@@ -3,7 +3,7 @@ GO ?= go
 GOTESTFLAGS ?=
 export CGO_ENABLED ?= 0
 
-.PHONY: build demo test check test-race test-insn test-vmx test-svm bench bench-docs soak defects torture requests rounds cycles storms fuzz guest generate clean help
+.PHONY: build demo test check test-race test-insn test-vmx test-svm test-linux bench bench-docs soak defects torture requests rounds cycles storms fuzz guest generate clean help
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -33,6 +33,10 @@ test-vmx: ## the suite on kvm_intel, in a machine emulated by Bochs
 
 test-svm: ## the suite on kvm_amd, in a machine emulated by QEMU
 	scripts/nested.sh svm
+
+test-linux: ## Linux guests, on kvm_amd and kvm_intel in emulated machines
+	scripts/nested.sh svm linux
+	scripts/nested.sh vmx linux
 
 bench: build ## what a hit costs here, beside what else is on this machine
 	bin/gpdev bench $(BENCHFLAGS)

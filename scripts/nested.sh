@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
 # Runs the suite on a real upstream KVM inside an emulated machine: kvm_intel
 # under Bochs (vmx) or kvm_amd under QEMU (svm). Ends with the tests' own exit
-# code. Usage: nested.sh vmx|svm [PACKAGE [FLAG...]]
+# code. Usage: nested.sh vmx|svm [PLAN | PACKAGE [FLAG...]]
+# scripts/nested/plan.PLAN says what runs; the plan is by default that of the host.
 # With a package only its tests run, verbosely, with these flags of the test binary:
 #   scripts/nested.sh vmx ./kvm/machine -test.run TestWatch -test.count 3
-# Without one, scripts/nested/plan.HOST says what runs.
 #   GUESTPROBE_NESTED_SECONDS  cut off after that long (default 2400 vmx, 1200 svm)
 #   GUESTPROBE_NESTED_HANG     cut off after that long without a sign of life (default 400)
-#   GUESTPROBE_NESTED_CPUS     processors of the svm host (default 2; Linux guests want 1)
+#   GUESTPROBE_NESTED_CPUS     processors of the svm host (default 2; 1 for a plan of its
+#                              own, because Linux guests want 1)
 #   GUESTPROBE_KERNELS         the Linux guests there: names for scripts/linux/guests.sh,
 #                              with spaces between (default: the kernel of the host)
-# Results, below build/nested/HOST: console.log, emulator.log, and, of a whole
-# plan, host.json for docs/hosts (see hosts.sh).
+# Results, below build/nested/HOST or HOST-PLAN: console.log, emulator.log, and, of
+# the host's own plan, host.json for docs/hosts (see hosts.sh).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 host=${1:-}
@@ -26,7 +27,12 @@ shift
 command -v go >/dev/null || fail "go is not in PATH"
 
 scripts/packages.sh "$host"
-out=$PWD/build/nested/$host
+plan=$host out=$PWD/build/nested/$host
+if [[ ${1:-} =~ ^[a-z-]+$ && -f scripts/nested/plan.$1 ]]; then
+	plan=$1 out+=-$1
+	export GUESTPROBE_NESTED_CPUS=${GUESTPROBE_NESTED_CPUS:-1}
+	shift
+fi
 payload=$out/payload
 mkdir -p "$out" || fail "$out cannot be made; check its permissions and free space (df -h)"
 exec 9>"$out/lock"
@@ -36,12 +42,12 @@ rm -rf "$payload" "$out"/*.log "$out"/*.json
 mkdir -p "$payload"
 
 if (($# > 0)); then
-	[[ -d $1 ]] || fail "$1 is no folder of a package"
+	[[ -d $1 ]] || fail "$1 is no plan, and no folder of a package"
 	dir=$(realpath --relative-to . "$1")
 	shift
 	echo "tests $limit cd $dir && ./run.test -test.v -test.timeout ${limit}s$( (($# == 0)) || printf ' %q' "$@")" >"$payload/plan"
 else
-	cp "scripts/nested/plan.$host" "$payload/plan"
+	cp "scripts/nested/plan.$plan" "$payload/plan"
 fi
 echo "nested $host: building the static test binaries"
 export CGO_ENABLED=0
@@ -56,7 +62,7 @@ done
 read -ra kernels <<<"${GUESTPROBE_KERNELS:-}"
 scripts/linux/guests.sh "$payload/linux" "${kernels[@]}"
 scripts/nested/image.sh "$host" "$payload" "$out"
-echo "nested $host: booting (console in build/nested/$host/console.log)"
+echo "nested $host: booting (console in ${out#"$PWD"/}/console.log)"
 rc=0
 scripts/nested/run.sh "$host" "$out" "$limit" 9>&- || rc=$?
 

@@ -2,8 +2,8 @@
 # Makes a folder of Linux guests for tests and demos, RELEASE/vmlinuz and
 # RELEASE/initrd of each kernel, and RELEASE/System.map where the kernel's folder has one.
 # Usage: guests.sh OUT [KERNEL...]
-#   KERNEL  what kernel.sh takes, or the folder of an unpacked kernel;
-#           without any: what kernel.sh takes for none
+#   KERNEL  what kernel.sh takes, or the folder of an unpacked kernel, or "tiny"
+#           (tinykernel.sh); without any: what kernel.sh takes for none
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 out=${1:?usage: guests.sh OUT [KERNEL...]}
@@ -13,6 +13,7 @@ shift
 rm -rf "$out"
 for kernel; do
 	case $kernel in
+	tiny) folder=$("$here/tinykernel.sh") ;;
 	/*) folder=$kernel ;;
 	*) folder=$("$here/kernel.sh" "$kernel") ;;
 	esac

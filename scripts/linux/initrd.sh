@@ -2,7 +2,8 @@
 # Makes an initrd of busybox for a Linux guest, as any user, and the same bytes
 # each time. Its first process is init.sh beside this script, which says what it does.
 # Usage: initrd.sh OUT [OPTION...]
-#   --kernel DIR        folder of the kernel whose modules are meant (kernel.sh)
+#   --kernel DIR        folder of the kernel whose modules are meant (kernel.sh, or
+#                       /lib/modules/RELEASE of this machine)
 #   --modules A,B,...   load these at boot, and what they need before them
 #   --carry A,B,...     have these in /lib/modules, not loaded
 #   --file FROM[:TO]    a file or folder, as TO in the guest (default /NAME)
@@ -43,7 +44,7 @@ install -m 755 "$init" "$tree/init"
 module() {
 	local name=${1//-/_} list=$2 file depends
 	! grep -qxF "$name" "$list" || return 0
-	file=$(find "$kernel/lib/modules/" -regex ".*/${name//_/[-_]}\.ko\(\.xz\|\.zst\|\.gz\)?" 2>/dev/null | head -n 1)
+	file=$(find "$kernel/" -regex ".*/${name//_/[-_]}\.ko\(\.xz\|\.zst\|\.gz\)?" 2>/dev/null | head -n 1)
 	[[ -n $file ]] || return 0
 	local to=$tree/lib/modules/$name.ko
 	case $file in
