@@ -51,8 +51,8 @@ func (r *runner) run(c *probe.Context, entry bool) (answer uint64, taken bool) {
 	if c.CPL != 0 {
 		cs, ss = userCS, userSS
 	}
-	ctx := r.prog.PutContext(l.ctx[:], c.Regs, cs, ss, c.Data)
 	l.env.begin(r, c, entry)
+	ctx := r.prog.PutContext(l.ctx[:], l.env, c.Regs, cs, ss, c.Data)
 	add(&k.runs, 1)
 	l.vm.Use(r.prog)
 	answer, err := l.vm.Run(ctx, l.env)

@@ -227,7 +227,7 @@ func (v *VM) getFuncRet(r *[16]uint64) FaultCode {
 	if code != NoFault {
 		return code
 	}
-	if !v.prog.kind.AtReturn() {
+	if !v.prog.kind.AtReturn() || v.prog.kind.isCall() {
 		r[R0] = errno(errNotSup)
 		return NoFault
 	}

@@ -20,16 +20,63 @@ const ReturnSize = RegsSize + EntrySize
 
 // ContextSize returns the size in bytes of the context of a probe's program.
 func (k Kind) ContextSize() int {
-	if k == Kretprobe {
+	switch k {
+	case Kretprobe:
 		return ReturnSize
+	case SysEnter:
+		return sysArgs + 8*len(sysCallArgs)
+	case SysExit:
+		return sysArgs + 8
 	}
 	return RegsSize
 }
 
+// The context of the tracepoints of system calls (struct trace_event_raw_sys_enter and
+// _sys_exit, as kernel/trace/trace_syscalls.c fills them in for programs): a header that
+// is the kernel's own, the number of the call, and its arguments or its result. The
+// function of a system call has them in the registers of the user's code, to which its
+// only argument points (arch/x86/include/asm/syscall_wrapper.h).
+const (
+	sysNumber = 8
+	sysArgs   = 16
+)
+
+// sysCallArgs is where in struct pt_regs the arguments of a system call are.
+var sysCallArgs = [6]int{insn.PtDI, insn.PtSI, insn.PtDX, insn.PtR10, insn.PtR8, insn.PtR9}
+
+// putCall writes the context of a system call's program into dst, of at least RegsSize
+// bytes: regs is where the registers of
+// the user's code are. What cannot be read is 0.
+func putCall(dst []byte, kind Kind, env Env, regs, result uint64) {
+	user := dst[:RegsSize]
+	if env.ReadKernel(regs, user) != nil {
+		clear(user)
+	}
+	number, args := binary.LittleEndian.Uint64(user[insn.PtOrigAX:]), [len(sysCallArgs)]uint64{result}
+	if kind == SysEnter {
+		for i, at := range sysCallArgs {
+			args[i] = binary.LittleEndian.Uint64(user[at:])
+		}
+	}
+	clear(user)
+	binary.LittleEndian.PutUint64(dst[sysNumber:], number)
+	for i, v := range args {
+		binary.LittleEndian.PutUint64(dst[sysArgs+8*i:], v)
+	}
+}
+
 // PutContext writes the context of the program into dst, which has at least ReturnSize
 // bytes, and returns it: the saved registers and the selectors of the interrupted code,
-// and at a return what PutEntry has kept.
-func (p *Program) PutContext(dst []byte, r *insn.Regs, cs, ss uint16, entry []byte) []byte {
+// at a return what PutEntry has kept, and what it reads of the guest's memory by env.
+func (p *Program) PutContext(dst []byte, env Env, r *insn.Regs, cs, ss uint16, entry []byte) []byte {
+	if p.kind.isCall() {
+		regs := r.RDI
+		if p.kind == SysExit {
+			regs = binary.LittleEndian.Uint64(entry[entryArgs:])
+		}
+		putCall(dst, p.kind, env, regs, r.RAX)
+		return dst[:p.kind.ContextSize()]
+	}
 	if !p.kind.typed() {
 		PutRegs(dst, r, cs, ss)
 		if !p.kind.AtReturn() {

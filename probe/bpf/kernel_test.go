@@ -32,7 +32,10 @@ func testKernel(t testing.TB) *Kernel {
 		many[i] = btf.FuncParam{Name: "arg", Type: word}
 	}
 	wide := &btf.Func{Name: "wide", Linkage: btf.GlobalFunc, Type: &btf.FuncProto{Return: word, Params: many}}
-	b, err := btf.NewBuilder([]btf.Type{task, cred, file, state, read, wide}, nil)
+	event := &btf.Struct{Name: "trace_entry", Size: 8}
+	enter := &btf.Struct{Name: "trace_event_raw_sys_enter", Size: 64, Members: []btf.Member{at("ent", event, 0), at("id", word, 8), at("args", &btf.Array{Index: u32, Type: word, Nelems: 6}, 16)}}
+	exit := &btf.Struct{Name: "trace_event_raw_sys_exit", Size: 24, Members: []btf.Member{at("ent", event, 0), at("id", word, 8), at("ret", word, 16)}}
+	b, err := btf.NewBuilder([]btf.Type{task, cred, file, state, read, wide, enter, exit}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +165,7 @@ func TestTyped(t *testing.T) {
 			t.Error(&w[0])
 		}
 		var buf [ReturnSize]byte
-		if r0, err := NewVM(p.Program, 0).Run(p.PutContext(buf[:], r, 8, 16, data[:]), env); r0 != 0 || err != nil {
+		if r0, err := NewVM(p.Program, 0).Run(p.PutContext(buf[:], env, r, 8, 16, data[:]), env); r0 != 0 || err != nil {
 			t.Fatal(name, r0, err)
 		}
 	}
@@ -270,4 +273,52 @@ func (c *Collection) variable(t testing.TB, name string) uint64 {
 	}
 	t.Fatalf("no variable %s", name)
 	return 0
+}
+
+// TestSystemCalls: programs of a call's tracepoints have what its function gets.
+func TestSystemCalls(t *testing.T) {
+	const user = 0xffffc90000100f58
+	c, err := loadFor(t, "syscall.o", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := &fakeEnv{}
+	regs := make([]byte, RegsSize)
+	PutRegs(regs, &insn.Regs{RDI: 1, RSI: 2, RDX: 3, RCX: 99, R10: 4, R8: 5, R9: 6, RAX: ^uint64(37)}, 0x33, 0x2b)
+	binary.LittleEndian.PutUint64(regs[insn.PtOrigAX:], 257)
+	env.put(user, string(regs))
+	var data [EntrySize]byte
+	PutEntry(data[:], 5, &insn.Regs{RDI: user})
+	run := func(name string, r *insn.Regs) {
+		t.Helper()
+		p := c.find(t, name)
+		if p.AttachTo != "__x64_sys_openat" {
+			t.Error(p.AttachTo)
+		}
+		if w := p.Warnings(); len(w) != 0 {
+			t.Error(&w[0])
+		}
+		var buf [ReturnSize]byte
+		v := NewVM(p.Program, 0)
+		if n := testing.AllocsPerRun(1, func() {
+			if r0, err := v.Run(p.PutContext(buf[:], env, r, 8, 16, data[:]), env); r0 != 0 || err != nil {
+				t.Fatal(name, r0, err)
+			}
+		}); n != 0 {
+			t.Errorf("%s allocates %v times", name, n)
+		}
+	}
+	run("enter", &insn.Regs{RDI: user})
+	if c.variable(t, "id") != 257 || c.variable(t, "args")&(1<<48-1) != 0x010203040506 {
+		t.Errorf("call %d, arguments %#x", c.variable(t, "id"), c.variable(t, "args"))
+	}
+	run("leave", &insn.Regs{RAX: 3, RDI: 7})
+	if c.variable(t, "id") != 257 || c.variable(t, "ret") != 3 {
+		t.Errorf("call %d, result %d", c.variable(t, "id"), c.variable(t, "ret"))
+	}
+	env.mem = nil
+	run("enter", &insn.Regs{RDI: user})
+	if c.variable(t, "id") != 0 || c.variable(t, "args")&(1<<48-1) != 0 {
+		t.Errorf("call %d, arguments %#x", c.variable(t, "id"), c.variable(t, "args"))
+	}
 }

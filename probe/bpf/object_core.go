@@ -3,6 +3,7 @@ package bpf
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/cilium/ebpf/asm"
@@ -42,17 +43,18 @@ func relocateTypes(in asm.Instructions, k *Kernel) (asm.Instructions, error) {
 	if len(relos) == 0 {
 		return in, nil
 	}
-	why := "the types (BTF) of the guest's kernel do not have what it depends on"
-	var types []*btf.Spec
-	if k != nil {
-		types = k.Types
+	regs, err := contextTypes()
+	if err != nil {
+		return nil, fmt.Errorf("describe the context: %w", err)
 	}
-	if len(types) == 0 {
-		regs, err := contextTypes()
-		if err != nil {
-			return nil, fmt.Errorf("describe the context: %w", err)
+	types, why := []*btf.Spec{regs}, "it depends on a kernel type (CO-RE) other than struct pt_regs"
+	if k != nil && len(k.Types) > 0 {
+		why = "the types (BTF) of the guest's kernel do not have what it depends on"
+		if _, err := k.Types[0].AnyTypeByName("pt_regs"); err == nil {
+			types = k.Types
+		} else {
+			types = append(slices.Clone(k.Types), types...)
 		}
-		types, why = []*btf.Spec{regs}, "it depends on a kernel type (CO-RE) other than struct pt_regs"
 	}
 	noIDs := func(t btf.Type) (btf.TypeID, error) { return 0, fmt.Errorf("the ID of type %v is not known", t) }
 	fixups, err := btf.CORERelocate(relos, types, binary.LittleEndian, noIDs)

@@ -53,6 +53,7 @@ func ParseAt(text string) (map[string]string, error) {
 var sectionKinds = map[string]Kind{
 	"kprobe": Kprobe, "kretprobe": Kretprobe, "kprobe.multi": Kprobe, "kretprobe.multi": Kretprobe,
 	"ksyscall": Kprobe, "kretsyscall": Kretprobe,
+	"uprobe": Kprobe, "uprobe.s": Kprobe, "uretprobe": Kretprobe, "uretprobe.s": Kretprobe,
 	"fentry": Fentry, "fentry.s": Fentry, "fexit": Fexit, "fexit.s": Fexit,
 }
 
@@ -60,7 +61,7 @@ var sectionKinds = map[string]Kind{
 var sectionAdvice = []struct{ prefixes, advice string }{
 	{"tracepoint tp raw_tracepoint raw_tp raw_tracepoint.w raw_tp.w tp_btf", "the guest's tracepoints are off as long as the guest itself does not use them: put the program at a function that the tracepoint is in (kprobe/, fentry/)"},
 	{"perf_event", "the host does not lend the guest's counters to programs: put the program at a function that runs periodically (kprobe/)"},
-	{"uprobe uretprobe uprobe.s uretprobe.s uprobe.multi uretprobe.multi", "name the section kprobe/ or kretprobe/ and choose the place in user code with --at"},
+	{"uprobe.multi uretprobe.multi uprobe.session", "use uprobe/ and uretprobe/"},
 	{"usdt usdt.s", "its places are known to the program's file in the guest only: name the section kprobe/ and choose the place in user code with --at"},
 	{"fmod_ret fmod_ret.s", "what a program returns means nothing here: use kprobe/ and override_return"},
 	{"kprobe.session", "use kprobe/ and kretprobe/"},
@@ -74,13 +75,19 @@ const systemCall = "__x64_sys_"
 func sectionOf(section string) (kind Kind, attachTo string, err error) {
 	prefix, target, _ := strings.Cut(strings.TrimPrefix(section, "?"), "/")
 	kind, ok := sectionKinds[prefix]
+	if call, enter := strings.CutPrefix(target, "syscalls/sys_enter_"); enter && (prefix == "tracepoint" || prefix == "tp") {
+		return SysEnter, systemCall + call, nil
+	}
+	if call, exit := strings.CutPrefix(target, "syscalls/sys_exit_"); exit && (prefix == "tracepoint" || prefix == "tp") {
+		return SysExit, systemCall + call, nil
+	}
 	if !ok {
 		for _, a := range sectionAdvice {
 			if slices.Contains(strings.Fields(a.prefixes), prefix) {
 				return 0, "", fmt.Errorf("%s/ is %w: %s", prefix, ErrSection, a.advice)
 			}
 		}
-		return 0, "", fmt.Errorf("%q is %w: only kprobe/ and kretprobe/, ksyscall/ and kretsyscall/, fentry/ and fexit/ are", section, ErrSection)
+		return 0, "", fmt.Errorf("%q is %w: only kprobe/ and kretprobe/, ksyscall/ and kretsyscall/, fentry/ and fexit/, uprobe/ and uretprobe/, and tracepoint/syscalls/ are", section, ErrSection)
 	}
 	if strings.HasSuffix(prefix, "syscall") && target != "" {
 		target = systemCall + target

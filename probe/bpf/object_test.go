@@ -261,7 +261,7 @@ func TestLoadSection(t *testing.T) {
 		{"kprobe/vfs_read", ""},
 		{"kretprobe/vfs_read", `section "kretprobe/vfs_read", instruction 0: "CONFIG_HZ" is extern`},
 		{"kprobe/do_fork", "unknown helper send_signal (109)"},
-		{"xdp", "only kprobe/ and kretprobe/, ksyscall/ and kretsyscall/, fentry/ and fexit/ are"},
+		{"xdp", "only kprobe/ and kretprobe/, ksyscall/ and kretsyscall/, fentry/ and fexit/, uprobe/"},
 		{"kprobe/nope", `no such section "kprobe/nope": it has ["kprobe/vfs_read" "kretprobe/vfs_read" "kprobe/do_fork" "tracepoint/sched/sched_switch" "xdp"]`},
 	} {
 		o, err := LoadObject(mixed, Selection{Section: tt.section})

@@ -19,6 +19,8 @@ const (
 	Kretprobe             // the same, at the function's return
 	Fentry                // context is the function's arguments, words by its type, read-only
 	Fexit                 // the same, at its return, and behind them what it returns
+	SysEnter              // context is what the tracepoint at the entry of a system call has, read-only
+	SysExit               // the same, of that at its return
 )
 
 // String returns the prefix of the section that clang output has the kind in.
@@ -32,15 +34,20 @@ func (k Kind) String() string {
 		return "fentry"
 	case Fexit:
 		return "fexit"
+	case SysEnter:
+		return "sys_enter"
+	case SysExit:
+		return "sys_exit"
 	}
 	return "raw"
 }
 
 // AtReturn reports whether such a program runs when the function returns.
-func (k Kind) AtReturn() bool { return k == Kretprobe || k == Fexit }
+func (k Kind) AtReturn() bool { return k == Kretprobe || k == Fexit || k == SysExit }
 
 func (k Kind) hasRegs() bool { return k != Raw }
 func (k Kind) typed() bool   { return k == Fentry || k == Fexit }
+func (k Kind) isCall() bool  { return k == SysEnter || k == SysExit }
 
 // DefaultBudget is the budget of a program that sets none.
 const DefaultBudget = 1 << 20
@@ -195,8 +202,11 @@ func (p *Program) contextSize() int {
 
 // argWords returns how many words of arguments get_func_arg knows.
 func (p *Program) argWords() int {
-	if p.kind.typed() {
+	switch {
+	case p.kind.typed():
 		return p.args
+	case p.kind.isCall():
+		return 0
 	}
 	return len(insn.CallArgs)
 }
@@ -221,6 +231,8 @@ func (p *Program) HostOnly() string {
 	switch {
 	case p.kind.typed():
 		return "its context has the arguments by their types, which the host makes"
+	case p.kind.isCall():
+		return "its context is that of a tracepoint, which the host makes"
 	case p.follows:
 		return "it follows addresses of the kernel, which the host does"
 	}
