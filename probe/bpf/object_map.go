@@ -68,6 +68,9 @@ func (o *Object) addInner() error {
 	return nil
 }
 
+// defaultStacks is how many stacks a map has that does not say.
+const defaultStacks = 1024
+
 // Flags of maps that change what we do (BPF_F_RDONLY_PROG). Others only say how
 // the kernel should allocate.
 const flagReadOnlyProg = 1 << 7
@@ -83,6 +86,15 @@ func objectMap(name string, s *ebpf.MapSpec) (MapSpec, error) {
 	m.KeyType, m.ValueType = newType(s.Key), newType(s.Value)
 	if m.Kind == RingBuf {
 		m.KeySize, m.ValueSize = 0, 0 // of records that are declared
+	}
+	if m.Kind == StackTrace { // tools leave its sizes open, and set them when they load it
+		m.KeySize = 4
+		if m.ValueSize == 0 {
+			m.ValueSize = 8 * maxPCs
+		}
+		if m.MaxEntries == 0 {
+			m.MaxEntries = defaultStacks
+		}
 	}
 	if !knownMaps.has(m.Kind) {
 		return MapSpec{}, fmt.Errorf("%v (%v) is not supported", m.Kind, s.Type)
