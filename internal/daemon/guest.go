@@ -62,7 +62,13 @@ type ConsoleSub interface {
 }
 
 // machineGuest is a Guest under KVM.
-type machineGuest struct{ *machine.Machine }
+type machineGuest struct {
+	*machine.Machine
+	info *kernelInfo // nil: it is no Linux
+}
+
+// kernel implements linuxGuest.
+func (g machineGuest) kernel() *kernelInfo { return g.info }
 
 func newMachineGuest(o *options, p bootable, log *slog.Logger) (Guest, error) {
 	tick := o.tick
@@ -83,7 +89,11 @@ func newMachineGuest(o *options, p bootable, log *slog.Logger) (Guest, error) {
 	if err != nil {
 		return nil, err
 	}
-	return machineGuest{m}, nil
+	g := machineGuest{Machine: m}
+	if p.linux != nil {
+		g.info = &kernelInfo{image: p.linux.Kernel, path: o.kernel, view: g.Image, log: log}
+	}
+	return g, nil
 }
 
 // ReadMemory implements Guest.

@@ -36,6 +36,9 @@ func newPrograms(log *slog.Logger, g Guest, hub *event.Hub, memory uint64) *prog
 			log.Info("trace_printk", "program", prog, "cpu", cpu, "text", strings.TrimRight(string(msg), "\n"))
 		},
 	}
+	if l, ok := g.(linuxGuest); ok && l.kernel() != nil {
+		cfg.Kernel, cfg.Tasks = l.kernel().programs, l.kernel().reader
+	}
 	s, ok := g.(sharedGuest)
 	if !ok {
 		return program.New(cfg)

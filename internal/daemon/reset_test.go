@@ -42,7 +42,7 @@ func serveMachine(t *testing.T, vcpus int) *harness {
 	life, cancel := context.WithCancel(context.Background())
 	h.cancel = cancel
 	h.ctx = patience.Of(t)
-	h.s = newServer(slog.New(slog.NewTextHandler(h.log, nil)), o, machineGuest{m}, func() uint64 { return 0 })
+	h.s = newServer(slog.New(slog.NewTextHandler(h.log, nil)), o, machineGuest{Machine: m}, func() uint64 { return 0 })
 	sock, err := listen(h.ctx, h.path, -1, nil)
 	if err != nil {
 		t.Fatal(err)

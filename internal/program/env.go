@@ -87,7 +87,7 @@ func (e *env) UIDGID() uint64 {
 	if e.rt.cfg.Tasks == nil || !e.current() {
 		return 0
 	}
-	uid, gid, err := e.rt.cfg.Tasks.Owner(e.task.At, e.read)
+	uid, gid, err := e.rt.cfg.Tasks().Owner(e.task.At, e.read)
 	if err != nil {
 		return 0
 	}
@@ -99,7 +99,7 @@ func (e *env) CgroupID() uint64 {
 	if e.rt.cfg.Tasks == nil || !e.current() {
 		return 0
 	}
-	id, err := e.rt.cfg.Tasks.Cgroup(e.task.At, e.read)
+	id, err := e.rt.cfg.Tasks().Cgroup(e.task.At, e.read)
 	if err != nil {
 		return 0
 	}

@@ -21,7 +21,7 @@ type Config struct {
 	Shared Shared                                 // memory of maps and blocks in the guest
 	Engine *probe.Engine                          // of the guest: it knows how tasks are found, and when code there is gone
 	Kernel func() *bpf.Kernel                     // what programs may ask of the guest's kernel; nil: it is none that they are made for
-	Tasks  *linux.Tasks                           // how users and cgroups of a Linux guest's tasks are read
+	Tasks  func() *linux.Tasks                    // how users and cgroups of a Linux guest's tasks are read
 	Clock  func() (bpf.Clock, error)              // time in the guest, on the clock of Now
 	Stop   func(func() error) error               // runs a function while no vCPU runs
 	Now    func() int64                           // nanoseconds; called on the vCPUs' threads

@@ -1,0 +1,72 @@
+package daemon
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/linux"
+	"github.com/guestprobe/guestprobe/probe/bpf"
+)
+
+// kernelInfo is what programs are told of the kernel of a Linux guest. It is read when it
+// is asked for first: not every guest has programs.
+type kernelInfo struct {
+	image *linux.Kernel
+	path  string // of the image's file
+	view  func() guest.View
+	log   *slog.Logger
+
+	once  sync.Once
+	known bpf.Kernel
+	tasks *linux.Tasks
+}
+
+// linuxGuest is what a Guest has that runs Linux.
+type linuxGuest interface {
+	// kernel returns nil where the guest runs something else.
+	kernel() *kernelInfo
+}
+
+// read reads what the kernel's files say.
+func (k *kernelInfo) read() {
+	k.known = bpf.Kernel{Version: bpf.KernelVersion(k.image.Version), Symbol: func(name string) (uint64, bool) {
+		at, ok := k.lookup(name)
+		return uint64(at), ok
+	}}
+	types, err := k.image.Types()
+	if err == nil {
+		k.known.Types = append(k.known.Types, types.Spec)
+	} else if k.log.Warn("programs that need the kernel's types are refused", "error", err); !errors.Is(err, linux.ErrNoTypes) {
+		types = nil
+	}
+	k.tasks = linux.NewTasks(types, k.lookup)
+	// As distributions name it, and as libbpf looks for it.
+	config := filepath.Join(filepath.Dir(k.path), "config-"+k.image.Version)
+	if text, err := os.ReadFile(config); err == nil {
+		k.known.Config = bpf.KernelConfig(string(text))
+	} else if !errors.Is(err, os.ErrNotExist) {
+		k.log.Warn("programs that need the kernel's configuration are refused", "error", err)
+	}
+}
+
+// lookup finds a symbol of the kernel as it runs.
+func (k *kernelInfo) lookup(name string) (guest.GVA, bool) {
+	s, err := k.view().Lookup(name)
+	return s.Addr, err == nil
+}
+
+// programs returns what programs may ask of the kernel.
+func (k *kernelInfo) programs() *bpf.Kernel {
+	k.once.Do(k.read)
+	return &k.known
+}
+
+// reader returns how its tasks are read.
+func (k *kernelInfo) reader() *linux.Tasks {
+	k.once.Do(k.read)
+	return k.tasks
+}
