@@ -15,6 +15,14 @@ type Disk struct {
 	ReadOnly bool
 }
 
+// String writes the disk as guestprobed's --disk takes it.
+func (d Disk) String() string {
+	if d.ReadOnly {
+		return d.Path + ",ro"
+	}
+	return d.Path
+}
+
 // The block device (Virtio 1.2, 5.2): features, requests, answers.
 const (
 	blkSizeMax   = 1 << 1 // a segment's greatest length is in the configuration

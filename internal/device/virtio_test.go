@@ -143,25 +143,26 @@ func TestMalformedQueue(t *testing.T) {
 		make func(d *driver)
 	}{
 		{"a loop", func(d *driver) { d.desc(0, 0, dataAt, 8, 3, 1); d.desc(0, 1, dataAt, 8, 3, 0); d.offer(0, 0) }},
-		{"head outside", func(d *driver) { d.offer(0, 8) }},
-		{"next outside", func(d *driver) { d.desc(0, 0, dataAt, 8, 3, 8); d.offer(0, 0) }},
+		{"head outside", func(d *driver) { d.offer(0, 32) }},
+		{"next outside", func(d *driver) { d.desc(0, 0, dataAt, 8, 3, 32); d.offer(0, 0) }},
 		{"memory behind the last", func(d *driver) { d.desc(0, 0, ramSize-4, 8, 2, 0); d.offer(0, 0) }},
 		{"memory nowhere", func(d *driver) { d.desc(0, 0, 1<<40, 8, 2, 0); d.offer(0, 0) }},
 		{"memory around the end", func(d *driver) { d.desc(0, 0, 1<<64-4, 8, 2, 0); d.offer(0, 0) }},
 		{"more than a request has", func(d *driver) {
-			for i := range 8 {
-				d.desc(0, i, 0, 0xffffffff, 3, uint16(i+1))
+			for i := range 17 {
+				d.desc(0, i, 0, ramSize, 3, uint16(i+1))
 			}
+			d.desc(0, 17, 0, 1, 2, 0)
 			d.offer(0, 0)
 		}},
 		{"to read behind to write", func(d *driver) { d.desc(0, 0, dataAt, 8, 3, 1); d.desc(0, 1, dataAt, 8, 0, 0); d.offer(0, 0) }},
 		{"indirect", func(d *driver) { d.desc(0, 0, dataAt, 16, 4, 0); d.offer(0, 0) }},
-		{"too many requests", func(d *driver) { d.put16(avail+2, 9) }},
+		{"too many requests", func(d *driver) { d.put16(avail+2, 33) }},
 		{"requests go back", func(d *driver) { d.put16(avail+2, 0xffff) }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			d := newDriver(t, 1, nil)
-			d.up(version1, 1, 8)
+			d.up(version1, 1, 32)
 			tt.make(d)
 			// All but the word that says whether notifications are of use.
 			const used = ringAt + usedAt - 4

@@ -126,9 +126,10 @@ func makeRoom(vcpus int) {
 	}
 }
 
-// demolish closes the VM and its vCPUs. No vCPU has a thread.
+// demolish closes the VM, its vCPUs, and before them what the payload has beside them. No vCPU has a
+// thread.
 func (m *Machine) demolish() error {
-	var errs []error
+	errs := []error{m.payload().close()}
 	for _, v := range m.vcpus {
 		m.mu.Lock()
 		k := v.kvm

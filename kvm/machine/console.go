@@ -1,7 +1,6 @@
 package machine
 
 import (
-	"bytes"
 	"sync"
 	"time"
 )
@@ -37,6 +36,7 @@ type Console struct {
 	dropped uint64        // lines that fell out of the history
 	part    []byte        // the line in progress
 	subs    map[*ConsoleSub]struct{}
+	taps    map[*ConsoleTap]struct{}
 	closed  bool
 }
 
@@ -52,14 +52,26 @@ func newConsole() *Console {
 		lines: make([]ConsoleLine, consoleMaxLines),
 		part:  make([]byte, 0, consoleMaxLine),
 		subs:  make(map[*ConsoleSub]struct{}),
+		taps:  make(map[*ConsoleTap]struct{}),
 	}
 }
 
 // write takes guest output as it comes.
-func (c *Console) write(p []byte) {
+func (c *Console) write(p []byte) { c.put(p, false) }
+
+// writeTTY takes output of a terminal, whose lines end in carriage return and newline.
+func (c *Console) writeTTY(p []byte) { c.put(p, true) }
+
+func (c *Console) put(p []byte, tty bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	for t := range c.taps {
+		t.put(p)
+	}
 	for _, b := range p {
+		if tty && b == '\r' {
+			continue
+		}
 		if b == '\n' {
 			c.endLine(false)
 			continue
@@ -69,12 +81,6 @@ func (c *Console) write(p []byte) {
 		}
 		c.part = append(c.part, b)
 	}
-}
-
-// writeSerial takes output of a serial line, whose lines end in carriage return and
-// newline.
-func (c *Console) writeSerial(p []byte) {
-	c.write(bytes.ReplaceAll(p, []byte{'\r'}, nil))
 }
 
 // flush ends a line that the guest left open when it stopped for good.
@@ -205,5 +211,9 @@ func (c *Console) close() {
 	for s := range c.subs {
 		delete(c.subs, s)
 		close(s.ch)
+	}
+	for t := range c.taps {
+		delete(c.taps, t)
+		close(t.ready)
 	}
 }

@@ -116,3 +116,48 @@ func TestConsoleSubscriber(t *testing.T) {
 	}
 	s.Close()
 }
+
+// A tap has every byte once, behind the lines that are kept; what it has no room for is counted.
+func TestConsoleTap(t *testing.T) {
+	c := newConsole()
+	c.write([]byte("before\npro"))
+	tap, history := c.Tap()
+	if d := cmp.Diff([]string{"before", "pro~"}, texts(history)); d != "" {
+		t.Errorf("history (-want +got):\n%s", d)
+	}
+	if b, lost := tap.Take(); b != nil || lost != 0 {
+		t.Errorf("took %q, lost %d", b, lost)
+	}
+	for _, b := range []byte("mpt# \r\n\xff") {
+		c.write([]byte{b})
+	}
+	<-tap.Ready()
+	if b, lost := tap.Take(); string(b) != "mpt# \r\n\xff" || lost != 0 {
+		t.Errorf("took %q, lost %d", b, lost)
+	}
+	c.write(make([]byte, tapRoom-1))
+	c.write([]byte("abc"))
+	if b, lost := tap.Take(); len(b) != tapRoom || b[tapRoom-1] != 'a' || lost != 2 {
+		t.Errorf("took %d bytes, lost %d", len(b), lost)
+	}
+	other, _ := c.Tap()
+	tap.Close()
+	tap.Close()
+	c.write([]byte("x"))
+	<-tap.Ready() // a token from before, or its end
+	if b, _ := tap.Take(); b != nil {
+		t.Errorf("took %q behind the end", b)
+	}
+	c.close()
+	<-other.Ready()
+	if _, open := <-other.Ready(); open {
+		t.Error("the console is closed and its tap is not")
+	}
+	if b, _ := other.Take(); string(b) != "x" {
+		t.Errorf("took %q", b)
+	}
+	last, _ := c.Tap()
+	if _, open := <-last.Ready(); open {
+		t.Error("a tap of a closed console is open")
+	}
+}

@@ -20,6 +20,9 @@ var (
 	// ErrNotRunning: the request needs a running guest.
 	ErrNotRunning = errors.New("the guest is not running; resume it first")
 
+	// ErrNoInput: the guest has no console that reads.
+	ErrNoInput = errors.New("this guest's console only writes: there is nothing to type at")
+
 	// ErrNoSafePoint: no vCPU reached a point where the host may run a
 	// function of the guest before the time was over. Nothing was run.
 	ErrNoSafePoint = errors.New("no vCPU came to a safe point (hlt with interrupts off), and the guest has no call service")

@@ -17,6 +17,7 @@ import (
 type LinuxConfig struct {
 	Kernel *linux.Kernel
 	Initrd []byte
+	Disks  []device.Disk
 	Slide  *uint64 // of the kernel's addresses; nil for one at random (linux.BootOptions)
 }
 
@@ -29,7 +30,7 @@ type linuxGuest struct {
 	engine engineMemory
 	stubs  []trapStub
 
-	board   *board
+	board   atomic.Pointer[board]
 	refused atomic.Pointer[string] // why the engine has no memory in the guest, for good
 }
 
@@ -96,7 +97,7 @@ func (g *linuxGuest) build(m *Machine, vm *kvm.VM) error {
 	if err := vm.CreatePIT(); err != nil {
 		return err
 	}
-	g.board.vm.Store(vm)
+	g.board.Load().vm.Store(vm)
 	return nil
 }
 

@@ -1,6 +1,9 @@
 package machine
 
 import (
+	"context"
+	"errors"
+	"strings"
 	"sync/atomic"
 
 	"github.com/guestprobe/guestprobe/guest"
@@ -24,8 +27,14 @@ const (
 // plug makes the devices of a guest that is about to boot, and writes the tables that firmware
 // leaves of them.
 func (g *linuxGuest) plug(m *Machine) error {
-	if err := g.close(); err != nil {
-		return err
+	ram := new(guest.Memory)
+	for i, r := range m.ranges {
+		if r.Kind != guest.RangeRAM {
+			continue // the engine's, which no device of the guest's may write
+		}
+		if err := ram.Add(r.Base, m.regions[i], r.Name); err != nil {
+			return err
+		}
 	}
 	b := &board{}
 	p, err := device.New(device.Config{
@@ -37,7 +46,10 @@ func (g *linuxGuest) plug(m *Machine) error {
 				}
 			}
 		},
-		Serial:   m.console.writeSerial,
+		Serial:   m.console.writeTTY,
+		HVC:      m.console.writeTTY,
+		RAM:      ram,
+		Disks:    g.cfg.Disks,
 		PowerOff: func() { b.ended.Store(endPowerOff) },
 		Reset:    func() { b.ended.Store(endReset) },
 	})
@@ -45,7 +57,7 @@ func (g *linuxGuest) plug(m *Machine) error {
 		return err
 	}
 	b.platform = p
-	g.board = b
+	g.board.Store(b)
 	tables := p.Tables()
 	at, err := m.mem.Slice(device.TablesAddr, len(tables))
 	if err != nil {
@@ -57,23 +69,43 @@ func (g *linuxGuest) plug(m *Machine) error {
 
 // close implements payload.
 func (g *linuxGuest) close() error {
-	if g.board == nil {
-		return nil
+	if b := g.board.Load(); b != nil {
+		return b.platform.Close()
 	}
-	return g.board.platform.Close()
+	return nil
+}
+
+// input implements typist: the guest reads at what its command line makes /dev/console, the last one
+// that is named there (the kernel's admin-guide/serial-console.rst).
+func (g *linuxGuest) input(ctx context.Context, m *Machine, b []byte) (int, error) {
+	to := device.Serial
+	params, _, _ := strings.Cut(m.cfg.Cmdline, " -- ")
+	for _, w := range strings.Fields(params) {
+		if name, ok := strings.CutPrefix(w, "console="); ok {
+			to = device.Serial
+			if strings.HasPrefix(name, "hvc") {
+				to = device.HVC
+			}
+		}
+	}
+	n, err := g.board.Load().platform.Input(ctx, to, b)
+	if errors.Is(err, device.ErrClosed) {
+		err = ErrNotRunnable
+	}
+	return n, err
 }
 
 func (g *linuxGuest) port(v *vcpu) bool {
-	io := &v.exit.IO
+	io, b := &v.exit.IO, g.board.Load()
 	size := int(io.Size)
 	for at := 0; at+size <= len(io.Data); at += size {
 		if io.In {
-			g.board.platform.In(io.Port, io.Data[at:at+size])
+			b.platform.In(io.Port, io.Data[at:at+size])
 		} else {
-			g.board.platform.Out(io.Port, io.Data[at:at+size])
+			b.platform.Out(io.Port, io.Data[at:at+size])
 		}
 	}
-	switch g.board.ended.Load() {
+	switch b.ended.Load() {
 	case endPowerOff:
 		v.guestExited(0)
 	case endReset:
@@ -87,13 +119,13 @@ func (g *linuxGuest) port(v *vcpu) bool {
 const exitReset = 1
 
 func (g *linuxGuest) mmio(v *vcpu) bool {
-	x := &v.exit.MMIO
+	x, p := &v.exit.MMIO, g.board.Load().platform
 	n := min(int(x.Len), len(x.Data))
 	if x.Write {
-		return g.board.platform.Write(guest.GPA(x.GPA), x.Data[:n])
+		return p.Write(guest.GPA(x.GPA), x.Data[:n])
 	}
 	var b [8]byte
-	if !g.board.platform.Read(guest.GPA(x.GPA), b[:n]) {
+	if !p.Read(guest.GPA(x.GPA), b[:n]) {
 		return false
 	}
 	v.kvm.SetMMIO(b)

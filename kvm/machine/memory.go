@@ -63,17 +63,7 @@ func (m *Machine) release() error {
 			first = err
 		}
 	}
-	for _, v := range m.vcpus {
-		if v.kvm != nil {
-			keep(v.kvm.Close())
-			v.kvm = nil
-		}
-	}
-	keep(m.payload().close())
-	if m.vm != nil {
-		keep(m.vm.Close())
-		m.vm = nil
-	}
+	keep(m.demolish())
 	if m.sys != nil {
 		keep(m.sys.Close())
 	}

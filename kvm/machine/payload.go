@@ -39,7 +39,8 @@ type payload interface {
 	// privilege level now; "" if there is. Any goroutine.
 	noExec(user bool) string
 
-	// close frees what load and build have made. No vCPU runs.
+	// close frees what load and build have made, before the VM goes and the memory is another's. No
+	// vCPU runs. It may be repeated.
 	close() error
 
 	// forwards reports whether breakpoints at CPL0 reach the host by a stub at vector 3;
