@@ -67,6 +67,20 @@ type Call struct {
 	TimeoutMS *int   `json:"timeoutMs,omitempty"` // 1 to 60000; nil means 5000
 }
 
+// MaxInput is how many bytes one ConsoleInput may have.
+const MaxInput = 64 << 10
+
+// ConsoleInput is what is typed at the guest's console: one of the two.
+type ConsoleInput struct {
+	Text  string `json:"text,omitempty"`
+	Bytes []byte `json:"bytes,omitempty"` // base64
+}
+
+// ConsoleTaken is how much of it the guest's device had room for in a second: the first Taken bytes.
+type ConsoleTaken struct {
+	Taken int `json:"taken"`
+}
+
 // CallResult is what the function returned in RAX.
 type CallResult struct {
 	Ret   Hex   `json:"ret"`

@@ -14,6 +14,7 @@ const (
 	RecordHit       RecordType = "hit"       // Hit
 	RecordBoot      RecordType = "boot"      // Boot: the guest has been booted anew before the next hit
 	RecordConsole   RecordType = "console"   // Console
+	RecordOutput    RecordType = "output"    // Output
 	RecordHeartbeat RecordType = "heartbeat" // Heartbeat, when nothing else was sent for a while
 	RecordLost      RecordType = "lost"      // Lost: records are missing here
 	RecordEnd       RecordType = "end"       // last line: End; a stream without it was cut off
@@ -104,6 +105,13 @@ type Console struct {
 	Text    string `json:"text"`
 	Bytes   []byte `json:"bytes,omitempty"`   // base64
 	Partial bool   `json:"partial,omitempty"` // the guest has not ended the line
+}
+
+// Output is what the guest wrote to its console, as it is: parts of lines, several lines. Exactly
+// one of Text and Bytes is set: Text where it is valid UTF-8.
+type Output struct {
+	Text  string `json:"text"`
+	Bytes []byte `json:"bytes,omitempty"` // base64
 }
 
 // Heartbeat shows that the stream is alive.

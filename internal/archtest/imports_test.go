@@ -39,7 +39,7 @@ var allowed = map[string][]string{
 	"kvm/host":            {"guest", "kvm", "probe", "probe/insn"},
 	"kvm/machine":         {"kvm", "kvm/host", "guest", "guest/linux", "internal/device", "probe", "probe/code", "probe/insn"},
 	"internal/inguest":    {"internal/elfbuild", "kvm/host", "kvm/machine", "guest", "probe/bpf", "probe/insn"},
-	"internal/daemon":     {"kvm/host", "kvm/machine", "internal/program", "internal/api", "internal/command", "guest", "guest/builtin", "guest/linux", "probe", "probe/bpf", "probe/event", "probe/flow", "probe/insn"},
+	"internal/daemon":     {"kvm/host", "kvm/machine", "internal/program", "internal/api", "internal/command", "internal/device", "guest", "guest/builtin", "guest/linux", "probe", "probe/bpf", "probe/event", "probe/flow", "probe/insn"},
 	"internal/bench": {"kvm/host", "kvm/machine", "internal/program", "internal/api", "guest", "guest/builtin", "probe", "probe/bpf",
 		"probe/insn"},
 	"internal/soak":    {"internal/api", "internal/child", "internal/client", "guest", "guest/builtin", "probe/insn"},

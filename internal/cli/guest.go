@@ -3,9 +3,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"strconv"
 	"time"
 
@@ -90,70 +88,6 @@ func standingTable(cpus []api.CPUInfo) statTable {
 		t.rows = append(t.rows, []string{strconv.Itoa(c.CPU), fmt.Sprintf("%016x", uint64(c.RIP)), symbol, fmt.Sprintf("%#x", uint64(c.Space))})
 	}
 	return t
-}
-
-func (a *app) console() command.Spec {
-	var follow bool
-	return command.Spec{
-		Use:   "console",
-		Short: "Print what the guest has written to its console",
-		Long: `Print what is kept of the guest's console output; with --follow go on until the
-guest ends. On a terminal, control characters of the guest are shown as \xNN.`,
-		Flags: func(f *pflag.FlagSet) { f.BoolVarP(&follow, "follow", "f", false, "go on with new output") },
-		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
-			s, err := c.Console(ctx, follow)
-			if err != nil {
-				return err
-			}
-			defer s.Close()
-			return printConsole(r, s)
-		}),
-	}
-}
-
-// printConsole prints a console stream to its end.
-func printConsole(r *command.Run, s *client.Stream) error {
-	raw := !command.Terminal(r.Stdout)
-	for {
-		rec, err := s.Next()
-		switch {
-		case errors.Is(err, io.EOF), errors.Is(err, context.Canceled):
-			return nil
-		case err != nil:
-			return err
-		}
-		if r.WantsJSON() {
-			if err := json.NewEncoder(r.Stdout).Encode(rec); err != nil {
-				return err
-			}
-			continue
-		}
-		switch rec.Type {
-		case api.RecordConsole:
-			var l api.Console
-			if err := json.Unmarshal(rec.Data, &l); err != nil {
-				return fmt.Errorf("%w: %w", client.ErrProtocol, err)
-			}
-			text := l.Text + string(l.Bytes)
-			if !raw {
-				text = command.Clean(text)
-			}
-			if !l.Partial {
-				text += "\n"
-			}
-			if _, err := io.WriteString(r.Stdout, text); err != nil {
-				return err
-			}
-		case api.RecordLost:
-			noteLost(r, rec, "console line")
-		case api.RecordEnd:
-			end, err := data[api.End](rec)
-			if err != nil {
-				return err
-			}
-			noteEnd(r, end, api.EndHistory)
-		}
-	}
 }
 
 // noteLost remarks that records are missing.

@@ -54,6 +54,27 @@ func (c *Client) Console(ctx context.Context, follow bool) (*Stream, error) {
 	return c.stream(ctx, http.MethodGet, "/v1/guest/console", q, nil)
 }
 
+// ConsoleBytes opens the guest's console output until the guest ends: lines of what it wrote before, and
+// api.RecordOutput of what it writes, as it is.
+func (c *Client) ConsoleBytes(ctx context.Context) (*Stream, error) {
+	return c.stream(ctx, http.MethodGet, "/v1/guest/console", url.Values{"bytes": {"true"}}, nil)
+}
+
+// Type types at the guest's console, and waits until all of b is taken.
+func (c *Client) Type(ctx context.Context, b []byte) error {
+	for len(b) > 0 {
+		var r api.ConsoleTaken
+		if err := c.call(ctx, http.MethodPost, "/v1/guest/console", nil, api.ConsoleInput{Bytes: b[:min(len(b), api.MaxInput)]}, &r); err != nil {
+			return err
+		}
+		if r.Taken < 0 || r.Taken > len(b) {
+			return fmt.Errorf("%w: %d of %d bytes taken", ErrProtocol, r.Taken, len(b))
+		}
+		b = b[r.Taken:]
+	}
+	return nil
+}
+
 func (c *Client) stream(ctx context.Context, method, path string, query url.Values, in any) (*Stream, error) {
 	resp, err := c.do(ctx, method, path, query, in)
 	if err != nil {

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"strconv"
@@ -14,15 +15,44 @@ import (
 // consoleQueue is how many lines a slow reader may be behind.
 const consoleQueue = 4096
 
+// inputTime is how long a request waits for the guest to read what was typed before. It is within
+// shutdownTime.
+const inputTime = time.Second
+
+// typeConsole has the guest read what was typed.
+func (s *server) typeConsole(w http.ResponseWriter, r *http.Request) error {
+	var req api.ConsoleInput
+	if err := readBody(w, r, &req, false); err != nil {
+		return err
+	}
+	b := append(req.Bytes, req.Text...)
+	switch {
+	case len(req.Bytes) > 0 && req.Text != "":
+		return badValue("both text and bytes")
+	case len(b) == 0 || len(b) > api.MaxInput:
+		return badValue("%d bytes: not in 1 to %d", len(b), api.MaxInput)
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), inputTime)
+	defer cancel()
+	n, err := s.guest.Input(ctx, b)
+	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	writeJSON(w, http.StatusOK, api.ConsoleTaken{Taken: n})
+	return nil
+}
+
 func (s *server) streamConsole(w http.ResponseWriter, r *http.Request) error {
 	q, err := query(r)
 	if err != nil {
 		return err
 	}
-	follow := false
-	if v := q["follow"]; v != "" {
-		if follow, err = strconv.ParseBool(v); err != nil {
-			return badValue("follow %q: not a boolean", v)
+	var follow, raw bool
+	for name, on := range map[string]*bool{"follow": &follow, "bytes": &raw} {
+		if v := q[name]; v != "" {
+			if *on, err = strconv.ParseBool(v); err != nil {
+				return badValue("%s %q: not a boolean", name, v)
+			}
 		}
 	}
 	st, err := s.openStream(w, r)
@@ -30,21 +60,53 @@ func (s *server) streamConsole(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer s.closeStream(st)
+	if raw {
+		tap, history := s.guest.Tap()
+		defer tap.Close()
+		streamOutput(s, r, st, &outlet[struct{}]{
+			history: history, follow: true,
+			c: tap.Ready(), put: func(struct{}) {}, drain: func() bool { return st.drainTap(tap) },
+			left: func() uint64 {
+				b, lost := tap.Take()
+				return lost + uint64(len(b))
+			},
+		})
+		return nil
+	}
 	sub, history := s.guest.Console(consoleQueue)
 	defer sub.Close()
-	if err := s.console(r, st, sub, &history, follow); errors.Is(err, errSlow) {
-		st.endSlow(sub.Lost()+uint64(len(sub.C())+len(history)), nil)
-	}
-	return nil // else the client is gone; nobody is left to tell
+	streamOutput(s, r, st, &outlet[machine.ConsoleLine]{
+		history: history, follow: follow,
+		c: sub.C(), put: st.putConsole, drain: func() bool { return st.drainConsole(sub) },
+		left: func() uint64 { return sub.Lost() + uint64(len(sub.C())) },
+	})
+	return nil
 }
 
-// console sends the lines of history, which is what is left of it afterwards, and, with
-// follow, those that come, until there is a reason to stop. An error means that the end
-// is not sent.
-func (s *server) console(r *http.Request, st *stream, sub ConsoleSub, history *[]machine.ConsoleLine, follow bool) error {
-	for len(*history) > 0 {
-		st.putConsole((*history)[0])
-		*history = (*history)[1:]
+// outlet is where the records of a console stream come from.
+type outlet[T any] struct {
+	history []machine.ConsoleLine // what is not sent of it
+	follow  bool
+	c       <-chan T      // yields when there is something; closed with the guest
+	put     func(T)       // puts what came
+	drain   func() bool   // puts what else is there, up to a bufferful and what is lost; whether there may be more
+	left    func() uint64 // lost, and not taken
+}
+
+// streamOutput sends the stream. When it returns the client has the end, or is gone: nobody is
+// left to tell.
+func streamOutput[T any](s *server, r *http.Request, st *stream, o *outlet[T]) {
+	if err := sendOutput(s, r, st, o); errors.Is(err, errSlow) {
+		st.endSlow(o.left()+uint64(len(o.history)), nil)
+	}
+}
+
+// sendOutput sends the lines of history and, with follow, what comes, until there is a
+// reason to stop. An error means that the end is not sent.
+func sendOutput[T any](s *server, r *http.Request, st *stream, o *outlet[T]) error {
+	for len(o.history) > 0 {
+		st.putConsole(o.history[0])
+		o.history = o.history[1:]
 		if st.buf.Len() < maxGather {
 			continue
 		}
@@ -52,8 +114,18 @@ func (s *server) console(r *http.Request, st *stream, sub ConsoleSub, history *[
 			return err
 		}
 	}
-	if !follow {
+	if !o.follow {
 		st.end(api.EndHistory, nil, nil)
+		return nil
+	}
+	// end sends what is already there, and the end.
+	end := func(reason string, code *int64) error {
+		for o.drain() {
+			if err := st.flush(); err != nil {
+				return err
+			}
+		}
+		st.end(reason, code, nil)
 		return nil
 	}
 	heart := time.NewTicker(s.opt.heartbeat)
@@ -63,43 +135,29 @@ func (s *server) console(r *http.Request, st *stream, sub ConsoleSub, history *[
 		changed := s.guest.Changed()
 		reason, code, ended := guestEnd(s.guest.State())
 		if ended {
-			return st.endConsole(sub, reason, code)
+			return end(reason, code)
 		}
 		if err := st.flush(); err != nil {
 			return err
 		}
 		select {
-		case l, ok := <-sub.C():
+		case x, ok := <-o.c:
 			if !ok {
-				st.putLost(sub.Lost())
-				st.end(api.EndShutdown, nil, nil)
-				return nil
+				return end(api.EndShutdown, nil)
 			}
-			st.putConsole(l)
-			st.drainConsole(sub)
+			o.put(x)
+			o.drain()
 		case <-heart.C:
 			st.putHeartbeat()
 		case <-changed:
 		case <-st.asked:
-			return st.endConsole(sub, api.EndAsked, nil)
+			return end(api.EndAsked, nil)
 		case <-r.Context().Done():
 			return nil
 		case <-s.stop:
-			return st.endConsole(sub, api.EndShutdown, nil)
+			return end(api.EndShutdown, nil)
 		}
 	}
-}
-
-// endConsole sends the lines that are already there, and the end.
-func (st *stream) endConsole(sub ConsoleSub, reason string, code *int64) error {
-	for st.drainConsole(sub) {
-		if err := st.flush(); err != nil {
-			return err
-		}
-	}
-	st.putLost(sub.Lost())
-	st.end(reason, code, nil)
-	return nil
 }
 
 // drainConsole puts lines that are there, up to a bufferful, and reports
@@ -109,6 +167,7 @@ func (st *stream) drainConsole(sub ConsoleSub) bool {
 		select {
 		case l, ok := <-sub.C():
 			if !ok {
+				st.putLost(sub.Lost())
 				return false
 			}
 			st.putConsole(l)
@@ -118,6 +177,21 @@ func (st *stream) drainConsole(sub ConsoleSub) bool {
 		}
 	}
 	return true
+}
+
+// drainTap puts what is there. There is never more: a tap holds less than a bufferful.
+func (st *stream) drainTap(tap ConsoleTap) bool {
+	b, lost := tap.Take()
+	if len(b) > 0 {
+		o := api.Output{Text: string(b)}
+		if !utf8.Valid(b) {
+			o = api.Output{Bytes: b}
+		}
+		st.delivered++
+		st.put(api.RecordOutput, o)
+	}
+	st.putLost(lost)
+	return false
 }
 
 func (st *stream) putConsole(l machine.ConsoleLine) {

@@ -92,6 +92,7 @@ func toAPI(err error) *api.Error {
 		{guest.ErrSymbolNotFound, api.Code(probe.CodeSymbolNotFound), "ENOENT"},
 		{machine.ErrNotRunnable, api.CodeGuestState, "EBADFD"},
 		{machine.ErrNotRunning, api.CodeGuestState, "EBADFD"},
+		{machine.ErrNoInput, api.CodeUnavailable, "EOPNOTSUPP"},
 		{machine.ErrNoSafePoint, api.CodeNoSafePoint, "ETIMEDOUT"},
 		{machine.ErrCallRunning, api.CodeCallRunning, "ETIMEDOUT"},
 		{machine.ErrCallBusy, api.CodeCallBusy, "EBUSY"},

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -312,6 +313,51 @@ func TestConsole(t *testing.T) {
 		t.Error(d)
 	}
 	if d := cmp.Diff(api.End{Reason: api.EndHistory, Delivered: 2}, next[api.End](h, s, api.RecordEnd)); d != "" {
+		t.Errorf("end (-want +got):\n%s", d)
+	}
+}
+
+// What the guest writes comes as it is, behind its lines; what is typed arrives, however long that takes.
+func TestConsoleBytes(t *testing.T) {
+	h := serveFake(t, nil)
+	h.g.print("one")
+	s, err := h.c.ConsoleBytes(h.ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if d := cmp.Diff(api.Console{Seq: 0, Text: "one"}, next[api.Console](h, s, api.RecordConsole)); d != "" {
+		t.Error(d)
+	}
+	h.g.write("login: ")
+	if o := next[api.Output](h, s, api.RecordOutput); o.Text != "login: " || o.Bytes != nil {
+		t.Errorf("output %+v", o)
+	}
+	h.g.write("\xff\r\n")
+	if o := next[api.Output](h, s, api.RecordOutput); o.Text != "" || string(o.Bytes) != "\xff\r\n" {
+		t.Errorf("output %+v", o)
+	}
+	h.g.mu.Lock()
+	h.g.room = 3
+	h.g.mu.Unlock()
+	done := make(chan error, 1)
+	go func() { done <- h.c.Type(h.ctx, []byte("root\r")) }()
+	typed := func() string {
+		h.g.mu.Lock()
+		defer h.g.mu.Unlock()
+		return string(h.g.typed)
+	}
+	for typed() != "roo" && h.ctx.Err() == nil {
+		runtime.Gosched()
+	}
+	h.g.mu.Lock()
+	h.g.room = 100
+	h.g.mu.Unlock()
+	if err := <-done; err != nil || typed() != "root\r" {
+		t.Errorf("typed %q, %v", typed(), err)
+	}
+	h.g.become(machine.PhaseExited, func(s *machine.State) { s.ExitCode = 3 })
+	if d := cmp.Diff(api.End{Reason: api.EndGuestExit, Code: ptr(int64(3)), Delivered: 3}, next[api.End](h, s, api.RecordEnd)); d != "" {
 		t.Errorf("end (-want +got):\n%s", d)
 	}
 }

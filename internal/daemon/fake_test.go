@@ -30,6 +30,9 @@ type fakeGuest struct {
 	changed chan struct{}
 	lines   []machine.ConsoleLine
 	subs    map[*fakeConsole]bool
+	taps    map[*fakeTap]bool
+	room    int // for what is typed
+	typed   []byte
 	call    func(fn guest.GVA, args []uint64) (uint64, error)
 	closed  int
 }
@@ -52,7 +55,7 @@ func newFakeGuest(tb testing.TB, cpus int) *fakeGuest {
 
 func newFakeGuestOf(tb testing.TB, img *guest.Image, cpus int) *fakeGuest {
 	tb.Helper()
-	g := &fakeGuest{img: img, cpus: cpus, changed: make(chan struct{}), subs: map[*fakeConsole]bool{}}
+	g := &fakeGuest{img: img, cpus: cpus, changed: make(chan struct{}), subs: map[*fakeConsole]bool{}, taps: map[*fakeTap]bool{}}
 	g.state.Phase = machine.PhaseCreated
 	for i := range cpus {
 		g.state.VCPUs = append(g.state.VCPUs, machine.VCPUState{ID: i, Activity: machine.VCPUParked})
@@ -290,4 +293,60 @@ func (c *fakeConsole) Close() {
 	c.g.mu.Lock()
 	defer c.g.mu.Unlock()
 	delete(c.g.subs, c)
+}
+
+// write writes bytes of the console that are no line.
+func (g *fakeGuest) write(text string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for t := range g.taps {
+		t.bytes = append(t.bytes, text...)
+		select {
+		case t.ready <- struct{}{}:
+		default:
+		}
+	}
+}
+
+type fakeTap struct {
+	g     *fakeGuest
+	ready chan struct{}
+	bytes []byte
+}
+
+func (g *fakeGuest) Tap() (ConsoleTap, []machine.ConsoleLine) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	t := &fakeTap{g: g, ready: make(chan struct{}, 1)}
+	g.taps[t] = true
+	return t, append([]machine.ConsoleLine(nil), g.lines...)
+}
+
+func (t *fakeTap) Ready() <-chan struct{} { return t.ready }
+
+func (t *fakeTap) Take() (b []byte, lost uint64) {
+	t.g.mu.Lock()
+	defer t.g.mu.Unlock()
+	b, t.bytes = t.bytes, nil
+	return b, 0
+}
+
+func (t *fakeTap) Close() {
+	t.g.mu.Lock()
+	defer t.g.mu.Unlock()
+	delete(t.g.taps, t)
+}
+
+// Input takes what there is room for, and then waits in vain.
+func (g *fakeGuest) Input(ctx context.Context, b []byte) (int, error) {
+	g.mu.Lock()
+	n := min(g.room, len(b))
+	g.room -= n
+	g.typed = append(g.typed, b[:n]...)
+	g.mu.Unlock()
+	if n == len(b) {
+		return n, nil
+	}
+	<-ctx.Done()
+	return n, ctx.Err()
 }

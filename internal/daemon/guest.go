@@ -50,6 +50,12 @@ type Guest interface {
 	// past.
 	Console(queue int) (ConsoleSub, []machine.ConsoleLine)
 
+	// Tap returns what the guest writes to the console as it is, and what is kept of its past.
+	Tap() (ConsoleTap, []machine.ConsoleLine)
+
+	// Input types at the console; see machine.Machine.Input.
+	Input(ctx context.Context, b []byte) (int, error)
+
 	// Close ends the guest.
 	Close(ctx context.Context) error
 }
@@ -58,6 +64,13 @@ type Guest interface {
 type ConsoleSub interface {
 	C() <-chan machine.ConsoleLine
 	Lost() uint64
+	Close()
+}
+
+// ConsoleTap receives the bytes of the console until it or the guest is closed.
+type ConsoleTap interface {
+	Ready() <-chan struct{}
+	Take() (b []byte, lost uint64)
 	Close()
 }
 
@@ -114,3 +127,6 @@ func (g machineGuest) Reset(ctx context.Context) error { return g.Machine.Reset(
 func (g machineGuest) Console(queue int) (ConsoleSub, []machine.ConsoleLine) {
 	return g.Machine.Console().Subscribe(queue)
 }
+
+// Tap implements Guest.
+func (g machineGuest) Tap() (ConsoleTap, []machine.ConsoleLine) { return g.Machine.Console().Tap() }

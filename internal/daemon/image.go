@@ -52,7 +52,7 @@ func loadLinux(o *options) (*machine.LinuxConfig, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &machine.LinuxConfig{Kernel: k}
+	l := &machine.LinuxConfig{Kernel: k, Disks: o.disks}
 	if o.initrd != "" {
 		if l.Initrd, err = readInitrd(o.initrd, o.memory); err != nil {
 			return nil, err

@@ -15,6 +15,7 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/internal/device"
 	"github.com/guestprobe/guestprobe/internal/program"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 )
@@ -24,6 +25,8 @@ type options struct {
 	guest   string // ELF file, or "" for the built-in guest
 	kernel  string // of a Linux guest, instead of guest
 	initrd  string
+	disks   []device.Disk
+	net     string
 	slowly  bool
 	vcpus   int
 	memory  uint64
@@ -80,6 +83,11 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.kernel, "kernel", o.kernel, "boot this Linux kernel, a bzImage or vmlinux `file`, instead")
 	f.StringVar(&o.initrd, "initrd", o.initrd, "initial RAM disk `file` of the kernel")
 	f.StringVar(&o.cmdline, "append", o.cmdline, "command line `TEXT` for the kernel")
+	f.Var((*disksValue)(&o.disks), "disk", fmt.Sprintf("give the kernel this raw image or block device `FILE[,ro]` as a virtio disk; may be repeated, %d times at most", device.MaxDisks))
+	f.StringVar(&o.net, "net", o.net, "refused: guests have no `NETWORK`")
+	if err := f.MarkHidden("net"); err != nil {
+		panic("BUG: " + err.Error())
+	}
 	f.BoolVar(&o.slowly, "slowly", o.slowly, "boot the kernel even where the host emulates its code")
 	f.IntVar(&o.vcpus, "vcpus", o.vcpus, fmt.Sprintf("`number` of vCPUs, 1 to %d", guest.MaxVCPUs))
 	f.Var((*sizeValue)(&o.memory), "memory", fmt.Sprintf("guest RAM, with an optional K, M, G or T (default %s, %s with --kernel)", formatSize(machine.DefaultMemory), formatSize(machine.DefaultLinuxMemory)))
@@ -138,6 +146,12 @@ func (o *options) check() error {
 		return command.Usagef("--kernel and --guest: a guest boots one of them")
 	case o.kernel == "" && o.initrd != "":
 		return command.Usagef("--initrd: goes with --kernel")
+	case o.kernel == "" && len(o.disks) > 0:
+		return command.Usagef("--disk: goes with --kernel")
+	case len(o.disks) > device.MaxDisks:
+		return command.Usagef("--disk: %d disks, more than %d", len(o.disks), device.MaxDisks)
+	case o.net != "":
+		return command.Usagef("--net: guests have no network: there is no virtio-net, over tap or otherwise; give files by --initrd or --disk, and talk to the guest by 'guestprobe guest console -i'")
 	case o.socket != "":
 		path, err := api.ParseSocket(o.socket)
 		if err != nil {
@@ -147,6 +161,32 @@ func (o *options) check() error {
 	}
 	return nil
 }
+
+// disksValue is a flag that adds a disk each time.
+type disksValue []device.Disk
+
+// String writes the disks as they are given.
+func (v *disksValue) String() string {
+	var out []string
+	for _, d := range *v {
+		out = append(out, d.String())
+	}
+	return strings.Join(out, " ")
+}
+
+// Set adds a disk.
+func (v *disksValue) Set(s string) error {
+	d := device.Disk{}
+	d.Path, d.ReadOnly = strings.CutSuffix(s, ",ro")
+	if d.Path == "" {
+		return errors.New("no file")
+	}
+	*v = append(*v, d)
+	return nil
+}
+
+// Type names the argument in help texts.
+func (v *disksValue) Type() string { return "FILE[,ro]" }
 
 // sizeValue is a flag that takes a size.
 type sizeValue uint64
