@@ -1,6 +1,9 @@
 package probe
 
 import (
+	"math/bits"
+	"slices"
+
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
@@ -29,8 +32,22 @@ func punOf(boundaries []int) pun {
 	return p
 }
 
-// fits reports whether a displacement has its int3s.
-func (p pun) fits(rel uint32) bool { return rel&p.mask == int3s&p.mask }
+// next returns the least displacement that has its int3s and is not below rel, and false
+// if there is none.
+func (p pun) next(rel uint32) (uint32, bool) {
+	want := int3s & p.mask
+	wrong := rel&p.mask ^ want
+	if wrong == 0 {
+		return rel, true
+	}
+	at := (bits.Len32(wrong) - 1) &^ 7   // the highest byte that is wrong
+	low := uint32(uint64(1)<<(at+8) - 1) // that byte, and what is below it
+	if byte(rel>>at) < insn.Int3 {
+		return rel&^low&^p.mask | want, true
+	}
+	up := uint64(rel|p.mask|low) + 1 // carried over the bytes that are fixed
+	return uint32(up)&^p.mask | want, up>>32 == 0
+}
 
 // spread returns the i-th displacement that fits: the bits of i go to the free
 // bits, from the lowest up. ok is false when i is too large.
@@ -58,19 +75,14 @@ func (o *optimizer) board(d *detour) (guest.GVA, error) {
 		jmp, ok := insn.Jmp32(uint64(at), uint64(d.entry))
 		return ok && o.code.PutAt(at, d.site(), d.user, d, jmp[:]) == nil
 	}
-	// Pages that are there. Where the lowest byte is fixed, every 256th address
-	// can fit at most.
-	for _, page := range o.code.Mapped(d.user) {
+	// Pages that are there, first those that came last: they have most room.
+	for _, page := range slices.Backward(o.code.Mapped(d.user)) {
 		rel := uint64(page) - from
 		if int64(rel) < -1<<31 || int64(rel) > 1<<31-guest.PageSize {
 			continue
 		}
-		first, step := uint32(0), uint32(1)
-		if p.mask&0xff == 0xff {
-			first, step = (0xcc-uint32(rel))&0xff, 0x100
-		}
-		for off := first; off <= guest.PageSize-insn.JmpLen; off += step {
-			if at := page + guest.GVA(off); p.fits(uint32(rel)+off) && try(at) {
+		for at, ok := p.next(uint32(rel)); ok && at-uint32(rel) <= guest.PageSize-insn.JmpLen; at, ok = p.next(at + 1) {
+			if at := page + guest.GVA(at-uint32(rel)); try(at) {
 				return at, nil
 			}
 		}
