@@ -96,22 +96,6 @@ func IsPadding(name string) bool {
 	return strings.HasPrefix(name, "__pfx_") || strings.HasPrefix(name, "__cfi_")
 }
 
-// Sites returns what the kernel patches of itself, at the addresses that it was linked
-// at.
-func (k *Kernel) Sites() (*Sites, error) {
-	s, err := NewSites(k.table, k.mem.Bytes, k.isText)
-	if err != nil {
-		return nil, err
-	}
-	for i := range k.mem.Names {
-		if n := &k.mem.Names[i]; n.Func && IsTrampoline(n.Name) {
-			s.add(n.Addr, trampolineSize, StaticCall)
-		}
-	}
-	s.sort()
-	return s, nil
-}
-
 // bounds are the symbols around tables that are not sections of their own in a linked
 // kernel (include/asm-generic/vmlinux.lds.h).
 var bounds = map[string][2]string{

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sort"
+	"strings"
 
 	"github.com/guestprobe/guestprobe/internal/elffile"
 	"github.com/guestprobe/guestprobe/probe/insn"
@@ -30,13 +31,15 @@ const (
 type Patch uint8
 
 // The reasons. Those up to Bug are for ever: the kernel rewrites or compares these bytes
-// whenever it likes. The others it rewrites once, before it starts the first process
-// (alternative_instructions), or when it loads a module.
+// whenever it likes. The others it rewrites once: a constant until its initcalls have run,
+// what follows before it starts its first thread (alternative_instructions), or when it
+// loads a module.
 const (
 	Ftrace     Patch = iota + 1 // the call that a traceable function begins with
 	JumpLabel                   // a static branch
 	StaticCall                  // a static call, or its trampoline
 	Bug                         // a BUG or WARN, which the kernel knows by its address and its bytes
+	Constant                    // a number that the kernel chooses while it starts (include/asm-generic/runtime-const.h)
 	Alternative
 	LockPrefix // gone while there is one CPU
 	Return
@@ -56,7 +59,7 @@ const (
 	AtStart Patches = 1<<numPatches - 1
 )
 
-var patchNames = [numPatches]string{"", "ftrace", "jump_label", "static_call", "bug", "alternative", "smp_lock", "return", "retpoline", "call", "paravirt", "endbr"}
+var patchNames = [numPatches]string{"", "ftrace", "jump_label", "static_call", "bug", "runtime_const", "alternative", "smp_lock", "return", "retpoline", "call", "paravirt", "endbr"}
 
 // String is the word that reports and refusals use.
 func (p Patch) String() string { return patchNames[p] }
@@ -84,12 +87,11 @@ type site struct {
 // edge says that what is at from may go on at to, which the text does not show.
 type edge struct{ to, from uint64 }
 
-// NewSites reads the tables. table returns the one of a name, with its address, empty
-// where there is none; code the n bytes of text at an address before they were patched,
-// or nil; isText whether an address is code. The error says which table is damaged, or
-// of a layout that is not known.
-func NewSites(table func(name string) elffile.Part, code func(addr, n uint64) []byte, isText func(addr uint64) bool) (*Sites, error) {
-	r := &siteReader{Sites: &Sites{}, code: code, isText: isText}
+// Sites reads the tables of what the kernel, or the module, patches of itself, at the
+// addresses that it was linked at. The error says which table is damaged, or of a layout
+// that is not known.
+func (k *Kernel) Sites() (*Sites, error) {
+	r := &siteReader{Sites: &Sites{}, k: k}
 	for _, t := range []struct {
 		name string
 		read func(t *elffile.Part)
@@ -98,9 +100,25 @@ func NewSites(table func(name string) elffile.Part, code func(addr, n uint64) []
 		{Alternatives, r.alternatives}, {LockPrefixes, r.locks}, {Paravirt, r.paravirt},
 		{Returns, r.branches(Return)}, {Retpolines, r.branches(Retpoline)}, {Calls, r.branches(Call)}, {EndbrSeals, r.seals},
 	} {
-		part := table(t.name)
+		part := k.table(t.name)
 		if t.read(&part); r.err != nil {
 			return nil, fmt.Errorf("%s: %w", t.name, r.err)
+		}
+	}
+	for i := range k.mem.Sections {
+		t := &k.mem.Sections[i]
+		for kind, size := range map[string]uint64{"runtime_ptr_": 8, "runtime_mask_": 4, "runtime_shift_": 1} {
+			if !strings.HasPrefix(t.Name, kind) {
+				continue
+			}
+			if r.constants(t, size); r.err != nil {
+				return nil, fmt.Errorf("%s: %w", t.Name, r.err)
+			}
+		}
+	}
+	for i := range k.mem.Names {
+		if n := &k.mem.Names[i]; n.Func && IsTrampoline(n.Name) {
+			r.add(n.Addr, trampolineSize, StaticCall)
 		}
 	}
 	r.sort()
@@ -110,10 +128,12 @@ func NewSites(table func(name string) elffile.Part, code func(addr, n uint64) []
 // siteReader is what reads tables.
 type siteReader struct {
 	*Sites
-	code   func(addr, n uint64) []byte
-	isText func(addr uint64) bool
-	err    error
+	k   *Kernel
+	err error
 }
+
+// code returns the n bytes of text at addr before they were patched, or nil.
+func (r *siteReader) code(addr, n uint64) []byte { return r.k.mem.Bytes(addr, n) }
 
 func (s *Sites) add(addr, size uint64, what Patch) {
 	s.sites = append(s.sites, site{addr, uint8(size), what})
@@ -196,7 +216,7 @@ func (r *siteReader) entries(t *elffile.Part, size int, f func(at int)) {
 // entry is of text that was left out of the image.
 func (r *siteReader) place(t *elffile.Part, n int) uint64 {
 	a := relative(t, n)
-	if !r.isText(a) {
+	if !r.k.isText(a) {
 		return 0
 	}
 	return a
@@ -206,7 +226,7 @@ func (r *siteReader) place(t *elffile.Part, n int) uint64 {
 // address 0.
 func (r *siteReader) mcount(t *elffile.Part) {
 	r.entries(t, 8, func(at int) {
-		if a := le64(t.Data[at:]); r.isText(a) {
+		if a := le64(t.Data[at:]); r.k.isText(a) {
 			r.add(a, insn.JmpLen, Ftrace)
 		}
 	})
@@ -235,6 +255,15 @@ func (r *siteReader) staticCalls(t *elffile.Part) {
 	r.entries(t, 8, func(at int) {
 		if a := r.place(t, at); a != 0 {
 			r.add(a, r.length(a), StaticCall)
+		}
+	})
+}
+
+// constants reads offsets to numbers of size bytes in instructions.
+func (r *siteReader) constants(t *elffile.Part, size uint64) {
+	r.entries(t, 4, func(at int) {
+		if a := r.place(t, at); a != 0 {
+			r.add(a, size, Constant)
 		}
 	})
 }
@@ -288,7 +317,7 @@ func (r *siteReader) paravirt(t *elffile.Part) {
 	data := *t
 	data.Data = append(slices.Clip(t.Data), make([]byte, -len(t.Data)&15)...)
 	r.entries(&data, 16, func(at int) {
-		if a, n := le64(data.Data[at:]), uint64(data.Data[at+9]); r.isText(a) {
+		if a, n := le64(data.Data[at:]), uint64(data.Data[at+9]); r.k.isText(a) {
 			r.add(a, n, ParavirtCall)
 		}
 	})

@@ -139,7 +139,10 @@ func (v *View) SetModules(modules map[string]*Kernel) error {
 func (v *View) publish(system SystemState, modules []*piece) {
 	s := &snapshot{system: system, patches: AtStart}
 	if system >= StateScheduling {
-		s.patches = Always | v.locks
+		s.patches = Always | v.locks | 1<<Constant
+	}
+	if system >= StateFreeing {
+		s.patches &^= 1 << Constant
 	}
 	modules = slices.Clone(modules)
 	slices.SortFunc(modules, func(a, b *piece) int { return cmp.Compare(a.start(), b.start()) })

@@ -11,6 +11,14 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/elffile"
 	"github.com/guestprobe/guestprobe/internal/kerneltest"
+	"github.com/guestprobe/guestprobe/probe"
+)
+
+// A View is what the engine asks of a kernel.
+var (
+	_ probe.Symbols = (*View)(nil)
+	_ probe.Image   = (*View)(nil)
+	_ probe.Kernel  = (*View)(nil)
 )
 
 // booted is a small kernel in memory, before its first instruction.
@@ -133,8 +141,9 @@ func TestFixed(t *testing.T) {
 		{"lock", "", 11, 0, 1, "smp_lock", ""},
 		{"lock, CPUs come later", "quiet maxcpus=1", 11, 0, 1, "smp_lock", "smp_lock"},
 		{"lock, no SMP", "nosmp", 11, 0, 1, "smp_lock", "smp_lock"},
+		{"constant", "", 14, 9, 1, "runtime_const", "runtime_const"},
 		{"return", "", 12, 8, 2, "return", ""},
-		{"nothing", "", 14, 0, 16, "", ""},
+		{"nothing", "", 15, 0, 16, "", ""},
 	} {
 		b := boot1(t, 0x40_0000, tt.cmdline)
 		lo := b.fn(tt.fn) + guest.GVA(tt.at)
@@ -153,6 +162,13 @@ func TestFixed(t *testing.T) {
 		b.started(StateBooting)
 		if b.Refresh() {
 			t.Errorf("%s: it has gone back", tt.name)
+		}
+		if tt.late != "runtime_const" {
+			continue
+		}
+		b.started(StateFreeing)
+		if got := b.Fixed(lo, hi); !b.Refresh() || b.Fixed(lo, hi) != "" {
+			t.Errorf("%s: %q when its initcalls have run", tt.name, got)
 		}
 	}
 }
@@ -251,20 +267,15 @@ func FuzzSites(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	names := []string{MCount, JumpTable, StaticCallSites, Bugs, Exceptions, Alternatives, LockPrefixes, Returns, Retpolines, Calls, Paravirt, EndbrSeals}
+	names := []string{MCount, JumpTable, StaticCallSites, Bugs, Exceptions, Alternatives, LockPrefixes, Returns, Retpolines, Calls, Paravirt, EndbrSeals, "runtime_ptr_x", "runtime_mask_x", "runtime_shift_x"}
 	for i, name := range names {
 		f.Add(byte(i), k.table(name).Data)
 	}
 	f.Fuzz(func(t *testing.T, which byte, data []byte) {
 		name := names[int(which)%len(names)]
-		s, err := NewSites(func(n string) elffile.Part {
-			if n != name {
-				return elffile.Part{}
-			}
-			p := k.table(n)
-			p.Data = data
-			return p
-		}, k.mem.Bytes, k.isText)
+		text, table := k.mem.Section(".text"), k.table(name)
+		x := &Kernel{mem: &elffile.Memory{Sections: []elffile.Part{*text, {Name: name, Addr: table.Addr, Data: data}}}}
+		s, err := x.Sites()
 		if err != nil {
 			return
 		}

@@ -35,7 +35,8 @@ func words(vs ...uint32) (b []byte) {
 //	6 jumped: nops, exported             7 hidden.cold: a part of 4
 //	8 __pfx_padded: padding              9 replaced by an alternative that jumps to 10
 //	11 locked: a lock prefix             12 returns: a return at +9
-//	13 warns: a BUG                      the others: 9 nops, ret, int3
+//	13 warns: a BUG                      14 chosen: a constant of 8 bytes at +2
+//	the others: 9 nops, ret, int3
 //
 // In the text that is freed: init_traced, a sealed endbr64 and an ftrace call, and
 // init_plain.
@@ -52,7 +53,7 @@ func Kernel(l Layout) []byte {
 
 	var syms []elffile.Name
 	add := func(name string, addr uint64) { syms = append(syms, elffile.Name{Name: name, Addr: addr}) }
-	names := []string{"traced", "loads", "branches", "calls", "hidden", "jumper", "jumped", "hidden.cold", "__pfx_padded", "replaced", "replacement", "locked", "returns", "warns"}
+	names := []string{"traced", "loads", "branches", "calls", "hidden", "jumper", "jumped", "hidden.cold", "__pfx_padded", "replaced", "replacement", "locked", "returns", "warns", "chosen"}
 	for n := range 600 {
 		name := "fn_" + strings.Repeat("x", n%7) + string(rune('a'+n%26))
 		if n < len(names) {
@@ -101,6 +102,7 @@ func Kernel(l Layout) []byte {
 		Section{Name: ".return_sites", Addr: Patched + 0x5000, Data: words(from(Patched+0x5000, Base+12*16+9))},
 		Section{Name: "__bug_table", Addr: Patched + 0x6000, Data: words(from(Patched+0x6000, Base+13*16), 0, 0)},
 		Section{Name: ".ibt_endbr_seal", Addr: Patched + 0x7000, Data: words(from(Patched+0x7000, InitText))},
+		Section{Name: "runtime_ptr_chosen", Addr: Patched + 0x8000, Data: words(from(Patched+0x8000, Base+14*16+2))},
 		Section{Name: ".init.text", Addr: InitText, Data: init, X: true},
 		Section{Name: ".data", Addr: State, Data: make([]byte, 8), Zero: 0x1000},
 	)
