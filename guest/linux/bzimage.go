@@ -42,14 +42,8 @@ var packings = []struct {
 		return z, err
 	}},
 	{"bzip2", "BZh", func(r io.Reader) (io.Reader, error) { return bzip2.NewReader(r), nil }},
-	{"xz", "\xfd7zXZ\x00", func(r io.Reader) (io.Reader, error) {
-		b, err := io.ReadAll(r)
-		if err != nil {
-			return nil, err
-		}
-		b, err = unXZ(b, MaxImage)
-		return bytes.NewReader(b), err
-	}},
+	{"xz", "\xfd7zXZ\x00", whole(unXZ)},
+	{"lzo", "\x89LZO\x00\r\n\x1a\n", whole(unLZO)},
 	{"zstd", "\x28\xb5\x2f\xfd", func(r io.Reader) (io.Reader, error) {
 		z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(MaxImage))
 		if err != nil {
@@ -58,6 +52,18 @@ var packings = []struct {
 		return z.IOReadCloser(), nil
 	}},
 	{"lz4", "\x02\x21\x4c\x18", func(r io.Reader) (io.Reader, error) { return newLZ4(r), nil }},
+}
+
+// whole makes a reader of a decoder that has all bytes at hand.
+func whole(decode func(b []byte, limit int) ([]byte, error)) func(io.Reader) (io.Reader, error) {
+	return func(r io.Reader) (io.Reader, error) {
+		b, err := io.ReadAll(r)
+		if err != nil {
+			return nil, err
+		}
+		b, err = decode(b, MaxImage)
+		return bytes.NewReader(b), err
+	}
 }
 
 // decompress unpacks the kernel of a bzImage and says how it was packed. One

@@ -25,8 +25,8 @@ func TestPackings(t *testing.T) {
 			t.Errorf("%s: a stream that is cut off was taken", name)
 		}
 	}
-	if _, _, err := decompress([]byte("\x89LZO\x00\r\n\x1a")); !errors.Is(err, errors.ErrUnsupported) {
-		t.Errorf("lzo: got %v", err)
+	if _, _, err := decompress([]byte("\xff\xffnothing")); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("an unknown one: got %v", err)
 	}
 	whole := kerneltest.BzImage(kernel)
 	for n := range len(whole) - len("trailer") {
@@ -72,6 +72,61 @@ func TestX86Filter(t *testing.T) {
 	}
 }
 
+// TestLZO decodes what lzop itself has packed, of which the second block is not
+// compressed:
+//
+//	lzop -9 <lzoData >testdata/data.lzo
+func TestLZO(t *testing.T) {
+	stream, err := os.ReadFile("testdata/data.lzo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := lzoData()
+	got, packing, err := decompress(append(bytes.Clone(stream), 0, 0, 0, 0))
+	if err != nil || packing != "lzo" || !bytes.Equal(got, want) {
+		t.Errorf("got %d bytes, packing %q, error %v", len(got), packing, err)
+	}
+	if _, err := unLZO(stream, len(want)-1); !errors.Is(err, errLZO) {
+		t.Errorf("one byte less than needed: got %v", err)
+	}
+	for n := range stream {
+		if got, err := unLZO(stream[:n], len(want)); err == nil && n < len(stream)-4 {
+			t.Errorf("the first %d of %d bytes: got %d bytes", n, len(stream), len(got))
+		}
+	}
+}
+
+// lzoData has copies from near and far, short and long, and then what cannot be
+// compressed.
+func lzoData() []byte {
+	rng := rand.New(rand.NewPCG(9, 9))
+	var b []byte
+	for len(b) < lzoBlock {
+		n := 1 + rng.IntN(1<<rng.IntN(10))
+		back := 1 + rng.IntN(1<<rng.IntN(17))
+		if rng.IntN(4) == 0 {
+			back = 16384 // from where farther away is written in another way, which ends the stream, too
+		}
+		switch {
+		case rng.IntN(8) == 0:
+			b = append(b, bytes.Repeat([]byte{byte(rng.Uint32())}, n)...)
+		case back > len(b) || rng.IntN(16) == 0:
+			for range min(n, 20) {
+				b = append(b, byte(rng.Uint32()))
+			}
+		default:
+			for range n {
+				b = append(b, b[len(b)-back])
+			}
+		}
+	}
+	b = b[:lzoBlock]
+	for range 200 {
+		b = append(b, byte(rng.Uint32()))
+	}
+	return b
+}
+
 func TestLZ4Copies(t *testing.T) {
 	for _, tt := range []struct {
 		name, block, want string
@@ -103,6 +158,12 @@ func FuzzDecompress(f *testing.F) {
 		}
 		if out, err := unLZ4(nil, b); err == nil && len(out) > lz4Block {
 			t.Errorf("%d bytes, more than a block", len(out))
+		}
+		if out, err := unLZO(b, 1<<20); err == nil && len(out) > 1<<20 {
+			t.Errorf("%d bytes, more than the limit", len(out))
+		}
+		if out, err := unLZO1X([]byte("before"), b, 1<<16); err == nil && (len(out) != 6+1<<16 || string(out[:6]) != "before") {
+			t.Errorf("a block of %d bytes", len(out))
 		}
 		unX86(b)
 	})
