@@ -29,14 +29,14 @@ func (k *Kernel) addExports() (checked int, err error) {
 			case k.mem.Named(addr, name):
 				checked++
 			case other:
-				return checked, fmt.Errorf("kallsyms tables were misread: %s says that %s is at %#x", t.Name, name, addr)
+				return checked, fmt.Errorf("%s says that %s is at %#x", t.Name, name, addr)
 			default:
 				more = append(more, elffile.Name{Name: name, Addr: addr, Func: k.isText(addr), Global: true})
 			}
 		}
 	}
 	if len(k.mem.Names) != 0 && len(more) > checked {
-		return checked, fmt.Errorf("kallsyms tables were misread: %d exported symbols are not in them, as %s", len(more), more[0].Name)
+		return checked, fmt.Errorf("%d exported symbols are missing, as %s", len(more), more[0].Name)
 	}
 	if len(more) != 0 {
 		k.mem.SetNames(append(k.mem.Names, more...))

@@ -3,6 +3,7 @@ package linux
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"strings"
 
 	"github.com/guestprobe/guestprobe/guest"
@@ -42,24 +43,37 @@ func New(mem *elffile.Memory) (*Kernel, error) {
 		return k, nil
 	}
 	if names := kallsyms(mem); len(names) != 0 {
-		mem.SetNames(names)
+		k.setNames(names)
 		k.Embeds = true
 	} else if k.Version == "" || mem.Section("__ex_table") == nil {
 		return nil, nil
 	}
 	// Without CONFIG_KALLSYMS these are all the names that a stripped kernel has.
 	var err error
-	k.Checked, err = k.addExports()
+	if k.Checked, err = k.addExports(); err != nil && k.Embeds {
+		err = fmt.Errorf("kallsyms tables were misread: %w", err)
+	}
 	return k, err
 }
 
+// setNames sets names that nm gave their letters: it takes what is in an executable
+// section for text, as the .data of Linux 7 is.
+func (k *Kernel) setNames(names []elffile.Name) {
+	for i := range names {
+		names[i].Func = names[i].Func && k.isText(names[i].Addr)
+	}
+	k.mem.SetNames(names)
+}
+
+// bannerMark begins a kernel's linux_banner.
+const bannerMark = "Linux version "
+
 // banner returns the kernel's version, or "".
 func (k *Kernel) banner() string {
-	const mark = "Linux version "
 	for i := range k.mem.Sections {
 		s := &k.mem.Sections[i]
-		if at := bytes.Index(s.Data, []byte(mark)); at >= 0 {
-			rest := s.Data[at+len(mark):]
+		if at := bytes.Index(s.Data, []byte(bannerMark)); at >= 0 {
+			rest := s.Data[at+len(bannerMark):]
 			if end := bytes.IndexAny(rest[:min(len(rest), 128)], " \n\x00"); end > 0 {
 				return string(rest[:end])
 			}

@@ -39,8 +39,8 @@ func words(vs ...uint32) (b []byte) {
 //	the others: 9 nops, ret, int3
 //
 // In the text that is freed: init_traced, a sealed endbr64 and an ftrace call, and
-// init_plain.
-func Kernel(l Layout) []byte {
+// init_plain. What more sections there are, is behind the others.
+func Kernel(l Layout, more ...Section) []byte {
 	text := bytes.Repeat(append(bytes.Repeat([]byte{0x90}, 9), 0xc3, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc), 600)
 	put := func(fn int, code ...byte) { copy(text[fn*16:], code) }
 	put(0, 0xe8, 0, 0, 0, 0)
@@ -87,24 +87,24 @@ func Kernel(l Layout) []byte {
 	jump := append([]byte{0xe9}, words(from(repl+5, Base+10*16))...)
 	ro := append([]byte("Linux version 6.1.0-test (gcc)\n\x00"), make([]byte, 32)...)
 	ro = append(ro[:64:64], Kallsyms(l, Rodata+64, Base, syms, "T")...)
-	image := ELF(
-		Section{Name: ".text", Addr: Base, Data: text, X: true},
-		Section{Name: "__ex_table", Addr: ExTable, Data: words(from(ExTable, Base+16), from(ExTable+4, Base+16+9), 0)},
-		Section{Name: ".rodata", Addr: Rodata, Data: ro},
-		Section{Name: ".init.data", Addr: Black, Data: binary.LittleEndian.AppendUint64(nil, Base+64)},
-		Section{Name: ".tables", Addr: Patched, Data: tables},
-		Section{Name: "__ksymtab", Addr: Patched + 0x1000, Data: exports},
-		Section{Name: "__ksymtab_strings", Addr: Patched + 0x1100, Data: []byte("jumped\x00")},
-		Section{Name: ".retpoline_sites", Addr: Patched + 0x2000, Data: words(0)},
-		Section{Name: ".altinstructions", Addr: alt, Data: alternatives},
-		Section{Name: ".altinstr_replacement", Addr: repl, Data: jump, X: true},
-		Section{Name: ".smp_locks", Addr: Patched + 0x4000, Data: words(from(Patched+0x4000, Base+11*16), 0)},
-		Section{Name: ".return_sites", Addr: Patched + 0x5000, Data: words(from(Patched+0x5000, Base+12*16+9))},
-		Section{Name: "__bug_table", Addr: Patched + 0x6000, Data: words(from(Patched+0x6000, Base+13*16), 0, 0)},
-		Section{Name: ".ibt_endbr_seal", Addr: Patched + 0x7000, Data: words(from(Patched+0x7000, InitText))},
-		Section{Name: "runtime_ptr_chosen", Addr: Patched + 0x8000, Data: words(from(Patched+0x8000, Base+14*16+2))},
-		Section{Name: ".init.text", Addr: InitText, Data: init, X: true},
-		Section{Name: ".data", Addr: State, Data: make([]byte, 8), Zero: 0x1000},
-	)
+	image := ELF(append([]Section{
+		{Name: ".text", Addr: Base, Data: text, X: true},
+		{Name: "__ex_table", Addr: ExTable, Data: words(from(ExTable, Base+16), from(ExTable+4, Base+16+9), 0)},
+		{Name: ".rodata", Addr: Rodata, Data: ro},
+		{Name: ".init.data", Addr: Black, Data: binary.LittleEndian.AppendUint64(nil, Base+64)},
+		{Name: ".tables", Addr: Patched, Data: tables},
+		{Name: "__ksymtab", Addr: Patched + 0x1000, Data: exports},
+		{Name: "__ksymtab_strings", Addr: Patched + 0x1100, Data: []byte("jumped\x00")},
+		{Name: ".retpoline_sites", Addr: Patched + 0x2000, Data: words(0)},
+		{Name: ".altinstructions", Addr: alt, Data: alternatives},
+		{Name: ".altinstr_replacement", Addr: repl, Data: jump, X: true},
+		{Name: ".smp_locks", Addr: Patched + 0x4000, Data: words(from(Patched+0x4000, Base+11*16), 0)},
+		{Name: ".return_sites", Addr: Patched + 0x5000, Data: words(from(Patched+0x5000, Base+12*16+9))},
+		{Name: "__bug_table", Addr: Patched + 0x6000, Data: words(from(Patched+0x6000, Base+13*16), 0, 0)},
+		{Name: ".ibt_endbr_seal", Addr: Patched + 0x7000, Data: words(from(Patched+0x7000, InitText))},
+		{Name: "runtime_ptr_chosen", Addr: Patched + 0x8000, Data: words(from(Patched+0x8000, Base+14*16+2))},
+		{Name: ".init.text", Addr: InitText, Data: init, X: true},
+		{Name: ".data", Addr: State, Data: make([]byte, 8), Zero: 0x1000},
+	}, more...)...)
 	return append(image, Relocs([]uint64{Black, Patched, Patched + 8}, []uint64{Base + 599*16 + 10})...)
 }
