@@ -372,3 +372,59 @@ func TestPhases(t *testing.T) {
 	}
 	call("late", "plain", 10, 12)
 }
+
+// isolated is a fake guest whose vCPU 1 is stopped with tables of CPL3 that map none of the
+// kernel, and whose vCPU 0 with some that lack what is in lost.
+type isolated struct {
+	*probetest.Fake
+	lost func(guest.GVA) bool
+}
+
+func (f *isolated) Translate(root guest.GPA, addr guest.GVA) (guest.GPA, bool) {
+	if root == 0x2000 || root == 0x1000 && f.lost(addr) {
+		return 0, false
+	}
+	return f.Fake.Translate(root, addr)
+}
+
+func (f *isolated) Stop(do func(probe.World) error) error {
+	return f.Fake.Stop(func(w probe.World) error { return do(isolatedWorld{w}) })
+}
+
+type isolatedWorld struct{ probe.World }
+
+func (w isolatedWorld) CPU(i int) probe.State {
+	s := w.World.CPU(i)
+	s.Root = guest.GPA(0x1000 * (i + 1))
+	return s
+}
+
+// TestPageTableIsolation: a jump of the kernel's is written although a vCPU is in tables
+// that lack the kernel; not so when one's have the text and lack the detour.
+func TestPageTableIsolation(t *testing.T) {
+	f := &isolated{newFake(t, 2, probetest.Image()), func(guest.GVA) bool { return false }}
+	e, err := probe.New(f, probe.Options{OptimizeDelay: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &probe.Kprobe{Symbol: "hot_load", Pre: empty}
+	for _, reason := range []string{"", "not_mapped"} {
+		if reason != "" {
+			text := symbol(t, f.Fake, "hot_load")
+			f.lost = func(a guest.GVA) bool { return a < text || a > text+100 }
+		}
+		p.Addr = 0
+		if err := e.Register(p); err != nil {
+			t.Fatal(err)
+		}
+		if err := e.Optimize(); err != nil {
+			t.Fatal(err)
+		}
+		if i, _ := e.Info(p); i.Unoptimized.Reason != reason || i.Optimized != (reason == "") {
+			t.Errorf("optimized %v, %+v, want reason %q", i.Optimized, i.Unoptimized, reason)
+		}
+		if err := e.Unregister(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

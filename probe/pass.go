@@ -166,6 +166,9 @@ func (o *optimizer) swap(batch []planned) error {
 func (o *optimizer) optimize(w World, st *site, d *detour) *Unoptimized {
 	for i := range o.cpus {
 		root := w.CPU(i).Root
+		if _, ok := o.pages.Translate(root, st.addr); !ok {
+			continue // the tables of CPL3 under page-table isolation: the text is not run there
+		}
 		for _, a := range append(st.returnMemory(), d.addr, d.entry, d.end-1) {
 			home, _ := o.pages.Translate(0, a)
 			if pa, ok := o.pages.Translate(root, a); !ok || pa != home {
