@@ -68,7 +68,7 @@ storms: ## 10,000 return probes that come and go with calls under way: final cou
 fuzz: ## each fuzz target for FUZZTIME (default 20s)
 	scripts/fuzz.sh
 
-guest: ## rebuild the built-in guest (needs gcc and binutils)
+guest: ## rebuild the built-in guest (needs gcc, binutils and dwarves)
 	guest/builtin/build.sh
 
 generate: ## rewrite generated documents and goldens

@@ -41,7 +41,7 @@ func imageError(err error) error {
 	case errors.Is(err, ErrNotELF):
 		return fmt.Errorf("read guest image: %w", err)
 	case !errors.As(err, &e):
-		return err
+		return err // nil too
 	case e.Foreign:
 		return &ImageError{e.Part, e.Reason, howToBuild}
 	}
@@ -133,6 +133,18 @@ func (img *Image) readSections() error {
 		}
 	}
 	return nil
+}
+
+// SectionData returns the bytes of the first section of that name in the file, in guest
+// memory or not, decompressed to at most limit bytes; nil when there is none. They must
+// not be changed.
+func (img *Image) SectionData(name string, limit uint64) ([]byte, error) {
+	i := img.file.Index(name)
+	if i < 0 {
+		return nil, nil
+	}
+	data, err := img.file.Data(i, limit)
+	return data, imageError(err)
 }
 
 func cmpAddr(a, b GVA) int {

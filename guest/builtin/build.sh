@@ -1,6 +1,6 @@
 #!/bin/bash
-# Builds builtin.elf, the built-in guest, from src/. Needs Debian's gcc and
-# binutils. The result depends on the sources and the tools only: no paths, no
+# Builds builtin.elf, the built-in guest, from src/. Needs Debian's gcc, binutils
+# and dwarves, whose pahole makes BTF of the debug information. The result depends on the sources and the tools only: no paths, no
 # dates. A note in the ELF holds the hash of its sources; builtin_test.go
 # compares it with the sources that are there.
 set -euo pipefail
@@ -51,5 +51,6 @@ done
 (cd "$tmp" && ld -nostdlib -static -z max-page-size=4096 -z noexecstack \
 	--build-id=sha1 --fatal-warnings -T "$OLDPWD/src/guest.lds" \
 	-o out.elf kernel/*.o kshapes/*.o user/*.o ushapes/*.o)
+pahole -J "$tmp/out.elf"
 mv "$tmp/out.elf" "$out"
 chmod 644 "$out"

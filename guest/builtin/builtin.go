@@ -9,7 +9,7 @@ import (
 var image []byte
 
 // ELF returns a copy of the built-in guest: a static ELF64 with symbols and
-// DWARF that follows the boot contract. src and build.sh are its sources;
+// DWARF and BTF that follows the boot contract. src and build.sh are its sources;
 // build.sh makes it anew.
 func ELF() []byte { return slices.Clone(image) }
 

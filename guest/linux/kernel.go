@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"strings"
+	"sync"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/elffile"
@@ -27,6 +28,10 @@ type Kernel struct {
 
 	mem     *elffile.Memory
 	program program // for what Parse has made
+
+	typesOnce sync.Once // for what follows
+	types     *Types
+	typesErr  error
 }
 
 // New looks at mem as a kernel. Where it has no names yet they are read from the

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/types"
 	"github.com/guestprobe/guestprobe/internal/elffile"
 )
 
@@ -137,7 +138,7 @@ func (m *Modules) Types(x Module, kernel *Types, read Read) (*Types, error) {
 	case err != nil:
 	case size == 0:
 		return nil, ErrNoTypes
-	case size > maxTypeBytes:
+	case size > types.MaxBTF:
 		err = fmt.Errorf("%d bytes", size)
 	default:
 		b := make([]byte, size)

@@ -1,21 +1,13 @@
 package linux
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/cilium/ebpf/btf"
-)
 
-// Limits of BTF. Debian's largest kernels have 5 MB with 115,000 types, and modules
-// some ten thousand. btf follows references recursively: the number of types bounds
-// its stack, with about 2 KB for each.
-const (
-	maxTypeBytes   = 32 << 20
-	maxTypes       = 1 << 18
-	maxModuleTypes = 1 << 16
+	"github.com/guestprobe/guestprobe/guest/types"
 )
 
 // ErrNoTypes is returned for a kernel without BTF.
@@ -29,56 +21,29 @@ type Types struct {
 
 // Types returns the types in section .BTF of the image, or ErrNoTypes.
 func (k *Kernel) Types() (*Types, error) {
-	b := k.mem.Table(".BTF", "__start_BTF", "__stop_BTF").Data
-	if len(b) == 0 {
-		return nil, ErrNoTypes
-	}
-	return ReadTypes(b, nil)
+	k.typesOnce.Do(func() {
+		b := k.mem.Table(".BTF", "__start_BTF", "__stop_BTF").Data
+		if len(b) == 0 {
+			k.typesErr = ErrNoTypes
+			return
+		}
+		k.types, k.typesErr = ReadTypes(b, nil)
+	})
+	return k.types, k.typesErr
 }
 
 // ReadTypes reads BTF as it is in memory: that of a kernel, with a base of nil, or
 // that of a module of the kernel with the types base.
 func ReadTypes(b []byte, base *Types) (*Types, error) {
-	limit, spec := maxTypes, (*btf.Spec)(nil)
+	var in *btf.Spec
 	if base != nil {
-		limit, spec = maxModuleTypes, base.Spec
+		in = base.Spec
 	}
-	if !bytes.HasPrefix(b, []byte{0x9f, 0xeb}) {
-		return nil, errors.New("not BTF: it has another magic number")
-	}
-	if len(b) > maxTypeBytes || tooManyTypes(b, limit) {
-		return nil, fmt.Errorf("BTF of %d bytes has more than %d types or %d bytes", len(b), limit, maxTypeBytes)
-	}
-	spec, err := btf.LoadSplitSpecFromReader(bytes.NewReader(b), spec)
+	spec, err := types.Read(b, in)
 	if err != nil {
-		return nil, fmt.Errorf("read BTF: %w", err)
+		return nil, err
 	}
 	return &Types{spec}, nil
-}
-
-// btfExtra is how many bytes follow struct btf_type, by kind: for each of its vlen
-// elements, and once (include/uapi/linux/btf.h).
-var btfExtra = [32]struct{ each, once uint64 }{
-	1: {0, 4}, 3: {0, 12}, 4: {12, 0}, 5: {12, 0}, 6: {8, 0}, 13: {8, 0}, 14: {0, 4}, 15: {12, 0}, 17: {0, 4}, 19: {12, 0},
-}
-
-// tooManyTypes reports whether the types of b are more than limit.
-func tooManyTypes(b []byte, limit int) bool {
-	// struct btf_header: magic, version and flags, hdr_len, type_off, type_len.
-	if len(b) < 24 {
-		return false
-	}
-	from := uint64(le32(b[4:])) + uint64(le32(b[8:]))
-	end := min(from+uint64(le32(b[12:])), uint64(len(b)))
-	for n := 0; from+12 <= end; n++ {
-		if n == limit {
-			return true
-		}
-		info := le32(b[from+4:])
-		x := btfExtra[info>>24&0x1f]
-		from += 12 + x.once + x.each*uint64(info&0xffff)
-	}
-	return false
 }
 
 // Field is where a member is in a structure.
@@ -106,15 +71,14 @@ func (t *Types) Field(path string) (Field, error) {
 	f.Type = s
 	for rest != "" {
 		name, rest, _ = strings.Cut(rest, ".")
-		budget := maxMembers
-		m, off, ok := member(f.Type, name, &budget)
-		if !ok {
+		m, found, _ := types.Member(f.Type, name)
+		if !found {
 			return f, fmt.Errorf("the kernel's types have no %s: no member %s", path, name)
 		}
-		f.Off += uint32(off / 8)
+		f.Off += uint32(m.Offset / 8)
 		f.Type = m.Type
-		if f.Bits = uint32(m.BitfieldSize); f.Bits != 0 {
-			f.Shift = uint32(off % 8)
+		if f.Bits = uint32(m.Width); f.Bits != 0 {
+			f.Shift = uint32(m.Offset % 8)
 		}
 	}
 	size, err := btf.Sizeof(f.Type)
@@ -123,31 +87,4 @@ func (t *Types) Field(path string) (Field, error) {
 	}
 	f.Size = uint32(size)
 	return f, nil
-}
-
-// maxMembers bounds the search for a member. No structure of Linux has 1,000.
-const maxMembers = 1 << 14
-
-// member finds a member of a structure or union, and its offset in bits.
-func member(in btf.Type, name string, budget *int) (btf.Member, uint64, bool) {
-	var members []btf.Member
-	if s, ok := btf.As[*btf.Struct](in); ok {
-		members = s.Members
-	} else if u, ok := btf.As[*btf.Union](in); ok {
-		members = u.Members
-	}
-	for _, m := range members {
-		if *budget--; *budget < 0 {
-			break
-		}
-		if m.Name == name {
-			return m, uint64(m.Offset), true
-		}
-		if m.Name == "" {
-			if found, off, ok := member(m.Type, name, budget); ok {
-				return found, uint64(m.Offset) + off, true
-			}
-		}
-	}
-	return btf.Member{}, 0, false
 }

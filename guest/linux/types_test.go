@@ -8,6 +8,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/types"
 )
 
 func TestField(t *testing.T) {
@@ -105,21 +106,21 @@ func TestHostileTypes(t *testing.T) {
 	// Pointers to pointers, as deep as they are read.
 	base := typesOf(t, tInt)
 	deep := func(n int) []byte {
-		var types []byte
+		var chain []byte
 		for i := range n {
-			types = append(types, words(0, 2<<24, uint32(i+3))...)
+			chain = append(chain, words(0, 2<<24, uint32(i+3))...)
 		}
-		return rawTypes(types, []byte{0})
+		return rawTypes(chain, []byte{0})
 	}
-	if types, err := ReadTypes(deep(maxModuleTypes), base); err != nil {
+	if read, err := ReadTypes(deep(types.MaxModuleTypes), base); err != nil {
 		t.Error(err)
-	} else if _, err := types.Spec.TypeByID(2); !errors.Is(err, btf.ErrNotFound) {
+	} else if _, err := read.Spec.TypeByID(2); !errors.Is(err, btf.ErrNotFound) {
 		t.Errorf("a chain that leads nowhere: %v", err)
 	}
-	if _, err := ReadTypes(deep(maxModuleTypes+1), base); err == nil {
+	if _, err := ReadTypes(deep(types.MaxModuleTypes+1), base); err == nil {
 		t.Error("one type too many was read")
 	}
-	if _, err := ReadTypes(deep(maxTypes+1), nil); err == nil {
+	if _, err := ReadTypes(deep(types.MaxTypes+1), nil); err == nil {
 		t.Error("one type too many was read")
 	}
 	// A structure of which each member is, without a name, the structure itself.

@@ -121,4 +121,19 @@ type Symbol struct {
 	User      bool   `json:"user"`
 	Section   string `json:"section,omitempty"`
 	Blacklist string `json:"blacklist,omitempty"` // why it may not be probed
+
+	Prototype *Prototype `json:"prototype,omitempty"` // of a function, where types were asked for and are known
+}
+
+// Prototype says how a function is declared, in the words of C.
+type Prototype struct {
+	Text    string      `json:"text"` // all of it: vfs_read(struct file *file, ...) -> ssize_t
+	Params  []Parameter `json:"params"`
+	Returns string      `json:"returns"`
+}
+
+// Parameter is one parameter of a function.
+type Parameter struct {
+	Name string `json:"name"` // "" where it has none
+	Type string `json:"type"` // "..." for any number of further ones
 }

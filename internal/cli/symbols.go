@@ -24,12 +24,15 @@ func (a *app) symbols() command.Spec {
 address, type (T text, D data, A other; lower case for local names), name; then
 size, section, and why the name may not be probed. A glob selects: * stands for
 any characters, ? for one, [a-z] for one of a set. The exit status is 4 when
-nothing matches.`,
+nothing matches. With --types functions are listed as they are declared, where the
+guest's image says so (BTF): their parameters have these names in definitions.`,
 		Example: `  guestprobe symbols 'vfs_*'
+  guestprobe symbols --types vfs_read
   guestprobe symbols --kind data`,
 		Args: command.Between(0, 1, ""),
 		Flags: func(f *pflag.FlagSet) {
 			f.StringVar(&q.Kind, "kind", "", "only this `kind`: func, data or other")
+			f.BoolVar(&q.Types, "types", false, "functions only, with parameters and what they return")
 			f.IntVar(&q.Limit, "limit", 0, "at most this `many` (default 10000)")
 		},
 		Complete: a.completeSymbols(),
@@ -40,6 +43,12 @@ nothing matches.`,
 			if r.Given("kind") && !slices.Contains(symbolKinds, q.Kind) {
 				return command.Usagef("--kind %q: not func, data or other", q.Kind)
 			}
+			if q.Types {
+				if r.Given("kind") && q.Kind != "func" {
+					return command.Usagef("--types is about functions: leave out --kind %s", q.Kind)
+				}
+				q.Kind = "func"
+			}
 			if len(r.Args) == 1 {
 				q.Match = r.Args[0]
 			}
@@ -47,7 +56,7 @@ nothing matches.`,
 			if err != nil {
 				return err
 			}
-			if err := r.Show(l, func() error { return printSymbols(r, l.Symbols) }); err != nil {
+			if err := r.Show(l, func() error { return printSymbols(r, q.Types, l.Symbols) }); err != nil {
 				return err
 			}
 			if l.More {
@@ -61,9 +70,12 @@ nothing matches.`,
 	}
 }
 
-func printSymbols(r *command.Run, syms []api.Symbol) error {
-	if len(syms) == 0 {
+func printSymbols(r *command.Run, types bool, syms []api.Symbol) error {
+	switch {
+	case len(syms) == 0:
 		return nil
+	case types:
+		return printPrototypes(r, syms)
 	}
 	var rows [][]string
 	for _, s := range syms {
@@ -77,6 +89,26 @@ func printSymbols(r *command.Run, syms []api.Symbol) error {
 		rows = append(rows, []string{fmt.Sprintf("%016x", uint64(s.Addr)), symbolType(s), s.Name, fmt.Sprint(s.Size), s.Section, note})
 	}
 	return r.Table([]string{"ADDRESS", "T", "NAME", "SIZE", "SECTION", "NOTE"}, rows)
+}
+
+// printPrototypes prints one function in a line; of some only the name is known.
+func printPrototypes(r *command.Run, syms []api.Symbol) error {
+	unknown := 0
+	for _, s := range syms {
+		line := s.Name
+		if s.Prototype != nil {
+			line = s.Prototype.Text
+		} else {
+			unknown++
+		}
+		if err := r.Print("%s\n", command.Clean(line)); err != nil {
+			return err
+		}
+	}
+	if unknown > 0 {
+		r.Note("Of %d of %d functions the types are not known.", unknown, len(syms))
+	}
+	return nil
 }
 
 // symbolType is the letter that nm and kallsyms have.

@@ -122,6 +122,7 @@ type SymbolQuery struct {
 	Match string // glob over the name; empty matches all
 	Kind  string // func, data or other; empty matches all
 	Limit int    // 0 means the daemon's default
+	Types bool   // prototypes of functions too
 }
 
 // Symbols returns the guest's symbols that q selects, by address.
@@ -135,6 +136,9 @@ func (c *Client) Symbols(ctx context.Context, q SymbolQuery) (l api.SymbolList, 
 	}
 	if q.Limit > 0 {
 		v.Set("limit", strconv.Itoa(q.Limit))
+	}
+	if q.Types {
+		v.Set("types", "true")
 	}
 	return l, c.call(ctx, http.MethodGet, "/v1/symbols", v, nil, &l)
 }

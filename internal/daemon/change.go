@@ -123,7 +123,7 @@ func (c *change) glob(i int, spec api.ProbeSpec, pattern string) error {
 		return nil
 	}
 	if first == nil {
-		_, first = event.ParseIn(spec.Def, c.st.guest.Image()) // there is no such symbol
+		_, first = event.ParseIn(spec.Def, c.st.scope()) // there is no such symbol
 	}
 	e := *toAPI(first)
 	e.Detail = strings.TrimPrefix(e.Detail+fmt.Sprintf("; no function that matches %q can be probed", pattern), "; ")

@@ -18,7 +18,7 @@ func (st *store) compile(a *attached) error {
 	spec := a.spec
 	def, err := a.def, error(nil)
 	if def == nil {
-		def, err = event.ParseIn(spec.Def, st.guest.Image())
+		def, err = event.ParseIn(spec.Def, st.scope())
 	}
 	if err != nil {
 		return err
@@ -27,7 +27,7 @@ func (st *store) compile(a *attached) error {
 	if err := specFits(def, spec); err != nil {
 		return err
 	}
-	if def, err = withArgs(def, spec.Args); err != nil {
+	if def, err = withArgs(def, spec.Args, st.scope()); err != nil {
 		return err
 	}
 	a.def = def
@@ -35,13 +35,18 @@ func (st *store) compile(a *attached) error {
 		a.def = nil
 		return err
 	}
-	layout, err := event.Compile(def, st.guest.Image(), event.Options{Tasks: st.programs.KnowsTasks(), Regs: spec.Regs || spec.Post})
+	layout, err := event.Compile(def, st.scope(), event.Options{Tasks: st.programs.KnowsTasks(), Regs: spec.Regs || spec.Post})
 	if err != nil {
 		return err
 	}
 	a.source = st.hub.Source(layout, a)
 	st.place(a)
 	return nil
+}
+
+// scope is what the names in definitions can mean.
+func (st *store) scope() event.Scope {
+	return event.Scope{Symbols: st.guest.Image(), Types: st.guest.Types()}
 }
 
 // place makes what is registered for a.

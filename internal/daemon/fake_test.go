@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 	"testing"
 
@@ -11,12 +12,14 @@ import (
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/code"
+	"github.com/guestprobe/guestprobe/probe/event"
 )
 
 // fakeGuest is the built-in guest's image in plain memory, with the real probe
 // engine on it and no processor: a test hits probes itself.
 type fakeGuest struct {
 	img    *guest.Image
+	types  event.Types
 	engine *probe.Engine
 	cpus   int
 
@@ -55,7 +58,7 @@ func newFakeGuest(tb testing.TB, cpus int) *fakeGuest {
 
 func newFakeGuestOf(tb testing.TB, img *guest.Image, cpus int) *fakeGuest {
 	tb.Helper()
-	g := &fakeGuest{img: img, cpus: cpus, changed: make(chan struct{}), subs: map[*fakeConsole]bool{}, taps: map[*fakeTap]bool{}}
+	g := &fakeGuest{img: img, types: bootable{image: img}.types(slog.New(slog.DiscardHandler)), cpus: cpus, changed: make(chan struct{}), subs: map[*fakeConsole]bool{}, taps: map[*fakeTap]bool{}}
 	g.state.Phase = machine.PhaseCreated
 	for i := range cpus {
 		g.state.VCPUs = append(g.state.VCPUs, machine.VCPUState{ID: i, Activity: machine.VCPUParked})
@@ -144,7 +147,8 @@ func (w fakeWorld) Words([]code.Range, func(guest.GVA)) bool { return false }
 
 func (g *fakeGuest) Engine() *probe.Engine { return g.engine }
 
-func (g *fakeGuest) Image() guest.View { return g.img }
+func (g *fakeGuest) Image() guest.View  { return g.img }
+func (g *fakeGuest) Types() event.Types { return g.types }
 
 func (g *fakeGuest) State() machine.State {
 	g.mu.Lock()

@@ -8,6 +8,7 @@ import (
 	"github.com/guestprobe/guestprobe/kvm/host"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/event"
 )
 
 // Guest is the machine as the daemon needs it. machineGuest binds it to
@@ -19,6 +20,9 @@ type Guest interface {
 
 	// Image returns the image of the current boot.
 	Image() guest.View
+
+	// Types returns the types of its program, or nil where they are not known.
+	Types() event.Types
 
 	// State and Stats are snapshots. Changed returns a channel that is closed
 	// at the next change of State.Phase.
@@ -77,7 +81,8 @@ type ConsoleTap interface {
 // machineGuest is a Guest under KVM.
 type machineGuest struct {
 	*machine.Machine
-	info *kernelInfo // nil: it is no Linux
+	types event.Types
+	info  *kernelInfo // nil: it is no Linux
 }
 
 // kernel implements linuxGuest.
@@ -102,12 +107,15 @@ func newMachineGuest(o *options, p bootable, log *slog.Logger) (Guest, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := machineGuest{Machine: m}
+	g := machineGuest{Machine: m, types: p.types(log)}
 	if p.linux != nil {
 		g.info = &kernelInfo{image: p.linux.Kernel, path: o.kernel, view: g.Image, log: log}
 	}
 	return g, nil
 }
+
+// Types implements Guest.
+func (g machineGuest) Types() event.Types { return g.types }
 
 // ReadMemory implements Guest.
 func (g machineGuest) ReadMemory(root guest.GPA, addr guest.GVA, p []byte) error {

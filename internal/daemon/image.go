@@ -4,14 +4,17 @@ import (
 	"context"
 	"encoding/hex"
 	"fmt"
+	"log/slog"
 	"os"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/builtin"
 	"github.com/guestprobe/guestprobe/guest/linux"
+	"github.com/guestprobe/guestprobe/guest/types"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/kvm/host"
 	"github.com/guestprobe/guestprobe/kvm/machine"
+	"github.com/guestprobe/guestprobe/probe/event"
 )
 
 // bootable is what the guest boots: one of the two.
@@ -93,4 +96,34 @@ func checkLinuxHost(o *options) (*host.Report, error) {
 		return nil, command.Usagef("--kernel: this host emulates the kernel code of guests instruction by instruction (guestprobe doctor): a Linux guest takes %s to boot; give --slowly if you want that", slowBoot)
 	}
 	return &h, nil
+}
+
+// types returns the types that a program has in its section .BTF, or nil. A guest with
+// damaged ones is probed without.
+func (p bootable) types(log *slog.Logger) event.Types {
+	known, err := p.readTypes()
+	if err != nil {
+		log.Warn("the guest's types are not known: arguments have no names", "error", err)
+	}
+	return known
+}
+
+// readTypes reads them; nil: there are none.
+func (p bootable) readTypes() (event.Types, error) {
+	if p.linux != nil {
+		t, err := p.linux.Kernel.Types()
+		if err != nil {
+			return nil, err
+		}
+		return types.New(t.Spec), nil
+	}
+	section, err := p.image.SectionData(".BTF", types.MaxBTF)
+	if section == nil {
+		return nil, err
+	}
+	spec, err := types.Read(section, nil)
+	if err != nil {
+		return nil, err
+	}
+	return types.New(spec), nil
 }

@@ -36,7 +36,7 @@ func jprobeFits(def *event.Def, spec api.ProbeSpec, refuse func(message, detail 
 
 // withArgs returns def with the function's first n arguments behind its own,
 // except those that it has already.
-func withArgs(def *event.Def, n int) (*event.Def, error) {
+func withArgs(def *event.Def, n int, scope event.Scope) (*event.Def, error) {
 	var more strings.Builder
 	names := make([]string, 0, len(def.Args)+n)
 	for _, a := range def.Args {
@@ -56,7 +56,7 @@ func withArgs(def *event.Def, n int) (*event.Def, error) {
 	if more.Len() == 0 {
 		return def, nil
 	}
-	full, err := event.Parse(def.String() + more.String())
+	full, err := event.ParseIn(def.String()+more.String(), scope)
 	if err != nil {
 		return nil, err
 	}

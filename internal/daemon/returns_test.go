@@ -16,10 +16,10 @@ import (
 // what the listing, the record and the counts say.
 func TestReturnProbe(t *testing.T) {
 	h := serveFake(t, nil)
-	s := h.stream(h.ctx, api.StreamEvents{Probes: []api.ProbeSpec{{Def: "r5:back schedule ret=$retval:s64 a=$arg1:u64"}}})
+	s := h.stream(h.ctx, api.StreamEvents{Probes: []api.ProbeSpec{{Def: "r5:back fib_recursive ret=$retval:s64 a=$arg1:u64"}}})
 	start := next[api.Start](h, s, api.RecordStart)
 	p := start.Probes[0]
-	if p.Kind != "r" || p.MaxActive != 5 || p.InUse != 0 || p.Def != "r5:kprobes/back schedule ret=$retval:s64 a=$arg1:u64" {
+	if p.Kind != "r" || p.MaxActive != 5 || p.InUse != 0 || p.Def != "r5:kprobes/back fib_recursive ret=$retval:s64 a=$arg1:u64" {
 		t.Errorf("listed as %+v", p)
 	}
 	caller, err := h.g.img.Lookup("do_wait")
@@ -32,7 +32,7 @@ func TestReturnProbe(t *testing.T) {
 	if err := h.g.WriteMemory(0, sp, word); err != nil {
 		t.Fatal(err)
 	}
-	if !h.g.hit(t, 0, "schedule", p.Offset, func(r *probe.Regs) { r.RDI, r.RSP = 42, uint64(sp) }) {
+	if !h.g.hit(t, 0, "fib_recursive", p.Offset, func(r *probe.Regs) { r.RDI, r.RSP = 42, uint64(sp) }) {
 		t.Fatal("not hit")
 	}
 	in, err := h.c.Probe(h.ctx, "back")
@@ -58,7 +58,7 @@ func TestReturnProbe(t *testing.T) {
 	if d := cmp.Diff(wantArgs, hit.Args); d != "" {
 		t.Errorf("args (-want +got):\n%s", d)
 	}
-	if want := fmt.Sprintf("(do_wait+0x10/0x%x <- schedule) ret=-11 a=42", caller.Size); hit.Text != want {
+	if want := fmt.Sprintf("(do_wait+0x10/0x%x <- fib_recursive) ret=-11 a=42", caller.Size); hit.Text != want {
 		t.Errorf("text %q, want %q", hit.Text, want)
 	}
 	out, err := h.c.Probe(h.ctx, "back")

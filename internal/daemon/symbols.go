@@ -5,7 +5,9 @@ import (
 	"strconv"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/types"
 	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe/event"
 )
 
 // Limits of a symbol list.
@@ -41,6 +43,19 @@ func (s *server) getSymbols(w http.ResponseWriter, r *http.Request) error {
 			return badValue("kind %q: not func, data or other", v)
 		}
 	}
+	var known event.Types
+	if v, ok := q["types"]; ok {
+		want, err := strconv.ParseBool(v)
+		if err != nil {
+			return badValue("types %q: not a boolean", v)
+		}
+		if known = s.guest.Types(); want && known == nil {
+			return &api.Error{Code: api.CodeUnavailable, Errno: "EOPNOTSUPP", Message: "the guest's types are not known", Detail: "its image has no BTF: build it with clang -g -gbtf, or add it with pahole -J"}
+		}
+		if !want {
+			known = nil
+		}
+	}
 	img := s.guest.Image()
 	syms := img.Symbols()
 	if m := q["match"]; m != "" {
@@ -60,11 +75,27 @@ func (s *server) getSymbols(w http.ResponseWriter, r *http.Request) error {
 		}
 		list.Symbols = append(list.Symbols, api.Symbol{
 			Name: sym.Name, Addr: api.Hex(sym.Addr), Size: sym.Size, Kind: symbolKinds[sym.Kind],
-			Global: sym.Global, User: sym.User, Section: sym.Section, Blacklist: s.blacklisted(sym),
+			Global: sym.Global, User: sym.User, Section: sym.Section, Blacklist: s.blacklisted(sym), Prototype: prototype(known, sym),
 		})
 	}
 	writeJSON(w, http.StatusOK, list)
 	return nil
+}
+
+// prototype returns that of a function, or nil.
+func prototype(known event.Types, sym guest.Symbol) *api.Prototype {
+	if known == nil || sym.Kind != guest.SymFunc {
+		return nil
+	}
+	proto := known.Func("", sym.Name)
+	if proto == nil {
+		return nil
+	}
+	p := &api.Prototype{Text: types.Prototype(sym.Name, proto), Params: []api.Parameter{}, Returns: types.Text(proto.Return)}
+	for _, x := range types.Parameters(proto) {
+		p.Params = append(p.Params, api.Parameter(x))
+	}
+	return p
 }
 
 // blacklisted returns why the symbol may not be probed, or "".

@@ -32,6 +32,13 @@ type File struct {
 	Entry    guest.GVA
 	Segments []Segment
 	Symbols  []Symbol
+	Extra    []Extra // where there is a section table
+}
+
+// Extra is a section that is in no memory.
+type Extra struct {
+	Name string
+	Data []byte
 }
 
 // header sizes of ELF64.
@@ -94,8 +101,13 @@ func (f *File) tables(w *writer, body *bytes.Buffer, at uint64) {
 		syms = append(syms, elf.Sym64{Name: uint32(len(strs)), Info: elf.ST_INFO(elf.STB_GLOBAL, s.Type), Shndx: in, Value: uint64(s.Addr), Size: s.Size})
 		strs = append(append(strs, s.Name...), 0)
 	}
-	n := uint32(len(w.sections))
 	off := at + uint64(body.Len())
+	for _, x := range f.Extra {
+		body.Write(x.Data)
+		w.section(x.Name, elf.Section64{Type: uint32(elf.SHT_PROGBITS), Off: off, Size: uint64(len(x.Data)), Addralign: 1})
+		off += uint64(len(x.Data))
+	}
+	n := uint32(len(w.sections))
 	put(body, syms)
 	w.section(".symtab", elf.Section64{Type: uint32(elf.SHT_SYMTAB), Off: off, Size: uint64(len(syms)) * elf.Sym64Size, Link: n + 1, Info: 1, Addralign: 8, Entsize: elf.Sym64Size})
 	off = at + uint64(body.Len())

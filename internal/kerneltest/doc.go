@@ -1,3 +1,3 @@
-// Package kerneltest makes small kernels for tests: ELF files, tables of names, and
+// Package kerneltest makes small kernels for tests: ELF files, tables of names, types, and
 // the ways in which kernels are packed.
 package kerneltest

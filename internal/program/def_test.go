@@ -17,11 +17,11 @@ import (
 // layoutOf compiles a definition and its filter.
 func layoutOf(t testing.TB, def, filter string) (*event.Layout, *event.Filter) {
 	t.Helper()
-	d, err := event.ParseIn(def, image{})
+	d, err := event.ParseIn(def, event.Scope{Symbols: image{}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := event.Compile(d, image{}, event.Options{Tasks: true})
+	l, err := event.Compile(d, event.Scope{Symbols: image{}}, event.Options{Tasks: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -111,7 +111,7 @@ var fetches = []string{
 }
 
 // returnFetches are those of return probes.
-var returnFetches = []string{"", " ret=$retval:s64", " ret=$retval a=$arg1 b=$arg2:u8", " s=+0($arg2):string w=@workload_rounds:u64"}
+var returnFetches = []string{"", " ret=%ax:s64", " ret=%ax a=$arg1 b=$arg2:u8", " s=+0($arg2):string w=@workload_rounds:u64"}
 
 // define writes a definition for a probe called name: of a function's entry
 // one in three asks for its returns.

@@ -100,11 +100,11 @@ func (s *definitions) define(x *planted) error {
 		}
 		text = fmt.Sprintf("r:d%d %s %s", s.n, sym.Name, kept)
 	}
-	def, err := event.ParseIn(text, s.m.Image())
+	def, err := event.ParseIn(text, event.Scope{Symbols: s.m.Image()})
 	if err != nil {
 		return err
 	}
-	layout, err := event.Compile(def, s.m.Image(), event.Options{Tasks: s.rt.KnowsTasks()})
+	layout, err := event.Compile(def, event.Scope{Symbols: s.m.Image()}, event.Options{Tasks: s.rt.KnowsTasks()})
 	if err != nil {
 		return err
 	}

@@ -57,8 +57,13 @@ func randomDef(r *rand.Rand) *event.Def {
 		case event.KindWatch:
 			s = []string{"w:e rw@_sdata:4", "w:e w@jiffies", "w:e x@vfs_read"}[r.IntN(3)]
 		}
-		for range r.IntN(5) {
-			switch arg := ""; r.IntN(12) {
+		for i := range r.IntN(5) {
+			switch arg := ""; r.IntN(14) {
+			case 2, 3:
+				if kind != event.KindWatch {
+					of := []string{"three", "low", "byte", "across", "wide", "flag", "small", "f_path.dentry->d_name.len"}
+					s += fmt.Sprintf(" t%d=file->%s", i, of[r.IntN(len(of))])
+				}
 			case 0:
 				s += " $comm"
 			case 1:
@@ -71,7 +76,7 @@ func randomDef(r *rand.Rand) *event.Def {
 			}
 		}
 		// Not every type goes with every expression; try again.
-		if d, err := event.ParseIn(s, kernel); err == nil {
+		if d, err := event.ParseIn(s, scope); err == nil {
 			return d
 		}
 	}
@@ -141,7 +146,7 @@ func differential(t *testing.T, seed uint64, rounds int) (passed, filtered int) 
 	mem := randomMemory(r)
 	for range rounds {
 		d := randomDef(r)
-		l, err := event.Compile(d, kernel, event.Options{Tasks: true, Regs: r.IntN(3) == 0})
+		l, err := event.Compile(d, scope, event.Options{Tasks: true, Regs: r.IntN(3) == 0})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/types"
+	"github.com/guestprobe/guestprobe/internal/kerneltest"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/bpf"
 	"github.com/guestprobe/guestprobe/probe/event"
@@ -34,6 +36,15 @@ var kernel = image{
 	{Name: "_sdata", Addr: data, Size: 0x100, Kind: guest.SymData},
 	{Name: "jiffies", Addr: data + 0x140, Size: 8, Kind: guest.SymData},
 }
+
+// scope has the types of those functions too.
+var scope = event.Scope{Symbols: kernel, Types: func() event.Types {
+	spec, err := types.Read(kerneltest.Types(), nil)
+	if err != nil {
+		panic(err)
+	}
+	return types.New(spec)
+}()}
 
 func (s image) Lookup(name string) (guest.Symbol, error) {
 	for _, y := range s {
@@ -234,11 +245,11 @@ const (
 
 func compile(t testing.TB, def string, opt event.Options) *event.Layout {
 	t.Helper()
-	d, err := event.ParseIn(def, kernel)
+	d, err := event.ParseIn(def, scope)
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := event.Compile(d, kernel, opt)
+	l, err := event.Compile(d, scope, opt)
 	if err != nil {
 		t.Fatalf("%s: %v", d, err)
 	}

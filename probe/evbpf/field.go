@@ -102,9 +102,13 @@ func (c *compiler) read(n int, fault label) {
 
 // extract applies the bit field of x to a register.
 func (c *compiler) extract(x *event.Field, r asm.Register) {
-	if x.Type.Format == event.Bits {
-		c.emit(asm.RSh.Imm(r, int32(x.Type.Offset)))
-		c.and(r, 1<<x.Type.Width-1)
+	switch t := x.Type; {
+	case t.Width == 0:
+	case t.Format == event.Signed:
+		c.emit(asm.LSh.Imm(r, int32(64-t.Offset-t.Width)), asm.ArSh.Imm(r, int32(64-t.Width)))
+	default:
+		c.emit(asm.RSh.Imm(r, int32(t.Offset)))
+		c.and(r, 1<<t.Width-1)
 	}
 }
 
@@ -136,7 +140,7 @@ func (c *compiler) memory(x *event.Field, status int, fault label) {
 		c.emit(asm.Mov.Imm(asm.R1, int32(n)), ld(8, asm.R4, rFP, slotCount), asm.Sub.Reg(asm.R1, asm.R4), st(1, rRec, status, asm.R1))
 	}
 	c.place(whole)
-	if x.Type.Format == event.Bits {
+	if x.Type.Width > 0 {
 		for i := range n {
 			off := x.Offset + i*x.Size
 			c.emit(ld(x.Size, asm.R1, rRec, off))

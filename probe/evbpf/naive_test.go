@@ -177,11 +177,15 @@ func low(v uint64, n int) uint64 { return v & (1<<(8*n-1)<<1 - 1) }
 // bits cuts a bit field out, with the kernel's shifts, in a variable of the
 // container's size.
 func bits(t event.Type, v uint64) uint64 {
-	if t.Format != event.Bits {
+	if t.Width == 0 {
 		return v
 	}
 	s := 8 * t.Size
-	return low(v<<(s-t.Width-t.Offset), t.Size) >> (s - t.Width)
+	if top := low(v<<(s-t.Width-t.Offset), t.Size); t.Format == event.Signed {
+		return low(uint64(extend(top, t.Size)>>(s-t.Width)), t.Size)
+	} else {
+		return top >> (s - t.Width)
+	}
 }
 
 // extend gives the low n bytes of v a sign.

@@ -37,7 +37,7 @@ func TestLine(t *testing.T) {
 		{"all kinds of value", `p:argtypes vfs_read a=%ax b=%di:u8 c=%di:char d=%ip:symbol e=%r9:u32 f=+0(%si):x8[4] g=%r9:s32 h=%di:b4@4/8 s=+0(%r8):string sym=%ip:symstr bad=+0(%cx):string n=+8(%si):s16 lit=\"x" neg=\-1:s8`, event.Options{},
 			`-0 true (vfs_read+0x0/0x370) a=0xffff8880051ed400 b=84 c='T' d=vfs_read+0x1/0x370 e=4294892774 f={0x0,0x1,0x80,0xff} g=-74522 h=5 s="a-file-name.txt" sym="vfs_read+0x1/0x370" bad=(fault) n=-2 lit="x" neg=-1`},
 		{"return", `r:myret vfs_read arg=$arg1 $retval`, event.Options{Tasks: true},
-			"task3-1 true (ksys_read+0x6f/0xf0 <- vfs_read) arg=0x54 arg2=0xffff8880051ed400"},
+			"task3-1 true (ksys_read+0x6f/0xf0 <- vfs_read) arg=0x54 arg2=-131391553612800"},
 		{"no arguments", "p vfs_read", event.Options{},
 			"-0 true (vfs_read+0x0/0x370)"},
 		{"no task", "p vfs_read $comm", event.Options{Tasks: true},

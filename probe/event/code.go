@@ -73,6 +73,14 @@ const (
 	CodeArgTooLong     Code = "ARG_TOO_LONG"
 	CodeNoArgBody      Code = "NO_ARG_BODY"
 	CodeNosupBTFArg    Code = "NOSUP_BTFARG"
+	CodeNoBTFArg       Code = "NO_BTFARG"
+	CodeNoBTFEntry     Code = "NO_BTF_ENTRY"
+	CodeNoBTFField     Code = "NO_BTF_FIELD"
+	CodeBadBTFTID      Code = "BAD_BTF_TID"
+	CodeNoPtrStrct     Code = "NO_PTR_STRCT"
+	CodeBadType4Str    Code = "BAD_TYPE4STR"
+	CodeNoRetval       Code = "NO_RETVAL"
+	CodeArgs2Long      Code = "ARGS_2LONG"
 	CodeNofentryArgs   Code = "NOFENTRY_ARGS"
 	CodeDoubleArgs     Code = "DOUBLE_ARGS"
 	CodeNosupDatArg    Code = "NOSUP_DAT_ARG"
@@ -169,7 +177,15 @@ var reasons = map[Code]reason{
 	CodeUsedArgName:    {text: "This argument name is already used"},
 	CodeArgTooLong:     {"Argument expression is too long", syscall.E2BIG},
 	CodeNoArgBody:      {text: "No argument expression"},
-	CodeNosupBTFArg:    {text: "BTF is not available or not supported"},
+	CodeNosupBTFArg:    {"BTF is not available or not supported", syscall.EOPNOTSUPP},
+	CodeNoBTFArg:       {"This variable is not found at this probe point", syscall.ENOENT},
+	CodeNoBTFEntry:     {"No BTF entry for this probe point", syscall.ENOENT},
+	CodeNoBTFField:     {"This field is not found.", syscall.ENOENT},
+	CodeBadBTFTID:      {text: "Failed to get BTF type info."},
+	CodeNoPtrStrct:     {text: "This is not a pointer to union/structure."},
+	CodeBadType4Str:    {text: "This type does not fit for string."},
+	CodeNoRetval:       {"This function returns 'void' type", syscall.ENOENT},
+	CodeArgs2Long:      {"$arg* failed because the argument list is too long", syscall.E2BIG},
 	CodeNofentryArgs:   {text: "$arg* can be used only on function entry or exit"},
 	CodeDoubleArgs:     {text: "$arg* can be used only once in the parameters"},
 	CodeNosupDatArg:    {"Non pointer structure/union argument is not supported.", syscall.EOPNOTSUPP},

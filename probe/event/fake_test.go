@@ -77,11 +77,11 @@ const readDef = "p:myread vfs_read fd=%di:s32 buf=%si name=+0(%r8):string"
 
 func compile(t testing.TB, text string, opt Options) *Layout {
 	t.Helper()
-	d, err := ParseIn(text, kernel)
+	d, err := ParseIn(text, Scope{Symbols: kernel})
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := Compile(d, kernel, opt)
+	f, err := Compile(d, Scope{Symbols: kernel}, opt)
 	if err != nil {
 		t.Fatal(err)
 	}

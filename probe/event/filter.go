@@ -130,7 +130,7 @@ func (p *filterParser) lookup(name string) (field, Code, string) {
 	if i := slices.IndexFunc(f.Fields, func(x Field) bool { return x.Name == name }); i >= 0 {
 		x := &f.Fields[i]
 		n := field{id: FieldValue, value: i, text: x.Type.HasText(), signed: x.Type.Format == Signed, bits: 8 * x.Size, name: name}
-		if x.Type.Format == Bits {
+		if x.Type.Width > 0 {
 			n.bits = x.Type.Width
 		}
 		if x.Type.Count > 0 {

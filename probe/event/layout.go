@@ -60,12 +60,13 @@ func (f *Field) Elements() int { return max(1, f.Type.Count) }
 // Compile resolves d against an image. The error is a *SyntaxError with a caret
 // in the command that d was parsed from: every check that Parse leaves out is made
 // here.
-func Compile(d *Def, symbols probe.Symbols, opt Options) (*Layout, error) {
+func Compile(d *Def, scope Scope, opt Options) (*Layout, error) {
 	// d may have been made by hand or parsed without symbols: its text decides.
-	full, err := ParseIn(d.line().command, symbols)
+	full, err := ParseIn(d.line().command, scope)
 	if err != nil {
 		return nil, err
 	}
+	symbols := scope.Symbols
 	addr, _, err := d.locate(symbols)
 	if err != nil {
 		return nil, err
@@ -77,12 +78,12 @@ func Compile(d *Def, symbols probe.Symbols, opt Options) (*Layout, error) {
 	if d.Kind == KindWatch {
 		f.Fields = watchFields(full, symbols)
 	}
-	for i, a := range full.Args {
+	for _, a := range full.Args {
 		if a.Fetch, err = resolve(full, a.Fetch, symbols); err != nil {
 			return nil, err
 		}
 		if _, comm := a.Fetch.(Comm); comm && !opt.Tasks {
-			e := d.line().fail(i+2, len(d.line().tokens[i+2])-len(a.Text), CodeNoProfile)
+			e := d.line().failText(a.Text, CodeNoProfile)
 			e.Detail = "$comm needs to know how the guest keeps its tasks"
 			return nil, e
 		}

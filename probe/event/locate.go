@@ -10,16 +10,16 @@ import (
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
-// locate finds the place of d in an image, and says whether it is a function's entry: the
-// address that is probed, or the function's where a return is. It refuses what the kernel
+// locate finds the place of d in an image: the address that is probed, or the function's
+// where a return is, and the name of the function whose entry it is, "" where it is none's. It refuses what the kernel
 // refuses while it parses the place: unknown and ambiguous symbols, and a return probe
 // that is not at an entry. An error about a symbol has what the engine would say as its
 // cause, but the kernel's errno. Whether an instruction begins there is the engine's to decide.
-func (d *Def) locate(symbols probe.Symbols) (addr guest.GVA, entry bool, err error) {
-	refuse := func(code Code, cause *probe.Error) (guest.GVA, bool, error) {
+func (d *Def) locate(symbols probe.Symbols) (addr guest.GVA, fn string, err error) {
+	refuse := func(code Code, cause *probe.Error) (guest.GVA, string, error) {
 		e := d.line().fail(1, 0, code)
 		e.because(cause)
-		return 0, false, e
+		return 0, "", e
 	}
 	p := d.Place
 	addr = p.Addr
@@ -43,15 +43,22 @@ func (d *Def) locate(symbols probe.Symbols) (addr guest.GVA, entry bool, err err
 	s, found := symbols.Find(addr)
 	behind := s.Addr + guest.GVA(len(insn.Endbr64))
 	marked := found && (addr == s.Addr || addr == behind) && d.Kind != KindWatch && insn.HasEndbr64(symbols.Code(s.Addr, len(insn.Endbr64)))
-	switch entry = marked || found && addr == s.Addr; {
+	entry := marked || found && addr == s.Addr
+	if entry {
+		fn = s.Name
+		if given, err := symbols.Lookup(p.Symbol); err == nil && given.Addr == s.Addr {
+			fn = p.Symbol // of several names of the address the one that was written
+		}
+	}
+	switch {
 	case d.Kind == KindReturn && !entry:
 		e := d.line().fail(1, 0, CodeBadRetprobe)
 		e.Detail = fmt.Sprintf("%v is not a function's entry", addr)
-		return 0, false, e
+		return 0, "", e
 	case d.Kind == KindReturn:
 		addr = s.Addr
 	case marked:
 		addr = behind
 	}
-	return addr, entry, nil
+	return addr, fn, nil
 }

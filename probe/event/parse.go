@@ -5,18 +5,17 @@ import (
 	"strings"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/probe"
 )
 
 // Parse reads one definition. What needs the names of an image (that a symbol
 // exists and is unique, that a return probe is at a function's entry) is left
 // to Compile. The error is a *SyntaxError.
-func Parse(text string) (*Def, error) { return ParseIn(text, nil) }
+func Parse(text string) (*Def, error) { return ParseIn(text, Scope{}) }
 
-// ParseIn is Parse with an image at hand: it makes every check, in the
+// ParseIn is Parse with a guest at hand: it makes every check, in the
 // kernel's order, except that symbols in arguments are looked up by Compile,
-// as the kernel does at registration. Symbols may be nil.
-func ParseIn(text string, symbols probe.Symbols) (*Def, error) {
+// as the kernel does at registration.
+func ParseIn(text string, scope Scope) (*Def, error) {
 	src := tokenize(text)
 	if err := src.check(); err != nil {
 		return nil, err
@@ -24,13 +23,13 @@ func ParseIn(text string, symbols probe.Symbols) (*Def, error) {
 	if len(src.tokens) == 0 || !isKind(src.tokens[0][0]) {
 		e := src.fail(0, 0, CodeBadCommand)
 		e.Column = 0
-		e.Detail = "it begins with p, r or w"
+		e.Detail = notOurs(src.tokens)
 		return nil, e
 	}
 	if len(src.tokens) < 2 {
 		return nil, src.fail(1, 0, CodeNoPlace)
 	}
-	p := &parser{line: src, symbols: symbols, def: &Def{Group: DefaultGroup, src: src}}
+	p := &parser{line: src, scope: scope, def: &Def{Group: DefaultGroup, src: src}}
 	for _, step := range []func() error{p.head, p.place, p.name, p.args} {
 		if err := step(); err != nil {
 			return nil, err
@@ -42,13 +41,15 @@ func ParseIn(text string, symbols probe.Symbols) (*Def, error) {
 // parser is the state of one ParseIn.
 type parser struct {
 	*line
-	symbols probe.Symbols // may be nil
-	def     *Def
-	entry   bool // the place is, or without symbols may be, a function's entry
+	scope Scope
+	def   *Def
+	entry bool   // the place is, or without symbols may be, a function's entry
+	fn    string // then: its name, where there are symbols
 
 	token  int // which argument, as a token
 	offset int // in that token: what carets count from
 	ops    int // operations of the kernel's program for the argument so far
+	typed  typed
 }
 
 // head reads the letter and maxactive. Without a digit behind the letter, what
@@ -111,12 +112,30 @@ func (p *parser) place() error {
 // locate makes the checks of the place that need an image.
 func (p *parser) locate() error {
 	p.entry = true
-	if p.symbols == nil {
+	if p.scope.Symbols == nil {
 		return nil
 	}
-	_, entry, err := p.def.locate(p.symbols)
-	p.entry = entry
+	_, fn, err := p.def.locate(p.scope.Symbols)
+	p.entry, p.fn = fn != "", fn
 	return err
+}
+
+// notOurs says what is wrong with the letter that a command begins with.
+func notOurs(tokens []string) string {
+	const have = "it begins with p, r or w"
+	if len(tokens) == 0 || tokens[0] == "" {
+		return have
+	}
+	other := map[byte]string{
+		't': "t is for tracepoints, which are not there: probe a function that they call",
+		'f': "f is for function probes: write p for the entry, r for the return",
+		'e': "e is for events on other events, which are not there: give the other event's probe a filter",
+		's': "s is for synthetic events, which are not there",
+	}
+	if why, ok := other[tokens[0][0]]; ok && (len(tokens[0]) == 1 || tokens[0][1] == ':' || isDigit(tokens[0][1])) {
+		return have + "; " + why
+	}
+	return have
 }
 
 // name reads the group and event name, or makes one.

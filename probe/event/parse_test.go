@@ -207,7 +207,7 @@ func TestRefusals(t *testing.T) {
 		{"p vfs_read" + strings.Repeat(" +0(%di):u64[64]", 6) + " +0(%di):u8", CodeEventTooBig, 11 + 16*6 + 3},
 	}
 	for _, tt := range tests {
-		_, err := ParseIn(tt.text, kernel)
+		_, err := ParseIn(tt.text, Scope{Symbols: kernel})
 		var e *SyntaxError
 		if err != nil && !errors.As(err, &e) {
 			t.Errorf("%q: error %v is no *SyntaxError", tt.text, err)
@@ -248,7 +248,7 @@ func TestCompileRefuses(t *testing.T) {
 			t.Errorf("%q: parse: %v", tt.text, err)
 			continue
 		}
-		_, err = Compile(d, kernel, Options{})
+		_, err = Compile(d, Scope{Symbols: kernel}, Options{})
 		var e *SyntaxError
 		if !errors.As(err, &e) || e.Code != tt.want || e.Column != tt.col || e.Errno.Error() != tt.errno || !strings.Contains(e.Detail, tt.detail) || e.Command != tt.text {
 			t.Errorf("%q: got %+v, want %s", tt.text, err, tt.want)
@@ -259,13 +259,13 @@ func TestCompileRefuses(t *testing.T) {
 // TestCompileByHand takes a definition that nothing has parsed.
 func TestCompileByHand(t *testing.T) {
 	d := &Def{Kind: KindProbe, Group: "g", Event: "e", Place: Place{Symbol: "vfs_read"}, Args: []Arg{{Name: "a", Text: "%di"}}}
-	f, err := Compile(d, kernel, Options{})
+	f, err := Compile(d, Scope{Symbols: kernel}, Options{})
 	if err != nil || f.Addr() != addrRead || f.Def() != d || f.StackArgs() != nil {
 		t.Errorf("got %+v, %v", f, err)
 	}
 	d.Args[0].Text = "%none"
 	var e *SyntaxError
-	if _, err = Compile(d, kernel, Options{}); !errors.As(err, &e) || e.Code != CodeBadRegName || e.Column != 17 {
+	if _, err = Compile(d, Scope{Symbols: kernel}, Options{}); !errors.As(err, &e) || e.Code != CodeBadRegName || e.Column != 17 {
 		t.Errorf("got %v, want BAD_REG_NAME at 17", err)
 	}
 }
@@ -384,12 +384,12 @@ func TestLocateEndbr(t *testing.T) {
 	for def, want := range map[string]guest.GVA{
 		"p with_endbr": addrEndbr + 4, "p with_endbr+4": addrEndbr + 4, "r with_endbr": addrEndbr, "r with_endbr+4": addrEndbr, "w @with_endbr": addrEndbr,
 	} {
-		d, err := ParseIn(def, kernel)
+		d, err := ParseIn(def, Scope{Symbols: kernel})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if addr, entry, err := d.locate(kernel); addr != want || !entry || err != nil {
-			t.Errorf("%s: got %v, %v, %v", def, addr, entry, err)
+		if addr, fn, err := d.locate(kernel); addr != want || fn == "" || err != nil {
+			t.Errorf("%s: got %v, %v, %v", def, addr, fn, err)
 		}
 	}
 	if _, found := kernel.Find(guest.GVA(1)); found {
@@ -435,7 +435,7 @@ func FuzzParse(f *testing.F) {
 			checkError(t, text, err)
 			return
 		}
-		if d2, err := ParseIn(text, kernel); err != nil {
+		if d2, err := ParseIn(text, Scope{Symbols: kernel}); err != nil {
 			checkError(t, text, err)
 		} else if diff := cmp.Diff(d, d2, sameDef); diff != "" {
 			t.Errorf("%q: symbols change the definition: %s", text, diff)
@@ -451,7 +451,7 @@ func FuzzParse(f *testing.F) {
 		if diff := cmp.Diff(d, again, sameDef); diff != "" || again.String() != list {
 			t.Errorf("%q: listing %q: -once +twice\n%s", text, list, diff)
 		}
-		if c, err := Compile(d, kernel, Options{Tasks: true}); err != nil {
+		if c, err := Compile(d, Scope{Symbols: kernel}, Options{Tasks: true}); err != nil {
 			checkError(t, text, err)
 		} else if c.MaxBytes > maxRecord {
 			t.Errorf("%q: records of %d bytes", text, c.MaxBytes)

@@ -18,16 +18,17 @@ var reservedNames = []string{
 
 // args reads the arguments.
 func (p *parser) args() error {
-	args := p.tokens[2:]
-	if err := p.checkVarArgs(args); err != nil {
+	args, err := p.expand(p.tokens[2:])
+	if err != nil {
 		return err
 	}
 	if len(args) > MaxArgs {
 		return p.fail(2, 0, CodeTooManyArgs)
 	}
+	args = p.expandPaths(args)
 	fixed := 0 // bytes of a record's fixed part, by the kernel's sizes
 	for i, text := range args {
-		p.token, p.offset, p.ops = i+2, 0, 0
+		p.token, p.offset, p.ops, p.typed = i+2, 0, 0, typed{}
 		a, err := p.arg(i, text)
 		if err != nil {
 			return err
@@ -37,35 +38,6 @@ func (p *parser) args() error {
 			return p.here(0, CodeEventTooBig)
 		}
 		p.def.Args = append(p.def.Args, a)
-	}
-	return nil
-}
-
-// checkVarArgs refuses, before any argument is read, unnamed arguments that
-// begin with $arg and are neither $argN nor, once, $arg*; and then $arg*
-// itself, which needs the types of the function's parameters.
-func (p *parser) checkVarArgs(args []string) error {
-	all := 0
-	for i, text := range args {
-		rest, ok := strings.CutPrefix(text, "$arg")
-		if !ok {
-			continue
-		}
-		p.token = i + 2
-		switch {
-		case !p.entry:
-			return p.fail(p.token, 0, CodeNofentryArgs)
-		case rest != "" && isDigit(rest[0]):
-		case rest == "" || rest[0] != '*':
-			return p.fail(p.token, 0, CodeBadVar)
-		case all > 0:
-			return p.fail(p.token, 0, CodeDoubleArgs)
-		default:
-			all = p.token
-		}
-	}
-	if all > 0 {
-		return p.fail(all, 0, CodeNosupBTFArg)
 	}
 	return nil
 }
@@ -86,6 +58,8 @@ func (p *parser) arg(i int, text string) (Arg, error) {
 			return a, p.here(0, CodeNoArgName)
 		}
 		a.Name, a.Text = name, body
+	} else if name, _, _ := strings.Cut(text, ":"); p.scope.Types != nil && isIdentifier(name) {
+		a.Name = name // that of a parameter
 	}
 	if !isIdentifier(a.Name) {
 		return a, p.here(0, CodeBadArgName)
@@ -115,6 +89,9 @@ func (p *parser) arg(i int, text string) (Arg, error) {
 		return a, err
 	}
 	if a.Fetch, err = p.fetch(fetch); err != nil {
+		return a, err
+	}
+	if err := p.fit(&a, typeText, typed); err != nil {
 		return a, err
 	}
 	return a, p.store(a.Fetch, &a.Type, typeText, typeAt)

@@ -27,7 +27,7 @@ func (p *parser) fetch(s string) (Fetch, error) {
 	case c == '\\':
 		return p.immediate(s[1:])
 	case isAlpha(c) || c == '_':
-		return nil, p.parameter(s)
+		return p.parameter(s)
 	}
 	return nil, p.here(0, CodeBadFetchArg)
 }
@@ -38,10 +38,10 @@ func (p *parser) variable(s string) (Fetch, error) {
 		switch {
 		case p.def.Kind != KindReturn:
 			return nil, p.here(0, CodeRetvalOnProbe)
+		case p.scope.Types != nil || strings.HasPrefix(rest, "-") || strings.HasPrefix(rest, "."):
+			return p.parameter("$" + s)
 		case rest == "":
 			return RetVal{}, nil
-		case rest[0] == '-' || rest[0] == '.':
-			return nil, p.here(0, CodeNosupBTFArg)
 		}
 		return nil, p.here(0, CodeBadVar)
 	}
@@ -141,7 +141,7 @@ func (p *parser) deref(s string) (Fetch, error) {
 	if i+1 < len(body) {
 		return nil, p.here(i+1, CodeDerefSuffix)
 	}
-	d.Of = of
+	d.Of, p.typed = of, typed{}
 	return d, nil
 }
 
@@ -168,20 +168,4 @@ func (p *parser) immediate(s string) (Fetch, error) {
 		return nil, p.here(1, CodeBadImm)
 	}
 	return Immediate{uint64(v)}, nil
-}
-
-// parameter refuses NAME and NAME->FIELD, which need the types of the
-// function's parameters. What is wrong with the expression itself comes
-// first, as in the kernel.
-func (p *parser) parameter(s string) error {
-	if p.entry {
-		i := strings.IndexAny(s, ".-")
-		switch {
-		case i >= 0 && s[i] == '.':
-			return p.here(i+1, CodeNosupDatArg)
-		case i >= 0 && !strings.HasPrefix(s[i:], "->"):
-			return p.here(i, CodeBadHyphen)
-		}
-	}
-	return p.here(0, CodeNosupBTFArg)
 }

@@ -45,6 +45,16 @@ func (s *line) fail(token, offset int, code Code) *SyntaxError {
 	return &SyntaxError{Code: code, Text: code.Text(), Errno: code.Errno(), Column: column, Command: s.command}
 }
 
+// failText returns the error for the argument with that expression and type.
+func (s *line) failText(text string, code Code) *SyntaxError {
+	for i, t := range s.tokens {
+		if i >= 2 && (t == text || strings.HasSuffix(t, "="+text)) {
+			return s.fail(i, len(t)-len(text), code)
+		}
+	}
+	return s.fail(0, 0, code)
+}
+
 // check refuses what would break the lines that commands are printed in.
 func (s *line) check() error {
 	if len(s.command) > maxCommand {

@@ -18,15 +18,15 @@ const (
 	SymStr                 // likewise, as a "string"
 	String                 // what the memory at the address holds up to a NUL
 	UString                // likewise, in user space
-	Bits                   // bW@O/S: part of an unsigned number
+	Bits                   // bW@O/S: part of an unsigned number; a structure's bit field is Unsigned or Signed
 )
 
 // Type is the type of an argument.
 type Type struct {
 	Format Format
 	Size   int // bytes of one value in memory: 1, 2, 4, 8; strings: 4, as a record's data_loc
-	Width  int // Bits: number of bits, from 1
-	Offset int // Bits: number of the lowest one
+	Width  int // of a bit field: number of bits, from 1; 0: it is none
+	Offset int // of a bit field: number of the lowest one
 	Count  int // elements of an array, 1..64; 0 for a single value
 }
 
@@ -118,7 +118,8 @@ func parseBits(s string, t *Type) bool {
 // container returns the type without its bit field.
 func (t Type) container() Type {
 	if t.Format == Bits {
-		return Type{Format: Unsigned, Size: t.Size, Count: t.Count}
+		t.Format = Unsigned
 	}
+	t.Width, t.Offset = 0, 0
 	return t
 }

@@ -1,0 +1,121 @@
+package types
+
+import "github.com/cilium/ebpf/btf"
+
+// Registers of the first integer and floating point arguments (System V ABI, AMD64
+// supplement, 3.2.3).
+const (
+	integerRegs = 6
+	vectorRegs  = 8
+)
+
+// class is where a value goes (3.2.3, "Classification"): the classes of up to two words,
+// or, where that is nil, memory.
+type class []word
+
+type word uint8
+
+const (
+	vector  word = iota // floating point numbers only
+	integer             // anything else
+)
+
+// Arguments returns, for each parameter of p, the number of the word in which it is passed, or begins,
+// by the System V ABI: 1 to 6 for the registers of integer arguments, from 7 on for the
+// words of the stack above the return address. It is 0 for what is in a vector register
+// or takes no room.
+func Arguments(p *btf.FuncProto) []int {
+	numbers := make([]int, len(p.Params))
+	regs, vectors, slot := 0, 0, uint64(0)
+	if size, ok := Size(p.Return); ok && size > 0 && classify(p.Return, size) == nil {
+		regs++ // the caller says where the value goes
+	}
+	for i := range p.Params {
+		t := p.Params[i].Type
+		size, ok := Size(t)
+		if !ok || size == 0 {
+			continue
+		}
+		c := classify(t, size)
+		ints := 0
+		for _, w := range c {
+			ints += int(w)
+		}
+		if c != nil && regs+ints <= integerRegs && vectors+len(c)-ints <= vectorRegs {
+			if c[0] == integer {
+				numbers[i] = regs + 1
+			}
+			regs, vectors = regs+ints, vectors+len(c)-ints
+			continue
+		}
+		switch Strip(t).(type) {
+		case *btf.Int, *btf.Float:
+			if size > 8 {
+				slot = (slot + 1) &^ 1 // aligned to 16 bytes
+			}
+		}
+		numbers[i] = integerRegs + 1 + int(slot)
+		slot += (size + 7) / 8
+	}
+	return numbers
+}
+
+// classify returns how a value of t, of size bytes, is passed.
+func classify(t btf.Type, size uint64) class {
+	if size > 16 {
+		return nil
+	}
+	c := make(class, (size+7)/8)
+	budget := 256
+	if !c.add(t, 0, &budget) {
+		return nil
+	}
+	return c
+}
+
+// add notes that a value of type t is at bit offset at; false: it is passed in memory.
+func (c class) add(t btf.Type, at uint64, budget *int) bool {
+	if *budget--; *budget < 0 {
+		return false
+	}
+	switch t := Strip(t).(type) {
+	case *btf.Float:
+		return t.Size > 0 && t.Size <= 8 && at%(8*uint64(t.Size)) == 0 // an x87 number is in memory
+	case *btf.Array:
+		n, ok := Size(t.Type)
+		if !ok {
+			return false
+		}
+		for i := range uint64(t.Nelems) {
+			if !c.add(t.Type, at+8*n*i, budget) {
+				return false
+			}
+		}
+		return true
+	case *btf.Struct, *btf.Union:
+		members, _ := Members(t)
+		for _, m := range members {
+			if m.BitfieldSize > 0 {
+				if !c.mark(at+uint64(m.Offset), uint64(m.BitfieldSize)) {
+					return false
+				}
+			} else if !c.add(m.Type, at+uint64(m.Offset), budget) {
+				return false
+			}
+		}
+		return true
+	}
+	n, ok := Size(t)
+	return ok && n > 0 && at%(8*min(n, 8)) == 0 && c.mark(at, 8*n)
+}
+
+// mark makes the words with bits [at, at+n) those of an integer.
+func (c class) mark(at, n uint64) bool {
+	if at+n > 64*uint64(len(c)) {
+		return false
+	}
+	for w := at / 64; w*64 < at+n; w++ {
+		c[w] = integer
+	}
+	return true
+}

@@ -1,0 +1,83 @@
+package types
+
+import "github.com/cilium/ebpf/btf"
+
+// Strip returns what t is behind qualifiers and the names of typedefs.
+func Strip(t btf.Type) btf.Type { return btf.UnderlyingType(t) }
+
+// Members returns the members of a structure or union, which t is behind qualifiers and
+// typedefs; ok is false for all else.
+func Members(t btf.Type) (m []btf.Member, ok bool) {
+	switch t := Strip(t).(type) {
+	case *btf.Struct:
+		return t.Members, true
+	case *btf.Union:
+		return t.Members, true
+	}
+	return nil, false
+}
+
+// maxAnonymous is how many structures without a name are looked into for a member.
+const maxAnonymous = 256
+
+// Field is a member as its structure has it, or one of an anonymous structure within.
+type Field struct {
+	Type   btf.Type
+	Offset uint64 // bits from the beginning of the structure that was asked
+	Width  uint64 // bits of a bit field; 0: it is none
+}
+
+// Member returns the member of that name of the structure or union t, which may be one
+// of an anonymous structure or union within t. ok is false where t is neither; found,
+// where it has no such member.
+func Member(t btf.Type, name string) (f Field, found, ok bool) {
+	members, ok := Members(t)
+	if !ok || name == "" {
+		return Field{}, false, ok
+	}
+	type part struct {
+		members []btf.Member
+		offset  uint64
+	}
+	parts := []part{{members, 0}}
+	for i := 0; i < len(parts); i++ {
+		for _, m := range parts[i].members {
+			at := parts[i].offset + uint64(m.Offset)
+			switch {
+			case m.Name == name:
+				return Field{Type: m.Type, Offset: at, Width: uint64(m.BitfieldSize)}, true, true
+			case m.Name == "" && len(parts) < maxAnonymous:
+				if inner, ok := Members(m.Type); ok {
+					parts = append(parts, part{inner, at})
+				}
+			}
+		}
+	}
+	return Field{}, false, true
+}
+
+// IsChar reports whether t is char: an integer of 8 bits without sign, or with that
+// name, whose sign is the compiler's choice.
+func IsChar(t btf.Type) bool {
+	i, ok := Strip(t).(*btf.Int)
+	return ok && i.Size == 1 && (i.Encoding != btf.Signed && i.Encoding != btf.Bool || i.Name == "char")
+}
+
+// IsCharPointer reports whether t points to a char, IsCharArray whether it is an array
+// of them.
+func IsCharPointer(t btf.Type) bool {
+	p, ok := Strip(t).(*btf.Pointer)
+	return ok && IsChar(p.Target)
+}
+
+// IsCharArray is described with IsCharPointer.
+func IsCharArray(t btf.Type) bool {
+	a, ok := Strip(t).(*btf.Array)
+	return ok && IsChar(a.Type)
+}
+
+// IsVoid reports whether there is no value of type t.
+func IsVoid(t btf.Type) bool {
+	_, ok := Strip(t).(*btf.Void)
+	return ok
+}

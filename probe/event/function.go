@@ -1,0 +1,198 @@
+package event
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf/btf"
+
+	"github.com/guestprobe/guestprobe/guest/types"
+)
+
+// function is what is known of the function at whose entry or return a probe is.
+type function struct {
+	proto *btf.FuncProto // nil: nothing
+	words []int          // of each parameter: as $argN counts, 0 for one that is in none of those
+}
+
+// function finds the types of the function; see Scope.
+func (p *parser) function() function {
+	if p.scope.Types == nil || p.fn == "" {
+		return function{}
+	}
+	proto := p.scope.Types.Func(p.def.Place.Module, p.fn)
+	if proto == nil {
+		return function{}
+	}
+	return function{proto, types.Arguments(proto)}
+}
+
+// params returns the parameters that are known.
+func (f function) params() []btf.FuncParam {
+	if f.proto == nil {
+		return nil
+	}
+	return f.proto.Params
+}
+
+// expand puts the names of parameters in place of $arg* and, where they are known, of
+// unnamed $argN, as the kernel does before it reads any argument
+// (traceprobe_expand_meta_args).
+func (p *parser) expand(args []string) ([]string, error) {
+	all, numbers, err := p.checkVarArgs(args)
+	if err != nil || all < 0 && !numbers {
+		return args, err
+	}
+	params := p.function().params()
+	if len(params) == 0 {
+		if all >= 0 {
+			return nil, p.untyped(all+2, 0)
+		}
+		return args, nil
+	}
+	var out []string
+	size := 0
+	take := func(i int, kind string) error {
+		switch {
+		case i >= len(params):
+			e := p.fail(p.token, 0, CodeNoBTFArg)
+			e.Detail = "parameters are " + parameterNames(params)
+			return e
+		case !isIdentifier(params[i].Name):
+			return p.fail(p.token, 0, CodeNoBTFEntry)
+		}
+		text := params[i].Name + kind
+		if size += len(text) + 1; size > maxExpanded {
+			return p.fail(p.token, 0, CodeArgs2Long)
+		}
+		out = append(out, text)
+		return nil
+	}
+	for i, text := range args {
+		p.token = i + 2
+		rest, number := strings.CutPrefix(text, "$arg")
+		switch {
+		case i == all:
+			for n := range params {
+				if err := take(n, ""); err != nil {
+					return nil, err
+				}
+			}
+		case number:
+			n, kind, ok := leadingDigits(rest, 10)
+			switch {
+			case !ok || kind != "" && kind[0] != ':':
+				e := p.fail(p.token, 0, CodeBadVar)
+				e.Errno = enoent // as the kernel has it here only
+				return nil, e
+			case n == 0:
+				return nil, p.fail(p.token, 0, CodeBadArgNum)
+			}
+			if err := take(int(min(n-1, maxStackSlot)), kind); err != nil {
+				return nil, err
+			}
+		default:
+			out = append(out, text)
+		}
+	}
+	return out, nil
+}
+
+// maxExpanded is how long the names that expand puts in may be, each with a NUL
+// (MAX_BTF_ARGS_LEN).
+const maxExpanded = 128
+
+// parameterNames lists what could have been meant.
+func parameterNames(params []btf.FuncParam) string {
+	names := make([]string, len(params))
+	for i, x := range params {
+		names[i] = x.Name
+	}
+	return strings.Join(names, ", ")
+}
+
+// untyped refuses what needs types where there are none.
+func (p *parser) untyped(token, offset int) *SyntaxError {
+	e := p.fail(token, offset, CodeNosupBTFArg)
+	if p.scope.Types == nil {
+		e.Detail = "the guest's image has no types (BTF)"
+	}
+	return e
+}
+
+// checkVarArgs refuses, before any argument is read, unnamed arguments that begin with
+// $arg and are neither $argN nor, once, $arg*. It returns which one is $arg*, or -1, and
+// whether there are $argN.
+func (p *parser) checkVarArgs(args []string) (all int, numbers bool, err error) {
+	all = -1
+	for i, text := range args {
+		rest, ok := strings.CutPrefix(text, "$arg")
+		if !ok {
+			continue
+		}
+		switch {
+		case !p.entry:
+			return 0, false, p.fail(i+2, 0, CodeNofentryArgs)
+		case rest != "" && isDigit(rest[0]):
+			numbers = true
+		case rest == "" || rest[0] != '*':
+			return 0, false, p.fail(i+2, 0, CodeBadVar)
+		case all >= 0:
+			return 0, false, p.fail(i+2, 0, CodeDoubleArgs)
+		default:
+			all = i
+		}
+	}
+	return all, numbers, nil
+}
+
+// expandPaths puts the way to a file's name in place of the types %pd of a dentry and
+// %pD of a file, as the kernel does (traceprobe_expand_dentry_args). Without the guest's
+// types they stay, and are refused.
+func (p *parser) expandPaths(args []string) []string {
+	args = slices.Clone(args)
+	for i, text := range args {
+		body, dentry := strings.CutSuffix(text, ":%pd")
+		body, file := strings.CutSuffix(body, ":%pD")
+		if !dentry && !file || p.scope.Types == nil {
+			continue
+		}
+		name, ok := p.member("dentry", "d_name", "name")
+		way := fmt.Sprintf("+0x0(+0x%x(", name)
+		if file {
+			var inFile uint64
+			var found bool
+			inFile, found = p.member("file", "f_path", "dentry")
+			ok = ok && found
+			way += fmt.Sprintf("+0x%x(", inFile)
+		}
+		if !ok {
+			continue
+		}
+		head, of, named := strings.Cut(body, "=")
+		if !named {
+			head, of = "", body
+		} else {
+			head += "="
+		}
+		args[i] = head + way + of + strings.Repeat(")", strings.Count(way, "(")) + ":string"
+	}
+	return args
+}
+
+// member returns the offset in bytes of a member of a member of a structure.
+func (p *parser) member(tag string, path ...string) (offset uint64, ok bool) {
+	t := p.scope.Types.Struct(tag)
+	if t == nil {
+		return 0, false
+	}
+	for _, name := range path {
+		m, found, _ := types.Member(t, name)
+		if !found {
+			return 0, false
+		}
+		offset, t = offset+m.Offset/8, m.Type
+	}
+	return offset, true
+}

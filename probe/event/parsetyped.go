@@ -1,0 +1,203 @@
+package event
+
+import (
+	"strings"
+	"syscall"
+
+	"github.com/cilium/ebpf/btf"
+
+	"github.com/guestprobe/guestprobe/guest/types"
+)
+
+// typed is what the types of a guest say of an expression.
+type typed struct {
+	t     btf.Type // nil: nothing
+	bit   uint64   // of a member: where it begins in the byte that is read
+	width uint64   // of a bit field in bits, else 0
+}
+
+// parameter reads NAME, $retval, and either with ->FIELD and .FIELD behind it. What is
+// wrong with the expression itself comes first, as in the kernel (parse_btf_arg).
+func (p *parser) parameter(s string) (Fetch, error) {
+	if !p.entry {
+		e := p.here(0, CodeNosupBTFArg)
+		e.Errno, e.Detail = syscall.EINVAL, "there are parameters at a function's entry and return only"
+		return nil, e
+	}
+	name, path, arrow, err := p.cutField(s)
+	if err != nil {
+		return nil, err
+	}
+	fields := len(name) < len(s)
+	if fields && !arrow {
+		return nil, p.here(len(s)-len(path), CodeNosupDatArg)
+	}
+	if p.scope.Types == nil {
+		return nil, p.untyped(p.token, p.offset)
+	}
+	var of Fetch
+	var t btf.Type
+	fn := p.function()
+	switch {
+	case name == "$retval" && fn.proto == nil && fields:
+		return nil, p.here(len(s)-len(path), CodeNoBTFEntry)
+	case name == "$retval" && fn.proto == nil:
+		return RetVal{}, nil
+	case name == "$retval" && types.IsVoid(fn.proto.Return):
+		return nil, p.here(0, CodeNoRetval)
+	case name == "$retval":
+		of, t = RetVal{}, fn.proto.Return
+	case len(fn.params()) == 0:
+		return nil, p.here(0, CodeNoBTFEntry)
+	default:
+		if of, t, err = p.named(fn, name); err != nil {
+			return nil, err
+		}
+	}
+	p.typed = typed{t: types.Strip(t)}
+	if !fields {
+		return of, nil
+	}
+	p.offset += len(s) - len(path)
+	return p.fields(of, path)
+}
+
+// named finds a parameter by its name.
+func (p *parser) named(fn function, name string) (Fetch, btf.Type, error) {
+	for i, x := range fn.params() {
+		if x.Name != name {
+			continue
+		}
+		if fn.words[i] == 0 {
+			e := p.here(0, CodeNoBTFArg)
+			e.Detail = "it is passed in a vector register"
+			return nil, nil, e
+		}
+		return FuncArg{fn.words[i]}, x.Type, nil
+	}
+	e := p.here(0, CodeNoBTFArg)
+	e.Detail = "parameters are " + parameterNames(fn.params())
+	return nil, nil, e
+}
+
+// cutField cuts a name, and what stands behind -> or a dot, of which arrow says which it
+// was.
+func (p *parser) cutField(s string) (name, rest string, arrow bool, err error) {
+	i := strings.IndexAny(s, ".-")
+	switch {
+	case i < 0:
+		return s, "", false, nil
+	case s[i] == '.':
+		return s[:i], s[i+1:], false, nil
+	case strings.HasPrefix(s[i:], "->"):
+		return s[:i], s[i+2:], true, nil
+	}
+	return "", "", false, p.here(i, CodeBadHyphen)
+}
+
+// fields reads the fields behind an arrow: of a pointer to a structure, whose type is
+// p.typed (parse_btf_field). p.offset goes on to the last of them.
+func (p *parser) fields(of Fetch, path string) (Fetch, error) {
+	t := p.typed.t
+	for more := true; more; {
+		pointer, ok := t.(*btf.Pointer)
+		if !ok {
+			return nil, p.here(0, CodeNoPtrStrct)
+		}
+		t = types.Strip(pointer.Target)
+		var m types.Field
+		offset := uint64(0)
+		for arrow := false; more && !arrow; {
+			name, rest, isArrow, err := p.cutField(path)
+			if err != nil {
+				return nil, err
+			}
+			var found bool
+			m, found, ok = types.Member(t, name)
+			switch {
+			case !ok:
+				return nil, p.here(0, CodeBadBTFTID)
+			case !found:
+				return nil, p.here(0, CodeNoBTFField)
+			}
+			offset += m.Offset
+			t = types.Strip(m.Type)
+			if more = len(name) < len(path); more {
+				p.offset += len(path) - len(rest)
+			}
+			path, arrow = rest, isArrow
+		}
+		if !p.op() {
+			return nil, p.here(0, CodeTooManyOps)
+		}
+		of = Deref{Offset: int64(offset / 8), Of: of}
+		p.typed = typed{t: t, bit: offset % 8, width: m.Width}
+	}
+	return of, nil
+}
+
+// fit gives an argument without a type the one that the guest's types say, and takes a
+// pointer to characters, where text is wanted, for the address of the text.
+func (p *parser) fit(a *Arg, typeText string, given bool) error {
+	switch t := p.typed.t; {
+	case t == nil:
+	case !given:
+		a.Type = scalar(t)
+		if p.typed.width > 0 || p.typed.bit > 0 {
+			return p.bits(a)
+		}
+	case !strings.Contains(typeText, "string") || types.IsCharArray(t):
+	case !types.IsCharPointer(t):
+		return p.here(0, CodeBadType4Str)
+	case !p.op():
+		return p.here(0, CodeTooManyOps)
+	default:
+		a.Fetch = Deref{User: typeText[0] == 'u', Of: a.Fetch}
+	}
+	return nil
+}
+
+// scalar returns the type of the language for one of a guest's
+// (fetch_type_from_btf_type), except that an enumeration has its size.
+func scalar(t btf.Type) Type {
+	switch t := t.(type) {
+	case *btf.Enum:
+		if t.Size == 1 || t.Size == 2 || t.Size == 4 || t.Size == 8 {
+			return Type{Format: Signed, Size: int(t.Size)}
+		}
+	case *btf.Int:
+		if t.Size == 1 || t.Size == 2 || t.Size == 4 || t.Size == 8 {
+			if t.Encoding == btf.Signed {
+				return Type{Format: Signed, Size: int(t.Size)}
+			}
+			return Type{Format: Unsigned, Size: int(t.Size)}
+		}
+	}
+	return defaultType
+}
+
+// bits makes a the bit field that it is in memory. What is read is the number that the
+// member is declared as, aligned to its size, or, where the field goes beyond that, 8
+// bytes.
+func (p *parser) bits(a *Arg) error {
+	d, ok := a.Fetch.(Deref)
+	if !ok || !p.op() {
+		return p.here(0, CodeTooManyOps)
+	}
+	at, width := d.Offset*8+int64(p.typed.bit), int64(p.typed.width)
+	if width == 0 {
+		width = int64(8 * a.Type.Size)
+	}
+	size := int64(a.Type.Size)
+	d.Offset = at / 8 &^ (size - 1)
+	if at-8*d.Offset+width > 8*size {
+		size, d.Offset = 8, at/8
+	}
+	if at-8*d.Offset+width > 64 {
+		e := p.here(0, CodeBadBitfield)
+		e.Detail = "it spans more than 8 bytes"
+		return e
+	}
+	a.Fetch, a.Type.Size, a.Type.Width, a.Type.Offset = d, int(size), int(width), int(at-8*d.Offset)
+	return nil
+}

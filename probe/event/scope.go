@@ -1,0 +1,23 @@
+package event
+
+import (
+	"github.com/cilium/ebpf/btf"
+
+	"github.com/guestprobe/guestprobe/probe"
+)
+
+// Scope is what the names in a definition can mean: those of a guest.
+type Scope struct {
+	Symbols probe.Symbols // nil: nothing is looked up
+	Types   Types         // nil: no types are known
+}
+
+// Types are the types of a guest's program. Its methods may be called from any
+// goroutine. *types.Info is one.
+type Types interface {
+	// Func returns the prototype of a function, of that module of a kernel or with "" of
+	// any, or nil where it is not known.
+	Func(module, name string) *btf.FuncProto
+	// Struct returns the structure or union of that tag, or nil.
+	Struct(tag string) btf.Type
+}
