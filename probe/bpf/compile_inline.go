@@ -15,7 +15,9 @@ func (c *compiler) inlineCall(pc int, h Helper) {
 	case HelperGetFuncIP:
 		c.Mov(8, insn.RAX, insn.At(c.blk, blkFuncIP))
 	case HelperGetFuncArgCnt:
-		c.set(insn.RAX, uint64(len(insn.CallArgs)))
+		c.set(insn.RAX, uint64(c.p.argWords()))
+	case HelperGetTask, HelperGetTaskBTF:
+		c.taskAddress(c.layout.Task)
 	case HelperGetPIDTGID:
 		c.pidTGID(c.layout.Task)
 	case HelperGetComm:

@@ -46,6 +46,7 @@ func newPlan(p *Program, l Layout) *plan {
 	if l.Full {
 		pl.doubt()
 	}
+	pl.placeWords()
 	for pc := range p.ops {
 		o := &p.ops[pc]
 		if o.cost != 0 && pl.facts[pc].reached {
@@ -75,7 +76,10 @@ func newPlan(p *Program, l Layout) *plan {
 func (pl *plan) doubt() {
 	for pc := range pl.facts {
 		f := &pl.facts[pc]
-		f.jump, f.test, f.mem.class = eitherWay, base{}, generic
+		f.jump, f.test = eitherWay, base{}
+		if !pl.p.kind.typed() || f.mem.base.kind != inContext {
+			f.mem.class = generic
+		}
 		if f.call != nil {
 			f.call.key, f.call.record = -1, 0
 			for r := range f.call.args {
@@ -147,7 +151,7 @@ func (pl *plan) isInline(h Helper, f *callFact, l Layout) bool {
 	}
 	zero := func(r Reg) bool { return f.known[r].ok && f.known[r].v == 0 }
 	switch h {
-	case HelperKtimeGetNS, HelperKtimeBootNS, HelperKtimeCoarseNS, HelperGetCPU, HelperGetFuncIP, HelperGetFuncArgCnt, HelperGetPIDTGID:
+	case HelperKtimeGetNS, HelperKtimeBootNS, HelperKtimeCoarseNS, HelperGetCPU, HelperGetFuncIP, HelperGetFuncArgCnt, HelperGetPIDTGID, HelperGetTask, HelperGetTaskBTF:
 		return true
 	case HelperGetComm:
 		return f.args[R1].class == direct && f.args[R1].size == commSize && f.args[R1].by != byAddress

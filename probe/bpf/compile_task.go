@@ -10,7 +10,7 @@ const commSize = 16
 func (c *compiler) knowsTask(pc int, h Helper) error {
 	t := c.layout.Task
 	switch {
-	case h != HelperGetPIDTGID && h != HelperGetComm:
+	case h != HelperGetPIDTGID && h != HelperGetComm && h != HelperGetTask && h != HelperGetTaskBTF:
 	case t == nil || t.Stack != nil && !c.p.kind.hasRegs():
 		return &HostOnlyError{pc, h, needsTask}
 	case t.Stack != nil && !c.layout.Fixups:
@@ -51,6 +51,17 @@ func (c *compiler) commHelper(pc int) {
 	c.Add(8, insn.RCX, imm(1))
 	c.Jmp(last)
 	c.Place(end)
+	c.set(insn.RAX, 0)
+	c.Place(done)
+}
+
+// taskAddress emits RAX = address of the current task's structure. R9 and R11 change.
+func (c *compiler) taskAddress(t *TaskProfile) {
+	bad, done := c.NewLabel(), c.NewLabel()
+	c.task(t, tmp9, bad)
+	c.Mov(8, insn.RAX, tmp9)
+	c.Jmp(done)
+	c.Place(bad)
 	c.set(insn.RAX, 0)
 	c.Place(done)
 }

@@ -122,7 +122,7 @@ func (p *Program) InitBlock(area Area, c BlockConfig) {
 	le.PutUint64(b[blkMult:], c.Clock.Mult)
 	le.PutUint64(b[blkTime:], c.Clock.Time)
 	ctx := segment{count: 1, limit: uint64(p.contextSize()), readOnly: true}
-	if !p.kind.hasRegs() {
+	if !p.kind.hasRegs() || p.kind.typed() { // of a typed one nothing is looked for there
 		ctx = segment{count: 1}
 	}
 	putSegment(b, segContext, 0, ctx)

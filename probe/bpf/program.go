@@ -228,18 +228,16 @@ func (p *Program) HostOnly() string {
 			return fmt.Sprintf("map %q is a %v, which only the host has", m.spec.Name, m.spec.Kind)
 		}
 	}
-	switch {
-	case p.kind.typed():
-		return "its context has the arguments by their types, which the host makes"
-	case p.kind.isCall():
+	if p.kind.isCall() {
 		return "its context is that of a tracepoint, which the host makes"
-	case p.follows:
-		return "it follows addresses of the kernel, which the host does"
 	}
 	for _, i := range p.slots {
 		if i != nil && i.IsLoadOfFunctionPointer() {
 			return "it has functions called by their address, which the host does"
 		}
+	}
+	if p.kind.typed() || p.follows {
+		return verify(p).hostOnly()
 	}
 	return ""
 }
