@@ -88,6 +88,8 @@ func (p bare) close() error { return nil }
 
 func (p bare) noExec(bool) string { return "" }
 
+func (p bare) noFault() string { return "" }
+
 // forwards reports whether the guest has a vector 3 stub that hands breakpoints
 // to the host: by contract it is exactly out %al,$0xf3; iretq.
 func (p bare) forwards() bool {

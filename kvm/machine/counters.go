@@ -12,6 +12,7 @@ type counters struct {
 	exits                   [kvm.NumReasons]counter
 	interrupted             counter
 	traps, foreign, inPlace counter
+	pokes                   counter
 	ticks, merged, trapNs   counter
 	_                       [64]byte // keeps vCPUs off each other's cache lines
 }
@@ -30,7 +31,7 @@ func (m *Machine) Stats() Stats {
 		e := m.engine.Totals(v.id)
 		c := VCPUStats{
 			ID: v.id, Exits: make(map[string]uint64),
-			Hits: e.Breakpoints + e.Detours, TrapExits: v.n.traps.load(), Foreign: v.n.foreign.load(), InPlace: v.n.inPlace.load(),
+			Hits: e.Breakpoints + e.Detours, TrapExits: v.n.traps.load(), Foreign: v.n.foreign.load(), InPlace: v.n.inPlace.load(), TextWrites: v.n.pokes.load(),
 			Ticks: v.n.ticks.load(), TicksMerged: v.n.merged.load(), TrapNs: v.n.trapNs.load(),
 		}
 		for i := range v.n.exits {

@@ -92,7 +92,7 @@ func littleEndian(b []byte) uint64 {
 // engine's executable pages come here too, where the host protects them.
 func (v *vcpu) mmio() {
 	v.midIO = true
-	if v.watchedAccess() || v.m.payload().mmio(v) {
+	if v.watchedAccess() || v.textWrite() || v.m.payload().mmio(v) {
 		return
 	}
 	v.yield()

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -31,6 +32,7 @@ type linuxGuest struct {
 	stubs  []trapStub
 
 	board   atomic.Pointer[board]
+	settled bool                   // the text is protected, the engine's memory mapped or refused
 	refused atomic.Pointer[string] // why the engine has no memory in the guest, for good
 }
 
@@ -77,6 +79,7 @@ func (g *linuxGuest) load(m *Machine) (*guest.BootState, error) {
 		b.Root = home.PA + guest.GPA(s.Addr-home.Start)
 	}
 	g.engine.reset(m.mem, home, b)
+	g.settled = false
 	g.refused.Store(nil)
 	g.stubs = nil
 	if m.host.Traps.CPL0.Int3 == host.DeliveryVector {
@@ -171,11 +174,10 @@ func (g *linuxGuest) notOurs(v *vcpu, _ uint8) error {
 func plantStubs(mem *guest.Memory, home guest.Home, view *linux.View) (stubs []trapStub, err error) {
 	for _, h := range []struct {
 		symbol string
-		skip   int // vectors before it, each of the same size
-		push   []byte
+		code   []byte // push $0; push $3 of its entry there; push $-1
 	}{
-		{"early_idt_handler_array", insn.VectorBP, []byte{0x6a, 0x00}},
-		{"asm_exc_int3", 0, []byte{0x6a, 0xff}},
+		{"early_idt_handler_array", []byte{0x6a, 0x00, 0x6a, insn.VectorBP}},
+		{"asm_exc_int3", []byte{0x6a, 0xff}},
 	} {
 		s, err := view.Lookup(h.symbol)
 		if err != nil {
@@ -185,11 +187,11 @@ func plantStubs(mem *guest.Memory, home guest.Home, view *linux.View) (stubs []t
 		if err != nil {
 			return nil, err
 		}
-		at, ok := findPush(b, h.skip, h.push)
+		at, ok := findCode(b, h.code)
 		if !ok {
 			return nil, fmt.Errorf("this host delivers breakpoints to the guest's vector 3, and %s does not begin as a handler that could hand them on", h.symbol)
 		}
-		stubs = append(stubs, trapStub{at: s.Addr + guest.GVA(at), push: int8(h.push[1]), bytes: [2]byte(b[at:])})
+		stubs = append(stubs, trapStub{at: s.Addr + guest.GVA(at), push: int8(h.code[1]), bytes: [2]byte(b[at:])})
 		copy(b[at:], guest.TrapStub(guest.PortBreakpoint)[:2])
 	}
 	return stubs, nil
@@ -198,18 +200,15 @@ func plantStubs(mem *guest.Memory, home guest.Home, view *linux.View) (stubs []t
 // handlerReach is how many bytes of a handler are looked at.
 const handlerReach = 128
 
-// findPush returns where the code has the push, behind skip others of the kind push $0.
-func findPush(b []byte, skip int, push []byte) (at int, ok bool) {
+// findCode returns where instructions of b begin that are as code.
+func findCode(b, code []byte) (at int, ok bool) {
 	for at < len(b) {
+		if bytes.HasPrefix(b[at:], code) {
+			return at, true
+		}
 		i, err := insn.Decode(b[at:])
 		if err != nil {
 			return 0, false
-		}
-		if string(b[at:at+int(i.Len)]) == string(push) {
-			if skip == 0 {
-				return at, true
-			}
-			skip--
 		}
 		at += int(i.Len)
 	}

@@ -98,31 +98,41 @@ func await(t *testing.T, m *Machine, line string) {
 func TestLinuxHits(t *testing.T) {
 	for _, dir := range kvmtest.RequireLinux(t) {
 		t.Run(filepath.Base(dir), func(t *testing.T) {
-			m := bootLinux(t, dir, "echo begin; sleep 3; echo going; cat /proc/version >/dev/null; i=0; while [ $i -lt 100 ]; do cat /etc/passwd >/dev/null; i=$((i+1)); done; echo end", nil)
-			var early, setup, opens atomic.Uint64
-			count := func(n *atomic.Uint64) func(*probe.Context) int {
-				return func(*probe.Context) int { n.Add(1); return 0 }
-			}
-			for sym, n := range map[string]*atomic.Uint64{"start_kernel": &early, "setup_arch": &setup} {
-				if err := m.Engine().Register(&probe.Kprobe{Symbol: sym, Offset: 5, Pre: count(n)}); err != nil {
-					t.Error(err)
+			m := bootLinux(t, dir, "sleep 1; echo ready; read x < /dev/console; i=0; while [ $i -lt 100 ]; do getpid=$(cat /proc/version); i=$((i+1)); done; echo end; cat /proc/uptime", nil)
+			n := map[string]*atomic.Uint64{}
+			probeAt := func(sym string) {
+				n[sym] = new(atomic.Uint64)
+				if err := m.Engine().Register(&probe.Kprobe{Symbol: sym, Pre: func(*probe.Context) int { n[sym].Add(1); return 0 }}); err != nil {
+					t.Errorf("%s: %v", sym, err)
 				}
 			}
+			for _, sym := range []string{"start_kernel", "setup_arch", "rest_init"} {
+				probeAt(sym)
+			}
+			start := time.Now()
 			if err := m.Resume(); err != nil {
 				t.Fatal(err)
 			}
-			t.Log(time.Now())
-			await(t, m, "begin")
-			t.Log(time.Now())
-			if err := m.Engine().Register(&probe.Kprobe{Symbol: "do_sys_openat2", Offset: 5, Pre: count(&opens)}); err != nil {
+			await(t, m, "ready")
+			t.Logf("ready after %v", time.Since(start))
+			for _, sym := range []string{"do_sys_openat2", "kernel_clone", "vfs_read"} {
+				start = time.Now()
+				probeAt(sym)
+				t.Logf("%s after %v", sym, time.Since(start))
+			}
+			rets := new(atomic.Uint64)
+			if err := m.Engine().Register(&probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "kernel_clone"}, Return: func(*probe.Context) { rets.Add(1) }}); err != nil {
 				t.Error(err)
 			}
-			t.Log(time.Now())
+			m.Input(context.Background(), []byte("\n"))
 			await(t, m, "end")
 			for _, i := range m.Engine().List() {
 				t.Logf("%+v", i)
 			}
-			t.Log(early.Load(), setup.Load(), opens.Load())
+			for sym, n := range n {
+				t.Log(sym, n.Load())
+			}
+			t.Logf("%d returns, %+v", rets.Load(), m.Stats())
 			t.Log(strings.Join(lines(m), "\n"))
 		})
 	}

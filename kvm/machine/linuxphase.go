@@ -3,6 +3,7 @@ package machine
 import (
 	"time"
 
+	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/linux"
 	"github.com/guestprobe/guestprobe/probe"
 )
@@ -14,7 +15,7 @@ const phasePoll = 10 * time.Millisecond
 // stopped sees how far the guest has come, and gives the engine its memory when that can be.
 // Precondition: the world is stopped.
 func (g *linuxGuest) stopped(m *Machine) {
-	if g.engine.mapped() || g.refused.Load() != nil {
+	if g.settled {
 		return
 	}
 	// From then on the kernel's other threads run: it has cleared the mapping behind its image.
@@ -23,6 +24,12 @@ func (g *linuxGuest) stopped(m *Machine) {
 	if s, _ := view.System(); s < linux.StateScheduling {
 		return
 	}
+	g.settled = true
+	if text := g.textPages(); m.host.KVM.Readonly && text.Size != 0 {
+		if err := m.protectText(text); err != nil {
+			m.log.Warn("the kernel's text cannot be made read-only: what the kernel changes of it is not followed", "err", err)
+		}
+	}
 	if err := g.engine.attach(m.booted.Load().space); err != nil {
 		text := "no memory of the engine's in the guest: " + err.Error()
 		g.refused.Store(&text)
@@ -30,6 +37,21 @@ func (g *linuxGuest) stopped(m *Machine) {
 		return
 	}
 	m.log.Info("the engine has its memory in the guest", "code", g.engine.execAt, "data", g.engine.dataAt)
+}
+
+// textPages returns where the kernel's text is, without what only boots.
+func (g *linuxGuest) textPages() guest.MemoryRange {
+	lo, err := g.view().Lookup("_stext")
+	if err != nil {
+		return guest.MemoryRange{}
+	}
+	hi, err := g.view().Lookup("_etext")
+	if err != nil || hi.Addr <= lo.Addr {
+		return guest.MemoryRange{}
+	}
+	const page = guest.PageSize - 1
+	from := (lo.Addr + page) &^ page
+	return guest.MemoryRange{Base: g.engine.home.PA + guest.GPA(from-g.engine.home.Start), Size: uint64((hi.Addr+page)&^page - from)}
 }
 
 // noExec implements payload.
@@ -44,6 +66,8 @@ func (g *linuxGuest) noExec(user bool) string {
 	}
 	return ""
 }
+
+func (g *linuxGuest) noFault() string { return "exceptions of a Linux guest go to its kernel" }
 
 // beside waits until the kernel has come so far that there is nothing to wait for, and tells
 // the engine each time that something has changed for it.
@@ -68,7 +92,7 @@ func (g *linuxGuest) beside(m *Machine, stop <-chan struct{}) {
 		last = s
 		err := m.target().Stop(func(probe.World) error { return nil })
 		if err == nil {
-			err = m.engine.Reconcile()
+			err = m.engine.TargetChanged()
 		}
 		if err != nil {
 			m.log.Warn("probes of a guest that has booted further", "err", err)

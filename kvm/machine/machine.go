@@ -225,7 +225,7 @@ func (m *Machine) Host() host.Report { return m.host }
 // Capabilities implements probe.Target: what calibration found.
 func (m target) Capabilities(user bool) probe.Capabilities {
 	w := probe.Capabilities{InPlace: true, NoBreakpoint: m.host.CannotBreak(user, m.payload().forwards())}
-	w.NoStage = m.payload().noExec(user)
+	w.NoExec, w.NoFault = m.payload().noExec(user), m.payload().noFault()
 	if !user {
 		w.DetourPort = guest.PortDetour
 		if m.host.Traps.CPL(0).Int3 == host.DeliveryEmulation && !m.cfg.EmulatedStages {

@@ -39,6 +39,10 @@ type payload interface {
 	// privilege level now; "" if there is. Any goroutine.
 	noExec(user bool) string
 
+	// noFault returns why exceptions do not reach the engine before the guest's handlers; ""
+	// if they do.
+	noFault() string
+
 	// close frees what load and build have made, before the VM goes and the memory is another's. No
 	// vCPU runs. It may be repeated.
 	close() error

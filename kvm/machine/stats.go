@@ -11,6 +11,7 @@ type VCPUStats struct {
 	TrapExits   uint64 `json:"trapExits"`   // exits that breakpoints, steps and forwarded faults caused
 	Foreign     uint64 `json:"foreign"`     // breakpoints given back to the guest
 	InPlace     uint64 `json:"inPlace"`     // instructions stepped with the world stopped
+	TextWrites  uint64 `json:"textWrites"`  // writes of a kernel to its own text that were followed
 	Ticks       uint64 `json:"ticks"`       // timer interrupts delivered
 	TicksMerged uint64 `json:"ticksMerged"` // timer periods that passed while one was still pending
 

@@ -31,7 +31,8 @@ const watchSlots = 16
 type watches struct {
 	debug  kvm.GuestDebug // of all vCPUs
 	pages  []probe.WatchedPage
-	pieces int // memory slots that RAM takes beside slot 0
+	pieces int               // memory slots that RAM takes beside slot 0
+	text   guest.MemoryRange // of RAM, read-only, so that writes there are reported; see protectText
 }
 
 // reset is for a new VM, whose RAM is one slot and which has no debug registers
@@ -77,7 +78,7 @@ func (m target) SetWatches(d probe.DebugRegisters, pages []probe.WatchedPage) er
 		}
 		next.debug.Reg[7] = d.DR7
 	}
-	next.pages = pages
+	next.pages, next.text = pages, m.watch.text
 	ram := m.mem.Regions()[0]
 	for _, p := range pages {
 		if p.PA < ram.Base || p.PA-ram.Base >= guest.GPA(len(ram.Bytes)) {
@@ -112,22 +113,26 @@ func (m *Machine) applyWatches(w *watches) error {
 		return nil
 	}
 	m.turns.on = len(w.pages) != 0 && len(m.vcpus) > 1
-	return m.cutRAM(w.pages)
+	return m.cutRAM(w.pages, w.text)
 }
 
+// protectText makes a range of RAM, whole pages, read-only to the guest: its writes
+// there come to textWrite. The world is stopped.
+func (m *Machine) protectText(r guest.MemoryRange) error { return m.cutRAM(m.watch.pages, r) }
+
 // cutRAM maps RAM into the VM so that accesses to pages, which are ascending,
-// are reported.
-func (m *Machine) cutRAM(pages []probe.WatchedPage) error {
+// and writes to text are reported.
+func (m *Machine) cutRAM(pages []probe.WatchedPage, text guest.MemoryRange) error {
 	ram := m.mem.Regions()[0]
 	for i := range m.watch.pieces + 1 {
 		if err := m.vm.UnmapMemory(pieceSlot(i)); err != nil {
 			return err
 		}
 	}
-	m.watch.pages, m.watch.pieces = nil, 0
+	m.watch.pages, m.watch.pieces, m.watch.text = nil, 0, guest.MemoryRange{}
 	n := 0
-	piece := func(from, to guest.GPA, flags kvm.MemoryFlags) error {
-		if from == to {
+	slot := func(from, to guest.GPA, flags kvm.MemoryFlags) error {
+		if from >= to {
 			return nil
 		}
 		err := m.vm.MapMemory(pieceSlot(n), uint64(from), ram.Bytes[from-ram.Base:to-ram.Base], flags)
@@ -136,6 +141,14 @@ func (m *Machine) cutRAM(pages []probe.WatchedPage) error {
 			n++
 		}
 		return err
+	}
+	textEnd := text.Base + guest.GPA(text.Size)
+	piece := func(from, to guest.GPA, flags kvm.MemoryFlags) error {
+		return errors.Join(
+			slot(from, min(to, max(from, text.Base)), flags),
+			slot(max(from, text.Base), min(to, textEnd), kvm.MemReadOnly),
+			slot(max(from, min(to, textEnd), text.Base), to, flags),
+		)
 	}
 	at := ram.Base
 	for _, p := range pages {
@@ -152,7 +165,7 @@ func (m *Machine) cutRAM(pages []probe.WatchedPage) error {
 	if err := piece(at, ram.Base+guest.GPA(len(ram.Bytes)), 0); err != nil {
 		return err
 	}
-	m.watch.pages = pages
+	m.watch.pages, m.watch.text = pages, text
 	return nil
 }
 
