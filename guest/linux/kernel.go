@@ -26,8 +26,9 @@ type Kernel struct {
 	Packing string // how the bzImage was compressed; "" for not at all
 	ID      guest.ID
 
-	mem     *elffile.Memory
-	program program // for what Parse has made
+	nameless bool // it has at most the names of what it exports
+	mem      *elffile.Memory
+	program  program // for what Parse has made
 
 	typesOnce sync.Once // for what follows
 	types     *Types
@@ -53,6 +54,7 @@ func New(mem *elffile.Memory) (*Kernel, error) {
 	} else if k.Version == "" || mem.Section("__ex_table") == nil {
 		return nil, nil
 	}
+	k.nameless = !k.Embeds
 	// Without CONFIG_KALLSYMS these are all the names that a stripped kernel has.
 	var err error
 	if k.Checked, err = k.addExports(); err != nil && k.Embeds {
@@ -130,11 +132,16 @@ var bounds = map[string][2]string{
 	EndbrSeals:      {"__ibt_endbr_seal", "__ibt_endbr_seal_end"},
 	Exceptions:      {"__start___ex_table", "__stop___ex_table"},
 	Bugs:            {"__start___bug_table", "__stop___bug_table"},
+	Blacklist:       {"__start_kprobe_blacklist", "__stop_kprobe_blacklist"},
 }
 
-// table returns the table that has that name as a section.
+// table returns the table that has that name as a section, by the section, by the symbols
+// around it, or by its shape.
 func (k *Kernel) table(name string) elffile.Part {
 	b := bounds[name]
+	if _, _, ok := k.mem.Between(b[0], b[1]); !ok && k.mem.Section(name) == nil {
+		return k.shaped(name)
+	}
 	return k.mem.Table(name, b[0], b[1])
 }
 

@@ -2,6 +2,7 @@ package linux
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/elffile"
@@ -18,17 +19,12 @@ type piece struct {
 	sites *Sites // at the addresses that it was linked at
 	orc   *ORC   // the same; nil: none
 
-	missing []string // what is not known of it
+	missing []string          // what is not known of it
+	lacks   map[string]string // the tables of that
 
 	text, init []guest.Range // ascending; init is given back when it has started
 	kept       guest.Range   // data that is constant once the kernel has started, not before
 	lo, hi     guest.GVA     // all of it is in between
-}
-
-// Tables without which nobody knows what the kernel patches at any time, or what must not
-// be probed.
-var needed = []struct{ table, off string }{
-	{MCount, "the entries of functions"}, {JumpTable, "static branches"}, {StaticCallSites, "static calls"},
 }
 
 func newPiece(name string, k *Kernel, slide guest.GVA) (*piece, error) {
@@ -40,11 +36,11 @@ func newPiece(name string, k *Kernel, slide guest.GVA) (*piece, error) {
 	if p.orc, err = k.ORC(); err != nil {
 		p.missing = append(p.missing, "stacks: "+err.Error())
 	}
-	for _, t := range needed {
-		if len(k.table(t.table).Data) == 0 {
-			p.missing = append(p.missing, fmt.Sprintf("%s: table %s is not known (no symbols around it)", t.off, t.table))
-		}
+	p.lacks = k.lacks()
+	for table, off := range p.lacks {
+		p.missing = append(p.missing, fmt.Sprintf("%s: the kernel's table %s was not found; give its names (System.map)", off, table))
 	}
+	slices.Sort(p.missing)
 	p.ranges()
 	syms := make([]guest.Symbol, 0, len(k.mem.Names))
 	for i := range k.mem.Names {
@@ -128,6 +124,9 @@ func (p *piece) section(name string) (rs []guest.Range) {
 		if s := &p.k.mem.Sections[i]; s.Name == name {
 			rs = append(rs, guest.Range{Start: p.slid(s.Addr), End: p.slid(s.Addr + uint64(len(s.Data)))})
 		}
+	}
+	if t := p.k.table(name); len(rs) == 0 && name == Blacklist && len(t.Data) != 0 {
+		rs = append(rs, guest.Range{Start: p.slid(t.Addr), End: p.slid(t.Addr + uint64(len(t.Data)))})
 	}
 	return rs
 }

@@ -25,6 +25,7 @@ const (
 	Calls           = ".call_sites"
 	Paravirt        = ".parainstructions"
 	EndbrSeals      = ".ibt_endbr_seal"
+	Blacklist       = "_kprobe_blacklist" // what must not be probed
 )
 
 // Patch is why bytes of text must be as the kernel left them.

@@ -56,7 +56,7 @@ func (k *Kernel) readSymbols(b []byte) error {
 		return fmt.Errorf("it is of another kernel: %w", err)
 	}
 	k.mem.SetNames(file.mem.Names)
-	k.Embeds, k.Checked = false, checked
+	k.Embeds, k.Checked, k.nameless = false, checked, false
 	return nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // View is what is known of the code of a guest that runs Linux: a guest.View, and what
@@ -345,8 +346,32 @@ func (v *View) Fixed(lo, hi guest.GVA) string {
 	if p == nil {
 		return ""
 	}
-	what, _ := p.sites.At(uint64(lo-p.slide), uint64(hi-p.slide), set)
+	what, found := p.sites.At(uint64(lo-p.slide), uint64(hi-p.slide), set)
+	if !found && v.suspect(p, lo, hi) != 0 {
+		return "perhaps patched: the kernel's tables were not found"
+	}
 	return what.String()
+}
+
+// suspect returns the length of the first instruction in [lo, hi), which begin with
+// one, that looks like what the kernel patches of which it has no table, 0 if there is
+// none.
+func (v *View) suspect(p *piece, lo, hi guest.GVA) int {
+	if p.lacks[MCount]+p.lacks[JumpTable]+p.lacks[StaticCallSites] == "" {
+		return 0
+	}
+	for code := v.Code(lo, int(hi-lo)+insn.MaxLen); lo < hi; {
+		i, err := insn.Decode(code)
+		if err != nil {
+			return 0
+		}
+		switch b := code[:i.Len]; {
+		case b[0] == 0xe8, b[0] == 0xe9, b[0] == 0xeb, b[0] == 0x0f && b[1]&0xf0 == 0x80 && i.Len == 6, string(b) == "\x66\x90", string(b) == "\x0f\x1f\x44\x00\x00":
+			return int(i.Len)
+		}
+		lo, code = lo+guest.GVA(i.Len), code[i.Len:]
+	}
+	return 0
 }
 
 // Entry returns where a probe on a function's entry goes whose first instruction behind
@@ -357,6 +382,11 @@ func (v *View) Entry(addr guest.GVA) guest.GVA {
 		return addr
 	}
 	n, _ := p.sites.Begins(uint64(addr-p.slide), Ftrace)
+	if p.lacks[MCount] != "" {
+		if n = v.suspect(p, addr, addr+1); n != insn.JmpLen {
+			n = 0
+		}
+	}
 	return addr + guest.GVA(n)
 }
 

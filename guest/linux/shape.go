@@ -1,0 +1,101 @@
+package linux
+
+import (
+	"github.com/guestprobe/guestprobe/internal/elffile"
+)
+
+// shape is how a table is found that has no symbols around it, in a kernel without
+// CONFIG_KALLSYMS_ALL: as the longest run of what can be its entries.
+type shape struct {
+	size, align int
+	entry       func(k *Kernel, t *elffile.Part, at int) bool
+	// user is a function that only a kernel with such a table has; member one that is in it.
+	user, member string
+	off          string // what is not known without it
+}
+
+// minRun is how many entries in a row are no chance.
+const minRun = 8
+
+var shapes = map[string]shape{
+	MCount: {8, 8, func(k *Kernel, t *elffile.Part, at int) bool {
+		a := le64(t.Data[at:])
+		return (at < 8 || a != le64(t.Data[at-8:])) && k.patchable(a, 0xe8, 0xe8) == 5
+	}, "ftrace_init", "", "the entries of functions"},
+	JumpTable: {16, 8, func(k *Kernel, t *elffile.Part, at int) bool {
+		to := relative(t, at+4)
+		return k.patchable(relative(t, at), 0xe9, 0xeb) != 0 && k.isText(to) && k.isData(t.Addr+uint64(at)+8+le64(t.Data[at+8:])&^3)
+	}, "jump_label_init", "", "static branches"},
+	StaticCallSites: {8, 4, func(k *Kernel, t *elffile.Part, at int) bool {
+		b := k.mem.Bytes(relative(t, at), 2)
+		return b != nil && (b[0] == 0xe8 || b[0] == 0xe9 || b[0] == 0x0f && b[1]&0xf0 == 0x80) && k.isText(relative(t, at)) && k.isData(relative(t, at+4)&^3)
+	}, "static_call_init", "", "static calls"},
+	Blacklist: {8, 8, func(k *Kernel, t *elffile.Part, at int) bool {
+		i := k.mem.NamesFrom(le64(t.Data[at:]))
+		return i < len(k.mem.Names) && k.mem.Names[i].Addr == le64(t.Data[at:]) && k.mem.Names[i].Func
+	}, "register_kprobe", "notify_die", "what must not be probed"},
+}
+
+// patchable returns the length of what stands at a if that is text and a call or jump,
+// or the nop that the kernel writes instead, 0 if not.
+func (k *Kernel) patchable(a uint64, long, short byte) int {
+	if a < KernelMap || !k.isText(a) {
+		return 0
+	}
+	b := k.mem.Bytes(a, 5)
+	switch {
+	case b == nil:
+	case b[0] == long, string(b) == "\x0f\x1f\x44\x00\x00":
+		return 5
+	case b[0] == short, b[0] == 0x66 && b[1] == 0x90:
+		return 2
+	}
+	return 0
+}
+
+// isData reports whether a is in the loaded kernel, and no code.
+func (k *Kernel) isData(a uint64) bool {
+	lo, hi := k.program.extent()
+	return a >= lo+KernelMap && a < hi+KernelMap && !k.isText(a)
+}
+
+// shaped finds the table of that name by its shape.
+func (k *Kernel) shaped(name string) (table elffile.Part) {
+	s, ok := shapes[name]
+	if _, hi := k.program.extent(); !ok || hi == 0 {
+		return elffile.Part{}
+	}
+	member, _ := k.mem.Lookup(s.member)
+	for i := range k.mem.Sections {
+		t := &k.mem.Sections[i]
+		if t.X && t.Name != ".data" || t.Addr < KernelMap {
+			continue
+		}
+		for at := -int(t.Addr) & (s.align - 1); at+s.size <= len(t.Data); {
+			end, has := at, false
+			for end+s.size <= len(t.Data) && s.entry(k, t, end) {
+				has = has || s.size == 8 && le64(t.Data[end:]) == member
+				end += s.size
+			}
+			if n := end - at; n >= minRun*s.size && n > len(table.Data) && (s.member == "" || has) {
+				table = elffile.Part{Name: name, Addr: t.Addr + uint64(at), Data: t.Data[at:end]}
+			}
+			at = max(end, at+s.align)
+		}
+	}
+	return table
+}
+
+// lacks returns the tables that the kernel may have and that were not found, each with
+// what is not known for that reason.
+func (k *Kernel) lacks() map[string]string {
+	out := map[string]string{}
+	for name, s := range shapes {
+		// Exports are not all functions: what is not among them may be there.
+		_, has := k.mem.Lookup(s.user)
+		if t := k.table(name); len(t.Data) == 0 && (has || k.nameless) {
+			out[name] = s.off
+		}
+	}
+	return out
+}
