@@ -18,6 +18,7 @@ type Tasks struct {
 	profile guest.Profile // GS is false where the current task is not known
 
 	init      guest.GVA // init_task; 0 = no list
+	direct    guest.GVA // page_offset_base; 0 = it is where directMap is
 	ids       bool
 	parent    bool
 	cred      bool
@@ -52,7 +53,7 @@ type Task struct {
 	UID, GID  uint32    // real ones; NoID = not known
 	Cgroup    uint64    // number in the cgroup v2 hierarchy; 0 = not known
 	Start     uint64    // nanoseconds from the boot (CLOCK_BOOTTIME); 0 = not known
-	PGD       guest.GVA // its top-level page table, where the kernel sees it; 0 for a kernel thread
+	Root      guest.GPA // its top-level page table; 0 for a kernel thread
 }
 
 // NoID is a user or group that is not known.
@@ -82,6 +83,7 @@ func NewTasks(types *Types, lookup Lookup) *Tasks {
 			need{&x.numbers, "pid.numbers"}, need{&x.upid, "upid"}, need{&x.nr, "upid.nr"})
 		t.start = f.fields("the start of tasks", need{&x.start, "task_struct.start_boottime|task_struct.real_start_time"})
 		t.memory = f.fields("the page tables of tasks", need{&x.mm, "task_struct.mm"}, need{&x.pgd, "mm_struct.pgd"})
+		t.direct, _ = f.lookup("page_offset_base")
 	}
 	t.missing = f.missing
 	return t
@@ -201,11 +203,31 @@ func (t *Tasks) Task(addr guest.GVA, read Read) (Task, error) {
 		task.Start = read.known(addr, x.start)
 	}
 	if t.memory {
-		if mm, err := read.follow(addr, x.mm); err == nil {
-			task.PGD = guest.GVA(read.known(mm, x.pgd))
+		if pgd, err := read.follow(addr, x.mm, x.pgd); err == nil {
+			task.Root = t.physical(pgd, read)
 		}
 	}
 	return task, nil
+}
+
+// directMap is where kernels have all physical memory mapped that do not keep the place in
+// the variable page_offset_base (CONFIG_DYNAMIC_MEMORY_LAYOUT;
+// arch/x86/include/asm/page_64_types.h, __PAGE_OFFSET_BASE_L4).
+const directMap = 0xffff888000000000
+
+// physical returns the physical address of what the kernel sees at addr in the mapping of
+// all memory, or 0.
+func (t *Tasks) physical(addr guest.GVA, read Read) guest.GPA {
+	base := uint64(directMap)
+	if t.direct != 0 {
+		base = read.known(t.direct, word)
+	} else if _, err := read.value(directMap, word); err != nil {
+		return 0 // the mapping is elsewhere, above
+	}
+	if base == 0 || uint64(addr) < base {
+		return 0
+	}
+	return guest.GPA(uint64(addr) - base)
 }
 
 // Owner returns the real user and group of the task at addr. Errors are those of read,

@@ -88,7 +88,7 @@ func TestTasks(t *testing.T) {
 	want := []Task{
 		{Addr: initTask + 0x100, PID: 2, TGID: 2, Comm: "kthreadd", UID: NoID, GID: NoID},
 		{Addr: initTask + 0x200, PID: 100, TGID: 100, Parent: 2, NSPID: 7, Comm: "0123456789abcdef", UID: 1000, GID: 1001,
-			Cgroup: 4711, Start: 123456789012, PGD: memBase + 0x5000},
+			Cgroup: 4711, Start: 123456789012, Root: 0x5000},
 		worker,
 	}
 	if !slices.Equal(all, want) {
@@ -105,6 +105,17 @@ func TestTasks(t *testing.T) {
 	var now guest.Task
 	if !profile.ReadTask(&now, 0, gsBase, m.read) || now.PID != 102 || now.TGID != 100 || now.CPU != 1 || now.At != worker.Addr {
 		t.Errorf("%+v", now)
+	}
+	// The same page table, in a mapping of memory that is elsewhere.
+	m.set(memBase+0x6000, "mm_struct.pgd", memBase-0x1000)
+	moved := NewTasks(m.types, func(name string) (guest.GVA, bool) {
+		if name == "page_offset_base" {
+			return memBase + 0x6008, true
+		}
+		return lookup(name)
+	})
+	if x, err := moved.Task(initTask+0x200, m.read); err != nil || x.Root != 0x6000 {
+		t.Errorf("%+v, %v", x, err)
 	}
 	// One less than there are.
 	if some, err := tasks.All(2, m.read); !errors.Is(err, errMany) || len(some) != 2 {
