@@ -28,7 +28,7 @@ func badUsage() (rows [][3]string) {
 		}
 	}
 	all := []string{
-		"attach|p:a f", "apply|-", "detach|a", "enable|a", "disable|a", "list", "trace", "stat", "map|list", "map|dump|1", "symbols", "disas|f", "call|f",
+		"attach|p:a f", "apply|-", "detach|a", "enable|a", "disable|a", "list", "trace", "stat", "map|list", "map|dump|1", "symbols", "tasks", "disas|f", "call|f",
 		"guest|status", "guest|pause", "guest|resume", "guest|reset", "guest|console", "guest|text", "arm", "disarm", "optimization", "blacklist", "version",
 	}
 	for _, c := range all {

@@ -143,6 +143,15 @@ func (c *Client) Symbols(ctx context.Context, q SymbolQuery) (l api.SymbolList, 
 	return l, c.call(ctx, http.MethodGet, "/v1/symbols", v, nil, &l)
 }
 
+// Tasks returns the processes of a Linux guest, or all their threads.
+func (c *Client) Tasks(ctx context.Context, threads bool) (l api.TaskList, err error) {
+	v := url.Values{}
+	if threads {
+		v.Set("threads", "true")
+	}
+	return l, c.call(ctx, http.MethodGet, "/v1/tasks", v, nil, &l)
+}
+
 // Disas lists the function of the guest's image that at names: a symbol,
 // SYMBOL+OFFSET or an address.
 func (c *Client) Disas(ctx context.Context, at string) (d api.Disas, err error) {

@@ -153,6 +153,7 @@ func TestRequests(t *testing.T) {
 		{func() error { _, err := c.DetachAll(ctx); return err }, "DELETE /v1/probes? "},
 		{func() error { return c.SetArmed(ctx, true) }, `PUT /v1/kprobes/enabled? {"enabled":true}`},
 		{func() error { _, err := c.Symbols(ctx, SymbolQuery{Match: "a*", Kind: "func", Limit: 3}); return err }, "GET /v1/symbols?kind=func&limit=3&match=a%2A "},
+		{func() error { _, err := c.Tasks(ctx, true); return err }, "GET /v1/tasks?threads=true "},
 		{func() error { _, err := c.Blacklist(ctx); return err }, "GET /v1/blacklist? "},
 	} {
 		on(tc.call())

@@ -20,6 +20,7 @@ import (
 type fakeGuest struct {
 	img    *guest.Image
 	types  event.Types
+	view   guest.View // instead of img, if there is one
 	engine *probe.Engine
 	cpus   int
 
@@ -147,8 +148,14 @@ func (w fakeWorld) Words([]code.Range, func(guest.GVA)) bool { return false }
 
 func (g *fakeGuest) Engine() *probe.Engine { return g.engine }
 
-func (g *fakeGuest) Image() guest.View  { return g.img }
 func (g *fakeGuest) Types() event.Types { return g.types }
+
+func (g *fakeGuest) Image() guest.View {
+	if g.view != nil {
+		return g.view
+	}
+	return g.img
+}
 
 func (g *fakeGuest) State() machine.State {
 	g.mu.Lock()

@@ -34,6 +34,7 @@ func routes() []route {
 		{http.MethodGet, "/v1/guest/console", (*server).streamConsole, []string{"follow", "bytes"}},
 		{http.MethodPost, "/v1/guest/console", (*server).typeConsole, nil},
 		{http.MethodGet, "/v1/symbols", (*server).getSymbols, []string{"match", "kind", "limit", "types"}},
+		{http.MethodGet, "/v1/tasks", (*server).getTasks, []string{"threads"}},
 		{http.MethodGet, "/v1/disas", (*server).getDisas, []string{"at"}},
 		{http.MethodGet, "/v1/probes", (*server).getProbes, []string{"probe"}},
 		{http.MethodPost, "/v1/probes", (*server).createProbes, nil},

@@ -1,0 +1,60 @@
+package daemon
+
+import (
+	"net/http"
+	"strconv"
+
+	"github.com/guestprobe/guestprobe/guest/linux"
+	"github.com/guestprobe/guestprobe/internal/api"
+)
+
+// maxTasks bounds what is read of a guest's tasks.
+const maxTasks = 1 << 16
+
+// tasker is a guest.View that knows the guest's tasks.
+type tasker interface {
+	// Tasks reads at most limit tasks, and reports whether there are more.
+	Tasks(limit int) (tasks []linux.Task, more bool, err error)
+}
+
+func (s *server) getTasks(w http.ResponseWriter, r *http.Request) error {
+	q, err := query(r)
+	if err != nil {
+		return err
+	}
+	threads := false
+	if v, ok := q["threads"]; ok {
+		if threads, err = strconv.ParseBool(v); err != nil {
+			return badValue("threads %q: not true or false", v)
+		}
+	}
+	t, ok := s.guest.Image().(tasker)
+	if !ok {
+		return &api.Error{Code: api.CodeUnavailable, Errno: "EOPNOTSUPP", Message: "this guest has no list of tasks: it is no Linux"}
+	}
+	tasks, more, err := t.Tasks(maxTasks)
+	if err != nil {
+		return &api.Error{Code: api.CodeUnavailable, Errno: "ENODATA", Message: "the guest's tasks: " + err.Error()}
+	}
+	list := api.TaskList{Tasks: []api.TaskInfo{}, More: more}
+	for _, x := range tasks {
+		if threads || x.PID == x.TGID {
+			list.Tasks = append(list.Tasks, wireTask(x))
+		}
+	}
+	writeJSON(w, http.StatusOK, list)
+	return nil
+}
+
+func wireTask(x linux.Task) api.TaskInfo {
+	id := func(n uint32) *uint32 {
+		if n == linux.NoID {
+			return nil
+		}
+		return &n
+	}
+	return api.TaskInfo{
+		PID: x.PID, TGID: x.TGID, Parent: x.Parent, NSPID: x.NSPID, Comm: x.Comm, UID: id(x.UID), GID: id(x.GID),
+		Cgroup: x.Cgroup, StartNS: x.Start, Space: api.Hex(x.Root),
+	}
+}
