@@ -29,6 +29,7 @@ type Kernel struct {
 	nameless bool // it has at most the names of what it exports
 	mem      *elffile.Memory
 	program  program // for what Parse has made
+	bugEntry int     // bytes of a struct bug_entry; 0: the table tells
 
 	typesOnce sync.Once // for what follows
 	types     *Types

@@ -55,7 +55,7 @@ func (m *Modules) findTables(f *finder) {
 			if err != nil {
 				continue
 			}
-			t.entry = uint64(bug.Size)
+			t.entry, m.bugEntry = uint64(bug.Size), int(bug.Size)
 		}
 		t.f.at, t.f.number = at, number
 		m.tables = append(m.tables, t)
@@ -112,7 +112,7 @@ func (m *Modules) Read(x Module, read Read) (*Kernel, error) {
 		}
 		r.mem.SetNames(names)
 	}
-	return &Kernel{mem: r.mem, Embeds: m.names}, nil
+	return &Kernel{mem: r.mem, Embeds: m.names, bugEntry: m.bugEntry}, nil
 }
 
 // Types returns the types that a module adds to those of the kernel: the kernel keeps

@@ -54,11 +54,12 @@ type Modules struct {
 	tree    guest.GVA // the number of changes of the tree of all modules' memory; 0 = none
 	changes Field
 
-	tables  []moduleTable
-	names   bool
-	symbols struct{ in, tab, num, strings Field }
-	types   guest.GVA // btf_modules; 0 = not known
-	btf     struct{ list, module, btf, data, size Field }
+	tables   []moduleTable
+	bugEntry int // bytes
+	names    bool
+	symbols  struct{ in, tab, num, strings Field }
+	types    guest.GVA // btf_modules; 0 = not known
+	btf      struct{ list, module, btf, data, size Field }
 }
 
 // layout is where a module says that it has memory.

@@ -16,12 +16,13 @@ import (
 // are since.
 func moduleTypes(old bool) []btf.Type {
 	counted := []any{"state", tInt, "list", tList, "name", array(tChar, 56), "num_ftrace_callsites", tInt, "ftrace_callsites", tPtr,
-		"num_exentries", tInt, "extable", tPtr, "noinstr_text_start", tPtr, "noinstr_text_size", tInt, "kallsyms", tPtr,
+		"num_exentries", tInt, "extable", tPtr, "noinstr_text_start", tPtr, "noinstr_text_size", tInt, "bug_table", tPtr, "num_bugs", tInt, "kallsyms", tPtr,
 		"arch", structOf("mod_arch_specific", "num_orcs", tInt, "orc_unwind_ip", tPtr, "orc_unwind", tPtr)}
 	types := []btf.Type{
 		structOf("mod_kallsyms", "symtab", tPtr, "num_symtab", tInt, "strtab", tPtr),
 		structOf("btf_module", "list", tList, "module", tPtr, "btf", tPtr),
 		structOf("btf", "data", tPtr, "data_size", tInt),
+		structOf("bug_entry", "bug_addr_disp", tInt, "line", tShort, "flags", tShort),
 		structOf("mod_tree_root", "root", structOf("latch_tree_root", "seq", structOf("seqcount_t", "sequence", tInt))),
 	}
 	if old {
@@ -36,26 +37,27 @@ func moduleTypes(old bool) []btf.Type {
 
 // Where the synthetic modules are.
 const (
-	modHead  = memBase + 0x10
-	treeAt   = memBase + 0x20
-	typeHead = memBase + 0x30
-	modAt    = memBase + 0x1000 // struct module, each 0x200
-	textAt   = memBase + 0x2000
-	dataAt   = memBase + 0x2100
-	initAt   = memBase + 0x3000
-	typesAt  = memBase + 0x4000
+	modBase  = guest.GVA(0xffffffffc0000000)
+	modHead  = modBase + 0x10
+	treeAt   = modBase + 0x20
+	typeHead = modBase + 0x30
+	modAt    = modBase + 0x1000 // struct module, each 0x200
+	textAt   = modBase + 0x2000
+	dataAt   = modBase + 0x2100
+	initAt   = modBase + 0x3000
+	typesAt  = modBase + 0x4000
 )
 
 // moduleMemory has the modules one, which is live, two, whose init function runs, and
 // one that is not formed.
 func moduleMemory(t testing.TB, old bool) (*memory, Lookup) {
-	m := &memory{t: t, types: typesOf(t, moduleTypes(old)...), base: memBase, b: make([]byte, 0x8000)}
+	m := &memory{t: t, types: typesOf(t, moduleTypes(old)...), base: modBase, b: make([]byte, 0x8000)}
 	one, two, three := modAt, modAt+0x200, modAt+0x400
 	m.link(modHead, "module.list", two, one, three)
 	m.set(three, "module.state", 3)
 	m.set(two, "module.state", 1, "module.name", "two")
 	m.set(one, "module.name", "one", "module.ftrace_callsites", dataAt, "module.num_ftrace_callsites", 2,
-		"module.extable", dataAt+0x10, "module.num_exentries", 1,
+		"module.extable", dataAt+0x10, "module.num_exentries", 1, "module.bug_table", dataAt+0x20, "module.num_bugs", 2,
 		"module.arch.orc_unwind_ip", dataAt-4, "module.arch.num_orcs", 1, // not in its data
 		"module.noinstr_text_start", textAt+0x40, "module.noinstr_text_size", 0x10, "module.kallsyms", typesAt+0x1000)
 	if old {
@@ -77,6 +79,8 @@ func moduleMemory(t testing.TB, old bool) (*memory, Lookup) {
 	}
 	m.put(dataAt, words(uint32(textAt&0xffffffff), uint32(textAt>>32), uint32(textAt&0xffffffff)+0x20, uint32(textAt>>32)))
 	m.put(dataAt+0x10, words(^uint32(dataAt+0x10-(textAt+0x24))+1, 0, 0))
+	// A bug in text that is gone, and one that is there.
+	m.put(dataAt+0x20, words(0x10000, 0, ^uint32(dataAt+0x28-(textAt+0x60))+1, 0))
 	// Two names of its own, one of another module, one that is not in the strings.
 	m.set(typesAt+0x1000, "mod_kallsyms.symtab", dataAt+0x40, "mod_kallsyms.num_symtab", 5, "mod_kallsyms.strtab", dataAt+0xe0)
 	m.put(dataAt+0x40, words(0, 0, 0, 0, 0, 0))
@@ -127,7 +131,7 @@ func TestModules(t *testing.T) {
 			sections = append(sections, elffile.Part{Name: p.Name, Addr: uint64(len(p.Data))<<48 | p.Addr&0xffff, X: p.X})
 		}
 		if want := []elffile.Part{{Name: ".text", Addr: 0x0040_0000_0000_2000, X: true}, {Name: ".noinstr.text", Addr: 0x0010_0000_0000_2040, X: true},
-			{Name: ".text", Addr: 0x00b0_0000_0000_2050, X: true}, {Name: "__mcount_loc", Addr: 0x0010_0000_0000_2100}, {Name: "__ex_table", Addr: 0x000c_0000_0000_2110}}; !reflect.DeepEqual(sections, want) {
+			{Name: ".text", Addr: 0x00b0_0000_0000_2050, X: true}, {Name: "__mcount_loc", Addr: 0x0010_0000_0000_2100}, {Name: "__ex_table", Addr: 0x000c_0000_0000_2110}, {Name: "__bug_table", Addr: 0x0010_0000_0000_2120}}; !reflect.DeepEqual(sections, want) {
 			t.Errorf("got  %+v\nwant %+v", sections, want)
 		}
 		if want := []elffile.Name{{Name: "fn", Addr: uint64(textAt + 0x20), Size: 7, Func: true}, {Name: "var", Addr: uint64(dataAt), Size: 8}}; !slices.Equal(k.mem.Names, want) {
@@ -137,7 +141,7 @@ func TestModules(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want := []site{{uint64(textAt), 5, Ftrace}, {uint64(textAt + 0x20), 5, Ftrace}}; !slices.Equal(s.sites, want) {
+		if want := []site{{uint64(textAt), 5, Ftrace}, {uint64(textAt + 0x20), 5, Ftrace}, {uint64(textAt + 0x60), 5, Bug}}; !slices.Equal(s.sites, want) {
 			t.Errorf("got  %+v\nwant %+v", s.sites, want)
 		}
 		if x := s.exceptions; len(x) != 1 || !s.Exception(uint64(textAt+0x24)) {

@@ -339,13 +339,17 @@ func (r *siteReader) exceptionTable(t *elffile.Part) {
 // CONFIG_DEBUG_BUGVERBOSE: it begins with the offset to the instruction, a ud2, a ud1,
 // or a call.
 func (r *siteReader) bugs(t *elffile.Part) {
-	size := r.stride(t, []int{12, 8, 16}, func(at int) bool { return r.place(t, at) != 0 })
+	size := r.k.bugEntry
+	if size == 0 {
+		size = r.stride(t, []int{12, 8, 16}, func(at int) bool { return r.place(t, at) != 0 })
+	}
 	if size == 0 {
 		return
 	}
 	r.entries(t, size, func(at int) {
-		a := relative(t, at)
-		r.add(a, r.length(a), Bug)
+		if a := r.place(t, at); a != 0 {
+			r.add(a, r.length(a), Bug)
+		}
 	})
 }
 

@@ -25,6 +25,8 @@ type View struct {
 	mu     sync.Mutex // serialises changes
 	now    atomic.Pointer[snapshot]
 	noName error // why nothing tells when the kernel has started
+
+	running *running
 }
 
 // snapshot is what changes of a View.
@@ -67,6 +69,7 @@ func NewView(k *Kernel, st *BootState, read Read) (*View, error) {
 		v.noName = fmt.Errorf("when the kernel has patched itself is not known, so that what it patches while it starts is never probed: %w", err)
 	}
 	v.state = s.Addr
+	v.running = newRunning(k, v.Address)
 	v.publish(StateBooting, nil)
 	return v, nil
 }
@@ -78,7 +81,7 @@ func (v *View) Missing() []string {
 	if v.noName != nil {
 		out = append(out, v.noName.Error())
 	}
-	return append(out, v.core.missing...)
+	return slices.Concat(out, v.core.missing, v.running.missing())
 }
 
 // Slide is how far the kernel's addresses are from those that it was linked at.
@@ -151,7 +154,7 @@ func (v *View) publish(system SystemState, modules []*piece) {
 	s.symbols = v.core.Symbols()
 	for i, p := range s.pieces {
 		s.text = append(s.text, p.text...)
-		if i == 0 && system < StateFreeing {
+		if i > 0 || system < StateFreeing { // a module is read again when it has started
 			s.text = append(s.text, p.init...)
 		}
 	}
@@ -328,12 +331,6 @@ func (v *View) FrameRule(pc guest.GVA) (guest.FrameRule, bool) {
 	}
 	return p.orc.FrameRule(uint64(pc - p.slide))
 }
-
-// errNoProfile is why stacks do not tell their tasks.
-var errNoProfile = errors.New("Linux has no profile of stacks: %gs says which task runs")
-
-// Profile implements guest.View.
-func (v *View) Profile() (guest.Profile, error) { return guest.Profile{}, errNoProfile }
 
 // Fixed returns why no byte of [lo, hi) may be changed now: what the kernel rewrites
 // there, or compares; "" if nothing.

@@ -22,7 +22,7 @@ number in the innermost PID namespace, user and group, cgroup (v2), start in sec
 from the boot, address space (for attach --space), and name. A name in brackets is
 that of a kernel thread. - stands for what the kernel does not tell.`,
 		Example: `  guestprobe tasks
-  guestprobe tasks --threads --json`,
+  guestprobe tasks --threads --format json`,
 		Args: command.Between(0, 0, ""),
 		Flags: func(f *pflag.FlagSet) {
 			f.BoolVarP(&threads, "threads", "L", false, "each thread of each process")

@@ -29,7 +29,11 @@ func TestNobodyWaitsForAChange(t *testing.T) {
 		if r.path == "/v1/disas" {
 			path += "?at=vfs_read"
 		}
-		if status, body := h.raw("GET", path, ""); status != 200 {
+		want := 200
+		if r.path == "/v1/tasks" {
+			want = 501 // no Linux
+		}
+		if status, body := h.raw("GET", path, ""); status != want {
 			t.Errorf("%s: %d %s", path, status, body)
 		}
 	}

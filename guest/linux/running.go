@@ -1,0 +1,118 @@
+package linux
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"sync"
+
+	"github.com/guestprobe/guestprobe/guest"
+)
+
+// running is what a View knows of the kernel while it runs, by the kernel's types.
+type running struct {
+	types   *Types // nil: none
+	tasks   *Tasks
+	modules *Modules
+	noTypes error
+
+	// What RefreshModules has seen. mu is held while it reads the guest's memory, View.mu
+	// is not: whoever stops the guest may hold locks that reading waits for.
+	mu       sync.Mutex
+	loaded   map[guest.GVA]loaded // by the address of the struct module
+	lastSeen uint64               // Modules.Generation
+}
+
+// loaded is a module as it was read last.
+type loaded struct {
+	Module
+	kernel *Kernel
+}
+
+func newRunning(k *Kernel, lookup Lookup) *running {
+	r := &running{}
+	r.types, r.noTypes = k.Types()
+	r.tasks, r.modules = NewTasks(r.types, lookup), NewModules(r.types, lookup)
+	return r
+}
+
+// missing says what does not work, and why.
+func (r *running) missing() []string {
+	if r.noTypes != nil {
+		return []string{fmt.Sprintf("types, tasks and modules: %v", r.noTypes)}
+	}
+	return slices.Concat(r.tasks.Missing(), r.modules.Missing())
+}
+
+// Types returns the kernel's types. The error says why they are not known.
+func (v *View) Types() (*Types, error) { return v.running.types, v.running.noTypes }
+
+// ModuleTypes returns the types that a module adds to the kernel's.
+func (v *View) ModuleTypes(name string) (*Types, error) {
+	r := v.running
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, m := range r.loaded {
+		if m.Name == name {
+			return r.modules.Types(m.Module, r.types, v.read)
+		}
+	}
+	return nil, fmt.Errorf("there is no module %s: %w", name, guest.ErrSymbolNotFound)
+}
+
+// Profile implements guest.View.
+func (v *View) Profile() (guest.Profile, error) { return v.running.tasks.Profile() }
+
+// Tasks reads at most limit tasks of all processes, as Tasks.All does, and reports
+// whether there are more. A list that changes while it is read is read again.
+func (v *View) Tasks(limit int) (tasks []Task, more bool, err error) {
+	const attempts = 4
+	for range attempts {
+		if tasks, err = v.running.tasks.All(limit, v.read); err == nil || errors.Is(err, errMany) {
+			return tasks, err != nil, nil
+		}
+	}
+	return tasks, false, err
+}
+
+// RefreshModules looks which modules there are, and reports whether that has changed:
+// names, text and what may be probed have, too. It costs a few reads for each module. An
+// error is about the guest's list, or about a module that is left out.
+func (v *View) RefreshModules() (changed bool, err error) {
+	r := v.running
+	if s, _ := v.System(); r.modules.head == 0 || s < StateScheduling {
+		return false, nil // there is no user space yet that could load one
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	seen, err := r.modules.Generation(v.read)
+	if err != nil {
+		return false, err
+	}
+	if seen == r.lastSeen {
+		return false, nil
+	}
+	all, err := r.modules.All(v.read)
+	if err != nil {
+		return false, err
+	}
+	now, kernels := map[guest.GVA]loaded{}, map[string]*Kernel{}
+	for _, m := range all {
+		old := r.loaded[m.Addr]
+		if old.kernel == nil || !reflect.DeepEqual(old.Module, m) {
+			k, e := r.modules.Read(m, v.read)
+			if e != nil {
+				err = e
+				continue
+			}
+			old = loaded{m, k}
+		}
+		now[m.Addr], kernels[m.Name] = old, old.kernel
+	}
+	r.loaded, r.lastSeen = now, seen
+	if e := v.SetModules(kernels); e != nil {
+		err = e
+	}
+	return true, err
+}

@@ -1,0 +1,99 @@
+package linux
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/guestprobe/guestprobe/guest"
+)
+
+// running1 is a small kernel that runs, with the synthetic modules and tasks.
+func running1(t *testing.T, m *memory, lookup Lookup) *booted {
+	b := boot1(t, 0, "")
+	b.read = func(addr guest.GVA, p []byte) error {
+		if err := b.at(addr, p); err == nil {
+			return nil
+		}
+		return m.read(addr, p)
+	}
+	b.running = &running{types: m.types, tasks: NewTasks(m.types, lookup), modules: NewModules(m.types, lookup)}
+	return b
+}
+
+// TestRefreshModules: modules come, change and go.
+func TestRefreshModules(t *testing.T) {
+	m, lookup := moduleMemory(t, false)
+	v := running1(t, m, lookup)
+	refresh := func(what string, want bool) {
+		t.Helper()
+		if changed, err := v.RefreshModules(); err != nil || changed != want {
+			t.Errorf("%s: changed %v, %v", what, changed, err)
+		}
+	}
+	refresh("before there are any", false)
+	v.started(StateRunning)
+	v.Refresh()
+	refresh("at first", true)
+	fn := textAt + guest.GVA(0x20)
+	s, err := v.Lookup("one:fn")
+	if err != nil || s.Addr != fn || s.Size != 7 || s.Kind != guest.SymFunc {
+		t.Errorf("one:fn: %+v, %v", s, err)
+	}
+	if v.Module(fn) != "one" || !v.IsText(fn) || v.IsText(dataAt) || v.Fixed(fn, fn+1) != "ftrace" || v.Entry(fn) != fn+5 {
+		t.Errorf("fn is in module %q, text %v and %v, %q, entry %v", v.Module(fn), v.IsText(fn), v.IsText(dataAt), v.Fixed(fn, fn+1), v.Entry(fn))
+	}
+	if !v.IsText(initAt) {
+		t.Error("what module two starts with is no text")
+	}
+	if types, err := v.ModuleTypes("one"); err != nil || types == nil {
+		t.Errorf("types: %v", err)
+	}
+	if _, err := v.ModuleTypes("three"); !errors.Is(err, guest.ErrSymbolNotFound) {
+		t.Errorf("types of no module: %v", err)
+	}
+	refresh("again", false)
+
+	one := v.now.Load().piece(fn)
+	mem, _ := m.types.Field("module.mem")
+	m.set(modAt+0x200, "module.state", 0)
+	m.set(modAt+0x200+guest.GVA(mem.Off+2*12), "module_memory.base", 0, "module_memory.size", 0)
+	refresh("two is live", true)
+	if v.IsText(initAt) {
+		t.Error("what module two started with is still text")
+	}
+	if v.now.Load().piece(fn) != one {
+		t.Error("module one was read again")
+	}
+
+	m.link(modHead, "module.list", modAt+0x200)
+	refresh("one is gone", true)
+	if _, err := v.Lookup("one:fn"); !errors.Is(err, guest.ErrSymbolNotFound) || v.IsText(fn) {
+		t.Errorf("one:fn: %v", err)
+	}
+	m.set(modAt+0x200, "module.list.next", 8)
+	if _, err := v.RefreshModules(); !errors.Is(err, errNoMemory) {
+		t.Errorf("a broken list: %v", err)
+	}
+	if !v.IsText(textAt + 0x400) {
+		t.Error("module two is gone with the list")
+	}
+}
+
+// TestViewTasks: the list of tasks, also one that is longer than what is asked for, or
+// broken.
+func TestViewTasks(t *testing.T) {
+	m, lookup := taskMemory(t)
+	v := running1(t, m, lookup)
+	for limit, more := range map[int]bool{2: true, 3: false} {
+		if tasks, got, err := v.Tasks(limit); err != nil || len(tasks) != limit || got != more {
+			t.Errorf("of at most %d: %d, more %v, %v", limit, len(tasks), got, err)
+		}
+	}
+	if p, err := v.Profile(); err != nil || p.TaskOff != hotAt {
+		t.Errorf("%+v, %v", p, err)
+	}
+	m.set(initTask, "task_struct.tasks.next", 0)
+	if _, _, err := v.Tasks(10); !errors.Is(err, errNoMemory) {
+		t.Errorf("a broken list: %v", err)
+	}
+}
