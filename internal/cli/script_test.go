@@ -49,15 +49,24 @@ func TestMain(m *testing.M) {
 }
 
 // TestScripts runs what needs no /dev/kvm.
-func TestScripts(t *testing.T) { runScripts(t, "../../testdata/script") }
+func TestScripts(t *testing.T) { runScripts(t, "../../testdata/script", nil) }
 
 // TestKVMScripts runs the real daemon with real guests.
 func TestKVMScripts(t *testing.T) {
 	kvmtest.Require(t)
-	runScripts(t, "../../testdata/script/kvm")
+	runScripts(t, "../../testdata/script/kvm", nil)
 }
 
-func runScripts(t *testing.T, dir string) {
+// TestLinuxScripts runs it with Linux guests, $KERNEL and $INITRD.
+func TestLinuxScripts(t *testing.T) {
+	for _, dir := range kvmtest.RequireLinux(t) {
+		t.Run(filepath.Base(dir), func(t *testing.T) {
+			runScripts(t, "../../testdata/script/linux", map[string]string{"KERNEL": filepath.Join(dir, "vmlinuz"), "INITRD": filepath.Join(dir, "initrd")})
+		})
+	}
+}
+
+func runScripts(t *testing.T, dir string, vars map[string]string) {
 	wait := patience.Of(t)
 	testscript.Run(t, testscript.Params{
 		Dir:                 dir,
@@ -82,6 +91,9 @@ func runScripts(t *testing.T, dir string) {
 				return err
 			}
 			env.Setenv("GUESTPROBE", bin)
+			for k, v := range vars {
+				env.Setenv(k, v)
+			}
 			objects, err := filepath.Abs("../../probe/bpf/testdata/obj")
 			if err != nil {
 				return err

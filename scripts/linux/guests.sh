@@ -26,6 +26,6 @@ for kernel; do
 		map=$folder/boot/System.map-$release
 		[[ ! -s $map || $(stat -c %s "$map") -lt 1000 ]] || cp "$map" "$out/$release/System.map"
 		"$here/initrd.sh" "$out/$release/initrd" --kernel "$folder" \
-			--modules virtio_mmio,virtio_blk,virtio_console,virtio_rng --carry dummy,loop
+			--modules virtio_mmio,virtio_blk,virtio_console,virtio_rng,crc32c_generic,ext4 --carry dummy,loop
 	done
 done
