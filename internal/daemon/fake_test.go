@@ -104,6 +104,8 @@ func (g *fakeGuest) ReadMemory(_ guest.GPA, addr guest.GVA, p []byte) error {
 	return err
 }
 
+func (g *fakeGuest) ReadText(addr guest.GVA, p []byte) error { return g.ReadMemory(0, addr, p) }
+
 func (g *fakeGuest) WriteMemory(_ guest.GPA, addr guest.GVA, p []byte) error {
 	b, err := g.at(addr, len(p))
 	copy(b, p)

@@ -45,9 +45,9 @@ type Guest interface {
 	// Call runs a guest function; see machine.Machine.Call.
 	Call(ctx context.Context, fn guest.GVA, args ...uint64) (uint64, error)
 
-	// ReadMemory reads through the kernel's page tables (root 0). Stop runs f
+	// ReadText reads the guest's text with what probes have patched there. Stop runs f
 	// while no vCPU is in guest mode.
-	ReadMemory(root guest.GPA, addr guest.GVA, p []byte) error
+	ReadText(addr guest.GVA, p []byte) error
 	Stop(f func(probe.World) error) error
 
 	// Console returns a subscription to the console and what is kept of its
@@ -116,11 +116,6 @@ func newMachineGuest(o *options, p bootable, log *slog.Logger) (Guest, error) {
 
 // Types implements Guest.
 func (g machineGuest) Types() event.Types { return g.types }
-
-// ReadMemory implements Guest.
-func (g machineGuest) ReadMemory(root guest.GPA, addr guest.GVA, p []byte) error {
-	return g.Target().ReadMemory(root, addr, p)
-}
 
 // Stop implements Guest.
 func (g machineGuest) Stop(f func(probe.World) error) error { return g.Target().Stop(f) }

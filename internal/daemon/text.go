@@ -36,7 +36,7 @@ func compareText(g Guest) (api.Text, error) {
 			for _, rg := range img.Text(user) {
 				a := img.Code(rg.Start, int(rg.End-rg.Start))
 				b := make([]byte, len(a))
-				if err := g.ReadMemory(0, rg.Start, b); err != nil {
+				if err := g.ReadText(rg.Start, b); err != nil {
 					return err
 				}
 				want.Write(a)

@@ -143,6 +143,13 @@ func (g *linuxGuest) readText(m *Machine, at guest.GVA, p []byte) error {
 	if m.engine != nil {
 		m.engine.Unpatch(at, p)
 	}
+	g.hideStubs(at, p)
+	return nil
+}
+
+// hideStubs puts into p, which was read at at, what the guest itself has where its handlers
+// hand breakpoints over.
+func (g *linuxGuest) hideStubs(at guest.GVA, p []byte) {
 	for _, s := range g.stubs {
 		for i, b := range s.bytes {
 			if off := uint64(s.at) + uint64(i) - uint64(at); off < uint64(len(p)) {
@@ -150,5 +157,4 @@ func (g *linuxGuest) readText(m *Machine, at guest.GVA, p []byte) error {
 			}
 		}
 	}
-	return nil
 }

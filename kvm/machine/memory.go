@@ -95,6 +95,18 @@ func (m target) ReadMemory(root guest.GPA, addr guest.GVA, p []byte) error {
 	return m.space(root).Read(addr, p)
 }
 
+// ReadText reads the guest's text with all that probes have patched there, and without the stubs that some
+// hosts' breakpoints take, which stay as long as the guest. The rules of Target.ReadMemory apply.
+func (m *Machine) ReadText(at guest.GVA, p []byte) error {
+	if err := m.space(0).Read(at, p); err != nil {
+		return err
+	}
+	if g, ok := m.payload().(*linuxGuest); ok {
+		g.hideStubs(at, p)
+	}
+	return nil
+}
+
 // WriteMemory implements probe.Target, under the rules of ReadMemory.
 func (m target) WriteMemory(root guest.GPA, addr guest.GVA, p []byte) error {
 	return m.space(root).Write(addr, p)
