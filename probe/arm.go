@@ -42,11 +42,11 @@ func (t *text) arm(w World, st *site) *Error {
 }
 
 // disarm takes the int3 of st away, and its jump. When the guest has put something
-// else there, it stays: the text is the guest's. That is logged and added to lost.
-// Either way, the site is not armed any more.
+// else there, it stays: the text is the guest's. That is logged and added to lost. So does
+// all when the text is none any more. In any case, the site is not armed any more.
 func (t *text) disarm(w World, st *site, lost *[]error) {
 	t.opt.unoptimize(w, st, lost)
-	if !st.armed.Swap(false) {
+	if !st.armed.Swap(false) || t.freed(st) {
 		return // the guest has changed it
 	}
 	if err := w.PatchText(st.addr, []byte{insn.Int3}, st.bytes()[:1]); err != nil {

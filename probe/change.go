@@ -10,7 +10,8 @@ import (
 // TargetChanged has everything that is known of the target asked anew, and each site
 // looked at again: what its host can do, which text the guest rewrites, its functions. A
 // target calls it when a running guest has come to another phase. What can be better then
-// is: slots, jumps. Counts go on. Errors are ErrInHandler, ErrClosed, those of the target,
+// is: slots, jumps. Probes whose text is none any more are gone, with nothing written
+// there: that memory is another's. Counts go on. Errors are ErrInHandler, ErrClosed, those of the target,
 // and those about slots that could not be made; then the instructions are stepped in
 // place as before.
 func (e *Engine) TargetChanged() error {
@@ -25,6 +26,10 @@ func (e *Engine) TargetChanged() error {
 	err := e.stop(func(w World) error {
 		e.can = [2]Capabilities{e.target.Capabilities(false), e.target.Capabilities(true)}
 		for _, st := range e.sortedSites() {
+			if e.freed(st) {
+				e.leave(st)
+				continue
+			}
 			for _, r := range *st.chain.Load() {
 				if err := e.places.needSlots(st, r.watched()); err != nil {
 					errs = append(errs, err)
@@ -39,6 +44,17 @@ func (e *Engine) TargetChanged() error {
 		return nil
 	})
 	return errors.Join(append(errs, err)...)
+}
+
+// leave gives up st, whose text is gone. The world is stopped.
+func (e *Engine) leave(st *site) {
+	e.opt.set(st, noJump)
+	st.armed.Store(false)
+	e.dropSite(st)
+	for _, r := range *st.chain.Load() {
+		e.log.Warn("probe is gone with the text it was on", "probe", r.name, "addr", st.addr, "symbol", st.symbol)
+		e.bury(r)
+	}
 }
 
 // Probed reports whether a write of n bytes at addr would change the text of a probe,

@@ -122,7 +122,7 @@ func outside(w where, sym guest.Symbol) *Error {
 func (p *places) allowed(at place) *Error {
 	syms := p.target.Symbols()
 	if !syms.IsText(at.addr) {
-		return newError(CodeNotText, fmt.Sprintf("%s is not code", at.sym.Name), "")
+		return newError(CodeNotText, fmt.Sprintf("%s is not code", at.sym.Name), syms.Blacklisted(at.addr))
 	}
 	if why := p.forbiddenAt(at); why != "" {
 		return newError(CodeBlacklisted, fmt.Sprintf("%s must not be probed", at.sym.Name), why)

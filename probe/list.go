@@ -117,7 +117,7 @@ type Info struct {
 	User     bool      // code of CPL3
 	Space    guest.GPA // the only address space it is for; 0: all
 	Disabled bool      // by Disable, or from its registration on
-	Gone     bool      // Reload has not found its code again
+	Gone     bool      // its code has gone: freed by the guest, or not found again by Reload
 	Armed    bool      // the site has its int3, or its jump
 
 	// Changed: the guest has changed the instruction under the probe, which therefore is

@@ -36,9 +36,16 @@ func (k *control) holds(st *site, want []byte) bool {
 	return k.target.ReadMemory(0, st.addr, got) != nil || bytes.Equal(got, want)
 }
 
+// freed reports whether the text of st is none any more: the guest has freed it, and what
+// stands there, though it may look like the engine's, is another's.
+func (k *control) freed(st *site) bool { return !k.target.Symbols().IsText(st.addr) }
+
 // withdraw replaces the engine's bytes at st by others, except where the guest has
 // written something else: that stays, and is reported. The world is stopped.
 func (k *control) withdraw(w World, st *site, ours, instead []byte) error {
+	if k.freed(st) {
+		return nil
+	}
 	err := w.PatchText(st.addr, ours, instead)
 	var m *guest.TextMismatchError
 	if !errors.As(err, &m) {

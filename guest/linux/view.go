@@ -259,8 +259,15 @@ func (v *View) Module(addr guest.GVA) string {
 // Symbols implements guest.View.
 func (v *View) Symbols() []guest.Symbol { return v.now.Load().symbols }
 
-// IsText implements guest.View.
-func (v *View) IsText(addr guest.GVA) bool { return v.now.Load().textAt(addr) != nil }
+// IsText implements guest.View. Of text that the kernel gives back when it has started it
+// asks the kernel whether it has: that memory is somebody else's soon.
+func (v *View) IsText(addr guest.GVA) bool {
+	now := v.now.Load()
+	if now.system < StateFreeing && v.core.inInit(addr) && v.Refresh() {
+		now = v.now.Load()
+	}
+	return now.textAt(addr) != nil
+}
 
 // IsUserText implements guest.View: the kernel's view has none.
 func (v *View) IsUserText(guest.GVA) bool { return false }

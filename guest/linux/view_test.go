@@ -187,7 +187,7 @@ func TestFreedText(t *testing.T) {
 		t.Error("it is no text at the start")
 	}
 	b.started(StateFreeing)
-	if !b.Refresh() || b.IsText(s.Addr) || inText() || b.Code(s.Addr, 1) != nil || !strings.HasPrefix(b.Blacklisted(s.Addr), "its memory was given back") {
+	if b.IsText(s.Addr) || b.Refresh() || inText() || b.Code(s.Addr, 1) != nil || !strings.HasPrefix(b.Blacklisted(s.Addr), "its memory was given back") {
 		t.Error("it is still text")
 	}
 	if !b.IsText(b.fn(0)) || b.Text(true) != nil || b.IsUserText(b.fn(0)) {

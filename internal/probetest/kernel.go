@@ -13,6 +13,7 @@ type Kernel struct {
 	Rewritten []Rewritten
 	Faulting  []guest.GVA                   // of instructions with an exception-table entry
 	Leads     []guest.GVA                   // where branches may come to lead, ascending
+	Freed     guest.Range                   // text that is none any more
 	GS        bool                          // the profile is by GS: see FakeOptions.GS
 	Frames    map[guest.GVA]guest.FrameRule // more than the image has
 }
@@ -26,6 +27,11 @@ type Rewritten struct {
 
 // Ftrace is Rewritten.Why of the place where a function calls its tracer.
 const Ftrace = "ftrace"
+
+// IsText implements probe.Symbols.
+func (k *Kernel) IsText(addr guest.GVA) bool {
+	return k.Image.IsText(addr) && (addr < k.Freed.Start || addr >= k.Freed.End)
+}
 
 // Profile implements probe.Image.
 func (k *Kernel) Profile() (guest.Profile, error) {

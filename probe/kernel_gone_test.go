@@ -1,0 +1,79 @@
+package probe_test
+
+import (
+	"bytes"
+	"syscall"
+	"testing"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe"
+)
+
+// TestFreedText: probes on text that the guest has freed are gone, and nothing is written
+// to that memory any more, by int3s or jumps.
+func TestFreedText(t *testing.T) {
+	f, k := patching(t, nil)
+	e := f.Engine()
+	on, ret, off := &probe.Kprobe{Symbol: "plain", Pre: empty}, &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "plain"}}, &probe.Kprobe{Symbol: "traced", Pre: empty}
+	if err := e.Register(on, ret, off); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Optimize(); err != nil {
+		t.Fatal(err)
+	}
+	early := &probe.Kprobe{Symbol: "push", Pre: empty} // of one byte, and without a jump
+	if err := e.Register(early); err != nil {
+		t.Fatal(err)
+	}
+	s, err := k.Lookup("plain")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Call(0, s.Addr, 1); err != nil {
+		t.Fatal(err)
+	}
+	// The guest has the memory for something else, which looks like a breakpoint.
+	last, err := k.Lookup("push")
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.Freed = guest.Range{Start: s.Addr, End: last.Addr + guest.GVA(last.Size)}
+	other := bytes.Repeat([]byte{0xcc}, int(k.Freed.End-k.Freed.Start))
+	if err := f.Poke(s.Addr, other); err != nil {
+		t.Fatal(err)
+	}
+	// Before the engine is told, too: this one is taken off, and the others looked at.
+	if err := e.Unregister(early); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Reconcile(); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.TargetChanged(); err != nil {
+		t.Fatal(err)
+	}
+	gone := 0
+	for _, i := range e.List() {
+		if i.Gone && !i.Armed && i.Stats.Hits == 1 {
+			gone++
+		}
+	}
+	if gone != 2 {
+		t.Errorf("%d probes are gone: %+v", gone, e.List())
+	}
+	wantCode(t, e.Enable(on), probe.CodeGone, syscall.EINVAL, nil)
+	if i, _ := e.Info(off); i.Gone || !i.Armed {
+		t.Errorf("%+v", i)
+	}
+	wantCode(t, e.Register(&probe.Kprobe{Symbol: "plain", Pre: empty}), probe.CodeNotText, syscall.EINVAL, nil)
+	if err := e.Unregister(on, &ret.Kprobe); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, len(other))
+	if err := f.Read(s.Addr, got); err != nil || !bytes.Equal(got, other) {
+		t.Errorf("% x, %v", got, err)
+	}
+	if err := e.Unregister(off); err != nil {
+		t.Error(err)
+	}
+}
