@@ -32,7 +32,7 @@ var meanings = map[string]string{
 	notNoPlace:     "no free address has the int3s that the displacement needs",
 	notMemory:      "the executable memory is used up, or not there yet",
 	notReach:       "an operand or target of a displaced instruction is, from the detour",
-	notMapped:      "the page tables in use lack the detour",
+	notMapped:      "the page tables in use lack the detour; looked at again while they may",
 	notTextChanged: "the region is not what the image says",
 	notWaiting:     "the next pass will look at it",
 	notOff:         "all jumps are off: guestprobe optimization on brings them back",
@@ -119,7 +119,7 @@ func (o *optimizer) wait(st *site) {
 // refuse says why st has no jump.
 func (o *optimizer) refuse(st *site, why Unoptimized) {
 	state := jumpRefused
-	if why.Reason == notSharedText || why.Reason == notTextChanged {
+	if why.Reason == notSharedText || why.Reason == notTextChanged || why.Reason == notMapped {
 		state = jumpLater
 	}
 	o.set(st, &optimization{state: state, why: why})

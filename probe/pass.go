@@ -164,10 +164,12 @@ func (o *optimizer) swap(batch []planned) error {
 // is stopped. The whole region is compared with what was analysed before anything
 // changes.
 func (o *optimizer) optimize(w World, st *site, d *detour) *Unoptimized {
+	_, kernel := o.target.Symbols().(Kernel)
 	for i := range o.cpus {
-		root := w.CPU(i).Root
-		if _, ok := o.pages.Translate(root, st.addr); !ok {
-			continue // the tables of CPL3 under page-table isolation: the text is not run there
+		s := w.CPU(i)
+		root := s.Root
+		if _, ok := o.pages.Translate(root, st.addr); !ok || kernel && s.CPL == 3 && !st.user {
+			continue // the tables of CPL3 under page-table isolation: the text is not run by them
 		}
 		for _, a := range append(st.returnMemory(), d.addr, d.entry, d.end-1) {
 			home, _ := o.pages.Translate(0, a)

@@ -24,6 +24,7 @@ type engineMemory struct {
 	mu   sync.Mutex
 	mem  *guest.Memory
 	pmd  guest.GPA // level2_kernel_pgt; 0: nothing is mapped yet
+	pud  guest.GPA // level3_kernel_pgt, through which that is found
 	used uint64    // bytes of tables
 }
 
@@ -32,6 +33,10 @@ const (
 	page1G          = 1 << 30
 	engineTableSize = 1 << 20
 	kernelMapSize   = 1 << 30 // what level2_kernel_pgt maps, from linux.KernelMap on
+
+	// holeStart is where the 2 GiB below linux.KernelMap begin: nothing is there, in any
+	// address space (Linux, Documentation/arch/x86/x86_64/mm.rst, "unused hole").
+	holeStart = linux.KernelMap - 2<<30
 )
 
 // behind returns ram and the engine's ranges.
@@ -55,7 +60,7 @@ func (e *engineMemory) behind(ram []guest.MemoryRange) []guest.MemoryRange {
 func (e *engineMemory) reset(mem *guest.Memory, home guest.Home, b *guest.BootState) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.mem, e.home, e.pmd, e.used = mem, home, 0, 0
+	e.mem, e.home, e.pmd, e.pud, e.used = mem, home, 0, 0, 0
 	// A 2 MiB page stays free behind the image, so that running off its end is a fault.
 	e.execAt = guest.GVA((uint64(home.Start)+home.Size+page2M-1)&^(page2M-1)) + page2M
 	e.dataAt = e.execAt + guest.ExecSize + page2M
@@ -119,6 +124,7 @@ func (e *engineMemory) attach(as guest.AddressSpace) error {
 		}
 	}
 	e.pmd = pmd
+	e.pud, _ = as.Table(e.home.Start, 3) // there, as what it leads to is
 	return nil
 }
 
@@ -142,7 +148,9 @@ func (e *engineMemory) find(as guest.AddressSpace) (guest.GPA, error) {
 // errNotMapped: a guest that boots cannot have executable memory of ours yet.
 var errNotMapped = errors.New("the guest has not booted far enough for memory of the engine's: its kernel clears what is mapped behind its image")
 
-// Map implements guest.Mapper, for single pages.
+// Map implements guest.Mapper, for single pages, in what the kernel's image leaves of its
+// mapping and in the hole below that, for which level3_kernel_pgt gets tables of ours: all
+// address spaces of the kernel share that one, too.
 func (e *engineMemory) Map(va guest.GVA, pa guest.GPA, user bool) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -151,34 +159,14 @@ func (e *engineMemory) Map(va guest.GVA, pa guest.GPA, user bool) error {
 		return errors.New("user memory of a Linux guest is the guest's")
 	case e.pmd == 0:
 		return errNotMapped
-	case uint64(va)-linux.KernelMap >= kernelMapSize:
+	case uint64(va)-holeStart >= linux.KernelMap+kernelMapSize-holeStart:
 		return guest.ErrMapped
 	}
-	table, err := e.mem.Slice(e.pmd, guest.PageSize)
+	table, err := e.level2(va)
 	if err != nil {
 		return err
 	}
-	pde := e.entry(table, va)
-	word := binary.LittleEndian.Uint64(pde)
-	if word == 0 {
-		if e.used == e.tables.Size {
-			return errors.New("no memory is left for page tables")
-		}
-		next := e.tables.Base + guest.GPA(e.used)
-		b, err := e.mem.Slice(next, guest.PageSize)
-		if err != nil {
-			return err
-		}
-		clear(b)
-		e.used += guest.PageSize
-		word = uint64(next) | ptePresent | pteWrite | pteUsed
-		binary.LittleEndian.PutUint64(pde, word)
-	}
-	at := guest.GPA(word & pteAddr)
-	if word&ptePresent == 0 || word&ptePS != 0 || at-e.tables.Base >= guest.GPA(e.used) {
-		return guest.ErrMapped
-	}
-	b, err := e.mem.Slice(at, guest.PageSize)
+	b, err := e.below(e.entry(table, va))
 	if err != nil {
 		return err
 	}
@@ -188,4 +176,43 @@ func (e *engineMemory) Map(va guest.GVA, pa guest.GPA, user bool) error {
 	}
 	binary.LittleEndian.PutUint64(pte, uint64(pa)|ptePresent|pteUsed)
 	return nil
+}
+
+// level2 returns the table of level 2 that maps va.
+func (e *engineMemory) level2(va guest.GVA) ([]byte, error) {
+	if uint64(va) >= linux.KernelMap {
+		return e.mem.Slice(e.pmd, guest.PageSize)
+	}
+	if e.pud == 0 {
+		return nil, guest.ErrMapped
+	}
+	top, err := e.mem.Slice(e.pud, guest.PageSize)
+	if err != nil {
+		return nil, err
+	}
+	return e.below(top[uint64(va)>>30&511*8:][:8])
+}
+
+// below returns the table of ours that entry leads to, and makes it where there is none.
+func (e *engineMemory) below(entry []byte) ([]byte, error) {
+	word := binary.LittleEndian.Uint64(entry)
+	if word == 0 {
+		if e.used == e.tables.Size {
+			return nil, errors.New("no memory is left for page tables")
+		}
+		next := e.tables.Base + guest.GPA(e.used)
+		b, err := e.mem.Slice(next, guest.PageSize)
+		if err != nil {
+			return nil, err
+		}
+		clear(b)
+		e.used += guest.PageSize
+		word = uint64(next) | ptePresent | pteWrite | pteUsed
+		binary.LittleEndian.PutUint64(entry, word)
+	}
+	at := guest.GPA(word & pteAddr)
+	if word&ptePresent == 0 || word&ptePS != 0 || at-e.tables.Base >= guest.GPA(e.used) {
+		return nil, guest.ErrMapped
+	}
+	return e.mem.Slice(at, guest.PageSize)
 }
