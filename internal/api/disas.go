@@ -22,6 +22,7 @@ type DisasInst struct {
 	Addr   Hex    `json:"addr"`
 	Bytes  string `json:"bytes"`            // hexadecimal
 	Text   string `json:"text"`             // GNU syntax; empty for what is too new for the printer
+	Source string `json:"source,omitempty"` // FILE:LINE, where lines were asked for and it is known
 	Class  string `json:"class"`            // of control flow: other, jump, call ...
 	Kind   string `json:"kind"`             // how it is run behind a probe: emulate, boost, in_place or refused
 	Reason string `json:"reason,omitempty"` // why in_place or refused

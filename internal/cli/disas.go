@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -18,6 +19,7 @@ import (
 
 func (a *app) disas() command.Spec {
 	var image string
+	var lines bool
 	return command.Spec{
 		Use:   "disas FUNCTION[+OFFSET]|ADDRESS",
 		Short: "Show what a probe on each instruction would be",
@@ -31,20 +33,26 @@ behind a probe and with what a jump in its place would displace:
             no jump: the instruction at that offset is in the way
   LINUX     the same by the rules of Linux 6.12
 
+With --lines the source of each instruction is shown, where the image, or the file that
+guestprobed --debug names, has debug information.
+
 With an offset or an address in the function, => marks the instruction. With --image
 the file is read instead of asking a daemon.`,
 		Example: `  guestprobe disas vfs_read
   guestprobe disas --image guest.elf --format json _start`,
-		Args:     command.Between(1, 1, "say one function: FUNCTION[+OFFSET] or ADDRESS"),
-		Flags:    func(f *pflag.FlagSet) { f.StringVar(&image, "image", "", "read the ELF `FILE`, without a daemon") },
+		Args: command.Between(1, 1, "say one function: FUNCTION[+OFFSET] or ADDRESS"),
+		Flags: func(f *pflag.FlagSet) {
+			f.StringVar(&image, "image", "", "read the ELF `FILE`, without a daemon")
+			f.BoolVarP(&lines, "lines", "l", false, "show the source of each instruction")
+		},
 		Complete: a.completeSymbols(),
 		Run: func(ctx context.Context, r *command.Run) error {
 			if image == "" {
 				return show(a, func(ctx context.Context, r *command.Run, c *client.Client) (api.Disas, error) {
-					return c.Disas(ctx, r.Args[0])
+					return c.Disas(ctx, r.Args[0], lines)
 				}, printDisas)(ctx, r)
 			}
-			d, err := disasFile(image, r.Args[0])
+			d, err := disasFile(image, r.Args[0], lines)
 			if err != nil {
 				return err
 			}
@@ -54,7 +62,7 @@ the file is read instead of asking a daemon.`,
 }
 
 // disasFile reads the image instead of asking a daemon.
-func disasFile(image, at string) (api.Disas, error) {
+func disasFile(image, at string, lines bool) (api.Disas, error) {
 	img, err := guest.LoadFile(image)
 	if err != nil {
 		return api.Disas{}, err
@@ -62,6 +70,11 @@ func disasFile(image, at string) (api.Disas, error) {
 	d, err := new(daemon.Disassembler).Function(img, at)
 	if errors.Is(err, guest.ErrSymbolNotFound) {
 		err = &api.Error{Code: "symbol_not_found", Errno: "ENOENT", Message: err.Error()}
+	}
+	if err == nil && lines {
+		if err = daemon.AddSource(&d, img); err != nil {
+			err = fmt.Errorf("%s: %w", image, err)
+		}
 	}
 	return d, err
 }
@@ -76,6 +89,7 @@ func printDisas(r *command.Run, d api.Disas) error {
 	}
 	r.Note("%s", command.Clean(head))
 	var rows [][]string
+	sources := slices.ContainsFunc(d.Insts, func(i api.DisasInst) bool { return i.Source != "" })
 	for i := range d.Insts {
 		l := &d.Insts[i]
 		mark := ""
@@ -90,9 +104,17 @@ func printDisas(r *command.Run, d api.Disas) error {
 		if text == "" {
 			text = "(" + l.Class + ")"
 		}
-		rows = append(rows, []string{fmt.Sprintf("%s+%#x", mark, l.Offset), spaced(l.Bytes), text, kind, regionText(&l.Ours), regionText(&l.Kernel)})
+		row := []string{fmt.Sprintf("%s+%#x", mark, l.Offset), spaced(l.Bytes), text, kind, regionText(&l.Ours), regionText(&l.Kernel)}
+		if sources {
+			row = append(row, command.Clean(l.Source))
+		}
+		rows = append(rows, row)
 	}
-	if err := r.Table([]string{"OFFSET", "BYTES", "INSTRUCTION", "KIND", "OPTIMIZE", "LINUX"}, rows); err != nil {
+	heads := []string{"OFFSET", "BYTES", "INSTRUCTION", "KIND", "OPTIMIZE", "LINUX"}
+	if sources {
+		heads = append(heads, "SOURCE")
+	}
+	if err := r.Table(heads, rows); err != nil {
 		return err
 	}
 	if d.Undecodable != "" {

@@ -153,9 +153,13 @@ func (c *Client) Tasks(ctx context.Context, threads bool) (l api.TaskList, err e
 }
 
 // Disas lists the function of the guest's image that at names: a symbol,
-// SYMBOL+OFFSET or an address.
-func (c *Client) Disas(ctx context.Context, at string) (d api.Disas, err error) {
-	return d, c.call(ctx, http.MethodGet, "/v1/disas", url.Values{"at": {at}}, nil, &d)
+// SYMBOL+OFFSET or an address; lines asks for the source of each instruction.
+func (c *Client) Disas(ctx context.Context, at string, lines bool) (d api.Disas, err error) {
+	q := url.Values{"at": {at}}
+	if lines {
+		q.Set("lines", "true")
+	}
+	return d, c.call(ctx, http.MethodGet, "/v1/disas", q, nil, &d)
 }
 
 // Armed reports the global knob.

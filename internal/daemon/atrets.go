@@ -50,11 +50,7 @@ func (c *change) atRets(i int, spec api.ProbeSpec, check bool) error {
 	before := len(c.come)
 	for _, x := range exits {
 		d := *def
-		d.Kind, d.Place = event.KindProbe, event.Place{Addr: x.Addr}
-		at, _ := img.Find(x.Addr)
-		if _, err := img.Lookup(at.Name); err == nil { // the name is that of one function
-			d.Place = event.Place{Symbol: at.Name, Offset: uint64(x.Addr - at.Addr)}
-		}
+		d.Kind, d.Place = event.KindProbe, codePlace(img, x.Addr)
 		if err := c.add(i, &attached{spec: spec, def: &d}, check); err != nil {
 			// A pattern leaves the function out: with all its exits.
 			for _, a := range c.come[before:] {

@@ -84,6 +84,9 @@ func (c *change) carryOut(i int, spec api.ProbeSpec) error {
 	if pattern := event.Glob(spec.Def); pattern != "" && c.obj == nil {
 		return c.glob(i, spec, pattern)
 	}
+	if at, ok := event.InSource(spec.Def); ok && c.obj == nil {
+		return c.source(i, spec, at)
+	}
 	return c.define(i, spec, false)
 }
 
@@ -93,16 +96,25 @@ func (c *change) glob(i int, spec api.ProbeSpec, pattern string) error {
 	if err := guest.CheckGlob(pattern); err != nil {
 		return badValue("%v", err)
 	}
-	var first error
-	before := len(c.come)
+	var defs []string
 	seen := map[guest.GVA]bool{} // a function may have several names
 	for _, sym := range c.st.guest.Image().Match(pattern) {
-		if sym.Kind != guest.SymFunc || seen[sym.Addr] {
-			continue
+		if sym.Kind == guest.SymFunc && !seen[sym.Addr] {
+			seen[sym.Addr] = true
+			defs = append(defs, event.OfFunction(spec.Def, sym.Name))
 		}
-		seen[sym.Addr] = true
+	}
+	return c.each(i, spec, defs, fmt.Sprintf("no function that matches %q can be probed", pattern))
+}
+
+// each makes probes of the definitions that one stands for, but for those that cannot be;
+// none says that this was all of them.
+func (c *change) each(i int, spec api.ProbeSpec, defs []string, none string) error {
+	var first error
+	before := len(c.come)
+	for _, def := range defs {
 		of := spec
-		of.Def = event.OfFunction(spec.Def, sym.Name)
+		of.Def = def
 		err := c.define(i, of, true)
 		if c.st.closed.Load() {
 			return errClosing
@@ -126,7 +138,7 @@ func (c *change) glob(i int, spec api.ProbeSpec, pattern string) error {
 		_, first = event.ParseIn(spec.Def, c.st.scope()) // there is no such symbol
 	}
 	e := *toAPI(first)
-	e.Detail = strings.TrimPrefix(e.Detail+fmt.Sprintf("; no function that matches %q can be probed", pattern), "; ")
+	e.Detail = strings.TrimPrefix(e.Detail+"; "+none, "; ")
 	return &e
 }
 

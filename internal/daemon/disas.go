@@ -38,6 +38,19 @@ func (s *server) getDisas(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	if v, ok := q["lines"]; ok {
+		want, err := strconv.ParseBool(v)
+		if err != nil {
+			return badValue("lines %q: not a boolean", v)
+		}
+		if want {
+			info, by, err := sourceOf(s.guest)
+			if err != nil {
+				return err
+			}
+			addSource(&d, info, by)
+		}
+	}
 	writeJSON(w, http.StatusOK, d)
 	return nil
 }

@@ -15,7 +15,7 @@ import (
 // every way to name them.
 func TestDisas(t *testing.T) {
 	h := serveFake(t, nil)
-	want, err := h.c.Disas(h.ctx, "vfs_read")
+	want, err := h.c.Disas(h.ctx, "vfs_read", false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func TestDisas(t *testing.T) {
 		fmt.Sprintf("vfs_read+%d", second.Offset): second.Offset, fmt.Sprintf("vfs_read+%#x", second.Offset): second.Offset,
 		fmt.Sprintf("%#x", uint64(second.Addr)): second.Offset, fmt.Sprint(uint64(want.Addr)): 0,
 	} {
-		d, err := h.c.Disas(h.ctx, at)
+		d, err := h.c.Disas(h.ctx, at, false)
 		if err != nil || d.Symbol != "vfs_read" || d.Offset != offset || len(d.Insts) != len(want.Insts) {
 			t.Errorf("%s: %+v, %v", at, d, err)
 		}
@@ -53,7 +53,7 @@ func TestDisas(t *testing.T) {
 		"": "bad_value", "nonsense": "symbol_not_found", "vfs_read+4096": "offset_outside", "0x10": "no_symbol_at_address",
 		"vfs_bytes_read": "not_text", "mix_step": "ambiguous_symbol", "vfs_read+x": "symbol_not_found",
 	} {
-		_, err := h.c.Disas(h.ctx, at)
+		_, err := h.c.Disas(h.ctx, at, false)
 		var wire *api.Error
 		if !errors.As(err, &wire) || wire.Code != code {
 			t.Errorf("%q: got %v, want %s", at, err, code)

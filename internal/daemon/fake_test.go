@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/debuginfo"
 	"github.com/guestprobe/guestprobe/kvm/host"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe"
@@ -150,7 +151,8 @@ func (w fakeWorld) Words([]code.Range, func(guest.GVA)) bool { return false }
 
 func (g *fakeGuest) Engine() *probe.Engine { return g.engine }
 
-func (g *fakeGuest) Types() event.Types { return g.types }
+func (g *fakeGuest) Types() event.Types               { return g.types }
+func (g *fakeGuest) Source() (*debuginfo.Info, error) { return readImageSource(g.img) }
 
 func (g *fakeGuest) Image() guest.View {
 	if g.view != nil {

@@ -3,8 +3,10 @@ package daemon
 import (
 	"context"
 	"log/slog"
+	"sync"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/debuginfo"
 	"github.com/guestprobe/guestprobe/kvm/host"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe"
@@ -23,6 +25,10 @@ type Guest interface {
 
 	// Types returns the types of its program, or nil where they are not known.
 	Types() event.Types
+
+	// Source returns the debug information of its program; it is read when it is first
+	// asked for.
+	Source() (*debuginfo.Info, error)
 
 	// State and Stats are snapshots. Changed returns a channel that is closed
 	// at the next change of State.Phase.
@@ -81,8 +87,9 @@ type ConsoleTap interface {
 // machineGuest is a Guest under KVM.
 type machineGuest struct {
 	*machine.Machine
-	types event.Types
-	info  *kernelInfo // nil: it is no Linux
+	types  event.Types
+	source func() (*debuginfo.Info, error)
+	info   *kernelInfo // nil: it is no Linux
 }
 
 // kernel implements linuxGuest.
@@ -107,7 +114,7 @@ func newMachineGuest(o *options, p bootable, log *slog.Logger) (Guest, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := machineGuest{Machine: m, types: p.types(log)}
+	g := machineGuest{Machine: m, types: p.types(log), source: sync.OnceValues(func() (*debuginfo.Info, error) { return p.readSource(o.debug) })}
 	if p.linux != nil {
 		g.info = &kernelInfo{image: p.linux.Kernel, path: o.kernel, view: g.Image, log: log}
 	}
@@ -116,6 +123,9 @@ func newMachineGuest(o *options, p bootable, log *slog.Logger) (Guest, error) {
 
 // Types implements Guest.
 func (g machineGuest) Types() event.Types { return g.types }
+
+// Source implements Guest.
+func (g machineGuest) Source() (*debuginfo.Info, error) { return g.source() }
 
 // Stop implements Guest.
 func (g machineGuest) Stop(f func(probe.World) error) error { return g.Target().Stop(f) }

@@ -27,6 +27,7 @@ type options struct {
 	initrd  string
 	disks   []device.Disk
 	net     string
+	debug   string // ELF file with debug information
 	slowly  bool
 	vcpus   int
 	memory  uint64
@@ -88,6 +89,7 @@ func (o *options) flags(f *pflag.FlagSet) {
 	if err := f.MarkHidden("net"); err != nil {
 		panic("BUG: " + err.Error())
 	}
+	f.StringVar(&o.debug, "debug", o.debug, "take the source of the guest's program from this ELF `file` with debug information")
 	f.BoolVar(&o.slowly, "slowly", o.slowly, "boot the kernel even where the host emulates its code")
 	f.IntVar(&o.vcpus, "vcpus", o.vcpus, fmt.Sprintf("`number` of vCPUs, 1 to %d", guest.MaxVCPUs))
 	f.Var((*sizeValue)(&o.memory), "memory", fmt.Sprintf("guest RAM, with an optional K, M, G or T (default %s, %s with --kernel)", formatSize(machine.DefaultMemory), formatSize(machine.DefaultLinuxMemory)))

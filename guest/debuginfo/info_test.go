@@ -1,0 +1,184 @@
+package debuginfo
+
+import (
+	"debug/elf"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/guestprobe/guestprobe/guest/builtin"
+	"github.com/guestprobe/guestprobe/internal/elffile"
+	_ "github.com/guestprobe/guestprobe/internal/fuzzing"
+)
+
+// guest is the built-in guest's.
+func guest(t testing.TB) (*Info, *elffile.File) {
+	t.Helper()
+	f, err := elffile.Parse(builtin.ELF())
+	if err != nil {
+		t.Fatal(err)
+	}
+	i, err := parse(builtin.ELF(), f.BuildID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return i, f
+}
+
+// lines are those of a source file of the built-in guest, from 1.
+func lines(t *testing.T, file string) []string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("../builtin", file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append([]string{""}, strings.Split(string(b), "\n")...)
+}
+
+// TestFunctions: each function begins at the line where the source has its name, or its
+// opening brace some lines below.
+func TestFunctions(t *testing.T) {
+	i, f := guest(t)
+	symbols, err := f.Symbols(elf.SHT_SYMTAB, 10000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := 0
+	for _, s := range symbols {
+		file, _, ok := i.Line(s.Value)
+		if s.Type() != elf.STT_FUNC || !ok || !strings.HasSuffix(file, ".c") {
+			continue
+		}
+		text := lines(t, file)
+		at := slices.IndexFunc(text, func(l string) bool {
+			return strings.Contains(l, " "+s.Name+"(") && !strings.HasSuffix(l, ";") && !strings.HasPrefix(l, "\t")
+		})
+		if at < 0 {
+			continue // made by a macro
+		}
+		all++
+		if !slices.ContainsFunc([]int{0, 1, 2, 3}, func(n int) bool {
+			places, err := i.Places(filepath.Base(file), at+n)
+			return err == nil && slices.Contains(places, s.Value)
+		}) {
+			t.Errorf("%s is not found at %s:%d", s.Name, file, at)
+		}
+	}
+	if all < 100 {
+		t.Errorf("only %d functions are in the source", all)
+	}
+}
+
+// TestInlined: near the beginning of a copy of an inlined function, which is inside another,
+// is code of its lines; the compiler mixes them with others.
+func TestInlined(t *testing.T) {
+	i, f := guest(t)
+	symbols, err := f.Symbols(elf.SHT_SYMTAB, 10000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"irq_save", "stack_info", "outb", "atomic_add_return"} {
+		copies, err := i.Inlined(name)
+		if err != nil || len(copies) == 0 {
+			t.Errorf("%s: %x, %v", name, copies, err)
+		}
+		found := 0
+		for _, addr := range copies {
+			near := false
+			for at := addr; at < addr+32; at++ {
+				if file, line, ok := i.Line(at); ok && strings.HasSuffix(file, ".h") {
+					text := lines(t, file)
+					near = near || strings.Contains(strings.Join(text[max(0, line-8):line+1], " "), name+"(")
+				}
+			}
+			if near {
+				found++
+			}
+			if slices.ContainsFunc(symbols, func(s elffile.Symbol) bool { return s.Name == name && s.Value == addr }) {
+				t.Errorf("%s at %#x is the function itself", name, addr)
+			}
+		}
+		if 5*found < 4*len(copies) { // of some all lines are elsewhere
+			t.Errorf("of %d copies of %s only %d are near it", len(copies), name, found)
+		}
+	}
+	for _, name := range []string{"vfs_read", "rq_save", "nothing", ""} {
+		if copies, err := i.Inlined(name); err != nil || len(copies) > 0 {
+			t.Errorf("%q is inlined at %x, %v", name, copies, err)
+		}
+	}
+}
+
+func TestMissing(t *testing.T) {
+	i, _ := guest(t)
+	for _, tt := range []struct {
+		file string
+		line int
+		want string
+	}{
+		{"fs.c", 61, "no code is of fs.c:61: the next line that has some is 64"},
+		{"kernel/fs.c", 62, "no code is of kernel/fs.c:62: the next line that has some is 64"},
+		{"fs.c", 100000, "no code is of fs.c:100000"},
+		{"s.c", 64, "no code is of s.c:64"},
+	} {
+		_, err := i.Places(tt.file, tt.line)
+		var none *NoLineError
+		if !errors.As(err, &none) || err.Error() != tt.want {
+			t.Errorf("%s:%d: %v, want %s", tt.file, tt.line, err, tt.want)
+		}
+	}
+	if _, _, ok := i.Line(0x1234); ok {
+		t.Error("there is a line outside the code")
+	}
+	if _, err := parse(builtin.ELF(), "00"); err == nil || !strings.Contains(err.Error(), "another build") {
+		t.Errorf("another build's: %v", err)
+	}
+	if _, err := New(func(string) ([]byte, error) { return nil, nil }); !errors.Is(err, ErrNone) {
+		t.Errorf("without sections: %v", err)
+	}
+	if _, err := Open(filepath.Join(t.TempDir(), "none"), ""); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("without a file: %v", err)
+	}
+	if _, _, ok := i.Anchor(); ok {
+		t.Error("the built-in guest is no Linux")
+	}
+}
+
+// FuzzInfo: damaged sections cost an error.
+func FuzzInfo(f *testing.F) {
+	file, err := elffile.Parse(builtin.ELF())
+	if err != nil {
+		f.Fatal(err)
+	}
+	sections := map[string][]byte{}
+	for n := range file.Sections {
+		if name := file.Sections[n].Name; strings.HasPrefix(name, ".debug_") {
+			if sections[name], err = file.Data(n, MaxSection); err != nil {
+				f.Fatal(err)
+			}
+		}
+	}
+	f.Add(".debug_info", uint32(100), []byte{0xff})
+	f.Add(".debug_line", uint32(40), []byte{1, 2, 3})
+	f.Add(".debug_abbrev", uint32(3), []byte{0x7f})
+	f.Add(".debug_rnglists", uint32(12), []byte{5})
+	f.Fuzz(func(t *testing.T, name string, at uint32, with []byte) {
+		i, err := New(func(want string) ([]byte, error) {
+			b := sections[want]
+			if want == name && uint64(at) < uint64(len(b)) {
+				b = slices.Clone(b)
+				copy(b[at:], with)
+			}
+			return b, nil
+		})
+		if err != nil {
+			return
+		}
+		_, _ = i.Places("fs.c", 64)
+		_, _ = i.Inlined("irq_save")
+		i.Line(0xffffffff802013b0)
+	})
+}

@@ -1,0 +1,166 @@
+package debuginfo
+
+import (
+	"bytes"
+	"debug/dwarf"
+	"encoding/binary"
+	"fmt"
+	"slices"
+)
+
+// instance is a function's code: its own, or a copy in another function.
+type instance struct {
+	name    string
+	inlined bool
+	entry   uint64
+	ranges  [][2]uint64
+	depth   int
+}
+
+// maxDepth is how deeply blocks are read, and maxInstances how many of one unit.
+const (
+	maxDepth     = 1024
+	maxInstances = 1 << 20
+)
+
+// instances returns the functions of a unit and their inlined copies.
+func (i *Info) instances(n int) ([]instance, error) {
+	u := i.units[n]
+	r := i.data.Reader()
+	r.Seek(u.entry.Offset)
+	names := map[dwarf.Offset]string{}
+	var out []instance
+	depth := 0
+	for {
+		e, err := r.Next()
+		if err != nil {
+			return nil, fmt.Errorf("read functions: %w", err)
+		}
+		if e == nil || e.Offset >= u.end || len(out) == maxInstances {
+			return out, nil
+		}
+		if e.Tag == 0 {
+			if depth--; depth <= 0 {
+				return out, nil
+			}
+			continue
+		}
+		inlined := e.Tag == dwarf.TagInlinedSubroutine
+		if inlined || e.Tag == dwarf.TagSubprogram {
+			ranges, err := i.data.Ranges(e)
+			if err == nil && len(ranges) > 0 && ranges[0][0] != 0 {
+				out = append(out, instance{i.name(e, names, 0), inlined, entry(e, ranges), ranges, depth})
+			}
+		}
+		if e.Children {
+			if depth++; depth > maxDepth {
+				return nil, fmt.Errorf("read functions: more than %d blocks in one another", maxDepth)
+			}
+		}
+	}
+}
+
+// entry returns where an instance begins: by DW_AT_entry_pc, an address or from DWARF 5 on
+// an offset from the lowest one, or where its first range does.
+func entry(e *dwarf.Entry, ranges [][2]uint64) uint64 {
+	base := ranges[0][0]
+	if low, ok := e.Val(dwarf.AttrLowpc).(uint64); ok {
+		base = low
+	}
+	switch pc := e.Val(dwarf.AttrEntrypc).(type) {
+	case uint64:
+		return pc
+	case int64:
+		return base + uint64(pc)
+	}
+	return base
+}
+
+// name returns the name of a function, which may stand where it is declared.
+func (i *Info) name(e *dwarf.Entry, names map[dwarf.Offset]string, depth int) string {
+	if name, ok := e.Val(dwarf.AttrName).(string); ok {
+		return name
+	}
+	for _, attr := range []dwarf.Attr{dwarf.AttrAbstractOrigin, dwarf.AttrSpecification} {
+		at, ok := e.Val(attr).(dwarf.Offset)
+		if !ok || depth > 8 {
+			continue
+		}
+		if name, ok := names[at]; ok {
+			return name
+		}
+		r := i.data.Reader()
+		r.Seek(at)
+		origin, err := r.Next()
+		if err != nil || origin == nil {
+			continue
+		}
+		names[at] = i.name(origin, names, depth+1)
+		return names[at]
+	}
+	return ""
+}
+
+// innermost returns which instance addr is in, not looking at those around it, or -1.
+func innermost(all []instance, addr uint64) int {
+	found := -1
+	for n := range all {
+		in := slices.ContainsFunc(all[n].ranges, func(r [2]uint64) bool { return r[0] <= addr && addr < r[1] })
+		if in && (found < 0 || all[n].depth >= all[found].depth) {
+			found = n
+		}
+	}
+	return found
+}
+
+// Inlined returns the addresses where the copies of a function begin that are inlined in
+// others, ascending; none for a function that is not, or not known.
+func (i *Info) Inlined(function string) ([]uint64, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	mentioned := i.mentions(function)
+	var out []uint64
+	for n, u := range i.units {
+		if !mentioned(u) {
+			continue
+		}
+		instances, err := i.instances(n)
+		if err != nil {
+			return nil, err
+		}
+		for _, x := range instances {
+			if x.inlined && x.name == function {
+				out = append(out, x.entry)
+			}
+		}
+		if len(out) > maxPlaces {
+			return nil, fmt.Errorf("%s is inlined at more than %d places", function, maxPlaces)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out), nil
+}
+
+// mentions returns what tells whether a unit may have that name: of hundreds of megabytes
+// only those are walked. A name is in the unit itself, or in .debug_str, where it may be the
+// end of a longer one, and the unit has its offset there.
+func (i *Info) mentions(name string) func(unit) bool {
+	own := append([]byte(name), 0)
+	var offsets [][]byte
+	for at := 0; len(offsets) <= maxOffsets; at++ {
+		n := bytes.Index(i.str[at:], own)
+		if n < 0 {
+			break
+		}
+		at += n
+		offsets = append(offsets, binary.LittleEndian.AppendUint32(nil, uint32(at)))
+	}
+	return func(u unit) bool {
+		b := i.info[u.at:u.end]
+		return !u.plain || len(offsets) > maxOffsets || bytes.Contains(b, own) ||
+			slices.ContainsFunc(offsets, func(o []byte) bool { return bytes.Contains(b, o) })
+	}
+}
+
+// maxOffsets is how many offsets of a name are looked for.
+const maxOffsets = 64

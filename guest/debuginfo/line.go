@@ -1,0 +1,181 @@
+package debuginfo
+
+import (
+	"debug/dwarf"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"slices"
+	"strings"
+)
+
+// row says where the code of a line begins.
+type row struct {
+	addr uint64
+	file string
+	line int
+	stmt bool // a place to stop at
+	end  bool // the code ends here
+}
+
+// rows are those of a unit.
+type rows struct {
+	unit int
+	rows []row
+	ok   bool
+}
+
+// maxRows bounds the lines of one unit.
+const maxRows = 1 << 22
+
+// read returns the rows of a unit, ascending by address.
+func (i *Info) read(n int) ([]row, error) {
+	if i.last.ok && i.last.unit == n {
+		return i.last.rows, nil
+	}
+	r, err := i.data.LineReader(i.units[n].entry)
+	if err != nil {
+		return nil, fmt.Errorf("read line numbers: %w", err)
+	}
+	var out []row
+	var e dwarf.LineEntry
+	for r != nil {
+		err := r.Next(&e)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err == nil && len(out) == maxRows {
+			err = fmt.Errorf("more than %d", maxRows)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read line numbers: %w", err)
+		}
+		x := row{addr: e.Address, line: e.Line, stmt: e.IsStmt, end: e.EndSequence}
+		if e.File != nil {
+			x.file = e.File.Name
+		}
+		out = append(out, x)
+	}
+	slices.SortStableFunc(out, func(a, b row) int {
+		switch {
+		case a.addr < b.addr:
+			return -1
+		case a.addr > b.addr:
+			return 1
+		case a.end != b.end && a.end:
+			return -1 // another sequence begins where one ends
+		}
+		return 0
+	})
+	i.last = rows{n, out, true}
+	return out, nil
+}
+
+// Line returns the line of source that the code at addr is of.
+func (i *Info) Line(addr uint64) (file string, line int, ok bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	n, ok := i.unitAt(addr)
+	if !ok {
+		return "", 0, false
+	}
+	all, err := i.read(n)
+	if err != nil {
+		return "", 0, false
+	}
+	at, _ := slices.BinarySearchFunc(all, addr+1, func(r row, addr uint64) int {
+		if r.addr < addr {
+			return -1
+		}
+		return 1
+	})
+	if at == 0 || all[at-1].end || all[at-1].line == 0 {
+		return "", 0, false
+	}
+	return all[at-1].file, all[at-1].line, true
+}
+
+// NoLineError is returned for a line that has no code.
+type NoLineError struct {
+	File string // as it was asked for
+	Line int
+	Next int // the next line that has code; 0: none has, or there is no such file
+}
+
+// Error says which lines there are.
+func (e *NoLineError) Error() string {
+	if e.Next == 0 {
+		return fmt.Sprintf("no code is of %s:%d", e.File, e.Line)
+	}
+	return fmt.Sprintf("no code is of %s:%d: the next line that has some is %d", e.File, e.Line, e.Next)
+}
+
+// isFile reports whether name ends in the path that was asked for.
+func isFile(name, asked string) bool {
+	name, asked = path.Clean(name), path.Clean(asked)
+	return name == asked || strings.HasSuffix(name, "/"+asked)
+}
+
+// Places returns the addresses where a line of a file begins, ascending: one in each
+// function, and in each copy of one that is inlined. The file is the end of a path. Errors
+// are *NoLineError, and what is wrong with the format.
+func (i *Info) Places(file string, line int) ([]uint64, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	var out []uint64
+	next := 0
+	for n := range i.units {
+		if !i.hasFile(n, file) {
+			continue
+		}
+		all, err := i.read(n)
+		if err != nil {
+			return nil, err
+		}
+		var found []uint64
+		for _, r := range all {
+			if r.end || !r.stmt || r.line < line || !isFile(r.file, file) {
+				continue
+			}
+			if r.line > line {
+				if next == 0 || r.line < next {
+					next = r.line
+				}
+				continue
+			}
+			found = append(found, r.addr)
+		}
+		if len(found) == 0 {
+			continue
+		}
+		instances, err := i.instances(n)
+		if err != nil {
+			return nil, err
+		}
+		had := map[int]bool{}
+		for _, addr := range found {
+			if in := innermost(instances, addr); in >= 0 && !had[in] {
+				had[in] = true
+				out = append(out, addr)
+			}
+		}
+		if len(out) > maxPlaces {
+			return nil, fmt.Errorf("%s:%d is at more than %d places", file, line, maxPlaces)
+		}
+	}
+	if len(out) == 0 {
+		return nil, &NoLineError{file, line, next}
+	}
+	slices.Sort(out)
+	return slices.Compact(out), nil
+}
+
+// hasFile reports whether the lines of a unit are of such a file, among others.
+func (i *Info) hasFile(n int, file string) bool {
+	r, err := i.data.LineReader(i.units[n].entry)
+	if err != nil || r == nil {
+		return false
+	}
+	return slices.ContainsFunc(r.Files(), func(f *dwarf.LineFile) bool { return f != nil && isFile(f.Name, file) })
+}

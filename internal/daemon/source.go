@@ -1,0 +1,115 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/debuginfo"
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe/event"
+)
+
+// readSource reads the debug information of the program: that of the file at path, or
+// where that is "" of the image itself.
+func (p bootable) readSource(path string) (*debuginfo.Info, error) {
+	switch {
+	case path != "" && p.linux != nil:
+		return debuginfo.Open(path, p.linux.Kernel.ID.BuildID)
+	case path != "":
+		return debuginfo.Open(path, p.image.BuildID)
+	case p.linux != nil:
+		return nil, fmt.Errorf("%w: give guestprobed --debug FILE, the kernel's vmlinux with it", debuginfo.ErrNone)
+	}
+	return readImageSource(p.image)
+}
+
+// readImageSource reads that of an image.
+func readImageSource(img *guest.Image) (*debuginfo.Info, error) {
+	return debuginfo.New(func(name string) ([]byte, error) { return img.SectionData(name, debuginfo.MaxSection) })
+}
+
+// slide returns how far the guest's program is from where its debug information has it.
+func slide(info *debuginfo.Info, img guest.View) (uint64, error) {
+	name, addr, ok := info.Anchor()
+	if !ok {
+		return 0, nil
+	}
+	s, err := img.Lookup(name)
+	if errors.Is(err, guest.ErrSymbolNotFound) {
+		return 0, nil // no Linux
+	}
+	return uint64(s.Addr) - addr, err
+}
+
+// source returns the debug information of the guest's program, and its slide.
+func sourceOf(g Guest) (*debuginfo.Info, uint64, error) {
+	info, err := g.Source()
+	if err != nil {
+		return nil, 0, &api.Error{Code: api.CodeUnavailable, Errno: "EOPNOTSUPP", Message: "the guest's source is not known", Detail: err.Error()}
+	}
+	by, err := slide(info, g.Image())
+	return info, by, err
+}
+
+// addSource notes the source of each instruction.
+func addSource(d *api.Disas, info *debuginfo.Info, by uint64) {
+	for i := range d.Insts {
+		if file, line, ok := info.Line(uint64(d.Insts[i].Addr) - by); ok {
+			d.Insts[i].Source = fmt.Sprintf("%s:%d", file, line)
+		}
+	}
+}
+
+// AddSource notes the source of each instruction of a function of img.
+func AddSource(d *api.Disas, img *guest.Image) error {
+	info, err := readImageSource(img)
+	if err == nil {
+		addSource(d, info, 0)
+	}
+	return err
+}
+
+// source makes probes of the places of the code that a place in the source stands for, but
+// for those that cannot be probed.
+func (c *change) source(i int, spec api.ProbeSpec, at event.SourcePlace) error {
+	if strings.HasPrefix(strings.TrimSpace(spec.Def), "r") {
+		return event.NoSource(spec.Def, "a place in the source has no return: write r FUNCTION")
+	}
+	info, by, err := sourceOf(c.st.guest)
+	if err != nil {
+		return err
+	}
+	addrs, none := []uint64(nil), fmt.Sprintf("no copy of a function %s is in others", at.Inline)
+	if at.Inline != "" {
+		addrs, err = info.Inlined(at.Inline)
+	} else {
+		addrs, err = info.Places(at.File, at.Line)
+	}
+	var missing *debuginfo.NoLineError
+	switch {
+	case errors.As(err, &missing):
+		return event.NoSource(spec.Def, missing.Error())
+	case err != nil:
+		return event.NoSource(spec.Def, err.Error())
+	case len(addrs) == 0:
+		return event.NoSource(spec.Def, none)
+	}
+	img := c.st.guest.Image()
+	defs := make([]string, len(addrs))
+	for k, addr := range addrs {
+		defs[k] = event.AtPlace(spec.Def, codePlace(img, guest.GVA(addr+by)).String())
+	}
+	return c.each(i, spec, defs, "of the places where it is, none can be probed")
+}
+
+// codePlace returns how a definition names an address.
+func codePlace(img guest.View, addr guest.GVA) event.Place {
+	if s, ok := img.Find(addr); ok {
+		if _, err := img.Lookup(s.Name); err == nil { // the name is that of one function
+			return event.Place{Symbol: s.Name, Offset: uint64(addr - s.Addr)}
+		}
+	}
+	return event.Place{Addr: addr}
+}
