@@ -3,7 +3,7 @@ GO ?= go
 GOTESTFLAGS ?=
 export CGO_ENABLED ?= 0
 
-.PHONY: build demo test check test-race test-insn test-vmx test-svm test-linux bench bench-docs soak defects torture requests rounds cycles storms fuzz guest generate clean help
+.PHONY: build demo demo-linux test check test-race test-insn test-vmx test-svm test-linux bench bench-docs soak defects torture requests rounds cycles storms fuzz guest generate clean help
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -14,6 +14,9 @@ build: ## build bin/guestprobed, bin/guestprobe and bin/gpdev
 
 demo: build ## boot the built-in guest, probe it, show a live trace
 	bin/guestprobe demo
+
+demo-linux: build ## boot a Linux kernel, probe it, show processes and latencies
+	scripts/demo-linux.sh
 
 test: ## every test: units, conformance on the fake and under /dev/kvm, end to end
 	$(GO) vet ./...

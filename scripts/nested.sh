@@ -53,6 +53,7 @@ echo "nested $host: building the static test binaries"
 export CGO_ENABLED=0
 build() { "$@" || fail "the build failed (see above; no space? df -h $out, ~/.cache)"; }
 build go build -trimpath -ldflags '-s -w' -o "$payload/" ./cmd/guestprobe ./cmd/guestprobed
+cp scripts/linux/demo.sh "$payload/"
 # Tests run where their package is, and find the test data of all packages.
 find . -path ./build -prune -o -name testdata -type d -exec cp -r --parents -t "$payload" {} +
 for dir in $(sed -n 's/.* cd \([^ ]*\) && .*/\1/p' "$payload/plan"); do

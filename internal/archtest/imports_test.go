@@ -28,6 +28,7 @@ var allowed = map[string][]string{
 	"internal/probetest":  {"guest", "internal/elfbuild", "probe", "probe/code", "probe/insn"},
 	"internal/bpftest":    {"probe/bpf"},
 	"internal/kvmtest":    {},
+	"internal/linuxtest":  {"guest", "guest/linux", "kvm/machine"},
 	"internal/patience":   {},
 	"internal/fuzzing":    {},
 	"internal/device":     {"guest"},

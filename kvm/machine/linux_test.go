@@ -54,7 +54,7 @@ func TestLinuxBoots(t *testing.T) {
 			if err := m.Resume(); err != nil {
 				t.Fatal(err)
 			}
-			ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 			defer cancel()
 			s, err := m.Wait(ctx)
 			if err != nil || s.Phase != PhaseExited {

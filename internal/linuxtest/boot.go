@@ -1,0 +1,144 @@
+package linuxtest
+
+import (
+	"context"
+	"embed"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/guestprobe/guestprobe/guest/linux"
+	"github.com/guestprobe/guestprobe/kvm/machine"
+)
+
+// scripts are what guests have below /; each says what it does.
+//
+//go:embed testdata/*.sh
+var scripts embed.FS
+
+// Quiet is the command line of a test's guest, but for what it runs. A guest that is
+// probed everywhere is slow, and the emulated machine below it may stand still: its
+// watchdogs would take that for a hang.
+const Quiet = "console=ttyS0 quiet panic=-1 oops=panic nowatchdog rcupdate.rcu_cpu_stall_suppress=1"
+
+// consoleLines is how many lines of its console may wait for the test.
+const consoleLines = 1 << 14
+
+// Guest is a Linux guest of a test.
+type Guest struct {
+	*machine.Machine
+	t     testing.TB
+	lines *machine.ConsoleSub
+	said  []string // so far, for who reads a failure
+}
+
+// Boot makes a machine with the Linux guest in dir (kvmtest.RequireLinux), which runs a
+// shell's command and then switches itself off. Its vCPUs are at rest before the first
+// instruction. change, unless nil, has the last word on what machine it is. The machine is
+// closed when the test ends, which shows the console if it has failed.
+func Boot(t testing.TB, dir, command string, change func(*machine.Config)) *Guest {
+	t.Helper()
+	k, err := linux.Load(filepath.Join(dir, "vmlinuz"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	initrd, err := os.ReadFile(filepath.Join(dir, "initrd"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := fs.Sub(scripts, "testdata")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if initrd, err = addFiles(initrd, files); err != nil {
+		t.Fatal(err)
+	}
+	cfg := machine.Config{
+		Linux:   &machine.LinuxConfig{Kernel: k, Initrd: initrd},
+		Memory:  256 << 20,
+		Cmdline: Quiet + " -- " + command,
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	m, err := machine.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &Guest{Machine: m, t: t}
+	g.lines, _ = m.Console().Subscribe(consoleLines)
+	t.Cleanup(func() {
+		if err := m.Close(context.Background()); err != nil {
+			t.Errorf("close: %v", err)
+		}
+		if t.Failed() {
+			t.Logf("the guest's console:\n%s", strings.Join(g.said[max(0, len(g.said)-200):], "\n"))
+		}
+	})
+	return g
+}
+
+// Await reads the console up to the next line that begins with prefix, and returns what
+// stands behind it. The test fails when the guest ends before, or says nothing for as long as it
+// may take.
+func (g *Guest) Await(prefix string) string {
+	g.t.Helper()
+	for {
+		line := g.line("a line that begins with " + prefix)
+		if rest, ok := strings.CutPrefix(line, prefix); ok {
+			return rest
+		}
+	}
+}
+
+// Type types text at the guest's console.
+func (g *Guest) Type(text string) {
+	g.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), silence)
+	defer cancel()
+	if _, err := g.Input(ctx, []byte(text)); err != nil {
+		g.t.Fatal(err)
+	}
+}
+
+// silence is how long a guest may say nothing.
+const silence = 4 * time.Minute
+
+// line reads the next line of the console.
+func (g *Guest) line(want string) string {
+	g.t.Helper()
+	timeout := time.NewTimer(silence)
+	defer timeout.Stop()
+	take := func(l machine.ConsoleLine, ok bool) string {
+		if !ok {
+			g.t.Fatalf("the machine is closed; waited for %s", want)
+		}
+		g.said = append(g.said, l.Text)
+		return l.Text
+	}
+	for {
+		changed, s := g.Changed(), g.State()
+		select {
+		case l, ok := <-g.lines.C():
+			return take(l, ok)
+		default:
+		}
+		// What it said before is read: there is no more to come.
+		switch s.Phase {
+		case machine.PhaseCrashed:
+			g.t.Fatalf("the guest crashed; waited for %s\n%s", want, s.Crash)
+		case machine.PhaseExited:
+			g.t.Fatalf("the guest has switched itself off; waited for %s", want)
+		}
+		select {
+		case l, ok := <-g.lines.C():
+			return take(l, ok)
+		case <-changed:
+		case <-timeout.C:
+			g.t.Fatalf("no word from the guest for %v; waited for %s\n%+v", silence, want, s)
+		}
+	}
+}
