@@ -24,7 +24,7 @@ type piece struct {
 
 	text, init []guest.Range // ascending; init is given back when it has started
 	kept       guest.Range   // data that is constant once the kernel has started, not before
-	lo, hi     guest.GVA     // all of it is in between
+	where      []guest.Range // all of it is in there
 }
 
 func newPiece(name string, k *Kernel, slide guest.GVA) (*piece, error) {
@@ -54,14 +54,13 @@ func newPiece(name string, k *Kernel, slide guest.GVA) (*piece, error) {
 // ranges finds the text and where all of the piece is.
 func (p *piece) ranges() {
 	k := p.k
-	p.lo = ^guest.GVA(0)
 	for i := range k.mem.Sections {
 		s := &k.mem.Sections[i]
 		r := guest.Range{Start: p.slid(s.Addr), End: p.slid(s.Addr + uint64(len(s.Data)))}
 		if s.Addr < KernelMap {
 			continue // per-CPU variables before 6.15
 		}
-		p.lo, p.hi = min(p.lo, r.Start), max(p.hi, r.End)
+		p.where = append(p.where, r)
 		switch {
 		case !k.isText(s.Addr):
 		case s.Name == ".init.text" || s.Name == ".exit.text" && p.name == "" || s.Name == ".altinstr_aux":
@@ -70,19 +69,13 @@ func (p *piece) ranges() {
 			p.text = append(p.text, r)
 		}
 	}
-	if lo, hi := k.program.extent(); hi != 0 {
-		p.lo, p.hi = min(p.lo, p.slid(lo+KernelMap)), max(p.hi, p.slid(hi+KernelMap))
+	if lo, hi := k.program.extent(); hi != 0 { // a module's parts are apart, with those of others between
+		p.where = []guest.Range{{Start: p.slid(lo + KernelMap), End: p.slid(hi + KernelMap)}}
 	}
 	if lo, hi, ok := k.mem.Between("__start_ro_after_init", "__end_ro_after_init"); ok {
 		p.kept = guest.Range{Start: p.slid(lo), End: p.slid(hi)}
 	}
 }
-
-// start orders pieces.
-func (p *piece) start() guest.GVA { return p.lo }
-
-// holds reports whether addr is in the piece.
-func (p *piece) holds(addr guest.GVA) bool { return addr >= p.lo && addr < p.hi }
 
 // slid is where what was linked at addr is. What is below the kernel's mapping is no
 // address but an offset of a per-CPU variable, or a number.
@@ -108,14 +101,16 @@ func (p *piece) symbol(n *elffile.Name) guest.Symbol {
 // room returns how many bytes there are from a symbol to the end of its section, or of
 // the kernel's bss.
 func (p *piece) room(s *guest.Symbol) (segment, section uint64) {
-	if s.Addr < p.lo || s.Addr >= p.hi {
-		return 0, 0
+	if sec := p.k.mem.At(uint64(s.Addr - p.slide)); sec != nil && sec.Addr >= KernelMap {
+		n := sec.Addr + uint64(len(sec.Data)) - uint64(s.Addr-p.slide)
+		return n, n
 	}
-	n := uint64(p.hi - s.Addr)
-	if sec := p.k.mem.At(uint64(s.Addr - p.slide)); sec != nil {
-		n = sec.Addr + uint64(len(sec.Data)) - uint64(s.Addr-p.slide)
+	for _, r := range p.where {
+		if s.Addr >= r.Start && s.Addr < r.End {
+			return uint64(r.End - s.Addr), uint64(r.End - s.Addr)
+		}
 	}
-	return n, n
+	return 0, 0
 }
 
 // section returns where the sections of that name are.
@@ -132,7 +127,7 @@ func (p *piece) section(name string) (rs []guest.Range) {
 }
 
 // isText reports whether addr is code, at some time.
-func (p *piece) isText(addr guest.GVA) bool { return p.holds(addr) && p.k.isText(uint64(addr-p.slide)) }
+func (p *piece) isText(addr guest.GVA) bool { return p.k.isText(uint64(addr - p.slide)) }
 
 // inInit reports whether addr is code that is gone when the kernel has started.
 func (p *piece) inInit(addr guest.GVA) bool {
@@ -157,7 +152,7 @@ func (p *piece) initial(addr guest.GVA, n uint64) []byte {
 
 // constant reports whether the kernel never writes the n bytes at addr.
 func (p *piece) constant(addr guest.GVA, n uint64) bool {
-	if !p.holds(addr) || addr < p.kept.End && addr+guest.GVA(n) > p.kept.Start {
+	if addr < p.kept.End && addr+guest.GVA(n) > p.kept.Start {
 		return false
 	}
 	s := p.k.mem.At(uint64(addr - p.slide))

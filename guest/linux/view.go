@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sort"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -32,10 +33,17 @@ type View struct {
 // snapshot is what changes of a View.
 type snapshot struct {
 	system  SystemState
-	pieces  []*piece // ascending by address
+	pieces  []*piece // the kernel's, then those of modules by name
+	owners  []owner  // ascending
 	symbols []guest.Symbol
 	text    []guest.Range // ascending
 	patches Patches       // of the core
+}
+
+// owner says what code a range belongs to.
+type owner struct {
+	guest.Range
+	piece *piece
 }
 
 // SystemState is how far a kernel has started (enum system_states).
@@ -149,15 +157,19 @@ func (v *View) publish(system SystemState, modules []*piece) {
 		s.patches &^= 1 << Constant
 	}
 	modules = slices.Clone(modules)
-	slices.SortFunc(modules, func(a, b *piece) int { return cmp.Compare(a.start(), b.start()) })
+	slices.SortFunc(modules, func(a, b *piece) int { return cmp.Compare(a.name, b.name) })
 	s.pieces = append([]*piece{v.core}, modules...)
 	s.symbols = v.core.Symbols()
 	for i, p := range s.pieces {
+		for _, r := range p.where {
+			s.owners = append(s.owners, owner{r, p})
+		}
 		s.text = append(s.text, p.text...)
 		if i > 0 || system < StateFreeing { // a module is read again when it has started
 			s.text = append(s.text, p.init...)
 		}
 	}
+	slices.SortFunc(s.owners, func(a, b owner) int { return cmp.Compare(a.Start, b.Start) })
 	slices.SortFunc(s.text, func(a, b guest.Range) int { return cmp.Compare(a.Start, b.Start) })
 	if len(modules) != 0 {
 		s.symbols = slices.Clone(s.symbols)
@@ -169,15 +181,14 @@ func (v *View) publish(system SystemState, modules []*piece) {
 	v.now.Store(s)
 }
 
-// piece returns the code that holds addr, or nil. Modules are behind the kernel, but for
-// what it was linked with elsewhere (per-CPU variables).
+// piece returns the code that holds addr, or nil. Of modules only text is known, and
+// tables.
 func (s *snapshot) piece(addr guest.GVA) *piece {
-	for _, p := range s.pieces {
-		if p.holds(addr) {
-			return p
-		}
+	i := sort.Search(len(s.owners), func(i int) bool { return s.owners[i].Start > addr }) - 1
+	if i < 0 || addr >= s.owners[i].End {
+		return nil
 	}
-	return nil
+	return s.owners[i].piece
 }
 
 // ID implements guest.View.

@@ -232,6 +232,8 @@ func TestViewOfModules(t *testing.T) {
 		return &Kernel{mem: m}
 	}
 	one, two := module(at, "one"), module(at+0x10_0000, "two")
+	// Since 6.4 the parts of a module are apart: another one's may be between.
+	one.mem.Sections[1].Addr = at + 0x20_0000
 	if err := b.SetModules(map[string]*Kernel{"m1": one, "m2": two}); err != nil {
 		t.Fatal(err)
 	}
@@ -251,6 +253,9 @@ func TestViewOfModules(t *testing.T) {
 	}
 	if !b.IsText(at+63) || b.IsText(at+64) || b.Fixed(at+33, at+34) != "ftrace" || b.Entry(at+32) != at+37 || b.Module(at) != "m1" || b.Module(b.fn(0)) != "" {
 		t.Error("what is known of m1")
+	}
+	if f, _ := b.Find(at + 0x10_0021); f.Name != "both" || b.Fixed(at+0x10_0021, at+0x10_0022) != "ftrace" || b.Module(at+0x10_0000) != "m2" {
+		t.Error("what is known of m2")
 	}
 	n := len(b.Symbols())
 	if err := b.SetModules(map[string]*Kernel{"m2": two}); err != nil {

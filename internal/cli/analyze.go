@@ -28,8 +28,8 @@ the rules of Linux 6.12, for the way FILE was built, and by ours, without and wi
 calls at the end of what is displaced.
 
 FILE is an x86-64 ELF file with the names of its functions (.symtab, else .dynsym),
-or a bzImage (vmlinuz), packed with gzip, bzip2, xz, zstd or lz4, whose names are
-read from its own kallsyms tables. Of a kernel the code that is gone after the boot
+or a bzImage (vmlinuz), packed with gzip, bzip2, xz, zstd, lz4 or lzo, whose names
+are read from its own kallsyms tables. Of a kernel the code that is gone after the boot
 and what may not be probed at all are left out, and what it rewrites itself while
 it runs (ftrace, static branches and calls) is refused. The code is looked at as it
 is in the file: what a kernel rewrites once, at boot, is not rewritten.
