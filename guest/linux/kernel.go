@@ -76,6 +76,9 @@ func (k *Kernel) setNames(names []elffile.Name) {
 // bannerMark begins a kernel's linux_banner.
 const bannerMark = "Linux version "
 
+// Lookup returns the address of a symbol as the kernel was linked.
+func (k *Kernel) Lookup(name string) (addr uint64, ok bool) { return k.mem.Lookup(name) }
+
 // banner returns the kernel's version, or "".
 func (k *Kernel) banner() string {
 	for i := range k.mem.Sections {

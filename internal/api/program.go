@@ -5,14 +5,15 @@ import "encoding/json"
 // AttachProgram is the body of POST /v1/programs: an object file as clang makes
 // them for eBPF. All of its programs are attached, or none.
 type AttachProgram struct {
-	Object   []byte            `json:"object"`             // the file, base64; at most 16 MiB
-	Section  string            `json:"section,omitempty"`  // only the programs in this section; "" = all
-	At       string            `json:"at,omitempty"`       // where the only program goes, instead of what its section says
-	Set      map[string]string `json:"set,omitempty"`      // constants (.rodata) by name: numbers, true and false, names of enumerations, texts
-	OnHost   bool              `json:"onHost,omitempty"`   // at an exit, although they could run in the guest
-	Disabled bool              `json:"disabled,omitempty"` // register without arming
-	Space    Hex               `json:"space,omitempty"`    // as in ProbeSpec
-	Strict   bool              `json:"strict,omitempty"`   // refuse programs with warnings
+	Object      []byte            `json:"object"`                // the file, base64; at most 16 MiB
+	Section     string            `json:"section,omitempty"`     // only the programs in this section, or these: names and patterns with commas between; "" = all
+	At          string            `json:"at,omitempty"`          // where the only program goes, instead of what its section says, or NAME=PLACE,... for what sections name
+	SkipMissing bool              `json:"skipMissing,omitempty"` // leave out programs at functions that the guest does not have
+	Set         map[string]string `json:"set,omitempty"`         // constants (.rodata) by name: numbers, true and false, names of enumerations, texts
+	OnHost      bool              `json:"onHost,omitempty"`      // at an exit, although they could run in the guest
+	Disabled    bool              `json:"disabled,omitempty"`    // register without arming
+	Space       Hex               `json:"space,omitempty"`       // as in ProbeSpec
+	Strict      bool              `json:"strict,omitempty"`      // refuse programs with warnings
 }
 
 // Places in Probe.Runs.

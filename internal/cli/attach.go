@@ -160,10 +160,11 @@ there, an access outside of what it is to, code that is never executed) is a war
 		Flags: func(f *pflag.FlagSet) {
 			probes.add(f)
 			f.StringVar(&prog.file, "program", "", "attach the eBPF programs of this object `FILE`")
-			f.StringVar(&prog.at, "at", "", "attach the only program to this `FUNCTION`, with +OFFSET for a kprobe, instead of what its section says")
+			f.StringVar(&prog.at, "at", "", "attach the only program to this `FUNCTION`, with +OFFSET for a kprobe, instead of what its section says; or NAME=FUNCTION,... for what sections name")
+			f.BoolVar(&prog.skip, "skip-missing", false, "leave out programs at functions that the guest does not have; the daemon's log names them")
 			f.StringArrayVar(&prog.set, "set", nil, "set a constant of the object, `NAME=VALUE`; may be repeated")
 			f.Lookup("strict").Usage += "; or a program in which a mistake is found, instead of warning of it"
-			f.StringVar(&prog.section, "section", "", "of the object file only the programs in this `SECTION`, as kprobe/vfs_read")
+			f.StringVar(&prog.section, "section", "", "of the object file only the programs in this `SECTION`, as kprobe/vfs_read, or these: names and patterns with commas between")
 		},
 		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) (err error) {
 			if len(r.Args) == 0 && prog.file == "" {

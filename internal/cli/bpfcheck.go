@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/pflag"
 
@@ -18,7 +19,7 @@ import (
 // run.
 func bpfCheck() command.Spec {
 	var kernel, config, section, at string
-	var strict bool
+	var strict, skip bool
 	return command.Spec{
 		Use:   "check FILE... [--kernel FILE]",
 		Short: "Say whether the programs of object files can be loaded, and where they would run",
@@ -37,6 +38,7 @@ of the file config-RELEASE beside it. Exit status 1 says that a file cannot be l
 			f.StringVar(&config, "config", "", "its configuration, a `FILE`")
 			f.StringVar(&section, "section", "", "only the programs in this `section`, or these: a,b, and patterns")
 			f.StringVar(&at, "at", "", "`place` of the only program, or NAME=PLACE,... for what sections name")
+			f.BoolVar(&skip, "skip-missing", false, "leave out programs at functions that the kernel does not have")
 			f.BoolVar(&strict, "strict", false, "a program with warnings cannot be loaded")
 		},
 		Run: func(_ context.Context, r *command.Run) error {
@@ -51,6 +53,9 @@ of the file config-RELEASE beside it. Exit status 1 says that a file cannot be l
 					return err
 				}
 				sel.Kernel = k
+				if skip {
+					sel.Has = func(function string) bool { _, ok := k.Symbol(function); return ok }
+				}
 			}
 			bad := 0
 			for _, file := range r.Args {
@@ -84,6 +89,11 @@ func checkObject(r *command.Run, file string, sel bpf.Selection, strict bool) er
 		return err
 	}
 	defer c.Close()
+	if len(o.LeftOut) > 0 {
+		if err := r.Print("%s: left out, as the kernel does not have their functions: programs at %s\n", file, strings.Join(o.LeftOut, ", ")); err != nil {
+			return err
+		}
+	}
 	for _, p := range c.Programs {
 		warnings := p.Warnings()
 		if strict && len(warnings) > 0 {
@@ -112,7 +122,7 @@ func readKernel(image, config string) (*bpf.Kernel, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := &bpf.Kernel{Version: bpf.KernelVersion(k.Version)}
+	out := &bpf.Kernel{Version: bpf.KernelVersion(k.Version), Symbol: k.Lookup}
 	switch types, err := k.Types(); {
 	case err == nil:
 		out.Types = append(out.Types, types.Spec)

@@ -19,6 +19,7 @@ const maxObject = 16 << 20
 type programFlags struct {
 	file, section, at string
 	set               []string
+	skip              bool
 }
 
 // check refuses what cannot be with --program, or only with it.
@@ -26,8 +27,8 @@ func (p *programFlags) check(probes *probeFlags, defs []string) error {
 	switch {
 	case p.file == "" && p.section != "":
 		return command.Usagef("--section %q: it is about an object file: --program FILE", p.section)
-	case p.file == "" && (p.at != "" || len(p.set) > 0):
-		return command.Usagef("--at and --set are about an object file: --program FILE")
+	case p.file == "" && (p.at != "" || len(p.set) > 0 || p.skip):
+		return command.Usagef("--at, --set and --skip-missing are about an object file: --program FILE")
 	case p.file == "":
 		return nil
 	case len(defs) > 0:
@@ -56,7 +57,7 @@ func (p *programFlags) attach(ctx context.Context, c *client.Client, probes *pro
 		}
 		set[name] = value
 	}
-	ps, err := c.AttachProgram(ctx, api.AttachProgram{Object: object, Section: p.section, At: p.at, Set: set, OnHost: probes.onHost, Strict: probes.strict, Disabled: probes.disabled, Space: space})
+	ps, err := c.AttachProgram(ctx, api.AttachProgram{Object: object, Section: p.section, At: p.at, SkipMissing: p.skip, Set: set, OnHost: probes.onHost, Strict: probes.strict, Disabled: probes.disabled, Space: space})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", p.file, err)
 	}

@@ -111,9 +111,19 @@ func (s *server) createPrograms(w http.ResponseWriter, r *http.Request) error {
 func (st *store) attachObject(req api.AttachProgram) ([]api.Probe, error) {
 	st.loading.RLock()
 	defer st.loading.RUnlock()
-	loaded, err := st.programs.Load(req.Object, program.LoadOptions{Section: req.Section, At: req.At, Set: req.Set, OnHost: req.OnHost, Strict: req.Strict, User: st.atUserCode})
+	opt := program.LoadOptions{Section: req.Section, At: req.At, Set: req.Set, OnHost: req.OnHost, Strict: req.Strict, User: st.atUserCode}
+	if req.SkipMissing {
+		opt.Has = func(function string) bool {
+			_, err := st.guest.Image().Lookup(function)
+			return err == nil
+		}
+	}
+	loaded, err := st.programs.Load(req.Object, opt)
 	if err != nil {
 		return nil, objectError(err)
+	}
+	if len(loaded.LeftOut) > 0 {
+		st.log.Info("programs are left out: the guest does not have their functions", "functions", loaded.LeftOut)
 	}
 	obj := &object{Object: loaded}
 	specs := make([]api.ProbeSpec, len(loaded.Programs))

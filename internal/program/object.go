@@ -21,6 +21,7 @@ type Emitter interface {
 // share.
 type Object struct {
 	Programs []*Program // in the order of their names
+	LeftOut  []string   // functions that the guest does not have: see LoadOptions.Has
 
 	rt     *Runtime
 	col    *bpf.Collection
@@ -53,6 +54,7 @@ type LoadOptions struct {
 	At      string            // where programs attach to instead of what their sections say: PLACE of the only one, or NAME=PLACE[,...]
 	Set     map[string]string // constants: see bpf.Selection
 	OnHost  bool              // no program runs in the guest
+	Has     func(string) bool // see bpf.Selection
 	Budget  int64             // of each program; 0 = bpf.DefaultBudget
 	Strict  bool              // a program with warnings is refused
 
@@ -89,7 +91,7 @@ func (rt *Runtime) Load(file []byte, opt LoadOptions) (*Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	obj := &Object{rt: rt}
+	obj := &Object{rt: rt, LeftOut: o.LeftOut}
 	if obj.col, err = o.LoadIn(rt.cfg.CPUs, pl.memory, opt.Budget); err != nil && pl.inGuest() {
 		// Memory that is shared is scarce.
 		pl.toHost(err.Error())
@@ -125,7 +127,7 @@ func (rt *Runtime) selection(opt LoadOptions) (bpf.Selection, error) {
 	if err != nil {
 		return bpf.Selection{}, fmt.Errorf("load object: %w", err)
 	}
-	sel := bpf.Selection{Section: opt.Section, Set: opt.Set, At: at}
+	sel := bpf.Selection{Section: opt.Section, Set: opt.Set, At: at, Has: opt.Has}
 	if rt.cfg.Kernel != nil {
 		sel.Kernel = rt.cfg.Kernel()
 	}

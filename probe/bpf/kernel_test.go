@@ -2,6 +2,9 @@ package bpf
 
 import (
 	"encoding/binary"
+	"errors"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -320,5 +323,35 @@ func TestSystemCalls(t *testing.T) {
 	run("enter", &insn.Regs{RDI: user})
 	if c.variable(t, "id") != 0 || c.variable(t, "args")&(1<<48-1) != 0 {
 		t.Errorf("call %d, arguments %#x", c.variable(t, "id"), c.variable(t, "args"))
+	}
+}
+
+// TestLeftOut: programs at functions that the guest does not have are left out when that
+// is asked for, and with them what only they need.
+func TestLeftOut(t *testing.T) {
+	has := func(names ...string) func(string) bool {
+		return func(name string) bool { return slices.Contains(names, name) }
+	}
+	o, err := LoadObject(readObject(t, "typed.o"), Selection{Kernel: testKernel(t), Has: has("__x64_sys_openat")})
+	if err != nil || len(o.Programs) != 2 || !slices.Equal(o.LeftOut, []string{"vfs_read", "vfs_read"}) {
+		t.Errorf("%v, %+v", err, o)
+	}
+	if _, err := LoadObject(readObject(t, "typed.o"), Selection{Kernel: testKernel(t), Has: has()}); !errors.Is(err, ErrNoPrograms) || !strings.Contains(err.Error(), "the guest has no function of") {
+		t.Error(err)
+	}
+}
+
+func TestParseAt(t *testing.T) {
+	for text, want := range map[string]map[string]string{
+		"": {}, "f": {"": "f"}, "a=b": {"a": "b"}, "a=b,c=d+4": {"a": "b", "c": "d+4"},
+	} {
+		if got, err := ParseAt(text); err != nil || !maps.Equal(got, want) {
+			t.Errorf("%q: %v, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{",", "a=", "=b", "a=b,a=c", "a,b", "a=b,"} {
+		if got, err := ParseAt(text); err == nil {
+			t.Errorf("%q: %v", text, got)
+		}
 	}
 }

@@ -6,9 +6,10 @@ package bpf
 // that stand together in a larger one: Linux's is approximate too.
 
 const (
-	lruSample = 256 // slots that are looked at, a power of two
-	hdrClock  = 64  // uses so far
-	hdrHand   = 128 // slots looked at so far
+	lruSample = 256  // slots that are looked at, a power of two
+	lruMost   = 4096 // where there is nothing in those
+	hdrClock  = 64   // uses so far
+	hdrHand   = 128  // slots looked at so far
 )
 
 // use notes that the element in a slot was used.
@@ -38,10 +39,10 @@ func (m *Map) evict(from, n int) bool {
 		case oldest >= 0 && cas64(mem, m.slotWord(oldest), word, word^slotLive^slotGone):
 			add64(mem, hdrCount, ^uint64(0))
 			return true
-		case oldest < 0 && n >= m.entries:
+		case oldest < 0 && n >= min(lruMost, m.entries):
 			return false
 		case oldest < 0:
-			n = min(2*n, m.entries)
+			n = 2 * n
 		}
 	}
 	return false

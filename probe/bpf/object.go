@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -18,6 +19,8 @@ const MaxObjectSize = 16 << 20
 var (
 	ErrObjectTooLarge = fmt.Errorf("larger than %d bytes", MaxObjectSize)
 	ErrNoPrograms     = errors.New("no programs for probes")
+
+	errLeftOut = errors.New("left out")
 )
 
 // Object is an object file as clang makes them for the bpf target, parsed and
@@ -25,6 +28,7 @@ var (
 type Object struct {
 	Maps     []MapSpec // in the order of their names; global variables are arrays named .data, .bss, .rodata
 	Programs []ObjectProgram
+	LeftOut  []string // functions that programs are at which were left out
 }
 
 // ObjectProgram is one program of an object.
@@ -48,7 +52,10 @@ type Selection struct {
 	Section string
 	Set     map[string]string // values of constants: numbers, true and false, names of enumerations, texts
 	At      map[string]string // where programs attach to, by what their section says; "" is for the only program
-	Kernel  *Kernel           // nil: the guest is no kernel that programs are made for
+	// Has reports whether the guest has a function. Programs at others are left out, as
+	// tools do that are made for several kernels; nil: none are.
+	Has    func(function string) bool
+	Kernel *Kernel // nil: the guest is no kernel that programs are made for
 }
 
 // LoadObject parses an object file. Programs stand in sections such as kprobe/NAME
@@ -82,15 +89,22 @@ func LoadObject(b []byte, sel Selection) (o *Object, err error) {
 	o = new(Object)
 	for _, name := range sortedKeys(spec.Programs) {
 		p, err := objectProgram(spec.Programs[name], &sel, x, len(spec.Programs) == 1)
+		if errors.Is(err, errLeftOut) {
+			o.LeftOut = append(o.LeftOut, p.AttachTo)
+			continue
+		}
 		if err != nil {
 			return nil, fmt.Errorf("load object: program %q in section %q: %w", name, spec.Programs[name].SectionName, err)
 		}
 		o.Programs = append(o.Programs, p)
 	}
+	if len(o.Programs) == 0 && len(o.LeftOut) > 0 {
+		return nil, fmt.Errorf("load object: %w: the guest has no function of %q", ErrNoPrograms, o.LeftOut)
+	}
 	if len(o.Programs) == 0 {
 		return nil, fmt.Errorf("load object: %w", ErrNoPrograms)
 	}
-	if err := o.addMaps(spec, x, sel.Section != ""); err != nil {
+	if err := o.addMaps(spec, x, sel.Section != "" || len(o.LeftOut) > 0); err != nil {
 		return nil, fmt.Errorf("load object: %w", err)
 	}
 	if err := o.setConstants(spec.Variables, sel.Set); err != nil {
@@ -118,6 +132,9 @@ func objectProgram(s *ebpf.ProgramSpec, sel *Selection, x *externs, only bool) (
 		p.AttachTo = at
 	} else if at, ok := sel.At[p.AttachTo]; ok {
 		p.AttachTo = at
+	}
+	if name, _, _ := strings.Cut(p.AttachTo, "+"); sel.Has != nil && name != "" && !inUserCode(p.Section) && !sel.Has(name) {
+		return p, errLeftOut
 	}
 	if p.Kind.typed() {
 		f, err := sel.Kernel.function(p.AttachTo)

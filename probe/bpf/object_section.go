@@ -57,6 +57,12 @@ var sectionKinds = map[string]Kind{
 	"fentry": Fentry, "fentry.s": Fentry, "fexit": Fexit, "fexit.s": Fexit,
 }
 
+// inUserCode reports whether a section is about a place in user code.
+func inUserCode(section string) bool {
+	section = strings.TrimPrefix(section, "?")
+	return strings.HasPrefix(section, "uprobe") || strings.HasPrefix(section, "uretprobe")
+}
+
 // sectionAdvice says of sections that are not served what to do instead.
 var sectionAdvice = []struct{ prefixes, advice string }{
 	{"tracepoint tp raw_tracepoint raw_tp raw_tracepoint.w raw_tp.w tp_btf", "the guest's tracepoints are off as long as the guest itself does not use them: put the program at a function that the tracepoint is in (kprobe/, fentry/)"},

@@ -395,12 +395,14 @@ func TestLoadLimit(t *testing.T) {
 // FuzzLoadObject wants errors and no panics, hangs or unbounded memory of
 // whatever a file may hold, and runs what does load.
 func FuzzLoadObject(f *testing.F) {
-	for _, name := range []string{"count.o", "latency.o", "record.o", "subprog.o", "count-v1.o", "core.o", "core-task.o", "kconfig.o", "mixed.o"} {
+	for _, name := range []string{"count.o", "latency.o", "record.o", "subprog.o", "count-v1.o", "core.o", "core-task.o", "kconfig.o", "mixed.o", "kernel.o", "typed.o", "callback.o", "syscall.o"} {
 		f.Add(readObject(f, name))
 	}
+	kernel := testKernel(f)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		_, _ = LoadObject(b, Selection{Section: "kprobe/vfs_read"})
-		o, err := LoadObject(b, Selection{})
+		_, _ = LoadObject(b, Selection{})
+		o, err := LoadObject(b, Selection{Kernel: kernel})
 		if err != nil {
 			return
 		}
@@ -421,6 +423,7 @@ func FuzzLoadObject(f *testing.F) {
 		}
 		defer c.Close()
 		for _, p := range c.Programs {
+			p.HostOnly()
 			if _, err := NewVM(p.Program, 0).Run(make([]byte, RegsSize), &fakeEnv{}); err != nil {
 				var fault *Fault
 				if !errors.As(err, &fault) {

@@ -1,0 +1,117 @@
+package daemon
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/internal/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/patience"
+)
+
+// serveLinux starts a daemon with the Linux guest in dir, which runs command.
+func serveLinux(t *testing.T, dir, command string) *harness {
+	t.Helper()
+	o := defaultOptions()
+	o.kernel, o.initrd, o.memory, o.vcpus = filepath.Join(dir, "vmlinuz"), filepath.Join(dir, "initrd"), 256<<20, 1
+	o.cmdline = "console=ttyS0 quiet panic=-1 -- " + command
+	h := &harness{T: t, log: &syncBuffer{}, path: filepath.Join(t.TempDir(), "s"), done: make(chan error, 1)}
+	log := slog.New(slog.NewTextHandler(h.log, nil))
+	p, err := loadProgram(&o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := newMachineGuest(&o, p, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := g.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	life, cancel := context.WithCancel(context.Background())
+	h.cancel, h.ctx = cancel, patience.Of(t)
+	h.s = newServer(log, o, g, func() uint64 { return 0 })
+	sock, err := listen(h.ctx, h.path, -1, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	ready := make(chan struct{})
+	go func() { h.done <- h.s.run(life, sock, func() { close(ready) }) }()
+	<-ready
+	h.c = client.New(h.path)
+	t.Cleanup(func() {
+		h.c.Close()
+		h.stop()
+		sock.Close()
+	})
+	return h
+}
+
+// console waits for a line of the guest.
+func (h *harness) console(line string) {
+	h.Helper()
+	sub, history := h.s.guest.Console(1 << 12)
+	defer sub.Close()
+	var all []string
+	for _, l := range history {
+		if all = append(all, l.Text); l.Text == line {
+			return
+		}
+	}
+	for {
+		select {
+		case l, ok := <-sub.C():
+			if all = append(all, l.Text); ok && l.Text == line {
+				return
+			} else if ok {
+				continue
+			}
+		case <-h.ctx.Done():
+		}
+		h.Fatalf("no line %q:\n%s\n%s", line, strings.Join(all, "\n"), h.log.String())
+	}
+}
+
+// TestLinuxPrograms: programs of all kinds of sections count what a Linux guest does, by
+// its kernel's types.
+func TestLinuxPrograms(t *testing.T) {
+	for _, dir := range kvmtest.RequireLinux(t) {
+		t.Run(filepath.Base(dir), func(t *testing.T) {
+			h := serveLinux(t, dir, "echo ready; read x; cd /tmp; i=0; while [ $i -lt 30 ]; do echo > gp$i; rm gp$i; cat gp$i; i=$((i+1)); done 2>/dev/null; unlink gpnone 2>/dev/null; cat gpnone 2>/dev/null; echo end; read x")
+			h.console("ready")
+			ps, err := h.c.AttachProgram(h.ctx, api.AttachProgram{Object: objectFile(t, "linux.o")})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, p := range ps {
+				t.Logf("%s runs %s: %s", p.Name, p.Runs, p.OnHost)
+			}
+			if _, err := h.s.guest.Input(h.ctx, []byte("\n")); err != nil {
+				t.Fatal(err)
+			}
+			h.console("end")
+			d, err := h.c.Map(h.ctx, "counts")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for what, want := range []string{"30", "31", "30", "31", "30", "30"} {
+				if got := string(d.Values[what].Data[0]); got != want {
+					t.Errorf("count %d is %s, want %s", what, got, want)
+				}
+			}
+			for _, p := range ps {
+				now, _ := h.c.Probe(h.ctx, p.Name)
+				t.Logf("%s: %+v %+v", p.Name, now.Stats, now.Program)
+			}
+		})
+	}
+}
