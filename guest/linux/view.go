@@ -423,3 +423,16 @@ func (v *View) Edges(lo, hi guest.GVA) (at []guest.GVA) {
 	}
 	return at
 }
+
+// String names the state as the kernel does, in lower case.
+func (s SystemState) String() string {
+	switch s {
+	case StateBooting:
+		return "booting"
+	case StateScheduling:
+		return "scheduling"
+	case StateFreeing:
+		return "freeing"
+	}
+	return "running"
+}

@@ -21,6 +21,17 @@ type Guest struct {
 	Enabled      bool      `json:"enabled"` // the global knob
 	Checks       uint64    `json:"checks"`  // wrong results that the guest's self-check has reported
 	CPUs         []CPUInfo `json:"cpus"`
+
+	Kernel *Kernel `json:"kernel,omitempty"` // of a Linux guest
+}
+
+// Kernel is the kernel of a Linux guest.
+type Kernel struct {
+	Version string   `json:"version"`
+	System  string   `json:"system,omitempty"`  // booting, scheduling, freeing or running
+	Slide   Hex      `json:"slide"`             // its addresses minus those that it was linked for
+	Checked []string `json:"checked,omitempty"` // how the running kernel confirms that: LSTAR, IDT
+	Missing []string `json:"missing,omitempty"` // what is not known of it, and what does not work therefore
 }
 
 // CPUInfo is one vCPU of the guest. Its counts go on over a reset.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -37,6 +38,14 @@ func (a *app) guest() command.Spec {
 	}
 }
 
+// confirmed says how the guest confirms where its kernel is.
+func confirmed(by []string) string {
+	if len(by) == 0 {
+		return ""
+	}
+	return " (confirmed by " + strings.Join(by, " and ") + ")"
+}
+
 func printGuest(r *command.Run, g api.Guest) error {
 	knob := "enabled"
 	if !g.Enabled {
@@ -52,6 +61,13 @@ func printGuest(r *command.Run, g api.Guest) error {
 		{"boots", strconv.Itoa(g.Boots)},
 		{"probes", fmt.Sprintf("%d, %s", g.Probes, knob)},
 		{"wrong results", u64(g.Checks)},
+	}
+	if k := g.Kernel; k != nil {
+		rows = append(rows, []string{"kernel", "Linux " + k.Version}, []string{"system", k.System},
+			[]string{"slide", fmt.Sprintf("%#x%s", uint64(k.Slide), confirmed(k.Checked))})
+		for _, lack := range k.Missing {
+			rows = append(rows, []string{"missing", lack})
+		}
 	}
 	if g.ExitCode != nil {
 		rows = append(rows, []string{"exit code", strconv.FormatInt(*g.ExitCode, 10)})

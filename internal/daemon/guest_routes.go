@@ -208,6 +208,13 @@ func (s *server) wireGuest() api.Guest {
 	if st.Crash != nil {
 		g.Crash = wireCrash(st.Crash)
 	}
+	if l, ok := s.guest.(interface {
+		Kernel() (machine.KernelState, bool)
+	}); ok {
+		if k, ok := l.Kernel(); ok {
+			g.Kernel = &api.Kernel{Version: k.Version, System: k.System, Slide: api.Hex(k.Slide), Checked: k.Checked, Missing: k.Missing}
+		}
+	}
 	for i, v := range st.VCPUs {
 		c := api.CPUInfo{CPU: v.ID, State: string(v.Activity), RIP: api.Hex(v.RIP), Symbol: v.Symbol, Space: api.Hex(v.Space), Exits: map[string]uint64{}}
 		if i < len(stats.VCPUs) {

@@ -121,6 +121,9 @@ func (o *options) check() error {
 	default:
 		o.memory = machine.DefaultMemory
 	}
+	if o.kernel != "" {
+		o.tick = 0 // it has timers of its own
+	}
 	switch {
 	case o.vcpus < 1 || o.vcpus > guest.MaxVCPUs:
 		return command.Usagef("--vcpus %d: not in 1 to %d", o.vcpus, guest.MaxVCPUs)

@@ -32,8 +32,9 @@ type linuxGuest struct {
 	stubs  []trapStub
 
 	board   atomic.Pointer[board]
-	settled bool                   // the text is protected, the engine's memory mapped or refused
-	refused atomic.Pointer[string] // why the engine has no memory in the guest, for good
+	settled bool                     // the text is protected, the engine's memory mapped or refused
+	checked atomic.Pointer[[]string] // how the running kernel confirms the slide
+	refused atomic.Pointer[string]   // why the engine has no memory in the guest, for good
 }
 
 // trapStub is a place in the guest's own handler of vector 3 where the host has put
@@ -81,6 +82,7 @@ func (g *linuxGuest) load(m *Machine) (*guest.BootState, error) {
 	g.engine.reset(m.mem, home, b)
 	g.settled = false
 	g.refused.Store(nil)
+	g.checked.Store(nil)
 	g.stubs = nil
 	if m.host.Traps.CPL0.Int3 == host.DeliveryVector {
 		if g.stubs, err = plantStubs(m.mem, home, view); err != nil {

@@ -25,6 +25,12 @@ func (g *linuxGuest) stopped(m *Machine) {
 		return
 	}
 	g.settled = true
+	if err := g.checkSlide(m); err != nil {
+		text := err.Error()
+		g.refused.Store(&text)
+		m.log.Error("the kernel is not where it was put", "err", err)
+		return
+	}
 	if text := g.textPages(); m.host.KVM.Readonly && text.Size != 0 {
 		if err := m.protectText(text); err != nil {
 			m.log.Warn("the kernel's text cannot be made read-only: what the kernel changes of it is not followed", "err", err)

@@ -1,0 +1,84 @@
+package machine
+
+import (
+	"fmt"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/kvm"
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// KernelState is what is known of a Linux guest's kernel as it runs.
+type KernelState struct {
+	Version string
+	System  string // booting, scheduling, freeing or running; "" where the kernel's names do not say
+	Slide   uint64 // bytes that its addresses are from those that it was linked for
+	// Checked says how the running kernel itself confirms the slide: "LSTAR" (where it has
+	// entry_SYSCALL_64) and "IDT" (asm_exc_int3). None before it has set them.
+	Checked []string
+	// Missing are sentences: what is not known of it, and what does not work for that reason.
+	Missing []string
+}
+
+// Kernel returns the state of the guest's kernel, false for a guest that is no Linux. Any
+// goroutine.
+func (m *Machine) Kernel() (KernelState, bool) {
+	g, ok := m.payload().(*linuxGuest)
+	if !ok {
+		return KernelState{}, false
+	}
+	view := g.seen.Load()
+	s := KernelState{Version: g.cfg.Kernel.Version, Slide: uint64(view.Slide()), Missing: view.Missing()}
+	if state, known := view.System(); known {
+		s.System = state.String()
+	}
+	if c := g.checked.Load(); c != nil {
+		s.Checked = *c
+	}
+	if why := g.refused.Load(); why != nil {
+		s.Missing = append(s.Missing, *why)
+	}
+	return s, true
+}
+
+// msrLSTAR holds the entry of syscalls (SDM Vol. 3, 5.8.8).
+const msrLSTAR = 0xc000_0082
+
+// checkSlide compares the slide with what the running kernel has told the processor, in two
+// ways. They cannot differ unless something else was booted than was read: then nothing is
+// where its names say. Precondition: the world is stopped.
+func (g *linuxGuest) checkSlide(m *Machine) error {
+	v := m.vcpus[0]
+	var ways []string
+	for _, way := range []struct {
+		name, symbol string
+		at           func() (uint64, bool)
+	}{
+		{"LSTAR", "entry_SYSCALL_64", func() (uint64, bool) {
+			r := []kvm.MSR{{Index: msrLSTAR}}
+			err := v.kvm.GetMSRs(r)
+			return r[0].Data, err == nil
+		}},
+		{"IDT", "asm_exc_int3", func() (uint64, bool) {
+			gate := make([]byte, 16)
+			err := m.space(0).Read(guest.GVA(v.sregs.IDT.Base)+16*insn.VectorBP, gate)
+			lo, hi := littleEndian(gate[:8]), littleEndian(gate[8:])
+			return hi<<32 | lo>>48<<16 | lo&0xffff, err == nil
+		}},
+	} {
+		s, err := g.view().Lookup(way.symbol)
+		if err != nil {
+			continue // a kernel without names
+		}
+		at, ok := way.at()
+		if !ok {
+			continue
+		}
+		if at != uint64(s.Addr) {
+			return fmt.Errorf("%s: the kernel has %s at %#x, its names at %v: is it the kernel that was booted (kexec)?", way.name, way.symbol, at, s.Addr)
+		}
+		ways = append(ways, way.name)
+	}
+	g.checked.Store(&ways)
+	return nil
+}
