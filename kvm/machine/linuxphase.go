@@ -8,9 +8,13 @@ import (
 	"github.com/guestprobe/guestprobe/probe"
 )
 
-// phasePoll is how often a guest that boots is asked how far it has come. Nothing depends
-// on it: sites wait for their jumps until then.
-const phasePoll = 10 * time.Millisecond
+// phasePoll is how often a guest that boots is asked how far it has come, and modulePoll how
+// often one that has booted is asked for its modules. Nothing depends on them: sites wait for
+// their jumps until then, and names of modules are not known before.
+const (
+	phasePoll  = 10 * time.Millisecond
+	modulePoll = 100 * time.Millisecond
+)
 
 // stopped sees how far the guest has come, and gives the engine its memory when that can be.
 // Precondition: the world is stopped.
@@ -75,33 +79,48 @@ func (g *linuxGuest) noExec(user bool) string {
 
 func (g *linuxGuest) noFault() string { return "exceptions of a Linux guest go to its kernel" }
 
-// beside waits until the kernel has come so far that there is nothing to wait for, and tells
-// the engine each time that something has changed for it.
+// beside sees how far the kernel has come, and then which modules there are, and tells the
+// engine each time that something has changed for it.
 func (g *linuxGuest) beside(m *Machine, stop <-chan struct{}) {
 	clock := time.NewTicker(phasePoll)
 	defer clock.Stop()
 	view := g.seen.Load()
-	for last := linux.StateBooting; last < linux.StateFreeing; {
+	last, said := linux.StateBooting, ""
+	for {
 		select {
 		case <-stop:
 			return
 		case <-clock.C:
 		}
-		view.Refresh()
-		s, known := view.System()
-		if !known {
-			return
+		changed := false
+		if last < linux.StateFreeing {
+			view.Refresh()
+			s, known := view.System()
+			if !known {
+				return
+			}
+			changed, last = s != last, s
+			if s >= linux.StateFreeing {
+				clock.Reset(modulePoll)
+			}
+		} else {
+			var err error
+			changed, err = view.RefreshModules()
+			// The guest could say the same a thousand times.
+			if err != nil && err.Error() != said {
+				said = err.Error()
+				m.log.Warn("modules of the guest are not known", "err", err)
+			}
 		}
-		if s == last {
+		if !changed {
 			continue
 		}
-		last = s
 		err := m.target().Stop(func(probe.World) error { return nil })
 		if err == nil {
 			err = m.engine.TargetChanged()
 		}
 		if err != nil {
-			m.log.Warn("probes of a guest that has booted further", "err", err)
+			m.log.Warn("probes of a guest that has changed", "err", err)
 		}
 	}
 }
