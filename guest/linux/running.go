@@ -7,7 +7,10 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/cilium/ebpf/btf"
+
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/types"
 )
 
 // running is what a View knows of the kernel while it runs, by the kernel's types.
@@ -20,6 +23,7 @@ type running struct {
 	// What RefreshModules has seen. mu is held while it reads the guest's memory, View.mu
 	// is not: whoever stops the guest may hold locks that reading waits for.
 	mu       sync.Mutex
+	base     *Types               // a copy of types for the modules', which read it without its lock
 	loaded   map[guest.GVA]loaded // by the address of the struct module
 	lastSeen uint64               // Modules.Generation
 }
@@ -28,6 +32,7 @@ type running struct {
 type loaded struct {
 	Module
 	kernel *Kernel
+	types  *Types // nil: nobody has asked for them
 }
 
 func newRunning(k *Kernel, lookup Lookup) *running {
@@ -48,17 +53,49 @@ func (r *running) missing() []string {
 // Types returns the kernel's types. The error says why they are not known.
 func (v *View) Types() (*Types, error) { return v.running.types, v.running.noTypes }
 
-// ModuleTypes returns the types that a module adds to the kernel's.
+// ModuleTypes returns the types that a module adds to the kernel's. One goroutine at a
+// time may use those of all modules.
 func (v *View) ModuleTypes(name string) (*Types, error) {
 	r := v.running
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, m := range r.loaded {
-		if m.Name == name {
-			return r.modules.Types(m.Module, r.types, v.read)
+	for at, m := range r.loaded {
+		if m.Name != name {
+			continue
 		}
+		if m.types == nil {
+			var err error
+			if r.base == nil && r.types != nil {
+				r.base = &Types{r.types.Spec.Copy()}
+			}
+			if m.types, err = r.modules.Types(m.Module, r.base, v.read); err != nil {
+				return nil, err
+			}
+			r.loaded[at] = m
+		}
+		return m.types, nil
 	}
 	return nil, fmt.Errorf("there is no module %s: %w", name, guest.ErrSymbolNotFound)
+}
+
+// Info returns the kernel's types, with those of the modules that view has loaded when
+// they are asked for. Errors are those of Types.
+func (k *Kernel) Info(view func() guest.View) (*types.Info, error) {
+	t, err := k.Types()
+	if err != nil {
+		return nil, err
+	}
+	return types.New(t.Spec, func(module string) *btf.Spec {
+		v, ok := view().(*View)
+		if !ok {
+			return nil
+		}
+		t, err := v.ModuleTypes(module)
+		if err != nil {
+			return nil // it has gone, or has none
+		}
+		return t.Spec
+	}), nil
 }
 
 // Profile implements guest.View.
@@ -106,7 +143,7 @@ func (v *View) RefreshModules() (changed bool, err error) {
 				err = e
 				continue
 			}
-			old = loaded{m, k}
+			old = loaded{Module: m, kernel: k}
 		}
 		now[m.Addr], kernels[m.Name] = old, old.kernel
 	}

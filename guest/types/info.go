@@ -40,88 +40,59 @@ func Read(section []byte, base *btf.Spec) (*btf.Spec, error) {
 // Info are the types of a guest's program, and of the modules that it has loaded. Its
 // methods may be called from any goroutine.
 type Info struct {
-	mu      sync.Mutex // what reads a module's types reads the program's too, without their lock
-	base    *btf.Spec
-	modules map[string]*btf.Spec
+	program *btf.Spec
+	module  func(name string) *btf.Spec
+
+	mu sync.Mutex // what reads a module's types reads the program's too, without their lock
 }
 
-// New returns the types of a program, which Read has returned.
-func New(program *btf.Spec) *Info { return &Info{base: program, modules: map[string]*btf.Spec{}} }
-
-// AddModule adds the types of a module, which Read has returned with those of the
-// program as their base. Those of a module of that name that is there already go.
-func (i *Info) AddModule(name string, module *btf.Spec) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.modules[name] = module
+// New returns the types of a program, which Read has returned. Module returns those that
+// a module which is loaded adds to them, or nil; it may be nil itself.
+func New(program *btf.Spec, module func(name string) *btf.Spec) *Info {
+	return &Info{program: program, module: module}
 }
 
-// RemoveModule takes the types of a module away.
-func (i *Info) RemoveModule(name string) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	delete(i.modules, name)
-}
-
-// Func returns the prototype of a function: of that module, or with "" of the program or,
-// where that does not have it, of any module. It is nil when it is not known.
+// Func returns the prototype of a function of the program, or of that module where it is
+// not "". It is nil when it is not known.
 func (i *Info) Func(module, name string) *btf.FuncProto {
-	var proto *btf.FuncProto
-	i.each(module, func(s *btf.Spec) bool {
-		types, err := s.AnyTypesByName(name)
-		if err != nil {
-			return false
+	spec := i.program
+	if module != "" {
+		if i.module == nil {
+			return nil
 		}
-		for _, t := range types {
-			if f, ok := t.(*btf.Func); ok {
-				if proto, ok = f.Type.(*btf.FuncProto); ok {
-					return true
-				}
+		if spec = i.module(module); spec == nil {
+			return nil
+		}
+	}
+	for _, t := range i.named(spec, name) {
+		if f, ok := t.(*btf.Func); ok {
+			if proto, ok := f.Type.(*btf.FuncProto); ok {
+				return proto
 			}
 		}
-		return false
-	})
-	return proto
+	}
+	return nil
 }
 
-// Struct returns the structure or union of that tag, of the program or of any module, or
-// nil.
+// Struct returns the structure or union of that tag of the program, or nil.
 func (i *Info) Struct(tag string) btf.Type {
-	var found btf.Type
-	i.each("", func(s *btf.Spec) bool {
-		types, err := s.AnyTypesByName(tag)
-		if err != nil {
-			return false
+	for _, t := range i.named(i.program, tag) {
+		if _, ok := Members(t); ok {
+			return t
 		}
-		for _, t := range types {
-			if _, ok := Members(t); ok {
-				found = t
-				return true
-			}
-		}
-		return false
-	})
-	return found
+	}
+	return nil
 }
 
-// each calls f with the types of that module, or of all, until it returns true.
-func (i *Info) each(module string, f func(*btf.Spec) bool) {
+// named returns what has a name; damaged types have none.
+func (i *Info) named(s *btf.Spec, name string) []btf.Type {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if module != "" {
-		if s := i.modules[module]; s != nil {
-			f(s)
-		}
-		return
+	types, err := s.AnyTypesByName(name)
+	if err != nil {
+		return nil
 	}
-	if f(i.base) {
-		return
-	}
-	for _, s := range i.modules {
-		if f(s) {
-			return
-		}
-	}
+	return types
 }
 
 // Size returns the bytes of a value of that type, at least 0; ok is false where it has

@@ -23,7 +23,7 @@ func read(t testing.TB, section []byte, base *btf.Spec) *btf.Spec {
 
 func kernel(t testing.TB) *Info {
 	t.Helper()
-	return New(read(t, kerneltest.Types(), nil))
+	return New(read(t, kerneltest.Types(), nil), nil)
 }
 
 func TestPrototype(t *testing.T) {
@@ -131,7 +131,7 @@ func chain(n int) []byte {
 
 // TestHostile: types that lead to one another without end cost a bounded stack.
 func TestHostile(t *testing.T) {
-	if info := New(read(t, chain(MaxTypes), nil)); info.Func("", "f") != nil {
+	if info := New(read(t, chain(MaxTypes), nil), nil); info.Func("", "f") != nil {
 		t.Error("a pointer is a function")
 	}
 	for what, b := range map[string][]byte{
@@ -157,20 +157,18 @@ func TestHostile(t *testing.T) {
 func TestModules(t *testing.T) {
 	section := kerneltest.Types()
 	base := read(t, section, nil)
-	info := New(base)
-	info.AddModule("mod", read(t, kerneltest.ModuleTypes(section), base))
-	for _, module := range []string{"", "mod"} {
-		p := info.Func(module, "mod_read")
-		if p == nil || Prototype("mod_read", p) != "mod_read(struct file *file) -> void" {
-			t.Errorf("module %q: %v", module, p)
+	module := read(t, kerneltest.ModuleTypes(section), base)
+	info := New(base, func(name string) *btf.Spec {
+		if name == "mod" {
+			return module
 		}
+		return nil
+	})
+	if p := info.Func("mod", "mod_read"); p == nil || Prototype("mod_read", p) != "mod_read(struct file *file) -> void" {
+		t.Errorf("mod_read is %v", p)
 	}
-	if info.Func("mod", "vfs_read") != nil {
-		t.Error("the kernel's function is the module's")
-	}
-	info.RemoveModule("mod")
-	if info.Func("", "mod_read") != nil {
-		t.Error("the types are still there")
+	if info.Func("mod", "vfs_read") != nil || info.Func("", "mod_read") != nil || info.Func("gone", "mod_read") != nil {
+		t.Error("a function is of the wrong module")
 	}
 	if _, err := Read(chain(MaxModuleTypes+1), base); err == nil {
 		t.Error("a module may have any number of types")
@@ -185,7 +183,7 @@ func FuzzTypes(f *testing.F) {
 		if err != nil {
 			return
 		}
-		info := New(spec)
+		info := New(spec, nil)
 		for typ, err := range spec.All() {
 			if err != nil {
 				return

@@ -60,7 +60,7 @@ func newFakeGuest(tb testing.TB, cpus int) *fakeGuest {
 
 func newFakeGuestOf(tb testing.TB, img *guest.Image, cpus int) *fakeGuest {
 	tb.Helper()
-	g := &fakeGuest{img: img, types: bootable{image: img}.types(slog.New(slog.DiscardHandler)), cpus: cpus, changed: make(chan struct{}), subs: map[*fakeConsole]bool{}, taps: map[*fakeTap]bool{}}
+	g := &fakeGuest{img: img, types: bootable{image: img}.types(nil, slog.New(slog.DiscardHandler)), cpus: cpus, changed: make(chan struct{}), subs: map[*fakeConsole]bool{}, taps: map[*fakeTap]bool{}}
 	g.state.Phase = machine.PhaseCreated
 	for i := range cpus {
 		g.state.VCPUs = append(g.state.VCPUs, machine.VCPUState{ID: i, Activity: machine.VCPUParked})

@@ -114,7 +114,7 @@ func newMachineGuest(o *options, p bootable, log *slog.Logger) (Guest, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := machineGuest{Machine: m, types: p.types(log), source: sync.OnceValues(func() (*debuginfo.Info, error) { return p.readSource(o.debug) })}
+	g := machineGuest{Machine: m, types: p.types(m.Image, log), source: sync.OnceValues(func() (*debuginfo.Info, error) { return p.readSource(o.debug) })}
 	if p.linux != nil {
 		g.info = &kernelInfo{image: p.linux.Kernel, path: o.kernel, view: g.Image, log: log}
 	}

@@ -100,22 +100,23 @@ func checkLinuxHost(o *options) (*host.Report, error) {
 
 // types returns the types that a program has in its section .BTF, or nil. A guest with
 // damaged ones is probed without.
-func (p bootable) types(log *slog.Logger) event.Types {
-	known, err := p.readTypes()
+func (p bootable) types(view func() guest.View, log *slog.Logger) event.Types {
+	known, err := p.readTypes(view)
 	if err != nil {
 		log.Warn("the guest's types are not known: arguments have no names", "error", err)
 	}
 	return known
 }
 
-// readTypes reads them; nil: there are none.
-func (p bootable) readTypes() (event.Types, error) {
+// readTypes reads them; nil: there are none. A Linux kernel's modules are read as they are
+// when they are asked for.
+func (p bootable) readTypes(view func() guest.View) (event.Types, error) {
 	if p.linux != nil {
-		t, err := p.linux.Kernel.Types()
+		info, err := p.linux.Kernel.Info(view)
 		if err != nil {
 			return nil, err
 		}
-		return types.New(t.Spec), nil
+		return info, nil
 	}
 	section, err := p.image.SectionData(".BTF", types.MaxBTF)
 	if section == nil {
@@ -125,5 +126,5 @@ func (p bootable) readTypes() (event.Types, error) {
 	if err != nil {
 		return nil, err
 	}
-	return types.New(spec), nil
+	return types.New(spec, nil), nil
 }

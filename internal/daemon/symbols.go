@@ -75,7 +75,7 @@ func (s *server) getSymbols(w http.ResponseWriter, r *http.Request) error {
 		}
 		list.Symbols = append(list.Symbols, api.Symbol{
 			Name: sym.Name, Addr: api.Hex(sym.Addr), Size: sym.Size, Kind: symbolKinds[sym.Kind],
-			Global: sym.Global, User: sym.User, Section: sym.Section, Blacklist: s.blacklisted(sym), Prototype: prototype(known, sym),
+			Global: sym.Global, User: sym.User, Section: sym.Section, Blacklist: s.blacklisted(sym), Prototype: prototype(known, img, sym),
 		})
 	}
 	writeJSON(w, http.StatusOK, list)
@@ -83,11 +83,11 @@ func (s *server) getSymbols(w http.ResponseWriter, r *http.Request) error {
 }
 
 // prototype returns that of a function, or nil.
-func prototype(known event.Types, sym guest.Symbol) *api.Prototype {
+func prototype(known event.Types, img guest.View, sym guest.Symbol) *api.Prototype {
 	if known == nil || sym.Kind != guest.SymFunc {
 		return nil
 	}
-	proto := known.Func("", sym.Name)
+	proto := known.Func(event.ModuleOf(img, sym.Addr), sym.Name)
 	if proto == nil {
 		return nil
 	}

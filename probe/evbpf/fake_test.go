@@ -43,7 +43,7 @@ var scope = event.Scope{Symbols: kernel, Types: func() event.Types {
 	if err != nil {
 		panic(err)
 	}
-	return types.New(spec)
+	return types.New(spec, nil)
 }()}
 
 func (s image) Lookup(name string) (guest.Symbol, error) {

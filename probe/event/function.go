@@ -21,7 +21,7 @@ func (p *parser) function() function {
 	if p.scope.Types == nil || p.fn == "" {
 		return function{}
 	}
-	proto := p.scope.Types.Func(p.def.Place.Module, p.fn)
+	proto := p.scope.Types.Func(p.module, p.fn)
 	if proto == nil {
 		return function{}
 	}

@@ -41,10 +41,11 @@ func ParseIn(text string, scope Scope) (*Def, error) {
 // parser is the state of one ParseIn.
 type parser struct {
 	*line
-	scope Scope
-	def   *Def
-	entry bool   // the place is, or without symbols may be, a function's entry
-	fn    string // then: its name, where there are symbols
+	scope  Scope
+	def    *Def
+	entry  bool   // the place is, or without symbols may be, a function's entry
+	fn     string // then: its name, where there are symbols
+	module string // and the module that it is of
 
 	token  int // which argument, as a token
 	offset int // in that token: what carets count from
@@ -115,8 +116,8 @@ func (p *parser) locate() error {
 	if p.scope.Symbols == nil {
 		return nil
 	}
-	_, fn, err := p.def.locate(p.scope.Symbols)
-	p.entry, p.fn = fn != "", fn
+	addr, fn, err := p.def.locate(p.scope.Symbols)
+	p.entry, p.fn, p.module = fn != "", fn, ModuleOf(p.scope.Symbols, addr)
 	return err
 }
 

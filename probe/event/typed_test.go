@@ -21,7 +21,7 @@ func typedKernel(t testing.TB) Scope {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Scope{Symbols: kernel, Types: types.New(spec)}
+	return Scope{Symbols: kernel, Types: types.New(spec, nil)}
 }
 
 func number(f Format, size int) Type { return Type{Format: f, Size: size} }
