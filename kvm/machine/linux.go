@@ -116,6 +116,9 @@ func (g *linuxGuest) setUp(m *Machine, k *kvm.VCPU, id int, _ *guest.BootState) 
 	if err := k.WireLAPIC(); err != nil {
 		return err
 	}
+	if err := enableXSave(k, m.cpuid); err != nil {
+		return err
+	}
 	if id > 0 {
 		return nil // it waits for its startup interrupt
 	}
@@ -272,3 +275,29 @@ func linuxCPUID(entries []kvm.CPUIDEntry, id, n uint32, deadline bool) []kvm.CPU
 
 // apicBits is how many bits of an APIC ID number the cores of a package.
 const apicBits = 6
+
+// enableXSave enables all extended state that the processor has, as firmware may (SDM Vol. 1,
+// 13.3) and the kernel is going to. KVM derives CPUID's leaf 0DH and what it loads into XCR0 from the value that it
+// knows, and on a host that lets xsetbv of a guest pass unseen (QEMU 7.2's TCG with SVM) it would not learn of a
+// later one: kernels then find their state's size wrong and go without, or crash.
+func enableXSave(k *kvm.VCPU, cpuid []kvm.CPUIDEntry) error {
+	const xsave = 1 << 26
+	var all uint64
+	for _, e := range cpuid {
+		switch {
+		case e.Function == 1 && e.Ecx&xsave == 0:
+			return nil
+		case e.Function == 0xd && e.Index == 0:
+			all = uint64(e.Edx)<<32 | uint64(e.Eax)
+		}
+	}
+	if all == 0 {
+		return nil
+	}
+	var x kvm.XCRs
+	if err := k.GetXCRs(&x); err != nil {
+		return err
+	}
+	x.Registers[0].Value = all // the first is XCR0
+	return k.SetXCRs(&x)
+}
