@@ -1,6 +1,7 @@
 package debuginfo
 
 import (
+	"cmp"
 	"debug/dwarf"
 	"encoding/binary"
 	"errors"
@@ -118,15 +119,7 @@ func (i *Info) readUnits(plain bool) error {
 		}
 		at = end
 	}
-	slices.SortFunc(i.spans, func(a, b span) int {
-		switch {
-		case a.lo < b.lo:
-			return -1
-		case a.lo > b.lo:
-			return 1
-		}
-		return 0
-	})
+	slices.SortFunc(i.spans, func(a, b span) int { return cmp.Compare(a.lo, b.lo) })
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package debuginfo
 
 import (
+	"cmp"
 	"debug/dwarf"
 	"errors"
 	"fmt"
@@ -58,15 +59,13 @@ func (i *Info) read(n int) ([]row, error) {
 		out = append(out, x)
 	}
 	slices.SortStableFunc(out, func(a, b row) int {
-		switch {
-		case a.addr < b.addr:
-			return -1
-		case a.addr > b.addr:
-			return 1
-		case a.end != b.end && a.end:
+		if a.addr == b.addr && a.end && !b.end {
 			return -1 // another sequence begins where one ends
 		}
-		return 0
+		if a.addr == b.addr && b.end && !a.end {
+			return 1
+		}
+		return cmp.Compare(a.addr, b.addr)
 	})
 	i.last = rows{n, out, true}
 	return out, nil

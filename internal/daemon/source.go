@@ -43,7 +43,7 @@ func slide(info *debuginfo.Info, img guest.View) (uint64, error) {
 	return uint64(s.Addr) - addr, err
 }
 
-// source returns the debug information of the guest's program, and its slide.
+// sourceOf returns the debug information of the guest's program, and its slide.
 func sourceOf(g Guest) (*debuginfo.Info, uint64, error) {
 	info, err := g.Source()
 	if err != nil {
