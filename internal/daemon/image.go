@@ -55,6 +55,11 @@ func loadLinux(o *options) (*machine.LinuxConfig, error) {
 	if err != nil {
 		return nil, err
 	}
+	if o.symbols != "" {
+		if err := k.ReadSymbols(o.symbols); err != nil {
+			return nil, fmt.Errorf("--symbols: %w", err)
+		}
+	}
 	l := &machine.LinuxConfig{Kernel: k, Disks: o.disks}
 	if o.initrd != "" {
 		if l.Initrd, err = readInitrd(o.initrd, o.memory); err != nil {

@@ -25,6 +25,7 @@ type options struct {
 	guest   string // ELF file, or "" for the built-in guest
 	kernel  string // of a Linux guest, instead of guest
 	initrd  string
+	symbols string // file of the kernel's names
 	disks   []device.Disk
 	net     string
 	debug   string // ELF file with debug information
@@ -90,6 +91,7 @@ func (o *options) flags(f *pflag.FlagSet) {
 		panic("BUG: " + err.Error())
 	}
 	f.StringVar(&o.debug, "debug", o.debug, "take the source of the guest's program from this ELF `file` with debug information")
+	f.StringVar(&o.symbols, "symbols", o.symbols, "take the kernel's names from this System.map or vmlinux `file`")
 	f.BoolVar(&o.slowly, "slowly", o.slowly, "boot the kernel even where the host emulates its code")
 	f.IntVar(&o.vcpus, "vcpus", o.vcpus, fmt.Sprintf("`number` of vCPUs, 1 to %d", guest.MaxVCPUs))
 	f.Var((*sizeValue)(&o.memory), "memory", fmt.Sprintf("guest RAM, with an optional K, M, G or T (default %s, %s with --kernel)", formatSize(machine.DefaultMemory), formatSize(machine.DefaultLinuxMemory)))
@@ -151,6 +153,8 @@ func (o *options) check() error {
 		return command.Usagef("--kernel and --guest: a guest boots one of them")
 	case o.kernel == "" && o.initrd != "":
 		return command.Usagef("--initrd: goes with --kernel")
+	case o.kernel == "" && o.symbols != "":
+		return command.Usagef("--symbols: goes with --kernel")
 	case o.kernel == "" && len(o.disks) > 0:
 		return command.Usagef("--disk: goes with --kernel")
 	case len(o.disks) > device.MaxDisks:
