@@ -101,6 +101,9 @@ func (k *Kernel) Info(view func() guest.View) (*types.Info, error) {
 // Profile implements guest.View.
 func (v *View) Profile() (guest.Profile, error) { return v.running.tasks.Profile() }
 
+// TaskReader returns how the tasks of this boot are read.
+func (v *View) TaskReader() *Tasks { return v.running.tasks }
+
 // Tasks reads at most limit tasks of all processes, as Tasks.All does, and reports
 // whether there are more. A list that changes while it is read is read again.
 func (v *View) Tasks(limit int) (tasks []Task, more bool, err error) {

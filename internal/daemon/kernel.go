@@ -22,7 +22,6 @@ type kernelInfo struct {
 
 	once  sync.Once
 	known bpf.Kernel
-	tasks *linux.Tasks
 }
 
 // linuxGuest is what a Guest has that runs Linux.
@@ -40,10 +39,9 @@ func (k *kernelInfo) read() {
 	types, err := k.image.Types()
 	if err == nil {
 		k.known.Types = append(k.known.Types, types.Spec)
-	} else if k.log.Warn("programs that need the kernel's types are refused", "error", err); !errors.Is(err, linux.ErrNoTypes) {
-		types = nil
+	} else {
+		k.log.Warn("programs that need the kernel's types are refused", "error", err)
 	}
-	k.tasks = linux.NewTasks(types, k.lookup)
 	// As distributions name it, and as libbpf looks for it.
 	config := filepath.Join(filepath.Dir(k.path), "config-"+k.image.Version)
 	if text, err := os.ReadFile(config); err == nil {
@@ -65,8 +63,5 @@ func (k *kernelInfo) programs() *bpf.Kernel {
 	return &k.known
 }
 
-// reader returns how its tasks are read.
-func (k *kernelInfo) reader() *linux.Tasks {
-	k.once.Do(k.read)
-	return k.tasks
-}
+// reader returns how the tasks of the current boot are read.
+func (k *kernelInfo) reader() *linux.Tasks { return k.view().(*linux.View).TaskReader() }
