@@ -3,7 +3,7 @@ GO ?= go
 GOTESTFLAGS ?=
 export CGO_ENABLED ?= 0
 
-.PHONY: build demo demo-linux test check test-race test-insn test-vmx test-svm test-linux bench bench-docs soak defects torture requests rounds cycles storms fuzz guest generate clean help
+.PHONY: build demo demo-linux test check test-race test-insn test-vmx test-svm test-linux bench bench-docs soak defects torture torture-linux requests rounds cycles storms fuzz guest generate clean help
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -55,6 +55,9 @@ defects: ## deliberate defects of the engine: made-up guests must find each
 
 torture: build ## made-up guests, probed, beside native runs of the same code
 	bin/gpdev torture $(TORTUREFLAGS)
+
+torture-linux: ## every function of a Linux guest that may be probed, in turns, under load (hours)
+	GUESTPROBE_NESTED_SECONDS=$${GUESTPROBE_NESTED_SECONDS:-16000} scripts/nested.sh svm torture
 
 requests: ## 120,000 requests at random to a daemon, of which none may be an internal error
 	GUESTPROBE_REQUESTS=$${GUESTPROBE_REQUESTS:-120000} $(GO) test -count=1 -timeout 60m -run 'TestRequests$$' ./internal/daemon

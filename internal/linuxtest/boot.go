@@ -14,7 +14,7 @@ import (
 	"github.com/guestprobe/guestprobe/kvm/machine"
 )
 
-// scripts are what guests have below /; each says what it does.
+// scripts are what guests have below /: load.sh says what a load is.
 //
 //go:embed testdata/*.sh
 var scripts embed.FS

@@ -1,0 +1,38 @@
+package linuxtest
+
+import (
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Round waits for a round of load.sh that begins from now on, and returns the answers of
+// its stages.
+func (g *Guest) Round() map[string]string {
+	g.t.Helper()
+	for len(g.lines.C()) > 0 {
+		g.line("what was said meanwhile")
+	}
+	g.Await("ROUND ") // of the round under way
+	answers := make(map[string]string)
+	for {
+		line := g.line("a line of load.sh")
+		if rest, ok := strings.CutPrefix(line, "LOAD "); ok {
+			stage, answer, _ := strings.Cut(rest, " ")
+			answers[stage] = answer
+		} else if strings.HasPrefix(line, "ROUND ") {
+			return answers
+		}
+	}
+}
+
+// Same fails the test, and says which stages they are, unless the answers are those that
+// are wanted.
+func (g *Guest) Same(got, want map[string]string, when string) {
+	g.t.Helper()
+	for _, stage := range slices.Sorted(maps.Keys(want)) {
+		if got[stage] != want[stage] {
+			g.t.Errorf("%s: stage %s of the load answers %q, unprobed %q", when, stage, got[stage], want[stage])
+		}
+	}
+}

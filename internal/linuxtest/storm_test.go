@@ -1,0 +1,150 @@
+package linuxtest
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/kvmtest"
+	"github.com/guestprobe/guestprobe/kvm/machine"
+	"github.com/guestprobe/guestprobe/probe"
+)
+
+var (
+	stormFunctions = flag.Int("storm.functions", 400, "TestStorm: how many functions, of all that may be probed; 0 for all")
+	stormBatch     = flag.Int("storm.batch", 200, "TestStorm: how many at a time")
+	stormSeed      = flag.Uint64("storm.seed", 1, "TestStorm: which, and in which order")
+	stormVCPUs     = flag.Int("storm.vcpus", 1, "TestStorm: vCPUs of the guest")
+	stormStages    = flag.String("storm.stages", "", "TestStorm: the load's stages (load.sh; default: its own)")
+)
+
+// TestStorm: a Linux guest whose functions are probed in turns, by int3s and by jumps,
+// under a load of processes, files, pipes, signals, network, modules, and of its own ftrace and
+// kprobes, gives the answers of the guest without probes, has nothing to say in its log, and has
+// its own text when all are gone.
+func TestStorm(t *testing.T) {
+	for _, dir := range kvmtest.RequireLinux(t) {
+		t.Run(filepath.Base(dir), func(t *testing.T) { storm(t, dir) })
+	}
+}
+
+func storm(t *testing.T, dir string) {
+	g := Boot(t, dir, "sh /load.sh 1000000 "+*stormStages, func(c *machine.Config) { c.VCPUs = *stormVCPUs })
+	e := g.Engine()
+	if err := g.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	g.Await("GP-BOOTED")
+	g.Round() // pages and modules come in
+	began := time.Now()
+	want := g.Round()
+	t.Logf("a round takes %v unprobed", time.Since(began).Round(time.Millisecond))
+	text := g.Text()
+
+	start := time.Now()
+	functions, refused := candidates(g, rand.New(rand.NewPCG(*stormSeed, 0)), *stormFunctions)
+	t.Logf("seed %d: %d functions may be probed, of %d looked at in %v", *stormSeed, len(functions), len(functions)+total(refused), time.Since(start).Round(time.Millisecond))
+	for _, why := range slices.Sorted(maps.Keys(refused)) {
+		t.Logf("  %6d refused: %s", refused[why], why)
+	}
+	for _, jumps := range []bool{false, true} {
+		if err := e.SetOptimization(jumps); err != nil {
+			t.Fatal(err)
+		}
+		kind := map[bool]string{false: "int3", true: "jump"}[jumps]
+		start, turn, hits, reached, optimized := time.Now(), 0, uint64(0), 0, 0
+		for batch := range slices.Chunk(functions, *stormBatch) {
+			ps := make([]*probe.Kprobe, len(batch))
+			for i, at := range batch {
+				ps[i] = &probe.Kprobe{Addr: at, Pre: func(*probe.Context) int { return 0 }}
+			}
+			if err := e.Register(probe.Probes(ps)...); err != nil {
+				t.Fatalf("%s, turn %d: %v", kind, turn, err)
+			}
+			if jumps {
+				if err := e.Optimize(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			g.Same(g.Round(), want, fmt.Sprintf("%s, turn %d", kind, turn))
+			for _, p := range ps {
+				info, _ := e.Info(p)
+				if info.Optimized {
+					optimized++
+				}
+				hits += info.Stats.Hits
+				if info.Stats.Hits > 0 {
+					reached++
+				}
+				if info.Stats.Hits != info.Stats.Handled+info.Stats.Missed {
+					t.Errorf("%s: %d hits, %d handled, %d missed", info.Symbol, info.Stats.Hits, info.Stats.Handled, info.Stats.Missed)
+				}
+			}
+			if err := e.Unregister(ps...); err != nil {
+				t.Errorf("%s, turn %d: %v", kind, turn, err)
+			}
+			if t.Failed() {
+				t.Fatalf("%s, turn %d: the storm ends here (-storm.seed %d); %s...", kind, turn, *stormSeed, names(g, batch[:min(8, len(batch))]))
+			}
+			turn++
+		}
+		t.Logf("%s: %d functions in %d turns, %d of them called, %d hits, %d with a jump, %v", kind, len(functions), turn, reached, hits, optimized, time.Since(start).Round(time.Second))
+		if reached == 0 {
+			t.Errorf("%s: no function that was probed was called: the load does nothing", kind)
+		}
+	}
+	g.Same(g.Round(), want, "after the storm")
+	g.SameText(g.Text(), text)
+}
+
+// candidates returns the entries of n functions that may be probed, or of all where n is 0,
+// in an order made up by r, and how many are refused for which reason.
+func candidates(g *Guest, r *rand.Rand, n int) (functions []guest.GVA, refused map[string]int) {
+	var all []guest.GVA
+	for _, s := range g.Image().Symbols() {
+		if s.Kind == guest.SymFunc && !s.User && (len(all) == 0 || all[len(all)-1] != s.Addr) {
+			all = append(all, s.Addr)
+		}
+	}
+	r.Shuffle(len(all), func(i, k int) { all[i], all[k] = all[k], all[i] })
+	refused = make(map[string]int)
+	for _, at := range all {
+		if _, err := g.Engine().Check(&probe.Kprobe{Addr: at}); err != nil {
+			why := err.Error()
+			if e := (*probe.Error)(nil); errors.As(err, &e) {
+				why = fmt.Sprintf("%s (%s)", e.Code, e.Errno.Error())
+			}
+			refused[why]++
+			continue
+		}
+		if functions = append(functions, at); len(functions) == n {
+			break
+		}
+	}
+	return functions, refused
+}
+
+func total(counts map[string]int) (n int) {
+	for _, c := range counts {
+		n += c
+	}
+	return n
+}
+
+// names names functions, for who repeats a storm with them.
+func names(g *Guest, at []guest.GVA) string {
+	var out []string
+	for _, a := range at {
+		s, _ := g.Image().Find(a)
+		out = append(out, s.Name)
+	}
+	return strings.Join(out, " ")
+}
