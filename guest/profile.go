@@ -166,7 +166,7 @@ func (p *Profile) ReadTask(t *Task, rsp uint64, gs GVA, read func(addr GVA, p []
 	} else {
 		from, end = min(from, p.MagicOff, p.CPUOff), max(end, p.MagicOff+8, p.CPUOff+4)
 	}
-	if !t.At.Canonical() {
+	if !p.GS && !t.At.Canonical() { // with 5 levels of tables an address has 57 bits
 		return false
 	}
 	whole := end-from <= taskWindow && read(t.At+GVA(from), t.buf[:end-from]) == nil

@@ -163,7 +163,7 @@ func TestReadTask(t *testing.T) {
 // TestReadTaskByGS: the vCPU's memory tells the task, and the task's structure whether
 // it is gone.
 func TestReadTaskByGS(t *testing.T) {
-	const gs, at = GVA(0xffff888000010000), GVA(0xffff888000020000)
+	const gs, at = GVA(0xff3f188000010000), GVA(0xff3f188000020000) // of 57 bits
 	p := Profile{GS: true, CPUOff: 4, TaskOff: 8, StateOff: 0, PIDOff: 0x500, TGIDOff: 0x504, CommOff: 0x900, Dead: 0x80}
 	cpu, task := make([]byte, 16), make([]byte, 0x910)
 	le := binary.LittleEndian
