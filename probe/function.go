@@ -165,8 +165,13 @@ func (fs *Functions) known() *flow.Index {
 	}
 	img := fs.syms.(Image)
 	b := flow.NewBuilder(func(a uint64) bool { return fs.syms.IsText(guest.GVA(a)) })
+	_, allCode := fs.syms.(Kernel)
 	gap := func(lo, hi guest.GVA) {
-		if lo < hi {
+		switch {
+		case lo >= hi:
+		case allCode:
+			b.Function(flow.Input{Addr: uint64(lo), Code: fs.syms.Code(lo, int(hi-lo)), AllCode: true})
+		default:
 			b.Gap(uint64(lo), fs.syms.Code(lo, int(hi-lo)))
 		}
 	}

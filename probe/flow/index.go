@@ -37,15 +37,15 @@ func NewBuilder(text func(addr uint64) bool) *Builder { return &Builder{text: te
 // Function adds what a function says of the text around it. Of in only Addr,
 // Code, Label, AllCode and Read count.
 func (b *Builder) Function(in Input) {
+	if in.AllCode {
+		b.straight(in)
+		return
+	}
 	if len(in.Code) > MaxCode {
 		b.Gap(in.Addr, in.Code)
 		return
 	}
 	in.Known, in.Text = nil, b.text
-	if in.AllCode {
-		b.straight(in)
-		return
-	}
 	f := Analyze(in)
 	for _, t := range f.leaves {
 		if b.text(t.to) {
