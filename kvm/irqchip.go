@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	gokvm "github.com/bobuhiro11/gokvm/kvm"
+	"golang.org/x/sys/unix"
 )
 
 // CreateIRQChip puts the interrupt controllers of a PC into the kernel: two 8259s, an
@@ -27,6 +28,10 @@ func (vm *VM) CreateIRQChip() error {
 // CreateIRQChip (KVM_CREATE_PIT2, section 4.71), with port 0x61, by which Linux gates the
 // channel that it calibrates its clocks with. gokvm's call leaves that port out.
 func (vm *VM) CreatePIT() error {
+	// Linux 6.1 makes one without controllers, too, whose interrupts lead nowhere.
+	if !vm.irqchip.Load() {
+		return fmt.Errorf("create interval timer: CreateIRQChip comes first: %w", unix.ENXIO)
+	}
 	if _, err := ioctlPtr(vm.fd.num(), ioCreatePIT2, &pitConfig{flags: pitSpeakerDummy}); err != nil {
 		return fmt.Errorf("create interval timer: %w", err)
 	}

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"bytes"
 	"context"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/linux"
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
 	"github.com/guestprobe/guestprobe/probe"
@@ -71,12 +73,17 @@ func TestLinuxBoots(t *testing.T) {
 	}
 }
 
-// await waits for a line of the console.
+// await waits for a line of the console, awaitBehind for one behind the first skip lines.
 func await(t *testing.T, m *Machine, line string) {
+	t.Helper()
+	awaitBehind(t, m, 0, line)
+}
+
+func awaitBehind(t *testing.T, m *Machine, skip int, line string) {
 	t.Helper()
 	sub, history := m.Console().Subscribe(4096)
 	defer sub.Close()
-	for _, l := range history {
+	for _, l := range history[min(skip, len(history)):] {
 		if l.Text == line {
 			return
 		}
@@ -147,5 +154,42 @@ func TestLinuxHits(t *testing.T) {
 			}
 			t.Logf("%+v", m.Stats())
 		})
+	}
+}
+
+// TestLinuxReset: a running guest starts again, its probe by name
+// where the name is then.
+func TestLinuxReset(t *testing.T) {
+	dir := kvmtest.RequireLinux(t)[0]
+	m := bootLinux(t, dir, "echo ready; read x </dev/console; cat /proc/version >/dev/null; echo end; read x </dev/console", nil)
+	var n atomic.Uint64
+	if err := m.Engine().Register(&probe.Kprobe{Symbol: "kernel_clone", Pre: func(c *probe.Context) int {
+		var who guest.Task
+		if c.Task(&who) && string(bytes.TrimRight(who.Comm[:], "\x00")) == "init" {
+			n.Add(1)
+		}
+		return 0
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	for boot := range uint64(2) {
+		if boot > 0 {
+			if err := m.Reset(context.Background(), nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n.Store(0)
+		before := len(lines(m))
+		if err := m.Resume(); err != nil {
+			t.Fatal(err)
+		}
+		awaitBehind(t, m, before, "ready")
+		if n.Load() == 0 {
+			t.Errorf("boot %d: the first process was never seen", boot)
+		}
+		if _, err := m.Input(context.Background(), []byte("\n")); err != nil {
+			t.Fatal(err)
+		}
+		awaitBehind(t, m, before, "end")
 	}
 }
