@@ -18,6 +18,7 @@ type BootOptions struct {
 	Initrd  []byte    // nil: none
 	RSDP    guest.GPA // of the ACPI tables, which are in Layout.Tables; 0: there are none
 	LA57    bool      // the vCPUs have 5-level paging
+	Reserve uint64    // bytes of RAM, whole pages, that the kernel maps and never uses: BootState.Reserved
 	// Slide is how far the kernel's virtual addresses are from those that it was linked
 	// at, in bytes; nil for one at random, or 0 where the command line has nokaslr or the
 	// kernel no relocations. See Kernel.Slides.
@@ -38,6 +39,10 @@ type BootState struct {
 
 	Slide uint64            // virtual, in bytes: 0 or a multiple of the kernel's alignment
 	Image guest.MemoryRange // where the kernel is, its bss included
+	// Reserved is the memory of BootOptions.Reserve. The kernel has it in its direct map, as
+	// it has all RAM, and keeps it as it keeps data of a boot loader that it does not know
+	// (Documentation/arch/x86/boot.rst, setup_data).
+	Reserved guest.MemoryRange
 
 	// LocksChange: CPUs may come later to a kernel that starts with one of several, and
 	// takes its lock prefixes away until then.
@@ -114,7 +119,18 @@ func boot(mem *guest.Memory, k *Kernel, o BootOptions) (*BootState, error) {
 	if o.LA57 && head.u16(xloadFlags)&xlf5Level != 0 && !b.has("no5lvl") {
 		st.CR4 |= cr4LA57
 	}
-	b.zeroPage(o, kaslr, initrd)
+	data := uint64(0)
+	if o.Reserve != 0 {
+		top := initrd
+		if top == 0 {
+			top = b.layout.Low.Size
+		}
+		if data, err = b.placeReserved(o.Reserve, top, uint64(st.Image.Base)+st.Image.Size); err != nil {
+			return nil, err
+		}
+		st.Reserved = guest.MemoryRange{Name: "reserved", Base: guest.GPA(data + guest.PageSize), Size: o.Reserve}
+	}
+	b.zeroPage(o, kaslr, initrd, data)
 	b.pageTables(st.CR4&cr4LA57 != 0)
 	gdt := b.bytes(gdtAt, guest.PageSize)
 	clear(gdt)
@@ -228,8 +244,27 @@ func (b *booter) placeInitrd(initrd []byte, kernelEnd uint64) (at uint64, err er
 	return at, nil
 }
 
+// reservedType is the type of a setup_data that no kernel knows.
+const reservedType = 0x47505242
+
+// placeReserved writes a setup_data of n bytes below top, of which the first page has the
+// header alone, and returns where.
+func (b *booter) placeReserved(n, top, kernelEnd uint64) (at uint64, err error) {
+	n += guest.PageSize
+	if n > top || (top-n)&^(guest.PageSize-1) < kernelEnd {
+		return 0, fmt.Errorf("no room for %d KiB beside the kernel and its initrd: give the guest more memory", n>>10)
+	}
+	at = (top - n) &^ (guest.PageSize - 1)
+	p, le := b.bytes(guest.GPA(at), int(n)), binary.LittleEndian
+	clear(p)
+	const header = 16 // next, type, len
+	le.PutUint32(p[8:], reservedType)
+	le.PutUint32(p[12:], uint32(n-header))
+	return at, nil
+}
+
 // zeroPage writes struct boot_params.
-func (b *booter) zeroPage(o BootOptions, kaslr bool, initrd uint64) {
+func (b *booter) zeroPage(o BootOptions, kaslr bool, initrd, data uint64) {
 	p, le := b.bytes(zeroPageAt, guest.PageSize), binary.LittleEndian
 	clear(p)
 	copy(p[setupSects:headerLimit], b.head[setupSects:])
@@ -244,6 +279,7 @@ func (b *booter) zeroPage(o BootOptions, kaslr bool, initrd uint64) {
 	le.PutUint32(p[ramdiskImage:], uint32(initrd))
 	le.PutUint32(p[ramdiskSize:], uint32(len(o.Initrd)))
 	le.PutUint64(p[acpiRSDP:], uint64(o.RSDP))
+	le.PutUint64(p[setupData:], data)
 	for i, e := range b.layout.e820() {
 		at := p[e820Table+20*i:]
 		le.PutUint64(at, e.base)

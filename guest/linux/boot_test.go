@@ -65,7 +65,7 @@ func TestBoot(t *testing.T) {
 			t.Errorf("%s: version %q", tt.name, k.Version)
 		}
 		mem := ram(t, MinRAM)
-		tt.o.RAM, tt.o.Initrd, tt.o.RSDP = MinRAM, []byte("an initrd"), 0xe_0000
+		tt.o.RAM, tt.o.Initrd, tt.o.RSDP, tt.o.Reserve = MinRAM, []byte("an initrd"), 0xe_0000, 1<<20
 		if tt.slide != 0 {
 			tt.o.Slide = &tt.slide
 		}
@@ -103,6 +103,13 @@ func TestBoot(t *testing.T) {
 		}
 		if at, n := le.Uint32(zp[ramdiskImage:]), le.Uint32(zp[ramdiskSize:]); string(all[at:][:n]) != "an initrd" || at != MinRAM-guest.PageSize {
 			t.Errorf("%s: initrd at %#x, %d bytes", tt.name, at, n)
+		}
+		// What is reserved is data of the boot loader's, of which the kernel knows the length.
+		r := st.Reserved
+		head := all[le.Uint64(zp[setupData:]):]
+		if at := le.Uint64(zp[setupData:]); r.Size != 1<<20 || uint64(r.Base) != at+guest.PageSize || uint64(r.Base)+r.Size > MinRAM-guest.PageSize ||
+			le.Uint64(head) != 0 || le.Uint32(head[8:]) != reservedType || uint64(le.Uint32(head[12:]))+16 != r.Size+guest.PageSize {
+			t.Errorf("%s: %#x reserved at %v, head at %#x: % x", tt.name, r.Size, r.Base, at, head[:16])
 		}
 		// The tables map the first 4 GiB where they are.
 		as := guest.NewAddressSpace(mem, st.CR3)

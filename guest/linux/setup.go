@@ -31,6 +31,7 @@ const (
 	cmdlineSize    = 0x238
 	payloadOffset  = 0x248
 	payloadLength  = 0x24c
+	setupData      = 0x250
 	headerLimit    = 0x290 // the next field of the zero page
 	e820Table      = 0x2d0 // entries of 20 bytes, at most 128
 	setupHeaderEnd = 0x250 // of what every header has that has a payload

@@ -16,6 +16,10 @@ import (
 // is empty. That is one table, which all address spaces of the kernel share. Linux clears
 // what is behind its image there once, early (cleanup_highmap, arch/x86/mm/init_64.c): it
 // is mapped after that.
+//
+// Tables of ours are in RAM that the kernel has in its direct map and never uses
+// (linux.BootOptions.Reserve): it walks its own tables by that map, as its check for pages
+// that are writable and executable does at the end of the boot (ptdump_check_wx).
 type engineMemory struct {
 	tables, exec, far, data guest.MemoryRange
 	home                    guest.Home
@@ -51,16 +55,15 @@ func (e *engineMemory) behind(ram []guest.MemoryRange) []guest.MemoryRange {
 	e.exec = take("kernel exec", guest.ExecSize, guest.RangeExec)
 	e.far = take("kernel far", guest.FarSize, guest.RangeExec)
 	e.data = take("kernel data", guest.DataSize, guest.RangeShared)
-	e.tables = take("engine tables", engineTableSize, guest.RangeShared)
-	return append(ram, e.exec, e.far, e.data, e.tables)
+	return append(ram, e.exec, e.far, e.data)
 }
 
 // reset is for a guest that is about to boot, whose kernel is at home: it chooses where the
 // engine's memory will be.
-func (e *engineMemory) reset(mem *guest.Memory, home guest.Home, b *guest.BootState) {
+func (e *engineMemory) reset(mem *guest.Memory, home guest.Home, tables guest.MemoryRange, b *guest.BootState) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.mem, e.home, e.pmd, e.pud, e.used = mem, home, 0, 0, 0
+	e.mem, e.home, e.tables, e.pmd, e.pud, e.used = mem, home, tables, 0, 0, 0
 	// A 2 MiB page stays free behind the image, so that running off its end is a fault.
 	e.execAt = guest.GVA((uint64(home.Start)+home.Size+page2M-1)&^(page2M-1)) + page2M
 	e.dataAt = e.execAt + guest.ExecSize + page2M

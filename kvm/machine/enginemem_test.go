@@ -34,7 +34,7 @@ func TestEngineMemory(t *testing.T) {
 		}
 	}
 	b := &guest.BootState{}
-	e.reset(mem, home, b)
+	e.reset(mem, home, guest.MemoryRange{Base: 0x80000, Size: 0x80000}, b) // in RAM, where the kernel can read them
 	as := guest.NewAddressSpace(mem, 0x1000)
 	const inHole = guest.GVA(linux.KernelMap - 0x2000_0000)
 	if err := e.Map(inHole, e.far.Base, false); !errors.Is(err, errNotMapped) {

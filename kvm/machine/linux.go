@@ -60,7 +60,7 @@ func (g *linuxGuest) load(m *Machine) (*guest.BootState, error) {
 		return nil, err
 	}
 	st, err := linux.Boot(m.mem, g.cfg.Kernel, linux.BootOptions{
-		RAM: m.cfg.Memory, Cmdline: m.cfg.Cmdline, Initrd: g.cfg.Initrd, RSDP: device.TablesAddr, LA57: cpuidLA57(m.cpuid), Slide: g.cfg.Slide,
+		RAM: m.cfg.Memory, Cmdline: m.cfg.Cmdline, Initrd: g.cfg.Initrd, RSDP: device.TablesAddr, LA57: cpuidLA57(m.cpuid), Slide: g.cfg.Slide, Reserve: engineTableSize,
 	})
 	if err != nil {
 		return nil, err
@@ -79,7 +79,7 @@ func (g *linuxGuest) load(m *Machine) (*guest.BootState, error) {
 	if s, err := view.Lookup("init_top_pgt"); err == nil {
 		b.Root = home.PA + guest.GPA(s.Addr-home.Start)
 	}
-	g.engine.reset(m.mem, home, b)
+	g.engine.reset(m.mem, home, st.Reserved, b)
 	g.settled = false
 	g.refused.Store(nil)
 	g.checked.Store(nil)
