@@ -366,6 +366,22 @@ func TestStage(t *testing.T) {
 			if !i.Optimized || !i.InGuest {
 				t.Fatalf("not in the guest: %+v", i.Unoptimized)
 			}
+			// An int3 may be on its way through the guest's vector 3 when the jump is placed:
+			// it is through where its vCPU has come to the jump.
+			for wait := patience.Of(t); ; breathe() {
+				through := 0
+				for cpu := range m.NumCPU() {
+					if n, _, _ := p.Stage.Counts(cpu); n > 0 {
+						through++
+					}
+				}
+				if through == m.NumCPU() {
+					break
+				}
+				if wait.Err() != nil {
+					t.Fatalf("%d vCPUs have come to the jump", through)
+				}
+			}
 			before := m.Engine().Totals(-1)
 			start, _, _ := m.Engine().Stats(p)
 			for wait := patience.Of(t); ; {
