@@ -104,6 +104,7 @@ func (g *linuxGuest) beside(m *Machine, stop <-chan struct{}) {
 				clock.Reset(modulePoll)
 			}
 		} else {
+			view.Refresh() // nothing depends on it from here on, but who asks is told
 			var err error
 			changed, err = view.RefreshModules()
 			// The guest could say the same a thousand times.
