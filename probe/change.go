@@ -53,6 +53,9 @@ func (e *Engine) leave(st *site) {
 	e.dropSite(st)
 	for _, r := range *st.chain.Load() {
 		e.log.Warn("probe is gone with the text it was on", "probe", r.name, "addr", st.addr, "symbol", st.symbol)
+		if r.ret != nil { // a reset finds only the tables of sites, and takes the memory from all
+			r.ret.abandon()
+		}
 		e.bury(r)
 	}
 }

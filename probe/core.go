@@ -142,16 +142,18 @@ func (k *core) aliased(s State, rip guest.GVA) *site {
 	return k.phys.Find(guest.GVA(pa))
 }
 
-// learn finds out the profile of the guest's image.
+// learn finds out the profile of the guest's image. Hits have the one from before until
+// then.
 func (k *core) learn() {
-	k.tasks.Store(nil)
+	var tasks *guest.Profile
 	if p, ok := k.target.Symbols().(Image); ok {
 		if prof, err := p.Profile(); err == nil {
-			k.tasks.Store(&prof)
+			tasks = &prof
 		} else if !errors.Is(err, guest.ErrSymbolNotFound) {
 			k.log.Warn("the image's profile is not usable", "err", err)
 		}
 	}
+	k.tasks.Store(tasks)
 }
 
 // readTask fills in t with the task that runs in the state s, and reports whether it is

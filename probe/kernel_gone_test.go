@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/probetest"
 	"github.com/guestprobe/guestprobe/probe"
 )
 
@@ -76,4 +77,71 @@ func TestFreedText(t *testing.T) {
 	if err := e.Unregister(off); err != nil {
 		t.Error(err)
 	}
+}
+
+// asked is a kernel whose profile's caller is heard of.
+type asked struct {
+	*probetest.Kernel
+	profile func()
+}
+
+func (a asked) Profile() (guest.Profile, error) {
+	a.profile()
+	return a.Kernel.Profile()
+}
+
+// TestFreedReturns: the counts of a kretprobe in the guest outlive the text that it was
+// on, and the guest's memory; and while a target that has changed is asked for its
+// profile, hits have the one from before.
+func TestFreedReturns(t *testing.T) {
+	k := &probetest.Kernel{}
+	var e *probe.Engine
+	none := false
+	f, err := probetest.NewFake(probetest.FakeOptions{Probe: probe.Options{OptimizeDelay: -1},
+		Symbols: func(img *guest.Image) probe.Symbols {
+			k.Image = img
+			return asked{k, func() { none = none || e != nil && e.Profile() == nil }}
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	e = f.Engine()
+	s := &staged{t, f, e}
+	returns := 0
+	r := s.on("recurse", 10, &returns)
+	s.register(true, r)
+	s.call("recurse", 3, 2)
+	s.counts(r, 3, 0, 0, 3, 0, 0)
+	sym, err := f.Symbol("recurse")
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.Freed = guest.Range{Start: sym.Addr, End: sym.Addr + guest.GVA(sym.Size)}
+	if err := e.TargetChanged(); err != nil {
+		t.Fatal(err)
+	}
+	if none {
+		t.Error("the engine had no profile meanwhile")
+	}
+	s.counts(r, 3, 0, 0, 3, 0, 0)
+	for range 2 {
+		if err := f.Reset(k.Image); err != nil {
+			t.Fatal(err)
+		}
+		s.counts(r, 3, 0, 0, 3, 0, 0)
+	}
+	k.Freed = guest.Range{}
+	if err := f.Reset(k.Image); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Optimize(); err != nil {
+		t.Fatal(err)
+	}
+	s.call("recurse", 3, 2)
+	s.counts(r, 6, 0, 0, 6, 0, 0)
 }

@@ -197,6 +197,13 @@ func (rp *retprobe) close(w World) {
 	rp.end()
 }
 
+// abandon is end for a probe whose code goes away: calls that are outstanding are
+// abandoned.
+func (rp *retprobe) abandon() {
+	rp.abandoned.Add(rp.outstanding())
+	rp.end()
+}
+
 // end takes the table from rp, with its counts: what is outstanding returns without a
 // handler. It returns the table, or nil. The world is stopped, or nothing has run yet.
 func (rp *retprobe) end() *instances {

@@ -272,10 +272,11 @@ func (e *Engine) abortMirrors(w World) {
 
 // noteStacks finds out how large the stacks are that mirrors run on.
 func (e *Engine) noteStacks() {
-	e.stackMask.Store(0)
+	mask := uint64(0)
 	if p := e.tasks.Load(); p != nil {
-		e.stackMask.Store(p.StackMask)
+		mask = p.StackMask
 	}
+	e.stackMask.Store(mask)
 }
 
 // forgetMirrors forgets every activation: the guest was reset.

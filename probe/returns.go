@@ -129,8 +129,7 @@ func (x *returns) save() {
 	x.view.Lock()
 	defer x.view.Unlock()
 	for _, t := range x.tables() {
-		t.rp.abandoned.Add(t.rp.outstanding())
-		t.rp.end()
+		t.rp.abandon()
 	}
 }
 
