@@ -10,7 +10,8 @@ import (
 // TargetChanged has everything that is known of the target asked anew, and each site
 // looked at again: what its host can do, which text the guest rewrites, its functions. A
 // target calls it when a running guest has come to another phase. What can be better then
-// is: slots, jumps. Probes whose text is none any more are gone, with nothing written
+// is: slots, jumps; and where the engine has memory from now on (Capabilities.NoExec), probes
+// that are gone are put back if they can be, as by Reload. Probes whose text is none any more are gone, with nothing written
 // there: that memory is another's. Counts go on. Errors are ErrInHandler, ErrClosed, those of the target,
 // and those about slots that could not be made; then the instructions are stepped in
 // place as before.
@@ -23,6 +24,7 @@ func (e *Engine) TargetChanged() error {
 	e.learn()
 	e.noteStacks()
 	var errs []error
+	was := e.can
 	err := e.stop(func(w World) error {
 		e.can = [2]Capabilities{e.target.Capabilities(false), e.target.Capabilities(true)}
 		for _, st := range e.sortedSites() {
@@ -43,7 +45,42 @@ func (e *Engine) TargetChanged() error {
 		}
 		return nil
 	})
+	if err == nil {
+		err = e.readmit(was)
+	}
 	return errors.Join(append(errs, err)...)
+}
+
+// readmit puts probes back that are gone where was had no executable memory and the
+// target has: a reset may have refused them for that. Those that still cannot be there
+// stay gone, and jprobes, which are not alone.
+func (e *Engine) readmit(was [2]Capabilities) error {
+	for _, r := range e.inOrder() {
+		l := guest.Level(r.site.user)
+		if !e.gone[r] || r.jprobe != nil || was[l].NoExec == "" || e.can[l].NoExec != "" {
+			continue
+		}
+		b := newBatch(1)
+		if e.admit(b, r) != nil {
+			continue
+		}
+		if r.ret != nil {
+			t, err := e.returns.prepare(r.ret, b.at[r])
+			if err != nil {
+				return err
+			}
+			r.ret.table.Store(t)
+		}
+		if err := e.install(b); err != nil {
+			b.end()
+			return err
+		}
+		e.log.Info("probe is back", "probe", r.name, "addr", r.site.addr, "symbol", r.site.symbol)
+		if t := r.table(); t != nil && t.shared() {
+			e.returns.watch()
+		}
+	}
+	return nil
 }
 
 // leave gives up st, whose text is gone. The world is stopped.

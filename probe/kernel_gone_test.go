@@ -145,3 +145,85 @@ func TestFreedReturns(t *testing.T) {
 	s.call("recurse", 3, 2)
 	s.counts(r, 6, 0, 0, 6, 0, 0)
 }
+
+// TestReadmitted: what a reset refuses because the engine has no memory yet is put back
+// once it has, and counts go on; what is gone for another reason stays so.
+func TestReadmitted(t *testing.T) {
+	early := false
+	f, k := patching(t, func(bool) probe.Capabilities {
+		can := probe.Capabilities{InPlace: !early}
+		if early {
+			can.NoExec = "the kernel has not set up its memory"
+		}
+		return can
+	})
+	k.Faulting = nil
+	e, plain := f.Engine(), symbol(t, f, "plain")
+	load := func() {
+		t.Helper()
+		if err := f.Write(0x7000_1000, []byte{42}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	load()
+	returns := 0
+	ret := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "plain"}, Return: func(*probe.Context) { returns++ }}
+	off := &probe.Kretprobe{Kprobe: probe.Kprobe{Addr: plain, Disabled: true}}
+	on := &probe.Kprobe{Symbol: "plain", Pre: empty}   // lea, emulated: it is never gone
+	slot := &probe.Kprobe{Symbol: "fault", Pre: empty} // a load: it wants a slot
+	freed := &probe.Kprobe{Symbol: "push", Pre: empty}
+	if err := e.Register(ret, off, on, slot, freed); err != nil {
+		t.Fatal(err)
+	}
+	check := func(what string, gone bool, handled, always uint64) {
+		t.Helper()
+		for _, c := range []struct {
+			name      string
+			arg, want uint64
+		}{{"plain", 10, 12}, {"fault", 0x7000_1000, 42}} {
+			if got, err := f.Call(0, symbol(t, f, c.name), c.arg); err != nil || got != c.want {
+				t.Errorf("%s: %s gives %d, %v", what, c.name, got, err)
+			}
+		}
+		for _, c := range []struct {
+			p       *probe.Kprobe
+			gone    bool
+			handled uint64
+		}{{&ret.Kprobe, gone, handled}, {&off.Kprobe, gone, 0}, {slot, gone, handled}, {on, false, always}, {freed, always != 1, 0}} {
+			i, ok := e.Info(c.p)
+			if !ok || i.Gone != c.gone || i.Armed == c.gone || i.Stats.Hits != c.handled || i.Stats.Handled != c.handled {
+				t.Errorf("%s: gone %v, armed %v, %+v, want gone %v, handled %d", what, i.Gone, i.Armed, i.Stats, c.gone, c.handled)
+			}
+		}
+		if returns != int(handled) {
+			t.Errorf("%s: %d returns, want %d", what, returns, handled)
+		}
+	}
+	check("at first", false, 1, 1)
+	s, err := k.Lookup("push")
+	if err != nil {
+		t.Fatal(err)
+	}
+	early, k.Freed = true, guest.Range{Start: s.Addr, End: s.Addr + guest.GVA(s.Size)}
+	if err := f.Reset(k.Image); err != nil {
+		t.Fatal(err)
+	}
+	load()
+	check("early", true, 1, 2)
+	if err := e.TargetChanged(); err != nil {
+		t.Fatal(err)
+	}
+	check("another phase", true, 1, 3)
+	early = false
+	if err := e.TargetChanged(); err != nil {
+		t.Fatal(err)
+	}
+	check("late", false, 2, 4)
+	if err := e.Optimize(); err != nil {
+		t.Fatal(err)
+	}
+	check("by a jump", false, 3, 5)
+	if err := e.Unregister(&ret.Kprobe, &off.Kprobe, on, slot, freed); err != nil {
+		t.Fatal(err)
+	}
+}

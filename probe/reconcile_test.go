@@ -127,6 +127,7 @@ func TestLooks(t *testing.T) {
 				t.Fatal(err)
 			}
 			time.Sleep(3*look + look/2)
+			synctest.Wait()
 			stops := 0
 			f.onStop = func() { stops++ }
 			changed := func(when string, want bool) {

@@ -34,6 +34,7 @@ type batch struct {
 	order []*site             // all sites of the batch, by first use
 	index map[*site]int       // the first probe of the batch on each
 	short bool                // memory is used up: something could be better
+	anew  bool                // none of the sites that are there is one any more
 }
 
 func newBatch(n int) *batch {
@@ -204,7 +205,7 @@ func (e *Engine) admit(b *batch, r *registration) *Error {
 		return err
 	}
 	st := e.sites.Find(at.addr)
-	if st == nil || r.site != nil {
+	if st == nil || b.anew {
 		if st = b.fresh[at.addr]; st == nil {
 			if st, err = e.places.prepare(at); err != nil {
 				return err
@@ -237,7 +238,9 @@ func (e *Engine) admit(b *batch, r *registration) *Error {
 	if r.site == nil {
 		r.site = st
 	}
-	r.entry = at.entry
+	if r.entry != at.entry { // listings may read it
+		r.entry = at.entry
+	}
 	return nil
 }
 
@@ -275,6 +278,7 @@ func (e *Engine) install(b *batch) error {
 			old[i] = st.chain.Load()
 		}
 		for _, r := range b.regs {
+			r.site = b.at[r]
 			r.enabled.Store(!r.disabled)
 			added[r.site] = append(added[r.site], r)
 		}
@@ -296,6 +300,11 @@ func (e *Engine) install(b *batch) error {
 			for _, st := range b.fresh {
 				e.dropSite(st)
 			}
+			for _, r := range b.regs {
+				if e.gone[r] {
+					e.bury(r)
+				}
+			}
 			err.Index = b.index[bad]
 			return err
 		}
@@ -307,6 +316,7 @@ func (e *Engine) install(b *batch) error {
 					p.Offset = 0
 				}
 			}
+			delete(e.gone, r)
 		}
 		return nil
 	})

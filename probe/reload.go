@@ -31,6 +31,7 @@ func (e *Engine) reloaded() error {
 	regs := e.all()
 	e.forget()
 	b := newBatch(len(regs))
+	b.anew = true
 	lost := map[*registration]*Error{}
 	tables := map[*registration]*instances{}
 	for _, r := range regs {
