@@ -25,6 +25,7 @@ func (v *vcpu) textWrite() bool {
 	if err != nil {
 		return false
 	}
+	v.yield() // others run, or come to rest, meanwhile: see turns
 	v.n.pokes.inc()
 	home := m.booted.Load().home
 	at := home.Start + guest.GVA(guest.GPA(x.GPA)-home.PA)
