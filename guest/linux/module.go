@@ -17,6 +17,13 @@ import (
 // a module. Linux keeps all modules within 1.5 GB; the largest have 20 MB.
 const maxModule = 64 << 20
 
+// maxLoaded bounds the bytes that are read of all modules together, and nameCost is what a
+// name counts, with the tables that it gets into. A machine's modules have some 100 MB so.
+const (
+	maxLoaded = 256 << 20
+	nameCost  = 384
+)
+
 // moduleTable is a table that a module keeps: a section of its file, of which struct
 // module has the address and the number of entries.
 type moduleTable struct {
@@ -73,9 +80,12 @@ func (m *Modules) findTables(f *finder) {
 // Read reads what a module has in memory, as if it were an image of a kernel's: its
 // text, its names, and its tables under the names of their sections. What the tables
 // say are addresses as the kernel runs. Where the module lies about itself, what it says
-// is left out.
-func (m *Modules) Read(x Module, read Read) (*Kernel, error) {
-	r := moduleReader{read: read, module: x, mem: &elffile.Memory{}, left: maxModule}
+// is left out. It takes from left what the module costs, in bytes, and fails where that is
+// more.
+func (m *Modules) Read(x Module, left *uint64, read Read) (*Kernel, error) {
+	limit := min(maxModule, *left)
+	r := moduleReader{read: read, module: x, mem: &elffile.Memory{}, left: limit}
+	defer func() { *left -= limit - r.left }()
 	for _, t := range m.tables {
 		at, n := read.known(x.Addr, t.f.at), read.known(x.Addr, t.f.number)
 		if n == 0 || n > maxModule {
@@ -162,6 +172,9 @@ type moduleReader struct {
 // memory.
 var errOutside = errors.New("it is not in the module's memory, or too much")
 
+// errFull is returned for what is more than may be read.
+var errFull = fmt.Errorf("a module of more than %d MiB, or modules that together have more than %d MiB", maxModule>>20, maxLoaded>>20)
+
 // rest returns how many bytes from addr on are the module's text, or its data, in one
 // range.
 func (r *moduleReader) rest(addr guest.GVA, text bool) uint64 {
@@ -175,8 +188,11 @@ func (r *moduleReader) rest(addr guest.GVA, text bool) uint64 {
 
 // bytes reads n bytes at addr.
 func (r *moduleReader) bytes(addr guest.GVA, n uint64, text bool) ([]byte, error) {
-	if n > r.rest(addr, text) || n > r.left {
+	if n > r.rest(addr, text) {
 		return nil, errOutside
+	}
+	if n > r.left {
+		return nil, errFull
 	}
 	r.left -= n
 	b := make([]byte, n)
@@ -215,6 +231,9 @@ func (m *Modules) readNames(r *moduleReader) ([]elffile.Name, error) {
 	if num > MaxNames {
 		return nil, errOutside
 	}
+	if 24*num <= r.rest(tab, false) && num*nameCost > r.left {
+		return nil, errFull
+	}
 	syms, err := r.bytes(tab, 24*num, false)
 	if err != nil {
 		return nil, err
@@ -223,6 +242,9 @@ func (m *Modules) readNames(r *moduleReader) ([]elffile.Name, error) {
 	if err != nil {
 		return nil, err
 	}
+	r.left -= min(r.left, num*nameCost)
+	// Names are parts of it, so that many of one long name cost no more.
+	all := string(text)
 	var names []elffile.Name
 	for ; len(syms) > 0; syms = syms[24:] {
 		name, section, at := le32(syms), uint16(syms[6])|uint16(syms[7])<<8, le64(syms[8:])
@@ -235,7 +257,7 @@ func (m *Modules) readNames(r *moduleReader) ([]elffile.Name, error) {
 			continue
 		}
 		p := r.mem.At(at)
-		names = append(names, elffile.Name{Name: string(b[:n]), Addr: at, Size: le64(syms[16:]), Func: p != nil && p.X})
+		names = append(names, elffile.Name{Name: all[name:][:n], Addr: at, Size: le64(syms[16:]), Func: p != nil && p.X})
 	}
 	return names, nil
 }

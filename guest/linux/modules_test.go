@@ -119,7 +119,8 @@ func TestModules(t *testing.T) {
 		if err != nil || !reflect.DeepEqual(all, want) {
 			t.Fatalf("old %v: %v\ngot  %+v\nwant %+v", old, err, all, want)
 		}
-		k, err := ms.Read(all[1], m.read)
+		left := uint64(maxLoaded)
+		k, err := ms.Read(all[1], &left, m.read)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -232,7 +233,8 @@ func FuzzModules(f *testing.F) {
 		all, _ := ms.All(x.read)
 		for _, mod := range all {
 			ms.Types(mod, m.types, x.read)
-			k, err := ms.Read(mod, x.read)
+			left := uint64(maxLoaded)
+			k, err := ms.Read(mod, &left, x.read)
 			if err != nil {
 				continue
 			}

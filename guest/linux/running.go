@@ -32,6 +32,7 @@ type running struct {
 type loaded struct {
 	Module
 	kernel *Kernel
+	cost   uint64 // as Modules.Read counts
 	types  *Types // nil: nobody has asked for them
 }
 
@@ -138,17 +139,23 @@ func (v *View) RefreshModules() (changed bool, err error) {
 		return false, err
 	}
 	now, kernels := map[guest.GVA]loaded{}, map[string]*Kernel{}
+	left, add := uint64(maxLoaded), []Module(nil)
 	for _, m := range all {
-		old := r.loaded[m.Addr]
-		if old.kernel == nil || !reflect.DeepEqual(old.Module, m) {
-			k, e := r.modules.Read(m, v.read)
-			if e != nil {
-				err = e
-				continue
-			}
-			old = loaded{Module: m, kernel: k}
+		if old := r.loaded[m.Addr]; old.kernel != nil && reflect.DeepEqual(old.Module, m) {
+			now[m.Addr], kernels[m.Name] = old, old.kernel
+			left -= min(left, old.cost)
+		} else {
+			add = append(add, m)
 		}
-		now[m.Addr], kernels[m.Name] = old, old.kernel
+	}
+	for _, m := range add {
+		before := left
+		k, e := r.modules.Read(m, &left, v.read)
+		if e != nil {
+			err = e
+			continue
+		}
+		now[m.Addr], kernels[m.Name] = loaded{Module: m, kernel: k, cost: before - left}, k
 	}
 	r.loaded, r.lastSeen = now, seen
 	if e := v.SetModules(kernels); e != nil {

@@ -79,6 +79,42 @@ func TestRefreshModules(t *testing.T) {
 	}
 }
 
+// TestManyModules: modules that all have the same memory are read as far as all of them
+// together may be.
+func TestManyModules(t *testing.T) {
+	m, lookup := moduleMemory(t, false)
+	v := running1(t, m, lookup)
+	v.started(StateRunning)
+	v.Refresh()
+	const size = 50 << 20
+	read, bytes := v.read, uint64(0)
+	v.read = func(addr guest.GVA, p []byte) error {
+		if len(p) == size {
+			bytes += size
+			return nil
+		}
+		return read(addr, p)
+	}
+	mem, _ := m.types.Field("module.mem")
+	text := mem.Off + 12
+	var at []guest.GVA
+	for i := range 8 {
+		a := modBase + 0x5000 + guest.GVA(i)*0x200
+		m.set(a, "module.name", string(rune('a'+i)))
+		m.set(a+guest.GVA(text), "module_memory.base", guest.GVA(0xffffffffc8000000), "module_memory.size", size)
+		at = append(at, a)
+	}
+	m.link(modHead, "module.list", at...)
+	if changed, err := v.RefreshModules(); !changed || !errors.Is(err, errFull) || bytes != maxLoaded/size*size {
+		t.Errorf("changed %v, %v: %d bytes were read", changed, err, bytes)
+	}
+	// Those that are there count when others come.
+	m.set(treeAt, "mod_tree_root.root.seq.sequence", 2)
+	if _, err := v.RefreshModules(); !errors.Is(err, errFull) || bytes != maxLoaded/size*size || len(v.running.loaded) != maxLoaded/size {
+		t.Errorf("again: %v: %d bytes were read, of %d modules", err, bytes, len(v.running.loaded))
+	}
+}
+
 // TestViewTasks: the list of tasks, also one that is longer than what is asked for, or
 // broken.
 func TestViewTasks(t *testing.T) {
