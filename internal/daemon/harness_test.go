@@ -67,23 +67,39 @@ func serveFake(t *testing.T, change func(*options)) *harness {
 // serveGuest starts a daemon with a guest that is not running yet.
 func serveGuest(t *testing.T, g *fakeGuest, o options) *harness {
 	t.Helper()
-	h := &harness{T: t, g: g, log: &syncBuffer{}, path: filepath.Join(t.TempDir(), "s"), done: make(chan error, 1)}
+	h := newHarness(t)
+	h.g = g
+	return h.serve(g, o)
+}
+
+// newHarness returns a harness whose daemon does not run yet.
+func newHarness(t *testing.T) *harness {
+	return &harness{T: t, log: &syncBuffer{}, path: filepath.Join(t.TempDir(), "s"), done: make(chan error, 1)}
+}
+
+// logger returns the daemon's log, which goes to h.log.
+func (h *harness) logger() *slog.Logger { return slog.New(slog.NewTextHandler(h.log, nil)) }
+
+// serve starts the daemon with a guest that is not running yet, and lets that run. The
+// daemon ends with the test, before what the guest's maker has cleaned up behind it.
+func (h *harness) serve(g Guest, o options) *harness {
+	h.Helper()
 	var life context.Context
 	life, h.cancel = context.WithCancel(context.Background())
-	h.ctx = patience.Of(t)
-	h.s = newServer(slog.New(slog.NewTextHandler(h.log, nil)), o, h.g, func() uint64 { return 0 })
+	h.ctx = patience.Of(h.T)
+	h.s = newServer(h.logger(), o, g, func() uint64 { return 0 })
 	sock, err := listen(h.ctx, h.path, -1, nil)
 	if err != nil {
-		t.Fatal(err)
+		h.Fatal(err)
 	}
-	if err := h.g.Resume(); err != nil {
-		t.Fatal(err)
+	if err := g.Resume(); err != nil {
+		h.Fatal(err)
 	}
 	ready := make(chan struct{})
 	go func() { h.done <- h.s.run(life, sock, func() { close(ready) }) }()
 	<-ready
 	h.c = client.New(h.path)
-	t.Cleanup(func() {
+	h.Cleanup(func() {
 		h.c.Close()
 		h.stop()
 		sock.Close()

@@ -2,15 +2,12 @@ package daemon
 
 import (
 	"context"
-	"log/slog"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/guestprobe/guestprobe/internal/api"
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
-	"github.com/guestprobe/guestprobe/internal/patience"
 )
 
 // serveLinux starts a daemon with the Linux guest in dir, which runs command.
@@ -19,13 +16,12 @@ func serveLinux(t *testing.T, dir, command string) *harness {
 	o := defaultOptions()
 	o.kernel, o.initrd, o.memory, o.vcpus = filepath.Join(dir, "vmlinuz"), filepath.Join(dir, "initrd"), 256<<20, 1
 	o.cmdline = "console=ttyS0 quiet panic=-1 -- " + command
-	h := &harness{T: t, log: &syncBuffer{}, path: filepath.Join(t.TempDir(), "s"), done: make(chan error, 1)}
-	log := slog.New(slog.NewTextHandler(h.log, nil))
+	h := newHarness(t)
 	p, err := loadProgram(&o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, err := newMachineGuest(&o, p, log)
+	g, err := newMachineGuest(&o, p, h.logger())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,26 +30,7 @@ func serveLinux(t *testing.T, dir, command string) *harness {
 			t.Error(err)
 		}
 	})
-	life, cancel := context.WithCancel(context.Background())
-	h.cancel, h.ctx = cancel, patience.Of(t)
-	h.s = newServer(log, o, g, func() uint64 { return 0 })
-	sock, err := listen(h.ctx, h.path, -1, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := g.Resume(); err != nil {
-		t.Fatal(err)
-	}
-	ready := make(chan struct{})
-	go func() { h.done <- h.s.run(life, sock, func() { close(ready) }) }()
-	<-ready
-	h.c = client.New(h.path)
-	t.Cleanup(func() {
-		h.c.Close()
-		h.stop()
-		sock.Close()
-	})
-	return h
+	return h.serve(g, o)
 }
 
 // console waits for a line of the guest.

@@ -2,19 +2,15 @@ package daemon
 
 import (
 	"context"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/builtin"
 	"github.com/guestprobe/guestprobe/internal/api"
-	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
-	"github.com/guestprobe/guestprobe/internal/patience"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 )
 
@@ -38,28 +34,7 @@ func serveMachine(t *testing.T, vcpus int) *harness {
 	})
 	o := defaultOptions()
 	o.vcpus = vcpus
-	h := &harness{T: t, log: &syncBuffer{}, path: filepath.Join(t.TempDir(), "s"), done: make(chan error, 1)}
-	life, cancel := context.WithCancel(context.Background())
-	h.cancel = cancel
-	h.ctx = patience.Of(t)
-	h.s = newServer(slog.New(slog.NewTextHandler(h.log, nil)), o, machineGuest{Machine: m}, func() uint64 { return 0 })
-	sock, err := listen(h.ctx, h.path, -1, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := m.Resume(); err != nil {
-		t.Fatal(err)
-	}
-	ready := make(chan struct{})
-	go func() { h.done <- h.s.run(life, sock, func() { close(ready) }) }()
-	<-ready
-	h.c = client.New(h.path)
-	t.Cleanup(func() {
-		h.c.Close()
-		h.stop()
-		sock.Close()
-	})
-	return h
+	return newHarness(t).serve(machineGuest{Machine: m}, o)
 }
 
 // await asks for a probe until it is as wanted.
