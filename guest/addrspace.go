@@ -148,7 +148,7 @@ func (as AddressSpace) walk(regions []Region, va GVA) (m Mapping, level int, rea
 	if off := uint64(va - as.home.Start); off < as.home.Size {
 		return Mapping{PA: as.home.PA + GPA(off), Size: page4K, Writable: true}, 0, 0
 	}
-	if !va.Canonical() && (!as.deep || int64(va)<<7>>7 != int64(va)) {
+	if !va.Canonical() && (!as.deep || !va.CanonicalWide()) {
 		return Mapping{}, 0, FaultNonCanonical
 	}
 	table := as.root

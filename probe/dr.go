@@ -97,7 +97,7 @@ func checkWatch(addr guest.GVA, n int, a Access) *Error {
 		return newError(CodeWatchLength, fmt.Sprintf("%d bytes cannot be watched for execution", n), "the length is 1, whatever the instruction's")
 	case uint64(addr)%uint64(n) != 0:
 		return newError(CodeWatchAlignment, fmt.Sprintf("%v is not a multiple of %d", addr, n), "watched addresses are aligned to the length")
-	case !addr.Canonical():
+	case !addr.Canonical() && (int64(addr) >= 0 || !addr.CanonicalWide()): // a kernel may have 5 levels
 		return newError(CodeUnreadable, fmt.Sprintf("%v is not a canonical address", addr), "")
 	}
 	return nil

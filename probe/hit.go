@@ -203,7 +203,7 @@ func (c *cpu) execute(s State, st *site, chain chain, missed, watch bool) Verdic
 			// What emulation and this host both leave to the processor are
 			// branches to, and stacks at, addresses that it refuses.
 			t := Trap{Kind: TrapFault, Vector: insn.VectorGP}
-			if !guest.GVA(r.RSP).Canonical() {
+			if sp := guest.GVA(r.RSP); !sp.Canonical() && (s.CPL == 3 || !sp.CanonicalWide()) {
 				t.Vector = insn.VectorSS
 			}
 			return c.raise(s, st, chain, missed, t)

@@ -115,6 +115,7 @@ func TestUserStackIsChecked(t *testing.T) {
 		{"read-only", uint64(userBase) + 16, probe.Trap{Kind: probe.TrapFault, Vector: 14, Code: present | write | user, CR2: userBase + 8}},
 		{"slots", supervisor + 16, probe.Trap{Kind: probe.TrapFault, Vector: 14, Code: present | write | user, CR2: supervisor + 8}},
 		{"unmapped", 0x5000_0000, probe.Trap{Kind: probe.TrapFault, Vector: 14, Code: write | user, CR2: 0x5000_0000 - 8}},
+		{"not canonical with 4 levels", 0x8000_0000_1000, probe.Trap{Kind: probe.TrapFault, Vector: 12}},
 	} {
 		r := probe.Regs{RIP: uint64(p.Addr), RSP: c.rsp, RAX: 1}
 		v := e.Hit(0, probe.State{Regs: &r, CPL: 3}, probe.Trap{Kind: probe.TrapBreakpoint})
@@ -126,7 +127,7 @@ func TestUserStackIsChecked(t *testing.T) {
 		}
 	}
 	// What the engine cannot tell, the processor finds out, in a slot.
-	r := probe.Regs{RIP: uint64(p.Addr), RSP: 0x8000_0000_1000, RAX: 1}
+	r := probe.Regs{RIP: uint64(p.Addr), RSP: 1 << 60, RAX: 1}
 	v := e.Hit(0, probe.State{Regs: &r, CPL: 3}, probe.Trap{Kind: probe.TrapBreakpoint})
 	if v.Action != probe.Resume || !e.InSlot(guest.GVA(r.RIP)) {
 		t.Errorf("not canonical: got %+v at %#x, want a slot", v, r.RIP)
@@ -187,7 +188,7 @@ func TestEmulationFallsBack(t *testing.T) {
 	for _, c := range []struct {
 		rsp    uint64
 		vector uint8
-	}{{0x7000_1000, 13}, {0x8000_0000_0000, 12}} {
+	}{{0x7000_1000, 13}, {1 << 60, 12}} {
 		r = probe.Regs{RIP: uint64(call.Addr), RSP: c.rsp}
 		v = e.Hit(0, probe.State{Regs: &r}, probe.Trap{Kind: probe.TrapBreakpoint})
 		if v.Action != probe.Inject || v.Fault.Vector != c.vector || r.RIP != uint64(call.Addr) {

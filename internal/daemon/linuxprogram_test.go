@@ -96,3 +96,33 @@ func TestLinuxPrograms(t *testing.T) {
 		})
 	}
 }
+
+// TestLinuxReads: definitions read what is at a Linux guest's kernel addresses: on its
+// heap and on its stacks, which with 5-level paging are addresses of 57 bits.
+func TestLinuxReads(t *testing.T) {
+	for _, dir := range kvmtest.RequireLinux(t) {
+		t.Run(filepath.Base(dir), func(t *testing.T) {
+			h := serveLinux(t, dir, "echo ready;read x;for i in 1 2 3;do cat /etc/passwd;done >/dev/null;echo end;read x")
+			h.console("ready")
+			h.attach("p:heap vfs_open name=path->dentry->d_name.name:string", "p:stack kernel_clone signal=args->exit_signal")
+			s := h.stream(h.ctx, api.StreamEvents{})
+			next[api.Start](h, s, api.RecordStart)
+			if _, err := h.s.guest.Input(h.ctx, []byte("\n")); err != nil {
+				t.Fatal(err)
+			}
+			opened, forked := 0, 0
+			for opened < 3 || forked < 3 {
+				hit := next[api.Hit](h, s, api.RecordHit)
+				switch text := hit.Args[0].Text; {
+				case strings.Contains(hit.Text, "(fault)"):
+					t.Fatal(hit.Text)
+				case text == `"passwd"`:
+					opened++
+				case text == "17": // SIGCHLD
+					forked++
+				}
+			}
+			h.console("end")
+		})
+	}
+}

@@ -26,7 +26,7 @@ func (v *VM) dest(p, n uint64) ([]byte, FaultCode) {
 }
 
 // own reports whether p is an address in the program's own memory, which is
-// never a guest address: it is not canonical.
+// never a guest address (see segShift).
 func own(p uint64) bool { return p>>segShift-1 < maxSegs-1 }
 
 // read reads guest memory, or the program's own, for helper h.

@@ -40,8 +40,9 @@ func (Heap) Free(Area) {}
 // in a table and bounds element and offset by what it finds there, so that
 // arithmetic on a pointer cannot reach the neighbouring value, let alone
 // anything else. Both back ends use the same numbers, and no program can learn
-// or forge an address of the guest or the host. All these addresses are
-// non-canonical on x86-64, and so differ from every guest address.
+// or forge an address of the guest or the host. With 4-level paging all these addresses are
+// non-canonical; with 5 levels they are user addresses that Linux gives only to
+// who asks for one beyond 47 bits (Documentation/arch/x86/x86_64/5level-paging.rst).
 const (
 	segShift  = 48
 	elemShift = 24

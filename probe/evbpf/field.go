@@ -82,13 +82,14 @@ func (c *compiler) argument(n int, fault label) {
 }
 
 // canonical jumps to fault when rVal is an address that the program's own
-// memory has: bits 48 to 63 are neither all clear nor all set. Such an address is
-// no guest's, and the helpers would take it for the program's.
+// memory has: bits 48 to 63 are neither clear nor those of a kernel's address, of which
+// 5-level paging leaves bits 56 to 63 set. Such an address is no guest's, and the
+// helpers would take it for the program's.
 func (c *compiler) canonical(fault label) {
 	ok := c.newLabel()
 	c.emit(asm.Mov.Reg(asm.R1, rVal), asm.RSh.Imm(asm.R1, 48))
 	c.jif(asm.JEq, asm.R1, 0, ok)
-	c.jif(asm.JNE, asm.R1, 0xffff, fault)
+	c.jif(asm.JLT, asm.R1, 0xff00, fault)
 	c.place(ok)
 }
 

@@ -78,13 +78,14 @@ func (i *Inst) loadWord(r *Regs, m Memory, addr uint64, size uint8) (uint64, err
 }
 
 // accessible reports whether an access raises neither #SS or #GP, for an
-// address that is not canonical, nor #AC, for one that is not aligned: user
-// code with RFLAGS.AC, if CR0.AM is set (SDM Vol. 3, 7.15).
+// address that is canonical with no paging, nor #AC, for one that is not aligned: user
+// code with RFLAGS.AC, if CR0.AM is set (SDM Vol. 3, 7.15). What 5-level paging alone
+// has for canonical, stacks of kernels that use it, is the memory's to judge.
 func (i *Inst) accessible(r *Regs, addr uint64, size uint8) bool {
 	if i.CPL == 3 && r.RFLAGS&FlagAC != 0 && addr&uint64(size-1) != 0 {
 		return false
 	}
-	return canonical(addr) && canonical(addr+uint64(size)-1)
+	return canonicalWide(addr) && canonicalWide(addr+uint64(size)-1)
 }
 
 // popf loads the flags that the privilege allows (SDM Vol. 2, POPF, table

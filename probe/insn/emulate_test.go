@@ -185,6 +185,7 @@ func TestEmulatePrivilege(t *testing.T) {
 // fails.
 func TestEmulateFaults(t *testing.T) {
 	const hole = 1 << 47 // the first address that is not canonical
+	const wide = 1 << 56 // and with 5-level paging
 	for _, tt := range []struct {
 		name, code string
 		regs       Regs
@@ -192,10 +193,11 @@ func TestEmulateFaults(t *testing.T) {
 		want       error
 	}{
 		{"ret to a bad address", "c3", Regs{RSP: stack}, words64{stack: hole}, ErrCannotEmulate},
-		{"ret from a bad stack", "c3", Regs{RSP: hole}, words64{hole: 0}, ErrCannotEmulate},
-		{"ret, stack half in the hole", "c3", Regs{RSP: hole - 4}, words64{hole - 4: 0}, ErrCannotEmulate},
+		{"ret from a bad stack", "c3", Regs{RSP: wide}, words64{wide: 0}, ErrCannotEmulate},
+		{"ret, stack half in the hole", "c3", Regs{RSP: wide - 4}, words64{wide - 4: 0}, ErrCannotEmulate},
 		{"ret, no memory", "c3", Regs{RSP: stack}, words64{}, errNoWord},
-		{"push to a bad stack", "55", Regs{RSP: hole + 16}, words64{hole + 8: 0}, ErrCannotEmulate},
+		{"push to a bad stack", "55", Regs{RSP: wide + 16}, words64{wide + 8: 0}, ErrCannotEmulate},
+		{"push to a stack of 5 levels", "55", Regs{RSP: 0xffa0_0000_0000_1000}, words64{0xffa0_0000_0000_0ff8: 0}, nil},
 		{"push, no memory", "55", Regs{RSP: stack}, words64{}, errNoWord},
 		{"pop, no memory", "5d", Regs{RSP: stack}, words64{}, errNoWord},
 		{"leave, no memory", "c9", Regs{RSP: stack, RBP: 8}, words64{}, errNoWord},
@@ -204,7 +206,7 @@ func TestEmulateFaults(t *testing.T) {
 		{"call, no stack", "e800000000", Regs{RSP: stack}, words64{}, errNoWord},
 		{"call *rax, bad address", "ffd0", Regs{RSP: stack, RAX: hole}, words64{stack - 8: 0}, ErrCannotEmulate},
 		{"call *mem, no memory", "ff10", Regs{RSP: stack, RAX: 16}, words64{stack - 8: 0}, errNoWord},
-		{"call *mem, bad pointer", "ff10", Regs{RSP: stack, RAX: hole}, words64{stack - 8: 0}, ErrCannotEmulate},
+		{"call *mem, bad pointer", "ff10", Regs{RSP: stack, RAX: wide}, words64{stack - 8: 0}, ErrCannotEmulate},
 		{"jmp *rax, last good", "ffe0", Regs{RAX: hole - 1}, nil, nil},
 		{"jmp *rax, first bad", "ffe0", Regs{RAX: hole}, nil, ErrCannotEmulate},
 		{"jmp *rax, last bad", "ffe0", Regs{RAX: 1<<64 - hole - 1}, nil, ErrCannotEmulate},

@@ -113,6 +113,9 @@ func mask(size uint8) uint64 { return ^uint64(0) >> (64 - 8*uint(size)) }
 // equal (SDM Vol. 1, 3.3.7.1).
 func canonical(a uint64) bool { return uint64(int64(a)<<16>>16) == a }
 
+// canonicalWide reports whether a is an address of 5-level paging: bits 63 to 56 equal.
+func canonicalWide(a uint64) bool { return uint64(int64(a)<<7>>7) == a }
+
 // cond evaluates condition code cc, 0 to 15 (SDM Vol. 1, appendix B).
 func cond(cc uint8, f uint64) bool {
 	var v bool
