@@ -18,5 +18,5 @@ if [[ -n $cannot ]]; then
 fi
 scripts/linux/guests.sh build/linux "${1:-}"
 for guest in build/linux/*/; do
-	scripts/linux/demo.sh "$guest" bin probe/bpf/testdata/obj/latency.o
+	scripts/linux/demo.sh "$guest" bin probe/bpf/testdata/obj
 done

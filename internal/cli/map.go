@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/hex"
@@ -62,8 +63,9 @@ func (a *app) mapDump() command.Spec {
 values (clang -g): structures with their fields, texts, numbers with sign. Without types,
 or with --raw, those of 1, 2, 4 or 8 bytes are numbers, others bytes in hexadecimal. A per-CPU map has a column for each
 vCPU, and the sum where the values are numbers. A map of 64 counters of 8 bytes is
-printed as a log2 histogram, the vCPUs added up; --values prints its numbers. Of a
-ring there are counts: its records go to 'guestprobe trace'.`,
+printed as a log2 histogram, the vCPUs added up; --values prints its numbers. A map of
+stack traces has the stacks, a frame on a line: where the hit was, and then where each
+call returns to. Of a ring there are counts: its records go to 'guestprobe trace'.`,
 		Example: `  guestprobe map dump by_arg
   guestprobe map dump nanoseconds --format json`,
 		Args: command.Between(1, 1, "say which map: a number or a name of 'guestprobe map list'"),
@@ -85,7 +87,7 @@ ring there are counts: its records go to 'guestprobe trace'.`,
 			}
 			if raw {
 				for i := range d.Values {
-					d.Values[i].KeyData, d.Values[i].Data = nil, nil
+					d.Values[i].KeyData, d.Values[i].Data, d.Values[i].Stack = nil, nil, nil
 				}
 			}
 			if err := printEntries(r, d); err != nil {
@@ -139,6 +141,9 @@ func typed(e api.MapEntry, i int) json.RawMessage {
 
 func printEntries(r *command.Run, d api.MapDump) error {
 	heading := []string{"KEY", "VALUE"}
+	if len(d.Values) > 0 && d.Values[0].Stack != nil {
+		heading[1] = "STACK"
+	}
 	if d.PerCPU && len(d.Values) > 0 {
 		heading = []string{"KEY"}
 		for i := range d.Values[0].Values {
@@ -150,7 +155,15 @@ func printEntries(r *command.Run, d api.MapDump) error {
 	}
 	var rows [][]string
 	for _, e := range d.Values {
-		row, sum, numbers, negative := []string{cell(e.Key, e.KeyData)}, uint64(0), true, false
+		key := cell(e.Key, e.KeyData)
+		for _, f := range e.Stack {
+			rows = append(rows, []string{key, cmp.Or(f.Symbol, fmt.Sprintf("%#x", uint64(f.Addr)))})
+			key = ""
+		}
+		if e.Stack != nil {
+			continue
+		}
+		row, sum, numbers, negative := []string{key}, uint64(0), true, false
 		for i, v := range e.Values {
 			data := typed(e, i)
 			n, ok := number(v, data)

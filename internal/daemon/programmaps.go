@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"cmp"
+	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"net/http"
@@ -11,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/program"
 	"github.com/guestprobe/guestprobe/probe/bpf"
@@ -253,18 +255,25 @@ func (st *store) dumpMap(name string) (api.MapDump, error) {
 		return d, nil
 	}
 	d.Values = []api.MapEntry{}
+	s := m.m.Spec()
 	m.m.Each(func(key []byte, vals [][]byte) bool {
-		if len(d.Values) == api.MaxMapEntries || dumpSize(&d, len(key)+len(vals)*len(vals[0])) > maxDump {
+		size := len(key) + len(vals)*len(vals[0])
+		if s.Kind == bpf.StackTrace {
+			size *= 8 // with the names of addresses
+		}
+		if len(d.Values) == api.MaxMapEntries || dumpSize(&d, size) > maxDump {
 			d.Truncated = true
 			return false
 		}
-		s := m.m.Spec()
 		e := api.MapEntry{Key: hex.EncodeToString(key), KeyData: s.KeyType.JSON(key)}
 		for _, v := range vals {
 			e.Values = append(e.Values, hex.EncodeToString(v))
 			if data := s.ValueType.JSON(v); data != nil {
 				e.Data = append(e.Data, data)
 			}
+		}
+		if s.Kind == bpf.StackTrace {
+			e.Stack = st.wireStack(vals[0])
 		}
 		d.Values = append(d.Values, e)
 		return true
@@ -280,6 +289,19 @@ func (st *store) dumpMap(name string) (api.MapDump, error) {
 		}
 	}
 	return d, nil
+}
+
+// wireStack names the addresses of a stack: 8 bytes each, zeros behind the last.
+func (st *store) wireStack(stack []byte) (frames []api.MapFrame) {
+	img := st.guest.Image()
+	for ; len(stack) >= 8; stack = stack[8:] {
+		pc := guest.GVA(binary.LittleEndian.Uint64(stack))
+		if pc == 0 {
+			break
+		}
+		frames = append(frames, api.MapFrame{Addr: api.Hex(pc), Symbol: symbolOf(img, pc)})
+	}
+	return frames
 }
 
 // maxDump bounds the bytes of keys and values in one dump.

@@ -1,9 +1,9 @@
 #!/bin/sh
 # Boots a Linux guest and probes it: what 'make demo-linux' shows. Runs where
 # guestprobed can boot one. Usage: demo.sh GUEST (a folder of guests.sh's) BIN (of
-# guestprobe and guestprobed) LATENCY.o (docs/examples/latency.bpf.c)
+# guestprobe and guestprobed) OBJECTS (of the programs in docs/examples)
 set -eu
-guest=$1 PATH=$2:$PATH latency=$3
+guest=$1 PATH=$2:$PATH objects=$3
 tmp=$(mktemp -d)
 export PATH GUESTPROBE_SOCKET="$tmp/gp.sock"
 daemon=
@@ -39,12 +39,18 @@ until guestprobe guest console | grep '^GP-BOOTED'; do
 	sleep 1
 done
 
-show attach 'p:open do_sys_openat2 dfd=$arg1:s32 filename=+0($arg2):string' 'p:clone kernel_clone' 'p:exit do_exit code=$arg1:s64' 'r:read vfs_read got=$retval:s64'
+show attach 'p:open do_sys_openat2 dfd filename=+0($arg2):string' 'p:clone kernel_clone' 'p:exit do_exit code' 'r:read vfs_read got=$retval'
 show trace --timeout 30s -c 16
 show list
 show detach --all
-show attach --program "$latency"
+# How long reads take, and who calls them.
+show attach --program "$objects/latency.o"
 sleep 5
 show map dump nanoseconds
 show stat
+show detach --all
+show attach --program "$objects/stacks.o"
+sleep 2
+show map dump stacks
+show map dump calls
 show detach --all
