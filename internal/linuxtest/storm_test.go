@@ -20,6 +20,7 @@ import (
 
 var (
 	stormFunctions = flag.Int("storm.functions", 400, "TestStorm: how many functions, of all that may be probed; 0 for all")
+	stormFrom      = flag.Int("storm.from", 0, "TestStorm: how many functions to leave out, of that order: those of the runs before")
 	stormBatch     = flag.Int("storm.batch", 200, "TestStorm: how many at a time")
 	stormSeed      = flag.Uint64("storm.seed", 1, "TestStorm: which, and in which order")
 	stormVCPUs     = flag.Int("storm.vcpus", 1, "TestStorm: vCPUs of the guest")
@@ -49,9 +50,16 @@ func storm(t *testing.T, dir string) {
 	t.Logf("a round takes %v unprobed", time.Since(began).Round(time.Millisecond))
 	text := g.Text()
 
+	// While the guest rests, because a module that comes or goes changes what may be probed.
+	if err := g.Pause(); err != nil {
+		t.Fatal(err)
+	}
 	start := time.Now()
-	functions, refused := candidates(g, rand.New(rand.NewPCG(*stormSeed, 0)), *stormFunctions)
+	functions, refused := candidates(g, rand.New(rand.NewPCG(*stormSeed, 0)), *stormFrom, *stormFunctions)
 	t.Logf("seed %d: %d functions may be probed, of %d looked at in %v", *stormSeed, len(functions), len(functions)+total(refused), time.Since(start).Round(time.Millisecond))
+	if err := g.Resume(); err != nil {
+		t.Fatal(err)
+	}
 	for _, why := range slices.Sorted(maps.Keys(refused)) {
 		t.Logf("  %6d refused: %s", refused[why], why)
 	}
@@ -60,7 +68,7 @@ func storm(t *testing.T, dir string) {
 			t.Fatal(err)
 		}
 		kind := map[bool]string{false: "int3", true: "jump"}[jumps]
-		start, turn, hits, reached, optimized := time.Now(), 0, uint64(0), 0, 0
+		start, turn, probed, hits, reached, optimized := time.Now(), 0, 0, uint64(0), 0, 0
 		for batch := range slices.Chunk(functions, *stormBatch) {
 			ps := make([]*probe.Kprobe, len(batch))
 			for i, at := range batch {
@@ -95,8 +103,9 @@ func storm(t *testing.T, dir string) {
 				t.Fatalf("%s, turn %d: the storm ends here (-storm.seed %d); %s...", kind, turn, *stormSeed, names(g, batch[:min(8, len(batch))]))
 			}
 			turn++
+			probed += len(batch)
+			t.Logf("%s: %d turns, %d of %d functions, %d of them called, %d hits, %d with a jump, %v", kind, turn, probed, len(functions), reached, hits, optimized, time.Since(start).Round(time.Second))
 		}
-		t.Logf("%s: %d functions in %d turns, %d of them called, %d hits, %d with a jump, %v", kind, len(functions), turn, reached, hits, optimized, time.Since(start).Round(time.Second))
 		if reached == 0 {
 			t.Errorf("%s: no function that was probed was called: the load does nothing", kind)
 		}
@@ -106,8 +115,8 @@ func storm(t *testing.T, dir string) {
 }
 
 // candidates returns the entries of n functions that may be probed, or of all where n is 0,
-// in an order made up by r, and how many are refused for which reason.
-func candidates(g *Guest, r *rand.Rand, n int) (functions []guest.GVA, refused map[string]int) {
+// in an order made up by r, but for the first ones, and how many are refused for which reason.
+func candidates(g *Guest, r *rand.Rand, first, n int) (functions []guest.GVA, refused map[string]int) {
 	var all []guest.GVA
 	for _, s := range g.Image().Symbols() {
 		if s.Kind == guest.SymFunc && !s.User && (len(all) == 0 || all[len(all)-1] != s.Addr) {
@@ -125,11 +134,11 @@ func candidates(g *Guest, r *rand.Rand, n int) (functions []guest.GVA, refused m
 			refused[why]++
 			continue
 		}
-		if functions = append(functions, at); len(functions) == n {
+		if functions = append(functions, at); len(functions) == first+n && n > 0 {
 			break
 		}
 	}
-	return functions, refused
+	return functions[min(first, len(functions)):], refused
 }
 
 func total(counts map[string]int) (n int) {
