@@ -31,7 +31,9 @@ type Info struct {
 	units  []unit
 	anchor uint64 // address of that symbol; 0: there is none
 	spans  []span // ascending; of all units
-	last   rows   // of the unit that was asked for last
+
+	read  map[int]*contents // of units that were asked for
+	parts int               // of all of these
 }
 
 // unit is one compilation unit.
@@ -40,6 +42,37 @@ type unit struct {
 	at    dwarf.Offset // of its header
 	end   dwarf.Offset // of what is behind it
 	plain bool         // its names are in .debug_str or in itself
+}
+
+// contents are what was read of a unit.
+type contents struct {
+	rows      []row
+	files     []*dwarf.LineFile
+	instances []instance
+}
+
+// maxParts bounds the rows and instances that are kept, of all units.
+const maxParts = 1 << 19
+
+// contents reads a unit's lines and functions.
+func (i *Info) contents(n int) (*contents, error) {
+	if c := i.read[n]; c != nil {
+		return c, nil
+	}
+	c := &contents{}
+	var err error
+	if c.rows, c.files, err = i.readRows(n); err != nil {
+		return nil, err
+	}
+	if c.instances, err = i.readInstances(n); err != nil {
+		return nil, err
+	}
+	if i.parts += len(c.rows) + len(c.instances); i.parts > maxParts {
+		i.parts = len(c.rows) + len(c.instances)
+		clear(i.read)
+	}
+	i.read[n] = c
+	return c, nil
 }
 
 // span is code of a unit.
@@ -73,7 +106,7 @@ func New(section func(name string) ([]byte, error)) (*Info, error) {
 			return nil, fmt.Errorf("read debug information: %w", err)
 		}
 	}
-	i := &Info{data: d, info: sections[".debug_info"], str: sections[".debug_str"]}
+	i := &Info{data: d, read: map[int]*contents{}, info: sections[".debug_info"], str: sections[".debug_str"]}
 	if err := i.readUnits(len(sections[".debug_str_offsets"]) == 0); err != nil {
 		return nil, err
 	}

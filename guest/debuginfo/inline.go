@@ -15,6 +15,9 @@ type instance struct {
 	entry   uint64
 	ranges  [][2]uint64
 	depth   int
+	at      dwarf.Offset
+
+	calledFile, calledLine int64 // of a copy: where the function around it calls it; a number of contents.files
 }
 
 // maxDepth is how deeply blocks are read, and maxInstances how many of one unit.
@@ -23,8 +26,8 @@ const (
 	maxInstances = 1 << 20
 )
 
-// instances returns the functions of a unit and their inlined copies.
-func (i *Info) instances(n int) ([]instance, error) {
+// readInstances returns the functions of a unit and their inlined copies.
+func (i *Info) readInstances(n int) ([]instance, error) {
 	u := i.units[n]
 	r := i.data.Reader()
 	r.Seek(u.entry.Offset)
@@ -49,7 +52,10 @@ func (i *Info) instances(n int) ([]instance, error) {
 		if inlined || e.Tag == dwarf.TagSubprogram {
 			ranges, err := i.data.Ranges(e)
 			if err == nil && len(ranges) > 0 && ranges[0][0] != 0 {
-				out = append(out, instance{i.name(e, names, 0), inlined, entry(e, ranges), ranges, depth})
+				x := instance{name: i.name(e, names, 0), inlined: inlined, entry: entry(e, ranges), ranges: ranges, depth: depth, at: e.Offset}
+				x.calledFile, _ = e.Val(dwarf.AttrCallFile).(int64)
+				x.calledLine, _ = e.Val(dwarf.AttrCallLine).(int64)
+				out = append(out, x)
 			}
 		}
 		if e.Children {
@@ -101,16 +107,8 @@ func (i *Info) name(e *dwarf.Entry, names map[dwarf.Offset]string, depth int) st
 	return ""
 }
 
-// innermost returns which instance addr is in, not looking at those around it, or -1.
-func innermost(all []instance, addr uint64) int {
-	found := -1
-	for n := range all {
-		in := slices.ContainsFunc(all[n].ranges, func(r [2]uint64) bool { return r[0] <= addr && addr < r[1] })
-		if in && (found < 0 || all[n].depth >= all[found].depth) {
-			found = n
-		}
-	}
-	return found
+func within(ranges [][2]uint64, addr uint64) bool {
+	return slices.ContainsFunc(ranges, func(r [2]uint64) bool { return r[0] <= addr && addr < r[1] })
 }
 
 // Inlined returns the addresses where the copies of a function begin that are inlined in
@@ -124,7 +122,7 @@ func (i *Info) Inlined(function string) ([]uint64, error) {
 		if !mentioned(u) {
 			continue
 		}
-		instances, err := i.instances(n)
+		instances, err := i.readInstances(n)
 		if err != nil {
 			return nil, err
 		}

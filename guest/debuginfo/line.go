@@ -20,24 +20,14 @@ type row struct {
 	end  bool // the code ends here
 }
 
-// rows are those of a unit.
-type rows struct {
-	unit int
-	rows []row
-	ok   bool
-}
-
 // maxRows bounds the lines of one unit.
 const maxRows = 1 << 22
 
-// read returns the rows of a unit, ascending by address.
-func (i *Info) read(n int) ([]row, error) {
-	if i.last.ok && i.last.unit == n {
-		return i.last.rows, nil
-	}
+// readRows returns the rows of a unit, ascending by address, and the files that it names.
+func (i *Info) readRows(n int) ([]row, []*dwarf.LineFile, error) {
 	r, err := i.data.LineReader(i.units[n].entry)
 	if err != nil {
-		return nil, fmt.Errorf("read line numbers: %w", err)
+		return nil, nil, fmt.Errorf("read line numbers: %w", err)
 	}
 	var out []row
 	var e dwarf.LineEntry
@@ -50,7 +40,7 @@ func (i *Info) read(n int) ([]row, error) {
 			err = fmt.Errorf("more than %d", maxRows)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("read line numbers: %w", err)
+			return nil, nil, fmt.Errorf("read line numbers: %w", err)
 		}
 		x := row{addr: e.Address, line: e.Line, stmt: e.IsStmt, end: e.EndSequence}
 		if e.File != nil {
@@ -67,8 +57,10 @@ func (i *Info) read(n int) ([]row, error) {
 		}
 		return cmp.Compare(a.addr, b.addr)
 	})
-	i.last = rows{n, out, true}
-	return out, nil
+	if r == nil {
+		return out, nil, nil
+	}
+	return out, r.Files(), nil
 }
 
 // Line returns the line of source that the code at addr is of.
@@ -79,20 +71,25 @@ func (i *Info) Line(addr uint64) (file string, line int, ok bool) {
 	if !ok {
 		return "", 0, false
 	}
-	all, err := i.read(n)
+	c, err := i.contents(n)
 	if err != nil {
 		return "", 0, false
 	}
-	at, _ := slices.BinarySearchFunc(all, addr+1, func(r row, addr uint64) int {
+	return c.line(addr)
+}
+
+// line is Line, of a unit.
+func (c *contents) line(addr uint64) (file string, line int, ok bool) {
+	at, _ := slices.BinarySearchFunc(c.rows, addr+1, func(r row, addr uint64) int {
 		if r.addr < addr {
 			return -1
 		}
 		return 1
 	})
-	if at == 0 || all[at-1].end || all[at-1].line == 0 {
+	if at == 0 || c.rows[at-1].end || c.rows[at-1].line == 0 {
 		return "", 0, false
 	}
-	return all[at-1].file, all[at-1].line, true
+	return c.rows[at-1].file, c.rows[at-1].line, true
 }
 
 // NoLineError is returned for a line that has no code.
@@ -128,12 +125,12 @@ func (i *Info) Places(file string, line int) ([]uint64, error) {
 		if !i.hasFile(n, file) {
 			continue
 		}
-		all, err := i.read(n)
+		c, err := i.contents(n)
 		if err != nil {
 			return nil, err
 		}
 		var found []uint64
-		for _, r := range all {
+		for _, r := range c.rows {
 			if r.end || !r.stmt || r.line < line || !isFile(r.file, file) {
 				continue
 			}
@@ -145,17 +142,10 @@ func (i *Info) Places(file string, line int) ([]uint64, error) {
 			}
 			found = append(found, r.addr)
 		}
-		if len(found) == 0 {
-			continue
-		}
-		instances, err := i.instances(n)
-		if err != nil {
-			return nil, err
-		}
-		had := map[int]bool{}
+		had := map[dwarf.Offset]bool{}
 		for _, addr := range found {
-			if in := innermost(instances, addr); in >= 0 && !had[in] {
-				had[in] = true
+			if in := c.around(addr); len(in) > 0 && !had[in[0].at] {
+				had[in[0].at] = true
 				out = append(out, addr)
 			}
 		}

@@ -18,6 +18,10 @@ type ProbeSpec struct {
 	// Regs adds the registers to the first record of a hit too.
 	Regs bool `json:"regs,omitempty"`
 
+	// Stack adds to each hit where the guest stands and its callers. It is not for
+	// the second record of Post.
+	Stack bool `json:"stack,omitempty"`
+
 	// Space binds the probe to the address space with this top-level page table
 	// (CR3); 0 stands for all.
 	Space Hex `json:"space,omitempty"`
@@ -128,6 +132,7 @@ type Probe struct {
 	Changed bool `json:"changed"` // the guest has changed the instruction: not armed until the image's bytes are back
 	Post    bool `json:"post"`
 	Regs    bool `json:"regs"`
+	Stack   bool `json:"stack"`
 	Stay    bool `json:"stay"`
 
 	Space Hex `json:"space,omitempty"` // the only address space it is for (CR3)

@@ -87,17 +87,11 @@ type MapEntry struct {
 
 	// The frames of a stack, in a map of stack traces: where the hit was, and then where each
 	// call returns to.
-	Stack []MapFrame `json:"stack,omitempty"`
+	Stack []Frame `json:"stack,omitempty"`
 
 	// The same by the types of the object, where it has them: numbers, texts, objects.
 	KeyData json.RawMessage   `json:"keyData,omitempty"`
 	Data    []json.RawMessage `json:"data,omitempty"`
-}
-
-// MapFrame is an address on a stack.
-type MapFrame struct {
-	Addr   Hex    `json:"addr"`
-	Symbol string `json:"symbol,omitempty"` // as NAME+0xOFFSET; none of code that the guest's image does not name
 }
 
 // MapBucket is one bucket of a log2 histogram.

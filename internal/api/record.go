@@ -79,7 +79,16 @@ type Hit struct {
 	Task    *Task          `json:"task,omitempty"`    // where the guest's tasks are known
 	Args    []Arg          `json:"args,omitempty"`
 	Regs    map[string]Hex `json:"regs,omitempty"`
+	Stack   []Frame        `json:"stack,omitempty"`
 	Text    string         `json:"text"` // as ftrace prints it, without task, vCPU and time
+}
+
+// Frame is a function on a stack, innermost first.
+type Frame struct {
+	Addr    Hex    `json:"addr"`              // where it stands, or goes on when what it has called returns
+	Symbol  string `json:"symbol"`            // NAME+0xOFFSET/0xSIZE; NAME of one that is inlined; empty where it is not known
+	Source  string `json:"source,omitempty"`  // FILE:LINE that runs or calls, where the guest's debug information has it
+	Inlined bool   `json:"inlined,omitempty"` // into the function that comes next, whose Addr it has
 }
 
 // Task is the task of the guest that was interrupted.

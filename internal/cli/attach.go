@@ -15,17 +15,18 @@ import (
 
 // probeFlags are the flags of every command that attaches probes.
 type probeFlags struct {
-	post, regs, disabled, emulate bool
-	space                         string
-	args, mirrorStack             int
-	mirror, mirrorEnd             string
-	filter                        string
-	onHost, strict, atRets        bool
+	post, regs, stack, disabled, emulate bool
+	space                                string
+	args, mirrorStack                    int
+	mirror, mirrorEnd                    string
+	filter                               string
+	onHost, strict, atRets               bool
 }
 
 func (p *probeFlags) add(f *pflag.FlagSet) {
 	f.BoolVar(&p.post, "post", false, "report the registers after the probed instruction too")
 	f.BoolVar(&p.regs, "regs", false, "report the registers with every hit")
+	f.BoolVar(&p.stack, "stack", false, "report with every hit where the guest stands and its callers, with their source where --debug of guestprobed has it")
 	f.StringVar(&p.space, "space", "any", "hits in this address space only: `CR3`, or any")
 	f.BoolVar(&p.emulate, "emulate", false, "serve watches by protecting their page: for hosts without watchpoints")
 	f.IntVar(&p.args, "args", 0, "at a function's entry: a jprobe, with the first `N` arguments in its events")
@@ -61,7 +62,7 @@ func (p *probeFlags) specs(defs []string, stay bool) ([]api.ProbeSpec, error) {
 	specs := make([]api.ProbeSpec, len(defs))
 	for i, d := range defs {
 		specs[i] = api.ProbeSpec{
-			Def: d, Post: p.post, Regs: p.regs, Disabled: p.disabled, Space: space, Emulate: p.emulate, Stay: stay,
+			Def: d, Post: p.post, Regs: p.regs, Stack: p.stack, Disabled: p.disabled, Space: space, Emulate: p.emulate, Stay: stay,
 			Args: p.args, Mirror: p.mirror, MirrorEnd: p.mirrorEnd, MirrorStack: p.mirrorStack,
 			Filter: p.filter, OnHost: p.onHost, Strict: p.strict, AtRets: p.atRets,
 		}

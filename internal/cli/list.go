@@ -126,6 +126,9 @@ func definitionFlags(p api.Probe) (out []string) {
 	if p.Regs {
 		out = append(out, "--regs")
 	}
+	if p.Stack {
+		out = append(out, "--stack")
+	}
 	if p.Space != 0 {
 		out = append(out, fmt.Sprintf("--space %#x", uint64(p.Space)))
 	}

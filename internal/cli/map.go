@@ -2,7 +2,6 @@ package cli
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/hex"
@@ -157,7 +156,7 @@ func printEntries(r *command.Run, d api.MapDump) error {
 	for _, e := range d.Values {
 		key := cell(e.Key, e.KeyData)
 		for _, f := range e.Stack {
-			rows = append(rows, []string{key, cmp.Or(f.Symbol, fmt.Sprintf("%#x", uint64(f.Addr)))})
+			rows = append(rows, []string{key, frameText(f)})
 			key = ""
 		}
 		if e.Stack != nil {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -98,7 +99,28 @@ func (l *liner) line(h api.Hit) string {
 	if h.Late {
 		line += " [LATE]"
 	}
-	return line + "\n"
+	return line + "\n" + stackText(h.Stack)
+}
+
+// stackText is a stack as ftrace prints it with its options stacktrace and sym-offset, a
+// line for each frame, and the source of each.
+func stackText(frames []api.Frame) string {
+	var b strings.Builder
+	for _, f := range frames {
+		b.WriteString(" => " + frameText(f) + "\n")
+	}
+	return b.String()
+}
+
+func frameText(f api.Frame) string {
+	s := cmp.Or(f.Symbol, fmt.Sprintf("%#x", uint64(f.Addr)))
+	if f.Source != "" {
+		s += " (" + f.Source + ")"
+	}
+	if f.Inlined {
+		s += " [inlined]"
+	}
+	return command.Clean(s)
 }
 
 // regOrder is the order in which registers are printed.

@@ -29,6 +29,9 @@ func TestTraceLine(t *testing.T) {
 			`            \x1b-0       [000] .....    -0.000001: a: \x1b [LATE]` + "\n"},
 		{clockWall, api.Hit{TimeNS: 1_999_999_999, Probe: "g/a", Stage: "pre", Text: "x"},
 			"           <...>-0       [000] ..... 2026-01-03T01:30:00.499999+01:30: a: x\n"},
+		{clockBoot, api.Hit{TimeNS: 2_000_000_000, Probe: "g/a", Stage: "pre", Text: "x", Stack: []api.Frame{
+			{Addr: 1, Symbol: "f", Source: "a.h:7", Inlined: true}, {Addr: 1, Symbol: "g+0x1/0x2", Source: "a\x1b.c:9"}, {Addr: 0x99}}},
+			"           <...>-0       [000] .....     0.000000: a: x\n => f (a.h:7) [inlined]\n => g+0x1/0x2 (a\\x1b.c:9)\n => 0x99\n"},
 	} {
 		l, err := newLiner(tc.clock)
 		if err != nil {

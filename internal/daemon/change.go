@@ -37,6 +37,9 @@ func (st *store) attach(specs []api.ProbeSpec, own *session) (api.ProbeList, err
 
 // apply is attach. Where obj is not nil, specs are the places of its programs.
 func (st *store) apply(specs []api.ProbeSpec, own *session, obj *object) (list api.ProbeList, err error) {
+	if slices.ContainsFunc(specs, func(s api.ProbeSpec) bool { return s.Stack }) {
+		_, _ = st.guest.Source() // takes a second, which the first hit should not
+	}
 	if err := st.change(); err != nil {
 		return list, err
 	}

@@ -35,7 +35,7 @@ func (st *store) compile(a *attached) error {
 		a.def = nil
 		return err
 	}
-	layout, err := event.Compile(def, st.scope(), event.Options{Tasks: st.programs.KnowsTasks(), Regs: spec.Regs || spec.Post})
+	layout, err := event.Compile(def, st.scope(), event.Options{Tasks: st.programs.KnowsTasks(), Regs: spec.Regs || spec.Post, Stack: spec.Stack})
 	if err != nil {
 		return err
 	}

@@ -306,6 +306,9 @@ func (e *eventStream) putHit(ev event.Event) {
 	if rec.Regs != nil {
 		h.Regs = wireRegs(rec.Regs)
 	}
+	if rec.Stack != nil {
+		h.Stack = newNamer(e.s.guest).frames(rec.Stack, rec.Moment != event.AtReturn)
+	}
 	e.deliver(h)
 }
 

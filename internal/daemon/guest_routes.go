@@ -181,18 +181,10 @@ func (s *server) callTarget(req api.Call) (guest.GVA, error) {
 
 // symbolize returns name+0xoffset, or the address where no symbol is.
 func (s *server) symbolize(a guest.GVA) string {
-	if name := symbolOf(s.guest.Image(), a); name != "" {
-		return name
-	}
-	return a.String()
-}
-
-// symbolOf returns name+0xoffset, or "" where no symbol is.
-func symbolOf(img guest.View, a guest.GVA) string {
-	sym, ok := img.Find(a)
+	sym, ok := s.guest.Image().Find(a)
 	switch {
 	case !ok:
-		return ""
+		return a.String()
 	case sym.Addr == a:
 		return sym.Name
 	default:

@@ -255,11 +255,11 @@ func (st *store) dumpMap(name string) (api.MapDump, error) {
 		return d, nil
 	}
 	d.Values = []api.MapEntry{}
-	s := m.m.Spec()
+	s, names := m.m.Spec(), newNamer(st.guest)
 	m.m.Each(func(key []byte, vals [][]byte) bool {
 		size := len(key) + len(vals)*len(vals[0])
 		if s.Kind == bpf.StackTrace {
-			size *= 8 // with the names of addresses
+			size *= 32 // with the names of addresses
 		}
 		if len(d.Values) == api.MaxMapEntries || dumpSize(&d, size) > maxDump {
 			d.Truncated = true
@@ -273,7 +273,7 @@ func (st *store) dumpMap(name string) (api.MapDump, error) {
 			}
 		}
 		if s.Kind == bpf.StackTrace {
-			e.Stack = st.wireStack(vals[0])
+			e.Stack = names.frames(addresses(vals[0]), true)
 		}
 		d.Values = append(d.Values, e)
 		return true
@@ -291,17 +291,16 @@ func (st *store) dumpMap(name string) (api.MapDump, error) {
 	return d, nil
 }
 
-// wireStack names the addresses of a stack: 8 bytes each, zeros behind the last.
-func (st *store) wireStack(stack []byte) (frames []api.MapFrame) {
-	img := st.guest.Image()
+// addresses are those of a stack: 8 bytes each, zeros behind the last.
+func addresses(stack []byte) (pcs []guest.GVA) {
 	for ; len(stack) >= 8; stack = stack[8:] {
 		pc := guest.GVA(binary.LittleEndian.Uint64(stack))
 		if pc == 0 {
 			break
 		}
-		frames = append(frames, api.MapFrame{Addr: api.Hex(pc), Symbol: symbolOf(img, pc)})
+		pcs = append(pcs, pc)
 	}
-	return frames
+	return pcs
 }
 
 // maxDump bounds the bytes of keys and values in one dump.

@@ -199,6 +199,23 @@ func (c *compiler) head(mark uint32) {
 			c.copy(8, l.Regs+8*i, ctxOff(r))
 		}
 	}
+	if l.Stack != 0 {
+		c.stack()
+	}
+}
+
+// stack writes the stack of the interrupted code: the kernel's, or where that is the
+// user's, who has none of the kernel's, that.
+func (c *compiler) stack() {
+	have := c.newLabel()
+	for _, user := range []int32{0, 1 << 8} { // BPF_F_USER_STACK
+		c.addr(asm.R2, rRec, c.l.Stack)
+		c.emit(asm.Mov.Reg(asm.R1, rCtx), asm.Mov.Imm(asm.R3, 8*event.StackDepth), asm.Mov.Imm(asm.R4, user), call(bpf.HelperGetStack))
+		if user == 0 {
+			c.jif(asm.JSGT, asm.R0, 0, have)
+		}
+	}
+	c.place(have)
 }
 
 // copy writes n bytes of the context into the record.

@@ -28,6 +28,7 @@ type Record struct {
 	PID      int32       // task id
 	Comm     string      // task name, as the guest has it
 	Regs     *probe.Regs // nil unless asked for by Options.Regs
+	Stack    []guest.GVA // where the code stands, and where each caller goes on; nil unless asked for by Options.Stack
 	Values   []Value
 }
 
@@ -62,6 +63,15 @@ func (f *Layout) Decode(rec []byte) (*Record, error) {
 	if f.Regs != 0 {
 		regs := getRegs(rec[f.Regs:])
 		r.Regs = &regs
+	}
+	if f.Stack != 0 {
+		for at := f.Stack; at < f.Stack+8*StackDepth; at += 8 {
+			pc := le.Uint64(rec[at:])
+			if pc == 0 {
+				break
+			}
+			r.Stack = append(r.Stack, guest.GVA(pc))
+		}
 	}
 	for i := range f.Fields {
 		v, err := f.Fields[i].value(rec, rec[RecordStatus+i], f.symbols)

@@ -20,6 +20,9 @@ type Options struct {
 	Tasks bool
 	// Regs adds the general registers to every record.
 	Regs bool
+	// Stack adds to every record but those of AtPost where the interrupted code stands
+	// and its callers.
+	Stack bool
 }
 
 // Layout is a definition resolved against an image: what its records hold, and
@@ -37,6 +40,7 @@ type Layout struct {
 	Entered  int // of AtReturn
 	Comm     int
 	Regs     int
+	Stack    int // StackDepth addresses
 	Dynamic  int // texts, one behind the other
 	MaxBytes int // bytes of the longest record
 
@@ -95,6 +99,7 @@ func Compile(d *Def, scope Scope, opt Options) (*Layout, error) {
 	}
 	f.post = &Layout{Moment: AtPost, def: d, addr: addr, symbols: symbols}
 	f.place(opt)
+	opt.Stack = false
 	f.post.place(opt)
 	return f, nil
 }
@@ -117,6 +122,9 @@ func (f *Layout) place(opt Options) {
 	}
 	if opt.Regs {
 		f.Regs = take(regsSize)
+	}
+	if opt.Stack {
+		f.Stack = take(8 * StackDepth)
 	}
 	texts := 0
 	for i := range f.Fields {

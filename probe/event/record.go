@@ -20,7 +20,7 @@ var le = binary.LittleEndian
 //	20       status: one byte per field, then padding up to a multiple of 8
 //	 ..      of a return: u64 address returned to, u64 time of the entry
 //	 ..      of a watch: u64 address of the instruction
-//	 ..      task name, then registers, where the layout has them
+//	 ..      task name, then registers, then a stack, where the layout has them
 //	 ..      fields, packed; text as u32 data_loc: length with NUL << 16 | offset
 //	 ..      texts
 const (
@@ -82,6 +82,10 @@ func (m Moment) String() string {
 var RecordRegs = [...]Reg{
 	RegAX, RegBX, RegCX, RegDX, RegSI, RegDI, RegSP, RegBP, RegR8, RegR9, RegR10, RegR11, RegR12, RegR13, RegR14, RegR15, RegIP, RegFlags,
 }
+
+// StackDepth is how many addresses the stack of a record has at most. What is behind the
+// last is 0.
+const StackDepth = 64
 
 const regsSize = 8 * len(RecordRegs)
 

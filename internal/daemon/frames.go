@@ -1,0 +1,64 @@
+package daemon
+
+import (
+	"fmt"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/debuginfo"
+	"github.com/guestprobe/guestprobe/internal/api"
+)
+
+// namer names the addresses of stacks, by the guest's names as they are now and, where
+// there is any, its debug information.
+type namer struct {
+	img  guest.View
+	info *debuginfo.Info // nil: there is none
+	by   uint64          // its slide
+}
+
+func newNamer(g Guest) namer {
+	n := namer{img: g.Image()}
+	if info, err := g.Source(); err == nil {
+		if by, err := slide(info, n.img); err == nil {
+			n.info, n.by = info, by
+		}
+	}
+	return n
+}
+
+// frames describes a stack, innermost first. Its addresses are such that calls return to;
+// exact says that the first one is not, but an instruction that was to run.
+func (n namer) frames(pcs []guest.GVA, exact bool) []api.Frame {
+	var out []api.Frame
+	for i, pc := range pcs {
+		at := pc - 1 // the call: it may be the last instruction of its function (lib/vsprintf.c, %pB)
+		if exact && i == 0 {
+			at = pc
+		}
+		var inlines []debuginfo.Frame
+		if n.info != nil {
+			inlines = n.info.Frames(uint64(at) - n.by)
+		}
+		f := api.Frame{Addr: api.Hex(pc)}
+		if sym, ok := n.img.Find(at); ok {
+			f.Symbol = fmt.Sprintf("%s+%#x/%#x", sym.Name, uint64(pc-sym.Addr), sym.Size)
+			if at == sym.Addr && len(inlines) > 0 {
+				inlines = inlines[len(inlines)-1:] // it has called nothing yet
+			}
+		}
+		for _, x := range inlines {
+			of := f
+			if x.Inlined {
+				of.Symbol, of.Inlined = x.Function, true
+			}
+			if x.File != "" {
+				of.Source = fmt.Sprintf("%s:%d", x.File, x.Line)
+			}
+			out = append(out, of)
+		}
+		if len(inlines) == 0 || inlines[len(inlines)-1].Inlined {
+			out = append(out, f)
+		}
+	}
+	return out
+}
