@@ -11,7 +11,7 @@ import (
 // looked at again: what its host can do, which text the guest rewrites, its functions. A
 // target calls it when a running guest has come to another phase. What can be better then
 // is: slots, jumps; and where the engine has memory from now on (Capabilities.NoExec), probes
-// that are gone are put back if they can be, as by Reload. Probes whose text is none any more are gone, with nothing written
+// that are gone are put back if they can be, as by Reload, and kretprobes get trampolines of its own. Probes whose text is none any more are gone, with nothing written
 // there: that memory is another's. Counts go on. Errors are ErrInHandler, ErrClosed, those of the target,
 // and those about slots that could not be made; then the instructions are stepped in
 // place as before.
@@ -46,7 +46,7 @@ func (e *Engine) TargetChanged() error {
 		return nil
 	})
 	if err == nil {
-		err = e.readmit(was)
+		err = errors.Join(e.readmit(was), e.returns.move())
 	}
 	return errors.Join(append(errs, err)...)
 }

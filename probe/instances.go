@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"slices"
 	"sync/atomic"
 
 	"github.com/guestprobe/guestprobe/guest"
@@ -47,6 +48,7 @@ type instances struct {
 	stride int // bytes from one record to the next
 
 	tramps guest.GVA     // the first trampoline
+	lent   []guest.GVA   // or those of a table without memory of the engine's (returns.borrow), ascending
 	end    guest.GVA     // of all code
 	exit   guest.GVA     // shared: the exit for arrivals that belong to no activation
 	placed []placedStage // shared: what may fault
@@ -186,7 +188,12 @@ func (t *instances) data(i int) []byte {
 }
 
 // tramp returns the trampoline of record i.
-func (t *instances) tramp(i int) guest.GVA { return t.tramps + guest.GVA(i*trampSize) }
+func (t *instances) tramp(i int) guest.GVA {
+	if t.lent != nil {
+		return t.lent[i]
+	}
+	return t.tramps + guest.GVA(i*trampSize)
+}
 
 // cells and records are where those parts are in the guest.
 func (t *instances) cells() guest.GVA   { return t.base + lineSize }
@@ -207,8 +214,17 @@ func (k *core) trampoline(a guest.GVA) (t *instances, i int) {
 
 // recordAt returns the record whose trampoline is at a.
 func (t *instances) recordAt(a guest.GVA) (i int, ok bool) {
+	i, ok = t.recordOf(a)
+	return i, ok && t.tramp(i) == a
+}
+
+// recordOf returns the record whose trampoline a is in.
+func (t *instances) recordOf(a guest.GVA) (i int, ok bool) {
+	if t.lent != nil {
+		return slices.BinarySearch(t.lent, a)
+	}
 	off := a - t.tramps
-	return int(off / trampSize), off%trampSize == 0 && off < guest.GVA(t.n*trampSize)
+	return int(off / trampSize), off < guest.GVA(t.n*trampSize)
 }
 
 // origin is what tells an activation from others: where its return address is,

@@ -85,6 +85,7 @@ type retprobe struct {
 	probe *Kretprobe
 	max   int
 	table atomic.Pointer[instances] // nil while the code is gone; changes only while the world is stopped
+	early atomic.Pointer[instances] // the one before, with borrowed trampolines: calls return by it, none begins
 	cells []retCell                 // what the host has counted
 	base  []retBase                 // what shared tables that are gone have counted
 
@@ -121,7 +122,7 @@ func (r *registration) checkReturn(p *places, at place) *Error {
 		return notEntry(at)
 	case unreturnable[at.sym.Name]:
 		return newError(CodeBlacklisted, fmt.Sprintf("%s must not have a kretprobe", at.sym.Name), "it returns on another stack")
-	case p.can[guest.Level(at.sym.User)].NoExec != "":
+	case p.can[guest.Level(at.sym.User)].NoExec != "" && len(p.padding(at.sym.User)) == 0:
 		return newError(CodeHostCannot, "there is no memory for the trampolines of a kretprobe yet", p.can[guest.Level(at.sym.User)].NoExec)
 	case at.sym.User && p.oneSpace:
 		return newError(CodeHostCannot, "this target cannot access the stack with the rights of user code", "")
@@ -153,15 +154,25 @@ func (e *Engine) maxActive(rp *Kretprobe) int {
 func (rp *retprobe) info(i *Info) {
 	i.Type = 'r'
 	i.MaxActive = rp.max
-	if t := rp.table.Load(); t != nil {
+	for _, t := range rp.tables() {
 		i.NoStage = t.noStage
 		var buf [8]byte
 		t.sweep(0, t.n, t.shared(), buf[:])
-		i.InUse, i.HighWater = t.inUse(), t.high()
+		i.InUse, i.HighWater = i.InUse+t.inUse(), max(i.HighWater, t.high())
 	}
 	if rp.again.Load() {
 		i.NoStage = "the function returns twice"
 	}
+}
+
+// tables returns those of rp whose calls it follows, the one for new calls last.
+func (rp *retprobe) tables() (all []*instances) {
+	for _, t := range [...]*instances{rp.early.Load(), rp.table.Load()} {
+		if t != nil {
+			all = append(all, t)
+		}
+	}
+	return all
 }
 
 // retBase are the counts of one vCPU in tables that are gone.
@@ -189,7 +200,7 @@ func (rp *retprobe) outstanding() uint64 {
 // close is end for a probe that is unregistered. Calls that can be seen to be abandoned
 // are; all others are under way.
 func (rp *retprobe) close(w World) {
-	if t := rp.table.Load(); t != nil {
+	for _, t := range rp.tables() {
 		var buf [8]byte
 		t.reclaim(w, buf[:])
 	}
@@ -219,8 +230,11 @@ func (rp *retprobe) end() *instances {
 		b.missed.Store(m)
 		b.returns.Store(r)
 	}
-	t.words[wordRun].Store(0)
-	t.dead.Store(true)
+	for _, t := range rp.tables() {
+		t.words[wordRun].Store(0)
+		t.dead.Store(true)
+	}
 	rp.table.Store(nil)
+	rp.early.Store(nil)
 	return t
 }

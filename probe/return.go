@@ -22,6 +22,9 @@ func (c *cpu) activate(s State, r *registration) {
 	k := &r.cells[c.id]
 	t := r.ret.table.Load()
 	ret, ok := c.returnAddress(s)
+	if ok && t.lent != nil { // what boots may run where the kernel's text is not mapped yet
+		_, ok = c.pages.Translate(s.Root, t.lent[0])
+	}
 	i := -1
 	if ok && ret.Canonical() { // or the return is the processor's to refuse
 		t.unwind(s)
@@ -215,7 +218,7 @@ func (t *instances) fault(c *cpu, s State, x Trap) Verdict {
 // home implements resident: of a trampoline where its last activation returns to,
 // else the probed function's entry.
 func (t *instances) home(rip guest.GVA) guest.GVA {
-	if i := int(rip-t.tramps) / trampSize; i < t.n {
+	if i, ok := t.recordOf(rip); ok {
 		if t.word(i, instNext).Load() == 0 {
 			return rip
 		}

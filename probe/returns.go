@@ -1,15 +1,19 @@
 package probe
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"math/bits"
+	"slices"
 	"syscall"
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe/code"
+	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // returns makes the tables of kretprobes, and sees to it that records which nobody
@@ -50,8 +54,8 @@ func (x *returns) prepare(rp *retprobe, st *site) (*instances, *Error) {
 
 // share gives t memory that the guest shares, and its code.
 func (x *returns) share(t *instances) error {
-	if why := x.can[guest.Level(t.user)].NoStage; why != "" {
-		return errors.New(why)
+	if can := x.can[guest.Level(t.user)]; can.NoStage != "" || can.NoExec != "" {
+		return errors.New(cmp.Or(can.NoStage, can.NoExec))
 	}
 	if x.opt.placer == nil {
 		return errNotShared
@@ -91,11 +95,39 @@ func (x *returns) share(t *instances) error {
 
 // put makes the code of t.
 func (x *returns) put(t *instances) error {
+	if why := x.can[guest.Level(t.user)].NoExec; why != "" {
+		return x.borrow(t, why)
+	}
 	exit, err := x.opt.exitStage(t.user)(0, nil)
 	if err != nil {
 		return err
 	}
 	return x.code.Put(t.site, t.user, t, func(at guest.GVA) ([]byte, error) { return t.assemble(at, exit.code), nil })
+}
+
+// borrow gives t trampolines before there is memory for any: int3s that the guest's kernel has
+// in its text, behind returns and between functions, where nobody comes by. They stay the
+// guest's own, and are not written. why says why there is no memory.
+func (x *returns) borrow(t *instances, why string) error {
+	var b [1]byte
+	for _, a := range x.padding(t.user) {
+		if x.code.At(a) == nil && x.target.ReadMemory(0, a, b[:]) == nil && b[0] == insn.Int3 {
+			if t.lent = append(t.lent, a); len(t.lent) == t.n {
+				x.code.Lend(t.lent, t)
+				return nil
+			}
+		}
+	}
+	t.lent = nil
+	return fmt.Errorf("%w, and not enough int3s of the guest's own that nobody executes: %s", code.ErrNoMemory, why)
+}
+
+// padding returns where borrow looks.
+func (k *core) padding(user bool) []guest.GVA {
+	if kernel, ok := k.target.Symbols().(Kernel); ok && !user && k.can[0].NoBreakpoint == "" {
+		return kernel.Padding()
+	}
+	return nil
 }
 
 // tables returns those of all registered kretprobes. Callers hold Engine.view
@@ -104,12 +136,43 @@ func (k *core) tables() []*instances {
 	var out []*instances
 	for _, st := range k.sites.All() {
 		for _, r := range *st.chain.Load() {
-			if t := r.table(); t != nil {
-				out = append(out, t)
+			if r.ret != nil {
+				out = append(out, r.ret.tables()...)
 			}
 		}
 	}
 	return out
+}
+
+// move gives kretprobes whose trampolines are borrowed tables of the engine's memory, where
+// there is some by now. Calls that are under way return by the old ones.
+func (x *returns) move() error {
+	moved := map[*retprobe]*instances{}
+	var errs []error
+	for _, old := range x.tables() {
+		if old.lent == nil || old.rp.table.Load() != old || x.can[guest.Level(old.user)].NoExec != "" {
+			continue
+		}
+		if t, err := x.prepare(old.rp, old.rp.reg.site); err != nil {
+			errs = append(errs, err)
+		} else {
+			moved[old.rp] = t
+		}
+	}
+	if len(moved) == 0 {
+		return errors.Join(errs...)
+	}
+	err := x.stop(func(w World) error {
+		for rp, t := range moved {
+			rp.early.Store(rp.table.Swap(t))
+			x.opt.review(w, rp.reg.site, &errs)
+		}
+		return nil
+	})
+	if err == nil && slices.ContainsFunc(slices.Collect(maps.Values(moved)), (*instances).shared) {
+		x.watch()
+	}
+	return errors.Join(append(errs, err)...)
 }
 
 // returnMemory returns the bounds of what the kretprobes of st use in the guest.

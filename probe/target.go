@@ -119,6 +119,10 @@ type Kernel interface {
 	// Exception reports whether the guest looks up a fault of the instruction at addr by
 	// its address (an entry of the exception table): then no copy of it may fault.
 	Exception(addr guest.GVA) bool
+	// Padding returns addresses of int3s of the kernel's own that nobody executes, in text
+	// that stays mapped and as it is; no two are next to each other. Calls return to one where
+	// the engine has no trampolines yet. It must not be changed.
+	Padding() []guest.GVA
 }
 
 // World is a stopped target: every vCPU is out of guest mode. It is valid only
@@ -155,7 +159,7 @@ type Capabilities struct {
 	NoFault string
 	// NoExec says why the engine has no executable memory there yet; "" = AllocExec
 	// works. Then no instruction runs in a slot, but is emulated or stepped in place; no
-	// site has a jump, and no function a kretprobe.
+	// site has a jump, and functions have kretprobes only by Kernel.Padding.
 	NoExec string
 }
 

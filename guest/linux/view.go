@@ -27,6 +27,7 @@ type View struct {
 	now    atomic.Pointer[snapshot]
 	noName error // why nothing tells when the kernel has started
 
+	padding func() []guest.GVA
 	running *running
 }
 
@@ -68,7 +69,7 @@ func NewView(k *Kernel, st *BootState, read Read) (*View, error) {
 	if err != nil {
 		return nil, fmt.Errorf("view of Linux: %w", err)
 	}
-	v := &View{id: k.ID, read: read, core: core}
+	v := &View{id: k.ID, read: read, core: core, padding: sync.OnceValue(core.padding)}
 	if st.LocksChange {
 		v.locks = 1 << LockPrefix
 	}
@@ -410,6 +411,10 @@ func (v *View) Exception(addr guest.GVA) bool {
 	p := v.now.Load().piece(addr)
 	return p != nil && p.sites.Exception(uint64(addr-p.slide))
 }
+
+// Padding returns int3s of the kernel's own text that nobody executes, and that stay as they
+// are.
+func (v *View) Padding() []guest.GVA { return v.padding() }
 
 // Edges returns the places in [lo, hi) where a branch or an exception may go on that the
 // text does not show.

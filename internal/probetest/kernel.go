@@ -15,6 +15,7 @@ type Kernel struct {
 	Leads     []guest.GVA                   // where branches may come to lead, ascending
 	Freed     guest.Range                   // text that is none any more
 	GS        bool                          // the profile is by GS: see FakeOptions.GS
+	Pads      []guest.GVA                   // int3s that nobody executes
 	Frames    map[guest.GVA]guest.FrameRule // more than the image has
 }
 
@@ -75,6 +76,9 @@ func (k *Kernel) Edges(lo, hi guest.GVA) (in []guest.GVA) {
 func (k *Kernel) Exception(addr guest.GVA) bool {
 	return slices.Contains(k.Faulting, addr)
 }
+
+// Padding implements probe.Kernel.
+func (k *Kernel) Padding() []guest.GVA { return k.Pads }
 
 // FrameRule implements probe.Image.
 func (k *Kernel) FrameRule(pc guest.GVA) (guest.FrameRule, bool) {

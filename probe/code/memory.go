@@ -66,6 +66,7 @@ type level struct {
 type page[R any] struct {
 	user   bool
 	mapped bool                       // for PutAt
+	lent   bool                       // of the guest's own text
 	pieces atomic.Pointer[[]piece[R]] // that reach into it, ascending; replaced as a whole
 }
 
@@ -128,7 +129,7 @@ func search[R any](list []piece[R], a guest.GVA) int {
 // Owns reports whether a is in executable memory of the engine, and whether that is
 // for code of CPL3.
 func (m *Memory[R]) Owns(a guest.GVA) (user, ok bool) {
-	if p := m.pages.Find(pageOf(a)); p != nil {
+	if p := m.pages.Find(pageOf(a)); p != nil && !p.lent {
 		return p.user, true
 	}
 	return false, false
@@ -242,6 +243,19 @@ func (m *Memory[R]) PutAt(at, near guest.GVA, user bool, r R, code []byte) error
 	return nil
 }
 
+// Lend makes r the resident of the byte at each of the addresses, in text of the guest's that
+// nobody executes: they stay the guest's, and as they are.
+func (m *Memory[R]) Lend(at []guest.GVA, r R) {
+	for _, a := range at {
+		if m.pages.Find(pageOf(a)) == nil {
+			p := newPage[R](false)
+			p.lent = true
+			m.pages.Set(pageOf(a), p)
+		}
+		m.add(piece[R]{Range{a, a + 1}, r})
+	}
+}
+
 // Mapped returns the pages that PutAt has had mapped for a privilege. They must not be
 // changed.
 func (m *Memory[R]) Mapped(user bool) []guest.GVA { return m.levels[guest.Level(user)].mapped }
@@ -278,6 +292,9 @@ func (m *Memory[R]) Remove(r R) error {
 			i := search(list, x.Start)
 			list = slices.Delete(slices.Clone(list), i, i+1)
 			p.pieces.Store(&list)
+		}
+		if p.lent {
+			continue
 		}
 		// Whoever comes there all the same shall not run what is left of it.
 		n := int(x.End - x.Start)

@@ -187,3 +187,47 @@ func TestMemoryEnds(t *testing.T) {
 		t.Error("something is left behind a reset")
 	}
 }
+
+// TestLend: bytes of the guest's text have a resident, and are not the engine's: nothing is
+// written there, or given to others.
+func TestLend(t *testing.T) {
+	r := newRoom(64 << 10)
+	m := New[*tenant](r)
+	a, b := &tenant{}, &tenant{}
+	at := []guest.GVA{kernelText + 3, kernelText + 5, kernelText + guest.PageSize + 1}
+	m.Lend(at, a)
+	m.Lend([]guest.GVA{kernelText + 8}, b)
+	check := func(there bool) {
+		t.Helper()
+		for off := range guest.GVA(2 * guest.PageSize) {
+			x := kernelText + off
+			var want *tenant
+			switch {
+			case x == kernelText+8:
+				want = b
+			case there && slices.Contains(at, x):
+				want = a
+			}
+			if got := m.At(x); got != want {
+				t.Errorf("%v has %p, want %p", x, got, want)
+			}
+			if _, ours := m.Owns(x); ours {
+				t.Errorf("%v is the engine's", x)
+			}
+		}
+	}
+	check(true)
+	if err := m.Remove(a); err != nil {
+		t.Fatal(err)
+	}
+	check(false)
+	if m.Used() != 1 || len(r.bytes) != 0 {
+		t.Errorf("%d bytes are used, %d written", m.Used(), len(r.bytes))
+	}
+	m.Lend(at, a)
+	check(true)
+	m.Forget()
+	if m.At(at[0]) != nil {
+		t.Error("something is there still")
+	}
+}
