@@ -43,6 +43,14 @@ func TestEngineMemory(t *testing.T) {
 	if err := e.attach(as); err != nil {
 		t.Fatal(err)
 	}
+	for at, want := range map[guest.GVA]guest.Mapping{
+		e.execAt: {PA: e.exec.Base, Size: page2M},
+		e.dataAt: {PA: e.data.Base, Size: page2M, Writable: true, NoExec: true},
+	} {
+		if m, err := as.Translate(at); err != nil || m != want {
+			t.Errorf("%v: %+v, %v, want %+v", at, m, err, want)
+		}
+	}
 	for i, tc := range []struct {
 		at   guest.GVA
 		fits bool
@@ -66,7 +74,7 @@ func TestEngineMemory(t *testing.T) {
 		if !tc.fits {
 			continue
 		}
-		if m, err := as.Translate(tc.at); err != nil || m.PA != pa || m.Writable || m.User {
+		if m, err := as.Translate(tc.at); err != nil || m.PA != pa || m.Writable || m.User || m.NoExec {
 			t.Errorf("%v: %+v, %v, want %v", tc.at, m, err, pa)
 		}
 	}
