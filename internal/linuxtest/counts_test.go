@@ -19,7 +19,8 @@ var counted = []string{
 }
 
 // TestCounts: a probe counts the calls that the kernel's own kprobe on the same function
-// counts, no more and no fewer, as an int3 and as a jump, on one vCPU and on several.
+// counts, and its function tracer, no more and no fewer, as an int3 and as a jump, on one vCPU and on
+// several.
 func TestCounts(t *testing.T) {
 	for _, dir := range kvmtest.RequireLinux(t) {
 		for _, jumps := range []bool{false, true} {
@@ -75,12 +76,16 @@ func counts(t *testing.T, dir string, jumps bool, vcpus int) {
 		}
 	}
 	g.Type("go\n")
-	kernel := map[string]string{}
+	kernel, traced := map[string]string{}, map[string]string{}
 	for line := ""; line != "COUNTED"; {
 		line = g.line("COUNTED")
 		if rest, ok := strings.CutPrefix(line, "COUNT "); ok {
 			name, count, _ := strings.Cut(rest, " ")
 			kernel[name] = count
+		}
+		if rest, ok := strings.CutPrefix(line, "TRACED "); ok {
+			name, count, _ := strings.Cut(rest, " ")
+			traced[name] = count
 		}
 	}
 	mu.Lock()
@@ -91,9 +96,9 @@ func counts(t *testing.T, dir string, jumps bool, vcpus int) {
 	for i, name := range counted {
 		ours := fmt.Sprintf("%d %d", marks[1][i].Hits-marks[0][i].Hits, marks[1][i].Missed-marks[0][i].Missed)
 		info, _ := e.Info(ps[i])
-		t.Logf("%-22s hits and misses %-6s by the kernel's own count %-6s optimized %v %s", name, ours, kernel[name], info.Optimized, info.Unoptimized.Reason)
-		if ours != kernel[name] || ours == "0 0" {
-			t.Errorf("%s: %s hits and misses, by the kernel's own count %q", name, ours, kernel[name])
+		t.Logf("%-22s hits and misses %-6s by the kernel's own count %-6s traced %s optimized %v %s", name, ours, kernel[name], traced[name], info.Optimized, info.Unoptimized.Reason)
+		if ours != kernel[name] || ours != traced[name]+" 0" || ours == "0 0" {
+			t.Errorf("%s: %s hits and misses, by the kernel's own count %q, by its function tracer %q", name, ours, kernel[name], traced[name])
 		}
 	}
 }
