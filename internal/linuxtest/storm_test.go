@@ -22,6 +22,7 @@ var (
 	stormFunctions = flag.Int("storm.functions", 400, "TestStorm: how many functions, of all that may be probed; 0 for all")
 	stormFrom      = flag.Int("storm.from", 0, "TestStorm: how many functions to leave out, of that order: those of the runs before")
 	stormBatch     = flag.Int("storm.batch", 200, "TestStorm: how many at a time")
+	stormTime      = flag.Duration("storm.time", 0, "TestStorm: begin no turn after that long; 0 for no bound")
 	stormSeed      = flag.Uint64("storm.seed", 1, "TestStorm: which, and in which order")
 	stormVCPUs     = flag.Int("storm.vcpus", 1, "TestStorm: vCPUs of the guest")
 	stormStages    = flag.String("storm.stages", "", "TestStorm: the load's stages (load.sh; default: its own)")
@@ -39,7 +40,6 @@ func TestStorm(t *testing.T) {
 
 func storm(t *testing.T, dir string) {
 	g := Boot(t, dir, "sh /load.sh 1000000 "+*stormStages, func(c *machine.Config) { c.VCPUs = *stormVCPUs })
-	e := g.Engine()
 	if err := g.Resume(); err != nil {
 		t.Fatal(err)
 	}
@@ -63,55 +63,81 @@ func storm(t *testing.T, dir string) {
 	for _, why := range slices.Sorted(maps.Keys(refused)) {
 		t.Logf("  %6d refused: %s", refused[why], why)
 	}
-	for _, jumps := range []bool{false, true} {
-		if err := e.SetOptimization(jumps); err != nil {
-			t.Fatal(err)
+	start, turn, probed := time.Now(), 0, 0
+	kinds := []*tally{{name: "int3"}, {name: "jump", jumps: true}}
+	for batch := range slices.Chunk(functions, *stormBatch) {
+		if turn > 0 && *stormTime > 0 && time.Since(start) > *stormTime {
+			t.Logf("the time is over; -storm.from %d goes on", *stormFrom+probed)
+			break
 		}
-		kind := map[bool]string{false: "int3", true: "jump"}[jumps]
-		start, turn, probed, hits, reached, optimized := time.Now(), 0, 0, uint64(0), 0, 0
-		for batch := range slices.Chunk(functions, *stormBatch) {
-			ps := make([]*probe.Kprobe, len(batch))
-			for i, at := range batch {
-				ps[i] = &probe.Kprobe{Addr: at, Pre: func(*probe.Context) int { return 0 }}
-			}
-			if err := e.Register(probe.Probes(ps)...); err != nil {
-				t.Fatalf("%s, turn %d: %v", kind, turn, err)
-			}
-			if jumps {
-				if err := e.Optimize(); err != nil {
-					t.Fatal(err)
-				}
-			}
-			g.Same(g.Round(), want, fmt.Sprintf("%s, turn %d", kind, turn))
-			for _, p := range ps {
-				info, _ := e.Info(p)
-				if info.Optimized {
-					optimized++
-				}
-				hits += info.Stats.Hits
-				if info.Stats.Hits > 0 {
-					reached++
-				}
-				if info.Stats.Hits != info.Stats.Handled+info.Stats.Missed {
-					t.Errorf("%s: %d hits, %d handled, %d missed", info.Symbol, info.Stats.Hits, info.Stats.Handled, info.Stats.Missed)
-				}
-			}
-			if err := e.Unregister(ps...); err != nil {
-				t.Errorf("%s, turn %d: %v", kind, turn, err)
-			}
-			if t.Failed() {
-				t.Fatalf("%s, turn %d: the storm ends here (-storm.seed %d); %s...", kind, turn, *stormSeed, names(g, batch[:min(8, len(batch))]))
-			}
-			turn++
-			probed += len(batch)
-			t.Logf("%s: %d turns, %d of %d functions, %d of them called, %d hits, %d with a jump, %v", kind, turn, probed, len(functions), reached, hits, optimized, time.Since(start).Round(time.Second))
+		for _, k := range kinds {
+			k.turn(t, g, batch, want)
 		}
-		if reached == 0 {
-			t.Errorf("%s: no function that was probed was called: the load does nothing", kind)
+		g.SameText(g.Text(), text)
+		turn++
+		if t.Failed() {
+			t.Fatalf("turn %d: the storm ends here (-storm.seed %d -storm.from %d); %s...", turn, *stormSeed, *stormFrom+probed, names(g, batch[:min(8, len(batch))]))
+		}
+		probed += len(batch)
+		t.Logf("%d turns, %d of %d functions: %s; %s; %v", turn, probed, len(functions), kinds[0], kinds[1], time.Since(start).Round(time.Second))
+	}
+	for _, k := range kinds {
+		if k.called == 0 || k.jumps != (k.jumped > 0) {
+			t.Errorf("the load does nothing, or no probe was of the kind: %s", k)
 		}
 	}
 	g.Same(g.Round(), want, "after the storm")
-	g.SameText(g.Text(), text)
+}
+
+// tally is a kind of probes, and what was seen of them.
+type tally struct {
+	name           string
+	jumps          bool
+	hits           uint64
+	called, jumped int // functions
+}
+
+func (k *tally) String() string {
+	return fmt.Sprintf("%s: %d called, %d hits, %d by jump", k.name, k.called, k.hits, k.jumped)
+}
+
+// turn probes functions, waits for a round of the load that is under way all the time, and
+// leaves them again.
+func (k *tally) turn(t *testing.T, g *Guest, functions []guest.GVA, want map[string]string) {
+	t.Helper()
+	e := g.Engine()
+	if err := e.SetOptimization(k.jumps); err != nil {
+		t.Fatal(err)
+	}
+	ps := make([]*probe.Kprobe, len(functions))
+	for i, at := range functions {
+		ps[i] = &probe.Kprobe{Addr: at, Pre: func(*probe.Context) int { return 0 }}
+	}
+	if err := e.Register(probe.Probes(ps)...); err != nil {
+		t.Fatalf("%s: %v", k.name, err)
+	}
+	if k.jumps {
+		if err := e.Optimize(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g.Same(g.Round(), want, k.name)
+	for _, p := range ps {
+		info, _ := e.Info(p)
+		if info.Optimized {
+			k.jumped++
+		}
+		k.hits += info.Stats.Hits
+		if info.Stats.Hits > 0 {
+			k.called++
+		}
+		if info.Stats.Hits != info.Stats.Handled+info.Stats.Missed {
+			t.Errorf("%s: %d hits, %d handled, %d missed", info.Symbol, info.Stats.Hits, info.Stats.Handled, info.Stats.Missed)
+		}
+	}
+	if err := e.Unregister(ps...); err != nil {
+		t.Errorf("%s: %v", k.name, err)
+	}
 }
 
 // candidates returns the entries of n functions that may be probed, or of all where n is 0,
