@@ -30,10 +30,14 @@ func addFiles(initrd []byte, fsys fs.FS) ([]byte, error) {
 		pad()
 		b.Write(data)
 	}
-	const regular = 0o100755 // S_IFREG and permissions (stat(2))
+	const regular, directory = 0o100755, 0o40755 // S_IFREG, S_IFDIR and permissions (stat(2))
 	err := fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
+		if err != nil || name == "." {
 			return err
+		}
+		if d.IsDir() {
+			entry(name, directory, nil)
+			return nil
 		}
 		data, err := fs.ReadFile(fsys, name)
 		if err == nil {

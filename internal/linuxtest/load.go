@@ -36,3 +36,20 @@ func (g *Guest) Same(got, want map[string]string, when string) {
 		}
 	}
 }
+
+// Command has commands.sh run a line of shell, and returns what that prints, unless it
+// fails.
+func (g *Guest) Command(line string) (out []string) {
+	g.t.Helper()
+	g.Type(line + "\n")
+	for {
+		l := g.line("the end of " + line)
+		if status, ok := strings.CutPrefix(l, "ANSWERED "); ok {
+			if status != "0" {
+				g.t.Errorf("%s: status %s\n%s", line, status, strings.Join(out, "\n"))
+			}
+			return out
+		}
+		out = append(out, l)
+	}
+}
