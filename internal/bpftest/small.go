@@ -64,7 +64,9 @@ func (g *gen) smallStep(kind int) {
 }
 
 func (g *gen) smallOther() {
-	switch g.n(8) {
+	switch g.n(9) {
+	case 8:
+		g.add(call(bpf.HelperGetAttachCookie))
 	case 0:
 		g.add(call(bpf.HelperGetCPU))
 	case 1:

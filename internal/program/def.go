@@ -29,6 +29,7 @@ type Definition struct {
 	post     *runner // of Post; nil until it is asked for
 	layout   *event.Layout
 	maps     []*bpf.Map // of the host alone
+	keys     []string   // of Runtime.alike
 
 	guest *guestForm // nil: it runs on the host alone
 
@@ -50,10 +51,8 @@ func (rt *Runtime) Define(l *event.Layout, filter *event.Filter, to Recorder) (*
 
 // host compiles a layout, and makes the program that runs on the host.
 func (d *Definition) host(l *event.Layout, filter *event.Filter) (*evbpf.Code, *runner, error) {
-	code := evbpf.Compile(l, filter, d.to.Mark(l.Moment))
-	ring := bpf.NewWriter("records", d.rt.cfg.CPUs, d.to)
-	maps := evbpf.Maps{Ring: ring, Gate: d.rt.gate}
-	d.maps = append(d.maps, ring)
+	code := evbpf.Compile(l, filter)
+	maps := evbpf.Maps{Ring: d.rt.records, Gate: d.rt.gate}
 	var err error
 	if spec, ok := code.State(); ok {
 		if maps.State, err = bpf.NewMap(spec, d.rt.cfg.CPUs, &d.rt.heap); err != nil {
@@ -61,11 +60,66 @@ func (d *Definition) host(l *event.Layout, filter *event.Filter) (*evbpf.Code, *
 		}
 		d.maps = append(d.maps, maps.State)
 	}
-	p, err := code.Program(maps)
+	key := code.Key()
+	p, err := code.Program(maps, d.rt.like(key))
 	if err != nil {
 		return nil, nil, err
 	}
-	return code, d.rt.newRunner(p), nil
+	d.keys = append(d.keys, d.rt.share(key, p))
+	r := d.rt.newRunner(p)
+	r.to, r.cookie = d.to, uint64(d.to.Mark(l.Moment))
+	return code, r, nil
+}
+
+// records is the ring that all definitions on the host write to. It hands on to the Recorder
+// of the one that runs.
+type records struct{ lanes []*lane }
+
+// Reserve implements bpf.RingWriter.
+func (w records) Reserve(cpu, n int) []byte { return w.lanes[cpu].env.r.to.Reserve(cpu, n) }
+
+// Submit implements bpf.RingWriter.
+func (w records) Submit(cpu int, keep bool) { w.lanes[cpu].env.r.to.Submit(cpu, keep) }
+
+// alike is a program of definitions, whose code is the same.
+type alike struct {
+	key   string
+	prog  *bpf.Program // of one of them; its maps may be closed
+	users int
+}
+
+// like returns a program with that evbpf.Code.Key, or nil.
+func (rt *Runtime) like(key string) *bpf.Program {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	if a := rt.alike[key]; a != nil {
+		return a.prog
+	}
+	return nil
+}
+
+// share notes that a definition uses the program with that key, and returns the key, of
+// which there is one copy then.
+func (rt *Runtime) share(key string, p *bpf.Program) string {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	a := rt.alike[key]
+	if a == nil {
+		a = &alike{key: key, prog: p}
+		rt.alike[key] = a
+	}
+	a.users++
+	return a.key
+}
+
+func (rt *Runtime) unshare(key string) {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	if a := rt.alike[key]; a.users > 1 {
+		a.users--
+	} else {
+		delete(rt.alike, key)
+	}
 }
 
 // Hit runs the program at a hit, and reports whether its filter lets it pass. It is for
@@ -147,6 +201,9 @@ func (d *Definition) drop() {
 	}
 	for _, m := range d.maps {
 		m.Close()
+	}
+	for _, key := range d.keys {
+		d.rt.unshare(key)
 	}
 	*d = Definition{last: last}
 }

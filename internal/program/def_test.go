@@ -47,6 +47,14 @@ func define(t testing.TB, rt *Runtime, def, filter string, to *sink) (*Definitio
 	return d, s, err
 }
 
+// cookieEnv knows whose program it is, and nothing of a guest.
+type cookieEnv struct {
+	bpf.NoEnv
+	cookie uint64
+}
+
+func (e cookieEnv) Cookie() uint64 { return e.cookie }
+
 // inGuest runs a program as its code in the guest would: on the maps that both
 // share, and counting in vCPU 0's block.
 func inGuest(t testing.TB, b *blocks, regs *probe.Regs) {
@@ -56,7 +64,11 @@ func inGuest(t testing.TB, b *blocks, regs *probe.Regs) {
 	if b.prog.Kind() != bpf.Kretprobe {
 		ctx = ctx[:bpf.RegsSize]
 	}
-	answer, err := bpf.NewVM(b.prog, 0).Run(ctx, bpf.NoEnv{})
+	env := cookieEnv{}
+	if b.form != nil {
+		env.cookie = uint64(b.form.mark())
+	}
+	answer, err := bpf.NewVM(b.prog, 0).Run(ctx, env)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -148,6 +148,9 @@ func (e *env) Stack(pcs []uint64, skip int, user bool) (int, error) {
 // FuncIP implements bpf.Env.
 func (e *env) FuncIP() uint64 { return uint64(e.c.Addr) }
 
+// Cookie implements bpf.Env.
+func (e *env) Cookie() uint64 { return e.r.cookie }
+
 // Watched implements bpf.Env.
 func (e *env) Watched(number uint64) uint64 {
 	switch w := &e.c.Watched; {

@@ -249,7 +249,7 @@ func (p *Program) stage(addr guest.GVA, user bool, refuse string) *probe.Stage {
 	case user != p.user:
 		err = errors.New("its maps are for code of the other privilege")
 	default:
-		p.blocks, err = p.obj.rt.stage(p.prog, addr, user, p.obj.again)
+		p.blocks, err = p.obj.rt.stage(p.prog, addr, user, 0, p.obj.again)
 	}
 	if err != nil {
 		p.Place, p.Why = bpf.OnHost, err.Error()

@@ -28,6 +28,9 @@ type runner struct {
 	prog  *bpf.Program
 	stack []int // of a definition of returns: arguments that were kept from the entry's stack
 	cells []cell
+
+	to     bpf.RingWriter // of a definition: takes its records,
+	cookie uint64         // which have this mark
 }
 
 // cell has the counts of one program on one vCPU, whose thread alone writes them.

@@ -37,17 +37,19 @@ const DefaultMemory = 1 << 30
 // Runtime holds what all programs of one guest share. Its methods may be called
 // from any goroutine but a probe handler's.
 type Runtime struct {
-	cfg    Config
-	heap   heap
-	mem    [2]arena // by 1 = for code of CPL3
-	feed   feed
-	lanes  []*lane     // by vCPU
-	gate   *bpf.Map    // of programs on the host; evbpf.GateSpec
-	wanted atomic.Bool // what gate says
+	cfg     Config
+	heap    heap
+	mem     [2]arena // by 1 = for code of CPL3
+	feed    feed
+	lanes   []*lane     // by vCPU
+	gate    *bpf.Map    // of programs on the host; evbpf.GateSpec
+	records *bpf.Map    // of definitions on the host
+	wanted  atomic.Bool // what gate says
 
 	mu     sync.Mutex
-	staged map[*blocks]bool // all that are in the guest
-	defs   [2]guestRing     // by 1 = at code of CPL3
+	staged map[*blocks]bool  // all that are in the guest
+	alike  map[string]*alike // programs of definitions on the host, by evbpf.Code.Key
+	defs   [2]guestRing      // by 1 = at code of CPL3
 
 	clockMu  sync.Mutex
 	clockNow bpf.Clock // zero: not found out yet
@@ -55,7 +57,7 @@ type Runtime struct {
 
 // New returns a runtime. It is an event.Feed.
 func New(cfg Config) *Runtime {
-	rt := &Runtime{cfg: cfg, staged: map[*blocks]bool{}}
+	rt := &Runtime{cfg: cfg, staged: map[*blocks]bool{}, alike: map[string]*alike{}}
 	if rt.heap.limit = cfg.Memory; cfg.Memory == 0 {
 		rt.heap.limit = DefaultMemory
 	}
@@ -71,6 +73,7 @@ func New(cfg Config) *Runtime {
 	if rt.gate, err = bpf.NewMap(evbpf.GateSpec, cfg.CPUs, bpf.Heap{}); err != nil {
 		panic("BUG: " + err.Error()) // the heap has room for it
 	}
+	rt.records = bpf.NewWriter("records", cfg.CPUs, records{rt.lanes})
 	return rt
 }
 

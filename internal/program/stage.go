@@ -39,9 +39,12 @@ type blocks struct {
 // lostSize is the room behind the blocks for the count of hits on no vCPU.
 const lostSize = 64
 
-// stage compiles p and makes its blocks, for code of that privilege.
-func (rt *Runtime) stage(p *bpf.Program, funcIP guest.GVA, user bool, again func()) (*blocks, error) {
-	code, info, err := bpf.Compile(p, rt.layout(user))
+// stage compiles p and makes its blocks, for code of that privilege. cookie is what it is told
+// by get_attach_cookie.
+func (rt *Runtime) stage(p *bpf.Program, funcIP guest.GVA, user bool, cookie uint64, again func()) (*blocks, error) {
+	l := rt.layout(user)
+	l.Cookie = cookie
+	code, info, err := bpf.Compile(p, l)
 	if err != nil {
 		return nil, err
 	}

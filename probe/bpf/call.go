@@ -28,7 +28,7 @@ func (v *VM) call(h Helper, r *[16]uint64) FaultCode {
 	case HelperGetRandom:
 		r[R0] = uint64(rand.Uint32())
 	case HelperGetAttachCookie:
-		r[R0] = 0
+		r[R0] = v.env.Cookie()
 	case HelperStrncmp:
 		return v.strncmp(r)
 	case HelperSnprintf:

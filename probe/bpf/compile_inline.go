@@ -14,6 +14,8 @@ func (c *compiler) inlineCall(pc int, h Helper) {
 		c.Mov(4, insn.RAX, insn.At(c.blk, blkCPU))
 	case HelperGetFuncIP:
 		c.Mov(8, insn.RAX, insn.At(c.blk, blkFuncIP))
+	case HelperGetAttachCookie:
+		c.set(insn.RAX, c.layout.Cookie)
 	case HelperGetFuncArgCnt:
 		c.set(insn.RAX, uint64(c.p.argWords()))
 	case HelperGetTask, HelperGetTaskBTF:

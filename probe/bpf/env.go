@@ -28,6 +28,8 @@ type Env interface {
 	Stack(pcs []uint64, skip int, user bool) (int, error)
 	// FuncIP returns the address of the probed function.
 	FuncIP() uint64
+	// Cookie returns the number that was given with the probe.
+	Cookie() uint64
 	// Watched returns a number of the access that a watch is about: what was there
 	// before (0), what is there now (1), whether it was a write (2).
 	Watched(number uint64) uint64
@@ -75,6 +77,9 @@ func (NoEnv) Stack([]uint64, int, bool) (int, error) { return 0, errNoGuest }
 
 // FuncIP returns 0.
 func (NoEnv) FuncIP() uint64 { return 0 }
+
+// Cookie returns 0.
+func (NoEnv) Cookie() uint64 { return 0 }
 
 // Watched returns 0.
 func (NoEnv) Watched(uint64) uint64 { return 0 }

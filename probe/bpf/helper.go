@@ -150,7 +150,7 @@ var helpers = []HelperInfo{
 	{ID: HelperForEachElem, Name: "for_each_map_elem", args: []argKind{elemsArg, funcArg, anyArg, anyArg}, Place: OnHost, Why: onlyCall},
 	{ID: HelperSnprintf, Name: "snprintf", cost: costLine, args: []argKind{outArg, anyArg, anyArg, inArg, anyArg}, Place: OnHost, Why: onlyText},
 	{ID: HelperGetFuncIP, Name: "get_func_ip", args: []argKind{anyArg}, needsCtx: true},
-	{ID: HelperGetAttachCookie, Name: "get_attach_cookie", args: []argKind{anyArg}, Place: OnHost, Why: "asks for what is given with a probe, which the host knows", needsCtx: true},
+	{ID: HelperGetAttachCookie, Name: "get_attach_cookie", args: []argKind{anyArg}, needsCtx: true},
 	{ID: HelperTraceVprintk, Name: "trace_vprintk", cost: costLine, args: []argKind{inArg, anyArg, inArg, anyArg}, Place: OnHost, Why: onlyText},
 	{ID: HelperLoop, Name: "loop", args: []argKind{anyArg, funcArg, anyArg, anyArg}, Place: OnHost, Why: onlyCall},
 	{ID: HelperStrncmp, Name: "strncmp", args: []argKind{inArg, anyArg, anyArg}, Place: OnHost, Why: "compares texts of any length"},

@@ -89,6 +89,8 @@ type Layout struct {
 	// block is looked up before the thread is moved: it is then claimed with a
 	// locked instruction.
 	Shared bool
+	// Cookie is what get_attach_cookie returns.
+	Cookie uint64
 
 	// NoGuest says that every read of guest memory fails, as with NoEnv.
 	NoGuest bool

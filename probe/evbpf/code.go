@@ -1,6 +1,9 @@
 package evbpf
 
 import (
+	"encoding/binary"
+	"slices"
+
 	"github.com/cilium/ebpf/asm"
 
 	"github.com/guestprobe/guestprobe/probe/bpf"
@@ -55,26 +58,50 @@ func (c *Code) MaxRecord() int { return c.max }
 // reads that fail cost much there.
 func (c *Code) InTime() bool { return c.budget <= bpf.DefaultBudget }
 
-// Program makes the program that works on m. It fails where that would be longer than
-// programs can be.
-func (c *Code) Program(m Maps) (*bpf.Program, error) {
+// Program makes the program that works on m, where get_attach_cookie must return the mark
+// of its records (event.Source.Mark). like is nil, or what Program has made of code with the
+// same Key. It fails where the program would be longer than programs can be.
+func (c *Code) Program(m Maps, like *bpf.Program) (*bpf.Program, error) {
 	maps := []*bpf.Map{mapRing: m.Ring, mapGate: m.Gate}
 	if c.state > 0 {
 		maps = append(maps, m.State)
 	}
-	return bpf.New(bpf.Spec{Name: c.name, Kind: c.kind, Insns: c.insns, Maps: maps, Budget: c.budget})
+	insns := c.insns
+	c.insns = nil // the program has them
+	switch {
+	case like == nil:
+		return bpf.New(bpf.Spec{Name: c.name, Kind: c.kind, Insns: insns, Maps: maps, Budget: c.budget})
+	case slices.Equal(maps, like.Maps()):
+		return like, nil
+	}
+	return like.WithMaps(maps...)
 }
 
-// Compile makes the program of a layout, with a filter or nil: it writes a record with
-// that mark (event.Source.Mark) for each hit that passes. It fails where the program
-// would be longer than programs can be.
-func Compile(l *event.Layout, filter *event.Filter, mark uint32) *Code {
+// Key returns what is the same for code that is the same but for its name, before Program.
+func (c *Code) Key() string {
+	b := append(make([]byte, 0, 16*len(c.insns)), byte(c.kind))
+	b = binary.AppendVarint(b, c.budget)
+	b = binary.AppendVarint(b, int64(c.state))
+	for _, i := range c.insns {
+		b = binary.AppendVarint(append(b, byte(i.Dst), byte(i.Src)), int64(i.OpCode))
+		b = binary.AppendVarint(b, int64(i.Offset))
+		b = binary.AppendVarint(b, i.Constant)
+		b = append(append(b, i.Reference()...), ';')
+	}
+	return string(b)
+}
+
+// Compile makes the program of a layout, with a filter or nil: it writes a record for each
+// hit that passes. Whose that is the program is told with get_attach_cookie, so that
+// definitions that are alike share it.
+func Compile(l *event.Layout, filter *event.Filter) *Code {
 	c := &compiler{l: l, texts: l.Texts() > 0}
 	c.bytes = max(l.MaxBytes, event.MaxText)
+	c.insns = make(asm.Instructions, 0, 64)
 	if c.texts {
 		c.state = l.MaxBytes
 	}
-	c.program(filter, mark)
+	c.program(filter)
 	c.link()
 	kind := bpf.Kprobe
 	if l.Moment == event.AtReturn {
@@ -115,7 +142,7 @@ type compiler struct {
 }
 
 // program emits all of it.
-func (c *compiler) program(filter *event.Filter, mark uint32) {
+func (c *compiler) program(filter *event.Filter) {
 	pass, filtered, unwanted, lost := c.newLabel(), c.newLabel(), c.newLabel(), c.newLabel()
 	c.emit(asm.Mov.Reg(rCtx, asm.R1))
 	if filter != nil && longTexts(c.l, filter.Root()) {
@@ -134,7 +161,7 @@ func (c *compiler) program(filter *event.Filter, mark uint32) {
 	}
 	c.emit(asm.LoadMapValue(asm.R1, mapGate, 0), ld(8, asm.R1, asm.R1, 0))
 	c.require(asm.JNE, asm.R1, 0, unwanted)
-	c.record(mark, lost)
+	c.record(lost)
 	c.emit(asm.Mov.Imm(asm.R0, Recorded), asm.Return())
 	c.place(unwanted)
 	c.emit(asm.Mov.Imm(asm.R0, Unwanted), asm.Return())
@@ -146,7 +173,7 @@ func (c *compiler) program(filter *event.Filter, mark uint32) {
 
 // record emits the making of the record. One without texts is made in the ring; one
 // with texts, whose length is not known before, in the state, and copied.
-func (c *compiler) record(mark uint32, lost label) {
+func (c *compiler) record(lost label) {
 	if c.texts {
 		c.emit(ld(8, rRec, rFP, slotState), asm.Mov.Imm(rEnd, int32(c.l.Dynamic)))
 	} else {
@@ -155,7 +182,7 @@ func (c *compiler) record(mark uint32, lost label) {
 		c.emit(asm.Mov.Reg(rRec, asm.R0))
 		c.time()
 	}
-	c.head(mark)
+	c.head()
 	c.left = c.l.Texts()
 	for i := range c.l.Fields {
 		c.field(i)
@@ -176,9 +203,9 @@ func (c *compiler) time() {
 }
 
 // head writes what stands around the fields.
-func (c *compiler) head(mark uint32) {
+func (c *compiler) head() {
 	l := c.l
-	c.emit(stK(4, rRec, event.RecordMark, int32(mark)))
+	c.emit(call(bpf.HelperGetAttachCookie), st(4, rRec, event.RecordMark, asm.R0))
 	c.copy(2, event.RecordCS, ctxOff(event.RegCS))
 	c.copy(2, event.RecordFlags, ctxOff(event.RegFlags))
 	c.zero(rRec, event.RecordStatus, len(l.Fields))

@@ -156,6 +156,8 @@ type hit struct {
 	old   uint64 // of a watch
 	new   uint64
 	write bool
+
+	cookie uint64
 }
 
 const (
@@ -164,6 +166,7 @@ const (
 )
 
 func (h *hit) Now() uint64    { return now }
+func (h *hit) Cookie() uint64 { return h.cookie }
 func (h *hit) FuncIP() uint64 { return uint64(text) }
 
 // task tells by R15.
@@ -265,7 +268,7 @@ func newRig(t testing.TB, l *event.Layout, filter string) *rig {
 			t.Fatalf("%s: %v", filter, err)
 		}
 	}
-	c := Compile(l, r.filter, mark|uint32(l.Moment))
+	c := Compile(l, r.filter)
 	mem := &shared{}
 	make := func(spec bpf.MapSpec) *bpf.Map {
 		m, err := bpf.NewMap(spec, 2, mem)
@@ -279,7 +282,7 @@ func newRig(t testing.TB, l *event.Layout, filter string) *rig {
 		r.maps.State = make(spec)
 	}
 	r.open(t, 1)
-	if r.prog, err = c.Program(r.maps); err != nil {
+	if r.prog, err = c.Program(r.maps, nil); err != nil {
 		t.Fatalf("%s filter %q: %v", l.Def(), filter, err)
 	}
 	r.vm = bpf.NewVM(r.prog, 1)
@@ -295,6 +298,7 @@ func (r *rig) open(t testing.TB, v byte) {
 // run runs the program and returns its answer and the decoded record, if any.
 func (r *rig) run(t testing.TB, h *hit) (answer uint64, rec *event.Record) {
 	t.Helper()
+	h.cookie = uint64(mark | uint32(r.l.Moment))
 	answer, err := r.vm.Run(h.context(r.ctx, r.def.Kind), h)
 	if err != nil {
 		t.Fatalf("%s: %v", r.def, err)
