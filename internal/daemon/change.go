@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/linux"
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/event"
@@ -32,16 +33,19 @@ type change struct {
 
 // attach carries out commands, for a stream where own is not nil.
 func (st *store) attach(specs []api.ProbeSpec, own *session) (api.ProbeList, error) {
-	return st.apply(specs, own, nil)
+	come, list, err := st.apply(specs, own, nil)
+	list.Probes = st.describe(come)
+	return list, err
 }
 
-// apply is attach. Where obj is not nil, specs are the places of its programs.
-func (st *store) apply(specs []api.ProbeSpec, own *session, obj *object) (list api.ProbeList, err error) {
+// apply is attach, but for the description of the probes that come: there may be tens of
+// thousands. Where obj is not nil, specs are the places of its programs.
+func (st *store) apply(specs []api.ProbeSpec, own *session, obj *object) (come []*attached, list api.ProbeList, err error) {
 	if slices.ContainsFunc(specs, func(s api.ProbeSpec) bool { return s.Stack }) {
 		_, _ = st.guest.Source() // takes a second, which the first hit should not
 	}
 	if err := st.change(); err != nil {
-		return list, err
+		return nil, list, err
 	}
 	defer st.changes.Unlock()
 	c := &change{st: st, own: own, obj: obj, command: map[*attached]int{}, named: map[string][]*attached{}, leaving: map[*attached]bool{}}
@@ -52,12 +56,12 @@ func (st *store) apply(specs []api.ProbeSpec, own *session, obj *object) (list a
 		}
 		if err != nil {
 			c.undo()
-			return list, atIndex(err, i)
+			return nil, list, atIndex(err, i)
 		}
 	}
 	if err := c.register(); err != nil {
 		c.undo()
-		return list, err
+		return nil, list, err
 	}
 	if obj != nil {
 		st.objects.add(obj, c.come)
@@ -69,11 +73,11 @@ func (st *store) apply(specs []api.ProbeSpec, own *session, obj *object) (list a
 		}
 	}
 	st.index.add(c.come)
-	list.Probes, list.Skipped = st.describe(c.come), c.skipped
+	list.Skipped = c.skipped
 	if len(c.leave) > 0 {
 		list.Detached, err = st.remove(c.leave)
 	}
-	return list, err
+	return c.come, list, err
 }
 
 // carryOut carries out one command, but for what the guest sees of it.
@@ -102,6 +106,9 @@ func (c *change) glob(i int, spec api.ProbeSpec, pattern string) error {
 	var defs []string
 	seen := map[guest.GVA]bool{} // a function may have several names
 	for _, sym := range c.st.guest.Image().Match(pattern) {
+		if linux.IsPadding(sym.Name) && !linux.IsPadding(pattern) {
+			continue // each function of a kernel may have some, which can never be probed
+		}
 		if sym.Kind == guest.SymFunc && !seen[sym.Addr] {
 			seen[sym.Addr] = true
 			defs = append(defs, event.OfFunction(spec.Def, sym.Name))
@@ -164,15 +171,15 @@ func (c *change) add(i int, a *attached, check bool) error {
 		a.object, a.prog = c.obj, c.obj.Programs[i]
 	}
 	err := c.st.compile(a)
-	if err == nil && a.prog != nil {
-		c.st.attachProgram(a)
-	} else if err == nil {
-		err = c.st.define(a)
-	}
 	if err == nil && check {
 		if _, err = c.st.engine.Check(a.probe); err != nil {
 			err = a.def.Refused(err)
 		}
+	}
+	if err == nil && a.prog != nil {
+		c.st.attachProgram(a)
+	} else if err == nil {
+		err = c.st.define(a)
 	}
 	if err != nil {
 		c.st.discard(a)

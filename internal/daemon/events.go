@@ -71,7 +71,7 @@ func (s *server) streamEvents(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 		defer s.endSession(own)
-		s.logAttached(list.Probes, "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
+		s.logAttached(slices.Values(list.Probes), "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
 		e.only, e.base, e.brought = own.only, 0, &list
 	}
 	if e.stream, err = s.openStream(w, r); err != nil {
@@ -108,11 +108,8 @@ func (e *eventStream) putStart() error {
 	fmt.Fprintf(b, `{"type":%q,"data":{"stream":%d,"epoch":%s,"timeNs":%d,"bootNs":%d,"probes":`, api.RecordStart, e.id, epoch, e.began, e.boot)
 	writeList(b, probes)
 	if len(skipped) > 0 {
-		list, err := json.Marshal(skipped)
-		if err != nil {
-			panic("BUG: marshal what was skipped: " + err.Error())
-		}
-		fmt.Fprintf(b, `,"skipped":%s`, list)
+		b.WriteString(`,"skipped":`)
+		writeList(b, slices.Values(skipped))
 	}
 	b.WriteString("}}\n")
 	return b.Flush()

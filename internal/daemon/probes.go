@@ -7,6 +7,7 @@ import (
 	"errors"
 	"iter"
 	"net/http"
+	"runtime/debug"
 	"slices"
 	"strconv"
 
@@ -49,19 +50,37 @@ func (s *server) createProbes(w http.ResponseWriter, r *http.Request) error {
 	for i := range specs {
 		specs[i].Stay = true
 	}
-	list, err := s.probes.attach(specs, nil)
+	come, list, err := s.probes.apply(specs, nil, nil)
 	if err != nil {
 		return err
 	}
-	s.logAttached(list.Probes, "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
+	ps := func(yield func(api.Probe) bool) {
+		for part := range slices.Chunk(come, atOnce) {
+			for _, p := range s.probes.describe(part) {
+				if !yield(p) {
+					return
+				}
+			}
+		}
+	}
+	s.logAttached(ps, "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
 	s.logDetached(list.Detached)
-	writeJSON(w, http.StatusCreated, list)
+	writeProbes(w, http.StatusCreated, ps, list)
+	giveBack(len(come))
 	return nil
 }
 
+// giveBack gives the host the memory that so many probes took while they came or went, where
+// that was much: it is not needed again soon.
+func giveBack(probes int) {
+	if probes > 4*atOnce {
+		debug.FreeOSMemory()
+	}
+}
+
 // logAttached logs each probe, with who asked for it.
-func (s *server) logAttached(ps []api.Probe, who ...any) {
-	for _, p := range ps {
+func (s *server) logAttached(ps iter.Seq[api.Probe], who ...any) {
+	for p := range ps {
 		s.log.Info("attached", append([]any{"probe", p.Name, "def", p.Def, "addr", p.Addr, "plan", p.Plan}, who...)...)
 	}
 }
@@ -79,7 +98,8 @@ func (s *server) deleteProbes(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	s.logDetached(ps)
-	writeJSON(w, http.StatusOK, api.ProbeList{Probes: ps})
+	writeProbes(w, http.StatusOK, slices.Values(ps), api.ProbeList{})
+	giveBack(len(ps))
 	return nil
 }
 
@@ -92,7 +112,7 @@ func (s *server) patchProbes(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	writeJSON(w, http.StatusOK, api.ProbeList{Probes: ps})
+	writeProbes(w, http.StatusOK, slices.Values(ps), api.ProbeList{})
 	return nil
 }
 
@@ -180,13 +200,33 @@ func (st *store) describe(as []*attached) []api.Probe {
 	return out
 }
 
-// writeList writes probes as JSON, a part at a time.
-func writeList(w *bufio.Writer, ps iter.Seq[api.Probe]) {
+// writeProbes answers with a list of probes, of which there may be tens of thousands, and
+// with what else l has.
+func writeProbes(w http.ResponseWriter, status int, ps iter.Seq[api.Probe], l api.ProbeList) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	b := bufio.NewWriter(w)
+	b.WriteString(`{"probes":`)
+	writeList(b, ps)
+	if len(l.Detached) > 0 {
+		b.WriteString(`,"detached":`)
+		writeList(b, slices.Values(l.Detached))
+	}
+	if len(l.Skipped) > 0 {
+		b.WriteString(`,"skipped":`)
+		writeList(b, slices.Values(l.Skipped))
+	}
+	b.WriteString("}\n")
+	_ = b.Flush() // an error: nobody is left to tell
+}
+
+// writeList writes a list as JSON, a part at a time.
+func writeList[T any](w *bufio.Writer, ps iter.Seq[T]) {
 	sep := byte('[')
 	for p := range ps {
 		b, err := json.Marshal(p)
 		if err != nil {
-			panic("BUG: marshal probe: " + err.Error())
+			panic("BUG: marshal answer: " + err.Error())
 		}
 		w.WriteByte(sep)
 		if _, err := w.Write(b); err != nil {

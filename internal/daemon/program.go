@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -102,8 +103,8 @@ func (s *server) createPrograms(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	s.logAttached(ps, "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
-	writeJSON(w, http.StatusCreated, api.ProbeList{Probes: ps})
+	s.logAttached(slices.Values(ps), "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
+	writeProbes(w, http.StatusCreated, slices.Values(ps), api.ProbeList{})
 	return nil
 }
 
@@ -135,9 +136,9 @@ func (st *store) attachObject(req api.AttachProgram) ([]api.Probe, error) {
 		}
 		specs[i] = api.ProbeSpec{Def: def, Disabled: req.Disabled, Space: req.Space, OnHost: req.OnHost, Stay: true}
 	}
-	ps, err := st.apply(specs, nil, obj)
+	come, _, err := st.apply(specs, nil, obj)
 	if err == nil {
-		return st.settle(ps.Probes), nil
+		return st.settle(st.describe(come)), nil
 	}
 	loaded.Close()
 	// The definition is ours: its columns say nothing to the client.

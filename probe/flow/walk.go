@@ -17,6 +17,7 @@ type walk struct {
 }
 
 func newWalk(f *Func) *walk {
+	f.insts = make([]Inst, 0, f.size/3+1) // about as many as there will be
 	return &walk{f: f, begun: make([]bool, f.size), taken: make([]bool, f.size)}
 }
 
