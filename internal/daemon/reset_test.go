@@ -9,6 +9,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/builtin"
+	"github.com/guestprobe/guestprobe/guest/debuginfo"
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
 	"github.com/guestprobe/guestprobe/kvm/machine"
@@ -34,7 +35,7 @@ func serveMachine(t *testing.T, vcpus int) *harness {
 	})
 	o := defaultOptions()
 	o.vcpus = vcpus
-	return newHarness(t).serve(machineGuest{Machine: m}, o)
+	return newHarness(t).serve(machineGuest{Machine: m, source: func() (*debuginfo.Info, error) { return readImageSource(img) }}, o)
 }
 
 // await asks for a probe until it is as wanted.
