@@ -91,7 +91,7 @@ func (l *liner) line(h api.Hit) string {
 	head := fmt.Sprintf("%16s-%-7s [%03d] %c.... %s: ", command.Clean(task.Comm), strconv.Itoa(int(task.PID)), h.CPU, irqs, l.time(h.TimeNS))
 	line := command.Paint(l.color, command.Dim, head) + command.Paint(l.color, command.Name, command.Clean(event)) + ": " + command.Clean(h.Text)
 	if h.Stage == "return" {
-		line += fmt.Sprintf(" [%d.%03dus]", h.DurationNS/1000, h.DurationNS%1000)
+		line += fmt.Sprintf(" [%.3fus]", float64(h.DurationNS)/1000)
 	}
 	if h.Stage == "post" || len(h.Args) == 0 {
 		line += regsText(h.Regs)

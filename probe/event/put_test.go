@@ -4,6 +4,7 @@ import (
 	"math"
 	"sync"
 	"testing"
+	"time"
 )
 
 // TestPut sends events from several goroutines beside those of the vCPUs: each
@@ -87,5 +88,31 @@ func TestPutRecord(t *testing.T) {
 	}
 	if a.Counts() != (Counts{Stored: 1, Lost: 1}) || b.Counts() != (Counts{}) {
 		t.Errorf("counts %+v, %+v", a.Counts(), b.Counts())
+	}
+}
+
+// TestPutReturn wants a return from elsewhere to have lasted as long as that says, although
+// its clock is ahead of the hub's.
+func TestPutReturn(t *testing.T) {
+	h := NewHub(1, HubOptions{})
+	l := compile(t, "r:back vfs_read $retval", Options{})
+	src := h.Source(l, nil)
+	sub := h.Subscribe(nil, Queue{})
+	rec := make([]byte, l.MaxBytes)
+	const ahead, lasted = uint64(time.Hour), 1234
+	le.PutUint64(rec[RecordTime:], uint64(h.Now())+ahead)
+	le.PutUint64(rec[l.Entered:], le.Uint64(rec[RecordTime:])-lasted)
+	le.PutUint32(rec[RecordMark:], src.Mark(AtReturn))
+	if !src.PutRecord(0, rec) {
+		t.Fatal("the record is lost")
+	}
+	h.Close()
+	all := read(t, sub)
+	if len(all) != 1 {
+		t.Fatalf("%+v", all)
+	}
+	r, err := l.Decode(all[0].Data)
+	if err != nil || r.Duration != lasted || all[0].Time > h.Now() {
+		t.Errorf("%+v, %v", r, err)
 	}
 }

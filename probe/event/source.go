@@ -104,8 +104,12 @@ func (s *Source) put(cpu int, time int64, at Moment, n int, fill func([]byte)) b
 	rec := h.putArena.take(n)
 	fill(rec)
 	// Whoever says the time need not be trusted: the hub waits for what has a
-	// time to come.
+	// time to come. A return lasts as long as is said all the same.
+	said := time
 	time = max(0, min(time, h.clock()))
+	if entered := s.Layout.Entered; at == AtReturn && entered != 0 && n >= entered+8 {
+		le.PutUint64(rec[entered:], le.Uint64(rec[entered:])+uint64(time-said))
+	}
 	le.PutUint64(rec[RecordTime:], uint64(time))
 	le.PutUint32(rec[RecordMark:], s.Mark(at))
 	h.inbox = append(h.inbox, heldEvent{time, h.number, cpu, rec})
