@@ -24,10 +24,13 @@ const (
 // Info is the debug information of one program. Little of it is read before it is asked
 // for. Methods may be called from any goroutine; addresses are those of the file.
 type Info struct {
-	mu     sync.Mutex
-	data   *dwarf.Data
-	info   []byte // .debug_info
-	str    []byte // .debug_str
+	mu   sync.Mutex
+	data *dwarf.Data
+	info []byte // .debug_info
+	str  []byte // .debug_str
+
+	lists, locations, addrs []byte // .debug_loclists, .debug_loc, .debug_addr
+
 	units  []unit
 	anchor uint64 // address of that symbol; 0: there is none
 	spans  []span // ascending; of all units
@@ -42,6 +45,10 @@ type unit struct {
 	at    dwarf.Offset // of its header
 	end   dwarf.Offset // of what is behind it
 	plain bool         // its names are in .debug_str or in itself
+
+	version uint16
+	wide    byte   // 1: its offsets have 8 bytes, not 4
+	low     uint64 // what addresses in its lists count from
 }
 
 // contents are what was read of a unit.
@@ -87,7 +94,7 @@ type span struct {
 func New(section func(name string) ([]byte, error)) (*Info, error) {
 	sections := map[string][]byte{}
 	for _, name := range []string{".debug_abbrev", ".debug_info", ".debug_line", ".debug_ranges", ".debug_str",
-		".debug_addr", ".debug_line_str", ".debug_rnglists", ".debug_str_offsets"} {
+		".debug_addr", ".debug_line_str", ".debug_rnglists", ".debug_str_offsets", ".debug_loclists", ".debug_loc"} {
 		b, err := section(name)
 		if err != nil {
 			return nil, err
@@ -106,7 +113,10 @@ func New(section func(name string) ([]byte, error)) (*Info, error) {
 			return nil, fmt.Errorf("read debug information: %w", err)
 		}
 	}
-	i := &Info{data: d, read: map[int]*contents{}, info: sections[".debug_info"], str: sections[".debug_str"]}
+	i := &Info{
+		data: d, info: sections[".debug_info"], str: sections[".debug_str"], read: map[int]*contents{},
+		lists: sections[".debug_loclists"], locations: sections[".debug_loc"], addrs: sections[".debug_addr"],
+	}
 	if err := i.readUnits(len(sections[".debug_str_offsets"]) == 0); err != nil {
 		return nil, err
 	}
@@ -132,8 +142,8 @@ func (i *Info) readUnits(plain bool) error {
 		if end <= at || end > uint64(len(i.info)) || n < 8 {
 			return fmt.Errorf("read debug information: the unit at %#x is damaged", at)
 		}
-		head, full := uint64(0), true
-		switch version := binary.LittleEndian.Uint16(b[4:]); {
+		head, full, version := uint64(0), true, binary.LittleEndian.Uint16(b[4:])
+		switch {
 		case version < 5:
 			head = 4 + 2 + word + 1
 		default:
@@ -147,7 +157,9 @@ func (i *Info) readUnits(plain bool) error {
 			r.Seek(dwarf.Offset(at + head))
 			e, err := r.Next()
 			if err == nil && e != nil && e.Tag == dwarf.TagCompileUnit {
-				i.addUnit(unit{e, dwarf.Offset(at), dwarf.Offset(end), plain})
+				u := unit{entry: e, at: dwarf.Offset(at), end: dwarf.Offset(end), plain: plain, version: version, wide: byte(word / 8)}
+				u.low, _ = e.Val(dwarf.AttrLowpc).(uint64)
+				i.addUnit(u)
 			}
 		}
 		at = end

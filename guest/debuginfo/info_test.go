@@ -62,7 +62,7 @@ func TestFunctions(t *testing.T) {
 		all++
 		if !slices.ContainsFunc([]int{0, 1, 2, 3}, func(n int) bool {
 			places, err := i.Places(filepath.Base(file), at+n)
-			return err == nil && slices.Contains(places, s.Value)
+			return err == nil && slices.ContainsFunc(places, func(p Place) bool { return p.Addr == s.Value && p.Function == s.Name })
 		}) {
 			t.Errorf("%s is not found at %s:%d", s.Name, file, at)
 		}
@@ -165,6 +165,7 @@ func FuzzInfo(f *testing.F) {
 	f.Add(".debug_line", uint32(40), []byte{1, 2, 3})
 	f.Add(".debug_abbrev", uint32(3), []byte{0x7f})
 	f.Add(".debug_rnglists", uint32(12), []byte{5})
+	f.Add(".debug_loclists", uint32(12), []byte{5})
 	f.Fuzz(func(t *testing.T, name string, at uint32, with []byte) {
 		i, err := New(func(want string) ([]byte, error) {
 			b := sections[want]
@@ -179,6 +180,12 @@ func FuzzInfo(f *testing.F) {
 		}
 		_, _ = i.Places("fs.c", 64)
 		_, _ = i.Inlined("irq_save")
-		i.Line(0xffffffff802013b0)
+		for _, at := range []uint64{0xffffffff802013b0, 0xffffffff802013c6, 0xffffffff802028af} {
+			i.Line(at)
+			i.Frames(at)
+			_, _ = i.Variables(at, "")
+			_, _ = i.Variable(at, "", "f", []string{"data", "x"})
+			_, _ = i.Variable(at, "", "vfs_lock", []string{"x"})
+		}
 	})
 }

@@ -20,7 +20,8 @@ type instance struct {
 	calledFile, calledLine int64 // of a copy: where the function around it calls it; a number of contents.files
 }
 
-// maxDepth is how deeply blocks are read, and maxInstances how many of one unit.
+// maxDepth is how deeply blocks are read, and maxInstances how many, with their ranges, of
+// one unit.
 const (
 	maxDepth     = 1024
 	maxInstances = 1 << 20
@@ -33,7 +34,7 @@ func (i *Info) readInstances(n int) ([]instance, error) {
 	r.Seek(u.entry.Offset)
 	names := map[dwarf.Offset]string{}
 	var out []instance
-	depth := 0
+	depth, total := 0, 0
 	for {
 		e, err := r.Next()
 		if err != nil {
@@ -51,8 +52,11 @@ func (i *Info) readInstances(n int) ([]instance, error) {
 		inlined := e.Tag == dwarf.TagInlinedSubroutine
 		if inlined || e.Tag == dwarf.TagSubprogram {
 			ranges, err := i.data.Ranges(e)
+			if total += len(ranges); total > maxInstances {
+				return nil, fmt.Errorf("read functions: more than %d ranges of code", maxInstances)
+			}
 			if err == nil && len(ranges) > 0 && ranges[0][0] != 0 {
-				x := instance{name: i.name(e, names, 0), inlined: inlined, entry: entry(e, ranges), ranges: ranges, depth: depth, at: e.Offset}
+				x := instance{name: i.name(e, names), inlined: inlined, entry: entry(e, ranges), ranges: ranges, depth: depth, at: e.Offset}
 				x.calledFile, _ = e.Val(dwarf.AttrCallFile).(int64)
 				x.calledLine, _ = e.Val(dwarf.AttrCallLine).(int64)
 				out = append(out, x)
@@ -82,29 +86,64 @@ func entry(e *dwarf.Entry, ranges [][2]uint64) uint64 {
 	return base
 }
 
-// name returns the name of a function, which may stand where it is declared.
-func (i *Info) name(e *dwarf.Entry, names map[dwarf.Offset]string, depth int) string {
+// name returns the name of a function or a variable, which may stand where it is declared;
+// names are of such, and may be nil.
+func (i *Info) name(e *dwarf.Entry, names map[dwarf.Offset]string) string {
 	if name, ok := e.Val(dwarf.AttrName).(string); ok {
 		return name
 	}
-	for _, attr := range []dwarf.Attr{dwarf.AttrAbstractOrigin, dwarf.AttrSpecification} {
-		at, ok := e.Val(attr).(dwarf.Offset)
-		if !ok || depth > 8 {
-			continue
-		}
-		if name, ok := names[at]; ok {
-			return name
-		}
-		r := i.data.Reader()
-		r.Seek(at)
-		origin, err := r.Next()
-		if err != nil || origin == nil {
-			continue
-		}
-		names[at] = i.name(origin, names, depth+1)
-		return names[at]
+	at, ok := origin(e)
+	if name, known := names[at]; known || !ok {
+		return name
 	}
-	return ""
+	name := ""
+	if f := i.attribute(e, dwarf.AttrName); f != nil {
+		name, _ = f.Val.(string)
+	}
+	if names != nil {
+		names[at] = name
+	}
+	return name
+}
+
+// origin returns what e is a copy of, or completes.
+func origin(e *dwarf.Entry) (at dwarf.Offset, ok bool) {
+	if at, ok = e.Val(dwarf.AttrAbstractOrigin).(dwarf.Offset); ok {
+		return at, true
+	}
+	at, ok = e.Val(dwarf.AttrSpecification).(dwarf.Offset)
+	return at, ok
+}
+
+// maxLinks bounds the way from an entry to what it is a copy of.
+const maxLinks = 8
+
+// attribute returns an attribute of e, or of what e is a copy of.
+func (i *Info) attribute(e *dwarf.Entry, attr dwarf.Attr) *dwarf.Field {
+	for range maxLinks {
+		if f := e.AttrField(attr); f != nil {
+			return f
+		}
+		at, ok := origin(e)
+		if !ok {
+			return nil
+		}
+		if e = i.at(at); e == nil {
+			return nil
+		}
+	}
+	return nil
+}
+
+// at returns the entry at an offset, or nil.
+func (i *Info) at(at dwarf.Offset) *dwarf.Entry {
+	r := i.data.Reader()
+	r.Seek(at)
+	e, err := r.Next()
+	if err != nil {
+		return nil
+	}
+	return e
 }
 
 func within(ranges [][2]uint64, addr uint64) bool {

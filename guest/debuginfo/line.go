@@ -113,13 +113,19 @@ func isFile(name, asked string) bool {
 	return name == asked || strings.HasSuffix(name, "/"+asked)
 }
 
-// Places returns the addresses where a line of a file begins, ascending: one in each
-// function, and in each copy of one that is inlined. The file is the end of a path. Errors
-// are *NoLineError, and what is wrong with the format.
-func (i *Info) Places(file string, line int) ([]uint64, error) {
+// Place is where a line begins.
+type Place struct {
+	Addr     uint64
+	Function string // that the line is of, as far as is known; others may begin there, too
+}
+
+// Places returns where a line of a file begins, ascending: once in each function, and in
+// each copy of one that is inlined. The file is the end of a path. Errors are
+// *NoLineError, and what is wrong with the format.
+func (i *Info) Places(file string, line int) ([]Place, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	var out []uint64
+	var out []Place
 	next := 0
 	for n := range i.units {
 		if !i.hasFile(n, file) {
@@ -146,7 +152,7 @@ func (i *Info) Places(file string, line int) ([]uint64, error) {
 		for _, addr := range found {
 			if in := c.around(addr); len(in) > 0 && !had[in[0].at] {
 				had[in[0].at] = true
-				out = append(out, addr)
+				out = append(out, Place{addr, i.functionOf(c, in, file, line)})
 			}
 		}
 		if len(out) > maxPlaces {
@@ -156,8 +162,29 @@ func (i *Info) Places(file string, line int) ([]uint64, error) {
 	if len(out) == 0 {
 		return nil, &NoLineError{file, line, next}
 	}
-	slices.Sort(out)
-	return slices.Compact(out), nil
+	slices.SortFunc(out, func(a, b Place) int { return cmp.Compare(a.Addr, b.Addr) })
+	return slices.CompactFunc(out, func(a, b Place) bool { return a.Addr == b.Addr }), nil
+}
+
+// functionOf returns which of the functions around an address a line is of: of those that
+// its file has before it the last. Functions of C are not in one another.
+func (i *Info) functionOf(c *contents, around []*instance, file string, line int) (name string) {
+	last := int64(0)
+	for _, x := range around {
+		e := i.at(x.at)
+		if e == nil {
+			continue
+		}
+		in, at := i.attribute(e, dwarf.AttrDeclFile), i.attribute(e, dwarf.AttrDeclLine)
+		if in == nil || at == nil {
+			continue
+		}
+		number, _ := in.Val.(int64)
+		if from, ok := at.Val.(int64); ok && from > last && from <= int64(line) && isFile(c.file(number), file) {
+			name, last = x.name, from
+		}
+	}
+	return name
 }
 
 // hasFile reports whether the lines of a unit are of such a file, among others.

@@ -13,6 +13,9 @@ import (
 // 6 MiB.
 const MaxBTF = 16 << 20
 
+// Type is a type of a guest's program, for those who do not look into it.
+type Type = btf.Type
+
 // Read returns the types of a section .BTF as it is in files and in memory: those of a
 // program, with base nil, or those that a module adds to its kernel's, base. They are
 // decoded when they are asked for.

@@ -162,6 +162,12 @@ func (c *Client) Disas(ctx context.Context, at string, lines bool) (d api.Disas,
 	return d, c.call(ctx, http.MethodGet, "/v1/disas", q, nil, &d)
 }
 
+// Variables lists those that the code sees at a place: a symbol, SYMBOL+OFFSET, an
+// address, FILE:LINE or inline:FUNCTION.
+func (c *Client) Variables(ctx context.Context, at string) (l api.VariableList, err error) {
+	return l, c.call(ctx, http.MethodGet, "/v1/variables", url.Values{"at": {at}}, nil, &l)
+}
+
 // Armed reports the global knob.
 func (c *Client) Armed(ctx context.Context) (bool, error) {
 	var k api.Knobs

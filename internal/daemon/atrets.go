@@ -13,7 +13,7 @@ import (
 // alone: a kprobe at each instruction by which the function is left, all of one event.
 func (c *change) atRets(i int, spec api.ProbeSpec, check bool) error {
 	st := c.st
-	def, err := event.ParseIn(spec.Def, st.scope())
+	def, err := event.ParseIn(spec.Def, st.scope(""))
 	if err != nil {
 		return err
 	}

@@ -94,7 +94,7 @@ func (c *change) carryOut(i int, spec api.ProbeSpec) error {
 	if at, ok := event.InSource(spec.Def); ok && c.obj == nil {
 		return c.source(i, spec, at)
 	}
-	return c.define(i, spec, false)
+	return c.define(i, spec, "", false)
 }
 
 // glob makes probes of the functions that a pattern stands for, but for those that cannot
@@ -103,7 +103,7 @@ func (c *change) glob(i int, spec api.ProbeSpec, pattern string) error {
 	if err := guest.CheckGlob(pattern); err != nil {
 		return badValue("%v", err)
 	}
-	var defs []string
+	var defs []placed
 	seen := map[guest.GVA]bool{} // a function may have several names
 	for _, sym := range c.st.guest.Image().Match(pattern) {
 		if linux.IsPadding(sym.Name) && !linux.IsPadding(pattern) {
@@ -111,21 +111,25 @@ func (c *change) glob(i int, spec api.ProbeSpec, pattern string) error {
 		}
 		if sym.Kind == guest.SymFunc && !seen[sym.Addr] {
 			seen[sym.Addr] = true
-			defs = append(defs, event.OfFunction(spec.Def, sym.Name))
+			defs = append(defs, placed{def: event.OfFunction(spec.Def, sym.Name)})
 		}
 	}
 	return c.each(i, spec, defs, fmt.Sprintf("no function that matches %q can be probed", pattern))
 }
 
+// placed is a definition for one of the places that another one stands for, and the
+// function that it is about there, "" for the one that the code is of.
+type placed struct{ def, in string }
+
 // each makes probes of the definitions that one stands for, but for those that cannot be;
 // none says that this was all of them.
-func (c *change) each(i int, spec api.ProbeSpec, defs []string, none string) error {
+func (c *change) each(i int, spec api.ProbeSpec, defs []placed, none string) error {
 	var first error
 	before := len(c.come)
-	for _, def := range defs {
+	for _, x := range defs {
 		of := spec
-		of.Def = def
-		err := c.define(i, of, true)
+		of.Def = x.def
+		err := c.define(i, of, x.in, true)
 		if c.st.closed.Load() {
 			return errClosing
 		}
@@ -145,7 +149,7 @@ func (c *change) each(i int, spec api.ProbeSpec, defs []string, none string) err
 		return nil
 	}
 	if first == nil {
-		_, first = event.ParseIn(spec.Def, c.st.scope()) // there is no such symbol
+		_, first = event.ParseIn(spec.Def, c.st.scope("")) // there is no such symbol
 	}
 	e := *toAPI(first)
 	e.Detail = strings.TrimPrefix(e.Detail+"; "+none, "; ")
@@ -154,11 +158,11 @@ func (c *change) each(i int, spec api.ProbeSpec, defs []string, none string) err
 
 // define makes the probe of a definition, or its probes. Where check is set what
 // registering it would refuse is refused at once.
-func (c *change) define(i int, spec api.ProbeSpec, check bool) error {
+func (c *change) define(i int, spec api.ProbeSpec, in string, check bool) error {
 	if spec.AtRets {
 		return c.atRets(i, spec, check)
 	}
-	return c.add(i, &attached{spec: spec}, check)
+	return c.add(i, &attached{spec: spec, in: in}, check)
 }
 
 // add makes a the probe of its definition.

@@ -18,7 +18,7 @@ func (st *store) compile(a *attached) error {
 	spec := a.spec
 	def, err := a.def, error(nil)
 	if def == nil {
-		def, err = event.ParseIn(spec.Def, st.scope())
+		def, err = event.ParseIn(spec.Def, st.scope(a.in))
 	}
 	if err != nil {
 		return err
@@ -27,7 +27,7 @@ func (st *store) compile(a *attached) error {
 	if err := specFits(def, spec); err != nil {
 		return err
 	}
-	if def, err = withArgs(def, spec.Args, st.scope()); err != nil {
+	if def, err = withArgs(def, spec.Args, st.scope(a.in)); err != nil {
 		return err
 	}
 	a.def = def
@@ -35,7 +35,7 @@ func (st *store) compile(a *attached) error {
 		a.def = nil
 		return err
 	}
-	layout, err := event.Compile(def, st.scope(), event.Options{Tasks: st.programs.KnowsTasks(), Regs: spec.Regs || spec.Post, Stack: spec.Stack})
+	layout, err := event.Compile(def, st.scope(a.in), event.Options{Tasks: st.programs.KnowsTasks(), Regs: spec.Regs || spec.Post, Stack: spec.Stack})
 	if err != nil {
 		return err
 	}
@@ -44,9 +44,9 @@ func (st *store) compile(a *attached) error {
 	return nil
 }
 
-// scope is what the names in definitions can mean.
-func (st *store) scope() event.Scope {
-	return event.Scope{Symbols: st.guest.Image(), Types: st.guest.Types()}
+// scope is what the names in definitions can mean; in as variables has it.
+func (st *store) scope(in string) event.Scope {
+	return event.Scope{Symbols: st.guest.Image(), Types: st.guest.Types(), Variables: variables{st.guest, in}}
 }
 
 // place makes what is registered for a.

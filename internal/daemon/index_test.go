@@ -26,7 +26,7 @@ func TestNobodyWaitsForAChange(t *testing.T) {
 			continue
 		}
 		path := strings.NewReplacer("{probe}", "a", "{map}", "1").Replace(r.path)
-		if r.path == "/v1/disas" {
+		if r.path == "/v1/disas" || r.path == "/v1/variables" {
 			path += "?at=vfs_read"
 		}
 		want := 200

@@ -36,6 +36,7 @@ func routes() []route {
 		{http.MethodGet, "/v1/symbols", (*server).getSymbols, []string{"match", "kind", "limit", "types"}},
 		{http.MethodGet, "/v1/tasks", (*server).getTasks, []string{"threads"}},
 		{http.MethodGet, "/v1/disas", (*server).getDisas, []string{"at", "lines"}},
+		{http.MethodGet, "/v1/variables", (*server).getVariables, []string{"at"}},
 		{http.MethodGet, "/v1/probes", (*server).getProbes, []string{"probe"}},
 		{http.MethodPost, "/v1/probes", (*server).createProbes, nil},
 		{http.MethodDelete, "/v1/probes", (*server).deleteProbes, []string{"probe"}},

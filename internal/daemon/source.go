@@ -81,25 +81,14 @@ func (c *change) source(i int, spec api.ProbeSpec, at event.SourcePlace) error {
 	if err != nil {
 		return err
 	}
-	addrs, none := []uint64(nil), fmt.Sprintf("no copy of a function %s is in others", at.Inline)
-	if at.Inline != "" {
-		addrs, err = info.Inlined(at.Inline)
-	} else {
-		addrs, err = info.Places(at.File, at.Line)
-	}
-	var missing *debuginfo.NoLineError
-	switch {
-	case errors.As(err, &missing):
-		return event.NoSource(spec.Def, missing.Error())
-	case err != nil:
+	places, err := inSource(info, at)
+	if err != nil {
 		return event.NoSource(spec.Def, err.Error())
-	case len(addrs) == 0:
-		return event.NoSource(spec.Def, none)
 	}
 	img := c.st.guest.Image()
-	defs := make([]string, len(addrs))
-	for k, addr := range addrs {
-		defs[k] = event.AtPlace(spec.Def, codePlace(img, guest.GVA(addr+by)).String())
+	defs := make([]placed, len(places))
+	for k, p := range places {
+		defs[k] = placed{event.AtPlace(spec.Def, codePlace(img, guest.GVA(p.Addr+by)).String()), p.Function}
 	}
 	return c.each(i, spec, defs, "of the places where it is, none can be probed")
 }

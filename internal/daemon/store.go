@@ -26,6 +26,7 @@ const syncTime = 2 * time.Second
 type attached struct {
 	id     uint64
 	spec   api.ProbeSpec
+	in     string // the function that it is about, of those that are inlined at one place; "": that of the code
 	def    *event.Def
 	source *event.Source
 	probe  probe.Probe

@@ -49,6 +49,9 @@ func (c *compiler) value(f event.Fetch, fault label) {
 		c.argument(f.N, fault)
 	case event.Immediate:
 		c.emit(load64(rVal, f.Value))
+	case event.Sum:
+		c.value(f.Of, fault)
+		c.add(rVal, f.Offset)
 	case event.Access:
 		c.emit(asm.Mov.Imm(asm.R1, int32(f.Which)), call(bpf.HelperWatched), asm.Mov.Reg(rVal, asm.R0))
 	case event.Deref:

@@ -34,6 +34,11 @@ type (
 		Name   string
 		Offset int64
 	}
+	// Sum is the number Of plus Offset, of a variable that code has not in one place.
+	Sum struct {
+		Offset int64
+		Of     Fetch
+	}
 	// Access is one of the numbers of a watch's access, which its events have before
 	// the arguments.
 	Access struct{ Which WatchedNumber }
@@ -56,6 +61,7 @@ func (Comm) isFetch()         {}
 func (Immediate) isFetch()    {}
 func (Literal) isFetch()      {}
 func (SymbolAddr) isFetch()   {}
+func (Sum) isFetch()          {}
 func (Access) isFetch()       {}
 func (Deref) isFetch()        {}
 

@@ -155,6 +155,10 @@ func resolve(d *Def, x Fetch, symbols probe.Symbols) (Fetch, error) {
 		of, err := resolve(d, x.Of, symbols)
 		x.Of = of
 		return x, err
+	case Sum:
+		of, err := resolve(d, x.Of, symbols)
+		x.Of = of
+		return x, err
 	case SymbolAddr:
 		s, err := symbols.Lookup(x.Name)
 		if err != nil {

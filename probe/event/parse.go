@@ -46,6 +46,7 @@ type parser struct {
 	entry  bool   // the place is, or without symbols may be, a function's entry
 	fn     string // then: its name, where there are symbols
 	module string // and the module that it is of
+	addr   guest.GVA
 
 	token  int // which argument, as a token
 	offset int // in that token: what carets count from
@@ -117,7 +118,7 @@ func (p *parser) locate() error {
 		return nil
 	}
 	addr, fn, err := p.def.locate(p.scope.Symbols)
-	p.entry, p.fn, p.module = fn != "", fn, ModuleOf(p.scope.Symbols, addr)
+	p.addr, p.entry, p.fn, p.module = addr, fn != "", fn, ModuleOf(p.scope.Symbols, addr)
 	return err
 }
 

@@ -58,8 +58,8 @@ func (p *parser) arg(i int, text string) (Arg, error) {
 			return a, p.here(0, CodeNoArgName)
 		}
 		a.Name, a.Text = name, body
-	} else if name, _, _ := strings.Cut(text, ":"); p.scope.Types != nil && isIdentifier(name) {
-		a.Name = name // that of a parameter
+	} else if name, _, _ := strings.Cut(text, ":"); (p.scope.Types != nil || p.scope.Variables != nil) && isIdentifier(name) {
+		a.Name = name // that of a parameter or a variable
 	}
 	if !isIdentifier(a.Name) {
 		return a, p.here(0, CodeBadArgName)
@@ -156,7 +156,7 @@ func (p *parser) store(f Fetch, t *Type, typeText string, at int) error {
 	if t.isString() {
 		if t.Format == SymStr {
 			switch f.(type) {
-			case Register, StackSlot, RetVal, FuncArg:
+			case Register, StackSlot, RetVal, FuncArg, Sum:
 			case Deref:
 				if deref.User {
 					return p.here(at, CodeBadSymstring)

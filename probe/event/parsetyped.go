@@ -1,6 +1,7 @@
 package event
 
 import (
+	"errors"
 	"strings"
 	"syscall"
 
@@ -17,8 +18,70 @@ type typed struct {
 }
 
 // parameter reads NAME, $retval, and either with ->FIELD and .FIELD behind it. What is
-// wrong with the expression itself comes first, as in the kernel (parse_btf_arg).
+// wrong with the expression itself comes first, as in the kernel (parse_btf_arg). What is
+// no parameter of the function that is entered there may be a variable of the code.
 func (p *parser) parameter(s string) (Fetch, error) {
+	if p.def.Kind != KindProbe || p.scope.Symbols == nil || p.scope.Variables == nil {
+		return p.ofFunction(s)
+	}
+	f, err := p.ofFunction(s)
+	var no *SyntaxError
+	if !errors.As(err, &no) {
+		return f, err
+	}
+	switch no.Code {
+	case CodeNosupBTFArg, CodeNoBTFArg, CodeNoBTFEntry, CodeNosupDatArg:
+		f, known, notOne := p.variableOf(s)
+		if known && (notOne == nil || no.Code != CodeNosupDatArg) {
+			return f, notOne
+		}
+	}
+	return nil, err
+}
+
+// variableOf reads a variable's NAME and what is behind it; known is false where nothing is known of
+// variables.
+func (p *parser) variableOf(s string) (f Fetch, known bool, err error) {
+	name, path, arrow, err := p.cutField(s)
+	if err != nil {
+		return nil, true, err
+	}
+	var names []string
+	if path != "" {
+		names = strings.Split(strings.ReplaceAll(path, "->", "."), ".")
+	}
+	of, t, err := p.scope.Variables.Variable(p.addr, name, names)
+	switch {
+	case errors.Is(err, ErrNoSource):
+		return nil, false, nil
+	case err != nil:
+		e := p.here(0, CodeNoBTFArg)
+		e.Detail = err.Error()
+		return nil, true, e
+	}
+	for d, ok := of.(Deref); ok; d, ok = d.Of.(Deref) {
+		if _, more := d.Of.(Deref); more && !p.op() {
+			return nil, true, p.here(0, CodeTooManyOps)
+		}
+	}
+	p.typed = typed{t: types.Strip(t)}
+	if len(name) == len(s) {
+		return of, true, nil
+	}
+	p.offset += len(s) - len(path)
+	if !arrow {
+		if _, memory := of.(Deref); !memory {
+			e := p.here(0, CodeNosupDatArg)
+			e.Detail = "the structure is not in memory"
+			return nil, true, e
+		}
+	}
+	f, err = p.fields(of, path, arrow)
+	return f, true, err
+}
+
+// ofFunction reads what a function is entered with or returns.
+func (p *parser) ofFunction(s string) (Fetch, error) {
 	if !p.entry {
 		e := p.here(0, CodeNosupBTFArg)
 		e.Errno, e.Detail = syscall.EINVAL, "there are parameters at a function's entry and return only"
@@ -59,7 +122,7 @@ func (p *parser) parameter(s string) (Fetch, error) {
 		return of, nil
 	}
 	p.offset += len(s) - len(path)
-	return p.fields(of, path)
+	return p.fields(of, path, true)
 }
 
 // named finds a parameter by its name.
@@ -96,15 +159,22 @@ func (p *parser) cutField(s string) (name, rest string, arrow bool, err error) {
 }
 
 // fields reads the fields behind an arrow: of a pointer to a structure, whose type is
-// p.typed (parse_btf_field). p.offset goes on to the last of them.
-func (p *parser) fields(of Fetch, path string) (Fetch, error) {
+// p.typed (parse_btf_field); behind a dot of a structure in memory, which of reads. p.offset
+// goes on to the last of them.
+func (p *parser) fields(of Fetch, path string, pointed bool) (Fetch, error) {
 	t := p.typed.t
-	for more := true; more; {
-		pointer, ok := t.(*btf.Pointer)
-		if !ok {
-			return nil, p.here(0, CodeNoPtrStrct)
+	for more := true; more; pointed = true {
+		from := int64(0)
+		if pointed {
+			pointer, ok := t.(*btf.Pointer)
+			if !ok {
+				return nil, p.here(0, CodeNoPtrStrct)
+			}
+			t = types.Strip(pointer.Target)
+		} else if d, ok := of.(Deref); ok {
+			of, from = d.Of, d.Offset
 		}
-		t = types.Strip(pointer.Target)
+		var ok bool
 		var m types.Field
 		offset := uint64(0)
 		for arrow := false; more && !arrow; {
@@ -130,7 +200,7 @@ func (p *parser) fields(of Fetch, path string) (Fetch, error) {
 		if !p.op() {
 			return nil, p.here(0, CodeTooManyOps)
 		}
-		of = Deref{Offset: int64(offset / 8), Of: of}
+		of = Deref{Offset: from + int64(offset/8), Of: of}
 		p.typed = typed{t: t, bit: offset % 8, width: m.Width}
 	}
 	return of, nil

@@ -1,6 +1,8 @@
 package event
 
 import (
+	"errors"
+
 	"github.com/cilium/ebpf/btf"
 
 	"github.com/guestprobe/guestprobe/guest"
@@ -11,7 +13,21 @@ import (
 type Scope struct {
 	Symbols probe.Symbols // nil: nothing is looked up
 	Types   Types         // nil: no types are known
+	// Variables are those that the code sees that is probed; nil: none are known.
+	Variables Variables
 }
+
+// Variables are the variables of a guest's program, by its debug information.
+type Variables interface {
+	// Variable returns where the code at addr has the value of a variable or a parameter,
+	// and its type, in which structures need to have those members only that are asked
+	// for: path are the names of the first, of one in that, and so on. An error is ErrNoSource,
+	// or says what there is instead, or why the value cannot be had.
+	Variable(addr guest.GVA, name string, path []string) (Fetch, btf.Type, error)
+}
+
+// ErrNoSource is returned where a guest has no debug information.
+var ErrNoSource = errors.New("no debug information")
 
 // ModuleOf returns the module of a kernel that the code at addr is of, "" for none.
 func ModuleOf(symbols probe.Symbols, addr guest.GVA) string {

@@ -1,0 +1,182 @@
+package debuginfo
+
+import (
+	"debug/dwarf"
+	"slices"
+
+	"github.com/cilium/ebpf/btf"
+)
+
+// Limits of one type.
+const (
+	maxTypes     = 1 << 14 // entries that are read for it
+	maxTypeDepth = 32
+)
+
+// Encodings of base types (DWARF 5, 7.8).
+const (
+	ateBoolean, ateFloat, ateSigned, ateSignedChar = 2, 4, 5, 6
+)
+
+// typeReader makes types in the words of BTF. Of structures it reads no more than members
+// that it is asked for.
+type typeReader struct {
+	*Info
+	unit int
+	left int // entries that may yet be read
+}
+
+// read returns the type at an offset. Path are names of members: the first of the next
+// structure on the way, and so on. What is damaged is void.
+func (t *typeReader) read(at dwarf.Offset, path []string, depth int) btf.Type {
+	void := btf.Type((*btf.Void)(nil))
+	r := t.data.Reader()
+	r.Seek(at)
+	e, err := r.Next()
+	if t.left--; err != nil || e == nil || depth > maxTypeDepth || t.left < 0 {
+		return void
+	}
+	name, _ := e.Val(dwarf.AttrName).(string)
+	bytes, _ := e.Val(dwarf.AttrByteSize).(int64)
+	size := uint32(min(max(bytes, 0), 1<<31-1))
+	of := func(path []string) btf.Type {
+		if at, ok := e.Val(dwarf.AttrType).(dwarf.Offset); ok {
+			return t.read(at, path, depth+1)
+		}
+		return void
+	}
+	switch e.Tag {
+	case dwarf.TagBaseType:
+		encoding, _ := e.Val(dwarf.AttrEncoding).(int64)
+		switch encoding {
+		case ateFloat:
+			return &btf.Float{Name: name, Size: size}
+		case ateBoolean:
+			return &btf.Int{Name: name, Size: size, Encoding: btf.Bool}
+		case ateSigned, ateSignedChar:
+			return &btf.Int{Name: name, Size: size, Encoding: btf.Signed}
+		}
+		return &btf.Int{Name: name, Size: size}
+	case dwarf.TagTypedef:
+		return &btf.Typedef{Name: name, Type: of(path)}
+	case dwarf.TagConstType:
+		return &btf.Const{Type: of(path)}
+	case dwarf.TagVolatileType:
+		return &btf.Volatile{Type: of(path)}
+	case dwarf.TagRestrictType:
+		return &btf.Restrict{Type: of(path)}
+	case dwarf.TagPointerType:
+		return &btf.Pointer{Target: of(path)}
+	case dwarf.TagEnumerationType:
+		return &btf.Enum{Name: name, Size: size}
+	case dwarf.TagArrayType:
+		return t.array(r, e, of(nil))
+	case dwarf.TagSubroutineType:
+		return t.function(r, e, of(nil), depth)
+	case dwarf.TagStructType, dwarf.TagUnionType, dwarf.TagClassType:
+		if _, ok := e.Val(dwarf.AttrDeclaration).(bool); ok {
+			kind := btf.FwdStruct
+			if e.Tag == dwarf.TagUnionType {
+				kind = btf.FwdUnion
+			}
+			return &btf.Fwd{Name: name, Kind: kind}
+		}
+		members := t.members(r, e, path, depth)
+		if e.Tag == dwarf.TagUnionType {
+			return &btf.Union{Name: name, Size: size, Members: members}
+		}
+		return &btf.Struct{Name: name, Size: size, Members: members}
+	}
+	return of(path) // as DW_TAG_atomic_type
+}
+
+// next returns the entries in e one after the other, without what is in them, nil behind
+// the last.
+func (t *typeReader) next(r *dwarf.Reader) *dwarf.Entry {
+	e, err := r.Next()
+	if t.left--; err != nil || e == nil || e.Tag == 0 || t.left < 0 {
+		return nil
+	}
+	return e
+}
+
+// members returns the member that path begins with, and structures without a name, which
+// may have it.
+func (t *typeReader) members(r *dwarf.Reader, of *dwarf.Entry, path []string, depth int) (out []btf.Member) {
+	if len(path) == 0 || !of.Children {
+		return nil
+	}
+	for e := t.next(r); e != nil; e = t.next(r) {
+		if err := t.skip(r, e, t.unit); err != nil {
+			return out
+		}
+		name, _ := e.Val(dwarf.AttrName).(string)
+		at, ok := e.Val(dwarf.AttrType).(dwarf.Offset)
+		if e.Tag != dwarf.TagMember || !ok || name != "" && name != path[0] {
+			continue
+		}
+		rest := path
+		if name != "" {
+			rest = path[1:]
+		}
+		m := btf.Member{Name: name, Type: t.read(at, rest, depth+1)}
+		m.Offset, m.BitfieldSize = place(e)
+		out = append(out, m)
+	}
+	return out
+}
+
+// place returns where a member begins, in bits, and how many bits it has, 0 for one that
+// is no bit field (DWARF 5, 5.7.6).
+func place(e *dwarf.Entry) (offset, width btf.Bits) {
+	number := func(a dwarf.Attr) int64 {
+		n, _ := e.Val(a).(int64)
+		return n
+	}
+	offset, width = btf.Bits(8*number(dwarf.AttrDataMemberLoc)), btf.Bits(number(dwarf.AttrBitSize))
+	switch {
+	case e.AttrField(dwarf.AttrDataBitOffset) != nil:
+		offset = btf.Bits(number(dwarf.AttrDataBitOffset))
+	case width > 0: // from the highest bit of the number that it is in (DWARF 3)
+		offset += btf.Bits(8*number(dwarf.AttrByteSize) - number(dwarf.AttrBitOffset) - int64(width))
+	}
+	return offset, width
+}
+
+// array returns an array of elements, the innermost of which are of type element.
+func (t *typeReader) array(r *dwarf.Reader, of *dwarf.Entry, element btf.Type) btf.Type {
+	var counts []uint32
+	if of.Children {
+		for e := t.next(r); e != nil; e = t.next(r) {
+			n := int64(0)
+			if v, ok := e.Val(dwarf.AttrCount).(int64); ok {
+				n = v
+			} else if v, ok := e.Val(dwarf.AttrUpperBound).(int64); ok {
+				n = v + 1
+			}
+			if e.Tag == dwarf.TagSubrangeType && len(counts) < maxTypeDepth {
+				counts = append(counts, uint32(min(max(n, 0), 1<<31-1)))
+			}
+		}
+	}
+	for _, n := range slices.Backward(counts) {
+		element = &btf.Array{Index: &btf.Int{Name: "int", Size: 4}, Type: element, Nelems: n}
+	}
+	return element
+}
+
+// function returns a function's type.
+func (t *typeReader) function(r *dwarf.Reader, of *dwarf.Entry, returns btf.Type, depth int) btf.Type {
+	p := &btf.FuncProto{Return: returns}
+	if !of.Children {
+		return p
+	}
+	for e := t.next(r); e != nil; e = t.next(r) {
+		x := btf.FuncParam{Type: (*btf.Void)(nil)}
+		if at, ok := e.Val(dwarf.AttrType).(dwarf.Offset); ok {
+			x.Type = t.read(at, nil, depth+1)
+		}
+		p.Params = append(p.Params, x)
+	}
+	return p
+}

@@ -1,0 +1,319 @@
+package debuginfo
+
+import (
+	"cmp"
+	"debug/dwarf"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf/btf"
+)
+
+// Variable is a variable or a parameter, as the code at an address sees it.
+type Variable struct {
+	Name      string
+	Function  string // whose it is; "" for one of the file
+	Parameter bool
+	// Type has of structures the members on the way that was asked for only.
+	Type btf.Type
+
+	Where Location
+	Why   error // why its value is not to be had here; nil: Where has it
+}
+
+// NoVariableError is returned for a name that nothing has.
+type NoVariableError struct {
+	Name string
+	Have []string // what there is
+}
+
+// Error lists what there is.
+func (e *NoVariableError) Error() string {
+	if len(e.Have) == 0 {
+		return fmt.Sprintf("no variable %s: there are none here", e.Name)
+	}
+	return fmt.Sprintf("no variable %s: these are %s", e.Name, strings.Join(e.Have, ", "))
+}
+
+// maxVariables bounds those of one function.
+const maxVariables = 1 << 12
+
+// declared is an entry that declares something.
+type declared struct {
+	*dwarf.Entry
+	of    *instance // nil: it is of the file
+	depth int
+	lost  bool // code has nothing of it
+}
+
+// Variables returns what the code at addr can name, of the functions that it is in: the
+// innermost first, but functions that are inlined and begin there only behind those around
+// them, as if addr were not yet in them. With in, the function of that name comes first.
+func (i *Info) Variables(addr uint64, in string) ([]Variable, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	n, all, err := i.visible(addr, in)
+	if err != nil {
+		return nil, err
+	}
+	var out []Variable
+	for _, d := range all {
+		out = append(out, i.variable(n, d, addr, nil))
+	}
+	return out, nil
+}
+
+// Variable returns that of a name, or one of its file. Path are the members that are
+// asked for, each of what the one before is or points to. Errors are *NoVariableError,
+// and what is wrong with the format.
+func (i *Info) Variable(addr uint64, in, name string, path []string) (Variable, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	n, all, err := i.visible(addr, in)
+	if err != nil {
+		return Variable{}, err
+	}
+	missing := &NoVariableError{Name: name}
+	for _, d := range all {
+		have := i.name(d.Entry, nil)
+		if have == name {
+			return i.variable(n, d, addr, path), nil
+		}
+		missing.Have = append(missing.Have, have)
+	}
+	d, err := i.ofFile(n, name)
+	switch {
+	case err != nil:
+		return Variable{}, err
+	case d.Entry == nil:
+		return Variable{}, missing
+	}
+	return i.variable(n, d, addr, path), nil
+}
+
+// visible returns the declarations of the functions that addr is in.
+func (i *Info) visible(addr uint64, in string) (n int, all []declared, err error) {
+	n, ok := i.unitAt(addr)
+	if !ok {
+		return 0, nil, errors.New("no debug information is of this place")
+	}
+	c, err := i.contents(n)
+	if err != nil {
+		return 0, nil, err
+	}
+	around := c.around(addr)
+	first := slices.IndexFunc(around, func(x *instance) bool { return in != "" && x.name == in })
+	if first < 0 {
+		first = max(0, slices.IndexFunc(around, func(x *instance) bool { return !x.inlined || x.entry != addr }))
+	}
+	seen := map[string]bool{}
+	for _, x := range append(slices.Clone(around[first:]), around[:first]...) {
+		own, err := i.declarations(n, x, addr)
+		if err != nil {
+			return 0, nil, err
+		}
+		for _, d := range own {
+			if name := i.name(d.Entry, nil); name != "" && !seen[name] {
+				seen[name] = true
+				all = append(all, d)
+			}
+		}
+	}
+	return n, all, nil
+}
+
+// declarations returns what a function declares that addr can name: of inner blocks first,
+// and last what its code has nothing of.
+func (i *Info) declarations(n int, of *instance, addr uint64) ([]declared, error) {
+	all, e, err := i.children(n, of.at, func(e *dwarf.Entry) bool {
+		ranges, err := i.data.Ranges(e)
+		return err == nil && (len(ranges) == 0 || within(ranges, addr)) // one without code has variables without any
+	})
+	if err != nil {
+		return nil, err
+	}
+	if origin, ok := e.Val(dwarf.AttrAbstractOrigin).(dwarf.Offset); ok {
+		abstract, _, err := i.children(n, origin, func(*dwarf.Entry) bool { return true })
+		if err != nil {
+			return nil, err
+		}
+		for _, d := range abstract {
+			d.lost = true
+			all = append(all, d)
+		}
+	}
+	for k := range all {
+		all[k].of = of
+	}
+	return all, nil
+}
+
+// children returns the variables and parameters that an entry declares, itself and in its
+// blocks, those of inner blocks first.
+func (i *Info) children(n int, at dwarf.Offset, block func(*dwarf.Entry) bool) ([]declared, *dwarf.Entry, error) {
+	r := i.data.Reader()
+	r.Seek(at)
+	top, err := r.Next()
+	if err != nil || top == nil {
+		return nil, nil, errDamaged
+	}
+	var out []declared
+	for depth := 0; top.Children && depth >= 0; {
+		e, err := r.Next()
+		if err != nil {
+			return nil, nil, fmt.Errorf("read variables: %w", err)
+		}
+		switch {
+		case e == nil || e.Offset >= i.units[n].end || len(out) == maxVariables:
+			return nil, nil, errDamaged
+		case e.Tag == 0:
+			depth--
+			continue
+		case e.Tag == dwarf.TagVariable || e.Tag == dwarf.TagFormalParameter:
+			out = append(out, declared{Entry: e, depth: depth})
+		case e.Tag == dwarf.TagLexDwarfBlock && block(e):
+			if e.Children {
+				depth++
+			}
+			continue
+		}
+		if err := i.skip(r, e, n); err != nil {
+			return nil, nil, err
+		}
+	}
+	slices.SortStableFunc(out, func(a, b declared) int { return cmp.Compare(b.depth, a.depth) })
+	return out, top, nil
+}
+
+// skip passes over what is in e, which r has just read.
+func (i *Info) skip(r *dwarf.Reader, e *dwarf.Entry, n int) error {
+	if !e.Children {
+		return nil
+	}
+	if next, ok := e.Val(dwarf.AttrSibling).(dwarf.Offset); ok && next > e.Offset && next < i.units[n].end {
+		r.Seek(next)
+		return nil
+	}
+	for depth := 1; depth > 0; {
+		e, err := r.Next()
+		switch {
+		case err != nil || e == nil || e.Offset >= i.units[n].end:
+			return errDamaged
+		case e.Tag == 0:
+			depth--
+		case e.Children:
+			depth++
+		}
+	}
+	return nil
+}
+
+// ofFile finds a variable that is declared outside of functions: where it is, or else that
+// it is somewhere.
+func (i *Info) ofFile(n int, name string) (found declared, err error) {
+	r := i.data.Reader()
+	r.Seek(i.units[n].entry.Offset)
+	if e, err := r.Next(); err != nil || !e.Children {
+		return declared{}, err
+	}
+	for {
+		e, err := r.Next()
+		if err != nil {
+			return declared{}, fmt.Errorf("read variables: %w", err)
+		}
+		if e == nil || e.Tag == 0 || e.Offset >= i.units[n].end {
+			return found, nil
+		}
+		if e.Tag == dwarf.TagVariable && i.name(e, nil) == name {
+			found = declared{Entry: e, lost: e.AttrField(dwarf.AttrLocation) == nil}
+			if !found.lost {
+				return found, nil
+			}
+		}
+		if err := i.skip(r, e, n); err != nil {
+			return declared{}, err
+		}
+	}
+}
+
+// variable describes a declaration.
+func (i *Info) variable(n int, d declared, addr uint64, path []string) Variable {
+	v := Variable{Name: i.name(d.Entry, nil), Parameter: d.Tag == dwarf.TagFormalParameter, Type: (*btf.Void)(nil)}
+	if d.of != nil {
+		v.Function = d.of.name
+	}
+	if f := i.attribute(d.Entry, dwarf.AttrType); f != nil {
+		t := typeReader{Info: i, unit: n, left: maxTypes}
+		if at, ok := f.Val.(dwarf.Offset); ok {
+			v.Type = t.read(at, path, 0)
+		}
+	}
+	if f := i.attribute(d.Entry, dwarf.AttrConstValue); f != nil {
+		v.Where, v.Why = constantLocation(f.Val)
+		return v
+	}
+	f := d.AttrField(dwarf.AttrLocation)
+	switch {
+	case d.of == nil && d.lost:
+		v.Why = ErrElsewhere
+	case d.lost || f == nil:
+		v.Why = errOptimizedOut
+	default:
+		v.Where, v.Why = i.location(&i.units[n], f, addr, func() (number, error) { return i.frameBase(n, addr) })
+	}
+	return v
+}
+
+// ErrElsewhere is Variable.Why of one that another file has: a symbol has its name.
+var ErrElsewhere = errors.New("another file has it")
+
+// location evaluates an attribute for addr.
+func (i *Info) location(u *unit, f *dwarf.Field, addr uint64, frame func() (number, error)) (Location, error) {
+	code, err := i.expressionOf(u, f, addr)
+	if err != nil {
+		return Location{}, err
+	}
+	x := expression{code: code, frame: frame, address: func(n uint64) (uint64, error) { return i.address(u, n) }}
+	return x.location()
+}
+
+// frameBase returns what the variables of the function around addr that have a place in
+// its frame count from.
+func (i *Info) frameBase(n int, addr uint64) (number, error) {
+	c, err := i.contents(n)
+	if err != nil {
+		return number{}, err
+	}
+	around := c.around(addr)
+	if len(around) == 0 {
+		return number{}, errDamaged
+	}
+	e := i.at(around[len(around)-1].at)
+	if e == nil {
+		return number{}, errDamaged
+	}
+	f := i.attribute(e, dwarf.AttrFrameBase)
+	if f == nil {
+		return number{}, errDamaged
+	}
+	l, err := i.location(&i.units[n], f, addr, func() (number, error) { return number{}, errDamaged })
+	return number{l.Base, l.Reg, l.Offsets}, err
+}
+
+// constantLocation is what has the same value everywhere.
+func constantLocation(v any) (Location, error) {
+	switch v := v.(type) {
+	case int64:
+		return Location{Offsets: []int64{v}}, nil
+	case uint64:
+		return Location{Offsets: []int64{int64(v)}}, nil
+	case []byte:
+		if len(v) <= 8 {
+			return Location{Offsets: []int64{int64(binary.LittleEndian.Uint64(append(slices.Clone(v), make([]byte, 8)...)))}}, nil
+		}
+	}
+	return Location{}, errors.New("a constant of more than 8 bytes")
+}

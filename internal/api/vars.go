@@ -1,0 +1,26 @@
+package api
+
+// VariableList answers GET /v1/variables: the places of the code that were asked about.
+type VariableList struct {
+	Places []VariablePlace `json:"places"`
+	More   bool            `json:"more"` // there are more places
+}
+
+// VariablePlace is a place of the code with the variables that it sees, the innermost
+// first.
+type VariablePlace struct {
+	Addr      Hex        `json:"addr"`
+	Symbol    string     `json:"symbol"`
+	Source    string     `json:"source,omitempty"` // FILE:LINE
+	Variables []Variable `json:"variables"`
+}
+
+// Variable is a variable or a parameter. One of Where and Why is set.
+type Variable struct {
+	Name      string `json:"name"`
+	Type      string `json:"type"`      // as C writes it
+	Function  string `json:"function"`  // whose it is, which may be inlined there
+	Parameter bool   `json:"parameter"` // of that function
+	Where     string `json:"where,omitempty"`
+	Why       string `json:"why,omitempty"` // why its value is not to be had there
+}
