@@ -25,8 +25,9 @@ type arena struct {
 	engine *probe.Engine
 	user   bool
 
-	mu sync.Mutex
-	at guest.GVA // where the memory is; 0: nothing was allocated yet
+	mu   sync.Mutex
+	at   guest.GVA // where the memory is
+	held int       // pieces that were allocated and not freed
 }
 
 var errNoShared = errors.New("this guest has no memory that host and guest share")
@@ -45,6 +46,7 @@ func (a *arena) Alloc(size int) (bpf.Area, error) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.at = a.shared.SharedAt(a.user)
+		a.held++
 	}
 	return bpf.Area{Bytes: b, Addr: uint64(addr)}, err
 }
@@ -54,7 +56,7 @@ func (a *arena) Alloc(size int) (bpf.Area, error) {
 func (a *arena) moved() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.at == 0 {
+	if a.held == 0 {
 		return nil
 	}
 	if now := a.shared.SharedAt(a.user); now != a.at {
@@ -64,7 +66,12 @@ func (a *arena) moved() error {
 }
 
 // Free implements bpf.Memory. No code in the guest may use the memory any more.
-func (a *arena) Free(p bpf.Area) { a.shared.FreeShared(guest.GVA(p.Addr)) }
+func (a *arena) Free(p bpf.Area) {
+	a.shared.FreeShared(guest.GVA(p.Addr))
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.held--
+}
 
 // planned is memory with addresses that nothing ever uses: programs are
 // compiled in it to learn whether they can run in the guest.

@@ -19,7 +19,7 @@ type LinuxConfig struct {
 	Kernel *linux.Kernel
 	Initrd []byte
 	Disks  []device.Disk
-	Slide  *uint64 // of the kernel's addresses; nil for one at random (linux.BootOptions)
+	Slide  *uint64 // of the kernel's addresses; nil for one at random (linux.BootOptions), which a reset keeps where shared memory is held
 }
 
 // linuxGuest is the payload of a Linux kernel: interrupt controllers and timers of KVM, the
@@ -59,8 +59,12 @@ func (g *linuxGuest) load(m *Machine) (*guest.BootState, error) {
 	if err := g.plug(m); err != nil {
 		return nil, err
 	}
+	slide := g.cfg.Slide
+	if slide == nil && g.boot != nil && m.sharedHeld() {
+		slide = &g.boot.Slide // addresses of that memory stand in code, which comes back
+	}
 	st, err := linux.Boot(m.mem, g.cfg.Kernel, linux.BootOptions{
-		RAM: m.cfg.Memory, Cmdline: m.cfg.Cmdline, Initrd: g.cfg.Initrd, RSDP: device.TablesAddr, LA57: cpuidLA57(m.cpuid), Slide: g.cfg.Slide, Reserve: engineTableSize,
+		RAM: m.cfg.Memory, Cmdline: m.cfg.Cmdline, Initrd: g.cfg.Initrd, RSDP: device.TablesAddr, LA57: cpuidLA57(m.cpuid), Slide: slide, Reserve: engineTableSize,
 	})
 	if err != nil {
 		return nil, err

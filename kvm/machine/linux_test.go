@@ -193,3 +193,41 @@ func TestLinuxReset(t *testing.T) {
 		awaitBehind(t, m, before, "end")
 	}
 }
+
+// TestLinuxResetAddresses: a reset boots at another slide, but not while memory is held whose
+// addresses stand in code that comes back. No instruction of the guest's runs.
+func TestLinuxResetAddresses(t *testing.T) {
+	m := bootLinux(t, kvmtest.RequireLinux(t)[0], "true", nil)
+	slides := map[uint64]bool{}
+	reset := func() guest.GVA {
+		t.Helper()
+		if err := m.Reset(context.Background(), nil); err != nil {
+			t.Fatal(err)
+		}
+		k, _ := m.Kernel()
+		slides[k.Slide] = true
+		return m.SharedAt(false)
+	}
+	for range 4 { // four of some hundred are never the same
+		reset()
+	}
+	if len(slides) == 1 {
+		t.Errorf("the slide is %v each time", slides)
+	}
+	before := m.SharedAt(false)
+	at, _, err := m.AllocShared(64, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if now := reset(); now != before {
+		t.Errorf("shared memory was at %v and is at %v, although it is held", before, now)
+	}
+	m.FreeShared(at)
+	clear(slides)
+	for range 4 {
+		reset()
+	}
+	if len(slides) == 1 {
+		t.Errorf("the slide is %v each time, although nothing is held", slides)
+	}
+}

@@ -105,6 +105,13 @@ func (m *Machine) SharedAt(user bool) guest.GVA {
 	return m.shared.areas[guest.Level(user)].GVA
 }
 
+// sharedHeld reports whether something of AllocShared's has not been given back.
+func (m *Machine) sharedHeld() bool {
+	m.shared.mu.Lock()
+	defer m.shared.mu.Unlock()
+	return len(m.shared.held) > 0
+}
+
 // SharedLeft returns how many bytes AllocShared has left for code of CPL3, or of CPL0. Any
 // goroutine.
 func (m *Machine) SharedLeft(user bool) uint64 {
