@@ -117,6 +117,14 @@ func (v *View) Refresh() (changed bool) {
 	return true
 }
 
+// Panicked reports whether the kernel is in panic(), from which it does not come back: a CPU is
+// in panic_cpu (kernel/panic.c). Reading its memory costs 4 bytes.
+func (v *View) Panicked() bool {
+	at, ok := v.Address("panic_cpu")
+	var b [4]byte
+	return ok && v.read(at, b[:]) == nil && le32(b[:]) != 1<<32-1
+}
+
 // System returns how far the kernel had started when Refresh last looked, and false for
 // one that does not tell.
 func (v *View) System() (SystemState, bool) { return v.now.Load().system, v.state != 0 }

@@ -28,7 +28,8 @@ type Guest struct {
 // Kernel is the kernel of a Linux guest.
 type Kernel struct {
 	Version string   `json:"version"`
-	System  string   `json:"system,omitempty"`  // booting, scheduling, freeing or running
+	System  string   `json:"system,omitempty"`  // booting, scheduling, freeing, running or panicked
+	Panic   string   `json:"panic,omitempty"`   // system panicked: what its console says about it
 	Slide   Hex      `json:"slide"`             // its addresses minus those that it was linked for
 	Checked []string `json:"checked,omitempty"` // how the running kernel confirms that: LSTAR, IDT
 	Missing []string `json:"missing,omitempty"` // what is not known of it, and what does not work therefore

@@ -65,6 +65,10 @@ func printGuest(r *command.Run, g api.Guest) error {
 	if k := g.Kernel; k != nil {
 		rows = append(rows, []string{"kernel", "Linux " + k.Version}, []string{"system", k.System},
 			[]string{"slide", fmt.Sprintf("%#x%s", uint64(k.Slide), confirmed(k.Checked))})
+		if k.System == "panicked" {
+			rows[0][1] += ", but its kernel has panicked"
+			rows = append(rows, []string{"panic", command.Clean(k.Panic)})
+		}
 		for _, lack := range k.Missing {
 			rows = append(rows, []string{"missing", lack})
 		}

@@ -212,7 +212,7 @@ func (s *server) wireGuest() api.Guest {
 		Kernel() (machine.KernelState, bool)
 	}); ok {
 		if k, ok := l.Kernel(); ok {
-			g.Kernel = &api.Kernel{Version: k.Version, System: k.System, Slide: api.Hex(k.Slide), Checked: k.Checked, Missing: k.Missing}
+			g.Kernel = &api.Kernel{Version: k.Version, System: k.System, Panic: k.Panic, Slide: api.Hex(k.Slide), Checked: k.Checked, Missing: k.Missing}
 		}
 	}
 	for i, v := range st.VCPUs {

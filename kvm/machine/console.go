@@ -130,6 +130,13 @@ func (c *Console) History() (lines []ConsoleLine, dropped uint64) {
 	return c.newest(c.n), c.dropped
 }
 
+// next returns the number of the line in progress.
+func (c *Console) next() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.seq
+}
+
 // tail returns the newest max lines, oldest first.
 func (c *Console) tail(max int) []ConsoleLine {
 	c.mu.Lock()

@@ -35,6 +35,8 @@ type linuxGuest struct {
 	settled bool                     // the text is protected, the engine's memory mapped or refused
 	checked atomic.Pointer[[]string] // how the running kernel confirms the slide
 	refused atomic.Pointer[string]   // why the engine has no memory in the guest, for good
+	since   atomic.Uint64            // the first line of the console's in this boot
+	told    bool                     // the log has the kernel's panic
 }
 
 // trapStub is a place in the guest's own handler of vector 3 where the host has put
@@ -87,7 +89,8 @@ func (g *linuxGuest) load(m *Machine) (*guest.BootState, error) {
 	g.settled = false
 	g.refused.Store(nil)
 	g.checked.Store(nil)
-	g.stubs = nil
+	g.stubs, g.told = nil, false
+	g.since.Store(m.console.next())
 	if m.host.Traps.CPL0.Int3 == host.DeliveryVector {
 		if g.stubs, err = plantStubs(m.mem, home, view); err != nil {
 			return nil, err

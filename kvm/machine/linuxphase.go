@@ -16,6 +16,9 @@ const (
 	modulePoll = 100 * time.Millisecond
 )
 
+// lastWordsTime is how long the log waits for the message of a panic to be on the console.
+const lastWordsTime = 10 * time.Second
+
 // stopped sees how far the guest has come, and gives the engine its memory when that can be.
 // Precondition: the world is stopped.
 func (g *linuxGuest) stopped(m *Machine) {
@@ -86,11 +89,21 @@ func (g *linuxGuest) beside(m *Machine, stop <-chan struct{}) {
 	defer clock.Stop()
 	view := g.seen.Load()
 	last, said := linux.StateBooting, ""
+	var panicked time.Time
 	for {
 		select {
 		case <-stop:
 			return
 		case <-clock.C:
+		}
+		if !g.told && view.Panicked() {
+			if panicked.IsZero() {
+				panicked = time.Now()
+			}
+			if words := g.lastWords(m); words != "" || time.Since(panicked) > lastWordsTime {
+				m.log.Error("the guest's kernel has panicked", "message", words)
+				g.told = true
+			}
 		}
 		changed := false
 		if last < linux.StateFreeing {

@@ -2,6 +2,8 @@ package machine
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/kvm"
@@ -11,7 +13,8 @@ import (
 // KernelState is what is known of a Linux guest's kernel as it runs.
 type KernelState struct {
 	Version string
-	System  string // booting, scheduling, freeing or running; "" where the kernel's names do not say
+	System  string // booting, scheduling, freeing, running or panicked; "" where the kernel's names do not say
+	Panic   string // what it says about that, as far as its console has shown it
 	Slide   uint64 // bytes that its addresses are from those that it was linked for
 	// Checked says how the running kernel itself confirms the slide: "LSTAR" (where it has
 	// entry_SYSCALL_64) and "IDT" (asm_exc_int3). None before it has set them.
@@ -32,6 +35,9 @@ func (m *Machine) Kernel() (KernelState, bool) {
 	if state, known := view.System(); known {
 		s.System = state.String()
 	}
+	if view.Panicked() {
+		s.System, s.Panic = "panicked", g.lastWords(m)
+	}
 	if c := g.checked.Load(); c != nil {
 		s.Checked = *c
 	}
@@ -39,6 +45,20 @@ func (m *Machine) Kernel() (KernelState, bool) {
 		s.Missing = append(s.Missing, *why)
 	}
 	return s, true
+}
+
+// lastWords returns what the kernel's console says about its panic, or "".
+func (g *linuxGuest) lastWords(m *Machine) string {
+	lines, _ := m.console.History()
+	for _, l := range slices.Backward(lines) {
+		if l.Seq < g.since.Load() {
+			break
+		}
+		if _, text, ok := strings.Cut(l.Text, "Kernel panic - not syncing: "); ok { // kernel/panic.c
+			return strings.TrimSuffix(text, " ]---")
+		}
+	}
+	return ""
 }
 
 // msrLSTAR holds the entry of syscalls (SDM Vol. 3, 5.8.8).

@@ -1,0 +1,62 @@
+package machine
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/guestprobe/guestprobe/internal/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/patience"
+)
+
+// panics is a log that hears of the guest's panics.
+type panics chan string
+
+func (panics) Enabled(context.Context, slog.Level) bool { return true }
+func (p panics) WithAttrs([]slog.Attr) slog.Handler     { return p }
+func (p panics) WithGroup(string) slog.Handler          { return p }
+
+func (p panics) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == "the guest's kernel has panicked" {
+		r.Attrs(func(a slog.Attr) bool { p <- a.Value.String(); return false })
+	}
+	return nil
+}
+
+// TestLinuxPanics: a kernel that panics and stays there is told of, once, with what it says.
+// Reset, it is as any other.
+func TestLinuxPanics(t *testing.T) {
+	heard := make(panics, 16)
+	m := bootLinux(t, kvmtest.RequireLinux(t)[0], "echo c >/proc/sysrq-trigger", func(c *Config) {
+		c.Cmdline = strings.Replace(c.Cmdline, "panic=-1", "panic=0", 1)
+		c.Log = slog.New(heard)
+	})
+	state := func(want, words string) {
+		t.Helper()
+		if k, _ := m.Kernel(); k.System != want || k.Panic != words {
+			t.Errorf("the kernel is %q, with %q, want %q, %q", k.System, k.Panic, want, words)
+		}
+	}
+	state("booting", "")
+	if err := m.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	const said = "sysrq triggered crash"
+	select {
+	case words := <-heard:
+		if words != said {
+			t.Errorf("the log says %q: %s", words, strings.Join(lines(m), "\n"))
+		}
+	case <-patience.Of(t).Done():
+		t.Errorf("nothing in the log: %s", strings.Join(lines(m), "\n"))
+	}
+	state("panicked", said)
+	if err := m.Reset(patience.Of(t), nil); err != nil {
+		t.Fatal(err)
+	}
+	state("booting", "")
+	if len(heard) != 0 {
+		t.Errorf("the log says it again: %q", <-heard)
+	}
+}
