@@ -108,6 +108,9 @@ func (v *View) TaskReader() *Tasks { return v.running.tasks }
 // Tasks reads at most limit tasks of all processes, as Tasks.All does, and reports
 // whether there are more. A list that changes while it is read is read again.
 func (v *View) Tasks(limit int) (tasks []Task, more bool, err error) {
+	if v.now.Load().gone {
+		return nil, false, errors.New(ReplacedText)
+	}
 	const attempts = 4
 	for range attempts {
 		if tasks, err = v.running.tasks.All(limit, v.read); err == nil || errors.Is(err, errMany) {

@@ -34,6 +34,7 @@ type View struct {
 // snapshot is what changes of a View.
 type snapshot struct {
 	system  SystemState
+	gone    bool     // another kernel runs
 	pieces  []*piece // the kernel's, then those of modules by name
 	owners  []owner  // ascending
 	symbols []guest.Symbol
@@ -125,6 +126,25 @@ func (v *View) Panicked() bool {
 	return ok && v.read(at, b[:]) == nil && le32(b[:]) != 1<<32-1
 }
 
+// Leaving reports whether the kernel is about to start another one (kernel/kexec_core.c).
+func (v *View) Leaving() bool {
+	at, ok := v.Address("kexec_in_progress")
+	var b [1]byte
+	return ok && v.read(at, b[:]) == nil && b[0] != 0
+}
+
+// ReplacedText says what Replaced means.
+const ReplacedText = "another kernel runs in the guest (kexec): names are not its, and probes are gone until a reset"
+
+// Replaced says that another kernel has taken this one's place: there is no text any more.
+func (v *View) Replaced() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	now := *v.now.Load()
+	now.gone, now.text = true, nil
+	v.now.Store(&now)
+}
+
 // System returns how far the kernel had started when Refresh last looked, and false for
 // one that does not tell.
 func (v *View) System() (SystemState, bool) { return v.now.Load().system, v.state != 0 }
@@ -177,6 +197,9 @@ func (v *View) publish(system SystemState, modules []*piece) {
 		if i > 0 || system < StateFreeing { // a module is read again when it has started
 			s.text = append(s.text, p.init...)
 		}
+	}
+	if old := v.now.Load(); old != nil && old.gone {
+		s.gone, s.text = true, nil
 	}
 	slices.SortFunc(s.owners, func(a, b owner) int { return cmp.Compare(a.Start, b.Start) })
 	slices.SortFunc(s.text, func(a, b guest.Range) int { return cmp.Compare(a.Start, b.Start) })
@@ -344,6 +367,8 @@ func (v *View) Blacklisted(addr guest.GVA) string {
 	switch {
 	case p == nil:
 		return ""
+	case now.gone:
+		return ReplacedText
 	case p == v.core && now.system >= StateFreeing && p.inInit(addr):
 		return "its memory was given back when the kernel had started"
 	}

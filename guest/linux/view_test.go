@@ -302,3 +302,41 @@ func FuzzSites(f *testing.F) {
 		}
 	})
 }
+
+// TestEnd: a kernel that panics, and one that is about to start another, say so in their memory;
+// when the other is there nothing is text, whatever the first one's memory says.
+func TestEnd(t *testing.T) {
+	b := boot1(t, 0x1460_0000, "")
+	put := func(off int, v byte) { b.ram[kerneltest.State-KernelMap+uint64(off)] = v }
+	state := func(panicked, leaving bool) {
+		t.Helper()
+		if b.Panicked() != panicked || b.Leaving() != leaving {
+			t.Errorf("panicked %v, leaving %v", b.Panicked(), b.Leaving())
+		}
+	}
+	state(false, false)
+	for i, v := range []byte{1, 0, 0, 0} {
+		put(4+i, v)
+	}
+	state(true, false)
+	put(8, 1)
+	state(true, true)
+
+	if !b.IsText(b.fn(10)) || len(b.Text(false)) == 0 || b.Blacklisted(b.fn(10)) != "" {
+		t.Fatal("it is not there yet")
+	}
+	b.Replaced()
+	b.started(StateScheduling)
+	if !b.Refresh() {
+		t.Error("nothing has changed")
+	}
+	if err := b.SetModules(nil); err != nil {
+		t.Error(err)
+	}
+	if b.IsText(b.fn(10)) || len(b.Text(false)) != 0 || b.Code(b.fn(10), 1) != nil || b.Blacklisted(b.fn(10)) != ReplacedText {
+		t.Error("there is text still")
+	}
+	if _, _, err := b.Tasks(1); err == nil || err.Error() != ReplacedText {
+		t.Errorf("tasks: %v", err)
+	}
+}

@@ -75,6 +75,8 @@ func Kernel(l Layout, more ...Section) []byte {
 	add("init_traced", InitText)
 	add("init_plain", InitText+16)
 	add("system_state", State)
+	add("panic_cpu", State+4)
+	add("kexec_in_progress", State+8)
 
 	from := func(at, addr uint64) uint32 { return uint32(addr - at) }
 	tables := binary.LittleEndian.AppendUint64(nil, Base)
@@ -104,7 +106,7 @@ func Kernel(l Layout, more ...Section) []byte {
 		{Name: ".ibt_endbr_seal", Addr: Patched + 0x7000, Data: words(from(Patched+0x7000, InitText))},
 		{Name: "runtime_ptr_chosen", Addr: Patched + 0x8000, Data: words(from(Patched+0x8000, Base+14*16+2))},
 		{Name: ".init.text", Addr: InitText, Data: init, X: true},
-		{Name: ".data", Addr: State, Data: make([]byte, 8), Zero: 0x1000},
+		{Name: ".data", Addr: State, Data: words(0, 1<<32-1), Zero: 0x1000},
 	}, more...)...)
 	return append(image, Relocs([]uint64{Black, Patched, Patched + 8}, []uint64{Base + 599*16 + 10})...)
 }

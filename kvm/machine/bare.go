@@ -82,7 +82,7 @@ func (p bare) port(v *vcpu) bool {
 
 func (p bare) mmio(*vcpu) bool { return false }
 
-func (p bare) stopped(*Machine) {}
+func (p bare) stopped(*Machine) error { return nil }
 
 func (p bare) close() error { return nil }
 

@@ -37,6 +37,8 @@ type linuxGuest struct {
 	refused atomic.Pointer[string]   // why the engine has no memory in the guest, for good
 	since   atomic.Uint64            // the first line of the console's in this boot
 	told    bool                     // the log has the kernel's panic
+	intrude atomic.Bool              // somebody else has written to the kernel's text
+	left    atomic.Bool              // another kernel runs
 }
 
 // trapStub is a place in the guest's own handler of vector 3 where the host has put
@@ -91,6 +93,8 @@ func (g *linuxGuest) load(m *Machine) (*guest.BootState, error) {
 	g.checked.Store(nil)
 	g.stubs, g.told = nil, false
 	g.since.Store(m.console.next())
+	g.intrude.Store(false)
+	g.left.Store(false)
 	if m.host.Traps.CPL0.Int3 == host.DeliveryVector {
 		if g.stubs, err = plantStubs(m.mem, home, view); err != nil {
 			return nil, err

@@ -20,23 +20,24 @@ const (
 const lastWordsTime = 10 * time.Second
 
 // stopped sees how far the guest has come, and gives the engine its memory when that can be.
-// Precondition: the world is stopped.
-func (g *linuxGuest) stopped(m *Machine) {
+// Where another kernel has come since, nobody must touch what was this one's: that is an error,
+// once. Precondition: the world is stopped.
+func (g *linuxGuest) stopped(m *Machine) error {
 	if g.settled {
-		return
+		return g.leave(m)
 	}
 	// From then on the kernel's other threads run: it has cleared the mapping behind its image.
 	view := g.seen.Load()
 	view.Refresh()
 	if s, _ := view.System(); s < linux.StateScheduling {
-		return
+		return nil
 	}
 	g.settled = true
 	if err := g.checkSlide(m); err != nil {
 		text := err.Error()
 		g.refused.Store(&text)
 		m.log.Error("the kernel is not where it was put", "err", err)
-		return
+		return nil
 	}
 	if text := g.textPages(); m.host.KVM.Readonly && text.Size != 0 {
 		if err := m.protectText(text); err != nil {
@@ -47,9 +48,10 @@ func (g *linuxGuest) stopped(m *Machine) {
 		text := "no memory of the engine's in the guest: " + err.Error()
 		g.refused.Store(&text)
 		m.log.Warn("no jumps: the engine has no memory in the guest", "err", err)
-		return
+		return nil
 	}
 	m.log.Info("the engine has its memory in the guest", "code", g.engine.execAt, "data", g.engine.dataAt)
+	return nil
 }
 
 // textPages returns where the kernel's text is, without what only boots.
@@ -89,7 +91,7 @@ func (g *linuxGuest) beside(m *Machine, stop <-chan struct{}) {
 	defer clock.Stop()
 	view := g.seen.Load()
 	last, said := linux.StateBooting, ""
-	var panicked time.Time
+	leaving, panicked := false, time.Time{}
 	for {
 		select {
 		case <-stop:
@@ -104,6 +106,12 @@ func (g *linuxGuest) beside(m *Machine, stop <-chan struct{}) {
 				m.log.Error("the guest's kernel has panicked", "message", words)
 				g.told = true
 			}
+		}
+		if leaving = leaving || view.Leaving() || g.told; leaving {
+			g.look(m)
+		}
+		if g.left.Load() {
+			return
 		}
 		changed := false
 		if last < linux.StateFreeing {

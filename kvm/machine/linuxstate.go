@@ -5,15 +5,14 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/linux"
 	"github.com/guestprobe/guestprobe/kvm"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // KernelState is what is known of a Linux guest's kernel as it runs.
 type KernelState struct {
 	Version string
-	System  string // booting, scheduling, freeing, running or panicked; "" where the kernel's names do not say
+	System  string // booting, scheduling, freeing, running, panicked or replaced; "" where the kernel's names do not say
 	Panic   string // what it says about that, as far as its console has shown it
 	Slide   uint64 // bytes that its addresses are from those that it was linked for
 	// Checked says how the running kernel itself confirms the slide: "LSTAR" (where it has
@@ -35,7 +34,11 @@ func (m *Machine) Kernel() (KernelState, bool) {
 	if state, known := view.System(); known {
 		s.System = state.String()
 	}
-	if view.Panicked() {
+	switch {
+	case g.left.Load():
+		s.System = "replaced"
+		s.Missing = append(s.Missing, linux.ReplacedText)
+	case view.Panicked():
 		s.System, s.Panic = "panicked", g.lastWords(m)
 	}
 	if c := g.checked.Load(); c != nil {
@@ -80,10 +83,7 @@ func (g *linuxGuest) checkSlide(m *Machine) error {
 			return r[0].Data, err == nil
 		}},
 		{"IDT", "asm_exc_int3", func() (uint64, bool) {
-			gate := make([]byte, 16)
-			err := m.space(0).Read(guest.GVA(v.sregs.IDT.Base)+16*insn.VectorBP, gate)
-			lo, hi := littleEndian(gate[:8]), littleEndian(gate[8:])
-			return hi<<32 | lo>>48<<16 | lo&0xffff, err == nil
+			return m.breakpointGate(v)
 		}},
 	} {
 		s, err := g.view().Lookup(way.symbol)

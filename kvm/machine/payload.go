@@ -32,8 +32,9 @@ type payload interface {
 	// beside runs while the guest may, in a goroutine of its own, until stop is closed.
 	beside(m *Machine, stop <-chan struct{})
 
-	// stopped is called each time that the engine has stopped the world, with it stopped.
-	stopped(m *Machine)
+	// stopped is called each time that the engine has stopped the world, with it stopped. An
+	// error keeps it from what it wants to do.
+	stopped(m *Machine) error
 
 	// noExec returns why there is no executable memory of the engine's for code of one
 	// privilege level now; "" if there is. Any goroutine.

@@ -12,7 +12,8 @@ import (
 // Its text is a read-only memory slot once it runs (protectText): what it writes there, a
 // text poke of the kernel's, comes as KVM_EXIT_MMIO with address and bytes, in order (KVM API
 // document, section 5). Where no probe is near the host does it. Otherwise the engine does,
-// below its own bytes, while the vCPU that writes waits.
+// below its own bytes, while the vCPU that writes waits. A write of somebody who is not that
+// kernel gives the memory up (linuxGuest.leave).
 
 // textWrite does the access of the last exit if it is a write to protected text.
 func (v *vcpu) textWrite() bool {
@@ -29,7 +30,9 @@ func (v *vcpu) textWrite() bool {
 	v.n.pokes.inc()
 	home := m.booted.Load().home
 	at := home.Start + guest.GVA(guest.GPA(x.GPA)-home.PA)
-	if v.stopper || !m.engine.Probed(at, n) {
+	g, ok := m.payload().(*linuxGuest)
+	intruder := ok && !v.stopper && g.intruder(v)
+	if v.stopper || !intruder && !m.engine.Probed(at, n) {
 		copy(b, x.Data[:n])
 		return true
 	}
@@ -38,7 +41,14 @@ func (v *vcpu) textWrite() bool {
 	defer m.mu.Unlock()
 	done := false
 	go func() {
-		switch err := m.engine.WriteText(at, data); {
+		err := probe.ErrClosed
+		if intruder {
+			g.intrude.Store(true)
+			g.look(m)
+		} else {
+			err = m.engine.WriteText(at, data)
+		}
+		switch {
 		case errors.Is(err, probe.ErrClosed):
 			copy(b, data)
 		case err != nil:

@@ -30,7 +30,9 @@ func (m target) Stop(f func(probe.World) error) error {
 		return probe.ErrInHandler
 	}
 	return m.stopWorld(nil, func() error {
-		m.payload().stopped(m.Machine)
+		if err := m.payload().stopped(m.Machine); err != nil {
+			return err
+		}
 		w := world{m: m.Machine, given: make([]*probe.Regs, len(m.vcpus))}
 		defer w.takeOver()
 		return f(w)
