@@ -16,6 +16,7 @@ if [[ -n $cannot ]]; then
 	echo "demo-linux: $cannot: booting in a machine that QEMU emulates, with AMD's SVM (see docs/hosts.md)"
 	GUESTPROBE_KERNELS=${1:-} exec scripts/nested.sh svm demo
 fi
+echo "demo-linux: this host's KVM runs the kernel code of guests: booting under /dev/kvm"
 scripts/linux/guests.sh build/linux "${1:-}"
 for guest in build/linux/*/; do
 	scripts/linux/demo.sh "$guest" bin probe/bpf/testdata/obj

@@ -140,7 +140,7 @@ func typed(e api.MapEntry, i int) json.RawMessage {
 
 func printEntries(r *command.Run, d api.MapDump) error {
 	heading := []string{"KEY", "VALUE"}
-	if len(d.Values) > 0 && d.Values[0].Stack != nil {
+	if d.Kind == "stack_trace" && (len(d.Values) == 0 || d.Values[0].Stack != nil) {
 		heading[1] = "STACK"
 	}
 	if d.PerCPU && len(d.Values) > 0 {

@@ -43,6 +43,8 @@ show attach 'p:open do_sys_openat2 dfd filename=+0($arg2):string' 'p:clone kerne
 show trace --timeout 30s -c 16
 show list
 show detach --all
+# One open, with the stack that it comes by.
+show trace --stack --timeout 30s -c 1 'p:opened do_sys_openat2 filename=+0($arg2):string'
 # How long reads take, and who calls them.
 show attach --program "$objects/latency.o"
 sleep 5

@@ -28,6 +28,8 @@ while (($# > 0)); do
 	esac
 	shift 2
 done
+[[ -z $kernel || -d $kernel ]] || fail "--kernel $kernel: no such folder; it has the modules of the kernel that is to boot"
+((${#load[@]} + ${#carry[@]} == 0)) || [[ -n $kernel ]] || fail "--modules and --carry need --kernel"
 busybox=$(command -v busybox) || fail "needs busybox (apt-get install busybox-static)"
 command -v cpio >/dev/null || fail "needs cpio (apt-get install cpio)"
 
