@@ -56,8 +56,8 @@ defects: ## deliberate defects of the engine: made-up guests must find each
 torture: build ## made-up guests, probed, beside native runs of the same code
 	bin/gpdev torture $(TORTUREFLAGS)
 
-torture-linux: ## every function of a Linux guest that may be probed, in turns, under load (hours)
-	GUESTPROBE_NESTED_SECONDS=$${GUESTPROBE_NESTED_SECONDS:-16000} scripts/nested.sh svm torture
+torture-linux: ## every function of a Linux guest that may be probed, in turns, under load; the kernel's own suites (hours)
+	GUESTPROBE_NESTED_SECONDS=$${GUESTPROBE_NESTED_SECONDS:-20000} scripts/nested.sh svm torture
 
 requests: ## 120,000 requests at random to a daemon, of which none may be an internal error
 	GUESTPROBE_REQUESTS=$${GUESTPROBE_REQUESTS:-120000} $(GO) test -count=1 -timeout 60m -run 'TestRequests$$' ./internal/daemon

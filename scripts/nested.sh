@@ -61,7 +61,9 @@ for dir in $(sed -n 's/.* cd \([^ ]*\) && .*/\1/p' "$payload/plan"); do
 	build go test -c -trimpath -ldflags '-s -w' -o "$payload/$dir/run.test" "./$dir"
 done
 read -ra kernels <<<"${GUESTPROBE_KERNELS:-}"
-scripts/linux/guests.sh "$payload/linux" "${kernels[@]}"
+suites=() # of the kernel itself, where tests of the plan ask for them
+! grep -q -- TestSuite "$payload/plan" || suites=(--suites)
+scripts/linux/guests.sh "${suites[@]}" "$payload/linux" "${kernels[@]}"
 scripts/nested/image.sh "$host" "$payload" "$out"
 echo "nested $host: booting (console in ${out#"$PWD"/}/console.log)"
 rc=0

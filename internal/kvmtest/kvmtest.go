@@ -3,6 +3,7 @@ package kvmtest
 
 import (
 	"flag"
+	"fmt"
 	"os"
 	"testing"
 )
@@ -13,17 +14,23 @@ const RequireEnv = "GUESTPROBE_REQUIRE_KVM"
 
 // Require ends the test when /dev/kvm cannot be opened: with a failure when
 // GUESTPROBE_REQUIRE_KVM is 1, with a skip that says why otherwise. It is the only
-// function of the project that skips a test, beside RequireLinux.
+// function of the project that skips a test, beside those for Linux guests.
 func Require(tb testing.TB) {
 	tb.Helper()
 	err := usable()
 	if err == nil {
 		return
 	}
+	lacks(tb, fmt.Sprintf("a usable /dev/kvm: %v", err))
+}
+
+// lacks ends the test as Require does.
+func lacks(tb testing.TB, what string) {
+	tb.Helper()
 	if os.Getenv(RequireEnv) == "1" {
-		tb.Fatalf("%s=1, but /dev/kvm is not usable: %v", RequireEnv, err)
+		tb.Fatalf("%s=1, and this needs %s", RequireEnv, what)
 	}
-	tb.Skipf("SKIP: needs a usable /dev/kvm: %v (set %s=1 to make this a failure)", err, RequireEnv)
+	tb.Skipf("SKIP: needs %s (%s=1 makes this a failure)", what, RequireEnv)
 }
 
 // Examples leaves out the examples of a package where Require would skip, because

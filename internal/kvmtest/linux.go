@@ -31,3 +31,22 @@ func RequireLinux(tb testing.TB) []string {
 	}
 	return images
 }
+
+// Suites is the folder of a guest's folder that has the kernel's own suites, made by
+// scripts/linux/suites.sh.
+const Suites = "suites"
+
+// RequireSuite returns those of RequireLinux that have a file of the kernel's suites. Where
+// none has, it ends the test with a skip, or with a failure where /dev/kvm is required.
+func RequireSuite(tb testing.TB, file string) (dirs []string) {
+	tb.Helper()
+	for _, dir := range RequireLinux(tb) {
+		if _, err := os.Stat(filepath.Join(dir, Suites, file)); err == nil {
+			dirs = append(dirs, dir)
+		}
+	}
+	if len(dirs) == 0 {
+		lacks(tb, "the kernel's suites, with "+file+" (scripts/linux/guests.sh --suites DIR)")
+	}
+	return dirs
+}

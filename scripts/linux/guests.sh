@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
 # Makes a folder of Linux guests for tests and demos, RELEASE/vmlinuz and
 # RELEASE/initrd of each kernel, and RELEASE/System.map where the kernel's folder has one.
-# Usage: guests.sh OUT [KERNEL...]
+# Usage: guests.sh [--suites] OUT [KERNEL...]
+#   --suites also RELEASE/suites, the kernel's own (suites.sh)
 #   KERNEL  what kernel.sh takes, or the folder of an unpacked kernel, or "tiny"
 #           (tinykernel.sh); without any: what kernel.sh takes for none
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-out=${1:?usage: guests.sh OUT [KERNEL...]}
+suites=
+[[ ${1:-} != --suites ]] || { suites=1; shift; }
+out=${1:?usage: guests.sh [--suites] OUT [KERNEL...]}
 shift
 "$here/../packages.sh" guests
 (($# > 0)) || set -- ""
@@ -25,6 +28,7 @@ for kernel; do
 		# Debian's own says only that it is elsewhere.
 		map=$folder/boot/System.map-$release
 		[[ ! -s $map || $(stat -c %s "$map") -lt 1000 ]] || cp "$map" "$out/$release/System.map"
+		[[ -z $suites ]] || cp -r "$("$here/suites.sh" "$release")" "$out/$release/suites"
 		"$here/initrd.sh" "$out/$release/initrd" --kernel "$folder" \
 			--modules virtio_mmio,virtio_blk,virtio_console,virtio_rng,crc32c_generic,ext4 --carry dummy,loop
 	done
