@@ -23,7 +23,8 @@ var allowed = map[string][]string{
 	"probe":               {"guest", "probe/code", "probe/flow", "probe/insn"},
 	"probe/event":         {"guest", "guest/types", "probe", "probe/insn"},
 	"probe/bpf":           {"probe/insn"},
-	"probe/evbpf":         {"guest", "probe", "probe/bpf", "probe/event"},
+	"probe/bpfgen":        {"probe/bpf"},
+	"probe/evbpf":         {"guest", "probe", "probe/bpf", "probe/bpfgen", "probe/event"},
 	"internal/program":    {"guest", "guest/linux", "probe", "probe/bpf", "probe/evbpf", "probe/event"},
 	"internal/probetest":  {"guest", "internal/elfbuild", "probe", "probe/code", "probe/insn"},
 	"internal/bpftest":    {"probe/bpf"},
@@ -68,7 +69,7 @@ var only = []struct {
 	why    string
 }{
 	{"github.com/bobuhiro11/gokvm", []string{"kvm"}, "kvm is the fence around gokvm's descriptors and retries"},
-	{"github.com/cilium/ebpf", []string{"guest/debuginfo", "guest/linux", "guest/types", "internal/kerneltest", "probe/bpf", "probe/event", "probe/evbpf", "internal/bpftest"}, "it parses objects and types and models instructions; what runs them is ours"},
+	{"github.com/cilium/ebpf", []string{"guest/debuginfo", "guest/linux", "guest/types", "internal/kerneltest", "probe/bpf", "probe/bpfgen", "probe/event", "probe/evbpf", "internal/bpftest"}, "it parses objects and types and models instructions; what runs them is ours"},
 	{"github.com/klauspost/compress", []string{"guest/linux", "internal/elffile", "internal/kerneltest"}, "kernels and sections of files are packed with zstd; nothing of ours is"},
 	{"github.com/ulikunitz/xz", []string{"guest/linux", "internal/kerneltest"}, "kernels are packed with xz; nothing of ours is"},
 	{"github.com/spf13/cobra", []string{"internal/command"}, "every command line is declared and run in one way"},

@@ -7,6 +7,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 
 	"github.com/guestprobe/guestprobe/probe/bpf"
+	"github.com/guestprobe/guestprobe/probe/bpfgen"
 	"github.com/guestprobe/guestprobe/probe/event"
 )
 
@@ -96,19 +97,19 @@ func (c *Code) Key() string {
 // definitions that are alike share it.
 func Compile(l *event.Layout, filter *event.Filter) *Code {
 	c := &compiler{l: l, texts: l.Texts() > 0}
-	c.bytes = max(l.MaxBytes, event.MaxText)
-	c.insns = make(asm.Instructions, 0, 64)
+	c.Bytes = max(l.MaxBytes, event.MaxText)
+	c.Insns = make(asm.Instructions, 0, 64)
 	if c.texts {
 		c.state = l.MaxBytes
 	}
 	c.program(filter)
-	c.link()
+	c.Link()
 	kind := bpf.Kprobe
 	if l.Moment == event.AtReturn {
 		kind = bpf.Kretprobe
 	}
 	return &Code{
-		name: l.Def().Name(), kind: kind, insns: c.insns, budget: c.once(0) + c.cost, state: c.state, max: l.MaxBytes,
+		name: l.Def().Name(), kind: kind, insns: c.Insns, budget: c.Once(0) + c.Cost, state: c.state, max: l.MaxBytes,
 	}
 }
 
@@ -134,7 +135,7 @@ const (
 
 // compiler makes one program.
 type compiler struct {
-	builder
+	bpfgen.Builder
 	l     *event.Layout
 	texts bool // records are made in the state
 	left  int  // texts still to come
@@ -143,43 +144,43 @@ type compiler struct {
 
 // program emits all of it.
 func (c *compiler) program(filter *event.Filter) {
-	pass, filtered, unwanted, lost := c.newLabel(), c.newLabel(), c.newLabel(), c.newLabel()
-	c.emit(asm.Mov.Reg(rCtx, asm.R1))
+	pass, filtered, unwanted, lost := c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel()
+	c.Emit(asm.Mov.Reg(rCtx, asm.R1))
 	if filter != nil && longTexts(c.l, filter.Root()) {
 		c.state = max(c.state, event.MaxText)
 	}
 	if c.state > 0 {
-		c.emit(stK(4, rFP, slotKey, 0), asm.LoadMapPtr(asm.R1, mapState))
-		c.addr(asm.R2, rFP, slotKey)
-		c.emit(call(bpf.HelperMapLookup))
-		c.require(asm.JNE, asm.R0, 0, unwanted) // cannot be: an array has its first value
-		c.emit(st(8, rFP, slotState, asm.R0))
+		c.Emit(bpfgen.StoreConst(4, rFP, slotKey, 0), asm.LoadMapPtr(asm.R1, mapState))
+		c.Addr(asm.R2, rFP, slotKey)
+		c.Emit(bpfgen.Call(bpf.HelperMapLookup))
+		c.Require(asm.JNE, asm.R0, 0, unwanted) // cannot be: an array has its first value
+		c.Emit(bpfgen.Store(8, rFP, slotState, asm.R0))
 	}
 	if filter != nil {
 		c.node(filter.Root(), pass, filtered)
-		c.place(pass)
+		c.Place(pass)
 	}
-	c.emit(asm.LoadMapValue(asm.R1, mapGate, 0), ld(8, asm.R1, asm.R1, 0))
-	c.require(asm.JNE, asm.R1, 0, unwanted)
+	c.Emit(asm.LoadMapValue(asm.R1, mapGate, 0), bpfgen.Load(8, asm.R1, asm.R1, 0))
+	c.Require(asm.JNE, asm.R1, 0, unwanted)
 	c.record(lost)
-	c.emit(asm.Mov.Imm(asm.R0, Recorded), asm.Return())
-	c.place(unwanted)
-	c.emit(asm.Mov.Imm(asm.R0, Unwanted), asm.Return())
-	c.place(lost)
-	c.emit(asm.Mov.Imm(asm.R0, Lost), asm.Return())
-	c.place(filtered)
-	c.emit(asm.Mov.Imm(asm.R0, Filtered), asm.Return())
+	c.Emit(asm.Mov.Imm(asm.R0, Recorded), asm.Return())
+	c.Place(unwanted)
+	c.Emit(asm.Mov.Imm(asm.R0, Unwanted), asm.Return())
+	c.Place(lost)
+	c.Emit(asm.Mov.Imm(asm.R0, Lost), asm.Return())
+	c.Place(filtered)
+	c.Emit(asm.Mov.Imm(asm.R0, Filtered), asm.Return())
 }
 
 // record emits the making of the record. One without texts is made in the ring; one
 // with texts, whose length is not known before, in the state, and copied.
-func (c *compiler) record(lost label) {
+func (c *compiler) record(lost bpfgen.Label) {
 	if c.texts {
-		c.emit(ld(8, rRec, rFP, slotState), asm.Mov.Imm(rEnd, int32(c.l.Dynamic)))
+		c.Emit(bpfgen.Load(8, rRec, rFP, slotState), asm.Mov.Imm(rEnd, int32(c.l.Dynamic)))
 	} else {
-		c.emit(asm.LoadMapPtr(asm.R1, mapRing), asm.Mov.Imm(asm.R2, int32(c.l.MaxBytes)), asm.Mov.Imm(asm.R3, 0), call(bpf.HelperRingReserve))
-		c.require(asm.JNE, asm.R0, 0, lost)
-		c.emit(asm.Mov.Reg(rRec, asm.R0))
+		c.Emit(asm.LoadMapPtr(asm.R1, mapRing), asm.Mov.Imm(asm.R2, int32(c.l.MaxBytes)), asm.Mov.Imm(asm.R3, 0), bpfgen.Call(bpf.HelperRingReserve))
+		c.Require(asm.JNE, asm.R0, 0, lost)
+		c.Emit(asm.Mov.Reg(rRec, asm.R0))
 		c.time()
 	}
 	c.head()
@@ -190,36 +191,36 @@ func (c *compiler) record(lost label) {
 	if c.texts {
 		// The time is that of the end, because nothing is in the ring before.
 		c.time()
-		c.emit(asm.LoadMapPtr(asm.R1, mapRing), asm.Mov.Reg(asm.R2, rRec), asm.Mov.Reg(asm.R3, rEnd), asm.Mov.Imm(asm.R4, 0), call(bpf.HelperRingOutput))
-		c.require(asm.JEq, asm.R0, 0, lost)
+		c.Emit(asm.LoadMapPtr(asm.R1, mapRing), asm.Mov.Reg(asm.R2, rRec), asm.Mov.Reg(asm.R3, rEnd), asm.Mov.Imm(asm.R4, 0), bpfgen.Call(bpf.HelperRingOutput))
+		c.Require(asm.JEq, asm.R0, 0, lost)
 		return
 	}
-	c.emit(asm.Mov.Reg(asm.R1, rRec), asm.Mov.Imm(asm.R2, 0), call(bpf.HelperRingSubmit))
+	c.Emit(asm.Mov.Reg(asm.R1, rRec), asm.Mov.Imm(asm.R2, 0), bpfgen.Call(bpf.HelperRingSubmit))
 }
 
 // time writes the time of the record.
 func (c *compiler) time() {
-	c.emit(call(bpf.HelperKtimeGetNS), st(8, rRec, event.RecordTime, asm.R0))
+	c.Emit(bpfgen.Call(bpf.HelperKtimeGetNS), bpfgen.Store(8, rRec, event.RecordTime, asm.R0))
 }
 
 // head writes what stands around the fields.
 func (c *compiler) head() {
 	l := c.l
-	c.emit(call(bpf.HelperGetAttachCookie), st(4, rRec, event.RecordMark, asm.R0))
+	c.Emit(bpfgen.Call(bpf.HelperGetAttachCookie), bpfgen.Store(4, rRec, event.RecordMark, asm.R0))
 	c.copy(2, event.RecordCS, ctxOff(event.RegCS))
 	c.copy(2, event.RecordFlags, ctxOff(event.RegFlags))
-	c.zero(rRec, event.RecordStatus, len(l.Fields))
+	c.Zero(rRec, event.RecordStatus, len(l.Fields))
 	switch {
 	case l.Entered != 0:
 		c.copy(8, l.Place, ctxOff(event.RegIP))
 		c.copy(8, l.Entered, entryTime)
 	case l.Place != 0:
-		c.emit(call(bpf.HelperGetFuncIP), st(8, rRec, l.Place, asm.R0))
+		c.Emit(bpfgen.Call(bpf.HelperGetFuncIP), bpfgen.Store(8, rRec, l.Place, asm.R0))
 	}
 	if l.Comm != 0 {
-		c.emit(call(bpf.HelperGetPIDTGID), st(4, rRec, event.RecordPID, asm.R0))
-		c.addr(asm.R1, rRec, l.Comm)
-		c.emit(asm.Mov.Imm(asm.R2, event.CommSize), call(bpf.HelperGetComm))
+		c.Emit(bpfgen.Call(bpf.HelperGetPIDTGID), bpfgen.Store(4, rRec, event.RecordPID, asm.R0))
+		c.Addr(asm.R1, rRec, l.Comm)
+		c.Emit(asm.Mov.Imm(asm.R2, event.CommSize), bpfgen.Call(bpf.HelperGetComm))
 	}
 	if l.Regs != 0 {
 		for i, r := range event.RecordRegs {
@@ -234,20 +235,20 @@ func (c *compiler) head() {
 // stack writes the stack of the interrupted code: the kernel's, or where that is the
 // user's, who has none of the kernel's, that.
 func (c *compiler) stack() {
-	have := c.newLabel()
+	have := c.NewLabel()
 	for _, user := range []int32{0, 1 << 8} { // BPF_F_USER_STACK
-		c.addr(asm.R2, rRec, c.l.Stack)
-		c.emit(asm.Mov.Reg(asm.R1, rCtx), asm.Mov.Imm(asm.R3, 8*event.StackDepth), asm.Mov.Imm(asm.R4, user), call(bpf.HelperGetStack))
+		c.Addr(asm.R2, rRec, c.l.Stack)
+		c.Emit(asm.Mov.Reg(asm.R1, rCtx), asm.Mov.Imm(asm.R3, 8*event.StackDepth), asm.Mov.Imm(asm.R4, user), bpfgen.Call(bpf.HelperGetStack))
 		if user == 0 {
-			c.jif(asm.JSGT, asm.R0, 0, have)
+			c.If(asm.JSGT, asm.R0, 0, have)
 		}
 	}
-	c.place(have)
+	c.Place(have)
 }
 
 // copy writes n bytes of the context into the record.
 func (c *compiler) copy(n, to, from int) {
-	c.emit(ld(n, asm.R1, rCtx, from), st(n, rRec, to, asm.R1))
+	c.Emit(bpfgen.Load(n, asm.R1, rCtx, from), bpfgen.Store(n, rRec, to, asm.R1))
 }
 
 // ctxOff is where the context has a register: it is a struct pt_regs, whose fields

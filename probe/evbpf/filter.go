@@ -4,37 +4,38 @@ import (
 	"github.com/cilium/ebpf/asm"
 
 	"github.com/guestprobe/guestprobe/probe/bpf"
+	"github.com/guestprobe/guestprobe/probe/bpfgen"
 	"github.com/guestprobe/guestprobe/probe/event"
 )
 
 // node jumps to yes or no. Where yes comes next in the program is of no
 // concern.
-func (c *compiler) node(n *event.FilterNode, yes, no label) {
+func (c *compiler) node(n *event.FilterNode, yes, no bpfgen.Label) {
 	switch n.Op {
 	case event.FilterNot:
 		c.node(n.X, no, yes)
 	case event.FilterAnd:
-		mid := c.newLabel()
+		mid := c.NewLabel()
 		c.node(n.X, mid, no)
-		c.place(mid)
+		c.Place(mid)
 		c.node(n.Y, yes, no)
 	case event.FilterOr:
-		mid := c.newLabel()
+		mid := c.NewLabel()
 		c.node(n.X, yes, mid)
-		c.place(mid)
+		c.Place(mid)
 		c.node(n.Y, yes, no)
 	default:
 		// Terms have labels of their own: conditional jumps do not reach far.
-		holds, fails := c.newLabel(), c.newLabel()
+		holds, fails := c.NewLabel(), c.NewLabel()
 		if n.Term.IsText {
 			c.textTerm(n.Term, holds, fails)
 		} else {
 			c.numberTerm(n.Term, holds, fails)
 		}
-		c.place(fails)
-		c.goTo(no)
-		c.place(holds)
-		c.goTo(yes)
+		c.Place(fails)
+		c.GoTo(no)
+		c.Place(holds)
+		c.GoTo(yes)
 	}
 }
 
@@ -46,46 +47,46 @@ var jumpOf = map[event.Comparison][2]asm.JumpOp{
 	event.AnyBit: {asm.JSet, asm.JSet},
 }
 
-func (c *compiler) numberTerm(t *event.FilterTerm, yes, no label) {
+func (c *compiler) numberTerm(t *event.FilterTerm, yes, no bpfgen.Label) {
 	c.number(t, no)
 	sign := 0
 	if t.Signed {
 		sign = 1
 	}
-	c.jif(jumpOf[t.Is][sign], rVal, t.Num, yes)
+	c.If(jumpOf[t.Is][sign], rVal, t.Num, yes)
 }
 
 // number puts the field of a term, extended to 64 bits, into rVal.
-func (c *compiler) number(t *event.FilterTerm, fault label) {
+func (c *compiler) number(t *event.FilterTerm, fault bpfgen.Label) {
 	bits := 64
 	switch t.Field {
 	case event.FieldCPU:
-		c.emit(call(bpf.HelperGetCPU), asm.Mov.Reg(rVal, asm.R0))
+		c.Emit(bpfgen.Call(bpf.HelperGetCPU), asm.Mov.Reg(rVal, asm.R0))
 	case event.FieldPID:
-		c.emit(call(bpf.HelperGetPIDTGID), asm.Mov.Reg(rVal, asm.R0))
+		c.Emit(bpfgen.Call(bpf.HelperGetPIDTGID), asm.Mov.Reg(rVal, asm.R0))
 		bits = 32
 	case event.FieldFlags:
 		// Bit 0 is set when RFLAGS.IF, bit 9, is clear (SDM Vol. 1, 3.4.3.3).
-		c.emit(ld(8, rVal, rCtx, ctxOff(event.RegFlags)), asm.RSh.Imm(rVal, 9))
-		c.and(rVal, 1)
-		c.emit(asm.Xor.Imm(rVal, 1))
+		c.Emit(bpfgen.Load(8, rVal, rCtx, ctxOff(event.RegFlags)), asm.RSh.Imm(rVal, 9))
+		c.And(rVal, 1)
+		c.Emit(asm.Xor.Imm(rVal, 1))
 	case event.FieldPreempt:
-		c.emit(asm.Mov.Imm(rVal, 0))
+		c.Emit(asm.Mov.Imm(rVal, 0))
 	case event.FieldAddr:
 		if c.l.Def().Kind == event.KindWatch {
-			c.emit(call(bpf.HelperGetFuncIP), asm.Mov.Reg(rVal, asm.R0))
+			c.Emit(bpfgen.Call(bpf.HelperGetFuncIP), asm.Mov.Reg(rVal, asm.R0))
 		} else {
-			c.emit(load64(rVal, uint64(c.l.Addr())))
+			c.Emit(bpfgen.Const(rVal, uint64(c.l.Addr())))
 		}
 	case event.FieldRet:
-		c.emit(ld(8, rVal, rCtx, ctxOff(event.RegIP)))
+		c.Emit(bpfgen.Load(8, rVal, rCtx, ctxOff(event.RegIP)))
 	case event.FieldValue:
 		x := &c.l.Fields[t.Value]
 		if d, memory := x.Fetch.(event.Deref); memory && x.Type.Format != event.SymStr {
 			c.value(d.Of, fault)
-			c.add(rVal, d.Offset)
+			c.Add(rVal, d.Offset)
 			c.read(x.Size, fault)
-			c.emit(ld(x.Size, rVal, rFP, slotWord))
+			c.Emit(bpfgen.Load(x.Size, rVal, rFP, slotWord))
 		} else {
 			c.value(x.Fetch, fault)
 		}
@@ -93,11 +94,11 @@ func (c *compiler) number(t *event.FilterTerm, fault label) {
 		bits = 8 * x.Size
 	}
 	if bits < 64 {
-		c.emit(asm.LSh.Imm(rVal, int32(64-bits)))
+		c.Emit(asm.LSh.Imm(rVal, int32(64-bits)))
 		if t.Signed {
-			c.emit(asm.ArSh.Imm(rVal, int32(64-bits)))
+			c.Emit(asm.ArSh.Imm(rVal, int32(64-bits)))
 		} else {
-			c.emit(asm.RSh.Imm(rVal, int32(64-bits)))
+			c.Emit(asm.RSh.Imm(rVal, int32(64-bits)))
 		}
 	}
 }
@@ -121,7 +122,7 @@ func longTexts(l *event.Layout, n *event.FilterNode) bool {
 }
 
 // textTerm compares text, which is brought into the program's own memory first.
-func (c *compiler) textTerm(t *event.FilterTerm, yes, no label) {
+func (c *compiler) textTerm(t *event.FilterTerm, yes, no bpfgen.Label) {
 	var fetch event.Fetch = event.Comm{}
 	if t.Field == event.FieldValue {
 		fetch = c.l.Fields[t.Value].Fetch
@@ -129,18 +130,18 @@ func (c *compiler) textTerm(t *event.FilterTerm, yes, no label) {
 	switch f := fetch.(type) {
 	case event.Literal:
 		c.literal(f.Text)
-		c.emit(asm.Mov.Imm(asm.R0, int32(len(f.Text)+1)))
+		c.Emit(asm.Mov.Imm(asm.R0, int32(len(f.Text)+1)))
 	case event.Comm:
-		c.addr(asm.R1, rFP, slotShort)
-		c.emit(asm.Mov.Imm(asm.R2, event.CommSize), call(bpf.HelperGetComm), ld(1, asm.R1, rFP, slotShort))
-		c.jif(asm.JEq, asm.R1, 0, no) // there is no task
-		c.addr(rVal, rFP, slotShort)
+		c.Addr(asm.R1, rFP, slotShort)
+		c.Emit(asm.Mov.Imm(asm.R2, event.CommSize), bpfgen.Call(bpf.HelperGetComm), bpfgen.Load(1, asm.R1, rFP, slotShort))
+		c.If(asm.JEq, asm.R1, 0, no) // there is no task
+		c.Addr(rVal, rFP, slotShort)
 		// A copy tells its length.
-		c.addr(asm.R1, rVal, event.CommSize)
-		c.emit(asm.Mov.Imm(asm.R2, event.CommSize), asm.Mov.Reg(asm.R3, rVal), call(bpf.HelperReadKernelStr))
+		c.Addr(asm.R1, rVal, event.CommSize)
+		c.Emit(asm.Mov.Imm(asm.R2, event.CommSize), asm.Mov.Reg(asm.R3, rVal), bpfgen.Call(bpf.HelperReadKernelStr))
 	case event.Deref:
 		c.value(f.Of, no)
-		c.add(rVal, f.Offset)
+		c.Add(rVal, f.Offset)
 		c.longText(no)
 	default:
 		c.value(f, no)
@@ -158,9 +159,9 @@ func (c *compiler) textTerm(t *event.FilterTerm, yes, no label) {
 
 // longText reads the text at rVal into the state, where rVal is then; R0 is its length
 // with the NUL.
-func (c *compiler) longText(fault label) {
+func (c *compiler) longText(fault bpfgen.Label) {
 	c.canonical(fault)
-	c.emit(ld(8, asm.R1, rFP, slotState), asm.Mov.Imm(asm.R2, event.MaxText), asm.Mov.Reg(asm.R3, rVal), call(bpf.HelperReadKernelStr))
-	c.jif(asm.JSLT, asm.R0, 1, fault)
-	c.emit(ld(8, rVal, rFP, slotState))
+	c.Emit(bpfgen.Load(8, asm.R1, rFP, slotState), asm.Mov.Imm(asm.R2, event.MaxText), asm.Mov.Reg(asm.R3, rVal), bpfgen.Call(bpf.HelperReadKernelStr))
+	c.If(asm.JSLT, asm.R0, 1, fault)
+	c.Emit(bpfgen.Load(8, rVal, rFP, slotState))
 }

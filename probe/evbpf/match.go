@@ -5,6 +5,7 @@ import (
 
 	"github.com/cilium/ebpf/asm"
 
+	"github.com/guestprobe/guestprobe/probe/bpfgen"
 	"github.com/guestprobe/guestprobe/probe/event"
 )
 
@@ -101,17 +102,17 @@ func parseSet(text string) (s set, n int) {
 
 // match compares the text at rVal, of R0 bytes with its NUL. It ends by jumping to
 // yes or no, never behind itself.
-func (c *compiler) match(p pattern, yes, no label) {
-	c.emit(asm.Add.Imm(asm.R0, -1))
+func (c *compiler) match(p pattern, yes, no bpfgen.Label) {
+	c.Emit(asm.Add.Imm(asm.R0, -1))
 	parts := p.parts
 	if p.head && p.tail && len(parts) == 1 {
-		c.jif(asm.JNE, asm.R0, uint64(len(parts[0])), no)
+		c.If(asm.JNE, asm.R0, uint64(len(parts[0])), no)
 		c.compare(parts[0], no)
-		c.goTo(yes)
+		c.GoTo(yes)
 		return
 	}
 	if p.head {
-		c.jif(asm.JLT, asm.R0, uint64(len(parts[0])), no)
+		c.If(asm.JLT, asm.R0, uint64(len(parts[0])), no)
 		c.compare(parts[0], no)
 		c.step(len(parts[0]))
 		parts = parts[1:]
@@ -122,36 +123,36 @@ func (c *compiler) match(p pattern, yes, no label) {
 	}
 	for _, r := range parts {
 		// The first place is the best one: what follows has the most left.
-		loop, next, found := c.newLabel(), c.newLabel(), c.newLabel()
-		start := len(c.insns)
-		c.place(loop)
-		c.jif(asm.JLT, asm.R0, uint64(len(r)), no)
+		loop, next, found := c.NewLabel(), c.NewLabel(), c.NewLabel()
+		start := len(c.Insns)
+		c.Place(loop)
+		c.If(asm.JLT, asm.R0, uint64(len(r)), no)
 		c.compare(r, next)
-		c.goTo(found)
-		c.place(next)
+		c.GoTo(found)
+		c.Place(next)
 		c.step(1)
-		c.goTo(loop)
-		c.repeats(start, event.MaxText)
-		c.place(found)
+		c.GoTo(loop)
+		c.Repeats(start, event.MaxText)
+		c.Place(found)
 		c.step(len(r))
 	}
 	if p.tail {
-		c.jif(asm.JLT, asm.R0, uint64(len(end)), no)
-		c.emit(asm.Add.Reg(rVal, asm.R0))
-		c.add(rVal, -int64(len(end)))
+		c.If(asm.JLT, asm.R0, uint64(len(end)), no)
+		c.Emit(asm.Add.Reg(rVal, asm.R0))
+		c.Add(rVal, -int64(len(end)))
 		c.compare(end, no)
 	}
-	c.goTo(yes)
+	c.GoTo(yes)
 }
 
 // step passes over n bytes of the text.
 func (c *compiler) step(n int) {
-	c.add(rVal, int64(n))
-	c.add(asm.R0, -int64(n))
+	c.Add(rVal, int64(n))
+	c.Add(asm.R0, -int64(n))
 }
 
 // compare jumps to differs unless r stands at rVal.
-func (c *compiler) compare(r run, differs label) {
+func (c *compiler) compare(r run, differs bpfgen.Label) {
 	for at := 0; at < len(r); {
 		n := 0
 		text := ""
@@ -164,9 +165,9 @@ func (c *compiler) compare(r run, differs label) {
 			n++
 		}
 		if n > 0 {
-			n = chunk(n)
-			c.emit(ld(n, asm.R1, rVal, at))
-			c.jif(asm.JNE, asm.R1, bytesAt(text, n), differs)
+			n = bpfgen.Chunk(n)
+			c.Emit(bpfgen.Load(n, asm.R1, rVal, at))
+			c.If(asm.JNE, asm.R1, bpfgen.BytesAt(text, n), differs)
 			at += n
 			continue
 		}
@@ -176,27 +177,27 @@ func (c *compiler) compare(r run, differs label) {
 }
 
 // inSet jumps to differs unless the byte off behind rVal is one of s.
-func (c *compiler) inSet(s set, off int, differs label) {
+func (c *compiler) inSet(s set, off int, differs bpfgen.Label) {
 	if !s.not && s.ranges[0] == [2]byte{0, 255} {
 		return
 	}
-	in := c.newLabel()
+	in := c.NewLabel()
 	hit := in
 	if s.not {
 		hit = differs
 	}
-	c.emit(ld(1, asm.R1, rVal, off))
+	c.Emit(bpfgen.Load(1, asm.R1, rVal, off))
 	for _, r := range s.ranges {
 		if r[0] > r[1] {
 			continue // nothing is in it
 		}
-		above := c.newLabel()
-		c.jif(asm.JLT, asm.R1, uint64(r[0]), above)
-		c.jif(asm.JLE, asm.R1, uint64(r[1]), hit)
-		c.place(above)
+		above := c.NewLabel()
+		c.If(asm.JLT, asm.R1, uint64(r[0]), above)
+		c.If(asm.JLE, asm.R1, uint64(r[1]), hit)
+		c.Place(above)
 	}
 	if !s.not {
-		c.goTo(differs)
+		c.GoTo(differs)
 	}
-	c.place(in)
+	c.Place(in)
 }
