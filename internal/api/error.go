@@ -19,7 +19,8 @@ type Error struct {
 	Syntax  string `json:"syntax,omitempty"`  // the definition language's reason, by the kernel's name: "BAD_REG_NAME"
 	Index   *int   `json:"index,omitempty"`   // which probe of a batch, from 0
 	Column  *int   `json:"column,omitempty"`  // in Command, bytes from 0
-	Command string `json:"command,omitempty"` // the definition that Column points into
+	Command string `json:"command,omitempty"` // the definition that Column points into, or the line of a script
+	Width   *int   `json:"width,omitempty"`   // of a script: how many bytes from Column on are meant
 }
 
 // ErrorBody is the envelope of every answer with a status of 400 or more.
@@ -46,11 +47,16 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Caret returns two lines in the form of the kernel's error_log, the definition
-// and a caret under the column, or "" for an error that points nowhere.
+// Caret returns two lines: in the form of the kernel's error_log the definition
+// and a caret under the column, or in bpftrace's the line of a script and what is meant
+// underlined; or "" for an error that points nowhere.
 func (e *Error) Caret() string {
 	if e.Column == nil {
 		return ""
+	}
+	if e.Width != nil {
+		col := min(max(*e.Column, 0), len(e.Command))
+		return strings.ReplaceAll(e.Command, "\t", " ") + "\n" + strings.Repeat(" ", col) + strings.Repeat("~", min(max(*e.Width, 1), len(e.Command)-col+1)) + "\n"
 	}
 	const command = "  Command: "
 	col := min(max(*e.Column, 0), len(e.Command)+1)

@@ -15,6 +15,7 @@ const (
 	RecordBoot      RecordType = "boot"      // Boot: the guest has been booted anew before the next hit
 	RecordConsole   RecordType = "console"   // Console
 	RecordOutput    RecordType = "output"    // Output
+	RecordWarning   RecordType = "warning"   // Warning: of a script
 	RecordHeartbeat RecordType = "heartbeat" // Heartbeat, when nothing else was sent for a while
 	RecordLost      RecordType = "lost"      // Lost: records are missing here
 	RecordEnd       RecordType = "end"       // last line: End; a stream without it was cut off
@@ -45,6 +46,8 @@ type Start struct {
 	Probes []Probe   `json:"probes"`
 
 	Skipped []Skipped `json:"skipped,omitempty"` // as in ProbeList
+
+	Attached int `json:"attached,omitempty"` // of a script: how many it has, with BEGIN, END and intervals
 }
 
 // Boot is where the hits of a guest that was booted anew begin.
@@ -116,7 +119,12 @@ type Console struct {
 	Partial bool   `json:"partial,omitempty"` // the guest has not ended the line
 }
 
-// Output is what the guest wrote to its console, as it is: parts of lines, several lines. Exactly
+// Warning is what has gone wrong in a script while it ran.
+type Warning struct {
+	Text string `json:"text"` // of several lines: the place in the script, and what happened
+}
+
+// Output is what the guest wrote to its console, or a script has printed, as it is: parts of lines, several lines. Exactly
 // one of Text and Bytes is set: Text where it is valid UTF-8.
 type Output struct {
 	Text  string `json:"text"`
@@ -145,6 +153,7 @@ const (
 	EndDetached   = "detached"    // every probe of the stream is gone
 	EndSlow       = "slow"        // the client has not read for guestprobed's --stall-timeout
 	EndAsked      = "asked"       // DELETE /v1/events/{stream}
+	EndExit       = "exit"        // a script has called exit: Code is its status
 )
 
 // End is the last record of a stream. Delivered + Lost is everything that the

@@ -41,7 +41,7 @@ Data goes to standard output, remarks to standard error.
   guestprobe trace -c 10
   guestprobe detach myread`,
 			Sub: []command.Spec{
-				a.doctor(), a.attach(), a.apply(), a.detach(), a.enable(), a.disable(), a.filter(), a.list(), a.trace(), a.stat(), a.maps(), a.symbols(), a.tasks(), a.disas(), a.vars(),
+				a.doctor(), a.attach(), a.apply(), a.detach(), a.enable(), a.disable(), a.filter(), a.list(), a.trace(), a.run(), a.stat(), a.maps(), a.symbols(), a.tasks(), a.disas(), a.vars(),
 				a.call(), a.guest(), a.arm(), a.disarm(), a.optimization(), a.blacklist(), a.demo(), a.analyze(), a.version(), a.bpf(),
 			},
 		},
@@ -190,12 +190,13 @@ const (
 const exitStatusHelp = `Exit status:
   0    done; also a trace that Ctrl-C has ended
   1    the operation failed
-  2    bad usage, or a definition that does not compile
+  2    bad usage, or a definition or script that does not compile
   3    no daemon answers on the socket
   4    no such symbol, probe or map
   5    no permission
   6    trace ended by itself before the hits of --count were there
-  124  trace --timeout was over before the hits of --count were there`
+  124  trace --timeout was over before the hits of --count were there
+  N    run: the script has called exit(N)`
 
 // errTimeout ends a trace whose time is over too early.
 var errTimeout = errors.New("timeout")
@@ -241,7 +242,7 @@ func wireStatus(code api.Code) int {
 		return exitNotFound
 	case api.CodeForbidden:
 		return exitPermission
-	case api.CodeBadDefinition:
+	case api.CodeBadDefinition, api.CodeBadScript:
 		return command.ExitUsage
 	}
 	return command.ExitFailed

@@ -117,6 +117,7 @@ func runScripts(t *testing.T, dir string, vars map[string]string) {
 			"stranger": cmdStranger,
 			"await":    cmdAwait,
 			"closes":   cmdCloses,
+			"same":     cmdSame,
 		},
 	})
 }
@@ -240,6 +241,28 @@ func cmdSignal(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("usage: signal STOP|CONT, after daemon")
 	}
 	ts.Check(b.Signal(map[string]syscall.Signal{"STOP": syscall.SIGSTOP, "CONT": syscall.SIGCONT}[args[0]]))
+}
+
+// cmdSame checks that maps of a script have the same value, which is not 0, in what it has
+// printed:
+//
+//	same out @a @b
+func cmdSame(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 3 {
+		ts.Fatalf("usage: same file map map...")
+	}
+	first := ""
+	for i, name := range args[1:] {
+		value := regexp.MustCompile("(?m)^" + regexp.QuoteMeta(name) + ": ([1-9][0-9]*)$").FindStringSubmatch(ts.ReadFile(args[0]))
+		switch {
+		case value == nil:
+			ts.Fatalf("%s has no value of %s", args[0], name)
+		case i == 0:
+			first = value[1]
+		case value[1] != first:
+			ts.Fatalf("%s is %s, and %s is %s", args[1], first, name, value[1])
+		}
+	}
 }
 
 // cmdAwait waits until a line of a file that a background program writes matches

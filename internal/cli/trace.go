@@ -147,13 +147,34 @@ const endTime = 30 * time.Second
 func (t *tracer) follow(ctx context.Context, c *client.Client, req api.StreamEvents) (api.End, error) {
 	over, enough := context.WithCancel(ctx)
 	defer enough()
+	end, err := follow(ctx, over, c, func(life context.Context) (*client.Stream, error) { return c.Events(life, req) }, t.start, func(r api.Record) error {
+		err := t.record(r)
+		if t.count > 0 && t.left == 0 {
+			enough()
+		}
+		return err
+	})
+	switch end.Reason {
+	case "", api.EndAsked:
+		end.Reason = t.reason(ctx)
+	case endCutOff:
+		end.Delivered, end.Lost, end.Late = t.shown+t.unshown, t.lost, t.late
+	}
+	return end, err
+}
+
+// follow reads a stream to its own end, which it asks for when over is. Its first record
+// goes to start, all others to record, of which either may fail. The end has no reason
+// where ctx has ended before the stream began, and is endCutOff where the daemon sends none.
+func follow(ctx, over context.Context, c *client.Client, open func(context.Context) (*client.Stream, error), start func(api.Record, api.Start) error, record func(api.Record) error) (api.End, error) {
 	life, cut := context.WithCancel(context.WithoutCancel(ctx))
+	asked, stop := context.WithCancel(over)
 	var asking sync.WaitGroup
-	defer func() { cut(); asking.Wait() }()
+	defer func() { stop(); cut(); asking.Wait() }()
 	opened := context.AfterFunc(ctx, cut)
-	s, err := c.Events(life, req)
+	s, err := open(life)
 	if err != nil && life.Err() != nil {
-		return api.End{Reason: t.reason(ctx)}, nil
+		return api.End{}, nil
 	} else if err != nil {
 		return api.End{}, err
 	}
@@ -161,50 +182,41 @@ func (t *tracer) follow(ctx context.Context, c *client.Client, req api.StreamEve
 	begun := false
 	for {
 		r, err := s.Next()
-		cutOff := api.End{Reason: endCutOff, Delivered: t.shown + t.unshown, Lost: t.lost, Late: t.late}
 		switch {
 		case !begun && life.Err() != nil:
-			return api.End{Reason: t.reason(ctx)}, nil
+			return api.End{}, nil
 		case err != nil && life.Err() != nil, errors.Is(err, client.ErrCutOff):
-			return cutOff, nil
+			return api.End{Reason: endCutOff}, nil
 		case err != nil:
 			return api.End{}, err
 		}
 		switch r.Type {
 		case api.RecordStart:
-			start, err := data[api.Start](r)
+			first, err := data[api.Start](r)
 			if err != nil {
 				return api.End{}, err
 			}
 			if begun = opened(); !begun {
-				return api.End{Reason: t.reason(ctx)}, nil
+				return api.End{}, nil
 			}
 			asking.Go(func() {
 				select {
-				case <-over.Done():
+				case <-asked.Done():
 				case <-life.Done():
 					return
 				}
 				time.AfterFunc(endTime, cut)
 				// Without an answer no end comes either.
-				_ = c.EndStream(life, start.Stream)
+				_ = c.EndStream(life, first.Stream)
 			})
-			err = t.start(r, start)
-			if err != nil {
+			if err := start(r, first); err != nil {
 				return api.End{}, err
 			}
 		case api.RecordEnd:
-			end, err := data[api.End](r)
-			if end.Reason == api.EndAsked {
-				end.Reason = t.reason(ctx)
-			}
-			return end, err
+			return data[api.End](r)
 		default:
-			if err := t.record(r); err != nil {
+			if err := record(r); err != nil {
 				return api.End{}, err
-			}
-			if t.count > 0 && t.left == 0 {
-				enough()
 			}
 		}
 	}

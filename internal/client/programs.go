@@ -15,6 +15,12 @@ func (c *Client) AttachProgram(ctx context.Context, p api.AttachProgram) ([]api.
 	return l.Probes, err
 }
 
+// RunScript runs a script for the life of the stream. Its first record is api.RecordStart;
+// EndStream ends it.
+func (c *Client) RunScript(ctx context.Context, r api.RunScript) (*Stream, error) {
+	return c.stream(ctx, http.MethodPost, "/v1/scripts", nil, r)
+}
+
 // Maps lists the maps of the attached programs.
 func (c *Client) Maps(ctx context.Context) ([]api.MapInfo, error) {
 	var l api.MapList

@@ -61,6 +61,12 @@ func (e *usageError) Error() string { return e.err.Error() }
 // Unwrap returns the cause.
 func (e *usageError) Unwrap() error { return e.err }
 
+// Status is an error that needs no word: the program ends with that exit status.
+type Status int
+
+// Error names the status.
+func (s Status) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
+
 // Usagef returns an error about the command line itself, for ExitUsage.
 func Usagef(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
 
@@ -97,6 +103,10 @@ func (p Program) Run(ctx context.Context, env Env) int {
 	ran, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return ExitOK
+	}
+	var silent Status
+	if errors.As(err, &silent) {
+		return int(silent)
 	}
 	var usage *usageError
 	if !r.begun && !errors.As(err, &usage) {

@@ -28,6 +28,7 @@ var statusOf = map[api.Code]int{
 	api.CodeMapNotFound:   http.StatusNotFound,
 	api.CodeNoStream:      http.StatusNotFound,
 	api.CodeBadObject:     http.StatusBadRequest,
+	api.CodeBadScript:     http.StatusBadRequest,
 	api.CodeBadMethod:     http.StatusMethodNotAllowed,
 	api.CodeNameTaken:     http.StatusConflict,
 	api.CodeAmbiguousName: http.StatusConflict,

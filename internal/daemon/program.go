@@ -127,14 +127,10 @@ func (st *store) attachObject(req api.AttachProgram) ([]api.Probe, error) {
 		st.log.Info("programs are left out: the guest does not have their functions", "functions", loaded.LeftOut)
 	}
 	obj := &object{Object: loaded}
-	specs := make([]api.ProbeSpec, len(loaded.Programs))
-	for i, p := range loaded.Programs {
-		def, err := programDef(p)
-		if err != nil {
-			loaded.Close()
-			return nil, err
-		}
-		specs[i] = api.ProbeSpec{Def: def, Disabled: req.Disabled, Space: req.Space, OnHost: req.OnHost, Stay: true}
+	specs, err := programSpecs(loaded, api.ProbeSpec{Disabled: req.Disabled, Space: req.Space, OnHost: req.OnHost, Stay: true})
+	if err != nil {
+		loaded.Close()
+		return nil, err
 	}
 	come, _, err := st.apply(specs, nil, obj)
 	if err == nil {
@@ -148,6 +144,19 @@ func (st *store) attachObject(req api.AttachProgram) ([]api.Probe, error) {
 	}
 	e.Column, e.Command, e.Index = nil, "", nil
 	return nil, &e
+}
+
+// programSpecs are the probes of an object's programs, which are like in all else.
+func programSpecs(o *program.Object, like api.ProbeSpec) ([]api.ProbeSpec, error) {
+	specs := make([]api.ProbeSpec, len(o.Programs))
+	for i, p := range o.Programs {
+		specs[i] = like
+		var err error
+		if specs[i].Def, err = programDef(p); err != nil {
+			return nil, err
+		}
+	}
+	return specs, nil
 }
 
 // atUserCode reports whether the place that a program attaches to is code of CPL3.
@@ -266,7 +275,10 @@ func (a *attached) wireProgram() *api.ProgramInfo {
 	}
 	s := p.Stats()
 	info := &api.ProgramInfo{
-		Name: p.Name, Section: p.Section, Runs: s.Runs, InGuest: s.InGuest, Faults: s.Faults, Missed: s.Missed, Fault: s.Last, Maps: []string{},
+		Name: p.Name, Section: p.Section, Runs: s.Runs, InGuest: s.InGuest, Faults: s.Faults, Missed: s.Missed, Maps: []string{},
+	}
+	if s.Last != nil {
+		info.Fault = s.Last.Error()
 	}
 	for _, w := range p.Warnings {
 		info.Warnings = append(info.Warnings, api.ProgramWarning{Instruction: w.Index, Text: w.Text, What: w.What, Source: w.Source})

@@ -23,7 +23,8 @@ type object struct {
 	*program.Object
 	maps   []*attachedMap // by name
 	rings  []*objectRing
-	probes []*attached // that are registered; objects.mu guards it
+	probes []*attached    // that are registered; objects.mu guards it
+	script *runningScript // that it is of, which closes it; nil: it is of a file
 
 	use sync.RWMutex // held for reading while a map is read, for writing to give them back
 }
@@ -92,6 +93,10 @@ func (o *objects) add(obj *object, as []*attached) {
 			obj.rings = append(obj.rings, &objectRing{name: name, index: byte(len(obj.rings)), m: m.m})
 		}
 	}
+	if obj.script != nil {
+		obj.Emit(func(string) program.Emitter { return &obj.script.records })
+		return
+	}
 	obj.own()
 	obj.Emit(func(name string) program.Emitter {
 		i := slices.IndexFunc(obj.rings, func(r *objectRing) bool { return r.name == name })
@@ -137,12 +142,29 @@ func (o *objects) left(as []*attached) (objs []*object) {
 			continue
 		}
 		obj.probes = nil
-		for _, m := range obj.maps {
-			delete(o.maps, m.id)
+		if obj.script == nil {
+			o.forget(obj)
+			objs = append(objs, obj)
 		}
-		objs = append(objs, obj)
 	}
 	return objs
+}
+
+// forget makes the maps of an object unknown. Callers hold mu.
+func (o *objects) forget(obj *object) {
+	for _, m := range obj.maps {
+		delete(o.maps, m.id)
+	}
+}
+
+// end takes the object of a script away, whose probes are gone.
+func (o *objects) end(obj *object) {
+	o.mu.Lock()
+	o.forget(obj)
+	o.mu.Unlock()
+	obj.use.Lock()
+	defer obj.use.Unlock()
+	obj.Close()
 }
 
 // sortedMaps returns the maps by number. Callers hold mu.

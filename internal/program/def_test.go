@@ -504,7 +504,7 @@ func TestEnv(t *testing.T) {
 	}
 	// A wild pointer is a fault with its place, and the guest goes on.
 	_, r := run("wild", true, &probe.Regs{RSP: uint64(sp), RFLAGS: 2}, asm.Mov.Imm(asm.R0, 0), wild, exit)
-	if s := r.stats(); s.Runs != 1 || s.Faults != 1 || s.Last != "run program: instruction 1: load out of bounds: 0x0" {
+	if s := r.stats(); s.Runs != 1 || s.Faults != 1 || s.Last.Error() != "run program: instruction 1: load out of bounds: 0x0" {
 		t.Errorf("%+v", s)
 	}
 	// get_stack of the wrong stack is an error, of the right one what the engine says.

@@ -25,7 +25,8 @@ type Object struct {
 
 	rt     *Runtime
 	col    *bpf.Collection
-	shared map[string]*arena // of maps that are in the guest's memory
+	idle   map[string]*bpf.Program // those that are at no place, by name: see Run
+	shared map[string]*arena       // of maps that are in the guest's memory
 	rings  []*ring
 	closed bool
 }
@@ -87,11 +88,21 @@ func (rt *Runtime) Load(file []byte, opt LoadOptions) (*Object, error) {
 	if n := len(o.Programs); n != 1 && sel.At[""] != "" {
 		return nil, fmt.Errorf("load object: %d programs cannot all be at %s: choose one by its section, or name what is to be replaced, as NAME=PLACE", n, opt.At)
 	}
-	pl, err := rt.plan(o, opt)
+	return rt.load(o, opt, len(o.Programs))
+}
+
+// LoadScript is Load for an object that a script was compiled to. Only its first programs,
+// so many as are said, are at places in the guest; Run runs the others.
+func (rt *Runtime) LoadScript(o *bpf.Object, placed int, opt LoadOptions) (*Object, error) {
+	return rt.load(o, opt, placed)
+}
+
+func (rt *Runtime) load(o *bpf.Object, opt LoadOptions, placed int) (*Object, error) {
+	pl, err := rt.plan(o, opt, placed)
 	if err != nil {
 		return nil, err
 	}
-	obj := &Object{rt: rt, LeftOut: o.LeftOut}
+	obj := &Object{rt: rt, LeftOut: o.LeftOut, idle: map[string]*bpf.Program{}}
 	if obj.col, err = o.LoadIn(rt.cfg.CPUs, pl.memory, opt.Budget); err != nil && pl.inGuest() {
 		// Memory that is shared is scarce.
 		pl.toHost(err.Error())
@@ -101,7 +112,10 @@ func (rt *Runtime) Load(file []byte, opt LoadOptions) (*Object, error) {
 		return nil, err
 	}
 	obj.shared = pl.mem
-	for i, lp := range obj.col.Programs {
+	for _, lp := range obj.col.Programs[placed:] {
+		obj.idle[lp.Name()] = lp.Program
+	}
+	for i, lp := range obj.col.Programs[:placed] {
 		p := &Program{
 			Name: lp.Name(), Section: lp.Section, AttachTo: lp.AttachTo, Kind: lp.Kind(), Place: bpf.InGuest, Why: pl.why[i],
 			obj: obj, user: pl.user[i], prog: lp.Program, runner: rt.newRunner(lp.Program), Warnings: lp.Warnings(),
@@ -272,11 +286,11 @@ func (o *Object) again() {
 
 // Stats are the counts of a program.
 type Stats struct {
-	Runs    uint64 // begun, on the host and in the guest
-	InGuest uint64 // of these: in the guest, as the guest says
-	Faults  uint64 // ended early
-	Missed  uint64 // hits in the guest that came while a run was going on
-	Last    string // the latest fault, or ""
+	Runs    uint64     // begun, on the host and in the guest
+	InGuest uint64     // of these: in the guest, as the guest says
+	Faults  uint64     // ended early
+	Missed  uint64     // hits in the guest that came while a run was going on
+	Last    *bpf.Fault // the latest one, or nil
 }
 
 // Stats returns the counts so far. They may be asked for after Close.
@@ -285,7 +299,7 @@ func (p *Program) Stats() Stats {
 	if b := p.blocks; b != nil {
 		g := b.stats()
 		s.Runs, s.InGuest, s.Faults, s.Missed = s.Runs+g.Runs, g.Runs, s.Faults+g.Faults, g.Missed
-		if g.Last != "" {
+		if g.Last != nil {
 			s.Last = g.Last
 		}
 	}

@@ -23,14 +23,14 @@ type placement struct {
 }
 
 // plan makes the placement of an object.
-func (rt *Runtime) plan(o *bpf.Object, opt LoadOptions) (*placement, error) {
+func (rt *Runtime) plan(o *bpf.Object, opt LoadOptions, placed int) (*placement, error) {
 	col, err := o.Load(rt.cfg.CPUs, &planned{}, opt.Budget)
 	if err != nil {
 		return nil, err
 	}
 	defer col.Close()
 	pl := &placement{mem: map[string]*arena{}, heap: &rt.heap}
-	for _, p := range col.Programs {
+	for _, p := range col.Programs[:placed] {
 		why, user := "", opt.User != nil && opt.User(p.AttachTo)
 		if opt.OnHost {
 			why = "it was asked for"
@@ -41,7 +41,7 @@ func (rt *Runtime) plan(o *bpf.Object, opt LoadOptions) (*placement, error) {
 		pl.user = append(pl.user, user)
 	}
 	for _, user := range []bool{false, true} {
-		for i, p := range col.Programs {
+		for i, p := range col.Programs[:placed] {
 			if pl.user[i] == user && pl.why[i] == "" {
 				pl.why[i] = pl.give(p.Maps(), rt.arena(user))
 			}

@@ -91,7 +91,7 @@ func (r *runner) stats() (s Stats) {
 		s.Runs += k.runs.Load()
 		if n := k.faults.Load(); n > 0 {
 			s.Faults += n
-			s.Last = (&bpf.Fault{Code: bpf.FaultCode(k.code.Load()), PC: int(k.slot.Load()), Addr: k.faultAddr.Load()}).Error()
+			s.Last = &bpf.Fault{Code: bpf.FaultCode(k.code.Load()), PC: int(k.slot.Load()), Addr: k.faultAddr.Load()}
 		}
 	}
 	return s

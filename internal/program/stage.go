@@ -201,9 +201,7 @@ func (b *blocks) stats() (s Stats) {
 		}
 	}
 	s.InGuest = s.Runs
-	if last != nil {
-		s.Last = last.Error()
-	}
+	s.Last = last
 	return s
 }
 

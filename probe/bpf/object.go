@@ -44,6 +44,13 @@ type ObjectProgram struct {
 	maps     []string
 }
 
+// NewObjectProgram makes a program of an object that is in no file: of p, with these
+// instructions, in which maps are numbered as in maps.
+func NewObjectProgram(p ObjectProgram, insns asm.Instructions, maps []string) ObjectProgram {
+	p.insns, p.maps = insns, maps
+	return p
+}
+
 // Selection says what of a file is loaded, and how.
 type Selection struct {
 	// Section selects the programs in it, and the maps that they use; nothing else in

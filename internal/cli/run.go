@@ -1,0 +1,147 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/pflag"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/internal/command"
+)
+
+// maxScript bounds a script, in bytes, as the daemon does.
+const maxScript = 1 << 20
+
+func (a *app) run() command.Spec {
+	var req api.RunScript
+	var output string
+	var verbose bool
+	return command.Spec{
+		Use:   "run [flags] {-e SCRIPT | FILE} [ARG...]",
+		Short: "Run a script in bpftrace's language",
+		Long: `Run a script in bpftrace's language at the guest: probes, conditions, variables, maps and
+their aggregations, printf. What it prints goes to standard output, as bpftrace prints it;
+remarks and warnings go to standard error. docs/scripts.md has the language, and what of
+bpftrace's is not there. FILE - is standard input; each ARG is $1 and so on in the script.
+
+Scripts are compiled to eBPF programs, which run in the guest, without an exit, where the
+probe's site and the script allow it; otherwise on the host. -v says of each probe where it
+runs, and if on the host why.
+
+A script ends with Ctrl-C, when it calls exit(), when the guest ends or somebody detaches
+its probes, or, if it has only BEGIN and END, by itself. Then its probes stop, END runs, and
+all maps are printed. A second Ctrl-C does not wait for anything.
+
+With --format json each line is an object as bpftrace -f json prints.`,
+		Example: `  guestprobe run -e 'kprobe:vfs_read { @[arg2] = count(); } interval:s:1 { exit(); }'
+  guestprobe run -v -e 'kprobe:vfs_* { @[func] = hist(arg2); } interval:s:1 { exit(); }'
+  guestprobe run latency.bt 1`,
+		Args: command.Between(0, -1, ""),
+		Flags: func(f *pflag.FlagSet) {
+			f.StringVarP(&req.Script, "execute", "e", "", "run this `SCRIPT`")
+			f.BoolVarP(&verbose, "verbose", "v", false, "say of each probe where it runs, and why")
+			f.BoolVar(&req.OnHost, "on-host", false, "run at an exit, although the programs could run in the guest")
+			f.StringVarP(&output, "output", "o", "", "write to this `file` instead of standard output")
+		},
+		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) (err error) {
+			if req.Args = r.Args; !r.Given("execute") {
+				if len(r.Args) == 0 {
+					return command.Usagef("say what to run: -e SCRIPT, or FILE")
+				}
+				if req.Script, err = readScript(r, r.Args[0]); err != nil {
+					return err
+				}
+				req.Name, req.Args = r.Args[0], r.Args[1:]
+			}
+			if req.Format = api.ScriptText; r.WantsJSON() {
+				req.Format = api.ScriptJSON
+			}
+			out := r.Stdout
+			if output != "" {
+				f, err := os.Create(output)
+				if err != nil {
+					return err
+				}
+				defer func() { err = errors.Join(err, f.Close()) }()
+				out = f
+			}
+			return runScript(ctx, r, c, req, out, verbose)
+		}),
+	}
+}
+
+// readScript reads the file of a script.
+func readScript(r *command.Run, path string) (string, error) {
+	in := r.Stdin
+	if path != "-" {
+		f, err := os.Open(path)
+		if err != nil {
+			return "", err
+		}
+		defer f.Close()
+		in = f
+	}
+	b, err := io.ReadAll(io.LimitReader(in, maxScript+1))
+	if err == nil && len(b) > maxScript {
+		err = fmt.Errorf("%s: a script of more than %d bytes", path, maxScript)
+	}
+	return string(b), err
+}
+
+// runScript prints what a script does until there is a reason to stop.
+func runScript(ctx context.Context, r *command.Run, c *client.Client, req api.RunScript, out io.Writer, verbose bool) error {
+	open := func(life context.Context) (*client.Stream, error) { return c.RunScript(life, req) }
+	start := func(_ api.Record, s api.Start) error {
+		r.Note("Attached %s", command.Plural(s.Attached, "probe"))
+		if verbose {
+			for _, p := range s.Probes {
+				where := "in the guest"
+				if p.Runs != api.RunsInGuest {
+					where = "on the host: " + p.OnHost
+				}
+				r.Note("%s runs %s", command.Clean(place(p)), command.Clean(where))
+			}
+		}
+		return nil
+	}
+	end, err := follow(ctx, ctx, c, open, start, func(rec api.Record) error {
+		switch rec.Type {
+		case api.RecordOutput:
+			o, err := data[api.Output](rec)
+			if err != nil {
+				return err
+			}
+			if o.Bytes == nil {
+				o.Bytes = []byte(o.Text)
+			}
+			_, err = out.Write(o.Bytes)
+			return err
+		case api.RecordWarning:
+			w, err := data[api.Warning](rec)
+			r.Note("%s", command.Clean(w.Text))
+			return err
+		case api.RecordLost:
+			l, err := data[api.Lost](rec)
+			r.Note("Lost %d events", l.Lost)
+			return err
+		}
+		return nil
+	})
+	switch {
+	case err != nil:
+		return err
+	case end.Reason == endCutOff:
+		return client.ErrCutOff
+	case end.Reason == api.EndExit && end.Code != nil && *end.Code != 0:
+		return command.Status(*end.Code & 0xff)
+	}
+	if end.Reason != api.EndExit && end.Reason != api.EndAsked {
+		noteEnd(r, end, "")
+	}
+	return nil
+}

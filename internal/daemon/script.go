@@ -1,0 +1,277 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/program"
+	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/bpf"
+	"github.com/guestprobe/guestprobe/probe/script"
+)
+
+// runningScript is a script that runs for a stream. It belongs to the request's goroutine,
+// but for its records.
+type runningScript struct {
+	*stream
+	s       *server
+	script  *script.Script
+	obj     *object
+	own     *session
+	printer *script.Printer
+	records scriptRecords
+
+	out     []byte // printed, and not put yet
+	gone    error  // the client is, or does not read
+	read    uint64 // records that were printed
+	damaged uint64 // records that make no sense, which count as lost
+	exit    bool   // the script has called exit, with status
+	status  int64
+}
+
+// scriptRecords are the records of a script's programs on their way to its goroutine. It
+// is a program.Emitter.
+type scriptRecords struct {
+	ready chan struct{} // capacity 1: there is something
+
+	mu    sync.Mutex
+	queue [][]byte
+	bytes int
+	lost  uint64
+}
+
+// maxQueued bounds what waits for a script's goroutine, in bytes.
+const maxQueued = 16 << 20
+
+// Put implements program.Emitter.
+func (q *scriptRecords) Put(_ int, _ int64, data []byte) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.bytes+len(data) > maxQueued {
+		q.lost++
+		return false
+	}
+	q.queue, q.bytes = append(q.queue, append([]byte(nil), data...)), q.bytes+len(data)
+	select {
+	case q.ready <- struct{}{}:
+	default:
+	}
+	return true
+}
+
+// Lose implements program.Emitter.
+func (q *scriptRecords) Lose(_ int, n uint64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.lost += n
+}
+
+// take returns what there is, and how much was lost in all.
+func (q *scriptRecords) take() ([][]byte, uint64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	records := q.queue
+	q.queue, q.bytes = nil, 0
+	return records, q.lost
+}
+
+// scriptTarget is what a script knows of the guest.
+type scriptTarget struct{ st *store }
+
+// Match implements script.Target: it leaves out what cannot be probed.
+func (t scriptTarget) Match(pattern string) (names []string) {
+	if guest.CheckGlob(pattern) != nil {
+		return nil
+	}
+	seen := map[guest.GVA]bool{} // a function may have several names
+	for _, sym := range t.st.guest.Image().Match(pattern) {
+		if sym.Kind != guest.SymFunc || seen[sym.Addr] {
+			continue
+		}
+		seen[sym.Addr] = true
+		if _, err := t.st.engine.Check(&probe.Kprobe{Addr: sym.Addr}); err != nil {
+			continue
+		}
+		if names = append(names, sym.Name); len(names) > script.MaxPoints {
+			break
+		}
+	}
+	return names
+}
+
+// Lookup implements script.Target. Of several symbols of a name it is one: registering a
+// probe there is refused.
+func (t scriptTarget) Lookup(name string) (uint64, bool) {
+	sym, err := t.st.guest.Image().Lookup(name)
+	var ambiguous *guest.AmbiguousSymbolError
+	return uint64(sym.Addr), err == nil || errors.As(err, &ambiguous)
+}
+
+// Name implements script.Names.
+func (t scriptTarget) Name(addr uint64) (string, uint64, bool) {
+	sym, ok := t.st.guest.Image().Find(guest.GVA(addr))
+	return sym.Name, addr - uint64(sym.Addr), ok
+}
+
+// scriptError turns what is wrong with a script into what goes over the wire.
+func scriptError(err error) error {
+	var e *script.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	column, width := e.Col-1, e.End-e.Col+1
+	return &api.Error{
+		Code: api.CodeBadScript, Errno: "EINVAL", Message: fmt.Sprintf("%s:%d:%d-%d: ERROR: %s", e.Name, e.Line, e.Col, e.End, e.Message), Detail: e.Hint,
+		Column: &column, Width: &width, Command: e.Source,
+	}
+}
+
+// runScript runs a script for the time of the stream.
+func (s *server) runScript(w http.ResponseWriter, r *http.Request) error {
+	var req api.RunScript
+	if err := readLarge(w, r, &req); err != nil {
+		return err
+	}
+	if req.Format != "" && req.Format != api.ScriptText && req.Format != api.ScriptJSON {
+		return badValue("format %q: want text or json", req.Format)
+	}
+	sc, err := script.Compile(req.Script, scriptTarget{s.probes}, script.Options{Name: req.Name, Params: req.Args, CPUs: len(s.guest.State().VCPUs), Now: s.probes.hub.Now()})
+	if err != nil {
+		return scriptError(err)
+	}
+	s.probes.listen(1)
+	defer s.probes.listen(-1)
+	rs := &runningScript{s: s, script: sc, own: &session{}}
+	rs.records.ready = make(chan struct{}, 1)
+	began := s.probes.now()
+	if err := rs.load(&req); err != nil {
+		return err
+	}
+	defer rs.close()
+	rs.printer = sc.NewPrinter(func(name string) *bpf.Map { return rs.obj.Maps()[name] }, scriptTarget{s.probes}, req.Format == api.ScriptJSON, rs.write)
+	warnings := rs.runAll(sc.Begin)
+	s.probes.programs.Poll()
+	if err := rs.begin(); err != nil {
+		return err
+	}
+	if rs.stream, err = s.openStream(w, r); err != nil {
+		return err
+	}
+	defer s.closeStream(rs.stream)
+	ps := s.probes.describe(s.probes.those(rs.own.only))
+	s.logAttached(slices.Values(ps), "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
+	rs.printer.Attached(sc.Attached())
+	rs.put(api.RecordStart, api.Start{Stream: rs.id, Epoch: s.probes.since, TimeNS: began, BootNS: s.probes.boot.Load(), Probes: ps, Attached: sc.Attached()})
+	for _, text := range append(sc.Warnings, warnings...) {
+		rs.put(api.RecordWarning, api.Warning{Text: text})
+	}
+	if err := rs.run(r); errors.Is(err, errSlow) {
+		s.log.Warn("a script is ended: its client does not read", "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
+		s.endSession(rs.own)
+		rs.endSlow(rs.lostTotal(), rs.own.finals())
+	}
+	return nil // the client is gone; nobody is left to tell
+}
+
+// load attaches the programs of the script, which do not run yet.
+func (rs *runningScript) load(req *api.RunScript) error {
+	st := rs.s.probes
+	st.loading.RLock()
+	defer st.loading.RUnlock()
+	loaded, err := st.programs.LoadScript(rs.script.Object, rs.script.Probes, program.LoadOptions{OnHost: req.OnHost, User: st.atUserCode})
+	if err != nil {
+		return objectError(err)
+	}
+	rs.obj = &object{Object: loaded, script: rs}
+	specs, err := programSpecs(loaded, api.ProbeSpec{Disabled: true, OnHost: req.OnHost})
+	if err == nil {
+		_, _, err = st.apply(specs, rs.own, rs.obj)
+	}
+	if err == nil {
+		return nil
+	}
+	loaded.Close()
+	e := *toAPI(err)
+	if e.Index == nil || *e.Index >= len(loaded.Programs) || status(e.Code) == http.StatusInternalServerError {
+		return err
+	}
+	why := e.Message
+	if e.Detail != "" {
+		why += " (" + e.Detail + ")"
+	}
+	refused := scriptError(rs.script.Refused(loaded.Programs[*e.Index].Name, "%s", why)).(*api.Error)
+	refused.Errno = e.Errno
+	return refused
+}
+
+// begin has the probes arrive, unless the script has ended already.
+func (rs *runningScript) begin() error {
+	if rs.exits() {
+		return nil
+	}
+	if err := rs.switchProbes(true); err != nil {
+		return err
+	}
+	if err := rs.s.probes.engine.Optimize(); err != nil {
+		rs.s.log.Warn("optimize", "err", err)
+	}
+	return nil
+}
+
+// exits reports whether the script has asked for its end already.
+func (rs *runningScript) exits() bool {
+	rs.records.mu.Lock()
+	defer rs.records.mu.Unlock()
+	return slices.ContainsFunc(rs.records.queue, func(data []byte) bool {
+		_, ok := rs.script.Exit(data)
+		return ok
+	})
+}
+
+// switchProbes switches those of the script on or off.
+func (rs *runningScript) switchProbes(on bool) error {
+	st := rs.s.probes
+	if err := st.change(); err != nil {
+		return err
+	}
+	defer st.changes.Unlock()
+	_, err := st.enable(st.chosen(func(a *attached) bool { return a.stream == rs.own }), on)
+	return err
+}
+
+// close gives back what the script takes. It may be repeated.
+func (rs *runningScript) close() {
+	rs.s.endSession(rs.own)
+	rs.s.probes.objects.end(rs.obj)
+}
+
+// runAll runs programs that are at no place in the guest, and returns warnings.
+func (rs *runningScript) runAll(names []string) (warnings []string) {
+	st := rs.s.probes
+	st.loading.RLock() // a reset begins its maps anew
+	defer st.loading.RUnlock()
+	for _, name := range names {
+		if err := rs.obj.Run(name); err != nil {
+			warnings = append(warnings, rs.fault(name, err, 1))
+		}
+	}
+	return warnings
+}
+
+// fault is the warning that runs of a program have ended early.
+func (rs *runningScript) fault(name string, err error, times uint64) string {
+	var f *bpf.Fault
+	if !errors.As(err, &f) {
+		return err.Error()
+	}
+	what := f.Code.String()
+	if times > 1 {
+		what += fmt.Sprintf(" (%d times)", times)
+	}
+	return rs.script.Source(name, f.PC, what)
+}

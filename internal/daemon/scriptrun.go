@@ -1,0 +1,178 @@
+package daemon
+
+import (
+	"net/http"
+	"time"
+	"unicode/utf8"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+)
+
+// run prints what the script writes until there is a reason to stop. An error means that
+// there is nobody to print it to.
+func (rs *runningScript) run(r *http.Request) error {
+	heart := time.NewTicker(rs.s.opt.heartbeat)
+	defer heart.Stop()
+	next := make([]time.Time, len(rs.script.Intervals))
+	for i, v := range rs.script.Intervals {
+		next[i] = time.Now().Add(v.Period)
+	}
+	tick := time.NewTimer(time.Hour)
+	defer tick.Stop()
+	for {
+		changed, gone := rs.s.guest.Changed(), rs.s.probes.changed()
+		if err := rs.print(); err != nil {
+			return err
+		}
+		if rs.exit {
+			return rs.finish(api.EndExit, &rs.status)
+		}
+		if reason, code, ended := guestEnd(rs.s.guest.State()); ended {
+			return rs.finish(reason, code)
+		}
+		if rs.script.Probes > 0 && rs.s.probes.noneOf(rs.own.only) {
+			return rs.finish(api.EndDetached, nil)
+		}
+		if rs.script.Attached() == len(rs.script.Begin)+len(rs.script.End) {
+			// Nothing else ever happens.
+			return rs.finish(api.EndExit, &rs.status)
+		}
+		rs.warn(rs.printer.Problems(false))
+		if err := rs.send(); err != nil {
+			return err
+		}
+		tick.Reset(rs.tick(next))
+		select {
+		case <-rs.records.ready:
+		case <-tick.C:
+		case <-heart.C:
+			rs.putHeartbeat()
+		case <-rs.asked:
+			return rs.finish(api.EndAsked, nil)
+		case <-rs.s.stop:
+			return rs.finish(api.EndShutdown, nil)
+		case <-changed:
+		case <-gone:
+		case <-r.Context().Done():
+			return r.Context().Err()
+		}
+	}
+}
+
+// tick runs the intervals that are due, and returns how long it is until the next one. One
+// that comes too late does not come twice.
+func (rs *runningScript) tick(next []time.Time) time.Duration {
+	wait := time.Hour
+	for i, v := range rs.script.Intervals {
+		if now := time.Now(); !next[i].After(now) {
+			rs.warn(rs.runAll([]string{v.Program}))
+			rs.s.probes.programs.Poll()
+			if next[i] = next[i].Add(v.Period); next[i].Before(now) {
+				next[i] = now.Add(v.Period)
+			}
+		}
+		wait = min(wait, max(time.Until(next[i]), 0))
+	}
+	return wait
+}
+
+// print gives the records that are there to the printer.
+func (rs *runningScript) print() error {
+	records, _ := rs.records.take()
+	for _, data := range records {
+		if err := rs.printer.Record(data); err != nil {
+			if rs.damaged++; rs.damaged == 1 {
+				rs.s.log.Warn("damaged record of a script, counted as lost like those that follow", "err", err)
+			}
+			continue
+		}
+		rs.read++
+		if status, ok := rs.script.Exit(data); ok && !rs.exit {
+			rs.exit, rs.status = true, status
+		}
+	}
+	return rs.gone
+}
+
+// write takes what the printer prints, and sends it when it is much.
+func (rs *runningScript) write(text string) {
+	if rs.gone != nil {
+		return
+	}
+	if rs.out = append(rs.out, text...); len(rs.out) >= maxGather {
+		rs.gone = rs.send()
+	}
+}
+
+func (rs *runningScript) warn(texts []string) {
+	for _, t := range texts {
+		rs.put(api.RecordWarning, api.Warning{Text: t})
+	}
+}
+
+// lostTotal is how many records were lost.
+func (rs *runningScript) lostTotal() uint64 {
+	rs.records.mu.Lock()
+	defer rs.records.mu.Unlock()
+	return rs.records.lost + rs.damaged
+}
+
+// send sends what was printed.
+func (rs *runningScript) send() error {
+	rs.delivered = rs.read
+	if total := rs.lostTotal(); total > rs.lost {
+		rs.printer.Lost(total - rs.lost)
+		rs.putLost(total)
+	}
+	for len(rs.out) > 0 {
+		part := rs.out[:min(len(rs.out), maxGather)]
+		for n := len(part); n > len(part)-utf8.UTFMax && n > 0 && len(part) < len(rs.out); n-- {
+			if utf8.RuneStart(rs.out[n]) { // no letter is parted
+				part = rs.out[:n]
+				break
+			}
+		}
+		o := api.Output{Text: string(part)}
+		if !utf8.Valid(part) {
+			o = api.Output{Bytes: part}
+		}
+		rs.put(api.RecordOutput, o)
+		rs.out = rs.out[len(part):]
+		if err := rs.flush(); err != nil {
+			return err
+		}
+	}
+	return rs.flush()
+}
+
+// finish stops the probes, runs what is for the end, and prints what there is.
+func (rs *runningScript) finish(reason string, code *int64) error {
+	if err := rs.switchProbes(false); err != nil && !rs.s.probes.closed.Load() {
+		rs.s.log.Error("stop the probes of a script", "err", err)
+	}
+	rs.s.probes.programs.Poll()
+	if err := rs.print(); err != nil {
+		return err
+	}
+	rs.warn(rs.runAll(rs.script.End))
+	rs.s.probes.programs.Poll()
+	if err := rs.print(); err != nil {
+		return err
+	}
+	rs.printer.PrintMaps()
+	if rs.gone != nil {
+		return rs.gone
+	}
+	rs.warn(rs.printer.Problems(true))
+	for _, p := range rs.obj.Programs {
+		if s := p.Stats(); s.Last != nil {
+			rs.warn([]string{rs.fault(p.Name, s.Last, s.Faults)})
+		}
+	}
+	rs.close()
+	if err := rs.send(); err != nil {
+		return err
+	}
+	rs.end(reason, code, rs.own.finals())
+	return nil
+}

@@ -1,0 +1,33 @@
+package program
+
+import (
+	"fmt"
+
+	"github.com/guestprobe/guestprobe/probe/bpf"
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// idleEnv answers the helpers of a program that runs on no hit: there are neither
+// registers nor a task, and no memory of the guest.
+type idleEnv struct {
+	bpf.NoEnv
+	rt *Runtime
+}
+
+// Now implements bpf.Env.
+func (e idleEnv) Now() uint64 { return uint64(e.rt.cfg.Now()) }
+
+// Run runs a program of the object that is at no place in the guest, on the caller's
+// thread, as if on vCPU 0. Its error is a *bpf.Fault, or that there is no such program.
+// Only one call at a time may run for an object that is not closed.
+func (o *Object) Run(name string) error {
+	p := o.idle[name]
+	if p == nil {
+		return fmt.Errorf("run program: no program %q", name)
+	}
+	var ctx [bpf.ReturnSize]byte
+	env := idleEnv{rt: o.rt}
+	vm := bpf.NewVM(p, 0)
+	_, err := vm.Run(p.PutContext(ctx[:], env, &insn.Regs{}, kernelCS, kernelSS, make([]byte, bpf.EntrySize)), env)
+	return err
+}

@@ -1,0 +1,126 @@
+package script
+
+// exprKind says what an expression is.
+type exprKind uint8
+
+const (
+	exInt     exprKind = iota // num
+	exString                  // text
+	exVar                     // name, with $; slot
+	exMap                     // name, with @; args are the key
+	exBuiltin                 // name
+	exParam                   // num: positional parameter; 0 is their number
+	exCall                    // name, args
+	exUnary                   // name is the operator: ! ~ - * and casts of pointers
+	exBinary                  // name is the operator
+	exCond                    // args: condition, then, else
+	exCast                    // cast, args[0]
+	exTuple                   // args
+	exField                   // args[0] . name, or . num
+	exIndex                   // args[0] [ args[1] ]
+	exIncDec                  // name is ++ or --; args[0]; post
+)
+
+// expr is an expression.
+type expr struct {
+	kind exprKind
+	Span
+	name string
+	text string
+	num  uint64
+	args []*expr
+	post bool
+	cast typeName
+
+	typ  Type // by the checker
+	decl *variable
+	site int // of what can fail in it: see program.sites
+}
+
+// typeName is a type as it is written.
+type typeName struct {
+	Span
+	name string
+	ptrs int
+}
+
+// stmtKind says what a statement is.
+type stmtKind uint8
+
+const (
+	stExpr     stmtKind = iota // value
+	stAssign                   // to op value
+	stLet                      // to = value, which may be nil
+	stIf                       // cond, body, other
+	stUnroll                   // num times body
+	stWhile                    // cond, body
+	stForRange                 // to from value up to bound, body
+	stBreak
+	stContinue
+	stReturn
+	stBlock // body
+)
+
+// stmt is a statement.
+type stmt struct {
+	kind stmtKind
+	Span
+	op    string // of stAssign: = += and so on
+	to    *expr
+	value *expr
+	bound *expr
+	body  []*stmt
+	other []*stmt
+
+	decl *variable // of stForRange and stLet
+}
+
+// attachPoint is where a probe is, as it is written.
+type attachPoint struct {
+	Span
+	text     string // with parameters put in
+	provider string // in full
+	target   string // what stands behind the provider
+}
+
+// probeDef is a probe: attach points, predicate, and what it does.
+type probeDef struct {
+	Span
+	points []attachPoint
+	cond   *expr
+	body   []*stmt
+}
+
+// variable is a scratch variable, from its first assignment to the end of the block.
+type variable struct {
+	name string
+	typ  Type
+}
+
+// mapDef is a map of the script.
+type mapDef struct {
+	Span
+	name  string
+	key   []Type // nil: it has no key
+	keyed int    // how it is used: 0 not known yet, 1 without a key, 2 with one
+	value Type
+	limit uint64 // entries, from let
+}
+
+// config is what config blocks set.
+type config struct {
+	maxKeys   uint64
+	maxString int
+	printMaps bool
+	missing   string // what becomes of probes at functions that are not there
+}
+
+// script is a parsed script.
+type script struct {
+	*source
+	params []string
+	config config
+	probes []*probeDef
+	maps   []*mapDef // in the order in which they first appear
+	byName map[string]*mapDef
+}

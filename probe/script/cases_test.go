@@ -1,0 +1,125 @@
+package script
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestCases runs scripts, of which each prints what bpftrace would print.
+func TestCases(t *testing.T) {
+	for _, c := range []struct {
+		name, script string
+		want         string // trimmed; of errors and warnings a regular expression
+		params       []string
+		hits         []hit
+		ticks        int
+		json         bool
+		fails        bool
+		status       int64
+		warning      string
+	}{
+		{name: "begin_end_order", script: `BEGIN { printf("start\n"); } END { printf("stop\n"); }`, want: "start\nstop"},
+		{name: "lower_case_begin", script: `begin { print("b"); } end { print("e"); }`, want: "b\ne"},
+		{name: "precedence_arith", script: `BEGIN { print(1 + 2 * 3 - 8 / 4 % 3); }`, want: "5"},
+		{name: "precedence_bits", script: `BEGIN { printf("%d %d %x\n", 6 & 3 | 8, 1 << 4 ^ 1, ~0 & 0xff); }`, want: "10 17 ff"},
+		{name: "literals", script: `BEGIN { print((1_000, 0x10, 010, 2e3, 5us)); }`, want: "(1000, 16, 8, 2000, 5000)"},
+		{name: "signed_compare", script: `BEGIN { $a = -5; print($a < 3 ? "neg" : "pos"); }`, want: "neg"},
+		{name: "sub_is_signed", script: `BEGIN { $x = (uint64)3 - (uint64)5; printf("%ld\n", $x); }`, want: "-2"},
+		{name: "incdec_value", script: `BEGIN { $x = 5; $y = $x++; $z = --$x; print(($x, $y, $z)); }`, want: "(5, 5, 5)"},
+		{name: "if_else_chain", script: `BEGIN { $n = 7; if ($n < 5) { print("a"); } else if ($n < 9) { print("b"); } else { print("c"); } }`, want: "b"},
+		{name: "unroll", script: `BEGIN { $i = 0; unroll(3) { $i++; printf("%d;", $i); } }`, want: "1;2;3;"},
+		{name: "unroll_limit", script: `BEGIN { unroll(101) { print(1); } }`, fails: true, want: `ERROR: unroll maximum value is 100`},
+		{name: "while_break_continue", script: `BEGIN { $i = 0; while ($i < 10) { $i++; if ($i == 2) { continue; } if ($i > 4) { break; } printf("%d,", $i); } }`, want: "1,3,4,"},
+		{name: "for_range", script: `BEGIN { $s = 0; for ($i : 1..5) { $s += $i; } print($s); }`, want: "10"},
+		{name: "tuple_nested", script: `BEGIN { $t = (7, ("x", 9)); printf("%d %s %d\n", $t.0, $t.1.0, $t.1.1); print($t); }`, want: "7 x 9\n(7, (x, 9))"},
+		{name: "block_scope", script: `BEGIN { if (1) { $x = 1; } print($x); }`, fails: true, want: `ERROR: Undefined or undeclared variable: \$x\n.*\n *~~$`},
+		{name: "type_mismatch", script: `BEGIN { @x = 0; @x = "a"; }`, fails: true, want: `Type mismatch for @x`},
+		{name: "printf_pad", script: `BEGIN { printf("[%5s|%-5s|%05d|%#x|%c|%%]\n", "ab", "cd", 42, 255, 65); }`, want: "[   ab|cd   |00042|0xff|A|%]"},
+		{name: "printf_lengths", script: `BEGIN { $x = 0x12345678abcdef; printf("%hhx %hx %x %lx\n", $x, $x, $x, $x); }`, want: "ef cdef 78abcdef 12345678abcdef"},
+		{name: "printf_arity", script: `BEGIN { printf("%d %d\n", 1); }`, fails: true, want: `not enough arguments for format string \(1 supplied, 2 expected\)`},
+		{name: "buf_formats", script: `BEGIN { printf("%r %rx %rh\n", buf("A\0", 2), buf("A\0", 2), buf("A\0", 2)); }`, want: `A\x00 \x41\x00 41 00`},
+		{name: "positional", params: []string{"7", "vm0"}, script: `BEGIN { printf("%d %s %d\n", $1, str($2), $#); }`, want: "7 vm0 2"},
+		{name: "exit_code", script: `BEGIN { exit(3); print("no"); }`, status: 3},
+		{name: "map_scalar", script: `BEGIN { @a = 5; }`, want: "@a: 5"},
+		{name: "map_sorted_by_value", script: `BEGIN { @["b"] = 3; @["a"] = 9; @["c"] = 1; }`, want: "@[c]: 1\n@[b]: 3\n@[a]: 9"},
+		{name: "map_tuple_key", script: `BEGIN { @a[(int16)-1, (2, 3)] = 10; }`, want: "@a[-1, (2, 3)]: 10"},
+		{name: "map_delete", script: `BEGIN { @[1, "x"] = 2; print(has_key(@, (1, "x"))); delete(@, (1, "x")); print(has_key(@, (1, "x"))); }`, want: "true\nfalse"},
+		{name: "map_full", script: `config = { max_map_keys=1 } BEGIN { @[1] = 1; @[2] = 2; }`, want: "@[1]: 1", warning: `WARNING: Map full`},
+		{name: "print_top_div", script: `BEGIN { @["a"] = 10; @["b"] = 20; @["c"] = 30; @["d"] = 40; print(@, 2, 10); clear(@); }`, want: "@[c]: 3\n@[d]: 4"},
+		{name: "aggregates", script: `BEGIN { @c = count(); @c = count(); @s = sum(3); @s = sum(9); @lo = min(4); @lo = min(-2); @hi = max(4); @hi = max(7); @av = avg(1); @av = avg(2); @av = avg(6); }`,
+			want: "@av: 3\n@c: 2\n@hi: 7\n@lo: -2\n@s: 12"},
+		{name: "avg_truncates", script: `BEGIN { @ = avg(-1); @ = avg(-1); @ = avg(-10); }`, want: "@: -4"},
+		{name: "stats_record", script: `BEGIN { @ = stats(1); @ = stats(2); @ = stats(3); }`, want: "@: { .count = 3, .average = 2, .total = 6 }"},
+		{name: "hist_k2", script: `BEGIN { @ = hist(9, 2); @ = hist(17, 2); }`, want: "@:\n" +
+			"[8, 10)                1 |@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@|\n" +
+			"[10, 12)               0 |                                                    |\n" +
+			"[12, 14)               0 |                                                    |\n" +
+			"[14, 16)               0 |                                                    |\n" +
+			"[16, 20)               1 |@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@|"},
+		{name: "lhist_edges", script: `kprobe:vfs_read { @ = lhist(arg2, 0, 4096, 1024); }`, hits: read4(), want: "@:\n" +
+			"[0, 1K)                3 |@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@|\n" +
+			"[1K, 2K)               0 |                                                    |\n" +
+			"[2K, 3K)               0 |                                                    |\n" +
+			"[3K, 4K)               0 |                                                    |\n" +
+			"[4K, ...)              1 |@@@@@@@@@@@@@@@@@                                   |"},
+		{name: "json_shapes", json: true, script: `BEGIN { @n = 5; @big = 9007199254740993; @h = hist(2); print((1, "s")); }`, want: `{"type": "value", "data": [1,"s"]}` + "\n" +
+			`{"type": "map", "data": {"@big": "9007199254740993"}}` + "\n" + `{"type": "hist", "data": {"@h": [{"min": 2, "max": 3, "count": 1}]}}` + "\n" + `{"type": "map", "data": {"@n": 5}}`},
+		{name: "kprobe_args", script: `kprobe:do_sys_openat2 { printf("%s %d %s\n", comm, arg0, str(arg1)); }`, hits: open3(), want: "cat -100 /etc/passwd\nls -100 /tmp\ncat -100 /nope"},
+		{name: "predicate", script: `kprobe:do_sys_openat2 /comm == "cat" && cpu == 0/ { @++; }`, hits: open3(), want: "@: 2"},
+		{name: "kretprobe_errno", script: `kretprobe:do_sys_openat2 /(int64)retval < 0/ { @err[strerror(-(int64)retval)] = count(); }`, hits: open3(), want: "@err[No such file or directory]: 1"},
+		{name: "latency_hist", script: `kprobe:do_sys_openat2 { @t[tid] = nsecs; } kretprobe:do_sys_openat2 /has_key(@t, tid)/ { @ns = hist(nsecs - @t[tid]); delete(@t, tid); }`, hits: open3(), want: "@ns:\n" +
+			"[512, 1K)              1 |@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@|\n" +
+			"[1K, 2K)               0 |                                                    |\n" +
+			"[2K, 4K)               0 |                                                    |\n" +
+			"[4K, 8K)               1 |@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@|\n" +
+			"[8K, 16K)              1 |@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@|"},
+		{name: "kstack_key", script: `kprobe:vfs_read { @[kstack(2)] = count(); }`, hits: read4(), want: "@[\n        vfs_read+0\n        ksys_read+107\n]: 4"},
+		{name: "wildcard_probe", script: `kprobe:vfs_re* { @[probe] = count(); }`, hits: read4(), want: "@[kprobe:vfs_read]: 4"},
+		{name: "attach_errors", script: `kprobe:nonsense { }`, fails: true, want: `No matches for kprobe nonsense`},
+		{name: "tick_and_exit", script: `interval:s:1 { @++; if (@ == 2) { exit(); } }`, ticks: 3, want: "@: 2"},
+		{name: "bad_pointer", script: `kprobe:vfs_read { print(strlen(str(0xdead000000000000))); exit(); }`, hits: read4(), want: "0", warning: `stdin:1:\d+-\d+: WARNING: .*Bad address`},
+
+		{name: "map_of_strings", script: `BEGIN { @a[1] = "one"; @a[2] = "three and more"; @b = "x"; print(@a[1]); }`, want: "one\n\n\n@a[1]: one\n@a[2]: three and more\n@b: x"},
+		{name: "swap", script: `BEGIN { $t = (1, "ab"); $t = ($t.0 + 1, $t.1); print($t); }`, want: "(2, ab)"},
+		{name: "string_variables", script: `kprobe:do_sys_openat2 { $f = str(arg1); if ($f != "/tmp" && $f == str(arg1)) { @[$f, pid] = count(); } }`, hits: open3(), want: "@[/etc/passwd, 101]: 1\n@[/nope, 101]: 1"},
+		{name: "compound", script: `BEGIN { @x = 6; @x *= 7; @x -= 2; @y[1] += 5; @y[1] <<= 2; $z = 1; $z |= 6; print((@x, @y[1], $z)); clear(@x); clear(@y); }`, want: "(40, 20, 7)\n\n\n@x: 0"},
+		{name: "division", script: `BEGIN { $a = -7; print(($a / 2, $a % 2, (uint64)7 / 2, 5 / ($a + 7))); }`, want: "(-3, -1, 3, 0)"},
+		{name: "casts", script: `BEGIN { print(((uint8)300, (int8)200, (uint32)-1, (int16)0x18000, (bool)7)); }`, want: "(44, -56, 4294967295, -32768, true)"},
+		{name: "elvis", script: `BEGIN { $a = 0; print($a ?: 5); print(3 ?: 5); }`, want: "5\n3"},
+		{name: "logic", script: `BEGIN { print((1 && 0, 0 || 2, !3, 1 == 1, !(1 > 2) && 3 <= 3)); }`, want: "(false, true, false, true, true)"},
+		{name: "pointer", script: `kprobe:do_sys_openat2 { printf("%c%c\n", *(uint8 *)arg1, *((uint8 *)arg1 + 1)); }`, hits: open3()[:1], want: "/e"},
+		{name: "long_frame", script: `kprobe:do_sys_openat2 { $a = str(arg1); $b = str(arg1); $c = str(arg1); $d = str(arg1); $e = str(arg1); $f = str(arg1); $g = str(arg1); $h = ($a, $b, $c, $d); @[$e, $f] = 1; print(($h.0, $g)); clear(@); }`,
+			hits: open3()[:1], want: "(/etc/passwd, /etc/passwd)"},
+		{name: "nested_loops", script: `BEGIN { for ($i : 0..3) { for ($j : 0..3) { if ($j == 2) { break; } if ($i == 1) { continue; } printf("%d%d ", $i, $j); } } }`, want: "00 01 20 21"},
+		{name: "hist_keys", script: `kprobe:vfs_read { @[comm] = hist(arg2); } END { delete(@["dd"]); print(@); }`, hits: read4()},
+		{name: "unused_is_zero", script: `BEGIN { @n = count(); zero(@n); @k[1] = 5; zero(@k); }`, want: "@k[1]: 0\n@n: 0"},
+		{name: "endless", script: `BEGIN { while (1) { @++; } }`, warning: `stdin:1:\d+-\d+: WARNING: instruction budget used up`, want: "*"},
+		{name: "kaddr_ksym", script: `BEGIN { print(ksym(kaddr("vfs_read") + 5)); printf("%lx\n", kaddr("vfs_read")); }`, want: "vfs_read\nffffffff81310000"},
+		{name: "return", script: `kprobe:vfs_read { if (arg2 > 1) { return; } @[arg2]++; }`, hits: read4(), want: "@[0]: 1\n@[1]: 1"},
+		{name: "unsigned_wins", script: `BEGIN { $u = (uint64)1; $i = -1; print($i < $u); print($i < 1); }`, want: "false\ntrue"},
+		{name: "min_of_unsigned", script: `kprobe:vfs_read { @a = min(arg2); @b = max(arg2); @c[cpu] = min(arg2 + 7); }`, hits: read4(), want: "@a: 0\n@b: 4096\n@c[0]: 7"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r, err := runScript(t, c.script, c.params, c.json, c.ticks, c.hits...)
+			if c.fails {
+				if err == nil || !regexp.MustCompile(c.want).MatchString(err.Error()) {
+					t.Fatalf("error %v, want %q", err, c.want)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.TrimSpace(r.out); got != c.want && c.want != "*" {
+				t.Errorf("output\n%s\nwant\n%s", got, c.want)
+			}
+			if r.status != c.status {
+				t.Errorf("status %d, want %d", r.status, c.status)
+			}
+			if (c.warning == "") != (r.warnings == "") || !regexp.MustCompile(c.warning).MatchString(r.warnings) {
+				t.Errorf("warnings %q, want %q", r.warnings, c.warning)
+			}
+		})
+	}
+}

@@ -1,0 +1,369 @@
+package script
+
+import "slices"
+
+// checker finds the types of everything, and says what cannot be. It goes over the
+// script until no type changes: what a map has may be said in a later probe.
+type checker struct {
+	*script
+	target  Target
+	points  []*point // of the probe at hand
+	scopes  []map[string]*variable
+	final   bool // all types are known that can be
+	changed bool
+	inCall  bool // the value at hand is assigned to a map
+
+	places   [][]*point // of each probe
+	warnings []*Error
+	sites    []site
+	siteOf   map[site]int
+	outputs  []*output
+}
+
+// site is a place in the script where something can fail while it runs.
+type site struct {
+	Span
+	what string // "" = a read
+}
+
+// maxPasses bounds the passes: each one makes some type wider.
+const maxPasses = 64
+
+// check finds all types.
+func (s *script) check(t Target) (*checker, error) {
+	c := &checker{script: s, target: t}
+	for _, d := range s.probes {
+		ps, warnings, err := s.expand(d, t)
+		if err != nil {
+			return nil, err
+		}
+		c.places, c.warnings = append(c.places, ps), append(c.warnings, warnings...)
+	}
+	for range maxPasses {
+		c.changed = false
+		if err := c.pass(); err != nil {
+			return nil, err
+		}
+		if c.changed {
+			continue
+		}
+		if c.final {
+			return c, c.limits()
+		}
+		c.final = true
+	}
+	return nil, s.at(Span{0, 1}, "types that never end: a value is part of itself")
+}
+
+func (c *checker) pass() error {
+	c.sites, c.siteOf, c.outputs = nil, map[site]int{}, nil
+	for i, d := range c.probes {
+		c.points = c.places[i]
+		c.scopes = []map[string]*variable{{}}
+		if d.cond != nil {
+			if err := c.condition(d.cond); err != nil {
+				return err
+			}
+		}
+		if err := c.stmts(d.body); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// limits refuses what maps cannot hold.
+func (c *checker) limits() error {
+	for _, m := range c.maps {
+		if m.keyed == 0 {
+			return c.at(m.Span, "Undefined map: %s", m.name)
+		}
+		if m.value.Kind == None {
+			return c.at(m.Span, "Undefined map: %s", m.name).hint("nothing is ever assigned to it")
+		}
+		if n := m.keyBytes(); n > maxKey {
+			return c.at(m.Span, "the key of %s has %d bytes: at most %d", m.name, n, maxKey).hint("str(POINTER, LENGTH) has a shorter string")
+		}
+	}
+	return nil
+}
+
+// maxKey is the largest key of a map in bytes (bpf.MaxKeySize).
+const maxKey = 512
+
+// keyBytes is the size of a map's key, without a bucket.
+func (m *mapDef) keyBytes() int { return Type{Kind: Tuple, Elems: m.key}.bytes() }
+
+// addSite notes that something can fail.
+func (c *checker) addSite(sp Span, what string) int {
+	s := site{sp, what}
+	i, ok := c.siteOf[s]
+	if !ok {
+		i = len(c.sites)
+		c.sites, c.siteOf[s] = append(c.sites, s), i
+	}
+	return i
+}
+
+// stmts checks the statements of a block.
+func (c *checker) stmts(body []*stmt) error {
+	c.scopes = append(c.scopes, map[string]*variable{})
+	defer func() { c.scopes = c.scopes[:len(c.scopes)-1] }()
+	for _, s := range body {
+		if err := c.stmt(s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *checker) stmt(s *stmt) error {
+	switch s.kind {
+	case stExpr:
+		return c.exprStmt(s.value)
+	case stAssign:
+		return c.assign(s)
+	case stLet:
+		return c.let(s)
+	case stIf:
+		if err := c.condition(s.value); err != nil {
+			return err
+		}
+		if err := c.stmts(s.body); err != nil {
+			return err
+		}
+		return c.stmts(s.other)
+	case stWhile:
+		if err := c.condition(s.value); err != nil {
+			return err
+		}
+		return c.stmts(s.body)
+	case stUnroll:
+		if err := c.condition(s.value); err != nil {
+			return err
+		}
+		return c.stmts(s.body)
+	case stForRange:
+		return c.forRange(s)
+	case stBlock:
+		return c.stmts(s.body)
+	}
+	return nil
+}
+
+func (c *checker) forRange(s *stmt) error {
+	for _, e := range []*expr{s.value, s.bound} {
+		if t, err := c.expr(e); err != nil {
+			return err
+		} else if t.Kind != None && t.Kind != Int {
+			return c.at(e.Span, "a range is of integers, not of %s", t)
+		}
+	}
+	if c.find(s.to.name) != nil {
+		return c.at(s.to.Span, "Loop declaration shadows existing variable: %s", s.to.name)
+	}
+	if s.decl == nil {
+		s.decl = &variable{name: s.to.name, typ: typeInt}
+	}
+	s.to.decl, s.to.typ = s.decl, typeInt
+	c.scopes = append(c.scopes, map[string]*variable{s.to.name: s.decl})
+	defer func() { c.scopes = c.scopes[:len(c.scopes)-1] }()
+	return c.stmts(s.body)
+}
+
+// find returns the variable that a name means here, or nil.
+func (c *checker) find(name string) *variable {
+	for i := len(c.scopes) - 1; i >= 0; i-- {
+		if v := c.scopes[i][name]; v != nil {
+			return v
+		}
+	}
+	return nil
+}
+
+func (c *checker) let(s *stmt) error {
+	if c.scopes[len(c.scopes)-1][s.to.name] != nil {
+		return c.at(s.to.Span, "Variable %s was already declared", s.to.name)
+	}
+	t := Type{}
+	if s.value != nil {
+		var err error
+		if t, err = c.value(s.value); err != nil {
+			return err
+		}
+	}
+	c.declare(s)
+	return c.widen(s.to, s.decl, t)
+}
+
+// declare makes the variable of a statement.
+func (c *checker) declare(s *stmt) {
+	if s.decl == nil {
+		s.decl = &variable{name: s.to.name}
+	}
+	c.scopes[len(c.scopes)-1][s.to.name] = s.decl
+	s.to.decl = s.decl
+}
+
+// widen has a variable hold values of a type, too.
+func (c *checker) widen(e *expr, v *variable, t Type) error {
+	u, ok := unify(v.typ, t)
+	if !ok {
+		return c.at(e.Span, "Type mismatch for %s: trying to assign value of type '%s' when variable already contains a value of type '%s'", v.name, t, v.typ)
+	}
+	if !u.equal(v.typ) {
+		v.typ, c.changed = u, true
+	}
+	e.decl, e.typ = v, u
+	return nil
+}
+
+// value is expr for what variables and tuples can hold.
+func (c *checker) value(e *expr) (Type, error) {
+	t, err := c.expr(e)
+	if err == nil && t.isAggregate() {
+		return t, c.at(e.Span, "the value of %s() is known when it is printed: print(%s)", t, e.name)
+	}
+	return t, err
+}
+
+func (c *checker) assign(s *stmt) error {
+	if s.op != "=" {
+		if s.to.kind == exVar && c.find(s.to.name) == nil {
+			return c.undefined(s.to)
+		}
+		// Its value is that of the operation.
+		op := &expr{kind: exBinary, name: s.op[:len(s.op)-1], Span: s.Span, args: []*expr{s.to, s.value}}
+		t, err := c.expr(op)
+		if err != nil {
+			return err
+		}
+		if s.to.kind == exVar {
+			return c.widen(s.to, s.to.decl, t)
+		}
+		return c.mapValue(s.to, t)
+	}
+	if s.to.kind == exVar {
+		t, err := c.value(s.value)
+		if err != nil {
+			return err
+		}
+		if v := c.find(s.to.name); v != nil {
+			return c.widen(s.to, v, t)
+		}
+		c.declare(s)
+		return c.widen(s.to, s.decl, t)
+	}
+	c.inCall = s.value.kind == exCall
+	t, err := c.expr(s.value)
+	c.inCall = false
+	if err != nil {
+		return err
+	}
+	if t.isAggregate() && s.value.kind != exCall {
+		return c.at(s.value.Span, "the value of %s() cannot be assigned", t)
+	}
+	if _, err := c.mapKey(s.to); err != nil {
+		return err
+	}
+	return c.mapValue(s.to, t)
+}
+
+// mapValue has a map hold values of a type.
+func (c *checker) mapValue(e *expr, t Type) error {
+	m := c.byName[e.name]
+	u, ok := unify(m.value, t)
+	if !ok {
+		return c.at(e.Span, "Type mismatch for %s: trying to assign value of type '%s' when map already contains a value of type '%s'", m.name, t, m.value)
+	}
+	if !u.equal(m.value) {
+		m.value, c.changed = u, true
+	}
+	e.typ = u
+	e.site = c.addSite(e.Span, siteFull)
+	return nil
+}
+
+// What can fail beside reads.
+const (
+	siteFull = "Map full; can't update element. Try increasing max_map_keys config or manually setting the max entries in a map declaration e.g. `let @a = hash(5000)`"
+)
+
+// mapKey checks the key of a map's element.
+func (c *checker) mapKey(e *expr) (*mapDef, error) {
+	m := c.byName[e.name]
+	keyed := 1
+	if len(e.args) > 0 {
+		keyed = 2
+	}
+	if m.keyed != 0 && m.keyed != keyed {
+		if keyed == 1 {
+			return m, c.at(e.Span, "%s used as a map without an explicit key (scalar map), previously used with an explicit key (non-scalar map)", m.name)
+		}
+		return m, c.at(e.Span, "%s used as a map with an explicit key (non-scalar map), previously used without an explicit key (scalar map)", m.name)
+	}
+	if m.keyed == 0 {
+		m.keyed, c.changed = keyed, true
+	}
+	if keyed == 1 {
+		return m, nil
+	}
+	return m, c.keyTypes(e, m, e.args)
+}
+
+// keyTypes has a map's key hold what is used as one.
+func (c *checker) keyTypes(e *expr, m *mapDef, args []*expr) error {
+	if len(args) == 1 && args[0].kind == exTuple {
+		args = args[0].args
+	}
+	var key []Type
+	for _, a := range args {
+		t, err := c.value(a)
+		if err != nil {
+			return err
+		}
+		if t.Kind == Buffer {
+			return c.at(a.Span, "a buffer cannot be part of a key")
+		}
+		key = append(key, t)
+	}
+	if len(args) == 1 && key[0].Kind == Tuple { // a variable that has all of it
+		key = slices.Clone(key[0].Elems)
+	}
+	if m.key == nil {
+		m.key, c.changed = key, true
+		return nil
+	}
+	have, want := Type{Kind: Tuple, Elems: key}, Type{Kind: Tuple, Elems: m.key}
+	u, ok := unify(want, have)
+	if !ok {
+		return c.at(e.Span, "Argument mismatch for %s: trying to access with arguments: '%s' when map expects arguments: '%s'", m.name, have, want)
+	}
+	if !u.equal(want) {
+		m.key, c.changed = u.Elems, true
+	}
+	return nil
+}
+
+func (c *checker) undefined(e *expr) error {
+	err := c.at(e.Span, "Undefined or undeclared variable: %s", e.name)
+	var names []string
+	for _, s := range c.scopes {
+		for n := range s {
+			names = append(names, n)
+		}
+	}
+	if m := meant(e.name, names); m != "" {
+		return err.hint("did you mean %s?", m)
+	}
+	return err
+}
+
+// condition checks what is true or false.
+func (c *checker) condition(e *expr) error {
+	t, err := c.value(e)
+	if err == nil && t.Kind != None && !t.isInt() {
+		err = c.at(e.Span, "a condition is a number, not a %s", t)
+	}
+	return err
+}

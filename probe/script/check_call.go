@@ -1,0 +1,393 @@
+package script
+
+import "slices"
+
+// siteStack is what is said where there is no room for a stack.
+const siteStack = "Stack could not be kept"
+
+// exprStmt checks a statement that is an expression.
+func (c *checker) exprStmt(e *expr) error {
+	if e.kind == exCall && calls[e.name].statement {
+		return c.action(e)
+	}
+	t, err := c.expr(e)
+	switch {
+	case err != nil:
+		return err
+	case t.isAggregate() && e.kind == exCall:
+		return c.at(e.Span, "%s() must be assigned to a map", e.name).hint("@ = %s(...)", e.name)
+	case e.kind == exIncDec, e.kind == exCall && e.name == "delete":
+		return nil
+	}
+	c.warnOnce(e.Span, "Value of the statement is not used")
+	return nil
+}
+
+// warnOnce tells something in the last pass.
+func (c *checker) warnOnce(sp Span, format string, args ...any) {
+	if c.final {
+		w := c.at(sp, format, args...)
+		w.AtRunTime = true
+		c.warnings = append(c.warnings, w)
+	}
+}
+
+// arity checks how many arguments a call has.
+func (c *checker) arity(e *expr) (call, error) {
+	f, ok := calls[e.name]
+	switch {
+	case !ok:
+		if _, isName := builtins[e.name]; isName {
+			return f, c.at(e.Span, "%s takes no arguments", e.name)
+		}
+		return f, c.unknown(e, "function")
+	case len(e.args) < f.least || len(e.args) > f.most:
+		want := "at most"
+		n := f.most
+		if len(e.args) < f.least {
+			want, n = "at least", f.least
+		}
+		if f.least == f.most {
+			want = "exactly"
+		}
+		return f, c.at(e.Span, "%s() requires %s %d argument%s (%d provided)", e.name, want, n, plural(n), len(e.args))
+	}
+	return f, nil
+}
+
+func plural(n int) string {
+	if n == 1 {
+		return ""
+	}
+	return "s"
+}
+
+// action checks a call that is a statement.
+func (c *checker) action(e *expr) error {
+	if _, err := c.arity(e); err != nil {
+		return err
+	}
+	o := &output{Span: e.Span}
+	switch e.name {
+	case "printf":
+		if e.args[0].kind != exString {
+			return c.at(e.args[0].Span, "printf() expects a string literal as its first argument")
+		}
+		o.kind = outPrintf
+		f, wrong := parseFormat(e.args[0].text)
+		if wrong != "" {
+			return c.at(e.args[0].Span, "%s", wrong)
+		}
+		o.format = f
+		for _, a := range e.args[1:] {
+			t, err := c.value(a)
+			if err != nil {
+				return err
+			}
+			o.types = append(o.types, t)
+		}
+		if wrong := f.fits(o.types); wrong != "" {
+			return c.at(e.Span, "printf: %s", wrong)
+		}
+	case "print":
+		return c.print(e, o)
+	case "clear", "zero":
+		m, err := c.wholeMap(e)
+		if err != nil {
+			return err
+		}
+		o.kind, o.of = outClear, m
+		if e.name == "zero" {
+			o.kind = outZero
+		}
+	case "exit":
+		o.kind = outExit
+		if len(e.args) == 1 {
+			t, err := c.value(e.args[0])
+			if err != nil {
+				return err
+			}
+			if t.Kind != None && !t.isInt() {
+				return c.at(e.args[0].Span, "exit() takes a number")
+			}
+			o.types = []Type{typeInt}
+		}
+	}
+	return c.addOutput(e, o)
+}
+
+// maxRecord bounds what one printf writes, in bytes.
+const maxRecord = 16 << 10
+
+// addOutput numbers what is written.
+func (c *checker) addOutput(e *expr, o *output) error {
+	if n := o.bytes(); n > maxRecord {
+		return c.at(e.Span, "%s() of %d bytes: at most %d", e.name, n, maxRecord)
+	}
+	e.num = uint64(len(c.outputs))
+	c.outputs = append(c.outputs, o)
+	return nil
+}
+
+// wholeMap is the map that a call is about.
+func (c *checker) wholeMap(e *expr) (*mapDef, error) {
+	a := e.args[0]
+	if a.kind != exMap || len(a.args) > 0 {
+		return nil, c.at(a.Span, "%s() expects a map to be provided", e.name)
+	}
+	return c.byName[a.name], nil
+}
+
+func (c *checker) print(e *expr, o *output) error {
+	a := e.args[0]
+	// A map that never has a key is printed as it is when its turn comes, too.
+	if a.kind == exMap && len(a.args) == 0 {
+		o.kind, o.of = outMap, c.byName[a.name]
+		for i, x := range e.args[1:] {
+			n, ok := c.constant(x)
+			if !ok || n < 0 {
+				return c.at(x.Span, "print() expects a number that is not negative")
+			}
+			if i == 0 {
+				o.top = int(min(n, 1<<20))
+			} else {
+				o.div = n
+			}
+		}
+		return c.addOutput(e, o)
+	}
+	if len(e.args) > 1 {
+		return c.at(e.args[1].Span, "Only maps can be printed with a number of entries")
+	}
+	t, err := c.value(a)
+	if err != nil {
+		return err
+	}
+	o.kind, o.types = outValue, []Type{t}
+	return c.addOutput(e, o)
+}
+
+// call checks a call that has a value.
+func (c *checker) call(e *expr) (Type, error) {
+	f, err := c.arity(e)
+	if err != nil {
+		return Type{}, err
+	}
+	if f.statement {
+		return Type{}, c.at(e.Span, "%s() should not be used in an expression", e.name)
+	}
+	if k, ok := aggregations[e.name]; ok {
+		return c.aggregation(e, k)
+	}
+	switch e.name {
+	case "delete", "has_key":
+		return c.element(e)
+	case "kstack":
+		return c.stack(e)
+	case "nsecs":
+		return typeUint, c.at(e.args[0].Span, "nsecs has one clock, which is monotonic").hint("write nsecs")
+	case "kaddr", "reg":
+		return c.named(e)
+	case "str":
+		if e.args[0].kind == exParam {
+			return typeString(len(c.paramText(e.args[0])) + 1), nil
+		}
+	case "sizeof":
+		t, err := c.value(e.args[0])
+		e.num = uint64(t.Size)
+		return typeUint, err
+	}
+	var ts []Type
+	for _, a := range e.args {
+		t, err := c.value(a)
+		if err != nil {
+			return t, err
+		}
+		ts = append(ts, t)
+	}
+	if e.name == "strlen" {
+		if !ts[0].is(String, None) {
+			return ts[0], c.at(e.args[0].Span, "strlen() expects a string (%s provided)", ts[0]).hint("str(POINTER) reads one")
+		}
+		return typeUint, nil
+	}
+	if e.name == "buf" && ts[0].Kind == String {
+		ts[0] = typeUint
+	}
+	for i, t := range ts {
+		if t.Kind != None && !t.isInt() {
+			return t, c.at(e.args[i].Span, "%s() only supports number arguments (%s provided)", e.name, t)
+		}
+	}
+	switch e.name {
+	case "str":
+		e.site = c.addSite(e.Span, "")
+		return c.sized(e, String)
+	case "buf":
+		e.site = c.addSite(e.Span, "")
+		return c.sized(e, Buffer)
+	case "strerror":
+		return Type{Kind: Errno, Size: 8}, nil
+	case "signal_name":
+		return Type{Kind: Signal, Size: 8}, nil
+	}
+	return Type{Kind: KSym, Size: 8}, nil
+}
+
+// sized is the type of what is read from memory: as long as a constant says, or as is set.
+func (c *checker) sized(e *expr, k Kind) (Type, error) {
+	most := c.config.maxString
+	if len(e.args) == 2 {
+		if n, ok := c.constant(e.args[1]); ok {
+			if n < 1 || n > 1024 {
+				return Type{}, c.at(e.args[1].Span, "%s() length: want 1 to 1024", e.name)
+			}
+			most = int(n)
+			if k == String {
+				most = min(most, c.config.maxString)
+			}
+		}
+	}
+	return Type{Kind: k, Size: most}, nil
+}
+
+// paramText is the text of a positional parameter.
+func (c *script) paramText(e *expr) string {
+	if e.num == 0 || int(e.num) > len(c.params) {
+		return ""
+	}
+	return c.params[e.num-1][:min(len(c.params[e.num-1]), maxName)]
+}
+
+// element checks what is about one element of a map: (@map, key), or the old (@map[key]).
+func (c *checker) element(e *expr) (Type, error) {
+	a := e.args[0]
+	if a.kind != exMap {
+		return Type{}, c.at(a.Span, "%s() expects a map to be provided", e.name)
+	}
+	m := c.byName[a.name]
+	if m.value.is(Hist, LHist) && e.name == "has_key" {
+		return typeBool, c.at(a.Span, "has_key() of a histogram is not supported").hint("count calls by the same key in a map of its own")
+	}
+	if len(e.args) == 1 {
+		_, err := c.mapKey(a)
+		switch {
+		case err == nil && len(a.args) == 0 && e.name == "has_key":
+			err = c.at(a.Span, "has_key() expects a map with explicit keys (non-scalar map)")
+		case err == nil && len(a.args) == 0 && m.value.isAggregate():
+			err = c.at(a.Span, "delete() of a %s without a key is not supported", m.value).hint("clear(%s)", m.name)
+		}
+		return typeBool, err
+	}
+	if len(a.args) > 0 {
+		return typeBool, c.at(a.Span, "%s() takes either a map and a key, or one element", e.name)
+	}
+	if m.keyed == 1 {
+		return typeBool, c.at(a.Span, "%s() expects a map with explicit keys (non-scalar map)", e.name)
+	}
+	if m.keyed == 0 {
+		m.keyed, c.changed = 2, true
+	}
+	// It becomes the same tree as @map[key].
+	a.args = e.args[1:]
+	e.args = e.args[:1]
+	if a.args[0].kind == exTuple {
+		a.args = a.args[0].args
+	}
+	return typeBool, c.keyTypes(a, m, a.args)
+}
+
+func (c *checker) stack(e *expr) (Type, error) {
+	t := builtins["kstack"].typ
+	for _, a := range e.args {
+		if a.kind == exBuiltin && (a.name == "perf" || a.name == "raw" || a.name == "bpftrace") {
+			if a.name != "bpftrace" {
+				return t, c.at(a.Span, "stack mode %s is not supported", a.name).hint("write kstack, or kstack(DEPTH)")
+			}
+			continue
+		}
+		n, ok := c.constant(a)
+		if !ok || n < 1 || n > maxStack {
+			return t, c.at(a.Span, "kstack() depth: want 1 to %d", maxStack)
+		}
+		t.Depth = int(n)
+	}
+	e.site = c.addSite(e.Span, siteStack)
+	return t, nil
+}
+
+// named checks what takes a name: kaddr and reg.
+func (c *checker) named(e *expr) (Type, error) {
+	a := e.args[0]
+	if a.kind != exString {
+		return typeUint, c.at(a.Span, "%s() expects a string literal", e.name)
+	}
+	if e.name == "kaddr" {
+		addr, ok := c.target.Lookup(a.text)
+		if !ok {
+			return typeUint, c.at(a.Span, "Failed to resolve kernel symbol: %s", a.text)
+		}
+		e.num = addr
+		return typeUint, nil
+	}
+	for _, p := range c.points {
+		if !p.hasGuest() {
+			return typeUint, c.at(e.Span, "reg() can not be used with '%s' probes", p.provider)
+		}
+	}
+	i := slices.Index(registers, a.text)
+	if i < 0 {
+		return typeUint, c.at(a.Span, "'%s' is not a valid register on this architecture (x86_64)", a.text)
+	}
+	e.num = uint64(8 * i)
+	return typeUint, nil
+}
+
+// aggregation checks the value of a map that is made of many.
+func (c *checker) aggregation(e *expr, k Kind) (Type, error) {
+	if !c.inCall {
+		return Type{}, c.at(e.Span, "%s() must be assigned directly to a map", e.name).hint("@ = %s(...)", e.name)
+	}
+	c.inCall = false
+	t := Type{Kind: k, Size: 8, Signed: true}
+	if k == Count {
+		return t, nil
+	}
+	v, err := c.value(e.args[0])
+	if err != nil {
+		return t, err
+	}
+	if v.Kind != None && !v.isInt() {
+		return t, c.at(e.args[0].Span, "%s() only supports integer arguments (%s provided)", e.name, v)
+	}
+	t.Signed = v.Signed
+	var ns []int64
+	for _, a := range e.args[1:] {
+		n, ok := c.constant(a)
+		if !ok {
+			return t, c.at(a.Span, "%s() expects a number that is known before", e.name)
+		}
+		ns = append(ns, n)
+	}
+	switch k {
+	case Hist:
+		t.Size, t.Signed = 0, true
+		if len(ns) > 0 {
+			t.Size = int(ns[0])
+		}
+		if t.Size < 0 || t.Size > 5 {
+			return t, c.at(e.args[1].Span, "hist() bits: want 0 to 5")
+		}
+	case LHist:
+		t.Low, t.High, t.Step, t.Signed = ns[0], ns[1], ns[2], true
+		switch {
+		case t.Step < 1:
+			return t, c.at(e.args[3].Span, "lhist() step must be >= 1 (%d provided)", t.Step)
+		case t.High <= t.Low:
+			return t, c.at(e.Span, "lhist() min must be less than max (provided min %d and max %d)", t.Low, t.High)
+		case uint64(t.High-t.Low)/uint64(t.Step) > maxBuckets:
+			return t, c.at(e.Span, "lhist() too many buckets, must be <= %d (would need %d)", maxBuckets, uint64(t.High-t.Low)/uint64(t.Step))
+		}
+	}
+	return t, nil
+}

@@ -1,0 +1,290 @@
+package script
+
+import "math"
+
+// maxTuple is the largest tuple, in bytes.
+const maxTuple = 4096
+
+// expr finds the type of an expression. None is what is not known yet.
+func (c *checker) expr(e *expr) (Type, error) {
+	t, err := c.typeOf(e)
+	e.typ = t
+	return t, err
+}
+
+func (c *checker) typeOf(e *expr) (Type, error) {
+	switch e.kind {
+	case exInt:
+		if e.num > math.MaxInt64 {
+			return typeUint, nil
+		}
+		return typeInt, nil
+	case exString:
+		return typeString(len(e.text) + 1), nil
+	case exParam:
+		if _, ok := c.constant(e); !ok {
+			return Type{}, c.at(e.Span, "$%d is %q, which is not a number", e.num, c.params[e.num-1]).hint("str($%d) is its text", e.num)
+		}
+		return typeInt, nil
+	case exVar:
+		v := c.find(e.name)
+		if v == nil {
+			return Type{}, c.undefined(e)
+		}
+		e.decl = v
+		return v.typ, nil
+	case exMap:
+		m, err := c.mapKey(e)
+		if err == nil && m.value.Kind == None && c.final {
+			err = c.at(e.Span, "Undefined map: %s", e.name)
+		}
+		return m.value, err
+	case exBuiltin:
+		return c.builtin(e)
+	case exCall:
+		return c.call(e)
+	case exUnary:
+		return c.unaryType(e)
+	case exBinary:
+		return c.binaryType(e)
+	case exCond:
+		return c.condType(e)
+	case exCast:
+		return c.castType(e)
+	case exTuple:
+		t := Type{Kind: Tuple}
+		for _, a := range e.args {
+			et, err := c.value(a)
+			if err != nil {
+				return t, err
+			}
+			t.Elems = append(t.Elems, et)
+		}
+		if n := t.bytes(); n > maxTuple {
+			return t, c.at(e.Span, "a tuple of %d bytes: at most %d", n, maxTuple)
+		}
+		return t, nil
+	case exField:
+		return c.field(e)
+	case exIncDec:
+		return c.incDecType(e)
+	}
+	panic("BUG: no such expression")
+}
+
+func (c *checker) field(e *expr) (Type, error) {
+	of := e.args[0]
+	if of.kind == exBuiltin && (of.name == "args" || of.name == "ctx") {
+		return Type{}, c.unknown(of, "identifier")
+	}
+	t, err := c.value(of)
+	switch {
+	case err != nil || t.Kind == None:
+		return Type{}, err
+	case t.Kind != Tuple:
+		return t, c.at(e.Span, "a value of type '%s' has no fields", t).hint("structs are not supported: read memory by pointers to numbers, as *(uint32 *)(arg0 + 8)")
+	case e.name != "":
+		return t, c.at(e.Span, "a tuple's fields are numbers, as $t.0")
+	case e.num >= uint64(len(t.Elems)):
+		return t, c.at(e.Span, "Invalid tuple index: %d. Found %d elements in tuple.", e.num, len(t.Elems))
+	}
+	return t.Elems[e.num], nil
+}
+
+func (c *checker) incDecType(e *expr) (Type, error) {
+	of := e.args[0]
+	t, err := c.value(of)
+	if err != nil {
+		return t, err
+	}
+	if t.Kind == None {
+		t = typeInt
+	}
+	if t.Kind != Int {
+		return t, c.at(e.Span, "The %s operator can not be used on a value of type '%s'", e.name, t)
+	}
+	if of.kind == exVar {
+		return t, c.widen(of, of.decl, t)
+	}
+	return t, c.mapValue(of, t)
+}
+
+func (c *checker) unaryType(e *expr) (Type, error) {
+	t, err := c.value(e.args[0])
+	if err != nil || t.Kind == None {
+		return t, err
+	}
+	switch {
+	case e.name == "*" && t.Kind == Pointer:
+		e.site = c.addSite(e.Span, "")
+		return t.Elems[0], nil
+	case e.name == "*" && t.isInt():
+		return t, c.at(e.Span, "Can not dereference a value of type '%s'", t).hint("say what it points to, as *(uint64 *)arg0")
+	case !t.isInt():
+		return t, c.at(e.Span, "The %s operator can not be used on a value of type '%s'", e.name, t)
+	case e.name == "!":
+		return typeBool, nil
+	case e.name == "-":
+		return typeInt, nil
+	}
+	return Type{Kind: Int, Size: 8, Signed: t.Signed}, nil
+}
+
+// isLiteral reports whether an operand is a number that is written out and fits either
+// sign.
+func isLiteral(e *expr) bool {
+	return (e.kind == exInt || e.kind == exParam) && e.num <= math.MaxInt64
+}
+
+// signedness is the sign that two operands have together: as in C unsigned where one of
+// them is, but for literals, which take the other's.
+func signedness(a, b *expr) bool {
+	switch {
+	case isLiteral(a) && isLiteral(b):
+		return true
+	case isLiteral(a):
+		return b.typ.Signed
+	case isLiteral(b):
+		return a.typ.Signed
+	}
+	return a.typ.Signed && b.typ.Signed
+}
+
+func isComparison(op string) bool {
+	switch op {
+	case "==", "!=", "<", "<=", ">", ">=":
+		return true
+	}
+	return false
+}
+
+func (c *checker) binaryType(e *expr) (Type, error) {
+	a, b := e.args[0], e.args[1]
+	at, err := c.value(a)
+	if err != nil {
+		return at, err
+	}
+	bt, err := c.value(b)
+	switch {
+	case err != nil:
+		return bt, err
+	case isComparison(e.name) && at.Kind == String && bt.Kind == String:
+		if e.name != "==" && e.name != "!=" {
+			return at, c.at(e.Span, "The %s operator can not be used on strings", e.name)
+		}
+		return typeBool, nil
+	case isComparison(e.name), e.name == "&&", e.name == "||":
+		if at.Kind == None || bt.Kind == None {
+			return typeBool, nil
+		}
+	}
+	for i, t := range []Type{at, bt} {
+		if t.Kind != None && !t.isInt() {
+			if at.Kind != bt.Kind && bt.Kind != None && at.Kind != None {
+				return t, c.at(e.Span, "Type mismatch for '%s': comparing or combining '%s' with '%s'", e.name, at, bt)
+			}
+			return t, c.at(e.args[i].Span, "The %s operator can not be used on a value of type '%s'", e.name, t)
+		}
+	}
+	switch {
+	case isComparison(e.name), e.name == "&&", e.name == "||":
+		return typeBool, nil
+	case at.Kind == Pointer && (e.name == "+" || e.name == "-"):
+		return at, nil
+	case e.name == "-":
+		return typeInt, nil
+	case e.name == "<<", e.name == ">>":
+		return Type{Kind: Int, Size: 8, Signed: at.Signed || at.Kind == None}, nil
+	case at.Kind == None:
+		return Type{Kind: Int, Size: 8, Signed: true}, nil
+	case bt.Kind == None:
+		return Type{Kind: Int, Size: 8, Signed: at.Signed}, nil
+	}
+	return Type{Kind: Int, Size: 8, Signed: signedness(a, b)}, nil
+}
+
+func (c *checker) condType(e *expr) (Type, error) {
+	if err := c.condition(e.args[0]); err != nil {
+		return Type{}, err
+	}
+	at, err := c.value(e.args[1])
+	if err != nil {
+		return at, err
+	}
+	bt, err := c.value(e.args[2])
+	if err != nil {
+		return bt, err
+	}
+	t, ok := unify(at, bt)
+	if !ok {
+		return t, c.at(e.Span, "Ternary return type mismatch: have '%s' and '%s'", at, bt)
+	}
+	if t.Kind == Int {
+		t = Type{Kind: Int, Size: 8, Signed: signedness(e.args[1], e.args[2])}
+	}
+	return t, nil
+}
+
+func (c *checker) castType(e *expr) (Type, error) {
+	t, err := c.value(e.args[0])
+	if err != nil {
+		return t, err
+	}
+	if t.Kind != None && !t.isInt() {
+		return t, c.at(e.Span, "Cannot cast from '%s' to '%s'", t, e.cast.name)
+	}
+	to := intTypes[e.cast.name]
+	if e.cast.ptrs > 4 {
+		return t, c.at(e.cast.Span, "too many *")
+	}
+	for range e.cast.ptrs {
+		to = pointerTo(to)
+	}
+	return to, nil
+}
+
+// builtin is the type of a name.
+func (c *checker) builtin(e *expr) (Type, error) {
+	b, ok := builtins[e.name]
+	if !ok {
+		if _, isCall := calls[e.name]; isCall {
+			return Type{}, c.at(e.Span, "%s is a function: %s(...)", e.name, e.name)
+		}
+		return Type{}, c.unknown(e, "identifier")
+	}
+	for _, p := range c.points {
+		switch {
+		case b.where != anywhere && !p.hasGuest():
+			return b.typ, c.at(e.Span, "The %s builtin can not be used with '%s' probes", e.name, p.provider)
+		case b.where == atReturns && !p.atReturn():
+			return b.typ, c.at(e.Span, "The %s builtin can only be used with 'kretprobe' probes", e.name)
+		case len(e.name) == 4 && e.name[:3] == "arg" && e.name[3] > '5' && p.atReturn():
+			return b.typ, c.at(e.Span, "The %s builtin can not be used with 'kretprobe' probes", e.name).hint("of a call that returns arg0 to arg5 are known")
+		}
+	}
+	t := b.typ
+	switch e.name {
+	case "kstack":
+		e.site = c.addSite(e.Span, siteStack)
+	case "probe", "func":
+		for _, p := range c.points {
+			t.Size = max(t.Size, len(c.constantText(e.name, p))+1)
+		}
+		t.Size = max(t.Size, 1)
+	case "arg6", "arg7", "arg8", "arg9":
+		e.site = c.addSite(e.Span, "")
+	}
+	return t, nil
+}
+
+// maxName bounds names in strings, which are part of keys.
+const maxName = 255
+
+// constantText is what the builtins probe and func are at a place.
+func (c *checker) constantText(name string, p *point) string {
+	text := p.probe
+	if name == "func" {
+		text = p.fn
+	}
+	return text[:min(len(text), maxName)]
+}

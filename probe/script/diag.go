@@ -1,0 +1,102 @@
+package script
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Span is a part of the source: bytes from From up to To.
+type Span struct{ From, To int }
+
+// join is the span from the beginning of one to the end of another.
+func (s Span) join(t Span) Span { return Span{s.From, t.To} }
+
+// Error is what is wrong with a script, and where. Its text is as bpftrace's: the place
+// with columns from 1, the line, and a mark under what is meant.
+type Error struct {
+	Name      string // of the script
+	Line      int    // from 1
+	Col, End  int    // columns from 1, in bytes; End is the last one
+	Message   string // one line
+	Hint      string // what to write instead, or ""
+	Source    string // the line
+	AtRunTime bool   // it is a warning about a run
+}
+
+// Error returns the message with the place, the line, and the mark.
+func (e *Error) Error() string {
+	kind := "ERROR"
+	if e.AtRunTime {
+		kind = "WARNING"
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s:%d:%d-%d: %s: %s\n", e.Name, e.Line, e.Col, e.End, kind, e.Message)
+	fmt.Fprintf(&b, "%s\n", strings.ReplaceAll(e.Source, "\t", " "))
+	fmt.Fprintf(&b, "%s%s", strings.Repeat(" ", e.Col-1), strings.Repeat("~", max(e.End-e.Col+1, 1)))
+	if e.Hint != "" {
+		fmt.Fprintf(&b, "\nHINT: %s", e.Hint)
+	}
+	return b.String()
+}
+
+// source is the text of a script, with its name.
+type source struct {
+	name string
+	text string
+}
+
+// at makes an error about a part of the source.
+func (s *source) at(sp Span, format string, args ...any) *Error {
+	from := min(max(sp.From, 0), len(s.text))
+	to := min(max(sp.To, from), len(s.text))
+	begin := strings.LastIndexByte(s.text[:from], '\n') + 1
+	end := len(s.text)
+	if i := strings.IndexByte(s.text[begin:], '\n'); i >= 0 {
+		end = begin + i
+	}
+	to = min(to, end) // a part of several lines is marked on its first one
+	return &Error{
+		Name: s.name, Line: 1 + strings.Count(s.text[:begin], "\n"), Col: from - begin + 1, End: max(to-begin, from-begin+1),
+		Message: fmt.Sprintf(format, args...), Source: s.text[begin:end],
+	}
+}
+
+// hint adds what to write instead.
+func (e *Error) hint(format string, args ...any) *Error {
+	e.Hint = fmt.Sprintf(format, args...)
+	return e
+}
+
+// meant returns the name among those that there are which is nearest to a wrong one, or
+// "" where none is near.
+func meant(wrong string, names []string) string {
+	best, least := "", 1+max(len(wrong)/3, 1)
+	slices.Sort(names)
+	for _, n := range names {
+		if d := distance(wrong, n); d < least {
+			best, least = n, d
+		}
+	}
+	return best
+}
+
+// distance is how many letters must be changed, put in or taken out to make b of a.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		prev := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := prev
+			if a[i] != b[j] {
+				cost = 1 + min(prev, row[j], row[j+1])
+			}
+			prev, row[j+1] = row[j+1], cost
+		}
+	}
+	return row[len(b)]
+}

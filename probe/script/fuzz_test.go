@@ -1,0 +1,67 @@
+package script
+
+import (
+	"errors"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/guestprobe/guestprobe/probe/bpf"
+)
+
+// FuzzScript compiles anything, and runs what compiles: neither panics, errors point into
+// the script, and what is printed is bounded.
+func FuzzScript(f *testing.F) {
+	for _, s := range []string{
+		`BEGIN { printf("%5d|%-5s|%#x\n", 42, "ab", 255); }`,
+		`kprobe:vfs_* /comm == "cat" && cpu == 0/ { @[probe, func, kstack(2)] = count(); }`,
+		`config = { max_map_keys = 3; } BEGIN { @a[1, ("x", 2)] = hist(9, 2); for ($i : 0..5) { @l = lhist($i, 0, 4, 1); } clear(@a); }`,
+		`begin { let $x = (1, "a"); if ($x.0 == 1) { print($x) } else if (1) { $y = 2 } while ($x.0 < 0) { break; } unroll(2) { @++ } }`,
+		`BEGIN { @x = min(-4); @y = stats((uint8)300); delete(@z[1]); @z[2] += 3; print(@z, 1, 2); exit(1 ? 2 : 3); }`,
+		`interval:s:1 { printf("%r %s", buf("A\0", 2), str($1)); } END { @s = "x"; zero(@x); @x = 1 }`,
+		`kretprobe:vfs_read /(int64)retval < 0/ { @[strerror(-retval), ksym(reg("ip"))] = sum(*(uint32 *)(arg0 + 8)); }`,
+	} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		s, err := Compile(text, target, Options{CPUs: 1, Params: []string{"7", "vm"}})
+		var wrong *Error
+		if err != nil {
+			if !errors.As(err, &wrong) || wrong.Line < 1 || wrong.Col < 1 || wrong.Col > len(wrong.Source)+1 || wrong.Message == "" || !strings.Contains(text, wrong.Source) {
+				t.Fatalf("%q: error %+v", text, err)
+			}
+			return
+		}
+		total := 0
+		for _, m := range s.Object.Maps {
+			total += int(m.MaxEntries) * int(m.ValueSize+m.KeySize+8)
+		}
+		if total > 8<<20 {
+			return // a machine that is fuzzed has little memory
+		}
+		col, err := s.Object.Load(1, bpf.Heap{}, 1<<12)
+		if err != nil {
+			t.Fatalf("%q: %v", text, err)
+		}
+		defer col.Close()
+		p := s.NewPrinter(func(name string) *bpf.Map { return col.Maps[name] }, target, len(text)%2 == 1, func(text string) { io.WriteString(io.Discard, text) })
+		var ctx [bpf.ReturnSize]byte
+		for _, lp := range col.Programs {
+			_, err := bpf.NewVM(lp.Program, 0).Run(ctx[:lp.Kind().ContextSize()], bpf.NoEnv{})
+			var fault *bpf.Fault
+			if errors.As(err, &fault) && fault.Code != bpf.FaultBudget {
+				t.Fatalf("%q: program %s: %v", text, lp.Name(), err)
+			}
+		}
+		if m := col.Maps[mapOutput]; m != nil {
+			m.Drain(func(r bpf.Record) bool {
+				if err := p.Record(r.Data); err != nil {
+					t.Fatalf("%q: %v", text, err)
+				}
+				return true
+			})
+		}
+		p.PrintMaps()
+		p.Problems(true)
+	})
+}

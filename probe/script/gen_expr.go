@@ -1,0 +1,391 @@
+package script
+
+import (
+	"math"
+	"strings"
+
+	"github.com/cilium/ebpf/asm"
+
+	"github.com/guestprobe/guestprobe/probe/bpf"
+	"github.com/guestprobe/guestprobe/probe/bpfgen"
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// registers are the names that reg takes, in the order of the context.
+var registers = insn.PtNames[:]
+
+// number64 leaves a number in R0, with the sign or zeros above it.
+func (g *generator) number64(e *expr) {
+	if g.tooLong() {
+		return
+	}
+	switch e.kind {
+	case exInt, exParam:
+		n, _ := g.c.constant(e)
+		g.Emit(bpfgen.Const(asm.R0, uint64(n)))
+	case exVar:
+		g.load(asm.R0, g.vars[e.decl])
+	case exMap:
+		g.readMap(e)
+	case exBuiltin:
+		g.builtin(e)
+	case exCall:
+		g.call(e)
+	case exUnary:
+		g.unary(e)
+	case exBinary:
+		g.binary(e)
+	case exCond:
+		other, done := g.NewLabel(), g.NewLabel()
+		g.jumpUnless(e.args[0], other)
+		g.number64(e.args[1])
+		g.GoTo(done)
+		g.Place(other)
+		g.number64(e.args[2])
+		g.Place(done)
+	case exCast:
+		g.number64(e.args[0])
+		g.convert(e.args[0].typ, e.typ)
+	case exField:
+		g.scoped(func() { g.load(asm.R0, g.view(e)) })
+	case exIncDec:
+		g.incDec(e, false)
+	default:
+		panic("BUG: no number")
+	}
+}
+
+// convert has R0 be of another type.
+func (g *generator) convert(from, to Type) {
+	switch {
+	case from.Kind == Bool && to.Kind == Int:
+	case to.Kind == Bool:
+		zero := g.NewLabel()
+		g.If(asm.JEq, asm.R0, 0, zero)
+		g.Emit(asm.Mov.Imm(asm.R0, 1))
+		g.Place(zero)
+	case to.Kind != Int || to.Size == 8 || from.Kind == Int && from.Size == to.Size && from.Signed == to.Signed:
+	case to.Signed:
+		op := map[int]asm.ALUOp{1: asm.MovSX8, 2: asm.MovSX16, 4: asm.MovSX32}[to.Size]
+		g.Emit(op.Reg(asm.R0, asm.R0))
+	case to.Size == 4:
+		g.Emit(asm.Mov.Reg32(asm.R0, asm.R0))
+	default:
+		g.Emit(asm.And.Imm(asm.R0, int32(1)<<(8*to.Size)-1))
+	}
+}
+
+// context returns where the context has what a simple name stands for.
+func (g *generator) context(e *expr) (off int, ok bool) {
+	if e.kind != exBuiltin {
+		return 0, false
+	}
+	if e.name == "retval" {
+		return insn.PtAX, true
+	}
+	if n, isArg := strings.CutPrefix(e.name, "arg"); isArg && len(n) == 1 && n[0] <= '5' {
+		if g.p.atReturn() {
+			return bpf.RegsSize + 8 + 8*int(n[0]-'0'), true // bpf.PutEntry
+		}
+		return insn.CallArgs[n[0]-'0'], true
+	}
+	return 0, false
+}
+
+// simple loads what needs no other register, and reports whether it is that.
+func (g *generator) simple(r asm.Register, e *expr) bool {
+	if off, ok := g.context(e); ok {
+		g.Emit(bpfgen.Load(8, r, rCtx, off))
+		return true
+	}
+	switch e.kind {
+	case exInt, exParam:
+		n, _ := g.c.constant(e)
+		g.Emit(bpfgen.Const(r, uint64(n)))
+	case exVar:
+		g.load(r, g.vars[e.decl])
+	default:
+		return false
+	}
+	return true
+}
+
+// operands leaves two numbers in R0 and R1.
+func (g *generator) operands(a, b *expr) {
+	switch b.kind {
+	case exInt, exParam, exVar, exBuiltin:
+		if _, ok := g.context(b); ok || b.kind != exBuiltin {
+			g.number64(a)
+			g.simple(asm.R1, b)
+			return
+		}
+	}
+	g.scoped(func() {
+		tmp := g.alloc(8)
+		g.number64(a)
+		g.store(tmp, asm.R0)
+		g.number64(b)
+		g.Emit(asm.Mov.Reg(asm.R1, asm.R0))
+		g.load(asm.R0, tmp)
+	})
+}
+
+// jumps has the jump of each comparison, for numbers without sign and with one.
+var jumps = map[string][2]asm.JumpOp{
+	"==": {asm.JEq, asm.JEq}, "!=": {asm.JNE, asm.JNE}, "<": {asm.JLT, asm.JSLT}, "<=": {asm.JLE, asm.JSLE}, ">": {asm.JGT, asm.JSGT}, ">=": {asm.JGE, asm.JSGE},
+}
+
+// jumpUnless goes on where e is true, and to otherwise where it is not.
+func (g *generator) jumpUnless(e *expr, otherwise bpfgen.Label) {
+	if g.tooLong() {
+		return
+	}
+	switch {
+	case e.kind == exBinary && e.name == "&&":
+		g.jumpUnless(e.args[0], otherwise)
+		g.jumpUnless(e.args[1], otherwise)
+		return
+	case e.kind == exBinary && e.name == "||":
+		second, on := g.NewLabel(), g.NewLabel()
+		g.jumpUnless(e.args[0], second)
+		g.GoTo(on)
+		g.Place(second)
+		g.jumpUnless(e.args[1], otherwise)
+		g.Place(on)
+		return
+	case e.kind == exUnary && e.name == "!":
+		on := g.NewLabel()
+		g.jumpUnless(e.args[0], on)
+		g.GoTo(otherwise)
+		g.Place(on)
+		return
+	case e.kind == exBinary && isComparison(e.name) && e.args[0].typ.Kind == String:
+		if e.name == "==" {
+			g.compareStrings(e.args[0], e.args[1], otherwise)
+			return
+		}
+		on := g.NewLabel()
+		g.compareStrings(e.args[0], e.args[1], on)
+		g.GoTo(otherwise)
+		g.Place(on)
+		return
+	case e.kind == exBinary && isComparison(e.name):
+		signed := 0
+		if signedness(e.args[0], e.args[1]) {
+			signed = 1
+		}
+		on := g.NewLabel()
+		op := jumps[e.name][signed]
+		if n, ok := g.c.constant(e.args[1]); ok && n >= math.MinInt32 && n <= math.MaxInt32 {
+			g.number64(e.args[0])
+			g.If(op, asm.R0, uint64(n), on)
+		} else {
+			g.operands(e.args[0], e.args[1])
+			g.JumpTo(op.Reg(asm.R0, asm.R1, ""), on)
+		}
+		g.GoTo(otherwise)
+		g.Place(on)
+		return
+	}
+	g.number64(e)
+	g.Require(asm.JNE, asm.R0, 0, otherwise)
+}
+
+// truth leaves 1 in R0 where e is true, and else 0.
+func (g *generator) truth(e *expr) {
+	no, done := g.NewLabel(), g.NewLabel()
+	g.jumpUnless(e, no)
+	g.Emit(asm.Mov.Imm(asm.R0, 1))
+	g.GoTo(done)
+	g.Place(no)
+	g.Emit(asm.Mov.Imm(asm.R0, 0))
+	g.Place(done)
+}
+
+func (g *generator) unary(e *expr) {
+	if e.name == "!" {
+		g.truth(e)
+		return
+	}
+	g.number64(e.args[0])
+	switch e.name {
+	case "-":
+		g.Emit(asm.Neg.Imm(asm.R0, 0))
+	case "~":
+		g.Emit(asm.Xor.Imm(asm.R0, -1))
+	case "*":
+		g.scoped(func() {
+			t := e.typ
+			to := g.alloc(8)
+			g.Emit(asm.Mov.Reg(asm.R3, asm.R0), bpfgen.StoreConst(8, to.base, to.off, 0))
+			g.address(asm.R1, to)
+			g.Emit(asm.Mov.Imm(asm.R2, int32(t.Size)), bpfgen.Call(bpf.HelperReadKernel))
+			g.failedIfNegative(e.site)
+			g.load(asm.R0, to)
+			if t.Size < 8 && t.Signed {
+				g.convert(typeInt, t)
+			}
+		})
+	}
+}
+
+// operations has the operation of each operator, for numbers without sign and with one.
+var operations = map[string][2]asm.ALUOp{
+	"+": {asm.Add, asm.Add}, "-": {asm.Sub, asm.Sub}, "*": {asm.Mul, asm.Mul}, "/": {asm.Div, asm.SDiv}, "%": {asm.Mod, asm.SMod},
+	"&": {asm.And, asm.And}, "|": {asm.Or, asm.Or}, "^": {asm.Xor, asm.Xor}, "<<": {asm.LSh, asm.LSh}, ">>": {asm.RSh, asm.ArSh},
+}
+
+func (g *generator) binary(e *expr) {
+	ops, ok := operations[e.name]
+	if !ok {
+		g.truth(e)
+		return
+	}
+	a, b := e.args[0], e.args[1]
+	signed := 0
+	if e.typ.Signed && (e.name != "/" && e.name != "%" || signedness(a, b)) {
+		signed = 1
+	}
+	if a.typ.Kind == Pointer {
+		g.operands(a, b)
+		g.Emit(asm.Mul.Imm(asm.R1, int32(a.typ.Elems[0].Size)))
+		g.Emit(ops[0].Reg(asm.R0, asm.R1))
+		return
+	}
+	if n, ok := g.c.constant(b); ok && n >= math.MinInt32 && n <= math.MaxInt32 && (n != 0 || e.name != "/" && e.name != "%") && (n >= 0 && n < 64 || e.name != "<<" && e.name != ">>") {
+		g.number64(a)
+		g.Emit(ops[signed].Imm(asm.R0, int32(n)))
+		return
+	}
+	g.operands(a, b)
+	g.Emit(ops[signed].Reg(asm.R0, asm.R1))
+}
+
+// builtin leaves the number of a name in R0.
+func (g *generator) builtin(e *expr) {
+	if off, ok := g.context(e); ok {
+		g.Emit(bpfgen.Load(8, asm.R0, rCtx, off))
+		return
+	}
+	task := func(h bpf.Helper, high bool) {
+		g.Emit(bpfgen.Call(h))
+		if high {
+			g.Emit(asm.RSh.Imm(asm.R0, 32))
+		} else {
+			g.Emit(asm.Mov.Reg32(asm.R0, asm.R0))
+		}
+	}
+	if !g.p.hasGuest() {
+		switch e.name {
+		case "pid", "tid", "uid", "gid", "curtask", "cgroup", "usermode", "cpu", "vcpu":
+			g.Emit(asm.Mov.Imm(asm.R0, 0))
+			return
+		}
+	}
+	switch e.name {
+	case "pid":
+		task(bpf.HelperGetPIDTGID, true)
+	case "tid":
+		task(bpf.HelperGetPIDTGID, false)
+	case "uid":
+		task(bpf.HelperGetUIDGID, false)
+	case "gid":
+		task(bpf.HelperGetUIDGID, true)
+	case "cpu", "vcpu":
+		g.Emit(bpfgen.Call(bpf.HelperGetCPU))
+	case "ncpus":
+		g.Emit(bpfgen.Const(asm.R0, uint64(g.cfg.CPUs)))
+	case "nsecs":
+		g.Emit(bpfgen.Call(bpf.HelperKtimeGetNS))
+	case "elapsed":
+		g.Emit(bpfgen.Call(bpf.HelperKtimeGetNS), bpfgen.Const(asm.R1, uint64(g.cfg.Now)), asm.Sub.Reg(asm.R0, asm.R1))
+	case "rand":
+		g.Emit(bpfgen.Call(bpf.HelperGetRandom))
+	case "curtask":
+		g.Emit(bpfgen.Call(bpf.HelperGetTask))
+	case "cgroup":
+		g.Emit(bpfgen.Call(bpf.HelperGetCgroupID))
+	case "usermode":
+		g.Emit(bpfgen.Load(8, asm.R0, rCtx, insn.PtCS), asm.And.Imm(asm.R0, 1))
+	case "kstack":
+		g.stack(e)
+	default: // arg6 and on, which are on the stack above the return address
+		g.scoped(func() {
+			to := g.alloc(8)
+			g.Emit(bpfgen.StoreConst(8, to.base, to.off, 0), bpfgen.Load(8, asm.R3, rCtx, insn.PtSP))
+			g.Add(asm.R3, 8*int64(e.name[3]-'5'))
+			g.address(asm.R1, to)
+			g.Emit(asm.Mov.Imm(asm.R2, 8), bpfgen.Call(bpf.HelperReadKernel))
+			g.failedIfNegative(e.site)
+			g.load(asm.R0, to)
+		})
+	}
+}
+
+// stack leaves the number of the stack in R0.
+func (g *generator) stack(e *expr) {
+	g.Emit(asm.Mov.Reg(asm.R1, rCtx))
+	g.loadMap(asm.R2, numbered(mapStacks, e.typ.Depth))
+	g.Emit(asm.Mov.Imm(asm.R3, 0), bpfgen.Call(bpf.HelperGetStackID))
+	if g.p.hasGuest() {
+		g.failedIfNegative(e.site)
+	}
+}
+
+// incDec makes x++ and so on; with discard nobody wants the value.
+func (g *generator) incDec(e *expr, discard bool) {
+	of, d := e.args[0], int32(1)
+	if e.name == "--" {
+		d = -1
+	}
+	if of.kind == exVar {
+		v := g.vars[of.decl]
+		g.load(asm.R0, v)
+		if e.post && !discard {
+			g.Emit(asm.Mov.Reg(asm.R3, asm.R0))
+		}
+		g.Emit(asm.Add.Imm(asm.R0, d))
+		g.convert(typeInt, of.decl.typ)
+		g.store(v, asm.R0)
+		if e.post && !discard {
+			g.Emit(asm.Mov.Reg(asm.R0, asm.R3))
+		}
+		return
+	}
+	fail := g.NewLabel()
+	g.scoped(func() {
+		g.pointer(of, fail)
+		g.Emit(asm.Mov.Imm(asm.R1, d))
+		if discard {
+			g.Emit(asm.AddAtomic.Mem(rValue, asm.R1, asm.DWord, 0))
+			return
+		}
+		g.Emit(asm.FetchAdd.Mem(rValue, asm.R1, asm.DWord, 0), asm.Mov.Reg(asm.R0, asm.R1))
+		if !e.post {
+			g.Emit(asm.Add.Imm(asm.R0, d))
+		}
+	})
+	g.Place(fail)
+}
+
+// call leaves the number that a function returns in R0.
+func (g *generator) call(e *expr) {
+	switch e.name {
+	case "sizeof", "kaddr":
+		g.Emit(bpfgen.Const(asm.R0, e.num))
+	case "reg":
+		g.Emit(bpfgen.Load(8, asm.R0, rCtx, int(e.num)))
+	case "kstack":
+		g.stack(e)
+	case "strerror", "signal_name", "ksym":
+		g.number64(e.args[0])
+	case "delete":
+		g.deleteKey(e.args[0])
+	case "has_key":
+		g.truthOfKey(e.args[0])
+	case "strlen":
+		g.strlen(e.args[0])
+	default:
+		panic("BUG: " + e.name + " has no number")
+	}
+}

@@ -1,0 +1,204 @@
+package script
+
+import (
+	"github.com/cilium/ebpf/asm"
+
+	"github.com/guestprobe/guestprobe/probe/bpf"
+	"github.com/guestprobe/guestprobe/probe/bpfgen"
+)
+
+// isHist reports whether a map's elements are buckets.
+func (m *mapDef) isHist() bool { return m.value.is(Hist, LHist) }
+
+// key makes the key of an element, with room for a bucket.
+func (g *generator) key(e *expr) mem {
+	m := g.c.byName[e.name]
+	n := max(m.keyBytes(), 8)
+	if m.isHist() && m.keyed == 2 {
+		n = m.keyBytes() + 8
+	}
+	k := g.alloc(n)
+	if m.keyed == 1 {
+		g.Emit(bpfgen.StoreConst(8, k.base, k.off, 0))
+		return k
+	}
+	t := Type{Kind: Tuple, Elems: m.key}
+	if len(e.args) == 1 && e.args[0].typ.Kind == Tuple {
+		g.put(e.args[0], t, k)
+		return k
+	}
+	for i, a := range e.args {
+		g.put(a, m.key[i], k.at(t.offset(i)))
+	}
+	return k
+}
+
+// mapCall calls a helper with a map and a key.
+func (g *generator) mapCall(h bpf.Helper, m *mapDef, key mem) {
+	g.loadMap(asm.R1, m.name)
+	g.address(asm.R2, key)
+	g.Emit(bpfgen.Call(h))
+}
+
+// isArray reports whether the map is one value that all vCPUs share.
+func (m *mapDef) isArray() bool { return m.keyed == 1 && !m.value.isAggregate() }
+
+// pointer leaves the address of an element, which is made if it is not there, in
+// rValue. Where there is no room for it that is counted, and R0 is 0 at fail.
+func (g *generator) pointer(e *expr, fail bpfgen.Label) {
+	m := g.c.byName[e.name]
+	if m.isArray() {
+		g.Emit(asm.LoadMapValue(rValue, g.mapNumber(m.name), 0))
+		return
+	}
+	g.element(m, g.key(e), e.site, fail)
+}
+
+// element is pointer for a key that is there.
+func (g *generator) element(m *mapDef, key mem, site int, fail bpfgen.Label) {
+	have := g.NewLabel()
+	g.mapCall(bpf.HelperMapLookup, m, key)
+	g.If(asm.JNE, asm.R0, 0, have)
+	if m.keyed == 2 {
+		n := m.value.bytes()
+		zero := g.alloc(n)
+		g.clear(zero, n)
+		g.loadMap(asm.R1, m.name)
+		g.address(asm.R2, key)
+		g.address(asm.R3, zero)
+		g.Emit(asm.Mov.Imm(asm.R4, bpf.UpdateNoExist), bpfgen.Call(bpf.HelperMapUpdate))
+		g.Emit(asm.Mov.Reg(rValue, asm.R0))
+		g.mapCall(bpf.HelperMapLookup, m, key)
+		g.If(asm.JNE, asm.R0, 0, have)
+		g.Emit(asm.Mov.Reg(asm.R0, rValue))
+		g.failed(site)
+	}
+	g.Emit(asm.Mov.Imm(asm.R0, 0))
+	g.GoTo(fail)
+	g.Place(have)
+	g.Emit(asm.Mov.Reg(rValue, asm.R0))
+}
+
+// readMap leaves the number in an element in R0, 0 where there is none.
+func (g *generator) readMap(e *expr) {
+	m := g.c.byName[e.name]
+	if m.isArray() {
+		g.Emit(asm.LoadMapValue(asm.R1, g.mapNumber(m.name), 0), bpfgen.Load(8, asm.R0, asm.R1, 0))
+		return
+	}
+	g.scoped(func() {
+		none := g.NewLabel()
+		g.mapCall(bpf.HelperMapLookup, m, g.key(e))
+		g.If(asm.JEq, asm.R0, 0, none)
+		g.Emit(bpfgen.Load(8, asm.R0, asm.R0, 0))
+		g.Place(none)
+	})
+}
+
+// putElement stores an element that is no number.
+func (g *generator) putElement(e *expr, t Type, to mem) {
+	m := g.c.byName[e.name]
+	none, done := g.NewLabel(), g.NewLabel()
+	g.scoped(func() {
+		g.mapCall(bpf.HelperMapLookup, m, g.key(e))
+		g.Require(asm.JNE, asm.R0, 0, none)
+		g.Emit(asm.Mov.Reg(rValue, asm.R0))
+		g.copyAs(t, to, m.value, mem{rValue, 0})
+	})
+	g.GoTo(done)
+	g.Place(none)
+	g.clear(to, t.bytes())
+	g.Place(done)
+}
+
+// assignMap makes an assignment to an element.
+func (g *generator) assignMap(s *stmt) {
+	m := g.c.byName[s.to.name]
+	if m.value.isAggregate() {
+		g.aggregate(m, s.to, s.value)
+		return
+	}
+	done := g.NewLabel()
+	g.scoped(func() {
+		n := m.value.bytes()
+		val := g.alloc(n)
+		switch {
+		case s.op == "+=" || s.op == "-=":
+			g.number64(s.value)
+			if s.op == "-=" {
+				g.Emit(asm.Neg.Imm(asm.R0, 0))
+			}
+			g.store(val, asm.R0)
+			g.pointer(s.to, done)
+			g.load(asm.R1, val)
+			g.Emit(asm.AddAtomic.Mem(rValue, asm.R1, asm.DWord, 0))
+			return
+		case s.op != "=":
+			g.operate(s)
+			g.convert(typeInt, m.value)
+			g.store(val, asm.R0)
+		default:
+			g.put(s.value, m.value, val)
+		}
+		if m.isArray() && m.value.isNumber() {
+			g.load(asm.R0, val)
+			g.Emit(asm.LoadMapValue(asm.R1, g.mapNumber(m.name), 0), bpfgen.Store(8, asm.R1, 0, asm.R0))
+			return
+		}
+		key := g.key(s.to)
+		g.loadMap(asm.R1, m.name)
+		g.address(asm.R2, key)
+		g.address(asm.R3, val)
+		g.Emit(asm.Mov.Imm(asm.R4, bpf.UpdateAny), bpfgen.Call(bpf.HelperMapUpdate))
+		g.failedIfNegative(s.to.site)
+	})
+	g.Place(done)
+}
+
+// deleteKey takes an element out, and leaves 1 in R0 where it was there.
+func (g *generator) deleteKey(e *expr) {
+	m := g.c.byName[e.name]
+	done, none := g.NewLabel(), g.NewLabel()
+	g.scoped(func() {
+		key := g.key(e)
+		switch {
+		case m.isArray():
+			zero := g.alloc(m.value.bytes())
+			g.clear(zero, m.value.bytes())
+			g.loadMap(asm.R1, m.name)
+			g.address(asm.R2, key)
+			g.address(asm.R3, zero)
+			g.Emit(asm.Mov.Imm(asm.R4, bpf.UpdateAny), bpfgen.Call(bpf.HelperMapUpdate))
+		case m.isHist():
+			again := g.NewLabel()
+			bucket := key.at(m.keyBytes())
+			g.Emit(bpfgen.StoreConst(8, bucket.base, bucket.off, 0))
+			g.Place(again)
+			g.mapCall(bpf.HelperMapDelete, m, key)
+			g.load(asm.R1, bucket)
+			g.Emit(asm.Add.Imm(asm.R1, 1))
+			g.store(bucket, asm.R1)
+			g.If(asm.JLT, asm.R1, uint64(buckets(m.value)), again)
+			g.Emit(asm.Mov.Imm(asm.R0, 0))
+		default:
+			g.mapCall(bpf.HelperMapDelete, m, key)
+		}
+	})
+	g.If(asm.JNE, asm.R0, 0, none)
+	g.Emit(asm.Mov.Imm(asm.R0, 1))
+	g.GoTo(done)
+	g.Place(none)
+	g.Emit(asm.Mov.Imm(asm.R0, 0))
+	g.Place(done)
+}
+
+// truthOfKey leaves 1 in R0 where an element is there.
+func (g *generator) truthOfKey(e *expr) {
+	g.scoped(func() {
+		none := g.NewLabel()
+		g.mapCall(bpf.HelperMapLookup, g.c.byName[e.name], g.key(e))
+		g.If(asm.JEq, asm.R0, 0, none)
+		g.Emit(asm.Mov.Imm(asm.R0, 1))
+		g.Place(none)
+	})
+}

@@ -1,0 +1,197 @@
+package script
+
+import (
+	"errors"
+	"path"
+	"strings"
+	"testing"
+
+	"github.com/guestprobe/guestprobe/probe/bpf"
+	"github.com/guestprobe/guestprobe/probe/insn"
+
+	_ "github.com/guestprobe/guestprobe/internal/fuzzing"
+)
+
+// fakeTarget is a guest with a few functions.
+type fakeTarget map[string]uint64
+
+var target = fakeTarget{
+	"do_sys_openat2": 0xffffffff81300000, "vfs_read": 0xffffffff81310000, "vfs_readv": 0xffffffff81311000, "vfs_write": 0xffffffff81320000,
+	"ksys_read": 0xffffffff81330000, "do_syscall_64": 0xffffffff81340000,
+}
+
+func (f fakeTarget) Match(pattern string) (names []string) {
+	for n := range f {
+		if ok, _ := path.Match(pattern, n); ok {
+			names = append(names, n)
+		}
+	}
+	return names
+}
+
+func (f fakeTarget) Lookup(name string) (uint64, bool) { a, ok := f[name]; return a, ok }
+
+func (f fakeTarget) Name(addr uint64) (string, uint64, bool) {
+	for n, a := range f {
+		if addr >= a && addr < a+0x1000 {
+			return n, addr - a, true
+		}
+	}
+	return "", 0, false
+}
+
+// hit is one arrival at a function, or its return.
+type hit struct {
+	fn     string
+	ret    bool
+	cpu    int
+	pid    uint32
+	comm   string
+	args   [6]uint64
+	retval uint64
+	time   uint64
+	stack  []uint64
+	memory map[uint64]string
+}
+
+// fakeEnv answers helpers for a hit.
+type fakeEnv struct {
+	bpf.NoEnv
+	hit
+}
+
+func (e *fakeEnv) Now() uint64     { return e.time }
+func (e *fakeEnv) PIDTGID() uint64 { return uint64(e.pid)<<32 | uint64(e.pid) }
+func (e *fakeEnv) Comm(b *[16]byte) {
+	clear(b[:])
+	copy(b[:], e.comm)
+}
+
+var errNotMapped = errors.New("not mapped")
+
+func (e *fakeEnv) ReadKernel(addr uint64, p []byte) error {
+	for at, s := range e.memory {
+		s += strings.Repeat("\x00", 256)
+		if off := addr - at; off < uint64(len(s)) && int(off)+len(p) <= len(s) {
+			copy(p, s[off:])
+			return nil
+		}
+	}
+	return errNotMapped
+}
+
+func (e *fakeEnv) Stack(pcs []uint64, skip int, user bool) (int, error) {
+	if e.stack == nil || user {
+		return 0, errNotMapped
+	}
+	return copy(pcs, e.stack[min(skip, len(e.stack)):]), nil
+}
+
+// ran is what a script has done.
+type ran struct {
+	out      string
+	warnings string
+	exited   bool
+	status   int64
+}
+
+const testCPUs = 2
+
+// runScript runs a script on hits, in the interpreter.
+func runScript(tb testing.TB, text string, params []string, json bool, ticks int, hits ...hit) (r ran, err error) {
+	tb.Helper()
+	s, err := Compile(text, target, Options{Params: params, CPUs: testCPUs})
+	if err != nil {
+		return r, err
+	}
+	col, err := s.Object.Load(testCPUs, bpf.Heap{}, 0)
+	if err != nil {
+		tb.Fatalf("%s: %v", text, err)
+	}
+	defer col.Close()
+	var out strings.Builder
+	p := s.NewPrinter(func(name string) *bpf.Map { return col.Maps[name] }, target, json, func(t string) { out.WriteString(t) })
+	vms := []*bpf.VM{bpf.NewVM(nil, 0), bpf.NewVM(nil, 1)}
+	run := func(prog *bpf.Program, h hit) {
+		var buf [bpf.ReturnSize]byte
+		regs := &insn.Regs{RDI: h.args[0], RSI: h.args[1], RDX: h.args[2], RCX: h.args[3], R8: h.args[4], R9: h.args[5], RAX: h.retval}
+		entry := make([]byte, bpf.EntrySize)
+		bpf.PutEntry(entry, h.time, regs)
+		env := &fakeEnv{hit: h}
+		vms[h.cpu].Use(prog)
+		_, err := vms[h.cpu].Run(prog.PutContext(buf[:], env, regs, 8, 16, entry), env)
+		vms[h.cpu].Leave()
+		var fault *bpf.Fault
+		if errors.As(err, &fault) {
+			r.warnings += s.Source(prog.Name(), fault.PC, fault.Code.String()) + "\n"
+		}
+		if m := col.Maps[mapOutput]; m != nil {
+			m.Drain(func(rec bpf.Record) bool {
+				if r.exited {
+					return true
+				}
+				if err := p.Record(rec.Data); err != nil {
+					tb.Fatalf("%s: record %x: %v", text, rec.Data, err)
+				}
+				r.status, r.exited = s.Exit(rec.Data)
+				return true
+			})
+		}
+	}
+	named := func(name string) {
+		for _, lp := range col.Programs {
+			if lp.Name() == name {
+				run(lp.Program, hit{})
+			}
+		}
+	}
+	for _, name := range s.Begin {
+		named(name)
+	}
+	for _, h := range hits {
+		for _, lp := range col.Programs {
+			if lp.AttachTo == h.fn && lp.Kind().AtReturn() == h.ret && !r.exited {
+				run(lp.Program, h)
+			}
+		}
+	}
+	for range ticks {
+		for _, i := range s.Intervals {
+			if !r.exited {
+				named(i.Program)
+			}
+		}
+	}
+	for _, name := range s.End {
+		named(name)
+	}
+	p.PrintMaps()
+	r.warnings += strings.Join(append(s.Warnings, p.Problems(true)...), "\n")
+	r.out = out.String()
+	return r, nil
+}
+
+// The hits of the cases: see each.
+
+// open3 are three calls of do_sys_openat2.
+func open3() (hs []hit) {
+	call := func(cpu int, pid uint32, comm, file string, ret int64, took uint64) {
+		h := hit{fn: "do_sys_openat2", cpu: cpu, pid: pid, comm: comm, time: uint64(1000 * (len(hs) + 1)), args: [6]uint64{uint64(0xffffff9c), 0x7000},
+			memory: map[uint64]string{0x7000: file + "\x00"}}
+		r := h
+		r.ret, r.retval, r.time = true, uint64(ret), h.time+took
+		hs = append(hs, h, r)
+	}
+	call(0, 101, "cat", "/etc/passwd", 3, 4200)
+	call(1, 102, "ls", "/tmp", 4, 900)
+	call(0, 101, "cat", "/nope", -2, 15000)
+	return hs
+}
+
+// read4 are four calls of vfs_read.
+func read4() (hs []hit) {
+	for _, n := range []uint64{0, 1, 100, 4096} {
+		hs = append(hs, hit{fn: "vfs_read", pid: 200, comm: "dd", args: [6]uint64{1, 2, n, 4}, stack: []uint64{target["vfs_read"], target["ksys_read"] + 107, target["do_syscall_64"] + 88}})
+	}
+	return hs
+}

@@ -1,0 +1,148 @@
+package script
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// buckets is how many buckets a histogram has.
+func buckets(t Type) int {
+	if t.Kind == LHist {
+		n := uint64(t.High-t.Low) / uint64(t.Step)
+		if uint64(t.High-t.Low)%uint64(t.Step) != 0 {
+			n++
+		}
+		return int(n) + 2
+	}
+	return (63-t.Size)<<t.Size + 1<<t.Size + 1
+}
+
+// barWidth is the width of the longest bar.
+const barWidth = 52
+
+// edge is where bucket i of a log2 histogram begins, not counting that of negative numbers.
+func edge(k, i int) uint64 {
+	n := 1 << k
+	if i <= 2*n {
+		return uint64(i)
+	}
+	return uint64(n+i&(n-1)) << (i>>k - 1)
+}
+
+// logLabel is the label of a bucket.
+func logLabel(k, b int) string {
+	if b == 0 {
+		return "(..., 0)"
+	}
+	lo, hi := edge(k, b-1), edge(k, b)
+	if hi-lo == 1 {
+		return "[" + short(lo) + "]"
+	}
+	return "[" + short(lo) + ", " + short(hi) + ")"
+}
+
+// short prints a power of two, or a few of them, by its suffix.
+func short(v uint64) string {
+	p := 0
+	for v>>p > 1 {
+		p++
+	}
+	d := min(p/10, 6)
+	return strconv.FormatUint(v>>(10*d), 10) + []string{"", "K", "M", "G", "T", "P", "E"}[d]
+}
+
+// linearLabel is the label of a bucket.
+func linearLabel(t Type, b int) string {
+	n := buckets(t)
+	num := func(v int64) string {
+		if t.Step%1024 == 0 && v != 0 {
+			for d, s := range []string{"E", "P", "T", "G", "M", "K"} {
+				if f := int64(1) << (60 - 10*d); v%f == 0 {
+					return strconv.FormatInt(v/f, 10) + s
+				}
+			}
+		}
+		return strconv.FormatInt(v, 10)
+	}
+	switch b {
+	case 0:
+		return "(..., " + num(t.Low) + ")"
+	case n - 1:
+		return "[" + num(t.High) + ", ...)"
+	}
+	lo := t.Low + int64(b-1)*t.Step
+	if t.Step == 1 {
+		return "[" + num(lo) + "]"
+	}
+	return "[" + num(lo) + ", " + num(lo+t.Step) + ")"
+}
+
+// span is the first and the last bucket that have something; ok is false where none has.
+func span(counts []uint64) (lo, hi int, ok bool) {
+	lo = -1
+	for i, n := range counts {
+		if n > 0 {
+			if lo < 0 {
+				lo = i
+			}
+			hi = i
+		}
+	}
+	return lo, hi, lo >= 0
+}
+
+// histText prints the rows of a histogram, and an empty line.
+func histText(t Type, counts []uint64) string {
+	var b strings.Builder
+	lo, hi, ok := span(counts)
+	if !ok {
+		return "\n"
+	}
+	most := uint64(0)
+	for _, n := range counts {
+		most = max(most, n)
+	}
+	for i := lo; i <= hi; i++ {
+		label := ""
+		if t.Kind == LHist {
+			label = linearLabel(t, i)
+		} else {
+			label = logLabel(t.Size, i)
+		}
+		bar := int(float64(counts[i]) / float64(most) * barWidth)
+		if counts[i] < 1<<50 {
+			bar = int(counts[i] * barWidth / most)
+		}
+		fmt.Fprintf(&b, "%-16s%8d |%-*s|\n", label, counts[i], barWidth, strings.Repeat("@", bar))
+	}
+	b.WriteByte('\n')
+	return b.String()
+}
+
+// histJSON is the array of the buckets of a histogram.
+func histJSON(t Type, counts []uint64) string {
+	lo, hi, ok := span(counts)
+	if !ok {
+		return "[]"
+	}
+	var rows []string
+	for i := lo; i <= hi; i++ {
+		row := "{"
+		switch {
+		case t.Kind == Hist && i == 0:
+			row += `"max": -1, `
+		case t.Kind == Hist:
+			row += fmt.Sprintf(`"min": %s, "max": %s, `, jsonUint(edge(t.Size, i-1)), jsonUint(edge(t.Size, i)-1))
+		case i == 0:
+			row += fmt.Sprintf(`"max": %s, `, jsonInt(t.Low-1))
+		case i == buckets(t)-1:
+			row += fmt.Sprintf(`"min": %s, `, jsonInt(t.High))
+		default:
+			at := t.Low + int64(i-1)*t.Step
+			row += fmt.Sprintf(`"min": %s, "max": %s, `, jsonInt(at), jsonInt(at+t.Step-1))
+		}
+		rows = append(rows, row+fmt.Sprintf(`"count": %s}`, jsonUint(counts[i])))
+	}
+	return "[" + strings.Join(rows, ",") + "]"
+}

@@ -1,0 +1,256 @@
+package script
+
+import (
+	"strconv"
+	"strings"
+)
+
+// tokenKind says what a token is.
+type tokenKind uint8
+
+const (
+	tokEOF    tokenKind = iota
+	tokIdent            // a name or keyword
+	tokVar              // $name
+	tokMap              // @name, or @
+	tokParam            // $1, or $#
+	tokInt              // a number, or a duration in nanoseconds
+	tokString           // text in quotes, with its escapes undone
+	tokOp               // an operator or a bracket
+)
+
+// token is one word of the source.
+type token struct {
+	kind tokenKind
+	Span
+	text string // name, operator, or the string's bytes
+	num  uint64
+}
+
+// lexer makes tokens of the source.
+type lexer struct {
+	src *source
+	pos int
+}
+
+// maxSource bounds a script, in bytes.
+const maxSource = 1 << 20
+
+// operators, the longest first.
+var operators = []string{
+	"<<=", ">>=", "...", "->", "++", "--", "<<", ">>", "<=", ">=", "==", "!=", "&&", "||", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "..", "?:",
+	"+", "-", "*", "/", "%", "&", "|", "^", "~", "!", "<", ">", "=", "?", ":", ";", ",", ".", "(", ")", "[", "]", "{", "}",
+}
+
+func isLetter(c byte) bool { return c == '_' || c|0x20 >= 'a' && c|0x20 <= 'z' }
+func isDigit(c byte) bool  { return c >= '0' && c <= '9' }
+
+// skip goes on behind blanks and comments.
+func (l *lexer) skip() error {
+	for l.pos < len(l.src.text) {
+		rest := l.src.text[l.pos:]
+		switch {
+		case strings.ContainsRune(" \t\r\n", rune(rest[0])):
+			l.pos++
+		case strings.HasPrefix(rest, "//"), l.pos == 0 && strings.HasPrefix(rest, "#!"):
+			if i := strings.IndexByte(rest, '\n'); i >= 0 {
+				l.pos += i + 1
+			} else {
+				l.pos = len(l.src.text)
+			}
+		case strings.HasPrefix(rest, "/*"):
+			i := strings.Index(rest[2:], "*/")
+			if i < 0 {
+				return l.src.at(Span{l.pos, l.pos + 2}, "comment without end")
+			}
+			l.pos += i + 4
+		default:
+			return nil
+		}
+	}
+	return nil
+}
+
+// word returns the end of the name that begins at i.
+func (l *lexer) word(i int) int {
+	for i < len(l.src.text) && (isLetter(l.src.text[i]) || isDigit(l.src.text[i])) {
+		i++
+	}
+	return i
+}
+
+// next returns the next token.
+func (l *lexer) next() (token, error) {
+	if err := l.skip(); err != nil {
+		return token{}, err
+	}
+	at := l.pos
+	if at >= len(l.src.text) {
+		return token{kind: tokEOF, Span: Span{at, at}}, nil
+	}
+	take := func(kind tokenKind, end int) token {
+		l.pos = end
+		return token{kind: kind, Span: Span{at, end}, text: l.src.text[at:end]}
+	}
+	switch c := l.src.text[at]; {
+	case isLetter(c):
+		return take(tokIdent, l.word(at)), nil
+	case isDigit(c):
+		return l.number()
+	case c == '"':
+		return l.quoted()
+	case c == '@':
+		return take(tokMap, l.word(at+1)), nil
+	case c == '$':
+		end := l.word(at + 1)
+		if end == at+1 && end < len(l.src.text) && l.src.text[end] == '#' {
+			return take(tokParam, end+1), nil
+		}
+		if end == at+1 {
+			return token{}, l.src.at(Span{at, end}, "$ without a name")
+		}
+		if isDigit(l.src.text[at+1]) {
+			t := take(tokParam, end)
+			n, err := strconv.ParseUint(t.text[1:], 10, 16)
+			if err != nil || n == 0 {
+				return token{}, l.src.at(t.Span, "%s is no positional parameter", t.text)
+			}
+			t.num = n
+			return t, nil
+		}
+		return take(tokVar, end), nil
+	}
+	for _, op := range operators {
+		if strings.HasPrefix(l.src.text[at:], op) {
+			return take(tokOp, at+len(op)), nil
+		}
+	}
+	return token{}, l.src.at(Span{at, at + 1}, "invalid character %q", l.src.text[at])
+}
+
+// units are those of durations, in nanoseconds.
+var units = map[string]uint64{"ns": 1, "us": 1e3, "ms": 1e6, "s": 1e9, "m": 60e9, "h": 3600e9, "d": 86400e9}
+
+// number reads a number: decimal, 0x, octal with 0, with _ between its digits, with an
+// exponent, with a suffix as C's, or a unit of time.
+func (l *lexer) number() (token, error) {
+	at := l.pos
+	end := l.word(at)
+	l.pos = end
+	t := token{kind: tokInt, Span: Span{at, end}, text: l.src.text[at:end]}
+	var ok bool
+	t.num, ok = parseNumber(t.text)
+	if !ok {
+		return token{}, l.src.at(t.Span, "invalid number %q", t.text)
+	}
+	return t, nil
+}
+
+// parseNumber is the value of a number's text.
+func parseNumber(text string) (uint64, bool) {
+	digits := strings.ReplaceAll(text, "_", "")
+	if n, err := strconv.ParseUint(digits, 0, 64); err == nil && !strings.HasPrefix(digits, "0b") && !strings.HasPrefix(digits, "0o") {
+		return n, true
+	}
+	if strings.HasPrefix(digits, "0x") {
+		n, err := strconv.ParseUint(strings.TrimRight(digits, "uUlL"), 0, 64)
+		return n, err == nil
+	}
+	i := strings.IndexFunc(digits, func(r rune) bool { return r < '0' || r > '9' })
+	if i <= 0 {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(digits[:i], 0, 64)
+	if err != nil {
+		return 0, false
+	}
+	suffix := digits[i:]
+	if f, ok := units[suffix]; ok {
+		return n * f, n == 0 || n*f/n == f
+	}
+	if strings.Trim(suffix, "uUlL") == "" && len(suffix) <= 3 {
+		return n, true
+	}
+	if exp, ok := strings.CutPrefix(suffix, "e"); ok {
+		e, err := strconv.ParseUint(exp, 10, 5)
+		for ; err == nil && e > 0; e-- {
+			if n*10/10 != n {
+				return 0, false
+			}
+			n *= 10
+		}
+		return n, err == nil && e == 0
+	}
+	return 0, false
+}
+
+// quoted reads a string.
+func (l *lexer) quoted() (token, error) {
+	at := l.pos
+	var b strings.Builder
+	for i := at + 1; i < len(l.src.text); {
+		c := l.src.text[i]
+		if c == '"' {
+			l.pos = i + 1
+			return token{kind: tokString, Span: Span{at, i + 1}, text: b.String()}, nil
+		}
+		if c == '\n' {
+			break
+		}
+		if c != '\\' || i+1 == len(l.src.text) {
+			b.WriteByte(c)
+			i++
+			continue
+		}
+		v, n, ok := escape(l.src.text[i+1:])
+		if !ok {
+			return token{}, l.src.at(Span{i, i + 2}, "invalid escape \\%c", l.src.text[i+1])
+		}
+		b.WriteByte(v)
+		i += 1 + n
+	}
+	return token{}, l.src.at(Span{at, at + 1}, "string without end")
+}
+
+// escape reads what stands behind a backslash, of n bytes.
+func escape(s string) (v byte, n int, ok bool) {
+	if i := strings.IndexByte(`ntr\"abfve`, s[0]); i >= 0 {
+		return "\n\t\r\\\"\a\b\f\v\x1b"[i], 1, true
+	}
+	base, from, most := 8, 0, 3
+	if s[0] == 'x' {
+		base, from, most = 16, 1, 2
+	}
+	for n = from; n < len(s) && n < from+most; n++ {
+		if _, err := strconv.ParseUint(s[n:n+1], base, 8); err != nil {
+			break
+		}
+	}
+	u, err := strconv.ParseUint(s[from:n], base, 8)
+	return byte(u), n, err == nil
+}
+
+// place reads the text of an attach point, which ends at a blank, a comma, a brace, or
+// the slash of a predicate.
+func (l *lexer) place() (token, error) {
+	if err := l.skip(); err != nil {
+		return token{}, err
+	}
+	at := l.pos
+	i := at
+	path := false
+	for ; i < len(l.src.text); i++ {
+		c := l.src.text[i]
+		if c == ':' {
+			switch l.src.text[at:i] {
+			case "uprobe", "u", "uretprobe", "ur", "usdt", "U":
+				path = true
+			}
+		}
+		if strings.IndexByte(" \t\r\n,{", c) >= 0 || c == '/' && !path || c == ';' {
+			break
+		}
+	}
+	l.pos = i
+	return token{kind: tokIdent, Span: Span{at, i}, text: l.src.text[at:i]}, nil
+}

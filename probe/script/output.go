@@ -1,0 +1,193 @@
+package script
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/guestprobe/guestprobe/probe/bpf"
+)
+
+// outputKind says what a record of a program asks for.
+type outputKind uint8
+
+const (
+	outPrintf outputKind = iota
+	outValue             // print of a value
+	outMap               // print of a map
+	outClear
+	outZero
+	outExit
+)
+
+// output is a place in the script where something is written.
+type output struct {
+	Span
+	kind   outputKind
+	format *format
+	types  []Type
+	of     *mapDef
+	top    int
+	div    int64
+}
+
+// bytes is the size of its records: the number of the place, and the values.
+func (o *output) bytes() int { return 8 + Type{Kind: Tuple, Elems: o.types}.bytes() }
+
+// numbered is the name of one of several maps.
+func numbered(name string, n int) string { return name + strconv.Itoa(n) }
+
+// Names knows the guest's symbols.
+type Names interface {
+	// Name returns the symbol that an address is in, and how far from its beginning.
+	Name(addr uint64) (name string, offset uint64, ok bool)
+}
+
+// Printer prints what the programs of a script write. It belongs to one goroutine.
+type Printer struct {
+	s      *Script
+	maps   func(name string) *bpf.Map
+	names  Names
+	write  func(text string)
+	asJSON bool
+	told   map[int]uint64
+}
+
+// NewPrinter makes a printer that gives text to write, a record at a time: as bpftrace
+// prints it, or with json lines of JSON. Maps finds the maps of the loaded script.
+func (s *Script) NewPrinter(maps func(name string) *bpf.Map, names Names, json bool, write func(text string)) *Printer {
+	return &Printer{s: s, maps: maps, names: names, write: write, asJSON: json, told: map[int]uint64{}}
+}
+
+// Attached tells how many probes there are, which only JSON has in its output.
+func (p *Printer) Attached(n int) {
+	if p.asJSON {
+		p.write(fmt.Sprintf("{\"type\": \"attached_probes\", \"count\": %d, \"data\": {\"probes\": %d}}\n", n, n))
+	}
+}
+
+// Lost tells how many records were lost, which only JSON has in its output.
+func (p *Printer) Lost(n uint64) {
+	if p.asJSON {
+		p.write(fmt.Sprintf("{\"type\": \"lost_events\", \"count\": %d, \"data\": {\"events\": %d}}\n", n, n))
+	}
+}
+
+// Exit reports whether a record of the ring asks for the script's end, and with which
+// status.
+func (s *Script) Exit(data []byte) (status int64, ok bool) {
+	o, values, err := s.output(data)
+	if err != nil || o.kind != outExit {
+		return 0, false
+	}
+	if len(o.types) > 0 {
+		status = int64(word(values))
+	}
+	return status, true
+}
+
+// output is what a record is about, and its values.
+func (s *Script) output(data []byte) (*output, []byte, error) {
+	if len(data) < 8 || word(data) >= uint64(len(s.c.outputs)) {
+		return nil, nil, fmt.Errorf("record of %d bytes: of no statement", len(data))
+	}
+	o := s.c.outputs[word(data)]
+	if len(data) < o.bytes() {
+		return nil, nil, fmt.Errorf("record of %d bytes: want %d", len(data), o.bytes())
+	}
+	return o, data[8:], nil
+}
+
+// Record prints one record of the ring. What no program can have written, because the
+// guest has changed it, is an error.
+func (p *Printer) Record(data []byte) error {
+	o, data, err := p.s.output(data)
+	if err != nil {
+		return err
+	}
+	switch o.kind {
+	case outPrintf:
+		p.line("printf", o.format.render(o.types, data, p.text))
+	case outValue:
+		if p.asJSON {
+			p.write(`{"type": "value", "data": ` + p.json(o.types[0], data) + "}\n")
+		} else {
+			p.write(p.text(o.types[0], data) + "\n")
+		}
+	case outMap:
+		p.printMap(o.of, o.top, o.div, true)
+	case outClear, outZero:
+		return p.empty(o.of, o.kind == outClear)
+	}
+	return nil
+}
+
+func (p *Printer) line(kind, text string) {
+	if p.asJSON {
+		text = fmt.Sprintf("{\"type\": %q, \"data\": %s}\n", kind, jsonText(text))
+	}
+	p.write(text)
+}
+
+// empty takes out all elements of a map, or makes their values 0.
+func (p *Printer) empty(m *mapDef, out bool) error {
+	b := p.maps(m.name)
+	if b == nil {
+		return nil
+	}
+	var keys [][]byte
+	b.Each(func(key []byte, _ [][]byte) bool {
+		keys = append(keys, append([]byte(nil), key...))
+		return true
+	})
+	zero := make([][]byte, 1)
+	if b.PerCPU() {
+		zero = make([][]byte, b.CPUs())
+	}
+	for i := range zero {
+		zero[i] = make([]byte, b.Spec().ValueSize)
+	}
+	for _, k := range keys {
+		var err error
+		if out && m.keyed == 2 {
+			err = b.Delete(k)
+		} else {
+			err = b.Update(k, zero, bpf.UpdateAny)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Problems returns warnings about what has failed while the script ran and was not told
+// yet: each place once, and with all a second time at the end with its count.
+func (p *Printer) Problems(all bool) (ws []string) {
+	m := p.maps(mapSites)
+	if m == nil {
+		return nil
+	}
+	values, err := m.Lookup(make([]byte, 4))
+	if err != nil {
+		return nil
+	}
+	for i, s := range p.s.c.sites {
+		n, errno := word(values[0][16*i:]), -int64(word(values[0][16*i+8:]))
+		told, known := p.told[i]
+		if n == 0 || known && (!all || n == told) {
+			continue
+		}
+		p.told[i] = n
+		what := s.what
+		if what == "" {
+			what = errorText(errno)
+		}
+		e := p.s.c.at(s.Span, "%s", what)
+		e.AtRunTime = true
+		if n > 1 || known {
+			e.Message += fmt.Sprintf(" (%d times)", n)
+		}
+		ws = append(ws, e.Error())
+	}
+	return ws
+}

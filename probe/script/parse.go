@@ -1,0 +1,301 @@
+package script
+
+import (
+	"strconv"
+	"strings"
+)
+
+// parser makes the tree of a script, one token ahead.
+type parser struct {
+	*script
+	lexer
+	tok   token
+	depth int  // of what is nested
+	pred  bool // a slash before a brace ends the expression
+	loops int
+}
+
+// maxDepth bounds how deep expressions and blocks nest.
+const maxDepth = 64
+
+// Limits of the language, as bpftrace's.
+const (
+	maxUnroll  = 100
+	maxBuckets = 1000
+)
+
+// parse makes the tree of a script.
+func parse(name, text string, params []string) (*script, error) {
+	s := &script{source: &source{name, text}, params: params, byName: map[string]*mapDef{}}
+	s.config = config{maxKeys: 4096, maxString: 64, printMaps: true, missing: "error"}
+	p := &parser{script: s, lexer: lexer{src: s.source}}
+	if len(text) > maxSource {
+		return nil, s.at(Span{0, 1}, "a script of %d bytes: at most %d", len(text), maxSource)
+	}
+	err := p.program()
+	return s, err
+}
+
+func (p *parser) advance() (err error) {
+	p.tok, err = p.next()
+	return err
+}
+
+func (p *parser) isOp(op string) bool  { return p.tok.kind == tokOp && p.tok.text == op }
+func (p *parser) isWord(w string) bool { return p.tok.kind == tokIdent && p.tok.text == w }
+func (p *parser) describe() string {
+	switch p.tok.kind {
+	case tokEOF:
+		return "end of the script"
+	case tokString:
+		return "string " + strconv.Quote(p.tok.text)
+	}
+	return strconv.Quote(p.tok.text)
+}
+
+// expect takes an operator, or says what was expected.
+func (p *parser) expect(op string) error {
+	if !p.isOp(op) {
+		return p.at(p.tok.Span, "syntax error, unexpected %s, expecting %q", p.describe(), op)
+	}
+	return p.advance()
+}
+
+// nested counts a level of nesting while f runs.
+func (p *parser) nested(f func() error) error {
+	if p.depth++; p.depth > maxDepth {
+		return p.at(p.tok.Span, "nested too deep: at most %d levels", maxDepth)
+	}
+	defer func() { p.depth-- }()
+	return f()
+}
+
+// program reads all of it. An attach point is read from where its first word begins.
+func (p *parser) program() error {
+	for {
+		if err := p.skip(); err != nil {
+			return err
+		}
+		begin := p.pos
+		if err := p.advance(); err != nil {
+			return err
+		}
+		var err error
+		switch {
+		case p.tok.kind == tokEOF:
+			if len(p.probes) == 0 {
+				return p.at(Span{0, 1}, "no probes in the script").hint("a script is PROBE { STATEMENTS }, as kprobe:vfs_read { @[comm] = count(); }")
+			}
+			return nil
+		case p.isOp(";"):
+		case p.isWord("config") && p.follows("="):
+			err = p.configBlock()
+		case p.isWord("let"):
+			err = p.letMap()
+		case p.isWord("macro"):
+			return p.at(p.tok.Span, "macro is not supported").hint("write out what the macro stands for")
+		case p.isWord("import"), p.isWord("fn"), p.isWord("subprog"):
+			return p.at(p.tok.Span, "%s is not supported", p.tok.text)
+		case p.isWord("struct"), p.isWord("union"), p.isWord("enum"):
+			return p.at(p.tok.Span, "definitions of C types are not supported").hint("read memory by pointers to numbers, as *(uint32 *)(arg0 + 8)")
+		case p.tok.kind == tokIdent:
+			p.pos = begin
+			err = p.probe()
+		default:
+			if strings.HasPrefix(p.text[p.tok.From:], "#") {
+				return p.at(p.tok.Span, "preprocessor lines are not supported")
+			}
+			return p.at(p.tok.Span, "syntax error, unexpected %s, expecting a probe", p.describe())
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// follows reports whether the next token is this operator.
+func (p *parser) follows(op string) bool {
+	at := p.pos
+	t, err := p.next()
+	p.pos = at
+	return err == nil && t.kind == tokOp && t.text == op
+}
+
+// configBlock reads config = { NAME = VALUE; ... }.
+func (p *parser) configBlock() error {
+	if err := p.advance(); err != nil {
+		return err
+	}
+	if err := p.advance(); err != nil {
+		return err
+	}
+	if err := p.expect("{"); err != nil {
+		return err
+	}
+	for !p.isOp("}") {
+		name := p.tok
+		if name.kind != tokIdent {
+			return p.at(name.Span, "syntax error, unexpected %s, expecting a setting", p.describe())
+		}
+		if err := p.advance(); err != nil {
+			return err
+		}
+		if err := p.expect("="); err != nil {
+			return err
+		}
+		if err := p.setting(name, p.tok); err != nil {
+			return err
+		}
+		if err := p.advance(); err != nil {
+			return err
+		}
+		if p.isOp("}") {
+			break
+		}
+		if err := p.expect(";"); err != nil {
+			return err
+		}
+	}
+	return nil // the next round takes what follows the brace
+}
+
+// settings are those of config blocks.
+var settings = []string{"max_map_keys", "max_strlen", "print_maps_on_exit", "missing_probes"}
+
+// setting sets one thing.
+func (p *parser) setting(name, value token) error {
+	key := strings.ToLower(strings.TrimPrefix(name.text, "BPFTRACE_"))
+	number := func(least, most uint64) error {
+		if value.kind != tokInt || value.num < least || value.num > most {
+			return p.at(value.Span, "%s: want a number from %d to %d", key, least, most)
+		}
+		return nil
+	}
+	switch key {
+	case "max_map_keys":
+		p.config.maxKeys = value.num
+		return number(1, 1<<19)
+	case "max_strlen":
+		p.config.maxString = int(value.num)
+		return number(8, 448)
+	case "print_maps_on_exit":
+		p.config.printMaps = value.num != 0 || value.text == "true"
+		if value.text == "true" || value.text == "false" {
+			return nil
+		}
+		return number(0, 1)
+	case "missing_probes":
+		p.config.missing = value.text
+		if value.text != "error" && value.text != "warn" && value.text != "ignore" {
+			return p.at(value.Span, "missing_probes: want error, warn or ignore")
+		}
+		return nil
+	}
+	err := p.at(name.Span, "Unknown config variable: '%s'", name.text)
+	if m := meant(key, settings); m != "" {
+		return err.hint("did you mean %s?", m)
+	}
+	return err.hint("there are %s", strings.Join(settings, ", "))
+}
+
+// letMap reads let @NAME = hash(LIMIT).
+func (p *parser) letMap() error {
+	if err := p.advance(); err != nil {
+		return err
+	}
+	name := p.tok
+	if name.kind != tokMap {
+		return p.at(name.Span, "syntax error, unexpected %s, expecting a map", p.describe())
+	}
+	if err := p.advance(); err != nil {
+		return err
+	}
+	if err := p.expect("="); err != nil {
+		return err
+	}
+	kind := p.tok
+	if !p.isWord("hash") && !p.isWord("percpuhash") {
+		return p.at(kind.Span, "Invalid map type: %s", kind.text).hint("hash(ENTRIES) is what there is")
+	}
+	if err := p.advance(); err != nil {
+		return err
+	}
+	if err := p.expect("("); err != nil {
+		return err
+	}
+	if p.tok.kind != tokInt || p.tok.num < 1 || p.tok.num > 1<<19 {
+		return p.at(p.tok.Span, "want a number of entries from 1 to %d", 1<<19)
+	}
+	p.mapDef(name.text, name.Span).limit = p.tok.num
+	if err := p.advance(); err != nil {
+		return err
+	}
+	return p.expectLast(")")
+}
+
+// expectLast is expect where no token is to be read behind: an attach point may follow.
+func (p *parser) expectLast(op string) error {
+	if !p.isOp(op) {
+		return p.at(p.tok.Span, "syntax error, unexpected %s, expecting %q", p.describe(), op)
+	}
+	return nil
+}
+
+// mapDef returns the map of a name.
+func (p *parser) mapDef(name string, at Span) *mapDef {
+	if p.byName[name] == nil {
+		m := &mapDef{name: name, Span: at}
+		p.byName[name] = m
+		p.maps = append(p.maps, m)
+	}
+	return p.byName[name]
+}
+
+// probe reads attach points, a predicate, and a block.
+func (p *parser) probe() error {
+	d := &probeDef{}
+	for {
+		t, err := p.place()
+		if err != nil {
+			return err
+		}
+		ap, err := p.attachPoint(t)
+		if err != nil {
+			return err
+		}
+		d.points = append(d.points, ap)
+		if err := p.skip(); err != nil {
+			return err
+		}
+		if p.pos >= len(p.text) || p.text[p.pos] != ',' {
+			break
+		}
+		p.pos++
+	}
+	d.Span = d.points[0].Span.join(d.points[len(d.points)-1].Span)
+	if err := p.advance(); err != nil {
+		return err
+	}
+	if p.isOp("/") {
+		if err := p.advance(); err != nil {
+			return err
+		}
+		p.pred = true
+		var err error
+		d.cond, err = p.expr()
+		p.pred = false
+		if err != nil {
+			return err
+		}
+		if err := p.expect("/"); err != nil {
+			return err
+		}
+	}
+	if !p.isOp("{") {
+		return p.at(p.tok.Span, "syntax error, unexpected %s, expecting { or /", p.describe())
+	}
+	var err error
+	d.body, err = p.block(true)
+	p.probes = append(p.probes, d)
+	return err
+}

@@ -1,0 +1,354 @@
+package script
+
+import (
+	"slices"
+	"strconv"
+)
+
+// levels are the operators between two operands, from the loosest on.
+var levels = [][]string{
+	{"||"}, {"&&"}, {"|"}, {"^"}, {"&"}, {"==", "!="}, {"<", "<=", ">", ">="}, {"<<", ">>"}, {"+", "-"}, {"*", "/", "%"},
+}
+
+// expr reads an expression.
+func (p *parser) expr() (e *expr, err error) {
+	err = p.nested(func() error {
+		e, err = p.binary(0)
+		if err != nil {
+			return err
+		}
+		switch {
+		case p.isOp("?:"):
+			return p.cond(e, &e, true)
+		case p.isOp("?"):
+			return p.cond(e, &e, p.follows(":"))
+		}
+		return nil
+	})
+	return e, err
+}
+
+// cond reads what stands behind a condition; short is a ?: b.
+func (p *parser) cond(c *expr, to **expr, short bool) error {
+	then := c
+	var err error
+	split := p.isOp("?:")
+	if err = p.advance(); err != nil {
+		return err
+	}
+	if !short {
+		if then, err = p.expr(); err != nil {
+			return err
+		}
+	}
+	if !split {
+		if err := p.expect(":"); err != nil {
+			return err
+		}
+	}
+	other, err := p.expr()
+	if err != nil {
+		return err
+	}
+	*to = &expr{kind: exCond, Span: c.Span.join(other.Span), args: []*expr{c, then, other}}
+	return nil
+}
+
+// endsPredicate reports whether the slash at hand is the end of a predicate.
+func (p *parser) endsPredicate() bool {
+	return p.pred && p.isOp("/") && p.follows("{")
+}
+
+// binary reads operands with operators of a level between them.
+func (p *parser) binary(level int) (*expr, error) {
+	if level == len(levels) {
+		return p.unary()
+	}
+	left, err := p.binary(level + 1)
+	for n := 0; err == nil && p.tok.kind == tokOp && slices.Contains(levels[level], p.tok.text) && !p.endsPredicate(); n++ {
+		if n > 1000 {
+			return nil, p.at(p.tok.Span, "an expression of too many operands")
+		}
+		op := p.tok.text
+		if err := p.advance(); err != nil {
+			return nil, err
+		}
+		right, err := p.binary(level + 1)
+		if err != nil {
+			return nil, err
+		}
+		left = &expr{kind: exBinary, name: op, Span: left.Span.join(right.Span), args: []*expr{left, right}}
+	}
+	return left, err
+}
+
+// unary reads operators before an operand, and casts.
+func (p *parser) unary() (e *expr, err error) {
+	err = p.nested(func() error {
+		e, err = p.unaryIn()
+		return err
+	})
+	return e, err
+}
+
+func (p *parser) unaryIn() (*expr, error) {
+	t := p.tok
+	switch {
+	case p.isOp("!"), p.isOp("~"), p.isOp("-"), p.isOp("*"), p.isOp("+"):
+		if err := p.advance(); err != nil {
+			return nil, err
+		}
+		of, err := p.unary()
+		if err != nil {
+			return nil, err
+		}
+		return &expr{kind: exUnary, name: t.text, Span: t.Span.join(of.Span), args: []*expr{of}}, nil
+	case p.isOp("&"):
+		return nil, p.at(t.Span, "addresses of variables and maps are not supported")
+	case p.isOp("++"), p.isOp("--"):
+		if err := p.advance(); err != nil {
+			return nil, err
+		}
+		of, err := p.unary()
+		if err != nil {
+			return nil, err
+		}
+		return p.incDec(t, of, false)
+	case p.isOp("("):
+		if c, ok, err := p.castOf(); ok || err != nil {
+			return c, err
+		}
+	}
+	return p.postfix()
+}
+
+// incDec makes ++ or -- of an operand.
+func (p *parser) incDec(t token, of *expr, post bool) (*expr, error) {
+	if of.kind != exVar && of.kind != exMap {
+		return nil, p.at(of.Span, "%s is for variables and maps", t.text)
+	}
+	sp := t.Span.join(of.Span)
+	if post {
+		sp = of.Span.join(t.Span)
+	}
+	return &expr{kind: exIncDec, name: t.text, Span: sp, args: []*expr{of}, post: post}, nil
+}
+
+// castOf reads (TYPE)operand, if that is what stands there.
+func (p *parser) castOf() (*expr, bool, error) {
+	open, back := p.tok, p.pos
+	undo := func() { p.tok, p.pos = open, back }
+	if err := p.advance(); err != nil {
+		return nil, false, err
+	}
+	name := p.tok
+	isStruct := p.isWord("struct") || p.isWord("union") || p.isWord("enum")
+	_, known := intTypes[name.text]
+	if name.kind != tokIdent || !known && !isStruct {
+		undo()
+		return nil, false, nil
+	}
+	if isStruct {
+		return nil, false, p.at(name.Span, "structs are not supported").hint("read memory by pointers to numbers, as *(uint32 *)(arg0 + 8)")
+	}
+	if err := p.advance(); err != nil {
+		return nil, false, err
+	}
+	c := typeName{Span: name.Span, name: name.text}
+	for p.isOp("*") {
+		c.ptrs++
+		if err := p.advance(); err != nil {
+			return nil, false, err
+		}
+	}
+	if p.isOp("[") {
+		return nil, false, p.at(p.tok.Span, "arrays are not supported").hint("read one element at a time, as *(uint32 *)(arg0 + 4)")
+	}
+	if err := p.expect(")"); err != nil {
+		return nil, false, err
+	}
+	of, err := p.unary()
+	if err != nil {
+		return nil, false, err
+	}
+	return &expr{kind: exCast, cast: c, Span: open.Span.join(of.Span), args: []*expr{of}}, true, nil
+}
+
+// postfix reads an operand with what stands behind it.
+func (p *parser) postfix() (*expr, error) {
+	e, err := p.primary()
+	for n := 0; err == nil; n++ {
+		t := p.tok
+		switch {
+		case n > 1000:
+			return nil, p.at(t.Span, "an expression of too many parts")
+		case p.isOp("++"), p.isOp("--"):
+			if err := p.advance(); err != nil {
+				return nil, err
+			}
+			e, err = p.incDec(t, e, true)
+		case p.isOp("."), p.isOp("->"):
+			if err := p.advance(); err != nil {
+				return nil, err
+			}
+			f := &expr{kind: exField, Span: e.Span.join(p.tok.Span), args: []*expr{e}, num: p.tok.num}
+			switch {
+			case p.tok.kind == tokIdent:
+				f.name = p.tok.text
+			case p.tok.kind != tokInt:
+				return nil, p.at(p.tok.Span, "syntax error, unexpected %s, expecting a field", p.describe())
+			}
+			e, err = f, p.advance()
+		case p.isOp("["):
+			return nil, p.at(t.Span, "arrays are not supported").hint("read one element at a time, as *(uint32 *)(arg0 + 4)")
+		default:
+			return e, nil
+		}
+	}
+	return e, err
+}
+
+// list reads expressions up to a closing bracket.
+func (p *parser) list(end string) (args []*expr, err error) {
+	// A slash in brackets is a division.
+	pred := p.pred
+	p.pred = false
+	defer func() { p.pred = pred }()
+	if err := p.advance(); err != nil {
+		return nil, err
+	}
+	for !p.isOp(end) {
+		e, err := p.expr()
+		if err != nil {
+			return nil, err
+		}
+		if args = append(args, e); len(args) > 64 {
+			return nil, p.at(e.Span, "more than 64 of a list")
+		}
+		if p.isOp(end) {
+			break
+		}
+		if err := p.expect(","); err != nil {
+			return nil, err
+		}
+	}
+	return args, nil
+}
+
+func (p *parser) primary() (*expr, error) {
+	t := p.tok
+	e := &expr{Span: t.Span, num: t.num, name: t.text, text: t.text}
+	switch t.kind {
+	case tokInt:
+		e.kind = exInt
+	case tokString:
+		e.kind = exString
+	case tokVar:
+		e.kind = exVar
+	case tokParam:
+		e.kind = exParam
+	case tokMap:
+		e.kind = exMap
+		p.mapDef(t.text, t.Span)
+		if err := p.advance(); err != nil || !p.isOp("[") {
+			return e, err
+		}
+		args, err := p.list("]")
+		if err != nil {
+			return nil, err
+		}
+		if len(args) == 0 {
+			return nil, p.at(p.tok.Span, "a key is missing")
+		}
+		if len(args) == 1 && args[0].kind == exTuple {
+			args = args[0].args // @x[(1, 2)] is @x[1, 2]
+		}
+		e.args, e.Span = args, t.Span.join(p.tok.Span)
+	case tokIdent:
+		return p.named(e)
+	case tokOp:
+		if p.isOp("(") {
+			return p.parens()
+		}
+		fallthrough
+	default:
+		return nil, p.at(t.Span, "syntax error, unexpected %s", p.describe())
+	}
+	return e, p.advance()
+}
+
+// parens reads what stands in parentheses: an expression, or a tuple.
+func (p *parser) parens() (*expr, error) {
+	open := p.tok
+	args, err := p.list(")")
+	if err != nil {
+		return nil, err
+	}
+	sp := open.Span.join(p.tok.Span)
+	if err := p.advance(); err != nil {
+		return nil, err
+	}
+	switch len(args) {
+	case 0:
+		return nil, p.at(sp, "empty parentheses")
+	case 1:
+		args[0].Span = sp
+		return args[0], nil
+	}
+	return &expr{kind: exTuple, Span: sp, args: args}, nil
+}
+
+// named reads a builtin, or a call.
+func (p *parser) named(e *expr) (*expr, error) {
+	if e.name == "true" || e.name == "false" {
+		e.kind, e.cast = exCast, typeName{name: "bool"}
+		e.args = []*expr{{kind: exInt, Span: e.Span, num: map[string]uint64{"true": 1}[e.name]}}
+		return e, p.advance()
+	}
+	if err := p.advance(); err != nil {
+		return nil, err
+	}
+	e.kind = exBuiltin
+	if !p.isOp("(") {
+		return e, nil
+	}
+	args, err := p.list(")")
+	if err != nil {
+		return nil, err
+	}
+	e.kind, e.args, e.Span = exCall, args, e.Span.join(p.tok.Span)
+	if _, ok := builtins[e.name]; ok && len(args) == 0 {
+		e.kind = exBuiltin // with parentheses or without
+	}
+	return e, p.advance()
+}
+
+// constant returns the number that an expression certainly is.
+func (p *script) constant(e *expr) (int64, bool) {
+	switch e.kind {
+	case exInt:
+		return int64(e.num), true
+	case exParam:
+		if e.num == 0 {
+			return int64(len(p.params)), true
+		}
+		return p.paramNumber(e)
+	case exUnary:
+		n, ok := p.constant(e.args[0])
+		return -n, ok && e.name == "-"
+	}
+	return 0, false
+}
+
+// paramNumber is the value of a positional parameter, which is 0 where none was given.
+func (p *script) paramNumber(e *expr) (int64, bool) {
+	if int(e.num) > len(p.params) {
+		return 0, true
+	}
+	text := p.params[e.num-1]
+	if n, err := strconv.ParseInt(text, 0, 64); err == nil {
+		return n, true
+	}
+	n, ok := parseNumber(text)
+	return int64(n), ok
+}

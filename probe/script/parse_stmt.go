@@ -1,0 +1,213 @@
+package script
+
+import "slices"
+
+// block reads the statements between braces. Behind the last brace of a probe no token
+// is read: an attach point may follow.
+func (p *parser) block(last bool) (body []*stmt, err error) {
+	err = p.nested(func() error {
+		if err := p.expect("{"); err != nil {
+			return err
+		}
+		for !p.isOp("}") {
+			if p.isOp(";") {
+				if err := p.advance(); err != nil {
+					return err
+				}
+				continue
+			}
+			s, err := p.stmt()
+			if err != nil {
+				return err
+			}
+			body = append(body, s)
+			if p.isOp("}") || s.kind == stIf || s.kind == stUnroll || s.kind == stWhile || s.kind == stForRange || s.kind == stBlock {
+				continue
+			}
+			if err := p.expect(";"); err != nil {
+				return err
+			}
+		}
+		if last {
+			return nil
+		}
+		return p.advance()
+	})
+	return body, err
+}
+
+// assignments are the operators of assignments.
+var assignments = []string{"=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>="}
+
+func (p *parser) stmt() (s *stmt, err error) {
+	s = &stmt{Span: p.tok.Span}
+	switch {
+	case p.isWord("if"):
+		return s, p.ifStmt(s)
+	case p.isWord("unroll"):
+		return s, p.unroll(s)
+	case p.isWord("while"):
+		s.kind = stWhile
+		if err := p.advance(); err != nil {
+			return s, err
+		}
+		if s.value, err = p.expr(); err != nil {
+			return s, err
+		}
+		return s, p.loop(s)
+	case p.isWord("for"):
+		return s, p.forStmt(s)
+	case p.isWord("break"), p.isWord("continue"):
+		s.kind = stBreak
+		if p.isWord("continue") {
+			s.kind = stContinue
+		}
+		if p.loops == 0 {
+			return s, p.at(s.Span, "%s statement outside of a loop", p.tok.text)
+		}
+		return s, p.advance()
+	case p.isWord("return"):
+		s.kind = stReturn
+		if err := p.advance(); err != nil || p.isOp(";") || p.isOp("}") {
+			return s, err
+		}
+		return s, p.at(p.tok.Span, "a probe returns nothing").hint("write return;")
+	case p.isWord("let"):
+		return s, p.let(s)
+	case p.isOp("{"):
+		s.kind = stBlock
+		s.body, err = p.block(false)
+		return s, err
+	}
+	if s.value, err = p.expr(); err != nil {
+		return s, err
+	}
+	s.Span = s.value.Span
+	if p.tok.kind == tokOp && slices.Contains(assignments, p.tok.text) {
+		if k := s.value.kind; k != exVar && k != exMap {
+			return s, p.at(s.value.Span, "only a variable or a map can be assigned to")
+		}
+		s.kind, s.op, s.to = stAssign, p.tok.text, s.value
+		if err := p.advance(); err != nil {
+			return s, err
+		}
+		if s.value, err = p.expr(); err != nil {
+			return s, err
+		}
+		s.Span = s.to.Span.join(s.value.Span)
+	}
+	return s, nil
+}
+
+func (p *parser) let(s *stmt) (err error) {
+	s.kind = stLet
+	if err := p.advance(); err != nil {
+		return err
+	}
+	if p.tok.kind != tokVar {
+		return p.at(p.tok.Span, "syntax error, unexpected %s, expecting a variable", p.describe())
+	}
+	s.to = &expr{kind: exVar, name: p.tok.text, Span: p.tok.Span}
+	if err := p.advance(); err != nil || !p.isOp("=") {
+		return err
+	}
+	if err := p.advance(); err != nil {
+		return err
+	}
+	s.value, err = p.expr()
+	return err
+}
+
+func (p *parser) ifStmt(s *stmt) (err error) {
+	s.kind = stIf
+	if err := p.advance(); err != nil {
+		return err
+	}
+	if s.value, err = p.expr(); err != nil {
+		return err
+	}
+	if s.body, err = p.block(false); err != nil || !p.isWord("else") {
+		return err
+	}
+	if err := p.advance(); err != nil {
+		return err
+	}
+	if p.isWord("if") {
+		return p.nested(func() error {
+			other := &stmt{Span: p.tok.Span}
+			s.other = []*stmt{other}
+			return p.ifStmt(other)
+		})
+	}
+	s.other, err = p.block(false)
+	return err
+}
+
+func (p *parser) unroll(s *stmt) (err error) {
+	s.kind = stUnroll
+	if err := p.advance(); err != nil {
+		return err
+	}
+	if s.value, err = p.expr(); err != nil {
+		return err
+	}
+	n, ok := p.constant(s.value)
+	switch {
+	case !ok:
+		return p.at(s.value.Span, "unroll wants a number that is known before")
+	case n < 1:
+		return p.at(s.value.Span, "unroll minimum value is 1")
+	case n > maxUnroll:
+		return p.at(s.value.Span, "unroll maximum value is %d", maxUnroll)
+	}
+	return p.loop(s)
+}
+
+// loop reads the block of a loop.
+func (p *parser) loop(s *stmt) (err error) {
+	p.loops++
+	defer func() { p.loops-- }()
+	s.body, err = p.block(false)
+	return err
+}
+
+func (p *parser) forStmt(s *stmt) (err error) {
+	s.kind = stForRange
+	if err := p.advance(); err != nil {
+		return err
+	}
+	parens := p.isOp("(")
+	if parens {
+		if err := p.advance(); err != nil {
+			return err
+		}
+	}
+	if p.tok.kind != tokVar {
+		return p.at(p.tok.Span, "syntax error, unexpected %s, expecting a variable", p.describe())
+	}
+	s.to = &expr{kind: exVar, name: p.tok.text, Span: p.tok.Span}
+	if err := p.advance(); err != nil {
+		return err
+	}
+	if err := p.expect(":"); err != nil {
+		return err
+	}
+	if s.value, err = p.expr(); err != nil {
+		return err
+	}
+	if s.value.kind == exMap && !p.isOp("..") {
+		return p.at(s.value.Span, "for over a map is not supported").hint("print(%s) prints all of it", s.value.name)
+	}
+	if err := p.expect(".."); err != nil {
+		return err
+	}
+	if s.bound, err = p.expr(); err != nil {
+		return err
+	}
+	if parens {
+		if err := p.expect(")"); err != nil {
+			return err
+		}
+	}
+	return p.loop(s)
+}

@@ -1,0 +1,281 @@
+package script
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// entry is one element of a map, with the values of all vCPUs together.
+type entry struct {
+	key    []byte
+	value  []byte         // of a map of values
+	words  []uint64       // of an aggregation: one, or sum and count
+	counts map[int]uint64 // of a histogram, by bucket
+	all    uint64         // of these
+}
+
+// total is how many values are in a histogram.
+func (e *entry) total() (n uint64) {
+	for _, c := range e.counts {
+		n += c
+	}
+	return n
+}
+
+// entries reads a map. What the guest has written there is not trusted: numbers may be
+// wrong, and nothing else.
+func (p *Printer) entries(m *mapDef) (es []*entry) {
+	b := p.maps(m.name)
+	if b == nil {
+		return nil
+	}
+	byKey := map[string]*entry{}
+	n := m.keyBytes()
+	b.Each(func(key []byte, values [][]byte) bool {
+		k := string(key[:min(n, len(key))])
+		if m.keyed == 1 {
+			k = ""
+		}
+		e := byKey[k]
+		if e == nil {
+			e = &entry{key: []byte(k)}
+			byKey[k] = e
+			es = append(es, e)
+		}
+		m.merge(e, key, values)
+		return true
+	})
+	if m.isHist() {
+		for _, e := range es {
+			e.all = e.total()
+		}
+		es = slices.DeleteFunc(es, func(e *entry) bool { return m.keyed == 2 && e.all == 0 })
+	}
+	slices.SortStableFunc(es, func(a, b *entry) int { return m.order(a, b) })
+	return es
+}
+
+// merge adds the values of one element of the bpf map to an entry.
+func (m *mapDef) merge(e *entry, key []byte, values [][]byte) {
+	t := m.value
+	switch {
+	case m.isHist():
+		if e.counts == nil {
+			e.counts = map[int]uint64{}
+		}
+		i := uint64(0)
+		if m.keyed == 2 {
+			i = word(key[m.keyBytes():])
+		} else {
+			i = uint64(key[0]) | uint64(key[1])<<8 | uint64(key[2])<<16 | uint64(key[3])<<24
+		}
+		for _, v := range values {
+			if n := word(v); n > 0 && i < uint64(buckets(t)) {
+				e.counts[int(i)] += n
+			}
+		}
+	case t.isAggregate():
+		e.words = make([]uint64, t.bytes()/8)
+		for _, v := range values {
+			for i := range e.words {
+				if w := word(v[8*i:]); t.is(Min, Max) {
+					e.words[i] = max(e.words[i], w)
+				} else {
+					e.words[i] += w
+				}
+			}
+		}
+	default:
+		e.value = append([]byte(nil), values[0]...)
+	}
+}
+
+// number is what an element is ordered and printed by, where it is one.
+func (m *mapDef) number(e *entry) int64 {
+	t := m.value
+	switch {
+	case t.is(Min, Max) && e.words[0] == 0 && m.keyed == 1:
+		return 0 // nothing was seen yet
+	case t.is(Min, Max):
+		return unrank(t, e.words[0])
+	case t.is(Avg, Stats):
+		return average(t, e.words[0], e.words[1])
+	case t.isAggregate():
+		return int64(e.words[0])
+	}
+	return int64(word(e.value))
+}
+
+// average is toward zero.
+func average(t Type, sum, n uint64) int64 {
+	switch {
+	case n == 0:
+		return 0
+	case t.Signed && int64(n) > 0:
+		return int64(sum) / int64(n)
+	}
+	return int64(sum / n)
+}
+
+// order is the order in which elements are printed: by value, where that is a number, and
+// then by key.
+func (m *mapDef) order(a, b *entry) int {
+	d := 0
+	switch {
+	case m.isHist():
+		d = cmp.Compare(a.all, b.all)
+	case m.value.isAggregate() || m.value.is(Int, Bool):
+		x, y := m.number(a), m.number(b)
+		if d = cmp.Compare(x, y); !m.value.Signed && m.value.Kind != Count {
+			d = cmp.Compare(uint64(x), uint64(y))
+		}
+	}
+	if d != 0 {
+		return d
+	}
+	return compareKeys(Type{Kind: Tuple, Elems: m.key}, a.key, b.key)
+}
+
+// compareKeys compares the parts of keys from left to right.
+func compareKeys(t Type, a, b []byte) int {
+	for i, e := range t.Elems {
+		at, n := t.offset(i), e.bytes()
+		x, y := a[at:][:n], b[at:][:n]
+		d := 0
+		switch {
+		case e.Kind == Tuple:
+			d = compareKeys(e, x, y)
+		case e.Kind == String:
+			d = strings.Compare(stringOf(x), stringOf(y))
+		case e.Kind == Int && e.Signed:
+			d = cmp.Compare(int64(word(x)), int64(word(y)))
+		case e.isNumber():
+			d = cmp.Compare(word(x), word(y))
+		default:
+			d = bytes.Compare(x, y)
+		}
+		if d != 0 {
+			return d
+		}
+	}
+	return 0
+}
+
+// PrintMaps prints all maps, as at the end of a script, where it does not say otherwise.
+func (p *Printer) PrintMaps() {
+	if !p.asJSON {
+		p.write("\n\n")
+	}
+	if !p.s.c.config.printMaps {
+		return
+	}
+	for _, m := range slices.SortedFunc(slices.Values(p.s.c.maps), func(a, b *mapDef) int { return strings.Compare(a.name, b.name) }) {
+		p.printMap(m, 0, 0, false)
+	}
+}
+
+// printMap prints a map, or its last entries; asked says that the script wants it, be it
+// empty.
+func (p *Printer) printMap(m *mapDef, top int, div int64, asked bool) {
+	es := p.entries(m)
+	if top > 0 && len(es) > top {
+		es = es[len(es)-top:]
+	}
+	if m.keyed == 1 && m.isHist() && !asked && len(es) > 0 && es[0].all == 0 {
+		return
+	}
+	if div == 0 {
+		div = 1
+	}
+	if p.asJSON {
+		p.jsonMap(m, es, div)
+		return
+	}
+	key := Type{Kind: Tuple, Elems: m.key}
+	for _, e := range es {
+		name := m.name
+		if m.keyed == 2 {
+			name += "[" + p.elements(key, e.key) + "]"
+		}
+		if m.isHist() {
+			p.write(name + ":\n" + histText(m.value, m.divided(e, div)))
+			continue
+		}
+		p.write(name + ": " + p.value(m, e, div) + "\n")
+	}
+}
+
+// divided are the counts of all buckets; those of a log2 histogram by a number.
+func (m *mapDef) divided(e *entry, div int64) []uint64 {
+	counts := make([]uint64, buckets(m.value))
+	for i, n := range e.counts {
+		if counts[i] = n; m.value.Kind == Hist {
+			counts[i] /= uint64(div)
+		}
+	}
+	return counts
+}
+
+// value prints the value of an element that is no histogram.
+func (p *Printer) value(m *mapDef, e *entry, div int64) string {
+	t := m.value
+	switch {
+	case t.Kind == Stats:
+		return fmt.Sprintf("{ .count = %d, .average = %d, .total = %d }", e.words[1]/uint64(div), m.number(e)/div, int64(e.words[0])/div)
+	case t.isAggregate() && !t.Signed:
+		return fmt.Sprint(uint64(m.number(e)) / uint64(div))
+	case t.isAggregate():
+		return fmt.Sprint(m.number(e) / div)
+	case t.Kind == Int && div != 1 && t.Signed:
+		return fmt.Sprint(int64(word(e.value)) / div)
+	case t.Kind == Int && div != 1:
+		return fmt.Sprint(word(e.value) / uint64(div))
+	}
+	return p.text(t, e.value)
+}
+
+// jsonMap prints a map as JSON.
+func (p *Printer) jsonMap(m *mapDef, es []*entry, div int64) {
+	kind := "map"
+	switch m.value.Kind {
+	case Hist, LHist:
+		kind = "hist"
+	case Stats, Avg:
+		kind = "stats"
+	}
+	if m.keyed == 2 && len(es) == 0 {
+		return
+	}
+	one := func(e *entry) string {
+		switch {
+		case m.isHist():
+			return histJSON(m.value, m.divided(e, div))
+		case m.value.Kind == Stats:
+			return fmt.Sprintf(`{"count": %s, "average": %s, "total": %s}`, jsonUint(e.words[1]/uint64(div)), jsonInt(m.number(e)/div), jsonInt(int64(e.words[0])/div))
+		case m.value.isAggregate() && !m.value.Signed:
+			return jsonUint(uint64(m.number(e)) / uint64(div))
+		case m.value.isAggregate():
+			return jsonInt(m.number(e) / div)
+		case m.value.Kind == Int && div != 1 && m.value.Signed:
+			return jsonInt(int64(word(e.value)) / div)
+		case m.value.Kind == Int && div != 1:
+			return jsonUint(word(e.value) / uint64(div))
+		}
+		return p.json(m.value, e.value)
+	}
+	data := "null"
+	switch {
+	case m.keyed == 1 && len(es) > 0:
+		data = one(es[0])
+	case m.keyed == 2:
+		var parts []string
+		for _, e := range es {
+			parts = append(parts, jsonText(p.jsonKey(Type{Kind: Tuple, Elems: m.key}, e.key))+": "+one(e))
+		}
+		data = "{" + strings.Join(parts, ", ") + "}"
+	}
+	p.write(fmt.Sprintf("{\"type\": %q, \"data\": {%s: %s}}\n", kind, jsonText(m.name), data))
+}

@@ -1,0 +1,182 @@
+package script
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Kind is the kind of a type.
+type Kind uint8
+
+// The kinds. Those from Count on are values of maps alone.
+const (
+	None    Kind = iota // not known yet, or nothing
+	Int                 // Size bytes, Signed or not
+	Bool                // printed as true and false
+	String              // at most Size bytes
+	Tuple               // Elems
+	Pointer             // to Elems[0], an Int
+	Buffer              // at most Size bytes
+	KStack              // Depth addresses, in the map of stacks of that depth
+	KSym                // an address that is printed as a name
+	Errno               // a number that is printed as strerror does
+	Signal              // a number that is printed as a signal's name
+
+	Count
+	Sum
+	Avg
+	Min
+	Max
+	Stats
+	Hist  // Size is k
+	LHist // Low, High, Step
+)
+
+var kindNames = [...]string{
+	None: "none", Int: "int", Bool: "bool", String: "string", Tuple: "tuple", Pointer: "pointer", Buffer: "buffer", KStack: "kstack", KSym: "ksym",
+	Errno: "strerror", Signal: "signal", Count: "count", Sum: "sum", Avg: "avg", Min: "min", Max: "max", Stats: "stats", Hist: "hist", LHist: "lhist",
+}
+
+// Type is the type of a value. In memory each value begins at a multiple of 8 bytes, and
+// numbers have 8, with the sign or zeros above theirs.
+type Type struct {
+	Kind   Kind
+	Size   int
+	Signed bool
+	Elems  []Type
+	Depth  int
+
+	Low, High, Step int64 // of LHist
+}
+
+var (
+	typeInt  = Type{Kind: Int, Size: 8, Signed: true}
+	typeUint = Type{Kind: Int, Size: 8}
+	typeBool = Type{Kind: Bool, Size: 8}
+)
+
+func typeUintOf(size int) Type    { return Type{Kind: Int, Size: size} }
+func typeString(n int) Type       { return Type{Kind: String, Size: n} }
+func pointerTo(t Type) Type       { return Type{Kind: Pointer, Size: 8, Elems: []Type{t}} }
+func (t Type) is(ks ...Kind) bool { return slices.Contains(ks, t.Kind) }
+
+// String is the type as messages have it.
+func (t Type) String() string {
+	switch t.Kind {
+	case Int:
+		u := "u"
+		if t.Signed {
+			u = ""
+		}
+		return fmt.Sprintf("%sint%d", u, 8*t.Size)
+	case String:
+		return fmt.Sprintf("string[%d]", t.Size)
+	case Pointer:
+		return t.Elems[0].String() + " *"
+	case Tuple:
+		var b []string
+		for _, e := range t.Elems {
+			b = append(b, e.String())
+		}
+		return "(" + strings.Join(b, ",") + ")"
+	}
+	return kindNames[t.Kind]
+}
+
+// isNumber reports whether values are one number in a register.
+func (t Type) isNumber() bool { return t.is(Int, Bool, Pointer, KStack, KSym, Errno, Signal) }
+
+// isInt reports whether it can be calculated with.
+func (t Type) isInt() bool { return t.is(Int, Bool, Pointer) }
+
+// isAggregate reports whether it is a map's value that is made of many.
+func (t Type) isAggregate() bool { return t.Kind >= Count }
+
+// bytes is how many bytes a value takes in memory, a multiple of 8.
+func (t Type) bytes() int {
+	switch t.Kind {
+	case None:
+		return 0
+	case String:
+		return roundUp8(t.Size)
+	case Buffer:
+		return 8 + roundUp8(t.Size)
+	case Tuple:
+		n := 0
+		for _, e := range t.Elems {
+			n += e.bytes()
+		}
+		return n
+	case Avg, Stats:
+		return 16
+	}
+	return 8
+}
+
+func roundUp8(n int) int { return (n + 7) &^ 7 }
+
+// offset is where element i of a tuple begins.
+func (t Type) offset(i int) (n int) {
+	for _, e := range t.Elems[:i] {
+		n += e.bytes()
+	}
+	return n
+}
+
+// equal reports whether values can be copied as they are.
+func (t Type) equal(u Type) bool {
+	return t.Kind == u.Kind && t.Size == u.Size && t.Signed == u.Signed && t.Depth == u.Depth &&
+		t.Low == u.Low && t.High == u.High && t.Step == u.Step && slices.EqualFunc(t.Elems, u.Elems, Type.equal)
+}
+
+// unify returns the type that holds values of both, and whether there is one.
+func unify(t, u Type) (Type, bool) {
+	switch {
+	case t.Kind == None:
+		return u, true
+	case u.Kind == None:
+		return t, true
+	case t.Kind == Int && u.Kind == Int:
+		// One of them becomes the other's: what is first says so, but for room.
+		if u.Size > t.Size {
+			t.Size = u.Size
+		}
+		return t, true
+	case t.Kind == Bool && u.Kind == Int || t.Kind == Int && u.Kind == Bool:
+		return typeInt, true
+	case t.Kind != u.Kind:
+		return t, false
+	case t.is(String, Buffer):
+		t.Size = max(t.Size, u.Size)
+		return t, true
+	case t.Kind == Tuple:
+		if len(t.Elems) != len(u.Elems) {
+			return t, false
+		}
+		elems := make([]Type, len(t.Elems))
+		for i := range elems {
+			var ok bool
+			if elems[i], ok = unify(t.Elems[i], u.Elems[i]); !ok {
+				return t, false
+			}
+		}
+		t.Elems = elems
+		return t, true
+	case t.is(Sum, Avg, Min, Max, Stats):
+		t.Signed = t.Signed && u.Signed
+		return t, true
+	}
+	return t, t.equal(u)
+}
+
+// intTypes are the names of numbers in casts.
+var intTypes = map[string]Type{
+	"int8": {Kind: Int, Size: 1, Signed: true}, "int16": {Kind: Int, Size: 2, Signed: true}, "int32": {Kind: Int, Size: 4, Signed: true}, "int64": typeInt,
+	"uint8": typeUintOf(1), "uint16": typeUintOf(2), "uint32": typeUintOf(4), "uint64": typeUint, "bool": typeBool,
+	"int8_t": {Kind: Int, Size: 1, Signed: true}, "int16_t": {Kind: Int, Size: 2, Signed: true}, "int32_t": {Kind: Int, Size: 4, Signed: true}, "int64_t": typeInt,
+	"uint8_t": typeUintOf(1), "uint16_t": typeUintOf(2), "uint32_t": typeUintOf(4), "uint64_t": typeUint,
+	"char": {Kind: Int, Size: 1, Signed: true}, "short": {Kind: Int, Size: 2, Signed: true}, "int": {Kind: Int, Size: 4, Signed: true}, "long": typeInt,
+	"u8": typeUintOf(1), "u16": typeUintOf(2), "u32": typeUintOf(4), "u64": typeUint, "size_t": typeUint,
+	"s8": {Kind: Int, Size: 1, Signed: true}, "s16": {Kind: Int, Size: 2, Signed: true}, "s32": {Kind: Int, Size: 4, Signed: true}, "s64": typeInt,
+}

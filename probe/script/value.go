@@ -1,0 +1,185 @@
+package script
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+)
+
+func word(b []byte) uint64 { return binary.LittleEndian.Uint64(b) }
+
+// bufferOf is what a buffer has.
+func bufferOf(data []byte) []byte { return data[8:][:min(word(data), uint64(len(data)-8))] }
+
+// stringOf is a string up to its final zero.
+func stringOf(data []byte) string {
+	if i := bytes.IndexByte(data, 0); i >= 0 {
+		data = data[:i]
+	}
+	return string(data)
+}
+
+// text prints a value as bpftrace does.
+func (p *Printer) text(t Type, data []byte) string {
+	switch t.Kind {
+	case Int:
+		if t.Signed {
+			return strconv.FormatInt(int64(word(data)), 10)
+		}
+		return strconv.FormatUint(word(data), 10)
+	case Bool:
+		return strconv.FormatBool(word(data) != 0)
+	case Pointer:
+		return fmt.Sprintf("%#x", word(data))
+	case String:
+		return stringOf(data)
+	case Buffer:
+		return bufferText("r", bufferOf(data))
+	case KSym:
+		return p.symbol(word(data), false)
+	case KStack:
+		return p.stack(t, word(data))
+	case Errno:
+		return errorText(int64(word(data)))
+	case Signal:
+		return strings.TrimPrefix(unix.SignalName(unix.Signal(word(data)&0x7f)), "SIG")
+	case Tuple:
+		return "(" + p.elements(t, data) + ")"
+	}
+	return "null"
+}
+
+// elements prints what is in a tuple, without its parentheses.
+func (p *Printer) elements(t Type, data []byte) string {
+	var parts []string
+	for i, e := range t.Elems {
+		parts = append(parts, p.text(e, data[t.offset(i):][:e.bytes()]))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// json prints a value as JSON.
+func (p *Printer) json(t Type, data []byte) string {
+	switch t.Kind {
+	case Int:
+		if t.Signed {
+			return jsonInt(int64(word(data)))
+		}
+		return jsonUint(word(data))
+	case Bool:
+		return strconv.FormatBool(word(data) != 0)
+	case Pointer:
+		return jsonUint(word(data))
+	case Tuple:
+		var parts []string
+		for i, e := range t.Elems {
+			parts = append(parts, p.json(e, data[t.offset(i):][:e.bytes()]))
+		}
+		return "[" + strings.Join(parts, ",") + "]"
+	}
+	return jsonText(p.text(t, data))
+}
+
+// jsonKey prints the key of a map: without parentheses and blanks between its parts.
+func (p *Printer) jsonKey(t Type, data []byte) string {
+	var parts []string
+	for i, e := range t.Elems {
+		d := data[t.offset(i):][:e.bytes()]
+		if e.Kind == Tuple {
+			parts = append(parts, p.jsonKey(e, d))
+		} else {
+			parts = append(parts, p.text(e, d))
+		}
+	}
+	return strings.Join(parts, ",")
+}
+
+// jsonText is a string of JSON; what is no text is replaced.
+func jsonText(s string) string {
+	if !utf8.ValidString(s) {
+		s = strings.ToValidUTF8(s, string(utf8.RuneError))
+	}
+	var b strings.Builder
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(s); err != nil {
+		panic("BUG: a string of JSON: " + err.Error())
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// jsonInt is a number, or a string where a float64 would lose bits.
+func jsonInt(v int64) string {
+	s := strconv.FormatInt(v, 10)
+	if f := float64(v); f >= math.MaxInt64 || int64(f) != v {
+		return strconv.Quote(s)
+	}
+	return s
+}
+
+func jsonUint(v uint64) string {
+	s := strconv.FormatUint(v, 10)
+	if f := float64(v); f >= math.MaxUint64 || uint64(f) != v {
+		return strconv.Quote(s)
+	}
+	return s
+}
+
+// errorTexts are those of strerror that Go's package syscall has in other words, by number:
+// what is not here is the same but for the first letter.
+var errorTexts = map[unix.Errno]string{
+	unix.EIO: "Input/output error", unix.ENXIO: "No such device or address", unix.E2BIG: "Argument list too long", unix.ENOTTY: "Inappropriate ioctl for device",
+}
+
+// errorText is what strerror says of a number.
+func errorText(n int64) string {
+	if n == 0 {
+		return "Success"
+	}
+	if n < 0 || n > int64(unix.EHWPOISON) || unix.ErrnoName(unix.Errno(n)) == "" {
+		return fmt.Sprintf("Unknown error %d", n)
+	}
+	if s, ok := errorTexts[unix.Errno(n)]; ok {
+		return s
+	}
+	s := unix.Errno(n).Error()
+	return strings.ToUpper(s[:1]) + s[1:]
+}
+
+// symbol prints an address as a name.
+func (p *Printer) symbol(addr uint64, offset bool) string {
+	name, off, ok := p.names.Name(addr)
+	switch {
+	case !ok:
+		return fmt.Sprintf("%#x", addr)
+	case offset:
+		return fmt.Sprintf("%s+%d", name, off)
+	}
+	return name
+}
+
+// stack prints a stack, a line for each address.
+func (p *Printer) stack(t Type, id uint64) string {
+	var b strings.Builder
+	b.WriteByte('\n')
+	m := p.maps(numbered(mapStacks, t.Depth))
+	if m == nil || id > math.MaxUint32 {
+		return b.String()
+	}
+	key := binary.LittleEndian.AppendUint32(nil, uint32(id))
+	values, err := m.Lookup(key)
+	if err != nil {
+		return b.String()
+	}
+	for pcs := values[0]; len(pcs) >= 8 && word(pcs) != 0; pcs = pcs[8:] {
+		fmt.Fprintf(&b, "        %s\n", p.symbol(word(pcs), true))
+	}
+	return b.String()
+}
