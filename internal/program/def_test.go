@@ -528,3 +528,19 @@ func TestEnv(t *testing.T) {
 		t.Errorf("where: %v", err)
 	}
 }
+
+// TestDefinitionsAreSmall: what a definition takes of the memory that host and guest share
+// leaves room for one at every function of a kernel.
+func TestDefinitionsAreSmall(t *testing.T) {
+	f := newFake(t)
+	rt := newRuntime(t, f.config())
+	for def, small := range map[string]bool{"p:a vfs_read": true, "p:b vfs_read fd=%di n=%dx": true, "r:c vfs_read $retval": true, `p:d vfs_read +0(%si):string`: false} {
+		d, _, err := define(t, rt, def, "", newSink(1))
+		if err != nil {
+			continue // it runs on the host
+		}
+		if n := d.guest.blocks.stride; (n == 320) != small {
+			t.Errorf("%s: %d bytes for each vCPU", def, n)
+		}
+	}
+}

@@ -55,7 +55,7 @@ func (rt *Runtime) stage(p *bpf.Program, funcIP guest.GVA, user bool, cookie uin
 		}
 		clock = bpf.Clock{} // where has looked whether it matters otherwise
 	}
-	b := &blocks{prog: p, mem: rt.arena(user), stride: (p.BlockSize() + 63) &^ 63, funcIP: funcIP, cpus: rt.cfg.CPUs, code: code, info: info, again: again}
+	b := &blocks{prog: p, mem: rt.arena(user), stride: info.BlockSize, funcIP: funcIP, cpus: rt.cfg.CPUs, code: code, info: info, again: again}
 	b.base, b.out = make([]blockCounts, b.cpus), make([]bool, b.cpus)
 	if b.area, err = b.mem.Alloc(b.stride*b.cpus + lostSize); err != nil {
 		return nil, err

@@ -41,6 +41,9 @@ type Info struct {
 	// Aligned says that no access to memory is misaligned, if the stack and the context
 	// are aligned to 8.
 	Aligned bool
+	// BlockSize is how many bytes of a run block the code uses, a multiple of 64: where it has
+	// its stack elsewhere and knows the place of all that it accesses, they are few.
+	BlockSize int
 	// Slots is the offset of the code of each instruction slot, for messages.
 	Slots []int
 }
@@ -179,6 +182,10 @@ func (c *compiler) assemble() error {
 		if written := inLine.Has(r) || c.Written().Has(r) && (c.general || r >= tmp9 && r <= tmpB); written && r != insn.RSP {
 			c.kept = append(c.kept, r)
 		}
+	}
+	c.info.BlockSize = c.p.BlockSize()
+	if c.ownStack && !c.segments && !slices.ContainsFunc(c.p.maps, (*Map).PerCPU) {
+		c.info.BlockSize = blkStack
 	}
 	c.info.MachineStack = 8*(len(c.kept)+1) + c.frame + 10*8
 	if c.locals {

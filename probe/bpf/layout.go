@@ -105,17 +105,18 @@ type BlockConfig struct {
 	Clock  Clock
 }
 
-// BlockSize returns the size of the program's run blocks.
+// BlockSize returns the size of the program's run blocks, for any code of it; Info.BlockSize
+// may be less.
 func (p *Program) BlockSize() int { return roundUp(int(p.localOff(len(p.maps))), 64) }
 
 // InitBlock writes a fresh run block for one vCPU into area, which is aligned
-// to 64, has at least BlockSize bytes, and belongs to that vCPU and this
+// to 64, has at least Info.BlockSize bytes, and belongs to that vCPU and this
 // program alone. No compiled code may run in it meanwhile.
 func (p *Program) InitBlock(area Area, c BlockConfig) {
 	if c.CPU < 0 || len(p.maps) > 0 && c.CPU >= p.cpus {
 		panic("BUG: no such vCPU")
 	}
-	b := area.Bytes[:p.BlockSize()]
+	b := area.Bytes[:min(len(area.Bytes), p.BlockSize())]
 	clear(b)
 	le := binary.LittleEndian
 	le.PutUint32(b[blkCPU:], uint32(c.CPU))
@@ -123,6 +124,9 @@ func (p *Program) InitBlock(area Area, c BlockConfig) {
 	le.PutUint64(b[blkTSC:], c.Clock.TSC)
 	le.PutUint64(b[blkMult:], c.Clock.Mult)
 	le.PutUint64(b[blkTime:], c.Clock.Time)
+	if len(b) < p.BlockSize() {
+		return // the code looks for nothing there
+	}
 	ctx := segment{count: 1, limit: uint64(p.contextSize()), readOnly: true}
 	if !p.kind.hasRegs() || p.kind.typed() { // of a typed one nothing is looked for there
 		ctx = segment{count: 1}

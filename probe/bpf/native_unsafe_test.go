@@ -150,7 +150,7 @@ func (n *native) load(p *Program, l Layout, c BlockConfig, maxCtx int) (*compile
 	for _, x := range []struct {
 		a    *Area
 		size int
-	}{{&out.code, len(code)}, {&out.block, p.BlockSize()}, {&out.ctx, maxCtx}} {
+	}{{&out.code, len(code)}, {&out.block, info.BlockSize}, {&out.ctx, maxCtx}} {
 		if *x.a, err = n.Alloc(x.size); err != nil {
 			return nil, err
 		}

@@ -31,7 +31,7 @@ func LoadOn(r Runner, p *Program, l Layout, c BlockConfig, maxCtx int) (*Loaded,
 		return nil, err
 	}
 	out := &Loaded{Info: info}
-	if out.Block, err = r.Alloc(p.BlockSize()); err != nil {
+	if out.Block, err = r.Alloc(info.BlockSize); err != nil {
 		return nil, fmt.Errorf("load program: run block: %w", err)
 	}
 	if out.ctx, err = r.Alloc(max(maxCtx, 8)); err != nil {
