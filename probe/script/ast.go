@@ -55,6 +55,7 @@ const (
 	stUnroll                   // num times body
 	stWhile                    // cond, body
 	stForRange                 // to from value up to bound, body
+	stForMap                   // to each element of value, body
 	stBreak
 	stContinue
 	stReturn
@@ -72,7 +73,7 @@ type stmt struct {
 	body  []*stmt
 	other []*stmt
 
-	decl *variable // of stForRange and stLet
+	decl *variable // of loops and stLet
 }
 
 // attachPoint is where a probe is, as it is written.

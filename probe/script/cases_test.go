@@ -44,6 +44,13 @@ func TestCases(t *testing.T) {
 		{name: "map_scalar", script: `BEGIN { @a = 5; }`, want: "@a: 5"},
 		{name: "map_sorted_by_value", script: `BEGIN { @["b"] = 3; @["a"] = 9; @["c"] = 1; }`, want: "@[c]: 1\n@[b]: 3\n@[a]: 9"},
 		{name: "map_tuple_key", script: `BEGIN { @a[(int16)-1, (2, 3)] = 10; }`, want: "@a[-1, (2, 3)]: 10"},
+		{name: "for_map", script: `BEGIN { @map[16] = 32; for ($kv : @map) { print($kv); } clear(@map); }`, want: "(16, 32)"},
+		{name: "map_delete_len", script: `BEGIN { @[1, "x"] = 2; print(len(@)); delete(@, (1, "x")); print(len(@)); print(has_key(@, (1, "x"))); }`, want: "1\n0\nfalse"},
+		{name: "for_map_control", script: `BEGIN { for ($i : 0..6) { @a[$i, "k"] = $i * 10; } $sum = 0; $n = 0;
+			for ($kv : @a) { if ($kv.0.0 == 3) { continue; } $sum += $kv.1; $n++; for ($in : @a) { if ($in.1 > 20) { break; } @seen++; } }
+			print(($sum, $n)); for ($kv : @a) { if ($kv.1 == 20) { print($kv); return; } } print("never"); } END { clear(@a); clear(@seen); }`, want: "(120, 5)\n((2, k), 20)\n\n\n@seen: 0"},
+		{name: "for_map_exit", script: `BEGIN { @a[1] = 1; for ($kv : @a) { exit(7); } print("never"); } END { clear(@a); }`, status: 7},
+		{name: "for_map_guest", script: `kprobe:vfs_read { @a[arg2]++; } interval:s:1 { $n = 0; for ($kv : @a) { $n += $kv.1; } printf("%d of %d\n", $n, len(@a)); } END { clear(@a); }`, hits: read4(), ticks: 1, want: "4 of 4"},
 		{name: "map_delete", script: `BEGIN { @[1, "x"] = 2; print(has_key(@, (1, "x"))); delete(@, (1, "x")); print(has_key(@, (1, "x"))); }`, want: "true\nfalse"},
 		{name: "map_full", script: `config = { max_map_keys=1 } BEGIN { @[1] = 1; @[2] = 2; }`, want: "@[1]: 1", warning: `WARNING: Map full`},
 		{name: "print_top_div", script: `BEGIN { @["a"] = 10; @["b"] = 20; @["c"] = 30; @["d"] = 40; print(@, 2, 10); clear(@); }`, want: "@[c]: 3\n@[d]: 4"},

@@ -145,6 +145,8 @@ func (c *checker) stmt(s *stmt) error {
 		return c.stmts(s.body)
 	case stForRange:
 		return c.forRange(s)
+	case stForMap:
+		return c.forMap(s)
 	case stBlock:
 		return c.stmts(s.body)
 	}
@@ -159,13 +161,51 @@ func (c *checker) forRange(s *stmt) error {
 			return c.at(e.Span, "a range is of integers, not of %s", t)
 		}
 	}
+	return c.loop(s, typeInt)
+}
+
+// forMap checks a loop over the elements of a map, which are tuples of key and value.
+func (c *checker) forMap(s *stmt) error {
+	m, err := c.keyedMap(s.value, "for")
+	if err != nil {
+		return err
+	}
+	t := Type{Kind: Tuple, Elems: []Type{{Kind: Tuple, Elems: m.key}, m.value}}
+	if len(m.key) == 1 {
+		t.Elems[0] = m.key[0]
+	}
+	return c.loop(s, t)
+}
+
+// keyedMap is the map that e names all of, whose elements are values.
+func (c *checker) keyedMap(e *expr, what string) (*mapDef, error) {
+	if e.kind != exMap || len(e.args) > 0 {
+		return nil, c.at(e.Span, "%s expects a map to be provided", what)
+	}
+	m := c.byName[e.name]
+	switch {
+	case m.keyed == 1:
+		return m, c.at(e.Span, "%s expects a map with explicit keys (non-scalar map)", what)
+	case what == "for" && m.value.isAggregate() || m.isHist():
+		return m, c.at(e.Span, "%s of a map of %s() is not supported", what, m.value).hint("print(%s) prints all of it", m.name)
+	case m.keyed == 0:
+		m.keyed, c.changed = 2, true
+	}
+	return m, nil
+}
+
+// loop checks the body of a loop whose variable is of a type.
+func (c *checker) loop(s *stmt, t Type) error {
 	if c.find(s.to.name) != nil {
 		return c.at(s.to.Span, "Loop declaration shadows existing variable: %s", s.to.name)
 	}
 	if s.decl == nil {
-		s.decl = &variable{name: s.to.name, typ: typeInt}
+		s.decl = &variable{name: s.to.name}
 	}
-	s.to.decl, s.to.typ = s.decl, typeInt
+	if !s.decl.typ.equal(t) {
+		s.decl.typ, c.changed = t, true
+	}
+	s.to.decl, s.to.typ = s.decl, t
 	c.scopes = append(c.scopes, map[string]*variable{s.to.name: s.decl})
 	defer func() { c.scopes = c.scopes[:len(c.scopes)-1] }()
 	return c.stmts(s.body)

@@ -182,6 +182,9 @@ func (c *checker) call(e *expr) (Type, error) {
 	switch e.name {
 	case "delete", "has_key":
 		return c.element(e)
+	case "len":
+		_, err := c.keyedMap(e.args[0], "len()")
+		return typeInt, err
 	case "kstack":
 		return c.stack(e)
 	case "nsecs":

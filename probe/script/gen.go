@@ -49,6 +49,10 @@ type generator struct {
 	frameTop, roomTop int // at most
 	vars              map[*variable]mem
 	loops             []loop
+	functions         []func()     // that are made behind the program
+	inRoom            bool         // all values are in the room, where functions find them
+	wantsRoom         bool         // there are functions that must find values
+	saved             mem          // of what rCtx is, with inRoom
 	end               bpfgen.Label // of the program
 	at                Span         // of what is being made
 	steps             int          // statements and expressions that were made
@@ -60,27 +64,32 @@ type loop struct{ out, next bpfgen.Label }
 
 // generate makes the program of a probe at a place.
 func (c *checker) generate(d *probeDef, p *point, number int, cfg *Options) *generator {
-	g := c.attempt(d, p, number, cfg, false)
-	if g.roomTop > 0 {
-		g = c.attempt(d, p, number, cfg, true)
+	g := c.attempt(d, p, number, cfg, false, false)
+	if g.roomTop > 0 || g.wantsRoom {
+		g = c.attempt(d, p, number, cfg, true, g.wantsRoom)
 	}
 	return g
 }
 
-// attempt is generate; with room the program finds its map of that name first.
-func (c *checker) attempt(d *probeDef, p *point, number int, cfg *Options, room bool) *generator {
-	g := &generator{c: c, p: p, cfg: cfg, number: number, vars: map[*variable]mem{}}
+// attempt is generate; with room the program finds its map of that name first, and with
+// all it has nothing elsewhere.
+func (c *checker) attempt(d *probeDef, p *point, number int, cfg *Options, room, all bool) *generator {
+	g := &generator{c: c, p: p, cfg: cfg, number: number, vars: map[*variable]mem{}, inRoom: all}
 	g.at = d.Span
 	g.end = g.NewLabel()
 	g.Emit(asm.Mov.Reg(rCtx, asm.R1))
 	if room {
-		key := g.alloc(8)
-		g.Emit(bpfgen.StoreConst(8, key.base, key.off, 0))
+		g.frame = 8
+		g.Emit(bpfgen.StoreConst(8, rFP, -8, 0))
 		g.loadMap(asm.R1, g.roomName())
-		g.Addr(asm.R2, key.base, key.off)
+		g.Addr(asm.R2, rFP, -8)
 		g.Emit(bpfgen.Call(bpf.HelperMapLookup))
 		g.Require(asm.JNE, asm.R0, 0, g.end)
 		g.Emit(asm.Mov.Reg(rRoom, asm.R0))
+	}
+	if all {
+		g.saved = g.alloc(8)
+		g.store(g.saved, rCtx)
 	}
 	if d.cond != nil {
 		g.jumpUnless(d.cond, g.end)
@@ -88,6 +97,11 @@ func (c *checker) attempt(d *probeDef, p *point, number int, cfg *Options, room 
 	g.stmts(d.body)
 	g.Place(g.end)
 	g.Emit(asm.Mov.Imm(asm.R0, 0), asm.Return())
+	for len(g.functions) > 0 {
+		f := g.functions[0]
+		g.functions = g.functions[1:]
+		f()
+	}
 	g.note()
 	g.Link()
 	return g
@@ -145,7 +159,7 @@ func (g *generator) tooLong() bool {
 // alloc takes room for n bytes until free.
 func (g *generator) alloc(n int) mem {
 	n = roundUp8(n)
-	if n <= 64 && g.frame+n <= frameRoom || g.frame+n <= frameRoom/2 {
+	if !g.inRoom && n <= 64 && g.frame+n <= frameRoom || !g.inRoom && g.frame+n <= frameRoom/2 {
 		g.frame += n
 		g.frameTop = max(g.frameTop, g.frame)
 		return mem{rFP, -g.frame}
@@ -257,6 +271,9 @@ func (g *generator) stmt(s *stmt) {
 		})
 	case stForRange:
 		g.forRange(s)
+	case stForMap:
+		g.wantsRoom = true
+		g.forMap(s)
 	case stBreak:
 		g.GoTo(g.loops[len(g.loops)-1].out)
 	case stContinue:

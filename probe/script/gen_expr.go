@@ -383,6 +383,8 @@ func (g *generator) call(e *expr) {
 		g.deleteKey(e.args[0])
 	case "has_key":
 		g.truthOfKey(e.args[0])
+	case "len":
+		g.length64(g.c.byName[e.args[0].name])
 	case "strlen":
 		g.strlen(e.args[0])
 	default:

@@ -127,13 +127,12 @@ func runScript(tb testing.TB, text string, params []string, json bool, ticks int
 		}
 		if m := col.Maps[mapOutput]; m != nil {
 			m.Drain(func(rec bpf.Record) bool {
-				if r.exited {
-					return true
-				}
 				if err := p.Record(rec.Data); err != nil {
 					tb.Fatalf("%s: record %x: %v", text, rec.Data, err)
 				}
-				r.status, r.exited = s.Exit(rec.Data)
+				if status, ok := s.Exit(rec.Data); ok && !r.exited {
+					r.status, r.exited = status, true
+				}
 				return true
 			})
 		}

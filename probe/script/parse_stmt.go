@@ -21,7 +21,7 @@ func (p *parser) block(last bool) (body []*stmt, err error) {
 				return err
 			}
 			body = append(body, s)
-			if p.isOp("}") || s.kind == stIf || s.kind == stUnroll || s.kind == stWhile || s.kind == stForRange || s.kind == stBlock {
+			if p.isOp("}") || s.kind == stIf || s.kind == stUnroll || s.kind == stWhile || s.kind == stForRange || s.kind == stForMap || s.kind == stBlock {
 				continue
 			}
 			if err := p.expect(";"); err != nil {
@@ -196,13 +196,14 @@ func (p *parser) forStmt(s *stmt) (err error) {
 		return err
 	}
 	if s.value.kind == exMap && !p.isOp("..") {
-		return p.at(s.value.Span, "for over a map is not supported").hint("print(%s) prints all of it", s.value.name)
-	}
-	if err := p.expect(".."); err != nil {
-		return err
-	}
-	if s.bound, err = p.expr(); err != nil {
-		return err
+		s.kind = stForMap
+	} else {
+		if err := p.expect(".."); err != nil {
+			return err
+		}
+		if s.bound, err = p.expr(); err != nil {
+			return err
+		}
 	}
 	if parens {
 		if err := p.expect(")"); err != nil {
