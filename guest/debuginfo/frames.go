@@ -16,9 +16,11 @@ type Frame struct {
 // Frames returns the functions that addr is in the code of: those that are inlined, the
 // innermost first, and last the one that they are inlined into. There are none where
 // nothing is known of addr.
-func (i *Info) Frames(addr uint64) []Frame {
+func (i *Info) Frames(addr uint64) (out []Frame) {
+	var err error // of which nothing is told: so much is known
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	defer guard(&err)()
 	n, ok := i.unitAt(addr)
 	if !ok {
 		return nil
@@ -27,7 +29,6 @@ func (i *Info) Frames(addr uint64) []Frame {
 	if err != nil {
 		return nil
 	}
-	var out []Frame
 	file, line, known := c.line(addr)
 	for _, x := range c.around(addr) {
 		out = append(out, Frame{x.name, file, line, x.inlined})

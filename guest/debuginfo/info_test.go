@@ -189,3 +189,61 @@ func FuzzInfo(f *testing.F) {
 		}
 	})
 }
+
+// TestCut: a file that is made shorter while it is used costs an error.
+func TestCut(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "debug")
+	if err := os.WriteFile(path, builtin.ELF(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	i, err := Open(path, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(path, 0); err != nil {
+		t.Fatal(err)
+	}
+	const at = 0xffffffff802013c6
+	for range 2 {
+		_, err1 := i.Places("fs.c", 71)
+		_, err2 := i.Inlined("irq_save")
+		_, err3 := i.Variables(at, "")
+		_, err4 := i.Variable(at, "", "fd", nil)
+		for _, err := range []error{err1, err2, err3, err4} {
+			if !errors.Is(err, errCut) {
+				t.Errorf("got %v", err)
+			}
+		}
+		if _, _, ok := i.Line(at); ok || i.Frames(at) != nil {
+			t.Error("lines are known that cannot be read")
+		}
+	}
+}
+
+// TestFolder finds the file of a build ID, in a folder of them or above it.
+func TestFolder(t *testing.T) {
+	_, f := guest(t)
+	id := f.BuildID()
+	if id == "" {
+		id = "0123456789" // the built-in guest has none; any does then
+	}
+	dir := t.TempDir()
+	ids := filepath.Join(dir, ".build-id")
+	if err := os.MkdirAll(filepath.Join(ids, id[:2]), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(ids, id[:2], id[2:]+".debug"), builtin.ELF(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{dir, ids} {
+		if _, err := Open(path, id); err != nil {
+			t.Error(err)
+		}
+		if _, err := Open(path, "ff"+id); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("another build ID: %v", err)
+		}
+		if _, err := Open(path, ""); err == nil || !strings.Contains(err.Error(), "no build ID") {
+			t.Errorf("without a build ID: %v", err)
+		}
+	}
+}

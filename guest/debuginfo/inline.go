@@ -62,6 +62,12 @@ func (i *Info) readInstances(n int) ([]instance, error) {
 				out = append(out, x)
 			}
 		}
+		if u.hasNone(e.Tag) {
+			if err := i.skip(r, e, n); err != nil {
+				return nil, err
+			}
+			continue
+		}
 		if e.Children {
 			if depth++; depth > maxDepth {
 				return nil, fmt.Errorf("read functions: more than %d blocks in one another", maxDepth)
@@ -69,6 +75,21 @@ func (i *Info) readInstances(n int) ([]instance, error) {
 		}
 	}
 }
+
+// hasNone reports whether no function is in an entry, of which most of a unit are.
+func (u *unit) hasNone(t dwarf.Tag) bool {
+	switch t {
+	case dwarf.TagEnumerationType, dwarf.TagArrayType, dwarf.TagSubroutineType, dwarf.TagCallSite:
+		return true
+	case dwarf.TagStructType, dwarf.TagUnionType:
+		language, _ := u.entry.Val(dwarf.AttrLanguage).(int64)
+		return slices.Contains(languagesC, language)
+	}
+	return false
+}
+
+// languagesC are the numbers of C (DWARF 5, 7.12; C17 of DWARF 6).
+var languagesC = []int64{0x01, 0x02, 0x0c, 0x1d, 0x2c}
 
 // entry returns where an instance begins: by DW_AT_entry_pc, an address or from DWARF 5 on
 // an offset from the lowest one, or where its first range does.
@@ -152,11 +173,11 @@ func within(ranges [][2]uint64, addr uint64) bool {
 
 // Inlined returns the addresses where the copies of a function begin that are inlined in
 // others, ascending; none for a function that is not, or not known.
-func (i *Info) Inlined(function string) ([]uint64, error) {
+func (i *Info) Inlined(function string) (out []uint64, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	defer guard(&err)()
 	mentioned := i.mentions(function)
-	var out []uint64
 	for n, u := range i.units {
 		if !mentioned(u) {
 			continue

@@ -65,10 +65,12 @@ func (i *Info) readRows(n int) ([]row, []*dwarf.LineFile, error) {
 
 // Line returns the line of source that the code at addr is of.
 func (i *Info) Line(addr uint64) (file string, line int, ok bool) {
+	var err error
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	n, ok := i.unitAt(addr)
-	if !ok {
+	defer guard(&err)()
+	n, in := i.unitAt(addr)
+	if !in {
 		return "", 0, false
 	}
 	c, err := i.contents(n)
@@ -122,10 +124,10 @@ type Place struct {
 // Places returns where a line of a file begins, ascending: once in each function, and in
 // each copy of one that is inlined. The file is the end of a path. Errors are
 // *NoLineError, and what is wrong with the format.
-func (i *Info) Places(file string, line int) ([]Place, error) {
+func (i *Info) Places(file string, line int) (out []Place, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	var out []Place
+	defer guard(&err)()
 	next := 0
 	for n := range i.units {
 		if !i.hasFile(n, file) {

@@ -7,8 +7,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/guestprobe/guestprobe/guest/builtin"
 )
@@ -16,7 +20,7 @@ import (
 // subject returns a file with debug information, and a number of addresses in its code:
 // the built-in guest, or what GUESTPROBE_DEBUG names, a kernel's vmlinux of many seconds.
 // It is nil where that tool, the oracle, is not there.
-func subject(t *testing.T, tool string, n int) (path string, i *Info, addrs []uint64) {
+func subject(t testing.TB, tool string, n int) (path string, i *Info, addrs []uint64) {
 	t.Helper()
 	if _, err := exec.LookPath(tool); err != nil {
 		t.Logf("no %s: nothing to compare with", tool)
@@ -39,6 +43,47 @@ func subject(t *testing.T, tool string, n int) (path string, i *Info, addrs []ui
 		addrs = append(addrs, s.lo+r.Uint64N(s.hi-s.lo))
 	}
 	return path, i, addrs
+}
+
+// BenchmarkQuestions measures what questions take of processor time and memory, at random
+// places.
+func BenchmarkQuestions(b *testing.B) {
+	path, i, addrs := subject(b, "true", 1000)
+	next := 0
+	for _, x := range []struct {
+		name string
+		ask  func(addr uint64) error
+	}{
+		{"open", func(uint64) (err error) { i, err = Open(path, ""); return err }},
+		{"frames", func(addr uint64) error { i.Frames(addr); return nil }},
+		{"variables", func(addr uint64) error { _, err := i.Variables(addr, ""); return err }},
+		{"line", func(uint64) error { _, _ = i.Places("fs/open.c", 1300); return nil }},
+		{"inlined", func(uint64) error { _, err := i.Inlined("kmalloc"); return err }},
+	} {
+		b.Run(x.name, func(b *testing.B) {
+			from := processorTime(b)
+			for b.Loop() {
+				if err := x.ask(addrs[next%len(addrs)]); err != nil {
+					b.Fatal(err)
+				}
+				next++
+			}
+			b.ReportMetric(float64((processorTime(b)-from).Microseconds())/1000/float64(b.N), "cpu-ms/op")
+			var m runtime.MemStats
+			runtime.GC()
+			runtime.ReadMemStats(&m)
+			b.ReportMetric(float64(m.HeapAlloc)/(1<<20), "MB-heap")
+		})
+	}
+}
+
+// processorTime is that of this process.
+func processorTime(t testing.TB) time.Duration {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // TestFramesByAddr2line wants the frames of addresses that binutils tells.

@@ -52,14 +52,14 @@ type declared struct {
 // Variables returns what the code at addr can name, of the functions that it is in: the
 // innermost first, but functions that are inlined and begin there only behind those around
 // them, as if addr were not yet in them. With in, the function of that name comes first.
-func (i *Info) Variables(addr uint64, in string) ([]Variable, error) {
+func (i *Info) Variables(addr uint64, in string) (out []Variable, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	defer guard(&err)()
 	n, all, err := i.visible(addr, in)
 	if err != nil {
 		return nil, err
 	}
-	var out []Variable
 	for _, d := range all {
 		out = append(out, i.variable(n, d, addr, nil))
 	}
@@ -69,9 +69,10 @@ func (i *Info) Variables(addr uint64, in string) ([]Variable, error) {
 // Variable returns that of a name, or one of its file. Path are the members that are
 // asked for, each of what the one before is or points to. Errors are *NoVariableError,
 // and what is wrong with the format.
-func (i *Info) Variable(addr uint64, in, name string, path []string) (Variable, error) {
+func (i *Info) Variable(addr uint64, in, name string, path []string) (_ Variable, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	defer guard(&err)()
 	n, all, err := i.visible(addr, in)
 	if err != nil {
 		return Variable{}, err

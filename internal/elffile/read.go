@@ -6,12 +6,40 @@ import (
 	"io"
 	"io/fs"
 	"os"
+
+	"golang.org/x/sys/unix"
 )
 
 // ReadFile reads the regular file at path, which errors begin with. One above
 // limit bytes is an *Error, before anything is read.
 func ReadFile(path string, limit int64) ([]byte, error) {
-	b, err := readFile(path, limit)
+	return open(path, limit, func(f *os.File, size int64) ([]byte, error) {
+		b := make([]byte, size)
+		_, err := io.ReadFull(f, b)
+		return b, err
+	})
+}
+
+// MapFile is ReadFile by a mapping, for files of which little is looked at: it takes
+// memory that the system can take back. Where the file is made shorter meanwhile, an access
+// faults (mmap(2), SIGBUS): see runtime/debug.SetPanicOnFault. Unmap ends the mapping.
+func MapFile(path string, limit int64) (b []byte, unmap func(), err error) {
+	b, err = open(path, limit, func(f *os.File, size int64) ([]byte, error) {
+		if size == 0 {
+			return nil, nil // no mapping has no bytes
+		}
+		return unix.Mmap(int(f.Fd()), 0, int(size), unix.PROT_READ, unix.MAP_PRIVATE)
+	})
+	return b, func() {
+		if b != nil {
+			_ = unix.Munmap(b)
+		}
+	}, err
+}
+
+// open gives the regular file at path, and its size, to read.
+func open(path string, limit int64, read func(*os.File, int64) ([]byte, error)) ([]byte, error) {
+	b, err := openRegular(path, limit, read)
 	if err == nil {
 		return b, nil
 	}
@@ -21,7 +49,7 @@ func ReadFile(path string, limit int64) ([]byte, error) {
 	return nil, fmt.Errorf("%s: %w", path, err)
 }
 
-func readFile(path string, limit int64) ([]byte, error) {
+func openRegular(path string, limit int64, read func(*os.File, int64) ([]byte, error)) ([]byte, error) {
 	// Asked before opening, which would wait for the other end of a named pipe.
 	st, err := os.Stat(path)
 	switch {
@@ -37,7 +65,5 @@ func readFile(path string, limit int64) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	b := make([]byte, st.Size())
-	_, err = io.ReadFull(f, b)
-	return b, err
+	return read(f, st.Size())
 }
