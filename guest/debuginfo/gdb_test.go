@@ -138,7 +138,10 @@ func (g told) meaning() string {
 	case strings.HasPrefix(what, "constant "):
 		return strings.TrimPrefix(what, "constant ")
 	case strings.Contains(what, "static storage at address "):
-		return "at " + what[strings.Index(what, "0x"):]
+		if at := what[strings.Index(what, "0x"):]; at != "0x0" { // what the linker has dropped
+			return "at " + at
+		}
+		return "optimized out"
 	case strings.Contains(joined, "entry_value"):
 		return errEntryValue.Error()
 	case strings.Contains(joined, "piece"):

@@ -46,7 +46,6 @@ type declared struct {
 	*dwarf.Entry
 	of    *instance // nil: it is of the file
 	depth int
-	lost  bool // code has nothing of it
 }
 
 // Variables returns what the code at addr can name, of the functions that it is in: the
@@ -127,7 +126,7 @@ func (i *Info) visible(addr uint64, in string) (n int, all []declared, err error
 }
 
 // declarations returns what a function declares that addr can name: of inner blocks first,
-// and last what its code has nothing of.
+// and last what it declares in whatever code, of which static variables have a place.
 func (i *Info) declarations(n int, of *instance, addr uint64) ([]declared, error) {
 	all, e, err := i.children(n, of.at, func(e *dwarf.Entry) bool {
 		ranges, err := i.data.Ranges(e)
@@ -141,10 +140,7 @@ func (i *Info) declarations(n int, of *instance, addr uint64) ([]declared, error
 		if err != nil {
 			return nil, err
 		}
-		for _, d := range abstract {
-			d.lost = true
-			all = append(all, d)
-		}
+		all = append(all, abstract...)
 	}
 	for k := range all {
 		all[k].of = of
@@ -229,8 +225,7 @@ func (i *Info) ofFile(n int, name string) (found declared, err error) {
 			return found, nil
 		}
 		if e.Tag == dwarf.TagVariable && i.name(e, nil) == name {
-			found = declared{Entry: e, lost: e.AttrField(dwarf.AttrLocation) == nil}
-			if !found.lost {
+			if found.Entry = e; e.AttrField(dwarf.AttrLocation) != nil {
 				return found, nil
 			}
 		}
@@ -256,11 +251,11 @@ func (i *Info) variable(n int, d declared, addr uint64, path []string) Variable 
 		v.Where, v.Why = constantLocation(f.Val)
 		return v
 	}
-	f := d.AttrField(dwarf.AttrLocation)
+	f := i.attribute(d.Entry, dwarf.AttrLocation)
 	switch {
-	case d.of == nil && d.lost:
+	case d.of == nil && f == nil:
 		v.Why = ErrElsewhere
-	case d.lost || f == nil:
+	case f == nil:
 		v.Why = errOptimizedOut
 	default:
 		v.Where, v.Why = i.location(&i.units[n], f, addr, func() (number, error) { return i.frameBase(n, addr) })
@@ -278,7 +273,11 @@ func (i *Info) location(u *unit, f *dwarf.Field, addr uint64, frame func() (numb
 		return Location{}, err
 	}
 	x := expression{code: code, frame: frame, address: func(n uint64) (uint64, error) { return i.address(u, n) }}
-	return x.location()
+	l, err := x.location()
+	if err == nil && l.Base == BaseProgram && l.Offsets[0] == 0 {
+		err = errOptimizedOut // what the linker has dropped is at 0
+	}
+	return l, err
 }
 
 // frameBase returns what the variables of the function around addr that have a place in
