@@ -75,6 +75,16 @@ With --format json each line is an object as bpftrace -f json prints.`,
 	}
 }
 
+// missedHits says of each probe of a script how many hits its program did not run on.
+func missedHits(end api.End) (texts []string) {
+	for _, p := range end.Probes {
+		if n := p.Stats.Missed; n > 0 {
+			texts = append(texts, fmt.Sprintf("%s missed %s of %d", place(p), command.Plural(int(n), "hit"), p.Stats.Hits))
+		}
+	}
+	return texts
+}
+
 // readScript reads the file of a script.
 func readScript(r *command.Run, path string) (string, error) {
 	in := r.Stdin
@@ -132,6 +142,9 @@ func runScript(ctx context.Context, r *command.Run, c *client.Client, req api.Ru
 		}
 		return nil
 	})
+	for _, text := range missedHits(end) {
+		r.Note("%s", command.Clean(text))
+	}
 	switch {
 	case err != nil:
 		return err
