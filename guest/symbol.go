@@ -31,6 +31,10 @@ type Symbol struct {
 // ErrSymbolNotFound is returned for a name that the image does not have.
 var ErrSymbolNotFound = errors.New("symbol not found")
 
+// ErrModuleNotFound is the ErrSymbolNotFound of a name MODULE:SYMBOL where the guest's
+// kernel can load modules and this one is not there: it may come.
+var ErrModuleNotFound = fmt.Errorf("module not loaded: %w", ErrSymbolNotFound)
+
 // AmbiguousSymbolError is returned for a name that stands for several
 // addresses.
 type AmbiguousSymbolError struct {

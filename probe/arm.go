@@ -23,6 +23,9 @@ type text struct {
 // breakpoint. The whole instruction is compared with what was analysed before its
 // first byte changes.
 func (t *text) arm(w World, st *site) *Error {
+	if t.freed(st) {
+		return newError(CodeNotText, fmt.Sprintf("%s is not code any more", st.symbol), "")
+	}
 	old := st.bytes()
 	patched := append([]byte{insn.Int3}, old[1:]...)
 	if err := w.PatchText(st.addr, old, patched); err != nil {

@@ -46,41 +46,11 @@ func (e *Engine) TargetChanged() error {
 		return nil
 	})
 	if err == nil {
-		err = errors.Join(e.readmit(was), e.returns.move())
+		// A module that came again before it was known that it had gone has its text anew.
+		err = errors.Join(e.text.reconcile(e.text.different()), e.readmit(was), e.returns.move())
+		e.awaitModules()
 	}
 	return errors.Join(append(errs, err)...)
-}
-
-// readmit puts probes back that are gone where was had no executable memory and the
-// target has: a reset may have refused them for that. Those that still cannot be there
-// stay gone, and jprobes, which are not alone.
-func (e *Engine) readmit(was [2]Capabilities) error {
-	for _, r := range e.inOrder() {
-		l := guest.Level(r.site.user)
-		if !e.gone[r] || r.jprobe != nil || was[l].NoExec == "" || e.can[l].NoExec != "" {
-			continue
-		}
-		b := newBatch(1)
-		if e.admit(b, r) != nil {
-			continue
-		}
-		if r.ret != nil {
-			t, err := e.returns.prepare(r.ret, b.at[r])
-			if err != nil {
-				return err
-			}
-			r.ret.table.Store(t)
-		}
-		if err := e.install(b); err != nil {
-			b.end()
-			return err
-		}
-		e.log.Info("probe is back", "probe", r.name, "addr", r.site.addr, "symbol", r.site.symbol)
-		if t := r.table(); t != nil && t.shared() {
-			e.returns.watch()
-		}
-	}
-	return nil
 }
 
 // leave gives up st, whose text is gone. The world is stopped.

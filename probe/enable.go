@@ -36,7 +36,7 @@ func (e *Engine) setDisabled(list []*registration, disabled bool) error {
 	index := map[*site]int{}
 	for i, r := range list {
 		switch {
-		case r.site.gone && !disabled:
+		case r.site.gone && !disabled && !e.pending(r):
 			err := newError(CodeGone, "the probed code went away", "")
 			err.Index = i
 			return err

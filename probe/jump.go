@@ -81,6 +81,9 @@ const (
 
 var noJump = &optimization{}
 
+// goneJump is that of a site whose code is gone.
+var goneJump = &optimization{state: jumpBlocked, why: Unoptimized{Reason: notDisarmed}}
+
 // detour returns where the site's jump leads, or nil without a jump.
 func (s *site) detour() *detour { return s.jump.Load().detour }
 

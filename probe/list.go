@@ -118,6 +118,7 @@ type Info struct {
 	Space    guest.GPA // the only address space it is for; 0: all
 	Disabled bool      // by Disable, or from its registration on
 	Gone     bool      // its code has gone: freed by the guest, or not found again by Reload
+	Pending  bool      // it is on MODULE:SYMBOL, and that module is not there: it will be armed when it comes. Addr is 0
 	Armed    bool      // the site has its int3, or its jump
 
 	// Changed: the guest has changed the instruction under the probe, which therefore is
@@ -145,11 +146,13 @@ type Info struct {
 	NoStage string
 }
 
-// Flags returns the flags as the kernel prints them, and [CHANGED].
+// Flags returns the flags as the kernel prints them, [PENDING] and [CHANGED].
 func (i Info) Flags() string {
 	switch {
 	case i.Gone:
 		return "[GONE]"
+	case i.Pending && !i.Disabled:
+		return "[PENDING]"
 	case i.Disabled:
 		return "[DISABLED]"
 	case i.Changed:
@@ -248,6 +251,12 @@ func (e *Engine) info(r *registration) Info {
 	}
 	if r.jprobe != nil {
 		i.Type = 'j'
+	}
+	if i.Pending = i.Gone && e.pending(r); i.Pending {
+		i.Gone, i.Addr, i.Symbol, i.Offset, i.Insn = false, 0, r.where.symbol, r.where.offset, nil
+	}
+	if len(i.Insn) == 0 {
+		i.Plan = ""
 	}
 	i.Stats = r.totals(make([]Stats, len(r.cells)))
 	return i

@@ -178,6 +178,9 @@ func (o *optimizer) optimize(w World, st *site, d *detour) *Unoptimized {
 			}
 		}
 	}
+	if o.freed(st) {
+		return &Unoptimized{Reason: notTextChanged, Detail: "it is no text any more"}
+	}
 	old := append([]byte{insn.Int3}, st.text[1:]...)
 	jump := d.jump()
 	patched := append(jump[:], st.text[insn.JmpLen:]...)

@@ -38,7 +38,12 @@ func (k *control) holds(st *site, want []byte) bool {
 
 // freed reports whether the text of st is none any more: the guest has freed it, and what
 // stands there, though it may look like the engine's, is another's.
-func (k *control) freed(st *site) bool { return !k.target.Symbols().IsText(st.addr) }
+func (k *control) freed(st *site) bool {
+	if kernel, ok := k.target.Symbols().(Kernel); ok && !st.user {
+		return kernel.FreedText(st.addr)
+	}
+	return !k.target.Symbols().IsText(st.addr)
+}
 
 // withdraw replaces the engine's bytes at st by others, except where the guest has
 // written something else: that stays, and is reported. The world is stopped.
@@ -66,7 +71,10 @@ func (o *optimizer) reconcile(w World, st *site, lost *[]error) {
 	if st.changed {
 		st.changed = !o.holds(st, st.bytes())
 	}
-	if now, _ := st.patched(); st.armed.Load() && !o.holds(st, now) {
+	if !st.armed.Load() {
+		return
+	}
+	if now, _ := st.patched(); !o.holds(st, now) {
 		o.unoptimize(w, st, lost)
 		if err := o.abandon(w, st); err != nil {
 			o.lose(textError(st, err), lost)

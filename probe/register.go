@@ -47,10 +47,24 @@ func newBatch(n int) *batch {
 	}
 }
 
+// add adds r, which is to be on st.
+func (b *batch) add(r *registration, st *site) {
+	if r.probe != nil {
+		b.seen[r.probe] = true
+	}
+	b.regs = append(b.regs, r)
+	b.at[r] = st
+	if r.site == nil {
+		r.site = st
+	}
+}
+
 // Register puts probes of any kinds on the guest, all of them or none: the error is
 // then an *Error whose Index says which one was refused, and why. It returns when
 // every vCPU sees the probes. Several probes may be at one address; the newest is
-// asked first.
+// asked first. A kprobe or kretprobe on MODULE:SYMBOL whose module is not there, but may
+// come (guest.ErrModuleNotFound), is registered all the same, and waits for it: see
+// Info.Pending.
 //
 // Other errors: ErrInHandler, ErrClosed.
 func (e *Engine) Register(ps ...Probe) error {
@@ -87,6 +101,9 @@ func (e *Engine) Register(ps ...Probe) error {
 		return err
 	}
 	for _, r := range b.regs {
+		if r.where.ofModule() {
+			e.ofModules++
+		}
 		if t := r.table(); t != nil {
 			r.ret.probe.MaxActive = r.ret.max
 			if t.shared() {
@@ -94,6 +111,7 @@ func (e *Engine) Register(ps ...Probe) error {
 			}
 		}
 	}
+	e.awaitModules()
 	return nil
 }
 
@@ -124,13 +142,8 @@ func (e *Engine) admitAll(b *batch, ps []Probe) error {
 		if err := e.admit(b, r); err != nil {
 			return refused(i, err)
 		}
-		if r.ret != nil {
-			t, err := e.returns.prepare(r.ret, r.site)
-			if err != nil {
-				return refused(i, err)
-			}
-			r.ret.table.Store(t)
-			b.short = b.short || t.short
+		if err := e.furnish(b, r); err != nil {
+			return refused(i, err)
 		}
 	}
 	for i := range ps {
@@ -144,6 +157,21 @@ func (e *Engine) admitAll(b *batch, ps []Probe) error {
 			}
 		}
 	}
+	return nil
+}
+
+// furnish gives r, which the batch has admitted, what calls are followed by, if it is a
+// kretprobe that does not wait for its module.
+func (e *Engine) furnish(b *batch, r *registration) *Error {
+	if r.ret == nil || b.at[r].gone {
+		return nil
+	}
+	t, err := e.returns.prepare(r.ret, b.at[r])
+	if err != nil {
+		return err
+	}
+	r.ret.table.Store(t)
+	b.short = b.short || t.short
 	return nil
 }
 
@@ -166,14 +194,19 @@ func (e *Engine) Check(p Probe) (Info, error) {
 }
 
 // Resolve finds out where p would be registered, and whether that is the entry of its
-// function and code of CPL3. Whether it can be is for Check and Register to say.
+// function and code of CPL3. Whether it can be is for Check and Register to say. Of one whose
+// module is not there the address is 0.
 func (e *Engine) Resolve(p *Kprobe) (addr guest.GVA, user, entry bool, err error) {
 	if err := e.lock(); err != nil {
 		return 0, false, false, err
 	}
 	defer e.mu.Unlock()
-	at, refused := e.places.resolve(where{p.Symbol, p.Offset, p.Addr})
-	if refused != nil {
+	w := where{p.Symbol, p.Offset, p.Addr}
+	at, refused := e.places.resolve(w)
+	switch {
+	case refused != nil && e.places.absent(w):
+		return 0, false, w.offset == 0, nil
+	case refused != nil:
 		return 0, false, false, refused
 	}
 	return at.shown(), at.sym.User, at.entry, nil
@@ -193,7 +226,11 @@ func (e *Engine) admit(b *batch, r *registration) *Error {
 		return err
 	}
 	at, err := e.places.resolve(r.where)
-	if err != nil {
+	switch {
+	case err != nil && r.site == nil && e.places.pending(r):
+		b.add(r, r.nowhere())
+		return nil
+	case err != nil:
 		return err
 	}
 	if r.check != nil {
@@ -230,14 +267,7 @@ func (e *Engine) admit(b *batch, r *registration) *Error {
 		b.index[st] = len(b.regs)
 		b.order = append(b.order, st)
 	}
-	if r.probe != nil {
-		b.seen[r.probe] = true
-	}
-	b.regs = append(b.regs, r)
-	b.at[r] = st
-	if r.site == nil {
-		r.site = st
-	}
+	b.add(r, st)
 	if r.entry != at.entry { // listings may read it
 		r.entry = at.entry
 	}
@@ -279,7 +309,7 @@ func (e *Engine) install(b *batch) error {
 		}
 		for _, r := range b.regs {
 			r.site = b.at[r]
-			r.enabled.Store(!r.disabled)
+			r.enabled.Store(!r.disabled && !r.site.gone)
 			added[r.site] = append(added[r.site], r)
 		}
 		for _, st := range b.order {
@@ -316,7 +346,11 @@ func (e *Engine) install(b *batch) error {
 					p.Offset = 0
 				}
 			}
-			delete(e.gone, r)
+			if delete(e.gone, r); r.site.gone {
+				e.gone[r] = true
+			} else {
+				r.placed()
+			}
 		}
 		return nil
 	})
@@ -384,7 +418,7 @@ func (e *Engine) remove(regs []*registration) error {
 			e.abortMirrors(w)
 		}
 		e.dropEnds(regs)
-		regs := append(regs, e.ripeEnds()...)
+		regs := e.unawaitModules(append(slices.Clip(regs), e.ripeEnds()...))
 		for _, r := range regs {
 			gone[r] = true
 			r.enabled.Store(false)

@@ -50,6 +50,7 @@ const (
 	kindJprobe    kind = 'j'
 	kindMirrorEnd kind = 'e' // the engine's own, where mirrors of jprobes end
 	kindWatch     kind = 'w' // of an execute watch that a breakpoint serves
+	kindModules   kind = 'm' // the engine's own, where the guest says that a module has come
 )
 
 // shown returns the address that hits are reported at.
@@ -58,6 +59,19 @@ func (r *registration) shown() guest.GVA {
 		return r.site.head
 	}
 	return r.site.addr
+}
+
+// placed tells its stages where r is. The world is stopped.
+func (r *registration) placed() {
+	tell := func(s *Stage) {
+		if s != nil && s.Placed != nil {
+			s.Placed(r.shown())
+		}
+	}
+	tell(r.stage)
+	if r.ret != nil {
+		tell(r.ret.probe.ReturnStage)
+	}
 }
 
 // table returns that of a kretprobe whose code is there, else nil.
@@ -69,7 +83,9 @@ func (r *registration) table() *instances {
 }
 
 // hidden reports whether the registration is in no listing of probes.
-func (r *registration) hidden() bool { return r.kind == kindMirrorEnd || r.kind == kindWatch }
+func (r *registration) hidden() bool {
+	return r.kind == kindMirrorEnd || r.kind == kindWatch || r.kind == kindModules
+}
 
 // where is a place as users give it.
 type where struct {
@@ -110,6 +126,7 @@ func (k *core) newTally(name string) tally {
 const (
 	loggedPanic = 1 << iota
 	loggedAccess
+	loggedStays
 )
 
 // first reports whether trouble of this kind has not been logged before.

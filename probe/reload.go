@@ -63,6 +63,9 @@ func (e *Engine) reloaded() error {
 		return nil
 	})
 	for r, why := range lost {
+		if e.pending(r) || r == e.modules {
+			continue
+		}
 		e.log.Warn("probe is gone after the guest was reset", "probe", r.name, "addr", r.site.addr, "symbol", r.site.symbol, "err", why)
 	}
 	e.collector.flush()
@@ -109,6 +112,7 @@ func (e *Engine) putBack(r *registration, st *site) {
 	if r.probe != nil {
 		r.probe.Addr = r.shown()
 	}
+	r.placed()
 	r.enabled.Store(!r.disabled)
 }
 
@@ -141,7 +145,7 @@ func (e *Engine) bury(r *registration) {
 	st := &site{addr: old.addr, user: old.user, symbol: old.symbol, start: old.start, head: old.head, gone: true}
 	st.orig.Store(old.orig.Load())
 	st.chain.Store(&chain{r})
-	st.jump.Store(&optimization{state: jumpBlocked, why: Unoptimized{Reason: notDisarmed}})
+	st.jump.Store(goneJump)
 	r.site = st
 	r.enabled.Store(false)
 	e.gone[r] = true

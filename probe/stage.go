@@ -50,6 +50,11 @@ type Stage struct {
 	// any goroutine.
 	Counts func(cpu int) (handled, filtered, missed uint64)
 
+	// Placed, when set, is called with the address that hits of the probe are reported at,
+	// each time that it is put on its site, with the world stopped: a reset, or the module
+	// that it is on, may have moved it.
+	Placed func(addr guest.GVA)
+
 	uses  int        // residents with its code, or that of which it is a part; guarded by Engine.mu
 	table *instances // whose entry it is, of a kretprobe
 }

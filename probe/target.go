@@ -116,6 +116,10 @@ type Kernel interface {
 	// exception, that the text does not show: the other way of a jump label, what an
 	// alternative jumps to, where an entry of the exception table goes on.
 	Edges(lo, hi guest.GVA) []guest.GVA
+	// FreedText reports whether addr is no text any more, or perhaps no more the one that it was:
+	// as the guest's memory says now, where IsText may be of a moment ago. It is called with
+	// the world stopped.
+	FreedText(addr guest.GVA) bool
 	// Exception reports whether the guest looks up a fault of the instruction at addr by
 	// its address (an entry of the exception table): then no copy of it may fault.
 	Exception(addr guest.GVA) bool
@@ -198,6 +202,17 @@ type Runner interface {
 	// function's RAX. Probes that are hit meanwhile reach Engine.Hit in the ordinary
 	// way and count as missed.
 	CallGuest(cpu int, addr guest.GVA, args []uint64) (uint64, error)
+}
+
+// Modules is what a Target adds whose guest is a kernel that loads modules.
+type Modules interface {
+	// ModuleReady returns the function that the guest calls on each module before any of the
+	// module's code has run, with all of that in memory; "" where none is known.
+	ModuleReady() string
+	// ModuleComes says that vCPU cpu is at the entry of that function. It is called on the
+	// vCPU's own thread inside a hit. Before the vCPU goes on the target has the module
+	// known, and calls Engine.TargetChanged, on another thread.
+	ModuleComes(cpu int)
 }
 
 // Detours is what a Target adds where probes can be optimized: executable

@@ -42,6 +42,11 @@ type ModuleMemory struct {
 	Init bool // gone when the module is live
 }
 
+// text reports whether addr is text of the module's.
+func (x *Module) text(addr guest.GVA) bool {
+	return slices.ContainsFunc(x.Memory, func(m ModuleMemory) bool { return m.Text && addr >= m.Start && addr < m.End })
+}
+
 // Modules reads the modules of a running kernel. Its methods may be called from any
 // goroutine, and while the guest runs: what they return is then of several moments.
 type Modules struct {

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/cilium/ebpf/btf"
 
@@ -26,6 +27,38 @@ type running struct {
 	base     *Types               // a copy of types for the modules', which read it without its lock
 	loaded   map[guest.GVA]loaded // by the address of the struct module
 	lastSeen uint64               // Modules.Generation
+
+	known atomic.Pointer[moduleList] // as of then, for who cannot wait for mu
+}
+
+// moduleList are the modules that there were when mod_tree had changed that often.
+type moduleList struct {
+	all     []Module
+	changes uint64
+}
+
+// holds reports whether addr is text of a module now that is known. It costs one read while
+// no module has come or gone since.
+func (r *running) holds(addr guest.GVA, read Read) bool {
+	m, known := r.modules, r.known.Load()
+	if known == nil {
+		return false
+	}
+	// The kernel takes a module's memory out of the tree before it frees it.
+	if m.tree != 0 {
+		if n, err := read.value(m.tree, m.changes); err == nil && n == known.changes {
+			return true
+		}
+	}
+	found := false
+	_ = m.each(read, func(at guest.GVA, state ModuleState) error { // cut off where it cannot be read
+		if state != ModuleUnformed && slices.ContainsFunc(known.all, func(x Module) bool { return x.Addr == at && x.text(addr) }) {
+			now, err := m.Module(at, read)
+			found = found || err == nil && now.text(addr)
+		}
+		return nil
+	})
+	return found
 }
 
 // loaded is a module as it was read last.
@@ -137,10 +170,17 @@ func (v *View) RefreshModules() (changed bool, err error) {
 	if seen == r.lastSeen {
 		return false, nil
 	}
+	list := &moduleList{}
+	if r.modules.tree != 0 {
+		if list.changes, err = v.read.value(r.modules.tree, r.modules.changes); err != nil {
+			return false, err
+		}
+	}
 	all, err := r.modules.All(v.read)
 	if err != nil {
 		return false, err
 	}
+	list.all = all
 	now, kernels := map[guest.GVA]loaded{}, map[string]*Kernel{}
 	left, add := uint64(maxLoaded), []Module(nil)
 	for _, m := range all {
@@ -161,6 +201,7 @@ func (v *View) RefreshModules() (changed bool, err error) {
 		now[m.Addr], kernels[m.Name] = loaded{Module: m, kernel: k, cost: before - left}, k
 	}
 	r.loaded, r.lastSeen = now, seen
+	r.known.Store(list)
 	if e := v.SetModules(kernels); e != nil {
 		err = e
 	}

@@ -65,10 +65,34 @@ func TestRefreshModules(t *testing.T) {
 		t.Error("module one was read again")
 	}
 
+	// What the tables of before say is not asked when memory may be written.
+	freed := func(what string, want bool) {
+		t.Helper()
+		if got := v.FreedText(fn); got != want || !v.IsText(fn) {
+			t.Errorf("%s: freed %v", what, got)
+		}
+	}
+	freed("at first", false)
+	m.set(treeAt, "mod_tree_root.root.seq.sequence", 2)
+	freed("another came or went", false)
+	m.set(modAt, "module.state", 3)
+	freed("one is being freed", true)
+	m.set(modAt, "module.state", 2)
+	freed("one ends", false)
+	m.set(modAt+guest.GVA(mem.Off+12), "module_memory.base", textAt+0x1000)
+	freed("another one is there", true)
+	m.set(modAt+guest.GVA(mem.Off+12), "module_memory.base", textAt)
 	m.link(modHead, "module.list", modAt+0x200)
+	freed("it is not in the list", true)
+	if v.FreedText(textAt + 0x400) {
+		t.Error("module two is there")
+	}
 	refresh("one is gone", true)
-	if _, err := v.Lookup("one:fn"); !errors.Is(err, guest.ErrSymbolNotFound) || v.IsText(fn) {
+	if _, err := v.Lookup("one:fn"); !errors.Is(err, guest.ErrModuleNotFound) || v.IsText(fn) || !v.FreedText(fn) {
 		t.Errorf("one:fn: %v", err)
+	}
+	if _, err := v.Lookup("two:fn"); !errors.Is(err, guest.ErrSymbolNotFound) || errors.Is(err, guest.ErrModuleNotFound) {
+		t.Errorf("two:fn: %v", err)
 	}
 	m.set(modAt+0x200, "module.list.next", 8)
 	if _, err := v.RefreshModules(); !errors.Is(err, errNoMemory) {

@@ -227,7 +227,7 @@ func (s *snapshot) piece(addr guest.GVA) *piece {
 func (v *View) ID() guest.ID { return v.id }
 
 // Lookup implements guest.View: a symbol of the kernel goes before those of modules.
-// Of a module alone it is MODULE:NAME.
+// Of a module alone it is MODULE:NAME, guest.ErrModuleNotFound while that is not there.
 func (v *View) Lookup(name string) (guest.Symbol, error) {
 	now := v.now.Load()
 	if module, symbol, ok := strings.Cut(name, ":"); ok {
@@ -236,7 +236,10 @@ func (v *View) Lookup(name string) (guest.Symbol, error) {
 				return p.Lookup(symbol)
 			}
 		}
-		return guest.Symbol{}, fmt.Errorf("look up %q: there is no module %s: %w", name, module, guest.ErrSymbolNotFound)
+		if v.running.modules.head == 0 {
+			return guest.Symbol{}, fmt.Errorf("look up %q: the modules of this kernel are not known: %w", name, guest.ErrSymbolNotFound)
+		}
+		return guest.Symbol{}, fmt.Errorf("look up %q: %w", name, guest.ErrModuleNotFound)
 	}
 	var found []guest.Symbol
 	for i, p := range now.pieces {
@@ -310,6 +313,28 @@ func (v *View) IsText(addr guest.GVA) bool {
 		now = v.now.Load()
 	}
 	return now.textAt(addr) != nil
+}
+
+// FreedText implements probe.Kernel.
+func (v *View) FreedText(addr guest.GVA) bool {
+	if !v.IsText(addr) {
+		return true
+	}
+	now := v.now.Load()
+	return now.piece(addr) != v.core && !v.running.holds(addr, v.read)
+}
+
+// ModuleReady returns the function of the kernel that it calls for each module of which no
+// code has run yet, when that is complete: the earliest that there is in its load_module. "" where there is none.
+func (v *View) ModuleReady() string {
+	if v.running.modules.head != 0 {
+		for _, name := range []string{"ftrace_module_enable", "klp_module_coming", "do_init_module"} {
+			if _, ok := v.Address(name); ok {
+				return name
+			}
+		}
+	}
+	return ""
 }
 
 // IsUserText implements guest.View: the kernel's view has none.

@@ -129,6 +129,7 @@ type Probe struct {
 	Enabled bool `json:"enabled"` // as asked for
 	Armed   bool `json:"armed"`   // the site is patched
 	Gone    bool `json:"gone"`    // the code went away
+	Pending bool `json:"pending"` // it is on a module that is not there: it is armed when that comes
 	Changed bool `json:"changed"` // the guest has changed the instruction: not armed until the image's bytes are back
 	Post    bool `json:"post"`
 	Regs    bool `json:"regs"`

@@ -110,6 +110,8 @@ until they are detached or the daemon ends.
   r20:back vfs_read fd=$arg1 got=$retval   at most 20 calls at a time; an argument
   w:total rw@user_hot_calls+8:8            a watch: r, w, rw or x, at an address
                                            or a symbol, of 1, 2, 4 or 8 bytes
+  p dummy:dummy_xmit                       a function of a module, whenever that is
+                                           loaded
   p vfs_*                                  every function that matches, each with an
   r:io/* vfs_* $retval                     event of its own, * in whose name is the
                                            function's; with one EVENT all of one event
@@ -216,6 +218,7 @@ func printAttached(r *command.Run, list api.ProbeList) error {
 		r.Note("There was nothing to do: blank lines and comments only.")
 	}
 	noteRuns(r, list.Probes)
+	notePending(r, list.Probes)
 	for _, p := range list.Probes {
 		if p.Cost != "" {
 			r.Note("%s costs %s.", command.Clean(p.Name), p.Cost)

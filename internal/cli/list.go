@@ -34,8 +34,9 @@ The kinds are
   w  a watch
 
 r, j and w stand for both sorts of code; the flag [USER] tells them apart. Other
-flags are [GONE], [DISABLED] and [OPTIMIZED], as in the kernel, [CHANGED] where the
-guest has changed the instruction, [SPACE CR3], [POST] and [MIRROR FUNCTION].
+flags are [GONE], [DISABLED] and [OPTIMIZED], as in the kernel, [PENDING] where the
+module is not loaded yet, [CHANGED] where the guest has changed the instruction,
+[SPACE CR3], [POST] and [MIRROR FUNCTION].
 --format kernel prints the kernel's own format, --format defs the definitions in a
 form that attach and apply take. What a definition cannot say is in comments: above one
 that was attached with --filter, --mirror, --post, --regs, --space or --disabled, which

@@ -148,6 +148,15 @@ func noteUnoptimized(r *command.Run, ps []api.Probe) {
 	}
 }
 
+// notePending says which probes wait for their modules.
+func notePending(r *command.Run, ps []api.Probe) {
+	for _, p := range ps {
+		if p.Pending {
+			r.Note("%s waits for the module of %s, which is not loaded.", command.Clean(p.Name), command.Clean(p.Symbol))
+		}
+	}
+}
+
 // runs is where the handlers of a probe run, or a dash where there is no choice.
 func runs(p api.Probe) string {
 	if p.Runs == "" {
@@ -170,6 +179,8 @@ func flags(p api.Probe) string {
 	switch {
 	case p.Gone:
 		f = append(f, "[GONE]")
+	case p.Pending && p.Enabled:
+		f = append(f, "[PENDING]")
 	case !p.Enabled:
 		f = append(f, "[DISABLED]")
 	case p.Changed:

@@ -72,6 +72,7 @@ func (s *statAnswer) print(r *command.Run, perCPU bool) error {
 			return err
 		}
 	}
+	notePending(r, s.Probes)
 	return nil
 }
 

@@ -29,7 +29,7 @@ func (c *change) atRets(i int, spec api.ProbeSpec, check bool) error {
 		return refuse("probes at the returns keep nothing from the entry", "leave out $argN, or --at-rets")
 	}
 	img := st.guest.Image()
-	sym, err := img.Lookup(def.Place.Symbol)
+	sym, err := img.Lookup(def.Place.Qualified())
 	if def.Place.Symbol == "" {
 		var ok bool
 		if sym, ok = img.Find(def.Place.Addr); !ok {
@@ -37,7 +37,7 @@ func (c *change) atRets(i int, spec api.ProbeSpec, check bool) error {
 		}
 	}
 	if err != nil {
-		return def.Refused(toProbeError(def.Place.Symbol, err))
+		return def.Refused(toProbeError(def.Place.Qualified(), err))
 	}
 	exits, err := st.disas.exits(img, sym)
 	if err != nil {

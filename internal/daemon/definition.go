@@ -35,7 +35,8 @@ func (st *store) compile(a *attached) error {
 		a.def = nil
 		return err
 	}
-	layout, err := event.Compile(def, st.scope(a.in), event.Options{Tasks: st.programs.KnowsTasks(), Regs: spec.Regs || spec.Post, Stack: spec.Stack})
+	_, moves := st.guest.Image().(probe.Kernel)
+	layout, err := event.Compile(def, st.scope(a.in), event.Options{Tasks: st.programs.KnowsTasks(), Regs: spec.Regs || spec.Post, Stack: spec.Stack, Moves: moves})
 	if err != nil {
 		return err
 	}
@@ -52,7 +53,7 @@ func (st *store) scope(in string) event.Scope {
 // place makes what is registered for a.
 func (st *store) place(a *attached) {
 	p := a.def.Place
-	where := probe.Kprobe{Name: a.def.Name(), Symbol: p.Symbol, Offset: p.Offset, Addr: p.Addr, Disabled: a.spec.Disabled, Space: guest.GPA(a.spec.Space)}
+	where := probe.Kprobe{Name: a.def.Name(), Symbol: p.Qualified(), Offset: p.Offset, Addr: p.Addr, Disabled: a.spec.Disabled, Space: guest.GPA(a.spec.Space)}
 	switch {
 	case a.def.Kind == event.KindWatch:
 		st.handleWatch(a, where)

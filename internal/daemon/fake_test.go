@@ -127,7 +127,7 @@ func (g *fakeGuest) AllocExec(near guest.GVA, size int) (guest.GVA, error) {
 
 func (g *fakeGuest) WriteExec(addr guest.GVA, p []byte) error { return g.WriteMemory(0, addr, p) }
 
-func (g *fakeGuest) Symbols() probe.Symbols { return g.img }
+func (g *fakeGuest) Symbols() probe.Symbols { return g.Image() }
 
 type fakeWorld struct{ g *fakeGuest }
 

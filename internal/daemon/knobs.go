@@ -48,7 +48,9 @@ func (s *server) getKernelBlacklist(w http.ResponseWriter, r *http.Request) erro
 func (s *server) getKernelList(w http.ResponseWriter, r *http.Request) error {
 	return writeText(w, func(b *bufio.Writer) error {
 		for i := range s.guest.Engine().Listed() {
-			fmt.Fprintln(b, i)
+			if !i.Pending { // the kernel has it among its events alone
+				fmt.Fprintln(b, i)
+			}
 		}
 		for _, i := range s.guest.Engine().Watches() {
 			fmt.Fprintln(b, i)

@@ -170,7 +170,7 @@ func (st *store) atUserCode(attachTo string) bool {
 	if def.Place.Symbol == "" {
 		return img.IsUserText(def.Place.Addr)
 	}
-	sym, err := img.Lookup(def.Place.Symbol)
+	sym, err := img.Lookup(def.Place.Qualified())
 	return err == nil && sym.User
 }
 

@@ -2,6 +2,7 @@ package probetest
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/guestprobe/guestprobe/guest"
 )
@@ -14,6 +15,10 @@ type Kernel struct {
 	Faulting  []guest.GVA                   // of instructions with an exception-table entry
 	Leads     []guest.GVA                   // where branches may come to lead, ascending
 	Freed     guest.Range                   // text that is none any more
+	Module    string                        // that the image's symbols are of, too, by MODULE:NAME
+	Absent    bool                          // it is not there
+	Ready     string                        // the function that is called when a module is ready
+	Comes     func(cpu int)                 // is told then
 	GS        bool                          // the profile is by GS: see FakeOptions.GS
 	Pads      []guest.GVA                   // int3s that nobody executes
 	Frames    map[guest.GVA]guest.FrameRule // more than the image has
@@ -33,6 +38,32 @@ const Ftrace = "ftrace"
 func (k *Kernel) IsText(addr guest.GVA) bool {
 	return k.Image.IsText(addr) && (addr < k.Freed.Start || addr >= k.Freed.End)
 }
+
+// FreedText implements probe.Kernel.
+func (k *Kernel) FreedText(addr guest.GVA) bool { return !k.IsText(addr) }
+
+// Lookup implements probe.Symbols.
+func (k *Kernel) Lookup(name string) (guest.Symbol, error) {
+	module, symbol, ok := strings.Cut(name, ":")
+	switch {
+	case !ok:
+		return k.Image.Lookup(name)
+	case module != k.Module || k.Absent:
+		return guest.Symbol{}, guest.ErrModuleNotFound
+	}
+	return k.Image.Lookup(symbol)
+}
+
+// ModuleReady implements probe.Modules, by the Kernel that the engine is shown.
+func (f *Fake) ModuleReady() string {
+	if k, ok := f.syms.(*Kernel); ok {
+		return k.Ready
+	}
+	return ""
+}
+
+// ModuleComes implements probe.Modules.
+func (f *Fake) ModuleComes(cpu int) { f.syms.(*Kernel).Comes(cpu) }
 
 // Profile implements probe.Image.
 func (k *Kernel) Profile() (guest.Profile, error) {

@@ -105,6 +105,14 @@ func (b *blocks) probe(filters bool) *probe.Stage {
 			return handled, filtered, c.missed
 		},
 	}
+	s.Placed = func(addr guest.GVA) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.funcIP = addr
+		for cpu := range b.cpus {
+			bpf.PlaceBlock(b.of(cpu), uint64(addr))
+		}
+	}
 	for _, f := range b.info.Fixups {
 		s.Fixups = append(s.Fixups, probe.Fixup{Fault: f.Fault, Resume: f.Resume})
 	}

@@ -39,6 +39,7 @@ type linuxGuest struct {
 	told    bool                     // the log has the kernel's panic
 	intrude atomic.Bool              // somebody else has written to the kernel's text
 	left    atomic.Bool              // another kernel runs
+	said    atomic.Pointer[string]   // what was logged last of its modules
 }
 
 // trapStub is a place in the guest's own handler of vector 3 where the host has put

@@ -5,7 +5,6 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/linux"
-	"github.com/guestprobe/guestprobe/probe"
 )
 
 // phasePoll is how often a guest that boots is asked how far it has come, and modulePoll how
@@ -90,7 +89,7 @@ func (g *linuxGuest) beside(m *Machine, stop <-chan struct{}) {
 	clock := time.NewTicker(phasePoll)
 	defer clock.Stop()
 	view := g.seen.Load()
-	last, said := linux.StateBooting, ""
+	last := linux.StateBooting
 	leaving, panicked := false, time.Time{}
 	for {
 		select {
@@ -126,23 +125,10 @@ func (g *linuxGuest) beside(m *Machine, stop <-chan struct{}) {
 			}
 		} else {
 			view.Refresh() // nothing depends on it from here on, but who asks is told
-			var err error
-			changed, err = view.RefreshModules()
-			// The guest could say the same a thousand times.
-			if err != nil && err.Error() != said {
-				said = err.Error()
-				m.log.Warn("modules of the guest are not known", "err", err)
-			}
+			changed = g.refreshModules(m)
 		}
-		if !changed {
-			continue
-		}
-		err := m.target().Stop(func(probe.World) error { return nil })
-		if err == nil {
-			err = m.engine.TargetChanged()
-		}
-		if err != nil {
-			m.log.Warn("probes of a guest that has changed", "err", err)
+		if changed {
+			m.tellEngine()
 		}
 	}
 }

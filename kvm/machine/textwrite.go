@@ -37,10 +37,7 @@ func (v *vcpu) textWrite() bool {
 		return true
 	}
 	data := append([]byte{}, x.Data[:n]...)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	done := false
-	go func() {
+	v.meanwhile(func() {
 		err := probe.ErrClosed
 		if intruder {
 			g.intrude.Store(true)
@@ -54,11 +51,6 @@ func (v *vcpu) textWrite() bool {
 		case err != nil:
 			m.log.Warn("the guest has changed probed text", "addr", at, "bytes", data, "err", err)
 		}
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		done = true
-		v.wake.Signal()
-	}()
-	v.rest(VCPUParked, func() bool { return done })
+	})
 	return true
 }

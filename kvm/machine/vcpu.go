@@ -34,6 +34,7 @@ type vcpu struct {
 	raw     [64]byte   // for reading and writing guest memory without allocation
 	asleep  bool       // a hlt in code that was run from inside a hit is still to be served
 	stopper bool       // this vCPU has stopped the world
+	module  bool       // the guest has a module ready on it, of which no code may run yet
 	turn    bool       // it is this vCPU's turn to run: see turns
 	given   guest.GVA  // of an int3 that was just given back to the guest; 0: none
 	gs      guest.GVA  // GS base of the guest's kernel when that was last seen; 0: not yet
@@ -169,6 +170,23 @@ func (v *vcpu) rest(a VCPUActivity, ready func() bool) {
 		v.wake.Wait()
 	}
 	v.resting, v.activity = false, VCPURunning
+}
+
+// meanwhile runs f on another thread, and counts the vCPU as resting until it has returned,
+// or the thread shall end.
+func (v *vcpu) meanwhile(f func()) {
+	v.yield() // others run, or come to rest, meanwhile: see turns
+	v.m.mu.Lock()
+	defer v.m.mu.Unlock()
+	done := false
+	go func() {
+		f()
+		v.m.mu.Lock()
+		defer v.m.mu.Unlock()
+		done = true
+		v.wake.Signal()
+	}()
+	v.rest(VCPUParked, func() bool { return done })
 }
 
 // runFailed reports an error of KVM_RUN itself, which no guest should cause.

@@ -21,6 +21,9 @@ func (v *vcpu) dispatch() {
 		return
 	}
 	v.obey(v.m.engine.Hit(v.id, v.trap.state, v.trap.trap))
+	if v.module {
+		v.awaitModule()
+	}
 }
 
 // obey carries out the engine's verdict on v.trap.

@@ -105,6 +105,11 @@ type BlockConfig struct {
 	Clock  Clock
 }
 
+// PlaceBlock makes funcIP the address of the probed function in a run block.
+func PlaceBlock(block Area, funcIP uint64) {
+	binary.LittleEndian.PutUint64(block.Bytes[blkFuncIP:], funcIP)
+}
+
 // BlockSize returns the size of the program's run blocks, for any code of it; Info.BlockSize
 // may be less.
 func (p *Program) BlockSize() int { return roundUp(int(p.localOff(len(p.maps))), 64) }

@@ -210,11 +210,11 @@ func (c *compiler) head() {
 	c.copy(2, event.RecordCS, ctxOff(event.RegCS))
 	c.copy(2, event.RecordFlags, ctxOff(event.RegFlags))
 	c.Zero(rRec, event.RecordStatus, len(l.Fields))
-	switch {
-	case l.Entered != 0:
-		c.copy(8, l.Place, ctxOff(event.RegIP))
+	if l.Entered != 0 {
+		c.copy(8, l.Ret, ctxOff(event.RegIP))
 		c.copy(8, l.Entered, entryTime)
-	case l.Place != 0:
+	}
+	if l.Place != 0 {
 		c.Emit(bpfgen.Call(bpf.HelperGetFuncIP), bpfgen.Store(8, rRec, l.Place, asm.R0))
 	}
 	if l.Comm != 0 {

@@ -73,11 +73,7 @@ func (c *compiler) number(t *event.FilterTerm, fault bpfgen.Label) {
 	case event.FieldPreempt:
 		c.Emit(asm.Mov.Imm(rVal, 0))
 	case event.FieldAddr:
-		if c.l.Def().Kind == event.KindWatch {
-			c.Emit(bpfgen.Call(bpf.HelperGetFuncIP), asm.Mov.Reg(rVal, asm.R0))
-		} else {
-			c.Emit(bpfgen.Const(rVal, uint64(c.l.Addr())))
-		}
+		c.Emit(bpfgen.Call(bpf.HelperGetFuncIP), asm.Mov.Reg(rVal, asm.R0))
 	case event.FieldRet:
 		c.Emit(bpfgen.Load(8, rVal, rCtx, ctxOff(event.RegIP)))
 	case event.FieldValue:

@@ -47,11 +47,11 @@ func (f *Layout) Decode(rec []byte) (*Record, error) {
 	r := &Record{
 		Moment: f.Moment, CPL: rec[RecordCS] & 3, IRQsOff: le.Uint16(rec[RecordFlags:])&insn.FlagIF == 0, Addr: f.addr,
 	}
-	switch {
-	case f.Entered != 0:
-		r.Ret = guest.GVA(le.Uint64(rec[f.Place:]))
+	if f.Entered != 0 {
+		r.Ret = guest.GVA(le.Uint64(rec[f.Ret:]))
 		r.Duration = int64(le.Uint64(rec[RecordTime:]) - le.Uint64(rec[f.Entered:]))
-	case f.Place != 0:
+	}
+	if f.Place != 0 {
 		r.Addr = guest.GVA(le.Uint64(rec[f.Place:]))
 	}
 	if f.Comm != 0 {

@@ -70,13 +70,13 @@ func (p Place) String() string {
 	case p.Symbol == "":
 		return fmt.Sprintf("0x%x", uint64(p.Addr))
 	case p.Offset == 0:
-		return p.symbol()
+		return p.Qualified()
 	}
-	return fmt.Sprintf("%s+%d", p.symbol(), p.Offset)
+	return fmt.Sprintf("%s+%d", p.Qualified(), p.Offset)
 }
 
-// symbol returns the symbol with its module, if any.
-func (p Place) symbol() string {
+// Qualified returns the symbol with its module, if any: the name that it is looked up by.
+func (p Place) Qualified() string {
 	if p.Module == "" {
 		return p.Symbol
 	}
@@ -124,7 +124,7 @@ func (d *Def) line() *line {
 // ". : *"; every other character that a listing could not be parsed with goes
 // too, so that symbols such as foo$bar have a name.
 func autoName(k Kind, p Place) string {
-	name := fmt.Sprintf("%c_%s_%d", k, p.symbol(), p.Offset)
+	name := fmt.Sprintf("%c_%s_%d", k, p.Qualified(), p.Offset)
 	if p.Symbol == "" {
 		name = fmt.Sprintf("%c_0x%x", k, uint64(p.Addr))
 	}

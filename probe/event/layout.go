@@ -23,6 +23,9 @@ type Options struct {
 	// Stack adds to every record but those of AtPost where the interrupted code stands
 	// and its callers.
 	Stack bool
+	// Moves says that the probed code may come to be elsewhere, as that of a kernel does
+	// at a reset, and a module's when it comes again: records have its address.
+	Moves bool
 }
 
 // Layout is a definition resolved against an image: what its records hold, and
@@ -36,7 +39,8 @@ type Layout struct {
 	Moment Moment
 
 	// Offsets in a record; see record.go for its layout. 0: it has no such part.
-	Place    int // of AtReturn and of a watch
+	Place    int // the probed address: of a watch, and with Options.Moves
+	Ret      int // of AtReturn
 	Entered  int // of AtReturn
 	Comm     int
 	Regs     int
@@ -111,11 +115,11 @@ func (f *Layout) place(opt Options) {
 		at += n
 		return at - n
 	}
-	if f.Moment == AtReturn || f.def.Kind == KindWatch {
-		f.Place = take(8)
-	}
 	if f.Moment == AtReturn {
-		f.Entered = take(8)
+		f.Ret, f.Entered = take(8), take(8)
+	}
+	if f.def.Kind == KindWatch || opt.Moves {
+		f.Place = take(8)
 	}
 	if opt.Tasks {
 		f.Comm = take(CommSize)

@@ -3,6 +3,7 @@ package event
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"syscall"
 
 	"github.com/guestprobe/guestprobe/guest"
@@ -24,16 +25,20 @@ func (d *Def) locate(symbols probe.Symbols) (addr guest.GVA, fn string, err erro
 	p := d.Place
 	addr = p.Addr
 	if p.Symbol != "" {
-		if p.Module != "" {
-			return refuse(CodeBadProbeAddr, &probe.Error{Code: probe.CodeSymbolNotFound, Errno: syscall.ENOENT, Text: "the guest's image has no modules"})
-		}
-		s, err := symbols.Lookup(p.Symbol)
+		s, err := symbols.Lookup(p.Qualified())
 		var ambiguous *guest.AmbiguousSymbolError
 		switch {
+		case errors.Is(err, guest.ErrModuleNotFound) && d.Kind != KindWatch && !strings.ContainsAny(p.Symbol, "*?["):
+			// As the kernel does, it waits for its module (register_trace_kprobe): what is
+			// to be said of the place is said then. Its first byte is taken for a function's.
+			if p.Offset == 0 {
+				fn = p.Symbol
+			}
+			return 0, fn, nil
 		case errors.As(err, &ambiguous):
 			return refuse(CodeNonUniqSymbol, &probe.Error{Code: probe.CodeAmbiguous, Errno: syscall.EADDRNOTAVAIL, Text: err.Error(), Detail: "give one of the addresses instead", Cause: err})
 		case err != nil:
-			return refuse(CodeBadProbeAddr, &probe.Error{Code: probe.CodeSymbolNotFound, Errno: syscall.ENOENT, Text: fmt.Sprintf("the guest has no symbol %q", p.Symbol), Cause: err})
+			return refuse(CodeBadProbeAddr, &probe.Error{Code: probe.CodeSymbolNotFound, Errno: syscall.ENOENT, Text: fmt.Sprintf("the guest has no symbol %q", p.Qualified()), Cause: err})
 		}
 		addr = s.Addr + guest.GVA(p.Offset)
 	}
@@ -46,7 +51,7 @@ func (d *Def) locate(symbols probe.Symbols) (addr guest.GVA, fn string, err erro
 	entry := marked || found && addr == s.Addr
 	if entry {
 		fn = s.Name
-		if given, err := symbols.Lookup(p.Symbol); err == nil && given.Addr == s.Addr {
+		if given, err := symbols.Lookup(p.Qualified()); err == nil && given.Addr == s.Addr {
 			fn = p.Symbol // of several names of the address the one that was written
 		}
 	}

@@ -118,7 +118,10 @@ func (p *parser) locate() error {
 		return nil
 	}
 	addr, fn, err := p.def.locate(p.scope.Symbols)
-	p.addr, p.entry, p.fn, p.module = addr, fn != "", fn, ModuleOf(p.scope.Symbols, addr)
+	p.addr, p.entry, p.fn, p.module = addr, fn != "", fn, p.def.Place.Module
+	if p.module == "" {
+		p.module = ModuleOf(p.scope.Symbols, addr)
+	}
 	return err
 }
 

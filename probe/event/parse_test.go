@@ -233,7 +233,7 @@ func TestCompileRefuses(t *testing.T) {
 		detail string
 	}{
 		{"p nofunc", CodeBadProbeAddr, 2, "invalid argument", `no symbol "nofunc"`},
-		{"p nomod:f", CodeBadProbeAddr, 2, "invalid argument", "no modules"},
+		{"p nomod:f", CodeBadProbeAddr, 2, "invalid argument", `no symbol "nomod:f"`},
 		{"p name_show", CodeNonUniqSymbol, 2, "invalid argument", "ambiguous"},
 		{"r vfs_read+20", CodeBadRetprobe, 2, "invalid argument", "not a function's entry"},
 		{"p vfs_read+20 +0($arg1)", CodeNofentryArgs, 17, "invalid argument", ""},

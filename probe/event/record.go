@@ -19,7 +19,7 @@ var le = binary.LittleEndian
 //	18  u16  low half of its RFLAGS
 //	20       status: one byte per field, then padding up to a multiple of 8
 //	 ..      of a return: u64 address returned to, u64 time of the entry
-//	 ..      of a watch: u64 address of the instruction
+//	 ..      of a watch, and of code that may move: u64 address of the instruction
 //	 ..      task name, then registers, then a stack, where the layout has them
 //	 ..      fields, packed; text as u32 data_loc: length with NUL << 16 | offset
 //	 ..      texts

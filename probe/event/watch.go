@@ -98,7 +98,7 @@ func (d *Def) WatchLen(symbols probe.Symbols) int {
 	case d.Access == probe.AccessExec:
 		return 1
 	case d.Place.Symbol != "" && d.Place.Offset == 0:
-		if s, err := symbols.Lookup(d.Place.Symbol); err == nil && (s.Size == 1 || s.Size == 2 || s.Size == 4) {
+		if s, err := symbols.Lookup(d.Place.Qualified()); err == nil && (s.Size == 1 || s.Size == 2 || s.Size == 4) {
 			return int(s.Size)
 		}
 	}
