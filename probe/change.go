@@ -93,11 +93,13 @@ func (e *Engine) Probed(addr guest.GVA, n int) bool {
 //     The engine's int3 is not taken for the guest's where it comes back in a longer write,
 //     because the guest had read it.
 //
-// Writes are done in the order of the calls. Errors are ErrInHandler, ErrClosed, those of
-// the target, with nothing written, and those about text that could not be kept in line.
-func (e *Engine) WriteText(addr guest.GVA, b []byte) error {
+// Writes are done in the order of the calls. wanted is asked with the world stopped; where it
+// says no (the guest was reset meanwhile) nothing is done. written is false where nothing was written: that was not wanted, or the error is
+// ErrInHandler, ErrClosed or one of the target's, and the guest is as before, or will be
+// when the call is repeated. Other errors are about text that could not be kept in line.
+func (e *Engine) WriteText(addr guest.GVA, b []byte, wanted func() bool) (written bool, err error) {
 	if err := e.lock(); err != nil {
-		return err
+		return false, err
 	}
 	defer e.mu.Unlock()
 	end := addr + guest.GVA(len(b))
@@ -109,7 +111,10 @@ func (e *Engine) WriteText(addr guest.GVA, b []byte) error {
 	}
 	e.places.rewritten(addr, end)
 	var lost []error
-	err := e.stop(func(w World) error {
+	err = e.stop(func(w World) error {
+		if !wanted() {
+			return nil
+		}
 		for _, st := range sites {
 			if st.region == nil || st.addr+guest.GVA(st.region.Len) > addr {
 				e.opt.unoptimize(w, st, &lost)
@@ -133,12 +138,13 @@ func (e *Engine) WriteText(addr guest.GVA, b []byte) error {
 		if err := w.PatchText(addr, old, now); err != nil {
 			return err
 		}
+		written = true
 		if _, err := e.text.settle(w, sites, &lost); err != nil {
 			lost = append(lost, err)
 		}
 		return nil
 	})
-	return errors.Join(append(lost, err)...)
+	return written, errors.Join(append(lost, err)...)
 }
 
 // become makes now what is probed at st, and reports whether it can be run. The world is

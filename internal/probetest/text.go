@@ -16,14 +16,17 @@ var textCases = []testCase{
 	{name: "text_obstacles", run: testTextObstacles},
 }
 
+// wanted says that the vCPU that writes waits for it.
+func wanted() bool { return true }
+
 // write has the guest write to its text.
 func (v *env) write(addr guest.GVA, b ...byte) {
 	v.Helper()
 	if !v.e.Probed(addr, len(b)) {
 		v.Errorf("%v is not probed", addr)
 	}
-	if err := v.e.WriteText(addr, b); err != nil {
-		v.Fatalf("write % x at %v: %v", b, addr, err)
+	if written, err := v.e.WriteText(addr, b, wanted); err != nil || !written {
+		v.Fatalf("write % x at %v: %v, %v", b, addr, written, err)
 	}
 }
 
@@ -127,7 +130,10 @@ func testTextBreakpoint(v *env) {
 	before := v.load("foreign_count")
 	equal(v, "f_endbr", v.call("f_endbr", 40), 41)
 	equal(v, "traps of the guest's", v.load("foreign_count")-before, 1)
-	if err := v.e.WriteText(at, []byte{0x48}); err != nil {
+	if written, err := v.e.WriteText(at, []byte{0x48}, func() bool { return false }); err != nil || written {
+		v.Fatalf("not wanted any more: %v, %v", written, err)
+	}
+	if _, err := v.e.WriteText(at, []byte{0x48}, wanted); err != nil {
 		v.Fatal(err)
 	}
 }

@@ -21,7 +21,7 @@ func (v *vcpu) awaitModule() {
 	if !ok || v.stopper {
 		return // beside sees it, soon
 	}
-	v.meanwhile(func() {
+	v.meanwhile(func(func() bool) {
 		g.refreshModules(v.m)
 		v.m.tellEngine() // in any case: who has seen it before may not have told yet
 	})

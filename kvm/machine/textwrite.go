@@ -2,6 +2,8 @@ package machine
 
 import (
 	"errors"
+	"fmt"
+	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe"
@@ -37,20 +39,54 @@ func (v *vcpu) textWrite() bool {
 		return true
 	}
 	data := append([]byte{}, x.Data[:n]...)
-	v.meanwhile(func() {
-		err := probe.ErrClosed
-		if intruder {
-			g.intrude.Store(true)
-			g.look(m)
-		} else {
-			err = m.engine.WriteText(at, data)
+	v.meanwhile(func(waits func() bool) {
+		if !intruder {
+			v.pokeText(at, b, data, waits)
+			return
 		}
-		switch {
-		case errors.Is(err, probe.ErrClosed):
-			copy(b, data)
-		case err != nil:
-			m.log.Warn("the guest has changed probed text", "addr", at, "bytes", data, "err", err)
-		}
+		g.intrude.Store(true)
+		g.look(m)
+		copy(b, data)
 	})
 	return true
+}
+
+// How long the host waits before it tries again to write what the guest has written to its
+// text; where it would be more than the last it gives up.
+const (
+	firstPokeWait = 10 * time.Millisecond
+	lastPokeWait  = time.Second
+)
+
+// pokeText has the engine write b to the guest's text at at, where the memory is, for the vCPU, which waits for it.
+// The guest believes that it has written, so nothing else may become of that: while the world
+// cannot be stopped, because a handler does not return, it is tried again, as long as it
+// takes, and other errors some times. Then the guest is ended: with text that is not what it
+// takes it for it would go wrong anywhere, some time.
+func (v *vcpu) pokeText(at guest.GVA, memory, b []byte, waits func() bool) {
+	m := v.m
+	for wait := firstPokeWait; ; {
+		written, err := m.engine.WriteText(at, b, waits)
+		var late *StopTimeoutError
+		switch {
+		case written && err != nil:
+			m.log.Warn("the guest has changed probed text", "addr", at, "bytes", b, "err", err)
+			return
+		case err == nil, !waits(), errors.Is(err, ErrClosed):
+			return
+		case errors.Is(err, probe.ErrClosed): // there are no probes any more
+			copy(memory, b)
+			return
+		case errors.As(err, &late):
+			m.log.Error("what the guest writes to its text waits until the vCPUs can be stopped", "vcpu", v.id, "addr", at, "err", err)
+			continue
+		}
+		if wait > lastPokeWait {
+			v.crashed(CrashHost, fmt.Sprintf("what the guest has written to its text at %v could not be written: %v", at, err))
+			return
+		}
+		m.log.Error("what the guest writes to its text could not be written yet", "vcpu", v.id, "addr", at, "err", err)
+		time.Sleep(wait)
+		wait *= 2
+	}
 }

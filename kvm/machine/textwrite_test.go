@@ -1,7 +1,11 @@
 package machine
 
 import (
+	"errors"
+	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe"
@@ -90,4 +94,66 @@ func TestTextWriteInTurn(t *testing.T) {
 		t.Errorf("%d hits, want 1", s.Hits)
 	}
 	wantPoked(t, m, k)
+}
+
+// failing is the target of an engine, whose world cannot be stopped for some times.
+type failing struct {
+	target
+	left atomic.Int64
+	err  error
+}
+
+func (f *failing) Stop(do func(probe.World) error) error {
+	if f.left.Add(-1) >= 0 {
+		return f.err
+	}
+	return f.target.Stop(do)
+}
+
+// TestTextWriteFails: what the guest has written to its text is not lost when the host
+// cannot write it at once: it does later, or the guest is ended and told why.
+func TestTextWriteFails(t *testing.T) {
+	injected := errors.New("injected")
+	for _, c := range []struct {
+		name  string
+		times int64
+		err   error
+		want  Phase
+	}{
+		{"once", 1, injected, PhaseExited},
+		{"some times", 3, injected, PhaseExited},
+		{"a handler does not return", 12, &StopTimeoutError{CPU: 1, After: time.Millisecond}, PhaseExited},
+		{"always", 1 << 40, injected, PhaseCrashed},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m, k := pokingMachine(t, 1)
+			if m == nil {
+				return
+			}
+			if err := m.Engine().Unregister(k); err != nil {
+				t.Fatal(err)
+			}
+			f := &failing{target: m.target(), err: c.err}
+			e, err := probe.New(f, probe.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			m.engine = e
+			k = &probe.Kprobe{Symbol: "fn"}
+			if err := e.Register(k); err != nil {
+				t.Fatal(err)
+			}
+			f.left.Store(c.times)
+			s := run(t, m)
+			f.left.Store(0)
+			if s.Phase != c.want {
+				t.Errorf("%+v", s)
+			}
+			if c.want == PhaseExited {
+				wantPoked(t, m, k)
+			} else if s.Crash == nil || s.Crash.Kind != CrashHost || !strings.Contains(s.Crash.Text, "could not be written") || !strings.Contains(s.Crash.Text, "injected") {
+				t.Errorf("%+v", s.Crash)
+			}
+		})
+	}
 }

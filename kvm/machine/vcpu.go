@@ -173,20 +173,25 @@ func (v *vcpu) rest(a VCPUActivity, ready func() bool) {
 }
 
 // meanwhile runs f on another thread, and counts the vCPU as resting until it has returned,
-// or the thread shall end.
-func (v *vcpu) meanwhile(f func()) {
+// or the thread shall end. Whether it still waits waits says, which takes m.mu.
+func (v *vcpu) meanwhile(f func(waits func() bool)) {
 	v.yield() // others run, or come to rest, meanwhile: see turns
 	v.m.mu.Lock()
 	defer v.m.mu.Unlock()
 	done := false
 	go func() {
-		f()
+		f(func() bool {
+			v.m.mu.Lock()
+			defer v.m.mu.Unlock()
+			return !done
+		})
 		v.m.mu.Lock()
 		defer v.m.mu.Unlock()
 		done = true
 		v.wake.Signal()
 	}()
 	v.rest(VCPUParked, func() bool { return done })
+	done = true
 }
 
 // runFailed reports an error of KVM_RUN itself, which no guest should cause.
