@@ -42,6 +42,13 @@ type View interface {
 	Profile() (Profile, error)
 }
 
+// Piece is a part of a guest's code that comes, goes and changes as a whole: a kernel, or a
+// module of its.
+type Piece struct {
+	ID   any     // comparable, and another one when the code is another
+	Text []Range // ascending
+}
+
 // ID says which program a guest runs.
 type ID struct {
 	Entry   GVA               // of the first instruction

@@ -20,7 +20,6 @@ func (e *Engine) TargetChanged() error {
 		return err
 	}
 	defer e.mu.Unlock()
-	e.places.funcs = nil
 	e.learn()
 	e.noteStacks()
 	var errs []error

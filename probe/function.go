@@ -14,8 +14,12 @@ import (
 // belongs to one goroutine at a time.
 type Functions struct {
 	syms  Symbols
-	index *flow.Index
+	index *flow.Index // of all; nil: not asked for yet
 	funcs map[guest.GVA]*flow.Func
+
+	// Of a Kernel: the pieces that this is about, and what was found out of each.
+	pieces []guest.Piece
+	looks  map[any]*flow.Index
 }
 
 // NewFunctions returns the functions of an image. It looks at the code when it
@@ -29,6 +33,7 @@ const maxFunctions = 1024
 
 // Of returns the analysis of the function that sym names, or why there is none.
 func (fs *Functions) Of(sym guest.Symbol) (f *flow.Func, why string) {
+	fs.refresh()
 	if f := fs.funcs[sym.Addr]; f != nil {
 		return f, ""
 	}
@@ -157,13 +162,43 @@ func (fs *Functions) reach(from, to guest.GVA) bool {
 	return false
 }
 
-// known returns what the code of the whole image says of its text, or nil when
-// its functions cannot be listed.
-func (fs *Functions) known() *flow.Index {
-	if fs.index != nil {
-		return fs.index
+// refresh forgets what may be otherwise since pieces of a kernel's code have changed.
+func (fs *Functions) refresh() {
+	k, ok := fs.syms.(Kernel)
+	if !ok {
+		return
 	}
-	img := fs.syms.(Image)
+	now := k.Pieces()
+	if len(now) == len(fs.pieces) && (len(now) == 0 || &now[0] == &fs.pieces[0]) {
+		return
+	}
+	fs.pieces, fs.index = now, nil
+	clear(fs.funcs)
+}
+
+// known returns what the code of the whole image says of its text. What is known of a
+// kernel's pieces is kept while they are there: of one that has come only that is looked at.
+func (fs *Functions) known() *flow.Index {
+	switch {
+	case fs.index != nil:
+	case fs.pieces == nil:
+		img := fs.syms.(Image)
+		fs.index = fs.look(slices.Concat(img.Text(false), img.Text(true)))
+	default:
+		looks, all := make(map[any]*flow.Index, len(fs.pieces)), make([]*flow.Index, len(fs.pieces))
+		for i, p := range fs.pieces {
+			if all[i] = fs.looks[p.ID]; all[i] == nil {
+				all[i] = fs.look(p.Text)
+			}
+			looks[p.ID] = all[i]
+		}
+		fs.looks, fs.index = looks, flow.Join(all)
+	}
+	return fs.index
+}
+
+// look returns what the code in text says of the whole image's.
+func (fs *Functions) look(text []guest.Range) *flow.Index {
 	b := flow.NewBuilder(func(a uint64) bool { return fs.syms.IsText(guest.GVA(a)) })
 	_, allCode := fs.syms.(Kernel)
 	gap := func(lo, hi guest.GVA) {
@@ -175,8 +210,8 @@ func (fs *Functions) known() *flow.Index {
 			b.Gap(uint64(lo), fs.syms.Code(lo, int(hi-lo)))
 		}
 	}
-	all := img.Symbols()
-	for _, r := range slices.Concat(img.Text(false), img.Text(true)) {
+	all := fs.syms.(Image).Symbols()
+	for _, r := range text {
 		at, last := r.Start, guest.GVA(0) // up to at all was looked at
 		for k := firstSymbol(all, r.Start); k < len(all) && all[k].Addr < r.End; k++ {
 			s := all[k]
@@ -191,6 +226,5 @@ func (fs *Functions) known() *flow.Index {
 		}
 		gap(at, r.End)
 	}
-	fs.index = b.Index()
-	return fs.index
+	return b.Index()
 }

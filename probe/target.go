@@ -116,6 +116,9 @@ type Kernel interface {
 	// exception, that the text does not show: the other way of a jump label, what an
 	// alternative jumps to, where an entry of the exception table goes on.
 	Edges(lo, hi guest.GVA) []guest.GVA
+	// Pieces returns all of the text by the parts that come and go. It is the same slice
+	// until something has changed.
+	Pieces() []guest.Piece
 	// FreedText reports whether addr is no text any more, or perhaps no more the one that it was:
 	// as the guest's memory says now, where IsText may be of a moment ago. It is called with
 	// the world stopped.

@@ -36,7 +36,8 @@ type snapshot struct {
 	system  SystemState
 	gone    bool     // another kernel runs
 	pieces  []*piece // the kernel's, then those of modules by name
-	owners  []owner  // ascending
+	parts   []guest.Piece
+	owners  []owner // ascending
 	symbols []guest.Symbol
 	text    []guest.Range // ascending
 	patches Patches       // of the core
@@ -193,24 +194,49 @@ func (v *View) publish(system SystemState, modules []*piece) {
 		for _, r := range p.where {
 			s.owners = append(s.owners, owner{r, p})
 		}
-		s.text = append(s.text, p.text...)
-		if i > 0 || system < StateFreeing { // a module is read again when it has started
-			s.text = append(s.text, p.init...)
+		part := guest.Piece{ID: p, Text: p.text}
+		if i == 0 {
+			part.ID = min(system, StateFreeing) // it patches itself, and frees what it started with
 		}
+		if i > 0 || system < StateFreeing { // a module is read again when it has started
+			part.Text = sorted(p.text, p.init)
+		}
+		s.parts = append(s.parts, part)
+		s.text = append(s.text, part.Text...)
 	}
 	if old := v.now.Load(); old != nil && old.gone {
 		s.gone, s.text = true, nil
 	}
 	slices.SortFunc(s.owners, func(a, b owner) int { return cmp.Compare(a.Start, b.Start) })
-	slices.SortFunc(s.text, func(a, b guest.Range) int { return cmp.Compare(a.Start, b.Start) })
+	s.text = sorted(s.text)
 	if len(modules) != 0 {
-		s.symbols = slices.Clone(s.symbols)
-		for _, p := range modules {
-			s.symbols = append(s.symbols, p.Symbols()...)
-		}
-		slices.SortStableFunc(s.symbols, func(a, b guest.Symbol) int { return cmp.Compare(a.Addr, b.Addr) })
+		s.symbols = withModules(s.symbols, modules)
 	}
 	v.now.Store(s)
+}
+
+// withModules returns the kernel's symbols with those of modules, ascending: the kernel's
+// are many, so they are not sorted again.
+func withModules(core []guest.Symbol, modules []*piece) []guest.Symbol {
+	var more []guest.Symbol
+	for _, p := range modules {
+		more = append(more, p.Symbols()...)
+	}
+	slices.SortStableFunc(more, func(a, b guest.Symbol) int { return cmp.Compare(a.Addr, b.Addr) })
+	all := make([]guest.Symbol, 0, len(core)+len(more))
+	for len(more) > 0 {
+		n, _ := slices.BinarySearchFunc(core, more[0].Addr+1, func(s guest.Symbol, a guest.GVA) int { return cmp.Compare(s.Addr, a) })
+		all = append(append(all, core[:n]...), more[0])
+		core, more = core[n:], more[1:]
+	}
+	return append(all, core...)
+}
+
+// sorted returns ranges ascending.
+func sorted(ranges ...[]guest.Range) []guest.Range {
+	all := slices.Concat(ranges...)
+	slices.SortFunc(all, func(a, b guest.Range) int { return cmp.Compare(a.Start, b.Start) })
+	return all
 }
 
 // piece returns the code that holds addr, or nil. Of modules only text is known, and
@@ -314,6 +340,9 @@ func (v *View) IsText(addr guest.GVA) bool {
 	}
 	return now.textAt(addr) != nil
 }
+
+// Pieces implements probe.Kernel.
+func (v *View) Pieces() []guest.Piece { return v.now.Load().parts }
 
 // FreedText implements probe.Kernel.
 func (v *View) FreedText(addr guest.GVA) bool {

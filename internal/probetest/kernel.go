@@ -42,6 +42,15 @@ func (k *Kernel) IsText(addr guest.GVA) bool {
 // FreedText implements probe.Kernel.
 func (k *Kernel) FreedText(addr guest.GVA) bool { return !k.IsText(addr) }
 
+// Pieces implements probe.Kernel. Something may have changed each time.
+func (k *Kernel) Pieces() []guest.Piece {
+	type id struct {
+		freed  guest.Range
+		absent bool
+	}
+	return []guest.Piece{{ID: id{k.Freed, k.Absent}, Text: k.Image.Text(false)}}
+}
+
 // Lookup implements probe.Symbols.
 func (k *Kernel) Lookup(name string) (guest.Symbol, error) {
 	module, symbol, ok := strings.Cut(name, ":")

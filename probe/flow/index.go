@@ -135,6 +135,43 @@ func sorted(s []uint64) []uint64 {
 	return slices.Clip(slices.Compact(s))
 }
 
+// Join returns what indexes of several parts of an image, of which there is one at least, say
+// together.
+func Join(parts []*Index) *Index {
+	if len(parts) == 1 {
+		return parts[0]
+	}
+	x := &Index{}
+	var targets, paths [][]uint64
+	for _, p := range parts {
+		targets, paths = append(targets, p.targets), append(paths, p.paths)
+		x.refs, x.tables = append(x.refs, p.refs...), append(x.tables, p.tables...)
+		x.full = x.full || p.full
+	}
+	slices.SortFunc(x.refs, byRef)
+	slices.SortFunc(x.tables, byRef)
+	x.targets, x.paths = join(targets), join(paths)
+	return x
+}
+
+// join merges lists that are ascending and have each number once: the first, which is by far
+// the longest of a kernel's, with what all others are together.
+func join(lists [][]uint64) []uint64 {
+	a, b := lists[0], sorted(slices.Concat(lists[1:]...))
+	out := make([]uint64, 0, len(a)+len(b))
+	for len(a) > 0 && len(b) > 0 {
+		least := min(a[0], b[0])
+		out = append(out, least)
+		if a[0] == least {
+			a = a[1:]
+		}
+		if b[0] == least {
+			b = b[1:]
+		}
+	}
+	return append(append(out, a...), b...)
+}
+
 // Targets returns the direct branch targets in [lo, hi), ascending. The slice is
 // the index's own and must not be changed.
 func (x *Index) Targets(lo, hi uint64) []uint64 { return within(x.targets, lo, hi) }

@@ -1,6 +1,7 @@
 package flow
 
 import (
+	"math/rand/v2"
 	"slices"
 	"testing"
 )
@@ -81,5 +82,36 @@ func TestOtherFunctions(t *testing.T) {
 		if got := verdict(f, 0, Ours); got != want {
 			t.Errorf("read up to +%d: got %q, want %q", to-base, got, want)
 		}
+	}
+}
+
+// TestJoin: what parts of an image say together is what the image says.
+func TestJoin(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	whole, parts := NewBuilder(anywhere), []*Index(nil)
+	for part := range 7 {
+		b := NewBuilder(anywhere)
+		for f := range 40 {
+			in := Input{Addr: base + uint64(part)*0x1000 + uint64(f)*64, Code: make([]byte, 64), AllCode: part%2 == 0}
+			for i := range in.Code {
+				in.Code[i] = []byte{0x90, 0xe8, 0xe9, 0x74, 0xeb, 0x00, 0x01, 0x8b, 0x05, 0xc3}[random.IntN(10)]
+			}
+			b.Function(in)
+			whole.Function(in)
+		}
+		parts = append(parts, b.Index())
+		if part == 3 {
+			parts = append(parts, NewBuilder(anywhere).Index()) // one that says nothing
+		}
+	}
+	got, want := Join(parts), whole.Index()
+	if !slices.Equal(got.targets, want.targets) || !slices.Equal(got.paths, want.paths) || len(want.paths) == len(want.targets) || len(got.targets) < 100 {
+		t.Errorf("%d targets and %d paths, want %d and %d", len(got.targets), len(got.paths), len(want.targets), len(want.paths))
+	}
+	if len(got.refs) == 0 || len(got.refs) != len(want.refs) || !slices.IsSortedFunc(got.refs, byRef) || len(got.tables) != len(want.tables) || !got.Complete() {
+		t.Errorf("%d references, want %d; complete %v", len(got.refs), len(want.refs), got.Complete())
+	}
+	if parts[1].full = true; Join(parts).Complete() || Join(parts[:1]) != parts[0] {
+		t.Error("a part is not complete, and the whole is; or one part alone is another one")
 	}
 }
