@@ -27,7 +27,7 @@ func (e *Engine) TargetChanged() error {
 	err := e.stop(func(w World) error {
 		e.can = [2]Capabilities{e.target.Capabilities(false), e.target.Capabilities(true)}
 		for _, st := range e.sortedSites() {
-			if e.freed(st) {
+			if e.freed(st) || e.moved(st) {
 				e.leave(st)
 				continue
 			}

@@ -176,6 +176,13 @@ func (fs *Functions) refresh() {
 	clear(fs.funcs)
 }
 
+// ready looks at all code that was not looked at yet.
+func (fs *Functions) ready() {
+	if fs.refresh(); fs.pieces != nil {
+		fs.known()
+	}
+}
+
 // known returns what the code of the whole image says of its text. What is known of a
 // kernel's pieces is kept while they are there: of one that has come only that is looked at.
 func (fs *Functions) known() *flow.Index {

@@ -30,6 +30,21 @@ func (k *core) pending(r *registration) bool {
 	return (r.kind == kindKprobe || r.kind == kindKretprobe) && k.absent(r.where)
 }
 
+// moved reports whether the module that st is on has gone and come again with that place
+// elsewhere, before it was known that it had gone: then st is not what it says any more.
+func (e *Engine) moved(st *site) bool {
+	if now, _ := st.patched(); st.armed.Load() && e.holds(st, now) {
+		return false
+	}
+	for _, r := range *st.chain.Load() {
+		if r.where.ofModule() {
+			at, err := e.places.resolve(r.where)
+			return err == nil && at.addr != st.addr
+		}
+	}
+	return false
+}
+
 // nowhere makes the site of a registration that was nowhere yet.
 func (r *registration) nowhere() *site {
 	st := &site{symbol: r.where.symbol, gone: true}
@@ -41,7 +56,8 @@ func (r *registration) nowhere() *site {
 
 // awaitModules puts a probe of the engine's own on the function that the guest calls when a
 // module is ready, while there are probes on modules by name: so they are armed before the
-// module's first instruction runs. Where it cannot be there, they are when the target sees the module.
+// module's first instruction runs. Where it cannot be there, they are when the target sees the
+// module. What that will want to know of the kernel's text is found out now, not while a module waits.
 func (e *Engine) awaitModules() {
 	m, ok := e.target.(Modules)
 	if !ok || e.ofModules == 0 {
@@ -53,6 +69,7 @@ func (e *Engine) awaitModules() {
 		e.view.Unlock()
 		e.modules = nil
 	}
+	e.places.functions().ready()
 	at := m.ModuleReady()
 	if e.modules != nil || at == "" {
 		return

@@ -2,6 +2,7 @@ package probe_test
 
 import (
 	"bytes"
+	"slices"
 	"syscall"
 	"testing"
 
@@ -49,6 +50,9 @@ func TestPending(t *testing.T) {
 	off := &probe.Kprobe{Name: "off", Symbol: "mod:plain", Offset: 5, Pre: empty, Disabled: true}
 	ret := &probe.Kretprobe{Kprobe: probe.Kprobe{Name: "ret", Symbol: "mod:plain"}, Return: func(*probe.Context) { returns++ }}
 	none := &probe.Kprobe{Name: "none", Symbol: "mod:nosuch", Pre: empty}
+	var placed []guest.GVA
+	off.Stage = &probe.Stage{Code: []byte{0xc3}}
+	off.Stage.Placed = func(at guest.GVA) { placed = append(placed, at-plain) }
 	alone := &probe.Kprobe{Name: "alone", Symbol: "traced", Pre: empty}
 	if addr, _, entry, err := e.Resolve(on); err != nil || addr != 0 || !entry {
 		t.Errorf("resolved to %v, entry %v, %v", addr, entry, err)
@@ -147,6 +151,39 @@ func TestPending(t *testing.T) {
 	}
 	call()
 	check("back behind the reset", true, false, 4)
+
+	// It has gone and come again, at other addresses, before the engine is told.
+	k.Elsewhere = map[string]string{"plain": "there"}
+	if err := f.Poke(plain, loaded); err != nil {
+		t.Fatal(err)
+	}
+	tell()
+	for _, p := range []*probe.Kprobe{on, &ret.Kprobe} {
+		if i, _ := e.Info(p); i.Addr != symbol(t, f, "there") || !i.Armed || i.Stats.Hits != 4 {
+			t.Errorf("elsewhere: %+v", i)
+		}
+	}
+	call()
+	if got, err := f.Call(0, symbol(t, f, "there"), 1); err != nil || got != 3 {
+		t.Errorf("there gives %d, %v", got, err)
+	}
+	for _, p := range []*probe.Kprobe{on, &ret.Kprobe} {
+		if i, _ := e.Info(p); i.Stats.Hits != 5 {
+			t.Errorf("elsewhere: %+v", i)
+		}
+	}
+	// And the same, back at the first ones.
+	k.Elsewhere = nil
+	if err := f.Poke(symbol(t, f, "there"), loaded[symbol(t, f, "there")-plain:]); err != nil {
+		t.Fatal(err)
+	}
+	tell()
+	call()
+	check("back from there", true, false, 6)
+
+	if want := []guest.GVA{5, 5, 5, 5}; !slices.Equal(placed, want) {
+		t.Errorf("its stage was told of %v, want %v", placed, want)
+	}
 
 	// Taken off before the engine is told that its module has gone.
 	module(false)

@@ -96,8 +96,9 @@ func (c *change) source(i int, spec api.ProbeSpec, at event.SourcePlace) error {
 // codePlace returns how a definition names an address.
 func codePlace(img guest.View, addr guest.GVA) event.Place {
 	if s, ok := img.Find(addr); ok {
-		if _, err := img.Lookup(s.Name); err == nil { // the name is that of one function
-			return event.Place{Symbol: s.Name, Offset: uint64(addr - s.Addr)}
+		p := event.Place{Module: event.ModuleOf(img, addr), Symbol: s.Name, Offset: uint64(addr - s.Addr)}
+		if _, err := img.Lookup(p.Qualified()); err == nil { // the name is that of one function
+			return p
 		}
 	}
 	return event.Place{Addr: addr}

@@ -17,6 +17,7 @@ type Kernel struct {
 	Freed     guest.Range                   // text that is none any more
 	Module    string                        // that the image's symbols are of, too, by MODULE:NAME
 	Absent    bool                          // it is not there
+	Elsewhere map[string]string             // functions of that whose names are those of others in the image
 	Ready     string                        // the function that is called when a module is ready
 	Comes     func(cpu int)                 // is told then
 	GS        bool                          // the profile is by GS: see FakeOptions.GS
@@ -59,6 +60,9 @@ func (k *Kernel) Lookup(name string) (guest.Symbol, error) {
 		return k.Image.Lookup(name)
 	case module != k.Module || k.Absent:
 		return guest.Symbol{}, guest.ErrModuleNotFound
+	}
+	if other, ok := k.Elsewhere[symbol]; ok {
+		symbol = other
 	}
 	return k.Image.Lookup(symbol)
 }

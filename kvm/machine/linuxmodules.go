@@ -30,7 +30,9 @@ func (v *vcpu) awaitModule() {
 // refreshModules looks which modules there are, and reports whether that has changed. Any
 // thread but a vCPU's.
 func (g *linuxGuest) refreshModules(m *Machine) bool {
-	changed, err := g.seen.Load().RefreshModules()
+	view := g.seen.Load()
+	view.Refresh() // it may load the first as soon as it has threads
+	changed, err := view.RefreshModules()
 	if err == nil {
 		return changed
 	}

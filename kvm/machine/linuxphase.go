@@ -124,7 +124,6 @@ func (g *linuxGuest) beside(m *Machine, stop <-chan struct{}) {
 				clock.Reset(modulePoll)
 			}
 		} else {
-			view.Refresh() // nothing depends on it from here on, but who asks is told
 			changed = g.refreshModules(m)
 		}
 		if changed {
