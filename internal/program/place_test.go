@@ -207,3 +207,33 @@ func TestScribbled(t *testing.T) {
 	}
 	rt.Drop(d)
 }
+
+// TestPlaced: code in the guest says where its probe is now, also behind a reset.
+func TestPlaced(t *testing.T) {
+	f := newFake(t)
+	rt := newRuntime(t, f.config())
+	d, stage, err := define(t, rt, "p vfs_read", "", newSink(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := func(at guest.GVA) {
+		t.Helper()
+		for cpu := range rt.cfg.CPUs {
+			// docs/programs.md has the offset.
+			if got := binary.LittleEndian.Uint64(d.guest.blocks.of(cpu).Bytes[64:]); got != uint64(at) {
+				t.Errorf("vCPU %d: %#x, want %v", cpu, got, at)
+			}
+		}
+	}
+	want(text)
+	stage.Placed(text + 0x40)
+	want(text + 0x40)
+	rt.Save()
+	f.reset()
+	if err := rt.Reset(); err != nil {
+		t.Fatal(err)
+	}
+	want(text + 0x40)
+	stage.Placed(text)
+	want(text)
+}
