@@ -13,6 +13,7 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/linux"
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/patience"
 	"github.com/guestprobe/guestprobe/probe"
 )
 
@@ -88,7 +89,7 @@ func awaitBehind(t *testing.T, m *Machine, skip int, line string) {
 			return
 		}
 	}
-	timeout := time.After(2 * time.Minute)
+	ctx := patience.Of(t)
 	for {
 		select {
 		case l, ok := <-sub.C():
@@ -98,7 +99,7 @@ func awaitBehind(t *testing.T, m *Machine, skip int, line string) {
 			if l.Text == line {
 				return
 			}
-		case <-timeout:
+		case <-ctx.Done():
 			_ = m.Pause()
 			t.Fatalf("no line %q: %+v\n%s", line, m.State(), strings.Join(lines(m), "\n"))
 		}

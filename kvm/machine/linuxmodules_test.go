@@ -35,8 +35,7 @@ func TestLinuxModule(t *testing.T) {
 	for _, dir := range kvmtest.RequireLinux(t) {
 		t.Run(filepath.Base(dir), func(t *testing.T) {
 			const loads = 6 // of a boot
-			m := bootLinux(t, dir, "echo ready; read a; for i in 1 2 3 4 5; do insmod /lib/modules/dummy.ko; rmmod dummy; done; insmod /lib/modules/dummy.ko; echo loaded; read a; rmmod dummy; echo end; read a",
-				func(c *Config) { c.VCPUs = 2 })
+			m := bootLinux(t, dir, "echo ready; read a; for i in 1 2 3 4 5; do insmod /lib/modules/dummy.ko; rmmod dummy; done; insmod /lib/modules/dummy.ko; echo loaded; read a; rmmod dummy; echo end; read a", nil)
 			e := m.Engine()
 			var started, called, returned atomic.Uint64
 			where := make(chan guest.GVA, 4*loads)
