@@ -30,6 +30,9 @@ func (v *vcpu) awaitModule() {
 // refreshModules looks which modules there are, and reports whether that has changed. Any
 // thread but a vCPU's.
 func (g *linuxGuest) refreshModules(m *Machine) bool {
+	if g.left.Load() {
+		return false
+	}
 	view := g.seen.Load()
 	view.Refresh() // it may load the first as soon as it has threads
 	changed, err := view.RefreshModules()
