@@ -3,7 +3,7 @@ GO ?= go
 GOTESTFLAGS ?=
 export CGO_ENABLED ?= 0
 
-.PHONY: build demo demo-linux test check test-race test-insn test-vmx test-svm test-linux bench bench-docs soak defects torture torture-linux requests rounds cycles storms fuzz guest generate clean help
+.PHONY: build demo demo-linux test check test-race test-insn test-vmx test-svm test-linux bench bench-linux bench-docs soak defects torture torture-linux requests rounds cycles storms fuzz guest generate clean help
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -43,6 +43,9 @@ test-linux: ## Linux guests, on kvm_amd and kvm_intel in emulated machines
 
 bench: build ## what a hit costs here, beside what else is on this machine
 	bin/gpdev bench $(BENCHFLAGS)
+
+bench-linux: ## what probes of a Linux guest cost, in instructions, and attaching all functions
+	scripts/bench-linux.sh
 
 bench-docs: ## measure everything and write docs/benchmarks.md
 	scripts/bench-docs.sh

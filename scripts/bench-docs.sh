@@ -37,7 +37,8 @@ stop=$(go test -run '^$' -bench 'Stop|Start' ./kvm/machine | grep -E '^Benchmark
 	printf '\n## Start and stop of a real guest\n\n```\n%s\n```\n' "$stop"
 	printf '\n## Decoder and emulator\n\n```\n%s\n```\n' "$insn"
 	printf '\n## Definitions and transport of events\n\n```\n%s\n```\n' "$event"
-	printf '\n## Programs\n\n```\n%s\n```\n' "$bpf"
+	printf '\n## Programs\n\n```\n%s\n```\n\n' "$bpf"
+	sed -n '/^## Linux guests$/,$p' docs/benchmarks.md # of bench-linux.sh --docs
 } >build/benchmarks.md
 mv build/benchmarks.md docs/benchmarks.md
 echo "docs/benchmarks.md is written"

@@ -9,6 +9,8 @@
 #   GUESTPROBE_NESTED_HANG     cut off after that long without a sign of life (default 400)
 #   GUESTPROBE_NESTED_CPUS     processors of the svm host (default 2; 1 for a plan of its
 #                              own, because Linux guests want 1)
+#   GUESTPROBE_NESTED_COUNTED  not empty: time of the svm host is counted in instructions, a
+#                              nanosecond each, as that of the vmx host always is
 #   GUESTPROBE_KERNELS         the Linux guests there: names for scripts/linux/guests.sh,
 #                              with spaces between (default: the kernel of the host)
 # Results, below build/nested/HOST or HOST-PLAN: console.log, emulator.log, and, of

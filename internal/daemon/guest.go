@@ -102,6 +102,7 @@ func newMachineGuest(o *options, p bootable, log *slog.Logger) (Guest, error) {
 	}
 	cfg := machine.Config{
 		Image: p.image, Linux: p.linux, VCPUs: o.vcpus, Memory: o.memory, Cmdline: o.cmdline, Tick: tick, Log: log, KVMPath: o.kvm,
+		TimeHits: o.timeHits,
 	}
 	if p.linux != nil {
 		h, err := checkLinuxHost(o)

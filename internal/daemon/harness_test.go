@@ -80,7 +80,8 @@ func newHarness(t *testing.T) *harness {
 // logger returns the daemon's log, which goes to h.log.
 func (h *harness) logger() *slog.Logger { return slog.New(slog.NewTextHandler(h.log, nil)) }
 
-// serve starts the daemon with a guest that is not running yet, and lets that run. The
+// serve starts the daemon with a guest that is not running yet, and lets that run, unless it
+// is to be paused. The
 // daemon ends with the test, before what the guest's maker has cleaned up behind it.
 func (h *harness) serve(g Guest, o options) *harness {
 	h.Helper()
@@ -92,8 +93,10 @@ func (h *harness) serve(g Guest, o options) *harness {
 	if err != nil {
 		h.Fatal(err)
 	}
-	if err := g.Resume(); err != nil {
-		h.Fatal(err)
+	if !o.paused {
+		if err := g.Resume(); err != nil {
+			h.Fatal(err)
+		}
 	}
 	ready := make(chan struct{})
 	go func() { h.done <- h.s.run(life, sock, func() { close(ready) }) }()

@@ -10,12 +10,16 @@ import (
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
 )
 
-// serveLinux starts a daemon with the Linux guest in dir, which runs command.
-func serveLinux(t *testing.T, dir, command string) *harness {
+// serveLinux starts a daemon with the Linux guest in dir, which runs command. changes have the
+// last word on the daemon's options.
+func serveLinux(t *testing.T, dir, command string, changes ...func(*options)) *harness {
 	t.Helper()
 	o := defaultOptions()
 	o.kernel, o.initrd, o.memory, o.vcpus = filepath.Join(dir, "vmlinuz"), filepath.Join(dir, "initrd"), 256<<20, 1
 	o.cmdline = "console=ttyS0 quiet panic=-1 -- " + command
+	for _, change := range changes {
+		change(&o)
+	}
 	h := newHarness(t)
 	p, err := loadProgram(&o)
 	if err != nil {

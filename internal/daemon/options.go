@@ -57,6 +57,7 @@ type options struct {
 	heartbeat time.Duration
 	endTime   time.Duration // of streams, see there
 	writeTime time.Duration
+	timeHits  bool // machine.Config.TimeHits
 }
 
 func defaultOptions() options {

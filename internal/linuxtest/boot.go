@@ -53,7 +53,7 @@ func Boot(t testing.TB, dir, command string, change func(*machine.Config)) *Gues
 	if err != nil {
 		t.Fatal(err)
 	}
-	if initrd, err = addFiles(initrd, files); err != nil {
+	if initrd, err = AddFiles(initrd, files); err != nil {
 		t.Fatal(err)
 	}
 	cfg := machine.Config{

@@ -6,11 +6,11 @@ import (
 	"io/fs"
 )
 
-// addFiles returns the initrd with one more archive behind it, which has the files of
+// AddFiles returns the initrd with one more archive behind it, which has the files of
 // fsys below /. The kernel unpacks one after another, packed or not, with zeros between
 // them; one that is not packed begins at a multiple of 4 (Linux, init/initramfs.c and
 // Documentation/driver-api/early-userspace/buffer-format.rst).
-func addFiles(initrd []byte, fsys fs.FS) ([]byte, error) {
+func AddFiles(initrd []byte, fsys fs.FS) ([]byte, error) {
 	b := bytes.NewBuffer(bytes.Clone(initrd))
 	pad := func() {
 		for b.Len()%4 != 0 {

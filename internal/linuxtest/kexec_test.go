@@ -72,7 +72,7 @@ func TestKexec(t *testing.T) {
 	g := Boot(t, dir, "echo ready; read x </dev/console; "+nextKernel, func(c *machine.Config) {
 		c.VCPUs, c.Memory, c.Log = 2, 512<<20, slog.New(heard)
 		c.Probe.OptimizeDelay = -1 // a look at the whole image takes long in an emulated machine
-		if c.Linux.Initrd, err = addFiles(c.Linux.Initrd, fstest.MapFS{nextKernel[1:]: {Data: self}, "vmlinuz": {Data: kernel}}); err != nil {
+		if c.Linux.Initrd, err = AddFiles(c.Linux.Initrd, fstest.MapFS{nextKernel[1:]: {Data: self}, "vmlinuz": {Data: kernel}}); err != nil {
 			t.Fatal(err)
 		}
 	})

@@ -58,10 +58,10 @@ func boots(t *testing.T, dir string, o option) {
 	g := Boot(t, dir, "sh /commands.sh", func(c *machine.Config) {
 		c.VCPUs, c.Memory = o.vcpus, o.memory
 		c.Cmdline = strings.Replace(c.Cmdline, " -- ", " "+o.cmdline+" -- ", 1)
-		initrd, err := addFiles(c.Linux.Initrd, fstest.MapFS{"trap": {Data: trap()}})
+		initrd, err := AddFiles(c.Linux.Initrd, fstest.MapFS{"trap": {Data: trap()}})
 		if o.microcode && err == nil {
 			var front []byte
-			front, err = addFiles(nil, fstest.MapFS{"kernel/x86/microcode/GenuineIntel.bin": {Data: make([]byte, 2048)}})
+			front, err = AddFiles(nil, fstest.MapFS{"kernel/x86/microcode/GenuineIntel.bin": {Data: make([]byte, 2048)}})
 			initrd = append(front, initrd...)
 		}
 		if err != nil {

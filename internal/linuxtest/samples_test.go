@@ -91,7 +91,7 @@ func bootSuites(t *testing.T, dir string) *Guest {
 	t.Helper()
 	g := Boot(t, dir, "sh /commands.sh", func(c *machine.Config) {
 		var err error
-		if c.Linux.Initrd, err = addFiles(c.Linux.Initrd, os.DirFS(filepath.Join(dir, kvmtest.Suites))); err != nil {
+		if c.Linux.Initrd, err = AddFiles(c.Linux.Initrd, os.DirFS(filepath.Join(dir, kvmtest.Suites))); err != nil {
 			t.Fatal(err)
 		}
 	})

@@ -55,7 +55,13 @@ svm)
 	# CPU shares QEMU's.
 	cpus=${GUESTPROBE_NESTED_CPUS:-2} thread=single
 	((cpus > 1)) || thread=multi
-	cmd=(qemu-system-x86_64 -accel "tcg,thread=$thread" -cpu "max,+svm,+npt,+nrip-save" -smp "$cpus" -m 1536
+	# With -icount an instruction is a nanosecond, and a tick of the time stamp counter;
+	# it wants one thread for all, where no guest has hung that way.
+	count=()
+	if [[ -n ${GUESTPROBE_NESTED_COUNTED:-} ]]; then
+		cpus=1 thread=single count=(-icount "shift=0,sleep=off")
+	fi
+	cmd=(qemu-system-x86_64 -accel "tcg,thread=$thread" "${count[@]}" -cpu "max,+svm,+npt,+nrip-save" -smp "$cpus" -m 1536
 		-nodefaults -no-user-config -display none -no-reboot -serial "file:$log" -serial "file:$beat"
 		-kernel "$out/kernel" -initrd "$out/initrd"
 		-append "console=ttyS0,115200 mitigations=off nokaslr no_timer_check random.trust_cpu=on panic=-1 quiet")
