@@ -57,7 +57,7 @@ func (g *linuxGuest) lastWords(m *Machine) string {
 		if l.Seq < g.since.Load() {
 			break
 		}
-		if _, text, ok := strings.Cut(l.Text, "Kernel panic - not syncing: "); ok { // kernel/panic.c
+		if _, text, ok := strings.Cut(l.Text, "Kernel panic - not syncing: "); ok && !l.Partial { // kernel/panic.c
 			return strings.TrimSuffix(text, " ]---")
 		}
 	}
