@@ -44,13 +44,11 @@ attach() {
 	start=$(date +%s%N)
 	bin/guestprobe attach 'p:all/* *' >/dev/null 2>&1
 	took=$((($(date +%s%N) - start) / 100000000)) used=$(($(cpu) - used))
-	local was=
-	until [[ $(cpu) == "$was" ]]; do # it gives memory back behind its answer
-		was=$(cpu)
-		sleep 1
-	done
+	sleep 5 # it gives memory back behind its answer
+	local behind
+	behind=$(($(memory VmRSS) - before))
 	probes=$(bin/guestprobe list --no-headers | wc -l)
-	echo "| $(basename "$1") | $probes | $((took / 10)).$((took % 10)) | $((used / 10)).$((used % 10)) | $before | $(($(memory VmRSS) - before)) | $(($(memory VmHWM) - before)) |"
+	echo "| $(basename "$1") | $probes | $((took / 10)).$((took % 10)) | $((used / 10)).$((used % 10)) | $before | $behind | $(($(memory VmHWM) - before)) |"
 	kill "$daemon"
 	wait "$daemon" || true
 	daemon=
