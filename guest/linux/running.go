@@ -19,6 +19,7 @@ type running struct {
 	types   *Types // nil: none
 	tasks   *Tasks
 	modules *Modules
+	files   *Files
 	noTypes error
 
 	// What RefreshModules has seen. mu is held while it reads the guest's memory, View.mu
@@ -73,15 +74,16 @@ func newRunning(k *Kernel, lookup Lookup) *running {
 	r := &running{}
 	r.types, r.noTypes = k.Types()
 	r.tasks, r.modules = NewTasks(r.types, lookup), NewModules(r.types, lookup)
+	r.files = NewFiles(r.types, lookup, r.tasks)
 	return r
 }
 
 // missing says what does not work, and why.
 func (r *running) missing() []string {
 	if r.noTypes != nil {
-		return []string{fmt.Sprintf("types, tasks and modules: %v", r.noTypes)}
+		return []string{fmt.Sprintf("types, tasks, modules and files: %v", r.noTypes)}
 	}
-	return slices.Concat(r.tasks.Missing(), r.modules.Missing())
+	return slices.Concat(r.tasks.Missing(), r.modules.Missing(), r.files.Missing())
 }
 
 // Types returns the kernel's types. The error says why they are not known.

@@ -215,19 +215,25 @@ func (t *Tasks) Task(addr guest.GVA, read Read) (Task, error) {
 // arch/x86/include/asm/page_64_types.h, __PAGE_OFFSET_BASE_L4).
 const directMap = 0xffff888000000000
 
+// directBase returns where the kernel has all physical memory mapped, or 0.
+func (t *Tasks) directBase(read Read) guest.GVA {
+	if t.direct != 0 {
+		return guest.GVA(read.known(t.direct, word))
+	}
+	if _, err := read.value(directMap, word); err != nil {
+		return 0 // the mapping is elsewhere, above
+	}
+	return directMap
+}
+
 // physical returns the physical address of what the kernel sees at addr in the mapping of
 // all memory, or 0.
 func (t *Tasks) physical(addr guest.GVA, read Read) guest.GPA {
-	base := uint64(directMap)
-	if t.direct != 0 {
-		base = read.known(t.direct, word)
-	} else if _, err := read.value(directMap, word); err != nil {
-		return 0 // the mapping is elsewhere, above
-	}
-	if base == 0 || uint64(addr) < base {
+	base := t.directBase(read)
+	if base == 0 || addr < base {
 		return 0
 	}
-	return guest.GPA(uint64(addr) - base)
+	return guest.GPA(addr - base)
 }
 
 // Owner returns the real user and group of the task at addr. Errors are those of read,

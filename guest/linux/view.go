@@ -29,6 +29,7 @@ type View struct {
 
 	padding func() []guest.GVA
 	running *running
+	files   userFiles
 }
 
 // snapshot is what changes of a View.
@@ -253,8 +254,12 @@ func (s *snapshot) piece(addr guest.GVA) *piece {
 func (v *View) ID() guest.ID { return v.id }
 
 // Lookup implements guest.View: a symbol of the kernel goes before those of modules.
-// Of a module alone it is MODULE:NAME, guest.ErrModuleNotFound while that is not there.
+// Of a module alone it is MODULE:NAME, guest.ErrModuleNotFound while that is not there; a
+// place in the code of a file, PATH:SYMBOL or PATH:OFFSET.
 func (v *View) Lookup(name string) (guest.Symbol, error) {
+	if path, symbol, ok := fileName(name); ok {
+		return v.lookupFile(path, symbol)
+	}
 	now := v.now.Load()
 	if module, symbol, ok := strings.Cut(name, ":"); ok {
 		for _, p := range now.pieces[1:] {
@@ -300,14 +305,21 @@ func (v *View) Address(name string) (guest.GVA, bool) {
 
 // Find implements guest.View.
 func (v *View) Find(addr guest.GVA) (guest.Symbol, bool) {
+	if f := v.file(addr); f != nil {
+		return f.find(v, addr)
+	}
 	if p := v.now.Load().piece(addr); p != nil {
 		return p.Find(addr)
 	}
 	return guest.Symbol{}, false
 }
 
-// Match implements guest.View. A pattern MODULE:PATTERN is about that module alone.
+// Match implements guest.View. A pattern MODULE:PATTERN is about that module alone, and
+// PATH:PATTERN about a file.
 func (v *View) Match(pattern string) (all []guest.Symbol) {
+	if path, symbols, ok := fileName(pattern); ok {
+		return v.matchFile(path, symbols)
+	}
 	module, symbol, one := strings.Cut(pattern, ":")
 	for i, p := range v.now.Load().pieces {
 		switch {
@@ -334,6 +346,9 @@ func (v *View) Symbols() []guest.Symbol { return v.now.Load().symbols }
 // IsText implements guest.View. Of text that the kernel gives back when it has started it
 // asks the kernel whether it has: that memory is somebody else's soon.
 func (v *View) IsText(addr guest.GVA) bool {
+	if f := v.file(addr); f != nil {
+		return f.textAt(addr) != nil
+	}
 	now := v.now.Load()
 	if now.system < StateFreeing && v.core.inInit(addr) && v.Refresh() {
 		now = v.now.Load()
@@ -350,7 +365,7 @@ func (v *View) FreedText(addr guest.GVA) bool {
 		return true
 	}
 	now := v.now.Load()
-	return now.piece(addr) != v.core && !v.running.holds(addr, v.read)
+	return !IsFile(addr) && now.piece(addr) != v.core && !v.running.holds(addr, v.read)
 }
 
 // ModuleReady returns the function of the kernel that it calls for each module of which no
@@ -366,10 +381,11 @@ func (v *View) ModuleReady() string {
 	return ""
 }
 
-// IsUserText implements guest.View: the kernel's view has none.
-func (v *View) IsUserText(guest.GVA) bool { return false }
+// IsUserText implements guest.View: of files.
+func (v *View) IsUserText(addr guest.GVA) bool { return IsFile(addr) && v.IsText(addr) }
 
-// Text implements guest.View.
+// Text implements guest.View. The code of files is at addresses of theirs, which the guest
+// does not have.
 func (v *View) Text(user bool) []guest.Range {
 	if user {
 		return nil
@@ -391,6 +407,9 @@ func (s *snapshot) textAt(addr guest.GVA) *guest.Range {
 
 // Code implements guest.View: the guest's memory, or where that is not mapped, nothing.
 func (v *View) Code(addr guest.GVA, n int) []byte {
+	if f := v.file(addr); f != nil {
+		return f.code(v, addr, n)
+	}
 	r := v.now.Load().textAt(addr)
 	if r == nil || n <= 0 {
 		return nil

@@ -68,7 +68,7 @@ func (b *booted) started(s SystemState) {
 func TestView(t *testing.T) {
 	for _, slide := range []uint64{0, 0x1460_0000} {
 		b := boot1(t, slide, "")
-		if got := b.Missing(); len(got) != 2 || !strings.HasPrefix(got[0], "stacks: the kernel has no ORC tables") || !strings.HasPrefix(got[1], "types, tasks and modules: the kernel has no BTF") {
+		if got := b.Missing(); len(got) != 2 || !strings.HasPrefix(got[0], "stacks: the kernel has no ORC tables") || !strings.HasPrefix(got[1], "types, tasks, modules and files: the kernel has no BTF") {
 			t.Errorf("missing: %q", got)
 		}
 		init := guest.GVA(kerneltest.InitText) + b.slide

@@ -1,0 +1,333 @@
+package linux
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/guestprobe/guestprobe/guest"
+)
+
+// Files reads which files a running kernel has in memory: their names, their pages, and who
+// maps them. Its methods may be called from any goroutine, and while the guest runs; what
+// they return is then a hint, which only a stopped guest makes certain.
+type Files struct {
+	missing []string // nil: all is known
+
+	tasks   *Tasks
+	vmemmap guest.GVA // vmemmap_base; 0 = it is where structPages is
+	page    uint64    // size of a struct page
+
+	f fileFields
+}
+
+// fileFields are the fields that are read of files.
+type fileFields struct {
+	fs, rootMount, rootEntry                             Field // task_struct, fs_struct
+	inode, nameLen, name, children, sibling              Field // dentry
+	mount, mountRoot, mountPoint, mounts, mountChild     Field // mount
+	mode, ino, super, mapping, size, generation, symlink Field // inode
+	fsType, fsName                                       Field // super_block, file_system_type
+	host, head, flags, tree                              Field // address_space
+	shift, slots, marks                                  Field // xa_node
+	pageMapping, pageIndex                               Field // folio, or page
+	start, end, offset, mm, node, left, right, pgd       Field // vm_area_struct, rb_node, mm_struct
+}
+
+// structPages is where kernels have their struct pages that do not keep the place in the
+// variable vmemmap_base (arch/x86/include/asm/pgtable_64_types.h, __VMEMMAP_BASE_L4).
+const structPages = 0xffffea0000000000
+
+// NewFiles finds out how to read the files of a kernel with these types, which may be nil,
+// and these symbols.
+func NewFiles(types *Types, lookup Lookup, tasks *Tasks) *Files {
+	f := &finder{types: types, lookup: lookup}
+	x := &Files{tasks: tasks}
+	o := &x.f
+	var page Field
+	const feature = "files of processes"
+	if f.fields(feature, need{&o.fs, "task_struct.fs"}, need{&o.rootMount, "fs_struct.root.mnt"}, need{&o.rootEntry, "fs_struct.root.dentry"},
+		need{&o.inode, "dentry.d_inode"}, need{&o.nameLen, "dentry.d_name.len"}, need{&o.name, "dentry.d_name.name"},
+		need{&o.children, "dentry.d_children|dentry.d_subdirs"}, need{&o.sibling, "dentry.d_sib|dentry.d_child"},
+		need{&o.mount, "mount.mnt"}, need{&o.mountRoot, "mount.mnt.mnt_root"}, need{&o.mountPoint, "mount.mnt_mountpoint"},
+		need{&o.mounts, "mount.mnt_mounts"}, need{&o.mountChild, "mount.mnt_child"},
+		need{&o.mode, "inode.i_mode"}, need{&o.ino, "inode.i_ino"}, need{&o.super, "inode.i_sb"}, need{&o.mapping, "inode.i_mapping"},
+		need{&o.size, "inode.i_size"}, need{&o.generation, "inode.i_generation"}, need{&o.symlink, "inode.i_link"}, need{&o.fsType, "super_block.s_type"},
+		need{&o.fsName, "file_system_type.name"},
+		need{&o.host, "address_space.host"}, need{&o.head, "address_space.i_pages.xa_head"}, need{&o.flags, "address_space.i_pages.xa_flags"},
+		need{&o.tree, "address_space.i_mmap.rb_root.rb_node"},
+		need{&o.shift, "xa_node.shift"}, need{&o.slots, "xa_node.slots"}, need{&o.marks, "xa_node.marks"},
+		need{&page, "page"}, need{&o.pageMapping, "folio.mapping|page.mapping"}, need{&o.pageIndex, "folio.index|page.index"},
+		need{&o.start, "vm_area_struct.vm_start"}, need{&o.end, "vm_area_struct.vm_end"}, need{&o.offset, "vm_area_struct.vm_pgoff"},
+		need{&o.mm, "vm_area_struct.vm_mm"}, need{&o.node, "vm_area_struct.shared.rb"}, need{&o.left, "rb_node.rb_left"}, need{&o.right, "rb_node.rb_right"},
+		need{&o.pgd, "mm_struct.pgd"}) && tasks.init == 0 {
+		f.missing = append(f.missing, feature+": the list of tasks is not known")
+	}
+	x.page = uint64(page.Size)
+	x.vmemmap, _ = lookup("vmemmap_base")
+	if n := o.slots.Size / 8; f.missing == nil && (page.Size == 0 || n == 0 || n&(n-1) != 0 || o.marks.Size == 0) {
+		f.missing = append(f.missing, feature+": the page cache is not as it was")
+	}
+	x.missing = f.missing
+	return x
+}
+
+// Missing says why no file of this kernel is found, if so.
+func (x *Files) Missing() []string { return x.missing }
+
+// Inode is a file of the guest.
+type Inode struct {
+	Addr       guest.GVA // of its struct inode
+	Super      guest.GVA // of its file system's struct super_block
+	Mapping    guest.GVA // of the struct address_space with its pages
+	Ino        uint64
+	Generation uint64
+	Size       uint64 // bytes
+}
+
+// same reports whether both are one file: a struct inode may go and come back elsewhere.
+func (a Inode) same(b Inode) bool {
+	return a.Super == b.Super && a.Ino == b.Ino && a.Generation == b.Generation
+}
+
+// File types in i_mode (include/uapi/linux/stat.h).
+const (
+	modeType    = 0o170000
+	modeRegular = 0o100000
+	modeLink    = 0o120000
+)
+
+// inodeAt reads the inode at addr and its mode. A file that changes its size is the same.
+func (x *Files) inodeAt(addr guest.GVA, read Read) (in Inode, mode uint64, err error) {
+	o := &x.f
+	in.Addr = addr
+	for _, v := range []struct {
+		to *uint64
+		f  Field
+	}{{&mode, o.mode}, {(*uint64)(&in.Super), o.super}, {(*uint64)(&in.Mapping), o.mapping}, {&in.Ino, o.ino}, {&in.Generation, o.generation}, {&in.Size, o.size}} {
+		if *v.to, err = read.value(addr, v.f); err != nil {
+			return Inode{}, 0, err
+		}
+	}
+	return in, mode & modeType, nil
+}
+
+// Limits of what a guest's directories say.
+const (
+	maxEntries  = 1 << 16 // entries of one directory that are looked at
+	maxMounts   = 1 << 12 // mounts below one
+	maxPath     = 4096    // bytes of a path (PATH_MAX)
+	maxSymlinks = 40      // of a path (MAXSYMLINKS)
+)
+
+// errNoFile is the error for a path that leads nowhere.
+var errNoFile = errors.New("the guest has no such file in memory: it is not there, or nobody has used it yet")
+
+// entry is a place in the tree of files: a struct dentry as a struct mount has it.
+type entry struct{ mount, dentry guest.GVA }
+
+// Resolve returns the file at path, as the guest's first process would find it, and its path
+// without symbolic links. Only what the kernel has in memory is found.
+func (x *Files) Resolve(path string, read Read) (Inode, string, error) {
+	fail := func(err error) (Inode, string, error) { return Inode{}, "", fmt.Errorf("%s: %w", path, err) }
+	if x.missing != nil {
+		return fail(errors.New(strings.Join(x.missing, "; ")))
+	}
+	root, err := x.root(read)
+	if err != nil {
+		return fail(err)
+	}
+	at, names := []entry{root}, []string(nil) // the way, and what the parts of it are called
+	todo := strings.Split(path, "/")
+	for links := 0; len(todo) > 0; {
+		name := todo[0]
+		todo = todo[1:]
+		switch name {
+		case "", ".":
+			continue
+		case "..":
+			if len(names) > 0 {
+				at, names = at[:len(at)-1], names[:len(names)-1]
+			}
+			continue
+		}
+		next, err := x.child(at[len(at)-1], name, read)
+		if err != nil {
+			return fail(err)
+		}
+		in, err := read.follow(next.dentry, x.f.inode)
+		if err != nil {
+			return fail(errNoFile) // an entry that says that there is none
+		}
+		if mode, err := read.value(in, x.f.mode); err != nil {
+			return fail(err)
+		} else if mode&modeType != modeLink {
+			at, names = append(at, next), append(names, name)
+			continue
+		}
+		if links++; links > maxSymlinks {
+			return fail(errors.New("too many symbolic links"))
+		}
+		to, err := x.target(in, read)
+		if err != nil {
+			return fail(err)
+		}
+		if strings.HasPrefix(to, "/") {
+			at, names = at[:1], nil
+		}
+		if todo = append(strings.Split(to, "/"), todo...); len(todo) > maxPath {
+			return fail(errors.New("too long a way"))
+		}
+	}
+	addr, err := read.follow(at[len(at)-1].dentry, x.f.inode)
+	if err != nil {
+		return fail(errNoFile)
+	}
+	in, mode, err := x.inodeAt(addr, read)
+	switch {
+	case err != nil:
+		return fail(err)
+	case mode != modeRegular:
+		return fail(errors.New("it is no regular file"))
+	}
+	if fs := x.fileSystem(in, read); fs == "overlay" {
+		return fail(errors.New("its file system (overlay) has the pages of other files: give the path of the file below it"))
+	}
+	return in, "/" + strings.Join(names, "/"), nil
+}
+
+// Again looks whether in is still what it was, and if its struct inode went, whether path
+// leads to it again.
+func (x *Files) Again(in Inode, path string, read Read) (Inode, bool) {
+	if now, mode, err := x.inodeAt(in.Addr, read); err == nil && mode == modeRegular && now.same(in) && now.Mapping == in.Mapping {
+		return now, true
+	}
+	now, _, err := x.Resolve(path, read)
+	return now, err == nil && now.same(in)
+}
+
+// root returns where paths of the guest's first process begin.
+func (x *Files) root(read Read) (entry, error) {
+	t := x.tasks
+	link, err := read.follow(t.init, Field{Off: t.f.tasks.Off, Size: word.Size})
+	if err != nil {
+		return entry{}, err
+	}
+	first := link - guest.GVA(t.f.tasks.Off)
+	if pid, err := read.value(first, t.f.pid); err != nil || pid != 1 {
+		return entry{}, errors.New("the guest has no first process yet")
+	}
+	fs, err := read.follow(first, x.f.fs)
+	if err != nil {
+		return entry{}, err
+	}
+	mnt, err := read.follow(fs, x.f.rootMount)
+	if err != nil {
+		return entry{}, err
+	}
+	dentry, err := read.follow(fs, x.f.rootEntry)
+	if err != nil {
+		return entry{}, err
+	}
+	return x.covered(entry{mnt - guest.GVA(x.f.mount.Off), dentry}, read)
+}
+
+// covered returns what is mounted at e, or e.
+func (x *Files) covered(e entry, read Read) (entry, error) {
+	errFound := errors.New("found")
+	for range maxSymlinks {
+		left, over := maxMounts, e
+		err := read.list(e.mount+guest.GVA(x.f.mounts.Off), x.f.mountChild, &left, func(mount guest.GVA) error {
+			if point, err := read.value(mount, x.f.mountPoint); err != nil || guest.GVA(point) != e.dentry {
+				return err
+			}
+			top, err := read.follow(mount, x.f.mountRoot)
+			if err != nil {
+				return err
+			}
+			over = entry{mount, top}
+			return errFound
+		})
+		if err != errFound {
+			return e, err
+		}
+		e = over
+	}
+	return e, errLoop
+}
+
+// child returns the entry of that name in the directory dir.
+func (x *Files) child(dir entry, name string, read Read) (entry, error) {
+	found := entry{mount: dir.mount}
+	is := func(dentry guest.GVA) (bool, error) {
+		if n, err := read.value(dentry, x.f.nameLen); err != nil || n != uint64(len(name)) {
+			return false, err
+		}
+		at, err := read.follow(dentry, x.f.name)
+		if err != nil {
+			return false, err
+		}
+		b := make([]byte, len(name))
+		if err := read(at, b); err != nil || string(b) != name {
+			return false, err
+		}
+		found.dentry = dentry
+		return true, nil
+	}
+	link, err := read.value(dir.dentry, Field{Off: x.f.children.Off, Size: word.Size})
+	head := dir.dentry + guest.GVA(x.f.children.Off)
+	for left := maxEntries; err == nil; left-- {
+		if link == 0 || guest.GVA(link) == head {
+			return found, errNoFile
+		}
+		if left == 0 {
+			return found, errMany
+		}
+		var ok bool
+		if ok, err = is(guest.GVA(link) - guest.GVA(x.f.sibling.Off)); ok {
+			return x.covered(found, read)
+		}
+		if err == nil {
+			link, err = read.value(guest.GVA(link), word)
+		}
+	}
+	return found, err
+}
+
+// target returns where the symbolic link with that inode leads. Its text is in the inode, or
+// in the first page of the file.
+func (x *Files) target(inode guest.GVA, read Read) (string, error) {
+	in, _, err := x.inodeAt(inode, read)
+	if err != nil {
+		return "", err
+	}
+	b := make([]byte, min(in.Size, maxPath))
+	at, err := read.follow(inode, x.f.symlink)
+	if errors.Is(err, errNull) {
+		var p Page
+		if p, err = x.Page(in, 0, read); err == nil {
+			at = x.tasks.directBase(read) + guest.GVA(p.PA)
+		}
+	}
+	if err == nil {
+		err = read(at, b)
+	}
+	if err != nil {
+		return "", fmt.Errorf("a symbolic link: %w", err)
+	}
+	return strings.TrimRight(string(b), "\x00"), nil
+}
+
+// fileSystem returns the name of the type of the file's file system, or "".
+func (x *Files) fileSystem(in Inode, read Read) string {
+	at, err := read.follow(in.Super, x.f.fsType, x.f.fsName)
+	if err != nil {
+		return ""
+	}
+	var b [16]byte
+	if read(at, b[:]) != nil {
+		return ""
+	}
+	name, _, _ := strings.Cut(string(b[:]), "\x00")
+	return name
+}

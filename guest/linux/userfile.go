@@ -1,0 +1,366 @@
+package linux
+
+import (
+	"debug/elf"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/elffile"
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// Code of programs has no address of its own in a View: each process has it somewhere
+// else. So a View gives the bytes of each file that was asked for addresses that no code
+// can have, because they are not canonical: byte N of a file is at its base + N.
+const (
+	fileCode  = guest.GVA(0x4000_0000_0000_0000) // base of the first file
+	fileShift = 40                               // of the others
+	maxFiles  = 256                              // that are known at a time
+	maxFile   = 64 << 20                         // bytes of one
+	allFiles  = 512 << 20                        // bytes of all
+)
+
+// IsFile reports whether addr is one that a View gives to bytes of a file.
+func IsFile(addr guest.GVA) bool { return addr-fileCode < maxFiles<<fileShift }
+
+// userFile is a file with programs that is known.
+type userFile struct {
+	path string // without symbolic links
+	base guest.GVA
+	text []guest.Range // what is executable of it, ascending
+	*guest.SymbolTable
+	noNames string // why it has no names; "" = it has, or they were left out when it was made
+
+	mu    sync.Mutex
+	inode Inode
+	data  []byte // of the file; it does not change where have says that it is there
+	have  []bool // by page
+}
+
+// userFiles are the files that are known, in the order in which they were asked for.
+type userFiles struct {
+	mu  sync.Mutex
+	all []*userFile
+}
+
+// file returns the file that has addr, or nil. When another kernel runs there is none.
+func (v *View) file(addr guest.GVA) *userFile {
+	if !IsFile(addr) || v.now.Load().gone {
+		return nil
+	}
+	v.files.mu.Lock()
+	defer v.files.mu.Unlock()
+	if n := int((addr - fileCode) >> fileShift); n < len(v.files.all) {
+		return v.files.all[n]
+	}
+	return nil
+}
+
+// open returns the file at path, which it makes known. Errors say why that cannot be.
+func (v *View) open(path string) (*userFile, error) {
+	if v.now.Load().gone {
+		return nil, errors.New(ReplacedText)
+	}
+	in, path, err := v.running.files.Resolve(path, v.read)
+	if err != nil {
+		return nil, err
+	}
+	v.files.mu.Lock()
+	defer v.files.mu.Unlock()
+	total := in.Size
+	for _, f := range v.files.all {
+		f.mu.Lock()
+		same := f.inode.same(in)
+		if same {
+			f.inode = in
+		}
+		f.mu.Unlock()
+		if same {
+			return f, nil
+		}
+		total += uint64(len(f.data))
+	}
+	switch {
+	case in.Size > maxFile || total > allFiles:
+		return nil, fmt.Errorf("%s: %d bytes are too many: at most %d of a file, and %d of all", path, in.Size, maxFile, allFiles)
+	case len(v.files.all) == maxFiles:
+		return nil, fmt.Errorf("%s: %d other files have probes or had some since the guest was booted", path, maxFiles)
+	}
+	f := &userFile{path: path, base: fileCode + guest.GVA(len(v.files.all))<<fileShift, inode: in, data: make([]byte, in.Size)}
+	f.have = make([]bool, (in.Size+guest.PageSize-1)/guest.PageSize)
+	for i := range f.have {
+		f.fill(v, uint64(i))
+	}
+	if err := f.parse(); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	v.files.all = append(v.files.all, f)
+	return f, nil
+}
+
+// fill reads a page of the file, if the guest has it in memory. Callers hold mu, or know
+// the file alone.
+func (f *userFile) fill(v *View, index uint64) bool {
+	if f.have[index] {
+		return true
+	}
+	x := v.running.files
+	p, err := x.Page(f.inode, index, v.read)
+	base := v.running.tasks.directBase(v.read)
+	if err != nil || base == 0 {
+		return false
+	}
+	b := f.data[index*guest.PageSize:]
+	if v.read(base+guest.GVA(p.PA), b[:min(len(b), guest.PageSize)]) != nil {
+		return false
+	}
+	again, err := x.Page(f.inode, index, v.read) // it may have gone meanwhile
+	f.have[index] = err == nil && again.PA == p.PA
+	return f.have[index]
+}
+
+// has reports whether n bytes from off on were read.
+func (f *userFile) has(off, n uint64) bool {
+	if n == 0 || off > uint64(len(f.data)) || n > uint64(len(f.data))-off {
+		return false
+	}
+	return !slices.Contains(f.have[off/guest.PageSize:(off+n-1)/guest.PageSize+1], false)
+}
+
+// parse reads where the file's code is, and its names as far as the guest has them in
+// memory.
+func (f *userFile) parse() error {
+	var h elf.Header64
+	const headers = 4096 // what linkers put at the beginning is in the first page
+	if n := min(uint64(len(f.data)), headers); !f.has(0, n) {
+		return ErrNoPage
+	}
+	file, err := elffile.Parse(f.data)
+	if err != nil {
+		// Without what it may have at its end: section headers.
+		b := slices.Clone(f.data[:min(len(f.data), headers)])
+		if len(b) < 64 || slices.Index(f.have, false) < 0 {
+			return err
+		}
+		clear(b[40:48]) // e_shoff
+		clear(b[58:64]) // e_shentsize, e_shnum, e_shstrndx
+		whole := append(b, f.data[len(b):]...)
+		if file, err = elffile.Parse(whole); err != nil {
+			return err
+		}
+	}
+	h = file.Header
+	if h.Phoff+uint64(h.Phnum)*56 > headers {
+		return errors.New("its program headers are not at its beginning")
+	}
+	type segment struct{ addr, off, size uint64 }
+	var segments []segment
+	for _, p := range file.Progs {
+		if elf.ProgType(p.Type) == elf.PT_LOAD && elf.ProgFlag(p.Flags)&elf.PF_X != 0 && p.Off < uint64(len(f.data)) {
+			size := min(p.Filesz, uint64(len(f.data))-p.Off)
+			segments = append(segments, segment{p.Vaddr, p.Off, size})
+			f.text = append(f.text, guest.Range{Start: f.base + guest.GVA(p.Off), End: f.base + guest.GVA(p.Off+size)})
+		}
+	}
+	if len(f.text) == 0 {
+		return errors.New("it has no code")
+	}
+	slices.SortFunc(f.text, func(a, b guest.Range) int {
+		if a.Start < b.Start {
+			return -1
+		}
+		return 1
+	})
+	var syms []guest.Symbol
+	for _, table := range []elf.SectionType{elf.SHT_SYMTAB, elf.SHT_DYNSYM} {
+		i := slices.IndexFunc(file.Sections, func(s elffile.Section) bool { return s.Is(table) })
+		if i < 0 || len(syms) > 0 {
+			continue
+		}
+		s := &file.Sections[i]
+		if int(s.Link) >= len(file.Sections) || !f.has(s.Off, s.Size) || !f.has(file.Sections[s.Link].Off, file.Sections[s.Link].Size) {
+			f.noNames = "its table of names is not in the guest's memory"
+			continue
+		}
+		all, err := file.Symbols(table, MaxNames)
+		if err != nil {
+			f.noNames = err.Error()
+			continue
+		}
+		for _, es := range all {
+			if t := es.Type(); es.Section == elf.SHN_UNDEF || es.Name == "" || t != elf.STT_FUNC && t != elf.STT_GNU_IFUNC {
+				continue
+			}
+			for _, g := range segments {
+				if off := es.Value - g.addr; off < g.size {
+					syms = append(syms, guest.Symbol{
+						Name: f.path + ":" + strings.ToValidUTF8(es.Name, "\uFFFD"), Addr: f.base + guest.GVA(g.off+off), Size: es.Size,
+						Kind: guest.SymFunc, Global: es.Global(), User: true,
+					})
+				}
+			}
+		}
+	}
+	switch {
+	case len(syms) > 0:
+		f.noNames = ""
+	case f.noNames == "":
+		f.noNames = "it has no names of functions (stripped)"
+	}
+	f.SymbolTable = guest.NewSymbolTable(syms, func(s *guest.Symbol) (segment, section uint64) {
+		for _, r := range f.text {
+			if s.Addr >= r.Start && s.Addr < r.End {
+				return uint64(r.End - s.Addr), uint64(r.End - s.Addr)
+			}
+		}
+		return 0, 0
+	})
+	return nil
+}
+
+// textAt returns the executable range that has addr, or nil.
+func (f *userFile) textAt(addr guest.GVA) *guest.Range {
+	for i, r := range f.text {
+		if addr >= r.Start && addr < r.End {
+			return &f.text[i]
+		}
+	}
+	return nil
+}
+
+// code returns the n bytes at addr, fewer where the text ends, none where the guest has
+// them not in memory.
+func (f *userFile) code(v *View, addr guest.GVA, n int) []byte {
+	r := f.textAt(addr)
+	if r == nil || n <= 0 {
+		return nil
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	off := uint64(addr - f.base)
+	end := off + min(uint64(n), uint64(r.End-addr))
+	for at := off; at < end; at = (at/guest.PageSize + 1) * guest.PageSize {
+		if !f.fill(v, at/guest.PageSize) {
+			end = at
+			break
+		}
+	}
+	return slices.Clone(f.data[off:end])
+}
+
+// find returns the function that has addr. Where the file does not name it, it is the one
+// instruction there.
+func (f *userFile) find(v *View, addr guest.GVA) (guest.Symbol, bool) {
+	if s, ok := f.Find(addr); ok || f.textAt(addr) == nil {
+		return s, ok
+	}
+	s := guest.Symbol{Name: fmt.Sprintf("%s:%#x", f.path, uint64(addr-f.base)), Addr: addr, Size: 1, Kind: guest.SymFunc, User: true}
+	if i, err := insn.Decode(f.code(v, addr, insn.MaxLen)); err == nil {
+		s.Size = uint64(i.Len)
+	}
+	return s, true
+}
+
+// fileName takes a name of a file's code apart, PATH:SYMBOL or PATH:OFFSET.
+func fileName(name string) (path, symbol string, ok bool) {
+	i := strings.LastIndexByte(name, ':')
+	if !strings.HasPrefix(name, "/") || i < 0 {
+		return "", "", false
+	}
+	return name[:i], name[i+1:], true
+}
+
+// lookupFile is Lookup for a place in a file.
+func (v *View) lookupFile(path, symbol string) (guest.Symbol, error) {
+	f, err := v.open(path)
+	if err != nil {
+		return guest.Symbol{}, err
+	}
+	if off, ok := parseOffset(symbol); ok {
+		addr := f.base + guest.GVA(off)
+		r := f.textAt(addr)
+		if off > maxFile || r == nil {
+			return guest.Symbol{}, fmt.Errorf("%s: there is no code at offset %#x of the file", f.path, off)
+		}
+		if len(f.code(v, addr, 1)) == 0 {
+			return guest.Symbol{}, fmt.Errorf("%s, offset %#x: %w: run it once", f.path, off, ErrNoPage)
+		}
+		s, _ := f.find(v, addr)
+		s.Size -= uint64(addr - s.Addr)
+		s.Addr = addr
+		return s, nil
+	}
+	s, err := f.Lookup(f.path + ":" + symbol)
+	if errors.Is(err, guest.ErrSymbolNotFound) && f.noNames != "" {
+		err = fmt.Errorf("%s: no function %q: %s: give its offset in the file", f.path, symbol, f.noNames)
+	}
+	if err == nil && len(f.code(v, s.Addr, int(s.Size))) < int(s.Size) {
+		return s, fmt.Errorf("%s: %w: run it once", s.Name, ErrNoPage)
+	}
+	return s, err
+}
+
+// matchFile is Match for the functions of a file.
+func (v *View) matchFile(path, pattern string) (out []guest.Symbol) {
+	f, err := v.open(path)
+	if err != nil {
+		return nil
+	}
+	for _, s := range f.Symbols() {
+		if guest.Glob(pattern, s.Name[len(f.path)+1:]) {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// parseOffset reads an offset in a file, as tracefs has it: hexadecimal behind 0x, decimal,
+// or octal behind 0.
+func parseOffset(s string) (uint64, bool) {
+	n, err := strconv.ParseUint(s, 0, 64)
+	return n, err == nil && !strings.Contains(s, "_")
+}
+
+// FilePages are where the guest has a part of a file in its memory.
+type FilePages struct {
+	Cached   Page // that of the page cache; PA 0: it is not there
+	Mappings []Mapping
+}
+
+// FilePages returns where the bytes of a file's page are in the guest's memory that has the
+// address addr here: the page that all share, and by Mappings those that processes have
+// instead. It is true of a stopped guest if it is asked while that stands still. Errors are
+// those of reading the guest's memory, and that the file is none any more.
+func (v *View) FilePages(addr guest.GVA, read Read) (FilePages, error) {
+	f := v.file(addr)
+	if f == nil {
+		return FilePages{}, errNoFile
+	}
+	x := v.running.files
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	in, ok := x.Again(f.inode, f.path, read)
+	if !ok {
+		return FilePages{}, errNoFile
+	}
+	f.inode = in
+	var out FilePages
+	index := uint64(addr-f.base) / guest.PageSize
+	p, err := x.Page(in, index, read)
+	switch {
+	case err == nil:
+		out.Cached = p
+	case !errors.Is(err, ErrNoPage):
+		return out, err
+	}
+	out.Mappings, err = x.Mappings(in, index, read)
+	return out, err
+}
+
+// FileReader returns how the pages of files are found and recognised.
+func (v *View) FileReader() *Files { return v.running.files }
