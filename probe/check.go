@@ -110,7 +110,11 @@ func (p *places) symbol(what, name string) (guest.Symbol, *Error) {
 		x.Cause = err
 		return sym, x
 	}
-	return sym, newError(CodeSymbolNotFound, fmt.Sprintf("there is no %s %q", what, name), "")
+	x := newError(CodeSymbolNotFound, fmt.Sprintf("there is no %s %q", what, name), "")
+	if !errors.Is(err, guest.ErrSymbolNotFound) {
+		x.Cause = err
+	}
+	return sym, x
 }
 
 // outside refuses an offset behind the end of a symbol.

@@ -17,6 +17,7 @@ type core struct {
 	target   Target
 	pages    PageTables
 	oneSpace bool   // the target has no PageTables of its own
+	files    Files  // nil: none
 	runner   Runner // nil: handlers cannot call the guest, and only Stop can tell who calls
 	perCPU   PerCPU // nil: the target cannot tell
 	log      *slog.Logger
@@ -130,10 +131,15 @@ func (k *core) sameCode(s State, st *site, rip guest.GVA) bool {
 }
 
 // aliased returns the site whose int3 is at rip because its page is mapped there,
-// too, or nil.
+// too, or the byte of its file, or nil.
 func (k *core) aliased(s State, rip guest.GVA) *site {
 	if k.InSlot(rip) {
 		return nil
+	}
+	if k.files != nil {
+		if at, ok := k.files.FilePlace(s.Root, rip); ok {
+			return k.sites.Find(at)
+		}
 	}
 	pa, ok := k.pages.Translate(s.Root, rip)
 	if !ok {

@@ -55,6 +55,7 @@ func New(t Target, o Options) (*Engine, error) {
 	e.core = core{target: t, log: o.Log, code: code.New[resident](t), cpus: make([]cpu, n)}
 	e.runner, _ = t.(Runner)
 	e.perCPU, _ = t.(PerCPU)
+	e.files, _ = t.(Files)
 	if e.pages, _ = t.(PageTables); e.pages == nil {
 		e.pages, e.oneSpace = onePageTable{}, true
 	}

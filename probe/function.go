@@ -112,7 +112,7 @@ func (fs *Functions) input(sym guest.Symbol) flow.Input {
 		}
 		in.Read = func(addr uint64, n int) []byte { return img.Constant(guest.GVA(addr), n) }
 	}
-	if k, ok := fs.syms.(Kernel); ok {
+	if k, ok := fs.syms.(Kernel); ok && !sym.User {
 		in.AllCode = true
 		in.Exception = func(a uint64) bool { return k.Exception(guest.GVA(a)) }
 		in.Patched = func(lo, hi uint64) string { return k.Fixed(guest.GVA(lo), guest.GVA(hi)) }

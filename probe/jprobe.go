@@ -110,6 +110,8 @@ func (jp *jprobe) findMirror(p *places, at place) *Error {
 			return newError(CodeNotText, fmt.Sprintf("%s is not code", name), "")
 		case s.User != at.sym.User:
 			return newError(CodeNotText, fmt.Sprintf("%s is code of another privilege level than %s", name, at.sym.Name), "")
+		case !s.Addr.Canonical():
+			return newError(CodeHostCannot, fmt.Sprintf("%s is in a file, which each process has somewhere else", name), "")
 		}
 		if name == j.Mirror {
 			jp.mirror = s.Addr

@@ -57,6 +57,9 @@ func (p *places) needSlots(st *site, watch bool) *Error {
 		if kind != insn.Emulate && !can.InPlace {
 			return newError(CodeHostCannot, "the instruction needs a slot, and this host cannot step in place", can.NoExec)
 		}
+		if st.user && st.plan().NoStep {
+			return newError(CodeHostCannot, "the instruction enters the kernel or waits, and needs a slot", can.NoExec)
+		}
 		return nil
 	}
 	if kind == insn.Emulate {

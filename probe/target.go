@@ -9,7 +9,7 @@ import (
 // What a backend must do stands in this file, from top to bottom: Target with
 // Symbols and World, which every backend has; Capabilities, by which it says how
 // far its host serves probes; the parts that a backend adds if it can
-// (PageTables, Runner, Detours, PerCPU, Watcher, and Image and Kernel beside Symbols); and Trap and
+// (PageTables, Files, Runner, Detours, PerCPU, Watcher, and Image and Kernel beside Symbols); and Trap and
 // Verdict, the calls in the other direction. What a backend lacks is refused with
 // a reason, and all else works without it: one that sees no exits serves programs
 // at optimizable sites. kvm/machine implements everything over KVM,
@@ -188,6 +188,18 @@ type PageTables interface {
 	// same virtual address in another address space for its own. Without it there is
 	// one address space.
 	Translate(root guest.GPA, addr guest.GVA) (guest.GPA, bool)
+}
+
+// Files is what a Target adds whose guest runs programs of files: of each byte of a file
+// Symbols has one address, which no code of the guest has, and the guest that byte in any
+// number of pages and at any number of addresses. World.PatchText of such an address changes
+// the byte in all of them, and Target.ReadMemory with root 0 reads what it then is,
+// whether the guest has it in memory or not.
+type Files interface {
+	// FilePlace returns the address that Symbols has for what the page tables at root map at
+	// addr, if there is a byte of a file that PatchText has changed. It takes no lock, and
+	// allocates nothing.
+	FilePlace(root guest.GPA, addr guest.GVA) (guest.GVA, bool)
 }
 
 // Runner is what a Target adds that runs the vCPUs on threads of its own.
