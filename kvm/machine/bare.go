@@ -104,6 +104,8 @@ func (p bare) forwards() bool {
 // isStub is true for any place: such a guest uses the ports for nothing else.
 func (p bare) isStub(guest.GVA) bool { return true }
 
+func (p bare) stubReturns() bool { return true }
+
 func (p bare) notOurs(v *vcpu, vector uint8) error {
 	symbol := guest.SymForeignBreakpoint
 	if vector == insn.VectorDB {

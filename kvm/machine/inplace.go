@@ -34,8 +34,9 @@ func (v *vcpu) stepInPlace() {
 	site := guest.GVA(v.trap.state.Regs.RIP)
 	var end landing
 	traced := v.trap.state.Regs.RFLAGS&insn.FlagTF != 0
+	held := v.holdsInterrupts()
 	step := func() (err error) {
-		end, err = v.stepAlone(site, traced)
+		end, err = v.stepAlone(site, traced, held)
 		return err
 	}
 	var err error
@@ -51,7 +52,7 @@ func (v *vcpu) stepInPlace() {
 	case err != nil:
 		v.crashed(CrashHost, fmt.Sprintf("the instruction at %v could not be stepped in place: %v", site, err))
 	case end.handler:
-		v.faultInPlace(site, end, traced)
+		v.faultInPlace(site, end, traced, held)
 	default:
 		v.n.inPlace.inc()
 		v.obey(v.m.engine.Stepped(v.id, v.trap.state))
@@ -60,7 +61,7 @@ func (v *vcpu) stepInPlace() {
 
 // stepAlone runs the instruction at site while the world is stopped. On success
 // v.trap is the trap at the landing, with RIP there.
-func (v *vcpu) stepAlone(site guest.GVA, traced bool) (end landing, err error) {
+func (v *vcpu) stepAlone(site guest.GVA, traced, held bool) (end landing, err error) {
 	var p patches
 	// The world goes on with the text as it was, whatever happens.
 	defer func() { err = errors.Join(err, p.undo()) }()
@@ -103,6 +104,9 @@ func (v *vcpu) stepAlone(site guest.GVA, traced bool) (end landing, err error) {
 			err = errors.Join(err, v.kvm.SetGuestDebug(v.m.watch.debug))
 		}()
 	}
+	if held {
+		v.trap.state.Regs.RFLAGS &^= insn.FlagIF
+	}
 	v.resume()
 	err = v.runNested(func() bool {
 		if !v.arrived() {
@@ -133,7 +137,25 @@ func (v *vcpu) stepAlone(site guest.GVA, traced bool) (end landing, err error) {
 		}
 		return false
 	})
+	switch {
+	case !held || end.handler:
+	case err == nil:
+		v.trap.state.Regs.RFLAGS |= insn.FlagIF
+	case v.cpl() == 3:
+		v.regs.RFLAGS |= insn.FlagIF
+		v.kvm.SetRegsDirty()
+	}
 	return end, err
+}
+
+// holdsInterrupts reports whether interrupts are to be held off while an instruction is
+// stepped in its place: those of user code of a Linux guest. Its interrupt controllers are
+// KVM's, so an interrupt would come before the instruction, and the scheduler with it. With
+// IF clear none comes; what an instruction at CPL3 does with IF the engine emulates, or
+// refuses. Exceptions of the instruction push it (atHandler).
+func (v *vcpu) holdsInterrupts() bool {
+	_, ok := v.m.payload().(*linuxGuest)
+	return ok && v.trap.state.CPL == 3 && v.trap.state.Regs.RFLAGS&insn.FlagIF != 0
 }
 
 // errUnknownLanding: it cannot be told where an instruction leads, and the host
@@ -145,10 +167,11 @@ var errUnknownLanding = errors.New("where it leads is not known beforehand, and 
 // v.trap.
 //
 // traced says that the guest itself was single-stepping. If not, and the host
-// has, its TF must not stay in the frame.
-func (v *vcpu) faultInPlace(site guest.GVA, end landing, traced bool) {
+// has, its TF must not stay in the frame. held says that interrupts were held off: the
+// frame has IF clear, and must not.
+func (v *vcpu) faultInPlace(site guest.GVA, end landing, traced, held bool) {
 	at, regs := v.trap, *v.trap.state.Regs
-	if !end.vectorKnown || !v.atHandler(end.vector, regs, traced) {
+	if !end.vectorKnown || !v.atHandler(end.vector, regs, traced, held) {
 		v.resume()
 		return
 	}
@@ -173,7 +196,7 @@ func (v *vcpu) faultInPlace(site guest.GVA, end landing, traced bool) {
 
 // atHandler makes v.trap the exception whose handler the guest has just
 // entered with the registers regs, seen from the code that raised it.
-func (v *vcpu) atHandler(vector uint8, regs probe.Regs, traced bool) bool {
+func (v *vcpu) atHandler(vector uint8, regs probe.Regs, traced, held bool) bool {
 	root := v.trap.state.Root
 	f := arrival{via: viaHandler, frame: guest.GVA(regs.RSP)}
 	f.trap = probe.Trap{Kind: probe.TrapFault, Vector: vector}
@@ -194,8 +217,15 @@ func (v *vcpu) atHandler(vector uint8, regs probe.Regs, traced bool) bool {
 	}
 	v.frame = regs
 	v.unpackFrame(&f, b)
-	if !traced && v.frame.RFLAGS&insn.FlagTF != 0 {
-		v.frame.RFLAGS &^= insn.FlagTF
+	flags := v.frame.RFLAGS
+	if !traced {
+		flags &^= insn.FlagTF
+	}
+	if held {
+		flags |= insn.FlagIF
+	}
+	if flags != v.frame.RFLAGS {
+		v.frame.RFLAGS = flags
 		binary.LittleEndian.PutUint64(b[8*frameRFLAGS:], v.frame.RFLAGS)
 		if v.m.target().WriteMemory(root, f.frame, b) != nil {
 			return false

@@ -30,6 +30,7 @@ type linuxGuest struct {
 	boot   *linux.BootState
 	engine engineMemory
 	stubs  []trapStub
+	files  atomic.Pointer[fileText]
 
 	board   atomic.Pointer[board]
 	settled bool                     // the text is protected, the engine's memory mapped or refused
@@ -85,6 +86,7 @@ func (g *linuxGuest) load(m *Machine) (*guest.BootState, error) {
 		m.log.Warn("not known of this kernel", "what", lack)
 	}
 	g.seen.Store(view)
+	g.files.Store(newFileText(m, view))
 	if s, err := view.Lookup("init_top_pgt"); err == nil {
 		b.Root = home.PA + guest.GPA(s.Addr-home.Start)
 	}
@@ -153,6 +155,9 @@ func (g *linuxGuest) setUp(m *Machine, k *kvm.VCPU, id int, _ *guest.BootState) 
 func (g *linuxGuest) forwards() bool { return len(g.stubs) > 0 }
 
 func (g *linuxGuest) isStub(rip guest.GVA) bool { return g.stub(rip) != nil }
+
+// stubReturns is false: behind the stub the kernel's own handler goes on.
+func (g *linuxGuest) stubReturns() bool { return false }
 
 // stub returns the stub whose out is at rip or just behind it.
 func (g *linuxGuest) stub(rip guest.GVA) *trapStub {

@@ -84,7 +84,7 @@ func (g *linuxGuest) noExec(user bool) string {
 func (g *linuxGuest) noFault() string { return "exceptions of a Linux guest go to its kernel" }
 
 // beside sees how far the kernel has come, and then which modules there are, and tells the
-// engine each time that something has changed for it.
+// engine each time that something has changed for it; and it looks after probes in files.
 func (g *linuxGuest) beside(m *Machine, stop <-chan struct{}) {
 	clock := time.NewTicker(phasePoll)
 	defer clock.Stop()
@@ -125,6 +125,9 @@ func (g *linuxGuest) beside(m *Machine, stop <-chan struct{}) {
 			}
 		} else {
 			changed = g.refreshModules(m)
+			if err := g.files.Load().refresh(); err != nil {
+				m.log.Warn("probes in files of the guest", "err", err)
+			}
 		}
 		if changed {
 			m.tellEngine()

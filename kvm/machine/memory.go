@@ -6,6 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/linux"
 	"github.com/guestprobe/guestprobe/kvm"
 )
 
@@ -92,12 +93,18 @@ func (m *Machine) space(root guest.GPA) guest.AddressSpace {
 // called after Close, nor while Close runs: that is for the engine, which Close
 // closes first. Others use Peek.
 func (m target) ReadMemory(root guest.GPA, addr guest.GVA, p []byte) error {
+	if root == 0 && linux.IsFile(addr) {
+		return m.readFile(addr, p)
+	}
 	return m.space(root).Read(addr, p)
 }
 
 // ReadText reads the guest's text with all that probes have patched there, and without the stubs that some
 // hosts' breakpoints take, which stay as long as the guest. The rules of Target.ReadMemory apply.
 func (m *Machine) ReadText(at guest.GVA, p []byte) error {
+	if linux.IsFile(at) {
+		return m.readFile(at, p)
+	}
 	if err := m.space(0).Read(at, p); err != nil {
 		return err
 	}

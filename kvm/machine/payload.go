@@ -49,10 +49,12 @@ type payload interface {
 	close() error
 
 	// forwards reports whether breakpoints at CPL0 reach the host by a stub at vector 3;
-	// isStub whether an out to a port of the trap ABI at rip, or behind it, is that stub.
+	// isStub whether an out to a port of the trap ABI at rip, or behind it, is that stub, and
+	// stubReturns whether iretq stands behind it: otherwise the host does that.
 	// notOurs has the vCPU, which stands at a stub, go on with the guest's own handler of the
 	// exception, which is none of the engine's; it fails where there is none.
 	forwards() bool
 	isStub(rip guest.GVA) bool
+	stubReturns() bool
 	notOurs(v *vcpu, vector uint8) error
 }

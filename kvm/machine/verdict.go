@@ -55,8 +55,9 @@ func (v *vcpu) resume() {
 		// Back to kernel code there is nothing that iretq does and the host
 		// cannot: that saves an instruction, and it does not matter whether the
 		// frame has survived what the host wrote to the interrupted stack, where
-		// it stands if the guest's vector has no stack of its own.
-		if v.trap.state.CPL == 0 && guest.GVA(v.frame.RIP).Canonical() {
+		// it stands if the guest's vector has no stack of its own. A Linux kernel's stub has
+		// no iretq at all; at CPL3 the gs base and the page tables are still those of user code.
+		if v.trap.state.CPL == 0 && guest.GVA(v.frame.RIP).Canonical() || !v.m.payload().stubReturns() {
 			v.leaveStub()
 		} else if !v.writeFrame() {
 			v.frameGone()
@@ -86,6 +87,8 @@ func (v *vcpu) notOurs() {
 		if !v.writeFrame() {
 			v.frameGone()
 		}
+	case t.trap.Kind == probe.TrapBreakpoint && v.claim():
+		v.resume()
 	case t.trap.Kind == probe.TrapBreakpoint:
 		v.n.foreign.inc()
 		v.foreignBreakpoint()

@@ -6,6 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/linux"
 	"github.com/guestprobe/guestprobe/kvm"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/code"
@@ -149,6 +150,9 @@ type world struct {
 
 // PatchText implements probe.World.
 func (w world) PatchText(addr guest.GVA, old, new []byte) error {
+	if g, ok := w.m.payload().(*linuxGuest); ok && linux.IsFile(addr) {
+		return g.files.Load().patch(addr, old, new)
+	}
 	return w.m.text().Patch(addr, old, new)
 }
 

@@ -1,0 +1,337 @@
+package machine
+
+import (
+	"bytes"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/linux"
+	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// How programs of a Linux guest are probed
+//
+// The code of a program is the page of the kernel's page cache that has that part of its
+// file. All processes map it, those to come too; one that has written to its mapping has a
+// copy of its own. An int3 goes into the page of the cache, and into each copy.
+//
+// Pages come, go, and become another's. So each time before anything is written, with the
+// world stopped, the kernel's own structures say anew which pages they are: the file's
+// xarray, and the page tables of the processes in its tree of mappings. Ten times a second
+// they are asked whether that has changed.
+//
+// What is about to be written to a disk gets its byte back until that is done. A copy
+// that a process makes of a page has the int3 in it: it is found at its first hit, also
+// where the probe has gone since (claim).
+
+// fileText are the bytes that probes have changed in files of a Linux guest.
+type fileText struct {
+	m    *Machine
+	view *linux.View
+
+	mu    sync.Mutex // held by who changes sites, which is with the world stopped, and by who reads them without
+	sites map[guest.GVA]*fileSite
+
+	pages atomic.Pointer[map[guest.GPA]filePage] // where an int3 is
+}
+
+// fileSite is an instruction that has an int3, or had one that may still be in a page that
+// was out of reach.
+type fileSite struct {
+	at    guest.GVA // as the view has it
+	orig  []byte    // the instruction
+	armed bool
+	gone  time.Time // when it was disarmed
+
+	// others are the pages that had an int3 before there was a probe: a debugger's of the
+	// guest's own.
+	others map[guest.GPA]linux.Page
+}
+
+// filePage is an int3 in a page.
+type filePage struct {
+	at   guest.GVA // of its site
+	page linux.Page
+}
+
+func newFileText(m *Machine, view *linux.View) *fileText {
+	t := &fileText{m: m, view: view, sites: map[guest.GVA]*fileSite{}}
+	t.pages.Store(&map[guest.GPA]filePage{})
+	return t
+}
+
+// pageMoves is how long a page may be on its way to another place, with what was in it (the
+// kernel's migration of pages takes microseconds).
+const pageMoves = 10 * time.Second
+
+// readLive reads the guest's memory as it is.
+func (m *Machine) readLive(addr guest.GVA, p []byte) error { return m.space(0).Read(addr, p) }
+
+// readFile reads bytes of a file, which only a Linux guest has.
+func (m *Machine) readFile(addr guest.GVA, p []byte) error {
+	if g, ok := m.payload().(*linuxGuest); ok {
+		return g.files.Load().readFile(addr, p)
+	}
+	return &guest.PageFaultError{VA: addr, Reason: guest.FaultNonCanonical}
+}
+
+// readFile reads what the file has at addr, with the int3s that it should have.
+func (t *fileText) readFile(addr guest.GVA, p []byte) error {
+	b := t.view.Code(addr, len(p))
+	if len(b) < len(p) {
+		return &guest.PageFaultError{VA: addr + guest.GVA(len(b)), Reason: guest.FaultNotPresent}
+	}
+	copy(p, b)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range p {
+		if s := t.sites[addr+guest.GVA(i)]; s != nil && s.armed {
+			p[i] = insn.Int3
+		}
+	}
+	return nil
+}
+
+// patch is World.PatchText for a file: an int3 comes, or goes. The world is stopped.
+func (t *fileText) patch(addr guest.GVA, old, now []byte) error {
+	got := make([]byte, len(old))
+	if err := t.readFile(addr, got); err != nil {
+		return err
+	}
+	if !bytes.Equal(got, old) || len(now) != len(old) {
+		return &guest.TextMismatchError{Addr: addr, Want: old, Got: got}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s, armed := t.sites[addr], now[0] == insn.Int3
+	if s == nil {
+		s = &fileSite{at: addr, orig: bytes.Clone(old), others: map[guest.GPA]linux.Page{}}
+		t.sites[addr] = s
+		pages, _ := t.places(s, map[guest.GVA]linux.FilePages{})
+		for pa, p := range pages {
+			if b := t.byteAt(s, pa); b != nil && b[0] == insn.Int3 {
+				s.others[pa] = p
+			}
+		}
+	}
+	if s.armed = armed; !armed {
+		s.gone = time.Now()
+	}
+	t.settle(func(x *fileSite) bool { return x == s })
+	return nil
+}
+
+// places returns the pages that have what s has, by their addresses of its first byte, but
+// for those that are others'. hidden says that there may be more: a process has a copy that
+// is not in memory. It is true while the world is stopped, and a hint otherwise.
+func (t *fileText) places(s *fileSite, of map[guest.GVA]linux.FilePages) (out map[guest.GPA]linux.Page, hidden bool) {
+	const offset = guest.PageSize - 1
+	index := s.at &^ offset
+	all, ok := of[index]
+	if !ok {
+		var err error
+		if all, err = t.view.FilePages(index, t.m.readLive); err != nil {
+			t.m.log.Debug("pages of a file", "addr", s.at, "err", err)
+		}
+		of[index] = all
+	}
+	out = map[guest.GPA]linux.Page{}
+	if p := all.Cached; p.PA != 0 {
+		out[p.PA+guest.GPA(s.at&offset)] = p
+	}
+	for _, m := range all.Mappings {
+		as, addr := t.m.space(m.Root), m.Addr+s.at&offset
+		at, err := as.Translate(addr)
+		if err != nil {
+			hidden = hidden || t.swapped(as, addr)
+			continue
+		}
+		if out[at.PA].PA != 0 {
+			continue
+		}
+		if p, err := t.view.FileReader().Copy(at.PA, t.m.readLive); err == nil {
+			out[at.PA] = p
+		}
+	}
+	for pa, p := range s.others {
+		if out[pa] == p {
+			delete(out, pa)
+		}
+	}
+	return out, hidden
+}
+
+// swapped reports whether what is at addr is somewhere else: an entry that is not present,
+// and not empty.
+func (t *fileText) swapped(as guest.AddressSpace, addr guest.GVA) bool {
+	table, err := as.Table(addr, 1)
+	if err != nil {
+		return false
+	}
+	b, err := t.m.mem.Slice(table+guest.GPA(addr>>12&511)*8, 8)
+	return err == nil && littleEndian(b) != 0
+}
+
+// byteAt returns the byte at pa if the page has the instruction of s there, or an int3 in
+// it, as far as it is in the page; nil for something else.
+func (t *fileText) byteAt(s *fileSite, pa guest.GPA) []byte {
+	n := min(len(s.orig), int(guest.PageSize-pa%guest.PageSize))
+	b, err := t.m.mem.Slice(pa, n)
+	if err != nil || b[0] != s.orig[0] && b[0] != insn.Int3 || !bytes.Equal(b[1:], s.orig[1:n]) {
+		return nil
+	}
+	return b[:1]
+}
+
+// settle brings all pages in line with the sites that are asked for. The world is stopped.
+// Callers hold mu.
+func (t *fileText) settle(wanted func(*fileSite) bool) {
+	pages := map[guest.GPA]filePage{}
+	for pa, p := range *t.pages.Load() {
+		if s := t.sites[p.at]; s != nil && !wanted(s) {
+			pages[pa] = p
+		}
+	}
+	of := map[guest.GVA]linux.FilePages{}
+	for at, s := range t.sites {
+		if !wanted(s) {
+			continue
+		}
+		found, hidden := t.places(s, of)
+		for pa, p := range found {
+			b := t.byteAt(s, pa)
+			switch {
+			case b == nil:
+			case s.armed && !p.Busy:
+				b[0] = insn.Int3
+				pages[pa] = filePage{at, p}
+			default:
+				b[0] = s.orig[0]
+			}
+		}
+		if !s.armed && !hidden && time.Since(s.gone) > pageMoves {
+			delete(t.sites, at)
+		}
+	}
+	t.pages.Store(&pages)
+}
+
+// stale reports whether pages have come, or gone, or are not as they should be, since they
+// were settled.
+func (t *fileText) stale() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	of := map[guest.GVA]linux.FilePages{}
+	known := *t.pages.Load()
+	n := 0
+	for _, s := range t.sites {
+		found, hidden := t.places(s, of)
+		for pa, p := range found {
+			was, ours := known[pa]
+			if ours {
+				n++
+			}
+			if b := t.byteAt(s, pa); b != nil && (b[0] == insn.Int3) != (s.armed && !p.Busy) || ours && was.page != p {
+				return true
+			}
+		}
+		if !s.armed && !hidden && time.Since(s.gone) > pageMoves {
+			return true
+		}
+	}
+	return n != len(known)
+}
+
+// refresh settles everything, if that is due.
+func (t *fileText) refresh() error {
+	if !t.stale() {
+		return nil
+	}
+	return t.m.target().Stop(func(probe.World) error {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.settle(func(*fileSite) bool { return true })
+		return nil
+	})
+}
+
+// FilePlace implements probe.Files.
+func (m target) FilePlace(root guest.GPA, addr guest.GVA) (guest.GVA, bool) {
+	g, ok := m.payload().(*linuxGuest)
+	if !ok {
+		return 0, false
+	}
+	return g.files.Load().place(root, addr)
+}
+
+// place is FilePlace: the pages were settled some time ago, so that each is asked whether it
+// is still what it was.
+func (t *fileText) place(root guest.GPA, addr guest.GVA) (guest.GVA, bool) {
+	pages := *t.pages.Load()
+	if len(pages) == 0 {
+		return 0, false
+	}
+	at, err := t.m.space(root).Translate(addr)
+	if err != nil {
+		return 0, false
+	}
+	p, ok := pages[at.PA]
+	if !ok || !t.holds(&p.page) {
+		return 0, false
+	}
+	return p.at, true
+}
+
+// holds reports whether a page is what it was.
+func (t *fileText) holds(p *linux.Page) bool {
+	for _, m := range t.view.FileReader().Marks(p) {
+		if w, err := readWord(t.m.space(0), m.At); err != nil || w != m.Word {
+			return false
+		}
+	}
+	return true
+}
+
+// claim looks anew who has the int3 that user code has come to, which the engine does not
+// know: a copy of a page with one in it, perhaps of a probe that is gone. It reports whether
+// the vCPU is to go on at the same instruction.
+func (v *vcpu) claim() bool {
+	g, ok := v.m.payload().(*linuxGuest)
+	if !ok || v.trap.state.CPL != 3 {
+		return false
+	}
+	t, rip, root := g.files.Load(), guest.GVA(v.trap.state.Regs.RIP), v.trap.state.Root
+	const offset = guest.PageSize - 1
+	t.mu.Lock()
+	any := false
+	for at := range t.sites {
+		any = any || at&offset == rip&offset
+	}
+	t.mu.Unlock()
+	if !any {
+		return false
+	}
+	ours := false
+	look := func() error {
+		if g.left.Load() || g.another(v.m, v) {
+			return nil
+		}
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.settle(func(s *fileSite) bool { return s.at&offset == rip&offset })
+		var b [1]byte
+		_, ours = t.place(root, rip)
+		ours = ours || v.m.space(root).Read(rip, b[:]) == nil && b[0] != insn.Int3
+		return nil
+	}
+	var err error
+	if v.stopper {
+		err = look()
+	} else {
+		err = v.m.stopWorld(v, look)
+	}
+	return err == nil && ours
+}
