@@ -13,8 +13,10 @@ import (
 // with it. Meanwhile it is on a site of its own that is in no table, like every probe
 // whose code is gone. One that names its symbol alone does not come back.
 
-// ofModule reports whether w names a module.
-func (w where) ofModule() bool { return strings.Contains(w.symbol, ":") }
+// ofModule reports whether w names a module. What begins with a slash is in a file.
+func (w where) ofModule() bool {
+	return strings.Contains(w.symbol, ":") && !strings.HasPrefix(w.symbol, "/")
+}
 
 // absent reports whether w is in a module that is not there.
 func (k *core) absent(w where) bool {

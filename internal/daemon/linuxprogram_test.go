@@ -1,7 +1,13 @@
 package daemon
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
+	"debug/elf"
+	"fmt"
+	"io"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -96,6 +102,80 @@ func TestLinuxPrograms(t *testing.T) {
 			for _, p := range ps {
 				now, _ := h.c.Probe(h.ctx, p.Name)
 				t.Logf("%s: %+v %+v", p.Name, now.Stats, now.Program)
+			}
+		})
+	}
+}
+
+// entryOf returns where in its file the entry of the first program in an initrd is.
+func entryOf(t *testing.T, initrd string) uint64 {
+	t.Helper()
+	f, err := os.Open(initrd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := io.ReadAll(z)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, err := elf.NewFile(bytes.NewReader(b[max(0, bytes.Index(b, []byte(elf.ELFMAG))):]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range x.Progs {
+		if off := x.Entry - p.Vaddr; p.Type == elf.PT_LOAD && off < p.Filesz {
+			return p.Off + off
+		}
+	}
+	t.Fatal("no entry")
+	return 0
+}
+
+// TestLinuxUserCode: a definition with a place in a file reads what is on a process's
+// stack, and a filter tells processes of the same program from others.
+func TestLinuxUserCode(t *testing.T) {
+	for _, dir := range kvmtest.RequireLinux(t) {
+		t.Run(filepath.Base(dir), func(t *testing.T) {
+			h := serveLinux(t, dir, "echo ready;read x;for i in 1 2 3;do /bin/cat /etc/passwd;/bin/true;done >/dev/null;echo end;read x")
+			h.console("ready")
+			entry := entryOf(t, filepath.Join(dir, "initrd"))
+			def := fmt.Sprintf("p:start /bin/cat:%#x argc=+0(%%sp):s64 name=+0(+8(%%sp)):string", entry)
+			list, err := h.c.Attach(h.ctx, api.ProbeSpec{Def: def, Filter: `comm == "cat"`})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("%+v", list)
+			s := h.stream(h.ctx, api.StreamEvents{})
+			next[api.Start](h, s, api.RecordStart)
+			if _, err := h.s.guest.Input(h.ctx, []byte("\n")); err != nil {
+				t.Fatal(err)
+			}
+			pids := map[int32]bool{}
+			for range 3 {
+				hit := next[api.Hit](h, s, api.RecordHit)
+				want := fmt.Sprintf(`(/bin/busybox:%#x+0x0/0x2) argc=2 name="/bin/cat"`, entry)
+				if hit.Text != want {
+					t.Errorf("got  %s\nwant %s", hit.Text, want)
+				}
+				if hit.Task != nil {
+					pids[hit.Task.PID] = true
+				}
+			}
+			h.console("end")
+			p, err := h.c.Probe(h.ctx, "start")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if p.Stats.Handled != 3 || p.Stats.Filtered != 3 || p.Stats.Missed != 0 || len(pids) != 3 {
+				t.Errorf("%+v, tasks %v", p.Stats, pids)
+			}
+			if _, err := h.c.Attach(h.ctx, api.ProbeSpec{Def: "p /bin/cat:main"}); err == nil || !strings.Contains(err.Error(), "stripped") {
+				t.Errorf("a name that a stripped program does not have: %v", err)
 			}
 		})
 	}

@@ -12,7 +12,7 @@ type Code string
 const (
 	CodeBadCommand     Code = "BAD_COMMAND"      // ours: the kernel says EINVAL without an error_log entry
 	CodeNoPlace        Code = "NO_PLACE"         // ours: likewise
-	CodeFilePlace      Code = "FILE_PLACE"       // ours: likewise; PATH:OFFSET is for uprobes
+	CodeFilePlace      Code = "FILE_PLACE"       // ours: likewise; PATH:PLACE of a file that is not known
 	CodeCommandTooLong Code = "COMMAND_TOO_LONG" // ours: likewise
 	CodeBadCharacter   Code = "BAD_CHARACTER"    // ours: control character in a token
 	CodeBadMaxactType  Code = "BAD_MAXACT_TYPE"
@@ -120,7 +120,7 @@ type reason struct {
 var reasons = map[Code]reason{
 	CodeBadCommand:     {text: "Command is not a probe definition"},
 	CodeNoPlace:        {text: "Probe point is not specified"},
-	CodeFilePlace:      {text: "Probe point in a file is not available with kprobe"},
+	CodeFilePlace:      {text: "Probe point in a file is not available"},
 	CodeCommandTooLong: {text: "Command is too long"},
 	CodeBadCharacter:   {text: "Command has a control character"},
 	CodeBadMaxactType:  {text: "Maxactive is only for function exit"},

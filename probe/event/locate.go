@@ -37,6 +37,8 @@ func (d *Def) locate(symbols probe.Symbols) (addr guest.GVA, fn string, err erro
 			return 0, fn, nil
 		case errors.As(err, &ambiguous):
 			return refuse(CodeNonUniqSymbol, &probe.Error{Code: probe.CodeAmbiguous, Errno: syscall.EADDRNOTAVAIL, Text: err.Error(), Detail: "give one of the addresses instead", Cause: err})
+		case err != nil && inFile(p.Symbol):
+			return refuse(CodeFilePlace, &probe.Error{Code: probe.CodeSymbolNotFound, Errno: syscall.ENOENT, Text: err.Error(), Cause: err})
 		case err != nil:
 			return refuse(CodeBadProbeAddr, &probe.Error{Code: probe.CodeSymbolNotFound, Errno: syscall.ENOENT, Text: fmt.Sprintf("the guest has no symbol %q", p.Qualified()), Cause: err})
 		}

@@ -87,6 +87,9 @@ func (p *parser) place() error {
 		p.def.Place.Addr = guest.GVA(addr)
 		return p.locate()
 	}
+	if inFile(text) {
+		return p.file(text)
+	}
 	if strings.Contains(text, "/") && strings.Contains(text, ":") {
 		return p.fail(1, 0, CodeFilePlace)
 	}

@@ -15,7 +15,8 @@ const inlinePrefix = "inline:"
 
 // InSource returns the place that a definition has in the program's source, as
 // "fs/read_write.c:450" of "p fs/read_write.c:450", or "inline:rw_verify_area"; ok is false
-// where it has another. The kernel's kprobe_events have neither.
+// where it has another, such as one in a file of the guest's, which begins with a slash. The
+// kernel's kprobe_events have neither.
 func InSource(text string) (at SourcePlace, ok bool) {
 	src := tokenize(text)
 	if len(src.tokens) < 2 || Kind(src.tokens[0][0]) != KindProbe && Kind(src.tokens[0][0]) != KindReturn {
@@ -26,7 +27,7 @@ func InSource(text string) (at SourcePlace, ok bool) {
 		return SourcePlace{Inline: name}, true
 	}
 	i := strings.LastIndexByte(place, ':')
-	if i < 0 || !strings.Contains(place[:i], ".") {
+	if i < 0 || inFile(place) || !strings.Contains(place[:i], ".") {
 		return SourcePlace{}, false
 	}
 	n, rest, ok := leadingDigits(place[i+1:], 10)
