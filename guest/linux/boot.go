@@ -123,7 +123,9 @@ func boot(mem *guest.Memory, k *Kernel, o BootOptions) (*BootState, error) {
 	if o.Reserve != 0 {
 		top := initrd
 		if top == 0 {
-			top = b.layout.Low.Size
+			// A page of RAM stays above it: what the kernel reserves does not count for where its
+			// memory ends (max_pfn), and pages behind that have no node.
+			top = b.layout.Low.Size - guest.PageSize
 		}
 		if data, err = b.placeReserved(o.Reserve, top, uint64(st.Image.Base)+st.Image.Size); err != nil {
 			return nil, err

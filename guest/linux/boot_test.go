@@ -111,6 +111,12 @@ func TestBoot(t *testing.T) {
 			le.Uint64(head) != 0 || le.Uint32(head[8:]) != reservedType || uint64(le.Uint32(head[12:]))+16 != r.Size+guest.PageSize {
 			t.Errorf("%s: %#x reserved at %v, head at %#x: % x", tt.name, r.Size, r.Base, at, head[:16])
 		}
+		// Without an initrd above it there is RAM that is not reserved.
+		bare := tt.o
+		bare.Initrd = nil
+		if st, err := Boot(ram(t, MinRAM), k, bare); err != nil || uint64(st.Reserved.Base)+st.Reserved.Size >= MinRAM {
+			t.Errorf("%s: without an initrd: %+v, %v", tt.name, st, err)
+		}
 		// The tables map the first 4 GiB where they are.
 		as := guest.NewAddressSpace(mem, st.CR3)
 		if tt.la57 {

@@ -24,13 +24,24 @@ func (p panics) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// TestLinuxPanics: a kernel that panics and stays there is told of, once, with what it says.
-// Reset, it is as any other.
+// TestLinuxPanics: a kernel that panics and stays there is told of, once, with what it says:
+// on request, or because it has neither an initrd nor a disk. Reset, it is as any other.
 func TestLinuxPanics(t *testing.T) {
+	dir := kvmtest.RequireLinux(t)[0]
+	t.Run("sysrq", func(t *testing.T) { testPanic(t, dir, "sysrq triggered crash", nil) })
+	t.Run("no root", func(t *testing.T) {
+		testPanic(t, dir, "VFS: Unable to mount root fs on unknown-block(0,0)", func(c *Config) { c.Linux.Initrd = nil })
+	})
+}
+
+func testPanic(t *testing.T, dir, said string, change func(*Config)) {
 	heard := make(panics, 16)
-	m := bootLinux(t, kvmtest.RequireLinux(t)[0], "echo c >/proc/sysrq-trigger", func(c *Config) {
+	m := bootLinux(t, dir, "echo c >/proc/sysrq-trigger", func(c *Config) {
 		c.Cmdline = strings.Replace(c.Cmdline, "panic=-1", "panic=0", 1)
 		c.Log = slog.New(heard)
+		if change != nil {
+			change(c)
+		}
 	})
 	state := func(want, words string) {
 		t.Helper()
@@ -42,7 +53,6 @@ func TestLinuxPanics(t *testing.T) {
 	if err := m.Resume(); err != nil {
 		t.Fatal(err)
 	}
-	const said = "sysrq triggered crash"
 	select {
 	case words := <-heard:
 		if words != said {
