@@ -253,7 +253,7 @@ func (i *Info) variable(n int, d declared, addr uint64, path []string) Variable 
 	}
 	f := i.attribute(d.Entry, dwarf.AttrLocation)
 	switch {
-	case d.of == nil && f == nil:
+	case f == nil && (d.of == nil || d.Val(dwarf.AttrDeclaration) == true): // extern, in a function too
 		v.Why = ErrElsewhere
 	case f == nil:
 		v.Why = errOptimizedOut
