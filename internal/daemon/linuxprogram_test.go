@@ -9,6 +9,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -26,6 +28,9 @@ func serveLinux(t *testing.T, dir, command string, changes ...func(*options)) *h
 	for _, change := range changes {
 		change(&o)
 	}
+	if debug := filepath.Join(dir, "debug"); exists(debug) {
+		o.debug = debug
+	}
 	h := newHarness(t)
 	p, err := loadProgram(&o)
 	if err != nil {
@@ -41,6 +46,11 @@ func serveLinux(t *testing.T, dir, command string, changes ...func(*options)) *h
 		}
 	})
 	return h.serve(g, o)
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 // console waits for a line of the guest.
@@ -207,6 +217,71 @@ func TestLinuxReads(t *testing.T) {
 				}
 			}
 			h.console("end")
+		})
+	}
+}
+
+// TestLinuxVariables: at a line of kernel_clone a local variable has what the function was
+// called with, as the kernel's types say; a variable of a function that is inlined has what
+// the guest opens; and stacks have their lines. The kernel's debug information is what
+// GUESTPROBE_DEBUG of scripts/linux/guests.sh names: at least of kernel/fork.c, fs/open.c and
+// arch/x86/entry/common.c.
+func TestLinuxVariables(t *testing.T) {
+	for _, dir := range kvmtest.RequireLinux(t) {
+		t.Run(filepath.Base(dir), func(t *testing.T) {
+			if !exists(filepath.Join(dir, "debug")) {
+				t.Log("no debug information is there")
+				return
+			}
+			h := serveLinux(t, dir, "echo ready;read x;for i in 1 2 3;do cat /etc/passwd;done >/dev/null;echo end;read x")
+			h.console("ready")
+			d, err := h.c.Disas(h.ctx, "kernel_clone", true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			line := ""
+			for _, i := range d.Insts {
+				if l, err := h.c.Variables(h.ctx, i.Source); err == nil && len(l.Places) == 1 && strings.HasPrefix(i.Source, "kernel/fork.c:") &&
+					slices.ContainsFunc(l.Places[0].Variables, func(v api.Variable) bool { return v.Name == "clone_flags" && v.Where != "" }) {
+					line = i.Source
+					break
+				}
+			}
+			specs := []api.ProbeSpec{
+				{Def: "p:entry kernel_clone flags=args->flags signal=args->exit_signal"},
+				{Def: "p:line " + line + " flags=clone_flags signal=args->exit_signal threads=nr_threads", Stack: true},
+				{Def: "p:open inline:do_sys_open filename:string", Filter: `filename == "/etc/passwd"`},
+			}
+			s := h.stream(h.ctx, api.StreamEvents{Probes: specs})
+			next[api.Start](h, s, api.RecordStart)
+			if _, err := h.s.guest.Input(h.ctx, []byte("\n")); err != nil {
+				t.Fatal(err)
+			}
+			var entry string
+			opens, lines := 0, 0
+			for lines < 3 || opens < 3 {
+				hit := next[api.Hit](h, s, api.RecordHit)
+				text := hit.Text[strings.Index(hit.Text, ") ")+2:]
+				switch hit.Probe {
+				case "kprobes/open":
+					opens++
+				case "kprobes/entry":
+					if entry = text; !strings.HasSuffix(text, " signal=17") { // SIGCHLD
+						t.Errorf("entry %s", text)
+					}
+				case "kprobes/line":
+					lines++
+					rest, ok := strings.CutPrefix(text, entry+" threads=")
+					if n, err := strconv.Atoi(rest); !ok || err != nil || n < 10 || n > 1000 {
+						t.Errorf("at the entry %s, at %s %s", entry, line, text)
+					}
+					if len(hit.Stack) < 3 || !strings.HasPrefix(hit.Stack[0].Source, "kernel/fork.c:") || !slices.ContainsFunc(hit.Stack, func(f api.Frame) bool {
+						return strings.HasPrefix(f.Symbol, "do_syscall_64+") && strings.HasPrefix(f.Source, "arch/x86/entry/common.c:")
+					}) {
+						t.Errorf("stack %+v", hit.Stack)
+					}
+				}
+			}
 		})
 	}
 }

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Makes a folder of Linux guests for tests and demos, RELEASE/vmlinuz and
 # RELEASE/initrd of each kernel, and RELEASE/System.map where the kernel's folder has one.
+# GUESTPROBE_DEBUG names a file of the kernel's debug information, which goes to
+# RELEASE/debug; one of a few units does for the tests.
 # Usage: guests.sh [--suites] OUT [KERNEL...]
 #   --suites also RELEASE/suites, the kernel's own (suites.sh)
 #   KERNEL  what kernel.sh takes, or the folder of an unpacked kernel, or "tiny"
@@ -29,6 +31,7 @@ for kernel; do
 		map=$folder/boot/System.map-$release
 		[[ ! -s $map || $(stat -c %s "$map") -lt 1000 ]] || cp "$map" "$out/$release/System.map"
 		[[ -z $suites ]] || cp -r "$("$here/suites.sh" "$release")" "$out/$release/suites"
+		[[ -z ${GUESTPROBE_DEBUG:-} ]] || cp "$GUESTPROBE_DEBUG" "$out/$release/debug"
 		"$here/initrd.sh" "$out/$release/initrd" --kernel "$folder" \
 			--modules virtio_mmio,virtio_blk,virtio_console,virtio_rng,crc32c_generic,ext4 --carry dummy,loop
 	done
