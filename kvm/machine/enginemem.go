@@ -90,7 +90,8 @@ const (
 	pteAddr    = 0x000f_ffff_ffff_f000
 )
 
-// attach maps the memory. The guest is past cleanup_highmap, and as are the kernel's tables.
+// attach maps the memory, and leaves in home what the kernel still has of its image's
+// mapping. The guest is past cleanup_highmap, and as are the kernel's tables.
 // What is in the way is an error, and nothing has changed then. Precondition: the world is
 // stopped.
 func (e *engineMemory) attach(as guest.AddressSpace) error {
@@ -125,6 +126,17 @@ func (e *engineMemory) attach(as guest.AddressSpace) error {
 		for off := uint64(0); off < a.size; off += page2M {
 			binary.LittleEndian.PutUint64(e.entry(table, a.va+guest.GVA(off)), uint64(a.pa)+off|a.flags)
 		}
+	}
+	// The kernel clears what its image has room for and it does not use (behind _brk_end):
+	// that is its image no more, and free for what Map puts there.
+	start := uint64(e.home.Start)
+	for end := start + e.home.Size; end > start; {
+		last := (end - 1) &^ (page2M - 1)
+		if binary.LittleEndian.Uint64(e.entry(table, guest.GVA(last))) != 0 {
+			break
+		}
+		end = max(last, start)
+		e.home.Size = end - start
 	}
 	e.pmd = pmd
 	e.pud, _ = as.Table(e.home.Start, 3) // there, as what it leads to is

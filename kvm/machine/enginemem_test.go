@@ -19,7 +19,7 @@ func TestEngineMemory(t *testing.T) {
 	}
 	// level 4 at 0x1000, 3 at 0x2000, 2 at 0x3000; the image at home.
 	put := func(at guest.GPA, index, v uint64) { binary.LittleEndian.PutUint64(ram[uint64(at)+8*index:], v) }
-	home := guest.Home{Start: linux.KernelMap + 16<<20, PA: 16 << 20, Size: 4 << 20}
+	home := guest.Home{Start: linux.KernelMap + 16<<20, PA: 16 << 20, Size: 4<<20 + 0x3000}
 	put(0x1000, 511, 0x2000|ptePresent|pteWrite)
 	put(0x2000, 510, 0x3000|ptePresent|pteWrite)
 	put(0x2000, 508, 0x4000|ptePresent|pteWrite) // somebody else's
@@ -43,6 +43,9 @@ func TestEngineMemory(t *testing.T) {
 	if err := e.attach(as); err != nil {
 		t.Fatal(err)
 	}
+	if e.home.Size != 4<<20 {
+		t.Errorf("%#x bytes of the image are still mapped", e.home.Size)
+	}
 	for at, want := range map[guest.GVA]guest.Mapping{
 		e.execAt: {PA: e.exec.Base, Size: page2M},
 		e.dataAt: {PA: e.data.Base, Size: page2M, Writable: true, NoExec: true},
@@ -61,6 +64,7 @@ func TestEngineMemory(t *testing.T) {
 		{e.dataAt + guest.DataSize + page2M, true},
 		{linux.KernelMap, true}, // before the image
 		{home.Start, false},
+		{home.Start + 4<<20, true}, // what the kernel has cleared behind what it uses
 		{e.execAt, false},
 		{linux.KernelMap - 2<<30, false},          // another's table
 		{linux.KernelMap - 2<<30 - 0x1000, false}, // below the hole
@@ -74,7 +78,7 @@ func TestEngineMemory(t *testing.T) {
 		if !tc.fits {
 			continue
 		}
-		if m, err := as.Translate(tc.at); err != nil || m.PA != pa || m.Writable || m.User || m.NoExec {
+		if m, err := as.At(e.home).Translate(tc.at); err != nil || m.PA != pa || m.Writable || m.User || m.NoExec {
 			t.Errorf("%v: %+v, %v, want %v", tc.at, m, err, pa)
 		}
 	}

@@ -49,6 +49,9 @@ func (g *linuxGuest) stopped(m *Machine) error {
 		m.log.Warn("no jumps: the engine has no memory in the guest", "err", err)
 		return nil
 	}
+	b := *m.booted.Load()
+	b.home = g.engine.home
+	m.booted.Store(&b)
 	m.log.Info("the engine has its memory in the guest", "code", g.engine.execAt, "data", g.engine.dataAt)
 	return nil
 }
