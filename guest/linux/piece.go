@@ -3,6 +3,7 @@ package linux
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/elffile"
@@ -159,12 +160,25 @@ func (p *piece) constant(addr guest.GVA, n uint64) bool {
 	return s != nil && !s.W && !s.X
 }
 
+// tracerCode is why the code that functions call when they are traced is not probed
+// (arch/x86/kernel/ftrace_64.S): the kernel patches calls in there that no table has, reads them
+// back (text_poke stops the kernel where that is not what it has written), and copies the
+// whole into trampolines of its own (create_trampoline in arch/x86/kernel/ftrace.c).
+const tracerCode = "the function tracer's own code, which the kernel patches and copies"
+
 // blacklisted returns why nothing in the symbol at addr may be probed, or "".
 func (p *piece) blacklisted(addr guest.GVA) string {
 	if s, ok := p.Find(addr); ok && p.name == "" {
 		switch s.Name {
 		case "early_idt_handler_array", "early_idt_handler_common":
 			return "the way of the kernel's first exceptions, which a probe's trap may take"
+		case "ftrace_call", "ftrace_epilogue", "ftrace_graph_call", "ftrace_graph_caller":
+			return tracerCode
+		case "relocate_kernel", "identity_mapped", "virtual_mapped", "swap_pages":
+			return "the kernel copies it to where it runs (kexec)"
+		}
+		if strings.HasPrefix(s.Name, "ftrace_caller") || strings.HasPrefix(s.Name, "ftrace_regs_call") {
+			return tracerCode
 		}
 	}
 	return p.black.Blacklisted(addr)

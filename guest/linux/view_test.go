@@ -203,7 +203,8 @@ func TestEntry(t *testing.T) {
 			t.Errorf("%v: the entry is at %v", addr, got)
 		}
 	}
-	for addr, want := range map[guest.GVA]string{b.fn(4): "listed in _kprobe_blacklist", b.fn(7): "part of hidden, listed in _kprobe_blacklist", b.fn(5): "", 0x1000: ""} {
+	for addr, want := range map[guest.GVA]string{b.fn(4): "listed in _kprobe_blacklist", b.fn(7): "part of hidden, listed in _kprobe_blacklist", b.fn(5): "", 0x1000: "",
+		b.fn(15): tracerCode, b.fn(16): tracerCode, b.fn(17): "the kernel copies it to where it runs (kexec)"} {
 		if got := b.Blacklisted(addr); got != want {
 			t.Errorf("%v: %q, want %q", addr, got, want)
 		}

@@ -36,6 +36,7 @@ func words(vs ...uint32) (b []byte) {
 //	8 __pfx_padded: padding              9 replaced by an alternative that jumps to 10
 //	11 locked: a lock prefix             12 returns: a return at +9
 //	13 warns: a BUG                      14 chosen: a constant of 8 bytes at +2
+//	15 ftrace_caller_end, 16 ftrace_call, 17 swap_pages: by name
 //	the others: 9 nops, ret, int3
 //
 // In the text that is freed: init_traced, a sealed endbr64 and an ftrace call, and
@@ -53,7 +54,7 @@ func Kernel(l Layout, more ...Section) []byte {
 
 	var syms []elffile.Name
 	add := func(name string, addr uint64) { syms = append(syms, elffile.Name{Name: name, Addr: addr}) }
-	names := []string{"traced", "loads", "branches", "calls", "hidden", "jumper", "jumped", "hidden.cold", "__pfx_padded", "replaced", "replacement", "locked", "returns", "warns", "chosen"}
+	names := []string{"traced", "loads", "branches", "calls", "hidden", "jumper", "jumped", "hidden.cold", "__pfx_padded", "replaced", "replacement", "locked", "returns", "warns", "chosen", "ftrace_caller_end", "ftrace_call", "swap_pages"}
 	for n := range 600 {
 		name := "fn_" + strings.Repeat("x", n%7) + string(rune('a'+n%26))
 		if n < len(names) {
