@@ -15,3 +15,14 @@ const (
 	ScriptText = "text" // as bpftrace prints
 	ScriptJSON = "json" // as bpftrace -f json prints, a line each
 )
+
+// PlaceList is the body of the answer to GET /v1/places.
+type PlaceList struct {
+	Places []Place `json:"places"`
+}
+
+// Place is where a script may have a probe.
+type Place struct {
+	Probe     string     `json:"probe"`               // as a script says it: kprobe:vfs_read
+	Prototype *Prototype `json:"prototype,omitempty"` // of a function, where types were asked for and are known
+}

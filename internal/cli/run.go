@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/pflag"
 
@@ -20,9 +21,9 @@ const maxScript = 1 << 20
 func (a *app) run() command.Spec {
 	var req api.RunScript
 	var output string
-	var verbose bool
+	var verbose, list bool
 	return command.Spec{
-		Use:   "run [flags] {-e SCRIPT | FILE} [ARG...]",
+		Use:   "run [flags] {-e SCRIPT | FILE | -l [PATTERN]} [ARG...]",
 		Short: "Run a script in bpftrace's language",
 		Long: `Run a script in bpftrace's language at the guest: probes, conditions, variables, maps and
 their aggregations, printf. What it prints goes to standard output, as bpftrace prints it;
@@ -37,18 +38,31 @@ A script ends with Ctrl-C, when it calls exit(), when the guest ends or somebody
 its probes, or, if it has only BEGIN and END, by itself. Then its probes stop, END runs, and
 all maps are printed. A second Ctrl-C does not wait for anything.
 
-With --format json each line is an object as bpftrace -f json prints.`,
+With --format json each line is an object as bpftrace -f json prints.
+
+-l lists where a script may have probes: all functions of the guest that can be probed, or
+those that a pattern as 'kprobe:vfs_*' matches, and -lv with each the types and names of its
+parameters, and of what it returns, where the guest's image says so (BTF, DWARF).`,
 		Example: `  guestprobe run -e 'kprobe:vfs_read { @[arg2] = count(); } interval:s:1 { exit(); }'
   guestprobe run -v -e 'kprobe:vfs_* { @[func] = hist(arg2); } interval:s:1 { exit(); }'
-  guestprobe run latency.bt 1`,
+  guestprobe run latency.bt 1
+  guestprobe run -lv 'kprobe:vfs_*'`,
 		Args: command.Between(0, -1, ""),
 		Flags: func(f *pflag.FlagSet) {
 			f.StringVarP(&req.Script, "execute", "e", "", "run this `SCRIPT`")
 			f.BoolVarP(&verbose, "verbose", "v", false, "say of each probe where it runs, and why")
+			f.BoolVarP(&list, "list", "l", false, "list where probes may be; with -v also the types of arguments")
 			f.BoolVar(&req.OnHost, "on-host", false, "run at an exit, although the programs could run in the guest")
 			f.StringVarP(&output, "output", "o", "", "write to this `file` instead of standard output")
 		},
+		Complete: a.completePlaces(),
 		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) (err error) {
+			if list {
+				if r.Given("execute") || r.Given("output") || len(r.Args) > 1 {
+					return command.Usagef("-l takes a pattern, and nothing to run")
+				}
+				return listPlaces(ctx, r, c, strings.Join(r.Args, ""), verbose)
+			}
 			if req.Args = r.Args; !r.Given("execute") {
 				if len(r.Args) == 0 {
 					return command.Usagef("say what to run: -e SCRIPT, or FILE")

@@ -21,6 +21,18 @@ func (c *Client) RunScript(ctx context.Context, r api.RunScript) (*Stream, error
 	return c.stream(ctx, http.MethodPost, "/v1/scripts", nil, r)
 }
 
+// Places lists where a script may have probes that match a pattern as kprobe:vfs_*, with
+// the prototypes of functions where types are asked for.
+func (c *Client) Places(ctx context.Context, match string, types bool) ([]api.Place, error) {
+	q := url.Values{"match": {match}}
+	if types {
+		q.Set("types", "true")
+	}
+	var l api.PlaceList
+	err := c.call(ctx, http.MethodGet, "/v1/places", q, nil, &l)
+	return l.Places, err
+}
+
 // Maps lists the maps of the attached programs.
 func (c *Client) Maps(ctx context.Context) ([]api.MapInfo, error) {
 	var l api.MapList

@@ -46,6 +46,7 @@ func routes() []route {
 		{http.MethodDelete, "/v1/probes/{probe}", (*server).deleteProbe, nil},
 		{http.MethodPost, "/v1/programs", (*server).createPrograms, nil},
 		{http.MethodPost, "/v1/scripts", (*server).runScript, nil},
+		{http.MethodGet, "/v1/places", (*server).getPlaces, []string{"match", "types"}},
 		{http.MethodGet, "/v1/maps", (*server).getMaps, nil},
 		{http.MethodGet, "/v1/maps/{map}", (*server).getMap, nil},
 		{http.MethodGet, "/v1/events", (*server).streamEvents, []string{"probe"}},

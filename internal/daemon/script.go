@@ -3,6 +3,7 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"net/http"
 	"slices"
 	"sync"
@@ -83,20 +84,28 @@ func (q *scriptRecords) take() ([][]byte, uint64) {
 // scriptTarget is what a script knows of the guest.
 type scriptTarget struct{ st *store }
 
+// functions are those that a pattern matches, by address, but for what cannot be probed.
+func (t scriptTarget) functions(pattern string) iter.Seq[guest.Symbol] {
+	return func(yield func(guest.Symbol) bool) {
+		seen := map[guest.GVA]bool{} // a function may have several names
+		for _, sym := range t.st.guest.Image().Match(pattern) {
+			if sym.Kind != guest.SymFunc || seen[sym.Addr] {
+				continue
+			}
+			seen[sym.Addr] = true
+			if _, err := t.st.engine.Check(&probe.Kprobe{Addr: sym.Addr}); err == nil && !yield(sym) {
+				return
+			}
+		}
+	}
+}
+
 // Match implements script.Target: it leaves out what cannot be probed.
 func (t scriptTarget) Match(pattern string) (names []string) {
 	if guest.CheckGlob(pattern) != nil {
 		return nil
 	}
-	seen := map[guest.GVA]bool{} // a function may have several names
-	for _, sym := range t.st.guest.Image().Match(pattern) {
-		if sym.Kind != guest.SymFunc || seen[sym.Addr] {
-			continue
-		}
-		seen[sym.Addr] = true
-		if _, err := t.st.engine.Check(&probe.Kprobe{Addr: sym.Addr}); err != nil {
-			continue
-		}
+	for sym := range t.functions(pattern) {
 		if names = append(names, sym.Name); len(names) > script.MaxPoints {
 			break
 		}

@@ -43,18 +43,9 @@ func (s *server) getSymbols(w http.ResponseWriter, r *http.Request) error {
 			return badValue("kind %q: not func, data or other", v)
 		}
 	}
-	var known event.Types
-	if v, ok := q["types"]; ok {
-		want, err := strconv.ParseBool(v)
-		if err != nil {
-			return badValue("types %q: not a boolean", v)
-		}
-		if known = s.guest.Types(); want && known == nil {
-			return &api.Error{Code: api.CodeUnavailable, Errno: "EOPNOTSUPP", Message: "the guest's types are not known", Detail: "its image has no BTF: build it with clang -g -gbtf, or add it with pahole -J"}
-		}
-		if !want {
-			known = nil
-		}
+	known, err := s.askedTypes(q)
+	if err != nil {
+		return err
 	}
 	img := s.guest.Image()
 	syms := img.Symbols()
@@ -80,6 +71,24 @@ func (s *server) getSymbols(w http.ResponseWriter, r *http.Request) error {
 	}
 	writeJSON(w, http.StatusOK, list)
 	return nil
+}
+
+// askedTypes are the guest's types where a request asks for them, or nil.
+func (s *server) askedTypes(q map[string]string) (event.Types, error) {
+	v, ok := q["types"]
+	if !ok {
+		return nil, nil
+	}
+	known := s.guest.Types()
+	switch want, err := strconv.ParseBool(v); {
+	case err != nil:
+		return nil, badValue("types %q: not a boolean", v)
+	case !want:
+		return nil, nil
+	case known == nil:
+		return nil, &api.Error{Code: api.CodeUnavailable, Errno: "EOPNOTSUPP", Message: "the guest's types are not known", Detail: "its image has no BTF: build it with clang -g -gbtf, or add it with pahole -J"}
+	}
+	return known, nil
 }
 
 // prototype returns that of a function, or nil.

@@ -1,0 +1,57 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/internal/command"
+)
+
+// listPlaces prints where a script may have probes that a pattern matches, as bpftrace -l
+// does; with types also the parameters of functions.
+func listPlaces(ctx context.Context, r *command.Run, c *client.Client, pattern string, types bool) error {
+	ps, err := c.Places(ctx, pattern, types)
+	if err != nil {
+		return err
+	}
+	if err := r.Show(api.PlaceList{Places: ps}, func() error {
+		var b strings.Builder
+		for _, p := range ps {
+			b.WriteString(p.Probe + "\n")
+			if p.Prototype == nil {
+				continue
+			}
+			for _, x := range p.Prototype.Params {
+				fmt.Fprintf(&b, "    %s\n", strings.TrimSpace(x.Type+" "+x.Name))
+			}
+			if strings.Contains(p.Probe, "retprobe:") {
+				fmt.Fprintf(&b, "    %s retval\n", p.Prototype.Returns)
+			}
+		}
+		return r.Print("%s", command.Clean(b.String()))
+	}); err != nil {
+		return err
+	}
+	if len(ps) == 0 {
+		return &api.Error{Code: "symbol_not_found", Errno: "ENOENT", Message: fmt.Sprintf("no place matches %q", pattern)}
+	}
+	return nil
+}
+
+// completePlaces completes the pattern that is listed by names of functions. A shell takes
+// what is behind a colon for a word of its own.
+func (a *app) completePlaces() command.Completion {
+	return first(a.complete(func(ctx context.Context, c *client.Client, prefix string) (names []string) {
+		if !strings.Contains(prefix, ":") {
+			return []string{"kprobe:", "kretprobe:"}
+		}
+		ps, _ := c.Places(ctx, prefix+"*", false)
+		for _, p := range ps {
+			names = append(names, p.Probe)
+		}
+		return names
+	}))
+}
