@@ -170,7 +170,7 @@ func (c *checker) forMap(s *stmt) error {
 	if err != nil {
 		return err
 	}
-	t := Type{Kind: Tuple, Elems: []Type{{Kind: Tuple, Elems: m.key}, m.value}}
+	t := Type{Kind: Tuple, Elems: []Type{{Kind: Tuple, Elems: m.key}, m.value.asNumber()}}
 	if len(m.key) == 1 {
 		t.Elems[0] = m.key[0]
 	}
@@ -186,8 +186,8 @@ func (c *checker) keyedMap(e *expr, what string) (*mapDef, error) {
 	switch {
 	case m.keyed == 1:
 		return m, c.at(e.Span, "%s expects a map with explicit keys (non-scalar map)", what)
-	case what == "for" && m.value.isAggregate() || m.isHist():
-		return m, c.at(e.Span, "%s of a map of %s() is not supported", what, m.value).hint("print(%s) prints all of it", m.name)
+	case m.isHist() || what == "for" && m.value.Kind == Stats:
+		return m, c.at(e.Span, "%s does not support a map of %s()", what, m.value).hint("print(%s) prints all of it", m.name)
 	case m.keyed == 0:
 		m.keyed, c.changed = 2, true
 	}
@@ -258,12 +258,15 @@ func (c *checker) widen(e *expr, v *variable, t Type) error {
 	return nil
 }
 
-// value is expr for what variables and tuples can hold.
+// value is expr for what variables and tuples can hold: of an aggregation the number that
+// it is now.
 func (c *checker) value(e *expr) (Type, error) {
 	t, err := c.expr(e)
-	if err == nil && t.isAggregate() {
-		return t, c.at(e.Span, "the value of %s() is known when it is printed: print(%s)", t, e.name)
+	if err == nil && t.isAggregate() && !t.isScalarAggregate() {
+		return t, c.at(e.Span, "a map of %s() has no value for an expression", t).hint("print(%s) prints all of it", e.name)
 	}
+	t = t.asNumber()
+	e.typ = t
 	return t, err
 }
 
@@ -301,7 +304,16 @@ func (c *checker) assign(s *stmt) error {
 		return err
 	}
 	if t.isAggregate() && s.value.kind != exCall {
-		return c.at(s.value.Span, "the value of %s() cannot be assigned", t)
+		if c.byName[s.to.name].value.Kind != Int {
+			err := c.at(s.value.Span, "Map value '%s' cannot be assigned from one map to another. The function that returns this type must be called directly", t)
+			if t.isScalarAggregate() {
+				return err.hint("write %s = (int64)%s for its number", s.to.name, s.value.name)
+			}
+			return err
+		}
+		if t, err = c.value(s.value); err != nil {
+			return err
+		}
 	}
 	if _, err := c.mapKey(s.to); err != nil {
 		return err

@@ -160,6 +160,9 @@ func (c *checker) print(e *expr, o *output) error {
 		return c.at(e.args[1].Span, "Only maps can be printed with a number of entries")
 	}
 	t, err := c.value(a)
+	if t.isAggregate() {
+		return c.at(a.Span, "Map type %s cannot print the value of individual keys. You must print the whole map.", t).hint("print(%s)", a.name)
+	}
 	if err != nil {
 		return err
 	}
@@ -277,8 +280,6 @@ func (c *checker) element(e *expr) (Type, error) {
 		switch {
 		case err == nil && len(a.args) == 0 && e.name == "has_key":
 			err = c.at(a.Span, "has_key() expects a map with explicit keys (non-scalar map)")
-		case err == nil && len(a.args) == 0 && m.value.isAggregate():
-			err = c.at(a.Span, "delete() of a %s without a key is not supported", m.value).hint("clear(%s)", m.name)
 		}
 		return typeBool, err
 	}

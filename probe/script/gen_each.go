@@ -63,9 +63,14 @@ func (g *generator) element64(s *stmt, m *mapDef, function bpfgen.Label, v, left
 		g.Emit(bpfgen.Load(8, asm.R1, asm.R2, i))
 		g.store(v.at(i), asm.R1)
 	}
-	for i := 0; i < m.value.bytes(); i += 8 {
-		g.Emit(bpfgen.Load(8, asm.R1, asm.R3, i))
-		g.store(v.at(n+i), asm.R1)
+	if m.value.isAggregate() {
+		g.merged(m, v)
+		g.store(v.at(n), asm.R0)
+	} else {
+		for i := 0; i < m.value.bytes(); i += 8 {
+			g.Emit(bpfgen.Load(8, asm.R1, asm.R3, i))
+			g.store(v.at(n+i), asm.R1)
+		}
 	}
 	g.stmts(s.body)
 	g.Place(next)

@@ -170,12 +170,8 @@ func (g *generator) jumpUnless(e *expr, otherwise bpfgen.Label) {
 		g.Place(on)
 		return
 	case e.kind == exBinary && isComparison(e.name):
-		signed := 0
-		if signedness(e.args[0], e.args[1]) {
-			signed = 1
-		}
 		on := g.NewLabel()
-		op := jumps[e.name][signed]
+		op := jumps[e.name][signIndex(signedness(e.args[0], e.args[1]))]
 		if n, ok := g.c.constant(e.args[1]); ok && n >= math.MinInt32 && n <= math.MaxInt32 {
 			g.number64(e.args[0])
 			g.If(op, asm.R0, uint64(n), on)
@@ -242,10 +238,7 @@ func (g *generator) binary(e *expr) {
 		return
 	}
 	a, b := e.args[0], e.args[1]
-	signed := 0
-	if e.typ.Signed && (e.name != "/" && e.name != "%" || signedness(a, b)) {
-		signed = 1
-	}
+	signed := signIndex(e.typ.Signed && (e.name != "/" && e.name != "%" || signedness(a, b)))
 	if a.typ.Kind == Pointer {
 		g.operands(a, b)
 		g.Emit(asm.Mul.Imm(asm.R1, int32(a.typ.Elems[0].Size)))

@@ -86,6 +86,10 @@ func (g *generator) readMap(e *expr) {
 		g.Emit(asm.LoadMapValue(asm.R1, g.mapNumber(m.name), 0), bpfgen.Load(8, asm.R0, asm.R1, 0))
 		return
 	}
+	if m.value.isAggregate() {
+		g.scoped(func() { g.merged(m, g.key(e)) })
+		return
+	}
 	g.scoped(func() {
 		none := g.NewLabel()
 		g.mapCall(bpf.HelperMapLookup, m, g.key(e))
@@ -160,6 +164,11 @@ func (g *generator) deleteKey(e *expr) {
 	m := g.c.byName[e.name]
 	done, none := g.NewLabel(), g.NewLabel()
 	g.scoped(func() {
+		if m.keyed == 1 && m.value.isAggregate() {
+			g.clearMerged(m)
+			g.Emit(asm.Mov.Imm(asm.R0, 0))
+			return
+		}
 		key := g.key(e)
 		switch {
 		case m.isArray():

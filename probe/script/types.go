@@ -90,6 +90,14 @@ func (t Type) isNumber() bool { return t.is(Int, Bool, Pointer, KStack, KSym, Er
 // isInt reports whether it can be calculated with.
 func (t Type) isInt() bool { return t.is(Int, Bool, Pointer) }
 
+// asNumber is the type that the value of an aggregation has in expressions.
+func (t Type) asNumber() Type {
+	if t.isScalarAggregate() {
+		return Type{Kind: Int, Size: 8, Signed: t.Signed}
+	}
+	return t
+}
+
 // isAggregate reports whether it is a map's value that is made of many.
 func (t Type) isAggregate() bool { return t.Kind >= Count }
 
