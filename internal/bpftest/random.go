@@ -318,8 +318,12 @@ func (g *gen) mapCall() {
 		g.add(asm.Mov.Reg(asm.R2, g.reg())) // a key that may be anywhere
 	}
 	h := one(g, bpf.HelperMapLookup, bpf.HelperMapUpdate, bpf.HelperMapUpdate, bpf.HelperMapDelete)
+	if h == bpf.HelperMapLookup && (m == perCPUMap || m == perCPUHashMap || !g.tame) && g.n(3) == 0 {
+		h = bpf.HelperLookupPerCPU
+		g.add(asm.Mov.Imm(asm.R3, int32(g.n(4))))
+	}
 	g.add(call(h))
-	if h == bpf.HelperMapLookup {
+	if h == bpf.HelperMapLookup || h == bpf.HelperLookupPerCPU {
 		g.null(asm.R0, 1)
 		if g.tame {
 			g.access(asm.R0, 0)

@@ -58,7 +58,7 @@ func (c *compiler) returnZero(pc int) {
 // arguments are in.
 func (c *compiler) routineCall(pc int, h Helper) error {
 	switch h {
-	case HelperMapLookup, HelperMapUpdate, HelperMapDelete:
+	case HelperMapLookup, HelperLookupPerCPU, HelperMapUpdate, HelperMapDelete:
 		return c.mapHelper(pc, h)
 	case HelperGetComm:
 		c.commHelper(pc)

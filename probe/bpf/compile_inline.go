@@ -53,20 +53,20 @@ func (c *compiler) inlineLookup(pc int, f *callFact) {
 		c.set(insn.RAX, 0)
 	case f.key >= 0:
 		c.set(tmp9, uint64(f.key))
-		c.element(pc, f.m)
+		c.element(pc, f.m, blkCPU)
 	default:
 		c.Mov(4, tmp9, c.place(pc, f.args[R2]))
-		c.arrayElement(pc, f.m)
+		c.arrayElement(pc, f.m, blkCPU)
 	}
 }
 
 // arrayElement emits the result of a lookup of the element whose number is in R9.
-func (c *compiler) arrayElement(pc, i int) {
+func (c *compiler) arrayElement(pc, i, cpu int) {
 	none := c.NewLabel()
 	c.noElement(pc)
 	c.Cmp(4, tmp9, imm(c.p.maps[i].spec.MaxEntries))
 	c.Jcc(insn.CondAE, none)
-	c.element(pc, i)
+	c.element(pc, i, cpu)
 	c.Place(none)
 }
 
@@ -79,11 +79,11 @@ func (c *compiler) noElement(pc int) {
 }
 
 // element emits the result of a lookup that finds the element whose number is in
-// R9: for the vCPU. R9 and R10 change.
-func (c *compiler) element(pc, i int) {
+// R9: for the vCPU whose number the block has at cpu. R9 and R10 change.
+func (c *compiler) element(pc, i, cpu int) {
 	m := c.p.maps[i]
 	if m.perCPU {
-		c.Mov(4, tmpA, insn.At(c.blk, blkCPU))
+		c.Mov(4, tmpA, insn.At(c.blk, cpu))
 		c.ImulImm(4, tmpA, tmpA, imm(m.entries))
 		c.Add(4, tmp9, tmpA)
 	}

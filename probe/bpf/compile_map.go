@@ -6,7 +6,8 @@ import (
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
-// mapHelper emits map_lookup_elem, map_update_elem and map_delete_elem.
+// mapHelper emits map_lookup_elem, map_lookup_percpu_elem, map_update_elem and
+// map_delete_elem.
 func (c *compiler) mapHelper(pc int, h Helper) error {
 	m, i, err := c.mapOf(pc, h)
 	if err != nil {
@@ -18,7 +19,19 @@ func (c *compiler) mapHelper(pc int, h Helper) error {
 	c.region(pc, R2, int(m.spec.KeySize), 0, false)
 	switch h {
 	case HelperMapLookup:
-		c.mapLookup(pc, m, i)
+		c.mapLookup(pc, m, i, blkCPU)
+	case HelperLookupPerCPU:
+		if !m.perCPU {
+			c.Jmp(c.fault(FaultMapArg, pc, c.regs[R1], 0))
+			break
+		}
+		c.Mov(4, insn.At(c.blk, tmpValue), insn.RDX)
+		none := c.NewLabel()
+		c.noElement(pc)
+		c.Cmp(4, insn.RDX, imm(m.cpus))
+		c.Jcc(insn.CondAE, none)
+		c.mapLookup(pc, m, i, tmpValue)
+		c.Place(none)
 	case HelperMapUpdate:
 		c.Mov(8, insn.At(c.blk, tmpSize), tmp9) // the key, while the value is checked
 		c.region(pc, R3, int(m.spec.ValueSize), 0, false)
@@ -46,11 +59,12 @@ func (c *compiler) mapHelper(pc int, h Helper) error {
 
 func (m *Map) hashed() bool { return hashMaps.has(m.spec.Kind) }
 
-// mapLookup emits the lookup of the key at R9.
-func (c *compiler) mapLookup(pc int, m *Map, i int) {
+// mapLookup emits the lookup of the key at R9; of values for each vCPU it is that of the
+// vCPU whose number the block has at cpu.
+func (c *compiler) mapLookup(pc int, m *Map, i, cpu int) {
 	if !m.hashed() {
 		c.Mov(4, tmp9, insn.At(tmp9, 0))
-		c.arrayElement(pc, i)
+		c.arrayElement(pc, i, cpu)
 		return
 	}
 	none := c.NewLabel()
@@ -61,7 +75,7 @@ func (c *compiler) mapLookup(pc int, m *Map, i int) {
 	c.noElement(pc)
 	c.Cmp(4, tmp9, imm(-1))
 	c.Jcc(insn.CondE, none)
-	c.element(pc, i)
+	c.element(pc, i, cpu)
 	c.Place(none)
 }
 

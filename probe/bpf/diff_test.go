@@ -5,6 +5,8 @@ package bpf_test
 import (
 	"testing"
 
+	"github.com/cilium/ebpf/asm"
+
 	"github.com/guestprobe/guestprobe/internal/bpftest"
 	"github.com/guestprobe/guestprobe/probe/bpf"
 )
@@ -40,5 +42,30 @@ func TestBackendsAgree(t *testing.T) {
 	if w.Runs < 3*n || w.Ended[bpf.NoFault.String()] < w.Runs/3 {
 		t.Errorf("%d programs were refused and %d host only; %d of %d runs came to their end: the generator tests too little",
 			w.Refused, w.HostOnly, w.Ended[bpf.NoFault.String()], w.Runs)
+	}
+}
+
+// TestLookupPerCPU writes and reads the values of each vCPU, and of one that there is not,
+// in both ways.
+func TestLookupPerCPU(t *testing.T) {
+	w := bpftest.Twin{Runner: bpf.NewNative(t)}
+	call := func(h bpf.Helper) asm.Instruction { return asm.BuiltinFunc(h).Call() }
+	for i, m := range bpftest.Maps() {
+		prog := asm.Instructions{asm.Mov.Imm(asm.R6, 0), asm.StoreMem(asm.R10, -8, asm.R6, asm.DWord), asm.Mov.Imm(asm.R1, 2), asm.StoreMem(asm.R10, -16, asm.R1, asm.DWord)}
+		key := asm.Instructions{asm.LoadMapPtr(asm.R1, i), asm.Mov.Reg(asm.R2, asm.R10), asm.Add.Imm(asm.R2, -16)}
+		prog = append(append(prog, key...), asm.Mov.Reg(asm.R3, asm.R10), asm.Add.Imm(asm.R3, -100), asm.Mov.Imm(asm.R4, 0), call(bpf.HelperMapUpdate))
+		for n, cpu := range []uint64{0, 1, 2, 1<<32 - 1, 1 << 32} {
+			label := string(rune('a' + n))
+			prog = append(append(prog, key...), asm.LoadImm(asm.R3, int64(cpu), asm.DWord), call(bpf.HelperLookupPerCPU), asm.LSh.Imm(asm.R6, 1), asm.JEq.Imm(asm.R0, 0, label),
+				asm.Mov.Imm(asm.R1, int32(n+1)), asm.StoreXAdd(asm.R0, asm.R1, asm.Word), asm.Add.Imm(asm.R6, 1), asm.LSh.Imm(asm.R6, 1).WithSymbol(label))
+		}
+		prog = append(prog, asm.Mov.Reg(asm.R0, asm.R6), asm.Return())
+		before := w.Runs
+		if err := w.Compare(prog, bpf.Kprobe, 3); err != nil {
+			t.Errorf("%s: %v", m.Name, err)
+		}
+		if perCPU := m.Kind == bpf.PerCPUArray || m.Kind == bpf.PerCPUHash; perCPU && (w.Runs != before+6 || w.Ended[bpf.NoFault.String()] != w.Runs-w.Ended[bpf.FaultMapArg.String()]) {
+			t.Errorf("%s: %d runs, ended %v", m.Name, w.Runs-before, w.Ended)
+		}
 	}
 }

@@ -157,7 +157,7 @@ var helpers = []HelperInfo{
 	{ID: HelperGetFuncArg, Name: "get_func_arg", args: []argKind{anyArg, anyArg, wordArg}, needsCtx: true},
 	{ID: HelperGetFuncRet, Name: "get_func_ret", args: []argKind{anyArg, wordArg}, needsCtx: true},
 	{ID: HelperGetFuncArgCnt, Name: "get_func_arg_cnt", args: []argKind{anyArg}, needsCtx: true},
-	{ID: HelperLookupPerCPU, Name: "map_lookup_percpu_elem", args: []argKind{elemsArg, keyArg, anyArg}, Place: OnHost, Why: "reads values of other vCPUs"},
+	{ID: HelperLookupPerCPU, Name: "map_lookup_percpu_elem", args: []argKind{elemsArg, keyArg, anyArg}},
 	{ID: HelperWatched, Name: "watched", args: []argKind{anyArg}, Place: OnHost, Why: "knows the access of a watch, which the processor tells the host", needsCtx: true},
 	{ID: HelperEntryArg, Name: "entry_arg", args: []argKind{anyArg, wordArg}, Place: OnHost, Why: "knows arguments that were on the stack at the entry, which the host keeps", needsCtx: true},
 }
