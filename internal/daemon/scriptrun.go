@@ -6,6 +6,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/kvm/machine"
 )
 
 // run prints what the script writes until there is a reason to stop. An error means that
@@ -145,11 +146,21 @@ func (rs *runningScript) send() error {
 	return rs.flush()
 }
 
-// finish stops the probes, runs what is for the end, and prints what there is.
+// scriptWait is how long a script's runs that are under way at its end are waited for at
+// most. One that has not ended then, because its task is preempted, counts as missed.
+const scriptWait = time.Second
+
+// finish stops the probes, waits for what runs in the guest yet, runs what is for the end,
+// and prints what there is: behind that nothing adds to the maps.
 func (rs *runningScript) finish(reason string, code *int64) error {
 	if err := rs.switchProbes(false); err != nil && !rs.s.probes.closed.Load() {
 		rs.s.log.Error("stop the probes of a script", "err", err)
 	}
+	wait := scriptWait
+	if rs.s.guest.State().Phase != machine.PhaseRunning {
+		wait = 0 // nothing goes on
+	}
+	rs.obj.Settle(wait)
 	rs.s.probes.programs.Poll()
 	if err := rs.print(); err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe"
@@ -183,6 +184,21 @@ func (o *Object) Emit(to func(name string) Emitter) {
 	}
 }
 
+// inGuest are those of its programs in the guest.
+func (o *Object) inGuest() (bs []*blocks) {
+	for _, p := range o.Programs {
+		if p.blocks != nil {
+			bs = append(bs, p.blocks)
+		}
+	}
+	return bs
+}
+
+// Settle ends the object's programs in the guest, behind the end of its probes: a run that
+// is under way has ended when it returns, where that takes no longer than the time that is
+// given, and no other begins. What is in the maps then is final, but for what Run adds.
+func (o *Object) Settle(wait time.Duration) { o.rt.end(o.inGuest(), wait, func() {}) }
+
 // Close gives back what the object takes. Its probes must have been
 // unregistered.
 func (o *Object) Close() {
@@ -190,12 +206,7 @@ func (o *Object) Close() {
 		return
 	}
 	o.closed = true
-	var bs []*blocks
-	for _, p := range o.Programs {
-		if p.blocks != nil {
-			bs = append(bs, p.blocks)
-		}
-	}
+	bs := o.inGuest()
 	var left atomic.Int64
 	left.Store(int64(len(bs)))
 	o.rt.retire(bs, func() {

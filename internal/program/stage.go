@@ -224,7 +224,7 @@ const settleTime = 5 * time.Millisecond
 // back when the engine knows that nobody is there. Without a way to stop the vCPUs nothing
 // is certain.
 func (rt *Runtime) retire(bs []*blocks, last func(), done func(i int)) {
-	idle := rt.end(bs, last)
+	idle := rt.end(bs, settleTime, last)
 	for i, b := range bs {
 		if idle[i] {
 			done(i)
@@ -242,8 +242,9 @@ func (rt *Runtime) retire(bs []*blocks, last func(), done func(i int)) {
 	}
 }
 
-// end ends the code of bs for retire, and says of each whether no run is under way.
-func (rt *Runtime) end(bs []*blocks, last func()) (idle []bool) {
+// end ends the code of bs for retire, and says of each whether no run is under way. It
+// waits for those that are no longer than the time that is given.
+func (rt *Runtime) end(bs []*blocks, wait time.Duration, last func()) (idle []bool) {
 	idle = make([]bool, len(bs))
 	final := func() {
 		last()
@@ -271,7 +272,7 @@ func (rt *Runtime) end(bs []*blocks, last func()) (idle []bool) {
 	}
 	err := try(false)
 	if err == nil && slices.Contains(idle, false) {
-		for began := time.Now(); time.Since(began) < settleTime && slices.ContainsFunc(bs, (*blocks).busy); {
+		for began := time.Now(); time.Since(began) < wait && slices.ContainsFunc(bs, (*blocks).busy); {
 			time.Sleep(settleTime / 50)
 		}
 		err = try(true)
