@@ -17,10 +17,11 @@ const (
 	CodeProbeNotFound Code = "probe_not_found"    // 404
 	CodeMapNotFound   Code = "map_not_found"      // 404
 	CodeNoStream      Code = "stream_not_found"   // 404
+	CodeNoScript      Code = "script_not_found"   // 404
 	CodeBadObject     Code = "bad_object"         // 400: an object file is damaged, or has what is not supported
 	CodeBadScript     Code = "bad_script"         // 400: a script does not compile, or a probe of it cannot be attached
 	CodeBadMethod     Code = "method_not_allowed" // 405
-	CodeNameTaken     Code = "name_taken"         // 409: a probe of that name exists
+	CodeNameTaken     Code = "name_taken"         // 409: a probe or a script of that name exists
 	CodeAmbiguousName Code = "ambiguous_name"     // 409: an event name stands for probes of several groups
 	CodeGuestState    Code = "guest_state"        // 409: not possible while the guest is in this state
 	CodeTooLarge      Code = "body_too_large"     // 413

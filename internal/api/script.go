@@ -1,13 +1,52 @@
 package api
 
+import (
+	"regexp"
+	"time"
+)
+
 // RunScript is the body of POST /v1/scripts: a script in bpftrace's language, which runs
-// for the life of the stream that is the answer.
+// for the life of the stream that is the answer, or with Detach until it is stopped.
 type RunScript struct {
 	Script string   `json:"script"`
 	Name   string   `json:"name,omitempty"`   // in messages; by default stdin
 	Args   []string `json:"args,omitempty"`   // $1 and so on
 	Format string   `json:"format,omitempty"` // of what it prints: ScriptText, which is the default, or ScriptJSON
 	OnHost bool     `json:"onHost,omitempty"` // its programs run at an exit, although they could run in the guest
+
+	IntervalMS uint64 `json:"intervalMs,omitempty"` // print all maps and clear them, so often; 0: at the end alone
+	Detach     string `json:"detach,omitempty"`     // go on without a client, by this name; the answer is its ScriptInfo
+}
+
+// MaxScriptName bounds RunScript.Detach, in bytes.
+const MaxScriptName = 64
+
+// ScriptName says what RunScript.Detach may be.
+var ScriptName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]*$`)
+
+// ScriptList is the body of the answer to GET /v1/scripts.
+type ScriptList struct {
+	Scripts []ScriptInfo `json:"scripts"`
+}
+
+// ScriptInfo describes a script that runs without a client, or has ended and was not
+// stopped yet.
+type ScriptInfo struct {
+	Name     string    `json:"name"`
+	Script   string    `json:"script"`
+	Args     []string  `json:"args,omitempty"`
+	Format   string    `json:"format"`
+	Since    time.Time `json:"since"`
+	Attached int       `json:"attached"` // how many probes it has, with BEGIN, END and intervals
+	Hits     uint64    `json:"hits"`     // of those of them that are in the guest
+	Written  uint64    `json:"written"`  // records of printf, print and so on
+	Lost     uint64    `json:"lost"`     // of those
+
+	Ended string `json:"ended,omitempty"` // why, as End.Reason; "": it runs
+	Code  *int64 `json:"code,omitempty"`  // as End.Code
+
+	Warnings []string `json:"warnings,omitempty"` // of the beginning; in the answer to POST alone
+	Maps     *string  `json:"maps,omitempty"`     // as they are now, printed; of GET /v1/scripts/{script} alone, while it runs
 }
 
 // Formats of RunScript.

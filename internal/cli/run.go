@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -22,6 +23,7 @@ func (a *app) run() command.Spec {
 	var req api.RunScript
 	var output string
 	var verbose, list bool
+	var every time.Duration
 	return command.Spec{
 		Use:   "run [flags] {-e SCRIPT | FILE | -l [PATTERN]} [ARG...]",
 		Short: "Run a script in bpftrace's language",
@@ -40,12 +42,21 @@ all maps are printed. A second Ctrl-C does not wait for anything.
 
 With --format json each line is an object as bpftrace -f json prints.
 
+--detach NAME leaves the script running in the daemon. 'guestprobe scripts' lists such
+scripts, 'guestprobe script NAME' shows one and its maps, and 'guestprobe stop NAME' ends it
+and prints what it prints at its end. NAME is a letter or _, then letters, digits and _ . -.
+
+--interval prints all maps and clears them, as print(@m); clear(@m) in an interval do, with
+an empty line behind each time.
+
 -l lists where a script may have probes: all functions of the guest that can be probed, or
 those that a pattern as 'kprobe:vfs_*' matches, and -lv with each the types and names of its
 parameters, and of what it returns, where the guest's image says so (BTF, DWARF).`,
 		Example: `  guestprobe run -e 'kprobe:vfs_read { @[arg2] = count(); } interval:s:1 { exit(); }'
   guestprobe run -v -e 'kprobe:vfs_* { @[func] = hist(arg2); } interval:s:1 { exit(); }'
   guestprobe run latency.bt 1
+  guestprobe run --interval 1s -e 'kprobe:vfs_* { @[func] = count(); }'
+  guestprobe run --detach reads -e 'kprobe:vfs_read { @ = hist(arg2); }'
   guestprobe run -lv 'kprobe:vfs_*'`,
 		Args: command.Between(0, -1, ""),
 		Flags: func(f *pflag.FlagSet) {
@@ -53,12 +64,14 @@ parameters, and of what it returns, where the guest's image says so (BTF, DWARF)
 			f.BoolVarP(&verbose, "verbose", "v", false, "say of each probe where it runs, and why")
 			f.BoolVarP(&list, "list", "l", false, "list where probes may be; with -v also the types of arguments")
 			f.BoolVar(&req.OnHost, "on-host", false, "run at an exit, although the programs could run in the guest")
+			f.StringVar(&req.Detach, "detach", "", "leave the script running in the daemon, by this `NAME`")
+			f.DurationVar(&every, "interval", 0, "print all maps and clear them, so often")
 			f.StringVarP(&output, "output", "o", "", "write to this `file` instead of standard output")
 		},
 		Complete: a.completePlaces(),
 		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) (err error) {
 			if list {
-				if r.Given("execute") || r.Given("output") || len(r.Args) > 1 {
+				if r.Given("execute") || r.Given("output") || r.Given("detach") || len(r.Args) > 1 {
 					return command.Usagef("-l takes a pattern, and nothing to run")
 				}
 				return listPlaces(ctx, r, c, strings.Join(r.Args, ""), verbose)
@@ -75,6 +88,16 @@ parameters, and of what it returns, where the guest's image says so (BTF, DWARF)
 			if req.Format = api.ScriptText; r.WantsJSON() {
 				req.Format = api.ScriptJSON
 			}
+			if r.Given("interval") && every < time.Millisecond {
+				return command.Usagef("--interval %v: shorter than 1ms", every)
+			}
+			req.IntervalMS = uint64(every.Milliseconds())
+			if r.Given("detach") {
+				if output != "" || req.Detach == "" {
+					return command.Usagef("--detach takes a name, and no --output: 'guestprobe stop NAME' prints what there is")
+				}
+				return detachScript(ctx, r, c, req)
+			}
 			out := r.Stdout
 			if output != "" {
 				f, err := os.Create(output)
@@ -84,7 +107,12 @@ parameters, and of what it returns, where the guest's image says so (BTF, DWARF)
 				defer func() { err = errors.Join(err, f.Close()) }()
 				out = f
 			}
-			return runScript(ctx, r, c, req, out, verbose)
+			return printScript(ctx, r, c, out, func(life context.Context) (*client.Stream, error) { return c.RunScript(life, req) }, func(s api.Start) {
+				r.Note("Attached %s", command.Plural(s.Attached, "probe"))
+				if verbose {
+					notePlaces(r, s.Probes)
+				}
+			})
 		}),
 	}
 }
@@ -117,20 +145,22 @@ func readScript(r *command.Run, path string) (string, error) {
 	return string(b), err
 }
 
-// runScript prints what a script does until there is a reason to stop.
-func runScript(ctx context.Context, r *command.Run, c *client.Client, req api.RunScript, out io.Writer, verbose bool) error {
-	open := func(life context.Context) (*client.Stream, error) { return c.RunScript(life, req) }
-	start := func(_ api.Record, s api.Start) error {
-		r.Note("Attached %s", command.Plural(s.Attached, "probe"))
-		if verbose {
-			for _, p := range s.Probes {
-				where := "in the guest"
-				if p.Runs != api.RunsInGuest {
-					where = "on the host: " + p.OnHost
-				}
-				r.Note("%s runs %s", command.Clean(place(p)), command.Clean(where))
-			}
+// notePlaces says of each probe where it runs.
+func notePlaces(r *command.Run, ps []api.Probe) {
+	for _, p := range ps {
+		where := "in the guest"
+		if p.Runs != api.RunsInGuest {
+			where = "on the host: " + p.OnHost
 		}
+		r.Note("%s runs %s", command.Clean(place(p)), command.Clean(where))
+	}
+}
+
+// printScript prints what the stream of a script brings until its end, which Ctrl-C asks
+// for.
+func printScript(ctx context.Context, r *command.Run, c *client.Client, out io.Writer, open func(context.Context) (*client.Stream, error), began func(api.Start)) error {
+	start := func(_ api.Record, s api.Start) error {
+		began(s)
 		return nil
 	}
 	end, err := follow(ctx, ctx, c, open, start, func(rec api.Record) error {

@@ -21,6 +21,40 @@ func (c *Client) RunScript(ctx context.Context, r api.RunScript) (*Stream, error
 	return c.stream(ctx, http.MethodPost, "/v1/scripts", nil, r)
 }
 
+// DetachScript runs a script that goes on without its client, by the name in r.Detach.
+func (c *Client) DetachScript(ctx context.Context, r api.RunScript) (i api.ScriptInfo, err error) {
+	return i, c.call(ctx, http.MethodPost, "/v1/scripts", nil, r, &i)
+}
+
+// Scripts lists the scripts that run without a client, by name.
+func (c *Client) Scripts(ctx context.Context) ([]api.ScriptInfo, error) {
+	var l api.ScriptList
+	err := c.call(ctx, http.MethodGet, "/v1/scripts", nil, nil, &l)
+	return l.Scripts, err
+}
+
+// Script describes one of them, with its maps printed in that format; "" is its own.
+func (c *Client) Script(ctx context.Context, name, format string) (i api.ScriptInfo, err error) {
+	q := url.Values{}
+	if format != "" {
+		q.Set("format", format)
+	}
+	return i, c.call(ctx, http.MethodGet, scriptPath(name), q, nil, &i)
+}
+
+// FollowScript streams what a script has printed, as far as it is kept, and what it prints
+// until its end, or EndStream.
+func (c *Client) FollowScript(ctx context.Context, name string) (*Stream, error) {
+	return c.stream(ctx, http.MethodGet, scriptPath(name)+"/output", nil, nil)
+}
+
+// StopScript has a script come to its end, and streams what it prints then.
+func (c *Client) StopScript(ctx context.Context, name string) (*Stream, error) {
+	return c.stream(ctx, http.MethodDelete, scriptPath(name), nil, nil)
+}
+
+func scriptPath(name string) string { return "/v1/scripts/" + url.PathEscape(name) }
+
 // Places lists where a script may have probes that match a pattern as kprobe:vfs_*, with
 // the prototypes of functions where types are asked for.
 func (c *Client) Places(ctx context.Context, match string, types bool) ([]api.Place, error) {

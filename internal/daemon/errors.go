@@ -27,6 +27,7 @@ var statusOf = map[api.Code]int{
 	api.CodeProbeNotFound: http.StatusNotFound,
 	api.CodeMapNotFound:   http.StatusNotFound,
 	api.CodeNoStream:      http.StatusNotFound,
+	api.CodeNoScript:      http.StatusNotFound,
 	api.CodeBadObject:     http.StatusBadRequest,
 	api.CodeBadScript:     http.StatusBadRequest,
 	api.CodeBadMethod:     http.StatusMethodNotAllowed,

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/api"
@@ -17,7 +19,7 @@ import (
 )
 
 // runningScript is a script that runs for a stream. It belongs to the request's goroutine,
-// but for its records.
+// or that of a script without a client, but for its records.
 type runningScript struct {
 	*stream
 	s       *server
@@ -26,6 +28,15 @@ type runningScript struct {
 	own     *session
 	printer *script.Printer
 	records scriptRecords
+	format  string        // of what is printed
+	every   time.Duration // maps are printed and cleared so often; 0: at the end alone
+	began   int64         // on the store's clock
+	ending  func()        // told when its end begins, or nil
+	look    chan func()   // is run between two records; nil: nobody asks
+	ended   api.End       // once it has
+	closed  bool
+
+	written, dropped atomic.Uint64 // records, as of what was sent
 
 	out     []byte // printed, and not put yet
 	gone    error  // the client is, or does not read
@@ -140,51 +151,89 @@ func scriptError(err error) error {
 	}
 }
 
-// runScript runs a script for the time of the stream.
+// runScript runs a script for the time of the stream, or without one.
 func (s *server) runScript(w http.ResponseWriter, r *http.Request) error {
 	var req api.RunScript
 	if err := readLarge(w, r, &req); err != nil {
 		return err
 	}
-	if req.Format != "" && req.Format != api.ScriptText && req.Format != api.ScriptJSON {
+	switch req.Format {
+	case "":
+		req.Format = api.ScriptText
+	case api.ScriptText, api.ScriptJSON:
+	default:
 		return badValue("format %q: want text or json", req.Format)
 	}
-	sc, err := script.Compile(req.Script, scriptTarget{s.probes}, script.Options{Name: req.Name, Params: req.Args, CPUs: len(s.guest.State().VCPUs), Now: s.probes.hub.Now()})
-	if err != nil {
-		return scriptError(err)
+	if req.IntervalMS > uint64(maxEvery/time.Millisecond) {
+		return badValue("intervalMs %d: more than %d", req.IntervalMS, maxEvery/time.Millisecond)
 	}
-	s.probes.listen(1)
-	defer s.probes.listen(-1)
-	rs := &runningScript{s: s, script: sc, own: &session{}}
-	rs.records.ready = make(chan struct{}, 1)
-	began := s.probes.now()
-	if err := rs.load(&req); err != nil {
+	if req.Detach != "" {
+		return s.keepScript(w, r, &req)
+	}
+	rs, warnings, err := s.startScript(&req)
+	if err != nil {
 		return err
 	}
 	defer rs.close()
-	rs.printer = sc.NewPrinter(func(name string) *bpf.Map { return rs.obj.Maps()[name] }, scriptTarget{s.probes}, req.Format == api.ScriptJSON, rs.write)
-	warnings := rs.runAll(sc.Begin)
-	s.probes.programs.Poll()
-	if err := rs.begin(); err != nil {
-		return err
-	}
 	if rs.stream, err = s.openStream(w, r); err != nil {
 		return err
 	}
 	defer s.closeStream(rs.stream)
-	ps := s.probes.describe(s.probes.those(rs.own.only))
-	s.logAttached(slices.Values(ps), "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
-	rs.printer.Attached(sc.Attached())
-	rs.put(api.RecordStart, api.Start{Stream: rs.id, Epoch: s.probes.since, TimeNS: began, BootNS: s.probes.boot.Load(), Probes: ps, Attached: sc.Attached()})
-	for _, text := range append(sc.Warnings, warnings...) {
-		rs.put(api.RecordWarning, api.Warning{Text: text})
-	}
-	if err := rs.run(r); errors.Is(err, errSlow) {
+	rs.put(api.RecordStart, rs.start(r, rs.id))
+	rs.warn(warnings)
+	heart := time.NewTicker(s.opt.heartbeat)
+	defer heart.Stop()
+	if err := rs.run(r.Context(), heart.C); errors.Is(err, errSlow) {
 		s.log.Warn("a script is ended: its client does not read", "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
 		s.endSession(rs.own)
 		rs.endSlow(rs.lostTotal(), rs.own.finals())
 	}
 	return nil // the client is gone; nobody is left to tell
+}
+
+// maxEvery bounds api.RunScript.IntervalMS.
+const maxEvery = 24 * time.Hour
+
+// startScript compiles a script, runs what is for its beginning, and has its probes arrive;
+// close ends it. What it prints waits for run, which needs a stream.
+func (s *server) startScript(req *api.RunScript) (_ *runningScript, warnings []string, err error) {
+	sc, err := script.Compile(req.Script, scriptTarget{s.probes}, script.Options{Name: req.Name, Params: req.Args, CPUs: len(s.guest.State().VCPUs), Now: s.probes.hub.Now()})
+	if err != nil {
+		return nil, nil, scriptError(err)
+	}
+	s.probes.listen(1)
+	rs := &runningScript{s: s, script: sc, own: &session{}, format: req.Format, every: time.Duration(req.IntervalMS) * time.Millisecond, began: s.probes.now()}
+	defer func() {
+		if err != nil {
+			rs.close()
+		}
+	}()
+	rs.records.ready = make(chan struct{}, 1)
+	if err := rs.load(req); err != nil {
+		return nil, nil, err
+	}
+	rs.printer = rs.newPrinter(rs.format, rs.write)
+	warnings = append(sc.Warnings, rs.runAll(sc.Begin)...)
+	s.probes.programs.Poll()
+	if err := rs.begin(); err != nil {
+		return nil, nil, err
+	}
+	return rs, warnings, nil
+}
+
+// newPrinter returns a printer of what the script has.
+func (rs *runningScript) newPrinter(format string, write func(string)) *script.Printer {
+	return rs.script.NewPrinter(func(name string) *bpf.Map { return rs.obj.Maps()[name] }, scriptTarget{rs.s.probes}, format == api.ScriptJSON, write)
+}
+
+// start is the first record of a stream with that number, for a client that has just begun
+// the script.
+func (rs *runningScript) start(r *http.Request, stream uint64) api.Start {
+	st := rs.s.probes
+	ps := st.describe(st.those(rs.own.only))
+	rs.s.logAttached(slices.Values(ps), "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
+	rs.printer.Attached(rs.script.Attached())
+	return api.Start{Stream: stream, Epoch: st.since, TimeNS: rs.began, BootNS: st.boot.Load(), Probes: ps, Attached: rs.script.Attached()}
 }
 
 // load attaches the programs of the script, which do not run yet.
@@ -255,8 +304,14 @@ func (rs *runningScript) switchProbes(on bool) error {
 
 // close gives back what the script takes. It may be repeated.
 func (rs *runningScript) close() {
-	rs.s.endSession(rs.own)
-	rs.s.probes.objects.end(rs.obj)
+	if rs.obj != nil {
+		rs.s.endSession(rs.own)
+		rs.s.probes.objects.end(rs.obj)
+	}
+	if !rs.closed {
+		rs.closed = true
+		rs.s.probes.listen(-1)
+	}
 }
 
 // runAll runs programs that are at no place in the guest, and returns warnings.

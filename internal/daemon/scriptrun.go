@@ -1,7 +1,7 @@
 package daemon
 
 import (
-	"net/http"
+	"context"
 	"time"
 	"unicode/utf8"
 
@@ -9,11 +9,15 @@ import (
 	"github.com/guestprobe/guestprobe/kvm/machine"
 )
 
-// run prints what the script writes until there is a reason to stop. An error means that
-// there is nobody to print it to.
-func (rs *runningScript) run(r *http.Request) error {
-	heart := time.NewTicker(rs.s.opt.heartbeat)
-	defer heart.Stop()
+// run prints what the script writes until there is a reason to stop, with a heartbeat for
+// each of heart. An error means that there is nobody to print it to.
+func (rs *runningScript) run(ctx context.Context, heart <-chan time.Time) error {
+	var every <-chan time.Time
+	if rs.every > 0 {
+		t := time.NewTicker(rs.every)
+		defer t.Stop()
+		every = t.C
+	}
 	next := make([]time.Time, len(rs.script.Intervals))
 	for i, v := range rs.script.Intervals {
 		next[i] = time.Now().Add(v.Period)
@@ -46,16 +50,20 @@ func (rs *runningScript) run(r *http.Request) error {
 		select {
 		case <-rs.records.ready:
 		case <-tick.C:
-		case <-heart.C:
+		case <-heart:
 			rs.putHeartbeat()
+		case <-every:
+			rs.printInterval()
+		case f := <-rs.look:
+			f()
 		case <-rs.asked:
 			return rs.finish(api.EndAsked, nil)
 		case <-rs.s.stop:
 			return rs.finish(api.EndShutdown, nil)
 		case <-changed:
 		case <-gone:
-		case <-r.Context().Done():
-			return r.Context().Err()
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
 }
@@ -95,6 +103,19 @@ func (rs *runningScript) print() error {
 	return rs.gone
 }
 
+// printInterval prints all maps and clears them, behind the records that are there.
+func (rs *runningScript) printInterval() {
+	rs.s.probes.programs.Poll()
+	_ = rs.print() // run finds out what is wrong
+	rs.printer.Maps()
+	if rs.format == api.ScriptText {
+		rs.write("\n")
+	}
+	if err := rs.printer.ClearMaps(); err != nil {
+		rs.warn([]string{"clear maps: " + err.Error()})
+	}
+}
+
 // write takes what the printer prints, and sends it when it is much.
 func (rs *runningScript) write(text string) {
 	if rs.gone != nil {
@@ -125,6 +146,8 @@ func (rs *runningScript) send() error {
 		rs.printer.Lost(total - rs.lost)
 		rs.putLost(total)
 	}
+	rs.written.Store(rs.delivered)
+	rs.dropped.Store(rs.lost)
 	for len(rs.out) > 0 {
 		part := rs.out[:min(len(rs.out), maxGather)]
 		for n := len(part); n > len(part)-utf8.UTFMax && n > 0 && len(part) < len(rs.out); n-- {
@@ -165,6 +188,12 @@ func (rs *runningScript) finish(reason string, code *int64) error {
 	if err := rs.print(); err != nil {
 		return err
 	}
+	if rs.ending != nil {
+		if err := rs.send(); err != nil {
+			return err
+		}
+		rs.ending()
+	}
 	rs.warn(rs.runAll(rs.script.End))
 	rs.s.probes.programs.Poll()
 	if err := rs.print(); err != nil {
@@ -184,6 +213,7 @@ func (rs *runningScript) finish(reason string, code *int64) error {
 	if err := rs.send(); err != nil {
 		return err
 	}
-	rs.end(reason, code, rs.own.finals())
+	rs.ended = api.End{Reason: reason, Code: code, Probes: rs.own.finals()}
+	rs.end(reason, code, rs.ended.Probes)
 	return nil
 }

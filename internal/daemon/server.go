@@ -31,6 +31,7 @@ type server struct {
 	access  access
 	probes  *store
 	streams streams
+	scripts scripts
 	conns   *conns
 	logLost func() uint64
 	pid     int
@@ -109,6 +110,7 @@ func (s *server) shutdown(sock *socket, hs *http.Server) error {
 	s.stopOnce.Do(func() { close(s.stop) })
 	end, _ := ctx.Deadline()
 	s.streams.interrupt(min(s.opt.endTime, max(0, time.Until(end)-2*s.opt.writeTime)))
+	s.scripts.wait(ctx)
 	if err := hs.Shutdown(ctx); err != nil {
 		s.log.Warn("requests cut off", "err", err)
 		hs.Close()

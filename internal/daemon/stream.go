@@ -89,14 +89,21 @@ func (s *streams) ask(id string) bool {
 	return false
 }
 
+// newStream returns a stream that writes to w.
+func (s *server) newStream(w http.ResponseWriter) *stream {
+	st := &stream{w: w, rc: http.NewResponseController(w), stallTime: s.opt.stallTime, writeTime: s.opt.writeTime, asked: make(chan struct{}, 1)}
+	st.enc = json.NewEncoder(&st.buf)
+	st.enc.SetEscapeHTML(false)
+	return st
+}
+
 // openStream answers the request with a stream of records.
 func (s *server) openStream(w http.ResponseWriter, r *http.Request) (*stream, error) {
-	st := &stream{w: w, rc: http.NewResponseController(w), conn: requestConn(r), stallTime: s.opt.stallTime, writeTime: s.opt.writeTime, asked: make(chan struct{}, 1)}
+	st := s.newStream(w)
+	st.conn = requestConn(r)
 	if rec, ok := w.(*recorder); ok {
 		rec.stall = 0
 	}
-	st.enc = json.NewEncoder(&st.buf)
-	st.enc.SetEscapeHTML(false)
 	s.streams.mu.Lock()
 	full := len(s.streams.open) >= maxStreams
 	if !full {

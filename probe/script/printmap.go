@@ -169,12 +169,26 @@ func (p *Printer) PrintMaps() {
 	if !p.asJSON {
 		p.write("\n\n")
 	}
-	if !p.s.c.config.printMaps {
-		return
+	if p.s.c.config.printMaps {
+		p.Maps()
 	}
+}
+
+// Maps prints all maps as they are now.
+func (p *Printer) Maps() {
 	for _, m := range slices.SortedFunc(slices.Values(p.s.c.maps), func(a, b *mapDef) int { return strings.Compare(a.name, b.name) }) {
 		p.printMap(m, 0, 0, false)
 	}
+}
+
+// ClearMaps takes all elements out of all maps.
+func (p *Printer) ClearMaps() error {
+	for _, m := range p.s.c.maps {
+		if err := p.empty(m, true); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // printMap prints a map, or its last entries; asked says that the script wants it, be it

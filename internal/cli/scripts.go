@@ -1,0 +1,138 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/internal/command"
+)
+
+// detachScript leaves a script running in the daemon.
+func detachScript(ctx context.Context, r *command.Run, c *client.Client, req api.RunScript) error {
+	i, err := c.DetachScript(ctx, req)
+	if err != nil {
+		return err
+	}
+	r.Note("Attached %s; 'guestprobe stop %s' ends it", command.Plural(i.Attached, "probe"), i.Name)
+	for _, text := range i.Warnings {
+		r.Note("%s", command.Clean(text))
+	}
+	return nil
+}
+
+func (a *app) scripts() command.Spec {
+	return command.Spec{
+		Use:   "scripts",
+		Short: "List the scripts that run without a client",
+		Long: `List the scripts that 'guestprobe run --detach NAME' has left running: their probes, hits
+of these, records that they have written and those that were lost, and since when they run.
+A script that has ended by itself, by exit() or with its probes or the guest, stays in the
+list with the reason until 'guestprobe stop NAME' prints its end.`,
+		Example: "  guestprobe scripts\n  guestprobe scripts --format json",
+		Args:    command.Between(0, 0, ""),
+		Run: show(a, func(ctx context.Context, _ *command.Run, c *client.Client) (api.ScriptList, error) {
+			ss, err := c.Scripts(ctx)
+			return api.ScriptList{Scripts: ss}, err
+		}, func(r *command.Run, l api.ScriptList) error {
+			var rows [][]string
+			for _, s := range l.Scripts {
+				rows = append(rows, []string{s.Name, scriptState(s), fmt.Sprint(s.Attached), fmt.Sprint(s.Hits), fmt.Sprint(s.Written), fmt.Sprint(s.Lost), s.Since.Local().Format(time.DateTime), firstLine(s.Script)})
+			}
+			return r.Table([]string{"NAME", "STATE", "PROBES", "HITS", "WRITTEN", "LOST", "SINCE", "SCRIPT"}, rows)
+		}),
+	}
+}
+
+// scriptState says whether a script runs, or why it has ended.
+func scriptState(s api.ScriptInfo) string {
+	switch {
+	case s.Ended == "":
+		return "running"
+	case s.Ended == api.EndExit && s.Code != nil:
+		return fmt.Sprintf("exit(%d)", *s.Code)
+	}
+	return strings.ReplaceAll(s.Ended, "_", " ")
+}
+
+// firstLine is the first line of a script, and not more than fits.
+func firstLine(script string) string {
+	line, _, more := strings.Cut(strings.TrimSpace(script), "\n")
+	const most = 60
+	if rs := []rune(line); len(rs) > most {
+		line, more = string(rs[:most]), true
+	}
+	if more {
+		line += "..."
+	}
+	return line
+}
+
+func (a *app) script() command.Spec {
+	var followed bool
+	return command.Spec{
+		Use:   "script [flags] NAME",
+		Short: "Show the maps of a script that runs without a client",
+		Long: `Show the maps of a script as they are now, as it would print them at its end; or with
+--follow what it has printed so far, of which the daemon keeps the last 4 MiB, and what it
+prints, until it ends. Ctrl-C ends that, and leaves the script running. --format json prints
+as bpftrace -f json does, and with --follow the script's own format decides.`,
+		Example:  "  guestprobe script reads\n  guestprobe script --follow reads",
+		Args:     command.Between(1, 1, ""),
+		Complete: first(a.completeScripts()),
+		Flags: func(f *pflag.FlagSet) {
+			f.BoolVarP(&followed, "follow", "f", false, "what it prints, until it ends")
+		},
+		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
+			name := r.Args[0]
+			if followed {
+				return printScript(ctx, r, c, r.Stdout, func(life context.Context) (*client.Stream, error) { return c.FollowScript(life, name) }, func(api.Start) {})
+			}
+			format := api.ScriptText
+			if r.WantsJSON() {
+				format = api.ScriptJSON
+			}
+			s, err := c.Script(ctx, name, format)
+			if err != nil {
+				return err
+			}
+			if s.Maps == nil {
+				r.Note("%s has ended (%s); 'guestprobe stop %s' prints its end.", name, scriptState(s), name)
+				return nil
+			}
+			return r.Print("%s", *s.Maps)
+		}),
+	}
+}
+
+func (a *app) stop() command.Spec {
+	return command.Spec{
+		Use:   "stop NAME",
+		Short: "End a script that runs without a client",
+		Long: `End a script: its probes stop, END runs, and all maps are printed, as when Ctrl-C ends
+'guestprobe run'. Of one that has ended by itself what it has printed then is printed.
+The name is free for another script afterwards.`,
+		Example:  "  guestprobe stop reads",
+		Args:     command.Between(1, 1, ""),
+		Complete: first(a.completeScripts()),
+		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
+			return printScript(ctx, r, c, r.Stdout, func(life context.Context) (*client.Stream, error) { return c.StopScript(life, r.Args[0]) }, func(api.Start) {})
+		}),
+	}
+}
+
+// completeScripts completes the names of scripts.
+func (a *app) completeScripts() command.Completion {
+	return a.complete(func(ctx context.Context, c *client.Client, _ string) (names []string) {
+		ss, _ := c.Scripts(ctx)
+		for _, s := range ss {
+			names = append(names, s.Name)
+		}
+		return names
+	})
+}

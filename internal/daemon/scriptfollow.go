@@ -1,0 +1,85 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+)
+
+// followScript streams what a script has printed, as far as it is kept, and what it prints.
+func (s *server) followScript(w http.ResponseWriter, r *http.Request) error {
+	k, err := s.scripts.find(r.PathValue("script"))
+	if err != nil {
+		return err
+	}
+	return k.follow(w, r, 0)
+}
+
+// stopScript has a script come to its end, streams that, and forgets the script. One that
+// has ended already gives the end that it had.
+func (s *server) stopScript(w http.ResponseWriter, r *http.Request) error {
+	k, err := s.scripts.find(r.PathValue("script"))
+	if err != nil {
+		return err
+	}
+	if err := noBody(w, r); err != nil {
+		return err
+	}
+	select {
+	case k.asked <- struct{}{}:
+	default:
+	}
+	defer func() { // also without the client
+		<-k.done
+		s.scripts.forget(k)
+	}()
+	p := k.log.read(0)
+	for ; p.end < 0; p = k.log.read(0) {
+		<-p.changed
+	}
+	return k.follow(w, r, p.end)
+}
+
+// follow streams the records of a script from a place of its log on.
+func (k *keptScript) follow(w http.ResponseWriter, r *http.Request, at int) error {
+	st, err := k.s.openStream(w, r)
+	if err != nil {
+		return err
+	}
+	defer k.s.closeStream(st)
+	start := k.begin
+	start.Stream = st.id
+	st.put(api.RecordStart, start)
+	heart := time.NewTicker(k.s.opt.heartbeat)
+	defer heart.Stop()
+	for {
+		p := k.log.read(at)
+		if p.skipped > 0 {
+			st.put(api.RecordWarning, api.Warning{Text: fmt.Sprintf("%d bytes of older records are not kept any more", p.skipped)})
+		}
+		at = p.next
+		st.buf.Write(p.data)
+		if err := st.flush(); errors.Is(err, errSlow) {
+			st.endSlow(0, nil)
+			return nil
+		} else if err != nil || p.last {
+			return nil // the client is gone, or has all
+		}
+		if p.data != nil {
+			continue
+		}
+		select {
+		case <-p.changed:
+		case <-heart.C:
+			st.putHeartbeat()
+		case <-st.asked:
+			st.end(api.EndAsked, nil, nil)
+			return nil
+		case <-r.Context().Done():
+			return nil
+		}
+	}
+}

@@ -1,0 +1,238 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+)
+
+// maxScripts bounds how many scripts run without a client, or have ended and were not
+// stopped yet.
+const maxScripts = 128
+
+// keptScript is a script that runs without a client, on a goroutine of its own, until it is
+// stopped. One that has ended by itself stays until then, with what it has printed.
+type keptScript struct {
+	*runningScript
+	req   api.RunScript
+	since time.Time
+	log   *scriptLog
+	begin api.Start     // for those who read
+	done  chan struct{} // closed at its end
+}
+
+// scripts are those without a client.
+type scripts struct {
+	mu      sync.Mutex
+	byName  map[string]*keptScript // nil: the name is taken by one that is being compiled
+	closing bool                   // the daemon stops
+	running sync.WaitGroup
+}
+
+// reserve takes a name.
+func (s *scripts) reserve(name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.byName == nil {
+		s.byName = map[string]*keptScript{}
+	}
+	_, taken := s.byName[name]
+	switch {
+	case s.closing:
+		return errClosing
+	case taken:
+		return &api.Error{Code: api.CodeNameTaken, Errno: "EEXIST", Message: fmt.Sprintf("there is a script %q already", name), Detail: "'guestprobe stop " + name + "' ends it and prints its maps"}
+	case len(s.byName) >= maxScripts:
+		return &api.Error{Code: api.CodeTooMany, Errno: "ENOSPC", Message: fmt.Sprintf("more than %d scripts", maxScripts), Detail: "'guestprobe scripts' lists them; stop some"}
+	}
+	s.byName[name] = nil
+	return nil
+}
+
+// start has a script run by the name that was reserved for it, or gives that back for nil.
+func (s *scripts) start(name string, k *keptScript) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if k == nil || s.closing {
+		delete(s.byName, name)
+		return errClosing
+	}
+	s.byName[name] = k
+	s.running.Go(k.live)
+	return nil
+}
+
+// find returns the script of a name.
+func (s *scripts) find(name string) (*keptScript, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if k := s.byName[name]; k != nil {
+		return k, nil
+	}
+	return nil, &api.Error{Code: api.CodeNoScript, Errno: "ENOENT", Message: fmt.Sprintf("no script %q", name), Detail: "'guestprobe scripts' lists those there are"}
+}
+
+// forget takes a script away.
+func (s *scripts) forget(k *keptScript) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.byName[k.req.Detach] == k {
+		delete(s.byName, k.req.Detach)
+	}
+}
+
+// all returns the scripts by name.
+func (s *scripts) all() (ks []*keptScript) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, k := range s.byName {
+		if k != nil {
+			ks = append(ks, k)
+		}
+	}
+	slices.SortFunc(ks, func(a, b *keptScript) int { return cmp.Compare(a.req.Detach, b.req.Detach) })
+	return ks
+}
+
+// wait lets no further script begin, and waits until those there are have ended, or ctx
+// has.
+func (s *scripts) wait(ctx context.Context) {
+	s.mu.Lock()
+	s.closing = true
+	s.mu.Unlock()
+	ended := make(chan struct{})
+	go func() {
+		s.running.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-ctx.Done():
+	}
+}
+
+// keepScript begins a script that goes on without its client.
+func (s *server) keepScript(w http.ResponseWriter, r *http.Request, req *api.RunScript) error {
+	if len(req.Detach) > api.MaxScriptName || !api.ScriptName.MatchString(req.Detach) {
+		return badValue("detach %q: want a letter or _, then letters, digits and _ . -, at most %d in all", req.Detach, api.MaxScriptName)
+	}
+	if err := s.scripts.reserve(req.Detach); err != nil {
+		return err
+	}
+	rs, warnings, err := s.startScript(req)
+	if err != nil {
+		_ = s.scripts.start(req.Detach, nil)
+		return err
+	}
+	k := &keptScript{runningScript: rs, req: *req, since: time.Now(), log: newScriptLog(), done: make(chan struct{})}
+	rs.stream = s.newStream(k.log)
+	rs.ending, rs.look = k.log.mark, make(chan func())
+	k.begin = rs.start(r, 0)
+	rs.warn(warnings)
+	info := k.info()
+	if err := s.scripts.start(req.Detach, k); err != nil {
+		rs.close()
+		return err
+	}
+	info.Warnings = warnings
+	s.log.Info("script", "name", req.Detach, "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
+	writeJSON(w, http.StatusCreated, info)
+	return nil
+}
+
+// live runs the script to its end.
+func (k *keptScript) live() {
+	defer func() {
+		if v := recover(); v != nil {
+			k.s.log.Error("panic in a script", "name", k.req.Detach, "panic", v, "stack", string(debug.Stack()))
+			k.close()
+			k.ended = api.End{Reason: api.EndShutdown, Probes: k.own.finals()}
+			k.end(k.ended.Reason, nil, k.ended.Probes)
+		}
+		k.log.close()
+		close(k.done)
+	}()
+	// No write into the log fails.
+	_ = k.run(context.Background(), nil)
+	k.s.log.Info("script ended", "name", k.req.Detach, "reason", k.ended.Reason, "written", k.delivered, "lost", k.lost)
+}
+
+// info describes the script.
+func (k *keptScript) info() api.ScriptInfo {
+	i := api.ScriptInfo{
+		Name: k.req.Detach, Script: k.req.Script, Args: k.req.Args, Format: k.req.Format, Since: k.since, Attached: k.begin.Attached,
+		Written: k.written.Load(), Lost: k.dropped.Load(),
+	}
+	ps := k.s.probes.describe(k.s.probes.those(k.own.only))
+	select {
+	case <-k.done:
+		i.Ended, i.Code = k.ended.Reason, k.ended.Code
+		ps = k.ended.Probes
+	default:
+		ps = append(ps, k.own.finals()...)
+	}
+	for _, p := range ps {
+		i.Hits += p.Stats.Hits
+	}
+	return i
+}
+
+// maps prints the maps as they are now, or returns nil when the script has ended.
+func (k *keptScript) maps(ctx context.Context, format string) *string {
+	var b strings.Builder
+	printed := make(chan struct{})
+	select {
+	case k.look <- func() {
+		defer close(printed)
+		k.s.probes.programs.Poll()
+		k.newPrinter(format, func(text string) { b.WriteString(text) }).Maps()
+	}:
+		<-printed
+		text := b.String()
+		return &text
+	case <-k.done:
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+func (s *server) getScripts(w http.ResponseWriter, _ *http.Request) error {
+	l := api.ScriptList{Scripts: []api.ScriptInfo{}}
+	for _, k := range s.scripts.all() {
+		l.Scripts = append(l.Scripts, k.info())
+	}
+	writeJSON(w, http.StatusOK, l)
+	return nil
+}
+
+func (s *server) getScript(w http.ResponseWriter, r *http.Request) error {
+	q, err := query(r)
+	if err != nil {
+		return err
+	}
+	k, err := s.scripts.find(r.PathValue("script"))
+	if err != nil {
+		return err
+	}
+	format := k.req.Format
+	switch f := q["format"]; f {
+	case "":
+	case api.ScriptText, api.ScriptJSON:
+		format = f
+	default:
+		return badValue("format %q: want text or json", f)
+	}
+	maps := k.maps(r.Context(), format)
+	info := k.info()
+	info.Maps = maps
+	writeJSON(w, http.StatusOK, info)
+	return nil
+}
