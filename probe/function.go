@@ -28,8 +28,8 @@ func NewFunctions(syms Symbols) *Functions {
 	return &Functions{syms: syms, funcs: map[guest.GVA]*flow.Func{}}
 }
 
-// maxFunctions bounds the functions that are remembered.
-const maxFunctions = 1024
+// maxFunctions bounds the functions that are remembered, which take some 6 KiB each.
+const maxFunctions = 256
 
 // Of returns the analysis of the function that sym names, or why there is none.
 func (fs *Functions) Of(sym guest.Symbol) (f *flow.Func, why string) {

@@ -21,9 +21,12 @@ type change struct {
 	own *session // the stream that it is for, or nil
 	obj *object  // whose programs' places it is about, or nil
 
-	come    []*attached            // probes that are new
-	command map[*attached]int      // of those: which command each is of
-	named   map[string][]*attached // those by name, as the index has the others
+	come    []*attached       // probes that are new
+	command map[*attached]int // of those: which command each is of
+
+	// Those by name, as the index has the others, as far as a deletion has asked for it.
+	named map[string][]*attached
+	known int // how many of come are in named
 
 	leave   []*attached // probes that go
 	leaving map[*attached]bool
@@ -191,10 +194,18 @@ func (c *change) add(i int, a *attached, check bool) error {
 	}
 	c.come = append(c.come, a)
 	c.command[a] = i
-	for _, name := range a.names() {
-		c.named[name] = append(c.named[name], a)
-	}
 	return nil
+}
+
+// called returns the probes of a name, of before and those that are new.
+func (c *change) called(name string) []*attached {
+	for ; c.known < len(c.come); c.known++ {
+		a := c.come[c.known]
+		for _, n := range a.names() {
+			c.named[n] = append(c.named[n], a)
+		}
+	}
+	return append(slices.Clip(c.st.index.called(name)), c.named[name]...)
 }
 
 // deletion takes away what a deletion matches: probes that stay, and those that come
@@ -215,7 +226,7 @@ func (c *change) deletion(spec api.ProbeSpec) error {
 		key = x.Group + "/" + x.Event
 	}
 	found := false
-	for _, a := range append(slices.Clip(c.st.index.called(key)), c.named[key]...) {
+	for _, a := range c.called(key) {
 		_, comes := c.command[a]
 		if !a.stay || c.leaving[a] || a.id == 0 && !comes || !x.Matches(a.def) {
 			continue

@@ -24,7 +24,7 @@ func (a *attached) names() [3]string {
 
 // events are the probes of each event, for the rules that these obey. store.changes
 // guards them.
-type events map[eventKey]event.Probes
+type events map[eventKey]*event.Probes
 
 // eventKey is the identity of an event. What streams have brought and take with them is
 // apart from all else: two streams may bring the same definition.
@@ -48,11 +48,11 @@ func (v events) join(a *attached) error {
 	other := k
 	other.program = !k.program
 	err := error(nil)
-	if len(v[other]) > 0 || k.program && len(v[k]) > 0 {
+	if v[other] != nil || k.program && v[k] != nil {
 		err = a.def.Taken() // programs have events of their own
 	} else {
 		if v[k] == nil {
-			v[k] = event.Probes{}
+			v[k] = &event.Probes{}
 		}
 		err = v[k].Add(a.def)
 	}
@@ -69,7 +69,7 @@ func (v events) part(a *attached) {
 	}
 	k := a.event()
 	if ps := v[k]; ps != nil {
-		if ps.Remove(a.def); len(ps) == 0 {
+		if ps.Remove(a.def); ps.Len() == 0 {
 			delete(v, k)
 		}
 	}

@@ -46,7 +46,7 @@ type guestMaker func(o *options, p bootable, log *slog.Logger) (Guest, error)
 // gcPercent is how much the daemon's memory grows before what is garbage of it is collected.
 // Hits make none, so that this costs nothing but where tens of thousands of probes come or
 // go at once, which is when memory would otherwise be twice what it has to be.
-const gcPercent = 25
+const gcPercent = 15
 
 // Program describes guestprobed's command line. It runs until its context ends.
 func Program() command.Program { return commandLine(newMachineGuest) }

@@ -79,15 +79,30 @@ func (x *Deletion) Matches(d *Def) bool {
 // NoMatch returns the error for a deletion that takes nothing away.
 func (x *Deletion) NoMatch() error { return x.src.fail(0, 0, CodeNoEvent) }
 
-// Probes are those of one event, by Def.identity. The kernel's rules decide which
-// there can be: all are of one kind and have the same arguments, and none is there
-// twice.
-type Probes map[string]*Def
+// Probes are those of one event. The kernel's rules decide which there can be: all
+// are of one kind and have the same arguments, and none is there twice. The zero
+// value has none.
+type Probes struct {
+	one  *Def            // instead of all, where there is one: nearly always
+	more map[string]*Def // by Def.identity
+}
+
+// Len returns how many there are.
+func (v *Probes) Len() int {
+	if v.one != nil {
+		return 1
+	}
+	return len(v.more)
+}
 
 // Add adds d, which has the group and event name of the others, or returns a
 // *SyntaxError with errno EEXIST.
-func (v Probes) Add(d *Def) error {
-	for _, have := range v { // they are all alike
+func (v *Probes) Add(d *Def) error {
+	have := v.one
+	for _, have = range v.more { // they are all alike
+		break
+	}
+	if have != nil {
 		if d.Kind != have.Kind {
 			return d.line().fail(0, 0, CodeDiffProbeType)
 		}
@@ -100,20 +115,29 @@ func (v Probes) Add(d *Def) error {
 				return d.line().fail(2+i, 0, CodeDiffArgType)
 			}
 		}
-		break
 	}
 	id := d.identity()
-	if v[id] != nil {
+	if v.more[id] != nil || v.one != nil && v.one.identity() == id {
 		return d.line().fail(0, 0, CodeSameProbe)
 	}
-	v[id] = d
+	switch {
+	case v.Len() == 0:
+		v.one = d
+		return nil
+	case v.one != nil:
+		v.more = map[string]*Def{v.one.identity(): v.one}
+		v.one = nil
+	}
+	v.more[id] = d
 	return nil
 }
 
 // Remove takes d out, if it is there.
-func (v Probes) Remove(d *Def) {
-	if id := d.identity(); v[id] == d {
-		delete(v, id)
+func (v *Probes) Remove(d *Def) {
+	if v.one == d {
+		v.one = nil
+	} else if id := d.identity(); v.more[id] == d {
+		delete(v.more, id)
 	}
 }
 

@@ -376,7 +376,7 @@ func TestJoin(t *testing.T) {
 			t.Errorf("%q to %q: got %v, want %q at %d", tt.text, tt.have, err, tt.want, tt.col)
 		}
 		event.Remove(d)
-		if event.Remove(have); err == nil && len(event) != 0 {
+		if event.Remove(have); err == nil && event.Len() != 0 {
 			t.Errorf("%q and %q: left are %v", tt.have, tt.text, event)
 		}
 	}

@@ -7,11 +7,10 @@ import (
 // maxCommand is the longest line that kprobe_events takes, in bytes.
 const maxCommand = 4094
 
-// line is a command cut into tokens; it knows where each stands.
+// line is a command cut into tokens.
 type line struct {
-	command string
-	tokens  []string
-	columns []int
+	command string   // the tokens, joined by single blanks
+	tokens  []string // parts of the command
 }
 
 // isBlank is isspace of the C locale.
@@ -23,12 +22,9 @@ func tokenize(text string) *line {
 	if i := strings.IndexByte(text, '#'); i >= 0 {
 		text = text[:i]
 	}
-	s := &line{tokens: strings.FieldsFunc(text, isBlank)}
-	s.command = strings.Join(s.tokens, " ")
-	at := 0
-	for _, t := range s.tokens {
-		s.columns = append(s.columns, at)
-		at += len(t) + 1
+	s := &line{command: text, tokens: strings.FieldsFunc(text, isBlank)}
+	if command := strings.Join(s.tokens, " "); command != text {
+		s.command = command // else there is one copy of each of very many definitions
 	}
 	return s
 }
@@ -37,10 +33,14 @@ func tokenize(text string) *line {
 // that does not exist stands one blank behind the command.
 func (s *line) fail(token, offset int, code Code) *SyntaxError {
 	column := len(s.command) + 1
-	if token < len(s.columns) {
+	if token < len(s.tokens) {
+		at := token // the blanks before it
+		for _, t := range s.tokens[:token] {
+			at += len(t)
+		}
 		// The kernel's caret can be shifted (docs/definitions.md); it never
 		// leaves the command here.
-		column = min(s.columns[token]+offset, len(s.command))
+		column = min(at+offset, len(s.command))
 	}
 	return &SyntaxError{Code: code, Text: code.Text(), Errno: code.Errno(), Column: column, Command: s.command}
 }
