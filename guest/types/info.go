@@ -16,6 +16,9 @@ const MaxBTF = 16 << 20
 // Type is a type of a guest's program, for those who do not look into it.
 type Type = btf.Type
 
+// FuncProto is the prototype of a function, likewise.
+type FuncProto = btf.FuncProto
+
 // Read returns the types of a section .BTF as it is in files and in memory: those of a
 // program, with base nil, or those that a module adds to its kernel's, base. They are
 // decoded when they are asked for.
@@ -47,6 +50,8 @@ type Info struct {
 	module  func(name string) *btf.Spec
 
 	mu sync.Mutex // what reads a module's types reads the program's too, without their lock
+
+	index index
 }
 
 // New returns the types of a program, which Read has returned. Module returns those that

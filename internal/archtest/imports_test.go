@@ -25,7 +25,7 @@ var allowed = map[string][]string{
 	"probe/bpf":           {"probe/insn"},
 	"probe/bpfgen":        {"probe/bpf"},
 	"probe/evbpf":         {"guest", "probe", "probe/bpf", "probe/bpfgen", "probe/event"},
-	"probe/script":        {"probe/bpf", "probe/bpfgen", "probe/insn"},
+	"probe/script":        {"guest/types", "probe/bpf", "probe/bpfgen", "probe/insn"},
 	"internal/program":    {"guest", "guest/linux", "probe", "probe/bpf", "probe/evbpf", "probe/event", "probe/insn"},
 	"internal/probetest":  {"guest", "internal/elfbuild", "probe", "probe/code", "probe/insn"},
 	"internal/bpftest":    {"probe/bpf"},

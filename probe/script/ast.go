@@ -1,5 +1,7 @@
 package script
 
+import "github.com/cilium/ebpf/btf"
+
 // exprKind says what an expression is.
 type exprKind uint8
 
@@ -18,6 +20,7 @@ const (
 	exTuple                   // args
 	exField                   // args[0] . name, or . num
 	exIndex                   // args[0] [ args[1] ]
+	exType                    // cast: only as what sizeof and offsetof are of
 	exIncDec                  // name is ++ or --; args[0]; post
 )
 
@@ -30,18 +33,22 @@ type expr struct {
 	num  uint64
 	args []*expr
 	post bool
-	cast typeName
+	cast *typeName // of exCast, exType, and of a variable that is declared with its type
 
 	typ  Type // by the checker
 	decl *variable
-	site int // of what can fail in it: see program.sites
+	site int // of what can fail in it: see checker.sites
+
+	// Of a part of what C has: its type there, where it begins, and of a bit field its width.
+	c          btf.Type
+	bit, width uint64
 }
 
 // typeName is a type as it is written.
 type typeName struct {
 	Span
-	name string
-	ptrs int
+	c     btf.Type
+	whole bool // an array of as many elements as there are
 }
 
 // stmtKind says what a statement is.
@@ -94,8 +101,9 @@ type probeDef struct {
 
 // variable is a scratch variable, from its first assignment to the end of the block.
 type variable struct {
-	name string
-	typ  Type
+	name  string
+	typ   Type
+	fixed bool // its type is declared
 }
 
 // mapDef is a map of the script.
@@ -124,4 +132,14 @@ type script struct {
 	probes []*probeDef
 	maps   []*mapDef // in the order in which they first appear
 	byName map[string]*mapDef
+
+	types       Types // of the guest; nil: none are known
+	defined     map[cName]btf.Type
+	enumerators map[string]enumerator // of the script
+}
+
+// enumerator is a name for a number.
+type enumerator struct {
+	value uint64
+	of    *btf.Enum
 }

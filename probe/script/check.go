@@ -233,6 +233,12 @@ func (c *checker) let(s *stmt) error {
 		}
 	}
 	c.declare(s)
+	if name := s.to.cast; name != nil && !s.decl.fixed {
+		if s.decl.typ = fromC(name.c); s.decl.typ.Kind == Void || name.whole || s.decl.typ.bytes() > maxTuple {
+			return c.at(name.Span, "a variable of type '%s' is not supported", s.decl.typ)
+		}
+		s.decl.fixed, c.changed = true, true
+	}
 	return c.widen(s.to, s.decl, t)
 }
 
@@ -251,7 +257,10 @@ func (c *checker) widen(e *expr, v *variable, t Type) error {
 	if !ok {
 		return c.at(e.Span, "Type mismatch for %s: trying to assign value of type '%s' when variable already contains a value of type '%s'", v.name, t, v.typ)
 	}
-	if !u.equal(v.typ) {
+	switch {
+	case v.fixed: // numbers become ones of the type that is declared
+		u = v.typ
+	case !u.equal(v.typ):
 		v.typ, c.changed = u, true
 	}
 	e.decl, e.typ = v, u
@@ -261,9 +270,21 @@ func (c *checker) widen(e *expr, v *variable, t Type) error {
 // value is expr for what variables and tuples can hold: of an aggregation the number that
 // it is now.
 func (c *checker) value(e *expr) (Type, error) {
+	t, err := c.part(e)
+	if n := t.bytes(); err == nil && t.is(Struct, Array) && n > maxTuple {
+		return t, c.at(e.Span, "a value of type '%s' has %d bytes: at most %d", t, n, maxTuple).hint("name a member of it")
+	}
+	return t, err
+}
+
+// part is value for what only a part is taken of.
+func (c *checker) part(e *expr) (Type, error) {
 	t, err := c.expr(e)
-	if err == nil && t.isAggregate() && !t.isScalarAggregate() {
+	switch {
+	case err == nil && t.isAggregate() && !t.isScalarAggregate():
 		return t, c.at(e.Span, "a map of %s() has no value for an expression", t).hint("print(%s) prints all of it", e.name)
+	case err == nil && t.Kind == Void:
+		return t, c.at(e.Span, "there is no value of type 'void'")
 	}
 	t = t.asNumber()
 	e.typ = t

@@ -199,9 +199,9 @@ func (c *checker) call(e *expr) (Type, error) {
 			return typeString(len(c.paramText(e.args[0])) + 1), nil
 		}
 	case "sizeof":
-		t, err := c.value(e.args[0])
-		e.num = uint64(t.Size)
-		return typeUint, err
+		return c.sizeOf(e)
+	case "offsetof":
+		return c.offsetOf(e)
 	}
 	var ts []Type
 	for _, a := range e.args {
@@ -216,6 +216,10 @@ func (c *checker) call(e *expr) (Type, error) {
 			return ts[0], c.at(e.args[0].Span, "strlen() expects a string (%s provided)", ts[0]).hint("str(POINTER) reads one")
 		}
 		return typeUint, nil
+	}
+	if e.name == "str" && len(ts) == 1 && ts[0].Kind == String {
+		*e = *e.args[0] // it is one already
+		return ts[0], nil
 	}
 	if e.name == "buf" && ts[0].Kind == String {
 		ts[0] = typeUint

@@ -15,7 +15,10 @@ func (c *checker) expr(e *expr) (Type, error) {
 func (c *checker) typeOf(e *expr) (Type, error) {
 	switch e.kind {
 	case exInt:
-		if e.num > math.MaxInt64 {
+		switch {
+		case e.c != nil:
+			return Type{Kind: Int, Size: 8, Signed: e.num <= math.MaxInt64, C: e.c}, nil
+		case e.num > math.MaxInt64:
 			return typeUint, nil
 		}
 		return typeInt, nil
@@ -66,29 +69,14 @@ func (c *checker) typeOf(e *expr) (Type, error) {
 		return t, nil
 	case exField:
 		return c.field(e)
+	case exIndex:
+		return c.index(e)
+	case exType:
+		return fromC(e.cast.c), nil
 	case exIncDec:
 		return c.incDecType(e)
 	}
 	panic("BUG: no such expression")
-}
-
-func (c *checker) field(e *expr) (Type, error) {
-	of := e.args[0]
-	if of.kind == exBuiltin && (of.name == "args" || of.name == "ctx") {
-		return Type{}, c.unknown(of, "identifier")
-	}
-	t, err := c.value(of)
-	switch {
-	case err != nil || t.Kind == None:
-		return Type{}, err
-	case t.Kind != Tuple:
-		return t, c.at(e.Span, "a value of type '%s' has no fields", t).hint("structs are not supported: read memory by pointers to numbers, as *(uint32 *)(arg0 + 8)")
-	case e.name != "":
-		return t, c.at(e.Span, "a tuple's fields are numbers, as $t.0")
-	case e.num >= uint64(len(t.Elems)):
-		return t, c.at(e.Span, "Invalid tuple index: %d. Found %d elements in tuple.", e.num, len(t.Elems))
-	}
-	return t.Elems[e.num], nil
 }
 
 func (c *checker) incDecType(e *expr) (Type, error) {
@@ -100,7 +88,7 @@ func (c *checker) incDecType(e *expr) (Type, error) {
 	if t.Kind == None {
 		t = typeInt
 	}
-	if t.Kind != Int {
+	if !t.is(Int, Pointer) {
 		return t, c.at(e.Span, "The %s operator can not be used on a value of type '%s'", e.name, t)
 	}
 	if of.kind == exVar {
@@ -110,16 +98,16 @@ func (c *checker) incDecType(e *expr) (Type, error) {
 }
 
 func (c *checker) unaryType(e *expr) (Type, error) {
+	if e.name == "*" {
+		return c.dereference(e)
+	}
 	t, err := c.value(e.args[0])
 	if err != nil || t.Kind == None {
 		return t, err
 	}
 	switch {
-	case e.name == "*" && t.Kind == Pointer:
-		e.site = c.addSite(e.Span, "")
-		return t.Elems[0], nil
-	case e.name == "*" && t.isInt():
-		return t, c.at(e.Span, "Can not dereference a value of type '%s'", t).hint("say what it points to, as *(uint64 *)arg0")
+	case t.Kind == Pointer && e.name != "!":
+		return t, c.at(e.Span, "The %s operator can not be used on a value of type '%s'", e.name, t)
 	case !t.isInt():
 		return t, c.at(e.Span, "The %s operator can not be used on a value of type '%s'", e.name, t)
 	case e.name == "!":
@@ -168,11 +156,8 @@ func (c *checker) binaryType(e *expr) (Type, error) {
 	switch {
 	case err != nil:
 		return bt, err
-	case isComparison(e.name) && at.Kind == String && bt.Kind == String:
-		if e.name != "==" && e.name != "!=" {
-			return at, c.at(e.Span, "The %s operator can not be used on strings", e.name)
-		}
-		return typeBool, nil
+	case isComparison(e.name) && at.is(String, Tuple, Array, Struct) && at.Kind == bt.Kind:
+		return c.comparison(e, at, bt)
 	case isComparison(e.name), e.name == "&&", e.name == "||":
 		if at.Kind == None || bt.Kind == None {
 			return typeBool, nil
@@ -189,8 +174,8 @@ func (c *checker) binaryType(e *expr) (Type, error) {
 	switch {
 	case isComparison(e.name), e.name == "&&", e.name == "||":
 		return typeBool, nil
-	case at.Kind == Pointer && (e.name == "+" || e.name == "-"):
-		return at, nil
+	case at.Kind == Pointer || bt.Kind == Pointer:
+		return c.pointerMath(e, at, bt)
 	case e.name == "-":
 		return typeInt, nil
 	case e.name == "<<", e.name == ">>":
@@ -225,28 +210,13 @@ func (c *checker) condType(e *expr) (Type, error) {
 	return t, nil
 }
 
-func (c *checker) castType(e *expr) (Type, error) {
-	t, err := c.value(e.args[0])
-	if err != nil {
-		return t, err
-	}
-	if t.Kind != None && !t.isInt() {
-		return t, c.at(e.Span, "Cannot cast from '%s' to '%s'", t, e.cast.name)
-	}
-	to := intTypes[e.cast.name]
-	if e.cast.ptrs > 4 {
-		return t, c.at(e.cast.Span, "too many *")
-	}
-	for range e.cast.ptrs {
-		to = pointerTo(to)
-	}
-	return to, nil
-}
-
 // builtin is the type of a name.
 func (c *checker) builtin(e *expr) (Type, error) {
 	b, ok := builtins[e.name]
 	if !ok {
+		if c.enumerator(e) {
+			return c.typeOf(e)
+		}
 		if _, isCall := calls[e.name]; isCall {
 			return Type{}, c.at(e.Span, "%s is a function: %s(...)", e.name, e.name)
 		}
@@ -264,6 +234,12 @@ func (c *checker) builtin(e *expr) (Type, error) {
 	}
 	t := b.typ
 	switch e.name {
+	case "args":
+		return t, c.at(e.Span, "args has no value of its own").hint("write a parameter's name, as args.count")
+	case "retval":
+		return c.returned(), nil
+	case "curtask":
+		return c.taskType(), nil
 	case "kstack":
 		e.site = c.addSite(e.Span, siteStack)
 	case "probe", "func":

@@ -55,7 +55,7 @@ func Compile(text string, t Target, o Options) (*Script, error) {
 	if o.Name == "" {
 		o.Name = "stdin"
 	}
-	tree, err := parse(o.Name, text, o.Params)
+	tree, err := parse(o.Name, text, o.Params, t.Types())
 	if err != nil {
 		return nil, err
 	}

@@ -81,22 +81,30 @@ func meant(wrong string, names []string) string {
 	return best
 }
 
-// distance is how many letters must be changed, put in or taken out to make b of a.
+// distance is how many letters must be changed, put in, taken out or swapped with their
+// neighbour to make b of a.
 func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
+	rows := [3][]int{}
+	for i := range rows {
+		rows[i] = make([]int, len(b)+1)
 	}
-	for i := range len(a) {
-		prev := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := prev
-			if a[i] != b[j] {
-				cost = 1 + min(prev, row[j], row[j+1])
+	for i := range len(a) + 1 {
+		row, prev, before := rows[i%3], rows[(i+2)%3], rows[(i+1)%3]
+		for j := range len(b) + 1 {
+			switch {
+			case i == 0:
+				row[j] = j
+			case j == 0:
+				row[j] = i
+			case a[i-1] == b[j-1]:
+				row[j] = prev[j-1]
+			default:
+				row[j] = 1 + min(prev[j-1], prev[j], row[j-1])
 			}
-			prev, row[j+1] = row[j+1], cost
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				row[j] = min(row[j], 1+before[j-2])
+			}
 		}
 	}
-	return row[len(b)]
+	return rows[len(a)%3][len(b)]
 }

@@ -328,7 +328,7 @@ func (g *generator) assign(s *stmt) {
 	}
 	if s.op != "=" {
 		g.operate(s)
-		g.convert(s.to.typ, s.to.decl.typ)
+		g.convert(typeInt, s.to.decl.typ)
 		g.store(g.vars[s.to.decl], asm.R0)
 		return
 	}

@@ -44,10 +44,21 @@ func (g *generator) number64(e *expr) {
 		g.number64(e.args[2])
 		g.Place(done)
 	case exCast:
+		if e.args[0].typ.Kind == Array {
+			g.fromArray(e)
+			return
+		}
 		g.number64(e.args[0])
 		g.convert(e.args[0].typ, e.typ)
-	case exField:
-		g.scoped(func() { g.load(asm.R0, g.view(e)) })
+	case exField, exIndex:
+		switch {
+		case e.isArgument():
+			g.argument(e)
+		case e.isPlace():
+			g.readPlace(e)
+		default:
+			g.scoped(func() { g.load(asm.R0, g.view(e)) })
+		}
 	case exIncDec:
 		g.incDec(e, false)
 	default:
@@ -80,12 +91,12 @@ func (g *generator) context(e *expr) (off int, ok bool) {
 	if e.kind != exBuiltin {
 		return 0, false
 	}
-	if e.name == "retval" {
+	if e.name == "retval" && e.typ.is(Int, Pointer) && e.typ.Size == 8 {
 		return insn.PtAX, true
 	}
 	if n, isArg := strings.CutPrefix(e.name, "arg"); isArg && len(n) == 1 && n[0] <= '5' {
 		if g.p.atReturn() {
-			return bpf.RegsSize + 8 + 8*int(n[0]-'0'), true // bpf.PutEntry
+			return entryArg(int(n[0] - '0')), true
 		}
 		return insn.CallArgs[n[0]-'0'], true
 	}
@@ -159,13 +170,13 @@ func (g *generator) jumpUnless(e *expr, otherwise bpfgen.Label) {
 		g.GoTo(otherwise)
 		g.Place(on)
 		return
-	case e.kind == exBinary && isComparison(e.name) && e.args[0].typ.Kind == String:
+	case e.kind == exBinary && isComparison(e.name) && e.args[0].typ.is(String, Tuple, Array, Struct):
 		if e.name == "==" {
-			g.compareStrings(e.args[0], e.args[1], otherwise)
+			g.compareValues(e.args[0], e.args[1], otherwise)
 			return
 		}
 		on := g.NewLabel()
-		g.compareStrings(e.args[0], e.args[1], on)
+		g.compareValues(e.args[0], e.args[1], on)
 		g.GoTo(otherwise)
 		g.Place(on)
 		return
@@ -199,8 +210,12 @@ func (g *generator) truth(e *expr) {
 }
 
 func (g *generator) unary(e *expr) {
-	if e.name == "!" {
+	switch e.name {
+	case "!":
 		g.truth(e)
+		return
+	case "*":
+		g.readPlace(e)
 		return
 	}
 	g.number64(e.args[0])
@@ -209,19 +224,6 @@ func (g *generator) unary(e *expr) {
 		g.Emit(asm.Neg.Imm(asm.R0, 0))
 	case "~":
 		g.Emit(asm.Xor.Imm(asm.R0, -1))
-	case "*":
-		g.scoped(func() {
-			t := e.typ
-			to := g.alloc(8)
-			g.Emit(asm.Mov.Reg(asm.R3, asm.R0), bpfgen.StoreConst(8, to.base, to.off, 0))
-			g.address(asm.R1, to)
-			g.Emit(asm.Mov.Imm(asm.R2, int32(t.Size)), bpfgen.Call(bpf.HelperReadKernel))
-			g.failedIfNegative(e.site)
-			g.load(asm.R0, to)
-			if t.Size < 8 && t.Signed {
-				g.convert(typeInt, t)
-			}
-		})
 	}
 }
 
@@ -239,10 +241,19 @@ func (g *generator) binary(e *expr) {
 	}
 	a, b := e.args[0], e.args[1]
 	signed := signIndex(e.typ.Signed && (e.name != "/" && e.name != "%" || signedness(a, b)))
-	if a.typ.Kind == Pointer {
-		g.operands(a, b)
-		g.Emit(asm.Mul.Imm(asm.R1, int32(a.typ.Elems[0].Size)))
-		g.Emit(ops[0].Reg(asm.R0, asm.R1))
+	if e.typ.Kind == Pointer {
+		if a.typ.Kind != Pointer {
+			a, b = b, a
+		}
+		g.scoped(func() {
+			by := g.alloc(8)
+			g.number64(b)
+			g.scale(e.typ.Elems[0].inC())
+			g.store(by, asm.R0)
+			g.number64(a)
+			g.load(asm.R1, by)
+			g.Emit(ops[0].Reg(asm.R0, asm.R1))
+		})
 		return
 	}
 	if n, ok := g.c.constant(b); ok && n >= math.MinInt32 && n <= math.MaxInt32 && (n != 0 || e.name != "/" && e.name != "%") && (n >= 0 && n < 64 || e.name != "<<" && e.name != ">>") {
@@ -276,6 +287,9 @@ func (g *generator) builtin(e *expr) {
 		}
 	}
 	switch e.name {
+	case "retval":
+		g.Emit(bpfgen.Load(8, asm.R0, rCtx, insn.PtAX))
+		g.convert(typeUint, e.typ)
 	case "pid":
 		task(bpf.HelperGetPIDTGID, true)
 	case "tid":
@@ -303,15 +317,7 @@ func (g *generator) builtin(e *expr) {
 	case "kstack":
 		g.stack(e)
 	default: // arg6 and on, which are on the stack above the return address
-		g.scoped(func() {
-			to := g.alloc(8)
-			g.Emit(bpfgen.StoreConst(8, to.base, to.off, 0), bpfgen.Load(8, asm.R3, rCtx, insn.PtSP))
-			g.Add(asm.R3, 8*int64(e.name[3]-'5'))
-			g.address(asm.R1, to)
-			g.Emit(asm.Mov.Imm(asm.R2, 8), bpfgen.Call(bpf.HelperReadKernel))
-			g.failedIfNegative(e.site)
-			g.load(asm.R0, to)
-		})
+		g.stackWord(int(e.name[3]-'5'), e.site)
 	}
 }
 
@@ -328,8 +334,11 @@ func (g *generator) stack(e *expr) {
 // incDec makes x++ and so on; with discard nobody wants the value.
 func (g *generator) incDec(e *expr, discard bool) {
 	of, d := e.args[0], int32(1)
+	if of.typ.Kind == Pointer {
+		d = int32(min(of.typ.Elems[0].inC(), math.MaxInt32))
+	}
 	if e.name == "--" {
-		d = -1
+		d = -d
 	}
 	if of.kind == exVar {
 		v := g.vars[of.decl]
@@ -364,7 +373,7 @@ func (g *generator) incDec(e *expr, discard bool) {
 // call leaves the number that a function returns in R0.
 func (g *generator) call(e *expr) {
 	switch e.name {
-	case "sizeof", "kaddr":
+	case "sizeof", "offsetof", "kaddr":
 		g.Emit(bpfgen.Const(asm.R0, e.num))
 	case "reg":
 		g.Emit(bpfgen.Load(8, asm.R0, rCtx, int(e.num)))

@@ -129,6 +129,9 @@ func (g *generator) assignMap(s *stmt) {
 		switch {
 		case s.op == "+=" || s.op == "-=":
 			g.number64(s.value)
+			if m.value.Kind == Pointer {
+				g.scale(m.value.Elems[0].inC())
+			}
 			if s.op == "-=" {
 				g.Emit(asm.Neg.Imm(asm.R0, 0))
 			}

@@ -29,6 +29,10 @@ func (g *generator) put(e *expr, t Type, to mem) {
 		for i, a := range e.args {
 			g.put(a, t.Elems[i], to.at(t.offset(i)))
 		}
+	case e.isPlace():
+		g.putPlace(e, t, to)
+	case e.kind == exCast:
+		g.putArray(e, to)
 	case e.kind == exVar, e.kind == exField:
 		g.scoped(func() { g.copyAs(t, to, e.typ, g.view(e)) })
 	case e.kind == exMap:
@@ -42,10 +46,10 @@ func (g *generator) put(e *expr, t Type, to mem) {
 
 // view returns where a value is that is in memory already, and puts it there if it is not.
 func (g *generator) view(e *expr) mem {
-	switch e.kind {
-	case exVar:
+	switch {
+	case e.kind == exVar:
 		return g.vars[e.decl]
-	case exField:
+	case e.kind == exField && e.args[0].typ.Kind == Tuple:
 		return g.view(e.args[0]).at(e.args[0].typ.offset(int(e.num)))
 	}
 	m := g.alloc(e.typ.bytes())
@@ -60,7 +64,7 @@ func (g *generator) copyAs(t Type, to mem, from Type, of mem) {
 		for i := range t.Elems {
 			g.copyAs(t.Elems[i], to.at(t.offset(i)), from.Elems[i], of.at(from.offset(i)))
 		}
-	case String, Buffer:
+	case String, Buffer, Struct, Array:
 		n := min(t.bytes(), from.bytes())
 		g.copy(to, of, n)
 		g.clear(to.at(n), t.bytes()-n)
@@ -173,8 +177,18 @@ func (g *generator) putBuffer(e *expr, t Type, to mem) {
 	})
 }
 
-// compareStrings goes on where two strings are equal.
-func (g *generator) compareStrings(a, b *expr, otherwise bpfgen.Label) {
+// compareValues goes on where two values are equal that are no numbers.
+func (g *generator) compareValues(a, b *expr, otherwise bpfgen.Label) {
+	if a.typ.Kind != String {
+		g.scoped(func() {
+			t, _ := unify(a.typ, b.typ)
+			x, y := g.alloc(t.bytes()), g.alloc(t.bytes())
+			g.put(a, t, x)
+			g.put(b, t, y)
+			g.sameWords(x, y, t.bytes(), otherwise)
+		})
+		return
+	}
 	if _, ok := g.text(a); ok {
 		a, b = b, a
 	}
@@ -207,15 +221,22 @@ func (g *generator) compareStrings(a, b *expr, otherwise bpfgen.Label) {
 				g.load(asm.R0, x.at(i))
 				g.Require(asm.JEq, asm.R0, 0, otherwise)
 			default:
-				on := g.NewLabel()
-				g.load(asm.R0, x.at(i))
-				g.load(asm.R1, y.at(i))
-				g.JumpTo(asm.JEq.Reg(asm.R0, asm.R1, ""), on)
-				g.GoTo(otherwise)
-				g.Place(on)
+				g.sameWords(x.at(i), y.at(i), 8, otherwise)
 			}
 		}
 	})
+}
+
+// sameWords goes on where n bytes are the same.
+func (g *generator) sameWords(x, y mem, n int, otherwise bpfgen.Label) {
+	for i := 0; i < n; i += 8 {
+		on := g.NewLabel()
+		g.load(asm.R0, x.at(i))
+		g.load(asm.R1, y.at(i))
+		g.JumpTo(asm.JEq.Reg(asm.R0, asm.R1, ""), on)
+		g.GoTo(otherwise)
+		g.Place(on)
+	}
 }
 
 // strlen leaves the length of a string in R0.

@@ -6,6 +6,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cilium/ebpf/btf"
+
+	"github.com/guestprobe/guestprobe/guest/types"
+	"github.com/guestprobe/guestprobe/internal/kerneltest"
 	"github.com/guestprobe/guestprobe/probe/bpf"
 	"github.com/guestprobe/guestprobe/probe/insn"
 
@@ -17,7 +21,8 @@ type fakeTarget map[string]uint64
 
 var target = fakeTarget{
 	"do_sys_openat2": 0xffffffff81300000, "vfs_read": 0xffffffff81310000, "vfs_readv": 0xffffffff81311000, "vfs_write": 0xffffffff81320000,
-	"ksys_read": 0xffffffff81330000, "do_syscall_64": 0xffffffff81340000,
+	"ksys_read": 0xffffffff81330000, "get_dentry": 0xffffffff81350000,
+	"odd_words": 0xffffffff81360000, "kernel_clone": 0xffffffff81370000, "do_syscall_64": 0xffffffff81340000,
 }
 
 func (f fakeTarget) Match(pattern string) (names []string) {
@@ -28,6 +33,18 @@ func (f fakeTarget) Match(pattern string) (names []string) {
 	}
 	return names
 }
+
+// kernelTypes are the types of the guest.
+var kernelTypes = func() *types.Info {
+	spec, err := types.Read(kerneltest.Types(), nil)
+	if err != nil {
+		panic(err)
+	}
+	return types.New(spec, nil)
+}()
+
+func (f fakeTarget) Func(name string) *btf.FuncProto { return kernelTypes.Func("", name) }
+func (f fakeTarget) Types() Types                    { return kernelTypes }
 
 func (f fakeTarget) Lookup(name string) (uint64, bool) { a, ok := f[name]; return a, ok }
 

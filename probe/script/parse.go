@@ -3,6 +3,8 @@ package script
 import (
 	"strconv"
 	"strings"
+
+	"github.com/cilium/ebpf/btf"
 )
 
 // parser makes the tree of a script, one token ahead.
@@ -13,6 +15,8 @@ type parser struct {
 	depth int  // of what is nested
 	pred  bool // a slash before a brace ends the expression
 	loops int
+
+	inDefinition bool // of a type
 }
 
 // maxDepth bounds how deep expressions and blocks nest.
@@ -25,8 +29,8 @@ const (
 )
 
 // parse makes the tree of a script.
-func parse(name, text string, params []string) (*script, error) {
-	s := &script{source: &source{name, text}, params: params, byName: map[string]*mapDef{}}
+func parse(name, text string, params []string, types Types) (*script, error) {
+	s := &script{source: &source{name, text}, params: params, byName: map[string]*mapDef{}, types: types, defined: map[cName]btf.Type{}, enumerators: map[string]enumerator{}}
 	s.config = config{maxKeys: 4096, maxString: 64, printMaps: true, missing: "error"}
 	p := &parser{script: s, lexer: lexer{src: s.source}}
 	if len(text) > maxSource {
@@ -77,6 +81,9 @@ func (p *parser) program() error {
 			return err
 		}
 		begin := p.pos
+		if strings.HasPrefix(p.text[begin:], "#") {
+			return p.preprocessor(begin)
+		}
 		if err := p.advance(); err != nil {
 			return err
 		}
@@ -96,15 +103,12 @@ func (p *parser) program() error {
 			return p.at(p.tok.Span, "macro is not supported").hint("write out what the macro stands for")
 		case p.isWord("import"), p.isWord("fn"), p.isWord("subprog"):
 			return p.at(p.tok.Span, "%s is not supported", p.tok.text)
-		case p.isWord("struct"), p.isWord("union"), p.isWord("enum"):
-			return p.at(p.tok.Span, "definitions of C types are not supported").hint("read memory by pointers to numbers, as *(uint32 *)(arg0 + 8)")
+		case p.isWord("struct"), p.isWord("union"), p.isWord("enum"), p.isWord("typedef"):
+			err = p.typeDefinition()
 		case p.tok.kind == tokIdent:
 			p.pos = begin
 			err = p.probe()
 		default:
-			if strings.HasPrefix(p.text[p.tok.From:], "#") {
-				return p.at(p.tok.Span, "preprocessor lines are not supported")
-			}
 			return p.at(p.tok.Span, "syntax error, unexpected %s, expecting a probe", p.describe())
 		}
 		if err != nil {

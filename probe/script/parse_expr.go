@@ -134,46 +134,6 @@ func (p *parser) incDec(t token, of *expr, post bool) (*expr, error) {
 	return &expr{kind: exIncDec, name: t.text, Span: sp, args: []*expr{of}, post: post}, nil
 }
 
-// castOf reads (TYPE)operand, if that is what stands there.
-func (p *parser) castOf() (*expr, bool, error) {
-	open, back := p.tok, p.pos
-	undo := func() { p.tok, p.pos = open, back }
-	if err := p.advance(); err != nil {
-		return nil, false, err
-	}
-	name := p.tok
-	isStruct := p.isWord("struct") || p.isWord("union") || p.isWord("enum")
-	_, known := intTypes[name.text]
-	if name.kind != tokIdent || !known && !isStruct {
-		undo()
-		return nil, false, nil
-	}
-	if isStruct {
-		return nil, false, p.at(name.Span, "structs are not supported").hint("read memory by pointers to numbers, as *(uint32 *)(arg0 + 8)")
-	}
-	if err := p.advance(); err != nil {
-		return nil, false, err
-	}
-	c := typeName{Span: name.Span, name: name.text}
-	for p.isOp("*") {
-		c.ptrs++
-		if err := p.advance(); err != nil {
-			return nil, false, err
-		}
-	}
-	if p.isOp("[") {
-		return nil, false, p.at(p.tok.Span, "arrays are not supported").hint("read one element at a time, as *(uint32 *)(arg0 + 4)")
-	}
-	if err := p.expect(")"); err != nil {
-		return nil, false, err
-	}
-	of, err := p.unary()
-	if err != nil {
-		return nil, false, err
-	}
-	return &expr{kind: exCast, cast: c, Span: open.Span.join(of.Span), args: []*expr{of}}, true, nil
-}
-
 // postfix reads an operand with what stands behind it.
 func (p *parser) postfix() (*expr, error) {
 	e, err := p.primary()
@@ -200,7 +160,17 @@ func (p *parser) postfix() (*expr, error) {
 			}
 			e, err = f, p.advance()
 		case p.isOp("["):
-			return nil, p.at(t.Span, "arrays are not supported").hint("read one element at a time, as *(uint32 *)(arg0 + 4)")
+			args, err := p.list("]")
+			if err != nil {
+				return nil, err
+			}
+			if len(args) != 1 {
+				return nil, p.at(p.tok.Span, "an element has one index")
+			}
+			e = &expr{kind: exIndex, Span: e.Span.join(p.tok.Span), args: []*expr{e, args[0]}}
+			if err := p.advance(); err != nil {
+				return nil, err
+			}
 		default:
 			return e, nil
 		}
@@ -301,7 +271,7 @@ func (p *parser) parens() (*expr, error) {
 // named reads a builtin, or a call.
 func (p *parser) named(e *expr) (*expr, error) {
 	if e.name == "true" || e.name == "false" {
-		e.kind, e.cast = exCast, typeName{name: "bool"}
+		e.kind, e.cast = exCast, &typeName{c: cNumbers["bool"]}
 		e.args = []*expr{{kind: exInt, Span: e.Span, num: map[string]uint64{"true": 1}[e.name]}}
 		return e, p.advance()
 	}
@@ -311,6 +281,9 @@ func (p *parser) named(e *expr) (*expr, error) {
 	e.kind = exBuiltin
 	if !p.isOp("(") {
 		return e, nil
+	}
+	if e.name == "sizeof" || e.name == "offsetof" {
+		return p.ofType(e)
 	}
 	args, err := p.list(")")
 	if err != nil {

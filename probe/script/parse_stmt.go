@@ -108,8 +108,19 @@ func (p *parser) let(s *stmt) (err error) {
 		return p.at(p.tok.Span, "syntax error, unexpected %s, expecting a variable", p.describe())
 	}
 	s.to = &expr{kind: exVar, name: p.tok.text, Span: p.tok.Span}
-	if err := p.advance(); err != nil || !p.isOp("=") {
+	if err := p.advance(); err != nil {
 		return err
+	}
+	if p.isOp(":") {
+		if err := p.advance(); err != nil {
+			return err
+		}
+		if s.to.cast, err = p.typeName(); err != nil {
+			return err
+		}
+	}
+	if !p.isOp("=") {
+		return nil
 	}
 	if err := p.advance(); err != nil {
 		return err

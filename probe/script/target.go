@@ -3,6 +3,8 @@ package script
 import (
 	"path"
 	"strings"
+
+	"github.com/cilium/ebpf/btf"
 )
 
 // Target is what a script may know of the guest before it runs.
@@ -12,6 +14,10 @@ type Target interface {
 	Match(pattern string) []string
 	// Lookup returns the address of a symbol.
 	Lookup(name string) (addr uint64, ok bool)
+	// Func returns the prototype of a function, or nil where it is not known.
+	Func(name string) *btf.FuncProto
+	// Types returns the types of the guest, or nil where none are known.
+	Types() Types
 }
 
 // MaxPoints bounds how many functions the patterns of a probe may match, as bpftrace does.
@@ -25,6 +31,8 @@ type point struct {
 	place  string // SYMBOL+OFFSET, or an address
 	name   string // of the program
 	period uint64 // of an interval, in nanoseconds
+
+	proto *prototype // by the checker
 }
 
 // atReturn reports whether the probe is at a function's return.

@@ -4,6 +4,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/cilium/ebpf/btf"
+
+	"github.com/guestprobe/guestprobe/guest/types"
 )
 
 // Kind is the kind of a type.
@@ -16,7 +20,10 @@ const (
 	Bool                // printed as true and false
 	String              // at most Size bytes
 	Tuple               // Elems
-	Pointer             // to Elems[0], an Int
+	Pointer             // to Elems[0]
+	Void                // of which there are only pointers
+	Struct              // a structure or union C of Size bytes
+	Array               // Depth elements of Elems[0], Size bytes
 	Buffer              // at most Size bytes
 	KStack              // Depth addresses, in the map of stacks of that depth
 	KSym                // an address that is printed as a name
@@ -34,18 +41,20 @@ const (
 )
 
 var kindNames = [...]string{
-	None: "none", Int: "int", Bool: "bool", String: "string", Tuple: "tuple", Pointer: "pointer", Buffer: "buffer", KStack: "kstack", KSym: "ksym",
+	None: "none", Int: "int", Bool: "bool", String: "string", Tuple: "tuple", Pointer: "pointer", Void: "void", Struct: "struct", Array: "array", Buffer: "buffer", KStack: "kstack", KSym: "ksym",
 	Errno: "strerror", Signal: "signal", Count: "count", Sum: "sum", Avg: "avg", Min: "min", Max: "max", Stats: "stats", Hist: "hist", LHist: "lhist",
 }
 
 // Type is the type of a value. In memory each value begins at a multiple of 8 bytes, and
-// numbers have 8, with the sign or zeros above theirs.
+// numbers have 8, with the sign or zeros above theirs; but what is in a Struct or an Array
+// is as C has it.
 type Type struct {
 	Kind   Kind
 	Size   int
 	Signed bool
 	Elems  []Type
 	Depth  int
+	C      btf.Type // of Struct, and of an Int that is an enumeration
 
 	Low, High, Step int64 // of LHist
 }
@@ -65,6 +74,9 @@ func (t Type) is(ks ...Kind) bool { return slices.Contains(ks, t.Kind) }
 func (t Type) String() string {
 	switch t.Kind {
 	case Int:
+		if t.C != nil {
+			return types.Text(t.C)
+		}
 		u := "u"
 		if t.Signed {
 			u = ""
@@ -74,6 +86,10 @@ func (t Type) String() string {
 		return fmt.Sprintf("string[%d]", t.Size)
 	case Pointer:
 		return t.Elems[0].String() + " *"
+	case Struct:
+		return types.Text(t.C)
+	case Array:
+		return fmt.Sprintf("%s[%d]", t.Elems[0], t.Depth)
 	case Tuple:
 		var b []string
 		for _, e := range t.Elems {
@@ -106,7 +122,7 @@ func (t Type) bytes() int {
 	switch t.Kind {
 	case None:
 		return 0
-	case String:
+	case String, Struct, Array:
 		return roundUp8(t.Size)
 	case Buffer:
 		return 8 + roundUp8(t.Size)
@@ -134,7 +150,7 @@ func (t Type) offset(i int) (n int) {
 
 // equal reports whether values can be copied as they are.
 func (t Type) equal(u Type) bool {
-	return t.Kind == u.Kind && t.Size == u.Size && t.Signed == u.Signed && t.Depth == u.Depth &&
+	return t.Kind == u.Kind && t.Size == u.Size && t.Signed == u.Signed && t.Depth == u.Depth && sameC(t.C, u.C) &&
 		t.Low == u.Low && t.High == u.High && t.Step == u.Step && slices.EqualFunc(t.Elems, u.Elems, Type.equal)
 }
 
@@ -149,6 +165,9 @@ func unify(t, u Type) (Type, bool) {
 		// One of them becomes the other's: what is first says so, but for room.
 		if u.Size > t.Size {
 			t.Size = u.Size
+		}
+		if !sameC(t.C, u.C) {
+			t.C = nil
 		}
 		return t, true
 	case t.Kind == Bool && u.Kind == Int || t.Kind == Int && u.Kind == Bool:
@@ -176,15 +195,4 @@ func unify(t, u Type) (Type, bool) {
 		return t, true
 	}
 	return t, t.equal(u)
-}
-
-// intTypes are the names of numbers in casts.
-var intTypes = map[string]Type{
-	"int8": {Kind: Int, Size: 1, Signed: true}, "int16": {Kind: Int, Size: 2, Signed: true}, "int32": {Kind: Int, Size: 4, Signed: true}, "int64": typeInt,
-	"uint8": typeUintOf(1), "uint16": typeUintOf(2), "uint32": typeUintOf(4), "uint64": typeUint, "bool": typeBool,
-	"int8_t": {Kind: Int, Size: 1, Signed: true}, "int16_t": {Kind: Int, Size: 2, Signed: true}, "int32_t": {Kind: Int, Size: 4, Signed: true}, "int64_t": typeInt,
-	"uint8_t": typeUintOf(1), "uint16_t": typeUintOf(2), "uint32_t": typeUintOf(4), "uint64_t": typeUint,
-	"char": {Kind: Int, Size: 1, Signed: true}, "short": {Kind: Int, Size: 2, Signed: true}, "int": {Kind: Int, Size: 4, Signed: true}, "long": typeInt,
-	"u8": typeUintOf(1), "u16": typeUintOf(2), "u32": typeUintOf(4), "u64": typeUint, "size_t": typeUint,
-	"s8": {Kind: Int, Size: 1, Signed: true}, "s16": {Kind: Int, Size: 2, Signed: true}, "s32": {Kind: Int, Size: 4, Signed: true}, "s64": typeInt,
 }

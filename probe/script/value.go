@@ -30,6 +30,9 @@ func stringOf(data []byte) string {
 func (p *Printer) text(t Type, data []byte) string {
 	switch t.Kind {
 	case Int:
+		if name := t.enumerated(word(data)); name != "" {
+			return name
+		}
 		if t.Signed {
 			return strconv.FormatInt(int64(word(data)), 10)
 		}
@@ -52,6 +55,8 @@ func (p *Printer) text(t Type, data []byte) string {
 		return strings.TrimPrefix(unix.SignalName(unix.Signal(word(data)&0x7f)), "SIG")
 	case Tuple:
 		return "(" + p.elements(t, data) + ")"
+	case Struct, Array:
+		return p.cValue(t, data, false)
 	}
 	return "null"
 }
@@ -83,6 +88,8 @@ func (p *Printer) json(t Type, data []byte) string {
 			parts = append(parts, p.json(e, data[t.offset(i):][:e.bytes()]))
 		}
 		return "[" + strings.Join(parts, ",") + "]"
+	case Struct, Array:
+		return p.cValue(t, data, true)
 	}
 	return jsonText(p.text(t, data))
 }

@@ -1,0 +1,95 @@
+package types
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/cilium/ebpf/btf"
+)
+
+// Tag is in front of a type's name in C.
+type Tag string
+
+// The tags. The last one is that of typedefs, and of C's own types.
+const (
+	TagStruct Tag = "struct"
+	TagUnion  Tag = "union"
+	TagEnum   Tag = "enum"
+	TagNone   Tag = ""
+)
+
+// TagOf returns the tag that a type has in C.
+func TagOf(t btf.Type) (tag Tag, ok bool) {
+	switch t.(type) {
+	case *btf.Struct:
+		return TagStruct, true
+	case *btf.Union:
+		return TagUnion, true
+	case *btf.Enum:
+		return TagEnum, true
+	case *btf.Typedef, *btf.Int, *btf.Float:
+		return TagNone, true
+	}
+	return "", false
+}
+
+// Named returns the type of the program that C writes with this tag and this name, or nil.
+func (i *Info) Named(tag Tag, name string) btf.Type {
+	for _, t := range i.named(i.program, name) {
+		if has, ok := TagOf(t); ok && has == tag {
+			return t
+		}
+	}
+	return nil
+}
+
+// index is what the program has by its names.
+type index struct {
+	once        sync.Once
+	tagged      map[Tag][]string
+	enumerators map[string]enumerator
+}
+
+type enumerator struct {
+	value uint64
+	of    *btf.Enum
+}
+
+// indexed reads all types of the program once, and forgets what it has read but for their
+// names.
+func (i *Info) indexed() *index {
+	x := &i.index
+	x.once.Do(func() {
+		x.tagged, x.enumerators = map[Tag][]string{}, map[string]enumerator{}
+		i.mu.Lock()
+		all := i.program.Copy()
+		i.mu.Unlock()
+		for t, err := range all.All() {
+			if err != nil {
+				return // damaged: what is before it is known
+			}
+			if tag, ok := TagOf(t); ok && t.TypeName() != "" {
+				x.tagged[tag] = append(x.tagged[tag], t.TypeName())
+			}
+			if e, ok := t.(*btf.Enum); ok {
+				for _, v := range e.Values {
+					x.enumerators[v.Name] = enumerator{v.Value, e}
+				}
+			}
+		}
+		for tag, names := range x.tagged {
+			slices.Sort(names)
+			x.tagged[tag] = slices.Compact(names)
+		}
+	})
+	return x
+}
+
+// Names returns the names of all types with this tag, sorted.
+func (i *Info) Names(tag Tag) []string { return slices.Clone(i.indexed().tagged[tag]) }
+
+// Enumerator returns the value of an enumerator of that name, and its enumeration.
+func (i *Info) Enumerator(name string) (value uint64, of *btf.Enum, ok bool) {
+	e, ok := i.indexed().enumerators[name]
+	return e.value, e.of, ok
+}

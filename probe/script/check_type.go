@@ -1,0 +1,325 @@
+package script
+
+import (
+	"github.com/cilium/ebpf/btf"
+
+	"github.com/guestprobe/guestprobe/guest/types"
+)
+
+// isPlace reports whether an expression is a part of memory, by its address: of the
+// guest's, or, of a variable that has a structure or an array, of the program's.
+func (e *expr) isPlace() bool {
+	switch e.kind {
+	case exUnary:
+		return e.name == "*"
+	case exField:
+		return e.args[0].typ.is(Struct, Pointer)
+	case exIndex:
+		return true
+	}
+	return false
+}
+
+// isArgument reports whether it is a parameter of the function.
+func (e *expr) isArgument() bool {
+	return e.kind == exField && e.args[0].kind == exBuiltin && e.args[0].name == "args"
+}
+
+// field checks what stands before a dot or an arrow, and what behind it.
+func (c *checker) field(e *expr) (Type, error) {
+	of := e.args[0]
+	if e.isArgument() {
+		return c.argument(e)
+	}
+	t, err := c.part(of)
+	if err != nil || t.Kind == None {
+		return Type{}, err
+	}
+	if t.Kind == Tuple {
+		switch {
+		case e.name != "":
+			return t, c.at(e.Span, "a tuple's fields are numbers, as $t.0")
+		case e.num >= uint64(len(t.Elems)):
+			return t, c.at(e.Span, "Invalid tuple index: %d. Found %d elements in tuple.", e.num, len(t.Elems))
+		}
+		return t.Elems[e.num], nil
+	}
+	in := t
+	if t.Kind == Pointer {
+		in = t.Elems[0]
+	}
+	switch {
+	case in.Kind != Struct:
+		err := c.at(e.Span, "Can not access field '%s' on expression of type '%s'", e.name, t)
+		if t.isInt() {
+			return t, err.hint("say what it points to, as ((struct file *)arg0)->f_pos")
+		}
+		return t, err
+	case e.name == "":
+		return t, c.at(e.Span, "Can not access index '%d' on expression of type '%s'", e.num, t)
+	}
+	whole := c.whole(in.C)
+	f, found, ok := types.Member(whole, e.name)
+	switch {
+	case !ok:
+		return t, c.unknownStruct(e, whole)
+	case !found:
+		err := c.at(e.Span, "Struct/union of type '%s' does not contain a field named '%s'", types.Text(whole), e.name)
+		if m := meant(e.name, memberNames(whole)); m != "" {
+			return t, err.hint("did you mean %s?", m)
+		}
+		return t, err
+	}
+	e.c, e.bit, e.width = f.Type, f.Offset, f.Width
+	e.site = c.addSite(e.Span, "")
+	if e.width > 0 && e.bit%8+e.width > 64 {
+		return t, c.at(e.Span, "the bit field '%s' is in more than 8 bytes", e.name)
+	}
+	return fromC(f.Type), nil
+}
+
+func (c *checker) unknownStruct(e *expr, t btf.Type) error {
+	return c.at(e.Span, "Unknown struct/union: '%s'", types.Text(t)).hint("the guest's types have its name only: define it in the script")
+}
+
+// memberNames are the names of members, also of those in anonymous structures.
+func memberNames(t btf.Type) (names []string) {
+	queue := []btf.Type{t}
+	for n := 0; n < len(queue) && n < 256; n++ {
+		ms, _ := types.Members(queue[n])
+		for _, m := range ms {
+			if m.Name != "" {
+				names = append(names, m.Name)
+			} else {
+				queue = append(queue, m.Type)
+			}
+		}
+	}
+	return names
+}
+
+// index checks an element of an array, of what a pointer points to, of a string, or of a
+// tuple.
+func (c *checker) index(e *expr) (Type, error) {
+	t, err := c.part(e.args[0])
+	if err != nil {
+		return t, err
+	}
+	it, err := c.value(e.args[1])
+	switch {
+	case err != nil || t.Kind == None:
+		return Type{}, err
+	case it.Kind != None && it.Kind != Int:
+		return t, c.at(e.args[1].Span, "The array index operator [] only accepts integer indices. Got: %s", it)
+	}
+	n, isConst := c.constant(e.args[1])
+	elem, size := Type{}, 0
+	switch t.Kind {
+	case Tuple:
+		if !isConst || n < 0 {
+			return t, c.at(e.args[1].Span, "a tuple's index is a number that is known before")
+		}
+		e.kind, e.num, e.name, e.args = exField, uint64(n), "", e.args[:1]
+		return c.field(e)
+	case Pointer:
+		if elem = t.Elems[0]; elem.inC() == 0 {
+			return t, c.at(e.Span, "The array index operator [] cannot be used on a pointer to an unsized type (%s).", t)
+		}
+	case Array:
+		elem, size = t.Elems[0], t.Depth
+	case String:
+		elem, size = Type{Kind: Int, Size: 1, Signed: true}, t.Size
+		if a, ok := types.Strip(e.args[0].c).(*btf.Array); ok {
+			elem, size = fromC(a.Type), int(a.Nelems)
+		}
+	default:
+		return t, c.at(e.Span, "The array index operator [] can only be used on arrays, pointers, and tuples, found %s.", t)
+	}
+	if isConst && t.Kind != Pointer && (n < 0 || n >= int64(size) && size > 0) {
+		return t, c.at(e.Span, "the index %d is out of bounds for array of size %d", n, size)
+	}
+	e.num = uint64(size)
+	if isConst || t.Kind == Pointer {
+		e.num = 0
+	}
+	if e.num > 0 {
+		e.args[1].site = c.addSite(e.Span, siteBounds)
+	}
+	e.site = c.addSite(e.Span, "")
+	return elem, nil
+}
+
+// siteBounds is what is said of an index that is not of the array.
+const siteBounds = "Array access out of bounds. This can lead to unexpected results"
+
+func (c *checker) dereference(e *expr) (Type, error) {
+	t, err := c.part(e.args[0])
+	switch {
+	case err != nil || t.Kind == None:
+		return t, err
+	case t.Kind == Struct:
+		return t, c.at(e.Span, "Can not dereference struct/union of type '%s'. It is not a pointer.", t)
+	case t.Kind != Pointer && t.isInt():
+		return t, c.at(e.Span, "Can not dereference a value of type '%s'", t).hint("say what it points to, as *(uint64 *)arg0")
+	case t.Kind != Pointer:
+		return t, c.at(e.Span, "Can not dereference type '%s'. It is not a pointer.", t)
+	case t.Elems[0].Kind == Void:
+		return t, c.at(e.Span, "Can not dereference a value of type '%s'", t).hint("say what it points to, as *(uint64 *)arg0")
+	}
+	e.site = c.addSite(e.Span, "")
+	return t.Elems[0], nil
+}
+
+// comparison checks == and != of values that are no numbers.
+func (c *checker) comparison(e *expr, a, b Type) (Type, error) {
+	if e.name != "==" && e.name != "!=" {
+		what := map[Kind]string{String: "strings", Tuple: "tuples", Array: "arrays", Struct: "structures"}[a.Kind]
+		return a, c.at(e.Span, "The %s operator can not be used on %s", e.name, what)
+	}
+	if _, ok := unify(a, b); !ok {
+		return a, c.at(e.Span, "Type mismatch for '%s': comparing %s with %s", e.name, a, b)
+	}
+	return typeBool, nil
+}
+
+// pointerMath checks an operator of which one operand is a pointer.
+func (c *checker) pointerMath(e *expr, a, b Type) (Type, error) {
+	switch {
+	case a.Kind == None || b.Kind == None:
+		return Type{}, nil
+	case e.name == "+" && a.Kind == Pointer && b.Kind != Pointer, e.name == "-" && b.Kind != Pointer:
+		return a, nil
+	case e.name == "+" && a.Kind != Pointer:
+		return b, nil
+	}
+	return a, c.at(e.Span, "The %s operator can not be used on expressions of types %s, %s", e.name, a, b).hint("(uint64)POINTER is a number")
+}
+
+func (c *checker) castType(e *expr) (Type, error) {
+	from, err := c.value(e.args[0])
+	if err != nil {
+		return from, err
+	}
+	to := fromC(e.cast.c)
+	wrong := func() *Error { return c.at(e.Span, "Cannot cast from '%s' to '%s'", from, to) }
+	if e.cast.whole && to.Kind == Array {
+		n := to.Elems[0].inC()
+		switch {
+		case from.Kind == None:
+			return Type{}, nil
+		case n == 0 || from.Size%n != 0:
+			return to, c.at(e.Span, "Could not determine size of the array")
+		}
+		to = arrayOf(to.Elems[0], from.Size/n)
+	}
+	switch {
+	case to.Kind == Struct:
+		return to, wrong().hint("write (%s *): a pointer's fields are read where it points to", to)
+	case to.Kind == String:
+		return to, wrong().hint("str(POINTER) reads a string")
+	case to.Kind == Void:
+		return to, wrong()
+	case from.Kind == None || from.isInt() && to.isInt():
+		return to, nil
+	case to.Kind == Array && to.Elems[0].is(Int, Bool) && (from.Kind == String && from.Size == to.Size || from.is(Int, Bool) && to.Size <= 8):
+		return to, nil
+	case from.Kind == Array && to.is(Int, Bool) && from.Size <= 8:
+		return to, nil
+	}
+	return to, wrong()
+}
+
+// sizeOf checks sizeof, whose value is that in C.
+func (c *checker) sizeOf(e *expr) (Type, error) {
+	of := e.args[0]
+	t, err := c.part(of)
+	if err != nil {
+		return t, err
+	}
+	ct := of.c
+	if of.kind == exType {
+		ct = of.cast.c
+	}
+	if ct == nil {
+		switch e.num = uint64(t.inC()); t.Kind {
+		case String:
+			e.num = uint64(t.Size)
+		case Tuple:
+			e.num = uint64(t.bytes())
+		}
+		return typeUint, nil
+	}
+	n, ok := types.Size(ct)
+	if !ok {
+		return t, c.at(of.Span, "type '%s' has no size", types.Text(ct))
+	}
+	e.num = n
+	return typeUint, nil
+}
+
+// offsetOf checks offsetof of a structure, or of an expression of that type.
+func (c *checker) offsetOf(e *expr) (Type, error) {
+	t, err := c.part(e.args[0])
+	if err != nil || t.Kind == None {
+		return typeUint, err
+	}
+	if t.Kind != Struct {
+		return t, c.at(e.args[0].Span, "'%s' is not a C type.", t)
+	}
+	var path []string
+	f := e.args[1]
+	for ; f.kind == exField && f.name != ""; f = f.args[0] {
+		path = append(path, f.name)
+	}
+	if f.kind != exBuiltin {
+		return t, c.at(e.args[1].Span, "offsetof() takes the name of a field, as d_name.len")
+	}
+	in, at := t.C, uint64(0)
+	path = append(path, f.name)
+	for i := len(path) - 1; i >= 0; i-- {
+		in = c.whole(types.Strip(in))
+		m, found, ok := types.Member(in, path[i])
+		switch {
+		case !ok:
+			return t, c.unknownStruct(e.args[0], in)
+		case !found:
+			err := c.at(e.args[1].Span, "'%s' has no field named '%s'", types.Text(in), path[i])
+			if near := meant(path[i], memberNames(in)); near != "" {
+				return t, err.hint("did you mean %s?", near)
+			}
+			return t, err
+		case m.Width > 0:
+			return t, c.at(e.args[1].Span, "'%s' is a bit field", path[i])
+		}
+		at, in = at+m.Offset/8, m.Type
+	}
+	e.num = at
+	return typeUint, nil
+}
+
+// enumerator makes a number of a name that is an enumerator, and reports whether it is.
+func (c *checker) enumerator(e *expr) bool {
+	x, ok := c.enumerators[e.name]
+	if !ok && c.types != nil {
+		x.value, x.of, ok = c.types.Enumerator(e.name)
+	}
+	if !ok {
+		return false
+	}
+	e.kind, e.num = exInt, x.value
+	if e.c = x.of; x.of.Name == "" {
+		e.c = nil
+	}
+	return true
+}
+
+// taskType is the type of curtask: a pointer where the guest's types have what a guest's
+// profile finds, in Linux a task, in the built-in guest what a task's stack begins with.
+func (c *checker) taskType() Type {
+	for _, tag := range []string{"task_struct", "stack_info"} {
+		if t := c.typeNamed(types.TagStruct, tag); t != nil {
+			return pointerTo(fromC(t))
+		}
+	}
+	return typeUint
+}

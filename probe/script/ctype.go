@@ -1,0 +1,158 @@
+package script
+
+import (
+	"math"
+
+	"github.com/cilium/ebpf/btf"
+
+	"github.com/guestprobe/guestprobe/guest/types"
+)
+
+// Types are the types of a guest's program. *types.Info is one.
+type Types interface {
+	// Named returns the type that C writes with this tag and this name, or nil.
+	Named(tag types.Tag, name string) btf.Type
+	// Names returns all names with this tag.
+	Names(tag types.Tag) []string
+	// Enumerator returns the value of an enumerator, and its enumeration.
+	Enumerator(name string) (value uint64, of *btf.Enum, ok bool)
+}
+
+// Names of C that consist of several words, and of one, with the number that each is.
+var cNumbers = map[string]*btf.Int{}
+
+func init() {
+	number := func(size uint32, e btf.IntEncoding, names ...string) {
+		for _, n := range names {
+			cNumbers[n] = &btf.Int{Name: n, Size: size, Encoding: e}
+		}
+	}
+	number(1, btf.Bool, "bool", "_Bool")
+	number(1, btf.Signed, "int8", "int8_t", "s8", "__s8", "char", "signed char")
+	number(1, btf.Unsigned, "uint8", "uint8_t", "u8", "__u8", "unsigned char")
+	number(2, btf.Signed, "int16", "int16_t", "s16", "__s16", "short", "short int", "signed short")
+	number(2, btf.Unsigned, "uint16", "uint16_t", "u16", "__u16", "unsigned short", "short unsigned int", "unsigned short int")
+	number(4, btf.Signed, "int32", "int32_t", "s32", "__s32", "int", "signed", "signed int")
+	number(4, btf.Unsigned, "uint32", "uint32_t", "u32", "__u32", "unsigned", "unsigned int")
+	number(8, btf.Signed, "int64", "int64_t", "s64", "__s64", "long", "long int", "signed long", "long long", "long long int", "ssize_t", "intptr_t")
+	number(8, btf.Unsigned, "uint64", "uint64_t", "u64", "__u64", "unsigned long", "unsigned long long", "long unsigned int", "unsigned long int", "size_t", "uintptr_t")
+}
+
+// cVoid is C's void.
+var cVoid btf.Type = (*btf.Void)(nil)
+
+// maxPointers bounds how often pointers point to pointers, and arrays are of arrays.
+const maxPointers = 16
+
+// fromC is the type here of one of C's.
+func fromC(t btf.Type) Type { return fromCIn(t, maxPointers) }
+
+func fromCIn(t btf.Type, left int) Type {
+	if left--; left < 0 {
+		return Type{Kind: Void}
+	}
+	switch t := types.Strip(t).(type) {
+	case *btf.Int:
+		switch {
+		case t.Encoding == btf.Bool:
+			return typeBool
+		case t.Size == 1 || t.Size == 2 || t.Size == 4 || t.Size == 8:
+			return Type{Kind: Int, Size: int(t.Size), Signed: t.Encoding == btf.Signed}
+		}
+		return arrayOf(typeUint, int(t.Size/8))
+	case *btf.Float:
+		return arrayOf(typeUintOf(1), int(t.Size))
+	case *btf.Enum:
+		if t.Size != 1 && t.Size != 2 && t.Size != 4 {
+			t = &btf.Enum{Name: t.Name, Size: 8, Signed: t.Signed, Values: t.Values}
+		}
+		return Type{Kind: Int, Size: int(t.Size), Signed: t.Signed, C: t}
+	case *btf.Pointer:
+		return pointerTo(fromCIn(t.Target, left))
+	case *btf.Array:
+		of := fromCIn(t.Type, left)
+		if isText(t) {
+			return typeString(min(int(t.Nelems), maxText) + 1)
+		}
+		return arrayOf(of, int(t.Nelems))
+	case *btf.Struct, *btf.Union, *btf.Fwd:
+		n, _ := types.Size(t)
+		return Type{Kind: Struct, Size: int(n), C: t}
+	}
+	return Type{Kind: Void}
+}
+
+// maxText bounds strings from arrays of characters, in bytes.
+const maxText = 1024
+
+// isText reports whether an array is of characters: in a guest's types all integers of a
+// byte are, as for bpftrace.
+func isText(a *btf.Array) bool {
+	i, ok := types.Strip(a.Type).(*btf.Int)
+	return ok && i.Size == 1 && i.Encoding != btf.Bool && (i.Name == "char" || cNumbers[i.Name] != i)
+}
+
+func arrayOf(t Type, n int) Type {
+	size := 0
+	if n > 0 {
+		size = n * min(t.inC(), math.MaxInt32/n) // what is damaged is too large for any use
+	}
+	return Type{Kind: Array, Size: size, Depth: n, Elems: []Type{t}}
+}
+
+// inC is how many bytes a value of the type has in a structure.
+func (t Type) inC() int {
+	switch t.Kind {
+	case Bool:
+		return 1
+	case String:
+		return t.Size - 1
+	}
+	return t.Size
+}
+
+// sameC reports whether two of C's types are one, or have the same name and size.
+func sameC(a, b btf.Type) bool {
+	if a == b {
+		return true
+	}
+	if a == nil || b == nil || a.TypeName() == "" || a.TypeName() != b.TypeName() {
+		return false
+	}
+	at, _ := types.TagOf(a)
+	bt, _ := types.TagOf(b)
+	return at == bt
+}
+
+// whole returns the structure that t is, also where t only has its name.
+func (s *script) whole(t btf.Type) btf.Type {
+	f, ok := t.(*btf.Fwd)
+	if !ok {
+		return t
+	}
+	tag := types.TagStruct
+	if f.Kind == btf.FwdUnion {
+		tag = types.TagUnion
+	}
+	if w := s.typeNamed(tag, f.Name); w != nil {
+		return w
+	}
+	return t
+}
+
+// typeNamed returns the type with this tag and name: of the script, or of the guest, or nil.
+func (s *script) typeNamed(tag types.Tag, name string) btf.Type {
+	if t := s.defined[cName{tag, name}]; t != nil {
+		return t
+	}
+	if s.types == nil {
+		return nil
+	}
+	return s.types.Named(tag, name)
+}
+
+// cName is the name of a type of C.
+type cName struct {
+	tag  types.Tag
+	name string
+}

@@ -1,0 +1,304 @@
+package script
+
+import (
+	"strings"
+
+	"github.com/cilium/ebpf/btf"
+
+	"github.com/guestprobe/guestprobe/guest/types"
+)
+
+// maxMembers bounds a structure that a script defines.
+const maxMembers = 1024
+
+// typeDefinition reads struct TAG { ... }; and so on, or a typedef. Behind its semicolon
+// no token is read: an attach point may follow.
+func (p *parser) typeDefinition() error {
+	p.inDefinition = true
+	defer func() { p.inDefinition = false }()
+	isTypedef := p.isWord("typedef")
+	if isTypedef {
+		if err := p.advance(); err != nil {
+			return err
+		}
+	}
+	at := p.tok.Span
+	t, err := p.baseType()
+	if err != nil {
+		return err
+	}
+	if isTypedef {
+		name, t, _, err := p.declarator(t)
+		if err != nil {
+			return err
+		}
+		if err := p.define(at, types.TagNone, name, &btf.Typedef{Name: name, Type: t}); err != nil {
+			return err
+		}
+	}
+	if p.isOp(";") {
+		return nil
+	}
+	// bpftrace wants no semicolon behind a definition.
+	p.pos = p.tok.From
+	return nil
+}
+
+// define notes a type of the script.
+func (p *parser) define(at Span, tag types.Tag, name string, t btf.Type) error {
+	if name == "" {
+		return nil
+	}
+	if p.defined[cName{tag, name}] != nil {
+		return p.at(at, "redefinition of '%s'", strings.TrimSpace(string(tag)+" "+name))
+	}
+	p.defined[cName{tag, name}] = t
+	return nil
+}
+
+// definition reads what stands in the braces of a structure, a union or an enumeration.
+func (p *parser) definition(tag types.Tag, name string) (t btf.Type, err error) {
+	at := p.tok.Span
+	err = p.nested(func() error {
+		if err := p.advance(); err != nil {
+			return err
+		}
+		if tag == types.TagEnum {
+			t, err = p.enumeration(name)
+			return err
+		}
+		l := layout{union: tag == types.TagUnion, align: 1}
+		for !p.isOp("}") {
+			if err := p.memberDecl(&l); err != nil {
+				return err
+			}
+		}
+		if err := p.advance(); err != nil {
+			return err
+		}
+		if p.isWord("__attribute__") {
+			return p.at(p.tok.Span, "__attribute__ is not supported").hint("cast to byte arrays or numbers at offsets for members that are not aligned")
+		}
+		if size := l.size(); l.union {
+			t = &btf.Union{Name: name, Size: size, Members: l.members}
+		} else {
+			t = &btf.Struct{Name: name, Size: size, Members: l.members}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return t, p.define(at, tag, name, t)
+}
+
+// enumeration reads enumerators up to the brace.
+func (p *parser) enumeration(name string) (btf.Type, error) {
+	e := &btf.Enum{Name: name, Size: 4}
+	for next := uint64(0); !p.isOp("}"); next++ {
+		v := p.tok
+		if v.kind != tokIdent {
+			return nil, p.at(v.Span, "syntax error, unexpected %s, expecting a name", p.describe())
+		}
+		if err := p.advance(); err != nil {
+			return nil, err
+		}
+		if p.isOp("=") {
+			if err := p.advance(); err != nil {
+				return nil, err
+			}
+			x, err := p.unary()
+			if err != nil {
+				return nil, err
+			}
+			n, ok := p.constant(x)
+			if !ok {
+				return nil, p.at(x.Span, "an enumerator is a number that is known before")
+			}
+			next = uint64(n)
+			e.Signed = e.Signed || n < 0
+		}
+		if _, ok := p.enumerators[v.text]; ok || len(e.Values) == maxMembers {
+			return nil, p.at(v.Span, "redefinition of '%s', or more than %d enumerators", v.text, maxMembers)
+		}
+		if next+1<<31 > 3<<31 {
+			e.Size = 8
+		}
+		p.enumerators[v.text] = enumerator{next, e}
+		e.Values = append(e.Values, btf.EnumValue{Name: v.text, Value: next})
+		if p.isOp("}") {
+			break
+		}
+		if err := p.expect(","); err != nil {
+			return nil, err
+		}
+	}
+	return e, p.advance()
+}
+
+// memberDecl reads one declaration of members.
+func (p *parser) memberDecl(l *layout) error {
+	base, err := p.baseType()
+	if err != nil {
+		return err
+	}
+	if p.isOp(";") { // what an anonymous structure has
+		l.add("", base, 0)
+		return p.advance()
+	}
+	for {
+		at := p.tok.Span
+		name, t, width, err := p.declarator(base)
+		if err != nil {
+			return err
+		}
+		if _, ok := types.Size(t); !ok {
+			return p.at(at, "member '%s' has a type without a size", name)
+		}
+		if len(l.members) == maxMembers {
+			return p.at(at, "more than %d members", maxMembers)
+		}
+		l.add(name, t, width)
+		if l.bits > 1<<31 {
+			return p.at(at, "a structure that is too large")
+		}
+		switch {
+		case p.isOp(";"):
+			return p.advance()
+		case p.isOp("}"): // the last semicolon may be left out
+			return nil
+		}
+		if err := p.expect(","); err != nil {
+			return err
+		}
+	}
+}
+
+// declarator reads a name with what makes its type a pointer, an array, a function or a
+// bit field, of width+1 bits.
+func (p *parser) declarator(t btf.Type) (name string, _ btf.Type, width uint64, err error) {
+	if t, err = p.pointers(t); err != nil {
+		return "", nil, 0, err
+	}
+	if p.isOp("(") { // a pointer to a function
+		return p.functionPointer()
+	}
+	if p.tok.kind == tokIdent {
+		name = p.tok.text
+		if err := p.advance(); err != nil {
+			return "", nil, 0, err
+		}
+	} else if !p.isOp(":") {
+		return "", nil, 0, p.at(p.tok.Span, "syntax error, unexpected %s, expecting a name", p.describe())
+	}
+	if p.isOp(":") {
+		if err := p.advance(); err != nil {
+			return "", nil, 0, err
+		}
+		n, ok := types.Size(t)
+		if p.tok.kind != tokInt || !ok || p.tok.num > 8*n || fromC(t).Kind != Int && fromC(t).Kind != Bool {
+			return "", nil, 0, p.at(p.tok.Span, "a bit field has a width of at most its type's")
+		}
+		width = p.tok.num + 1
+		return name, t, width, p.advance()
+	}
+	t, _, err = p.dimensions(t)
+	return name, t, 0, err
+}
+
+// functionPointer reads (*NAME)(...), which is a pointer whatever it is of.
+func (p *parser) functionPointer() (name string, _ btf.Type, width uint64, err error) {
+	for _, want := range []string{"(", "*"} {
+		if err := p.expect(want); err != nil {
+			return "", nil, 0, err
+		}
+	}
+	if p.tok.kind == tokIdent {
+		name = p.tok.text
+		if err := p.advance(); err != nil {
+			return "", nil, 0, err
+		}
+	}
+	if err := p.expect(")"); err != nil {
+		return "", nil, 0, err
+	}
+	if err := p.expect("("); err != nil {
+		return "", nil, 0, err
+	}
+	for open := 1; open > 0; {
+		switch {
+		case p.tok.kind == tokEOF:
+			return "", nil, 0, p.at(p.tok.Span, "syntax error, unexpected %s, expecting %q", p.describe(), ")")
+		case p.isOp("("):
+			open++
+		case p.isOp(")"):
+			open--
+		}
+		if err := p.advance(); err != nil {
+			return "", nil, 0, err
+		}
+	}
+	return name, &btf.Pointer{Target: cVoid}, 0, nil
+}
+
+// layout places members as the System V ABI for AMD64 does (3.1.2).
+type layout struct {
+	members []btf.Member
+	union   bool
+	bits    uint64 // up to here
+	align   uint64 // bytes
+}
+
+// add places a member; width is that of a bit field and 1, or 0.
+func (l *layout) add(name string, t btf.Type, width uint64) {
+	n, _ := types.Size(t)
+	align := max(alignment(t, maxPointers), 1)
+	at := l.bits
+	if l.union {
+		at = 0
+	}
+	end := at
+	if width > 0 {
+		// A bit field is within a number of its type; one of no bits ends that.
+		if w := width - 1; w == 0 || at/(8*n) != (at+w-1)/(8*n) {
+			at = (at + 8*n - 1) / (8 * n) * (8 * n)
+		}
+		end = at + width - 1
+		width--
+	} else {
+		at = (at + 8*align - 1) / (8 * align) * (8 * align)
+		end = at + 8*n
+	}
+	l.bits = max(l.bits, end)
+	if width > 0 || end > at || n == 0 {
+		if name != "" || width == 0 {
+			l.align = max(l.align, align)
+			l.members = append(l.members, btf.Member{Name: name, Type: t, Offset: btf.Bits(at), BitfieldSize: btf.Bits(width)})
+		}
+	}
+}
+
+// size is that of the structure in bytes.
+func (l *layout) size() uint32 {
+	return uint32((l.bits + 8*l.align - 1) / (8 * l.align) * l.align)
+}
+
+// alignment is that of a type in bytes.
+func alignment(t btf.Type, left int) uint64 {
+	if left--; left < 0 {
+		return 1
+	}
+	t = types.Strip(t)
+	if a, ok := t.(*btf.Array); ok {
+		return alignment(a.Type, left)
+	}
+	if ms, ok := types.Members(t); ok {
+		most := uint64(1)
+		for _, m := range ms {
+			most = max(most, alignment(m.Type, left))
+		}
+		return most
+	}
+	n, _ := types.Size(t)
+	return max(min(n, 16), 1)
+}

@@ -1,0 +1,313 @@
+package script
+
+import (
+	"strings"
+
+	"github.com/cilium/ebpf/btf"
+
+	"github.com/guestprobe/guestprobe/guest/types"
+)
+
+// isQualifier reports whether a word says nothing here about a type.
+func isQualifier(w string) bool {
+	switch w {
+	case "const", "volatile", "restrict", "__user", "__rcu", "__percpu", "__kernel":
+		return true
+	}
+	return false
+}
+
+// cWords are those that C's own types are named by.
+var cWords = map[string]bool{"unsigned": true, "signed": true, "char": true, "short": true, "int": true, "long": true}
+
+// typed reports whether a type begins at the word at hand.
+func (p *parser) typed() bool {
+	w := p.tok.text
+	switch {
+	case p.tok.kind != tokIdent:
+		return false
+	case w == "struct", w == "union", w == "enum", w == "void", isQualifier(w), cWords[w], cNumbers[w] != nil:
+		return true
+	}
+	_, isName := builtins[w]
+	_, isCall := calls[w]
+	return !isName && !isCall && p.typeNamed(types.TagNone, w) != nil
+}
+
+// words takes the qualifiers that stand there.
+func (p *parser) qualifiers() error {
+	for p.tok.kind == tokIdent && isQualifier(p.tok.text) {
+		if err := p.advance(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// baseType reads a type without what makes it a pointer or an array.
+func (p *parser) baseType() (t btf.Type, err error) {
+	if err := p.qualifiers(); err != nil {
+		return nil, err
+	}
+	at, w := p.tok.Span, p.tok.text
+	if p.tok.kind != tokIdent {
+		return nil, p.at(at, "syntax error, unexpected %s, expecting a type", p.describe())
+	}
+	switch {
+	case w == "struct", w == "union", w == "enum":
+		t, err = p.taggedType(types.Tag(w))
+	case cWords[w]:
+		var ws []string
+		for p.tok.kind == tokIdent && cWords[p.tok.text] {
+			ws, at.To = append(ws, p.tok.text), p.tok.To
+			if err := p.advance(); err != nil {
+				return nil, err
+			}
+		}
+		n := cNumbers[strings.Join(ws, " ")]
+		if n == nil {
+			return nil, p.at(at, "Cannot resolve unknown type %q", strings.Join(ws, " ")).hint("write uint8 to uint64, or int8 to int64")
+		}
+		t = n
+	default:
+		if w == "void" {
+			t = cVoid
+		} else if n := cNumbers[w]; n != nil {
+			t = n
+		} else if t = p.typeNamed(types.TagNone, w); t == nil {
+			return nil, p.unknownType(at, types.TagNone, w)
+		}
+		err = p.advance()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return t, p.qualifiers()
+}
+
+// unknownType is the error for a type that there is not.
+func (s *script) unknownType(at Span, tag types.Tag, name string) error {
+	full := strings.TrimSpace(string(tag) + " " + name)
+	err := s.at(at, "Cannot resolve unknown type %q", full)
+	var names []string
+	for d := range s.defined {
+		if d.tag == tag {
+			names = append(names, d.name)
+		}
+	}
+	if tag == types.TagNone {
+		for n := range cNumbers {
+			names = append(names, n)
+		}
+	}
+	if s.types != nil {
+		names = append(names, s.types.Names(tag)...)
+	}
+	if m := meant(name, names); m != "" {
+		return err.hint("did you mean %s?", strings.TrimSpace(string(tag)+" "+m))
+	}
+	if s.types == nil && tag != types.TagNone {
+		return err.hint("the guest's types are not known: define it in the script, as %s { int a; };", full)
+	}
+	return err
+}
+
+// taggedType reads struct TAG and so on, or what it has in braces.
+func (p *parser) taggedType(tag types.Tag) (btf.Type, error) {
+	at := p.tok.Span
+	if err := p.advance(); err != nil {
+		return nil, err
+	}
+	name := ""
+	if p.tok.kind == tokIdent {
+		name, at.To = p.tok.text, p.tok.To
+		if err := p.advance(); err != nil {
+			return nil, err
+		}
+	}
+	if p.isOp("{") && p.inDefinition {
+		return p.definition(tag, name)
+	}
+	if name == "" {
+		return nil, p.at(p.tok.Span, "syntax error, unexpected %s, expecting a name", p.describe())
+	}
+	if t := p.typeNamed(tag, name); t != nil {
+		return t, nil
+	}
+	if p.inDefinition && p.isOp("*") { // a pointer to what need not be known
+		kind := btf.FwdStruct
+		if tag == types.TagUnion {
+			kind = btf.FwdUnion
+		}
+		return &btf.Fwd{Name: name, Kind: kind}, nil
+	}
+	return nil, p.unknownType(at, tag, name)
+}
+
+// pointers reads the stars behind a type.
+func (p *parser) pointers(t btf.Type) (btf.Type, error) {
+	for n := 0; p.isOp("*"); n++ {
+		if n == maxPointers/2 {
+			return nil, p.at(p.tok.Span, "too many *")
+		}
+		t = &btf.Pointer{Target: t}
+		if err := p.advance(); err != nil {
+			return nil, err
+		}
+		if err := p.qualifiers(); err != nil {
+			return nil, err
+		}
+	}
+	return t, nil
+}
+
+// dimensions reads what makes a type an array; whole: of as many elements as there are.
+func (p *parser) dimensions(t btf.Type) (_ btf.Type, whole bool, err error) {
+	var counts []uint32
+	for p.isOp("[") {
+		if err := p.advance(); err != nil {
+			return nil, false, err
+		}
+		n := uint64(0)
+		switch {
+		case p.isOp("]") && len(counts) == 0:
+			whole = true
+		case p.tok.kind != tokInt || p.tok.num > maxElements:
+			return nil, false, p.at(p.tok.Span, "an array has a number of elements from 0 to %d", maxElements)
+		default:
+			n = p.tok.num
+			if err := p.advance(); err != nil {
+				return nil, false, err
+			}
+		}
+		if counts = append(counts, uint32(n)); len(counts) > maxPointers/2 {
+			return nil, false, p.at(p.tok.Span, "an array of too many dimensions")
+		}
+		if err := p.expect("]"); err != nil {
+			return nil, false, err
+		}
+	}
+	for i := len(counts) - 1; i >= 0; i-- {
+		t = &btf.Array{Index: cNumbers["uint32"], Type: t, Nelems: counts[i]}
+	}
+	return t, whole, nil
+}
+
+// maxElements bounds arrays that a script has.
+const maxElements = 1 << 16
+
+// typeName reads a type as casts have it.
+func (p *parser) typeName() (*typeName, error) {
+	n := &typeName{Span: p.tok.Span}
+	t, err := p.baseType()
+	if err == nil {
+		t, err = p.pointers(t)
+	}
+	if err == nil {
+		n.c, n.whole, err = p.dimensions(t)
+	}
+	n.To = p.tok.From
+	return n, err
+}
+
+// castOf reads (TYPE)operand, if that is what stands there.
+func (p *parser) castOf() (*expr, bool, error) {
+	open, back := p.tok, p.pos
+	if err := p.advance(); err != nil {
+		return nil, false, err
+	}
+	if !p.typed() {
+		err := p.notType()
+		p.tok, p.pos = open, back
+		return nil, false, err
+	}
+	name, err := p.typeName()
+	if err != nil {
+		return nil, false, err
+	}
+	if err := p.expect(")"); err != nil {
+		return nil, false, err
+	}
+	of, err := p.unary()
+	if err != nil {
+		return nil, false, err
+	}
+	return &expr{kind: exCast, cast: name, Span: open.Span.join(of.Span), args: []*expr{of}}, true, nil
+}
+
+// notType is the error for (NAME *) and (NAME)OPERAND, which can only be casts to a type
+// that there is not.
+func (p *parser) notType() error {
+	name := p.tok
+	if name.kind != tokIdent {
+		return nil
+	}
+	if err := p.advance(); err != nil {
+		return nil // told where it is read again
+	}
+	if _, ok := builtins[name.text]; ok {
+		return nil
+	}
+	stars := 0
+	for ; p.isOp("*"); stars++ {
+		if err := p.advance(); err != nil {
+			return nil
+		}
+	}
+	if !p.isOp(")") || p.advance() != nil {
+		return nil
+	}
+	switch {
+	case stars > 0, p.tok.kind == tokIdent, p.tok.kind == tokInt, p.tok.kind == tokVar, p.tok.kind == tokMap, p.tok.kind == tokParam, p.tok.kind == tokString:
+		return p.unknownType(name.Span, types.TagNone, name.text)
+	}
+	return nil
+}
+
+// ofType reads what sizeof and offsetof are of: a type, or an expression, and of the
+// latter the field.
+func (p *parser) ofType(e *expr) (*expr, error) {
+	if err := p.advance(); err != nil {
+		return nil, err
+	}
+	of := &expr{kind: exType, Span: p.tok.Span}
+	var err error
+	if p.typed() {
+		if of.cast, err = p.typeName(); err == nil {
+			of.Span = of.cast.Span
+		}
+	} else {
+		of, err = p.expr()
+	}
+	if err != nil {
+		return nil, err
+	}
+	e.kind, e.args = exCall, []*expr{of}
+	if e.name == "offsetof" {
+		if err := p.expect(","); err != nil {
+			return nil, err
+		}
+		field, err := p.expr()
+		if err != nil {
+			return nil, err
+		}
+		e.args = append(e.args, field)
+	}
+	e.Span = e.Span.join(p.tok.Span)
+	return e, p.expect(")")
+}
+
+// preprocessor refuses a line for C's preprocessor.
+func (p *parser) preprocessor(at int) error {
+	line, _, _ := strings.Cut(p.text[at:], "\n")
+	line = strings.TrimSpace(line)
+	word, _, _ := strings.Cut(strings.TrimSpace(line[1:]), " ")
+	err := p.at(Span{at, at + len(line)}, "#%s is not supported", word)
+	switch word {
+	case "include":
+		return err.hint("types come from the guest (BTF): use struct NAME as it is, or define it in the script, as struct NAME { int a; }")
+	case "define":
+		return err.hint("write the value itself, or an enumeration: enum { NAME = 1 }")
+	}
+	return err.hint("bpftrace's language is what there is; lines of C's preprocessor are for the headers of C")
+}

@@ -1,0 +1,127 @@
+package script
+
+import (
+	"encoding/binary"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf/btf"
+
+	"github.com/guestprobe/guestprobe/guest/types"
+)
+
+// maxParts bounds how many members and elements of a value are printed: unions of unions
+// in a guest's types could have any number.
+const maxParts = 4096
+
+// cPrinter prints a value as C has it, of which left parts may yet be printed.
+type cPrinter struct {
+	*Printer
+	json bool
+	left int
+}
+
+// cValue prints a structure, a union or an array.
+func (p *Printer) cValue(t Type, data []byte, json bool) string {
+	c := &cPrinter{p, json, maxParts}
+	return c.value(t, data)
+}
+
+func (c *cPrinter) value(t Type, data []byte) string {
+	if c.left--; c.left < 0 {
+		return "..."
+	}
+	var parts []string
+	switch t.Kind {
+	case Array:
+		e := t.Elems[0]
+		for i := 0; i < t.Depth && c.left > 0; i++ {
+			parts = append(parts, c.part(e, data, uint64(8*i*e.inC()), 0))
+		}
+		return "[" + strings.Join(parts, ",") + "]"
+	case Struct:
+		c.members(t.C, data, 0, &parts)
+		switch {
+		case c.json:
+			return "{" + strings.Join(parts, ", ") + "}"
+		case len(parts) == 0:
+			return "{}"
+		}
+		return "{ " + strings.Join(parts, ", ") + " }"
+	}
+	if c.json {
+		return c.Printer.json(t, data)
+	}
+	return c.text(t, data)
+}
+
+// members prints those of a structure that begins at a bit, and of the anonymous ones in
+// it.
+func (c *cPrinter) members(t btf.Type, data []byte, bit uint64, parts *[]string) {
+	ms, _ := types.Members(t)
+	for _, m := range ms {
+		if c.left <= 0 {
+			return
+		}
+		at := bit + uint64(m.Offset)
+		if _, ok := types.Members(m.Type); ok && m.Name == "" {
+			c.left--
+			c.members(m.Type, data, at, parts)
+			continue
+		}
+		text := c.part(fromC(m.Type), data, at, uint64(m.BitfieldSize))
+		if c.json {
+			*parts = append(*parts, jsonText(m.Name)+": "+text)
+		} else {
+			*parts = append(*parts, "."+m.Name+" = "+text)
+		}
+	}
+}
+
+// part prints a value that begins at a bit, of so many bits where it is a bit field.
+func (c *cPrinter) part(t Type, data []byte, bit, width uint64) string {
+	n := uint64(t.inC())
+	if width > 0 {
+		n = (bit%8 + width + 7) / 8
+	}
+	at := bit / 8
+	if at+n > uint64(len(data)) || width > 0 && bit%8+width > 64 {
+		return "?" // types that are damaged
+	}
+	raw := data[at : at+n]
+	switch t.Kind {
+	case Struct, Array:
+		return c.value(t, raw)
+	case String:
+		return c.value(t, append(slices.Clone(raw), 0))
+	case Void:
+		return "?"
+	}
+	var b [8]byte
+	copy(b[:], raw)
+	v, bits := word(b[:])>>(bit%8), 8*n
+	if width > 0 {
+		bits = width
+	}
+	v <<= 64 - bits
+	if t.Signed {
+		v = uint64(int64(v) >> (64 - bits))
+	} else {
+		v >>= 64 - bits
+	}
+	return c.value(t, binary.LittleEndian.AppendUint64(nil, v))
+}
+
+// enumerated returns the name that an enumeration has for a number, or "".
+func (t Type) enumerated(v uint64) string {
+	e, ok := t.C.(*btf.Enum)
+	if !ok {
+		return ""
+	}
+	for _, x := range e.Values {
+		if x.Value == v {
+			return x.Name
+		}
+	}
+	return ""
+}
