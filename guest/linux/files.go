@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/cilium/ebpf/btf"
+
 	"github.com/guestprobe/guestprobe/guest"
 )
 
@@ -17,6 +19,7 @@ type Files struct {
 	tasks   *Tasks
 	vmemmap guest.GVA // vmemmap_base; 0 = it is where structPages is
 	page    uint64    // size of a struct page
+	read    uint64    // the bit of its flags that says that the page was read; 0: not known
 
 	f fileFields
 }
@@ -30,7 +33,7 @@ type fileFields struct {
 	fsType, fsName                                       Field // super_block, file_system_type
 	host, head, flags, tree                              Field // address_space
 	shift, slots, marks                                  Field // xa_node
-	pageMapping, pageIndex                               Field // folio, or page
+	pageMapping, pageIndex, pageFlags                    Field // folio, or page
 	start, end, offset, mm, node, left, right, pgd       Field // vm_area_struct, rb_node, mm_struct
 }
 
@@ -57,13 +60,21 @@ func NewFiles(types *Types, lookup Lookup, tasks *Tasks) *Files {
 		need{&o.host, "address_space.host"}, need{&o.head, "address_space.i_pages.xa_head"}, need{&o.flags, "address_space.i_pages.xa_flags"},
 		need{&o.tree, "address_space.i_mmap.rb_root.rb_node"},
 		need{&o.shift, "xa_node.shift"}, need{&o.slots, "xa_node.slots"}, need{&o.marks, "xa_node.marks"},
-		need{&page, "page"}, need{&o.pageMapping, "folio.mapping|page.mapping"}, need{&o.pageIndex, "folio.index|page.index"},
+		need{&page, "page"}, need{&o.pageMapping, "folio.mapping|page.mapping"}, need{&o.pageIndex, "folio.index|page.index"}, need{&o.pageFlags, "folio.flags|page.flags"},
 		need{&o.start, "vm_area_struct.vm_start"}, need{&o.end, "vm_area_struct.vm_end"}, need{&o.offset, "vm_area_struct.vm_pgoff"},
 		need{&o.mm, "vm_area_struct.vm_mm"}, need{&o.node, "vm_area_struct.shared.rb"}, need{&o.left, "rb_node.rb_left"}, need{&o.right, "rb_node.rb_right"},
 		need{&o.pgd, "mm_struct.pgd"}) && tasks.init == 0 {
 		f.missing = append(f.missing, feature+": the list of tasks is not known")
 	}
 	x.page = uint64(page.Size)
+	var flags *btf.Enum
+	if types != nil && types.Spec.TypeByName("pageflags", &flags) == nil {
+		for _, v := range flags.Values {
+			if v.Name == "PG_uptodate" {
+				x.read = 1 << (v.Value & 63)
+			}
+		}
+	}
 	x.vmemmap, _ = lookup("vmemmap_base")
 	if n := o.slots.Size / 8; f.missing == nil && (page.Size == 0 || n == 0 || n&(n-1) != 0 || o.marks.Size == 0) {
 		f.missing = append(f.missing, feature+": the page cache is not as it was")
@@ -194,16 +205,6 @@ func (x *Files) Resolve(path string, read Read) (Inode, string, error) {
 		return fail(errors.New("its file system (overlay) has the pages of other files: give the path of the file below it"))
 	}
 	return in, "/" + strings.Join(names, "/"), nil
-}
-
-// Again looks whether in is still what it was, and if its struct inode went, whether path
-// leads to it again.
-func (x *Files) Again(in Inode, path string, read Read) (Inode, bool) {
-	if now, mode, err := x.inodeAt(in.Addr, read); err == nil && mode == modeRegular && now.same(in) && now.Mapping == in.Mapping {
-		return now, true
-	}
-	now, _, err := x.Resolve(path, read)
-	return now, err == nil && now.same(in)
 }
 
 // root returns where paths of the guest's first process begin.

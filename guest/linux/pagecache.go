@@ -12,6 +12,9 @@ type Page struct {
 	PA guest.GPA
 	// Busy: it is to be written to where the file is kept, or is being written.
 	Busy bool
+	// Other: it has other bytes than are known of the file there, so that what is at a place
+	// of it is not known. FilePages does not look.
+	Other bool
 
 	// owner is the struct page or folio that says whose the page is, by these two words.
 	owner          guest.GVA
@@ -100,6 +103,10 @@ func (x *Files) Page(in Inode, index uint64, read Read) (Page, error) {
 	part := index - p.index
 	if p.mapping != uint64(in.Mapping) || part >= maxFolio {
 		return Page{}, ErrNoPage
+	}
+	// It is in the tree while it is being read, with anything in it.
+	if flags, err := read.value(guest.GVA(at), o.pageFlags); err != nil || flags&x.read != x.read {
+		return Page{}, errors.Join(ErrNoPage, err)
 	}
 	p.PA += guest.GPA(part * guest.PageSize)
 	p.Busy = busy

@@ -1,6 +1,7 @@
 package linux
 
 import (
+	"cmp"
 	"debug/elf"
 	"errors"
 	"fmt"
@@ -8,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/elffile"
@@ -33,13 +36,27 @@ type userFile struct {
 	path string // without symbolic links
 	base guest.GVA
 	text []guest.Range // what is executable of it, ascending
-	*guest.SymbolTable
-	noNames string // why it has no names; "" = it has, or they were left out when it was made
 
-	mu    sync.Mutex
-	inode Inode
-	data  []byte // of the file; it does not change where have says that it is there
-	have  []bool // by page
+	segments []fileSegment // of its program headers
+	buildID  string        // "" = it has none, or the guest has it not in memory
+	names    atomic.Pointer[fileNames]
+
+	mu     sync.Mutex
+	inode  Inode     // its address is 0 while the guest has it not in memory
+	data   []byte    // of the file; it does not change where have says that it is there
+	have   []bool    // by page
+	given  bool      // data is a copy of the user's (Give)
+	sought time.Time // when it was looked for last and was not there, for this reason
+	whyNot error
+}
+
+// fileSegment is what an executable program header says.
+type fileSegment struct{ addr, off, size uint64 }
+
+// fileNames are the functions of a file.
+type fileNames struct {
+	*guest.SymbolTable
+	none string // why there are no names; "" = there are
 }
 
 // userFiles are the files that are known, in the order in which they were asked for.
@@ -66,33 +83,34 @@ func (v *View) open(path string) (*userFile, error) {
 	if v.now.Load().gone {
 		return nil, errors.New(ReplacedText)
 	}
-	in, path, err := v.running.files.Resolve(path, v.read)
+	v.files.mu.Lock()
+	defer v.files.mu.Unlock()
+	return v.opened(path)
+}
+
+// opened is open. Callers hold the files' mu.
+func (v *View) opened(asked string) (*userFile, error) {
+	in, path, err := v.running.files.Resolve(asked, v.read)
+	if err != nil {
+		if f := v.files.awaited(asked); f != nil {
+			return f, nil
+		}
+		return nil, err
+	}
+	if f := v.files.of(in); f != nil {
+		return f, nil
+	}
+	if f := cmp.Or(v.files.awaited(path), v.files.awaited(asked)); f != nil {
+		if err := f.adopt(v, in, nil, v.read); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		return f, nil
+	}
+	f, err := v.files.make(path, in.Size)
 	if err != nil {
 		return nil, err
 	}
-	v.files.mu.Lock()
-	defer v.files.mu.Unlock()
-	total := in.Size
-	for _, f := range v.files.all {
-		f.mu.Lock()
-		same := f.inode.same(in)
-		if same {
-			f.inode = in
-		}
-		f.mu.Unlock()
-		if same {
-			return f, nil
-		}
-		total += uint64(len(f.data))
-	}
-	switch {
-	case in.Size > maxFile || total > allFiles:
-		return nil, fmt.Errorf("%s: %d bytes are too many: at most %d of a file, and %d of all", path, in.Size, maxFile, allFiles)
-	case len(v.files.all) == maxFiles:
-		return nil, fmt.Errorf("%s: %d other files have probes or had some since the guest was booted", path, maxFiles)
-	}
-	f := &userFile{path: path, base: fileCode + guest.GVA(len(v.files.all))<<fileShift, inode: in, data: make([]byte, in.Size)}
-	f.have = make([]bool, (in.Size+guest.PageSize-1)/guest.PageSize)
+	f.inode = in
 	for i := range f.have {
 		f.fill(v, uint64(i))
 	}
@@ -103,28 +121,51 @@ func (v *View) open(path string) (*userFile, error) {
 	return f, nil
 }
 
+// of returns the file that is known as in, or nil. Callers hold mu.
+func (u *userFiles) of(in Inode) *userFile {
+	for _, f := range u.all {
+		f.mu.Lock()
+		same := f.inode.Addr != 0 && f.inode.same(in)
+		if same {
+			f.inode = in
+		}
+		f.mu.Unlock()
+		if same {
+			return f
+		}
+	}
+	return nil
+}
+
+// make returns a file of that size, which is not known yet, without bytes. Callers hold mu.
+func (u *userFiles) make(path string, size uint64) (*userFile, error) {
+	total := size
+	for _, f := range u.all {
+		total += uint64(len(f.data))
+	}
+	switch {
+	case size > maxFile || total > allFiles:
+		return nil, fmt.Errorf("%s: %d bytes are too many: at most %d of a file, and %d of all", path, size, maxFile, allFiles)
+	case len(u.all) == maxFiles:
+		return nil, fmt.Errorf("%s: %d other files have probes or had some since the guest was booted", path, maxFiles)
+	}
+	f := &userFile{path: path, base: fileCode + guest.GVA(len(u.all))<<fileShift, data: make([]byte, size)}
+	f.have = make([]bool, (size+guest.PageSize-1)/guest.PageSize)
+	return f, nil
+}
+
 // fill reads a page of the file, if the guest has it in memory. Callers hold mu, or know
 // the file alone.
 func (f *userFile) fill(v *View, index uint64) bool {
 	if f.have[index] {
 		return true
 	}
-	x := v.running.files
-	p, err := x.Page(f.inode, index, v.read)
-	base := v.running.tasks.directBase(v.read)
-	if err != nil || base == 0 {
-		return false
-	}
 	b := f.data[index*guest.PageSize:]
-	if v.read(base+guest.GVA(p.PA), b[:min(len(b), guest.PageSize)]) != nil {
-		return false
-	}
-	again, err := x.Page(f.inode, index, v.read) // it may have gone meanwhile
-	f.have[index] = err == nil && again.PA == p.PA
+	f.have[index] = v.pageBytes(f.inode, index, b[:min(len(b), guest.PageSize)], v.read)
 	return f.have[index]
 }
 
-// has reports whether n bytes from off on were read.
+// has reports whether n bytes from off on are known.
 func (f *userFile) has(off, n uint64) bool {
 	if n == 0 || off > uint64(len(f.data)) || n > uint64(len(f.data))-off {
 		return false
@@ -158,12 +199,10 @@ func (f *userFile) parse() error {
 	if h.Phoff+uint64(h.Phnum)*56 > headers {
 		return errors.New("its program headers are not at its beginning")
 	}
-	type segment struct{ addr, off, size uint64 }
-	var segments []segment
 	for _, p := range file.Progs {
 		if elf.ProgType(p.Type) == elf.PT_LOAD && elf.ProgFlag(p.Flags)&elf.PF_X != 0 && p.Off < uint64(len(f.data)) {
 			size := min(p.Filesz, uint64(len(f.data))-p.Off)
-			segments = append(segments, segment{p.Vaddr, p.Off, size})
+			f.segments = append(f.segments, fileSegment{p.Vaddr, p.Off, size})
 			f.text = append(f.text, guest.Range{Start: f.base + guest.GVA(p.Off), End: f.base + guest.GVA(p.Off+size)})
 		}
 	}
@@ -176,6 +215,15 @@ func (f *userFile) parse() error {
 		}
 		return 1
 	})
+	f.buildID = file.BuildID()
+	f.names.Store(f.namesOf(file, f.has))
+	return nil
+}
+
+// namesOf returns the functions of file, which is f or has its debug information. has says
+// which parts of it are there.
+func (f *userFile) namesOf(file *elffile.File, has func(off, n uint64) bool) *fileNames {
+	names := &fileNames{}
 	var syms []guest.Symbol
 	for _, table := range []elf.SectionType{elf.SHT_SYMTAB, elf.SHT_DYNSYM} {
 		i := slices.IndexFunc(file.Sections, func(s elffile.Section) bool { return s.Is(table) })
@@ -183,20 +231,20 @@ func (f *userFile) parse() error {
 			continue
 		}
 		s := &file.Sections[i]
-		if int(s.Link) >= len(file.Sections) || !f.has(s.Off, s.Size) || !f.has(file.Sections[s.Link].Off, file.Sections[s.Link].Size) {
-			f.noNames = "its table of names is not in the guest's memory"
+		if int(s.Link) >= len(file.Sections) || !has(s.Off, s.Size) || !has(file.Sections[s.Link].Off, file.Sections[s.Link].Size) {
+			names.none = "its table of names is not in the guest's memory"
 			continue
 		}
 		all, err := file.Symbols(table, MaxNames)
 		if err != nil {
-			f.noNames = err.Error()
+			names.none = err.Error()
 			continue
 		}
 		for _, es := range all {
 			if t := es.Type(); es.Section == elf.SHN_UNDEF || es.Name == "" || t != elf.STT_FUNC && t != elf.STT_GNU_IFUNC {
 				continue
 			}
-			for _, g := range segments {
+			for _, g := range f.segments {
 				if off := es.Value - g.addr; off < g.size {
 					syms = append(syms, guest.Symbol{
 						Name: f.path + ":" + strings.ToValidUTF8(es.Name, "\uFFFD"), Addr: f.base + guest.GVA(g.off+off), Size: es.Size,
@@ -208,19 +256,17 @@ func (f *userFile) parse() error {
 	}
 	switch {
 	case len(syms) > 0:
-		f.noNames = ""
-	case f.noNames == "":
-		f.noNames = "it has no names of functions (stripped)"
+		names.none = ""
+	case names.none == "":
+		names.none = "it has no names of functions (stripped)"
 	}
-	f.SymbolTable = guest.NewSymbolTable(syms, func(s *guest.Symbol) (segment, section uint64) {
-		for _, r := range f.text {
-			if s.Addr >= r.Start && s.Addr < r.End {
-				return uint64(r.End - s.Addr), uint64(r.End - s.Addr)
-			}
+	names.SymbolTable = guest.NewSymbolTable(syms, func(s *guest.Symbol) (segment, section uint64) {
+		if r := f.textAt(s.Addr); r != nil {
+			return uint64(r.End - s.Addr), uint64(r.End - s.Addr)
 		}
 		return 0, 0
 	})
-	return nil
+	return names
 }
 
 // textAt returns the executable range that has addr, or nil.
@@ -256,7 +302,7 @@ func (f *userFile) code(v *View, addr guest.GVA, n int) []byte {
 // find returns the function that has addr. Where the file does not name it, it is the one
 // instruction there.
 func (f *userFile) find(v *View, addr guest.GVA) (guest.Symbol, bool) {
-	if s, ok := f.Find(addr); ok || f.textAt(addr) == nil {
+	if s, ok := f.names.Load().Find(addr); ok || f.textAt(addr) == nil {
 		return s, ok
 	}
 	s := guest.Symbol{Name: fmt.Sprintf("%s:%#x", f.path, uint64(addr-f.base)), Addr: addr, Size: 1, Kind: guest.SymFunc, User: true}
@@ -295,9 +341,10 @@ func (v *View) lookupFile(path, symbol string) (guest.Symbol, error) {
 		s.Addr = addr
 		return s, nil
 	}
-	s, err := f.Lookup(f.path + ":" + symbol)
-	if errors.Is(err, guest.ErrSymbolNotFound) && f.noNames != "" {
-		err = fmt.Errorf("%s: no function %q: %s: give its offset in the file", f.path, symbol, f.noNames)
+	names := f.names.Load()
+	s, err := names.Lookup(f.path + ":" + symbol)
+	if errors.Is(err, guest.ErrSymbolNotFound) && names.none != "" {
+		err = fmt.Errorf("%s: no function %q: %s: give its offset in the file, or a copy of the file or its debug information (attach --file)", f.path, symbol, names.none)
 	}
 	if err == nil && len(f.code(v, s.Addr, int(s.Size))) < int(s.Size) {
 		return s, fmt.Errorf("%s: %w: run it once", s.Name, ErrNoPage)
@@ -311,7 +358,7 @@ func (v *View) matchFile(path, pattern string) (out []guest.Symbol) {
 	if err != nil {
 		return nil
 	}
-	for _, s := range f.Symbols() {
+	for _, s := range f.names.Load().Symbols() {
 		if guest.Glob(pattern, s.Name[len(f.path)+1:]) {
 			out = append(out, s)
 		}
@@ -342,13 +389,10 @@ func (v *View) FilePages(addr guest.GVA, read Read) (FilePages, error) {
 		return FilePages{}, errNoFile
 	}
 	x := v.running.files
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	in, ok := x.Again(f.inode, f.path, read)
-	if !ok {
-		return FilePages{}, errNoFile
+	in, err := f.now(v, read)
+	if err != nil {
+		return FilePages{}, err
 	}
-	f.inode = in
 	var out FilePages
 	index := uint64(addr-f.base) / guest.PageSize
 	p, err := x.Page(in, index, read)

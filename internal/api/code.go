@@ -19,6 +19,7 @@ const (
 	CodeNoStream      Code = "stream_not_found"   // 404
 	CodeNoScript      Code = "script_not_found"   // 404
 	CodeBadObject     Code = "bad_object"         // 400: an object file is damaged, or has what is not supported
+	CodeBadFile       Code = "bad_file"           // 400: it is no copy of a file of the guest's
 	CodeBadScript     Code = "bad_script"         // 400: a script does not compile, or a probe of it cannot be attached
 	CodeBadMethod     Code = "method_not_allowed" // 405
 	CodeNameTaken     Code = "name_taken"         // 409: a probe or a script of that name exists

@@ -54,7 +54,7 @@ flags are about every definition.`,
 				r.Note("%s has no command.", command.Clean(name))
 				return printAttached(r, api.ProbeList{Probes: []api.Probe{}})
 			}
-			list, err := probes.attach(ctx, c, commands)
+			list, err := probes.attach(ctx, r, c, commands)
 			var wire *api.Error
 			if errors.As(err, &wire) && wire.Index != nil && *wire.Index < len(lines) {
 				return fmt.Errorf("%s:%d: %w", name, lines[*wire.Index], err)

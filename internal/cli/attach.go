@@ -21,6 +21,7 @@ type probeFlags struct {
 	mirror, mirrorEnd                    string
 	filter                               string
 	onHost, strict, atRets               bool
+	files                                []string
 }
 
 func (p *probeFlags) add(f *pflag.FlagSet) {
@@ -34,6 +35,7 @@ func (p *probeFlags) add(f *pflag.FlagSet) {
 	f.IntVar(&p.mirrorStack, "mirror-stack", 0, "put back so many `bytes` of stack behind the mirror (default 64)")
 	f.StringVar(&p.mirrorEnd, "mirror-end", "", "the `FUNCTION` that mirrors end in (default jprobe_return)")
 	f.StringVar(&p.filter, "filter", "", "hits for which this `EXPRESSION` is true only, as 'count > 100 && name ~ \"/etc/*\"'")
+	f.StringArrayVar(&p.files, "file", nil, "for PATH:SYMBOL of a Linux guest: take the names of its file PATH from COPY, a copy of the file or its separate debug information, `PATH=COPY`; may be repeated")
 	f.BoolVar(&p.onHost, "on-host", false, "serve hits at an exit, although the guest could without one")
 	f.BoolVar(&p.strict, "strict", false, "refuse a pattern for a place when a function that matches cannot be probed, instead of leaving it out")
 	f.BoolVar(&p.atRets, "at-rets", false, "returns by probes at the function's ret instructions, with the return address left alone")
@@ -179,7 +181,7 @@ there, an access outside of what it is to, code that is never executed) is a war
 			var list api.ProbeList
 			if prog.file != "" {
 				list.Probes, err = prog.attach(ctx, c, &probes)
-			} else if list, err = probes.attach(ctx, c, r.Args); err != nil {
+			} else if list, err = probes.attach(ctx, r, c, r.Args); err != nil {
 				err = inDefinition(err, r.Args)
 			}
 			if err != nil {
@@ -191,8 +193,11 @@ there, an access outside of what it is to, code that is never executed) is a war
 }
 
 // attach carries out commands; the probes stay.
-func (p *probeFlags) attach(ctx context.Context, c *client.Client, defs []string) (api.ProbeList, error) {
+func (p *probeFlags) attach(ctx context.Context, r *command.Run, c *client.Client, defs []string) (api.ProbeList, error) {
 	specs, err := p.specs(defs, true)
+	if err == nil {
+		err = giveFiles(ctx, r, c, p.files)
+	}
 	if err != nil {
 		return api.ProbeList{}, err
 	}

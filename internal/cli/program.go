@@ -33,8 +33,8 @@ func (p *programFlags) check(probes *probeFlags, defs []string) error {
 		return nil
 	case len(defs) > 0:
 		return command.Usagef("--program %s and definitions: its sections say what to probe", p.file)
-	case probes.post || probes.regs || probes.emulate || probes.filter != "" || probes.args != 0 || probes.mirror != "":
-		return command.Usagef("--program %s: --post, --regs, --filter, --emulate, --args and --mirror are about definitions", p.file)
+	case probes.post || probes.regs || probes.emulate || len(probes.files) > 0 || probes.filter != "" || probes.args != 0 || probes.mirror != "":
+		return command.Usagef("--program %s: --post, --regs, --filter, --emulate, --file, --args and --mirror are about definitions", p.file)
 	}
 	return nil
 }

@@ -103,6 +103,9 @@ func trace(ctx context.Context, run *command.Run, c *client.Client, flags *trace
 		defer cancel()
 	}
 	specs, err := flags.specs(defs, flags.stay)
+	if err == nil {
+		err = giveFiles(ctx, run, c, flags.files)
+	}
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,11 @@ func (c *Client) AttachProgram(ctx context.Context, p api.AttachProgram) ([]api.
 	return l.Probes, err
 }
 
+// GiveFile gives the daemon a copy of a file of the guest's.
+func (c *Client) GiveFile(ctx context.Context, f api.GiveFile) (g api.GivenFile, err error) {
+	return g, c.call(ctx, http.MethodPost, "/v1/files", nil, f, &g)
+}
+
 // RunScript runs a script for the life of the stream. Its first record is api.RecordStart;
 // EndStream ends it.
 func (c *Client) RunScript(ctx context.Context, r api.RunScript) (*Stream, error) {

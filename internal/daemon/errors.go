@@ -30,6 +30,7 @@ var statusOf = map[api.Code]int{
 	api.CodeNoScript:      http.StatusNotFound,
 	api.CodeBadObject:     http.StatusBadRequest,
 	api.CodeBadScript:     http.StatusBadRequest,
+	api.CodeBadFile:       http.StatusBadRequest,
 	api.CodeBadMethod:     http.StatusMethodNotAllowed,
 	api.CodeNameTaken:     http.StatusConflict,
 	api.CodeAmbiguousName: http.StatusConflict,

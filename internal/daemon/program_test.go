@@ -121,7 +121,7 @@ func TestProgramRefusals(t *testing.T) {
 		`{"object":"aGVsbG8="}`: `400 {"error":{"code":"bad_object","errno":"EINVAL","message":"load object: `,
 		`{"object":"%"}`:        `400 {"error":{"code":"bad_json"`,
 		`{"objekt":""}`:         `400 {"error":{"code":"unknown_field"`,
-		`{"object":"` + strings.Repeat("A", maxFileBody) + `"}`: `413 {"error":{"code":"body_too_large","errno":"EMSGSIZE","message":"the body is larger than 24117248 bytes","detail":"an object file has at most 16 MiB"}}`,
+		`{"object":"` + strings.Repeat("A", maxFileBody) + `"}`: `413 {"error":{"code":"body_too_large","errno":"EMSGSIZE","message":"the body is larger than 24117248 bytes","detail":"a file has at most 16 MiB"}}`,
 	} {
 		status, got := h.raw(http.MethodPost, "/v1/programs", body)
 		if got := fmt.Sprint(status, " ", got); !strings.HasPrefix(got, want) {

@@ -96,7 +96,7 @@ func bodyError(err error) error {
 	if errors.As(err, &large) {
 		detail := "send the probes in several batches"
 		if large.Limit == maxFileBody {
-			detail = "an object file has at most 16 MiB"
+			detail = "a file has at most 16 MiB"
 		}
 		return &api.Error{Code: api.CodeTooLarge, Errno: "EMSGSIZE", Message: fmt.Sprintf("the body is larger than %d bytes", large.Limit), Detail: detail}
 	}

@@ -45,6 +45,7 @@ func routes() []route {
 		{http.MethodPatch, "/v1/probes/{probe}", (*server).patchProbe, nil},
 		{http.MethodDelete, "/v1/probes/{probe}", (*server).deleteProbe, nil},
 		{http.MethodPost, "/v1/programs", (*server).createPrograms, nil},
+		{http.MethodPost, "/v1/files", (*server).giveFile, nil},
 		{http.MethodPost, "/v1/scripts", (*server).runScript, nil},
 		{http.MethodGet, "/v1/scripts", (*server).getScripts, nil},
 		{http.MethodGet, "/v1/scripts/{script}", (*server).getScript, []string{"format"}},

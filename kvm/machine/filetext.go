@@ -2,6 +2,8 @@ package machine
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,6 +36,8 @@ type fileText struct {
 
 	mu    sync.Mutex // held by who changes sites, which is with the world stopped, and by who reads them without
 	sites map[guest.GVA]*fileSite
+	other map[guest.GVA]time.Time // since when pages are not what is known of them
+	told  map[string]bool         // files of which the log has that
 
 	pages atomic.Pointer[map[guest.GPA]filePage] // where an int3 is
 }
@@ -58,7 +62,7 @@ type filePage struct {
 }
 
 func newFileText(m *Machine, view *linux.View) *fileText {
-	t := &fileText{m: m, view: view, sites: map[guest.GVA]*fileSite{}}
+	t := &fileText{m: m, view: view, sites: map[guest.GVA]*fileSite{}, other: map[guest.GVA]time.Time{}, told: map[string]bool{}}
 	t.pages.Store(&map[guest.GPA]filePage{})
 	return t
 }
@@ -107,6 +111,16 @@ func (t *fileText) patch(addr guest.GVA, old, now []byte) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s, armed := t.sites[addr], now[0] == insn.Int3
+	if armed {
+		index := addr &^ (guest.PageSize - 1)
+		all, err := t.view.FilePages(index, t.m.readLive)
+		if errors.Is(err, linux.ErrOtherFile) {
+			return err
+		}
+		if all.Cached.PA != 0 && !t.same(index, all.Cached.PA) {
+			return fmt.Errorf("%s: %w", t.view.FilePath(addr), errOtherPage)
+		}
+	}
 	if s == nil {
 		s = &fileSite{at: addr, orig: bytes.Clone(old), others: map[guest.GPA]linux.Page{}}
 		t.sites[addr] = s
@@ -135,7 +149,10 @@ func (t *fileText) places(s *fileSite, of map[guest.GVA]linux.FilePages) (out ma
 		var err error
 		if all, err = t.view.FilePages(index, t.m.readLive); err != nil {
 			t.m.log.Debug("pages of a file", "addr", s.at, "err", err)
+		} else if all.Cached.PA != 0 && !t.same(index, all.Cached.PA) {
+			all.Cached.Other, err = true, errOtherPage
 		}
+		t.tell(index, err)
 		of[index] = all
 	}
 	out = map[guest.GPA]linux.Page{}
@@ -153,6 +170,7 @@ func (t *fileText) places(s *fileSite, of map[guest.GVA]linux.FilePages) (out ma
 			continue
 		}
 		if p, err := t.view.FileReader().Copy(at.PA, t.m.readLive); err == nil {
+			p.Other = all.Cached.Other // it may be of what the file has become
 			out[at.PA] = p
 		}
 	}
@@ -162,6 +180,45 @@ func (t *fileText) places(s *fileSite, of map[guest.GVA]linux.FilePages) (out ma
 		}
 	}
 	return out, hidden
+}
+
+// errOtherPage says what Other of linux.Page is.
+var errOtherPage = errors.New("a page of it has other bytes than when it was read: it was written to, or is another version")
+
+// otherTime is how long a page is another one before that is told: a file that is being
+// written is not complete.
+const otherTime = time.Second
+
+// tell has a look at the page at index, which found err. Once for a file that is another one
+// the log gets that. Callers hold mu.
+func (t *fileText) tell(index guest.GVA, err error) {
+	if err != errOtherPage && !errors.Is(err, linux.ErrOtherFile) {
+		delete(t.other, index)
+		return
+	}
+	since, path := t.other[index], t.view.FilePath(index)
+	if since.IsZero() {
+		t.other[index] = time.Now()
+	} else if time.Since(since) > otherTime && !t.told[path] {
+		t.told[path] = true
+		t.m.log.Warn("a file of the guest's is not the one that its probes are for: nothing is written to it", "file", path, "offset", uint64(index)&(1<<40-1), "err", err)
+	}
+}
+
+// same reports whether the page at pa is what is known of the file at index, with int3s where
+// there are sites. Callers hold mu.
+func (t *fileText) same(index guest.GVA, pa guest.GPA) bool {
+	known := t.view.FileBytes(index)
+	b, err := t.m.mem.Slice(pa, len(known))
+	if err != nil {
+		return false
+	}
+	for i := range known {
+		if b[i] != known[i] && (b[i] != insn.Int3 || t.sites[index+guest.GVA(i)] == nil) {
+			return false
+		}
+	}
+	return true
 }
 
 // swapped reports whether what is at addr is somewhere else: an entry that is not present,
@@ -195,7 +252,7 @@ func (t *fileText) settle(wanted func(*fileSite) bool) {
 			pages[pa] = p
 		}
 	}
-	of := map[guest.GVA]linux.FilePages{}
+	of, known := map[guest.GVA]linux.FilePages{}, *t.pages.Load()
 	for at, s := range t.sites {
 		if !wanted(s) {
 			continue
@@ -204,8 +261,8 @@ func (t *fileText) settle(wanted func(*fileSite) bool) {
 		for pa, p := range found {
 			b := t.byteAt(s, pa)
 			switch {
-			case b == nil:
-			case s.armed && !p.Busy:
+			case b == nil || p.Other && known[pa].at != at:
+			case s.armed && !p.Busy && !p.Other:
 				b[0] = insn.Int3
 				pages[pa] = filePage{at, p}
 			default:
@@ -234,7 +291,10 @@ func (t *fileText) stale() bool {
 			if ours {
 				n++
 			}
-			if b := t.byteAt(s, pa); b != nil && (b[0] == insn.Int3) != (s.armed && !p.Busy) || ours && was.page != p {
+			if p.Other && !ours {
+				continue
+			}
+			if b := t.byteAt(s, pa); b != nil && (b[0] == insn.Int3) != (s.armed && !p.Busy && !p.Other) || ours && was.page != p {
 				return true
 			}
 		}

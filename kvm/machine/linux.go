@@ -31,6 +31,7 @@ type linuxGuest struct {
 	engine engineMemory
 	stubs  []trapStub
 	files  atomic.Pointer[fileText]
+	given  []givenFile // guarded by Machine.mu, but for a reset
 
 	board   atomic.Pointer[board]
 	settled bool                     // the text is protected, the engine's memory mapped or refused
@@ -87,6 +88,7 @@ func (g *linuxGuest) load(m *Machine) (*guest.BootState, error) {
 	}
 	g.seen.Store(view)
 	g.files.Store(newFileText(m, view))
+	g.giveAgain(m)
 	if s, err := view.Lookup("init_top_pgt"); err == nil {
 		b.Root = home.PA + guest.GPA(s.Addr-home.Start)
 	}

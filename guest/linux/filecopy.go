@@ -1,0 +1,281 @@
+package linux
+
+import (
+	"bytes"
+	"cmp"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/elffile"
+)
+
+// A file that the guest has only in part in its memory, or not at all, is known by a copy
+// of it that the user gives. Its names and its code are the copy's then, and each page that
+// the guest has of the file must be the same as the copy's, whenever it comes.
+
+// ErrOtherFile is returned where a copy is not one of the guest's file.
+var ErrOtherFile = errors.New("it is not a copy of the guest's file")
+
+// errUsed is returned for a second copy of a file that has probes.
+var errUsed = errors.New("another copy of it was given, and there are probes in that: detach them first")
+
+// Given says what is known of a file by a copy of it.
+type Given struct {
+	Path      string // without symbolic links, where the guest has the file in memory
+	BuildID   string // hexadecimal digits; "" = none
+	Functions int    // that have names
+	Pages     int    // that the guest has in memory; they are as in the copy
+	Present   bool   // the guest has the file in memory
+	NamesOnly bool   // the copy is separate debug information
+}
+
+// Give makes a copy of the file at path known, or separate debug information of it, which has
+// its names and its build ID. used reports whether there are probes in a range of code. Errors
+// are ErrOtherFile and those that say why the copy cannot be used; then nothing has changed.
+func (v *View) Give(name string, b []byte, used func(guest.Range) bool) (Given, error) {
+	fail := func(err error) (Given, error) { return Given{}, fmt.Errorf("%s: %w", name, err) }
+	if !strings.HasPrefix(name, "/") || path.Clean(name) != name || len(name) > maxPath {
+		return fail(errors.New("it is no path in the guest: it begins with a slash, and has no . or .. in it"))
+	}
+	if v.now.Load().gone {
+		return fail(errors.New(ReplacedText))
+	}
+	file, err := elffile.Parse(b)
+	if err != nil {
+		return fail(err)
+	}
+	v.files.mu.Lock()
+	defer v.files.mu.Unlock()
+	var f *userFile
+	names := isDebug(file)
+	if names {
+		f, err = v.giveNames(name, file)
+	} else {
+		f, err = v.giveCopy(name, b, used)
+	}
+	if err != nil {
+		return fail(err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	g := Given{Path: f.path, BuildID: f.buildID, Functions: len(f.names.Load().Symbols()), Present: f.inode.Addr != 0, NamesOnly: names}
+	for i := range f.have {
+		if _, err := v.running.files.Page(f.inode, uint64(i), v.read); g.Present && err == nil {
+			g.Pages++
+		}
+	}
+	return g, nil
+}
+
+// isDebug reports whether a file is about code that it does not have (objcopy
+// --only-keep-debug).
+func isDebug(file *elffile.File) bool {
+	some := false
+	for i := range file.Sections {
+		if s := &file.Sections[i]; s.Has(elf.SHF_EXECINSTR) {
+			if !s.Is(elf.SHT_NOBITS) {
+				return false
+			}
+			some = true
+		}
+	}
+	return some
+}
+
+// giveNames takes the names of separate debug information. Callers hold the files' mu.
+func (v *View) giveNames(name string, file *elffile.File) (*userFile, error) {
+	f, err := v.opened(name)
+	if err != nil {
+		return nil, fmt.Errorf("this is debug information, which needs the program, too: %w: run it once, or give a copy of it first", err)
+	}
+	switch id := file.BuildID(); {
+	case f.buildID == "":
+		return nil, errors.New("the guest does not have its build ID in memory, or it has none: give a copy of the program")
+	case id != f.buildID:
+		return nil, fmt.Errorf("%w: build ID %s, and the guest's is %s", ErrOtherFile, id, f.buildID)
+	}
+	names := f.namesOf(file, func(off, n uint64) bool { return file.Bytes(off, n) != nil })
+	if names.none != "" {
+		return nil, errors.New(names.none)
+	}
+	f.names.Store(names)
+	return f, nil
+}
+
+// giveCopy takes a copy. Callers hold the files' mu.
+func (v *View) giveCopy(name string, b []byte, used func(guest.Range) bool) (*userFile, error) {
+	in, at, err := v.running.files.Resolve(name, v.read)
+	there := err == nil
+	var old *userFile
+	if there {
+		old = v.files.of(in)
+	} else {
+		at = name
+	}
+	if old == nil {
+		old = cmp.Or(v.files.awaited(at), v.files.awaited(name))
+	}
+	if old != nil && old.given && !bytes.Equal(old.data, b) && used(guest.Range{Start: old.base, End: old.base + 1<<fileShift}) {
+		return nil, errUsed
+	}
+	f, err := v.files.make(at, uint64(len(b)))
+	if err != nil {
+		return nil, err
+	}
+	if old != nil {
+		f.base, f.path = old.base, old.path
+	}
+	f.data, f.given = b, true
+	for i := range f.have {
+		f.have[i] = true
+	}
+	if err := f.parse(); err != nil {
+		return nil, err
+	}
+	if there {
+		if err := f.adopt(v, in, old, v.read); err != nil {
+			return nil, err
+		}
+	}
+	if old != nil {
+		v.files.all[(f.base-fileCode)>>fileShift] = f
+	} else {
+		v.files.all = append(v.files.all, f)
+	}
+	return f, nil
+}
+
+// awaited returns the copy that was given of the file at path, if the guest did not have that
+// in memory so far, or nil. Callers hold mu.
+func (u *userFiles) awaited(path string) *userFile {
+	for _, f := range u.all {
+		f.mu.Lock()
+		found := f.given && f.inode.Addr == 0 && f.path == path
+		f.mu.Unlock()
+		if found {
+			return f
+		}
+	}
+	return nil
+}
+
+// adopt makes in the guest's file that f is a copy of, if each page that the guest has of it
+// is as the copy has it. There are no probes in its pages, unless the file is known as old,
+// which then has what is there without. Callers hold the files' mu.
+func (f *userFile) adopt(v *View, in Inode, old *userFile, read Read) error {
+	if in.Size != uint64(len(f.data)) {
+		return fmt.Errorf("%w: %d bytes, and the guest's has %d", ErrOtherFile, len(f.data), in.Size)
+	}
+	var page [guest.PageSize]byte
+	for i := range f.have {
+		off := i * guest.PageSize
+		n := min(guest.PageSize, len(f.data)-off)
+		b := page[:n]
+		if old != nil && !old.given {
+			if !old.known(v, uint64(i), b) {
+				continue
+			}
+		} else if !v.pageBytes(in, uint64(i), b, read) {
+			continue
+		}
+		if !bytes.Equal(b, f.data[off:off+n]) {
+			return fmt.Errorf("%w: there are other bytes in the %d at offset %#x", ErrOtherFile, n, off)
+		}
+	}
+	f.mu.Lock()
+	f.inode = in
+	f.mu.Unlock()
+	return nil
+}
+
+// known reads what is known of a page.
+func (f *userFile) known(v *View, index uint64, b []byte) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.fill(v, index) && copy(b, f.data[index*guest.PageSize:]) == len(b)
+}
+
+// pageBytes reads a page of a file, if the guest has it in memory, and has it still behind
+// that.
+func (v *View) pageBytes(in Inode, index uint64, b []byte, read Read) bool {
+	x := v.running.files
+	p, err := x.Page(in, index, read)
+	base := v.running.tasks.directBase(read)
+	if err != nil || base == 0 || read(base+guest.GVA(p.PA), b) != nil {
+		return false
+	}
+	again, err := x.Page(in, index, read)
+	return err == nil && again.PA == p.PA
+}
+
+// lookAgain is how long nobody looks for a file that was not there.
+const lookAgain = 50 * time.Millisecond
+
+// now returns the file as the guest has it. Errors are those of Files.Resolve, and
+// ErrOtherFile.
+func (f *userFile) now(v *View, read Read) (Inode, error) {
+	f.mu.Lock()
+	in, sought, why := f.inode, f.sought, f.whyNot
+	f.mu.Unlock()
+	if in.Addr != 0 {
+		if now, mode, err := v.running.files.inodeAt(in.Addr, read); err == nil && mode == modeRegular && now.same(in) && now.Mapping == in.Mapping {
+			return now, nil
+		}
+	}
+	if time.Since(sought) < lookAgain {
+		return Inode{}, why
+	}
+	v.files.mu.Lock()
+	defer v.files.mu.Unlock()
+	now, _, err := v.running.files.Resolve(f.path, read)
+	f.mu.Lock()
+	in = f.inode
+	f.mu.Unlock()
+	switch {
+	case err != nil:
+	case in.Addr != 0 && !now.same(in):
+		err = errNoFile
+	case in.Addr != 0:
+	case v.files.of(now) != nil:
+		err = errNoFile // it is known by another name
+	default:
+		err = f.adopt(v, now, nil, read)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err != nil {
+		f.sought, f.whyNot = time.Now(), err
+		return Inode{}, err
+	}
+	f.inode = now
+	return now, nil
+}
+
+// FileBytes returns what is known of the page of a file that has the address addr here: bytes
+// from its beginning on, fewer at the end of the file, or nil. They must not be changed.
+func (v *View) FileBytes(addr guest.GVA) []byte {
+	f := v.file(addr)
+	if f == nil {
+		return nil
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	off := uint64(addr-f.base) &^ (guest.PageSize - 1)
+	if off >= uint64(len(f.data)) || !f.have[off/guest.PageSize] {
+		return nil
+	}
+	return f.data[off:min(off+guest.PageSize, uint64(len(f.data)))]
+}
+
+// FilePath returns the path of the file that has addr, or "".
+func (v *View) FilePath(addr guest.GVA) string {
+	if f := v.file(addr); f != nil {
+		return f.path
+	}
+	return ""
+}

@@ -1,0 +1,18 @@
+package api
+
+// GiveFile is the body of POST /v1/files: a copy of a file of a Linux guest, by which its
+// code has names, or separate debug information of one.
+type GiveFile struct {
+	Path string `json:"path"` // in the guest
+	Copy []byte `json:"copy"` // the file, base64; at most 16 MiB
+}
+
+// GivenFile is the answer.
+type GivenFile struct {
+	Path      string `json:"path"`              // without symbolic links, where the guest has the file in memory
+	BuildID   string `json:"buildId,omitempty"` // hexadecimal digits
+	Functions int    `json:"functions"`         // that have names
+	Pages     int    `json:"pages"`             // of the file that the guest has in memory, which are as in the copy
+	Present   bool   `json:"present"`           // the guest has the file in memory; where not, it is looked for
+	NamesOnly bool   `json:"namesOnly"`         // the copy is separate debug information
+}

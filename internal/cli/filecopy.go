@@ -1,0 +1,33 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/internal/command"
+)
+
+// giveFiles gives the daemon copies of files of the guest's, PATH=COPY each.
+func giveFiles(ctx context.Context, r *command.Run, c *client.Client, files []string) error {
+	for _, f := range files {
+		path, from, ok := strings.Cut(f, "=")
+		if !ok || !strings.HasPrefix(path, "/") || from == "" {
+			return command.Usagef("--file %q: want PATH=COPY, with the PATH of a file in the guest, as /usr/bin/cat=cat", f)
+		}
+		b, err := readObject(from)
+		if err != nil {
+			return fmt.Errorf("--file: %w", err)
+		}
+		g, err := c.GiveFile(ctx, api.GiveFile{Path: path, Copy: b})
+		switch {
+		case err != nil:
+			return fmt.Errorf("--file %s: %w", from, err)
+		case !g.Present:
+			r.Note("The guest does not have %s in memory yet: its probes are put there within 0.1 s when it has, if it is the same file.", command.Clean(g.Path))
+		}
+	}
+	return nil
+}
