@@ -20,6 +20,7 @@ const (
 	exTuple                   // args
 	exField                   // args[0] . name, or . num
 	exIndex                   // args[0] [ args[1] ]
+	exBlock                   // body, and where it has a value args[0]
 	exType                    // cast: only as what sizeof and offsetof are of
 	exIncDec                  // name is ++ or --; args[0]; post
 )
@@ -33,6 +34,7 @@ type expr struct {
 	num  uint64
 	args []*expr
 	post bool
+	body []*stmt
 	cast *typeName // of exCast, exType, and of a variable that is declared with its type
 
 	typ  Type // by the checker
@@ -48,7 +50,9 @@ type expr struct {
 type typeName struct {
 	Span
 	c     btf.Type
-	whole bool // an array of as many elements as there are
+	whole bool  // an array of as many elements as there are
+	of    *expr // typeof: the type is that of this, with c nil
+	stars int   // behind that
 }
 
 // stmtKind says what a statement is.
@@ -136,6 +140,7 @@ type script struct {
 	types       Types // of the guest; nil: none are known
 	defined     map[cName]btf.Type
 	enumerators map[string]enumerator // of the script
+	macros      map[string]*macro
 }
 
 // enumerator is a name for a number.

@@ -234,10 +234,15 @@ func (c *checker) let(s *stmt) error {
 	}
 	c.declare(s)
 	if name := s.to.cast; name != nil && !s.decl.fixed {
-		if s.decl.typ = fromC(name.c); s.decl.typ.Kind == Void || name.whole || s.decl.typ.bytes() > maxTuple {
-			return c.at(name.Span, "a variable of type '%s' is not supported", s.decl.typ)
+		of, err := c.namedType(name)
+		switch {
+		case err != nil:
+			return err
+		case of.Kind == Void || name.whole || of.bytes() > maxTuple:
+			return c.at(name.Span, "a variable of type '%s' is not supported", of)
+		case of.Kind != None:
+			s.decl.typ, s.decl.fixed, c.changed = of, true, true
 		}
-		s.decl.fixed, c.changed = true, true
 	}
 	return c.widen(s.to, s.decl, t)
 }

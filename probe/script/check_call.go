@@ -7,6 +7,10 @@ const siteStack = "Stack could not be kept"
 
 // exprStmt checks a statement that is an expression.
 func (c *checker) exprStmt(e *expr) error {
+	if e.kind == exBlock {
+		_, err := c.block(e, true)
+		return err
+	}
 	if e.kind == exCall && calls[e.name].statement {
 		return c.action(e)
 	}

@@ -71,8 +71,10 @@ func (c *checker) typeOf(e *expr) (Type, error) {
 		return c.field(e)
 	case exIndex:
 		return c.index(e)
+	case exBlock:
+		return c.block(e, false)
 	case exType:
-		return fromC(e.cast.c), nil
+		return c.namedType(e.cast)
 	case exIncDec:
 		return c.incDecType(e)
 	}

@@ -195,12 +195,27 @@ func (c *checker) pointerMath(e *expr, a, b Type) (Type, error) {
 	return a, c.at(e.Span, "The %s operator can not be used on expressions of types %s, %s", e.name, a, b).hint("(uint64)POINTER is a number")
 }
 
+// namedType is the type of a name, or of what typeof is of.
+func (c *checker) namedType(n *typeName) (Type, error) {
+	if n.of == nil {
+		return fromC(n.c), nil
+	}
+	t, err := c.part(n.of)
+	for range n.stars {
+		t = pointerTo(t)
+	}
+	return t, err
+}
+
 func (c *checker) castType(e *expr) (Type, error) {
 	from, err := c.value(e.args[0])
 	if err != nil {
 		return from, err
 	}
-	to := fromC(e.cast.c)
+	to, err := c.namedType(e.cast)
+	if err != nil || to.Kind == None {
+		return to, err
+	}
 	wrong := func() *Error { return c.at(e.Span, "Cannot cast from '%s' to '%s'", from, to) }
 	if e.cast.whole && to.Kind == Array {
 		n := to.Elems[0].inC()

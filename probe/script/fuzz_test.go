@@ -22,6 +22,7 @@ func FuzzScript(f *testing.F) {
 		`kretprobe:vfs_read /(int64)retval < 0/ { @[strerror(-retval), ksym(reg("ip"))] = sum(*(uint32 *)(arg0 + 8)); }`,
 		`kprobe:vfs_read { $d = args.file->f_path.dentry; @[$d->d_iname, args.count] = $d->d_name; print(*$d); $p = (int16 *)arg0; $p++; print(($p[1], *$p, $p - 2)); }`,
 		`struct a { int x:3, y; union { char s[4]; long l[2][3]; }; struct a *next; }; enum { ONE = 1, TWO }; typedef struct a a_t; kretprobe:vfs_read { $a = (a_t *)retval; $i = TWO; @[$a->l[1][$i]] = offsetof(a_t, s) + sizeof($a->next->s); }`,
+		`macro inc($x, y) { $x += y; $x } macro all(@m) { for ($kv : @m) { inc($kv.1, 2); } } macro two { 2 } BEGIN { $a = 1; print(inc($a, { $a++; $a })); @k[inc($a, two)] = 1; all(@k); let $t: typeof($a) = 5; }`,
 		`BEGIN { let $x: uint16 = 70000; $t = ((int8[8])$x, (uint8[])"abc"); if ($t.0 == (int8[8])5 && $t == $t) { print($t[1]); } print((uint32)(bool[2])(uint16)3, (enum kind)1); }`,
 	} {
 		f.Add(s)

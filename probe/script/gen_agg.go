@@ -137,6 +137,8 @@ func (g *generator) linear(t Type) {
 // exprStmt makes a statement that is an expression.
 func (g *generator) exprStmt(e *expr) {
 	switch {
+	case e.kind == exBlock:
+		g.inBlock(e, g.exprStmt)
 	case e.kind == exIncDec:
 		g.scoped(func() { g.incDec(e, true) })
 	case e.kind == exCall && calls[e.name].statement:

@@ -50,6 +50,8 @@ func (g *generator) number64(e *expr) {
 		}
 		g.number64(e.args[0])
 		g.convert(e.args[0].typ, e.typ)
+	case exBlock:
+		g.inBlock(e, g.number64)
 	case exField, exIndex:
 		switch {
 		case e.isArgument():

@@ -13,6 +13,8 @@ func (g *generator) put(e *expr, t Type, to mem) {
 		return
 	}
 	switch {
+	case e.kind == exBlock:
+		g.inBlock(e, func(v *expr) { g.put(v, t, to) })
 	case t.isNumber():
 		g.number64(e)
 		g.convert(e.typ, t)

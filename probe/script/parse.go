@@ -17,6 +17,8 @@ type parser struct {
 	loops int
 
 	inDefinition bool // of a type
+	inMacro      bool // of which the maps are parameters
+	endsOpen     bool // the last block ends with an expression, and no semicolon
 }
 
 // maxDepth bounds how deep expressions and blocks nest.
@@ -30,13 +32,16 @@ const (
 
 // parse makes the tree of a script.
 func parse(name, text string, params []string, types Types) (*script, error) {
-	s := &script{source: &source{name, text}, params: params, byName: map[string]*mapDef{}, types: types, defined: map[cName]btf.Type{}, enumerators: map[string]enumerator{}}
+	s := &script{source: &source{name, text}, params: params, byName: map[string]*mapDef{}, types: types, defined: map[cName]btf.Type{}, enumerators: map[string]enumerator{}, macros: map[string]*macro{}}
 	s.config = config{maxKeys: 4096, maxString: 64, printMaps: true, missing: "error"}
 	p := &parser{script: s, lexer: lexer{src: s.source}}
 	if len(text) > maxSource {
 		return nil, s.at(Span{0, 1}, "a script of %d bytes: at most %d", len(text), maxSource)
 	}
 	err := p.program()
+	if err == nil {
+		err = s.expandMacros()
+	}
 	return s, err
 }
 
@@ -100,9 +105,9 @@ func (p *parser) program() error {
 		case p.isWord("let"):
 			err = p.letMap()
 		case p.isWord("macro"):
-			return p.at(p.tok.Span, "macro is not supported").hint("write out what the macro stands for")
+			err = p.macroDef()
 		case p.isWord("import"), p.isWord("fn"), p.isWord("subprog"):
-			return p.at(p.tok.Span, "%s is not supported", p.tok.text)
+			return p.at(p.tok.Span, "%s is not supported", p.tok.text).hint("write macro NAME($x, @y, z) { ... } in the script itself")
 		case p.isWord("struct"), p.isWord("union"), p.isWord("enum"), p.isWord("typedef"):
 			err = p.typeDefinition()
 		case p.tok.kind == tokIdent:

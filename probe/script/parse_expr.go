@@ -219,7 +219,9 @@ func (p *parser) primary() (*expr, error) {
 		e.kind = exParam
 	case tokMap:
 		e.kind = exMap
-		p.mapDef(t.text, t.Span)
+		if !p.inMacro {
+			p.mapDef(t.text, t.Span)
+		}
 		if err := p.advance(); err != nil || !p.isOp("[") {
 			return e, err
 		}
@@ -239,6 +241,9 @@ func (p *parser) primary() (*expr, error) {
 	case tokOp:
 		if p.isOp("(") {
 			return p.parens()
+		}
+		if p.isOp("{") {
+			return p.blockExpr(false)
 		}
 		fallthrough
 	default:

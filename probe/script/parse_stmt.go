@@ -9,6 +9,7 @@ func (p *parser) block(last bool) (body []*stmt, err error) {
 		if err := p.expect("{"); err != nil {
 			return err
 		}
+		open := false
 		for !p.isOp("}") {
 			if p.isOp(";") {
 				if err := p.advance(); err != nil {
@@ -21,13 +22,14 @@ func (p *parser) block(last bool) (body []*stmt, err error) {
 				return err
 			}
 			body = append(body, s)
-			if p.isOp("}") || s.kind == stIf || s.kind == stUnroll || s.kind == stWhile || s.kind == stForRange || s.kind == stForMap || s.kind == stBlock {
+			if open = p.isOp("}") && s.kind == stExpr; p.isOp("}") || s.kind == stIf || s.kind == stUnroll || s.kind == stWhile || s.kind == stForRange || s.kind == stForMap || s.kind == stBlock {
 				continue
 			}
 			if err := p.expect(";"); err != nil {
 				return err
 			}
 		}
+		p.endsOpen = open
 		if last {
 			return nil
 		}

@@ -26,7 +26,7 @@ func (p *parser) typed() bool {
 	switch {
 	case p.tok.kind != tokIdent:
 		return false
-	case w == "struct", w == "union", w == "enum", w == "void", isQualifier(w), cWords[w], cNumbers[w] != nil:
+	case w == "struct", w == "union", w == "enum", w == "void", w == "typeof" && p.follows("("), isQualifier(w), cWords[w], cNumbers[w] != nil:
 		return true
 	}
 	_, isName := builtins[w]
@@ -199,6 +199,9 @@ const maxElements = 1 << 16
 // typeName reads a type as casts have it.
 func (p *parser) typeName() (*typeName, error) {
 	n := &typeName{Span: p.tok.Span}
+	if p.isWord("typeof") {
+		return n, p.typeOf(n)
+	}
 	t, err := p.baseType()
 	if err == nil {
 		t, err = p.pointers(t)
@@ -208,6 +211,41 @@ func (p *parser) typeName() (*typeName, error) {
 	}
 	n.To = p.tok.From
 	return n, err
+}
+
+// typeOf reads typeof(E) with stars behind it.
+func (p *parser) typeOf(n *typeName) (err error) {
+	if err := p.advance(); err != nil {
+		return err
+	}
+	if err := p.expect("("); err != nil {
+		return err
+	}
+	if p.typed() {
+		of, err := p.typeName()
+		if err != nil {
+			return err
+		}
+		*n = *of
+	} else if n.of, err = p.expr(); err != nil {
+		return err
+	}
+	if err := p.expect(")"); err != nil {
+		return err
+	}
+	if n.of == nil {
+		n.c, err = p.pointers(n.c)
+	}
+	for ; n.of != nil && p.isOp("*"); n.stars++ {
+		if n.stars == maxPointers/2 {
+			return p.at(p.tok.Span, "too many *")
+		}
+		if err := p.advance(); err != nil {
+			return err
+		}
+	}
+	n.To = p.tok.From
+	return err
 }
 
 // castOf reads (TYPE)operand, if that is what stands there.

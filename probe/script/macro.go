@@ -1,0 +1,276 @@
+package script
+
+import (
+	"fmt"
+	"strings"
+)
+
+// macro is what a call of its name stands for.
+type macro struct {
+	Span
+	name   string
+	params []token
+	block  *expr // of exBlock
+}
+
+// macroDef reads macro NAME(PARAMETERS) { STATEMENTS [VALUE] }. Behind its brace no token
+// is read: an attach point may follow.
+func (p *parser) macroDef() error {
+	if err := p.advance(); err != nil {
+		return err
+	}
+	m := &macro{Span: p.tok.Span, name: p.tok.text}
+	if p.tok.kind != tokIdent {
+		return p.at(p.tok.Span, "syntax error, unexpected %s, expecting a name", p.describe())
+	}
+	if p.macros[m.name] != nil {
+		return p.at(m.Span, "Redefinition of macro: %s", m.name)
+	}
+	if err := p.advance(); err != nil {
+		return err
+	}
+	if err := p.expect("("); err != nil {
+		return err
+	}
+	for !p.isOp(")") {
+		switch p.tok.kind {
+		case tokIdent, tokVar, tokMap:
+		default:
+			return p.at(p.tok.Span, "syntax error, unexpected %s, expecting a parameter", p.describe())
+		}
+		for _, x := range m.params {
+			if x.text == p.tok.text {
+				return p.at(p.tok.Span, "Variable for macro argument has already been used: %s", x.text)
+			}
+		}
+		m.params = append(m.params, p.tok)
+		if err := p.advance(); err != nil {
+			return err
+		}
+		if p.isOp(")") {
+			break
+		}
+		if err := p.expect(","); err != nil {
+			return err
+		}
+	}
+	if err := p.advance(); err != nil {
+		return err
+	}
+	p.macros[m.name] = m
+	p.inMacro = true
+	defer func() { p.inMacro = false }()
+	var err error
+	m.block, err = p.blockExpr(true)
+	return err
+}
+
+// blockExpr reads a block that may end with a value.
+func (p *parser) blockExpr(last bool) (*expr, error) {
+	e := &expr{kind: exBlock, Span: p.tok.Span}
+	loops, pred := p.loops, p.pred
+	p.loops, p.pred = 0, false
+	defer func() { p.loops, p.pred = loops, pred }()
+	body, err := p.block(last)
+	if err != nil {
+		return nil, err
+	}
+	if n := len(body); n > 0 && p.endsOpen {
+		e.args, body = []*expr{body[n-1].value}, body[:n-1]
+	}
+	e.body = body
+	return e, nil
+}
+
+// maxExpanded bounds what macros stand for, in statements and expressions.
+const maxExpanded = 1 << 16
+
+// expander puts what macros stand for in place of their calls.
+type expander struct {
+	*script
+	calls []*macro // that are being expanded
+	nodes int
+	made  int // expansions
+}
+
+// scope is what names mean in a macro: those of its parameters, and its own variables.
+type scope struct {
+	m      *macro
+	number int
+	args   map[string]*expr
+}
+
+// expandMacros does so in the whole script.
+func (s *script) expandMacros() (err error) {
+	if len(s.macros) == 0 {
+		return nil
+	}
+	x := &expander{script: s}
+	for _, d := range s.probes {
+		if d.cond != nil {
+			if d.cond, err = x.expr(d.cond, nil); err != nil {
+				return err
+			}
+		}
+		if d.body, err = x.stmts(d.body, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (x *expander) count(at Span) error {
+	if x.nodes++; x.nodes > maxExpanded {
+		return x.at(at, "macros stand for more than %d expressions", maxExpanded)
+	}
+	return nil
+}
+
+func (x *expander) stmts(body []*stmt, in *scope) ([]*stmt, error) {
+	var out []*stmt
+	for _, s := range body {
+		if err := x.count(s.Span); err != nil {
+			return nil, err
+		}
+		n := *s
+		var err error
+		for _, e := range []**expr{&n.to, &n.value, &n.bound} {
+			if *e != nil && err == nil {
+				*e, err = x.expr(*e, in)
+			}
+		}
+		for _, b := range []*[]*stmt{&n.body, &n.other} {
+			if err == nil {
+				*b, err = x.stmts(*b, in)
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, &n)
+	}
+	return out, nil
+}
+
+// expr returns a copy of an expression with all macros expanded.
+func (x *expander) expr(e *expr, in *scope) (*expr, error) {
+	if err := x.count(e.Span); err != nil {
+		return nil, err
+	}
+	n := *e
+	if in != nil {
+		arg := in.args[e.name]
+		switch {
+		case e.kind == exBuiltin && arg != nil:
+			return x.expr(arg, nil) // what was written there has been expanded already
+		case e.kind == exVar && arg != nil, e.kind == exMap && arg != nil:
+			n.name = arg.name
+		case e.kind == exVar:
+			n.name = fmt.Sprintf("%s (%d of %s)", e.name, in.number, in.m.name)
+		case e.kind == exMap:
+			return nil, x.at(e.Span, "Unhygienic access to map: %s. Maps must be passed into the macro as arguments.", e.name)
+		}
+	}
+	n.args = nil
+	for _, a := range e.args {
+		a, err := x.expr(a, in)
+		if err != nil {
+			return nil, err
+		}
+		n.args = append(n.args, a)
+	}
+	if n.cast != nil && n.cast.of != nil {
+		of, err := x.expr(n.cast.of, in)
+		if err != nil {
+			return nil, err
+		}
+		cast := *n.cast
+		cast.of, n.cast = of, &cast
+	}
+	switch e.kind {
+	case exBlock:
+		body, err := x.stmts(e.body, in)
+		n.body = body
+		return &n, err
+	case exCall, exBuiltin:
+		if m := x.macros[e.name]; m != nil {
+			return x.call(m, &n)
+		}
+	}
+	return &n, nil
+}
+
+// call expands one call, whose arguments are expanded.
+func (x *expander) call(m *macro, e *expr) (*expr, error) {
+	if len(e.args) != len(m.params) {
+		_, isName := builtins[e.name]
+		if _, isCall := calls[e.name]; isCall || isName {
+			return e, nil
+		}
+		return nil, x.at(e.Span, "Call to %s() has the wrong number of arguments. Expected: %d but got %d.", m.name, len(m.params), len(e.args))
+	}
+	in := &scope{m: m, number: x.made, args: map[string]*expr{}}
+	x.made++
+	for i, p := range m.params {
+		a := e.args[i]
+		want, got := map[tokenKind]string{tokVar: "a variable", tokMap: "a map", tokIdent: ""}[p.kind], "an expression"
+		switch {
+		case a.kind == exVar:
+			got = "a variable"
+		case a.kind == exMap && len(a.args) == 0:
+			got = "a map"
+		}
+		if want != "" && want != got {
+			return nil, x.at(a.Span, "Mismatched arg. %s() expects %s for arg %s but got %s.", m.name, want, p.text, got)
+		}
+		in.args[p.text] = a
+	}
+	x.calls = append(x.calls, m)
+	defer func() { x.calls = x.calls[:len(x.calls)-1] }()
+	for i, c := range x.calls[:len(x.calls)-1] {
+		if c == m {
+			var chain strings.Builder
+			for _, c := range x.calls[i : len(x.calls)-1] {
+				chain.WriteString(c.name + " > ")
+			}
+			return nil, x.at(e.Span, "Recursive macro call detected. Call chain: %s%s", &chain, m.name)
+		}
+	}
+	if len(x.calls) > maxDepth {
+		return nil, x.at(e.Span, "macros nested too deep: at most %d levels", maxDepth)
+	}
+	return x.expr(m.block, in)
+}
+
+// block checks a block that is an expression: its last part is its value. As a statement
+// it needs none.
+func (c *checker) block(e *expr, statement bool) (t Type, err error) {
+	c.scopes = append(c.scopes, map[string]*variable{})
+	defer func() { c.scopes = c.scopes[:len(c.scopes)-1] }()
+	for _, s := range e.body {
+		if err := c.stmt(s); err != nil {
+			return t, err
+		}
+	}
+	switch {
+	case statement && len(e.args) > 0:
+		return t, c.exprStmt(e.args[0])
+	case statement:
+		return t, nil
+	case len(e.args) == 0:
+		return t, c.at(e.Span, "this block has no value").hint("its last expression is one where no semicolon is behind it")
+	}
+	return c.expr(e.args[0])
+}
+
+// inBlock makes the statements of a block that is an expression, and f with its value.
+func (g *generator) inBlock(e *expr, f func(value *expr)) {
+	g.scoped(func() {
+		for _, s := range e.body {
+			g.about(s.Span, func() { g.stmt(s) })
+		}
+		if len(e.args) > 0 {
+			f(e.args[0])
+		}
+	})
+}
