@@ -8,11 +8,12 @@ import (
 // RunScript is the body of POST /v1/scripts: a script in bpftrace's language, which runs
 // for the life of the stream that is the answer, or with Detach until it is stopped.
 type RunScript struct {
-	Script string   `json:"script"`
-	Name   string   `json:"name,omitempty"`   // in messages; by default stdin
-	Args   []string `json:"args,omitempty"`   // $1 and so on
-	Format string   `json:"format,omitempty"` // of what it prints: ScriptText, which is the default, or ScriptJSON
-	OnHost bool     `json:"onHost,omitempty"` // its programs run at an exit, although they could run in the guest
+	Script  string   `json:"script"`
+	Name    string   `json:"name,omitempty"`    // in messages; by default stdin
+	Args    []string `json:"args,omitempty"`    // $1 and so on
+	Format  string   `json:"format,omitempty"`  // of what it prints: ScriptText, which is the default, or ScriptJSON
+	OnHost  bool     `json:"onHost,omitempty"`  // its programs run at an exit, although they could run in the guest
+	Emulate bool     `json:"emulate,omitempty"` // its watchpoints protect pages instead of taking debug registers
 
 	IntervalMS uint64 `json:"intervalMs,omitempty"` // print all maps and clear them, so often; 0: at the end alone
 	Detach     string `json:"detach,omitempty"`     // go on without a client, by this name; the answer is its ScriptInfo

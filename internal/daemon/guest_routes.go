@@ -104,6 +104,7 @@ func (s *server) resetGuest(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	s.boots.Add(1)
+	s.probes.tell() // scripts may be about it
 	if !req.Paused {
 		if err := s.resume(); err != nil {
 			return fmt.Errorf("reset: %w", err)

@@ -74,6 +74,17 @@ func (x *index) remove(as []*attached) {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	x.tellLocked()
+}
+
+// tell closes what changed returns also where no probes have gone.
+func (x *index) tell() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.tellLocked()
+}
+
+func (x *index) tellLocked() {
 	close(x.gone)
 	x.gone = make(chan struct{})
 }

@@ -49,7 +49,7 @@ func (s *server) places(listed []script.Listed, known event.Types) iter.Seq[api.
 	return func(yield func(api.Place) bool) {
 		img := s.guest.Image()
 		for _, l := range listed {
-			for sym := range (scriptTarget{s.probes}).functions(l.Pattern) {
+			for sym := range (scriptTarget{s.probes}).functions(l.Pattern, l.User) {
 				if !yield(api.Place{Probe: l.Provider + ":" + sym.Name, Prototype: prototype(known, img, sym)}) {
 					return
 				}

@@ -58,6 +58,11 @@ func newPrograms(log *slog.Logger, g Guest, hub *event.Hub, memory uint64) *prog
 // attachProgram makes the program of an object the handlers of a, which is not
 // registered yet. Callers hold changes.
 func (st *store) attachProgram(a *attached) {
+	if a.watch != nil {
+		a.prog.AttachWatch(a.watch)
+		a.onHost = a.prog.Why
+		return
+	}
 	// Registering it gives the reason where there is no such place.
 	addr, user, entry, _ := st.engine.Resolve(a.kprobe)
 	refuse := st.noStage(user)
@@ -191,7 +196,10 @@ func (st *store) settle(ps []api.Probe) []api.Probe {
 // programDef writes where a program goes as a definition.
 func programDef(p *program.Program) (string, error) {
 	letter := "p"
-	if p.Kind.AtReturn() {
+	switch {
+	case p.Kind == bpf.Watch:
+		letter = "w"
+	case p.Kind.AtReturn():
 		letter = "r"
 	}
 	def := fmt.Sprintf("%s:%s/%s %s", letter, programGroup, p.Name, p.AttachTo)

@@ -31,9 +31,10 @@ type runningScript struct {
 	format  string        // of what is printed
 	every   time.Duration // maps are printed and cleared so often; 0: at the end alone
 	began   int64         // on the store's clock
-	ending  func()        // told when its end begins, or nil
-	look    chan func()   // is run between two records; nil: nobody asks
-	ended   api.End       // once it has
+	life    guestLife
+	ending  func()      // told when its end begins, or nil
+	look    chan func() // is run between two records; nil: nobody asks
+	ended   api.End     // once it has
 	closed  bool
 
 	written, dropped atomic.Uint64 // records, as of what was sent
@@ -95,12 +96,13 @@ func (q *scriptRecords) take() ([][]byte, uint64) {
 // scriptTarget is what a script knows of the guest.
 type scriptTarget struct{ st *store }
 
-// functions are those that a pattern matches, by address, but for what cannot be probed.
-func (t scriptTarget) functions(pattern string) iter.Seq[guest.Symbol] {
+// functions are those that a pattern matches, or with user those of them that are user code,
+// by address, but for what cannot be probed.
+func (t scriptTarget) functions(pattern string, user bool) iter.Seq[guest.Symbol] {
 	return func(yield func(guest.Symbol) bool) {
 		seen := map[guest.GVA]bool{} // a function may have several names
 		for _, sym := range t.st.guest.Image().Match(pattern) {
-			if sym.Kind != guest.SymFunc || seen[sym.Addr] {
+			if sym.Kind != guest.SymFunc || seen[sym.Addr] || user && !sym.User {
 				continue
 			}
 			seen[sym.Addr] = true
@@ -112,11 +114,11 @@ func (t scriptTarget) functions(pattern string) iter.Seq[guest.Symbol] {
 }
 
 // Match implements script.Target: it leaves out what cannot be probed.
-func (t scriptTarget) Match(pattern string) (names []string) {
+func (t scriptTarget) Match(pattern string, user bool) (names []string) {
 	if guest.CheckGlob(pattern) != nil {
 		return nil
 	}
-	for sym := range t.functions(pattern) {
+	for sym := range t.functions(pattern, user) {
 		if names = append(names, sym.Name); len(names) > script.MaxPoints {
 			break
 		}
@@ -129,8 +131,11 @@ func (t scriptTarget) Match(pattern string) (names []string) {
 func (t scriptTarget) Lookup(name string) (uint64, bool) {
 	sym, err := t.st.guest.Image().Lookup(name)
 	var ambiguous *guest.AmbiguousSymbolError
-	return uint64(sym.Addr), err == nil || errors.As(err, &ambiguous)
+	return uint64(sym.Addr), err == nil || errors.As(err, &ambiguous) || errors.Is(err, guest.ErrModuleNotFound)
 }
+
+// User implements script.Target.
+func (t scriptTarget) User(name string) bool { return t.st.atUserCode(name) }
 
 // Name implements script.Names.
 func (t scriptTarget) Name(addr uint64) (string, uint64, bool) {
@@ -202,7 +207,7 @@ func (s *server) startScript(req *api.RunScript) (_ *runningScript, warnings []s
 		return nil, nil, scriptError(err)
 	}
 	s.probes.listen(1)
-	rs := &runningScript{s: s, script: sc, own: &session{}, format: req.Format, every: time.Duration(req.IntervalMS) * time.Millisecond, began: s.probes.now()}
+	rs := &runningScript{s: s, script: sc, own: &session{}, format: req.Format, every: time.Duration(req.IntervalMS) * time.Millisecond, began: s.probes.now(), life: s.guestLife()}
 	defer func() {
 		if err != nil {
 			rs.close()
@@ -247,6 +252,11 @@ func (rs *runningScript) load(req *api.RunScript) error {
 	}
 	rs.obj = &object{Object: loaded, script: rs}
 	specs, err := programSpecs(loaded, api.ProbeSpec{Disabled: true, OnHost: req.OnHost})
+	for i, p := range loaded.Programs {
+		if err == nil && p.Kind == bpf.Watch {
+			specs[i].Emulate, specs[i].OnHost = req.Emulate, false
+		}
+	}
 	if err == nil {
 		_, _, err = st.apply(specs, rs.own, rs.obj)
 	}

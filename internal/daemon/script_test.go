@@ -8,6 +8,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe"
 )
 
@@ -214,5 +215,38 @@ func TestScriptFaults(t *testing.T) {
 		if !strings.Contains(all, want) {
 			t.Errorf("warnings\n%s\nwant %s", all, want)
 		}
+	}
+}
+
+// TestScriptEvents: what happens to the guest runs programs, and does not end a script that is
+// about its next boot.
+func TestScriptEvents(t *testing.T) {
+	h := serveFake(t, nil)
+	const crash = `vm:crash { printf("crash\n"); } vm:exit { printf("exit\n"); }`
+	s, _ := h.script(api.RunScript{Script: crash})
+	again, start := h.script(api.RunScript{Script: crash + ` vm:reset { printf("reset\n"); } vm:start { printf("start\n"); }`})
+	h.g.become(machine.PhaseCrashed, func(s *machine.State) { s.Crash = &machine.CrashReport{} })
+	if out, _, end := h.rest(s); out != "crash\n\n\n" || end.Reason != api.EndGuestCrash {
+		t.Errorf("crash: %q, %+v", out, end)
+	}
+	if got := next[api.Output](h, again, api.RecordOutput).Text; got != "crash\n" {
+		t.Errorf("crash: %q", got)
+	}
+	if _, err := h.c.Reset(h.ctx, api.ResetGuest{}); err != nil {
+		t.Fatal(err)
+	}
+	out := ""
+	for out != "reset\nstart\n" {
+		out += next[api.Output](h, again, api.RecordOutput).Text
+	}
+	h.g.become(machine.PhaseExited, nil)
+	if got := next[api.Output](h, again, api.RecordOutput).Text; got != "exit\n" {
+		t.Errorf("exit: %q", got)
+	}
+	if err := h.c.EndStream(h.ctx, start.Stream); err != nil {
+		t.Fatal(err)
+	}
+	if out, _, end := h.rest(again); out != "\n\n" || end.Reason != api.EndAsked {
+		t.Errorf("end: %q, %+v", out, end)
 	}
 }

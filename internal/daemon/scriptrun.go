@@ -7,6 +7,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/kvm/machine"
+	"github.com/guestprobe/guestprobe/probe/script"
 )
 
 // run prints what the script writes until there is a reason to stop, with a heartbeat for
@@ -32,7 +33,7 @@ func (rs *runningScript) run(ctx context.Context, heart <-chan time.Time) error 
 		if rs.exit {
 			return rs.finish(api.EndExit, &rs.status)
 		}
-		if reason, code, ended := guestEnd(rs.s.guest.State()); ended {
+		if reason, code, ended := rs.guestEvents(); ended {
 			return rs.finish(reason, code)
 		}
 		if rs.script.Probes > 0 && rs.s.probes.noneOf(rs.own.only) {
@@ -66,6 +67,48 @@ func (rs *runningScript) run(ctx context.Context, heart <-chan time.Time) error 
 			return ctx.Err()
 		}
 	}
+}
+
+// guestLife is what a script has seen of the guest's life.
+type guestLife struct {
+	boots int64
+	boot  int64 // when it began to run from its start
+	ended bool
+}
+
+// guestLife is what there is to be seen of it.
+func (s *server) guestLife() guestLife {
+	_, _, ended := guestEnd(s.guest.State())
+	return guestLife{boots: s.boots.Load(), boot: s.probes.boot.Load(), ended: ended}
+}
+
+// guestEvents runs what is for what has happened to the guest since the last look, and says
+// whether that ends the script, and why. One that is about another boot goes on.
+func (rs *runningScript) guestEvents() (reason string, code *int64, over bool) {
+	reason, code, over = guestEnd(rs.s.guest.State())
+	was, now := rs.life, rs.s.guestLife()
+	rs.life = now
+	events := rs.script.Events
+	if len(events) == 0 {
+		return reason, code, over
+	}
+	for ; was.boots < now.boots; was.boots++ {
+		rs.warn(rs.runAll(events[script.EventReset]))
+		was.ended = false
+	}
+	if was.boot != now.boot {
+		rs.warn(rs.runAll(events[script.EventStart]))
+	}
+	switch {
+	case was.ended:
+	case reason == api.EndGuestExit:
+		rs.warn(rs.runAll(events[script.EventExit]))
+	case reason == api.EndGuestCrash:
+		rs.warn(rs.runAll(events[script.EventCrash]))
+	}
+	rs.s.probes.programs.Poll()
+	again := reason != api.EndShutdown && len(events[script.EventReset])+len(events[script.EventStart]) > 0
+	return reason, code, over && !again
 }
 
 // tick runs the intervals that are due, and returns how long it is until the next one. One

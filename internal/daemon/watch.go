@@ -138,6 +138,9 @@ func (st *store) wireWatch(a *attached) api.Probe {
 		Enabled: !i.Disabled, Armed: i.Armed, Gone: i.Gone,
 		Regs: a.spec.Regs, Stack: a.spec.Stack, Stay: a.stay, Filter: a.spec.Filter, Access: i.Access.String(), Len: i.Len, Cost: i.Cost, Plan: i.By, Stats: st.stats(a),
 	}
+	if p.Program = a.wireProgram(); p.Program != nil {
+		p.Runs, p.OnHost = api.RunsOnHost, a.onHost
+	}
 	if sym, ok := st.guest.Image().Find(i.Addr); ok {
 		p.Size = sym.Size
 	}

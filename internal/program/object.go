@@ -238,6 +238,11 @@ func (p *Program) Attach(k *probe.Kprobe, addr guest.GVA, user, entry bool, refu
 	k.Stage = p.stage(addr, user, refuse)
 }
 
+// AttachWatch makes p the handler of a watch that is not registered yet.
+func (p *Program) AttachWatch(w *probe.Watch) {
+	w.Handler = func(c *probe.Context) { p.run(c, false) }
+}
+
 // AttachReturn makes p the return handler of a kretprobe that is not registered
 // yet. The rest is as for Attach.
 func (p *Program) AttachReturn(k *probe.Kretprobe, addr guest.GVA, user bool, refuse string) {

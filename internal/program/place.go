@@ -34,6 +34,8 @@ func (rt *Runtime) plan(o *bpf.Object, opt LoadOptions, placed int) (*placement,
 		why, user := "", opt.User != nil && opt.User(p.AttachTo)
 		if opt.OnHost {
 			why = "it was asked for"
+		} else if p.Kind() == bpf.Watch {
+			why = "a watch takes an exit"
 		} else if err := rt.where(p.Program, user); err != nil {
 			why = err.Error()
 		}

@@ -17,6 +17,7 @@ const (
 	Raw       Kind = iota // context is any memory, and may be written
 	Kprobe                // context is struct pt_regs, read-only
 	Kretprobe             // the same, at the function's return
+	Watch                 // the same, behind an access to memory; on the host
 	Fentry                // context is the function's arguments, words by its type, read-only
 	Fexit                 // the same, at its return, and behind them what it returns
 	SysEnter              // context is what the tracepoint at the entry of a system call has, read-only
@@ -30,6 +31,8 @@ func (k Kind) String() string {
 		return "kprobe"
 	case Kretprobe:
 		return "kretprobe"
+	case Watch:
+		return "watch"
 	case Fentry:
 		return "fentry"
 	case Fexit:

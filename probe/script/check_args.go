@@ -43,7 +43,7 @@ const registerWords = 6
 // argument checks args.NAME: it has the same type at all places of the probe.
 func (c *checker) argument(e *expr) (t Type, err error) {
 	for i, p := range c.points {
-		if !p.hasGuest() {
+		if !p.atFunction() {
 			return t, c.at(e.args[0].Span, "The args builtin can not be used with '%s' probes", p.provider)
 		}
 		f := c.prototype(p)

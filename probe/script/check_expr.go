@@ -226,7 +226,7 @@ func (c *checker) builtin(e *expr) (Type, error) {
 	}
 	for _, p := range c.points {
 		switch {
-		case b.where != anywhere && !p.hasGuest():
+		case b.where != anywhere && !p.atFunction():
 			return b.typ, c.at(e.Span, "The %s builtin can not be used with '%s' probes", e.name, p.provider)
 		case b.where == atReturns && !p.atReturn():
 			return b.typ, c.at(e.Span, "The %s builtin can only be used with 'kretprobe' probes", e.name)

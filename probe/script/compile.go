@@ -19,12 +19,13 @@ type Options struct {
 
 // Script is a compiled script.
 type Script struct {
-	Object    *bpf.Object // all programs and maps
-	Probes    int         // of its programs, those from the first on that are at a place in the guest
-	Begin     []string    // names of programs that run at the beginning, on the host
-	End       []string    // likewise at the end
-	Intervals []Interval  // and at times
-	Warnings  []string    // as errors have them
+	Object    *bpf.Object         // all programs and maps
+	Probes    int                 // of its programs, those from the first on that are at a place in the guest
+	Begin     []string            // names of programs that run at the beginning, on the host
+	End       []string            // likewise at the end
+	Intervals []Interval          // and at times
+	Events    map[string][]string // and when something happens to the guest, by EventStart and so on
+	Warnings  []string            // as errors have them
 	c         *checker
 	programs  map[string]*generator
 }
@@ -63,7 +64,7 @@ func Compile(text string, t Target, o Options) (*Script, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Script{c: c, Object: &bpf.Object{}, programs: map[string]*generator{}}
+	s := &Script{c: c, Object: &bpf.Object{}, programs: map[string]*generator{}, Events: map[string][]string{}}
 	for _, w := range c.warnings {
 		s.Warnings = append(s.Warnings, w.Error())
 	}
@@ -119,6 +120,8 @@ func (s *Script) onHost(p *point) {
 		s.Begin = append(s.Begin, p.name)
 	case "end":
 		s.End = append(s.End, p.name)
+	case "vm":
+		s.Events[p.target] = append(s.Events[p.target], p.name)
 	case "interval":
 		s.Intervals = append(s.Intervals, Interval{p.name, time.Duration(p.period)})
 	}
@@ -150,8 +153,11 @@ func (s *Script) programName(p *point) string {
 // program is the form in which others take it.
 func (g *generator) program(p *point) bpf.ObjectProgram {
 	kind := bpf.Kprobe
-	if p.atReturn() {
+	switch {
+	case p.atReturn():
 		kind = bpf.Kretprobe
+	case p.provider == "watchpoint":
+		kind = bpf.Watch
 	}
 	return bpf.NewObjectProgram(bpf.ObjectProgram{Name: p.name, Section: p.probe, Kind: kind, AttachTo: p.place}, g.Insns, g.maps)
 }

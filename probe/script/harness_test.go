@@ -23,11 +23,12 @@ var target = fakeTarget{
 	"do_sys_openat2": 0xffffffff81300000, "vfs_read": 0xffffffff81310000, "vfs_readv": 0xffffffff81311000, "vfs_write": 0xffffffff81320000,
 	"ksys_read": 0xffffffff81330000, "get_dentry": 0xffffffff81350000,
 	"odd_words": 0xffffffff81360000, "kernel_clone": 0xffffffff81370000, "do_syscall_64": 0xffffffff81340000,
+	"main": 0x401000, "jiffies": 0xffffffff82000000, "nf_nat:nf_nat_setup_info": 0,
 }
 
-func (f fakeTarget) Match(pattern string) (names []string) {
+func (f fakeTarget) Match(pattern string, user bool) (names []string) {
 	for n := range f {
-		if ok, _ := path.Match(pattern, n); ok {
+		if ok, _ := path.Match(pattern, n); ok && (!user || f.User(n)) {
 			names = append(names, n)
 		}
 	}
@@ -45,6 +46,7 @@ var kernelTypes = func() *types.Info {
 
 func (f fakeTarget) Func(name string) *btf.FuncProto { return kernelTypes.Func("", name) }
 func (f fakeTarget) Types() Types                    { return kernelTypes }
+func (f fakeTarget) User(name string) bool           { return name == "main" || name == "0x401000" }
 
 func (f fakeTarget) Lookup(name string) (uint64, bool) { a, ok := f[name]; return a, ok }
 

@@ -9,11 +9,12 @@ import (
 type Listed struct {
 	Provider string
 	Pattern  string
+	User     bool // those of user code alone
 }
 
 // listed are the providers whose places can be listed, in that order. A pattern that does
 // not name the provider is about kprobes, as those at returns are the same functions.
-var listed = []string{"kprobe", "kretprobe"}
+var listed = []string{"kprobe", "kretprobe", "uprobe", "uretprobe"}
 
 // List takes a pattern for probes apart: PROVIDER:PATTERN, in both of which * ? and [] may
 // be, or PATTERN alone. Errors are an *Error.
@@ -37,7 +38,7 @@ func List(pattern string) (out []Listed, err error) {
 	}
 	for _, p := range listed {
 		if ok, err := path.Match(word, p); err == nil && ok {
-			out = append(out, Listed{p, rest})
+			out = append(out, Listed{p, rest, (&attachPoint{provider: p}).inUser()})
 		}
 	}
 	if len(out) == 0 {

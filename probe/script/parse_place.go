@@ -1,49 +1,10 @@
 package script
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 )
-
-// providers are the names of those that there are, by each of their spellings.
-var providers = map[string]string{
-	"BEGIN": "begin", "begin": "begin", "END": "end", "end": "end",
-	"kprobe": "kprobe", "k": "kprobe", "kretprobe": "kretprobe", "kr": "kretprobe",
-	"interval": "interval", "i": "interval",
-}
-
-// elsewhere says of the providers of bpftrace that are not here what to write instead.
-var elsewhere = map[string]string{
-	"tracepoint":    "write kprobe: of the function that the tracepoint is in",
-	"t":             "write kprobe: of the function that the tracepoint is in",
-	"rawtracepoint": "write kprobe: of the function that the tracepoint is in",
-	"rt":            "write kprobe: of the function that the tracepoint is in",
-	"fentry":        "write kprobe:FUNCTION, whose arguments are arg0 to arg5",
-	"kfunc":         "write kprobe:FUNCTION, whose arguments are arg0 to arg5",
-	"f":             "write kprobe:FUNCTION, whose arguments are arg0 to arg5",
-	"fexit":         "write kretprobe:FUNCTION",
-	"kretfunc":      "write kretprobe:FUNCTION",
-	"fr":            "write kretprobe:FUNCTION",
-	"uprobe":        "write kprobe:SYMBOL, which takes any symbol of the guest's image, also of user code",
-	"u":             "write kprobe:SYMBOL, which takes any symbol of the guest's image, also of user code",
-	"uretprobe":     "write kretprobe:SYMBOL, which takes any symbol of the guest's image, also of user code",
-	"ur":            "write kretprobe:SYMBOL, which takes any symbol of the guest's image, also of user code",
-	"usdt":          "write kprobe: of a function",
-	"U":             "write kprobe: of a function",
-	"watchpoint":    "'guestprobe trace w:NAME SYMBOL:w8' watches memory",
-	"w":             "'guestprobe trace w:NAME SYMBOL:w8' watches memory",
-	"profile":       "write interval: for what is to happen at times",
-	"p":             "write interval: for what is to happen at times",
-	"software":      "write interval: for what is to happen at times",
-	"s":             "write interval: for what is to happen at times",
-	"hardware":      "write interval: for what is to happen at times",
-	"h":             "write interval: for what is to happen at times",
-	"iter":          "'guestprobe tasks' lists tasks",
-	"it":            "'guestprobe tasks' lists tasks",
-	"self":          "write BEGIN or END",
-	"test":          "write BEGIN",
-	"bench":         "write BEGIN",
-}
 
 // attachPoint makes an attach point of its text.
 func (p *parser) attachPoint(t token) (attachPoint, error) {
@@ -64,7 +25,7 @@ func (p *parser) attachPoint(t token) (attachPoint, error) {
 		}
 		var names []string
 		for n := range providers {
-			if len(n) > 2 {
+			if len(n) > 1 {
 				names = append(names, n)
 			}
 		}
@@ -72,33 +33,58 @@ func (p *parser) attachPoint(t token) (attachPoint, error) {
 		if m := meant(word, names); m != "" {
 			return a, err.hint("did you mean %s?", m)
 		}
-		return a, err.hint("there are kprobe, kretprobe, interval, BEGIN and END")
+		return a, err.hint("there are kprobe, kretprobe, uprobe, uretprobe, watchpoint, interval, vm, BEGIN and END")
 	}
+	return a, p.target(&a, word)
+}
+
+// target checks what stands behind the provider.
+func (p *parser) target(a *attachPoint, word string) error {
+	refuse := func(format string, args ...any) *Error { return p.at(a.Span, format, args...) }
 	switch a.provider {
 	case "begin", "end":
-		if target != "" {
-			return a, p.at(t.Span, "%s takes nothing behind it", word)
+		if a.target != "" {
+			return refuse("%s takes nothing behind it", word)
 		}
+		return nil
 	case "interval":
-		if _, err := interval(target); err != "" {
-			return a, p.at(t.Span, "%s", err).hint("write interval:s:1, interval:ms:100, interval:us:5000, interval:hz:10 or interval:100ms")
+		if _, err := interval(a.target); err != "" {
+			return refuse("%s", err).hint("write interval:s:1, interval:ms:100, interval:us:5000, interval:hz:10 or interval:100ms")
 		}
-	default:
-		// A module stands before its functions in bpftrace; names are unique here.
-		if mod, fn, ok := strings.Cut(target, ":"); ok {
-			if mod == "" || strings.ContainsRune(fn, ':') {
-				return a, p.at(t.Span, "%s: want a function, with +OFFSET or without, or an address", a.text)
-			}
+		return nil
+	case "vm":
+		if !slices.Contains(vmEvents, a.target) {
+			return refuse("there is no vm:%s", a.target).hint("there are vm:%s", strings.Join(vmEvents, ", vm:"))
+		}
+		return nil
+	case "watchpoint":
+		if _, err := watched(a.target); err != "" {
+			return refuse("%s", err).hint("write watchpoint:SYMBOL:8:w, with 1, 2, 4 or 8 bytes, and w, rw or x")
+		}
+		return nil
+	}
+	if a.target == "" {
+		return refuse("%s probe type requires a function", a.provider)
+	}
+	if strings.Contains(a.target, "@") {
+		return refuse("places in source files are not supported").hint("'guestprobe disas --lines FUNCTION' shows the address of each line")
+	}
+	if strings.HasPrefix(a.target, "/") && a.class() == atPlace && strings.HasPrefix(a.provider, "u") {
+		if _, fn, ok := strings.Cut(a.target, ":"); !ok || fn == "" {
+			return refuse("%s: want a function behind the file", a.text)
+		}
+		return nil
+	}
+	// vmlinux is a Linux kernel itself, as it is in bpftrace.
+	if mod, fn, ok := strings.Cut(a.target, ":"); ok {
+		if mod == "" || fn == "" || strings.ContainsRune(fn, ':') || strings.HasPrefix(a.provider, "u") {
+			return refuse("%s: want a function, with +OFFSET or without, or an address", a.text)
+		}
+		if mod == "vmlinux" {
 			a.target = fn
 		}
-		if a.target == "" {
-			return a, p.at(t.Span, "%s probe type requires a function", a.provider)
-		}
-		if strings.Contains(a.target, "@") {
-			return a, p.at(t.Span, "places in source files are not supported").hint("'guestprobe disas --lines FUNCTION' shows the address of each line")
-		}
 	}
-	return a, nil
+	return nil
 }
 
 // fill puts positional parameters into an attach point.

@@ -32,7 +32,6 @@ func TestRefused(t *testing.T) {
 		{`kprobe:vfs_red { }`, "HINT: did you mean vfs_read?"},
 		{`kprob:vfs_read { }`, "HINT: did you mean kprobe?"},
 		{`tracepoint:sched:sched_switch { }`, "probe type 'tracepoint' is not supported"},
-		{`uprobe:/bin/sh:main { }`, "HINT: write kprobe:SYMBOL"},
 		{`BEGIN { @ = quantize(1); }`, "HINT: that is DTrace's name; write hist(n)"},
 		{`BEGIN { system("ls"); }`, "system is not supported"},
 		{`BEGIN { print(arg0); }`, "The arg0 builtin can not be used with 'begin' probes"},

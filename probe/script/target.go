@@ -9,15 +9,18 @@ import (
 
 // Target is what a script may know of the guest before it runs.
 type Target interface {
-	// Match returns the functions that a pattern with * ? and [] matches, in any order, and
-	// no more than one more than MaxPoints.
-	Match(pattern string) []string
-	// Lookup returns the address of a symbol.
+	// Match returns the functions, or with user those of user code alone, that a pattern with
+	// * ? and [] matches, in any order, and no more than one more than MaxPoints.
+	Match(pattern string, user bool) []string
+	// Lookup returns the address of a symbol. Of a module's that is not loaded, as
+	// MODULE:SYMBOL, it is 0 where the guest may load it yet.
 	Lookup(name string) (addr uint64, ok bool)
 	// Func returns the prototype of a function, or nil where it is not known.
 	Func(name string) *btf.FuncProto
 	// Types returns the types of the guest, or nil where none are known.
 	Types() Types
+	// User reports whether a symbol, or an address, is user code.
+	User(name string) bool
 }
 
 // MaxPoints bounds how many functions the patterns of a probe may match, as bpftrace does.
@@ -35,17 +38,11 @@ type point struct {
 	proto *prototype // by the checker
 }
 
-// atReturn reports whether the probe is at a function's return.
-func (p *point) atReturn() bool { return p.provider == "kretprobe" }
-
-// hasGuest reports whether there is a hit when it runs.
-func (p *point) hasGuest() bool { return p.provider == "kprobe" || p.provider == "kretprobe" }
-
 // expand makes the places of a probe's attach points. What is not there is left out where
 // the script says so, and told in warnings.
 func (s *script) expand(d *probeDef, t Target) (ps []*point, warnings []*Error, err error) {
 	for _, a := range d.points {
-		if !(&point{attachPoint: a}).hasGuest() {
+		if !a.hasGuest() {
 			p := &point{attachPoint: a, probe: a.text, fn: a.provider}
 			p.period, _ = interval(a.target)
 			ps = append(ps, p)
@@ -75,35 +72,54 @@ func (s *script) expand(d *probeDef, t Target) (ps []*point, warnings []*Error, 
 
 // functions are the places of one attach point.
 func (s *script) functions(a attachPoint, t Target) (ps []*point, err error) {
-	fn, off, hasOffset := strings.Cut(a.target, "+")
+	whole, place := a.target, func(symbol string) string { return symbol }
+	if a.provider == "watchpoint" {
+		whole, _, _ = strings.Cut(a.target, ":")
+		place, _ = watched(a.target)
+	}
+	fn, off, hasOffset := strings.Cut(whole, "+")
 	if hasOffset {
 		if _, ok := parseNumber(off); !ok || fn == "" {
 			return nil, s.at(a.Span, "%s: want FUNCTION+OFFSET", a.text)
 		}
-		if a.provider == "kretprobe" {
-			return nil, s.at(a.Span, "a kretprobe has no offset")
+		if a.atReturn() {
+			return nil, s.at(a.Span, "a %s has no offset", a.provider)
 		}
 	}
-	one := func(fn, place string) {
-		ps = append(ps, &point{attachPoint: a, probe: a.provider + ":" + place, fn: fn, place: place})
+	one := func(fn, whole string) {
+		probe := a.provider + ":" + whole
+		if a.provider == "watchpoint" {
+			probe = a.text
+		}
+		ps = append(ps, &point{attachPoint: a, probe: probe, fn: fn[strings.LastIndexByte(fn, ':')+1:], place: place(whole)})
+	}
+	elsewhere := func(name string) *Error {
+		return s.at(a.Span, "%s is not in user code", name).hint("write %s:%s", strings.Replace(a.provider, "u", "k", 1), a.target)
 	}
 	switch {
 	case fn[0] >= '0' && fn[0] <= '9':
 		if _, ok := parseNumber(fn); !ok {
 			return nil, s.at(a.Span, "%s: invalid address", a.text)
 		}
-		one(fn, a.target)
+		if a.inUser() && !t.User(fn) {
+			return nil, elsewhere(fn)
+		}
+		one(fn, whole)
 	case strings.ContainsAny(fn, "*?["):
-		if _, err := path.Match(fn, ""); err != nil || hasOffset {
+		if _, err := path.Match(fn, ""); err != nil || hasOffset || !a.atFunction() {
 			return nil, s.at(a.Span, "%s: want a pattern for functions", a.text)
 		}
-		for _, m := range t.Match(fn) {
+		for _, m := range t.Match(fn, a.inUser()) {
 			one(m, m)
 		}
 	default:
-		if _, ok := t.Lookup(fn); ok {
-			one(fn, a.target)
+		if _, ok := t.Lookup(fn); !ok {
+			break
 		}
+		if a.inUser() && !t.User(fn) {
+			return nil, elsewhere(fn)
+		}
+		one(fn, whole)
 	}
 	return ps, nil
 }
@@ -115,7 +131,7 @@ func (s *script) noMatch(a attachPoint, t Target) *Error {
 	if strings.ContainsAny(fn, "*?[") || len(fn) < 2 {
 		return err
 	}
-	if m := meant(fn, append(t.Match(fn[:2]+"*"), t.Match("*"+fn[1:])...)); m != "" {
+	if m := meant(fn, append(t.Match(fn[:2]+"*", a.inUser()), t.Match("*"+fn[1:], a.inUser())...)); m != "" {
 		return err.hint("did you mean %s?", m)
 	}
 	return err
