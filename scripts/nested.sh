@@ -63,9 +63,10 @@ for dir in $(sed -n 's/.* cd \([^ ]*\) && .*/\1/p' "$payload/plan"); do
 	build go test -c -trimpath -ldflags '-s -w' -o "$payload/$dir/run.test" "./$dir"
 done
 read -ra kernels <<<"${GUESTPROBE_KERNELS:-}"
-suites=() # of the kernel itself, where tests of the plan ask for them
-! grep -q -- TestSuite "$payload/plan" || suites=(--suites)
-scripts/linux/guests.sh "${suites[@]}" "$payload/linux" "${kernels[@]}"
+extra=() # what tests of the plan ask for: suites of the kernel itself, and tools
+! grep -q -- TestSuite "$payload/plan" || extra+=(--suites)
+! grep -q -- TestLinuxTools "$payload/plan" || extra+=(--tools)
+scripts/linux/guests.sh "${extra[@]}" "$payload/linux" "${kernels[@]}"
 scripts/nested/image.sh "$host" "$payload" "$out"
 echo "nested $host: booting (console in ${out#"$PWD"/}/console.log)"
 rc=0

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Installs what the scripts need, from Debian packages alone, and says what it
 # installs. Idempotent: a second call finds all of it and does nothing.
-# Usage: packages.sh vmx|svm|guests|tiny
+# Usage: packages.sh vmx|svm|guests|tiny|tools
 #   vmx, svm  a nested host       guests  kernels and initrds of Linux guests
 #   tiny      building a kernel (linux/tinykernel.sh)
+#   tools     bcc's libbpf-tools, whose programs tests load
 set -euo pipefail
 
 common=(cpio busybox-static xz-utils zstd util-linux)
@@ -12,8 +13,9 @@ case $what in
 vmx) want=("${common[@]}" bochs bochs-term bochsbios vgabios grub-pc-bin grub-common xorriso mtools bsdutils) ;;
 svm) want=("${common[@]}" qemu-system-x86) ;;
 guests) want=("${common[@]}") ;;
+tools) want=(libbpf-tools) ;;
 tiny) want=(gcc make libc6-dev bison flex bc perl libelf-dev xz-utils bzip2 lz4 lzop zstd) ;;
-*) echo "usage: $0 vmx|svm|guests|tiny" >&2; exit 2 ;;
+*) echo "usage: $0 vmx|svm|guests|tiny|tools" >&2; exit 2 ;;
 esac
 fail() { echo "packages for $what: $*" >&2; exit 1; }
 

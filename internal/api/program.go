@@ -5,7 +5,7 @@ import "encoding/json"
 // AttachProgram is the body of POST /v1/programs: an object file as clang makes
 // them for eBPF. All of its programs are attached, or none.
 type AttachProgram struct {
-	Object      []byte            `json:"object"`                // the file, base64; at most 16 MiB
+	Object      []byte            `json:"object"`                // the file, or a program of the host that carries one; base64; at most 16 MiB
 	Section     string            `json:"section,omitempty"`     // only the programs in this section, or these: names and patterns with commas between; "" = all
 	At          string            `json:"at,omitempty"`          // where the only program goes, instead of what its section says, or NAME=PLACE,... for what sections name
 	SkipMissing bool              `json:"skipMissing,omitempty"` // leave out programs at functions that the guest does not have

@@ -50,3 +50,15 @@ func RequireSuite(tb testing.TB, file string) (dirs []string) {
 	}
 	return dirs
 }
+
+// RequireTools returns the folder of bcc's libbpf-tools beside the Linux guests, as the
+// distribution packages them (scripts/linux/guests.sh --tools). Where there is none it ends the test
+// with a skip, or with a failure where /dev/kvm is required.
+func RequireTools(tb testing.TB) string {
+	tb.Helper()
+	dir := filepath.Join(os.Getenv(LinuxEnv), "tools")
+	if _, err := os.Stat(dir); err != nil {
+		lacks(tb, "bcc's libbpf-tools (scripts/linux/guests.sh --tools DIR)")
+	}
+	return dir
+}

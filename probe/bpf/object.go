@@ -2,6 +2,7 @@ package bpf
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -58,7 +59,7 @@ type Selection struct {
 	// (path.Match). "" = all.
 	Section string
 	Set     map[string]string // values of constants: numbers, true and false, names of enumerations, texts
-	At      map[string]string // where programs attach to, by what their section says; "" is for the only program
+	At      map[string]string // where programs attach to, by what their section says, or where it says nothing by their names; "" is for the only program
 	// Has reports whether the guest has a function. Programs at others are left out, as
 	// tools do that are made for several kernels; nil: none are.
 	Has    func(function string) bool
@@ -68,7 +69,8 @@ type Selection struct {
 // LoadObject parses an object file. Programs stand in sections such as kprobe/NAME
 // and fexit/NAME; functions that they call are linked in, maps come from .maps and from
 // global variables, and what the file says of a kernel (CO-RE, options, symbols) is
-// taken from that of the selection. Errors say what in the file is not supported or
+// taken from that of the selection. A program of the host that carries one such file, as those
+// with a skeleton of libbpf's do, is as good as that. Errors say what in the file is not supported or
 // damaged, ErrSection for programs that cannot be served, ErrNoSection where there is no
 // section of the selection's name; the file may be hostile.
 func LoadObject(b []byte, sel Selection) (o *Object, err error) {
@@ -82,6 +84,10 @@ func LoadObject(b []byte, sel Selection) (o *Object, err error) {
 			o, err = nil, fmt.Errorf("load object: damaged file: %v", r)
 		}
 	}()
+	b, err = carried(b)
+	if err != nil {
+		return nil, fmt.Errorf("load object: %w", err)
+	}
 	b, x, err := prepare(b, sel)
 	if err != nil {
 		return nil, fmt.Errorf("load object: %w", err)
@@ -135,9 +141,10 @@ func objectProgram(s *ebpf.ProgramSpec, sel *Selection, x *externs, only bool) (
 	if p.Kind, p.AttachTo, err = sectionOf(s.SectionName); err != nil {
 		return p, err
 	}
+	// Where the section names no function, the program's own name stands for it.
 	if at, ok := sel.At[""]; ok && only {
 		p.AttachTo = at
-	} else if at, ok := sel.At[p.AttachTo]; ok {
+	} else if at, ok := sel.At[cmp.Or(p.AttachTo, p.Name)]; ok {
 		p.AttachTo = at
 	}
 	if name, _, _ := strings.Cut(p.AttachTo, "+"); sel.Has != nil && name != "" && !inUserCode(p.Section) && !sel.Has(name) {

@@ -3,19 +3,36 @@
 # RELEASE/initrd of each kernel, and RELEASE/System.map where the kernel's folder has one.
 # GUESTPROBE_DEBUG names a file of the kernel's debug information, which goes to
 # RELEASE/debug; one of a few units does for the tests.
-# Usage: guests.sh [--suites] OUT [KERNEL...]
+# Usage: guests.sh [--suites] [--tools] OUT [KERNEL...]
 #   --suites also RELEASE/suites, the kernel's own (suites.sh)
+#   --tools  also tools, the programs of bcc's libbpf-tools as the distribution packages
+#            them; tests take the objects for bpf out of these, and do not run them
 #   KERNEL  what kernel.sh takes, or the folder of an unpacked kernel, or "tiny"
 #           (tinykernel.sh); without any: what kernel.sh takes for none
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-suites=
-[[ ${1:-} != --suites ]] || { suites=1; shift; }
-out=${1:?usage: guests.sh [--suites] OUT [KERNEL...]}
+suites='' tools=''
+while [[ ${1:-} == --* ]]; do
+	case $1 in
+	--suites) suites=1 ;;
+	--tools) tools=1 ;;
+	*) echo "guests: no option $1" >&2; exit 2 ;;
+	esac
+	shift
+done
+out=${1:?usage: guests.sh [--suites] [--tools] OUT [KERNEL...]}
 shift
 "$here/../packages.sh" guests
 (($# > 0)) || set -- ""
 rm -rf "$out"
+if [[ -n $tools ]]; then
+	"$here/../packages.sh" tools
+	mkdir -p "$out/tools"
+	# One folder of the package has all of them, and names of one tool for several.
+	dpkg -L libbpf-tools | while read -r file; do
+		[[ ! -f $file || -L $file || $file != */sbin/* ]] || cp "$file" "$out/tools/"
+	done
+fi
 for kernel; do
 	case $kernel in
 	tiny) folder=$("$here/tinykernel.sh") ;;
