@@ -3,7 +3,7 @@ GO ?= go
 GOTESTFLAGS ?=
 export CGO_ENABLED ?= 0
 
-.PHONY: build demo demo-linux test check test-race test-insn test-vmx test-svm test-linux bench bench-linux bench-docs soak defects torture torture-linux requests rounds cycles storms fuzz guest generate clean help
+.PHONY: build demo demo-linux test check test-race test-insn test-vmx test-svm test-linux test-bpftrace bench bench-linux bench-docs soak defects torture torture-linux requests rounds cycles storms fuzz guest generate clean help
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -40,6 +40,9 @@ test-svm: ## the suite on kvm_amd, in a machine emulated by QEMU
 test-linux: ## Linux guests, on kvm_amd and kvm_intel in emulated machines
 	scripts/nested.sh svm linux
 	scripts/nested.sh vmx linux
+
+test-bpftrace: ## the real bpftrace on the scripts that it has not run yet, and ours beside it
+	scripts/bpftrace.sh
 
 bench: build ## what a hit costs here, beside what else is on this machine
 	bin/gpdev bench $(BENCHFLAGS)

@@ -11,6 +11,8 @@
 #                              own, because Linux guests want 1)
 #   GUESTPROBE_NESTED_COUNTED  not empty: time of the svm host is counted in instructions, a
 #                              nanosecond each, as that of the vmx host always is
+#   GUESTPROBE_BPFTRACE        which bpftrace a plan compares with: what scripts/linux/kernel.sh
+#                              takes (default sid/bpftrace, the newest)
 #   GUESTPROBE_KERNELS         the Linux guests there: names for scripts/linux/guests.sh,
 #                              with spaces between (default: the kernel of the host)
 # Results, below build/nested/HOST or HOST-PLAN: console.log, emulator.log, and, of
@@ -56,6 +58,12 @@ export CGO_ENABLED=0
 build() { "$@" || fail "the build failed (see above; no space? df -h $out, ~/.cache)"; }
 build go build -trimpath -ldflags '-s -w' -o "$payload/" ./cmd/guestprobe ./cmd/guestprobed
 cp scripts/linux/demo.sh "$payload/"
+if grep -q -- ' -bpftrace ' "$payload/plan"; then
+	bpftrace=$(scripts/linux/kernel.sh "${GUESTPROBE_BPFTRACE:-sid/bpftrace}")
+	cp -r "$bpftrace" "$payload/bpftrace"
+	rm -rf "$payload"/bpftrace/usr/{share,lib/*-linux-gnu/gconv}
+	cp scripts/nested/bpftrace.sh "$payload/"
+fi
 # Tests run where their package is, and find the test data of all packages.
 find . -path ./build -prune -o -name testdata -type d -exec cp -r --parents -t "$payload" {} +
 for dir in $(sed -n 's/.* cd \([^ ]*\) && .*/\1/p' "$payload/plan"); do

@@ -183,9 +183,9 @@ func TestScriptRefused(t *testing.T) {
 		script, errno, message, command string
 		column, width                   int
 	}{
-		{"BEGIN { print(fake); }", "EINVAL", "stdin:1:15-18: ERROR: Unknown identifier: 'fake'", "BEGIN { print(fake); }", 14, 4},
-		{"kprobe:vfs_red { }", "EINVAL", "stdin:1:1-14: ERROR: No matches for kprobe vfs_red", "kprobe:vfs_red { }", 0, 14},
-		{"BEGIN { }\nkprobe:vfs_read+1 { }", "EILSEQ", "stdin:2:1-17: ERROR: kprobe:vfs_read+1: Probe point is not an instruction boundary (vfs_read+0x1 is inside an instruction)", "kprobe:vfs_read+1 { }", 0, 17},
+		{"BEGIN { print(fake); }", "EINVAL", "stdin:1:15-19: ERROR: Unknown identifier: 'fake'", "BEGIN { print(fake); }", 14, 4},
+		{"kprobe:vfs_red { }", "EINVAL", "stdin:1:1-15: ERROR: No matches for kprobe vfs_red", "kprobe:vfs_red { }", 0, 14},
+		{"BEGIN { }\nkprobe:vfs_read+1 { }", "EILSEQ", "stdin:2:1-18: ERROR: kprobe:vfs_read+1: Probe point is not an instruction boundary (vfs_read+0x1 is inside an instruction)", "kprobe:vfs_read+1 { }", 0, 17},
 	} {
 		_, err := h.c.RunScript(h.ctx, api.RunScript{Script: c.script})
 		var e *api.Error
@@ -211,7 +211,7 @@ func TestScriptFaults(t *testing.T) {
 	}
 	_, warnings, _ := h.rest(s)
 	all := strings.Join(warnings, "\n")
-	for _, want := range []string{"stdin:1:", "WARNING: instruction budget used up", "stdin:2:6-14: WARNING: Bad address (2 times)\n@s = str(arg0); }\n     ~~~~~~~~~"} {
+	for _, want := range []string{"stdin:1:", "WARNING: instruction budget used up", "stdin:2:6-15: WARNING: Bad address (2 times)\n@s = str(arg0); }\n     ~~~~~~~~~"} {
 		if !strings.Contains(all, want) {
 			t.Errorf("warnings\n%s\nwant %s", all, want)
 		}

@@ -244,7 +244,7 @@ func (c *checker) let(s *stmt) error {
 			s.decl.typ, s.decl.fixed, c.changed = of, true, true
 		}
 	}
-	return c.widen(s.to, s.decl, t)
+	return c.widen(s.Span, s.to, s.decl, t)
 }
 
 // declare makes the variable of a statement.
@@ -257,10 +257,10 @@ func (c *checker) declare(s *stmt) {
 }
 
 // widen has a variable hold values of a type, too.
-func (c *checker) widen(e *expr, v *variable, t Type) error {
+func (c *checker) widen(sp Span, e *expr, v *variable, t Type) error {
 	u, ok := unify(v.typ, t)
 	if !ok {
-		return c.at(e.Span, "Type mismatch for %s: trying to assign value of type '%s' when variable already contains a value of type '%s'", v.name, t, v.typ)
+		return c.at(sp, "Type mismatch for %s: trying to assign value of type '%s' when variable already has a type '%s'", v.name, t, v.typ)
 	}
 	switch {
 	case v.fixed: // numbers become ones of the type that is declared
@@ -308,9 +308,9 @@ func (c *checker) assign(s *stmt) error {
 			return err
 		}
 		if s.to.kind == exVar {
-			return c.widen(s.to, s.to.decl, t)
+			return c.widen(s.Span, s.to, s.to.decl, t)
 		}
-		return c.mapValue(s.to, t)
+		return c.mapValue(s.Span, s.to, t)
 	}
 	if s.to.kind == exVar {
 		t, err := c.value(s.value)
@@ -318,10 +318,10 @@ func (c *checker) assign(s *stmt) error {
 			return err
 		}
 		if v := c.find(s.to.name); v != nil {
-			return c.widen(s.to, v, t)
+			return c.widen(s.Span, s.to, v, t)
 		}
 		c.declare(s)
-		return c.widen(s.to, s.decl, t)
+		return c.widen(s.Span, s.to, s.decl, t)
 	}
 	c.inCall = s.value.kind == exCall
 	t, err := c.expr(s.value)
@@ -344,15 +344,15 @@ func (c *checker) assign(s *stmt) error {
 	if _, err := c.mapKey(s.to); err != nil {
 		return err
 	}
-	return c.mapValue(s.to, t)
+	return c.mapValue(s.Span, s.to, t)
 }
 
 // mapValue has a map hold values of a type.
-func (c *checker) mapValue(e *expr, t Type) error {
+func (c *checker) mapValue(sp Span, e *expr, t Type) error {
 	m := c.byName[e.name]
 	u, ok := unify(m.value, t)
 	if !ok {
-		return c.at(e.Span, "Type mismatch for %s: trying to assign value of type '%s' when map already contains a value of type '%s'", m.name, t, m.value)
+		return c.at(sp, "Type mismatch for %s: trying to assign value of type '%s' when map already has a type '%s'", m.name, t, m.value)
 	}
 	if !u.equal(m.value) {
 		m.value, c.changed = u, true
@@ -389,6 +389,14 @@ func (c *checker) mapKey(e *expr) (*mapDef, error) {
 	return m, c.keyTypes(e, m, e.args)
 }
 
+// keyText is the type of a key as messages have it.
+func keyText(t Type) string {
+	if len(t.Elems) == 1 {
+		t = t.Elems[0]
+	}
+	return t.String()
+}
+
 // keyTypes has a map's key hold what is used as one.
 func (c *checker) keyTypes(e *expr, m *mapDef, args []*expr) error {
 	if len(args) == 1 && args[0].kind == exTuple {
@@ -415,7 +423,7 @@ func (c *checker) keyTypes(e *expr, m *mapDef, args []*expr) error {
 	have, want := Type{Kind: Tuple, Elems: key}, Type{Kind: Tuple, Elems: m.key}
 	u, ok := unify(want, have)
 	if !ok {
-		return c.at(e.Span, "Argument mismatch for %s: trying to access with arguments: '%s' when map expects arguments: '%s'", m.name, have, want)
+		return c.at(e.Span, "Argument mismatch for %s: trying to access with arguments: '%s' when map expects arguments: '%s'", m.name, keyText(have), keyText(want))
 	}
 	if !u.equal(want) {
 		m.key, c.changed = u.Elems, true

@@ -51,10 +51,13 @@ func (c *checker) arity(e *expr) (call, error) {
 		if len(e.args) < f.least {
 			want, n = "at least", f.least
 		}
-		if f.least == f.most {
-			want = "exactly"
+		if want += " "; f.least == f.most {
+			want = ""
 		}
-		return f, c.at(e.Span, "%s() requires %s %d argument%s (%d provided)", e.name, want, n, plural(n), len(e.args))
+		if want == "at least " && n == 1 {
+			return f, c.at(e.Span, "%s() requires at least one argument (%d provided)", e.name, len(e.args))
+		}
+		return f, c.at(e.Span, "%s() requires %s%d argument%s (%d provided)", e.name, want, n, plural(n), len(e.args))
 	}
 	return f, nil
 }
@@ -91,7 +94,7 @@ func (c *checker) action(e *expr) error {
 			o.types = append(o.types, t)
 		}
 		if wrong := f.fits(o.types); wrong != "" {
-			return c.at(e.Span, "printf: %s", wrong)
+			return c.at(e.Span, "%s", wrong)
 		}
 	case "print":
 		return c.print(e, o)
@@ -370,7 +373,7 @@ func (c *checker) aggregation(e *expr, k Kind) (Type, error) {
 		return t, err
 	}
 	if v.Kind != None && !v.isInt() {
-		return t, c.at(e.args[0].Span, "%s() only supports integer arguments (%s provided)", e.name, v)
+		return t, c.at(e.Span, "%s() only supports integer arguments (%s provided)", e.name, v)
 	}
 	t.Signed = v.Signed
 	var ns []int64
@@ -388,7 +391,7 @@ func (c *checker) aggregation(e *expr, k Kind) (Type, error) {
 			t.Size = int(ns[0])
 		}
 		if t.Size < 0 || t.Size > 5 {
-			return t, c.at(e.args[1].Span, "hist() bits: want 0 to 5")
+			return t, c.at(e.Span, "hist: bits %d must be 0..5", t.Size)
 		}
 	case LHist:
 		t.Low, t.High, t.Step, t.Signed = ns[0], ns[1], ns[2], true
@@ -400,6 +403,7 @@ func (c *checker) aggregation(e *expr, k Kind) (Type, error) {
 		case uint64(t.High-t.Low)/uint64(t.Step) > maxBuckets:
 			return t, c.at(e.Span, "lhist() too many buckets, must be <= %d (would need %d)", maxBuckets, uint64(t.High-t.Low)/uint64(t.Step))
 		}
+		t.High -= (t.High - t.Low) % t.Step // the last bucket begins where a whole one would
 	}
 	return t, nil
 }

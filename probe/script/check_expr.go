@@ -94,9 +94,9 @@ func (c *checker) incDecType(e *expr) (Type, error) {
 		return t, c.at(e.Span, "The %s operator can not be used on a value of type '%s'", e.name, t)
 	}
 	if of.kind == exVar {
-		return t, c.widen(of, of.decl, t)
+		return t, c.widen(e.Span, of, of.decl, t)
 	}
-	return t, c.mapValue(of, t)
+	return t, c.mapValue(e.Span, of, t)
 }
 
 func (c *checker) unaryType(e *expr) (Type, error) {
@@ -117,7 +117,7 @@ func (c *checker) unaryType(e *expr) (Type, error) {
 	case e.name == "-":
 		return typeInt, nil
 	}
-	return Type{Kind: Int, Size: 8, Signed: t.Signed}, nil
+	return Type{Kind: Int, Size: 8, Signed: !t.unsigned() || t.Size < 8}, nil
 }
 
 // isLiteral reports whether an operand is a number that is written out and fits either
@@ -126,18 +126,20 @@ func isLiteral(e *expr) bool {
 	return (e.kind == exInt || e.kind == exParam) && e.num <= math.MaxInt64
 }
 
-// signedness is the sign that two operands have together: as in C unsigned where one of
-// them is, but for literals, which take the other's.
+// signedness is whether two operands have a sign together. As in C (ISO C, 6.3.1.8) they
+// have none where one is of 64 bits and has none, or both have none; literals take the
+// other's.
 func signedness(a, b *expr) bool {
+	x, y := a.typ.unsigned(), b.typ.unsigned()
 	switch {
 	case isLiteral(a) && isLiteral(b):
 		return true
 	case isLiteral(a):
-		return b.typ.Signed
+		return !y
 	case isLiteral(b):
-		return a.typ.Signed
+		return !x
 	}
-	return a.typ.Signed && b.typ.Signed
+	return !(x && (y || a.typ.Size == 8) || y && b.typ.Size == 8)
 }
 
 func isComparison(op string) bool {
@@ -181,11 +183,11 @@ func (c *checker) binaryType(e *expr) (Type, error) {
 	case e.name == "-":
 		return typeInt, nil
 	case e.name == "<<", e.name == ">>":
-		return Type{Kind: Int, Size: 8, Signed: at.Signed || at.Kind == None}, nil
+		return Type{Kind: Int, Size: 8, Signed: !at.unsigned()}, nil
 	case at.Kind == None:
 		return Type{Kind: Int, Size: 8, Signed: true}, nil
 	case bt.Kind == None:
-		return Type{Kind: Int, Size: 8, Signed: at.Signed}, nil
+		return Type{Kind: Int, Size: 8, Signed: !at.unsigned()}, nil
 	}
 	return Type{Kind: Int, Size: 8, Signed: signedness(a, b)}, nil
 }
@@ -261,6 +263,9 @@ const maxName = 255
 // constantText is what the builtins probe and func are at a place.
 func (c *checker) constantText(name string, p *point) string {
 	text := p.probe
+	if p.provider == "begin" || p.provider == "end" {
+		text = p.provider // however it is written
+	}
 	if name == "func" {
 		text = p.fn
 	}

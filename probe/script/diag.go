@@ -17,7 +17,7 @@ func (s Span) join(t Span) Span { return Span{s.From, t.To} }
 type Error struct {
 	Name      string // of the script
 	Line      int    // from 1
-	Col, End  int    // columns from 1, in bytes; End is the last one
+	Col, End  int    // columns from 1, in bytes; End is behind the last one, as bpftrace has it
 	Message   string // one line
 	Hint      string // what to write instead, or ""
 	Source    string // the line
@@ -33,7 +33,7 @@ func (e *Error) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s:%d:%d-%d: %s: %s\n", e.Name, e.Line, e.Col, e.End, kind, e.Message)
 	fmt.Fprintf(&b, "%s\n", strings.ReplaceAll(e.Source, "\t", " "))
-	fmt.Fprintf(&b, "%s%s", strings.Repeat(" ", e.Col-1), strings.Repeat("~", max(e.End-e.Col+1, 1)))
+	fmt.Fprintf(&b, "%s%s", strings.Repeat(" ", e.Col-1), strings.Repeat("~", max(e.End-e.Col, 1)))
 	if e.Hint != "" {
 		fmt.Fprintf(&b, "\nHINT: %s", e.Hint)
 	}
@@ -57,7 +57,7 @@ func (s *source) at(sp Span, format string, args ...any) *Error {
 	}
 	to = min(to, end) // a part of several lines is marked on its first one
 	return &Error{
-		Name: s.name, Line: 1 + strings.Count(s.text[:begin], "\n"), Col: from - begin + 1, End: max(to-begin, from-begin+1),
+		Name: s.name, Line: 1 + strings.Count(s.text[:begin], "\n"), Col: from - begin + 1, End: max(to-begin, from-begin+1) + 1,
 		Message: fmt.Sprintf(format, args...), Source: s.text[begin:end],
 	}
 }

@@ -107,9 +107,9 @@ func (f *format) fits(ts []Type) string {
 		switch {
 		case t.Kind == None || p.conv == "s":
 		case p.conv[0] == 'r' && t.Kind != Buffer:
-			return fmt.Sprintf("%%%s specifier expects a value of type buffer (%s supplied)", p.conv, t)
+			return fmt.Sprintf("unsupported format specifier for type '%s': %s", t, p.conv)
 		case p.conv[0] != 'r' && (!t.isNumber() || t.Kind == KStack):
-			return fmt.Sprintf("%%%s specifier expects a value of type integer (%s supplied)", p.conv, t)
+			return fmt.Sprintf("unsupported format specifier for type '%s': %s", t, p.conv)
 		}
 	}
 	return ""

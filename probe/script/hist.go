@@ -2,6 +2,7 @@ package script
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -9,11 +10,7 @@ import (
 // buckets is how many buckets a histogram has.
 func buckets(t Type) int {
 	if t.Kind == LHist {
-		n := uint64(t.High-t.Low) / uint64(t.Step)
-		if uint64(t.High-t.Low)%uint64(t.Step) != 0 {
-			n++
-		}
-		return int(n) + 2
+		return int(uint64(t.High-t.Low)/uint64(t.Step)) + 2
 	}
 	return (63-t.Size)<<t.Size + 1<<t.Size + 1
 }
@@ -35,21 +32,19 @@ func logLabel(k, b int) string {
 	if b == 0 {
 		return "(..., 0)"
 	}
-	lo, hi := edge(k, b-1), edge(k, b)
-	if hi-lo == 1 {
-		return "[" + short(lo) + "]"
+	if edge(k, b)-edge(k, b-1) == 1 {
+		return "[" + shortEdge(k, b-1) + "]"
 	}
-	return "[" + short(lo) + ", " + short(hi) + ")"
+	return "[" + shortEdge(k, b-1) + ", " + shortEdge(k, b) + ")"
 }
 
-// short prints a power of two, or a few of them, by its suffix.
-func short(v uint64) string {
-	p := 0
-	for v>>p > 1 {
-		p++
+// shortEdge prints an edge, with the suffix of the step from it to the next one.
+func shortEdge(k, i int) string {
+	d := 0
+	if i > 2<<k {
+		d = min((i>>k-1)/10, 6)
 	}
-	d := min(p/10, 6)
-	return strconv.FormatUint(v>>(10*d), 10) + []string{"", "K", "M", "G", "T", "P", "E"}[d]
+	return strconv.FormatUint(edge(k, i)>>(10*d), 10) + []string{"", "K", "M", "G", "T", "P", "E"}[d]
 }
 
 // linearLabel is the label of a bucket.
@@ -92,14 +87,15 @@ func span(counts []uint64) (lo, hi int, ok bool) {
 	return lo, hi, lo >= 0
 }
 
-// histText prints the rows of a histogram, and an empty line.
-func histText(t Type, counts []uint64) string {
+// histText prints the rows of a histogram, from the first to the last that has something
+// before it is divided, and an empty line.
+func histText(t Type, counts []uint64, div uint64) string {
 	var b strings.Builder
 	lo, hi, ok := span(counts)
 	if !ok {
 		return "\n"
 	}
-	most := uint64(0)
+	most, counts := uint64(1), divided(t, counts, div)
 	for _, n := range counts {
 		most = max(most, n)
 	}
@@ -120,12 +116,25 @@ func histText(t Type, counts []uint64) string {
 	return b.String()
 }
 
+// divided are the counts of a log2 histogram divided by a number; of others they stay.
+func divided(t Type, counts []uint64, div uint64) []uint64 {
+	if t.Kind == LHist {
+		return counts
+	}
+	counts = slices.Clone(counts)
+	for i := range counts {
+		counts[i] /= div
+	}
+	return counts
+}
+
 // histJSON is the array of the buckets of a histogram.
-func histJSON(t Type, counts []uint64) string {
+func histJSON(t Type, counts []uint64, div uint64) string {
 	lo, hi, ok := span(counts)
 	if !ok {
 		return "[]"
 	}
+	counts = divided(t, counts, div)
 	var rows []string
 	for i := lo; i <= hi; i++ {
 		row := "{"

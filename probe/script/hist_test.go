@@ -77,7 +77,7 @@ func TestHistText(t *testing.T) {
 [16, 32)               1 |@@@@@@@@@@@@@@@@@@@@@@@@@@                          |
 
 `
-	if got := histText(Type{Kind: Hist}, counts); got != want {
+	if got := histText(Type{Kind: Hist}, counts, 1); got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
 }

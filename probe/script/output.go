@@ -44,18 +44,19 @@ type Names interface {
 
 // Printer prints what the programs of a script write. It belongs to one goroutine.
 type Printer struct {
-	s      *Script
-	maps   func(name string) *bpf.Map
-	names  Names
-	write  func(text string)
-	asJSON bool
-	told   map[int]uint64
+	s       *Script
+	maps    func(name string) *bpf.Map
+	names   Names
+	write   func(text string)
+	asJSON  bool
+	told    map[int]uint64
+	cleared map[*mapDef]bool // maps without keys that were cleared
 }
 
 // NewPrinter makes a printer that gives text to write, a record at a time: as bpftrace
 // prints it, or with json lines of JSON. Maps finds the maps of the loaded script.
 func (s *Script) NewPrinter(maps func(name string) *bpf.Map, names Names, json bool, write func(text string)) *Printer {
-	return &Printer{s: s, maps: maps, names: names, write: write, asJSON: json, told: map[int]uint64{}}
+	return &Printer{s: s, maps: maps, names: names, write: write, asJSON: json, told: map[int]uint64{}, cleared: map[*mapDef]bool{}}
 }
 
 // Attached tells how many probes there are, which only JSON has in its output.
@@ -116,6 +117,7 @@ func (p *Printer) Record(data []byte) error {
 	case outMap:
 		p.printMap(o.of, o.top, o.div, true)
 	case outClear, outZero:
+		p.cleared[o.of] = o.kind == outClear && o.of.keyed == 1
 		return p.empty(o.of, o.kind == outClear)
 	}
 	return nil

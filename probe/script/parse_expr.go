@@ -198,6 +198,9 @@ func (p *parser) list(end string) (args []*expr, err error) {
 		if p.isOp(end) {
 			break
 		}
+		if end == ")" && p.isOp("=") {
+			return nil, p.at(p.tok.Span, "records are not supported").hint("write a tuple, whose elements are .0, .1 and so on")
+		}
 		if err := p.expect(","); err != nil {
 			return nil, err
 		}

@@ -171,7 +171,7 @@ func (p *parser) unroll(s *stmt) (err error) {
 	case n < 1:
 		return p.at(s.value.Span, "unroll minimum value is 1")
 	case n > maxUnroll:
-		return p.at(s.value.Span, "unroll maximum value is %d", maxUnroll)
+		return p.at(s.Span, "unroll maximum value is %d", maxUnroll)
 	}
 	return p.loop(s)
 }

@@ -25,6 +25,11 @@ func (e *entry) total() (n uint64) {
 	return n
 }
 
+// nothing reports whether it is as it was at the beginning.
+func (e *entry) nothing() bool {
+	return e.all == 0 && !slices.ContainsFunc(e.words, func(w uint64) bool { return w != 0 }) && len(bytes.Trim(e.value, "\x00")) == 0
+}
+
 // entries reads a map. What the guest has written there is not trusted: numbers may be
 // wrong, and nothing else.
 func (p *Printer) entries(m *mapDef) (es []*entry) {
@@ -198,7 +203,7 @@ func (p *Printer) printMap(m *mapDef, top int, div int64, asked bool) {
 	if top > 0 && len(es) > top {
 		es = es[len(es)-top:]
 	}
-	if m.keyed == 1 && m.isHist() && !asked && len(es) > 0 && es[0].all == 0 {
+	if m.keyed == 1 && len(es) > 0 && (m.isHist() && !p.asJSON || !asked && (m.isHist() || p.cleared[m])) && es[0].nothing() {
 		return
 	}
 	if div == 0 {
@@ -215,20 +220,18 @@ func (p *Printer) printMap(m *mapDef, top int, div int64, asked bool) {
 			name += "[" + p.elements(key, e.key) + "]"
 		}
 		if m.isHist() {
-			p.write(name + ":\n" + histText(m.value, m.divided(e, div)))
+			p.write(name + ":\n" + histText(m.value, m.buckets(e), uint64(div)))
 			continue
 		}
 		p.write(name + ": " + p.value(m, e, div) + "\n")
 	}
 }
 
-// divided are the counts of all buckets; those of a log2 histogram by a number.
-func (m *mapDef) divided(e *entry, div int64) []uint64 {
+// buckets are the counts of all buckets of an element.
+func (m *mapDef) buckets(e *entry) []uint64 {
 	counts := make([]uint64, buckets(m.value))
 	for i, n := range e.counts {
-		if counts[i] = n; m.value.Kind == Hist {
-			counts[i] /= uint64(div)
-		}
+		counts[i] = n
 	}
 	return counts
 }
@@ -266,7 +269,7 @@ func (p *Printer) jsonMap(m *mapDef, es []*entry, div int64) {
 	one := func(e *entry) string {
 		switch {
 		case m.isHist():
-			return histJSON(m.value, m.divided(e, div))
+			return histJSON(m.value, m.buckets(e), uint64(div))
 		case m.value.Kind == Stats:
 			return fmt.Sprintf(`{"count": %s, "average": %s, "total": %s}`, jsonUint(e.words[1]/uint64(div)), jsonInt(m.number(e)/div), jsonInt(int64(e.words[0])/div))
 		case m.value.isAggregate() && !m.value.Signed:

@@ -114,6 +114,10 @@ func (t Type) asNumber() Type {
 	return t
 }
 
+// unsigned reports whether a number has no sign; truth values have one where they are
+// calculated with.
+func (t Type) unsigned() bool { return t.is(Int, Pointer) && !t.Signed }
+
 // isAggregate reports whether it is a map's value that is made of many.
 func (t Type) isAggregate() bool { return t.Kind >= Count }
 

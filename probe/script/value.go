@@ -52,7 +52,7 @@ func (p *Printer) text(t Type, data []byte) string {
 	case Errno:
 		return errorText(int64(word(data)))
 	case Signal:
-		return strings.TrimPrefix(unix.SignalName(unix.Signal(word(data)&0x7f)), "SIG")
+		return signalText(int64(word(data)))
 	case Tuple:
 		return "(" + p.elements(t, data) + ")"
 	case Struct, Array:
@@ -139,10 +139,29 @@ func jsonUint(v uint64) string {
 	return s
 }
 
-// errorTexts are those of strerror that Go's package syscall has in other words, by number:
-// what is not here is the same but for the first letter.
+// errorTexts are those of bpftrace's strerror that Go's package syscall has in other words,
+// by number: what is not here is the same but for the first letter.
 var errorTexts = map[unix.Errno]string{
-	unix.EIO: "Input/output error", unix.ENXIO: "No such device or address", unix.E2BIG: "Argument list too long", unix.ENOTTY: "Inappropriate ioctl for device",
+	unix.EIO:       "I/O error",
+	unix.EBADF:     "Bad file number",
+	unix.EAGAIN:    "Try again (operation would block)",
+	unix.ENOMEM:    "Out of memory",
+	unix.EXDEV:     "Cross-device link",
+	unix.ENFILE:    "File table overflow",
+	unix.ENOTTY:    "Not a typewriter",
+	unix.EDOM:      "Math argument out of domain of func",
+	unix.ERANGE:    "Math result not representable",
+	unix.EDEADLK:   "Resource deadlock would occur",
+	unix.ENOLCK:    "No record locks available",
+	unix.ENOSYS:    "Invalid system call number",
+	unix.ELOOP:     "Too many symbolic links encountered",
+	unix.EBADMSG:   "Not a data message",
+	unix.EILSEQ:    "Illegal byte sequence",
+	unix.ENOTSUP:   "Operation not supported on transport endpoint",
+	unix.ENETRESET: "Network dropped connection because of reset",
+	unix.EDQUOT:    "Quota exceeded",
+	unix.ECANCELED: "Operation Canceled",
+	unix.EHWPOISON: "Memory page has hardware error",
 }
 
 // errorText is what strerror says of a number.
@@ -151,12 +170,26 @@ func errorText(n int64) string {
 		return "Success"
 	}
 	if n < 0 || n > int64(unix.EHWPOISON) || unix.ErrnoName(unix.Errno(n)) == "" {
-		return fmt.Sprintf("Unknown error %d", n)
+		return "Unknown error"
 	}
 	if s, ok := errorTexts[unix.Errno(n)]; ok {
 		return s
 	}
 	s := unix.Errno(n).Error()
+	return strings.ToUpper(s[:1]) + s[1:]
+}
+
+// signalText is what strsignal says of a number.
+func signalText(n int64) string {
+	switch {
+	case n >= 34 && n <= 64:
+		return fmt.Sprintf("Real-time signal %d", n-34)
+	case n > 64:
+		return "N/A"
+	case n < 1 || n > 31:
+		return fmt.Sprintf("Unknown signal %d", n)
+	}
+	s := unix.Signal(n).String()
 	return strings.ToUpper(s[:1]) + s[1:]
 }
 
