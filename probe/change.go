@@ -47,7 +47,7 @@ func (e *Engine) TargetChanged() error {
 	if err == nil {
 		// A module that came again before it was known that it had gone has its text anew.
 		err = errors.Join(e.text.reconcile(e.text.different()), e.readmit(was), e.returns.move())
-		e.awaitModules()
+		e.awaitMilestones()
 	}
 	return errors.Join(append(errs, err)...)
 }

@@ -41,8 +41,7 @@ type Engine struct {
 	gone map[*registration]bool // on sites of their own, in no table; written with view held as well
 	ends []*registration        // hidden ones of jprobes that are gone; guarded by mu
 
-	ofModules int           // registrations by MODULE:SYMBOL; guarded by mu, as the next
-	modules   *registration // hidden: where the guest says that a module has come; nil: none is awaited
+	awaited awaited // hidden ones
 }
 
 // New returns an engine for t without probes.

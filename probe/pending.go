@@ -56,59 +56,6 @@ func (r *registration) nowhere() *site {
 	return st
 }
 
-// awaitModules puts a probe of the engine's own on the function that the guest calls when a
-// module is ready, while there are probes on modules by name: so they are armed before the
-// module's first instruction runs. Where it cannot be there, they are when the target sees the
-// module. What that will want to know of the kernel's text is found out now, not while a module waits.
-func (e *Engine) awaitModules() {
-	m, ok := e.target.(Modules)
-	if !ok || e.ofModules == 0 {
-		return
-	}
-	if r := e.modules; r != nil && e.gone[r] {
-		e.view.Lock()
-		delete(e.gone, r)
-		e.view.Unlock()
-		e.modules = nil
-	}
-	e.places.functions().ready()
-	at := m.ModuleReady()
-	if e.modules != nil || at == "" {
-		return
-	}
-	r := &registration{tally: e.newTally("modules"), engine: e, kind: kindModules, where: where{symbol: at}, pre: func(c *Context) int {
-		m.ModuleComes(c.CPU)
-		return 0
-	}}
-	b := newBatch(1)
-	var err error
-	if no := e.admit(b, r); no != nil {
-		err = no
-	} else {
-		err = e.install(b)
-	}
-	if err != nil {
-		e.log.Info("modules are seen a moment after they were loaded", "symbol", at, "err", err)
-		return
-	}
-	e.modules = r
-}
-
-// unawaitModules adds the engine's own probe to those that are taken off, if the others
-// leave none on a module by name. The world is stopped.
-func (e *Engine) unawaitModules(regs []*registration) []*registration {
-	for _, r := range regs {
-		if r.where.ofModule() {
-			e.ofModules--
-		}
-	}
-	if e.ofModules == 0 && e.modules != nil {
-		regs = append(regs, e.modules)
-		e.modules = nil
-	}
-	return regs
-}
-
 // readmit puts probes back that are gone, where they can be now: those whose module has
 // come, and all where was had no executable memory and the target has, because a reset may
 // have refused them for that. Those that still cannot be there stay gone, and jprobes,

@@ -210,7 +210,7 @@ func TestModuleReady(t *testing.T) {
 		t.Fatal(err)
 	}
 	var cpus []int
-	k.Module, k.Ready, k.Comes = "mod", "fault", func(cpu int) { cpus = append(cpus, cpu) }
+	k.Module, k.Ready, k.Comes = "mod", "fault", func(cpu int, _ probe.Milestone) { cpus = append(cpus, cpu) }
 	call := func(what string, probed bool, comes int) {
 		t.Helper()
 		b := make([]byte, 1)

@@ -101,9 +101,6 @@ func (e *Engine) Register(ps ...Probe) error {
 		return err
 	}
 	for _, r := range b.regs {
-		if r.where.ofModule() {
-			e.ofModules++
-		}
 		if t := r.table(); t != nil {
 			r.ret.probe.MaxActive = r.ret.max
 			if t.shared() {
@@ -111,7 +108,8 @@ func (e *Engine) Register(ps ...Probe) error {
 			}
 		}
 	}
-	e.awaitModules()
+	e.awaited.count(b.regs, 1)
+	e.awaitMilestones()
 	return nil
 }
 
@@ -418,7 +416,7 @@ func (e *Engine) remove(regs []*registration) error {
 			e.abortMirrors(w)
 		}
 		e.dropEnds(regs)
-		regs := e.unawaitModules(append(slices.Clip(regs), e.ripeEnds()...))
+		regs := e.unawait(append(slices.Clip(regs), e.ripeEnds()...))
 		for _, r := range regs {
 			gone[r] = true
 			r.enabled.Store(false)

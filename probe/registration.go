@@ -50,7 +50,7 @@ const (
 	kindJprobe    kind = 'j'
 	kindMirrorEnd kind = 'e' // the engine's own, where mirrors of jprobes end
 	kindWatch     kind = 'w' // of an execute watch that a breakpoint serves
-	kindModules   kind = 'm' // the engine's own, where the guest says that a module has come
+	kindMilestone kind = 'm' // the engine's own, at a Milestone
 )
 
 // shown returns the address that hits are reported at.
@@ -84,7 +84,7 @@ func (r *registration) table() *instances {
 
 // hidden reports whether the registration is in no listing of probes.
 func (r *registration) hidden() bool {
-	return r.kind == kindMirrorEnd || r.kind == kindWatch || r.kind == kindModules
+	return r.kind == kindMirrorEnd || r.kind == kindWatch || r.kind == kindMilestone
 }
 
 // where is a place as users give it.

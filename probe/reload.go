@@ -63,12 +63,13 @@ func (e *Engine) reloaded() error {
 		return nil
 	})
 	for r, why := range lost {
-		if e.pending(r) || r == e.modules {
+		if e.pending(r) || r.kind == kindMilestone {
 			continue
 		}
 		e.log.Warn("probe is gone after the guest was reset", "probe", r.name, "addr", r.site.addr, "symbol", r.site.symbol, "err", why)
 	}
 	e.collector.flush()
+	e.awaitMilestones() // what is gone since is not among regs
 	return errors.Join(err, e.watches.replace())
 }
 

@@ -219,17 +219,6 @@ type Runner interface {
 	CallGuest(cpu int, addr guest.GVA, args []uint64) (uint64, error)
 }
 
-// Modules is what a Target adds whose guest is a kernel that loads modules.
-type Modules interface {
-	// ModuleReady returns the function that the guest calls on each module before any of the
-	// module's code has run, with all of that in memory; "" where none is known.
-	ModuleReady() string
-	// ModuleComes says that vCPU cpu is at the entry of that function. It is called on the
-	// vCPU's own thread inside a hit. Before the vCPU goes on the target has the module
-	// known, and calls Engine.TargetChanged, on another thread.
-	ModuleComes(cpu int)
-}
-
 // Detours is what a Target adds where probes can be optimized: executable
 // memory at addresses that the engine chooses, and memory for what runs there.
 type Detours interface {

@@ -120,6 +120,8 @@ func (e *Engine) Watch(ws ...*Watch) error {
 		if err := e.install(b); err != nil {
 			return err
 		}
+		e.awaited.count(b.regs, 1)
+		e.awaitMilestones()
 	}
 	if err := e.watches.apply(append(slices.Clone(e.watches.list), fresh...)); err != nil {
 		return errors.Join(err, e.remove(b.regs))

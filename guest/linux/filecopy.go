@@ -42,8 +42,8 @@ func (v *View) Give(name string, b []byte, used func(guest.Range) bool) (Given, 
 	if !strings.HasPrefix(name, "/") || path.Clean(name) != name || len(name) > maxPath {
 		return fail(errors.New("it is no path in the guest: it begins with a slash, and has no . or .. in it"))
 	}
-	if v.now.Load().gone {
-		return fail(errors.New(ReplacedText))
+	if why := v.Why(); why != "" {
+		return fail(errors.New(why))
 	}
 	file, err := elffile.Parse(b)
 	if err != nil {

@@ -143,8 +143,8 @@ func (v *View) TaskReader() *Tasks { return v.running.tasks }
 // Tasks reads at most limit tasks of all processes, as Tasks.All does, and reports
 // whether there are more. A list that changes while it is read is read again.
 func (v *View) Tasks(limit int) (tasks []Task, more bool, err error) {
-	if v.now.Load().gone {
-		return nil, false, errors.New(ReplacedText)
+	if why := v.Why(); why != "" {
+		return nil, false, errors.New(why)
 	}
 	const attempts = 4
 	for range attempts {

@@ -67,7 +67,7 @@ type userFiles struct {
 
 // file returns the file that has addr, or nil. When another kernel runs there is none.
 func (v *View) file(addr guest.GVA) *userFile {
-	if !IsFile(addr) || v.now.Load().gone {
+	if !IsFile(addr) || v.now.Load().gone != "" {
 		return nil
 	}
 	v.files.mu.Lock()
@@ -80,8 +80,8 @@ func (v *View) file(addr guest.GVA) *userFile {
 
 // open returns the file at path, which it makes known. Errors say why that cannot be.
 func (v *View) open(path string) (*userFile, error) {
-	if v.now.Load().gone {
-		return nil, errors.New(ReplacedText)
+	if why := v.Why(); why != "" {
+		return nil, errors.New(why)
 	}
 	v.files.mu.Lock()
 	defer v.files.mu.Unlock()

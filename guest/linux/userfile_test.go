@@ -101,7 +101,7 @@ func TestFileLookup(t *testing.T) {
 	}
 	m.set(m.prog, "inode.i_ino", 1)
 	defer func() { // another kernel has the memory
-		v.Replaced()
+		v.Gone(ReplacedText)
 		if _, err := v.Lookup("/bin/prog:first"); err == nil || v.IsText(first.Addr) || v.Code(first.Addr, 1) != nil {
 			t.Errorf("another kernel has the file: %v", err)
 		}

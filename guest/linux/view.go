@@ -35,7 +35,7 @@ type View struct {
 // snapshot is what changes of a View.
 type snapshot struct {
 	system  SystemState
-	gone    bool     // another kernel runs
+	gone    string   // why the memory is not this kernel's any more; "": it is
 	pieces  []*piece // the kernel's, then those of modules by name
 	parts   []guest.Piece
 	owners  []owner // ascending
@@ -135,17 +135,24 @@ func (v *View) Leaving() bool {
 	return ok && v.read(at, b[:]) == nil && b[0] != 0
 }
 
-// ReplacedText says what Replaced means.
-const ReplacedText = "another kernel runs in the guest (kexec): names are not its, and probes are gone until a reset"
+// What Gone may say.
+const (
+	ReplacedText   = "another kernel runs in the guest (kexec): names are not its, and probes are gone until a reset"
+	HibernatedText = "the guest hibernates, or is what another boot has put aside: probes are out of its memory, and gone until a reset"
+)
 
-// Replaced says that another kernel has taken this one's place: there is no text any more.
-func (v *View) Replaced() {
+// Gone says that the memory is not this kernel's any more, or not for long, and why: there
+// is no text from then on.
+func (v *View) Gone(why string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	now := *v.now.Load()
-	now.gone, now.text = true, nil
+	now.gone, now.text = why, nil
 	v.now.Store(&now)
 }
+
+// Why returns what Gone was told, or "".
+func (v *View) Why() string { return v.now.Load().gone }
 
 // System returns how far the kernel had started when Refresh last looked, and false for
 // one that does not tell.
@@ -205,8 +212,8 @@ func (v *View) publish(system SystemState, modules []*piece) {
 		s.parts = append(s.parts, part)
 		s.text = append(s.text, part.Text...)
 	}
-	if old := v.now.Load(); old != nil && old.gone {
-		s.gone, s.text = true, nil
+	if old := v.now.Load(); old != nil && old.gone != "" {
+		s.gone, s.text = old.gone, nil
 	}
 	slices.SortFunc(s.owners, func(a, b owner) int { return cmp.Compare(a.Start, b.Start) })
 	s.text = sorted(s.text)
@@ -369,16 +376,28 @@ func (v *View) FreedText(addr guest.GVA) bool {
 }
 
 // ModuleReady returns the function of the kernel that it calls for each module of which no
-// code has run yet, when that is complete: the earliest that there is in its load_module. "" where there is none.
-func (v *View) ModuleReady() string {
+// code has run yet, when that is complete: the earliest that there is in its load_module. None where there is none.
+func (v *View) ModuleReady() []string {
 	if v.running.modules.head != 0 {
 		for _, name := range []string{"ftrace_module_enable", "klp_module_coming", "do_init_module"} {
 			if _, ok := v.Address(name); ok {
-				return name
+				return []string{name}
 			}
 		}
 	}
-	return ""
+	return nil
+}
+
+// MemoryLeaves returns the functions that the kernel calls, on the one CPU that runs then, before it
+// copies its memory to hibernate (kernel/power/snapshot.c), and before it puts such a copy in place
+// of its own (arch/x86/power/hibernate_64.c). None where it cannot hibernate.
+func (v *View) MemoryLeaves() (names []string) {
+	for _, name := range []string{"swsusp_save", "swsusp_arch_resume"} {
+		if _, ok := v.Address(name); ok {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // IsUserText implements guest.View: of files.
@@ -440,8 +459,8 @@ func (v *View) Blacklisted(addr guest.GVA) string {
 	switch {
 	case p == nil:
 		return ""
-	case now.gone:
-		return ReplacedText
+	case now.gone != "":
+		return now.gone
 	case p == v.core && now.system >= StateFreeing && p.inInit(addr):
 		return "its memory was given back when the kernel had started"
 	}

@@ -326,7 +326,7 @@ func TestEnd(t *testing.T) {
 	if !b.IsText(b.fn(10)) || len(b.Text(false)) == 0 || b.Blacklisted(b.fn(10)) != "" {
 		t.Fatal("it is not there yet")
 	}
-	b.Replaced()
+	b.Gone(ReplacedText)
 	b.started(StateScheduling)
 	if !b.Refresh() {
 		t.Error("nothing has changed")

@@ -28,7 +28,7 @@ type Guest struct {
 // Kernel is the kernel of a Linux guest.
 type Kernel struct {
 	Version string   `json:"version"`
-	System  string   `json:"system,omitempty"`  // booting, scheduling, freeing, running, panicked or replaced
+	System  string   `json:"system,omitempty"`  // booting, scheduling, freeing, running, panicked, replaced or hibernated
 	Panic   string   `json:"panic,omitempty"`   // system panicked: what its console says about it
 	Slide   Hex      `json:"slide"`             // its addresses minus those that it was linked for
 	Checked []string `json:"checked,omitempty"` // how the running kernel confirms that: LSTAR, IDT

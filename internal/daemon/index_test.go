@@ -20,12 +20,15 @@ func TestNobodyWaitsForAChange(t *testing.T) {
 	if _, err := h.c.AttachProgram(h.ctx, api.AttachProgram{Object: objectFile(t, "count.o")}); err != nil {
 		t.Fatal(err)
 	}
+	if status, body := h.raw("POST", "/v1/scripts", `{"script":"kprobe:vfs_read { @ = count(); }","detach":"s"}`); status != 201 {
+		t.Fatalf("%d %s", status, body)
+	}
 	h.s.probes.changes.Lock()
 	for _, r := range routes() {
-		if r.method != "GET" || strings.HasSuffix(r.path, "/events") {
-			continue
+		if r.method != "GET" || strings.HasSuffix(r.path, "/events") || strings.HasSuffix(r.path, "/output") {
+			continue // it ends with its client
 		}
-		path := strings.NewReplacer("{probe}", "a", "{map}", "1").Replace(r.path)
+		path := strings.NewReplacer("{probe}", "a", "{map}", "1", "{script}", "s").Replace(r.path)
 		if r.path == "/v1/disas" || r.path == "/v1/variables" {
 			path += "?at=vfs_read"
 		}

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe"
 )
 
 // Kernel is an image whose guest patches itself, as far as its fields say: a
@@ -19,7 +20,8 @@ type Kernel struct {
 	Absent    bool                          // it is not there
 	Elsewhere map[string]string             // functions of that whose names are those of others in the image
 	Ready     string                        // the function that is called when a module is ready
-	Comes     func(cpu int)                 // is told then
+	Leaves    string                        // the function that is called when its memory is copied away
+	Comes     func(int, probe.Milestone)    // is told then
 	GS        bool                          // the profile is by GS: see FakeOptions.GS
 	Pads      []guest.GVA                   // int3s that nobody executes
 	Frames    map[guest.GVA]guest.FrameRule // more than the image has
@@ -67,16 +69,21 @@ func (k *Kernel) Lookup(name string) (guest.Symbol, error) {
 	return k.Image.Lookup(symbol)
 }
 
-// ModuleReady implements probe.Modules, by the Kernel that the engine is shown.
-func (f *Fake) ModuleReady() string {
-	if k, ok := f.syms.(*Kernel); ok {
-		return k.Ready
+// Milestone implements probe.Milestones, by the Kernel that the engine is shown.
+func (f *Fake) Milestone(m probe.Milestone) []string {
+	k, ok := f.syms.(*Kernel)
+	switch {
+	case !ok:
+	case m == probe.ModuleComes && k.Ready != "":
+		return []string{k.Ready}
+	case m == probe.MemoryLeaves && k.Leaves != "":
+		return []string{k.Leaves}
 	}
-	return ""
+	return nil
 }
 
-// ModuleComes implements probe.Modules.
-func (f *Fake) ModuleComes(cpu int) { f.syms.(*Kernel).Comes(cpu) }
+// Passes implements probe.Milestones.
+func (f *Fake) Passes(cpu int, m probe.Milestone) { f.syms.(*Kernel).Comes(cpu, m) }
 
 // Profile implements probe.Image.
 func (k *Kernel) Profile() (guest.Profile, error) {

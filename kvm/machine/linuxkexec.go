@@ -55,15 +55,20 @@ func (g *linuxGuest) leave(m *Machine) error {
 	if !gone || g.left.Load() {
 		return nil
 	}
-	g.seen.Load().Replaced()
+	g.giveUp(m, linux.ReplacedText)
+	return errors.New(linux.ReplacedText)
+}
+
+// giveUp leaves the guest's memory alone from now on, and says why. The world is stopped.
+func (g *linuxGuest) giveUp(m *Machine, why string) {
+	g.seen.Load().Gone(why)
 	g.left.Store(true)
 	if m.watch.text.Size != 0 {
 		if err := m.protectText(guest.MemoryRange{}); err != nil {
 			m.log.Error("what was the kernel's text stays read-only", "err", err)
 		}
 	}
-	m.log.Warn(linux.ReplacedText)
-	return errors.New(linux.ReplacedText)
+	m.log.Warn(why)
 }
 
 // look sees whether another kernel has come, and takes the probes off if so.

@@ -2,31 +2,6 @@ package machine
 
 import "github.com/guestprobe/guestprobe/probe"
 
-// ModuleReady implements probe.Modules.
-func (m target) ModuleReady() string {
-	g, ok := m.payload().(*linuxGuest)
-	if !ok {
-		return ""
-	}
-	return g.seen.Load().ModuleReady()
-}
-
-// ModuleComes implements probe.Modules.
-func (m target) ModuleComes(cpu int) { m.vcpus[cpu].module = true }
-
-// awaitModule lets the vCPU go on when the engine knows the module that is ready on it.
-func (v *vcpu) awaitModule() {
-	v.module = false
-	g, ok := v.m.payload().(*linuxGuest)
-	if !ok || v.stopper {
-		return // beside sees it, soon
-	}
-	v.meanwhile(func(func() bool) {
-		g.refreshModules(v.m)
-		v.m.tellEngine() // in any case: who has seen it before may not have told yet
-	})
-}
-
 // refreshModules looks which modules there are, and reports whether that has changed. Any
 // thread but a vCPU's.
 func (g *linuxGuest) refreshModules(m *Machine) bool {

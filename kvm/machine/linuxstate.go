@@ -12,7 +12,7 @@ import (
 // KernelState is what is known of a Linux guest's kernel as it runs.
 type KernelState struct {
 	Version string
-	System  string // booting, scheduling, freeing, running, panicked or replaced; "" where the kernel's names do not say
+	System  string // booting, scheduling, freeing, running, panicked, replaced or hibernated; "" where the kernel's names do not say
 	Panic   string // what it says about that, as far as its console has shown it
 	Slide   uint64 // bytes that its addresses are from those that it was linked for
 	// Checked says how the running kernel itself confirms the slide: "LSTAR" (where it has
@@ -37,7 +37,11 @@ func (m *Machine) Kernel() (KernelState, bool) {
 	switch {
 	case g.left.Load():
 		s.System = "replaced"
-		s.Missing = append(s.Missing, linux.ReplacedText)
+		why := view.Why()
+		if why == linux.HibernatedText {
+			s.System = "hibernated"
+		}
+		s.Missing = append(s.Missing, why)
 	case view.Panicked():
 		s.System, s.Panic = "panicked", g.lastWords(m)
 	}

@@ -26,18 +26,18 @@ type vcpu struct {
 	exit    kvm.Exit
 	regs    *probe.Regs // shared with the kernel where it can
 	sregs   *kvm.Sregs
-	trap    arrival    // the trap being handled
-	frame   probe.Regs // registers of the interrupted code, when a guest stub forwarded the trap
-	midIO   bool       // the I/O instruction of the last exit is completed by the next KVM_RUN
-	window  bool       // an interrupt window is requested
-	call    *call      // the host's call that runs on this vCPU
-	raw     [64]byte   // for reading and writing guest memory without allocation
-	asleep  bool       // a hlt in code that was run from inside a hit is still to be served
-	stopper bool       // this vCPU has stopped the world
-	module  bool       // the guest has a module ready on it, of which no code may run yet
-	turn    bool       // it is this vCPU's turn to run: see turns
-	given   guest.GVA  // of an int3 that was just given back to the guest; 0: none
-	gs      guest.GVA  // GS base of the guest's kernel when that was last seen; 0: not yet
+	trap    arrival                   // the trap being handled
+	frame   probe.Regs                // registers of the interrupted code, when a guest stub forwarded the trap
+	midIO   bool                      // the I/O instruction of the last exit is completed by the next KVM_RUN
+	window  bool                      // an interrupt window is requested
+	call    *call                     // the host's call that runs on this vCPU
+	raw     [64]byte                  // for reading and writing guest memory without allocation
+	asleep  bool                      // a hlt in code that was run from inside a hit is still to be served
+	stopper bool                      // this vCPU has stopped the world
+	passes  [probe.NumMilestones]bool // what it has come to, and nobody has seen to yet
+	turn    bool                      // it is this vCPU's turn to run: see turns
+	given   guest.GVA                 // of an int3 that was just given back to the guest; 0: none
+	gs      guest.GVA                 // GS base of the guest's kernel when that was last seen; 0: not yet
 
 	tid  atomic.Int32 // of its thread, 0 when there is none
 	tick atomic.Bool  // a timer interrupt is due

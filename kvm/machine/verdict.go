@@ -21,8 +21,8 @@ func (v *vcpu) dispatch() {
 		return
 	}
 	v.obey(v.m.engine.Hit(v.id, v.trap.state, v.trap.trap))
-	if v.module {
-		v.awaitModule()
+	if v.passes != [probe.NumMilestones]bool{} {
+		v.pass()
 	}
 }
 

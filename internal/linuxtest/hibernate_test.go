@@ -1,0 +1,102 @@
+package linuxtest
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/guestprobe/guestprobe/guest/linux"
+	"github.com/guestprobe/guestprobe/internal/device"
+	"github.com/guestprobe/guestprobe/internal/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/patience"
+	"github.com/guestprobe/guestprobe/kvm/machine"
+	"github.com/guestprobe/guestprobe/probe"
+)
+
+// TestHibernates: what a guest puts aside has nothing of ours in it, neither breakpoints nor jumps
+// nor return addresses of calls that are under way, so that the boot that finds it goes on with
+// it. Probes are gone and it is said why, then and when memory of another boot comes.
+func TestHibernates(t *testing.T) {
+	dir := kvmtest.RequireLinux(t)[0]
+	swap := filepath.Join(t.TempDir(), "swap")
+	if err := os.WriteFile(swap, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(swap, 512<<20); err != nil {
+		t.Fatal(err)
+	}
+	g := Boot(t, dir, "sh /hibernate.sh", func(c *machine.Config) {
+		c.Linux.Disks = []device.Disk{{Path: swap}}
+		c.Cmdline = strings.Replace(c.Cmdline, "quiet", "loglevel=6 hibernate=nocompress", 1)
+	})
+	nothing := func(*probe.Context) int { return 0 }
+	open := &probe.Kprobe{Symbol: "do_sys_openat2", Pre: nothing}
+	write := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "ksys_write"}}
+	sleep := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "hrtimer_nanosleep"}}
+	rets := []*probe.Kprobe{&write.Kprobe, &sleep.Kprobe}
+	if err := g.Engine().Register(open, write, sleep); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	g.Await("ready")
+	if err := g.Engine().Optimize(); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range append(rets, open) {
+		if i, _ := g.Engine().Info(p); !i.Armed || i.Stats.Hits == 0 {
+			t.Errorf("%s: %+v", p.Symbol, i)
+		}
+	}
+	g.Type("\n")
+	// It asks for a reset when its memory is on the disk.
+	s, err := g.Wait(patience.Of(t))
+	if err != nil || s.Phase != machine.PhaseExited || s.ExitCode != 1 {
+		t.Fatalf("ended in %v, %v", s.Phase, err)
+	}
+	gone := func() {
+		t.Helper()
+		if k, _ := g.Kernel(); k.System != "hibernated" || len(k.Missing) == 0 || k.Missing[len(k.Missing)-1] != linux.HibernatedText {
+			t.Errorf("the kernel is %q: %q", k.System, k.Missing)
+		}
+		for _, p := range append(rets, open) {
+			if i, _ := g.Engine().Info(p); !i.Gone || i.Armed {
+				t.Errorf("%s is there: %+v", p.Symbol, i)
+			}
+		}
+	}
+	gone()
+	for _, p := range rets {
+		if i, _ := g.Engine().Info(p); i.Stats.Abandoned == 0 || i.InUse != 0 || i.Stats.Handled != i.Stats.Returns+i.Stats.Abandoned {
+			t.Errorf("%s: %d calls under way, %+v", p.Symbol, i.InUse, i.Stats)
+		}
+	}
+	slide := g.Image().(*linux.View).Slide()
+	if err := g.Reset(patience.Of(t), nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	if rest := g.Await("back"); rest != " 0" {
+		t.Errorf("hibernating ended with%s", rest)
+	}
+	gone()
+	opens, _, _ := g.Engine().Stats(open)
+	for range 5 {
+		g.Await("Linux version ")
+	}
+	if rest := g.Await("end"); rest != " 143" {
+		t.Errorf("sleep ended with%s", rest)
+	}
+	if again, _, _ := g.Engine().Stats(open); again.Hits != opens.Hits {
+		t.Errorf("%d hits behind the resumption", again.Hits-opens.Hits)
+	}
+	s, err = g.Wait(patience.Of(t))
+	if err != nil || s.Phase != machine.PhaseExited || s.ExitCode != 0 {
+		t.Errorf("ended in %v, %v", s.Phase, err)
+	}
+	t.Logf("slides %#x and %#x", slide, g.Image().(*linux.View).Slide())
+}
