@@ -31,7 +31,7 @@ type sharedGuest interface {
 // newPrograms makes the runtime of a guest's programs.
 func newPrograms(log *slog.Logger, g Guest, hub *event.Hub, memory uint64) *program.Runtime {
 	cfg := program.Config{
-		CPUs: len(g.State().VCPUs), Memory: int64(memory), Now: hub.Now, Wake: hub.Wake, Engine: g.Engine(),
+		CPUs: len(g.State().VCPUs), Memory: int64(memory), Now: hub.Now, Wake: hub.Wake, Engine: g.Engine(), Read: g.ReadText,
 		Stop: func(f func() error) error { return g.Stop(func(probe.World) error { return f() }) },
 		Trace: func(prog string, cpu int, msg []byte) {
 			log.Info("trace_printk", "program", prog, "cpu", cpu, "text", strings.TrimRight(string(msg), "\n"))

@@ -202,7 +202,7 @@ const maxEvery = 24 * time.Hour
 // startScript compiles a script, runs what is for its beginning, and has its probes arrive;
 // close ends it. What it prints waits for run, which needs a stream.
 func (s *server) startScript(req *api.RunScript) (_ *runningScript, warnings []string, err error) {
-	sc, err := script.Compile(req.Script, scriptTarget{s.probes}, script.Options{Name: req.Name, Params: req.Args, CPUs: len(s.guest.State().VCPUs), Now: s.probes.hub.Now()})
+	sc, err := script.Compile(req.Script, scriptTarget{s.probes}, script.Options{Name: req.Name, Params: req.Args, CPUs: len(s.guest.State().VCPUs), Now: s.probes.hub.Now(), Epoch: s.probes.since.UnixNano() - s.probes.epoch})
 	if err != nil {
 		return nil, nil, scriptError(err)
 	}
@@ -228,7 +228,7 @@ func (s *server) startScript(req *api.RunScript) (_ *runningScript, warnings []s
 
 // newPrinter returns a printer of what the script has.
 func (rs *runningScript) newPrinter(format string, write func(string)) *script.Printer {
-	return rs.script.NewPrinter(func(name string) *bpf.Map { return rs.obj.Maps()[name] }, scriptTarget{rs.s.probes}, format == api.ScriptJSON, write)
+	return rs.script.NewPrinter(func(name string) *bpf.Map { return rs.obj.Maps()[name] }, scriptTarget{rs.s.probes}, format == api.ScriptJSON, write, func(text string) { rs.warn([]string{text}) })
 }
 
 // start is the first record of a stream with that number, for a client that has just begun

@@ -3,12 +3,13 @@ package program
 import (
 	"fmt"
 
+	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe/bpf"
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // idleEnv answers the helpers of a program that runs on no hit: there are neither
-// registers nor a task, and no memory of the guest.
+// registers nor a task, and of the guest's memory there is the kernel's.
 type idleEnv struct {
 	bpf.NoEnv
 	rt *Runtime
@@ -16,6 +17,14 @@ type idleEnv struct {
 
 // Now implements bpf.Env.
 func (e idleEnv) Now() uint64 { return uint64(e.rt.cfg.Now()) }
+
+// ReadKernel implements bpf.Env.
+func (e idleEnv) ReadKernel(addr uint64, p []byte) error {
+	if e.rt.cfg.Read == nil {
+		return e.NoEnv.ReadKernel(addr, p)
+	}
+	return e.rt.cfg.Read(guest.GVA(addr), p)
+}
 
 // Run runs a program of the object that is at no place in the guest, on the caller's
 // thread, as if on vCPU 0. Its error is a *bpf.Fault, or that there is no such program.

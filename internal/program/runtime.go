@@ -24,6 +24,7 @@ type Config struct {
 	Tasks  func() *linux.Tasks                    // how users and cgroups of a Linux guest's tasks are read
 	Clock  func() (bpf.Clock, error)              // time in the guest, on the clock of Now
 	Stop   func(func() error) error               // runs a function while no vCPU runs
+	Read   func(guest.GVA, []byte) error          // memory of the guest's kernel, for programs that run on no hit
 	Now    func() int64                           // nanoseconds; called on the vCPUs' threads
 	Trace  func(prog string, cpu int, msg []byte) // a line of trace_printk; likewise, and msg is not to be kept
 	Wake   func()                                 // has Poll called soon; called on the vCPUs' threads

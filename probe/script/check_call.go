@@ -76,11 +76,11 @@ func (c *checker) action(e *expr) error {
 	}
 	o := &output{Span: e.Span}
 	switch e.name {
-	case "printf":
+	case "printf", "errorf", "warnf":
 		if e.args[0].kind != exString {
-			return c.at(e.args[0].Span, "printf() expects a string literal as its first argument")
+			return c.at(e.args[0].Span, "%s() expects a string literal as its first argument", e.name)
 		}
-		o.kind = outPrintf
+		o.kind = map[string]outputKind{"printf": outPrintf, "errorf": outError, "warnf": outWarn}[e.name]
 		f, wrong := parseFormat(e.args[0].text)
 		if wrong != "" {
 			return c.at(e.args[0].Span, "%s", wrong)
@@ -95,6 +95,14 @@ func (c *checker) action(e *expr) error {
 		}
 		if wrong := f.fits(o.types); wrong != "" {
 			return c.at(e.Span, "%s", wrong)
+		}
+	case "time":
+		o.kind, o.time = outTime, "%H:%M:%S\n"
+		if len(e.args) == 1 {
+			if e.args[0].kind != exString {
+				return c.at(e.args[0].Span, "time() expects a string literal as its first argument")
+			}
+			o.time = e.args[0].text
 		}
 	case "print":
 		return c.print(e, o)
@@ -197,9 +205,7 @@ func (c *checker) call(e *expr) (Type, error) {
 		return typeInt, err
 	case "kstack":
 		return c.stack(e)
-	case "nsecs":
-		return typeUint, c.at(e.args[0].Span, "nsecs has one clock, which is monotonic").hint("write nsecs")
-	case "kaddr", "reg":
+	case "kaddr", "uaddr", "reg":
 		return c.named(e)
 	case "str":
 		if e.args[0].kind == exParam {
@@ -209,6 +215,9 @@ func (c *checker) call(e *expr) (Type, error) {
 		return c.sizeOf(e)
 	case "offsetof":
 		return c.offsetOf(e)
+	}
+	if t, done, err := c.function(e); done || err != nil {
+		return t, err
 	}
 	var ts []Type
 	for _, a := range e.args {
@@ -337,10 +346,10 @@ func (c *checker) named(e *expr) (Type, error) {
 	if a.kind != exString {
 		return typeUint, c.at(a.Span, "%s() expects a string literal", e.name)
 	}
-	if e.name == "kaddr" {
+	if e.name != "reg" {
 		addr, ok := c.target.Lookup(a.text)
 		if !ok {
-			return typeUint, c.at(a.Span, "Failed to resolve kernel symbol: %s", a.text)
+			return typeUint, c.at(a.Span, "Failed to resolve %s symbol: %s", map[string]string{"kaddr": "kernel", "uaddr": "user"}[e.name], a.text)
 		}
 		e.num = addr
 		return typeUint, nil

@@ -221,6 +221,10 @@ func (c *checker) builtin(e *expr) (Type, error) {
 		if c.enumerator(e) {
 			return c.typeOf(e)
 		}
+		if members[e.name] != nil {
+			e.member()
+			return c.typeOf(e)
+		}
 		if _, isCall := calls[e.name]; isCall {
 			return Type{}, c.at(e.Span, "%s is a function: %s(...)", e.name, e.name)
 		}
@@ -246,7 +250,12 @@ func (c *checker) builtin(e *expr) (Type, error) {
 		return c.taskType(), nil
 	case "kstack":
 		e.site = c.addSite(e.Span, siteStack)
-	case "probe", "func":
+	case "jiffies":
+		if e.num, ok = c.target.Lookup("jiffies_64"); !ok {
+			return t, c.at(e.Span, "the guest's kernel has no symbol jiffies_64").hint("write nsecs")
+		}
+		e.site = c.addSite(e.Span, "")
+	case "probe", "func", "probetype":
 		for _, p := range c.points {
 			t.Size = max(t.Size, len(c.constantText(e.name, p))+1)
 		}
@@ -266,8 +275,13 @@ func (c *checker) constantText(name string, p *point) string {
 	if p.provider == "begin" || p.provider == "end" {
 		text = p.provider // however it is written
 	}
-	if name == "func" {
+	switch {
+	case name == "func":
 		text = p.fn
+	case name == "probetype" && (p.provider == "begin" || p.provider == "end"):
+		text = "special"
+	case name == "probetype":
+		text = p.provider
 	}
 	return text[:min(len(text), maxName)]
 }

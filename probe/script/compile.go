@@ -15,6 +15,7 @@ type Options struct {
 	Params []string // positional parameters
 	CPUs   int      // of the guest
 	Now    int64    // when it begins, on the clock of ktime_get_ns; elapsed counts from here
+	Epoch  int64    // when that clock was 0, in nanoseconds since 1970
 }
 
 // Script is a compiled script.
@@ -27,6 +28,7 @@ type Script struct {
 	Events    map[string][]string // and when something happens to the guest, by EventStart and so on
 	Warnings  []string            // as errors have them
 	c         *checker
+	epoch     int64 // Options.Epoch
 	programs  map[string]*generator
 }
 
@@ -64,7 +66,7 @@ func Compile(text string, t Target, o Options) (*Script, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Script{c: c, Object: &bpf.Object{}, programs: map[string]*generator{}, Events: map[string][]string{}}
+	s := &Script{c: c, epoch: o.Epoch, Object: &bpf.Object{}, programs: map[string]*generator{}, Events: map[string][]string{}}
 	for _, w := range c.warnings {
 		s.Warnings = append(s.Warnings, w.Error())
 	}

@@ -33,6 +33,11 @@ func TestDocument(t *testing.T) {
 			t.Errorf("the document does not have %s", n)
 		}
 	}
+	for n := range absent {
+		if !has(absentText, n) {
+			t.Errorf("the document does not say that %s is not there", n)
+		}
+	}
 	for _, m := range regexp.MustCompile("`([a-z]+)`").FindAllStringSubmatch(absentText, -1) {
 		n := m[1]
 		_, isCall := absent[n]

@@ -48,7 +48,8 @@ func FuzzScript(f *testing.F) {
 			t.Fatalf("%q: %v", text, err)
 		}
 		defer col.Close()
-		p := s.NewPrinter(func(name string) *bpf.Map { return col.Maps[name] }, target, len(text)%2 == 1, func(text string) { io.WriteString(io.Discard, text) })
+		discard := func(text string) { io.WriteString(io.Discard, text) }
+		p := s.NewPrinter(func(name string) *bpf.Map { return col.Maps[name] }, target, len(text)%2 == 1, discard, discard)
 		var ctx [bpf.ReturnSize]byte
 		for _, lp := range col.Programs {
 			_, err := bpf.NewVM(lp.Program, 0).Run(ctx[:lp.Kind().ContextSize()], bpf.NoEnv{})

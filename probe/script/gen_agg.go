@@ -158,7 +158,7 @@ func (g *generator) output(e *expr) {
 	g.Emit(asm.Mov.Reg(rRec, asm.R0))
 	g.Emit(bpfgen.StoreConst(8, rRec, 0, int32(e.num)))
 	args := e.args
-	if o.kind == outPrintf {
+	if o.format != nil {
 		args = args[1:]
 	}
 	at := 8

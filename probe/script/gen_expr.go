@@ -318,6 +318,11 @@ func (g *generator) builtin(e *expr) {
 		g.Emit(bpfgen.Load(8, asm.R0, rCtx, insn.PtCS), asm.And.Imm(asm.R0, 1))
 	case "kstack":
 		g.stack(e)
+	case "numaid": // a guest has one node
+		g.Emit(asm.Mov.Imm(asm.R0, 0))
+	case "jiffies":
+		g.Emit(bpfgen.Const(asm.R0, e.num))
+		g.readNumber(8, e.site)
 	default: // arg6 and on, which are on the stack above the return address
 		g.stackWord(int(e.name[3]-'5'), e.site)
 	}
@@ -374,14 +379,17 @@ func (g *generator) incDec(e *expr, discard bool) {
 
 // call leaves the number that a function returns in R0.
 func (g *generator) call(e *expr) {
+	if g.function(e) {
+		return
+	}
 	switch e.name {
-	case "sizeof", "offsetof", "kaddr":
+	case "sizeof", "offsetof", "kaddr", "uaddr":
 		g.Emit(bpfgen.Const(asm.R0, e.num))
 	case "reg":
 		g.Emit(bpfgen.Load(8, asm.R0, rCtx, int(e.num)))
 	case "kstack":
 		g.stack(e)
-	case "strerror", "signal_name", "ksym":
+	case "strerror", "signal_name", "ksym", "usym":
 		g.number64(e.args[0])
 	case "delete":
 		g.deleteKey(e.args[0])

@@ -41,6 +41,10 @@ func (g *generator) put(e *expr, t Type, to mem) {
 		g.putElement(e, t, to)
 	case t.Kind == Buffer:
 		g.putBuffer(e, t, to)
+	case t.Kind == Inet:
+		g.putInet(e, to)
+	case e.kind == exCall && e.name == "str_concat":
+		g.putConcat(e, t, to)
 	default:
 		g.putString(e, t, to)
 	}
@@ -66,7 +70,7 @@ func (g *generator) copyAs(t Type, to mem, from Type, of mem) {
 		for i := range t.Elems {
 			g.copyAs(t.Elems[i], to.at(t.offset(i)), from.Elems[i], of.at(from.offset(i)))
 		}
-	case String, Buffer, Struct, Array:
+	case String, Buffer, Struct, Array, Inet:
 		n := min(t.bytes(), from.bytes())
 		g.copy(to, of, n)
 		g.clear(to.at(n), t.bytes()-n)
@@ -82,7 +86,7 @@ func (g *generator) text(e *expr) (string, bool) {
 	switch {
 	case e.kind == exString:
 		return e.text, true
-	case e.kind == exBuiltin && (e.name == "probe" || e.name == "func"):
+	case e.kind == exBuiltin && (e.name == "probe" || e.name == "func" || e.name == "probetype"):
 		return g.c.constantText(e.name, g.p), true
 	case e.kind == exBuiltin && e.name == "comm" && !g.p.hasGuest():
 		return "guestprobe", true
@@ -153,6 +157,9 @@ func (g *generator) length(e *expr, n int) {
 // putBuffer stores a buffer: its length, and the bytes.
 func (g *generator) putBuffer(e *expr, t Type, to mem) {
 	g.clear(to.at(8), t.bytes()-8)
+	if len(e.args) == 1 {
+		e.args = append(e.args, &expr{kind: exInt, Span: e.Span, num: uint64(t.Size), typ: typeInt})
+	}
 	if s, ok := g.text(e.args[0]); ok {
 		g.length(e.args[1], t.Size)
 		g.store(to, asm.R2)

@@ -23,7 +23,7 @@ var target = fakeTarget{
 	"do_sys_openat2": 0xffffffff81300000, "vfs_read": 0xffffffff81310000, "vfs_readv": 0xffffffff81311000, "vfs_write": 0xffffffff81320000,
 	"ksys_read": 0xffffffff81330000, "get_dentry": 0xffffffff81350000,
 	"odd_words": 0xffffffff81360000, "kernel_clone": 0xffffffff81370000, "do_syscall_64": 0xffffffff81340000,
-	"main": 0x401000, "jiffies": 0xffffffff82000000, "nf_nat:nf_nat_setup_info": 0,
+	"main": 0x401000, "jiffies": 0xffffffff82000000, "jiffies_64": 0xffffffff82000000, "nf_nat:nf_nat_setup_info": 0,
 }
 
 func (f fakeTarget) Match(pattern string, user bool) (names []string) {
@@ -71,6 +71,7 @@ type hit struct {
 	time   uint64
 	stack  []uint64
 	memory map[uint64]string
+	task   uint64
 }
 
 // fakeEnv answers helpers for a hit.
@@ -81,6 +82,7 @@ type fakeEnv struct {
 
 func (e *fakeEnv) Now() uint64     { return e.time }
 func (e *fakeEnv) PIDTGID() uint64 { return uint64(e.pid)<<32 | uint64(e.pid) }
+func (e *fakeEnv) Task() uint64    { return e.task }
 func (e *fakeEnv) Comm(b *[16]byte) {
 	clear(b[:])
 	copy(b[:], e.comm)
@@ -119,7 +121,7 @@ const testCPUs = 2
 // runScript runs a script on hits, in the interpreter.
 func runScript(tb testing.TB, text string, params []string, json bool, ticks int, hits ...hit) (r ran, err error) {
 	tb.Helper()
-	s, err := Compile(text, target, Options{Params: params, CPUs: testCPUs})
+	s, err := Compile(text, target, Options{Params: params, CPUs: testCPUs, Epoch: 951782400e9})
 	if err != nil {
 		return r, err
 	}
@@ -129,7 +131,8 @@ func runScript(tb testing.TB, text string, params []string, json bool, ticks int
 	}
 	defer col.Close()
 	var out strings.Builder
-	p := s.NewPrinter(func(name string) *bpf.Map { return col.Maps[name] }, target, json, func(t string) { out.WriteString(t) })
+	write := func(t string) { out.WriteString(t) }
+	p := s.NewPrinter(func(name string) *bpf.Map { return col.Maps[name] }, target, json, write, func(t string) { write(t + "\n") })
 	vms := []*bpf.VM{bpf.NewVM(nil, 0), bpf.NewVM(nil, 1)}
 	run := func(prog *bpf.Program, h hit) {
 		var buf [bpf.ReturnSize]byte

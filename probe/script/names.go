@@ -23,7 +23,7 @@ var builtins = map[string]builtin{
 	"pid": {typ: typeUintOf(4)}, "tid": {typ: typeUintOf(4)}, "uid": {typ: typeUintOf(4)}, "gid": {typ: typeUintOf(4)},
 	"comm": {typ: typeString(16)}, "cpu": {typ: typeUintOf(4)}, "vcpu": {typ: typeUintOf(4)}, "ncpus": {typ: typeUint},
 	"nsecs": {typ: typeUint}, "elapsed": {typ: typeUint}, "rand": {typ: typeUintOf(4)}, "curtask": {typ: typeUint}, "cgroup": {typ: typeUint},
-	"usermode": {typ: typeUintOf(1)}, "probe": {typ: Type{Kind: String}}, "func": {typ: Type{Kind: String}, where: atProbes},
+	"usermode": {typ: typeUintOf(1)}, "probe": {typ: Type{Kind: String}}, "probetype": {typ: Type{Kind: String}}, "jiffies": {typ: typeUint}, "numaid": {typ: typeUint}, "func": {typ: Type{Kind: String}, where: atProbes},
 	"args":   {typ: Type{Kind: Void}, where: atProbes},
 	"retval": {typ: typeUint, where: atReturns}, "kstack": {typ: Type{Kind: KStack, Size: 8, Depth: maxStack}},
 	"arg0": {typ: typeUint, where: atProbes}, "arg1": {typ: typeUint, where: atProbes}, "arg2": {typ: typeUint, where: atProbes},
@@ -44,37 +44,46 @@ type call struct {
 var calls = map[string]call{
 	"printf": {1, 64, true}, "print": {1, 3, true}, "clear": {1, 1, true}, "zero": {1, 1, true}, "exit": {0, 1, true},
 	"delete": {1, 2, false}, "has_key": {1, 2, false},
-	"len": {1, 1, false}, "str": {1, 2, false}, "buf": {2, 2, false}, "strlen": {1, 1, false}, "strerror": {1, 1, false}, "signal_name": {1, 1, false},
+	"len": {1, 1, false}, "str": {1, 2, false}, "buf": {1, 2, false}, "strlen": {1, 1, false}, "strerror": {1, 1, false}, "signal_name": {1, 1, false},
 	"ksym": {1, 1, false}, "kaddr": {1, 1, false}, "reg": {1, 1, false}, "kstack": {0, 2, false}, "sizeof": {1, 1, false}, "offsetof": {2, 2, false}, "nsecs": {0, 1, false},
 	"count": {0, 0, false}, "sum": {1, 1, false}, "avg": {1, 1, false}, "min": {1, 1, false}, "max": {1, 1, false}, "stats": {1, 1, false},
 	"hist": {1, 2, false}, "lhist": {4, 4, false},
+	"time": {0, 1, true}, "errorf": {1, 64, true}, "assert": {2, 2, true}, "warnf": {1, 64, true},
+	"pid": {0, 1, false}, "tid": {0, 1, false}, "strftime": {2, 2, false}, "strncmp": {3, 3, false}, "memcmp": {3, 3, false},
+	"strcontains": {2, 2, false}, "strstr": {2, 2, false}, "str_concat": {2, 2, false}, "strcap": {1, 1, false}, "bswap": {1, 1, false}, "ntop": {1, 2, false}, "macaddr": {1, 1, false},
+	"usym": {1, 1, false}, "uaddr": {1, 1, false}, "kptr": {1, 1, false}, "uptr": {1, 1, false}, "is_err": {1, 1, false},
+	"is_ptr": {1, 1, false}, "is_str": {1, 1, false}, "is_integer": {1, 1, false}, "is_unsigned_integer": {1, 1, false}, "is_literal": {1, 1, false}, "is_array": {1, 1, false},
+	"ppid": {0, 1, false}, "pcomm": {0, 1, false}, "leader_tid": {0, 1, false}, "leader_comm": {0, 1, false},
 }
 
 // aggregations are the functions whose values only maps have.
 var aggregations = map[string]Kind{"count": Count, "sum": Sum, "avg": Avg, "min": Min, "max": Max, "stats": Stats, "hist": Hist, "lhist": LHist}
 
-// absent says of bpftrace's names that are not here what to write instead, or "".
+// absent says of bpftrace's names that are not here, and of some of others', what to
+// write instead.
 var absent = map[string]string{
-	"ctx": "write reg(\"di\") and so on", "ustack": "write kstack, which is the stack of what was probed",
-	"usym": "write ksym, which knows any symbol of the guest's image", "uaddr": "write kaddr, which knows any symbol of the guest's image",
+	"ctx": "write reg(\"di\") and so on", "ustack": "write kstack, which is the stack of what was probed", "dw_ustack": "write kstack",
 	"quantize": "that is DTrace's name; write hist(n)", "lquantize": "that is DTrace's name; write lhist(n, min, max, step)",
 	"tseries": "print and clear a count at an interval",
-	"time":    "printf with elapsed / 1000000", "strftime": "printf with elapsed / 1000000", "join": "printf with str() of each",
-	"system": "", "cat": "", "signal": "", "override": "", "kptr": "", "uptr": "", "macaddr": "", "ntop": "", "pton": "", "cgroupid": "", "cgroup_path": "",
-	"strncmp": "== compares whole strings", "strcontains": "", "strstr": "", "strcap": "", "bswap": "", "skboutput": "", "unwatch": "", "path": "",
-	"assert": "if (...) { printf(...); exit(1); }", "errorf": "printf", "warnf": "printf", "container_of": "",
-	"jiffies": "write nsecs", "username": "write uid", "ppid": "", "pcomm": "", "probetype": "write probe", "numaid": "", "cr3": "", "vm": "", "gtsc": "write nsecs",
-	"is_err": "(int64)retval < 0", "syscall_name": "", "socket_cookie": "", "memcmp": "", "stack_len": "", "getopt": "", "sarg0": "write arg6",
+	"join":    "write printf with str() of each, as str(*(uint64 *)arg1) and str(*((uint64 *)arg1 + 1))",
+	"system":  "nothing is run for a script: have what reads its output run it", "cat": "nothing of the host is read for a script: have what reads its output do it",
+	"signal": "send it in the guest, by guestprobe console", "signal_thread": "send it in the guest, by guestprobe console", "override": "a script only looks on",
+	"write_user": "a script only looks on", "skboutput": "write printf with buf() of the packet, as %rh", "unwatch": "a probe is there as long as its script: end it with exit()",
+	"pton": "compare with the number, as 0x0100007f for 127.0.0.1", "cgroupid": "compare cgroup with the number, which ls -di says in the guest", "cgroup_path": "write cgroup",
+	"path": "write str() of the name that the dentry points to", "container_of": "subtract the number of bytes",
+	"username": "write uid: names are in a file of the guest",
+	"cpid":     "nothing is run for a script: write a condition with pid", "has_cpid": "nothing is run for a script", "cr3": "write reg(\"sp\"), which tells tasks apart, too", "vm": "a daemon has one guest",
+	"gtsc": "write nsecs", "syscall_name": "print the number", "socket_cookie": "write the address of the socket", "stack_len": "write len", "getopt": "write $1",
+	"sarg0": "write arg6", "percpu_kaddr": "write kaddr, and add the vCPU's offset", "find": "write has_key(@m, KEY), and then @m[KEY]",
+	"static_assert": "the compiler checks types by itself", "fail": "write errorf and exit", "typeof": "write the type", "typeinfo": "write the type",
+	"kfunc_exist": "programs call nothing of the guest's kernel", "kfunc_allowed": "programs call nothing of the guest's kernel", "config": "what is set stands in the script",
+	"default_str_length": "write max_strlen's number", "assert_str": "the compiler checks types by itself",
 }
 
 // unknown is the error for a name that there is not.
 func (s *script) unknown(e *expr, what string) *Error {
 	if hint, ok := absent[e.name]; ok {
-		err := s.at(e.Span, "%s is not supported", e.name)
-		if hint != "" {
-			return err.hint("%s", hint)
-		}
-		return err
+		return s.at(e.Span, "%s is not supported", e.name).hint("%s", hint)
 	}
 	err := s.at(e.Span, "Unknown %s: '%s'", what, e.name)
 	if m := meant(e.name, knownNames()); m != "" {

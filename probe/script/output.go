@@ -3,6 +3,7 @@ package script
 import (
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/guestprobe/guestprobe/probe/bpf"
 )
@@ -17,6 +18,9 @@ const (
 	outClear
 	outZero
 	outExit
+	outTime
+	outWarn
+	outError
 )
 
 // output is a place in the script where something is written.
@@ -24,6 +28,7 @@ type output struct {
 	Span
 	kind   outputKind
 	format *format
+	time   string // of outTime
 	types  []Type
 	of     *mapDef
 	top    int
@@ -48,15 +53,17 @@ type Printer struct {
 	maps    func(name string) *bpf.Map
 	names   Names
 	write   func(text string)
+	warn    func(text string)
 	asJSON  bool
 	told    map[int]uint64
 	cleared map[*mapDef]bool // maps without keys that were cleared
 }
 
 // NewPrinter makes a printer that gives text to write, a record at a time: as bpftrace
-// prints it, or with json lines of JSON. Maps finds the maps of the loaded script.
-func (s *Script) NewPrinter(maps func(name string) *bpf.Map, names Names, json bool, write func(text string)) *Printer {
-	return &Printer{s: s, maps: maps, names: names, write: write, asJSON: json, told: map[int]uint64{}, cleared: map[*mapDef]bool{}}
+// prints it, or with json lines of JSON; what errorf and warnf say as text it gives to warn.
+// Maps finds the maps of the loaded script.
+func (s *Script) NewPrinter(maps func(name string) *bpf.Map, names Names, json bool, write, warn func(text string)) *Printer {
+	return &Printer{s: s, maps: maps, names: names, write: write, warn: warn, asJSON: json, told: map[int]uint64{}, cleared: map[*mapDef]bool{}}
 }
 
 // Attached tells how many probes there are, which only JSON has in its output.
@@ -119,8 +126,26 @@ func (p *Printer) Record(data []byte) error {
 	case outClear, outZero:
 		p.cleared[o.of] = o.kind == outClear && o.of.keyed == 1
 		return p.empty(o.of, o.kind == outClear)
+	case outTime:
+		p.line("time", strftime(o.time, time.Now()))
+	case outWarn, outError:
+		p.tell(o, o.format.render(o.types, data, p.text))
 	}
 	return nil
+}
+
+// tell prints what warnf and errorf say, with its place.
+func (p *Printer) tell(o *output, text string) {
+	e := p.s.c.at(o.Span, "%s", text)
+	kind, what := "errorf", "ERROR"
+	if o.kind == outWarn {
+		kind, what = "warnf", "WARNING"
+	}
+	if p.asJSON {
+		p.write(fmt.Sprintf("{\"type\": %q, \"msg\": %s, \"filename\": %s, \"line\": %d, \"col\": %d}\n", kind, jsonText(text), jsonText(e.Name), e.Line, e.Col))
+		return
+	}
+	p.warn(fmt.Sprintf("%s:%d:%d-%d: %s: %s", e.Name, e.Line, e.Col, e.End, what, text))
 }
 
 func (p *Printer) line(kind, text string) {

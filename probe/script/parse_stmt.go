@@ -85,6 +85,10 @@ func (p *parser) stmt() (s *stmt, err error) {
 		return s, err
 	}
 	s.Span = s.value.Span
+	if e := s.value; e.kind == exCall && e.name == "assert" && len(e.args) == 2 {
+		s.become(e.args[0], e.args[1])
+		return s, nil
+	}
 	if p.tok.kind == tokOp && slices.Contains(assignments, p.tok.text) {
 		if k := s.value.kind; k != exVar && k != exMap {
 			return s, p.at(s.value.Span, "only a variable or a map can be assigned to")
@@ -99,6 +103,18 @@ func (p *parser) stmt() (s *stmt, err error) {
 		s.Span = s.to.Span.join(s.value.Span)
 	}
 	return s, nil
+}
+
+// become makes of an assertion what it is in bpftrace: a condition with an error behind it.
+func (s *stmt) become(cond, text *expr) {
+	call := func(name string, args ...*expr) *stmt {
+		return &stmt{kind: stExpr, Span: s.Span, value: &expr{kind: exCall, name: name, Span: s.Span, args: args}}
+	}
+	s.kind, s.value = stIf, &expr{kind: exUnary, name: "!", Span: cond.Span, args: []*expr{cond}}
+	s.body = []*stmt{
+		call("errorf", &expr{kind: exString, Span: s.Span, text: "assert failed: %s"}, text),
+		call("exit", &expr{kind: exInt, Span: s.Span, num: 1}),
+	}
 }
 
 func (p *parser) let(s *stmt) (err error) {

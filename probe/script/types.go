@@ -15,20 +15,23 @@ type Kind uint8
 
 // The kinds. Those from Count on are values of maps alone.
 const (
-	None    Kind = iota // not known yet, or nothing
-	Int                 // Size bytes, Signed or not
-	Bool                // printed as true and false
-	String              // at most Size bytes
-	Tuple               // Elems
-	Pointer             // to Elems[0]
-	Void                // of which there are only pointers
-	Struct              // a structure or union C of Size bytes
-	Array               // Depth elements of Elems[0], Size bytes
-	Buffer              // at most Size bytes
-	KStack              // Depth addresses, in the map of stacks of that depth
-	KSym                // an address that is printed as a name
-	Errno               // a number that is printed as strerror does
-	Signal              // a number that is printed as a signal's name
+	None      Kind = iota // not known yet, or nothing
+	Int                   // Size bytes, Signed or not
+	Bool                  // printed as true and false
+	String                // at most Size bytes
+	Tuple                 // Elems
+	Pointer               // to Elems[0]
+	Void                  // of which there are only pointers
+	Struct                // a structure or union C of Size bytes
+	Array                 // Depth elements of Elems[0], Size bytes
+	Buffer                // at most Size bytes
+	KStack                // Depth addresses, in the map of stacks of that depth
+	KSym                  // an address that is printed as a name
+	Errno                 // a number that is printed as strerror does
+	Signal                // a number that is printed as a signal's name
+	Timestamp             // nanoseconds on the clock of nsecs, which are printed by Format
+	Inet                  // an address of a family; a word has its number, two the bytes
+	MAC                   // an address of 6 bytes
 
 	Count
 	Sum
@@ -42,7 +45,7 @@ const (
 
 var kindNames = [...]string{
 	None: "none", Int: "int", Bool: "bool", String: "string", Tuple: "tuple", Pointer: "pointer", Void: "void", Struct: "struct", Array: "array", Buffer: "buffer", KStack: "kstack", KSym: "ksym",
-	Errno: "strerror", Signal: "signal", Count: "count", Sum: "sum", Avg: "avg", Min: "min", Max: "max", Stats: "stats", Hist: "hist", LHist: "lhist",
+	Errno: "strerror", Signal: "signal", Timestamp: "timestamp", Inet: "inet", MAC: "macaddr", Count: "count", Sum: "sum", Avg: "avg", Min: "min", Max: "max", Stats: "stats", Hist: "hist", LHist: "lhist",
 }
 
 // Type is the type of a value. In memory each value begins at a multiple of 8 bytes, and
@@ -56,7 +59,8 @@ type Type struct {
 	Depth  int
 	C      btf.Type // of Struct, and of an Int that is an enumeration
 
-	Low, High, Step int64 // of LHist
+	Low, High, Step int64  // of LHist
+	Format          string // of Timestamp
 }
 
 var (
@@ -101,7 +105,9 @@ func (t Type) String() string {
 }
 
 // isNumber reports whether values are one number in a register.
-func (t Type) isNumber() bool { return t.is(Int, Bool, Pointer, KStack, KSym, Errno, Signal) }
+func (t Type) isNumber() bool {
+	return t.is(Int, Bool, Pointer, KStack, KSym, Errno, Signal, Timestamp, MAC)
+}
 
 // isInt reports whether it can be calculated with.
 func (t Type) isInt() bool { return t.is(Int, Bool, Pointer) }
@@ -138,6 +144,8 @@ func (t Type) bytes() int {
 		return n
 	case Avg, Stats:
 		return 16
+	case Inet:
+		return 24
 	}
 	return 8
 }
@@ -155,7 +163,7 @@ func (t Type) offset(i int) (n int) {
 // equal reports whether values can be copied as they are.
 func (t Type) equal(u Type) bool {
 	return t.Kind == u.Kind && t.Size == u.Size && t.Signed == u.Signed && t.Depth == u.Depth && sameC(t.C, u.C) &&
-		t.Low == u.Low && t.High == u.High && t.Step == u.Step && slices.EqualFunc(t.Elems, u.Elems, Type.equal)
+		t.Low == u.Low && t.High == u.High && t.Step == u.Step && t.Format == u.Format && slices.EqualFunc(t.Elems, u.Elems, Type.equal)
 }
 
 // unify returns the type that holds values of both, and whether there is one.

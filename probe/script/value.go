@@ -6,8 +6,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"net"
+	"net/netip"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
@@ -53,6 +56,12 @@ func (p *Printer) text(t Type, data []byte) string {
 		return errorText(int64(word(data)))
 	case Signal:
 		return signalText(int64(word(data)))
+	case Timestamp:
+		return strftime(t.Format, p.wall(int64(word(data))))
+	case Inet:
+		return inetText(data)
+	case MAC:
+		return strings.ToUpper(net.HardwareAddr(data[:6]).String())
 	case Tuple:
 		return "(" + p.elements(t, data) + ")"
 	case Struct, Array:
@@ -60,6 +69,17 @@ func (p *Printer) text(t Type, data []byte) string {
 	}
 	return "null"
 }
+
+// inetText is an address as its family writes it.
+func inetText(data []byte) string {
+	if word(data) == unix.AF_INET6 {
+		return netip.AddrFrom16([16]byte(data[8:24])).String()
+	}
+	return netip.AddrFrom4([4]byte(data[8:12])).String()
+}
+
+// wall is when the clock of nsecs said that.
+func (p *Printer) wall(ns int64) time.Time { return time.Unix(0, p.s.epoch+ns) }
 
 // elements prints what is in a tuple, without its parentheses.
 func (p *Printer) elements(t Type, data []byte) string {
