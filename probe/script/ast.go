@@ -118,6 +118,7 @@ type mapDef struct {
 	keyed int    // how it is used: 0 not known yet, 1 without a key, 2 with one
 	value Type
 	limit uint64 // entries, from let
+	lru   bool   // what was used longest ago makes room
 }
 
 // config is what config blocks set.

@@ -75,11 +75,8 @@ func (c *checker) pass() error {
 // limits refuses what maps cannot hold.
 func (c *checker) limits() error {
 	for _, m := range c.maps {
-		if m.keyed == 0 {
-			return c.at(m.Span, "Undefined map: %s", m.name)
-		}
-		if m.value.Kind == None {
-			return c.at(m.Span, "Undefined map: %s", m.name).hint("nothing is ever assigned to it")
+		if m.keyed == 0 || m.value.Kind == None {
+			return c.undefinedMap(m.Span, m.name)
 		}
 		if n := m.keyBytes(); n > maxKey {
 			return c.at(m.Span, "the key of %s has %d bytes: at most %d", m.name, n, maxKey).hint("str(POINTER, LENGTH) has a shorter string")
@@ -429,6 +426,21 @@ func (c *checker) keyTypes(e *expr, m *mapDef, args []*expr) error {
 		m.key, c.changed = u.Elems, true
 	}
 	return nil
+}
+
+// undefinedMap is the error for a map that nothing is ever assigned to.
+func (c *checker) undefinedMap(at Span, name string) error {
+	err := c.at(at, "Undefined map: %s", name)
+	var names []string
+	for _, m := range c.maps {
+		if m.name != name && m.value.Kind != None {
+			names = append(names, m.name)
+		}
+	}
+	if m := meant(name, names); m != "" {
+		return err.hint("did you mean %s?", m)
+	}
+	return err.hint("nothing is ever assigned to it")
 }
 
 func (c *checker) undefined(e *expr) error {

@@ -39,7 +39,7 @@ func (c *checker) typeOf(e *expr) (Type, error) {
 	case exMap:
 		m, err := c.mapKey(e)
 		if err == nil && m.value.Kind == None && c.final {
-			err = c.at(e.Span, "Undefined map: %s", e.name)
+			err = c.undefinedMap(e.Span, e.name)
 		}
 		return m.value, err
 	case exBuiltin:

@@ -159,8 +159,9 @@ func (c *checker) dereference(e *expr) (Type, error) {
 		return t, err
 	case t.Kind == Struct:
 		return t, c.at(e.Span, "Can not dereference struct/union of type '%s'. It is not a pointer.", t)
-	case t.Kind != Pointer && t.isInt():
-		return t, c.at(e.Span, "Can not dereference a value of type '%s'", t).hint("say what it points to, as *(uint64 *)arg0")
+	case t.Kind == Int: // as for bpftrace, an address of such a number
+		e.site = c.addSite(e.Span, "")
+		return typeUint, nil
 	case t.Kind != Pointer:
 		return t, c.at(e.Span, "Can not dereference type '%s'. It is not a pointer.", t)
 	case t.Elems[0].Kind == Void:

@@ -205,6 +205,12 @@ func (m *mapDef) spec(c *config) bpf.MapSpec {
 			s.KeySize += 8
 		}
 	}
+	switch {
+	case m.lru && s.Kind == bpf.Hash:
+		s.Kind = bpf.LRUHash
+	case m.lru && s.Kind == bpf.PerCPUHash:
+		s.Kind = bpf.PerCPULRU
+	}
 	return s
 }
 

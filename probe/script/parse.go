@@ -16,9 +16,10 @@ type parser struct {
 	pred  bool // a slash before a brace ends the expression
 	loops int
 
-	inDefinition bool // of a type
-	inMacro      bool // of which the maps are parameters
-	endsOpen     bool // the last block ends with an expression, and no semicolon
+	inDefinition bool   // of a type
+	inMacro      bool   // of which the maps are parameters
+	conditions   []Span // #if and the like that have no #endif yet
+	endsOpen     bool   // the last block ends with an expression, and no semicolon
 }
 
 // maxDepth bounds how deep expressions and blocks nest.
@@ -87,13 +88,18 @@ func (p *parser) program() error {
 		}
 		begin := p.pos
 		if strings.HasPrefix(p.text[begin:], "#") {
-			return p.preprocessor(begin)
+			if err := p.directive(begin); err != nil {
+				return err
+			}
+			continue
 		}
 		if err := p.advance(); err != nil {
 			return err
 		}
 		var err error
 		switch {
+		case p.tok.kind == tokEOF && len(p.conditions) > 0:
+			return p.at(p.conditions[0], "#if without #endif")
 		case p.tok.kind == tokEOF:
 			if len(p.probes) == 0 {
 				return p.at(Span{0, 1}, "no probes in the script").hint("a script is PROBE { STATEMENTS }, as kprobe:vfs_read { @[comm] = count(); }")
@@ -223,8 +229,10 @@ func (p *parser) letMap() error {
 		return err
 	}
 	kind := p.tok
-	if !p.isWord("hash") && !p.isWord("percpuhash") {
-		return p.at(kind.Span, "Invalid map type: %s", kind.text).hint("hash(ENTRIES) is what there is")
+	switch kind.text { // what is a value for each vCPU depends on how the map is used
+	case "hash", "percpuhash", "lruhash", "percpulruhash":
+	default:
+		return p.at(kind.Span, "Invalid map type: %s", kind.text).hint("there are hash(ENTRIES) and lruhash(ENTRIES)")
 	}
 	if err := p.advance(); err != nil {
 		return err
@@ -235,7 +243,8 @@ func (p *parser) letMap() error {
 	if p.tok.kind != tokInt || p.tok.num < 1 || p.tok.num > 1<<19 {
 		return p.at(p.tok.Span, "want a number of entries from 1 to %d", 1<<19)
 	}
-	p.mapDef(name.text, name.Span).limit = p.tok.num
+	m := p.mapDef(name.text, name.Span)
+	m.limit, m.lru = p.tok.num, strings.Contains(kind.text, "lru")
 	if err := p.advance(); err != nil {
 		return err
 	}

@@ -334,18 +334,3 @@ func (p *parser) ofType(e *expr) (*expr, error) {
 	e.Span = e.Span.join(p.tok.Span)
 	return e, p.expect(")")
 }
-
-// preprocessor refuses a line for C's preprocessor.
-func (p *parser) preprocessor(at int) error {
-	line, _, _ := strings.Cut(p.text[at:], "\n")
-	line = strings.TrimSpace(line)
-	word, _, _ := strings.Cut(strings.TrimSpace(line[1:]), " ")
-	err := p.at(Span{at, at + len(line)}, "#%s is not supported", word)
-	switch word {
-	case "include":
-		return err.hint("types come from the guest (BTF): use struct NAME as it is, or define it in the script, as struct NAME { int a; }")
-	case "define":
-		return err.hint("write the value itself, or an enumeration: enum { NAME = 1 }")
-	}
-	return err.hint("bpftrace's language is what there is; lines of C's preprocessor are for the headers of C")
-}
