@@ -61,7 +61,7 @@ func TestScriptReadsAnywhere(t *testing.T) {
 	if out != want || end.Code == nil || *end.Code != 1 {
 		t.Errorf("printed %q, want %q; %+v", out, want, end)
 	}
-	if len(warnings) != 2 || warnings[0] != "stdin:1:77-123: ERROR: assert failed: one" || !strings.Contains(warnings[1], "WARNING: Bad address") {
+	if len(warnings) != 2 || warnings[0] != "stdin:1:77-124: ERROR: assert failed: one" || !strings.Contains(warnings[1], "WARNING: Bad address") {
 		t.Errorf("warnings %q", warnings)
 	}
 }

@@ -75,7 +75,7 @@ var absent = map[string]string{
 	"cpid":     "nothing is run for a script: write a condition with pid", "has_cpid": "nothing is run for a script", "cr3": "write reg(\"sp\"), which tells tasks apart, too", "vm": "a daemon has one guest",
 	"gtsc": "write nsecs", "syscall_name": "print the number", "socket_cookie": "write the address of the socket", "stack_len": "write len", "getopt": "write $1",
 	"sarg0": "write arg6", "percpu_kaddr": "write kaddr, and add the vCPU's offset", "find": "write has_key(@m, KEY), and then @m[KEY]",
-	"static_assert": "the compiler checks types by itself", "fail": "write errorf and exit", "typeof": "write the type", "typeinfo": "write the type",
+	"static_assert": "the compiler checks types by itself", "fail": "write errorf and exit", "typeinfo": "write the type",
 	"kfunc_exist": "programs call nothing of the guest's kernel", "kfunc_allowed": "programs call nothing of the guest's kernel", "config": "what is set stands in the script",
 	"default_str_length": "write max_strlen's number", "assert_str": "the compiler checks types by itself",
 }
