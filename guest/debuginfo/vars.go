@@ -45,7 +45,7 @@ const maxVariables = 1 << 12
 type declared struct {
 	*dwarf.Entry
 	of    *instance // nil: it is of the file
-	depth int
+	depth int       // of blocks that it is in; below 0 in one without code
 }
 
 // Variables returns what the code at addr can name, of the functions that it is in: the
@@ -128,15 +128,15 @@ func (i *Info) visible(addr uint64, in string) (n int, all []declared, err error
 // declarations returns what a function declares that addr can name: of inner blocks first,
 // and last what it declares in whatever code, of which static variables have a place.
 func (i *Info) declarations(n int, of *instance, addr uint64) ([]declared, error) {
-	all, e, err := i.children(n, of.at, func(e *dwarf.Entry) bool {
+	all, e, err := i.children(n, of.at, func(e *dwarf.Entry) (in, hollow bool) {
 		ranges, err := i.data.Ranges(e)
-		return err == nil && (len(ranges) == 0 || within(ranges, addr)) // one without code has variables without any
+		return err == nil && (len(ranges) == 0 || within(ranges, addr)), len(ranges) == 0
 	})
 	if err != nil {
 		return nil, err
 	}
 	if origin, ok := e.Val(dwarf.AttrAbstractOrigin).(dwarf.Offset); ok {
-		abstract, _, err := i.children(n, origin, func(*dwarf.Entry) bool { return true })
+		abstract, _, err := i.children(n, origin, func(*dwarf.Entry) (in, hollow bool) { return true, false })
 		if err != nil {
 			return nil, err
 		}
@@ -149,8 +149,9 @@ func (i *Info) declarations(n int, of *instance, addr uint64) ([]declared, error
 }
 
 // children returns the variables and parameters that an entry declares, itself and in its
-// blocks, those of inner blocks first.
-func (i *Info) children(n int, at dwarf.Offset, block func(*dwarf.Entry) bool) ([]declared, *dwarf.Entry, error) {
+// blocks, those of inner blocks first. Block says of a block whether it counts, and whether it
+// is without code: no code is in one, so that what it declares hides nothing and comes last.
+func (i *Info) children(n int, at dwarf.Offset, block func(*dwarf.Entry) (in, hollow bool)) ([]declared, *dwarf.Entry, error) {
 	r := i.data.Reader()
 	r.Seek(at)
 	top, err := r.Next()
@@ -158,6 +159,7 @@ func (i *Info) children(n int, at dwarf.Offset, block func(*dwarf.Entry) bool) (
 		return nil, nil, errDamaged
 	}
 	var out []declared
+	hollow := maxVariables // the depth from which on blocks are without code
 	for depth := 0; top.Children && depth >= 0; {
 		e, err := r.Next()
 		if err != nil {
@@ -167,13 +169,26 @@ func (i *Info) children(n int, at dwarf.Offset, block func(*dwarf.Entry) bool) (
 		case e == nil || e.Offset >= i.units[n].end || len(out) == maxVariables:
 			return nil, nil, errDamaged
 		case e.Tag == 0:
-			depth--
+			if depth--; depth < hollow {
+				hollow = maxVariables
+			}
 			continue
 		case e.Tag == dwarf.TagVariable || e.Tag == dwarf.TagFormalParameter:
-			out = append(out, declared{Entry: e, depth: depth})
-		case e.Tag == dwarf.TagLexDwarfBlock && block(e):
+			d := declared{Entry: e, depth: depth}
+			if depth >= hollow {
+				d.depth -= maxVariables
+			}
+			out = append(out, d)
+		case e.Tag == dwarf.TagLexDwarfBlock:
+			in, empty := block(e)
+			if !in {
+				break
+			}
 			if e.Children {
 				depth++
+				if empty {
+					hollow = min(hollow, depth)
+				}
 			}
 			continue
 		}

@@ -1,0 +1,46 @@
+package debuginfo
+
+import (
+	"debug/dwarf"
+	"slices"
+	"testing"
+)
+
+// TestHollowBlocks: what a block declares that has no code hides nothing of the blocks that
+// an address is in, however deep it stands.
+func TestHollowBlocks(t *testing.T) {
+	const compiled, function, hollow, block, variable = 1, 2, 3, 4, 5
+	abbrev := []byte{
+		compiled, 0x11, 1, 0, 0, // DW_TAG_compile_unit, with children
+		function, 0x2e, 1, 0, 0, // DW_TAG_subprogram
+		hollow, 0x0b, 1, 0, 0, // DW_TAG_lexical_block
+		block, 0x0b, 1, 0x11, 0x01, 0x12, 0x06, 0, 0, // with DW_AT_low_pc (DW_FORM_addr), DW_AT_high_pc (DW_FORM_data4)
+		variable, 0x34, 0, 0x03, 0x08, 0, 0, // DW_TAG_variable with DW_AT_name (DW_FORM_string)
+		0,
+	}
+	code := func(low byte) []byte { return []byte{block, low, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0} }
+	body := slices.Concat(
+		[]byte{compiled, function, variable, 'f', 0},
+		[]byte{hollow, hollow, variable, 'h', 0, 0, variable, 'g', 0}, code(0x10), []byte{variable, 'i', 0, 0, 0},
+		code(0x10), []byte{variable, 'a', 0, variable, 'b', 0}, code(0x12), []byte{variable, 'c', 0, 0, 0},
+		code(0x20), []byte{variable, 'n', 0, 0},
+		[]byte{0, 0},
+	)
+	header := []byte{byte(7 + len(body)), 0, 0, 0, 4, 0, 0, 0, 0, 0, 8}
+	data, err := dwarf.New(abbrev, nil, nil, slices.Concat(header, body), nil, nil, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := &Info{data: data, units: []unit{{end: dwarf.Offset(len(header) + len(body))}}}
+	all, err := i.declarations(0, &instance{at: dwarf.Offset(len(header) + 1)}, 0x13)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := ""
+	for _, d := range all {
+		names += d.Val(dwarf.AttrName).(string)
+	}
+	if names != "cabfhig" {
+		t.Errorf("%q", names)
+	}
+}
