@@ -49,8 +49,8 @@ func (s *server) places(listed []script.Listed, known event.Types) iter.Seq[api.
 	return func(yield func(api.Place) bool) {
 		img := s.guest.Image()
 		for _, l := range listed {
-			for sym := range (scriptTarget{s.probes}).functions(l.Pattern, l.User) {
-				if !yield(api.Place{Probe: l.Provider + ":" + sym.Name, Prototype: prototype(known, img, sym)}) {
+			for sym, name := range (scriptTarget{s.probes}).functions(l.Pattern, l.User) {
+				if !yield(api.Place{Probe: l.Provider + ":" + name, Prototype: prototype(known, img, sym)}) {
 					return
 				}
 			}

@@ -15,6 +15,7 @@ import (
 	"github.com/guestprobe/guestprobe/internal/program"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/bpf"
+	"github.com/guestprobe/guestprobe/probe/event"
 	"github.com/guestprobe/guestprobe/probe/script"
 )
 
@@ -97,20 +98,32 @@ func (q *scriptRecords) take() ([][]byte, uint64) {
 type scriptTarget struct{ st *store }
 
 // functions are those that a pattern matches, or with user those of them that are user code,
-// by address, but for what cannot be probed.
-func (t scriptTarget) functions(pattern string, user bool) iter.Seq[guest.Symbol] {
-	return func(yield func(guest.Symbol) bool) {
+// by address, but for what cannot be probed; with each what a script calls it, which is its
+// address where several have the name.
+func (t scriptTarget) functions(pattern string, user bool) iter.Seq2[guest.Symbol, string] {
+	return func(yield func(guest.Symbol, string) bool) {
+		img := t.st.guest.Image()
 		seen := map[guest.GVA]bool{} // a function may have several names
-		for _, sym := range t.st.guest.Image().Match(pattern) {
+		for _, sym := range img.Match(pattern) {
 			if sym.Kind != guest.SymFunc || seen[sym.Addr] || user && !sym.User {
 				continue
 			}
 			seen[sym.Addr] = true
-			if _, err := t.st.engine.Check(&probe.Kprobe{Addr: sym.Addr}); err == nil && !yield(sym) {
+			if _, err := t.st.engine.Check(&probe.Kprobe{Addr: sym.Addr}); err == nil && !yield(sym, functionPlace(img, sym).String()) {
 				return
 			}
 		}
 	}
+}
+
+// functionPlace is how a definition names a function: by its address where several have the
+// name.
+func functionPlace(img guest.View, sym guest.Symbol) event.Place {
+	p := event.Place{Module: event.ModuleOf(img, sym.Addr), Symbol: sym.Name}
+	if _, err := img.Lookup(p.Qualified()); err != nil {
+		return event.Place{Addr: sym.Addr}
+	}
+	return p
 }
 
 // Match implements script.Target: it leaves out what cannot be probed.
@@ -118,8 +131,8 @@ func (t scriptTarget) Match(pattern string, user bool) (names []string) {
 	if guest.CheckGlob(pattern) != nil {
 		return nil
 	}
-	for sym := range t.functions(pattern, user) {
-		if names = append(names, sym.Name); len(names) > script.MaxPoints {
+	for _, name := range t.functions(pattern, user) {
+		if names = append(names, name); len(names) > script.MaxPoints {
 			break
 		}
 	}

@@ -1,0 +1,141 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/internal/command"
+)
+
+// scriptFlags are those of commands that run a script.
+type scriptFlags struct {
+	req             api.RunScript
+	output          string
+	verbose         bool
+	every, duration time.Duration
+}
+
+// declare declares the flags.
+func (s *scriptFlags) declare(f *pflag.FlagSet) {
+	f.BoolVarP(&s.verbose, "verbose", "v", false, "say of each probe where it runs, and why")
+	f.BoolVar(&s.req.OnHost, "on-host", false, "run at an exit, although the programs could run in the guest")
+	f.StringVar(&s.req.Detach, "detach", "", "leave the script running in the daemon, by this `NAME`")
+	f.DurationVarP(&s.duration, "duration", "d", 0, "end the script after that time")
+	f.DurationVar(&s.every, "interval", 0, "print all maps and clear them, so often")
+	f.StringVarP(&s.output, "output", "o", "", "write to this `file` instead of standard output")
+}
+
+// run runs the script of s.req, and prints what it does until there is a reason to stop.
+func (s *scriptFlags) run(ctx context.Context, r *command.Run, c *client.Client) (err error) {
+	if s.req.Format = api.ScriptText; r.WantsJSON() {
+		s.req.Format = api.ScriptJSON
+	}
+	for name, d := range map[string]time.Duration{"interval": s.every, "duration": s.duration} {
+		if r.Given(name) && d < time.Millisecond {
+			return command.Usagef("--%s %v: shorter than 1ms", name, d)
+		}
+	}
+	s.req.IntervalMS = uint64(s.every.Milliseconds())
+	if r.Given("detach") {
+		if s.output != "" || s.duration != 0 || s.req.Detach == "" {
+			return command.Usagef("--detach takes a name, and neither --output nor --duration: 'guestprobe stop NAME' ends it and prints what there is")
+		}
+		return detachScript(ctx, r, c, s.req)
+	}
+	out := r.Stdout
+	if s.output != "" {
+		f, err := os.Create(s.output)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, f.Close()) }()
+		out = f
+	}
+	over, cancel := context.WithCancel(ctx)
+	defer cancel()
+	return printScript(ctx, over, r, c, out, func(life context.Context) (*client.Stream, error) { return c.RunScript(life, s.req) }, func(start api.Start) {
+		if s.duration > 0 {
+			time.AfterFunc(s.duration, cancel)
+		}
+		r.Note("Attached %s", command.Plural(start.Attached, "probe"))
+		if s.verbose {
+			notePlaces(r, start.Probes)
+		}
+	})
+}
+
+// missedHits says of each probe of a script how many hits its program did not run on.
+func missedHits(end api.End) (texts []string) {
+	for _, p := range end.Probes {
+		if n := p.Stats.Missed; n > 0 {
+			texts = append(texts, fmt.Sprintf("%s missed %s of %d", place(p), command.Plural(int(n), "hit"), p.Stats.Hits))
+		}
+	}
+	return texts
+}
+
+// notePlaces says of each probe where it runs.
+func notePlaces(r *command.Run, ps []api.Probe) {
+	for _, p := range ps {
+		where := "in the guest"
+		if p.Runs != api.RunsInGuest {
+			where = "on the host: " + p.OnHost
+		}
+		r.Note("%s runs %s", command.Clean(place(p)), command.Clean(where))
+	}
+}
+
+// printScript prints what the stream of a script brings until its end, which over asks
+// for.
+func printScript(ctx, over context.Context, r *command.Run, c *client.Client, out io.Writer, open func(context.Context) (*client.Stream, error), began func(api.Start)) error {
+	start := func(_ api.Record, s api.Start) error {
+		began(s)
+		return nil
+	}
+	end, err := follow(ctx, over, c, open, start, func(rec api.Record) error {
+		switch rec.Type {
+		case api.RecordOutput:
+			o, err := data[api.Output](rec)
+			if err != nil {
+				return err
+			}
+			if o.Bytes == nil {
+				o.Bytes = []byte(o.Text)
+			}
+			_, err = out.Write(o.Bytes)
+			return err
+		case api.RecordWarning:
+			w, err := data[api.Warning](rec)
+			r.Note("%s", command.Clean(w.Text))
+			return err
+		case api.RecordLost:
+			l, err := data[api.Lost](rec)
+			r.Note("Lost %d events", l.Lost)
+			return err
+		}
+		return nil
+	})
+	for _, text := range missedHits(end) {
+		r.Note("%s", command.Clean(text))
+	}
+	switch {
+	case err != nil:
+		return err
+	case end.Reason == endCutOff:
+		return client.ErrCutOff
+	case end.Reason == api.EndExit && end.Code != nil && *end.Code != 0:
+		return command.Status(*end.Code & 0xff)
+	}
+	if end.Reason != api.EndExit && end.Reason != api.EndAsked {
+		noteEnd(r, end, "")
+	}
+	return nil
+}

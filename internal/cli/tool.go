@@ -1,0 +1,96 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/internal/tools"
+)
+
+func (a *app) tool() command.Spec {
+	var sf scriptFlags
+	var list, source bool
+	return command.Spec{
+		Use:   "tool [flags] {--list [NAME] | NAME [ARG...]}",
+		Short: "Run one of the scripts that come with guestprobe",
+		Long: `Run one of the scripts that come with guestprobe, which count, time and trace functions of
+the guest: --list lists them, --list NAME has the help of one, --source NAME its script.
+docs/tools.md shows what each prints. A tool ends as 'guestprobe run' does, with Ctrl-C or
+after --duration, and prints its maps; --interval prints and clears them meanwhile, and
+--detach NAME leaves it running.`,
+		Example: `  guestprobe tool --list
+  guestprobe tool funccount 'vfs_*' --duration 5s
+  guestprobe tool slower vfs_read 100`,
+		Args: command.Between(0, -1, ""),
+		Flags: func(f *pflag.FlagSet) {
+			f.BoolVarP(&list, "list", "l", false, "list the tools, or print the help of one")
+			f.BoolVar(&source, "source", false, "print the script of the tool")
+			sf.declare(f)
+		},
+		Complete: first(func(context.Context, []string, string) (names []string) {
+			for _, t := range tools.All() {
+				names = append(names, t.Name)
+			}
+			return names
+		}),
+		Run: func(ctx context.Context, r *command.Run) error {
+			if len(r.Args) == 0 {
+				if !list {
+					return command.Usagef("say which tool: --list lists them")
+				}
+				return listTools(r)
+			}
+			t, ok := tools.Find(r.Args[0])
+			switch {
+			case !ok:
+				return command.Usagef("there is no tool %q: --list lists them", r.Args[0])
+			case list:
+				return r.Show(t, func() error { return r.Print("%s", toolHelp(t)) })
+			case source:
+				for i, v := range t.Variants {
+					if err := r.Print("%s%s", strings.Repeat("\n", min(i, 1)), v.Script); err != nil {
+						return err
+					}
+				}
+				return nil
+			}
+			return a.ask(func(ctx context.Context, r *command.Run, c *client.Client) (err error) {
+				sf.req.Name = t.Name + ".bt"
+				var failed error
+				sf.req.Script, sf.req.Args, err = t.Script(r.Args[1:], func(pattern string) bool {
+					ps, err := c.Places(ctx, pattern, false)
+					failed = cmp.Or(failed, err)
+					return len(ps) > 0
+				})
+				switch {
+				case failed != nil:
+					return failed
+				case err != nil:
+					return command.Usagef("%v\n\n%s", err, strings.TrimRight(toolHelp(t), "\n"))
+				}
+				return sf.run(ctx, r, c)
+			})(ctx, r)
+		},
+	}
+}
+
+// toolHelp is what a tool says of itself.
+func toolHelp(t tools.Tool) string {
+	return strings.TrimSpace("guestprobe tool "+t.Name+" "+t.Usage) + "\n\n" + t.Help
+}
+
+func listTools(r *command.Run) error {
+	all := tools.All()
+	return r.Show(map[string][]tools.Tool{"tools": all}, func() error {
+		var rows [][]string
+		for _, t := range all {
+			rows = append(rows, []string{t.Name, t.Usage, t.Summary})
+		}
+		return r.Table([]string{"NAME", "ARGUMENTS", "WHAT"}, rows)
+	})
+}

@@ -1,0 +1,2 @@
+// Package tools has the scripts that ship with guestprobe, each with its arguments and its help.
+package tools

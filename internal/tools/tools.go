@@ -1,0 +1,140 @@
+package tools
+
+import (
+	"embed"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+)
+
+//go:embed *.bt
+var files embed.FS
+
+// Tool is a script with arguments.
+type Tool struct {
+	Name     string    `json:"name"`
+	Usage    string    `json:"usage"`   // the arguments as a help text has them
+	Summary  string    `json:"summary"` // one sentence
+	Help     string    `json:"help"`    // lines
+	Params   []Param   `json:"params"`
+	Variants []Variant `json:"variants"` // at least one
+}
+
+// Param is an argument of a tool.
+type Param struct {
+	Name    string   `json:"name"`
+	Default []string `json:"default,omitempty"` // what it is where it is not given: the first that the guest has; nil: it must be given
+}
+
+// Variant is the script of a tool for some guests.
+type Variant struct {
+	Needs  string `json:"needs,omitempty"` // the guest has a function that this pattern matches; "": it serves all
+	Script string `json:"script"`
+}
+
+// All returns the tools by name.
+func All() []Tool {
+	var out []Tool
+	entries, err := files.ReadDir(".")
+	if err != nil {
+		panic("BUG: " + err.Error())
+	}
+	for _, e := range entries {
+		text, err := files.ReadFile(e.Name())
+		if err != nil {
+			panic("BUG: " + err.Error())
+		}
+		t := parse(e.Name(), string(text))
+		if n := len(out); n > 0 && out[n-1].Name == t.Name {
+			out[n-1].Variants = append(out[n-1].Variants, t.Variants...)
+			continue
+		}
+		out = append(out, t)
+	}
+	return out
+}
+
+// Find returns a tool by its name.
+func Find(name string) (Tool, bool) {
+	all := All()
+	i := slices.IndexFunc(all, func(t Tool) bool { return t.Name == name })
+	if i < 0 {
+		return Tool{}, false
+	}
+	return all[i], true
+}
+
+// parse reads the comment that a script begins with: a sentence, lines as "usage: A [B=1]" and
+// "needs: FUNCTION", and behind an empty line the help.
+func parse(file, text string) Tool {
+	name, _, _ := strings.Cut(path.Base(file), ".")
+	t := Tool{Name: name}
+	v := Variant{Script: text}
+	inHelp := false
+	for line := range strings.Lines(text) {
+		line, comment := strings.CutPrefix(strings.TrimRight(line, "\n"), "//")
+		if !comment {
+			break
+		}
+		line = strings.TrimPrefix(line, " ")
+		usage, isUsage := strings.CutPrefix(line, "usage:")
+		needs, isNeeds := strings.CutPrefix(line, "needs:")
+		switch {
+		case inHelp:
+			t.Help += line + "\n"
+		case line == "":
+			inHelp = true
+		case isUsage:
+			t.Usage = strings.TrimSpace(usage)
+		case isNeeds:
+			v.Needs = strings.TrimSpace(needs)
+		default:
+			t.Summary = line
+		}
+	}
+	for _, word := range strings.Fields(t.Usage) {
+		p := Param{Name: word}
+		if in, ok := strings.CutPrefix(word, "["); ok {
+			name, value, _ := strings.Cut(strings.TrimSuffix(in, "]"), "=")
+			p = Param{Name: name, Default: strings.Split(value, "|")}
+		}
+		t.Params = append(t.Params, p)
+	}
+	t.Variants = []Variant{v}
+	return t
+}
+
+// Script returns the script for a guest, and its arguments; has says whether the guest has a
+// function that a pattern matches. Errors say what is missing.
+func (t Tool) Script(args []string, has func(pattern string) bool) (script string, params []string, err error) {
+	if len(args) > len(t.Params) {
+		return "", nil, fmt.Errorf("%s: unexpected argument %q", t.Name, args[len(t.Params)])
+	}
+	i := slices.IndexFunc(t.Variants, func(v Variant) bool { return v.Needs == "" || has(v.Needs) })
+	if i < 0 {
+		var needs []string
+		for _, v := range t.Variants {
+			needs = append(needs, v.Needs)
+		}
+		return "", nil, fmt.Errorf("%s: the guest has no function %s", t.Name, strings.Join(needs, ", and none "))
+	}
+	params = slices.Clone(args)
+	for _, p := range t.Params[len(args):] {
+		value := ""
+		switch {
+		case len(p.Default) == 0:
+			return "", nil, fmt.Errorf("%s: want %s", t.Name, p.Name)
+		case len(p.Default) == 1:
+			value = p.Default[0]
+		default:
+			i := slices.IndexFunc(p.Default, has)
+			if i < 0 {
+				return "", nil, fmt.Errorf("%s: the guest has no function %s: say which %s is", t.Name, strings.Join(p.Default, " or "), p.Name)
+			}
+			value = p.Default[i]
+		}
+		params = append(params, value)
+	}
+	return t.Variants[i].Script, params, nil
+}
