@@ -126,6 +126,7 @@ type config struct {
 	maxKeys   uint64
 	maxString int
 	printMaps bool
+	stackMode string // how stacks are printed
 	missing   string // what becomes of probes at functions that are not there
 }
 

@@ -13,6 +13,8 @@ type checker struct {
 	changed bool
 	inCall  bool // the value at hand is assigned to a map
 
+	countStacks bool // the script asks how long stacks are
+
 	places   [][]*point // of each probe
 	warnings []*Error
 	sites    []site

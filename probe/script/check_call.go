@@ -2,9 +2,6 @@ package script
 
 import "slices"
 
-// siteStack is what is said where there is no room for a stack.
-const siteStack = "Stack could not be kept"
-
 // exprStmt checks a statement that is an expression.
 func (c *checker) exprStmt(e *expr) error {
 	if e.kind == exBlock {
@@ -201,9 +198,8 @@ func (c *checker) call(e *expr) (Type, error) {
 	case "delete", "has_key":
 		return c.element(e)
 	case "len":
-		_, err := c.keyedMap(e.args[0], "len()")
-		return typeInt, err
-	case "kstack":
+		return c.length(e)
+	case "kstack", "ustack", "dw_ustack":
 		return c.stack(e)
 	case "kaddr", "uaddr", "reg":
 		return c.named(e)
@@ -319,25 +315,6 @@ func (c *checker) element(e *expr) (Type, error) {
 		a.args = a.args[0].args
 	}
 	return typeBool, c.keyTypes(a, m, a.args)
-}
-
-func (c *checker) stack(e *expr) (Type, error) {
-	t := builtins["kstack"].typ
-	for _, a := range e.args {
-		if a.kind == exBuiltin && (a.name == "perf" || a.name == "raw" || a.name == "bpftrace") {
-			if a.name != "bpftrace" {
-				return t, c.at(a.Span, "stack mode %s is not supported", a.name).hint("write kstack, or kstack(DEPTH)")
-			}
-			continue
-		}
-		n, ok := c.constant(a)
-		if !ok || n < 1 || n > maxStack {
-			return t, c.at(a.Span, "kstack() depth: want 1 to %d", maxStack)
-		}
-		t.Depth = int(n)
-	}
-	e.site = c.addSite(e.Span, siteStack)
-	return t, nil
 }
 
 // named checks what takes a name: kaddr and reg.

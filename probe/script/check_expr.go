@@ -248,8 +248,8 @@ func (c *checker) builtin(e *expr) (Type, error) {
 		return c.returned(), nil
 	case "curtask":
 		return c.taskType(), nil
-	case "kstack":
-		e.site = c.addSite(e.Span, siteStack)
+	case "kstack", "ustack", "dw_ustack":
+		return c.stack(e)
 	case "jiffies":
 		if e.num, ok = c.target.Lookup("jiffies_64"); !ok {
 			return t, c.at(e.Span, "the guest's kernel has no symbol jiffies_64").hint("write nsecs")

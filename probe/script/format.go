@@ -108,7 +108,7 @@ func (f *format) fits(ts []Type) string {
 		case t.Kind == None || p.conv == "s":
 		case p.conv[0] == 'r' && t.Kind != Buffer:
 			return fmt.Sprintf("unsupported format specifier for type '%s': %s", t, p.conv)
-		case p.conv[0] != 'r' && (!t.isNumber() || t.Kind == KStack):
+		case p.conv[0] != 'r' && (!t.isNumber() || t.is(KStack, UStack)):
 			return fmt.Sprintf("unsupported format specifier for type '%s': %s", t, p.conv)
 		}
 	}

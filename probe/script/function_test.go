@@ -55,7 +55,7 @@ func TestFunctions(t *testing.T) {
 		{"delete has_key len clear zero print printf exit", `@[1] = 2; print((has_key(@, 1), len(@), delete(@, 1), len(@))); exit(0); print(1)`, "(true, 1, true, 0)"},
 		{"kstack", `@ = len(@x); @x[1] = 1; @s[kstack(1)] = 1; clear(@s); clear(@x); print(@)`, "@: 0\n\n\n@: 0"},
 
-		{"ustack", `@[ustack] = count()`, absent}, {"dw_ustack", `print(dw_ustack)`, absent}, {"join", `join(arg0)`, absent}, {"cat", `cat("/x")`, absent}, {"system", `system("x")`, absent},
+		{"ustack dw_ustack", `print(sizeof(ustack)); print(sizeof(dw_ustack(1)))`, "8\n8"}, {"join", `join(arg0)`, absent}, {"cat", `cat("/x")`, absent}, {"system", `system("x")`, absent},
 		{"signal", `signal(9)`, absent}, {"signal_thread", `signal_thread(9)`, absent}, {"override", `override(1)`, absent}, {"write_user", `write_user(1, 2, 3)`, absent},
 		{"skboutput", `skboutput("f", arg0, 1, 0)`, absent}, {"unwatch", `unwatch(1)`, absent}, {"pton", `print(pton("::1"))`, absent}, {"cgroupid", `print(cgroupid("/x"))`, absent},
 		{"cgroup_path", `print(cgroup_path(1))`, absent}, {"path", `print(path(arg0))`, absent}, {"container_of", `print(container_of(1, 2, 3))`, absent},

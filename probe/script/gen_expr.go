@@ -316,7 +316,7 @@ func (g *generator) builtin(e *expr) {
 		g.Emit(bpfgen.Call(bpf.HelperGetCgroupID))
 	case "usermode":
 		g.Emit(bpfgen.Load(8, asm.R0, rCtx, insn.PtCS), asm.And.Imm(asm.R0, 1))
-	case "kstack":
+	case "kstack", "ustack", "dw_ustack":
 		g.stack(e)
 	case "numaid": // a guest has one node
 		g.Emit(asm.Mov.Imm(asm.R0, 0))
@@ -325,16 +325,6 @@ func (g *generator) builtin(e *expr) {
 		g.readNumber(8, e.site)
 	default: // arg6 and on, which are on the stack above the return address
 		g.stackWord(int(e.name[3]-'5'), e.site)
-	}
-}
-
-// stack leaves the number of the stack in R0.
-func (g *generator) stack(e *expr) {
-	g.Emit(asm.Mov.Reg(asm.R1, rCtx))
-	g.loadMap(asm.R2, numbered(mapStacks, e.typ.Depth))
-	g.Emit(asm.Mov.Imm(asm.R3, 0), bpfgen.Call(bpf.HelperGetStackID))
-	if g.p.hasGuest() {
-		g.failedIfNegative(e.site)
 	}
 }
 
@@ -387,7 +377,7 @@ func (g *generator) call(e *expr) {
 		g.Emit(bpfgen.Const(asm.R0, e.num))
 	case "reg":
 		g.Emit(bpfgen.Load(8, asm.R0, rCtx, int(e.num)))
-	case "kstack":
+	case "kstack", "ustack", "dw_ustack":
 		g.stack(e)
 	case "strerror", "signal_name", "ksym", "usym":
 		g.number64(e.args[0])
@@ -396,6 +386,10 @@ func (g *generator) call(e *expr) {
 	case "has_key":
 		g.truthOfKey(e.args[0])
 	case "len":
+		if e.args[0].typ.is(KStack, UStack) {
+			g.stackLength(e.args[0])
+			return
+		}
 		g.length64(g.c.byName[e.args[0].name])
 	case "strlen":
 		g.strlen(e.args[0])

@@ -70,6 +70,7 @@ type hit struct {
 	retval uint64
 	time   uint64
 	stack  []uint64
+	user   []uint64 // likewise
 	memory map[uint64]string
 	task   uint64
 }
@@ -102,10 +103,14 @@ func (e *fakeEnv) ReadKernel(addr uint64, p []byte) error {
 }
 
 func (e *fakeEnv) Stack(pcs []uint64, skip int, user bool) (int, error) {
-	if e.stack == nil || user {
+	all := e.stack
+	if user {
+		all = e.user
+	}
+	if all == nil {
 		return 0, errNotMapped
 	}
-	return copy(pcs, e.stack[min(skip, len(e.stack)):]), nil
+	return copy(pcs, all[min(skip, len(all)):]), nil
 }
 
 // ran is what a script has done.

@@ -25,7 +25,7 @@ var builtins = map[string]builtin{
 	"nsecs": {typ: typeUint}, "elapsed": {typ: typeUint}, "rand": {typ: typeUintOf(4)}, "curtask": {typ: typeUint}, "cgroup": {typ: typeUint},
 	"usermode": {typ: typeUintOf(1)}, "probe": {typ: Type{Kind: String}}, "probetype": {typ: Type{Kind: String}}, "jiffies": {typ: typeUint}, "numaid": {typ: typeUint}, "func": {typ: Type{Kind: String}, where: atProbes},
 	"args":   {typ: Type{Kind: Void}, where: atProbes},
-	"retval": {typ: typeUint, where: atReturns}, "kstack": {typ: Type{Kind: KStack, Size: 8, Depth: maxStack}},
+	"retval": {typ: typeUint, where: atReturns}, "kstack": {typ: Type{Kind: KStack}}, "ustack": {typ: Type{Kind: UStack}}, "dw_ustack": {typ: Type{Kind: UStack}},
 	"arg0": {typ: typeUint, where: atProbes}, "arg1": {typ: typeUint, where: atProbes}, "arg2": {typ: typeUint, where: atProbes},
 	"arg3": {typ: typeUint, where: atProbes}, "arg4": {typ: typeUint, where: atProbes}, "arg5": {typ: typeUint, where: atProbes},
 	"arg6": {typ: typeUint, where: atProbes}, "arg7": {typ: typeUint, where: atProbes}, "arg8": {typ: typeUint, where: atProbes}, "arg9": {typ: typeUint, where: atProbes},
@@ -45,7 +45,7 @@ var calls = map[string]call{
 	"printf": {1, 64, true}, "print": {1, 3, true}, "clear": {1, 1, true}, "zero": {1, 1, true}, "exit": {0, 1, true},
 	"delete": {1, 2, false}, "has_key": {1, 2, false},
 	"len": {1, 1, false}, "str": {1, 2, false}, "buf": {1, 2, false}, "strlen": {1, 1, false}, "strerror": {1, 1, false}, "signal_name": {1, 1, false},
-	"ksym": {1, 1, false}, "kaddr": {1, 1, false}, "reg": {1, 1, false}, "kstack": {0, 2, false}, "sizeof": {1, 1, false}, "offsetof": {2, 2, false}, "nsecs": {0, 1, false},
+	"ksym": {1, 1, false}, "kaddr": {1, 1, false}, "reg": {1, 1, false}, "kstack": {0, 2, false}, "ustack": {0, 2, false}, "dw_ustack": {0, 2, false}, "sizeof": {1, 1, false}, "offsetof": {2, 2, false}, "nsecs": {0, 1, false},
 	"count": {0, 0, false}, "sum": {1, 1, false}, "avg": {1, 1, false}, "min": {1, 1, false}, "max": {1, 1, false}, "stats": {1, 1, false},
 	"hist": {1, 2, false}, "lhist": {4, 4, false},
 	"time": {0, 1, true}, "errorf": {1, 64, true}, "assert": {2, 2, true}, "warnf": {1, 64, true},
@@ -62,7 +62,7 @@ var aggregations = map[string]Kind{"count": Count, "sum": Sum, "avg": Avg, "min"
 // absent says of bpftrace's names that are not here, and of some of others', what to
 // write instead.
 var absent = map[string]string{
-	"ctx": "write reg(\"di\") and so on", "ustack": "write kstack, which is the stack of what was probed", "dw_ustack": "write kstack",
+	"ctx":      "write reg(\"di\") and so on",
 	"quantize": "that is DTrace's name; write hist(n)", "lquantize": "that is DTrace's name; write lhist(n, min, max, step)",
 	"tseries": "print and clear a count at an interval",
 	"join":    "write printf with str() of each, as str(*(uint64 *)arg1) and str(*((uint64 *)arg1 + 1))",

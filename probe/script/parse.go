@@ -1,6 +1,7 @@
 package script
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -34,7 +35,7 @@ const (
 // parse makes the tree of a script.
 func parse(name, text string, params []string, types Types) (*script, error) {
 	s := &script{source: &source{name, text}, params: params, byName: map[string]*mapDef{}, types: types, defined: map[cName]btf.Type{}, enumerators: map[string]enumerator{}, macros: map[string]*macro{}}
-	s.config = config{maxKeys: 4096, maxString: 64, printMaps: true, missing: "error"}
+	s.config = config{maxKeys: 4096, maxString: 64, printMaps: true, missing: "error", stackMode: stackModes[0]}
 	p := &parser{script: s, lexer: lexer{src: s.source}}
 	if len(text) > maxSource {
 		return nil, s.at(Span{0, 1}, "a script of %d bytes: at most %d", len(text), maxSource)
@@ -175,7 +176,7 @@ func (p *parser) configBlock() error {
 }
 
 // settings are those of config blocks.
-var settings = []string{"max_map_keys", "max_strlen", "print_maps_on_exit", "missing_probes"}
+var settings = []string{"max_map_keys", "max_strlen", "print_maps_on_exit", "missing_probes", "stack_mode"}
 
 // setting sets one thing.
 func (p *parser) setting(name, value token) error {
@@ -199,6 +200,12 @@ func (p *parser) setting(name, value token) error {
 			return nil
 		}
 		return number(0, 1)
+	case "stack_mode":
+		p.config.stackMode = value.text
+		if !slices.Contains(stackModes, value.text) {
+			return p.at(value.Span, "stack_mode: want %s", strings.Join(stackModes, ", "))
+		}
+		return nil
 	case "missing_probes":
 		p.config.missing = value.text
 		if value.text != "error" && value.text != "warn" && value.text != "ignore" {

@@ -25,7 +25,8 @@ const (
 	Struct                // a structure or union C of Size bytes
 	Array                 // Depth elements of Elems[0], Size bytes
 	Buffer                // at most Size bytes
-	KStack                // Depth addresses, in the map of stacks of that depth
+	KStack                // Depth addresses, in the map of stacks of that depth, printed as Format says
+	UStack                // likewise, of user code
 	KSym                  // an address that is printed as a name
 	Errno                 // a number that is printed as strerror does
 	Signal                // a number that is printed as a signal's name
@@ -44,7 +45,7 @@ const (
 )
 
 var kindNames = [...]string{
-	None: "none", Int: "int", Bool: "bool", String: "string", Tuple: "tuple", Pointer: "pointer", Void: "void", Struct: "struct", Array: "array", Buffer: "buffer", KStack: "kstack", KSym: "ksym",
+	None: "none", Int: "int", Bool: "bool", String: "string", Tuple: "tuple", Pointer: "pointer", Void: "void", Struct: "struct", Array: "array", Buffer: "buffer", KStack: "kstack", UStack: "ustack", KSym: "ksym",
 	Errno: "strerror", Signal: "signal", Timestamp: "timestamp", Inet: "inet", MAC: "macaddr", Count: "count", Sum: "sum", Avg: "avg", Min: "min", Max: "max", Stats: "stats", Hist: "hist", LHist: "lhist",
 }
 
@@ -60,7 +61,7 @@ type Type struct {
 	C      btf.Type // of Struct, and of an Int that is an enumeration
 
 	Low, High, Step int64  // of LHist
-	Format          string // of Timestamp
+	Format          string // of Timestamp, and the mode of stacks
 }
 
 var (
@@ -106,7 +107,7 @@ func (t Type) String() string {
 
 // isNumber reports whether values are one number in a register.
 func (t Type) isNumber() bool {
-	return t.is(Int, Bool, Pointer, KStack, KSym, Errno, Signal, Timestamp, MAC)
+	return t.is(Int, Bool, Pointer, KStack, UStack, KSym, Errno, Signal, Timestamp, MAC)
 }
 
 // isInt reports whether it can be calculated with.

@@ -50,7 +50,7 @@ func (p *Printer) text(t Type, data []byte) string {
 		return bufferText("r", bufferOf(data))
 	case KSym:
 		return p.symbol(word(data), false)
-	case KStack:
+	case KStack, UStack:
 		return p.stack(t, word(data))
 	case Errno:
 		return errorText(int64(word(data)))
@@ -223,23 +223,4 @@ func (p *Printer) symbol(addr uint64, offset bool) string {
 		return fmt.Sprintf("%s+%d", name, off)
 	}
 	return name
-}
-
-// stack prints a stack, a line for each address.
-func (p *Printer) stack(t Type, id uint64) string {
-	var b strings.Builder
-	b.WriteByte('\n')
-	m := p.maps(numbered(mapStacks, t.Depth))
-	if m == nil || id > math.MaxUint32 {
-		return b.String()
-	}
-	key := binary.LittleEndian.AppendUint32(nil, uint32(id))
-	values, err := m.Lookup(key)
-	if err != nil {
-		return b.String()
-	}
-	for pcs := values[0]; len(pcs) >= 8 && word(pcs) != 0; pcs = pcs[8:] {
-		fmt.Fprintf(&b, "        %s\n", p.symbol(word(pcs), true))
-	}
-	return b.String()
 }

@@ -1,0 +1,141 @@
+package script
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf/asm"
+
+	"github.com/guestprobe/guestprobe/probe/bpf"
+	"github.com/guestprobe/guestprobe/probe/bpfgen"
+)
+
+// stackModes are how stacks are printed.
+var stackModes = []string{"bpftrace", "perf", "raw"}
+
+// siteStack is what is said where there is no stack, or no room for it.
+const siteStack = "Stack could not be kept"
+
+// isStack reports whether a name is one of stacks, with arguments or without.
+func isStack(name string) bool { return name == "kstack" || name == "ustack" || name == "dw_ustack" }
+
+// stack checks kstack and ustack: a mode and a depth, of which each may be left out.
+func (c *checker) stack(e *expr) (Type, error) {
+	t := Type{Kind: KStack, Size: 8, Depth: maxStack, Format: c.config.stackMode}
+	if e.name != "kstack" {
+		t.Kind = UStack
+	}
+	for _, a := range e.args {
+		if a.kind == exBuiltin {
+			if !slices.Contains(stackModes, a.name) {
+				return t, c.at(a.Span, "Invalid stack mode: '%s'", a.name).hint("there are %s", strings.Join(stackModes, ", "))
+			}
+			t.Format = a.name
+			continue
+		}
+		n, ok := c.constant(a)
+		if !ok || n < 1 || n > maxStack {
+			return t, c.at(a.Span, "%s() depth: want 1 to %d", e.name, maxStack)
+		}
+		t.Depth = int(n)
+	}
+	e.site = c.addSite(e.Span, siteStack)
+	return t, nil
+}
+
+// length checks len: of a map with keys, or of a stack.
+func (c *checker) length(e *expr) (Type, error) {
+	a := e.args[0]
+	if a.kind == exMap && len(a.args) == 0 {
+		if m := c.byName[a.name]; m.keyed != 1 || !m.value.is(KStack, UStack) {
+			_, err := c.keyedMap(a, "len()")
+			return typeInt, err
+		}
+	}
+	t, err := c.value(a)
+	if err == nil && !t.is(KStack, UStack, None) {
+		err = c.at(a.Span, "len() expects a map or stack to be provided (%s provided)", t)
+	}
+	if err == nil && !c.countStacks {
+		c.countStacks, c.changed = true, true
+	}
+	return typeInt, err
+}
+
+// stack leaves a stack in R0: its number in the map of stacks of that depth, and above that
+// how many addresses it has, where the script asks. What is negative is none.
+func (g *generator) stack(e *expr) {
+	t, flags := e.typ, int32(0)
+	if t.Kind == UStack {
+		flags = 0x100 // BPF_F_USER_STACK
+	}
+	none, done := g.NewLabel(), g.NewLabel()
+	g.scoped(func() {
+		var n mem
+		if g.c.countStacks {
+			to := g.alloc(8 * t.Depth)
+			n = g.alloc(8)
+			g.Emit(asm.Mov.Reg(asm.R1, rCtx))
+			g.address(asm.R2, to)
+			g.Emit(asm.Mov.Imm(asm.R3, int32(8*t.Depth)), asm.Mov.Imm(asm.R4, flags), bpfgen.Call(bpf.HelperGetStack))
+			g.Require(asm.JSGT, asm.R0, 0, none)
+			g.Emit(asm.LSh.Imm(asm.R0, 32-3))
+			g.store(n, asm.R0)
+		}
+		g.Emit(asm.Mov.Reg(asm.R1, rCtx))
+		g.loadMap(asm.R2, numbered(mapStacks, t.Depth))
+		g.Emit(asm.Mov.Imm(asm.R3, flags), bpfgen.Call(bpf.HelperGetStackID))
+		g.Require(asm.JSGE, asm.R0, 0, none)
+		if g.c.countStacks {
+			g.load(asm.R1, n)
+			g.Emit(asm.Or.Reg(asm.R0, asm.R1))
+		}
+	})
+	g.GoTo(done)
+	g.Place(none)
+	if g.p.hasGuest() {
+		g.failed(e.site)
+	}
+	g.Emit(asm.Mov.Imm(asm.R0, -1))
+	g.Place(done)
+}
+
+// stackLength leaves in R0 how many addresses a stack has.
+func (g *generator) stackLength(e *expr) {
+	done := g.NewLabel()
+	g.number64(e)
+	some := g.NewLabel()
+	g.If(asm.JSGE, asm.R0, 0, some)
+	g.Emit(asm.Mov.Imm(asm.R0, 0))
+	g.Place(some)
+	g.Emit(asm.RSh.Imm(asm.R0, 32))
+	g.Place(done)
+}
+
+// stack prints a stack, a line for each address.
+func (p *Printer) stack(t Type, id uint64) string {
+	var b strings.Builder
+	b.WriteByte('\n')
+	m := p.maps(numbered(mapStacks, t.Depth))
+	if m == nil || int64(id) < 0 {
+		return b.String()
+	}
+	values, err := m.Lookup(binary.LittleEndian.AppendUint32(nil, uint32(id)))
+	if err != nil {
+		return b.String()
+	}
+	for pcs := values[0]; len(pcs) >= 8 && word(pcs) != 0; pcs = pcs[8:] {
+		pc := word(pcs)
+		switch t.Format {
+		case "perf":
+			fmt.Fprintf(&b, "\t%x %s\n", pc, p.symbol(pc, true))
+		case "raw":
+			fmt.Fprintf(&b, "%x\n", pc)
+		default:
+			fmt.Fprintf(&b, "        %s\n", p.symbol(pc, true))
+		}
+	}
+	return b.String()
+}
