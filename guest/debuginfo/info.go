@@ -37,6 +37,8 @@ type Info struct {
 
 	read  map[int]*contents // of units that were asked for
 	parts int               // of all of these
+
+	named *names // nil: nobody has asked
 }
 
 // unit is one compilation unit.

@@ -19,17 +19,21 @@ const (
 )
 
 // typeReader makes types in the words of BTF. Of structures it reads no more than members
-// that it is asked for.
+// that it is asked for, or, where it keeps what it has read, all of them.
 type typeReader struct {
 	*Info
-	unit int
-	left int // entries that may yet be read
+	unit  int
+	left  int // entries that may yet be read
+	whole map[dwarf.Offset]btf.Type
 }
 
 // read returns the type at an offset. Path are names of members: the first of the next
 // structure on the way, and so on. What is damaged is void.
 func (t *typeReader) read(at dwarf.Offset, path []string, depth int) btf.Type {
 	void := btf.Type((*btf.Void)(nil))
+	if known := t.whole[at]; known != nil {
+		return known
+	}
 	r := t.data.Reader()
 	r.Seek(at)
 	e, err := r.Next()
@@ -68,7 +72,12 @@ func (t *typeReader) read(at dwarf.Offset, path []string, depth int) btf.Type {
 	case dwarf.TagPointerType:
 		return &btf.Pointer{Target: of(path)}
 	case dwarf.TagEnumerationType:
-		return &btf.Enum{Name: name, Size: size}
+		enum := &btf.Enum{Name: name, Size: size}
+		if t.whole != nil {
+			t.whole[at] = enum
+			t.enumerators(r, e, enum)
+		}
+		return enum
 	case dwarf.TagArrayType:
 		return t.array(r, e, of(nil))
 	case dwarf.TagSubroutineType:
@@ -81,13 +90,41 @@ func (t *typeReader) read(at dwarf.Offset, path []string, depth int) btf.Type {
 			}
 			return &btf.Fwd{Name: name, Kind: kind}
 		}
-		members := t.members(r, e, path, depth)
-		if e.Tag == dwarf.TagUnionType {
-			return &btf.Union{Name: name, Size: size, Members: members}
+		if t.whole != nil { // which may be part of itself, by a pointer
+			depth = 0
 		}
-		return &btf.Struct{Name: name, Size: size, Members: members}
+		if e.Tag == dwarf.TagUnionType {
+			union := &btf.Union{Name: name, Size: size}
+			t.keep(at, union)
+			union.Members = t.members(r, e, path, depth)
+			return union
+		}
+		structure := &btf.Struct{Name: name, Size: size}
+		t.keep(at, structure)
+		structure.Members = t.members(r, e, path, depth)
+		return structure
 	}
 	return of(path) // as DW_TAG_atomic_type
+}
+
+// keep notes a structure before its members are read.
+func (t *typeReader) keep(at dwarf.Offset, x btf.Type) {
+	if t.whole != nil {
+		t.whole[at] = x
+	}
+}
+
+// enumerators reads the names of an enumeration.
+func (t *typeReader) enumerators(r *dwarf.Reader, of *dwarf.Entry, enum *btf.Enum) {
+	if !of.Children {
+		return
+	}
+	for e := t.next(r); e != nil; e = t.next(r) {
+		name, _ := e.Val(dwarf.AttrName).(string)
+		v, _ := e.Val(dwarf.AttrConstValue).(int64)
+		enum.Signed = enum.Signed || v < 0
+		enum.Values = append(enum.Values, btf.EnumValue{Name: name, Value: uint64(v)})
+	}
 }
 
 // next returns the entries in e one after the other, without what is in them, nil behind
@@ -103,7 +140,7 @@ func (t *typeReader) next(r *dwarf.Reader) *dwarf.Entry {
 // members returns the member that path begins with, and structures without a name, which
 // may have it.
 func (t *typeReader) members(r *dwarf.Reader, of *dwarf.Entry, path []string, depth int) (out []btf.Member) {
-	if len(path) == 0 || !of.Children {
+	if len(path) == 0 && t.whole == nil || !of.Children {
 		return nil
 	}
 	for e := t.next(r); e != nil; e = t.next(r) {
@@ -112,11 +149,11 @@ func (t *typeReader) members(r *dwarf.Reader, of *dwarf.Entry, path []string, de
 		}
 		name, _ := e.Val(dwarf.AttrName).(string)
 		at, ok := e.Val(dwarf.AttrType).(dwarf.Offset)
-		if e.Tag != dwarf.TagMember || !ok || name != "" && name != path[0] {
+		if e.Tag != dwarf.TagMember || !ok || name != "" && t.whole == nil && name != path[0] {
 			continue
 		}
 		rest := path
-		if name != "" {
+		if name != "" && t.whole == nil {
 			rest = path[1:]
 		}
 		m := btf.Member{Name: name, Type: t.read(at, rest, depth+1)}

@@ -15,7 +15,7 @@ var allowed = map[string][]string{
 	"internal/elffile":    {},
 	"guest":               {"internal/elffile", "probe/insn"},
 	"guest/types":         {},
-	"guest/debuginfo":     {"internal/elffile"},
+	"guest/debuginfo":     {"guest/types", "internal/elffile"},
 	"guest/linux":         {"guest", "guest/types", "internal/elffile", "probe/insn"},
 	"guest/builtin":       {},
 	"probe/flow":          {"probe/insn"},

@@ -1,0 +1,200 @@
+package debuginfo
+
+import (
+	"debug/dwarf"
+	"slices"
+
+	"github.com/cilium/ebpf/btf"
+
+	"github.com/guestprobe/guestprobe/guest/types"
+)
+
+// Limits of what is known by its name.
+const (
+	maxNames = 1 << 20
+	maxWhole = 1 << 22 // entries of types that are read for names
+)
+
+// names are the types and functions of a program, as bytes of the file have them until
+// they are asked for.
+type names struct {
+	tagged      map[types.Tag]map[string]namedAt
+	functions   map[string]namedAt
+	enumerators map[string]namedAt // of the enumeration
+	whole       map[dwarf.Offset]btf.Type
+	left        int
+}
+
+// namedAt is where something is.
+type namedAt struct {
+	unit int
+	at   dwarf.Offset
+}
+
+// tags are those of C by the tags of entries.
+var tags = map[dwarf.Tag]types.Tag{
+	dwarf.TagStructType: types.TagStruct, dwarf.TagUnionType: types.TagUnion, dwarf.TagEnumerationType: types.TagEnum, dwarf.TagTypedef: types.TagNone, dwarf.TagBaseType: types.TagNone,
+}
+
+// index reads the names of all units. The first of a name is kept: a type that several
+// files have is one. What is behind damaged entries of a unit is not known.
+func (i *Info) index() *names {
+	if i.named != nil {
+		return i.named
+	}
+	x := &names{tagged: map[types.Tag]map[string]namedAt{}, functions: map[string]namedAt{}, enumerators: map[string]namedAt{}, whole: map[dwarf.Offset]btf.Type{}, left: maxWhole}
+	for _, tag := range tags {
+		x.tagged[tag] = map[string]namedAt{}
+	}
+	i.named = x
+	left := maxNames
+	for n := range i.units {
+		r := i.data.Reader()
+		r.Seek(i.units[n].entry.Offset)
+		if e, err := r.Next(); err != nil || !e.Children {
+			continue
+		}
+		for ; left > 0; left-- {
+			e, err := r.Next()
+			if err != nil || e == nil || e.Tag == 0 || e.Offset >= i.units[n].end {
+				break
+			}
+			i.note(x, n, e)
+			if i.skip(r, e, n) != nil {
+				break
+			}
+		}
+	}
+	return x
+}
+
+// note notes the name of an entry.
+func (i *Info) note(x *names, n int, e *dwarf.Entry) {
+	name, _ := e.Val(dwarf.AttrName).(string)
+	if declared, _ := e.Val(dwarf.AttrDeclaration).(bool); declared {
+		return
+	}
+	first := func(m map[string]namedAt, name string) {
+		if _, ok := m[name]; !ok && name != "" {
+			m[name] = namedAt{n, e.Offset}
+		}
+	}
+	if e.Tag == dwarf.TagSubprogram {
+		first(x.functions, name)
+		return
+	}
+	tag, ok := tags[e.Tag]
+	if !ok {
+		return
+	}
+	first(x.tagged[tag], name)
+	if tag == types.TagEnum && e.Children {
+		r := i.data.Reader()
+		r.Seek(e.Offset)
+		if _, err := r.Next(); err != nil {
+			return
+		}
+		t := typeReader{Info: i, unit: n, left: maxTypes}
+		for v := t.next(r); v != nil; v = t.next(r) {
+			name, _ := v.Val(dwarf.AttrName).(string)
+			first(x.enumerators, name)
+		}
+	}
+}
+
+// reader reads whole types of a unit.
+func (i *Info) reader(x *names, unit int) *typeReader {
+	return &typeReader{Info: i, unit: unit, left: x.left, whole: x.whole}
+}
+
+// Named returns the type of the program that C writes with this tag and this name, or nil.
+func (i *Info) Named(tag types.Tag, name string) btf.Type {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	x := i.index()
+	at, ok := x.tagged[tag][name]
+	if !ok {
+		return nil
+	}
+	return i.whole(x, at)
+}
+
+// whole reads the type of an entry.
+func (i *Info) whole(x *names, at namedAt) btf.Type {
+	t := i.reader(x, at.unit)
+	defer func() { x.left = t.left }()
+	return t.read(at.at, nil, 0)
+}
+
+// Names returns all names with this tag, sorted.
+func (i *Info) Names(tag types.Tag) (out []string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for n := range i.index().tagged[tag] {
+		out = append(out, n)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// Enumerator returns the value of an enumerator of that name, and its enumeration.
+func (i *Info) Enumerator(name string) (value uint64, of *btf.Enum, ok bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	x := i.index()
+	at, ok := x.enumerators[name]
+	if !ok {
+		return 0, nil, false
+	}
+	of, _ = i.whole(x, at).(*btf.Enum)
+	if of == nil {
+		return 0, nil, false
+	}
+	n := slices.IndexFunc(of.Values, func(v btf.EnumValue) bool { return v.Name == name })
+	if n < 0 {
+		return 0, nil, false
+	}
+	return of.Values[n].Value, of, true
+}
+
+// Func returns the prototype of a function of the program as its source has it, or nil.
+func (i *Info) Func(name string) *btf.FuncProto {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	x := i.index()
+	at, ok := x.functions[name]
+	if !ok {
+		return nil
+	}
+	t := i.reader(x, at.unit)
+	defer func() { x.left = t.left }()
+	r := i.data.Reader()
+	r.Seek(at.at)
+	e, err := r.Next()
+	if err != nil || e == nil {
+		return nil
+	}
+	typeOf := func(e *dwarf.Entry) btf.Type {
+		if at, ok := e.Val(dwarf.AttrType).(dwarf.Offset); ok {
+			return t.read(at, nil, 0)
+		}
+		return (*btf.Void)(nil)
+	}
+	p := &btf.FuncProto{Return: typeOf(e)}
+	if !e.Children {
+		return p
+	}
+	for e := t.next(r); e != nil; e = t.next(r) {
+		switch e.Tag {
+		case dwarf.TagFormalParameter:
+			name, _ := e.Val(dwarf.AttrName).(string)
+			p.Params = append(p.Params, btf.FuncParam{Name: name, Type: typeOf(e)})
+		case dwarf.TagUnspecifiedParameters:
+			p.Params = append(p.Params, btf.FuncParam{Type: (*btf.Void)(nil)})
+		}
+		if t.skip(r, e, t.unit) != nil {
+			break
+		}
+	}
+	return p
+}
