@@ -19,7 +19,7 @@ const (
 // Names of the maps of a script that are not its own.
 const (
 	mapOutput = "output" // the ring of what is written
-	mapSites  = "sites"  // of each site how often something failed, and the last errno
+	mapSites  = "sites"  // of each site how often something failed, and the last errno; then whether exit was called
 	mapRoom   = "room"   // in front of the number of a program
 	mapStacks = "stacks" // in front of a depth
 )
@@ -194,6 +194,9 @@ func (g *generator) copy(to, from mem, n int) {
 		g.store(to.at(i), asm.R1)
 	}
 }
+
+// exiting is where the map of sites has whether exit was called.
+func (c *checker) exiting() uint32 { return uint32(16 * len(c.sites)) }
 
 // failed counts that something failed at a site; R0 has the errno, and is kept.
 func (g *generator) failed(site int) {

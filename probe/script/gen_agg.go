@@ -44,6 +44,7 @@ func (g *generator) aggregate(m *mapDef, e, value *expr) {
 			g.increment(8)
 		case Min, Max:
 			g.highest(val)
+			g.Emit(bpfgen.StoreConst(8, rValue, 8, 1))
 		}
 	})
 	g.Place(done)
@@ -57,8 +58,8 @@ func (g *generator) increment(off int16) {
 // signBit is where numbers with a sign are turned to be in the order of those without.
 const signBit = 1 << 63
 
-// rank makes of R0 a number that is the higher, the more it is what is looked for, and is
-// 0 where nothing was seen.
+// rank makes of R0 a number that is the higher, the more it is what is looked for. Behind it
+// in the map stands whether any was seen.
 func (g *generator) rank(t Type) {
 	if t.Signed {
 		g.Emit(bpfgen.Const(asm.R1, signBit), asm.Xor.Reg(asm.R0, asm.R1))
@@ -151,8 +152,12 @@ func (g *generator) exprStmt(e *expr) {
 // output writes a record: the number of what it is about, and the values.
 func (g *generator) output(e *expr) {
 	o := g.c.outputs[e.num]
-	g.loadMap(asm.R1, mapOutput)
 	none := g.NewLabel()
+	if o.kind == outExit { // one record is enough, and more would drive others out of the ring
+		g.Emit(asm.LoadMapValue(asm.R1, g.mapNumber(mapSites), g.c.exiting()), bpfgen.Load(8, asm.R0, asm.R1, 0))
+		g.Require(asm.JEq, asm.R0, 0, none)
+	}
+	g.loadMap(asm.R1, mapOutput)
 	g.Emit(asm.Mov.Imm(asm.R2, int32(o.bytes())), asm.Mov.Imm(asm.R3, 0), bpfgen.Call(bpf.HelperRingReserve))
 	g.Require(asm.JNE, asm.R0, 0, none)
 	g.Emit(asm.Mov.Reg(rRec, asm.R0))
@@ -167,6 +172,9 @@ func (g *generator) output(e *expr) {
 		at += t.bytes()
 	}
 	g.Emit(asm.Mov.Reg(asm.R1, rRec), asm.Mov.Imm(asm.R2, 0), bpfgen.Call(bpf.HelperRingSubmit))
+	if o.kind == outExit {
+		g.Emit(asm.LoadMapValue(asm.R1, g.mapNumber(mapSites), g.c.exiting()), bpfgen.StoreConst(8, asm.R1, 0, 1))
+	}
 	g.Place(none)
 	if o.kind == outExit {
 		g.GoTo(g.end)

@@ -60,9 +60,8 @@ func (g *generator) merged(m *mapDef, key mem) {
 			g.load(asm.R1, all.at(8))
 			g.Emit(operations["/"][signIndex(t.Signed)].Reg(asm.R0, asm.R1))
 		case Min, Max:
-			if m.keyed == 1 {
-				g.Require(asm.JNE, asm.R0, 0, none) // nothing was seen yet
-			}
+			g.load(asm.R1, all.at(8))
+			g.Require(asm.JNE, asm.R1, 0, none) // nothing was seen yet
 			g.fromRank(t)
 		}
 	})

@@ -1,6 +1,8 @@
 package script
 
 import (
+	"math"
+	"math/bits"
 	"slices"
 	"strconv"
 )
@@ -317,6 +319,37 @@ func (p *script) constant(e *expr) (int64, bool) {
 	case exUnary:
 		n, ok := p.constant(e.args[0])
 		return -n, ok && e.name == "-"
+	case exBinary:
+		a, ok := p.constant(e.args[0])
+		b, ok2 := p.constant(e.args[1])
+		if ok && ok2 && a >= 0 && b >= 0 {
+			return fold(e.name, a, b)
+		}
+	}
+	return 0, false
+}
+
+// fold calculates with numbers that are not negative, where the result is no other one
+// without a sign.
+func fold(op string, a, b int64) (n int64, ok bool) {
+	switch op {
+	case "+":
+		return a + b, a <= math.MaxInt64-b
+	case "-":
+		return a - b, true
+	case "*":
+		hi, lo := bits.Mul64(uint64(a), uint64(b))
+		return a * b, hi == 0 && lo <= math.MaxInt64
+	case "/":
+		if b > 0 {
+			return a / b, true
+		}
+	case "%":
+		if b > 0 {
+			return a % b, true
+		}
+	case "<<":
+		return a << b, b < 63 && a <= math.MaxInt64>>b
 	}
 	return 0, false
 }

@@ -102,7 +102,7 @@ func (m *mapDef) merge(e *entry, key []byte, values [][]byte) {
 func (m *mapDef) number(e *entry) int64 {
 	t := m.value
 	switch {
-	case t.is(Min, Max) && e.words[0] == 0 && m.keyed == 1:
+	case t.is(Min, Max) && e.words[1] == 0:
 		return 0 // nothing was seen yet
 	case t.is(Min, Max):
 		return unrank(t, e.words[0])

@@ -143,7 +143,7 @@ func (t Type) bytes() int {
 			n += e.bytes()
 		}
 		return n
-	case Avg, Stats:
+	case Avg, Min, Max, Stats:
 		return 16
 	case Inet:
 		return 24
