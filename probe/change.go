@@ -228,7 +228,7 @@ func (p *places) rewritten(lo, hi guest.GVA) {
 	}
 	for a := lo; a < hi; a++ {
 		if sym, ok := p.target.Symbols().Find(a); ok {
-			delete(p.funcs.funcs, sym.Addr)
+			delete(p.funcs.funcs, funcKey{sym.Addr, sym.Size})
 		}
 	}
 }

@@ -27,6 +27,7 @@ type cpu struct {
 
 	mirror  *mirror           // the last that this vCPU was sent to and has not ended
 	entered []activation      // that this hit has begun so far
+	leaving []activation      // that end with this hit, without a trampoline
 	word    [8]byte           // scratch
 	task    guest.Task        // scratch
 	data    [MaxDataSize]byte // scratch

@@ -24,7 +24,12 @@ type Exit struct {
 // to other code than its caller's (iret, a far return or jump, sysret, vmlaunch), a
 // call of a place within it, whose return is none of its own, an end that is run over,
 // or none at all.
-func (fs *Functions) Exits(sym guest.Symbol) ([]Exit, error) {
+func (fs *Functions) Exits(sym guest.Symbol) ([]Exit, error) { return fs.exits(sym, false) }
+
+// exits is Exits. With calls, a call is taken to come back only where the function goes on
+// behind it (compilers end functions with calls of abort and the like), and a return where no
+// known path leads to, as in an exception's handler, is one that is not known.
+func (fs *Functions) exits(sym guest.Symbol, calls bool) ([]Exit, error) {
 	parts, err := fs.parts(sym)
 	if err != nil {
 		return nil, err
@@ -36,6 +41,9 @@ func (fs *Functions) Exits(sym guest.Symbol) ([]Exit, error) {
 	for _, p := range parts {
 		for _, i := range p.f.Insts() {
 			at := p.sym.Addr + guest.GVA(i.Off)
+			if calls && !i.Reached && uint64(i.Off) < p.sym.Size && i.Class() == insn.ClassRet {
+				return nil, exitsUnknown(sym, p, i.Off, "no known path leads to this return")
+			}
 			if !i.Reached || uint64(i.Off) >= p.sym.Size {
 				continue
 			}
@@ -63,6 +71,7 @@ func (fs *Functions) Exits(sym guest.Symbol) ([]Exit, error) {
 			switch {
 			case leaves:
 				out = append(out, Exit{at, tail})
+			case calls && (i.Class() == insn.ClassCall || i.Class() == insn.ClassCallInd):
 			case i.Falls() && uint64(i.Off)+uint64(i.Len) >= p.sym.Size:
 				return nil, exitsUnknown(sym, p, i.Off, "what follows belongs to another symbol")
 			}
@@ -89,7 +98,11 @@ type part struct {
 // parts analyzes the function that sym names, and its cold pieces.
 func (fs *Functions) parts(sym guest.Symbol) ([]part, error) {
 	syms := []guest.Symbol{sym}
-	if img, ok := fs.syms.(Image); ok {
+	if !sym.Addr.Canonical() { // a file's, which are not among those of the image
+		if s, err := fs.syms.Lookup(sym.Name + ".cold"); err == nil {
+			syms = append(syms, s)
+		}
+	} else if img, ok := fs.syms.(Image); ok {
 		for _, s := range img.Symbols() {
 			if s.Kind == guest.SymFunc && strings.HasPrefix(s.Name, sym.Name+".cold") {
 				syms = append(syms, s)
@@ -111,6 +124,8 @@ func (fs *Functions) parts(sym guest.Symbol) ([]part, error) {
 }
 
 func exitsUnknown(sym guest.Symbol, p part, off int, why string) *Error {
-	return newError(CodeExitsUnknown, fmt.Sprintf("the exits of %s are not all known", sym.Name),
-		fmt.Sprintf("%s+%#x: %s; a return probe without this option needs none", p.sym.Name, off, why))
+	if sym.Addr.Canonical() {
+		why += "; a return probe without this option needs none"
+	}
+	return newError(CodeExitsUnknown, fmt.Sprintf("the exits of %s are not all known", sym.Name), fmt.Sprintf("%s+%#x: %s", p.sym.Name, off, why))
 }

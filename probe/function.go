@@ -15,17 +15,23 @@ import (
 type Functions struct {
 	syms  Symbols
 	index *flow.Index // of all; nil: not asked for yet
-	funcs map[guest.GVA]*flow.Func
+	funcs map[funcKey]*flow.Func
 
 	// Of a Kernel: the pieces that this is about, and what was found out of each.
 	pieces []guest.Piece
 	looks  map[any]*flow.Index
 }
 
+// funcKey is what a function was analyzed as: of a file's, names may come later.
+type funcKey struct {
+	addr guest.GVA
+	size uint64
+}
+
 // NewFunctions returns the functions of an image. It looks at the code when it
 // is first asked about it.
 func NewFunctions(syms Symbols) *Functions {
-	return &Functions{syms: syms, funcs: map[guest.GVA]*flow.Func{}}
+	return &Functions{syms: syms, funcs: map[funcKey]*flow.Func{}}
 }
 
 // maxFunctions bounds the functions that are remembered, which take some 6 KiB each.
@@ -34,7 +40,8 @@ const maxFunctions = 256
 // Of returns the analysis of the function that sym names, or why there is none.
 func (fs *Functions) Of(sym guest.Symbol) (f *flow.Func, why string) {
 	fs.refresh()
-	if f := fs.funcs[sym.Addr]; f != nil {
+	key := funcKey{sym.Addr, sym.Size}
+	if f := fs.funcs[key]; f != nil {
 		return f, ""
 	}
 	in := fs.input(sym)
@@ -52,7 +59,7 @@ func (fs *Functions) Of(sym guest.Symbol) (f *flow.Func, why string) {
 	if len(fs.funcs) >= maxFunctions {
 		clear(fs.funcs)
 	}
-	fs.funcs[sym.Addr] = f
+	fs.funcs[key] = f
 	return f, ""
 }
 

@@ -99,6 +99,7 @@ func (c *cpu) arrive(s State, st *site, d *detour) Verdict {
 		if c.offer(s, r) {
 			c.skip(s, chain[i+1:])
 			c.leave()
+			c.stay()
 			c.hookTaken(s, sp)
 			return Verdict{Action: Resume}
 		}
@@ -108,6 +109,9 @@ func (c *cpu) arrive(s State, st *site, d *detour) Verdict {
 		}
 	}
 	c.leave()
+	if len(c.leaving) != 0 {
+		c.leaveBy(s, st)
+	}
 	if len(c.entered) != 0 {
 		c.hook(s)
 	}
@@ -155,6 +159,10 @@ func (c *cpu) offer(s State, r *registration) (taken bool) {
 	k := &r.cells[c.id]
 	k.passed = 0
 	if !r.enabled.Load() || r.elsewhere(c, s) {
+		return false
+	}
+	if r.leaves != nil {
+		c.left(s, r.leaves)
 		return false
 	}
 	c.about(r)

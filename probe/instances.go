@@ -48,6 +48,7 @@ type instances struct {
 	stride int // bytes from one record to the next
 
 	tramps guest.GVA     // the first trampoline
+	left   bool          // there are none: the function's returns are probed (leaves.go)
 	lent   []guest.GVA   // or those of a table without memory of the engine's (returns.borrow), ascending
 	end    guest.GVA     // of all code
 	exit   guest.GVA     // shared: the exit for arrivals that belong to no activation

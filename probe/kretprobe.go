@@ -21,7 +21,9 @@ import (
 // profile (guest.Profile), when its task is gone or has unwound its stack (see
 // Info.InUse).
 //
-// The guest's stack holds a trampoline's address instead of the return address
+// On a function of a file (Files) there are no trampolines: the stack is left alone, and the
+// instructions that leave the function, and those that it ends with a jump to, are probed
+// instead; a function whose code does not show them all is refused. Elsewhere the guest's stack holds a trampoline's address instead of the return address
 // meanwhile; Context.Ret and Context.Stack show the real one. A guest with
 // shadow stacks (CET) would not accept that: the machine offers none to it. A
 // function that returns twice (setjmp, vfork) is followed to its first return;
@@ -89,6 +91,8 @@ type retprobe struct {
 	cells []retCell                 // what the host has counted
 	base  []retBase                 // what shared tables that are gone have counted
 
+	leaves []*registration // of one without trampolines
+
 	abandoned atomic.Uint64
 	underWay  atomic.Uint64 // when it was unregistered
 
@@ -122,7 +126,9 @@ func (r *registration) checkReturn(p *places, at place) *Error {
 		return notEntry(at)
 	case unreturnable[at.sym.Name]:
 		return newError(CodeBlacklisted, fmt.Sprintf("%s must not have a kretprobe", at.sym.Name), "it returns on another stack")
-	case p.can[guest.Level(at.sym.User)].NoExec != "" && len(p.padding(at.sym.User)) == 0:
+	case p.byLeaves(at.sym.User) && rp.MaxActive > maxLeft:
+		return newError(CodeNoInstances, fmt.Sprintf("%d instances", rp.MaxActive), fmt.Sprintf("at most %d in a file of the guest's", maxLeft))
+	case !p.byLeaves(at.sym.User) && p.can[guest.Level(at.sym.User)].NoExec != "" && len(p.padding(at.sym.User)) == 0:
 		return newError(CodeHostCannot, "there is no memory for the trampolines of a kretprobe yet", p.can[guest.Level(at.sym.User)].NoExec)
 	case at.sym.User && p.oneSpace:
 		return newError(CodeHostCannot, "this target cannot access the stack with the rights of user code", "")
@@ -132,6 +138,14 @@ func (r *registration) checkReturn(p *places, at place) *Error {
 		return newError(CodeHandlers, "a kretprobe has an entry and a return handler", "Pre, Post and Fault must be nil")
 	case rp.MaxActive > maxInstances:
 		return newError(CodeNoInstances, fmt.Sprintf("%d instances", rp.MaxActive), fmt.Sprintf("at most %d", maxInstances))
+	}
+	if p.byLeaves(at.sym.User) {
+		if _, err := p.leaves(at.sym); err != nil {
+			return err
+		}
+		if rp.MaxActive <= 0 {
+			r.ret.max = defaultLeft
+		}
 	}
 	return nil
 }

@@ -129,6 +129,11 @@ func (t *instances) fate(i int, state uint64, root guest.GPA, buf []byte) fate {
 		return fateGone
 	}
 	switch word := le.Uint64(buf); {
+	case t.left:
+		if word != t.word(i, instNext).Load() {
+			return fateGone
+		}
+		return fateLive
 	case t.core.leadsTo(guest.GVA(word), t.tramp(i)), t.core.mirrored(t.word(i, instPlace).Load(), word):
 		return fateLive
 	case !t.user && word <= maxSelector && word&selectorRPL == 0:

@@ -145,6 +145,11 @@ func (e *Engine) admitAll(b *batch, ps []Probe) error {
 		}
 	}
 	for i := range ps {
+		if err := e.addLeaves(b, b.regs[i]); err != nil {
+			return refused(i, err)
+		}
+	}
+	for i := range ps {
 		if j := b.regs[i].jprobe; j != nil && j.mirror != 0 {
 			j.end = e.endOf(j)
 			if err := e.admit(b, j.end); err != nil {
@@ -416,7 +421,7 @@ func (e *Engine) remove(regs []*registration) error {
 			e.abortMirrors(w)
 		}
 		e.dropEnds(regs)
-		regs := e.unawait(append(slices.Clip(regs), e.ripeEnds()...))
+		regs := e.unawait(append(withLeaves(regs), e.ripeEnds()...))
 		for _, r := range regs {
 			gone[r] = true
 			r.enabled.Store(false)

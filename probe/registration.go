@@ -29,6 +29,7 @@ type registration struct {
 	space  guest.GPA // 0: in all address spaces
 
 	ret    *retprobe // of a kretprobe, else nil
+	leaves *retprobe // of a place where that one's function is left, else nil
 	jprobe *jprobe   // of a jprobe, else nil
 
 	// check makes the checks of the kind, at the place that was found. nil: none.
@@ -50,6 +51,7 @@ const (
 	kindJprobe    kind = 'j'
 	kindMirrorEnd kind = 'e' // the engine's own, where mirrors of jprobes end
 	kindWatch     kind = 'w' // of an execute watch that a breakpoint serves
+	kindLeave     kind = 'x' // the engine's own, where a function of a file is left
 	kindMilestone kind = 'm' // the engine's own, at a Milestone
 )
 
@@ -84,7 +86,7 @@ func (r *registration) table() *instances {
 
 // hidden reports whether the registration is in no listing of probes.
 func (r *registration) hidden() bool {
-	return r.kind == kindMirrorEnd || r.kind == kindWatch || r.kind == kindMilestone
+	return r.kind == kindMirrorEnd || r.kind == kindWatch || r.kind == kindLeave || r.kind == kindMilestone
 }
 
 // where is a place as users give it.

@@ -63,7 +63,7 @@ func (e *Engine) reloaded() error {
 		return nil
 	})
 	for r, why := range lost {
-		if e.pending(r) || r.kind == kindMilestone {
+		if e.pending(r) || r.kind == kindMilestone || r.kind == kindLeave {
 			continue
 		}
 		e.log.Warn("probe is gone after the guest was reset", "probe", r.name, "addr", r.site.addr, "symbol", r.site.symbol, "err", why)

@@ -27,6 +27,9 @@ func (c *cpu) activate(s State, r *registration) {
 	}
 	i := -1
 	if ok && ret.Canonical() { // or the return is the processor's to refuse
+		if t.left {
+			t.displace(s)
+		}
 		t.unwind(s)
 		o := origin{s.Regs.RSP, uint64(ret), uint64(s.Root)}
 		if i = t.take(o); i < 0 && t.sweep(s.Root, sweepBatch, t.shared(), c.word[:]) > 0 {
@@ -106,9 +109,11 @@ func (c *cpu) hook(s State) {
 		task, at := c.taskOf(s, a.t.tasks)
 		a.t.word(a.i, instOwner).Store(uint64(at))
 		a.t.word(a.i, instTask).Store(uint64(task))
-		next = a.t.tramp(a.i)
+		if !a.t.left {
+			next = a.t.tramp(a.i)
+		}
 	}
-	if !ok || !c.writeWord(s, s.Regs.RSP, next) {
+	if !ok || !entered[0].t.left && !c.writeWord(s, s.Regs.RSP, next) {
 		for _, a := range entered {
 			if !a.t.dead.Load() { // the counts are final
 				k := &a.t.rp.reg.cells[c.id]

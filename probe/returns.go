@@ -39,6 +39,11 @@ func (x *returns) prepare(rp *retprobe, st *site) (*instances, *Error) {
 		}
 	}
 	t := newInstances(&x.core, rp, st)
+	if x.byLeaves(st.user) {
+		t.left = true
+		t.keep(make([]byte, t.size()))
+		return t, nil
+	}
 	if why != nil {
 		t.noStage = why.Error()
 		t.short = errors.Is(why, syscall.ENOMEM) || errors.Is(why, code.ErrNoMemory)

@@ -120,14 +120,18 @@ func (v *View) giveCopy(name string, b []byte, used func(guest.Range) bool) (*us
 	if old == nil {
 		old = cmp.Or(v.files.awaited(at), v.files.awaited(name))
 	}
-	if old != nil && old.given && !bytes.Equal(old.data, b) && used(guest.Range{Start: old.base, End: old.base + 1<<fileShift}) {
+	switch {
+	case old == nil || !old.given:
+	case bytes.Equal(old.data, b) && (!there || old.present()):
+		return old, nil
+	case used(guest.Range{Start: old.base, End: old.base + 1<<fileShift}):
 		return nil, errUsed
 	}
 	f, err := v.files.make(at, uint64(len(b)))
 	if err != nil {
 		return nil, err
 	}
-	if old != nil {
+	if old != nil && !old.given { // what is known of its code stays so
 		f.base, f.path = old.base, old.path
 	}
 	f.data, f.given = b, true
@@ -142,12 +146,23 @@ func (v *View) giveCopy(name string, b []byte, used func(guest.Range) bool) (*us
 			return nil, err
 		}
 	}
-	if old != nil {
-		v.files.all[(f.base-fileCode)>>fileShift] = f
-	} else {
-		v.files.all = append(v.files.all, f)
+	if i := int((f.base - fileCode) >> fileShift); i < len(v.files.all) {
+		v.files.all[i] = f
+		return f, nil
+	}
+	if v.files.all = append(v.files.all, f); old != nil {
+		old.mu.Lock()
+		old.given, old.inode = false, Inode{}
+		old.mu.Unlock()
 	}
 	return f, nil
+}
+
+// present reports whether the guest had the file in memory.
+func (f *userFile) present() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.inode.Addr != 0
 }
 
 // awaited returns the copy that was given of the file at path, if the guest did not have that

@@ -123,7 +123,7 @@ func TestFileCopyAwaited(t *testing.T) {
 		if g, err := v.Give("/bin/prog", now, unused); err != nil || !g.Present || g.Pages != 3 {
 			t.Errorf("the right one: %+v, %v", g, err)
 		}
-		if s, err := v.Lookup("/bin/prog:first"); err != nil || s.Addr != first.Addr {
+		if s, err := v.Lookup("/bin/prog:first"); err != nil || s.Addr != first.Addr+1<<fileShift {
 			t.Errorf("by the right one: %+v, %v", s, err)
 		}
 	}

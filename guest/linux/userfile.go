@@ -38,6 +38,7 @@ type userFile struct {
 	text []guest.Range // what is executable of it, ascending
 
 	segments []fileSegment // of its program headers
+	constant []guest.Range // what nobody writes to, and code has as far from itself as the file has
 	buildID  string        // "" = it has none, or the guest has it not in memory
 	names    atomic.Pointer[fileNames]
 
@@ -209,6 +210,11 @@ func (f *userFile) parse() error {
 	if len(f.text) == 0 {
 		return errors.New("it has no code")
 	}
+	for _, p := range file.Progs {
+		if elf.ProgType(p.Type) == elf.PT_LOAD && elf.ProgFlag(p.Flags)&elf.PF_W == 0 && p.Vaddr-p.Off == f.segments[0].addr-f.segments[0].off && p.Off < uint64(len(f.data)) {
+			f.constant = append(f.constant, guest.Range{Start: f.base + guest.GVA(p.Off), End: f.base + guest.GVA(p.Off+min(p.Filesz, uint64(len(f.data))-p.Off))})
+		}
+	}
 	slices.SortFunc(f.text, func(a, b guest.Range) int {
 		if a.Start < b.Start {
 			return -1
@@ -282,7 +288,11 @@ func (f *userFile) textAt(addr guest.GVA) *guest.Range {
 // code returns the n bytes at addr, fewer where the text ends, none where the guest has
 // them not in memory.
 func (f *userFile) code(v *View, addr guest.GVA, n int) []byte {
-	r := f.textAt(addr)
+	return f.read(v, f.textAt(addr), addr, n)
+}
+
+// read is code for what is in r; nil: nothing is.
+func (f *userFile) read(v *View, r *guest.Range, addr guest.GVA, n int) []byte {
 	if r == nil || n <= 0 {
 		return nil
 	}
@@ -297,6 +307,18 @@ func (f *userFile) code(v *View, addr guest.GVA, n int) []byte {
 		}
 	}
 	return slices.Clone(f.data[off:end])
+}
+
+// constantAt returns the n bytes at addr where nobody writes to them, or nil.
+func (f *userFile) constantAt(v *View, addr guest.GVA, n int) []byte {
+	for i, r := range f.constant {
+		if addr >= r.Start && addr < r.End {
+			if b := f.read(v, &f.constant[i], addr, n); len(b) == n {
+				return b
+			}
+		}
+	}
+	return nil
 }
 
 // find returns the function that has addr. Where the file does not name it, it is the one

@@ -443,6 +443,9 @@ func (v *View) Code(addr guest.GVA, n int) []byte {
 // Constant implements guest.View: what the image has, relocated, where the kernel never
 // writes.
 func (v *View) Constant(addr guest.GVA, n int) []byte {
+	if f := v.file(addr); f != nil {
+		return f.constantAt(v, addr, n)
+	}
 	if n < 0 || !v.core.constant(addr, uint64(n)) {
 		return nil
 	}

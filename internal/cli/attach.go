@@ -124,7 +124,8 @@ Definitions of one GROUP/EVENT are several probes of that event: of one kind, wi
 same arguments, at different places. Functions of a pattern that cannot be probed are left
 out, which is told, or refused with --strict.
 
-An r definition replaces the return address on the stack while a call is under way.
+An r definition replaces the return address on the stack while a call is under way, but in
+programs of a Linux guest, where it probes what the function is left by.
 Where a function, or a guest that walks its stacks, must not see that, --at-rets puts
 probes of one event at each ret of the function and each jump to another function
 (there $retval is not known yet). They have the registers from before that

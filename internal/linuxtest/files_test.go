@@ -165,9 +165,9 @@ func TestFiles(t *testing.T) {
 				t.Logf("%s+%#x at %v: %s", info.Symbol, info.Offset, info.Addr, info.Plan)
 			}
 			for what, p := range map[string]probe.Probe{
-				"there is no memory for the trampolines": &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "/prog:work"}},
-				"enters the kernel":                      &probe.Kprobe{Symbol: fmt.Sprintf("/prog:%#x", system)},
-				"no such file":                           &probe.Kprobe{Symbol: "/none:work"},
+				"is not the entry of a function": &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "/prog:work", Offset: imul}},
+				"enters the kernel":              &probe.Kprobe{Symbol: fmt.Sprintf("/prog:%#x", system)},
+				"no such file":                   &probe.Kprobe{Symbol: "/none:work"},
 			} {
 				var no *probe.Error
 				if err := e.Register(p); !errors.As(err, &no) || !strings.Contains(err.Error(), what) {

@@ -1,0 +1,180 @@
+package probe
+
+import (
+	"fmt"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// A kretprobe on a function of a file has no trampolines: there is no memory for them in
+// processes, and a return address that leads to an int3 in a page of the file would lead to
+// nothing when the kernel drops that page. Its calls are left by the instructions that leave
+// the function, which are probed themselves, and by those of the functions that it ends with
+// a jump to. Nothing on the process's stack is changed. An activation is known by its address
+// space, the place of its return address, and that address: which of the returns are its, a
+// fork's copy of the stack, another thread and a signal's handler cannot confuse. One that is
+// not left so, by a long jump or the end of the process, is found out as others are (fate), or
+// when its place on the stack is used anew.
+
+// maxLeft bounds MaxActive of such a kretprobe, whose records are searched.
+const maxLeft = 4096
+
+// defaultLeft is its MaxActive where nothing is said: calls of many processes are under way.
+const defaultLeft = 256
+
+// maxTails bounds the functions that one of them ends with.
+const maxTails = 32
+
+// byLeaves reports whether kretprobes on code of that privilege are such ones.
+func (k *core) byLeaves(user bool) bool {
+	return user && k.files != nil && k.can[guest.Level(user)].NoExec != ""
+}
+
+// leaves returns where calls of the function that sym names are left. Errors are those of
+// Functions.Exits.
+func (p *places) leaves(sym guest.Symbol) ([]where, *Error) {
+	var out []where
+	todo, seen := []guest.Symbol{sym}, map[guest.GVA]bool{sym.Addr: true}
+	refuse := func(of guest.Symbol, at guest.GVA, why string) *Error {
+		return newError(CodeExitsUnknown, fmt.Sprintf("the exits of %s are not all known", sym.Name), fmt.Sprintf("%s+%#x: %s", of.Name, uint64(at-of.Addr), why))
+	}
+	syms := p.target.Symbols()
+	for len(todo) > 0 {
+		of := todo[0]
+		todo = todo[1:]
+		exits, err := p.functions().exits(of, true)
+		if err != nil {
+			return nil, err.(*Error)
+		}
+		for _, x := range exits {
+			in, _ := syms.Find(x.Addr) // perhaps a cold piece of it
+			if !x.Tail {
+				out = append(out, where{symbol: in.Name, offset: uint64(x.Addr - in.Addr)})
+				continue
+			}
+			i, err := insn.Decode(syms.Code(x.Addr, insn.MaxLen))
+			if err != nil {
+				return nil, refuse(of, x.Addr, err.Error())
+			}
+			to, _ := i.Target(uint64(x.Addr))
+			next, ok := syms.Find(guest.GVA(to))
+			switch {
+			case !ok || next.Addr != guest.GVA(to) || next.Size <= 1:
+				return nil, refuse(of, x.Addr, "it goes on with a jump to code that is no function with a name (of another file?)")
+			case seen[next.Addr]:
+			case len(seen) > maxTails:
+				return nil, refuse(of, x.Addr, fmt.Sprintf("it ends with more than %d other functions", maxTails))
+			default:
+				seen[next.Addr] = true
+				todo = append(todo, next)
+			}
+		}
+	}
+	return out, nil
+}
+
+// addLeaves adds the hidden probes that the kretprobe r, which the batch has admitted, needs.
+func (e *Engine) addLeaves(b *batch, r *registration) *Error {
+	if r.ret == nil || r.ret.table.Load() == nil || !r.ret.table.Load().left {
+		return nil
+	}
+	at, err := e.places.resolve(r.where)
+	if err != nil {
+		return err
+	}
+	leaves, err := e.places.leaves(at.sym)
+	if err != nil {
+		return err
+	}
+	r.ret.leaves = nil
+	for _, w := range leaves {
+		x := &registration{tally: e.newTally(r.name), engine: e, kind: kindLeave, where: w, leaves: r.ret}
+		if err := e.admit(b, x); err != nil {
+			return err
+		}
+		r.ret.leaves = append(r.ret.leaves, x)
+	}
+	return nil
+}
+
+// withLeaves returns regs with the hidden probes that go with them.
+func withLeaves(regs []*registration) []*registration {
+	out := regs[:len(regs):len(regs)]
+	for _, r := range regs {
+		if r.ret != nil {
+			out = append(out, r.ret.leaves...)
+		}
+	}
+	return out
+}
+
+// find returns the live record of the activation whose return address ret is at place, or
+// whatever one has that place if ret is 0; else -1.
+func (t *instances) find(place, root uint64, ret uint64) int {
+	if t.words[wordUsed].Load() == 0 {
+		return -1
+	}
+	for i := range t.n {
+		if t.word(i, instState).Load()&phaseMask == phaseLive && t.word(i, instPlace).Load() == place && t.word(i, instRoot).Load() == root &&
+			(ret == 0 || t.word(i, instNext).Load() == ret) {
+			return i
+		}
+	}
+	return -1
+}
+
+// displace abandons what has had its return address where a call now has its own.
+func (t *instances) displace(s State) {
+	for {
+		i := t.find(s.Regs.RSP, uint64(s.Root), 0)
+		if i < 0 || !t.abandon(i, t.word(i, instState).Load()) {
+			return
+		}
+	}
+}
+
+// left notes which activation of rp the vCPU is about to leave, if it is one.
+func (c *cpu) left(s State, rp *retprobe) {
+	t := rp.table.Load()
+	if t == nil || !t.left {
+		return
+	}
+	ret, ok := c.readWord(s, s.Regs.RSP)
+	if !ok || ret == 0 {
+		return
+	}
+	if i := t.find(s.Regs.RSP, uint64(s.Root), uint64(ret)); i >= 0 && t.leave(i, t.word(i, instState).Load()) {
+		c.leaving = append(c.leaving, activation{t, i})
+	}
+}
+
+// stay takes back that activations are left: a handler has sent the guest elsewhere.
+func (c *cpu) stay() {
+	for _, a := range c.leaving {
+		state := a.t.word(a.i, instState)
+		state.Store(state.Load() - phaseLeaving + phaseLive)
+	}
+	c.leaving = c.leaving[:0]
+}
+
+// leaveBy runs the return handlers of the activations that the return on st leaves, those of
+// the oldest probe first, with the registers that the caller will have.
+func (c *cpu) leaveBy(s State, st *site) {
+	count(&c.counts.returns)
+	leaving := c.leaving
+	c.leaving = leaving[:0]
+	sp := s.Regs.RSP
+	s.Regs.RSP += 8
+	if b := st.bytes(); len(b) >= 3 && b[len(b)-3] == 0xc2 { // ret imm16
+		s.Regs.RSP += uint64(le.Uint16(b[len(b)-2:]))
+	}
+	for k := len(leaving) - 1; k >= 0; k-- {
+		a := leaving[k]
+		home := guest.GVA(a.t.word(a.i, instNext).Load())
+		s.Regs.RIP = uint64(home)
+		c.returned(s, a.t, a.i, home)
+		a.t.recycle(a.i)
+	}
+	s.Regs.RSP = sp
+}

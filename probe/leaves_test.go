@@ -1,0 +1,202 @@
+package probe_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/probetest"
+	"github.com/guestprobe/guestprobe/probe"
+)
+
+// filed is a target whose user code is in files: the engine has no memory in processes.
+type filed struct{ *stacks }
+
+func (f filed) Capabilities(user bool) probe.Capabilities {
+	c := f.Fake.Capabilities(user)
+	if user {
+		c.NoExec, c.NoStage, c.InPlace = "no room", "no room", true
+	}
+	return c
+}
+
+func (filed) FilePlace(_ guest.GPA, addr guest.GVA) (guest.GVA, bool) { return addr, true }
+
+// fileCalls are functions of a file, and who calls them.
+type fileCalls struct {
+	filed
+	t *testing.T
+	e *probe.Engine
+}
+
+func newFileCalls(t *testing.T) *fileCalls {
+	t.Helper()
+	build := func(frame uint32) *guest.Image {
+		img, err := probetest.BuildImage(userBase, true,
+			probetest.Func{Name: "frame", Code: []byte("\x50\x58\xb8\x07\x00\x00\x00\xc3")},
+			probetest.Func{Name: "tail", Code: binary.LittleEndian.AppendUint32([]byte("\xff\xc7\xe9"), frame)},
+			probetest.Func{Name: "pops", Code: []byte("\x90\xc2\x10\x00")},
+			probetest.Func{Name: "both", Code: []byte("\x85\xff\x74\x03\x90\xc3\xcc\x90\x90\xc3")},
+			probetest.Func{Name: "aborts", Code: []byte("\x85\xff\x74\x01\xc3\xe8\xf6\xff\xff\xff")},
+			probetest.Func{Name: "wild", Code: []byte("\xff\xe0")},
+			probetest.Func{Name: "lost", Code: []byte("\xeb\x02\x90\xc3\xc3")},
+			probetest.Func{Name: "elsewhere", Code: []byte("\xe9\x00\x10\x00\x00")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return img
+	}
+	img := build(0)
+	var at [2]guest.GVA
+	for i, name := range []string{"frame", "tail"} {
+		s, err := img.Lookup(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at[i] = s.Addr
+	}
+	f := &fileCalls{filed: filed{&stacks{Fake: newFake(t, 1, build(uint32(at[0]-at[1]-7))), words: map[guest.GPA]map[guest.GVA]uint64{}}}, t: t}
+	var err error
+	if f.e, err = probe.New(f.filed, probe.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// at has the vCPU come to an instruction of a function, with its return address at slot.
+func (f *fileCalls) at(name string, off, root, slot, ret uint64) {
+	f.t.Helper()
+	sym, err := f.Symbols().Lookup(name)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	if f.words[guest.GPA(root)] == nil {
+		f.words[guest.GPA(root)] = map[guest.GVA]uint64{}
+	}
+	f.words[guest.GPA(root)][guest.GVA(slot)] = ret
+	regs := probe.Regs{RIP: uint64(sym.Addr) + off, RSP: slot, RAX: root + off}
+	if v := f.e.Hit(0, probe.State{Regs: &regs, Root: guest.GPA(root), CPL: 3}, probe.Trap{Kind: probe.TrapBreakpoint}); v.Action != probe.Resume && v.Action != probe.StepInPlace {
+		f.t.Fatalf("%s+%#x: %+v", name, off, v)
+	}
+	if got := f.words[guest.GPA(root)][guest.GVA(slot)]; got != ret {
+		f.t.Errorf("%s+%#x: the return address is %#x, was %#x", name, off, got, ret)
+	}
+}
+
+// TestLeaves: calls of functions of a file return by the instructions that leave them, each by
+// its own, and what is on the stack stays as it is.
+func TestLeaves(t *testing.T) {
+	const a, b, slot, ret = 0x1000, 0x2000, uint64(userStacks + 0x800), uint64(userRet)
+	var order []string
+	f := newFileCalls(t)
+	counts := func(r *probe.Kretprobe, handled, returns, abandoned uint64, inUse int) {
+		t.Helper()
+		i, ok := f.e.Info(&r.Kprobe)
+		if s := i.Stats; !ok || s.Handled != handled || s.Returns != returns || s.Abandoned != abandoned || i.InUse != inUse || s.Missed != 0 {
+			t.Errorf("%s: %+v, in use %d; want %d handled, %d returns, %d abandoned, %d in use", r.Symbol, s, i.InUse, handled, returns, abandoned, inUse)
+		}
+	}
+	on := func(name, symbol string) *probe.Kretprobe {
+		t.Helper()
+		r := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: symbol}, DataSize: 8}
+		r.Entry = func(c *probe.Context) int {
+			binary.LittleEndian.PutUint64(c.Data, c.Regs.RSP)
+			return 0
+		}
+		r.Return = func(c *probe.Context) {
+			if sp := binary.LittleEndian.Uint64(c.Data); c.Regs.RSP-sp != map[bool]uint64{true: 24, false: 8}[symbol == "pops"] || uint64(c.Ret) != c.Regs.RIP {
+				t.Errorf("%s returns to %v with RIP %#x and RSP %#x, entered with RSP %#x", symbol, c.Ret, c.Regs.RIP, c.Regs.RSP, sp)
+			}
+			order = append(order, name)
+		}
+		if err := f.e.Register(r); err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	frame, newer, tail, pops := on("frame", "frame"), on("newer", "frame"), on("tail", "tail"), on("pops", "pops")
+	if n := len(f.e.List()); n != 4 {
+		t.Errorf("%d probes are listed", n)
+	}
+
+	f.at("frame", 0, a, slot, ret)
+	counts(frame, 1, 0, 0, 1)
+	f.at("frame", 7, b, slot, ret)   // a fork's copy
+	f.at("frame", 7, a, slot-8, ret) // another thread
+	counts(frame, 1, 0, 0, 1)
+	f.at("frame", 7, a, slot, ret)
+	counts(frame, 1, 1, 0, 0)
+	f.at("frame", 7, a, slot, ret) // which was not seen to begin
+	counts(newer, 1, 1, 0, 0)
+
+	f.at("frame", 0, a, slot, ret) // left by a long jump, and called anew
+	f.at("frame", 0, a, slot, ret+5)
+	counts(frame, 3, 1, 1, 1)
+	f.at("frame", 0, a, slot-16, ret+6) // recursion
+	f.at("frame", 7, a, slot-16, ret+6)
+	f.at("frame", 7, a, slot, ret+5)
+	counts(frame, 4, 3, 1, 0)
+
+	f.at("tail", 0, a, slot, ret) // ends with a jump to frame
+	f.at("frame", 0, a, slot, ret)
+	f.at("frame", 7, a, slot, ret)
+	counts(tail, 1, 1, 0, 0)
+	counts(frame, 5, 4, 1, 0)
+	f.at("pops", 0, a, slot, ret)
+	f.at("pops", 1, a, slot, ret)
+	counts(pops, 1, 1, 0, 0)
+	if got, want := strings.Join(order, " "), "frame newer frame newer frame newer frame newer tail pops"; got != want {
+		t.Errorf("returned %s, want %s", got, want)
+	}
+
+	// Its stack is used anew.
+	f.at("frame", 0, b, slot, ret)
+	f.words[b][userStacks+0x800] = 4711
+	counts(frame, 6, 4, 2, 0)
+
+	f.at("frame", 0, a, slot, ret)
+	if err := f.e.Unregister(&frame.Kprobe, &newer.Kprobe, &tail.Kprobe, &pops.Kprobe); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"frame", "tail", "pops"} {
+		if b := f.textOf(name); strings.Contains(b, "\xcc") {
+			t.Errorf("%s is % x when no probe is there", name, b)
+		}
+	}
+}
+
+func (f *fileCalls) textOf(name string) string {
+	f.t.Helper()
+	sym, err := f.Symbols().Lookup(name)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	b := make([]byte, sym.Size)
+	if err := f.Fake.ReadMemory(0, sym.Addr, b); err != nil {
+		f.t.Fatal(err)
+	}
+	return string(b)
+}
+
+// TestLeavesUnknown: a function of a file that does not show how it is left has no kretprobe.
+func TestLeavesUnknown(t *testing.T) {
+	f := newFileCalls(t)
+	for name, want := range map[string]string{
+		"frame": "", "tail": "", "pops": "", "both": "", "aborts": "",
+		"wild":      "where this jump leads is not known",
+		"lost":      "no known path leads to this return",
+		"elsewhere": "a jump to code that is no function with a name",
+	} {
+		_, err := f.e.Check(&probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: name}})
+		var no *probe.Error
+		if want == "" && err != nil || want != "" && (!errors.As(err, &no) || no.Code != probe.CodeExitsUnknown || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", name, err, want)
+		}
+	}
+	_, err := f.e.Check(&probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "frame"}, MaxActive: 4097})
+	if err == nil || !strings.Contains(err.Error(), "at most 4096") {
+		t.Errorf("too many instances: %v", err)
+	}
+}
