@@ -35,8 +35,7 @@ func (st *store) compile(a *attached) error {
 		a.def = nil
 		return err
 	}
-	_, moves := st.guest.Image().(probe.Kernel)
-	layout, err := event.Compile(def, st.scope(a.in), event.Options{Tasks: st.programs.KnowsTasks(), Regs: spec.Regs || spec.Post, Stack: spec.Stack, Moves: moves})
+	layout, err := st.layout(a, false)
 	if err != nil {
 		return err
 	}
@@ -45,9 +44,44 @@ func (st *store) compile(a *attached) error {
 	return nil
 }
 
+// layout resolves a's definition; again is event.Options.Again.
+func (st *store) layout(a *attached, again bool) (*event.Layout, error) {
+	_, moves := st.guest.Image().(probe.Kernel)
+	return event.Compile(a.def, st.scope(a.in), event.Options{
+		Tasks: st.programs.KnowsTasks(), Regs: a.spec.Regs || a.spec.Post, Stack: a.spec.Stack, Moves: moves, Again: again,
+	})
+}
+
 // scope is what the names in definitions can mean; in as variables has it.
 func (st *store) scope(in string) event.Scope {
-	return event.Scope{Symbols: st.guest.Image(), Types: st.guest.Types(), Variables: variables{st.guest, in}}
+	return event.Scope{Symbols: st.guest.Image(), Types: st.guest.Types(), Variables: variables{st.guest, in}, Names: names{st.guest}}
+}
+
+// names are what addresses are called in the boot that there is.
+type names struct{ guest Guest }
+
+// Find implements event.Names.
+func (n names) Find(addr guest.GVA) (guest.Symbol, bool) { return n.guest.Image().Find(addr) }
+
+// locateAgain makes the programs of definitions anew that have addresses, which may be others
+// since the guest was reset. No vCPU runs. Callers hold changes.
+func (st *store) locateAgain() {
+	for _, a := range st.snapshot() {
+		if a.source == nil || a.program == nil || !a.source.Layout.Fixed {
+			continue
+		}
+		l, err := st.layout(a, true)
+		var filter *event.Filter
+		if err == nil && a.spec.Filter != "" {
+			filter, err = l.Filter(a.spec.Filter)
+		}
+		if err == nil {
+			err = a.program.Again(l, filter)
+		}
+		if err != nil {
+			st.log.Warn("what a definition reads by name is where it was before the reset", "probe", a.def.Name(), "err", err)
+		}
+	}
 }
 
 // place makes what is registered for a.

@@ -329,5 +329,6 @@ func (s *server) resetGuestAndPrograms(ctx context.Context) error {
 	if err := s.probes.programs.Reset(); err != nil {
 		return fmt.Errorf("reset: %w", err)
 	}
+	s.probes.locateAgain()
 	return nil
 }

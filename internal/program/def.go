@@ -49,6 +49,30 @@ func (rt *Runtime) Define(l *event.Layout, filter *event.Filter, to Recorder) (*
 	return d, nil
 }
 
+// Again makes the program anew of a layout that is that of Define but for addresses, when the
+// guest was reset. A definition that runs in the guest stays as it is: its addresses do, too.
+// No vCPU runs meanwhile.
+func (d *Definition) Again(l *event.Layout, filter *event.Filter) error {
+	if d.guest != nil {
+		return nil
+	}
+	maps, keys := d.maps, d.keys
+	code, main, err := d.host(l, filter)
+	if err != nil {
+		return err
+	}
+	// What the one before had came first.
+	if _, ok := d.code.State(); ok {
+		maps[0].Close()
+		d.maps = d.maps[1:]
+	}
+	d.rt.unshare(keys[0])
+	d.keys = d.keys[1:]
+	main.cells, main.stack = d.main.cells, d.main.stack
+	d.code, d.main = code, main
+	return nil
+}
+
 // host compiles a layout, and makes the program that runs on the host.
 func (d *Definition) host(l *event.Layout, filter *event.Filter) (*evbpf.Code, *runner, error) {
 	code := evbpf.Compile(l, filter)

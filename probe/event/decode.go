@@ -74,7 +74,7 @@ func (f *Layout) Decode(rec []byte) (*Record, error) {
 		}
 	}
 	for i := range f.Fields {
-		v, err := f.Fields[i].value(rec, rec[RecordStatus+i], f.symbols)
+		v, err := f.Fields[i].value(rec, rec[RecordStatus+i], f.names)
 		if err != nil {
 			return nil, fmt.Errorf("decode %s %s: %w", f.def.Name(), v.Name, err)
 		}
@@ -84,7 +84,7 @@ func (f *Layout) Decode(rec []byte) (*Record, error) {
 }
 
 // value reads one field.
-func (x *Field) value(rec []byte, status byte, symbols probe.Symbols) (Value, error) {
+func (x *Field) value(rec []byte, status byte, names Names) (Value, error) {
 	n := x.Elements()
 	v := Value{Name: x.Name, Type: x.Type, Data: make([]Datum, n)}
 	for j := range v.Data {
@@ -109,15 +109,15 @@ func (x *Field) value(rec []byte, status byte, symbols probe.Symbols) (Value, er
 		}
 		d.Bits = getSized(rec[at : at+x.Size])
 		if x.Type.Format == Symbol || x.Type.Format == SymStr {
-			d.Text = symbolText(guest.GVA(d.Bits), symbols)
+			d.Text = symbolText(guest.GVA(d.Bits), names)
 		}
 	}
 	return v, nil
 }
 
 // symbolText returns name+0xoff/0xsize, or "" where no symbol covers addr.
-func symbolText(addr guest.GVA, symbols probe.Symbols) string {
-	s, ok := symbols.Find(addr)
+func symbolText(addr guest.GVA, names Names) string {
+	s, ok := names.Find(addr)
 	if !ok {
 		return ""
 	}

@@ -26,6 +26,9 @@ type Options struct {
 	// Moves says that the probed code may come to be elsewhere, as that of a kernel does
 	// at a reset, and a module's when it comes again: records have its address.
 	Moves bool
+	// Again says that the definition was compiled before, for a guest that was reset since: of
+	// what is no symbol any more the address is 0.
+	Again bool
 }
 
 // Layout is a definition resolved against an image: what its records hold, and
@@ -48,10 +51,14 @@ type Layout struct {
 	Dynamic  int // texts, one behind the other
 	MaxBytes int // bytes of the longest record
 
-	def     *Def
-	addr    guest.GVA
-	symbols probe.Symbols
-	post    *Layout
+	// Fixed: its programs have addresses of the image, of symbols or variables (or that the
+	// definition gives). When the guest is reset they may be others.
+	Fixed bool
+
+	def   *Def
+	addr  guest.GVA
+	names Names
+	post  *Layout
 }
 
 // Field is one value of a record.
@@ -79,7 +86,7 @@ func Compile(d *Def, scope Scope, opt Options) (*Layout, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &Layout{def: d, addr: addr, symbols: symbols}
+	f := &Layout{def: d, addr: addr, names: scope.names()}
 	if d.Kind == KindReturn {
 		f.Moment = AtReturn
 	}
@@ -87,9 +94,10 @@ func Compile(d *Def, scope Scope, opt Options) (*Layout, error) {
 		f.Fields = watchFields(full, symbols)
 	}
 	for _, a := range full.Args {
-		if a.Fetch, err = resolve(full, a.Fetch, symbols); err != nil {
+		if a.Fetch, err = resolve(full, a.Fetch, symbols, opt.Again); err != nil {
 			return nil, err
 		}
+		f.Fixed = f.Fixed || hasAddress(a.Fetch)
 		if _, comm := a.Fetch.(Comm); comm && !opt.Tasks {
 			e := d.line().failText(a.Text, CodeNoProfile)
 			e.Detail = "$comm needs to know how the guest keeps its tasks"
@@ -101,7 +109,7 @@ func Compile(d *Def, scope Scope, opt Options) (*Layout, error) {
 		}
 		f.Fields = append(f.Fields, Field{Arg: a, Size: size})
 	}
-	f.post = &Layout{Moment: AtPost, def: d, addr: addr, symbols: symbols}
+	f.post = &Layout{Moment: AtPost, def: d, addr: addr, names: scope.names()}
 	f.place(opt)
 	opt.Stack = false
 	f.post.place(opt)
@@ -153,18 +161,21 @@ func (f *Layout) Texts() (n int) {
 }
 
 // resolve puts addresses in place of symbols.
-func resolve(d *Def, x Fetch, symbols probe.Symbols) (Fetch, error) {
+func resolve(d *Def, x Fetch, symbols probe.Symbols, again bool) (Fetch, error) {
 	switch x := x.(type) {
 	case Deref:
-		of, err := resolve(d, x.Of, symbols)
+		of, err := resolve(d, x.Of, symbols, again)
 		x.Of = of
 		return x, err
 	case Sum:
-		of, err := resolve(d, x.Of, symbols)
+		of, err := resolve(d, x.Of, symbols, again)
 		x.Of = of
 		return x, err
 	case SymbolAddr:
 		s, err := symbols.Lookup(x.Name)
+		if err != nil && again {
+			return Immediate{0}, nil
+		}
 		if err != nil {
 			e := d.line().fail(1, 0, CodeBadProbeAddr)
 			e.Errno = CodeBadProbeAddr.Errno()
@@ -178,6 +189,19 @@ func resolve(d *Def, x Fetch, symbols probe.Symbols) (Fetch, error) {
 		return Immediate{uint64(s.Addr) + uint64(x.Offset)}, nil
 	}
 	return x, nil
+}
+
+// hasAddress reports whether what f reads is in a place that is known from the start.
+func hasAddress(f Fetch) bool {
+	switch x := f.(type) {
+	case Deref:
+		return hasAddress(x.Of)
+	case Sum:
+		return hasAddress(x.Of)
+	case Immediate:
+		return true
+	}
+	return false
 }
 
 // Def returns the definition that was compiled.

@@ -15,6 +15,21 @@ type Scope struct {
 	Types   Types         // nil: no types are known
 	// Variables are those that the code sees that is probed; nil: none are known.
 	Variables Variables
+	// Names are what addresses in records are called when these are shown; nil: Symbols.
+	Names Names
+}
+
+// Names are what addresses are called, as by probe.Symbols. Find may be called from any
+// goroutine.
+type Names interface {
+	Find(addr guest.GVA) (guest.Symbol, bool)
+}
+
+func (s Scope) names() Names {
+	if s.Names != nil {
+		return s.Names
+	}
+	return s.Symbols
 }
 
 // Variables are the variables of a guest's program, by its debug information.

@@ -15,7 +15,7 @@ func (f *Layout) AppendArgs(b []byte, r *Record) []byte {
 	if r.Moment == AtReturn {
 		b = f.appendPlace(b, r.Ret)
 		b = append(b, " <- "...)
-		if s, ok := f.symbols.Find(r.Addr); ok {
+		if s, ok := f.names.Find(r.Addr); ok {
 			b = append(b, s.Name...)
 		} else {
 			b = appendAddr(b, r.Addr)
@@ -32,7 +32,7 @@ func (f *Layout) AppendArgs(b []byte, r *Record) []byte {
 }
 
 func (f *Layout) appendPlace(b []byte, addr guest.GVA) []byte {
-	if s, ok := f.symbols.Find(addr); ok {
+	if s, ok := f.names.Find(addr); ok {
 		return appendSymbolOffset(b, s, addr)
 	}
 	return appendAddr(b, addr)
