@@ -92,7 +92,8 @@ func runOurs(h *harness, text string) (r scriptRun) {
 	}
 	defer s.Close()
 	next[api.Start](h, s, api.RecordStart)
-	out, _, end := h.rest(s)
+	out, warnings, end := h.rest(s)
+	r.err = firstError.FindString(strings.Join(warnings, "\n"))
 	if r.out = out; end.Code != nil {
 		r.status = *end.Code
 	}

@@ -115,7 +115,7 @@ func TestScriptEnds(t *testing.T) {
 	h := serveFake(t, nil)
 	s, _ := h.script(api.RunScript{Script: `BEGIN { exit(3); } kprobe:vfs_read { @++; }`})
 	out, _, end := h.rest(s)
-	if end.Reason != api.EndExit || end.Code == nil || *end.Code != 3 || out != "\n\n@: 0\n" {
+	if end.Reason != api.EndExit || end.Code == nil || *end.Code != 3 || out != "\n\n" {
 		t.Errorf("exit: %q, %+v", out, end)
 	}
 	h.noScript()

@@ -47,7 +47,7 @@ func TestDeleteHist(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := "\n\n@h:\n[1]                    1 |" + strings.Repeat("@", 52) + "|\n\n@n: { .count = 0, .average = 0, .total = 0 }\n"
+	want := "\n\n@h:\n[1]                    1 |" + strings.Repeat("@", 52) + "|\n\n"
 	if r.out != want {
 		t.Errorf("got\n%swant\n%s", r.out, want)
 	}

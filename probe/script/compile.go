@@ -186,7 +186,7 @@ func (g *generator) mapSpec(name string) bpf.MapSpec {
 
 // spec describes a map of the script.
 func (m *mapDef) spec(c *config) bpf.MapSpec {
-	s := bpf.MapSpec{Name: m.name, Kind: bpf.Hash, KeySize: uint32(m.keyBytes()), ValueSize: uint32(m.value.bytes()), MaxEntries: uint32(c.maxKeys)}
+	s := bpf.MapSpec{Name: m.name, Kind: bpf.Hash, KeySize: uint32(m.keyBytes()), ValueSize: uint32(m.valueBytes()), MaxEntries: uint32(c.maxKeys)}
 	if m.limit > 0 {
 		s.MaxEntries = uint32(m.limit)
 	}

@@ -38,6 +38,7 @@ func (g *generator) aggregate(m *mapDef, e, value *expr) {
 		case Sum:
 			g.load(asm.R1, val)
 			g.Emit(asm.AddAtomic.Mem(rValue, asm.R1, asm.DWord, 0))
+			g.mark(m, mem{rValue, 0})
 		case Avg, Stats:
 			g.load(asm.R1, val)
 			g.Emit(asm.AddAtomic.Mem(rValue, asm.R1, asm.DWord, 0))

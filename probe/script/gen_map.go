@@ -43,12 +43,32 @@ func (g *generator) mapCall(h bpf.Helper, m *mapDef, key mem) {
 // isArray reports whether the map is one value that all vCPUs share.
 func (m *mapDef) isArray() bool { return m.keyed == 1 && !m.value.isAggregate() }
 
+// isMarked reports whether a word behind the only value says that there is one, because no
+// value says so itself.
+func (m *mapDef) isMarked() bool { return m.isArray() || m.keyed == 1 && m.value.Kind == Sum }
+
+// valueBytes is the size of an element, with that word.
+func (m *mapDef) valueBytes() int {
+	if m.isMarked() {
+		return m.value.bytes() + 8
+	}
+	return m.value.bytes()
+}
+
+// mark says that there is a value at a place.
+func (g *generator) mark(m *mapDef, at mem) {
+	if m.isMarked() {
+		g.Emit(bpfgen.StoreConst(8, at.base, at.off+m.value.bytes(), 1))
+	}
+}
+
 // pointer leaves the address of an element, which is made if it is not there, in
 // rValue. Where there is no room for it that is counted, and R0 is 0 at fail.
 func (g *generator) pointer(e *expr, fail bpfgen.Label) {
 	m := g.c.byName[e.name]
 	if m.isArray() {
 		g.Emit(asm.LoadMapValue(rValue, g.mapNumber(m.name), 0))
+		g.mark(m, mem{rValue, 0})
 		return
 	}
 	g.element(m, g.key(e), e.site, fail)
@@ -124,8 +144,7 @@ func (g *generator) assignMap(s *stmt) {
 	}
 	done := g.NewLabel()
 	g.scoped(func() {
-		n := m.value.bytes()
-		val := g.alloc(n)
+		val := g.alloc(m.valueBytes())
 		switch {
 		case s.op == "+=" || s.op == "-=":
 			g.number64(s.value)
@@ -150,8 +169,10 @@ func (g *generator) assignMap(s *stmt) {
 		if m.isArray() && m.value.isNumber() {
 			g.load(asm.R0, val)
 			g.Emit(asm.LoadMapValue(asm.R1, g.mapNumber(m.name), 0), bpfgen.Store(8, asm.R1, 0, asm.R0))
+			g.mark(m, mem{asm.R1, 0})
 			return
 		}
+		g.mark(m, val)
 		key := g.key(s.to)
 		g.loadMap(asm.R1, m.name)
 		g.address(asm.R2, key)
@@ -175,8 +196,8 @@ func (g *generator) deleteKey(e *expr) {
 		key := g.key(e)
 		switch {
 		case m.isArray():
-			zero := g.alloc(m.value.bytes())
-			g.clear(zero, m.value.bytes())
+			zero := g.alloc(m.valueBytes())
+			g.clear(zero, m.valueBytes())
 			g.loadMap(asm.R1, m.name)
 			g.address(asm.R2, key)
 			g.address(asm.R3, zero)

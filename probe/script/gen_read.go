@@ -87,7 +87,7 @@ func (g *generator) clearMerged(m *mapDef) {
 		key, done := g.alloc(8), g.NewLabel()
 		g.Emit(bpfgen.StoreConst(8, key.base, key.off, 0))
 		zero := func() {
-			g.everyCPU(m, key, done, func() { g.clear(mem{rValue, 0}, m.value.bytes()) })
+			g.everyCPU(m, key, done, func() { g.clear(mem{rValue, 0}, m.valueBytes()) })
 		}
 		if !m.isHist() {
 			zero()

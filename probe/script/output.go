@@ -49,21 +49,21 @@ type Names interface {
 
 // Printer prints what the programs of a script write. It belongs to one goroutine.
 type Printer struct {
-	s       *Script
-	maps    func(name string) *bpf.Map
-	names   Names
-	write   func(text string)
-	warn    func(text string)
-	asJSON  bool
-	told    map[int]uint64
-	cleared map[*mapDef]bool // maps without keys that were cleared
+	s      *Script
+	maps   func(name string) *bpf.Map
+	names  Names
+	write  func(text string)
+	warn   func(text string)
+	asJSON bool
+	told   map[int]uint64
+	zeroed map[*mapDef]bool // maps that were zeroed, and have values by that
 }
 
 // NewPrinter makes a printer that gives text to write, a record at a time: as bpftrace
 // prints it, or with json lines of JSON; what errorf and warnf say as text it gives to warn.
 // Maps finds the maps of the loaded script.
 func (s *Script) NewPrinter(maps func(name string) *bpf.Map, names Names, json bool, write, warn func(text string)) *Printer {
-	return &Printer{s: s, maps: maps, names: names, write: write, warn: warn, asJSON: json, told: map[int]uint64{}, cleared: map[*mapDef]bool{}}
+	return &Printer{s: s, maps: maps, names: names, write: write, warn: warn, asJSON: json, told: map[int]uint64{}, zeroed: map[*mapDef]bool{}}
 }
 
 // Attached tells how many probes there are, which only JSON has in its output.
@@ -124,7 +124,7 @@ func (p *Printer) Record(data []byte) error {
 	case outMap:
 		p.printMap(o.of, o.top, o.div, true)
 	case outClear, outZero:
-		p.cleared[o.of] = o.kind == outClear && o.of.keyed == 1
+		p.zeroed[o.of] = o.kind == outZero
 		return p.empty(o.of, o.kind == outClear)
 	case outTime:
 		p.line("time", strftime(o.time, time.Now()))

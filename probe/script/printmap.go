@@ -15,6 +15,7 @@ type entry struct {
 	words  []uint64       // of an aggregation: one, or sum and count
 	counts map[int]uint64 // of a histogram, by bucket
 	all    uint64         // of these
+	marked bool           // see mapDef.isMarked
 }
 
 // total is how many values are in a histogram.
@@ -27,7 +28,7 @@ func (e *entry) total() (n uint64) {
 
 // nothing reports whether it is as it was at the beginning.
 func (e *entry) nothing() bool {
-	return e.all == 0 && !slices.ContainsFunc(e.words, func(w uint64) bool { return w != 0 }) && len(bytes.Trim(e.value, "\x00")) == 0
+	return !e.marked && e.all == 0 && !slices.ContainsFunc(e.words, func(w uint64) bool { return w != 0 })
 }
 
 // entries reads a map. What the guest has written there is not trusted: numbers may be
@@ -94,7 +95,10 @@ func (m *mapDef) merge(e *entry, key []byte, values [][]byte) {
 			}
 		}
 	default:
-		e.value = append([]byte(nil), values[0]...)
+		e.value = append([]byte(nil), values[0][:t.bytes()]...)
+	}
+	for _, v := range values {
+		e.marked = e.marked || m.isMarked() && word(v[t.bytes():]) != 0
 	}
 }
 
@@ -203,7 +207,7 @@ func (p *Printer) printMap(m *mapDef, top int, div int64, asked bool) {
 	if top > 0 && len(es) > top {
 		es = es[len(es)-top:]
 	}
-	if m.keyed == 1 && len(es) > 0 && (m.isHist() && !p.asJSON || !asked && (m.isHist() || p.cleared[m])) && es[0].nothing() {
+	if m.keyed == 1 && len(es) > 0 && (!asked && !p.zeroed[m] || m.isHist() && !p.asJSON) && es[0].nothing() {
 		return
 	}
 	if div == 0 {
