@@ -30,6 +30,7 @@ var allowed = map[string][]string{
 	"internal/probetest":  {"guest", "internal/elfbuild", "probe", "probe/code", "probe/insn"},
 	"internal/bpftest":    {"probe/bpf"},
 	"internal/kvmtest":    {},
+	"internal/scripttest": {},
 	"internal/linuxtest":  {"guest", "guest/linux", "kvm/machine"},
 	"internal/patience":   {},
 	"internal/fuzzing":    {},

@@ -185,7 +185,7 @@ func (c *checker) binaryType(e *expr) (Type, error) {
 	case e.name == "<<", e.name == ">>":
 		return Type{Kind: Int, Size: 8, Signed: !at.unsigned()}, nil
 	case at.Kind == None:
-		return Type{Kind: Int, Size: 8, Signed: true}, nil
+		return Type{Kind: Int, Size: 8, Signed: !bt.unsigned()}, nil
 	case bt.Kind == None:
 		return Type{Kind: Int, Size: 8, Signed: !at.unsigned()}, nil
 	}

@@ -1,0 +1,263 @@
+package scripttest
+
+import (
+	"fmt"
+	"strconv"
+)
+
+// kind is the type of a value in a random script.
+type kind uint8
+
+const (
+	signed   kind = iota // int64
+	unsigned             // uint64
+	truth                // bool
+	text                 // string
+)
+
+// value is a number, or a text.
+type value struct {
+	n int64
+	s string
+}
+
+// expr is an expression: as it is written, and what it comes to in a hit.
+type expr struct {
+	kind kind
+	src  string
+	eval func(h *hit) value
+	lit  bool // a number that is written out
+}
+
+// number is an expression that is always n.
+func number(n uint64) expr {
+	k := signed
+	if int64(n) < 0 {
+		k = unsigned
+	}
+	src := strconv.FormatUint(n, 10)
+	if n%3 == 0 {
+		src = fmt.Sprintf("%#x", n)
+	}
+	return expr{kind: k, src: src, lit: k == signed, eval: func(*hit) value { return value{n: int64(n)} }}
+}
+
+// interesting are numbers at which something changes.
+var interesting = []uint64{0, 1, 2, 3, 5, 7, 8, 10, 63, 64, 100, 127, 128, 255, 256, 1000, 4096, 1<<31 - 1, 1 << 31, 1<<32 - 1, 1 << 32, 1<<63 - 1, 1 << 63, 1<<64 - 1}
+
+// numeric makes an expression that is a number, or a truth value.
+func (g *gen) numeric(depth int) expr {
+	if depth <= 0 {
+		return g.leaf()
+	}
+	switch g.n(12) {
+	case 0, 1:
+		return g.leaf()
+	case 2, 3, 4, 5:
+		return g.arithmetic(depth)
+	case 6:
+		return g.comparison(depth)
+	case 7:
+		return g.unary(depth)
+	case 8:
+		return g.cast(depth)
+	case 9:
+		c, a, b := g.numeric(depth-1), g.numeric(depth-1), g.numeric(depth-1)
+		a, b = g.plain(a), g.plain(b)
+		k := signed
+		if !together(a, b) {
+			k = unsigned
+		}
+		return expr{kind: k, src: fmt.Sprintf("(%s ? %s : %s)", c.src, a.src, b.src), eval: func(h *hit) value {
+			if c.eval(h).n != 0 {
+				return a.eval(h)
+			}
+			return b.eval(h)
+		}}
+	case 10:
+		return g.logic(depth)
+	}
+	a, b := g.textual(), g.textual()
+	not := g.n(2) == 0
+	op := "=="
+	if not {
+		op = "!="
+	}
+	return expr{kind: truth, src: fmt.Sprintf("(%s %s %s)", a.src, op, b.src), eval: func(h *hit) value { return is((a.eval(h).s == b.eval(h).s) != not) }}
+}
+
+// plain is a number that is no truth value.
+func (g *gen) plain(e expr) expr {
+	if e.kind != truth {
+		return e
+	}
+	return expr{kind: signed, src: "(int64)" + e.src, eval: e.eval}
+}
+
+func is(b bool) value {
+	if b {
+		return value{n: 1}
+	}
+	return value{}
+}
+
+// together reports whether two numbers are signed together, by C's rule for 64 bits.
+func together(a, b expr) bool {
+	return (a.kind != unsigned || b.lit && a.kind != unsigned) && (b.kind != unsigned || a.lit && b.kind != unsigned)
+}
+
+func (g *gen) leaf() expr {
+	switch g.n(5) {
+	case 0:
+		return number(interesting[g.n(len(interesting))])
+	case 1:
+		return number(uint64(g.n(50)))
+	case 2:
+		if e, ok := g.element(); ok {
+			return e
+		}
+	case 3:
+		if g.args > 0 {
+			i := g.n(g.args)
+			return expr{kind: unsigned, src: fmt.Sprintf("arg%d", i), eval: func(h *hit) value { return value{n: int64(h.args[i])} }}
+		}
+	}
+	if v := g.variable(); v != nil {
+		return v.read()
+	}
+	return number(uint64(g.n(10)))
+}
+
+// arithmetic makes an operation. Those that bpftrace has other rules for are not made of
+// what may be negative, where the script is to run there.
+func (g *gen) arithmetic(depth int) expr {
+	a, b := g.numeric(depth-1), g.numeric(depth-1)
+	ops := []string{"+", "-", "*", "&", "|", "^", "/", "%", "<<", ">>"}
+	op := ops[g.n(len(ops))]
+	if g.portable && len(op) == 2 || g.portable && (op == "/" || op == "%") {
+		op = ops[g.n(6)]
+	}
+	if len(op) == 2 {
+		b = number(uint64(g.n(64)))
+	}
+	sign := together(a, b)
+	if len(op) == 2 {
+		sign = a.kind != unsigned
+	}
+	k := signed
+	if !sign && op != "-" {
+		k = unsigned
+	}
+	return expr{kind: k, src: fmt.Sprintf("(%s %s %s)", a.src, op, b.src), eval: func(h *hit) value {
+		return value{n: operate(op, a.eval(h).n, b.eval(h).n, sign)}
+	}}
+}
+
+// operate is one operation on 64 bits.
+func operate(op string, x, y int64, sign bool) int64 {
+	switch op {
+	case "+":
+		return x + y
+	case "-":
+		return x - y
+	case "*":
+		return x * y
+	case "&":
+		return x & y
+	case "|":
+		return x | y
+	case "^":
+		return x ^ y
+	case "<<":
+		return x << uint(y)
+	case ">>":
+		if sign {
+			return x >> uint(y)
+		}
+		return int64(uint64(x) >> uint(y))
+	case "/":
+		switch {
+		case y == 0:
+			return 0
+		case sign:
+			return x / y
+		}
+		return int64(uint64(x) / uint64(y))
+	}
+	switch {
+	case y == 0:
+		return x
+	case sign:
+		return x % y
+	}
+	return int64(uint64(x) % uint64(y))
+}
+
+func (g *gen) comparison(depth int) expr {
+	a, b := g.numeric(depth-1), g.numeric(depth-1)
+	ops := []string{"==", "!=", "<", "<=", ">", ">="}
+	op := ops[g.n(len(ops))]
+	sign := together(a, b)
+	if g.portable && (!sign || !a.lit && !b.lit && (a.kind == truth) != (b.kind == truth)) {
+		op = ops[g.n(2)]
+	}
+	return expr{kind: truth, src: fmt.Sprintf("(%s %s %s)", a.src, op, b.src), eval: func(h *hit) value {
+		x, y := a.eval(h).n, b.eval(h).n
+		less, equal := uint64(x) < uint64(y), x == y
+		if sign {
+			less = x < y
+		}
+		return is(map[string]bool{"==": equal, "!=": !equal, "<": less, "<=": less || equal, ">": !less && !equal, ">=": !less}[op])
+	}}
+}
+
+func (g *gen) logic(depth int) expr {
+	a, b := g.numeric(depth-1), g.numeric(depth-1)
+	if g.n(2) == 0 {
+		return expr{kind: truth, src: fmt.Sprintf("(%s && %s)", a.src, b.src), eval: func(h *hit) value { return is(a.eval(h).n != 0 && b.eval(h).n != 0) }}
+	}
+	return expr{kind: truth, src: fmt.Sprintf("(%s || %s)", a.src, b.src), eval: func(h *hit) value { return is(a.eval(h).n != 0 || b.eval(h).n != 0) }}
+}
+
+func (g *gen) unary(depth int) expr {
+	a := g.numeric(depth - 1)
+	switch {
+	case g.n(2) == 0:
+		return expr{kind: truth, src: "(!" + a.src + ")", eval: func(h *hit) value { return is(a.eval(h).n == 0) }}
+	case g.n(2) == 0 || g.portable:
+		return expr{kind: signed, src: "(-" + a.src + ")", eval: func(h *hit) value { return value{n: -a.eval(h).n} }}
+	}
+	k := signed
+	if a.kind == unsigned {
+		k = unsigned
+	}
+	return expr{kind: k, src: "(~" + a.src + ")", eval: func(h *hit) value { return value{n: ^a.eval(h).n} }}
+}
+
+// cast makes a number of fewer bits, which is one of 64 again where it is calculated with.
+func (g *gen) cast(depth int) expr {
+	a := g.plain(g.numeric(depth - 1))
+	bits := []int{8, 16, 32, 64}[g.n(4)]
+	shift := uint(64 - bits)
+	if g.n(2) == 0 {
+		return expr{kind: signed, src: fmt.Sprintf("((int%d)%s)", bits, a.src), eval: func(h *hit) value { return value{n: a.eval(h).n << shift >> shift} }}
+	}
+	// Of two numbers without a sign the result has none: a sign is given back.
+	k, src := signed, fmt.Sprintf("((int64)(uint%d)%s)", bits, a.src)
+	if bits == 64 {
+		k, src = unsigned, fmt.Sprintf("((uint64)%s)", a.src)
+	}
+	return expr{kind: k, src: src, eval: func(h *hit) value { return value{n: int64(uint64(a.eval(h).n) << shift >> shift)} }}
+}
+
+// words are the strings of random scripts.
+var words = []string{"", "a", "b", "ab", "seven77", "eight888", "nine99999", "a longer one, of 25 bytes"}
+
+// textual makes a string.
+func (g *gen) textual() expr {
+	if v := g.stringVariable(); v != nil && g.n(2) == 0 {
+		return v.read()
+	}
+	s := words[g.n(len(words))]
+	return expr{kind: text, src: fmt.Sprintf("%q", s), eval: func(*hit) value { return value{s: s} }}
+}
