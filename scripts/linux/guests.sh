@@ -50,6 +50,6 @@ for kernel; do
 		[[ -z $suites ]] || cp -r "$("$here/suites.sh" "$release")" "$out/$release/suites"
 		[[ -z ${GUESTPROBE_DEBUG:-} ]] || cp "$GUESTPROBE_DEBUG" "$out/$release/debug"
 		"$here/initrd.sh" "$out/$release/initrd" --kernel "$folder" \
-			--modules virtio_mmio,virtio_blk,virtio_console,virtio_rng,crc32c_generic,ext4 --carry dummy,loop
+			--modules '?virtio_mmio,?virtio_blk,?virtio_console,?virtio_rng,?crc32c_generic,?ext4' --carry '?dummy,?loop'
 	done
 done

@@ -8,7 +8,8 @@
 #   --carry A,B,...     have these in /lib/modules, not loaded
 #   --file FROM[:TO]    a file or folder, as TO in the guest (default /NAME)
 #   --init FILE         another first process
-# A module that the kernel does not have is left out: it may be built in.
+# A module that is built into the kernel is left out; ?A is left out, too, where the
+# kernel does not have it.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 fail() { echo "initrd: $*" >&2; exit 1; }
@@ -45,9 +46,15 @@ install -m 755 "$init" "$tree/init"
 # their names into LIST, in the order to load them in.
 module() {
 	local name=${1//-/_} list=$2 file depends
+	name=${name#\?}
+	[[ $name =~ ^[A-Za-z0-9_]+$ ]] || fail "$1 is no name of a module"
 	! grep -qxF "$name" "$list" || return 0
 	file=$(find "$kernel/" -regex ".*/${name//_/[-_]}\.ko\(\.xz\|\.zst\|\.gz\)?" 2>/dev/null | head -n 1)
-	[[ -n $file ]] || return 0
+	if [[ -z $file ]]; then
+		[[ $1 == \?* || -n $(find "$kernel/" -name modules.builtin -exec grep "/${name//_/[-_]}\.ko\$" {} +) ]] ||
+			fail "the kernel of $kernel has no module $name, and has it not built in; ?$name is one that may be missing"
+		return 0
+	fi
 	local to=$tree/lib/modules/$name.ko
 	case $file in
 	*.ko) cp "$file" "$to" ;;
@@ -68,6 +75,7 @@ for file in "${files[@]}"; do
 	from=${file%%:*} to=/$(basename "${file%%:*}")
 	[[ $file != *:* ]] || to=${file#*:}
 	[[ -e $from ]] || fail "$from is not there"
+	[[ $to == /* && /$to/ != */../* ]] || fail "--file $file: where it is in the guest begins with /, and has no .."
 	mkdir -p "$(dirname "$tree$to")"
 	cp -rT "$from" "$tree$to"
 done

@@ -9,7 +9,7 @@ host=$1 payload=$2 out=$3
 
 case $host in
 vmx) emulator=bochs modules=kvm-intel ;;
-svm) emulator=qemu modules=ccp,kvm-amd ;; # the cloud kernel has no ccp, and its kvm-amd does without
+svm) emulator=qemu modules=?ccp,kvm-amd ;; # the cloud kernel has no ccp, and its kvm-amd does without
 *) echo "usage: $0 vmx|svm PAYLOAD OUT" >&2; exit 2 ;;
 esac
 root=$("$here/../linux/kernel.sh")
