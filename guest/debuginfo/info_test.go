@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest/builtin"
+	"github.com/guestprobe/guestprobe/guest/types"
 	"github.com/guestprobe/guestprobe/internal/elffile"
 	_ "github.com/guestprobe/guestprobe/internal/fuzzing"
 )
@@ -179,6 +180,15 @@ func FuzzInfo(f *testing.F) {
 			return
 		}
 		_, _ = i.Places("fs.c", 64)
+		for _, tag := range []types.Tag{types.TagStruct, types.TagUnion, types.TagEnum, types.TagNone} {
+			for _, name := range i.Names(tag) {
+				if x := i.Named(tag, name); x != nil {
+					types.Text(x)
+				}
+			}
+		}
+		i.Func("vfs_read")
+		i.Enumerator("none")
 		_, _ = i.Inlined("irq_save")
 		for _, at := range []uint64{0xffffffff802013b0, 0xffffffff802013c6, 0xffffffff802028af} {
 			i.Line(at)
@@ -213,6 +223,9 @@ func TestCut(t *testing.T) {
 			if !errors.Is(err, errCut) {
 				t.Errorf("got %v", err)
 			}
+		}
+		if i.Named(types.TagStruct, "file") != nil || i.Names(types.TagStruct) != nil || i.Func("vfs_read") != nil {
+			t.Error("types are known that cannot be read")
 		}
 		if _, _, ok := i.Line(at); ok || i.Frames(at) != nil {
 			t.Error("lines are known that cannot be read")

@@ -102,36 +102,51 @@ func (i *Info) note(x *names, n int, e *dwarf.Entry) {
 	}
 }
 
-// reader reads whole types of a unit.
-func (i *Info) reader(x *names, unit int) *typeReader {
-	return &typeReader{Info: i, unit: unit, left: x.left, whole: x.whole}
+// wholly has f read types with all that they lead to.
+func (i *Info) wholly(x *names, unit int, f func(*typeReader)) {
+	t := &typeReader{Info: i, unit: unit, left: x.left, whole: x.whole}
+	f(t)
+	t.finish()
+	x.left = t.left
 }
 
 // Named returns the type of the program that C writes with this tag and this name, or nil.
-func (i *Info) Named(tag types.Tag, name string) btf.Type {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	x := i.index()
-	at, ok := x.tagged[tag][name]
-	if !ok {
+func (i *Info) Named(tag types.Tag, name string) (t btf.Type) {
+	err := i.ask(func(x *names) {
+		if at, ok := x.tagged[tag][name]; ok {
+			t = i.whole(x, at)
+		}
+	})
+	if err != nil {
 		return nil
 	}
-	return i.whole(x, at)
+	return t
+}
+
+// ask has f look at the names; an error says that the file is no more what it was.
+func (i *Info) ask(f func(*names)) (err error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	defer guard(&err)()
+	f(i.index())
+	return nil
 }
 
 // whole reads the type of an entry.
-func (i *Info) whole(x *names, at namedAt) btf.Type {
-	t := i.reader(x, at.unit)
-	defer func() { x.left = t.left }()
-	return t.read(at.at, nil, 0)
+func (i *Info) whole(x *names, at namedAt) (out btf.Type) {
+	i.wholly(x, at.unit, func(t *typeReader) { out = t.read(at.at, nil, 0) })
+	return out
 }
 
 // Names returns all names with this tag, sorted.
 func (i *Info) Names(tag types.Tag) (out []string) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	for n := range i.index().tagged[tag] {
-		out = append(out, n)
+	err := i.ask(func(x *names) {
+		for n := range x.tagged[tag] {
+			out = append(out, n)
+		}
+	})
+	if err != nil {
+		return nil
 	}
 	slices.Sort(out)
 	return out
@@ -139,15 +154,12 @@ func (i *Info) Names(tag types.Tag) (out []string) {
 
 // Enumerator returns the value of an enumerator of that name, and its enumeration.
 func (i *Info) Enumerator(name string) (value uint64, of *btf.Enum, ok bool) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	x := i.index()
-	at, ok := x.enumerators[name]
-	if !ok {
-		return 0, nil, false
-	}
-	of, _ = i.whole(x, at).(*btf.Enum)
-	if of == nil {
+	err := i.ask(func(x *names) {
+		if at, known := x.enumerators[name]; known {
+			of, _ = i.whole(x, at).(*btf.Enum)
+		}
+	})
+	if err != nil || of == nil {
 		return 0, nil, false
 	}
 	n := slices.IndexFunc(of.Values, func(v btf.EnumValue) bool { return v.Name == name })
@@ -158,18 +170,22 @@ func (i *Info) Enumerator(name string) (value uint64, of *btf.Enum, ok bool) {
 }
 
 // Func returns the prototype of a function of the program as its source has it, or nil.
-func (i *Info) Func(name string) *btf.FuncProto {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	x := i.index()
-	at, ok := x.functions[name]
-	if !ok {
+func (i *Info) Func(name string) (p *btf.FuncProto) {
+	err := i.ask(func(x *names) {
+		if at, ok := x.functions[name]; ok {
+			i.wholly(x, at.unit, func(t *typeReader) { p = t.prototype(at.at) })
+		}
+	})
+	if err != nil {
 		return nil
 	}
-	t := i.reader(x, at.unit)
-	defer func() { x.left = t.left }()
-	r := i.data.Reader()
-	r.Seek(at.at)
+	return p
+}
+
+// prototype reads that of the function at an offset.
+func (t *typeReader) prototype(at dwarf.Offset) *btf.FuncProto {
+	r := t.data.Reader()
+	r.Seek(at)
 	e, err := r.Next()
 	if err != nil || e == nil {
 		return nil
@@ -193,7 +209,7 @@ func (i *Info) Func(name string) *btf.FuncProto {
 			p.Params = append(p.Params, btf.FuncParam{Type: (*btf.Void)(nil)})
 		}
 		if t.skip(r, e, t.unit) != nil {
-			break
+			return p
 		}
 	}
 	return p

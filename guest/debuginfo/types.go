@@ -3,6 +3,7 @@ package debuginfo
 import (
 	"debug/dwarf"
 	"slices"
+	"sort"
 
 	"github.com/cilium/ebpf/btf"
 )
@@ -25,6 +26,7 @@ type typeReader struct {
 	unit  int
 	left  int // entries that may yet be read
 	whole map[dwarf.Offset]btf.Type
+	later []dwarf.Offset // structures of whole whose members were not read yet
 }
 
 // read returns the type at an offset. Path are names of members: the first of the next
@@ -90,28 +92,60 @@ func (t *typeReader) read(at dwarf.Offset, path []string, depth int) btf.Type {
 			}
 			return &btf.Fwd{Name: name, Kind: kind}
 		}
-		if t.whole != nil { // which may be part of itself, by a pointer
-			depth = 0
-		}
 		if e.Tag == dwarf.TagUnionType {
-			union := &btf.Union{Name: name, Size: size}
-			t.keep(at, union)
-			union.Members = t.members(r, e, path, depth)
-			return union
+			return t.keep(at, &btf.Union{Name: name, Size: size, Members: t.members(r, e, path, depth)})
 		}
-		structure := &btf.Struct{Name: name, Size: size}
-		t.keep(at, structure)
-		structure.Members = t.members(r, e, path, depth)
-		return structure
+		return t.keep(at, &btf.Struct{Name: name, Size: size, Members: t.members(r, e, path, depth)})
 	}
 	return of(path) // as DW_TAG_atomic_type
 }
 
-// keep notes a structure before its members are read.
-func (t *typeReader) keep(at dwarf.Offset, x btf.Type) {
+// keep notes a structure whose members are read later: they may lead to it again.
+func (t *typeReader) keep(at dwarf.Offset, x btf.Type) btf.Type {
 	if t.whole != nil {
-		t.whole[at] = x
+		t.whole[at], t.later = x, append(t.later, at)
 	}
+	return x
+}
+
+// finish reads the members of all structures that were kept.
+func (t *typeReader) finish() {
+	for len(t.later) > 0 {
+		at := t.later[0]
+		t.later = t.later[1:]
+		t.unit = sort.Search(len(t.units), func(n int) bool { return t.units[n].end > at })
+		r := t.data.Reader()
+		r.Seek(at)
+		e, err := r.Next()
+		if err != nil || e == nil || t.unit == len(t.units) {
+			continue
+		}
+		switch x := t.whole[at].(type) {
+		case *btf.Struct:
+			x.Members = t.allMembers(r, e)
+		case *btf.Union:
+			x.Members = t.allMembers(r, e)
+		}
+	}
+}
+
+// allMembers returns the members that an entry has.
+func (t *typeReader) allMembers(r *dwarf.Reader, of *dwarf.Entry) (out []btf.Member) {
+	if !of.Children {
+		return nil
+	}
+	for e := t.next(r); e != nil; e = t.next(r) {
+		if err := t.skip(r, e, t.unit); err != nil {
+			return out
+		}
+		if at, ok := e.Val(dwarf.AttrType).(dwarf.Offset); ok && e.Tag == dwarf.TagMember {
+			name, _ := e.Val(dwarf.AttrName).(string)
+			m := btf.Member{Name: name, Type: t.read(at, nil, 0)}
+			m.Offset, m.BitfieldSize = place(e)
+			out = append(out, m)
+		}
+	}
+	return out
 }
 
 // enumerators reads the names of an enumeration.
@@ -140,7 +174,7 @@ func (t *typeReader) next(r *dwarf.Reader) *dwarf.Entry {
 // members returns the member that path begins with, and structures without a name, which
 // may have it.
 func (t *typeReader) members(r *dwarf.Reader, of *dwarf.Entry, path []string, depth int) (out []btf.Member) {
-	if len(path) == 0 && t.whole == nil || !of.Children {
+	if len(path) == 0 || !of.Children {
 		return nil
 	}
 	for e := t.next(r); e != nil; e = t.next(r) {
@@ -149,11 +183,11 @@ func (t *typeReader) members(r *dwarf.Reader, of *dwarf.Entry, path []string, de
 		}
 		name, _ := e.Val(dwarf.AttrName).(string)
 		at, ok := e.Val(dwarf.AttrType).(dwarf.Offset)
-		if e.Tag != dwarf.TagMember || !ok || name != "" && t.whole == nil && name != path[0] {
+		if e.Tag != dwarf.TagMember || !ok || name != "" && name != path[0] {
 			continue
 		}
 		rest := path
-		if name != "" && t.whole == nil {
+		if name != "" {
 			rest = path[1:]
 		}
 		m := btf.Member{Name: name, Type: t.read(at, rest, depth+1)}

@@ -17,7 +17,7 @@ const (
 	exBinary                  // name is the operator
 	exCond                    // args: condition, then, else
 	exCast                    // cast, args[0]
-	exTuple                   // args
+	exTuple                   // args; of a record names
 	exField                   // args[0] . name, or . num
 	exIndex                   // args[0] [ args[1] ]
 	exBlock                   // body, and where it has a value args[0]
@@ -29,13 +29,14 @@ const (
 type expr struct {
 	kind exprKind
 	Span
-	name string
-	text string
-	num  uint64
-	args []*expr
-	post bool
-	body []*stmt
-	cast *typeName // of exCast, exType, and of a variable that is declared with its type
+	name  string
+	text  string
+	num   uint64
+	args  []*expr
+	post  bool
+	body  []*stmt
+	names []string
+	cast  *typeName // of exCast, exType, and of a variable that is declared with its type
 
 	typ  Type // by the checker
 	decl *variable
@@ -45,6 +46,9 @@ type expr struct {
 	c          btf.Type
 	bit, width uint64
 }
+
+// isTuple reports whether it is a tuple without names.
+func (e *expr) isTuple() bool { return e.kind == exTuple && len(e.names) == 0 }
 
 // typeName is a type as it is written.
 type typeName struct {

@@ -72,6 +72,8 @@ func TestCases(t *testing.T) {
 			"[4K, ...)              1 |@@@@@@@@@@@@@@@@@                                   |"},
 		{name: "json_shapes", json: true, script: `BEGIN { @n = 5; @big = 9007199254740993; @h = hist(2); print((1, "s")); }`, want: `{"type": "value", "data": [1,"s"]}` + "\n" +
 			`{"type": "map", "data": {"@big": "9007199254740993"}}` + "\n" + `{"type": "hist", "data": {"@h": [{"min": 2, "max": 3, "count": 1}]}}` + "\n" + `{"type": "map", "data": {"@n": 5}}`},
+		{name: "json_types", json: true, script: `BEGIN { print((a=1, b="x", c=(1, 2))); print((int8[2])(uint16)258); print((enum kind)1); print(*(struct pair *)0); @[(k=1)] = 2; }`, warning: "Bad address",
+			want: `{"type": "value", "data": {"a": 1, "b": "x", "c": [1,2]}}` + "\n" + `{"type": "value", "data": [2,1]}` + "\n" + `{"type": "value", "data": 1}` + "\n" + `{"type": "value", "data": {"a": 0, "b": 0}}` + "\n" + `{"type": "map", "data": {"@": {"{.k=1}": 2}}}`},
 		{name: "kprobe_args", script: `kprobe:do_sys_openat2 { printf("%s %d %s\n", comm, arg0, str(arg1)); }`, hits: open3(), want: "cat -100 /etc/passwd\nls -100 /tmp\ncat -100 /nope"},
 		{name: "predicate", script: `kprobe:do_sys_openat2 /comm == "cat" && cpu == 0/ { @++; }`, hits: open3(), want: "@: 2"},
 		{name: "kretprobe_errno", script: `kretprobe:do_sys_openat2 /(int64)retval < 0/ { @err[strerror(-(int64)retval)] = count(); }`, hits: open3(), want: "@err[No such file or directory]: 1"},

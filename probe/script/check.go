@@ -398,7 +398,7 @@ func keyText(t Type) string {
 
 // keyTypes has a map's key hold what is used as one.
 func (c *checker) keyTypes(e *expr, m *mapDef, args []*expr) error {
-	if len(args) == 1 && args[0].kind == exTuple {
+	if len(args) == 1 && args[0].isTuple() {
 		args = args[0].args
 	}
 	var key []Type
@@ -412,7 +412,7 @@ func (c *checker) keyTypes(e *expr, m *mapDef, args []*expr) error {
 		}
 		key = append(key, t)
 	}
-	if len(args) == 1 && key[0].Kind == Tuple { // a variable that has all of it
+	if len(args) == 1 && key[0].isTuple() { // a variable that has all of it
 		key = slices.Clone(key[0].Elems)
 	}
 	if m.key == nil {

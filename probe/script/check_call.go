@@ -311,7 +311,7 @@ func (c *checker) element(e *expr) (Type, error) {
 	// It becomes the same tree as @map[key].
 	a.args = e.args[1:]
 	e.args = e.args[:1]
-	if a.args[0].kind == exTuple {
+	if a.args[0].isTuple() {
 		a.args = a.args[0].args
 	}
 	return typeBool, c.keyTypes(a, m, a.args)

@@ -55,7 +55,7 @@ func (c *checker) typeOf(e *expr) (Type, error) {
 	case exCast:
 		return c.castType(e)
 	case exTuple:
-		t := Type{Kind: Tuple}
+		t := Type{Kind: Tuple, Names: e.names}
 		for _, a := range e.args {
 			et, err := c.value(a)
 			if err != nil {

@@ -1,6 +1,10 @@
 package script
 
 import (
+	"cmp"
+	"slices"
+	"strconv"
+
 	"github.com/cilium/ebpf/btf"
 
 	"github.com/guestprobe/guestprobe/guest/types"
@@ -36,7 +40,17 @@ func (c *checker) field(e *expr) (Type, error) {
 		return Type{}, err
 	}
 	if t.Kind == Tuple {
+		if i := slices.Index(t.Names, e.name); i >= 0 {
+			e.num = uint64(i)
+			return t.Elems[i], nil
+		}
 		switch {
+		case len(t.Names) > 0:
+			err := c.at(e.Span, "Record does not contain a field named '%s'", cmp.Or(e.name, strconv.FormatUint(e.num, 10)))
+			if m := meant(e.name, slices.Clone(t.Names)); m != "" {
+				return t, err.hint("did you mean %s?", m)
+			}
+			return t, err
 		case e.name != "":
 			return t, c.at(e.Span, "a tuple's fields are numbers, as $t.0")
 		case e.num >= uint64(len(t.Elems)):

@@ -23,7 +23,7 @@ func (g *generator) key(e *expr) mem {
 		return k
 	}
 	t := Type{Kind: Tuple, Elems: m.key}
-	if len(e.args) == 1 && e.args[0].typ.Kind == Tuple {
+	if len(e.args) == 1 && e.args[0].typ.isTuple() {
 		g.put(e.args[0], t, k)
 		return k
 	}

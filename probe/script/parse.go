@@ -17,10 +17,11 @@ type parser struct {
 	pred  bool // a slash before a brace ends the expression
 	loops int
 
-	inDefinition bool   // of a type
-	inMacro      bool   // of which the maps are parameters
-	conditions   []Span // #if and the like that have no #endif yet
-	endsOpen     bool   // the last block ends with an expression, and no semicolon
+	alignments   map[btf.Type]uint64 // of structures
+	inDefinition bool                // of a type
+	inMacro      bool                // of which the maps are parameters
+	conditions   []Span              // #if and the like that have no #endif yet
+	endsOpen     bool                // the last block ends with an expression, and no semicolon
 }
 
 // maxDepth bounds how deep expressions and blocks nest.
@@ -36,7 +37,7 @@ const (
 func parse(name, text string, params []string, types Types) (*script, error) {
 	s := &script{source: &source{name, text}, params: params, byName: map[string]*mapDef{}, types: types, defined: map[cName]btf.Type{}, enumerators: map[string]enumerator{}, macros: map[string]*macro{}}
 	s.config = config{maxKeys: 4096, maxString: 64, printMaps: true, missing: "error", stackMode: stackModes[0]}
-	p := &parser{script: s, lexer: lexer{src: s.source}}
+	p := &parser{script: s, lexer: lexer{src: s.source}, alignments: map[btf.Type]uint64{}}
 	if len(text) > maxSource {
 		return nil, s.at(Span{0, 1}, "a script of %d bytes: at most %d", len(text), maxSource)
 	}

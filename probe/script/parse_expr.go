@@ -237,7 +237,7 @@ func (p *parser) primary() (*expr, error) {
 		if len(args) == 0 {
 			return nil, p.at(p.tok.Span, "a key is missing")
 		}
-		if len(args) == 1 && args[0].kind == exTuple {
+		if len(args) == 1 && args[0].isTuple() {
 			args = args[0].args // @x[(1, 2)] is @x[1, 2]
 		}
 		e.args, e.Span = args, t.Span.join(p.tok.Span)
@@ -260,6 +260,9 @@ func (p *parser) primary() (*expr, error) {
 // parens reads what stands in parentheses: an expression, or a tuple.
 func (p *parser) parens() (*expr, error) {
 	open := p.tok
+	if p.beginsRecord() {
+		return p.record()
+	}
 	args, err := p.list(")")
 	if err != nil {
 		return nil, err

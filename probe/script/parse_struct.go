@@ -1,6 +1,7 @@
 package script
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf/btf"
@@ -67,7 +68,7 @@ func (p *parser) definition(tag types.Tag, name string) (t btf.Type, err error) 
 			t, err = p.enumeration(name)
 			return err
 		}
-		l := layout{union: tag == types.TagUnion, align: 1}
+		l := layout{union: tag == types.TagUnion, align: 1, known: p.alignments}
 		for !p.isOp("}") {
 			if err := p.memberDecl(&l); err != nil {
 				return err
@@ -84,6 +85,7 @@ func (p *parser) definition(tag types.Tag, name string) (t btf.Type, err error) 
 		} else {
 			t = &btf.Struct{Name: name, Size: size, Members: l.members}
 		}
+		p.alignments[t] = l.align
 		return nil
 	})
 	if err != nil {
@@ -155,8 +157,11 @@ func (p *parser) memberDecl(l *layout) error {
 		if _, ok := types.Size(t); !ok {
 			return p.at(at, "member '%s' has a type without a size", name)
 		}
-		if len(l.members) == maxMembers {
+		switch {
+		case len(l.members) == maxMembers:
 			return p.at(at, "more than %d members", maxMembers)
+		case name != "" && slices.ContainsFunc(l.members, func(m btf.Member) bool { return m.Name == name }):
+			return p.at(at, "duplicate member '%s'", name)
 		}
 		l.add(name, t, width)
 		if l.bits > 1<<31 {
@@ -247,12 +252,13 @@ type layout struct {
 	union   bool
 	bits    uint64 // up to here
 	align   uint64 // bytes
+	known   map[btf.Type]uint64
 }
 
 // add places a member; width is that of a bit field and 1, or 0.
 func (l *layout) add(name string, t btf.Type, width uint64) {
 	n, _ := types.Size(t)
-	align := max(alignment(t, maxPointers), 1)
+	align := l.alignment(t, maxPointers)
 	at := l.bits
 	if l.union {
 		at = 0
@@ -283,22 +289,28 @@ func (l *layout) size() uint32 {
 	return uint32((l.bits + 8*l.align - 1) / (8 * l.align) * l.align)
 }
 
-// alignment is that of a type in bytes.
-func alignment(t btf.Type, left int) uint64 {
+// alignment is that of a type in bytes. That of a structure is found once.
+func (l *layout) alignment(t btf.Type, left int) uint64 {
 	if left--; left < 0 {
 		return 1
 	}
 	t = types.Strip(t)
 	if a, ok := t.(*btf.Array); ok {
-		return alignment(a.Type, left)
+		return l.alignment(a.Type, left)
 	}
-	if ms, ok := types.Members(t); ok {
-		most := uint64(1)
-		for _, m := range ms {
-			most = max(most, alignment(m.Type, left))
-		}
-		return most
+	ms, ok := types.Members(t)
+	if !ok {
+		n, _ := types.Size(t)
+		return max(min(n, 16), 1)
 	}
-	n, _ := types.Size(t)
-	return max(min(n, 16), 1)
+	if n, ok := l.known[t]; ok {
+		return n
+	}
+	most := uint64(1)
+	l.known[t] = most
+	for _, m := range ms {
+		most = max(most, l.alignment(m.Type, left))
+	}
+	l.known[t] = most
+	return most
 }

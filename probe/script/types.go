@@ -58,6 +58,7 @@ type Type struct {
 	Signed bool
 	Elems  []Type
 	Depth  int
+	Names  []string // of the elements of a Tuple that is a record
 	C      btf.Type // of Struct, and of an Int that is an enumeration
 
 	Low, High, Step int64  // of LHist
@@ -97,8 +98,15 @@ func (t Type) String() string {
 		return fmt.Sprintf("%s[%d]", t.Elems[0], t.Depth)
 	case Tuple:
 		var b []string
-		for _, e := range t.Elems {
-			b = append(b, e.String())
+		for i, e := range t.Elems {
+			if len(t.Names) > 0 {
+				b = append(b, "."+t.Names[i]+" = "+e.String())
+			} else {
+				b = append(b, e.String())
+			}
+		}
+		if len(t.Names) > 0 {
+			return "record { " + strings.Join(b, ", ") + " }"
 		}
 		return "(" + strings.Join(b, ",") + ")"
 	}
@@ -124,6 +132,9 @@ func (t Type) asNumber() Type {
 // unsigned reports whether a number has no sign; truth values have one where they are
 // calculated with.
 func (t Type) unsigned() bool { return t.is(Int, Pointer) && !t.Signed }
+
+// isTuple reports whether it is a tuple without names: as a key each element is a part.
+func (t Type) isTuple() bool { return t.Kind == Tuple && len(t.Names) == 0 }
 
 // isAggregate reports whether it is a map's value that is made of many.
 func (t Type) isAggregate() bool { return t.Kind >= Count }
@@ -163,7 +174,7 @@ func (t Type) offset(i int) (n int) {
 
 // equal reports whether values can be copied as they are.
 func (t Type) equal(u Type) bool {
-	return t.Kind == u.Kind && t.Size == u.Size && t.Signed == u.Signed && t.Depth == u.Depth && sameC(t.C, u.C) &&
+	return t.Kind == u.Kind && t.Size == u.Size && t.Signed == u.Signed && t.Depth == u.Depth && sameC(t.C, u.C) && slices.Equal(t.Names, u.Names) &&
 		t.Low == u.Low && t.High == u.High && t.Step == u.Step && t.Format == u.Format && slices.EqualFunc(t.Elems, u.Elems, Type.equal)
 }
 
@@ -191,7 +202,7 @@ func unify(t, u Type) (Type, bool) {
 		t.Size = max(t.Size, u.Size)
 		return t, true
 	case t.Kind == Tuple:
-		if len(t.Elems) != len(u.Elems) {
+		if len(t.Elems) != len(u.Elems) || !slices.Equal(t.Names, u.Names) {
 			return t, false
 		}
 		elems := make([]Type, len(t.Elems))

@@ -2,6 +2,7 @@ package script
 
 import (
 	"encoding/binary"
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -36,6 +37,18 @@ func readFile() []hit {
 	r := h
 	r.ret, r.retval = true, ^uint64(8)
 	return []hit{h, r}
+}
+
+// nested are structures without bytes, each of many of the one before.
+func nested(n int) string {
+	s, names := "struct s0 { char a[0]; }; ", ""
+	for i := range 1000 {
+		names += fmt.Sprintf(", a%d", i)
+	}
+	for i := 1; i < n; i++ {
+		s += fmt.Sprintf("struct s%d { struct s%d a%s; }; ", i, i-1, names)
+	}
+	return s
 }
 
 // TestTypes: scripts read what the guest's types say where the memory has it.
@@ -85,6 +98,12 @@ func TestTypes(t *testing.T) {
 			"(32, 8, 4, 6, 12, 16, 24, 11)", ""},
 		{`struct odd { unsigned long a:61; int b:7; char name[5]; } ` + enter + `$o = (struct odd *)(arg0 + 0x68); print(($o->a, $o->b)); print(*$o); }`, "(1729382256910270469, 0)\n{ .a = 1729382256910270469, .b = 0, .name =  }", ""},
 		{`struct s { char name[4]; }; kprobe:vfs_read { print(((struct s *)args.file->f_path.dentry->d_name.name)->name); }`, "pass", ""},
+		{nested(7) + ` BEGIN { print((sizeof(struct s6), offsetof(struct s6, a))); }`, "(0, 0)", ""},
+		// Records.
+		{`begin { $v = 99; $t = (a=0, b=1, c="str", d=(5, 6), e=$v); printf("%d %d %s %d %d %d\n", $t.a, $t.b, $t.c, $t.d.0, $t.d.1, $t.e);  }`, "0 1 str 5 6 99", ""},
+		{`begin { $v = (x=1, y=2); $t = (a=0, b=1, c="str", d=(5, 6), e=$v); print($t);  }`, "{ .a = 0, .b = 1, .c = str, .d = (5, 6), .e = { .x = 1, .y = 2 } }", ""},
+		{enter + `@[(n=comm, c=args.count)] = count(); @m[1, (z=2)] = (one=1, f=*(struct pair *)(arg0 + 0x40)); print(@m[1, (z=2)].f.a); $r = (a="x",); $r = (a="longer"); print($r == (a="longer")); }`,
+			"36864\ntrue\n\n\n@[{ .n = cat, .c = 100 }]: 1\n@m[1, { .z = 2 }]: { .one = 1, .f = { .a = 36864, .b = 131072 } }", ""},
 		// Tuples.
 		{`BEGIN { $t = (1, ("a", -2)); print(($t == (1, ("a", -2)), $t != (1, ("b", -2)), $t.1.1, $t[0])); let $x: uint16 = 65537; print($x); let $y: int8; $y = 200; print($y); $y -= 100; print($y); let $p: struct file *; print($p); }`, "(true, true, -2, 1)\n1\n-56\n100\n0x0", ""},
 	} {

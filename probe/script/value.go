@@ -63,6 +63,9 @@ func (p *Printer) text(t Type, data []byte) string {
 	case MAC:
 		return strings.ToUpper(net.HardwareAddr(data[:6]).String())
 	case Tuple:
+		if !t.isTuple() {
+			return p.record(t, data, false)
+		}
 		return "(" + p.elements(t, data) + ")"
 	case Struct, Array:
 		return p.cValue(t, data, false)
@@ -103,6 +106,9 @@ func (p *Printer) json(t Type, data []byte) string {
 	case Pointer:
 		return jsonUint(word(data))
 	case Tuple:
+		if !t.isTuple() {
+			return p.record(t, data, true)
+		}
 		var parts []string
 		for i, e := range t.Elems {
 			parts = append(parts, p.json(e, data[t.offset(i):][:e.bytes()]))
@@ -119,9 +125,12 @@ func (p *Printer) jsonKey(t Type, data []byte) string {
 	var parts []string
 	for i, e := range t.Elems {
 		d := data[t.offset(i):][:e.bytes()]
-		if e.Kind == Tuple {
+		switch {
+		case e.isTuple():
 			parts = append(parts, p.jsonKey(e, d))
-		} else {
+		case e.Kind == Tuple:
+			parts = append(parts, strings.ReplaceAll(p.text(e, d), " ", ""))
+		default:
 			parts = append(parts, p.text(e, d))
 		}
 	}
