@@ -106,6 +106,9 @@ func (e *env) CgroupID() uint64 {
 	return id
 }
 
+// Space implements bpf.Env.
+func (e *env) Space() uint64 { return uint64(e.c.Root) }
+
 // Comm implements bpf.Env. Without a task the name is empty.
 func (e *env) Comm(b *[16]byte) {
 	clear(b[:])

@@ -23,6 +23,8 @@ func (v *VM) call(h Helper, r *[16]uint64) FaultCode {
 		r[R0] = v.env.Task()
 	case HelperGetCgroupID:
 		r[R0] = v.env.CgroupID()
+	case HelperGetSpace:
+		r[R0] = v.env.Space()
 	case HelperUnderCgroup:
 		return v.underCgroup(r)
 	case HelperGetRandom:

@@ -19,6 +19,8 @@ type Env interface {
 	Task() uint64
 	// CgroupID returns the number of the cgroup that the current task is in.
 	CgroupID() uint64
+	// Space returns the physical address of the top-level page table in use (CR3).
+	Space() uint64
 	// ReadKernel and ReadUser read all of p from guest memory, or fail.
 	ReadKernel(addr uint64, p []byte) error
 	ReadUser(addr uint64, p []byte) error
@@ -65,6 +67,9 @@ func (NoEnv) Task() uint64 { return 0 }
 
 // CgroupID returns 0.
 func (NoEnv) CgroupID() uint64 { return 0 }
+
+// Space returns 0.
+func (NoEnv) Space() uint64 { return 0 }
 
 // ReadKernel fails.
 func (NoEnv) ReadKernel(uint64, []byte) error { return errNoGuest }

@@ -65,6 +65,7 @@ const (
 	// Those that Linux does not have.
 	HelperWatched  Helper = 1 << 16
 	HelperEntryArg Helper = 1<<16 + 1
+	HelperGetSpace Helper = 1<<16 + 2
 )
 
 // Place says where a program, or a helper, can run.
@@ -160,6 +161,7 @@ var helpers = []HelperInfo{
 	{ID: HelperLookupPerCPU, Name: "map_lookup_percpu_elem", args: []argKind{elemsArg, keyArg, anyArg}},
 	{ID: HelperWatched, Name: "watched", args: []argKind{anyArg}, Place: OnHost, Why: "knows the access of a watch, which the processor tells the host", needsCtx: true},
 	{ID: HelperEntryArg, Name: "entry_arg", args: []argKind{anyArg, wordArg}, Place: OnHost, Why: "knows arguments that were on the stack at the entry, which the host keeps", needsCtx: true},
+	{ID: HelperGetSpace, Name: "get_space", Place: OnHost, Why: "takes CR3 of the host, since a guest may not be able to read it without an exit"},
 }
 
 var helperByID = func() map[Helper]*HelperInfo {

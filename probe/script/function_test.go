@@ -42,6 +42,7 @@ func TestFunctions(t *testing.T) {
 		{"errorf warnf", `errorf("bad %d", arg2); warnf("%s", comm)`, "stdin:2:19-41: ERROR: bad 3\nstdin:2:43-60: WARNING: dd"},
 		{"assert", `assert(arg2 == 3, "three"); print(1); assert(arg2 == 4, "four"); print(2)`, "1\nstdin:2:57-82: ERROR: assert failed: four"},
 		{"pid tid comm uid gid cgroup cpu ncpus numaid curtask usermode", `print((pid, tid(), pid(init), tid(curr_ns), comm(), uid, gid, cgroup, cpu(), ncpus, numaid, curtask, usermode))`, "(7, 7, 7, 7, dd, 0, 0, 0, 0, 2, 0, 0x9000, 0)"},
+		{"cr3", `printf("%x\n", cr3); @[cr3] = 1; clear(@)`, "5000"},
 		{"probe probetype func", `print((probe, probetype, func(), probe()))`, "(kprobe:vfs_read, kprobe, vfs_read, kprobe:vfs_read)"},
 		{"jiffies rand", `print(jiffies); print(rand < 1 << 33)`, "77\ntrue"},
 		{"kptr uptr is_err", `print((kptr(arg2), uptr(5), is_err(arg2), is_err(-2), is_err(-4095), is_err(-4096), *kptr((uint8 *)arg1)))`, "(3, 5, false, true, true, false, 24)"},

@@ -283,7 +283,7 @@ func (g *generator) builtin(e *expr) {
 	}
 	if !g.p.hasGuest() {
 		switch e.name {
-		case "pid", "tid", "uid", "gid", "curtask", "cgroup", "usermode", "cpu", "vcpu":
+		case "pid", "tid", "uid", "gid", "curtask", "cgroup", "cr3", "usermode", "cpu", "vcpu":
 			g.Emit(asm.Mov.Imm(asm.R0, 0))
 			return
 		}
@@ -314,6 +314,8 @@ func (g *generator) builtin(e *expr) {
 		g.Emit(bpfgen.Call(bpf.HelperGetTask))
 	case "cgroup":
 		g.Emit(bpfgen.Call(bpf.HelperGetCgroupID))
+	case "cr3":
+		g.Emit(bpfgen.Call(bpf.HelperGetSpace))
 	case "usermode":
 		g.Emit(bpfgen.Load(8, asm.R0, rCtx, insn.PtCS), asm.And.Imm(asm.R0, 1))
 	case "kstack", "ustack", "dw_ustack":

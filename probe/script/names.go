@@ -22,7 +22,7 @@ const (
 var builtins = map[string]builtin{
 	"pid": {typ: typeUintOf(4)}, "tid": {typ: typeUintOf(4)}, "uid": {typ: typeUintOf(4)}, "gid": {typ: typeUintOf(4)},
 	"comm": {typ: typeString(16)}, "cpu": {typ: typeUintOf(4)}, "vcpu": {typ: typeUintOf(4)}, "ncpus": {typ: typeUint},
-	"nsecs": {typ: typeUint}, "elapsed": {typ: typeUint}, "rand": {typ: typeUintOf(4)}, "curtask": {typ: typeUint}, "cgroup": {typ: typeUint},
+	"nsecs": {typ: typeUint}, "elapsed": {typ: typeUint}, "rand": {typ: typeUintOf(4)}, "curtask": {typ: typeUint}, "cgroup": {typ: typeUint}, "cr3": {typ: typeUint},
 	"usermode": {typ: typeUintOf(1)}, "probe": {typ: Type{Kind: String}}, "probetype": {typ: Type{Kind: String}}, "jiffies": {typ: typeUint}, "numaid": {typ: typeUint}, "func": {typ: Type{Kind: String}, where: atProbes},
 	"args":   {typ: Type{Kind: Void}, where: atProbes},
 	"retval": {typ: typeUint, where: atReturns}, "kstack": {typ: Type{Kind: KStack}}, "ustack": {typ: Type{Kind: UStack}}, "dw_ustack": {typ: Type{Kind: UStack}},
@@ -72,7 +72,7 @@ var absent = map[string]string{
 	"pton": "compare with the number, as 0x0100007f for 127.0.0.1", "cgroupid": "compare cgroup with the number, which ls -di says in the guest", "cgroup_path": "write cgroup",
 	"path": "write str() of the name that the dentry points to", "container_of": "subtract the number of bytes",
 	"username": "write uid: names are in a file of the guest",
-	"cpid":     "nothing is run for a script: write a condition with pid", "has_cpid": "nothing is run for a script", "cr3": "write reg(\"sp\"), which tells tasks apart, too", "vm": "a daemon has one guest",
+	"cpid":     "nothing is run for a script: write a condition with pid", "has_cpid": "nothing is run for a script", "vm": "a daemon has one guest",
 	"gtsc": "write nsecs", "syscall_name": "print the number", "socket_cookie": "write the address of the socket", "stack_len": "write len", "getopt": "write $1",
 	"sarg0": "write arg6", "percpu_kaddr": "write kaddr, and add the vCPU's offset", "find": "write has_key(@m, KEY), and then @m[KEY]",
 	"static_assert": "the compiler checks types by itself", "fail": "write errorf and exit", "typeinfo": "write the type",
