@@ -50,10 +50,13 @@ func ftraceSuite(t *testing.T, dir string) {
 		start, all, n := time.Now(), map[string]string{}, map[string]int{}
 		for _, file := range cases {
 			before()
+			began := time.Now()
 			for name, result := range results(g.Command("cd /ftrace && sh ./ftracetest --logdir /tmp/logs " + file + "; true")) {
 				all[file+": "+name] = result
 				n[result]++
 			}
+			// Told as it goes: all of them take long in an emulated machine.
+			t.Logf("%s: %v, %v", file, time.Since(began).Round(time.Second), n)
 		}
 		t.Log(n, time.Since(start).Round(time.Second))
 		return all
