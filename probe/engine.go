@@ -42,6 +42,8 @@ type Engine struct {
 	ends []*registration        // hidden ones of jprobes that are gone; guarded by mu
 
 	awaited awaited // hidden ones
+
+	samples tally // of Sample
 }
 
 // New returns an engine for t without probes.
@@ -82,6 +84,7 @@ func New(t Target, o Options) (*Engine, error) {
 	e.collector = collector{control: &e.control, places: &e.places, opt: e.opt}
 	e.watches = watches{control: &e.control, places: &e.places}
 	e.watches.watcher, _ = t.(Watcher)
+	e.samples = e.newTally("sample")
 	return e, nil
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/program"
+	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/bpf"
 	"github.com/guestprobe/guestprobe/probe/event"
@@ -33,6 +34,7 @@ type runningScript struct {
 	every   time.Duration // maps are printed and cleared so often; 0: at the end alone
 	began   int64         // on the store's clock
 	life    guestLife
+	samples *sampling   // nil: it has none
 	ending  func()      // told when its end begins, or nil
 	look    chan func() // is run between two records; nil: nobody asks
 	ended   api.End     // once it has
@@ -147,6 +149,9 @@ func (t scriptTarget) Lookup(name string) (uint64, bool) {
 	return uint64(sym.Addr), err == nil || errors.As(err, &ambiguous) || errors.Is(err, guest.ErrModuleNotFound)
 }
 
+// Exits implements script.Target.
+func (t scriptTarget) Exits() []string { return machine.ExitReasons() }
+
 // User implements script.Target.
 func (t scriptTarget) User(name string) bool { return t.st.atUserCode(name) }
 
@@ -227,6 +232,9 @@ func (s *server) startScript(req *api.RunScript) (_ *runningScript, warnings []s
 		}
 	}()
 	rs.records.ready = make(chan struct{}, 1)
+	if rs.samples, err = rs.newSampling(); err != nil {
+		return nil, nil, err
+	}
 	if err := rs.load(req); err != nil {
 		return nil, nil, err
 	}
@@ -301,6 +309,7 @@ func (rs *runningScript) begin() error {
 	if err := rs.s.probes.engine.Optimize(); err != nil {
 		rs.s.log.Warn("optimize", "err", err)
 	}
+	rs.samples.begin(rs)
 	return nil
 }
 
@@ -327,6 +336,7 @@ func (rs *runningScript) switchProbes(on bool) error {
 
 // close gives back what the script takes. It may be repeated.
 func (rs *runningScript) close() {
+	rs.samples.end()
 	if rs.obj != nil {
 		rs.s.endSession(rs.own)
 		rs.s.probes.objects.end(rs.obj)

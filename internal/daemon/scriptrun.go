@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"slices"
 	"time"
 	"unicode/utf8"
 
@@ -222,6 +223,7 @@ func (rs *runningScript) finish(reason string, code *int64) error {
 	if err := rs.switchProbes(false); err != nil && !rs.s.probes.closed.Load() {
 		rs.s.log.Error("stop the probes of a script", "err", err)
 	}
+	rs.samples.end()
 	wait := scriptWait
 	if rs.s.guest.State().Phase != machine.PhaseRunning {
 		wait = 0 // nothing goes on
@@ -247,7 +249,12 @@ func (rs *runningScript) finish(reason string, code *int64) error {
 		return rs.gone
 	}
 	rs.warn(rs.printer.Problems(true))
-	for _, p := range rs.obj.Programs {
+	rs.warn(rs.samples.lost())
+	programs := rs.obj.Programs
+	if rs.samples != nil {
+		programs = append(slices.Clip(programs), rs.samples.programs...)
+	}
+	for _, p := range programs {
 		if s := p.Stats(); s.Last != nil {
 			rs.warn([]string{rs.fault(p.Name, s.Last, s.Faults)})
 		}

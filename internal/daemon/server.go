@@ -32,6 +32,7 @@ type server struct {
 	probes  *store
 	streams streams
 	scripts scripts
+	exits   exitWatch
 	conns   *conns
 	logLost func() uint64
 	pid     int

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/bpf"
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
@@ -25,6 +26,23 @@ func (e idleEnv) ReadKernel(addr uint64, p []byte) error {
 	}
 	return e.rt.cfg.Read(guest.GVA(addr), p)
 }
+
+// Sample returns a program of the object that is at no place in the guest as one that Sampled
+// runs; it is on the host. Only one may be made of each.
+func (o *Object) Sample(name string) *Program {
+	p := o.idle[name]
+	if p == nil {
+		panic("BUG: no program " + name)
+	}
+	s := &Program{Name: name, Place: bpf.OnHost, obj: o, prog: p, runner: o.rt.newRunner(p)}
+	for _, m := range p.Maps() {
+		s.rings = s.rings || m.Spec().Kind == bpf.RingBuf
+	}
+	return s
+}
+
+// Sampled runs a program that Sample has returned, as a handler does.
+func (p *Program) Sampled(c *probe.Context) { p.run(c, false) }
 
 // Run runs a program of the object that is at no place in the guest, on the caller's
 // thread, as if on vCPU 0. Its error is a *bpf.Fault, or that there is no such program.

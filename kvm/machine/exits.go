@@ -23,6 +23,7 @@ const (
 // the next KVM_RUN if and only if RIP is still there.
 func (v *vcpu) handle() {
 	v.count()
+	v.tellExit()
 	v.midIO = false
 	if v.arrived() {
 		v.n.traps.inc()

@@ -112,6 +112,8 @@ type Machine struct {
 	crash       *CrashReport
 	stopTimeout time.Duration // how long a stop waits for the vCPUs; changes with life held, too
 	changed     chan struct{} // closed and replaced on every change of state
+
+	onExit exitHook
 }
 
 // New makes a machine and parks its vCPUs before the guest's first

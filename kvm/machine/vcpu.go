@@ -39,9 +39,10 @@ type vcpu struct {
 	given   guest.GVA                 // of an int3 that was just given back to the guest; 0: none
 	gs      guest.GVA                 // GS base of the guest's kernel when that was last seen; 0: not yet
 
-	tid  atomic.Int32 // of its thread, 0 when there is none
-	tick atomic.Bool  // a timer interrupt is due
-	n    counters
+	tid     atomic.Int32 // of its thread, 0 when there is none
+	tick    atomic.Bool  // a timer interrupt is due
+	samples atomic.Pointer[sample]
+	n       counters
 
 	// Guarded by Machine.mu.
 	resting  bool
@@ -128,6 +129,7 @@ func (v *vcpu) proceed() bool {
 		v.kvm.ClearKick()
 	}
 	if v.m.gate.Load() == 0 {
+		v.sampled()
 		return true
 	}
 	v.settle()

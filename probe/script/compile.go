@@ -26,6 +26,8 @@ type Script struct {
 	End       []string            // likewise at the end
 	Intervals []Interval          // and at times
 	Events    map[string][]string // and when something happens to the guest, by EventStart and so on
+	Samples   []Interval          // that run on what each vCPU does, again and again
+	Exits     []Exit              // that run when a vCPU leaves the guest
 	Warnings  []string            // as errors have them
 	c         *checker
 	epoch     int64 // Options.Epoch
@@ -36,6 +38,12 @@ type Script struct {
 type Interval struct {
 	Program string
 	Period  time.Duration
+}
+
+// Exit is a program that runs when a vCPU leaves the guest.
+type Exit struct {
+	Program string
+	Reason  string
 }
 
 // Attached is how many probes the script has, as bpftrace counts them.
@@ -90,7 +98,7 @@ func Compile(text string, t Target, o Options) (*Script, error) {
 			for _, name := range g.maps {
 				maps[name] = g.mapSpec(name)
 			}
-			if op := g.program(p); p.hasGuest() {
+			if op := g.program(p); p.class() == atPlace {
 				s.Object.Programs = append(s.Object.Programs, op)
 				s.Probes++
 			} else {
@@ -117,7 +125,13 @@ func Compile(text string, t Target, o Options) (*Script, error) {
 
 // onHost notes when a program runs that is at no place in the guest.
 func (s *Script) onHost(p *point) {
+	if p.class() == atExit && p.provider == "vm" {
+		s.Exits = append(s.Exits, Exit{p.name, p.place})
+		return
+	}
 	switch p.provider {
+	case "profile":
+		s.Samples = append(s.Samples, Interval{p.name, time.Duration(p.period)})
 	case "begin":
 		s.Begin = append(s.Begin, p.name)
 	case "end":
@@ -133,7 +147,7 @@ func (s *Script) onHost(p *point) {
 // there.
 func (s *Script) programName(p *point) string {
 	name := p.provider
-	if p.hasGuest() {
+	if p.class() == atPlace {
 		name += "_" + strings.Map(func(r rune) rune {
 			if r < 0x80 && (isLetter(byte(r)) || isDigit(byte(r))) {
 				return r

@@ -46,7 +46,9 @@ var kernelTypes = func() *types.Info {
 
 func (f fakeTarget) Func(name string) *btf.FuncProto { return kernelTypes.Func("", name) }
 func (f fakeTarget) Types() Types                    { return kernelTypes }
-func (f fakeTarget) User(name string) bool           { return name == "main" || name == "0x401000" }
+func (f fakeTarget) Exits() []string                 { return []string{"io", "hlt", "debug"} }
+
+func (f fakeTarget) User(name string) bool { return name == "main" || name == "0x401000" }
 
 func (f fakeTarget) Lookup(name string) (uint64, bool) { a, ok := f[name]; return a, ok }
 

@@ -33,7 +33,7 @@ func (p *parser) attachPoint(t token) (attachPoint, error) {
 		if m := meant(word, names); m != "" {
 			return a, err.hint("did you mean %s?", m)
 		}
-		return a, err.hint("there are kprobe, kretprobe, uprobe, uretprobe, watchpoint, interval, vm, BEGIN and END")
+		return a, err.hint("there are kprobe, kretprobe, uprobe, uretprobe, watchpoint, profile, interval, vm, BEGIN and END")
 	}
 	return a, p.target(&a, word)
 }
@@ -52,9 +52,17 @@ func (p *parser) target(a *attachPoint, word string) error {
 			return refuse("%s", err).hint("write interval:s:1, interval:ms:100, interval:us:5000, interval:hz:10 or interval:100ms")
 		}
 		return nil
+	case "profile":
+		if _, err := interval(a.target); err != "" {
+			return refuse("%s", strings.Replace(err, "interval", "profile", 1)).hint("write profile:hz:99 or profile:ms:10")
+		}
+		return nil
 	case "vm":
+		if _, ok := a.exit(); ok {
+			return nil
+		}
 		if !slices.Contains(vmEvents, a.target) {
-			return refuse("there is no vm:%s", a.target).hint("there are vm:%s", strings.Join(vmEvents, ", vm:"))
+			return refuse("there is no vm:%s", a.target).hint("there are vm:%s, and vm:exit:REASON", strings.Join(vmEvents, ", vm:"))
 		}
 		return nil
 	case "watchpoint":

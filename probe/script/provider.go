@@ -9,6 +9,7 @@ var providers = map[string]string{
 	"kretprobe": "kretprobe", "kr": "kretprobe", "fexit": "kretprobe", "kretfunc": "kretprobe", "fr": "kretprobe",
 	"uprobe": "uprobe", "u": "uprobe", "uretprobe": "uretprobe", "ur": "uretprobe",
 	"watchpoint": "watchpoint", "w": "watchpoint", "interval": "interval", "i": "interval", "vm": "vm",
+	"profile": "profile", "p": "profile",
 }
 
 // elsewhere says of the providers of bpftrace that are not here what to write instead.
@@ -21,8 +22,6 @@ var elsewhere = map[string]string{
 	"aw":              "write watchpoint, which is in place before its probe goes on",
 	"usdt":            "write uprobe: of the function that it is in",
 	"U":               "write uprobe: of the function that it is in",
-	"profile":         "write interval: for what is to happen at times",
-	"p":               "write interval: for what is to happen at times",
 	"software":        "the host does not lend the guest's counters: write profile:hz:99",
 	"s":               "the host does not lend the guest's counters: write profile:hz:99",
 	"hardware":        "the host does not lend the guest's counters: write profile:hz:99",
@@ -46,9 +45,23 @@ const (
 // classes are those of the providers that are not onHost.
 var classes = map[string]class{
 	"kprobe": atPlace, "kretprobe": atPlace, "uprobe": atPlace, "uretprobe": atPlace, "watchpoint": atPlace,
+	"profile": atExit,
 }
 
-func (a *attachPoint) class() class { return classes[a.provider] }
+func (a *attachPoint) class() class {
+	if _, ok := a.exit(); ok {
+		return atExit
+	}
+	return classes[a.provider]
+}
+
+// exit returns REASON of vm:exit:REASON.
+func (a *attachPoint) exit() (reason string, ok bool) {
+	if a.provider != "vm" {
+		return "", false
+	}
+	return strings.CutPrefix(a.target, EventExit+":")
+}
 
 // hasGuest reports whether there is a hit when it runs.
 func (a *attachPoint) hasGuest() bool { return a.class() != onHost }

@@ -38,7 +38,16 @@ func TestProviders(t *testing.T) {
 		t.Errorf("events %v, %v", s.Events, err)
 	}
 
+	s, err = Compile(`profile:hz:99 { @[kstack, comm] = count(); } p:ms:5 { @p[reg("ip"), cpu] = count(); } vm:exit:i*, vm:exit:hlt { @x[probe] = count(); }`, target, Options{CPUs: 1})
+	if err != nil || len(s.Samples) != 2 || s.Samples[0].Period != 10101010 || len(s.Exits) != 2 || s.Exits[0].Reason != "io" || s.Exits[1].Reason != "hlt" || s.Probes != 0 || s.Attached() != 4 {
+		t.Errorf("samples %+v, %v", s, err)
+	}
+
 	for _, c := range [][2]string{
+		{`profile:hz:0 { }`, "profile: want a number above 0"},
+		{`profile:hz:99 { print(arg0); }`, "The arg0 builtin can not be used with 'profile' probes"},
+		{`profile:hz:9999 { }`, "HINT: write profile:hz:99 or profile:ms:10"},
+		{`vm:exit:x* { }`, "no vCPU leaves the guest for x*\nvm:exit:x* { }\n~~~~~~~~~~\nHINT: there are io, hlt, debug"},
 		{`uprobe:vfs_read { }`, "ERROR: vfs_read is not in user code"},
 		{`uretprobe:vfs_read { }`, "HINT: write kretprobe:vfs_read"},
 		{`uprobe:0x1000 { }`, "0x1000 is not in user code"},

@@ -19,6 +19,8 @@ type Target interface {
 	Func(name string) *btf.FuncProto
 	// Types returns the types of the guest, or nil where none are known.
 	Types() Types
+	// Exits returns the reasons for which vCPUs leave the guest.
+	Exits() []string
 	// User reports whether a symbol, or an address, is user code.
 	User(name string) bool
 }
@@ -42,7 +44,15 @@ type point struct {
 // the script says so, and told in warnings.
 func (s *script) expand(d *probeDef, t Target) (ps []*point, warnings []*Error, err error) {
 	for _, a := range d.points {
-		if !a.hasGuest() {
+		if reason, ok := a.exit(); ok {
+			found := s.exits(a, reason, t)
+			if len(found) == 0 {
+				return nil, nil, s.at(a.Span, "no vCPU leaves the guest for %s", reason).hint("there are %s", strings.Join(t.Exits(), ", "))
+			}
+			ps = append(ps, found...)
+			continue
+		}
+		if a.class() != atPlace {
 			p := &point{attachPoint: a, probe: a.text, fn: a.provider}
 			p.period, _ = interval(a.target)
 			ps = append(ps, p)
@@ -68,6 +78,16 @@ func (s *script) expand(d *probeDef, t Target) (ps []*point, warnings []*Error, 
 		}
 	}
 	return ps, warnings, nil
+}
+
+// exits are the places of vm:exit:REASON, with a pattern.
+func (s *script) exits(a attachPoint, reason string, t Target) (ps []*point) {
+	for _, r := range t.Exits() {
+		if ok, err := path.Match(reason, r); err == nil && ok {
+			ps = append(ps, &point{attachPoint: a, probe: "vm:" + EventExit + ":" + r, fn: a.provider, place: r})
+		}
+	}
+	return ps
 }
 
 // functions are the places of one attach point.
