@@ -1,7 +1,9 @@
 package debuginfo
 
 import (
+	"bytes"
 	"debug/elf"
+	"encoding/hex"
 	"errors"
 	"os"
 	"path/filepath"
@@ -233,30 +235,63 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// TestFolder finds the file of a build ID, in a folder of them or above it.
+// TestFolder finds the file of a build ID, in a folder of them or above it, and by the build ID in it where a
+// distribution has kernels; and says where it has looked.
 func TestFolder(t *testing.T) {
 	_, f := guest(t)
-	id := f.BuildID()
-	if id == "" {
-		id = "0123456789" // the built-in guest has none; any does then
+	own := f.BuildID()
+	if own == "" {
+		t.Fatal("the built-in guest has no build ID")
 	}
-	dir := t.TempDir()
-	ids := filepath.Join(dir, ".build-id")
-	if err := os.MkdirAll(filepath.Join(ids, id[:2]), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(ids, id[:2], id[2:]+".debug"), builtin.ELF(), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, path := range []string{dir, ids} {
-		if _, err := Open(path, id); err != nil {
+	other := bytes.Replace(builtin.ELF(), buildIDBytes(t, own), buildIDBytes(t, strings.Repeat("ab", len(own)/2)), 1)
+	for _, at := range []string{".build-id/" + own[:2] + "/" + own[2:] + ".debug", "boot/vmlinux-2-x", "lib/modules/2/vmlinux", "usr/lib/modules/2/vmlinux"} {
+		dir := filepath.Join(t.TempDir(), "a[b*")
+		write := func(at string, b []byte) {
+			t.Helper()
+			if err := os.MkdirAll(filepath.Join(dir, filepath.Dir(at)), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(dir, at), b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		write("boot/vmlinux-1-x", other)
+		if _, err := Open(dir, own); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), "boot/vmlinux-RELEASE") {
+			t.Errorf("%s: only another build: %v", at, err)
+		}
+		write(at, builtin.ELF())
+		if file, err := Find(dir, own); err != nil || file != filepath.Join(dir, at) {
+			t.Errorf("%s: %q, %v", at, file, err)
+		}
+		if _, err := Open(dir, own); err != nil {
 			t.Error(err)
 		}
-		if _, err := Open(path, "ff"+id); !errors.Is(err, os.ErrNotExist) {
+		if ids := filepath.Join(dir, ".build-id"); strings.HasPrefix(at, ".build-id") {
+			if _, err := Open(ids, own); err != nil {
+				t.Error(err)
+			}
+		}
+		if _, err := Open(dir, "ff"+own); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("another build ID: %v", err)
 		}
-		if _, err := Open(path, ""); err == nil || !strings.Contains(err.Error(), "no build ID") {
+		if _, err := Open(dir, ""); err == nil || !strings.Contains(err.Error(), "no build ID") {
 			t.Errorf("without a build ID: %v", err)
 		}
 	}
+	rubbish := filepath.Join(t.TempDir(), "x")
+	if err := os.WriteFile(rubbish, []byte("rubbish"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Find(rubbish, own); err == nil || !strings.Contains(err.Error(), rubbish) {
+		t.Errorf("rubbish: %v", err)
+	}
+}
+
+func buildIDBytes(t *testing.T, id string) []byte {
+	t.Helper()
+	b, err := hex.DecodeString(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
 }

@@ -4,10 +4,12 @@ import (
 	"debug/elf"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime/debug"
 	"slices"
+	"strings"
 
 	"github.com/guestprobe/guestprobe/internal/elffile"
 )
@@ -16,20 +18,90 @@ import (
 // debug information.
 const maxFile = 2 << 30
 
-// Open reads the debug information of the ELF file at path: that of a program with this
-// build ID, in hexadecimal digits, or "" for any. Of a folder it is the file that has the
-// build ID for its name, as distributions have them below /usr/lib/debug. Errors begin with
-// the path, and may be ErrNone.
+// Find returns the file that path means for a program with this build ID, in hexadecimal digits, or "" for
+// any: path itself, or below a folder as /usr/lib/debug the file that has the build ID for its name, or as
+// distributions have kernels. Errors begin with the path, and may be ErrNone.
+func Find(path, buildID string) (string, error) {
+	st, err := os.Stat(path)
+	if err != nil || !st.IsDir() {
+		return path, check(path, buildID, false)
+	}
+	if len(buildID) < 3 {
+		return "", fmt.Errorf("read debug information of %s: it is a folder, and the guest's program has no build ID: name the file", path)
+	}
+	file := filepath.Join(buildID[:2], buildID[2:]+".debug")
+	tried := []string{filepath.Join(path, ".build-id", file), filepath.Join(path, file)}
+	for _, kernels := range []string{"boot/vmlinux-*", "lib/modules/*/vmlinux", "usr/lib/modules/*/vmlinux"} {
+		found, err := filepath.Glob(filepath.Join(literal(path), kernels))
+		if err != nil {
+			return "", fmt.Errorf("read debug information of %s: %w", path, err)
+		}
+		tried = append(tried, found...)
+	}
+	for i, file := range tried {
+		switch err := check(file, buildID, i > 1); {
+		case err == nil:
+			return file, nil
+		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errOther):
+			return "", err
+		}
+	}
+	return "", fmt.Errorf("read debug information of %s: it has none of the guest's program, neither .build-id/%s nor a boot/vmlinux-RELEASE or lib/modules/RELEASE/vmlinux with build ID %s: %w", path, file, buildID, fs.ErrNotExist)
+}
+
+// literal returns a pattern that path alone matches.
+func literal(path string) string {
+	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(path)
+}
+
+// check returns why the file at path does not serve, of which it looks only at the headers. With named
+// it must have its build ID in it.
+func check(path, buildID string, named bool) error {
+	b, unmap, err := elffile.MapFile(path, maxFile)
+	if err != nil {
+		return fmt.Errorf("read debug information of %w", err)
+	}
+	defer unmap()
+	if err := checkHeaders(b, buildID, named); err != nil {
+		return fmt.Errorf("read debug information of %s: %w", path, err)
+	}
+	return nil
+}
+
+func checkHeaders(b []byte, buildID string, named bool) (err error) {
+	defer guard(&err)()
+	f, err := parseFor(b, buildID)
+	switch {
+	case err != nil:
+		return err
+	case named && f.BuildID() == "":
+		return errOther
+	case f.Index(".debug_info") < 0:
+		return ErrNone
+	}
+	return nil
+}
+
+// errOther is wrapped in the error for a file of another build.
+var errOther = errors.New("it is that of another build")
+
+// parseFor reads the headers of the file of a program with this build ID.
+func parseFor(b []byte, buildID string) (*elffile.File, error) {
+	f, err := elffile.Parse(b)
+	if err != nil {
+		return nil, err
+	}
+	if own := f.BuildID(); buildID != "" && own != "" && own != buildID {
+		return nil, fmt.Errorf("%w: build ID %s, and the guest's is %s", errOther, own, buildID)
+	}
+	return f, nil
+}
+
+// Open reads the debug information that Find finds.
 func Open(path, buildID string) (*Info, error) {
-	if st, err := os.Stat(path); err == nil && st.IsDir() {
-		if len(buildID) < 3 {
-			return nil, fmt.Errorf("read debug information of %s: it is a folder, and the guest's program has no build ID: name the file", path)
-		}
-		file := filepath.Join(buildID[:2], buildID[2:]+".debug")
-		path = filepath.Join(path, ".build-id", file)
-		if short := filepath.Join(filepath.Dir(filepath.Dir(filepath.Dir(path))), file); !exists(path) && exists(short) {
-			path = short
-		}
+	path, err := Find(path, buildID)
+	if err != nil {
+		return nil, err
 	}
 	b, unmap, err := elffile.MapFile(path, maxFile)
 	if err != nil {
@@ -41,11 +113,6 @@ func Open(path, buildID string) (*Info, error) {
 		return nil, fmt.Errorf("read debug information of %s: %w", path, err)
 	}
 	return i, nil
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
 }
 
 // errCut is returned when the file has been made shorter since it was opened.
@@ -69,12 +136,9 @@ func guard(err *error) (leave func()) {
 
 func parse(b []byte, buildID string) (_ *Info, err error) {
 	defer guard(&err)()
-	f, err := elffile.Parse(b)
+	f, err := parseFor(b, buildID)
 	if err != nil {
 		return nil, err
-	}
-	if own := f.BuildID(); buildID != "" && own != "" && own != buildID {
-		return nil, fmt.Errorf("it is that of another build: build ID %s, and the guest's is %s", own, buildID)
 	}
 	i, err := New(func(name string) ([]byte, error) {
 		n := f.Index(name)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/builtin"
+	"github.com/guestprobe/guestprobe/guest/debuginfo"
 	"github.com/guestprobe/guestprobe/guest/linux"
 	"github.com/guestprobe/guestprobe/guest/types"
 	"github.com/guestprobe/guestprobe/internal/command"
@@ -24,8 +25,17 @@ type bootable struct {
 }
 
 // loadProgram reads the guest: a kernel with what belongs to it, an ELF file, or the
-// built-in one.
-func loadProgram(o *options) (bootable, error) {
+// built-in one. Where its debug information is, is looked for; o.debug is that file then.
+func loadProgram(o *options) (p bootable, err error) {
+	if p, err = loadBootable(o); err == nil && o.debug != "" {
+		if o.debug, err = debuginfo.Find(o.debug, p.buildID()); err != nil {
+			return bootable{}, fmt.Errorf("--debug: %w", err)
+		}
+	}
+	return p, err
+}
+
+func loadBootable(o *options) (bootable, error) {
 	if o.kernel != "" {
 		l, err := loadLinux(o)
 		return bootable{linux: l}, err
@@ -47,6 +57,14 @@ func (p bootable) sha256() string {
 		return hex.EncodeToString(p.linux.Kernel.ID.SHA256[:])
 	}
 	return hex.EncodeToString(p.image.SHA256[:])
+}
+
+// buildID returns that of the program, in hexadecimal digits, or "".
+func (p bootable) buildID() string {
+	if p.linux != nil {
+		return p.linux.Kernel.ID.BuildID
+	}
+	return p.image.BuildID
 }
 
 // loadLinux reads a kernel, its initrd and its disks.

@@ -91,7 +91,7 @@ func (o *options) flags(f *pflag.FlagSet) {
 	if err := f.MarkHidden("net"); err != nil {
 		panic("BUG: " + err.Error())
 	}
-	f.StringVar(&o.debug, "debug", o.debug, "take the source of the guest's program from this ELF `file` with debug information, or the one of its build ID below a folder as /usr/lib/debug")
+	f.StringVar(&o.debug, "debug", o.debug, "take the source of the guest's program from this ELF `file` with debug information, or from the one with its build ID below a folder as /usr/lib/debug")
 	f.StringVar(&o.symbols, "symbols", o.symbols, "take the kernel's names from this System.map or vmlinux `file`")
 	f.BoolVar(&o.slowly, "slowly", o.slowly, "boot the kernel even where the host emulates its code")
 	f.IntVar(&o.vcpus, "vcpus", o.vcpus, fmt.Sprintf("`number` of vCPUs, 1 to %d", guest.MaxVCPUs))

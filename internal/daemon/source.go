@@ -15,10 +15,8 @@ import (
 // where that is "" of the image itself.
 func (p bootable) readSource(path string) (*debuginfo.Info, error) {
 	switch {
-	case path != "" && p.linux != nil:
-		return debuginfo.Open(path, p.linux.Kernel.ID.BuildID)
 	case path != "":
-		return debuginfo.Open(path, p.image.BuildID)
+		return debuginfo.Open(path, p.buildID())
 	case p.linux != nil:
 		return nil, fmt.Errorf("%w: give guestprobed --debug FILE, the kernel's vmlinux with it", debuginfo.ErrNone)
 	}
