@@ -45,6 +45,7 @@ type expr struct {
 	// Of a part of what C has: its type there, where it begins, and of a bit field its width.
 	c          btf.Type
 	bit, width uint64
+	raw        bool // its bytes are wanted, also of text
 }
 
 // isTuple reports whether it is a tuple without names.

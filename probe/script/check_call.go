@@ -212,6 +212,11 @@ func (c *checker) call(e *expr) (Type, error) {
 	case "offsetof":
 		return c.offsetOf(e)
 	}
+	if e.name == "buf" || e.name == "ntop" || e.name == "macaddr" {
+		for _, a := range e.args {
+			a.raw = true
+		}
+	}
 	if t, done, err := c.function(e); done || err != nil {
 		return t, err
 	}
@@ -233,7 +238,7 @@ func (c *checker) call(e *expr) (Type, error) {
 		*e = *e.args[0] // it is one already
 		return ts[0], nil
 	}
-	if e.name == "buf" && ts[0].Kind == String {
+	if e.name == "buf" && ts[0].is(String, Array) {
 		ts[0] = typeUint
 	}
 	for i, t := range ts {
@@ -269,6 +274,12 @@ func (c *checker) sized(e *expr, k Kind) (Type, error) {
 				most = min(most, c.config.maxString)
 			}
 		}
+	}
+	if a := e.args[0].typ; a.Kind == Array { // all of it, or less
+		if len(e.args) == 1 {
+			most = 1024
+		}
+		most = max(min(most, a.Size), 1)
 	}
 	return Type{Kind: k, Size: most}, nil
 }

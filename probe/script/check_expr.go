@@ -1,6 +1,12 @@
 package script
 
-import "math"
+import (
+	"math"
+
+	"github.com/cilium/ebpf/btf"
+
+	"github.com/guestprobe/guestprobe/guest/types"
+)
 
 // maxTuple is the largest tuple, in bytes.
 const maxTuple = 4096
@@ -8,6 +14,11 @@ const maxTuple = 4096
 // expr finds the type of an expression. None is what is not known yet.
 func (c *checker) expr(e *expr) (Type, error) {
 	t, err := c.typeOf(e)
+	if e.raw && t.Kind == String && e.c != nil {
+		if a, ok := types.Strip(e.c).(*btf.Array); ok {
+			t = arrayOf(typeUintOf(1), int(a.Nelems))
+		}
+	}
 	e.typ = t
 	return t, err
 }
@@ -100,8 +111,11 @@ func (c *checker) incDecType(e *expr) (Type, error) {
 }
 
 func (c *checker) unaryType(e *expr) (Type, error) {
-	if e.name == "*" {
+	switch e.name {
+	case "*":
 		return c.dereference(e)
+	case "&":
+		return c.addressOf(e)
 	}
 	t, err := c.value(e.args[0])
 	if err != nil || t.Kind == None {

@@ -185,6 +185,27 @@ func (c *checker) dereference(e *expr) (Type, error) {
 	return t.Elems[0], nil
 }
 
+// addressOf checks &PLACE of the guest's memory.
+func (c *checker) addressOf(e *expr) (Type, error) {
+	of := e.args[0]
+	of.raw = true
+	t, err := c.part(of)
+	if err != nil || t.Kind == None {
+		return t, err
+	}
+	root := of
+	for root.isPlace() && root.args[0].typ.Kind != Pointer && root.kind != exUnary {
+		root = root.args[0]
+	}
+	switch {
+	case !root.isPlace():
+		return t, c.at(e.Span, "only what is in the guest's memory has an address").hint("as &args.file->f_path")
+	case of.width > 0:
+		return t, c.at(e.Span, "a bit field has no address")
+	}
+	return pointerTo(t), nil
+}
+
 // comparison checks == and != of values that are no numbers.
 func (c *checker) comparison(e *expr, a, b Type) (Type, error) {
 	if e.name != "==" && e.name != "!=" {

@@ -59,7 +59,7 @@ func TestFunctions(t *testing.T) {
 		{"ustack dw_ustack", `print(sizeof(ustack)); print(sizeof(dw_ustack(1)))`, "8\n8"}, {"join", `join(arg0)`, absent}, {"cat", `cat("/x")`, absent}, {"system", `system("x")`, absent},
 		{"signal", `signal(9)`, absent}, {"signal_thread", `signal_thread(9)`, absent}, {"override", `override(1)`, absent}, {"write_user", `write_user(1, 2, 3)`, absent},
 		{"skboutput", `skboutput("f", arg0, 1, 0)`, absent}, {"unwatch", `unwatch(1)`, absent}, {"pton", `print(pton("::1"))`, absent}, {"cgroupid", `print(cgroupid("/x"))`, absent},
-		{"cgroup_path", `print(cgroup_path(1))`, absent}, {"path", `print(path(arg0))`, absent}, {"container_of", `print(container_of(1, 2, 3))`, absent},
+		{"cgroup_path", `print(cgroup_path(1))`, absent}, {"path", `print(path(arg0))`, absent}, {"container_of", `print(container_of(0x48, struct file, f_path.dentry))`, "0x0"},
 		{"username", `print(username)`, absent},
 		{"cpid", `print(cpid)`, absent}, {"has_cpid", `print(has_cpid)`, absent}, {"syscall_name", `print(syscall_name(1))`, absent}, {"socket_cookie", `print(socket_cookie(arg0))`, absent},
 		{"getopt", `print(getopt("x"))`, absent}, {"percpu_kaddr", `print(percpu_kaddr("x"))`, absent}, {"find", `find(@x, 1, $y)`, absent}, {"static_assert", `static_assert(1, "x")`, absent},

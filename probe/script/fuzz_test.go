@@ -25,6 +25,7 @@ func FuzzScript(f *testing.F) {
 		`macro inc($x, y) { $x += y; $x } macro all(@m) { for ($kv : @m) { inc($kv.1, 2); } } macro two { 2 } BEGIN { $a = 1; print(inc($a, { $a++; $a })); @k[inc($a, two)] = 1; all(@k); let $t: typeof($a) = 5; }`,
 		"#ifndef BPFTRACE_HAVE_BTF\n#include <a.h>\n#else\n#define TWO (ONE + 1) // x\n#endif\n#define ONE 1\n#if !defined(X)\nlet @m = lruhash(5); BEGIN { @m[TWO] = ONE; }\n#endif",
 		`BEGIN { $r = (a=1, b=(c="x", d=(2, 3))); @m[$r] = $r.b; print(@m[$r].c); print($r == (a=1, b=(c="longer", d=(4, 5)))); }`,
+		`struct A { uint8_t m[6]; } kprobe:vfs_read { $a = (struct A *)arg0; print((buf($a->m), macaddr(&$a->m), &$a->m[1], container_of(&$a->m, struct A, m)->m)); print(buf(args.file->f_path.dentry->d_iname, 50)); }`,
 		`BEGIN { let $x: uint16 = 70000; $t = ((int8[8])$x, (uint8[])"abc"); if ($t.0 == (int8[8])5 && $t == $t) { print($t[1]); } print((uint32)(bool[2])(uint16)3, (enum kind)1); }`,
 	} {
 		f.Add(s)

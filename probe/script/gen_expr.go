@@ -219,6 +219,9 @@ func (g *generator) unary(e *expr) {
 	case "*":
 		g.readPlace(e)
 		return
+	case "&":
+		g.scoped(func() { g.whereIs(e.args[0]) })
+		return
 	}
 	g.number64(e.args[0])
 	switch e.name {

@@ -167,7 +167,7 @@ func (g *generator) putBuffer(e *expr, t Type, to mem) {
 		return
 	}
 	g.scoped(func() {
-		if e.args[0].typ.Kind == String {
+		if e.args[0].typ.is(String, Array) {
 			from := g.view(e.args[0])
 			g.length(e.args[1], t.Size)
 			g.store(to, asm.R2)

@@ -106,7 +106,14 @@ func (p *parser) unaryIn() (*expr, error) {
 		}
 		return &expr{kind: exUnary, name: t.text, Span: t.Span.join(of.Span), args: []*expr{of}}, nil
 	case p.isOp("&"):
-		return nil, p.at(t.Span, "addresses of variables and maps are not supported")
+		if err := p.advance(); err != nil {
+			return nil, err
+		}
+		of, err := p.unary()
+		if err != nil {
+			return nil, err
+		}
+		return &expr{kind: exUnary, name: "&", Span: t.Span.join(of.Span), args: []*expr{of}}, nil
 	case p.isOp("++"), p.isOp("--"):
 		if err := p.advance(); err != nil {
 			return nil, err
@@ -295,8 +302,11 @@ func (p *parser) named(e *expr) (*expr, error) {
 	if !p.isOp("(") {
 		return e, nil
 	}
-	if e.name == "sizeof" || e.name == "offsetof" {
+	switch e.name {
+	case "sizeof", "offsetof":
 		return p.ofType(e)
+	case "container_of":
+		return p.containerOf(e)
 	}
 	args, err := p.list(")")
 	if err != nil {

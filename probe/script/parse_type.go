@@ -334,3 +334,30 @@ func (p *parser) ofType(e *expr) (*expr, error) {
 	e.Span = e.Span.join(p.tok.Span)
 	return e, p.expect(")")
 }
+
+// containerOf reads container_of(POINTER, TYPE, FIELD): (TYPE *)((uint64)POINTER -
+// offsetof(TYPE, FIELD)).
+func (p *parser) containerOf(e *expr) (*expr, error) {
+	if err := p.advance(); err != nil {
+		return nil, err
+	}
+	pointer, err := p.expr()
+	if err != nil {
+		return nil, err
+	}
+	if !p.isOp(",") {
+		return nil, p.expect(",")
+	}
+	offset := &expr{Span: e.Span, name: "offsetof", text: "offsetof"}
+	if offset, err = p.ofType(offset); err != nil {
+		return nil, err
+	}
+	of := offset.args[0]
+	if of.kind != exType || of.cast.c == nil {
+		return nil, p.at(of.Span, "container_of() takes a structure's type, as struct file")
+	}
+	sp := e.Span.join(offset.Span)
+	number := &expr{kind: exCast, cast: &typeName{c: cNumbers["uint64"]}, Span: pointer.Span, args: []*expr{pointer}}
+	begin := &expr{kind: exBinary, name: "-", Span: sp, args: []*expr{number, offset}}
+	return &expr{kind: exCast, cast: &typeName{Span: of.Span, c: &btf.Pointer{Target: of.cast.c}}, Span: sp, args: []*expr{begin}}, nil
+}

@@ -99,6 +99,10 @@ func TestTypes(t *testing.T) {
 		{`struct odd { unsigned long a:61; int b:7; char name[5]; } ` + enter + `$o = (struct odd *)(arg0 + 0x68); print(($o->a, $o->b)); print(*$o); }`, "(1729382256910270469, 0)\n{ .a = 1729382256910270469, .b = 0, .name =  }", ""},
 		{`struct s { char name[4]; }; kprobe:vfs_read { print(((struct s *)args.file->f_path.dentry->d_name.name)->name); }`, "pass", ""},
 		{nested(7) + ` BEGIN { print((sizeof(struct s6), offsetof(struct s6, a))); }`, "(0, 0)", ""},
+		{enter + `$d = args.file->f_path.dentry; print(container_of(&$d->d_name, struct dentry, d_name) == $d); print(&args.file->f_path.dentry); print((&$d->d_name)->len); print(&$d->d_iname); print(container_of(args.file, struct file, f_path)); print(&$d->d_iname[1]); }`,
+			"true\n0x10048\n6\n0x20038\n0xffc0\n0x20039", ""},
+		{`struct A { uint8_t m[6]; uint16_t h[2]; } ` + enter + `$a = (struct A *)(arg0 + 0x40); print(buf($a->m)); print(buf($a->m, 3)); $l = $a->h; print(buf($l)); $d = args.file->f_path.dentry; print(buf($d->d_iname, 9)); print(buf(&$d->d_iname, 2)); }`,
+			`\x00\x90\x00\x00\x00\x00` + "\n" + `\x00\x90\x00` + "\n" + `\x00\x00\x00\x00` + "\n" + `passwd\x00ga` + "\n" + `pa`, ""},
 		// Records.
 		{`begin { $v = 99; $t = (a=0, b=1, c="str", d=(5, 6), e=$v); printf("%d %d %s %d %d %d\n", $t.a, $t.b, $t.c, $t.d.0, $t.d.1, $t.e);  }`, "0 1 str 5 6 99", ""},
 		{`begin { $v = (x=1, y=2); $t = (a=0, b=1, c="str", d=(5, 6), e=$v); print($t);  }`, "{ .a = 0, .b = 1, .c = str, .d = (5, 6), .e = { .x = 1, .y = 2 } }", ""},
