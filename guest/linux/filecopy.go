@@ -113,7 +113,7 @@ func (v *View) giveCopy(name string, b []byte, used func(guest.Range) bool) (*us
 	there := err == nil
 	var old *userFile
 	if there {
-		old = v.files.of(in)
+		old = v.files.of(in, v.running.files, v.read)
 	} else {
 		at = name
 	}
@@ -256,7 +256,7 @@ func (f *userFile) now(v *View, read Read) (Inode, error) {
 	case in.Addr != 0 && !now.same(in):
 		err = errNoFile
 	case in.Addr != 0:
-	case v.files.of(now) != nil:
+	case v.files.of(now, v.running.files, read) != nil:
 		err = errNoFile // it is known by another name
 	default:
 		err = f.adopt(v, now, nil, read)

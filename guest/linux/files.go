@@ -32,6 +32,7 @@ type fileFields struct {
 	mode, ino, super, mapping, size, generation, symlink Field // inode
 	fsType, fsName                                       Field // super_block, file_system_type
 	host, head, flags, tree                              Field // address_space
+	last                                                 Field // vm_area_struct, of the tree of mappings
 	shift, slots, marks                                  Field // xa_node
 	pageMapping, pageIndex, pageFlags                    Field // folio, or page
 	start, end, offset, mm, node, left, right, pgd       Field // vm_area_struct, rb_node, mm_struct
@@ -62,7 +63,7 @@ func NewFiles(types *Types, lookup Lookup, tasks *Tasks) *Files {
 		need{&o.shift, "xa_node.shift"}, need{&o.slots, "xa_node.slots"}, need{&o.marks, "xa_node.marks"},
 		need{&page, "page"}, need{&o.pageMapping, "folio.mapping|page.mapping"}, need{&o.pageIndex, "folio.index|page.index"}, need{&o.pageFlags, "folio.flags|page.flags"},
 		need{&o.start, "vm_area_struct.vm_start"}, need{&o.end, "vm_area_struct.vm_end"}, need{&o.offset, "vm_area_struct.vm_pgoff"},
-		need{&o.mm, "vm_area_struct.vm_mm"}, need{&o.node, "vm_area_struct.shared.rb"}, need{&o.left, "rb_node.rb_left"}, need{&o.right, "rb_node.rb_right"},
+		need{&o.mm, "vm_area_struct.vm_mm"}, need{&o.node, "vm_area_struct.shared.rb"}, need{&o.last, "vm_area_struct.shared.rb_subtree_last"}, need{&o.left, "rb_node.rb_left"}, need{&o.right, "rb_node.rb_right"},
 		need{&o.pgd, "mm_struct.pgd"}) && tasks.init == 0 {
 		f.missing = append(f.missing, feature+": the list of tasks is not known")
 	}
@@ -125,7 +126,7 @@ func (x *Files) inodeAt(addr guest.GVA, read Read) (in Inode, mode uint64, err e
 
 // Limits of what a guest's directories say.
 const (
-	maxEntries  = 1 << 16 // entries of one directory that are looked at
+	maxEntries  = 1 << 18 // entries of directories that are looked at on the way of a path
 	maxMounts   = 1 << 12 // mounts below one
 	maxPath     = 4096    // bytes of a path (PATH_MAX)
 	maxSymlinks = 40      // of a path (MAXSYMLINKS)
@@ -150,6 +151,7 @@ func (x *Files) Resolve(path string, read Read) (Inode, string, error) {
 	}
 	at, names := []entry{root}, []string(nil) // the way, and what the parts of it are called
 	todo := strings.Split(path, "/")
+	left := maxEntries
 	for links := 0; len(todo) > 0; {
 		name := todo[0]
 		todo = todo[1:]
@@ -162,7 +164,7 @@ func (x *Files) Resolve(path string, read Read) (Inode, string, error) {
 			}
 			continue
 		}
-		next, err := x.child(at[len(at)-1], name, read)
+		next, err := x.child(at[len(at)-1], name, &left, read)
 		if err != nil {
 			return fail(err)
 		}
@@ -201,8 +203,11 @@ func (x *Files) Resolve(path string, read Read) (Inode, string, error) {
 	case mode != modeRegular:
 		return fail(errors.New("it is no regular file"))
 	}
-	if fs := x.fileSystem(in, read); fs == "overlay" {
+	switch x.fileSystem(in, read) {
+	case "overlay":
 		return fail(errors.New("its file system (overlay) has the pages of other files: give the path of the file below it"))
+	case "hugetlbfs":
+		return fail(errors.New("its file system (hugetlbfs) counts its pages in others than 4 KiB"))
 	}
 	return in, "/" + strings.Join(names, "/"), nil
 }
@@ -257,8 +262,9 @@ func (x *Files) covered(e entry, read Read) (entry, error) {
 	return e, errLoop
 }
 
-// child returns the entry of that name in the directory dir.
-func (x *Files) child(dir entry, name string, read Read) (entry, error) {
+// child returns the entry of that name in the directory dir, having looked at no more than
+// left entries.
+func (x *Files) child(dir entry, name string, left *int, read Read) (entry, error) {
 	found := entry{mount: dir.mount}
 	is := func(dentry guest.GVA) (bool, error) {
 		if n, err := read.value(dentry, x.f.nameLen); err != nil || n != uint64(len(name)) {
@@ -277,11 +283,11 @@ func (x *Files) child(dir entry, name string, read Read) (entry, error) {
 	}
 	link, err := read.value(dir.dentry, Field{Off: x.f.children.Off, Size: word.Size})
 	head := dir.dentry + guest.GVA(x.f.children.Off)
-	for left := maxEntries; err == nil; left-- {
+	for ; err == nil; *left-- {
 		if link == 0 || guest.GVA(link) == head {
 			return found, errNoFile
 		}
-		if left == 0 {
+		if *left <= 0 {
 			return found, errMany
 		}
 		var ok bool

@@ -34,7 +34,7 @@ func fileTypes() []btf.Type {
 		structOf("xa_node", "shift", tLong, "slots", array(tPtr, 64), "marks", array(tLong, 3)),
 		&btf.Enum{Name: "pageflags", Size: 4, Values: []btf.EnumValue{{Name: "PG_locked", Value: 0}, {Name: "PG_uptodate", Value: 3}}},
 		structOf("page", "flags", tLong, "mapping", tPtr, "index", tLong, "pad", tLong),
-		structOf("vm_area_struct", "vm_start", tLong, "vm_end", tLong, "vm_mm", tPtr, "vm_pgoff", tLong, "shared", structOf("shared", "rb", rb)),
+		structOf("vm_area_struct", "vm_start", tLong, "vm_end", tLong, "vm_mm", tPtr, "vm_pgoff", tLong, "shared", structOf("shared", "rb", rb, "rb_subtree_last", tLong)),
 		structOf("mm_struct", "count", tLong, "pgd", tPtr),
 	}
 }
@@ -209,6 +209,24 @@ func TestResolveHostile(t *testing.T) {
 	if _, _, err := m.files.Resolve("/bin/prog", m.read); !errors.Is(err, errMany) {
 		t.Errorf("a directory without end: %v", err)
 	}
+	m = newFileMemory(t)
+	entries := []guest.GVA{m.names["usr"]}
+	for range 199 {
+		entries = append([]guest.GVA{m.dentry("x", 0)}, entries...)
+	}
+	root, _ = m.files.root(m.read)
+	next := guest.GVA(0)
+	for i := range entries {
+		m.set(entries[len(entries)-1-i], "dentry.d_sib.next", next)
+		next = entries[len(entries)-1-i] + guest.GVA(link.Off)
+	}
+	m.set(root.dentry, "dentry.d_children.first", next)
+	if _, _, err := m.files.Resolve(strings.Repeat("/usr/..", 1000)+"/usr/bin/prog", m.read); err != nil {
+		t.Errorf("a long way: %v", err)
+	}
+	if _, _, err := m.files.Resolve(strings.Repeat("/usr/..", 1400)+"/usr/bin/prog", m.read); !errors.Is(err, errMany) {
+		t.Errorf("a way without end: %v", err)
+	}
 	mounts, _ := m.types.Field("mount.mnt_mounts")
 	m.set(root.mount, "mount.mnt_mounts.next", root.mount+guest.GVA(mounts.Off)+16)
 	if _, _, err := m.files.Resolve("/bin/prog", m.read); err == nil {
@@ -294,10 +312,14 @@ func TestMappings(t *testing.T) {
 		return at + guest.GVA(rb.Off)
 	}
 	a, b, c := vma(0x1000, 0x400000, 3, 0), vma(0x2000, 0x7f0000, 1, 2), vma(0x3000, 0x10000, 9, 3)
-	side := func(at guest.GVA, left, right guest.GVA) {
-		m.set(at-guest.GVA(rb.Off), "vm_area_struct.shared.rb.rb_left", left, "vm_area_struct.shared.rb.rb_right", right)
+	side := func(at guest.GVA, left, right guest.GVA, last int) {
+		m.set(at-guest.GVA(rb.Off), "vm_area_struct.shared.rb.rb_left", left, "vm_area_struct.shared.rb.rb_right", right, "vm_area_struct.shared.rb_subtree_last", last)
 	}
-	side(a, b, c)
+	// By their offsets, and each with where the last of what is below it ends.
+	side(a, 0, 0, 2)
+	side(c, 0, 0, 11)
+	side(b, a, c, 11)
+	a, b = b, a
 	m.set(in.Mapping, "address_space.i_mmap.rb_root.rb_node", a)
 	for index, want := range map[uint64][]Mapping{
 		0: {{0x1000, 0x400000}}, 2: {{0x1000, 0x402000}, {0x2000, 0x7f0000}}, 3: {{0x3000, 0x10000}}, 12: nil,
@@ -308,8 +330,24 @@ func TestMappings(t *testing.T) {
 			t.Errorf("page %d: %+v, %v, want %+v", index, got, err, want)
 		}
 	}
-	side(c, a, a)
-	if _, err := m.files.Mappings(in, 0, m.read); !errors.Is(err, errMany) {
+	// What is elsewhere is not looked at.
+	const nowhere = guest.GVA(0x1234)
+	side(b, nowhere, nowhere, 2)
+	if got, err := m.files.Mappings(in, 7, m.read); err != nil || len(got) != 1 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	side(b, 0, nowhere, 2)
+	side(a, b, nowhere, 11)
+	if got, err := m.files.Mappings(in, 0, m.read); err == nil || len(got) != 1 {
+		t.Errorf("%+v, %v", got, err) // the right side of what begins at 0 is
+	}
+	side(b, 0, 0, 2)
+	if got, err := m.files.Mappings(in, 1, m.read); err != nil || len(got) != 1 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	side(a, b, c, 11)
+	side(c, a, a, 11)
+	if _, err := m.files.Mappings(in, 4, m.read); !errors.Is(err, errMany) {
 		t.Errorf("a tree without end: %v", err)
 	}
 }

@@ -2,6 +2,7 @@ package linux
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/guestprobe/guestprobe/guest"
 )
@@ -24,10 +25,14 @@ type Page struct {
 // ErrNoPage is returned for a part of a file that is not in the guest's memory.
 var ErrNoPage = errors.New("the guest does not have this part of the file in memory")
 
+// errValue is an ErrNoPage.
+var errValue = fmt.Errorf("%w: only a number of where it was", ErrNoPage)
+
 // An entry of an xarray (include/linux/xarray.h).
 const (
 	entryKind     = 3    // its low bits: 0 is a pointer
 	entryInternal = 2    // a node, or the number of a slot that the entry continues
+	entryValue    = 1    // a number: of a page that has gone, or in a tmpfs where in the swap it is
 	entryNode     = 4096 // from here on: a node
 	maxXArray     = 16   // levels
 	markDirty     = 0    // PAGECACHE_TAG_DIRTY
@@ -93,6 +98,9 @@ func (x *Files) Page(in Inode, index uint64, read Read) (Page, error) {
 		}
 	}
 	if at == 0 || at&entryKind != 0 {
+		if at&entryValue != 0 {
+			return Page{}, errValue
+		}
 		return Page{}, ErrNoPage
 	}
 	p, err := x.pageOf(guest.GVA(at), read)
@@ -196,6 +204,13 @@ func (x *Files) Mappings(in Inode, index uint64, read Read) ([]Mapping, error) {
 		if n == 2*maxMappings {
 			return out, errMany
 		}
+		// An interval tree: below is nothing that ends later (include/linux/interval_tree_generic.h).
+		vma := at - guest.GVA(o.node.Off)
+		if last, err := read.value(vma, o.last); err != nil {
+			return out, err
+		} else if last < index {
+			continue
+		}
 		for _, side := range []Field{o.left, o.right} {
 			next, err := read.value(at, side)
 			if err != nil {
@@ -203,12 +218,14 @@ func (x *Files) Mappings(in Inode, index uint64, read Read) ([]Mapping, error) {
 			}
 			todo = append(todo, guest.GVA(next))
 		}
-		vma := at - guest.GVA(o.node.Off)
 		var v [3]uint64
 		for i, f := range []Field{o.start, o.end, o.offset} {
 			if v[i], err = read.value(vma, f); err != nil {
 				return out, err
 			}
+		}
+		if v[2] > index && len(todo) > 0 { // what is right of it begins later still
+			todo = todo[:len(todo)-1]
 		}
 		if part := index - v[2]; v[1] > v[0] && part < (v[1]-v[0])/guest.PageSize {
 			pgd, err := read.follow(vma, o.mm, o.pgd)

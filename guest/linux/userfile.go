@@ -98,7 +98,7 @@ func (v *View) opened(asked string) (*userFile, error) {
 		}
 		return nil, err
 	}
-	if f := v.files.of(in); f != nil {
+	if f := v.files.of(in, v.running.files, v.read); f != nil {
 		return f, nil
 	}
 	if f := cmp.Or(v.files.awaited(path), v.files.awaited(asked)); f != nil {
@@ -123,10 +123,16 @@ func (v *View) opened(asked string) (*userFile, error) {
 }
 
 // of returns the file that is known as in, or nil. Callers hold mu.
-func (u *userFiles) of(in Inode) *userFile {
+func (u *userFiles) of(in Inode, x *Files, read Read) *userFile {
 	for _, f := range u.all {
 		f.mu.Lock()
 		same := f.inode.Addr != 0 && f.inode.same(in)
+		if same && f.inode.Addr != in.Addr {
+			// It has come back, if it was gone. Subvolumes of a btrfs, and snapshots above all,
+			// have files that look the same.
+			now, mode, err := x.inodeAt(f.inode.Addr, read)
+			same = err != nil || mode != modeRegular || !now.same(in)
+		}
 		if same {
 			f.inode = in
 		}
@@ -399,6 +405,8 @@ func parseOffset(s string) (uint64, bool) {
 type FilePages struct {
 	Cached   Page // that of the page cache; PA 0: it is not there
 	Mappings []Mapping
+	// Swapped: it is in the swap, with what was in it.
+	Swapped bool
 }
 
 // FilePages returns where the bytes of a file's page are in the guest's memory that has the
@@ -423,6 +431,8 @@ func (v *View) FilePages(addr guest.GVA, read Read) (FilePages, error) {
 		out.Cached = p
 	case !errors.Is(err, ErrNoPage):
 		return out, err
+	case errors.Is(err, errValue):
+		out.Swapped = x.fileSystem(in, read) == "tmpfs"
 	}
 	out.Mappings, err = x.Mappings(in, index, read)
 	return out, err

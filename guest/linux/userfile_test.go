@@ -152,3 +152,56 @@ func elfWithoutCode() []byte {
 	f := elfbuild.File{Segments: []elfbuild.Segment{{VAddr: 0x400078, Flags: elf.PF_R, Data: make([]byte, 64)}}}
 	return f.Bytes()
 }
+
+// TestFilesOfOthers: files that look the same, as those of a snapshot, are not taken for one
+// another; what is in the swap is known to be; file systems whose pages are others' are refused.
+func TestFilesOfOthers(t *testing.T) {
+	v, m := newFileView(t, programFile(true))
+	first, err := v.Lookup("/usr/bin/prog:first")
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied := make([]byte, 0x80)
+	if err := m.read(m.prog, copied); err != nil {
+		t.Fatal(err)
+	}
+	other := m.alloc(0x80)
+	m.put(other, copied)
+	host, _ := m.types.Field("inode.i_mapping")
+	mapping := guest.GVA(Read(m.read).known(m.prog, host))
+	// The directory has it in the place of the one that is probed.
+	m.set(m.names["prog"], "dentry.d_inode", other)
+	m.set(mapping, "address_space.host", other)
+	second, err := v.Lookup("/bin/prog:first")
+	if err != nil || second.Addr == first.Addr {
+		t.Errorf("a file that looks like %v: %v, %v", first.Addr, second.Addr, err)
+	}
+	m.set(m.prog, "inode.i_ino", 4711) // it is gone: now the other one is what it was
+	if third, err := v.Lookup("/bin/prog:first"); err != nil || third.Addr != first.Addr {
+		t.Errorf("a file that has come back: %v, %v", third.Addr, err)
+	}
+
+	slots := Read(m.read).known(mapping, m.files.f.head) &^ entryKind
+	low := guest.GVA(Read(m.read).known(guest.GVA(slots), Field{Off: m.files.f.slots.Off, Size: 8})) &^ entryKind
+	m.put(low+guest.GVA(m.files.f.slots.Off)+8, le.AppendUint64(nil, 0x42<<1|1))
+	if at, err := v.FilePages(second.Addr, m.read); err != nil || at.Swapped || at.Cached.PA != 0 {
+		t.Errorf("a page that went: %+v, %v", at, err)
+	}
+	super, _ := m.types.Field("inode.i_sb")
+	kind, _ := m.types.Field("super_block.s_type")
+	name, _ := m.types.Field("file_system_type.name")
+	at, err := Read(m.read).follow(other, super, kind, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.put(at, []byte("tmpfs\x00"))
+	if at, err := v.FilePages(second.Addr, m.read); err != nil || !at.Swapped {
+		t.Errorf("a page in the swap: %+v, %v", at, err)
+	}
+	for _, fs := range []string{"overlay", "hugetlbfs"} {
+		m.put(at, []byte(fs+"\x00"))
+		if _, err := v.Lookup("/usr/bin/prog:first"); err == nil || !strings.Contains(err.Error(), fs) {
+			t.Errorf("%s: %v", fs, err)
+		}
+	}
+}

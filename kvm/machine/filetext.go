@@ -155,7 +155,7 @@ func (t *fileText) places(s *fileSite, of map[guest.GVA]linux.FilePages) (out ma
 		t.tell(index, err)
 		of[index] = all
 	}
-	out = map[guest.GPA]linux.Page{}
+	out, hidden = map[guest.GPA]linux.Page{}, all.Swapped
 	if p := all.Cached; p.PA != 0 {
 		out[p.PA+guest.GPA(s.at&offset)] = p
 	}
