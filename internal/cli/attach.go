@@ -35,7 +35,7 @@ func (p *probeFlags) add(f *pflag.FlagSet) {
 	f.IntVar(&p.mirrorStack, "mirror-stack", 0, "put back so many `bytes` of stack behind the mirror (default 64)")
 	f.StringVar(&p.mirrorEnd, "mirror-end", "", "the `FUNCTION` that mirrors end in (default jprobe_return)")
 	f.StringVar(&p.filter, "filter", "", "hits for which this `EXPRESSION` is true only, as 'count > 100 && name ~ \"/etc/*\"'")
-	f.StringArrayVar(&p.files, "file", nil, "for PATH:SYMBOL of a Linux guest: take the names of its file PATH from COPY, a copy of the file or its separate debug information, `PATH=COPY`; may be repeated")
+	fileFlag(f, &p.files)
 	f.BoolVar(&p.onHost, "on-host", false, "serve hits at an exit, although the guest could without one")
 	f.BoolVar(&p.strict, "strict", false, "refuse a pattern for a place when a function that matches cannot be probed, instead of leaving it out")
 	f.BoolVar(&p.atRets, "at-rets", false, "returns by probes at the function's ret instructions, with the return address left alone")

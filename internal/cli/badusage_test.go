@@ -56,6 +56,8 @@ func badUsage() (rows [][3]string) {
 	add("2", "", "attach", "apply|a|b|c", "detach|a|--all|b|--nosuch")
 	add("2", "--timeout .*: not", "call|f|--timeout|0", "call|f|--timeout|soon", "call|f|--timeout|-1s", "call|f|--timeout|2h", "call|f|--timeout|1", "trace|--timeout|soon", "trace|--timeout|0", "trace|--timeout|-1s")
 	add("2", "argument .*: not a 64-bit number", "call|f|x", "call|f|1e3", "call|f|0x1ffffffffffffffff", "call|f|-9223372036854775809", "call|f|1.5", "call|f|")
+	add("2", "--file .*: want PATH=COPY", "attach|--file|x|p /x:f", "attach|--file|x=y|p /x:f", "attach|--file|/x=|p /x:f", "trace|--file|=y|p /x:f", "run|--file|y|-e|BEGIN { }")
+	add("1", "--file: open /nonexistent/f: no such file", "attach|--file|/x=/nonexistent/f|p /x:f", "run|--file|/x=/nonexistent/f|-e|BEGIN { }")
 	add("2", "at most 6", "call|f|1|2|3|4|5|6|7")
 	add("2", "--count .*: not", "trace|--count|-1", "trace|-c|x", "trace|-c|1.5", "trace|--count|", "trace|-c|0x")
 	add("2", "--limit|not a number", "symbols|--limit|-1", "symbols|--limit|0", "symbols|--limit|x")

@@ -5,10 +5,17 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/spf13/pflag"
+
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
 )
+
+// fileFlag declares what giveFiles takes.
+func fileFlag(f *pflag.FlagSet, files *[]string) {
+	f.StringArrayVar(files, "file", nil, "for PATH:SYMBOL of a Linux guest: take the names of its file PATH from COPY, a copy of the file or its separate debug information, `PATH=COPY`; may be repeated")
+}
 
 // giveFiles gives the daemon copies of files of the guest's, PATH=COPY each.
 func giveFiles(ctx context.Context, r *command.Run, c *client.Client, files []string) error {

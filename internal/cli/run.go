@@ -19,6 +19,7 @@ const maxScript = 1 << 20
 func (a *app) run() command.Spec {
 	var sf scriptFlags
 	var list bool
+	var files []string
 	return command.Spec{
 		Use:   "run [flags] {-e SCRIPT | FILE | -l [PATTERN]} [ARG...]",
 		Short: "Run a script in bpftrace's language",
@@ -58,10 +59,14 @@ parameters, and of what it returns, where the guest's image says so (BTF, DWARF)
 			f.StringVarP(&sf.req.Script, "execute", "e", "", "run this `SCRIPT`")
 			f.BoolVarP(&list, "list", "l", false, "list where probes may be; with -v also the types of arguments")
 			f.BoolVar(&sf.req.Emulate, "emulate", false, "watchpoints protect pages: every access to these costs an exit")
+			fileFlag(f, &files)
 			sf.declare(f)
 		},
 		Complete: a.completePlaces(),
 		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) (err error) {
+			if err := giveFiles(ctx, r, c, files); err != nil {
+				return err
+			}
 			if list {
 				if r.Given("execute") || r.Given("output") || r.Given("detach") || len(r.Args) > 1 {
 					return command.Usagef("-l takes a pattern, and nothing to run")
