@@ -220,7 +220,7 @@ const maxEvery = 24 * time.Hour
 // startScript compiles a script, runs what is for its beginning, and has its probes arrive;
 // close ends it. What it prints waits for run, which needs a stream.
 func (s *server) startScript(req *api.RunScript) (_ *runningScript, warnings []string, err error) {
-	sc, err := script.Compile(req.Script, scriptTarget{s.probes}, script.Options{Name: req.Name, Params: req.Args, CPUs: len(s.guest.State().VCPUs), Now: s.probes.hub.Now(), Epoch: s.probes.since.UnixNano() - s.probes.epoch})
+	sc, err := script.Compile(req.Script, scriptTarget{s.probes}, script.Options{Name: req.Name, Params: req.Args, Unsafe: req.Unsafe, CPUs: len(s.guest.State().VCPUs), Now: s.probes.hub.Now(), Epoch: s.probes.since.UnixNano() - s.probes.epoch})
 	if err != nil {
 		return nil, nil, scriptError(err)
 	}

@@ -74,8 +74,8 @@ const (
 	stForMap                   // to each element of value, body
 	stBreak
 	stContinue
-	stReturn
-	stBlock // body
+	stReturn // value, which the probed function returns, or nil
+	stBlock  // body
 )
 
 // stmt is a statement.
@@ -139,6 +139,7 @@ type config struct {
 type script struct {
 	*source
 	params []string
+	unsafe bool // Options.Unsafe
 	config config
 	probes []*probeDef
 	maps   []*mapDef // in the order in which they first appear

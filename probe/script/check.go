@@ -132,6 +132,10 @@ func (c *checker) stmt(s *stmt) error {
 			return err
 		}
 		return c.stmts(s.other)
+	case stReturn:
+		if s.value != nil {
+			return c.override(s.Span, "return", s.value)
+		}
 	case stWhile:
 		if err := c.condition(s.value); err != nil {
 			return err

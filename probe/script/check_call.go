@@ -103,6 +103,8 @@ func (c *checker) action(e *expr) error {
 		}
 	case "print":
 		return c.print(e, o)
+	case "override":
+		return c.override(e.Span, e.name, e.args[0])
 	case "clear", "zero":
 		m, err := c.wholeMap(e)
 		if err != nil {

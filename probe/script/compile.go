@@ -13,6 +13,7 @@ import (
 type Options struct {
 	Name   string   // of the script, in errors; "" = stdin
 	Params []string // positional parameters
+	Unsafe bool     // it may change what the guest does
 	CPUs   int      // of the guest
 	Now    int64    // when it begins, on the clock of ktime_get_ns; elapsed counts from here
 	Epoch  int64    // when that clock was 0, in nanoseconds since 1970
@@ -70,6 +71,7 @@ func Compile(text string, t Target, o Options) (*Script, error) {
 	if err != nil {
 		return nil, err
 	}
+	tree.unsafe = o.Unsafe
 	c, err := tree.check(t)
 	if err != nil {
 		return nil, err

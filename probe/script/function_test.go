@@ -57,7 +57,7 @@ func TestFunctions(t *testing.T) {
 		{"kstack", `@ = len(@x); @x[1] = 1; @s[kstack(1)] = 1; clear(@s); clear(@x); print(@)`, "@: 0\n\n\n@: 0"},
 
 		{"ustack dw_ustack", `print(sizeof(ustack)); print(sizeof(dw_ustack(1)))`, "8\n8"}, {"join", `join(arg0)`, absent}, {"cat", `cat("/x")`, absent}, {"system", `system("x")`, absent},
-		{"signal", `signal(9)`, absent}, {"signal_thread", `signal_thread(9)`, absent}, {"override", `override(1)`, absent}, {"write_user", `write_user(1, 2, 3)`, absent},
+		{"signal", `signal(9)`, absent}, {"signal_thread", `signal_thread(9)`, absent}, {"write_user", `write_user(1, 2, 3)`, absent},
 		{"skboutput", `skboutput("f", arg0, 1, 0)`, absent}, {"unwatch", `unwatch(1)`, absent}, {"pton", `print(pton("::1"))`, absent}, {"cgroupid", `print(cgroupid("/x"))`, absent},
 		{"cgroup_path", `print(cgroup_path(1))`, absent}, {"path", `print(path(arg0))`, absent}, {"container_of", `print(container_of(0x48, struct file, f_path.dentry))`, "0x0"},
 		{"username", `print(username)`, absent},
@@ -89,7 +89,7 @@ func TestFunctions(t *testing.T) {
 	}
 	for _, n := range strings.Fields(`assert assert_str bswap buf cat cgroup cgroup_path cgroupid clear comm config container_of cpid cpu curtask default_str_length delete dw_ustack elapsed errorf exit
 		fail find func getopt gid has_cpid has_key is_array is_err is_integer is_literal is_ptr is_str is_unsigned_integer jiffies join kaddr kfunc_allowed kfunc_exist kptr kstack ksym leader_comm
-		leader_tid len macaddr memcmp ncpus nsecs ntop numaid offsetof override path pcomm percpu_kaddr pid ppid print printf probe probetype pton rand reg retval signal signal_name signal_thread
+		leader_tid len macaddr memcmp ncpus nsecs ntop numaid offsetof path pcomm percpu_kaddr pid ppid print printf probe probetype pton rand reg retval signal signal_name signal_thread
 		sizeof skboutput socket_cookie static_assert str str_concat strcap strcontains strerror strftime strlen strncmp strstr syscall_name system tid time typeof uaddr uid unwatch uptr usermode
 		username ustack usym warnf write_user zero avg count hist lhist max min stats sum tseries`) {
 		if !tested[n] {

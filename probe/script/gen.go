@@ -282,6 +282,9 @@ func (g *generator) stmt(s *stmt) {
 	case stContinue:
 		g.GoTo(g.loops[len(g.loops)-1].next)
 	case stReturn:
+		if s.value != nil {
+			g.override(s.Span, s.value)
+		}
 		g.GoTo(g.end)
 	}
 }

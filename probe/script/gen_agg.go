@@ -143,6 +143,8 @@ func (g *generator) exprStmt(e *expr) {
 		g.inBlock(e, g.exprStmt)
 	case e.kind == exIncDec:
 		g.scoped(func() { g.incDec(e, true) })
+	case e.kind == exCall && e.name == "override":
+		g.override(e.Span, e.args[0])
 	case e.kind == exCall && calls[e.name].statement:
 		g.output(e)
 	case e.typ.isNumber():

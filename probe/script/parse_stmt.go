@@ -73,7 +73,8 @@ func (p *parser) stmt() (s *stmt, err error) {
 		if err := p.advance(); err != nil || p.isOp(";") || p.isOp("}") {
 			return s, err
 		}
-		return s, p.at(p.tok.Span, "a probe returns nothing").hint("write return;")
+		s.value, err = p.expr()
+		return s, err
 	case p.isWord("let"):
 		return s, p.let(s)
 	case p.isOp("{"):

@@ -27,6 +27,8 @@ func name(i int) rune {
 // to write instead, and what is wrong with the place.
 func TestRefused(t *testing.T) {
 	for _, c := range [][2]string{
+		{`kprobe:vfs_read { override(1); }`, "stdin:1:19-30: ERROR: override() is an unsafe function being used in safe mode\nkprobe:vfs_read { override(1); }\n                  ~~~~~~~~~~~\nHINT: run the script with --unsafe"},
+		{`kprobe:vfs_read { return(1); }`, "return() is an unsafe function being used in safe mode"},
 		{`BEGIN { print(fake); }`, "stdin:1:15-19: ERROR: Unknown identifier: 'fake'\nBEGIN { print(fake); }\n              ~~~~"},
 		{"BEGIN {\n\t@x = cout();\n}", "stdin:2:7-13: ERROR: Unknown function: 'cout'\n @x = cout();\n      ~~~~~~\nHINT: did you mean count?"},
 		{`kprobe:vfs_red { }`, "HINT: did you mean vfs_read?"},
