@@ -50,6 +50,9 @@ const (
 	rowReject      = "reject"
 	rowReturns     = "returns"
 	rowDuration    = "duration"
+	rowByArg       = "by_arg"
+	rowHistogram   = "histogram"
+	rowLatency     = "latency"
 )
 
 // inGuestCalls is how many calls one measurement makes.
@@ -68,6 +71,12 @@ func (g *benchGuest) inGuestRows(ctx context.Context, runs int) ([]InGuest, erro
 		{Name: rowRecord, What: "eBPF program: record of time and six arguments into a ring, drained to a file", Floor: rowFloorRecord},
 		{Name: rowReturns, What: "kretprobe, eBPF program at the return: count into a per-CPU array"},
 		{Name: rowDuration, What: "kretprobe, eBPF program at the return: histogram of durations"},
+		{Name: rowByArg, What: "eBPF program: count by an argument in a per-CPU hash"},
+		{Name: rowHistogram, What: "eBPF program: histogram of an argument in a per-CPU array"},
+		{Name: rowLatency, What: "kprobe and kretprobe, eBPF programs: histogram of durations by the time in a hash"},
+	}
+	for _, sc := range scripts {
+		rows = append(rows, InGuest{Name: sc.name, What: "script: " + sc.text, Floor: sc.beside})
 	}
 	s, err := g.newSubjects()
 	if err != nil {
@@ -113,6 +122,8 @@ type subjects struct {
 	hot  guest.Symbol
 	sink *fileSink
 
+	scripts map[string]*program.Object // by the name of the row
+
 	stop, polled chan struct{} // of poll
 
 	counter []byte // of the inlined counter, a word
@@ -157,6 +168,10 @@ func (g *benchGuest) newSubjects() (*subjects, error) {
 	if s.obj, err = s.rt.Load(benchObject, program.LoadOptions{User: func(string) bool { return true }}); err != nil {
 		return nil, err
 	}
+	if err := s.compile(); err != nil {
+		s.close()
+		return nil, err
+	}
 	if s.sink, err = newFileSink(); err != nil {
 		s.close()
 		return nil, err
@@ -189,6 +204,9 @@ func (s *subjects) close() {
 		<-s.polled
 	}
 	s.obj.Close()
+	for _, o := range s.scripts {
+		o.Close()
+	}
 	if s.sink != nil {
 		s.sink.close()
 	}
@@ -205,20 +223,11 @@ func (s *subjects) measure(ctx context.Context, r *InGuest) (float64, error) {
 		return s.g.calls(ctx, 3, f.Addr, inGuestCalls)
 	}
 	e := s.g.m.Engine()
-	k := &probe.Kprobe{Name: r.Name, Addr: s.hot.Addr, Pre: func(*probe.Context) int { return 0 }}
+	k := &probe.Kprobe{Name: r.Name, Addr: s.hot.Addr, Stage: s.inline, Pre: func(*probe.Context) int { return 0 }}
 	all := []probe.Probe{k}
-	switch r.Name {
-	case rowInline:
-		k.Stage = s.inline
-	case rowDuration, rowReturns:
-		ret := &probe.Kretprobe{Kprobe: probe.Kprobe{Name: r.Name, Addr: s.hot.Addr}}
-		if err := s.attach(r.Name, func(p *program.Program) { p.AttachReturn(ret, s.hot.Addr, true, "") }); err != nil {
-			return 0, err
-		}
-		all[0] = ret
-		k = &ret.Kprobe
-	default:
-		if err := s.attach(r.Name, func(p *program.Program) { p.Attach(k, s.hot.Addr, true, true, "") }); err != nil {
+	if r.Name != rowInline {
+		var err error
+		if k, all, err = s.attach(r.Name); err != nil {
 			return 0, err
 		}
 	}
@@ -268,17 +277,36 @@ func (s *subjects) measure(ctx context.Context, r *InGuest) (float64, error) {
 	return ns, nil
 }
 
-// attach finds a program, and reports why it cannot run in the guest.
-func (s *subjects) attach(name string, attach func(*program.Program)) error {
+// attach makes the probes of a row, and reports why one cannot run in the guest. The first
+// is the one whose hits count.
+func (s *subjects) attach(name string) (first *probe.Kprobe, all []probe.Probe, err error) {
+	var ps []*program.Program
 	for _, p := range s.obj.Programs {
-		if p.Name == name {
-			attach(p)
-			if p.Place != bpf.InGuest {
-				return errors.New(p.Why)
-			}
+		if p.Name == name || name == rowLatency && p.Name == "begin" {
+			ps = append(ps, p)
 		}
 	}
-	return nil
+	if o := s.scripts[name]; o != nil {
+		ps = o.Programs
+	}
+	for _, p := range ps {
+		k := &probe.Kprobe{Name: p.Name, Addr: s.hot.Addr, Pre: func(*probe.Context) int { return 0 }}
+		if p.Kind.AtReturn() {
+			ret := &probe.Kretprobe{Kprobe: probe.Kprobe{Name: p.Name, Addr: s.hot.Addr}}
+			p.AttachReturn(ret, s.hot.Addr, true, "")
+			k, all = &ret.Kprobe, append(all, ret)
+		} else {
+			p.Attach(k, s.hot.Addr, true, true, "")
+			all = append(all, k)
+		}
+		if p.Place != bpf.InGuest {
+			return nil, nil, errors.New(p.Why)
+		}
+		if first == nil {
+			first = k
+		}
+	}
+	return first, all, nil
 }
 
 // fileSink writes records to a file that is gone when it is closed.

@@ -91,7 +91,7 @@ func (r *Result) probes() Table {
 
 // inGuest has the hits without an exit, and what making jumps costs.
 func (r *Result) inGuest() Table {
-	t := Table{Heading: []string{"in the guest, CPL3", "a call, ns", "of it the probe, ns", "hand-written floor", "ratio to it", "hits", "exits", "records stored, lost"}}
+	t := Table{Heading: []string{"in the guest, CPL3", "a call, ns", "of it the probe, ns", "beside", "ratio to it", "hits", "exits", "records stored, lost"}}
 	for _, x := range r.InGuest {
 		if x.CallNs == nil {
 			t.Rows = append(t.Rows, []string{x.What, "unavailable: " + x.Unavailable, "-", "-", "-", "-", "-", "-"})

@@ -91,3 +91,69 @@ int returns(struct pt_regs *ctx)
 		*n += 1;
 	return 0;
 }
+
+/* What scripts of one line do, as one writes it in C. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, u64);
+	__type(value, u64);
+} arguments SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, u64);
+	__type(value, u64);
+} start SEC(".maps");
+
+SEC("kprobe/by_arg")
+int by_arg(struct pt_regs *ctx)
+{
+	u64 key = PT_REGS_PARM1(ctx), one = 1;
+	u64 *n = bpf_map_lookup_elem(&arguments, &key);
+
+	if (n)
+		*n += 1;
+	else
+		bpf_map_update_elem(&arguments, &key, &one, 0);
+	return 0;
+}
+
+INLINE void add(u64 value)
+{
+	u32 bucket = log2_bucket(value);
+	u64 *n = bpf_map_lookup_elem(&nanoseconds, &bucket);
+
+	if (n)
+		*n += 1;
+}
+
+SEC("kprobe/histogram")
+int histogram(struct pt_regs *ctx)
+{
+	add(PT_REGS_PARM2(ctx));
+	return 0;
+}
+
+SEC("kprobe/begin")
+int begin(struct pt_regs *ctx)
+{
+	u64 tid = (u32)bpf_get_current_pid_tgid(), now = bpf_ktime_get_ns();
+
+	bpf_map_update_elem(&start, &tid, &now, 0);
+	return 0;
+}
+
+SEC("kretprobe/latency")
+int latency(struct pt_regs *ctx)
+{
+	u64 tid = (u32)bpf_get_current_pid_tgid();
+	u64 *t = bpf_map_lookup_elem(&start, &tid);
+
+	if (!t)
+		return 0;
+	add(bpf_ktime_get_ns() - *t);
+	bpf_map_delete_elem(&start, &tid);
+	return 0;
+}

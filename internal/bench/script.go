@@ -1,0 +1,50 @@
+package bench
+
+import (
+	"github.com/cilium/ebpf/btf"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/program"
+	"github.com/guestprobe/guestprobe/probe/script"
+)
+
+// scripts are measured beside what they are to be held against.
+var scripts = []struct{ name, beside, text string }{
+	{"script_count", rowFloorCount, "kprobe:user_hot { @ = count(); }"},
+	{"script_by_arg", rowByArg, "kprobe:user_hot { @[arg0] = count(); }"},
+	{"script_histogram", rowHistogram, "kprobe:user_hot { @ = hist(arg1); }"},
+	{"script_latency", rowLatency, "kprobe:user_hot { @start[tid] = nsecs; } kretprobe:user_hot /has_key(@start, tid)/ { @ = hist(nsecs - @start[tid]); delete(@start, tid); }"},
+}
+
+// scriptTarget is the guest whose user code scripts have probes in. It has what these
+// scripts ask for.
+type scriptTarget struct {
+	script.Target
+	img guest.View
+}
+
+func (t scriptTarget) Lookup(name string) (uint64, bool) {
+	sym, err := t.img.Lookup(name)
+	return uint64(sym.Addr), err == nil
+}
+
+func (scriptTarget) Func(string) *btf.FuncProto { return nil }
+func (scriptTarget) Types() script.Types        { return nil }
+func (scriptTarget) User(string) bool           { return true }
+
+// compile compiles and loads the scripts.
+func (s *subjects) compile() error {
+	s.scripts = map[string]*program.Object{}
+	for _, sc := range scripts {
+		c, err := script.Compile(sc.text, scriptTarget{img: s.g.m.Image()}, script.Options{CPUs: s.g.m.Target().NumCPU()})
+		if err != nil {
+			return err
+		}
+		o, err := s.rt.LoadScript(c.Object, c.Probes, program.LoadOptions{User: func(string) bool { return true }})
+		if err != nil {
+			return err
+		}
+		s.scripts[sc.name] = o
+	}
+	return nil
+}
