@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/kerneltest"
 )
 
 // TestPadding: of the int3s behind the returns of the kernel's functions each second one,
@@ -17,8 +18,11 @@ func TestPadding(t *testing.T) {
 		var want []guest.GVA
 		for n := range 599 { // the last one is relocated
 			offsets := []guest.GVA{10, 12, 14}
-			if n == 20 {
+			switch n {
+			case 20:
 				offsets = []guest.GVA{13, 15}
+			case kerneltest.First, kerneltest.First + 3, kerneltest.First + 10, kerneltest.First + 11: // longer
+				offsets = []guest.GVA{11, 13, 15}
 			}
 			for _, off := range offsets {
 				want = append(want, b.fn(n)+off)

@@ -26,6 +26,8 @@ type piece struct {
 	text, init []guest.Range // ascending; init is given back when it has started
 	kept       guest.Range   // data that is constant once the kernel has started, not before
 	where      []guest.Range // all of it is in there
+
+	unhandled map[guest.GVA]bool // by where they start: functions that breakpoints would end (View.BreakpointsByVector)
 }
 
 func newPiece(name string, k *Kernel, slide guest.GVA) (*piece, error) {
@@ -179,6 +181,9 @@ func (p *piece) blacklisted(addr guest.GVA) string {
 		}
 		if strings.HasPrefix(s.Name, "ftrace_caller") || strings.HasPrefix(s.Name, "ftrace_regs_call") {
 			return tracerCode
+		}
+		if p.unhandled[s.Addr] {
+			return unhandledText
 		}
 	}
 	return p.black.Blacklisted(addr)

@@ -16,6 +16,7 @@ const (
 	Patched  = Base + 0x40_0000 // tables of what the kernel rewrites
 	InitText = Base + 0x50_0000
 	State    = Base + 0x60_0000 // system_state
+	First    = 500              // number of the function where it begins
 )
 
 // words makes values of 32 bits.
@@ -39,6 +40,11 @@ func words(vs ...uint32) (b []byte) {
 //	15 ftrace_caller_end, 16 ftrace_call, 17 swap_pages: by name
 //	the others: 9 nops, ret, int3
 //
+// From function First on it boots: 0 startup_64 calls 1, and goes on by a pointer to 9;
+// 1 verify_cpu jumps into 2; 3 x86_64_start_kernel calls 4 and 5 idt_setup_early_handler;
+// 4 calls 7 panic, which calls 8; 10 start_secondary calls 11, which calls 12 and
+// 13 load_current_idt, and then calls 14.
+//
 // In the text that is freed: init_traced, a sealed endbr64 and an ftrace call, and
 // init_plain. What more sections there are, is behind the others.
 func Kernel(l Layout, more ...Section) []byte {
@@ -49,16 +55,34 @@ func Kernel(l Layout, more ...Section) []byte {
 	put(2, 0x0f, 0x1f, 0x44, 0, 0)
 	put(3, 0xe8, 0, 0, 0, 0)
 	put(5, 0xeb, 16+2-2) // to function 6, +2
+	boot := func(fn int, calls ...int) (code []byte) {
+		for _, to := range calls {
+			code = append(append(code, 0xe8), words(uint32((to-fn)*16-len(code)-5))...)
+		}
+		put(First+fn, append(code, 0xc3)...)
+		return code
+	}
+	put(First, append(boot(0, 1), append([]byte{0xff, 0x25}, words(uint32(State+16-(Base+First*16+11)))...)...)...)
+	put(First+1, 0x74, 16+2-2)
+	boot(3, 4, 5)
+	boot(4, 7)
+	boot(7, 8)
+	boot(10, 11, 14)
+	boot(11, 12, 13)
 	init := append([]byte{0xf3, 0x0f, 0x1e, 0xfa, 0xe8, 0, 0, 0, 0, 0x90, 0xc3, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc}, bytes.Repeat([]byte{0x90}, 15)...)
 	init = append(init, 0xc3)
 
 	var syms []elffile.Name
 	add := func(name string, addr uint64) { syms = append(syms, elffile.Name{Name: name, Addr: addr}) }
 	names := []string{"traced", "loads", "branches", "calls", "hidden", "jumper", "jumped", "hidden.cold", "__pfx_padded", "replaced", "replacement", "locked", "returns", "warns", "chosen", "ftrace_caller_end", "ftrace_call", "swap_pages"}
+	firsts := map[int]string{0: "startup_64", 1: "verify_cpu", 3: "x86_64_start_kernel", 5: "idt_setup_early_handler", 7: "panic", 10: "start_secondary", 13: "load_current_idt"}
 	for n := range 600 {
 		name := "fn_" + strings.Repeat("x", n%7) + string(rune('a'+n%26))
 		if n < len(names) {
 			name = names[n]
+		}
+		if first := firsts[n-First]; first != "" {
+			name = first
 		}
 		add(name, Base+uint64(n)*16)
 	}
@@ -107,7 +131,7 @@ func Kernel(l Layout, more ...Section) []byte {
 		{Name: ".ibt_endbr_seal", Addr: Patched + 0x7000, Data: words(from(Patched+0x7000, InitText))},
 		{Name: "runtime_ptr_chosen", Addr: Patched + 0x8000, Data: words(from(Patched+0x8000, Base+14*16+2))},
 		{Name: ".init.text", Addr: InitText, Data: init, X: true},
-		{Name: ".data", Addr: State, Data: words(0, 1<<32-1), Zero: 0x1000},
+		{Name: ".data", Addr: State, Data: binary.LittleEndian.AppendUint64(words(0, 1<<32-1, 0, 0), Base+(First+9)*16), Zero: 0x1000},
 	}, more...)...)
 	return append(image, Relocs([]uint64{Black, Patched, Patched + 8}, []uint64{Base + 599*16 + 10})...)
 }

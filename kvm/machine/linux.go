@@ -83,6 +83,9 @@ func (g *linuxGuest) load(m *Machine) (*guest.BootState, error) {
 	if err != nil {
 		return nil, err
 	}
+	if m.host.Traps.CPL0.Int3 == host.DeliveryVector {
+		view.BreakpointsByVector()
+	}
 	for _, lack := range view.Missing() {
 		m.log.Warn("not known of this kernel", "what", lack)
 	}

@@ -1,0 +1,141 @@
+package linux
+
+import (
+	"slices"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// unhandledText is why code is not probed that a CPU may run without a handler of breakpoints.
+const unhandledText = "it runs before the kernel has a handler for breakpoints, and this host hands them to that"
+
+// firsts is where CPUs begin in the kernel (arch/x86/kernel/head_64.S), and what that goes on
+// with by a pointer: x86_64_start_kernel, or on all but the first CPU start_secondary.
+var firsts = []string{"startup_64", "secondary_startup_64", "secondary_startup_64_no_verify", "common_startup_64", "x86_64_start_kernel", "start_secondary"}
+
+// handled is what a CPU calls to have an IDT with a handler of breakpoints
+// (arch/x86/kernel/idt.c), and what it comes to only behind that.
+var handled = []string{"idt_setup_early_handler", "load_current_idt", "start_kernel", "x86_64_start_reservations", "cpu_startup_entry"}
+
+// never are patterns of functions that a CPU without a handler does not call, but where it gives up: what
+// speaks, schedules or traces, and what is of guests with encrypted memory. They lead to all there is.
+var never = []string{
+	"panic", "*printk*", "*warn*", "__SCT__WARN*", "__ubsan_*", "__stack_chk_fail", "*fortify_*", "dump_stack*", "exc_*",
+	"*preempt_schedule*", "__traceiter_*", "__SCT__tp_func_*", "do_trace_*", "*sev_es_*", "*svsm_*", "snp_abort",
+}
+
+// The bounds of what is followed: calls in calls, and instructions. Kernels have 10 and 10,000.
+const (
+	maxUnhandledDepth = 100
+	maxUnhandledInsts = 1 << 20
+)
+
+// BreakpointsByVector says that the host hands breakpoints to the guest's own handler of
+// vector 3: what the kernel runs before it has one is not to be probed then, because a breakpoint in
+// there is the guest's end. Call it before the view is used.
+func (v *View) BreakpointsByVector() {
+	p := v.core
+	w := &unhandledWalk{piece: p, found: map[guest.GVA]bool{}, known: map[uint64]bool{}, replaced: map[uint64][]uint64{}, left: maxUnhandledInsts}
+	for _, name := range handled {
+		if a, ok := p.k.mem.Lookup(name); ok {
+			w.known[a] = true
+		}
+	}
+	for _, e := range p.sites.edges {
+		w.replaced[e.from] = append(w.replaced[e.from], e.to)
+	}
+	for _, name := range firsts {
+		if a, ok := p.k.mem.Lookup(name); ok {
+			w.call(a, 0)
+		}
+	}
+	p.unhandled = w.found
+}
+
+// unhandledWalk follows a kernel's code, as it was linked, from where a CPU begins.
+type unhandledWalk struct {
+	*piece
+	found    map[guest.GVA]bool  // the functions, by where they start
+	known    map[uint64]bool     // by what is called: whether the CPU has a handler behind it
+	replaced map[uint64][]uint64 // where places that the kernel patches may go on
+	left     int                 // instructions
+}
+
+// call follows all paths from at until they return, or have a handler, and reports whether one has.
+// Places that are patched go on both ways. Paths go on behind an indirect jump: so does the first code, to
+// where it was linked. They end with the function, because what is behind one that does not return is another.
+func (w *unhandledWalk) call(at uint64, depth int) (has bool) {
+	if has, ok := w.known[at]; ok {
+		return has
+	}
+	w.known[at] = false
+	if in, _ := w.Find(w.slid(at)); depth > maxUnhandledDepth || slices.ContainsFunc(never, func(p string) bool { return guest.Glob(p, in.Name) }) {
+		return false
+	}
+	seen, paths := map[uint64]bool{}, []uint64{at}
+	for len(paths) > 0 {
+		a := paths[len(paths)-1]
+		paths = paths[:len(paths)-1]
+		in, ok := w.Find(w.slid(a))
+		for ok && w.slid(a)-in.Addr < guest.GVA(in.Size) && !seen[a] && w.left > 0 {
+			i, known := w.decode(a)
+			if !known {
+				break
+			}
+			seen[a], w.found[in.Addr] = true, true
+			w.left--
+			paths = append(paths, w.replaced[a]...)
+			to, leads := w.target(&i, a)
+			switch c := i.Class(); {
+			case !leads:
+				ok = c != insn.ClassRet && c != insn.ClassIRet && c != insn.ClassUndefined
+			case c == insn.ClassCall || c == insn.ClassCallInd:
+				ok = !w.call(to, depth+1)
+				has = has || !ok
+			default:
+				if handled, known := w.known[to]; known {
+					has = has || handled
+				} else {
+					paths = append(paths, to)
+				}
+				ok = c != insn.ClassJump
+			}
+			a += uint64(i.Len)
+		}
+	}
+	w.known[at] = has
+	return has
+}
+
+// decode returns the instruction at a.
+func (w *unhandledWalk) decode(a uint64) (i insn.Inst, ok bool) {
+	s := w.k.mem.At(a)
+	if s == nil || !w.k.isText(a) {
+		return i, false
+	}
+	i, err := insn.Decode(s.Data[a-s.Addr:])
+	return i, err == nil
+}
+
+// target returns where i, which is at a, goes on but behind itself: also through a pointer at a fixed
+// address, which has its first value (pv_ops, initial_code).
+func (w *unhandledWalk) target(i *insn.Inst, a uint64) (to uint64, ok bool) {
+	if c := i.Class(); c != insn.ClassCallInd && c != insn.ClassJumpInd {
+		return i.Target(a)
+	}
+	m, ok := i.Mem()
+	if !ok || m.Index != insn.NoReg || m.Segment != insn.SegNone || m.Base != insn.NoReg && !m.RIP {
+		return 0, false
+	}
+	at := uint64(m.Disp)
+	if m.RIP {
+		at = i.RIPTarget(a)
+	}
+	b := w.k.mem.Bytes(at, 8)
+	if b == nil {
+		return 0, false
+	}
+	to = le64(b)
+	return to, w.k.isText(to)
+}
