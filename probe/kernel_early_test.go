@@ -3,6 +3,7 @@ package probe_test
 import (
 	"bytes"
 	"fmt"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -78,6 +79,9 @@ func TestEarlyReturns(t *testing.T) {
 	// 64 trampolines each: those of a third are not to be had.
 	err = e.Register(&probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "plain"}, MaxActive: 60})
 	wantCode(t, err, probe.CodeNoInstances, syscall.ENOMEM, nil)
+	if want := fmt.Sprintf("there are %d trampolines for all return probes: attach the others once the guest's kernel has started", pads); !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %q", err, want)
+	}
 	begin := func() chan uint64 {
 		if err := f.Write(flag, []byte{1}); err != nil {
 			t.Fatal(err)

@@ -50,7 +50,11 @@ func (x *returns) prepare(rp *retprobe, st *site) (*instances, *Error) {
 	}
 	t.keep(make([]byte, t.size()))
 	if err := x.put(t); err != nil {
-		e := newError(CodeNoInstances, "no memory for the trampolines", fmt.Sprintf("%d instances", t.n))
+		detail := fmt.Sprintf("%d instances", t.n)
+		if x.can[guest.Level(t.user)].NoExec != "" {
+			detail += fmt.Sprintf("; before the engine has memory in the guest there are %d trampolines for all return probes: attach the others once the guest's kernel has started", len(x.padding(t.user)))
+		}
+		e := newError(CodeNoInstances, "no memory for the trampolines", detail)
 		e.Cause = err
 		return nil, e
 	}

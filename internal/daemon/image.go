@@ -105,9 +105,9 @@ func readInitrd(path string, memory uint64) ([]byte, error) {
 	return b, nil
 }
 
-// slowBoot is how long a Linux guest takes to boot on a host that emulates kernel code:
-// 1,400 million instructions of some 1.2 us (docs/linux.md).
-const slowBoot = "about half an hour"
+// slowBoot is what becomes of a Linux guest on a host that emulates kernel code: KVM's emulator has no
+// cmpxchg16b, xrstor and fwait, and kvm_pvm lets nobody hide them (docs/linux.md).
+const slowBoot = "comes in some minutes to an instruction that KVM does not emulate, and ends there"
 
 // checkLinuxHost refuses a host where a Linux guest hardly gets anywhere.
 func checkLinuxHost(o *options) (*host.Report, error) {
@@ -116,7 +116,7 @@ func checkLinuxHost(o *options) (*host.Report, error) {
 		return nil, err
 	}
 	if h.Traps.CPL0.Int3 == host.DeliveryEmulation && !o.slowly {
-		return nil, command.Usagef("--kernel: this host emulates the kernel code of guests instruction by instruction (guestprobe doctor): a Linux guest takes %s to boot; give --slowly if you want that", slowBoot)
+		return nil, command.Usagef("--kernel: this host emulates the kernel code of guests instruction by instruction (guestprobe doctor): a Linux guest %s; give --slowly to probe what it does until then", slowBoot)
 	}
 	return &h, nil
 }
