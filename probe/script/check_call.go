@@ -174,7 +174,7 @@ func (c *checker) print(e *expr, o *output) error {
 		return c.at(e.args[1].Span, "Only maps can be printed with a number of entries")
 	}
 	t, err := c.value(a)
-	if t.isAggregate() {
+	if a.kind == exMap && t.isAggregate() {
 		return c.at(a.Span, "Map type %s cannot print the value of individual keys. You must print the whole map.", t).hint("print(%s)", a.name)
 	}
 	if err != nil {
@@ -301,7 +301,7 @@ func (c *checker) element(e *expr) (Type, error) {
 		return Type{}, c.at(a.Span, "%s() expects a map to be provided", e.name)
 	}
 	m := c.byName[a.name]
-	if m.value.is(Hist, LHist) && e.name == "has_key" {
+	if m.isHist() && e.name == "has_key" {
 		return typeBool, c.at(a.Span, "has_key() of a histogram is not supported").hint("count calls by the same key in a map of its own")
 	}
 	if len(e.args) == 1 {
@@ -375,6 +375,9 @@ func (c *checker) aggregation(e *expr, k Kind) (Type, error) {
 		return t, c.at(e.Span, "%s() only supports integer arguments (%s provided)", e.name, v)
 	}
 	t.Signed = v.Signed
+	if k == TSeries {
+		return c.series(e, t)
+	}
 	var ns []int64
 	for _, a := range e.args[1:] {
 		n, ok := c.constant(a)

@@ -65,7 +65,7 @@ func TestFunctions(t *testing.T) {
 		{"getopt", `print(getopt("x"))`, absent}, {"percpu_kaddr", `print(percpu_kaddr("x"))`, absent}, {"find", `find(@x, 1, $y)`, absent}, {"static_assert", `static_assert(1, "x")`, absent},
 		{"fail", `fail("x")`, absent}, {"typeof", `print(sizeof(typeof(arg0)))`, "8"}, {"kfunc_exist", `print(kfunc_exist("x"))`, absent},
 		{"kfunc_allowed", `print(kfunc_allowed("x"))`, absent}, {"config", `print(config)`, absent}, {"default_str_length", `print(default_str_length())`, absent}, {"assert_str", `assert_str(1)`, absent},
-		{"tseries", `@ = tseries(1, 1s, 5)`, absent}, {"ctx", `print(ctx)`, absent}, {"stack_len", `print(stack_len(1))`, absent}, {"sarg0", `print(sarg0)`, absent},
+		{"tseries", `@ = tseries(1, 1s, 5); clear(@)`, ""}, {"ctx", `print(ctx)`, absent}, {"stack_len", `print(stack_len(1))`, absent}, {"sarg0", `print(sarg0)`, absent},
 	} {
 		for n := range strings.FieldsSeq(c.names) {
 			tested[n] = true

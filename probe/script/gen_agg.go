@@ -27,12 +27,21 @@ func (g *generator) aggregate(m *mapDef, e, value *expr) {
 			g.store(val, asm.R0)
 		}
 		key := g.key(e)
-		if m.isHist() {
+		var number, now mem
+		if t.Kind == TSeries {
+			number, now = g.alloc(8), g.alloc(8)
+			g.interval(t, now)
+			g.store(number, asm.R0)
+			g.Emit(bpfgen.Const(asm.R1, uint64(t.High)), asm.Mod.Reg(asm.R0, asm.R1))
+			g.store(key.at(m.keyBytes()), asm.R0)
+		} else if m.isHist() {
 			g.load(asm.R1, val)
 			g.store(key.at(m.keyBytes()), asm.R1) // of a map without keys the index
 		}
 		g.element(m, key, e.site, done)
 		switch t.Kind {
+		case TSeries:
+			g.addToSeries(t, number, val, now)
 		case Count, Hist, LHist:
 			g.increment(0)
 		case Sum:

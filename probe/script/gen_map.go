@@ -8,7 +8,7 @@ import (
 )
 
 // isHist reports whether a map's elements are buckets.
-func (m *mapDef) isHist() bool { return m.value.is(Hist, LHist) }
+func (m *mapDef) isHist() bool { return m.value.is(Hist, LHist, TSeries) }
 
 // key makes the key of an element, with room for a bucket.
 func (g *generator) key(e *expr) mem {

@@ -9,6 +9,9 @@ import (
 
 // buckets is how many buckets a histogram has.
 func buckets(t Type) int {
+	if t.Kind == TSeries {
+		return int(t.High)
+	}
 	if t.Kind == LHist {
 		return int(uint64(t.High-t.Low)/uint64(t.Step)) + 2
 	}

@@ -47,7 +47,7 @@ var calls = map[string]call{
 	"len": {1, 1, false}, "str": {1, 2, false}, "buf": {1, 2, false}, "strlen": {1, 1, false}, "strerror": {1, 1, false}, "signal_name": {1, 1, false},
 	"ksym": {1, 1, false}, "kaddr": {1, 1, false}, "reg": {1, 1, false}, "kstack": {0, 2, false}, "ustack": {0, 2, false}, "dw_ustack": {0, 2, false}, "sizeof": {1, 1, false}, "offsetof": {2, 2, false}, "container_of": {3, 3, false}, "nsecs": {0, 1, false},
 	"count": {0, 0, false}, "sum": {1, 1, false}, "avg": {1, 1, false}, "min": {1, 1, false}, "max": {1, 1, false}, "stats": {1, 1, false},
-	"hist": {1, 2, false}, "lhist": {4, 4, false},
+	"hist": {1, 2, false}, "lhist": {4, 4, false}, "tseries": {3, 4, false},
 	"time": {0, 1, true}, "errorf": {1, 64, true}, "assert": {2, 2, true}, "warnf": {1, 64, true},
 	"pid": {0, 1, false}, "tid": {0, 1, false}, "strftime": {2, 2, false}, "strncmp": {3, 3, false}, "memcmp": {3, 3, false},
 	"strcontains": {2, 2, false}, "strstr": {2, 2, false}, "str_concat": {2, 2, false}, "strcap": {1, 1, false}, "bswap": {1, 1, false}, "ntop": {1, 2, false}, "macaddr": {1, 1, false},
@@ -57,16 +57,15 @@ var calls = map[string]call{
 }
 
 // aggregations are the functions whose values only maps have.
-var aggregations = map[string]Kind{"count": Count, "sum": Sum, "avg": Avg, "min": Min, "max": Max, "stats": Stats, "hist": Hist, "lhist": LHist}
+var aggregations = map[string]Kind{"count": Count, "sum": Sum, "avg": Avg, "min": Min, "max": Max, "stats": Stats, "hist": Hist, "lhist": LHist, "tseries": TSeries}
 
 // absent says of bpftrace's names that are not here, and of some of others', what to
 // write instead.
 var absent = map[string]string{
 	"ctx":      "write reg(\"di\") and so on",
 	"quantize": "that is DTrace's name; write hist(n)", "lquantize": "that is DTrace's name; write lhist(n, min, max, step)",
-	"tseries": "print and clear a count at an interval",
-	"join":    "write printf with str() of each, as str(*(uint64 *)arg1) and str(*((uint64 *)arg1 + 1))",
-	"system":  "nothing is run for a script: have what reads its output run it", "cat": "nothing of the host is read for a script: have what reads its output do it",
+	"join":   "write printf with str() of each, as str(*(uint64 *)arg1) and str(*((uint64 *)arg1 + 1))",
+	"system": "nothing is run for a script: have what reads its output run it", "cat": "nothing of the host is read for a script: have what reads its output do it",
 	"signal": "send it in the guest, by guestprobe console", "signal_thread": "send it in the guest, by guestprobe console",
 	"write_user": "a script only looks on", "skboutput": "write printf with buf() of the packet, as %rh", "unwatch": "a probe is there as long as its script: end it with exit()",
 	"pton": "compare with the number, as 0x0100007f for 127.0.0.1", "cgroupid": "compare cgroup with the number, which ls -di says in the guest", "cgroup_path": "write cgroup",

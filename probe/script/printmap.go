@@ -11,11 +11,12 @@ import (
 // entry is one element of a map, with the values of all vCPUs together.
 type entry struct {
 	key    []byte
-	value  []byte         // of a map of values
-	words  []uint64       // of an aggregation: one, or sum and count
-	counts map[int]uint64 // of a histogram, by bucket
-	all    uint64         // of these
-	marked bool           // see mapDef.isMarked
+	value  []byte          // of a map of values
+	words  []uint64        // of an aggregation: one, or sum and count
+	counts map[int]uint64  // of a histogram, by bucket
+	all    uint64          // of these
+	marked bool            // see mapDef.isMarked
+	series map[uint64]tick // by the number of the interval
 }
 
 // total is how many values are in a histogram.
@@ -28,7 +29,7 @@ func (e *entry) total() (n uint64) {
 
 // nothing reports whether it is as it was at the beginning.
 func (e *entry) nothing() bool {
-	return !e.marked && e.all == 0 && !slices.ContainsFunc(e.words, func(w uint64) bool { return w != 0 })
+	return !e.marked && e.all == 0 && len(e.series) == 0 && !slices.ContainsFunc(e.words, func(w uint64) bool { return w != 0 })
 }
 
 // entries reads a map. What the guest has written there is not trusted: numbers may be
@@ -58,7 +59,7 @@ func (p *Printer) entries(m *mapDef) (es []*entry) {
 		for _, e := range es {
 			e.all = e.total()
 		}
-		es = slices.DeleteFunc(es, func(e *entry) bool { return m.keyed == 2 && e.all == 0 })
+		es = slices.DeleteFunc(es, func(e *entry) bool { return m.keyed == 2 && e.all == 0 && len(e.series) == 0 })
 	}
 	slices.SortStableFunc(es, func(a, b *entry) int { return m.order(a, b) })
 	return es
@@ -68,6 +69,8 @@ func (p *Printer) entries(m *mapDef) (es []*entry) {
 func (m *mapDef) merge(e *entry, key []byte, values [][]byte) {
 	t := m.value
 	switch {
+	case t.Kind == TSeries:
+		e.mergeSeries(t, values)
 	case m.isHist():
 		if e.counts == nil {
 			e.counts = map[int]uint64{}
@@ -218,10 +221,15 @@ func (p *Printer) printMap(m *mapDef, top int, div int64, asked bool) {
 		return
 	}
 	key := Type{Kind: Tuple, Elems: m.key}
+	first, last := shown(m.value, es)
 	for _, e := range es {
 		name := m.name
 		if m.keyed == 2 {
 			name += "[" + p.elements(key, e.key) + "]"
+		}
+		if m.value.Kind == TSeries {
+			p.write(name + ":\n" + seriesText(m.value, e, first, last))
+			continue
 		}
 		if m.isHist() {
 			p.write(name + ":\n" + histText(m.value, m.buckets(e), uint64(div)))
@@ -266,12 +274,17 @@ func (p *Printer) jsonMap(m *mapDef, es []*entry, div int64) {
 		kind = "hist"
 	case Stats, Avg:
 		kind = "stats"
+	case TSeries:
+		kind = "tseries"
 	}
 	if m.keyed == 2 && len(es) == 0 {
 		return
 	}
+	first, last := shown(m.value, es)
 	one := func(e *entry) string {
 		switch {
+		case m.value.Kind == TSeries:
+			return seriesJSON(m.value, e, first, last)
 		case m.isHist():
 			return histJSON(m.value, m.buckets(e), uint64(div))
 		case m.value.Kind == Stats:

@@ -40,13 +40,14 @@ const (
 	Min
 	Max
 	Stats
-	Hist  // Size is k
-	LHist // Low, High, Step
+	Hist    // Size is k
+	LHist   // Low, High, Step
+	TSeries // High intervals of Step nanoseconds, whose values become one as Format says
 )
 
 var kindNames = [...]string{
 	None: "none", Int: "int", Bool: "bool", String: "string", Tuple: "tuple", Pointer: "pointer", Void: "void", Struct: "struct", Array: "array", Buffer: "buffer", KStack: "kstack", UStack: "ustack", KSym: "ksym",
-	Errno: "strerror", Signal: "signal", Timestamp: "timestamp", Inet: "inet", MAC: "macaddr", Count: "count", Sum: "sum", Avg: "avg", Min: "min", Max: "max", Stats: "stats", Hist: "hist", LHist: "lhist",
+	Errno: "strerror", Signal: "signal", Timestamp: "timestamp", Inet: "inet", MAC: "macaddr", Count: "count", Sum: "sum", Avg: "avg", Min: "min", Max: "max", Stats: "stats", Hist: "hist", LHist: "lhist", TSeries: "tseries",
 }
 
 // Type is the type of a value. In memory each value begins at a multiple of 8 bytes, and
@@ -156,7 +157,7 @@ func (t Type) bytes() int {
 		return n
 	case Avg, Min, Max, Stats:
 		return 16
-	case Inet:
+	case Inet, TSeries:
 		return 24
 	}
 	return 8
@@ -214,6 +215,10 @@ func unify(t, u Type) (Type, bool) {
 		}
 		t.Elems = elems
 		return t, true
+	case t.Kind == TSeries:
+		t.Signed = t.Signed && u.Signed
+		u.Signed = t.Signed
+		return t, t.equal(u)
 	case t.is(Sum, Avg, Min, Max, Stats):
 		t.Signed = t.Signed && u.Signed
 		return t, true
