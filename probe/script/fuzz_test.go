@@ -27,6 +27,9 @@ func FuzzScript(f *testing.F) {
 		`BEGIN { $r = (a=1, b=(c="x", d=(2, 3))); @m[$r] = $r.b; print(@m[$r].c); print($r == (a=1, b=(c="longer", d=(4, 5)))); }`,
 		`struct A { uint8_t m[6]; } kprobe:vfs_read { $a = (struct A *)arg0; print((buf($a->m), macaddr(&$a->m), &$a->m[1], container_of(&$a->m, struct A, m)->m)); print(buf(args.file->f_path.dentry->d_iname, 50)); }`,
 		`BEGIN { let $x: uint16 = 70000; $t = ((int8[8])$x, (uint8[])"abc"); if ($t.0 == (int8[8])5 && $t == $t) { print($t[1]); } print((uint32)(bool[2])(uint16)3, (enum kind)1); }`,
+		`kprobe:vfs_read { @c = count(); @a[comm] = avg(arg2); for ($kv : @a) { if ($kv.1 > 3 && @c != 2) { print((@c, $kv)); } } delete(@c); @t[1] = tseries(arg2, 1ms, 5, "max"); print(@t); }`,
+		`kprobe:vfs_read { $s = str_concat(str(arg0), "x"); if (strcontains($s, "e") && strncmp($s, comm, 3) == 0) { printf("%s %s %d", strftime("%H:%f", nsecs(tai)), ntop(arg1), strstr($s, "l")); } time("%T"); }`,
+		`kprobe:vfs_read { @[ustack(perf, 2), len(kstack)] = max(bswap((uint16)arg0)); assert(is_err(arg1), "e"); warnf("%s", macaddr(arg0)); print((ppid, is_ptr(1), memcmp("a", "b", 1))); }`,
 	} {
 		f.Add(s)
 	}
