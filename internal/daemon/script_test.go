@@ -150,9 +150,12 @@ func TestScriptEnds(t *testing.T) {
 	// The client goes away.
 	s, _ = h.script(api.RunScript{Script: `kprobe:vfs_read { @++; }`})
 	s.Close()
-	for len(h.probes()) > 0 {
+	for {
 		if h.ctx.Err() != nil {
-			t.Fatal("the probes stay")
+			t.Fatal("it stays")
+		}
+		if ms, err := h.c.Maps(h.ctx); err == nil && len(ms) == 0 && len(h.probes()) == 0 {
+			break
 		}
 	}
 	h.noScript()

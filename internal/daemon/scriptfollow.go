@@ -18,8 +18,8 @@ func (s *server) followScript(w http.ResponseWriter, r *http.Request) error {
 	return k.follow(w, r, 0)
 }
 
-// stopScript has a script come to its end, streams that, and forgets the script. One that
-// has ended already gives the end that it had.
+// stopScript forgets a script, has it come to its end, and streams that. One that has ended
+// already gives the end that it had.
 func (s *server) stopScript(w http.ResponseWriter, r *http.Request) error {
 	k, err := s.scripts.find(r.PathValue("script"))
 	if err != nil {
@@ -28,14 +28,11 @@ func (s *server) stopScript(w http.ResponseWriter, r *http.Request) error {
 	if err := noBody(w, r); err != nil {
 		return err
 	}
+	s.scripts.forget(k) // now: whoever has read its end is not to find it
 	select {
 	case k.asked <- struct{}{}:
 	default:
 	}
-	defer func() { // also without the client
-		<-k.done
-		s.scripts.forget(k)
-	}()
 	p := k.log.read(0)
 	for ; p.end < 0; p = k.log.read(0) {
 		<-p.changed

@@ -86,7 +86,7 @@ func (v *vcpu) kick() {
 func (v *vcpu) start() {
 	v.m.mu.Lock()
 	v.done = make(chan struct{})
-	v.resting = false
+	v.resting, v.activity = false, VCPURunning
 	v.m.mu.Unlock()
 	started := make(chan struct{})
 	go v.thread(started)
