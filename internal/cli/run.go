@@ -51,7 +51,7 @@ parameters, and of what it returns, where the guest's image says so (BTF, DWARF)
 		Example: `  guestprobe run -e 'kprobe:vfs_read { @[arg2] = count(); } interval:s:1 { exit(); }'
   guestprobe run -v -e 'kprobe:vfs_* { @[func] = hist(arg2); } interval:s:1 { exit(); }'
   guestprobe run latency.bt 1
-  guestprobe run --interval 1s -e 'kprobe:vfs_* { @[func] = count(); }'
+  guestprobe run --interval 1s --duration 3s -e 'kprobe:vfs_* { @[func] = count(); }'
   guestprobe run --detach reads -e 'kprobe:vfs_read { @ = hist(arg2); }'
   guestprobe run -lv 'kprobe:vfs_*'`,
 		Args: command.Between(0, -1, ""),

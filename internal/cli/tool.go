@@ -25,7 +25,7 @@ after --duration, and prints its maps; --interval prints and clears them meanwhi
 --detach NAME leaves it running.`,
 		Example: `  guestprobe tool --list
   guestprobe tool funccount 'vfs_*' --duration 5s
-  guestprobe tool slower vfs_read 100`,
+  guestprobe tool slower vfs_read 100 -d 5s`,
 		Args: command.Between(0, -1, ""),
 		Flags: func(f *pflag.FlagSet) {
 			f.BoolVarP(&list, "list", "l", false, "list the tools, or print the help of one")

@@ -59,11 +59,14 @@ func TestExamples(t *testing.T) {
 		if before != "" {
 			todo = append(todo, step{where: "before", command: "{ " + before + "; } >/dev/null"})
 		}
+		if regexp.MustCompile(`^guestprobe (script|stop) `).MatchString(line) {
+			todo = append(todo, step{where: "before", command: "guestprobe stop reads >/dev/null 2>&1; guestprobe run --detach reads -e 'kprobe:vfs_read { @ = hist(arg2); }' >/dev/null"})
+		}
 		changed = attaches || strings.Contains(line, "detach") || strings.Contains(line, "apply")
 		seen++
 		// A number of a probe, jq, an end by Ctrl-C and a quick machine are not to be had here.
 		command, _, _ := strings.Cut(line, " | jq ")
-		command = strings.NewReplacer("'io/*' 7", "'io/*' myread", "trace 'p", "trace -c 1 'p", "--timeout 5s", "", "call ", "call --timeout 1m ").Replace(command)
+		command = strings.NewReplacer("'io/*' 7", "'io/*' myread", "trace 'p", "trace -c 1 'p", "--timeout 5s", "", "script --follow", "script", "call ", "call --timeout 1m ").Replace(command)
 		todo = append(todo, step{where: fmt.Sprintf("docs/cli.md:%d", i+1), command: command})
 	}
 	if seen < 30 {
