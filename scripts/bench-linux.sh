@@ -3,7 +3,7 @@
 # is kept as build/bench-linux.md: attaching all functions at once, under this machine's
 # /dev/kvm to a guest that need not run; hits in the machines that QEMU and Bochs emulate,
 # where instructions are counted. With --docs it is written there, too; with --kept the
-# emulated machines are not run again: what they said last is taken.
+# emulated machines are not run again: what is there of them stays.
 # GUESTPROBE_KERNELS has the kernels, as for nested.sh (default: one).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -56,7 +56,7 @@ attach() {
 }
 # hits HOST WHAT: the table of a nested host.
 hits() {
-	[[ $options == *--kept* ]] || GUESTPROBE_NESTED_COUNTED=1 scripts/nested.sh "$1" cost >&2
+	GUESTPROBE_NESTED_COUNTED=1 scripts/nested.sh "$1" cost >&2
 	local log=build/nested/$1-cost/console.log
 	printf '\nOn %s, guest %s. An instruction of a loop takes %s ticks of its clock.\n\n' "$2" \
 		"$(tr -d '\r' <"$log" | sed -n 's/^GP-COST-OF \([^ ]*\) .*/\1/p' | paste -sd, | sed 's/,/, /g')" \
@@ -65,23 +65,27 @@ hits() {
 	echo '|---|---|---|---|---|'
 	tr -d '\r' <"$log" | sed -n 's/^GP-COST |/|/p'
 }
-version=$(git rev-parse --short=12 HEAD)
+on="on $(date -u +%F) of commit $(git rev-parse --short=12 HEAD)"
 scripts/linux/guests.sh "$tmp/linux" "${kernels[@]}"
-{
+(
 	cat <<-EOF
 		## Linux guests
 
-		Written by \`scripts/bench-linux.sh\`, which is \`make bench-linux\`, on $(date -u +%F) of commit $version. Machine: $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(nproc) cores, Linux $(uname -r).
+		Written by \`scripts/bench-linux.sh\`, which is \`make bench-linux\`. Machine: $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(nproc) cores, Linux $(uname -r).
 
-		\`guestprobe attach 'p:all/* *'\`: each function that may be probed, in one batch, at the first instruction of a guest that is paused. Memory is the daemon's resident set, of which the guest's is a part.
+		\`guestprobe attach 'p:all/* *'\`, $on: each function that may be probed, in one batch, at the first instruction of a guest that is paused. Memory is the daemon's resident set, of which the guest's is a part.
 
 		| kernel | probes | seconds | of processor time, of the daemon | MB before | MB more behind it | MB more meanwhile |
 		|---|---|---|---|---|---|---|
 	EOF
 	for guest in "$tmp"/linux/*/; do attach "${guest%/}"; done
-	cat <<-'EOF'
-
-		What a probe adds to a call of `getppid`, by `TestLinuxCost`: a program in the guest calls it a thousand times, five times over, and reads its time stamp counter, which counts
+	echo
+	if [[ $options == *--kept* ]]; then
+		sed -n '/^What a probe adds to a call of/,$p' docs/benchmarks.md
+		exit
+	fi
+	cat <<-EOF
+		What a probe adds to a call of \`getppid\`, $on, by \`TestLinuxCost\`: a program in the guest calls it a thousand times, five times over, and reads its time stamp counter, which counts
 		instructions on these hosts. *ratio* is to what stands above it for the guest's own kernel: int3 to its kprobe by int3, a jump to its optimized kprobe, one at the entry to its
 		kprobe by ftrace, returns to its kretprobe. The kernel's write an event for each hit; those of ours that do so, too, are the ones whose events are read. A boot with probes
 		has in it that all of the kernel's text is looked at once, by the daemon. Under kvm_amd in QEMU int3s go to the guest's own vector, where the host takes them all: those of the
@@ -89,7 +93,7 @@ scripts/linux/guests.sh "$tmp/linux" "${kernels[@]}"
 	EOF
 	hits svm "kvm_amd of Linux 6.1 in QEMU (\`-icount shift=0\`)"
 	hits vmx "kvm_intel of Linux 6.1 in Bochs"
-} >"$tmp/part"
+) >"$tmp/part"
 mv "$tmp/part" "$out"
 cat "$out"
 if [[ $options == *--docs* ]]; then

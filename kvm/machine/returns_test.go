@@ -128,7 +128,8 @@ func TestNoInstanceLeft(t *testing.T) {
 		if i.InUse != 0 || s.Missed != 0 || s.Handled != s.Returns+s.Abandoned {
 			t.Errorf("%s: %d in use, at most %d: %+v", r.Name, i.InUse, i.HighWater, s)
 		}
-		if never := r.Name != "set_jump" && r.Name != "fork_child"; !i.User && (s.Hits == 0 || never && s.Returns != 0) {
+		// Whether it comes to sleep_forever before its end is for the host to say.
+		if never := r.Name != "set_jump" && r.Name != "fork_child"; !i.User && (s.Hits == 0 && r.Name != "sleep_forever" || never && s.Returns != 0) {
 			t.Errorf("%s: %d calls, %d of them returned", r.Name, s.Hits, s.Returns)
 		}
 		t.Logf("%-14s %3d calls: %d returned, %d abandoned, at most %d at a time", r.Name, s.Hits, s.Returns, s.Abandoned, i.HighWater)
