@@ -34,7 +34,9 @@ type Console struct {
 	bytes   int           // text bytes in the ring
 	seq     uint64        // of the next line
 	dropped uint64        // lines that fell out of the history
-	part    []byte        // the line in progress
+	part    []byte        // the line in progress, of the terminal that has written last
+	other   []byte        // that of the other one
+	second  bool          // the second terminal has written last
 	subs    map[*ConsoleSub]struct{}
 	taps    map[*ConsoleTap]struct{}
 	closed  bool
@@ -57,14 +59,20 @@ func newConsole() *Console {
 }
 
 // write takes guest output as it comes.
-func (c *Console) write(p []byte) { c.put(p, false) }
+func (c *Console) write(p []byte) { c.put(p, false, false) }
 
 // writeTTY takes output of a terminal, whose lines end in carriage return and newline.
-func (c *Console) writeTTY(p []byte) { c.put(p, true) }
+func (c *Console) writeTTY(p []byte) { c.put(p, true, false) }
 
-func (c *Console) put(p []byte, tty bool) {
+// writeSecondTTY takes output of a guest's second terminal, whose lines are apart from the first one's.
+func (c *Console) writeSecondTTY(p []byte) { c.put(p, true, true) }
+
+func (c *Console) put(p []byte, tty, second bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if second != c.second {
+		c.second, c.part, c.other = second, c.other, c.part
+	}
 	for t := range c.taps {
 		t.put(p)
 	}
@@ -83,12 +91,15 @@ func (c *Console) put(p []byte, tty bool) {
 	}
 }
 
-// flush ends a line that the guest left open when it stopped for good.
+// flush ends the lines that the guest left open when it stopped for good.
 func (c *Console) flush() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.part) > 0 {
-		c.endLine(true)
+	for range 2 {
+		if len(c.part) > 0 {
+			c.endLine(true)
+		}
+		c.second, c.part, c.other = !c.second, c.other, c.part
 	}
 }
 

@@ -161,3 +161,22 @@ func TestConsoleTap(t *testing.T) {
 		t.Error("a tap of a closed console is open")
 	}
 }
+
+// TestConsoleOfTwoTerminals: lines of two terminals that write at a time are not mixed.
+func TestConsoleOfTwoTerminals(t *testing.T) {
+	c := newConsole()
+	c.writeTTY([]byte("10"))
+	c.writeSecondTTY([]byte("by h"))
+	c.writeTTY([]byte("0\r"))
+	c.writeSecondTTY([]byte("vc\r\nmo"))
+	c.writeTTY([]byte("\nand"))
+	c.flush()
+	lines, _ := c.History()
+	var got []string
+	for _, l := range lines {
+		got = append(got, fmt.Sprint(l.Text, l.Partial))
+	}
+	if want := "[by hvcfalse 100false andtrue motrue]"; fmt.Sprint(got) != want {
+		t.Errorf("%v, want %s", got, want)
+	}
+}

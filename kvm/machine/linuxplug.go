@@ -47,7 +47,7 @@ func (g *linuxGuest) plug(m *Machine) error {
 			}
 		},
 		Serial:   m.console.writeTTY,
-		HVC:      m.console.writeTTY,
+		HVC:      m.console.writeSecondTTY,
 		RAM:      ram,
 		Disks:    g.cfg.Disks,
 		PowerOff: func() { b.ended.Store(endPowerOff) },
