@@ -120,6 +120,9 @@ func (n *native) prologue() {
 	for r := range Reg64(16) {
 		b = ripXMM(b, 0, 0x10, r, offInX+16*int(r))
 	}
+	for r := range byte(8) { // movdq2q: MMX registers, too, are not what the thread has in them
+		b = append(b, 0xf2, 0x0f, 0xd6, 0xc0|r<<3|r)
+	}
 	for r := range Reg64(16) {
 		b = ripMem(b, 0, 0x8b, r, offIn+8*int(r))
 	}
