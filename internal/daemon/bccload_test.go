@@ -218,6 +218,8 @@ var systemTools = []bccTool{
 	{name: "oomkill", event: oomEvent,
 		load: func(l *load) {
 			pid := ok(syscall.ForkExec("/bin/sleep", []string{"sleep", "1000"}, nil))
+			// The kernel takes the process with the highest score, and never one of -1000.
+			no(os.WriteFile("/proc/self/oom_score_adj", []byte("-1000"), 0))
 			no(os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte("1000"), 0))
 			no(os.WriteFile("/proc/sysrq-trigger", []byte("f"), 0))
 			var status syscall.WaitStatus
