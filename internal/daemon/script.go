@@ -238,18 +238,13 @@ func (s *server) startScript(req *api.RunScript) (_ *runningScript, warnings []s
 	if err := rs.load(req); err != nil {
 		return nil, nil, err
 	}
-	rs.printer = rs.newPrinter(rs.format, rs.write)
+	rs.printer = sc.NewPrinter(func(name string) *bpf.Map { return rs.obj.Maps()[name] }, scriptTarget{s.probes}, rs.format == api.ScriptJSON, rs.obj.Hold, rs.write, func(text string) { rs.warn([]string{text}) })
 	warnings = append(sc.Warnings, rs.runAll(sc.Begin)...)
 	s.probes.programs.Poll()
 	if err := rs.begin(); err != nil {
 		return nil, nil, err
 	}
 	return rs, warnings, nil
-}
-
-// newPrinter returns a printer of what the script has.
-func (rs *runningScript) newPrinter(format string, write func(string)) *script.Printer {
-	return rs.script.NewPrinter(func(name string) *bpf.Map { return rs.obj.Maps()[name] }, scriptTarget{rs.s.probes}, format == api.ScriptJSON, write, func(text string) { rs.warn([]string{text}) })
 }
 
 // start is the first record of a stream with that number, for a client that has just begun

@@ -193,7 +193,7 @@ func (k *keptScript) maps(ctx context.Context, format string) *string {
 	case k.look <- func() {
 		defer close(printed)
 		k.s.probes.programs.Poll()
-		k.newPrinter(format, func(text string) { b.WriteString(text) }).Maps()
+		k.printer.Like(format == api.ScriptJSON, func(text string) { b.WriteString(text) }).Maps()
 	}:
 		<-printed
 		text := b.String()

@@ -132,8 +132,12 @@ func (rs *runningScript) tick(next []time.Time) time.Duration {
 // print gives the records that are there to the printer.
 func (rs *runningScript) print() error {
 	records, _ := rs.records.take()
-	for _, data := range records {
-		if err := rs.printer.Record(data); err != nil {
+	for i, data := range records {
+		var next []byte
+		if i+1 < len(records) {
+			next = records[i+1]
+		}
+		if err := rs.printer.Record(data, next); err != nil {
 			if rs.damaged++; rs.damaged == 1 {
 				rs.s.log.Warn("damaged record of a script, counted as lost like those that follow", "err", err)
 			}
@@ -151,12 +155,11 @@ func (rs *runningScript) print() error {
 func (rs *runningScript) printInterval() {
 	rs.s.probes.programs.Poll()
 	_ = rs.print() // run finds out what is wrong
-	rs.printer.Maps()
+	if err := rs.printer.TakeMaps(); err != nil {
+		rs.warn([]string{"clear maps: " + err.Error()})
+	}
 	if rs.format == api.ScriptText {
 		rs.write("\n")
-	}
-	if err := rs.printer.ClearMaps(); err != nil {
-		rs.warn([]string{"clear maps: " + err.Error()})
 	}
 }
 

@@ -45,7 +45,8 @@ func (o *Object) Sample(name string) *Program {
 func (p *Program) Sampled(c *probe.Context) { p.run(c, false) }
 
 // Run runs a program of the object that is at no place in the guest, on the caller's
-// thread, as if on vCPU 0. Its error is a *bpf.Fault, or that there is no such program.
+// thread. Values of each vCPU it has of its own, behind theirs: nobody else changes them
+// meanwhile. Its error is a *bpf.Fault, or that there is no such program.
 // Only one call at a time may run for an object that is not closed.
 func (o *Object) Run(name string) error {
 	p := o.idle[name]
@@ -54,7 +55,7 @@ func (o *Object) Run(name string) error {
 	}
 	var ctx [bpf.ReturnSize]byte
 	env := idleEnv{rt: o.rt}
-	vm := bpf.NewVM(p, 0)
+	vm := bpf.NewVM(p, o.rt.cfg.CPUs)
 	_, err := vm.Run(p.PutContext(ctx[:], env, &insn.Regs{}, kernelCS, kernelSS, make([]byte, bpf.EntrySize)), env)
 	return err
 }

@@ -89,25 +89,26 @@ func (rt *Runtime) Load(file []byte, opt LoadOptions) (*Object, error) {
 	if n := len(o.Programs); n != 1 && sel.At[""] != "" {
 		return nil, fmt.Errorf("load object: %d programs cannot all be at %s: choose one by its section, or name what is to be replaced, as NAME=PLACE", n, opt.At)
 	}
-	return rt.load(o, opt, len(o.Programs))
+	return rt.load(o, opt, len(o.Programs), rt.cfg.CPUs)
 }
 
 // LoadScript is Load for an object that a script was compiled to. Only its first programs,
-// so many as are said, are at places in the guest; Run runs the others.
+// so many as are said, are at places in the guest; Run runs the others, for which the maps
+// have values of one more vCPU.
 func (rt *Runtime) LoadScript(o *bpf.Object, placed int, opt LoadOptions) (*Object, error) {
-	return rt.load(o, opt, placed)
+	return rt.load(o, opt, placed, rt.cfg.CPUs+1)
 }
 
-func (rt *Runtime) load(o *bpf.Object, opt LoadOptions, placed int) (*Object, error) {
-	pl, err := rt.plan(o, opt, placed)
+func (rt *Runtime) load(o *bpf.Object, opt LoadOptions, placed, cpus int) (*Object, error) {
+	pl, err := rt.plan(o, opt, placed, cpus)
 	if err != nil {
 		return nil, err
 	}
 	obj := &Object{rt: rt, LeftOut: o.LeftOut, idle: map[string]*bpf.Program{}}
-	if obj.col, err = o.LoadIn(rt.cfg.CPUs, pl.memory, opt.Budget); err != nil && pl.inGuest() {
+	if obj.col, err = o.LoadIn(cpus, pl.memory, opt.Budget); err != nil && pl.inGuest() {
 		// Memory that is shared is scarce.
 		pl.toHost(err.Error())
-		obj.col, err = o.LoadIn(rt.cfg.CPUs, pl.memory, opt.Budget)
+		obj.col, err = o.LoadIn(cpus, pl.memory, opt.Budget)
 	}
 	if err != nil {
 		return nil, err

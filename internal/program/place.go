@@ -23,8 +23,8 @@ type placement struct {
 }
 
 // plan makes the placement of an object.
-func (rt *Runtime) plan(o *bpf.Object, opt LoadOptions, placed int) (*placement, error) {
-	col, err := o.Load(rt.cfg.CPUs, &planned{}, opt.Budget)
+func (rt *Runtime) plan(o *bpf.Object, opt LoadOptions, placed, cpus int) (*placement, error) {
+	col, err := o.Load(cpus, &planned{}, opt.Budget)
 	if err != nil {
 		return nil, err
 	}

@@ -284,6 +284,34 @@ func (rt *Runtime) end(bs []*blocks, wait time.Duration, last func()) (idle []bo
 	return idle
 }
 
+// holds is how often Hold stops the vCPUs at most.
+const holds = 8
+
+// Hold runs f while none of the object's programs does anything: with no vCPU in guest mode
+// and no handler under way. idle says that no run is under way in the guest either, which
+// comes to pass soon, where runs are short.
+func (o *Object) Hold(f func(idle bool)) {
+	done, bs := false, o.inGuest()
+	for try := 1; !done && try <= holds && o.rt.cfg.Stop != nil; try++ {
+		err := o.rt.cfg.Stop(func() error {
+			if idle := !slices.ContainsFunc(bs, (*blocks).busy); idle || try == holds {
+				done = true
+				f(idle)
+			}
+			return nil
+		})
+		if err != nil {
+			break
+		}
+		if !done {
+			time.Sleep(settleTime / 50)
+		}
+	}
+	if !done { // there is nothing to stop any more
+		f(true)
+	}
+}
+
 // retire takes the blocks of all vCPUs out of use, as far as no run is under way in
 // them, and reports whether that is so. No vCPU runs.
 func (b *blocks) retire() bool {
@@ -295,6 +323,11 @@ func (b *blocks) retire() bool {
 
 // busy reports whether a run is under way, as far as the counts tell.
 func (b *blocks) busy() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.frozen {
+		return false
+	}
 	for cpu := range b.cpus {
 		if b.running(cpu) > 0 {
 			return true

@@ -317,10 +317,10 @@ func (c *compiler) atomicOp(pc int, o *op) {
 
 // isOwn reports whether only this vCPU's programs write there: then one
 // instruction is atomic without a lock, because what comes in between comes
-// between instructions.
+// between instructions. A value whose base is known is the vCPU's own; of what
+// map_lookup_percpu_elem returns no base is known.
 func (c *compiler) isOwn(a access) bool {
-	b := a.base
-	return a.class >= bounded && b.kind == inValue && b.elem >= 0 && c.p.maps[b.m].perCPU && !c.layout.Shared
+	return a.class >= bounded && a.base.kind == inValue && c.p.maps[a.base.m].perCPU && !c.layout.Shared
 }
 
 // atomicOps are the atomic operations of two operands.

@@ -14,7 +14,7 @@ type Options struct {
 	Name   string   // of the script, in errors; "" = stdin
 	Params []string // positional parameters
 	Unsafe bool     // it may change what the guest does
-	CPUs   int      // of the guest
+	CPUs   int      // of the guest; its maps are for one more, which is where programs run that are on no vCPU
 	Now    int64    // when it begins, on the clock of ktime_get_ns; elapsed counts from here
 	Epoch  int64    // when that clock was 0, in nanoseconds since 1970
 }

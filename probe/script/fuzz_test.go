@@ -55,7 +55,7 @@ func FuzzScript(f *testing.F) {
 		}
 		defer col.Close()
 		discard := func(text string) { io.WriteString(io.Discard, text) }
-		p := s.NewPrinter(func(name string) *bpf.Map { return col.Maps[name] }, target, len(text)%2 == 1, discard, discard)
+		p := s.NewPrinter(func(name string) *bpf.Map { return col.Maps[name] }, target, len(text)%2 == 1, holdNothing, discard, discard)
 		var ctx [bpf.ReturnSize]byte
 		for _, lp := range col.Programs {
 			_, err := bpf.NewVM(lp.Program, 0).Run(ctx[:lp.Kind().ContextSize()], bpf.NoEnv{})
@@ -65,12 +65,9 @@ func FuzzScript(f *testing.F) {
 			}
 		}
 		if m := col.Maps[mapOutput]; m != nil {
-			m.Drain(func(r bpf.Record) bool {
-				if err := p.Record(r.Data); err != nil {
-					t.Fatalf("%q: %v", text, err)
-				}
-				return true
-			})
+			if _, err := p.drain(m); err != nil {
+				t.Fatalf("%q: %v", text, err)
+			}
 		}
 		p.PrintMaps()
 		p.Problems(true)

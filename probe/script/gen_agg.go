@@ -13,7 +13,12 @@ func (g *generator) aggregate(m *mapDef, e, value *expr) {
 	done := g.NewLabel()
 	g.scoped(func() {
 		t := m.value
-		val := g.alloc(8)
+		key := g.keyRoom(m)
+		bucket := key.at(m.keyBytes()) // of a map without keys the index
+		val := bucket
+		if !t.is(Hist, LHist) {
+			val = g.alloc(8)
+		}
 		if t.Kind != Count {
 			g.number64(value.args[0])
 			switch t.Kind {
@@ -26,17 +31,16 @@ func (g *generator) aggregate(m *mapDef, e, value *expr) {
 			}
 			g.store(val, asm.R0)
 		}
-		key := g.key(e)
+		if m.keyed == 2 || !m.isHist() {
+			g.putKey(e, key)
+		}
 		var number, now mem
 		if t.Kind == TSeries {
 			number, now = g.alloc(8), g.alloc(8)
 			g.interval(t, now)
 			g.store(number, asm.R0)
 			g.Emit(bpfgen.Const(asm.R1, uint64(t.High)), asm.Mod.Reg(asm.R0, asm.R1))
-			g.store(key.at(m.keyBytes()), asm.R0)
-		} else if m.isHist() {
-			g.load(asm.R1, val)
-			g.store(key.at(m.keyBytes()), asm.R1) // of a map without keys the index
+			g.store(bucket, asm.R0)
 		}
 		g.element(m, key, e.site, done)
 		switch t.Kind {
@@ -116,15 +120,20 @@ func (g *generator) bucket(k int) {
 	g.GoTo(done)
 	g.Place(log)
 	g.Emit(asm.Mov.Reg(asm.R1, asm.R0), asm.Mov.Imm(asm.R2, int32(-k)))
-	for _, s := range []int32{32, 16, 8, 4, 2, 1} {
+	for _, s := range []int32{32, 16, 8, 4, 2} {
 		less := g.NewLabel()
 		g.Emit(asm.Mov.Reg(asm.R3, asm.R1), asm.RSh.Imm(asm.R3, s))
 		g.If(asm.JEq, asm.R3, 0, less)
 		g.Emit(asm.Mov.Reg(asm.R1, asm.R3), asm.Add.Imm(asm.R2, s))
 		g.Place(less)
 	}
-	g.Emit(asm.RSh.Reg(asm.R0, asm.R2), asm.And.Imm(asm.R0, int32(n-1)))
-	g.Emit(asm.Add.Imm(asm.R2, 1), asm.LSh.Imm(asm.R2, int32(k)), asm.Add.Reg(asm.R0, asm.R2), asm.Add.Imm(asm.R0, 1))
+	g.Emit(asm.RSh.Imm(asm.R1, 1), asm.Add.Reg(asm.R2, asm.R1)) // of 1 to 3 what is left of the logarithm
+	if k == 0 {
+		g.Emit(asm.Mov.Reg(asm.R0, asm.R2), asm.Add.Imm(asm.R0, 2))
+	} else {
+		g.Emit(asm.RSh.Reg(asm.R0, asm.R2), asm.And.Imm(asm.R0, int32(n-1)))
+		g.Emit(asm.Add.Imm(asm.R2, 1), asm.LSh.Imm(asm.R2, int32(k)), asm.Add.Reg(asm.R0, asm.R2), asm.Add.Imm(asm.R0, 1))
+	}
 	g.Place(done)
 }
 

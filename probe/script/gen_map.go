@@ -12,25 +12,35 @@ func (m *mapDef) isHist() bool { return m.value.is(Hist, LHist, TSeries) }
 
 // key makes the key of an element, with room for a bucket.
 func (g *generator) key(e *expr) mem {
-	m := g.c.byName[e.name]
+	k := g.keyRoom(g.c.byName[e.name])
+	g.putKey(e, k)
+	return k
+}
+
+// keyRoom takes room for a key of a map.
+func (g *generator) keyRoom(m *mapDef) mem {
 	n := max(m.keyBytes(), 8)
 	if m.isHist() && m.keyed == 2 {
 		n = m.keyBytes() + 8
 	}
-	k := g.alloc(n)
+	return g.alloc(n)
+}
+
+// putKey is key in room that was taken; a bucket that is there already is kept.
+func (g *generator) putKey(e *expr, k mem) {
+	m := g.c.byName[e.name]
 	if m.keyed == 1 {
 		g.Emit(bpfgen.StoreConst(8, k.base, k.off, 0))
-		return k
+		return
 	}
 	t := Type{Kind: Tuple, Elems: m.key}
 	if len(e.args) == 1 && e.args[0].typ.isTuple() {
 		g.put(e.args[0], t, k)
-		return k
+		return
 	}
 	for i, a := range e.args {
 		g.put(a, m.key[i], k.at(t.offset(i)))
 	}
-	return k
 }
 
 // mapCall calls a helper with a map and a key.
@@ -78,8 +88,10 @@ func (g *generator) pointer(e *expr, fail bpfgen.Label) {
 func (g *generator) element(m *mapDef, key mem, site int, fail bpfgen.Label) {
 	have := g.NewLabel()
 	g.mapCall(bpf.HelperMapLookup, m, key)
-	g.If(asm.JNE, asm.R0, 0, have)
-	if m.keyed == 2 {
+	if m.keyed == 1 {
+		g.If(asm.JEq, asm.R0, 0, fail)
+	} else {
+		g.If(asm.JNE, asm.R0, 0, have)
 		n := m.value.bytes()
 		zero := g.alloc(n)
 		g.clear(zero, n)
@@ -92,9 +104,9 @@ func (g *generator) element(m *mapDef, key mem, site int, fail bpfgen.Label) {
 		g.If(asm.JNE, asm.R0, 0, have)
 		g.Emit(asm.Mov.Reg(asm.R0, rValue))
 		g.failed(site)
+		g.Emit(asm.Mov.Imm(asm.R0, 0))
+		g.GoTo(fail)
 	}
-	g.Emit(asm.Mov.Imm(asm.R0, 0))
-	g.GoTo(fail)
 	g.Place(have)
 	g.Emit(asm.Mov.Reg(rValue, asm.R0))
 }

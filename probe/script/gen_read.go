@@ -11,7 +11,8 @@ import (
 // those of all vCPUs, which expressions can have.
 func (t Type) isScalarAggregate() bool { return t.is(Count, Sum, Avg, Min, Max) }
 
-// everyCPU runs f for the value that each vCPU has under a key: its address is in rValue.
+// everyCPU runs f for the value that each vCPU, and who is none, has under a key: its address
+// is in rValue.
 // Where there is no such key it goes to none.
 func (g *generator) everyCPU(m *mapDef, key mem, none bpfgen.Label, f func()) {
 	cpu := g.alloc(8)
@@ -28,7 +29,7 @@ func (g *generator) everyCPU(m *mapDef, key mem, none bpfgen.Label, f func()) {
 	g.load(asm.R1, cpu)
 	g.Emit(asm.Add.Imm(asm.R1, 1))
 	g.store(cpu, asm.R1)
-	g.If(asm.JLT, asm.R1, uint64(g.cfg.CPUs), again)
+	g.If(asm.JLT, asm.R1, uint64(g.cfg.CPUs+1), again) // see Options.CPUs
 }
 
 // merged leaves the number that an aggregation has under a key in R0, 0 where there is no

@@ -2,6 +2,7 @@ package script
 
 import (
 	"errors"
+	"fmt"
 	"path"
 	"strings"
 	"testing"
@@ -126,6 +127,27 @@ type ran struct {
 
 const testCPUs = 2
 
+// holdNothing is for printers beside which no program runs.
+func holdNothing(f func(idle bool)) { f(true) }
+
+// drain prints the records of a ring.
+func (p *Printer) drain(m *bpf.Map) (records [][]byte, err error) {
+	m.Drain(func(rec bpf.Record) bool {
+		records = append(records, append([]byte(nil), rec.Data...))
+		return true
+	})
+	for i, data := range records {
+		var next []byte
+		if i+1 < len(records) {
+			next = records[i+1]
+		}
+		if err := p.Record(data, next); err != nil {
+			return records, fmt.Errorf("record %x: %w", data, err)
+		}
+	}
+	return records, nil
+}
+
 // runScript runs a script on hits, in the interpreter.
 func runScript(tb testing.TB, text string, params []string, json bool, ticks int, hits ...hit) (r ran, err error) {
 	tb.Helper()
@@ -133,14 +155,14 @@ func runScript(tb testing.TB, text string, params []string, json bool, ticks int
 	if err != nil {
 		return r, err
 	}
-	col, err := s.Object.Load(testCPUs, bpf.Heap{}, 0)
+	col, err := s.Object.Load(testCPUs+1, bpf.Heap{}, 0)
 	if err != nil {
 		tb.Fatalf("%s: %v", text, err)
 	}
 	defer col.Close()
 	var out strings.Builder
 	write := func(t string) { out.WriteString(t) }
-	p := s.NewPrinter(func(name string) *bpf.Map { return col.Maps[name] }, target, json, write, func(t string) { write(t + "\n") })
+	p := s.NewPrinter(func(name string) *bpf.Map { return col.Maps[name] }, target, json, holdNothing, write, func(t string) { write(t + "\n") })
 	vms := []*bpf.VM{bpf.NewVM(nil, 0), bpf.NewVM(nil, 1)}
 	run := func(prog *bpf.Program, h hit) {
 		var buf [bpf.ReturnSize]byte
@@ -156,15 +178,15 @@ func runScript(tb testing.TB, text string, params []string, json bool, ticks int
 			r.warnings += s.Source(prog.Name(), fault.PC, fault.Code.String()) + "\n"
 		}
 		if m := col.Maps[mapOutput]; m != nil {
-			m.Drain(func(rec bpf.Record) bool {
-				if err := p.Record(rec.Data); err != nil {
-					tb.Fatalf("%s: record %x: %v", text, rec.Data, err)
-				}
-				if status, ok := s.Exit(rec.Data); ok && !r.exited {
+			records, err := p.drain(m)
+			if err != nil {
+				tb.Fatalf("%s: %v", text, err)
+			}
+			for _, data := range records {
+				if status, ok := s.Exit(data); ok && !r.exited {
 					r.status, r.exited = status, true
 				}
-				return true
-			})
+			}
 		}
 	}
 	named := func(name string) {

@@ -57,13 +57,27 @@ type Printer struct {
 	asJSON bool
 	told   map[int]uint64
 	zeroed map[*mapDef]bool // maps that were zeroed, and have values by that
+	hold   func(func(idle bool))
+	kept   map[*mapDef]map[string]bool // elements that were emptied and are still there, by key
+	taken  *mapDef                     // that a record was printed and emptied for the one behind it
 }
 
 // NewPrinter makes a printer that gives text to write, a record at a time: as bpftrace
 // prints it, or with json lines of JSON; what errorf and warnf say as text it gives to warn.
-// Maps finds the maps of the loaded script.
-func (s *Script) NewPrinter(maps func(name string) *bpf.Map, names Names, json bool, write, warn func(text string)) *Printer {
-	return &Printer{s: s, maps: maps, names: names, write: write, warn: warn, asJSON: json, told: map[int]uint64{}, zeroed: map[*mapDef]bool{}}
+// Maps finds the maps of the loaded script, and hold runs a function while no program does
+// anything in them: idle, or each in the middle of a run, but between instructions.
+func (s *Script) NewPrinter(maps func(name string) *bpf.Map, names Names, json bool, hold func(func(idle bool)), write, warn func(text string)) *Printer {
+	return &Printer{
+		s: s, maps: maps, names: names, write: write, warn: warn, asJSON: json, hold: hold,
+		told: map[int]uint64{}, zeroed: map[*mapDef]bool{}, kept: map[*mapDef]map[string]bool{},
+	}
+}
+
+// Like returns a printer that knows what p does, to print maps with.
+func (p *Printer) Like(json bool, write func(text string)) *Printer {
+	q := *p
+	q.asJSON, q.write = json, write
+	return &q
 }
 
 // Attached tells how many probes there are, which only JSON has in its output.
@@ -105,12 +119,16 @@ func (s *Script) output(data []byte) (*output, []byte, error) {
 	return o, data[8:], nil
 }
 
-// Record prints one record of the ring. What no program can have written, because the
-// guest has changed it, is an error.
-func (p *Printer) Record(data []byte) error {
+// Record prints one record of the ring; next is the one behind it, where that is there already.
+// What no program can have written, because the guest has changed it, is an error.
+func (p *Printer) Record(data, next []byte) error {
 	o, data, err := p.s.output(data)
 	if err != nil {
 		return err
+	}
+	empties := false // the next one empties the same map
+	if n, _, err := p.s.output(next); err == nil {
+		empties = (n.kind == outClear || n.kind == outZero) && n.of == o.of
 	}
 	switch o.kind {
 	case outPrintf:
@@ -122,10 +140,24 @@ func (p *Printer) Record(data []byte) error {
 			p.write(p.text(o.types[0], data) + "\n")
 		}
 	case outMap:
-		p.printMap(o.of, o.top, o.div, true)
+		es := p.entries(o.of)
+		if empties { // nothing is lost between the two
+			n, _, _ := p.s.output(next)
+			p.hold(func(idle bool) {
+				es = p.entries(o.of)
+				err = p.empty(o.of, n.kind == outClear, idle)
+			})
+			p.taken = o.of
+		}
+		p.printMap(o.of, es, o.top, o.div, true)
+		return err
 	case outClear, outZero:
 		p.zeroed[o.of] = o.kind == outZero
-		return p.empty(o.of, o.kind == outClear)
+		if p.taken != o.of && !empties {
+			p.hold(func(idle bool) { err = p.empty(o.of, o.kind == outClear, idle) })
+		}
+		p.taken = nil
+		return err
 	case outTime:
 		p.line("time", strftime(o.time, time.Now()))
 	case outWarn, outError:
@@ -155,8 +187,9 @@ func (p *Printer) line(kind, text string) {
 	p.write(text)
 }
 
-// empty takes out all elements of a map, or makes their values 0.
-func (p *Printer) empty(m *mapDef, out bool) error {
+// empty takes out all elements of a map, or makes their values 0, while no program does
+// anything. One that a run may have found, and not added to yet, stays with 0.
+func (p *Printer) empty(m *mapDef, out, idle bool) error {
 	b := p.maps(m.name)
 	if b == nil {
 		return nil
@@ -173,15 +206,21 @@ func (p *Printer) empty(m *mapDef, out bool) error {
 	for i := range zero {
 		zero[i] = make([]byte, b.Spec().ValueSize)
 	}
+	out = out && m.keyed == 2
+	stay := out && !idle && m.value.isAggregate()
+	p.kept[m] = map[string]bool{}
 	for _, k := range keys {
 		var err error
-		if out && m.keyed == 2 {
+		if out && !stay {
 			err = b.Delete(k)
 		} else {
 			err = b.Update(k, zero, bpf.UpdateAny)
 		}
 		if err != nil {
 			return err
+		}
+		if stay {
+			p.kept[m][string(k[:m.keyBytes()])] = true
 		}
 	}
 	return nil

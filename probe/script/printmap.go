@@ -61,6 +61,7 @@ func (p *Printer) entries(m *mapDef) (es []*entry) {
 		}
 		es = slices.DeleteFunc(es, func(e *entry) bool { return m.keyed == 2 && e.all == 0 && len(e.series) == 0 })
 	}
+	es = slices.DeleteFunc(es, func(e *entry) bool { return p.kept[m][string(e.key)] && e.nothing() })
 	slices.SortStableFunc(es, func(a, b *entry) int { return m.order(a, b) })
 	return es
 }
@@ -187,26 +188,31 @@ func (p *Printer) PrintMaps() {
 }
 
 // Maps prints all maps as they are now.
-func (p *Printer) Maps() {
+func (p *Printer) Maps() { p.printMaps(p.entries) }
+
+func (p *Printer) printMaps(entries func(*mapDef) []*entry) {
 	for _, m := range slices.SortedFunc(slices.Values(p.s.c.maps), func(a, b *mapDef) int { return strings.Compare(a.name, b.name) }) {
-		p.printMap(m, 0, 0, false)
+		p.printMap(m, entries(m), 0, 0, false)
 	}
 }
 
-// ClearMaps takes all elements out of all maps.
-func (p *Printer) ClearMaps() error {
-	for _, m := range p.s.c.maps {
-		if err := p.empty(m, true); err != nil {
-			return err
+// TakeMaps prints all maps, and takes all elements out of them: what is not printed comes
+// the next time.
+func (p *Printer) TakeMaps() (err error) {
+	all := map[*mapDef][]*entry{}
+	p.hold(func(idle bool) {
+		for _, m := range p.s.c.maps {
+			all[m] = p.entries(m)
+			err = cmp.Or(err, p.empty(m, true, idle))
 		}
-	}
-	return nil
+	})
+	p.printMaps(func(m *mapDef) []*entry { return all[m] })
+	return err
 }
 
-// printMap prints a map, or its last entries; asked says that the script wants it, be it
-// empty.
-func (p *Printer) printMap(m *mapDef, top int, div int64, asked bool) {
-	es := p.entries(m)
+// printMap prints elements of a map, or the last of them; asked says that the script wants it,
+// be it empty.
+func (p *Printer) printMap(m *mapDef, es []*entry, top int, div int64, asked bool) {
 	if top > 0 && len(es) > top {
 		es = es[len(es)-top:]
 	}
