@@ -35,6 +35,25 @@ var ErrSymbolNotFound = errors.New("symbol not found")
 // kernel can load modules and this one is not there: it may come.
 var ErrModuleNotFound = fmt.Errorf("module not loaded: %w", ErrSymbolNotFound)
 
+// MissingSymbolError is an ErrSymbolNotFound with what to do about it.
+type MissingSymbolError struct{ Name, Advice string }
+
+func (e *MissingSymbolError) Error() string {
+	return fmt.Sprintf("look up %q: %v: %s", e.Name, ErrSymbolNotFound, e.Advice)
+}
+
+// Unwrap returns ErrSymbolNotFound.
+func (e *MissingSymbolError) Unwrap() error { return ErrSymbolNotFound }
+
+// Advice returns what err says to do about a symbol that is missing, or "".
+func Advice(err error) string {
+	var e *MissingSymbolError
+	if errors.As(err, &e) {
+		return e.Advice
+	}
+	return ""
+}
+
 // AmbiguousSymbolError is returned for a name that stands for several
 // addresses.
 type AmbiguousSymbolError struct {

@@ -110,7 +110,7 @@ func (p *places) symbol(what, name string) (guest.Symbol, *Error) {
 		x.Cause = err
 		return sym, x
 	}
-	x := newError(CodeSymbolNotFound, fmt.Sprintf("there is no %s %q", what, name), "")
+	x := newError(CodeSymbolNotFound, fmt.Sprintf("there is no %s %q", what, name), guest.Advice(err))
 	if !errors.Is(err, guest.ErrSymbolNotFound) {
 		x.Cause = err
 	}

@@ -221,7 +221,7 @@ func (x *Files) root(read Read) (entry, error) {
 	}
 	first := link - guest.GVA(t.f.tasks.Off)
 	if pid, err := read.value(first, t.f.pid); err != nil || pid != 1 {
-		return entry{}, errors.New("the guest has no first process yet")
+		return entry{}, errors.New("the guest has no first process yet: attach when it has, or give a copy of the file (attach --file)")
 	}
 	fs, err := read.follow(first, x.f.fs)
 	if err != nil {

@@ -2,6 +2,7 @@ package linux
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
@@ -93,6 +94,14 @@ func TestRefreshModules(t *testing.T) {
 	}
 	if _, err := v.Lookup("two:fn"); !errors.Is(err, guest.ErrSymbolNotFound) || errors.Is(err, guest.ErrModuleNotFound) {
 		t.Errorf("two:fn: %v", err)
+	}
+	for name, want := range map[string]string{
+		"traced:fn": "traced is a function of the kernel", "fork.c:fn": "fork.c is no module's name", "o*:fn": "o* is no module's name", "three:fn": "",
+	} {
+		_, err := v.Lookup(name)
+		if !strings.HasPrefix(guest.Advice(err), want) || errors.Is(err, guest.ErrModuleNotFound) != (want == "") || !errors.Is(err, guest.ErrSymbolNotFound) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 	m.set(modAt+0x200, "module.list.next", 8)
 	if _, err := v.RefreshModules(); !errors.Is(err, errNoMemory) {

@@ -93,6 +93,9 @@ func (v *View) Missing() []string {
 	if v.noName != nil {
 		out = append(out, v.noName.Error())
 	}
+	if v.core.k.nameless {
+		out = append(out, "names: "+noNames)
+	}
 	return slices.Concat(out, v.core.missing, v.running.missing())
 }
 
@@ -274,6 +277,9 @@ func (v *View) Lookup(name string) (guest.Symbol, error) {
 				return p.Lookup(symbol)
 			}
 		}
+		if advice := v.noModule(module); advice != "" {
+			return guest.Symbol{}, &guest.MissingSymbolError{Name: name, Advice: advice}
+		}
 		if v.running.modules.head == 0 {
 			return guest.Symbol{}, fmt.Errorf("look up %q: the modules of this kernel are not known: %w", name, guest.ErrSymbolNotFound)
 		}
@@ -293,6 +299,9 @@ func (v *View) Lookup(name string) (guest.Symbol, error) {
 	}
 	switch len(found) {
 	case 0:
+		if v.core.k.nameless {
+			return guest.Symbol{}, &guest.MissingSymbolError{Name: name, Advice: noNames}
+		}
 		return guest.Symbol{}, fmt.Errorf("look up %q: %w", name, guest.ErrSymbolNotFound)
 	case 1:
 		return found[0], nil
@@ -302,6 +311,21 @@ func (v *View) Lookup(name string) (guest.Symbol, error) {
 		e.Addrs = append(e.Addrs, s.Addr)
 	}
 	return guest.Symbol{}, e
+}
+
+// noNames says what is the matter with a kernel that has none.
+const noNames = "this kernel carries no names of its own (CONFIG_KALLSYMS): give guestprobed --symbols System.map, or its vmlinux"
+
+// noModule returns why nothing of that name can be a module that is not there, or "": what is
+// meant is then something else.
+func (v *View) noModule(name string) string {
+	if strings.ContainsAny(name, ".*?[") {
+		return name + " is no module's name: that has no dots, and no patterns; FILE:LINE, with a number, is a line of the source"
+	}
+	if s, err := v.core.Lookup(name); err == nil && s.Kind == guest.SymFunc {
+		return name + " is a function of the kernel, and no module: write " + name + "+OFFSET, or FILE:LINE for a line of its source (for a module of that name, attach when it is loaded)"
+	}
+	return ""
 }
 
 // Address is a Lookup: where a symbol of the kernel itself is.

@@ -23,9 +23,9 @@ type scriptTarget struct {
 	img guest.View
 }
 
-func (t scriptTarget) Lookup(name string) (uint64, bool) {
+func (t scriptTarget) Lookup(name string) (uint64, bool, string) {
 	sym, err := t.img.Lookup(name)
-	return uint64(sym.Addr), err == nil
+	return uint64(sym.Addr), err == nil, ""
 }
 
 func (scriptTarget) Func(string) *btf.FuncProto { return nil }

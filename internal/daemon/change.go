@@ -104,7 +104,7 @@ func (c *change) carryOut(i int, spec api.ProbeSpec) error {
 // be probed.
 func (c *change) glob(i int, spec api.ProbeSpec, pattern string) error {
 	if err := guest.CheckGlob(pattern); err != nil {
-		return badValue("%v", err)
+		return event.NoPlace(spec.Def, err.Error())
 	}
 	var defs []placed
 	seen := map[guest.GVA]bool{} // a function may have several names

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -120,7 +121,7 @@ func syntaxToAPI(e *event.SyntaxError) *api.Error {
 	var refused *probe.Error
 	if errors.As(e.Err, &refused) {
 		out.Code = api.Code(refused.Code)
-		if refused.Code == probe.CodeSymbolNotFound {
+		if refused.Code == probe.CodeSymbolNotFound && refused.Detail == "" && e.Code != event.CodeFilePlace {
 			out.Detail += "; 'guestprobe symbols GLOB' lists those it has"
 		}
 	}
@@ -134,7 +135,7 @@ func toProbeError(name string, err error) error {
 	if errors.As(err, &ambiguous) {
 		return &probe.Error{Code: probe.CodeAmbiguous, Errno: syscall.EADDRNOTAVAIL, Text: err.Error(), Detail: "give one of the addresses instead"}
 	}
-	return &probe.Error{Code: probe.CodeSymbolNotFound, Errno: syscall.ENOENT, Text: fmt.Sprintf("the guest has no symbol %q", name), Detail: "'guestprobe symbols GLOB' lists those it has"}
+	return &probe.Error{Code: probe.CodeSymbolNotFound, Errno: syscall.ENOENT, Text: fmt.Sprintf("the guest has no symbol %q", name), Detail: cmp.Or(guest.Advice(err), "'guestprobe symbols GLOB' lists those it has")}
 }
 
 // badValue reports a field or a query parameter outside its range.

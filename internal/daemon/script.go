@@ -6,6 +6,7 @@ import (
 	"iter"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -143,10 +144,13 @@ func (t scriptTarget) Match(pattern string, user bool) (names []string) {
 
 // Lookup implements script.Target. Of several symbols of a name it is one: registering a
 // probe there is refused.
-func (t scriptTarget) Lookup(name string) (uint64, bool) {
+func (t scriptTarget) Lookup(name string) (addr uint64, ok bool, why string) {
 	sym, err := t.st.guest.Image().Lookup(name)
 	var ambiguous *guest.AmbiguousSymbolError
-	return uint64(sym.Addr), err == nil || errors.As(err, &ambiguous) || errors.Is(err, guest.ErrModuleNotFound)
+	if why = guest.Advice(err); err != nil && strings.HasPrefix(name, "/") {
+		why = err.Error()
+	}
+	return uint64(sym.Addr), err == nil || errors.As(err, &ambiguous) || errors.Is(err, guest.ErrModuleNotFound), why
 }
 
 // Exits implements script.Target.

@@ -73,15 +73,17 @@ func AddSource(d *api.Disas, img *guest.Image) error {
 // for those that cannot be probed.
 func (c *change) source(i int, spec api.ProbeSpec, at event.SourcePlace) error {
 	if strings.HasPrefix(strings.TrimSpace(spec.Def), "r") {
-		return event.NoSource(spec.Def, "a place in the source has no return: write r FUNCTION")
+		return event.NoPlace(spec.Def, "a place in the source has no return: write r FUNCTION")
 	}
 	info, by, err := sourceOf(c.st.guest)
 	if err != nil {
-		return err
+		e, at := *toAPI(err), event.NoPlace(spec.Def, "")
+		e.Column, e.Command = &at.Column, at.Command
+		return &e
 	}
 	places, err := inSource(info, at)
 	if err != nil {
-		return event.NoSource(spec.Def, err.Error())
+		return event.NoPlace(spec.Def, err.Error())
 	}
 	img := c.st.guest.Image()
 	defs := make([]placed, len(places))

@@ -53,8 +53,8 @@ func AtPlace(text, place string) string {
 	return strings.Join(append([]string{head, place}, src.tokens[2:]...), " ")
 }
 
-// NoSource refuses a definition that has a place in the source, with its caret there.
-func NoSource(text, detail string) *SyntaxError {
+// NoPlace refuses a definition for its place, with its caret there.
+func NoPlace(text, detail string) *SyntaxError {
 	e := tokenize(text).fail(1, 0, CodeBadProbeAddr)
 	e.Detail = detail
 	return e

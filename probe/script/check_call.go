@@ -337,7 +337,7 @@ func (c *checker) named(e *expr) (Type, error) {
 		return typeUint, c.at(a.Span, "%s() expects a string literal", e.name)
 	}
 	if e.name != "reg" {
-		addr, ok := c.target.Lookup(a.text)
+		addr, ok, _ := c.target.Lookup(a.text)
 		if !ok {
 			return typeUint, c.at(a.Span, "Failed to resolve %s symbol: %s", map[string]string{"kaddr": "kernel", "uaddr": "user"}[e.name], a.text)
 		}

@@ -265,7 +265,7 @@ func (c *checker) builtin(e *expr) (Type, error) {
 	case "kstack", "ustack", "dw_ustack":
 		return c.stack(e)
 	case "jiffies":
-		if e.num, ok = c.target.Lookup("jiffies_64"); !ok {
+		if e.num, ok, _ = c.target.Lookup("jiffies_64"); !ok {
 			return t, c.at(e.Span, "the guest's kernel has no symbol jiffies_64").hint("write nsecs")
 		}
 		e.site = c.addSite(e.Span, "")

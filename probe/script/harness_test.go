@@ -51,7 +51,7 @@ func (f fakeTarget) Exits() []string                 { return []string{"io", "hl
 
 func (f fakeTarget) User(name string) bool { return name == "main" || name == "0x401000" }
 
-func (f fakeTarget) Lookup(name string) (uint64, bool) { a, ok := f[name]; return a, ok }
+func (f fakeTarget) Lookup(name string) (uint64, bool, string) { a, ok := f[name]; return a, ok, "" }
 
 func (f fakeTarget) Name(addr uint64) (string, uint64, bool) {
 	for n, a := range f {

@@ -13,8 +13,9 @@ type Target interface {
 	// * ? and [] matches, in any order, and no more than one more than MaxPoints.
 	Match(pattern string, user bool) []string
 	// Lookup returns the address of a symbol. Of a module's that is not loaded, as
-	// MODULE:SYMBOL, it is 0 where the guest may load it yet.
-	Lookup(name string) (addr uint64, ok bool)
+	// MODULE:SYMBOL, it is 0 where the guest may load it yet. Where there is none, why may say
+	// what to do about it.
+	Lookup(name string) (addr uint64, ok bool, why string)
 	// Func returns the prototype of a function, or nil where it is not known.
 	Func(name string) *btf.FuncProto
 	// Types returns the types of the guest, or nil where none are known.
@@ -133,7 +134,7 @@ func (s *script) functions(a attachPoint, t Target) (ps []*point, err error) {
 			one(m, m)
 		}
 	default:
-		if _, ok := t.Lookup(fn); !ok {
+		if _, ok, _ := t.Lookup(fn); !ok {
 			break
 		}
 		if a.inUser() && !t.User(fn) {
@@ -150,6 +151,9 @@ func (s *script) noMatch(a attachPoint, t Target) *Error {
 	fn, _, _ := strings.Cut(a.target, "+")
 	if strings.ContainsAny(fn, "*?[") || len(fn) < 2 {
 		return err
+	}
+	if _, _, why := t.Lookup(fn); why != "" {
+		return err.hint("%s", why)
 	}
 	if m := meant(fn, append(t.Match(fn[:2]+"*", a.inUser()), t.Match("*"+fn[1:], a.inUser())...)); m != "" {
 		return err.hint("did you mean %s?", m)
