@@ -64,7 +64,7 @@ func (as AddressSpace) transfer(va GVA, p []byte, a access) error {
 // one page and one region.
 func (as AddressSpace) host(va GVA, n uint64, a access) ([]byte, error) {
 	regions := as.mem.Regions()
-	m, level, reason := as.walk(regions, va)
+	m, level, reason := as.walk(regions, va, nil)
 	if reason != 0 {
 		return nil, &PageFaultError{VA: va, Level: level, Reason: reason}
 	}
@@ -89,7 +89,7 @@ func (as AddressSpace) Uint64(va GVA) (uint64, error) {
 		return le64(b[:]), err
 	}
 	regions := as.mem.Regions()
-	m, level, reason := as.walk(regions, va)
+	m, level, reason := as.walk(regions, va, nil)
 	if reason == 0 {
 		if v, ok := loadWord(regions, m.PA); ok {
 			return v, nil
@@ -109,7 +109,7 @@ func (as AddressSpace) SetUint64(va GVA, v uint64) error {
 		return as.Write(va, b[:])
 	}
 	regions := as.mem.Regions()
-	m, level, reason := as.walk(regions, va)
+	m, level, reason := as.walk(regions, va, nil)
 	switch {
 	case reason != 0:
 	case !m.Writable:

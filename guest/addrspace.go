@@ -114,7 +114,7 @@ func (as AddressSpace) At(h Home) AddressSpace {
 
 // Translate walks the tables for va. Errors are *PageFaultError.
 func (as AddressSpace) Translate(va GVA) (Mapping, error) {
-	m, level, reason := as.walk(as.mem.Regions(), va)
+	m, level, reason := as.walk(as.mem.Regions(), va, nil)
 	if reason != 0 {
 		return Mapping{}, &PageFaultError{VA: va, Level: level, Reason: reason}
 	}
@@ -141,10 +141,10 @@ func (as AddressSpace) Table(va GVA, level int) (GPA, error) {
 	return table, nil
 }
 
-// walk does the work of Translate. A reason of 0 is success. The number of
-// entries read is at most 5 whatever the tables hold, so a table that points
-// to itself is just another table.
-func (as AddressSpace) walk(regions []Region, va GVA) (m Mapping, level int, reason FaultReason) {
+// walk does the work of Translate, and notes in trail, unless that is nil, the entries that it
+// reads. A reason of 0 is success. The number of entries read is at most 5 whatever the tables
+// hold, so a table that points to itself is just another table.
+func (as AddressSpace) walk(regions []Region, va GVA, trail *trail) (m Mapping, level int, reason FaultReason) {
 	if off := uint64(va - as.home.Start); off < as.home.Size {
 		return Mapping{PA: as.home.PA + GPA(off), Size: page4K, Writable: true}, 0, 0
 	}
@@ -160,7 +160,11 @@ func (as AddressSpace) walk(regions []Region, va GVA) (m Mapping, level int, rea
 		shift, level = 48, 5
 	}
 	for ; ; level-- {
-		e, ok := loadWord(regions, table+GPA(uint64(va)>>shift&511)*8)
+		at := table + GPA(uint64(va)>>shift&511)*8
+		e, ok := loadWord(regions, at)
+		if trail != nil {
+			trail.note(Step{Level: level, At: at, Entry: e, Leaf: level == 1 || e&ptePS != 0}, ok)
+		}
 		if !ok {
 			return Mapping{}, level, FaultNoMemory
 		}

@@ -6,9 +6,12 @@ const (
 	ptePresent  = 1 << 0
 	pteWrite    = 1 << 1
 	pteUser     = 1 << 2
+	ptePWT      = 1 << 3
+	ptePCD      = 1 << 4
 	pteAccessed = 1 << 5
 	pteDirty    = 1 << 6
 	ptePS       = 1 << 7 // the entry maps a page: 1 GiB at level 3, 2 MiB at level 2
+	pteGlobal   = 1 << 8
 	pteNX       = 1 << 63
 
 	// pteAddr are the bits that hold a physical address (51:12).

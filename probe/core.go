@@ -88,18 +88,8 @@ func (k *core) Original(addr guest.GVA) (byte, bool) {
 // thread.
 func (k *core) Unpatch(addr guest.GVA, p []byte) {
 	for a := addr - (insn.JmpLen - 1); a != addr+guest.GVA(len(p)); a++ {
-		st := k.sites.Find(a)
-		if st == nil || !st.armed.Load() {
-			continue
-		}
-		ours, orig := [insn.JmpLen]byte{insn.Int3}, st.bytes()[:1]
-		if d := st.detour(); d != nil {
-			ours, orig = d.jump(), d.orig[:]
-		}
-		for i, b := range orig {
-			if off := a + guest.GVA(i) - addr; off < guest.GVA(len(p)) && p[off] == ours[i] {
-				p[off] = b
-			}
+		if st := k.sites.Find(a); st != nil {
+			st.unpatch(a, addr, p)
 		}
 	}
 }

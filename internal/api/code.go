@@ -18,6 +18,7 @@ const (
 	CodeMapNotFound   Code = "map_not_found"      // 404
 	CodeNoStream      Code = "stream_not_found"   // 404
 	CodeNoScript      Code = "script_not_found"   // 404
+	CodeNoTask        Code = "task_not_found"     // 404
 	CodeBadObject     Code = "bad_object"         // 400: an object file is damaged, or has what is not supported
 	CodeBadFile       Code = "bad_file"           // 400: it is no copy of a file of the guest's
 	CodeBadScript     Code = "bad_script"         // 400: a script does not compile, or a probe of it cannot be attached
@@ -30,6 +31,9 @@ const (
 	CodeCancelled     Code = "cancelled"          // 408: the client has given up waiting
 	CodeTooSlow       Code = "too_slow"           // 408: the body did not come in time
 	CodeNoSafePoint   Code = "no_safe_point"      // 504: the guest offered no place to run a call in time
+	CodeGuestFault    Code = "guest_fault"        // 422: the guest's page tables do not lead to that memory
+	CodeProbed        Code = "probed"             // 409: probes have bytes there
+	CodeNoType        Code = "type_not_found"     // 404: the guest's types have no such one, or are not known
 	CodeCallFailed    Code = "call_failed"        // 422: the called function raised an exception, or the guest ended under it
 	CodeCallRunning   Code = "call_running"       // 504: the called function has not returned in time
 	CodeCallBusy      Code = "call_busy"          // 409: an earlier call has not come back

@@ -41,7 +41,7 @@ Data goes to standard output, remarks to standard error.
   guestprobe trace -c 10
   guestprobe detach myread`,
 			Sub: []command.Spec{
-				a.doctor(), a.attach(), a.apply(), a.detach(), a.enable(), a.disable(), a.filter(), a.list(), a.trace(), a.run(), a.scripts(), a.script(), a.stop(), a.tool(), a.stat(), a.maps(), a.symbols(), a.tasks(), a.disas(), a.vars(),
+				a.doctor(), a.attach(), a.apply(), a.detach(), a.enable(), a.disable(), a.filter(), a.list(), a.trace(), a.run(), a.scripts(), a.script(), a.stop(), a.tool(), a.stat(), a.maps(), a.symbols(), a.tasks(), a.disas(), a.vars(), a.regs(), a.mem(), a.pt(),
 				a.call(), a.guest(), a.arm(), a.disarm(), a.optimization(), a.blacklist(), a.demo(), a.analyze(), a.version(), a.bpf(),
 			},
 		},
@@ -192,7 +192,7 @@ const exitStatusHelp = `Exit status:
   1    the operation failed
   2    bad usage, or a definition or script that does not compile
   3    no daemon answers on the socket
-  4    no such symbol, probe, map or script
+  4    no such symbol, probe, map, script, task or type
   5    no permission
   6    trace ended by itself before the hits of --count were there
   124  trace --timeout was over before the hits of --count were there
@@ -238,7 +238,7 @@ func judge(err error) command.Verdict {
 // wireStatus is the exit status for a refusal of the daemon.
 func wireStatus(code api.Code) int {
 	switch code {
-	case api.CodeProbeNotFound, api.CodeMapNotFound, api.CodeNoStream, api.CodeNoScript, "symbol_not_found", "no_symbol_at_address":
+	case api.CodeProbeNotFound, api.CodeMapNotFound, api.CodeNoStream, api.CodeNoScript, api.CodeNoTask, api.CodeNoType, "symbol_not_found", "no_symbol_at_address":
 		return exitNotFound
 	case api.CodeForbidden:
 		return exitPermission

@@ -38,18 +38,16 @@ func (s *server) getDisas(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if v, ok := q["lines"]; ok {
-		want, err := strconv.ParseBool(v)
+	lines, err := boolQuery(q, "lines")
+	if err != nil {
+		return err
+	}
+	if lines {
+		info, by, err := sourceOf(s.guest)
 		if err != nil {
-			return badValue("lines %q: not a boolean", v)
+			return err
 		}
-		if want {
-			info, by, err := sourceOf(s.guest)
-			if err != nil {
-				return err
-			}
-			addSource(&d, info, by)
-		}
+		addSource(&d, info, by)
 	}
 	writeJSON(w, http.StatusOK, d)
 	return nil

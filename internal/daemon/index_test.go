@@ -33,8 +33,9 @@ func TestNobodyWaitsForAChange(t *testing.T) {
 			path += "?at=vfs_read"
 		}
 		want := 200
-		if r.path == "/v1/tasks" {
-			want = 501 // no Linux
+		switch r.path {
+		case "/v1/tasks", "/v1/registers", "/v1/memory", "/v1/pagetables":
+			want = 501 // no Linux, and no machine
 		}
 		if status, body := h.raw("GET", path, ""); status != want {
 			t.Errorf("%s: %d %s", path, status, body)

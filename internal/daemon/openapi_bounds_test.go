@@ -20,6 +20,7 @@ func TestOpenAPIBounds(t *testing.T) {
 	}
 	requests := map[string]func(n int) request{
 		"limit":       func(n int) request { return request{"GET", fmt.Sprintf("/v1/symbols?limit=%d", n), ""} },
+		"length":      func(n int) request { return request{"GET", fmt.Sprintf("/v1/memory?at=0&length=%d", n), ""} },
 		"timeoutMs":   post("/v1/guest/call", `{"symbol":"do_fork","timeoutMs":%d}`),
 		"args":        post("/v1/probes", `{"def":"p vfs_read","args":%d}`),
 		"mirrorStack": post("/v1/probes", `{"def":"p vfs_read","mirror":"do_fork","mirrorStack":%d}`),

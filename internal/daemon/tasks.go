@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"net/http"
-	"strconv"
 
 	"github.com/guestprobe/guestprobe/guest/linux"
 	"github.com/guestprobe/guestprobe/internal/api"
@@ -22,19 +21,17 @@ func (s *server) getTasks(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	threads := false
-	if v, ok := q["threads"]; ok {
-		if threads, err = strconv.ParseBool(v); err != nil {
-			return badValue("threads %q: not true or false", v)
-		}
+	threads, err := boolQuery(q, "threads")
+	if err != nil {
+		return err
 	}
 	t, ok := s.guest.Image().(tasker)
 	if !ok {
-		return &api.Error{Code: api.CodeUnavailable, Errno: "EOPNOTSUPP", Message: "this guest has no list of tasks: it is no Linux"}
+		return errNoTasks
 	}
 	tasks, more, err := t.Tasks(maxTasks)
 	if err != nil {
-		return &api.Error{Code: api.CodeUnavailable, Errno: "ENODATA", Message: "the guest's tasks: " + err.Error()}
+		return noTasks(err)
 	}
 	list := api.TaskList{Tasks: []api.TaskInfo{}, More: more}
 	for _, x := range tasks {
@@ -44,6 +41,15 @@ func (s *server) getTasks(w http.ResponseWriter, r *http.Request) error {
 	}
 	writeJSON(w, http.StatusOK, list)
 	return nil
+}
+
+// taskInfo is a task as the guest's memory has it.
+type taskInfo = linux.Task
+
+var errNoTasks = &api.Error{Code: api.CodeUnavailable, Errno: "EOPNOTSUPP", Message: "this guest has no list of tasks: it is no Linux"}
+
+func noTasks(err error) error {
+	return &api.Error{Code: api.CodeUnavailable, Errno: "ENODATA", Message: "the guest's tasks: " + err.Error()}
 }
 
 func wireTask(x linux.Task) api.TaskInfo {

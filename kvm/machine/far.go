@@ -106,12 +106,14 @@ func (m target) Profile(user bool) (guest.Profile, bool) {
 // KernelGS implements probe.PerCPU. At CPL3 it is what it was at CPL0: a kernel's
 // memory for a vCPU is where it is once the vCPU has user code.
 func (m target) KernelGS(cpu int, s probe.State) guest.GVA {
-	const kernelGSBase = 0xc0000102 // MSR (SDM Vol. 4, table 2-2)
 	v := m.vcpus[cpu]
 	if s.CPL == 0 {
 		v.gs = guest.GVA(v.sregs.GS.Base)
-	} else if msr := []kvm.MSR{{Index: kernelGSBase}}; v.gs == 0 && v.kvm.GetMSRs(msr) == nil {
+	} else if msr := []kvm.MSR{{Index: msrKernelGS}}; v.gs == 0 && v.kvm.GetMSRs(msr) == nil {
 		v.gs = guest.GVA(msr[0].Data)
 	}
 	return v.gs
 }
+
+// msrKernelGS is IA32_KERNEL_GS_BASE (SDM Vol. 4, table 2-2).
+const msrKernelGS = 0xc0000102

@@ -3,6 +3,7 @@ package script
 import (
 	"encoding/binary"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/cilium/ebpf/btf"
@@ -17,19 +18,31 @@ const maxParts = 4096
 // cPrinter prints a value as C has it, of which left parts may yet be printed.
 type cPrinter struct {
 	*Printer
-	json bool
-	left int
+	json  bool
+	left  int
+	lines bool // each member of a structure in a line of its own, strings in quotes
+	depth int  // how many structures are around
+}
+
+// CValue prints a value of a guest's type, of which data are the bytes: with json as JSON, else
+// as C would write it, a line for each member of a structure.
+func CValue(t btf.Type, data []byte, json bool) string { return CBits(t, data, 0, 0, json) }
+
+// CBits is CValue of a bit field of so many bits, which begins at a bit of data.
+func CBits(t btf.Type, data []byte, bit, width uint64, json bool) string {
+	c := &cPrinter{Printer: &Printer{}, json: json, left: maxParts, lines: !json}
+	return c.part(fromC(t), data, bit, width)
 }
 
 // cValue prints a structure, a union or an array.
 func (p *Printer) cValue(t Type, data []byte, json bool) string {
-	c := &cPrinter{p, json, maxParts}
+	c := &cPrinter{Printer: p, json: json, left: maxParts}
 	return c.value(t, data)
 }
 
 func (c *cPrinter) value(t Type, data []byte) string {
 	if c.left--; c.left < 0 {
-		return "..."
+		return c.no("...")
 	}
 	var parts []string
 	switch t.Kind {
@@ -40,17 +53,25 @@ func (c *cPrinter) value(t Type, data []byte) string {
 		}
 		return "[" + strings.Join(parts, ",") + "]"
 	case Struct:
+		c.depth++
 		c.members(t.C, data, 0, &parts)
+		c.depth--
 		switch {
 		case c.json:
 			return "{" + strings.Join(parts, ", ") + "}"
 		case len(parts) == 0:
 			return "{}"
+		case c.lines:
+			in := "\n" + strings.Repeat("  ", c.depth)
+			return "{" + in + "  " + strings.Join(parts, in+"  ") + in + "}"
 		}
 		return "{ " + strings.Join(parts, ", ") + " }"
 	}
 	if c.json {
 		return c.Printer.json(t, data)
+	}
+	if c.lines && t.Kind == String {
+		return strconv.Quote(stringOf(data))
 	}
 	return c.text(t, data)
 }
@@ -78,6 +99,14 @@ func (c *cPrinter) members(t btf.Type, data []byte, bit uint64, parts *[]string)
 	}
 }
 
+// no stands for a value that is not printed.
+func (c *cPrinter) no(sign string) string {
+	if c.json {
+		return jsonText(sign)
+	}
+	return sign
+}
+
 // part prints a value that begins at a bit, of so many bits where it is a bit field.
 func (c *cPrinter) part(t Type, data []byte, bit, width uint64) string {
 	n := uint64(t.inC())
@@ -86,7 +115,7 @@ func (c *cPrinter) part(t Type, data []byte, bit, width uint64) string {
 	}
 	at := bit / 8
 	if at+n > uint64(len(data)) || width > 0 && bit%8+width > 64 {
-		return "?" // types that are damaged
+		return c.no("?") // types that are damaged
 	}
 	raw := data[at : at+n]
 	switch t.Kind {
@@ -95,7 +124,7 @@ func (c *cPrinter) part(t Type, data []byte, bit, width uint64) string {
 	case String:
 		return c.value(t, append(slices.Clone(raw), 0))
 	case Void:
-		return "?"
+		return c.no("?")
 	}
 	var b [8]byte
 	copy(b[:], raw)

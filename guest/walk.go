@@ -1,0 +1,91 @@
+package guest
+
+// Step is an entry of the page tables that the walk for an address reads.
+type Step struct {
+	Level int // 5 (PML5E) or 4 (PML4E) to 1 (PTE)
+	At    GPA // where the entry is
+	Entry uint64
+	Leaf  bool // it maps a page, where it maps anything
+}
+
+// trail are the steps of one walk.
+type trail struct {
+	steps [5]Step
+	n     int
+}
+
+func (t *trail) note(s Step, read bool) {
+	if read {
+		t.steps[t.n] = s
+		t.n++
+	}
+}
+
+// Walk is Translate, and returns the entries that were read on the way, too: of an address
+// that is not mapped those as far as the walk got. There are none for memory that is at its place whatever the
+// tables say (At).
+func (as AddressSpace) Walk(va GVA) ([]Step, Mapping, error) {
+	var t trail
+	m, level, reason := as.walk(as.mem.Regions(), va, &t)
+	if reason != 0 {
+		return t.steps[:t.n], Mapping{}, &PageFaultError{VA: va, Level: level, Reason: reason}
+	}
+	return t.steps[:t.n], m, nil
+}
+
+// Levels returns how many levels of tables there are: 4, or 5.
+func (as AddressSpace) Levels() int {
+	if as.deep {
+		return 5
+	}
+	return 4
+}
+
+// Name returns the name of the table's entries (SDM Vol. 3, table 4-2).
+func (s Step) Name() string {
+	return [...]string{"?", "PTE", "PDE", "PDPTE", "PML4E", "PML5E"}[s.Level]
+}
+
+// Index returns which entry of its table it is, 0 to 511.
+func (s Step) Index() int { return int(s.At >> 3 & 511) }
+
+// Points returns the physical address of the next table, or of the page.
+func (s Step) Points() GPA {
+	if s.Leaf && s.Level > 1 {
+		return GPA(s.Entry & pteAddr &^ (1<<(12+9*(s.Level-1)) - 1))
+	}
+	return GPA(s.Entry & pteAddr)
+}
+
+// Flags returns the names of the bits that are set, as SDM Vol. 3, tables 4-15 to 4-20, has them, of
+// an entry that is present; of others none, for they are the guest's.
+func (s Step) Flags() []string {
+	if s.Entry&ptePresent == 0 {
+		return nil
+	}
+	out := []string{"P"}
+	for _, b := range []struct {
+		bit  uint64
+		name string
+		leaf bool // only where it maps a page
+	}{
+		{pteWrite, "RW", false}, {pteUser, "US", false}, {ptePWT, "PWT", false}, {ptePCD, "PCD", false}, {pteAccessed, "A", false},
+		{pteDirty, "D", true}, {pteGlobal, "G", true},
+	} {
+		if s.Entry&b.bit != 0 && (s.Leaf || !b.leaf) {
+			out = append(out, b.name)
+		}
+	}
+	pat := uint64(ptePS) // in a PTE bit 7 means PAT
+	if s.Leaf && s.Level > 1 {
+		pat = 1 << 12
+		out = append(out, "PS")
+	}
+	if s.Leaf && s.Entry&pat != 0 {
+		out = append(out, "PAT")
+	}
+	if s.Entry&pteNX != 0 {
+		out = append(out, "XD")
+	}
+	return out
+}

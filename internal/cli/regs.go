@@ -1,0 +1,117 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/internal/command"
+)
+
+func (a *app) regs() command.Spec {
+	var vectors bool
+	return command.Spec{
+		Use:   "regs [VCPU]",
+		Short: "Show the registers of the vCPUs",
+		Long: `Show the registers of one vCPU, or of all at one instant: general, segments, control and
+debug registers, bits by their names. The guest is stopped for that, and goes on if it ran.
+
+rip is an address of the guest's own text. Where the vCPU is in code of a probe's, that is
+shown as well.`,
+		Example: `  guestprobe regs 0
+  guestprobe regs --fp --format json`,
+		Args:  command.Between(0, 1, ""),
+		Flags: func(f *pflag.FlagSet) { f.BoolVar(&vectors, "fp", false, "floating point and vector registers, too") },
+		Run: show(a, func(ctx context.Context, r *command.Run, c *client.Client) (api.RegisterList, error) {
+			vcpu := ""
+			if len(r.Args) > 0 {
+				vcpu = r.Args[0]
+			}
+			return c.Registers(ctx, vcpu, vectors)
+		}, printRegisters),
+	}
+}
+
+// The registers in the order in which debuggers show them.
+var (
+	generalRegs = [][]string{{"rax", "rbx", "rcx", "rdx"}, {"rsi", "rdi", "rbp", "rsp"}, {"r8", "r9", "r10", "r11"}, {"r12", "r13", "r14", "r15"}}
+	segmentRegs = []string{"cs", "ss", "ds", "es", "fs", "gs", "tr", "ldt"}
+	controlRegs = []string{"cr0", "cr2", "cr3", "cr4", "cr8", "efer", "xcr0", "apic_base", "kernel_gs_base"}
+	debugRegs   = []string{"dr0", "dr1", "dr2", "dr3", "dr6", "dr7"}
+)
+
+func printRegisters(r *command.Run, l api.RegisterList) error {
+	for i := range l.VCPUs {
+		var b strings.Builder
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		writeRegisters(&b, &l.VCPUs[i])
+		if err := r.Print("%s", b.String()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func writeRegisters(b *strings.Builder, c *api.Registers) {
+	line := func(format string, args ...any) { fmt.Fprintf(b, format+"\n", args...) }
+	line("vcpu %d  %s, CPL %d", c.CPU, c.State, c.CPL)
+	line("%-6s %016x  %s", "rip", uint64(c.Regs["rip"]), command.Clean(c.Symbol))
+	if c.Live != 0 {
+		what := "the copy of an instruction, for a probe"
+		if c.Inside {
+			what = "a probe's handlers, which use the registers below and put them back"
+		}
+		line("%-6s %016x  %s", "in", uint64(c.Live), what)
+	}
+	for _, row := range generalRegs {
+		for i, name := range row {
+			if i > 0 {
+				b.WriteString("  ")
+			}
+			fmt.Fprintf(b, "%-6s %016x", name, uint64(c.Regs[name]))
+		}
+		b.WriteByte('\n')
+	}
+	line("%-6s %016x  %s", "rflags", uint64(c.Regs["rflags"]), strings.Join(c.Flags, " "))
+	for _, name := range segmentRegs {
+		s := c.Segments[name]
+		line("%-6s %04x  base %016x  limit %08x  type %x  dpl %d  %s", name, s.Selector, uint64(s.Base), s.Limit, s.Type, s.DPL, s.Attr)
+	}
+	for _, name := range []string{"gdt", "idt"} {
+		t := c.Tables[name]
+		line("%-6s       base %016x  limit %04x", name, uint64(t.Base), t.Limit)
+	}
+	for _, name := range controlRegs {
+		bits := ""
+		if set := c.Set[name]; len(set) > 0 {
+			bits = "  " + strings.Join(set, " ")
+		}
+		line("%-14s %016x%s", name, uint64(c.Control[name]), bits)
+	}
+	for _, name := range debugRegs {
+		line("%-14s %016x", name, uint64(c.Debug[name]))
+	}
+	v := c.Vectors
+	if v == nil {
+		return
+	}
+	line("fctrl %04x  fstat %04x  ftag %02x  fop %03x  fip %x  fdp %x  mxcsr %08x", v.Control, v.Status, v.Tag, v.Opcode, uint64(v.IP), uint64(v.DP), v.MXCSR)
+	if v.PKRU != nil {
+		line("pkru %08x", *v.PKRU)
+	}
+	for i, s := range v.ST {
+		line("%-6s %s", fmt.Sprintf("st%d", i), s)
+	}
+	for i, s := range v.Regs {
+		line("%-6s %s", fmt.Sprintf("%s%d", v.Name, i), s)
+	}
+	for i, k := range v.Mask {
+		line("%-6s %016x", fmt.Sprintf("k%d", i), uint64(k))
+	}
+}

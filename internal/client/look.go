@@ -1,0 +1,69 @@
+package client
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+)
+
+// Where says which memory is meant. At is ADDRESS, SYMBOL or %REGISTER, with +OFFSET or -OFFSET behind it;
+// of VCPU and Task, which are numbers, and Space, the address of a page table, one at most is not empty.
+type Where struct{ At, VCPU, Task, Space string }
+
+func (w Where) query() url.Values {
+	q := url.Values{}
+	for name, v := range map[string]string{"at": w.At, "vcpu": w.VCPU, "task": w.Task, "space": w.Space} {
+		if v != "" {
+			q.Set(name, v)
+		}
+	}
+	return q
+}
+
+// Registers returns the registers of a vCPU, or with "" of all of them.
+func (c *Client) Registers(ctx context.Context, vcpu string, vectors bool) (l api.RegisterList, err error) {
+	q := Where{VCPU: vcpu}.query()
+	if vectors {
+		q.Set("vectors", "true")
+	}
+	return l, c.call(ctx, http.MethodGet, "/v1/registers", q, nil, &l)
+}
+
+// MemoryQuery says how memory is to be read.
+type MemoryQuery struct {
+	Length  uint64 // 0: as the daemon likes
+	Live    bool   // with what probes have put there
+	Type    string // as C writes it, with members behind it; "": bytes
+	Symbols bool   // those that words in it point to
+}
+
+// Memory reads guest memory.
+func (c *Client) Memory(ctx context.Context, at Where, m MemoryQuery) (out api.Memory, err error) {
+	q := at.query()
+	if m.Length != 0 {
+		q.Set("length", strconv.FormatUint(m.Length, 10))
+	}
+	if m.Live {
+		q.Set("live", "true")
+	}
+	if m.Symbols {
+		q.Set("symbols", "true")
+	}
+	if m.Type != "" {
+		q.Set("type", m.Type)
+	}
+	return out, c.call(ctx, http.MethodGet, "/v1/memory", q, nil, &out)
+}
+
+// WriteMemory writes it.
+func (c *Client) WriteMemory(ctx context.Context, w api.WriteMemory) (out api.Memory, err error) {
+	return out, c.call(ctx, http.MethodPut, "/v1/memory", nil, w, &out)
+}
+
+// PageWalk returns how an address is found in the page tables.
+func (c *Client) PageWalk(ctx context.Context, at Where) (out api.PageWalk, err error) {
+	return out, c.call(ctx, http.MethodGet, "/v1/pagetables", at.query(), nil, &out)
+}

@@ -1,0 +1,191 @@
+package machine
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/kvm"
+	"github.com/guestprobe/guestprobe/probe"
+)
+
+// Look is a guest at one instant: no vCPU is in guest mode, and each is between two
+// instructions. It is valid only inside the function that Machine.Look runs.
+type Look struct {
+	m     *Machine
+	world probe.World
+}
+
+// Look brings every vCPU out of guest mode, runs f, and lets go on those that ran. A handler
+// must not call it. Errors are those of f, ErrClosed and *StopTimeoutError.
+func (m *Machine) Look(f func(*Look) error) error {
+	return m.target().Stop(func(w probe.World) error { return f(&Look{m, w}) })
+}
+
+// ErrNoVCPU: the machine has no vCPU of that number, or the guest could not be built again.
+var ErrNoVCPU = errors.New("there is no such vCPU")
+
+// Registers are those of a vCPU.
+type Registers struct {
+	CPU      int
+	Activity VCPUActivity
+
+	// Regs are the general registers. RIP is an address of the guest's own; Live is where the
+	// vCPU really is, which may be in the engine's code. Inside says that it is in code of a probe's
+	// handlers there, which has the other registers for itself and puts them back.
+	Regs   probe.Regs
+	Live   guest.GVA
+	Inside bool
+
+	System   kvm.Sregs
+	KernelGS uint64 // the MSR that swapgs exchanges GS.Base with
+	Debug    kvm.DebugRegs
+	XCR0     uint64 // 0: the host does not say
+}
+
+// Segment is a segment register with its hidden part, as Registers.System has them.
+type Segment = kvm.Segment
+
+// NumVCPU returns the number of vCPUs.
+func (l *Look) NumVCPU() int { return len(l.m.vcpus) }
+
+// vcpu returns a vCPU that has registers.
+func (l *Look) vcpu(cpu int) (*vcpu, error) {
+	if cpu < 0 || cpu >= len(l.m.vcpus) || l.m.vcpus[cpu].kvm == nil {
+		return nil, fmt.Errorf("vcpu %d of %d: %w", cpu, len(l.m.vcpus), ErrNoVCPU)
+	}
+	return l.m.vcpus[cpu], nil
+}
+
+// Registers returns the registers of a vCPU. Errors are ErrNoVCPU and those of KVM.
+func (l *Look) Registers(cpu int) (Registers, error) {
+	v, err := l.vcpu(cpu)
+	if err != nil {
+		return Registers{}, err
+	}
+	m := l.m
+	r := Registers{CPU: cpu, Regs: *v.regs, Live: guest.GVA(v.regs.RIP), System: *v.sregs}
+	m.mu.Lock()
+	if r.Activity = v.activity; r.Activity == VCPUParked && m.phase == PhaseRunning {
+		r.Activity = VCPURunning // it is parked for the look
+	}
+	m.mu.Unlock()
+	r.Regs.RIP = uint64(m.engine.Home(r.Live))
+	r.Inside = m.engine.InStage(r.Live)
+	msr := []kvm.MSR{{Index: msrKernelGS}}
+	if err := v.kvm.GetMSRs(msr); err == nil {
+		r.KernelGS = msr[0].Data
+	}
+	if err := v.kvm.GetDebugRegs(&r.Debug); err != nil {
+		return r, err
+	}
+	var x kvm.XCRs
+	if v.kvm.GetXCRs(&x) == nil && x.NrXRCS > 0 && x.Registers[0].XRC == 0 {
+		r.XCR0 = x.Registers[0].Value
+	}
+	return r, nil
+}
+
+// SetRegs changes the general registers of a vCPU. A RIP that is the one that Registers has
+// returned leaves the vCPU where it is, in the engine's code too. Errors are ErrNoVCPU.
+func (l *Look) SetRegs(cpu int, r probe.Regs) error {
+	v, err := l.vcpu(cpu)
+	if err != nil {
+		return err
+	}
+	if live := guest.GVA(v.regs.RIP); guest.GVA(r.RIP) == l.m.engine.Home(live) {
+		r.RIP = uint64(live)
+	}
+	if *v.regs != r {
+		*v.regs = r
+		v.kvm.SetRegsDirty()
+	}
+	return nil
+}
+
+// Vectors returns the floating point and vector registers of a vCPU. Errors are ErrNoVCPU and
+// those of KVM.
+func (l *Look) Vectors(cpu int) (Vectors, error) {
+	v, err := l.vcpu(cpu)
+	if err != nil {
+		return Vectors{}, err
+	}
+	b, err := v.kvm.GetXSave()
+	if err != nil {
+		return Vectors{}, err
+	}
+	return unpackVectors(b, l.m.cpuid), nil
+}
+
+// Root returns the page tables that a vCPU uses, or 0, which stands for those of the kernel.
+func (l *Look) Root(cpu int) (guest.GPA, error) {
+	v, err := l.vcpu(cpu)
+	if err != nil {
+		return 0, err
+	}
+	return v.space(), nil
+}
+
+// Read fills p with what the page tables at root have at addr, 0 standing for those of the
+// kernel: what the guest itself has there, or with live what is there, with the engine's int3s and
+// jumps. It returns how many bytes there are; fewer than asked for come with a
+// *guest.PageFaultError.
+func (l *Look) Read(root guest.GPA, addr guest.GVA, p []byte, live bool) (int, error) {
+	as := l.m.space(root)
+	for n := 0; n < len(p); {
+		// By pages: those before the one that is not there count.
+		size := min(len(p)-n, int(guest.PageSize-uint64(addr+guest.GVA(n))%guest.PageSize))
+		if err := as.Read(addr+guest.GVA(n), p[n:n+size]); err != nil {
+			p = p[:n]
+			l.own(root, addr, p, live)
+			return n, err
+		}
+		n += size
+	}
+	l.own(root, addr, p, live)
+	return len(p), nil
+}
+
+func (l *Look) own(root guest.GPA, addr guest.GVA, p []byte, live bool) {
+	if live {
+		return
+	}
+	if g, ok := l.m.payload().(*linuxGuest); ok {
+		g.hideStubs(addr, p)
+	}
+	l.m.engine.Own(root, addr, p)
+}
+
+// Write writes p to data of the guest, where its own page tables do not let it, too. Text that
+// probes have bytes in is not written: see probe.Engine.WriteText. Either all is
+// written or none; errors are *guest.PageFaultError and ErrProbed.
+func (l *Look) Write(root guest.GPA, addr guest.GVA, p []byte) error {
+	if l.m.engine.Patched(root, addr, len(p)) {
+		return fmt.Errorf("write %d bytes at %v: %w", len(p), addr, ErrProbed)
+	}
+	return l.m.space(root).Poke(addr, p)
+}
+
+// ErrProbed: probes have bytes of their own in the text that was to be written.
+var ErrProbed = errors.New("probes have int3s or jumps there; detach them first")
+
+// Walk returns the entries of the page tables at root that lead to addr, as far as they do, and
+// what they map; a root of 0 stands for the tables of the kernel. Errors are *guest.PageFaultError.
+func (l *Look) Walk(root guest.GPA, addr guest.GVA) (as guest.AddressSpace, steps []guest.Step, m guest.Mapping, err error) {
+	as = l.m.space(root)
+	if root == 0 {
+		as = as.At(guest.Home{}) // the tables themselves
+	}
+	steps, m, err = as.Walk(addr)
+	return as, steps, m, err
+}
+
+// Region returns the name of the guest's memory at a physical address, or "" where it has none.
+func (l *Look) Region(pa guest.GPA) string {
+	for _, r := range l.m.mem.Regions() {
+		if pa-r.Base < guest.GPA(len(r.Bytes)) {
+			return r.Name
+		}
+	}
+	return ""
+}
