@@ -33,6 +33,10 @@ type ProgramInfo struct {
 	Missed  uint64   `json:"missed"`  // hits in the guest while a run was going on
 	Fault   string   `json:"fault,omitempty"`
 
+	Instructions int   `json:"instructions"`        // in slots of 8 bytes
+	CodeBytes    int   `json:"codeBytes,omitempty"` // of machine code, in the guest
+	Budget       int64 `json:"budget"`              // steps that a run may take at most
+
 	Warnings []ProgramWarning `json:"warnings,omitempty"`
 }
 

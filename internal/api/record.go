@@ -47,7 +47,8 @@ type Start struct {
 
 	Skipped []Skipped `json:"skipped,omitempty"` // as in ProbeList
 
-	Attached int `json:"attached,omitempty"` // of a script: how many it has, with BEGIN, END and intervals
+	Attached int           `json:"attached,omitempty"` // of a script: how many it has, with BEGIN, END and intervals
+	Idle     []ProgramInfo `json:"idle,omitempty"`     // of these the programs at no place of the guest, on the host; the section is the probe as it was written
 }
 
 // Boot is where the hits of a guest that was booted anew begin.

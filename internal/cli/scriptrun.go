@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -25,7 +27,7 @@ type scriptFlags struct {
 
 // declare declares the flags.
 func (s *scriptFlags) declare(f *pflag.FlagSet) {
-	f.BoolVarP(&s.verbose, "verbose", "v", false, "say of each probe where it runs, and why")
+	f.BoolVarP(&s.verbose, "verbose", "v", false, "say of each probe where it runs and why, how large its program is, and how long a run may be")
 	f.BoolVar(&s.req.OnHost, "on-host", false, "run at an exit, although the programs could run in the guest")
 	f.StringVar(&s.req.Detach, "detach", "", "leave the script running in the daemon, by this `NAME`")
 	f.DurationVarP(&s.duration, "duration", "d", 0, "end the script after that time")
@@ -61,14 +63,15 @@ func (s *scriptFlags) run(ctx context.Context, r *command.Run, c *client.Client)
 	}
 	over, cancel := context.WithCancel(ctx)
 	defer cancel()
-	return printScript(ctx, over, r, c, out, func(life context.Context) (*client.Stream, error) { return c.RunScript(life, s.req) }, func(start api.Start) {
+	return printScript(ctx, over, r, c, out, func(life context.Context) (*client.Stream, error) { return c.RunScript(life, s.req) }, func(start api.Start) error {
 		if s.duration > 0 {
 			time.AfterFunc(s.duration, cancel)
 		}
 		r.Note("Attached %s", command.Plural(start.Attached, "probe"))
 		if s.verbose {
-			notePlaces(r, start.Probes)
+			return notePlaces(r, out, start)
 		}
+		return nil
 	})
 }
 
@@ -82,23 +85,56 @@ func missedHits(end api.End) (texts []string) {
 	return texts
 }
 
-// notePlaces says of each probe where it runs.
-func notePlaces(r *command.Run, ps []api.Probe) {
-	for _, p := range ps {
-		where := "in the guest"
-		if p.Runs != api.RunsInGuest {
-			where = "on the host: " + p.OnHost
-		}
-		r.Note("%s runs %s", command.Clean(place(p)), command.Clean(where))
+// placed is what --verbose says of one program of a script, as JSON.
+type placed struct {
+	Probe        string `json:"probe"`
+	At           string `json:"at,omitempty"`
+	Runs         string `json:"runs"`
+	Why          string `json:"why,omitempty"` // on the host
+	Instructions int    `json:"instructions"`
+	CodeBytes    int    `json:"code_bytes,omitempty"`
+	Budget       int64  `json:"budget"`
+}
+
+// notePlaces says of each program where it runs and why, how large it is, and how long it may
+// run.
+func notePlaces(r *command.Run, out io.Writer, start api.Start) error {
+	var all []placed
+	add := func(p *api.ProgramInfo, at, runs, why string) {
+		all = append(all, placed{p.Section, at, runs, why, p.Instructions, p.CodeBytes, p.Budget})
 	}
+	for _, p := range start.Probes {
+		if p.Program != nil {
+			add(p.Program, place(p), cmp.Or(p.Runs, api.RunsOnHost), p.OnHost)
+		}
+	}
+	for i := range start.Idle {
+		add(&start.Idle[i], "", api.RunsOnHost, "it is at no place of the guest")
+	}
+	if r.WantsJSON() {
+		return json.NewEncoder(out).Encode(map[string]any{"type": "programs", "data": all})
+	}
+	for _, p := range all {
+		where, code := "in the guest", ""
+		if p.Runs != api.RunsInGuest {
+			where = "on the host: " + p.Why
+		}
+		if p.CodeBytes > 0 {
+			code = fmt.Sprintf(", %d bytes of code", p.CodeBytes)
+		}
+		r.Note("%s runs %s (%s%s, at most %d steps a hit)", command.Clean(cmp.Or(p.At, p.Probe)), command.Clean(where), command.Plural(p.Instructions, "instruction"), code, p.Budget)
+	}
+	return nil
 }
 
 // printScript prints what the stream of a script brings until its end, which over asks
 // for.
-func printScript(ctx, over context.Context, r *command.Run, c *client.Client, out io.Writer, open func(context.Context) (*client.Stream, error), began func(api.Start)) error {
+func printScript(ctx, over context.Context, r *command.Run, c *client.Client, out io.Writer, open func(context.Context) (*client.Stream, error), began func(api.Start) error) error {
 	start := func(_ api.Record, s api.Start) error {
-		began(s)
-		return nil
+		if began == nil {
+			return nil
+		}
+		return began(s)
 	}
 	end, err := follow(ctx, over, c, open, start, func(rec api.Record) error {
 		switch rec.Type {

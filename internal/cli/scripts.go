@@ -91,7 +91,7 @@ as bpftrace -f json does, and with --follow the script's own format decides.`,
 		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
 			name := r.Args[0]
 			if followed {
-				return printScript(ctx, ctx, r, c, r.Stdout, func(life context.Context) (*client.Stream, error) { return c.FollowScript(life, name) }, func(api.Start) {})
+				return printScript(ctx, ctx, r, c, r.Stdout, func(life context.Context) (*client.Stream, error) { return c.FollowScript(life, name) }, nil)
 			}
 			format := api.ScriptText
 			if r.WantsJSON() {
@@ -121,7 +121,7 @@ The name is free for another script afterwards.`,
 		Args:     command.Between(1, 1, ""),
 		Complete: first(a.completeScripts()),
 		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
-			return printScript(ctx, ctx, r, c, r.Stdout, func(life context.Context) (*client.Stream, error) { return c.StopScript(life, r.Args[0]) }, func(api.Start) {})
+			return printScript(ctx, ctx, r, c, r.Stdout, func(life context.Context) (*client.Stream, error) { return c.StopScript(life, r.Args[0]) }, nil)
 		}),
 	}
 }

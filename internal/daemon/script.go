@@ -258,7 +258,11 @@ func (rs *runningScript) start(r *http.Request, stream uint64) api.Start {
 	ps := st.describe(st.those(rs.own.only))
 	rs.s.logAttached(slices.Values(ps), "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
 	rs.printer.Attached(rs.script.Attached())
-	return api.Start{Stream: stream, Epoch: st.since, TimeNS: rs.began, BootNS: st.boot.Load(), Probes: ps, Attached: rs.script.Attached()}
+	idle := []api.ProgramInfo{}
+	for _, p := range rs.obj.Idle {
+		idle = append(idle, api.ProgramInfo{Name: p.Name(), Section: p.Section, Maps: []string{}, Instructions: p.Len(), Budget: p.Budget()})
+	}
+	return api.Start{Idle: idle, Stream: stream, Epoch: st.since, TimeNS: rs.began, BootNS: st.boot.Load(), Probes: ps, Attached: rs.script.Attached()}
 }
 
 // load attaches the programs of the script, which do not run yet.

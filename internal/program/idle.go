@@ -27,10 +27,20 @@ func (e idleEnv) ReadKernel(addr uint64, p []byte) error {
 	return e.rt.cfg.Read(guest.GVA(addr), p)
 }
 
+// idle finds one of Idle, nil where there is none.
+func (o *Object) idle(name string) *bpf.Program {
+	for _, lp := range o.Idle {
+		if lp.Name() == name {
+			return lp.Program
+		}
+	}
+	return nil
+}
+
 // Sample returns a program of the object that is at no place in the guest as one that Sampled
 // runs; it is on the host. Only one may be made of each.
 func (o *Object) Sample(name string) *Program {
-	p := o.idle[name]
+	p := o.idle(name)
 	if p == nil {
 		panic("BUG: no program " + name)
 	}
@@ -49,7 +59,7 @@ func (p *Program) Sampled(c *probe.Context) { p.run(c, false) }
 // meanwhile. Its error is a *bpf.Fault, or that there is no such program.
 // Only one call at a time may run for an object that is not closed.
 func (o *Object) Run(name string) error {
-	p := o.idle[name]
+	p := o.idle(name)
 	if p == nil {
 		return fmt.Errorf("run program: no program %q", name)
 	}

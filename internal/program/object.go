@@ -24,10 +24,11 @@ type Object struct {
 	Programs []*Program // in the order of their names
 	LeftOut  []string   // functions that the guest does not have: see LoadOptions.Has
 
+	Idle []bpf.LoadedProgram // those that are at no place: see Run
+
 	rt     *Runtime
 	col    *bpf.Collection
-	idle   map[string]*bpf.Program // those that are at no place, by name: see Run
-	shared map[string]*arena       // of maps that are in the guest's memory
+	shared map[string]*arena // of maps that are in the guest's memory
 	rings  []*ring
 	closed bool
 }
@@ -104,7 +105,7 @@ func (rt *Runtime) load(o *bpf.Object, opt LoadOptions, placed, cpus int) (*Obje
 	if err != nil {
 		return nil, err
 	}
-	obj := &Object{rt: rt, LeftOut: o.LeftOut, idle: map[string]*bpf.Program{}}
+	obj := &Object{rt: rt, LeftOut: o.LeftOut}
 	if obj.col, err = o.LoadIn(cpus, pl.memory, opt.Budget); err != nil && pl.inGuest() {
 		// Memory that is shared is scarce.
 		pl.toHost(err.Error())
@@ -114,9 +115,7 @@ func (rt *Runtime) load(o *bpf.Object, opt LoadOptions, placed, cpus int) (*Obje
 		return nil, err
 	}
 	obj.shared = pl.mem
-	for _, lp := range obj.col.Programs[placed:] {
-		obj.idle[lp.Name()] = lp.Program
-	}
+	obj.Idle = obj.col.Programs[placed:]
 	for i, lp := range obj.col.Programs[:placed] {
 		p := &Program{
 			Name: lp.Name(), Section: lp.Section, AttachTo: lp.AttachTo, Kind: lp.Kind(), Place: bpf.InGuest, Why: pl.why[i],
@@ -322,6 +321,17 @@ func (p *Program) Stats() Stats {
 	}
 	return s
 }
+
+// CodeBytes is the size of the program's machine code in the guest, 0 on the host.
+func (p *Program) CodeBytes() int {
+	if p.blocks == nil {
+		return 0
+	}
+	return len(p.blocks.code)
+}
+
+// Loaded is what was loaded.
+func (p *Program) Loaded() *bpf.Program { return p.prog }
 
 // Uses reports whether the program refers to a map of its object.
 func (p *Program) Uses(m *bpf.Map) bool { return slices.Contains(p.prog.Maps(), m) }

@@ -220,6 +220,9 @@ func (p *Program) Kind() Kind { return p.kind }
 // Len returns the length in instruction slots.
 func (p *Program) Len() int { return len(p.slots) }
 
+// Budget returns how many steps a run may take: see Spec.
+func (p *Program) Budget() int64 { return p.budget }
+
 // Insns returns a copy of the instructions.
 func (p *Program) Insns() asm.Instructions { return slices.Clone(p.insns) }
 
