@@ -106,7 +106,7 @@ func TestUnknownTables(t *testing.T) {
 		t.Fatal(err)
 	}
 	missing := b.Missing()
-	if len(missing) != 7 || !slices.ContainsFunc(missing, func(s string) bool { return strings.HasPrefix(s, "static branches: ") }) {
+	if len(missing) != 8 || !strings.HasPrefix(missing[1], "names: ") || !slices.ContainsFunc(missing, func(s string) bool { return strings.HasPrefix(s, "static branches: ") }) {
 		t.Errorf("missing: %q", missing)
 	}
 	for _, tt := range []struct {
