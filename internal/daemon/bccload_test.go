@@ -3,6 +3,7 @@ package daemon
 import (
 	"fmt"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -218,6 +219,10 @@ var systemTools = []bccTool{
 	{name: "oomkill", event: oomEvent,
 		load: func(l *load) {
 			pid := ok(syscall.ForkExec("/bin/sleep", []string{"sleep", "1000"}, nil))
+			// Until the process has the program's memory it has ours, which goes with it.
+			for string(ok(os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)))) != "sleep\n" {
+				runtime.Gosched()
+			}
 			// The kernel takes the process with the highest score, and never one of -1000.
 			no(os.WriteFile("/proc/self/oom_score_adj", []byte("-1000"), 0))
 			no(os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte("1000"), 0))
