@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -54,6 +55,24 @@ func (c *Context) Write(addr guest.GVA, p []byte) error {
 		c.badAccess(addr, err)
 	}
 	return err
+}
+
+// Caller returns, at a function's first instruction, the address that the function returns
+// to, read with the rights of the interrupted code.
+func (c *Context) Caller() (guest.GVA, error) {
+	b := c.cpu.word[:]
+	if err := c.ReadAsGuest(guest.GVA(c.Regs.RSP), b); err != nil {
+		c.badAccess(guest.GVA(c.Regs.RSP), err)
+		return 0, err
+	}
+	return guest.GVA(binary.LittleEndian.Uint64(b)), nil
+}
+
+// ReturnTo makes the function whose first instruction is probed return v to back, which
+// Caller has said, instead of running. A pre handler that calls it must return nonzero.
+func (c *Context) ReturnTo(back guest.GVA, v uint64) {
+	c.Regs.RAX, c.Regs.RIP = v, uint64(back)
+	c.Regs.RSP += 8
 }
 
 // Call runs the guest function at addr on this vCPU, with at most six integer

@@ -63,6 +63,11 @@ type ProbeSpec struct {
 	// that match cannot be probed. Otherwise those are left out, and the answer says so.
 	Strict bool `json:"strict,omitempty"`
 
+	// Override makes a p definition's function return a value without running, which
+	// changes what the guest does: Unsafe allows it.
+	Override *Override `json:"override,omitempty"`
+	Unsafe   bool      `json:"unsafe,omitempty"`
+
 	// Stay keeps a probe that was attached together with a stream when the
 	// stream ends. Probes attached by POST /v1/probes always stay.
 	Stay bool `json:"stay,omitempty"`
@@ -142,6 +147,8 @@ type Probe struct {
 	Program *ProgramInfo `json:"program,omitempty"`
 	Runs    string       `json:"runs,omitempty"`   // where its handlers run now: RunsInGuest or RunsOnHost
 	OnHost  string       `json:"onHost,omitempty"` // why on the host
+
+	Override *ProbeOverride `json:"override,omitempty"`
 
 	// Of a jprobe with a mirror: the mirror, and the bytes of stack that are put
 	// back behind it.

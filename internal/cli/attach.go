@@ -22,6 +22,7 @@ type probeFlags struct {
 	filter                               string
 	onHost, strict, atRets               bool
 	files                                []string
+	override                             overrideFlags
 }
 
 func (p *probeFlags) add(f *pflag.FlagSet) {
@@ -40,6 +41,7 @@ func (p *probeFlags) add(f *pflag.FlagSet) {
 	f.BoolVar(&p.strict, "strict", false, "refuse a pattern for a place when a function that matches cannot be probed, instead of leaving it out")
 	f.BoolVar(&p.atRets, "at-rets", false, "returns by probes at the function's ret instructions, with the return address left alone")
 	f.BoolVar(&p.disabled, "disabled", false, "attach without arming")
+	p.override.add(f)
 }
 
 // spaceValue returns what --space says, 0 for any.
@@ -57,6 +59,10 @@ func (p *probeFlags) specs(defs []string, stay bool) ([]api.ProbeSpec, error) {
 	if err != nil {
 		return nil, err
 	}
+	override, err := p.override.override()
+	if err != nil {
+		return nil, err
+	}
 	kinds := map[byte]bool{}
 	for _, d := range defs {
 		kinds[letter(d)] = true
@@ -67,6 +73,7 @@ func (p *probeFlags) specs(defs []string, stay bool) ([]api.ProbeSpec, error) {
 			Def: d, Post: p.post, Regs: p.regs, Stack: p.stack, Disabled: p.disabled, Space: space, Emulate: p.emulate, Stay: stay,
 			Args: p.args, Mirror: p.mirror, MirrorEnd: p.mirrorEnd, MirrorStack: p.mirrorStack,
 			Filter: p.filter, OnHost: p.onHost, Strict: p.strict, AtRets: p.atRets,
+			Override: override, Unsafe: p.override.unsafe,
 		}
 		// Each flag is about one kind, unless that kind is all there is.
 		k := letter(d)
@@ -81,6 +88,7 @@ func (p *probeFlags) specs(defs []string, stay bool) ([]api.ProbeSpec, error) {
 		}
 		if k != 'p' && kinds['p'] {
 			specs[i].Args, specs[i].Mirror, specs[i].MirrorEnd, specs[i].MirrorStack = 0, "", "", 0
+			specs[i].Override, specs[i].Unsafe = nil, false
 		}
 	}
 	return specs, nil
@@ -142,6 +150,14 @@ Watches are served by the guest's debug registers, of which there are four. On a
 host that does not deliver them they are refused, unless --emulate is given: then
 the page is protected, each access to it costs an exit, and the answer says so.
 
+--override N has functions return N without running, as the kernel's fault injection
+does; N may be an error, as -ENOMEM. Of the hits that --filter lets pass, --after leaves
+the first alone, --interval takes each so manyth, --probability chooses some percent of
+these, and --times is the limit, which is exact whatever vCPUs the hits come from. Each
+probe of a pattern counts for itself. The answer has the seed, with which --seed chooses
+the same hits again, by their numbers. This changes what the guest does, and so needs
+--unsafe; it takes an exit for each hit. 'guestprobe list' says how often it was done.
+
 --filter is an expression over the values of each definition, in the language of the
 kernel's event filters: == != < <= > >= & for numbers, == != ~ (with * ? [a-z]) for
 text, && || ! and parentheses. A hit for which it is false counts as filtered. Besides
@@ -161,7 +177,8 @@ there, an access outside of what it is to, code that is never executed) is a war
   guestprobe attach --program count.o
   guestprobe attach --post 'p:fork do_fork'
   guestprobe attach --args 8 'p:many many_args'
-  guestprobe attach --mirror jdo_fork --mirror-stack 16 'p do_fork'`,
+  guestprobe attach --mirror jdo_fork --mirror-stack 16 'p do_fork'
+  guestprobe attach --unsafe --override -EINTR --probability 10 --times 5 'p:fail vfs_read'`,
 		Args: func([]string) error { return nil },
 		Flags: func(f *pflag.FlagSet) {
 			probes.add(f)
@@ -225,6 +242,7 @@ func printAttached(r *command.Run, list api.ProbeList) error {
 	}
 	noteRuns(r, list.Probes)
 	notePending(r, list.Probes)
+	noteOverrides(r, list.Probes)
 	for _, p := range list.Probes {
 		if p.Cost != "" {
 			r.Note("%s costs %s.", command.Clean(p.Name), p.Cost)

@@ -36,12 +36,12 @@ The kinds are
 r, j and w stand for both sorts of code; the flag [USER] tells them apart. Other
 flags are [GONE], [DISABLED] and [OPTIMIZED], as in the kernel, [PENDING] where the
 module is not loaded yet, [CHANGED] where the guest has changed the instruction,
-[SPACE CR3], [POST] and [MIRROR FUNCTION].
+[SPACE CR3], [POST], [MIRROR FUNCTION] and [OVERRIDE N, M times].
 --format kernel prints the kernel's own format, --format defs the definitions in a
 form that attach and apply take. What a definition cannot say is in comments: above one
-that was attached with --filter, --mirror, --post, --regs, --space or --disabled, which
-to repeat; in place of a program's, and of those that --at-rets has made with $retval.
---mirror-end, --on-host, --emulate and that it is a jprobe (--args) are left out.
+that was attached with --filter, --mirror, --override, --post, --regs, --space or
+--disabled, which to repeat; in place of a program's, and of those that --at-rets has
+made with $retval. --mirror-end, --on-host, --emulate and that it is a jprobe (--args) are left out.
 
 ` + probeNames + ` Without a name all are meant.`,
 		Example: `  guestprobe list --wide
@@ -132,6 +132,9 @@ func definitionFlags(p api.Probe) (out []string) {
 	}
 	if p.Space != 0 {
 		out = append(out, fmt.Sprintf("--space %#x", uint64(p.Space)))
+	}
+	if o := p.Override; o != nil {
+		out = append(out, overrideAgain(o)...)
 	}
 	if !p.Enabled {
 		out = append(out, "--disabled")

@@ -200,6 +200,9 @@ func flags(p api.Probe) string {
 	if p.Post {
 		f = append(f, "[POST]")
 	}
+	if p.Override != nil {
+		f = append(f, overrideFlag(p.Override))
+	}
 	if len(f) == 0 {
 		return "-"
 	}

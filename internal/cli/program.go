@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -35,6 +36,9 @@ func (p *programFlags) check(probes *probeFlags, defs []string) error {
 		return command.Usagef("--program %s and definitions: its sections say what to probe", p.file)
 	case probes.post || probes.regs || probes.emulate || len(probes.files) > 0 || probes.filter != "" || probes.args != 0 || probes.mirror != "":
 		return command.Usagef("--program %s: --post, --regs, --filter, --emulate, --file, --args and --mirror are about definitions", p.file)
+	}
+	if o, err := probes.override.override(); o != nil || err != nil {
+		return cmp.Or(err, command.Usagef("--program %s: --override is about definitions; programs have bpf_override_return", p.file))
 	}
 	return nil
 }

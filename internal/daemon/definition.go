@@ -127,6 +127,9 @@ func (st *store) define(a *attached) error {
 	} else {
 		a.kprobe.Filter = d.Hit
 	}
+	if err := st.override(a); err != nil {
+		return err
+	}
 	if a.spec.Post {
 		if a.kprobe.Post, err = d.Post(); err != nil {
 			return err
@@ -137,6 +140,8 @@ func (st *store) define(a *attached) error {
 	case err != nil: // registering it gives the reason
 	case a.spec.OnHost:
 		a.onHost = "it was asked for"
+	case a.injector != nil:
+		a.onHost = "its function returns without running, which only the engine may do"
 	case isJprobe(a.spec):
 		a.onHost = "a jprobe takes an exit"
 	case a.spec.Post:

@@ -23,6 +23,10 @@ func TestOpenAPIBounds(t *testing.T) {
 		"length":      func(n int) request { return request{"GET", fmt.Sprintf("/v1/memory?at=0&length=%d", n), ""} },
 		"timeoutMs":   post("/v1/guest/call", `{"symbol":"do_fork","timeoutMs":%d}`),
 		"args":        post("/v1/probes", `{"def":"p vfs_read","args":%d}`),
+		"probability": post("/v1/probes", `{"def":"p vfs_read","unsafe":true,"override":{"value":1,"probability":%d}}`),
+		"interval":    post("/v1/probes", `{"def":"p vfs_read","unsafe":true,"override":{"value":1,"interval":%d}}`),
+		"after":       post("/v1/probes", `{"def":"p vfs_read","unsafe":true,"override":{"value":1,"after":%d}}`),
+		"seed":        post("/v1/probes", `{"def":"p vfs_read","unsafe":true,"override":{"value":1,"seed":%d}}`),
 		"mirrorStack": post("/v1/probes", `{"def":"p vfs_read","mirror":"do_fork","mirrorStack":%d}`),
 		"args items": func(n int) request {
 			return request{"POST", "/v1/guest/call", `{"symbol":"do_fork","args":[` + strings.TrimSuffix(strings.Repeat(`"0x1",`, n), ",") + `]}`}

@@ -274,7 +274,7 @@ func (st *store) wire(a *attached) api.Probe {
 	if j, ok := a.probe.(*probe.Jprobe); ok && j.Mirror != "" {
 		p.Mirror, p.MirrorStack = j.Mirror, j.StackSize
 	}
-	p.Filter, p.Program = a.spec.Filter, a.wireProgram()
+	p.Filter, p.Program, p.Override = a.spec.Filter, a.wireProgram(), a.injector.wire()
 	p.Runs, p.OnHost = a.runs(info)
 	wireOptimization(&p, info)
 	if sym, ok := st.guest.Image().Find(info.Addr); ok {

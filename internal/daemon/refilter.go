@@ -87,7 +87,7 @@ func (st *store) refilter(as []*attached, filter string) (err error) {
 // again makes what is on the guest for a once more, with this filter and not registered
 // yet. Its events are those of a.
 func (st *store) again(a *attached, filter string) (*attached, error) {
-	b := &attached{id: a.id, spec: a.spec, def: a.def, source: st.hub.Source(a.source.Layout, a)}
+	b := &attached{id: a.id, spec: a.spec, def: a.def, injector: a.injector, source: st.hub.Source(a.source.Layout, a)}
 	b.spec.Filter = filter
 	if a.watch != nil {
 		info, _ := st.engine.WatchInfo(a.watch)

@@ -39,6 +39,8 @@ type attached struct {
 	gone bool       // it is no probe any more: what follows is being given back
 	past former     // of before its filter was changed; guarded by mu, or changes, as what is on the guest
 
+	injector *injector // makes its function return; nil: nothing does
+
 	program *program.Definition // the definition as a program; nil for one of an object
 	object  *object             // that its program is of, or nil
 	prog    *program.Program    // the object's program
@@ -235,7 +237,7 @@ func (st *store) remove(as []*attached) ([]api.Probe, error) {
 
 // final makes what described a when it was attached its final state.
 func (st *store) final(a *attached, p *api.Probe) {
-	p.Armed, p.Stats, p.InUse, p.Program = false, st.stats(a), 0, a.wireProgram()
+	p.Armed, p.Stats, p.InUse, p.Program, p.Override = false, st.stats(a), 0, a.wireProgram(), a.injector.wire()
 }
 
 // forget takes probes out. A probe whose text could not be restored is forgotten all the

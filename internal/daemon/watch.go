@@ -16,6 +16,9 @@ func specFits(def *event.Def, spec api.ProbeSpec) error {
 	if err := jprobeFits(def, spec, refuse); err != nil {
 		return err
 	}
+	if err := overrideFits(def, spec, refuse); err != nil {
+		return err
+	}
 	switch watch := def.Kind == event.KindWatch; {
 	case def.Kind == event.KindReturn && spec.Post:
 		return refuse("a return probe has no second record", "leave out post; with regs its record has the registers at the return")

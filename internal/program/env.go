@@ -1,7 +1,6 @@
 package program
 
 import (
-	"encoding/binary"
 	"errors"
 	"slices"
 
@@ -32,14 +31,17 @@ type env struct {
 	r     *runner
 	c     *probe.Context
 	entry bool // the probe is at a function's first instruction: it can be left from here
-	taken bool // override_return was called
+
+	// What is done when the program has ended, so that it sees the hit as it was.
+	taken bool // the function returns value to back: override_return was called
+	value uint64
+	back  guest.GVA
 
 	looked, known bool // for the task, and there is one
 	task          guest.Task
 	read          linux.Read // what the kernel says of the task, with its own rights
 
-	word [8]byte
-	pcs  [maxSkip + maxPCs]guest.GVA
+	pcs [maxSkip + maxPCs]guest.GVA
 }
 
 var _ bpf.Env = (*env)(nil)
@@ -186,16 +188,26 @@ func (e *env) EntryArg(n uint64, p []byte) error {
 var errNotEntry = errors.New("only a program at a function's entry can make it return")
 
 // OverrideReturn implements bpf.Env: the function is left before its first
-// instruction, when the program has ended.
-func (e *env) OverrideReturn(v uint64) error {
-	if !e.entry || e.c.Read(guest.GVA(e.c.Regs.RSP), e.word[:]) != nil {
+// instruction, when the program has ended. The last value counts.
+func (e *env) OverrideReturn(v uint64) (err error) {
+	if !e.entry {
 		return errNotEntry
 	}
-	e.taken = true
-	e.c.Regs.RAX = v
-	e.c.Regs.RIP = binary.LittleEndian.Uint64(e.word[:])
-	e.c.Regs.RSP += 8
+	if e.back, err = e.c.Caller(); err != nil {
+		return err
+	}
+	e.taken, e.value = true, v
 	return nil
+}
+
+// end does what the program has asked for, and reports whether that has made the function
+// return.
+func (e *env) end() (taken bool) {
+	if e.taken {
+		e.c.ReturnTo(e.back, e.value)
+	}
+	e.c = nil
+	return e.taken
 }
 
 // Trace implements bpf.Env.

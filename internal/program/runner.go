@@ -70,8 +70,7 @@ func (r *runner) run(c *probe.Context, entry bool) (answer uint64, taken bool) {
 	} else {
 		add(&k.answers[answer&3], 1)
 	}
-	l.env.c = nil
-	return answer, l.env.taken
+	return answer, l.env.end()
 }
 
 // add is for counts that only one thread writes.

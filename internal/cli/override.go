@@ -1,0 +1,120 @@
+package cli
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/command"
+)
+
+// overrideFlags say how functions return without running.
+type overrideFlags struct {
+	unsafe      bool
+	value       string
+	probability string
+	times       int64
+	interval    uint64
+	after, seed uint64
+	set         *pflag.FlagSet
+}
+
+func (o *overrideFlags) add(f *pflag.FlagSet) {
+	o.set = f
+	f.StringVar(&o.value, "override", "", "with --unsafe, at a function's entry: it returns `N` without running; N is a number, or an error as -ENOENT")
+	f.StringVar(&o.probability, "probability", "100", "of --override: in `P` percent of the hits, chosen at random")
+	f.Int64Var(&o.times, "times", -1, "of --override: exactly so `many` times at most, -1 for no limit")
+	f.Uint64Var(&o.interval, "interval", 1, "of --override: only each hit whose `number` is a multiple of this")
+	f.Uint64Var(&o.after, "after", 0, "of --override: leave so `many` hits alone first")
+	f.Uint64Var(&o.seed, "seed", 0, "of --override: choose as a run with this `seed` did, which the answer says; 0 for a new one")
+	f.BoolVar(&o.unsafe, "unsafe", false, "the probes may change what the guest does: --override")
+}
+
+// aboutOverride are the flags that say nothing without --override.
+var aboutOverride = []string{"probability", "times", "interval", "after", "seed", "unsafe"}
+
+// override returns what the flags ask for, or nil.
+func (o *overrideFlags) override() (*api.Override, error) {
+	if !o.set.Changed("override") {
+		for _, name := range aboutOverride {
+			if o.set.Changed(name) {
+				return nil, command.Usagef("--%s: it goes with --override N", name)
+			}
+		}
+		return nil, nil
+	}
+	v, err := parseResult(o.value)
+	if err != nil {
+		return nil, err
+	}
+	percent, err := strconv.ParseFloat(strings.TrimSuffix(o.probability, "%"), 64)
+	if err != nil || !(percent >= 0 && percent <= 100) {
+		return nil, command.Usagef("--probability %q: not 0 to 100 percent", o.probability)
+	}
+	if o.times < -1 {
+		return nil, command.Usagef("--times %d: neither -1, for no limit, nor how many", o.times)
+	}
+	return &api.Override{Value: v, Probability: &percent, Times: &o.times, Interval: o.interval, After: o.after, Seed: o.seed}, nil
+}
+
+// maxErrno is the largest errno of Linux (include/linux/err.h).
+const maxErrno = 4095
+
+// parseResult reads what a function returns: a number, or an errno by its name.
+func parseResult(s string) (int64, error) {
+	if name, ok := strings.CutPrefix(s, "-E"); ok {
+		for n := syscall.Errno(1); n <= maxErrno; n++ {
+			if unix.ErrnoName(n) == "E"+name || n == unix.EOPNOTSUPP && name == "OPNOTSUPP" {
+				return -int64(n), nil
+			}
+		}
+		return 0, command.Usagef("--override %q: no such error", s)
+	}
+	v, err := parseArg(s)
+	if err != nil {
+		return 0, command.Usagef("--override %q: neither a 64-bit number nor an error, as -ENOENT", s)
+	}
+	return int64(v), nil
+}
+
+// overrideAgain are the flags by which an override is done again.
+func overrideAgain(o *api.ProbeOverride) []string {
+	out := []string{"--unsafe", fmt.Sprintf("--override %d", o.Value)}
+	if p := *o.Probability; p != 100 {
+		out = append(out, "--probability "+strconv.FormatFloat(p, 'g', -1, 64), fmt.Sprintf("--seed %d", o.Seed))
+	}
+	if *o.Times >= 0 {
+		out = append(out, fmt.Sprintf("--times %d", *o.Times))
+	}
+	if o.Interval > 1 {
+		out = append(out, fmt.Sprintf("--interval %d", o.Interval))
+	}
+	if o.After > 0 {
+		out = append(out, fmt.Sprintf("--after %d", o.After))
+	}
+	return out
+}
+
+// overrideFlag is how a listing shows an override, and how often it was done.
+func overrideFlag(o *api.ProbeOverride) string {
+	done := fmt.Sprintf("%d times", o.Injected)
+	if *o.Times >= 0 {
+		done = fmt.Sprintf("%d of %d times", o.Injected, *o.Times)
+	}
+	return fmt.Sprintf("[OVERRIDE %d, %s]", o.Value, done)
+}
+
+// noteOverrides says which functions return without running, and by which flags that is
+// done again.
+func noteOverrides(r *command.Run, ps []api.Probe) {
+	for _, p := range ps {
+		if p.Override != nil {
+			r.Note("%s has %s return %d without running (%s).", command.Clean(p.Name), command.Clean(place(p)), p.Override.Value, strings.Join(overrideAgain(p.Override), " "))
+		}
+	}
+}
