@@ -68,9 +68,9 @@ func (e *Engine) leave(st *site) {
 
 // Probed reports whether a write of n bytes at addr would change the text of a probe,
 // as far as its jump goes or may go: then it belongs to WriteText. Any goroutine.
-func (e *Engine) Probed(addr guest.GVA, n int) bool {
+func (k *core) Probed(addr guest.GVA, n int) bool {
 	for a := addr - (maxRegion - 1); a != addr+guest.GVA(n); a++ {
-		if e.sites.Find(a) != nil {
+		if k.sites.Find(a) != nil {
 			return true
 		}
 	}

@@ -57,6 +57,27 @@ func (c *Context) Write(addr guest.GVA, p []byte) error {
 	return err
 }
 
+// ErrProbed is returned by Context.Poke for the text of a probe.
+var ErrProbed = errors.New("a probed instruction is there")
+
+// Poke writes guest memory with the rights of the interrupted code: all of p or nothing. An
+// address that may not be written, and with ErrProbed one of an instruction that is probed
+// or that a jump displaces, in whatever mapping of its page, is an error, which is not
+// counted: the address may be anything.
+func (c *Context) Poke(addr guest.GVA, p []byte) error {
+	if c.cpu.touched(c.Root, addr, len(p)) {
+		return ErrProbed
+	}
+	if c.CPL == 0 {
+		return c.cpu.target.WriteMemory(c.Root, addr, p)
+	}
+	u := c.cpu.mem.user
+	if u == nil {
+		return errNoUserMemory
+	}
+	return u.WriteUser(c.Root, addr, p)
+}
+
 // Caller returns, at a function's first instruction, the address that the function returns
 // to, read with the rights of the interrupted code.
 func (c *Context) Caller() (guest.GVA, error) {

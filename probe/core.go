@@ -138,6 +138,35 @@ func (k *core) aliased(s State, rip guest.GVA) *site {
 	return k.phys.Find(guest.GVA(pa))
 }
 
+// touched reports whether a write of n bytes at addr would change the text of a probe, as far
+// as its jump goes or may go.
+func (k *core) touched(root guest.GPA, addr guest.GVA, n int) bool {
+	if k.Probed(addr, n) {
+		return true
+	}
+	for done := 0; done < n; {
+		at := addr + guest.GVA(done)
+		part := min(n-done, int(guest.PageSize-at%guest.PageSize))
+		pa, ok := k.pages.Translate(root, at)
+		if !ok {
+			return false // nothing is written
+		}
+		first := guest.GVA(pa)
+		for a := first - (maxRegion - 1); a != first+guest.GVA(part); a++ {
+			if k.phys.Find(a) != nil {
+				return true
+			}
+		}
+		if k.files != nil {
+			if home, ok := k.files.FilePlace(root, at); ok && k.Probed(home, part) {
+				return true
+			}
+		}
+		done += part
+	}
+	return false
+}
+
 // learn finds out the profile of the guest's image. Hits have the one from before until
 // then.
 func (k *core) learn() {

@@ -15,7 +15,7 @@ type RunScript struct {
 	OnHost  bool     `json:"onHost,omitempty"`  // its programs run at an exit, although they could run in the guest
 	Emulate bool     `json:"emulate,omitempty"` // its watchpoints protect pages instead of taking debug registers
 
-	Unsafe bool `json:"unsafe,omitempty"` // it may make functions return without running
+	Unsafe bool `json:"unsafe,omitempty"` // it may change what the guest does: override, return of a number, setreg, poke
 
 	IntervalMS uint64 `json:"intervalMs,omitempty"` // print all maps and clear them, so often; 0: at the end alone
 	Detach     string `json:"detach,omitempty"`     // go on without a client, by this name; the answer is its ScriptInfo

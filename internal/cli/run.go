@@ -58,7 +58,7 @@ parameters, and of what it returns, where the guest's image says so (BTF, DWARF)
 		Flags: func(f *pflag.FlagSet) {
 			f.StringVarP(&sf.req.Script, "execute", "e", "", "run this `SCRIPT`")
 			f.BoolVarP(&list, "list", "l", false, "list where probes may be; with -v also the types of arguments")
-			f.BoolVar(&sf.req.Unsafe, "unsafe", false, "the script may change what the guest does: override(N), return(N)")
+			f.BoolVar(&sf.req.Unsafe, "unsafe", false, "the script may change what the guest does: override, return of a number, setreg, poke")
 			f.BoolVar(&sf.req.Emulate, "emulate", false, "watchpoints protect pages: every access to these costs an exit")
 			fileFlag(f, &files)
 			sf.declare(f)

@@ -2,12 +2,14 @@ package program
 
 import (
 	"errors"
+	"math/bits"
 	"slices"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/linux"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/bpf"
+	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // Selectors of the table that a guest is booted with, by privilege level.
@@ -36,6 +38,8 @@ type env struct {
 	taken bool // the function returns value to back: override_return was called
 	value uint64
 	back  guest.GVA
+	regs  [insn.PtRegsSize / 8]uint64 // by their numbers in struct pt_regs,
+	set   uint32                      // those of these bits
 
 	looked, known bool // for the task, and there is one
 	task          guest.Task
@@ -54,7 +58,7 @@ func newEnv(rt *Runtime) *env {
 
 // begin is for the next hit.
 func (e *env) begin(r *runner, c *probe.Context, entry bool) {
-	e.r, e.c, e.entry, e.taken, e.looked = r, c, entry, false, false
+	e.r, e.c, e.entry, e.taken, e.set, e.looked = r, c, entry, false, 0, false
 }
 
 // Now implements bpf.Env.
@@ -185,6 +189,8 @@ func (e *env) EntryArg(n uint64, p []byte) error {
 	return nil
 }
 
+var errNoRegister = errors.New("a program cannot set this register")
+
 var errNotEntry = errors.New("only a program at a function's entry can make it return")
 
 // OverrideReturn implements bpf.Env: the function is left before its first
@@ -200,9 +206,35 @@ func (e *env) OverrideReturn(v uint64) (err error) {
 	return nil
 }
 
+// SetReg implements bpf.Env: the register has the value when the program has ended.
+func (e *env) SetReg(n, v uint64) error {
+	if !bpf.SettableReg(n) {
+		return errNoRegister
+	}
+	e.regs[n], e.set = v, e.set|1<<n
+	return nil
+}
+
+// Poke implements bpf.Env.
+func (e *env) Poke(addr uint64, p []byte) error {
+	err := e.c.Poke(guest.GVA(addr), p)
+	if errors.Is(err, probe.ErrProbed) {
+		return bpf.ErrProbed
+	}
+	return err
+}
+
 // end does what the program has asked for, and reports whether that has made the function
 // return.
 func (e *env) end() (taken bool) {
+	for set := e.set; set != 0; set &= set - 1 {
+		n := bits.TrailingZeros32(set)
+		if n == insn.PtFlags/8 {
+			e.c.Regs.RFLAGS = e.c.Regs.RFLAGS&^insn.FlagsStatus | e.regs[n]&insn.FlagsStatus
+		} else {
+			*e.c.Regs.Reg(insn.PtRegs[n]) = e.regs[n]
+		}
+	}
 	if e.taken {
 		e.c.ReturnTo(e.back, e.value)
 	}

@@ -84,6 +84,13 @@ func (v *VM) call(h Helper, r *[16]uint64) FaultCode {
 		if v.env.OverrideReturn(r[R2]) != nil {
 			r[R0] = errno(errInval)
 		}
+	case HelperSetReg:
+		r[R0] = 0
+		if v.env.SetReg(r[R2], r[R3]) != nil {
+			r[R0] = errno(errInval)
+		}
+	case HelperPoke:
+		return v.poke(r)
 	default:
 		panic("BUG: unknown helper in a checked program")
 	}

@@ -3,6 +3,7 @@ package bpf
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
@@ -46,6 +47,30 @@ func (v *VM) read(h Helper, addr uint64, p []byte) bool {
 		return true
 	}
 	return v.env.ReadKernel(addr, p) == nil
+}
+
+// poke is poke (address, source, size): the guest's memory gets the program's bytes.
+func (v *VM) poke(r *[16]uint64) FaultCode {
+	n := r[R3]
+	if n > maxRead {
+		return v.badArg(FaultSize, n)
+	}
+	if !v.charge(readCost(n)) {
+		return v.badArg(FaultBudget, 0)
+	}
+	src := v.mem(r[R2], n)
+	if src == nil && n > 0 {
+		return v.badArg(FaultMemArg, r[R2])
+	}
+	switch err := v.env.Poke(r[R1], src); {
+	case errors.Is(err, ErrProbed):
+		r[R0] = errno(errPerm)
+	case err != nil:
+		r[R0] = errno(errFault)
+	default:
+		r[R0] = 0
+	}
+	return NoFault
 }
 
 // probeRead is probe_read and its variants (destination, size, address). What

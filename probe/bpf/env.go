@@ -1,5 +1,18 @@
 package bpf
 
+import (
+	"errors"
+
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// ErrProbed is what Env.Poke fails with for the text of a probe.
+var ErrProbed = errors.New("a probed instruction is there")
+
+// SettableReg reports whether a program may change the register with that number in struct
+// pt_regs: the general ones but for the stack pointer, and of flags the status flags.
+func SettableReg(n uint64) bool { return n < uint64(len(insn.PtRegs)) || n == insn.PtFlags/8 }
+
 // Env is the host side of the helpers: what a program that runs at an exit can
 // ask of the machine and the guest. One Env serves one vCPU; its methods are
 // called on that vCPU's thread, take no lock that is held for long, and
@@ -40,6 +53,12 @@ type Env interface {
 	EntryArg(n uint64, p []byte) error
 	// OverrideReturn makes the probed function return v at once.
 	OverrideReturn(v uint64) error
+	// SetReg has the guest go on with v in a register, by its number in struct pt_regs. It
+	// fails for one that is not SettableReg.
+	SetReg(n, v uint64) error
+	// Poke writes all of p to guest memory, or nothing. It fails with ErrProbed where a
+	// probed instruction would be changed.
+	Poke(addr uint64, p []byte) error
 	// Trace takes a line of trace_printk. It must not keep msg.
 	Trace(msg []byte)
 }
@@ -94,6 +113,12 @@ func (NoEnv) EntryArg(uint64, []byte) error { return errNoGuest }
 
 // OverrideReturn fails.
 func (NoEnv) OverrideReturn(uint64) error { return errNoGuest }
+
+// SetReg fails.
+func (NoEnv) SetReg(uint64, uint64) error { return errNoGuest }
+
+// Poke fails.
+func (NoEnv) Poke(uint64, []byte) error { return errNoGuest }
 
 // Trace does nothing.
 func (NoEnv) Trace([]byte) {}

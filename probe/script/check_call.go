@@ -105,6 +105,10 @@ func (c *checker) action(e *expr) error {
 		return c.print(e, o)
 	case "override":
 		return c.override(e.Span, e.name, e.args[0])
+	case "setreg":
+		return c.setReg(e)
+	case "poke":
+		return c.poke(e)
 	case "clear", "zero":
 		m, err := c.wholeMap(e)
 		if err != nil {

@@ -163,6 +163,10 @@ func (g *generator) exprStmt(e *expr) {
 		g.scoped(func() { g.incDec(e, true) })
 	case e.kind == exCall && e.name == "override":
 		g.override(e.Span, e.args[0])
+	case e.kind == exCall && e.name == "setreg":
+		g.setReg(e)
+	case e.kind == exCall && e.name == "poke":
+		g.poke(e)
 	case e.kind == exCall && calls[e.name].statement:
 		g.output(e)
 	case e.typ.isNumber():

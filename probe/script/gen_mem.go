@@ -250,16 +250,18 @@ func (g *generator) sameWords(x, y mem, n int, otherwise bpfgen.Label) {
 
 // strlen leaves the length of a string in R0.
 func (g *generator) strlen(e *expr) {
-	g.scoped(func() {
-		m := g.view(e)
-		again, done := g.NewLabel(), g.NewLabel()
-		g.Emit(asm.Mov.Imm(asm.R0, 0))
-		g.Place(again)
-		g.address(asm.R1, m)
-		g.Emit(asm.Add.Reg(asm.R1, asm.R0), bpfgen.Load(1, asm.R1, asm.R1, 0))
-		g.If(asm.JEq, asm.R1, 0, done)
-		g.Emit(asm.Add.Imm(asm.R0, 1))
-		g.If(asm.JLT, asm.R0, uint64(e.typ.Size), again)
-		g.Place(done)
-	})
+	g.scoped(func() { g.textLength(g.view(e), e.typ.Size) })
+}
+
+// textLength leaves the length of a string of at most n bytes in R0.
+func (g *generator) textLength(m mem, n int) {
+	again, done := g.NewLabel(), g.NewLabel()
+	g.Emit(asm.Mov.Imm(asm.R0, 0))
+	g.Place(again)
+	g.address(asm.R1, m)
+	g.Emit(asm.Add.Reg(asm.R1, asm.R0), bpfgen.Load(1, asm.R1, asm.R1, 0))
+	g.If(asm.JEq, asm.R1, 0, done)
+	g.Emit(asm.Add.Imm(asm.R0, 1))
+	g.If(asm.JLT, asm.R0, uint64(n), again)
+	g.Place(done)
 }

@@ -42,7 +42,7 @@ type call struct {
 
 // calls are the functions that there are.
 var calls = map[string]call{
-	"printf": {1, 64, true}, "print": {1, 3, true}, "clear": {1, 1, true}, "zero": {1, 1, true}, "exit": {0, 1, true}, "override": {1, 1, true},
+	"printf": {1, 64, true}, "print": {1, 3, true}, "clear": {1, 1, true}, "zero": {1, 1, true}, "exit": {0, 1, true}, "override": {1, 1, true}, "setreg": {2, 2, true}, "poke": {2, 2, true},
 	"delete": {1, 2, false}, "has_key": {1, 2, false},
 	"len": {1, 1, false}, "str": {1, 2, false}, "buf": {1, 2, false}, "strlen": {1, 1, false}, "strerror": {1, 1, false}, "signal_name": {1, 1, false},
 	"ksym": {1, 1, false}, "kaddr": {1, 1, false}, "reg": {1, 1, false}, "kstack": {0, 2, false}, "ustack": {0, 2, false}, "dw_ustack": {0, 2, false}, "sizeof": {1, 1, false}, "offsetof": {2, 2, false}, "container_of": {3, 3, false}, "nsecs": {0, 1, false},
@@ -67,7 +67,7 @@ var absent = map[string]string{
 	"join":   "write printf with str() of each, as str(*(uint64 *)arg1) and str(*((uint64 *)arg1 + 1))",
 	"system": "nothing is run for a script: have what reads its output run it", "cat": "nothing of the host is read for a script: have what reads its output do it",
 	"signal": "send it in the guest, by guestprobe console", "signal_thread": "send it in the guest, by guestprobe console",
-	"write_user": "a script only looks on", "skboutput": "write printf with buf() of the packet, as %rh", "unwatch": "a probe is there as long as its script: end it with exit()",
+	"write_user": "write poke(ADDRESS, VALUE), with --unsafe", "skboutput": "write printf with buf() of the packet, as %rh", "unwatch": "a probe is there as long as its script: end it with exit()",
 	"pton": "compare with the number, as 0x0100007f for 127.0.0.1", "cgroupid": "compare cgroup with the number, which ls -di says in the guest", "cgroup_path": "write cgroup",
 	"path":     "write str() of the name that the dentry points to",
 	"username": "write uid: names are in a file of the guest",

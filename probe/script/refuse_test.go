@@ -28,6 +28,8 @@ func name(i int) rune {
 func TestRefused(t *testing.T) {
 	for _, c := range [][2]string{
 		{`kprobe:vfs_read { override(1); }`, "stdin:1:19-30: ERROR: override() is an unsafe function being used in safe mode\nkprobe:vfs_read { override(1); }\n                  ~~~~~~~~~~~\nHINT: run the script with --unsafe"},
+		{`kprobe:vfs_read { setreg("ax", 1); }`, "setreg() is an unsafe function being used in safe mode"},
+		{`kprobe:vfs_read { poke(arg0, "x"); }`, "poke() is an unsafe function being used in safe mode"},
 		{`kprobe:vfs_read { return(1); }`, "return() is an unsafe function being used in safe mode"},
 		{`BEGIN { print(fake); }`, "stdin:1:15-19: ERROR: Unknown identifier: 'fake'\nBEGIN { print(fake); }\n              ~~~~"},
 		{"BEGIN {\n\t@x = cout();\n}", "stdin:2:7-13: ERROR: Unknown function: 'cout'\n @x = cout();\n      ~~~~~~\nHINT: did you mean count?"},
@@ -157,6 +159,35 @@ func TestRefused(t *testing.T) {
 	for name := range absent {
 		if calls[name].most > 0 || builtins[name].typ.Kind != None {
 			t.Errorf("%s is said to be absent, and is there", name)
+		}
+	}
+}
+
+// TestUnsafeRefused: what scripts may do with Unsafe, and not like this.
+func TestUnsafeRefused(t *testing.T) {
+	for _, c := range [][2]string{
+		{`BEGIN { setreg("ax", 1); }`, "setreg() can not be used with 'begin' probes"},
+		{`profile:hz:9 { setreg("ax", 1); }`, "setreg() can not be used with 'profile' probes"},
+		{`watchpoint:jiffies:8:w { setreg("ax", 1); }`, "setreg() can not be used with 'watchpoint' probes"},
+		{`kprobe:vfs_read { setreg("sp", 1); }`, "setreg() cannot set 'sp'\nkprobe:vfs_read { setreg(\"sp\", 1); }\n                         ~~~~\nHINT: the general registers but for sp, and flags; override(N) leaves a function"},
+		{`kprobe:vfs_read { setreg("ip", 1); }`, "setreg() cannot set 'ip'"},
+		{`kprobe:vfs_read { setreg("cs", 1); }`, "setreg() cannot set 'cs'"},
+		{`kprobe:vfs_read { setreg("orig_ax", 1); }`, "setreg() cannot set 'orig_ax'"},
+		{`kprobe:vfs_read { setreg("r80", 1); }`, "'r80' is not a valid register on this architecture (x86_64)\nkprobe:vfs_read { setreg(\"r80\", 1); }\n                         ~~~~~\nHINT: did you mean r10?"},
+		{`kprobe:vfs_read { setreg(arg0, 1); }`, "setreg() expects a string literal"},
+		{`kprobe:vfs_read { setreg("ax", comm); }`, "setreg() only supports number arguments (string[16] provided)"},
+		{`kprobe:vfs_read { setreg("ax"); }`, "setreg() requires 2 arguments (1 provided)"},
+		{`kprobe:vfs_read { print(setreg("ax", 1)); }`, "setreg() should not be used in an expression"},
+		{`interval:s:1 { poke(1, "x"); }`, "poke() can not be used with 'interval' probes"},
+		{`kprobe:vfs_read { poke(arg0, 5); }`, "poke() of a number of no certain size\nkprobe:vfs_read { poke(arg0, 5); }\n                             ~\nHINT: write (uint32), or how wide it is, before it"},
+		{`kprobe:vfs_read { poke(arg0, -5); }`, "poke() of a number of no certain size"},
+		{`kprobe:vfs_read { poke("x", "y"); }`, "poke() only supports number arguments (string[2] provided)"},
+		{`kprobe:vfs_read { poke(arg0, (1, 2)); }`, "poke() takes a number, a string, a buffer, an array or a structure ((int64,int64) provided)"},
+		{`kprobe:vfs_read { poke(arg0, kstack); }`, "poke() takes a number, a string, a buffer, an array or a structure (kstack provided)"},
+		{`kretprobe:vfs_read { override(1); }`, "override() can not be used with 'kretprobe:vfs_read' probes"},
+	} {
+		if _, err := Compile(c[0], target, Options{CPUs: 1, Unsafe: true}); err == nil || !strings.Contains(err.Error(), c[1]) {
+			t.Errorf("%s: error %v, want %s", c[0], err, c[1])
 		}
 	}
 }
