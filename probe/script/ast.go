@@ -58,6 +58,7 @@ type typeName struct {
 	whole bool  // an array of as many elements as there are
 	of    *expr // typeof: the type is that of this, with c nil
 	stars int   // behind that
+	text  int   // a string of so many bytes at least, 0 for none
 }
 
 // stmtKind says what a statement is.
@@ -124,6 +125,7 @@ type mapDef struct {
 	value Type
 	limit uint64 // entries, from let
 	lru   bool   // what was used longest ago makes room
+	funcs bool   // its values are names of functions by func alone
 }
 
 // config is what config blocks set.

@@ -236,7 +236,11 @@ func (c *checker) let(s *stmt) error {
 		}
 	}
 	c.declare(s)
-	if name := s.to.cast; name != nil && !s.decl.fixed {
+	if name := s.to.cast; name != nil && name.text > 0 {
+		if s.decl.typ.Kind == None { // as long as what is assigned to it
+			s.decl.typ, c.changed = typeString(name.text), true
+		}
+	} else if name != nil && !s.decl.fixed {
 		of, err := c.namedType(name)
 		switch {
 		case err != nil:
@@ -347,7 +351,24 @@ func (c *checker) assign(s *stmt) error {
 	if _, err := c.mapKey(s.to); err != nil {
 		return err
 	}
-	return c.mapValue(s.Span, s.to, t)
+	return c.mapValue(s.Span, s.to, c.symbolic(c.byName[s.to.name], s.value, t))
+}
+
+// symbolic returns the type with which a map takes e. What func is here, text, is in bpftrace
+// a symbol: a map that holds symbols takes it as one, whichever comes first.
+func (c *checker) symbolic(m *mapDef, e *expr, t Type) Type {
+	switch isFunc := e.kind == exBuiltin && e.name == "func"; {
+	case isFunc && m.value.Kind == KSym:
+		e.typ = m.value
+		return e.typ
+	case isFunc:
+		m.funcs = m.funcs || m.value.Kind == None
+	case t.Kind == String:
+		m.funcs = false
+	case t.Kind == KSym && m.funcs && m.value.Kind == String:
+		m.value, c.changed = t, true
+	}
+	return t
 }
 
 // mapValue has a map hold values of a type.

@@ -307,6 +307,8 @@ func (g *generator) builtin(e *expr) {
 		g.Emit(bpfgen.Call(bpf.HelperGetCPU))
 	case "ncpus":
 		g.Emit(bpfgen.Const(asm.R0, uint64(g.cfg.CPUs)))
+	case "func": // as a symbol: see checker.symbolic
+		g.Emit(asm.Mov.Reg(asm.R1, rCtx), bpfgen.Call(bpf.HelperGetFuncIP))
 	case "nsecs":
 		g.Emit(bpfgen.Call(bpf.HelperKtimeGetNS))
 	case "elapsed":

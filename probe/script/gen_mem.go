@@ -86,7 +86,7 @@ func (g *generator) text(e *expr) (string, bool) {
 	switch {
 	case e.kind == exString:
 		return e.text, true
-	case e.kind == exBuiltin && (e.name == "probe" || e.name == "func" || e.name == "probetype"):
+	case e.kind == exBuiltin && e.typ.Kind == String && (e.name == "probe" || e.name == "func" || e.name == "probetype"):
 		return g.c.constantText(e.name, g.p), true
 	case e.kind == exBuiltin && e.name == "comm" && !g.p.hasGuest():
 		return "guestprobe", true

@@ -87,6 +87,7 @@ type fakeEnv struct {
 func (e *fakeEnv) Now() uint64     { return e.time }
 func (e *fakeEnv) PIDTGID() uint64 { return uint64(e.pid)<<32 | uint64(e.pid) }
 func (e *fakeEnv) Space() uint64   { return 0x5000 }
+func (e *fakeEnv) FuncIP() uint64  { return target[e.fn] }
 func (e *fakeEnv) Task() uint64    { return e.task }
 func (e *fakeEnv) Comm(b *[16]byte) {
 	clear(b[:])

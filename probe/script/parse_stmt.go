@@ -1,6 +1,10 @@
 package script
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/guestprobe/guestprobe/guest/types"
+)
 
 // block reads the statements between braces. Behind the last brace of a probe no token
 // is read: an attach point may follow.
@@ -134,7 +138,12 @@ func (p *parser) let(s *stmt) (err error) {
 		if err := p.advance(); err != nil {
 			return err
 		}
-		if s.to.cast, err = p.typeName(); err != nil {
+		if p.isWord("string") && p.typeNamed(types.TagNone, "string") == nil {
+			s.to.cast, err = p.stringType()
+		} else {
+			s.to.cast, err = p.typeName()
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -146,6 +155,31 @@ func (p *parser) let(s *stmt) (err error) {
 	}
 	s.value, err = p.expr()
 	return err
+}
+
+// stringType reads string or string[N], which is how long it is at least.
+func (p *parser) stringType() (n *typeName, err error) {
+	n = &typeName{Span: p.tok.Span, text: 1}
+	if err := p.advance(); err != nil {
+		return nil, err
+	}
+	if p.isOp("[") {
+		if err := p.advance(); err != nil {
+			return nil, err
+		}
+		if p.tok.kind != tokInt || p.tok.num < 1 || p.tok.num > maxText {
+			return nil, p.at(p.tok.Span, "a string has 1 to %d bytes", maxText)
+		}
+		n.text = int(p.tok.num)
+		if err := p.advance(); err != nil {
+			return nil, err
+		}
+		if err := p.expect("]"); err != nil {
+			return nil, err
+		}
+	}
+	n.To = p.tok.From
+	return n, nil
 }
 
 func (p *parser) ifStmt(s *stmt) (err error) {

@@ -32,6 +32,10 @@ func TestSubset(t *testing.T) {
 		{"BEGIN { print(1); return; print(2); } END { print(3) }", "1\n3"},
 		{"BEGIN { $x = 7; $x -= 1; $x *= 5; $x /= 2; $x %= 8; $x <<= 3; $x >>= 1; $x |= 3; $x &= 29; $x ^= 1; print($x); }", "28"},
 		{"BEGIN { @x[\"a\"] = 7; @x[\"a\"] -= 1; @x[\"a\"] *= 5; @x[\"a\"] /= 2; @x[\"a\"] %= 8; @x[\"a\"] <<= 3; @x[\"a\"] >>= 1; @x[\"a\"] |= 3; @x[\"a\"] &= 29; @x[\"a\"] ^= 1; }", "@x[a]: 28"},
+		{`BEGIN { let $s: string; print(strlen($s)); $s = "longer"; print($s); let $t: string[3] = "abcdef"; if (1) { $t = "x"; } print(($t, strcap($s))); let $u: string = str($2); print($u); }`, "0\nlonger\n(x, 7)\nb"},
+		// A function's name is a symbol where the map has symbols, whichever comes first.
+		{`BEGIN { @name[0] = ksym(0); @start[0] = 0; } kprobe:vfs_read { @name[tid] = func; } kretprobe:vfs_read { @us[@name[tid]] = count(); delete(@name, tid); } END { clear(@start); clear(@name); }`, "@us[vfs_read]: 1"},
+		{`kprobe:vfs_read { @last = func; } kretprobe:vfs_read { print((@last, 1)); @last = ksym(kaddr("vfs_write")); }`, "(vfs_read, 1)\n\n\n@last: vfs_write"},
 		// Operators.
 		{"BEGIN { print((1 ? 2 : 3, 0 ? 2 : 0 ? 3 : 4, 0 ?: 5, 1 || 0 && 0, 1 | 2 ^ 2 & 0, 1 == 1 != 0, 1 < 2 == 2 > 1, 1 << 2 + 1, 7 - 2 - 1, 7 / 2 * 2, -7 % 4)); }", "(2, 4, 5, true, 3, true, true, 8, 4, 6, -3)"},
 		{"BEGIN { $p = (int16 *)0; print((!1, ~1, - -1, -(1), !!5, +3, (pid)*2, (int8)-1 + 1, (uint8)(1 + 255))); print($p == 0); }", "(false, -2, 1, -1, true, 3, 0, 0, 0)\ntrue"},
