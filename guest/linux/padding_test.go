@@ -23,6 +23,8 @@ func TestPadding(t *testing.T) {
 				offsets = []guest.GVA{13, 15}
 			case kerneltest.First, kerneltest.First + 3, kerneltest.First + 10, kerneltest.First + 11: // longer
 				offsets = []guest.GVA{11, 13, 15}
+			case kerneltest.First + 20:
+				offsets = []guest.GVA{14}
 			}
 			for _, off := range offsets {
 				want = append(want, b.fn(n)+off)

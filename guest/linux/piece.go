@@ -27,7 +27,7 @@ type piece struct {
 	kept       guest.Range   // data that is constant once the kernel has started, not before
 	where      []guest.Range // all of it is in there
 
-	unhandled map[guest.GVA]bool // by where they start: functions that breakpoints would end (View.BreakpointsByVector)
+	unhandled map[guest.GVA]string // why, by where they start: functions that breakpoints would end (View.BreakpointsByVector)
 }
 
 func newPiece(name string, k *Kernel, slide guest.GVA) (*piece, error) {
@@ -182,8 +182,8 @@ func (p *piece) blacklisted(addr guest.GVA) string {
 		if strings.HasPrefix(s.Name, "ftrace_caller") || strings.HasPrefix(s.Name, "ftrace_regs_call") {
 			return tracerCode
 		}
-		if p.unhandled[s.Addr] {
-			return unhandledText
+		if why := p.unhandled[s.Addr]; why != "" {
+			return why
 		}
 	}
 	return p.black.Blacklisted(addr)

@@ -10,6 +10,14 @@ import (
 // unhandledText is why code is not probed that a CPU may run without a handler of breakpoints.
 const unhandledText = "it runs before the kernel has a handler for breakpoints, and this host hands them to that"
 
+// leftText is why code is not probed that a CPU may run when it has none any more.
+const leftText = "it runs when the kernel has no handler for breakpoints any more (kexec), and this host hands them to that"
+
+// leaves is the function that takes the IDT away, and goes on, to where another kernel is started
+// (arch/x86/kernel/machine_kexec_64.c). From the one that restarts the machine
+// (native_machine_emergency_restart) a CPU does not come back then: any exception is what it is after.
+const leaves = "machine_kexec"
+
 // firsts is where CPUs begin in the kernel (arch/x86/kernel/head_64.S), and what that goes on
 // with by a pointer: x86_64_start_kernel, or on all but the first CPU start_secondary.
 var firsts = []string{"startup_64", "secondary_startup_64", "secondary_startup_64_no_verify", "common_startup_64", "x86_64_start_kernel", "start_secondary"}
@@ -32,25 +40,62 @@ const (
 )
 
 // BreakpointsByVector says that the host hands breakpoints to the guest's own handler of
-// vector 3: what the kernel runs before it has one is not to be probed then, because a breakpoint in
-// there is the guest's end. Call it before the view is used.
+// vector 3: what the kernel runs before it has one, or when it has none any more, is not to be probed then,
+// because a breakpoint in there is the guest's end. Call it before the view is used.
 func (v *View) BreakpointsByVector() {
 	p := v.core
-	w := &unhandledWalk{piece: p, found: map[guest.GVA]bool{}, known: map[uint64]bool{}, replaced: map[uint64][]uint64{}, left: maxUnhandledInsts}
+	p.unhandled = map[guest.GVA]string{}
+	left := newUnhandledWalk(p)
+	for _, a := range left.withoutIDT() {
+		left.call(a, 0)
+	}
+	for a := range left.found {
+		p.unhandled[a] = leftText
+	}
+	w := newUnhandledWalk(p)
 	for _, name := range handled {
 		if a, ok := p.k.mem.Lookup(name); ok {
 			w.known[a] = true
 		}
-	}
-	for _, e := range p.sites.edges {
-		w.replaced[e.from] = append(w.replaced[e.from], e.to)
 	}
 	for _, name := range firsts {
 		if a, ok := p.k.mem.Lookup(name); ok {
 			w.call(a, 0)
 		}
 	}
-	p.unhandled = w.found
+	for a := range w.found {
+		p.unhandled[a] = unhandledText
+	}
+}
+
+func newUnhandledWalk(p *piece) *unhandledWalk {
+	w := &unhandledWalk{piece: p, found: map[guest.GVA]bool{}, known: map[uint64]bool{}, replaced: map[uint64][]uint64{}, left: maxUnhandledInsts}
+	for _, e := range p.sites.edges {
+		w.replaced[e.from] = append(w.replaced[e.from], e.to)
+	}
+	return w
+}
+
+// withoutIDT returns where leaves goes on when it has loaded another IDT, itself or by a call.
+func (w *unhandledWalk) withoutIDT() (at []uint64) {
+	first, _ := w.k.mem.Lookup(leaves)
+	invalidate, _ := w.k.mem.Lookup("idt_invalidate")
+	in, ok := w.Find(w.slid(first))
+	if first == 0 || !ok {
+		return nil
+	}
+	for a := first; a < first+in.Size; {
+		i, ok := w.decode(a)
+		if !ok {
+			break
+		}
+		a += uint64(i.Len)
+		to, leads := w.target(&i, a-uint64(i.Len))
+		if i.Map == insn.Map0F && i.Opcode == 0x01 && i.Mod() != 3 && i.Reg() == 3 || leads && to != 0 && to == invalidate { // lidt
+			at = append(at, a)
+		}
+	}
+	return at
 }
 
 // unhandledWalk follows a kernel's code, as it was linked, from where a CPU begins.

@@ -43,7 +43,8 @@ func words(vs ...uint32) (b []byte) {
 // From function First on it boots: 0 startup_64 calls 1, and goes on by a pointer to 9;
 // 1 verify_cpu jumps into 2; 3 x86_64_start_kernel calls 4 and 5 idt_setup_early_handler;
 // 4 calls 7 panic, which calls 8; 10 start_secondary calls 11, which calls 12 and
-// 13 load_current_idt, and then calls 14.
+// 13 load_current_idt, and then calls 14. 20 machine_kexec calls 21, loads an IDT, and calls 22,
+// which calls 23.
 //
 // In the text that is freed: init_traced, a sealed endbr64 and an ftrace call, and
 // init_plain. What more sections there are, is behind the others.
@@ -69,13 +70,17 @@ func Kernel(l Layout, more ...Section) []byte {
 	boot(7, 8)
 	boot(10, 11, 14)
 	boot(11, 12, 13)
+	boot(22, 23)
+	boot(20, 21)
+	kexec := append([]byte{0x0f, 0x01, 0x1f, 0xe8}, words(uint32(2*16-5-3-5))...) // lidt (%rdi)
+	put(First+20, append(append(text[(First+20)*16:][:5:5], kexec...), 0xc3)...)
 	init := append([]byte{0xf3, 0x0f, 0x1e, 0xfa, 0xe8, 0, 0, 0, 0, 0x90, 0xc3, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc}, bytes.Repeat([]byte{0x90}, 15)...)
 	init = append(init, 0xc3)
 
 	var syms []elffile.Name
 	add := func(name string, addr uint64) { syms = append(syms, elffile.Name{Name: name, Addr: addr}) }
 	names := []string{"traced", "loads", "branches", "calls", "hidden", "jumper", "jumped", "hidden.cold", "__pfx_padded", "replaced", "replacement", "locked", "returns", "warns", "chosen", "ftrace_caller_end", "ftrace_call", "swap_pages"}
-	firsts := map[int]string{0: "startup_64", 1: "verify_cpu", 3: "x86_64_start_kernel", 5: "idt_setup_early_handler", 7: "panic", 10: "start_secondary", 13: "load_current_idt"}
+	firsts := map[int]string{0: "startup_64", 1: "verify_cpu", 3: "x86_64_start_kernel", 5: "idt_setup_early_handler", 7: "panic", 10: "start_secondary", 13: "load_current_idt", 20: "machine_kexec"}
 	for n := range 600 {
 		name := "fn_" + strings.Repeat("x", n%7) + string(rune('a'+n%26))
 		if n < len(names) {
