@@ -41,3 +41,16 @@ func TestInGuestRows(t *testing.T) {
 		t.Logf("%-14s %6.1f ns a call, at least %6.1f, %6.1f of it the probe; %d hits, %d exits", r.Name, r.CallNs.Median, r.CallNs.Min, r.OverNs, r.Hits, r.Exits)
 	}
 }
+
+// TestAttachCost: a script of 20 lines is at all of its places, and at most in the guest.
+func TestAttachCost(t *testing.T) {
+	_, g := booted(t)
+	a, err := g.attachCost(3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.Lines != 20 || a.Sites != 100 || a.InGuest < 50 {
+		t.Errorf("%+v", a)
+	}
+	t.Log(a.String())
+}

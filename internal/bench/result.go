@@ -73,6 +73,7 @@ type Result struct {
 	Rows   []Row `json:"rows"`
 	// InGuest are hits without an exit, beside detours written by hand.
 	InGuest   []InGuest `json:"inGuest"`
+	Attach    Attach    `json:"attach"`
 	Optimizer Optimizer `json:"optimizer"`
 	Peers     []Peer    `json:"peers"`
 	Startup   Startup   `json:"startup"`

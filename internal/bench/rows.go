@@ -288,6 +288,10 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 	if res.InGuest, err = g.inGuestRows(ctx, o.Runs); err != nil {
 		return nil, err
 	}
+	o.Progress("a script at many places")
+	if res.Attach, err = g.attachCost(o.Runs); err != nil {
+		res.Attach.Unavailable = err.Error()
+	}
 	o.Progress("optimizer")
 	if res.Optimizer, err = optimizerCost(ctx, o.Runs); err != nil {
 		if ctx.Err() != nil {

@@ -109,8 +109,17 @@ func (r *Result) inGuest() Table {
 		}
 		t.Rows = append(t.Rows, []string{x.Name + ": " + x.What, x.CallNs.String(), over, floor, ratio, fmt.Sprint(x.Hits), fmt.Sprint(x.Exits), records})
 	}
-	t.Notes = []string{r.Optimizer.String()}
+	t.Notes = []string{r.Attach.String(), r.Optimizer.String()}
 	return t
+}
+
+// String says what attaching a script costs.
+func (a *Attach) String() string {
+	if a.Ns == nil {
+		return fmt.Sprintf("What attaching a script costs was not measured: %s.", a.Unavailable)
+	}
+	return fmt.Sprintf("A script of %d lines at %d functions, %d of them in the guest, from its text to its jumps: %s ms (%.0f to %.0f).",
+		a.Lines, a.Sites, a.InGuest, figure("%.0f", a.Ns.Median/1e6), a.Ns.Min/1e6, a.Ns.Max/1e6)
 }
 
 // String says what optimizing costs.

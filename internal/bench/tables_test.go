@@ -19,6 +19,7 @@ func TestTables(t *testing.T) {
 			{Name: rowCount, What: "count", CallNs: &Spread{1, 1.9, 3}, OverNs: -0.1, Floor: rowFloorCount, FloorRatio: 0.9, Hits: 7},
 			{Name: rowRecord, What: "record", Unavailable: "no jump"},
 		},
+		Attach:    Attach{Lines: 20, Sites: 100, InGuest: 90, Ns: &Spread{4e7, 5e7, 6e7}},
 		Optimizer: Optimizer{CPUs: 8, Sites: 1000, Stops: 8, OneNs: &Spread{1e6, 2e6, 3e6}, BatchNs: &Spread{4e6, 5e6, 6e6}, LongestNs: 7e5},
 		Peers:     []Peer{{Name: "uprobe", What: "uprobe", NsPerHit: &Spread{40, 50, 60}}, {Name: "gdb", What: "gdb", Unavailable: "no qemu"}},
 	}
@@ -30,6 +31,7 @@ func TestTables(t *testing.T) {
 		"| plain: no probe | 2.0 (1.0 to 3.0) | - | - | - |",
 		"| count: count | 1.9 (1.0 to 3.0) | -0.1 (!) | floor_count | 0.90 | 7 | 0 | - |\n",
 		"| record | unavailable: no jump | - |",
+		"A script of 20 lines at 100 functions, 90 of them in the guest, from its text to its jumps: 50 ms (40 to 60).\n",
 		"one site 2000 us (1000 to 3000); 1000 sites in 8 stops 5000 us (4000 to 6000) in all; the longest single stop of the run 700 us.\n",
 		"| uprobe | uprobe | 50.0 (40.0 to 60.0) | 0.50 |\n",
 		"| gdb | gdb | unavailable: no qemu | - |\n",

@@ -60,7 +60,7 @@ func (d *Definition) ToGuest(addr guest.GVA, user bool) (stage, entry *probe.Sta
 	}
 	p, err := d.main.prog.WithMaps(maps...)
 	if err == nil {
-		g.blocks, err = rt.stage(p, addr, user, uint64(g.mark()), nil)
+		g.blocks, err = rt.stage(p, rt.compile(p, user, uint64(g.mark())), addr, user, nil)
 	}
 	if err != nil {
 		g.close()

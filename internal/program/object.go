@@ -46,6 +46,7 @@ type Program struct {
 	obj    *Object
 	user   bool // it was loaded for code of CPL3
 	prog   *bpf.Program
+	made   machineCode
 	runner *runner
 	rings  bool // it writes into some
 	blocks *blocks
@@ -63,6 +64,8 @@ type LoadOptions struct {
 
 	// User says whether what a program attaches to is code of CPL3; nil: nothing is.
 	User func(attachTo string) bool
+
+	script bool // its compiler makes no mistakes: they are not looked for
 }
 
 // StrictError is the refusal of a program for its warnings.
@@ -97,6 +100,7 @@ func (rt *Runtime) Load(file []byte, opt LoadOptions) (*Object, error) {
 // so many as are said, are at places in the guest; Run runs the others, for which the maps
 // have values of one more vCPU.
 func (rt *Runtime) LoadScript(o *bpf.Object, placed int, opt LoadOptions) (*Object, error) {
+	opt.script = true
 	return rt.load(o, opt, placed, rt.cfg.CPUs+1)
 }
 
@@ -119,7 +123,10 @@ func (rt *Runtime) load(o *bpf.Object, opt LoadOptions, placed, cpus int) (*Obje
 	for i, lp := range obj.col.Programs[:placed] {
 		p := &Program{
 			Name: lp.Name(), Section: lp.Section, AttachTo: lp.AttachTo, Kind: lp.Kind(), Place: bpf.InGuest, Why: pl.why[i],
-			obj: obj, user: pl.user[i], prog: lp.Program, runner: rt.newRunner(lp.Program), Warnings: lp.Warnings(),
+			obj: obj, user: pl.user[i], prog: lp.Program, runner: rt.newRunner(lp.Program),
+		}
+		if !opt.script {
+			p.Warnings = lp.Warnings()
 		}
 		if opt.Strict && len(p.Warnings) > 0 {
 			obj.col.Close()
@@ -133,6 +140,7 @@ func (rt *Runtime) load(o *bpf.Object, opt LoadOptions, placed, cpus int) (*Obje
 		}
 		obj.Programs = append(obj.Programs, p)
 	}
+	obj.compile()
 	return obj, nil
 }
 
@@ -279,7 +287,7 @@ func (p *Program) stage(addr guest.GVA, user bool, refuse string) *probe.Stage {
 	case user != p.user:
 		err = errors.New("its maps are for code of the other privilege")
 	default:
-		p.blocks, err = p.obj.rt.stage(p.prog, addr, user, 0, p.obj.again)
+		p.blocks, err = p.obj.rt.stage(p.prog, p.made, addr, user, p.obj.again)
 	}
 	if err != nil {
 		p.Place, p.Why = bpf.OnHost, err.Error()

@@ -2,6 +2,7 @@ package program
 
 import (
 	"encoding/binary"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -39,12 +40,43 @@ type blocks struct {
 // lostSize is the room behind the blocks for the count of hits on no vCPU.
 const lostSize = 64
 
-// stage compiles p and makes its blocks, for code of that privilege. cookie is what it is told
-// by get_attach_cookie.
-func (rt *Runtime) stage(p *bpf.Program, funcIP guest.GVA, user bool, cookie uint64, again func()) (*blocks, error) {
+// machineCode is what a program was compiled to, or why it cannot be.
+type machineCode struct {
+	code []byte
+	info *bpf.Info
+	err  error
+}
+
+// compile compiles p for code of that privilege. cookie is what it is told by
+// get_attach_cookie.
+func (rt *Runtime) compile(p *bpf.Program, user bool, cookie uint64) (c machineCode) {
 	l := rt.layout(user)
 	l.Cookie = cookie
-	code, info, err := bpf.Compile(p, l)
+	c.code, c.info, c.err = bpf.Compile(p, l)
+	return c
+}
+
+// compile compiles the programs that can run in the guest, as many at a time as there are
+// processors.
+func (o *Object) compile() {
+	var all sync.WaitGroup
+	slots := make(chan struct{}, runtime.GOMAXPROCS(0))
+	for _, p := range o.Programs {
+		if p.Place != bpf.InGuest {
+			continue
+		}
+		slots <- struct{}{}
+		all.Go(func() {
+			p.made = o.rt.compile(p.prog, p.user, 0)
+			<-slots
+		})
+	}
+	all.Wait()
+}
+
+// stage makes the blocks of p, for code of that privilege.
+func (rt *Runtime) stage(p *bpf.Program, made machineCode, funcIP guest.GVA, user bool, again func()) (*blocks, error) {
+	code, info, err := made.code, made.info, made.err
 	if err != nil {
 		return nil, err
 	}

@@ -101,7 +101,9 @@ func Compile(p *Program, l Layout) ([]byte, *Info, error) {
 	// registers must be kept when it is assembled with that, so it is done three times.
 	for pass := range 3 {
 		if pass == 1 {
-			c.keepConsts()
+			if c.keepConsts(); len(c.consts) == 0 {
+				continue
+			}
 		}
 		if err := c.assemble(); err != nil {
 			return nil, nil, err
@@ -147,7 +149,8 @@ type stub struct {
 
 // assemble makes the code, with what was found out the last time.
 func (c *compiler) assemble() error {
-	c.Asm, c.info = insn.Asm{}, &Info{OwnStack: c.ownStack, Small: c.ownStack && !c.fails, Reentrant: !c.claims, Aligned: c.aligned, Slots: make([]int, len(c.p.ops))}
+	c.Asm.Reset()
+	c.info = &Info{OwnStack: c.ownStack, Small: c.ownStack && !c.fails, Reentrant: !c.claims, Aligned: c.aligned, Slots: make([]int, len(c.p.ops))}
 	c.routines, c.stubs, c.fixups, c.wanted = map[string]insn.Label{}, nil, nil, map[uint64]int{}
 	c.fail, c.leave, c.failed, c.out = c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel()
 	c.pcs, c.backs = c.pcs[:0], map[int]insn.Label{}

@@ -43,6 +43,8 @@ type verifier struct {
 	stops         []int64
 	sizes         map[int32][2]int64 // of records, by id: the least and the greatest they can have
 
+	now, taken, falls state // scratch of block and branch
+
 	final    bool // everything is known: facts and warnings are written down
 	facts    []fact
 	warnings []Warning
@@ -172,12 +174,13 @@ func (a *verifier) reach(pc int, st *state) {
 
 // block follows the operations from the head at pc to where the next block begins.
 func (a *verifier) block(pc int) {
-	st := *a.heads[pc]
+	st := &a.now
+	*st = *a.heads[pc]
 	for {
 		o, f := &a.p.ops[pc], &a.facts[pc]
 		if a.final {
 			f.reached, f.open = true, len(st.open) > 0
-			a.reads(pc, &st)
+			a.reads(pc, st)
 		}
 		switch {
 		case o.code == opMissing:
@@ -188,23 +191,23 @@ func (a *verifier) block(pc int) {
 			}
 			return
 		case o.code == opJa:
-			a.loopStep(pc, &st)
-			a.reach(int(o.off), &st)
+			a.loopStep(pc, st)
+			a.reach(int(o.off), st)
 			return
 		case o.conditional():
-			a.branch(pc, &st)
+			a.branch(pc, st)
 			return
 		case o.code == opCallLocal:
-			a.callLocal(pc, &st)
+			a.callLocal(pc, st)
 			return
 		}
-		a.exec(pc, &st)
+		a.exec(pc, st)
 		next := pc + 1
 		if o.code == opLoadImm {
 			next++
 		}
 		if pc = next; a.isHead[pc] {
-			a.reach(pc, &st)
+			a.reach(pc, st)
 			return
 		}
 	}

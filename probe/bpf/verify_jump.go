@@ -3,8 +3,9 @@ package bpf
 // branch follows a conditional jump both ways, or the only one.
 func (a *verifier) branch(pc int, st *state) {
 	o := &a.p.ops[pc]
-	taken, falls := *st, *st
-	canJump, canFall := a.compare(o, &taken, true), a.compare(o, &falls, false)
+	taken, falls := &a.taken, &a.falls
+	*taken, *falls = *st, *st
+	canJump, canFall := a.compare(o, taken, true), a.compare(o, falls, false)
 	if a.final {
 		f := &a.facts[pc]
 		switch {
@@ -17,11 +18,11 @@ func (a *verifier) branch(pc int, st *state) {
 		}
 	}
 	if canJump {
-		a.loopStep(pc, &taken)
-		a.reach(int(o.off), &taken)
+		a.loopStep(pc, taken)
+		a.reach(int(o.off), taken)
 	}
 	if canFall {
-		a.reach(pc+1, &falls)
+		a.reach(pc+1, falls)
 	}
 }
 

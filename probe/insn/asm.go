@@ -16,6 +16,9 @@ type Asm struct {
 	written RegSet
 }
 
+// Reset begins anew, in the same memory.
+func (a *Asm) Reset() { *a = Asm{b: a.b[:0], labels: a.labels[:0], refs: a.refs[:0]} }
+
 // Label is a place in the code, or outside of it, that jumps and calls name.
 type Label int
 

@@ -15,7 +15,7 @@ import (
 // TestAsmText assembles each instruction with random operands, and lets
 // x86asm, and objdump where there is one, read them.
 func TestAsmText(t *testing.T) {
-	notInsns := []string{"NewLabel", "Place", "Here", "Outside", "Offset", "Len", "PC", "Written", "MarkWritten", "Append", "Align", "Link", "Code"}
+	notInsns := []string{"NewLabel", "Place", "Here", "Outside", "Offset", "Len", "PC", "Written", "MarkWritten", "Append", "Align", "Link", "Code", "Reset"}
 	var names []string
 	for m := range reflect.TypeFor[*Asm]().Methods() {
 		if name := m.Name; !slices.Contains(notInsns, name) {
