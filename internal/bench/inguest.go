@@ -277,19 +277,23 @@ func (s *subjects) measure(ctx context.Context, r *InGuest) (float64, error) {
 	return ns, nil
 }
 
-// attach makes the probes of a row, and reports why one cannot run in the guest. The first
-// is the one whose hits count.
-func (s *subjects) attach(name string) (first *probe.Kprobe, all []probe.Probe, err error) {
-	var ps []*program.Program
+// programs are those of a row.
+func (s *subjects) programs(name string) (ps []*program.Program) {
+	if o := s.scripts[name]; o != nil {
+		return o.Programs
+	}
 	for _, p := range s.obj.Programs {
 		if p.Name == name || name == rowLatency && p.Name == "begin" {
 			ps = append(ps, p)
 		}
 	}
-	if o := s.scripts[name]; o != nil {
-		ps = o.Programs
-	}
-	for _, p := range ps {
+	return ps
+}
+
+// attach makes the probes of a row, and reports why one cannot run in the guest. The first
+// is the one whose hits count.
+func (s *subjects) attach(name string) (first *probe.Kprobe, all []probe.Probe, err error) {
+	for _, p := range s.programs(name) {
 		k := &probe.Kprobe{Name: p.Name, Addr: s.hot.Addr, Pre: func(*probe.Context) int { return 0 }}
 		if p.Kind.AtReturn() {
 			ret := &probe.Kretprobe{Kprobe: probe.Kprobe{Name: p.Name, Addr: s.hot.Addr}}

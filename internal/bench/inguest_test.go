@@ -54,3 +54,33 @@ func TestAttachCost(t *testing.T) {
 	}
 	t.Log(a.String())
 }
+
+// TestScriptCode: scripts are compiled to hardly more machine code than the same in C, which
+// is what their cost comes from.
+func TestScriptCode(t *testing.T) {
+	_, g := booted(t)
+	s, err := g.newSubjects()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	size := func(name string) (n int) {
+		ps := s.programs(name)
+		if _, _, err := s.attach(name); err != nil || len(ps) == 0 {
+			t.Fatalf("%s: %d programs, %v", name, len(ps), err)
+		}
+		for _, p := range ps {
+			n += p.CodeBytes()
+		}
+		return n
+	}
+	for _, sc := range scripts {
+		beside := sc.beside
+		if beside == rowFloorCount {
+			beside = rowCount
+		}
+		if is, c := size(sc.name), size(beside); is*10 > c*13 {
+			t.Errorf("%s: %d bytes of code, and %d of %s in C", sc.name, is, c, beside)
+		}
+	}
+}

@@ -49,6 +49,7 @@ type generator struct {
 	frameTop, roomTop int // at most
 	vars              map[*variable]mem
 	loops             []loop
+	found             []found      // by the predicate
 	functions         []func()     // that are made behind the program
 	inRoom            bool         // all values are in the room, where functions find them
 	wantsRoom         bool         // there are functions that must find values
@@ -92,7 +93,7 @@ func (c *checker) attempt(d *probeDef, p *point, number int, cfg *Options, room,
 		g.store(g.saved, rCtx)
 	}
 	if d.cond != nil {
-		g.jumpUnless(d.cond, g.end)
+		g.predicate(d.cond)
 	}
 	g.stmts(d.body)
 	g.Place(g.end)
@@ -291,6 +292,7 @@ func (g *generator) stmt(s *stmt) {
 
 // loop makes a loop's labels; f makes its code, and places next.
 func (g *generator) loop(f func(loop)) {
+	g.found = nil // what comes later in the text may come before
 	l := loop{g.NewLabel(), g.NewLabel()}
 	g.loops = append(g.loops, l)
 	f(l)

@@ -31,6 +31,7 @@ func (g *generator) length64(m *mapDef) {
 // forMap makes a loop over the elements of a map. Its body is a function of its own, which
 // finds all values in the room: that is why they are there.
 func (g *generator) forMap(s *stmt) {
+	g.found = nil
 	m := g.c.byName[s.value.name]
 	g.scoped(func() {
 		function, on := g.NewLabel(), g.NewLabel()

@@ -76,6 +76,7 @@ func (g *generator) mark(m *mapDef, at mem) {
 // rValue. Where there is no room for it that is counted, and R0 is 0 at fail.
 func (g *generator) pointer(e *expr, fail bpfgen.Label) {
 	m := g.c.byName[e.name]
+	g.changes(m)
 	if m.isArray() {
 		g.Emit(asm.LoadMapValue(rValue, g.mapNumber(m.name), 0))
 		g.mark(m, mem{rValue, 0})
@@ -120,6 +121,10 @@ func (g *generator) readMap(e *expr) {
 	}
 	if m.value.isAggregate() {
 		g.scoped(func() { g.merged(m, g.key(e)) })
+		return
+	}
+	if at, ok := g.foundNumber(e); ok {
+		g.load(asm.R0, at)
 		return
 	}
 	g.scoped(func() {
@@ -186,6 +191,7 @@ func (g *generator) assignMap(s *stmt) {
 		}
 		g.mark(m, val)
 		key := g.key(s.to)
+		g.changes(m)
 		g.loadMap(asm.R1, m.name)
 		g.address(asm.R2, key)
 		g.address(asm.R3, val)
@@ -198,6 +204,7 @@ func (g *generator) assignMap(s *stmt) {
 // deleteKey takes an element out, and leaves 1 in R0 where it was there.
 func (g *generator) deleteKey(e *expr) {
 	m := g.c.byName[e.name]
+	defer g.changes(m)
 	done, none := g.NewLabel(), g.NewLabel()
 	g.scoped(func() {
 		if m.keyed == 1 && m.value.isAggregate() {
