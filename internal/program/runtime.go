@@ -176,13 +176,17 @@ func (rt *Runtime) where(p *bpf.Program, user bool) error {
 	case rt.profile() == nil:
 		return errors.New("the guest has no profile that says which vCPU code runs on")
 	}
+	for _, h := range p.Helpers() { // which say more than that the host alone has their maps
+		if info := helperInfo[h]; info.Place == bpf.OnHost {
+			return fmt.Errorf("it calls %v, which %s", h, info.Why)
+		}
+	}
 	if why := p.HostOnly(); why != "" {
 		return errors.New(why)
 	}
 	for _, h := range p.Helpers() {
-		if info := helperInfo[h]; info.Place == bpf.OnHost {
-			return fmt.Errorf("it calls %v, which %s", h, info.Why)
-		} else if why := rt.cfg.Engine.Capabilities(user).NoFault; why != "" && info.Reads() {
+		info := helperInfo[h]
+		if why := rt.cfg.Engine.Capabilities(user).NoFault; why != "" && info.Reads() {
 			return fmt.Errorf("it calls %v, which may fault: %s", h, why)
 		}
 		if h.IsClock() {
