@@ -1,5 +1,7 @@
 package guest
 
+import "encoding/binary"
+
 // Window is a range of values: those from Lo on, N of them.
 type Window struct{ Lo, N uint64 }
 
@@ -11,6 +13,16 @@ func Scan(b []byte, x, y Window, found func(v uint64)) {
 	for i := range words {
 		if v := words[i].Load(); v-x.Lo < x.N || v-y.Lo < y.N {
 			found(v)
+		}
+	}
+}
+
+// Replace puts what with returns in the place of each word that Scan would find in b, which nobody else
+// has.
+func Replace(b []byte, x, y Window, with func(v uint64) uint64) {
+	for ; len(b) >= 8; b = b[8:] {
+		if v := binary.LittleEndian.Uint64(b); v-x.Lo < x.N || v-y.Lo < y.N {
+			binary.LittleEndian.PutUint64(b, with(v))
 		}
 	}
 }

@@ -29,6 +29,25 @@ type Tables struct {
 	built *tableBuilder
 }
 
+// Used returns how many bytes of what was set aside for tables are in use. Any goroutine.
+func (t *Tables) Used() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.built.used
+}
+
+// SetUsed is for tables that are now as they were when Used returned n; false where there is no room
+// for so many.
+func (t *Tables) SetUsed(n int) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n < PageSize || n > len(t.built.mem) || n%PageSize != 0 {
+		return false
+	}
+	t.built.used = n
+	return true
+}
+
 // Map maps the 4 KiB page at pa, which no table maps, at va: executable, not
 // writable, for CPL3 if user is set. The guest sees it at once: processors don't
 // remember that a page was not present (SDM Vol. 3, 4.10.2.3), and a hypervisor

@@ -157,6 +157,25 @@ func (vm *VM) UnmapMemory(slot int) error {
 	return nil
 }
 
+// Forget has KVM look at the guest's page tables anew: where it shadows them it has not seen what the host has
+// written there. gpa is an address without memory, of which there will be one page for a moment. KVM drops
+// all that it has made of page tables when any slot goes (kvm_arch_flush_shadow_memslot, Linux,
+// arch/x86/kvm/mmu/mmu.c).
+func (vm *VM) Forget(gpa uint64) error {
+	page, err := AllocMemory(os.Getpagesize())
+	if err != nil {
+		return err
+	}
+	err = vm.MapMemory(forgetSlot, gpa, page, 0)
+	if err == nil {
+		err = vm.UnmapMemory(forgetSlot)
+	}
+	return errors.Join(err, FreeMemory(page))
+}
+
+// forgetSlot is a slot that nobody else has: the kernel has 509 at least (KVM_USER_MEM_SLOTS).
+const forgetSlot = 500
+
 // region is what a memory slot holds. One without memory is a slot that does not exist.
 type region struct {
 	gpa   uint64

@@ -53,12 +53,9 @@ func (s *System) MSRIndexes() ([]uint32, error) {
 // at the first that KVM does not have, with an *MSRError; gokvm's function
 // reports success then.
 func (v *VCPU) GetMSRs(msrs []MSR) error {
-	n, buf, err := v.doMSRs("get", ioGetMSRs, msrs)
+	n, err := v.getMSRs(msrs)
 	if err != nil {
 		return err
-	}
-	for i := range n {
-		msrs[i].Data = binary.LittleEndian.Uint64(buf[sizeofMSRsHeader+sizeofMSREntry*i+8:])
 	}
 	if n < len(msrs) {
 		return &MSRError{Op: "get", Index: msrs[n].Index}
@@ -77,6 +74,35 @@ func (v *VCPU) SetMSRs(msrs []MSR) error {
 		return &MSRError{Op: "set", Index: msrs[n].Index, Value: msrs[n].Data}
 	}
 	return nil
+}
+
+// getMSRs reads the MSRs up to the first that KVM does not have, and returns how many.
+func (v *VCPU) getMSRs(msrs []MSR) (int, error) {
+	n, buf, err := v.doMSRs("get", ioGetMSRs, msrs)
+	for i := range n {
+		msrs[i].Data = binary.LittleEndian.Uint64(buf[sizeofMSRsHeader+sizeofMSREntry*i+8:])
+	}
+	return n, err
+}
+
+// ReadMSRs returns those of the MSRs of these numbers that KVM has for this vCPU.
+func (v *VCPU) ReadMSRs(indexes []uint32) (msrs []MSR, err error) {
+	for len(indexes) > 0 {
+		batch := make([]MSR, min(len(indexes), maxMSRs))
+		for i := range batch {
+			batch[i].Index = indexes[i]
+		}
+		n, err := v.getMSRs(batch)
+		if err != nil {
+			return nil, err
+		}
+		msrs = append(msrs, batch[:n]...)
+		if n < len(batch) {
+			n++ // KVM has stopped at one that it does not have
+		}
+		indexes = indexes[n:]
+	}
+	return msrs, nil
 }
 
 // doMSRs passes msrs as struct kvm_msrs and returns how many KVM did.

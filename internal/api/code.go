@@ -18,6 +18,7 @@ const (
 	CodeMapNotFound   Code = "map_not_found"      // 404
 	CodeNoStream      Code = "stream_not_found"   // 404
 	CodeNoScript      Code = "script_not_found"   // 404
+	CodeNoSnapshot    Code = "snapshot_not_found" // 404
 	CodeNoTask        Code = "task_not_found"     // 404
 	CodeBadObject     Code = "bad_object"         // 400: an object file is damaged, or has what is not supported
 	CodeBadFile       Code = "bad_file"           // 400: it is no copy of a file of the guest's

@@ -65,9 +65,22 @@ type Crash struct {
 	Report   string         `json:"report"`         // all of it, in lines for people
 }
 
+// SnapshotType is the type of the answer to POST /v1/guest/save, and of the body of POST /v1/snapshots: a file as
+// kvm/snapshot has it.
+const SnapshotType = "application/octet-stream"
+
+// Snapshot is the body of the answer to POST /v1/snapshots.
+type Snapshot struct {
+	ID     string `json:"id"` // for ResetGuest.To
+	VCPUs  int    `json:"vcpus"`
+	Memory uint64 `json:"memory"` // bytes of RAM
+	Bytes  int    `json:"bytes"`  // of memory that are in it
+}
+
 // ResetGuest is the body of POST /v1/guest/reset.
 type ResetGuest struct {
-	Paused bool `json:"paused,omitempty"` // stop before the first instruction
+	Paused bool   `json:"paused,omitempty"` // stop before the first instruction
+	To     string `json:"to,omitempty"`     // the ID of the snapshot that the guest is to be; "": it boots anew
 }
 
 // Call is the body of POST /v1/guest/call. Exactly one of Symbol and Addr says

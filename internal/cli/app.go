@@ -238,7 +238,7 @@ func judge(err error) command.Verdict {
 // wireStatus is the exit status for a refusal of the daemon.
 func wireStatus(code api.Code) int {
 	switch code {
-	case api.CodeProbeNotFound, api.CodeMapNotFound, api.CodeNoStream, api.CodeNoScript, api.CodeNoTask, api.CodeNoType, "symbol_not_found", "no_symbol_at_address":
+	case api.CodeProbeNotFound, api.CodeMapNotFound, api.CodeNoStream, api.CodeNoScript, api.CodeNoSnapshot, api.CodeNoTask, api.CodeNoType, "symbol_not_found", "no_symbol_at_address":
 		return exitNotFound
 	case api.CodeForbidden:
 		return exitPermission

@@ -22,10 +22,17 @@ func (a *app) guest() command.Spec {
 		}, printGuest)}
 	}
 	var paused bool
+	var to string
 	reset := action("reset", "Boot the guest anew, with its probes in place", func(ctx context.Context, c *client.Client) (api.Guest, error) {
+		if to != "" {
+			return resetTo(ctx, c, to, paused)
+		}
 		return c.Reset(ctx, api.ResetGuest{Paused: paused})
 	})
-	reset.Flags = func(f *pflag.FlagSet) { f.BoolVar(&paused, "paused", false, "stop before the first instruction") }
+	reset.Flags = func(f *pflag.FlagSet) {
+		f.BoolVar(&paused, "paused", false, "stop before the first instruction, or where the snapshot was taken")
+		f.StringVar(&to, "to", "", "make the guest what it was when 'guest save' wrote this `file`, with the probes of now")
+	}
 	return command.Spec{
 		Use:   "guest",
 		Short: "Show and control the guest",
@@ -33,7 +40,7 @@ func (a *app) guest() command.Spec {
 			action("status", "Show the guest's state", func(ctx context.Context, c *client.Client) (api.Guest, error) { return c.Guest(ctx) }),
 			action("pause", "Take every vCPU out of guest mode", func(ctx context.Context, c *client.Client) (api.Guest, error) { return c.Pause(ctx) }),
 			action("resume", "Let the guest run", func(ctx context.Context, c *client.Client) (api.Guest, error) { return c.Resume(ctx) }),
-			reset, a.console(), a.text(),
+			reset, a.save(), a.console(), a.text(),
 		},
 	}
 }

@@ -2,6 +2,8 @@ package client
 
 import (
 	"context"
+	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -37,6 +39,24 @@ func (c *Client) Resume(ctx context.Context) (g api.Guest, err error) {
 // Reset boots the guest anew, with its probes in place.
 func (c *Client) Reset(ctx context.Context, r api.ResetGuest) (g api.Guest, err error) {
 	return g, c.call(ctx, http.MethodPost, "/v1/guest/reset", nil, r, &g)
+}
+
+// Save writes a snapshot of the guest to w, as kvm/snapshot reads it.
+func (c *Client) Save(ctx context.Context, w io.Writer) error {
+	resp, err := c.do(ctx, http.MethodPost, "/v1/guest/save", nil, nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if _, err := io.Copy(w, resp.Body); err != nil {
+		return fmt.Errorf("save: %w", err)
+	}
+	return nil
+}
+
+// GiveSnapshot gives the daemon a snapshot, from r, for resets to it.
+func (c *Client) GiveSnapshot(ctx context.Context, r io.Reader) (s api.Snapshot, err error) {
+	return s, c.call(ctx, http.MethodPost, "/v1/snapshots", nil, r, &s)
 }
 
 // Call runs a function of the guest.

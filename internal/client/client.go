@@ -62,7 +62,10 @@ func (c *Client) Close() { c.base.CloseIdleConnections() }
 // the error that its envelope holds.
 func (c *Client) do(ctx context.Context, method, path string, query url.Values, in any) (*http.Response, error) {
 	var body io.Reader
-	if in != nil {
+	kind := "application/json"
+	if raw, ok := in.(io.Reader); ok {
+		body, kind = raw, api.SnapshotType
+	} else if in != nil {
 		b, err := json.Marshal(in)
 		if err != nil {
 			return nil, fmt.Errorf("%s %s: %w", method, path, err)
@@ -80,7 +83,7 @@ func (c *Client) do(ctx context.Context, method, path string, query url.Values, 
 	}
 	req.Header.Set("User-Agent", "guestprobe/"+api.Build().Version)
 	if in != nil {
-		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("Content-Type", kind)
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {

@@ -100,7 +100,11 @@ func (s *server) resetGuest(w http.ResponseWriter, r *http.Request) error {
 	if err := r.Context().Err(); err != nil {
 		return fmt.Errorf("reset: %w", err)
 	}
-	if err := s.resetGuestAndPrograms(context.WithoutCancel(r.Context())); err != nil {
+	reset, err := s.resetTo(req.To)
+	if err != nil {
+		return err
+	}
+	if err := s.resetGuestAndPrograms(context.WithoutCancel(r.Context()), reset); err != nil {
 		return err
 	}
 	s.boots.Add(1)

@@ -98,7 +98,7 @@ func TestLocatedAgain(t *testing.T) {
 	}{{8, "vfs_read", 22, "(vfs_read+0x4/0xa9) total=22 fd=0x3"}, {16, "vfs_reed", 33, "(vfs_reed+0x4/0xa9) total=33 fd=0x3"},
 		{8, "vfs_read", 7, ""}, {0, "", 0, ""}} {
 		v.by, v.name = b.by, b.name
-		if err := h.s.resetGuestAndPrograms(context.Background()); err != nil {
+		if err := h.s.resetGuestAndPrograms(context.Background(), h.s.guest.Reset); err != nil {
 			t.Fatal(err)
 		}
 		set(at.Addr, 44)

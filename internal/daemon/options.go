@@ -35,6 +35,8 @@ type options struct {
 	maps    uint64 // bytes of the host that maps may take
 	cmdline string
 	paused  bool
+	restore string // file of a snapshot
+	given   func(flag string) bool
 	probes  []string
 	tick    time.Duration
 	kvm     string // device
@@ -82,6 +84,7 @@ func (o *options) imageName() string {
 // flags declares the daemon's flags.
 func (o *options) flags(f *pflag.FlagSet) {
 	f.SortFlags = false
+	o.given = f.Changed
 	f.StringVar(&o.guest, "guest", o.guest, "boot this static x86-64 ELF `file` (default: the built-in guest)")
 	f.StringVar(&o.kernel, "kernel", o.kernel, "boot this Linux kernel, a bzImage or vmlinux `file`, instead")
 	f.StringVar(&o.initrd, "initrd", o.initrd, "initial RAM disk `file` of the kernel")
@@ -99,6 +102,7 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.Var((*sizeValue)(&o.maps), "map-memory", "the host's memory that maps of programs may take in all")
 	f.StringVar(&o.cmdline, "cmdline", o.cmdline, "command line `TEXT` for the guest")
 	f.BoolVar(&o.paused, "paused", o.paused, "stop before the guest's first instruction")
+	f.StringVar(&o.restore, "restore", o.restore, "have the guest go on where it was when 'guestprobe guest save' wrote this `file`, with what was attached; a guest of --guest is loaded from where it was unless that is given")
 	f.StringArrayVar(&o.probes, "probe", o.probes, "attach the probe of this `DEFINITION` before the guest's first instruction; may be repeated")
 	f.DurationVar(&o.tick, "tick", o.tick, "period of the guest's timer interrupt, 0 for none")
 	f.StringVar(&o.kvm, "kvm", o.kvm, "KVM `device` (default /dev/kvm)")
@@ -152,6 +156,8 @@ func (o *options) check() error {
 		return command.Usagef("--cmdline: contains a NUL byte")
 	case o.kernel != "" && o.guest != "":
 		return command.Usagef("--kernel and --guest: a guest boots one of them")
+	case o.kernel != "" && o.restore != "":
+		return command.Usagef("--restore: Linux guests cannot be saved or restored")
 	case o.kernel == "" && o.initrd != "":
 		return command.Usagef("--initrd: goes with --kernel")
 	case o.kernel == "" && o.symbols != "":

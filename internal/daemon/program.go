@@ -131,7 +131,7 @@ func (st *store) attachObject(req api.AttachProgram) ([]api.Probe, error) {
 	if len(loaded.LeftOut) > 0 {
 		st.log.Info("programs are left out: the guest does not have their functions", "functions", loaded.LeftOut)
 	}
-	obj := &object{Object: loaded}
+	obj := &object{Object: loaded, request: &req}
 	specs, err := programSpecs(loaded, api.ProbeSpec{Disabled: req.Disabled, Space: req.Space, OnHost: req.OnHost, Stay: true})
 	if err != nil {
 		loaded.Close()
@@ -300,9 +300,9 @@ func (a *attached) wireProgram() *api.ProgramInfo {
 	return info
 }
 
-// resetGuestAndPrograms boots the guest anew, with everything that programs have
+// resetGuestAndPrograms has reset boot the guest anew, or make it what it was, with everything that programs have
 // in its memory.
-func (s *server) resetGuestAndPrograms(ctx context.Context) error {
+func (s *server) resetGuestAndPrograms(ctx context.Context, reset func(context.Context) error) error {
 	// What is attached in between would take memory that programs had before.
 	s.probes.loading.Lock()
 	defer s.probes.loading.Unlock()
@@ -321,7 +321,7 @@ func (s *server) resetGuestAndPrograms(ctx context.Context) error {
 		}
 	}
 	s.probes.programs.Save()
-	if err := s.guest.Reset(ctx); err != nil {
+	if err := reset(ctx); err != nil {
 		if running {
 			_ = s.guest.Resume() // the error to tell is that of the reset
 		}

@@ -26,6 +26,8 @@ type object struct {
 	probes []*attached    // that are registered; objects.mu guards it
 	script *runningScript // that it is of, which closes it; nil: it is of a file
 
+	request *api.AttachProgram // that has brought it, if it is of a file
+
 	use sync.RWMutex // held for reading while a map is read, for writing to give them back
 }
 

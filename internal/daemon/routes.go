@@ -29,6 +29,8 @@ func routes() []route {
 		{http.MethodPost, "/v1/guest/pause", (*server).pauseGuest, nil},
 		{http.MethodPost, "/v1/guest/resume", (*server).resumeGuest, nil},
 		{http.MethodPost, "/v1/guest/reset", (*server).resetGuest, nil},
+		{http.MethodPost, "/v1/guest/save", (*server).saveGuest, nil},
+		{http.MethodPost, "/v1/snapshots", (*server).putSnapshot, nil},
 		{http.MethodPost, "/v1/guest/call", (*server).callGuest, nil},
 		{http.MethodGet, "/v1/guest/text", (*server).getText, nil},
 		{http.MethodGet, "/v1/guest/console", (*server).streamConsole, []string{"follow", "bytes"}},

@@ -18,6 +18,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/kvm/snapshot"
 )
 
 // exitPermission is guestprobed's exit status when /dev/kvm or the socket may not
@@ -114,6 +115,12 @@ func serve(ctx context.Context, env command.Env, o options, newGuest guestMaker)
 		}
 		o.socket = path
 	}
+	var snap *snapshot.Snapshot
+	if o.restore != "" {
+		if snap, err = readSnapshot(&o); err != nil {
+			return err
+		}
+	}
 	prog, err := loadProgram(&o)
 	if err != nil {
 		return err
@@ -143,6 +150,11 @@ func serve(ctx context.Context, env command.Env, o options, newGuest guestMaker)
 		"memory", formatSize(o.memory), "took", time.Since(started))
 	s := newServer(log, o, g, lw.Lost)
 	defer s.probes.close()
+	if snap != nil {
+		if err := s.attachSnapshot(ctx, snap); err != nil {
+			return err
+		}
+	}
 	if err := s.attachFlags(); err != nil {
 		return err
 	}

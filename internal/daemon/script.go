@@ -206,7 +206,7 @@ func (s *server) runScript(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer s.closeStream(rs.stream)
-	rs.put(api.RecordStart, rs.start(r, rs.id))
+	rs.put(api.RecordStart, rs.start(requestPeer(r), rs.id))
 	rs.warn(warnings)
 	heart := time.NewTicker(s.opt.heartbeat)
 	defer heart.Stop()
@@ -253,10 +253,10 @@ func (s *server) startScript(req *api.RunScript) (_ *runningScript, warnings []s
 
 // start is the first record of a stream with that number, for a client that has just begun
 // the script.
-func (rs *runningScript) start(r *http.Request, stream uint64) api.Start {
+func (rs *runningScript) start(who peer, stream uint64) api.Start {
 	st := rs.s.probes
 	ps := st.describe(st.those(rs.own.only))
-	rs.s.logAttached(slices.Values(ps), "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
+	rs.s.logAttached(slices.Values(ps), "uid", who.UID, "pid", who.PID)
 	rs.printer.Attached(rs.script.Attached())
 	idle := []api.ProgramInfo{}
 	for _, p := range rs.obj.Idle {

@@ -127,25 +127,35 @@ func (s *server) keepScript(w http.ResponseWriter, r *http.Request, req *api.Run
 	if err := s.scripts.reserve(req.Detach); err != nil {
 		return err
 	}
+	k, warnings, err := s.startKept(req, requestPeer(r))
+	if err != nil {
+		return err
+	}
+	info := k.info()
+	info.Warnings = warnings
+	writeJSON(w, http.StatusCreated, info)
+	return nil
+}
+
+// startKept begins a script whose name is reserved, for who asks, and lets it go on. On an error the name is
+// free again.
+func (s *server) startKept(req *api.RunScript, who peer) (*keptScript, []string, error) {
 	rs, warnings, err := s.startScript(req)
 	if err != nil {
 		_ = s.scripts.start(req.Detach, nil)
-		return err
+		return nil, nil, err
 	}
 	k := &keptScript{runningScript: rs, req: *req, since: time.Now(), log: newScriptLog(), done: make(chan struct{})}
 	rs.stream = s.newStream(k.log)
 	rs.ending, rs.look = k.log.mark, make(chan func())
-	k.begin = rs.start(r, 0)
+	k.begin = rs.start(who, 0)
 	rs.warn(warnings)
-	info := k.info()
 	if err := s.scripts.start(req.Detach, k); err != nil {
 		rs.close()
-		return err
+		return nil, nil, err
 	}
-	info.Warnings = warnings
-	s.log.Info("script", "name", req.Detach, "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
-	writeJSON(w, http.StatusCreated, info)
-	return nil
+	s.log.Info("script", "name", req.Detach, "uid", who.UID, "pid", who.PID)
+	return k, warnings, nil
 }
 
 // live runs the script to its end.

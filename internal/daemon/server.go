@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/kvm/machine"
+	"github.com/guestprobe/guestprobe/kvm/snapshot"
 )
 
 // Times of the server.
@@ -38,7 +39,8 @@ type server struct {
 	pid     int
 
 	boots   atomic.Int64
-	resetMu sync.Mutex // a reset and the resume after it are one thing; nobody else pauses or resumes meanwhile
+	last    atomic.Pointer[snapshot.Snapshot] // the last that was saved, given or restored
+	resetMu sync.Mutex                        // a reset and the resume after it are one thing; nobody else pauses or resumes meanwhile
 
 	stop     chan struct{} // closed when the daemon stops
 	stopOnce sync.Once

@@ -20,6 +20,7 @@ type booted struct {
 	home   guest.Home
 	deep   bool
 	tables guest.Mapper // the kernel's page tables, to add to
+	state  *guest.BootState
 }
 
 // load boots the payload into the guest's memory. No vCPU runs.
@@ -32,7 +33,7 @@ func (m *Machine) load(p payload) (*guest.BootState, error) {
 	if b.Deep {
 		as = as.Levels5()
 	}
-	m.booted.Store(&booted{space: as, home: b.Home, deep: b.Deep, tables: b.Tables})
+	m.booted.Store(&booted{space: as, home: b.Home, deep: b.Deep, tables: b.Tables, state: b})
 	m.exec.reset(b)
 	m.shared.reset(b)
 	return b, nil
@@ -85,8 +86,7 @@ func (m *Machine) build(b *guest.BootState) (err error) {
 		m.mu.Lock()
 		v.kvm, v.regs, v.sregs = k, (*probe.Regs)(k.Regs()), k.Sregs()
 		m.mu.Unlock()
-		v.trap, v.midIO, v.window, v.asleep, v.stopper, v.turn, v.call, v.given, v.gs = arrival{}, false, false, false, false, false, nil, 0, 0
-		v.tick.Store(false)
+		v.renew()
 		if err := p.setUp(m, k, i, b); err != nil {
 			return fmt.Errorf("vcpu %d: %w", i, err)
 		}
@@ -103,6 +103,12 @@ func (m *Machine) build(b *guest.BootState) (err error) {
 		v.start()
 	}
 	return nil
+}
+
+// renew forgets what the vCPU, which has no thread, was in the middle of.
+func (v *vcpu) renew() {
+	v.trap, v.midIO, v.window, v.asleep, v.stopper, v.turn, v.call, v.given, v.gs = arrival{}, false, false, false, false, false, nil, 0, 0
+	v.tick.Store(false)
 }
 
 // free4G reports whether no memory is where KVM may keep its pages for real mode, below

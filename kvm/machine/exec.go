@@ -102,10 +102,14 @@ func (m target) AllocExec(near guest.GVA, size int) (guest.GVA, error) {
 	if err != nil {
 		return fail("%v", err)
 	}
+	fillInt3(b)
+	return a, nil
+}
+
+func fillInt3(b []byte) {
 	for i := range b {
 		b[i] = insn.Int3
 	}
-	return a, nil
 }
 
 // WriteExec implements probe.Target.

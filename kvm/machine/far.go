@@ -2,11 +2,11 @@ package machine
 
 import (
 	"fmt"
+	"maps"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/kvm"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // farPages are executable pages at addresses that the engine chose: detours
@@ -27,6 +27,14 @@ func (f *farPages) find(a guest.GVA, n uint64) (guest.GPA, bool) {
 	pa, ok := f.at[a&^(guest.PageSize-1)]
 	off := uint64(a) % guest.PageSize
 	return pa + guest.GPA(off), ok && n <= guest.PageSize-off
+}
+
+// mapped returns the pages that are mapped, or nil.
+func (f *farPages) mapped() map[guest.GVA]guest.GPA {
+	if len(f.at) == 0 {
+		return nil
+	}
+	return maps.Clone(f.at)
 }
 
 // MapExec implements probe.Detours.
@@ -66,9 +74,7 @@ func (m *Machine) mapFar(far *farPages, page guest.GVA, user bool) error {
 	if err != nil {
 		return err
 	}
-	for i := range b {
-		b[i] = insn.Int3
-	}
+	fillInt3(b)
 	if err := m.booted.Load().tables.Map(page, pa, user); err != nil {
 		return err
 	}

@@ -175,29 +175,38 @@ func (m *Machine) pause() error {
 // gone. When img cannot be booted, the guest is reset with the image it had, and
 // the error says why. A handler must not call it.
 func (m *Machine) Reset(ctx context.Context, img *guest.Image) error {
+	return m.reset(ctx, func() error { return nil }, func() (bool, error) { return m.rebuild(img) })
+}
+
+// reset has anew make the guest another one, unless check refuses that; it reports whether there is a guest then.
+func (m *Machine) reset(ctx context.Context, check func() error, anew func() (bool, error)) error {
+	fail := func(err error) error { return fmt.Errorf("reset: %w", err) }
 	if m.inHandler() {
-		return fmt.Errorf("reset: %w", probe.ErrInHandler)
+		return fail(probe.ErrInHandler)
 	}
 	m.life.Lock()
 	defer m.life.Unlock()
 	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("reset: %w", err)
+		return fail(err)
+	}
+	if err := check(); err != nil {
+		return fail(err)
 	}
 	if err := m.pause(); err != nil {
-		return fmt.Errorf("reset: %w", err)
+		return fail(err)
 	}
 	m.stopTicker()
-	err := m.engine.Reload(func(save func()) (rebuilt bool, err error) {
+	err := m.engine.Reload(func(save func()) (there bool, err error) {
 		// No one else stops the world while there are no vCPUs to stop.
 		err = m.stopWorld(nil, func() (err error) {
 			save()
-			rebuilt, err = m.rebuild(img)
+			there, err = anew()
 			return err
 		})
-		return rebuilt, err
+		return there, err
 	})
 	if err != nil {
-		return fmt.Errorf("reset: %w", err)
+		return fail(err)
 	}
 	return nil
 }

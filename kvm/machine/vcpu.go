@@ -34,6 +34,7 @@ type vcpu struct {
 	raw     [64]byte                  // for reading and writing guest memory without allocation
 	asleep  bool                      // a hlt in code that was run from inside a hit is still to be served
 	stopper bool                      // this vCPU has stopped the world
+	midHit  bool                      // it rests, or waits, in the middle of an exit
 	passes  [probe.NumMilestones]bool // what it has come to, and nobody has seen to yet
 	turn    bool                      // it is this vCPU's turn to run: see turns
 	given   guest.GVA                 // of an int3 that was just given back to the guest; 0: none
@@ -105,6 +106,10 @@ func (v *vcpu) thread(started chan<- struct{}) {
 		v.kvm.Unbind()
 		close(v.done)
 	}()
+	if v.asleep { // it is of a snapshot
+		v.asleep = false
+		v.halt()
+	}
 	for v.proceed() {
 		v.deliverTick()
 		if err := v.run(); err != nil {
@@ -180,6 +185,8 @@ func (v *vcpu) meanwhile(f func(waits func() bool)) {
 	v.yield() // others run, or come to rest, meanwhile: see turns
 	v.m.mu.Lock()
 	defer v.m.mu.Unlock()
+	v.midHit = true
+	defer func() { v.midHit = false }()
 	done := false
 	go func() {
 		f(func() bool {

@@ -69,14 +69,14 @@ func (m *Machine) stopWorld(self *vcpu, f func() error) error {
 	ticket := m.ticket
 	m.ticket++
 	if self != nil {
-		self.resting = true
+		self.resting, self.midHit = true, true
 		m.rested.Broadcast()
 	}
 	for m.serving != ticket {
 		m.turn.Wait()
 	}
 	if self != nil {
-		self.resting = false
+		self.resting, self.midHit = false, false
 		self.stopper = true
 		defer func() { self.stopper = false }()
 	}

@@ -1,0 +1,109 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/kvm/snapshot"
+)
+
+// savedFile says what was saved.
+type savedFile struct {
+	File    string   `json:"file"`
+	Bytes   int64    `json:"bytes"` // of the file
+	ID      string   `json:"id"`
+	VCPUs   int      `json:"vcpus"`
+	Memory  uint64   `json:"memory"`
+	LeftOut []string `json:"leftOut"` // what was attached and is not in it
+}
+
+func (a *app) save() command.Spec {
+	return command.Spec{
+		Use:   "save FILE",
+		Short: "Write the guest, as it is now, to a file",
+		Long: `Write the guest as it is now, registers, memory and what is attached to it, to FILE, and
+let it go on. 'guestprobed --restore FILE' has it go on from there, in another process or on another day;
+'guestprobe guest reset --to FILE' in the same one. A file that is there is replaced when all is written.
+Linux guests cannot be saved yet.`,
+		Example: `  guestprobe guest save before.gps
+  guestprobe guest reset --to before.gps`,
+		Args: command.Between(1, 1, "say which file to write: FILE"),
+		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
+			s, err := saveTo(ctx, c, r.Args[0])
+			if err != nil {
+				return err
+			}
+			return r.Show(s, func() error {
+				for _, what := range s.LeftOut {
+					r.Note("Not in the snapshot: %s.", command.Clean(what))
+				}
+				return r.Print("%s: %d bytes, %s, %d MiB of memory\n", command.Clean(s.File), s.Bytes, command.Plural(s.VCPUs, "vCPU"), s.Memory>>20)
+			})
+		}),
+	}
+}
+
+// saveTo has the guest saved to a file, which is there when it is complete.
+func saveTo(ctx context.Context, c *client.Client, path string) (savedFile, error) {
+	out := savedFile{File: path, LeftOut: []string{}}
+	if st, err := os.Stat(path); err == nil && !st.Mode().IsRegular() {
+		return out, fmt.Errorf("save to %s: it is no regular file", path)
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return out, err
+	}
+	defer func() {
+		f.Close()
+		os.Remove(f.Name()) // it is there when something has failed
+	}()
+	if err := c.Save(ctx, f); err != nil {
+		return out, err
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return out, err
+	}
+	config, err := snapshot.ReadConfig(f)
+	if err != nil {
+		return out, fmt.Errorf("what the daemon has sent: %w", err)
+	}
+	st, err := f.Stat()
+	if err != nil {
+		return out, err
+	}
+	out.Bytes, out.ID, out.VCPUs, out.Memory = st.Size(), config.ID, config.VCPUs, config.Memory
+	out.LeftOut = append(out.LeftOut, config.LeftOut...)
+	return out, errors.Join(f.Close(), os.Rename(f.Name(), path))
+}
+
+// resetTo makes the guest what the file has. A daemon that has the snapshot does not get the file.
+func resetTo(ctx context.Context, c *client.Client, path string, paused bool) (g api.Guest, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return g, fmt.Errorf("--to: %w", err)
+	}
+	defer f.Close()
+	config, err := snapshot.ReadConfig(f)
+	if err != nil {
+		return g, fmt.Errorf("--to %s: %w", path, err)
+	}
+	req := api.ResetGuest{Paused: paused, To: config.ID}
+	g, err = c.Reset(ctx, req)
+	if e := (*api.Error)(nil); !errors.As(err, &e) || e.Code != api.CodeNoSnapshot {
+		return g, err
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return g, err
+	}
+	if _, err := c.GiveSnapshot(ctx, f); err != nil {
+		return g, fmt.Errorf("--to %s: %w", path, err)
+	}
+	return c.Reset(ctx, req)
+}

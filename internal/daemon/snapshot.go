@@ -1,0 +1,185 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/kvm/machine"
+	"github.com/guestprobe/guestprobe/kvm/snapshot"
+)
+
+// savedGuest is what a Guest has that can be saved.
+type savedGuest interface {
+	Save() (*snapshot.Snapshot, error)
+	Fits(*snapshot.Snapshot) error
+	ResetTo(ctx context.Context, s *snapshot.Snapshot) error
+}
+
+// snapshots returns the guest as one that can be saved.
+func (s *server) snapshots() (savedGuest, error) {
+	if g, ok := s.guest.(savedGuest); ok {
+		return g, nil
+	}
+	return nil, machine.ErrNoSnapshot
+}
+
+// saveGuest answers with a snapshot, and remembers it.
+func (s *server) saveGuest(w http.ResponseWriter, r *http.Request) error {
+	if err := noBody(w, r); err != nil {
+		return err
+	}
+	snap, err := s.save()
+	if err != nil {
+		return err
+	}
+	s.last.Store(snap)
+	w.Header().Set("Content-Type", api.SnapshotType)
+	w.WriteHeader(http.StatusOK)
+	if _, err := snap.WriteTo(w); err != nil {
+		panic(http.ErrAbortHandler) // the client sees that it is not all
+	}
+	return nil
+}
+
+// save takes a snapshot, with what is attached.
+func (s *server) save() (*snapshot.Snapshot, error) {
+	g, err := s.snapshots()
+	if err != nil {
+		return nil, err
+	}
+	s.resetMu.Lock()
+	defer s.resetMu.Unlock()
+	if err := s.probes.change(); err != nil {
+		return nil, err
+	}
+	defer s.probes.changes.Unlock()
+	snap, err := g.Save()
+	if err != nil {
+		return nil, err
+	}
+	s.probes.programs.Poll()
+	on := s.attachments()
+	if snap.Attached, err = json.Marshal(on); err != nil {
+		return nil, fmt.Errorf("save: %w", err)
+	}
+	snap.Config.LeftOut = on.LeftOut
+	if s.opt.guest != "" {
+		if snap.Config.Image, err = filepath.Abs(s.opt.guest); err != nil {
+			return nil, fmt.Errorf("save: %w", err)
+		}
+	}
+	return snap, nil
+}
+
+// putSnapshot takes a snapshot from a client, for resets to it.
+func (s *server) putSnapshot(w http.ResponseWriter, r *http.Request) error {
+	g, err := s.snapshots()
+	if err != nil {
+		return err
+	}
+	snap, err := snapshot.Read(r.Body, s.opt.memory+guest.LoaderSize)
+	switch {
+	case isSnapshotError(err):
+		return &api.Error{Code: api.CodeBadFile, Errno: "EINVAL", Message: err.Error()}
+	case err != nil:
+		return bodyError(err)
+	}
+	if err := g.Fits(snap); err != nil {
+		return err
+	}
+	s.last.Store(snap)
+	writeJSON(w, http.StatusCreated, api.Snapshot{ID: snap.Config.ID, VCPUs: snap.Config.VCPUs, Memory: snap.Config.Memory, Bytes: snap.Len()})
+	return nil
+}
+
+// isSnapshotError reports whether err is about what is in a file.
+func isSnapshotError(err error) bool {
+	for _, is := range []error{snapshot.ErrNone, snapshot.ErrVersion, snapshot.ErrTruncated, snapshot.ErrDamaged} {
+		if errors.Is(err, is) {
+			return true
+		}
+	}
+	return false
+}
+
+// resetTo returns how a guest is reset to the snapshot of a number, or boots anew for "".
+func (s *server) resetTo(id string) (func(context.Context) error, error) {
+	if id == "" {
+		return s.guest.Reset, nil
+	}
+	g, err := s.snapshots()
+	if err != nil {
+		return nil, err
+	}
+	snap := s.last.Load()
+	if snap == nil || snap.Config.ID != id {
+		return nil, &api.Error{Code: api.CodeNoSnapshot, Errno: "ENOENT", Message: fmt.Sprintf("this daemon does not have the snapshot %q", id), Detail: "POST /v1/snapshots gives it one; it keeps the last"}
+	}
+	return func(ctx context.Context) error { return g.ResetTo(ctx, snap) }, nil
+}
+
+// readSnapshot reads the file of --restore, and makes options what it says where they say nothing.
+func readSnapshot(o *options) (*snapshot.Snapshot, error) {
+	f, err := os.Open(o.restore)
+	if err != nil {
+		return nil, fmt.Errorf("--restore: %w", err)
+	}
+	defer f.Close()
+	snap, err := snapshot.Read(f, guest.MaxRAM+guest.LoaderSize)
+	if err != nil {
+		return nil, fmt.Errorf("--restore %s: %w", o.restore, err)
+	}
+	c := &snap.Config
+	for _, x := range []struct {
+		flag      string
+		have, was string
+		take      func()
+	}{
+		{"vcpus", strconv.Itoa(o.vcpus), strconv.Itoa(c.VCPUs), func() { o.vcpus = c.VCPUs }},
+		{"memory", formatSize(o.memory), formatSize(c.Memory), func() { o.memory = c.Memory }},
+		{"cmdline", strconv.Quote(o.cmdline), strconv.Quote(c.Cmdline), func() { o.cmdline = c.Cmdline }},
+		{"tick", o.tick.String(), c.Tick().String(), func() { o.tick = c.Tick() }},
+		{"guest", "", c.Image, func() { o.guest = c.Image }},
+	} {
+		switch {
+		case !o.given(x.flag):
+			x.take()
+		case x.flag != "guest" && x.have != x.was:
+			return nil, command.Usagef("--restore %s: it has --%s %s, not %s; leave --%[2]s out", o.restore, x.flag, x.was, x.have)
+		}
+	}
+	return snap, nil
+}
+
+// attachSnapshot makes the guest, which has not run, what the snapshot has, and puts on it what was there.
+func (s *server) attachSnapshot(ctx context.Context, snap *snapshot.Snapshot) error {
+	g, err := s.snapshots()
+	if err == nil {
+		err = g.ResetTo(ctx, snap)
+	}
+	if err != nil {
+		return fmt.Errorf("--restore %s: %w", s.opt.restore, err)
+	}
+	s.last.Store(snap)
+	if len(snap.Attached) == 0 {
+		return nil
+	}
+	var on attachments
+	if err := json.Unmarshal(snap.Attached, &on); err != nil {
+		return fmt.Errorf("--restore %s: %w: %w", s.opt.restore, snapshot.ErrDamaged, err)
+	}
+	for _, what := range on.LeftOut {
+		s.log.Warn("the snapshot does not have what was attached", "what", what)
+	}
+	s.attachAll(&on)
+	return nil
+}

@@ -1,0 +1,175 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/kvm/snapshot"
+)
+
+// saved saves the guest by the API.
+func (h *harness) saved() (*snapshot.Snapshot, []byte) {
+	h.Helper()
+	var b bytes.Buffer
+	if err := h.c.Save(h.ctx, &b); err != nil {
+		h.Fatal(err)
+	}
+	s, err := snapshot.Read(bytes.NewReader(b.Bytes()), 1<<30)
+	if err != nil {
+		h.Fatal(err)
+	}
+	return s, b.Bytes()
+}
+
+// dumps are the contents of all maps, by name.
+func (h *harness) dumps() map[string]any {
+	h.Helper()
+	ms, err := h.c.Maps(h.ctx)
+	if err != nil {
+		h.Fatal(err)
+	}
+	out := map[string]any{}
+	for _, m := range ms {
+		d, err := h.c.Map(h.ctx, m.Name)
+		if err != nil {
+			h.Fatal(err)
+		}
+		out[m.Name] = d.Values
+	}
+	return out
+}
+
+// TestSnapshotOfPrograms saves a guest whose programs run in it, again and again while it runs, and then paused: another
+// daemon has its programs and what was in their maps. Programs that were detached do not come back.
+func TestSnapshotOfPrograms(t *testing.T) {
+	h := serveMachine(t, 2)
+	ps, err := h.c.AttachProgram(h.ctx, api.AttachProgram{Object: objectFile(t, "count.o")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.c.AttachProgram(h.ctx, api.AttachProgram{Object: objectFile(t, "privileges.o")}); err != nil {
+		t.Fatal(err)
+	}
+	all, err := h.c.Probes(h.ctx)
+	if err != nil || len(all) <= len(ps)+1 {
+		t.Fatal(all, err)
+	}
+	gone := all[len(all)-1]
+	if _, err := h.c.Detach(h.ctx, gone.Name); err != nil {
+		t.Fatal(err)
+	}
+	h.await(ps[0].Name, "runs in the guest", func(p api.Probe) bool { return p.Program.InGuest > 100 })
+	for range 50 {
+		h.saved()
+	}
+	if _, err := h.c.Pause(h.ctx); err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	for err = h.c.Save(h.ctx, &b); err != nil; err = h.c.Save(h.ctx, &b) { // it may be paused inside a program
+		if e := (*api.Error)(nil); !errors.As(err, &e) || e.Errno != "EBUSY" {
+			t.Fatal(err)
+		}
+		for _, f := range []func(context.Context) (api.Guest, error){h.c.Resume, h.c.Pause} {
+			if _, err := f(h.ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b.Reset()
+	}
+	snap, err := snapshot.Read(&b, 1<<30)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := h.dumps()
+
+	n := serveMachine(t, 2)
+	if err := n.s.attachSnapshot(n.ctx, snap); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, n.dumps()); diff != "" {
+		t.Errorf("maps (-saved +restored):\n%s", diff)
+	}
+	got, err := n.c.Probes(n.ctx)
+	if err != nil || len(got) != len(all)-1 {
+		t.Errorf("%d probes, want %d: %v", len(got), len(all)-1, err)
+	}
+	if _, err := n.c.Probe(n.ctx, gone.Name); !errors.Is(err, api.ErrProbeNotFound) {
+		t.Errorf("%s is there again: %v", gone.Name, err)
+	}
+	if _, err := n.c.Resume(n.ctx); err != nil {
+		t.Fatal(err)
+	}
+	n.await(ps[0].Name, "runs in the guest", func(p api.Probe) bool { return p.Program.InGuest > 100 })
+	if g, err := n.c.Guest(n.ctx); err != nil || g.State != "running" || g.Checks != 0 {
+		t.Errorf("%+v, %v", g, err)
+	}
+}
+
+// TestResetToSnapshot resets a busy guest with programs in it again and again to where it was; a daemon that does not have
+// the snapshot says so, and takes it.
+func TestResetToSnapshot(t *testing.T) {
+	h := serveMachine(t, 2)
+	ps, err := h.c.AttachProgram(h.ctx, api.AttachProgram{Object: objectFile(t, "count.o")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	snap, file := h.saved()
+	for i := range 20 {
+		g, err := h.c.Reset(h.ctx, api.ResetGuest{To: snap.Config.ID})
+		if err != nil || g.State != "running" {
+			t.Fatalf("reset %d: %+v, %v", i, g, err)
+		}
+		before := h.await(ps[0].Name, "is there", func(api.Probe) bool { return true }).Program.Runs
+		h.await(ps[0].Name, "goes on", func(p api.Probe) bool { return p.Program.Runs > before+10 })
+	}
+	if g, err := h.c.Guest(h.ctx); err != nil || g.Checks != 0 {
+		t.Errorf("%+v, %v", g, err)
+	}
+
+	n := serveMachine(t, 2)
+	_, err = n.c.Reset(n.ctx, api.ResetGuest{To: snap.Config.ID})
+	if e := (*api.Error)(nil); !errors.As(err, &e) || e.Code != api.CodeNoSnapshot {
+		t.Errorf("a snapshot that is not there: %v", err)
+	}
+	for what, b := range map[string][]byte{"nothing": nil, "half": file[:len(file)/2], "else": []byte("else, and longer than a magic")} {
+		_, err := n.c.GiveSnapshot(n.ctx, bytes.NewReader(b))
+		if e := (*api.Error)(nil); !errors.As(err, &e) || e.Code != api.CodeBadFile {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	info, err := n.c.GiveSnapshot(n.ctx, bytes.NewReader(file))
+	if want := (api.Snapshot{ID: snap.Config.ID, VCPUs: 2, Memory: snap.Config.Memory, Bytes: snap.Len()}); err != nil || info != want {
+		t.Errorf("%+v, %v, want %+v", info, err, want)
+	}
+	g, err := n.c.Reset(n.ctx, api.ResetGuest{To: snap.Config.ID, Paused: true})
+	if err != nil || g.State != "paused" {
+		t.Errorf("%+v, %v", g, err)
+	}
+	for i, c := range g.CPUs {
+		if rip := fmt.Sprintf("%#x", uint64(c.RIP)); rip != fmt.Sprintf("%#x", snap.CPUs[i].Regs.RIP) {
+			t.Errorf("vcpu %d at %s, saved at %#x", i, rip, snap.CPUs[i].Regs.RIP)
+		}
+	}
+}
+
+// TestSnapshotOfNoMachine: a guest that cannot be saved is refused.
+func TestSnapshotOfNoMachine(t *testing.T) {
+	h := serveFake(t, nil)
+	var e *api.Error
+	if err := h.c.Save(h.ctx, new(bytes.Buffer)); !errors.As(err, &e) || e.Code != api.CodeUnavailable {
+		t.Errorf("save: %v", err)
+	}
+	if _, err := h.c.GiveSnapshot(h.ctx, new(bytes.Buffer)); !errors.As(err, &e) || e.Code != api.CodeUnavailable {
+		t.Errorf("give: %v", err)
+	}
+	if _, err := h.c.Reset(h.ctx, api.ResetGuest{To: "x"}); !errors.As(err, &e) || e.Code != api.CodeUnavailable {
+		t.Errorf("reset: %v", err)
+	}
+}

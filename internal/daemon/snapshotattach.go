@@ -1,0 +1,195 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+)
+
+// attachments are what is on a guest from outside, as a snapshot has it.
+type attachments struct {
+	Probes   []api.ProbeSpec `json:"probes,omitempty"`
+	Objects  []savedObject   `json:"objects,omitempty"`
+	Scripts  []savedScript   `json:"scripts,omitempty"`
+	Disarmed bool            `json:"disarmed,omitempty"`
+	LeftOut  []string        `json:"leftOut,omitempty"` // what cannot be attached again, in words
+}
+
+// savedObject is an object file with programs on the guest.
+type savedObject struct {
+	Attach api.AttachProgram `json:"attach"`
+	Probes map[string]bool   `json:"probes"` // by name, those that are still there: whether they are enabled
+	Maps   []savedMap        `json:"maps,omitempty"`
+}
+
+// savedScript is a script without a client.
+type savedScript struct {
+	Run  api.RunScript `json:"run"`
+	Maps []savedMap    `json:"maps,omitempty"`
+}
+
+// savedMap is what is in a map: of each entry its key, and the value of each vCPU, or the one value.
+type savedMap struct {
+	Name    string     `json:"name"`
+	Entries [][][]byte `json:"entries"`
+}
+
+// attachments describes what is on the guest. Callers hold changes.
+func (s *server) attachments() *attachments {
+	on := &attachments{Disarmed: !s.probes.armed()}
+	left := func(format string, args ...any) { on.LeftOut = append(on.LeftOut, fmt.Sprintf(format, args...)) }
+	objects := map[*object]int{}
+	sessions := map[*session]bool{}
+	for _, a := range s.probes.snapshot() {
+		enabled := !a.kprobe.Disabled
+		if a.watch != nil {
+			info, _ := s.probes.engine.WatchInfo(a.watch)
+			enabled = !info.Disabled
+		}
+		switch {
+		case a.object != nil && a.object.script != nil:
+			// The script is what is saved.
+		case a.object != nil && a.object.request != nil:
+			i, known := objects[a.object]
+			if !known {
+				i = len(on.Objects)
+				objects[a.object] = i
+				on.Objects = append(on.Objects, savedObject{Attach: *a.object.request, Probes: map[string]bool{}, Maps: saveMaps(a.object)})
+			}
+			on.Objects[i].Probes[a.def.Name()] = enabled
+		case a.stream != nil && !a.stay:
+			left("probe %s, which is of the client that traces it", a.def.Name())
+		default:
+			spec := a.spec
+			spec.Def, spec.Disabled, spec.Stay = a.def.String(), !enabled, true
+			on.Probes = append(on.Probes, spec)
+		}
+	}
+	for _, k := range s.scripts.all() {
+		sessions[k.own] = true
+		select {
+		case <-k.done:
+			left("script %s, which has ended", k.req.Detach)
+		default:
+			on.Scripts = append(on.Scripts, savedScript{Run: k.req, Maps: saveMaps(k.obj)})
+		}
+	}
+	for _, a := range s.probes.snapshot() {
+		if a.object != nil && a.object.script != nil && !sessions[a.stream] {
+			sessions[a.stream] = true
+			left("a script that prints to the client that has started it")
+		}
+	}
+	return on
+}
+
+// saveMaps returns what is in the maps of an object.
+func saveMaps(o *object) (out []savedMap) {
+	for name, m := range o.Maps() {
+		sm := savedMap{Name: name}
+		m.Each(func(key []byte, vals [][]byte) bool {
+			entry := [][]byte{append([]byte{}, key...)}
+			for _, v := range vals {
+				entry = append(entry, append([]byte{}, v...))
+			}
+			sm.Entries = append(sm.Entries, entry)
+			return true
+		})
+		if len(sm.Entries) > 0 {
+			out = append(out, sm)
+		}
+	}
+	return out
+}
+
+// fillMaps puts back what was in the maps of an object, in the place of what is there; what cannot be is told.
+func (s *server) fillMaps(of string, o *object, maps []savedMap) {
+	for _, sm := range maps {
+		m := o.Maps()[sm.Name]
+		if m == nil {
+			s.log.Warn("a map of the snapshot is not there any more", "of", of, "map", sm.Name)
+			continue
+		}
+		var had [][]byte
+		m.Each(func(key []byte, _ [][]byte) bool { had = append(had, append([]byte{}, key...)); return true })
+		for _, key := range had {
+			_ = m.Delete(key) // of an array nothing can be deleted, and all is written
+		}
+		for _, e := range sm.Entries {
+			if len(e) < 2 {
+				continue
+			}
+			if err := m.Update(e[0], e[1:], 0); err != nil {
+				s.log.Warn("what was in a map cannot be put back", "of", of, "map", sm.Name, "err", err)
+				break
+			}
+		}
+	}
+}
+
+// attachAll puts what was on a guest back on it, and tells what cannot be.
+func (s *server) attachAll(on *attachments) {
+	cannot := func(what string, err error) {
+		s.log.Warn("what was attached when the guest was saved cannot be again", "what", what, "err", err)
+	}
+	if on.Disarmed {
+		if err := s.probes.setArmed(false); err != nil {
+			cannot("the knob", err)
+		}
+	}
+	if _, err := s.probes.attach(on.Probes, nil); err != nil {
+		for _, spec := range on.Probes { // one by one, then: the others can be
+			if _, err := s.probes.attach([]api.ProbeSpec{spec}, nil); err != nil {
+				cannot(spec.Def, err)
+			}
+		}
+	}
+	for i := range on.Objects {
+		o := &on.Objects[i]
+		if _, err := s.probes.attachObject(o.Attach); err != nil {
+			cannot("programs "+o.Attach.Section, err)
+			continue
+		}
+		s.restoreObject(o)
+	}
+	for i := range on.Scripts {
+		sc := &on.Scripts[i]
+		if err := s.scripts.reserve(sc.Run.Detach); err != nil {
+			cannot("script "+sc.Run.Detach, err)
+			continue
+		}
+		k, _, err := s.startKept(&sc.Run, peer{})
+		if err != nil {
+			cannot("script "+sc.Run.Detach, err)
+			continue
+		}
+		s.fillMaps(sc.Run.Detach, k.obj, sc.Maps)
+	}
+}
+
+// restoreObject makes the probes and maps of an object, which is the last that was attached, what they were.
+func (s *server) restoreObject(o *savedObject) {
+	st := s.probes
+	as := st.snapshot()
+	obj := as[len(as)-1].object
+	if err := st.change(); err != nil {
+		return
+	}
+	defer st.changes.Unlock()
+	var drop, off []*attached
+	for _, a := range as {
+		switch enabled, there := o.Probes[a.def.Name()]; {
+		case a.object != obj:
+		case !there:
+			drop = append(drop, a)
+		case !enabled:
+			off = append(off, a)
+		}
+	}
+	s.fillMaps(o.Attach.Section, obj, o.Maps)
+	_, err := st.enable(off, false)
+	if _, gone := st.remove(drop); err != nil || gone != nil {
+		s.log.Warn("programs of the snapshot", "err", errors.Join(err, gone))
+	}
+}

@@ -1,0 +1,262 @@
+package machine
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/kvm"
+	"github.com/guestprobe/guestprobe/kvm/snapshot"
+)
+
+// Fits reports why the guest cannot be what the snapshot has: an error that wraps ErrOtherGuest or
+// ErrNoSnapshot.
+func (m *Machine) Fits(s *snapshot.Snapshot) error {
+	if _, ok := m.payload().(kept); !ok {
+		return fmt.Errorf("%w: it is a Linux guest", ErrNoSnapshot)
+	}
+	c := &s.Config
+	id := m.Image().ID()
+	other := func(format string, args ...any) error {
+		return fmt.Errorf("%w: "+format, append([]any{ErrOtherGuest}, args...)...)
+	}
+	switch lacks := snapshot.Lacks(s.CPUID, m.cpuid); {
+	case c.SHA256 != hex.EncodeToString(id.SHA256[:]):
+		return other("its image has SHA-256 %.16s…, this one %.16s…", c.SHA256, hex.EncodeToString(id.SHA256[:]))
+	case c.VCPUs != len(m.vcpus):
+		return other("it has %d vCPUs, this one %d", c.VCPUs, len(m.vcpus))
+	case c.Memory != m.cfg.Memory:
+		return other("it has %d bytes of memory, this one %d", c.Memory, m.cfg.Memory)
+	case c.Vendor != snapshot.Vendor(m.cpuid):
+		return other("it is of a processor by %q, and this host's is by %q", c.Vendor, snapshot.Vendor(m.cpuid))
+	case lacks != "":
+		return other("it may use a feature of its processor that this host does not have, %s", lacks)
+	}
+	for i := range s.CPUs {
+		if n := m.vcpus[i].kvm; n != nil && len(s.CPUs[i].XSave) != n.XSaveSize() {
+			return other("it has %d bytes of extended registers, this host %d", len(s.CPUs[i].XSave), n.XSaveSize())
+		}
+	}
+	return nil
+}
+
+// ResetTo makes the guest what it was when s was taken, and leaves it paused there, or before its first
+// instruction when it was. Memory is written where it differs. Probes stay, as over Reset. Errors are those of
+// Fits, Reset and KVM; where KVM has refused something the guest has crashed. A handler must not call it.
+func (m *Machine) ResetTo(ctx context.Context, s *snapshot.Snapshot) error {
+	return m.reset(ctx, func() error { return m.Fits(s) }, func() (bool, error) { return m.comeBack(s) })
+}
+
+// comeBack is rebuild, with what s has. Precondition: life held, all vCPUs rest.
+func (m *Machine) comeBack(s *snapshot.Snapshot) (bool, error) {
+	if m.vm == nil {
+		if there, err := m.rebuild(nil); !there {
+			return false, err
+		}
+	}
+	if err := m.endThreads(m.stopTimeout); err != nil {
+		return false, err
+	}
+	m.mu.Lock()
+	m.endCalls(errors.New("the guest was reset"))
+	m.mu.Unlock()
+	m.forgetStub()
+	m.console.flush()
+	err := m.putBack(s)
+	if err == nil {
+		for _, v := range m.vcpus {
+			v.start()
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.gate.Or(gateHold)
+	m.exitCode, m.exit, m.crash = 0, nil, nil
+	m.checks.Store(s.Config.Checks)
+	m.lastBad.Store(s.Config.LastBad)
+	switch {
+	case err != nil:
+		m.crash = &CrashReport{Kind: CrashHost, Text: fmt.Sprintf("the guest could not be put back: %v", err)}
+		m.setPhase(PhaseCrashed)
+	case s.Config.Started:
+		m.setPhase(PhasePaused)
+	default:
+		m.setPhase(PhaseCreated)
+	}
+	return err == nil, err
+}
+
+// putBack makes memory and vCPUs what s has. No vCPU has a thread.
+func (m *Machine) putBack(s *snapshot.Snapshot) error {
+	for i, r := range m.ranges {
+		if r.Kind == guest.RangeRAM {
+			continue
+		}
+		if err := unix.Madvise(m.regions[i], unix.MADV_DONTNEED); err != nil {
+			return fmt.Errorf("zero %s: %w", r.Name, err)
+		}
+	}
+	if t, ok := m.booted.Load().tables.(*guest.Tables); ok && !t.SetUsed(s.Config.Tables) {
+		return fmt.Errorf("%w: %d bytes of page tables", ErrOtherGuest, s.Config.Tables)
+	}
+	m.exec.reset(m.booted.Load().state)
+	if err := errors.Join(m.restoreFar(&m.exec.kernelFar, s.Config.KernelFar), m.restoreFar(&m.exec.userFar, s.Config.UserFar)); err != nil {
+		return err
+	}
+	if err := m.payload().(kept).back(m); err != nil {
+		return err
+	}
+	if err := m.restoreMemory(s.Memory); err != nil {
+		return err
+	}
+	if err := m.vm.Forget(m.behind()); err != nil {
+		return err
+	}
+	m.watch.reset()
+	m.told.Store(false)
+	m.turns.on = false
+	for i, v := range m.vcpus {
+		v.renew()
+		if err := v.restore(&s.CPUs[i]); err != nil {
+			return fmt.Errorf("vcpu %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// restoreFar makes the far pages those that the guest's tables map.
+func (m *Machine) restoreFar(far *farPages, at map[guest.GVA]guest.GPA) error {
+	for va, pa := range at {
+		b, err := m.mem.Slice(pa, guest.PageSize)
+		if off := uint64(pa - far.pages.Base); err != nil || off >= far.pages.Size || off%guest.PageSize != 0 || va%guest.PageSize != 0 {
+			return fmt.Errorf("%w: a page of the engine's at %v", ErrOtherGuest, pa)
+		}
+		fillInt3(b)
+		far.used = max(far.used, uint64(pa-far.pages.Base)+guest.PageSize)
+	}
+	maps.Copy(far.at, at)
+	return nil
+}
+
+// restoreMemory makes the guest's own memory what runs have, and all else of it zeros. Only pages that differ are
+// written.
+func (m *Machine) restoreMemory(runs []snapshot.Run) error {
+	next := 0
+	for i, r := range m.ranges {
+		if r.Kind != guest.RangeRAM {
+			continue
+		}
+		base := m.regions[i]
+		first := next
+		for ; next < len(runs) && runs[next].At-r.Base < guest.GPA(r.Size); next++ {
+			if uint64(runs[next].At-r.Base)+uint64(len(runs[next].Bytes)) > r.Size {
+				break
+			}
+		}
+		mine := runs[first:next]
+		kvm.TouchedMemory(base, func(b []byte) {
+			at := r.Base + guest.GPA(cap(base)-cap(b))
+			for ; len(b) > 0; b, at = b[guest.PageSize:], at+guest.PageSize {
+				for len(mine) > 0 && mine[0].At+guest.GPA(len(mine[0].Bytes)) <= at {
+					mine = mine[1:]
+				}
+				if page := b[:guest.PageSize]; (len(mine) == 0 || mine[0].At > at) && !bytes.Equal(page, zeroPage[:]) {
+					clear(page)
+				}
+			}
+		})
+		for _, run := range runs[first:next] {
+			to := base[run.At-r.Base:]
+			for from := run.Bytes; len(from) > 0; from, to = from[guest.PageSize:], to[guest.PageSize:] {
+				if !bytes.Equal(to[:guest.PageSize], from[:guest.PageSize]) {
+					copy(to, from[:guest.PageSize])
+				}
+			}
+		}
+	}
+	if next < len(runs) {
+		return fmt.Errorf("%w: it has memory at %v", ErrOtherGuest, runs[next].At)
+	}
+	return nil
+}
+
+// restore gives the vCPU, which has no thread, the state of c.
+func (v *vcpu) restore(c *snapshot.CPU) error {
+	k := v.kvm
+	v.asleep = c.Asleep
+	v.tick.Store(c.Tick)
+	k.RequestInterruptWindow(false)
+	sregs, regs, xcrs, debug, events := c.Sregs, c.Regs, c.XCRs, c.Debug, c.Events
+	// All of the events, as they were: what is on its way in, too.
+	events.Flags |= kvm.EventNMIPending | kvm.EventSIPIVector | kvm.EventShadow
+	if err := k.SetGuestDebug(kvm.GuestDebug{Control: guestDebug}); err != nil {
+		return err
+	}
+	if err := k.SetSregs(&sregs); err != nil {
+		return err
+	}
+	var now kvm.XCRs
+	if err := k.GetXCRs(&now); err != nil || now != xcrs {
+		if err := k.SetXCRs(&xcrs); err != nil {
+			return err
+		}
+	}
+	if err := k.SetXSave(c.XSave); err != nil {
+		return err
+	}
+	if err := v.restoreMSRs(c.MSRs); err != nil {
+		return err
+	}
+	if err := k.SetDebugRegs(&debug); err != nil {
+		return err
+	}
+	if err := k.SetMPState(c.State); err != nil {
+		return err
+	}
+	if err := k.SetRegs(&regs); err != nil {
+		return err
+	}
+	return k.SetEvents(&events) // behind the registers, which drop what is pending
+}
+
+// restoreMSRs writes those MSRs that differ. What KVM refuses is told in the log: it is nothing that the guest could
+// have set on this host.
+func (v *vcpu) restoreMSRs(want []kvm.MSR) error {
+	index := make([]uint32, len(want))
+	for i, w := range want {
+		index[i] = w.Index
+	}
+	have, err := v.kvm.ReadMSRs(index)
+	if err != nil {
+		return err
+	}
+	now := map[uint32]uint64{}
+	for _, h := range have {
+		now[h.Index] = h.Data
+	}
+	for _, w := range want {
+		if is, ok := now[w.Index]; ok && is == w.Data {
+			continue
+		}
+		err := v.kvm.SetMSRs([]kvm.MSR{w})
+		var refused *kvm.MSRError
+		if errors.As(err, &refused) {
+			v.m.log.Warn("a register of the snapshot cannot be put back", "vcpu", v.id, "err", err)
+		} else if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// behind returns an address behind all memory.
+func (m *Machine) behind() uint64 {
+	last := m.ranges[len(m.ranges)-1]
+	return uint64(last.Base) + last.Size
+}

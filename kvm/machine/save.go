@@ -1,0 +1,187 @@
+package machine
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/kvm"
+	"github.com/guestprobe/guestprobe/kvm/snapshot"
+	"github.com/guestprobe/guestprobe/probe"
+)
+
+// Errors of snapshots.
+var (
+	// ErrNoSnapshot: guests of this kind cannot be saved.
+	ErrNoSnapshot = errors.New("this guest cannot be saved")
+
+	// ErrOtherGuest: a snapshot is of a guest that this machine cannot be.
+	ErrOtherGuest = errors.New("the snapshot is of another guest")
+)
+
+// How long a vCPU is waited for that is inside a probe's code, and how often it is looked at: such code ends in
+// microseconds, unless its task is preempted.
+const (
+	insideTries = 200
+	insideWait  = 100 * time.Microsecond
+)
+
+// kept is a payload whose guests can be saved.
+type kept interface {
+	// unsaved says what of the guest cannot be saved, or "". It is called with the world stopped.
+	unsaved(m *Machine) string
+
+	// back prepares for what comes back what setUp has in the engine's memory.
+	back(m *Machine) error
+}
+
+func (p bare) unsaved(*Machine) string { return "" }
+
+func (p bare) back(m *Machine) error {
+	_, err := p.earlyIDT(m, 0)
+	return err
+}
+
+// Save takes the state of the guest, with the world stopped, which goes on then. The snapshot has nothing of the
+// engine's: see probe.Engine.Apart. What a handler, or the host's own call, is in the middle of is waited
+// for, if the guest runs. Errors are ErrNoSnapshot, probe.ErrInside, ErrCallBusy, ErrNotRunnable for a guest that has ended,
+// ErrClosed, *StopTimeoutError and those of KVM. A handler must not call it.
+func (m *Machine) Save() (*snapshot.Snapshot, error) {
+	m.life.Lock()
+	defer m.life.Unlock()
+	fail := func(err error) (*snapshot.Snapshot, error) { return nil, fmt.Errorf("save: %w", err) }
+	for n := 1; ; n++ {
+		m.mu.Lock()
+		phase := m.phase
+		m.mu.Unlock()
+		switch phase {
+		case PhaseExited, PhaseCrashed:
+			return fail(ErrNotRunnable)
+		case PhaseClosed:
+			return fail(ErrClosed)
+		}
+		var s *snapshot.Snapshot
+		err := m.engine.Apart(func(regs []probe.Regs) (err error) {
+			s, err = m.save(regs)
+			return err
+		})
+		switch {
+		case err == nil:
+			return s, nil
+		case !errors.Is(err, probe.ErrInside) || phase != PhaseRunning || n == insideTries:
+			return fail(err)
+		}
+		time.Sleep(insideWait) // the guest is to go on for a little
+	}
+}
+
+// save is Save with the world stopped, and with nothing of the engine's in the guest's text.
+func (m *Machine) save(regs []probe.Regs) (*snapshot.Snapshot, error) {
+	k, ok := m.payload().(kept)
+	if !ok {
+		return nil, fmt.Errorf("%w: only the built-in guest and ELF files on their own are; of a Linux guest the interrupt controllers, timers and virtio devices cannot be", ErrNoSnapshot)
+	}
+	if why := k.unsaved(m); why != "" {
+		return nil, fmt.Errorf("%w: %s", ErrNoSnapshot, why)
+	}
+	id := m.Image().ID()
+	m.mu.Lock()
+	s := &snapshot.Snapshot{Config: snapshot.Config{
+		ID: rand.Text(), SHA256: hex.EncodeToString(id.SHA256[:]), VCPUs: len(m.vcpus), Memory: m.cfg.Memory, Cmdline: m.cfg.Cmdline,
+		TickUS: max(0, m.cfg.Tick.Microseconds()), Started: m.phase != PhaseCreated, Vendor: snapshot.Vendor(m.cpuid),
+		Checks: m.checks.Load(), LastBad: m.lastBad.Load(),
+	}, CPUID: m.cpuid}
+	m.mu.Unlock()
+	if t, ok := m.booted.Load().tables.(*guest.Tables); ok {
+		s.Config.Tables = t.Used()
+	}
+	m.exec.mu.Lock()
+	s.Config.KernelFar, s.Config.UserFar = m.exec.kernelFar.mapped(), m.exec.userFar.mapped()
+	m.exec.mu.Unlock()
+	msrs, err := m.sys.MSRIndexes()
+	if err != nil {
+		return nil, err
+	}
+	for i, v := range m.vcpus {
+		switch {
+		case v.call != nil:
+			return nil, fmt.Errorf("vcpu %d: %w", i, ErrCallBusy)
+		case v.midHit:
+			return nil, fmt.Errorf("vcpu %d: %w", i, probe.ErrInside)
+		}
+		c, err := v.save(&regs[i], msrs)
+		if err != nil {
+			return nil, fmt.Errorf("vcpu %d: %w", i, err)
+		}
+		s.CPUs = append(s.CPUs, *c)
+	}
+	s.Memory = m.saveMemory()
+	return s, nil
+}
+
+// save returns the state of the vCPU, which rests, with these general registers.
+func (v *vcpu) save(regs *probe.Regs, msrs []uint32) (c *snapshot.CPU, err error) {
+	c = &snapshot.CPU{
+		Regs: kvm.Regs(*regs), Sregs: *v.sregs, Tick: v.tick.Load(),
+		Asleep: v.activity == VCPUIdle || v.activity == VCPUHalted,
+	}
+	c.Sregs.InterruptBitmap = [len(c.Sregs.InterruptBitmap)]uint64{}
+	keep := func(e error) {
+		if err == nil {
+			err = e
+		}
+	}
+	keep(v.kvm.GetDebugRegs(&c.Debug))
+	keep(v.kvm.GetEvents(&c.Events))
+	var e error
+	c.State, e = v.kvm.MPState()
+	keep(e)
+	c.XSave, e = v.kvm.GetXSave()
+	keep(e)
+	c.MSRs, e = v.kvm.ReadMSRs(msrs)
+	keep(e)
+	keep(v.kvm.GetXCRs(&c.XCRs))
+	return c, err
+}
+
+// saveMemory returns what is not zero of the guest's memory, with its own addresses in the place of those of the
+// engine's code in saved contexts.
+func (m *Machine) saveMemory() (runs []snapshot.Run) {
+	m.exec.mu.Lock()
+	areas := [2]guest.Window{}
+	for i, a := range [...]execArea{m.exec.kernel, m.exec.user} {
+		areas[i] = guest.Window{Lo: uint64(a.GVA), N: a.used}
+	}
+	m.exec.mu.Unlock()
+	for i, r := range m.ranges {
+		if r.Kind != guest.RangeRAM {
+			continue
+		}
+		base := m.regions[i]
+		kvm.TouchedMemory(base, func(b []byte) {
+			at := r.Base + guest.GPA(cap(base)-cap(b))
+			for ; len(b) > 0; b, at = b[guest.PageSize:], at+guest.PageSize {
+				page := b[:guest.PageSize]
+				if bytes.Equal(page, zeroPage[:]) {
+					continue
+				}
+				last := len(runs) - 1
+				if last < 0 || runs[last].At+guest.GPA(len(runs[last].Bytes)) != at || len(runs[last].Bytes) == snapshot.RunSize {
+					runs = append(runs, snapshot.Run{At: at})
+					last++
+				}
+				runs[last].Bytes = append(runs[last].Bytes, page...)
+			}
+		})
+	}
+	for _, r := range runs {
+		guest.Replace(r.Bytes, areas[0], areas[1], func(v uint64) uint64 { return uint64(m.engine.Home(guest.GVA(v))) })
+	}
+	return runs
+}
+
+var zeroPage [guest.PageSize]byte

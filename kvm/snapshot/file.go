@@ -1,0 +1,345 @@
+package snapshot
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/kvm"
+)
+
+// The file: magic, version, and sections: a kind and a length of 8 bytes each, and the section's bytes. All
+// numbers are little endian. The last section has the checksum of all that is before it, CRC-32C.
+const (
+	magic   = "GUESTPRB"
+	version = 1
+)
+
+// Kinds of sections, in the order in which they come.
+const (
+	kindConfig   = 1 + iota // Config as JSON
+	kindCPUID               // kvm_cpuid_entry2, each
+	kindCPU                 // one for each vCPU
+	kindRun                 // address and bytes
+	kindAttached            // Attached
+	kindEnd                 // the checksum
+)
+
+// Bounds of what is read; a section with memory is one run.
+const (
+	maxConfig   = 1 << 20
+	maxCPUID    = 64 << 10
+	maxCPU      = 1 << 20
+	maxAttached = 256 << 20
+	maxMSRs     = 4096
+)
+
+// Errors of files. They are values: test with errors.Is.
+var (
+	// ErrNone: the file has something else.
+	ErrNone = errors.New("it is no snapshot of a guest")
+
+	// ErrVersion: the file is one of another version of guestprobe.
+	ErrVersion = fmt.Errorf("it has another format than this guestprobe, which reads version %d", version)
+
+	// ErrTruncated: the file has ended too early.
+	ErrTruncated = errors.New("it is truncated: its end is missing")
+
+	// ErrDamaged: what is in the file is not what was written.
+	ErrDamaged = errors.New("it is damaged")
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// cpuFixed is what a vCPU's section begins with: all that has one size on every host.
+type cpuFixed struct {
+	Regs         kvm.Regs
+	Sregs        kvm.Sregs
+	Debug        kvm.DebugRegs
+	Events       kvm.Events
+	XCRs         kvm.XCRs
+	State        kvm.MPState
+	Asleep, Tick bool
+	MSRs         uint32 // that follow; the rest is the XSAVE area
+}
+
+// WriteTo writes the file. Errors are those of w.
+func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
+	out := &writer{w: w}
+	out.put([]byte(magic), binary.LittleEndian.AppendUint64(nil, version))
+	config, err := json.Marshal(s.Config)
+	if err != nil {
+		return 0, fmt.Errorf("write snapshot: %w", err)
+	}
+	out.section(kindConfig, config)
+	out.section(kindCPUID, encode(s.CPUID))
+	for i := range s.CPUs {
+		c := &s.CPUs[i]
+		fixed := encode(&cpuFixed{c.Regs, c.Sregs, c.Debug, c.Events, c.XCRs, c.State, c.Asleep, c.Tick, uint32(len(c.MSRs))})
+		out.section(kindCPU, fixed, encode(c.MSRs), c.XSave)
+	}
+	for _, r := range s.Memory {
+		out.section(kindRun, binary.LittleEndian.AppendUint64(nil, uint64(r.At)), r.Bytes)
+	}
+	if len(s.Attached) > 0 {
+		out.section(kindAttached, s.Attached)
+	}
+	out.section(kindEnd, binary.LittleEndian.AppendUint32(nil, out.sum(kindEnd, 4)))
+	return out.n, out.err
+}
+
+// encode writes values of one size.
+func encode(v any) []byte {
+	b, err := binary.Append(nil, binary.LittleEndian, v)
+	if err != nil {
+		panic("BUG: " + err.Error())
+	}
+	return b
+}
+
+// writer writes sections, and sums what was written.
+type writer struct {
+	w   io.Writer
+	crc uint32
+	n   int64
+	err error
+}
+
+func (w *writer) put(parts ...[]byte) {
+	for _, b := range parts {
+		if w.err != nil {
+			return
+		}
+		w.crc = crc32.Update(w.crc, castagnoli, b)
+		n, err := w.w.Write(b)
+		w.n, w.err = w.n+int64(n), err
+	}
+}
+
+func header(kind, size int) []byte {
+	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, uint64(kind)), uint64(size))
+}
+
+func (w *writer) section(kind int, parts ...[]byte) {
+	size := 0
+	for _, b := range parts {
+		size += len(b)
+	}
+	w.put(header(kind, size))
+	w.put(parts...)
+}
+
+// sum is the checksum up to the bytes of a section.
+func (w *writer) sum(kind, size int) uint32 {
+	return crc32.Update(w.crc, castagnoli, header(kind, size))
+}
+
+// Read reads a file of WriteTo, and has no more memory for it than as much as the file has, and a MiB. A limit
+// bounds the guest's memory in it, in bytes. Errors wrap ErrNone, ErrVersion, ErrTruncated or ErrDamaged, or are
+// those of r.
+func Read(r io.Reader, limit uint64) (*Snapshot, error) {
+	in := &reader{r: r}
+	s := new(Snapshot)
+	if err := in.config(&s.Config); err != nil {
+		return nil, err
+	}
+	for last := kindConfig; ; {
+		kind, size, err := in.header()
+		switch {
+		case err != nil:
+			return nil, err
+		case kind < last || kind == last && kind != kindCPU && kind != kindRun:
+			return nil, fmt.Errorf("%w: section %d behind section %d", ErrDamaged, kind, last)
+		}
+		last = kind
+		switch kind {
+		case kindCPUID:
+			err = in.cpuid(s, size)
+		case kindCPU:
+			err = in.cpu(s, size)
+		case kindRun:
+			err = in.run(s, size, &limit)
+		case kindAttached:
+			var b []byte
+			b, err = in.bytes(size, maxAttached)
+			s.Attached = b
+		case kindEnd:
+			sum := in.crc
+			b, err := in.bytes(size, 4)
+			switch {
+			case err != nil:
+				return nil, err
+			case len(b) != 4 || binary.LittleEndian.Uint32(b) != sum:
+				return nil, fmt.Errorf("%w: its checksum is not that of its bytes", ErrDamaged)
+			case len(s.CPUs) != s.Config.VCPUs:
+				return nil, fmt.Errorf("%w: %d of %d vCPUs", ErrDamaged, len(s.CPUs), s.Config.VCPUs)
+			}
+			return s, nil
+		default:
+			err = fmt.Errorf("%w: section %d", ErrDamaged, kind)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// ReadConfig reads the beginning of a file, and looks at nothing else. Errors are those of Read.
+func ReadConfig(r io.Reader) (c Config, err error) {
+	return c, (&reader{r: r}).config(&c)
+}
+
+// reader reads sections, and sums what was read.
+type reader struct {
+	r   io.Reader
+	crc uint32
+}
+
+// bytes reads n bytes, of which there may be max.
+func (r *reader) bytes(n uint64, limit int) ([]byte, error) {
+	if n > uint64(limit) {
+		return nil, fmt.Errorf("%w: a section has %d bytes, more than %d", ErrDamaged, n, limit)
+	}
+	var b []byte
+	if n <= RunSize+8 {
+		b = make([]byte, n)
+		if _, err := io.ReadFull(r.r, b); err != nil {
+			return nil, cut(err)
+		}
+	} else {
+		// As much memory as there are bytes, whatever the length says.
+		var buf bytes.Buffer
+		if _, err := io.CopyN(&buf, r.r, int64(n)); err != nil {
+			return nil, cut(err)
+		}
+		b = buf.Bytes()
+	}
+	r.crc = crc32.Update(r.crc, castagnoli, b)
+	return b, nil
+}
+
+// cut is the error of a file that ends, as others are.
+func cut(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return ErrTruncated
+	}
+	return fmt.Errorf("read snapshot: %w", err)
+}
+
+func (r *reader) header() (kind int, size uint64, err error) {
+	b, err := r.bytes(16, 16)
+	if err != nil {
+		return 0, 0, err
+	}
+	k := binary.LittleEndian.Uint64(b)
+	return int(min(k, kindEnd+1)), binary.LittleEndian.Uint64(b[8:]), nil
+}
+
+// config reads what a file begins with.
+func (r *reader) config(c *Config) error {
+	b, err := r.bytes(uint64(len(magic)), len(magic))
+	switch {
+	case errors.Is(err, ErrTruncated), err == nil && string(b) != magic:
+		return ErrNone
+	case err != nil:
+		return err
+	}
+	if b, err = r.bytes(8, 8); err != nil {
+		return err
+	}
+	if v := binary.LittleEndian.Uint64(b); v != version {
+		return fmt.Errorf("version %d: %w", v, ErrVersion)
+	}
+	kind, size, err := r.header()
+	if err != nil {
+		return err
+	}
+	if kind != kindConfig {
+		return fmt.Errorf("%w: it begins with section %d", ErrDamaged, kind)
+	}
+	if b, err = r.bytes(size, maxConfig); err != nil {
+		return err
+	}
+	if err := json.Unmarshal(b, c); err != nil {
+		return fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	if c.VCPUs < 1 || c.VCPUs > guest.MaxVCPUs || c.Memory == 0 || c.Memory%guest.PageSize != 0 || c.Memory > guest.MaxRAM || c.Tables < 0 || len(c.Cmdline) > guest.MaxCmdline {
+		return fmt.Errorf("%w: it is of a guest that cannot be", ErrDamaged)
+	}
+	return nil
+}
+
+func (r *reader) cpuid(s *Snapshot, size uint64) error {
+	b, err := r.bytes(size, maxCPUID)
+	if err != nil {
+		return err
+	}
+	s.CPUID = make([]kvm.CPUIDEntry, len(b)/binary.Size(kvm.CPUIDEntry{}))
+	return decode(b, s.CPUID)
+}
+
+// decode reads values of one size, which is that of b.
+func decode(b []byte, v any) error {
+	if len(b) != binary.Size(v) {
+		return fmt.Errorf("%w: a section has %d bytes in place of %d", ErrDamaged, len(b), binary.Size(v))
+	}
+	if _, err := binary.Decode(b, binary.LittleEndian, v); err != nil {
+		return fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
+	return nil
+}
+
+func (r *reader) cpu(s *Snapshot, size uint64) error {
+	b, err := r.bytes(size, maxCPU)
+	if err != nil {
+		return err
+	}
+	var f cpuFixed
+	n := binary.Size(f)
+	if len(b) < n {
+		return fmt.Errorf("%w: a vCPU has %d bytes", ErrDamaged, len(b))
+	}
+	if err := decode(b[:n], &f); err != nil {
+		return err
+	}
+	b = b[n:]
+	size16 := binary.Size(kvm.MSR{})
+	if f.MSRs > maxMSRs || int(f.MSRs)*size16 > len(b) {
+		return fmt.Errorf("%w: a vCPU has %d MSRs", ErrDamaged, f.MSRs)
+	}
+	c := CPU{
+		Regs: f.Regs, Sregs: f.Sregs, Debug: f.Debug, Events: f.Events, XCRs: f.XCRs, State: f.State, Asleep: f.Asleep, Tick: f.Tick,
+		MSRs: make([]kvm.MSR, f.MSRs),
+	}
+	if err := decode(b[:int(f.MSRs)*size16], c.MSRs); err != nil {
+		return err
+	}
+	c.XSave = b[int(f.MSRs)*size16:]
+	if s.CPUs = append(s.CPUs, c); len(s.CPUs) > s.Config.VCPUs {
+		return fmt.Errorf("%w: more than %d vCPUs", ErrDamaged, s.Config.VCPUs)
+	}
+	return nil
+}
+
+func (r *reader) run(s *Snapshot, size uint64, limit *uint64) error {
+	b, err := r.bytes(size, RunSize+8)
+	if err != nil {
+		return err
+	}
+	n := uint64(max(len(b)-8, 0))
+	if n == 0 || n%guest.PageSize != 0 || n > *limit {
+		return fmt.Errorf("%w: %d bytes of memory in a row, of %d that the guest has left", ErrDamaged, n, *limit)
+	}
+	*limit -= n
+	run := Run{At: guest.GPA(binary.LittleEndian.Uint64(b)), Bytes: b[8:]}
+	if last := len(s.Memory) - 1; run.At%guest.PageSize != 0 || run.At+guest.GPA(n) < run.At || last >= 0 && run.At < s.Memory[last].At+guest.GPA(len(s.Memory[last].Bytes)) {
+		return fmt.Errorf("%w: memory at %v is out of order", ErrDamaged, run.At)
+	}
+	s.Memory = append(s.Memory, run)
+	return nil
+}
