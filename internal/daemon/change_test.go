@@ -234,7 +234,7 @@ func TestPatternsForPlaces(t *testing.T) {
 		{"p:b/* [bv][lf][as]*", []string{"p:b/vfs_read vfs_read", "p:b/vfs_write vfs_write"}, []string{"p:b/blacklisted_fn blacklisted_fn FAIL_REG_PROBE"}, ""},
 		{"p nothing_like_it*", nil, nil, "BAD_PROBE_ADDR"},
 		{"p vfs_* %nope", nil, nil, "BAD_REG_NAME"},
-		{"p vfs_[", nil, nil, "bad_value"},
+		{"p vfs_[", nil, nil, "BAD_PROBE_ADDR"},
 		{"w w@vfs_*", nil, nil, "BAD_PROBE_ADDR"},
 		{"p:a* vfs_read", nil, nil, "BAD_EVENT_NAME"},
 	} {
