@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/guestprobe/guestprobe/guest"
@@ -63,11 +64,37 @@ type names struct{ guest Guest }
 // Find implements event.Names.
 func (n names) Find(addr guest.GVA) (guest.Symbol, bool) { return n.guest.Image().Find(addr) }
 
-// locateAgain makes the programs of definitions anew that have addresses, which may be others
-// since the guest was reset. No vCPU runs. Callers hold changes.
-func (st *store) locateAgain() {
+// locateModules makes the programs of definitions anew that have addresses of modules, which may
+// be others since a module has come or gone. Any thread but a vCPU's. A change that is under way is not
+// waited for: it may be a reset, which waits for whoever calls this.
+func (st *store) locateModules() {
+	ofModule := func(l *event.Layout) bool { return l.OfModule }
+	if !slices.ContainsFunc(st.snapshot(), func(a *attached) bool { return a.source != nil && ofModule(a.source.Layout) }) {
+		return
+	}
+	locate := func() {
+		defer st.changes.Unlock()
+		_ = st.guest.Stop(func(probe.World) error { // an error: it does not run
+			st.locateAgain(ofModule)
+			return nil
+		})
+	}
+	if st.changes.TryLock() {
+		locate()
+		return
+	}
+	go func() {
+		if st.change() == nil {
+			locate()
+		}
+	}()
+}
+
+// locateAgain makes the programs of definitions anew whose layouts are asked for: their addresses may
+// be others. No vCPU runs. Callers hold changes.
+func (st *store) locateAgain(wanted func(*event.Layout) bool) {
 	for _, a := range st.snapshot() {
-		if a.source == nil || a.program == nil || !a.source.Layout.Fixed {
+		if a.source == nil || a.program == nil || !wanted(a.source.Layout) {
 			continue
 		}
 		l, err := st.layout(a, true)
@@ -79,7 +106,7 @@ func (st *store) locateAgain() {
 			err = a.program.Again(l, filter)
 		}
 		if err != nil {
-			st.log.Warn("what a definition reads by name is where it was before the reset", "probe", a.def.Name(), "err", err)
+			st.log.Warn("what a definition reads by name is where it was before", "probe", a.def.Name(), "err", err)
 		}
 	}
 }

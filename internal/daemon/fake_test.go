@@ -25,6 +25,8 @@ type fakeGuest struct {
 	engine *probe.Engine
 	cpus   int
 
+	onModules func()
+
 	// world is held for writing while the world is stopped, for reading by a
 	// hit.
 	world sync.RWMutex
@@ -112,6 +114,8 @@ func (g *fakeGuest) WriteMemory(_ guest.GPA, addr guest.GVA, p []byte) error {
 	copy(b, p)
 	return err
 }
+
+func (g *fakeGuest) OnModules(f func()) { g.onModules = f }
 
 func (g *fakeGuest) Stop(f func(probe.World) error) error {
 	g.world.Lock()

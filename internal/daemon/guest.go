@@ -56,6 +56,10 @@ type Guest interface {
 	ReadText(addr guest.GVA, p []byte) error
 	Stop(f func(probe.World) error) error
 
+	// OnModules has f called when modules of the guest's kernel have come or gone; see
+	// machine.Machine.OnModules.
+	OnModules(f func())
+
 	// Console returns a subscription to the console and what is kept of its
 	// past.
 	Console(queue int) (ConsoleSub, []machine.ConsoleLine)

@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"encoding/binary"
+	"strings"
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
@@ -30,6 +31,13 @@ func (v *slidView) Lookup(name string) (guest.Symbol, error) {
 	return s, err
 }
 
+// Address is that of the kernel's own symbols, as a Linux guest's view has it: the variable is a
+// module's.
+func (v *slidView) Address(name string) (guest.GVA, bool) {
+	s, err := v.Image.Lookup(name)
+	return s.Addr, err == nil && name != "vfs_bytes_read"
+}
+
 func (v *slidView) Find(addr guest.GVA) (guest.Symbol, bool) {
 	s, ok := v.Image.Find(addr)
 	if s.Name == "vfs_read" {
@@ -38,18 +46,24 @@ func (v *slidView) Find(addr guest.GVA) (guest.Symbol, bool) {
 	return s, ok
 }
 
-// TestLocatedAgain: what definitions read by name is where the name is in each boot, in their
-// arguments and filters, and addresses have the names of the boot; counts go on.
-func TestLocatedAgain(t *testing.T) {
+// serveSlid starts a daemon with such a guest, whose variable is at.
+func serveSlid(t *testing.T) (h *harness, g *fakeGuest, v *slidView, at guest.Symbol) {
+	t.Helper()
 	o := defaultOptions()
-	g := newFakeGuest(t, o.vcpus)
-	v := &slidView{Image: g.img, name: "vfs_read"}
+	g = newFakeGuest(t, o.vcpus)
+	v = &slidView{Image: g.img, name: "vfs_read"}
 	g.view = v
 	at, err := v.Lookup("vfs_bytes_read")
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := serveGuest(t, g, o)
+	return serveGuest(t, g, o), g, v, at
+}
+
+// TestLocatedAgain: what definitions read by name is where the name is in each boot, in their
+// arguments and filters, and addresses have the names of the boot; counts go on.
+func TestLocatedAgain(t *testing.T) {
+	h, g, v, at := serveSlid(t)
 	if _, err := h.c.Attach(h.ctx, api.ProbeSpec{Def: "p:v vfs_read total=@vfs_bytes_read:u64 fd=$arg1", Filter: "total != 7"},
 		api.ProbeSpec{Def: "r:back vfs_read same=@vfs_bytes_read:u64 $retval"}); err != nil {
 		t.Fatal(err)
@@ -114,5 +128,33 @@ func TestLocatedAgain(t *testing.T) {
 	}
 	if _, err := h.c.DetachAll(h.ctx); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestLocatedInModules: what definitions read of a module is where that is each time that it comes, and
+// nowhere while it is not there.
+func TestLocatedInModules(t *testing.T) {
+	h, g, v, at := serveSlid(t)
+	h.attach("p:v vfs_read total=@vfs_bytes_read:u64")
+	s := h.stream(h.ctx, api.StreamEvents{Names: []string{"v"}})
+	next[api.Start](h, s, api.RecordStart)
+	for i := range 3 {
+		if err := g.WriteMemory(0, at.Addr+guest.GVA(8*i), binary.LittleEndian.AppendUint64(nil, uint64(11*(i+1)))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		by   guest.GVA
+		name string
+		want string
+	}{{0, "vfs_read", "11"}, {8, "vfs_read", "22"}, {0, "", "(fault)"}, {16, "vfs_read", "33"}} {
+		v.by, v.name = c.by, c.name
+		g.onModules()
+		if !g.hit(t, 0, "vfs_read", 0, nil) {
+			t.Fatal("no probe is there")
+		}
+		if r := next[api.Hit](h, s, api.RecordHit); !strings.HasSuffix(r.Text, " total="+c.want) {
+			t.Errorf("%s, want %s", r.Text, c.want)
+		}
 	}
 }

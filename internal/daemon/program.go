@@ -330,6 +330,6 @@ func (s *server) resetGuestAndPrograms(ctx context.Context, reset func(context.C
 	if err := s.probes.programs.Reset(); err != nil {
 		return fmt.Errorf("reset: %w", err)
 	}
-	s.probes.locateAgain()
+	s.probes.locateAgain(func(l *event.Layout) bool { return l.Fixed })
 	return nil
 }

@@ -56,6 +56,7 @@ func newServer(log *slog.Logger, o options, g Guest, logLost func() uint64) *ser
 		stop:    make(chan struct{}),
 	}
 	s.probes = newStore(log, g, o.maps)
+	g.OnModules(s.probes.locateModules)
 	s.boots.Store(1)
 	return s
 }

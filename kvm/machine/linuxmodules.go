@@ -22,8 +22,16 @@ func (g *linuxGuest) refreshModules(m *Machine) bool {
 	return changed
 }
 
+// OnModules has f called when modules of a Linux guest's kernel have come or gone, before the engine
+// looks: before code of one that has come runs. It is called on any thread but a vCPU's, also when nothing
+// has changed, and may stop the machine.
+func (m *Machine) OnModules(f func()) { m.modules.Store(&f) }
+
 // tellEngine has the engine look again at a guest that has changed.
 func (m *Machine) tellEngine() {
+	if f := m.modules.Load(); f != nil {
+		(*f)()
+	}
 	err := m.target().Stop(func(probe.World) error { return nil })
 	if err == nil {
 		err = m.engine.TargetChanged()

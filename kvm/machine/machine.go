@@ -80,8 +80,9 @@ type Machine struct {
 	tscKHz   atomic.Uint64 // 0: the host doesn't say
 	told     atomic.Bool   // a forwarded interrupt was logged
 	cpuid    []kvm.CPUIDEntry
-	earlyIDT guest.GVA // see bare
-	calls    callQueue // guarded by mu
+	earlyIDT guest.GVA              // see bare
+	calls    callQueue              // guarded by mu
+	modules  atomic.Pointer[func()] // see OnModules
 	watch    watches
 	turns    turns
 

@@ -54,6 +54,9 @@ type Layout struct {
 	// Fixed: its programs have addresses of the image, of symbols or variables (or that the
 	// definition gives). When the guest is reset they may be others.
 	Fixed bool
+	// OfModule: some of them are of symbols that a kernel's module has, or had: they may be others
+	// whenever modules come and go.
+	OfModule bool
 
 	def   *Def
 	addr  guest.GVA
@@ -94,6 +97,7 @@ func Compile(d *Def, scope Scope, opt Options) (*Layout, error) {
 		f.Fields = watchFields(full, symbols)
 	}
 	for _, a := range full.Args {
+		f.OfModule = f.OfModule || ofModule(a.Fetch, symbols)
 		if a.Fetch, err = resolve(full, a.Fetch, symbols, opt.Again); err != nil {
 			return nil, err
 		}
@@ -189,6 +193,25 @@ func resolve(d *Def, x Fetch, symbols probe.Symbols, again bool) (Fetch, error) 
 		return Immediate{uint64(s.Addr) + uint64(x.Offset)}, nil
 	}
 	return x, nil
+}
+
+// ofModule reports whether f reads at a symbol that the kernel itself does not have.
+func ofModule(f Fetch, symbols probe.Symbols) bool {
+	switch x := f.(type) {
+	case Deref:
+		return ofModule(x.Of, symbols)
+	case Sum:
+		return ofModule(x.Of, symbols)
+	case SymbolAddr:
+		kernel, ok := symbols.(interface {
+			Address(name string) (guest.GVA, bool)
+		})
+		if ok {
+			_, own := kernel.Address(x.Name)
+			return !own
+		}
+	}
+	return false
 }
 
 // hasAddress reports whether what f reads is in a place that is known from the start.
