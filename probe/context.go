@@ -96,6 +96,17 @@ func (c *Context) ReturnTo(back guest.GVA, v uint64) {
 	c.Regs.RSP += 8
 }
 
+// FileCode returns what the image has for an address of the interrupted code's: that of the byte
+// of a file of the guest's which is mapped there, if the image knows that file, and else addr.
+func (c *Context) FileCode(addr guest.GVA) guest.GVA {
+	if f := c.cpu.files; f != nil && addr>>47 == 0 {
+		if at, ok := f.FileCode(c.Root, addr); ok {
+			return at
+		}
+	}
+	return addr
+}
+
 // Call runs the guest function at addr on this vCPU, with at most six integer
 // arguments, and returns what it returned. Probes that it hits count as missed.
 // The registers in c.Regs are afterwards what they were. Errors are

@@ -24,6 +24,8 @@ func (f filed) Capabilities(user bool) probe.Capabilities {
 
 func (filed) FilePlace(_ guest.GPA, addr guest.GVA) (guest.GVA, bool) { return addr, true }
 
+func (filed) FileCode(_ guest.GPA, addr guest.GVA) (guest.GVA, bool) { return addr, true }
+
 // fileCalls are functions of a file, and who calls them.
 type fileCalls struct {
 	filed

@@ -30,7 +30,7 @@ func (c *Context) Stacks(pcs []guest.GVA) (kernel, user int) {
 	f := guest.Frame{PC: c.Regs.RIP, Exact: true, User: c.CPL == 3, Known: true}
 	f.Regs = [...]uint64{guest.FrameRSP: c.Regs.RSP, guest.FrameRBP: c.Regs.RBP, guest.FrameR10: c.Regs.R10, guest.FrameR13: c.Regs.R13,
 		guest.FrameRDI: c.Regs.RDI, guest.FrameRDX: c.Regs.RDX}
-	if guest.GVA(f.PC) == c.Addr+1 {
+	if at := guest.GVA(f.PC) - 1; at == c.Addr || f.User && c.FileCode(at) == c.Addr {
 		f.PC-- // as Kprobe.Pre sees it
 	}
 	f.PC = uint64(c.cpu.Home(guest.GVA(f.PC)))
@@ -53,11 +53,15 @@ func (c *Context) Stacks(pcs []guest.GVA) (kernel, user int) {
 // caller goes to the caller of f, and reports whether there is one.
 func (c *Context) caller(f *guest.Frame, syms Symbols, img Image) bool {
 	rule, ok := guest.FrameRule{}, false
+	at := f.At()
+	if f.User {
+		at = c.FileCode(at)
+	}
 	if img != nil {
-		rule, ok = img.FrameRule(f.At())
+		rule, ok = img.FrameRule(at)
 	}
 	if !ok && f.Exact {
-		rule, ok = prologue(f.At(), syms)
+		rule, ok = prologue(at, syms)
 	}
 	if !ok {
 		// push %rbp; mov %rsp,%rbp: what RBP points to since.

@@ -200,6 +200,11 @@ type Files interface {
 	// addr, if there is a byte of a file that PatchText has changed. It takes no lock, and
 	// allocates nothing.
 	FilePlace(root guest.GPA, addr guest.GVA) (guest.GVA, bool)
+
+	// FileCode returns the address that Symbols has for what the page tables at root map at
+	// addr, if that is a byte of a file that Symbols knows. It allocates nothing, and takes locks
+	// for moments only.
+	FileCode(root guest.GPA, addr guest.GVA) (guest.GVA, bool)
 }
 
 // Runner is what a Target adds that runs the vCPUs on threads of its own.

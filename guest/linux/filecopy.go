@@ -147,10 +147,10 @@ func (v *View) giveCopy(name string, b []byte, used func(guest.Range) bool) (*us
 		}
 	}
 	if i := int((f.base - fileCode) >> fileShift); i < len(v.files.all) {
-		v.files.all[i] = f
+		v.files.put(i, f)
 		return f, nil
 	}
-	if v.files.all = append(v.files.all, f); old != nil {
+	if v.files.put(len(v.files.all), f); old != nil {
 		old.mu.Lock()
 		old.given, old.inode = false, Inode{}
 		old.mu.Unlock()

@@ -35,6 +35,7 @@ type fileFields struct {
 	last                                                 Field // vm_area_struct, of the tree of mappings
 	shift, slots, marks                                  Field // xa_node
 	pageMapping, pageIndex, pageFlags                    Field // folio, or page
+	compound                                             Field // page; its size is 0 where there is none
 	start, end, offset, mm, node, left, right, pgd       Field // vm_area_struct, rb_node, mm_struct
 }
 
@@ -68,6 +69,9 @@ func NewFiles(types *Types, lookup Lookup, tasks *Tasks) *Files {
 		f.missing = append(f.missing, feature+": the list of tasks is not known")
 	}
 	x.page = uint64(page.Size)
+	if types != nil {
+		o.compound, _ = types.Field("page.compound_head")
+	}
 	var flags *btf.Enum
 	if types != nil && types.Spec.TypeByName("pageflags", &flags) == nil {
 		for _, v := range flags.Values {

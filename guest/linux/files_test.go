@@ -33,7 +33,7 @@ func fileTypes() []btf.Type {
 		structOf("address_space", "host", tPtr, "i_pages", array8, "i_mmap", tree),
 		structOf("xa_node", "shift", tLong, "slots", array(tPtr, 64), "marks", array(tLong, 3)),
 		&btf.Enum{Name: "pageflags", Size: 4, Values: []btf.EnumValue{{Name: "PG_locked", Value: 0}, {Name: "PG_uptodate", Value: 3}}},
-		structOf("page", "flags", tLong, "mapping", tPtr, "index", tLong, "pad", tLong),
+		structOf("page", "flags", tLong, "mapping", tPtr, "index", tLong, "compound_head", tLong),
 		structOf("vm_area_struct", "vm_start", tLong, "vm_end", tLong, "vm_mm", tPtr, "vm_pgoff", tLong, "shared", structOf("shared", "rb", rb, "rb_subtree_last", tLong)),
 		structOf("mm_struct", "count", tLong, "pgd", tPtr),
 	}

@@ -62,19 +62,30 @@ type fileNames struct {
 
 // userFiles are the files that are known, in the order in which they were asked for.
 type userFiles struct {
-	mu  sync.Mutex
-	all []*userFile
+	mu   sync.Mutex
+	all  []*userFile
+	list atomic.Pointer[[]*userFile] // all, for who does not hold mu
+}
+
+// put makes f known, as number n. Callers hold mu.
+func (u *userFiles) put(n int, f *userFile) {
+	u.all = slices.Clone(u.all)
+	if n == len(u.all) {
+		u.all = append(u.all, f)
+	}
+	u.all[n] = f
+	all := u.all
+	u.list.Store(&all)
 }
 
 // file returns the file that has addr, or nil. When another kernel runs there is none.
 func (v *View) file(addr guest.GVA) *userFile {
-	if !IsFile(addr) || v.now.Load().gone != "" {
+	list := v.files.list.Load()
+	if !IsFile(addr) || list == nil || v.now.Load().gone != "" {
 		return nil
 	}
-	v.files.mu.Lock()
-	defer v.files.mu.Unlock()
-	if n := int((addr - fileCode) >> fileShift); n < len(v.files.all) {
-		return v.files.all[n]
+	if n := int((addr - fileCode) >> fileShift); n < len(*list) {
+		return (*list)[n]
 	}
 	return nil
 }
@@ -118,7 +129,7 @@ func (v *View) opened(asked string) (*userFile, error) {
 	if err := f.parse(); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	v.files.all = append(v.files.all, f)
+	v.files.put(len(v.files.all), f)
 	return f, nil
 }
 

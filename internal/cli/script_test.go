@@ -45,6 +45,7 @@ func TestMain(m *testing.M) {
 		"guestprobed": func() { os.Exit(daemon.Main()) },
 		"http":        func() { os.Exit(httpMain(os.Args[1:])) },
 		"mkguest":     func() { os.Exit(mkguestMain(os.Args[1:])) },
+		"mkprog":      func() { os.Exit(mkprogMain(os.Args[1:])) },
 	})
 }
 
@@ -284,7 +285,7 @@ func cmdAwait(ts *testscript.TestScript, neg bool, args []string) {
 		select {
 		case <-tick.C:
 		case <-waiting(ts).Done():
-			ts.Fatalf("%s has no match for %s", args[0], args[1])
+			ts.Fatalf("%s has no match for %s:\n%s", args[0], args[1], ts.ReadFile(args[0]))
 		}
 	}
 }

@@ -147,7 +147,7 @@ func (t scriptTarget) Match(pattern string, user bool) (names []string) {
 func (t scriptTarget) Lookup(name string) (addr uint64, ok bool, why string) {
 	sym, err := t.st.guest.Image().Lookup(name)
 	var ambiguous *guest.AmbiguousSymbolError
-	if why = guest.Advice(err); err != nil && strings.HasPrefix(name, "/") {
+	if why = guest.Advice(err); err != nil && strings.HasPrefix(name, "/") && !errors.Is(err, guest.ErrSymbolNotFound) {
 		why = err.Error()
 	}
 	return uint64(sym.Addr), err == nil || errors.As(err, &ambiguous) || errors.Is(err, guest.ErrModuleNotFound), why
@@ -224,7 +224,8 @@ const maxEvery = 24 * time.Hour
 // startScript compiles a script, runs what is for its beginning, and has its probes arrive;
 // close ends it. What it prints waits for run, which needs a stream.
 func (s *server) startScript(req *api.RunScript) (_ *runningScript, warnings []string, err error) {
-	sc, err := script.Compile(req.Script, scriptTarget{s.probes}, script.Options{Name: req.Name, Params: req.Args, Unsafe: req.Unsafe, CPUs: len(s.guest.State().VCPUs), Now: s.probes.hub.Now(), Epoch: s.probes.since.UnixNano() - s.probes.epoch})
+	_, linux := s.guest.Image().(probe.Kernel)
+	sc, err := script.Compile(req.Script, scriptTarget{s.probes}, script.Options{Name: req.Name, Params: req.Args, Unsafe: req.Unsafe, Files: linux, CPUs: len(s.guest.State().VCPUs), Now: s.probes.hub.Now(), Epoch: s.probes.since.UnixNano() - s.probes.epoch})
 	if err != nil {
 		return nil, nil, scriptError(err)
 	}

@@ -154,6 +154,9 @@ func (e *env) Stack(pcs []uint64, skip int, user bool) (int, error) {
 	return n, nil
 }
 
+// FileCode implements bpf.Env.
+func (e *env) FileCode(addr uint64) uint64 { return uint64(e.c.FileCode(guest.GVA(addr))) }
+
 // FuncIP implements bpf.Env.
 func (e *env) FuncIP() uint64 { return uint64(e.c.Addr) }
 

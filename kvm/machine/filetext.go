@@ -327,6 +327,19 @@ func (m target) FilePlace(root guest.GPA, addr guest.GVA) (guest.GVA, bool) {
 	return g.files.Load().place(root, addr)
 }
 
+// FileCode implements probe.Files.
+func (m target) FileCode(root guest.GPA, addr guest.GVA) (guest.GVA, bool) {
+	g, ok := m.payload().(*linuxGuest)
+	if !ok {
+		return 0, false
+	}
+	at, err := m.space(root).Translate(addr)
+	if err != nil {
+		return 0, false
+	}
+	return g.files.Load().view.FileCode(at.PA, m.readLive)
+}
+
 // place is FilePlace: the pages were settled some time ago, so that each is asked whether it
 // is still what it was.
 func (t *fileText) place(root guest.GPA, addr guest.GVA) (guest.GVA, bool) {

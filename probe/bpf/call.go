@@ -25,6 +25,8 @@ func (v *VM) call(h Helper, r *[16]uint64) FaultCode {
 		r[R0] = v.env.CgroupID()
 	case HelperGetSpace:
 		r[R0] = v.env.Space()
+	case HelperFileCode:
+		r[R0] = v.env.FileCode(r[R1])
 	case HelperUnderCgroup:
 		return v.underCgroup(r)
 	case HelperGetRandom:

@@ -8,6 +8,10 @@ const (
 	stackUser  = 0x100
 	stackFast  = 0x200 // stacks with the same hash are the same
 	stackReuse = 0x400 // a stack takes the place of another one
+
+	// StackFiles has addresses of the user's replaced by those of HelperFileCode. Linux does not
+	// have it.
+	StackFiles = 1 << 16
 )
 
 // getStack is get_stack (context, buffer, size, flags): the buffer is filled
@@ -18,12 +22,12 @@ func (v *VM) getStack(r *[16]uint64) FaultCode {
 	if code != NoFault {
 		return code
 	}
-	if len(dst)%8 != 0 || r[R4]&^(stackSkip|stackUser) != 0 {
+	if len(dst)%8 != 0 || r[R4]&^(stackSkip|stackUser|StackFiles) != 0 {
 		r[R0] = errno(errInval)
 		return NoFault
 	}
 	pcs := v.pcs[:min(len(dst)/8, len(v.pcs))]
-	n, err := v.env.Stack(pcs, int(r[R4]&stackSkip), r[R4]&stackUser != 0)
+	n, err := v.walk(pcs, r[R4])
 	clear(dst)
 	if err != nil {
 		r[R0] = errno(errFault)
@@ -37,6 +41,17 @@ func (v *VM) getStack(r *[16]uint64) FaultCode {
 	return NoFault
 }
 
+// walk fills pcs with the stack that flags ask for.
+func (v *VM) walk(pcs []uint64, flags uint64) (int, error) {
+	n, err := v.env.Stack(pcs, int(flags&stackSkip), flags&stackUser != 0)
+	if flags&(stackUser|StackFiles) == stackUser|StackFiles {
+		for i := range pcs[:max(n, 0)] {
+			pcs[i] = v.env.FileCode(pcs[i])
+		}
+	}
+	return n, err
+}
+
 // getStackID is get_stackid (context, map, flags): the number under which the stack is in
 // the map.
 func (v *VM) getStackID(r *[16]uint64) FaultCode {
@@ -45,12 +60,12 @@ func (v *VM) getStackID(r *[16]uint64) FaultCode {
 		return v.badArg(FaultMapArg, r[R2])
 	}
 	flags := r[R3]
-	if flags&^(stackSkip|stackUser|stackFast|stackReuse) != 0 {
+	if flags&^(stackSkip|stackUser|stackFast|stackReuse|StackFiles) != 0 {
 		r[R0] = errno(errInval)
 		return NoFault
 	}
 	pcs := v.pcs[:min(int(m.spec.ValueSize)/8, len(v.pcs))]
-	n, err := v.env.Stack(pcs, int(flags&stackSkip), flags&stackUser != 0)
+	n, err := v.walk(pcs, flags)
 	if err != nil || n <= 0 {
 		r[R0] = errno(errFault)
 		return NoFault

@@ -41,6 +41,9 @@ type Env interface {
 	// skip left out, of the guest's kernel or user stack, and returns how many
 	// there were.
 	Stack(pcs []uint64, skip int, user bool) (int, error)
+	// FileCode returns the address that the guest's image has for code of a file at the user
+	// address addr, or where it has none addr.
+	FileCode(addr uint64) uint64
 	// FuncIP returns the address of the probed function.
 	FuncIP() uint64
 	// Cookie returns the number that was given with the probe.
@@ -98,6 +101,9 @@ func (NoEnv) ReadUser(uint64, []byte) error { return errNoGuest }
 
 // Stack fails.
 func (NoEnv) Stack([]uint64, int, bool) (int, error) { return 0, errNoGuest }
+
+// FileCode returns addr.
+func (NoEnv) FileCode(addr uint64) uint64 { return addr }
 
 // FuncIP returns 0.
 func (NoEnv) FuncIP() uint64 { return 0 }

@@ -68,6 +68,7 @@ const (
 	HelperGetSpace Helper = 1<<16 + 2
 	HelperSetReg   Helper = 1<<16 + 3
 	HelperPoke     Helper = 1<<16 + 4
+	HelperFileCode Helper = 1<<16 + 5
 )
 
 // Place says where a program, or a helper, can run.
@@ -166,6 +167,7 @@ var helpers = []HelperInfo{
 	{ID: HelperGetSpace, Name: "get_space", Place: OnHost, Why: "takes CR3 of the host, since a guest may not be able to read it without an exit"},
 	{ID: HelperSetReg, Name: "set_reg", args: []argKind{anyArg, anyArg, anyArg}, Place: OnHost, Why: "changes the registers that the guest goes on with, which only the engine may", needsCtx: true},
 	{ID: HelperPoke, Name: "poke", cost: costRead, args: []argKind{anyArg, inArg, anyArg}, Place: OnHost, Why: "writes memory of the guest, of which the engine keeps its probes apart"},
+	{ID: HelperFileCode, Name: "file_code", cost: costTask, args: []argKind{anyArg}, Place: OnHost, Why: "finds by the guest's page tables which file code is of"},
 }
 
 var helperByID = func() map[Helper]*HelperInfo {

@@ -236,7 +236,7 @@ func (c *compiler) head() {
 // user's, who has none of the kernel's, that.
 func (c *compiler) stack() {
 	have := c.NewLabel()
-	for _, user := range []int32{0, 1 << 8} { // BPF_F_USER_STACK
+	for _, user := range []int32{0, 1<<8 | bpf.StackFiles} { // BPF_F_USER_STACK
 		c.Addr(asm.R2, rRec, c.l.Stack)
 		c.Emit(asm.Mov.Reg(asm.R1, rCtx), asm.Mov.Imm(asm.R3, 8*event.StackDepth), asm.Mov.Imm(asm.R4, user), bpfgen.Call(bpf.HelperGetStack))
 		if user == 0 {

@@ -142,6 +142,7 @@ type script struct {
 	*source
 	params []string
 	unsafe bool // Options.Unsafe
+	files  bool // Options.Files
 	config config
 	probes []*probeDef
 	maps   []*mapDef // in the order in which they first appear

@@ -14,6 +14,7 @@ type Options struct {
 	Name   string   // of the script, in errors; "" = stdin
 	Params []string // positional parameters
 	Unsafe bool     // it may change what the guest does
+	Files  bool     // user code is of files: what is at an address is asked at the hit
 	CPUs   int      // of the guest; its maps are for one more, which is where programs run that are on no vCPU
 	Now    int64    // when it begins, on the clock of ktime_get_ns; elapsed counts from here
 	Epoch  int64    // when that clock was 0, in nanoseconds since 1970
@@ -71,7 +72,7 @@ func Compile(text string, t Target, o Options) (*Script, error) {
 	if err != nil {
 		return nil, err
 	}
-	tree.unsafe = o.Unsafe
+	tree.unsafe, tree.files = o.Unsafe, o.Files
 	c, err := tree.check(t)
 	if err != nil {
 		return nil, err

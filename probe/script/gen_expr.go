@@ -388,6 +388,9 @@ func (g *generator) call(e *expr) {
 		g.stack(e)
 	case "strerror", "signal_name", "ksym", "usym":
 		g.number64(e.args[0])
+		if e.name == "usym" && g.c.files {
+			g.Emit(asm.Mov.Reg(asm.R1, asm.R0), bpfgen.Call(bpf.HelperFileCode))
+		}
 	case "delete":
 		g.deleteKey(e.args[0])
 	case "has_key":

@@ -118,6 +118,16 @@ func (e *fakeEnv) Stack(pcs []uint64, skip int, user bool) (int, error) {
 	return copy(pcs, all[min(skip, len(all)):]), nil
 }
 
+// mapped is where a process has main + 7, as code of a file.
+const mapped = 0x7f8000001007
+
+func (e *fakeEnv) FileCode(addr uint64) uint64 {
+	if addr == mapped {
+		return target["main"] + 7
+	}
+	return addr
+}
+
 // ran is what a script has done.
 type ran struct {
 	out      string
@@ -152,7 +162,7 @@ func (p *Printer) drain(m *bpf.Map) (records [][]byte, err error) {
 // runScript runs a script on hits, in the interpreter.
 func runScript(tb testing.TB, text string, params []string, json bool, ticks int, hits ...hit) (r ran, err error) {
 	tb.Helper()
-	s, err := Compile(text, target, Options{Params: params, CPUs: testCPUs, Epoch: 951782400e9})
+	s, err := Compile(text, target, Options{Params: params, Files: true, CPUs: testCPUs, Epoch: 951782400e9})
 	if err != nil {
 		return r, err
 	}

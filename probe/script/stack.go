@@ -69,7 +69,7 @@ func (c *checker) length(e *expr) (Type, error) {
 func (g *generator) stack(e *expr) {
 	t, flags := e.typ, int32(0)
 	if t.Kind == UStack {
-		flags = 0x100 // BPF_F_USER_STACK
+		flags = 0x100 | bpf.StackFiles // BPF_F_USER_STACK
 	}
 	none, done := g.NewLabel(), g.NewLabel()
 	g.scoped(func() {

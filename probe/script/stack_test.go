@@ -44,6 +44,11 @@ func TestStacks(t *testing.T) {
 	if want := `{"type": "value", "data": ["\nffffffff81310000\n","\n        vfs_read+0\n"]}` + "\n"; err != nil || r.out != want {
 		t.Errorf("%q, %v, want %q", r.out, err, want)
 	}
+	file := hits()[0]
+	file.user, file.args[0] = []uint64{mapped, 0x7fff12345678}, mapped
+	if r, err = runScript(t, `kprobe:vfs_read { print(ustack); print((usym(arg0), ksym(arg0))); }`, nil, false, 0, file); err != nil || r.out != "\n        main+7\n        0x7fff12345678\n\n(main, 0x7f8000001007)\n\n\n" {
+		t.Errorf("code of a file: %q, %v", r.out, err)
+	}
 	none := hits()[0]
 	none.stack = nil
 	if r, err = runScript(t, `kprobe:vfs_read { print(len(kstack)); print(kstack); }`, nil, false, 0, none); err != nil || r.out != "0\n\n\n\n\n" || strings.Count(r.warnings, "Stack could not be kept") != 2 {

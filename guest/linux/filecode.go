@@ -1,0 +1,55 @@
+package linux
+
+import "github.com/guestprobe/guestprobe/guest"
+
+// FileCode returns the address that the View has for the byte of guest memory at pa, if that is
+// the page cache's of a file that is known: one that has probes, or had some, or was given. It
+// allocates nothing, and takes locks for moments only: hits ask it.
+func (v *View) FileCode(pa guest.GPA, read Read) (guest.GVA, bool) {
+	list := v.files.list.Load()
+	if list == nil || v.Why() != "" {
+		return 0, false
+	}
+	x := v.running.files
+	mapping, index, err := x.pageOwner(pa, read)
+	if err != nil {
+		return 0, false
+	}
+	for _, f := range *list {
+		f.mu.Lock()
+		in, pages := f.inode, uint64(len(f.have))
+		f.mu.Unlock()
+		if in.Addr == 0 || in.Mapping != mapping || index >= pages {
+			continue
+		}
+		if now, mode, err := x.inodeAt(in.Addr, read); err == nil && mode == modeRegular && now.same(in) && now.Mapping == mapping {
+			return f.base + guest.GVA(index*guest.PageSize) + guest.GVA(pa%guest.PageSize), true
+		}
+	}
+	return 0, false
+}
+
+// pageOwner returns the struct address_space of the page of the page cache at pa, and the number of
+// that page in the file. The error is ErrNoPage where it is not in the page cache, or one of read.
+func (x *Files) pageOwner(pa guest.GPA, read Read) (mapping guest.GVA, index uint64, err error) {
+	at := x.pages(read) + guest.GVA(uint64(pa)/guest.PageSize*x.page)
+	// All but the first page of several say where that is (include/linux/page-flags.h, compound_head).
+	if x.f.compound.Size != 0 {
+		head, err := read.value(at, x.f.compound)
+		if err != nil {
+			return 0, 0, err
+		}
+		if head&1 != 0 {
+			at = guest.GVA(head - 1)
+		}
+	}
+	p, err := x.pageOf(at, read)
+	if err != nil {
+		return 0, 0, err
+	}
+	part := uint64(pa)/guest.PageSize - uint64(p.PA)/guest.PageSize
+	if p.mapping == 0 || p.mapping&mappingFlags != 0 || part >= maxFolio {
+		return 0, 0, ErrNoPage
+	}
+	return guest.GVA(p.mapping), p.index + part, nil
+}
