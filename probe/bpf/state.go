@@ -156,9 +156,9 @@ func (s *state) each(f func(v *value)) {
 	for i := range s.regs {
 		f(&s.regs[i])
 	}
-	own := false
+	own, v := false, value{} // v is on the heap: one is enough
 	for i := range s.words {
-		v := s.words[i].v
+		v = s.words[i].v
 		if f(&v); v != s.words[i].v {
 			if !own {
 				s.words, own = slices.Clone(s.words), true
@@ -192,8 +192,11 @@ func (s *state) refine(r uint8, n number) bool {
 	ok := s.regs[r].num.meet(n)
 	v := s.regs[r]
 	follow := func(vn int32, delta int64, n number) {
+		if vn == 0 {
+			return
+		}
 		s.each(func(x *value) {
-			if x.vn == vn && vn != 0 {
+			if x.vn == vn {
 				ok = x.num.meet(n.plus(constant(uint64(x.delta-delta)))) && ok
 			}
 		})
