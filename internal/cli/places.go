@@ -46,7 +46,7 @@ func listPlaces(ctx context.Context, r *command.Run, c *client.Client, pattern s
 func (a *app) completePlaces() command.Completion {
 	return first(a.complete(func(ctx context.Context, c *client.Client, prefix string) (names []string) {
 		if !strings.Contains(prefix, ":") {
-			return []string{"kprobe:", "kretprobe:"}
+			return []string{"kprobe:", "kretprobe:", "uprobe:", "uretprobe:", "watchpoint:", "interval:", "profile:", "vm:"}
 		}
 		ps, _ := c.Places(ctx, prefix+"*", false)
 		for _, p := range ps {

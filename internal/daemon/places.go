@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"iter"
 	"net/http"
+	"strings"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/api"
@@ -22,11 +23,17 @@ func (s *server) getPlaces(w http.ResponseWriter, r *http.Request) error {
 	if match == "" {
 		match = "*"
 	}
-	listed, err := script.List(match)
+	listed, err := script.List(match, scriptTarget{s.probes})
 	if err != nil {
 		return scriptError(err)
 	}
 	for _, l := range listed {
+		if l.Data { // of which a client may say more than the symbol
+			l.Pattern, _, _ = strings.Cut(l.Pattern, ":")
+		}
+		if l.Pattern == "" {
+			continue // all is said
+		}
 		if err := guest.CheckGlob(l.Pattern); err != nil {
 			return badValue("match: %v", err)
 		}
@@ -49,6 +56,17 @@ func (s *server) places(listed []script.Listed, known event.Types) iter.Seq[api.
 	return func(yield func(api.Place) bool) {
 		img := s.guest.Image()
 		for _, l := range listed {
+			for _, place := range l.Places {
+				if !yield(api.Place{Probe: l.Provider + ":" + place}) {
+					return
+				}
+			}
+			if l.Data && !variablePlaces(img, &l, yield) {
+				return
+			}
+			if l.Data || l.Pattern == "" {
+				continue
+			}
 			for sym, name := range (scriptTarget{s.probes}).functions(l.Pattern, l.User) {
 				if !yield(api.Place{Probe: l.Provider + ":" + name, Prototype: prototype(known, img, sym)}) {
 					return
@@ -56,4 +74,18 @@ func (s *server) places(listed []script.Listed, known event.Types) iter.Seq[api.
 			}
 		}
 	}
+}
+
+// variablePlaces are those of watches on variables, each in its first bytes.
+func variablePlaces(img guest.View, l *script.Listed, yield func(api.Place) bool) bool {
+	symbol, _, _ := strings.Cut(l.Pattern, ":")
+	for _, sym := range img.Match(symbol) {
+		if sym.Kind != guest.SymData {
+			continue
+		}
+		if place := l.WatchedPlace(sym.Name, sym.Size); place != "" && !yield(api.Place{Probe: l.Provider + ":" + place}) {
+			return false
+		}
+	}
+	return true
 }

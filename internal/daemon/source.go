@@ -8,6 +8,7 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/debuginfo"
 	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/event"
 )
 
@@ -91,6 +92,27 @@ func (c *change) source(i int, spec api.ProbeSpec, at event.SourcePlace) error {
 		defs[k] = placed{event.AtPlace(spec.Def, codePlace(img, guest.GVA(p.Addr+by)).String()), p.Function}
 	}
 	return c.each(i, spec, defs, "of the places where it is, none can be probed")
+}
+
+// Source implements script.Target.
+func (t scriptTarget) Source(place string) (places []string, err error) {
+	at, ok := event.InSource("p " + place)
+	if !ok {
+		return nil, fmt.Errorf("%s: want FILE:LINE, or inline:FUNCTION", place)
+	}
+	info, by, err := sourceOf(t.st.guest)
+	if err != nil {
+		return nil, err
+	}
+	found, err := inSource(info, at)
+	img := t.st.guest.Image()
+	for _, p := range found {
+		addr := guest.GVA(p.Addr + by)
+		if _, err := t.st.engine.Check(&probe.Kprobe{Addr: addr}); err == nil {
+			places = append(places, codePlace(img, addr).String())
+		}
+	}
+	return places, err
 }
 
 // codePlace returns how a definition names an address.

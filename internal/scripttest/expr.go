@@ -68,6 +68,9 @@ func (g *gen) numeric(depth int) expr {
 		if !together(a, b) {
 			k = unsigned
 		}
+		if g.portable {
+			a, b = g.cast64(a, k), g.cast64(b, k)
+		}
 		return expr{kind: k, src: fmt.Sprintf("(%s ? %s : %s)", c.src, a.src, b.src), eval: func(h *hit) value {
 			if c.eval(h).n != 0 {
 				return a.eval(h)
@@ -84,6 +87,15 @@ func (g *gen) numeric(depth int) expr {
 		op = "!="
 	}
 	return expr{kind: truth, src: fmt.Sprintf("(%s %s %s)", a.src, op, b.src), eval: func(h *hit) value { return is((a.eval(h).s == b.eval(h).s) != not) }}
+}
+
+// maxPortable bounds literals that bpftrace calculates with: it refuses what overflows, of as
+// many as an expression has.
+const maxPortable = 128
+
+// cast64 is a number of 64 bits, with a sign or without: bpftrace has no others behind ?:.
+func (g *gen) cast64(e expr, k kind) expr {
+	return expr{kind: k, src: fmt.Sprintf("(%s)%s", map[kind]string{signed: "int64", unsigned: "uint64"}[k], e.src), eval: e.eval}
 }
 
 // plain is a number that is no truth value.
@@ -109,7 +121,9 @@ func together(a, b expr) bool {
 func (g *gen) leaf() expr {
 	switch g.n(5) {
 	case 0:
-		return number(interesting[g.n(len(interesting))])
+		if n := interesting[g.n(len(interesting))]; !g.portable || n <= maxPortable {
+			return number(n)
+		}
 	case 1:
 		return number(uint64(g.n(50)))
 	case 2:
@@ -132,6 +146,9 @@ func (g *gen) leaf() expr {
 // what may be negative, where the script is to run there.
 func (g *gen) arithmetic(depth int) expr {
 	a, b := g.numeric(depth-1), g.numeric(depth-1)
+	if g.portable { // where two truth values are one again
+		a, b = g.plain(a), g.plain(b)
+	}
 	ops := []string{"+", "-", "*", "&", "|", "^", "/", "%", "<<", ">>"}
 	op := ops[g.n(len(ops))]
 	if g.portable && len(op) == 2 || g.portable && (op == "/" || op == "%") {
@@ -225,6 +242,9 @@ func (g *gen) unary(depth int) expr {
 	case g.n(2) == 0:
 		return expr{kind: truth, src: "(!" + a.src + ")", eval: func(h *hit) value { return is(a.eval(h).n == 0) }}
 	case g.n(2) == 0 || g.portable:
+		if g.portable {
+			a = g.plain(a)
+		}
 		return expr{kind: signed, src: "(-" + a.src + ")", eval: func(h *hit) value { return value{n: -a.eval(h).n} }}
 	}
 	k := signed

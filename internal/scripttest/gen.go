@@ -80,6 +80,7 @@ type gen struct {
 	vars     []*variable // in scope
 	names    int
 	loops    int
+	unrolled bool            // the innermost loop is no loop in bpftrace: it has no break there
 	known    map[string]bool // maps that something is assigned to above
 }
 
@@ -160,6 +161,10 @@ func (g *gen) statement(depth int) statement {
 	case 0, 1:
 		k := []kind{signed, signed, unsigned, truth, text}[g.n(5)]
 		e := g.as(k, 3)
+		if k != text && g.portable && g.n(3) == 0 {
+			e = g.cast64(number(interesting[g.n(len(interesting))]), unsigned)
+			k = unsigned
+		}
 		v := g.declare(k)
 		g.line("%s = %s;", v.name, e.src)
 		return func(h *hit) flow { h.vars[v.name] = e.eval(h); return on }
@@ -178,7 +183,7 @@ func (g *gen) statement(depth int) statement {
 			return g.loop(depth)
 		}
 	case 11:
-		if g.loops > 0 && g.n(2) == 0 {
+		if g.loops > 0 && !(g.portable && g.unrolled) && g.n(2) == 0 {
 			c := g.numeric(2)
 			f, word := out, "break"
 			if g.n(2) == 0 {
@@ -272,7 +277,10 @@ func (g *gen) loop(depth int) statement {
 		rounds = max(rounds, 1)
 		g.line("unroll(%d) {", rounds)
 	}
+	was := g.unrolled
+	g.unrolled = sort == 2
 	body := g.block(1+g.n(3), depth-1)
+	g.unrolled = was
 	g.line("}")
 	return func(h *hit) flow {
 		for i := range rounds {

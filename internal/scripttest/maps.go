@@ -154,14 +154,12 @@ func (g *gen) store() statement {
 
 func (g *gen) aggregate(m *mapKind, src string, key func(*hit) []value) statement {
 	e := g.as(signed, 2)
-	args := e.src
+	args := "(int64)" + e.src
 	switch {
 	case m.call == "count":
 		args = ""
 	case m.call == "lhist":
-		args = fmt.Sprintf("%s, %d, %d, %d", e.src, low, high, step)
-	case m.call != "hist":
-		args = "(int64)" + e.src
+		args = fmt.Sprintf("%s, %d, %d, %d", args, low, high, step)
 	}
 	g.line("%s = %s(%s);", m.written(src), m.call, args)
 	return func(h *hit) flow {

@@ -99,6 +99,7 @@ type attachPoint struct {
 	text     string // with parameters put in
 	provider string // in full
 	target   string // what stands behind the provider
+	source   bool   // that is a place in the source
 }
 
 // probeDef is a probe: attach points, predicate, and what it does.

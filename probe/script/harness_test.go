@@ -46,8 +46,15 @@ var kernelTypes = func() *types.Info {
 }()
 
 func (f fakeTarget) Func(name string) *btf.FuncProto { return kernelTypes.Func("", name) }
-func (f fakeTarget) Types() Types                    { return kernelTypes }
-func (f fakeTarget) Exits() []string                 { return []string{"io", "hlt", "debug"} }
+func (f fakeTarget) Source(place string) ([]string, error) {
+	if place != "fs/read_write.c:450" && place != "inline:rw_verify_area" {
+		return nil, errors.New("no code is of " + place)
+	}
+	return []string{"vfs_read+16", "nf_nat:nf_nat_setup_info+4"}, nil
+}
+
+func (f fakeTarget) Types() Types    { return kernelTypes }
+func (f fakeTarget) Exits() []string { return []string{"io", "hlt", "debug"} }
 
 func (f fakeTarget) User(name string) bool { return name == "main" || name == "0x401000" }
 

@@ -1,6 +1,7 @@
 package script
 
 import (
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -230,6 +231,9 @@ func escape(s string) (v byte, n int, ok bool) {
 	return byte(u), n, err == nil
 }
 
+// inFile is an attach point at a line of a file, whose name may have slashes.
+var inFile = regexp.MustCompile(`^[a-z]+:[\w+-][\w.+-]*(/[\w.+-]+)*\.[A-Za-z]+:\d+`)
+
 // place reads the text of an attach point, which ends at a blank, a comma, a brace, or
 // the slash of a predicate.
 func (l *lexer) place() (token, error) {
@@ -237,7 +241,7 @@ func (l *lexer) place() (token, error) {
 		return token{}, err
 	}
 	at := l.pos
-	i := at
+	i := at + len(inFile.FindString(l.src.text[at:]))
 	path := false
 	for ; i < len(l.src.text); i++ {
 		c := l.src.text[i]

@@ -83,9 +83,19 @@ func (p *parser) target(a *attachPoint, word string) error {
 		}
 		return nil
 	}
+	if inSource(a.target) {
+		a.source = true
+		if a.provider != "kprobe" && a.provider != "uprobe" {
+			return refuse("a place in the source has no return").hint("write %s:FUNCTION", a.provider)
+		}
+		return nil
+	}
 	// vmlinux is a Linux kernel itself, as it is in bpftrace.
 	if mod, fn, ok := strings.Cut(a.target, ":"); ok {
-		if mod == "" || fn == "" || strings.ContainsRune(fn, ':') || strings.HasPrefix(a.provider, "u") {
+		if mod != "" && fn != "" && a.inUser() {
+			return refuse("%s is no file of the guest", mod).hint("write where it is there, as %s:/usr/lib/x86_64-linux-gnu/%s.so:%s", a.provider, strings.TrimSuffix(mod, ".so"), fn)
+		}
+		if mod == "" || fn == "" || strings.ContainsRune(fn, ':') || a.inUser() {
 			return refuse("%s: want a function, with +OFFSET or without, or an address", a.text)
 		}
 		if mod == "vmlinux" {
@@ -93,6 +103,13 @@ func (p *parser) target(a *attachPoint, word string) error {
 		}
 	}
 	return nil
+}
+
+// inSource reports whether a place is one in the source, as definitions have it: FILE:LINE,
+// or inline:FUNCTION.
+func inSource(target string) bool {
+	file, line, ok := strings.Cut(target, ":")
+	return ok && line != "" && (file == "inline" || strings.Contains(file, ".") && strings.Trim(line, "0123456789") == "")
 }
 
 // fill puts positional parameters into an attach point.

@@ -16,6 +16,9 @@ type Target interface {
 	// MODULE:SYMBOL, it is 0 where the guest may load it yet. Where there is none, why may say
 	// what to do about it.
 	Lookup(name string) (addr uint64, ok bool, why string)
+	// Source returns the places of FILE:LINE, or of inline:FUNCTION, as SYMBOL+OFFSET, but for
+	// those that cannot be probed.
+	Source(place string) ([]string, error)
 	// Func returns the prototype of a function, or nil where it is not known.
 	Func(name string) *btf.FuncProto
 	// Types returns the types of the guest, or nil where none are known.
@@ -59,7 +62,11 @@ func (s *script) expand(d *probeDef, t Target) (ps []*point, warnings []*Error, 
 			ps = append(ps, p)
 			continue
 		}
-		found, err := s.functions(a, t)
+		find := s.functions
+		if a.source {
+			find = s.lines
+		}
+		found, err := find(a, t)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -89,6 +96,19 @@ func (s *script) exits(a attachPoint, reason string, t Target) (ps []*point) {
 		}
 	}
 	return ps
+}
+
+// lines are the places of an attach point in the source.
+func (s *script) lines(a attachPoint, t Target) (ps []*point, err error) {
+	places, err := t.Source(a.target)
+	if err != nil {
+		return nil, s.at(a.Span, "%s", err)
+	}
+	for _, place := range places {
+		fn, _, _ := strings.Cut(place, "+")
+		ps = append(ps, &point{attachPoint: a, probe: a.text, fn: fn[strings.LastIndexByte(fn, ':')+1:], place: place})
+	}
+	return ps, nil
 }
 
 // functions are the places of one attach point.
