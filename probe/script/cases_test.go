@@ -33,7 +33,7 @@ func TestCases(t *testing.T) {
 		{name: "while_break_continue", script: `BEGIN { $i = 0; while ($i < 10) { $i++; if ($i == 2) { continue; } if ($i > 4) { break; } printf("%d,", $i); } }`, want: "1,3,4,"},
 		{name: "for_range", script: `BEGIN { $s = 0; for ($i : 1..5) { $s += $i; } print($s); }`, want: "10"},
 		{name: "tuple_nested", script: `BEGIN { $t = (7, ("x", 9)); printf("%d %s %d\n", $t.0, $t.1.0, $t.1.1); print($t); }`, want: "7 x 9\n(7, (x, 9))"},
-		{name: "block_scope", script: `BEGIN { if (1) { $x = 1; } print($x); }`, fails: true, want: `ERROR: Undefined or undeclared variable: \$x\n.*\n *~~$`},
+		{name: "block_scope", script: `BEGIN { if (1) { $x = 1; } print($x); }`, fails: true, want: `ERROR: Undefined or undeclared variable: \$x\n.*\n *~~\nHINT: `},
 		{name: "type_mismatch", script: `BEGIN { @x = 0; @x = "a"; }`, fails: true, want: `Type mismatch for @x`},
 		{name: "printf_pad", script: `BEGIN { printf("[%5s|%-5s|%05d|%#x|%c|%%]\n", "ab", "cd", 42, 255, 65); }`, want: "[   ab|cd   |00042|0xff|A|%]"},
 		{name: "printf_lengths", script: `BEGIN { $x = 0x12345678abcdef; printf("%hhx %hx %x %lx\n", $x, $x, $x, $x); }`, want: "ef cdef 78abcdef 12345678abcdef"},

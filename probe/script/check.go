@@ -9,7 +9,8 @@ type checker struct {
 	target  Target
 	points  []*point // of the probe at hand
 	scopes  []map[string]*variable
-	final   bool // all types are known that can be
+	closed  map[string]bool // variables of this probe's blocks that have ended
+	final   bool            // all types are known that can be
 	changed bool
 	inCall  bool // the value at hand is assigned to a map
 
@@ -60,7 +61,7 @@ func (s *script) check(t Target) (*checker, error) {
 func (c *checker) pass() error {
 	c.sites, c.siteOf, c.outputs = nil, map[site]int{}, nil
 	for i, d := range c.probes {
-		c.points = c.places[i]
+		c.points, c.closed = c.places[i], map[string]bool{}
 		c.scopes = []map[string]*variable{{}}
 		if d.cond != nil {
 			if err := c.condition(d.cond); err != nil {
@@ -107,7 +108,13 @@ func (c *checker) addSite(sp Span, what string) int {
 // stmts checks the statements of a block.
 func (c *checker) stmts(body []*stmt) error {
 	c.scopes = append(c.scopes, map[string]*variable{})
-	defer func() { c.scopes = c.scopes[:len(c.scopes)-1] }()
+	defer func() {
+		last := len(c.scopes) - 1
+		for name := range c.scopes[last] {
+			c.closed[name] = true
+		}
+		c.scopes = c.scopes[:last]
+	}()
 	for _, s := range body {
 		if err := c.stmt(s); err != nil {
 			return err
@@ -472,6 +479,9 @@ func (c *checker) undefinedMap(at Span, name string) error {
 
 func (c *checker) undefined(e *expr) error {
 	err := c.at(e.Span, "Undefined or undeclared variable: %s", e.name)
+	if c.closed[e.name] { // as bpftrace had it up to 0.21
+		return err.hint("it lives in the block in which it is first assigned to: write let %s; before that", e.name)
+	}
 	var names []string
 	for _, s := range c.scopes {
 		for n := range s {

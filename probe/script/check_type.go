@@ -348,18 +348,22 @@ func (c *checker) offsetOf(e *expr) (Type, error) {
 	return typeUint, nil
 }
 
-// enumerator makes a number of a name that is an enumerator, and reports whether it is.
+// enumerator makes a number of a name that is an enumerator, or of a family of addresses, and
+// reports whether it is.
 func (c *checker) enumerator(e *expr) bool {
 	x, ok := c.enumerators[e.name]
 	if !ok && c.types != nil {
 		x.value, x.of, ok = c.types.Enumerator(e.name)
 	}
 	if !ok {
+		x.value, ok = families[e.name]
+	}
+	if !ok {
 		return false
 	}
-	e.kind, e.num = exInt, x.value
-	if e.c = x.of; x.of.Name == "" {
-		e.c = nil
+	e.kind, e.num, e.c = exInt, x.value, nil
+	if x.of != nil && x.of.Name != "" {
+		e.c = x.of
 	}
 	return true
 }

@@ -106,7 +106,8 @@ func (c *checker) strftime(e *expr) (t Type, done bool, err error) {
 	return Type{Kind: Timestamp, Size: 8, Format: format.text}, true, err
 }
 
-// families are the address families that ntop knows, as Linux numbers them.
+// families are the address families that ntop knows, as Linux numbers them: no types have
+// them, they are macros.
 var families = map[string]uint64{"AF_INET": 2, "AF_INET6": 10}
 
 func (c *checker) ntop(e *expr) (t Type, done bool, err error) {

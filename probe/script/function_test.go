@@ -33,6 +33,7 @@ func TestFunctions(t *testing.T) {
 		{"strcap strlen", `print((strcap("abc"), strlen(str(arg0)), strlen("abc")))`, "(4, 11, 3)"},
 		{"bswap", `printf("%x %x %x %lx\n", bswap((uint8)0x12), bswap((uint16)0x1234), bswap((uint32)0x12345678), bswap((uint64)1))`, "12 3412 78563412 100000000000000"},
 		{"ntop", `print(ntop(0x0100007f)); @[ntop(AF_INET, arg2)] = 1; printf("%s\n", ntop(2, 0x08080808))`, "127.0.0.1\n8.8.8.8\n\n\n@[3.0.0.0]: 1"},
+		{"ntop", `if (arg2 + 7 == AF_INET6) { print((AF_INET, AF_INET6)); }`, "(2, 10)"},
 		{"offsetof", `print((ntop((uint8[4])0x04030201), ntop(AF_INET, ((struct addr *)arg1)->four), ntop(((struct addr *)arg1)->sixteen), macaddr(((struct addr *)arg1)->mac), offsetof(struct addr, mac)))`, "(1.2.3.4, 10.0.0.1, 2001:db8::1, 18:C0:4D:08:2E:BB, 0)"},
 		{"ppid pcomm leader_tid leader_comm", `print((ppid, pcomm, leader_tid(), leader_comm, ppid(curtask), pcomm(curtask->group_leader)))`, "(4, parent, 5, child, 4, parent)"},
 		{"macaddr", `print(macaddr(arg1)); @m = macaddr(arg1)`, "18:C0:4D:08:2E:BB\n\n\n@m: 18:C0:4D:08:2E:BB"},

@@ -35,9 +35,12 @@ func (p *parser) directive(at int) error {
 	case "define":
 		return p.defineValue(sp, end-len(rest), rest)
 	}
+	if word == "include" && p.types != nil {
+		return nil // what the headers of C have of types the guest has, too
+	}
 	err := p.at(sp, "#%s is not supported", word)
 	if word == "include" {
-		return err.hint("types come from the guest (BTF): use struct NAME as it is, or define it in the script, as struct NAME { int a; }")
+		return err.hint("the guest's types are not known: define what is needed in the script, as struct NAME { int a; }")
 	}
 	return err.hint("lines of C's preprocessor are for the headers of C")
 }

@@ -41,6 +41,7 @@ func TestRefused(t *testing.T) {
 		{`BEGIN { print(arg0); }`, "The arg0 builtin can not be used with 'begin' probes"},
 		{`kprobe:vfs_read { print(retval); }`, "can only be used with 'kretprobe' probes"},
 		{`BEGIN { $x = 1; print($y); }`, "Undefined or undeclared variable: $y"},
+		{`BEGIN { if (1) { $x = 1; } print($x); }`, "Undefined or undeclared variable: $x\nBEGIN { if (1) { $x = 1; } print($x); }\n                                 ~~\nHINT: it lives in the block in which it is first assigned to: write let $x; before that"},
 		{`BEGIN { print(@x); }`, "Undefined map: @x"},
 		{`BEGIN { @start[1] = 1; print(@strat); }`, "stdin:1:30-36: ERROR: Undefined map: @strat\nBEGIN { @start[1] = 1; print(@strat); }\n                             ~~~~~~\nHINT: did you mean @start?"},
 		{`BEGIN { $start = 1; print($strat); }`, "HINT: did you mean $start?"},
@@ -135,7 +136,6 @@ func TestRefused(t *testing.T) {
 		{`struct a { struct a x; }; BEGIN { }`, `Cannot resolve unknown type "struct a"`},
 		{`struct a { int x[5000]; }; BEGIN { $x = *(struct a *)0; }`, "a value of type 'struct a' has 20000 bytes: at most 4096"},
 		{`struct a { int x[65536][65536]; }; BEGIN { }`, "member 'x' has a type without a size"},
-		{"#include <linux/fs.h>\nBEGIN { }", "stdin:1:1-22: ERROR: #include is not supported\n#include <linux/fs.h>\n~~~~~~~~~~~~~~~~~~~~~\nHINT: types come from the guest (BTF)"},
 		{"#define X(a) 5\nBEGIN { }", "HINT: write macro X(x) { x }"},
 		{"#define X 5 6\nBEGIN { }", "#define of more than one expression is not supported"},
 		{"#define X (5\n)\nBEGIN { }", "stdin:1:13-14: ERROR: syntax error, unexpected end of the script"},
@@ -192,5 +192,25 @@ func TestUnsafeRefused(t *testing.T) {
 		if _, err := Compile(c[0], target, Options{CPUs: 1, Unsafe: true}); err == nil || !strings.Contains(err.Error(), c[1]) {
 			t.Errorf("%s: error %v, want %s", c[0], err, c[1])
 		}
+	}
+}
+
+// typeless is a guest whose types are not known.
+type typeless struct{ fakeTarget }
+
+func (typeless) Types() Types { return nil }
+
+// TestInclude: headers are left out where the guest's types are known, and else refused.
+func TestInclude(t *testing.T) {
+	const text = "#include <linux/fs.h>\n#include \"own.h\"\nkprobe:vfs_read { print(((struct file *)arg0)->f_pos); }"
+	if _, err := Compile(text, target, Options{CPUs: 1}); err != nil {
+		t.Error(err)
+	}
+	want := "stdin:1:1-22: ERROR: #include is not supported\n#include <linux/fs.h>\n~~~~~~~~~~~~~~~~~~~~~\nHINT: the guest's types are not known: define what is needed in the script, as struct NAME { int a; }"
+	if _, err := Compile(text, typeless{target}, Options{CPUs: 1}); err == nil || err.Error() != want {
+		t.Errorf("error %v, want %s", err, want)
+	}
+	if _, err := Compile("#pragma once\nBEGIN { }", target, Options{CPUs: 1}); err == nil || !strings.Contains(err.Error(), "#pragma is not supported") {
+		t.Errorf("error %v", err)
 	}
 }
