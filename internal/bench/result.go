@@ -75,6 +75,7 @@ type Result struct {
 	InGuest   []InGuest `json:"inGuest"`
 	Attach    Attach    `json:"attach"`
 	Optimizer Optimizer `json:"optimizer"`
+	Snapshots Snapshots `json:"snapshots"`
 	Peers     []Peer    `json:"peers"`
 	Startup   Startup   `json:"startup"`
 }

@@ -299,6 +299,13 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 		}
 		res.Optimizer.Unavailable = err.Error()
 	}
+	o.Progress("snapshots")
+	if res.Snapshots, err = snapshots(ctx, o.Runs); err != nil {
+		if ctx.Err() != nil {
+			return nil, err
+		}
+		res.Snapshots.Unavailable = err.Error()
+	}
 	if o.Peers {
 		fn, err := g.fn(3)
 		if err != nil {

@@ -32,6 +32,9 @@ func TestRun(t *testing.T) {
 	if res.Startup.KVMNs == nil || res.Startup.GuestNs == nil || res.Startup.GuestNs.Median <= 0 {
 		t.Errorf("start-up was not measured: %+v", res.Startup)
 	}
+	if s := res.Snapshots; s.SaveNs == nil || s.FileBytes == 0 || s.StopNs.Median <= 0 || s.RestoreNs.Median <= 0 || s.ResetNs.Median <= 0 {
+		t.Errorf("snapshots were not measured: %s", s.Unavailable)
+	}
 }
 
 // TestRunRefuses: options that make no measurement.

@@ -164,17 +164,17 @@ func (m *Machine) saveMemory() (runs []snapshot.Run) {
 		base := m.regions[i]
 		kvm.TouchedMemory(base, func(b []byte) {
 			at := r.Base + guest.GPA(cap(base)-cap(b))
-			for ; len(b) > 0; b, at = b[guest.PageSize:], at+guest.PageSize {
-				page := b[:guest.PageSize]
-				if bytes.Equal(page, zeroPage[:]) {
-					continue
+			for len(b) > 0 {
+				n := 0 // bytes of pages that are not zero
+				for n < min(len(b), snapshot.RunSize) && !bytes.Equal(b[n:n+guest.PageSize], zeroPage[:]) {
+					n += guest.PageSize
 				}
-				last := len(runs) - 1
-				if last < 0 || runs[last].At+guest.GPA(len(runs[last].Bytes)) != at || len(runs[last].Bytes) == snapshot.RunSize {
-					runs = append(runs, snapshot.Run{At: at})
-					last++
+				if n > 0 {
+					runs = append(runs, snapshot.Run{At: at, Bytes: bytes.Clone(b[:n])})
+				} else {
+					n = guest.PageSize
 				}
-				runs[last].Bytes = append(runs[last].Bytes, page...)
+				b, at = b[n:], at+guest.GPA(n)
 			}
 		})
 	}
