@@ -8,6 +8,9 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/spf13/pflag"
+
+	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
@@ -22,9 +25,11 @@ type savedFile struct {
 	VCPUs   int      `json:"vcpus"`
 	Memory  uint64   `json:"memory"`
 	LeftOut []string `json:"leftOut"` // what was attached and is not in it
+	Partial bool     `json:"partial"` // a core, and the guest's page tables map more than it can say
 }
 
 func (a *app) save() command.Spec {
+	var core bool
 	return command.Spec{
 		Use:   "save FILE",
 		Short: "Write the guest, as it is now, to a file",
@@ -33,15 +38,25 @@ let it go on. 'guestprobed --restore FILE' has it go on from there, in another p
 'guestprobe guest reset --to FILE' in the same one. A file that is there is replaced when all is written.
 Linux guests cannot be saved yet.`,
 		Example: `  guestprobe guest save before.gps
-  guestprobe guest reset --to before.gps`,
+  guestprobe guest reset --to before.gps
+  guestprobe guest save --elf guest.core`,
+		Flags: func(f *pflag.FlagSet) {
+			f.BoolVar(&core, "elf", false, "write an ELF core instead, for debuggers: the vCPUs are its threads, and memory is where the page tables of vCPU 0 map it")
+		},
 		Args: command.Between(1, 1, "say which file to write: FILE"),
 		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
-			s, err := saveTo(ctx, c, r.Args[0])
+			s, err := saveTo(ctx, c, r.Args[0], core)
 			if err != nil {
 				return err
 			}
 			return r.Show(s, func() error {
+				if s.Partial {
+					r.Note("The guest's page tables map more than a core can say: some of it is left out.")
+				}
 				for _, what := range s.LeftOut {
+					if core {
+						break // it has nothing of what is attached
+					}
 					r.Note("Not in the snapshot: %s.", command.Clean(what))
 				}
 				return r.Print("%s: %d bytes, %s, %d MiB of memory\n", command.Clean(s.File), s.Bytes, command.Plural(s.VCPUs, "vCPU"), s.Memory>>20)
@@ -51,19 +66,26 @@ Linux guests cannot be saved yet.`,
 }
 
 // saveTo has the guest saved to a file, which is there when it is complete.
-func saveTo(ctx context.Context, c *client.Client, path string) (savedFile, error) {
+func saveTo(ctx context.Context, c *client.Client, path string, core bool) (savedFile, error) {
 	out := savedFile{File: path, LeftOut: []string{}}
 	if st, err := os.Stat(path); err == nil && !st.Mode().IsRegular() {
 		return out, fmt.Errorf("save to %s: it is no regular file", path)
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return out, err
+	var files [2]*os.File // the snapshot, and the core that is made of it
+	for i := range files {
+		f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+		if err != nil {
+			return out, err
+		}
+		defer func() {
+			f.Close()
+			os.Remove(f.Name()) // it is there when something has failed
+		}()
+		if files[i] = f; !core {
+			break
+		}
 	}
-	defer func() {
-		f.Close()
-		os.Remove(f.Name()) // it is there when something has failed
-	}()
+	f := files[0]
 	if err := c.Save(ctx, f); err != nil {
 		return out, err
 	}
@@ -74,6 +96,12 @@ func saveTo(ctx context.Context, c *client.Client, path string) (savedFile, erro
 	if err != nil {
 		return out, fmt.Errorf("what the daemon has sent: %w", err)
 	}
+	if core {
+		if out.Partial, err = writeCore(f, files[1]); err != nil {
+			return out, err
+		}
+		f = files[1]
+	}
 	st, err := f.Stat()
 	if err != nil {
 		return out, err
@@ -81,6 +109,18 @@ func saveTo(ctx context.Context, c *client.Client, path string) (savedFile, erro
 	out.Bytes, out.ID, out.VCPUs, out.Memory = st.Size(), config.ID, config.VCPUs, config.Memory
 	out.LeftOut = append(out.LeftOut, config.LeftOut...)
 	return out, errors.Join(f.Close(), os.Rename(f.Name(), path))
+}
+
+// writeCore makes an ELF core of a snapshot.
+func writeCore(from, to *os.File) (partial bool, err error) {
+	if _, err := from.Seek(0, io.SeekStart); err != nil {
+		return false, err
+	}
+	s, err := snapshot.Read(from, guest.MaxRAM+guest.LoaderSize)
+	if err != nil {
+		return false, fmt.Errorf("what the daemon has sent: %w", err)
+	}
+	return s.WriteELF(to)
 }
 
 // resetTo makes the guest what the file has. A daemon that has the snapshot does not get the file.

@@ -1,0 +1,214 @@
+package snapshot
+
+import (
+	"bytes"
+	"debug/elf"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"sort"
+
+	"github.com/guestprobe/guestprobe/guest"
+)
+
+// Bounds of what a guest's page tables may come to: they may lead back into themselves.
+const (
+	maxTables   = 1 << 16
+	maxSegments = 0xffff - 2 // program headers, less those of notes (PN_XNUM)
+)
+
+// segment is memory at one range of virtual addresses, in a row in physical memory, too.
+type segment struct {
+	va   guest.GVA
+	pa   guest.GPA
+	size uint64
+	flag elf.ProgFlag
+}
+
+// WriteELF writes an ELF core to w: each vCPU is a thread, and memory stands where the page tables of vCPU 0 map it. Those
+// pages of w that are zeros are not written. Errors are those of w; partial says that the tables map more than
+// a file can say.
+func (s *Snapshot) WriteELF(w io.WriterAt) (partial bool, err error) {
+	layout, err := guest.LayoutFor(s.Config.Memory)
+	if err != nil {
+		return false, fmt.Errorf("write core: %w", err)
+	}
+	segments, partial := s.mapped(layout.RAM, layout.Loader)
+	var notes bytes.Buffer
+	for i := range s.CPUs {
+		note(&notes, elf.NT_PRSTATUS, s.CPUs[i].status(i))
+		if x := s.CPUs[i].XSave; len(x) >= fxsaveSize {
+			note(&notes, elf.NT_FPREGSET, x[:fxsaveSize])
+		}
+	}
+	h := elf.Header64{
+		Ident: [elf.EI_NIDENT]byte{0x7f, 'E', 'L', 'F', byte(elf.ELFCLASS64), byte(elf.ELFDATA2LSB), byte(elf.EV_CURRENT)},
+		Type:  uint16(elf.ET_CORE), Machine: uint16(elf.EM_X86_64), Version: uint32(elf.EV_CURRENT),
+		Phnum: uint16(1 + len(segments)),
+	}
+	h.Ehsize, h.Phentsize = uint16(binary.Size(h)), uint16(binary.Size(elf.Prog64{}))
+	h.Phoff = uint64(h.Ehsize)
+	at := h.Phoff + uint64(h.Phnum)*uint64(h.Phentsize)
+	progs := []elf.Prog64{{Type: uint32(elf.PT_NOTE), Off: at, Filesz: uint64(notes.Len()), Align: 4}}
+	data := (at + uint64(notes.Len()) + guest.PageSize - 1) &^ (guest.PageSize - 1)
+	// place returns where in the file the memory at pa is: RAM, and behind it the loader's.
+	place := func(pa guest.GPA) uint64 {
+		if pa < layout.Loader.Base {
+			return data + uint64(pa)
+		}
+		return data + layout.RAM.Size + uint64(pa-layout.Loader.Base)
+	}
+	for _, g := range segments {
+		progs = append(progs, elf.Prog64{
+			Type: uint32(elf.PT_LOAD), Flags: uint32(g.flag), Off: place(g.pa), Vaddr: uint64(g.va), Paddr: uint64(g.pa),
+			Filesz: g.size, Memsz: g.size, Align: guest.PageSize,
+		})
+	}
+	head := append(append(encode(&h), encode(progs)...), notes.Bytes()...)
+	if _, err := w.WriteAt(head, 0); err != nil {
+		return partial, err
+	}
+	for _, r := range s.Memory {
+		if _, err := w.WriteAt(r.Bytes, int64(place(r.At))); err != nil {
+			return partial, err
+		}
+	}
+	// The last page, so that the file is as long as its headers say.
+	end := int64(data + layout.RAM.Size + layout.Loader.Size)
+	if n := len(s.Memory); n == 0 || int64(place(s.Memory[n-1].At))+int64(len(s.Memory[n-1].Bytes)) < end {
+		_, err = w.WriteAt([]byte{0}, end-1)
+	}
+	return partial, err
+}
+
+// fxsaveSize is the part of an XSAVE area that an fxsave writes (SDM Vol. 1, 10.5.1).
+const fxsaveSize = 512
+
+// note writes a note of a core (ELF specification, part 2, "Note Section").
+func note(b *bytes.Buffer, kind elf.NType, desc []byte) {
+	name := []byte("CORE\x00\x00\x00\x00")
+	b.Write(encode([]uint32{5, uint32(len(desc)), uint32(kind)}))
+	b.Write(name)
+	b.Write(desc)
+	b.Write(make([]byte, -len(desc)&3))
+}
+
+// status is a vCPU as a thread: struct elf_prstatus (Linux, include/linux/elfcore.h), with the registers of struct
+// user_regs_struct (arch/x86/include/asm/user_64.h).
+func (c *CPU) status(number int) []byte {
+	r, s := &c.Regs, &c.Sregs
+	const pid, regs, size = 32, 112, 336
+	b := make([]byte, size)
+	binary.LittleEndian.PutUint32(b[pid:], uint32(number+1)) // a thread 0 is none
+	for i, v := range []uint64{
+		r.R15, r.R14, r.R13, r.R12, r.RBP, r.RBX, r.R11, r.R10, r.R9, r.R8, r.RAX, r.RCX, r.RDX, r.RSI, r.RDI, ^uint64(0),
+		r.RIP, uint64(s.CS.Selector), r.RFLAGS, r.RSP, uint64(s.SS.Selector), s.FS.Base, s.GS.Base,
+		uint64(s.DS.Selector), uint64(s.ES.Selector), uint64(s.FS.Selector), uint64(s.GS.Selector),
+	} {
+		binary.LittleEndian.PutUint64(b[regs+8*i:], v)
+	}
+	return b
+}
+
+// page returns the bytes of memory from pa to the end of its page; nil are zeros.
+func (s *Snapshot) page(pa guest.GPA) []byte {
+	i := sort.Search(len(s.Memory), func(i int) bool { return s.Memory[i].At > pa }) - 1
+	if i < 0 {
+		return nil
+	}
+	off := uint64(pa - s.Memory[i].At)
+	if off >= uint64(len(s.Memory[i].Bytes)) {
+		return nil
+	}
+	return s.Memory[i].Bytes[off:][:guest.PageSize-off%guest.PageSize]
+}
+
+// walker collects what page tables map.
+type walker struct {
+	s        *Snapshot
+	in       []guest.MemoryRange
+	segments []segment
+	tables   int
+	partial  bool
+}
+
+// mapped returns what the page tables of vCPU 0 map of the memory in ranges, by virtual address, and whether there is
+// more.
+func (s *Snapshot) mapped(in ...guest.MemoryRange) ([]segment, bool) {
+	const pg, la57 = 1 << 31, 1 << 12
+	w := walker{s: s, in: in}
+	switch c := &s.CPUs[0].Sregs; {
+	case c.CR0&pg == 0:
+		w.leaf(0, 0, s.Config.Memory, elf.PF_R|elf.PF_W|elf.PF_X)
+	case c.CR4&la57 != 0:
+		w.table(guest.GPA(c.CR3&pteAddr), 5, 0, elf.PF_W|elf.PF_X)
+	default:
+		w.table(guest.GPA(c.CR3&pteAddr), 4, 0, elf.PF_W|elf.PF_X)
+	}
+	return w.segments, w.partial
+}
+
+// Bits of entries of page tables (SDM Vol. 3, tables 4-15 to 4-20).
+const (
+	ptePresent = 1 << 0
+	pteWrite   = 1 << 1
+	ptePS      = 1 << 7
+	pteNX      = 1 << 63
+	pteAddr    = 0x000f_ffff_ffff_f000
+)
+
+// table collects what is below a table, whose entries can have the flags of may.
+func (w *walker) table(at guest.GPA, level int, va uint64, may elf.ProgFlag) {
+	page := w.s.page(at)
+	if w.tables++; w.tables > maxTables {
+		w.partial = true
+		return
+	}
+	for i := 0; i+8 <= len(page) && !w.partial; i += 8 {
+		e := binary.LittleEndian.Uint64(page[i:])
+		if e&ptePresent == 0 {
+			continue
+		}
+		shift := 12 + 9*(level-1)
+		next := va | uint64(i/8)<<shift
+		flags := may
+		if e&pteWrite == 0 {
+			flags &^= elf.PF_W
+		}
+		if e&pteNX != 0 {
+			flags &^= elf.PF_X
+		}
+		switch size := uint64(1) << shift; {
+		case level == 1 || level <= 3 && e&ptePS != 0:
+			top := 12 + 9*4 // of 5 levels, or of 4: the sign is that of the highest bit
+			if w.s.CPUs[0].Sregs.CR4>>12&1 != 0 {
+				top += 9
+			}
+			w.leaf(guest.GVA(int64(next<<(64-top))>>(64-top)), guest.GPA(e&pteAddr&^(size-1)), size, flags|elf.PF_R)
+		default:
+			w.table(guest.GPA(e&pteAddr), level-1, next, flags)
+		}
+	}
+}
+
+// leaf adds one mapping, as far as it is of memory that there is.
+func (w *walker) leaf(va guest.GVA, pa guest.GPA, size uint64, flag elf.ProgFlag) {
+	for _, r := range w.in {
+		lo, hi := max(pa, r.Base), min(pa+guest.GPA(size), r.Base+guest.GPA(r.Size))
+		if lo >= hi {
+			continue
+		}
+		at, n := va+guest.GVA(lo-pa), uint64(hi-lo)
+		if last := len(w.segments) - 1; last >= 0 {
+			if p := &w.segments[last]; p.va+guest.GVA(p.size) == at && p.pa+guest.GPA(p.size) == lo && p.flag == flag {
+				p.size += n
+				continue
+			}
+		}
+		if len(w.segments) == maxSegments {
+			w.partial = true
+			return
+		}
+		w.segments = append(w.segments, segment{at, lo, n, flag})
+	}
+}
