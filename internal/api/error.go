@@ -3,6 +3,7 @@ package api
 import (
 	"strings"
 	"syscall"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 )
@@ -56,7 +57,8 @@ func (e *Error) Caret() string {
 	}
 	if e.Width != nil {
 		col := min(max(*e.Column, 0), len(e.Command))
-		return strings.ReplaceAll(e.Command, "\t", " ") + "\n" + strings.Repeat(" ", col) + strings.Repeat("~", min(max(*e.Width, 1), len(e.Command)-col+1)) + "\n"
+		marked := e.Command[col:min(col+max(*e.Width, 0), len(e.Command))]
+		return strings.ReplaceAll(e.Command, "\t", " ") + "\n" + strings.Repeat(" ", utf8.RuneCountInString(e.Command[:col])) + strings.Repeat("~", max(utf8.RuneCountInString(marked), 1)) + "\n"
 	}
 	const command = "  Command: "
 	col := min(max(*e.Column, 0), len(e.Command)+1)

@@ -171,7 +171,7 @@ func scriptError(err error) error {
 	if !errors.As(err, &e) {
 		return err
 	}
-	column, width := e.Col-1, e.End-e.Col
+	column, width := e.Mark, e.Width
 	return &api.Error{
 		Code: api.CodeBadScript, Errno: "EINVAL", Message: fmt.Sprintf("%s:%d:%d-%d: ERROR: %s", e.Name, e.Line, e.Col, e.End, e.Message), Detail: e.Hint,
 		Column: &column, Width: &width, Command: e.Source,

@@ -93,6 +93,9 @@ func Compile(text string, t Target, o Options) (*Script, error) {
 			if g.tooLong() {
 				return nil, tree.at(d.Span, "the program of this probe has more than %d instructions", maxInsns)
 			}
+			if len(g.maps) > bpf.MaxMaps {
+				return nil, tree.at(d.Span, "the program of this probe has %d maps, with those that it works with: at most %d", len(g.maps), bpf.MaxMaps)
+			}
 			if all += len(g.Insns); all > maxAll {
 				return nil, tree.at(d.Span, "the programs have more than %d instructions in all", maxAll).hint("make patterns narrower")
 			}

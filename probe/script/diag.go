@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 // Span is a part of the source: bytes from From up to To.
@@ -20,7 +21,9 @@ type Error struct {
 	Col, End  int    // columns from 1, in bytes; End is behind the last one, as bpftrace has it
 	Message   string // one line
 	Hint      string // what to write instead, or ""
-	Source    string // the line
+	Source    string // the line, or of a long one what is around the place
+	Mark      int    // where in Source the place begins, in bytes from 0,
+	Width     int    // and how much of it is there
 	AtRunTime bool   // it is a warning about a run
 }
 
@@ -33,7 +36,7 @@ func (e *Error) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s:%d:%d-%d: %s: %s\n", e.Name, e.Line, e.Col, e.End, kind, e.Message)
 	fmt.Fprintf(&b, "%s\n", strings.ReplaceAll(e.Source, "\t", " "))
-	fmt.Fprintf(&b, "%s%s", strings.Repeat(" ", e.Col-1), strings.Repeat("~", max(e.End-e.Col, 1)))
+	fmt.Fprintf(&b, "%s%s", strings.Repeat(" ", utf8.RuneCountInString(e.Source[:e.Mark])), strings.Repeat("~", max(utf8.RuneCountInString(e.Source[e.Mark:min(e.Mark+e.Width, len(e.Source))]), 1)))
 	if e.Hint != "" {
 		fmt.Fprintf(&b, "\nHINT: %s", e.Hint)
 	}
@@ -56,9 +59,41 @@ func (s *source) at(sp Span, format string, args ...any) *Error {
 		end = begin + i
 	}
 	to = min(to, end) // a part of several lines is marked on its first one
-	return &Error{
+	e := &Error{
 		Name: s.name, Line: 1 + strings.Count(s.text[:begin], "\n"), Col: from - begin + 1, End: max(to-begin, from-begin+1) + 1,
-		Message: fmt.Sprintf(format, args...), Source: s.text[begin:end],
+		Message: fmt.Sprintf(format, args...),
+	}
+	e.show(strings.TrimSuffix(s.text[begin:end], "\r"))
+	return e
+}
+
+// Of lines that are longer than maxShown as much is shown, from so much before the place on.
+const (
+	maxShown = 240
+	before   = 80
+	cut      = "..."
+)
+
+// show fills in what is shown of the line.
+func (e *Error) show(line string) {
+	e.Source, e.Mark, e.Width = line, e.Col-1, e.End-e.Col
+	if len(line) <= maxShown {
+		return
+	}
+	from := max(0, min(e.Mark-before, len(line)-maxShown))
+	for from > 0 && !utf8.RuneStart(line[from]) {
+		from--
+	}
+	to := min(from+maxShown, len(line))
+	for to < len(line) && !utf8.RuneStart(line[to]) {
+		to--
+	}
+	e.Source, e.Mark, e.Width = line[from:to], e.Mark-from, min(e.Width, to-e.Col+1)
+	if from > 0 {
+		e.Source, e.Mark = cut+e.Source, e.Mark+len(cut)
+	}
+	if to < len(line) {
+		e.Source += cut
 	}
 }
 

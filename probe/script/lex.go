@@ -4,6 +4,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 // tokenKind says what a token is.
@@ -126,7 +127,8 @@ func (l *lexer) next() (token, error) {
 			return take(tokOp, at+len(op)), nil
 		}
 	}
-	return token{}, l.src.at(Span{at, at + 1}, "invalid character %q", l.src.text[at])
+	r, n := utf8.DecodeRuneInString(l.src.text[at:])
+	return token{}, l.src.at(Span{at, at + n}, "invalid character %q", r)
 }
 
 // units are those of durations, in nanoseconds.

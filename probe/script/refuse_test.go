@@ -1,6 +1,7 @@
 package script
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -213,4 +214,36 @@ func TestInclude(t *testing.T) {
 	if _, err := Compile("#pragma once\nBEGIN { }", target, Options{CPUs: 1}); err == nil || !strings.Contains(err.Error(), "#pragma is not supported") {
 		t.Errorf("error %v", err)
 	}
+}
+
+// TestLongLines: of a long line what is around the place is shown, in whole characters.
+func TestLongLines(t *testing.T) {
+	pad := strings.Repeat("é", 200)
+	for _, c := range [][2]string{
+		{`BEGIN { print("` + pad + `"); print(fake); print("` + pad + `"); }`, "stdin:1:426-430: ERROR: Unknown identifier: 'fake'\n..." + pad[:70] + `"); print(fake); print("` + pad[:146] + "...\n" + strings.Repeat(" ", 83-35) + "~~~~"},
+		{`BEGIN { print(fake); print("` + pad + `"); }`, "\nBEGIN { print(fake); print(\"" + pad[:212] + "...\n" + strings.Repeat(" ", 14) + "~~~~"},
+		{`BEGIN { print("` + pad + `"); print(fake); }`, `"); print(fake); }` + "\n"},
+		{"BEGIN {\r\n fake;\r\n}", "\n fake;\n ~~~~"},
+		{"BEGIN { é }", "invalid character 'é'\nBEGIN { é }\n        ~"},
+		{"BEGIN { \xff }", "invalid character '\ufffd'"},
+		{"BEGIN { " + manyMaps(80) + "}", "the program of this probe has 80 maps, with those that it works with: at most 64\n"},
+	} {
+		_, err := Compile(c[0], target, Options{CPUs: 1})
+		if err == nil || !strings.Contains(err.Error(), c[1]) {
+			t.Errorf("%.40s: %v, want %s", c[0], err, c[1])
+		}
+		var e *Error
+		if errors.As(err, &e) && e.Width > 0 && (e.Mark+e.Width > len(e.Source) || len(e.Source) > maxShown+2*len(cut)) {
+			t.Errorf("%.40s: %d bytes from %d on of %d", c[0], e.Width, e.Mark, len(e.Source))
+		}
+	}
+}
+
+// manyMaps assigns to n maps.
+func manyMaps(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "@m%d = 1; ", i)
+	}
+	return b.String()
 }
