@@ -47,7 +47,9 @@ an empty line behind each time.
 
 -l lists where a script may have probes: all functions of the guest that can be probed, or
 those that a pattern as 'kprobe:vfs_*' matches, and -lv with each the types and names of its
-parameters, and of what it returns, where the guest's image says so (BTF, DWARF).`,
+parameters, and of what it returns, where the guest's image says so (BTF, DWARF). Behind
+watchpoint: there are variables, behind interval: and profile: units of time, and behind
+vm: events, and the reasons why vCPUs leave the guest.`,
 		Example: `  guestprobe run -e 'kprobe:vfs_read { @[arg2] = count(); } interval:s:1 { exit(); }'
   guestprobe run -v -e 'kprobe:vfs_* { @[func] = hist(arg2); } interval:s:1 { exit(); }'
   guestprobe run latency.bt 1
