@@ -98,9 +98,12 @@ func (c *Context) ReturnTo(back guest.GVA, v uint64) {
 
 // FileCode returns what the image has for an address of the interrupted code's: that of the byte
 // of a file of the guest's which is mapped there, if the image knows that file, and else addr.
-func (c *Context) FileCode(addr guest.GVA) guest.GVA {
-	if f := c.cpu.files; f != nil && addr>>47 == 0 {
-		if at, ok := f.FileCode(c.Root, addr); ok {
+func (c *Context) FileCode(addr guest.GVA) guest.GVA { return c.cpu.fileCode(c.Root, addr) }
+
+// fileCode is Context.FileCode of code with the page tables at root.
+func (k *core) fileCode(root guest.GPA, addr guest.GVA) guest.GVA {
+	if k.files != nil && addr>>47 == 0 {
+		if at, ok := k.files.FileCode(root, addr); ok {
 			return at
 		}
 	}

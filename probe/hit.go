@@ -17,7 +17,14 @@ const dr6BS = 1<<14 | 0xffff0ff0
 // A handler may run guest code on the same vCPU (Context.Call); the traps of
 // that code reach Hit while the outer one has not returned, and count as
 // missed.
-func (e *Engine) Hit(cpu int, s State, t Trap) Verdict { return e.cpus[cpu].hit(s, t) }
+func (e *Engine) Hit(cpu int, s State, t Trap) Verdict {
+	c := &e.cpus[cpu]
+	v := c.hit(s, t)
+	if c.stopping {
+		return c.stopped(v)
+	}
+	return v
+}
 
 func (c *cpu) hit(s State, t Trap) Verdict {
 	rip := guest.GVA(s.Regs.RIP)
@@ -68,7 +75,7 @@ func (e *Engine) Stepped(cpu int, s State) Verdict {
 	if !c.step.active || !c.step.inPlace {
 		return Verdict{Action: Resume}
 	}
-	return c.finish(s)
+	return c.stopped(c.finish(s))
 }
 
 // arrive handles a hit on st, from the exit of d unless that is nil.
@@ -117,6 +124,9 @@ func (c *cpu) arrive(s State, st *site, d *detour) Verdict {
 	}
 	if mirrors && c.beginMirrors(s, st, chain, watch, at) {
 		return Verdict{Action: Resume}
+	}
+	if c.stopping {
+		return c.hold(s, st, chain, watch, at)
 	}
 	if d != nil && !watch {
 		return d.leave(s)

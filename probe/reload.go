@@ -97,6 +97,9 @@ func (e *Engine) forget() {
 	e.collector.forget()
 	e.places.forget()
 	e.opt.forget()
+	for i := range e.cpus {
+		e.cpus[i].stopping, e.cpus[i].held = false, held{}
+	}
 	for _, st := range e.sites.All() {
 		st.armed.Store(false)
 		st.jump.Store(noJump)

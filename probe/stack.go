@@ -27,9 +27,7 @@ func (c *Context) Stack(pcs []guest.GVA) int {
 // Stacks is Stack, and returns how many of the addresses are the kernel's, which come
 // first, and how many the user's.
 func (c *Context) Stacks(pcs []guest.GVA) (kernel, user int) {
-	f := guest.Frame{PC: c.Regs.RIP, Exact: true, User: c.CPL == 3, Known: true}
-	f.Regs = [...]uint64{guest.FrameRSP: c.Regs.RSP, guest.FrameRBP: c.Regs.RBP, guest.FrameR10: c.Regs.R10, guest.FrameR13: c.Regs.R13,
-		guest.FrameRDI: c.Regs.RDI, guest.FrameRDX: c.Regs.RDX}
+	f := innermost(State{Regs: c.Regs, Root: c.Root, CPL: c.CPL})
 	if at := guest.GVA(f.PC) - 1; at == c.Addr || f.User && c.FileCode(at) == c.Addr {
 		f.PC-- // as Kprobe.Pre sees it
 	}
@@ -37,7 +35,7 @@ func (c *Context) Stacks(pcs []guest.GVA) (kernel, user int) {
 	syms := c.cpu.target.Symbols()
 	img, _ := syms.(Image)
 	for n := range pcs {
-		if n > 0 && !c.caller(&f, syms, img) {
+		if n > 0 && !c.cpu.caller(&f, c.Root, syms, img) {
 			break
 		}
 		pcs[n] = guest.GVA(f.PC)
@@ -50,12 +48,39 @@ func (c *Context) Stacks(pcs []guest.GVA) (kernel, user int) {
 	return kernel, user
 }
 
+// innermost returns the frame of the code that runs in the state s.
+func innermost(s State) guest.Frame {
+	r := s.Regs
+	return guest.Frame{PC: r.RIP, Exact: true, User: s.CPL == 3, Known: true, Regs: [...]uint64{guest.FrameRSP: r.RSP, guest.FrameRBP: r.RBP,
+		guest.FrameR10: r.R10, guest.FrameR13: r.R13, guest.FrameRDI: r.RDI, guest.FrameRDX: r.RDX}}
+}
+
+// Unwind returns the frame of the code that runs in the state s, and those of its callers, as
+// Context.Stack goes through them, at most limit; more says that there may be others. The world is stopped.
+func (e *Engine) Unwind(s State, limit int) (frames []guest.Frame, more bool) {
+	return e.UnwindFrom(s.Root, innermost(s), limit)
+}
+
+// UnwindFrom is Unwind of a stack whose innermost frame is f.
+func (e *Engine) UnwindFrom(root guest.GPA, f guest.Frame, limit int) (frames []guest.Frame, more bool) {
+	c := &cpu{core: &e.core, mem: operand{target: e.target, user: e.pages}}
+	syms := e.target.Symbols()
+	img, _ := syms.(Image)
+	for f.PC = uint64(e.Home(guest.GVA(f.PC))); len(frames) < limit; {
+		frames = append(frames, f)
+		if !c.caller(&f, root, syms, img) {
+			return frames, false
+		}
+	}
+	return frames, true
+}
+
 // caller goes to the caller of f, and reports whether there is one.
-func (c *Context) caller(f *guest.Frame, syms Symbols, img Image) bool {
+func (c *cpu) caller(f *guest.Frame, root guest.GPA, syms Symbols, img Image) bool {
 	rule, ok := guest.FrameRule{}, false
 	at := f.At()
 	if f.User {
-		at = c.FileCode(at)
+		at = c.fileCode(root, at)
 	}
 	if img != nil {
 		rule, ok = img.FrameRule(at)
@@ -69,17 +94,17 @@ func (c *Context) caller(f *guest.Frame, syms Symbols, img Image) bool {
 	}
 	// The interrupted code's stack is read with its own rights. An address that cannot
 	// be read ends a walk, and is nobody's fault.
-	s := State{Root: c.Root}
+	s := State{Root: root}
 	if f.User {
 		s.CPL = 3
 	}
 	if !f.Caller(rule, func(addr uint64) (uint64, bool) {
-		w, ok := c.cpu.readWord(s, addr)
+		w, ok := c.readWord(s, addr)
 		return uint64(w), ok
 	}) {
 		return false
 	}
-	f.PC = uint64(c.cpu.Home(guest.GVA(f.PC)))
+	f.PC = uint64(c.Home(guest.GVA(f.PC)))
 	if f.User {
 		// Of the user code of a kernel that has any, nothing is known.
 		if _, ok := syms.(Kernel); ok {

@@ -345,6 +345,10 @@ type Verdict struct {
 	// delivered before the next guest instruction has run (SDM Vol. 3, 6.8.3),
 	// or "sti; hlt" could sleep through its wakeup.
 	Shadow bool
+
+	// Stop says that the vCPU is to rest when this verdict is carried out, before it enters the guest again, until
+	// somebody lets it go on: see Context.Stop.
+	Stop bool
 }
 
 // onePageTable stands for the PageTables of a Target without: one address

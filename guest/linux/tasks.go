@@ -26,6 +26,7 @@ type Tasks struct {
 	namespace bool
 	start     bool
 	memory    bool
+	saved     bool
 
 	f taskFields
 }
@@ -40,6 +41,7 @@ type taskFields struct {
 	threadPID, level, numbers, upid, nr   Field
 	start                                 Field
 	mm, pgd                               Field
+	sp, inactive, bp, ret                 Field
 }
 
 // Task is a thread of the guest, as the guest says.
@@ -83,6 +85,8 @@ func NewTasks(types *Types, lookup Lookup) *Tasks {
 			need{&x.numbers, "pid.numbers"}, need{&x.upid, "upid"}, need{&x.nr, "upid.nr"})
 		t.start = f.fields("the start of tasks", need{&x.start, "task_struct.start_boottime|task_struct.real_start_time"})
 		t.memory = f.fields("the page tables of tasks", need{&x.mm, "task_struct.mm"}, need{&x.pgd, "mm_struct.pgd"})
+		t.saved = f.fields("the stacks of tasks that do not run", need{&x.sp, "task_struct.thread.sp"}, need{&x.inactive, "inactive_task_frame"},
+			need{&x.bp, "inactive_task_frame.bp"}, need{&x.ret, "inactive_task_frame.ret_addr"})
 		t.direct, _ = f.lookup("page_offset_base")
 	}
 	t.missing = f.missing
@@ -234,6 +238,26 @@ func (t *Tasks) physical(addr guest.GVA, read Read) guest.GPA {
 		return 0
 	}
 	return guest.GPA(addr - base)
+}
+
+// Saved returns where the task at addr goes on, which runs on no CPU, as __switch_to_asm has saved it on
+// the task's stack (arch/x86/include/asm/switch_to.h). Errors are those of read, and that it is not known.
+func (t *Tasks) Saved(addr guest.GVA, read Read) (f guest.Frame, err error) {
+	if !t.saved {
+		return f, errNotKnown
+	}
+	sp, err := read.follow(addr, t.f.sp)
+	if err != nil {
+		return f, err
+	}
+	if f.PC, err = read.value(sp, t.f.ret); err != nil {
+		return f, err
+	}
+	if f.Regs[guest.FrameRBP], err = read.value(sp, t.f.bp); err != nil {
+		return f, err
+	}
+	f.Regs[guest.FrameRSP] = uint64(sp) + uint64(t.f.inactive.Size)
+	return f, nil
 }
 
 // Owner returns the real user and group of the task at addr. Errors are those of read,

@@ -37,6 +37,7 @@ const (
 	CodeNoType        Code = "type_not_found"     // 404: the guest's types have no such one, or are not known
 	CodeCallFailed    Code = "call_failed"        // 422: the called function raised an exception, or the guest ended under it
 	CodeCallRunning   Code = "call_running"       // 504: the called function has not returned in time
+	CodeStepRunning   Code = "step_running"       // 504: the vCPU has not come to where it was to stop in time
 	CodeCallBusy      Code = "call_busy"          // 409: an earlier call has not come back
 	CodeStopTimeout   Code = "stop_timeout"       // 504: a vCPU did not come to rest
 	CodeInternal      Code = "internal"           // 500: a bug of the daemon; its log has the details

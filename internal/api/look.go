@@ -131,3 +131,66 @@ type Mapping struct {
 	NoExec   bool   `json:"noExec"`
 	Region   string `json:"region,omitempty"` // of the guest's memory; none: the guest has none there
 }
+
+// BacktraceList answers GET /v1/backtraces: all of one instant.
+type BacktraceList struct {
+	Backtraces []Backtrace `json:"backtraces"`
+}
+
+// Backtrace is where a vCPU or a task stands, and what has called that.
+type Backtrace struct {
+	CPU    *int         `json:"cpu,omitempty"`  // none: it runs on none
+	Task   *TaskInfo    `json:"task,omitempty"` // of a Linux guest
+	Frames []StackFrame `json:"frames"`         // the innermost first
+	More   bool         `json:"more,omitempty"` // there are more frames
+	Note   string       `json:"note,omitempty"` // what is not exact
+}
+
+// StackFrame is a frame of a backtrace.
+type StackFrame struct {
+	Frame
+	Args []FrameArg `json:"args,omitempty"` // what it was called with
+}
+
+// FrameArg is an argument of a function on a stack. One of Value and Why is set.
+type FrameArg struct {
+	Name  string `json:"name"`
+	Type  string `json:"type"`
+	Value string `json:"value,omitempty"` // as C writes it
+	Why   string `json:"why,omitempty"`   // why it is not to be had there
+}
+
+// ResumeGuest is the body of POST /v1/guest/resume.
+type ResumeGuest struct {
+	VCPU *int `json:"vcpu,omitempty"` // let this one go on, which is stopped; nil: all
+}
+
+// Step is the body of POST /v1/guest/step: one of the ways in which a vCPU that is stopped goes on for a while.
+type Step struct {
+	VCPU  *int   `json:"vcpu,omitempty"`  // nil: the one that is stopped
+	How   string `json:"how"`             // StepInto, StepNext, StepFinish or StepUntil
+	Count int    `json:"count,omitempty"` // of StepInto and StepNext: how many instructions, 1 to 1000000; 0 means 1
+	At    string `json:"at,omitempty"`    // of StepUntil: an address, as GET /v1/memory has it
+
+	TimeoutMS *int `json:"timeoutMs,omitempty"` // 1 to 60000; nil means 5000
+}
+
+// The values of Step.How.
+const (
+	StepInto   = "step"   // instructions, into calls
+	StepNext   = "next"   // instructions, over calls
+	StepFinish = "finish" // until the function returns
+	StepUntil  = "until"  // until it comes to an address
+)
+
+// Stepped says where the vCPU stands behind it.
+type Stepped struct {
+	CPU     int    `json:"cpu"`
+	Steps   int    `json:"steps"`   // instructions executed, as far as they were counted: by step and next
+	Reached bool   `json:"reached"` // false: it has stopped before, at a hit
+	RIP     Hex    `json:"rip"`
+	Symbol  string `json:"symbol,omitempty"` // of it, with offset
+	Source  string `json:"source,omitempty"` // FILE:LINE
+	Text    string `json:"text,omitempty"`   // the next instruction, GNU syntax
+	Ret     *Hex   `json:"ret,omitempty"`    // of finish: what the function returned in RAX
+}

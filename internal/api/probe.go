@@ -34,6 +34,10 @@ type ProbeSpec struct {
 	// OnHost has the probe served at an exit, although it could be in the guest.
 	OnHost bool `json:"onHost,omitempty"`
 
+	// Stop stops the vCPU at each hit that passes the filter, StopVCPU, or with it all others, StopAll: at the probed
+	// instruction, of a return probe where the function returns to. POST /v1/guest/resume lets it go on.
+	Stop string `json:"stop,omitempty"`
+
 	// AtRets makes an r definition probes of one event at the instructions by which its
 	// function is left, its returns and jumps to other functions, instead of a probe
 	// that replaces the return address. Registers and $retval are those before such
@@ -72,6 +76,12 @@ type ProbeSpec struct {
 	// stream ends. Probes attached by POST /v1/probes always stay.
 	Stay bool `json:"stay,omitempty"`
 }
+
+// The values of ProbeSpec.Stop.
+const (
+	StopVCPU = "vcpu"
+	StopAll  = "all"
+)
 
 // MaxArgs is the largest ProbeSpec.Args.
 const MaxArgs = 32
@@ -140,6 +150,8 @@ type Probe struct {
 	Regs    bool `json:"regs"`
 	Stack   bool `json:"stack"`
 	Stay    bool `json:"stay"`
+
+	Stop string `json:"stop,omitempty"` // what its hits stop: vcpu or all
 
 	Space Hex `json:"space,omitempty"` // the only address space it is for (CR3)
 

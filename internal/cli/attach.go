@@ -19,7 +19,7 @@ type probeFlags struct {
 	space                                string
 	args, mirrorStack                    int
 	mirror, mirrorEnd                    string
-	filter                               string
+	filter, stop                         string
 	onHost, strict, atRets               bool
 	files                                []string
 	override                             overrideFlags
@@ -37,6 +37,8 @@ func (p *probeFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&p.mirrorEnd, "mirror-end", "", "the `FUNCTION` that mirrors end in (default jprobe_return)")
 	f.StringVar(&p.filter, "filter", "", "hits for which this `EXPRESSION` is true only, as 'count > 100 && name ~ \"/etc/*\"'")
 	fileFlag(f, &p.files)
+	f.StringVar(&p.stop, "stop", "", "stop the vCPU at each hit that passes the filter, or all of them: `WHAT` is "+api.StopVCPU+" (also without it) or "+api.StopAll)
+	f.Lookup("stop").NoOptDefVal = api.StopVCPU
 	f.BoolVar(&p.onHost, "on-host", false, "serve hits at an exit, although the guest could without one")
 	f.BoolVar(&p.strict, "strict", false, "refuse a pattern for a place when a function that matches cannot be probed, instead of leaving it out")
 	f.BoolVar(&p.atRets, "at-rets", false, "returns by probes at the function's ret instructions, with the return address left alone")
@@ -72,13 +74,13 @@ func (p *probeFlags) specs(defs []string, stay bool) ([]api.ProbeSpec, error) {
 		specs[i] = api.ProbeSpec{
 			Def: d, Post: p.post, Regs: p.regs, Stack: p.stack, Disabled: p.disabled, Space: space, Emulate: p.emulate, Stay: stay,
 			Args: p.args, Mirror: p.mirror, MirrorEnd: p.mirrorEnd, MirrorStack: p.mirrorStack,
-			Filter: p.filter, OnHost: p.onHost, Strict: p.strict, AtRets: p.atRets,
+			Filter: p.filter, Stop: p.stop, OnHost: p.onHost, Strict: p.strict, AtRets: p.atRets,
 			Override: override, Unsafe: p.override.unsafe,
 		}
 		// Each flag is about one kind, unless that kind is all there is.
 		k := letter(d)
 		if k == 'w' && len(kinds) > 1 {
-			specs[i].Space = 0
+			specs[i].Space, specs[i].Stop = 0, ""
 		}
 		if k != 'r' && kinds['r'] {
 			specs[i].AtRets = false

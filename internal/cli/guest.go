@@ -33,13 +33,21 @@ func (a *app) guest() command.Spec {
 		f.BoolVar(&paused, "paused", false, "stop before the first instruction, or where the snapshot was taken")
 		f.StringVar(&to, "to", "", "make the guest what it was when 'guest save' wrote this `file`, with the probes of now")
 	}
+	vcpu := -1
+	resume := action("resume", "Let the guest run, and vCPUs that are stopped", func(ctx context.Context, c *client.Client) (api.Guest, error) {
+		if vcpu >= 0 {
+			return c.ResumeVCPU(ctx, vcpu)
+		}
+		return c.Resume(ctx)
+	})
+	resume.Flags = func(f *pflag.FlagSet) { f.IntVar(&vcpu, "vcpu", -1, "let this `VCPU` go on only, which is stopped") }
 	return command.Spec{
 		Use:   "guest",
 		Short: "Show and control the guest",
 		Sub: []command.Spec{
 			action("status", "Show the guest's state", func(ctx context.Context, c *client.Client) (api.Guest, error) { return c.Guest(ctx) }),
 			action("pause", "Take every vCPU out of guest mode", func(ctx context.Context, c *client.Client) (api.Guest, error) { return c.Pause(ctx) }),
-			action("resume", "Let the guest run", func(ctx context.Context, c *client.Client) (api.Guest, error) { return c.Resume(ctx) }),
+			resume,
 			reset, a.save(), a.console(), a.text(),
 		},
 	}

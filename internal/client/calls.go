@@ -36,6 +36,16 @@ func (c *Client) Resume(ctx context.Context) (g api.Guest, err error) {
 	return g, c.call(ctx, http.MethodPost, "/v1/guest/resume", nil, nil, &g)
 }
 
+// ResumeVCPU lets one vCPU go on that is stopped.
+func (c *Client) ResumeVCPU(ctx context.Context, cpu int) (g api.Guest, err error) {
+	return g, c.call(ctx, http.MethodPost, "/v1/guest/resume", nil, api.ResumeGuest{VCPU: &cpu}, &g)
+}
+
+// Step lets a vCPU that is stopped go on for a while.
+func (c *Client) Step(ctx context.Context, s api.Step) (out api.Stepped, err error) {
+	return out, c.call(ctx, http.MethodPost, "/v1/guest/step", nil, s, &out)
+}
+
 // Reset boots the guest anew, with its probes in place.
 func (c *Client) Reset(ctx context.Context, r api.ResetGuest) (g api.Guest, err error) {
 	return g, c.call(ctx, http.MethodPost, "/v1/guest/reset", nil, r, &g)

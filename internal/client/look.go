@@ -67,3 +67,8 @@ func (c *Client) WriteMemory(ctx context.Context, w api.WriteMemory) (out api.Me
 func (c *Client) PageWalk(ctx context.Context, at Where) (out api.PageWalk, err error) {
 	return out, c.call(ctx, http.MethodGet, "/v1/pagetables", at.query(), nil, &out)
 }
+
+// Backtraces returns that of a vCPU or of a task, or with neither those of all vCPUs.
+func (c *Client) Backtraces(ctx context.Context, of Where) (l api.BacktraceList, err error) {
+	return l, c.call(ctx, http.MethodGet, "/v1/backtraces", of.query(), nil, &l)
+}

@@ -145,6 +145,9 @@ func (st *store) define(a *attached) error {
 	}
 	a.program = d
 	if a.watch != nil {
+		if a.spec.Stop != "" {
+			return badValue("stop: a watch does not stop")
+		}
 		a.watch.Handler = d.Access
 		return nil
 	}
@@ -162,6 +165,11 @@ func (st *store) define(a *attached) error {
 			return err
 		}
 	}
+	if a.spec.Stop != "" {
+		if err := st.stops(a, d.Hit); err != nil {
+			return err
+		}
+	}
 	addr, user, _, err := st.engine.Resolve(a.kprobe)
 	switch {
 	case err != nil: // registering it gives the reason
@@ -171,6 +179,8 @@ func (st *store) define(a *attached) error {
 		a.onHost = "its function returns without running, which only the engine may do"
 	case isJprobe(a.spec):
 		a.onHost = "a jprobe takes an exit"
+	case a.spec.Stop != "":
+		a.onHost = "it stops the vCPU, which takes an exit"
 	case a.spec.Post:
 		a.onHost = "its second record takes an exit"
 	case a.spec.Space != 0:

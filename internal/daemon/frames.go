@@ -31,34 +31,42 @@ func newNamer(g Guest) namer {
 func (n namer) frames(pcs []guest.GVA, exact bool) []api.Frame {
 	var out []api.Frame
 	for i, pc := range pcs {
-		at := pc - 1 // the call: it may be the last instruction of its function (lib/vsprintf.c, %pB)
-		if exact && i == 0 {
-			at = pc
+		out = append(out, n.frame(pc, exact && i == 0)...)
+	}
+	return out
+}
+
+// frame describes what is at one address of a stack: the function there, behind those that are
+// inlined into it there.
+func (n namer) frame(pc guest.GVA, exact bool) []api.Frame {
+	var out []api.Frame
+	at := pc - 1 // the call: it may be the last instruction of its function (lib/vsprintf.c, %pB)
+	if exact {
+		at = pc
+	}
+	var inlines []debuginfo.Frame
+	if n.info != nil {
+		inlines = n.info.Frames(uint64(at) - n.by)
+	}
+	f := api.Frame{Addr: api.Hex(pc)}
+	if sym, ok := n.img.Find(at); ok {
+		f.Symbol = fmt.Sprintf("%s+%#x/%#x", sym.Name, uint64(pc-sym.Addr), sym.Size)
+		if at == sym.Addr && len(inlines) > 0 {
+			inlines = inlines[len(inlines)-1:] // it has called nothing yet
 		}
-		var inlines []debuginfo.Frame
-		if n.info != nil {
-			inlines = n.info.Frames(uint64(at) - n.by)
+	}
+	for _, x := range inlines {
+		of := f
+		if x.Inlined {
+			of.Symbol, of.Inlined = x.Function, true
 		}
-		f := api.Frame{Addr: api.Hex(pc)}
-		if sym, ok := n.img.Find(at); ok {
-			f.Symbol = fmt.Sprintf("%s+%#x/%#x", sym.Name, uint64(pc-sym.Addr), sym.Size)
-			if at == sym.Addr && len(inlines) > 0 {
-				inlines = inlines[len(inlines)-1:] // it has called nothing yet
-			}
+		if x.File != "" {
+			of.Source = fmt.Sprintf("%s:%d", x.File, x.Line)
 		}
-		for _, x := range inlines {
-			of := f
-			if x.Inlined {
-				of.Symbol, of.Inlined = x.Function, true
-			}
-			if x.File != "" {
-				of.Source = fmt.Sprintf("%s:%d", x.File, x.Line)
-			}
-			out = append(out, of)
-		}
-		if len(inlines) == 0 || inlines[len(inlines)-1].Inlined {
-			out = append(out, f)
-		}
+		out = append(out, of)
+	}
+	if len(inlines) == 0 || inlines[len(inlines)-1].Inlined {
+		out = append(out, f)
 	}
 	return out
 }

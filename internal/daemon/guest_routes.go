@@ -67,12 +67,21 @@ func (s *server) pauseGuest(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *server) resumeGuest(w http.ResponseWriter, r *http.Request) error {
-	if err := noBody(w, r); err != nil {
+	var req api.ResumeGuest
+	if err := readBody(w, r, &req, true); err != nil {
 		return err
 	}
 	s.resetMu.Lock()
 	defer s.resetMu.Unlock()
-	if err := s.resume(); err != nil {
+	if req.VCPU != nil {
+		g, err := s.probes.stepper()
+		if err == nil {
+			err = g.Continue(*req.VCPU)
+		}
+		if err != nil {
+			return lookError(err)
+		}
+	} else if err := s.resume(); err != nil {
 		return err
 	}
 	writeJSON(w, http.StatusOK, s.wireGuest())

@@ -53,22 +53,22 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// console waits for a line of the guest.
-func (h *harness) console(line string) {
+// console waits for a line of the guest, and returns it with those before.
+func (h *harness) console(line string) []string {
 	h.Helper()
 	sub, history := h.s.guest.Console(1 << 12)
 	defer sub.Close()
 	var all []string
 	for _, l := range history {
 		if all = append(all, l.Text); l.Text == line {
-			return
+			return all
 		}
 	}
 	for {
 		select {
 		case l, ok := <-sub.C():
 			if all = append(all, l.Text); ok && l.Text == line {
-				return
+				return all
 			} else if ok {
 				continue
 			}

@@ -59,6 +59,10 @@ func TestExamples(t *testing.T) {
 		if before != "" {
 			todo = append(todo, step{where: "before", command: "{ " + before + "; } >/dev/null"})
 		}
+		stepped := regexp.MustCompile(`^guestprobe (step|next|finish|until)\b`).MatchString(line)
+		if stepped {
+			todo = append(todo, step{where: "before", command: "{ guestprobe guest reset --paused; guestprobe until do_fork --timeout 1m; } >/dev/null"})
+		}
 		if regexp.MustCompile(`^guestprobe (script|stop) `).MatchString(line) {
 			todo = append(todo, step{where: "before", command: "guestprobe stop reads >/dev/null 2>&1; guestprobe run --detach reads -e 'kprobe:vfs_read { @ = hist(arg2); }' >/dev/null"})
 		}
@@ -68,6 +72,9 @@ func TestExamples(t *testing.T) {
 		command, _, _ := strings.Cut(line, " | jq ")
 		command = strings.NewReplacer("'io/*' 7", "'io/*' myread", "trace 'p", "trace -c 1 'p", "--timeout 5s", "", "script --follow", "script", "call ", "call --timeout 1m ").Replace(command)
 		todo = append(todo, step{where: fmt.Sprintf("docs/cli.md:%d", i+1), command: command})
+		if stepped {
+			todo = append(todo, step{where: "behind", command: "guestprobe guest resume >/dev/null"})
+		}
 	}
 	if seen < 30 {
 		t.Errorf("only %d examples were found", seen)

@@ -46,6 +46,10 @@ func (v *vcpu) stepInPlace() {
 		err = v.m.stopWorld(v, step)
 	}
 	switch {
+	case errors.Is(err, errUnknownLanding) && v.debugged:
+		v.m.engine.Unstepped(v.id)
+		v.stepErr = err
+		v.resume()
 	case errors.Is(err, ErrClosed), errors.Is(err, ErrNotRunnable):
 	case errors.Is(err, errElsewhere):
 		v.m.log.Warn("an instruction stepped in place did not end where it can; the guest goes on", "vcpu", v.id, "addr", site)
@@ -69,17 +73,13 @@ func (v *vcpu) stepAlone(site guest.GVA, traced, held bool) (end landing, err er
 	// interrupted code: another address space than the kernel's, or another
 	// mapping of the same page, perhaps.
 	as := v.m.space(v.trap.state.Root)
-	home, orig, ok := v.m.engine.SiteAt(v.trap.state.Root, site)
-	if !ok {
-		home = site
-	} else {
-		// Another stopper may have taken the probe off while this one waited for
-		// its turn.
-		if err := p.apply(as, site, orig); err != nil {
-			return end, err
-		}
+	// Another stopper may have taken the probe off while this one waited for its turn; and a
+	// debugger steps where others have jumps.
+	code, err := p.own(v.m.engine, as, v.trap.state.Root, site)
+	if err != nil {
+		return end, err
 	}
-	places, known := v.landings(site, home)
+	places, known := v.landings(site, code)
 	for i, l := range places {
 		if l.at == site {
 			known = false // it may go on where it is
@@ -155,7 +155,22 @@ func (v *vcpu) stepAlone(site guest.GVA, traced, held bool) (end landing, err er
 // refuses. Exceptions of the instruction push it (atHandler).
 func (v *vcpu) holdsInterrupts() bool {
 	_, ok := v.m.payload().(*linuxGuest)
-	return ok && v.trap.state.CPL == 3 && v.trap.state.Regs.RFLAGS&insn.FlagIF != 0
+	if !ok || v.trap.state.Regs.RFLAGS&insn.FlagIF == 0 {
+		return false
+	}
+	return v.trap.state.CPL == 3 || v.debugged && !v.usesIF()
+}
+
+// usesIF reports whether the instruction that is stepped looks at IF, or changes it.
+func (v *vcpu) usesIF() bool {
+	code := make([]byte, insn.MaxLen)
+	n := v.m.ownCode(v.trap.state.Root, guest.GVA(v.trap.state.Regs.RIP), code)
+	inst, err := insn.Decode(code[:n])
+	if err != nil {
+		return true
+	}
+	f := inst.Flags()
+	return (f.Reads|f.Writes)&insn.FlagIF != 0
 }
 
 // errUnknownLanding: it cannot be told where an instruction leads, and the host

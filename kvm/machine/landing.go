@@ -4,8 +4,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
@@ -19,11 +21,11 @@ type landing struct {
 }
 
 // landings returns the places where the instruction at site can lead from the
-// registers in v.trap, with those of its exceptions. home is where the image has it. False means that
+// registers in v.trap, with those of its exceptions. code is what the guest has there. False means that
 // where it leads without an exception is not known.
-func (v *vcpu) landings(site, home guest.GVA) (places []landing, known bool) {
+func (v *vcpu) landings(site guest.GVA, code []byte) (places []landing, known bool) {
 	places = v.handlers()
-	inst, err := insn.Decode(v.m.Image().Code(home, insn.MaxLen))
+	inst, err := insn.Decode(code)
 	if err != nil {
 		return places, false
 	}
@@ -159,6 +161,27 @@ func (p *patches) apply(as guest.AddressSpace, a guest.GVA, to byte) error {
 	}
 	p.done = append(p.done, x)
 	return nil
+}
+
+// own puts the guest's own bytes at the instruction at a, as far as the engine has others there, and returns
+// them.
+func (p *patches) own(e *probe.Engine, as guest.AddressSpace, root guest.GPA, a guest.GVA) ([]byte, error) {
+	live := make([]byte, insn.MaxLen)
+	n := len(live)
+	for n > 0 && as.Read(a, live[:n]) != nil {
+		n--
+	}
+	code := slices.Clone(live[:n])
+	e.Own(root, a, code)
+	for i, b := range code {
+		if b == live[i] {
+			continue
+		}
+		if err := p.apply(as, a+guest.GVA(i), b); err != nil {
+			return nil, err
+		}
+	}
+	return code, nil
 }
 
 // undo puts everything back, in reverse order. A byte that the guest itself has

@@ -117,6 +117,34 @@ func (l *Look) Vectors(cpu int) (Vectors, error) {
 	return unpackVectors(b, l.m.cpuid), nil
 }
 
+// Stack returns the frames of what a vCPU runs, the innermost first, at most limit, and whether there are
+// more. Errors are ErrNoVCPU.
+func (l *Look) Stack(cpu, limit int) (frames []guest.Frame, more bool, err error) {
+	v, err := l.vcpu(cpu)
+	if err != nil {
+		return nil, false, err
+	}
+	if l.m.engine.InStage(guest.GVA(v.regs.RIP)) {
+		limit = 1 // the stack pointer is that of the handlers
+	}
+	frames, more = l.m.engine.Unwind(v.state(), limit)
+	return frames, more, nil
+}
+
+// StackFrom returns the frames of kernel code that goes on at f, and those of its callers, likewise.
+func (l *Look) StackFrom(f guest.Frame, limit int) (frames []guest.Frame, more bool) {
+	return l.m.engine.UnwindFrom(0, f, limit)
+}
+
+// KernelGS returns the GS base that the guest's kernel has on a vCPU, or 0.
+func (l *Look) KernelGS(cpu int) (guest.GVA, error) {
+	v, err := l.vcpu(cpu)
+	if err != nil {
+		return 0, err
+	}
+	return l.m.target().KernelGS(cpu, v.state()), nil
+}
+
 // Root returns the page tables that a vCPU uses, or 0, which stands for those of the kernel.
 func (l *Look) Root(cpu int) (guest.GPA, error) {
 	v, err := l.vcpu(cpu)

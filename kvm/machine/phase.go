@@ -128,6 +128,7 @@ func (m *Machine) Resume() error {
 	defer m.mu.Unlock()
 	switch m.phase {
 	case PhaseRunning:
+		m.letGo(-1)
 		return nil
 	case PhaseClosed:
 		return fmt.Errorf("resume: %w", ErrClosed)
@@ -136,7 +137,7 @@ func (m *Machine) Resume() error {
 	}
 	m.setPhase(PhaseRunning)
 	m.gate.And(^gateHold)
-	m.wakeAll()
+	m.letGo(-1)
 	m.startTicker()
 	return nil
 }
@@ -292,6 +293,7 @@ func (m *Machine) endThreads(timeout time.Duration) error {
 	defer m.mu.Unlock()
 	for _, v := range m.vcpus {
 		v.resting, v.activity = true, VCPUParked
+		v.forgetStop()
 	}
 	m.gate.And(^gateQuit)
 	return nil

@@ -47,6 +47,7 @@ const (
 	VCPURunning VCPUActivity = "running" // in guest mode or handling an exit
 	VCPUIdle    VCPUActivity = "idle"    // hlt with interrupts on
 	VCPUHalted  VCPUActivity = "halted"  // hlt with interrupts off: a safe point, or the end
+	VCPUStopped VCPUActivity = "stopped" // at a hit, by a handler (probe.Context.Stop), or behind a step
 	VCPUParked  VCPUActivity = "parked"  // held by the machine: paused, not started, ended
 )
 

@@ -40,12 +40,23 @@ type vcpu struct {
 	given   guest.GVA                 // of an int3 that was just given back to the guest; 0: none
 	gs      guest.GVA                 // GS base of the guest's kernel when that was last seen; 0: not yet
 
+	parked   bool  // it is to rest as long as it is stopped
+	woken    bool  // it has rested, and somebody may have asked it for something
+	haltAll  bool  // and all others with it
+	halting  bool  // it is to stop before it enters the guest again
+	debugged bool  // a debugger has it execute one instruction
+	stepErr  error // why it did not
+
 	tid     atomic.Int32 // of its thread, 0 when there is none
 	tick    atomic.Bool  // a timer interrupt is due
 	samples atomic.Pointer[sample]
 	n       counters
 
 	// Guarded by Machine.mu.
+	stop     *Stop // it is stopped; see there
+	goOn     bool  // it was, and goes on
+	steps    *steps
+	between  bool // it rests between two hits
 	resting  bool
 	activity VCPUActivity
 	wake     *sync.Cond
@@ -111,6 +122,9 @@ func (v *vcpu) thread(started chan<- struct{}) {
 		v.halt()
 	}
 	for v.proceed() {
+		if v.woken && v.served() {
+			continue
+		}
 		v.deliverTick()
 		if err := v.run(); err != nil {
 			v.runFailed(err)
@@ -133,7 +147,7 @@ func (v *vcpu) proceed() bool {
 	if v.kvm.Kicked() {
 		v.kvm.ClearKick()
 	}
-	if v.m.gate.Load() == 0 {
+	if v.m.gate.Load() == 0 && !v.halting && !v.parked {
 		v.sampled()
 		return true
 	}
@@ -141,7 +155,18 @@ func (v *vcpu) proceed() bool {
 	v.yield()
 	v.m.mu.Lock()
 	defer v.m.mu.Unlock()
-	v.rest(VCPUParked, func() bool { return true })
+	if v.halting {
+		v.halting = false
+		v.m.stopped(v)
+	}
+	v.parked, v.woken = false, true
+	activity := VCPUParked
+	if v.stop != nil {
+		activity = VCPUStopped
+	}
+	v.between = true
+	v.rest(activity, func() bool { return v.stop == nil })
+	v.between = false
 	return v.m.gate.Load()&gateQuit == 0
 }
 
@@ -171,7 +196,7 @@ func (v *vcpu) rest(a VCPUActivity, ready func() bool) {
 	m.rested.Broadcast()
 	for {
 		g := m.gate.Load()
-		if g&gateQuit != 0 || g == 0 && ready() {
+		if g&gateQuit != 0 || g == 0 && ready() || g&gateStop == 0 && v.steps != nil && v.between {
 			break
 		}
 		v.wake.Wait()

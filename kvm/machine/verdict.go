@@ -28,8 +28,13 @@ func (v *vcpu) dispatch() {
 
 // obey carries out the engine's verdict on v.trap.
 func (v *vcpu) obey(d probe.Verdict) {
+	v.halting = v.halting || d.Stop
 	switch d.Action {
 	case probe.Resume:
+		if d.Stop && v.trap.via == viaStub {
+			v.leaveStub() // it stops in the interrupted code
+			break
+		}
 		v.resume()
 	case probe.NotOurs:
 		v.notOurs()

@@ -1,9 +1,6 @@
 package script
 
-import (
-	"net/netip"
-	"strings"
-)
+import "strings"
 
 // taiOffset is how far the clock of TAI is before UTC, in nanoseconds (since 2017).
 const taiOffset = 37_000_000_000
@@ -25,8 +22,6 @@ func (c *checker) function(e *expr) (t Type, done bool, err error) {
 			return t, true, c.at(a.Span, "Invalid timestamp mode: want monotonic, boot, tai or sw_tai")
 		}
 		return typeUint, true, nil
-	case "pton":
-		return c.pton(e)
 	case "strftime":
 		return c.strftime(e)
 	case "strncmp", "memcmp":
@@ -114,25 +109,6 @@ func (c *checker) strftime(e *expr) (t Type, done bool, err error) {
 // families are the address families that ntop knows, as Linux numbers them: no types have
 // them, they are macros.
 var families = map[string]uint64{"AF_INET": 2, "AF_INET6": 10}
-
-// pton checks pton("127.0.0.1"), whose value is the bytes of the address in the order of the
-// network.
-func (c *checker) pton(e *expr) (t Type, done bool, err error) {
-	a := e.args[0]
-	text, known := a.text, a.kind == exString
-	if a.kind == exCall && a.name == "str" && a.args[0].kind == exParam {
-		text, known = c.paramText(a.args[0]), true
-	}
-	if !known {
-		return t, true, c.at(a.Span, "pton() expects a string literal as its first argument")
-	}
-	addr, err := netip.ParseAddr(text)
-	if err != nil || addr.Zone() != "" {
-		return t, true, c.at(a.Span, "pton() expects an address, as 127.0.0.1 or ::1 (%q provided)", text)
-	}
-	e.text = string(addr.AsSlice())
-	return arrayOf(typeUintOf(1), len(e.text)), true, nil
-}
 
 func (c *checker) ntop(e *expr) (t Type, done bool, err error) {
 	addr := e.args[len(e.args)-1]

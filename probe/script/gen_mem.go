@@ -43,8 +43,6 @@ func (g *generator) put(e *expr, t Type, to mem) {
 		g.putBuffer(e, t, to)
 	case t.Kind == Inet:
 		g.putInet(e, to)
-	case e.kind == exCall && e.name == "pton":
-		g.putText(e.text, t.bytes(), to)
 	case e.kind == exCall && e.name == "str_concat":
 		g.putConcat(e, t, to)
 	default:

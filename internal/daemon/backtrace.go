@@ -1,0 +1,303 @@
+package daemon
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/linux"
+	"github.com/guestprobe/guestprobe/guest/types"
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/kvm/machine"
+	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/event"
+	"github.com/guestprobe/guestprobe/probe/script"
+)
+
+// maxBacktrace bounds the frames of one backtrace: stacks can lead anywhere.
+const maxBacktrace = 256
+
+func (s *server) getBacktraces(w http.ResponseWriter, r *http.Request) error {
+	q, err := query(r)
+	if err != nil {
+		return err
+	}
+	a, err := lookQuery(q)
+	if err != nil {
+		return err
+	}
+	if a.vcpu >= 0 && a.task >= 0 {
+		return badValue("vcpu and task: give one of them")
+	}
+	var found []backtrace
+	list := api.BacktraceList{Backtraces: []api.Backtrace{}}
+	names := newNamer(s.guest)
+	err = s.look(func(l *machine.Look) (err error) {
+		if a.task >= 0 {
+			b, err := s.taskStack(l, a.task)
+			if err != nil {
+				return err
+			}
+			found = append(found, b)
+		}
+		for cpu := range l.NumVCPU() {
+			if a.task >= 0 || a.vcpu >= 0 && cpu != a.vcpu && a.vcpu < l.NumVCPU() {
+				continue
+			}
+			if a.vcpu >= 0 {
+				cpu = a.vcpu
+			}
+			b, err := s.vcpuStack(l, cpu)
+			if err != nil {
+				return err
+			}
+			found = append(found, b)
+			if a.vcpu >= l.NumVCPU() {
+				break
+			}
+		}
+		for _, b := range found {
+			list.Backtraces = append(list.Backtraces, b.wire(s, l, names))
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, list)
+	return nil
+}
+
+// backtrace is one stack.
+type backtrace struct {
+	frames []guest.Frame
+	more   bool
+	cpu    int // -1: it runs on none
+	root   guest.GPA
+	regs   *probe.Regs // of the innermost frame; nil: not known
+	task   *linux.Task
+	note   string
+}
+
+// vcpuStack returns the stack of what a vCPU runs.
+func (s *server) vcpuStack(l *machine.Look, cpu int) (b backtrace, err error) {
+	b.cpu = cpu
+	r, err := l.Registers(cpu)
+	if err != nil {
+		return b, err
+	}
+	b.regs, b.root = &r.Regs, guest.GPA(r.System.CR3)
+	if r.Inside {
+		b.regs, b.note = nil, "in a probe's handlers, which use the stack: callers are not known"
+	}
+	if b.frames, b.more, err = l.Stack(cpu, maxBacktrace); err != nil {
+		return b, err
+	}
+	if v, ok := s.guest.Image().(linuxView); ok {
+		if gs, err := l.KernelGS(cpu); err == nil && gs != 0 {
+			if at, err := v.TaskReader().Current(gs, reader(l)); err == nil {
+				if t, err := v.TaskReader().Task(at, reader(l)); err == nil {
+					b.task = &t
+				}
+			}
+		}
+	}
+	return b, nil
+}
+
+// linuxView is a guest.View of a Linux kernel.
+type linuxView interface{ TaskReader() *linux.Tasks }
+
+// reader reads the kernel's memory.
+func reader(l *machine.Look) linux.Read {
+	return func(addr guest.GVA, p []byte) error {
+		_, err := l.Read(0, addr, p, false)
+		return err
+	}
+}
+
+// taskStack returns the stack of a task: that of a vCPU where it runs on one, else from where it
+// goes on when it is scheduled.
+func (s *server) taskStack(l *machine.Look, pid int) (b backtrace, err error) {
+	t, err := s.task(pid)
+	if err != nil {
+		return b, err
+	}
+	for cpu := range l.NumVCPU() {
+		if b, err = s.vcpuStack(l, cpu); err == nil && b.task != nil && b.task.Addr == t.Addr {
+			return b, nil
+		}
+	}
+	b = backtrace{cpu: -1, task: &t}
+	v, ok := s.guest.Image().(linuxView)
+	if !ok {
+		return b, errNoTasks
+	}
+	f, err := v.TaskReader().Saved(t.Addr, reader(l))
+	if err != nil {
+		return b, &api.Error{Code: api.CodeUnavailable, Errno: "ENODATA", Message: fmt.Sprintf("the stack of task %d: %v", pid, err)}
+	}
+	b.frames, b.more = l.StackFrom(f, maxBacktrace)
+	return b, nil
+}
+
+// wire is the wire form, with names, places in the source, and arguments.
+func (b *backtrace) wire(s *server, l *machine.Look, names namer) api.Backtrace {
+	out := api.Backtrace{Frames: []api.StackFrame{}, More: b.more, Note: b.note}
+	if b.cpu >= 0 {
+		out.CPU = &b.cpu
+	}
+	if b.task != nil {
+		t := wireTask(*b.task)
+		out.Task = &t
+	}
+	for i := range b.frames {
+		f := &b.frames[i]
+		for _, x := range names.frame(guest.GVA(f.PC), f.Exact) {
+			out.Frames = append(out.Frames, api.StackFrame{Frame: x})
+		}
+		out.Frames[len(out.Frames)-1].Args = b.args(s, l, names, i)
+	}
+	return out
+}
+
+// args returns the arguments of the function of a frame, as far as they are to be had: by debug
+// information, or at a function's first instruction by its prototype.
+func (b *backtrace) args(s *server, l *machine.Look, names namer, i int) (out []api.FrameArg) {
+	f := &b.frames[i]
+	at := f.At()
+	sym, ok := names.img.Find(at)
+	if !ok || f.User && sym.User != f.User {
+		return nil
+	}
+	look := frameLook{l: l, root: b.root, frame: f}
+	if i == 0 {
+		look.regs = b.regs
+	}
+	if names.info != nil {
+		vars, err := names.info.Variables(uint64(at)-names.by, "")
+		if err != nil {
+			return nil
+		}
+		function := sym.Name
+		if k := strings.IndexAny(function, ".$"); k > 0 {
+			function = function[:k] // a copy of a function: NAME.constprop.0
+		}
+		for _, v := range vars {
+			if !v.Parameter || v.Function != function {
+				continue
+			}
+			arg := api.FrameArg{Name: v.Name, Type: types.Text(v.Type)}
+			if fetch, err := fetchOf(names.img, at, names.by, v); err != nil {
+				arg.Why = err.Error()
+			} else if arg.Value, err = look.value(fetch, v.Type); err != nil {
+				arg.Why = err.Error()
+			}
+			out = append(out, arg)
+		}
+		return out
+	}
+	known := s.guest.Types()
+	if known == nil || look.regs == nil || guest.GVA(f.PC) != behindEndbr(names.img, sym) {
+		return nil
+	}
+	proto := known.Func(event.ModuleOf(names.img, sym.Addr), sym.Name)
+	if proto == nil {
+		return nil
+	}
+	for k, n := range types.Arguments(proto) {
+		p := proto.Params[k]
+		arg := api.FrameArg{Name: p.Name, Type: types.Text(p.Type)}
+		var err error
+		switch {
+		case n == 0:
+			arg.Why = "in a vector register"
+		case n <= len(argumentRegs):
+			arg.Value, err = look.value(event.Register{Reg: argumentRegs[n-1]}, p.Type)
+		default:
+			arg.Value, err = look.value(event.Deref{Offset: int64(8 * (n - len(argumentRegs))), Of: event.Register{Reg: event.RegSP}}, p.Type)
+		}
+		if err != nil {
+			arg.Why = err.Error()
+		}
+		out = append(out, arg)
+	}
+	return out
+}
+
+// argumentRegs are those of integer arguments (System V ABI for AMD64, 3.2.3).
+var argumentRegs = [...]event.Reg{event.RegDI, event.RegSI, event.RegDX, event.RegCX, event.RegR8, event.RegR9}
+
+// behindEndbr returns where a function begins, behind endbr64.
+func behindEndbr(img guest.View, sym guest.Symbol) guest.GVA {
+	at := sym.Addr
+	if code := img.Code(at, 4); len(code) == 4 && binary.LittleEndian.Uint32(code) == 0xfa1e0ff3 { // endbr64
+		at += 4
+	}
+	return at
+}
+
+// frameLook finds what a frame has in its registers, as far as they are known, and on its stack.
+type frameLook struct {
+	l     *machine.Look
+	root  guest.GPA
+	frame *guest.Frame
+	regs  *probe.Regs // nil: only those that a walk of the stack knows
+}
+
+// value returns what is there as text.
+func (f *frameLook) value(from event.Fetch, t types.Type) (string, error) {
+	size, ok := types.Size(t)
+	if !ok || size == 0 || size > 8 {
+		return "", fmt.Errorf("a value of %d bytes", size)
+	}
+	v, err := f.fetch(from)
+	if err != nil {
+		return "", err
+	}
+	return script.CValue(t, binary.LittleEndian.AppendUint64(nil, v)[:size], false), nil
+}
+
+// fetch evaluates one of fetchOf's expressions.
+func (f *frameLook) fetch(from event.Fetch) (uint64, error) {
+	switch x := from.(type) {
+	case event.Immediate:
+		return x.Value, nil
+	case event.Register:
+		return f.register(x.Reg)
+	case event.Sum:
+		v, err := f.fetch(x.Of)
+		return v + uint64(x.Offset), err
+	case event.Deref:
+		v, err := f.fetch(x.Of)
+		if err != nil {
+			return 0, err
+		}
+		var b [8]byte
+		if n, err := f.l.Read(f.root, guest.GVA(v+uint64(x.Offset)), b[:], false); err != nil && n == 0 {
+			return 0, err
+		}
+		return binary.LittleEndian.Uint64(b[:]), nil
+	}
+	return 0, fmt.Errorf("%T is not evaluated", from)
+}
+
+// register returns what a register held in the frame.
+func (f *frameLook) register(r event.Reg) (uint64, error) {
+	switch {
+	case f.regs != nil:
+		name := r.String()
+		for _, n := range []string{name, "r" + name} {
+			if v, ok := wireRegs(f.regs)[n]; ok {
+				return uint64(v), nil
+			}
+		}
+	case r == event.RegSP:
+		return f.frame.Regs[guest.FrameRSP], nil
+	case r == event.RegBP:
+		return f.frame.Regs[guest.FrameRBP], nil
+	}
+	return 0, fmt.Errorf("was in %%%s, which is not known in this frame", r)
+}

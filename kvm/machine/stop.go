@@ -1,0 +1,266 @@
+package machine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// How vCPUs are stopped, and stepped
+//
+// A handler asks for a stop (probe.Context.Stop). When its hit has been dealt with as far as it is to be, the vCPU
+// rests: at the probed instruction, with the guest's own registers, in none of the engine's code. All else goes on as
+// with a vCPU that rests for another reason: the world can be stopped, probes come and go, a reset ends it.
+//
+// A step is done on the vCPU's own thread, which leaves its rest for it: the engine emulates the
+// instruction, or has it stepped in its place with the world stopped (inplace.go), so that all
+// hosts can do it that serve probes, and no interrupt comes in between.
+
+// Stop is what a vCPU is stopped for.
+type Stop struct {
+	CPU int
+	RIP guest.GVA
+}
+
+// stopped notes that the vCPU stops. Precondition: m.mu held.
+func (m *Machine) stopped(v *vcpu) {
+	v.stop = &Stop{CPU: v.id, RIP: guest.GVA(v.regs.RIP)}
+	if v.haltAll && m.phase == PhaseRunning {
+		m.gate.Or(gateHold)
+		for _, o := range m.vcpus {
+			if o != v && !o.resting {
+				o.kick()
+			}
+		}
+		m.setPhase(PhasePaused)
+		v.haltAll = false
+		return
+	}
+	v.haltAll = false
+	m.setPhase(m.phase)
+}
+
+// StopAll has the vCPU whose handler calls it take all others along when it stops.
+func (m *Machine) StopAll(c *probe.Context) { m.vcpus[c.CPU].haltAll = true }
+
+// Stopped returns the stops that there are, by vCPU. Changed is closed when there is another one.
+func (m *Machine) Stopped() (out []Stop) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, v := range m.vcpus {
+		if v.stop != nil {
+			out = append(out, *v.stop)
+		}
+	}
+	return out
+}
+
+// letGo lets a vCPU go on that is stopped, or all with -1. Precondition: m.mu held.
+func (m *Machine) letGo(cpu int) {
+	for _, v := range m.vcpus {
+		if v.stop != nil && (cpu < 0 || v.id == cpu) {
+			v.stop, v.goOn, v.activity = nil, true, VCPURunning
+		}
+	}
+	m.wakeAll()
+}
+
+// Continue lets one vCPU go on that is stopped. Of a guest that is paused all go on. Errors are ErrNoVCPU,
+// ErrNotStopped, and those of Resume.
+func (m *Machine) Continue(cpu int) error {
+	if cpu < 0 || cpu >= len(m.vcpus) {
+		return fmt.Errorf("vcpu %d of %d: %w", cpu, len(m.vcpus), ErrNoVCPU)
+	}
+	m.mu.Lock()
+	running, stop := m.phase == PhaseRunning, m.vcpus[cpu].stop
+	if running && stop != nil {
+		m.letGo(cpu)
+		m.setPhase(m.phase)
+	}
+	m.mu.Unlock()
+	switch {
+	case !running:
+		return m.Resume()
+	case stop == nil:
+		return fmt.Errorf("vcpu %d: %w", cpu, ErrNotStopped)
+	}
+	return nil
+}
+
+// ErrNotStopped: the vCPU runs.
+var ErrNotStopped = errors.New("it is not stopped: 'guestprobe guest pause', or a probe with --stop, stops it")
+
+// ErrCannotStep: this host cannot execute just the one instruction.
+var ErrCannotStep = errors.New("the instruction cannot be stepped")
+
+// ErrHalted: the vCPU waits for an interrupt.
+var ErrHalted = errors.New("it waits in hlt, and has no next instruction until an interrupt comes")
+
+// ErrInEngine: the vCPU was stopped in the engine's code, which has no steps of the guest's.
+var ErrInEngine = errors.New("it stands in the code of a probe: resume the guest, and stop it by a probe with --stop")
+
+// steps is a request to a vCPU's thread.
+type steps struct {
+	n    int
+	ctx  context.Context
+	done chan struct{}
+	did  int
+	err  error
+}
+
+// Step has a vCPU that is stopped, or of a guest that is paused, execute n instructions, and returns how many it
+// has: fewer with an error, which is ctx's, ErrNoVCPU, ErrNotStopped, ErrInEngine, ErrNotRunnable, or says why an
+// instruction cannot be stepped. Probes on them are hit as ever. Where the exception of an
+// instruction leads to the guest's handler the vCPU stops there. A hlt does not wait. Interrupts are not taken.
+func (m *Machine) Step(ctx context.Context, cpu, n int) (int, error) {
+	if m.inHandler() {
+		return 0, fmt.Errorf("step: %w", probe.ErrInHandler)
+	}
+	if cpu < 0 || cpu >= len(m.vcpus) {
+		return 0, fmt.Errorf("vcpu %d of %d: %w", cpu, len(m.vcpus), ErrNoVCPU)
+	}
+	v := m.vcpus[cpu]
+	r := &steps{n: n, ctx: ctx, done: make(chan struct{})}
+	m.mu.Lock()
+	err := error(nil)
+	switch {
+	case m.phase == PhaseClosed:
+		err = ErrClosed
+	case m.phase == PhaseExited || m.phase == PhaseCrashed:
+		err = ErrNotRunnable
+	case v.steps != nil:
+		err = ErrBusyStepping
+	case v.resting && (v.activity == VCPUIdle || v.activity == VCPUHalted):
+		err = fmt.Errorf("vcpu %d: %w", cpu, ErrHalted)
+	case !v.resting || !v.between || m.phase == PhaseRunning && v.stop == nil:
+		err = fmt.Errorf("vcpu %d: %w", cpu, ErrNotStopped)
+	case m.engine.InSlot(guest.GVA(v.regs.RIP)):
+		err = fmt.Errorf("vcpu %d: %w", cpu, ErrInEngine)
+	default:
+		v.steps = r
+		m.wakeAll()
+	}
+	m.mu.Unlock()
+	if err != nil {
+		return 0, err
+	}
+	<-r.done
+	return r.did, r.err
+}
+
+// ErrBusyStepping: somebody else has the vCPU step.
+var ErrBusyStepping = errors.New("it is being stepped already")
+
+// forgetStop ends what the vCPU was stopped for. Precondition: m.mu held, the vCPU's thread has ended.
+func (v *vcpu) forgetStop() {
+	v.stop, v.goOn, v.between = nil, false, false
+	if v.steps != nil {
+		v.steps.err = ErrNotRunnable
+		close(v.steps.done)
+		v.steps = nil
+	}
+}
+
+// served does what the vCPU was woken for, and reports whether it is to rest again.
+func (v *vcpu) served() bool {
+	m := v.m
+	v.woken = false
+	m.mu.Lock()
+	r, goOn := v.steps, v.goOn
+	v.goOn = goOn && r != nil
+	m.mu.Unlock()
+	if r == nil {
+		if goOn {
+			v.trap = arrival{via: viaExit, state: v.state()}
+			v.obey(m.engine.GoOn(v.id, v.trap.state))
+		}
+		return v.halting
+	}
+	for r.did < r.n && r.err == nil {
+		if r.err = r.ctx.Err(); m.gate.Load()&gateQuit != 0 {
+			r.err = ErrNotRunnable
+		}
+		if r.err == nil {
+			if r.err = v.advance(); r.err == nil {
+				r.did++
+			}
+		}
+	}
+	v.parked, v.halting, v.haltAll = true, false, false
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.phase == PhaseRunning || v.stop != nil {
+		v.stop = &Stop{CPU: v.id, RIP: guest.GVA(v.regs.RIP)}
+	}
+	v.steps = nil
+	// It rests again, before anybody is told.
+	v.resting, v.between, v.activity = true, true, VCPUStopped
+	m.rested.Broadcast()
+	close(r.done)
+	return true
+}
+
+// advance executes one instruction.
+func (v *vcpu) advance() error {
+	m := v.m
+	v.debugged, v.stepErr = true, nil
+	defer func() { v.debugged = false }()
+	state := v.state()
+	code := make([]byte, insn.MaxLen)
+	n := m.ownCode(state.Root, guest.GVA(state.Regs.RIP), code)
+	v.trap = arrival{via: viaExit, state: state, trap: probe.Trap{Kind: probe.TrapBreakpoint}}
+	d := m.engine.Advance(v.id, state, code[:n])
+	v.obey(d)
+	switch {
+	case m.ended():
+		return ErrNotRunnable
+	case v.stepErr != nil:
+		return fmt.Errorf("%w at %v: %w", ErrCannotStep, guest.GVA(v.regs.RIP), v.stepErr)
+	case d.Action == probe.Inject || d.Action == probe.NotOurs:
+		if err := v.enterHandler(); err != nil {
+			return err
+		}
+	}
+	if s := v.state(); m.engine.InSlot(guest.GVA(s.Regs.RIP)) && m.engine.Return(v.id, s) {
+		v.kvm.SetRegsDirty()
+	}
+	return nil
+}
+
+// enterHandler has the processor deliver the exception that is queued: the vCPU then stands at the first
+// instruction of the guest's handler.
+func (v *vcpu) enterHandler() error {
+	return v.m.stopWorld(v, func() (err error) {
+		var p patches
+		defer func() { err = errors.Join(err, p.undo()) }()
+		as, at := v.m.space(0), v.handlers()
+		for i := range at {
+			at[i].planted = p.apply(as, at[i].at, insn.Int3) == nil
+		}
+		return v.runNested(func() bool {
+			if !v.arrived() || v.trap.trap.Kind != probe.TrapBreakpoint {
+				return false
+			}
+			for _, l := range at {
+				if l.planted && guest.GVA(v.trap.state.Regs.RIP) == l.at {
+					return true
+				}
+			}
+			return false
+		})
+	})
+}
+
+// ownCode reads what the guest itself has at addr, as far as there is anything, and returns how much.
+func (m *Machine) ownCode(root guest.GPA, addr guest.GVA, code []byte) int {
+	n := len(code)
+	for n > 0 && m.space(root).Read(addr, code[:n]) != nil {
+		n--
+	}
+	m.engine.Own(root, addr, code[:n])
+	return n
+}

@@ -1,0 +1,145 @@
+package probe
+
+import (
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// held is a hit whose handlers have run, and whose instruction has not: its vCPU is stopped there,
+// with the registers of the guest.
+type held struct {
+	site  *site // nil: none
+	at    guest.GVA
+	chain chain
+	seq   uint32
+	watch bool
+}
+
+// Stop has the target stop the vCPU (Verdict.Stop). In a pre handler it then stands at the
+// probed instruction, which it executes when it goes on, by Engine.GoOn or Engine.Advance; in
+// others behind it, or where the function returns to.
+func (c *Context) Stop() { c.cpu.stopping = true }
+
+// stopped moves what handlers have asked for into a verdict, at the end of the outermost hit.
+func (c *cpu) stopped(v Verdict) Verdict {
+	if c.stopping && c.depth == 0 {
+		c.stopping, v.Stop = false, true
+	}
+	return v
+}
+
+// hold leaves the vCPU at the probed instruction.
+func (c *cpu) hold(s State, st *site, chain chain, watch bool, at guest.GVA) Verdict {
+	s.Regs.RIP = uint64(at)
+	c.held = held{site: st, at: at, chain: chain, seq: c.seq, watch: watch}
+	return Verdict{Action: Resume}
+}
+
+// take returns the hit that the vCPU is held at, if it is still there and so is the site.
+func (c *cpu) take(s State) (held, bool) {
+	h := c.held
+	c.held = held{}
+	if h.site == nil || h.at != guest.GVA(s.Regs.RIP) || c.armedAt(s) != h.site {
+		return held{}, false
+	}
+	c.seq = h.seq
+	return h, true
+}
+
+// armedAt returns the site whose int3 or jump is at RIP, or nil.
+func (c *cpu) armedAt(s State) *site {
+	rip := guest.GVA(s.Regs.RIP)
+	st := c.sites.Find(rip)
+	if st == nil || !c.sameCode(s, st, rip) {
+		st = c.aliased(s, rip)
+	}
+	if st == nil || !st.armed.Load() {
+		return nil
+	}
+	return st
+}
+
+// GoOn lets a vCPU go on that was stopped: it executes the instruction whose handlers have run,
+// and is where it was if there is none, because the probe was taken off or somebody has changed RIP. It is called
+// as Hit is.
+func (e *Engine) GoOn(cpu int, s State) Verdict {
+	c := &e.cpus[cpu]
+	if h, ok := c.take(s); ok {
+		return c.stopped(c.executeAt(s, h.site, h.chain, false, h.watch, h.at))
+	}
+	return Verdict{Action: Resume}
+}
+
+// Advance executes the one instruction at RIP of a vCPU that rests between two, as GoOn does, but never in a
+// slot: it is emulated, or the verdict is StepInPlace. Where a probe is there whose handlers have not run, they
+// run first. It is called as Hit is. code is what the guest has at RIP.
+func (e *Engine) Advance(cpu int, s State, code []byte) Verdict {
+	c := &e.cpus[cpu]
+	h, ok := c.take(s)
+	if st := c.armedAt(s); !ok && st != nil {
+		count(&c.counts.breakpoints)
+		c.stopping = true
+		v := c.arrive(s, st, nil)
+		c.stopping = false
+		if h, ok = c.take(s); !ok {
+			return v // a handler has sent the vCPU elsewhere
+		}
+	}
+	at := guest.GVA(s.Regs.RIP)
+	if !ok {
+		h = held{site: nobodys(at, s.CPL, code), at: at}
+	}
+	if p := h.site.plan(); p.Inst.Class() == insn.ClassInterrupt && p.Inst.Opcode == insn.Int3 {
+		return Verdict{Action: NotOurs}
+	}
+	if b := h.site.bytes(); len(b) == 1 && b[0] == opHlt && s.CPL == 0 {
+		s.Regs.RIP++ // it does not wait
+		return c.after(s, h.site, h.chain, !ok, h.seq, s.Regs.RFLAGS&insn.FlagTF)
+	}
+	if h.site.plan().Kind == insn.Emulate {
+		if v, done := c.emulate(s, h.site, h.chain, !ok); done {
+			return v
+		}
+	}
+	c.step = step{active: true, inPlace: true, at: at, missed: !ok, site: h.site, chain: h.chain, seq: h.seq}
+	c.held = held{}
+	return Verdict{Action: StepInPlace}
+}
+
+const opHlt = 0xf4 // SDM Vol. 2, HLT
+
+// nobodys is a site without probes, for the instruction that code begins with.
+func nobodys(at guest.GVA, cpl uint8, code []byte) *site {
+	st := &site{addr: at, user: cpl == 3}
+	o := &original{plan: insn.Analyze(code, uint64(at), insn.Options{CPL: cpl})}
+	o.n = uint8(copy(o.bytes[:], code[:min(len(code), int(o.plan.Inst.Len))]))
+	st.orig.Store(o)
+	st.jump.Store(noJump)
+	return st
+}
+
+// Unstepped says that the instruction that Advance wanted to be stepped in its place was not executed: the vCPU is
+// held at it as before.
+func (e *Engine) Unstepped(cpu int) {
+	c := &e.cpus[cpu]
+	if st := c.step; st.active && st.inPlace {
+		c.step.active = false
+		if !st.missed {
+			c.held = held{site: st.site, at: st.at, chain: st.chain, seq: st.seq}
+		}
+	}
+}
+
+// Return lets a vCPU that has come to a trampoline by a step go on to where the function returns to,
+// and reports whether it was at one. It is called as Hit is.
+func (e *Engine) Return(cpu int, s State) bool {
+	c := &e.cpus[cpu]
+	x, i := c.trampoline(guest.GVA(s.Regs.RIP))
+	back := x != nil && c.comeBack(s, x, i)
+	c.stopping = false
+	return back
+}
+
+// Held reports whether a vCPU is stopped at a hit whose instruction has not been executed. The world is stopped, or
+// it is the vCPU's thread that asks.
+func (e *Engine) Held(cpu int) bool { return e.cpus[cpu].held.site != nil }
