@@ -15,6 +15,7 @@ import (
 type ORC struct {
 	ips, entries elffile.Part
 	kinds        *[8]orcKind // of the type field
+	numbers      *[16]uint16 // of registers, as those here; nil: they are the same
 }
 
 // ErrNoORC is returned for a kernel that was built with another unwinder.
@@ -45,11 +46,19 @@ const (
 	orcUndefined  = 0
 	orcPrevSP     = 1 // the CFA, of RBP
 	orcBP         = 4
+	orcSP         = 5
 	orcBPIndirect = 8
 	orcSPIndirect = 9
+	orcNone       = 15
 )
 
-var orcRegisters = [16]guest.FrameRegister{2: guest.FrameRDX, 3: guest.FrameRDI, orcBP: guest.FrameRBP, 5: guest.FrameRSP, 6: guest.FrameR10, 7: guest.FrameR13,
+// orcNumbers7 are the numbers that registers have in 7.2 and 7.3, by what is in their tables, of
+// which each has as many entries as that of the same register had before. What is not among
+// them is none.
+var orcNumbers7 = [16]uint16{2: 2, 3: orcSP, orcBP: orcBP, 5: 3, 6: 6, 7: 7, 8: orcPrevSP, orcSPIndirect: orcSPIndirect, 10: orcBPIndirect,
+	1: orcNone, 11: orcNone, 12: orcNone, 13: orcNone, 14: orcNone, 15: orcNone}
+
+var orcRegisters = [16]guest.FrameRegister{2: guest.FrameRDX, 3: guest.FrameRDI, orcBP: guest.FrameRBP, orcSP: guest.FrameRSP, 6: guest.FrameR10, 7: guest.FrameR13,
 	orcBPIndirect: guest.FrameRBP, orcSPIndirect: guest.FrameRSP}
 
 // ORC returns the kernel's table, or the module's. Its addresses are those of the image.
@@ -64,17 +73,28 @@ func (k *Kernel) ORC() (*ORC, error) {
 		return nil, fmt.Errorf("ORC tables of %d and %d bytes do not belong together", len(o.ips.Data), len(o.entries.Data))
 	}
 	// Most entries are calls, which are 0 where the type has 2 bits, and 2 where it has 3.
-	calls2, calls3 := 0, 0
+	// Most CFAs are RSP and something.
+	calls2, calls3, bySP, by3 := 0, 0, 0, 0
 	for i := range n {
 		if i > 0 && o.ip(i) < o.ip(i-1) {
 			return nil, fmt.Errorf("ORC table: entry %d is not in order", i)
 		}
-		switch _, _, flags := o.entry(i); flags >> 8 & 3 {
+		_, _, flags := o.entry(i)
+		switch flags & 15 {
+		case orcSP:
+			bySP++
+		case 3:
+			by3++
+		}
+		switch flags >> 8 & 3 {
 		case 0:
 			calls2++
 		case 2:
 			calls3++
 		}
+	}
+	if by3 > bySP {
+		o.numbers = &orcNumbers7
 	}
 	switch {
 	case calls2 > n/2:
@@ -92,7 +112,11 @@ func (o *ORC) ip(i int) uint64 { return relative(&o.ips, 4*i) }
 func (o *ORC) entry(i int) (sp, bp int16, flags uint16) {
 	e := o.entries.Data[i*orcEntry:][:orcEntry]
 	u16 := func(n int) uint16 { return uint16(e[n]) | uint16(e[n+1])<<8 }
-	return int16(u16(0)), int16(u16(2)), u16(4)
+	flags = u16(4)
+	if t := o.numbers; t != nil {
+		flags = flags&^0xff | t[flags&15] | t[flags>>4&15]<<4
+	}
+	return int16(u16(0)), int16(u16(2)), flags
 }
 
 // FrameRule returns the rule for the instruction at pc, and false where the table begins

@@ -32,15 +32,18 @@ func orcTable(rows ...orcRow) *Kernel {
 	return &Kernel{mem: &elffile.Memory{Sections: []elffile.Part{ips, entries}}}
 }
 
-// TestORC has each register and type, in both layouts.
+// TestORC has each register and type, in each layout.
 func TestORC(t *testing.T) {
 	const text = 0xffffffff81000000
 	var outer guest.FrameRule
 	outer.Outer = true
+	same := [16]uint16{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10}
+	since72 := [16]uint16{0, 8, 2, 5, 4, 3, 6, 7, 10, 9, 11}
 	for _, c := range []struct {
 		name                     string
 		end, call, regs, partial uint16
-	}{{"2 bits", 0, 0, 1, 2}, {"3 bits", 1, 2, 3, 4}} {
+		numbers                  [16]uint16
+	}{{"2 bits", 0, 0, 1, 2, same}, {"3 bits", 1, 2, 3, 4, same}, {"3 bits, of 7.2", 1, 2, 3, 4, since72}} {
 		cases := []struct {
 			row  orcRow
 			want guest.FrameRule
@@ -71,6 +74,9 @@ func TestORC(t *testing.T) {
 		}
 		for i := range 16 {
 			rows = append(rows, orcRow{ip: text + 0x1000 + uint64(i), sp: 8, regs: 5, typ: c.call})
+		}
+		for i, r := range rows {
+			rows[i].regs = c.numbers[r.regs&15] | c.numbers[r.regs>>4]<<4
 		}
 		o, err := orcTable(rows...).ORC()
 		if err != nil {
