@@ -31,6 +31,16 @@ type DisasInst struct {
 	Table  []Hex       `json:"table,omitempty"`
 	Ours   DisasRegion `json:"ours"`   // what a jump here would displace
 	Kernel DisasRegion `json:"kernel"` // and by the rules of Linux
+
+	Probes []DisasProbe `json:"probes,omitempty"` // that are attached there
+}
+
+// DisasProbe is a probe on an instruction.
+type DisasProbe struct {
+	Name   string `json:"name"`
+	How    string `json:"how"` // none, int3, jump, or program: a jump to handlers in the guest
+	Hits   uint64 `json:"hits"`
+	Region int    `json:"region,omitempty"` // bytes that its jump displaces
 }
 
 // DisasRegion is the answer to whether a site can be a jump.

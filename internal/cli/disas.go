@@ -33,6 +33,9 @@ behind a probe and with what a jump in its place would displace:
             no jump: the instruction at that offset is in the way
   LINUX     the same by the rules of Linux 6.12
 
+Where probes are attached, PROBES has what they are there: int3, jump or program (a jump to handlers in the
+guest) with the bytes that it displaces, and their hits. The bytes are the image's own all the same.
+
 With --lines the source of each instruction is shown, where the image, or the file that
 guestprobed --debug names, has debug information.
 
@@ -89,6 +92,7 @@ func printDisas(r *command.Run, d api.Disas) error {
 	}
 	r.Note("%s", command.Clean(head))
 	var rows [][]string
+	probed := slices.ContainsFunc(d.Insts, func(i api.DisasInst) bool { return len(i.Probes) > 0 })
 	sources := slices.ContainsFunc(d.Insts, func(i api.DisasInst) bool { return i.Source != "" })
 	for i := range d.Insts {
 		l := &d.Insts[i]
@@ -105,12 +109,18 @@ func printDisas(r *command.Run, d api.Disas) error {
 			text = "(" + l.Class + ")"
 		}
 		row := []string{fmt.Sprintf("%s+%#x", mark, l.Offset), spaced(l.Bytes), text, kind, regionText(&l.Ours), regionText(&l.Kernel)}
+		if probed {
+			row = append(row, probesText(l.Probes))
+		}
 		if sources {
 			row = append(row, command.Clean(l.Source))
 		}
 		rows = append(rows, row)
 	}
 	heads := []string{"OFFSET", "BYTES", "INSTRUCTION", "KIND", "OPTIMIZE", "LINUX"}
+	if probed {
+		heads = append(heads, "PROBES")
+	}
 	if sources {
 		heads = append(heads, "SOURCE")
 	}
@@ -121,6 +131,19 @@ func printDisas(r *command.Run, d api.Disas) error {
 		r.Note("The list ends %s.", command.Clean(d.Undecodable))
 	}
 	return nil
+}
+
+// probesText is the probes on an instruction in a cell.
+func probesText(ps []api.DisasProbe) string {
+	var out []string
+	for _, p := range ps {
+		s := fmt.Sprintf("%s %s", p.Name, p.How)
+		if p.Region > 0 {
+			s += fmt.Sprintf(" %d", p.Region)
+		}
+		out = append(out, s+" hits="+u64(p.Hits))
+	}
+	return command.Clean(strings.Join(out, ", "))
 }
 
 // regionText is a region in a cell.

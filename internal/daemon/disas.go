@@ -49,8 +49,38 @@ func (s *server) getDisas(w http.ResponseWriter, r *http.Request) error {
 		}
 		addSource(&d, info, by)
 	}
+	s.probes.markProbes(&d)
 	writeJSON(w, http.StatusOK, d)
 	return nil
+}
+
+// markProbes notes the probes that are attached to instructions of d.
+func (st *store) markProbes(d *api.Disas) {
+	at := map[api.Hex]*api.DisasInst{}
+	for i := range d.Insts {
+		at[d.Insts[i].Addr] = &d.Insts[i]
+	}
+	for _, a := range st.snapshot() {
+		a.mu.Lock()
+		if a.gone || a.watch != nil || a.kprobe == nil || uint64(a.kprobe.Addr)-uint64(d.Addr) >= d.Size {
+			a.mu.Unlock()
+			continue
+		}
+		p := st.wire(a)
+		a.mu.Unlock()
+		x := api.DisasProbe{Name: p.Name, How: "none", Hits: p.Stats.Hits, Region: p.Region}
+		switch {
+		case p.Optimized && p.Runs == api.RunsInGuest:
+			x.How = "program"
+		case p.Optimized:
+			x.How = "jump"
+		case p.Armed:
+			x.How = "int3"
+		}
+		if i := at[p.Addr]; i != nil {
+			i.Probes = append(i.Probes, x)
+		}
+	}
 }
 
 // Function lists the function of img that at names: SYMBOL, SYMBOL+OFFSET or an
