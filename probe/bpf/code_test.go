@@ -28,6 +28,9 @@ func isAllowed(i *insn.Inst) bool {
 	if m, ok := i.Mem(); ok && i.Segment == insn.SegGS && m.Base == insn.NoReg && m.Index == insn.NoReg && i.Opcode == 0x8b {
 		return true // the current task of the guest's kernel
 	}
+	if i.Map == insn.Map0 && i.Opcode == 0x90 && i.Has(insn.PrefixRep) && i.Len == 2 {
+		return true // pause
+	}
 	if i.Enc != insn.Legacy || i.Segment != insn.SegNone || i.Has(insn.PrefixRep) || i.Has(insn.PrefixRepNE) {
 		return false
 	}

@@ -33,7 +33,7 @@ func TestDocs(t *testing.T) {
 		fmt.Sprintf("in one call | %d |", maxRead),
 		fmt.Sprintf("M = %#x", uint64(hashMul)),
 		fmt.Sprintf("window of %d slots", hashWindow),
-		fmt.Sprintf("tries %d times", hashTries),
+		fmt.Sprintf("tries %d times in the guest, %d on the host", guestTries, hashTries),
 		fmt.Sprintf("at most %d tries", ringTries),
 		fmt.Sprintf("%d bytes of header", mapHeader),
 		fmt.Sprintf("Segment %d is the context, %d the stack, %d to %d the reserved ring records, %d and up", segContext, segStack, segRecords, segMaps-1, segMaps),

@@ -1,6 +1,9 @@
 package bpf
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"syscall"
+)
 
 // A hash map is a table of slots, each with a state word, a key and a value for
 // each copy. A key can only be in the window of hashWindow slots that begins
@@ -32,8 +35,10 @@ const (
 	slotVerMask = 1<<32 - slotVersion
 
 	hashWindow = 32
-	hashTries  = 16  // of an operation that met another one
-	hashSpins  = 256 // waiting for a claimed slot further down
+	hashSpins  = 16      // tries, on the host, before the processor is given to others
+	hashLooks  = 64      // tries to read an element
+	hashTries  = 1 << 10 // of an operation on the host that met another one
+	guestTries = 1 << 17 // likewise of one in the guest
 	hashMul    = 0x9e3779b97f4a7c15
 )
 
@@ -149,6 +154,14 @@ func (m *Map) hashScan(key []byte, h uint32) scan {
 	return r
 }
 
+// relax is called before a try: whoever is met may be on a thread that does not run, because
+// the host has more of them than processors, and then trying alone is of no use.
+func relax(try int) {
+	if try >= hashSpins {
+		_, _, _ = syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0)
+	}
+}
+
 // hashFind returns the slot of key.
 func (m *Map) hashFind(key []byte) (int, bool) {
 	r := m.hashScan(key, hashOf(key))
@@ -161,7 +174,8 @@ func (m *Map) hashUpdate(key, val []byte, flags uint64, cpu int) int {
 		return errInval
 	}
 	h, mem := hashOf(key), m.area.Bytes
-	for range hashTries {
+	for try := range hashTries {
+		relax(try)
 		r := m.hashScan(key, h)
 		switch {
 		case r.slot >= 0 && flags == UpdateNoExist:
@@ -245,9 +259,10 @@ func (m *Map) hashRival(key []byte, h uint32, mine int) int {
 				if pos < mine {
 					return errAgain
 				}
-				if spin == hashSpins {
+				if spin == hashTries {
 					return errBusy
 				}
+				relax(spin)
 				continue
 			}
 			if (state == slotLive || state == slotUpdating) && m.keyEqual(slot, key) {
@@ -262,7 +277,8 @@ func (m *Map) hashRival(key []byte, h uint32, mine int) int {
 // hashDelete is remove for hashes.
 func (m *Map) hashDelete(key []byte) int {
 	h, mem := hashOf(key), m.area.Bytes
-	for range hashTries {
+	for try := range hashTries {
+		relax(try)
 		r := m.hashScan(key, h)
 		if r.slot < 0 {
 			if r.busy {
@@ -280,7 +296,8 @@ func (m *Map) hashDelete(key []byte) int {
 
 // hashRead copies the element in slot, if there is one and it holds still.
 func (m *Map) hashRead(slot int, key []byte, vals [][]byte) bool {
-	for range hashTries {
+	for try := range hashLooks {
+		relax(try)
 		w := load64(m.area.Bytes, m.slotWord(slot))
 		switch w & slotState {
 		case slotLive:

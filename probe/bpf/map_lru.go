@@ -26,7 +26,7 @@ func (m *Map) evict(from, n int) bool {
 		return false
 	}
 	mem := m.area.Bytes
-	for range hashTries {
+	for range hashSpins {
 		oldest, word, when := -1, uint64(0), ^uint64(0)
 		for i := range min(n, m.entries) {
 			slot := (from + i) & int(m.hash.mask)

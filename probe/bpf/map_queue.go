@@ -12,7 +12,8 @@ const (
 
 // lock takes the queue, or reports that it could not.
 func (m *Map) lock() bool {
-	for range hashSpins {
+	for try := range hashTries {
+		relax(try)
 		if cas64(m.area.Bytes, hdrLock, 0, 1) {
 			return true
 		}

@@ -40,7 +40,8 @@ func (m *Map) keepStack(pcs []uint64, fast, reuse bool) (id int, e int) {
 	id = int(hash) & (m.entries - 1)
 	word := uint64(hash)<<32 | uint64(len(pcs))<<8 | stackThere
 	mem, at := m.area.Bytes, m.slotWord(id)
-	for range hashTries {
+	for try := range hashTries {
+		relax(try)
 		have := load64(mem, at)
 		switch {
 		case have == stackWriting:
