@@ -14,7 +14,7 @@ const RequireEnv = "GUESTPROBE_REQUIRE_KVM"
 
 // Require ends the test when /dev/kvm cannot be opened: with a failure when
 // GUESTPROBE_REQUIRE_KVM is 1, with a skip that says why otherwise. It is the only
-// function of the project that skips a test, beside those for Linux guests.
+// function of the project that skips a test, beside those for Linux guests and RequireCommand.
 func Require(tb testing.TB) {
 	tb.Helper()
 	err := usable()

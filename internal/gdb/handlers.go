@@ -1,0 +1,202 @@
+package gdb
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"sync"
+)
+
+// handlers is the table of packets, in the order in which they are tried (GDB manual, E.2 to
+// E.7).
+var handlers = sync.OnceValue(func() []handler {
+	fixed := func(answer string) func(*session, context.Context, []byte) (string, error) {
+		return func(*session, context.Context, []byte) (string, error) { return answer, nil }
+	}
+	return []handler{
+		// Who is there, and how they talk.
+		{prefix: "qSupported", do: (*session).supported},
+		{prefix: "QStartNoAckMode", exact: true, do: (*session).startNoAck},
+		{prefix: "qAttached", do: fixed("1")}, // quitting detaches
+		{prefix: "qHostInfo", exact: true, do: fixed("triple:" + hex.EncodeToString([]byte("x86_64-unknown-none-elf")) + ";ptrsize:8;endian:little;")},
+		{prefix: "qProcessInfo", exact: true, do: fixed("pid:1;ptrsize:8;endian:little;")},
+		{prefix: "D", do: (*session).detach},
+		{prefix: "k", exact: true, do: (*session).kill},
+		{prefix: "qRcmd,", do: (*session).monitor},
+
+		// Threads.
+		{prefix: "H", do: (*session).choose},
+		{prefix: "T", do: (*session).alive},
+		{prefix: "qC", exact: true, do: func(s *session, _ context.Context, _ []byte) (string, error) {
+			return fmt.Sprintf("QC%x", s.cpu+1), nil
+		}},
+		{prefix: "qfThreadInfo", exact: true, do: (*session).threadList},
+		{prefix: "qsThreadInfo", exact: true, do: fixed("l")},
+		{prefix: "qThreadExtraInfo,", do: (*session).threadInfo},
+
+		// Registers and memory.
+		{prefix: "g", exact: true, do: (*session).readAll},
+		{prefix: "G", do: (*session).writeAll},
+		{prefix: "p", do: (*session).readOne},
+		{prefix: "P", do: (*session).writeOne},
+		{prefix: "m", do: (*session).readMemory},
+		{prefix: "M", do: (*session).writeHex},
+		{prefix: "X", do: (*session).writeBinary},
+		{prefix: "qSearch:memory:", do: (*session).search},
+		{prefix: "qCRC:", do: (*session).checksum},
+
+		// Stopping and going on.
+		{prefix: "?", exact: true, do: func(s *session, _ context.Context, _ []byte) (string, error) { return s.stopReply(s.last) }},
+		{prefix: "vCont?", exact: true, do: fixed("vCont;c;C;s;S;r")},
+		{prefix: "vCont;", do: (*session).resume},
+		{prefix: "c", do: (*session).goOn},
+		{prefix: "C", do: (*session).goOn},
+		{prefix: "s", do: (*session).stepOn},
+		{prefix: "S", do: (*session).stepOn},
+		{prefix: "Z", do: func(s *session, _ context.Context, b []byte) (string, error) { return s.breakpoint(b, s.t.Insert) }},
+		{prefix: "z", do: func(s *session, _ context.Context, b []byte) (string, error) { return s.breakpoint(b, s.t.Remove) }},
+
+		// Programs and descriptions.
+		{prefix: "qOffsets", exact: true, do: (*session).offsets},
+		{prefix: "qSymbol:", do: (*session).symbol},
+		{prefix: "qXfer:features:read:target.xml:", do: func(s *session, _ context.Context, b []byte) (string, error) { return slice(s.xml, b) }},
+		{prefix: "qXfer:threads:read::", do: (*session).threadTable},
+		{prefix: "qXfer:exec-file:read:", do: (*session).execFile},
+		{prefix: "vFile:", do: (*session).file},
+	}
+})
+
+// supported is the first packet of a debugger's: what it can, and what we can.
+func (s *session) supported(_ context.Context, b []byte) (string, error) {
+	for f := range strings.SplitSeq(strings.TrimPrefix(string(b), ":"), ";") {
+		switch f {
+		case "swbreak+", "hwbreak+":
+			s.breaks = true
+		case "error-message+":
+			s.messages = true
+		}
+	}
+	answer := fmt.Sprintf("PacketSize=%x;QStartNoAckMode+;vContSupported+;swbreak+;hwbreak+;QNonStop-;"+
+		"qXfer:features:read+;qXfer:threads:read+", packetSize)
+	if s.t.Program().File != nil {
+		answer += ";qXfer:exec-file:read+"
+	}
+	return answer, nil
+}
+
+func (s *session) startNoAck(context.Context, []byte) (string, error) {
+	// The answer is acknowledged still; an acknowledgement that comes later does no harm.
+	s.noAck = true
+	return "OK", nil
+}
+
+// detach leaves the guest, which goes on.
+func (s *session) detach(context.Context, []byte) (string, error) {
+	s.detached = true
+	if err := s.t.Detach(false); err != nil {
+		return s.failure(err), errDone
+	}
+	return "OK", errDone
+}
+
+// kill leaves the guest as it is, without an answer: what a guest was is not a debugger's
+// to end.
+func (s *session) kill(context.Context, []byte) (string, error) {
+	s.detached = true
+	if err := s.t.Detach(true); err != nil {
+		s.log.Warn("a debugger's kill", "err", err)
+	}
+	return noReply, errDone
+}
+
+// monitor has the target do what a user has typed, and sends what it says.
+func (s *session) monitor(_ context.Context, b []byte) (string, error) {
+	line := make([]byte, len(b)/2)
+	if !unhex(line, b) {
+		return "", errBad
+	}
+	w := console{s}
+	if s.strange != "" {
+		fmt.Fprintln(w, s.strange)
+		s.strange = ""
+	}
+	if err := s.t.Monitor(string(line), w); err != nil {
+		fmt.Fprintln(w, err)
+		return "E01", nil
+	}
+	return "OK", nil
+}
+
+// console sends what a monitor command says, in pieces.
+type console struct{ s *session }
+
+func (c console) Write(b []byte) (int, error) {
+	const piece = packetSize/2 - 1
+	for at := 0; at < len(b); at += piece {
+		if err := c.s.reply("O" + hex.EncodeToString(b[at:min(at+piece, len(b))])); err != nil {
+			return at, err
+		}
+	}
+	return len(b), nil
+}
+
+// slice answers a request for a part, OFFSET,LENGTH, of a document.
+func slice(doc string, b []byte) (string, error) {
+	var offset, length uint64
+	if !numbers(b, &offset, &length) {
+		return "", errBad
+	}
+	if offset >= uint64(len(doc)) {
+		return "l", nil
+	}
+	rest := doc[offset:]
+	n, room := 0, packetSize-1
+	for n < len(rest) && uint64(n) < length {
+		if room -= escapedLen(rest[n]); room < 0 {
+			break
+		}
+		n++
+	}
+	if n == len(rest) {
+		return "l" + rest, nil
+	}
+	return "m" + rest[:n], nil
+}
+
+// guestFile is what debuggers know the guest's program by.
+const guestFile = "/guest"
+
+func (s *session) execFile(_ context.Context, b []byte) (string, error) {
+	if _, at, ok := bytes.Cut(b, []byte(":")); ok {
+		return slice(guestFile, at)
+	}
+	return "", errBad
+}
+
+// offsets tells where the program is whose addresses its file does not have.
+func (s *session) offsets(context.Context, []byte) (string, error) {
+	if base := s.t.Program().Base; base != 0 {
+		return fmt.Sprintf("TextSeg=%x", base), nil
+	}
+	return "", nil
+}
+
+// symbol asks the debugger, when it has symbols, for the landmark's address, and keeps what is
+// to be said when that is not where it should be.
+func (s *session) symbol(_ context.Context, b []byte) (string, error) {
+	p := s.t.Program()
+	value, name, _ := bytes.Cut(b, []byte(":"))
+	if len(name) == 0 {
+		if p.Landmark == "" {
+			return "OK", nil
+		}
+		return "qSymbol:" + hex.EncodeToString([]byte(p.Landmark)), nil
+	}
+	if at, ok := number(value); ok && at != p.At {
+		s.strange = fmt.Sprintf("the debugger's file has %s at %#x, the guest at %#x: it is another program's, or was read before the guest had come to its place ('symbol-file' with '-o OFFSET' moves it)", p.Landmark, at, p.At)
+		s.log.Warn("a debugger's symbols are not the guest's", "symbol", p.Landmark, "debugger", fmt.Sprintf("%#x", at), "guest", fmt.Sprintf("%#x", p.At))
+	}
+	return "OK", nil
+}

@@ -1,0 +1,192 @@
+package gdb
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"fmt"
+	"strings"
+)
+
+// plan is what a debugger asks the vCPUs to do.
+type plan struct {
+	actions []Action
+	// A vCPU that steps in a range steps on while it is in there: 0 to 0 for one step.
+	lo, hi uint64
+	cpu    int // the one that steps
+}
+
+// resume is vCont: "ACTION[:THREAD];..."; for each vCPU the first that fits.
+func (s *session) resume(ctx context.Context, b []byte) (string, error) {
+	p := plan{actions: make([]Action, s.t.CPUs())}
+	chosen := make([]bool, len(p.actions))
+	for part := range bytes.SplitSeq(b, []byte(";")) {
+		act, thread, one := bytes.Cut(part, []byte(":"))
+		id := all
+		if one {
+			var err error
+			if id, err = s.threadID(thread, s.cpu); err != nil {
+				return "", err
+			}
+		}
+		a, lo, hi, err := action(act)
+		if err != nil {
+			return "", err
+		}
+		for cpu := range p.actions {
+			if chosen[cpu] || id != all && id != cpu {
+				continue
+			}
+			if chosen[cpu], p.actions[cpu] = true, a; a == Step {
+				p.lo, p.hi, p.cpu = lo, hi, cpu
+			}
+		}
+	}
+	return s.proceed(ctx, p)
+}
+
+// action reads one of vCont's. Signals are not for guests.
+func action(b []byte) (a Action, lo, hi uint64, err error) {
+	if len(b) == 0 {
+		return 0, 0, 0, errBad
+	}
+	switch rest := b[1:]; {
+	case string(b) == "c" || b[0] == 'C':
+		return Continue, 0, 0, nil
+	case string(b) == "s" || b[0] == 'S':
+		return Step, 0, 0, nil
+	case b[0] == 'r' && numbers(rest, &lo, &hi):
+		return Step, lo, hi, nil
+	}
+	return 0, 0, 0, errBad
+}
+
+// goOn is c and C, stepOn s and S, of debuggers that do not use vCont. An address to go on at
+// they set by the register.
+func (s *session) goOn(ctx context.Context, _ []byte) (string, error) { return s.legacy(ctx, Continue) }
+
+func (s *session) stepOn(ctx context.Context, _ []byte) (string, error) { return s.legacy(ctx, Step) }
+
+func (s *session) legacy(ctx context.Context, a Action) (string, error) {
+	p := plan{actions: make([]Action, s.t.CPUs()), cpu: s.cpu}
+	for cpu := range p.actions {
+		p.actions[cpu] = Continue
+	}
+	if s.run != all {
+		p.cpu = s.run
+	}
+	p.actions[p.cpu] = a
+	return s.proceed(ctx, p)
+}
+
+// proceed lets the guest go on, and returns where it has stopped.
+func (s *session) proceed(ctx context.Context, p plan) (string, error) {
+	for {
+		if err := s.t.Resume(p.actions); err != nil {
+			return "", err
+		}
+		stop, interrupted, err := s.wait(ctx)
+		if err != nil {
+			return "", err
+		}
+		s.last = stop
+		if stop.Why == Stepped && stop.CPU == p.cpu && !interrupted && p.hi > p.lo {
+			var r Registers
+			if err := s.t.Registers(p.cpu, &r, false); err != nil {
+				return "", err
+			}
+			if r.RIP >= p.lo && r.RIP < p.hi {
+				continue
+			}
+		}
+		s.cpu = stop.CPU
+		return s.stopReply(stop)
+	}
+}
+
+// wait returns when the guest has stopped; interrupted: because the debugger has asked for it,
+// or is gone.
+func (s *session) wait(ctx context.Context) (stop Stop, interrupted bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		stop, err = s.t.Wait(ctx)
+	}()
+	in := s.in
+	for {
+		select {
+		case <-done:
+			return stop, interrupted, err
+		case e, ok := <-in:
+			if !ok {
+				in = nil
+			}
+			// Nothing else comes while a guest runs; a debugger that does not know that gets
+			// its answer never.
+			if !ok || e.interrupt {
+				interrupted = true
+				cancel()
+			}
+		}
+	}
+}
+
+// The signals that stops are told as: those of Unix (GDB manual, E.3).
+const (
+	sigINT  = 2
+	sigTRAP = 5
+	sigSEGV = 11
+	sigTERM = 15
+)
+
+// stopReply is a stop as a debugger is told it, with the registers that it asks for next.
+func (s *session) stopReply(stop Stop) (string, error) {
+	signal, reason := sigTRAP, ""
+	switch stop.Why {
+	case Exited:
+		return fmt.Sprintf("W%02x", stop.Code), nil
+	case Terminated:
+		return fmt.Sprintf("X%02x", sigTERM), nil
+	case Stopped:
+		signal = sigINT
+	case Crashed:
+		signal = sigSEGV
+	case Breaking:
+		if s.breaks && stop.Kind == Hardware {
+			reason = "hwbreak:;"
+		} else if s.breaks {
+			reason = "swbreak:;"
+		}
+	case Watching:
+		name := map[Kind]string{WatchWrite: "watch", WatchRead: "rwatch", WatchAccess: "awatch"}[stop.Kind]
+		reason = fmt.Sprintf("%s:%x;", name, stop.Addr)
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "T%02xthread:%x;core:%x;%s", signal, stop.CPU+1, stop.CPU, reason)
+	var r Registers
+	if err := s.t.Registers(stop.CPU, &r, false); err != nil {
+		return "", err
+	}
+	for _, n := range [...]int{numRBP, numRSP, numRIP} {
+		fmt.Fprintf(&b, "%02x:%s;", n, hex.EncodeToString(s.regs[n].get(nil, &r)))
+	}
+	return b.String(), nil
+}
+
+// breakpoint is Z and z: "KIND,ADDRESS,LENGTH".
+func (s *session) breakpoint(b []byte, do func(Breakpoint) error) (string, error) {
+	place, condition, _ := bytes.Cut(b, []byte(";"))
+	var kind, addr, n uint64
+	if !numbers(place, &kind, &addr, &n) || len(condition) > 0 {
+		return "", errBad // conditions and commands are the debugger's: they were not offered
+	}
+	if kind > uint64(WatchAccess) {
+		return "", nil
+	}
+	if err := do(Breakpoint{Kind(kind), addr, n}); err != nil {
+		return "", err
+	}
+	return "OK", nil
+}

@@ -1,0 +1,188 @@
+package gdb
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+)
+
+// session is a debugger's connection.
+type session struct {
+	t    Target
+	conn net.Conn
+	log  *slog.Logger
+	in   chan event // closed when the debugger is gone; readErr says why
+	out  *bufio.Writer
+	sent []byte // what is sent again when the debugger asks for it
+
+	noAck    bool
+	messages bool // errors may have text
+	regs     []register
+	xml      string
+	threads  string // as XML, while it is read in parts
+
+	cpu   int // of g, m and the like
+	run   int // of c and s; -1: all
+	last  Stop
+	files map[int][]byte
+
+	detached bool   // Detach was called
+	strange  string // what is wrong with the debugger's symbols
+	breaks   bool   // stops may say that they are at a breakpoint
+}
+
+// errDone ends a session that a debugger has ended.
+var errDone = errors.New("the debugger is done")
+
+// Serve attaches to the guest, answers the debugger at conn until that goes, and detaches. It
+// returns nil when the debugger has ended the session, or has closed the connection. Ending
+// ctx ends the session, too. Serve closes conn.
+func Serve(ctx context.Context, conn net.Conn, t Target, log *slog.Logger) error {
+	defer conn.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	if err := t.Attach(); err != nil {
+		return fmt.Errorf("stop the guest for a debugger: %w", err)
+	}
+	s := &session{t: t, conn: conn, log: log, in: make(chan event), out: bufio.NewWriter(conn), run: -1, files: map[int][]byte{}}
+	var first Registers
+	err := t.Registers(0, &first, true)
+	if err == nil {
+		s.regs, s.xml = description(first.Vector)
+		err = s.serve(ctx)
+	}
+	if !s.detached {
+		err = errors.Join(err, t.Detach(false))
+	}
+	return err
+}
+
+// serve reads and answers packets.
+func (s *session) serve(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	readErr := make(chan error, 1)
+	go func() {
+		defer close(s.in)
+		r := bufio.NewReader(s.conn)
+		for {
+			e, err := readEvent(r)
+			if err != nil {
+				readErr <- err
+				return
+			}
+			select {
+			case s.in <- e:
+			case <-ctx.Done():
+				readErr <- nil
+				return
+			}
+		}
+	}()
+	for e := range s.in {
+		if err := s.event(ctx, e); errors.Is(err, errDone) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+	if err := <-readErr; err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, net.ErrClosed) {
+		return err
+	}
+	return nil
+}
+
+// event does what an event asks for.
+func (s *session) event(ctx context.Context, e event) error {
+	switch {
+	case e.nak && !s.noAck:
+		return s.write(s.sent)
+	case e.data == nil:
+		return nil // an acknowledgement, or an interrupt of a guest that does not run
+	case !s.noAck && e.damaged:
+		return s.write([]byte{'-'})
+	case !s.noAck:
+		if err := s.write([]byte{'+'}); err != nil {
+			return err
+		}
+	case e.damaged:
+		return s.reply("E01")
+	}
+	return s.packet(ctx, e.data)
+}
+
+// packet answers one.
+func (s *session) packet(ctx context.Context, data []byte) error {
+	for _, h := range handlers() {
+		args, ok := strings.CutPrefix(string(data), h.prefix)
+		if !ok || h.exact && args != "" {
+			continue
+		}
+		answer, err := h.do(s, ctx, []byte(args))
+		if errors.Is(err, errDone) {
+			return errors.Join(s.reply(answer), err)
+		}
+		if err != nil {
+			s.log.Debug("a debugger's packet", "packet", h.prefix, "err", err)
+			answer = s.failure(err)
+		}
+		if answer == noReply {
+			return nil
+		}
+		return s.reply(answer)
+	}
+	return s.reply("")
+}
+
+// noReply is the answer of a packet that has none.
+const noReply = "\x00"
+
+// errBad is a packet whose arguments are wrong.
+var errBad = errors.New("the packet is malformed")
+
+// failure is an error as an answer. Those who did not say that they take text get a number,
+// which debuggers show as it is: 1 for a packet that is wrong, 14 (EFAULT) for all else.
+func (s *session) failure(err error) string {
+	switch {
+	case s.messages:
+		return "E." + printable(err.Error())
+	case errors.Is(err, errBad):
+		return "E01"
+	}
+	return "E0e"
+}
+
+// printable is text in one line of ASCII.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' {
+			return '?'
+		}
+		return r
+	}, text)
+}
+
+func (s *session) reply(data string) error {
+	s.sent = appendPacket(s.sent[:0], []byte(data))
+	return s.write(s.sent)
+}
+
+func (s *session) write(b []byte) error {
+	if _, err := s.out.Write(b); err != nil {
+		return err
+	}
+	return s.out.Flush()
+}
+
+// handler answers packets that begin with a prefix; exact: that are it.
+type handler struct {
+	prefix string
+	exact  bool
+	do     func(s *session, ctx context.Context, args []byte) (string, error)
+}

@@ -1,0 +1,93 @@
+package gdb
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/xml"
+	"fmt"
+	"strings"
+)
+
+// all is the thread number -1: every vCPU. The number 0 is any of them; vCPU n is n+1.
+const all = -1
+
+// threadID reads a number of a thread: the vCPU, or all. A 0 is the vCPU that any is.
+func (s *session) threadID(b []byte, any int) (int, error) {
+	if string(b) == "-1" {
+		return all, nil
+	}
+	n, ok := number(b)
+	if !ok {
+		return 0, errBad
+	}
+	if n > uint64(s.t.CPUs()) {
+		return 0, fmt.Errorf("there is no thread %d", n)
+	}
+	if n == 0 {
+		return any, nil
+	}
+	return int(n) - 1, nil
+}
+
+// choose sets whom the packets that follow are for.
+func (s *session) choose(_ context.Context, b []byte) (string, error) {
+	if len(b) == 0 {
+		return "", errBad
+	}
+	id, err := s.threadID(b[1:], s.cpu)
+	switch {
+	case err != nil:
+		return "", err
+	case b[0] == 'c':
+		s.run = id
+	case b[0] == 'g' && id != all:
+		s.cpu = id
+	case b[0] != 'g':
+		return "", nil
+	}
+	return "OK", nil
+}
+
+func (s *session) alive(_ context.Context, b []byte) (string, error) {
+	if _, err := s.threadID(b, 0); err != nil {
+		return "", err
+	}
+	return "OK", nil
+}
+
+func (s *session) threadList(context.Context, []byte) (string, error) {
+	ids := make([]string, s.t.CPUs())
+	for i := range ids {
+		ids[i] = fmt.Sprintf("%x", i+1)
+	}
+	return "m" + strings.Join(ids, ","), nil
+}
+
+func (s *session) threadInfo(_ context.Context, b []byte) (string, error) {
+	id, err := s.threadID(b, s.cpu)
+	if err == nil && id == all {
+		err = errBad
+	}
+	if err != nil {
+		return "", err
+	}
+	return hex.EncodeToString([]byte(s.t.Describe(id))), nil
+}
+
+// threadTable has all vCPUs at once, as they are when its beginning is read.
+func (s *session) threadTable(_ context.Context, b []byte) (string, error) {
+	if s.threads == "" || strings.HasPrefix(string(b), "0,") {
+		var t strings.Builder
+		t.WriteString("<threads>")
+		for i := range s.t.CPUs() {
+			fmt.Fprintf(&t, `<thread id="%x" core="%d" name="vCPU %d">`, i+1, i, i)
+			if err := xml.EscapeText(&t, []byte(s.t.Describe(i))); err != nil {
+				return "", err
+			}
+			t.WriteString("</thread>")
+		}
+		t.WriteString("</threads>")
+		s.threads = t.String()
+	}
+	return slice(s.threads, b)
+}
