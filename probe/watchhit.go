@@ -48,7 +48,7 @@ func (c *cpu) readWatched(s State, wp *watchpoint, b *[8]byte) bool {
 // Accessed tells the engine of an access to a page that it asked SetWatches for.
 // It is called on the vCPU's own thread, with its registers in s: behind the
 // instruction for a write, at it for a read.
-func (e *Engine) Accessed(cpu int, s State, a PageAccess) {
+func (e *Engine) Accessed(cpu int, s State, a PageAccess) (stop bool) {
 	c := &e.cpus[cpu]
 	for _, wp := range c.watched.Load().pages {
 		if wp.pa >= a.PA+guest.GPA(a.Len) || a.PA >= wp.pa+guest.GPA(wp.n) {
@@ -73,6 +73,7 @@ func (e *Engine) Accessed(cpu int, s State, a PageAccess) {
 		}
 		c.access(s, wp, at, Watched{Watch: wp.watch, Write: a.Write, Old: old, New: now, Exact: exact})
 	}
+	return c.stopped(Verdict{}).Stop
 }
 
 // access counts an access to wp by the instruction at at, and runs the handler.

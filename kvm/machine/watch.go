@@ -203,6 +203,6 @@ func (v *vcpu) watchedAccess() bool {
 	s := v.state()
 	regs := *s.Regs // the instruction is under way: its registers are not the handler's
 	s.Regs = &regs
-	v.m.engine.Accessed(v.id, s, a)
+	v.halting = v.m.engine.Accessed(v.id, s, a) || v.halting
 	return true
 }
