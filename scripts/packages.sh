@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Installs what the scripts need, from Debian packages alone, and says what it
 # installs. Idempotent: a second call finds all of it and does nothing.
-# Usage: packages.sh vmx|svm|guests|tiny|tools
+# Usage: packages.sh vmx|svm|guests|tiny|tools|oracles
 #   vmx, svm  a nested host       guests  kernels and initrds of Linux guests
 #   tiny      building a kernel (linux/tinykernel.sh)
 #   tools     bcc's libbpf-tools, whose programs tests load
+#   oracles   what tests on this machine compare with
 set -euo pipefail
 
 common=(cpio busybox-static xz-utils zstd util-linux)
@@ -14,8 +15,9 @@ vmx) want=("${common[@]}" bochs bochs-term bochsbios vgabios grub-pc-bin grub-co
 svm) want=("${common[@]}" qemu-system-x86) ;;
 guests) want=("${common[@]}") ;;
 tools) want=(libbpf-tools) ;;
+oracles) want=(gdb binutils) ;;
 tiny) want=(gcc make libc6-dev bison flex bc perl libelf-dev xz-utils bzip2 lz4 lzop zstd) ;;
-*) echo "usage: $0 vmx|svm|guests|tiny|tools" >&2; exit 2 ;;
+*) echo "usage: $0 vmx|svm|guests|tiny|tools|oracles" >&2; exit 2 ;;
 esac
 fail() { echo "packages for $what: $*" >&2; exit 1; }
 
