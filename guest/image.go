@@ -92,6 +92,9 @@ type textRange struct {
 	user  bool
 }
 
+// File returns the ELF file that the image was read from. It must not be changed.
+func (img *Image) File() []byte { return img.file.Bytes(0, uint64(img.file.Size())) }
+
 // buildText finds the executable bytes: those of executable segments, and
 // where the file has a section table, of its executable sections. Linkers put
 // read-only data and the file's own headers into the executable segment when told

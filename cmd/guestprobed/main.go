@@ -4,7 +4,8 @@ package main
 import (
 	"os"
 
+	"github.com/guestprobe/guestprobe/internal/cli"
 	"github.com/guestprobe/guestprobe/internal/daemon"
 )
 
-func main() { os.Exit(daemon.Main()) }
+func main() { os.Exit(daemon.Main(cli.Monitor)) }

@@ -7,6 +7,10 @@ import (
 	"syscall"
 )
 
+// GDBSuffix is what the name of the socket for debuggers ends in, behind that of the socket for
+// clients.
+const GDBSuffix = ".gdb"
+
 // SocketEnv is the environment variable that names the socket for the daemon
 // and for its clients.
 const SocketEnv = "GUESTPROBE_SOCKET"

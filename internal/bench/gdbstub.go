@@ -1,13 +1,24 @@
 package bench
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/builtin"
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/internal/daemon"
 )
 
 // bootSector calls a function at 0x7c10 for ever, in real mode: a guest that
@@ -27,6 +38,69 @@ func bootSector() []byte {
 }
 
 const bootFunction = 0x7c10
+
+// ownStub is gdbPeer for the protocol as guestprobed speaks it, with the built-in guest.
+func ownStub(ctx context.Context, runs, hits int) Peer {
+	p := Peer{Name: "gdb", What: "breakpoint through guestprobed's gdb socket: stop, read registers, step, continue"}
+	if err := ownStubOf(ctx, &p, runs, hits); err != nil {
+		p.Unavailable = err.Error()
+	}
+	return p
+}
+
+func ownStubOf(ctx context.Context, p *Peer, runs, hits int) error {
+	img, err := guest.ParseELF(builtin.ELF())
+	if err != nil {
+		return err
+	}
+	fn, err := img.Lookup("user_hot")
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "guestprobe-bench")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	socket := filepath.Join(dir, "s")
+	ready, tell, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer ready.Close()
+	// A descriptor has one owner: this one will be the daemon's.
+	fd, err := unix.FcntlInt(tell.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	tell.Close()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var log bytes.Buffer
+	ended := make(chan int, 1)
+	go func() {
+		ended <- daemon.Program(nil).Run(ctx, command.Env{
+			Args:   []string{"--socket", socket, "--ready-fd", strconv.Itoa(fd), "--log-level", "warn"},
+			Stdout: &log, Stderr: &log, Getenv: os.Getenv,
+		})
+	}()
+	defer func() { cancel(); <-ended }()
+	if line, err := io.ReadAll(ready); len(line) == 0 {
+		cancel()
+		ended <- <-ended
+		return fmt.Errorf("guestprobed did not start: %v %s", err, log.String())
+	}
+	conn, err := net.Dial("unix", socket+api.GDBSuffix)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	c, err := dialRSP(conn)
+	if err != nil {
+		return err
+	}
+	return c.breakpoints(p, uint64(fn.Addr), runs, hits)
+}
 
 // gdbPeer times what a debugger script does at a breakpoint under QEMU (TCG):
 // stop, read the registers, step off, go on. The client is our own and does
@@ -77,10 +151,15 @@ func gdbStub(ctx context.Context, p *Peer, runs, hits int) error {
 	if err != nil {
 		return err
 	}
-	if _, err := c.call(fmt.Sprintf("Z0,%x,1", bootFunction), "OK"); err != nil {
+	return c.breakpoints(p, bootFunction, runs, hits)
+}
+
+// breakpoints times what both stubs do at a breakpoint.
+func (c *rsp) breakpoints(p *Peer, addr uint64, runs, hits int) error {
+	if _, err := c.call(fmt.Sprintf("Z0,%x,1", addr), "OK"); err != nil {
 		return err
 	}
-	if _, err := c.call("c", "T05"); err != nil { // the first hit, behind the BIOS
+	if _, err := c.call("c", "T05"); err != nil { // the first hit, behind the boot
 		return err
 	}
 	var samples []float64

@@ -3,6 +3,8 @@ package bench
 import (
 	"context"
 	"testing"
+
+	"github.com/guestprobe/guestprobe/internal/kvmtest"
 )
 
 // hot is mov eax, edi; add eax, esi; ret: a leaf function as compilers emit it.
@@ -38,16 +40,19 @@ func TestUprobePeer(t *testing.T) {
 	}
 }
 
-// TestGDBPeer: likewise for the debugger's way.
+// TestGDBPeer: likewise for the debugger's way, QEMU's and ours.
 func TestGDBPeer(t *testing.T) {
-	p := gdbPeer(context.Background(), 2, 50)
-	if p.Unavailable != "" {
-		if p.NsPerHit != nil || p.Hits != 0 {
-			t.Errorf("unavailable (%s), and yet figures: %+v", p.Unavailable, p)
+	kvmtest.Require(t)
+	for _, p := range []Peer{gdbPeer(t.Context(), 2, 50), ownStub(t.Context(), 2, 50)} {
+		if p.Unavailable != "" {
+			if p.NsPerHit != nil || p.Hits != 0 || p.Name == "gdb" {
+				t.Errorf("%s: unavailable (%s), and yet figures: %+v", p.Name, p.Unavailable, p)
+			}
+			continue
 		}
-		return
-	}
-	if p.Hits != 100 || p.NsPerHit == nil || p.NsPerHit.Median <= 0 {
-		t.Errorf("gdb peer: %+v, want 100 hits and a positive time", p)
+		if p.Hits != 100 || p.NsPerHit == nil || p.NsPerHit.Median <= 0 {
+			t.Errorf("%+v, want 100 hits and a positive time", p)
+		}
+		t.Logf("%s: %v", p.Name, *p.NsPerHit)
 	}
 }

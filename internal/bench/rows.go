@@ -314,7 +314,7 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 		o.Progress("peer: uprobe")
 		res.Peers = append(res.Peers, uprobePeer(ctx, g.m.Image().Code(fn.Addr, int(fn.Size)), o.Runs, 50000))
 		o.Progress("peer: qemu gdb stub")
-		res.Peers = append(res.Peers, gdbPeer(ctx, o.Runs, 500))
+		res.Peers = append(res.Peers, gdbPeer(ctx, o.Runs, 500), ownStub(ctx, o.Runs, 500))
 	}
 	return res, nil
 }

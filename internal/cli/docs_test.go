@@ -21,7 +21,7 @@ var update = flag.Bool("update", false, "write generated documents anew")
 
 // pages are the documents that are made of help texts.
 var pages = map[string][]command.Program{
-	"../../docs/cli.md":   {Program(), daemon.Program()},
+	"../../docs/cli.md":   {Program(), daemon.Program(nil)},
 	"../../docs/gpdev.md": {dev.Program()},
 }
 

@@ -42,7 +42,7 @@ func (m leakTest) Run() int {
 func TestMain(m *testing.M) {
 	testscript.Main(leakTest{m}, map[string]func(){
 		"guestprobe":  func() { os.Exit(Main()) },
-		"guestprobed": func() { os.Exit(daemon.Main()) },
+		"guestprobed": func() { os.Exit(daemon.Main(Monitor)) },
 		"http":        func() { os.Exit(httpMain(os.Args[1:])) },
 		"mkguest":     func() { os.Exit(mkguestMain(os.Args[1:])) },
 		"mkprog":      func() { os.Exit(mkprogMain(os.Args[1:])) },

@@ -104,7 +104,7 @@ func (d *ownDaemon) inProcess(ctx context.Context, args []string, log io.Writer,
 	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	exited := make(chan int, 1)
 	go func() {
-		exited <- daemon.Program().Run(run, command.Env{Args: args, Stdout: log, Stderr: log, Getenv: getenv})
+		exited <- daemon.Program(Monitor).Run(run, command.Env{Args: args, Stdout: log, Stderr: log, Getenv: getenv})
 	}()
 	d.what = "guestprobed (in this process)"
 	d.end = func() error {

@@ -29,8 +29,8 @@ const exitPermission = 5
 const closeTime = 2 * time.Second
 
 // Main is guestprobed: it runs until SIGTERM, SIGINT or SIGHUP and returns the
-// exit status.
-func Main() int {
+// exit status. A nil monitor is for programs without the command line.
+func Main(monitor Monitor) int {
 	// A reader of our log that goes away must not end the guest: without this
 	// the runtime dies of SIGPIPE on writes to descriptors 1 and 2 (os/signal).
 	signal.Ignore(syscall.SIGPIPE)
@@ -38,7 +38,7 @@ func Main() int {
 	// way back short.
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	defer cancel()
-	return Program().Run(ctx, command.Process())
+	return Program(monitor).Run(ctx, command.Process())
 }
 
 // guestMaker makes a guest, parked before its first instruction.
@@ -50,9 +50,9 @@ type guestMaker func(o *options, p bootable, log *slog.Logger) (Guest, error)
 const gcPercent = 15
 
 // Program describes guestprobed's command line. It runs until its context ends.
-func Program() command.Program { return commandLine(newMachineGuest) }
+func Program(monitor Monitor) command.Program { return commandLine(newMachineGuest, monitor) }
 
-func commandLine(newGuest guestMaker) command.Program {
+func commandLine(newGuest guestMaker, monitor Monitor) command.Program {
 	o := defaultOptions()
 	return command.Program{
 		Spec: command.Spec{
@@ -80,7 +80,7 @@ cannot be attached; 5 no permission for /dev/kvm or the socket.`,
 				if os.Getenv("GOGC") == "" {
 					debug.SetGCPercent(gcPercent)
 				}
-				return serve(ctx, r.Env, o, newGuest)
+				return serve(ctx, r.Env, o, newGuest, monitor)
 			},
 		},
 		Judge: func(err error) command.Verdict {
@@ -97,7 +97,7 @@ cannot be attached; 5 no permission for /dev/kvm or the socket.`,
 }
 
 // serve is the daemon's life.
-func serve(ctx context.Context, env command.Env, o options, newGuest guestMaker) (err error) {
+func serve(ctx context.Context, env command.Env, o options, newGuest guestMaker, monitor Monitor) (err error) {
 	log, lw, logFile, err := newLog(&o, env.Stderr)
 	if err != nil {
 		return err
@@ -149,6 +149,7 @@ func serve(ctx context.Context, env command.Env, o options, newGuest guestMaker)
 	log.Info("guest created", "image", o.imageName(), "sha256", prog.sha256(), "vcpus", o.vcpus,
 		"memory", formatSize(o.memory), "took", time.Since(started))
 	s := newServer(log, o, g, lw.Lost)
+	s.monitor = monitor
 	defer s.probes.close()
 	if snap != nil {
 		if err := s.attachSnapshot(ctx, snap); err != nil {

@@ -36,6 +36,7 @@ type server struct {
 	exits   exitWatch
 	conns   *conns
 	logLost func() uint64
+	monitor Monitor // nil: there are no commands
 	pid     int
 
 	boots   atomic.Int64
@@ -80,6 +81,9 @@ func (s *server) run(ctx context.Context, sock *socket, ready func()) error {
 	// that.
 	s.conns.Listener = sock.listener
 	go func() { served <- hs.Serve(s.conns) }()
+	dctx, endDebuggers := context.WithCancel(ctx)
+	defer endDebuggers()
+	debuggers := s.listenGDB(dctx, sock.path)
 	ready()
 
 	var failed error
@@ -89,7 +93,8 @@ func (s *server) run(ctx context.Context, sock *socket, ready func()) error {
 	case failed = <-served:
 		s.log.Error("server failed", "err", failed)
 	}
-	left := s.shutdown(sock, hs)
+	endDebuggers()
+	left := errors.Join(debuggers.close(), s.shutdown(sock, hs))
 	if failed == nil {
 		failed = <-served
 	}

@@ -22,7 +22,7 @@ import (
 func TestMain(m *testing.M) {
 	switch filepath.Base(os.Args[0]) {
 	case "guestprobed":
-		os.Exit(daemon.Main())
+		os.Exit(daemon.Main(nil))
 	case "guestprobe":
 		os.Exit(cli.Main())
 	}

@@ -1,0 +1,143 @@
+package cli
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/guestprobe/guestprobe/internal/child"
+	"github.com/guestprobe/guestprobe/internal/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/patience"
+)
+
+// TestGDB is a session of GDB's with the built-in guest on two vCPUs. Each command is
+// followed by what GDB says then, as regular expressions, one after the other.
+func TestGDB(t *testing.T) {
+	gdb := kvmtest.RequireCommand(t, "gdb")
+	kvmtest.Require(t)
+	steps := [][]string{
+		{"info threads", `Thread 1 "vCPU 0"`, `Thread 2 "vCPU 1"`},
+		{"info registers rip", `^rip +0x[0-9a-f]+ `},
+		{"x/2i vfs_read", `<vfs_read>:\tendbr64$`, `<vfs_read\+4>:\tsub +\$0x3,%edi$`},
+		{"print/x vfs_bytes_read", `^\$1 = 0x[0-9a-f]+$`},
+		{"break *vfs_read", `^Breakpoint 1 at 0x[0-9a-f]+: file src/kernel/fs.c, line`},
+		{"continue", `hit Breakpoint 1, vfs_read \(fd=`},
+		{"info registers rip", `<vfs_read>$`},
+		{"bt 2", `^#0 +vfs_read \(fd=`, `^#1 +0x[0-9a-f]+ in `},
+		{"stepi"},
+		{"x/i $rip", `^=> 0x[0-9a-f]+ <vfs_read\+4>:\tsub`},
+		{"stepi"},
+		{"x/i $rip", `^=> 0x[0-9a-f]+ <vfs_read\+7>:\tcmp`},
+		{"next"},
+		{"step"},
+		{"up", `^#1 +0x[0-9a-f]+ in `},
+		{"down", `^#0 +vfs_read`},
+		{"disable 1"}, // the other vCPU may come there first
+		{"finish", `^Value returned is \$2 = `},
+		{"info breakpoints", `breakpoint already hit 1 time$`},
+		{"enable 1"},
+		{"monitor attach 'p:x vfs_read'", `kprobes/x`},
+		{"continue", `hit Breakpoint 1, vfs_read \(fd=`},
+		{"monitor stat x", // both vCPUs may have come at once
+			`^kprobes/x +all +[12] +[12] +0 +0 +0$`},
+		{"x/2i vfs_read", `<vfs_read>:\tendbr64$`, `<vfs_read\+4>:\tsub +\$0x3,%edi$`},
+		{"monitor nonsense", `no command "nonsense"`},
+		{"delete"},
+		{"watch vfs_bytes_read", `watchpoint 2: vfs_bytes_read$`},
+		{"continue", `^Old value = [0-9]+$`, `^New value = [0-9]+$`, `in vfs_read \(`},
+		{"continue", `^Old value = [0-9]+$`, `^New value = [0-9]+$`, `in vfs_read \(`},
+		{"rwatch vfs_bytes_read"},
+		{"delete"},
+		{"hbreak *work_files", `^Hardware assisted breakpoint 4 at `},
+		{"continue", `hit Breakpoint 4, work_files \(`},
+		{"stepi 3"},
+		{"info registers cr3 efer", `^cr3 +0x40000000`, `^efer +0xd00 +\[ LME LMA NXE \]$`},
+		{"print $xmm0.v2_int64", `^\$3 = \{`},
+		{"print/x $cs", `^\$4 = 0x8$`},
+		{"set var $rax = 0x1234"},
+		{"print/x $rax", `^\$5 = 0x1234$`},
+		{"tbreak do_fork", `^Temporary breakpoint 5 at `},
+		{"delete 4"},
+		{"continue", `hit Temporary breakpoint 5, do_fork \(`},
+		{"tbreak user_hot", `^Temporary breakpoint 6 at `},
+		{"continue", `hit Temporary breakpoint 6, user_hot \(`},
+		{"stepi"},
+		{"bt", `^#0 .*user_hot \(`, `^#1 .* user_hot_loop \(`},
+		{"info registers cs", `^cs +0x[0-9a-f]*3 `},
+		{"thread 2", `^\[Switching to thread 2`},
+		{"thread apply all print $rip > 0", `Thread 2 .*:$`, ` = 1$`, `Thread 1 .*:$`, ` = 1$`},
+		{"find &files, +64, (char)11", `<files\+16>$`},
+		{"print sizeof(struct file)", ` = 24$`},
+		{"print *(struct file *)&files", `size = 11`},
+		{"set var vfs_bytes_read = 1"},
+		{"print vfs_bytes_read", ` = 1$`},
+		{"monitor detach --all", `kprobes/x`},
+		{"detach", `detached\]$`},
+	}
+	ctx := patience.Of(t)
+	dir, err := os.MkdirTemp("", "gp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	socket := filepath.Join(dir, "s")
+	daemon, err := exec.LookPath("guestprobed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := child.Start(ctx, child.Options{Program: daemon, Args: []string{"--vcpus", "2", "--log-level", "warn"},
+		Env: append(os.Environ(), "GUESTPROBE_SOCKET="+socket), Output: os.Stderr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Kill()
+	args := []string{"--socket", socket, "gdb", "--gdb", gdb, "--", "--nx", "--batch", "-ex", "set pagination off", "-ex", "set debuginfod enabled off"}
+	for _, s := range steps {
+		args = append(args, "-ex", `echo \n:: `+s[0]+`\n`, "-ex", s[0])
+	}
+	cmd := exec.CommandContext(ctx, "guestprobe", args...)
+	cmd.Env = append(os.Environ(), "LC_ALL=C", "HOME="+dir)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("%v", err)
+	}
+	parts := strings.Split(string(out), "\n:: ")[1:]
+	if len(parts) != len(steps) {
+		t.Fatalf("GDB has done %d commands of %d:\n%s", len(parts), len(steps), out)
+	}
+	for i, s := range steps {
+		lines := strings.Split(parts[i], "\n")[1:]
+		for _, want := range s[1:] {
+			at := slices.IndexFunc(lines, regexp.MustCompile(want).MatchString)
+			if at < 0 {
+				t.Errorf("%s: no line has %s, behind what was looked for before:\n%s", s[0], want, parts[i])
+				break
+			}
+			lines = lines[at+1:]
+		}
+	}
+	if t.Failed() {
+		t.Logf("%s", out)
+	}
+	checkIntact(ctx, t, socket)
+	if err := d.End(ctx, os.Interrupt); err != nil {
+		t.Errorf("the daemon: %v", err)
+	}
+}
+
+// checkIntact: the guest runs, and has found nothing wrong; its text is its own.
+func checkIntact(ctx context.Context, t *testing.T, socket string) {
+	t.Helper()
+	out, err := exec.CommandContext(ctx, "guestprobe", "--socket", socket, "guest", "status").CombinedOutput()
+	if err != nil || !regexp.MustCompile(`(?m)^state +running$`).Match(out) || !regexp.MustCompile(`(?m)^wrong results +0$`).Match(out) {
+		t.Errorf("the guest's state: %v\n%s", err, out)
+	}
+	if out, err := exec.CommandContext(ctx, "guestprobe", "--socket", socket, "guest", "text").CombinedOutput(); err != nil {
+		t.Errorf("the guest's text: %v\n%s", err, out)
+	}
+}

@@ -1,0 +1,162 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/gdb"
+	"github.com/guestprobe/guestprobe/kvm/machine"
+	"github.com/guestprobe/guestprobe/probe"
+)
+
+// debugged is the guest as a debugger sees it. What it has placed are probes of the engine's
+// (gdbbreak.go), and where the guest stops is in gdbrun.go.
+type debugged struct {
+	s      *server
+	g      stoppable
+	ran    bool // it is to run when the debugger is gone
+	cpu    int  // the vCPU that the debugger was told of last
+	breaks []*breaking
+	hits   chan gdbHit
+	next   gdb.Stop          // what Wait returns at once, if it is not zero
+	shown  map[int]guest.GVA // where a vCPU is shown to be, by its number: see breaking
+}
+
+// stoppable is a Guest whose vCPUs can be stopped and stepped.
+type stoppable interface {
+	Guest
+	StopAll(*probe.Context)
+	Stopped() []machine.Stop
+	Step(ctx context.Context, cpu, n int) (int, error)
+}
+
+func newDebugged(s *server, g stoppable) *debugged {
+	return &debugged{s: s, g: g, hits: make(chan gdbHit, maxHits), shown: map[int]guest.GVA{}}
+}
+
+var _ gdb.Target = &debugged{}
+
+// Attach implements gdb.Target.
+func (d *debugged) Attach() error {
+	d.ran = d.g.State().Phase == machine.PhaseRunning
+	return d.rest()
+}
+
+// Detach implements gdb.Target.
+func (d *debugged) Detach(pause bool) error {
+	err := d.clear()
+	if pause || !d.ran || d.ended() {
+		return err
+	}
+	return errors.Join(err, d.resumeGuest())
+}
+
+// CPUs implements gdb.Target.
+func (d *debugged) CPUs() int { return len(d.g.State().VCPUs) }
+
+// Describe implements gdb.Target.
+func (d *debugged) Describe(cpu int) string {
+	st := d.g.State()
+	if st.Phase == machine.PhaseCrashed && st.Crash.CPU == cpu {
+		return fmt.Sprintf("crashed: %s", st.Crash.Text)
+	}
+	if cpu >= len(st.VCPUs) {
+		return ""
+	}
+	return fmt.Sprintf("%s, CPL %d", st.VCPUs[cpu].Activity, st.VCPUs[cpu].CPL)
+}
+
+// vcpu reads a vCPU, without all its general registers alone, and runs f, which may change it.
+func (d *debugged) vcpu(cpu int, all bool, f func(*machine.Look, *machine.Registers, *machine.Vectors) error) error {
+	return d.s.look(func(l *machine.Look) error {
+		r, err := l.Registers(cpu)
+		if err != nil {
+			return err
+		}
+		var v machine.Vectors
+		if all {
+			if v, err = l.Vectors(cpu); err != nil {
+				return err
+			}
+		}
+		return f(l, &r, &v)
+	})
+}
+
+// Registers implements gdb.Target.
+func (d *debugged) Registers(cpu int, g *gdb.Registers, all bool) error {
+	return d.vcpu(cpu, all, func(_ *machine.Look, r *machine.Registers, v *machine.Vectors) error {
+		if at, ok := d.shown[cpu]; ok {
+			r.Regs.RIP = uint64(at)
+		}
+		*g = toGDB(r, v)
+		return nil
+	})
+}
+
+// SetRegisters implements gdb.Target.
+func (d *debugged) SetRegisters(cpu int, g *gdb.Registers) error {
+	return d.vcpu(cpu, true, func(l *machine.Look, r *machine.Registers, v *machine.Vectors) error {
+		at := r.Regs.RIP
+		if err := fromGDB(g, r, v); err != nil {
+			return err
+		}
+		if shown, ok := d.shown[cpu]; ok && r.Regs.RIP == uint64(shown) {
+			r.Regs.RIP = at
+		}
+		delete(d.shown, cpu)
+		return l.SetRegs(cpu, r.Regs)
+	})
+}
+
+// Read implements gdb.Target.
+func (d *debugged) Read(cpu int, addr uint64, p []byte) error {
+	return d.s.look(func(l *machine.Look) error {
+		root, err := l.Root(cpu)
+		if err == nil {
+			_, err = l.Read(root, guest.GVA(addr), p, false)
+		}
+		return err
+	})
+}
+
+// Write implements gdb.Target.
+func (d *debugged) Write(cpu int, addr uint64, p []byte) error {
+	return d.s.look(func(l *machine.Look) error {
+		root, err := l.Root(cpu)
+		if err == nil {
+			err = l.Write(root, guest.GVA(addr), p)
+		}
+		return err
+	})
+}
+
+// monitorTime is how long a command behind "monitor" may take.
+const monitorTime = 10 * time.Second
+
+// Monitor implements gdb.Target.
+func (d *debugged) Monitor(line string, w io.Writer) error {
+	if d.s.monitor == nil {
+		return errors.New("this daemon has no commands")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), monitorTime)
+	defer cancel()
+	return d.s.monitor(ctx, d.s.opt.socket, line, w)
+}
+
+// Program implements gdb.Target.
+func (d *debugged) Program() gdb.Program {
+	img := d.s.guest.Image()
+	if elf, ok := img.(*guest.Image); ok {
+		return gdb.Program{File: elf.File()}
+	}
+	sym, err := img.Lookup("_text")
+	if err != nil {
+		return gdb.Program{} // its place is not known yet
+	}
+	return gdb.Program{Base: uint64(sym.Addr), Landmark: sym.Name, At: uint64(sym.Addr)}
+}

@@ -1,0 +1,85 @@
+package daemon
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/guestprobe/guestprobe/internal/gdb"
+	"github.com/guestprobe/guestprobe/kvm/machine"
+	"github.com/guestprobe/guestprobe/probe"
+)
+
+// gdbOrder are the general registers in the order of gdb.Registers.General.
+func gdbOrder(r *probe.Regs) [16]*uint64 {
+	return [...]*uint64{&r.RAX, &r.RBX, &r.RCX, &r.RDX, &r.RSI, &r.RDI, &r.RBP, &r.RSP, &r.R8, &r.R9, &r.R10, &r.R11, &r.R12, &r.R13, &r.R14, &r.R15}
+}
+
+// toGDB gives a debugger the registers of a vCPU.
+func toGDB(r *machine.Registers, v *machine.Vectors) (g gdb.Registers) {
+	for i, p := range gdbOrder(&r.Regs) {
+		g.General[i] = *p
+	}
+	y := &r.System
+	g.RIP, g.Flags = r.Regs.RIP, uint32(r.Regs.RFLAGS)
+	g.Segments = [...]uint16{y.CS.Selector, y.SS.Selector, y.DS.Selector, y.ES.Selector, y.FS.Selector, y.GS.Selector}
+	g.FSBase, g.GSBase, g.KernelGSBase = y.FS.Base, y.GS.Base, r.KernelGS
+	g.CR0, g.CR2, g.CR3, g.CR4, g.CR8, g.EFER = y.CR0, y.CR2, y.CR3, y.CR4, y.CR8, y.EFER
+	g.DR, g.DR6, g.DR7 = r.Debug.DB, r.Debug.DR6, r.Debug.DR7
+	g.GDT, g.IDT, g.LDTR, g.TR = y.GDT.Base, y.IDT.Base, y.LDT.Selector, y.TR.Selector
+
+	g.X87, g.MXCSR = v.ST, v.MXCSR
+	// As FSAVE has them in 64-bit mode, where the selectors are not kept (SDM Vol. 1, 8.1.8).
+	g.Control = [...]uint32{uint32(v.Control), uint32(v.Status), fullTag(v), uint32(v.IP >> 32), uint32(v.IP), uint32(v.DP >> 32), uint32(v.DP), uint32(v.Opcode)}
+	for i, b := range v.Regs {
+		copy(g.XMM[i][:], b[:16])
+		copy(g.YMMH[i][:], b[16:32])
+		copy(g.ZMMH[i][:], b[32:])
+	}
+	g.K, g.PKRU = v.Mask, v.PKRU
+	switch {
+	case v.Width == 64 && v.HasPKRU:
+		g.Vector = gdb.AVX512PKU
+	case v.Width == 64:
+		g.Vector = gdb.AVX512
+	case v.Width == 32:
+		g.Vector = gdb.AVX
+	}
+	return g
+}
+
+// fullTag is the x87 unit's tag word, two bits for each physical register, of the one bit each
+// that there is of it (SDM Vol. 1, 10.5.1.1).
+func fullTag(v *machine.Vectors) (tag uint32) {
+	const valid, zero, special, empty = 0, 1, 2, 3
+	top := int(v.Status >> 11 & 7)
+	for phys := range 8 {
+		kind := uint32(empty)
+		if v.Tag>>phys&1 != 0 {
+			st := v.ST[(phys-top)&7]
+			mantissa, exp := binary.LittleEndian.Uint64(st[:8]), binary.LittleEndian.Uint16(st[8:])&0x7fff
+			switch {
+			case exp == 0 && mantissa == 0:
+				kind = zero
+			case exp == 0 || exp == 0x7fff || mantissa>>63 == 0:
+				kind = special
+			default:
+				kind = valid
+			}
+		}
+		tag |= kind << (2 * phys)
+	}
+	return tag
+}
+
+// fromGDB takes a debugger's registers. Those that are not general registers can only stay what
+// they are.
+func fromGDB(g *gdb.Registers, r *machine.Registers, v *machine.Vectors) error {
+	for i, p := range gdbOrder(&r.Regs) {
+		*p = g.General[i]
+	}
+	r.Regs.RIP, r.Regs.RFLAGS = g.RIP, r.Regs.RFLAGS&^0xffffffff|uint64(g.Flags)
+	if toGDB(r, v) != *g {
+		return fmt.Errorf("only general registers, rip and eflags can be changed")
+	}
+	return nil
+}
