@@ -20,28 +20,38 @@ func (e *Engine) Apart(f func(regs []Regs) error) error {
 		return err
 	}
 	defer e.mu.Unlock()
-	return e.stop(func(w World) error {
-		regs := make([]Regs, len(e.cpus))
-		for i := range e.cpus {
-			var err error
-			if regs[i], err = e.cpus[i].own(w.CPU(i)); err != nil {
-				return err
-			}
-		}
-		if list := e.mirrors.Load(); list != nil {
-			for i := range *list {
-				if (*list)[i].state.Load() != mirrorFree {
-					return ErrInside
-				}
-			}
-		}
-		texts := e.lift(w)
-		err := f(regs)
-		for _, t := range texts {
-			err = errors.Join(err, w.PatchText(t.addr, t.orig, t.ours))
-		}
+	var failed error // as it is: that of a stop says that the guest could not be changed
+	if err := e.stop(func(w World) error {
+		failed = e.apart(w, f)
+		return nil
+	}); err != nil {
 		return err
-	})
+	}
+	return failed
+}
+
+// apart is Apart with the world stopped.
+func (e *Engine) apart(w World, f func(regs []Regs) error) error {
+	regs := make([]Regs, len(e.cpus))
+	for i := range e.cpus {
+		var err error
+		if regs[i], err = e.cpus[i].own(w.CPU(i)); err != nil {
+			return err
+		}
+	}
+	if list := e.mirrors.Load(); list != nil {
+		for i := range *list {
+			if (*list)[i].state.Load() != mirrorFree {
+				return ErrInside
+			}
+		}
+	}
+	texts := e.lift(w)
+	err := f(regs)
+	for _, t := range texts {
+		err = errors.Join(err, w.PatchText(t.addr, t.orig, t.ours))
+	}
+	return err
 }
 
 // own returns the registers of a vCPU as they would be without the engine.
