@@ -17,7 +17,9 @@ func taskTypes() []btf.Type {
 	id := structOf("kuid_t", "val", tInt)
 	return []btf.Type{
 		structOf("task_struct", "state", tInt, "pid", tInt, "comm", array(tChar, 16), "tgid", tInt, "tasks", tList, "thread_node", tList,
-			"signal", tPtr, "real_parent", tPtr, "cred", tPtr, "cgroups", tPtr, "thread_pid", tPtr, "start_boottime", tLong, "mm", tPtr),
+			"signal", tPtr, "real_parent", tPtr, "cred", tPtr, "cgroups", tPtr, "thread_pid", tPtr, "start_boottime", tLong, "mm", tPtr,
+			"thread", structOf("thread_struct", "sp", tPtr)),
+		structOf("inactive_task_frame", "r15", tLong, "bp", tLong, "ret_addr", tLong),
 		structOf("signal_struct", "nr_threads", tInt, "thread_head", tList),
 		structOf("cred", "usage", tLong, "gid", id, "uid", id),
 		structOf("css_set", "subsys", array(tPtr, 3), "dfl_cgrp", tPtr),
@@ -106,6 +108,13 @@ func TestTasks(t *testing.T) {
 	if !profile.ReadTask(&now, 0, gsBase, m.read) || now.PID != 102 || now.TGID != 100 || now.CPU != 1 || now.At != worker.Addr {
 		t.Errorf("%+v", now)
 	}
+	// It has not gone on since it was switched away from.
+	m.set(worker.Addr, "task_struct.thread", memBase+0x7000)
+	m.set(memBase+0x7000, "inactive_task_frame.bp", 0x1234, "inactive_task_frame.ret_addr", 0x5678)
+	saved, err := tasks.Saved(worker.Addr, m.read)
+	if err != nil || saved.PC != 0x5678 || saved.Regs[guest.FrameRBP] != 0x1234 || saved.Regs[guest.FrameRSP] != uint64(memBase)+0x7000+24 {
+		t.Errorf("saved: %+v, %v", saved, err)
+	}
 	// The same page table, in a mapping of memory that is elsewhere.
 	m.set(memBase+0x6000, "mm_struct.pgd", memBase-0x1000)
 	moved := NewTasks(m.types, func(name string) (guest.GVA, bool) {
@@ -148,7 +157,7 @@ func TestTasksMissing(t *testing.T) {
 			[]string{"the current task: per-CPU variables at 0x0000000080000000 and 0x0000000000000008"}},
 		{m.types, symbols(map[string]guest.GVA{"current_task": 8, "cpu_number": 16, "init_task": initTask, "init_stack": stackAt, "__end_init_stack": stackAt + 0x4001}),
 			[]string{"the stacks of tasks: the kernel does not tell their size (init_stack)"}},
-		{typesOf(t, append(types[:2:2], types[3:]...)...), lookup, []string{"the users of tasks: the kernel's types have no struct cred"}},
+		{typesOf(t, append(types[:3:3], types[4:]...)...), lookup, []string{"the users of tasks: the kernel's types have no struct cred"}},
 		{typesOf(t, types[0]), lookup, []string{
 			"the current task: the kernel's types have no struct pcpu_hot",
 			"the list of tasks: the kernel's types have no struct signal_struct",
@@ -156,6 +165,7 @@ func TestTasksMissing(t *testing.T) {
 			"the cgroups of tasks: the kernel's types have no struct css_set",
 			"the namespaces of tasks: the kernel's types have no struct pid",
 			"the page tables of tasks: the kernel's types have no struct mm_struct",
+			"the stacks of tasks that do not run: the kernel's types have no struct inactive_task_frame",
 		}},
 	} {
 		if got := NewTasks(c.types, c.lookup).Missing(); !reflect.DeepEqual(got, c.want) {
