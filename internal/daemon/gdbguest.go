@@ -70,18 +70,16 @@ func (d *debugged) Describe(cpu int) string {
 	return fmt.Sprintf("%s, CPL %d", st.VCPUs[cpu].Activity, st.VCPUs[cpu].CPL)
 }
 
-// vcpu reads a vCPU, without all its general registers alone, and runs f, which may change it.
-func (d *debugged) vcpu(cpu int, all bool, f func(*machine.Look, *machine.Registers, *machine.Vectors) error) error {
+// vcpu reads a vCPU, and runs f, which may change it.
+func (d *debugged) vcpu(cpu int, f func(*machine.Look, *machine.Registers, *machine.Vectors) error) error {
 	return d.s.look(func(l *machine.Look) error {
 		r, err := l.Registers(cpu)
 		if err != nil {
 			return err
 		}
-		var v machine.Vectors
-		if all {
-			if v, err = l.Vectors(cpu); err != nil {
-				return err
-			}
+		v, err := l.Vectors(cpu)
+		if err != nil {
+			return err
 		}
 		return f(l, &r, &v)
 	})
@@ -89,18 +87,29 @@ func (d *debugged) vcpu(cpu int, all bool, f func(*machine.Look, *machine.Regist
 
 // Registers implements gdb.Target.
 func (d *debugged) Registers(cpu int, g *gdb.Registers, all bool) error {
-	return d.vcpu(cpu, all, func(_ *machine.Look, r *machine.Registers, v *machine.Vectors) error {
+	show := func(r *probe.Regs) {
 		if at, ok := d.shown[cpu]; ok {
-			r.Regs.RIP = uint64(at)
+			r.RIP = uint64(at)
 		}
-		*g = toGDB(r, v)
-		return nil
+	}
+	if all {
+		return d.vcpu(cpu, func(_ *machine.Look, r *machine.Registers, v *machine.Vectors) error {
+			show(&r.Regs)
+			*g = toGDB(r, v)
+			return nil
+		})
+	}
+	return d.s.look(func(l *machine.Look) error {
+		r, err := l.General(cpu)
+		show(&r)
+		generalToGDB(g, &r)
+		return err
 	})
 }
 
 // SetRegisters implements gdb.Target.
 func (d *debugged) SetRegisters(cpu int, g *gdb.Registers) error {
-	return d.vcpu(cpu, true, func(l *machine.Look, r *machine.Registers, v *machine.Vectors) error {
+	return d.vcpu(cpu, func(l *machine.Look, r *machine.Registers, v *machine.Vectors) error {
 		at := r.Regs.RIP
 		if err := fromGDB(g, r, v); err != nil {
 			return err

@@ -7,17 +7,35 @@ import (
 	"fmt"
 )
 
+// registers returns all registers of the vCPU that packets are for, which stay what they are
+// until somebody changes one, or the guest goes on.
 func (s *session) registers() (*Registers, error) {
-	var r Registers
-	return &r, s.t.Registers(s.cpu, &r, true)
+	if s.known != s.cpu {
+		s.known = nobody
+		if err := s.t.Registers(s.cpu, &s.cache, true); err != nil {
+			return nil, err
+		}
+		s.known = s.cpu
+	}
+	return &s.cache, nil
 }
+
+// changing is registers, for who is about to change them.
+func (s *session) changing() (*Registers, error) {
+	r, err := s.registers()
+	s.known = nobody
+	return r, err
+}
+
+// nobody is no vCPU.
+const nobody = -1
 
 func (s *session) readAll(context.Context, []byte) (string, error) {
 	r, err := s.registers()
 	if err != nil {
 		return "", err
 	}
-	var b []byte
+	b := make([]byte, 0, packetSize/2)
 	for i := range s.regs {
 		b = s.regs[i].get(b, r)
 	}
@@ -25,7 +43,7 @@ func (s *session) readAll(context.Context, []byte) (string, error) {
 }
 
 func (s *session) writeAll(_ context.Context, data []byte) (string, error) {
-	r, err := s.registers()
+	r, err := s.changing()
 	if err != nil {
 		return "", err
 	}
@@ -70,7 +88,7 @@ func (s *session) writeOne(_ context.Context, data []byte) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	r, err := s.registers()
+	r, err := s.changing()
 	if err != nil {
 		return "", err
 	}

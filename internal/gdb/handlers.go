@@ -118,6 +118,7 @@ func (s *session) monitor(_ context.Context, b []byte) (string, error) {
 		return "", errBad
 	}
 	w := console{s}
+	defer func() { s.known = nobody }() // whatever was done
 	if s.strange != "" {
 		fmt.Fprintln(w, s.strange)
 		s.strange = ""

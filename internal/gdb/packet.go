@@ -2,7 +2,6 @@ package gdb
 
 import (
 	"bufio"
-	"bytes"
 	"fmt"
 	"io"
 )
@@ -84,7 +83,7 @@ func appendPacket(b, data []byte) []byte {
 	b = append(b, '$')
 	start := len(b)
 	for _, c := range data {
-		if bytes.IndexByte([]byte("$#}*"), c) >= 0 {
+		if escapedLen(c) > 1 {
 			b = append(b, '}', c^0x20)
 		} else {
 			b = append(b, c)

@@ -81,6 +81,7 @@ func (s *session) legacy(ctx context.Context, a Action) (string, error) {
 
 // proceed lets the guest go on, and returns where it has stopped.
 func (s *session) proceed(ctx context.Context, p plan) (string, error) {
+	s.known = nobody
 	for {
 		if err := s.t.Resume(p.actions); err != nil {
 			return "", err

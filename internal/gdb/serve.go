@@ -27,6 +27,8 @@ type session struct {
 	threads  string // as XML, while it is read in parts
 
 	cpu   int // of g, m and the like
+	known int // whose registers are in cache, or nobody
+	cache Registers
 	run   int // of c and s; -1: all
 	last  Stop
 	files map[int][]byte
@@ -50,7 +52,7 @@ func Serve(ctx context.Context, conn net.Conn, t Target, log *slog.Logger) error
 	if err := t.Attach(); err != nil {
 		return fmt.Errorf("stop the guest for a debugger: %w", err)
 	}
-	s := &session{t: t, conn: conn, log: log, in: make(chan event), out: bufio.NewWriter(conn), run: -1, files: map[int][]byte{}}
+	s := &session{t: t, conn: conn, log: log, in: make(chan event), out: bufio.NewWriter(conn), run: all, known: nobody, files: map[int][]byte{}}
 	var first Registers
 	err := t.Registers(0, &first, true)
 	if err == nil {

@@ -57,6 +57,18 @@ func (l *Look) vcpu(cpu int) (*vcpu, error) {
 	return l.m.vcpus[cpu], nil
 }
 
+// General returns the general registers of a vCPU, as Registers does, which asks KVM for the others.
+// Errors are ErrNoVCPU.
+func (l *Look) General(cpu int) (r probe.Regs, err error) {
+	v, err := l.vcpu(cpu)
+	if err != nil {
+		return r, err
+	}
+	r = *v.regs
+	r.RIP = uint64(l.m.engine.Home(guest.GVA(r.RIP)))
+	return r, nil
+}
+
 // Registers returns the registers of a vCPU. Errors are ErrNoVCPU and those of KVM.
 func (l *Look) Registers(cpu int) (Registers, error) {
 	v, err := l.vcpu(cpu)
