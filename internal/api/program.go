@@ -14,6 +14,7 @@ type AttachProgram struct {
 	Disabled    bool              `json:"disabled,omitempty"`    // register without arming
 	Space       Hex               `json:"space,omitempty"`       // as in ProbeSpec
 	Strict      bool              `json:"strict,omitempty"`      // refuse programs with warnings
+	Unsafe      bool              `json:"unsafe,omitempty"`      // programs may change what the guest does: override_return, set_reg, poke
 }
 
 // Places in Probe.Runs.

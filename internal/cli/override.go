@@ -32,21 +32,26 @@ func (o *overrideFlags) add(f *pflag.FlagSet) {
 	f.Uint64Var(&o.interval, "interval", 1, "of --override: only each hit whose `number` is a multiple of this")
 	f.Uint64Var(&o.after, "after", 0, "of --override: leave so `many` hits alone first")
 	f.Uint64Var(&o.seed, "seed", 0, "of --override: choose as a run with this `seed` did, which the answer says; 0 for a new one")
-	f.BoolVar(&o.unsafe, "unsafe", false, "the probes may change what the guest does: --override")
+	f.BoolVar(&o.unsafe, "unsafe", false, "the probes may change what the guest does: --override, or programs that call override_return")
 }
 
-// aboutOverride are the flags that say nothing without --override.
-var aboutOverride = []string{"probability", "times", "interval", "after", "seed", "unsafe"}
+// aboutOverride are the flags that say nothing without --override, but for the first with programs.
+var aboutOverride = []string{"unsafe", "probability", "times", "interval", "after", "seed"}
+
+// alone refuses flags that say nothing by themselves.
+func (o *overrideFlags) alone(names ...string) error {
+	for _, name := range names {
+		if o.set.Changed(name) {
+			return command.Usagef("--%s: it goes with --override N", name)
+		}
+	}
+	return nil
+}
 
 // override returns what the flags ask for, or nil.
 func (o *overrideFlags) override() (*api.Override, error) {
 	if !o.set.Changed("override") {
-		for _, name := range aboutOverride {
-			if o.set.Changed(name) {
-				return nil, command.Usagef("--%s: it goes with --override N", name)
-			}
-		}
-		return nil, nil
+		return nil, o.alone(aboutOverride...)
 	}
 	v, err := parseResult(o.value)
 	if err != nil {

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -37,10 +36,10 @@ func (p *programFlags) check(probes *probeFlags, defs []string) error {
 	case probes.post || probes.regs || probes.emulate || len(probes.files) > 0 || probes.filter != "" || probes.args != 0 || probes.mirror != "":
 		return command.Usagef("--program %s: --post, --regs, --filter, --emulate, --file, --args and --mirror are about definitions", p.file)
 	}
-	if o, err := probes.override.override(); o != nil || err != nil {
-		return cmp.Or(err, command.Usagef("--program %s: --override is about definitions; programs have bpf_override_return", p.file))
+	if probes.override.set.Changed("override") {
+		return command.Usagef("--program %s: --override is about definitions; programs have bpf_override_return", p.file)
 	}
-	return nil
+	return probes.override.alone(aboutOverride[1:]...)
 }
 
 // attach reads the file and attaches its programs.
@@ -61,7 +60,7 @@ func (p *programFlags) attach(ctx context.Context, c *client.Client, probes *pro
 		}
 		set[name] = value
 	}
-	ps, err := c.AttachProgram(ctx, api.AttachProgram{Object: object, Section: p.section, At: p.at, SkipMissing: p.skip, Set: set, OnHost: probes.onHost, Strict: probes.strict, Disabled: probes.disabled, Space: space})
+	ps, err := c.AttachProgram(ctx, api.AttachProgram{Object: object, Section: p.section, At: p.at, SkipMissing: p.skip, Set: set, OnHost: probes.onHost, Strict: probes.strict, Unsafe: probes.override.unsafe, Disabled: probes.disabled, Space: space})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", p.file, err)
 	}

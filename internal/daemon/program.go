@@ -117,7 +117,7 @@ func (s *server) createPrograms(w http.ResponseWriter, r *http.Request) error {
 func (st *store) attachObject(req api.AttachProgram) ([]api.Probe, error) {
 	st.loading.RLock()
 	defer st.loading.RUnlock()
-	opt := program.LoadOptions{Section: req.Section, At: req.At, Set: req.Set, OnHost: req.OnHost, Strict: req.Strict, User: st.atUserCode}
+	opt := program.LoadOptions{Section: req.Section, At: req.At, Set: req.Set, OnHost: req.OnHost, Strict: req.Strict, Unsafe: req.Unsafe, User: st.atUserCode}
 	if req.SkipMissing {
 		opt.Has = func(function string) bool {
 			_, err := st.guest.Image().Lookup(function)
@@ -216,7 +216,10 @@ func programDef(p *program.Program) (string, error) {
 func objectError(err error) error {
 	e := &api.Error{Code: api.CodeBadObject, Errno: "EINVAL", Message: err.Error()}
 	var strict *program.StrictError
+	var unsafe *program.UnsafeError
 	switch {
+	case errors.As(err, &unsafe):
+		e.Errno, e.Detail = "EPERM", "--unsafe allows it"
 	case errors.As(err, &strict):
 		if n := len(strict.Warnings); n > 1 {
 			e.Detail = fmt.Sprintf("the program has %d warnings", n)

@@ -61,11 +61,23 @@ type LoadOptions struct {
 	Has     func(string) bool // see bpf.Selection
 	Budget  int64             // of each program; 0 = bpf.DefaultBudget
 	Strict  bool              // a program with warnings is refused
+	Unsafe  bool              // programs may change what the guest does: see bpf.Helper.ChangesGuest
 
 	// User says whether what a program attaches to is code of CPL3; nil: nothing is.
 	User func(attachTo string) bool
 
 	script bool // its compiler makes no mistakes: they are not looked for
+}
+
+// UnsafeError is the refusal of a program that changes what the guest does.
+type UnsafeError struct {
+	Section, Program string
+	Helper           bpf.Helper
+}
+
+// Error names the program and what it calls.
+func (e *UnsafeError) Error() string {
+	return fmt.Sprintf("section %q: program %s calls %v, which changes what the guest does", e.Section, e.Program, e.Helper)
 }
 
 // StrictError is the refusal of a program for its warnings.
@@ -127,6 +139,10 @@ func (rt *Runtime) load(o *bpf.Object, opt LoadOptions, placed, cpus int) (*Obje
 		}
 		if !opt.script {
 			p.Warnings = lp.Warnings()
+		}
+		if i := slices.IndexFunc(lp.Helpers(), bpf.Helper.ChangesGuest); i >= 0 && !opt.Unsafe && !opt.script {
+			obj.col.Close()
+			return nil, &UnsafeError{Section: p.Section, Program: p.Name, Helper: lp.Helpers()[i]}
 		}
 		if opt.Strict && len(p.Warnings) > 0 {
 			obj.col.Close()

@@ -178,6 +178,12 @@ var helperByID = func() map[Helper]*HelperInfo {
 	return m
 }()
 
+// ChangesGuest reports whether the helper changes what the guest does: which registers it goes on
+// with, where, or its memory.
+func (h Helper) ChangesGuest() bool {
+	return h == HelperOverrideReturn || h == HelperSetReg || h == HelperPoke
+}
+
 // IsClock reports whether the helper tells the time. A guest that is stopped has no time
 // of its own in between, so all clocks that count on are one.
 func (h Helper) IsClock() bool {
