@@ -4,20 +4,15 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/builtin"
 	"github.com/guestprobe/guestprobe/internal/api"
-	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/daemon"
 )
 
@@ -63,33 +58,12 @@ func ownStubOf(ctx context.Context, p *Peer, runs, hits int) error {
 	}
 	defer os.RemoveAll(dir)
 	socket := filepath.Join(dir, "s")
-	ready, tell, err := os.Pipe()
-	if err != nil {
-		return err
-	}
-	defer ready.Close()
-	// A descriptor has one owner: this one will be the daemon's.
-	fd, err := unix.FcntlInt(tell.Fd(), unix.F_DUPFD_CLOEXEC, 3)
-	tell.Close()
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	var log bytes.Buffer
-	ended := make(chan int, 1)
-	go func() {
-		ended <- daemon.Program(nil).Run(ctx, command.Env{
-			Args:   []string{"--socket", socket, "--ready-fd", strconv.Itoa(fd), "--log-level", "warn"},
-			Stdout: &log, Stderr: &log, Getenv: os.Getenv,
-		})
-	}()
-	defer func() { cancel(); <-ended }()
-	if line, err := io.ReadAll(ready); len(line) == 0 {
-		cancel()
-		ended <- <-ended
-		return fmt.Errorf("guestprobed did not start: %v %s", err, log.String())
+	end, err := daemon.Start(ctx, []string{"--socket", socket, "--log-level", "warn"}, &log, os.Getenv, nil)
+	if err != nil {
+		return fmt.Errorf("guestprobed did not start: %w: %s", err, log.String())
 	}
+	defer end()
 	conn, err := net.Dial("unix", socket+api.GDBSuffix)
 	if err != nil {
 		return err

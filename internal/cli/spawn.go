@@ -7,13 +7,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/child"
@@ -88,37 +85,12 @@ func (d *ownDaemon) exec(ctx context.Context, bin string, args []string, log io.
 }
 
 // inProcess runs the daemon's own main in this process.
-func (d *ownDaemon) inProcess(ctx context.Context, args []string, log io.Writer, getenv func(string) string) error {
-	ready, tell, err := os.Pipe()
-	if err != nil {
-		return err
-	}
-	defer ready.Close()
-	// A descriptor has one owner: this one will be the daemon's.
-	fd, err := unix.FcntlInt(tell.Fd(), unix.F_DUPFD_CLOEXEC, 3)
-	tell.Close()
-	if err != nil {
-		return err
-	}
-	args = append(args, "--ready-fd", strconv.Itoa(fd))
-	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	exited := make(chan int, 1)
-	go func() {
-		exited <- daemon.Program(Monitor).Run(run, command.Env{Args: args, Stdout: log, Stderr: log, Getenv: getenv})
-	}()
+func (d *ownDaemon) inProcess(ctx context.Context, args []string, log io.Writer, getenv func(string) string) (err error) {
 	d.what = "guestprobed (in this process)"
-	d.end = func() error {
-		cancel()
-		if status := <-exited; status != 0 {
-			return fmt.Errorf("exit status %d", status)
-		}
-		return nil
+	if d.end, err = daemon.Start(ctx, args, log, getenv, Monitor); err != nil {
+		return fmt.Errorf("%w: %w", child.ErrNotReady, err)
 	}
-	// Its end closes the pipe as well.
-	if line, _ := io.ReadAll(ready); len(line) > 0 {
-		return nil
-	}
-	return fmt.Errorf("%w: %w", child.ErrNotReady, d.end())
+	return nil
 }
 
 // stop ends the daemon and removes its directory.
