@@ -20,11 +20,7 @@ import (
 const maxBacktrace = 256
 
 func (s *server) getBacktraces(w http.ResponseWriter, r *http.Request) error {
-	q, err := query(r)
-	if err != nil {
-		return err
-	}
-	a, err := lookQuery(q)
+	a, _, err := lookQuery(r)
 	if err != nil {
 		return err
 	}

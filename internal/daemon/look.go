@@ -50,8 +50,11 @@ type lookAt struct {
 	space guest.GPA
 }
 
-// lookQuery reads it from a query.
-func lookQuery(q map[string]string) (a lookAt, err error) {
+// lookQuery reads it from the query of a request, which it returns, too.
+func lookQuery(r *http.Request) (a lookAt, q map[string]string, err error) {
+	if q, err = query(r); err != nil {
+		return a, nil, err
+	}
 	a = lookAt{at: q["at"], vcpu: -1, task: -1}
 	number := func(name string, to *int) {
 		if v, ok := q[name]; ok && err == nil {
@@ -69,7 +72,7 @@ func lookQuery(q map[string]string) (a lookAt, err error) {
 			err = badValue("space %q: not the address of a page table", v)
 		}
 	}
-	return a, err
+	return a, q, err
 }
 
 // root returns the page tables that are meant; 0 stands for those of the kernel.
@@ -148,11 +151,7 @@ func (s *server) near(a guest.GVA) string {
 }
 
 func (s *server) getRegisters(w http.ResponseWriter, r *http.Request) error {
-	q, err := query(r)
-	if err != nil {
-		return err
-	}
-	a, err := lookQuery(q)
+	a, q, err := lookQuery(r)
 	if err != nil {
 		return err
 	}
@@ -206,11 +205,7 @@ func boolQuery(q map[string]string, name string) (bool, error) {
 }
 
 func (s *server) getPageWalk(w http.ResponseWriter, r *http.Request) error {
-	q, err := query(r)
-	if err != nil {
-		return err
-	}
-	a, err := lookQuery(q)
+	a, _, err := lookQuery(r)
 	if err != nil {
 		return err
 	}

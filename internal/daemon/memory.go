@@ -22,11 +22,7 @@ const (
 )
 
 func (s *server) getMemory(w http.ResponseWriter, r *http.Request) error {
-	q, err := query(r)
-	if err != nil {
-		return err
-	}
-	a, err := lookQuery(q)
+	a, q, err := lookQuery(r)
 	if err != nil {
 		return err
 	}
