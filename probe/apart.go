@@ -31,10 +31,9 @@ func (e *Engine) Apart(f func(regs []Regs) error) error {
 }
 
 // apart is Apart with the world stopped.
-func (e *Engine) apart(w World, f func(regs []Regs) error) error {
+func (e *Engine) apart(w World, f func(regs []Regs) error) (err error) {
 	regs := make([]Regs, len(e.cpus))
 	for i := range e.cpus {
-		var err error
 		if regs[i], err = e.cpus[i].own(w.CPU(i)); err != nil {
 			return err
 		}
@@ -47,11 +46,12 @@ func (e *Engine) apart(w World, f func(regs []Regs) error) error {
 		}
 	}
 	texts := e.lift(w)
-	err := f(regs)
-	for _, t := range texts {
-		err = errors.Join(err, w.PatchText(t.addr, t.orig, t.ours))
-	}
-	return err
+	defer func() { // also where f panics
+		for _, t := range texts {
+			err = errors.Join(err, w.PatchText(t.addr, t.orig, t.ours))
+		}
+	}()
+	return f(regs)
 }
 
 // own returns the registers of a vCPU as they would be without the engine.

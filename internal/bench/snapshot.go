@@ -56,7 +56,7 @@ func snapshots(ctx context.Context, runs int) (out Snapshots, err error) {
 		}
 		time.Sleep(runTime)
 		start := time.Now()
-		s, err := m.Save()
+		s, err := m.Save(nil)
 		if err != nil {
 			return out, err
 		}

@@ -28,7 +28,8 @@ type object struct {
 
 	request *api.AttachProgram // that has brought it, if it is of a file
 
-	use sync.RWMutex // held for reading while a map is read, for writing to give them back
+	use   sync.RWMutex // held for reading while a map is read, for writing to give them back
+	ended bool         // they were given back; use guards it
 }
 
 // attachedMap is a map that clients see.
@@ -122,10 +123,8 @@ func (obj *object) own() {
 // takes it away.
 func (o *objects) leave(as []*attached) {
 	for _, obj := range o.left(as) {
-		// Behind those who read its maps, and with the last records of its probes.
-		obj.use.Lock()
-		obj.Close()
-		obj.use.Unlock()
+		// With the last records of its probes.
+		obj.giveBack()
 	}
 }
 
@@ -164,9 +163,25 @@ func (o *objects) end(obj *object) {
 	o.mu.Lock()
 	o.forget(obj)
 	o.mu.Unlock()
+	obj.giveBack()
+}
+
+// giveBack ends the object, behind those who read its maps.
+func (obj *object) giveBack() {
 	obj.use.Lock()
 	defer obj.use.Unlock()
+	obj.ended = true
 	obj.Close()
+}
+
+// hold keeps the object from being given back until use.RUnlock, if that has not been done yet.
+func (obj *object) hold() bool {
+	obj.use.RLock()
+	if obj.ended {
+		obj.use.RUnlock()
+		return false
+	}
+	return true
 }
 
 // sortedMaps returns the maps by number. Callers hold mu.

@@ -19,7 +19,7 @@ import (
 
 // savedGuest is what a Guest has that can be saved.
 type savedGuest interface {
-	Save() (*snapshot.Snapshot, error)
+	Save(with func()) (*snapshot.Snapshot, error)
 	Fits(*snapshot.Snapshot) error
 	ResetTo(ctx context.Context, s *snapshot.Snapshot) error
 }
@@ -62,12 +62,12 @@ func (s *server) save() (*snapshot.Snapshot, error) {
 		return nil, err
 	}
 	defer s.probes.changes.Unlock()
-	snap, err := g.Save()
+	on := s.attachments()
+	defer on.release()
+	snap, err := g.Save(on.values)
 	if err != nil {
 		return nil, err
 	}
-	s.probes.programs.Poll()
-	on := s.attachments()
 	if snap.Attached, err = json.Marshal(on); err != nil {
 		return nil, fmt.Errorf("save: %w", err)
 	}

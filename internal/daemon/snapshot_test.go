@@ -3,12 +3,16 @@ package daemon
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/builtin"
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/kvm/snapshot"
 )
@@ -109,6 +113,72 @@ func TestSnapshotOfPrograms(t *testing.T) {
 	n.await(ps[0].Name, "runs in the guest", func(p api.Probe) bool { return p.Program.InGuest > 100 })
 	if g, err := n.c.Guest(n.ctx); err != nil || g.State != "running" || g.Checks != 0 {
 		t.Errorf("%+v, %v", g, err)
+	}
+}
+
+// TestSnapshotOfOneMoment saves a guest that runs, whose system calls a script counts: in each snapshot the script's map
+// has as many as the guest has counted itself, but for one that each vCPU may be in the middle of.
+func TestSnapshotOfOneMoment(t *testing.T) {
+	const vcpus = 2
+	h := serveMachine(t, vcpus)
+	img, err := guest.ParseELF(builtin.ELF())
+	if err != nil {
+		t.Fatal(err)
+	}
+	sym, err := img.Lookup("syscalls")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := guest.GPA(sym.Addr - 0xffffffff80000000) // as its linker script has it
+	counted := func(s *snapshot.Snapshot) (n int64) {
+		for _, r := range s.Memory {
+			for cpu := range guest.GPA(vcpus) {
+				if off := at + 8*cpu - r.At; off < guest.GPA(len(r.Bytes)) {
+					n += int64(binary.LittleEndian.Uint64(r.Bytes[off:]))
+				}
+			}
+		}
+		return n
+	}
+	if _, err := h.c.Pause(h.ctx); err != nil {
+		t.Fatal(err)
+	}
+	before, _ := h.saved()
+	scripts := []string{
+		"BEGIN { for ($i : 0..4000) { @[$i] = count(); } } interval:hz:1 { @n++; }", // so that it takes a while to read all maps
+		"kprobe:do_syscall { @ = count(); }",
+	}
+	for i, text := range scripts {
+		if _, err := h.c.DetachScript(h.ctx, api.RunScript{Script: text, Detach: fmt.Sprint("script", i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := h.c.Resume(h.ctx); err != nil {
+		t.Fatal(err)
+	}
+	last := int64(0)
+	for i := range 50 {
+		s, _ := h.saved()
+		var on attachments
+		if err := json.Unmarshal(s.Attached, &on); err != nil {
+			t.Fatal(err)
+		}
+		got := int64(0)
+		for _, m := range on.Scripts[1].Maps {
+			for _, e := range m.Entries {
+				for _, v := range e[1:] {
+					got += int64(binary.LittleEndian.Uint64(v))
+				}
+			}
+		}
+		want := counted(s) - counted(before)
+		if got < want-vcpus || got > want+vcpus {
+			t.Errorf("snapshot %d: the script has %d, the guest %d", i, got, want)
+		}
+		last = want
+	}
+	if last < 10 {
+		t.Errorf("the guest has called %d times", last)
 	}
 }
 

@@ -14,6 +14,14 @@ type attachments struct {
 	Scripts  []savedScript   `json:"scripts,omitempty"`
 	Disarmed bool            `json:"disarmed,omitempty"`
 	LeftOut  []string        `json:"leftOut,omitempty"` // what cannot be attached again, in words
+
+	held []heldMaps
+}
+
+// heldMaps are the maps of an object that is held, and where what is in them belongs.
+type heldMaps struct {
+	obj *object
+	to  func() *[]savedMap
 }
 
 // savedObject is an object file with programs on the guest.
@@ -35,7 +43,8 @@ type savedMap struct {
 	Entries [][][]byte `json:"entries"`
 }
 
-// attachments describes what is on the guest. Callers hold changes.
+// attachments describes what is on the guest, but for what is in its maps, and holds the objects with maps until
+// release. Callers hold changes.
 func (s *server) attachments() *attachments {
 	on := &attachments{Disarmed: !s.probes.armed()}
 	left := func(format string, args ...any) { on.LeftOut = append(on.LeftOut, fmt.Sprintf(format, args...)) }
@@ -53,9 +62,13 @@ func (s *server) attachments() *attachments {
 		case a.object != nil && a.object.request != nil:
 			i, known := objects[a.object]
 			if !known {
+				if !a.object.hold() {
+					continue
+				}
 				i = len(on.Objects)
 				objects[a.object] = i
-				on.Objects = append(on.Objects, savedObject{Attach: *a.object.request, Probes: map[string]bool{}, Maps: saveMaps(a.object)})
+				on.Objects = append(on.Objects, savedObject{Attach: *a.object.request, Probes: map[string]bool{}})
+				on.held = append(on.held, heldMaps{a.object, func() *[]savedMap { return &on.Objects[i].Maps }})
 			}
 			on.Objects[i].Probes[a.def.Name()] = enabled
 		case a.stream != nil && !a.stay:
@@ -68,12 +81,13 @@ func (s *server) attachments() *attachments {
 	}
 	for _, k := range s.scripts.all() {
 		sessions[k.own] = true
-		select {
-		case <-k.done:
+		if !k.obj.hold() {
 			left("script %s, which has ended", k.req.Detach)
-		default:
-			on.Scripts = append(on.Scripts, savedScript{Run: k.req, Maps: saveMaps(k.obj)})
+			continue
 		}
+		i := len(on.Scripts)
+		on.Scripts = append(on.Scripts, savedScript{Run: k.req})
+		on.held = append(on.held, heldMaps{k.obj, func() *[]savedMap { return &on.Scripts[i].Maps }})
 	}
 	for _, a := range s.probes.snapshot() {
 		if a.object != nil && a.object.script != nil && !sessions[a.stream] {
@@ -82,6 +96,20 @@ func (s *server) attachments() *attachments {
 		}
 	}
 	return on
+}
+
+// values reads what is in the maps.
+func (on *attachments) values() {
+	for _, h := range on.held {
+		*h.to() = saveMaps(h.obj)
+	}
+}
+
+// release lets the objects end.
+func (on *attachments) release() {
+	for _, h := range on.held {
+		h.obj.use.RUnlock()
+	}
 }
 
 // saveMaps returns what is in the maps of an object.

@@ -48,9 +48,10 @@ func (p bare) back(m *Machine) error {
 
 // Save takes the state of the guest, with the world stopped, which goes on then. The snapshot has nothing of the
 // engine's: see probe.Engine.Apart. What a handler, or the host's own call, is in the middle of is waited
-// for, if the guest runs. Errors are ErrNoSnapshot, probe.ErrInside, ErrCallBusy, ErrNotRunnable for a guest that has ended,
-// ErrClosed, *StopTimeoutError and those of KVM. A handler must not call it.
-func (m *Machine) Save() (*snapshot.Snapshot, error) {
+// for, if the guest runs. With, if it is not nil, is called with the world
+// stopped for what is to be of the same moment; it must not call the engine. Errors are ErrNoSnapshot, probe.ErrInside, ErrCallBusy,
+// ErrNotRunnable for a guest that has ended, ErrClosed, *StopTimeoutError and those of KVM. A handler must not call it.
+func (m *Machine) Save(with func()) (*snapshot.Snapshot, error) {
 	m.life.Lock()
 	defer m.life.Unlock()
 	fail := func(err error) (*snapshot.Snapshot, error) { return nil, fmt.Errorf("save: %w", err) }
@@ -66,7 +67,9 @@ func (m *Machine) Save() (*snapshot.Snapshot, error) {
 		}
 		var s *snapshot.Snapshot
 		err := m.engine.Apart(func(regs []probe.Regs) (err error) {
-			s, err = m.save(regs)
+			if s, err = m.save(regs); err == nil && with != nil {
+				with()
+			}
 			return err
 		})
 		switch {

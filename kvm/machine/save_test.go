@@ -35,12 +35,12 @@ func reread(t *testing.T, s *snapshot.Snapshot) *snapshot.Snapshot {
 // save saves a guest, which is let go on for a moment where it was paused inside a probe's code.
 func save(t *testing.T, m *Machine) *snapshot.Snapshot {
 	t.Helper()
-	s, err := m.Save()
+	s, err := m.Save(nil)
 	for errors.Is(err, probe.ErrInside) {
 		if err := errors.Join(m.Resume(), m.Pause()); err != nil {
 			t.Fatal(err)
 		}
-		s, err = m.Save()
+		s, err = m.Save(nil)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -108,7 +108,7 @@ func TestSaveInTheMiddle(t *testing.T) {
 	if diff := cmp.Diff(want, results(t, m)); diff != "" {
 		t.Errorf("results of the machine that was saved (-without +saved):\n%s", diff)
 	}
-	if _, err := m.Save(); !errors.Is(err, ErrNotRunnable) {
+	if _, err := m.Save(nil); !errors.Is(err, ErrNotRunnable) {
 		t.Errorf("save of a guest that has ended: %v", err)
 	}
 	for range 2 {
