@@ -75,9 +75,19 @@ func Usagef(format string, args ...any) error { return &usageError{fmt.Errorf(fo
 func Main(p Program) int {
 	// The first Ctrl-C ends what runs in good order; a second one, or a reader
 	// of our output that goes away, ends us as it ends any program.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	context.AfterFunc(ctx, stop)
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	ctx, cancel := context.WithCancelCause(context.Background())
+	go func() {
+		first := <-signals
+		signal.Stop(signals) // before anything is done: who sees that done may send the second one
+		cancel(fmt.Errorf("%v signal received", first))
+		select {
+		case second := <-signals:
+			_ = syscall.Kill(os.Getpid(), second.(syscall.Signal))
+		default:
+		}
+	}()
 	return p.Run(ctx, Process())
 }
 
