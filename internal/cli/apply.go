@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -13,6 +11,7 @@ import (
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/internal/files"
 )
 
 // maxList is the longest list of commands, in bytes.
@@ -34,20 +33,11 @@ flags are about every definition.`,
 		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
 			name, in := "standard input", r.Stdin
 			if len(r.Args) > 0 && r.Args[0] != "-" {
-				name = r.Args[0]
-				f, err := os.Open(name)
-				if err != nil {
-					return err
-				}
-				defer f.Close()
-				in = f
+				name, in = r.Args[0], nil
 			}
-			text, err := io.ReadAll(io.LimitReader(in, maxList+1))
-			switch {
-			case err != nil:
-				return fmt.Errorf("%s: %w", name, err)
-			case len(text) > maxList:
-				return fmt.Errorf("%s: more than %d bytes", name, maxList)
+			text, err := files.Input(ctx, in, name, maxList)
+			if err != nil {
+				return err
 			}
 			commands, lines := commandsOf(string(text))
 			if len(commands) == 0 {

@@ -3,12 +3,11 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
 
 	"github.com/spf13/pflag"
 
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/internal/files"
 	"github.com/guestprobe/guestprobe/internal/inguest"
 	"github.com/guestprobe/guestprobe/probe/bpf"
 )
@@ -42,7 +41,7 @@ that the program was refused, or ended by a violation.`,
 			f.StringVar(&backend, "backend", "interp", "`where` it runs: interp or guest")
 			f.IntVar(&cpl, "cpl", 3, "`privilege` in the guest, 0 or 3")
 		},
-		Run: func(_ context.Context, r *command.Run) error {
+		Run: func(ctx context.Context, r *command.Run) error {
 			memory := ""
 			if len(r.Args) > 0 {
 				memory = r.Args[0]
@@ -55,12 +54,9 @@ that the program was refused, or ended by a violation.`,
 			case backend == "interp" && r.Given("cpl"):
 				return command.Usagef("--cpl is for --backend guest")
 			}
-			text, err := io.ReadAll(io.LimitReader(r.Stdin, maxProgramText+1))
+			text, err := files.Input(ctx, r.Stdin, "program", maxProgramText)
 			if err != nil {
-				return fmt.Errorf("read program: %w", err)
-			}
-			if len(text) > maxProgramText {
-				return fmt.Errorf("read program: more than %d characters", maxProgramText)
+				return err
 			}
 			run := bpf.Interpret
 			if backend == "guest" {

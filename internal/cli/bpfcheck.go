@@ -12,6 +12,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest/linux"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/internal/files"
 	"github.com/guestprobe/guestprobe/probe/bpf"
 )
 
@@ -41,7 +42,7 @@ of the file config-RELEASE beside it. Exit status 1 says that a file cannot be l
 			f.BoolVar(&skip, "skip-missing", false, "leave out programs at functions that the kernel does not have")
 			f.BoolVar(&strict, "strict", false, "a program with warnings cannot be loaded")
 		},
-		Run: func(_ context.Context, r *command.Run) error {
+		Run: func(ctx context.Context, r *command.Run) error {
 			places, err := bpf.ParseAt(at)
 			if err != nil {
 				return command.Usagef("--at: %v", err)
@@ -59,7 +60,7 @@ of the file config-RELEASE beside it. Exit status 1 says that a file cannot be l
 			}
 			bad := 0
 			for _, file := range r.Args {
-				if err := checkObject(r, file, sel, strict); err != nil {
+				if err := checkObject(ctx, r, file, sel, strict); err != nil {
 					bad++
 					if err := r.Print("%s: %v\n", file, err); err != nil {
 						return err
@@ -75,8 +76,8 @@ of the file config-RELEASE beside it. Exit status 1 says that a file cannot be l
 }
 
 // checkObject loads one file and prints what is in it.
-func checkObject(r *command.Run, file string, sel bpf.Selection, strict bool) error {
-	b, err := readObject(file)
+func checkObject(ctx context.Context, r *command.Run, file string, sel bpf.Selection, strict bool) error {
+	b, err := readObject(ctx, file)
 	if err != nil {
 		return err
 	}
@@ -133,7 +134,7 @@ func readKernel(image, config string) (*bpf.Kernel, error) {
 	if config == "" {
 		config, missing = filepath.Join(filepath.Dir(image), "config-"+k.Version), true
 	}
-	text, err := os.ReadFile(config)
+	text, err := files.Read(config, bpf.MaxKernelConfig)
 	if err == nil {
 		out.Config = bpf.KernelConfig(string(text))
 	} else if !missing || !errors.Is(err, os.ErrNotExist) {

@@ -24,7 +24,7 @@ func giveFiles(ctx context.Context, r *command.Run, c *client.Client, files []st
 		if !ok || !strings.HasPrefix(path, "/") || from == "" {
 			return command.Usagef("--file %q: want PATH=COPY, with the PATH of a file in the guest, as /usr/bin/cat=cat", f)
 		}
-		b, err := readObject(from)
+		b, err := readObject(ctx, from)
 		if err != nil {
 			return fmt.Errorf("--file: %w", err)
 		}

@@ -3,13 +3,12 @@ package cli
 import (
 	"context"
 	"fmt"
-	"io"
-	"os"
 	"strings"
 
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/internal/files"
 )
 
 // maxObject is the size of the largest object file that the daemon takes.
@@ -44,7 +43,7 @@ func (p *programFlags) check(probes *probeFlags, defs []string) error {
 
 // attach reads the file and attaches its programs.
 func (p *programFlags) attach(ctx context.Context, c *client.Client, probes *probeFlags) ([]api.Probe, error) {
-	object, err := readObject(p.file)
+	object, err := readObject(ctx, p.file)
 	if err != nil {
 		return nil, err
 	}
@@ -68,22 +67,12 @@ func (p *programFlags) attach(ctx context.Context, c *client.Client, probes *pro
 }
 
 // readObject reads a file of bounded size; it may be a pipe.
-func readObject(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
+func readObject(ctx context.Context, path string) ([]byte, error) {
+	b, err := files.Input(ctx, nil, path, maxObject)
+	if err == nil && len(b) == 0 {
+		err = fmt.Errorf("%s: the file is empty", path)
 	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxObject+1))
-	switch {
-	case err != nil:
-		return nil, err
-	case len(b) > maxObject:
-		return nil, fmt.Errorf("%s: larger than %d bytes", path, maxObject)
-	case len(b) == 0:
-		return nil, fmt.Errorf("%s: the file is empty", path)
-	}
-	return b, nil
+	return b, err
 }
 
 // noteRuns says where programs run, and if on the host why.

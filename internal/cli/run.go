@@ -2,15 +2,14 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"io"
-	"os"
 	"strings"
 
 	"github.com/spf13/pflag"
 
 	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/internal/files"
 )
 
 // maxScript bounds a script, in bytes, as the daemon does.
@@ -80,7 +79,7 @@ vm: events, and the reasons why vCPUs leave the guest.`,
 				if len(r.Args) == 0 {
 					return command.Usagef("say what to run: -e SCRIPT, or FILE")
 				}
-				if sf.req.Script, err = readScript(r, r.Args[0]); err != nil {
+				if sf.req.Script, err = readScript(ctx, r, r.Args[0]); err != nil {
 					return err
 				}
 				sf.req.Name, sf.req.Args = r.Args[0], r.Args[1:]
@@ -91,19 +90,11 @@ vm: events, and the reasons why vCPUs leave the guest.`,
 }
 
 // readScript reads the file of a script.
-func readScript(r *command.Run, path string) (string, error) {
-	in := r.Stdin
-	if path != "-" {
-		f, err := os.Open(path)
-		if err != nil {
-			return "", err
-		}
-		defer f.Close()
-		in = f
+func readScript(ctx context.Context, r *command.Run, path string) (string, error) {
+	var in io.Reader
+	if path == "-" {
+		in = r.Stdin
 	}
-	b, err := io.ReadAll(io.LimitReader(in, maxScript+1))
-	if err == nil && len(b) > maxScript {
-		err = fmt.Errorf("%s: a script of more than %d bytes", path, maxScript)
-	}
+	b, err := files.Input(ctx, in, path, maxScript)
 	return string(b), err
 }

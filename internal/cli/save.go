@@ -14,6 +14,7 @@ import (
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/internal/files"
 	"github.com/guestprobe/guestprobe/kvm/snapshot"
 )
 
@@ -35,7 +36,8 @@ func (a *app) save() command.Spec {
 		Short: "Write the guest, as it is now, to a file",
 		Long: `Write the guest as it is now, registers, memory and what is attached to it, to FILE, and
 let it go on. 'guestprobed --restore FILE' has it go on from there, in another process or on another day;
-'guestprobe guest reset --to FILE' in the same one. A file that is there is replaced when all is written.
+'guestprobe guest reset --to FILE' in the same one.
+A file that is there is replaced when all is written, and so is a symbolic link, not what it leads to.
 Linux guests cannot be saved yet.`,
 		Example: `  guestprobe guest save before.gps
   guestprobe guest reset --to before.gps
@@ -68,47 +70,53 @@ Linux guests cannot be saved yet.`,
 // saveTo has the guest saved to a file, which is there when it is complete.
 func saveTo(ctx context.Context, c *client.Client, path string, core bool) (savedFile, error) {
 	out := savedFile{File: path, LeftOut: []string{}}
-	if st, err := os.Stat(path); err == nil && !st.Mode().IsRegular() {
-		return out, fmt.Errorf("save to %s: it is no regular file", path)
+	if path == "" || path == "-" {
+		return out, command.Usagef("guest save %q: a guest is saved to a file; name it, ./- for one of that name", path)
 	}
-	var files [2]*os.File // the snapshot, and the core that is made of it
-	for i := range files {
-		f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-		if err != nil {
-			return out, err
-		}
-		defer func() {
-			f.Close()
-			os.Remove(f.Name()) // it is there when something has failed
-		}()
-		if files[i] = f; !core {
-			break
-		}
+	var failed error // that is not about the file
+	err := files.Replace(path, func(to *os.File) error {
+		failed = out.save(ctx, c, to, core)
+		return failed
+	})
+	if err != nil && !errors.Is(failed, err) {
+		err = fmt.Errorf("save to %w", err)
 	}
-	f := files[0]
+	return out, err
+}
+
+// save has the guest saved to a file, or a core made of that.
+func (out *savedFile) save(ctx context.Context, c *client.Client, to *os.File, core bool) error {
+	f := to
+	if core {
+		var err error
+		if f, err = os.CreateTemp(filepath.Dir(to.Name()), ".guestprobe-*"); err != nil {
+			return err
+		}
+		defer f.Close()
+		os.Remove(f.Name())
+	}
 	if err := c.Save(ctx, f); err != nil {
-		return out, err
+		return err
 	}
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
-		return out, err
+		return err
 	}
 	config, err := snapshot.ReadConfig(f)
 	if err != nil {
-		return out, fmt.Errorf("what the daemon has sent: %w", err)
+		return fmt.Errorf("what the daemon has sent: %w", err)
 	}
 	if core {
-		if out.Partial, err = writeCore(f, files[1]); err != nil {
-			return out, err
+		if out.Partial, err = writeCore(f, to); err != nil {
+			return err
 		}
-		f = files[1]
 	}
-	st, err := f.Stat()
+	st, err := to.Stat()
 	if err != nil {
-		return out, err
+		return err
 	}
 	out.Bytes, out.ID, out.VCPUs, out.Memory = st.Size(), config.ID, config.VCPUs, config.Memory
 	out.LeftOut = append(out.LeftOut, config.LeftOut...)
-	return out, errors.Join(f.Close(), os.Rename(f.Name(), path))
+	return nil
 }
 
 // writeCore makes an ELF core of a snapshot.
@@ -125,9 +133,9 @@ func writeCore(from, to *os.File) (partial bool, err error) {
 
 // resetTo makes the guest what the file has. A daemon that has the snapshot does not get the file.
 func resetTo(ctx context.Context, c *client.Client, path string, paused bool) (g api.Guest, err error) {
-	f, err := os.Open(path)
+	f, _, err := files.Open(path)
 	if err != nil {
-		return g, fmt.Errorf("--to: %w", err)
+		return g, fmt.Errorf("--to %w", err)
 	}
 	defer f.Close()
 	config, err := snapshot.ReadConfig(f)

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -15,6 +14,7 @@ import (
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/internal/files"
 )
 
 // scriptFlags are those of commands that run a script.
@@ -54,7 +54,7 @@ func (s *scriptFlags) run(ctx context.Context, r *command.Run, c *client.Client)
 	}
 	out := r.Stdout
 	if s.output != "" {
-		f, err := os.Create(s.output)
+		f, err := files.Create(ctx, s.output)
 		if err != nil {
 			return err
 		}

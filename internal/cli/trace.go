@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"sync"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/internal/files"
 )
 
 // traceFlags are those of trace.
@@ -90,7 +90,7 @@ func trace(ctx context.Context, run *command.Run, c *client.Client, flags *trace
 	defs := run.Args
 	out := run.Stdout
 	if flags.output != "" {
-		f, err := os.Create(flags.output)
+		f, err := files.Create(ctx, flags.output)
 		if err != nil {
 			return err
 		}

@@ -3,9 +3,9 @@ package daemon
 import (
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/builtin"
@@ -13,6 +13,7 @@ import (
 	"github.com/guestprobe/guestprobe/guest/linux"
 	"github.com/guestprobe/guestprobe/guest/types"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/internal/files"
 	"github.com/guestprobe/guestprobe/kvm/host"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe/event"
@@ -89,18 +90,12 @@ func loadLinux(o *options) (*machine.LinuxConfig, error) {
 
 // readInitrd reads a regular file that fits into the guest's memory.
 func readInitrd(path string, memory uint64) ([]byte, error) {
-	st, err := os.Stat(path)
+	b, err := files.Read(path, int64(memory))
 	switch {
+	case errors.Is(err, files.ErrTooLarge):
+		return nil, fmt.Errorf("load initrd %w: it does not fit into the guest's memory (--memory %s)", err, formatSize(memory))
 	case err != nil:
-		return nil, fmt.Errorf("load initrd: %w", err)
-	case !st.Mode().IsRegular():
-		return nil, fmt.Errorf("load initrd %s: not a regular file", path)
-	case uint64(st.Size()) > memory:
-		return nil, fmt.Errorf("load initrd %s: %s are more than the guest's memory (--memory %s)", path, formatSize(uint64(st.Size())), formatSize(memory))
-	}
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("load initrd: %w", err)
+		return nil, fmt.Errorf("load initrd %w", err)
 	}
 	return b, nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/linux"
+	"github.com/guestprobe/guestprobe/internal/files"
 	"github.com/guestprobe/guestprobe/probe/bpf"
 )
 
@@ -44,7 +45,7 @@ func (k *kernelInfo) read() {
 	}
 	// As distributions name it, and as libbpf looks for it.
 	config := filepath.Join(filepath.Dir(k.path), "config-"+k.image.Version)
-	if text, err := os.ReadFile(config); err == nil {
+	if text, err := files.Read(config, bpf.MaxKernelConfig); err == nil {
 		k.known.Config = bpf.KernelConfig(string(text))
 	} else if !errors.Is(err, os.ErrNotExist) {
 		k.log.Warn("programs that need the kernel's configuration are refused", "error", err)

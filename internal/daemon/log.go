@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+
+	"golang.org/x/sys/unix"
 )
 
 // logWriter passes log lines on and survives a destination that fails: a full
@@ -55,7 +57,7 @@ func newLog(o *options, stderr io.Writer) (*slog.Logger, *logWriter, io.Closer, 
 	w := &logWriter{name: "to standard error", w: stderr}
 	var closer io.Closer = io.NopCloser(nil)
 	if o.logFile != "" {
-		f, err := os.OpenFile(o.logFile, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o640)
+		f, err := os.OpenFile(o.logFile, os.O_WRONLY|os.O_CREATE|os.O_APPEND|unix.O_NONBLOCK, 0o640) // a named pipe that nobody reads is ENXIO
 		if err != nil {
 			return nil, nil, nil, fmt.Errorf("log file: %w", err)
 		}

@@ -6,13 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strconv"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/internal/files"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/kvm/snapshot"
 )
@@ -129,9 +129,9 @@ func (s *server) resetTo(id string) (func(context.Context) error, error) {
 
 // readSnapshot reads the file of --restore, and makes options what it says where they say nothing.
 func readSnapshot(o *options) (*snapshot.Snapshot, error) {
-	f, err := os.Open(o.restore)
+	f, _, err := files.Open(o.restore)
 	if err != nil {
-		return nil, fmt.Errorf("--restore: %w", err)
+		return nil, fmt.Errorf("--restore %w", err)
 	}
 	defer f.Close()
 	snap, err := snapshot.Read(f, guest.MaxRAM+guest.LoaderSize)

@@ -1,13 +1,13 @@
 package elffile
 
 import (
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/guestprobe/guestprobe/internal/files"
 )
 
 // ReadFile reads the regular file at path, which errors begin with. One above
@@ -39,31 +39,19 @@ func MapFile(path string, limit int64) (b []byte, unmap func(), err error) {
 
 // open gives the regular file at path, and its size, to read.
 func open(path string, limit int64, read func(*os.File, int64) ([]byte, error)) ([]byte, error) {
-	b, err := openRegular(path, limit, read)
-	if err == nil {
-		return b, nil
-	}
-	if e := (*fs.PathError)(nil); errors.As(err, &e) {
-		err = e.Err // it has the path, too
-	}
-	return nil, fmt.Errorf("%s: %w", path, err)
-}
-
-func openRegular(path string, limit int64, read func(*os.File, int64) ([]byte, error)) ([]byte, error) {
-	// Asked before opening, which would wait for the other end of a named pipe.
-	st, err := os.Stat(path)
-	switch {
-	case err != nil:
-		return nil, err
-	case !st.Mode().IsRegular():
-		return nil, errors.New("not a regular file")
-	case st.Size() > limit:
-		return nil, &Error{Part: "file", Reason: fmt.Sprintf("%d bytes, more than %d", st.Size(), limit), Fix: "strip its debug information"}
-	}
-	f, err := os.Open(path)
+	f, size, err := files.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	return read(f, st.Size())
+	var b []byte
+	if size > limit {
+		err = &Error{Part: "file", Reason: fmt.Sprintf("%d bytes, more than %d", size, limit), Fix: "strip its debug information"}
+	} else {
+		b, err = read(f, size)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return b, nil
 }

@@ -105,6 +105,10 @@ func KernelVersion(release string) uint32 {
 	return v[0]<<16 | v[1]<<8 | v[2]
 }
 
+// MaxKernelConfig is the size in bytes of the largest file of a kernel's configuration that is read; one of a
+// distribution has 300 KiB.
+const MaxKernelConfig = 16 << 20
+
 // KernelConfig reads the options of a kernel's .config, for Kernel.Config. Lines that are
 // none are passed over.
 func KernelConfig(text string) func(name string) (string, bool) {

@@ -1,0 +1,109 @@
+package files
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// put makes a file with a text, and returns its path.
+func put(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "f")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// pipe makes a named pipe that nobody has open.
+func pipe(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "p")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestRead: regular files are read up to a limit, and nothing else is waited for.
+func TestRead(t *testing.T) {
+	path := put(t, "text")
+	if b, err := Read(path, 4); err != nil || string(b) != "text" {
+		t.Errorf("%q, %v", b, err)
+	}
+	if _, err := Read(path, 3); !errors.Is(err, ErrTooLarge) {
+		t.Errorf("above the limit: %v", err)
+	}
+	for _, path := range []string{pipe(t), t.TempDir(), "/dev/zero", filepath.Join(t.TempDir(), "none"), strings.Repeat("x", 300), ""} {
+		if _, err := Read(path, 4); err == nil || !strings.HasPrefix(err.Error(), path+": ") {
+			t.Errorf("%q: %v", path, err)
+		}
+	}
+}
+
+// TestInput: what comes through a pipe is waited for until the user has enough of that.
+func TestInput(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	path := pipe(t)
+	if _, err := Input(ctx, nil, path, 4); !errors.Is(err, context.Canceled) {
+		t.Errorf("a pipe that nobody writes into: %v", err)
+	}
+	w, err := os.OpenFile(path, os.O_RDWR, 0) // who waits there is let go
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	if b, err := Input(context.Background(), strings.NewReader("text"), "-", 4); err != nil || string(b) != "text" {
+		t.Errorf("%q, %v", b, err)
+	}
+	if _, err := Input(context.Background(), nil, put(t, "text"), 3); !errors.Is(err, ErrTooLarge) {
+		t.Errorf("above the limit: %v", err)
+	}
+}
+
+// TestReplace: a file is there as a whole, or as it was, and nothing else is left behind.
+func TestReplace(t *testing.T) {
+	path, failed := put(t, "old"), errors.New("failed")
+	write := func(text string, err error) func(*os.File) error {
+		return func(f *os.File) error {
+			_, e := f.WriteString(text)
+			return errors.Join(e, err)
+		}
+	}
+	if err := Replace(path, write("half", failed)); !errors.Is(err, failed) {
+		t.Error(err)
+	}
+	if b, err := os.ReadFile(path); err != nil || string(b) != "old" {
+		t.Errorf("behind a failure: %q, %v", b, err)
+	}
+	if err := Replace(path, func(f *os.File) error { // a file that cannot be written
+		f.Close()
+		return write("new", nil)(f)
+	}); !errors.Is(err, os.ErrClosed) || !strings.HasPrefix(err.Error(), path+": ") {
+		t.Error(err)
+	}
+	if err := Replace(path, write("new", nil)); err != nil {
+		t.Error(err)
+	}
+	if b, err := os.ReadFile(path); err != nil || string(b) != "new" {
+		t.Errorf("%q, %v", b, err)
+	}
+	if left, err := os.ReadDir(filepath.Dir(path)); err != nil || len(left) != 1 {
+		t.Errorf("there are %v, %v", left, err)
+	}
+	for path, want := range map[string]error{
+		pipe(t): nil, t.TempDir(): nil, filepath.Join(t.TempDir(), "none", "x"): fs.ErrNotExist, strings.Repeat("x", 300): syscall.ENAMETOOLONG,
+	} {
+		err := Replace(path, write("new", nil))
+		if err == nil || !strings.HasPrefix(err.Error(), path+": ") || want != nil && !errors.Is(err, want) || strings.Contains(err.Error(), ".guestprobe-") {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
