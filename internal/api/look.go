@@ -165,11 +165,14 @@ type ResumeGuest struct {
 	VCPU *int `json:"vcpu,omitempty"` // let this one go on, which is stopped; nil: all
 }
 
+// MaxSteps is how many instructions one Step may have executed.
+const MaxSteps = 1_000_000
+
 // Step is the body of POST /v1/guest/step: one of the ways in which a vCPU that is stopped goes on for a while.
 type Step struct {
 	VCPU  *int   `json:"vcpu,omitempty"`  // nil: the one that is stopped
 	How   string `json:"how"`             // StepInto, StepNext, StepFinish or StepUntil
-	Count int    `json:"count,omitempty"` // of StepInto and StepNext: how many instructions, 1 to 1000000; 0 means 1
+	Count int    `json:"count,omitempty"` // of StepInto and StepNext: how many instructions, 1 to MaxSteps; 0 means 1
 	At    string `json:"at,omitempty"`    // of StepUntil: an address, as GET /v1/memory has it
 
 	TimeoutMS *int `json:"timeoutMs,omitempty"` // 1 to 60000; nil means 5000

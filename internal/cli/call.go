@@ -39,10 +39,10 @@ neither in time refuses.`,
 		},
 		Complete: a.completeSymbols(),
 		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
-			if timeout < time.Millisecond || timeout > time.Minute {
-				return command.Usagef("--timeout %v: not from 1ms to 1m", timeout)
+			ms, err := timeoutMS(timeout)
+			if err != nil {
+				return err
 			}
-			ms := int(timeout.Milliseconds())
 			req := api.Call{TimeoutMS: &ms}
 			if addr, err := strconv.ParseUint(r.Args[0], 0, 64); err == nil {
 				req.Addr = api.Hex(addr)
@@ -63,6 +63,14 @@ neither in time refuses.`,
 			return r.Show(res, func() error { return r.Print("%d (0x%x)\n", res.Value, uint64(res.Ret)) })
 		}),
 	}
+}
+
+// timeoutMS is a --timeout in milliseconds, as the daemon takes it.
+func timeoutMS(timeout time.Duration) (int, error) {
+	if timeout < time.Millisecond || timeout > time.Minute {
+		return 0, command.Usagef("--timeout %v: not from 1ms to 1m", timeout)
+	}
+	return int(timeout.Milliseconds()), nil
 }
 
 // parseArg reads an argument of a call: any 64-bit number, negative ones too.

@@ -34,12 +34,13 @@ func (a *app) guest() command.Spec {
 		f.StringVar(&to, "to", "", "make the guest what it was when 'guest save' wrote this `file`, with the probes of now")
 	}
 	vcpu := -1
-	resume := action("resume", "Let the guest run, and vCPUs that are stopped", func(ctx context.Context, c *client.Client) (api.Guest, error) {
-		if vcpu >= 0 {
+	resume := action("resume", "Let the guest run, and vCPUs that are stopped", nil)
+	resume.Run = show(a, func(ctx context.Context, r *command.Run, c *client.Client) (api.Guest, error) {
+		if r.Given("vcpu") {
 			return c.ResumeVCPU(ctx, vcpu)
 		}
 		return c.Resume(ctx)
-	})
+	}, printGuest)
 	resume.Flags = func(f *pflag.FlagSet) { f.IntVar(&vcpu, "vcpu", -1, "let this `VCPU` go on only, which is stopped") }
 	return command.Spec{
 		Use:   "guest",

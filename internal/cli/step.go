@@ -23,12 +23,15 @@ func (a *app) goOn(spec command.Spec, how string, ask func(r *command.Run, s *ap
 	spec.Long += "\n\n" + steppingHelp
 	spec.Flags = func(f *pflag.FlagSet) {
 		f.IntVar(&vcpu, "vcpu", -1, "the `VCPU`, where several are stopped")
-		f.DurationVar(&timeout, "timeout", timeout, "give up after this `TIME`")
+		f.DurationVar(&timeout, "timeout", timeout, "give up after this `TIME`, 1ms to 1m")
 	}
 	spec.Run = show(a, func(ctx context.Context, r *command.Run, c *client.Client) (api.Stepped, error) {
-		ms := int(timeout.Milliseconds())
+		ms, err := timeoutMS(timeout)
+		if err != nil {
+			return api.Stepped{}, err
+		}
 		req := api.Step{How: how, TimeoutMS: &ms}
-		if vcpu >= 0 {
+		if r.Given("vcpu") {
 			req.VCPU = &vcpu
 		}
 		if err := ask(r, &req); err != nil {
@@ -45,8 +48,8 @@ func counted(r *command.Run, s *api.Step) error {
 		return nil
 	}
 	n, err := strconv.Atoi(r.Args[0])
-	if s.Count = n; err != nil || n < 1 {
-		return command.Usagef("N %q: not a number of instructions", r.Args[0])
+	if s.Count = n; err != nil || n < 1 || n > api.MaxSteps {
+		return command.Usagef("N %q: not a number of instructions, 1 to %d", r.Args[0], api.MaxSteps)
 	}
 	return nil
 }
@@ -54,8 +57,8 @@ func counted(r *command.Run, s *api.Step) error {
 func (a *app) step() command.Spec {
 	return a.goOn(command.Spec{
 		Use: "step [N]", Short: "Have a stopped vCPU execute N instructions",
-		Long: `Execute one instruction, or N, also those of functions that are called. No interrupt comes in
-between; an exception leads to the guest's handler, and a hlt does not wait.`,
+		Long: `Execute one instruction, or N, at most 1000000, also those of functions that are called. No interrupt
+comes in between; an exception leads to the guest's handler, and a hlt does not wait.`,
 		Example: "  guestprobe step\n  guestprobe step 10 --vcpu 0", Args: command.Between(0, 1, ""),
 	}, api.StepInto, counted)
 }
@@ -63,7 +66,7 @@ between; an exception leads to the guest's handler, and a hlt does not wait.`,
 func (a *app) next() command.Spec {
 	return a.goOn(command.Spec{
 		Use: "next [N]", Short: "Have a stopped vCPU execute N instructions, calls as one",
-		Long:    "Execute one instruction, or N; a call is over when it has returned, or a probe has stopped the vCPU.",
+		Long:    "Execute one instruction, or N, at most 1000000; a call is over when it has returned, or a probe has stopped the vCPU.",
 		Example: "  guestprobe next", Args: command.Between(0, 1, ""),
 	}, api.StepNext, counted)
 }

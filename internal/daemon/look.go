@@ -106,23 +106,34 @@ func (a lookAt) addr(s *server, l *machine.Look) (guest.GVA, error) {
 		return base, nil
 	}
 	// A name may hold a plus or a minus, as in C++.
-	if k := strings.LastIndexAny(a.at, "+-"); k > 0 {
-		if off, e := strconv.ParseUint(a.at[k+1:], 0, 64); e == nil {
-			if base, err = s.baseAddr(a.at[:k], max(a.vcpu, 0), l); err == nil {
-				if a.at[k] == '-' {
-					off = -off
-				}
-				return base + guest.GVA(off), nil
-			}
-		}
+	k := strings.LastIndexAny(a.at, "+-")
+	if k <= 0 {
+		return 0, err
 	}
-	return 0, err
+	off, bad := strconv.ParseUint(a.at[k+1:], 0, 64)
+	if bad != nil && !errors.Is(bad, strconv.ErrRange) {
+		return 0, err
+	}
+	if base, err = s.baseAddr(a.at[:k], max(a.vcpu, 0), l); err != nil {
+		return 0, err
+	}
+	to, beyond := uint64(base)+off, off > ^uint64(base)
+	if a.at[k] == '-' {
+		to, beyond = uint64(base)-off, off > uint64(base)
+	}
+	if beyond || bad != nil {
+		return 0, badValue("at %q: it has more than the 64 bits of an address", a.at)
+	}
+	return guest.GVA(to), nil
 }
 
 // baseAddr returns the address that a number, a name or a register of a vCPU has.
 func (s *server) baseAddr(at string, cpu int, l *machine.Look) (guest.GVA, error) {
-	if n, err := strconv.ParseUint(at, 0, 64); err == nil {
+	switch n, err := strconv.ParseUint(at, 0, 64); {
+	case err == nil:
 		return guest.GVA(n), nil
+	case errors.Is(err, strconv.ErrRange):
+		return 0, badValue("at %q: it has more than the 64 bits of an address", at)
 	}
 	if name, ok := strings.CutPrefix(at, "%"); ok {
 		r, err := l.Registers(cpu)

@@ -16,7 +16,6 @@ import (
 
 // Limits of a step.
 const (
-	maxSteps     = 1_000_000
 	defaultSteps = 5 * time.Second
 	maxStepTime  = time.Minute
 )
@@ -88,8 +87,8 @@ func (s *server) stepGuest(w http.ResponseWriter, r *http.Request) error {
 	}
 	n := max(req.Count, 1)
 	switch {
-	case req.Count < 0 || req.Count > maxSteps:
-		return badValue("count %d: not in 1 to %d", req.Count, maxSteps)
+	case req.Count < 0 || req.Count > api.MaxSteps:
+		return badValue("count %d: not in 1 to %d", req.Count, api.MaxSteps)
 	case req.Count != 0 && req.How != api.StepInto && req.How != api.StepNext:
 		return badValue("count: %s and %s have one", api.StepInto, api.StepNext)
 	case (req.At != "") != (req.How == api.StepUntil):
@@ -117,6 +116,9 @@ func (s *server) stepGuest(w http.ResponseWriter, r *http.Request) error {
 		var addr guest.GVA
 		err = s.look(func(l *machine.Look) (err error) {
 			addr, err = lookAt{at: req.At, vcpu: cpu}.addr(s, l)
+			if err == nil && addr == 0 {
+				err = badValue("at %q: nothing can stop at address 0", req.At)
+			}
 			return err
 		})
 		if err == nil {

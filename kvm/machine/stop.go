@@ -134,9 +134,11 @@ func (m *Machine) Step(ctx context.Context, cpu, n int) (int, error) {
 		err = ErrNotRunnable
 	case v.steps != nil:
 		err = ErrBusyStepping
-	case v.resting && (v.activity == VCPUIdle || v.activity == VCPUHalted):
+	case !v.resting || m.phase == PhaseRunning && v.stop == nil:
+		err = fmt.Errorf("vcpu %d: %w", cpu, ErrNotStopped)
+	case v.activity == VCPUIdle || v.activity == VCPUHalted:
 		err = fmt.Errorf("vcpu %d: %w", cpu, ErrHalted)
-	case !v.resting || !v.between || m.phase == PhaseRunning && v.stop == nil:
+	case !v.between:
 		err = fmt.Errorf("vcpu %d: %w", cpu, ErrNotStopped)
 	case m.engine.InSlot(guest.GVA(v.regs.RIP)):
 		err = fmt.Errorf("vcpu %d: %w", cpu, ErrInEngine)

@@ -179,7 +179,7 @@ func Read(r io.Reader, limit uint64) (*Snapshot, error) {
 			case len(s.CPUs) != s.Config.VCPUs:
 				return nil, fmt.Errorf("%w: %d of %d vCPUs", ErrDamaged, len(s.CPUs), s.Config.VCPUs)
 			}
-			return s, nil
+			return s, in.end()
 		default:
 			err = fmt.Errorf("%w: section %d", ErrDamaged, kind)
 		}
@@ -189,9 +189,30 @@ func Read(r io.Reader, limit uint64) (*Snapshot, error) {
 	}
 }
 
-// ReadConfig reads the beginning of a file, and looks at nothing else. Errors are those of Read.
-func ReadConfig(r io.Reader) (c Config, err error) {
-	return c, (&reader{r: r}).config(&c)
+// ReadConfig reads the beginning of a file, and of all else no more than that it is there and nothing behind it.
+// Errors are those of Read.
+func ReadConfig(r io.ReadSeeker) (c Config, err error) {
+	in := &reader{r: r}
+	if err := in.config(&c); err != nil {
+		return c, err
+	}
+	for {
+		kind, size, err := in.header()
+		switch {
+		case err != nil:
+			return c, err
+		case kind == kindEnd:
+			if _, err := in.bytes(size, 4); err != nil {
+				return c, err
+			}
+			return c, in.end()
+		case size > maxAttached:
+			return c, fmt.Errorf("%w: a section has %d bytes", ErrDamaged, size)
+		}
+		if _, err := r.Seek(int64(size), io.SeekCurrent); err != nil {
+			return c, fmt.Errorf("read snapshot: %w", err)
+		}
+	}
 }
 
 // reader reads sections, and sums what was read.
@@ -229,6 +250,17 @@ func cut(err error) error {
 		return ErrTruncated
 	}
 	return fmt.Errorf("read snapshot: %w", err)
+}
+
+// end says whether the file is over, as it is behind its last section.
+func (r *reader) end() error {
+	switch _, err := r.bytes(1, 1); {
+	case err == nil:
+		return fmt.Errorf("%w: it goes on behind its end", ErrDamaged)
+	case err != ErrTruncated:
+		return err
+	}
+	return nil
 }
 
 func (r *reader) header() (kind int, size uint64, err error) {

@@ -68,6 +68,18 @@ func TestDamage(t *testing.T) {
 			t.Fatalf("the first %d bytes: %v", n, err)
 		}
 	}
+	for n := range b {
+		if _, err := ReadConfig(bytes.NewReader(b[:n])); err == nil {
+			t.Fatalf("the configuration of the first %d bytes is read", n)
+		}
+	}
+	long := append(bytes.Clone(b), 0)
+	if _, err := Read(bytes.NewReader(long), 1<<20); !errors.Is(err, ErrDamaged) {
+		t.Errorf("a byte behind the end: %v", err)
+	}
+	if _, err := ReadConfig(bytes.NewReader(long)); !errors.Is(err, ErrDamaged) {
+		t.Errorf("a byte behind the end, of which the configuration is read: %v", err)
+	}
 	for i := range b {
 		b[i] ^= 0x40
 		_, err := Read(bytes.NewReader(b), 1<<20)
