@@ -44,9 +44,9 @@ var ptRegs = [frameRegisters]int32{FrameRSP: 152, FrameRBP: 32, FrameR10: 56, Fr
 
 const ptRegsRIP = 128
 
-// maxFrame bounds the distance from one frame to the next on one stack: stacks are
+// MaxFrame, in bytes, bounds the distance from one frame to the next on one stack: stacks are
 // not larger.
-const maxFrame = 8 << 20
+const MaxFrame = 8 << 20
 
 // Frame is one activation on a stack.
 type Frame struct {
@@ -88,7 +88,7 @@ func (f *Frame) Caller(r FrameRule, word func(addr uint64) (uint64, bool)) bool 
 		return false
 	}
 	// Stacks grow down, so that callers on the same one are above.
-	if !r.Trap && !r.Indirect && (cfa <= sp || cfa-sp > maxFrame) {
+	if !r.Trap && !r.Indirect && (cfa <= sp || cfa-sp > MaxFrame) {
 		return false
 	}
 	at := cfa + uint64(int64(r.Return))

@@ -312,6 +312,9 @@ func (t *instances) refers(m *marking) {
 
 // drop implements resident.
 func (t *instances) drop(g *collector) {
+	if t.shown != nil {
+		g.opt.placer.FreeShared(t.shownAt)
+	}
 	if !t.shared() {
 		return
 	}

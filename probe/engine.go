@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
@@ -44,6 +45,13 @@ type Engine struct {
 	awaited awaited // hidden ones
 
 	samples tally // of Sample
+
+	chain struct { // of the image syms
+		mu    sync.Mutex
+		syms  Symbols
+		found *Chain
+		err   error
+	}
 }
 
 // New returns an engine for t without probes.

@@ -13,8 +13,17 @@ import (
 func (t *instances) assemble(at guest.GVA, exit []byte) []byte {
 	t.tramps = at
 	if !t.shared() {
-		t.end = at + guest.GVA(t.n*trampSize)
-		return bytes.Repeat([]byte{insn.Int3}, t.n*trampSize)
+		a := insn.NewAsm(uint64(at))
+		end := a.NewLabel()
+		for range t.n { // of which all but the int3 is there to be read
+			a.Append(bytes.Repeat([]byte{insn.Int3}, trampJump))
+			a.Jmp(end)
+			a.Append([]byte{insn.Int3})
+		}
+		t.head(a)
+		a.Place(end)
+		t.end = guest.GVA(a.PC())
+		return a.Code()
 	}
 	a := insn.NewAsm(uint64(at))
 	common := a.NewLabel()
@@ -26,6 +35,7 @@ func (t *instances) assemble(at guest.GVA, exit []byte) []byte {
 		a.Jmp(common)
 		a.Align(trampSize)
 	}
+	t.head(a)
 	a.Place(common)
 	t.returnCode(a, exit)
 	t.end = guest.GVA(a.PC())

@@ -42,10 +42,12 @@ type instances struct {
 	n     int // records: when the table is shared, a power of two
 	cpus  int // with a line; 0: the table is private
 
-	base   guest.GVA // of the memory, when it is shared
-	bytes  []byte
-	words  []atomic.Uint64
-	stride int // bytes from one record to the next
+	base    guest.GVA // of the memory, when it is shared
+	bytes   []byte
+	words   []atomic.Uint64
+	shown   []atomic.Uint64 // private, nil for want of memory: by record what its trampoline stands for, which the guest can read
+	shownAt guest.GVA
+	stride  int // bytes from one record to the next
 
 	tramps guest.GVA     // the first trampoline
 	left   bool          // there are none: the function's returns are probed (leaves.go)

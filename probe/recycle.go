@@ -232,7 +232,7 @@ func (t *instances) forget(i int, state uint64, root guest.GPA, buf []byte) int 
 	if !ok || !t.ownerGone(i, -t.task(i), root, buf) || !t.word(i, instState).CompareAndSwap(state, state+nextTaken) {
 		return 0
 	}
-	t.word(i, instNext).Store(0)
+	t.lead(i, 0)
 	t.word(i, instState).Store(state + nextTaken - phaseEntering)
 	return 1
 }

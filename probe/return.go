@@ -104,7 +104,7 @@ func (c *cpu) hook(s State) {
 	// vCPU finds from it what it leads to.
 	for _, a := range entered {
 		a.t.word(a.i, instPlace).Store(s.Regs.RSP)
-		a.t.word(a.i, instNext).Store(uint64(next))
+		a.t.lead(a.i, next)
 		a.t.word(a.i, instRoot).Store(uint64(s.Root))
 		task, at := c.taskOf(s, a.t.tasks)
 		a.t.word(a.i, instOwner).Store(uint64(at))

@@ -49,7 +49,13 @@ func (x *returns) prepare(rp *retprobe, st *site) (*instances, *Error) {
 		t.short = errors.Is(why, syscall.ENOMEM) || errors.Is(why, code.ErrNoMemory)
 	}
 	t.keep(make([]byte, t.size()))
+	if x.can[guest.Level(t.user)].NoExec == "" {
+		x.show(t)
+	}
 	if err := x.put(t); err != nil {
+		if t.shown != nil {
+			x.opt.placer.FreeShared(t.shownAt)
+		}
 		detail := fmt.Sprintf("%d instances", t.n)
 		if x.can[guest.Level(t.user)].NoExec != "" {
 			detail += fmt.Sprintf("; before the engine has memory in the guest there are %d trampolines for all return probes: attach the others once the guest's kernel has started", len(x.padding(t.user)))

@@ -77,21 +77,11 @@ func (e *Engine) UnwindFrom(root guest.GPA, f guest.Frame, limit int) (frames []
 
 // caller goes to the caller of f, and reports whether there is one.
 func (c *cpu) caller(f *guest.Frame, root guest.GPA, syms Symbols, img Image) bool {
-	rule, ok := guest.FrameRule{}, false
 	at := f.At()
 	if f.User {
 		at = c.fileCode(root, at)
 	}
-	if img != nil {
-		rule, ok = img.FrameRule(at)
-	}
-	if !ok && f.Exact {
-		rule, ok = prologue(at, syms)
-	}
-	if !ok {
-		// push %rbp; mov %rsp,%rbp: what RBP points to since.
-		rule = guest.FrameRule{Base: guest.FrameRBP, CFA: 16, Return: -8, RBP: -16}
-	}
+	rule := frameRule(at, f.Exact, syms, img)
 	// The interrupted code's stack is read with its own rights. An address that cannot
 	// be read ends a walk, and is nobody's fault.
 	s := State{Root: root}
@@ -112,6 +102,21 @@ func (c *cpu) caller(f *guest.Frame, root guest.GPA, syms Symbols, img Image) bo
 		}
 	}
 	return syms.IsText(guest.GVA(f.PC))
+}
+
+// frameRule returns the rule at at; exact says that it is the next instruction to run.
+func frameRule(at guest.GVA, exact bool, syms Symbols, img Image) guest.FrameRule {
+	if img != nil {
+		if rule, ok := img.FrameRule(at); ok {
+			return rule
+		}
+	}
+	if exact {
+		if rule, ok := prologue(at, syms); ok {
+			return rule
+		}
+	}
+	return ByPointer
 }
 
 // prologue returns the rule for pc when it is at the beginning of a function or
