@@ -13,6 +13,7 @@ var scripts = []struct{ name, beside, text string }{
 	{"script_count", rowFloorCount, "kprobe:user_hot { @ = count(); }"},
 	{"script_by_arg", rowByArg, "kprobe:user_hot { @[arg0] = count(); }"},
 	{"script_histogram", rowHistogram, "kprobe:user_hot { @ = hist(arg1); }"},
+	{"script_stack", "script_by_arg", "kprobe:user_hot { @[ustack(8)] = count(); }"},
 	{"script_latency", rowLatency, "kprobe:user_hot { @start[tid] = nsecs; } kretprobe:user_hot /has_key(@start, tid)/ { @ = hist(nsecs - @start[tid]); delete(@start, tid); }"},
 }
 

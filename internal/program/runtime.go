@@ -151,7 +151,7 @@ func (rt *Runtime) clock() (bpf.Clock, error) {
 }
 
 // layout is what compiled code of that privilege may rely on.
-func (rt *Runtime) layout(user bool) bpf.Layout {
+func (rt *Runtime) layout(user bool, ch *probe.Chain) bpf.Layout {
 	p := rt.profile()
 	if p == nil {
 		return bpf.Layout{Fixups: true}
@@ -161,6 +161,9 @@ func (rt *Runtime) layout(user bool) bpf.Layout {
 		l.Task.Current = p.TaskOff
 	} else {
 		l.Task.Stack = &bpf.StackProfile{Mask: p.StackMask, Magic: p.StackMagic, MagicOff: p.MagicOff}
+	}
+	if ch != nil {
+		l.Frames = frames(ch, user)
 	}
 	return l
 }
@@ -186,8 +189,14 @@ func (rt *Runtime) where(p *bpf.Program, user bool) error {
 	}
 	for _, h := range p.Helpers() {
 		info := helperInfo[h]
-		if why := rt.cfg.Engine.Capabilities(user).NoFault; why != "" && info.Reads() {
+		walks := h == bpf.HelperGetStack || h == bpf.HelperGetStackID
+		if why := rt.cfg.Engine.Capabilities(user).NoFault; why != "" && (info.Reads() || walks) {
 			return fmt.Errorf("it calls %v, which may fault: %s", h, why)
+		}
+		if walks {
+			if _, err := rt.cfg.Engine.Chain(); err != nil {
+				return fmt.Errorf("it calls %v, which %s: %w", h, info.Why, err)
+			}
 		}
 		if h.IsClock() {
 			if _, err := rt.clock(); err != nil {

@@ -17,11 +17,14 @@ import (
 // each vCPU. That memory is used for nothing else while a task that was interrupted in
 // the code may come back.
 type blocks struct {
+	rt     *Runtime
 	prog   *bpf.Program
 	mem    *arena
 	area   bpf.Area
 	stride int
 	funcIP guest.GVA
+	frame  *bpf.FrameAt // of the code that it interrupts
+	chain  *probe.Chain
 	cpus   int
 	code   []byte
 	info   *bpf.Info
@@ -45,12 +48,19 @@ type machineCode struct {
 	code []byte
 	info *bpf.Info
 	err  error
+
+	chain *probe.Chain // of a program that walks stacks: what it knows of them
 }
 
 // compile compiles p for code of that privilege. cookie is what it is told by
 // get_attach_cookie.
 func (rt *Runtime) compile(p *bpf.Program, user bool, cookie uint64) (c machineCode) {
-	l := rt.layout(user)
+	if walks(p) {
+		if c.chain, c.err = rt.cfg.Engine.Chain(); c.err != nil {
+			return c
+		}
+	}
+	l := rt.layout(user, c.chain)
 	l.Cookie = cookie
 	c.code, c.info, c.err = bpf.Compile(p, l)
 	return c
@@ -87,8 +97,11 @@ func (rt *Runtime) stage(p *bpf.Program, made machineCode, funcIP guest.GVA, use
 		}
 		clock = bpf.Clock{} // where has looked whether it matters otherwise
 	}
-	b := &blocks{prog: p, mem: rt.arena(user), stride: info.BlockSize, funcIP: funcIP, cpus: rt.cfg.CPUs, code: code, info: info, again: again}
+	b := &blocks{rt: rt, prog: p, mem: rt.arena(user), stride: info.BlockSize, funcIP: funcIP, chain: made.chain, cpus: rt.cfg.CPUs, code: code, info: info, again: again}
 	b.base, b.out = make([]blockCounts, b.cpus), make([]bool, b.cpus)
+	if b.frame, err = rt.frame(p, b.chain, funcIP); err != nil {
+		return nil, err
+	}
 	if b.area, err = b.mem.Alloc(b.stride*b.cpus + lostSize); err != nil {
 		return nil, err
 	}
@@ -108,7 +121,7 @@ func (b *blocks) of(cpu int) bpf.Area {
 // init writes fresh blocks.
 func (b *blocks) init(clock bpf.Clock) {
 	for i := range b.cpus {
-		b.prog.InitBlock(b.of(i), bpf.BlockConfig{CPU: i, FuncIP: uint64(b.funcIP), Clock: clock})
+		b.prog.InitBlock(b.of(i), bpf.BlockConfig{CPU: i, FuncIP: uint64(b.funcIP), Frame: b.frame, Clock: clock})
 	}
 	if b.again != nil {
 		b.again()
@@ -141,8 +154,9 @@ func (b *blocks) probe(filters bool) *probe.Stage {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.funcIP = addr
+		b.frame, _ = b.rt.frame(b.prog, b.chain, addr) // without, it says that it knows no stack
 		for cpu := range b.cpus {
-			bpf.PlaceBlock(b.of(cpu), uint64(addr))
+			bpf.PlaceBlock(b.of(cpu), uint64(addr), b.frame)
 		}
 	}
 	for _, f := range b.info.Fixups {

@@ -12,6 +12,12 @@ const (
 	// StackFiles has addresses of the user's replaced by those of HelperFileCode. Linux does not
 	// have it.
 	StackFiles = 1 << 16
+	// StackNear has get_stackid look for a place near by for what has the number of another
+	// stack, in a map from which nothing is taken out. Linux does not have it.
+	StackNear = 1 << 17
+	// StackUnwind has stacks walked on the host, by unwind data where there is any. Linux does not have
+	// it.
+	StackUnwind = 1 << 18
 )
 
 // getStack is get_stack (context, buffer, size, flags): the buffer is filled
@@ -22,7 +28,7 @@ func (v *VM) getStack(r *[16]uint64) FaultCode {
 	if code != NoFault {
 		return code
 	}
-	if len(dst)%8 != 0 || r[R4]&^(stackSkip|stackUser|StackFiles) != 0 {
+	if len(dst)%8 != 0 || r[R4]&^(stackSkip|stackUser|StackFiles|StackUnwind) != 0 {
 		r[R0] = errno(errInval)
 		return NoFault
 	}
@@ -60,7 +66,7 @@ func (v *VM) getStackID(r *[16]uint64) FaultCode {
 		return v.badArg(FaultMapArg, r[R2])
 	}
 	flags := r[R3]
-	if flags&^(stackSkip|stackUser|stackFast|stackReuse|StackFiles) != 0 {
+	if flags&^(stackSkip|stackUser|stackFast|stackReuse|StackFiles|StackNear|StackUnwind) != 0 {
 		r[R0] = errno(errInval)
 		return NoFault
 	}
@@ -70,7 +76,7 @@ func (v *VM) getStackID(r *[16]uint64) FaultCode {
 		r[R0] = errno(errFault)
 		return NoFault
 	}
-	id, e := m.keepStack(pcs[:min(n, len(pcs))], flags&stackFast != 0, flags&stackReuse != 0)
+	id, e := m.keepStack(pcs[:min(n, len(pcs))], flags)
 	if r[R0] = uint64(id); e != 0 {
 		r[R0] = errno(e)
 	}

@@ -64,7 +64,10 @@ func randomMaps(t *testing.T, n bpf.Runner) (maps []*bpf.Map) {
 // wants only allowed instructions.
 func TestInstructions(t *testing.T) {
 	n := bpf.NewNative(t)
-	l := bpf.Layout{Task: &bpf.TaskProfile{TID: 8, TGID: 12, Comm: 400}, Fixups: true, Shared: true}
+	l := bpf.Layout{Task: &bpf.TaskProfile{TID: 8, TGID: 12, Comm: 400}, Fixups: true, Shared: true, Frames: &bpf.Frames{
+		Text: []bpf.Range{{Start: 1 << 40, End: 2 << 40}, {Start: 5, End: 6}}, Longest: 1 << 20, Trampolines: bpf.Trampolines{Magic: 1 << 60, Jump: 10, Size: 16, Near: bpf.Range{Start: 1, End: 9}},
+		Calls: []bpf.FrameAt{{PC: 1<<40 + 5}, {PC: 1<<40 + 9, FrameRule: bpf.FrameRule{Outer: true}}, {PC: 1<<40 + 20, FrameRule: bpf.FrameRule{CFA: 1024, RBP: -80}}},
+	}}
 	compiledSome := 0
 	check := func(name string, p *bpf.Program) {
 		t.Helper()
@@ -104,7 +107,7 @@ func TestInstructions(t *testing.T) {
 			check(fmt.Sprint("small, seed ", seed), p)
 		}
 	}
-	for _, file := range []string{"count.o", "latency.o", "record.o", "count-v1.o"} {
+	for _, file := range []string{"count.o", "latency.o", "record.o", "count-v1.o", "stacks.o"} {
 		for _, p := range bpf.LoadTestObject(t, file, n).Programs {
 			check(file, p.Program)
 		}

@@ -76,6 +76,8 @@ func (c *compiler) routineCall(pc int, h Helper) error {
 		c.ringEnd(pc, recDiscarded)
 	case HelperRingQuery:
 		return c.ringQuery(pc, h)
+	case HelperGetStack, HelperGetStackID:
+		return c.stackHelper(pc, h)
 	case HelperGetFuncArg:
 		c.funcArg(pc)
 	case HelperGetFuncRet:

@@ -104,13 +104,13 @@ type HelperInfo struct {
 func (i *HelperInfo) Reads() bool { return i.Why == needsFix }
 
 const (
-	needsTask  = "needs a guest profile that says where the current task is"
-	needsFix   = "needs a machine that resumes faults at the fixups of the compiled code"
-	walksStack = "walks guest stacks with the host's symbol and frame information"
-	onlyTask   = "finds the task by the types of the guest's kernel, which the host has"
-	onlyMap    = "works on a map that only the host has"
-	onlyText   = "formats text, which the host does"
-	onlyCall   = "calls functions by their address"
+	needsTask   = "needs a guest profile that says where the current task is"
+	needsFix    = "needs a machine that resumes faults at the fixups of the compiled code"
+	needsFrames = "needs a guest whose code keeps frame pointers"
+	onlyTask    = "finds the task by the types of the guest's kernel, which the host has"
+	onlyMap     = "works on a map that only the host has"
+	onlyText    = "formats text, which the host does"
+	onlyCall    = "calls functions by their address"
 )
 
 // helpers is the table of what programs may call.
@@ -128,12 +128,12 @@ var helpers = []HelperInfo{
 	{ID: HelperGetUIDGID, Name: "get_current_uid_gid", cost: costTask, Place: OnHost, Why: onlyTask},
 	{ID: HelperGetComm, Name: "get_current_comm", args: []argKind{outArg, anyArg}, Why: needsTask},
 	{ID: HelperPerfEventOutput, Name: "perf_event_output", args: []argKind{anyArg, ringArg, anyArg, inArg, anyArg}},
-	{ID: HelperGetStackID, Name: "get_stackid", cost: costStack, args: []argKind{anyArg, stacksArg, anyArg}, Place: OnHost, Why: walksStack},
+	{ID: HelperGetStackID, Name: "get_stackid", cost: costStack, args: []argKind{anyArg, stacksArg, anyArg}, Why: needsFrames},
 	{ID: HelperGetTask, Name: "get_current_task", Why: needsTask},
 	{ID: HelperUnderCgroup, Name: "current_task_under_cgroup", args: []argKind{cgroupsArg, anyArg}, Place: OnHost, Why: onlyMap},
 	{ID: HelperProbeReadStr, Name: "probe_read_str", cost: costRead, args: []argKind{outArg, anyArg, anyArg}, Why: needsFix},
 	{ID: HelperOverrideReturn, Name: "override_return", args: []argKind{anyArg, anyArg}, Place: OnHost, Why: "changes where the probed function resumes, which only the engine may", needsCtx: true},
-	{ID: HelperGetStack, Name: "get_stack", cost: costStack, args: []argKind{anyArg, outArg, anyArg, anyArg}, Place: OnHost, Why: walksStack},
+	{ID: HelperGetStack, Name: "get_stack", cost: costStack, args: []argKind{anyArg, outArg, anyArg, anyArg}, Why: needsFrames},
 	{ID: HelperGetCgroupID, Name: "get_current_cgroup_id", cost: costTask, Place: OnHost, Why: onlyTask},
 	{ID: HelperMapPush, Name: "map_push_elem", cost: costHash, args: []argKind{queueArg, valueArg, anyArg}, Place: OnHost, Why: onlyMap},
 	{ID: HelperMapPop, Name: "map_pop_elem", cost: costHash, args: []argKind{queueArg, valueOutArg}, Place: OnHost, Why: onlyMap},

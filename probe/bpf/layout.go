@@ -1,6 +1,9 @@
 package bpf
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"slices"
+)
 
 // A run block is what a compiled program works in: one for each program and
 // vCPU, in writable guest memory that programs cannot address. The compiled
@@ -24,10 +27,24 @@ const (
 	blkRecords = 112 // MaxReservations times u64 address of the data, u64 size
 	blkAnswers = 176 // 4 u64: runs that have ended without a fault, by the low two bits of R0
 	blkTemp    = 208 // 8 u64 for the code of helpers
+	blkFrames  = 272 // the rule of the frame that is interrupted: see PlaceBlock
 	blkStack   = 320 // StackSize bytes
 	blkSegs    = blkStack + StackSize
 
 	blkRecordSize = 16
+
+	blkFrameBase = blkFrames      // u64: what the CFA is above, or why it is not said
+	blkFrameCFA  = blkFrames + 8  // i64
+	blkFrameRBP  = blkFrames + 16 // i64: FrameRule.RBP
+	blkFramePC   = blkFrames + 24 // u64: where the code is
+)
+
+// What a block says of the frame that is interrupted.
+const (
+	frameBad   = iota // nothing
+	frameOuter        // it has no caller
+	frameRSP
+	frameRBP
 )
 
 // localOff is where a run block has, for each map, the address of its vCPU's
@@ -92,6 +109,9 @@ type Layout struct {
 	// Cookie is what get_attach_cookie returns.
 	Cookie uint64
 
+	// Frames says how stacks are walked; nil: only the host can.
+	Frames *Frames
+
 	// NoGuest says that every read of guest memory fails, as with NoEnv.
 	NoGuest bool
 	// Full says that no program is a small one.
@@ -101,18 +121,41 @@ type Layout struct {
 // BlockConfig is what a run block is made from.
 type BlockConfig struct {
 	CPU    int
-	FuncIP uint64 // address of the probed function
+	FuncIP uint64   // address of the probed function
+	Frame  *FrameAt // of the code that is interrupted; nil: its stack cannot be walked
 	Clock  Clock
 }
 
-// PlaceBlock makes funcIP the address of the probed function in a run block.
-func PlaceBlock(block Area, funcIP uint64) {
-	binary.LittleEndian.PutUint64(block.Bytes[blkFuncIP:], funcIP)
+// PlaceBlock makes funcIP the address of the probed function in a run block, and frame the
+// rule of the code that the probe interrupts.
+func PlaceBlock(block Area, funcIP uint64, frame *FrameAt) {
+	le := binary.LittleEndian
+	le.PutUint64(block.Bytes[blkFuncIP:], funcIP)
+	base := frameBad
+	switch {
+	case frame == nil:
+		frame = &FrameAt{}
+	case frame.Outer:
+		base = frameOuter
+	case frame.FromRBP:
+		base = frameRBP
+	default:
+		base = frameRSP
+	}
+	for i, w := range []uint64{uint64(base), uint64(frame.CFA), uint64(frame.RBP), frame.PC} {
+		le.PutUint64(block.Bytes[blkFrames+8*i:], w)
+	}
 }
 
 // BlockSize returns the size of the program's run blocks, for any code of it; Info.BlockSize
 // may be less.
-func (p *Program) BlockSize() int { return roundUp(int(p.localOff(len(p.maps))), 64) }
+func (p *Program) BlockSize() int {
+	n := p.walkOff()
+	if slices.Contains(p.helpers, HelperGetStackID) {
+		n += 8 * maxPCs
+	}
+	return roundUp(n, 64)
+}
 
 // InitBlock writes a fresh run block for one vCPU into area, which is aligned
 // to 64, has at least Info.BlockSize bytes, and belongs to that vCPU and this
@@ -125,7 +168,7 @@ func (p *Program) InitBlock(area Area, c BlockConfig) {
 	clear(b)
 	le := binary.LittleEndian
 	le.PutUint32(b[blkCPU:], uint32(c.CPU))
-	le.PutUint64(b[blkFuncIP:], c.FuncIP)
+	PlaceBlock(Area{Bytes: b}, c.FuncIP, c.Frame)
 	le.PutUint64(b[blkTSC:], c.Clock.TSC)
 	le.PutUint64(b[blkMult:], c.Clock.Mult)
 	le.PutUint64(b[blkTime:], c.Clock.Time)

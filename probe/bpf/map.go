@@ -57,7 +57,7 @@ const (
 	queueMaps  MapKinds = 1<<Queue | 1<<Stack | 1<<BloomFilter
 	ringMaps   MapKinds = 1 << RingBuf
 	// compiledMaps are those that compiled code works on; the others only the host has.
-	compiledMaps = arrayMaps | ringMaps | 1<<Hash | 1<<PerCPUHash
+	compiledMaps = arrayMaps | ringMaps | 1<<Hash | 1<<PerCPUHash | 1<<StackTrace
 	knownMaps    = elemMaps | mapsOfMaps | queueMaps | ringMaps | 1<<ProgArray | 1<<PerfEvents | 1<<StackTrace | 1<<CgroupArray
 )
 

@@ -142,8 +142,8 @@ func TestBloom(t *testing.T) {
 func TestStacks(t *testing.T) {
 	m := testMaps(t, Heap{}, MapSpec{Name: "s", Kind: StackTrace, KeySize: 4, ValueSize: 64, MaxEntries: 6})[0]
 	a := []uint64{1, 2, 3}
-	id, e := m.keepStack(a, false, false)
-	if again, e2 := m.keepStack(a, false, false); e != 0 || e2 != 0 || again != id || id > 7 {
+	id, e := m.keepStack(a, 0)
+	if again, e2 := m.keepStack(a, 0); e != 0 || e2 != 0 || again != id || id > 7 {
 		t.Fatal(id, again, e, e2)
 	}
 	if v, err := m.Lookup(u32(uint32(id))); err != nil || le64(v[0]) != 1 || le64(v[0][16:]) != 3 || le64(v[0][24:]) != 0 {
@@ -151,14 +151,23 @@ func TestStacks(t *testing.T) {
 	}
 	var other []uint64 // one with the same number
 	for i := uint64(0); other == nil; i++ {
-		if n, e := testMaps(t, Heap{}, m.spec)[0].keepStack([]uint64{i, i}, false, false); e == 0 && n == id {
+		if n, e := testMaps(t, Heap{}, m.spec)[0].keepStack([]uint64{i, i}, 0); e == 0 && n == id {
 			other = []uint64{i, i}
 		}
 	}
-	if _, e := m.keepStack(other, false, false); e != errExist {
+	if _, e := m.keepStack(other, 0); e != errExist {
 		t.Error(e)
 	}
-	if n, e := m.keepStack(other, false, true); e != 0 || n != id {
+	crowded := testMaps(t, Heap{}, m.spec)[0]
+	for _, want := range []struct {
+		stack []uint64
+		id    int
+	}{{a, id}, {other, (id + 1) % 8}, {other, (id + 1) % 8}, {a, id}} {
+		if n, e := crowded.keepStack(want.stack, StackNear); e != 0 || n != want.id {
+			t.Errorf("%v of two stacks with the number %d: %d, %d, want %d", want.stack, id, n, e, want.id)
+		}
+	}
+	if n, e := m.keepStack(other, stackReuse); e != 0 || n != id {
 		t.Error(n, e)
 	}
 	keys := 0

@@ -12,6 +12,8 @@ const (
 	stackNone    = 0
 	stackWriting = 1
 	stackThere   = 2
+
+	stackWindow = 64 // places that StackNear tries
 )
 
 // planStacks places the parts.
@@ -27,10 +29,10 @@ func (m *Map) planStacks() error {
 // hasStack reports whether there is a stack with that number.
 func (m *Map) hasStack(id int) bool { return load64(m.area.Bytes, m.slotWord(id)) > stackWriting }
 
-// keepStack puts a stack into the map, if it is not there, and returns its number. fast
-// takes stacks of the same hash for the same. What has another stack's number takes its
-// place with reuse, and is errExist without.
-func (m *Map) keepStack(pcs []uint64, fast, reuse bool) (id int, e int) {
+// keepStack puts a stack into the map, if it is not there, and returns its number. With stackFast
+// stacks of the same hash are taken for the same. What has another stack's number takes its
+// place with stackReuse, goes on to the next ones with StackNear, and else is errExist.
+func (m *Map) keepStack(pcs []uint64, flags uint64) (id int, e int) {
 	var b [8 * maxPCs]byte
 	stack := b[:8*len(pcs)]
 	for i, pc := range pcs {
@@ -39,17 +41,25 @@ func (m *Map) keepStack(pcs []uint64, fast, reuse bool) (id int, e int) {
 	hash := hashOf(stack)
 	id = int(hash) & (m.entries - 1)
 	word := uint64(hash)<<32 | uint64(len(pcs))<<8 | stackThere
-	mem, at := m.area.Bytes, m.slotWord(id)
+	mem, places := m.area.Bytes, 1
+	if flags&StackNear != 0 {
+		places = stackWindow
+	}
 	for try := range hashTries {
 		relax(try)
+		at := m.slotWord(id)
 		have := load64(mem, at)
 		switch {
 		case have == stackWriting:
 			continue
-		case have != stackNone && have>>32 == word>>32 && (fast || have == word && m.stackIs(id, pcs)):
+		case have != stackNone && have>>32 == word>>32 && (flags&stackFast != 0 || have == word && m.stackIs(id, pcs)):
 			return id, 0
-		case have != stackNone && !reuse:
-			return 0, errExist
+		case have != stackNone && flags&stackReuse == 0:
+			if places--; places == 0 {
+				return 0, errExist
+			}
+			id = (id + 1) & (m.entries - 1)
+			continue
 		}
 		if !cas64(mem, at, have, stackWriting) {
 			continue

@@ -197,8 +197,8 @@ func (g *generator) mapSpec(name string) bpf.MapSpec {
 	case strings.HasPrefix(name, mapRoom):
 		array.Kind, array.ValueSize = bpf.PerCPUArray, uint32(g.roomTop)
 		return array
-	case strings.HasPrefix(name, mapStacks):
-		fmt.Sscanf(name, mapStacks+"%d", &depth) // as numbered has made it
+	case strings.HasPrefix(strings.TrimPrefix(name, "u"), mapStacks):
+		fmt.Sscanf(strings.TrimPrefix(name, "u"), mapStacks+"%d", &depth) // as stacks has made it
 		return bpf.MapSpec{Name: name, Kind: bpf.StackTrace, KeySize: 4, ValueSize: uint32(8 * depth), MaxEntries: stacks}
 	}
 	return g.c.byName[name].spec(&g.c.config)

@@ -21,7 +21,7 @@ const (
 	mapOutput = "output" // the ring of what is written
 	mapSites  = "sites"  // of each site how often something failed, and the last errno; then whether exit was called
 	mapRoom   = "room"   // in front of the number of a program
-	mapStacks = "stacks" // in front of a depth
+	mapStacks = "stacks" // of a kernel and, behind a u, of user code, for memory of different privilege; in front of a depth
 )
 
 // frameRoom is how much of the frame values may take; calls of helpers need no more.

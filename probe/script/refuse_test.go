@@ -35,6 +35,7 @@ func TestRefused(t *testing.T) {
 		{`BEGIN { print(fake); }`, "stdin:1:15-19: ERROR: Unknown identifier: 'fake'\nBEGIN { print(fake); }\n              ~~~~"},
 		{"BEGIN {\n\t@x = cout();\n}", "stdin:2:7-13: ERROR: Unknown function: 'cout'\n @x = cout();\n      ~~~~~~\nHINT: did you mean count?"},
 		{`kprobe:vfs_red { }`, "HINT: did you mean vfs_read?"},
+		{`BEGIN { print(kstack(orc)); }`, "HINT: there are bpftrace, perf, raw, and unwind"},
 		{`kprob:vfs_read { }`, "HINT: did you mean kprobe?"},
 		{`tracepoint:sched:sched_switch { }`, "probe type 'tracepoint' is not supported"},
 		{`BEGIN { @ = quantize(1); }`, "HINT: that is DTrace's name; write hist(n)"},

@@ -15,22 +15,32 @@ import (
 // stackModes are how stacks are printed.
 var stackModes = []string{"bpftrace", "perf", "raw"}
 
+// byUnwinding is the word that asks for unwind data where frame pointers would do.
+const byUnwinding = "unwind"
+
 // siteStack is what is said where there is no stack, or no room for it.
 const siteStack = "Stack could not be kept"
 
 // isStack reports whether a name is one of stacks, with arguments or without.
 func isStack(name string) bool { return name == "kstack" || name == "ustack" || name == "dw_ustack" }
 
-// stack checks kstack and ustack: a mode and a depth, of which each may be left out.
+// stack checks kstack and ustack: a mode, a depth and byUnwinding, of which each may be left out.
 func (c *checker) stack(e *expr) (Type, error) {
 	t := Type{Kind: KStack, Size: 8, Depth: maxStack, Format: c.config.stackMode}
 	if e.name != "kstack" {
 		t.Kind = UStack
 	}
+	if e.num = 0; e.name == "dw_ustack" {
+		e.num = bpf.StackUnwind
+	}
 	for _, a := range e.args {
+		if a.kind == exBuiltin && a.name == byUnwinding {
+			e.num = bpf.StackUnwind
+			continue
+		}
 		if a.kind == exBuiltin {
 			if !slices.Contains(stackModes, a.name) {
-				return t, c.at(a.Span, "Invalid stack mode: '%s'", a.name).hint("there are %s", strings.Join(stackModes, ", "))
+				return t, c.at(a.Span, "Invalid stack mode: '%s'", a.name).hint("there are %s, and %s", strings.Join(stackModes, ", "), byUnwinding)
 			}
 			t.Format = a.name
 			continue
@@ -43,6 +53,14 @@ func (c *checker) stack(e *expr) (Type, error) {
 	}
 	e.site = c.addSite(e.Span, siteStack)
 	return t, nil
+}
+
+// stacks is the map that a stack of the type is in.
+func (t Type) stacks() string {
+	if t.Kind == UStack {
+		return numbered("u"+mapStacks, t.Depth)
+	}
+	return numbered(mapStacks, t.Depth)
 }
 
 // length checks len: of a map with keys, or of a stack.
@@ -67,9 +85,9 @@ func (c *checker) length(e *expr) (Type, error) {
 // stack leaves a stack in R0: its number in the map of stacks of that depth, and above that
 // how many addresses it has, where the script asks. What is negative is none.
 func (g *generator) stack(e *expr) {
-	t, flags := e.typ, int32(0)
+	t, flags := e.typ, int32(e.num)
 	if t.Kind == UStack {
-		flags = 0x100 | bpf.StackFiles // BPF_F_USER_STACK
+		flags |= 0x100 | bpf.StackFiles // BPF_F_USER_STACK
 	}
 	none, done := g.NewLabel(), g.NewLabel()
 	g.scoped(func() {
@@ -85,8 +103,8 @@ func (g *generator) stack(e *expr) {
 			g.store(n, asm.R0)
 		}
 		g.Emit(asm.Mov.Reg(asm.R1, rCtx))
-		g.loadMap(asm.R2, numbered(mapStacks, t.Depth))
-		g.Emit(asm.Mov.Imm(asm.R3, flags), bpfgen.Call(bpf.HelperGetStackID))
+		g.loadMap(asm.R2, t.stacks())
+		g.Emit(asm.Mov.Imm(asm.R3, flags|bpf.StackNear), bpfgen.Call(bpf.HelperGetStackID))
 		g.Require(asm.JSGE, asm.R0, 0, none)
 		if g.c.countStacks {
 			g.load(asm.R1, n)
@@ -118,7 +136,7 @@ func (g *generator) stackLength(e *expr) {
 func (p *Printer) stack(t Type, id uint64) string {
 	var b strings.Builder
 	b.WriteByte('\n')
-	m := p.maps(numbered(mapStacks, t.Depth))
+	m := p.maps(t.stacks())
 	if m == nil || int64(id) < 0 {
 		return b.String()
 	}

@@ -25,6 +25,7 @@ func TestStacks(t *testing.T) {
 		{`@[kstack(2)] = count();`, "\n\n@[" + two + "]: 3\n"},
 		{`@[kstack(perf, 2), 1] = count();`, "\n\n@[\n\tffffffff81310000 vfs_read+0\n\tffffffff8133006b ksys_read+107\n, 1]: 3\n"},
 		{`@[kstack(1, raw)] = count();`, "\n\n@[\nffffffff81310000\n]: 3\n"},
+		{`@[kstack(unwind, raw, 1)] = count();`, "\n\n@[\nffffffff81310000\n]: 3\n"},
 		{`@[ustack] = count();`, "\n\n@[\n        main+5\n        0x7fff12345678\n]: 3\n"},
 		{`@[dw_ustack(bpftrace, 1), kstack(1)] = count();`, "\n\n@[\n        main+5\n, \n        vfs_read+0\n]: 3\n"},
 		{`if (arg2 == 0) { $s = kstack(2); @s = ustack(perf); printf("%s|%s|%d %d %d %d\n", $s, ustack(1), len($s), len(kstack), len(@s), len(kstack(1))); clear(@s); }`,
