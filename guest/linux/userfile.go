@@ -31,6 +31,14 @@ const (
 // IsFile reports whether addr is one that a View gives to bytes of a file.
 func IsFile(addr guest.GVA) bool { return addr-fileCode < maxFiles<<fileShift }
 
+// FileByte returns which byte of its file an address stands for, and another address as it is.
+func FileByte(addr guest.GVA) uint64 {
+	if !IsFile(addr) {
+		return uint64(addr)
+	}
+	return uint64(addr) & (1<<fileShift - 1)
+}
+
 // userFile is a file with programs that is known.
 type userFile struct {
 	path string // without symbolic links

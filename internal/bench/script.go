@@ -29,6 +29,11 @@ func (t scriptTarget) Lookup(name string) (uint64, bool, string) {
 	return uint64(sym.Addr), err == nil, ""
 }
 
+func (t scriptTarget) Name(addr uint64) (string, uint64, bool) {
+	sym, ok := t.img.Find(guest.GVA(addr))
+	return sym.Name, addr - uint64(sym.Addr), ok
+}
+
 func (scriptTarget) Func(string) *btf.FuncProto { return nil }
 func (scriptTarget) Types() script.Types        { return nil }
 func (scriptTarget) User(string) bool           { return true }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/linux"
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/program"
 	"github.com/guestprobe/guestprobe/kvm/machine"
@@ -164,6 +165,9 @@ func (t scriptTarget) Name(addr uint64) (string, uint64, bool) {
 	sym, ok := t.st.guest.Image().Find(guest.GVA(addr))
 	return sym.Name, addr - uint64(sym.Addr), ok
 }
+
+// Shown implements script.Names.
+func (scriptTarget) Shown(addr uint64) uint64 { return linux.FileByte(guest.GVA(addr)) }
 
 // scriptError turns what is wrong with a script into what goes over the wire.
 func scriptError(err error) error {

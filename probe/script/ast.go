@@ -32,6 +32,7 @@ type expr struct {
 	name  string
 	text  string
 	num   uint64
+	below bool // num is one below 0: an enumerator
 	args  []*expr
 	post  bool
 	body  []*stmt

@@ -28,8 +28,8 @@ func (c *checker) typeOf(e *expr) (Type, error) {
 	case exInt:
 		switch {
 		case e.c != nil:
-			return Type{Kind: Int, Size: 8, Signed: e.num <= math.MaxInt64, C: e.c}, nil
-		case e.num > math.MaxInt64:
+			return Type{Kind: Int, Size: 8, Signed: e.num <= math.MaxInt64 || e.below, C: e.c}, nil
+		case e.num > math.MaxInt64 && !e.below:
 			return typeUint, nil
 		}
 		return typeInt, nil

@@ -2,6 +2,7 @@ package script
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"strconv"
 
@@ -362,6 +363,7 @@ func (c *checker) enumerator(e *expr) bool {
 		return false
 	}
 	e.kind, e.num, e.c = exInt, x.value, nil
+	e.below = x.of != nil && x.of.Signed && x.value > math.MaxInt64
 	if x.of != nil && x.of.Name != "" {
 		e.c = x.of
 	}

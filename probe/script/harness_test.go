@@ -60,6 +60,14 @@ func (f fakeTarget) User(name string) bool { return name == "main" || name == "0
 
 func (f fakeTarget) Lookup(name string) (uint64, bool, string) { a, ok := f[name]; return a, ok, "" }
 
+// Shown has what is mapped at 0x1007 in its file.
+func (f fakeTarget) Shown(addr uint64) uint64 {
+	if addr == f["main"]+7 {
+		return 0x1007
+	}
+	return addr
+}
+
 func (f fakeTarget) Name(addr uint64) (string, uint64, bool) {
 	for n, a := range f {
 		if addr >= a && addr < a+0x1000 {

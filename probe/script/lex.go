@@ -251,6 +251,8 @@ func (l *lexer) place() (token, error) {
 			switch l.src.text[at:i] {
 			case "uprobe", "u", "uretprobe", "ur", "usdt", "U":
 				path = true
+			default: // a file, where only a kernel's function may be
+				path = path || strings.HasPrefix(l.src.text[i+1:], "/")
 			}
 		}
 		if strings.IndexByte(" \t\r\n,{", c) >= 0 || c == '/' && !path || c == ';' {

@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/guestprobe/guestprobe/probe/bpf"
 )
 
@@ -45,6 +47,8 @@ func numbered(name string, n int) string { return name + strconv.Itoa(n) }
 type Names interface {
 	// Name returns the symbol that an address is in, and how far from its beginning.
 	Name(addr uint64) (name string, offset uint64, ok bool)
+	// Shown returns what is shown of an address: of a file's code where in the file it is.
+	Shown(addr uint64) uint64
 }
 
 // Printer prints what the programs of a script write. It belongs to one goroutine.
@@ -244,11 +248,7 @@ func (p *Printer) Problems(all bool) (ws []string) {
 			continue
 		}
 		p.told[i] = n
-		what := s.what
-		if what == "" {
-			what = errorText(errno)
-		}
-		e := p.s.c.at(s.Span, "%s", what)
+		e := p.s.c.at(s.Span, "%s", problem(s.what, errno))
 		e.AtRunTime = true
 		if n > 1 || known {
 			e.Message += fmt.Sprintf(" (%d times)", n)
@@ -256,4 +256,19 @@ func (p *Printer) Problems(all bool) (ws []string) {
 		ws = append(ws, e.Error())
 	}
 	return ws
+}
+
+// problem is what has failed where what is said of the place, the last time for that reason.
+func problem(what string, errno int64) string {
+	switch e := unix.Errno(errno); {
+	case what == siteFull && e == unix.EBUSY:
+		return "Element could not be updated: another run is about to, and has not ended"
+	case what == siteStack && e == unix.EFAULT:
+		return what + ": the interrupted code has none of this kind, or it cannot be read"
+	case what == siteStack && e == unix.EEXIST:
+		return what + ": there is no room for others"
+	case what == "":
+		return errorText(errno)
+	}
+	return what
 }

@@ -83,6 +83,9 @@ func (p *parser) target(a *attachPoint, word string) error {
 		}
 		return nil
 	}
+	if strings.HasPrefix(a.target, "/") {
+		return refuse("%s is not in a file: it is of the guest's kernel", word).hint("write %s%s", map[bool]string{true: "uretprobe:", false: "uprobe:"}[a.provider == "kretprobe"], a.target)
+	}
 	if inSource(a.target) {
 		a.source = true
 		if a.provider != "kprobe" && a.provider != "uprobe" {

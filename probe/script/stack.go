@@ -87,7 +87,9 @@ func (c *checker) length(e *expr) (Type, error) {
 func (g *generator) stack(e *expr) {
 	t, flags := e.typ, int32(e.num)
 	if t.Kind == UStack {
-		flags |= 0x100 | bpf.StackFiles // BPF_F_USER_STACK
+		if flags |= 0x100; t.Format != "raw" { // BPF_F_USER_STACK
+			flags |= bpf.StackFiles
+		}
 	}
 	none, done := g.NewLabel(), g.NewLabel()
 	g.scoped(func() {
@@ -148,7 +150,7 @@ func (p *Printer) stack(t Type, id uint64) string {
 		pc := word(pcs)
 		switch t.Format {
 		case "perf":
-			fmt.Fprintf(&b, "\t%x %s\n", pc, p.symbol(pc, true))
+			fmt.Fprintf(&b, "\t%x %s\n", p.names.Shown(pc), p.symbol(pc, true))
 		case "raw":
 			fmt.Fprintf(&b, "%x\n", pc)
 		default:

@@ -50,6 +50,9 @@ func TestStacks(t *testing.T) {
 	if r, err = runScript(t, `kprobe:vfs_read { print(ustack); print((usym(arg0), ksym(arg0))); }`, nil, false, 0, file); err != nil || r.out != "\n        main+7\n        0x7fff12345678\n\n(main, 0x7f8000001007)\n\n\n" {
 		t.Errorf("code of a file: %q, %v", r.out, err)
 	}
+	if r, err = runScript(t, `kprobe:vfs_read { print((ustack(perf), ustack(raw))); }`, nil, true, 0, file); err != nil || r.out != `{"type": "value", "data": ["\n\t1007 main+7\n\t7fff12345678 0x7fff12345678\n","\n7f8000001007\n7fff12345678\n"]}`+"\n" {
+		t.Errorf("code of a file by its addresses: %q, %v", r.out, err)
+	}
 	none := hits()[0]
 	none.stack = nil
 	if r, err = runScript(t, `kprobe:vfs_read { print(len(kstack)); print(kstack); }`, nil, false, 0, none); err != nil || r.out != "0\n\n\n\n\n" || strings.Count(r.warnings, "Stack could not be kept") != 2 {

@@ -1,6 +1,7 @@
 package script
 
 import (
+	"fmt"
 	"path"
 	"strings"
 
@@ -9,6 +10,8 @@ import (
 
 // Target is what a script may know of the guest before it runs.
 type Target interface {
+	Names
+
 	// Match returns the functions, or with user those of user code alone, that a pattern with
 	// * ? and [] matches, in any order, and no more than one more than MaxPoints.
 	Match(pattern string, user bool) []string
@@ -106,9 +109,20 @@ func (s *script) lines(a attachPoint, t Target) (ps []*point, err error) {
 	}
 	for _, place := range places {
 		fn, _, _ := strings.Cut(place, "+")
-		ps = append(ps, &point{attachPoint: a, probe: a.text, fn: fn[strings.LastIndexByte(fn, ':')+1:], place: place})
+		ps = append(ps, &point{attachPoint: a, probe: a.text, fn: functionName(fn, t), place: place})
 	}
 	return ps, nil
+}
+
+// functionName is the name of the function that a probe names, by its address too, of which
+// several may have one name.
+func functionName(fn string, t Target) string {
+	if addr, ok := parseNumber(fn); ok {
+		if name, _, ok := t.Name(addr); ok {
+			return name
+		}
+	}
+	return fn[strings.LastIndexByte(fn, ':')+1:]
 }
 
 // functions are the places of one attach point.
@@ -120,8 +134,16 @@ func (s *script) functions(a attachPoint, t Target) (ps []*point, err error) {
 	}
 	fn, off, hasOffset := strings.Cut(whole, "+")
 	if hasOffset {
-		if _, ok := parseNumber(off); !ok || fn == "" {
+		by, ok := parseNumber(off)
+		if !ok || fn == "" {
 			return nil, s.at(a.Span, "%s: want FUNCTION+OFFSET", a.text)
+		}
+		if addr, ok := parseNumber(fn); ok { // whose offset is only another way to write it
+			if addr+by < addr {
+				return nil, s.at(a.Span, "%s: there is no such address", a.text)
+			}
+			fn = fmt.Sprintf("%#x", addr+by)
+			place = func(string) string { return fn }
 		}
 		if a.atReturn() {
 			return nil, s.at(a.Span, "a %s has no offset", a.provider)
@@ -132,7 +154,7 @@ func (s *script) functions(a attachPoint, t Target) (ps []*point, err error) {
 		if a.provider == "watchpoint" {
 			probe = a.text
 		}
-		ps = append(ps, &point{attachPoint: a, probe: probe, fn: fn[strings.LastIndexByte(fn, ':')+1:], place: place(whole)})
+		ps = append(ps, &point{attachPoint: a, probe: probe, fn: functionName(fn, t), place: place(whole)})
 	}
 	elsewhere := func(name string) *Error {
 		return s.at(a.Span, "%s is not in user code", name).hint("write %s:%s", strings.Replace(a.provider, "u", "k", 1), a.target)
