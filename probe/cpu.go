@@ -25,8 +25,9 @@ type cpu struct {
 	ctx  Context
 	mem  operand
 
-	stopping bool // a handler has asked for a stop
-	held     held
+	stopping  bool // a handler has asked for a stop
+	stoppedBy any  // for whom
+	held      held
 
 	mirror  *mirror           // the last that this vCPU was sent to and has not ended
 	entered []activation      // that this hit has begun so far

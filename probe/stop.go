@@ -18,7 +18,22 @@ type held struct {
 // Stop has the target stop the vCPU (Verdict.Stop). In a pre handler it then stands at the
 // probed instruction, which it executes when it goes on, by Engine.GoOn or Engine.Advance; in
 // others behind it, or where the function returns to.
-func (c *Context) Stop() { c.cpu.stopping = true }
+func (c *Context) Stop() { c.StopBy(nil) }
+
+// StopBy is Stop for who is to be told as the cause (Engine.StoppedBy). Of several in one hit it is the first.
+func (c *Context) StopBy(who any) {
+	if !c.cpu.stopping {
+		c.cpu.stopping, c.cpu.stoppedBy = true, who
+	}
+}
+
+// StoppedBy returns who has stopped a vCPU, once; nil where nobody is to be told. It is called on the vCPU's thread.
+func (e *Engine) StoppedBy(cpu int) any {
+	c := &e.cpus[cpu]
+	by := c.stoppedBy
+	c.stoppedBy = nil
+	return by
+}
 
 // stopped moves what handlers have asked for into a verdict, at the end of the outermost hit.
 func (c *cpu) stopped(v Verdict) Verdict {

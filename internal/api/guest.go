@@ -38,10 +38,12 @@ type Kernel struct {
 // CPUInfo is one vCPU of the guest. Its counts go on over a reset.
 type CPUInfo struct {
 	CPU    int    `json:"cpu"`
-	State  string `json:"state"`            // running, idle, halted or parked
+	State  string `json:"state"`            // running, idle, halted, stopped or parked
 	RIP    Hex    `json:"rip,omitempty"`    // where it stands, unless it is running
 	Symbol string `json:"symbol,omitempty"` // of RIP, with offset
 	Space  Hex    `json:"space,omitempty"`  // its address space then, as ProbeSpec.Space has it
+
+	Stop *Stop `json:"stop,omitempty"` // what it is stopped by, if that is a probe
 
 	Exits     map[string]uint64 `json:"exits"` // VM exits by reason
 	Total     uint64            `json:"total"` // all VM exits

@@ -13,6 +13,7 @@ const (
 	RecordStart     RecordType = "start"     // first line: Start
 	RecordHit       RecordType = "hit"       // Hit
 	RecordBoot      RecordType = "boot"      // Boot: the guest has been booted anew before the next hit
+	RecordStop      RecordType = "stop"      // Stop: a probe has stopped a vCPU, behind its hit; also for those that are stopped when the stream begins
 	RecordConsole   RecordType = "console"   // Console
 	RecordOutput    RecordType = "output"    // Output
 	RecordWarning   RecordType = "warning"   // Warning: of a script
@@ -54,6 +55,17 @@ type Start struct {
 // Boot is where the hits of a guest that was booted anew begin.
 type Boot struct {
 	BootNS int64 `json:"bootNs"` // as in Start
+}
+
+// Stop is a vCPU that a probe has stopped: a definition with ProbeSpec.Stop, or stop() of a script.
+type Stop struct {
+	TimeNS int64     `json:"timeNs"` // when, as in Hit
+	Since  time.Time `json:"since"`  // the same
+	CPU    int       `json:"cpu"`
+	Probe  string    `json:"probe"` // group/event; of a program its section, of a script the probe as it was written
+	RIP    Hex       `json:"rip"`   // where it stands
+	Symbol string    `json:"symbol,omitempty"`
+	All    bool      `json:"all,omitempty"` // the other vCPUs were stopped with it
 }
 
 // Hit is one arrival at a probe.

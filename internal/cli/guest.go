@@ -103,6 +103,13 @@ func printGuest(r *command.Run, g api.Guest) error {
 			return err
 		}
 	}
+	for _, c := range g.CPUs {
+		if c.Stop != nil {
+			if err := r.Print("%s\n", command.Clean(stopText(*c.Stop))); err != nil {
+				return err
+			}
+		}
+	}
 	if g.Crash == nil {
 		return nil
 	}

@@ -152,6 +152,15 @@ func printScript(ctx, over context.Context, r *command.Run, c *client.Client, ou
 			w, err := data[api.Warning](rec)
 			r.Note("%s", command.Clean(w.Text))
 			return err
+		case api.RecordStop:
+			x, err := data[api.Stop](rec)
+			if err != nil {
+				return err
+			}
+			if r.WantsJSON() {
+				return json.NewEncoder(out).Encode(rec)
+			}
+			r.Note("%s", command.Clean(stopText(x)))
 		case api.RecordLost:
 			l, err := data[api.Lost](rec)
 			r.Note("Lost %d events", l.Lost)

@@ -309,6 +309,14 @@ func (t *tracer) record(r api.Record) error {
 		if err := t.text("%s", t.lines.line(h)); err != nil {
 			return err
 		}
+	case api.RecordStop:
+		x, err := data[api.Stop](r)
+		if err == nil {
+			err = t.text("# %s\n", command.Clean(stopText(x)))
+		}
+		if err != nil {
+			return err
+		}
 	case api.RecordBoot:
 		b, err := data[api.Boot](r)
 		if err != nil {

@@ -145,10 +145,10 @@ func (st *store) define(a *attached) error {
 	}
 	a.program = d
 	if a.watch != nil {
-		if a.spec.Stop != "" {
-			return badValue("stop: a watch does not stop")
-		}
 		a.watch.Handler = d.Access
+		if a.spec.Stop != "" {
+			return st.stops(a, d.Hit)
+		}
 		return nil
 	}
 	r, returns := a.probe.(*probe.Kretprobe)

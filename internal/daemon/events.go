@@ -30,6 +30,8 @@ type eventStream struct {
 	began int64 // when it was asked for, since the store's epoch
 	boot  int64 // the store's, as its client knows it
 
+	stops uint64 // the last stop of a vCPU that it knows of
+
 	// damaged counts records that make no sense, which count as lost: a hostile guest's.
 	damaged uint64
 	own     *session
@@ -183,6 +185,9 @@ func (e *eventStream) run(r *http.Request) error {
 		again := busy
 		if !more {
 			again = nil
+			if err := e.putStops(); err != nil {
+				return err
+			}
 		}
 		select {
 		case <-again:
@@ -203,6 +208,15 @@ func (e *eventStream) run(r *http.Request) error {
 			return r.Context().Err()
 		}
 	}
+}
+
+// putStops sends which vCPUs probes have stopped, the stream's and others, behind the hits that did: what stands still
+// has no hits.
+func (e *eventStream) putStops() error {
+	for _, x := range e.s.stopsAfter(&e.stops, func(by any) bool { return by != nil }) {
+		e.put(api.RecordStop, x)
+	}
+	return e.flush()
 }
 
 // orphaned reports whether the stream was about certain probes and all of them

@@ -238,6 +238,10 @@ func (s *server) wireGuest() api.Guest {
 			}
 			c.Total, c.Hits, c.TrapExits, c.Foreign, c.InPlace, c.Ticks = n.Total, n.Hits, n.TrapExits, n.Foreign, n.InPlace, n.Ticks
 		}
+		if v.Stop != nil && v.Stop.By != nil {
+			x := s.wireStop(v.Stop)
+			c.Stop = &x
+		}
 		g.CPUs = append(g.CPUs, c)
 	}
 	return g

@@ -37,6 +37,9 @@ func newPrograms(log *slog.Logger, g Guest, hub *event.Hub, memory uint64) *prog
 			log.Info("trace_printk", "program", prog, "cpu", cpu, "text", strings.TrimRight(string(msg), "\n"))
 		},
 	}
+	if s, ok := g.(stepping); ok {
+		cfg.StopAll = s.StopAll
+	}
 	if l, ok := g.(linuxGuest); ok && l.kernel() != nil {
 		cfg.Kernel, cfg.Tasks = l.kernel().programs, l.kernel().reader
 	}

@@ -36,6 +36,7 @@ type runningScript struct {
 	every   time.Duration // maps are printed and cleared so often; 0: at the end alone
 	began   int64         // on the store's clock
 	life    guestLife
+	stops   uint64      // the last stop of a vCPU that it knows of
 	samples *sampling   // nil: it has none
 	ending  func()      // told when its end begins, or nil
 	look    chan func() // is run between two records; nil: nobody asks

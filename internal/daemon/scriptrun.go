@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/program"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe/script"
 )
@@ -44,6 +45,9 @@ func (rs *runningScript) run(ctx context.Context, heart <-chan time.Time) error 
 			// Nothing else ever happens.
 			return rs.finish(api.EndExit, &rs.status)
 		}
+		for _, x := range rs.s.stopsAfter(&rs.stops, rs.stopsVCPU) {
+			rs.put(api.RecordStop, x)
+		}
 		rs.warn(rs.printer.Problems(false))
 		if err := rs.send(); err != nil {
 			return err
@@ -68,6 +72,12 @@ func (rs *runningScript) run(ctx context.Context, heart <-chan time.Time) error 
 			return ctx.Err()
 		}
 	}
+}
+
+// stopsVCPU reports whether it is the script that has stopped a vCPU.
+func (rs *runningScript) stopsVCPU(by any) bool {
+	p, ok := by.(*program.Program)
+	return ok && slices.Contains(rs.obj.Programs, p)
 }
 
 // guestLife is what a script has seen of the guest's life.

@@ -39,36 +39,6 @@ func (st *store) stepper() (stepping, error) {
 	return g, nil
 }
 
-// stops has the hits of a that pass its filter stop the vCPU. Callers hold changes.
-func (st *store) stops(a *attached, hit func(*probe.Context) bool) error {
-	g, err := st.stepper()
-	switch {
-	case err != nil:
-		return err
-	case a.spec.Stop != api.StopVCPU && a.spec.Stop != api.StopAll:
-		return badValue("stop %q: not %s or %s", a.spec.Stop, api.StopVCPU, api.StopAll)
-	case isJprobe(a.spec):
-		return badValue("stop: a jprobe does not stop; attach a probe at the same place that does")
-	}
-	all := a.spec.Stop == api.StopAll
-	stop := func(c *probe.Context) {
-		c.Stop()
-		if all {
-			g.StopAll(c)
-		}
-	}
-	if r, ok := a.probe.(*probe.Kretprobe); ok {
-		r.Return = func(c *probe.Context) {
-			if hit(c) {
-				stop(c)
-			}
-		}
-		return nil
-	}
-	a.kprobe.Pre = func(c *probe.Context) int { stop(c); return 0 }
-	return nil
-}
-
 func (s *server) stepGuest(w http.ResponseWriter, r *http.Request) error {
 	var req api.Step
 	if err := readBody(w, r, &req, false); err != nil {

@@ -134,7 +134,7 @@ func play(t *testing.T, dir string, todo []step, vary *regexp.Regexp) {
 var (
 	hits = regexp.MustCompile(`^ *\S+-\d+ +\[\d{3}\] [a-zA-Z.]{5} +\d+\.\d{6}: `)
 	// What differs from run to run, and what by compilers and their hosts.
-	numbers = regexp.MustCompile(`\b([0-9a-f]{10}|[0-9a-f]{16}|[0-9a-f]{64}|[0-9a-f]{128})\b|-?\b(0x[0-9a-f]+|\d+(\.\d+)?(us|µs|ms|s)?)\b`)
+	numbers = regexp.MustCompile(`\b\d{4}-\d\d-\d\dT[\d:.]+([+-][\d:]+|Z)|\b([0-9a-f]{10}|[0-9a-f]{16}|[0-9a-f]{64}|[0-9a-f]{128})\b|-?\b(0x[0-9a-f]+|\d+(\.\d+)?(us|µs|ms|s)?)\b`)
 	places  = regexp.MustCompile(`\b[0-9a-f]{16}\b|\b0x[0-9a-f]+\b|\b\d+\.\d+(us|ms|s)\b`)
 	// What differs by when a command comes, and by who came first: the caller that
 	// a function returns to, where a vCPU was, the task.

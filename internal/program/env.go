@@ -194,6 +194,8 @@ func (e *env) EntryArg(n uint64, p []byte) error {
 
 var errNoRegister = errors.New("a program cannot set this register")
 
+var errNoStop = errors.New("nothing can be stopped here")
+
 var errNotEntry = errors.New("only a program at a function's entry can make it return")
 
 // OverrideReturn implements bpf.Env: the function is left before its first
@@ -215,6 +217,18 @@ func (e *env) SetReg(n, v uint64) error {
 		return errNoRegister
 	}
 	e.regs[n], e.set = v, e.set|1<<n
+	return nil
+}
+
+// Stop implements bpf.Env: the vCPU stops by the program.
+func (e *env) Stop(all bool) error {
+	if all && e.rt.cfg.StopAll == nil || e.r.of == nil {
+		return errNoStop
+	}
+	e.c.StopBy(e.r.of)
+	if all {
+		e.rt.cfg.StopAll(e.c)
+	}
 	return nil
 }
 

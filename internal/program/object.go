@@ -137,6 +137,7 @@ func (rt *Runtime) load(o *bpf.Object, opt LoadOptions, placed, cpus int) (*Obje
 			Name: lp.Name(), Section: lp.Section, AttachTo: lp.AttachTo, Kind: lp.Kind(), Place: bpf.InGuest, Why: pl.why[i],
 			obj: obj, user: pl.user[i], prog: lp.Program, runner: rt.newRunner(lp.Program),
 		}
+		p.runner.of = p
 		if !opt.script {
 			p.Warnings = lp.Warnings()
 		}

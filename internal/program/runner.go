@@ -26,7 +26,8 @@ func newLanes(rt *Runtime) (lanes []*lane) {
 type runner struct {
 	rt    *Runtime
 	prog  *bpf.Program
-	stack []int // of a definition of returns: arguments that were kept from the entry's stack
+	of    *Program // nil: it is of a definition
+	stack []int    // of a definition of returns: arguments that were kept from the entry's stack
 	cells []cell
 
 	to     bpf.RingWriter // of a definition: takes its records,

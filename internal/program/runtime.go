@@ -16,18 +16,19 @@ import (
 // Config is what programs need of the machine and the daemon. What is nil is
 // not there: programs that need it run on the host, or do without.
 type Config struct {
-	CPUs   int
-	Memory int64                                  // bytes of the host that maps may take; 0 = DefaultMemory
-	Shared Shared                                 // memory of maps and blocks in the guest
-	Engine *probe.Engine                          // of the guest: it knows how tasks are found, and when code there is gone
-	Kernel func() *bpf.Kernel                     // what programs may ask of the guest's kernel; nil: it is none that they are made for
-	Tasks  func() *linux.Tasks                    // how users and cgroups of a Linux guest's tasks are read
-	Clock  func() (bpf.Clock, error)              // time in the guest, on the clock of Now
-	Stop   func(func() error) error               // runs a function while no vCPU runs
-	Read   func(guest.GVA, []byte) error          // memory of the guest's kernel, for programs that run on no hit
-	Now    func() int64                           // nanoseconds; called on the vCPUs' threads
-	Trace  func(prog string, cpu int, msg []byte) // a line of trace_printk; likewise, and msg is not to be kept
-	Wake   func()                                 // has Poll called soon; called on the vCPUs' threads
+	CPUs    int
+	Memory  int64                                  // bytes of the host that maps may take; 0 = DefaultMemory
+	Shared  Shared                                 // memory of maps and blocks in the guest
+	Engine  *probe.Engine                          // of the guest: it knows how tasks are found, and when code there is gone
+	Kernel  func() *bpf.Kernel                     // what programs may ask of the guest's kernel; nil: it is none that they are made for
+	Tasks   func() *linux.Tasks                    // how users and cgroups of a Linux guest's tasks are read
+	Clock   func() (bpf.Clock, error)              // time in the guest, on the clock of Now
+	Stop    func(func() error) error               // runs a function while no vCPU runs
+	StopAll func(*probe.Context)                   // has all vCPUs stop with the one of a hit that stops; on its thread
+	Read    func(guest.GVA, []byte) error          // memory of the guest's kernel, for programs that run on no hit
+	Now     func() int64                           // nanoseconds; called on the vCPUs' threads
+	Trace   func(prog string, cpu int, msg []byte) // a line of trace_printk; likewise, and msg is not to be kept
+	Wake    func()                                 // has Poll called soon; called on the vCPUs' threads
 	// Refuse, when not "", is why no program runs in the guest.
 	Refuse string
 }

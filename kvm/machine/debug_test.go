@@ -82,7 +82,7 @@ func TestStopAndStep(t *testing.T) {
 	if err := m.Resume(); err != nil {
 		t.Fatal(err)
 	}
-	if s := awaitStops(t, m, 1); s[0] != (Stop{CPU: 0, RIP: tinyText + 0x0e}) {
+	if s := awaitStops(t, m, 1); s[0].CPU != 0 || s[0].RIP != tinyText+0x0e || s[0].By != nil || s[0].All || s[0].Seq != 1 || s[0].At.IsZero() {
 		t.Fatalf("stopped at %+v", s)
 	}
 	if st := m.State(); st.Phase != PhaseRunning || st.VCPUs[0].Activity != VCPUStopped || st.VCPUs[0].RIP != tinyText+0x0e {

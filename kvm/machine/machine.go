@@ -108,6 +108,7 @@ type Machine struct {
 	ticket      uint64     // of the next stopper
 	serving     uint64     // the stopper whose turn it is
 	phase       Phase
+	stops       uint64 // of vCPUs at hits, and behind steps
 	exitCode    uint32
 	exit        *ExitReport
 	crash       *CrashReport

@@ -35,7 +35,7 @@ func (m *Machine) State() State {
 		Checks: CheckReports{Count: m.checks.Load(), Last: m.lastBad.Load()},
 	}
 	for _, v := range m.vcpus {
-		c := VCPUState{ID: v.id, Activity: v.activity}
+		c := VCPUState{ID: v.id, Activity: v.activity, Stop: v.stop}
 		if v.resting && v.kvm != nil {
 			c.RIP, c.CPL, c.Space = guest.GVA(v.regs.RIP), v.cpl(), v.space()
 			c.Symbol = symbolize(m.Image(), c.RIP)

@@ -60,4 +60,5 @@ type VCPUState struct {
 	Symbol   string // name+0xoffset, or ""
 	CPL      uint8
 	Space    guest.GPA // its top-level page table, as Kprobe.Space has it
+	Stop     *Stop     // what it is stopped for, or nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe"
@@ -24,11 +25,21 @@ import (
 type Stop struct {
 	CPU int
 	RIP guest.GVA
+	By  any       // as probe.Context.StopBy has it; nil behind a step
+	All bool      // the others were stopped with it
+	At  time.Time // when
+	Seq uint64    // one for each
+}
+
+// newStop is the stop of a vCPU now. Precondition: m.mu held.
+func (v *vcpu) newStop(by any) *Stop {
+	v.m.stops++
+	return &Stop{CPU: v.id, RIP: guest.GVA(v.regs.RIP), By: by, All: v.haltAll, At: time.Now(), Seq: v.m.stops}
 }
 
 // stopped notes that the vCPU stops. Precondition: m.mu held.
 func (m *Machine) stopped(v *vcpu) {
-	v.stop = &Stop{CPU: v.id, RIP: guest.GVA(v.regs.RIP)}
+	v.stop = v.newStop(m.engine.StoppedBy(v.id))
 	if v.haltAll && m.phase == PhaseRunning {
 		m.gate.Or(gateHold)
 		for _, o := range m.vcpus {
@@ -192,11 +203,12 @@ func (v *vcpu) served() bool {
 			}
 		}
 	}
+	m.engine.StoppedBy(v.id) // a hit on the way stops where the step does
 	v.parked, v.halting, v.haltAll = true, false, false
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.phase == PhaseRunning || v.stop != nil {
-		v.stop = &Stop{CPU: v.id, RIP: guest.GVA(v.regs.RIP)}
+		v.stop = v.newStop(nil)
 	}
 	v.steps = nil
 	// It rests again, before anybody is told.

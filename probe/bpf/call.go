@@ -91,6 +91,11 @@ func (v *VM) call(h Helper, r *[16]uint64) FaultCode {
 		if v.env.SetReg(r[R2], r[R3]) != nil {
 			r[R0] = errno(errInval)
 		}
+	case HelperStop:
+		r[R0] = 0
+		if v.env.Stop(r[R2] != 0) != nil {
+			r[R0] = errno(errInval)
+		}
 	case HelperPoke:
 		return v.poke(r)
 	default:

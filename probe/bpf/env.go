@@ -59,6 +59,8 @@ type Env interface {
 	// SetReg has the guest go on with v in a register, by its number in struct pt_regs. It
 	// fails for one that is not SettableReg.
 	SetReg(n, v uint64) error
+	// Stop has the vCPU stop at the hit when that has been dealt with, or with all every one.
+	Stop(all bool) error
 	// Poke writes all of p to guest memory, or nothing. It fails with ErrProbed where a
 	// probed instruction would be changed.
 	Poke(addr uint64, p []byte) error
@@ -122,6 +124,9 @@ func (NoEnv) OverrideReturn(uint64) error { return errNoGuest }
 
 // SetReg fails.
 func (NoEnv) SetReg(uint64, uint64) error { return errNoGuest }
+
+// Stop fails.
+func (NoEnv) Stop(bool) error { return errNoGuest }
 
 // Poke fails.
 func (NoEnv) Poke(uint64, []byte) error { return errNoGuest }

@@ -69,6 +69,7 @@ const (
 	HelperSetReg   Helper = 1<<16 + 3
 	HelperPoke     Helper = 1<<16 + 4
 	HelperFileCode Helper = 1<<16 + 5
+	HelperStop     Helper = 1<<16 + 6
 )
 
 // Place says where a program, or a helper, can run.
@@ -168,6 +169,7 @@ var helpers = []HelperInfo{
 	{ID: HelperSetReg, Name: "set_reg", args: []argKind{anyArg, anyArg, anyArg}, Place: OnHost, Why: "changes the registers that the guest goes on with, which only the engine may", needsCtx: true},
 	{ID: HelperPoke, Name: "poke", cost: costRead, args: []argKind{anyArg, inArg, anyArg}, Place: OnHost, Why: "writes memory of the guest, of which the engine keeps its probes apart"},
 	{ID: HelperFileCode, Name: "file_code", cost: costTask, args: []argKind{anyArg}, Place: OnHost, Why: "finds by the guest's page tables which file code is of"},
+	{ID: HelperStop, Name: "stop", args: []argKind{anyArg, anyArg}, Place: OnHost, Why: "has the vCPU leave the guest", needsCtx: true},
 }
 
 var helperByID = func() map[Helper]*HelperInfo {

@@ -109,6 +109,8 @@ func (c *checker) action(e *expr) error {
 		return c.setReg(e)
 	case "poke":
 		return c.poke(e)
+	case "stop":
+		return c.stop(e)
 	case "clear", "zero":
 		m, err := c.wholeMap(e)
 		if err != nil {

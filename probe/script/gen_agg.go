@@ -167,6 +167,8 @@ func (g *generator) exprStmt(e *expr) {
 		g.setReg(e)
 	case e.kind == exCall && e.name == "poke":
 		g.poke(e)
+	case e.kind == exCall && e.name == "stop":
+		g.stop(e)
 	case e.kind == exCall && calls[e.name].statement:
 		g.output(e)
 	case e.typ.isNumber():

@@ -42,7 +42,7 @@ type call struct {
 
 // calls are the functions that there are.
 var calls = map[string]call{
-	"printf": {1, 64, true}, "print": {1, 3, true}, "clear": {1, 1, true}, "zero": {1, 1, true}, "exit": {0, 1, true}, "override": {1, 1, true}, "setreg": {2, 2, true}, "poke": {2, 2, true},
+	"printf": {1, 64, true}, "print": {1, 3, true}, "clear": {1, 1, true}, "zero": {1, 1, true}, "exit": {0, 1, true}, "override": {1, 1, true}, "setreg": {2, 2, true}, "poke": {2, 2, true}, "stop": {0, 1, true},
 	"delete": {1, 2, false}, "has_key": {1, 2, false},
 	"len": {1, 1, false}, "str": {1, 2, false}, "buf": {1, 2, false}, "strlen": {1, 1, false}, "strerror": {1, 1, false}, "signal_name": {1, 1, false},
 	"ksym": {1, 1, false}, "kaddr": {1, 1, false}, "reg": {1, 1, false}, "kstack": {0, 3, false}, "ustack": {0, 3, false}, "dw_ustack": {0, 3, false}, "sizeof": {1, 1, false}, "offsetof": {2, 2, false}, "container_of": {3, 3, false}, "nsecs": {0, 1, false},

@@ -186,6 +186,8 @@ func TestUnsafeRefused(t *testing.T) {
 		{`kprobe:vfs_read { setreg("ax", comm); }`, "setreg() only supports number arguments (string[16] provided)"},
 		{`kprobe:vfs_read { setreg("ax"); }`, "setreg() requires 2 arguments (1 provided)"},
 		{`kprobe:vfs_read { print(setreg("ax", 1)); }`, "setreg() should not be used in an expression"},
+		{`interval:s:1 { stop(); }`, "stop() can not be used with 'interval' probes"},
+		{`kprobe:vfs_read { stop("one"); }`, "stop() expects nothing, or \"all\"\nkprobe:vfs_read { stop(\"one\"); }\n                       ~~~~~\nHINT: stop() stops the vCPU of the hit, stop(\"all\") all of them"},
 		{`interval:s:1 { poke(1, "x"); }`, "poke() can not be used with 'interval' probes"},
 		{`kprobe:vfs_read { poke(arg0, 5); }`, "poke() of a number of no certain size\nkprobe:vfs_read { poke(arg0, 5); }\n                             ~\nHINT: write (uint32), or how wide it is, before it"},
 		{`kprobe:vfs_read { poke(arg0, -5); }`, "poke() of a number of no certain size"},

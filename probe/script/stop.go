@@ -1,0 +1,30 @@
+package script
+
+import (
+	"github.com/cilium/ebpf/asm"
+
+	"github.com/guestprobe/guestprobe/probe/bpf"
+	"github.com/guestprobe/guestprobe/probe/bpfgen"
+)
+
+// stop checks stop() and stop("all"): the vCPU stops at the hit, or every one.
+func (c *checker) stop(e *expr) error {
+	for _, p := range c.points {
+		if p.class() != atPlace {
+			return c.at(e.Span, "stop() can not be used with '%s' probes", p.provider).hint("a vCPU stops at a hit: kprobe, kretprobe, uprobe, uretprobe, watchpoint")
+		}
+	}
+	if len(e.args) == 0 {
+		return nil
+	}
+	if a := e.args[0]; a.kind != exString || a.text != "all" {
+		return c.at(a.Span, `stop() expects nothing, or "all"`).hint(`stop() stops the vCPU of the hit, stop("all") all of them`)
+	}
+	e.num = 1
+	return nil
+}
+
+// stop has the vCPU stop when the program has ended.
+func (g *generator) stop(e *expr) {
+	g.Emit(asm.Mov.Imm(asm.R2, int32(e.num)), asm.Mov.Reg(asm.R1, rCtx), bpfgen.Call(bpf.HelperStop))
+}
