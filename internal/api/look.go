@@ -31,6 +31,12 @@ type Registers struct {
 	Vectors *Vectors `json:"vectors,omitempty"` // where they were asked for
 }
 
+// WriteRegisters is the body of PUT /v1/registers, which answers with Registers.
+type WriteRegisters struct {
+	VCPU int            `json:"vcpu"`
+	Set  map[string]Hex `json:"set"` // general registers, rip, rflags, fs_base, gs_base, kernel_gs_base, cr0, cr2, cr3, cr4, cr8, efer, dr0 to dr3, dr6, dr7
+}
+
 // Segment is a segment register with its hidden part.
 type Segment struct {
 	Selector uint16 `json:"selector"`

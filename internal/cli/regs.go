@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -13,7 +14,8 @@ import (
 )
 
 func (a *app) regs() command.Spec {
-	var vectors bool
+	var vectors, yes bool
+	var set []string
 	return command.Spec{
 		Use:   "regs [VCPU]",
 		Short: "Show the registers of the vCPUs",
@@ -21,19 +23,61 @@ func (a *app) regs() command.Spec {
 debug registers, bits by their names. The guest is stopped for that, and goes on if it ran.
 
 rip is an address of the guest's own text. Where the vCPU is in code of a probe's, that is
-shown as well.`,
+shown as well.
+
+--set changes general registers, rip, rflags, fs_base, gs_base, kernel_gs_base, cr0, cr2, cr3, cr4, cr8, efer, dr0
+to dr3, dr6 and dr7, all that are named or none. It needs --yes, for nothing is kept of what was there.`,
 		Example: `  guestprobe regs 0
   guestprobe regs --fp --format json`,
-		Args:  command.Between(0, 1, ""),
-		Flags: func(f *pflag.FlagSet) { f.BoolVar(&vectors, "fp", false, "floating point and vector registers, too") },
+		Args: command.Between(0, 1, ""),
+		Flags: func(f *pflag.FlagSet) {
+			f.BoolVar(&vectors, "fp", false, "floating point and vector registers, too")
+			f.StringArrayVar(&set, "set", nil, "change a register of the vCPU, 0 where none is named: `NAME=VALUE`; may be repeated")
+			f.BoolVarP(&yes, "yes", "y", false, "do change it")
+		},
 		Run: show(a, func(ctx context.Context, r *command.Run, c *client.Client) (api.RegisterList, error) {
 			vcpu := ""
 			if len(r.Args) > 0 {
 				vcpu = r.Args[0]
 			}
+			if len(set) > 0 {
+				return setRegisters(ctx, c, vcpu, set, vectors, yes)
+			}
+			if yes {
+				return api.RegisterList{}, command.Usagef("--yes: nothing is changed without --set")
+			}
 			return c.Registers(ctx, vcpu, vectors)
 		}, printRegisters),
 	}
+}
+
+// setRegisters changes registers, NAME=VALUE each, and returns what there is then.
+func setRegisters(ctx context.Context, c *client.Client, vcpu string, set []string, vectors, yes bool) (l api.RegisterList, err error) {
+	req := api.WriteRegisters{Set: map[string]api.Hex{}}
+	if vcpu != "" {
+		if req.VCPU, err = strconv.Atoi(vcpu); err != nil {
+			return l, command.Usagef("VCPU %q: not a number", vcpu)
+		}
+	}
+	for _, x := range set {
+		name, value, ok := strings.Cut(x, "=")
+		v, err := parseArg(value)
+		if !ok || err != nil {
+			return l, command.Usagef("--set %q: want NAME=VALUE, a number of 64 bits", x)
+		}
+		if _, twice := req.Set[name]; twice {
+			return l, command.Usagef("--set %q: each name once", x)
+		}
+		req.Set[name] = v
+	}
+	switch {
+	case vectors:
+		return l, command.Usagef("--fp goes without --set")
+	case !yes:
+		return l, command.Usagef("--set changes the guest, and nothing takes that back: add --yes")
+	}
+	r, err := c.WriteRegisters(ctx, req)
+	return api.RegisterList{VCPUs: []api.Registers{r}}, err
 }
 
 // The registers in the order in which debuggers show them.

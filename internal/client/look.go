@@ -58,6 +58,11 @@ func (c *Client) Memory(ctx context.Context, at Where, m MemoryQuery) (out api.M
 	return out, c.call(ctx, http.MethodGet, "/v1/memory", q, nil, &out)
 }
 
+// WriteRegisters changes registers of a vCPU, and returns what it has then.
+func (c *Client) WriteRegisters(ctx context.Context, w api.WriteRegisters) (out api.Registers, err error) {
+	return out, c.call(ctx, http.MethodPut, "/v1/registers", nil, w, &out)
+}
+
 // WriteMemory writes it.
 func (c *Client) WriteMemory(ctx context.Context, w api.WriteMemory) (out api.Memory, err error) {
 	return out, c.call(ctx, http.MethodPut, "/v1/memory", nil, w, &out)

@@ -34,7 +34,7 @@ func lookError(err error) error {
 	switch {
 	case errors.As(err, &fault):
 		return &api.Error{Code: api.CodeGuestFault, Errno: "EFAULT", Message: err.Error(), Detail: "'guestprobe pt ADDRESS' shows the walk"}
-	case errors.Is(err, machine.ErrNoVCPU):
+	case errors.Is(err, machine.ErrNoVCPU), errors.Is(err, machine.ErrBadRegister):
 		return &api.Error{Code: api.CodeBadValue, Errno: "EINVAL", Message: err.Error()}
 	case errors.Is(err, machine.ErrProbed):
 		return &api.Error{Code: api.CodeProbed, Errno: "EBUSY", Message: err.Error()}

@@ -39,6 +39,7 @@ func routes() []route {
 		{http.MethodGet, "/v1/symbols", (*server).getSymbols, []string{"match", "kind", "limit", "types"}},
 		{http.MethodGet, "/v1/tasks", (*server).getTasks, []string{"threads"}},
 		{http.MethodGet, "/v1/registers", (*server).getRegisters, []string{"vcpu", "vectors"}},
+		{http.MethodPut, "/v1/registers", (*server).putRegisters, nil},
 		{http.MethodGet, "/v1/memory", (*server).getMemory, []string{"at", "length", "vcpu", "task", "space", "live", "type", "symbols"}},
 		{http.MethodPut, "/v1/memory", (*server).putMemory, nil},
 		{http.MethodGet, "/v1/backtraces", (*server).getBacktraces, []string{"vcpu", "task"}},

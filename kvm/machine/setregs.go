@@ -1,0 +1,69 @@
+package machine
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/kvm"
+)
+
+// ErrBadRegister: a processor cannot have such a value in a register.
+var ErrBadRegister = errors.New("no processor has that in the register")
+
+// Change gives a vCPU the registers of r: the general ones, as SetRegs does, the bases of FS and GS and the other GS's,
+// control and debug registers, and EFER. All else of r stays as it is. Errors are ErrNoVCPU, ErrInEngine for one in the
+// middle of a probe's handlers, and ErrBadRegister; then nothing has changed.
+func (l *Look) Change(cpu int, r Registers) error {
+	v, err := l.vcpu(cpu)
+	switch {
+	case err != nil:
+		return err
+	case l.m.engine.InStage(guest.GVA(v.regs.RIP)):
+		return fmt.Errorf("vcpu %d: %w", cpu, ErrInEngine)
+	}
+	for _, x := range []struct {
+		name string
+		bad  bool
+	}{
+		{"fs_base", !guest.GVA(r.System.FS.Base).Canonical()},
+		{"gs_base", !guest.GVA(r.System.GS.Base).Canonical()},
+		{"kernel_gs_base", !guest.GVA(r.KernelGS).Canonical()},
+		{"cr8", r.System.CR8 > 15}, // SDM Vol. 3, 11.8.6
+		{"dr6", r.Debug.DR6>>32 != 0},
+		{"dr7", r.Debug.DR7>>32 != 0},
+		{"rip", !guest.GVA(r.Regs.RIP).Canonical()},
+	} {
+		if x.bad {
+			return fmt.Errorf("%s: %w", x.name, ErrBadRegister)
+		}
+	}
+	y := *v.sregs
+	y.FS.Base, y.GS.Base = r.System.FS.Base, r.System.GS.Base
+	y.CR0, y.CR2, y.CR3, y.CR4, y.CR8, y.EFER = r.System.CR0, r.System.CR2, r.System.CR3, r.System.CR4, r.System.CR8, r.System.EFER
+	if y != *v.sregs {
+		y.InterruptBitmap = [len(y.InterruptBitmap)]uint64{} // as in SetSregsDirty
+		switch err := v.kvm.SetSregs(&y); {
+		case errors.Is(err, unix.EINVAL):
+			return fmt.Errorf("cr0, cr3, cr4 or efer: %w, with the others as they are", ErrBadRegister)
+		case err != nil:
+			return err
+		}
+	}
+	if err := v.kvm.SetMSRs([]kvm.MSR{{Index: msrKernelGS, Data: r.KernelGS}}); err != nil {
+		return err
+	}
+	var d kvm.DebugRegs
+	if err := v.kvm.GetDebugRegs(&d); err != nil {
+		return err
+	}
+	if d.DB != r.Debug.DB || d.DR6 != r.Debug.DR6 || d.DR7 != r.Debug.DR7 {
+		d.DB, d.DR6, d.DR7 = r.Debug.DB, r.Debug.DR6, r.Debug.DR7
+		if err := v.kvm.SetDebugRegs(&d); err != nil {
+			return err
+		}
+	}
+	return l.SetRegs(cpu, r.Regs)
+}
