@@ -39,7 +39,13 @@ type liner struct {
 
 	epoch       time.Time // where times count from
 	began, boot int64     // of the stream and of the guest, since the epoch
+
+	stacks  map[string]int // those that were printed, by their text, with their numbers
+	printed int            // stacks, in all
 }
+
+// maxStacks is how many stacks a liner remembers; then it begins anew.
+const maxStacks = 10_000
 
 func newLiner(clock string) (*liner, error) {
 	switch clock {
@@ -99,7 +105,25 @@ func (l *liner) line(h api.Hit) string {
 	if h.Late {
 		line += " [LATE]"
 	}
-	return line + "\n" + stackText(h.Stack)
+	return line + l.stack(h.Stack)
+}
+
+// stack is what a line ends with: the number of its stack, and the stack below it where it is a new one.
+func (l *liner) stack(frames []api.Frame) string {
+	if len(frames) == 0 {
+		return "\n"
+	}
+	text := stackText(frames)
+	n := l.stacks[text]
+	if n > 0 {
+		return fmt.Sprintf(" [stack %d]\n", n)
+	}
+	if l.stacks == nil || len(l.stacks) == maxStacks {
+		l.stacks = map[string]int{}
+	}
+	l.printed++
+	l.stacks[text] = l.printed
+	return fmt.Sprintf(" [stack %d]\n", l.printed) + text
 }
 
 // stackText is a stack as ftrace prints it with its options stacktrace and sym-offset, a

@@ -31,7 +31,7 @@ func TestTraceLine(t *testing.T) {
 			"           <...>-0       [000] ..... 2026-01-03T01:30:00.499999+01:30: a: x\n"},
 		{clockBoot, api.Hit{TimeNS: 2_000_000_000, Probe: "g/a", Stage: "pre", Text: "x", Stack: []api.Frame{
 			{Addr: 1, Symbol: "f", Source: "a.h:7", Inlined: true}, {Addr: 1, Symbol: "g+0x1/0x2", Source: "a\x1b.c:9"}, {Addr: 0x99}}},
-			"           <...>-0       [000] .....     0.000000: a: x\n => f (a.h:7) [inlined]\n => g+0x1/0x2 (a\\x1b.c:9)\n => 0x99\n"},
+			"           <...>-0       [000] .....     0.000000: a: x [stack 1]\n => f (a.h:7) [inlined]\n => g+0x1/0x2 (a\\x1b.c:9)\n => 0x99\n"},
 	} {
 		l, err := newLiner(tc.clock)
 		if err != nil {
@@ -40,6 +40,16 @@ func TestTraceLine(t *testing.T) {
 		l.start(start)
 		if got := l.line(tc.h); got != tc.want {
 			t.Errorf("line %q\nwant %q", got, tc.want)
+		}
+	}
+	l := &liner{clock: clockBoot}
+	for _, x := range []struct {
+		frame string
+		want  string
+	}{{"f", " [stack 1]\n => f\n"}, {"g", " [stack 2]\n => g\n"}, {"f", " [stack 1]\n"}, {"g", " [stack 2]\n"}} {
+		want := "           <...>-0       [000] .....     0.000000: a: x" + x.want
+		if got := l.line(api.Hit{Probe: "g/a", Text: "x", Stack: []api.Frame{{Symbol: x.frame}}}); got != want {
+			t.Errorf("line %q\nwant %q", got, want)
 		}
 	}
 	if _, err := newLiner("mono"); err == nil {
