@@ -36,12 +36,16 @@ func (t *Tables) Used() int {
 	return t.built.used
 }
 
-// SetUsed is for tables that are now as they were when Used returned n; false where there is no room
-// for so many.
+// Fits reports whether Used may return n.
+func (t *Tables) Fits(n int) bool {
+	return n >= PageSize && n <= len(t.built.mem) && n%PageSize == 0
+}
+
+// SetUsed is for tables that are now as they were when Used returned n; false where that cannot have been.
 func (t *Tables) SetUsed(n int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if n < PageSize || n > len(t.built.mem) || n%PageSize != 0 {
+	if !t.Fits(n) {
 		return false
 	}
 	t.built.used = n

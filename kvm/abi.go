@@ -27,6 +27,12 @@ var (
 	ioIRQLine             = gokvm.IIOW(0x61, sizeofIRQLevel)
 	ioCreatePIT2          = gokvm.IIOW(0x77, sizeofPITConfig)
 	ioEnableCap           = gokvm.IIOW(0xa3, sizeofEnableCap)
+	ioGetIRQChip          = gokvm.IIOWR(0x62, sizeofIRQChip)
+	ioSetIRQChip          = gokvm.IIOR(0x63, sizeofIRQChip)
+	ioSetClock            = gokvm.IIOW(0x7b, sizeofClockData)
+	ioGetClock            = gokvm.IIOR(0x7c, sizeofClockData)
+	ioGetPIT2             = gokvm.IIOR(0x9f, sizeofPITState)
+	ioSetPIT2             = gokvm.IIOW(0xa0, sizeofPITState)
 
 	ioRun           = gokvm.IIO(0x80)
 	ioGetRegs       = gokvm.IIOR(0x81, sizeofRegs)
@@ -54,6 +60,7 @@ var (
 	ioSetXSave      = gokvm.IIOW(0xa5, xsaveLegacySize)
 	ioGetXCRs       = gokvm.IIOR(0xa6, sizeofXCRs)
 	ioSetXCRs       = gokvm.IIOW(0xa7, sizeofXCRs)
+	ioKVMClockCtrl  = gokvm.IIO(0xad)
 	ioGetXSave2     = gokvm.IIOR(0xcf, xsaveLegacySize)
 )
 
@@ -68,6 +75,9 @@ const (
 	sizeofEnableCap    = 104  // struct kvm_enable_cap
 	sizeofIRQLevel     = 8    // struct kvm_irq_level
 	sizeofPITConfig    = 64   // struct kvm_pit_config
+	sizeofIRQChip      = 520  // struct kvm_irqchip
+	sizeofPITState     = 112  // struct kvm_pit_state2
+	sizeofClockData    = 48   // struct kvm_clock_data
 	sizeofLAPIC        = 1024 // struct kvm_lapic_state
 	sizeofRegs         = 144  // struct kvm_regs
 	sizeofSregs        = 312  // struct kvm_sregs

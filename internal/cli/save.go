@@ -38,7 +38,7 @@ func (a *app) save() command.Spec {
 let it go on. 'guestprobed --restore FILE' has it go on from there, in another process or on another day;
 'guestprobe guest reset --to FILE' in the same one.
 A file that is there is replaced when all is written, and so is a symbolic link, not what it leads to.
-Linux guests cannot be saved yet.`,
+What is on the disks of a Linux guest is not in it.`,
 		Example: `  guestprobe guest save before.gps
   guestprobe guest reset --to before.gps
   guestprobe guest save --elf guest.core`,

@@ -131,6 +131,7 @@ func (o *options) check() error {
 	if o.kernel != "" {
 		o.tick = 0 // it has timers of its own
 	}
+	linux := o.kernel != "" || o.restore != "" // a snapshot may be of one
 	switch {
 	case o.vcpus < 1 || o.vcpus > guest.MaxVCPUs:
 		return command.Usagef("--vcpus %d: not in 1 to %d", o.vcpus, guest.MaxVCPUs)
@@ -156,13 +157,11 @@ func (o *options) check() error {
 		return command.Usagef("--cmdline: contains a NUL byte")
 	case o.kernel != "" && o.guest != "":
 		return command.Usagef("--kernel and --guest: a guest boots one of them")
-	case o.kernel != "" && o.restore != "":
-		return command.Usagef("--restore: Linux guests cannot be saved or restored")
-	case o.kernel == "" && o.initrd != "":
+	case !linux && o.initrd != "":
 		return command.Usagef("--initrd: goes with --kernel")
-	case o.kernel == "" && o.symbols != "":
+	case !linux && o.symbols != "":
 		return command.Usagef("--symbols: goes with --kernel")
-	case o.kernel == "" && len(o.disks) > 0:
+	case !linux && len(o.disks) > 0:
 		return command.Usagef("--disk: goes with --kernel")
 	case len(o.disks) > device.MaxDisks:
 		return command.Usagef("--disk: %d disks, more than %d", len(o.disks), device.MaxDisks)

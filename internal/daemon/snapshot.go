@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strconv"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/internal/device"
 	"github.com/guestprobe/guestprobe/internal/files"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/kvm/snapshot"
@@ -72,8 +74,20 @@ func (s *server) save() (*snapshot.Snapshot, error) {
 		return nil, fmt.Errorf("save: %w", err)
 	}
 	snap.Config.LeftOut = on.LeftOut
-	if s.opt.guest != "" {
-		if snap.Config.Image, err = filepath.Abs(s.opt.guest); err != nil {
+	c := &snap.Config
+	files := map[*string]*string{&s.opt.guest: &c.Image, &s.opt.debug: &c.Debug, &s.opt.symbols: &c.Symbols}
+	if l := c.Linux; l != nil {
+		delete(files, &s.opt.guest)
+		files[&s.opt.kernel], files[&s.opt.initrd] = &c.Image, &l.Initrd
+		for i := range l.Disks {
+			files[&l.Disks[i].Path] = &l.Disks[i].Path
+		}
+	}
+	for path, to := range files {
+		if *path == "" {
+			continue
+		}
+		if *to, err = filepath.Abs(*path); err != nil {
 			return nil, fmt.Errorf("save: %w", err)
 		}
 	}
@@ -93,7 +107,10 @@ func (s *server) putSnapshot(w http.ResponseWriter, r *http.Request) error {
 	case err != nil:
 		return bodyError(err)
 	}
-	if err := g.Fits(snap); err != nil {
+	s.resetMu.Lock()
+	err = g.Fits(snap)
+	s.resetMu.Unlock()
+	if err != nil {
 		return err
 	}
 	s.last.Store(snap)
@@ -139,6 +156,12 @@ func readSnapshot(o *options) (*snapshot.Snapshot, error) {
 		return nil, fmt.Errorf("--restore %s: %w", o.restore, err)
 	}
 	c := &snap.Config
+	switch {
+	case c.Linux == nil && (o.kernel != "" || o.initrd != "" || o.symbols != "" || len(o.disks) > 0):
+		return nil, command.Usagef("--restore %s: it has no Linux kernel; leave --kernel, --initrd, --symbols and --disk out", o.restore)
+	case c.Linux != nil && o.guest != "":
+		return nil, command.Usagef("--restore %s: it has a Linux kernel; leave --guest out", o.restore)
+	}
 	for _, x := range []struct {
 		flag      string
 		have, was string
@@ -148,7 +171,7 @@ func readSnapshot(o *options) (*snapshot.Snapshot, error) {
 		{"memory", formatSize(o.memory), formatSize(c.Memory), func() { o.memory = c.Memory }},
 		{"cmdline", strconv.Quote(o.cmdline), strconv.Quote(c.Cmdline), func() { o.cmdline = c.Cmdline }},
 		{"tick", o.tick.String(), c.Tick().String(), func() { o.tick = c.Tick() }},
-		{"guest", "", c.Image, func() { o.guest = c.Image }},
+		{"guest", "", "", func() { o.takeImage(c) }},
 	} {
 		switch {
 		case !o.given(x.flag):
@@ -157,7 +180,33 @@ func readSnapshot(o *options) (*snapshot.Snapshot, error) {
 			return nil, command.Usagef("--restore %s: it has --%s %s, not %s; leave --%[2]s out", o.restore, x.flag, x.was, x.have)
 		}
 	}
+	// What is only known of the guest is left out where it is not any more.
+	for _, x := range []struct {
+		flag, was string
+		to        *string
+	}{{"debug", c.Debug, &o.debug}, {"symbols", c.Symbols, &o.symbols}, {"initrd", c.Initrd(), &o.initrd}} {
+		if _, err := os.Stat(x.was); err == nil && !o.given(x.flag) {
+			*x.to = x.was
+		}
+	}
 	return snap, nil
+}
+
+// takeImage makes the guest's image, and what goes with it, those of a snapshot.
+func (o *options) takeImage(c *snapshot.Config) {
+	if c.Linux == nil {
+		o.guest = c.Image
+		return
+	}
+	if o.kernel == "" {
+		o.kernel = c.Image
+	}
+	if len(o.disks) > 0 {
+		return
+	}
+	for _, d := range c.Linux.Disks {
+		o.disks = append(o.disks, device.Disk{Path: d.Path, ReadOnly: d.ReadOnly})
+	}
 }
 
 // attachSnapshot makes the guest, which has not run, what the snapshot has, and puts on it what was there.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/linux"
+	"github.com/guestprobe/guestprobe/kvm/snapshot"
 )
 
 // engineMemory is the engine's memory in a Linux guest. It is behind the guest's own, and no
@@ -140,6 +141,24 @@ func (e *engineMemory) attach(as guest.AddressSpace) error {
 	}
 	e.pmd = pmd
 	e.pud, _ = as.Table(e.home.Start, 3) // there, as what it leads to is
+	return nil
+}
+
+// saved returns what a snapshot is to know of it: bytes of the kernel's image, its tables, and those of ours.
+func (e *engineMemory) saved() (image uint64, pmd, pud, tables guest.GPA, used uint64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.home.Size, e.pmd, e.pud, e.tables.Base, e.used
+}
+
+// putBack makes it what saved has told. What is wrong of that is found when a table is needed.
+func (e *engineMemory) putBack(l *snapshot.Linux) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if l.Used > e.tables.Size || l.Used%guest.PageSize != 0 || l.Image > e.home.Size {
+		return fmt.Errorf("%w: %d bytes of the engine's tables, %d of the kernel's image", snapshot.ErrDamaged, l.Used, l.Image)
+	}
+	e.home.Size, e.pmd, e.pud, e.tables.Base, e.used = l.Image, l.PMD, l.PUD, l.Tables, l.Used
 	return nil
 }
 

@@ -28,12 +28,14 @@ type linuxGuest struct {
 	cfg    *LinuxConfig
 	seen   atomic.Pointer[linux.View]
 	boot   *linux.BootState
+	next   *nextBoot // what the next boot is to be; nil: any
 	engine engineMemory
 	stubs  []trapStub
 	files  atomic.Pointer[fileText]
 	given  []givenFile // guarded by Machine.mu, but for a reset
 
 	board   atomic.Pointer[board]
+	recheck bool                     // checkSlide is to be done once more
 	settled bool                     // the text is protected, the engine's memory mapped or refused
 	checked atomic.Pointer[[]string] // how the running kernel confirms the slide
 	refused atomic.Pointer[string]   // why the engine has no memory in the guest, for good
@@ -66,12 +68,15 @@ func (g *linuxGuest) load(m *Machine) (*guest.BootState, error) {
 	if err := g.plug(m); err != nil {
 		return nil, err
 	}
-	slide := g.cfg.Slide
-	if slide == nil && g.boot != nil && m.sharedHeld() {
+	slide, la57 := g.cfg.Slide, cpuidLA57(m.cpuid)
+	if g.next != nil {
+		slide, la57 = &g.next.slide, g.next.la57
+		defer func() { g.next = nil }()
+	} else if slide == nil && g.boot != nil && m.sharedHeld() {
 		slide = &g.boot.Slide // addresses of that memory stand in code, which comes back
 	}
 	st, err := linux.Boot(m.mem, g.cfg.Kernel, linux.BootOptions{
-		RAM: m.cfg.Memory, Cmdline: m.cfg.Cmdline, Initrd: g.cfg.Initrd, RSDP: device.TablesAddr, LA57: cpuidLA57(m.cpuid), Slide: slide, Reserve: engineTableSize,
+		RAM: m.cfg.Memory, Cmdline: m.cfg.Cmdline, Initrd: g.cfg.Initrd, RSDP: device.TablesAddr, LA57: la57, Slide: slide, Reserve: engineTableSize,
 	})
 	if err != nil {
 		return nil, err
@@ -96,7 +101,7 @@ func (g *linuxGuest) load(m *Machine) (*guest.BootState, error) {
 		b.Root = home.PA + guest.GPA(s.Addr-home.Start)
 	}
 	g.engine.reset(m.mem, home, st.Reserved, b)
-	g.settled = false
+	g.settled, g.recheck = false, false
 	g.refused.Store(nil)
 	g.checked.Store(nil)
 	g.stubs, g.told = nil, false

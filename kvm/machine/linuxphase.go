@@ -23,6 +23,10 @@ const lastWordsTime = 10 * time.Second
 // once. Precondition: the world is stopped.
 func (g *linuxGuest) stopped(m *Machine) error {
 	if g.settled {
+		if g.recheck {
+			g.recheck = false
+			g.confirm(m)
+		}
 		return g.leave(m)
 	}
 	// From then on the kernel's other threads run: it has cleared the mapping behind its image.
@@ -32,10 +36,7 @@ func (g *linuxGuest) stopped(m *Machine) error {
 		return nil
 	}
 	g.settled = true
-	if err := g.checkSlide(m); err != nil {
-		text := err.Error()
-		g.refused.Store(&text)
-		m.log.Error("the kernel is not where it was put", "err", err)
+	if !g.confirm(m) {
 		return nil
 	}
 	if text := g.textPages(); m.host.KVM.Readonly && text.Size != 0 {
@@ -54,6 +55,17 @@ func (g *linuxGuest) stopped(m *Machine) error {
 	m.booted.Store(&b)
 	m.log.Info("the engine has its memory in the guest", "code", g.engine.execAt, "data", g.engine.dataAt)
 	return nil
+}
+
+// confirm checks the slide; where it is another one there is no memory for the engine.
+func (g *linuxGuest) confirm(m *Machine) bool {
+	err := g.checkSlide(m)
+	if err != nil {
+		text := err.Error()
+		g.refused.Store(&text)
+		m.log.Error("the kernel is not where it was put", "err", err)
+	}
+	return err == nil
 }
 
 // textPages returns where the kernel's text is, without what only boots.

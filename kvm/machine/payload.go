@@ -9,6 +9,8 @@ import (
 // linuxGuest a Linux kernel. Its methods are called with life held or before anybody knows the machine, but for view, and
 // for those of a vCPU, which its thread calls.
 type payload interface {
+	kept
+
 	// view returns what is known of the guest's code. Any goroutine.
 	view() guest.View
 

@@ -18,17 +18,17 @@ import (
 // Fits reports why the guest cannot be what the snapshot has: an error that wraps ErrOtherGuest or
 // ErrNoSnapshot.
 func (m *Machine) Fits(s *snapshot.Snapshot) error {
-	if _, ok := m.payload().(kept); !ok {
-		return fmt.Errorf("%w: it is a Linux guest", ErrNoSnapshot)
-	}
 	c := &s.Config
-	id := m.Image().ID()
 	other := func(format string, args ...any) error {
 		return fmt.Errorf("%w: "+format, append([]any{ErrOtherGuest}, args...)...)
 	}
+	if err := m.fitsImage(c); err != nil {
+		return err
+	}
+	if err := m.payload().fits(m, s); err != nil {
+		return err
+	}
 	switch lacks := snapshot.Lacks(s.CPUID, m.cpuid); {
-	case c.SHA256 != hex.EncodeToString(id.SHA256[:]):
-		return other("its image has SHA-256 %.16s…, this one %.16s…", c.SHA256, hex.EncodeToString(id.SHA256[:]))
 	case c.VCPUs != len(m.vcpus):
 		return other("it has %d vCPUs, this one %d", c.VCPUs, len(m.vcpus))
 	case c.Memory != m.cfg.Memory:
@@ -38,9 +38,50 @@ func (m *Machine) Fits(s *snapshot.Snapshot) error {
 	case lacks != "":
 		return other("it may use a feature of its processor that this host does not have, %s", lacks)
 	}
+	if err := m.fitsMemory(s); err != nil {
+		return err
+	}
 	for i := range s.CPUs {
 		if n := m.vcpus[i].kvm; n != nil && len(s.CPUs[i].XSave) != n.XSaveSize() {
 			return other("it has %d bytes of extended registers, this host %d", len(s.CPUs[i].XSave), n.XSaveSize())
+		}
+	}
+	return nil
+}
+
+// fitsImage refuses a snapshot of another image.
+func (m *Machine) fitsImage(c *snapshot.Config) error {
+	id := m.Image().ID()
+	if is := hex.EncodeToString(id.SHA256[:]); c.SHA256 != is {
+		return fmt.Errorf("%w: its image has SHA-256 %.16s…, this one %.16s…", ErrOtherGuest, c.SHA256, is)
+	}
+	return nil
+}
+
+// fitsMemory refuses memory that there is not, and pages of the engine's that are elsewhere.
+func (m *Machine) fitsMemory(s *snapshot.Snapshot) error {
+	at := 0
+	for _, r := range m.ranges {
+		for r.Kind == guest.RangeRAM && at < len(s.Memory) && s.Memory[at].At-r.Base < guest.GPA(r.Size) && uint64(s.Memory[at].At-r.Base)+uint64(len(s.Memory[at].Bytes)) <= r.Size {
+			at++
+		}
+	}
+	if at < len(s.Memory) {
+		return fmt.Errorf("%w: it has memory at %v", ErrOtherGuest, s.Memory[at].At)
+	}
+	if t, ok := m.booted.Load().tables.(*guest.Tables); ok && !t.Fits(s.Config.Tables) {
+		return fmt.Errorf("%w: %d bytes of page tables", ErrOtherGuest, s.Config.Tables)
+	}
+	m.exec.mu.Lock()
+	defer m.exec.mu.Unlock()
+	for _, x := range []struct {
+		far guest.MemoryRange
+		at  map[guest.GVA]guest.GPA
+	}{{m.exec.kernelFar.pages, s.Config.KernelFar}, {m.exec.userFar.pages, s.Config.UserFar}} {
+		for va, pa := range x.at {
+			if off := uint64(pa - x.far.Base); off >= x.far.Size || off%guest.PageSize != 0 || va%guest.PageSize != 0 {
+				return fmt.Errorf("%w: a page of the engine's at %v", ErrOtherGuest, pa)
+			}
 		}
 	}
 	return nil
@@ -55,7 +96,7 @@ func (m *Machine) ResetTo(ctx context.Context, s *snapshot.Snapshot) error {
 
 // comeBack is rebuild, with what s has. Precondition: life held, all vCPUs rest.
 func (m *Machine) comeBack(s *snapshot.Snapshot) (bool, error) {
-	if m.vm == nil {
+	if m.payload().anew(m, s) {
 		if there, err := m.rebuild(nil); !there {
 			return false, err
 		}
@@ -94,25 +135,7 @@ func (m *Machine) comeBack(s *snapshot.Snapshot) (bool, error) {
 
 // putBack makes memory and vCPUs what s has. No vCPU has a thread.
 func (m *Machine) putBack(s *snapshot.Snapshot) error {
-	for i, r := range m.ranges {
-		if r.Kind == guest.RangeRAM {
-			continue
-		}
-		if err := unix.Madvise(m.regions[i], unix.MADV_DONTNEED); err != nil {
-			return fmt.Errorf("zero %s: %w", r.Name, err)
-		}
-	}
-	if t, ok := m.booted.Load().tables.(*guest.Tables); ok && !t.SetUsed(s.Config.Tables) {
-		return fmt.Errorf("%w: %d bytes of page tables", ErrOtherGuest, s.Config.Tables)
-	}
-	m.exec.reset(m.booted.Load().state)
-	if err := errors.Join(m.restoreFar(&m.exec.kernelFar, s.Config.KernelFar), m.restoreFar(&m.exec.userFar, s.Config.UserFar)); err != nil {
-		return err
-	}
-	if err := m.payload().(kept).back(m); err != nil {
-		return err
-	}
-	if err := m.restoreMemory(s.Memory); err != nil {
+	if err := m.putMemory(s); err != nil {
 		return err
 	}
 	if err := m.vm.Forget(m.behind()); err != nil {
@@ -121,6 +144,9 @@ func (m *Machine) putBack(s *snapshot.Snapshot) error {
 	m.watch.reset()
 	m.told.Store(false)
 	m.turns.on = false
+	if err := m.payload().restored(m, s); err != nil {
+		return err
+	}
 	for i, v := range m.vcpus {
 		v.renew()
 		if err := v.restore(&s.CPUs[i]); err != nil {
@@ -130,12 +156,36 @@ func (m *Machine) putBack(s *snapshot.Snapshot) error {
 	return nil
 }
 
+// putMemory makes memory what s has.
+func (m *Machine) putMemory(s *snapshot.Snapshot) error {
+	for i, r := range m.ranges {
+		if r.Kind == guest.RangeRAM {
+			continue
+		}
+		if err := unix.Madvise(m.regions[i], unix.MADV_DONTNEED); err != nil {
+			return fmt.Errorf("zero %s: %w", r.Name, err)
+		}
+	}
+	if t, ok := m.booted.Load().tables.(*guest.Tables); ok {
+		t.SetUsed(s.Config.Tables) // that it can be is known: fitsMemory
+	}
+	m.exec.reset(m.booted.Load().state)
+	if err := errors.Join(m.restoreFar(&m.exec.kernelFar, s.Config.KernelFar), m.restoreFar(&m.exec.userFar, s.Config.UserFar)); err != nil {
+		return err
+	}
+	if err := m.payload().back(m); err != nil {
+		return err
+	}
+	m.restoreMemory(s.Memory)
+	return nil
+}
+
 // restoreFar makes the far pages those that the guest's tables map.
 func (m *Machine) restoreFar(far *farPages, at map[guest.GVA]guest.GPA) error {
-	for va, pa := range at {
+	for _, pa := range at {
 		b, err := m.mem.Slice(pa, guest.PageSize)
-		if off := uint64(pa - far.pages.Base); err != nil || off >= far.pages.Size || off%guest.PageSize != 0 || va%guest.PageSize != 0 {
-			return fmt.Errorf("%w: a page of the engine's at %v", ErrOtherGuest, pa)
+		if err != nil {
+			return err
 		}
 		fillInt3(b)
 		far.used = max(far.used, uint64(pa-far.pages.Base)+guest.PageSize)
@@ -146,7 +196,7 @@ func (m *Machine) restoreFar(far *farPages, at map[guest.GVA]guest.GPA) error {
 
 // restoreMemory makes the guest's own memory what runs have, and all else of it zeros. Only pages that differ are
 // written.
-func (m *Machine) restoreMemory(runs []snapshot.Run) error {
+func (m *Machine) restoreMemory(runs []snapshot.Run) {
 	next := 0
 	for i, r := range m.ranges {
 		if r.Kind != guest.RangeRAM {
@@ -154,10 +204,8 @@ func (m *Machine) restoreMemory(runs []snapshot.Run) error {
 		}
 		base := m.regions[i]
 		first := next
-		for ; next < len(runs) && runs[next].At-r.Base < guest.GPA(r.Size); next++ {
-			if uint64(runs[next].At-r.Base)+uint64(len(runs[next].Bytes)) > r.Size {
-				break
-			}
+		for next < len(runs) && runs[next].At-r.Base < guest.GPA(r.Size) {
+			next++
 		}
 		mine := runs[first:next]
 		kvm.TouchedMemory(base, func(b []byte) {
@@ -180,10 +228,6 @@ func (m *Machine) restoreMemory(runs []snapshot.Run) error {
 			}
 		}
 	}
-	if next < len(runs) {
-		return fmt.Errorf("%w: it has memory at %v", ErrOtherGuest, runs[next].At)
-	}
-	return nil
 }
 
 // restore gives the vCPU, which has no thread, the state of c.
@@ -210,6 +254,11 @@ func (v *vcpu) restore(c *snapshot.CPU) error {
 	if err := k.SetXSave(c.XSave); err != nil {
 		return err
 	}
+	if v.m.payload().hasAPIC() { // behind the MSR that enables it, and before that of its timer's deadline
+		if err := k.SetLAPIC(&c.LAPIC); err != nil {
+			return err
+		}
+	}
 	if err := v.restoreMSRs(c.MSRs); err != nil {
 		return err
 	}
@@ -222,7 +271,10 @@ func (v *vcpu) restore(c *snapshot.CPU) error {
 	if err := k.SetRegs(&regs); err != nil {
 		return err
 	}
-	return k.SetEvents(&events) // behind the registers, which drop what is pending
+	if err := k.SetEvents(&events); err != nil { // behind the registers, which drop what is pending
+		return err
+	}
+	return k.TellPaused()
 }
 
 // restoreMSRs writes those MSRs that differ. What KVM refuses is told in the log: it is nothing that the guest could

@@ -30,16 +30,50 @@ const (
 	insideWait  = 100 * time.Microsecond
 )
 
-// kept is a payload whose guests can be saved.
+// kept is what of a payload is about snapshots.
 type kept interface {
 	// unsaved says what of the guest cannot be saved, or "". It is called with the world stopped.
 	unsaved(m *Machine) string
 
-	// back prepares for what comes back what setUp has in the engine's memory.
+	// save adds what the machine has beside vCPUs and memory. Until release is called nothing writes to memory.
+	save(m *Machine, s *snapshot.Snapshot) (release func(), err error)
+
+	// hide takes out of what was saved of memory what is there for this host alone.
+	hide(runs []snapshot.Run)
+
+	// hasAPIC reports whether there are interrupt controllers.
+	hasAPIC() bool
+
+	// fits is Machine.Fits.
+	fits(m *Machine, s *snapshot.Snapshot) error
+
+	// anew reports whether s takes another VM, and another boot below it, which is done so that it can be s.
+	anew(m *Machine, s *snapshot.Snapshot) bool
+
+	// back prepares for memory that comes back what setUp has in the engine's; restored follows, with memory as it was, before
+	// the vCPUs.
 	back(m *Machine) error
+	restored(m *Machine, s *snapshot.Snapshot) error
 }
 
 func (p bare) unsaved(*Machine) string { return "" }
+
+func (p bare) save(*Machine, *snapshot.Snapshot) (func(), error) { return func() {}, nil }
+
+func (p bare) hide([]snapshot.Run) {}
+
+func (p bare) hasAPIC() bool { return false }
+
+func (p bare) fits(_ *Machine, s *snapshot.Snapshot) error {
+	if s.Config.Linux != nil {
+		return fmt.Errorf("%w: a Linux kernel", ErrOtherGuest)
+	}
+	return nil
+}
+
+func (p bare) anew(m *Machine, _ *snapshot.Snapshot) bool { return m.vm == nil }
+
+func (p bare) restored(*Machine, *snapshot.Snapshot) error { return nil }
 
 func (p bare) back(m *Machine) error {
 	_, err := p.earlyIDT(m, 0)
@@ -84,10 +118,7 @@ func (m *Machine) Save(with func()) (*snapshot.Snapshot, error) {
 
 // save is Save with the world stopped, and with nothing of the engine's in the guest's text.
 func (m *Machine) save(regs []probe.Regs) (*snapshot.Snapshot, error) {
-	k, ok := m.payload().(kept)
-	if !ok {
-		return nil, fmt.Errorf("%w: only the built-in guest and ELF files on their own are; of a Linux guest the interrupt controllers, timers and virtio devices cannot be", ErrNoSnapshot)
-	}
+	k := m.payload()
 	if why := k.unsaved(m); why != "" {
 		return nil, fmt.Errorf("%w: %s", ErrNoSnapshot, why)
 	}
@@ -98,6 +129,11 @@ func (m *Machine) save(regs []probe.Regs) (*snapshot.Snapshot, error) {
 		TickUS: max(0, m.cfg.Tick.Microseconds()), Started: m.phase != PhaseCreated, Vendor: snapshot.Vendor(m.cpuid),
 		Checks: m.checks.Load(), LastBad: m.lastBad.Load(),
 	}, CPUID: m.cpuid}
+	for _, r := range m.ranges {
+		if r.Kind == guest.RangeRAM {
+			s.Config.RAM = append(s.Config.RAM, snapshot.Range{Base: r.Base, Size: r.Size})
+		}
+	}
 	m.mu.Unlock()
 	if t, ok := m.booted.Load().tables.(*guest.Tables); ok {
 		s.Config.Tables = t.Used()
@@ -122,6 +158,11 @@ func (m *Machine) save(regs []probe.Regs) (*snapshot.Snapshot, error) {
 		}
 		s.CPUs = append(s.CPUs, *c)
 	}
+	release, err := k.save(m, s)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	s.Memory = m.saveMemory()
 	return s, nil
 }
@@ -148,6 +189,9 @@ func (v *vcpu) save(regs *probe.Regs, msrs []uint32) (c *snapshot.CPU, err error
 	c.MSRs, e = v.kvm.ReadMSRs(msrs)
 	keep(e)
 	keep(v.kvm.GetXCRs(&c.XCRs))
+	if v.m.payload().hasAPIC() {
+		keep(v.kvm.GetLAPIC(&c.LAPIC))
+	}
 	return c, err
 }
 
@@ -181,6 +225,7 @@ func (m *Machine) saveMemory() (runs []snapshot.Run) {
 			}
 		})
 	}
+	m.payload().hide(runs)
 	for _, r := range runs {
 		guest.Replace(r.Bytes, areas[0], areas[1], func(v uint64) uint64 { return uint64(m.engine.Home(guest.GVA(v))) })
 	}

@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
-	"sort"
 
 	"github.com/guestprobe/guestprobe/guest"
 )
@@ -29,17 +28,16 @@ type segment struct {
 // pages of w that are zeros are not written. Errors are those of w; partial says that the tables map more than
 // a file can say.
 func (s *Snapshot) WriteELF(w io.WriterAt) (partial bool, err error) {
-	layout, err := guest.LayoutFor(s.Config.Memory)
-	if err != nil {
-		return false, fmt.Errorf("write core: %w", err)
-	}
-	segments, partial := s.mapped(layout.RAM, layout.Loader)
+	segments, partial := s.mapped()
 	var notes bytes.Buffer
 	for i := range s.CPUs {
-		note(&notes, elf.NT_PRSTATUS, s.CPUs[i].status(i))
+		note(&notes, "CORE", elf.NT_PRSTATUS, s.CPUs[i].status(i))
 		if x := s.CPUs[i].XSave; len(x) >= fxsaveSize {
-			note(&notes, elf.NT_FPREGSET, x[:fxsaveSize])
+			note(&notes, "CORE", elf.NT_FPREGSET, x[:fxsaveSize])
 		}
+	}
+	if l := s.Config.Linux; l != nil && l.CoreInfo != "" {
+		note(&notes, "VMCOREINFO", 0, []byte(l.CoreInfo))
 	}
 	h := elf.Header64{
 		Ident: [elf.EI_NIDENT]byte{0x7f, 'E', 'L', 'F', byte(elf.ELFCLASS64), byte(elf.ELFDATA2LSB), byte(elf.EV_CURRENT)},
@@ -51,12 +49,16 @@ func (s *Snapshot) WriteELF(w io.WriterAt) (partial bool, err error) {
 	at := h.Phoff + uint64(h.Phnum)*uint64(h.Phentsize)
 	progs := []elf.Prog64{{Type: uint32(elf.PT_NOTE), Off: at, Filesz: uint64(notes.Len()), Align: 4}}
 	data := (at + uint64(notes.Len()) + guest.PageSize - 1) &^ (guest.PageSize - 1)
-	// place returns where in the file the memory at pa is: RAM, and behind it the loader's.
+	// place returns where in the file the memory at pa is: one range behind the other.
 	place := func(pa guest.GPA) uint64 {
-		if pa < layout.Loader.Base {
-			return data + uint64(pa)
+		at := data
+		for _, r := range s.Config.RAM {
+			if pa-r.Base < guest.GPA(r.Size) {
+				return at + uint64(pa-r.Base)
+			}
+			at += r.Size
 		}
-		return data + layout.RAM.Size + uint64(pa-layout.Loader.Base)
+		return at
 	}
 	for _, g := range segments {
 		progs = append(progs, elf.Prog64{
@@ -68,13 +70,19 @@ func (s *Snapshot) WriteELF(w io.WriterAt) (partial bool, err error) {
 	if _, err := w.WriteAt(head, 0); err != nil {
 		return partial, err
 	}
+	end := int64(data)
+	for _, r := range s.Config.RAM {
+		end += int64(r.Size)
+	}
 	for _, r := range s.Memory {
+		if int64(place(r.At))+int64(len(r.Bytes)) > end {
+			return partial, fmt.Errorf("write core: %w: memory at %v", ErrDamaged, r.At)
+		}
 		if _, err := w.WriteAt(r.Bytes, int64(place(r.At))); err != nil {
 			return partial, err
 		}
 	}
 	// The last page, so that the file is as long as its headers say.
-	end := int64(data + layout.RAM.Size + layout.Loader.Size)
 	if n := len(s.Memory); n == 0 || int64(place(s.Memory[n-1].At))+int64(len(s.Memory[n-1].Bytes)) < end {
 		_, err = w.WriteAt([]byte{0}, end-1)
 	}
@@ -85,12 +93,12 @@ func (s *Snapshot) WriteELF(w io.WriterAt) (partial bool, err error) {
 const fxsaveSize = 512
 
 // note writes a note of a core (ELF specification, part 2, "Note Section").
-func note(b *bytes.Buffer, kind elf.NType, desc []byte) {
-	name := []byte("CORE\x00\x00\x00\x00")
-	b.Write(encode([]uint32{5, uint32(len(desc)), uint32(kind)}))
-	b.Write(name)
-	b.Write(desc)
-	b.Write(make([]byte, -len(desc)&3))
+func note(b *bytes.Buffer, name string, kind elf.NType, desc []byte) {
+	b.Write(encode([]uint32{uint32(len(name) + 1), uint32(len(desc)), uint32(kind)}))
+	for _, part := range [][]byte{append([]byte(name), 0), desc} {
+		b.Write(part)
+		b.Write(make([]byte, -len(part)&3))
+	}
 }
 
 // status is a vCPU as a thread: struct elf_prstatus (Linux, include/linux/elfcore.h), with the registers of struct
@@ -112,31 +120,23 @@ func (c *CPU) status(number int) []byte {
 
 // page returns the bytes of memory from pa to the end of its page; nil are zeros.
 func (s *Snapshot) page(pa guest.GPA) []byte {
-	i := sort.Search(len(s.Memory), func(i int) bool { return s.Memory[i].At > pa }) - 1
-	if i < 0 {
-		return nil
-	}
-	off := uint64(pa - s.Memory[i].At)
-	if off >= uint64(len(s.Memory[i].Bytes)) {
-		return nil
-	}
-	return s.Memory[i].Bytes[off:][:guest.PageSize-off%guest.PageSize]
+	b := Find(s.Memory, pa)
+	return b[:min(len(b), guest.PageSize-int(pa%guest.PageSize))]
 }
 
 // walker collects what page tables map.
 type walker struct {
 	s        *Snapshot
-	in       []guest.MemoryRange
 	segments []segment
 	tables   int
 	partial  bool
 }
 
-// mapped returns what the page tables of vCPU 0 map of the memory in ranges, by virtual address, and whether there is
+// mapped returns what the page tables of vCPU 0 map of the guest's memory, by virtual address, and whether there is
 // more.
-func (s *Snapshot) mapped(in ...guest.MemoryRange) ([]segment, bool) {
+func (s *Snapshot) mapped() ([]segment, bool) {
 	const pg, la57 = 1 << 31, 1 << 12
-	w := walker{s: s, in: in}
+	w := walker{s: s}
 	switch c := &s.CPUs[0].Sregs; {
 	case c.CR0&pg == 0:
 		w.leaf(0, 0, s.Config.Memory, elf.PF_R|elf.PF_W|elf.PF_X)
@@ -193,7 +193,7 @@ func (w *walker) table(at guest.GPA, level int, va uint64, may elf.ProgFlag) {
 
 // leaf adds one mapping, as far as it is of memory that there is.
 func (w *walker) leaf(va guest.GVA, pa guest.GPA, size uint64, flag elf.ProgFlag) {
-	for _, r := range w.in {
+	for _, r := range w.s.Config.RAM {
 		lo, hi := max(pa, r.Base), min(pa+guest.GPA(size), r.Base+guest.GPA(r.Size))
 		if lo >= hi {
 			continue

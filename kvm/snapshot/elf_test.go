@@ -86,13 +86,17 @@ func TestWriteELF(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if !bytes.Contains(notes, []byte("VMCOREINFO\x00\x00OSRELEASE=6\n")) {
+		t.Error("no VMCOREINFO")
+	}
 	var rips []uint64
+	le := binary.LittleEndian
 	for len(notes) > 0 {
-		size := binary.LittleEndian.Uint32(notes[4:])
-		if binary.LittleEndian.Uint32(notes[8:]) == uint32(elf.NT_PRSTATUS) {
-			rips = append(rips, binary.LittleEndian.Uint64(notes[20+112+16*8:]))
+		name, size := (le.Uint32(notes)+3)&^3, (le.Uint32(notes[4:])+3)&^3
+		if le.Uint32(notes[8:]) == uint32(elf.NT_PRSTATUS) {
+			rips = append(rips, le.Uint64(notes[12+name+112+16*8:]))
 		}
-		notes = notes[20+size:]
+		notes = notes[12+name+size:]
 	}
 	if diff := cmp.Diff([]uint64{0x1234, 0x5678}, rips); diff != "" {
 		t.Errorf("RIP (-want +got):\n%s", diff)

@@ -17,13 +17,14 @@ import (
 // numbers are little endian. The last section has the checksum of all that is before it, CRC-32C.
 const (
 	magic   = "GUESTPRB"
-	version = 1
+	version = 2
 )
 
 // Kinds of sections, in the order in which they come.
 const (
 	kindConfig   = 1 + iota // Config as JSON
 	kindCPUID               // kvm_cpuid_entry2, each
+	kindBoard               // of a Linux kernel's machine
 	kindCPU                 // one for each vCPU
 	kindRun                 // address and bytes
 	kindAttached            // Attached
@@ -64,6 +65,7 @@ type cpuFixed struct {
 	Events       kvm.Events
 	XCRs         kvm.XCRs
 	State        kvm.MPState
+	LAPIC        kvm.LAPIC
 	Asleep, Tick bool
 	MSRs         uint32 // that follow; the rest is the XSAVE area
 }
@@ -78,9 +80,12 @@ func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	}
 	out.section(kindConfig, config)
 	out.section(kindCPUID, encode(s.CPUID))
+	if s.Config.Linux != nil {
+		out.section(kindBoard, encode(&s.Board))
+	}
 	for i := range s.CPUs {
 		c := &s.CPUs[i]
-		fixed := encode(&cpuFixed{c.Regs, c.Sregs, c.Debug, c.Events, c.XCRs, c.State, c.Asleep, c.Tick, uint32(len(c.MSRs))})
+		fixed := encode(&cpuFixed{c.Regs, c.Sregs, c.Debug, c.Events, c.XCRs, c.State, c.LAPIC, c.Asleep, c.Tick, uint32(len(c.MSRs))})
 		out.section(kindCPU, fixed, encode(c.MSRs), c.XSave)
 	}
 	for _, r := range s.Memory {
@@ -160,6 +165,11 @@ func Read(r io.Reader, limit uint64) (*Snapshot, error) {
 		switch kind {
 		case kindCPUID:
 			err = in.cpuid(s, size)
+		case kindBoard:
+			var b []byte
+			if b, err = in.bytes(size, binary.Size(s.Board)); err == nil {
+				err = decode(b, &s.Board)
+			}
 		case kindCPU:
 			err = in.cpu(s, size)
 		case kindRun:
@@ -303,6 +313,13 @@ func (r *reader) config(c *Config) error {
 	if c.VCPUs < 1 || c.VCPUs > guest.MaxVCPUs || c.Memory == 0 || c.Memory%guest.PageSize != 0 || c.Memory > guest.MaxRAM || c.Tables < 0 || len(c.Cmdline) > guest.MaxCmdline {
 		return fmt.Errorf("%w: it is of a guest that cannot be", ErrDamaged)
 	}
+	left, end := c.Memory+guest.LoaderSize, guest.GPA(0)
+	for _, g := range c.RAM {
+		if g.Base < end || g.Base%guest.PageSize != 0 || g.Size == 0 || g.Size%guest.PageSize != 0 || g.Size > left || uint64(g.Base) > 1<<52 {
+			return fmt.Errorf("%w: memory at %v", ErrDamaged, g.Base)
+		}
+		left, end = left-g.Size, g.Base+guest.GPA(g.Size)
+	}
 	return nil
 }
 
@@ -345,7 +362,7 @@ func (r *reader) cpu(s *Snapshot, size uint64) error {
 		return fmt.Errorf("%w: a vCPU has %d MSRs", ErrDamaged, f.MSRs)
 	}
 	c := CPU{
-		Regs: f.Regs, Sregs: f.Sregs, Debug: f.Debug, Events: f.Events, XCRs: f.XCRs, State: f.State, Asleep: f.Asleep, Tick: f.Tick,
+		Regs: f.Regs, Sregs: f.Sregs, Debug: f.Debug, Events: f.Events, XCRs: f.XCRs, State: f.State, LAPIC: f.LAPIC, Asleep: f.Asleep, Tick: f.Tick,
 		MSRs: make([]kvm.MSR, f.MSRs),
 	}
 	if err := decode(b[:int(f.MSRs)*size16], c.MSRs); err != nil {

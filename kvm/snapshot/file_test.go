@@ -19,13 +19,17 @@ func sample() *Snapshot {
 		Config: Config{
 			ID: "X", Image: "/x", SHA256: "abc", VCPUs: 2, Memory: 1 << 20, Cmdline: "a b", TickUS: 10000, Started: true, Vendor: "GenuineIntel",
 			LeftOut: []string{"this"}, Checks: 3, LastBad: 4, Tables: 8192, KernelFar: map[guest.GVA]guest.GPA{0x1000: 0x2000},
+			RAM:   []Range{{0, 1 << 20}, {1 << 30, 1 << 16}},
+			Linux: &Linux{CoreInfo: "OSRELEASE=6\n", Initrd: "/i", Disks: []Disk{{"/d", true}}, Slide: 1 << 21, Image: 1 << 25, PMD: 0x3000, Devices: []byte(`{}`)},
 		},
 		CPUID:    []kvm.CPUIDEntry{{Function: 0, Ebx: 0x756e6547, Edx: 0x49656e69, Ecx: 0x6c65746e}, {Function: 7, Ebx: 1 << 5}},
 		Memory:   []Run{{At: 0x1000, Bytes: bytes.Repeat([]byte{1}, 8192)}, {At: 0x8000, Bytes: bytes.Repeat([]byte{2}, 4096)}},
 		Attached: []byte(`{"probes":[]}`),
 	}
+	s.Board.Clock, s.Board.Chips[2][5] = 5, 6
 	for i := range 2 {
 		c := CPU{Asleep: i == 1, Tick: i == 0, State: kvm.MPHalted, XSave: bytes.Repeat([]byte{byte(i)}, 4096), MSRs: []kvm.MSR{{Index: 0x10, Data: 77}}}
+		c.LAPIC.Regs[3] = 9
 		c.Regs.RIP, c.Sregs.CR3, c.Debug.DR7, c.Events.Flags, c.XCRs.NrXRCS = 5, 6, 7, 8, 1
 		s.CPUs = append(s.CPUs, c)
 	}

@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"encoding/json"
+	"sort"
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
@@ -13,6 +14,7 @@ import (
 type Snapshot struct {
 	Config Config
 	CPUID  []kvm.CPUIDEntry // what the host could show to the guest
+	Board  kvm.Board        // of a Linux kernel's machine
 	CPUs   []CPU            // by number
 	Memory []Run            // ascending, apart from one another; all else is zeros
 
@@ -22,9 +24,11 @@ type Snapshot struct {
 
 // Config says what machine it was.
 type Config struct {
-	ID      string `json:"id"` // one for each snapshot
-	Image   string `json:"image,omitempty"`
-	SHA256  string `json:"sha256"` // of the image
+	ID      string `json:"id"`                // one for each snapshot
+	Image   string `json:"image,omitempty"`   // file
+	Debug   string `json:"debug,omitempty"`   // file of its debug information
+	Symbols string `json:"symbols,omitempty"` // file of its names
+	SHA256  string `json:"sha256"`            // of the image
 	VCPUs   int    `json:"vcpus"`
 	Memory  uint64 `json:"memory"` // bytes of RAM
 	Cmdline string `json:"cmdline,omitempty"`
@@ -37,10 +41,48 @@ type Config struct {
 	Checks  uint64 `json:"checks"` // self-checks that the guest has reported as failed
 	LastBad uint32 `json:"lastBad,omitempty"`
 
+	RAM   []Range `json:"ram"`             // where the guest's memory is, ascending
+	Linux *Linux  `json:"linux,omitempty"` // of a Linux kernel
+
 	Tables int `json:"tables"` // bytes of page tables in use of what was set aside for them
 	// KernelFar and UserFar are the pages, by address, that the guest's tables map for an engine; nothing is in them.
 	KernelFar map[guest.GVA]guest.GPA `json:"kernelFar,omitempty"`
 	UserFar   map[guest.GVA]guest.GPA `json:"userFar,omitempty"`
+}
+
+// Initrd returns the file of a Linux kernel's initial RAM disk, or "".
+func (c *Config) Initrd() string {
+	if c.Linux == nil {
+		return ""
+	}
+	return c.Linux.Initrd
+}
+
+// Linux is what the machine of a Linux kernel has beside.
+type Linux struct {
+	CoreInfo string          `json:"vmcoreinfo,omitempty"` // what the kernel tells readers of its memory (its admin-guide/kdump/vmcoreinfo.rst)
+	Initrd   string          `json:"initrd,omitempty"`     // file
+	Disks    []Disk          `json:"disks,omitempty"`
+	Slide    uint64          `json:"slide"`         // of the kernel's addresses
+	Image    uint64          `json:"image"`         // bytes of what the kernel's own mapping has of its image
+	PMD      guest.GPA       `json:"pmd,omitempty"` // the kernel's tables, in which an engine's memory is mapped; 0: none is
+	PUD      guest.GPA       `json:"pud,omitempty"`
+	Tables   guest.GPA       `json:"engineTables"`     // where the engine's are
+	Used     uint64          `json:"engineTablesUsed"` // bytes of them
+	Past     bool            `json:"past"`             // the kernel was past its boot, as far as the engine is concerned
+	Devices  json.RawMessage `json:"devices"`          // in a form of their owner's
+}
+
+// Range is memory in a row, whole pages.
+type Range struct {
+	Base guest.GPA `json:"base"`
+	Size uint64    `json:"size"`
+}
+
+// Disk is a disk of the guest's. What is on it is not in the snapshot.
+type Disk struct {
+	Path     string `json:"path"`
+	ReadOnly bool   `json:"readOnly,omitempty"`
 }
 
 // Tick returns the period of the timer interrupt, 0 for none.
@@ -54,8 +96,9 @@ type CPU struct {
 	Events kvm.Events
 	XCRs   kvm.XCRs
 	State  kvm.MPState
-	Asleep bool // in hlt, behind which RIP is
-	Tick   bool // a timer interrupt is due
+	Asleep bool      // in hlt, behind which RIP is
+	Tick   bool      // a timer interrupt is due
+	LAPIC  kvm.LAPIC // where there are interrupt controllers
 	XSave  []byte
 	MSRs   []kvm.MSR
 }
@@ -64,6 +107,15 @@ type CPU struct {
 type Run struct {
 	At    guest.GPA
 	Bytes []byte
+}
+
+// Find returns the bytes from pa on, to the end of the run that has them, or none: zeros.
+func Find(runs []Run, pa guest.GPA) []byte {
+	i := sort.Search(len(runs), func(i int) bool { return runs[i].At > pa }) - 1
+	if i < 0 || uint64(pa-runs[i].At) >= uint64(len(runs[i].Bytes)) {
+		return nil
+	}
+	return runs[i].Bytes[pa-runs[i].At:]
 }
 
 // RunSize bounds a run.

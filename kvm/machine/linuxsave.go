@@ -1,0 +1,179 @@
+package machine
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/device"
+	"github.com/guestprobe/guestprobe/kvm/snapshot"
+)
+
+// nextBoot is what a boot is like that a snapshot is put on.
+type nextBoot struct {
+	slide uint64
+	la57  bool
+}
+
+// unsaved implements kept.
+func (g *linuxGuest) unsaved(*Machine) string {
+	if g.left.Load() {
+		return g.seen.Load().Why()
+	}
+	return ""
+}
+
+func (g *linuxGuest) hasAPIC() bool { return true }
+
+// save implements kept.
+func (g *linuxGuest) save(m *Machine, s *snapshot.Snapshot) (release func(), err error) {
+	b := g.board.Load()
+	release = b.platform.Hold()
+	defer func() {
+		if err != nil {
+			release()
+			err = fmt.Errorf("%w: %w", ErrNoSnapshot, err)
+		}
+	}()
+	l := &snapshot.Linux{Slide: g.boot.Slide, Past: g.settled}
+	l.CoreInfo = g.coreInfo(m)
+	l.Image, l.PMD, l.PUD, l.Tables, l.Used = g.engine.saved()
+	for _, d := range g.cfg.Disks {
+		l.Disks = append(l.Disks, snapshot.Disk{Path: d.Path, ReadOnly: d.ReadOnly})
+	}
+	state, err := b.platform.Save()
+	if err != nil {
+		return nil, err
+	}
+	if l.Devices, err = json.Marshal(state); err != nil {
+		return nil, err
+	}
+	s.Config.Linux = l
+	return release, m.vm.GetBoard(&s.Board)
+}
+
+// coreInfo returns what the kernel has for readers of its memory, or "" (vmcoreinfo_data, kernel/vmcore_info.c or crash_core.c).
+func (g *linuxGuest) coreInfo(m *Machine) string {
+	word := func(name string) (uint64, error) {
+		at, _ := g.seen.Load().Address(name)
+		return readWord(m.space(0), at)
+	}
+	at, err := word("vmcoreinfo_data")
+	n, err2 := word("vmcoreinfo_size")
+	text := make([]byte, min(n, guest.PageSize)) // VMCOREINFO_BYTES
+	if errors.Join(err, err2, m.space(0).Read(guest.GVA(at), text)) != nil {
+		return ""
+	}
+	return string(text)
+}
+
+// hide implements kept: the stubs that some hosts' breakpoints take are none of the guest's.
+func (g *linuxGuest) hide(runs []snapshot.Run) {
+	for _, s := range g.planted() {
+		at := g.engine.home.PA + guest.GPA(s.at-g.engine.home.Start)
+		for i := range s.bytes {
+			if b := snapshot.Find(runs, at+guest.GPA(i)); len(b) > 0 {
+				b[0] = s.bytes[i]
+			}
+		}
+	}
+}
+
+// planted returns the stubs that are in the kernel's text: what only boots is no text any more once that is over.
+func (g *linuxGuest) planted() (in []trapStub) {
+	for _, s := range g.stubs {
+		if g.view().IsText(s.at) {
+			in = append(in, s)
+		}
+	}
+	return in
+}
+
+// devicesOf returns the devices' state of a snapshot.
+func devicesOf(s *snapshot.Snapshot) (*device.State, error) {
+	state := new(device.State)
+	if err := json.Unmarshal(s.Config.Linux.Devices, state); err != nil {
+		return nil, fmt.Errorf("%w: %w", snapshot.ErrDamaged, err)
+	}
+	return state, nil
+}
+
+// fits implements kept.
+func (g *linuxGuest) fits(m *Machine, s *snapshot.Snapshot) error {
+	l := s.Config.Linux
+	if l == nil {
+		return fmt.Errorf("%w: no Linux kernel", ErrOtherGuest)
+	}
+	if g.boot != nil && g.boot.Slide != l.Slide && m.sharedHeld() {
+		return fmt.Errorf("%w: it is of another boot, and programs have memory in this one, whose addresses stand in their code: detach them first", ErrOtherGuest)
+	}
+	ram := func(pa guest.GPA, n uint64) bool {
+		return pa%guest.PageSize == 0 && slices.ContainsFunc(m.ranges, func(r guest.MemoryRange) bool {
+			return r.Kind == guest.RangeRAM && pa >= r.Base && n <= r.Size && uint64(pa-r.Base) <= r.Size-n
+		})
+	}
+	align, last := g.cfg.Kernel.Slides()
+	if l.Slide > last || align != 0 && l.Slide%align != 0 || !ram(l.PMD, guest.PageSize) || !ram(l.PUD, guest.PageSize) || !ram(l.Tables, engineTableSize) {
+		return fmt.Errorf("%w: a kernel moved by %#x, tables at %v, %v and %v", ErrOtherGuest, l.Slide, l.PMD, l.PUD, l.Tables)
+	}
+	state, err := devicesOf(s)
+	if err == nil {
+		err = g.board.Load().platform.Fits(state)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrOtherGuest, err)
+	}
+	return nil
+}
+
+// anew implements kept: the controllers of a VM, and the devices, are those of one boot, and the kernel is where its slide says.
+func (g *linuxGuest) anew(_ *Machine, s *snapshot.Snapshot) bool {
+	if l := s.Config.Linux; l != nil {
+		g.next = &nextBoot{l.Slide, s.CPUs[0].Sregs.CR4&cr4LA57 != 0}
+	}
+	return true
+}
+
+func (g *linuxGuest) back(*Machine) error { return nil }
+
+// restored implements kept.
+func (g *linuxGuest) restored(m *Machine, s *snapshot.Snapshot) error {
+	l := s.Config.Linux
+	if l == nil {
+		return fmt.Errorf("%w: no Linux kernel", ErrOtherGuest)
+	}
+	if err := g.engine.putBack(l); err != nil {
+		return err
+	}
+	b := *m.booted.Load()
+	b.home = g.engine.home
+	m.booted.Store(&b)
+	g.settled = l.Past
+	view := g.seen.Load()
+	view.Refresh()
+	for _, st := range g.planted() {
+		p, err := m.mem.Slice(g.engine.home.PA+guest.GPA(st.at-g.engine.home.Start), len(st.bytes))
+		if err != nil {
+			return err
+		}
+		copy(p, guest.TrapStub(guest.PortBreakpoint))
+	}
+	g.refreshModules(m)
+	g.recheck = g.settled
+	if m.vm == nil {
+		return nil
+	}
+	if text := g.textPages(); g.settled && m.host.KVM.Readonly && text.Size != 0 {
+		if err := m.protectText(text); err != nil {
+			return err
+		}
+	}
+	state, err := devicesOf(s)
+	if err != nil {
+		return err
+	}
+	// Lines first, then what the controllers have made of them; the local APICs follow, which may have heard of a rise.
+	return errors.Join(g.board.Load().platform.Restore(state), m.vm.SetBoard(&s.Board))
+}
