@@ -14,15 +14,17 @@ var ErrInside = errors.New("a vCPU is inside a probe's handlers")
 
 // Apart runs f with the world stopped, and with nothing of the engine's in the guest's text. regs are the registers of
 // the vCPUs as they would be without the engine. All is put back behind f, so that no hit is lost. Return addresses and
-// saved contexts that lead into the engine's code are as they are: Home knows what those stand for. Errors are ErrInside, ErrInHandler, ErrClosed, those of the target and of f.
-func (e *Engine) Apart(f func(regs []Regs) error) error {
+// saved contexts that lead into the engine's code are as they are: Home knows what those stand for. With ended the guest
+// does not go on, and a vCPU that has come to its end inside has the registers that it has, at the address that its place stands for.
+// Errors are ErrInside, ErrInHandler, ErrClosed, those of the target and of f.
+func (e *Engine) Apart(ended bool, f func(regs []Regs) error) error {
 	if err := e.lock(); err != nil {
 		return err
 	}
 	defer e.mu.Unlock()
 	var failed error // as it is: that of a stop says that the guest could not be changed
 	if err := e.stop(func(w World) error {
-		failed = e.apart(w, f)
+		failed = e.apart(w, ended, f)
 		return nil
 	}); err != nil {
 		return err
@@ -31,14 +33,14 @@ func (e *Engine) Apart(f func(regs []Regs) error) error {
 }
 
 // apart is Apart with the world stopped.
-func (e *Engine) apart(w World, f func(regs []Regs) error) (err error) {
+func (e *Engine) apart(w World, ended bool, f func(regs []Regs) error) (err error) {
 	regs := make([]Regs, len(e.cpus))
 	for i := range e.cpus {
-		if regs[i], err = e.cpus[i].own(w.CPU(i)); err != nil {
+		if regs[i], err = e.cpus[i].own(w.CPU(i)); err != nil && !ended {
 			return err
 		}
 	}
-	if list := e.mirrors.Load(); list != nil {
+	if list := e.mirrors.Load(); list != nil && !ended {
 		for i := range *list {
 			if (*list)[i].state.Load() != mirrorFree {
 				return ErrInside
@@ -58,6 +60,7 @@ func (e *Engine) apart(w World, f func(regs []Regs) error) (err error) {
 func (c *cpu) own(s State) (Regs, error) {
 	r := *s.Regs
 	rip := guest.GVA(r.RIP)
+	r.RIP = uint64(c.Home(rip))
 	if c.depth != 0 || c.mirror != nil {
 		return r, ErrInside
 	}
@@ -71,7 +74,6 @@ func (c *cpu) own(s State) (Regs, error) {
 			return r, ErrInside
 		}
 	}
-	r.RIP = uint64(c.Home(rip))
 	if c.step.active && c.InSlot(rip) {
 		r.RFLAGS = r.RFLAGS&^(insn.FlagIF|insn.FlagTF) | c.step.flags
 	}

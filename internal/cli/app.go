@@ -14,6 +14,7 @@ import (
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/internal/daemon"
 )
 
 // Main is guestprobe. It returns the exit status.
@@ -47,6 +48,8 @@ Data goes to standard output, remarks to standard error.
 		},
 		Global: func(f *pflag.FlagSet) {
 			f.StringVarP(&a.socket, "socket", "s", "", "`path` of the daemon's socket (default: $"+api.SocketEnv+", else the user's, else the system's)")
+			f.StringVar(&a.core, "core", "", "look at the guest of this `file` of 'guestprobe guest save', without a daemon: regs, mem, bt, pt, disas, tasks, symbols, vars, guest status")
+			f.StringVar(&a.coreImage, "core-image", "", "`file` of that guest's image, where it is not where it was")
 		},
 		HelpExamples: "  guestprobe help attach\n  guestprobe help guest reset",
 		Judge:        judge,
@@ -54,7 +57,7 @@ Data goes to standard output, remarks to standard error.
 }
 
 // app is one run of the command.
-type app struct{ socket string }
+type app struct{ socket, core, coreImage string }
 
 // asking is what a command does that needs a daemon.
 type asking func(context.Context, *command.Run, *client.Client) error
@@ -101,8 +104,15 @@ func show[T any](a *app, ask func(context.Context, *command.Run, *client.Client)
 }
 
 // client returns a client of the socket that the user means: --socket, the
-// environment, the user's own daemon if its socket is there, or the system's.
+// environment, the user's own daemon if its socket is there, or the system's; or of the guest of --core.
 func (a *app) client(getenv func(string) string) (*client.Client, error) {
+	if a.core != "" {
+		c, err := daemon.OpenCore(a.core, a.coreImage)
+		if err != nil {
+			return nil, err
+		}
+		return client.Of(a.core, c.Dial, c.Close), nil
+	}
 	value, from := a.socket, "--socket"
 	if value == "" {
 		value, from = getenv(api.SocketEnv), api.SocketEnv

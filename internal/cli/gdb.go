@@ -41,6 +41,9 @@ Any debugger that speaks the protocol may connect: 'target remote PATH' with the
 		Plain: true,
 		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
 			args := []string{"-q"}
+			if a.core != "" {
+				return command.Usagef("--core: GDB itself reads what 'guestprobe --core %s guest save --elf FILE' writes", a.core)
+			}
 			rest := r.Args
 			if len(rest) > 0 && !strings.HasPrefix(rest[0], "-") {
 				args = append(args, rest[0])

@@ -36,7 +36,7 @@ func (a *app) save() command.Spec {
 		Short: "Write the guest, as it is now, to a file",
 		Long: `Write the guest as it is now, registers, memory and what is attached to it, to FILE, and
 let it go on. 'guestprobed --restore FILE' has it go on from there, in another process or on another day;
-'guestprobe guest reset --to FILE' in the same one.
+'guestprobe guest reset --to FILE' in the same one, and 'guestprobe --core FILE' looks at it without a daemon.
 A file that is there is replaced when all is written, and so is a symbolic link, not what it leads to.
 What is on the disks of a Linux guest is not in it.`,
 		Example: `  guestprobe guest save before.gps

@@ -119,6 +119,7 @@ func runScripts(t *testing.T, dir string, vars map[string]string) {
 			"await":    cmdAwait,
 			"closes":   cmdCloses,
 			"same":     cmdSame,
+			"offline":  cmdOffline,
 		},
 	})
 }

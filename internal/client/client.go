@@ -33,30 +33,40 @@ type Client struct {
 	path string
 	http *http.Client
 	// base is the connection pool, kept for Close.
-	base *http.Transport
+	base   *http.Transport
+	closed func()
 }
 
 // New returns a client of the socket at path, a file path without unix://. It
 // does not connect yet.
 func New(path string) *Client {
+	return Of(path, func(ctx context.Context) (net.Conn, error) {
+		if _, err := api.ParseSocket(path); err != nil {
+			return nil, err
+		}
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", path)
+	}, func() {})
+}
+
+// Of returns a client of what is at the other end of dial's connections, which is called name.
+// Close calls closed.
+func Of(name string, dial func(context.Context) (net.Conn, error), closed func()) *Client {
 	base := &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			if _, err := api.ParseSocket(path); err != nil {
-				return nil, err
-			}
-			var d net.Dialer
-			return d.DialContext(ctx, "unix", path)
-		},
+		DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
 		DisableCompression: true,
 	}
-	return &Client{path: path, base: base, http: &http.Client{Transport: base}}
+	return &Client{path: name, base: base, http: &http.Client{Transport: base}, closed: closed}
 }
 
 // Path returns the socket's path.
 func (c *Client) Path() string { return c.path }
 
 // Close drops idle connections. Streams are closed by themselves.
-func (c *Client) Close() { c.base.CloseIdleConnections() }
+func (c *Client) Close() {
+	c.base.CloseIdleConnections()
+	c.closed()
+}
 
 // do sends one request and returns the answer if its status is below 400, else
 // the error that its envelope holds.

@@ -74,6 +74,11 @@ type Guest interface {
 	Close(ctx context.Context) error
 }
 
+// kernelGuest is what a Guest has that may run a Linux kernel.
+type kernelGuest interface {
+	Kernel() (machine.KernelState, bool)
+}
+
 // ConsoleSub receives console lines until it or the guest is closed.
 type ConsoleSub interface {
 	C() <-chan machine.ConsoleLine
@@ -119,11 +124,16 @@ func newMachineGuest(o *options, p bootable, log *slog.Logger) (Guest, error) {
 	if err != nil {
 		return nil, err
 	}
+	return newGuestOf(m, o, p, log), nil
+}
+
+// newGuestOf binds a machine with what is known of its program.
+func newGuestOf(m *machine.Machine, o *options, p bootable, log *slog.Logger) Guest {
 	g := machineGuest{Machine: m, types: p.types(m.Image, log), source: sync.OnceValues(func() (*debuginfo.Info, error) { return p.readSource(o.debug) })}
 	if p.linux != nil {
 		g.info = &kernelInfo{image: p.linux.Kernel, path: o.kernel, view: g.Image, log: log}
 	}
-	return g, nil
+	return g
 }
 
 // Types implements Guest.

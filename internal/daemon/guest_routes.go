@@ -222,9 +222,7 @@ func (s *server) wireGuest() api.Guest {
 	if st.Crash != nil {
 		g.Crash = wireCrash(st.Crash)
 	}
-	if l, ok := s.guest.(interface {
-		Kernel() (machine.KernelState, bool)
-	}); ok {
+	if l, ok := s.guest.(kernelGuest); ok {
 		if k, ok := l.Kernel(); ok {
 			g.Kernel = &api.Kernel{Version: k.Version, System: k.System, Panic: k.Panic, Slide: api.Hex(k.Slide), Checked: k.Checked, Missing: k.Missing}
 		}

@@ -22,24 +22,25 @@ import (
 
 // options are the daemon's flags.
 type options struct {
-	guest   string // ELF file, or "" for the built-in guest
-	kernel  string // of a Linux guest, instead of guest
-	initrd  string
-	symbols string // file of the kernel's names
-	disks   []device.Disk
-	net     string
-	debug   string // ELF file with debug information
-	slowly  bool
-	vcpus   int
-	memory  uint64
-	maps    uint64 // bytes of the host that maps may take
-	cmdline string
-	paused  bool
-	restore string // file of a snapshot
-	given   func(flag string) bool
-	probes  []string
-	tick    time.Duration
-	kvm     string // device
+	guest       string // ELF file, or "" for the built-in guest
+	kernel      string // of a Linux guest, instead of guest
+	initrd      string
+	symbols     string // file of the kernel's names
+	disks       []device.Disk
+	net         string
+	debug       string // ELF file with debug information
+	slowly      bool
+	vcpus       int
+	memory      uint64
+	maps        uint64 // bytes of the host that maps may take
+	cmdline     string
+	paused      bool
+	restore     string // file of a snapshot
+	saveOnCrash string // likewise
+	given       func(flag string) bool
+	probes      []string
+	tick        time.Duration
+	kvm         string // device
 
 	socket    string
 	allowUIDs []uint32
@@ -103,6 +104,7 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.cmdline, "cmdline", o.cmdline, "command line `TEXT` for the guest")
 	f.BoolVar(&o.paused, "paused", o.paused, "stop before the guest's first instruction")
 	f.StringVar(&o.restore, "restore", o.restore, "have the guest go on where it was when 'guestprobe guest save' wrote this `file`, with what was attached; a guest of --guest is loaded from where it was unless that is given")
+	f.StringVar(&o.saveOnCrash, "save-on-crash", o.saveOnCrash, "when the guest crashes, or its kernel panics, write it to this `file`, for 'guestprobe --core'; a file that is there is replaced")
 	f.StringArrayVar(&o.probes, "probe", o.probes, "attach the probe of this `DEFINITION` before the guest's first instruction; may be repeated")
 	f.DurationVar(&o.tick, "tick", o.tick, "period of the guest's timer interrupt, 0 for none")
 	f.StringVar(&o.kvm, "kvm", o.kvm, "KVM `device` (default /dev/kvm)")
@@ -174,7 +176,7 @@ func (o *options) check() error {
 		}
 		o.socket = filepath.Clean(path)
 	}
-	return nil
+	return o.checkSaveOnCrash()
 }
 
 // disksValue is a flag that adds a disk each time.

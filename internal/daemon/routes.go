@@ -116,6 +116,9 @@ func (s *server) methods(methods map[string]route) http.HandlerFunc {
 		}
 		err := knownQuery(r, rt.query)
 		if err == nil {
+			err = s.onlyLooks(rt)
+		}
+		if err == nil {
 			err = rt.serve(s, w, r)
 		}
 		if err != nil {

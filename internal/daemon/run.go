@@ -117,7 +117,7 @@ func serve(ctx context.Context, env command.Env, o options, newGuest guestMaker,
 	}
 	var snap *snapshot.Snapshot
 	if o.restore != "" {
-		if snap, err = readSnapshot(&o); err != nil {
+		if snap, err = readSnapshot("--restore", &o); err != nil {
 			return err
 		}
 	}

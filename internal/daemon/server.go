@@ -41,6 +41,7 @@ type server struct {
 
 	boots   atomic.Int64
 	last    atomic.Pointer[snapshot.Snapshot] // the last that was saved, given or restored
+	saved   *snapshot.Snapshot                // not nil: what the guest is, which does not run
 	resetMu sync.Mutex                        // a reset and the resume after it are one thing; nobody else pauses or resumes meanwhile
 
 	stop     chan struct{} // closed when the daemon stops
@@ -148,14 +149,21 @@ func (s *server) restore() error {
 // stops.
 func (s *server) watchGuest() {
 	var last machine.Phase
+	panicked := false
 	for stopped := false; ; {
 		changed := s.guest.Changed()
 		st := s.guest.State()
+		if was := panicked; s.kernelPanicked(&panicked) && !was {
+			if attrs := s.saveCrash(func(*snapshot.Snapshot) bool { return true }); attrs != nil {
+				s.log.Error("the guest's kernel has panicked", attrs...)
+			}
+		}
 		if st.Phase != last {
 			last = st.Phase
 			switch st.Phase {
 			case machine.PhaseCrashed:
-				s.log.Error("guest crashed", "cpu", st.Crash.CPU, "kind", st.Crash.Kind, "reason", st.Crash.Text, "report", st.Crash.String())
+				attrs := append([]any{"cpu", st.Crash.CPU, "kind", st.Crash.Kind, "reason", st.Crash.Text}, s.saveCrash(hasCrashed)...)
+				s.log.Error("guest crashed", append(attrs, "report", st.Crash.String())...)
 			case machine.PhaseExited:
 				s.logExit(st)
 			default:

@@ -54,6 +54,9 @@ func (s *server) saveGuest(w http.ResponseWriter, r *http.Request) error {
 
 // save takes a snapshot, with what is attached.
 func (s *server) save() (*snapshot.Snapshot, error) {
+	if s.saved != nil {
+		return s.saved, nil
+	}
 	g, err := s.snapshots()
 	if err != nil {
 		return nil, err
@@ -144,23 +147,23 @@ func (s *server) resetTo(id string) (func(context.Context) error, error) {
 	return func(ctx context.Context) error { return g.ResetTo(ctx, snap) }, nil
 }
 
-// readSnapshot reads the file of --restore, and makes options what it says where they say nothing.
-func readSnapshot(o *options) (*snapshot.Snapshot, error) {
+// readSnapshot reads the file that a flag has named, and makes options what it says where they say nothing.
+func readSnapshot(flag string, o *options) (*snapshot.Snapshot, error) {
 	f, _, err := files.Open(o.restore)
 	if err != nil {
-		return nil, fmt.Errorf("--restore %w", err)
+		return nil, fmt.Errorf("%s %w", flag, err)
 	}
 	defer f.Close()
 	snap, err := snapshot.Read(f, guest.MaxRAM+guest.LoaderSize)
 	if err != nil {
-		return nil, fmt.Errorf("--restore %s: %w", o.restore, err)
+		return nil, fmt.Errorf("%s %s: %w", flag, o.restore, err)
 	}
 	c := &snap.Config
 	switch {
 	case c.Linux == nil && (o.kernel != "" || o.initrd != "" || o.symbols != "" || len(o.disks) > 0):
-		return nil, command.Usagef("--restore %s: it has no Linux kernel; leave --kernel, --initrd, --symbols and --disk out", o.restore)
+		return nil, command.Usagef("%s %s: it has no Linux kernel; leave --kernel, --initrd, --symbols and --disk out", flag, o.restore)
 	case c.Linux != nil && o.guest != "":
-		return nil, command.Usagef("--restore %s: it has a Linux kernel; leave --guest out", o.restore)
+		return nil, command.Usagef("%s %s: it has a Linux kernel; leave --guest out", flag, o.restore)
 	}
 	for _, x := range []struct {
 		flag      string

@@ -84,7 +84,7 @@ func (m *Machine) build(b *guest.BootState) (err error) {
 			return err
 		}
 		m.mu.Lock()
-		v.kvm, v.regs, v.sregs = k, (*probe.Regs)(k.Regs()), k.Sregs()
+		v.kvm, v.regs, v.sregs, v.others = k, (*probe.Regs)(k.Regs()), k.Sregs(), k
 		m.mu.Unlock()
 		v.renew()
 		if err := p.setUp(m, k, i, b); err != nil {
@@ -140,7 +140,7 @@ func (m *Machine) demolish() error {
 	for _, v := range m.vcpus {
 		m.mu.Lock()
 		k := v.kvm
-		v.kvm = nil
+		v.kvm, v.others = nil, nil
 		m.mu.Unlock()
 		if k != nil {
 			errs = append(errs, k.Close())

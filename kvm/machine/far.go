@@ -115,7 +115,7 @@ func (m target) KernelGS(cpu int, s probe.State) guest.GVA {
 	v := m.vcpus[cpu]
 	if s.CPL == 0 {
 		v.gs = guest.GVA(v.sregs.GS.Base)
-	} else if msr := []kvm.MSR{{Index: msrKernelGS}}; v.gs == 0 && v.kvm.GetMSRs(msr) == nil {
+	} else if msr := []kvm.MSR{{Index: msrKernelGS}}; v.gs == 0 && v.others.GetMSRs(msr) == nil {
 		v.gs = guest.GVA(msr[0].Data)
 	}
 	return v.gs

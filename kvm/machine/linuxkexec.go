@@ -32,7 +32,7 @@ func (m *Machine) breakpointGate(v *vcpu) (to uint64, ok bool) {
 // another reports whether a vCPU, which rests, runs another kernel than g's.
 func (g *linuxGuest) another(m *Machine, v *vcpu) bool {
 	want, known := g.seen.Load().Address("asm_exc_int3")
-	if !known || v.kvm == nil || v.sregs.CR0&cr0PG == 0 || v.sregs.IDT.Limit < idtLimit {
+	if !known || v.others == nil || v.sregs.CR0&cr0PG == 0 || v.sregs.IDT.Limit < idtLimit {
 		return false
 	}
 	to, ok := m.breakpointGate(v)

@@ -119,6 +119,7 @@ func (g *linuxGuest) beside(m *Machine, stop <-chan struct{}) {
 			if words := g.lastWords(m); words != "" || time.Since(panicked) > lastWordsTime {
 				m.log.Error("the guest's kernel has panicked", "message", words)
 				g.told = true
+				m.tellChange()
 			}
 		}
 		if leaving = leaving || view.Leaving() || g.told; leaving {

@@ -1,12 +1,18 @@
 package machine
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/linux"
 	"github.com/guestprobe/guestprobe/internal/device"
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
 	"github.com/guestprobe/guestprobe/internal/patience"
@@ -34,9 +40,54 @@ const (
 	askRandom = "busybox head -c16 /dev/hwrng|busybox wc -c"
 )
 
+// looked is what is seen of a guest: where each vCPU is, and its callers; and the tasks with their stacks.
+func looked(t *testing.T, m *Machine) (out []string) {
+	t.Helper()
+	err := m.Look(func(l *Look) error {
+		frames := func(f []guest.Frame) string {
+			var s []string
+			for _, x := range f {
+				s = append(s, symbolize(m.Image(), guest.GVA(x.PC)))
+			}
+			return strings.Join(s, " ")
+		}
+		for cpu := range l.NumVCPU() {
+			r, err := l.Registers(cpu)
+			if err != nil {
+				return err
+			}
+			f, _, err := l.Stack(cpu, 64)
+			if err != nil {
+				return err
+			}
+			gs, _ := l.KernelGS(cpu)
+			out = append(out, fmt.Sprintf("%d %+v %v %v %v %v %s", cpu, r.Regs, r.System, r.Debug, r.KernelGS, gs, frames(f)))
+		}
+		view := m.Image().(*linux.View)
+		tasks, _, err := view.Tasks(1000)
+		if err != nil {
+			return err
+		}
+		for _, task := range tasks {
+			line := fmt.Sprintf("%d %s", task.PID, task.Comm)
+			read := func(at guest.GVA, p []byte) error { _, err := l.Read(0, at, p, false); return err }
+			if f, err := view.TaskReader().Saved(task.Addr, read); err == nil {
+				all, _ := l.StackFrom(f, 64)
+				line += " " + frames(all)
+			}
+			out = append(out, line)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
 // TestLinuxSave saves a Linux guest in the middle of its work, with probes on it. Another machine, which has neither booted nor an
 // initrd, and the same one several times, go on from there: the shell knows how often it was asked, tasks wake, time goes on, the
-// devices answer, and probes are hit.
+// devices answer, and probes are hit. Looked at without KVM it shows what it has shown.
 func TestLinuxSave(t *testing.T) {
 	for _, dir := range kvmtest.RequireLinux(t) {
 		t.Run(filepath.Base(dir), func(t *testing.T) { testLinuxSave(t, dir) })
@@ -77,9 +128,27 @@ func testLinuxSave(t *testing.T, dir string) {
 	t.Log("saved", s.Len())
 	ask(t, m, "three", ":", "three 3")
 
+	// Without KVM.
+	k, err := linux.Load(filepath.Join(dir, "vmlinuz"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := Open(Config{Linux: &LinuxConfig{Kernel: k}}, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	offline := looked(t, o)
+	t.Log("looked")
+	if err := o.Close(context.Background()); err != nil {
+		t.Error(err)
+	}
+
 	goOn := func(m *Machine, other string) {
 		t.Helper()
 		had, returned := hits.Load(), returns.Load()
+		if diff := cmp.Diff(offline, looked(t, m)); diff != "" {
+			t.Errorf("looked at without KVM, and here (-offline +here):\n%s", diff)
+		}
 		if err := m.Resume(); err != nil {
 			t.Fatal(err)
 		}

@@ -9,6 +9,9 @@ import (
 	"github.com/guestprobe/guestprobe/kvm"
 )
 
+// KernelPanicked is KernelState.System of a kernel that has.
+const KernelPanicked = "panicked"
+
 // KernelState is what is known of a Linux guest's kernel as it runs.
 type KernelState struct {
 	Version string
@@ -43,7 +46,7 @@ func (m *Machine) Kernel() (KernelState, bool) {
 		}
 		s.Missing = append(s.Missing, why)
 	case view.Panicked():
-		s.System, s.Panic = "panicked", g.lastWords(m)
+		s.System, s.Panic = KernelPanicked, g.lastWords(m)
 	}
 	if c := g.checked.Load(); c != nil {
 		s.Checked = *c
@@ -83,7 +86,7 @@ func (g *linuxGuest) checkSlide(m *Machine) error {
 	}{
 		{"LSTAR", "entry_SYSCALL_64", func() (uint64, bool) {
 			r := []kvm.MSR{{Index: msrLSTAR}}
-			err := v.kvm.GetMSRs(r)
+			err := v.others.GetMSRs(r)
 			return r[0].Data, err == nil
 		}},
 		{"IDT", "asm_exc_int3", func() (uint64, bool) {

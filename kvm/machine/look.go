@@ -49,9 +49,18 @@ type Segment = kvm.Segment
 // NumVCPU returns the number of vCPUs.
 func (l *Look) NumVCPU() int { return len(l.m.vcpus) }
 
+// otherRegs has the registers of a vCPU that Machine does not share with it: kvm.VCPU, and for a guest that
+// is looked at without KVM snapshot.CPU.
+type otherRegs interface {
+	GetMSRs([]kvm.MSR) error
+	GetDebugRegs(*kvm.DebugRegs) error
+	GetXCRs(*kvm.XCRs) error
+	GetXSave() ([]byte, error)
+}
+
 // vcpu returns a vCPU that has registers.
 func (l *Look) vcpu(cpu int) (*vcpu, error) {
-	if cpu < 0 || cpu >= len(l.m.vcpus) || l.m.vcpus[cpu].kvm == nil {
+	if cpu < 0 || cpu >= len(l.m.vcpus) || l.m.vcpus[cpu].others == nil {
 		return nil, fmt.Errorf("vcpu %d of %d: %w", cpu, len(l.m.vcpus), ErrNoVCPU)
 	}
 	return l.m.vcpus[cpu], nil
@@ -78,32 +87,41 @@ func (l *Look) Registers(cpu int) (Registers, error) {
 	m := l.m
 	r := Registers{CPU: cpu, Regs: *v.regs, Live: guest.GVA(v.regs.RIP), System: *v.sregs}
 	m.mu.Lock()
-	if r.Activity = v.activity; r.Activity == VCPUParked && m.phase == PhaseRunning {
-		r.Activity = VCPURunning // it is parked for the look
-	}
+	r.Activity = v.does()
 	m.mu.Unlock()
 	r.Regs.RIP = uint64(m.engine.Home(r.Live))
 	r.Inside = m.engine.InStage(r.Live)
 	msr := []kvm.MSR{{Index: msrKernelGS}}
-	if err := v.kvm.GetMSRs(msr); err == nil {
+	if err := v.others.GetMSRs(msr); err == nil {
 		r.KernelGS = msr[0].Data
 	}
-	if err := v.kvm.GetDebugRegs(&r.Debug); err != nil {
+	if err := v.others.GetDebugRegs(&r.Debug); err != nil {
 		return r, err
 	}
 	var x kvm.XCRs
-	if v.kvm.GetXCRs(&x) == nil && x.NrXRCS > 0 && x.Registers[0].XRC == 0 {
+	if v.others.GetXCRs(&x) == nil && x.NrXRCS > 0 && x.Registers[0].XRC == 0 {
 		r.XCR0 = x.Registers[0].Value
 	}
 	return r, nil
 }
 
+// does returns what the vCPU would do if the world were not stopped. Precondition: m.mu held.
+func (v *vcpu) does() VCPUActivity {
+	if v.activity == VCPUParked && v.m.phase == PhaseRunning {
+		return VCPURunning // it is parked for the look
+	}
+	return v.activity
+}
+
 // SetRegs changes the general registers of a vCPU. A RIP that is the one that Registers has
-// returned leaves the vCPU where it is, in the engine's code too. Errors are ErrNoVCPU.
+// returned leaves the vCPU where it is, in the engine's code too. Errors are ErrNoVCPU and ErrSaved.
 func (l *Look) SetRegs(cpu int, r probe.Regs) error {
 	v, err := l.vcpu(cpu)
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
+	case v.kvm == nil:
+		return ErrSaved
 	}
 	if live := guest.GVA(v.regs.RIP); guest.GVA(r.RIP) == l.m.engine.Home(live) {
 		r.RIP = uint64(live)
@@ -122,7 +140,7 @@ func (l *Look) Vectors(cpu int) (Vectors, error) {
 	if err != nil {
 		return Vectors{}, err
 	}
-	b, err := v.kvm.GetXSave()
+	b, err := v.others.GetXSave()
 	if err != nil {
 		return Vectors{}, err
 	}
@@ -198,8 +216,11 @@ func (l *Look) own(root guest.GPA, addr guest.GVA, p []byte, live bool) {
 
 // Write writes p to data of the guest, where its own page tables do not let it, too. Text that
 // probes have bytes in is not written: see probe.Engine.WriteText. Either all is
-// written or none; errors are *guest.PageFaultError and ErrProbed.
+// written or none; errors are *guest.PageFaultError, ErrProbed and ErrSaved.
 func (l *Look) Write(root guest.GPA, addr guest.GVA, p []byte) error {
+	if l.m.sys == nil {
+		return ErrSaved
+	}
 	if l.m.engine.Patched(root, addr, len(p)) {
 		return fmt.Errorf("write %d bytes at %v: %w", len(p), addr, ErrProbed)
 	}

@@ -122,19 +122,9 @@ type Machine struct {
 // instruction. Close it. It raises GOMAXPROCS to the number of vCPUs and
 // processors.
 func New(cfg Config) (_ *Machine, err error) {
-	if err := cfg.check(); err != nil {
+	m, err := empty(cfg)
+	if err != nil {
 		return nil, err
-	}
-	m := &Machine{
-		cfg: cfg, log: cfg.Log, console: newConsole(), mem: new(guest.Memory),
-		stopTimeout: defaultStopTimeout, phase: PhaseCreated, changed: make(chan struct{}),
-	}
-	m.rested, m.turn = sync.NewCond(&m.mu), sync.NewCond(&m.mu)
-	m.gate.Store(gateHold)
-	if cfg.Linux != nil {
-		m.setPayload(&linuxGuest{cfg: cfg.Linux})
-	} else {
-		m.setPayload(bare{cfg.Image})
 	}
 	if cfg.Host != nil {
 		m.host = *cfg.Host
@@ -152,27 +142,53 @@ func New(cfg Config) (_ *Machine, err error) {
 	if m.cpuid, err = m.sys.SupportedCPUID(); err != nil {
 		return nil, err
 	}
-	for i := range cfg.VCPUs {
-		m.vcpus = append(m.vcpus, newVCPU(m, i))
-	}
-	if err = m.allocate(); err != nil {
-		return nil, err
-	}
-	boot, err := m.load(m.payload())
+	boot, err := m.furnish()
 	if err != nil {
-		return nil, err
-	}
-	opt := cfg.Probe
-	if opt.Log == nil {
-		opt.Log = cfg.Log
-	}
-	if m.engine, err = probe.New(m.target(), opt); err != nil {
 		return nil, err
 	}
 	if err = m.build(boot); err != nil {
 		return nil, err
 	}
 	return m, nil
+}
+
+// empty returns a machine that has nothing yet.
+func empty(cfg Config) (*Machine, error) {
+	if err := cfg.check(); err != nil {
+		return nil, err
+	}
+	m := &Machine{
+		cfg: cfg, log: cfg.Log, console: newConsole(), mem: new(guest.Memory),
+		stopTimeout: defaultStopTimeout, phase: PhaseCreated, changed: make(chan struct{}),
+	}
+	m.rested, m.turn = sync.NewCond(&m.mu), sync.NewCond(&m.mu)
+	m.gate.Store(gateHold)
+	if cfg.Linux != nil {
+		m.setPayload(&linuxGuest{cfg: cfg.Linux})
+	} else {
+		m.setPayload(bare{cfg.Image})
+	}
+	return m, nil
+}
+
+// furnish makes what a machine has beside its VM: memory, with the guest loaded, and the engine.
+func (m *Machine) furnish() (*guest.BootState, error) {
+	for i := range m.cfg.VCPUs {
+		m.vcpus = append(m.vcpus, newVCPU(m, i))
+	}
+	if err := m.allocate(); err != nil {
+		return nil, err
+	}
+	boot, err := m.load(m.payload())
+	if err != nil {
+		return nil, err
+	}
+	opt := m.cfg.Probe
+	if opt.Log == nil {
+		opt.Log = m.cfg.Log
+	}
+	m.engine, err = probe.New(m.target(), opt)
+	return boot, err
 }
 
 // check fills in defaults and refuses what cannot be.

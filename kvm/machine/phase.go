@@ -18,7 +18,14 @@ func (m *Machine) setPhase(p Phase) {
 	m.changed = make(chan struct{})
 }
 
-// Changed returns a channel that is closed at the next change of phase. Take it
+// tellChange tells those who wait for a change of what has changed beside the phase.
+func (m *Machine) tellChange() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.setPhase(m.phase)
+}
+
+// Changed returns a channel that is closed at the next change of phase, or when the kernel of a Linux guest has panicked. Take it
 // before State: then no change is missed.
 func (m *Machine) Changed() <-chan struct{} {
 	m.mu.Lock()
@@ -36,7 +43,7 @@ func (m *Machine) State() State {
 	}
 	for _, v := range m.vcpus {
 		c := VCPUState{ID: v.id, Activity: v.activity, Stop: v.stop}
-		if v.resting && v.kvm != nil {
+		if v.resting && v.others != nil {
 			c.RIP, c.CPL, c.Space = guest.GVA(v.regs.RIP), v.cpl(), v.space()
 			c.Symbol = symbolize(m.Image(), c.RIP)
 		}
@@ -135,6 +142,9 @@ func (m *Machine) Resume() error {
 	case PhaseExited, PhaseCrashed:
 		return fmt.Errorf("resume: %w", ErrNotRunnable)
 	}
+	if m.sys == nil {
+		return fmt.Errorf("resume: %w", ErrSaved)
+	}
 	m.setPhase(PhaseRunning)
 	m.gate.And(^gateHold)
 	m.letGo(-1)
@@ -189,6 +199,9 @@ func (m *Machine) reset(ctx context.Context, check func() error, anew func() (bo
 	defer m.life.Unlock()
 	if err := ctx.Err(); err != nil {
 		return fail(err)
+	}
+	if m.sys == nil {
+		return fail(ErrSaved)
 	}
 	if err := check(); err != nil {
 		return fail(err)

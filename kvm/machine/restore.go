@@ -19,6 +19,9 @@ import (
 // ErrNoSnapshot.
 func (m *Machine) Fits(s *snapshot.Snapshot) error {
 	c := &s.Config
+	if c.Ended != "" {
+		return fmt.Errorf("%w: its guest has %s, and can be looked at (Open, guestprobe --core) but does not go on", ErrOtherGuest, c.Ended)
+	}
 	other := func(format string, args ...any) error {
 		return fmt.Errorf("%w: "+format, append([]any{ErrOtherGuest}, args...)...)
 	}

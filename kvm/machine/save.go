@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/rand"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -82,9 +83,9 @@ func (p bare) back(m *Machine) error {
 
 // Save takes the state of the guest, with the world stopped, which goes on then. The snapshot has nothing of the
 // engine's: see probe.Engine.Apart. What a handler, or the host's own call, is in the middle of is waited
-// for, if the guest runs. With, if it is not nil, is called with the world
+// for, if the guest runs; a guest that has ended is saved as it is, for Open. With, if it is not nil, is called with the world
 // stopped for what is to be of the same moment; it must not call the engine. Errors are ErrNoSnapshot, probe.ErrInside, ErrCallBusy,
-// ErrNotRunnable for a guest that has ended, ErrClosed, *StopTimeoutError and those of KVM. A handler must not call it.
+// ErrClosed, *StopTimeoutError and those of KVM. A handler must not call it.
 func (m *Machine) Save(with func()) (*snapshot.Snapshot, error) {
 	m.life.Lock()
 	defer m.life.Unlock()
@@ -93,15 +94,13 @@ func (m *Machine) Save(with func()) (*snapshot.Snapshot, error) {
 		m.mu.Lock()
 		phase := m.phase
 		m.mu.Unlock()
-		switch phase {
-		case PhaseExited, PhaseCrashed:
-			return fail(ErrNotRunnable)
-		case PhaseClosed:
+		if phase == PhaseClosed {
 			return fail(ErrClosed)
 		}
 		var s *snapshot.Snapshot
-		err := m.engine.Apart(func(regs []probe.Regs) (err error) {
-			if s, err = m.save(regs); err == nil && with != nil {
+		ended := phase == PhaseExited || phase == PhaseCrashed
+		err := m.engine.Apart(ended, func(regs []probe.Regs) (err error) {
+			if s, err = m.save(regs, ended); err == nil && with != nil {
 				with()
 			}
 			return err
@@ -117,7 +116,7 @@ func (m *Machine) Save(with func()) (*snapshot.Snapshot, error) {
 }
 
 // save is Save with the world stopped, and with nothing of the engine's in the guest's text.
-func (m *Machine) save(regs []probe.Regs) (*snapshot.Snapshot, error) {
+func (m *Machine) save(regs []probe.Regs, ended bool) (*snapshot.Snapshot, error) {
 	k := m.payload()
 	if why := k.unsaved(m); why != "" {
 		return nil, fmt.Errorf("%w: %s", ErrNoSnapshot, why)
@@ -134,7 +133,20 @@ func (m *Machine) save(regs []probe.Regs) (*snapshot.Snapshot, error) {
 			s.Config.RAM = append(s.Config.RAM, snapshot.Range{Base: r.Base, Size: r.Size})
 		}
 	}
+	for _, v := range m.vcpus {
+		s.Config.Activity = append(s.Config.Activity, string(v.does()))
+	}
+	crash := m.crash
+	if ended {
+		s.Config.Ended, s.Config.ExitCode = string(m.phase), m.exitCode
+	}
 	m.mu.Unlock()
+	if crash != nil {
+		var err error
+		if s.Config.Crash, err = json.Marshal(crash); err != nil {
+			return nil, err
+		}
+	}
 	if t, ok := m.booted.Load().tables.(*guest.Tables); ok {
 		s.Config.Tables = t.Used()
 	}
@@ -147,6 +159,7 @@ func (m *Machine) save(regs []probe.Regs) (*snapshot.Snapshot, error) {
 	}
 	for i, v := range m.vcpus {
 		switch {
+		case ended:
 		case v.call != nil:
 			return nil, fmt.Errorf("vcpu %d: %w", i, ErrCallBusy)
 		case v.midHit:

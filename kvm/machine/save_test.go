@@ -108,8 +108,10 @@ func TestSaveInTheMiddle(t *testing.T) {
 	if diff := cmp.Diff(want, results(t, m)); diff != "" {
 		t.Errorf("results of the machine that was saved (-without +saved):\n%s", diff)
 	}
-	if _, err := m.Save(nil); !errors.Is(err, ErrNotRunnable) {
+	if ended, err := m.Save(nil); err != nil || ended.Config.Ended != "exited" {
 		t.Errorf("save of a guest that has ended: %v", err)
+	} else if err := m.ResetTo(context.Background(), reread(t, ended)); !errors.Is(err, ErrOtherGuest) {
+		t.Errorf("reset to a guest that has ended: %v", err)
 	}
 	for range 2 {
 		if err := m.ResetTo(context.Background(), first); err != nil {

@@ -14,13 +14,15 @@ import (
 var ErrBadRegister = errors.New("no processor has that in the register")
 
 // Change gives a vCPU the registers of r: the general ones, as SetRegs does, the bases of FS and GS and the other GS's,
-// control and debug registers, and EFER. All else of r stays as it is. Errors are ErrNoVCPU, ErrInEngine for one in the
+// control and debug registers, and EFER. All else of r stays as it is. Errors are ErrNoVCPU, ErrSaved, ErrInEngine for one in the
 // middle of a probe's handlers, and ErrBadRegister; then nothing has changed.
 func (l *Look) Change(cpu int, r Registers) error {
 	v, err := l.vcpu(cpu)
 	switch {
 	case err != nil:
 		return err
+	case v.kvm == nil:
+		return ErrSaved
 	case l.m.engine.InStage(guest.GVA(v.regs.RIP)):
 		return fmt.Errorf("vcpu %d: %w", cpu, ErrInEngine)
 	}

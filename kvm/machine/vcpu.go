@@ -26,6 +26,7 @@ type vcpu struct {
 	exit    kvm.Exit
 	regs    *probe.Regs // shared with the kernel where it can
 	sregs   *kvm.Sregs
+	others  otherRegs                 // nil: there is no vCPU at the moment
 	trap    arrival                   // the trap being handled
 	frame   probe.Regs                // registers of the interrupted code, when a guest stub forwarded the trap
 	midIO   bool                      // the I/O instruction of the last exit is completed by the next KVM_RUN

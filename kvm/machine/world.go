@@ -160,7 +160,7 @@ func (w world) PatchText(addr guest.GVA, old, new []byte) error {
 // if they were changed.
 func (w world) CPU(i int) probe.State {
 	v := w.m.vcpus[i]
-	if v.kvm == nil { // the machine has no vCPUs at the moment
+	if v.others == nil { // the machine has no vCPUs at the moment
 		return probe.State{Regs: &v.frame}
 	}
 	if w.given[i] == nil {

@@ -17,7 +17,7 @@ import (
 // numbers are little endian. The last section has the checksum of all that is before it, CRC-32C.
 const (
 	magic   = "GUESTPRB"
-	version = 2
+	version = 3
 )
 
 // Kinds of sections, in the order in which they come.

@@ -19,6 +19,7 @@ func sample() *Snapshot {
 		Config: Config{
 			ID: "X", Image: "/x", SHA256: "abc", VCPUs: 2, Memory: 1 << 20, Cmdline: "a b", TickUS: 10000, Started: true, Vendor: "GenuineIntel",
 			LeftOut: []string{"this"}, Checks: 3, LastBad: 4, Tables: 8192, KernelFar: map[guest.GVA]guest.GPA{0x1000: 0x2000},
+			Ended: "crashed", Crash: []byte(`{"cpu":1}`), Activity: []string{"parked", "stopped"},
 			RAM:   []Range{{0, 1 << 20}, {1 << 30, 1 << 16}},
 			Linux: &Linux{CoreInfo: "OSRELEASE=6\n", Initrd: "/i", Disks: []Disk{{"/d", true}}, Slide: 1 << 21, Image: 1 << 25, PMD: 0x3000, Devices: []byte(`{}`)},
 		},

@@ -34,7 +34,15 @@ type Config struct {
 	Cmdline string `json:"cmdline,omitempty"`
 	TickUS  int64  `json:"tickUs"` // period of the timer interrupt; 0: none
 	Started bool   `json:"started"`
-	Vendor  string `json:"vendor"` // of the processor, by CPUID
+
+	// Ended is "exited" or "crashed" for a guest that does not go on, but can be looked at. ExitCode goes with the first; Crash, in
+	// a form of its owner's, with the second.
+	Ended    string          `json:"ended,omitempty"`
+	ExitCode uint32          `json:"exitCode,omitempty"`
+	Crash    json.RawMessage `json:"crash,omitempty"`
+
+	Activity []string `json:"activity,omitempty"` // what each vCPU did, in a word
+	Vendor   string   `json:"vendor"`             // of the processor, by CPUID
 
 	LeftOut []string `json:"leftOut,omitempty"` // what was attached and is not in the snapshot, in words
 

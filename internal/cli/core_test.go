@@ -1,0 +1,35 @@
+package cli
+
+import (
+	"strings"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// cmdOffline checks that a command shows the same of the daemon's guest and of its snapshot in a file, which it opens without
+// a daemon, byte for byte, as text and as JSON. With a ! it does so for a command that fails:
+//
+//	offline a.gps bt --all
+func cmdOffline(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) < 2 {
+		ts.Fatalf("usage: offline file command [arg...]")
+	}
+	says := func(args []string) string {
+		err := ts.Exec("guestprobe", args...)
+		if (err != nil) != neg {
+			ts.Fatalf("guestprobe %s: %v", strings.Join(args, " "), err)
+		}
+		return ts.ReadFile("stdout") + ts.ReadFile("stderr")
+	}
+	socket := ts.Getenv("GUESTPROBE_SOCKET")
+	for _, format := range []string{"table", "json"} {
+		command := append(args[1:len(args):len(args)], "--format", format)
+		live := says(command)
+		ts.Setenv("GUESTPROBE_SOCKET", ts.MkAbs("none"))
+		saved := says(append([]string{"--core", args[0]}, command...))
+		ts.Setenv("GUESTPROBE_SOCKET", socket)
+		if live != saved {
+			ts.Fatalf("%s: the guest:\n%s\nits file:\n%s", strings.Join(command, " "), live, saved)
+		}
+	}
+}

@@ -1,0 +1,82 @@
+package machine
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/guestprobe/guestprobe/kvm/snapshot"
+	"github.com/guestprobe/guestprobe/probe"
+)
+
+// ErrSaved: the guest is that of a file (Open), where it can be looked at, and nothing else.
+var ErrSaved = errors.New("the guest is one of a file: it does not run, and does not change")
+
+// Open returns the guest of a snapshot as one to be looked at (Machine.Look), without KVM: it rests, and cannot be run,
+// changed or saved (ErrSaved). cfg has its image; vCPUs, memory and command line are those of the snapshot. Close it. Errors are
+// *ConfigError, those of loading the image, and ErrOtherGuest for another one.
+func Open(cfg Config, s *snapshot.Snapshot) (_ *Machine, err error) {
+	c := &s.Config
+	cfg.VCPUs, cfg.Memory, cfg.Cmdline, cfg.Tick = c.VCPUs, c.Memory, c.Cmdline, c.Tick()
+	if cfg.Tick == 0 {
+		cfg.Tick = -1 // the zero value stands for a default
+	}
+	m, err := empty(cfg)
+	if err != nil {
+		return nil, err
+	}
+	m.cpuid = s.CPUID
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("open snapshot: %w", err), m.release())
+		}
+	}()
+	m.payload().anew(m, s)
+	if _, err := m.furnish(); err != nil {
+		return nil, err
+	}
+	if err := m.fitsImage(c); err != nil {
+		return nil, err
+	}
+	if err := m.fitsMemory(s); err != nil {
+		return nil, err
+	}
+	if err := m.putMemory(s); err != nil {
+		return nil, err
+	}
+	for i, v := range m.vcpus {
+		saved := &s.CPUs[i]
+		regs, sregs := probe.Regs(saved.Regs), saved.Sregs
+		v.regs, v.sregs, v.others = &regs, &sregs, saved
+		if i < len(c.Activity) {
+			v.activity = activityOf(c.Activity[i])
+		}
+	}
+	if err := m.payload().restored(m, s); err != nil {
+		return nil, err
+	}
+	m.checks.Store(c.Checks)
+	m.lastBad.Store(c.LastBad)
+	switch p := Phase(c.Ended); {
+	case p == PhaseExited:
+		m.phase, m.exitCode = p, c.ExitCode
+	case p == PhaseCrashed:
+		m.phase, m.crash = p, new(CrashReport)
+		if err := json.Unmarshal(c.Crash, m.crash); err != nil {
+			return nil, fmt.Errorf("%w: %w", snapshot.ErrDamaged, err)
+		}
+	case c.Started:
+		m.phase = PhasePaused
+	}
+	return m, nil
+}
+
+// activityOf returns the activity of that name.
+func activityOf(name string) VCPUActivity {
+	a := VCPUActivity(name)
+	if slices.Contains([]VCPUActivity{VCPURunning, VCPUIdle, VCPUHalted, VCPUStopped}, a) {
+		return a
+	}
+	return VCPUParked
+}
