@@ -35,11 +35,13 @@ func (s *session) readAll(context.Context, []byte) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	b := make([]byte, 0, packetSize/2)
+	s.raw = s.raw[:0]
 	for i := range s.regs {
-		b = s.regs[i].get(b, r)
+		s.raw = s.regs[i].get(s.raw, r)
 	}
-	return hex.EncodeToString(b), nil
+	n := len(s.raw)
+	s.raw = hex.AppendEncode(s.raw, s.raw)
+	return string(s.raw[n:]), nil
 }
 
 func (s *session) writeAll(_ context.Context, data []byte) (string, error) {

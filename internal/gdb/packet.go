@@ -79,11 +79,11 @@ func readPacket(r *bufio.Reader) (event, error) {
 }
 
 // appendPacket appends a packet with data, escaped.
-func appendPacket(b, data []byte) []byte {
+func appendPacket[T string | []byte](b []byte, data T) []byte {
 	b = append(b, '$')
 	start := len(b)
-	for _, c := range data {
-		if escapedLen(c) > 1 {
+	for i := range len(data) {
+		if c := data[i]; escapedLen(c) > 1 {
 			b = append(b, '}', c^0x20)
 		} else {
 			b = append(b, c)

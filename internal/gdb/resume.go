@@ -3,9 +3,12 @@ package gdb
 import (
 	"bytes"
 	"context"
-	"encoding/hex"
+	"errors"
 	"fmt"
+	"os"
+	"slices"
 	"strings"
+	"time"
 )
 
 // plan is what a debugger asks the vCPUs to do.
@@ -82,55 +85,69 @@ func (s *session) legacy(ctx context.Context, a Action) (string, error) {
 // proceed lets the guest go on, and returns where it has stopped.
 func (s *session) proceed(ctx context.Context, p plan) (string, error) {
 	s.known = nobody
+	stop, err := s.goes(ctx, p)
+	if err != nil {
+		return "", err
+	}
+	s.last, s.cpu = stop, stop.CPU
+	return s.stopReply(stop)
+}
+
+// goes lets the guest go on until it stops, or the debugger wants it to, or is gone. One step is
+// over before anybody can want that.
+func (s *session) goes(ctx context.Context, p plan) (stop Stop, err error) {
+	step := slices.Contains(p.actions, Step)
+	if !step || p.hi > p.lo {
+		var end func()
+		ctx, end = s.hear(ctx)
+		defer end()
+	}
 	for {
 		if err := s.t.Resume(p.actions); err != nil {
-			return "", err
+			return stop, err
 		}
-		stop, interrupted, err := s.wait(ctx)
-		if err != nil {
-			return "", err
+		if stop, err = s.t.Wait(ctx); err != nil || !step || stop.Why != Stepped || p.hi <= p.lo {
+			return stop, err
 		}
-		s.last = stop
-		if stop.Why == Stepped && stop.CPU == p.cpu && !interrupted && p.hi > p.lo {
-			var r Registers
-			if err := s.t.Registers(p.cpu, &r, false); err != nil {
-				return "", err
-			}
-			if r.RIP >= p.lo && r.RIP < p.hi {
-				continue
-			}
+		if ctx.Err() != nil { // it did not stop for that: it steps on
+			stop.Why = Stopped
+			return stop, nil
 		}
-		s.cpu = stop.CPU
-		return s.stopReply(stop)
+		if err := s.t.Registers(p.cpu, &s.where, false); err != nil {
+			return stop, err
+		}
+		if rip := s.where.RIP; rip < p.lo || rip >= p.hi {
+			return stop, nil
+		}
 	}
 }
 
-// wait returns when the guest has stopped; interrupted: because the debugger has asked for it,
-// or is gone.
-func (s *session) wait(ctx context.Context) (stop Stop, interrupted bool, err error) {
+// hear reads what the debugger sends while the guest runs. The context that it returns ends when that
+// wants the guest to stop, or is gone. end is to be called before anybody else reads.
+func (s *session) hear(ctx context.Context) (_ context.Context, end func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		stop, err = s.t.Wait(ctx)
-	}()
-	in := s.in
-	for {
-		select {
-		case <-done:
-			return stop, interrupted, err
-		case e, ok := <-in:
-			if !ok {
-				in = nil
+		for {
+			if _, err := s.in.Peek(1); errors.Is(err, os.ErrDeadlineExceeded) {
+				return
 			}
-			// Nothing else comes while a guest runs; a debugger that does not know that gets
-			// its answer never.
-			if !ok || e.interrupt {
-				interrupted = true
+			// Nothing but an interrupt comes while a guest runs; a debugger that does not know that
+			// gets its answer never.
+			if e, err := readEvent(s.in); err != nil || e.interrupt {
 				cancel()
+				return
 			}
 		}
+	}()
+	return ctx, func() {
+		// What comes from now on stays for who reads next. A connection that cannot have a deadline is
+		// closed, which both see.
+		_ = s.conn.SetReadDeadline(time.Unix(1, 0))
+		<-done
+		cancel()
+		_ = s.conn.SetReadDeadline(time.Time{})
 	}
 }
 
@@ -166,12 +183,11 @@ func (s *session) stopReply(stop Stop) (string, error) {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "T%02xthread:%x;core:%x;%s", signal, stop.CPU+1, stop.CPU, reason)
-	var r Registers
-	if err := s.t.Registers(stop.CPU, &r, false); err != nil {
+	if err := s.t.Registers(stop.CPU, &s.where, false); err != nil {
 		return "", err
 	}
 	for _, n := range [...]int{numRBP, numRSP, numRIP} {
-		fmt.Fprintf(&b, "%02x:%s;", n, hex.EncodeToString(s.regs[n].get(nil, &r)))
+		fmt.Fprintf(&b, "%02x:%x;", n, s.regs[n].get(nil, &s.where))
 	}
 	return b.String(), nil
 }

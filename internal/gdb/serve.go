@@ -16,9 +16,10 @@ type session struct {
 	t    Target
 	conn net.Conn
 	log  *slog.Logger
-	in   chan event // closed when the debugger is gone; readErr says why
+	in   *bufio.Reader
 	out  *bufio.Writer
 	sent []byte // what is sent again when the debugger asks for it
+	raw  []byte // of readAll; reused
 
 	noAck    bool
 	messages bool // errors may have text
@@ -29,7 +30,8 @@ type session struct {
 	cpu   int // of g, m and the like
 	known int // whose registers are in cache, or nobody
 	cache Registers
-	run   int // of c and s; -1: all
+	where Registers // of the last stop, as far as a stop reply has them
+	run   int       // of c and s; -1: all
 	last  Stop
 	files map[int][]byte
 
@@ -52,7 +54,7 @@ func Serve(ctx context.Context, conn net.Conn, t Target, log *slog.Logger) error
 	if err := t.Attach(); err != nil {
 		return fmt.Errorf("stop the guest for a debugger: %w", err)
 	}
-	s := &session{t: t, conn: conn, log: log, in: make(chan event), out: bufio.NewWriter(conn), run: all, known: nobody, files: map[int][]byte{}}
+	s := &session{t: t, conn: conn, log: log, in: bufio.NewReader(conn), out: bufio.NewWriter(conn), run: all, known: nobody, files: map[int][]byte{}}
 	var first Registers
 	err := t.Registers(0, &first, true)
 	if err == nil {
@@ -67,37 +69,18 @@ func Serve(ctx context.Context, conn net.Conn, t Target, log *slog.Logger) error
 
 // serve reads and answers packets.
 func (s *session) serve(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	readErr := make(chan error, 1)
-	go func() {
-		defer close(s.in)
-		r := bufio.NewReader(s.conn)
-		for {
-			e, err := readEvent(r)
-			if err != nil {
-				readErr <- err
-				return
-			}
-			select {
-			case s.in <- e:
-			case <-ctx.Done():
-				readErr <- nil
-				return
-			}
+	for {
+		e, err := readEvent(s.in)
+		if err == nil {
+			err = s.event(ctx, e)
 		}
-	}()
-	for e := range s.in {
-		if err := s.event(ctx, e); errors.Is(err, errDone) {
+		switch {
+		case errors.Is(err, errDone), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed):
 			return nil
-		} else if err != nil {
+		case err != nil:
 			return err
 		}
 	}
-	if err := <-readErr; err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, net.ErrClosed) {
-		return err
-	}
-	return nil
 }
 
 // event does what an event asks for.
@@ -122,11 +105,10 @@ func (s *session) event(ctx context.Context, e event) error {
 // packet answers one.
 func (s *session) packet(ctx context.Context, data []byte) error {
 	for _, h := range handlers() {
-		args, ok := strings.CutPrefix(string(data), h.prefix)
-		if !ok || h.exact && args != "" {
+		if len(data) < len(h.prefix) || string(data[:len(h.prefix)]) != h.prefix || h.exact && len(data) > len(h.prefix) {
 			continue
 		}
-		answer, err := h.do(s, ctx, []byte(args))
+		answer, err := h.do(s, ctx, data[len(h.prefix):])
 		if errors.Is(err, errDone) {
 			return errors.Join(s.reply(answer), err)
 		}
@@ -171,7 +153,7 @@ func printable(text string) string {
 }
 
 func (s *session) reply(data string) error {
-	s.sent = appendPacket(s.sent[:0], []byte(data))
+	s.sent = appendPacket(s.sent[:0], data)
 	return s.write(s.sent)
 }
 

@@ -40,6 +40,9 @@ const (
 	xsaveLegacy = 576
 )
 
+// initial is as much of a component that is in its initial state as any has that is read here.
+var initial [2048]byte
+
 // unpackVectors reads an image of xsave, in the standard format (SDM Vol. 1, 13.4): where components
 // are behind the first two is what CPUID says. One that is in its initial state is so whatever
 // the image has.
@@ -53,7 +56,7 @@ func unpackVectors(b []byte, cpuid []kvm.CPUIDEntry) (v Vectors) {
 		for _, e := range cpuid {
 			if e.Function == 0xd && int(e.Index) == n && uint64(e.Ebx)+uint64(e.Eax) <= uint64(len(b)) && e.Eax != 0 {
 				if live>>n&1 == 0 {
-					return make([]byte, e.Eax)
+					return initial[:min(int(e.Eax), len(initial))]
 				}
 				return b[e.Ebx:][:e.Eax]
 			}

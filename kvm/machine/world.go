@@ -134,11 +134,14 @@ func (m *Machine) awaitRest(self *vcpu, timeout time.Duration) error {
 	return nil
 }
 
-// wakeAll lets every resting vCPU look at the gate again. Precondition: m.mu
+// wakeAll lets every resting vCPU look at the gate again that it may concern: a thread that is
+// woken for nothing costs who stops the world more than all else that is done there. Precondition: m.mu
 // held.
 func (m *Machine) wakeAll() {
 	for _, v := range m.vcpus {
-		v.wake.Signal()
+		if m.gate.Load()&^gateStop != gateHold || v.steps != nil {
+			v.wake.Signal()
+		}
 	}
 }
 
