@@ -25,7 +25,7 @@ func TestGDB(t *testing.T) {
 		{"info registers rip", `^rip +0x[0-9a-f]+ `},
 		{"x/2i vfs_read", `<vfs_read>:\tendbr64$`, `<vfs_read\+4>:\tsub +\$0x3,%edi$`},
 		{"print/x vfs_bytes_read", `^\$1 = 0x[0-9a-f]+$`},
-		{"break *vfs_read", `^Breakpoint 1 at 0x[0-9a-f]+: file src/kernel/fs.c, line`},
+		{"break *vfs_read if fd > 3 && fd < 6", `^Breakpoint 1 at 0x[0-9a-f]+: file src/kernel/fs.c, line`},
 		{"continue", `hit Breakpoint 1, vfs_read \(fd=`},
 		{"info registers rip", `<vfs_read>$`},
 		{"bt 2", `^#0 +vfs_read \(fd=`, `^#1 +0x[0-9a-f]+ in `},

@@ -52,13 +52,20 @@ func (d *debuggers) accept(ctx context.Context) {
 		}
 		if why := d.admit(conn); why != nil {
 			d.s.log.Warn("a debugger was turned away", "err", why)
-			conn.Close()
+			if errors.Is(why, errDebugger) {
+				d.done.Go(func() { gdb.Refuse(conn, why.Error()) })
+			} else {
+				conn.Close()
+			}
 			continue
 		}
 		d.done.Go(func() {
 			defer d.leave()
+			t := newDebugged(d.s, d.g)
+			d.s.debugger.Store(t)
+			defer d.s.debugger.Store(nil)
 			d.s.log.Info("debugger attached")
-			err := gdb.Serve(ctx, conn, newDebugged(d.s, d.g), d.s.log)
+			err := gdb.Serve(ctx, conn, t, d.s.log)
 			d.s.log.Info("debugger gone", "err", err)
 		})
 	}

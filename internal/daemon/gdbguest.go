@@ -24,6 +24,8 @@ type debugged struct {
 	hits   chan gdbHit
 	next   gdb.Stop          // what Wait returns at once, if it is not zero
 	shown  map[int]guest.GVA // where a vCPU is shown to be, by its number: see breaking
+	boot   int64             // of shown
+	holds  bool              // the guest stands still for it; guarded by server.resetMu
 }
 
 // stoppable is a Guest whose vCPUs can be stopped and stepped.
@@ -43,7 +45,11 @@ var _ gdb.Target = &debugged{}
 // Attach implements gdb.Target.
 func (d *debugged) Attach() error {
 	d.ran = d.g.State().Phase == machine.PhaseRunning
-	return d.rest()
+	for {
+		if err := d.rest(); err != nil || d.hold() {
+			return err
+		}
+	}
 }
 
 // Detach implements gdb.Target.
@@ -88,7 +94,7 @@ func (d *debugged) vcpu(cpu int, f func(*machine.Look, *machine.Registers, *mach
 // Registers implements gdb.Target.
 func (d *debugged) Registers(cpu int, g *gdb.Registers, all bool) error {
 	show := func(r *probe.Regs) {
-		if at, ok := d.shown[cpu]; ok {
+		if at, ok := d.showing(cpu); ok {
 			r.RIP = uint64(at)
 		}
 	}
@@ -114,7 +120,7 @@ func (d *debugged) SetRegisters(cpu int, g *gdb.Registers) error {
 		if err := fromGDB(g, r, v); err != nil {
 			return err
 		}
-		if shown, ok := d.shown[cpu]; ok && r.Regs.RIP == uint64(shown) {
+		if shown, ok := d.showing(cpu); ok && r.Regs.RIP == uint64(shown) {
 			r.Regs.RIP = at
 		}
 		delete(d.shown, cpu)

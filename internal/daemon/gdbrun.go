@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/gdb"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 )
@@ -47,7 +48,38 @@ func (d *debugged) rest() error {
 func (d *debugged) resumeGuest() error {
 	d.s.resetMu.Lock()
 	defer d.s.resetMu.Unlock()
+	d.holds = false
 	return d.s.resume()
+}
+
+// hold notes that the guest stands still for the debugger, and reports false where it does not, because
+// somebody has let it go on.
+func (d *debugged) hold() bool {
+	d.s.resetMu.Lock()
+	defer d.s.resetMu.Unlock()
+	d.holds = d.g.State().Phase != machine.PhaseRunning
+	return d.holds
+}
+
+// errHeld: a debugger has stopped the guest.
+var errHeld = &api.Error{Code: api.CodeGuestState, Errno: "EBUSY", Message: "a debugger has stopped the guest", Detail: "have it go on there, or detach the debugger"}
+
+// free returns errHeld where a debugger has stopped the guest. Callers hold resetMu.
+func (s *server) free() error {
+	if d := s.debugger.Load(); d != nil && d.holds {
+		return errHeld
+	}
+	return nil
+}
+
+// showing returns where a vCPU is shown to be, if that is not where it is.
+func (d *debugged) showing(cpu int) (guest.GVA, bool) {
+	if boot := d.s.boots.Load(); boot != d.boot {
+		d.boot = boot
+		clear(d.shown)
+	}
+	at, ok := d.shown[cpu]
+	return at, ok
 }
 
 // ended reports whether the guest cannot go on.
@@ -85,7 +117,7 @@ func (d *debugged) Resume(actions []gdb.Action) error {
 // step executes one instruction.
 func (d *debugged) step(cpu int) error {
 	d.next = gdb.Stop{Why: gdb.Stepped, CPU: cpu}
-	if _, ok := d.shown[cpu]; ok {
+	if _, ok := d.showing(cpu); ok {
 		delete(d.shown, cpu) // that instruction is behind it
 		return nil
 	}
@@ -119,6 +151,7 @@ func (d *debugged) tell(h gdbHit) bool {
 	if h.b.watch != nil {
 		d.next.Why = gdb.Watching
 	} else if h.b.Addr != uint64(stops[i].RIP) {
+		d.showing(h.cpu)
 		d.shown[h.cpu] = guest.GVA(h.b.Addr)
 	}
 	return true
@@ -135,8 +168,10 @@ func (d *debugged) Wait(ctx context.Context) (gdb.Stop, error) {
 		st := d.g.State()
 		switch st.Phase {
 		case machine.PhaseCrashed:
+			d.hold()
 			return gdb.Stop{Why: gdb.Crashed, CPU: st.Crash.CPU}, nil
 		case machine.PhaseExited:
+			d.hold()
 			return gdb.Stop{Why: gdb.Exited, Code: uint8(st.ExitCode)}, nil
 		case machine.PhaseClosed:
 			return gdb.Stop{Why: gdb.Terminated}, nil
@@ -150,6 +185,9 @@ func (d *debugged) Wait(ctx context.Context) (gdb.Stop, error) {
 			}
 			continue
 		default:
+			if !d.hold() { // it was reset
+				continue
+			}
 			if d.pending() {
 				d.cpu = d.next.CPU
 				return d.next, nil

@@ -73,6 +73,9 @@ func (s *server) resumeGuest(w http.ResponseWriter, r *http.Request) error {
 	}
 	s.resetMu.Lock()
 	defer s.resetMu.Unlock()
+	if err := s.free(); err != nil {
+		return err
+	}
 	if req.VCPU != nil {
 		g, err := s.probes.stepper()
 		if err == nil {
@@ -118,7 +121,7 @@ func (s *server) resetGuest(w http.ResponseWriter, r *http.Request) error {
 	}
 	s.boots.Add(1)
 	s.probes.tell() // scripts may be about it
-	if !req.Paused {
+	if !req.Paused && s.free() == nil {
 		if err := s.resume(); err != nil {
 			return fmt.Errorf("reset: %w", err)
 		}

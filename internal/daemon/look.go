@@ -36,7 +36,7 @@ func lookError(err error) error {
 		return &api.Error{Code: api.CodeGuestFault, Errno: "EFAULT", Message: err.Error(), Detail: "'guestprobe pt ADDRESS' shows the walk"}
 	case errors.Is(err, machine.ErrNoVCPU), errors.Is(err, machine.ErrBadRegister):
 		return &api.Error{Code: api.CodeBadValue, Errno: "EINVAL", Message: err.Error()}
-	case errors.Is(err, machine.ErrProbed):
+	case errors.Is(err, machine.ErrProbed), errors.Is(err, machine.ErrEngine):
 		return &api.Error{Code: api.CodeProbed, Errno: "EBUSY", Message: err.Error()}
 	}
 	return err

@@ -39,10 +39,11 @@ type server struct {
 	monitor Monitor // nil: there are no commands
 	pid     int
 
-	boots   atomic.Int64
-	last    atomic.Pointer[snapshot.Snapshot] // the last that was saved, given or restored
-	saved   *snapshot.Snapshot                // not nil: what the guest is, which does not run
-	resetMu sync.Mutex                        // a reset and the resume after it are one thing; nobody else pauses or resumes meanwhile
+	boots    atomic.Int64
+	debugger atomic.Pointer[debugged]          // the one that is at work, or nil
+	last     atomic.Pointer[snapshot.Snapshot] // the last that was saved, given or restored
+	saved    *snapshot.Snapshot                // not nil: what the guest is, which does not run
+	resetMu  sync.Mutex                        // a reset and the resume after it are one thing; nobody else pauses or resumes meanwhile
 
 	stop     chan struct{} // closed when the daemon stops
 	stopOnce sync.Once
@@ -167,7 +168,11 @@ func (s *server) watchGuest() {
 			case machine.PhaseExited:
 				s.logExit(st)
 			default:
-				s.log.Info("guest", "state", st.Phase)
+				level := slog.LevelInfo
+				if s.debugger.Load() != nil { // it may stop thousands of times
+					level = slog.LevelDebug
+				}
+				s.log.Log(context.Background(), level, "guest", "state", st.Phase)
 			}
 		}
 		if stopped {

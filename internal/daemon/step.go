@@ -65,6 +65,11 @@ func (s *server) stepGuest(w http.ResponseWriter, r *http.Request) error {
 		return badValue("at: %s needs one, and nothing else has one", api.StepUntil)
 	}
 	cpu, err := s.stoppedVCPU(g, req.VCPU)
+	if err == nil {
+		s.resetMu.Lock()
+		err = s.free()
+		s.resetMu.Unlock()
+	}
 	if err != nil {
 		return err
 	}

@@ -22,6 +22,7 @@ func (s *session) registers() (*Registers, error) {
 
 // changing is registers, for who is about to change them.
 func (s *session) changing() (*Registers, error) {
+	s.known = nobody // somebody else may have changed others
 	r, err := s.registers()
 	s.known = nobody
 	return r, err

@@ -31,7 +31,11 @@ func (w *wire) SetWriteDeadline(time.Time) error { return nil }
 // found, and all that was answered are packets.
 func FuzzServe(f *testing.F) {
 	for _, s := range []string{"$?#3f", "$g#67", "+$vCont;s:1#00", "$m10000,40#00", "$Z0,10004,1#00", "$qXfer:features:read:target.xml:0,fff#00",
-		"$vFile:open:2f6775657374,0,0#00", "$qSearch:memory:10000;100;ab#00", "\x03", "-", "$X10000,2:}\x03a#00", "$qRcmd,68656c70#00", "$qSymbol:0:41#00"} {
+		"$vFile:open:2f6775657374,0,0#00", "$qSearch:memory:10000;100;ab#00", "\x03", "-", "$X10000,2:}\x03a#00", "$qRcmd,68656c70#00", "$qSymbol:0:41#00",
+		// Sequences: stops, what changes under them, and interrupts where they may come.
+		"$Z0,10004,1#00$c#00$g#67$P10=0000010000000000#00$c#00$z0,10004,1#00$D#44",
+		"$vCont;r10000,10040:1#00\x03$Hg2#00$vCont;s:2;c#00$p10#00\x03\x03$Z2,10100,8#00$vCont;c#00\x03$k#6b",
+		"$qXfer:threads:read::0,10#00$Hg2#00$vFile:open:2f6775657374,0,0#00$vFile:pread:0,3,1#00$s#73$vFile:close:0#00$qXfer:threads:read::10,fff#00"} {
 		f.Add([]byte("$QStartNoAckMode#b0" + s))
 	}
 	f.Fuzz(func(t *testing.T, in []byte) {

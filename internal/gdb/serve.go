@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"strings"
+	"time"
 )
 
 // session is a debugger's connection.
@@ -65,6 +66,30 @@ func Serve(ctx context.Context, conn net.Conn, t Target, log *slog.Logger) error
 		err = errors.Join(err, t.Detach(false))
 	}
 	return err
+}
+
+// refuseTime is how long a debugger that is refused has to say something, and to take the answer.
+const refuseTime = 2 * time.Second
+
+// Refuse answers a debugger's first packet with an error that says why, and closes conn.
+func Refuse(conn net.Conn, why string) {
+	defer conn.Close()
+	s := &session{conn: conn, in: bufio.NewReader(conn), out: bufio.NewWriter(conn)}
+	if conn.SetDeadline(time.Now().Add(refuseTime)) != nil {
+		return
+	}
+	for {
+		e, err := readEvent(s.in)
+		if err != nil {
+			return
+		}
+		if e.data != nil {
+			if s.write([]byte{'+'}) == nil {
+				_ = s.reply("E." + printable(why)) // it is gone, then
+			}
+			return
+		}
+	}
 }
 
 // serve reads and answers packets.

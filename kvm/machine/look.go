@@ -216,7 +216,7 @@ func (l *Look) own(root guest.GPA, addr guest.GVA, p []byte, live bool) {
 
 // Write writes p to data of the guest, where its own page tables do not let it, too. Text that
 // probes have bytes in is not written: see probe.Engine.WriteText. Either all is
-// written or none; errors are *guest.PageFaultError, ErrProbed and ErrSaved.
+// written or none; errors are *guest.PageFaultError, ErrProbed, ErrEngine and ErrSaved.
 func (l *Look) Write(root guest.GPA, addr guest.GVA, p []byte) error {
 	if l.m.sys == nil {
 		return ErrSaved
@@ -224,8 +224,27 @@ func (l *Look) Write(root guest.GPA, addr guest.GVA, p []byte) error {
 	if l.m.engine.Patched(root, addr, len(p)) {
 		return fmt.Errorf("write %d bytes at %v: %w", len(p), addr, ErrProbed)
 	}
-	return l.m.space(root).Poke(addr, p)
+	as := l.m.space(root)
+	for at, end := addr&^(guest.PageSize-1), addr+guest.GVA(len(p)); at < end; at += guest.PageSize {
+		if m, err := as.Translate(at); err == nil && l.m.kind(m.PA) != guest.RangeRAM {
+			return fmt.Errorf("write %d bytes at %v: %w", len(p), addr, ErrEngine)
+		}
+	}
+	return as.Poke(addr, p)
 }
+
+// kind returns what memory is for.
+func (m *Machine) kind(pa guest.GPA) guest.RangeKind {
+	for _, r := range m.ranges {
+		if uint64(pa-r.Base) < r.Size {
+			return r.Kind
+		}
+	}
+	return guest.RangeRAM
+}
+
+// ErrEngine: memory that was to be written is not the guest's.
+var ErrEngine = errors.New("the code and data of probes are there")
 
 // ErrProbed: probes have bytes of their own in the text that was to be written.
 var ErrProbed = errors.New("probes have int3s or jumps there; detach them first")
