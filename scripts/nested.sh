@@ -64,6 +64,16 @@ if grep -q -- ' -bpftrace ' "$payload/plan"; then
 	rm -rf "$payload"/bpftrace/usr/{share,lib/*-linux-gnu/gconv}
 	cp scripts/nested/bpftrace.sh "$payload/"
 fi
+if grep -qE 'internal/daemon && .*TestLinux' "$payload/plan"; then
+	# GDB (without Python), its libraries, and the loader that takes them from there.
+	root=$(scripts/linux/kernel.sh gdb-minimal)
+	libs=$root/lib/x86_64-linux-gnu
+	mkdir "$payload/gdb"
+	cp -L "$libs/ld-linux-x86-64.so.2" $("$libs/ld-linux-x86-64.so.2" --library-path "$libs:$root/usr/lib/x86_64-linux-gnu" --list "$root/usr/bin/gdb" | grep -o "$root/[^ ]*") "$payload/gdb/"
+	cp "$root/usr/bin/gdb" "$payload/gdb/program"
+	printf '#!/bin/sh\nexec /t/gdb/ld-linux-x86-64.so.2 --library-path /t/gdb /t/gdb/program "$@"\n' >"$payload/gdb/gdb"
+	chmod +x "$payload/gdb/gdb"
+fi
 # Tests run where their package is, and find the test data of all packages.
 find . -path ./build -prune -o -name testdata -type d -exec cp -r --parents -t "$payload" {} +
 for dir in $(sed -n 's/.* cd \([^ ]*\) && .*/\1/p' "$payload/plan"); do

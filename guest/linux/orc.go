@@ -134,11 +134,16 @@ func (o *ORC) FrameRule(pc uint64) (guest.FrameRule, bool) {
 	if lo == 0 {
 		return guest.FrameRule{}, false
 	}
-	sp, bp, flags := o.entry(lo - 1)
+	return o.rule(lo - 1), true
+}
+
+// rule is what entry i says.
+func (o *ORC) rule(i int) guest.FrameRule {
+	sp, bp, flags := o.entry(i)
 	reg, kind := flags&15, o.kinds[flags>>8&7]
 	r := guest.FrameRule{Base: orcRegisters[reg], CFA: int32(sp)}
 	if kind == orcEnd || reg == orcUndefined || reg == orcPrevSP || reg > orcSPIndirect {
-		return guest.FrameRule{Outer: true}, true
+		return guest.FrameRule{Outer: true}
 	}
 	switch reg {
 	case orcBPIndirect:
@@ -163,5 +168,18 @@ func (o *ORC) FrameRule(pc uint64) (guest.FrameRule, bool) {
 	default:
 		r.Outer = true
 	}
-	return r, true
+	return r
+}
+
+// FrameRules calls f with each address from which on FrameRule has another rule, ascending in the kernel and then in
+// each of its modules.
+func (v *View) FrameRules(f func(at guest.GVA, r guest.FrameRule)) {
+	for _, p := range v.now.Load().pieces {
+		if p.orc == nil {
+			continue
+		}
+		for i := range len(p.orc.ips.Data) / 4 {
+			f(guest.GVA(p.orc.ip(i))+p.slide, p.orc.rule(i))
+		}
+	}
 }

@@ -25,7 +25,8 @@ func (a *app) gdb() command.Spec {
 		Long: `gdb starts GDB on the guest, which stops for it: vCPUs are threads, breakpoints and
 watchpoints are probes, memory is the guest's own without them. FILE has the guest's program with
 its debug information, a Linux guest's vmlinux say; a Linux kernel's slide is told to GDB. Without it
-GDB gets the built-in guest's, or that of guestprobed --guest, from the daemon. What is behind
+GDB gets the built-in guest's, or that of guestprobed --guest, from the daemon, and of a Linux
+guest the names of its kernel and how to find callers. What is behind
 -- goes to GDB. 'monitor COMMAND' in GDB is 'guestprobe COMMAND'. When GDB quits or detaches,
 its breakpoints go, and a guest that ran goes on.
 
@@ -40,10 +41,10 @@ Any debugger that speaks the protocol may connect: 'target remote PATH' with the
 		},
 		Plain: true,
 		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
-			args := []string{"-q"}
 			if a.core != "" {
 				return command.Usagef("--core: GDB itself reads what 'guestprobe --core %s guest save --elf FILE' writes", a.core)
 			}
+			args := []string{"-q", "-l", "30"} // seconds: to collect a kernel's symbols may take longer than GDB's 2
 			rest := r.Args
 			if len(rest) > 0 && !strings.HasPrefix(rest[0], "-") {
 				args = append(args, rest[0])

@@ -9,6 +9,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/gdb"
+	"github.com/guestprobe/guestprobe/internal/symfile"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe"
 )
@@ -16,16 +17,17 @@ import (
 // debugged is the guest as a debugger sees it. What it has placed are probes of the engine's
 // (gdbbreak.go), and where the guest stops is in gdbrun.go.
 type debugged struct {
-	s      *server
-	g      stoppable
-	ran    bool // it is to run when the debugger is gone
-	cpu    int  // the vCPU that the debugger was told of last
-	breaks []*breaking
-	hits   chan gdbHit
-	next   gdb.Stop          // what Wait returns at once, if it is not zero
-	shown  map[int]guest.GVA // where a vCPU is shown to be, by its number: see breaking
-	boot   int64             // of shown
-	holds  bool              // the guest stands still for it; guarded by server.resetMu
+	s       *server
+	g       stoppable
+	ran     bool // it is to run when the debugger is gone
+	cpu     int  // the vCPU that the debugger was told of last
+	breaks  []*breaking
+	hits    chan gdbHit
+	next    gdb.Stop          // what Wait returns at once, if it is not zero
+	shown   map[int]guest.GVA // where a vCPU is shown to be, by its number: see breaking
+	boot    int64             // of shown
+	symbols []byte            // of a Linux kernel; nil: nobody has asked
+	holds   bool              // the guest stands still for it; guarded by server.resetMu
 }
 
 // stoppable is a Guest whose vCPUs can be stopped and stepped.
@@ -167,11 +169,20 @@ func (d *debugged) Monitor(line string, w io.Writer) error {
 func (d *debugged) Program() gdb.Program {
 	img := d.s.guest.Image()
 	if elf, ok := img.(*guest.Image); ok {
-		return gdb.Program{File: elf.File()}
+		return gdb.Program{File: elf.File}
 	}
 	sym, err := img.Lookup("_text")
 	if err != nil {
 		return gdb.Program{} // its place is not known yet
 	}
-	return gdb.Program{Base: uint64(sym.Addr), Landmark: sym.Name, At: uint64(sym.Addr)}
+	p := gdb.Program{Base: uint64(sym.Addr), Landmark: sym.Name, At: uint64(sym.Addr)}
+	if code, ok := img.(symfile.Code); ok {
+		p.File = func() []byte {
+			if d.symbols == nil { // a file of a moment: debuggers read it once, in pieces
+				d.symbols = symfile.Bytes(code, sym.Addr)
+			}
+			return d.symbols
+		}
+	}
+	return p
 }

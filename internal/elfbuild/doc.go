@@ -1,2 +1,2 @@
-// Package elfbuild writes the ELF files of guests that tests make up.
+// Package elfbuild writes ELF files.
 package elfbuild

@@ -8,7 +8,8 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 )
 
-// Segment is one PT_LOAD, with a section of the same extent where Section is set.
+// Segment is one PT_LOAD, with a section of the same extent where Section is set: one that is not in
+// the file where there is no Data.
 type Segment struct {
 	Section string
 	VAddr   guest.GVA
@@ -59,8 +60,12 @@ func (f *File) Bytes() []byte {
 		put(&progs, elf.Prog64{Type: uint32(elf.PT_LOAD), Flags: uint32(s.Flags), Off: off, Vaddr: uint64(s.VAddr), Paddr: uint64(s.PAddr),
 			Filesz: uint64(len(s.Data)), Memsz: max(s.MemSize, uint64(len(s.Data))), Align: 1})
 		body.Write(s.Data)
-		if s.Section != "" && len(s.Data) > 0 {
+		if s.Section != "" {
 			named = true
+			kind, size := elf.SHT_PROGBITS, uint64(len(s.Data))
+			if size == 0 {
+				kind, size = elf.SHT_NOBITS, s.MemSize
+			}
 			flags := elf.SHF_ALLOC
 			if s.Flags&elf.PF_X != 0 {
 				flags |= elf.SHF_EXECINSTR
@@ -68,7 +73,7 @@ func (f *File) Bytes() []byte {
 			if s.Flags&elf.PF_W != 0 {
 				flags |= elf.SHF_WRITE
 			}
-			w.section(s.Section, elf.Section64{Type: uint32(elf.SHT_PROGBITS), Flags: uint64(flags), Addr: uint64(s.VAddr), Off: off, Size: uint64(len(s.Data)), Addralign: 1})
+			w.section(s.Section, elf.Section64{Type: uint32(kind), Flags: uint64(flags), Addr: uint64(s.VAddr), Off: off, Size: size, Addralign: 1})
 		}
 	}
 	h := elf.Header64{

@@ -59,13 +59,13 @@ func (s *session) openFile(args []byte) string {
 	if !unhex(path, name) || !numbers(rest, &flags, &mode) {
 		return errnoEINVAL
 	}
-	data := s.t.Program().File
-	if string(path) != guestFile || data == nil || flags != 0 {
+	file := s.t.Program().File
+	if string(path) != guestFile || file == nil || flags != 0 {
 		return errnoENOENT
 	}
 	for fd := range openFiles {
 		if s.files[fd] == nil {
-			s.files[fd] = data
+			s.files[fd] = file()
 			return fmt.Sprintf("F%x", fd)
 		}
 	}

@@ -40,7 +40,7 @@ func FuzzServe(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, in []byte) {
 		target := newFake()
-		target.program = Program{File: []byte("file"), Landmark: "_text", At: 1}
+		target.program = Program{File: func() []byte { return []byte("file") }, Landmark: "_text", At: 1}
 		// Checksums are made right, so that what is in packets is read.
 		var sent []byte
 		r := bufio.NewReader(bytes.NewReader(in))

@@ -72,7 +72,7 @@ func (d *debugger) is(data, want string) {
 // TestPackets: each packet and its answer, in one session.
 func TestPackets(t *testing.T) {
 	f := newFake()
-	f.program = Program{File: []byte("\x7fELF#$}*"), Base: 0x400000, Landmark: "_text", At: 0x400000}
+	f.program = Program{File: func() []byte { return []byte("\x7fELF#$}*") }, Base: 0x400000, Landmark: "_text", At: 0x400000}
 	d := connect(t, f)
 	for _, c := range [][2]string{
 		{"qSupported:multiprocess+;swbreak+;hwbreak+;xmlRegisters=i386", "PacketSize=4000;QStartNoAckMode+;vContSupported+;swbreak+;hwbreak+;QNonStop-;qXfer:features:read+;qXfer:threads:read+;qXfer:exec-file:read+"},

@@ -48,8 +48,8 @@ type Target interface {
 
 // Program is what a debugger asks to have the symbols of a guest's program where they are.
 type Program struct {
-	File []byte // an ELF file with its symbols, or nil
-	Base uint64 // where its first segment is, or 0: where the file says
+	File func() []byte // returns an ELF file with its symbols; nil: there is none
+	Base uint64        // where the first segment is of a file of the program, or 0: where that says
 
 	// Landmark is a symbol and its address, by which a debugger's own file shows whether it
 	// is this program's; "" for none.

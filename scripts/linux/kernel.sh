@@ -5,7 +5,8 @@
 #   PACKAGE  an image or a metapackage of images (linux-image-cloud-amd64), debug
 #            symbols (linux-image-...-dbg, below usr/lib/debug), source
 #            (linux-source-6.1, below usr/src) or headers (linux-headers-..., below
-#            usr/src and usr/lib), or bpftrace, with the libraries it needs; without it
+#            usr/src and usr/lib), or bpftrace or gdb-minimal, with the libraries it
+#            needs; without it
 #            the smallest kernel for virtual machines that this distribution has
 #   SUITE    another suite of the same distribution: trixie, sid
 # The folder is ${XDG_CACHE_HOME:-~/.cache}/guestprobe/kernels/[SUITE,]PACKAGE;
@@ -65,7 +66,7 @@ packages() {
 	case $1 in
 	linux-source-* | *-dbg) apt-cache "${apt[@]}" show "$1" 2>/dev/null | sed -n 's/^Package: //p' | head -n 1; return ;;
 	linux-headers-*) parts='headers|kbuild' ;;
-	bpftrace) needed='[a-z0-9].*' ;;
+	bpftrace | gdb-minimal) needed='[a-z0-9].*' ;;
 	esac
 	apt-cache "${apt[@]}" depends --recurse --no-recommends --no-suggests --no-conflicts --no-breaks --no-replaces --no-enhances "$1" 2>/dev/null |
 		grep -oE "^${needed:-linux-($parts)-[0-9].*}" | sort -u
@@ -102,7 +103,7 @@ for file in usr/lib/modules/*/vmlinuz; do
 	[[ -f $file ]] || continue
 	mkdir -p boot && ln "$file" "boot/vmlinuz-$(basename "$(dirname "$file")")"
 done
-(find boot lib/modules/ usr/lib/debug usr/lib/linux-kbuild-* usr/src usr/bin/bpftrace* lib/*-linux-gnu* usr/lib/*-linux-gnu* -type f -print0 2>/dev/null || true) | sort -z | xargs -0r sha256sum >"$tmp/sums"
+(find boot lib/modules/ usr/lib/debug usr/lib/linux-kbuild-* usr/src usr/bin/bpftrace* usr/bin/gdb lib/*-linux-gnu* usr/lib/*-linux-gnu* -type f -print0 2>/dev/null || true) | sort -z | xargs -0r sha256sum >"$tmp/sums"
 [[ -s $tmp/sums ]] || fail "${all[*]} holds no kernel"
 mv "$tmp/sums" sums || fail "no space in $cache? (df -h), $retry"
 # Another run may have been faster.
