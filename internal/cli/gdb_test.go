@@ -80,22 +80,7 @@ func TestGDB(t *testing.T) {
 		{"detach", `detached\]$`},
 	}
 	ctx := patience.Of(t)
-	dir, err := os.MkdirTemp("", "gp")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	socket := filepath.Join(dir, "s")
-	daemon, err := exec.LookPath("guestprobed")
-	if err != nil {
-		t.Fatal(err)
-	}
-	d, err := child.Start(ctx, child.Options{Program: daemon, Args: []string{"--vcpus", "2", "--log-level", "warn"},
-		Env: append(os.Environ(), "GUESTPROBE_SOCKET="+socket), Output: os.Stderr})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Kill()
+	dir, socket, end := debuggee(ctx, t)
 	args := []string{"--socket", socket, "gdb", "--gdb", gdb, "--", "--nx", "--batch", "-ex", "set pagination off", "-ex", "set debuginfod enabled off"}
 	for _, s := range steps {
 		args = append(args, "-ex", `echo \n:: `+s[0]+`\n`, "-ex", s[0])
@@ -124,9 +109,35 @@ func TestGDB(t *testing.T) {
 	if t.Failed() {
 		t.Logf("%s", out)
 	}
-	checkIntact(ctx, t, socket)
-	if err := d.End(ctx, os.Interrupt); err != nil {
-		t.Errorf("the daemon: %v", err)
+	end()
+}
+
+// debuggee starts a daemon with the built-in guest on two vCPUs. end wants that to run, and to be as it was, and
+// ends it. Sockets and what a debugger keeps are in dir.
+func debuggee(ctx context.Context, t *testing.T) (dir, socket string, end func()) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "gp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	socket = filepath.Join(dir, "s")
+	daemon, err := exec.LookPath("guestprobed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := child.Start(ctx, child.Options{Program: daemon, Args: []string{"--vcpus", "2", "--log-level", "warn"},
+		Env: append(os.Environ(), "GUESTPROBE_SOCKET="+socket), Output: os.Stderr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.Kill)
+	return dir, socket, func() {
+		t.Helper()
+		checkIntact(ctx, t, socket)
+		if err := d.End(ctx, os.Interrupt); err != nil {
+			t.Errorf("the daemon: %v", err)
+		}
 	}
 }
 
