@@ -16,7 +16,7 @@ import (
 const formatDefs = "defs"
 
 func (a *app) list() command.Spec {
-	var wide bool
+	var wide, quiet bool
 	var columns columnList
 	return command.Spec{
 		Use:   "list [PROBE...]",
@@ -38,23 +38,32 @@ flags are [GONE], [DISABLED] and [OPTIMIZED], as in the kernel, [PENDING] where 
 module is not loaded yet, [CHANGED] where the guest has changed the instruction,
 [SPACE CR3], [POST], [MIRROR FUNCTION] and [OVERRIDE N, M times].
 --format kernel prints the kernel's own format, --format defs the definitions in a
-form that attach and apply take. What a definition cannot say is in comments: above one
+form that attach and apply take; --quiet prints names only. What a definition cannot say is in comments: above one
 that was attached with --filter, --mirror, --override, --post, --regs, --space or
 --disabled, which to repeat; in place of a program's, and of those that --at-rets has
 made with $retval. --mirror-end, --on-host, --emulate and that it is a jprobe (--args) are left out.
 
+` + tableTemplateHelp + `
+
 ` + probeNames + ` Without a name all are meant.`,
 		Example: `  guestprobe list --wide
   guestprobe list -o name,hits,optimized
+  guestprobe list --format 'table {{.Name}}\t{{.Hits}}\t{{.Missed}}'
   guestprobe list 'io/*'`,
 		Args:    command.Between(0, -1, ""),
 		Formats: []string{formatKernel, formatDefs},
+		Row:     probeRow{},
 		Flags: func(f *pflag.FlagSet) {
 			f.BoolVarP(&wide, "wide", "w", false, "all columns of the table, however wide")
+			f.BoolVar(&wide, "no-trunc", false, "the same, as docker calls it")
+			f.BoolVarP(&quiet, "quiet", "q", false, "only the names, a line each")
 			f.VarP(&columns, "columns", "o", "only these `COLUMNS` of the table, with commas between")
 		},
 		Complete: a.completeProbes(),
 		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
+			if err := notQuiet(r); err != nil {
+				return err
+			}
 			switch {
 			case wide && len(columns) > 0:
 				return command.Usagef("--wide and --columns: say one of them")
@@ -67,7 +76,12 @@ made with $retval. --mirror-end, --on-host, --emulate and that it is a jprobe (-
 			if err != nil {
 				return err
 			}
-			if r.Format == formatDefs {
+			switch {
+			case quiet:
+				return printNames(r, ps)
+			case r.Templated():
+				return command.PrintRows(r, probeRows(ps))
+			case r.Format == formatDefs:
 				for _, p := range ps {
 					for _, line := range defLines(p) {
 						if err := r.Print("%s\n", command.Clean(line)); err != nil {

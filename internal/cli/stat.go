@@ -21,7 +21,7 @@ type statAnswer struct {
 }
 
 func (a *app) stat() command.Spec {
-	var perCPU bool
+	var perCPU, quiet bool
 	return command.Spec{
 		Use:   "stat [PROBE...]",
 		Short: "Show counts: hits, misses, lost events, VM exits",
@@ -33,24 +33,40 @@ second table shows what became of the others: handled = returned + abandoned
 The next table has the sums of each kind of probe, by the letters of list; its
 high water is the largest of a single probe. Below stand the VM exits of each vCPU,
 and how many of them each hit took. --format kernel prints the kernel's
-kprobe_profile.
+kprobe_profile; --quiet prints the first table only.
+
+` + tableTemplateHelp + `
 
 ` + probeNames + ` Without a name all are meant.`,
 		Example: `  guestprobe stat
   guestprobe stat --per-cpu myread
   guestprobe stat 'io/*'
+  guestprobe stat --format '{{.Name}}: {{.Hits}} hits{{range .CPUs}}, {{.Hits}} on vCPU {{.CPU}}{{end}}'
   guestprobe stat --format json | jq '.kinds[] | select(.kind == "r")'`,
-		Args:     command.Between(0, -1, ""),
-		Formats:  []string{formatKernel},
-		Flags:    func(f *pflag.FlagSet) { f.BoolVar(&perCPU, "per-cpu", false, "one line per probe and vCPU") },
+		Args:    command.Between(0, -1, ""),
+		Formats: []string{formatKernel},
+		Row:     probeRow{},
+		Flags: func(f *pflag.FlagSet) {
+			f.BoolVar(&perCPU, "per-cpu", false, "one line per probe and vCPU")
+			f.BoolVarP(&quiet, "quiet", "q", false, "only the counts of probes, without the tables below")
+		},
 		Complete: a.completeProbes(),
 		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) (err error) {
+			if err := notQuiet(r); err != nil {
+				return err
+			}
 			if r.Format == formatKernel {
 				return kernelFile(ctx, r, c, "profile")
 			}
 			var s statAnswer
 			if s.Probes, err = c.Probes(ctx, r.Args...); err != nil {
 				return err
+			}
+			switch {
+			case r.Templated():
+				return command.PrintRows(r, probeRows(s.Probes))
+			case quiet:
+				return printStats(r, s.Probes, perCPU)
 			}
 			g, err := c.Guest(ctx)
 			if err != nil {

@@ -28,6 +28,7 @@ type traceFlags struct {
 	timeout time.Duration
 	output  string
 	clock   string
+	quiet   bool
 }
 
 func (a *app) trace() command.Spec {
@@ -55,10 +56,15 @@ with #, are its totals: the events, which are those shown, those unshown because
 its counts. --format json prints the records of the stream, one per line; the last
 one is an end with the same totals, and reason interrupted, count or timeout where
 it is the trace that has ended the stream, or cut_off where the daemon sent no end, or
-not within 30 seconds: the totals are then of what was shown, and the exit status is 1.`,
+not within 30 seconds: the totals are then of what was shown, and the exit status is 1.
+
+` + templateHelp + ` {{.Arg "NAME"}} is an argument's text.
+Lost events and totals then go to standard error, and with --quiet header and totals nowhere.`,
 		Example: `  guestprobe trace 'p:myread vfs_read fd=%di count=%dx:u64'
-  guestprobe trace --probe myread -c 10 --timeout 5s`,
+  guestprobe trace --probe myread -c 10 --timeout 5s
+  guestprobe trace -c 3 --format '{{.CPU}} {{.Symbol}} {{.Arg "fd"}}' 'p vfs_read fd=%di:s32'`,
 		Args: command.Between(0, -1, ""),
+		Row:  hitRow{},
 		Flags: func(f *pflag.FlagSet) {
 			flags.add(f)
 			f.BoolVar(&flags.stay, "stay", false, "keep the probes attached when the trace ends")
@@ -66,12 +72,19 @@ not within 30 seconds: the totals are then of what was shown, and the exit statu
 			f.Uint64VarP(&flags.count, "count", "c", 0, "end after this `many` hits")
 			f.DurationVar(&flags.timeout, "timeout", 0, "end after this `duration`; exit status 124 if --count was not reached")
 			f.StringVarP(&flags.output, "output", "o", "", "write to this `file` instead of standard output")
+			f.BoolVarP(&flags.quiet, "quiet", "q", false, "without ftrace's header, and without the totals")
 			f.StringVar(&flags.clock, "time", clockBoot, "`what` times are: boot, relative or wall; see above")
 		},
 		FlagComplete: map[string]command.Completion{"probe": a.completeProbes()},
 		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
 			if len(r.Args) > 0 && len(flags.names) > 0 {
 				return command.Usagef("--probe is for attached probes: it cannot be used with definitions")
+			}
+			if flags.quiet && r.WantsJSON() {
+				return command.Usagef("--quiet and --format json: say one of them")
+			}
+			if r.Tabled() {
+				return command.Usagef("--format 'table ...': hits are printed as they come, not in columns; leave out the word")
 			}
 			return trace(ctx, r, c, &flags)
 		}),
@@ -110,7 +123,7 @@ func trace(ctx context.Context, run *command.Run, c *client.Client, flags *trace
 		return err
 	}
 	lines.color = run.Colors(out)
-	t := &tracer{Run: run, out: out, lines: lines, count: flags.count, left: flags.count, post: map[uint64]bool{}}
+	t := &tracer{Run: run, out: out, lines: lines, quiet: flags.quiet, count: flags.count, left: flags.count, post: map[uint64]bool{}}
 	end, err := t.follow(ctx, c, api.StreamEvents{Probes: specs, Names: flags.names})
 	if err != nil {
 		return inDefinition(err, defs)
@@ -123,6 +136,7 @@ type tracer struct {
 	*command.Run
 	out   io.Writer
 	lines *liner
+	quiet bool            // hits only, and what is lost of them
 	count uint64          // hits to show; 0: all
 	left  uint64          // of these
 	post  map[uint64]bool // by probe: it has a second record
@@ -268,6 +282,16 @@ func (t *tracer) text(format string, args ...any) error {
 	return err
 }
 
+// remark prints lines of text that are no hits: beside the hits, or where these are printed by a
+// template on standard error.
+func (t *tracer) remark(format string, args ...any) error {
+	if !t.Templated() {
+		return t.text(format, args...)
+	}
+	_, err := fmt.Fprintf(t.Stderr, format, args...)
+	return err
+}
+
 func (t *tracer) start(r api.Record, s api.Start) error {
 	for _, p := range s.Probes {
 		t.post[p.ID] = p.Post
@@ -275,7 +299,7 @@ func (t *tracer) start(r api.Record, s api.Start) error {
 	noteSkipped(t.Run, s.Skipped)
 	t.Note("Tracing %s.", command.Plural(len(s.Probes), "probe"))
 	t.lines.start(s)
-	if t.Headings() {
+	if t.Headings() && !t.quiet && !t.Templated() {
 		if err := t.text("%s", traceHeader); err != nil {
 			return err
 		}
@@ -306,13 +330,16 @@ func (t *tracer) record(r api.Record) error {
 		if t.count > 0 && (h.Stage == "post") == t.post[h.ID] {
 			t.left--
 		}
+		if t.Templated() {
+			return t.Row(t.out, hitRow{h})
+		}
 		if err := t.text("%s", t.lines.line(h)); err != nil {
 			return err
 		}
 	case api.RecordStop:
 		x, err := data[api.Stop](r)
 		if err == nil {
-			err = t.text("# %s\n", command.Clean(stopText(x)))
+			err = t.remark("# %s\n", command.Clean(stopText(x)))
 		}
 		if err != nil {
 			return err
@@ -329,7 +356,7 @@ func (t *tracer) record(r api.Record) error {
 			return err
 		}
 		t.lost += l.Lost
-		if err := t.text("[LOST %d EVENTS]\n", l.Lost); err != nil { // as ftrace
+		if err := t.remark("[LOST %d EVENTS]\n", l.Lost); err != nil { // as ftrace
 			return err
 		}
 	}
@@ -345,7 +372,11 @@ func (t *tracer) close(end api.End) error {
 		return err
 	}
 	end.Late = t.lateShown // as many lines are marked
-	return errors.Join(t.write(api.Record{Type: api.RecordEnd, Data: b}), t.text("%s", totals(end)))
+	err = t.write(api.Record{Type: api.RecordEnd, Data: b})
+	if !t.quiet {
+		err = errors.Join(err, t.remark("%s", totals(end)))
+	}
+	return err
 }
 
 // totals are the last lines of a trace.

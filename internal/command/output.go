@@ -21,6 +21,7 @@ type Run struct {
 	Format string // one of those that its Spec declares
 
 	flags     *pflag.FlagSet
+	template  *rowTemplate // nil: Format is none
 	color     string
 	noHeaders bool
 }

@@ -184,6 +184,15 @@ func (r *running) check(s *Spec) error {
 	if s.Plain {
 		formats = []string{formatTable}
 	}
+	if s.Row != nil {
+		if isTemplate(r.Format) {
+			var err error
+			r.template, err = parseTemplate(r.Format, s.Row)
+			r.begun = err == nil
+			return err
+		}
+		formats = append(formats, "a template, as {{json .}}")
+	}
 	if !slices.Contains(formats, r.Format) {
 		if s.Plain {
 			return Usagef("--format %q: this command has one form of output", r.Format)

@@ -34,6 +34,10 @@ type Spec struct {
 	Formats []string
 	Plain   bool
 
+	// Row is a row as --format takes Go templates for, as '{{.Name}} {{.Hits}}'; only its type
+	// matters. nil: it takes none.
+	Row any
+
 	// Flags declares the command's own flags; nil: none.
 	Flags func(*pflag.FlagSet)
 

@@ -210,7 +210,7 @@ func TestTour(t *testing.T) {
 // the built-in guest.
 func TestSessions(t *testing.T) {
 	kvmtest.Require(t)
-	for _, doc := range []string{"definitions", "programs", "scripts", "tools", "handlers", "optimization", "debugging"} {
+	for _, doc := range []string{"definitions", "programs", "scripts", "tools", "handlers", "optimization", "debugging", "see"} {
 		t.Run(doc, func(t *testing.T) {
 			todo := []step{{where: doc, command: "guestprobed --vcpus 2 &"}}
 			todo = append(todo, sessions(t, "docs/"+doc+".md", "guestprobe detach --all; guestprobe guest resume; guestprobe optimization on")...)
