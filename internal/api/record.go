@@ -18,6 +18,7 @@ const (
 	RecordOutput    RecordType = "output"    // Output
 	RecordWarning   RecordType = "warning"   // Warning: of a script
 	RecordHeartbeat RecordType = "heartbeat" // Heartbeat, when nothing else was sent for a while
+	RecordStack     RecordType = "stack"     // Stack: of a profile
 	RecordLost      RecordType = "lost"      // Lost: records are missing here
 	RecordEnd       RecordType = "end"       // last line: End; a stream without it was cut off
 )
@@ -35,6 +36,28 @@ type Record struct {
 type StreamEvents struct {
 	Probes []ProbeSpec `json:"probes,omitempty"`
 	Names  []string    `json:"names,omitempty"`
+}
+
+// MaxProfileHz is the largest StreamProfile.Hz.
+const MaxProfileHz = 1000
+
+// StreamProfile is the body of POST /v1/profile: stacks are gathered until the stream is asked to
+// end, and are sent then. One of Hz and probes is given.
+type StreamProfile struct {
+	Hz     int         `json:"hz,omitempty"`     // each vCPU that runs is looked at so often a second
+	Probes []ProbeSpec `json:"probes,omitempty"` // of their hits; they are attached for the time of the profile
+	Names  []string    `json:"names,omitempty"`  // likewise of probes at the places of these attached ones, with their filters
+}
+
+// Stack is a stack of a profile, and how often it was seen on a vCPU.
+type Stack struct {
+	Count      uint64  `json:"count"`
+	DurationNS int64   `json:"durationNs,omitempty"` // of a return probe: the sum of the times since the entries, as Hit has them
+	CPU        int     `json:"cpu"`
+	Task       *Task   `json:"task,omitempty"`  // where the guest's tasks are known
+	Probe      string  `json:"probe,omitempty"` // whose hits these were; "": samples
+	Cut        bool    `json:"cut,omitempty"`   // there may be more frames
+	Frames     []Frame `json:"frames"`          // innermost first
 }
 
 // Start is the first record of an event stream: events are flowing from here
@@ -104,6 +127,7 @@ type Frame struct {
 	Addr    Hex    `json:"addr"`              // where it stands, or goes on when what it has called returns
 	Symbol  string `json:"symbol"`            // NAME+0xOFFSET/0xSIZE; NAME of one that is inlined; empty where it is not known
 	Source  string `json:"source,omitempty"`  // FILE:LINE that runs or calls, where the guest's debug information has it
+	User    bool   `json:"user,omitempty"`    // code of CPL3
 	Inlined bool   `json:"inlined,omitempty"` // into the function that comes next, whose Addr it has
 }
 

@@ -54,7 +54,8 @@ var allowed = map[string][]string{
 		"probe/insn", "probe/script"},
 	"internal/soak":    {"internal/api", "internal/child", "internal/client", "guest", "guest/builtin", "probe/insn"},
 	"internal/analyze": {"guest", "guest/linux", "internal/elffile", "probe/flow", "probe/insn"},
-	"internal/cli": {"internal/analyze", "internal/api", "internal/child", "internal/client", "internal/command", "internal/daemon", "internal/files", "internal/inguest", "internal/tools", "kvm/host", "kvm/machine", "kvm/snapshot",
+	"internal/profile": {"internal/api"},
+	"internal/cli": {"internal/analyze", "internal/api", "internal/child", "internal/client", "internal/command", "internal/daemon", "internal/files", "internal/inguest", "internal/profile", "internal/tools", "kvm/host", "kvm/machine", "kvm/snapshot",
 		"guest", "guest/linux", "probe/bpf"},
 	"internal/tools": {},
 	"internal/dev":   {"internal/bench", "internal/bpftest", "internal/command", "internal/hostdoc", "internal/inguest", "internal/soak", "internal/torture", "probe/bpf"},
@@ -81,6 +82,7 @@ var only = []struct {
 	{"github.com/ulikunitz/xz", []string{"guest/linux", "internal/kerneltest"}, "kernels are packed with xz; nothing of ours is"},
 	{"github.com/spf13/cobra", []string{"internal/command"}, "every command line is declared and run in one way"},
 	{"net/http", []string{"internal/client", "internal/daemon", "internal/soak"}, "the engine has no network"},
+	{"github.com/google/pprof", []string{"internal/cli", "internal/profile"}, "it is the form of profiles; stacks are api's until then"},
 	{"golang.org/x/arch", []string{"kvm/machine", "internal/cli", "internal/daemon"}, "x86asm prints; it is wrong about lengths, so nothing that decides may use it"},
 	{"log", nil, "logging is an injected *slog.Logger"},
 }

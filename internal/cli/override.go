@@ -50,6 +50,9 @@ func (o *overrideFlags) alone(names ...string) error {
 
 // override returns what the flags ask for, or nil.
 func (o *overrideFlags) override() (*api.Override, error) {
+	if o.set == nil {
+		return nil, nil // the command has none of these flags
+	}
 	if !o.set.Changed("override") {
 		return nil, o.alone(aboutOverride...)
 	}

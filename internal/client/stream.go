@@ -38,6 +38,11 @@ func (c *Client) Events(ctx context.Context, r api.StreamEvents) (*Stream, error
 	return c.stream(ctx, http.MethodPost, "/v1/events", nil, r)
 }
 
+// Profile opens the stream of a profile: stacks come at its end.
+func (c *Client) Profile(ctx context.Context, r api.StreamProfile) (*Stream, error) {
+	return c.stream(ctx, http.MethodPost, "/v1/profile", nil, r)
+}
+
 // EndStream asks the daemon to end an event stream, by its number in api.Start: its
 // probes are detached, and it sends what there is, and its end.
 func (c *Client) EndStream(ctx context.Context, stream uint64) error {

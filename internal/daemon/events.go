@@ -36,6 +36,9 @@ type eventStream struct {
 	damaged uint64
 	own     *session
 
+	profile *profile // what gathers the stacks of a profile; nil: hits are sent
+	gone    uint64   // lost by that
+
 	brought *api.ProbeList // by the stream, as they were then; nil once its client knows
 }
 
@@ -44,8 +47,16 @@ func (s *server) streamEvents(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	return s.serveEvents(w, r, req, nil)
+}
+
+// serveEvents streams hits, or what p makes of them and of samples.
+func (s *server) serveEvents(w http.ResponseWriter, r *http.Request, req api.StreamEvents, p *profile) (err error) {
 	own := &session{}
-	e := &eventStream{s: s, own: own, began: s.probes.now(), boot: s.probes.boot.Load()}
+	e := &eventStream{s: s, own: own, profile: p, began: s.probes.now(), boot: s.probes.boot.Load()}
+	if p != nil {
+		e.only = map[*attached]bool{} // those of req.Probes, if any
+	}
 	if len(req.Names) > 0 {
 		chosen, err := s.probes.choose(req.Names)
 		if err != nil {
@@ -80,6 +91,10 @@ func (s *server) streamEvents(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer s.closeStream(e.stream)
+	if p != nil {
+		p.begin()
+		defer p.end()
+	}
 	if err = e.putStart(); err == nil {
 		err = e.run(r)
 	}
@@ -158,7 +173,11 @@ func (s *server) endSession(own *session) {
 // send them to. A client that does not read
 // blocks only this goroutine: its queue fills and loses, and that is counted.
 func (e *eventStream) run(r *http.Request) error {
-	heart := time.NewTicker(e.s.opt.heartbeat)
+	beat := e.s.opt.heartbeat
+	if e.profile != nil {
+		beat = min(beat, profileHeart)
+	}
+	heart := time.NewTicker(beat)
 	defer heart.Stop()
 	gather := time.NewTimer(0)
 	defer gather.Stop()
@@ -178,6 +197,9 @@ func (e *eventStream) run(r *http.Request) error {
 			return err
 		}
 		if closed {
+			if err := e.putAll(); err != nil {
+				return err
+			}
 			e.putLost(e.lostTotal())
 			e.end(api.EndShutdown, nil, e.own.finals())
 			return nil
@@ -199,6 +221,7 @@ func (e *eventStream) run(r *http.Request) error {
 		case <-gather.C:
 			ready = e.sub.Ready()
 		case <-heart.C:
+			e.progress()
 			e.putHeartbeat()
 		case <-e.asked:
 			return e.finish(api.EndAsked, nil)
@@ -235,6 +258,9 @@ func (e *eventStream) finish(reason string, code *int64) error {
 	e.last = &last
 	_, _, err := e.drain(true)
 	if err == nil {
+		err = e.putAll()
+	}
+	if err == nil {
 		e.end(reason, code, e.own.finals())
 	}
 	return err
@@ -269,7 +295,7 @@ func (e *eventStream) lostTotal() uint64 {
 		now := e.ringLost()
 		ring = &now
 	}
-	return e.sub.Counts().Lost + *ring - e.base + e.damaged
+	return e.sub.Counts().Lost + *ring - e.base + e.damaged + e.gone
 }
 
 func (e *eventStream) ringLost() uint64 {
@@ -300,6 +326,10 @@ func (e *eventStream) putHit(ev event.Event) {
 		return
 	}
 	a := ev.Source.Owner.(*attached)
+	if e.profile != nil {
+		e.profile.hit(a, ev, rec)
+		return
+	}
 	h := api.Hit{
 		TimeNS: ev.Time - e.s.probes.epoch, Late: ev.Late, CPU: ev.CPU, Probe: a.def.Name(), ID: a.id, Stage: rec.Moment.String(),
 		Addr: api.Hex(rec.Addr), Symbol: e.s.symbolize(rec.Addr), CPL: rec.CPL, IRQsOff: rec.IRQsOff,

@@ -48,8 +48,9 @@ func (n namer) frame(pc guest.GVA, exact bool) []api.Frame {
 	if n.info != nil {
 		inlines = n.info.Frames(uint64(at) - n.by)
 	}
-	f := api.Frame{Addr: api.Hex(pc)}
+	f := api.Frame{Addr: api.Hex(pc), User: pc>>63 == 0}
 	if sym, ok := n.img.Find(at); ok {
+		f.User = sym.User
 		f.Symbol = fmt.Sprintf("%s+%#x/%#x", sym.Name, uint64(pc-sym.Addr), sym.Size)
 		if at == sym.Addr && len(inlines) > 0 {
 			inlines = inlines[len(inlines)-1:] // it has called nothing yet

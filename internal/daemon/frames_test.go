@@ -154,7 +154,7 @@ func TestMapStacks(t *testing.T) {
 	}
 	value := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, uint64(sym.Addr)), 0x1234)
 	got := newNamer(h.g).frames(addresses(append(value, make([]byte, 16)...)), true)
-	if len(got) != 2 || got[0].Symbol != fmt.Sprintf("vfs_read+0x0/%#x", sym.Size) || !strings.HasPrefix(got[0].Source, "src/kernel/fs.c:") || got[1] != (api.Frame{Addr: 0x1234}) {
+	if len(got) != 2 || got[0].Symbol != fmt.Sprintf("vfs_read+0x0/%#x", sym.Size) || !strings.HasPrefix(got[0].Source, "src/kernel/fs.c:") || got[1] != (api.Frame{Addr: 0x1234, User: true}) {
 		t.Errorf("%+v", got)
 	}
 }

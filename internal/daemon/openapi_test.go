@@ -114,7 +114,7 @@ func TestOpenAPISchemas(t *testing.T) {
 		api.SymbolList{}, api.Symbol{}, api.Prototype{}, api.Parameter{}, api.TaskList{}, api.TaskInfo{}, api.VariableList{}, api.VariablePlace{}, api.Variable{}, api.RegisterList{}, api.Registers{}, api.Segment{}, api.Table{}, api.Vectors{},
 		api.Memory{}, api.Pointer{}, api.WriteMemory{}, api.WriteRegisters{}, api.PageWalk{}, api.PageStep{}, api.Mapping{}, api.BacktraceList{}, api.Backtrace{}, api.FrameArg{}, api.StackFrame{}, api.ResumeGuest{}, api.Step{}, api.Stepped{}, api.Disas{}, api.DisasInst{}, api.DisasProbe{}, api.DisasRegion{}, api.ProbeSpec{}, api.Override{}, api.ProbeOverride{}, api.CreateProbes{}, api.PatchProbe{}, api.PatchProbes{}, api.ProbeList{}, api.Skipped{},
 		api.AttachProgram{}, api.GiveFile{}, api.GivenFile{}, api.ProgramInfo{}, api.ProgramWarning{}, api.MapList{}, api.MapInfo{}, api.MapDump{}, api.MapEntry{}, api.MapBucket{}, api.MapRing{}, api.Probe{},
-		api.Stats{}, api.CPUStats{}, api.Knobs{}, api.Optimization{}, api.SetOptimization{}, api.Unoptimized{}, api.Blacklist{}, api.BlacklistEntry{}, api.StreamEvents{}, api.RunScript{}, api.ScriptList{}, api.ScriptInfo{}, api.PlaceList{}, api.Place{}, api.Record{},
+		api.Stats{}, api.CPUStats{}, api.Knobs{}, api.Optimization{}, api.SetOptimization{}, api.Unoptimized{}, api.Blacklist{}, api.BlacklistEntry{}, api.StreamEvents{}, api.StreamProfile{}, api.Stack{}, api.RunScript{}, api.ScriptList{}, api.ScriptInfo{}, api.PlaceList{}, api.Place{}, api.Record{},
 		api.Start{}, api.Boot{}, api.Stop{}, api.Hit{}, api.Task{}, api.Frame{}, api.Arg{}, api.Console{}, api.Output{}, api.Warning{}, api.Heartbeat{}, api.Lost{}, api.End{},
 	}
 	known := map[string]bool{"Hex": true, "Code": true}

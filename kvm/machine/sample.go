@@ -22,12 +22,12 @@ type sample struct {
 const maxSamples = 16
 
 // Sample has each vCPU that does not rest leave the guest and call f, once. It returns how many
-// could not be asked, because they have not served those that came before.
-func (m *Machine) Sample(f Sampled) (missed int) {
+// will, and how many could not be asked, because they have not served those that came before.
+func (m *Machine) Sample(f Sampled) (asked, missed int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.gate.Load() != 0 {
-		return 0
+		return 0, 0
 	}
 	for _, v := range m.vcpus {
 		switch {
@@ -35,10 +35,11 @@ func (m *Machine) Sample(f Sampled) (missed int) {
 		case !v.ask(f):
 			missed++
 		default:
+			asked++
 			v.kick()
 		}
 	}
-	return missed
+	return asked, missed
 }
 
 // ask adds f to what the vCPU is to call. Precondition: m.mu held; the vCPU's thread takes them

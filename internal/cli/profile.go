@@ -1,0 +1,389 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+	"time"
+
+	pprof "github.com/google/pprof/profile"
+	"github.com/spf13/pflag"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/internal/files"
+	"github.com/guestprobe/guestprobe/internal/profile"
+)
+
+// Forms of a profile beside those that all commands have.
+const (
+	formatFolded = "folded"
+	formatPprof  = "pprof"
+	formatSVG    = "svg"
+	formatHTML   = "html"
+)
+
+// bySuffix are the forms that the names of files ask for.
+var bySuffix = map[string]string{
+	".folded": formatFolded, ".txt": formatFolded, ".pb.gz": formatPprof, ".pprof": formatPprof, ".svg": formatSVG, ".html": formatHTML, ".json": "json",
+}
+
+// profileFlags are those of profile.
+type profileFlags struct {
+	hz       int
+	duration time.Duration
+	names    []string
+	probes   probeFlags // of definitions
+	output   string
+	out      io.Writer
+	read     string
+	diff     string
+	value    string
+	rows     int
+}
+
+func (a *app) profile() command.Spec {
+	var flags profileFlags
+	return command.Spec{
+		Use:   "profile [flags] [DEFINITION...]",
+		Short: "Show which code the guest spends its time in, with its callers",
+		Long: `Look at what each vCPU does, 99 times a second, from outside, in kernel and user code,
+and show which functions that was: SELF in the function itself, TOTAL with what it has
+called. With --probe, or with definitions, which are attached for the time of the
+profile, stacks of hits are counted instead, and of a function's return also the time
+since its entry (--value duration). A vCPU that waits with HLT counts as what it waits in;
+one that is stopped does not count.
+
+The profile ends with Ctrl-C, after --duration, or when the guest ends. What it is written
+as --format says, or the name of the --output file:
+
+  folded  a line for each stack, the task first, functions of the kernel with _[k] behind
+          their names (.folded, .txt)
+  pprof   for go tool pprof, speedscope and others; samples have the labels comm, pid,
+          vcpu and probe (.pb.gz, .pprof)
+  svg     a flame graph as a picture (.svg)
+  html    the same as a page with zoom and search that needs nothing else (.html)
+  json    the stacks with addresses, sources and tasks, and what was lost (.json)
+
+--read takes a profile that was saved as pprof, of whatever program, instead of a guest.
+--diff compares with such a one: shares of the whole in the table and by the colours of
+graphs, red for more and blue for less; folded text has both values, the older one first.
+
+Samples that fell into the middle of a hit, or that the host came too late for, are lost,
+and the number is told.`,
+		Example: `  guestprobe profile --duration 2s
+  guestprobe profile -d 2s -o guest.html
+  guestprobe profile -d 1s --format folded 'p vfs_read'`,
+		Args:    command.Between(0, -1, ""),
+		Formats: []string{formatFolded, formatPprof, formatSVG, formatHTML},
+		Flags: func(f *pflag.FlagSet) {
+			f.IntVar(&flags.hz, "hz", 99, "look `N` times a second, 1 to 1000")
+			f.DurationVarP(&flags.duration, "duration", "d", 0, "end after this `duration`")
+			f.StringArrayVarP(&flags.names, "probe", "p", nil, "stacks of the hits of this attached `PROBE`, a name, group or pattern as for detach; may be repeated")
+			f.StringVar(&flags.probes.filter, "filter", "", "of definitions: hits for which this `EXPRESSION` is true only, as for attach")
+			f.StringVar(&flags.probes.space, "space", "any", "of definitions: hits in this address space only: `CR3`, or any")
+			fileFlag(f, &flags.probes.files)
+			f.StringVarP(&flags.output, "output", "o", "", "write to this `file` instead of standard output")
+			f.StringVar(&flags.read, "read", "", "take the profile from this pprof `file`")
+			f.StringVar(&flags.diff, "diff", "", "compare with this pprof `file`")
+			f.StringVar(&flags.value, "value", "", "`which` of a profile's values: samples, time, hits or duration; default is the first")
+			f.IntVarP(&flags.rows, "rows", "n", 30, "`how many` functions the table has at most; 0: all")
+		},
+		FlagComplete: map[string]command.Completion{"probe": a.completeProbes()},
+		Run: func(ctx context.Context, r *command.Run) (err error) {
+			if err := flags.check(r); err != nil {
+				return err
+			}
+			flags.out = r.Stdout
+			if flags.output != "" { // before there is anything to lose
+				f, err := files.Create(ctx, flags.output)
+				if err != nil {
+					return err
+				}
+				defer func() { err = errors.Join(err, f.Close()) }()
+				flags.out = f
+			}
+			if flags.read != "" {
+				p, err := readProfile(ctx, flags.read)
+				if err != nil {
+					return err
+				}
+				return flags.show(ctx, r, p, filepath.Base(flags.read))
+			}
+			return a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error { return flags.take(ctx, r, c) })(ctx, r)
+		},
+	}
+}
+
+// check refuses what does not go together, and finds the form of the output.
+func (f *profileFlags) check(r *command.Run) error {
+	probes := len(f.names) + len(r.Args)
+	switch {
+	case r.Given("hz") && (f.hz < 1 || f.hz > api.MaxProfileHz):
+		return command.Usagef("--hz %d: not 1 to %d", f.hz, api.MaxProfileHz)
+	case r.Given("hz") && probes > 0:
+		return command.Usagef("--hz is for samples: it cannot be used with probes, whose hits are counted")
+	case r.Given("duration") && f.duration <= 0:
+		return command.Usagef("--duration %v: not above 0", f.duration)
+	case f.rows < 0:
+		return command.Usagef("--rows %d: not a number from 0 on", f.rows)
+	case f.read != "" && (probes > 0 || r.Given("hz") || r.Given("duration")):
+		return command.Usagef("--read takes a profile that there is: it cannot be used with --hz, --duration or probes")
+	}
+	if f.output != "" && !r.Given("format") {
+		for suffix, format := range bySuffix {
+			if strings.HasSuffix(f.output, suffix) {
+				r.Format = format
+			}
+		}
+	}
+	if r.WantsJSON() && (f.diff != "" || f.read != "") {
+		return command.Usagef("--format json has the stacks of a guest: it cannot be used with --read or --diff")
+	}
+	if f.output == "" && r.Format == formatPprof && command.Terminal(r.Stdout) {
+		return command.Usagef("--format pprof is not for a terminal: say --output FILE")
+	}
+	return nil
+}
+
+// profileAnswer is what profile prints as JSON.
+type profileAnswer struct {
+	Start      time.Time   `json:"start"`
+	DurationNS int64       `json:"durationNs"`
+	Hz         int         `json:"hz,omitempty"`
+	Reason     string      `json:"reason"` // why it has ended, as in a stream's end
+	Counted    uint64      `json:"counted"`
+	Lost       uint64      `json:"lost"`
+	Probes     []api.Probe `json:"probes,omitempty"` // those of hits, with their final counts
+	Stacks     []api.Stack `json:"stacks"`
+}
+
+// errNoSamples is what is said where there is nothing to show.
+var errNoSamples = errors.New("nothing was seen")
+
+// take makes a profile of the guest and shows it.
+func (f *profileFlags) take(ctx context.Context, r *command.Run, c *client.Client) error {
+	var base *pprof.Profile
+	if f.diff != "" {
+		var err error
+		if base, err = readProfile(ctx, f.diff); err != nil {
+			return err
+		}
+	}
+	g, err := c.Guest(ctx)
+	if err != nil {
+		return err
+	}
+	req := api.StreamProfile{Hz: f.hz, Names: f.names}
+	if len(r.Args)+len(f.names) > 0 {
+		req.Hz = 0
+	}
+	if req.Probes, err = f.probes.specs(r.Args, false); err == nil {
+		err = giveFiles(ctx, r, c, f.probes.files)
+	}
+	if err != nil {
+		return err
+	}
+	a := profileAnswer{Hz: req.Hz, Stacks: []api.Stack{}}
+	var shown progress
+	over := ctx
+	if f.duration > 0 {
+		var cancel context.CancelFunc
+		over, cancel = context.WithTimeout(ctx, f.duration)
+		defer cancel()
+	}
+	end, err := follow(ctx, over, c, func(life context.Context) (*client.Stream, error) { return c.Profile(life, req) }, func(_ api.Record, s api.Start) error {
+		a.Start, shown = time.Now(), progress{Run: r, begun: time.Now()}
+		noteSkipped(r, s.Skipped)
+		shown.start(len(s.Probes))
+		return nil
+	}, func(rec api.Record) error {
+		switch rec.Type {
+		case api.RecordStack:
+			s, err := data[api.Stack](rec)
+			a.Stacks = append(a.Stacks, s)
+			return err
+		case api.RecordHeartbeat:
+			h, err := data[api.Heartbeat](rec)
+			shown.line(h)
+			return err
+		}
+		return nil
+	})
+	shown.end()
+	if err != nil {
+		return inDefinition(err, r.Args)
+	}
+	if end.Reason == "" || end.Reason == api.EndAsked {
+		end.Reason = endInterrupted
+	}
+	noteEnd(r, end, "")
+	a.DurationNS, a.Reason, a.Counted, a.Lost, a.Probes = time.Since(a.Start).Nanoseconds(), end.Reason, end.Delivered, end.Lost, end.Probes
+	what := "sample"
+	if req.Hz == 0 {
+		what = "hit"
+	}
+	took := time.Duration(a.DurationNS).Round(10 * time.Millisecond)
+	r.Note("%s in %v, %s, %d lost.", command.Plural(int(a.Counted), what), took, command.Plural(len(a.Stacks), "stack"), a.Lost)
+	switch {
+	case end.Reason == endCutOff:
+		return client.ErrCutOff
+	case r.WantsJSON():
+		enc := json.NewEncoder(f.out)
+		enc.SetEscapeHTML(false)
+		return enc.Encode(a)
+	case len(a.Stacks) == 0 && req.Hz > 0:
+		return fmt.Errorf("%w: no vCPU has run ('guestprobe guest status' says why)", errNoSamples)
+	case len(a.Stacks) == 0:
+		return fmt.Errorf("%w: no probe was hit", errNoSamples)
+	}
+	m := profile.Meta{Start: a.Start, Duration: time.Duration(a.DurationNS), Hz: req.Hz, BuildID: g.BuildID, Comments: []string{fmt.Sprintf("guestprobe: %s of %s, %d lost", what+"s", g.Image, a.Lost)}}
+	return f.showDiff(r, base, profile.Build(m, a.Stacks), fmt.Sprintf("%s, %s in %v", filepath.Base(g.Image), command.Plural(int(a.Counted), what), took))
+}
+
+// show shows a profile that was read.
+func (f *profileFlags) show(ctx context.Context, r *command.Run, p *pprof.Profile, title string) error {
+	var base *pprof.Profile
+	if f.diff != "" {
+		var err error
+		if base, err = readProfile(ctx, f.diff); err != nil {
+			return err
+		}
+	}
+	return f.showDiff(r, base, p, title)
+}
+
+// showDiff shows a profile, compared with base unless that is nil.
+func (f *profileFlags) showDiff(r *command.Run, base, p *pprof.Profile, title string) error {
+	if base != nil {
+		both, err := profile.Diff(base, p)
+		if err != nil {
+			return fmt.Errorf("--diff %s: %w", f.diff, err)
+		}
+		p, title = both, title+", compared with "+filepath.Base(f.diff)
+	}
+	i, err := f.index(p)
+	if err != nil {
+		return err
+	}
+	g := profile.Graph{Title: title, Unit: profile.Unit(p, i), Compared: profile.Compared(p)}
+	switch r.Format {
+	case formatFolded:
+		return profile.Folded(f.out, p, i)
+	case formatPprof:
+		return p.Write(f.out)
+	case formatSVG:
+		g.Root = profile.Tree(p, i)
+		return g.SVG(f.out)
+	case formatHTML:
+		g.Root = profile.Tree(p, i)
+		return g.HTML(f.out)
+	}
+	return f.table(r, p, i)
+}
+
+// index is which of a profile's values is meant.
+func (f *profileFlags) index(p *pprof.Profile) (int, error) {
+	var there []string
+	for i, t := range p.SampleType {
+		if t.Type == f.value || f.value == "" {
+			return i, nil
+		}
+		there = append(there, t.Type)
+	}
+	if len(there) == 0 {
+		return 0, errors.New("the profile has no values")
+	}
+	return 0, command.Usagef("--value %q: the profile has %s", f.value, strings.Join(there, " and "))
+}
+
+// table prints the functions with the largest values of their own.
+func (f *profileFlags) table(r *command.Run, p *pprof.Profile, i int) error {
+	rows, total, base := profile.Top(p, i)
+	left := 0
+	if f.rows > 0 && len(rows) > f.rows {
+		left, rows = len(rows)-f.rows, rows[:f.rows]
+	}
+	heading := []string{"SELF", "SELF%", "TOTAL", "TOTAL%", "FUNCTION"}
+	compared := profile.Compared(p)
+	if compared {
+		heading = []string{"SELF", "SELF%", "CHANGE", "TOTAL", "TOTAL%", "CHANGE", "FUNCTION"}
+	}
+	share := func(v, of int64) float64 { return 100 * float64(v) / float64(max(of, 1)) }
+	unit := profile.Unit(p, i)
+	var cells [][]string
+	for _, x := range rows {
+		name := x.Function
+		if x.Kernel {
+			name += " [k]"
+		}
+		row := []string{profile.Quantity(x.Self, unit), fmt.Sprintf("%.2f", share(x.Self, total))}
+		if compared {
+			row = append(row, fmt.Sprintf("%+.2f", share(x.Self, total)-share(x.BaseSelf, base)))
+		}
+		row = append(row, profile.Quantity(x.Total, unit), fmt.Sprintf("%.2f", share(x.Total, total)))
+		if compared {
+			row = append(row, fmt.Sprintf("%+.2f", share(x.Total, total)-share(x.BaseTotal, base)))
+		}
+		cells = append(cells, append(row, name))
+	}
+	to := *r
+	to.Stdout = f.out
+	if err := to.Table(heading, cells); err != nil {
+		return err
+	}
+	if left > 0 {
+		r.Note("%s more; --rows shows them.", command.Plural(left, "function"))
+	}
+	return nil
+}
+
+// maxProfile bounds a profile that is read, in bytes.
+const maxProfile = 256 << 20
+
+// readProfile reads a profile in pprof's form.
+func readProfile(ctx context.Context, path string) (*pprof.Profile, error) {
+	b, err := files.Input(ctx, nil, path, maxProfile)
+	if err != nil {
+		return nil, err
+	}
+	p, err := pprof.ParseData(b)
+	if err != nil {
+		return nil, fmt.Errorf("%s is no profile in pprof's form: %w", path, err)
+	}
+	return p, nil
+}
+
+// progress says how far a profile is, in one line of a terminal.
+type progress struct {
+	*command.Run
+	begun time.Time
+	wrote bool
+}
+
+func (p *progress) start(probes int) {
+	what := "what the vCPUs do"
+	if probes > 0 {
+		what = command.Plural(probes, "probe")
+	}
+	p.Note("Profiling %s.", what)
+}
+
+func (p *progress) line(h api.Heartbeat) {
+	if !command.Terminal(p.Stderr) {
+		return
+	}
+	p.wrote = true
+	fmt.Fprintf(p.Stderr, "\r%v: %d seen, %d lost", time.Since(p.begun).Round(time.Second), h.Delivered, h.Lost)
+}
+
+func (p *progress) end() {
+	if p.wrote {
+		p.Note("")
+	}
+}

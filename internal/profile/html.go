@@ -1,0 +1,41 @@
+package profile
+
+import (
+	_ "embed"
+	"encoding/json"
+	"html"
+	"io"
+	"strings"
+)
+
+//go:embed page.html
+var page string
+
+//go:embed page.css
+var style string
+
+//go:embed page.js
+var code string
+
+// HTML writes the graph as a page that needs nothing else, with zoom and search.
+func (g *Graph) HTML(w io.Writer) error {
+	most := g.most()
+	var node func(n *Node) []any
+	node = func(n *Node) []any {
+		kernel, children := 0, make([]any, len(n.Children))
+		if n.Kernel {
+			kernel = 1
+		}
+		for i, c := range n.Children {
+			children[i] = node(c)
+		}
+		return []any{n.Name, kernel, n.Value, n.Base, g.color(n, most), children}
+	}
+	// Marshal escapes what could end the element that the data stands in.
+	data, err := json.Marshal(map[string]any{"unit": g.Unit, "compared": g.Compared, "root": node(g.Root)})
+	if err != nil {
+		return err
+	}
+	_, err = strings.NewReplacer("TITLE", html.EscapeString(printable(g.Title)), "STYLE", style, "SCRIPT", code, "DATA", string(data)).WriteString(w, page)
+	return err
+}

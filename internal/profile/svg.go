@@ -1,0 +1,173 @@
+package profile
+
+import (
+	"bufio"
+	"fmt"
+	"hash/fnv"
+	"html"
+	"io"
+	"unicode/utf8"
+
+	pprof "github.com/google/pprof/profile"
+)
+
+// Measures of a flame graph, in pixels.
+const (
+	svgWidth  = 1200
+	svgRow    = 17 // of a function
+	svgHead   = 34
+	svgFoot   = 10
+	svgMargin = 10
+	svgLetter = 6.6 // of 11 pixels' size, monospaced
+	svgLeast  = 0.2 // narrower ones are left out
+)
+
+// Graph is a flame graph.
+type Graph struct {
+	Title    string
+	Unit     string // of the values, as "samples"
+	Root     *Node
+	Compared bool // with a base: colours say what has become more and what less
+}
+
+// share is the part of all that a node has, and how much more that is than in the base.
+func (g *Graph) share(n *Node) (now, more float64) {
+	if g.Root.Value > 0 {
+		now = float64(n.Value) / float64(g.Root.Value)
+	}
+	if g.Root.Base > 0 {
+		return now, now - float64(n.Base)/float64(g.Root.Base)
+	}
+	return now, now
+}
+
+// color is that of a node: of a graph that compares red for more, blue for less, by how much; else
+// a shade of orange for kernel code and of green for user code, by the name.
+func (g *Graph) color(n *Node, most float64) string {
+	if g.Compared {
+		_, more := g.share(n)
+		if most == 0 || more == 0 {
+			return "#e8e8e8"
+		}
+		rest := 235 - int(190*min(1, max(more, -more)/most))
+		if more > 0 {
+			return fmt.Sprintf("#f0%02x%02x", rest, rest)
+		}
+		return fmt.Sprintf("#%02x%02xf0", rest, rest)
+	}
+	h := fnv.New32a()
+	io.WriteString(h, n.Name)
+	shade := int(h.Sum32() % 60)
+	switch {
+	case n == g.Root:
+		return "#d0d0d0"
+	case n.Kernel:
+		return fmt.Sprintf("#%02x%02x%02x", 235, 140+shade, 60+shade/2)
+	}
+	return fmt.Sprintf("#%02x%02x%02x", 110+shade, 200+shade/3, 100+shade/2)
+}
+
+// most is the largest change of a share below the root.
+func (g *Graph) most() (m float64) {
+	var walk func(*Node)
+	walk = func(n *Node) {
+		_, more := g.share(n)
+		m = max(m, more, -more)
+		for _, c := range n.Children {
+			walk(c)
+		}
+	}
+	if g.Compared {
+		walk(g.Root)
+	}
+	return m
+}
+
+// says is what there is to say about a node.
+func (g *Graph) says(n *Node) string {
+	now, more := g.share(n)
+	s := fmt.Sprintf("%s: %s %s, %.2f%%", n.Name, Quantity(n.Value, g.Unit), g.Unit, 100*now)
+	if g.Compared {
+		s += fmt.Sprintf(" (%+.2f%%)", 100*more)
+	}
+	return s
+}
+
+// Quantity is a value as it is shown with its Unit.
+func Quantity(v int64, unit string) string {
+	if unit == unitMS {
+		return fmt.Sprintf("%.3f", float64(v)/1e6)
+	}
+	return fmt.Sprint(v)
+}
+
+// unitMS is the unit in which nanoseconds are shown.
+const unitMS = "ms"
+
+// Unit is what values of this index are shown in.
+func Unit(p *pprof.Profile, i int) string {
+	switch t := p.SampleType[i]; t.Unit {
+	case "nanoseconds":
+		return unitMS
+	case "count":
+		return t.Type
+	default:
+		return t.Unit
+	}
+}
+
+// printable is text that XML can have (XML 1.0, 2.2).
+func printable(s string) string {
+	out := make([]rune, 0, len(s))
+	for _, r := range s {
+		if r < ' ' || r == 0xfffe || r == 0xffff || r == 0x7f || r == utf8.RuneError {
+			r = '?'
+		}
+		out = append(out, r)
+	}
+	return string(out)
+}
+
+// SVG writes the graph as a picture: outermost functions at the bottom, with what there is to say
+// about each shown where the pointer rests.
+func (g *Graph) SVG(w io.Writer) error {
+	out := bufio.NewWriter(w)
+	rows := g.Root.depth()
+	height := svgHead + rows*svgRow + svgFoot
+	fmt.Fprintf(out, `<?xml version="1.0" encoding="UTF-8"?>
+<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" font-family="monospace" font-size="11">
+<title>%s</title>
+<rect width="100%%" height="100%%" fill="#ffffff"/>
+<text x="%d" y="21" font-size="15" text-anchor="middle">%s</text>
+`, svgWidth, height, svgWidth, height, html.EscapeString(printable(g.Title)), svgWidth/2, html.EscapeString(printable(g.Title)))
+	most := g.most()
+	scale := 0.0
+	if g.Root.Value > 0 {
+		scale = float64(svgWidth-2*svgMargin) / float64(g.Root.Value)
+	}
+	var draw func(n *Node, at int64, row int)
+	draw = func(n *Node, at int64, row int) {
+		width := float64(n.Value) * scale
+		if width < svgLeast {
+			return
+		}
+		x, y := svgMargin+float64(at)*scale, svgHead+(rows-1-row)*svgRow
+		fmt.Fprintf(out, `<g><title>%s</title><rect x="%.1f" y="%d" width="%.1f" height="%d" fill="%s" rx="1"/>`,
+			html.EscapeString(printable(g.says(n))), x, y, max(width-0.3, 0.1), svgRow-1, g.color(n, most))
+		if letters := int((width - 4) / svgLetter); letters >= 3 {
+			name := []rune(printable(n.Name))
+			if len(name) > letters {
+				name = append(name[:letters-2], '.', '.')
+			}
+			fmt.Fprintf(out, `<text x="%.1f" y="%d">%s</text>`, x+2, y+svgRow-5, html.EscapeString(string(name)))
+		}
+		out.WriteString("</g>\n")
+		for _, c := range n.Children {
+			draw(c, at, row+1)
+			at += c.Value
+		}
+	}
+	draw(g.Root, 0, 0)
+	out.WriteString("</svg>\n")
+	return out.Flush()
+}

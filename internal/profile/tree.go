@@ -1,0 +1,121 @@
+package profile
+
+import (
+	"slices"
+	"strings"
+
+	pprof "github.com/google/pprof/profile"
+)
+
+// Node is a function in a flame graph, called by the one that it is a child of.
+type Node struct {
+	Name     string
+	Kernel   bool
+	Value    int64 // of it and of what it has called
+	Base     int64 // likewise in the profile that this one is compared with
+	Self     int64 // of Value: its own
+	Children []*Node
+
+	index map[string]*Node
+}
+
+// baseLabel marks the samples of the profile that another one is compared with, as go tool pprof
+// has it; their values are negative.
+const baseLabel = "pprof::base"
+
+// frame is a function on a stack.
+type frame struct {
+	name   string
+	kernel bool
+}
+
+// frames returns the frames of a sample from the outermost on, behind the task's name where there
+// is one.
+func frames(s *pprof.Sample) (out []frame) {
+	if comm := s.Label[labelComm]; len(comm) > 0 {
+		out = append(out, frame{name: comm[0]})
+	}
+	for _, l := range slices.Backward(s.Location) {
+		f := frame{kernel: l.Mapping != nil && l.Mapping.File == kernelMapping}
+		if len(l.Line) == 0 {
+			f.name = Unknown
+			out = append(out, f)
+		}
+		for _, line := range slices.Backward(l.Line) { // the last one is what the others are inlined into
+			if f.name = Unknown; line.Function != nil && line.Function.Name != "" {
+				f.name = line.Function.Name
+			}
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// value returns the value of a sample with this index, and whether it is one of the base.
+func value(s *pprof.Sample, i int) (v int64, base bool) {
+	v = s.Value[i]
+	if b := s.Label[baseLabel]; len(b) > 0 && b[0] == "true" {
+		return -v, true
+	}
+	return v, false
+}
+
+// Tree returns the root of the calls in a profile, with values of this index. Children are in the
+// order of their names.
+func Tree(p *pprof.Profile, i int) *Node {
+	root := &Node{Name: "all"}
+	for _, s := range p.Sample {
+		v, base := value(s, i)
+		n := root
+		n.add(v, base)
+		for _, f := range frames(s) {
+			n = n.child(f)
+			n.add(v, base)
+		}
+		if !base {
+			n.Self += v
+		}
+	}
+	root.sort()
+	return root
+}
+
+func (n *Node) add(v int64, base bool) {
+	if base {
+		n.Base += v
+		return
+	}
+	n.Value += v
+}
+
+func (n *Node) child(f frame) *Node {
+	key := f.name
+	if f.kernel {
+		key += kernelMark
+	}
+	c := n.index[key]
+	if c == nil {
+		c = &Node{Name: f.name, Kernel: f.kernel}
+		if n.index == nil {
+			n.index = map[string]*Node{}
+		}
+		n.index[key], n.Children = c, append(n.Children, c)
+	}
+	return c
+}
+
+func (n *Node) sort() {
+	slices.SortFunc(n.Children, func(a, b *Node) int { return strings.Compare(a.Name, b.Name) })
+	for _, c := range n.Children {
+		c.sort()
+	}
+	n.index = nil
+}
+
+// depth is how many nodes stand above each other.
+func (n *Node) depth() (d int) {
+	for _, c := range n.Children {
+		d = max(d, c.depth())
+	}
+	return d + 1
+}
