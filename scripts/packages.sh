@@ -15,7 +15,7 @@ vmx) want=("${common[@]}" bochs bochs-term bochsbios vgabios grub-pc-bin grub-co
 svm) want=("${common[@]}" qemu-system-x86) ;;
 guests) want=("${common[@]}") ;;
 tools) want=(libbpf-tools) ;;
-oracles) want=(gdb lldb binutils chromium) ;;
+oracles) want=(gdb lldb binutils chromium prometheus) ;;
 tiny) want=(gcc make libc6-dev bison flex bc perl libelf-dev xz-utils bzip2 lz4 lzop zstd) ;;
 *) echo "usage: $0 vmx|svm|guests|tiny|tools|oracles" >&2; exit 2 ;;
 esac
@@ -42,8 +42,8 @@ fi
 echo "packages for $what: installing ${need[*]}" >&2
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-# Another apt may be at work: wait for it.
-apt() { "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 "$@" </dev/null >>"$log" 2>&1; }
+# Another apt may be at work: wait for it. No service that comes with a package is started (RUNLEVEL, invoke-rc.d(8)).
+apt() { "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get -q -o DPkg::Lock::Timeout=300 "$@" </dev/null >>"$log" 2>&1; }
 install() { apt install -y --no-install-recommends "${need[@]}"; }
 # The second try is for package lists that are old or not there, and for what an
 # interrupted first one has left.

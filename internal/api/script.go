@@ -18,6 +18,7 @@ type RunScript struct {
 	Unsafe bool `json:"unsafe,omitempty"` // it may change what the guest does: override, return of a number, setreg, poke
 
 	IntervalMS uint64 `json:"intervalMs,omitempty"` // print all maps and clear them, so often; 0: at the end alone
+	Metrics    bool   `json:"metrics,omitempty"`    // with Detach: its maps are in /metrics
 	Detach     string `json:"detach,omitempty"`     // go on without a client, by this name; the answer is its ScriptInfo
 }
 

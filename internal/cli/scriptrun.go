@@ -29,6 +29,7 @@ type scriptFlags struct {
 func (s *scriptFlags) declare(f *pflag.FlagSet) {
 	f.BoolVarP(&s.verbose, "verbose", "v", false, "say of each probe where it runs and why, how large its program is, and how long a run may be")
 	f.BoolVar(&s.req.OnHost, "on-host", false, "run at an exit, although the programs could run in the guest")
+	f.BoolVar(&s.req.Metrics, "metrics", false, "of --detach: its maps are metrics, too; see docs/see.md")
 	f.StringVar(&s.req.Detach, "detach", "", "leave the script running in the daemon, by this `NAME`")
 	f.DurationVarP(&s.duration, "duration", "d", 0, "end the script after that time")
 	f.DurationVar(&s.every, "interval", 0, "print all maps and clear them, so often")
@@ -51,6 +52,9 @@ func (s *scriptFlags) run(ctx context.Context, r *command.Run, c *client.Client)
 			return command.Usagef("--detach takes a name, and neither --output nor --duration: 'guestprobe stop NAME' ends it and prints what there is")
 		}
 		return detachScript(ctx, r, c, s.req)
+	}
+	if s.req.Metrics {
+		return command.Usagef("--metrics: goes with --detach NAME")
 	}
 	out := r.Stdout
 	if s.output != "" {

@@ -42,6 +42,9 @@ type options struct {
 	tick        time.Duration
 	kvm         string // device
 
+	metricsListen    string // address on loopback, or ""
+	metricsDurations bool
+
 	socket    string
 	allowUIDs []uint32
 	gid       int // of --group, or -1
@@ -109,6 +112,8 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.DurationVar(&o.tick, "tick", o.tick, "period of the guest's timer interrupt, 0 for none")
 	f.StringVar(&o.kvm, "kvm", o.kvm, "KVM `device` (default /dev/kvm)")
 	f.StringVarP(&o.socket, "socket", "s", o.socket, "listen on this `path` (default: $"+api.SocketEnv+"; root "+api.SystemSocket+"; others $XDG_RUNTIME_DIR/guestprobed/guestprobed.sock)")
+	f.StringVar(&o.metricsListen, "metrics-listen", o.metricsListen, "serve /metrics to every user of this machine on this loopback `ADDRESS:PORT`, too, as 127.0.0.1:9105")
+	f.BoolVar(&o.metricsDurations, "metrics-durations", o.metricsDurations, "gather histograms of return probes' durations for /metrics: they make their events all the time then")
 	f.Var((*uidsValue)(&o.allowUIDs), "allow-uid", "serve this user too, beside our own and root; may be repeated")
 	f.Var((*groupValue)(&o.gid), "group", "give the socket to this group and serve its members")
 	f.IntVar(&o.maxConns, "max-connections", o.maxConns, "serve so `many` connections at a time; when there are more, the one goes that has waited longest for its client")
@@ -169,6 +174,8 @@ func (o *options) check() error {
 		return command.Usagef("--disk: %d disks, more than %d", len(o.disks), device.MaxDisks)
 	case o.net != "":
 		return command.Usagef("--net: guests have no network: there is no virtio-net, over tap or otherwise; give files by --initrd or --disk, and talk to the guest by 'guestprobe guest console -i'")
+	case o.metricsListen != "" && !onLoopback(o.metricsListen):
+		return command.Usagef("--metrics-listen %s: not 127.0.0.1:PORT, [::1]:PORT or localhost:PORT", o.metricsListen)
 	case o.socket != "":
 		path, err := api.ParseSocket(o.socket)
 		if err != nil {

@@ -23,6 +23,7 @@ type route struct {
 func routes() []route {
 	return []route{
 		{http.MethodGet, "/version", (*server).getVersion, nil},
+		{http.MethodGet, "/metrics", (*server).getMetrics, nil},
 		{http.MethodGet, "/v1/host", (*server).getHost, nil},
 		{http.MethodGet, "/v1/daemon", (*server).getDaemon, nil},
 		{http.MethodGet, "/v1/guest", (*server).getGuest, nil},

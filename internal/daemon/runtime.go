@@ -30,18 +30,14 @@ func (s *server) getDaemon(w http.ResponseWriter, r *http.Request) error {
 	if d.RSSBytes, d.Threads, err = processStatus(); err != nil {
 		return err
 	}
-	s.streams.mu.Lock()
-	d.Streams = len(s.streams.open)
-	s.streams.mu.Unlock()
+	d.Streams = s.streams.count()
 	for _, a := range s.probes.snapshot() {
 		d.Probes++
 		if !a.stay {
 			d.Session++
 		}
 	}
-	hub := s.probes.hub.Counts()
-	total := hub.Total()
-	d.Events = api.EventCounts{Emitted: total.Stored + total.Lost, Stored: total.Stored, Lost: total.Lost, Reordered: hub.Reordered}
+	d.Events = s.eventCounts()
 	writeJSON(w, http.StatusOK, d)
 	return nil
 }

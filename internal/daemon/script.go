@@ -199,6 +199,9 @@ func (s *server) runScript(w http.ResponseWriter, r *http.Request) error {
 	if req.IntervalMS > uint64(maxEvery/time.Millisecond) {
 		return badValue("intervalMs %d: more than %d", req.IntervalMS, maxEvery/time.Millisecond)
 	}
+	if req.Metrics && req.Detach == "" {
+		return badValue("metrics: goes with detach")
+	}
 	if req.Detach != "" {
 		return s.keepScript(w, r, &req)
 	}

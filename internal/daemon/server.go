@@ -37,6 +37,8 @@ type server struct {
 	conns   *conns
 	logLost func() uint64
 	monitor Monitor // nil: there are no commands
+	metrics http.Handler
+	calls   durations
 	pid     int
 
 	boots    atomic.Int64
@@ -61,6 +63,7 @@ func newServer(log *slog.Logger, o options, g Guest, logLost func() uint64) *ser
 	s.probes = newStore(log, g, o.maps)
 	g.OnModules(s.probes.locateModules)
 	s.boots.Store(1)
+	s.metrics = s.newMetrics()
 	return s
 }
 
@@ -83,6 +86,11 @@ func (s *server) run(ctx context.Context, sock *socket, ready func()) error {
 	// that.
 	s.conns.Listener = sock.listener
 	go func() { served <- hs.Serve(s.conns) }()
+	endMetrics, err := s.serveMetrics()
+	if err != nil {
+		return errors.Join(err, s.shutdown(sock, hs))
+	}
+	defer endMetrics()
 	dctx, endDebuggers := context.WithCancel(ctx)
 	defer endDebuggers()
 	debuggers := s.listenGDB(dctx, sock.path)

@@ -72,6 +72,13 @@ type streams struct {
 	last uint64 // id
 }
 
+// count is how many are open.
+func (s *streams) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.open)
+}
+
 // ask asks a stream to end, and reports whether there is one.
 func (s *streams) ask(id string) bool {
 	s.mu.Lock()

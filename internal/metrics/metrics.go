@@ -1,0 +1,194 @@
+package metrics
+
+import (
+	"iter"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+)
+
+// Source is where the counts are asked for, by several scrapes at a time. What is nil is left out.
+type Source struct {
+	Version   string
+	States    []string // that a guest may be in
+	Guest     func() api.Guest
+	Probes    func() iter.Seq[api.Probe]
+	Events    func() api.EventCounts
+	Streams   func() int
+	Durations func() []Duration
+	Scripts   func() []Script
+}
+
+// Duration is how long the calls of a return probe's function took.
+type Duration struct {
+	Probe   string
+	Count   uint64
+	Seconds float64            // in all
+	Buckets map[float64]uint64 // how many took so many seconds at most
+}
+
+// Handler answers a scrape with all metrics of s, in Prometheus' text or OpenMetrics, as the request
+// asks, and those of the process.
+func Handler(s Source) http.Handler {
+	r := prometheus.NewRegistry()
+	r.MustRegister(&collector{s}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return promhttp.HandlerFor(r, promhttp.HandlerOpts{EnableOpenMetrics: true})
+}
+
+// collector makes metrics at each scrape. Which there are depends on what is attached: it describes
+// none before.
+type collector struct{ Source }
+
+// Describe implements prometheus.Collector.
+func (c *collector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (c *collector) Collect(to chan<- prometheus.Metric) {
+	o := out{to}
+	o.gauge(buildInfo, 1, c.Version)
+	if c.Guest != nil {
+		c.guest(o, c.Guest())
+	}
+	if c.Events != nil {
+		n := c.Events()
+		o.counter(eventsStored, float64(n.Stored))
+		o.counter(eventsLost, float64(n.Lost))
+	}
+	if c.Streams != nil {
+		o.gauge(streams, float64(c.Streams()))
+	}
+	if c.Probes != nil {
+		c.probes(o, c.Probes())
+	}
+	if c.Durations != nil {
+		for _, d := range c.Durations() {
+			o.to <- prometheus.MustNewConstHistogram(probeDuration, d.Count, d.Seconds, d.Buckets, valid(d.Probe))
+		}
+	}
+	if c.Scripts != nil {
+		for _, s := range c.Scripts() {
+			s.collect(o)
+		}
+	}
+}
+
+// guest makes the metrics of the guest and its vCPUs.
+func (c *collector) guest(o out, g api.Guest) {
+	for _, state := range c.States {
+		o.gauge(guestState, flag(state == g.State), state)
+	}
+	o.counter(guestBoots, float64(g.Boots))
+	o.gauge(guestMemory, float64(g.Memory))
+	o.gauge(guestVCPUs, float64(g.VCPUs))
+	o.gauge(armed, flag(g.Enabled))
+	o.counter(checks, float64(g.Checks))
+	o.counter(logLost, float64(g.LogLinesLost))
+	for _, v := range g.CPUs {
+		cpu := strconv.Itoa(v.CPU)
+		reasons := make([]string, 0, len(v.Exits))
+		for r := range v.Exits {
+			reasons = append(reasons, r)
+		}
+		slices.Sort(reasons)
+		for _, r := range reasons {
+			o.counter(exits, float64(v.Exits[r]), cpu, r)
+		}
+		o.counter(trapExits, float64(v.TrapExits), cpu)
+		o.counter(vcpuHits, float64(v.Hits), cpu)
+		o.counter(foreign, float64(v.Foreign), cpu)
+		o.counter(inPlace, float64(v.InPlace), cpu)
+		o.counter(ticks, float64(v.Ticks), cpu)
+	}
+}
+
+// probe is what all probes of one name have counted: an event may have several places.
+type probe struct {
+	stats             api.Stats
+	enabled, inUse, n int
+	returns           bool
+}
+
+// probes makes the metrics of probes.
+func (c *collector) probes(o out, all iter.Seq[api.Probe]) {
+	byName, kinds := map[string]*probe{}, map[string]int{}
+	for p := range all {
+		kinds[p.Kind]++
+		x := byName[p.Name]
+		if x == nil {
+			x = &probe{}
+			byName[p.Name] = x
+		}
+		x.n++
+		if p.Enabled && !p.Gone {
+			x.enabled++
+		}
+		x.inUse += p.InUse
+		x.returns = x.returns || p.Kind == "r"
+		s := &x.stats
+		s.Hits += p.Stats.Hits
+		s.Handled += p.Stats.Handled
+		s.Filtered += p.Stats.Filtered
+		s.Missed += p.Stats.Missed
+		s.Faults += p.Stats.Faults
+		s.BadAccesses += p.Stats.BadAccesses
+		s.Returns += p.Stats.Returns
+		s.Abandoned += p.Stats.Abandoned
+		s.Events += p.Stats.Events
+		s.Lost += p.Stats.Lost
+	}
+	for _, kind := range strings.Split(api.Kinds, "") {
+		o.gauge(attached, float64(kinds[kind]), kind)
+	}
+	for name, x := range byName {
+		s := &x.stats
+		o.gauge(probeEnabled, flag(x.enabled == x.n), name)
+		o.counter(hits, float64(s.Hits), name)
+		o.counter(handled, float64(s.Handled), name)
+		o.counter(filtered, float64(s.Filtered), name)
+		o.counter(missed, float64(s.Missed), name)
+		o.counter(faults, float64(s.Faults), name)
+		o.counter(badAccesses, float64(s.BadAccesses), name)
+		o.counter(probeEvents, float64(s.Events), name)
+		o.counter(probeLost, float64(s.Lost), name)
+		if x.returns {
+			o.counter(returns, float64(s.Returns), name)
+			o.counter(abandoned, float64(s.Abandoned), name)
+			o.gauge(inUse, float64(x.inUse), name)
+		}
+	}
+}
+
+func flag(on bool) float64 {
+	if on {
+		return 1
+	}
+	return 0
+}
+
+// out takes metrics.
+type out struct{ to chan<- prometheus.Metric }
+
+func (o out) counter(d *prometheus.Desc, v float64, labels ...string) {
+	o.put(d, prometheus.CounterValue, v, labels)
+}
+
+func (o out) gauge(d *prometheus.Desc, v float64, labels ...string) {
+	o.put(d, prometheus.GaugeValue, v, labels)
+}
+
+func (o out) put(d *prometheus.Desc, t prometheus.ValueType, v float64, labels []string) {
+	for i := range labels {
+		labels[i] = valid(labels[i])
+	}
+	o.to <- prometheus.MustNewConstMetric(d, t, v, labels...)
+}
+
+// valid is a label's value: it has to be UTF-8, which names from a guest's image need not be.
+func valid(s string) string { return strings.ToValidUTF8(s, "\ufffd") }

@@ -1,0 +1,97 @@
+package metrics
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/guestprobe/guestprobe/internal/kvmtest"
+)
+
+// scraped are the lines of a scrape that begin with guestprobe_script.
+func scraped(t *testing.T, s Source) (lines []string, text string) {
+	t.Helper()
+	w := httptest.NewRecorder()
+	Handler(s).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	if w.Code != http.StatusOK {
+		t.Fatalf("status %d: %s", w.Code, w.Body)
+	}
+	for line := range strings.Lines(w.Body.String()) {
+		if strings.HasPrefix(line, "guestprobe_script") {
+			lines = append(lines, strings.TrimSpace(line))
+		}
+	}
+	slices.Sort(lines)
+	return lines, w.Body.String()
+}
+
+// TestScriptMetrics: every kind of map, with and without keys, and names that Prometheus could take
+// for something else.
+func TestScriptMetrics(t *testing.T) {
+	const maps = `{"type": "map", "data": {"@": 7}}
+{"type": "map", "data": {"@by": {"cat\"\n{}": 1, "1,2": -3, "text": "no number", "none": null}}}
+{"type": "stats", "data": {"@s": {"count": 4, "average": 2, "total": 9}}}
+{"type": "stats", "data": {"@k": {"a": {"count": 1, "average": 5, "total": 5}}}}
+{"type": "stats", "data": {"@avg": {"a": 6}}}
+{"type": "hist", "data": {"@h": [{"max": -1, "count": 1},{"min": 0, "max": 0, "count": 2},{"min": 1, "count": 4}]}}
+{"type": "hist", "data": {"@l": {"x": [{"min": 0, "max": 9, "count": 3}]}}}
+{"type": "tseries", "data": {"@t": [{"interval_start": "0", "value": 1}]}}
+no JSON
+`
+	source := Source{Scripts: func() []Script { return []Script{{Name: "reads", Running: true, Lost: 2, Maps: maps}, {Name: "old"}} }}
+	got, text := scraped(t, source)
+	want := []string{
+		`guestprobe_script_map_distribution_bucket{key="",map="@h",script="reads",le="+Inf"} 7`,
+		`guestprobe_script_map_distribution_bucket{key="",map="@h",script="reads",le="-1"} 1`,
+		`guestprobe_script_map_distribution_bucket{key="",map="@h",script="reads",le="0"} 3`,
+		`guestprobe_script_map_distribution_bucket{key="x",map="@l",script="reads",le="+Inf"} 3`,
+		`guestprobe_script_map_distribution_bucket{key="x",map="@l",script="reads",le="9"} 3`,
+		`guestprobe_script_map_distribution_count{key="",map="@h",script="reads"} 7`,
+		`guestprobe_script_map_distribution_count{key="x",map="@l",script="reads"} 3`,
+		`guestprobe_script_map_distribution_sum{key="",map="@h",script="reads"} NaN`,
+		`guestprobe_script_map_distribution_sum{key="x",map="@l",script="reads"} NaN`,
+		`guestprobe_script_map_keys_left_out{map="@avg",script="reads"} 0`,
+		`guestprobe_script_map_keys_left_out{map="@by",script="reads"} 0`,
+		`guestprobe_script_map_keys_left_out{map="@k",script="reads"} 0`,
+		`guestprobe_script_map_keys_left_out{map="@l",script="reads"} 0`,
+		`guestprobe_script_map_stats_count{key="",map="@s",script="reads"} 4`,
+		`guestprobe_script_map_stats_count{key="a",map="@k",script="reads"} 1`,
+		`guestprobe_script_map_stats_sum{key="",map="@s",script="reads"} 9`,
+		`guestprobe_script_map_stats_sum{key="a",map="@k",script="reads"} 5`,
+		`guestprobe_script_map{key="",map="@",script="reads"} 7`,
+		`guestprobe_script_map{key="1,2",map="@by",script="reads"} -3`,
+		`guestprobe_script_map{key="a",map="@avg",script="reads"} 6`,
+		`guestprobe_script_map{key="cat\"\n{}",map="@by",script="reads"} 1`,
+		`guestprobe_script_records_lost_total{script="old"} 0`,
+		`guestprobe_script_records_lost_total{script="reads"} 2`,
+		`guestprobe_script_running{script="old"} 0`,
+		`guestprobe_script_running{script="reads"} 1`,
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	cmd := exec.Command(kvmtest.RequireCommand(t, "promtool"), "check", "metrics")
+	cmd.Stdin = strings.NewReader(text)
+	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+		t.Errorf("promtool check metrics: %v\n%s", err, out)
+	}
+}
+
+// TestScriptKeys: of a map with more keys than the limit the rest is counted.
+func TestScriptKeys(t *testing.T) {
+	var keys []string
+	for i := range MaxKeys + 3 {
+		keys = append(keys, fmt.Sprintf(`"%06d": %d`, i, i))
+	}
+	maps := `{"type": "map", "data": {"@": {` + strings.Join(keys, ", ") + "}}}\n"
+	got, _ := scraped(t, Source{Scripts: func() []Script { return []Script{{Name: "s", Maps: maps}} }})
+	if len(got) != MaxKeys+3 || !slices.Contains(got, `guestprobe_script_map_keys_left_out{map="@",script="s"} 3`) || !slices.Contains(got, `guestprobe_script_map{key="000999",map="@",script="s"} 999`) {
+		t.Errorf("%d lines: %s", len(got), strings.Join(got[max(0, len(got)-5):], "\n"))
+	}
+}
