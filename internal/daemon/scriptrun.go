@@ -230,7 +230,7 @@ func (rs *runningScript) send() error {
 // most. One that has not ended then, because its task is preempted, counts as missed.
 const scriptWait = time.Second
 
-// finish stops the probes, waits for what runs in the guest yet, runs what is for the end,
+// finish stops the probes, waits for what runs in the guest yet, takes the probes away, runs what is for the end,
 // and prints what there is: behind that nothing adds to the maps.
 func (rs *runningScript) finish(reason string, code *int64) error {
 	if err := rs.switchProbes(false); err != nil && !rs.s.probes.closed.Load() {
@@ -242,6 +242,7 @@ func (rs *runningScript) finish(reason string, code *int64) error {
 		wait = 0 // nothing goes on
 	}
 	rs.obj.Settle(wait)
+	rs.s.endSession(rs.own) // calls that are under way return to return probes that are switched off, too
 	rs.s.probes.programs.Poll()
 	if err := rs.print(); err != nil {
 		return err
