@@ -100,7 +100,13 @@ func (c *Collection) program(op ObjectProgram, budget int64) (*Program, error) {
 // Close gives the memory of the maps back. No program of the collection may run
 // any more. It may be called more than once.
 func (c *Collection) Close() {
+	for _, p := range c.Programs {
+		clear(p.segs) // a return probe is kept as long as calls of its function are under way
+	}
 	for _, m := range c.Maps {
+		for _, p := range m.progs {
+			clear(p.segs)
+		}
 		m.Close()
 	}
 }

@@ -254,6 +254,29 @@ func withoutTypes(t *testing.T, b []byte) []byte {
 	return out
 }
 
+// TestClosed: programs of a collection that is closed keep none of the memory of its maps.
+func TestClosed(t *testing.T) {
+	o, err := LoadObject(readObject(t, "mixed.o"), Selection{Section: "kprobe/vfs_read"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := o.Load(2, Heap{}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	for _, p := range c.Programs {
+		if len(p.segs) == 0 {
+			t.Errorf("%s has no maps", p.Name())
+		}
+		for _, s := range p.segs {
+			if s.bytes != nil {
+				t.Errorf("%s keeps %d bytes", p.Name(), len(s.bytes))
+			}
+		}
+	}
+}
+
 // TestLoadSection wants that only what is asked for is looked at.
 func TestLoadSection(t *testing.T) {
 	mixed := readObject(t, "mixed.o")
