@@ -18,7 +18,7 @@ func TestScriptTakes(t *testing.T) {
 	if _, err := h.c.Detach(h.ctx, "first"); err != nil {
 		t.Fatal(err)
 	}
-	const counts = `kprobe:user_hot { @n = count(); @k[arg1 & 3] = count(); @s[arg1 & 7] = sum(1); } interval:ms:400 { exit(); } `
+	const counts = `kprobe:user_hot { @n = count(); @k[arg1 & 3] = count(); @s[arg1 & 7] = sum(1); @there = 1; } interval:ms:400 { if (@there) { exit(); } } `
 	for name, r := range map[string]api.RunScript{
 		"by an option":         {Script: counts + `interval:ms:2 { @ticks = count(); @n = count(); }`, IntervalMS: 1},
 		"print and then clear": {Script: counts + `interval:ms:2 { @ticks = count(); @n = count(); print(@n); clear(@n); print(@k); clear(@k); print(@s); clear(@s); }`},

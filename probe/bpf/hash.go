@@ -38,7 +38,7 @@ const (
 	hashSpins  = 16      // tries, on the host, before the processor is given to others
 	hashLooks  = 64      // tries to read an element
 	hashTries  = 1 << 10 // of an operation on the host that met another one
-	guestTries = 1 << 17 // likewise of one in the guest
+	guestTries = 1 << 20 // likewise of one in the guest
 	hashMul    = 0x9e3779b97f4a7c15
 )
 
