@@ -22,12 +22,13 @@ func soakSpec() command.Spec {
 		Short: "Probe at random under load, kill what can be killed, and check everything",
 		Long: `Start guestprobed processes of its own with the built-in guest and let several
 clients attach, detach, enable, disable and trace probes at random, on any
-instruction of the guest, while its self-checking workload runs. Clients are
-killed and cut off in the middle of streams, one never reads, the daemon is ended
-by SIGTERM and by SIGKILL and started again. Behind each phase everything is
-checked: no wrong result in the guest, every byte of its text restored, every hit
-and event accounted for, no probe, goroutine or descriptor left, memory flat, the
-guest still at work.
+instruction of the guest, while its self-checking workload runs; run scripts, save
+the guest, look at it, and stop and step its vCPUs. Clients are killed and cut off
+in the middle of streams, one never reads, the daemon is ended by SIGTERM and by
+SIGKILL and started again. Behind each phase everything is checked: no wrong
+result in the guest, every byte of its text restored, every hit and event accounted
+for, the maps of scripts as well, no probe, goroutine or descriptor left, memory
+flat, the guest still at work.
 
 The seed decides what each client does, in which order; it is printed, and
 --seed does the same again. The exit status is 0 only if everything holds;

@@ -31,6 +31,11 @@ var connectionOps = []operation{
 	{"disarm", 3, (*worker).disarm},
 	{"pause", 3, (*worker).pause},
 	{"hangup", 3, (*worker).hangUp},
+	{"script", 6, (*worker).scriptStop},
+	{"script.cut", 4, (*worker).scriptCut},
+	{"examine", 6, (*worker).examine},
+	{"save", 2, (*worker).save},
+	{"stop", 4, (*worker).stopAndStep},
 }
 
 // spec draws a probe of the group. Inner means that it must be refused.

@@ -78,6 +78,9 @@ type Tally struct {
 	Cut      int            `json:"cut"`      // streams that their client cut off
 	Killed   int            `json:"killed"`   // client processes ended by SIGKILL
 	Overfull int            `json:"overfull"` // streams whose queue overflowed
+	Scripts  int            `json:"scripts"`  // scripts whose sums were closed against their probes' own counts
+	Saved    int            `json:"saved"`    // snapshots with the image's text
+	Stopped  int            `json:"stopped"`  // vCPUs found stopped at a hit, and stepped
 }
 
 func newTally() Tally { return Tally{Ops: map[string]int{}, Refusals: map[string]int{}} }
@@ -113,6 +116,9 @@ func (t *Tally) add(u *Tally) {
 	t.Cut += u.Cut
 	t.Killed += u.Killed
 	t.Overfull += u.Overfull
+	t.Scripts += u.Scripts
+	t.Saved += u.Saved
+	t.Stopped += u.Stopped
 }
 
 func newPhase(name string, vcpus, daemon int, cmdline string) *Phase {

@@ -85,7 +85,7 @@ func short(t *testing.T, d time.Duration) (idle []string) {
 	for what, n := range map[string]uint64{
 		"operations": uint64(begun), "refusals": uint64(refused), "probes": res.Total.Attached, "hits": res.Total.Hits, "events": res.Total.Events,
 		"closed sums": uint64(res.Total.Summed), "ended streams": uint64(res.Total.Ended), "cut streams": uint64(res.Total.Cut),
-		"killed clients": uint64(res.Total.Killed), "not_boundary": uint64(res.Total.Refusals["not_boundary"]),
+		"killed clients": uint64(res.Total.Killed), "scripts": uint64(res.Total.Scripts), "snapshots": uint64(res.Total.Saved), "stops": uint64(res.Total.Stopped), "not_boundary": uint64(res.Total.Refusals["not_boundary"]),
 		"blacklisted": uint64(res.Total.Refusals["blacklisted"]),
 	} {
 		if n == 0 {

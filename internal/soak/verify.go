@@ -22,11 +22,14 @@ const rateTime = 300 * time.Millisecond
 
 // What a daemon may use more than it did at its first rest. Slots of places
 // that were probed once are kept for good (probe: a stale context in one must
-// stay harmless), so the heap grows with them; what clients bring must go.
+// stay harmless), so the heap grows with them; what clients bring must go. What was last compiled of scripts is
+// in pools for a while: behind rounds of 40 scripts the heap was between 5.9 and 7.6 MB, without growth over 200.
 const (
-	heapSlack   = 1 << 20
+	heapSlack   = 2 << 20
 	heapPerSite = 2 << 10
 	rssSlack    = 48 << 20
+
+	heapPatience = 20 * time.Second // what is under way when the last client has gone is given back behind it
 )
 
 // verifier looks at a daemon at rest: no client is at work.
@@ -376,6 +379,10 @@ func console(ctx context.Context, c *client.Client, follow bool) ([]string, erro
 // keeps on purpose.
 func (v *verifier) uses() (wrong, detail string) {
 	var d api.Daemon
+	// The daemon keeps the last snapshot: it is to have one each time.
+	if err := v.ask(func(ctx context.Context, c *client.Client) error { return c.Save(ctx, io.Discard) }); err != nil {
+		return err.Error(), ""
+	}
 	wrong = eventually(v.opt.Patience, func() string {
 		if err := v.ask(func(ctx context.Context, c *client.Client) (err error) {
 			d, err = c.Daemon(ctx)
@@ -400,9 +407,19 @@ func (v *verifier) uses() (wrong, detail string) {
 		v.warm, v.warmN = &d, n
 		return "", detail
 	}
-	if limit := v.warm.HeapBytes + heapSlack + heapPerSite*uint64(n-v.warmN); d.HeapBytes > limit {
-		wrong = fmt.Sprintf("the heap has grown from %d to %d bytes, %d new sites", v.warm.HeapBytes, d.HeapBytes, n-v.warmN)
-	}
+	limit := v.warm.HeapBytes + heapSlack + heapPerSite*uint64(n-v.warmN)
+	wrong = eventually(min(v.opt.Patience, heapPatience), func() string {
+		if d.HeapBytes <= limit {
+			return ""
+		}
+		if err := v.ask(func(ctx context.Context, c *client.Client) (err error) {
+			d, err = c.Daemon(ctx)
+			return err
+		}); err != nil {
+			return err.Error()
+		}
+		return fmt.Sprintf("the heap has grown from %d to %d bytes, %d new sites", v.warm.HeapBytes, d.HeapBytes, n-v.warmN)
+	})
 	if d.RSSBytes > v.warm.RSSBytes+rssSlack {
 		wrong += fmt.Sprintf("resident memory has grown from %d to %d bytes", v.warm.RSSBytes, d.RSSBytes)
 	}
