@@ -76,6 +76,7 @@ type Result struct {
 	Attach    Attach    `json:"attach"`
 	Optimizer Optimizer `json:"optimizer"`
 	Snapshots Snapshots `json:"snapshots"`
+	Profiling Profiling `json:"profiling"`
 	Peers     []Peer    `json:"peers"`
 	Startup   Startup   `json:"startup"`
 }

@@ -306,6 +306,13 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 		}
 		res.Snapshots.Unavailable = err.Error()
 	}
+	o.Progress("profiles")
+	if res.Profiling, err = profiling(ctx, o.Runs); err != nil {
+		if ctx.Err() != nil {
+			return nil, err
+		}
+		res.Profiling.Unavailable = err.Error()
+	}
 	if o.Peers {
 		fn, err := g.fn(3)
 		if err != nil {

@@ -35,6 +35,9 @@ func TestRun(t *testing.T) {
 	if s := res.Snapshots; s.SaveNs == nil || s.FileBytes == 0 || s.StopNs.Median <= 0 || s.RestoreNs.Median <= 0 || s.ResetNs.Median <= 0 {
 		t.Errorf("snapshots were not measured: %s", s.Unavailable)
 	}
+	if p := res.Profiling; p.Plain == nil || p.Plain.Median <= 0 || len(p.Rates) != 2 || p.Rates[1].Samples <= p.Rates[0].Samples || p.Rates[0].Samples == 0 {
+		t.Errorf("profiles were not measured: %+v", p)
+	}
 }
 
 // TestRunRefuses: options that make no measurement.

@@ -290,7 +290,7 @@ func (a *attached) wireProgram() *api.ProgramInfo {
 	s := p.Stats()
 	info := &api.ProgramInfo{
 		Name: p.Name, Section: p.Section, Runs: s.Runs, InGuest: s.InGuest, Faults: s.Faults, Missed: s.Missed, Maps: []string{},
-		Instructions: p.Loaded().Len(), CodeBytes: p.CodeBytes(), Budget: p.Loaded().Budget(),
+		Instructions: p.Loaded().Len(), CodeBytes: len(p.Code()), Budget: p.Loaded().Budget(),
 	}
 	if s.Last != nil {
 		info.Fault = s.Last.Error()

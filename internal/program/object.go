@@ -347,12 +347,12 @@ func (p *Program) Stats() Stats {
 	return s
 }
 
-// CodeBytes is the size of the program's machine code in the guest, 0 on the host.
-func (p *Program) CodeBytes() int {
+// Code is the program's machine code in the guest, nil on the host. It must not be changed.
+func (p *Program) Code() []byte {
 	if p.blocks == nil {
-		return 0
+		return nil
 	}
-	return len(p.blocks.code)
+	return p.blocks.code
 }
 
 // Loaded is what was loaded.
