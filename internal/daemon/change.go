@@ -37,7 +37,7 @@ type change struct {
 // attach carries out commands, for a stream where own is not nil.
 func (st *store) attach(specs []api.ProbeSpec, own *session) (api.ProbeList, error) {
 	come, list, err := st.apply(specs, own, nil)
-	list.Probes = st.describe(come)
+	list.Probes = st.came(come)
 	return list, err
 }
 

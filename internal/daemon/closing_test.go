@@ -192,3 +192,21 @@ func TestGoneWithTheDaemon(t *testing.T) {
 		}
 	}
 }
+
+// TestAttachedAsItStops: probes that the daemon's end takes away before their request is
+// answered were attached, and are told with their final counts.
+func TestAttachedAsItStops(t *testing.T) {
+	h := serveFake(t, nil)
+	come, _, err := h.s.probes.apply([]api.ProbeSpec{{Def: "p:a vfs_read"}, {Def: "p:b schedule"}}, nil, nil)
+	if err != nil || len(come) != 2 {
+		t.Fatal(come, err)
+	}
+	if !h.g.hit(t, 0, "schedule", 0, nil) {
+		t.Fatal("not hit")
+	}
+	h.stop()
+	ps := h.s.probes.came(come)
+	if len(ps) != 2 || ps[0].Name != "kprobes/a" || ps[1].Name != "kprobes/b" || ps[1].Addr == 0 || ps[1].Stats.Hits != 1 || ps[1].Armed {
+		t.Errorf("%+v", ps)
+	}
+}

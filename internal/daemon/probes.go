@@ -56,7 +56,7 @@ func (s *server) createProbes(w http.ResponseWriter, r *http.Request) error {
 	}
 	ps := func(yield func(api.Probe) bool) {
 		for part := range slices.Chunk(come, atOnce) {
-			for _, p := range s.probes.describe(part) {
+			for _, p := range s.probes.came(part) {
 				if !yield(p) {
 					return
 				}
@@ -185,6 +185,22 @@ func (st *store) described(as []*attached) iter.Seq[api.Probe] {
 			}
 		}
 	}
+}
+
+// came describes probes that a request has attached. One that has gone meanwhile, by
+// somebody else or with the daemon, is told as it was then: it was attached.
+func (st *store) came(as []*attached) []api.Probe {
+	out := make([]api.Probe, 0, len(as))
+	for _, a := range as {
+		a.mu.Lock()
+		if a.gone {
+			out = append(out, *a.last)
+		} else {
+			out = append(out, st.wire(a))
+		}
+		a.mu.Unlock()
+	}
+	return out
 }
 
 // describe describes probes, without those that have gone meanwhile.

@@ -142,7 +142,7 @@ func (st *store) attachObject(req api.AttachProgram) ([]api.Probe, error) {
 	}
 	come, _, err := st.apply(specs, nil, obj)
 	if err == nil {
-		return st.settle(st.describe(come)), nil
+		return st.settle(st.came(come)), nil
 	}
 	loaded.Close()
 	// The definition is ours: its columns say nothing to the client.

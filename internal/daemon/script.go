@@ -1,9 +1,11 @@
 package daemon
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -264,7 +266,7 @@ func (s *server) startScript(req *api.RunScript) (_ *runningScript, warnings []s
 // the script.
 func (rs *runningScript) start(who peer, stream uint64) api.Start {
 	st := rs.s.probes
-	ps := st.describe(st.those(rs.own.only))
+	ps := st.came(slices.SortedFunc(maps.Keys(rs.own.only), func(a, b *attached) int { return cmp.Compare(a.id, b.id) }))
 	rs.s.logAttached(slices.Values(ps), "uid", who.UID, "pid", who.PID)
 	rs.printer.Attached(rs.script.Attached())
 	idle := []api.ProgramInfo{}

@@ -37,6 +37,7 @@ type attached struct {
 
 	mu   sync.Mutex // held while the probe is described
 	gone bool       // it is no probe any more: what follows is being given back
+	last *api.Probe // what it was when it went; nil before
 	past former     // of before its filter was changed; guarded by mu, or changes, as what is on the guest
 
 	injector *injector // makes its function return; nil: nothing does
@@ -216,23 +217,9 @@ func (st *store) close() error {
 	st.closed.Store(true)
 	st.changes.Lock()
 	defer st.changes.Unlock()
-	err := st.forget(st.snapshot())
+	_, err := st.remove(st.snapshot())
 	st.hub.Close()
 	return err
-}
-
-// remove takes probes out and returns their final state; see forget. Callers hold
-// changes.
-func (st *store) remove(as []*attached) ([]api.Probe, error) {
-	out := st.describe(as)
-	err := st.forget(as)
-	if errors.Is(err, probe.ErrInHandler) {
-		return nil, err
-	}
-	for i, a := range as {
-		st.final(a, &out[i])
-	}
-	return out, err
 }
 
 // final makes what described a when it was attached its final state.
@@ -240,21 +227,21 @@ func (st *store) final(a *attached, p *api.Probe) {
 	p.Armed, p.Stats, p.InUse, p.Program, p.Override = false, st.stats(a), 0, a.wireProgram(), a.injector.wire()
 }
 
-// forget takes probes out. A probe whose text could not be restored is forgotten all the
-// same: the engine has logged it, and the error says so. Callers hold changes.
-func (st *store) forget(as []*attached) error {
+// remove takes probes out and returns their final state. A probe whose text could not be
+// restored is taken out all the same: the engine has logged it, and the error says so.
+// Callers hold changes.
+func (st *store) remove(as []*attached) ([]api.Probe, error) {
 	if len(as) == 0 {
-		return nil
+		return nil, nil
 	}
-	ofStreams := slices.DeleteFunc(slices.Clone(as), func(a *attached) bool { return a.stream == nil })
-	parting := st.describe(ofStreams)
+	out := st.describe(as)
 	err := st.unregister(as)
 	if errors.Is(err, probe.ErrInHandler) {
-		return err
+		return nil, err
 	}
-	for _, a := range as {
+	for i, a := range as {
 		a.mu.Lock()
-		a.gone = true // nobody else looks at it behind this
+		a.gone, a.last = true, &out[i] // nobody else looks at the rest behind this
 		a.mu.Unlock()
 	}
 	st.dropPrograms(as)
@@ -263,13 +250,19 @@ func (st *store) forget(as []*attached) error {
 		st.settleReturns(a)
 		a.source.Close()
 	}
-	for i, a := range ofStreams {
-		st.final(a, &parting[i])
-		a.stream.part(parting[i])
+	for i, a := range as {
+		p := out[i]
+		st.final(a, &p)
+		a.mu.Lock()
+		out[i] = p
+		a.mu.Unlock()
+		if a.stream != nil {
+			a.stream.part(p)
+		}
 	}
 	st.sync()
 	st.index.remove(as)
-	return err
+	return out, err
 }
 
 // sync waits until the events that were made before have reached the streams'
