@@ -37,6 +37,7 @@ var bySuffix = map[string]string{
 type profileFlags struct {
 	hz       int
 	duration time.Duration
+	count    uint64
 	names    []string
 	probes   probeFlags // of definitions
 	output   string
@@ -59,7 +60,7 @@ profile, stacks of hits are counted instead, and of a function's return also the
 since its entry (--value duration). A vCPU that waits with HLT counts as what it waits in;
 one that is stopped does not count.
 
-The profile ends with Ctrl-C, after --duration, or when the guest ends. What it is written
+The profile ends with Ctrl-C, after --duration, with --count, or when the guest ends. What it is written
 as --format says, or the name of the --output file:
 
   folded  a line for each stack, the task first, functions of the kernel with _[k] behind
@@ -84,6 +85,7 @@ and the number is told.`,
 		Flags: func(f *pflag.FlagSet) {
 			f.IntVar(&flags.hz, "hz", 99, "look `N` times a second, 1 to 1000")
 			f.DurationVarP(&flags.duration, "duration", "d", 0, "end after this `duration`")
+			f.Uint64VarP(&flags.count, "count", "c", 0, "end when `N` samples or hits were counted, or soon behind: it is looked at once a second")
 			f.StringArrayVarP(&flags.names, "probe", "p", nil, "stacks of the hits of this attached `PROBE`, a name, group or pattern as for detach; may be repeated")
 			f.StringVar(&flags.probes.filter, "filter", "", "of definitions: hits for which this `EXPRESSION` is true only, as for attach")
 			f.StringVar(&flags.probes.space, "space", "any", "of definitions: hits in this address space only: `CR3`, or any")
@@ -130,10 +132,12 @@ func (f *profileFlags) check(r *command.Run) error {
 		return command.Usagef("--hz is for samples: it cannot be used with probes, whose hits are counted")
 	case r.Given("duration") && f.duration <= 0:
 		return command.Usagef("--duration %v: not above 0", f.duration)
+	case r.Given("count") && f.count == 0:
+		return command.Usagef("--count 0: not above 0")
 	case f.rows < 0:
 		return command.Usagef("--rows %d: not a number from 0 on", f.rows)
-	case f.read != "" && (probes > 0 || r.Given("hz") || r.Given("duration")):
-		return command.Usagef("--read takes a profile that there is: it cannot be used with --hz, --duration or probes")
+	case f.read != "" && (probes > 0 || r.Given("hz") || r.Given("duration") || r.Given("count")):
+		return command.Usagef("--read takes a profile that there is: it cannot be used with --hz, --duration, --count or probes")
 	}
 	if f.output != "" && !r.Given("format") {
 		for suffix, format := range bySuffix {
@@ -191,12 +195,14 @@ func (f *profileFlags) take(ctx context.Context, r *command.Run, c *client.Clien
 	}
 	a := profileAnswer{Hz: req.Hz, Stacks: []api.Stack{}}
 	var shown progress
-	over := ctx
+	over, enough := context.WithCancel(ctx)
+	defer enough()
 	if f.duration > 0 {
 		var cancel context.CancelFunc
-		over, cancel = context.WithTimeout(ctx, f.duration)
+		over, cancel = context.WithTimeout(over, f.duration)
 		defer cancel()
 	}
+	ended := endInterrupted
 	end, err := follow(ctx, over, c, func(life context.Context) (*client.Stream, error) { return c.Profile(life, req) }, func(_ api.Record, s api.Start) error {
 		a.Start, shown = time.Now(), progress{Run: r, begun: time.Now()}
 		noteSkipped(r, s.Skipped)
@@ -211,6 +217,10 @@ func (f *profileFlags) take(ctx context.Context, r *command.Run, c *client.Clien
 		case api.RecordHeartbeat:
 			h, err := data[api.Heartbeat](rec)
 			shown.line(h)
+			if f.count > 0 && h.Delivered >= f.count {
+				ended = endCount
+				enough()
+			}
 			return err
 		}
 		return nil
@@ -220,7 +230,9 @@ func (f *profileFlags) take(ctx context.Context, r *command.Run, c *client.Clien
 		return inDefinition(err, r.Args)
 	}
 	if end.Reason == "" || end.Reason == api.EndAsked {
-		end.Reason = endInterrupted
+		if end.Reason = ended; errors.Is(over.Err(), context.DeadlineExceeded) {
+			end.Reason = endTimeout
+		}
 	}
 	noteEnd(r, end, "")
 	a.DurationNS, a.Reason, a.Counted, a.Lost, a.Probes = time.Since(a.Start).Nanoseconds(), end.Reason, end.Delivered, end.Lost, end.Probes
@@ -237,6 +249,8 @@ func (f *profileFlags) take(ctx context.Context, r *command.Run, c *client.Clien
 		enc := json.NewEncoder(f.out)
 		enc.SetEscapeHTML(false)
 		return enc.Encode(a)
+	case len(a.Stacks) == 0 && req.Hz > 0 && f.duration > 0 && f.duration < 3*time.Second/time.Duration(req.Hz):
+		return fmt.Errorf("%w: %v has hardly a sample at %d a second; take a longer --duration or more --hz", errNoSamples, f.duration, req.Hz)
 	case len(a.Stacks) == 0 && req.Hz > 0:
 		return fmt.Errorf("%w: no vCPU has run ('guestprobe guest status' says why)", errNoSamples)
 	case len(a.Stacks) == 0:
