@@ -19,6 +19,7 @@ const (
 	RecordWarning   RecordType = "warning"   // Warning: of a script
 	RecordHeartbeat RecordType = "heartbeat" // Heartbeat, when nothing else was sent for a while
 	RecordStack     RecordType = "stack"     // Stack: of a profile
+	RecordCounts    RecordType = "counts"    // Counted
 	RecordLost      RecordType = "lost"      // Lost: records are missing here
 	RecordEnd       RecordType = "end"       // last line: End; a stream without it was cut off
 )

@@ -43,6 +43,11 @@ func (c *Client) Profile(ctx context.Context, r api.StreamProfile) (*Stream, err
 	return c.stream(ctx, http.MethodPost, "/v1/profile", nil, r)
 }
 
+// Counts opens a stream of counts, a moment at once and then one every interval.
+func (c *Client) Counts(ctx context.Context, r api.StreamCounts) (*Stream, error) {
+	return c.stream(ctx, http.MethodPost, "/v1/counts", nil, r)
+}
+
 // EndStream asks the daemon to end an event stream, by its number in api.Start: its
 // probes are detached, and it sends what there is, and its end.
 func (c *Client) EndStream(ctx context.Context, stream uint64) error {

@@ -28,6 +28,7 @@ func TestOpenAPIBounds(t *testing.T) {
 		"after":       post("/v1/probes", `{"def":"p vfs_read","unsafe":true,"override":{"value":1,"after":%d}}`),
 		"seed":        post("/v1/probes", `{"def":"p vfs_read","unsafe":true,"override":{"value":1,"seed":%d}}`),
 		"mirrorStack": post("/v1/probes", `{"def":"p vfs_read","mirror":"do_fork","mirrorStack":%d}`),
+		"intervalMs":  post("/v1/counts", `{"names":["nope"],"intervalMs":%d}`),
 		"hz":          post("/v1/profile", `{"hz":%d}`),
 		"args items": func(n int) request {
 			return request{"POST", "/v1/guest/call", `{"symbol":"do_fork","args":[` + strings.TrimSuffix(strings.Repeat(`"0x1",`, n), ",") + `]}`}

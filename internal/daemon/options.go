@@ -60,17 +60,18 @@ type options struct {
 	logFile   string
 
 	// Fixed outside tests.
-	heartbeat time.Duration
-	endTime   time.Duration // of streams, see there
-	writeTime time.Duration
-	timeHits  bool // machine.Config.TimeHits
+	heartbeat   time.Duration
+	endTime     time.Duration // of streams, see there
+	timedAtMost int64         // of streams of counts, see there
+	writeTime   time.Duration
+	timeHits    bool // machine.Config.TimeHits
 }
 
 func defaultOptions() options {
 	return options{
 		vcpus: 1, maps: program.DefaultMemory, tick: machine.DefaultTick,
 		maxConns: 512, maxBodies: 64 << 20, bodyTime: 10 * time.Second, stallTime: 30 * time.Second,
-		gid: -1, readyFD: -1, logFormat: "text", heartbeat: 15 * time.Second, endTime: endTime, writeTime: writeTime,
+		gid: -1, readyFD: -1, logFormat: "text", heartbeat: 15 * time.Second, endTime: endTime, writeTime: writeTime, timedAtMost: timedAtMost,
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 
 // serveMachine starts a daemon with the built-in guest on a real machine, whose
 // kernel code runs handler stages, too. h.g is nil.
-func serveMachine(t *testing.T, vcpus int) *harness {
+func serveMachine(t *testing.T, vcpus int, change ...func(*options)) *harness {
 	t.Helper()
 	kvmtest.Require(t)
 	img, err := guest.ParseELF(builtin.ELF())
@@ -35,6 +35,9 @@ func serveMachine(t *testing.T, vcpus int) *harness {
 	})
 	o := defaultOptions()
 	o.vcpus = vcpus
+	for _, f := range change {
+		f(&o)
+	}
 	return newHarness(t).serve(machineGuest{Machine: m, source: func() (*debuginfo.Info, error) { return readImageSource(img) }}, o)
 }
 

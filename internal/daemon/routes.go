@@ -68,6 +68,7 @@ func routes() []route {
 		{http.MethodPost, "/v1/events", (*server).streamEvents, nil},
 		{http.MethodDelete, "/v1/events/{stream}", (*server).endStream, nil},
 		{http.MethodPost, "/v1/profile", (*server).streamProfile, nil},
+		{http.MethodPost, "/v1/counts", (*server).streamCounts, nil},
 		{http.MethodGet, "/v1/blacklist", (*server).getBlacklist, nil},
 		{http.MethodGet, "/v1/kprobes/enabled", (*server).getKnobs, nil},
 		{http.MethodPut, "/v1/kprobes/enabled", (*server).putKnobs, nil},
