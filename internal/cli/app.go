@@ -41,6 +41,7 @@ Data goes to standard output, remarks to standard error.
 			Example: `  guestprobe attach 'p:myread vfs_read fd=%di count=%dx:u64'
   guestprobe trace -c 10
   guestprobe detach myread`,
+			Files: []string{"socket", "core", "core-image"},
 			Sub: []command.Spec{
 				a.doctor(), a.attach(), a.apply(), a.detach(), a.enable(), a.disable(), a.filter(), a.list(), a.trace(), a.profile(), a.run(), a.scripts(), a.script(), a.stop(), a.tool(), a.stat(), a.maps(), a.symbols(), a.tasks(), a.disas(), a.vars(), a.regs(), a.mem(), a.bt(), a.pt(), a.gdb(), a.step(), a.next(), a.finish(), a.until(),
 				a.call(), a.guest(), a.arm(), a.disarm(), a.optimization(), a.blacklist(), a.demo(), a.analyze(), a.version(), a.bpf(),

@@ -29,6 +29,7 @@ flags are about every definition.`,
 		Example: `  guestprobe apply probes.txt
   guestprobe list --format defs | sed 's/^[^#]/!&/' | guestprobe apply`,
 		Args:  command.Between(0, 1, ""),
+		Files: []string{"file"},
 		Flags: func(f *pflag.FlagSet) { probes.add(f) },
 		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
 			name, in := "standard input", r.Stdin

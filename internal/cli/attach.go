@@ -181,7 +181,8 @@ there, an access outside of what it is to, code that is never executed) is a war
   guestprobe attach --args 8 'p:many many_args'
   guestprobe attach --mirror jdo_fork --mirror-stack 16 'p do_fork'
   guestprobe attach --unsafe --override -EINTR --probability 10 --times 5 'p:fail vfs_read'`,
-		Args: func([]string) error { return nil },
+		Args:  func([]string) error { return nil },
+		Files: []string{"program", "file"},
 		Flags: func(f *pflag.FlagSet) {
 			probes.add(f)
 			f.StringVar(&prog.file, "program", "", "attach the eBPF programs of this object `FILE`")

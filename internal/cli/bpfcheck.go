@@ -34,6 +34,7 @@ of the file config-RELEASE beside it. Exit status 1 says that a file cannot be l
   guestprobe bpf check *.bpf.o --kernel /boot/vmlinuz-6.1.0-48-cloud-amd64 --section 'kprobe/*,kretprobe/*'`,
 		Args:  command.Between(1, 1<<16, "at least one object file"),
 		Plain: true,
+		Files: []string{"kernel", "config"},
 		Flags: func(f *pflag.FlagSet) {
 			f.StringVar(&kernel, "kernel", "", "kernel of the guest that they are for, a `FILE`")
 			f.StringVar(&config, "config", "", "its configuration, a `FILE`")

@@ -43,7 +43,8 @@ With an offset or an address in the function, => marks the instruction. With --i
 the file is read instead of asking a daemon.`,
 		Example: `  guestprobe disas vfs_read
   guestprobe disas --image guest.elf --format json _start`,
-		Args: command.Between(1, 1, "say one function: FUNCTION[+OFFSET] or ADDRESS"),
+		Args:  command.Between(1, 1, "say one function: FUNCTION[+OFFSET] or ADDRESS"),
+		Files: []string{"image"},
 		Flags: func(f *pflag.FlagSet) {
 			f.StringVar(&image, "image", "", "read the ELF `FILE`, without a daemon")
 			f.BoolVarP(&lines, "lines", "l", false, "show the source of each instruction")

@@ -34,7 +34,8 @@ Any debugger that speaks the protocol may connect: 'target remote PATH' with the
 --print shows.`,
 		Example: `  guestprobe gdb --print
   guestprobe gdb --print vmlinux -- --nx`,
-		Args: command.Between(0, -1, ""),
+		Args:  command.Between(0, -1, ""),
+		Files: []string{"gdb"},
 		Flags: func(f *pflag.FlagSet) {
 			f.StringVar(&program, "gdb", program, "start this `program`")
 			f.BoolVar(&print, "print", print, "print the command instead of running it")
@@ -92,6 +93,15 @@ func debug(ctx context.Context, r *command.Run, program string, args []string) e
 	return nil
 }
 
+// monitored are the commands behind a debugger's "monitor". They run in the daemon, with its rights, and
+// whoever types them may have others: so they do nothing but ask the daemon.
+var monitored = []string{
+	"arm", "attach", "blacklist", "bt", "call", "detach", "disable", "disarm", "disas", "enable", "filter", "finish",
+	"guest console", "guest pause", "guest reset", "guest resume", "guest status", "guest text",
+	"list", "map dump", "map list", "mem", "next", "optimization", "profile", "pt", "regs", "run", "script", "scripts", "stat",
+	"step", "stop", "symbols", "tasks", "tool", "trace", "until", "vars", "version",
+}
+
 // Monitor does a line of commands that was typed behind a debugger's "monitor", as guestprobe does
 // them. It is for guestprobed.
 func Monitor(ctx context.Context, socket, line string, w io.Writer) error {
@@ -108,7 +118,7 @@ func Monitor(ctx context.Context, socket, line string, w io.Writer) error {
 		}
 		return os.Getenv(name)
 	}
-	status := Program().Run(ctx, command.Env{Args: args, Stdin: strings.NewReader(""), Stdout: w, Stderr: w, Getenv: env})
+	status := Program().Run(ctx, command.Env{Args: args, Stdin: strings.NewReader(""), Stdout: w, Stderr: w, Getenv: env, Only: monitored})
 	if ctx.Err() != nil {
 		return errors.New("it took too long: what waits for the guest waits in vain while the debugger has stopped it")
 	}

@@ -29,6 +29,7 @@ func (a *app) guest() command.Spec {
 		}
 		return c.Reset(ctx, api.ResetGuest{Paused: paused})
 	})
+	reset.Files = []string{"to"}
 	reset.Flags = func(f *pflag.FlagSet) {
 		f.BoolVar(&paused, "paused", false, "stop before the first instruction, or where the snapshot was taken")
 		f.StringVar(&to, "to", "", "make the guest what it was when 'guest save' wrote this `file`, with the probes of now")

@@ -82,6 +82,7 @@ and the number is told.`,
   guestprobe profile -d 1s --format folded 'p vfs_read'`,
 		Args:    command.Between(0, -1, ""),
 		Formats: []string{formatFolded, formatPprof, formatSVG, formatHTML},
+		Files:   []string{"file", "output", "read", "diff"},
 		Flags: func(f *pflag.FlagSet) {
 			f.IntVar(&flags.hz, "hz", 99, "look `N` times a second, 1 to 1000")
 			f.DurationVarP(&flags.duration, "duration", "d", 0, "end after this `duration`")

@@ -55,7 +55,8 @@ vm: events, and the reasons why vCPUs leave the guest.`,
   guestprobe run --interval 1s --duration 3s -e 'kprobe:vfs_* { @[func] = count(); }'
   guestprobe run --detach reads -e 'kprobe:vfs_read { @ = hist(arg2); }'
   guestprobe run -lv 'kprobe:vfs_*'`,
-		Args: command.Between(0, -1, ""),
+		Args:  command.Between(0, -1, ""),
+		Files: []string{"file", "output"},
 		Flags: func(f *pflag.FlagSet) {
 			f.StringVarP(&sf.req.Script, "execute", "e", "", "run this `SCRIPT`")
 			f.BoolVarP(&list, "list", "l", false, "list where probes may be; with -v also the types of arguments")
@@ -78,6 +79,9 @@ vm: events, and the reasons why vCPUs leave the guest.`,
 			if sf.req.Args = r.Args; !r.Given("execute") {
 				if len(r.Args) == 0 {
 					return command.Usagef("say what to run: -e SCRIPT, or FILE")
+				}
+				if r.Only != nil {
+					return command.Usagef("there are no files here: write -e SCRIPT")
 				}
 				if sf.req.Script, err = readScript(ctx, r, r.Args[0]); err != nil {
 					return err

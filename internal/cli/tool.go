@@ -26,7 +26,8 @@ after --duration, and prints its maps; --interval prints and clears them meanwhi
 		Example: `  guestprobe tool --list
   guestprobe tool funccount 'vfs_*' --duration 5s
   guestprobe tool slower vfs_read 100 -d 5s`,
-		Args: command.Between(0, -1, ""),
+		Args:  command.Between(0, -1, ""),
+		Files: []string{"output"},
 		Flags: func(f *pflag.FlagSet) {
 			f.BoolVarP(&list, "list", "l", false, "list the tools, or print the help of one")
 			f.BoolVar(&source, "source", false, "print the script of the tool")

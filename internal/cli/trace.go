@@ -63,8 +63,9 @@ Lost events and totals then go to standard error, and with --quiet header and to
 		Example: `  guestprobe trace 'p:myread vfs_read fd=%di count=%dx:u64'
   guestprobe trace --probe myread -c 10 --timeout 5s
   guestprobe trace -c 3 --format '{{.CPU}} {{.Symbol}} {{.Arg "fd"}}' 'p vfs_read fd=%di:s32'`,
-		Args: command.Between(0, -1, ""),
-		Row:  hitRow{},
+		Args:  command.Between(0, -1, ""),
+		Row:   hitRow{},
+		Files: []string{"file", "output"},
 		Flags: func(f *pflag.FlagSet) {
 			flags.add(f)
 			f.BoolVar(&flags.stay, "stay", false, "keep the probes attached when the trace ends")

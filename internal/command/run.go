@@ -99,13 +99,17 @@ func Process() Env {
 // running is one run of a program.
 type running struct {
 	Run
-	begun bool // the command line was understood
+	begun bool     // the command line was understood
+	files []string // the program's flags that are files
 }
 
 // Run runs the program once and returns the exit status.
 func (p Program) Run(ctx context.Context, env Env) int {
-	r := &running{Run: Run{Env: env, Format: formatTable, color: colorAuto}}
+	r := &running{Run: Run{Env: env, Format: formatTable, color: colorAuto}, files: p.Files}
 	root := p.root(r)
+	if env.Only != nil { // what shells ask for completion has no check of its own
+		env.Args = slices.DeleteFunc(slices.Clone(env.Args), func(a string) bool { return a == cobra.ShellCompRequestCmd || a == cobra.ShellCompNoDescRequestCmd })
+	}
 	root.SetArgs(hideDeletions(env.Args))
 	root.SetIn(env.Stdin)
 	root.SetOut(env.Stdout)
@@ -201,6 +205,22 @@ func (r *running) check(s *Spec) error {
 	}
 	r.begun = true
 	return nil
+}
+
+// allowed refuses commands and flags that are not for this user.
+func (r *running) allowed(c *cobra.Command, s *Spec) (err error) {
+	if r.Only == nil {
+		return nil
+	}
+	if name := strings.TrimPrefix(c.CommandPath(), c.Root().Name()+" "); !slices.Contains(r.Only, name) {
+		return Usagef("%s works with files or programs: it is for a shell, and cannot be used here", name)
+	}
+	c.Flags().Visit(func(f *pflag.Flag) {
+		if err == nil && (slices.Contains(s.Files, f.Name) || slices.Contains(r.files, f.Name)) {
+			err = Usagef("--%s: there are no files here: it is for a shell", f.Name)
+		}
+	})
+	return err
 }
 
 // judge says what an error of a command means.

@@ -17,6 +17,11 @@ type Env struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	Getenv         func(string) string
+
+	// Only says that the user is somebody else than whom the process runs for: there are only these
+	// commands, by their names behind the program's, and no flags and arguments that are files.
+	// nil: the user is who has started it.
+	Only []string
 }
 
 // Spec declares a command: what it takes, what it offers, and what it does.
@@ -40,6 +45,9 @@ type Spec struct {
 
 	// Flags declares the command's own flags; nil: none.
 	Flags func(*pflag.FlagSet)
+
+	// Files are the flags, of Flags or a program's Global, whose values are files, or programs to start.
+	Files []string
 
 	// Complete lists what the next argument may be, given those before it, for
 	// completion by shells. FlagComplete does it for flags, by name.
@@ -107,6 +115,11 @@ func (s Spec) command(p *running) *cobra.Command {
 	for _, sub := range s.Sub {
 		c.AddCommand(sub.command(p))
 	}
+	for _, flag := range s.Files {
+		if c.Flags().Lookup(flag) != nil { // else one of Global, whose shells' completion is that of files already
+			_ = c.MarkFlagFilename(flag)
+		}
+	}
 	c.ValidArgsFunction = completion(s.Complete)
 	for flag, complete := range s.FlagComplete {
 		// The flag is there: Flags has just declared it.
@@ -127,6 +140,9 @@ func (s Spec) command(p *running) *cobra.Command {
 			}
 		}
 		if err := p.check(&s); err != nil {
+			return err
+		}
+		if err := p.allowed(c, &s); err != nil {
 			return err
 		}
 		check := s.Args
