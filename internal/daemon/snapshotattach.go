@@ -3,6 +3,7 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/guestprobe/guestprobe/internal/api"
 )
@@ -139,19 +140,9 @@ func (s *server) fillMaps(of string, o *object, maps []savedMap) {
 			s.log.Warn("a map of the snapshot is not there any more", "of", of, "map", sm.Name)
 			continue
 		}
-		var had [][]byte
-		m.Each(func(key []byte, _ [][]byte) bool { had = append(had, append([]byte{}, key...)); return true })
-		for _, key := range had {
-			_ = m.Delete(key) // of an array nothing can be deleted, and all is written
-		}
-		for _, e := range sm.Entries {
-			if len(e) < 2 {
-				continue
-			}
-			if err := m.Update(e[0], e[1:], 0); err != nil {
-				s.log.Warn("what was in a map cannot be put back", "of", of, "map", sm.Name, "err", err)
-				break
-			}
+		sm.Entries = slices.DeleteFunc(sm.Entries, func(e [][]byte) bool { return len(e) < 2 })
+		if err := m.Restore(sm.Entries); err != nil {
+			s.log.Warn("what was in a map cannot be put back", "of", of, "map", sm.Name, "err", err)
 		}
 	}
 }

@@ -1,8 +1,10 @@
 package bpf
 
 import (
+	"bytes"
 	"errors"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"testing"
 )
@@ -186,5 +188,75 @@ func TestStacks(t *testing.T) {
 	}
 	if _, err := NewMap(MapSpec{Name: "s", Kind: StackTrace, KeySize: 4, ValueSize: 63, MaxEntries: 6}, 1, Heap{}); err == nil {
 		t.Error("a stack of 63 bytes")
+	}
+}
+
+// TestRestore: what Each tells of a map makes another one the same, whatever was in that.
+func TestRestore(t *testing.T) {
+	content := func(m *Map) (all [][][]byte) {
+		m.Each(func(key []byte, vals [][]byte) bool {
+			e := [][]byte{bytes.Clone(key)}
+			for _, v := range vals {
+				e = append(e, bytes.Clone(v))
+			}
+			all = append(all, e)
+			return true
+		})
+		return all
+	}
+	for _, kind := range []MapKind{Hash, PerCPUHash, LRUHash, Array, PerCPUArray, Queue, Stack, StackTrace} {
+		spec := MapSpec{Name: "m", Kind: kind, KeySize: 4, ValueSize: 16, MaxEntries: 6}
+		if kind == Queue || kind == Stack {
+			spec.KeySize = 0
+		}
+		maps := testMaps(t, Heap{}, spec, spec)
+		for i, m := range maps {
+			for n := range uint64(3 + i) {
+				vals := m.newValues()
+				for c, v := range vals {
+					copy(v, u64(1+n+10*uint64(i)+100*uint64(c)))
+				}
+				e := 0
+				switch kind {
+				case Queue, Stack:
+					e = m.push(vals[0], 0)
+				case StackTrace:
+					_, e = m.keepStack([]uint64{7 + n + 10*uint64(i)}, StackNear)
+				default:
+					if err := m.Update(u32(uint32(n+uint64(i))), vals, UpdateAny); err != nil {
+						t.Fatal(kind, err)
+					}
+				}
+				if e != 0 {
+					t.Fatal(kind, e)
+				}
+			}
+		}
+		want := content(maps[0])
+		if len(want) < 3 {
+			t.Fatalf("%s: %d entries", kind, len(want))
+		}
+		for _, m := range []*Map{maps[1], maps[0]} {
+			if err := m.Restore(want); err != nil {
+				t.Errorf("%s: %v", kind, err)
+			}
+			got := content(m)
+			byKey := func(a, b [][]byte) int { return bytes.Compare(a[0], b[0]) }
+			if kind != Queue && kind != Stack { // in any order
+				slices.SortStableFunc(got, byKey)
+				slices.SortStableFunc(want, byKey)
+			}
+			if !reflect.DeepEqual(got, want) {
+				t.Errorf("%s: %v, want %v", kind, got, want)
+			}
+		}
+		if kind == StackTrace {
+			if id, e := maps[1].keepStack([]uint64{7}, 0); e != 0 || !slices.ContainsFunc(want, func(x [][]byte) bool { return bytes.Equal(x[0], u32(uint32(id))) }) {
+				t.Errorf("the stack that was put back is not found: %d, %d", id, e)
+			}
+			if err := maps[1].Restore([][][]byte{{u32(8), make([]byte, 16)}}); err == nil {
+				t.Error("a stack without a place and without addresses")
+			}
+		}
 	}
 }

@@ -73,6 +73,22 @@ func (m *Map) keepStack(pcs []uint64, flags uint64) (id int, e int) {
 	return 0, errBusy
 }
 
+// putStack puts a stack in the place that it had in another map of the same size.
+func (m *Map) putStack(id int, stack []byte) int {
+	n := len(stack) / 8
+	for n > 0 && binary.LittleEndian.Uint64(stack[8*n-8:]) == 0 {
+		n--
+	}
+	if id >= m.entries || n == 0 {
+		return errInval
+	}
+	v := m.valueAt(id, 0)
+	copyShared(v, m.zero[:len(v)])
+	copyShared(v[:8*n], stack)
+	store64(m.area.Bytes, m.slotWord(id), uint64(hashOf(stack[:8*n]))<<32|uint64(n)<<8|stackThere)
+	return 0
+}
+
 // stackIs reports whether a stack has these addresses.
 func (m *Map) stackIs(id int, pcs []uint64) bool {
 	at := m.values + id*m.stride

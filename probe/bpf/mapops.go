@@ -1,9 +1,11 @@
 package bpf
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // Flags of Update (BPF_ANY and so on).
@@ -215,6 +217,59 @@ func (m *Map) Update(key []byte, vals [][]byte, flag uint64) error {
 		return m.fail(what, err)
 	}
 	return nil
+}
+
+// Restore makes the map what entries say: a key and its values each, as Each has told them of a map of
+// the same kind and size. No program may use the map meanwhile. What has no place ends it with an
+// error as Update's.
+func (m *Map) Restore(entries [][][]byte) error {
+	m.empty()
+	if m.spec.Kind == Stack { // what was put in first comes out last
+		entries = slices.Clone(entries)
+		slices.Reverse(entries)
+	}
+	for _, e := range entries {
+		if err := m.put(e[0], e[1:]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// put is Update of maps of all kinds that Each has something of.
+func (m *Map) put(key []byte, vals [][]byte) error {
+	if m.spec.Kind != Queue && m.spec.Kind != Stack && m.spec.Kind != StackTrace {
+		return m.Update(key, vals, UpdateAny)
+	}
+	const what = "put something back"
+	if len(vals) != 1 || len(vals[0]) != int(m.spec.ValueSize) {
+		return m.fail(what, fmt.Errorf("%d values: want one of %d bytes", len(vals), m.spec.ValueSize))
+	}
+	e := 0
+	if m.spec.Kind != StackTrace {
+		e = m.push(vals[0], UpdateAny)
+	} else if err := m.checkKey(what, key); err != nil {
+		return err
+	} else {
+		e = m.putStack(int(binary.LittleEndian.Uint32(key)), vals[0])
+	}
+	if err := mapError(e); err != nil {
+		return m.fail(what, err)
+	}
+	return nil
+}
+
+// empty takes everything out, but of an array, all of whose elements are always there.
+func (m *Map) empty() {
+	if m.spec.Kind == Queue || m.spec.Kind == Stack {
+		store64(m.area.Bytes, hdrCount, 0)
+		return
+	}
+	var had [][]byte
+	m.Each(func(key []byte, _ [][]byte) bool { had = append(had, bytes.Clone(key)); return true })
+	for _, key := range had {
+		_ = m.Delete(key) // ErrMapKind, of an array
+	}
 }
 
 // Delete removes key. Errors are ErrKeyNotFound, ErrMapBusy and ErrMapKind.
