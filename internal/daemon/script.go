@@ -66,8 +66,12 @@ type scriptRecords struct {
 	lost  uint64
 }
 
-// maxQueued bounds what waits for a script's goroutine, in bytes.
-const maxQueued = 16 << 20
+const (
+	// maxQueued bounds what waits for a script's goroutine, in bytes: at a script's end it is printed yet.
+	maxQueued = 4 << 20
+	// maxTaken is how many records are printed before it is looked at what else there is to do.
+	maxTaken = 1024
+)
 
 // Put implements program.Emitter.
 func (q *scriptRecords) Put(_ int, _ int64, data []byte) bool {
@@ -92,13 +96,23 @@ func (q *scriptRecords) Lose(_ int, n uint64) {
 	q.lost += n
 }
 
-// take returns what there is, and how much was lost in all.
-func (q *scriptRecords) take() ([][]byte, uint64) {
+// take returns the next records, at most maxTaken, and the one behind them, if any.
+func (q *scriptRecords) take() (records [][]byte, next []byte) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	records := q.queue
-	q.queue, q.bytes = nil, 0
-	return records, q.lost
+	records = q.queue[:min(len(q.queue), maxTaken)]
+	for _, r := range records {
+		q.bytes -= len(r)
+	}
+	if q.queue = q.queue[len(records):]; len(q.queue) == 0 {
+		q.queue = nil // what it was in may be given back
+		return records, nil
+	}
+	select {
+	case q.ready <- struct{}{}:
+	default:
+	}
+	return records, q.queue[0]
 }
 
 // scriptTarget is what a script knows of the guest.

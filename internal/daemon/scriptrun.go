@@ -29,6 +29,11 @@ func (rs *runningScript) run(ctx context.Context, heart <-chan time.Time) error 
 	defer tick.Stop()
 	for {
 		changed, gone := rs.s.guest.Changed(), rs.s.probes.changed()
+		select { // however much there is to print
+		case <-rs.asked:
+			return rs.finish(api.EndAsked, nil)
+		default:
+		}
 		if err := rs.print(); err != nil {
 			return err
 		}
@@ -139,11 +144,11 @@ func (rs *runningScript) tick(next []time.Time) time.Duration {
 	return wait
 }
 
-// print gives the records that are there to the printer.
+// print gives the next records to the printer.
 func (rs *runningScript) print() error {
-	records, _ := rs.records.take()
+	records, after := rs.records.take()
 	for i, data := range records {
-		var next []byte
+		next := after
 		if i+1 < len(records) {
 			next = records[i+1]
 		}
@@ -161,10 +166,21 @@ func (rs *runningScript) print() error {
 	return rs.gone
 }
 
+// printAll gives the printer the records that are there by now.
+func (rs *runningScript) printAll() error {
+	rs.records.mu.Lock()
+	rounds := len(rs.records.queue)/maxTaken + 1
+	rs.records.mu.Unlock()
+	for ; rounds > 0 && rs.gone == nil; rounds-- {
+		_ = rs.print() // rs.gone
+	}
+	return rs.gone
+}
+
 // printInterval prints all maps and clears them, behind the records that are there.
 func (rs *runningScript) printInterval() {
 	rs.s.probes.programs.Poll()
-	_ = rs.print() // run finds out what is wrong
+	_ = rs.printAll() // run finds out what is wrong
 	if err := rs.printer.TakeMaps(); err != nil {
 		rs.warn([]string{"clear maps: " + err.Error()})
 	}
@@ -244,7 +260,7 @@ func (rs *runningScript) finish(reason string, code *int64) error {
 	rs.obj.Settle(wait)
 	rs.s.endSession(rs.own) // calls that are under way return to return probes that are switched off, too
 	rs.s.probes.programs.Poll()
-	if err := rs.print(); err != nil {
+	if err := rs.printAll(); err != nil {
 		return err
 	}
 	if rs.ending != nil {
@@ -255,7 +271,7 @@ func (rs *runningScript) finish(reason string, code *int64) error {
 	}
 	rs.warn(rs.runAll(rs.script.End))
 	rs.s.probes.programs.Poll()
-	if err := rs.print(); err != nil {
+	if err := rs.printAll(); err != nil {
 		return err
 	}
 	rs.printer.PrintMaps()
