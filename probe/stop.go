@@ -75,12 +75,16 @@ func (c *cpu) armedAt(s State) *site {
 }
 
 // GoOn lets a vCPU go on that was stopped: it executes the instruction whose handlers have run,
-// and is where it was if there is none, because the probe was taken off or somebody has changed RIP. It is called
-// as Hit is.
+// and is where it was if there is none, because the probe was taken off or somebody has changed RIP. From the
+// middle of what a jump displaces, where steps have led it, it goes on in the copy: the guest would come to
+// an int3 there. It is called as Hit is.
 func (e *Engine) GoOn(cpu int, s State) Verdict {
 	c := &e.cpus[cpu]
 	if h, ok := c.take(s); ok {
 		return c.stopped(c.executeAt(s, h.site, h.chain, false, h.watch, h.at))
+	}
+	if c.armedAt(s) == nil {
+		c.punned(s, guest.GVA(s.Regs.RIP))
 	}
 	return Verdict{Action: Resume}
 }
@@ -119,6 +123,41 @@ func (e *Engine) Advance(cpu int, s State, code []byte) Verdict {
 	c.step = step{active: true, inPlace: true, at: at, missed: !ok, site: h.site, chain: h.chain, seq: h.seq}
 	c.held = held{}
 	return Verdict{Action: StepInPlace}
+}
+
+// Emulate does what Advance does where that needs neither the vCPU nor a handler, and reports whether it has; else
+// nothing has changed. Any thread may call it while the world is stopped.
+func (e *Engine) Emulate(cpu int, s State, code []byte) bool {
+	c := &e.cpus[cpu]
+	at := guest.GVA(s.Regs.RIP)
+	st, h := c.armedAt(s), c.held
+	switch {
+	case s.Regs.RFLAGS&insn.FlagTF != 0:
+		return false
+	case st == nil:
+		st = nobodys(at, s.CPL, code)
+	case h.site != st || h.at != at:
+		return false // its handlers have not run
+	}
+	if h.site == st {
+		for _, r := range h.chain {
+			if r.post != nil {
+				return false
+			}
+		}
+	}
+	if p := st.plan(); p.Kind != insn.Emulate || p.Shadow {
+		return false
+	}
+	before := *s.Regs
+	c.mem.root, c.mem.cpl, c.mem.err = s.Root, s.CPL, nil
+	if st.plan().Inst.Emulate(s.Regs.RIP, s.Regs, &c.mem) != nil || e.InSlot(guest.GVA(s.Regs.RIP)) {
+		*s.Regs = before // it raises an exception, or is a return that has handlers
+		return false
+	}
+	count(&c.counts.emulated)
+	c.held = held{}
+	return true
 }
 
 const opHlt = 0xf4 // SDM Vol. 2, HLT

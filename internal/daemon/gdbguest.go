@@ -108,9 +108,11 @@ func (d *debugged) Registers(cpu int, g *gdb.Registers, all bool) error {
 		})
 	}
 	return d.s.look(func(l *machine.Look) error {
-		r, err := l.General(cpu)
-		show(&r)
-		generalToGDB(g, &r)
+		r, y, err := l.General(cpu)
+		if err == nil {
+			show(&r)
+			atHandToGDB(g, &r, y)
+		}
 		return err
 	})
 }

@@ -14,18 +14,18 @@ func gdbOrder(r *probe.Regs) [16]*uint64 {
 	return [...]*uint64{&r.RAX, &r.RBX, &r.RCX, &r.RDX, &r.RSI, &r.RDI, &r.RBP, &r.RSP, &r.R8, &r.R9, &r.R10, &r.R11, &r.R12, &r.R13, &r.R14, &r.R15}
 }
 
-// generalToGDB gives a debugger the general registers of a vCPU, toGDB all of them.
-func generalToGDB(g *gdb.Registers, r *probe.Regs) {
+// atHandToGDB gives a debugger the registers of a vCPU that KVM need not be asked for, toGDB all of them.
+func atHandToGDB(g *gdb.Registers, r *probe.Regs, y *machine.System) {
 	for i, p := range gdbOrder(r) {
 		g.General[i] = *p
 	}
 	g.RIP, g.Flags = r.RIP, uint32(r.RFLAGS)
+	g.Segments = [...]uint16{y.CS.Selector, y.SS.Selector, y.DS.Selector, y.ES.Selector, y.FS.Selector, y.GS.Selector}
 }
 
 func toGDB(r *machine.Registers, v *machine.Vectors) (g gdb.Registers) {
-	generalToGDB(&g, &r.Regs)
 	y := &r.System
-	g.Segments = [...]uint16{y.CS.Selector, y.SS.Selector, y.DS.Selector, y.ES.Selector, y.FS.Selector, y.GS.Selector}
+	atHandToGDB(&g, &r.Regs, y)
 	g.FSBase, g.GSBase, g.KernelGSBase = y.FS.Base, y.GS.Base, r.KernelGS
 	g.CR0, g.CR2, g.CR3, g.CR4, g.CR8, g.EFER = y.CR0, y.CR2, y.CR3, y.CR4, y.CR8, y.EFER
 	g.DR, g.DR6, g.DR7 = r.Debug.DB, r.Debug.DR6, r.Debug.DR7

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/api"
@@ -158,10 +159,14 @@ func (d *debugged) tell(h gdbHit) bool {
 }
 
 // Wait implements gdb.Target.
-func (d *debugged) Wait(ctx context.Context) (gdb.Stop, error) {
+func (d *debugged) Wait(ctx context.Context, patience time.Duration) (gdb.Stop, error) {
 	if d.next != (gdb.Stop{}) {
 		d.cpu = d.next.CPU
 		return d.next, nil
+	}
+	var soon <-chan time.Time
+	if patience != 0 {
+		soon = time.After(patience)
 	}
 	for {
 		changed := d.g.Changed()
@@ -201,6 +206,8 @@ func (d *debugged) Wait(ctx context.Context) (gdb.Stop, error) {
 		}
 		select {
 		case <-changed:
+		case <-soon:
+			return gdb.Stop{Why: gdb.StillRunning}, nil
 		case <-ctx.Done():
 			if err := d.rest(); err != nil {
 				return gdb.Stop{}, err

@@ -7,8 +7,8 @@ import (
 	"fmt"
 )
 
-// registers returns all registers of the vCPU that packets are for, which stay what they are
-// until somebody changes one, or the guest goes on.
+// registers returns all registers of the vCPU that packets are for. Those that are not at hand are asked of KVM,
+// which takes its time: a run of p packets does it once.
 func (s *session) registers() (*Registers, error) {
 	if s.known != s.cpu {
 		s.known = nobody
@@ -20,37 +20,34 @@ func (s *session) registers() (*Registers, error) {
 	return &s.cache, nil
 }
 
-// changing is registers, for who is about to change them.
-func (s *session) changing() (*Registers, error) {
-	s.known = nobody // somebody else may have changed others
-	r, err := s.registers()
-	s.known = nobody
-	return r, err
-}
-
 // nobody is no vCPU.
 const nobody = -1
 
+// readAll is g. It has the registers that are at hand: a debugger asks for the others by p when it wants them
+// (GDB manual, E.2), and most stops are looked at and left without.
 func (s *session) readAll(context.Context, []byte) (string, error) {
-	r, err := s.registers()
-	if err != nil {
+	if err := s.t.Registers(s.cpu, &s.where, false); err != nil {
 		return "", err
 	}
 	s.raw = s.raw[:0]
-	for i := range s.regs {
-		s.raw = s.regs[i].get(s.raw, r)
+	for i := range s.regs[:numAtHand] {
+		s.raw = s.regs[i].get(s.raw, &s.where)
 	}
 	n := len(s.raw)
 	s.raw = hex.AppendEncode(s.raw, s.raw)
 	return string(s.raw[n:]), nil
 }
 
+// writeAll is G, with the registers that g has, or more of them.
 func (s *session) writeAll(_ context.Context, data []byte) (string, error) {
-	r, err := s.changing()
+	r, err := s.registers()
 	if err != nil {
 		return "", err
 	}
 	for i := range s.regs {
+		if len(data) == 0 && i >= numAtHand {
+			break
+		}
 		g := &s.regs[i]
 		b := make([]byte, g.size)
 		if len(data) < 2*g.size || !unhex(b, data[:2*g.size]) || !g.set(b, r) {
@@ -61,24 +58,30 @@ func (s *session) writeAll(_ context.Context, data []byte) (string, error) {
 	if len(data) > 0 {
 		return "", errBad
 	}
+	s.known = nobody
 	return "OK", s.t.SetRegisters(s.cpu, r)
 }
 
-// register returns the one of a number.
-func (s *session) register(b []byte) (*register, error) {
+// register returns the one of a number, and the number.
+func (s *session) register(b []byte) (*register, int, error) {
 	n, ok := number(b)
 	if !ok || n >= uint64(len(s.regs)) {
-		return nil, errBad
+		return nil, 0, errBad
 	}
-	return &s.regs[n], nil
+	return &s.regs[n], int(n), nil
 }
 
 func (s *session) readOne(_ context.Context, b []byte) (string, error) {
-	g, err := s.register(b)
+	g, n, err := s.register(b)
 	if err != nil {
 		return "", err
 	}
-	r, err := s.registers()
+	r := &s.where
+	if n < numAtHand {
+		err = s.t.Registers(s.cpu, r, false)
+	} else {
+		r, err = s.registers()
+	}
 	if err != nil {
 		return "", err
 	}
@@ -87,11 +90,11 @@ func (s *session) readOne(_ context.Context, b []byte) (string, error) {
 
 func (s *session) writeOne(_ context.Context, data []byte) (string, error) {
 	num, value, _ := bytes.Cut(data, []byte("="))
-	g, err := s.register(num)
+	g, _, err := s.register(num)
 	if err != nil {
 		return "", err
 	}
-	r, err := s.changing()
+	r, err := s.registers()
 	if err != nil {
 		return "", err
 	}
@@ -99,6 +102,7 @@ func (s *session) writeOne(_ context.Context, data []byte) (string, error) {
 	if !unhex(b, value) || !g.set(b, r) {
 		return "", errBad
 	}
+	s.known = nobody
 	return "OK", s.t.SetRegisters(s.cpu, r)
 }
 

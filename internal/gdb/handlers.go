@@ -39,7 +39,7 @@ var handlers = sync.OnceValue(func() []handler {
 		// Registers and memory.
 		{prefix: "g", exact: true, do: (*session).readAll},
 		{prefix: "G", do: (*session).writeAll},
-		{prefix: "p", do: (*session).readOne},
+		{prefix: "p", do: (*session).readOne, keeps: true},
 		{prefix: "P", do: (*session).writeOne},
 		{prefix: "m", do: (*session).readMemory},
 		{prefix: "M", do: (*session).writeHex},
@@ -118,7 +118,6 @@ func (s *session) monitor(_ context.Context, b []byte) (string, error) {
 		return "", errBad
 	}
 	w := console{s}
-	defer func() { s.known = nobody }() // whatever was done
 	if s.strange != "" {
 		fmt.Fprintln(w, s.strange)
 		s.strange = ""

@@ -64,9 +64,11 @@ type feature struct {
 
 var generalNames = strings.Fields("rax rbx rcx rdx rsi rdi rbp rsp r8 r9 r10 r11 r12 r13 r14 r15")
 
-// The numbers of registers that a stop reply has with it.
+// The numbers of registers that a stop reply has with it, and how many are at hand where a guest stands: general
+// registers, rip, eflags and segments.
 const (
 	numRBP, numRSP, numRIP = 6, 7, 16
+	numAtHand              = 24
 )
 
 func flagsType(id string, size int, bits string) string {

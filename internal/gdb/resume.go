@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -84,7 +83,6 @@ func (s *session) legacy(ctx context.Context, a Action) (string, error) {
 
 // proceed lets the guest go on, and returns where it has stopped.
 func (s *session) proceed(ctx context.Context, p plan) (string, error) {
-	s.known = nobody
 	stop, err := s.goes(ctx, p)
 	if err != nil {
 		return "", err
@@ -93,20 +91,29 @@ func (s *session) proceed(ctx context.Context, p plan) (string, error) {
 	return s.stopReply(stop)
 }
 
-// goes lets the guest go on until it stops, or the debugger wants it to, or is gone. One step is
-// over before anybody can want that.
+// briefly is how long a guest runs before somebody listens to the debugger, which has an interrupt to
+// send at most: most steps, and breakpoints that are hit again and again, are over before that.
+const briefly = time.Millisecond
+
+// goes lets the guest go on until it stops, or the debugger wants it to, or is gone.
 func (s *session) goes(ctx context.Context, p plan) (stop Stop, err error) {
 	step := slices.Contains(p.actions, Step)
-	if !step || p.hi > p.lo {
-		var end func()
+	begun, patience := time.Now(), briefly
+	hear := func() (end func()) {
+		patience = 0
 		ctx, end = s.hear(ctx)
-		defer end()
+		return end
 	}
 	for {
 		if err := s.t.Resume(p.actions); err != nil {
 			return stop, err
 		}
-		if stop, err = s.t.Wait(ctx); err != nil || !step || stop.Why != Stepped || p.hi <= p.lo {
+		stop, err = s.t.Wait(ctx, patience)
+		if err == nil && stop.Why == StillRunning {
+			defer hear()()
+			stop, err = s.t.Wait(ctx, 0)
+		}
+		if err != nil || !step || stop.Why != Stepped || p.hi <= p.lo {
 			return stop, err
 		}
 		if ctx.Err() != nil { // it did not stop for that: it steps on
@@ -118,6 +125,9 @@ func (s *session) goes(ctx context.Context, p plan) (stop Stop, err error) {
 		}
 		if rip := s.where.RIP; rip < p.lo || rip >= p.hi {
 			return stop, nil
+		}
+		if patience > 0 && time.Since(begun) > patience {
+			defer hear()()
 		}
 	}
 }
@@ -181,15 +191,15 @@ func (s *session) stopReply(stop Stop) (string, error) {
 		name := map[Kind]string{WatchWrite: "watch", WatchRead: "rwatch", WatchAccess: "awatch"}[stop.Kind]
 		reason = fmt.Sprintf("%s:%x;", name, stop.Addr)
 	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "T%02xthread:%x;core:%x;%s", signal, stop.CPU+1, stop.CPU, reason)
 	if err := s.t.Registers(stop.CPU, &s.where, false); err != nil {
 		return "", err
 	}
+	b := fmt.Appendf(s.raw[:0], "T%02xthread:%x;core:%x;%s", signal, stop.CPU+1, stop.CPU, reason)
 	for _, n := range [...]int{numRBP, numRSP, numRIP} {
-		fmt.Fprintf(&b, "%02x:%x;", n, s.regs[n].get(nil, &s.where))
+		b = fmt.Appendf(b, "%02x:%x;", n, s.regs[n].get(nil, &s.where))
 	}
-	return b.String(), nil
+	s.raw = b
+	return string(b), nil
 }
 
 // breakpoint is Z and z: "KIND,ADDRESS,LENGTH".

@@ -31,7 +31,7 @@ type session struct {
 	cpu   int // of g, m and the like
 	known int // whose registers are in cache, or nobody
 	cache Registers
-	where Registers // of the last stop, as far as a stop reply has them
+	where Registers // those at hand; not kept from one packet to the next
 	run   int       // of c and s; -1: all
 	last  Stop
 	files map[int][]byte
@@ -133,6 +133,9 @@ func (s *session) packet(ctx context.Context, data []byte) error {
 		if len(data) < len(h.prefix) || string(data[:len(h.prefix)]) != h.prefix || h.exact && len(data) > len(h.prefix) {
 			continue
 		}
+		if !h.keeps {
+			s.known = nobody // somebody else may have changed registers since, or this does
+		}
 		answer, err := h.do(s, ctx, data[len(h.prefix):])
 		if errors.Is(err, errDone) {
 			return errors.Join(s.reply(answer), err)
@@ -189,9 +192,11 @@ func (s *session) write(b []byte) error {
 	return s.out.Flush()
 }
 
-// handler answers packets that begin with a prefix; exact: that are it.
+// handler answers packets that begin with a prefix; exact: that are it; keeps: the registers that were read for the one
+// before are still those of the vCPU.
 type handler struct {
 	prefix string
 	exact  bool
+	keeps  bool
 	do     func(s *session, ctx context.Context, args []byte) (string, error)
 }

@@ -289,11 +289,18 @@ func TestDescription(t *testing.T) {
 	}
 }
 
-// TestAllRegisters: what g has, G gives back.
+// TestAllRegisters: what g has, G gives back, with other registers behind it or without.
 func TestAllRegisters(t *testing.T) {
 	f := newFake()
 	d := connect(t, f)
 	all := d.ask("g")
+	if want := 2 * (17*8 + 7*4); len(all) != want {
+		t.Errorf("g has %d digits, want %d", len(all), want)
+	}
+	d.is("G"+all+strings.Repeat("5a", 10), "OK") // and st0
+	if f.regs[0].X87[0] != [10]byte(bytes.Repeat([]byte{0x5a}, 10)) {
+		t.Errorf("st0 is %x", f.regs[0].X87[0])
+	}
 	want := strings.Replace(all, "8888888888888888", "0102030405060708", 1)
 	d.is("G"+want, "OK")
 	d.is("g", want)
@@ -302,6 +309,27 @@ func TestAllRegisters(t *testing.T) {
 	if f.regs[0].General[8] != 0x0807060504030201 {
 		t.Errorf("r8 is %#x", f.regs[0].General[8])
 	}
+}
+
+// TestReadOnce: a run of p packets asks for what is not at hand once, and never for what somebody has changed
+// in between.
+func TestReadOnce(t *testing.T) {
+	f := newFake()
+	d := connect(t, f)
+	f.asked = 0
+	for range 3 {
+		d.is("p18", "00000000000000000000") // st0
+		d.is("p3", "3333333333333333")
+	}
+	if f.asked != 1 {
+		t.Errorf("asked %d times", f.asked)
+	}
+	d.is("qC", "QC1")
+	f.regs[0].X87[0][0], f.regs[0].General[3] = 7, 7
+	d.is("p18", "07000000000000000000")
+	d.is("p3", "0700000000000000")
+	d.is("P18=01000000000000000000", "OK")
+	d.is("p18", "01000000000000000000")
 }
 
 // TestSlices: a document comes whole in parts, whatever their length.

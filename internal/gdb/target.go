@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"time"
 )
 
 // Target is a guest as a debugger sees it. Serve calls one method at a time. Between the
@@ -18,8 +19,8 @@ type Target interface {
 	CPUs() int
 	Describe(cpu int) string
 
-	// Registers reads the registers of a vCPU; without all, General, RIP and Flags are enough.
-	// SetRegisters writes those that differ.
+	// Registers reads the registers of a vCPU; without all, General, RIP, Flags and Segments are enough.
+	// SetRegisters writes those that differ, or none.
 	Registers(cpu int, r *Registers, all bool) error
 	SetRegisters(cpu int, r *Registers) error
 
@@ -35,8 +36,9 @@ type Target interface {
 	// Resume lets the guest go on, with for each vCPU what it does.
 	Resume(actions []Action) error
 
-	// Wait returns when the guest has stopped, which it makes it do when ctx ends.
-	Wait(ctx context.Context) (Stop, error)
+	// Wait returns when the guest has stopped, which it makes it do when ctx ends, or after a time
+	// that is not 0, which is StillRunning.
+	Wait(ctx context.Context, d time.Duration) (Stop, error)
 
 	// Monitor does what a line behind the debugger's "monitor" says, and writes what it has
 	// to say to w.
@@ -95,13 +97,14 @@ type Why uint8
 
 // The reasons.
 const (
-	Stopped    Why = iota // by Attach, Wait's context, or somebody else's command
-	Stepped               // an Action of Step is done
-	Breaking              // at a breakpoint
-	Watching              // at a watchpoint: Addr and Kind are its own
-	Crashed               // it cannot go on; what it was can be looked at
-	Exited                // it has ended, with Code
-	Terminated            // it is not there any more
+	Stopped      Why = iota // by Attach, Wait's context, or somebody else's command
+	Stepped                 // an Action of Step is done
+	Breaking                // at a breakpoint
+	Watching                // at a watchpoint: Addr and Kind are its own
+	Crashed                 // it cannot go on; what it was can be looked at
+	Exited                  // it has ended, with Code
+	Terminated              // it is not there any more
+	StillRunning            // it has not stopped yet
 )
 
 // Stop is why and where a guest has stopped.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 )
 
 // fakeTarget is two vCPUs that execute one byte of memory as one instruction: what is at the
@@ -24,6 +25,7 @@ type fakeTarget struct {
 	paused   bool  // by Detach
 	next     *Stop // what Wait returns at once
 	said     []string
+	asked    int // how often for all registers
 }
 
 var errNoMemory = errors.New("nothing is mapped there")
@@ -55,7 +57,12 @@ func (f *fakeTarget) CPUs() int { return len(f.regs) }
 
 func (f *fakeTarget) Describe(cpu int) string { return fmt.Sprintf("paused <%d>", cpu) }
 
-func (f *fakeTarget) Registers(cpu int, r *Registers, _ bool) error { *r = f.regs[cpu]; return nil }
+func (f *fakeTarget) Registers(cpu int, r *Registers, all bool) error {
+	if *r = f.regs[cpu]; all {
+		f.asked++
+	}
+	return nil
+}
 
 func (f *fakeTarget) SetRegisters(cpu int, r *Registers) error { f.regs[cpu] = *r; return nil }
 
@@ -99,7 +106,7 @@ func (f *fakeTarget) Resume(actions []Action) error {
 }
 
 // Wait executes: 64 instructions at most, then it waits for the interrupt.
-func (f *fakeTarget) Wait(ctx context.Context) (Stop, error) {
+func (f *fakeTarget) Wait(ctx context.Context, d time.Duration) (Stop, error) {
 	if f.next != nil {
 		return *f.next, nil
 	}
@@ -118,6 +125,10 @@ func (f *fakeTarget) Wait(ctx context.Context) (Stop, error) {
 				}
 			}
 		}
+	}
+	f.actions = nil
+	if d != 0 {
+		return Stop{Why: StillRunning}, nil
 	}
 	<-ctx.Done()
 	return Stop{CPU: 0}, nil

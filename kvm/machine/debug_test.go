@@ -222,6 +222,39 @@ func TestStopAndStep(t *testing.T) {
 	}
 }
 
+// TestGoOnInAJump: a vCPU that a step has led into what a jump displaces goes on in the copy there, without the
+// trap that the guest would come to.
+func TestGoOnInAJump(t *testing.T) {
+	m := newMachine(t, Config{Image: tinyGuest(t, loop, nil, tinySym{"loop", tinyText, uint64(len(loop))}), VCPUs: 1, Memory: 16 << 20, Tick: -1})
+	e, ctx := m.Engine(), patience.Of(t)
+	stopAt := &probe.Kprobe{Name: "stop", Addr: tinyText + 0x0e, Pre: func(c *probe.Context) int { c.Stop(); return 0 }}
+	if cannotStop(t, m, e.Register(stopAt)) {
+		return
+	}
+	if err := e.Optimize(); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	awaitStops(t, m, 1)
+	for range 10 {
+		if did, err := m.Step(ctx, 0, 1); did != 1 || err != nil {
+			t.Fatal(did, err)
+		}
+		before := m.Stats()
+		if err := m.Continue(0); err != nil {
+			t.Fatal(err)
+		}
+		if s := awaitStops(t, m, 1); s[0].RIP != tinyText+0x0e {
+			t.Fatalf("%+v", s)
+		}
+		if n := m.Stats().VCPUs[0].TrapExits - before.VCPUs[0].TrapExits; n != 1 {
+			t.Errorf("%d traps to the next stop, want 1", n)
+		}
+	}
+}
+
 // TestTwoStops: two vCPUs are stopped at one time, are stepped one by one, and one goes on while the other does not;
 // a stop of all takes the other along.
 func TestTwoStops(t *testing.T) {

@@ -37,7 +37,7 @@ type Registers struct {
 	Live   guest.GVA
 	Inside bool
 
-	System   kvm.Sregs
+	System   System
 	KernelGS uint64 // the MSR that swapgs exchanges GS.Base with
 	Debug    kvm.DebugRegs
 	XCR0     uint64 // 0: the host does not say
@@ -45,6 +45,9 @@ type Registers struct {
 
 // Segment is a segment register with its hidden part, as Registers.System has them.
 type Segment = kvm.Segment
+
+// System are the segment, control and table registers of a vCPU.
+type System = kvm.Sregs
 
 // NumVCPU returns the number of vCPUs.
 func (l *Look) NumVCPU() int { return len(l.m.vcpus) }
@@ -66,16 +69,16 @@ func (l *Look) vcpu(cpu int) (*vcpu, error) {
 	return l.m.vcpus[cpu], nil
 }
 
-// General returns the general registers of a vCPU, as Registers does, which asks KVM for the others.
-// Errors are ErrNoVCPU.
-func (l *Look) General(cpu int) (r probe.Regs, err error) {
+// General returns the general and the system registers of a vCPU, as Registers does, which asks KVM for the
+// others. The system registers are not to be written to. Errors are ErrNoVCPU.
+func (l *Look) General(cpu int) (r probe.Regs, system *System, err error) {
 	v, err := l.vcpu(cpu)
 	if err != nil {
-		return r, err
+		return r, nil, err
 	}
 	r = *v.regs
 	r.RIP = uint64(l.m.engine.Home(guest.GVA(r.RIP)))
-	return r, nil
+	return r, v.sregs, nil
 }
 
 // Registers returns the registers of a vCPU. Errors are ErrNoVCPU and those of KVM.

@@ -135,25 +135,13 @@ func (m *Machine) Step(ctx context.Context, cpu, n int) (int, error) {
 		return 0, fmt.Errorf("vcpu %d of %d: %w", cpu, len(m.vcpus), ErrNoVCPU)
 	}
 	v := m.vcpus[cpu]
+	if n == 1 && ctx.Err() == nil && m.stepHere(v) {
+		return 1, nil
+	}
 	r := &steps{n: n, ctx: ctx, done: make(chan struct{})}
 	m.mu.Lock()
-	err := error(nil)
-	switch {
-	case m.phase == PhaseClosed:
-		err = ErrClosed
-	case m.phase == PhaseExited || m.phase == PhaseCrashed:
-		err = ErrNotRunnable
-	case v.steps != nil:
-		err = ErrBusyStepping
-	case !v.resting || m.phase == PhaseRunning && v.stop == nil:
-		err = fmt.Errorf("vcpu %d: %w", cpu, ErrNotStopped)
-	case v.activity == VCPUIdle || v.activity == VCPUHalted:
-		err = fmt.Errorf("vcpu %d: %w", cpu, ErrHalted)
-	case !v.between:
-		err = fmt.Errorf("vcpu %d: %w", cpu, ErrNotStopped)
-	case m.engine.InSlot(guest.GVA(v.regs.RIP)):
-		err = fmt.Errorf("vcpu %d: %w", cpu, ErrInEngine)
-	default:
+	err := v.steppable()
+	if err == nil {
 		v.steps = r
 		m.wakeAll()
 	}
@@ -163,6 +151,64 @@ func (m *Machine) Step(ctx context.Context, cpu, n int) (int, error) {
 	}
 	<-r.done
 	return r.did, r.err
+}
+
+// steppable returns why a vCPU cannot be stepped, or nil. Precondition: m.mu held.
+func (v *vcpu) steppable() error {
+	err := error(nil)
+	switch m := v.m; {
+	case m.phase == PhaseClosed:
+		return ErrClosed
+	case m.phase == PhaseExited || m.phase == PhaseCrashed:
+		return ErrNotRunnable
+	case v.steps != nil:
+		return ErrBusyStepping
+	case !v.resting || m.phase == PhaseRunning && v.stop == nil:
+		err = ErrNotStopped
+	case v.activity == VCPUIdle || v.activity == VCPUHalted:
+		err = ErrHalted
+	case !v.between:
+		err = ErrNotStopped
+	case m.engine.InSlot(guest.GVA(v.regs.RIP)):
+		err = ErrInEngine
+	default:
+		return nil
+	}
+	return fmt.Errorf("vcpu %d: %w", v.id, err)
+}
+
+// stepHere executes the instruction at which a vCPU rests on the caller's thread, and reports whether it has: where that
+// takes neither the vCPU nor a handler. The vCPU's thread would have to be woken, and to wake the caller, which takes
+// several times as long as all else.
+func (m *Machine) stepHere(v *vcpu) (done bool) {
+	// An error is for who has the vCPU's thread do it.
+	_ = m.stopWorld(nil, func() error {
+		m.mu.Lock()
+		err := v.steppable()
+		m.mu.Unlock()
+		if err != nil {
+			return err
+		}
+		s := v.state()
+		code := make([]byte, insn.MaxLen)
+		n := m.ownCode(s.Root, guest.GVA(s.Regs.RIP), code)
+		if done = m.engine.Emulate(v.id, s, code[:n]); !done {
+			return nil
+		}
+		v.kvm.SetRegsDirty()
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		v.stepped()
+		return nil
+	})
+	return done
+}
+
+// stepped notes that a vCPU has been stepped. Precondition: m.mu held.
+func (v *vcpu) stepped() {
+	if v.m.phase == PhaseRunning || v.stop != nil {
+		v.stop = v.newStop(nil)
+	}
 }
 
 // ErrBusyStepping: somebody else has the vCPU step.
@@ -207,9 +253,7 @@ func (v *vcpu) served() bool {
 	v.parked, v.halting, v.haltAll = true, false, false
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.phase == PhaseRunning || v.stop != nil {
-		v.stop = v.newStop(nil)
-	}
+	v.stepped()
 	v.steps = nil
 	// It rests again, before anybody is told.
 	v.resting, v.between, v.activity = true, true, VCPUStopped
