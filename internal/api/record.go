@@ -21,6 +21,7 @@ const (
 	RecordStack     RecordType = "stack"     // Stack: of a profile
 	RecordCounts    RecordType = "counts"    // Counted
 	RecordLost      RecordType = "lost"      // Lost: records are missing here
+	RecordMap       RecordType = "map"       // MapSample: no daemon sends it, 'guestprobe trace --map' puts it between the others
 	RecordEnd       RecordType = "end"       // last line: End; a stream without it was cut off
 )
 
@@ -180,6 +181,20 @@ type Heartbeat struct {
 type Lost struct {
 	Lost  uint64 `json:"lost"`  // since the last such record
 	Total uint64 `json:"total"` // in this stream
+}
+
+// MapSample is what 'guestprobe trace --map' has seen in a map, at a time of its own.
+type MapSample struct {
+	TimeNS int64      `json:"timeNs"` // as in Hit
+	Map    string     `json:"map"`
+	Values []MapCount `json:"values"`         // of the keys with numbers
+	Left   int        `json:"left,omitempty"` // keys that were left out, because they are too many
+}
+
+// MapCount is the number at a key of a map: of one for each vCPU their sum.
+type MapCount struct {
+	Key   string `json:"key"`
+	Value int64  `json:"value"`
 }
 
 // Reasons in End.

@@ -63,6 +63,7 @@ func badUsage() (rows [][3]string) {
 	add("2", "--limit|not a number", "symbols|--limit|-1", "symbols|--limit|0", "symbols|--limit|x")
 	add("2", `--kind "[^"]*": not func, data or other`, "symbols|--kind|x", "symbols|--kind|", "symbols|--kind|FUNC")
 	add("2", `--time "x": it is boot, relative or wall`, "trace|--time|x|p f")
+	add("2", "--map-every", "trace|--map-every|1ms|p f", "trace|--map-every|x|p f")
 	add("2", `--rule "x": not kernel, ours or both`, "analyze|--rule|x|f")
 	add("2", `--backend "x": not interp or guest`, "bpf|exec|--backend|x")
 	add("2", `completion has no command "nosuch"`, "completion|nosuch", "completion|nosuch|--nosuch")

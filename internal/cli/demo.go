@@ -12,6 +12,7 @@ import (
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/internal/timeline"
 )
 
 // What the demo shows.
@@ -110,7 +111,11 @@ func (d *demo) trace(ctx context.Context, c *client.Client) (during api.Text, er
 		return during, err
 	}
 	defer s.Close()
-	lines, stream := &liner{clock: clockBoot, color: d.Colors(d.Stdout)}, uint64(0)
+	lines, err := timeline.NewLines("", d.Colors(d.Stdout))
+	if err != nil {
+		return during, err
+	}
+	stream := uint64(0)
 	shown, done := uint64(0), false
 	for {
 		r, err := s.Next()
@@ -136,8 +141,8 @@ func (d *demo) trace(ctx context.Context, c *client.Client) (during api.Text, er
 				shows[p.Name] = &demoShow{left: demoProbes[i].shown, post: p.Post, open: map[int]bool{}}
 			}
 			stream = st.Stream
-			lines.start(st)
-			if err := d.Print("%s", traceHeader); err != nil {
+			lines.Start(st)
+			if err := d.Print("%s", timeline.Header); err != nil {
 				return during, err
 			}
 		case api.RecordHit:
@@ -150,7 +155,7 @@ func (d *demo) trace(ctx context.Context, c *client.Client) (during api.Text, er
 				continue
 			}
 			h.Regs = someRegs(h)
-			if err := d.Print("%s", lines.line(h)); err != nil {
+			if err := d.Print("%s", lines.Line(h)); err != nil {
 				return during, err
 			}
 			shown++
@@ -177,7 +182,7 @@ func (d *demo) trace(ctx context.Context, c *client.Client) (during api.Text, er
 				return during, errors.New("the stream ended before the demo did")
 			}
 			end.Unshown = end.Delivered - shown
-			_, err = io.WriteString(d.Stdout, totals(end))
+			_, err = io.WriteString(d.Stdout, timeline.Totals(end))
 			return during, err
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/internal/timeline"
 )
 
 func (a *app) guest() command.Spec {
@@ -106,7 +107,7 @@ func printGuest(r *command.Run, g api.Guest) error {
 	}
 	for _, c := range g.CPUs {
 		if c.Stop != nil {
-			if err := r.Print("%s\n", command.Clean(stopText(*c.Stop))); err != nil {
+			if err := r.Print("%s\n", command.Clean(timeline.StopText(*c.Stop))); err != nil {
 				return err
 			}
 		}

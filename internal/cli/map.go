@@ -16,6 +16,7 @@ import (
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/internal/timeline"
 )
 
 func (a *app) maps() command.Spec {
@@ -156,7 +157,7 @@ func printEntries(r *command.Run, d api.MapDump) error {
 	for _, e := range d.Values {
 		key := cell(e.Key, e.KeyData)
 		for _, f := range e.Stack {
-			rows = append(rows, []string{key, frameText(f)})
+			rows = append(rows, []string{key, timeline.FrameText(f)})
 			key = ""
 		}
 		if e.Stack != nil {

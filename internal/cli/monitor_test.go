@@ -27,7 +27,7 @@ func commands(name string, s *command.Spec, f func(string, *command.Spec)) {
 // TestMonitored: behind a debugger's "monitor" is each command or it is one that works with files and programs of
 // where it runs; and each flag that is one is known as such.
 func TestMonitored(t *testing.T) {
-	local := []string{"analyze", "apply", "bpf check", "bpf exec", "demo", "doctor", "gdb", "guest save"}
+	local := []string{"analyze", "apply", "bpf check", "bpf exec", "convert", "demo", "doctor", "gdb", "guest save"}
 	p := Program()
 	var seen []string
 	named := regexp.MustCompile("`(?i:file|path|program|PATH=COPY|directory|folder)`")
@@ -82,6 +82,7 @@ func TestMonitorHasNoFiles(t *testing.T) {
 		"run -":                                              "there are no files here",
 		"run -e 'BEGIN { }' -o " + made:                      "--output: there are no files here",
 		"run -e 'BEGIN { }' --output=" + made:                "--output: there are no files here",
+		"trace --format ftrace -c 1":                         "--format ftrace: there are no files here",
 		"trace -o " + made:                                   "--output: there are no files here",
 		"tool --output " + made + " opensnoop":               "--output: there are no files here",
 		"profile --read " + secret:                           "--read: there are no files here",

@@ -118,6 +118,7 @@ func runScripts(t *testing.T, dir string, vars map[string]string) {
 			"stranger": cmdStranger,
 			"await":    cmdAwait,
 			"closes":   cmdCloses,
+			"drawn":    cmdDrawn,
 			"same":     cmdSame,
 			"offline":  cmdOffline,
 		},

@@ -15,6 +15,7 @@ import (
 	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/files"
+	"github.com/guestprobe/guestprobe/internal/timeline"
 )
 
 // scriptFlags are those of commands that run a script.
@@ -164,7 +165,7 @@ func printScript(ctx, over context.Context, r *command.Run, c *client.Client, ou
 			if r.WantsJSON() {
 				return json.NewEncoder(out).Encode(rec)
 			}
-			r.Note("%s", command.Clean(stopText(x)))
+			r.Note("%s", command.Clean(timeline.StopText(x)))
 		case api.RecordLost:
 			l, err := data[api.Lost](rec)
 			r.Note("Lost %d events", l.Lost)

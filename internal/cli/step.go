@@ -89,15 +89,6 @@ func (a *app) until() command.Spec {
 	return s
 }
 
-// stopText says that a probe has stopped a vCPU.
-func stopText(x api.Stop) string {
-	who := fmt.Sprintf("vCPU %d is", x.CPU)
-	if x.All {
-		who = fmt.Sprintf("All vCPUs are stopped: vCPU %d is", x.CPU)
-	}
-	return fmt.Sprintf("%s stopped at %s, by %s, since %s", who, at(x.RIP, x.Symbol), x.Probe, x.Since.Local().Format(wallForm))
-}
-
 func printStepped(r *command.Run, s api.Stepped) error {
 	if !s.Reached {
 		r.Note("It has stopped before it came there.")

@@ -1,12 +1,12 @@
 package cli
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -17,6 +17,7 @@ import (
 	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/files"
+	"github.com/guestprobe/guestprobe/internal/timeline"
 )
 
 // traceFlags are those of trace.
@@ -29,6 +30,8 @@ type traceFlags struct {
 	output  string
 	clock   string
 	quiet   bool
+	maps    []string
+	every   time.Duration
 }
 
 func (a *app) trace() command.Spec {
@@ -57,15 +60,21 @@ its counts. --format json prints the records of the stream, one per line; the la
 one is an end with the same totals, and reason interrupted, count or timeout where
 it is the trace that has ended the stream, or cut_off where the daemon sent no end, or
 not within 30 seconds: the totals are then of what was shown, and the exit status is 1.
+'guestprobe report' and 'guestprobe convert' read these records later.
+
+` + timelineHelp + ` A file's
+name says the format, too, where --format does not: .pftrace, .dat, .chrome.json, .ndjson.
+--map puts the numbers of a map beside the hits, looked at every 100 ms (--map-every).
 
 ` + templateHelp + ` {{.Arg "NAME"}} is an argument's text.
 Lost events and totals then go to standard error, and with --quiet header and totals nowhere.`,
 		Example: `  guestprobe trace 'p:myread vfs_read fd=%di count=%dx:u64'
   guestprobe trace --probe myread -c 10 --timeout 5s
   guestprobe trace -c 3 --format '{{.CPU}} {{.Symbol}} {{.Arg "fd"}}' 'p vfs_read fd=%di:s32'`,
-		Args:  command.Between(0, -1, ""),
-		Row:   hitRow{},
-		Files: []string{"file", "output"},
+		Args:    command.Between(0, -1, ""),
+		Formats: timeline.Formats,
+		Row:     hitRow{},
+		Files:   []string{"file", "output"},
 		Flags: func(f *pflag.FlagSet) {
 			flags.add(f)
 			f.BoolVar(&flags.stay, "stay", false, "keep the probes attached when the trace ends")
@@ -74,33 +83,106 @@ Lost events and totals then go to standard error, and with --quiet header and to
 			f.DurationVar(&flags.timeout, "timeout", 0, "end after this `duration`; exit status 124 if --count was not reached")
 			f.StringVarP(&flags.output, "output", "o", "", "write to this `file` instead of standard output")
 			f.BoolVarP(&flags.quiet, "quiet", "q", false, "without ftrace's header, and without the totals")
-			f.StringVar(&flags.clock, "time", clockBoot, "`what` times are: boot, relative or wall; see above")
+			f.StringVar(&flags.clock, "time", timeline.ClockBoot, "`what` times are: boot, relative or wall; see above")
+			f.StringArrayVar(&flags.maps, "map", nil, "counters from this `MAP` of an attached program, a number or a name of 'guestprobe map list'; may be repeated")
+			f.DurationVar(&flags.every, "map-every", 100*time.Millisecond, "look at maps each `duration`")
 		},
-		FlagComplete: map[string]command.Completion{"probe": a.completeProbes()},
+		FlagComplete: map[string]command.Completion{"probe": a.completeProbes(), "map": a.completeMaps()},
 		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
-			if len(r.Args) > 0 && len(flags.names) > 0 {
-				return command.Usagef("--probe is for attached probes: it cannot be used with definitions")
-			}
-			if flags.quiet && r.WantsJSON() {
-				return command.Usagef("--quiet and --format json: say one of them")
-			}
-			if r.Tabled() {
-				return command.Usagef("--format 'table ...': hits are printed as they come, not in columns; leave out the word")
+			if err := flags.check(r); err != nil {
+				return err
 			}
 			return trace(ctx, r, c, &flags)
 		}),
 	}
 }
 
-// trace shows hits until there is a reason to stop.
-func trace(ctx context.Context, run *command.Run, c *client.Client, flags *traceFlags) (err error) {
-	if run.Given("timeout") && flags.timeout <= 0 {
-		return command.Usagef("--timeout %v: not above 0", flags.timeout)
+// Forms of output that all commands have.
+const (
+	formatTable = "table"
+	formatJSON  = "json"
+)
+
+// timelineHelp says what the forms of timelines are.
+const timelineHelp = `--format perfetto writes what Perfetto opens (ui.perfetto.dev), chrome the JSON that it,
+chrome://tracing and speedscope open, ftrace a trace.dat for trace-cmd and kernelshark. In
+the first two each hit is on the track of its task, a return as a slice since the
+function's entry, and on the track of its vCPU. The three are whole when the trace has
+ended, also by Ctrl-C, or by the daemon's end.`
+
+// check refuses what does not go together, and finds the form of the output.
+func (f *traceFlags) check(r *command.Run) error {
+	if form := timeline.FormatOf(f.output); form != "" && !r.Given("format") {
+		r.Format = form
 	}
-	lines, err := newLiner(flags.clock)
-	if err != nil {
+	text := r.Format == formatTable || r.Templated()
+	switch {
+	case len(r.Args) > 0 && len(f.names) > 0:
+		return command.Usagef("--probe is for attached probes: it cannot be used with definitions")
+	case f.quiet && !text:
+		return command.Usagef("--quiet and --format %s: say one of them", r.Format)
+	case r.Tabled():
+		return command.Usagef("--format 'table ...': hits are printed as they come, not in columns; leave out the word")
+	case r.Given("timeout") && f.timeout <= 0:
+		return command.Usagef("--timeout %v: not above 0", f.timeout)
+	case len(f.maps) > 0 && text:
+		return command.Usagef("--map: text has no counters; --format json, %s have", strings.Join(timeline.Formats, ", "))
+	case r.Format == timeline.Ftrace && r.Only != nil:
+		return command.Usagef("--format ftrace: there are no files here, in which it is gathered")
+	case f.every < minMapEvery:
+		return command.Usagef("--map-every %v: not %v or more", f.every, minMapEvery)
+	}
+	if err := clockFits(r, f.clock); err != nil {
 		return err
 	}
+	return notForTerminal(r, f.output)
+}
+
+// clockFits refuses a --time that is none, or that the form of the output has not.
+func clockFits(r *command.Run, clock string) error {
+	if _, err := timeline.NewLines(clock, false); err != nil {
+		return command.Usagef("--time %q: %w", clock, err)
+	}
+	if r.Given("time") && slices.Contains(timeline.Formats, r.Format) {
+		return command.Usagef("--time and --format %s: times of lines of text can be chosen, others are since the guest's boot", r.Format)
+	}
+	return nil
+}
+
+// notForTerminal refuses to write bytes that are no text to a terminal.
+func notForTerminal(r *command.Run, output string) error {
+	if output == "" && timeline.Binary(r.Format) && command.Terminal(r.Stdout) {
+		return command.Usagef("--format %s is not for a terminal: say --output FILE", r.Format)
+	}
+	return nil
+}
+
+// writer returns what writes the trace to out.
+func (f *traceFlags) writer(r *command.Run, out io.Writer) (timeline.Writer, error) {
+	o := timeline.TextOptions{Clock: f.clock, Color: r.Colors(out), Totals: !f.quiet}
+	switch {
+	case r.Templated():
+		o.Hit = func(h *api.Hit) error { return r.Row(out, hitRow{*h}) }
+		out = r.Stderr // for what is no hit
+	case r.Format == formatTable:
+		o.Header = r.Headings() && !f.quiet
+	}
+	return traceWriter(r.Format, out, o, r.Templated())
+}
+
+// traceWriter returns a writer of a form of traces.
+func traceWriter(format string, out io.Writer, o timeline.TextOptions, templated bool) (timeline.Writer, error) {
+	switch {
+	case templated, format == formatTable:
+		return timeline.NewText(out, o)
+	case format == formatJSON:
+		return timeline.NewNDJSON(out), nil
+	}
+	return timeline.New(format, out)
+}
+
+// trace shows hits until there is a reason to stop.
+func trace(ctx context.Context, run *command.Run, c *client.Client, flags *traceFlags) (err error) {
 	defs := run.Args
 	out := run.Stdout
 	if flags.output != "" {
@@ -123,8 +205,18 @@ func trace(ctx context.Context, run *command.Run, c *client.Client, flags *trace
 	if err != nil {
 		return err
 	}
-	lines.color = run.Colors(out)
-	t := &tracer{Run: run, out: out, lines: lines, quiet: flags.quiet, count: flags.count, left: flags.count, post: map[uint64]bool{}}
+	w, err := flags.writer(run, out)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.Close()) }()
+	t := &tracer{Run: run, w: w, count: flags.count, left: flags.count, post: map[uint64]bool{}}
+	if len(flags.maps) > 0 {
+		if t.maps, err = sampleMaps(ctx, c, flags.maps, flags.every); err != nil {
+			return err
+		}
+		defer t.maps.stop()
+	}
 	end, err := t.follow(ctx, c, api.StreamEvents{Probes: specs, Names: flags.names})
 	if err != nil {
 		return inDefinition(err, defs)
@@ -135,15 +227,14 @@ func trace(ctx context.Context, run *command.Run, c *client.Client, flags *trace
 // tracer prints the records of one stream.
 type tracer struct {
 	*command.Run
-	out   io.Writer
-	lines *liner
-	quiet bool            // hits only, and what is lost of them
+	w     timeline.Writer
+	maps  *mapSampler     // nil: none is looked at
 	count uint64          // hits to show; 0: all
 	left  uint64          // of these
 	post  map[uint64]bool // by probe: it has a second record
 
 	shown, unshown, lost uint64 // records of hits: printed, too many, missing
-	late, lateShown      uint64 // of those that came, and of those printed: behind a later one
+	late                 uint64 // of those that came: behind a later one
 }
 
 // Reasons in the end record of a trace that no daemon sends.
@@ -259,155 +350,65 @@ func data[T any](r api.Record) (v T, err error) {
 	return v, nil
 }
 
-// write prints r as one line of JSON, if that is what is to be printed.
-func (t *tracer) write(r api.Record) error {
-	if !t.WantsJSON() {
-		return nil
-	}
-	var line bytes.Buffer
-	enc := json.NewEncoder(&line)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(r); err != nil {
-		return err
-	}
-	_, err := t.out.Write(line.Bytes())
-	return err
-}
-
-// text prints lines of text, unless JSON is to be printed.
-func (t *tracer) text(format string, args ...any) error {
-	if t.WantsJSON() {
-		return nil
-	}
-	_, err := fmt.Fprintf(t.out, format, args...)
-	return err
-}
-
-// remark prints lines of text that are no hits: beside the hits, or where these are printed by a
-// template on standard error.
-func (t *tracer) remark(format string, args ...any) error {
-	if !t.Templated() {
-		return t.text(format, args...)
-	}
-	_, err := fmt.Fprintf(t.Stderr, format, args...)
-	return err
-}
-
 func (t *tracer) start(r api.Record, s api.Start) error {
 	for _, p := range s.Probes {
 		t.post[p.ID] = p.Post
 	}
 	noteSkipped(t.Run, s.Skipped)
 	t.Note("Tracing %s.", command.Plural(len(s.Probes), "probe"))
-	t.lines.start(s)
-	if t.Headings() && !t.quiet && !t.Templated() {
-		if err := t.text("%s", traceHeader); err != nil {
-			return err
-		}
+	if t.maps != nil {
+		t.maps.start(s.TimeNS)
 	}
-	return t.write(r)
+	return t.w.Write(&timeline.Record{Record: r, Start: &s})
 }
 
-// record prints r.
-func (t *tracer) record(r api.Record) error {
-	switch r.Type {
-	case api.RecordHit:
-		h, err := data[api.Hit](r)
-		if err != nil {
-			return err
-		}
-		late := uint64(0)
+// record writes r, and before it what was seen in maps.
+func (t *tracer) record(raw api.Record) error {
+	r, err := timeline.Parse(raw)
+	if err != nil {
+		return fmt.Errorf("%w: %w", client.ErrProtocol, err)
+	}
+	if err := t.sampled(); err != nil {
+		return err
+	}
+	if h := r.Hit; h != nil {
 		if h.Late {
-			late = 1
+			t.late++
 		}
-		t.late += late
 		if t.count > 0 && t.left == 0 {
 			t.unshown++
 			return nil
 		}
 		t.shown++
-		t.lateShown += late
 		// The two records of one arrival count once, with the second.
 		if t.count > 0 && (h.Stage == "post") == t.post[h.ID] {
 			t.left--
 		}
-		if t.Templated() {
-			return t.Row(t.out, hitRow{h})
-		}
-		if err := t.text("%s", t.lines.line(h)); err != nil {
-			return err
-		}
-	case api.RecordStop:
-		x, err := data[api.Stop](r)
-		if err == nil {
-			err = t.remark("# %s\n", command.Clean(stopText(x)))
-		}
-		if err != nil {
-			return err
-		}
-	case api.RecordBoot:
-		b, err := data[api.Boot](r)
-		if err != nil {
-			return err
-		}
-		t.lines.boot = b.BootNS
-	case api.RecordLost:
-		l, err := data[api.Lost](r)
-		if err != nil {
-			return err
-		}
-		t.lost += l.Lost
-		if err := t.remark("[LOST %d EVENTS]\n", l.Lost); err != nil { // as ftrace
+	}
+	if r.Lost != nil {
+		t.lost += r.Lost.Lost
+	}
+	return t.w.Write(r)
+}
+
+// sampled writes what was seen in maps since the last call.
+func (t *tracer) sampled() error {
+	if t.maps == nil {
+		return nil
+	}
+	for _, s := range t.maps.take() {
+		if err := t.w.Write(timeline.Of(s)); err != nil {
 			return err
 		}
 	}
-	return t.write(r)
+	return nil
 }
 
-// close prints the totals.
+// close writes the totals.
 func (t *tracer) close(end api.End) error {
 	end.Unshown = t.unshown
 	noteEnd(t.Run, end, "")
-	b, err := json.Marshal(end)
-	if err != nil {
-		return err
-	}
-	end.Late = t.lateShown // as many lines are marked
-	err = t.write(api.Record{Type: api.RecordEnd, Data: b})
-	if !t.quiet {
-		err = errors.Join(err, t.remark("%s", totals(end)))
-	}
-	return err
-}
-
-// totals are the last lines of a trace.
-func totals(end api.End) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "# %s: %d shown", command.Plural(int(end.Delivered+end.Lost), "event"), end.Delivered-min(end.Unshown, end.Delivered))
-	for _, n := range []struct {
-		n    uint64
-		what string
-	}{{end.Unshown, "more unshown"}, {end.Lost, "lost"}} {
-		if n.n > 0 || n.what == "lost" {
-			fmt.Fprintf(&b, ", %d %s", n.n, n.what)
-		}
-	}
-	if end.Late > 0 {
-		fmt.Fprintf(&b, "; %d late", end.Late)
-	}
-	fmt.Fprintf(&b, " (%s)\n", command.Clean(end.Reason))
-	for _, p := range end.Probes {
-		s := p.Stats
-		fmt.Fprintf(&b, "# %s: %s, %d handled, %d filtered, %d missed", command.Clean(p.Name), command.Plural(int(s.Hits), "hit"), s.Handled, s.Filtered, s.Missed)
-		if p.Kind == "r" {
-			fmt.Fprintf(&b, "; of those handled %d returned, %d abandoned, %d under way", s.Returns, s.Abandoned, s.UnderWay)
-		}
-		if s.Rejected > 0 {
-			fmt.Fprintf(&b, "; %d filtered behind", s.Rejected)
-		}
-		fmt.Fprintf(&b, "; %s\n", command.Plural(int(s.Events), "event"))
-	}
-	return b.String()
+	return errors.Join(t.sampled(), t.w.Write(timeline.Of(end)))
 }
 
 // verdict says whether a trace has shown what it was to show.

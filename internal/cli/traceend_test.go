@@ -14,6 +14,7 @@ import (
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/internal/timeline"
 )
 
 // writerFunc is a writer.
@@ -49,7 +50,7 @@ func TestTraceOverAtItsStart(t *testing.T) {
 		go func() { served <- srv.Serve(ln) }()
 		c := client.New(path)
 		run := &command.Run{Env: command.Env{Stderr: io.Discard}, Format: "json"}
-		tr := &tracer{Run: run, out: writerFunc(func([]byte) { over(cause) }), lines: &liner{}, count: 1, left: 1, post: map[uint64]bool{}}
+		tr := &tracer{Run: run, w: timeline.NewNDJSON(writerFunc(func([]byte) { over(cause) })), count: 1, left: 1, post: map[uint64]bool{}}
 		if end, err := tr.follow(ctx, c, api.StreamEvents{}); err != nil || end.Reason != want {
 			t.Errorf("%v: %+v, %v", cause, end, err)
 		}
@@ -64,12 +65,16 @@ func TestTraceOverAtItsStart(t *testing.T) {
 // of it was not shown.
 func TestTotals(t *testing.T) {
 	for format, want := range map[string]string{
-		"json": `{"type":"end","data":{"reason":"count","delivered":5,"lost":4,"late":2,"unshown":2}}` + "\n",
-		"text": "# 9 events: 3 shown, 2 more unshown, 4 lost; 1 late (count)\n",
+		"json":  `{"type":"end","data":{"reason":"count","delivered":5,"lost":4,"late":2,"unshown":2}}` + "\n",
+		"table": "# 9 events: 3 shown, 2 more unshown, 4 lost; 1 late (count)\n",
 	} {
 		var out bytes.Buffer
 		run := &command.Run{Env: command.Env{Stderr: io.Discard}, Format: format}
-		tr := &tracer{Run: run, out: &out, lines: &liner{}, count: 3, left: 3, post: map[uint64]bool{}}
+		w, err := traceWriter(format, &out, timeline.TextOptions{Totals: true}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tr := &tracer{Run: run, w: w, count: 3, left: 3, post: map[uint64]bool{}}
 		for i := range 5 {
 			b, err := json.Marshal(api.Hit{Late: i >= 2 && i <= 3})
 			if err != nil {

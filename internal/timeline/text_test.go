@@ -1,4 +1,4 @@
-package cli
+package timeline
 
 import (
 	"testing"
@@ -19,40 +19,40 @@ func TestTraceLine(t *testing.T) {
 		h     api.Hit
 		want  string
 	}{
-		{clockBoot, api.Hit{TimeNS: 4_157_317_999, CPU: 1, Probe: "kprobes/a", Stage: "pre", Text: "(f+0x0/0x10) x=1", Args: []api.Arg{{}}, IRQsOff: true},
+		{ClockBoot, api.Hit{TimeNS: 4_157_317_999, CPU: 1, Probe: "kprobes/a", Stage: "pre", Text: "(f+0x0/0x10) x=1", Args: []api.Arg{{}}, IRQsOff: true},
 			"           <...>-0       [001] d....     2.157317: a: (f+0x0/0x10) x=1\n"},
-		{clockBoot, api.Hit{TimeNS: 123_458_000_000_000, CPU: 63, Probe: "kprobes/a", Stage: "return", Text: "(g+0x1/0x2 <- f)", DurationNS: 1030, Task: &api.Task{PID: 1234567, Comm: "0123456789abcde"}},
+		{ClockBoot, api.Hit{TimeNS: 123_458_000_000_000, CPU: 63, Probe: "kprobes/a", Stage: "return", Text: "(g+0x1/0x2 <- f)", DurationNS: 1030, Task: &api.Task{PID: 1234567, Comm: "0123456789abcde"}},
 			" 0123456789abcde-1234567 [063] ..... 123456.000000: a: (g+0x1/0x2 <- f) [1.030us]\n"},
-		{clockRelative, api.Hit{TimeNS: 2_000_000_999, Probe: "g/a", Stage: "post", Text: "(f+0x0/0x10)", Regs: regs, Task: &api.Task{PID: 7, Comm: "cat"}},
+		{ClockRelative, api.Hit{TimeNS: 2_000_000_999, Probe: "g/a", Stage: "post", Text: "(f+0x0/0x10)", Regs: regs, Task: &api.Task{PID: 7, Comm: "cat"}},
 			"             cat-7       [000] .....     1.000000: a.post: (f+0x0/0x10) rax=0x1 rip=0x10\n"},
-		{clockRelative, api.Hit{TimeNS: 999_999_999, Probe: "g/a", Stage: "pre", Text: "\x1b", Task: &api.Task{Comm: "\x1b"}, Late: true},
+		{ClockRelative, api.Hit{TimeNS: 999_999_999, Probe: "g/a", Stage: "pre", Text: "\x1b", Task: &api.Task{Comm: "\x1b"}, Late: true},
 			`            \x1b-0       [000] .....    -0.000001: a: \x1b [LATE]` + "\n"},
-		{clockWall, api.Hit{TimeNS: 1_999_999_999, Probe: "g/a", Stage: "pre", Text: "x"},
+		{ClockWall, api.Hit{TimeNS: 1_999_999_999, Probe: "g/a", Stage: "pre", Text: "x"},
 			"           <...>-0       [000] ..... 2026-01-03T01:30:00.499999+01:30: a: x\n"},
-		{clockBoot, api.Hit{TimeNS: 2_000_000_000, Probe: "g/a", Stage: "pre", Text: "x", Stack: []api.Frame{
+		{ClockBoot, api.Hit{TimeNS: 2_000_000_000, Probe: "g/a", Stage: "pre", Text: "x", Stack: []api.Frame{
 			{Addr: 1, Symbol: "f", Source: "a.h:7", Inlined: true}, {Addr: 1, Symbol: "g+0x1/0x2", Source: "a\x1b.c:9"}, {Addr: 0x99}}},
 			"           <...>-0       [000] .....     0.000000: a: x [stack 1]\n => f (a.h:7) [inlined]\n => g+0x1/0x2 (a\\x1b.c:9)\n => 0x99\n"},
 	} {
-		l, err := newLiner(tc.clock)
+		l, err := NewLines(tc.clock, false)
 		if err != nil {
 			t.Fatal(err)
 		}
-		l.start(start)
-		if got := l.line(tc.h); got != tc.want {
+		l.Start(start)
+		if got := l.Line(tc.h); got != tc.want {
 			t.Errorf("line %q\nwant %q", got, tc.want)
 		}
 	}
-	l := &liner{clock: clockBoot}
+	l := &Lines{}
 	for _, x := range []struct {
 		frame string
 		want  string
 	}{{"f", " [stack 1]\n => f\n"}, {"g", " [stack 2]\n => g\n"}, {"f", " [stack 1]\n"}, {"g", " [stack 2]\n"}} {
 		want := "           <...>-0       [000] .....     0.000000: a: x" + x.want
-		if got := l.line(api.Hit{Probe: "g/a", Text: "x", Stack: []api.Frame{{Symbol: x.frame}}}); got != want {
+		if got := l.Line(api.Hit{Probe: "g/a", Text: "x", Stack: []api.Frame{{Symbol: x.frame}}}); got != want {
 			t.Errorf("line %q\nwant %q", got, want)
 		}
 	}
-	if _, err := newLiner("mono"); err == nil {
+	if _, err := NewLines("mono", false); err == nil {
 		t.Error("a clock that is none was accepted")
 	}
 }

@@ -1,0 +1,105 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/client"
+)
+
+// minMapEvery is the shortest time between two looks at a map, and maxMapKeys how many of its keys are
+// counters.
+const (
+	minMapEvery = 10 * time.Millisecond
+	maxMapKeys  = 64
+)
+
+// mapSampler looks at maps while a trace goes on.
+type mapSampler struct {
+	asked time.Time // when its stream was
+	began chan int64
+	stop  func() // and waits
+
+	mu   sync.Mutex
+	seen []api.MapSample
+}
+
+// sampleMaps looks at maps from the begin of a stream on that is asked for now, until it is stopped. An error is
+// that one is not there, or has no numbers.
+func sampleMaps(ctx context.Context, c *client.Client, names []string, every time.Duration) (*mapSampler, error) {
+	for _, name := range names {
+		if _, err := c.Map(ctx, name); err != nil {
+			return nil, err
+		}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	m := &mapSampler{asked: time.Now(), began: make(chan int64, 1)}
+	var work sync.WaitGroup
+	m.stop = func() { cancel(); work.Wait() }
+	work.Go(func() {
+		var began int64
+		select {
+		case began = <-m.began:
+		case <-ctx.Done():
+			return
+		}
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		for {
+			for _, name := range names {
+				now := began + time.Since(m.asked).Nanoseconds()
+				d, err := c.Map(ctx, name)
+				if err != nil { // it has gone, with its program
+					continue
+				}
+				m.mu.Lock()
+				m.seen = append(m.seen, counters(now, d))
+				m.mu.Unlock()
+			}
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	return m, nil
+}
+
+// start says when the stream was asked for, in its own time.
+func (m *mapSampler) start(ns int64) { m.began <- ns }
+
+// take returns what was seen since the last call.
+func (m *mapSampler) take() []api.MapSample {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	seen := m.seen
+	m.seen = nil
+	return seen
+}
+
+// counters are the numbers of a map.
+func counters(now int64, d api.MapDump) api.MapSample {
+	out := api.MapSample{TimeNS: now, Map: d.Name, Values: []api.MapCount{}}
+	for _, b := range d.Buckets {
+		out.Values = append(out.Values, api.MapCount{Key: fmt.Sprintf("%d-%d", uint64(b.Low), uint64(b.High)), Value: int64(b.Count)})
+	}
+	for _, e := range d.Values {
+		sum, numbers := uint64(0), len(e.Values) > 0
+		for i, v := range e.Values {
+			n, ok := number(v, typed(e, i))
+			sum, numbers = sum+n, numbers && ok
+		}
+		switch {
+		case !numbers:
+		case len(out.Values) == maxMapKeys:
+			out.Left++
+		default:
+			out.Values = append(out.Values, api.MapCount{Key: cell(e.Key, e.KeyData), Value: int64(sum)})
+		}
+	}
+	return out
+}

@@ -1,0 +1,36 @@
+package timeline
+
+// nesting says which slices can stand on one track, where each is within another or beside it. They
+// come in the order of their ends.
+type nesting struct {
+	closed []span // beside each other, in order; what is within them is left out
+}
+
+type span struct{ from, to int64 }
+
+// maxSpans is how many spans are remembered: that many calls that one call makes are known to be
+// within it.
+const maxSpans = 1 << 12
+
+// put adds a slice, or says that it would overlap.
+func (n *nesting) put(from, to int64) bool {
+	i := len(n.closed)
+	for i > 0 && n.closed[i-1].from > from {
+		i--
+	}
+	// What begins with it and ends before it would be taken for what is around it.
+	if i > 0 && (n.closed[i-1].to > from || n.closed[i-1].from == from && to > from) {
+		return false
+	}
+	if i < len(n.closed) && n.closed[len(n.closed)-1].to > to { // it came late
+		return false
+	}
+	n.closed = append(n.closed[:i], span{from, to})
+	if len(n.closed) > maxSpans {
+		// The older half counts as one: what would begin within it goes to another track.
+		half := len(n.closed) / 2
+		n.closed[half-1].from = n.closed[0].from
+		n.closed = append(n.closed[:0], n.closed[half-1:]...)
+	}
+	return true
+}

@@ -1,0 +1,143 @@
+package timeline
+
+import (
+	"strings"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+)
+
+// pairs finds the entries that returns belong to.
+type pairs struct {
+	rets   map[uint64]bool // probes by number: at an instruction that returns
+	open   map[call][]entry
+	held   int   // entries
+	latest int64 // time of a hit
+}
+
+// call is what an entry and a return have in common.
+type call struct {
+	function string
+	pid      int32
+	cpu      int // where tasks are not known, or it is an idle one
+}
+
+// entry is a call that has not returned.
+type entry struct {
+	at   int64
+	args []api.Arg
+}
+
+// Bounds of what is remembered.
+const (
+	maxDepth    = 64      // calls of one function by one task
+	maxHeld     = 1 << 14 // calls
+	maxArgBytes = 1 << 10 // of an entry's arguments; with more they are not remembered
+	maxSkew     = 1e6     // nanoseconds between a return probe's entry and that of another probe there
+)
+
+func newPairs() *pairs {
+	return &pairs{rets: map[uint64]bool{}, open: map[call][]entry{}}
+}
+
+// start notes which probes are at instructions that return.
+func (p *pairs) start(s *api.Start) {
+	p.latest = s.TimeNS
+	for _, pr := range s.Probes {
+		if pr.Kind == "k" && (pr.Insn == "c3" || pr.Insn == "f3c3" || strings.HasPrefix(pr.Insn, "c2") && len(pr.Insn) == 6) {
+			p.rets[pr.ID] = true
+		}
+	}
+}
+
+// clear forgets all calls: the guest has begun anew.
+func (p *pairs) clear() {
+	clear(p.open)
+	p.held = 0
+}
+
+// hit takes the next hit. Of a return it says when the call began, in the stream's time, and what a probe
+// at the entry has captured then, if there was one.
+func (p *pairs) hit(h *api.Hit) (began int64, args []api.Arg, ok bool) {
+	p.latest = max(p.latest, h.TimeNS)
+	isReturn := h.Stage == "return"
+	if !isReturn && h.Stage != "pre" {
+		return 0, nil, false
+	}
+	c := call{function: functionOf(h), cpu: h.CPU}
+	if h.Task != nil && h.Task.PID != 0 {
+		c.pid, c.cpu = h.Task.PID, 0
+	}
+	if isReturn || p.rets[h.ID] {
+		return p.end(c, h)
+	}
+	if _, offset, _ := strings.Cut(h.Symbol, "+"); c.function != "" && (offset == "" || offset == "0x0" || offset == "0x4") { // behind endbr64
+		p.begin(c, entry{h.TimeNS, small(h.Args)})
+	}
+	return 0, nil, false
+}
+
+// begin remembers an entry.
+func (p *pairs) begin(c call, e entry) {
+	if p.held >= maxHeld {
+		p.clear()
+	}
+	of := p.open[c]
+	if len(of) == maxDepth {
+		of = append(of[:0], of[1:]...)
+		p.held--
+	}
+	p.open[c] = append(of, e)
+	p.held++
+}
+
+// end finds the entry of a return. Entries behind it have not returned, as far as is known.
+func (p *pairs) end(c call, h *api.Hit) (int64, []api.Arg, bool) {
+	of := p.open[c]
+	i := len(of) - 1
+	began := h.TimeNS - h.DurationNS
+	if h.DurationNS == 0 {
+		if i < 0 {
+			return 0, nil, false
+		}
+		began = of[i].at
+	} else {
+		for i > 0 && distance(of[i-1].at, began) < distance(of[i].at, began) {
+			i--
+		}
+		if i < 0 || distance(of[i].at, began) > maxSkew {
+			return began, nil, true
+		}
+	}
+	args := of[i].args
+	p.held -= len(of) - i
+	if i == 0 {
+		delete(p.open, c)
+	} else {
+		p.open[c] = of[:i]
+	}
+	return began, args, true
+}
+
+func distance(a, b int64) int64 { return max(a-b, b-a) }
+
+// small returns arguments without those that are too large to be remembered.
+func small(args []api.Arg) []api.Arg {
+	n := 0
+	for _, a := range args {
+		n += len(a.Name) + len(a.Text)
+	}
+	if n > maxArgBytes {
+		return nil
+	}
+	out := make([]api.Arg, len(args))
+	for i, a := range args {
+		out[i] = api.Arg{Name: a.Name, Type: a.Type, Text: a.Text}
+	}
+	return out
+}
+
+// functionOf is the function of a hit, "" where it is not known.
+func functionOf(h *api.Hit) string {
+	name, _, _ := strings.Cut(h.Symbol, "+")
+	return short(name, 256)
+}

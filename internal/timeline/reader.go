@@ -1,0 +1,117 @@
+package timeline
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+)
+
+// maxLine bounds a line of a saved trace. The largest is a start that lists every probe.
+const maxLine = 64 << 20
+
+// ErrCut is returned by Reader.Next where a trace has no end: whoever wrote it was killed, or
+// the file is not whole.
+var ErrCut = errors.New("the trace has no end: it was cut off")
+
+// LineError is what is wrong with a line of a saved trace.
+type LineError struct {
+	Line uint64 // from 1 on
+	Err  error
+}
+
+// Error says which line it is, and what is wrong.
+func (e *LineError) Error() string { return fmt.Sprintf("line %d: %v", e.Line, e.Err) }
+
+// Unwrap returns what is wrong.
+func (e *LineError) Unwrap() error { return e.Err }
+
+// Reader reads a trace as 'guestprobe trace --format json' has written it. It belongs to one
+// goroutine, and holds one line at a time, of at most 64 MiB.
+type Reader struct {
+	lines *bufio.Reader
+	long  []byte // a line that is longer than the reader's buffer
+	line  uint64 // of those read
+	ended bool
+
+	// Half is whether the last line had no end, and was left out: there was no time to write it.
+	Half bool
+}
+
+// NewReader returns a reader of r.
+func NewReader(r io.Reader) *Reader { return &Reader{lines: bufio.NewReaderSize(r, 64<<10)} }
+
+// Line is how many lines were read.
+func (r *Reader) Line() uint64 { return r.line }
+
+// Next returns the next record. The first one is a start. Behind the end comes io.EOF, where
+// there is none ErrCut, and a *LineError about what is none of a trace's lines.
+func (r *Reader) Next() (*Record, error) {
+	line, err := r.next()
+	switch {
+	case errors.Is(err, io.EOF) && r.line == 0:
+		if r.Half {
+			return nil, &LineError{1, errors.New("not a saved trace: it is no whole line of JSON")}
+		}
+		return nil, errors.New("not a saved trace: the file is empty")
+	case errors.Is(err, io.EOF) && r.ended && !r.Half:
+		return nil, io.EOF
+	case errors.Is(err, io.EOF) && !r.ended:
+		return nil, ErrCut
+	case err == nil || errors.Is(err, io.EOF):
+	default:
+		return nil, err
+	}
+	bad := func(err error) (*Record, error) { return nil, &LineError{max(r.line, 1), err} }
+	if r.ended {
+		return bad(errors.New("behind the end of the trace: a file has one trace"))
+	}
+	var raw api.Record
+	if err := json.Unmarshal(line, &raw); err != nil {
+		return bad(fmt.Errorf("not a record as 'guestprobe trace --format json' writes them: %w", err))
+	}
+	switch {
+	case raw.Type == "":
+		return bad(errors.New("not a record as 'guestprobe trace --format json' writes them: it has no type"))
+	case (raw.Type == api.RecordStart) != (r.line == 1):
+		return bad(fmt.Errorf("a record of type %q: the first one is a start, and no other", raw.Type))
+	}
+	out, err := Parse(raw)
+	if err == nil {
+		err = out.check()
+	}
+	if err != nil {
+		return bad(err)
+	}
+	r.ended = out.End != nil
+	return out, nil
+}
+
+// next returns the next whole line, valid until the next call.
+func (r *Reader) next() ([]byte, error) {
+	r.long = r.long[:0]
+	for {
+		part, err := r.lines.ReadSlice('\n')
+		if len(r.long)+len(part) > maxLine {
+			return nil, &LineError{r.line + 1, fmt.Errorf("longer than %d bytes", maxLine)}
+		}
+		switch {
+		case err == nil:
+			r.line++
+			if len(r.long) == 0 {
+				return part, nil
+			}
+			r.long = append(r.long, part...)
+			return r.long, nil
+		case errors.Is(err, io.EOF):
+			r.Half = len(r.long)+len(part) > 0
+			return nil, io.EOF
+		case !errors.Is(err, bufio.ErrBufferFull):
+			return nil, err
+		}
+		r.long = append(r.long, part...)
+	}
+}

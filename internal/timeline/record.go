@@ -1,0 +1,118 @@
+package timeline
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+)
+
+// Record is a record of a trace. Of the pointers at most one is set: none where the type is
+// not one that a trace's reader needs to know.
+type Record struct {
+	api.Record // as it came, or is to be written
+
+	Start *api.Start
+	Hit   *api.Hit
+	Boot  *api.Boot
+	Stop  *api.Stop
+	Lost  *api.Lost
+	Map   *api.MapSample
+	End   *api.End
+}
+
+// Parse reads the data of a record.
+func Parse(r api.Record) (*Record, error) {
+	out := &Record{Record: r}
+	var err error
+	switch r.Type {
+	case api.RecordStart:
+		out.Start, err = data[api.Start](r)
+	case api.RecordHit:
+		out.Hit, err = data[api.Hit](r)
+	case api.RecordBoot:
+		out.Boot, err = data[api.Boot](r)
+	case api.RecordStop:
+		out.Stop, err = data[api.Stop](r)
+	case api.RecordLost:
+		out.Lost, err = data[api.Lost](r)
+	case api.RecordMap:
+		out.Map, err = data[api.MapSample](r)
+	case api.RecordEnd:
+		out.End, err = data[api.End](r)
+	}
+	return out, err
+}
+
+// data reads the data of a record of a known type.
+func data[T any](r api.Record) (*T, error) {
+	if len(r.Data) == 0 {
+		return nil, fmt.Errorf("a record of type %q without data", r.Type)
+	}
+	v := new(T)
+	if err := json.Unmarshal(r.Data, v); err != nil {
+		return nil, fmt.Errorf("a record of type %q: %w", r.Type, err)
+	}
+	return v, nil
+}
+
+// Of makes a record of its data, one of those that a Record has a pointer to.
+func Of[T api.Start | api.Hit | api.Boot | api.Stop | api.Lost | api.MapSample | api.End](v T) *Record {
+	b, err := json.Marshal(v)
+	if err != nil { // these types have nothing that JSON cannot have
+		panic("BUG: marshal a record: " + err.Error())
+	}
+	r := &Record{Record: api.Record{Data: b}}
+	switch v := any(v).(type) {
+	case api.Start:
+		r.Type, r.Start = api.RecordStart, &v
+	case api.Hit:
+		r.Type, r.Hit = api.RecordHit, &v
+	case api.Boot:
+		r.Type, r.Boot = api.RecordBoot, &v
+	case api.Stop:
+		r.Type, r.Stop = api.RecordStop, &v
+	case api.Lost:
+		r.Type, r.Lost = api.RecordLost, &v
+	case api.MapSample:
+		r.Type, r.Map = api.RecordMap, &v
+	case api.End:
+		r.Type, r.End = api.RecordEnd, &v
+	}
+	return r
+}
+
+// Limits of what a hit may say: beyond them no clock and no machine is.
+const (
+	maxTime = 1 << 58 // nanoseconds: nine years
+	maxCPU  = 4095
+)
+
+// check refuses a record that no guestprobe has written.
+func (r *Record) check() error {
+	switch {
+	case r.Start != nil && (r.Start.TimeNS < 0 || r.Start.TimeNS > maxTime || r.Start.BootNS < 0 || r.Start.BootNS > maxTime):
+		return fmt.Errorf("a start at %d ns, of a boot at %d ns", r.Start.TimeNS, r.Start.BootNS)
+	case r.Boot != nil && (r.Boot.BootNS < 0 || r.Boot.BootNS > maxTime):
+		return fmt.Errorf("a boot at %d ns", r.Boot.BootNS)
+	case r.Stop != nil && (r.Stop.TimeNS < 0 || r.Stop.TimeNS > maxTime || r.Stop.CPU < 0 || r.Stop.CPU > maxCPU):
+		return fmt.Errorf("a stop at %d ns on vCPU %d", r.Stop.TimeNS, r.Stop.CPU)
+	case r.Map != nil && (r.Map.TimeNS < 0 || r.Map.TimeNS > maxTime):
+		return fmt.Errorf("a map at %d ns", r.Map.TimeNS)
+	case r.Hit == nil:
+		return nil
+	}
+	h := r.Hit
+	switch {
+	case h.Probe == "" || h.Stage == "":
+		return errors.New("a hit of no probe or of no stage")
+	case h.TimeNS < 0 || h.TimeNS > maxTime:
+		return fmt.Errorf("a hit at %d ns", h.TimeNS)
+	case h.CPU < 0 || h.CPU > maxCPU:
+		return fmt.Errorf("a hit on vCPU %d", h.CPU)
+	case h.DurationNS < 0 || h.DurationNS > maxTime:
+		return fmt.Errorf("a return after %d ns", h.DurationNS)
+	}
+	return nil
+}

@@ -1,0 +1,266 @@
+package timeline
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/command"
+)
+
+// Header stands above the lines of a trace, as in Linux's
+// /sys/kernel/tracing/trace (kernel/trace/trace.c, print_func_help_header_irq).
+const Header = `# tracer: nop
+#
+#                                _-----=> irqs-off/BH-disabled
+#                               / _----=> need-resched
+#                              | / _---=> hardirq/softirq
+#                              || / _--=> preempt-depth
+#                              ||| / _-=> migrate-disable
+#                              |||| /     delay
+#           TASK-PID     CPU#  |||||  TIMESTAMP  FUNCTION
+#              | |         |   |||||     |         |
+`
+
+// What the times of lines can be.
+const (
+	ClockBoot     = "boot"
+	ClockRelative = "relative"
+	ClockWall     = "wall"
+)
+
+// ErrClock is for a clock that is none of these.
+var ErrClock = errors.New("it is " + ClockBoot + ", " + ClockRelative + " or " + ClockWall)
+
+// TextOptions are about a trace as text.
+type TextOptions struct {
+	Clock  string // "": ClockBoot
+	Color  bool
+	Header bool // ftrace's, above the lines
+	Totals bool // below them
+
+	// Hit prints a hit in another way than as a line. What is no hit is still printed.
+	Hit func(*api.Hit) error
+}
+
+// Text writes a trace in ftrace's columns, each line by one call of its writer.
+type Text struct {
+	w     io.Writer
+	o     TextOptions
+	lines *Lines
+	late  uint64 // of the hits: behind a later one
+}
+
+// NewText returns a writer to w. An error is ErrClock.
+func NewText(w io.Writer, o TextOptions) (*Text, error) {
+	lines, err := NewLines(o.Clock, o.Color)
+	return &Text{w: w, o: o, lines: lines}, err
+}
+
+// Write writes the lines of a record.
+func (t *Text) Write(r *Record) (err error) {
+	switch {
+	case r.Start != nil:
+		t.lines.Start(*r.Start)
+		if t.o.Header {
+			_, err = io.WriteString(t.w, Header)
+		}
+	case r.Hit != nil:
+		if r.Hit.Late {
+			t.late++
+		}
+		if t.o.Hit != nil {
+			return t.o.Hit(r.Hit)
+		}
+		_, err = io.WriteString(t.w, t.lines.Line(*r.Hit))
+	case r.Boot != nil:
+		t.lines.boot = r.Boot.BootNS
+	case r.Stop != nil:
+		_, err = fmt.Fprintf(t.w, "# %s\n", command.Clean(StopText(*r.Stop)))
+	case r.Lost != nil:
+		_, err = fmt.Fprintf(t.w, "[LOST %d EVENTS]\n", r.Lost.Lost) // as ftrace
+	case r.End != nil && t.o.Totals:
+		end := *r.End
+		end.Late = t.late // as many lines are marked
+		_, err = io.WriteString(t.w, Totals(end))
+	}
+	return err
+}
+
+// Close does nothing: each line is whole.
+func (t *Text) Close() error { return nil }
+
+// Totals are the last lines of a trace.
+func Totals(end api.End) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# %s: %d shown", command.Plural(int(end.Delivered+end.Lost), "event"), end.Delivered-min(end.Unshown, end.Delivered))
+	for _, n := range []struct {
+		n    uint64
+		what string
+	}{{end.Unshown, "more unshown"}, {end.Lost, "lost"}} {
+		if n.n > 0 || n.what == "lost" {
+			fmt.Fprintf(&b, ", %d %s", n.n, n.what)
+		}
+	}
+	if end.Late > 0 {
+		fmt.Fprintf(&b, "; %d late", end.Late)
+	}
+	fmt.Fprintf(&b, " (%s)\n", command.Clean(end.Reason))
+	for _, p := range end.Probes {
+		s := p.Stats
+		fmt.Fprintf(&b, "# %s: %s, %d handled, %d filtered, %d missed", command.Clean(p.Name), command.Plural(int(s.Hits), "hit"), s.Handled, s.Filtered, s.Missed)
+		if p.Kind == "r" {
+			fmt.Fprintf(&b, "; of those handled %d returned, %d abandoned, %d under way", s.Returns, s.Abandoned, s.UnderWay)
+		}
+		if s.Rejected > 0 {
+			fmt.Fprintf(&b, "; %d filtered behind", s.Rejected)
+		}
+		fmt.Fprintf(&b, "; %s\n", command.Plural(int(s.Events), "event"))
+	}
+	return b.String()
+}
+
+// StopText says that a probe has stopped a vCPU.
+func StopText(x api.Stop) string {
+	who := fmt.Sprintf("vCPU %d is", x.CPU)
+	if x.All {
+		who = fmt.Sprintf("All vCPUs are stopped: vCPU %d is", x.CPU)
+	}
+	at := strings.TrimSuffix(fmt.Sprintf("%#x %s", uint64(x.RIP), x.Symbol), " ")
+	return fmt.Sprintf("%s stopped at %s, by %s, since %s", who, at, x.Probe, x.Since.Local().Format(WallForm))
+}
+
+// Lines makes the lines of hits.
+type Lines struct {
+	clock string
+	color bool
+
+	epoch       time.Time // where times count from
+	began, boot int64     // of the stream and of the guest, since the epoch
+
+	stacks  map[string]int // those that were printed, by their text, with their numbers
+	printed int            // stacks, in all
+}
+
+// maxStacks is how many stacks Lines remembers; then it begins anew.
+const maxStacks = 10_000
+
+// NewLines returns lines with the times of a clock, "" for ClockBoot. An error is ErrClock.
+func NewLines(clock string, color bool) (*Lines, error) {
+	switch clock {
+	case "", ClockBoot, ClockRelative, ClockWall:
+		return &Lines{clock: clock, color: color}, nil
+	}
+	return nil, ErrClock
+}
+
+// Start notes what a stream says of times.
+func (l *Lines) Start(s api.Start) { l.epoch, l.began, l.boot = s.Epoch, s.TimeNS, s.BootNS }
+
+// WallForm is a wall time with the zone, one word and as long in each line.
+const WallForm = "2006-01-02T15:04:05.000000-07:00"
+
+// time is the time of a hit, with microseconds, which are cut off as in ftrace.
+func (l *Lines) time(ns int64) string {
+	switch l.clock {
+	case ClockWall:
+		return l.epoch.Add(time.Duration(ns)).Local().Format(WallForm)
+	case ClockRelative:
+		ns -= l.began
+	default:
+		ns -= l.boot
+	}
+	sign := ""
+	if ns < 0 { // it was on its way when the stream began
+		sign, ns = "-", -ns
+	}
+	us := ns / 1000
+	return fmt.Sprintf("%12s", fmt.Sprintf("%s%d.%06d", sign, us/1e6, us%1e6))
+}
+
+// Line is one line, with a newline, in ftrace's columns: task, vCPU, flags, time, event,
+// place and arguments.
+func (l *Lines) Line(h api.Hit) string {
+	event := h.Probe[strings.IndexByte(h.Probe, '/')+1:]
+	if h.Stage == "post" {
+		event += ".post"
+	}
+	task := api.Task{Comm: "<...>"}
+	if h.Task != nil {
+		task = *h.Task
+	}
+	irqs := '.'
+	if h.IRQsOff {
+		irqs = 'd'
+	}
+	head := fmt.Sprintf("%16s-%-7s [%03d] %c.... %s: ", command.Clean(task.Comm), strconv.Itoa(int(task.PID)), h.CPU, irqs, l.time(h.TimeNS))
+	line := command.Paint(l.color, command.Dim, head) + command.Paint(l.color, command.Name, command.Clean(event)) + ": " + command.Clean(h.Text)
+	if h.Stage == "return" {
+		line += fmt.Sprintf(" [%.3fus]", float64(h.DurationNS)/1000)
+	}
+	if h.Stage == "post" || len(h.Args) == 0 {
+		line += regsText(h.Regs)
+	}
+	if h.Late {
+		line += " [LATE]"
+	}
+	return line + l.stack(h.Stack)
+}
+
+// stack is what a line ends with: the number of its stack, and the stack below it where it is a new one.
+func (l *Lines) stack(frames []api.Frame) string {
+	if len(frames) == 0 {
+		return "\n"
+	}
+	text := stackText(frames)
+	n := l.stacks[text]
+	if n > 0 {
+		return fmt.Sprintf(" [stack %d]\n", n)
+	}
+	if l.stacks == nil || len(l.stacks) == maxStacks {
+		l.stacks = map[string]int{}
+	}
+	l.printed++
+	l.stacks[text] = l.printed
+	return fmt.Sprintf(" [stack %d]\n", l.printed) + text
+}
+
+// stackText is a stack as ftrace prints it with its options stacktrace and sym-offset, a
+// line for each frame, and the source of each.
+func stackText(frames []api.Frame) string {
+	var b strings.Builder
+	for _, f := range frames {
+		b.WriteString(" => " + FrameText(f) + "\n")
+	}
+	return b.String()
+}
+
+// FrameText is a frame of a stack, fit for a terminal.
+func FrameText(f api.Frame) string {
+	s := cmp.Or(f.Symbol, fmt.Sprintf("%#x", uint64(f.Addr)))
+	if f.Source != "" {
+		s += " (" + f.Source + ")"
+	}
+	if f.Inlined {
+		s += " [inlined]"
+	}
+	return command.Clean(s)
+}
+
+// regOrder is the order in which registers are printed.
+var regOrder = []string{"rax", "rbx", "rcx", "rdx", "rsi", "rdi", "rsp", "rbp", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "rip", "rflags"}
+
+func regsText(regs map[string]api.Hex) string {
+	var b strings.Builder
+	for _, n := range regOrder {
+		if v, ok := regs[n]; ok {
+			fmt.Fprintf(&b, " %s=0x%x", n, uint64(v))
+		}
+	}
+	return b.String()
+}
