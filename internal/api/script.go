@@ -50,6 +50,7 @@ type ScriptInfo struct {
 	Code  *int64 `json:"code,omitempty"`  // as End.Code
 
 	Warnings []string `json:"warnings,omitempty"` // of the beginning; in the answer to POST alone
+	Begin    *Start   `json:"begin,omitempty"`    // as a stream's first record; in the answer to POST alone
 	Maps     *string  `json:"maps,omitempty"`     // as they are now, printed; of GET /v1/scripts/{script} alone, while it runs
 }
 

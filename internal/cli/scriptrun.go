@@ -52,7 +52,7 @@ func (s *scriptFlags) run(ctx context.Context, r *command.Run, c *client.Client)
 		if s.output != "" || s.duration != 0 || s.req.Detach == "" {
 			return command.Usagef("--detach takes a name, and neither --output nor --duration: 'guestprobe stop NAME' ends it and prints what there is")
 		}
-		return detachScript(ctx, r, c, s.req)
+		return detachScript(ctx, r, c, s)
 	}
 	if s.req.Metrics {
 		return command.Usagef("--metrics: goes with --detach NAME")

@@ -14,14 +14,17 @@ import (
 )
 
 // detachScript leaves a script running in the daemon.
-func detachScript(ctx context.Context, r *command.Run, c *client.Client, req api.RunScript) error {
-	i, err := c.DetachScript(ctx, req)
+func detachScript(ctx context.Context, r *command.Run, c *client.Client, s *scriptFlags) error {
+	i, err := c.DetachScript(ctx, s.req)
 	if err != nil {
 		return err
 	}
 	r.Note("Attached %s; 'guestprobe stop %s' ends it", command.Plural(i.Attached, "probe"), i.Name)
 	for _, text := range i.Warnings {
 		r.Note("%s", command.Clean(text))
+	}
+	if s.verbose && i.Begin != nil {
+		return notePlaces(r, r.Stdout, *i.Begin)
 	}
 	return nil
 }

@@ -132,7 +132,7 @@ func (s *server) keepScript(w http.ResponseWriter, r *http.Request, req *api.Run
 		return err
 	}
 	info := k.info()
-	info.Warnings = warnings
+	info.Warnings, info.Begin = warnings, &k.begin
 	writeJSON(w, http.StatusCreated, info)
 	return nil
 }
