@@ -141,6 +141,48 @@ func (h *harness) closes(spec api.ProbeSpec, hits uint64, what string) {
 	}
 }
 
+// TestEventsEndWhenAsked: a probe that stays makes no events for a stream that was asked to end, however long its
+// client takes for those that there are. Each vCPU may have been in the middle of one.
+func TestEventsEndWhenAsked(t *testing.T) {
+	const vcpus = 2
+	h := serveMachine(t, vcpus)
+	h.attach("p:t user_hot a=%di")
+	s := h.stream(h.ctx, api.StreamEvents{Names: []string{"t"}})
+	defer s.Close()
+	start := next[api.Start](h, s, api.RecordStart)
+	hits := func(more uint64) {
+		h.Helper()
+		was := h.await("t", "there", func(api.Probe) bool { return true }).Stats.Hits
+		h.await("t", "hit", func(p api.Probe) bool { return p.Stats.Hits >= was+more })
+	}
+	hits(50_000) // more than waits for the client
+	if err := h.c.EndStream(h.ctx, start.Stream); err != nil {
+		t.Fatal(err)
+	}
+	// The daemon is in the middle of a write; some must be read before it comes to the question.
+	var end api.End
+	for read := 0; ; read++ {
+		r, err := s.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Type == api.RecordEnd {
+			end = decode[api.End](h, r)
+			break
+		}
+		if read == 5000 {
+			hits(50_000)
+		}
+	}
+	p, err := h.c.Probe(h.ctx, "t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sum := end.Delivered + end.Lost; p.Stats.Events < sum || p.Stats.Events > sum+vcpus || p.Stats.Hits < 100_000 {
+		t.Errorf("%d events of %d hits, %d delivered and %d lost", p.Stats.Events, p.Stats.Hits, end.Delivered, end.Lost)
+	}
+}
+
 // TestStartAsItStops: a stream whose probes the daemon's end takes away before it has
 // begun is told all the same which it has brought, and what has become of them.
 func TestStartAsItStops(t *testing.T) {

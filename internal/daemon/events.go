@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -35,6 +36,8 @@ type eventStream struct {
 	// damaged counts records that make no sense, which count as lost: a hostile guest's.
 	damaged uint64
 	own     *session
+
+	unlisten func() // it wants no more events; may be repeated
 
 	profile *profile // what gathers the stacks of a profile; nil: hits are sent
 	gone    uint64   // lost by that
@@ -69,7 +72,8 @@ func (s *server) serveEvents(w http.ResponseWriter, r *http.Request, req api.Str
 	}
 	// First the subscription, then the probes: their first hit is in it.
 	s.probes.listen(1)
-	defer s.probes.listen(-1)
+	e.unlisten = sync.OnceFunc(func() { s.probes.listen(-1) })
+	defer e.unlisten()
 	filter := e.wants
 	if len(req.Probes) > 0 {
 		filter = func(ev event.Event) bool { return ev.Source.Owner.(*attached).stream == own }
@@ -249,9 +253,11 @@ func (e *eventStream) orphaned() bool {
 }
 
 // finish sends what has happened until now, and the end. The stream's own probes go
-// first: what they have handled is then what is delivered and lost.
+// first: what they have handled is then what is delivered and lost. Those of others make
+// events for who else listens only.
 func (e *eventStream) finish(reason string, code *int64) error {
 	e.s.endSession(e.own)
+	e.unlisten()
 	e.s.probes.sync()
 	e.sub.Stop() // others' probes go on
 	last := e.ringLost()
