@@ -6,16 +6,13 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
-	"maps"
 	"net"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/metrics"
 	"github.com/guestprobe/guestprobe/kvm/machine"
-	"github.com/guestprobe/guestprobe/probe/event"
 )
 
 // newMetrics returns what answers scrapes.
@@ -32,7 +29,8 @@ func (s *server) newMetrics() http.Handler {
 		src.States = append(src.States, string(p))
 	}
 	if s.opt.metricsDurations {
-		src.Durations = func() []metrics.Duration { return s.calls.of(s.probes.snapshot()) }
+		s.calls = s.probes.newGathering()
+		src.Durations = s.calls.scraped
 	}
 	return metrics.Handler(src)
 }
@@ -75,7 +73,10 @@ func onLoopback(addr string) bool {
 // serveMetrics serves scrapes on loopback, if they were asked for, and gathers durations, until end is
 // called.
 func (s *server) serveMetrics() (end func(), err error) {
-	gathered := s.gatherDurations()
+	gathered := func() {}
+	if s.calls != nil {
+		gathered = s.calls.run()
+	}
 	if s.opt.metricsListen == "" {
 		return gathered, nil
 	}
@@ -116,89 +117,4 @@ func (s *server) eventCounts() api.EventCounts {
 	hub := s.probes.hub.Counts()
 	total := hub.Total()
 	return api.EventCounts{Emitted: total.Stored + total.Lost, Stored: total.Stored, Lost: total.Lost, Reordered: hub.Reordered}
-}
-
-// durations are how long the calls of return probes' functions took.
-type durations struct {
-	mu     sync.Mutex
-	byName map[string]*metrics.Duration
-}
-
-// durationBounds are those of the histograms' buckets, in seconds: 250 ns to 16 s.
-var durationBounds = func() (b []float64) {
-	for at := 250e-9; at < 20; at *= 4 {
-		b = append(b, at)
-	}
-	return b
-}()
-
-// of returns the histograms of probes, and forgets those of all others: they are gone.
-func (d *durations) of(as []*attached) (out []metrics.Duration) {
-	there := map[string]bool{}
-	for _, a := range as {
-		there[a.def.Name()] = true
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for name, x := range d.byName {
-		if !there[name] {
-			delete(d.byName, name)
-			continue
-		}
-		c := *x
-		c.Buckets = maps.Clone(x.Buckets)
-		out = append(out, c)
-	}
-	return out
-}
-
-// add counts a call.
-func (d *durations) add(name string, took time.Duration) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	x := d.byName[name]
-	if x == nil {
-		if d.byName == nil {
-			d.byName = map[string]*metrics.Duration{}
-		}
-		x = &metrics.Duration{Probe: name, Buckets: map[float64]uint64{}}
-		for _, b := range durationBounds {
-			x.Buckets[b] = 0
-		}
-		d.byName[name] = x
-	}
-	x.Count++
-	x.Seconds += took.Seconds()
-	for _, b := range durationBounds {
-		if took.Seconds() <= b {
-			x.Buckets[b]++
-		}
-	}
-}
-
-// gatherDurations reads the events of return probes, if that was asked for, until end is called.
-func (s *server) gatherDurations() (end func()) {
-	if !s.opt.metricsDurations {
-		return func() {}
-	}
-	s.probes.listen(1)
-	sub := s.probes.hub.Subscribe(func(ev event.Event) bool {
-		a := ev.Source.Owner.(*attached)
-		return a.prog == nil && a.def.Kind == event.KindReturn
-	}, event.Queue{})
-	ctx, cancel := context.WithCancel(context.Background())
-	var done sync.WaitGroup
-	done.Go(func() {
-		for {
-			ev, err := sub.Next(ctx)
-			if err != nil {
-				return
-			}
-			// What a hostile guest has made of a record is nobody's duration.
-			if rec, err := ev.Decode(); err == nil && rec.Moment == event.AtReturn && rec.Duration >= 0 {
-				s.calls.add(ev.Source.Owner.(*attached).def.Name(), time.Duration(rec.Duration))
-			}
-		}
-	})
-	return func() { cancel(); done.Wait(); sub.Close(); s.probes.listen(-1) }
 }

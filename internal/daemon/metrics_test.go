@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"os/exec"
@@ -119,5 +120,36 @@ func TestMetricsNames(t *testing.T) {
 	status, text := h.raw(http.MethodGet, "/metrics", "")
 	if got := strings.Count(text, "\nguestprobe_probe_hits_total{"); status != http.StatusOK || got != len(names) || len(names) < 5 || len(ps) <= len(names) {
 		t.Errorf("status %d, %d probes with %d names, %d in the metrics", status, len(ps), len(names), got)
+	}
+}
+
+// TestMetricsDurationsLost: returns whose records make no sense, or find a reader who is behind, are
+// counted, each once.
+func TestMetricsDurationsLost(t *testing.T) {
+	h := serveMetricsFake(t)
+	h.attach("r:b schedule")
+	a, err := h.s.probes.find("b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const behind, damaged = 9000, 3 // the first are more than a queue takes
+	put := func(n int) {
+		for range n {
+			a.source.Put(0, 0, []byte("no record"))
+		}
+		h.s.probes.sync()
+	}
+	h.s.calls.taking.Lock()
+	put(behind)
+	h.s.calls.taking.Unlock()
+	put(damaged)
+	_, text := h.raw(http.MethodGet, "/metrics", "")
+	for _, want := range []string{
+		fmt.Sprintf(`guestprobe_probe_durations_lost_total{probe="kprobes/b"} %d`, behind+damaged), `guestprobe_probe_duration_seconds_count{probe="kprobes/b"} 0`,
+		fmt.Sprintf(`guestprobe_probe_events_total{probe="kprobes/b"} %d`, behind+damaged),
+	} {
+		if !strings.Contains(text, "\n"+want+"\n") {
+			t.Errorf("without %s:\n%s", want, text)
+		}
 	}
 }

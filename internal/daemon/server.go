@@ -38,7 +38,7 @@ type server struct {
 	logLost func() uint64
 	monitor Monitor // nil: there are no commands
 	metrics http.Handler
-	calls   durations
+	calls   *gathering // nil: durations are not asked for
 	pid     int
 
 	boots    atomic.Int64

@@ -43,6 +43,7 @@ type attached struct {
 	injector *injector // makes its function return; nil: nothing does
 
 	program *program.Definition // the definition as a program; nil for one of an object
+	took    *durations          // of a return probe, where they are gathered; guarded by gathering.mu
 	object  *object             // that its program is of, or nil
 	prog    *program.Program    // the object's program
 	onHost  string              // why it runs on the host whatever the site; "": it need not
@@ -80,10 +81,10 @@ type store struct {
 	since  time.Time    // the same moment
 	boot   atomic.Int64 // when the guest began to run from its start, since epoch
 
-	// listeners counts the open event streams. Without any, hits make no
-	// events: nobody would read them.
-	listeners atomic.Int64
-	listenMu  sync.Mutex // serialises listen
+	// listeners counts the open event streams, and ofReturns who reads the events of return
+	// probes alone. Without any, hits make no events: nobody would read them.
+	listeners, ofReturns atomic.Int64
+	listenMu             sync.Mutex // serialises listen and listenReturns
 
 	programs *program.Runtime
 	objects  objects
@@ -122,6 +123,14 @@ func (st *store) listen(d int64) {
 	st.listenMu.Lock()
 	defer st.listenMu.Unlock()
 	st.programs.Want(st.listeners.Add(d) > 0)
+}
+
+// listenReturns is listen for one who reads the events of return probes alone: others make
+// none for that.
+func (st *store) listenReturns(d int64) {
+	st.listenMu.Lock()
+	defer st.listenMu.Unlock()
+	st.programs.WantReturns(st.ofReturns.Add(d) > 0)
 }
 
 // change takes the lock for a change, unless the daemon stops.

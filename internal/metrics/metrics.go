@@ -29,6 +29,7 @@ type Source struct {
 // Duration is how long the calls of a return probe's function took.
 type Duration struct {
 	Probe   string
+	Lost    uint64 // returns that are not in the rest
 	Count   uint64
 	Seconds float64            // in all
 	Buckets map[float64]uint64 // how many took so many seconds at most
@@ -70,6 +71,7 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	if c.Durations != nil {
 		for _, d := range c.Durations() {
 			o.to <- prometheus.MustNewConstHistogram(probeDuration, d.Count, d.Seconds, d.Buckets, valid(d.Probe))
+			o.counter(durationsLost, float64(d.Lost), d.Probe)
 		}
 	}
 	if c.Scripts != nil {

@@ -39,6 +39,7 @@ var (
 	inUse        = desc("probe_calls_in_progress", "Calls that a return probe follows now.", "probe")
 
 	probeDuration = desc("probe_duration_seconds", "Time from a function's entry to its return, traps included.", "probe")
+	durationsLost = desc("probe_durations_lost_total", "Returns whose durations are not known: records that found no room, or make no sense.", "probe")
 
 	eventsStored    = desc("events_total", "Events that handlers have made and that found room.")
 	eventsLost      = desc("events_lost_total", "Events that found no room in a vCPU's ring.")

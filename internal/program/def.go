@@ -1,6 +1,8 @@
 package program
 
 import (
+	"encoding/binary"
+
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/bpf"
@@ -91,7 +93,7 @@ func (d *Definition) host(l *event.Layout, filter *event.Filter) (*evbpf.Code, *
 	}
 	d.keys = append(d.keys, d.rt.share(key, p))
 	r := d.rt.newRunner(p)
-	r.to, r.cookie = d.to, uint64(d.to.Mark(l.Moment))
+	r.to, r.cookie, r.gate = d.to, uint64(d.to.Mark(l.Moment)), evbpf.GateOf(l)
 	return code, r, nil
 }
 
@@ -165,7 +167,7 @@ func (d *Definition) Post() (func(*probe.Context), error) {
 }
 
 func (d *Definition) run(r *runner, c *probe.Context) (answer uint64) {
-	if !d.filtered && !d.rt.wanted.Load() {
+	if !d.filtered && !d.rt.wants(r.gate) {
 		add(&r.cells[c.CPU].answers[evbpf.Unwanted], 1)
 		return evbpf.Unwanted // as it would say itself
 	}
@@ -233,11 +235,7 @@ func (d *Definition) drop() {
 }
 
 // setGate writes a gate.
-func setGate(gate *bpf.Map, open bool) {
-	v := make([]byte, 8)
-	if open {
-		v[0] = 1
-	}
+func setGate(gate *bpf.Map, to evbpf.Gate) {
 	// An array has its first key, whatever stands in its memory.
-	_ = gate.Update(make([]byte, 4), [][]byte{v}, bpf.UpdateAny)
+	_ = gate.Update(make([]byte, 4), [][]byte{binary.LittleEndian.AppendUint64(nil, uint64(to))}, bpf.UpdateAny)
 }

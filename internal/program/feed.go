@@ -7,12 +7,15 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/probe/bpf"
+	"github.com/guestprobe/guestprobe/probe/evbpf"
 )
 
 // feed is the rings that are drained: an event.Feed.
 type feed struct {
 	mu    sync.Mutex // guards all below, and is held while rings are read
 	rings []*ring
+
+	all, returns bool // whose records are wanted
 }
 
 // ring is a ring that is drained.
@@ -48,7 +51,7 @@ func (rt *Runtime) Poll() (n int, sure int64, active bool) {
 	defer f.mu.Unlock()
 	sure = math.MaxInt64
 	for _, r := range f.rings {
-		if !r.timed && !rt.wanted.Load() {
+		if !r.timed && !rt.wants(evbpf.Open) {
 			continue
 		}
 		now := rt.cfg.Now()
@@ -108,22 +111,40 @@ func (rt *Runtime) drained(r *ring) {
 	rt.cfg.Wake()
 }
 
-// Want says whether anyone reads records. Without a reader definitions make none, and
+// wants reports whether records are wanted that this gate lets pass.
+func (rt *Runtime) wants(g evbpf.Gate) bool { return evbpf.Gate(rt.gateNow.Load()) >= g }
+
+// Want says whether anyone reads all records. Without a reader definitions make none, and
 // those of objects stay in their rings, as long as there is room. The first reader gets
 // none of these: nobody knows their times any more.
-func (rt *Runtime) Want(on bool) {
+func (rt *Runtime) Want(on bool) { rt.want(&rt.feed.all, on) }
+
+// WantReturns is Want for one who reads the records of definitions of returns alone: others
+// make none for that.
+func (rt *Runtime) WantReturns(on bool) { rt.want(&rt.feed.returns, on) }
+
+// want changes who reads records. Callers call it one at a time.
+func (rt *Runtime) want(who *bool, on bool) {
 	f := &rt.feed
 	f.mu.Lock()
+	*who = on
+	to := evbpf.Closed
+	switch {
+	case f.all:
+		to = evbpf.Open
+	case f.returns:
+		to = evbpf.Returns
+	}
 	for _, r := range f.rings {
-		if on && !r.timed && !rt.wanted.Load() {
+		if to == evbpf.Open && !r.timed && !rt.wants(to) {
 			r.empty()
 		}
 	}
-	rt.wanted.Store(on)
+	rt.gateNow.Store(uint64(to))
 	f.mu.Unlock()
-	setGate(rt.gate, on)
+	setGate(rt.gate, to)
 	for i := range rt.defs {
-		rt.defs[i].want(on)
+		rt.defs[i].want(to)
 	}
 	rt.cfg.Wake()
 }

@@ -183,7 +183,7 @@ type guestRing struct {
 	mu   sync.Mutex
 	ring *bpf.Map
 	gate *bpf.Map
-	open bool
+	now  evbpf.Gate
 	to   map[uint32]*guestForm // by the mark of their records
 	err  error
 }
@@ -206,7 +206,7 @@ func (r *guestRing) make(rt *Runtime, user bool) (err error) {
 		return err
 	}
 	r.to = map[uint32]*guestForm{}
-	setGate(r.gate, r.open)
+	setGate(r.gate, r.now)
 	return nil
 }
 
@@ -279,13 +279,13 @@ func (r *guestRing) lost() {
 	}
 }
 
-// want opens or closes the gate, if there is one. Behind a reset it must be called
+// want sets the gate, if there is one. Behind a reset it must be called
 // again, as the gate is in the guest's memory.
-func (r *guestRing) want(on bool) {
+func (r *guestRing) want(to evbpf.Gate) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.open = on
+	r.now = to
 	if r.gate != nil && r.err == nil {
-		setGate(r.gate, on)
+		setGate(r.gate, to)
 	}
 }

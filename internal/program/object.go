@@ -10,6 +10,7 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/bpf"
+	"github.com/guestprobe/guestprobe/probe/evbpf"
 )
 
 // Emitter takes what programs write into rings. *event.Source is one.
@@ -192,14 +193,14 @@ func (o *Object) Emit(to func(name string) Emitter) {
 		e, lost := to(name), uint64(0)
 		r := &ring{m: m, guest: o.Shared(m)}
 		r.to = func(rec bpf.Record) {
-			if o.rt.wanted.Load() {
+			if o.rt.wants(evbpf.Open) {
 				e.Put(rec.CPU, o.rt.cfg.Now(), rec.Data)
 			}
 		}
 		r.after = func() {
 			// The ring does not say on which vCPU; the guest may write anything.
 			now := m.RingStats().Lost
-			if now > lost && o.rt.wanted.Load() {
+			if now > lost && o.rt.wants(evbpf.Open) {
 				e.Lose(0, now-lost)
 			}
 			lost = now
@@ -285,7 +286,7 @@ func (p *Program) AttachReturn(k *probe.Kretprobe, addr guest.GVA, user bool, re
 // run runs the program at an exit, and has its rings drained.
 func (p *Program) run(c *probe.Context, entry bool) (answer uint64, taken bool) {
 	answer, taken = p.runner.run(c, entry)
-	if p.rings && p.obj.rt.wanted.Load() {
+	if p.rings && p.obj.rt.wants(evbpf.Open) {
 		p.obj.rt.cfg.Wake()
 	}
 	return answer, taken

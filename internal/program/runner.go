@@ -5,6 +5,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/bpf"
+	"github.com/guestprobe/guestprobe/probe/evbpf"
 )
 
 // lane is what a vCPU's thread runs programs in at exits, one at a time: a program
@@ -31,7 +32,8 @@ type runner struct {
 	cells []cell
 
 	to     bpf.RingWriter // of a definition: takes its records,
-	cookie uint64         // which have this mark
+	cookie uint64         // which have this mark,
+	gate   evbpf.Gate     // and which this lets pass
 }
 
 // cell has the counts of one program on one vCPU, whose thread alone writes them.

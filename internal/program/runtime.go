@@ -43,10 +43,10 @@ type Runtime struct {
 	heap    heap
 	mem     [2]arena // by 1 = for code of CPL3
 	feed    feed
-	lanes   []*lane     // by vCPU
-	gate    *bpf.Map    // of programs on the host; evbpf.GateSpec
-	records *bpf.Map    // of definitions on the host
-	wanted  atomic.Bool // what gate says
+	lanes   []*lane       // by vCPU
+	gate    *bpf.Map      // of programs on the host; evbpf.GateSpec
+	records *bpf.Map      // of definitions on the host
+	gateNow atomic.Uint64 // evbpf.Gate: what gate says
 
 	mu     sync.Mutex
 	staged map[*blocks]bool  // all that are in the guest
@@ -126,7 +126,7 @@ func (rt *Runtime) Reset() error {
 	}
 	rt.feed.renew()
 	for i := range rt.defs {
-		rt.defs[i].want(rt.wanted.Load())
+		rt.defs[i].want(evbpf.Gate(rt.gateNow.Load()))
 	}
 	return nil
 }

@@ -33,7 +33,7 @@ type Code struct {
 // is made.
 type Maps struct {
 	Ring  *bpf.Map // takes the records; may serve several programs
-	Gate  *bpf.Map // 0 = nobody wants records; may serve several programs
+	Gate  *bpf.Map // has a Gate; may serve several programs
 	State *bpf.Map // room for texts, of this program alone; nil where State has none
 }
 
@@ -44,7 +44,25 @@ const (
 	mapState
 )
 
-// GateSpec describes the map whose value says whether records are wanted.
+// Gate says whose records are wanted.
+type Gate uint64
+
+// The gates, each with what those before it let pass.
+const (
+	Closed  Gate = iota // nobody's
+	Returns             // those of functions' returns
+	Open                // all
+)
+
+// GateOf returns the least gate that lets the records of a layout pass.
+func GateOf(l *event.Layout) Gate {
+	if l.Moment == event.AtReturn {
+		return Returns
+	}
+	return Open
+}
+
+// GateSpec describes the map whose value is the Gate.
 var GateSpec = bpf.MapSpec{Name: "gate", Kind: bpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1}
 
 // State describes the map that a program works in; ok is false when it needs none.
@@ -161,7 +179,7 @@ func (c *compiler) program(filter *event.Filter) {
 		c.Place(pass)
 	}
 	c.Emit(asm.LoadMapValue(asm.R1, mapGate, 0), bpfgen.Load(8, asm.R1, asm.R1, 0))
-	c.Require(asm.JNE, asm.R1, 0, unwanted)
+	c.Require(asm.JGE, asm.R1, uint64(GateOf(c.l)), unwanted)
 	c.record(lost)
 	c.Emit(asm.Mov.Imm(asm.R0, Recorded), asm.Return())
 	c.Place(unwanted)

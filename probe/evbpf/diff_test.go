@@ -212,7 +212,7 @@ func TestAnswers(t *testing.T) {
 		}
 		run(3, 10)
 		run(20000, 11)
-		r.open(t, 0)
+		r.open(t, Closed)
 		run(5, 11)
 		run(5, 1)
 		stored := 0

@@ -281,7 +281,7 @@ func newRig(t testing.TB, l *event.Layout, filter string) *rig {
 	if spec, ok := c.State(); ok {
 		r.maps.State = make(spec)
 	}
-	r.open(t, 1)
+	r.open(t, Open)
 	if r.prog, err = c.Program(r.maps, nil); err != nil {
 		t.Fatalf("%s filter %q: %v", l.Def(), filter, err)
 	}
@@ -289,8 +289,8 @@ func newRig(t testing.TB, l *event.Layout, filter string) *rig {
 	return r
 }
 
-func (r *rig) open(t testing.TB, v byte) {
-	if err := r.maps.Gate.Update(make([]byte, 4), [][]byte{{v, 0, 0, 0, 0, 0, 0, 0}}, 0); err != nil {
+func (r *rig) open(t testing.TB, to Gate) {
+	if err := r.maps.Gate.Update(make([]byte, 4), [][]byte{{byte(to), 0, 0, 0, 0, 0, 0, 0}}, 0); err != nil {
 		t.Fatal(err)
 	}
 }

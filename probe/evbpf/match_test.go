@@ -20,7 +20,7 @@ type matcher struct {
 func newMatcher(t testing.TB, filter string) *matcher {
 	t.Helper()
 	m := &matcher{newRig(t, compile(t, "p vfs_read s=+0(%di):string", event.Options{}), filter), &hit{mem: memory{}, regs: &probe.Regs{RDI: uint64(mapped)}}}
-	m.r.open(t, 0) // the answer is enough
+	m.r.open(t, Closed) // the answer is enough
 	return m
 }
 

@@ -34,6 +34,10 @@ type Chooser func(Event) bool
 type Queue struct {
 	Events int // default 8192
 	Bytes  int // of records; default 8 MiB
+
+	// Lose, unless nil, is called with an event that finds the queue full. It runs as a
+	// Chooser does.
+	Lose func(Event)
 }
 
 // Subscription is one reader's bounded queue of events.
@@ -99,6 +103,9 @@ func (s *Subscription) push(e Event) {
 	if len(s.queue)-s.first >= s.limit.Events || s.bytes+len(e.Data) > s.limit.Bytes {
 		s.lost++
 		s.lostTotal++
+		if s.limit.Lose != nil {
+			s.limit.Lose(e)
+		}
 		return
 	}
 	e.Lost, s.lost = s.lost, 0
