@@ -6,8 +6,8 @@ import (
 	"github.com/guestprobe/guestprobe/internal/api"
 )
 
-// pairs finds the entries that returns belong to.
-type pairs struct {
+// Pairs finds the entries that returns belong to. Its memory is bounded.
+type Pairs struct {
 	rets   map[uint64]bool // probes by number: at an instruction that returns
 	open   map[call][]entry
 	held   int   // entries
@@ -35,12 +35,13 @@ const (
 	maxSkew     = 1e6     // nanoseconds between a return probe's entry and that of another probe there
 )
 
-func newPairs() *pairs {
-	return &pairs{rets: map[uint64]bool{}, open: map[call][]entry{}}
+// NewPairs returns pairs that know of no call.
+func NewPairs() *Pairs {
+	return &Pairs{rets: map[uint64]bool{}, open: map[call][]entry{}}
 }
 
-// start notes which probes are at instructions that return.
-func (p *pairs) start(s *api.Start) {
+// Start notes which probes are at instructions that return.
+func (p *Pairs) Start(s *api.Start) {
 	p.latest = s.TimeNS
 	for _, pr := range s.Probes {
 		if pr.Kind == "k" && (pr.Insn == "c3" || pr.Insn == "f3c3" || strings.HasPrefix(pr.Insn, "c2") && len(pr.Insn) == 6) {
@@ -49,15 +50,15 @@ func (p *pairs) start(s *api.Start) {
 	}
 }
 
-// clear forgets all calls: the guest has begun anew.
-func (p *pairs) clear() {
+// Clear forgets all calls: the guest has begun anew.
+func (p *Pairs) Clear() {
 	clear(p.open)
 	p.held = 0
 }
 
-// hit takes the next hit. Of a return it says when the call began, in the stream's time, and what a probe
+// Hit takes the next hit. Of a return it says when the call began, in the stream's time, and what a probe
 // at the entry has captured then, if there was one.
-func (p *pairs) hit(h *api.Hit) (began int64, args []api.Arg, ok bool) {
+func (p *Pairs) Hit(h *api.Hit) (began int64, args []api.Arg, ok bool) {
 	p.latest = max(p.latest, h.TimeNS)
 	isReturn := h.Stage == "return"
 	if !isReturn && h.Stage != "pre" {
@@ -77,9 +78,9 @@ func (p *pairs) hit(h *api.Hit) (began int64, args []api.Arg, ok bool) {
 }
 
 // begin remembers an entry.
-func (p *pairs) begin(c call, e entry) {
+func (p *Pairs) begin(c call, e entry) {
 	if p.held >= maxHeld {
-		p.clear()
+		p.Clear()
 	}
 	of := p.open[c]
 	if len(of) == maxDepth {
@@ -91,7 +92,7 @@ func (p *pairs) begin(c call, e entry) {
 }
 
 // end finds the entry of a return. Entries behind it have not returned, as far as is known.
-func (p *pairs) end(c call, h *api.Hit) (int64, []api.Arg, bool) {
+func (p *Pairs) end(c call, h *api.Hit) (int64, []api.Arg, bool) {
 	of := p.open[c]
 	i := len(of) - 1
 	began := h.TimeNS - h.DurationNS

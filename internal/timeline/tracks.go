@@ -1,6 +1,7 @@
 package timeline
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -12,9 +13,8 @@ import (
 // track, too. Where tasks are not known all of it is on the vCPU's.
 type tracks struct {
 	form   form
-	began  bool
 	base   int64 // of times: the guest's boot
-	pairs  *pairs
+	pairs  *Pairs
 	tracks map[trackKey]*track
 	ids    uint64
 }
@@ -80,7 +80,7 @@ type item struct {
 const maxTracks = 1 << 14
 
 func newTracks(f form) *tracks {
-	return &tracks{form: f, pairs: newPairs(), tracks: map[trackKey]*track{}}
+	return &tracks{form: f, pairs: NewPairs(), tracks: map[trackKey]*track{}}
 }
 
 // write puts a record on tracks.
@@ -88,7 +88,7 @@ func (t *tracks) write(r *Record) error {
 	switch {
 	case r.Start != nil:
 		t.base = r.Start.BootNS
-		t.pairs.start(r.Start)
+		t.pairs.Start(r.Start)
 		if err := t.form.start(r.Start, t.at(r.Start.TimeNS)); err != nil {
 			return err
 		}
@@ -97,7 +97,7 @@ func (t *tracks) write(r *Record) error {
 	case r.Hit != nil:
 		return t.hit(r.Hit)
 	case r.Boot != nil:
-		t.pairs.clear()
+		t.pairs.Clear()
 		return t.guest(r.Boot.BootNS, "guest booted")
 	case r.Stop != nil:
 		on, err := t.cpu(r.Stop.CPU)
@@ -154,7 +154,7 @@ func (t *tracks) task(h *api.Hit, lane int) (*track, error) {
 	if h.Task == nil {
 		return t.laned(trackKey{kind: trackCPU, cpu: h.CPU}, lane, fmt.Sprintf("vCPU %d", h.CPU))
 	}
-	comm := short(h.Task.Comm, 64)
+	comm := cmp.Or(short(h.Task.Comm, 64), "task")
 	if h.Task.PID == 0 { // each vCPU has one of these
 		return t.laned(trackKey{kind: trackTask, cpu: h.CPU}, lane, fmt.Sprintf("%s (vCPU %d)", comm, h.CPU))
 	}
@@ -178,7 +178,7 @@ func (t *tracks) hit(h *api.Hit) error {
 		name += ".post"
 	}
 	e := &item{name: name, group: group, at: t.at(h.TimeNS), hit: h}
-	if began, entry, ok := t.pairs.hit(h); ok {
+	if began, entry, ok := t.pairs.Hit(h); ok {
 		e.kind, e.entry = itemSlice, entry
 		e.at = t.at(began)
 		e.length = max(0, t.at(h.TimeNS)-e.at)

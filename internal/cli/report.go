@@ -1,0 +1,157 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/internal/report"
+	"github.com/guestprobe/guestprobe/internal/timeline"
+)
+
+func (a *app) report() command.Spec {
+	var values int
+	return command.Spec{
+		Use:   "report FILE",
+		Short: "Sum up a saved trace",
+		Long: `Sum up a trace that 'guestprobe trace --format json' has saved, without a daemon. FILE - is
+standard input. Of each probe it shows the events, their share and rate, the longest time
+between two, and how long calls took: of return probes, and of probes at a function's ret
+whose entry has a probe, too. Then the most frequent values of each argument, the busiest
+tasks and vCPUs, the longest times without an event, and where events were lost.
+
+Its sums close: the events in FILE, those that trace has not shown, and those that are
+missing in FILE are what the daemon has delivered; with the lost ones, all that there were.
+Means, least and largest are exact, quantiles to 0.8 percent. Of an argument the 1000 most
+frequent values are kept; with more of them the counts are of the Space-Saving algorithm,
+and ~ marks them: so many at most, as JSON says.
+
+A trace that was cut off, even within a line, is summed up as far as it goes, and that is
+told. Another file is refused with the line that is none of a trace.
+
+` + tableTemplateHelp,
+		Example: `  guestprobe report t.ndjson
+  guestprobe report --format '{{.Probe}} {{.Events}}' t.ndjson
+  guestprobe trace -c 100 --format json | guestprobe report -`,
+		Args: command.Between(1, 1, "say which saved trace"),
+		Row:  report.Probe{},
+		Flags: func(f *pflag.FlagSet) {
+			f.IntVarP(&values, "top", "n", 5, "`how many` values of each argument, and tasks")
+		},
+		Run: func(ctx context.Context, r *command.Run) error {
+			if values < 0 {
+				return command.Usagef("--top %d: not a number from 0 on", values)
+			}
+			in, done, err := openTrace(ctx, r, r.Args[0], "")
+			if err != nil {
+				return err
+			}
+			defer done()
+			b := report.New()
+			if err := eachRecord(ctx, r, in, func(rec *timeline.Record) error { b.Add(rec); return nil }); err != nil {
+				return err
+			}
+			rep := b.Report(values, in.Half)
+			if r.Templated() {
+				return command.PrintRows(r, rep.Probes)
+			}
+			return r.Show(rep, func() error { return printReport(r, rep) })
+		},
+	}
+}
+
+// printReport prints a report as tables.
+func printReport(r *command.Run, rep *report.Report) error {
+	ended := "cut off"
+	if rep.Ended != "" {
+		ended = rep.Ended
+	}
+	head := fmt.Sprintf("%s in %s, %.2f a second, %d lost (%s)", command.Plural(int(rep.Events), "event"), seconds(rep.DurationNS), rep.Rate, rep.Lost, command.Clean(ended))
+	for _, n := range []struct {
+		n    uint64
+		what string
+	}{{rep.Unshown, "unshown by who saved it"}, {rep.Late, "late"}, {rep.Boots, "boots of the guest"}, {rep.Stops, "stops of vCPUs"}, {rep.Others, "of further probes"}} {
+		if n.n > 0 {
+			head += fmt.Sprintf("; %d %s", n.n, n.what)
+		}
+	}
+	if err := r.Print("%s\n", head); err != nil {
+		return err
+	}
+	switch {
+	case rep.Missing > 0:
+		r.Note("%d events are missing in the file: the daemon has delivered them.", rep.Missing)
+	case rep.Missing < 0:
+		r.Note("The file has %d events more than the daemon has delivered.", -rep.Missing)
+	}
+	var probes, took, args [][]string
+	for _, p := range rep.Probes {
+		probes = append(probes, []string{p.Probe, p.Stage, u64(p.Events), fmt.Sprintf("%.2f", p.Share), fmt.Sprintf("%.2f", p.Rate), seconds(p.FirstNS), seconds(p.LastNS), seconds(p.GapNS)})
+		if l := p.Latency; l != nil {
+			took = append(took, []string{p.Probe, u64(l.Count), micros(l.MeanNS), micros(l.MinNS), micros(l.P50NS), micros(l.P90NS), micros(l.P99NS), micros(l.MaxNS), l.From})
+		}
+		for _, a := range p.Args {
+			mark := ""
+			if !a.Exact {
+				mark = "~"
+			}
+			for _, v := range a.Values {
+				args = append(args, []string{p.Probe, a.Name, v.Value, mark + u64(v.Count), share(v.Count, p.Events)})
+			}
+			if a.Others > 0 {
+				args = append(args, []string{p.Probe, a.Name, "(others)", mark + u64(a.Others), share(a.Others, p.Events)})
+			}
+		}
+	}
+	var where, gaps, losses [][]string
+	for _, c := range rep.CPUs {
+		where = append(where, []string{"vCPU " + strconv.Itoa(c.CPU), u64(c.Events), share(c.Events, rep.Events)})
+	}
+	for _, t := range rep.Tasks {
+		where = append(where, []string{t.Value, u64(t.Count), share(t.Count, rep.Events)})
+	}
+	for _, g := range rep.Gaps {
+		gaps = append(gaps, []string{seconds(g.FromNS), seconds(g.NS)})
+	}
+	for _, l := range rep.Losses {
+		losses = append(losses, []string{seconds(l.AfterNS), u64(l.Lost)})
+	}
+	if rep.LossesLeft > 0 {
+		losses = append(losses, []string{"(" + u64(rep.LossesLeft) + " times more)"})
+	}
+	for _, t := range []struct {
+		heading []string
+		rows    [][]string
+	}{
+		{[]string{"PROBE", "STAGE", "EVENTS", "SHARE%", "PER-SECOND", "FIRST", "LAST", "LONGEST-GAP"}, probes},
+		{[]string{"PROBE", "CALLS", "MEAN-US", "MIN-US", "P50-US", "P90-US", "P99-US", "MAX-US", "FROM"}, took},
+		{[]string{"PROBE", "ARGUMENT", "VALUE", "EVENTS", "SHARE%"}, args},
+		{[]string{"WHERE", "EVENTS", "SHARE%"}, where},
+		{[]string{"NOTHING-FROM", "FOR"}, gaps},
+		{[]string{"LOST-AFTER", "EVENTS"}, losses},
+	} {
+		if len(t.rows) == 0 {
+			continue
+		}
+		if err := r.Print("\n"); err != nil {
+			return err
+		}
+		if err := r.Table(t.heading, t.rows); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// seconds is a time with microseconds.
+func seconds(ns int64) string { return fmt.Sprintf("%.6fs", time.Duration(ns).Seconds()) }
+
+// micros is a time in microseconds with nanoseconds.
+func micros(ns uint64) string { return fmt.Sprintf("%d.%03d", ns/1000, ns%1000) }
+
+// share is n of all in percent.
+func share(n, all uint64) string { return fmt.Sprintf("%.2f", float64(n)/float64(max(all, 1))*100) }

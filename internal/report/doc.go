@@ -1,0 +1,2 @@
+// Package report sums up a saved trace, in memory that does not grow with it.
+package report
