@@ -18,6 +18,9 @@ import (
 	"github.com/guestprobe/guestprobe/kvm/snapshot"
 )
 
+// giveTries is how often a daemon is given a snapshot that another client's takes the place of.
+const giveTries = 16
+
 // savedFile says what was saved.
 type savedFile struct {
 	File    string   `json:"file"`
@@ -132,6 +135,8 @@ func writeCore(from, to *os.File) (partial bool, err error) {
 }
 
 // resetTo makes the guest what the file has. A daemon that has the snapshot does not get the file.
+//
+// The daemon keeps one, which another client may put another one in the place of before it is asked for.
 func resetTo(ctx context.Context, c *client.Client, path string, paused bool) (g api.Guest, err error) {
 	f, _, err := files.Open(path)
 	if err != nil {
@@ -143,15 +148,16 @@ func resetTo(ctx context.Context, c *client.Client, path string, paused bool) (g
 		return g, fmt.Errorf("--to %s: %w", path, err)
 	}
 	req := api.ResetGuest{Paused: paused, To: config.ID}
-	g, err = c.Reset(ctx, req)
-	if e := (*api.Error)(nil); !errors.As(err, &e) || e.Code != api.CodeNoSnapshot {
-		return g, err
+	for try := 0; ; try++ {
+		g, err = c.Reset(ctx, req)
+		if e := (*api.Error)(nil); !errors.As(err, &e) || e.Code != api.CodeNoSnapshot || try == giveTries {
+			return g, err
+		}
+		if _, err := f.Seek(0, io.SeekStart); err != nil {
+			return g, err
+		}
+		if _, err := c.GiveSnapshot(ctx, f); err != nil {
+			return g, fmt.Errorf("--to %s: %w", path, err)
+		}
 	}
-	if _, err := f.Seek(0, io.SeekStart); err != nil {
-		return g, err
-	}
-	if _, err := c.GiveSnapshot(ctx, f); err != nil {
-		return g, fmt.Errorf("--to %s: %w", path, err)
-	}
-	return c.Reset(ctx, req)
 }

@@ -110,6 +110,8 @@ func toAPI(err error) *api.Error {
 		{machine.ErrNoInput, api.CodeUnavailable, "EOPNOTSUPP"},
 		{machine.ErrNoSnapshot, api.CodeUnavailable, "EOPNOTSUPP"},
 		{machine.ErrOtherGuest, api.CodeBadFile, "EINVAL"},
+		{machine.ErrSavedEnd, api.CodeBadFile, "EINVAL"},
+		{machine.ErrResetMeanwhile, api.CodeGuestState, "ECANCELED"},
 		{probe.ErrInside, api.CodeGuestState, "EBUSY"},
 		{machine.ErrNoSafePoint, api.CodeNoSafePoint, "ETIMEDOUT"},
 		{machine.ErrCallRunning, api.CodeCallRunning, "ETIMEDOUT"},

@@ -17,6 +17,9 @@ var (
 	// run again.
 	ErrNotRunnable = errors.New("the guest has ended; reset it first")
 
+	// ErrResetMeanwhile: what was under way in the guest was cut off by a reset.
+	ErrResetMeanwhile = errors.New("the guest was reset meanwhile")
+
 	// ErrNotRunning: the request needs a running guest.
 	ErrNotRunning = errors.New("the guest is not running; resume it first")
 
@@ -27,9 +30,9 @@ var (
 	// function of the guest before the time was over. Nothing was run.
 	ErrNoSafePoint = errors.New("no vCPU came to a safe point (hlt with interrupts off), and the guest has no call service")
 
-	// ErrCallRunning: the function was started but did not return in time. It
-	// goes on running; its result will be dropped.
-	ErrCallRunning = errors.New("the function is still running in the guest; its result will be dropped")
+	// ErrCallRunning: the function was handed to the guest but did not return in
+	// time. It goes on running, or begins yet; its result will be dropped.
+	ErrCallRunning = errors.New("the guest has not come to the end of the function in time; its result will be dropped")
 
 	// ErrCallBusy: an earlier call has not come back yet.
 	ErrCallBusy = errors.New("an earlier call is still running in the guest")

@@ -15,12 +15,12 @@ import (
 	"github.com/guestprobe/guestprobe/kvm/snapshot"
 )
 
-// Fits reports why the guest cannot be what the snapshot has: an error that wraps ErrOtherGuest or
+// Fits reports why the guest cannot be what the snapshot has: an error that wraps ErrOtherGuest, ErrSavedEnd or
 // ErrNoSnapshot.
 func (m *Machine) Fits(s *snapshot.Snapshot) error {
 	c := &s.Config
 	if c.Ended != "" {
-		return fmt.Errorf("%w: its guest has %s, and can be looked at (Open, guestprobe --core) but does not go on", ErrOtherGuest, c.Ended)
+		return fmt.Errorf("%w: it had %s when it was saved, and can be looked at ('guestprobe --core FILE')", ErrSavedEnd, c.Ended)
 	}
 	other := func(format string, args ...any) error {
 		return fmt.Errorf("%w: "+format, append([]any{ErrOtherGuest}, args...)...)

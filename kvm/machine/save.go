@@ -22,6 +22,9 @@ var (
 
 	// ErrOtherGuest: a snapshot is of a guest that this machine cannot be.
 	ErrOtherGuest = errors.New("the snapshot is of another guest")
+
+	// ErrSavedEnd: the guest had exited or crashed when it was saved.
+	ErrSavedEnd = errors.New("the guest of the snapshot does not go on")
 )
 
 // How long a vCPU is waited for that is inside a probe's code, and how often it is looked at: such code ends in

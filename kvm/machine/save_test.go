@@ -110,7 +110,7 @@ func TestSaveInTheMiddle(t *testing.T) {
 	}
 	if ended, err := m.Save(nil); err != nil || ended.Config.Ended != "exited" {
 		t.Errorf("save of a guest that has ended: %v", err)
-	} else if err := m.ResetTo(context.Background(), reread(t, ended)); !errors.Is(err, ErrOtherGuest) {
+	} else if err := m.ResetTo(context.Background(), reread(t, ended)); !errors.Is(err, ErrSavedEnd) {
 		t.Errorf("reset to a guest that has ended: %v", err)
 	}
 	for range 2 {

@@ -218,10 +218,21 @@ var ErrBusyStepping = errors.New("it is being stepped already")
 func (v *vcpu) forgetStop() {
 	v.stop, v.goOn, v.between = nil, false, false
 	if v.steps != nil {
-		v.steps.err = ErrNotRunnable
+		v.steps.err = v.m.cutOff()
 		close(v.steps.done)
 		v.steps = nil
 	}
+}
+
+// cutOff is why what a vCPU was doing for somebody has come to no end of its own. Precondition: m.mu held.
+func (m *Machine) cutOff() error {
+	switch m.phase {
+	case PhaseExited, PhaseCrashed:
+		return ErrNotRunnable
+	case PhaseClosed:
+		return ErrClosed
+	}
+	return ErrResetMeanwhile
 }
 
 // served does what the vCPU was woken for, and reports whether it is to rest again.
@@ -241,7 +252,9 @@ func (v *vcpu) served() bool {
 	}
 	for r.did < r.n && r.err == nil {
 		if r.err = r.ctx.Err(); m.gate.Load()&gateQuit != 0 {
-			r.err = ErrNotRunnable
+			m.mu.Lock()
+			r.err = m.cutOff()
+			m.mu.Unlock()
 		}
 		if r.err == nil {
 			if r.err = v.advance(); r.err == nil {
