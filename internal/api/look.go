@@ -33,8 +33,11 @@ type Registers struct {
 
 // WriteRegisters is the body of PUT /v1/registers, which answers with Registers.
 type WriteRegisters struct {
-	VCPU int            `json:"vcpu"`
-	Set  map[string]Hex `json:"set"` // general registers, rip, rflags, fs_base, gs_base, kernel_gs_base, cr0, cr2, cr3, cr4, cr8, efer, dr0 to dr3, dr6, dr7
+	VCPU int `json:"vcpu"`
+	// Set are numbers, as wide as the register, as 0x… or decimal. The names are those of general registers, rip, rflags,
+	// fs_base, gs_base, kernel_gs_base, cr0, cr2, cr3, cr4, cr8, efer, dr0 to dr3, dr6, dr7, st0 to st7, fctrl, fstat, ftag, fop,
+	// fip, fdp, mxcsr, and, where the vCPU has them, xmm0 and so on, ymm0, zmm0, k0 and pkru.
+	Set map[string]string `json:"set"`
 }
 
 // Segment is a segment register with its hidden part.

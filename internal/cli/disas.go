@@ -36,8 +36,8 @@ behind a probe and with what a jump in its place would displace:
 Where probes are attached, PROBES has what they are there: int3, jump or program (a jump to handlers in the
 guest) with the bytes that it displaces, and their hits. The bytes are the image's own all the same.
 
-With --lines the source of each instruction is shown, where the image, or the file that
-guestprobed --debug names, has debug information.
+With --lines the lines of the source stand between the instructions, each in front of those that are of it, where the
+image, or the file that guestprobed --debug names, has debug information.
 
 With an offset or an address in the function, => marks the instruction. With --image
 the file is read instead of asking a daemon.`,
@@ -47,7 +47,7 @@ the file is read instead of asking a daemon.`,
 		Files: []string{"image"},
 		Flags: func(f *pflag.FlagSet) {
 			f.StringVar(&image, "image", "", "read the ELF `FILE`, without a daemon")
-			f.BoolVarP(&lines, "lines", "l", false, "show the source of each instruction")
+			f.BoolVarP(&lines, "lines", "l", false, "show which lines of the source instructions are of")
 		},
 		Complete: a.completeSymbols(),
 		Run: func(ctx context.Context, r *command.Run) error {
@@ -93,8 +93,8 @@ func printDisas(r *command.Run, d api.Disas) error {
 	}
 	r.Note("%s", command.Clean(head))
 	var rows [][]string
+	var sources []string
 	probed := slices.ContainsFunc(d.Insts, func(i api.DisasInst) bool { return len(i.Probes) > 0 })
-	sources := slices.ContainsFunc(d.Insts, func(i api.DisasInst) bool { return i.Source != "" })
 	for i := range d.Insts {
 		l := &d.Insts[i]
 		mark := ""
@@ -113,19 +113,18 @@ func printDisas(r *command.Run, d api.Disas) error {
 		if probed {
 			row = append(row, probesText(l.Probes))
 		}
-		if sources {
-			row = append(row, command.Clean(l.Source))
+		source := ""
+		if i == 0 || l.Source != d.Insts[i-1].Source {
+			source = l.Source
 		}
+		sources = append(sources, source)
 		rows = append(rows, row)
 	}
 	heads := []string{"OFFSET", "BYTES", "INSTRUCTION", "KIND", "OPTIMIZE", "LINUX"}
 	if probed {
 		heads = append(heads, "PROBES")
 	}
-	if sources {
-		heads = append(heads, "SOURCE")
-	}
-	if err := r.Table(heads, rows); err != nil {
+	if err := r.TableBetween(heads, rows, sources); err != nil {
 		return err
 	}
 	if d.Undecodable != "" {

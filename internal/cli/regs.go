@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"math/big"
 	"strconv"
 	"strings"
 
@@ -26,9 +27,12 @@ rip is an address of the guest's own text. Where the vCPU is in code of a probe'
 shown as well.
 
 --set changes general registers, rip, rflags, fs_base, gs_base, kernel_gs_base, cr0, cr2, cr3, cr4, cr8, efer, dr0
-to dr3, dr6 and dr7, all that are named or none. It needs --yes, for nothing is kept of what was there.`,
+to dr3, dr6 and dr7, and of floating point and vectors st0 to st7, fctrl, fstat, ftag, fop, fip, fdp, mxcsr, and what
+the vCPU has of xmm0, ymm0, zmm0 and so on, k0 to k7, and pkru. xmm0 leaves the rest of ymm0 as it is. All that are
+named are changed, or none. It needs --yes, for nothing is kept of what was there.`,
 		Example: `  guestprobe regs 0
-  guestprobe regs --fp --format json`,
+  guestprobe regs --fp --format json
+  guestprobe regs 0 --set rax=1 --set xmm0=0x3ff00000000000004000000000000000 --yes`,
 		Args: command.Between(0, 1, ""),
 		Flags: func(f *pflag.FlagSet) {
 			f.BoolVar(&vectors, "fp", false, "floating point and vector registers, too")
@@ -53,7 +57,7 @@ to dr3, dr6 and dr7, all that are named or none. It needs --yes, for nothing is 
 
 // setRegisters changes registers, NAME=VALUE each, and returns what there is then.
 func setRegisters(ctx context.Context, c *client.Client, vcpu string, set []string, vectors, yes bool) (l api.RegisterList, err error) {
-	req := api.WriteRegisters{Set: map[string]api.Hex{}}
+	req := api.WriteRegisters{Set: map[string]string{}}
 	if vcpu != "" {
 		if req.VCPU, err = strconv.Atoi(vcpu); err != nil {
 			return l, command.Usagef("VCPU %q: not a number", vcpu)
@@ -61,14 +65,17 @@ func setRegisters(ctx context.Context, c *client.Client, vcpu string, set []stri
 	}
 	for _, x := range set {
 		name, value, ok := strings.Cut(x, "=")
-		v, err := parseArg(value)
-		if !ok || err != nil {
-			return l, command.Usagef("--set %q: want NAME=VALUE, a number of 64 bits", x)
+		n, isNumber := new(big.Int).SetString(value, 0)
+		if !ok || !isNumber {
+			return l, command.Usagef("--set %q: want NAME=VALUE, a number", x)
+		}
+		if n.Sign() < 0 && n.IsInt64() { // of 64 bits, as in C
+			value = api.Hex(n.Int64()).String()
 		}
 		if _, twice := req.Set[name]; twice {
 			return l, command.Usagef("--set %q: each name once", x)
 		}
-		req.Set[name] = v
+		req.Set[name] = value
 	}
 	switch {
 	case vectors:

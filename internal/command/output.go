@@ -64,7 +64,34 @@ func (r *Run) Headings() bool { return !r.noHeaders }
 
 // Table writes rows under a heading, in columns.
 func (r *Run) Table(heading []string, rows [][]string) error {
-	tw := tabwriter.NewWriter(r.Stdout, 0, 8, 2, ' ', 0)
+	return r.table(r.Stdout, heading, rows)
+}
+
+// TableBetween is Table with lines between: before has for each row what stands on a line in front of it,
+// or "".
+func (r *Run) TableBetween(heading []string, rows [][]string, before []string) error {
+	var b strings.Builder
+	if err := r.table(&b, heading, rows); err != nil {
+		return err
+	}
+	row := 0
+	if r.Headings() {
+		row--
+	}
+	for line := range strings.Lines(b.String()) {
+		if row >= 0 && before[row] != "" {
+			line = Clean(inCell.Replace(before[row])) + "\n" + line
+		}
+		row++
+		if _, err := io.WriteString(r.Stdout, line); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *Run) table(w io.Writer, heading []string, rows [][]string) error {
+	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	if r.Headings() {
 		fmt.Fprintln(tw, strings.Join(heading, "\t"))
 	}

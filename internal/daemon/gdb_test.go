@@ -26,12 +26,19 @@ type stub struct {
 	in   *bufio.Reader
 }
 
-// debug connects a debugger, which stops the guest.
+// debug connects a debugger, which stops the guest, as soon as the one before is gone for good.
 func (h *harness) debug() *stub {
 	h.Helper()
-	d := h.stub()
-	d.is("QStartNoAckMode", "OK")
-	return d
+	for {
+		d := h.stub()
+		switch got := d.ask("QStartNoAckMode"); {
+		case got == "OK":
+			return d
+		case h.ctx.Err() != nil || !strings.HasPrefix(got, "E.another"):
+			h.Fatalf("a debugger: %q", got)
+		}
+		d.conn.Close()
+	}
 }
 
 // stub connects to the socket for debuggers.
@@ -362,6 +369,62 @@ func TestDebuggerHolds(t *testing.T) {
 	}
 	d.is("D", "OK")
 	h.goesOn()
+}
+
+// TestDetachLeavesStops: a vCPU that somebody's probe has stopped is not the debugger's to let go, whether it was
+// stopped before or while the debugger had the guest; one that the debugger has stopped goes on.
+func TestDetachLeavesStops(t *testing.T) {
+	h := serveMachine(t, 2)
+	stopped := func(want int) {
+		t.Helper()
+		h.phase(machine.PhaseRunning)
+		if n := len(h.s.guest.(stoppable).Stopped()); n != want {
+			t.Errorf("%d vCPUs are stopped, want %d", n, want)
+		}
+	}
+	theirs := func(how string) {
+		t.Helper()
+		if _, err := h.c.Attach(h.ctx, api.ProbeSpec{Def: "p:theirs vfs_read", Stop: how}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	gone := func() { // their probe, so that it stops nobody again
+		t.Helper()
+		if _, err := h.c.Detach(h.ctx, "theirs"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	resume := func() {
+		t.Helper()
+		if _, err := h.c.Resume(h.ctx); err != nil {
+			t.Fatal(err)
+		}
+		stopped(0)
+	}
+	theirs(api.StopVCPU)
+	g := h.s.guest.(stoppable)
+	for changed := g.Changed(); len(g.Stopped()) < 2; changed = g.Changed() {
+		select {
+		case <-changed:
+		case <-h.ctx.Done():
+			t.Fatal("the vCPUs do not stop")
+		}
+	}
+	h.debug().is("D", "OK")
+	stopped(2)
+	d := h.debug()
+	gone()
+	d.is("vCont;s:1", "T05") // it is the debugger's now
+	d.is("D", "OK")
+	stopped(1)
+	resume()
+	d = h.debug()
+	theirs(api.StopAll)
+	d.is("c", "T02")
+	d.is("D", "OK")
+	h.phase(machine.PhasePaused)
+	gone()
+	resume()
 }
 
 // TestDebuggerAndResets: a guest that is reset while a debugger has it waits for that, and its

@@ -36,6 +36,7 @@ type stoppable interface {
 	StopAll(*probe.Context)
 	Stopped() []machine.Stop
 	Step(ctx context.Context, cpu, n int) (int, error)
+	ResumeUnheld() error
 }
 
 func newDebugged(s *server, g stoppable) *debugged {
@@ -60,7 +61,8 @@ func (d *debugged) Detach(pause bool) error {
 	if pause || !d.ran || d.ended() {
 		return err
 	}
-	return errors.Join(err, d.resumeGuest())
+	// What others have stopped is theirs to let go.
+	return errors.Join(err, d.goOn(d.g.ResumeUnheld))
 }
 
 // CPUs implements gdb.Target.
@@ -128,7 +130,7 @@ func (d *debugged) SetRegisters(cpu int, g *gdb.Registers) error {
 			r.Regs.RIP = at
 		}
 		delete(d.shown, cpu)
-		return l.SetRegs(cpu, r.Regs)
+		return l.Change(cpu, *r, v)
 	})
 }
 

@@ -75,15 +75,42 @@ func fullTag(v *machine.Vectors) (tag uint32) {
 	return tag
 }
 
-// fromGDB takes a debugger's registers. Those that are not general registers can only stay what
-// they are.
+// fromGDB takes a debugger's registers.
 func fromGDB(g *gdb.Registers, r *machine.Registers, v *machine.Vectors) error {
+	is := toGDB(r, v)
+	if g.Segments != is.Segments || g.GDT != is.GDT || g.IDT != is.IDT || g.LDTR != is.LDTR || g.TR != is.TR {
+		return fmt.Errorf("selectors and the places of tables stay what they are: a processor has more of them than that")
+	}
 	for i, p := range gdbOrder(&r.Regs) {
 		*p = g.General[i]
 	}
 	r.Regs.RIP, r.Regs.RFLAGS = g.RIP, r.Regs.RFLAGS&^0xffffffff|uint64(g.Flags)
-	if toGDB(r, v) != *g {
-		return fmt.Errorf("only general registers, rip and eflags can be changed")
+	y := &r.System
+	y.FS.Base, y.GS.Base, r.KernelGS = g.FSBase, g.GSBase, g.KernelGSBase
+	y.CR0, y.CR2, y.CR3, y.CR4, y.CR8, y.EFER = g.CR0, g.CR2, g.CR3, g.CR4, g.CR8, g.EFER
+	r.Debug.DB, r.Debug.DR6, r.Debug.DR7 = g.DR, g.DR6, g.DR7
+
+	c := g.Control
+	v.ST, v.MXCSR, v.Control, v.Status, v.Opcode = g.X87, g.MXCSR, uint16(c[0]), uint16(c[1]), uint16(c[7])
+	v.IP, v.DP = uint64(c[3])<<32|uint64(c[4]), uint64(c[5])<<32|uint64(c[6])
+	if c[2] != is.Control[2] {
+		v.Tag = 0
+		for phys := range 8 {
+			if c[2]>>(2*phys)&3 != 3 {
+				v.Tag |= 1 << phys
+			}
+		}
 	}
+	for i := range v.Regs {
+		b := &v.Regs[i]
+		copy(b[:16], g.XMM[i][:])
+		if v.Width > 16 {
+			copy(b[16:32], g.YMMH[i][:])
+		}
+		if v.Width > 32 {
+			copy(b[32:], g.ZMMH[i][:])
+		}
+	}
+	v.Mask, v.PKRU = g.K, g.PKRU
 	return nil
 }

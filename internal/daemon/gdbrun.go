@@ -46,11 +46,13 @@ func (d *debugged) rest() error {
 }
 
 // resumeGuest has all of the guest go on.
-func (d *debugged) resumeGuest() error {
+func (d *debugged) resumeGuest() error { return d.goOn(d.g.Resume) }
+
+func (d *debugged) goOn(resume func() error) error {
 	d.s.resetMu.Lock()
 	defer d.s.resetMu.Unlock()
 	d.holds = false
-	return d.s.resume()
+	return d.s.resumeBy(resume)
 }
 
 // hold notes that the guest stands still for the debugger, and reports false where it does not, because

@@ -93,11 +93,13 @@ func (s *server) resumeGuest(w http.ResponseWriter, r *http.Request) error {
 
 // resume has the guest run. A guest that has not run yet begins its boot now. Callers hold
 // resetMu.
-func (s *server) resume() error {
+func (s *server) resume() error { return s.resumeBy(s.guest.Resume) }
+
+func (s *server) resumeBy(resume func() error) error {
 	if s.guest.State().Phase == machine.PhaseCreated {
 		s.probes.boot.Store(s.probes.now())
 	}
-	return s.guest.Resume()
+	return resume()
 }
 
 func (s *server) resetGuest(w http.ResponseWriter, r *http.Request) error {

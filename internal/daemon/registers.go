@@ -111,7 +111,7 @@ func wireVectors(v *machine.Vectors) *api.Vectors {
 	}
 	out := &api.Vectors{
 		Control: v.Control, Status: v.Status, Tag: v.Tag, Opcode: v.Opcode, IP: api.Hex(v.IP), DP: api.Hex(v.DP), MXCSR: v.MXCSR,
-		Name: map[int]string{16: "xmm", 32: "ymm", 64: "zmm"}[v.Width], Width: v.Width,
+		Name: vectorNames[v.Width], Width: v.Width,
 	}
 	for i := range v.ST {
 		out.ST = append(out.ST, number(v.ST[i][:]))

@@ -108,7 +108,8 @@ func (l *Look) Registers(cpu int) (Registers, error) {
 	return r, nil
 }
 
-// does returns what the vCPU would do if the world were not stopped. Precondition: m.mu held.
+// does returns what the vCPU would do if the world were not stopped, and does as soon as its thread has seen that it is
+// resumed. Precondition: m.mu held.
 func (v *vcpu) does() VCPUActivity {
 	if v.activity == VCPUParked && v.m.phase == PhaseRunning {
 		return VCPURunning // it is parked for the look

@@ -42,7 +42,7 @@ func (m *Machine) State() State {
 		Checks: CheckReports{Count: m.checks.Load(), Last: m.lastBad.Load()},
 	}
 	for _, v := range m.vcpus {
-		c := VCPUState{ID: v.id, Activity: v.activity, Stop: v.stop}
+		c := VCPUState{ID: v.id, Activity: v.does(), Stop: v.stop}
 		if v.resting && v.others != nil {
 			c.RIP, c.CPL, c.Space = guest.GVA(v.regs.RIP), v.cpl(), v.space()
 			c.Symbol = symbolize(m.Image(), c.RIP)
@@ -125,7 +125,21 @@ func (m *Machine) selfCheckFailed(v *vcpu, code uint32) {
 
 // Resume lets the vCPUs run. Calling it while they do has no effect. A handler
 // must not call it.
-func (m *Machine) Resume() error {
+func (m *Machine) Resume() error { return m.resume(func(*vcpu) bool { return true }) }
+
+// ResumeUnheld is Resume, but for vCPUs that a handler has stopped which is told as the cause (probe.Context.StopBy): they
+// stay stopped. If it has stopped all of them the guest stays paused.
+func (m *Machine) ResumeUnheld() error {
+	for _, s := range m.Stopped() {
+		if s.By != nil && s.All {
+			return nil
+		}
+	}
+	return m.resume(func(v *vcpu) bool { return v.stop.By == nil })
+}
+
+// resume lets the guest run, and of the vCPUs that are stopped those that which says.
+func (m *Machine) resume(which func(*vcpu) bool) error {
 	if m.inHandler() {
 		return fmt.Errorf("resume: %w", probe.ErrInHandler)
 	}
@@ -135,7 +149,7 @@ func (m *Machine) Resume() error {
 	defer m.mu.Unlock()
 	switch m.phase {
 	case PhaseRunning:
-		m.letGo(-1)
+		m.letGo(which)
 		return nil
 	case PhaseClosed:
 		return fmt.Errorf("resume: %w", ErrClosed)
@@ -147,7 +161,7 @@ func (m *Machine) Resume() error {
 	}
 	m.setPhase(PhaseRunning)
 	m.gate.And(^gateHold)
-	m.letGo(-1)
+	m.letGo(which)
 	m.startTicker()
 	return nil
 }

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 
@@ -14,9 +15,10 @@ import (
 var ErrBadRegister = errors.New("no processor has that in the register")
 
 // Change gives a vCPU the registers of r: the general ones, as SetRegs does, the bases of FS and GS and the other GS's,
-// control and debug registers, and EFER. All else of r stays as it is. Errors are ErrNoVCPU, ErrSaved, ErrInEngine for one in the
+// control and debug registers, and EFER. All else of r stays as it is. x are floating point and vector registers as
+// Vectors has them, or nil. Errors are ErrNoVCPU, ErrSaved, ErrInEngine for one in the
 // middle of a probe's handlers, and ErrBadRegister; then nothing has changed.
-func (l *Look) Change(cpu int, r Registers) error {
+func (l *Look) Change(cpu int, r Registers, x *Vectors) (err error) {
 	v, err := l.vcpu(cpu)
 	switch {
 	case err != nil:
@@ -26,7 +28,7 @@ func (l *Look) Change(cpu int, r Registers) error {
 	case l.m.engine.InStage(guest.GVA(v.regs.RIP)):
 		return fmt.Errorf("vcpu %d: %w", cpu, ErrInEngine)
 	}
-	for _, x := range []struct {
+	for _, c := range []struct {
 		name string
 		bad  bool
 	}{
@@ -38,9 +40,20 @@ func (l *Look) Change(cpu int, r Registers) error {
 		{"dr7", r.Debug.DR7>>32 != 0},
 		{"rip", !guest.GVA(r.Regs.RIP).Canonical()},
 	} {
-		if x.bad {
-			return fmt.Errorf("%s: %w", x.name, ErrBadRegister)
+		if c.bad {
+			return fmt.Errorf("%s: %w", c.name, ErrBadRegister)
 		}
+	}
+	if x != nil {
+		undo, wrong := l.setVectors(v, x)
+		if wrong != nil {
+			return wrong
+		}
+		defer func() {
+			if err != nil {
+				err = errors.Join(err, undo())
+			}
+		}()
 	}
 	y := *v.sregs
 	y.FS.Base, y.GS.Base = r.System.FS.Base, r.System.GS.Base
@@ -68,4 +81,24 @@ func (l *Look) Change(cpu int, r Registers) error {
 		}
 	}
 	return l.SetRegs(cpu, r.Regs)
+}
+
+// setVectors gives a vCPU its floating point and vector registers, and returns what takes that back.
+func (l *Look) setVectors(v *vcpu, x *Vectors) (undo func() error, err error) {
+	old, err := v.others.GetXSave()
+	if err != nil {
+		return nil, err
+	}
+	now := bytes.Clone(old)
+	packVectors(now, l.m.cpuid, *x)
+	if bytes.Equal(old, now) {
+		return func() error { return nil }, nil
+	}
+	switch err := v.kvm.SetXSave(now); {
+	case errors.Is(err, unix.EINVAL): // SDM Vol. 1, 10.2.3 for MXCSR
+		return nil, fmt.Errorf("mxcsr: %w", ErrBadRegister)
+	case err != nil:
+		return nil, err
+	}
+	return func() error { return v.kvm.SetXSave(old) }, nil
 }

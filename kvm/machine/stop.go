@@ -70,10 +70,10 @@ func (m *Machine) Stopped() (out []Stop) {
 	return out
 }
 
-// letGo lets a vCPU go on that is stopped, or all with -1. Precondition: m.mu held.
-func (m *Machine) letGo(cpu int) {
+// letGo lets those vCPUs go on that are stopped, and for which which is true. Precondition: m.mu held.
+func (m *Machine) letGo(which func(*vcpu) bool) {
 	for _, v := range m.vcpus {
-		if v.stop != nil && (cpu < 0 || v.id == cpu) {
+		if v.stop != nil && which(v) {
 			v.stop, v.goOn, v.activity = nil, true, VCPURunning
 		}
 	}
@@ -89,7 +89,7 @@ func (m *Machine) Continue(cpu int) error {
 	m.mu.Lock()
 	running, stop := m.phase == PhaseRunning, m.vcpus[cpu].stop
 	if running && stop != nil {
-		m.letGo(cpu)
+		m.letGo(func(v *vcpu) bool { return v.id == cpu })
 		m.setPhase(m.phase)
 	}
 	m.mu.Unlock()

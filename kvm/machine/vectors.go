@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"bytes"
 	"encoding/binary"
 
 	"github.com/guestprobe/guestprobe/kvm"
@@ -52,16 +53,12 @@ func unpackVectors(b []byte, cpuid []kvm.CPUIDEntry) (v Vectors) {
 		return v
 	}
 	live := le.Uint64(b[xsaveBV:])
-	component := func(n int) []byte { // nil: there is none
-		for _, e := range cpuid {
-			if e.Function == 0xd && int(e.Index) == n && uint64(e.Ebx)+uint64(e.Eax) <= uint64(len(b)) && e.Eax != 0 {
-				if live>>n&1 == 0 {
-					return initial[:min(int(e.Eax), len(initial))]
-				}
-				return b[e.Ebx:][:e.Eax]
-			}
+	component := func(n int) []byte {
+		part := xsaveComponent(b, cpuid, n)
+		if part != nil && live>>n&1 == 0 {
+			return initial[:min(len(part), len(initial))]
 		}
-		return nil
+		return part
 	}
 	v.Control = 0x37f // FINIT (SDM Vol. 1, 13.6)
 	if live>>stateX87&1 != 0 {
@@ -100,4 +97,69 @@ func unpackVectors(b []byte, cpuid []kvm.CPUIDEntry) (v Vectors) {
 		v.HasPKRU, v.PKRU = true, le.Uint32(part)
 	}
 	return v
+}
+
+// xsaveComponent returns where an image of xsave has a component that is not of the first two, or nil.
+func xsaveComponent(b []byte, cpuid []kvm.CPUIDEntry, n int) []byte {
+	for _, e := range cpuid {
+		if e.Function == 0xd && int(e.Index) == n && uint64(e.Ebx)+uint64(e.Eax) <= uint64(len(b)) && e.Eax != 0 {
+			return b[e.Ebx:][:e.Eax]
+		}
+	}
+	return nil
+}
+
+// packVectors changes an image of xsave where v has others than unpackVectors makes of it. A component of
+// which something is other is written as a whole, and is in its initial state no more.
+func packVectors(b []byte, cpuid []kvm.CPUIDEntry, v Vectors) {
+	le := binary.LittleEndian
+	old := unpackVectors(b, cpuid)
+	if old.Regs == nil || len(v.Regs) != len(old.Regs) {
+		return
+	}
+	changed := func(n int) { le.PutUint64(b[xsaveBV:], le.Uint64(b[xsaveBV:])|1<<n) }
+	if x, y := old, v; x.Control != y.Control || x.Status != y.Status || x.Tag != y.Tag || x.Opcode != y.Opcode || x.IP != y.IP || x.DP != y.DP || x.ST != y.ST {
+		changed(stateX87)
+		le.PutUint16(b, v.Control)
+		le.PutUint16(b[2:], v.Status)
+		b[4], b[5] = v.Tag, 0
+		le.PutUint16(b[6:], v.Opcode)
+		le.PutUint64(b[8:], v.IP)
+		le.PutUint64(b[16:], v.DP)
+		for i := range v.ST {
+			clear(b[32+16*i:][copy(b[32+16*i:], v.ST[i][:]):][:6])
+		}
+	}
+	// put writes bytes lo to hi of n registers from first on, where one of them or other is another.
+	put := func(component, first, n, lo, hi int, part []byte, other bool) {
+		for i := range n {
+			other = other || !bytes.Equal(old.Regs[first+i][lo:hi], v.Regs[first+i][lo:hi])
+		}
+		if !other || len(part) < n*(hi-lo) {
+			return
+		}
+		changed(component)
+		for i := range n {
+			copy(part[i*(hi-lo):], v.Regs[first+i][lo:hi])
+		}
+	}
+	part := func(n int) []byte { return xsaveComponent(b, cpuid, n) }
+	put(stateSSE, 0, 16, 0, 16, b[160:416], old.MXCSR != v.MXCSR)
+	le.PutUint32(b[24:], v.MXCSR)
+	put(stateAVX, 0, 16, 16, 32, part(stateAVX), false)
+	if v.Width == 64 {
+		put(stateZMMHi, 0, 16, 32, 64, part(stateZMMHi), false)
+		put(stateHi16, 16, 16, 0, 64, part(stateHi16), false)
+	}
+	if p := part(stateMask); old.HasMask && old.Mask != v.Mask {
+		changed(stateMask)
+		for i, k := range v.Mask {
+			le.PutUint64(p[8*i:], k)
+		}
+	}
+	if p := part(statePKRU); old.HasPKRU && old.PKRU != v.PKRU {
+		changed(statePKRU)
+		clear(p)
+		le.PutUint32(p, v.PKRU)
+	}
 }

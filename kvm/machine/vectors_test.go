@@ -1,7 +1,10 @@
 package machine
 
 import (
+	"bytes"
 	"encoding/binary"
+	"math/bits"
+	"reflect"
 	"testing"
 
 	"github.com/guestprobe/guestprobe/kvm"
@@ -35,7 +38,33 @@ func TestVectors(t *testing.T) {
 	if v.ST[7][0] != at(32+16*7) || v.Mask[7] != uint64(at(mask+56))*0x0101010101010101 {
 		t.Errorf("%x %x", v.ST, v.Mask)
 	}
+	packed := func(from []byte, v Vectors) {
+		t.Helper()
+		b := bytes.Clone(from)
+		packVectors(b, cpuid, v)
+		if got := unpackVectors(b, cpuid); !reflect.DeepEqual(got, v) {
+			t.Errorf("packed: %+v, want %+v", got, v)
+		}
+	}
+	same := bytes.Clone(b)
+	if packVectors(same, cpuid, v); !bytes.Equal(same, b) {
+		t.Error("nothing was to be packed, and the image has changed")
+	}
+	full := v
 	le.PutUint64(b[512:], 0)
+	packed(b, full) // each component leaves its initial state
+	for i, change := range []func(*Vectors){
+		func(v *Vectors) { v.ST[7][9] = 1 }, func(v *Vectors) { v.Tag = 3 }, func(v *Vectors) { v.Regs[15][3] = 1 }, func(v *Vectors) { v.Regs[15][31] = 1 }, func(v *Vectors) { v.Regs[15][63] = 1 },
+		func(v *Vectors) { v.Regs[31][0] = 1 }, func(v *Vectors) { v.Mask[7] = 1 }, func(v *Vectors) { v.PKRU = 1 }, func(v *Vectors) { v.MXCSR = 0x1f80 },
+	} {
+		c := unpackVectors(b, cpuid)
+		change(&c)
+		packed(b, c)
+		b := bytes.Clone(b)
+		if packVectors(b, cpuid, c); bits.OnesCount64(le.Uint64(b[512:])) != 1 {
+			t.Errorf("change %d: components %#x are not in their initial state", i, le.Uint64(b[512:]))
+		}
+	}
 	if v = unpackVectors(b, cpuid); v.Control != 0x37f || v.Tag != 0 || v.MXCSR != 0x1f81 || v.Regs != nil && (v.Regs[3] != [64]byte{} || v.Regs[31] != [64]byte{}) || v.PKRU != 0 || v.Mask[1] != 0 {
 		t.Errorf("initial state: %+v", v)
 	}
