@@ -191,7 +191,11 @@ func (s *server) finish(ctx context.Context, g stepping, cpu int) (reached bool,
 	if err != nil {
 		return false, err
 	}
-	return g.RunTo(ctx, cpu, to, sp)
+	reached, err = g.RunTo(ctx, cpu, to, sp)
+	if e := (*probe.Error)(nil); errors.As(err, &e) && e.Code == probe.CodeNoSymbolAt {
+		err = &api.Error{Code: api.CodeBadValue, Errno: "EINVAL", Message: fmt.Sprintf("the function is not to return: its caller ends with the call, and %v is no code", to)}
+	}
+	return reached, err
 }
 
 // standing fills in where the vCPU stands.
