@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"encoding/json"
 	"time"
 )
@@ -29,6 +30,20 @@ const (
 type Record struct {
 	Type RecordType      `json:"type"`
 	Data json.RawMessage `json:"data,omitempty"`
+}
+
+// hitBefore is what a daemon's line of a hit begins with.
+var hitBefore = []byte(`{"type":"hit","data":`)
+
+// ReadRecord reads a line of a stream. A hit's data is taken as it stands there: whoever reads it finds out
+// whether it is JSON, and of a flood it would be read twice as often else.
+func ReadRecord(line []byte) (r Record, err error) {
+	line = bytes.TrimSuffix(line, []byte("\n"))
+	if data, ok := bytes.CutPrefix(line, hitBefore); ok && len(data) > 0 && data[len(data)-1] == '}' {
+		return Record{Type: RecordHit, Data: bytes.Clone(data[:len(data)-1])}, nil
+	}
+	err = json.Unmarshal(line, &r)
+	return r, err
 }
 
 // StreamEvents is the body of POST /v1/events: probes to attach for the life

@@ -3,7 +3,6 @@ package client
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -97,21 +96,21 @@ func (c *Client) stream(ctx context.Context, method, path string, query url.Valu
 // returns io.EOF; a stream without one ends in ErrCutOff, or in the context's
 // error when the caller ended it.
 func (s *Stream) Next() (api.Record, error) {
-	var r api.Record
 	if s.ended {
-		return r, io.EOF
+		return api.Record{}, io.EOF
 	}
 	line, err := s.line()
 	switch {
 	case err == nil:
 	case s.ctx.Err() != nil:
-		return r, context.Cause(s.ctx)
+		return api.Record{}, context.Cause(s.ctx)
 	case errors.Is(err, io.EOF):
-		return r, ErrCutOff
+		return api.Record{}, ErrCutOff
 	default:
-		return r, fmt.Errorf("%w: %w", ErrCutOff, err)
+		return api.Record{}, fmt.Errorf("%w: %w", ErrCutOff, err)
 	}
-	if err := json.Unmarshal(line, &r); err != nil {
+	r, err := api.ReadRecord(line)
+	if err != nil {
 		return r, fmt.Errorf("%w: record: %w", ErrProtocol, err)
 	}
 	s.ended = r.Type == api.RecordEnd

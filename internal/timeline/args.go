@@ -58,8 +58,8 @@ func isNumber(s string) bool { return s == "8" || s == "16" || s == "32" || s ==
 // maxData is how many bytes of a program's record are shown.
 const maxData = 256
 
-// values are what an event shows beside its name.
-func values(e *item) (out []value) {
+// values appends what an event shows beside its name.
+func values(out []value, e *item) []value {
 	if e.task != nil {
 		out = append(out, value{name: "task", text: e.task.Comm}, value{name: "pid", kind: valueSigned, number: uint64(e.task.PID)})
 	}

@@ -14,7 +14,8 @@ type chrome struct {
 	tracks *tracks
 	w      *bufio.Writer
 	b      []byte // the object that is being made
-	any    bool   // there was one
+	values []value
+	any    bool // there was one
 }
 
 func newChrome(w io.Writer) *chrome {
@@ -124,8 +125,7 @@ func (c *chrome) end() error {
 
 func (c *chrome) event(e *item) error {
 	pid, tid := e.on.place()
-	phase := map[itemKind]string{itemInstant: "i", itemSlice: "X", itemCounter: "C"}[e.kind]
-	c.begin(e.name, phase, pid, tid)
+	c.begin(e.name, [...]string{itemInstant: "i", itemSlice: "X", itemCounter: "C"}[e.kind], pid, tid)
 	c.b = append(c.b, `,"ts":`...)
 	c.b = appendMicros(c.b, e.at)
 	if e.group != "" {
@@ -154,7 +154,8 @@ func (c *chrome) event(e *item) error {
 
 // args adds what an event shows.
 func (c *chrome) args(e *item) {
-	vs := values(e)
+	c.values = values(c.values[:0], e)
+	vs := c.values
 	if len(vs) == 0 && (e.hit == nil || len(e.hit.Stack) == 0) {
 		return
 	}

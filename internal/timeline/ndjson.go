@@ -9,20 +9,29 @@ import (
 )
 
 // NDJSON writes the records of the stream, one per line, each by one call of its writer.
-type NDJSON struct{ w io.Writer }
+type NDJSON struct {
+	w    io.Writer
+	line bytes.Buffer
+}
 
 // NewNDJSON returns a writer to w.
-func NewNDJSON(w io.Writer) *NDJSON { return &NDJSON{w} }
+func NewNDJSON(w io.Writer) *NDJSON { return &NDJSON{w: w} }
 
 // Write writes a line.
 func (n *NDJSON) Write(r *Record) error {
-	var line bytes.Buffer
-	enc := json.NewEncoder(&line)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(api.Record{Type: r.Type, Data: r.Data}); err != nil {
-		return err
+	n.line.Reset()
+	if r.Hit != nil { // its data was read: it is JSON
+		n.line.WriteString(`{"type":"hit","data":`)
+		n.line.Write(r.Data)
+		n.line.WriteString("}\n")
+	} else {
+		enc := json.NewEncoder(&n.line)
+		enc.SetEscapeHTML(false)
+		if err := enc.Encode(api.Record{Type: r.Type, Data: r.Data}); err != nil {
+			return err
+		}
 	}
-	_, err := n.w.Write(line.Bytes())
+	_, err := n.w.Write(n.line.Bytes())
 	return err
 }
 

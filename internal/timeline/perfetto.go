@@ -104,6 +104,7 @@ type perfetto struct {
 
 	packet, body, part, leaf, interned []byte // that are being made
 	names                              [internedAnnotations + 1]map[string]uint64
+	values                             []value
 	began                              bool
 }
 
@@ -213,7 +214,7 @@ func (p *perfetto) describe() error {
 
 // event writes what stands on a track: a slice as its begin and its end, which whoever reads them sorts by time.
 func (p *perfetto) event(e *item) error {
-	of := map[itemKind]uint64{itemInstant: typeInstant, itemSlice: typeBegin, itemCounter: typeCounter}[e.kind]
+	of := [...]uint64{itemInstant: typeInstant, itemSlice: typeBegin, itemCounter: typeCounter}[e.kind]
 	p.interned = p.interned[:0]
 	p.body = uintField(p.body[:0], eventType, of)
 	p.body = uintField(p.body, eventTrack, e.on.id)
@@ -224,7 +225,8 @@ func (p *perfetto) event(e *item) error {
 		if e.group != "" {
 			p.body = p.name(p.body, internedCategories, eventCategoryIID, eventCategory, e.group)
 		}
-		for _, v := range values(e) {
+		p.values = values(p.values[:0], e)
+		for _, v := range p.values {
 			p.body = bytesField(p.body, eventAnnotation, p.annotation(v))
 		}
 		if e.hit != nil && len(e.hit.Stack) > 0 {

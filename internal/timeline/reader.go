@@ -2,7 +2,6 @@ package timeline
 
 import (
 	"bufio"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -69,8 +68,8 @@ func (r *Reader) Next() (*Record, error) {
 	if r.ended {
 		return bad(errors.New("behind the end of the trace: a file has one trace"))
 	}
-	var raw api.Record
-	if err := json.Unmarshal(line, &raw); err != nil {
+	raw, err := api.ReadRecord(line)
+	if err != nil {
 		return bad(fmt.Errorf("not a record as 'guestprobe trace --format json' writes them: %w", err))
 	}
 	switch {

@@ -146,7 +146,11 @@ func (t *tracks) of(k trackKey, title string) (*track, error) {
 }
 
 func (t *tracks) cpu(cpu int) (*track, error) {
-	return t.of(trackKey{kind: trackCPU, cpu: cpu}, fmt.Sprintf("vCPU %d", cpu))
+	k := trackKey{kind: trackCPU, cpu: cpu}
+	if on := t.tracks[k]; on != nil {
+		return on, nil
+	}
+	return t.of(k, fmt.Sprintf("vCPU %d", cpu))
 }
 
 // task returns the track that the hits of a task are on.
