@@ -52,23 +52,29 @@ func (s *scriptFlags) run(ctx context.Context, r *command.Run, c *client.Client)
 		if s.output != "" || s.duration != 0 || s.req.Detach == "" {
 			return command.Usagef("--detach takes a name, and neither --output nor --duration: 'guestprobe stop NAME' ends it and prints what there is")
 		}
+		if len(s.req.Detach) > api.MaxScriptName || !api.ScriptName.MatchString(s.req.Detach) {
+			return command.Usagef("--detach %q: want a letter or _, then letters, digits and _ . -, at most %d in all", s.req.Detach, api.MaxScriptName)
+		}
 		return detachScript(ctx, r, c, s)
 	}
 	if s.req.Metrics {
 		return command.Usagef("--metrics: goes with --detach NAME")
 	}
-	out := r.Stdout
+	out, begin := r.Stdout, func() error { return nil }
 	if s.output != "" {
-		f, err := files.Create(ctx, s.output)
+		f, err := files.Later(ctx, s.output)
 		if err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, f.Close()) }()
-		out = f
+		out, begin = f, f.Begin
 	}
 	over, cancel := context.WithCancel(ctx)
 	defer cancel()
 	return printScript(ctx, over, r, c, out, func(life context.Context) (*client.Stream, error) { return c.RunScript(life, s.req) }, func(start api.Start) error {
+		if err := begin(); err != nil { // before, the script may be one that does not compile
+			return err
+		}
 		if s.duration > 0 {
 			time.AfterFunc(s.duration, cancel)
 		}

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // put makes a file with a text, and returns its path.
@@ -95,8 +97,23 @@ func TestReplace(t *testing.T) {
 	if b, err := os.ReadFile(path); err != nil || string(b) != "new" {
 		t.Errorf("%q, %v", b, err)
 	}
-	if left, err := os.ReadDir(filepath.Dir(path)); err != nil || len(left) != 1 {
-		t.Errorf("there are %v, %v", left, err)
+	alone := func(when string) {
+		t.Helper()
+		if left, err := os.ReadDir(filepath.Dir(path)); err != nil || len(left) != 1 {
+			t.Errorf("%s there are %v, %v", when, left, err)
+		}
+	}
+	alone("behind")
+	// Who is killed leaves nothing, where the file system can do that.
+	if fd, err := unix.Open(filepath.Dir(path), unix.O_TMPFILE|unix.O_RDWR, 0o600); err == nil {
+		unix.Close(fd)
+		if err := Replace(path, func(f *os.File) error { alone("meanwhile"); return write("newer", nil)(f) }); err != nil {
+			t.Error(err)
+		}
+		if b, err := os.ReadFile(path); err != nil || string(b) != "newer" {
+			t.Errorf("%q, %v", b, err)
+		}
+		alone("behind that")
 	}
 	for path, want := range map[string]error{
 		pipe(t): nil, t.TempDir(): nil, filepath.Join(t.TempDir(), "none", "x"): fs.ErrNotExist, strings.Repeat("x", 300): syscall.ENAMETOOLONG,
@@ -105,5 +122,52 @@ func TestReplace(t *testing.T) {
 		if err == nil || !strings.HasPrefix(err.Error(), path+": ") || want != nil && !errors.Is(err, want) || strings.Contains(err.Error(), ".guestprobe-") {
 			t.Errorf("%s: %v", path, err)
 		}
+	}
+}
+
+// TestLater: a file is as it was, or not there, until there is something to write.
+func TestLater(t *testing.T) {
+	for what, was := range map[string]string{"a file": "old text", "none": ""} {
+		path := filepath.Join(t.TempDir(), "f")
+		if was != "" {
+			path = put(t, was)
+		}
+		open := func() *Output {
+			t.Helper()
+			o, err := Later(context.Background(), path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return o
+		}
+		if err := open().Close(); err != nil {
+			t.Error(err)
+		}
+		if b, err := os.ReadFile(path); string(b) != was || (err == nil) != (was != "") {
+			t.Errorf("%s, not begun: %q, %v", what, b, err)
+		}
+		o := open()
+		if _, err := o.Write([]byte("new")); err != nil {
+			t.Error(err)
+		}
+		if err := errors.Join(o.Begin(), o.Close()); err != nil {
+			t.Error(err)
+		}
+		if b, err := os.ReadFile(path); string(b) != "new" || err != nil {
+			t.Errorf("%s: %q, %v", what, b, err)
+		}
+	}
+	o, err := Later(context.Background(), "/dev/null")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := o.Write([]byte("text")); err != nil {
+		t.Error(err)
+	}
+	if err := o.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := Later(context.Background(), filepath.Join(t.TempDir(), "none", "x")); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
 	}
 }

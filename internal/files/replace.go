@@ -1,12 +1,15 @@
 package files
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // Replace makes the file at path what write writes: whoever opens it finds all of that, or what was there before. path is
@@ -26,13 +29,15 @@ func Replace(path string, write func(f *os.File) error) error {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return failed(err)
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".guestprobe-*")
+	f, named, err := temporary(filepath.Dir(path))
 	if err != nil {
 		return failed(err)
 	}
 	defer func() {
 		f.Close()
-		os.Remove(f.Name()) // it is there when something has failed
+		if named {
+			os.Remove(f.Name()) // it is there when something has failed
+		}
 	}()
 	if err := write(f); err != nil {
 		if e := (*fs.PathError)(nil); errors.As(err, &e) && e.Path == f.Name() {
@@ -40,8 +45,39 @@ func Replace(path string, write func(f *os.File) error) error {
 		}
 		return err
 	}
+	if !named {
+		if err := link(f); err != nil {
+			return failed(err)
+		}
+		named = true
+	}
 	if err := errors.Join(f.Close(), os.Rename(f.Name(), path)); err != nil {
 		return failed(err)
 	}
 	return nil
 }
+
+// temporary makes a file to write and read. Where the file system can do that it has no name yet, so that it goes with
+// the process, however that ends; link gives it the one that it says.
+func temporary(dir string) (f *os.File, named bool, err error) {
+	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		f, err := os.CreateTemp(dir, ".guestprobe-*")
+		return f, true, err
+	}
+	f = os.NewFile(uintptr(fd), filepath.Join(dir, ".guestprobe-"+rand.Text()))
+	if _, err := os.Stat(handle(f)); err != nil { // there is no /proc: it could have no name
+		f.Close()
+		f, err := os.CreateTemp(dir, ".guestprobe-*")
+		return f, true, err
+	}
+	return f, false, nil
+}
+
+// link gives a file of temporary its name.
+func link(f *os.File) error {
+	return unix.Linkat(unix.AT_FDCWD, handle(f), unix.AT_FDCWD, f.Name(), unix.AT_SYMLINK_FOLLOW)
+}
+
+// handle is where /proc has an open file.
+func handle(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
