@@ -75,6 +75,9 @@ type Vectors struct {
 	Width int      `json:"width"` // bytes of one of Regs
 }
 
+// MaxLook bounds how many bytes of memory one request reads or writes.
+const MaxLook = 1 << 20
+
 // Memory answers GET /v1/memory.
 type Memory struct {
 	Addr   Hex    `json:"addr"`

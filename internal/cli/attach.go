@@ -61,6 +61,9 @@ func (p *probeFlags) specs(defs []string, stay bool) ([]api.ProbeSpec, error) {
 	if err != nil {
 		return nil, err
 	}
+	if p.stop != "" && p.stop != api.StopVCPU && p.stop != api.StopAll {
+		return nil, command.Usagef("--stop %q: not %s or %s", p.stop, api.StopVCPU, api.StopAll)
+	}
 	override, err := p.override.override()
 	if err != nil {
 		return nil, err

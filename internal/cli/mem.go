@@ -57,14 +57,16 @@ since nothing takes it back. It is refused where probes have bytes of their own.
 			w.At = r.Args[0]
 			if len(r.Args) > 1 {
 				n, err := strconv.ParseUint(r.Args[1], 0, 64)
-				if err != nil || n == 0 {
-					return command.Usagef("LENGTH %q: not a number of bytes", r.Args[1])
+				if err != nil || n == 0 || n > api.MaxLook {
+					return command.Usagef("LENGTH %q: not 1 to %d bytes", r.Args[1], api.MaxLook)
 				}
 				q.Length = n
 			}
 			switch {
 			case write == "" && yes:
 				return command.Usagef("--yes: nothing is written without --write")
+			case write != "" && (q.Type != "" || q.Live):
+				return command.Usagef("--as and --live are of what is shown: they cannot be used with --write")
 			case write != "":
 				return a.writeMemory(w, write, yes)(ctx, r)
 			}

@@ -104,7 +104,7 @@ and the number is told.`,
 			}
 			flags.out = r.Stdout
 			if flags.output != "" { // before there is anything to lose
-				f, err := files.Create(ctx, flags.output)
+				f, err := files.Later(ctx, flags.output)
 				if err != nil {
 					return err
 				}
@@ -135,6 +135,8 @@ func (f *profileFlags) check(r *command.Run) error {
 		return command.Usagef("--duration %v: not above 0", f.duration)
 	case r.Given("count") && f.count == 0:
 		return command.Usagef("--count 0: not above 0")
+	case len(r.Args) == 0 && (r.Given("filter") || r.Given("space")):
+		return command.Usagef("--filter and --space are of definitions, and there is none")
 	case f.rows < 0:
 		return command.Usagef("--rows %d: not a number from 0 on", f.rows)
 	case f.read != "" && (probes > 0 || r.Given("hz") || r.Given("duration") || r.Given("count")):
@@ -196,6 +198,7 @@ func (f *profileFlags) take(ctx context.Context, r *command.Run, c *client.Clien
 	}
 	a := profileAnswer{Hz: req.Hz, Stacks: []api.Stack{}}
 	var shown progress
+	m := profile.Meta{Hz: req.Hz}
 	over, enough := context.WithCancel(ctx)
 	defer enough()
 	if f.duration > 0 {
@@ -207,6 +210,18 @@ func (f *profileFlags) take(ctx context.Context, r *command.Run, c *client.Clien
 	end, err := follow(ctx, over, c, func(life context.Context) (*client.Stream, error) { return c.Profile(life, req) }, func(_ api.Record, s api.Start) error {
 		a.Start, shown = time.Now(), progress{Run: r, begun: time.Now()}
 		noteSkipped(r, s.Skipped)
+		for _, p := range s.Probes {
+			m.Durations = m.Durations || p.Kind == "r"
+		}
+		// What it will not have is refused before it is taken.
+		if _, err := f.index(profile.Build(m, nil)); err != nil {
+			return err
+		}
+		if base != nil {
+			if _, err := profile.Diff(base, profile.Build(m, nil)); err != nil {
+				return fmt.Errorf("--diff %s: %w", f.diff, err)
+			}
+		}
 		shown.start(len(s.Probes))
 		return nil
 	}, func(rec api.Record) error {
@@ -257,7 +272,8 @@ func (f *profileFlags) take(ctx context.Context, r *command.Run, c *client.Clien
 	case len(a.Stacks) == 0:
 		return fmt.Errorf("%w: no probe was hit", errNoSamples)
 	}
-	m := profile.Meta{Start: a.Start, Duration: time.Duration(a.DurationNS), Hz: req.Hz, BuildID: g.BuildID, Comments: []string{fmt.Sprintf("guestprobe: %s of %s, %d lost", what+"s", g.Image, a.Lost)}}
+	m.Start, m.Duration, m.BuildID = a.Start, time.Duration(a.DurationNS), g.BuildID
+	m.Comments = []string{fmt.Sprintf("guestprobe: %s of %s, %d lost", what+"s", g.Image, a.Lost)}
 	return f.showDiff(r, base, profile.Build(m, a.Stacks), fmt.Sprintf("%s, %s in %v", filepath.Base(g.Image), command.Plural(int(a.Counted), what), took))
 }
 
@@ -329,8 +345,15 @@ func (f *profileFlags) table(r *command.Run, p *pprof.Profile, i int) error {
 	if compared {
 		heading = []string{"SELF", "SELF%", "CHANGE", "TOTAL", "TOTAL%", "CHANGE", "FUNCTION"}
 	}
-	share := func(v, of int64) float64 { return 100 * float64(v) / float64(max(of, 1)) }
 	unit := profile.Unit(p, i)
+	if unit != p.SampleType[i].Type { // no number of these
+		for j, h := range heading {
+			if h == "SELF" || h == "TOTAL" {
+				heading[j] = h + " (" + unit + ")"
+			}
+		}
+	}
+	share := func(v, of int64) float64 { return 100 * float64(v) / float64(max(of, 1)) }
 	var cells [][]string
 	for _, x := range rows {
 		name := x.Function

@@ -50,6 +50,9 @@ named are changed, or none. It needs --yes, for nothing is kept of what was ther
 			if yes {
 				return api.RegisterList{}, command.Usagef("--yes: nothing is changed without --set")
 			}
+			if _, err := strconv.Atoi(vcpu); vcpu != "" && err != nil {
+				return api.RegisterList{}, command.Usagef("VCPU %q: not a number", vcpu)
+			}
 			return c.Registers(ctx, vcpu, vectors)
 		}, printRegisters),
 	}

@@ -86,6 +86,8 @@ func (a lookAt) root(s *server, l *machine.Look) (guest.GPA, error) {
 	switch {
 	case named > 1:
 		return 0, badValue("vcpu, task and space name address spaces: give one of them")
+	case a.space != 0 && a.space < guest.PageSize: // what is below that in CR3 is flags
+		return 0, badValue("space %#x: not the address of a page table", uint64(a.space))
 	case a.vcpu >= 0:
 		return l.Root(a.vcpu)
 	case a.task < 0:

@@ -18,7 +18,7 @@ import (
 // Limits of one request about memory: the world stands still for it.
 const (
 	defaultLook = 64
-	maxLook     = 1 << 20
+	maxLook     = api.MaxLook
 )
 
 func (s *server) getMemory(w http.ResponseWriter, r *http.Request) error {

@@ -12,11 +12,12 @@ import (
 
 // Meta is what a profile is of.
 type Meta struct {
-	Start    time.Time
-	Duration time.Duration
-	Hz       int    // of samples; 0: the stacks are of hits
-	BuildID  string // of the guest's image, where it has one
-	Comments []string
+	Start     time.Time
+	Duration  time.Duration
+	Hz        int    // of samples; 0: the stacks are of hits,
+	Durations bool   // of which some are of return probes, with the time from entry to return
+	BuildID   string // of the guest's image, where it has one
+	Comments  []string
 }
 
 // Names of the mappings, by which kernel and user code are told apart.
@@ -60,15 +61,11 @@ func Build(m Meta, stacks []api.Stack) *pprof.Profile {
 		// What has a name has it from the guest: nobody is to look for it in a file.
 		g.HasFunctions, g.HasFilenames, g.HasLineNumbers, g.HasInlineFrames = true, true, true, true
 	}
-	durations := false
-	for _, s := range stacks {
-		durations = durations || s.DurationNS != 0
-	}
 	switch {
 	case m.Hz > 0:
 		b.SampleType = []*pprof.ValueType{{Type: "samples", Unit: "count"}, {Type: "time", Unit: "nanoseconds"}}
 		b.PeriodType, b.Period = b.SampleType[1], int64(time.Second)/int64(m.Hz)
-	case durations:
+	case m.Durations:
 		b.SampleType = []*pprof.ValueType{{Type: "hits", Unit: "count"}, {Type: "duration", Unit: "nanoseconds"}}
 	default:
 		b.SampleType = []*pprof.ValueType{{Type: "hits", Unit: "count"}}
@@ -78,7 +75,7 @@ func Build(m Meta, stacks []api.Stack) *pprof.Profile {
 		values := []int64{int64(s.Count)}
 		if m.Hz > 0 {
 			values = append(values, int64(s.Count)*b.Period)
-		} else if durations {
+		} else if m.Durations {
 			values = append(values, s.DurationNS)
 		}
 		x := &pprof.Sample{Value: values, Label: map[string][]string{labelCPU: {strconv.Itoa(s.CPU)}}, Location: b.stack(s)}

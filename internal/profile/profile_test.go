@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -39,7 +40,8 @@ func stacks() []api.Stack {
 
 func built(t *testing.T, hz int, s []api.Stack) *pprof.Profile {
 	t.Helper()
-	p := Build(Meta{Start: time.Unix(1, 0), Duration: time.Second, Hz: hz, BuildID: "c0ffee", Comments: []string{"comment"}}, s)
+	durations := slices.ContainsFunc(s, func(x api.Stack) bool { return x.DurationNS != 0 })
+	p := Build(Meta{Start: time.Unix(1, 0), Duration: time.Second, Hz: hz, Durations: durations, BuildID: "c0ffee", Comments: []string{"comment"}}, s)
 	if err := p.CheckValid(); err != nil {
 		t.Fatal(err)
 	}
