@@ -17,7 +17,7 @@ import (
 const (
 	// countsAtOnce bounds how many probes are in one record.
 	countsAtOnce = 500
-	// timedAtMost bounds for how many events in an interval probes make events, so that durations can be
+	// timedAtMost bounds for how many events in an interval return probes make events, so that durations can be
 	// told. It is what the durations of fast probes cost the guest at most; of slower ones all are counted.
 	timedAtMost = 500
 )
@@ -193,21 +193,20 @@ func (t *timedEvents) ready() <-chan struct{} {
 // time has probes make events, so that the calls of return probes can be timed, unless they do already or there
 // is no such probe.
 func (c *countStream) time() {
-	returns := func(a *attached) bool { return a.prog == nil && a.def.Kind == event.KindReturn }
 	if c.watch != nil {
 		c.watch.seen.Store(0)
 		return
 	}
-	if !slices.ContainsFunc(c.s.probes.those(c.only), returns) {
+	if !slices.ContainsFunc(c.s.probes.those(c.only), (*attached).timed) {
 		return
 	}
-	c.s.probes.listen(1)
+	c.s.probes.listenReturns(1)
 	c.watch = &timedEvents{}
 	t, only, most := c.watch, c.only, c.s.opt.timedAtMost
 	t.sub = c.s.probes.hub.Subscribe(func(ev event.Event) bool {
 		a := ev.Source.Owner.(*attached)
 		// One event more than there is room for in an interval ends it, whosever it is.
-		return t.seen.Add(1) > most || returns(a) && (only == nil || only[a])
+		return t.seen.Add(1) > most || a.timed() && (only == nil || only[a])
 	}, event.Queue{Events: int(most) + 1})
 }
 
@@ -222,7 +221,7 @@ func (c *countStream) take() (enough bool) {
 			return c.watch.seen.Load() > c.s.opt.timedAtMost
 		}
 		a := ev.Source.Owner.(*attached)
-		if a.prog != nil || a.def.Kind != event.KindReturn || c.only != nil && !c.only[a] {
+		if !a.timed() || c.only != nil && !c.only[a] {
 			continue
 		}
 		// What a hostile guest has made of a record is nobody's duration.
@@ -244,7 +243,7 @@ func (c *countStream) untime() {
 	}
 	c.watch.sub.Close()
 	c.watch = nil
-	c.s.probes.listen(-1)
+	c.s.probes.listenReturns(-1)
 }
 
 // durationCounts counts durations by quarters of powers of two.

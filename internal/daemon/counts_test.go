@@ -144,7 +144,7 @@ func TestCountsOfDurations(t *testing.T) {
 	}
 	next[api.End](h, s, api.RecordEnd)
 	s.Close()
-	if n := h.s.probes.listeners.Load(); n != 0 {
+	if n := h.s.probes.ofReturns.Load(); n != 0 {
 		t.Errorf("%d listen behind the stream", n)
 	}
 
@@ -162,7 +162,7 @@ func TestCountsOfDurations(t *testing.T) {
 		t.Errorf("moment %+v", m)
 	}
 	next[api.End](h, s, api.RecordEnd)
-	if n := h.s.probes.listeners.Load(); n != 0 {
+	if n := h.s.probes.ofReturns.Load(); n != 0 {
 		t.Errorf("%d listen behind the stream", n)
 	}
 }

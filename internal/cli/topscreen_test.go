@@ -1,0 +1,174 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/guestprobe/guestprobe/internal/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/patience"
+)
+
+// terminal is a terminal with a command on it, tmux's.
+type terminal struct {
+	testing.TB
+	ctx    context.Context
+	tmux   string
+	socket string
+	drawn  chan struct{} // capacity 1: something was written to it
+}
+
+// openTerminal starts a shell command on a terminal of that size.
+func openTerminal(ctx context.Context, t testing.TB, dir string, width, height int, command string) *terminal {
+	t.Helper()
+	x := &terminal{TB: t, ctx: ctx, tmux: kvmtest.RequireCommand(t, "tmux"), socket: filepath.Join(dir, "tmux"), drawn: make(chan struct{}, 1)}
+	x.do("new-session", "-d", "-x", fmt.Sprint(width), "-y", fmt.Sprint(height), command)
+	// A client in control mode is told of everything that is written (tmux(1), CONTROL MODE).
+	control := exec.CommandContext(ctx, x.tmux, "-S", x.socket, "-C", "attach", "-f", "ignore-size")
+	in, err := control.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := control.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := control.Start(); err != nil {
+		t.Fatal(err)
+	}
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		for lines := bufio.NewReader(out); ; {
+			if _, err := lines.ReadString('\n'); err != nil {
+				return
+			}
+			select {
+			case x.drawn <- struct{}{}:
+			default:
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		_ = exec.Command(x.tmux, "-S", x.socket, "kill-server").Run()
+		in.Close()
+		<-read
+		_ = control.Wait()
+	})
+	return x
+}
+
+// do has tmux do something, and returns what it prints.
+func (x *terminal) do(args ...string) string {
+	x.Helper()
+	cmd := exec.CommandContext(x.ctx, x.tmux, append([]string{"-S", x.socket, "-f", "/dev/null"}, args...)...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		x.Fatalf("tmux %q: %v\n%s", args, err, out)
+	}
+	return string(out)
+}
+
+// keys types keys, and waits until the screen has this.
+func (x *terminal) keys(want string, keys ...string) string {
+	x.Helper()
+	if len(keys) > 0 {
+		x.do(append([]string{"send-keys"}, keys...)...)
+	}
+	return x.shows(want)
+}
+
+// shows waits until the screen has this.
+func (x *terminal) shows(want string) string {
+	x.Helper()
+	re := regexp.MustCompile("(?m)" + want)
+	for {
+		screen := x.do("capture-pane", "-p")
+		if re.MatchString(screen) {
+			return screen
+		}
+		select {
+		case <-x.drawn:
+		case <-x.ctx.Done():
+			x.Fatalf("no %s on the screen:\n%s", want, screen)
+		}
+	}
+}
+
+func (x *terminal) resize(width, height int) {
+	x.Helper()
+	x.do("resize-window", "-x", fmt.Sprint(width), "-y", fmt.Sprint(height))
+}
+
+// TestTopScreen: top on a terminal, by its keys, in several sizes, and its ends.
+func TestTopScreen(t *testing.T) {
+	kvmtest.RequireCommand(t, "tmux")
+	kvmtest.Require(t)
+	ctx := patience.Of(t)
+	dir, socket, end := debuggee(ctx, t)
+	guestprobe := func(args ...string) {
+		t.Helper()
+		if out, err := exec.CommandContext(ctx, "guestprobe", append([]string{"--socket", socket}, args...)...).CombinedOutput(); err != nil {
+			t.Fatalf("%q: %v\n%s", args, err, out)
+		}
+	}
+	guestprobe("attach", "p:io/a vfs_read fd=%di:s32", "r:b do_fork", "p:never panic")
+	run := func(env string) string {
+		return fmt.Sprintf("%s guestprobe --socket %s top --interval 100ms; echo STATUS=$?; exec cat", env, socket)
+	}
+	x := openTerminal(ctx, t, dir, 80, 24, run("env LC_ALL=C TERM=screen-256color"))
+	screen := x.shows(`^ kprobes/never +k +0 +0 +0 +0 +- +- host +(int3|jump)$`)
+	for _, want := range []string{`^guest running, 3 probes, \S+ hits/s, 0 missed, \d+ lost$`, `^vCPU 0   \w+ +\S+ exits/s`, `^>(io/a|kprobes/b) `, `^\? help  q quit  `} {
+		if !regexp.MustCompile("(?m)" + want).MatchString(screen) {
+			t.Errorf("no %s on the first screen:\n%s", want, screen)
+		}
+	}
+	x.resize(200, 50)
+	x.shows(`^ kprobes/never .* panic\+0x[04]$`)
+	x.resize(20, 5)
+	x.shows(`^guest running, 3 pr>\n NAME         HITS/S\n>\S.*\n \S.*\n\? help  q quit  ent>`)
+	x.resize(80, 40)
+	x.keys(`^guest running, 1 of 3 probes`, "/", "n", "e", "v", "e", "r")
+	x.keys(`^>kprobes/never`, "Enter")
+	x.keys(`^Detach kprobes/never\? y detaches it`, "d")
+	x.keys(`^kprobes/never was detached\.$`, "y")
+	x.shows(`^guest running, 0 of 2 probes`)
+	x.keys(`^guest running, 2 probes`, "Escape")
+	x.keys(`s sort \(name\)`, "s", "s", "s", "s", "s", "s")
+	x.keys(`^>kprobes/b `, "End")
+	x.keys(`^durations of \d+ calls: mean \d\S+, p99 \d\S+$`, "Enter")
+	x.shows(`^last hits\n\S.* b: \(`)
+	x.keys(`^PAUSED, guest running`, "Space")
+	x.keys(`^guest running`, "Space")
+	x.resize(80, 100)
+	x.keys(`(?s)^stacks\n\d+ hits?.*, vCPU [01]\n  do_fork\+0x0/0x`, "S")
+	x.keys(`any key goes back`, "?")
+	x.keys(`^STATUS=0$`, "x", "q")
+	// The probe of the stacks has gone with them.
+	if out, err := exec.CommandContext(ctx, "guestprobe", "--socket", socket, "list", "-q").Output(); err != nil || string(out) != "io/a\nkprobes/b\n" {
+		t.Errorf("left are %q, %v", out, err)
+	}
+	x.do("kill-server")
+
+	// Without colours, on a terminal of little, and with a daemon that ends.
+	dumb := filepath.Join(dir, "2")
+	if err := os.Mkdir(dumb, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	x = openTerminal(ctx, t, dumb, 80, 24, run("env LC_ALL=C.UTF-8 TERM=dumb NO_COLOR=1"))
+	x.shows(`^>(io/a|kprobes/b) `)
+	if painted := x.do("capture-pane", "-p", "-e"); strings.Contains(painted, "\x1b[") {
+		t.Errorf("there are colours: %q", painted)
+	}
+	guestprobe("detach", "--all")
+	x.shows(`^No probe is attached`)
+	end()
+	x.shows(`^guestprobe: no daemon answers any more: the daemon has ended\n(.*\n)*STATUS=3$`)
+}

@@ -1,0 +1,134 @@
+package top
+
+import (
+	"fmt"
+	"math/bits"
+	"slices"
+	"strings"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/chart"
+	"github.com/guestprobe/guestprobe/internal/command"
+)
+
+// in is what stands before where handlers run.
+var in = map[string]string{api.RunsInGuest: "in", api.RunsOnHost: "on"}
+
+// maxHits is how many of a probe's last hits are kept.
+const maxHits = 20
+
+// detail is a probe that is looked into.
+type detail struct {
+	id     uint64
+	name   string
+	hits   []string // the last ones, a line each, the newest last
+	stacks []string // lines; nil: nobody has asked for them
+	busy   bool     // they are being gathered
+	top    int      // first line that is shown
+}
+
+// Hit takes a hit of the probe that is looked into, as a line.
+func (m *Model) Hit(id uint64, line string) {
+	if m.into != nil && m.into.id == id && !m.paused {
+		m.into.hits = last(append(m.into.hits, line), maxHits)
+	}
+}
+
+// Stacks takes the lines of the stacks that were asked for.
+func (m *Model) Stacks(id uint64, lines []string) {
+	if m.into != nil && m.into.id == id {
+		m.into.stacks, m.into.busy = lines, false
+	}
+}
+
+// detailKey is what a key does there.
+func (m *Model) detailKey(key string) Do {
+	switch key {
+	case "esc", "left", "enter":
+		m.into = nil
+		return Shut
+	case "up", "k":
+		m.into.top--
+	case "down", "j":
+		m.into.top++
+	case "pgup":
+		m.into.top -= max(1, m.page)
+	case "pgdown":
+		m.into.top += max(1, m.page)
+	case "home", "g":
+		m.into.top = 0
+	case "S":
+		if _, ok := m.Asked(); ok && !m.into.busy {
+			m.into.busy, m.into.stacks = true, nil
+			return Stacks
+		}
+	}
+	return Nothing
+}
+
+// detailLines are so many lines about the probe that is looked into.
+func (m *Model) detailLines(width, lines int) []string {
+	d := m.into
+	if lines < 1 {
+		return nil
+	}
+	var all []string
+	add := func(text string) { all = append(all, cell(text, width, false)) }
+	head := func(text string) { all = append(all, "", m.paint(command.Name, cell(text, width, false))) }
+	r, ok := m.Asked()
+	if !ok {
+		add(d.name + " is not attached any more.")
+	} else {
+		add(fmt.Sprintf("%s at %s: %s a second by %s, handled %s the %s", r.Name, r.Place, Number(r.Rate), r.By, in[r.Runs], r.Runs))
+		add(fmt.Sprintf("hits %d, missed %d, lost %d", r.Hits, r.Missed, r.Lost))
+		if rates := m.rates.history(d.id); len(rates) > 0 {
+			all = append(all, m.Glyphs.Sparkline(rates, min(width, len(rates))))
+			add(fmt.Sprintf("hits a second: %s to %s", Number(slices.Min(rates)), Number(slices.Max(rates))))
+		}
+		if x := m.rates.probes[d.id]; x != nil && r.Timed > 0 {
+			head(fmt.Sprintf("durations of %d calls: mean %s, p99 %s", r.Timed, Duration(r.MeanNS), Duration(r.P99NS)))
+			for _, l := range octaves(x.durations()).Lines(min(width, 80)) {
+				add(l)
+			}
+		}
+	}
+	head("last hits")
+	if len(d.hits) == 0 {
+		add("none yet")
+	}
+	for _, h := range slices.Backward(d.hits) {
+		add(strings.TrimLeft(h, " "))
+	}
+	head("stacks")
+	switch {
+	case d.busy:
+		add("they are being gathered")
+	case d.stacks == nil:
+		add("S gathers some, for which a second probe is attached for a moment")
+	}
+	for _, l := range d.stacks {
+		add(l)
+	}
+	m.page = lines
+	d.top = max(0, min(d.top, len(all)-lines))
+	return all[d.top:min(len(all), d.top+lines)]
+}
+
+// octaves is a histogram of durations by powers of two, each by its first nanosecond, without holes.
+func octaves(d *api.Durations) (h chart.Hist) {
+	var counts [65]uint64
+	lo, hi := len(counts), -1
+	for _, b := range d.Buckets {
+		i := bits.Len64(uint64(b.Low))
+		counts[i] += b.Count
+		lo, hi = min(lo, i), max(hi, i)
+	}
+	for i := lo; i <= hi; i++ {
+		label := "0ns"
+		if i > 0 {
+			label = Duration(1 << (i - 1))
+		}
+		h.Buckets = append(h.Buckets, chart.Bucket{Label: label, Count: counts[i]})
+	}
+	return h
+}

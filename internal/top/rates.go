@@ -1,0 +1,259 @@
+package top
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+)
+
+// Row is what is known of a probe at a moment. Rates are per second, of the interval before it.
+type Row struct {
+	ID     uint64  `json:"id"`
+	Name   string  `json:"name"`
+	Kind   string  `json:"kind"`  // as api.Probe.Kind
+	Place  string  `json:"place"` // SYMBOL+OFFSET, or the address
+	Runs   string  `json:"runs"`  // where its handlers run: guest or host
+	By     string  `json:"by"`    // how hits come: jump, int3, of a watch also reg (a debug register) or page; off: they do not
+	Rate   float64 `json:"rate"`  // of hits
+	Hits   uint64  `json:"hits"`
+	Missed uint64  `json:"missed"`
+	Lost   uint64  `json:"lost"`
+
+	// Of a return probe: its calls of the last moments, as far as they were timed; of none all are 0.
+	Timed  uint64 `json:"timed,omitempty"`
+	MeanNS uint64 `json:"meanNs,omitempty"`
+	P99NS  uint64 `json:"p99Ns,omitempty"` // not below it, by a quarter at most
+}
+
+// CPU is what a vCPU does at a moment.
+type CPU struct {
+	CPU   int     `json:"cpu"`
+	State string  `json:"state"`
+	Rate  float64 `json:"rate"` // of VM exits
+	Exits []Exit  `json:"exits"`
+}
+
+// Exit is how often vCPUs leave the guest for a reason.
+type Exit struct {
+	Reason string  `json:"reason"`
+	Rate   float64 `json:"rate"`
+}
+
+// Moment is all that there is to show.
+type Moment struct {
+	TimeNS  int64   `json:"timeNs"`  // as api.Hit has it
+	Seconds float64 `json:"seconds"` // of the interval before it; 0: this is the first one, without rates
+	State   string  `json:"state"`   // of the guest
+	Boots   int     `json:"boots"`
+	Armed   bool    `json:"armed"`
+	Rate    float64 `json:"rate"` // of hits of all probes
+	Missed  uint64  `json:"missed"`
+	Lost    uint64  `json:"lost"`
+	Probes  []Row   `json:"probes"`
+	CPUs    []CPU   `json:"cpus"`
+}
+
+const (
+	// history is how many rates of a probe are kept.
+	history = 60
+	// window is of how many moments durations are shown.
+	window = 10
+)
+
+// probe is one that is followed.
+type probe struct {
+	now   api.ProbeCounts
+	rate  float64
+	rates []float64
+	took  []*api.Durations // of the last moments, nil for none
+}
+
+// Rates makes rates of counts.
+type Rates struct {
+	probes map[uint64]*probe
+	fresh  map[uint64]uint64 // by number: the hits before, of those in the moment that comes
+	cpus   map[int]map[string]uint64
+	guest  api.Guest
+	cpu    []CPU
+	begun  bool
+	at     int64
+	took   float64
+}
+
+// Add takes a record, and reports whether a moment is complete with it.
+func (r *Rates) Add(c api.Counted) bool {
+	if r.probes == nil {
+		r.probes, r.cpus = map[uint64]*probe{}, map[int]map[string]uint64{}
+	}
+	if r.fresh == nil {
+		r.fresh = map[uint64]uint64{}
+	}
+	if c.Guest != nil {
+		r.guest = *c.Guest
+	}
+	for _, p := range c.Probes {
+		x := r.probes[p.ID]
+		if x == nil {
+			x = &probe{}
+			r.probes[p.ID] = x
+		}
+		r.fresh[p.ID] = x.now.Hits
+		took := p.Durations
+		p.Durations = nil
+		x.now = p
+		x.took = append(x.took, took)
+	}
+	for _, id := range c.Detached {
+		delete(r.probes, id)
+	}
+	if c.More {
+		return false
+	}
+	r.took = 0
+	if r.begun {
+		r.took = float64(max(1, c.TimeNS-r.at)) / 1e9
+	}
+	r.begun, r.at = true, c.TimeNS
+	for id, x := range r.probes {
+		before, there := r.fresh[id]
+		x.rate = 0
+		if there && r.took > 0 && x.now.Hits > before {
+			x.rate = float64(x.now.Hits-before) / r.took
+		}
+		if !there {
+			x.took = append(x.took, nil)
+		}
+		if r.took > 0 {
+			x.rates = last(append(x.rates, x.rate), history)
+		}
+		x.took = last(x.took, window)
+	}
+	r.fresh = nil
+	r.exits()
+	return true
+}
+
+// last cuts all but the last n, and keeps no memory that grows.
+func last[T any](s []T, n int) []T {
+	if len(s) > n {
+		copy(s, s[len(s)-n:])
+		s = s[:n]
+	}
+	return s
+}
+
+// exits makes the rates of VM exits.
+func (r *Rates) exits() {
+	r.cpu = r.cpu[:0:0]
+	for _, c := range r.guest.CPUs {
+		before := r.cpus[c.CPU]
+		x := CPU{CPU: c.CPU, State: c.State}
+		for reason, n := range c.Exits {
+			if r.took > 0 && n > before[reason] {
+				rate := float64(n-before[reason]) / r.took
+				x.Rate += rate
+				x.Exits = append(x.Exits, Exit{reason, rate})
+			}
+		}
+		slices.SortFunc(x.Exits, func(a, b Exit) int { return cmp.Or(cmp.Compare(b.Rate, a.Rate), cmp.Compare(a.Reason, b.Reason)) })
+		r.cpus[c.CPU] = maps.Clone(c.Exits)
+		r.cpu = append(r.cpu, x)
+	}
+}
+
+// Moment returns the last complete moment, its probes by number.
+func (r *Rates) Moment() Moment {
+	m := Moment{TimeNS: r.at, Seconds: r.took, State: r.guest.State, Boots: r.guest.Boots, Armed: r.guest.Enabled, Probes: make([]Row, 0, len(r.probes)), CPUs: r.cpu}
+	for _, x := range r.probes {
+		row := x.row()
+		m.Rate += row.Rate
+		m.Missed += row.Missed
+		m.Lost += row.Lost
+		m.Probes = append(m.Probes, row)
+	}
+	slices.SortFunc(m.Probes, func(a, b Row) int { return cmp.Compare(a.ID, b.ID) })
+	return m
+}
+
+// row is what is shown of a probe.
+func (x *probe) row() Row {
+	p := x.now
+	out := Row{ID: p.ID, Name: p.Name, Kind: p.Kind, Place: p.Addr.String(), Runs: p.Runs, By: "int3", Rate: x.rate, Hits: p.Hits, Missed: p.Missed, Lost: p.Lost}
+	if p.Symbol != "" {
+		out.Place = fmt.Sprintf("%s+%#x", p.Symbol, p.Offset)
+	}
+	if out.Runs == "" {
+		out.Runs = api.RunsOnHost
+	}
+	switch {
+	case !p.Armed:
+		out.By = "off"
+	case p.Optimized:
+		out.By = "jump"
+	case p.Kind == "w":
+		out.By = map[string]string{"debug_register": "reg", "page": "page"}[p.Plan]
+		if out.By == "" {
+			out.By = "int3" // a breakpoint
+		}
+	}
+	if d := x.durations(); d != nil {
+		out.Timed, out.MeanNS, out.P99NS = d.Count, d.SumNS/d.Count, percentile(d, 99)
+	}
+	return out
+}
+
+// durations are those of the last moments together, nil for none.
+func (x *probe) durations() *api.Durations {
+	var sum api.Durations
+	counts := map[api.MapBucket]uint64{} // by range
+	for _, d := range x.took {
+		if d == nil {
+			continue
+		}
+		sum.Count += d.Count
+		sum.SumNS += d.SumNS
+		for _, b := range d.Buckets {
+			counts[api.MapBucket{Low: b.Low, High: b.High}] += b.Count
+		}
+	}
+	if sum.Count == 0 {
+		return nil
+	}
+	for b, n := range counts {
+		b.Count = n
+		sum.Buckets = append(sum.Buckets, b)
+	}
+	slices.SortFunc(sum.Buckets, func(a, b api.MapBucket) int { return cmp.Compare(a.Low, b.Low) })
+	return &sum
+}
+
+// percentile is the last duration of the bucket in which that part of all ends.
+func percentile(d *api.Durations, percent uint64) uint64 {
+	need, seen := (d.Count*percent+99)/100, uint64(0)
+	for _, b := range d.Buckets {
+		if seen += b.Count; seen >= need {
+			return uint64(b.High)
+		}
+	}
+	return 0
+}
+
+// history are the last rates of a probe.
+func (r *Rates) history(id uint64) []float64 {
+	if x := r.probes[id]; x != nil {
+		return x.rates
+	}
+	return nil
+}
+
+// sorted are rates by reason, the highest first.
+func sorted(by map[string]float64) (out []Exit) {
+	for reason, rate := range by {
+		out = append(out, Exit{reason, rate})
+	}
+	slices.SortFunc(out, func(a, b Exit) int { return cmp.Or(cmp.Compare(b.Rate, a.Rate), cmp.Compare(a.Reason, b.Reason)) })
+	return out
+}

@@ -1,0 +1,162 @@
+package top
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/guestprobe/guestprobe/internal/command"
+)
+
+// helpText are the keys.
+var helpText = []string{
+	"up down j k     choose a probe; also page up, page down, home, end",
+	"enter           look into it: durations, last hits, stacks; esc goes back",
+	"s  r            sort by the next column; the other way around",
+	"/               show what has a text in its name or place; esc: all",
+	"space           stop the screen, and let it go on",
+	"d               detach the probe, once that is confirmed",
+	"q               leave",
+	"",
+	"HITS/S and TREND are of the last second or --interval, MEAN and P99 of the",
+	"last ten. BY is jump or int3, how hits come; RUNS is where handlers run.",
+}
+
+// Lines is the screen, in width times height characters at most: lines without their end, all of them short enough.
+func (m *Model) Lines(width, height int) []string {
+	if width < 1 || height < 1 {
+		return nil
+	}
+	lines := []string{m.paint(command.Bold, cell(m.summary(), width, false))}
+	last := m.bottom(width)
+	room := height - 2 // for what is between
+	switch {
+	case m.help:
+		for _, l := range helpText {
+			lines = append(lines, cell(l, width, false))
+		}
+	case m.into != nil:
+		lines = append(lines, m.detailLines(width, room)...)
+	default:
+		lines = append(lines, m.cpuLines(width, min(room/4, 1+len(m.shown.CPUs)))...)
+		lines = append(lines, m.table(width, height-1-len(lines))...)
+	}
+	if height == 1 {
+		return lines[:1]
+	}
+	for len(lines) < height-1 {
+		lines = append(lines, "")
+	}
+	lines = append(lines[:height-1], last)
+	for i := range lines {
+		lines[i] = strings.TrimRight(lines[i], " ")
+	}
+	return lines
+}
+
+// paint colours text, if colours are wanted.
+func (m *Model) paint(sgr, text string) string { return command.Paint(m.Color, sgr, text) }
+
+// reverse is the other way around: for what is chosen (ECMA-48, SGR).
+const reverse = "7"
+
+// bottom is the last line: what is asked, typed or to be said, or else the keys.
+func (m *Model) bottom(width int) string {
+	switch r, _ := m.Asked(); {
+	case m.asking:
+		return m.paint(command.Bold, cell(fmt.Sprintf("Detach %s? y detaches it, any other key does not", r.Name), width, false))
+	case m.typing:
+		return cell("/"+m.filter+"_", width, false)
+	case m.note != "":
+		return cell(m.note, width, false)
+	case m.help:
+		return m.paint(command.Dim, cell("any key goes back", width, false))
+	case m.into != nil:
+		return m.paint(command.Dim, cell("? help  q quit  esc back  S stacks  d detach  space pause  up down scroll", width, false))
+	}
+	way := "s sort (" + strings.ToLower(m.sort) + ")"
+	if m.back {
+		way = "s sort (" + strings.ToLower(m.sort) + " reversed)"
+	}
+	filter := "/ filter"
+	if m.filter != "" {
+		filter += " (" + m.filter + ")"
+	}
+	return m.paint(command.Dim, cell("? help  q quit  enter look  "+way+"  r reverse  "+filter+"  space pause  d detach", width, false))
+}
+
+// cpuLines say what vCPUs leave the guest for, in so many lines: each, or as many as fit and the rest together.
+func (m *Model) cpuLines(width, lines int) (out []string) {
+	if lines < 1 {
+		return nil
+	}
+	cpus := m.shown.CPUs
+	rest := 0
+	if len(cpus) > lines-1 && lines > 1 {
+		rest = len(cpus) - max(0, lines-2)
+		cpus = cpus[:max(0, lines-2)]
+	} else if lines == 1 {
+		return nil
+	}
+	for _, c := range cpus {
+		out = append(out, cell(fmt.Sprintf("vCPU %-3d %-8s %5s exits/s%s", c.CPU, c.State, Number(c.Rate), reasons(c.Exits)), width, false))
+	}
+	if rest > 0 {
+		sum, by := 0.0, map[string]float64{}
+		for _, c := range m.shown.CPUs[len(cpus):] {
+			sum += c.Rate
+			for _, e := range c.Exits {
+				by[e.Reason] += e.Rate
+			}
+		}
+		out = append(out, cell(fmt.Sprintf("%d vCPUs%s %5s exits/s%s", rest, strings.Repeat(" ", 10), Number(sum), reasons(sorted(by))), width, false))
+	}
+	return append(out, "")
+}
+
+// reasons says how often each reason was.
+func reasons(all []Exit) (s string) {
+	for i, e := range all {
+		s += []string{", ", ": "}[min(1, max(0, 1-i))] + e.Reason + " " + Number(e.Rate)
+	}
+	return s
+}
+
+// table is the list of probes in so many lines, with its heading.
+func (m *Model) table(width, lines int) (out []string) {
+	if lines < 1 {
+		return nil
+	}
+	cols := fit(width - 1) // behind the mark of the row that is chosen
+	line := func(text func(Column) string) string {
+		cells := make([]string, len(cols))
+		for i, c := range cols {
+			cells[i] = cell(text(c), c.width, c.right)
+		}
+		return cut(" "+strings.Join(cells, " "), width)
+	}
+	if lines > 1 {
+		out = append(out, m.paint(command.Name, line(func(c Column) string { return c.Name })))
+	}
+	m.page = lines - len(out)
+	m.first = max(0, min(m.first, m.at, len(m.rows)-m.page))
+	if m.at >= m.first+m.page {
+		m.first = m.at - m.page + 1
+	}
+	for i := m.first; i < min(m.first+m.page, len(m.rows)); i++ {
+		r := m.rows[i]
+		text := line(func(c Column) string {
+			if c.Name == trend {
+				return m.Glyphs.Sparkline(m.rates.history(r.ID), c.width)
+			}
+			return c.text(r)
+		})
+		if i == m.at {
+			text = m.paint(reverse, ">"+text[1:])
+		}
+		out = append(out, text)
+	}
+	if len(m.rows) == 0 && m.shown.TimeNS != 0 && lines > 1 {
+		out = append(out, cell("No probe is attached: 'guestprobe attach' attaches one.", width, false))
+	}
+	return out
+}
