@@ -18,6 +18,7 @@ const (
 	RecordConsole   RecordType = "console"   // Console
 	RecordOutput    RecordType = "output"    // Output
 	RecordWarning   RecordType = "warning"   // Warning: of a script
+	RecordInterval  RecordType = "interval"  // Interval: of a script with RunScript.IntervalMS, behind what it has printed for one
 	RecordHeartbeat RecordType = "heartbeat" // Heartbeat, when nothing else was sent for a while
 	RecordStack     RecordType = "stack"     // Stack: of a profile
 	RecordCounts    RecordType = "counts"    // Counted
@@ -176,6 +177,11 @@ type Console struct {
 // Warning is what has gone wrong in a script while it ran.
 type Warning struct {
 	Text string `json:"text"` // of several lines: the place in the script, and what happened
+}
+
+// Interval is the end of one for which a script has printed its maps.
+type Interval struct {
+	TimeNS int64 `json:"timeNs"` // when, as in Hit
 }
 
 // Output is what the guest wrote to its console, or a script has printed, as it is: parts of lines, several lines. Exactly

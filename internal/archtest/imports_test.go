@@ -54,7 +54,7 @@ var allowed = map[string][]string{
 		"probe/insn", "probe/script"},
 	"internal/soak":     {"internal/api", "internal/child", "internal/client", "guest", "guest/builtin", "kvm/snapshot", "probe/insn"},
 	"internal/analyze":  {"guest", "guest/linux", "internal/elffile", "probe/flow", "probe/insn"},
-	"internal/profile":  {"internal/api"},
+	"internal/profile":  {"internal/api", "internal/chart"},
 	"internal/timeline": {"internal/api", "internal/command"},
 	"internal/report":   {"internal/api", "internal/timeline"},
 	"internal/metrics":  {"internal/api"},

@@ -9,6 +9,7 @@ import (
 
 // Bucket is how often values of a range were counted.
 type Bucket struct {
+	At    float64 // where it begins: buckets are in the order of it
 	Label string
 	Count uint64
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/chart"
 	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/timeline"
@@ -56,6 +57,7 @@ func printMaps(r *command.Run, ms []api.MapInfo) error {
 
 func (a *app) mapDump() command.Spec {
 	var values, raw bool
+	var heat heatFlags
 	return command.Spec{
 		Use:   "dump MAP",
 		Short: "Print what is in a map",
@@ -65,40 +67,65 @@ or with --raw, those of 1, 2, 4 or 8 bytes are numbers, others bytes in hexadeci
 vCPU, and the sum where the values are numbers. A map of 64 counters of 8 bytes is
 printed as a log2 histogram, the vCPUs added up; --values prints its numbers. A map of
 stack traces has the stacks, a frame on a line: where the hit was, and then where each
-call returns to. Of a ring there are counts: its records go to 'guestprobe trace'.`,
+call returns to. Of a ring there are counts: its records go to 'guestprobe trace'.
+
+` + chartHelp,
 		Example: `  guestprobe map dump by_arg
   guestprobe map dump nanoseconds --format json`,
-		Args: command.Between(1, 1, "say which map: a number or a name of 'guestprobe map list'"),
+		Args:    command.Between(1, 1, "say which map: a number or a name of 'guestprobe map list'"),
+		Formats: []string{formatSVG},
 		Flags: func(f *pflag.FlagSet) {
+			heat.declare(f)
 			f.BoolVar(&values, "values", false, "print the numbers of a histogram")
 			f.BoolVar(&raw, "raw", false, "print bytes, whatever their types")
 		},
 		Complete: a.completeMaps(),
-		Run: show(a, func(ctx context.Context, r *command.Run, c *client.Client) (api.MapDump, error) {
-			return c.Map(ctx, r.Args[0])
-		}, func(r *command.Run, d api.MapDump) error {
-			switch {
-			case d.Ring != nil:
-				n := d.Ring
-				return r.Table([]string{"READ", "LOST", "DISCARDED", "CORRUPTED", "PENDING-BYTES"},
-					[][]string{{u64(n.Read), u64(n.Lost), u64(n.Discarded), u64(n.Corrupted), u64(n.Pending)}})
-			case d.Hist && !values:
-				return printHist(r, d.Buckets)
-			}
-			if raw {
-				for i := range d.Values {
-					d.Values[i].KeyData, d.Values[i].Data, d.Values[i].Stack = nil, nil, nil
-				}
-			}
-			if err := printEntries(r, d); err != nil {
+		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
+			if err := heat.check(r); err != nil {
 				return err
 			}
-			if d.Truncated {
-				r.Note("The map has more entries than these %d.", len(d.Values))
+			d, err := c.Map(ctx, r.Args[0])
+			if err != nil {
+				return err
 			}
-			return nil
+			if (heat.heat || r.Format == formatSVG) && !d.Hist {
+				return command.Usagef("map %s is no histogram: of 64 counters of 8 bytes", r.Args[0])
+			}
+			if heat.heat {
+				return heat.poll(ctx, r, d.Name, func(ctx context.Context) (map[string][]chart.Bucket, bool, error) {
+					d, err := c.Map(ctx, r.Args[0])
+					return map[string][]chart.Bucket{d.Name: dumpBuckets(d.Buckets)}, true, err
+				})
+			}
+			return r.Show(d, func() error { return printDump(r, d, values, raw) })
 		}),
 	}
+}
+
+// printDump prints what is in a map.
+func printDump(r *command.Run, d api.MapDump, values, raw bool) error {
+	switch {
+	case r.Format == formatSVG:
+		return chart.Picture(r.Stdout, d.Name, []chart.Drawing{chart.Hist{Title: d.Name, Buckets: dumpBuckets(d.Buckets)}})
+	case d.Ring != nil:
+		n := d.Ring
+		return r.Table([]string{"READ", "LOST", "DISCARDED", "CORRUPTED", "PENDING-BYTES"},
+			[][]string{{u64(n.Read), u64(n.Lost), u64(n.Discarded), u64(n.Corrupted), u64(n.Pending)}})
+	case d.Hist && !values:
+		return printHist(r, d.Buckets)
+	}
+	if raw {
+		for i := range d.Values {
+			d.Values[i].KeyData, d.Values[i].Data, d.Values[i].Stack = nil, nil, nil
+		}
+	}
+	if err := printEntries(r, d); err != nil {
+		return err
+	}
+	if d.Truncated {
+		r.Note("The map has more entries than these %d.", len(d.Values))
+	}
+	return nil
 }
 
 // number reads a value: by its type where that is known, else its bytes, in hexadecimal,
@@ -191,10 +218,8 @@ func printHist(r *command.Run, buckets []api.MapBucket) error {
 	}
 	var rows [][]string
 	for _, b := range buckets {
-		hi, lo := bits.Mul64(b.Count, histWidth)
-		n, _ := bits.Div64(hi, lo, most)
 		rows = append(rows, []string{
-			fmt.Sprintf("[%d, %d]", uint64(b.Low), uint64(b.High)), u64(b.Count), "|" + strings.Repeat("@", int(n)) + strings.Repeat(" ", histWidth-int(n)) + "|",
+			fmt.Sprintf("[%d, %d]", uint64(b.Low), uint64(b.High)), u64(b.Count), chart.Bar(b.Count, most, histWidth),
 		})
 	}
 	return r.Table([]string{"RANGE", "COUNT", ""}, rows)

@@ -44,6 +44,8 @@ and prints what it prints at its end. NAME is a letter or _, then letters, digit
 --duration ends the script after that time. --interval prints all maps and clears them, as print(@m); clear(@m) in an interval do, with
 an empty line behind each time.
 
+` + chartHelp + `
+
 -l lists where a script may have probes: all functions of the guest that can be probed, or
 those that a pattern as 'kprobe:vfs_*' matches, and -lv with each the types and names of its
 parameters, and of what it returns, where the guest's image says so (BTF, DWARF). Behind
@@ -53,10 +55,12 @@ vm: events, and the reasons why vCPUs leave the guest.`,
   guestprobe run -v -e 'kprobe:vfs_* { @[func] = hist(arg2); } interval:s:1 { exit(); }'
   guestprobe run latency.bt 1
   guestprobe run --interval 1s --duration 3s -e 'kprobe:vfs_* { @[func] = count(); }'
+  guestprobe run --heat --interval 200ms --duration 3s -e 'kprobe:vfs_read { @ = hist(arg2); }'
   guestprobe run --detach reads -e 'kprobe:vfs_read { @ = hist(arg2); }'
   guestprobe run -lv 'kprobe:vfs_*'`,
-		Args:  command.Between(0, -1, ""),
-		Files: []string{"file", "output"},
+		Args:    command.Between(0, -1, ""),
+		Formats: []string{formatSVG},
+		Files:   []string{"file", "output"},
 		Flags: func(f *pflag.FlagSet) {
 			f.StringVarP(&sf.req.Script, "execute", "e", "", "run this `SCRIPT`")
 			f.BoolVarP(&list, "list", "l", false, "list where probes may be; with -v also the types of arguments")

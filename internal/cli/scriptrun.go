@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/chart"
 	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/files"
@@ -22,7 +23,7 @@ import (
 type scriptFlags struct {
 	req             api.RunScript
 	output          string
-	verbose         bool
+	verbose, heat   bool
 	every, duration time.Duration
 }
 
@@ -34,6 +35,7 @@ func (s *scriptFlags) declare(f *pflag.FlagSet) {
 	f.StringVar(&s.req.Detach, "detach", "", "leave the script running in the daemon, by this `NAME`")
 	f.DurationVarP(&s.duration, "duration", "d", 0, "end the script after that time")
 	f.DurationVar(&s.every, "interval", 0, "print all maps and clear them, so often")
+	f.BoolVar(&s.heat, "heat", false, "draw histograms over time, a column for each --interval, which is 1s by default")
 	f.StringVarP(&s.output, "output", "o", "", "write to this `file` instead of standard output")
 }
 
@@ -46,6 +48,15 @@ func (s *scriptFlags) run(ctx context.Context, r *command.Run, c *client.Client)
 		if r.Given(name) && d < time.Millisecond {
 			return command.Usagef("--%s %v: shorter than 1ms", name, d)
 		}
+	}
+	drawn := s.heat || r.Format == formatSVG
+	switch {
+	case drawn && r.Given("detach"):
+		return command.Usagef("--heat and --format svg draw what is here: 'guestprobe script NAME' has them for a detached script")
+	case s.heat && r.WantsJSON():
+		return command.Usagef("--heat is a drawing: --format table or svg")
+	case s.heat && s.every == 0:
+		s.every = time.Second
 	}
 	s.req.IntervalMS = uint64(s.every.Milliseconds())
 	if r.Given("detach") {
@@ -68,6 +79,17 @@ func (s *scriptFlags) run(ctx context.Context, r *command.Run, c *client.Client)
 		}
 		defer func() { err = errors.Join(err, f.Close()) }()
 		out, begin = f, f.Begin
+	}
+	if drawn {
+		s.req.Format = api.ScriptJSON
+		c := &charter{Run: r, title: cmp.Or(s.req.Name, "script"), out: out, heat: s.heat, heats: chart.Heats{Every: s.every}}
+		out = c
+		defer func() {
+			var status command.Status
+			if err == nil || errors.As(err, &status) {
+				err = cmp.Or(c.close(), err)
+			}
+		}()
 	}
 	over, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -159,6 +181,10 @@ func printScript(ctx, over context.Context, r *command.Run, c *client.Client, ou
 			}
 			_, err = out.Write(o.Bytes)
 			return err
+		case api.RecordInterval:
+			if c, ok := out.(*charter); ok {
+				c.interval()
+			}
 		case api.RecordWarning:
 			w, err := data[api.Warning](rec)
 			r.Note("%s", command.Clean(w.Text))

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/chart"
 	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
 )
@@ -78,26 +79,47 @@ func firstLine(script string) string {
 
 func (a *app) script() command.Spec {
 	var followed bool
+	var heat heatFlags
 	return command.Spec{
 		Use:   "script [flags] NAME",
 		Short: "Show the maps of a script that runs without a client",
 		Long: `Show the maps of a script as they are now, as it would print them at its end; or with
 --follow what it has printed so far, of which the daemon keeps the last 4 MiB, and what it
 prints, until it ends. Ctrl-C ends that, and leaves the script running. --format json prints
-as bpftrace -f json does, and with --follow the script's own format decides.`,
+as bpftrace -f json does, and with --follow the script's own format decides.
+
+` + chartHelp + ` Histograms that the script clears have less in their columns.`,
 		Example:  "  guestprobe script reads\n  guestprobe script --follow reads",
 		Args:     command.Between(1, 1, ""),
+		Formats:  []string{formatSVG},
 		Complete: first(a.completeScripts()),
 		Flags: func(f *pflag.FlagSet) {
 			f.BoolVarP(&followed, "follow", "f", false, "what it prints, until it ends")
+			heat.declare(f)
 		},
 		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
 			name := r.Args[0]
+			if err := heat.check(r); err != nil {
+				return err
+			}
+			if followed && (heat.heat || r.Format == formatSVG) {
+				return command.Usagef("--follow prints what the script prints: it goes with neither --heat nor --format svg")
+			}
+			if heat.heat {
+				return heat.poll(ctx, r, name, func(ctx context.Context) (map[string][]chart.Bucket, bool, error) {
+					s, err := c.Script(ctx, name, api.ScriptJSON)
+					if err != nil || s.Maps == nil {
+						return nil, false, err
+					}
+					all, err := printedHists(r, *s.Maps)
+					return all, true, err
+				})
+			}
 			if followed {
 				return printScript(ctx, ctx, r, c, r.Stdout, func(life context.Context) (*client.Stream, error) { return c.FollowScript(life, name) }, nil)
 			}
 			format := api.ScriptText
-			if r.WantsJSON() {
+			if r.WantsJSON() || r.Format == formatSVG {
 				format = api.ScriptJSON
 			}
 			s, err := c.Script(ctx, name, format)
@@ -107,6 +129,13 @@ as bpftrace -f json does, and with --follow the script's own format decides.`,
 			if s.Maps == nil {
 				r.Note("%s has ended (%s); 'guestprobe stop %s' prints its end.", name, scriptState(s), name)
 				return nil
+			}
+			if r.Format == formatSVG {
+				all, err := printedHists(r, *s.Maps)
+				if err != nil {
+					return err
+				}
+				return chart.Picture(r.Stdout, name, pictures(all))
 			}
 			return r.Print("%s", *s.Maps)
 		}),

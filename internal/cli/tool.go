@@ -22,12 +22,15 @@ func (a *app) tool() command.Spec {
 the guest: --list lists them, --list NAME has the help of one, --source NAME its script.
 docs/tools.md shows what each prints. A tool ends as 'guestprobe run' does, with Ctrl-C or
 after --duration, and prints its maps; --interval prints and clears them meanwhile, and
---detach NAME leaves it running.`,
+--detach NAME leaves it running.
+
+` + chartHelp,
 		Example: `  guestprobe tool --list
   guestprobe tool funccount 'vfs_*' --duration 5s
   guestprobe tool slower vfs_read 100 -d 5s`,
-		Args:  command.Between(0, -1, ""),
-		Files: []string{"output"},
+		Args:    command.Between(0, -1, ""),
+		Formats: []string{formatSVG},
+		Files:   []string{"output"},
 		Flags: func(f *pflag.FlagSet) {
 			f.BoolVarP(&list, "list", "l", false, "list the tools, or print the help of one")
 			f.BoolVar(&source, "source", false, "print the script of the tool")

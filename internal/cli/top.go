@@ -51,8 +51,7 @@ terminal.
 ` + tableTemplateHelp + `
 
 ` + probeNames + ` Without a name all are meant, also those that come.`,
-		Example: `  guestprobe top
-  guestprobe top --batch --count 3 --interval 500ms
+		Example: `  guestprobe top --batch --count 3 --interval 500ms
   guestprobe top --batch -n 1 --format '{{.Name}} {{.Rate}} {{.P99NS}}'`,
 		Args: command.Between(0, -1, ""),
 		Row:  top.Row{},

@@ -133,15 +133,16 @@ type topLook struct {
 	every time.Duration
 	over  context.Context
 	all   *sync.WaitGroup
-	shut  context.CancelFunc // nil: none is looked into
+	into  context.Context    // until what is looked into is left; nil: nothing is
+	shut  context.CancelFunc // of that
 }
 
 // do does what a key has asked for. It belongs to the goroutine of the screen.
 func (l *topLook) do(what top.Do, r top.Row) {
 	switch what {
 	case top.Open:
-		var ctx context.Context
-		ctx, l.shut = context.WithCancel(l.over)
+		ctx, shut := context.WithCancel(l.over)
+		l.into, l.shut = ctx, shut
 		l.all.Go(func() { l.hits(ctx, r.ID) })
 	case top.Shut:
 		if l.shut != nil {
@@ -149,7 +150,8 @@ func (l *topLook) do(what top.Do, r top.Row) {
 			l.shut = nil
 		}
 	case top.Stacks:
-		l.all.Go(func() { l.send(topStacks{r.ID, l.stacks(r.ID)}) })
+		into := l.into
+		l.all.Go(func() { l.send(topStacks{r.ID, l.stacks(into, r.ID)}) })
 	case top.Detach:
 		l.all.Go(func() {
 			_, err := l.c.Detach(l.over, strconv.FormatUint(r.ID, 10))
@@ -223,20 +225,28 @@ func (l *topLook) some(ctx context.Context, id uint64) error {
 // shownStacks is how many stacks of a probe are shown.
 const shownStacks = 10
 
-// stacks gathers stacks of a probe's hits for an interval, and returns them as lines.
-func (l *topLook) stacks(id uint64) []string {
+// stacks gathers stacks of a probe's hits until there are some, about a second long at least, or ctx is over, and
+// returns them as lines.
+func (l *topLook) stacks(ctx context.Context, id uint64) []string {
 	var stacks []api.Stack
-	over, enough := context.WithTimeout(l.over, l.every)
+	over, enough := context.WithCancel(ctx)
 	defer enough()
-	_, err := follow(l.over, over, l.c, func(life context.Context) (*client.Stream, error) {
+	_, err := follow(ctx, over, l.c, func(life context.Context) (*client.Stream, error) {
 		return l.c.Profile(life, api.StreamProfile{Names: []string{strconv.FormatUint(id, 10)}})
 	}, func(api.Record, api.Start) error { return nil }, func(rec api.Record) error {
-		if rec.Type != api.RecordStack {
-			return nil
+		switch rec.Type {
+		case api.RecordStack:
+			s, err := data[api.Stack](rec)
+			stacks = append(stacks, s)
+			return err
+		case api.RecordHeartbeat: // one comes every second
+			h, err := data[api.Heartbeat](rec)
+			if h.Delivered > 0 {
+				enough()
+			}
+			return err
 		}
-		s, err := data[api.Stack](rec)
-		stacks = append(stacks, s)
-		return err
+		return nil
 	})
 	switch {
 	case err != nil:

@@ -56,6 +56,12 @@ func openTerminal(ctx context.Context, t testing.TB, dir string, width, height i
 			}
 		}
 	}()
+	select {
+	case <-x.drawn:
+		x.do("set-option", "destroy-unattached", "on") // it does not outlive us
+	case <-ctx.Done():
+		t.Fatal("tmux does not answer")
+	}
 	t.Cleanup(func() {
 		_ = exec.Command(x.tmux, "-S", x.socket, "kill-server").Run()
 		in.Close()

@@ -31,3 +31,13 @@ func Raw(in io.Reader) (restore func(), terminal bool, err error) {
 	}
 	return func() { _ = unix.IoctlSetTermios(fd, unix.TCSETS, was) }, true, nil
 }
+
+// Width is how many characters a line of a terminal has; 80 for what is none.
+func Width(w io.Writer) int {
+	if f, ok := w.(*os.File); ok {
+		if size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err == nil && size.Col > 0 {
+			return int(size.Col)
+		}
+	}
+	return 80
+}

@@ -115,7 +115,7 @@ func TestOpenAPISchemas(t *testing.T) {
 		api.Memory{}, api.Pointer{}, api.WriteMemory{}, api.WriteRegisters{}, api.PageWalk{}, api.PageStep{}, api.Mapping{}, api.BacktraceList{}, api.Backtrace{}, api.FrameArg{}, api.StackFrame{}, api.ResumeGuest{}, api.Step{}, api.Stepped{}, api.Disas{}, api.DisasInst{}, api.DisasProbe{}, api.DisasRegion{}, api.ProbeSpec{}, api.Override{}, api.ProbeOverride{}, api.CreateProbes{}, api.PatchProbe{}, api.PatchProbes{}, api.ProbeList{}, api.Skipped{},
 		api.AttachProgram{}, api.GiveFile{}, api.GivenFile{}, api.ProgramInfo{}, api.ProgramWarning{}, api.MapList{}, api.MapInfo{}, api.MapDump{}, api.MapEntry{}, api.MapBucket{}, api.MapRing{}, api.Probe{},
 		api.Stats{}, api.CPUStats{}, api.Knobs{}, api.Optimization{}, api.SetOptimization{}, api.Unoptimized{}, api.Blacklist{}, api.BlacklistEntry{}, api.StreamEvents{}, api.StreamProfile{}, api.Stack{}, api.StreamCounts{}, api.Counted{}, api.ProbeCounts{}, api.Durations{}, api.RunScript{}, api.ScriptList{}, api.ScriptInfo{}, api.PlaceList{}, api.Place{}, api.Record{},
-		api.Start{}, api.Boot{}, api.Stop{}, api.Hit{}, api.Task{}, api.Frame{}, api.Arg{}, api.Console{}, api.Output{}, api.Warning{}, api.Heartbeat{}, api.Lost{}, api.End{},
+		api.Start{}, api.Boot{}, api.Stop{}, api.Hit{}, api.Task{}, api.Frame{}, api.Arg{}, api.Console{}, api.Output{}, api.Interval{}, api.Warning{}, api.Heartbeat{}, api.Lost{}, api.End{},
 	}
 	known := map[string]bool{"Hex": true, "Code": true}
 	for _, v := range wire {

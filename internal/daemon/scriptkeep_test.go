@@ -203,10 +203,21 @@ func TestKeptScriptRefused(t *testing.T) {
 func TestScriptInterval(t *testing.T) {
 	h := serveFake(t, nil)
 	s, start := h.script(api.RunScript{Script: `kprobe:vfs_read { @[arg2] = count(); @n++; }`, IntervalMS: 1})
-	out, reads := "", 0
-	for ; strings.Count(out, "@[7]: ") < 3 || strings.Count(out, "@n: ") < 3; reads++ {
+	out, reads, intervals := "", 0, 0
+	for ; intervals < 3 || strings.Count(out, "@[7]: ") < 3 || strings.Count(out, "@n: ") < 3; reads++ {
 		h.read(0, 7)
-		out += next[api.Output](h, s, api.RecordOutput).Text
+		r, err := s.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch r.Type {
+		case api.RecordOutput:
+			out += decode[api.Output](h, r).Text
+		case api.RecordInterval:
+			if intervals++; !strings.HasSuffix(out, "\n\n") && out != "\n" {
+				t.Errorf("an interval ends behind %q", out)
+			}
+		}
 	}
 	if err := h.c.EndStream(h.ctx, start.Stream); err != nil {
 		t.Fatal(err)

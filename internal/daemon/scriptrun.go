@@ -187,6 +187,11 @@ func (rs *runningScript) printInterval() {
 	if rs.format == api.ScriptText {
 		rs.write("\n")
 	}
+	if rs.gone == nil {
+		if rs.gone = rs.send(); rs.gone == nil {
+			rs.put(api.RecordInterval, api.Interval{TimeNS: rs.s.probes.now()})
+		}
+	}
 }
 
 // write takes what the printer prints, and sends it when it is much.

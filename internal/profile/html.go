@@ -3,9 +3,10 @@ package profile
 import (
 	_ "embed"
 	"encoding/json"
-	"html"
 	"io"
 	"strings"
+
+	"github.com/guestprobe/guestprobe/internal/chart"
 )
 
 //go:embed page.html
@@ -36,6 +37,6 @@ func (g *Graph) HTML(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	_, err = strings.NewReplacer("TITLE", html.EscapeString(printable(g.Title)), "STYLE", style, "SCRIPT", code, "DATA", string(data)).WriteString(w, page)
+	_, err = strings.NewReplacer("TITLE", chart.Escape(g.Title), "STYLE", style, "SCRIPT", code, "DATA", string(data)).WriteString(w, page)
 	return err
 }

@@ -1,14 +1,13 @@
 package profile
 
 import (
-	"bufio"
 	"fmt"
 	"hash/fnv"
-	"html"
 	"io"
-	"unicode/utf8"
 
 	pprof "github.com/google/pprof/profile"
+
+	"github.com/guestprobe/guestprobe/internal/chart"
 )
 
 // Measures of a flame graph, in pixels.
@@ -18,7 +17,6 @@ const (
 	svgHead   = 34
 	svgFoot   = 10
 	svgMargin = 10
-	svgLetter = 6.6 // of 11 pixels' size, monospaced
 	svgLeast  = 0.2 // narrower ones are left out
 )
 
@@ -116,30 +114,11 @@ func Unit(p *pprof.Profile, i int) string {
 	}
 }
 
-// printable is text that XML can have (XML 1.0, 2.2).
-func printable(s string) string {
-	out := make([]rune, 0, len(s))
-	for _, r := range s {
-		if r < ' ' || r == 0xfffe || r == 0xffff || r == 0x7f || r == utf8.RuneError {
-			r = '?'
-		}
-		out = append(out, r)
-	}
-	return string(out)
-}
-
 // SVG writes the graph as a picture: outermost functions at the bottom, with what there is to say
 // about each shown where the pointer rests.
 func (g *Graph) SVG(w io.Writer) error {
-	out := bufio.NewWriter(w)
 	rows := g.Root.depth()
-	height := svgHead + rows*svgRow + svgFoot
-	fmt.Fprintf(out, `<?xml version="1.0" encoding="UTF-8"?>
-<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" font-family="monospace" font-size="11">
-<title>%s</title>
-<rect width="100%%" height="100%%" fill="#ffffff"/>
-<text x="%d" y="21" font-size="15" text-anchor="middle">%s</text>
-`, svgWidth, height, svgWidth, height, html.EscapeString(printable(g.Title)), svgWidth/2, html.EscapeString(printable(g.Title)))
+	out := chart.NewSVG(w, svgWidth, svgHead+rows*svgRow+svgFoot, g.Title)
 	most := g.most()
 	scale := 0.0
 	if g.Root.Value > 0 {
@@ -151,23 +130,12 @@ func (g *Graph) SVG(w io.Writer) error {
 		if width < svgLeast {
 			return
 		}
-		x, y := svgMargin+float64(at)*scale, svgHead+(rows-1-row)*svgRow
-		fmt.Fprintf(out, `<g><title>%s</title><rect x="%.1f" y="%d" width="%.1f" height="%d" fill="%s" rx="1"/>`,
-			html.EscapeString(printable(g.says(n))), x, y, max(width-0.3, 0.1), svgRow-1, g.color(n, most))
-		if letters := int((width - 4) / svgLetter); letters >= 3 {
-			name := []rune(printable(n.Name))
-			if len(name) > letters {
-				name = append(name[:letters-2], '.', '.')
-			}
-			fmt.Fprintf(out, `<text x="%.1f" y="%d">%s</text>`, x+2, y+svgRow-5, html.EscapeString(string(name)))
-		}
-		out.WriteString("</g>\n")
+		out.Box(svgMargin+float64(at)*scale, svgHead+(rows-1-row)*svgRow, width, svgRow-1, g.color(n, most), g.says(n), n.Name)
 		for _, c := range n.Children {
 			draw(c, at, row+1)
 			at += c.Value
 		}
 	}
 	draw(g.Root, 0, 0)
-	out.WriteString("</svg>\n")
-	return out.Flush()
+	return out.Close()
 }

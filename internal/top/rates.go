@@ -150,7 +150,7 @@ func (r *Rates) exits() {
 	r.cpu = r.cpu[:0:0]
 	for _, c := range r.guest.CPUs {
 		before := r.cpus[c.CPU]
-		x := CPU{CPU: c.CPU, State: c.State}
+		x := CPU{CPU: c.CPU, State: c.State, Exits: []Exit{}}
 		for reason, n := range c.Exits {
 			if r.took > 0 && n > before[reason] {
 				rate := float64(n-before[reason]) / r.took

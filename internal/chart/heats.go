@@ -1,0 +1,52 @@
+package chart
+
+import (
+	"slices"
+	"strings"
+	"time"
+)
+
+// maxHeats bounds how many heat maps there are at a time.
+const maxHeats = 64
+
+// Heats are heat maps of the same intervals, by their titles.
+type Heats struct {
+	Every time.Duration // of an interval
+
+	blank Heat // as long as all others
+	by    map[string]*Heat
+	left  int
+}
+
+// Add adds an interval: what was counted in it, by title.
+func (s *Heats) Add(of map[string][]Bucket) {
+	if s.by == nil {
+		s.by = map[string]*Heat{}
+	}
+	left := 0
+	for title := range of {
+		switch {
+		case s.by[title] != nil:
+		case len(s.by) == maxHeats:
+			left++
+		default:
+			h := s.blank
+			h.Title, h.Every = title, s.Every
+			s.by[title] = &h
+		}
+	}
+	s.left = max(s.left, left)
+	s.blank.Add(nil)
+	for title, h := range s.by {
+		h.Add(of[title])
+	}
+}
+
+// All returns the maps by their titles, and how many there was no room for.
+func (s *Heats) All() (all []*Heat, left int) {
+	for _, h := range s.by {
+		all = append(all, h)
+	}
+	slices.SortFunc(all, func(a, b *Heat) int { return strings.Compare(a.Title, b.Title) })
+	return all, s.left
+}

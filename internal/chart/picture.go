@@ -1,0 +1,109 @@
+package chart
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"time"
+	"unicode/utf8"
+)
+
+// Measures of pictures, in pixels.
+const (
+	pictureWidth  = 1000
+	pictureMargin = 10
+	pictureHead   = 34
+	rowHeight     = 16
+	gap           = 30 // above a drawing, with its title in it
+	maxLabel      = 40 // characters
+)
+
+// MaxDrawings is how many drawings a picture has at most; of others it says how many there are.
+const MaxDrawings = 100
+
+// Drawing is what a picture may have in it.
+type Drawing interface {
+	title() string
+	rows() int // of rowHeight
+	draw(s *SVG, y int)
+}
+
+// Picture writes drawings as SVG, one below the other.
+func Picture(w io.Writer, title string, of []Drawing) error {
+	height, more := pictureHead, len(of)-min(len(of), MaxDrawings)
+	of = of[:len(of)-more]
+	for _, d := range of {
+		height += gap + d.rows()*rowHeight
+	}
+	s := NewSVG(w, pictureWidth, height+gap, title)
+	y := pictureHead
+	for _, d := range of {
+		s.Text(pictureMargin, y+gap-10, Begins, d.title(), 140)
+		d.draw(s, y+gap)
+		y += gap + d.rows()*rowHeight
+	}
+	switch {
+	case more > 0:
+		s.Text(pictureMargin, y+gap-10, Begins, fmt.Sprintf("%d more are left out", more), 140)
+	case len(of) == 0:
+		s.Text(pictureMargin, y+gap-10, Begins, "nothing was counted", 140)
+	}
+	return s.Close()
+}
+
+// labelRoom is the room for labels, in pixels.
+func labelRoom(longest int) float64 { return pictureMargin + float64(min(longest, maxLabel)+1)*Letter }
+
+func (h Hist) title() string { return h.Title }
+func (h Hist) rows() int     { return len(h.Buckets) }
+
+// draw draws a bar for each bucket.
+func (h Hist) draw(s *SVG, y int) {
+	longest := 0
+	for _, b := range h.Buckets {
+		longest = max(longest, utf8.RuneCountInString(b.Label))
+	}
+	x, most := labelRoom(longest), h.most()
+	width := pictureWidth - pictureMargin - x - 12*Letter // a count behind the longest bar
+	for _, b := range h.Buckets {
+		long := float64(b.Count) / float64(most) * width
+		s.Text(x-Letter, y+rowHeight-4, Ends, b.Label, maxLabel)
+		s.Box(x, y, long, rowHeight-2, "#5b8dd9", fmt.Sprintf("%s: %d", b.Label, b.Count), "")
+		s.Text(x+long+Letter/2, y+rowHeight-4, Begins, fmt.Sprint(b.Count), maxLabel)
+		y += rowHeight
+	}
+}
+
+// heatWidth is how many columns a picture has at most.
+const heatWidth = 200
+
+// pictureColors are the colours of warmth, from the least that is counted on.
+var pictureColors = []string{"#fff2cc", "#ffe29a", "#ffcb69", "#ffae42", "#fb8b24", "#f1661f", "#df3f20", "#c01c28", "#960f2c", "#67072a"}
+
+func (h *Heat) title() string { return h.Title }
+func (h *Heat) rows() int     { return len(h.buckets) + 1 }
+
+// draw draws a box for each interval in which something was counted, the largest values at the top, and below them
+// where the time begins and ends.
+func (h *Heat) draw(s *SVG, y int) {
+	longest := 0
+	for _, r := range h.buckets {
+		longest = max(longest, utf8.RuneCountInString(r.Label))
+	}
+	rows, columns, every, most := h.fit(heatWidth)
+	x := labelRoom(longest)
+	wide := (pictureWidth - pictureMargin - x) / float64(max(1, columns))
+	for _, r := range slices.Backward(rows) {
+		s.Text(x-Letter, y+rowHeight-4, Ends, r.Label, maxLabel)
+		for i, n := range r.counts {
+			if n == 0 {
+				continue
+			}
+			color := pictureColors[warmth(n, most, len(pictureColors)+1)-1]
+			s.Box(x+float64(i)*wide, y, wide, rowHeight-1, color, fmt.Sprintf("%s, from %v: %d", r.Label, time.Duration(i)*every, n), "")
+		}
+		y += rowHeight
+	}
+	s.Text(x, y+rowHeight-4, Begins, fmt.Sprintf("0s; a column is %v; the most is %d", every, most), 140)
+	s.Text(pictureWidth-pictureMargin, y+rowHeight-4, Ends, (time.Duration(columns) * every).String(), maxLabel)
+}

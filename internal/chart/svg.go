@@ -1,0 +1,76 @@
+package chart
+
+import (
+	"bufio"
+	"fmt"
+	"html"
+	"io"
+	"unicode/utf8"
+)
+
+// Letter is how wide a character of an SVG's usual size is, in pixels.
+const Letter = 6.6
+
+// SVG writes a picture that needs nothing else, a line for each thing in it. Texts are of whoever likes: they are
+// escaped. Sizes are pixels.
+type SVG struct {
+	w *bufio.Writer
+}
+
+// NewSVG begins a picture of that size, with its title in it.
+func NewSVG(w io.Writer, width, height int, title string) *SVG {
+	s := &SVG{bufio.NewWriter(w)}
+	fmt.Fprintf(s.w, `<?xml version="1.0" encoding="UTF-8"?>
+<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" font-family="monospace" font-size="11">
+<title>%s</title>
+<rect width="100%%" height="100%%" fill="#ffffff"/>
+<text x="%d" y="21" font-size="15" text-anchor="middle">%s</text>
+`, width, height, width, height, Escape(title), width/2, Escape(title))
+	return s
+}
+
+// Box draws a rectangle with a label in it, as much of it as fits, and says about it what is said where the pointer
+// rests.
+func (s *SVG) Box(x float64, y int, width float64, height int, color, says, label string) {
+	fmt.Fprintf(s.w, `<g><title>%s</title><rect x="%.1f" y="%d" width="%.1f" height="%d" fill="%s" rx="1"/>`, Escape(says), x, y, max(width-0.3, 0.1), height, color)
+	if letters := int((width - 4) / Letter); letters >= 3 && label != "" {
+		name := []rune(label)
+		if len(name) > letters {
+			name = append(name[:letters-2:letters-2], '.', '.')
+		}
+		fmt.Fprintf(s.w, `<text x="%.1f" y="%d">%s</text>`, x+2, y+height-4, Escape(string(name)))
+	}
+	s.w.WriteString("</g>\n")
+}
+
+// Where a text is beside its place.
+const (
+	Begins = "start"
+	Ends   = "end"
+)
+
+// Text writes a text that begins or ends at a place, of so many characters at most.
+func (s *SVG) Text(x float64, y int, at, text string, most int) {
+	if r := []rune(text); len(r) > most {
+		text = string(r[:max(0, most-2)]) + ".."
+	}
+	fmt.Fprintf(s.w, `<text x="%.1f" y="%d" text-anchor="%s" xml:space="preserve">%s</text>`+"\n", x, y, at, Escape(text))
+}
+
+// Close ends the picture, and returns the first error that there was.
+func (s *SVG) Close() error {
+	s.w.WriteString("</svg>\n")
+	return s.w.Flush()
+}
+
+// Escape is text that XML can have (XML 1.0, 2.2), where it stands for itself.
+func Escape(s string) string {
+	out := make([]rune, 0, len(s))
+	for _, r := range s {
+		if r < ' ' || r == 0xfffe || r == 0xffff || r == 0x7f || r == utf8.RuneError {
+			r = '?'
+		}
+		out = append(out, r)
+	}
+	return html.EscapeString(string(out))
+}

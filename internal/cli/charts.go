@@ -1,0 +1,359 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math/big"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/chart"
+	"github.com/guestprobe/guestprobe/internal/command"
+)
+
+// chartHelp says what the flags of charts do.
+const chartHelp = `--heat draws each histogram over time, as hist() and lhist() make them: a column for each
+--interval, the largest values at the top, the more the warmer or darker. --format svg draws
+histograms, or with --heat these, as a picture in a file of its own; what else is printed
+goes to standard error then.`
+
+// heatFlags are those of commands that look at a map again and again.
+type heatFlags struct {
+	heat     bool
+	every    time.Duration
+	duration time.Duration
+}
+
+func (h *heatFlags) declare(f *pflag.FlagSet) {
+	f.BoolVar(&h.heat, "heat", false, "draw the histograms over time, until Ctrl-C or --duration")
+	f.DurationVar(&h.every, "interval", time.Second, "of --heat: a column is so long")
+	f.DurationVarP(&h.duration, "duration", "d", 0, "of --heat: end after that time")
+}
+
+// check refuses what does not go together.
+func (h *heatFlags) check(r *command.Run) error {
+	switch {
+	case !h.heat && (r.Given("interval") || r.Given("duration")):
+		return command.Usagef("--interval and --duration are for --heat")
+	case h.heat && r.WantsJSON():
+		return command.Usagef("--heat is a drawing: --format table or svg")
+	case h.every < time.Millisecond || r.Given("duration") && h.duration < time.Millisecond:
+		return command.Usagef("--interval %v, --duration %v: shorter than 1ms", h.every, h.duration)
+	}
+	return nil
+}
+
+// poll draws over time what get returns, which only grows, until ctx or the duration is over or there is no more.
+func (h *heatFlags) poll(ctx context.Context, r *command.Run, title string, get func(context.Context) (counts map[string][]chart.Bucket, ok bool, err error)) error {
+	over := ctx
+	if h.duration > 0 {
+		var cancel context.CancelFunc
+		over, cancel = context.WithTimeout(ctx, h.duration)
+		defer cancel()
+	}
+	heats := chart.Heats{Every: h.every}
+	before, ok, err := get(ctx)
+	tick := time.NewTicker(h.every)
+	defer tick.Stop()
+	for over.Err() == nil && ok && err == nil {
+		select {
+		case <-tick.C:
+		case <-over.Done():
+		}
+		var now map[string][]chart.Bucket
+		if now, ok, err = get(context.WithoutCancel(ctx)); ok && err == nil {
+			heats.Add(grown(before, now))
+			before = now
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return printHeats(r, r.Stdout, title, &heats)
+}
+
+// grown is what counts have become more by; what has become less has begun anew.
+func grown(before, now map[string][]chart.Bucket) map[string][]chart.Bucket {
+	out := map[string][]chart.Bucket{}
+	for title, buckets := range now {
+		was := map[string]uint64{}
+		for _, b := range before[title] {
+			was[b.Label] = b.Count
+		}
+		for _, b := range buckets {
+			if n := was[b.Label]; b.Count >= n {
+				b.Count -= n
+			}
+			out[title] = append(out[title], b)
+		}
+	}
+	return out
+}
+
+// printHeats prints heat maps as text, or as a picture.
+func printHeats(r *command.Run, out io.Writer, title string, heats *chart.Heats) error {
+	all, left := heats.All()
+	if left > 0 {
+		r.Note("%s more had no room.", command.Plural(left, "histogram"))
+	}
+	if r.Format == formatSVG {
+		var of []chart.Drawing
+		for _, h := range all {
+			of = append(of, h)
+		}
+		return chart.Picture(out, title, of)
+	}
+	for _, h := range all {
+		lines := append([]string{command.Clean(h.Title) + ":"}, h.Lines(command.Width(out), chart.GlyphsOf(r.Getenv), r.Colors(out))...)
+		for _, l := range append(lines, "") {
+			if _, err := fmt.Fprintln(out, l); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// charter takes what a script prints as JSON, and draws its histograms in the end. What else it prints goes through.
+type charter struct {
+	*command.Run
+	title string
+	out   io.Writer // of the drawing
+	heat  bool
+
+	part   []byte // of a line
+	last   map[string][]chart.Bucket
+	moment map[string][]chart.Bucket // since the last interval
+	heats  chart.Heats
+}
+
+// maxChartLine bounds a line, in bytes.
+const maxChartLine = 64 << 20
+
+// Write takes parts of lines.
+func (c *charter) Write(p []byte) (int, error) {
+	for rest := p; ; {
+		line, more, whole := bytes.Cut(rest, []byte("\n"))
+		if len(c.part)+len(line) > maxChartLine {
+			return 0, fmt.Errorf("the script prints a line of more than %d bytes", maxChartLine)
+		}
+		c.part = append(c.part, line...)
+		if !whole {
+			return len(p), nil
+		}
+		if err := c.line(c.part); err != nil {
+			return 0, err
+		}
+		c.part, rest = c.part[:0], more
+	}
+}
+
+// line takes a line.
+func (c *charter) line(line []byte) error {
+	var x struct {
+		Type string
+		Data json.RawMessage
+	}
+	if len(line) == 0 {
+		return nil
+	}
+	if err := json.Unmarshal(line, &x); err != nil {
+		return c.say(string(line) + "\n") // a script may print what it likes
+	}
+	var text string
+	switch {
+	case x.Type == "hist":
+		return c.hists(x.Data)
+	case x.Type == "attached_probes", x.Type == "lost_events":
+		return nil // they are told anyway
+	case json.Unmarshal(x.Data, &text) == nil:
+		return c.say(text)
+	case x.Type == "map" || x.Type == "stats":
+		var of map[string]json.RawMessage
+		if err := json.Unmarshal(x.Data, &of); err != nil {
+			return err
+		}
+		for _, name := range slices.Sorted(maps.Keys(of)) {
+			if err := c.say(name + ": " + string(of[name]) + "\n"); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return c.say(string(x.Data) + "\n")
+}
+
+// say prints what is no histogram.
+func (c *charter) say(text string) error {
+	to := c.out
+	if c.Format == formatSVG {
+		to = c.Stderr
+	}
+	_, err := io.WriteString(to, text)
+	return err
+}
+
+// hists takes histograms.
+func (c *charter) hists(data json.RawMessage) error {
+	all, err := histograms(data)
+	if err != nil {
+		return err
+	}
+	if c.last == nil {
+		c.last, c.moment = map[string][]chart.Bucket{}, map[string][]chart.Bucket{}
+	}
+	for title, buckets := range all {
+		if len(c.last) < chart.MaxDrawings || c.last[title] != nil {
+			c.last[title] = buckets
+		}
+		c.moment[title] = buckets
+	}
+	return nil
+}
+
+// interval is called behind what was printed for one.
+func (c *charter) interval() {
+	if c.heat {
+		c.heats.Add(c.moment)
+		c.moment = map[string][]chart.Bucket{}
+	}
+}
+
+// close draws.
+func (c *charter) close() error {
+	if c.heat {
+		if len(c.moment) > 0 {
+			c.interval()
+		}
+		return printHeats(c.Run, c.out, c.title, &c.heats)
+	}
+	return chart.Picture(c.out, c.title, pictures(c.last))
+}
+
+// pictures are histograms by their titles.
+func pictures(all map[string][]chart.Bucket) (of []chart.Drawing) {
+	for _, title := range slices.Sorted(maps.Keys(all)) {
+		if len(all[title]) > 0 {
+			of = append(of, chart.Hist{Title: title, Buckets: all[title]})
+		}
+	}
+	return of
+}
+
+// histograms reads histograms as bpftrace -f json prints them, by the name of the map and the key.
+func histograms(data json.RawMessage) (map[string][]chart.Bucket, error) {
+	type bucket struct {
+		Min, Max *json.RawMessage
+		Count    uint64
+	}
+	var of map[string]json.RawMessage
+	if err := json.Unmarshal(data, &of); err != nil {
+		return nil, err
+	}
+	out := map[string][]chart.Bucket{}
+	read := func(title string, data json.RawMessage) error {
+		var bs []bucket
+		if err := json.Unmarshal(data, &bs); err != nil {
+			return err
+		}
+		out[title] = []chart.Bucket{}
+		for _, b := range bs {
+			x, err := bucketOf(b.Min, b.Max)
+			if err != nil {
+				return err
+			}
+			x.Count = b.Count
+			out[title] = append(out[title], x)
+		}
+		return nil
+	}
+	for name, v := range of {
+		keyed := map[string]json.RawMessage{}
+		if json.Unmarshal(v, &keyed) != nil {
+			keyed = nil
+			if err := read(name, v); err != nil {
+				return nil, err
+			}
+		}
+		for key, v := range keyed {
+			if err := read(name+"["+key+"]", v); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return out, nil
+}
+
+// bucketOf is a bucket of so many, the last included, as scripts print its label; without one of both it has no end
+// there.
+func bucketOf(first, last *json.RawMessage) (b chart.Bucket, err error) {
+	number := func(m *json.RawMessage) *big.Int {
+		text := string(*m)
+		if s, err := strconv.Unquote(text); err == nil {
+			text = s // too large for a number of JSON
+		}
+		n, ok := new(big.Int).SetString(text, 10)
+		if !ok {
+			err = errors.Join(err, fmt.Errorf("%q is no number", text))
+			n = new(big.Int)
+		}
+		return n
+	}
+	at := func(n *big.Int) float64 { f, _ := new(big.Float).SetInt(n).Float64(); return f }
+	one := big.NewInt(1)
+	switch {
+	case first == nil && last == nil:
+		return b, errors.New("a bucket without ends")
+	case first == nil:
+		n := number(last)
+		return chart.Bucket{At: at(n) - 1e300, Label: "(..., " + edge(n.Add(n, one)) + ")"}, err
+	case last == nil:
+		n := number(first)
+		return chart.Bucket{At: at(n), Label: "[" + edge(n) + ", ...)"}, err
+	}
+	lo, hi := number(first), number(last)
+	b = chart.Bucket{At: at(lo), Label: "[" + edge(lo) + "]"}
+	if lo.Cmp(hi) != 0 {
+		b.Label = "[" + edge(lo) + ", " + edge(hi.Add(hi, one)) + ")"
+	}
+	return b, err
+}
+
+// edge is a number with the largest suffix of powers of 1024 that it is a multiple of.
+func edge(n *big.Int) string {
+	k, unit := big.NewInt(1024), 0
+	for v, rest := new(big.Int).Set(n), new(big.Int); n.Sign() != 0 && unit < 6; unit++ {
+		if v.QuoRem(v, k, rest); rest.Sign() != 0 {
+			break
+		}
+		n = new(big.Int).Set(v)
+	}
+	return n.String() + []string{"", "K", "M", "G", "T", "P", "E"}[unit]
+}
+
+// dumpBuckets are those of a map's dump.
+func dumpBuckets(bs []api.MapBucket) (out []chart.Bucket) {
+	for _, b := range bs {
+		out = append(out, chart.Bucket{At: float64(b.Low), Label: fmt.Sprintf("[%d, %d]", uint64(b.Low), uint64(b.High)), Count: b.Count})
+	}
+	return out
+}
+
+// printedHists are the histograms in what a script has printed as JSON.
+func printedHists(r *command.Run, text string) (map[string][]chart.Bucket, error) {
+	c := &charter{Run: r, out: io.Discard}
+	_, err := io.WriteString(c, text)
+	if c.moment == nil {
+		c.moment = map[string][]chart.Bucket{}
+	}
+	return c.moment, err
+}
