@@ -47,20 +47,11 @@ const profilingWindow = 300 * time.Millisecond
 // with and without samples take turns, so that they see the same weather.
 func profiling(ctx context.Context, runs int) (out Profiling, err error) {
 	out.VCPUs = 2
-	dir, err := os.MkdirTemp("", "guestprobe-bench")
+	c, end, err := busyGuest(ctx, out.VCPUs)
 	if err != nil {
 		return out, err
 	}
-	defer os.RemoveAll(dir)
-	socket := filepath.Join(dir, "s")
-	var log bytes.Buffer
-	end, err := daemon.Start(ctx, []string{"--socket", socket, "--log-level", "warn", "--vcpus", fmt.Sprint(out.VCPUs), "--cmdline", "busy quiet"}, &log, os.Getenv, nil)
-	if err != nil {
-		return out, fmt.Errorf("guestprobed did not start: %w: %s", err, log.String())
-	}
 	defer func() { err = errors.Join(err, end()) }()
-	c := client.New(socket)
-	defer c.Close()
 	if _, _, err := rounds(ctx, c); err != nil { // the first reads debug information
 		return out, err
 	}
@@ -69,7 +60,7 @@ func profiling(ctx context.Context, runs int) (out Profiling, err error) {
 	out.Rates = make([]ProfilingAt, len(profilingRates))
 	for range runs {
 		for i, hz := range profilingRates {
-			before, err := rate(ctx, c)
+			before, err := rate(ctx, c, profilingWindow)
 			if err != nil {
 				return out, err
 			}
@@ -78,7 +69,7 @@ func profiling(ctx context.Context, runs int) (out Profiling, err error) {
 			if err != nil {
 				return out, err
 			}
-			with, err := rate(ctx, c)
+			with, err := rate(ctx, c, profilingWindow)
 			end, err2 := endProfile(ctx, c, s)
 			if err := errors.Join(err, err2, s.Close()); err != nil {
 				return out, err
@@ -97,15 +88,34 @@ func profiling(ctx context.Context, runs int) (out Profiling, err error) {
 	return out, nil
 }
 
+// busyGuest starts a daemon with the built-in guest at work, and returns a client of it. End ends both.
+func busyGuest(ctx context.Context, vcpus int) (c *client.Client, end func() error, err error) {
+	dir, err := os.MkdirTemp("", "guestprobe-bench")
+	if err != nil {
+		return nil, nil, err
+	}
+	socket := filepath.Join(dir, "s")
+	var log bytes.Buffer
+	stop, err := daemon.Start(ctx, []string{"--socket", socket, "--log-level", "warn", "--vcpus", fmt.Sprint(vcpus), "--cmdline", "busy quiet"}, &log, os.Getenv, nil)
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("guestprobed did not start: %w: %s", err, log.String()), os.RemoveAll(dir))
+	}
+	c = client.New(socket)
+	return c, func() error {
+		c.Close()
+		return errors.Join(stop(), os.RemoveAll(dir))
+	}, nil
+}
+
 // rate is how many rounds the guest does in a second of processor time, that of the daemon
 // included, which does not depend on what else the machine does.
-func rate(ctx context.Context, c *client.Client) (float64, error) {
+func rate(ctx context.Context, c *client.Client, window time.Duration) (float64, error) {
 	n, at, err := rounds(ctx, c)
 	if err != nil {
 		return 0, err
 	}
 	select {
-	case <-time.After(profilingWindow):
+	case <-time.After(window):
 	case <-ctx.Done():
 		return 0, context.Cause(ctx)
 	}

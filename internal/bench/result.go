@@ -77,6 +77,7 @@ type Result struct {
 	Optimizer Optimizer `json:"optimizer"`
 	Snapshots Snapshots `json:"snapshots"`
 	Profiling Profiling `json:"profiling"`
+	Watching  Watching  `json:"watching"`
 	Peers     []Peer    `json:"peers"`
 	Startup   Startup   `json:"startup"`
 }

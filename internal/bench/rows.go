@@ -313,6 +313,13 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 		}
 		res.Profiling.Unavailable = err.Error()
 	}
+	o.Progress("top")
+	if res.Watching, err = watching(ctx, o.Runs); err != nil {
+		if ctx.Err() != nil {
+			return nil, err
+		}
+		res.Watching.Plain, res.Watching.Unavailable = nil, err.Error()
+	}
 	if o.Peers {
 		fn, err := g.fn(3)
 		if err != nil {

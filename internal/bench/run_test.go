@@ -38,6 +38,9 @@ func TestRun(t *testing.T) {
 	if p := res.Profiling; p.Plain == nil || p.Plain.Median <= 0 || len(p.Rates) != 2 || p.Rates[1].Samples <= p.Rates[0].Samples || p.Rates[0].Samples == 0 {
 		t.Errorf("profiles were not measured: %+v", p)
 	}
+	if w := res.Watching; w.Plain == nil || w.Plain.Median <= 0 || len(w.Every) != 2 || w.Every[1].Moments <= w.Every[0].Moments || w.Every[0].Timed == 0 {
+		t.Errorf("top was not measured: %+v", w)
+	}
 }
 
 // TestRunRefuses: options that make no measurement.

@@ -109,7 +109,7 @@ func (r *Result) inGuest() Table {
 		}
 		t.Rows = append(t.Rows, []string{x.Name + ": " + x.What, x.CallNs.String(), over, floor, ratio, fmt.Sprint(x.Hits), fmt.Sprint(x.Exits), records})
 	}
-	t.Notes = []string{r.Attach.String(), r.Optimizer.String(), r.Snapshots.String(), r.Profiling.String()}
+	t.Notes = []string{r.Attach.String(), r.Optimizer.String(), r.Snapshots.String(), r.Profiling.String(), r.Watching.String()}
 	return t
 }
 

@@ -1,0 +1,161 @@
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/client"
+)
+
+// Watching is how much slower a busy guest with probes is while 'guestprobe top' watches them, by the rounds of work
+// that it does.
+type Watching struct {
+	Unavailable string       `json:"unavailable,omitempty"`
+	VCPUs       int          `json:"vcpus"`
+	Probes      []string     `json:"probes"`
+	Plain       *Spread      `json:"plain,omitempty"` // rounds a second of processor time of a guest that nobody watches
+	Every       []WatchingAt `json:"every"`
+}
+
+// WatchingAt is one interval of watching.
+type WatchingAt struct {
+	IntervalMS int     `json:"intervalMs"`
+	Slower     *Spread `json:"slower"` // percent, each against the window before it without a watcher
+	Moments    int     `json:"moments"`
+	Timed      uint64  `json:"timed"` // calls of the return probe
+}
+
+// Of a measurement of watching.
+var (
+	watchedProbes   = []string{"p:watched/count vfs_read fd=%di:s32", "r:watched/took do_fork", "p:watched/user user_work"}
+	watchIntervals  = []int{1000, 100} // the usual one, and one with ten times the cost
+	watchingWindow  = 1200 * time.Millisecond
+	errNothingTimed = errors.New("no call was timed")
+)
+
+// watching measures what guestprobe top costs the guest, through the daemon's socket. Windows with and without a
+// watcher take turns.
+func watching(ctx context.Context, runs int) (out Watching, err error) {
+	out.VCPUs, out.Probes = 2, watchedProbes
+	c, end, err := busyGuest(ctx, out.VCPUs)
+	if err != nil {
+		return out, err
+	}
+	defer func() { err = errors.Join(err, end()) }()
+	var specs []api.ProbeSpec
+	for _, def := range watchedProbes {
+		specs = append(specs, api.ProbeSpec{Def: def})
+	}
+	if _, err := c.Attach(ctx, specs...); err != nil {
+		return out, err
+	}
+	if _, _, err := rounds(ctx, c); err != nil { // the first reads debug information
+		return out, err
+	}
+	var plain []float64
+	slower := make([][]float64, len(watchIntervals))
+	out.Every = make([]WatchingAt, len(watchIntervals))
+	for range runs {
+		for i, every := range watchIntervals {
+			before, err := rate(ctx, c, watchingWindow)
+			if err != nil {
+				return out, err
+			}
+			plain = append(plain, before)
+			w := &out.Every[i]
+			w.IntervalMS = every
+			with, err := w.window(ctx, c)
+			if err != nil {
+				return out, err
+			}
+			slower[i] = append(slower[i], 100*(1-with/before))
+		}
+	}
+	sp := spread(plain)
+	out.Plain = &sp
+	for i := range slower {
+		sp := spread(slower[i])
+		if out.Every[i].Slower = &sp; out.Every[i].Timed == 0 {
+			return out, errNothingTimed
+		}
+	}
+	return out, nil
+}
+
+// window is the rate of a window with a watcher, who reads all that comes.
+func (w *WatchingAt) window(ctx context.Context, c *client.Client) (with float64, err error) {
+	s, err := c.Counts(ctx, api.StreamCounts{IntervalMS: w.IntervalMS, Durations: true})
+	if err != nil {
+		return 0, err
+	}
+	read := make(chan error, 1)
+	started := make(chan uint64, 1)
+	go func() {
+		for {
+			r, err := s.Next()
+			if err == nil && r.Type == api.RecordEnd {
+				read <- nil
+				return
+			}
+			if err == nil {
+				err = w.take(r, started)
+			}
+			if err != nil {
+				read <- err
+				return
+			}
+		}
+	}()
+	select {
+	case id := <-started:
+		with, err = rate(ctx, c, watchingWindow)
+		err = errors.Join(err, c.EndStream(ctx, id), <-read)
+	case err = <-read:
+	}
+	return with, errors.Join(err, s.Close())
+}
+
+// take counts what a record has.
+func (w *WatchingAt) take(r api.Record, started chan<- uint64) error {
+	switch r.Type {
+	case api.RecordStart:
+		var start api.Start
+		if err := json.Unmarshal(r.Data, &start); err != nil {
+			return err
+		}
+		started <- start.Stream
+	case api.RecordCounts:
+		var n api.Counted
+		if err := json.Unmarshal(r.Data, &n); err != nil {
+			return err
+		}
+		w.Moments++
+		for _, p := range n.Probes {
+			if p.Durations != nil {
+				w.Timed += p.Durations.Count
+			}
+		}
+	}
+	return nil
+}
+
+// String says what was measured.
+func (w *Watching) String() string {
+	if w.Plain == nil {
+		return fmt.Sprintf("What top costs was not measured: %s.", w.Unavailable)
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "Top on a busy guest on %d vCPUs with %d probes, by the rounds of work that it does in a second of processor time:", w.VCPUs, len(w.Probes))
+	for i, x := range w.Every {
+		if i > 0 {
+			b.WriteByte(';')
+		}
+		fmt.Fprintf(&b, " every %d ms %.2f %% slower (%.2f to %.2f), %d calls timed", x.IntervalMS, x.Slower.Median, x.Slower.Min, x.Slower.Max, x.Timed)
+	}
+	return b.String() + "."
+}
