@@ -205,7 +205,7 @@ func (c *countStream) time() {
 	t, only, most := c.watch, c.only, c.s.opt.timedAtMost
 	t.sub = c.s.probes.hub.Subscribe(func(ev event.Event) bool {
 		a := ev.Source.Owner.(*attached)
-		// One event more than there is room for in an interval ends it, whosever it is.
+		// One event more than most ends it for an interval, whosever it is.
 		return t.seen.Add(1) > most || a.timed() && (only == nil || only[a])
 	}, event.Queue{Events: int(most) + 1})
 }
