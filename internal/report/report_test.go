@@ -98,6 +98,7 @@ func TestBadFiles(t *testing.T) {
 		start + strings.Replace(hit, `"timeNs":2`, `"timeNs":-2`, 1):        "line 2: a hit at -2 ns",
 		start + strings.Replace(hit, `"probe":"a/b",`, ``, 1):               "line 2: a hit of no probe or of no stage",
 		start + strings.Replace(hit, `"text"`, `"durationNs":-1,"text"`, 1): "line 2: a return after -1 ns",
+		start + strings.Replace(hit, "a/b", strings.Repeat("x", 2000), 1):   "line 2: a hit with a name that is none: it is too long",
 	} {
 		if _, err := of([]byte(trace), 1); err == nil || err.Error() != want {
 			t.Errorf("%q: %v, want %s", trace, err, want)

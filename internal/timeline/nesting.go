@@ -8,12 +8,16 @@ type nesting struct {
 
 type span struct{ from, to int64 }
 
-// maxSpans is how many spans are remembered: that many calls that one call makes are known to be
-// within it.
-const maxSpans = 1 << 12
+// Of a track the last maxSpans are remembered: so many calls that one call makes are known to be within it. All
+// tracks together remember some allSpans, each at least minSpans.
+const (
+	minSpans = 1 << 6
+	maxSpans = 1 << 12
+	allSpans = 1 << 20
+)
 
-// put adds a slice, or says that it would overlap.
-func (n *nesting) put(from, to int64) bool {
+// put adds a slice of one of so many tracks, or says that it would overlap.
+func (n *nesting) put(from, to int64, tracks int) bool {
 	i := len(n.closed)
 	for i > 0 && n.closed[i-1].from > from {
 		i--
@@ -26,7 +30,7 @@ func (n *nesting) put(from, to int64) bool {
 		return false
 	}
 	n.closed = append(n.closed[:i], span{from, to})
-	if len(n.closed) > maxSpans {
+	if len(n.closed) > min(maxSpans, max(minSpans, allSpans/tracks)) {
 		// The older half counts as one: what would begin within it goes to another track.
 		half := len(n.closed) / 2
 		n.closed[half-1].from = n.closed[0].from

@@ -83,10 +83,15 @@ func Of[T api.Start | api.Hit | api.Boot | api.Stop | api.Lost | api.MapSample |
 	return r
 }
 
-// Limits of what a hit may say: beyond them no clock and no machine is.
+// Limits of what a hit may say: beyond them no clock, no machine and no name is. What is remembered of a trace is
+// bounded by the number of names.
 const (
-	maxTime = 1 << 58 // nanoseconds: nine years
-	maxCPU  = 4095
+	maxTime   = 1 << 58 // nanoseconds: nine years
+	maxCPU    = 4095
+	maxProbe  = 1 << 10 // bytes of its name
+	maxComm   = 1 << 8
+	maxSymbol = 1 << 13
+	maxFrames = 1 << 10
 )
 
 // check refuses a record that no guestprobe has written.
@@ -107,12 +112,26 @@ func (r *Record) check() error {
 	switch {
 	case h.Probe == "" || h.Stage == "":
 		return errors.New("a hit of no probe or of no stage")
+	case len(h.Probe) > maxProbe || len(h.Stage) > maxComm || len(h.Symbol) > maxSymbol || len(h.RetSymbol) > maxSymbol || h.Task != nil && len(h.Task.Comm) > maxComm:
+		return errors.New("a hit with a name that is none: it is too long")
+	case len(h.Stack) > maxFrames:
+		return fmt.Errorf("a stack of %d frames", len(h.Stack))
 	case h.TimeNS < 0 || h.TimeNS > maxTime:
 		return fmt.Errorf("a hit at %d ns", h.TimeNS)
 	case h.CPU < 0 || h.CPU > maxCPU:
 		return fmt.Errorf("a hit on vCPU %d", h.CPU)
 	case h.DurationNS < 0 || h.DurationNS > maxTime:
 		return fmt.Errorf("a return after %d ns", h.DurationNS)
+	}
+	for _, f := range h.Stack {
+		if len(f.Symbol) > maxSymbol || len(f.Source) > maxSymbol {
+			return errors.New("a hit with a name that is none: it is too long")
+		}
+	}
+	for _, a := range h.Args {
+		if len(a.Name) > maxComm {
+			return errors.New("a hit with a name that is none: it is too long")
+		}
 	}
 	return nil
 }

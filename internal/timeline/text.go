@@ -150,6 +150,9 @@ type Lines struct {
 // maxStacks is how many stacks Lines remembers; then it begins anew.
 const maxStacks = 10_000
 
+// maxStackText is how long a stack's text may be to be remembered.
+const maxStackText = 16 << 10
+
 // NewLines returns lines with the times of a clock, "" for ClockBoot. An error is ErrClock.
 func NewLines(clock string, color bool) (*Lines, error) {
 	switch clock {
@@ -226,7 +229,9 @@ func (l *Lines) stack(frames []api.Frame) string {
 		l.stacks = map[string]int{}
 	}
 	l.printed++
-	l.stacks[text] = l.printed
+	if len(text) <= maxStackText {
+		l.stacks[text] = l.printed
+	}
 	return fmt.Sprintf(" [stack %d]\n", l.printed) + text
 }
 

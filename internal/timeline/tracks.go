@@ -193,7 +193,7 @@ func (t *tracks) hit(h *api.Hit) error {
 		if e.on, err = t.task(h, lane); err != nil {
 			return err
 		}
-		if e.kind != itemSlice || e.on.kind == trackGuest || e.on.nest.put(e.at, e.at+e.length) {
+		if e.kind != itemSlice || e.on.kind == trackGuest || e.on.nest.put(e.at, e.at+e.length, len(t.tracks)) {
 			break
 		}
 		if lane == maxLanes { // as an instant it is still there
