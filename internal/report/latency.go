@@ -21,9 +21,9 @@ const (
 	FromPairs   = "pairs"   // of a probe at a ret, and one at the entry of its function
 )
 
-// Values are counted in 64 buckets for each power of two: those below 64 are as they are.
+// Values are counted in 128 buckets for each power of two: those below 128 are as they are.
 const (
-	subBits = 6
+	subBits = 7
 	buckets = (64 - subBits + 1) << subBits
 )
 

@@ -126,7 +126,7 @@ func TestLatency(t *testing.T) {
 			got     uint64
 		}{{50, l.P50NS}, {90, l.P90NS}, {99, l.P99NS}} {
 			exact := all[(n*q.percent+99)/100-1]
-			if q.got < exact || float64(q.got) > float64(exact)*1.017+1 {
+			if q.got < exact || float64(q.got) > float64(exact)*1.008 {
 				t.Errorf("p%d of %d values is %d, want %d", q.percent, n, q.got, exact)
 			}
 		}
