@@ -84,6 +84,7 @@ type cie struct {
 	retReg    uint64
 	encoding  uint8 // of addresses, in .eh_frame
 	augmented bool
+	signal    bool // what it is of was not called, but interrupted something
 	code      []byte
 }
 
@@ -185,7 +186,9 @@ func (p *frameParser) cie(pos int) (*cie, error) {
 	if version != 1 && version != 3 && version != 4 {
 		return nil, r.err
 	}
-	if aug != "" {
+	if aug == "S" { // as the GNU assembler writes it in .debug_frame
+		c.signal = true
+	} else if aug != "" {
 		if aug[0] != 'z' {
 			return nil, r.err
 		}
@@ -199,7 +202,9 @@ func (p *frameParser) cie(pos int) (*cie, error) {
 				r.u8()
 			case 'P':
 				r.encoded(r.u8(), p.addr)
-			case 'S', 'B':
+			case 'S':
+				c.signal = true
+			case 'B':
 			}
 		}
 		if end < r.pos && r.err == nil || end > len(r.b) {

@@ -60,6 +60,36 @@ func TestFrameRule(t *testing.T) {
 	}
 }
 
+// TestTrapFrameRule: what an interrupt's entry was not called by it has interrupted, wherever it is in its saving of
+// registers.
+func TestTrapFrameRule(t *testing.T) {
+	img := builtinImage(t)
+	for _, name := range []string{"timer_entry", "syscall_entry", "exc_handle", "gp_foreign_bp", "trap_return"} {
+		s, err := img.Lookup(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for off := range guest.GVA(s.Size) {
+			r, ok := img.FrameRule(s.Addr + off)
+			if !ok || !r.Trap || r.Full || r.Base != guest.FrameRSP || r.Return != -40 || r.CFA < 40 || r.CFA > 40+16+15*8 {
+				t.Fatalf("%s+%#x: %+v, %t", name, off, r, ok)
+			}
+		}
+	}
+	if r, _ := img.FrameRule(must(t, img, "timer_entry") + 1); r != (guest.FrameRule{CFA: 56 + 8, Return: -40, Trap: true}) {
+		t.Errorf("behind the first push: %+v", r)
+	}
+}
+
+func must(t *testing.T, img *guest.Image, name string) guest.GVA {
+	t.Helper()
+	s, err := img.Lookup(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.Addr
+}
+
 // TestFrameRuleCovers: nearly all code of the built-in guest has a rule.
 func TestFrameRuleCovers(t *testing.T) {
 	img := builtinImage(t)

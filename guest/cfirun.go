@@ -13,14 +13,14 @@ const (
 	dwarfRSP = 7
 )
 
-// frameState is what the rules are at one address: of all registers, only RBP
+// frameState is what the rules are at one address: of all registers, only RBP, RSP
 // and the return address are kept.
 type frameState struct {
-	cfaReg     uint64
-	cfaOff     int64
-	bad        bool // the CFA is an expression
-	rbp, ret   saved
-	rbpO, retO int64
+	cfaReg           uint64
+	cfaOff           int64
+	bad              bool // the CFA is an expression
+	rbp, rsp, ret    saved
+	rbpO, rspO, retO int64
 }
 
 // saved says where a register of the caller is.
@@ -61,7 +61,10 @@ func (m *frameMachine) rule() (FrameRule, bool) {
 	if s.rbp != savedAt {
 		r.RBP = 0
 	}
-	ok := !s.bad && (s.cfaReg == dwarfRBP || s.cfaReg == dwarfRSP) && s.ret == savedAt && s.rbp != savedElse &&
+	// An interrupt's frame is one that the processor pushed, with the stack pointer 3 words above RIP.
+	r.Trap = m.cie.signal
+	pushed := s.rsp == savedAt && s.rspO == s.retO+24
+	ok := (pushed || !r.Trap) && !s.bad && (s.cfaReg == dwarfRBP || s.cfaReg == dwarfRSP) && s.ret == savedAt && s.rbp != savedElse &&
 		int64(r.CFA) == s.cfaOff && int64(r.Return) == s.retO && (s.rbp != savedAt || int64(r.RBP) == s.rbpO && r.RBP != 0)
 	return r, ok
 }
@@ -71,6 +74,8 @@ func (m *frameMachine) set(reg uint64, how saved, off int64) {
 	switch reg {
 	case dwarfRBP:
 		m.state.rbp, m.state.rbpO = how, off
+	case dwarfRSP:
+		m.state.rsp, m.state.rspO = how, off
 	case m.cie.retReg:
 		m.state.ret, m.state.retO = how, off
 	}
@@ -81,6 +86,8 @@ func (m *frameMachine) restore(reg uint64) {
 	switch reg {
 	case dwarfRBP:
 		m.state.rbp, m.state.rbpO = m.initial.rbp, m.initial.rbpO
+	case dwarfRSP:
+		m.state.rsp, m.state.rspO = m.initial.rsp, m.initial.rspO
 	case m.cie.retReg:
 		m.state.ret, m.state.retO = m.initial.ret, m.initial.retO
 	}

@@ -64,7 +64,7 @@ func (e *Engine) Frame(ch *Chain, pc guest.GVA) (FrameAt, error) {
 		return FrameAt{}, errors.New("the guest has another image since")
 	}
 	img, _ := syms.(Image)
-	f := FrameAt{pc, frameRule(pc, true, syms, img)}
+	f := FrameAt{pc, frameRule(pc, true, syms, img, true)}
 	if !f.simple() {
 		return FrameAt{}, fmt.Errorf("only the host finds the caller of the code at %v", pc)
 	}
@@ -125,7 +125,7 @@ func (ch *Chain) add(pc guest.GVA, syms Symbols, img Image) error {
 		to *[]FrameAt
 		at guest.GVA
 	}{{&ch.Calls, pc - 1}, {&ch.Returns, pc}} {
-		f := FrameAt{pc, frameRule(x.at, x.at == pc, syms, img)}
+		f := FrameAt{pc, frameRule(x.at, x.at == pc, syms, img, false)}
 		if f.FrameRule == ByPointer {
 			continue
 		}

@@ -73,7 +73,7 @@ func TestChain(t *testing.T) {
 	}{
 		{guest.FrameRule{CFA: 32, Return: -8}, "more than 256 calls are in code that keeps no frame pointers"},
 		{guest.FrameRule{CFA: 32, Return: -16}, "only the host finds the caller of the code in front of"},
-		{guest.FrameRule{Trap: true, Full: true}, "only the host finds the caller"},
+		{guest.FrameRule{AtRBP: true, RBP: -8, CFA: 32, Return: -8}, "only the host finds the caller"},
 	} {
 		other, _, err := chain(func(img *guest.Image) probe.Symbols { return ruled{img, c.rule} })
 		if err == nil || !strings.Contains(err.Error(), c.want) {
@@ -82,5 +82,9 @@ func TestChain(t *testing.T) {
 		if _, err := other.Frame(ch, s.Addr); err == nil || !strings.Contains(err.Error(), "another image") {
 			t.Errorf("of another image: %v", err)
 		}
+	}
+	// Through the entries of interrupts stacks of hits go by frame pointers, whatever is known of them.
+	if _, _, err := chain(func(img *guest.Image) probe.Symbols { return ruled{img, guest.FrameRule{Trap: true, Return: -40}} }); err != nil {
+		t.Error(err)
 	}
 }

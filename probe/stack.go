@@ -35,7 +35,7 @@ func (c *Context) Stacks(pcs []guest.GVA) (kernel, user int) {
 	syms := c.cpu.target.Symbols()
 	img, _ := syms.(Image)
 	for n := range pcs {
-		if n > 0 && !c.cpu.caller(&f, c.Root, syms, img) {
+		if n > 0 && !c.cpu.caller(&f, c.Root, syms, img, false) {
 			break
 		}
 		pcs[n] = guest.GVA(f.PC)
@@ -68,20 +68,20 @@ func (e *Engine) UnwindFrom(root guest.GPA, f guest.Frame, limit int) (frames []
 	img, _ := syms.(Image)
 	for f.PC = uint64(e.Home(guest.GVA(f.PC))); len(frames) < limit; {
 		frames = append(frames, f)
-		if !c.caller(&f, root, syms, img) {
+		if !c.caller(&f, root, syms, img, true) {
 			return frames, false
 		}
 	}
 	return frames, true
 }
 
-// caller goes to the caller of f, and reports whether there is one.
-func (c *cpu) caller(f *guest.Frame, root guest.GPA, syms Symbols, img Image) bool {
+// caller goes to the caller of f, and reports whether there is one. For traps see frameRule.
+func (c *cpu) caller(f *guest.Frame, root guest.GPA, syms Symbols, img Image, traps bool) bool {
 	at := f.At()
 	if f.User {
 		at = c.fileCode(root, at)
 	}
-	rule := frameRule(at, f.Exact, syms, img)
+	rule := frameRule(at, f.Exact, syms, img, traps)
 	// The interrupted code's stack is read with its own rights. An address that cannot
 	// be read ends a walk, and is nobody's fault.
 	s := State{Root: root}
@@ -104,10 +104,17 @@ func (c *cpu) caller(f *guest.Frame, root guest.GPA, syms Symbols, img Image) bo
 	return syms.IsText(guest.GVA(f.PC))
 }
 
-// frameRule returns the rule at at; exact says that it is the next instruction to run.
-func frameRule(at guest.GVA, exact bool, syms Symbols, img Image) guest.FrameRule {
+// frameRule returns the rule at at; exact says that it is the next instruction to run. Without traps the entry of an
+// interrupt has that of a function, but for kernels, whose stacks are told by the host alone: programs in the guest go by
+// frame pointers (Chain), and those of the host have to find the same, so that the function that was interrupted
+// is not among the callers of either.
+func frameRule(at guest.GVA, exact bool, syms Symbols, img Image, traps bool) guest.FrameRule {
 	if img != nil {
-		if rule, ok := img.FrameRule(at); ok {
+		rule, ok := img.FrameRule(at)
+		if ok && rule.Trap && !traps {
+			_, ok = syms.(Kernel)
+		}
+		if ok {
 			return rule
 		}
 	}
