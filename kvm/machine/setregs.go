@@ -14,6 +14,18 @@ import (
 // ErrBadRegister: a processor cannot have such a value in a register.
 var ErrBadRegister = errors.New("no processor has that in the register")
 
+// Bits of registers that a processor has fixed, and whose values in what is written do not count: POPF and MOV to a debug
+// register leave them as they are. SDM Vol. 1, 3.4.3; Vol. 3, 19.2.3 and 19.2.4; APM Vol. 2, 13.1.1.
+const (
+	flagsOne, flagsZero = 1 << 1, 1<<3 | 1<<5 | 1<<15
+	flagsBad            = 1<<17 | ^uint64(1<<22-1) // VM is not for 64-bit mode (SDM Vol. 3, 28.3.1.4)
+	dr6One, dr6Zero     = 0xfffe0ff0 &^ (1 << 11), 1 << 12
+	dr7One, dr7Zero     = 1 << 10, 1<<12 | 1<<14 | 1<<15
+)
+
+// fixed is a register's value with its fixed bits.
+func fixed(v, one, zero uint64) uint64 { return v&^zero | one }
+
 // Change gives a vCPU the registers of r: the general ones, as SetRegs does, the bases of FS and GS and the other GS's,
 // control and debug registers, and EFER. All else of r stays as it is. x are floating point and vector registers as
 // Vectors has them, or nil. Errors are ErrNoVCPU, ErrSaved, ErrInEngine for one in the
@@ -36,6 +48,7 @@ func (l *Look) Change(cpu int, r Registers, x *Vectors) (err error) {
 		{"gs_base", !guest.GVA(r.System.GS.Base).Canonical()},
 		{"kernel_gs_base", !guest.GVA(r.KernelGS).Canonical()},
 		{"cr8", r.System.CR8 > 15}, // SDM Vol. 3, 11.8.6
+		{"rflags", r.Regs.RFLAGS&flagsBad != 0},
 		{"dr6", r.Debug.DR6>>32 != 0},
 		{"dr7", r.Debug.DR7>>32 != 0},
 		{"rip", !guest.GVA(r.Regs.RIP).Canonical()},
@@ -44,6 +57,8 @@ func (l *Look) Change(cpu int, r Registers, x *Vectors) (err error) {
 			return fmt.Errorf("%s: %w", c.name, ErrBadRegister)
 		}
 	}
+	r.Regs.RFLAGS = fixed(r.Regs.RFLAGS, flagsOne, flagsZero)
+	r.Debug.DR6, r.Debug.DR7 = fixed(r.Debug.DR6, dr6One, dr6Zero), fixed(r.Debug.DR7, dr7One, dr7Zero)
 	if x != nil {
 		undo, wrong := l.setVectors(v, x)
 		if wrong != nil {
