@@ -32,7 +32,7 @@ type WatchingAt struct {
 
 // Of a measurement of watching.
 var (
-	watchedProbes   = []string{"p:watched/count vfs_read fd=%di:s32", "r:watched/took do_fork", "p:watched/user user_work"}
+	watchedProbes   = []string{"p:watched/count vfs_read fd=%di:s32", "r:watched/took do_fork", "p:watched/user user_hot"}
 	watchIntervals  = []int{1000, 100} // the usual one, and one with ten times the cost
 	watchingWindow  = 1200 * time.Millisecond
 	errNothingTimed = errors.New("no call was timed")
