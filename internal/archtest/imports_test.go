@@ -57,7 +57,7 @@ var allowed = map[string][]string{
 	"internal/profile":  {"internal/api", "internal/chart"},
 	"internal/timeline": {"internal/api", "internal/command"},
 	"internal/report":   {"internal/api", "internal/timeline"},
-	"internal/metrics":  {"internal/api"},
+	"internal/metrics":  {"internal/api", "probe/script"},
 	"internal/chart":    {},
 	"internal/top":      {"internal/api", "internal/chart", "internal/command"},
 	"internal/cli": {"internal/analyze", "internal/api", "internal/chart", "internal/child", "internal/client", "internal/command", "internal/daemon", "internal/files", "internal/inguest", "internal/profile", "internal/report", "internal/timeline", "internal/tools", "internal/top", "kvm/host", "kvm/machine", "kvm/snapshot",

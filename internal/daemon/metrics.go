@@ -13,6 +13,7 @@ import (
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/metrics"
 	"github.com/guestprobe/guestprobe/kvm/machine"
+	"github.com/guestprobe/guestprobe/probe/script"
 )
 
 // newMetrics returns what answers scrapes.
@@ -47,9 +48,7 @@ func (s *server) scriptMetrics() (out []metrics.Script) {
 			continue
 		}
 		m := metrics.Script{Name: k.req.Detach, Lost: k.dropped.Load()}
-		if maps := k.maps(ctx, api.ScriptJSON); maps != nil {
-			m.Maps, m.Running = *maps, true
-		}
+		m.Running = k.looked(ctx, func(p *script.Printer) { m.Maps = p.Values() })
 		out = append(out, m)
 	}
 	return out

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe/script"
 )
 
 // maxScripts bounds how many scripts run without a client, or have ended and were not
@@ -198,20 +199,30 @@ func (k *keptScript) info() api.ScriptInfo {
 // maps prints the maps as they are now, or returns nil when the script has ended.
 func (k *keptScript) maps(ctx context.Context, format string) *string {
 	var b strings.Builder
-	printed := make(chan struct{})
+	if !k.looked(ctx, func(p *script.Printer) {
+		p.Like(format == api.ScriptJSON, func(text string) { b.WriteString(text) }).Maps()
+	}) {
+		return nil
+	}
+	text := b.String()
+	return &text
+}
+
+// looked calls f with what prints the script's maps as they are now, and reports whether it did: the script runs.
+func (k *keptScript) looked(ctx context.Context, f func(*script.Printer)) bool {
+	done := make(chan struct{})
 	select {
 	case k.look <- func() {
-		defer close(printed)
+		defer close(done)
 		k.s.probes.programs.Poll()
-		k.printer.Like(format == api.ScriptJSON, func(text string) { b.WriteString(text) }).Maps()
+		f(k.printer)
 	}:
-		<-printed
-		text := b.String()
-		return &text
+		<-done
+		return true
 	case <-k.done:
 	case <-ctx.Done():
 	}
-	return nil
+	return false
 }
 
 func (s *server) getScripts(w http.ResponseWriter, _ *http.Request) error {

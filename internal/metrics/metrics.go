@@ -1,11 +1,13 @@
 package metrics
 
 import (
+	"fmt"
 	"iter"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -192,5 +194,21 @@ func (o out) put(d *prometheus.Desc, t prometheus.ValueType, v float64, labels [
 	o.to <- prometheus.MustNewConstMetric(d, t, v, labels...)
 }
 
-// valid is a label's value: it has to be UTF-8, which names from a guest's image need not be.
-func valid(s string) string { return strings.ToValidUTF8(s, "\ufffd") }
+// valid is a label's value: it has to be UTF-8, which names from a guest's image and keys of maps need not be. Bytes that
+// are none are \xNN in it, so that different names stay that.
+func valid(s string) string {
+	if utf8.ValidString(s) {
+		return s
+	}
+	var b strings.Builder
+	for len(s) > 0 {
+		r, n := utf8.DecodeRuneInString(s)
+		if r == utf8.RuneError && n == 1 {
+			fmt.Fprintf(&b, `\x%02x`, s[0])
+		} else {
+			b.WriteString(s[:n])
+		}
+		s = s[n:]
+	}
+	return b.String()
+}

@@ -47,7 +47,7 @@ var (
 	scriptValue     = desc("script_map", "Value of a script's map, by key; of avg() the mean.", "script", "map", "key")
 	scriptStats     = desc("script_map_stats", "Count and sum of a script's stats(), by key.", "script", "map", "key")
 	scriptHistogram = desc("script_map_distribution", "Histogram of a script's map, by key.", "script", "map", "key")
-	scriptLeftOut   = desc("script_map_keys_left_out", "Keys of a script's map that are beyond the limit.", "script", "map")
+	scriptLeftOut   = desc("script_map_keys_left_out", "Elements of a script's map that are no metrics: beyond the limit, no numbers, or with a key that is another's label.", "script", "map")
 	scriptRunning   = desc("script_running", "1 for a script that runs, 0 for one that has ended.", "script")
 	scriptLost      = desc("script_records_lost_total", "Records of a script that found no room.", "script")
 

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
+	"github.com/guestprobe/guestprobe/probe/script"
 )
 
 // scraped are the lines of a scrape that begin with guestprobe_script.
@@ -34,16 +35,16 @@ func scraped(t *testing.T, s Source) (lines []string, text string) {
 // TestScriptMetrics: every kind of map, with and without keys, and names that Prometheus could take
 // for something else.
 func TestScriptMetrics(t *testing.T) {
-	const maps = `{"type": "map", "data": {"@": 7}}
-{"type": "map", "data": {"@by": {"cat\"\n{}": 1, "1,2": -3, "text": "no number", "none": null}}}
-{"type": "stats", "data": {"@s": {"count": 4, "average": 2, "total": 9}}}
-{"type": "stats", "data": {"@k": {"a": {"count": 1, "average": 5, "total": 5}}}}
-{"type": "stats", "data": {"@avg": {"a": 6}}}
-{"type": "hist", "data": {"@h": [{"max": -1, "count": 1},{"min": 0, "max": 0, "count": 2},{"min": 1, "count": 4}]}}
-{"type": "hist", "data": {"@l": {"x": [{"min": 0, "max": 9, "count": 3}]}}}
-{"type": "tseries", "data": {"@t": [{"interval_start": "0", "value": 1}]}}
-no JSON
-`
+	maps := []script.MapValues{
+		{Name: "@", Elements: []script.MapValue{{Number: 7}}},
+		{Name: "@by", Keyed: true, Other: 2, Elements: []script.MapValue{{Key: "cat\"\n{}", Number: 1}, {Key: "1,2", Number: -3}, {Key: "x\xfe", Number: 4}, {Key: "x\xff", Number: 5}, {Key: `x\xff`, Number: 6}}},
+		{Name: "@s", Elements: []script.MapValue{{Stats: true, Count: 4, Sum: 9}}},
+		{Name: "@k", Keyed: true, Elements: []script.MapValue{{Key: "a", Stats: true, Count: 1, Sum: 5}}},
+		{Name: "@u", Elements: []script.MapValue{{Number: 1<<64 - 1}}},
+		{Name: "@h", Elements: []script.MapValue{{Histogram: []script.Bucket{{Max: -1, Count: 1}, {Max: 0, Count: 2}, {Open: true, Count: 4}}}}},
+		{Name: "@l", Keyed: true, Elements: []script.MapValue{{Key: "x", Histogram: []script.Bucket{{Max: 9, Count: 3}}}}},
+		{Name: "@t", Other: 1},
+	}
 	source := Source{Scripts: func() []Script { return []Script{{Name: "reads", Running: true, Lost: 2, Maps: maps}, {Name: "old"}} }}
 	got, text := scraped(t, source)
 	want := []string{
@@ -56,23 +57,26 @@ no JSON
 		`guestprobe_script_map_distribution_count{key="x",map="@l",script="reads"} 3`,
 		`guestprobe_script_map_distribution_sum{key="",map="@h",script="reads"} NaN`,
 		`guestprobe_script_map_distribution_sum{key="x",map="@l",script="reads"} NaN`,
-		`guestprobe_script_map_keys_left_out{map="@avg",script="reads"} 0`,
-		`guestprobe_script_map_keys_left_out{map="@by",script="reads"} 0`,
+		`guestprobe_script_map_keys_left_out{map="@by",script="reads"} 3`,
 		`guestprobe_script_map_keys_left_out{map="@k",script="reads"} 0`,
 		`guestprobe_script_map_keys_left_out{map="@l",script="reads"} 0`,
+		`guestprobe_script_map_keys_left_out{map="@t",script="reads"} 1`,
 		`guestprobe_script_map_stats_count{key="",map="@s",script="reads"} 4`,
 		`guestprobe_script_map_stats_count{key="a",map="@k",script="reads"} 1`,
 		`guestprobe_script_map_stats_sum{key="",map="@s",script="reads"} 9`,
 		`guestprobe_script_map_stats_sum{key="a",map="@k",script="reads"} 5`,
 		`guestprobe_script_map{key="",map="@",script="reads"} 7`,
 		`guestprobe_script_map{key="1,2",map="@by",script="reads"} -3`,
-		`guestprobe_script_map{key="a",map="@avg",script="reads"} 6`,
+		`guestprobe_script_map{key="",map="@u",script="reads"} 1.8446744073709552e+19`,
 		`guestprobe_script_map{key="cat\"\n{}",map="@by",script="reads"} 1`,
+		`guestprobe_script_map{key="x\\xfe",map="@by",script="reads"} 4`,
+		`guestprobe_script_map{key="x\\xff",map="@by",script="reads"} 6`,
 		`guestprobe_script_records_lost_total{script="old"} 0`,
 		`guestprobe_script_records_lost_total{script="reads"} 2`,
 		`guestprobe_script_running{script="old"} 0`,
 		`guestprobe_script_running{script="reads"} 1`,
 	}
+	slices.Sort(want)
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
@@ -85,12 +89,11 @@ no JSON
 
 // TestScriptKeys: of a map with more keys than the limit the rest is counted.
 func TestScriptKeys(t *testing.T) {
-	var keys []string
+	m := script.MapValues{Name: "@", Keyed: true}
 	for i := range MaxKeys + 3 {
-		keys = append(keys, fmt.Sprintf(`"%06d": %d`, i, i))
+		m.Elements = append(m.Elements, script.MapValue{Key: fmt.Sprintf("%06d", i), Number: float64(i)})
 	}
-	maps := `{"type": "map", "data": {"@": {` + strings.Join(keys, ", ") + "}}}\n"
-	got, _ := scraped(t, Source{Scripts: func() []Script { return []Script{{Name: "s", Maps: maps}} }})
+	got, _ := scraped(t, Source{Scripts: func() []Script { return []Script{{Name: "s", Maps: []script.MapValues{m}}} }})
 	if len(got) != MaxKeys+3 || !slices.Contains(got, `guestprobe_script_map_keys_left_out{map="@",script="s"} 3`) || !slices.Contains(got, `guestprobe_script_map{key="000999",map="@",script="s"} 999`) {
 		t.Errorf("%d lines: %s", len(got), strings.Join(got[max(0, len(got)-5):], "\n"))
 	}
