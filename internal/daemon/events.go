@@ -227,6 +227,12 @@ func (e *eventStream) run(r *http.Request) error {
 		case <-heart.C:
 			e.progress()
 			e.putHeartbeat()
+		case named := <-e.profile.toName():
+			if _, _, err := e.drain(true); err != nil {
+				return err
+			}
+			e.progress()
+			close(named)
 		case <-e.asked:
 			return e.finish(api.EndAsked, nil)
 		case <-changed:

@@ -3,7 +3,9 @@ package daemon
 import (
 	"bytes"
 	"encoding/binary"
+	"maps"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,6 +33,16 @@ type profile struct {
 	sampler *sampler      // nil: of hits
 	cpus    []stackCounts // by vCPU
 	room    atomic.Int64
+
+	names chan chan struct{} // asks for the names of all that has come; what it gets is closed then
+	over  chan struct{}      // closed when nothing is taken any more
+	ended sync.Once
+}
+
+// profiles are those that are being taken.
+type profiles struct {
+	mu   sync.Mutex
+	open map[*profile]bool
 }
 
 // stackCounts are the stacks of one vCPU. mu guards all but what namer sets in stacks.
@@ -83,7 +95,7 @@ func (s *server) streamProfile(w http.ResponseWriter, r *http.Request) error {
 			req.Probes = append(req.Probes, s.probes.twin(a))
 		}
 	}
-	p := &profile{s: s, hz: req.Hz, cpus: make([]stackCounts, len(s.guest.State().VCPUs))}
+	p := &profile{s: s, hz: req.Hz, cpus: make([]stackCounts, len(s.guest.State().VCPUs)), names: make(chan chan struct{}), over: make(chan struct{})}
 	p.room.Store(stackRoom)
 	if p.hz > 0 {
 		var err error
@@ -107,6 +119,13 @@ func (st *store) twin(a *attached) api.ProbeSpec {
 // begin begins to sample.
 func (p *profile) begin() {
 	_, _ = p.s.guest.Source() // takes a second, which the first samples should not
+	all := &p.s.profiles
+	all.mu.Lock()
+	if all.open == nil {
+		all.open = map[*profile]bool{}
+	}
+	all.open[p] = true
+	all.mu.Unlock()
 	if p.sampler != nil {
 		p.sampler.every(time.Second/time.Duration(p.hz), p.sample)
 	}
@@ -116,6 +135,48 @@ func (p *profile) begin() {
 func (p *profile) end() {
 	if p.sampler != nil {
 		p.sampler.end()
+	}
+	p.ended.Do(func() {
+		p.s.profiles.mu.Lock()
+		delete(p.s.profiles.open, p)
+		p.s.profiles.mu.Unlock()
+		close(p.over)
+	})
+}
+
+// toName has what asks for names. p may be nil: nobody asks then.
+func (p *profile) toName() <-chan chan struct{} {
+	if p == nil {
+		return nil
+	}
+	return p.names
+}
+
+// nameAll has the stacks of all profiles named that have come until now: the guest, which stands still, is to become
+// another one, with other names. A client that does not read keeps it waiting for syncTime at most.
+func (s *server) nameAll() {
+	s.profiles.mu.Lock()
+	ps := slices.Collect(maps.Keys(s.profiles.open))
+	s.profiles.mu.Unlock()
+	if len(ps) == 0 {
+		return
+	}
+	s.probes.sync()
+	late := time.NewTimer(syncTime)
+	defer late.Stop()
+	for _, p := range ps {
+		named := make(chan struct{})
+		select {
+		case p.names <- named:
+			select {
+			case <-named:
+			case <-p.over:
+			}
+		case <-p.over:
+		case <-late.C:
+			s.log.Warn("stacks of a profile have no names: the guest has become another one before")
+			return
+		}
 	}
 }
 

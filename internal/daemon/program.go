@@ -327,6 +327,7 @@ func (s *server) resetGuestAndPrograms(ctx context.Context, reset func(context.C
 		}
 	}
 	s.probes.programs.Save()
+	s.nameAll()
 	if err := reset(ctx); err != nil {
 		if running {
 			_ = s.guest.Resume() // the error to tell is that of the reset

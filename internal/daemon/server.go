@@ -26,20 +26,21 @@ const (
 
 // server serves one guest.
 type server struct {
-	log     *slog.Logger
-	opt     options
-	guest   Guest
-	access  access
-	probes  *store
-	streams streams
-	scripts scripts
-	exits   exitWatch
-	conns   *conns
-	logLost func() uint64
-	monitor Monitor // nil: there are no commands
-	metrics http.Handler
-	calls   *gathering // nil: durations are not asked for
-	pid     int
+	log      *slog.Logger
+	opt      options
+	guest    Guest
+	access   access
+	probes   *store
+	streams  streams
+	scripts  scripts
+	profiles profiles
+	exits    exitWatch
+	conns    *conns
+	logLost  func() uint64
+	monitor  Monitor // nil: there are no commands
+	metrics  http.Handler
+	calls    *gathering // nil: durations are not asked for
+	pid      int
 
 	boots    atomic.Int64
 	debugger atomic.Pointer[debugged]          // the one that is at work, or nil
