@@ -119,7 +119,10 @@ func Monitor(ctx context.Context, socket, line string, w io.Writer) error {
 		return os.Getenv(name)
 	}
 	status := Program().Run(ctx, command.Env{Args: args, Stdin: strings.NewReader(""), Stdout: w, Stderr: w, Getenv: env, Only: monitored})
-	if ctx.Err() != nil {
+	switch {
+	case errors.Is(ctx.Err(), context.Canceled):
+		return errors.New("it was interrupted")
+	case ctx.Err() != nil:
 		return errors.New("it took too long: what waits for the guest waits in vain while the debugger has stopped it")
 	}
 	if status != command.ExitOK {

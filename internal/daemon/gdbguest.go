@@ -160,11 +160,11 @@ func (d *debugged) Write(cpu int, addr uint64, p []byte) error {
 const monitorTime = 10 * time.Second
 
 // Monitor implements gdb.Target.
-func (d *debugged) Monitor(line string, w io.Writer) error {
+func (d *debugged) Monitor(ctx context.Context, line string, w io.Writer) error {
 	if d.s.monitor == nil {
 		return errors.New("this daemon has no commands")
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), monitorTime)
+	ctx, cancel := context.WithTimeout(ctx, monitorTime)
 	defer cancel()
 	return d.s.monitor(ctx, d.s.opt.socket, line, w)
 }

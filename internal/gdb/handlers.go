@@ -112,7 +112,7 @@ func (s *session) kill(context.Context, []byte) (string, error) {
 }
 
 // monitor has the target do what a user has typed, and sends what it says.
-func (s *session) monitor(_ context.Context, b []byte) (string, error) {
+func (s *session) monitor(ctx context.Context, b []byte) (string, error) {
 	line := make([]byte, len(b)/2)
 	if !unhex(line, b) {
 		return "", errBad
@@ -122,11 +122,29 @@ func (s *session) monitor(_ context.Context, b []byte) (string, error) {
 		fmt.Fprintln(w, s.strange)
 		s.strange = ""
 	}
-	if err := s.t.Monitor(string(line), w); err != nil {
+	ctx, end := s.hear(ctx, s.waiting)
+	defer end()
+	if err := s.t.Monitor(ctx, string(line), w); err != nil {
 		fmt.Fprintln(w, err)
 		return "E01", nil
 	}
 	return "OK", nil
+}
+
+// waiting reads what a debugger sends while it waits for an answer: acknowledgements of what is told meanwhile, an
+// interrupt, or its end. What else comes stays for who reads next.
+func (s *session) waiting() (stop, more bool) {
+	switch b, err := s.in.Peek(1); {
+	case err != nil:
+		return true, false
+	case b[0] == interrupt:
+		_, _ = s.in.Discard(1)
+		return true, false
+	case b[0] != '+':
+		return false, false
+	}
+	_, _ = s.in.Discard(1)
+	return false, true
 }
 
 // console sends what a monitor command says, in pieces.

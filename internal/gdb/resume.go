@@ -101,7 +101,7 @@ func (s *session) goes(ctx context.Context, p plan) (stop Stop, err error) {
 	begun, patience := time.Now(), briefly
 	hear := func() (end func()) {
 		patience = 0
-		ctx, end = s.hear(ctx)
+		ctx, end = s.hear(ctx, s.interrupted)
 		return end
 	}
 	for {
@@ -132,9 +132,17 @@ func (s *session) goes(ctx context.Context, p plan) (stop Stop, err error) {
 	}
 }
 
-// hear reads what the debugger sends while the guest runs. The context that it returns ends when that
-// wants the guest to stop, or is gone. end is to be called before anybody else reads.
-func (s *session) hear(ctx context.Context) (_ context.Context, end func()) {
+// interrupted reads something that the debugger sends while the guest runs. Nothing but an interrupt
+// comes then; a debugger that does not know that gets its answer never.
+func (s *session) interrupted() (stop, more bool) {
+	e, err := readEvent(s.in)
+	stop = err != nil || e.interrupt
+	return stop, !stop
+}
+
+// hear has next read what the debugger sends. The context that it returns ends when that says that what goes on
+// is to stop, or the debugger is gone. end is to be called before anybody else reads.
+func (s *session) hear(ctx context.Context, next func() (stop, more bool)) (_ context.Context, end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
@@ -143,10 +151,11 @@ func (s *session) hear(ctx context.Context) (_ context.Context, end func()) {
 			if _, err := s.in.Peek(1); errors.Is(err, os.ErrDeadlineExceeded) {
 				return
 			}
-			// Nothing but an interrupt comes while a guest runs; a debugger that does not know that
-			// gets its answer never.
-			if e, err := readEvent(s.in); err != nil || e.interrupt {
+			stop, more := next()
+			if stop {
 				cancel()
+			}
+			if !more {
 				return
 			}
 		}

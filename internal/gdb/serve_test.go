@@ -184,6 +184,28 @@ func TestInterrupt(t *testing.T) {
 	}
 }
 
+// TestMonitorEnds: what waits behind "monitor" ends with an interrupt, and with the connection.
+func TestMonitorEnds(t *testing.T) {
+	d := connect(t, newFake())
+	wait := "qRcmd," + hex.EncodeToString([]byte("wait"))
+	for _, other := range []string{"", "+"} { // an acknowledgement is no reason
+		d.send(wait)
+		if _, err := io.WriteString(d.conn, other+"\x03"); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := d.packet(), "O"+hex.EncodeToString([]byte(context.Canceled.Error()+"\n")); got != want {
+			t.Errorf("monitor wait, interrupted: %q, want %q", got, want)
+		}
+		if got := d.packet(); got != "E01" {
+			t.Errorf("monitor wait, interrupted: %q", got)
+		}
+	}
+	d.is("m12000,1", "E0e") // what comes behind is answered
+	d.send(wait)
+	d.conn.Close()
+	<-d.done
+}
+
 // TestMessages: a debugger that takes text gets it, and one with other symbols is told.
 func TestMessages(t *testing.T) {
 	f := newFake()

@@ -41,8 +41,8 @@ type Target interface {
 	Wait(ctx context.Context, d time.Duration) (Stop, error)
 
 	// Monitor does what a line behind the debugger's "monitor" says, and writes what it has
-	// to say to w.
-	Monitor(line string, w io.Writer) error
+	// to say to w. It is to end with ctx: the debugger is gone, or wants no more of it.
+	Monitor(ctx context.Context, line string, w io.Writer) error
 
 	// Program returns what is known of the guest's program.
 	Program() Program

@@ -134,8 +134,12 @@ func (f *fakeTarget) Wait(ctx context.Context, d time.Duration) (Stop, error) {
 	return Stop{CPU: 0}, nil
 }
 
-func (f *fakeTarget) Monitor(line string, w io.Writer) error {
+func (f *fakeTarget) Monitor(ctx context.Context, line string, w io.Writer) error {
 	f.said = append(f.said, line)
+	if line == "wait" {
+		<-ctx.Done()
+		return ctx.Err()
+	}
 	if line == "fail" {
 		return errors.New("there is no such thing")
 	}
