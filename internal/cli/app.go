@@ -43,7 +43,7 @@ Data goes to standard output, remarks to standard error.
   guestprobe detach myread`,
 			Files: []string{"socket", "core", "core-image"},
 			Sub: []command.Spec{
-				a.doctor(), a.attach(), a.apply(), a.detach(), a.enable(), a.disable(), a.filter(), a.list(), a.trace(), a.top(), a.convert(), a.report(), a.profile(), a.run(), a.scripts(), a.script(), a.stop(), a.tool(), a.stat(), a.maps(), a.symbols(), a.tasks(), a.disas(), a.vars(), a.regs(), a.mem(), a.bt(), a.pt(), a.gdb(), a.step(), a.next(), a.finish(), a.until(),
+				a.doctor(), a.attach(), a.apply(), a.detach(), a.enable(), a.disable(), a.filter(), a.list(), a.trace(), a.top(), a.convert(), a.report(), a.profile(), a.run(), a.scripts(), a.script(), a.stop(), a.tool(), a.stat(), a.maps(), a.symbols(), a.tasks(), a.disas(), a.vars(), a.regs(), a.mem(), a.bt(), a.pt(), a.gdb(), a.web(), a.step(), a.next(), a.finish(), a.until(),
 				a.call(), a.guest(), a.arm(), a.disarm(), a.optimization(), a.blacklist(), a.demo(), a.analyze(), a.version(), a.bpf(),
 			},
 		},

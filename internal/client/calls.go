@@ -69,6 +69,11 @@ func (c *Client) GiveSnapshot(ctx context.Context, r io.Reader) (s api.Snapshot,
 	return s, c.call(ctx, http.MethodPost, "/v1/snapshots", nil, r, &s)
 }
 
+// Page returns an address of the page in the browser, good for one.
+func (c *Client) Page(ctx context.Context) (p api.Page, err error) {
+	return p, c.call(ctx, http.MethodPost, "/v1/web", nil, nil, &p)
+}
+
 // Call runs a function of the guest.
 func (c *Client) Call(ctx context.Context, r api.Call) (res api.CallResult, err error) {
 	return res, c.call(ctx, http.MethodPost, "/v1/guest/call", nil, r, &res)

@@ -20,6 +20,7 @@ type change struct {
 	st  *store
 	own *session // the stream that it is for, or nil
 	obj *object  // whose programs' places it is about, or nil
+	dry bool     // nothing comes of it: what registering would refuse is refused at once
 
 	come    []*attached       // probes that are new
 	command map[*attached]int // of those: which command each is of
@@ -32,6 +33,11 @@ type change struct {
 	leaving map[*attached]bool
 
 	skipped []api.Skipped
+}
+
+// newChange returns a change that has done nothing yet. Callers hold changes.
+func (st *store) newChange(own *session, obj *object) *change {
+	return &change{st: st, own: own, obj: obj, command: map[*attached]int{}, named: map[string][]*attached{}, leaving: map[*attached]bool{}}
 }
 
 // attach carries out commands, for a stream where own is not nil.
@@ -51,7 +57,7 @@ func (st *store) apply(specs []api.ProbeSpec, own *session, obj *object) (come [
 		return nil, list, err
 	}
 	defer st.changes.Unlock()
-	c := &change{st: st, own: own, obj: obj, command: map[*attached]int{}, named: map[string][]*attached{}, leaving: map[*attached]bool{}}
+	c := st.newChange(own, obj)
 	for i, spec := range specs {
 		err := c.carryOut(i, spec)
 		if st.closed.Load() {
@@ -178,7 +184,7 @@ func (c *change) add(i int, a *attached, check bool) error {
 		a.object, a.prog = c.obj, c.obj.Programs[i]
 	}
 	err := c.st.compile(a)
-	if err == nil && check {
+	if err == nil && (check || c.dry) {
 		if _, err = c.st.engine.Check(a.probe); err != nil {
 			err = a.def.Refused(err)
 		}

@@ -44,6 +44,7 @@ type options struct {
 
 	metricsListen    string // address on loopback, or ""
 	metricsDurations bool
+	webListen        string // address on loopback, of the page
 
 	socket    string
 	allowUIDs []uint32
@@ -71,7 +72,7 @@ func defaultOptions() options {
 	return options{
 		vcpus: 1, maps: program.DefaultMemory, tick: machine.DefaultTick,
 		maxConns: 512, maxBodies: 64 << 20, bodyTime: 10 * time.Second, stallTime: 30 * time.Second,
-		gid: -1, readyFD: -1, logFormat: "text", heartbeat: 15 * time.Second, endTime: endTime, writeTime: writeTime, timedAtMost: timedAtMost,
+		gid: -1, readyFD: -1, logFormat: "text", webListen: "127.0.0.1:0", heartbeat: 15 * time.Second, endTime: endTime, writeTime: writeTime, timedAtMost: timedAtMost,
 	}
 }
 
@@ -115,6 +116,7 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.StringVarP(&o.socket, "socket", "s", o.socket, "listen on this `path` (default: $"+api.SocketEnv+"; root "+api.SystemSocket+"; others $XDG_RUNTIME_DIR/guestprobed/guestprobed.sock)")
 	f.StringVar(&o.metricsListen, "metrics-listen", o.metricsListen, "serve /metrics to every user of this machine on this loopback `ADDRESS:PORT`, too, as 127.0.0.1:9105")
 	f.BoolVar(&o.metricsDurations, "metrics-durations", o.metricsDurations, "gather histograms of return probes' durations for /metrics: they make their events all the time then")
+	f.StringVar(&o.webListen, "web-listen", o.webListen, "serve the page of 'guestprobe web' on this loopback `ADDRESS:PORT`, from its first use on; port 0 is any")
 	f.Var((*uidsValue)(&o.allowUIDs), "allow-uid", "serve this user too, beside our own and root; may be repeated")
 	f.Var((*groupValue)(&o.gid), "group", "give the socket to this group and serve its members")
 	f.IntVar(&o.maxConns, "max-connections", o.maxConns, "serve so `many` connections at a time; when there are more, the one goes that has waited longest for its client")
@@ -177,6 +179,8 @@ func (o *options) check() error {
 		return command.Usagef("--net: guests have no network: there is no virtio-net, over tap or otherwise; give files by --initrd or --disk, and talk to the guest by 'guestprobe guest console -i'")
 	case o.metricsListen != "" && !onLoopback(o.metricsListen):
 		return command.Usagef("--metrics-listen %s: not 127.0.0.1:PORT, [::1]:PORT or localhost:PORT", o.metricsListen)
+	case !onLoopback(o.webListen):
+		return command.Usagef("--web-listen %s: not 127.0.0.1:PORT, [::1]:PORT or localhost:PORT", o.webListen)
 	case o.socket != "":
 		path, err := api.ParseSocket(o.socket)
 		if err != nil {

@@ -69,6 +69,8 @@ func routes() []route {
 		{http.MethodDelete, "/v1/events/{stream}", (*server).endStream, nil},
 		{http.MethodPost, "/v1/profile", (*server).streamProfile, nil},
 		{http.MethodPost, "/v1/counts", (*server).streamCounts, nil},
+		{http.MethodPost, checkPath, (*server).check, nil},
+		{http.MethodPost, "/v1/web", (*server).openPage, nil},
 		{http.MethodGet, "/v1/blacklist", (*server).getBlacklist, nil},
 		{http.MethodGet, "/v1/kprobes/enabled", (*server).getKnobs, nil},
 		{http.MethodPut, "/v1/kprobes/enabled", (*server).putKnobs, nil},
@@ -152,7 +154,8 @@ func (s *server) guard(next http.Handler) http.Handler {
 					writeError(w, errors.New("panic while serving the request"))
 				}
 			}
-			if r.Method != http.MethodGet && r.Method != http.MethodHead || w.status == http.StatusForbidden {
+			looks := r.Method == http.MethodGet || r.Method == http.MethodHead || r.URL.Path == checkPath // of which one comes with each key
+			if !looks || w.status == http.StatusForbidden {
 				s.log.Info("request", "method", r.Method, "path", r.URL.Path, "status", w.status, "uid", p.UID, "pid", p.PID, "took", time.Since(start))
 			}
 		}()

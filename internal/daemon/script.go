@@ -248,10 +248,9 @@ const maxEvery = 24 * time.Hour
 // startScript compiles a script, runs what is for its beginning, and has its probes arrive;
 // close ends it. What it prints waits for run, which needs a stream.
 func (s *server) startScript(req *api.RunScript) (_ *runningScript, warnings []string, err error) {
-	_, linux := s.guest.Image().(probe.Kernel)
-	sc, err := script.Compile(req.Script, scriptTarget{s.probes}, script.Options{Name: req.Name, Params: req.Args, Unsafe: req.Unsafe, Files: linux, CPUs: len(s.guest.State().VCPUs), Now: s.probes.hub.Now(), Epoch: s.probes.since.UnixNano() - s.probes.epoch})
+	sc, err := s.compileScript(req)
 	if err != nil {
-		return nil, nil, scriptError(err)
+		return nil, nil, err
 	}
 	s.probes.listen(1)
 	rs := &runningScript{s: s, script: sc, own: &session{}, format: req.Format, every: time.Duration(req.IntervalMS) * time.Millisecond, began: s.probes.now(), life: s.guestLife()}

@@ -39,7 +39,9 @@ type server struct {
 	logLost  func() uint64
 	monitor  Monitor // nil: there are no commands
 	metrics  http.Handler
-	calls    *gathering // nil: durations are not asked for
+	calls    *gathering   // nil: durations are not asked for
+	api      http.Handler // of all routes
+	page     page
 	pid      int
 
 	boots    atomic.Int64
@@ -65,6 +67,7 @@ func newServer(log *slog.Logger, o options, g Guest, logLost func() uint64) *ser
 	g.OnModules(s.probes.locateModules)
 	s.boots.Store(1)
 	s.metrics = s.newMetrics()
+	s.api = s.handler()
 	return s
 }
 
@@ -78,7 +81,7 @@ func (s *server) run(ctx context.Context, sock *socket, ready func()) error {
 		s.watchGuest()
 	}()
 	hs := &http.Server{
-		Handler: s.handler(), ConnContext: withConn,
+		Handler: s.api, ConnContext: withConn,
 		ReadHeaderTimeout: headerTime, IdleTimeout: idleTime,
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
 	}
@@ -131,6 +134,7 @@ func (s *server) shutdown(sock *socket, hs *http.Server) error {
 	end, _ := ctx.Deadline()
 	s.streams.interrupt(min(s.opt.endTime, max(0, time.Until(end)-2*s.opt.writeTime)))
 	s.scripts.wait(ctx)
+	s.page.close(ctx)
 	if err := hs.Shutdown(ctx); err != nil {
 		s.log.Warn("requests cut off", "err", err)
 		hs.Close()

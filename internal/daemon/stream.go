@@ -220,6 +220,9 @@ func (st *stream) flush() error {
 	err := st.await()
 	if err == nil {
 		_, err = st.w.Write(st.buf.Bytes())
+		if st.conn == nil && !st.slow && errors.Is(err, os.ErrDeadlineExceeded) {
+			err = errSlow // the page's socket waits itself, and has written nothing
+		}
 	}
 	st.buf.Reset()
 	if err != nil {

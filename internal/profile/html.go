@@ -12,11 +12,15 @@ import (
 //go:embed page.html
 var page string
 
+// Style is the style of a page with a graph.
+//
 //go:embed page.css
-var style string
+var Style string
 
+// Script draws the graph of a page of page.html's elements, and zooms and searches in it.
+//
 //go:embed page.js
-var code string
+var Script string
 
 // HTML writes the graph as a page that needs nothing else, with zoom and search.
 func (g *Graph) HTML(w io.Writer) error {
@@ -37,6 +41,6 @@ func (g *Graph) HTML(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	_, err = strings.NewReplacer("TITLE", chart.Escape(g.Title), "STYLE", style, "SCRIPT", code, "DATA", string(data)).WriteString(w, page)
+	_, err = strings.NewReplacer("TITLE", chart.Escape(g.Title), "STYLE", Style, "SCRIPT", Script, "DATA", string(data)).WriteString(w, page)
 	return err
 }

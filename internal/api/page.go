@@ -1,0 +1,18 @@
+package api
+
+// Page is the answer to POST /v1/web.
+type Page struct {
+	URL string `json:"url"` // of the page, with a token that is good for one browser, once
+}
+
+// Check is the body of POST /v1/check: one of the two.
+type Check struct {
+	Probe  *ProbeSpec `json:"probe,omitempty"`
+	Script *RunScript `json:"script,omitempty"`
+}
+
+// Checked is the answer: nothing is wrong.
+type Checked struct {
+	Probes   int      `json:"probes"` // that there would be
+	Warnings []string `json:"warnings,omitempty"`
+}

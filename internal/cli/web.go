@@ -1,0 +1,90 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"html"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"github.com/spf13/pflag"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/internal/command"
+)
+
+func (a *app) web() command.Spec {
+	noOpen := false
+	return command.Spec{
+		Use:   "web",
+		Short: "Open the guest's page in the browser",
+		Long: `web has the daemon serve a page on loopback, prints its address and opens it, by xdg-open, where
+there is a display. The page shows the guest, its console, probes, events, charts and flame graphs, and attaches,
+pauses and runs scripts, as guestprobe does.
+
+The address is good for one browser, once: it has a token that the page changes into a cookie. Its windows
+need no other. guestprobed --web-listen says where the page is served; over ssh,
+'ssh -L 7777:127.0.0.1:7777 HOST' brings --web-listen 127.0.0.1:7777 here.`,
+		Example: "  guestprobe web --no-open",
+		Args:    command.Between(0, 0, ""),
+		Flags: func(f *pflag.FlagSet) {
+			f.BoolVar(&noOpen, "no-open", noOpen, "only print the address")
+		},
+		Run: show(a, func(ctx context.Context, _ *command.Run, c *client.Client) (api.Page, error) {
+			return c.Page(ctx)
+		}, func(r *command.Run, p api.Page) error {
+			if err := r.Print("%s\n", p.URL); err != nil || noOpen || r.Getenv("DISPLAY") == "" && r.Getenv("WAYLAND_DISPLAY") == "" {
+				return err
+			}
+			path, err := exec.LookPath("xdg-open")
+			if err != nil {
+				r.Note("There is no xdg-open: open the address yourself.")
+				return nil
+			}
+			file, err := pageFile(r.Getenv, p.URL)
+			if err != nil {
+				r.Note("The address is not opened: %v", err)
+				return nil
+			}
+			// It hands the file to a browser that is there, or stays with a new one: nobody waits.
+			cmd := exec.Command(path, file)
+			if err := cmd.Start(); err != nil {
+				r.Note("The address could not be opened: %v", err)
+				return nil
+			}
+			return cmd.Process.Release()
+		}),
+	}
+}
+
+// pageFile writes a file that leads a browser to the page: arguments of programs, which an address would be,
+// are there for every user of the machine to see.
+func pageFile(getenv func(string) string, url string) (string, error) {
+	dir := getenv("XDG_RUNTIME_DIR")
+	if dir == "" {
+		cache, err := os.UserCacheDir()
+		if err != nil {
+			return "", err
+		}
+		dir = filepath.Join(cache, "guestprobe")
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return "", err
+		}
+	}
+	f, err := os.CreateTemp(dir, "page-*.html") // with mode 0600
+	if err != nil {
+		return "", err
+	}
+	_, err = fmt.Fprintf(f, "<!DOCTYPE html><meta http-equiv=\"refresh\" content=\"0;url=%s\"><title>guestprobe</title>\n", html.EscapeString(url))
+	path := filepath.Join(dir, "guestprobe-page.html")
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		os.Remove(f.Name())
+	}
+	return path, err
+}

@@ -1,0 +1,313 @@
+package web_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/child"
+	"github.com/guestprobe/guestprobe/internal/cli"
+	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/internal/daemon"
+	"github.com/guestprobe/guestprobe/internal/kvmtest"
+	"github.com/guestprobe/guestprobe/internal/patience"
+)
+
+// beDaemon is the environment variable that makes this binary guestprobed.
+const beDaemon = "GUESTPROBE_WEB_TEST_DAEMON"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(beDaemon) != "" {
+		os.Unsetenv(beDaemon)
+		os.Exit(daemon.Main(cli.Monitor))
+	}
+	os.Exit(m.Run())
+}
+
+// guest is a guestprobed with the built-in guest.
+type guest struct {
+	*client.Client
+	t   *testing.T
+	ctx context.Context
+	d   *child.Daemon
+	log *bytes.Buffer
+}
+
+// startGuest starts a daemon for the time of the test.
+func startGuest(t *testing.T, args ...string) *guest {
+	t.Helper()
+	kvmtest.Require(t)
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("", "gp") // t.TempDir's path may be too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &guest{t: t, ctx: patience.Of(t), log: &bytes.Buffer{}, Client: client.New(filepath.Join(dir, "s"))}
+	g.d, err = child.Start(g.ctx, child.Options{Program: exe, Args: append([]string{"--socket", g.Path()}, args...), Env: append(os.Environ(), beDaemon+"=1"), Output: g.log})
+	if err != nil {
+		t.Fatalf("%v; log:\n%s", err, g.log)
+	}
+	t.Cleanup(func() {
+		g.Close()
+		g.end()
+		os.RemoveAll(dir)
+		if t.Failed() {
+			t.Logf("the daemon's log:\n%s", g.log)
+		}
+	})
+	return g
+}
+
+// end stops the daemon.
+func (g *guest) end() {
+	if g.d == nil {
+		return
+	}
+	// The process may have gone by itself, which Wait then tells.
+	_ = syscall.Kill(g.d.PID, syscall.SIGTERM)
+	if err := g.d.Wait(); err != nil {
+		g.t.Errorf("guestprobed: %v", err)
+	}
+	g.d = nil
+}
+
+// address is one of the page, with a new token.
+func (g *guest) address() string {
+	g.t.Helper()
+	p, err := g.Page(g.ctx)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	return p.URL
+}
+
+// window is a window of a browser.
+type window struct {
+	t   *testing.T
+	ctx context.Context
+
+	mu     sync.Mutex
+	last   string // what the page had
+	looked time.Time
+	faults []string // exceptions that nobody has caught
+}
+
+// newBrowser starts a browser, and returns its first window.
+func newBrowser(t *testing.T) *window {
+	t.Helper()
+	chromium := kvmtest.RequireCommand(t, "chromium")
+	home := t.TempDir()
+	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(chromium), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.UserDataDir(filepath.Join(home, "user")),
+		chromedp.Env("HOME="+home), chromedp.WindowSize(1280, 800), chromedp.Flag("disable-dev-shm-usage", true))
+	ctx, end := chromedp.NewExecAllocator(patience.Of(t), opts...)
+	t.Cleanup(end)
+	return openWindow(t, ctx)
+}
+
+// another opens a window of the same browser.
+func (w *window) another() *window {
+	w.t.Helper()
+	return openWindow(w.t, w.ctx)
+}
+
+func openWindow(t *testing.T, in context.Context) *window {
+	t.Helper()
+	w := &window{t: t}
+	var end context.CancelFunc
+	w.ctx, end = chromedp.NewContext(in)
+	t.Cleanup(end)
+	err := chromedp.Listen(w.ctx, func(ev any) {
+		if ev, ok := ev.(*runtime.EventExceptionThrown); ok {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.faults = append(w.faults, faultText(ev.ExceptionDetails))
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// do runs actions that cannot fail.
+func (w *window) do(actions ...chromedp.Action[chromedp.Void]) {
+	w.t.Helper()
+	if err := chromedp.Do(w.ctx, actions...); err != nil {
+		w.t.Fatalf("%v; the page has\n%s", err, w.all())
+	}
+}
+
+// look keeps what the page has: when the time is over, the browser is too.
+func (w *window) look() {
+	if time.Since(w.looked) > 5*time.Second {
+		w.last, w.looked = w.all(), time.Now()
+	}
+}
+
+// all is the page's text, for messages.
+func (w *window) all() (text string) {
+	ctx, cancel := context.WithTimeout(w.ctx, 10*time.Second)
+	defer cancel()
+	text, err := chromedp.Run(ctx, chromedp.Evaluate[string](`document.body.innerText`))
+	if err != nil {
+		return "(no answer)"
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return text + "\n" + strings.Join(w.faults, "\n")
+}
+
+// eval returns what an expression is.
+func eval[T any](w *window, expr string) T {
+	w.t.Helper()
+	v, err := chromedp.Run(w.ctx, chromedp.Evaluate[T](expr))
+	if err != nil {
+		w.t.Fatalf("%s: %v; the page has\n%s", expr, err, w.all())
+	}
+	return v
+}
+
+// run runs a statement.
+func (w *window) run(js string) {
+	w.t.Helper()
+	w.do(chromedp.Evaluate[chromedp.Void](js))
+}
+
+// until waits for an expression to be true.
+func (w *window) until(format string, args ...any) {
+	w.t.Helper()
+	expr := fmt.Sprintf(format, args...)
+	// From here: the page allows no eval, by which chromedp.Poll would do it there.
+	again := time.NewTicker(50 * time.Millisecond)
+	defer again.Stop()
+	for {
+		is, err := chromedp.Run(w.ctx, chromedp.Evaluate[bool](`(() => { try { return Boolean(`+expr+`) } catch { return false } })()`))
+		if err == nil && is {
+			return
+		}
+		select {
+		case <-again.C:
+		case <-w.ctx.Done():
+			err = w.ctx.Err()
+		}
+		if w.ctx.Err() != nil {
+			w.t.Fatalf("waiting for %s: %v; the page had\n%s", expr, err, w.last)
+		}
+		w.look()
+	}
+}
+
+// open opens an address, and waits for the page to have drawn itself.
+func (w *window) open(url string) {
+	w.t.Helper()
+	w.do(chromedp.Navigate(url))
+	w.until(`document.documentElement.dataset.ready`)
+}
+
+// view goes to a view.
+func (w *window) view(name string) {
+	w.t.Helper()
+	base, _, _ := strings.Cut(name, ":")
+	w.run(`location.hash = ` + quote(name))
+	w.until(`document.querySelector("main > section#view-%s")`, base)
+}
+
+// write puts a text into a field, as somebody who types it does.
+func (w *window) write(selector, text string) {
+	w.t.Helper()
+	w.run(fmt.Sprintf(`(() => { const e = document.querySelector(%s); e.focus(); e.value = %s; e.setSelectionRange?.(e.value.length, e.value.length); e.dispatchEvent(new Event("input", {bubbles: true})) })()`, quote(selector), quote(text)))
+}
+
+// press clicks the button that says so, once it can be clicked.
+func (w *window) press(text string) {
+	w.t.Helper()
+	find := `[...document.querySelectorAll("main button")].find((b) => !b.hidden && !b.disabled && (b.textContent === ` + quote(text) + ` || b.ariaLabel === ` + quote(text) + `))`
+	w.until("%s", find)
+	w.run(find + `.click()`)
+}
+
+// shows waits for a text in what a selector finds.
+func (w *window) shows(selector, text string) {
+	w.t.Helper()
+	w.until(`[...document.querySelectorAll(%s)].some((e) => !e.hidden && e.textContent.includes(%s))`, quote(selector), quote(text))
+}
+
+// clean fails for exceptions that nobody has caught.
+func (w *window) clean() {
+	w.t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, f := range w.faults {
+		w.t.Errorf("the page: %s", f)
+	}
+}
+
+// picture keeps what the window shows, for people.
+func (w *window) picture(name string) {
+	w.t.Helper()
+	png, err := chromedp.Run(w.ctx, chromedp.CaptureScreenshot())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	dir := filepath.Join("..", "..", "build", "page")
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		w.t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, name+".png"), png, 0o666); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// dark has the browser prefer dark pages.
+func (w *window) dark() {
+	w.t.Helper()
+	p := emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "dark"}}}
+	if _, err := chromedp.Call(w.ctx, emulation.SetEmulatedMedia, p); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func quote(s string) string {
+	b, err := json.Marshal(s)
+	if err != nil {
+		panic(err)
+	}
+	return string(b)
+}
+
+// attach attaches probes that must be all right.
+func (g *guest) attach(defs ...string) {
+	g.t.Helper()
+	var specs []api.ProbeSpec
+	for _, d := range defs {
+		specs = append(specs, api.ProbeSpec{Def: d})
+	}
+	if _, err := g.Attach(g.ctx, specs...); err != nil {
+		g.t.Fatal(err)
+	}
+}
+
+// faultText is an exception with where it comes from.
+func faultText(d *runtime.ExceptionDetails) string {
+	b, err := json.Marshal(d)
+	if err != nil {
+		return err.Error()
+	}
+	return string(b)
+}

@@ -1,0 +1,171 @@
+// Elements, numbers and errors.
+
+// el makes an element; attributes that begin with "on" are listeners, class and text what they say.
+export function el(tag, attrs = {}, ...children) {
+  const e = document.createElement(tag);
+  for (const [k, v] of Object.entries(attrs)) {
+    if (k.startsWith("on")) {
+      e.addEventListener(k.slice(2), v);
+    } else if (k === "text") {
+      e.textContent = v;
+    } else if (v !== false && v !== undefined && v !== null) {
+      e.setAttribute(k, v === true ? "" : v);
+    }
+  }
+  e.append(...children.filter((c) => c !== null && c !== undefined));
+  return e;
+}
+
+export function svg(tag, attrs = {}, ...children) {
+  const e = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [k, v] of Object.entries(attrs)) {
+    e.setAttribute(k, v);
+  }
+  e.append(...children);
+  return e;
+}
+
+// set changes a text, where it has changed.
+export function set(e, text) {
+  if (e.textContent !== text) {
+    e.textContent = text;
+  }
+}
+
+const grouped = new Intl.NumberFormat("en");
+export const count = (n) => grouped.format(n);
+export const rate = (n) => n >= 100 || n === 0 ? grouped.format(Math.round(n)) : n.toFixed(1);
+
+export function table(name, columns, attrs = {}) {
+  const body = el("tbody");
+  const e = el("table", {"aria-label": name, ...attrs}, el("thead", {}, el("tr", {}, ...columns.map((c) => el("th", {scope: "col", class: c.startsWith("#") ? "n" : null, text: c.replace("#", "")})))), body);
+  return {e, body};
+}
+
+// rows keeps the rows of a table by key: make makes one, update changes it.
+export function rows(body, items, keyOf, make, update) {
+  body.known ??= new Map();
+  const there = new Set();
+  items.forEach((item, i) => {
+    const k = keyOf(item);
+    there.add(k);
+    let r = body.known.get(k);
+    if (r === undefined) {
+      r = make(item);
+      body.known.set(k, r);
+    }
+    update(r, item);
+    if (body.children[i] !== r.e) {
+      body.insertBefore(r.e, body.children[i] ?? null);
+    }
+  });
+  for (const [k, r] of body.known) {
+    if (!there.has(k)) {
+      r.e.remove();
+      body.known.delete(k);
+    }
+  }
+}
+
+// errorText is an error as guestprobe says it: text, detail, errno and code.
+export function errorText(err) {
+  const e = err.fields;
+  if (e === undefined) {
+    return String(err);
+  }
+  return e.message + (e.detail ? " (" + e.detail + ")" : "") + (e.errno ? ": " + e.errno : "") + " [" + e.code + (e.syntax ? ", " + e.syntax : "") + "]";
+}
+
+// caretText points into the definition or the script, as guestprobe does. Columns are bytes.
+export function caretText(err) {
+  const e = err.fields;
+  if (e?.column === undefined) {
+    return "";
+  }
+  const bytes = new TextEncoder().encode(e.command ?? "");
+  const letters = (from, to) => [...new TextDecoder().decode(bytes.slice(from, to))].length;
+  const col = Math.min(e.column, bytes.length);
+  if (e.width !== undefined) {
+    return e.command.replaceAll("\t", " ") + "\n" + " ".repeat(letters(0, col)) + "~".repeat(Math.max(1, letters(col, col + e.width)));
+  }
+  return "  Command: " + e.command + "\n" + " ".repeat(11 + letters(0, col)) + "^";
+}
+
+// errorBox is where errors are shown.
+export function errorBox() {
+  const e = el("div", {class: "error", role: "alert", hidden: true});
+  e.show = (err) => {
+    e.hidden = err === null;
+    if (err === null) {
+      e.replaceChildren();
+      return;
+    }
+    const caret = caretText(err);
+    e.replaceChildren(errorText(err), ...caret === "" ? [] : [el("pre", {text: caret})]);
+  };
+  return e;
+}
+
+// button makes a button whose work's error goes to box.
+export function button(text, box, work, attrs = {}) {
+  const b = el("button", {type: "button", text, ...attrs});
+  b.addEventListener("click", async () => {
+    b.disabled = true;
+    try {
+      box.show(null);
+      await work();
+    } catch (err) {
+      box.show(err);
+    } finally {
+      b.disabled = false;
+    }
+  });
+  return b;
+}
+
+export function field(text, control) {
+  return el("label", {}, text, control);
+}
+
+// later calls f once things have been quiet for so many milliseconds.
+export function later(ms, f) {
+  let timer = 0;
+  return (...args) => {
+    clearTimeout(timer);
+    timer = setTimeout(() => f(...args), ms);
+  };
+}
+
+// terminal shows the last text of a stream, and stays at its end unless its reader has scrolled up.
+export function terminal(name, most = 400000) {
+  const e = el("pre", {class: "term", role: "log", "aria-label": name, "aria-live": "off", tabindex: "0"});
+  let waiting = "", drawn = false;
+  const draw = () => {
+    drawn = false;
+    const end = e.scrollTop + e.clientHeight >= e.scrollHeight - 8;
+    e.append(waiting);
+    waiting = "";
+    while (e.childNodes.length > 1 && e.textContent.length > most) {
+      e.firstChild.remove();
+    }
+    if (end) {
+      e.scrollTop = e.scrollHeight;
+    }
+  };
+  e.write = (text) => {
+    waiting = (waiting + text).slice(-most);
+    if (!drawn) {
+      drawn = true;
+      setTimeout(draw, 30);
+    }
+  };
+  e.clear = () => {
+    waiting = "";
+    e.replaceChildren();
+  };
+  return e;
+}
+
+const utf8 = new TextDecoder();
+// bytesText is text that came as text or, where it is not valid UTF-8, in base64.
+export const bytesText = (r) => r.bytes ? utf8.decode(Uint8Array.from(atob(r.bytes), (c) => c.charCodeAt(0))) : r.text ?? "";

@@ -1,0 +1,97 @@
+// The frame: views by the address, the guest's state, dark and light.
+import {call, open} from "./api.js";
+import {el, errorText, set} from "./dom.js";
+import {connect, state, watch} from "./state.js";
+
+const views = {guest: "Guest", console: "Console", probes: "Probes", events: "Events", code: "Code", scripts: "Scripts", charts: "Charts", flame: "Flame graph"};
+const $ = (id) => document.getElementById(id);
+let leave = null, shown = "", wanted = 0;
+
+async function show() {
+  const [name, arg] = location.hash.slice(1).split(/:(.*)/s);
+  const view = views[name] ? name : "guest";
+  const mine = ++wanted;
+  for (const a of $("views").querySelectorAll("a")) {
+    a.toggleAttribute("aria-current", false);
+    if (a.hash === "#" + view) {
+      a.setAttribute("aria-current", "page");
+    }
+  }
+  const module = await import("./view-" + view + ".js");
+  if (mine !== wanted) {
+    return;
+  }
+  leave?.();
+  const section = el("section", {"aria-label": views[view], id: "view-" + view});
+  $("main").replaceChildren(section);
+  leave = module.show(section, decodeURIComponent(arg ?? "")) ?? null;
+  document.title = views[view] + " – guestprobe";
+  if (shown !== "" && shown !== view) {
+    $("main").focus({preventScroll: true});
+  }
+  shown = view;
+}
+
+function banner(text) {
+  $("banner").hidden = text === "";
+  set($("banner"), text);
+}
+
+function guestState() {
+  const g = state.guest;
+  const dot = document.querySelector("#state .dot");
+  if (!state.connected) {
+    if (state.error) {
+      set($("state-text"), "not connected");
+      dot.className = "dot";
+      banner(state.error.status === 401 ? errorText(state.error) : "The daemon does not answer; trying again.");
+    }
+    return;
+  }
+  const ended = g.state === "exited" ? " with " + g.exitCode : g.state === "crashed" ? ": " + g.crash.reason : "";
+  set($("state-text"), g.state + ended);
+  dot.className = "dot " + g.state;
+  banner(ended === "" ? "" : "The guest has " + g.state + ended + ".");
+}
+
+function theme() {
+  const dark = () => document.documentElement.dataset.theme ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  const is = localStorage.getItem("guestprobe-theme");
+  if (is) {
+    document.documentElement.dataset.theme = is;
+  }
+  $("theme").setAttribute("aria-pressed", String(dark()));
+  $("theme").addEventListener("click", () => {
+    const to = dark() ? "light" : "dark";
+    document.documentElement.dataset.theme = to;
+    localStorage.setItem("guestprobe-theme", to);
+    $("theme").setAttribute("aria-pressed", String(dark()));
+  });
+}
+
+Object.entries(views).forEach(([name, title], i) => $("views").append(el("li", {}, el("a", {href: "#" + name, title: "key " + (i + 1), text: title}))));
+document.addEventListener("keydown", (e) => {
+  const name = Object.keys(views)[Number(e.key) - 1];
+  if (name && !e.ctrlKey && !e.altKey && !e.metaKey && !/^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement?.tagName ?? "")) {
+    location.hash = name;
+  }
+});
+document.querySelector(".skip").addEventListener("click", (e) => {
+  e.preventDefault();
+  $("main").focus();
+});
+theme();
+window.addEventListener("hashchange", show);
+try {
+  let refused = null;
+  await open().catch((err) => { refused = err; });
+  // A browser that has been here before needs no token.
+  await call("GET", "/v1/guest").catch((err) => { throw refused ?? err; });
+  await show();
+  connect();
+  watch(guestState);
+} catch (err) {
+  set($("state-text"), "not connected");
+  banner(errorText(err));
+}
+document.documentElement.dataset.ready = "true";

@@ -1,0 +1,122 @@
+// Events as they come: the last 50,000, of which the window has those in sight.
+import {APIError, call, key} from "./api.js";
+import {count, el, errorBox, field, later, rate, set} from "./dom.js";
+import {state} from "./state.js";
+
+const ROW = 20;
+
+function rowText(line) {
+  const r = JSON.parse(line), d = r.data;
+  switch (r.type) {
+    case "lost": return ["— " + count(d.lost) + " events are lost here —", "lost"];
+    case "boot": return ["— the guest was booted anew —", ""];
+    case "stop": return ["— " + d.probe + " has stopped vCPU " + d.cpu + " —", ""];
+  }
+  const task = d.task ? d.task.comm + "-" + d.task.pid : "";
+  return [(d.timeNs / 1e9).toFixed(6).padStart(14) + "  [" + String(d.cpu).padStart(3, "0") + "]  " + task.padEnd(task ? 22 : 0) + d.probe.slice(d.probe.indexOf("/") + 1) + ": " + d.text + (d.durationNs ? "  " + (d.durationNs / 1000).toFixed(1) + " us" : ""), ""];
+}
+
+export function show(section) {
+  const box = errorBox();
+  const worker = new Worker("events-worker.js", {type: "module"});
+  const pause = el("button", {type: "button", text: "Pause", "aria-pressed": "false"});
+  const clear = el("button", {type: "button", text: "Start anew"});
+  const needle = el("input", {type: "search", class: "mono", placeholder: "text", autocomplete: "off", spellcheck: "false"});
+  const only = el("select", {}, el("option", {value: "", text: "all probes"}), ...[...state.probes.values()].slice(0, 500).map((p) => el("option", {value: p.name, text: p.name})));
+  const counts = el("p", {id: "event-counts", role: "status", "aria-live": "off"});
+  const spacer = el("div"), frame = el("div", {class: "list mono", role: "log", "aria-label": "Events", "aria-live": "off", tabindex: "0"}, spacer);
+  const detail = el("pre", {class: "card", hidden: true, "aria-label": "The event"});
+  section.append(el("div", {class: "bar"}, pause, clear, field("Of", only), field("With", needle), counts), box, frame, detail);
+
+  let rowsThere = [], held = false, asked = false, gone = false, lastDelivered = 0, lastAt = 0, perSecond = 0;
+  const openStream = () => {
+    const body = only.value === "" ? {} : {names: [only.value]};
+    worker.postMessage({open: {key: key.get(), method: "POST", path: "/v1/events", body}});
+    lastDelivered = lastAt = perSecond = 0;
+    hold(false);
+  };
+  const hold = (on) => {
+    held = on;
+    worker.postMessage({hold: on});
+    pause.setAttribute("aria-pressed", String(on));
+    set(pause, on ? "Go on" : "Pause");
+    if (!on) {
+      frame.scrollTop = frame.scrollHeight;
+    }
+  };
+  const frameLoop = () => {
+    if (gone) {
+      return;
+    }
+    if (!asked) {
+      asked = true;
+      worker.postMessage({rows: Math.ceil(frame.clientHeight / ROW) + 1, from: Math.floor(frame.scrollTop / ROW), follow: !held});
+    }
+    requestAnimationFrame(frameLoop);
+  };
+  worker.onmessage = ({data: m}) => {
+    asked = false;
+    if (m.at - lastAt > 1000 || m.delivered < lastDelivered) {
+      perSecond = lastAt === 0 ? 0 : Math.max(0, m.delivered - lastDelivered) / (m.at - lastAt) * 1000;
+      lastDelivered = m.delivered;
+      lastAt = m.at;
+    }
+    const height = m.size * ROW + "px";
+    if (spacer.style.height !== height) {
+      spacer.style.height = height;
+    }
+    while (rowsThere.length < m.lines.length) {
+      const r = el("div", {class: "row"});
+      rowsThere.push(r);
+      frame.append(r);
+    }
+    rowsThere.forEach((r, i) => {
+      r.hidden = i >= m.lines.length;
+      if (r.hidden || r.line === m.lines[i] && r.at === m.from + i) {
+        return;
+      }
+      r.line = m.lines[i];
+      r.at = m.from + i;
+      const [text, kind] = rowText(r.line);
+      r.style.top = r.at * ROW + "px";
+      r.className = "row " + kind;
+      set(r, text);
+    });
+    if (!held) {
+      frame.scrollTop = frame.scrollHeight;
+    }
+    set(counts, count(m.delivered) + " events, " + rate(perSecond) + " a second, " + count(m.lost) + " lost" + (m.size >= 50000 ? "; the last 50,000 are here" : "") + (m.ended ? "; ended: " + m.ended.replaceAll("_", " ") : ""));
+    counts.classList.toggle("bad", m.lost > 0);
+    counts.dataset.delivered = m.delivered;
+    counts.dataset.lost = m.lost;
+    if (m.error) {
+      box.show(new APIError(0, m.error));
+    }
+  };
+  pause.addEventListener("click", () => hold(!held));
+  clear.addEventListener("click", openStream);
+  only.addEventListener("change", openStream);
+  needle.addEventListener("input", later(200, () => worker.postMessage({needle: needle.value})));
+  frame.addEventListener("wheel", (e) => e.deltaY < 0 && !held && hold(true), {passive: true});
+  frame.addEventListener("keydown", (e) => {
+    if (["ArrowUp", "PageUp", "Home"].includes(e.key) && !held) {
+      hold(true);
+    } else if (e.key === "End" && held || e.key === " ") {
+      e.preventDefault();
+      hold(e.key === " " && !held);
+    }
+  });
+  frame.addEventListener("click", (e) => {
+    if (e.target.line) {
+      detail.hidden = false;
+      set(detail, JSON.stringify(JSON.parse(e.target.line).data, null, 2));
+    }
+  });
+  call("GET", "/v1/probes").then((l) => only.replaceChildren(only.firstChild, ...l.probes.slice(0, 500).map((p) => el("option", {value: p.name, text: p.name})))).catch((err) => box.show(err));
+  openStream();
+  frameLoop();
+  return () => {
+    gone = true;
+    worker.terminate();
+  };
+}

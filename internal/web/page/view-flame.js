@@ -1,0 +1,73 @@
+// Where the guest spends its time, or who calls what is probed.
+import {call, stream} from "./api.js";
+import {combo} from "./complete.js";
+import {count, el, errorBox, field, set} from "./dom.js";
+
+// The last graph stays while the window is open.
+let last = null;
+
+export function show(section) {
+  const box = errorBox();
+  const hz = el("input", {type: "number", min: "1", max: "1000", value: "99", size: "5"});
+  const def = el("input", {class: "mono", placeholder: "p vfs_read, or nothing: samples of the vCPUs", "aria-label": "Stacks of this definition's hits"});
+  const go = el("button", {class: "main", text: "Record"});
+  const stop = el("button", {type: "button", text: "Stop and show", disabled: true});
+  const note = el("p", {class: "dim", role: "status"});
+  const form = el("form", {class: "bar"}, go, stop, field("Hz", hz), combo(def, (before) => /\s\S*$/.test(before)), note);
+  const frame = el("iframe", {title: "Flame graph", src: "flame.html", hidden: true});
+  section.append(form, box, frame);
+  let close = null, number = 0, clock = 0;
+
+  const draw = () => {
+    frame.hidden = false;
+    frame.contentWindow.postMessage(last, location.origin);
+  };
+  const ready = (e) => e.source === frame.contentWindow && e.data === "ready" && last !== null && draw();
+  window.addEventListener("message", ready);
+
+  form.addEventListener("submit", (e) => {
+    e.preventDefault();
+    if (close) {
+      return;
+    }
+    box.show(null);
+    const probes = def.value.trim() === "" ? null : [{def: def.value}];
+    const stacks = [];
+    const began = Date.now();
+    let lost = 0;
+    go.disabled = true;
+    close = stream("POST", "/v1/profile", probes ? {probes} : {hz: Number(hz.value)}, {
+      onstart: (s) => {
+        number = s.stream;
+        stop.disabled = false;
+        const tick = () => set(note, "Recording for " + Math.round((Date.now() - began) / 1000) + " s.");
+        tick();
+        clock = setInterval(tick, 1000);
+      },
+      onstack: (s) => stacks.push(s),
+      onend: (e) => { lost = e.lost; },
+      end: (err) => {
+        clearInterval(clock);
+        close = null;
+        go.disabled = false;
+        stop.disabled = true;
+        if (err !== null) {
+          set(note, "");
+          box.show(err);
+          return;
+        }
+        const n = stacks.reduce((sum, s) => sum + s.count, 0);
+        set(note, count(n) + (probes ? " hits" : " samples") + ", " + count(stacks.length) + " stacks, " + count(lost) + " lost.");
+        last = {title: probes ? "Hits of " + def.value : "The guest's vCPUs at " + hz.value + " Hz", unit: probes ? "hits" : "samples", stacks};
+        frame.src = "flame.html"; // it says when it is ready
+        frame.hidden = false;
+      },
+    });
+  });
+  stop.addEventListener("click", () => call("DELETE", "/v1/events/" + number).catch((err) => box.show(err)));
+  return () => {
+    clearInterval(clock);
+    close?.();
+    window.removeEventListener("message", ready);
+  };
+}

@@ -1,0 +1,59 @@
+// The guest and its vCPUs.
+import {call} from "./api.js";
+import {button, count, el, errorBox, rate, rows, set, table} from "./dom.js";
+import {state, watch} from "./state.js";
+
+export function show(section) {
+  const box = errorBox();
+  const post = (path, body) => () => call("POST", path, body);
+  const pause = button("Pause", box, post("/v1/guest/pause"), {class: "main"});
+  const resume = button("Resume", box, post("/v1/guest/resume"), {class: "main"});
+  const reset = button("Reset", box, async () => {
+    if (confirm("Boot the guest anew? Its probes stay.")) {
+      await call("POST", "/v1/guest/reset", {});
+    }
+  });
+  const facts = el("div", {class: "cards"});
+  const cpus = table("vCPUs", ["vCPU", "state", "at", "#exits/s", "#exits", "#probe hits/s", "#trap exits", "#in place", "#ticks"]);
+  const exits = table("Exits by reason, a second", ["reason", "#a second", "#in all"]);
+  const crash = el("pre", {class: "card", hidden: true});
+  section.append(el("div", {class: "bar"}, pause, resume, reset), box, facts, crash, el("div", {}, el("h2", {text: "vCPUs"}), el("div", {class: "scroll"}, cpus.e)), el("div", {}, el("h2", {text: "Exits"}), el("div", {class: "scroll"}, exits.e)));
+  return watch(() => {
+    const g = state.guest;
+    if (g === null) {
+      return;
+    }
+    pause.hidden = g.state !== "running";
+    resume.hidden = g.state !== "paused" && g.state !== "created";
+    const hits = [...state.probes.values()].reduce((n, p) => n + p.rate, 0);
+    rows(facts, [["State", g.state], ["vCPUs", g.vcpus], ["Memory", g.memory / 2 ** 20 + " MiB"], ["Probes", count(g.probes) + (g.enabled ? "" : ", disarmed")], ["Hits a second", rate(hits)], ["Exits a second", rate(state.exits.reduce((n, c) => n + c.total, 0))],
+      ["Boots", g.boots], ["Image", g.kernel?.version ?? g.image]], (f) => f[0],
+    (f) => {
+      const value = el("strong");
+      return {e: el("div", {class: "card"}, el("h3", {text: f[0]}), value), value};
+    }, (r, f) => set(r.value, String(f[1])));
+    crash.hidden = !g.crash;
+    set(crash, g.crash?.report ?? "");
+    rows(cpus.body, g.cpus, (c) => c.cpu, () => {
+      const cells = Array.from({length: 9}, (_, i) => el("td", {class: i > 2 ? "n" : i === 2 ? "mono" : null}));
+      return {e: el("tr", {}, ...cells), cells};
+    }, (r, c) => {
+      const x = state.exits[c.cpu];
+      [c.cpu, c.state + (c.stop ? " by " + c.stop.probe : ""), c.symbol ?? c.rip ?? "", x ? rate(x.total) : "", count(c.total), x ? rate(x.hits) : "", count(c.trapExits), count(c.inPlace), count(c.ticks)]
+        .forEach((v, i) => set(r.cells[i], String(v)));
+    });
+    const by = new Map();
+    g.cpus.forEach((c, i) => {
+      for (const [reason, n] of Object.entries(c.exits)) {
+        const e = by.get(reason) ?? {reason, n: 0, rate: 0};
+        e.n += n;
+        e.rate += state.exits[i]?.by[reason] ?? 0;
+        by.set(reason, e);
+      }
+    });
+    rows(exits.body, [...by.values()].filter((e) => e.n > 0).sort((a, b) => b.n - a.n), (e) => e.reason, () => {
+      const cells = [el("td"), el("td", {class: "n"}), el("td", {class: "n"})];
+      return {e: el("tr", {}, ...cells), cells};
+    }, (r, e) => [e.reason, rate(e.rate), count(e.n)].forEach((v, i) => set(r.cells[i], v)));
+  });
+}

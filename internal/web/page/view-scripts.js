@@ -1,0 +1,124 @@
+// Scripts: edited, checked, run here, or left running in the daemon.
+import {call, stream} from "./api.js";
+import {bytesText, button, count, el, errorBox, errorText, field, later, rows, set, table, terminal} from "./dom.js";
+
+const EXAMPLE = `kprobe:vfs_read {
+	@reads[cpu] = count();
+	@bytes = hist(arg2);
+}
+
+interval:s:1 { print(@reads); }
+`;
+// What is in the editor stays while the window is open.
+let draft = sessionStorage.getItem("guestprobe-script") ?? EXAMPLE;
+
+export function show(section) {
+  const box = errorBox();
+  const editor = el("textarea", {spellcheck: "false", autocomplete: "off", "aria-label": "Script, in bpftrace's language", "aria-describedby": "script-note"});
+  editor.value = draft;
+  const note = el("span", {id: "script-note", class: "dim", role: "status"});
+  const unsafe = el("input", {type: "checkbox"});
+  const name = el("input", {class: "mono", size: "14", value: "reads", spellcheck: "false", autocomplete: "off"});
+  const out = terminal("Output of the script");
+  const request = () => ({script: editor.value, name: "page", ...unsafe.checked && {unsafe: true}});
+  let asked = 0, close = null, number = 0, gone = false;
+  const check = later(250, async () => {
+    const mine = ++asked;
+    let err = null, text = "";
+    try {
+      if (editor.value.trim() !== "") {
+        const r = await call("POST", "/v1/check", {script: request()});
+        text = "This is all right: " + count(r.probes) + (r.probes === 1 ? " probe." : " probes.") + (r.warnings ?? []).map((w) => " " + w).join("");
+      }
+    } catch (e) {
+      err = e;
+    }
+    if (mine === asked && !gone) {
+      box.show(err);
+      set(note, text);
+    }
+  });
+  editor.addEventListener("input", () => {
+    draft = editor.value;
+    sessionStorage.setItem("guestprobe-script", draft);
+    check();
+  });
+  unsafe.addEventListener("input", check);
+  editor.addEventListener("keydown", (e) => {
+    if (e.key === "Enter" && e.ctrlKey) {
+      e.preventDefault();
+      run.click();
+    }
+  });
+  const ended = (err) => {
+    close = null;
+    run.disabled = false;
+    stop.disabled = true;
+    if (err !== null) {
+      box.show(err);
+    }
+  };
+  const begin = (method, path, body, what) => {
+    close?.();
+    asked++;
+    box.show(null);
+    out.clear();
+    set(note, what);
+    run.disabled = true;
+    close = stream(method, path, body, {
+      onstart: (s) => {
+        number = s.stream;
+        stop.disabled = false;
+      },
+      onoutput: (o) => out.write(bytesText(o)),
+      onwarning: (w) => out.write(w.text + "\n"),
+      onlost: (l) => out.write("[" + count(l.lost) + " records lost]\n"),
+      onend: (e) => set(note, "The script has ended: " + e.reason.replaceAll("_", " ") + (e.code === undefined ? "" : " " + e.code) + (e.lost ? ", " + count(e.lost) + " records lost" : "") + "."),
+      end: ended,
+    });
+  };
+  const run = el("button", {type: "button", class: "main", text: "Run", title: "Control and Enter"});
+  run.addEventListener("click", () => begin("POST", "/v1/scripts", request(), "The script runs."));
+  const stop = el("button", {type: "button", text: "Stop", disabled: true});
+  stop.addEventListener("click", () => call("DELETE", "/v1/events/" + number).catch((err) => box.show(err)));
+  const keep = button("Leave running as", box, async () => {
+    asked++;
+    const i = await call("POST", "/v1/scripts", {...request(), detach: name.value});
+    set(note, i.name + " runs in the daemon, with " + count(i.attached) + " probes.");
+    await list();
+  });
+  const t = table("Scripts in the daemon", ["name", "state", "#probes", "#hits", "#written", "#lost", ""]);
+  const kept = el("div", {hidden: true}, el("h2", {text: "In the daemon"}), el("div", {class: "scroll"}, t.e));
+  section.append(el("div", {}, editor, note), el("div", {class: "bar"}, run, stop, field("Unsafe", unsafe), el("span", {class: "grow"}), keep, name), box, out, kept);
+  name.setAttribute("aria-label", "Name of the script in the daemon");
+
+  const list = async () => {
+    const {scripts} = await call("GET", "/v1/scripts");
+    if (gone) {
+      return;
+    }
+    kept.hidden = scripts.length === 0;
+    rows(t.body, scripts, (s) => s.name, (s) => {
+      const cells = Array.from({length: 7}, (_, i) => el("td", {class: i > 1 && i < 6 ? "n" : null}));
+      cells[6].append(el("div", {class: "bar"},
+        button("Output", box, () => begin("GET", "/v1/scripts/" + encodeURIComponent(s.name) + "/output", undefined, "This is what " + s.name + " prints."), {class: "small"}),
+        el("a", {href: "#charts:" + encodeURIComponent(s.name), text: "Charts"}),
+        button("End", box, async () => {
+          const lines = [];
+          await new Promise((done, fail) => stream("DELETE", "/v1/scripts/" + encodeURIComponent(s.name), undefined, {onoutput: (o) => lines.push(bytesText(o)), end: (err) => err ? fail(err) : done()}));
+          out.clear();
+          out.write(lines.join(""));
+          await list();
+        }, {class: "small", "aria-label": "End " + s.name})));
+      return {e: el("tr", {"data-script": s.name}, ...cells), cells};
+    }, (r, s) => [s.name, s.ended ? s.ended.replaceAll("_", " ") : "runs", count(s.attached), count(s.hits), count(s.written), count(s.lost)].forEach((v, i) => set(r.cells[i], v)));
+  };
+  const clock = setInterval(() => list().catch(() => {}), 1000);
+  list().catch((err) => box.show(err));
+  check();
+  return () => {
+    gone = true;
+    clearInterval(clock);
+    close?.(); // a script that was run here ends with its stream
+  };
+}

@@ -1,0 +1,256 @@
+package web_test
+
+import (
+	"testing"
+
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+)
+
+// TestGuestView: the guest's state, its vCPUs, and what stops and starts it.
+func TestGuestView(t *testing.T) {
+	g := startGuest(t, "--vcpus", "2")
+	w := newBrowser(t)
+	w.open(g.address())
+	w.until(`location.hash === "" && location.search === ""`) // the token is gone
+	w.shows("#state-text", "running")
+	w.until(`document.querySelectorAll("table[aria-label=vCPUs] tbody tr").length === 2`)
+	w.until(`document.querySelectorAll("table[aria-label^=Exits] tbody tr").length > 0`)
+	w.until(`document.querySelector("table[aria-label=vCPUs] td:nth-child(4)").textContent !== ""`)
+	w.picture("guest")
+	w.press("Pause")
+	w.shows("#state-text", "paused")
+	w.shows("table[aria-label=vCPUs] td", "+0x") // where it stands
+	w.press("Resume")
+	w.shows("#state-text", "running")
+	w.run(`window.confirm = () => true`)
+	w.press("Reset")
+	w.until(`[...document.querySelectorAll(".card")].some((c) => c.textContent === "Boots2")`)
+	w.view("console")
+	w.until(`document.querySelector(".term").textContent.includes("\n")`)
+	w.picture("console")
+	w.write("main form input", "ls")
+	w.press("Send")
+	w.shows(".error", "[unavailable]") // the built-in guest reads no console
+	w.clean()
+}
+
+// TestProbesView: attaching with completion and carets, rates, and detaching.
+func TestProbesView(t *testing.T) {
+	g := startGuest(t, "--vcpus", "2")
+	w := newBrowser(t)
+	w.open(g.address())
+	w.view("probes")
+	w.write("#def", "p:myread vfs_re")
+	w.shows(".options li", "vfs_read")
+	w.do(chromedp.SendKeys("#def", kb.ArrowDown))
+	w.until(`document.querySelector(".options li[aria-selected=true]").id === document.querySelector("#def").getAttribute("aria-activedescendant")`)
+	w.do(chromedp.SendKeys("#def", kb.Tab))
+	w.until(`document.querySelector("#def").value === "p:myread vfs_read"`)
+	w.shows("#def-note", "This is one probe.")
+	w.write("#def", "p:myread vfs_read fd=%zz")
+	w.until(`document.querySelector(".error").textContent.startsWith("Invalid register name: EINVAL [bad_definition, BAD_REG_NAME]")`)
+	if got, want := eval[string](w, `document.querySelector(".error pre").textContent`), "  Command: p:myread vfs_read fd=%zz\n                                ^"; got != want {
+		t.Errorf("the caret is\n%s\nwant\n%s", got, want)
+	}
+	w.picture("error")
+	w.press("Attach") // is refused in the same words
+	w.until(`document.querySelector(".error").textContent.startsWith("Invalid register name: EINVAL [bad_definition, BAD_REG_NAME]")`)
+	w.write("#def", "p:myread vfs_read fd=%di:s32")
+	w.until(`document.querySelector(".error").hidden`)
+	w.press("Attach")
+	w.until(`document.querySelector("tr[data-probe='kprobes/myread']")`)
+	w.until(`Number(document.querySelector("tr[data-probe='kprobes/myread']").cells[5].textContent.replaceAll(",", "")) > 0`)
+	g.attach("r:forks do_fork", "p:sites/w vfs_write+4") // by somebody else
+	w.until(`document.querySelectorAll("tr[data-probe]").length === 3`)
+	w.until(`document.querySelectorAll("tr[data-probe]")[0].querySelector("polyline").getAttribute("points").split(" ").length > 5`)
+	w.picture("probes")
+	w.press("Disable kprobes/myread")
+	w.press("Enable kprobes/myread")
+	w.press("Detach kprobes/myread")
+	w.until(`!document.querySelector("tr[data-probe='kprobes/myread']")`)
+	if ps, err := g.Probes(g.ctx); err != nil || len(ps) != 2 {
+		t.Errorf("there are %d probes, want 2: %v", len(ps), err)
+	}
+	w.press("Detach all")
+	w.shows("p", "No probe is attached.")
+	w.clean()
+}
+
+// TestEventsView: events come, stop when they are to, and are filtered; what the window shows is the last of them.
+func TestEventsView(t *testing.T) {
+	g := startGuest(t, "--vcpus", "2")
+	g.attach("p:myread vfs_read fd=%di:s32 count=%dx:u64", "p:mywrite vfs_write")
+	w := newBrowser(t)
+	w.open(g.address())
+	w.view("events")
+	w.until(`Number(document.querySelector("#event-counts").dataset.delivered) > 200`)
+	w.shows(".list .row", "myread: (vfs_read+0x4")
+	w.shows(".list .row", "mywrite: (vfs_write+0x4")
+	w.picture("events")
+	w.press("Pause")
+	w.press("Go on")
+	w.write("input[type=search]", "mywrite")
+	w.until(`(() => { const r = [...document.querySelectorAll(".list .row:not([hidden])")]; return r.length > 5 && r.every((e) => e.textContent.includes("mywrite")) })()`)
+	w.run(`document.querySelector(".list .row").click()`)
+	w.shows("pre.card", `"probe": "kprobes/mywrite"`)
+	w.write("input[type=search]", "")
+	w.run(`(() => { const s = document.querySelector("main select"); s.value = "kprobes/myread"; s.dispatchEvent(new Event("change")) })()`)
+	w.until(`Number(document.querySelector("#event-counts").dataset.delivered) > 50 && [...document.querySelectorAll(".list .row:not([hidden])")].every((e) => e.textContent.includes("myread"))`)
+	w.clean()
+}
+
+// TestCodeView: a function with its sites and regions; Enter attaches and detaches.
+func TestCodeView(t *testing.T) {
+	g := startGuest(t, "--vcpus", "2")
+	g.attach("p:myread vfs_read")
+	w := newBrowser(t)
+	w.open(g.address())
+	w.view("code:vfs_read")
+	w.shows(".code td .badge", "kprobes/myread · ")
+	w.until(`document.querySelector(".code .badge.jump, .code .badge.program")`) // it has become a jump
+	w.until(`document.querySelector(".code tr.region")`)
+	w.until(`Number([...document.querySelectorAll(".code tr.site")].find((r) => r.querySelector(".badge")).cells[5].textContent.replaceAll(",", "")) > 0`)
+	w.picture("code")
+	w.run(`document.querySelector(".code tbody tr:last-child").focus()`)
+	w.do(chromedp.KeyEvent(kb.Enter))
+	w.until(`document.querySelector(".code tbody tr:last-child .badge")`)
+	w.do(chromedp.KeyEvent(kb.Enter)) // it has the focus still
+	w.until(`!document.querySelector(".code tbody tr:last-child .badge")`)
+	if ps, err := g.Probes(g.ctx); err != nil || len(ps) != 1 {
+		t.Errorf("there are %d probes, want 1: %v", len(ps), err)
+	}
+	w.write("#code-at", "no_such_function")
+	w.press("Show")
+	w.shows(".error", "[symbol_not_found]")
+	w.clean()
+}
+
+// TestScriptsView: a script is checked while it is written, runs, prints, stops; one that is left running has charts.
+func TestScriptsView(t *testing.T) {
+	g := startGuest(t, "--vcpus", "2")
+	w := newBrowser(t)
+	w.open(g.address())
+	w.view("scripts")
+	w.shows("#script-note", "This is all right: 2 probes.")
+	w.write("textarea", "kprobe:vfs_read { @a = nope(); }")
+	w.shows(".error", "ERROR: Unknown function: 'nope'")
+	if got, want := eval[string](w, `document.querySelector(".error pre").textContent`), "kprobe:vfs_read { @a = nope(); }\n                       ~~~~~~"; got != want {
+		t.Errorf("the caret is\n%s\nwant\n%s", got, want)
+	}
+	w.write("textarea", `kprobe:vfs_read { printf("read of %d\n", arg2); @sizes = hist(arg2); @by[arg0] = count(); @line = lhist(arg2, 0, 64, 8); }`)
+	w.until(`document.querySelector(".error").hidden`)
+	w.press("Run")
+	w.shows(".term", "read of ")
+	w.picture("scripts")
+	w.press("Stop")
+	w.shows("#script-note", "The script has ended: asked")
+	w.shows(".term", "@sizes:")
+	w.press("Leave running as")
+	w.until(`document.querySelector("tr[data-script=reads]").cells[1].textContent === "runs"`)
+	w.view("charts:reads")
+	w.until(`Number(document.querySelector("figure[data-map='@sizes']").dataset.columns) >= 3`)
+	w.until(`Number(document.querySelector("figure[data-map='@by']").dataset.sum) > 0`)
+	before := eval[string](w, `document.querySelector("figure[data-map='@sizes']").dataset.sum`)
+	w.until(`document.querySelector("figure[data-map='@sizes']").dataset.sum !== %s`, quote(before)) // it moves
+	w.picture("charts")
+	w.view("scripts")
+	w.press("End reads")
+	w.shows(".term", "@by[")
+	w.until(`!document.querySelector("tr[data-script=reads]")`)
+	w.clean()
+}
+
+// TestFlameView: a profile is recorded and drawn.
+func TestFlameView(t *testing.T) {
+	g := startGuest(t, "--vcpus", "2")
+	w := newBrowser(t)
+	w.open(g.address())
+	w.view("flame")
+	frame := `document.querySelector("iframe").contentDocument`
+	w.write("main form input.mono", "p vfs_read")
+	w.press("Record")
+	w.shows("p", "Recording for")
+	// What was seen is sent at the end alone; that a probe has been hit often shows in its counts.
+	for {
+		ps, err := g.Probes(g.ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(ps) == 1 && ps[0].Stats.Hits > 20 {
+			break
+		}
+	}
+	w.press("Stop and show")
+	w.until(`[...%s.querySelectorAll("#graph div")].some((d) => d.textContent === "vfs_read")`, frame)
+	w.picture("flame")
+	w.run(frame + `.querySelector("#search").focus()`)
+	w.run(`(() => { const s = ` + frame + `.querySelector("#search"); s.value = "vfs_read"; s.dispatchEvent(new Event("input")) })()`)
+	w.until(`%s.querySelector("#matched").textContent === "matched 100.00%%"`, frame)
+	w.write("main form input.mono", "p nowhere")
+	w.press("Record")
+	w.shows(".error", "[symbol_not_found")
+	w.clean()
+}
+
+// TestEnds: a guest that ends, and a daemon that does, are said so.
+func TestEnds(t *testing.T) {
+	g := startGuest(t, "--vcpus", "2")
+	w := newBrowser(t)
+	w.open(g.address())
+	w.view("events")
+	if _, err := g.Call(g.ctx, api.Call{Symbol: "panic"}); err == nil {
+		t.Log("the call has returned")
+	}
+	w.shows("#banner", "The guest has ")
+	w.until(`!document.querySelector("#state-text").textContent.includes("running")`)
+	w.shows("#event-counts", "ended: guest")
+	g.end()
+	w.shows("#banner", "The daemon does not answer")
+	w.shows("#state-text", "not connected")
+	w.clean()
+}
+
+// TestReload: a reload, and a second window, need no other token, and both show the same.
+func TestReload(t *testing.T) {
+	g := startGuest(t, "--vcpus", "2")
+	w := newBrowser(t)
+	w.dark()
+	address := g.address()
+	w.open(address)
+	w.view("probes")
+	w.do(chromedp.Reload())
+	w.until(`document.documentElement.dataset.ready && document.querySelector("#view-probes")`)
+	w.shows("#state-text", "running")
+	if got := eval[string](w, `getComputedStyle(document.body).backgroundColor`); got != "rgb(15, 19, 25)" {
+		t.Errorf("a dark page is %s", got)
+	}
+	w.do(chromedp.Click("#theme"))
+	w.until(`getComputedStyle(document.body).backgroundColor === "rgb(255, 255, 255)"`)
+	// Ten windows: more than a browser has connections for.
+	others := []*window{}
+	for range 9 {
+		o := w.another()
+		o.open(eval[string](w, `location.origin`) + "/#events")
+		o.until(`document.querySelector("#event-counts").textContent !== ""`)
+		others = append(others, o)
+	}
+	o := others[8]
+	o.view("probes")
+	w.write("#def", "p:both vfs_read")
+	w.press("Attach")
+	o.until(`document.querySelector("tr[data-probe='kprobes/both']")`)
+	o.press("Detach kprobes/both")
+	w.shows("p", "No probe is attached.")
+	w.clean()
+	o.clean()
+
+	// Another browser gets nothing by a token that was used.
+	x := newBrowser(t)
+	x.open(address)
+	x.shows("#banner", "this token was used before, or is too old ('guestprobe web' prints an address with a new one): EACCES [forbidden]")
+	x.open(eval[string](w, `location.origin`))
+	x.shows("#banner", "the page has no valid token")
+}

@@ -1,0 +1,232 @@
+package web
+
+import (
+	"bytes"
+	"context"
+	"embed"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"log/slog"
+	"mime"
+	"net"
+	"net/http"
+	"path"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+)
+
+//go:embed page
+var pages embed.FS
+
+// Limits of requests of the page.
+const (
+	maxBody    = 23 << 20         // of a request of the API; the API has limits of its own below it
+	bodyTime   = 10 * time.Second // for it to come
+	headerTime = 10 * time.Second
+	idleTime   = 5 * time.Minute // of a connection between requests
+)
+
+// Config says what a Site serves.
+type Config struct {
+	API      http.Handler      // serves /v1, for those who have shown a token
+	Files    map[string][]byte // files beside the page's own, by name
+	MaxConns int               // connections at a time
+	Stall    time.Duration     // for a browser to read some of an answer
+	Log      *slog.Logger
+}
+
+// Site serves the page and the API behind it, to browsers on this machine that have shown a token. Its methods may be
+// called from any goroutine.
+type Site struct {
+	Config
+	files    map[string][]byte
+	sessions sessions
+	life     context.Context
+	end      context.CancelFunc
+	conns    atomic.Int64
+
+	mu     sync.Mutex
+	closed bool           // no socket begins
+	open   sync.WaitGroup // sockets; mu guards its Add
+}
+
+// New returns a Site. Close ends it.
+func New(c Config) (*Site, error) {
+	s := &Site{Config: c, files: map[string][]byte{}}
+	s.life, s.end = context.WithCancel(context.Background())
+	top, err := fs.Sub(pages, "page")
+	if err != nil {
+		return nil, err
+	}
+	err = fs.WalkDir(top, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		s.files["/"+name], err = fs.ReadFile(top, name)
+		return err
+	})
+	for name, b := range c.Files {
+		s.files["/"+name] = b
+	}
+	s.files["/"] = s.files["/index.html"]
+	return s, err
+}
+
+// Server returns an HTTP server of the site, for a listener on a loopback address.
+func (s *Site) Server() *http.Server {
+	return &http.Server{
+		Handler: s, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: 16 << 10,
+		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelWarn),
+		ConnState: func(c net.Conn, st http.ConnState) {
+			switch st {
+			case http.StateNew:
+				if s.conns.Add(1) > int64(s.MaxConns) {
+					c.Close()
+				}
+			case http.StateClosed:
+				s.conns.Add(-1)
+			case http.StateHijacked: // serveSocket takes it off
+			}
+		},
+	}
+}
+
+// Close ends all sockets: those that end by themselves within ctx have said so.
+func (s *Site) Close(ctx context.Context) {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		s.open.Wait()
+	}()
+	select {
+	case <-ended:
+	case <-ctx.Done():
+	}
+	s.end()
+	<-ended
+}
+
+// headers say what the page may do: nothing but what comes from here, and be shown in no frame but one of its own.
+var headers = map[string]string{
+	"Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; worker-src 'self'; frame-src 'self'; " +
+		"frame-ancestors 'self'; base-uri 'none'; form-action 'none'",
+	"Cross-Origin-Opener-Policy":   "same-origin",
+	"Cross-Origin-Resource-Policy": "same-origin",
+	"Referrer-Policy":              "no-referrer",
+	"X-Content-Type-Options":       "nosniff",
+	"X-Frame-Options":              "SAMEORIGIN",
+	"Cache-Control":                "no-store",
+}
+
+// ServeHTTP serves one request.
+func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	for name, value := range headers {
+		w.Header().Set(name, value)
+	}
+	if why := strange(r); why != "" {
+		s.Log.Warn("a request to the page is refused", "why", why, "host", r.Host, "origin", r.Header.Get("Origin"), "path", r.URL.Path)
+		refuse(w, http.StatusForbidden, why, "open the page by the address that 'guestprobe web' prints")
+		return
+	}
+	switch {
+	case r.URL.Path == "/session":
+		s.begin(w, r)
+	case r.URL.Path == "/socket":
+		s.serveSocket(w, r)
+	case strings.HasPrefix(r.URL.Path, "/v1/") || r.URL.Path == "/version":
+		s.serveAPI(w, r)
+	default:
+		s.serveFile(w, r)
+	}
+}
+
+// strange says why a request can be none of the page's, or "". The name that a browser has asked for is ours: a page
+// whose own name somebody has led to this address says another one. And whoever has sent it is this page.
+func strange(r *http.Request) string {
+	addr, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
+	if !ok {
+		return "this is no connection of a browser"
+	}
+	_, port, _ := net.SplitHostPort(addr.String())
+	if r.Host != addr.String() && r.Host != net.JoinHostPort("localhost", port) {
+		return "the page is served under its own address only"
+	}
+	if origin := r.Header.Get("Origin"); origin != "" && origin != "http://"+r.Host {
+		return "the request comes from another page"
+	}
+	switch r.Header.Get("Sec-Fetch-Site") {
+	case "", "same-origin", "none":
+		return ""
+	}
+	// Somebody who clicks a link to the page gets its files, which hold no secret.
+	if r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.URL.Path == "/" {
+		return ""
+	}
+	return "the request comes from another page"
+}
+
+// refuse answers with the envelope that errors of the API have.
+func refuse(w http.ResponseWriter, status int, message, detail string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	// Whoever does not read it is not told.
+	_ = json.NewEncoder(w).Encode(api.ErrorBody{Error: api.Error{Code: api.CodeForbidden, Errno: "EACCES", Message: message, Detail: detail}})
+}
+
+func (s *Site) serveFile(w http.ResponseWriter, r *http.Request) {
+	b, ok := s.files[r.URL.Path]
+	if !ok || r.Method != http.MethodGet && r.Method != http.MethodHead {
+		http.NotFound(w, r)
+		return
+	}
+	kind := mime.TypeByExtension(path.Ext(r.URL.Path))
+	switch path.Ext(r.URL.Path) { // whatever tables the machine has
+	case ".js":
+		kind = "text/javascript; charset=utf-8"
+	case ".css":
+		kind = "text/css; charset=utf-8"
+	case ".svg":
+		kind = "image/svg+xml"
+	case ".html", "":
+		kind = "text/html; charset=utf-8"
+	}
+	w.Header().Set("Content-Type", kind)
+	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(b))
+}
+
+// serveAPI passes a request on, once its body is there.
+func (s *Site) serveAPI(w http.ResponseWriter, r *http.Request) {
+	se := s.sessions.of(r)
+	if se == nil || !se.has(r.Header.Get("Guestprobe-Key")) {
+		refuse(w, http.StatusUnauthorized, "the page has no valid token", "'guestprobe web' prints an address with a new one")
+		return
+	}
+	rc := http.NewResponseController(w)
+	_ = rc.SetReadDeadline(time.Now().Add(bodyTime))
+	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	_ = rc.SetReadDeadline(time.Time{})
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		refuse(w, http.StatusRequestEntityTooLarge, "the body is too large", "")
+		return
+	case err != nil:
+		refuse(w, http.StatusRequestTimeout, "the body has not come", "")
+		return
+	}
+	in := r.Clone(se.as(r.Context()))
+	in.Body = io.NopCloser(bytes.NewReader(b))
+	in.ContentLength = int64(len(b))
+	in.Header.Del("Cookie")
+	in.Header.Del("Guestprobe-Key")
+	s.API.ServeHTTP(w, in)
+}
