@@ -140,7 +140,9 @@ var (
 	// a function returns to, where a vCPU was, the task.
 	who = regexp.MustCompile(`\w+\+0x[0-9a-f]+(/0x[0-9a-f]+ <-|  +0x[0-9a-f]+$)|"(retSymbol|comm)":"[^"]*"`)
 	// Rows of histograms, of which there are more or fewer.
-	rows   = regexp.MustCompile(`^(\(\.\.\.|\[-?\d+[KMGTPE]?)(, (-?\d+[KMGTPE]?|\.\.\.))?[])] +\d+ \|@* *\|$`)
+	rows = regexp.MustCompile(`^(\(\.\.\.|\[-?\d+[KMGTPE]?)(, (-?\d+[KMGTPE]?|\.\.\.))?[])] +\d+ \|@* *\|$`)
+	// What was read and not shown, which is more on a busy machine.
+	unshown = regexp.MustCompile(`; \d+ unshown by who saved it`)
 	// What a busy machine loses or misses.
 	losses = regexp.MustCompile(`^(\[LOST |[Mm]issed \d|Lost \d)`)
 	states = regexp.MustCompile(`\b(waiting|yes|host|guest|running|idle|parked)\b|\[OPTIMIZED\]`)
@@ -148,7 +150,7 @@ var (
 
 // shape is a line without what differs, and whether it is that of a hit.
 func shape(line string, vary *regexp.Regexp) (string, bool) {
-	line = strings.Replace(line, " [LATE]", "", 1)
+	line = unshown.ReplaceAllString(strings.Replace(line, " [LATE]", "", 1), "")
 	if rows.MatchString(line) {
 		return "ROW", false
 	}
