@@ -178,8 +178,9 @@ func (c *countStream) moment() error {
 
 // timedEvents are the events of return probes of a countStream.
 type timedEvents struct {
-	sub  *event.Subscription
-	seen atomic.Int64 // events of all probes
+	sub   *event.Subscription
+	seen  atomic.Int64 // events of all probes
+	taken int64        // of them: by the stream
 }
 
 // ready yields when there is something to take.
@@ -195,6 +196,7 @@ func (t *timedEvents) ready() <-chan struct{} {
 func (c *countStream) time() {
 	if c.watch != nil {
 		c.watch.seen.Store(0)
+		c.watch.taken = 0
 		return
 	}
 	if !slices.ContainsFunc(c.s.probes.those(c.only), (*attached).timed) {
@@ -220,6 +222,10 @@ func (c *countStream) take() (enough bool) {
 		if !ok {
 			return c.watch.seen.Load() > c.s.opt.timedAtMost
 		}
+		if c.watch.taken > c.s.opt.timedAtMost {
+			continue // it came before the probes knew that they are enough
+		}
+		c.watch.taken++
 		a := ev.Source.Owner.(*attached)
 		if !a.timed() || c.only != nil && !c.only[a] {
 			continue
