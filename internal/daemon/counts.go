@@ -222,10 +222,9 @@ func (c *countStream) take() (enough bool) {
 		if !ok {
 			return c.watch.seen.Load() > c.s.opt.timedAtMost
 		}
-		if c.watch.taken > c.s.opt.timedAtMost {
-			continue // it came before the probes knew that they are enough
+		if c.watch.taken++; c.watch.taken > c.s.opt.timedAtMost+1 {
+			return true // others come before the probes know that they are enough
 		}
-		c.watch.taken++
 		a := ev.Source.Owner.(*attached)
 		if !a.timed() || c.only != nil && !c.only[a] {
 			continue
