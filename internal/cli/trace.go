@@ -162,7 +162,8 @@ func (f *traceFlags) writer(r *command.Run, out io.Writer) (timeline.Writer, err
 	o := timeline.TextOptions{Clock: f.clock, Color: r.Colors(out), Totals: !f.quiet}
 	switch {
 	case r.Templated():
-		o.Hit = func(h *api.Hit) error { return r.Row(out, hitRow{*h}) }
+		rows := out
+		o.Hit = func(h *api.Hit) error { return r.Row(rows, hitRow{*h}) }
 		out = r.Stderr // for what is no hit
 	case r.Format == formatTable:
 		o.Header = r.Headings() && !f.quiet
