@@ -23,6 +23,7 @@ type debugged struct {
 	cpu     int  // the vCPU that the debugger was told of last
 	breaks  []*breaking
 	hits    chan gdbHit
+	untold  []gdbHit          // of them: those that were read
 	next    gdb.Stop          // what Wait returns at once, if it is not zero
 	shown   map[int]guest.GVA // where a vCPU is shown to be, by its number: see breaking
 	boot    int64             // of shown

@@ -131,16 +131,43 @@ func (d *debugged) step(cpu int) error {
 // pending looks for a hit that the debugger was not told of: of a breakpoint that is still wanted, and
 // whose vCPU still stands.
 func (d *debugged) pending() bool {
+	d.readHits()
+	for len(d.untold) > 0 {
+		h := d.untold[0]
+		d.untold = slices.Delete(d.untold, 0, 1)
+		if d.tell(h) {
+			return true
+		}
+	}
+	return false
+}
+
+// readHits reads what there is.
+func (d *debugged) readHits() {
 	for {
 		select {
 		case h := <-d.hits:
-			if d.tell(h) {
-				return true
-			}
+			d.untold = append(d.untold, h)
 		default:
-			return false
+			return
 		}
 	}
+}
+
+// Also implements gdb.Target.
+func (d *debugged) Also(cpu int) (gdb.Stop, bool) {
+	d.readHits()
+	i := slices.IndexFunc(d.untold, func(h gdbHit) bool { return h.cpu == cpu })
+	if i < 0 {
+		return gdb.Stop{}, false
+	}
+	h, next := d.untold[i], d.next
+	d.untold = slices.Delete(d.untold, i, i+1)
+	defer func() { d.next = next }()
+	if !d.tell(h) {
+		return gdb.Stop{}, false
+	}
+	return d.next, true
 }
 
 // tell makes a hit what Wait returns.

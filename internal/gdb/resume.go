@@ -88,6 +88,7 @@ func (s *session) proceed(ctx context.Context, p plan) (string, error) {
 		return "", err
 	}
 	s.last, s.cpu = stop, stop.CPU
+	clear(s.also)
 	return s.stopReply(stop)
 }
 
@@ -188,6 +189,8 @@ func (s *session) stopReply(stop Stop) (string, error) {
 		return fmt.Sprintf("X%02x", sigTERM), nil
 	case Stopped:
 		signal = sigINT
+	case alongside:
+		signal = 0
 	case Crashed:
 		signal = sigSEGV
 	case Breaking:

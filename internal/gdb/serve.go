@@ -34,6 +34,7 @@ type session struct {
 	where Registers // those at hand; not kept from one packet to the next
 	run   int       // of c and s; -1: all
 	last  Stop
+	also  map[int]Stop // of other vCPUs, since the last
 	files map[int][]byte
 
 	detached bool   // Detach was called
@@ -55,7 +56,7 @@ func Serve(ctx context.Context, conn net.Conn, t Target, log *slog.Logger) error
 	if err := t.Attach(); err != nil {
 		return fmt.Errorf("stop the guest for a debugger: %w", err)
 	}
-	s := &session{t: t, conn: conn, log: log, in: bufio.NewReader(conn), out: bufio.NewWriter(conn), run: all, known: nobody, files: map[int][]byte{}}
+	s := &session{t: t, conn: conn, log: log, in: bufio.NewReader(conn), out: bufio.NewWriter(conn), run: all, known: nobody, files: map[int][]byte{}, also: map[int]Stop{}}
 	var first Registers
 	err := t.Registers(0, &first, true)
 	if err == nil {

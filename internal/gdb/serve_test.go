@@ -184,6 +184,36 @@ func TestInterrupt(t *testing.T) {
 	}
 }
 
+// TestThreadStops: each vCPU says what it stands still for, the same until the guest goes on.
+func TestThreadStops(t *testing.T) {
+	f := newFake()
+	d := connect(t, f)
+	d.ask("qSupported:swbreak+")
+	rest := func(cpu int) string {
+		return strings.SplitAfterN(d.ask(fmt.Sprintf("qThreadStopInfo%x", cpu+1)), "06:", 2)[0]
+	}
+	f.next = &Stop{Why: Breaking, CPU: 1}
+	if got := d.ask("c"); !strings.HasPrefix(got, "T05thread:2;core:1;swbreak:;") {
+		t.Errorf("the stop: %q", got)
+	}
+	f.also = map[int]Stop{0: {Why: Breaking, CPU: 0, Kind: Hardware}}
+	for range 2 {
+		if got := rest(0); got != "T05thread:1;core:0;hwbreak:;06:" {
+			t.Errorf("another one: %q", got)
+		}
+		if got := rest(1); got != "T05thread:2;core:1;swbreak:;06:" {
+			t.Errorf("the one that was told: %q", got)
+		}
+	}
+	f.next = &Stop{Why: Breaking, CPU: 1}
+	d.ask("c")
+	if got := rest(0); got != "T00thread:1;core:0;06:" {
+		t.Errorf("behind that: %q", got)
+	}
+	d.is("qThreadStopInfo3", "E0e")
+	d.is("qThreadStopInfo", "E01")
+}
+
 // TestMonitorEnds: what waits behind "monitor" ends with an interrupt, and with the connection.
 func TestMonitorEnds(t *testing.T) {
 	d := connect(t, newFake())

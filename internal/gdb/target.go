@@ -40,6 +40,10 @@ type Target interface {
 	// that is not 0, which is StillRunning.
 	Wait(ctx context.Context, d time.Duration) (Stop, error)
 
+	// Also returns why another vCPU stands still since the last return of Wait, where that is a hit of its own that
+	// nobody was told of, and tells it once: Wait does not return it any more.
+	Also(cpu int) (Stop, bool)
+
 	// Monitor does what a line behind the debugger's "monitor" says, and writes what it has
 	// to say to w. It is to end with ctx: the debugger is gone, or wants no more of it.
 	Monitor(ctx context.Context, line string, w io.Writer) error
@@ -105,6 +109,8 @@ const (
 	Exited                  // it has ended, with Code
 	Terminated              // it is not there any more
 	StillRunning            // it has not stopped yet
+
+	alongside // a vCPU that only stands still with the others
 )
 
 // Stop is why and where a guest has stopped.

@@ -24,6 +24,7 @@ type fakeTarget struct {
 	attached bool
 	paused   bool  // by Detach
 	next     *Stop // what Wait returns at once
+	also     map[int]Stop
 	said     []string
 	asked    int // how often for all registers
 }
@@ -132,6 +133,12 @@ func (f *fakeTarget) Wait(ctx context.Context, d time.Duration) (Stop, error) {
 	}
 	<-ctx.Done()
 	return Stop{CPU: 0}, nil
+}
+
+func (f *fakeTarget) Also(cpu int) (Stop, bool) {
+	stop, ok := f.also[cpu]
+	delete(f.also, cpu)
+	return stop, ok
 }
 
 func (f *fakeTarget) Monitor(ctx context.Context, line string, w io.Writer) error {

@@ -63,6 +63,31 @@ func (s *session) threadList(context.Context, []byte) (string, error) {
 	return "m" + strings.Join(ids, ","), nil
 }
 
+// threadStop says why a vCPU stands still: the one whose stop was told, or another one that has come to a breakpoint of
+// its own meanwhile. LLDB asks for it; GDB is told of the other ones when it lets the guest go on.
+func (s *session) threadStop(_ context.Context, b []byte) (string, error) {
+	cpu, err := s.threadID(b, s.cpu)
+	if err != nil {
+		return "", err
+	}
+	if cpu == all {
+		return "", errBad
+	}
+	if cpu == s.last.CPU {
+		return s.stopReply(s.last)
+	}
+	stop, told := s.also[cpu]
+	if !told {
+		if stop, told = s.t.Also(cpu); told {
+			s.also[cpu] = stop
+		}
+	}
+	if told {
+		return s.stopReply(stop)
+	}
+	return s.stopReply(Stop{Why: alongside, CPU: cpu})
+}
+
 func (s *session) threadInfo(_ context.Context, b []byte) (string, error) {
 	id, err := s.threadID(b, s.cpu)
 	if err == nil && id == all {
