@@ -65,7 +65,8 @@ func TestOnExit(t *testing.T) {
 	if err := m.Resume(); err != nil {
 		t.Fatal(err)
 	}
-	for range 10 {
+	// A slow host comes to the guest late.
+	for n, ctx := 0, patience.Of(t); n < 10 || len(m.Stats().VCPUs[0].Exits) == 0 && ctx.Err() == nil; n++ {
 		breathe()
 		if err := m.Stop(nothing); err != nil {
 			t.Fatal(err)

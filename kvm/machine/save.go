@@ -7,12 +7,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/kvm"
 	"github.com/guestprobe/guestprobe/kvm/snapshot"
 	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // Errors of snapshots.
@@ -165,7 +167,7 @@ func (m *Machine) save(regs []probe.Regs, ended bool) (*snapshot.Snapshot, error
 		case ended:
 		case v.call != nil:
 			return nil, fmt.Errorf("vcpu %d: %w", i, ErrCallBusy)
-		case v.midHit:
+		case v.midHit, v.trapping():
 			return nil, fmt.Errorf("vcpu %d: %w", i, probe.ErrInside)
 		}
 		c, err := v.save(&regs[i], msrs)
@@ -181,6 +183,24 @@ func (m *Machine) save(regs []probe.Regs, ended bool) (*snapshot.Snapshot, error
 	defer release()
 	s.Memory = m.saveMemory()
 	return s, nil
+}
+
+// trapping reports whether a vCPU is on its way to the host, in a handler of the guest's that begins with handing a trap over: the
+// frame on its stack says where our int3 stands, or our code, which the guest does not have without us.
+func (v *vcpu) trapping() bool {
+	code := make([]byte, insn.MaxLen)
+	for v.m.space(v.state().Root).Read(guest.GVA(v.regs.RIP), code) != nil { // what follows it may be unmapped
+		if code = code[:len(code)-1]; len(code) < 2 {
+			return false
+		}
+	}
+	// Linux's begin with ENDBR64 and CLAC, which it patches: see plantStubs.
+	for _, first := range [][]byte{{0xf3, 0x0f, 0x1e, 0xfa}, {0x0f, 0x01, 0xca}, {0x0f, 0x1f, 0x00}} {
+		code = bytes.TrimPrefix(code, first)
+	}
+	return slices.ContainsFunc([]uint8{guest.PortBreakpoint, guest.PortDebug, guest.PortFault}, func(port uint8) bool {
+		return bytes.HasPrefix(code, guest.TrapStub(port)[:2])
+	})
 }
 
 // save returns the state of the vCPU, which rests, with these general registers.
