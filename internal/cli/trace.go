@@ -182,17 +182,37 @@ func traceWriter(format string, out io.Writer, o timeline.TextOptions, templated
 	return timeline.New(format, out)
 }
 
+// lateFile is the file of a trace. What its writer ends a trace with that has never begun is not for it.
+type lateFile struct {
+	f     *files.Output
+	begun bool
+}
+
+func (l *lateFile) begin() error {
+	l.begun = true
+	return l.f.Begin()
+}
+
+// Write implements io.Writer.
+func (l *lateFile) Write(b []byte) (int, error) {
+	if !l.begun {
+		return len(b), nil
+	}
+	return l.f.Write(b)
+}
+
 // trace shows hits until there is a reason to stop.
 func trace(ctx context.Context, run *command.Run, c *client.Client, flags *traceFlags) (err error) {
 	defs := run.Args
-	out := run.Stdout
+	out, begin := run.Stdout, func() error { return nil }
 	if flags.output != "" {
-		f, err := files.Create(ctx, flags.output)
+		f, err := files.Later(ctx, flags.output)
 		if err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, f.Close()) }()
-		out = f
+		late := &lateFile{f: f}
+		out, begin = late, late.begin
 	}
 	if flags.timeout > 0 {
 		var cancel context.CancelFunc
@@ -211,7 +231,7 @@ func trace(ctx context.Context, run *command.Run, c *client.Client, flags *trace
 		return err
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
-	t := &tracer{Run: run, w: w, count: flags.count, left: flags.count, post: map[uint64]bool{}}
+	t := &tracer{Run: run, w: w, begin: begin, count: flags.count, left: flags.count, post: map[uint64]bool{}}
 	if len(flags.maps) > 0 {
 		if t.maps, err = sampleMaps(ctx, c, flags.maps, flags.every); err != nil {
 			return err
@@ -229,6 +249,7 @@ func trace(ctx context.Context, run *command.Run, c *client.Client, flags *trace
 type tracer struct {
 	*command.Run
 	w     timeline.Writer
+	begin func() error    // before the first record is written
 	maps  *mapSampler     // nil: none is looked at
 	count uint64          // hits to show; 0: all
 	left  uint64          // of these
@@ -352,6 +373,9 @@ func data[T any](r api.Record) (v T, err error) {
 }
 
 func (t *tracer) start(r api.Record, s api.Start) error {
+	if err := t.begin(); err != nil {
+		return err
+	}
 	for _, p := range s.Probes {
 		t.post[p.ID] = p.Post
 	}
