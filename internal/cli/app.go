@@ -49,7 +49,7 @@ Data goes to standard output, remarks to standard error.
 		},
 		Global: func(f *pflag.FlagSet) {
 			f.StringVarP(&a.socket, "socket", "s", "", "`path` of the daemon's socket (default: $"+api.SocketEnv+", else the user's, else the system's)")
-			f.StringVar(&a.core, "core", "", "look at the guest of this `file` of 'guestprobe guest save', without a daemon: regs, mem, bt, pt, disas, tasks, symbols, vars, guest status")
+			f.StringVar(&a.core, "core", "", "look at the guest of this `file` of 'guestprobe guest save', with --elf or without, without a daemon: regs, mem, bt, pt, disas, tasks, symbols, vars, guest status")
 			f.StringVar(&a.coreImage, "core-image", "", "`file` of that guest's image, where it is not where it was")
 		},
 		HelpExamples: "  guestprobe help attach\n  guestprobe help guest reset",

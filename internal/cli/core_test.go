@@ -6,13 +6,13 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// cmdOffline checks that a command shows the same of the daemon's guest and of its snapshot in a file, which it opens without
+// cmdOffline checks that a command shows the same of the daemon's guest and of its snapshot or ELF core in files, which it opens without
 // a daemon, byte for byte, as text and as JSON. With a ! it does so for a command that fails:
 //
-//	offline a.gps bt --all
+//	offline a.gps,a.core bt --all
 func cmdOffline(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) < 2 {
-		ts.Fatalf("usage: offline file command [arg...]")
+		ts.Fatalf("usage: offline file[,file...] command [arg...]")
 	}
 	says := func(args []string) string {
 		err := ts.Exec("guestprobe", args...)
@@ -26,10 +26,11 @@ func cmdOffline(ts *testscript.TestScript, neg bool, args []string) {
 		command := append(args[1:len(args):len(args)], "--format", format)
 		live := says(command)
 		ts.Setenv("GUESTPROBE_SOCKET", ts.MkAbs("none"))
-		saved := says(append([]string{"--core", args[0]}, command...))
-		ts.Setenv("GUESTPROBE_SOCKET", socket)
-		if live != saved {
-			ts.Fatalf("%s: the guest:\n%s\nits file:\n%s", strings.Join(command, " "), live, saved)
+		for _, file := range strings.Split(args[0], ",") {
+			if saved := says(append([]string{"--core", file}, command...)); live != saved {
+				ts.Fatalf("%s: the guest:\n%s\n%s:\n%s", strings.Join(command, " "), live, file, saved)
+			}
 		}
+		ts.Setenv("GUESTPROBE_SOCKET", socket)
 	}
 }

@@ -24,12 +24,12 @@ type Core struct {
 	served   chan struct{}
 }
 
-// OpenCore opens the snapshot at path. Its guest's image is read from where it was, or from the file that image names. Errors
+// OpenCore opens the snapshot or ELF core at path. Its guest's image is read from where it was, or from the file that image names. Errors
 // are about the two files.
 func OpenCore(path, image string) (*Core, error) {
 	o := defaultOptions()
 	o.restore, o.given = path, func(string) bool { return false }
-	snap, err := readSnapshot("--core", &o)
+	snap, err := readSnapshot(coreFlag, &o)
 	if err != nil {
 		return nil, err
 	}

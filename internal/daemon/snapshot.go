@@ -147,7 +147,11 @@ func (s *server) resetTo(id string) (func(context.Context) error, error) {
 	return func(ctx context.Context) error { return g.ResetTo(ctx, snap) }, nil
 }
 
-// readSnapshot reads the file that a flag has named, and makes options what it says where they say nothing.
+// coreFlag names a guest that is only looked at.
+const coreFlag = "--core"
+
+// readSnapshot reads the file that a flag has named, and makes options what it says where they say nothing. One that is only looked
+// at may be an ELF core.
 func readSnapshot(flag string, o *options) (*snapshot.Snapshot, error) {
 	f, _, err := files.Open(o.restore)
 	if err != nil {
@@ -155,6 +159,9 @@ func readSnapshot(flag string, o *options) (*snapshot.Snapshot, error) {
 	}
 	defer f.Close()
 	snap, err := snapshot.Read(f, guest.MaxRAM+guest.LoaderSize)
+	if flag == coreFlag && errors.Is(err, snapshot.ErrCore) {
+		snap, err = snapshot.ReadELF(f, guest.MaxRAM+guest.LoaderSize)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w", flag, o.restore, err)
 	}

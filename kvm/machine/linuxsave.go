@@ -37,7 +37,7 @@ func (g *linuxGuest) save(m *Machine, s *snapshot.Snapshot) (release func(), err
 			err = fmt.Errorf("%w: %w", ErrNoSnapshot, err)
 		}
 	}()
-	l := &snapshot.Linux{Slide: g.boot.Slide, Past: g.settled}
+	l := &snapshot.Linux{Slide: g.boot.Slide, Past: g.settled, Root: m.booted.Load().space.Root()}
 	l.CoreInfo = g.coreInfo(m)
 	l.Image, l.PMD, l.PUD, l.Tables, l.Used = g.engine.saved()
 	for _, d := range g.cfg.Disks {

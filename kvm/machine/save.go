@@ -246,19 +246,7 @@ func (m *Machine) saveMemory() (runs []snapshot.Run) {
 		}
 		base := m.regions[i]
 		kvm.TouchedMemory(base, func(b []byte) {
-			at := r.Base + guest.GPA(cap(base)-cap(b))
-			for len(b) > 0 {
-				n := 0 // bytes of pages that are not zero
-				for n < min(len(b), snapshot.RunSize) && !bytes.Equal(b[n:n+guest.PageSize], zeroPage[:]) {
-					n += guest.PageSize
-				}
-				if n > 0 {
-					runs = append(runs, snapshot.Run{At: at, Bytes: bytes.Clone(b[:n])})
-				} else {
-					n = guest.PageSize
-				}
-				b, at = b[n:], at+guest.GPA(n)
-			}
+			runs = snapshot.AppendRuns(runs, r.Base+guest.GPA(cap(base)-cap(b)), b)
 		})
 	}
 	m.payload().hide(runs)

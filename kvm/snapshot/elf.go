@@ -24,12 +24,15 @@ type segment struct {
 	flag elf.ProgFlag
 }
 
-// WriteELF writes an ELF core to w: each vCPU is a thread, and memory stands where the page tables of vCPU 0 map it. Those
-// pages of w that are zeros are not written. Errors are those of w; partial says that the tables map more than
-// a file can say.
+// WriteELF writes an ELF core to w: each vCPU is a thread, and memory stands where the page tables of vCPU 0 map it, that of a
+// Linux kernel where its own do. Those pages of w that are zeros are not written. The first note has what ReadELF
+// wants beside memory. Errors are those of w; partial says that the tables map more than a file can say.
 func (s *Snapshot) WriteELF(w io.WriterAt) (partial bool, err error) {
 	segments, partial := s.mapped()
 	var notes bytes.Buffer
+	if err := s.ownNote(&notes); err != nil {
+		return partial, err
+	}
 	for i := range s.CPUs {
 		note(&notes, "CORE", elf.NT_PRSTATUS, s.CPUs[i].status(i))
 		if x := s.CPUs[i].XSave; len(x) >= fxsaveSize {
@@ -49,6 +52,7 @@ func (s *Snapshot) WriteELF(w io.WriterAt) (partial bool, err error) {
 	at := h.Phoff + uint64(h.Phnum)*uint64(h.Phentsize)
 	progs := []elf.Prog64{{Type: uint32(elf.PT_NOTE), Off: at, Filesz: uint64(notes.Len()), Align: 4}}
 	data := (at + uint64(notes.Len()) + guest.PageSize - 1) &^ (guest.PageSize - 1)
+	binary.LittleEndian.PutUint64(notes.Bytes()[ownHeader:], data)
 	// place returns where in the file the memory at pa is: one range behind the other.
 	place := func(pa guest.GPA) uint64 {
 		at := data
@@ -137,13 +141,22 @@ type walker struct {
 func (s *Snapshot) mapped() ([]segment, bool) {
 	const pg, la57 = 1 << 31, 1 << 12
 	w := walker{s: s}
-	switch c := &s.CPUs[0].Sregs; {
-	case c.CR0&pg == 0:
+	c := &s.CPUs[0].Sregs
+	level := 4
+	if c.CR4&la57 != 0 {
+		level = 5
+	}
+	lower := guest.GPA(c.CR3 & pteAddr)
+	upper := lower
+	// With page-table isolation a process has next to nothing of the kernel in its tables (arch/x86/mm/pti.c).
+	if l := s.Config.Linux; l != nil && l.Past && l.Root != 0 {
+		upper = l.Root
+	}
+	if c.CR0&pg == 0 {
 		w.leaf(0, 0, s.Config.Memory, elf.PF_R|elf.PF_W|elf.PF_X)
-	case c.CR4&la57 != 0:
-		w.table(guest.GPA(c.CR3&pteAddr), 5, 0, elf.PF_W|elf.PF_X)
-	default:
-		w.table(guest.GPA(c.CR3&pteAddr), 4, 0, elf.PF_W|elf.PF_X)
+	} else {
+		w.table(lower, level, 0, elf.PF_W|elf.PF_X, 0, entries/2)
+		w.table(upper, level, 0, elf.PF_W|elf.PF_X, entries/2, entries)
 	}
 	return w.segments, w.partial
 }
@@ -155,16 +168,17 @@ const (
 	ptePS      = 1 << 7
 	pteNX      = 1 << 63
 	pteAddr    = 0x000f_ffff_ffff_f000
+	entries    = 512
 )
 
-// table collects what is below a table, whose entries can have the flags of may.
-func (w *walker) table(at guest.GPA, level int, va uint64, may elf.ProgFlag) {
+// table collects what is below the entries from first to end of a table, which can have the flags of may.
+func (w *walker) table(at guest.GPA, level int, va uint64, may elf.ProgFlag, first, end int) {
 	page := w.s.page(at)
 	if w.tables++; w.tables > maxTables {
 		w.partial = true
 		return
 	}
-	for i := 0; i+8 <= len(page) && !w.partial; i += 8 {
+	for i := 8 * first; i < 8*end && i+8 <= len(page) && !w.partial; i += 8 {
 		e := binary.LittleEndian.Uint64(page[i:])
 		if e&ptePresent == 0 {
 			continue
@@ -186,7 +200,7 @@ func (w *walker) table(at guest.GPA, level int, va uint64, may elf.ProgFlag) {
 			}
 			w.leaf(guest.GVA(int64(next<<(64-top))>>(64-top)), guest.GPA(e&pteAddr&^(size-1)), size, flags|elf.PF_R)
 		default:
-			w.table(guest.GPA(e&pteAddr), level-1, next, flags)
+			w.table(guest.GPA(e&pteAddr), level-1, next, flags, 0, entries)
 		}
 	}
 }

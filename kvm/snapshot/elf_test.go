@@ -119,3 +119,29 @@ func TestWriteELFOfALoop(t *testing.T) {
 		t.Errorf("partial %v, %+v", partial, f.Progs)
 	}
 }
+
+// TestWriteELFOfAKernel: a Linux kernel's memory is where its own page tables have it, not those of a process, once they are in use.
+func TestWriteELFOfAKernel(t *testing.T) {
+	entries := map[uint64]uint64{
+		0x1000: 0x2003, 0x2000: 0x3003, 0x3000: 0x4003, 0x4000: 0x8003, // the process's, without the kernel
+		0x5000 + 256*8: 0x6003, 0x6000: 0x7003, 0x7000: 0x9083, 0x5000: 0x2003, // the kernel's
+	}
+	const direct = 0xffff_8000_0000_0000
+	for _, past := range []bool{false, true} {
+		s := paged(entries)
+		s.Config.Linux.Past, s.Config.Linux.Root = past, 0x5000
+		var want, got []uint64
+		if want = []uint64{0}; past {
+			want = append(want, direct)
+		}
+		f, _ := core(t, s)
+		for _, p := range f.Progs {
+			if p.Type == elf.PT_LOAD {
+				got = append(got, p.Vaddr)
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("past its boot %v (-want +got):\n%s", past, diff)
+		}
+	}
+}

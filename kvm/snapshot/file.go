@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"bytes"
+	"debug/elf"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -44,6 +45,9 @@ const (
 var (
 	// ErrNone: the file has something else.
 	ErrNone = errors.New("it is no snapshot of a guest")
+
+	// ErrCore: the file is an ELF file, of which no guest can go on; ReadELF reads it. It wraps ErrNone.
+	ErrCore = fmt.Errorf("%w to go on from: an ELF file can only be looked at (--core), if it is a core of 'guestprobe guest save --elf'", ErrNone)
 
 	// ErrVersion: the file is one of another version of guestprobe.
 	ErrVersion = fmt.Errorf("it has another format than this guestprobe, which reads version %d", version)
@@ -286,6 +290,8 @@ func (r *reader) header() (kind int, size uint64, err error) {
 func (r *reader) config(c *Config) error {
 	b, err := r.bytes(uint64(len(magic)), len(magic))
 	switch {
+	case err == nil && string(b[:len(elf.ELFMAG)]) == elf.ELFMAG:
+		return ErrCore
 	case errors.Is(err, ErrTruncated), err == nil && string(b) != magic:
 		return ErrNone
 	case err != nil:

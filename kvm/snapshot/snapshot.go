@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"bytes"
 	"encoding/json"
 	"sort"
 	"time"
@@ -75,6 +76,7 @@ type Linux struct {
 	Image    uint64          `json:"image"`         // bytes of what the kernel's own mapping has of its image
 	PMD      guest.GPA       `json:"pmd,omitempty"` // the kernel's tables, in which an engine's memory is mapped; 0: none is
 	PUD      guest.GPA       `json:"pud,omitempty"`
+	Root     guest.GPA       `json:"root,omitempty"`   // of the kernel's own page tables; 0: they are not known
 	Tables   guest.GPA       `json:"engineTables"`     // where the engine's are
 	Used     uint64          `json:"engineTablesUsed"` // bytes of them
 	Past     bool            `json:"past"`             // the kernel was past its boot, as far as the engine is concerned
@@ -128,6 +130,25 @@ func Find(runs []Run, pa guest.GPA) []byte {
 
 // RunSize bounds a run.
 const RunSize = 1 << 20
+
+// AppendRuns adds the pages of b, which is memory from at on, to runs that are before it, but for those that are zeros. It copies them.
+func AppendRuns(runs []Run, at guest.GPA, b []byte) []Run {
+	for len(b) > 0 {
+		n := 0 // bytes of pages that are not zero
+		for n < min(len(b), RunSize) && !bytes.Equal(b[n:n+guest.PageSize], zeroPage[:]) {
+			n += guest.PageSize
+		}
+		if n > 0 {
+			runs = append(runs, Run{At: at, Bytes: bytes.Clone(b[:n])})
+		} else {
+			n = guest.PageSize
+		}
+		b, at = b[n:], at+guest.GPA(n)
+	}
+	return runs
+}
+
+var zeroPage [guest.PageSize]byte
 
 // Len returns how many bytes of memory the snapshot has.
 func (s *Snapshot) Len() (n int) {
