@@ -129,6 +129,9 @@ type Skipped struct {
 // other kinds Probe.User tells which code they are on.
 const Kinds = "krjuw"
 
+// OriginStart is of what the daemon has attached when it started, by its flags or its configuration.
+const OriginStart = "start"
+
 // Probe describes one attached probe.
 type Probe struct {
 	ID     uint64 `json:"id"`   // never used again by this daemon
@@ -150,6 +153,8 @@ type Probe struct {
 	Regs    bool `json:"regs"`
 	Stack   bool `json:"stack"`
 	Stay    bool `json:"stay"`
+
+	Origin string `json:"origin,omitempty"` // OriginStart; "": a client has attached it
 
 	Stop string `json:"stop,omitempty"` // what its hits stop: vcpu or all
 

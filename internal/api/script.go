@@ -41,10 +41,11 @@ type ScriptInfo struct {
 	Args     []string  `json:"args,omitempty"`
 	Format   string    `json:"format"`
 	Since    time.Time `json:"since"`
-	Attached int       `json:"attached"` // how many probes it has, with BEGIN, END and intervals
-	Hits     uint64    `json:"hits"`     // of those of them that are in the guest
-	Written  uint64    `json:"written"`  // records of printf, print and so on
-	Lost     uint64    `json:"lost"`     // of those
+	Origin   string    `json:"origin,omitempty"` // as Probe.Origin
+	Attached int       `json:"attached"`         // how many probes it has, with BEGIN, END and intervals
+	Hits     uint64    `json:"hits"`             // of those of them that are in the guest
+	Written  uint64    `json:"written"`          // records of printf, print and so on
+	Lost     uint64    `json:"lost"`             // of those
 
 	Ended string `json:"ended,omitempty"` // why, as End.Reason; "": it runs
 	Code  *int64 `json:"code,omitempty"`  // as End.Code

@@ -87,6 +87,7 @@ var only = []struct {
 	{"github.com/klauspost/compress", []string{"guest/linux", "internal/elffile", "internal/kerneltest"}, "kernels and sections of files are packed with zstd; nothing of ours is"},
 	{"github.com/ulikunitz/xz", []string{"guest/linux", "internal/kerneltest"}, "kernels are packed with xz; nothing of ours is"},
 	{"github.com/spf13/cobra", []string{"internal/command"}, "every command line is declared and run in one way"},
+	{"github.com/pelletier/go-toml", []string{"internal/command"}, "a file of configuration is flags; nothing else is TOML"},
 	{"github.com/google/pprof", []string{"internal/cli", "internal/profile"}, "it is the form of profiles; stacks are api's until then"},
 	{"charm.land/bubbletea", []string{"internal/cli"}, "it has the terminal; what is shown knows of none"},
 	{"github.com/prometheus", []string{"internal/metrics"}, "it writes what Prometheus reads; what counts knows nothing of it"},

@@ -36,7 +36,8 @@ The kinds are
 r, j and w stand for both sorts of code; the flag [USER] tells them apart. Other
 flags are [GONE], [DISABLED] and [OPTIMIZED], as in the kernel, [PENDING] where the
 module is not loaded yet, [CHANGED] where the guest has changed the instruction,
-[SPACE CR3], [POST], [MIRROR FUNCTION] and [OVERRIDE N, M times].
+[SPACE CR3], [POST], [MIRROR FUNCTION], [OVERRIDE N, M times], and [START] of what the
+daemon has attached itself, by --probe, --script or its --config.
 --format kernel prints the kernel's own format, --format defs the definitions in a
 form that attach and apply take; --quiet prints names only. What a definition cannot say is in comments: above one
 that was attached with --filter, --mirror, --override, --post, --regs, --space or

@@ -203,6 +203,9 @@ func flags(p api.Probe) string {
 	if p.Override != nil {
 		f = append(f, overrideFlag(p.Override))
 	}
+	if p.Origin == api.OriginStart {
+		f = append(f, "[START]")
+	}
 	if len(f) == 0 {
 		return "-"
 	}

@@ -56,6 +56,8 @@ list with the reason until 'guestprobe stop NAME' prints its end.`,
 // scriptState says whether a script runs, or why it has ended.
 func scriptState(s api.ScriptInfo) string {
 	switch {
+	case s.Ended == "" && s.Origin == api.OriginStart:
+		return "running since start"
 	case s.Ended == "":
 		return "running"
 	case s.Ended == api.EndExit && s.Code != nil:

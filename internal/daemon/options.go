@@ -39,6 +39,7 @@ type options struct {
 	saveOnCrash string // likewise
 	given       func(flag string) bool
 	probes      []string
+	scripts     []string // files
 	tick        time.Duration
 	kvm         string // device
 
@@ -55,6 +56,11 @@ type options struct {
 	maxBodies uint64
 	bodyTime  time.Duration
 	stallTime time.Duration
+
+	config      string            // file of flags, or ""
+	configured  map[string]string // where in it each flag is
+	checkConfig bool
+	set         *pflag.FlagSet // of all flags
 
 	logLevel  slog.Level
 	logFormat string
@@ -90,7 +96,9 @@ func (o *options) imageName() string {
 // flags declares the daemon's flags.
 func (o *options) flags(f *pflag.FlagSet) {
 	f.SortFlags = false
-	o.given = f.Changed
+	o.given, o.set = f.Changed, f
+	f.StringVar(&o.config, "config", o.config, "take what no flag says from this `file` (docs/service.md)")
+	f.BoolVar(&o.checkConfig, "check-config", o.checkConfig, "check flags and --config and what files they name, and do nothing else")
 	f.StringVar(&o.guest, "guest", o.guest, "boot this static x86-64 ELF `file` (default: the built-in guest)")
 	f.StringVar(&o.kernel, "kernel", o.kernel, "boot this Linux kernel, a bzImage or vmlinux `file`, instead")
 	f.StringVar(&o.initrd, "initrd", o.initrd, "initial RAM disk `file` of the kernel")
@@ -111,6 +119,7 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.restore, "restore", o.restore, "have the guest go on where it was when 'guestprobe guest save' wrote this `file`, with what was attached; a guest of --guest is loaded from where it was unless that is given")
 	f.StringVar(&o.saveOnCrash, "save-on-crash", o.saveOnCrash, "when the guest crashes, or its kernel panics, write it to this `file`, for 'guestprobe --core'; a file that is there is replaced")
 	f.StringArrayVar(&o.probes, "probe", o.probes, "attach the probe of this `DEFINITION` before the guest's first instruction; may be repeated")
+	f.StringArrayVar(&o.scripts, "script", o.scripts, "run the script in this `file` from the guest's first instruction on, as 'guestprobe run --detach' does, by the file's name without .bt; may be repeated")
 	f.DurationVar(&o.tick, "tick", o.tick, "period of the guest's timer interrupt, 0 for none")
 	f.StringVar(&o.kvm, "kvm", o.kvm, "KVM `device` (default /dev/kvm)")
 	f.StringVarP(&o.socket, "socket", "s", o.socket, "listen on this `path` (default: $"+api.SocketEnv+"; root "+api.SystemSocket+"; others $XDG_RUNTIME_DIR/guestprobed/guestprobed.sock)")
@@ -127,6 +136,8 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.Var((*levelValue)(&o.logLevel), "log-level", "debug, info, warn or error")
 	f.StringVar(&o.logFormat, "log-format", o.logFormat, "`format` of the log, text or json")
 	f.StringVar(&o.logFile, "log-file", o.logFile, "append the log to this `file` instead of standard error")
+	command.MarkSeveral(f, "disk")
+	command.MarkSeveral(f, "allow-uid")
 }
 
 // check refuses what no flag's own parser could, and fills in what depends on others.

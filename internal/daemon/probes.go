@@ -280,7 +280,7 @@ func (st *store) wire(a *attached) api.Probe {
 		ID: a.id, Name: a.kprobe.Name, Def: a.def.String(), Kind: string(rune(info.Type)),
 		Symbol: info.Symbol, Offset: info.Offset, Addr: api.Hex(info.Addr), User: info.User, Space: api.Hex(info.Space),
 		Enabled: !info.Disabled, Armed: info.Armed, Gone: info.Gone, Pending: info.Pending, Changed: info.Changed,
-		Post: a.spec.Post, Regs: a.spec.Regs, Stack: a.spec.Stack, Stay: a.stay, Stop: a.spec.Stop,
+		Post: a.spec.Post, Regs: a.spec.Regs, Stack: a.spec.Stack, Stay: a.stay, Stop: a.spec.Stop, Origin: a.origin,
 		MaxActive: info.MaxActive, HighWater: info.HighWater,
 		Plan: info.Plan, Insn: hex.EncodeToString(info.Insn), Stats: st.stats(a),
 	}

@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
-	"slices"
 	"syscall"
 	"time"
 
@@ -66,16 +65,19 @@ SIGTERM, SIGINT and SIGHUP take every probe out, restore the guest's text, end
 all streams and stop the guest, in a few seconds whatever clients do; the exit
 status is then 0.
 
-Exit status: 0 stopped by a signal; 1 failed; 2 bad flags, or a --probe that
-cannot be attached; 5 no permission for /dev/kvm or the socket.`,
+Exit status: 0 stopped by a signal; 1 failed; 2 bad flags or
+--config, or a --probe or --script that is not right; 5 no permission for /dev/kvm or the socket.`,
 			Example: `  guestprobed --vcpus 2 --socket /tmp/gp.sock
   guestprobed --kernel /boot/vmlinuz --initrd /boot/initrd.img --append console=ttyS0
   guestprobed --guest kernel.elf --memory 128M --paused --probe 'p:init start_kernel'`,
 			Plain: true,
 			Flags: o.flags,
 			Run: func(ctx context.Context, r *command.Run) error {
-				if err := o.check(); err != nil {
+				if err := o.configure(); err != nil {
 					return err
+				}
+				if o.checkConfig {
+					return o.checkFiles(r)
 				}
 				if os.Getenv("GOGC") == "" {
 					debug.SetGCPercent(gcPercent)
@@ -159,6 +161,10 @@ func serve(ctx context.Context, env command.Env, o options, newGuest guestMaker,
 	if err := s.attachFlags(); err != nil {
 		return err
 	}
+	if err := s.startScripts(); err != nil {
+		return err
+	}
+	s.markOrigin(api.OriginStart)
 	if !o.paused { // nobody is served yet
 		if err := s.resume(); err != nil {
 			return fmt.Errorf("start guest: %w", err)
@@ -171,27 +177,6 @@ func serve(ctx context.Context, env command.Env, o options, newGuest guestMaker,
 		}
 		ready.Close()
 	})
-}
-
-// attachFlags attaches the probes of --probe.
-func (s *server) attachFlags() error {
-	if len(s.opt.probes) == 0 {
-		return nil
-	}
-	var specs []api.ProbeSpec
-	for _, def := range s.opt.probes {
-		specs = append(specs, api.ProbeSpec{Def: def, Stay: true})
-	}
-	ps, err := s.probes.attach(specs, nil)
-	if err != nil {
-		e := toAPI(err)
-		if e.Index != nil {
-			return fmt.Errorf("--probe %q: %w", s.opt.probes[*e.Index], e)
-		}
-		return fmt.Errorf("--probe: %w", e)
-	}
-	s.logAttached(slices.Values(ps.Probes))
-	return nil
 }
 
 // openReady returns the descriptor that wants to know when clients can

@@ -23,11 +23,12 @@ const maxScripts = 128
 // stopped. One that has ended by itself stays until then, with what it has printed.
 type keptScript struct {
 	*runningScript
-	req   api.RunScript
-	since time.Time
-	log   *scriptLog
-	begin api.Start     // for those who read
-	done  chan struct{} // closed at its end
+	req    api.RunScript
+	since  time.Time
+	log    *scriptLog
+	begin  api.Start     // for those who read
+	origin string        // as of an attached one; said before anybody is served
+	done   chan struct{} // closed at its end
 }
 
 // scripts are those without a client.
@@ -179,7 +180,7 @@ func (k *keptScript) live() {
 // info describes the script.
 func (k *keptScript) info() api.ScriptInfo {
 	i := api.ScriptInfo{
-		Name: k.req.Detach, Script: k.req.Script, Args: k.req.Args, Format: k.req.Format, Since: k.since, Attached: k.begin.Attached,
+		Name: k.req.Detach, Script: k.req.Script, Args: k.req.Args, Format: k.req.Format, Since: k.since, Origin: k.origin, Attached: k.begin.Attached,
 		Written: k.written.Load(), Lost: k.dropped.Load(),
 	}
 	ps := k.s.probes.describe(k.s.probes.those(k.own.only))

@@ -34,6 +34,7 @@ type attached struct {
 	watch  *probe.Watch  // instead of probe
 	stream *session      // the stream that has brought it, if any
 	stay   bool          // it outlives that stream
+	origin string        // api.OriginStart, or "": a client has attached it; guarded by mu
 
 	mu   sync.Mutex // held while the probe is described
 	gone bool       // it is no probe any more: what follows is being given back

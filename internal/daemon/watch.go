@@ -139,7 +139,7 @@ func (st *store) wireWatch(a *attached) api.Probe {
 		ID: a.id, Name: a.kprobe.Name, Def: a.def.String(), Kind: "w",
 		Symbol: i.Symbol, Offset: i.Offset, Addr: api.Hex(i.Addr), User: i.User,
 		Enabled: !i.Disabled, Armed: i.Armed, Gone: i.Gone,
-		Regs: a.spec.Regs, Stack: a.spec.Stack, Stay: a.stay, Filter: a.spec.Filter, Access: i.Access.String(), Len: i.Len, Cost: i.Cost, Plan: i.By, Stats: st.stats(a),
+		Regs: a.spec.Regs, Stack: a.spec.Stack, Stay: a.stay, Origin: a.origin, Filter: a.spec.Filter, Access: i.Access.String(), Len: i.Len, Cost: i.Cost, Plan: i.By, Stats: st.stats(a),
 	}
 	if p.Program = a.wireProgram(); p.Program != nil {
 		p.Runs, p.OnHost = api.RunsOnHost, a.onHost

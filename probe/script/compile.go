@@ -63,6 +63,13 @@ const maxPrograms = 4096
 // maxHosts bounds the programs that run on the host, one after the other.
 const maxHosts = 64
 
+// Check parses a script, with no guest but its types, and looks up nothing that the script names there.
+// Errors about it are an *Error.
+func Check(name, text string, known Types) error {
+	_, err := parse(name, text, nil, known)
+	return err
+}
+
 // Compile compiles a script. Errors about it are an *Error.
 func Compile(text string, t Target, o Options) (*Script, error) {
 	if o.Name == "" {
