@@ -27,7 +27,7 @@ type countStream struct {
 	*stream
 	s     *server
 	only  map[*attached]bool         // nil: all probes, present and future
-	sent  map[uint64]countedProbe    // by number: as the client knows them
+	sent  map[uint64]*countedProbe   // by number: as the client knows them
 	timed map[uint64]*durationCounts // by number, since the last record; nil: the client does not want them
 	watch *timedEvents               // while events are made; nil: not now
 }
@@ -47,7 +47,7 @@ func (s *server) streamCounts(w http.ResponseWriter, r *http.Request) (err error
 	if req.IntervalMS < api.MinInterval || req.IntervalMS > api.MaxInterval {
 		return badValue("intervalMs %d: not %d to %d", req.IntervalMS, api.MinInterval, api.MaxInterval)
 	}
-	c := &countStream{s: s, sent: map[uint64]countedProbe{}}
+	c := &countStream{s: s, sent: map[uint64]*countedProbe{}}
 	if len(req.Names) > 0 {
 		as, err := s.probes.choose(req.Names)
 		if err != nil {
@@ -140,25 +140,27 @@ func (c *countStream) moment() error {
 		rec = api.Counted{TimeNS: now, Probes: rec.Probes[:0]}
 		return c.flush()
 	}
-	for part := range slices.Chunk(c.s.probes.those(c.only), countsAtOnce) {
-		for _, p := range c.s.probes.describe(part) {
-			was, known := c.sent[p.ID]
-			n := api.ProbeCounts{
-				ID: p.ID, Name: p.Name, Kind: p.Kind, Symbol: p.Symbol, Offset: p.Offset, Addr: p.Addr,
-				Enabled: p.Enabled, Armed: p.Armed, Optimized: p.Optimized, Runs: p.Runs, Plan: p.Plan,
-				Hits: p.Stats.Hits, Handled: p.Stats.Handled, Filtered: p.Stats.Filtered, Missed: p.Stats.Missed, Lost: p.Stats.Lost,
-				Returns: p.Stats.Returns, InUse: p.InUse,
-			}
-			c.sent[p.ID] = countedProbe{n, now}
-			d := c.timed[p.ID].wire()
-			if known && was.was == n && d == nil {
-				continue
-			}
-			n.Durations = d
-			if rec.Probes = append(rec.Probes, n); len(rec.Probes) == countsAtOnce {
-				if err := send(true); err != nil {
-					return err
-				}
+	for p := range c.s.probes.each(c.s.probes.those(c.only), c.s.probes.outline) {
+		n := api.ProbeCounts{
+			ID: p.ID, Name: p.Name, Kind: p.Kind, Symbol: p.Symbol, Offset: p.Offset, Addr: p.Addr,
+			Enabled: p.Enabled, Armed: p.Armed, Optimized: p.Optimized, Runs: p.Runs, Plan: p.Plan,
+			Hits: p.Stats.Hits, Handled: p.Stats.Handled, Filtered: p.Stats.Filtered, Missed: p.Stats.Missed, Lost: p.Stats.Lost,
+			Returns: p.Stats.Returns, InUse: p.InUse,
+		}
+		was, known := c.sent[p.ID]
+		if !known {
+			was = &countedProbe{}
+			c.sent[p.ID] = was
+		}
+		was.moment = now
+		d := c.timed[p.ID].wire()
+		if known && was.was == n && d == nil {
+			continue
+		}
+		was.was, n.Durations = n, d
+		if rec.Probes = append(rec.Probes, n); len(rec.Probes) == countsAtOnce {
+			if err := send(true); err != nil {
+				return err
 			}
 		}
 	}

@@ -21,7 +21,7 @@ func (s *server) newMetrics() http.Handler {
 	src := metrics.Source{
 		Version: api.Build().Version,
 		Guest:   s.wireGuest,
-		Probes:  func() iter.Seq[api.Probe] { return s.probes.described(s.probes.snapshot()) },
+		Probes:  func() iter.Seq[api.Probe] { return s.probes.counted(s.probes.snapshot()) },
 		Events:  s.eventCounts,
 		Streams: s.streams.count,
 		Scripts: s.scriptMetrics,

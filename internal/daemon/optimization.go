@@ -39,9 +39,9 @@ func (s *server) putOptimization(w http.ResponseWriter, r *http.Request) error {
 	return s.getOptimization(w, r)
 }
 
-// wireOptimization fills in whether the site of a probe has a jump, or why not.
+// wireOptimization fills in what the jump of a probe's site displaces, or why it has none.
 func wireOptimization(p *api.Probe, i probe.Info) {
-	p.Optimized, p.Region = i.Optimized, i.Region
+	p.Region = i.Region
 	if u := i.Unoptimized; u.Reason != "" {
 		p.Unoptimized = &api.Unoptimized{Reason: u.Reason, Meaning: u.Meaning(), Detail: u.Detail}
 	}

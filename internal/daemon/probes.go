@@ -172,13 +172,18 @@ func (s *server) onOne(w http.ResponseWriter, r *http.Request, f func(number []s
 
 // described describes probes, some at a time, so that a long list takes little memory
 // and stops when the daemon does. It leaves out those that have gone meanwhile.
-func (st *store) described(as []*attached) iter.Seq[api.Probe] {
+func (st *store) described(as []*attached) iter.Seq[api.Probe] { return st.parts(as, st.wire) }
+
+// counted is described for who asks again and again: with what outline has.
+func (st *store) counted(as []*attached) iter.Seq[api.Probe] { return st.parts(as, st.outline) }
+
+func (st *store) parts(as []*attached, how func(*attached) api.Probe) iter.Seq[api.Probe] {
 	return func(yield func(api.Probe) bool) {
 		for part := range slices.Chunk(as, atOnce) {
 			if st.closed.Load() {
 				return // they all go
 			}
-			for _, p := range st.settled(part) {
+			for _, p := range st.settled(part, how) {
 				if !yield(p) {
 					return
 				}
@@ -205,15 +210,25 @@ func (st *store) came(as []*attached) []api.Probe {
 
 // describe describes probes, without those that have gone meanwhile.
 func (st *store) describe(as []*attached) []api.Probe {
-	out := make([]api.Probe, 0, len(as))
-	for _, a := range as {
-		a.mu.Lock()
-		if !a.gone {
-			out = append(out, st.wire(a))
+	return slices.AppendSeq(make([]api.Probe, 0, len(as)), st.each(as, st.wire))
+}
+
+// each describes probes one by one, without those that have gone meanwhile.
+func (st *store) each(as []*attached, how func(*attached) api.Probe) iter.Seq[api.Probe] {
+	return func(yield func(api.Probe) bool) {
+		for _, a := range as {
+			a.mu.Lock()
+			gone := a.gone
+			var p api.Probe
+			if !gone {
+				p = how(a)
+			}
+			a.mu.Unlock()
+			if !gone && !yield(p) {
+				return
+			}
 		}
-		a.mu.Unlock()
 	}
-	return out
 }
 
 // writeProbes answers with a list of probes, of which there may be tens of thousands, and
@@ -256,10 +271,10 @@ func writeList[T any](w *bufio.Writer, ps iter.Seq[T]) {
 	w.WriteByte(']')
 }
 
-// settled is describe with what only a stopped world tells about the calls that
+// settled describes probes with what only a stopped world tells about the calls that
 // return probes follow, which is seldom anything.
-func (st *store) settled(as []*attached) []api.Probe {
-	out := st.describe(as)
+func (st *store) settled(as []*attached, how func(*attached) api.Probe) []api.Probe {
+	out := slices.AppendSeq(make([]api.Probe, 0, len(as)), st.each(as, how))
 	if !slices.ContainsFunc(out, func(p api.Probe) bool { return p.InUse > 0 }) || !st.engine.Undecided() {
 		return out
 	}
@@ -267,7 +282,7 @@ func (st *store) settled(as []*attached) []api.Probe {
 		st.log.Warn("calls that have been left could not be told from those under way", "err", err)
 		return out
 	}
-	return st.describe(as)
+	return slices.AppendSeq(out[:0], st.each(as, how))
 }
 
 // wire describes one registered probe. Callers hold its mu, or changes.
@@ -276,25 +291,47 @@ func (st *store) wire(a *attached) api.Probe {
 		return st.wireWatch(a)
 	}
 	info, _ := st.engine.Info(a.kprobe)
-	p := api.Probe{
-		ID: a.id, Name: a.kprobe.Name, Def: a.def.String(), Kind: string(rune(info.Type)),
-		Symbol: info.Symbol, Offset: info.Offset, Addr: api.Hex(info.Addr), User: info.User, Space: api.Hex(info.Space),
-		Enabled: !info.Disabled, Armed: info.Armed, Gone: info.Gone, Pending: info.Pending, Changed: info.Changed,
-		Post: a.spec.Post, Regs: a.spec.Regs, Stack: a.spec.Stack, Stay: a.stay, Stop: a.spec.Stop, Origin: a.origin,
-		MaxActive: info.MaxActive, HighWater: info.HighWater,
-		Plan: info.Plan, Insn: hex.EncodeToString(info.Insn), Stats: st.stats(a),
-	}
-	if info.Type == 'r' {
-		p.InUse = underWay(p.Stats)
-	}
+	p := st.outlined(a, info, st.stats(a))
+	p.Def, p.User, p.Space = a.def.String(), info.User, api.Hex(info.Space)
+	p.Pending, p.Changed = info.Pending, info.Changed
+	p.Post, p.Regs, p.Stack, p.Stay, p.Stop, p.Origin = a.spec.Post, a.spec.Regs, a.spec.Stack, a.stay, a.spec.Stop, a.origin
+	p.MaxActive, p.HighWater = info.MaxActive, info.HighWater
+	p.Insn = hex.EncodeToString(info.Insn)
 	if j, ok := a.probe.(*probe.Jprobe); ok && j.Mirror != "" {
 		p.Mirror, p.MirrorStack = j.Mirror, j.StackSize
 	}
 	p.Filter, p.Program, p.Override = a.spec.Filter, a.wireProgram(), a.injector.wire()
-	p.Runs, p.OnHost = a.runs(info)
+	p.OnHost = a.whyOnHost(info)
 	wireOptimization(&p, info)
 	if sym, ok := st.guest.Image().Find(info.Addr); ok {
 		p.Size = sym.Size
+	}
+	return p
+}
+
+// outline describes as much of one registered probe as changes all the time, with the counts of all vCPUs together:
+// it is asked for again and again, of ten thousand probes. Callers hold its mu, or changes.
+func (st *store) outline(a *attached) api.Probe {
+	if a.watch != nil {
+		return st.wireWatch(a)
+	}
+	info, _ := st.engine.Info(a.kprobe)
+	total := info.Stats
+	total.Add(a.past.total)
+	return st.outlined(a, info, a.sums(total))
+}
+
+// outlined is outline, with what the engine has said and these counts.
+func (st *store) outlined(a *attached, info probe.Info, s api.Stats) api.Probe {
+	p := api.Probe{
+		ID: a.id, Name: a.kprobe.Name, Kind: string(rune(info.Type)), Symbol: info.Symbol, Offset: info.Offset, Addr: api.Hex(info.Addr),
+		Enabled: !info.Disabled, Armed: info.Armed, Gone: info.Gone, Optimized: info.Optimized, Plan: info.Plan, Runs: api.RunsOnHost, Stats: s,
+	}
+	if info.InGuest {
+		p.Runs = api.RunsInGuest
+	}
+	if info.Type == 'r' {
+		p.InUse = underWay(s)
 	}
 	return p
 }
@@ -322,14 +359,11 @@ func (st *store) settleReturns(a *attached) {
 // changes.
 func (st *store) stats(a *attached) api.Stats {
 	total, cpus := st.engineStats(a)
-	events := a.counts()
 	total.Add(a.past.total)
 	for i := range a.past.cpus {
 		cpus[i].Add(a.past.cpus[i])
 	}
-	s := api.Stats{
-		Counts: wireCounts(total), Abandoned: total.Abandoned, UnderWay: total.UnderWay, Events: events.Stored + events.Lost, Lost: events.Lost,
-	}
+	s := a.sums(total)
 	if a.program != nil && a.def.Kind != event.KindProbe {
 		s.Rejected = a.past.rejected + a.program.Rejected()
 	}
@@ -337,6 +371,14 @@ func (st *store) stats(a *attached) api.Stats {
 		s.CPUs = append(s.CPUs, api.CPUStats{CPU: i, Counts: wireCounts(c)})
 	}
 	return s
+}
+
+// sums are the counts of all vCPUs together, with those of a's events. Callers hold its mu, or changes.
+func (a *attached) sums(total probe.Stats) api.Stats {
+	events := a.counts()
+	return api.Stats{
+		Counts: wireCounts(total), Abandoned: total.Abandoned, UnderWay: total.UnderWay, Events: events.Stored + events.Lost, Lost: events.Lost,
+	}
 }
 
 // counts are the events of a. Callers hold its mu, or changes.

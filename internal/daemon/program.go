@@ -262,23 +262,23 @@ func (e *eventStream) putProgram(a *attached, ev event.Event) {
 	})
 }
 
-// runs says where the handlers of a probe run, and if on the host why.
-func (a *attached) runs(info probe.Info) (where, why string) {
+// whyOnHost says why the handlers of a probe run on the host; "" when they do not.
+func (a *attached) whyOnHost(info probe.Info) string {
 	switch {
 	case info.InGuest:
-		return api.RunsInGuest, ""
+		return ""
 	case a.onHost != "":
-		return api.RunsOnHost, a.onHost
+		return a.onHost
 	case info.NoStage != "":
-		return api.RunsOnHost, info.NoStage
+		return info.NoStage
 	case info.Optimized:
-		return api.RunsOnHost, "another probe at this place takes an exit"
+		return "another probe at this place takes an exit"
 	}
-	why = strings.ReplaceAll(info.Unoptimized.Reason, "_", " ")
+	why := strings.ReplaceAll(info.Unoptimized.Reason, "_", " ")
 	if d := info.Unoptimized.Detail; d != "" {
 		why += ": " + d
 	}
-	return api.RunsOnHost, why
+	return why
 }
 
 // wireProgram describes the program of a, or returns nil.

@@ -150,7 +150,7 @@ func (st *store) get(name string) (api.Probe, error) {
 	if err != nil {
 		return api.Probe{}, err
 	}
-	if ps := st.settled([]*attached{a}); len(ps) > 0 {
+	if ps := st.settled([]*attached{a}, st.wire); len(ps) > 0 {
 		return ps[0], nil
 	}
 	return api.Probe{}, st.noProbe(name) // it went just now

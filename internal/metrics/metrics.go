@@ -3,6 +3,7 @@ package metrics
 import (
 	"fmt"
 	"iter"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -12,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	model "github.com/prometheus/client_model/go"
 
 	"github.com/guestprobe/guestprobe/internal/api"
 )
@@ -150,21 +152,23 @@ func (c *collector) probes(o out, all iter.Seq[api.Probe]) {
 	for _, kind := range strings.Split(api.Kinds, "") {
 		o.gauge(attached, float64(kinds[kind]), kind)
 	}
-	for name, x := range byName {
-		s := &x.stats
-		o.gauge(probeEnabled, flag(x.enabled == x.n), name)
-		o.counter(hits, float64(s.Hits), name)
-		o.counter(handled, float64(s.Handled), name)
-		o.counter(filtered, float64(s.Filtered), name)
-		o.counter(missed, float64(s.Missed), name)
-		o.counter(faults, float64(s.Faults), name)
-		o.counter(badAccesses, float64(s.BadAccesses), name)
-		o.counter(probeEvents, float64(s.Events), name)
-		o.counter(probeLost, float64(s.Lost), name)
+	// In the order of their names, in which they are answered: what comes sorted is sorted at once.
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		x := byName[name]
+		s, of := &x.stats, prometheus.MakeLabelPairs(hits, []string{valid(name)}) // shared: there are ten thousand probes
+		o.one(probeEnabled, prometheus.GaugeValue, flag(x.enabled == x.n), of)
+		for _, c := range []struct {
+			desc *prometheus.Desc
+			n    uint64
+		}{
+			{hits, s.Hits}, {handled, s.Handled}, {filtered, s.Filtered}, {missed, s.Missed}, {faults, s.Faults}, {badAccesses, s.BadAccesses}, {probeEvents, s.Events}, {probeLost, s.Lost},
+		} {
+			o.one(c.desc, prometheus.CounterValue, float64(c.n), of)
+		}
 		if x.returns {
-			o.counter(returns, float64(s.Returns), name)
-			o.counter(abandoned, float64(s.Abandoned), name)
-			o.gauge(inUse, float64(x.inUse), name)
+			o.one(returns, prometheus.CounterValue, float64(s.Returns), of)
+			o.one(abandoned, prometheus.CounterValue, float64(s.Abandoned), of)
+			o.one(inUse, prometheus.GaugeValue, float64(x.inUse), of)
 		}
 	}
 }
@@ -191,7 +195,33 @@ func (o out) put(d *prometheus.Desc, t prometheus.ValueType, v float64, labels [
 	for i := range labels {
 		labels[i] = valid(labels[i])
 	}
-	o.to <- prometheus.MustNewConstMetric(d, t, v, labels...)
+	o.one(d, t, v, prometheus.MakeLabelPairs(d, labels))
+}
+
+func (o out) one(d *prometheus.Desc, t prometheus.ValueType, v float64, labels []*model.LabelPair) {
+	o.to <- &sample{d, t, v, labels}
+}
+
+// sample is a metric of one value, whose labels other metrics may have, too.
+type sample struct {
+	desc   *prometheus.Desc
+	kind   prometheus.ValueType
+	value  float64
+	labels []*model.LabelPair
+}
+
+// Desc implements prometheus.Metric.
+func (s *sample) Desc() *prometheus.Desc { return s.desc }
+
+// Write implements prometheus.Metric.
+func (s *sample) Write(m *model.Metric) error {
+	m.Label = s.labels
+	if s.kind == prometheus.CounterValue {
+		m.Counter = &model.Counter{Value: &s.value}
+	} else {
+		m.Gauge = &model.Gauge{Value: &s.value}
+	}
+	return nil
 }
 
 // valid is a label's value: it has to be UTF-8, which names from a guest's image and keys of maps need not be. Bytes that

@@ -71,13 +71,27 @@ func Sort(rows []Row, column string, back bool) {
 	if i < 0 || columns[i].less == nil {
 		return
 	}
-	slices.SortFunc(rows, func(a, b Row) int {
+	// Rows are large, and there may be ten thousand: what moves while they are sorted is where they are.
+	at := make([]*Row, len(rows))
+	from := slices.Clone(rows)
+	for i := range from {
+		at[i] = &from[i]
+	}
+	slices.SortFunc(at, func(a, b *Row) int {
 		n := columns[i].less(a, b)
-		if back {
-			n = -n
+		switch {
+		case n != 0 && back:
+			return -n
+		case n != 0:
+			return n
+		case a.Name != b.Name:
+			return cmp.Compare(a.Name, b.Name)
 		}
-		return cmp.Or(n, cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID))
+		return cmp.Compare(a.ID, b.ID)
 	})
+	for i, r := range at {
+		rows[i] = *r
+	}
 }
 
 // arrange filters and sorts what is shown.

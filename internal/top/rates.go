@@ -68,12 +68,15 @@ type probe struct {
 	now   api.ProbeCounts
 	rate  float64
 	rates []float64
-	took  []*api.Durations // of the last moments, nil for none
+	took  []*api.Durations // of the last moments, nil for none; empty while there were none
+	row   Row
+	known bool // row is as of now
 }
 
 // Rates makes rates of counts.
 type Rates struct {
 	probes map[uint64]*probe
+	order  []*probe          // of probes, by number
 	fresh  map[uint64]uint64 // by number: the hits before, of those in the moment that comes
 	cpus   map[int]map[string]uint64
 	guest  api.Guest
@@ -99,15 +102,22 @@ func (r *Rates) Add(c api.Counted) bool {
 		if x == nil {
 			x = &probe{}
 			r.probes[p.ID] = x
+			i, _ := slices.BinarySearchFunc(r.order, p.ID, func(x *probe, id uint64) int { return cmp.Compare(x.now.ID, id) })
+			r.order = slices.Insert(r.order, i, x)
 		}
 		r.fresh[p.ID] = x.now.Hits
 		took := p.Durations
 		p.Durations = nil
-		x.now = p
-		x.took = append(x.took, took)
+		x.now, x.known = p, false
+		if took != nil || len(x.took) > 0 {
+			x.took = append(x.took, took)
+		}
 	}
 	for _, id := range c.Detached {
 		delete(r.probes, id)
+	}
+	if len(c.Detached) > 0 {
+		r.order = slices.DeleteFunc(r.order, func(x *probe) bool { return r.probes[x.now.ID] != x })
 	}
 	if c.More {
 		return false
@@ -117,19 +127,22 @@ func (r *Rates) Add(c api.Counted) bool {
 		r.took = float64(max(1, c.TimeNS-r.at)) / 1e9
 	}
 	r.begun, r.at = true, c.TimeNS
-	for id, x := range r.probes {
-		before, there := r.fresh[id]
+	for _, x := range r.order {
+		before, there := r.fresh[x.now.ID]
+		x.known = x.known && x.rate == 0 && len(x.took) == 0
 		x.rate = 0
 		if there && r.took > 0 && x.now.Hits > before {
 			x.rate = float64(x.now.Hits-before) / r.took
 		}
-		if !there {
+		if !there && len(x.took) > 0 {
 			x.took = append(x.took, nil)
 		}
 		if r.took > 0 {
 			x.rates = last(append(x.rates, x.rate), history)
 		}
-		x.took = last(x.took, window)
+		if x.took = last(x.took, window); !slices.ContainsFunc(x.took, func(d *api.Durations) bool { return d != nil }) {
+			x.took = x.took[:0]
+		}
 	}
 	r.fresh = nil
 	r.exits()
@@ -167,19 +180,25 @@ func (r *Rates) exits() {
 // Moment returns the last complete moment, its probes by number.
 func (r *Rates) Moment() Moment {
 	m := Moment{TimeNS: r.at, Seconds: r.took, State: r.guest.State, Boots: r.guest.Boots, Armed: r.guest.Enabled, Probes: make([]Row, 0, len(r.probes)), CPUs: r.cpu}
-	for _, x := range r.probes {
-		row := x.row()
+	for _, x := range r.order {
+		row := x.shown()
 		m.Rate += row.Rate
 		m.Missed += row.Missed
 		m.Lost += row.Lost
 		m.Probes = append(m.Probes, row)
 	}
-	slices.SortFunc(m.Probes, func(a, b Row) int { return cmp.Compare(a.ID, b.ID) })
 	return m
 }
 
-// row is what is shown of a probe.
-func (x *probe) row() Row {
+// shown is what is shown of a probe: of most of very many it is what it was.
+func (x *probe) shown() Row {
+	if !x.known {
+		x.row, x.known = x.fresh(), true
+	}
+	return x.row
+}
+
+func (x *probe) fresh() Row {
 	p := x.now
 	out := Row{ID: p.ID, Name: p.Name, Kind: p.Kind, Place: p.Addr.String(), Runs: p.Runs, By: "int3", Rate: x.rate, Hits: p.Hits, Missed: p.Missed, Lost: p.Lost}
 	if p.Symbol != "" {
@@ -207,6 +226,9 @@ func (x *probe) row() Row {
 
 // durations are those of the last moments together, nil for none.
 func (x *probe) durations() *api.Durations {
+	if len(x.took) == 0 {
+		return nil
+	}
 	var sum api.Durations
 	counts := map[api.MapBucket]uint64{} // by range
 	for _, d := range x.took {

@@ -56,15 +56,15 @@ type Column struct {
 	least int // of one that takes what is left
 	right bool
 	text  func(Row) string
-	less  func(a, b Row) int // what sorting by it means, the first row first; nil: it does not sort
+	less  func(a, b *Row) int // what sorting by it means, the first row first; nil: it does not sort
 }
 
-func count(of func(Row) uint64) (func(Row) string, func(a, b Row) int) {
-	return func(r Row) string { return Number(float64(of(r))) }, func(a, b Row) int { return cmp.Compare(of(b), of(a)) }
+func count(of func(Row) uint64) (func(Row) string, func(a, b *Row) int) {
+	return func(r Row) string { return Number(float64(of(r))) }, func(a, b *Row) int { return cmp.Compare(of(*b), of(*a)) }
 }
 
-func took(of func(Row) uint64) (func(Row) string, func(a, b Row) int) {
-	return func(r Row) string { return Duration(of(r)) }, func(a, b Row) int { return cmp.Compare(of(b), of(a)) }
+func took(of func(Row) uint64) (func(Row) string, func(a, b *Row) int) {
+	return func(r Row) string { return Duration(of(r)) }, func(a, b *Row) int { return cmp.Compare(of(*b), of(*a)) }
 }
 
 // trend is the name of the column that is drawn.
@@ -78,9 +78,9 @@ var columns = func() []Column {
 	mean, byMean := took(func(r Row) uint64 { return r.MeanNS })
 	p99, byP99 := took(func(r Row) uint64 { return r.P99NS })
 	return []Column{
-		{Name: "NAME", least: 10, text: func(r Row) string { return r.Name }, less: func(a, b Row) int { return cmp.Compare(a.Name, b.Name) }},
+		{Name: "NAME", least: 10, text: func(r Row) string { return r.Name }, less: func(a, b *Row) int { return cmp.Compare(a.Name, b.Name) }},
 		{Name: "K", width: 1, text: func(r Row) string { return r.Kind }},
-		{Name: "HITS/S", width: 6, right: true, text: func(r Row) string { return Number(r.Rate) }, less: func(a, b Row) int { return cmp.Compare(b.Rate, a.Rate) }},
+		{Name: "HITS/S", width: 6, right: true, text: func(r Row) string { return Number(r.Rate) }, less: func(a, b *Row) int { return cmp.Compare(b.Rate, a.Rate) }},
 		{Name: trend, width: 10},
 		{Name: "HITS", width: 5, right: true, text: hits, less: byHits},
 		{Name: "MISSED", width: 6, right: true, text: missed, less: byMissed},
