@@ -262,6 +262,9 @@ func (c *cpu) finish(s State) Verdict {
 	return c.after(s, st.site, st.chain, st.missed, st.seq, st.flags)
 }
 
+// TrapOfTF is what comes behind an instruction that was executed with TF set.
+var TrapOfTF = Trap{Kind: TrapFault, Vector: insn.VectorDB, DR6: dr6BS}
+
 // after runs the post handlers of the probes that let the hit seq pass, and
 // ends the hit. flags are those from before the instruction: with TF set, the
 // guest is owed the single-step trap that our int3 swallowed.
@@ -285,7 +288,7 @@ func (c *cpu) after(s State, st *site, chain chain, missed bool, seq uint32, fla
 		}
 	}
 	if flags&insn.FlagTF != 0 {
-		return Verdict{Action: Inject, Fault: Trap{Kind: TrapFault, Vector: insn.VectorDB, DR6: dr6BS}}
+		return Verdict{Action: Inject, Fault: TrapOfTF}
 	}
 	return Verdict{Action: Resume}
 }

@@ -34,7 +34,7 @@ func (v *vcpu) stepInPlace() {
 	site := guest.GVA(v.trap.state.Regs.RIP)
 	var end landing
 	traced := v.trap.state.Regs.RFLAGS&insn.FlagTF != 0
-	held := v.holdsInterrupts()
+	held := v.holdsBack()
 	step := func() (err error) {
 		end, err = v.stepAlone(site, traced, held)
 		return err
@@ -58,14 +58,20 @@ func (v *vcpu) stepInPlace() {
 	case end.handler:
 		v.faultInPlace(site, end, traced, held)
 	default:
-		v.n.inPlace.inc()
-		v.obey(v.m.engine.Stepped(v.id, v.trap.state))
+		v.steppedInPlace(held)
 	}
+}
+
+// steppedInPlace tells the engine that the instruction has been executed, with the flags of held held back.
+func (v *vcpu) steppedInPlace(held uint64) {
+	v.n.inPlace.inc()
+	v.obey(v.m.engine.Stepped(v.id, v.trap.state))
+	v.owed = held&insn.FlagTF != 0
 }
 
 // stepAlone runs the instruction at site while the world is stopped. On success
 // v.trap is the trap at the landing, with RIP there.
-func (v *vcpu) stepAlone(site guest.GVA, traced, held bool) (end landing, err error) {
+func (v *vcpu) stepAlone(site guest.GVA, traced bool, held uint64) (end landing, err error) {
 	var p patches
 	// The world goes on with the text as it was, whatever happens.
 	defer func() { err = errors.Join(err, p.undo()) }()
@@ -104,9 +110,7 @@ func (v *vcpu) stepAlone(site guest.GVA, traced, held bool) (end landing, err er
 			err = errors.Join(err, v.kvm.SetGuestDebug(v.m.watch.debug))
 		}()
 	}
-	if held {
-		v.trap.state.Regs.RFLAGS &^= insn.FlagIF
-	}
+	v.trap.state.Regs.RFLAGS &^= held
 	v.resume()
 	err = v.runNested(func() bool {
 		if !v.arrived() {
@@ -138,39 +142,50 @@ func (v *vcpu) stepAlone(site guest.GVA, traced, held bool) (end landing, err er
 		return false
 	})
 	switch {
-	case !held || end.handler:
+	case held == 0 || end.handler:
 	case err == nil:
-		v.trap.state.Regs.RFLAGS |= insn.FlagIF
+		v.trap.state.Regs.RFLAGS |= held
 	case v.cpl() == 3:
-		v.regs.RFLAGS |= insn.FlagIF
+		v.regs.RFLAGS |= held
 		v.kvm.SetRegsDirty()
 	}
 	return end, err
 }
 
-// holdsInterrupts reports whether interrupts are to be held off while an instruction is
-// stepped in its place: those of user code of a Linux guest. Its interrupt controllers are
-// KVM's, so an interrupt would come before the instruction, and the scheduler with it. With
-// IF clear none comes; what an instruction at CPL3 does with IF the engine emulates, or
-// refuses. Exceptions of the instruction push it (atHandler).
-func (v *vcpu) holdsInterrupts() bool {
+// holdsBack returns the flags that are clear while an instruction is stepped in its place, and set again behind it; exceptions of the
+// instruction push them (atHandler).
+//
+// IF: that of user code of a Linux guest. Its interrupt controllers are
+// KVM's, so an interrupt would come before the instruction, and the scheduler with it. What an
+// instruction at CPL3 does with IF the engine emulates, or refuses.
+//
+// TF: a debugger's step of code that the guest itself single-steps ends where the trap behind the instruction leads. The
+// trap is raised when the instruction is known to be done (advance), as it is behind one that was emulated. One that is
+// repeated traps each time, and the guest has all of these in one step.
+func (v *vcpu) holdsBack() (held uint64) {
+	flags := v.trap.state.Regs.RFLAGS
 	_, ok := v.m.payload().(*linuxGuest)
-	if !ok || v.trap.state.Regs.RFLAGS&insn.FlagIF == 0 {
-		return false
+	if ok && flags&insn.FlagIF != 0 && v.trap.state.CPL == 3 {
+		held = insn.FlagIF
 	}
-	return v.trap.state.CPL == 3 || v.debugged && !v.usesIF()
-}
-
-// usesIF reports whether the instruction that is stepped looks at IF, or changes it.
-func (v *vcpu) usesIF() bool {
+	if !v.debugged {
+		return held
+	}
 	code := make([]byte, insn.MaxLen)
 	n := v.m.ownCode(v.trap.state.Root, guest.GVA(v.trap.state.Regs.RIP), code)
 	inst, err := insn.Decode(code[:n])
 	if err != nil {
-		return true
+		return held
 	}
 	f := inst.Flags()
-	return (f.Reads|f.Writes)&insn.FlagIF != 0
+	free := flags &^ uint64(f.Reads|f.Writes)
+	if ok {
+		held |= free & insn.FlagIF
+	}
+	if !inst.Repeats() {
+		held |= free & insn.FlagTF
+	}
+	return held
 }
 
 // errUnknownLanding: it cannot be told where an instruction leads, and the host
@@ -182,9 +197,8 @@ var errUnknownLanding = errors.New("where it leads is not known beforehand, and 
 // v.trap.
 //
 // traced says that the guest itself was single-stepping. If not, and the host
-// has, its TF must not stay in the frame. held says that interrupts were held off: the
-// frame has IF clear, and must not.
-func (v *vcpu) faultInPlace(site guest.GVA, end landing, traced, held bool) {
+// has, its TF must not stay in the frame. held are the flags that the frame has clear, and must not.
+func (v *vcpu) faultInPlace(site guest.GVA, end landing, traced bool, held uint64) {
 	at, regs := v.trap, *v.trap.state.Regs
 	if !end.vectorKnown || !v.atHandler(end.vector, regs, traced, held) {
 		v.resume()
@@ -193,8 +207,7 @@ func (v *vcpu) faultInPlace(site guest.GVA, end landing, traced, held bool) {
 	if guest.GVA(v.frame.RIP) != site {
 		// The instruction is done: what faulted is going where it leads. The
 		// guest goes there once more, after the post handlers.
-		v.n.inPlace.inc()
-		v.obey(v.m.engine.Stepped(v.id, v.trap.state))
+		v.steppedInPlace(held)
 		return
 	}
 	d := v.m.engine.Hit(v.id, v.trap.state, v.trap.trap)
@@ -211,7 +224,7 @@ func (v *vcpu) faultInPlace(site guest.GVA, end landing, traced, held bool) {
 
 // atHandler makes v.trap the exception whose handler the guest has just
 // entered with the registers regs, seen from the code that raised it.
-func (v *vcpu) atHandler(vector uint8, regs probe.Regs, traced, held bool) bool {
+func (v *vcpu) atHandler(vector uint8, regs probe.Regs, traced bool, held uint64) bool {
 	root := v.trap.state.Root
 	f := arrival{via: viaHandler, frame: guest.GVA(regs.RSP)}
 	f.trap = probe.Trap{Kind: probe.TrapFault, Vector: vector}
@@ -236,9 +249,7 @@ func (v *vcpu) atHandler(vector uint8, regs probe.Regs, traced, held bool) bool 
 	if !traced {
 		flags &^= insn.FlagTF
 	}
-	if held {
-		flags |= insn.FlagIF
-	}
+	flags |= held
 	if flags != v.frame.RFLAGS {
 		v.frame.RFLAGS = flags
 		binary.LittleEndian.PutUint64(b[8*frameRFLAGS:], v.frame.RFLAGS)

@@ -45,6 +45,18 @@ func (v *vcpu) landings(site guest.GVA, code []byte) (places []landing, known bo
 		}
 		// Without a target, reading it is an exception.
 		return places, inst.Enc == insn.Legacy
+	case insn.ClassIRet:
+		// KVM shows neither the guest's TF nor its own while it single-steps, and kvm_pvm stops one instruction behind an iretq. Where an
+		// interrupt of KVM's could come first, only the processor tells where the iretq led.
+		b := v.raw[:8*frameWords]
+		if inst.Prefix&insn.PrefixREXW == 0 || v.m.space(v.trap.state.Root).Read(guest.GVA(v.trap.state.Regs.RSP), b) != nil {
+			break
+		}
+		traced := littleEndian(b[8*frameRFLAGS:][:8])&insn.FlagTF != 0
+		if user := b[8*frameCS]&3 == 3; (traced || !v.m.payload().hasAPIC()) && v.m.host.CannotBreak(user, v.m.payload().forwards()) == "" {
+			add(littleEndian(b[8*frameRIP:][:8]))
+			return places, true
+		}
 	}
 	return places, known
 }
@@ -103,13 +115,16 @@ func (v *vcpu) indirect(inst *insn.Inst, site guest.GVA) []uint64 {
 // the breakpoint and debug exceptions, which are how the host gets control.
 const exceptions = 1<<0 | 1<<4 | 1<<5 | 1<<6 | 1<<7 | 1<<8 | 1<<10 | 1<<11 | 1<<12 | 1<<13 | 1<<14 | 1<<16 | 1<<17 | 1<<19 | 1<<20 | 1<<21
 
-// handlers returns the entries of the guest's handlers of exceptions, as its
+// handlers returns the entries of the guest's handlers of exceptions.
+func (v *vcpu) handlers() []landing { return v.handlersOf(exceptions) }
+
+// handlersOf returns the entries of the guest's handlers of a set of vectors, as its
 // IDT has them (SDM Vol. 3, 6.14.1).
-func (v *vcpu) handlers() []landing {
+func (v *vcpu) handlersOf(vectors uint32) []landing {
 	idt := v.sregs.IDT
 	var out []landing
 	for vector := range uint8(32) {
-		if exceptions>>vector&1 == 0 || 16*uint32(vector)+15 > uint32(idt.Limit) {
+		if vectors>>vector&1 == 0 || 16*uint32(vector)+15 > uint32(idt.Limit) {
 			continue
 		}
 		gate := v.raw[:16]

@@ -198,10 +198,11 @@ func (v *vcpu) trapping() bool {
 	for _, first := range [][]byte{{0xf3, 0x0f, 0x1e, 0xfa}, {0x0f, 0x01, 0xca}, {0x0f, 0x1f, 0x00}} {
 		code = bytes.TrimPrefix(code, first)
 	}
-	return slices.ContainsFunc([]uint8{guest.PortBreakpoint, guest.PortDebug, guest.PortFault}, func(port uint8) bool {
-		return bytes.HasPrefix(code, guest.TrapStub(port)[:2])
-	})
+	return slices.ContainsFunc(trapPorts[:], func(port uint8) bool { return bytes.HasPrefix(code, guest.TrapStub(port)[:2]) })
 }
+
+// trapPorts are the ports by which stubs of the guest's hand exceptions over.
+var trapPorts = [...]uint8{guest.PortBreakpoint, guest.PortDebug, guest.PortFault}
 
 // save returns the state of the vCPU, which rests, with these general registers.
 func (v *vcpu) save(regs *probe.Regs, msrs []uint32) (c *snapshot.CPU, err error) {

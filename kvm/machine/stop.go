@@ -1,9 +1,11 @@
 package machine
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
@@ -278,7 +280,7 @@ func (v *vcpu) served() bool {
 // advance executes one instruction.
 func (v *vcpu) advance() error {
 	m := v.m
-	v.debugged, v.stepErr = true, nil
+	v.debugged, v.stepErr, v.owed = true, nil, false
 	defer func() { v.debugged = false }()
 	state := v.state()
 	code := make([]byte, insn.MaxLen)
@@ -291,7 +293,10 @@ func (v *vcpu) advance() error {
 		return ErrNotRunnable
 	case v.stepErr != nil:
 		return fmt.Errorf("%w at %v: %w", ErrCannotStep, guest.GVA(v.regs.RIP), v.stepErr)
-	case d.Action == probe.Inject || d.Action == probe.NotOurs:
+	case v.owed:
+		v.deliver(probe.TrapOfTF)
+	}
+	if d.Action == probe.Inject || d.Action == probe.NotOurs || v.owed {
 		if err := v.enterHandler(); err != nil {
 			return err
 		}
@@ -303,26 +308,46 @@ func (v *vcpu) advance() error {
 }
 
 // enterHandler has the processor deliver the exception that is queued: the vCPU then stands at the first
-// instruction of the guest's handler.
+// instruction of the guest's handler. Where the guest's vector hands breakpoints or debug exceptions to the host, that is
+// where the guest goes on with one that is its own.
 func (v *vcpu) enterHandler() error {
 	return v.m.stopWorld(v, func() (err error) {
 		var p patches
 		defer func() { err = errors.Join(err, p.undo()) }()
-		as, at := v.m.space(0), v.handlers()
-		for i := range at {
-			at[i].planted = p.apply(as, at[i].at, insn.Int3) == nil
+		as, at := v.m.space(0), v.handlersOf(exceptions|1<<insn.VectorDB|1<<insn.VectorBP)
+		for i, l := range at {
+			at[i].planted = !v.handsOver(as, &l) && p.apply(as, l.at, insn.Int3) == nil
 		}
-		return v.runNested(func() bool {
-			if !v.arrived() || v.trap.trap.Kind != probe.TrapBreakpoint {
+		given := false
+		if err := v.runNested(func() bool {
+			if !v.arrived() {
 				return false
 			}
 			for _, l := range at {
-				if l.planted && guest.GVA(v.trap.state.Regs.RIP) == l.at {
+				if v.trap.trap.Kind == probe.TrapBreakpoint && l.planted && guest.GVA(v.trap.state.Regs.RIP) == l.at {
 					return true
 				}
 			}
-			return false
-		})
+			if given = v.trap.via == viaStub; given {
+				v.dispatch()
+			}
+			return given
+		}); err != nil || given {
+			return err
+		}
+		v.resume()
+		return nil
+	})
+}
+
+// handsOver reports whether a handler is a stub that hands its exception to the host: an int3 in one of vector 3 would come to itself.
+func (v *vcpu) handsOver(as guest.AddressSpace, l *landing) bool {
+	if l.vector == insn.VectorBP && v.m.payload().forwards() {
+		return true
+	}
+	var b [2]byte
+	return as.Read(l.at, b[:]) == nil && slices.ContainsFunc(trapPorts[:], func(port uint8) bool {
+		return bytes.HasPrefix(guest.TrapStub(port), b[:])
 	})
 }
 

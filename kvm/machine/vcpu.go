@@ -46,6 +46,7 @@ type vcpu struct {
 	haltAll  bool  // and all others with it
 	halting  bool  // it is to stop before it enters the guest again
 	debugged bool  // a debugger has it execute one instruction
+	owed     bool  // behind which the trap of the guest's own TF is to come
 	stepErr  error // why it did not
 
 	tid     atomic.Int32 // of its thread, 0 when there is none

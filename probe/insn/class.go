@@ -193,3 +193,14 @@ func (i *Inst) class0F01() Class {
 	}
 	return ClassOther
 }
+
+// Repeats reports whether it is an instruction of strings with a prefix that has it executed again and again (SDM Vol. 2, REP):
+// interrupts, and the traps of TF, come between.
+func (i *Inst) Repeats() bool {
+	switch op := i.Opcode; {
+	case !i.legacy(Map0) || i.Prefix&(PrefixRep|PrefixRepNE) == 0:
+		return false
+	default:
+		return op >= 0x6c && op <= 0x6f || op >= 0xa4 && op <= 0xa7 || op >= 0xaa && op <= 0xaf
+	}
+}

@@ -181,3 +181,18 @@ func TestFlags(t *testing.T) {
 		}
 	}
 }
+
+func TestRepeats(t *testing.T) {
+	for code, want := range map[string]bool{
+		"\xf3\xa4": true, "\xf3\x48\xab": true, "\xf2\xae": true, "\xf3\x6c": true, "\xf3\xaf": true,
+		"\xa4": false, "\xf3\x90": false, "\xf3\xa8\x01": false, "\xf3\x0f\x1e\xfa": false, "\xf3\x0f\xa4\xc0\x01": false, "\xc3": false,
+	} {
+		i, err := Decode([]byte(code))
+		if err != nil {
+			t.Fatalf("%x: %v", code, err)
+		}
+		if i.Repeats() != want {
+			t.Errorf("%x: %v", code, !want)
+		}
+	}
+}
