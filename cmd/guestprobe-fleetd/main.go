@@ -1,0 +1,10 @@
+// Command guestprobe-fleetd serves a fleet of daemons.
+package main
+
+import (
+	"os"
+
+	"github.com/guestprobe/guestprobe/internal/fleetd"
+)
+
+func main() { os.Exit(fleetd.Main()) }

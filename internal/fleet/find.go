@@ -1,0 +1,148 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+)
+
+// Daemon is one that was found.
+type Daemon struct {
+	ID     string // of this run of it
+	Name   string // as it says itself; where several say the same, with a part of the ID
+	Labels Labels
+	Since  time.Duration // from the question to its answer
+}
+
+// subject is where it takes connections.
+func (d Daemon) subject() string { return prefix + "." + d.ID + "." + connectEnd }
+
+// serviceID is what an ID may be: it is a part of subjects.
+var serviceID = regexp.MustCompile(`^[A-Za-z0-9]{8,64}$`)
+
+// Look says how long daemons may take to answer.
+type Look struct {
+	Where  Where
+	Expect int           // so many are to be there: it is waited for them as long as ctx goes on; 0: not known
+	Quiet  time.Duration // nobody has answered for so long: these are all
+}
+
+// MaxDaemons bounds how many are found.
+const MaxDaemons = 20_000
+
+// Find returns the daemons that are there, by name.
+func (n *Network) Find(ctx context.Context, l Look) ([]Daemon, error) {
+	found := map[string]Daemon{}
+	for {
+		if err := n.ask(ctx, l, found); err != nil {
+			return nil, err
+		}
+		if len(found) >= l.Expect || ctx.Err() != nil {
+			break // those that are expected may have come after the question
+		}
+	}
+	ds := slices.Collect(maps.Values(found))
+	names := map[string]int{}
+	for _, d := range ds {
+		names[d.Name]++
+	}
+	for i, d := range ds {
+		if names[d.Name] > 1 {
+			ds[i].Name += "#" + d.ID[len(d.ID)-4:]
+		}
+	}
+	slices.SortFunc(ds, func(a, b Daemon) int { return compareNames(a.Name, b.Name) })
+	return ds, nil
+}
+
+// ask asks once, and gathers the answers.
+func (n *Network) ask(ctx context.Context, l Look, found map[string]Daemon) error {
+	inbox := n.nc.NewInbox()
+	answers := make(chan *nats.Msg, 1024)
+	sub, err := n.nc.ChanSubscribe(inbox, answers)
+	if err != nil {
+		return fmt.Errorf("look for daemons: %w", err)
+	}
+	defer sub.Unsubscribe()
+	ask, err := micro.ControlSubject(micro.InfoVerb, prefix, "")
+	if err != nil {
+		return fmt.Errorf("look for daemons: %w", err)
+	}
+	began := time.Now()
+	if err := n.nc.PublishRequest(ask, inbox, nil); err != nil {
+		return fmt.Errorf("look for daemons: %w", err)
+	}
+	quiet := time.NewTimer(l.Quiet)
+	defer quiet.Stop()
+	for {
+		select {
+		case m := <-answers:
+			if m.Header.Get("Status") == noResponders && l.Expect == 0 {
+				return nil
+			}
+			if d, ok := daemonOf(m.Data); ok && l.Where.Match(d.Labels) {
+				d.Since = time.Since(began)
+				if found[d.ID] = d; len(found) == MaxDaemons || l.Expect > 0 && len(found) >= l.Expect {
+					return nil
+				}
+			}
+			quiet.Reset(l.Quiet)
+		case <-quiet.C:
+			return nil
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// daemonOf reads what a service says of itself.
+func daemonOf(b []byte) (d Daemon, ok bool) {
+	var info micro.Info
+	if json.Unmarshal(b, &info) != nil || info.Name != prefix || !strings.HasPrefix(info.Version, "1.") || !serviceID.MatchString(info.ID) || len(info.Metadata) > 2*maxLabels {
+		return d, false
+	}
+	d = Daemon{ID: info.ID, Labels: Labels{}}
+	for name, value := range info.Metadata {
+		if labelName.MatchString(name) && plain(value) {
+			d.Labels[name] = value
+		}
+	}
+	d.Name = d.Labels["name"]
+	return d, d.Name != ""
+}
+
+// compareNames orders names with numbers in them by these: vm2 before vm10.
+func compareNames(a, b string) int {
+	for a != "" && b != "" {
+		x, y := digits(a), digits(b)
+		if x > 0 && y > 0 {
+			m, n := strings.TrimLeft(a[:x], "0"), strings.TrimLeft(b[:y], "0")
+			if len(m) != len(n) {
+				return len(m) - len(n)
+			}
+			if d := strings.Compare(m, n); d != 0 {
+				return d
+			}
+			a, b = a[x:], b[y:]
+			continue
+		}
+		if a[0] != b[0] {
+			return int(a[0]) - int(b[0])
+		}
+		a, b = a[1:], b[1:]
+	}
+	return len(a) - len(b)
+}
+
+// digits is how many s begins with.
+func digits(s string) int {
+	return len(s) - len(strings.TrimLeft(s, "0123456789"))
+}

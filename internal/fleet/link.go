@@ -1,0 +1,108 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+)
+
+// hello is the body of a request for a connection.
+type hello struct {
+	Version int    `json:"version"`
+	From    string `json:"from"`   // subject for what the daemon sends
+	Window  int    `json:"window"` // bytes that the client takes at a time
+	Who     string `json:"who"`    // as it says itself
+}
+
+// welcome is the answer to it.
+type welcome struct {
+	To    string `json:"to"` // subject for what the client sends
+	Error string `json:"error,omitempty"`
+}
+
+// address is a subject.
+type address string
+
+// Network implements net.Addr.
+func (address) Network() string { return "nats" }
+
+// String implements net.Addr.
+func (a address) String() string { return string(a) }
+
+// link makes a connection whose other end listens at a subject, and ours at another, to which it subscribes.
+func (n *Network) link(local, remote string, e ends) (c *Conn, err error) {
+	var sub *nats.Subscription
+	c = newConn(e, func(p []byte) {
+		// What cannot be sent is lost, and sent again.
+		_ = n.nc.PublishMsg(&nats.Msg{Subject: remote, Reply: local, Data: p})
+	}, func() {
+		_ = sub.Unsubscribe()
+		n.mu.Lock()
+		delete(n.conns, c)
+		n.mu.Unlock()
+	})
+	sub, err = n.nc.Subscribe(local, func(m *nats.Msg) {
+		if len(m.Data) == 0 && m.Header.Get("Status") == noResponders {
+			c.missing()
+			return
+		}
+		c.receive(m.Data)
+	})
+	if err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	n.conns[c] = struct{}{}
+	n.mu.Unlock()
+	c.start()
+	return c, nil
+}
+
+// noResponders is the status of the message that comes back when nobody listens (NATS' protocol, HMSG 503).
+const noResponders = "503"
+
+// Dial connects to a daemon; window is how many bytes of it may be on their way here.
+func (n *Network) Dial(ctx context.Context, d Daemon, window int) (*Conn, error) {
+	inbox := n.nc.NewInbox()
+	window = bounded(window)
+	host, _ := os.Hostname()
+	body, err := json.Marshal(hello{Version: packetVersion, From: inbox, Window: window, Who: fmt.Sprintf("pid %d on %s", os.Getpid(), host)})
+	if err != nil {
+		return nil, err
+	}
+	msg, err := n.nc.RequestWithContext(ctx, d.subject(), body)
+	switch {
+	case errors.Is(err, nats.ErrNoResponders):
+		return nil, fmt.Errorf("%s is gone", d.Name)
+	case err != nil && ctx.Err() != nil:
+		return nil, fmt.Errorf("%s does not answer: %w", d.Name, context.Cause(ctx))
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", d.Name, err)
+	}
+	var w welcome
+	if err := json.Unmarshal(msg.Data, &w); err != nil {
+		return nil, fmt.Errorf("%s: not the answer of a daemon: %w", d.Name, err)
+	}
+	if w.Error != "" {
+		return nil, fmt.Errorf("%s: %s", d.Name, w.Error)
+	}
+	if !strings.HasPrefix(w.To, prefix+"."+d.ID+".") || !subject(w.To) {
+		return nil, fmt.Errorf("%s: not the answer of a daemon: it listens at %q", d.Name, w.To)
+	}
+	c, err := n.link(inbox, w.To, ends{local: address(inbox), remote: address(d.Name), window: window, limit: minWindow})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", d.Name, err)
+	}
+	return c, nil
+}
+
+// subject reports whether s is one subject, without wildcards.
+func subject(s string) bool {
+	return len(s) <= 256 && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' || r == '*' || r == '>' }) &&
+		!strings.Contains(s, "..") && !strings.HasPrefix(s, ".") && !strings.HasSuffix(s, ".")
+}

@@ -1,0 +1,193 @@
+package fleet
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/spf13/pflag"
+)
+
+// Address says where the fleet meets, and who we are there.
+type Address struct {
+	URL   string // nats:// or tls://, several with commas between: servers of one cluster
+	Creds string // file of credentials
+	CA    string // file of certificates that the servers' are signed by; "": the system's
+	Cert  string // file of our certificate
+	Key   string // and of its key
+}
+
+// Flags declares the flags of what is not the URL, whose names begin with prefix.
+func (a *Address) Flags(f *pflag.FlagSet, prefix string) {
+	f.StringVar(&a.Creds, prefix+"creds", a.Creds, "credentials for the fleet's server: a `file` of NATS', or of 'guestprobe fleet serve'")
+	f.StringVar(&a.CA, prefix+"ca", a.CA, "`file` of the certificates that the fleet's server must be signed by (default: the system's)")
+	f.StringVar(&a.Cert, prefix+"cert", a.Cert, "`file` of our certificate for the fleet's server")
+	f.StringVar(&a.Key, prefix+"key", a.Key, "`file` of that certificate's key")
+}
+
+// schemes are those of servers' URLs.
+var schemes = []string{"nats", "tls", "ws", "wss"}
+
+// Check refuses what is no address.
+func (a Address) Check() error {
+	for part := range strings.SplitSeq(a.URL, ",") {
+		u, err := url.Parse(strings.TrimSpace(part))
+		switch {
+		case err != nil:
+			return errors.New("not a URL as nats://HOST:PORT") // what is in it may be secret
+		case u.Host == "" || u.Path != "" && u.Path != "/" || !slices.Contains(schemes, u.Scheme):
+			return fmt.Errorf("%q: not a URL as nats://HOST:PORT", u.Redacted())
+		}
+	}
+	if (a.Cert == "") != (a.Key == "") {
+		return errors.New("a certificate and its key go together")
+	}
+	return nil
+}
+
+// Redacted is the URL without passwords.
+func (a Address) Redacted() string {
+	var out []string
+	for part := range strings.SplitSeq(a.URL, ",") {
+		if u, err := url.Parse(strings.TrimSpace(part)); err == nil {
+			out = append(out, u.Redacted())
+		}
+	}
+	return strings.Join(out, ",")
+}
+
+// ErrNoServer is wrapped by errors of Connect.
+var ErrNoServer = errors.New("the fleet's server does not answer")
+
+// Network is the fleet as one process reaches it. Its methods may be called from several goroutines.
+type Network struct {
+	nc    *nats.Conn
+	addr  Address
+	mu    sync.Mutex
+	conns map[*Conn]struct{}
+}
+
+// Times of connections to servers.
+const (
+	connectTime   = 5 * time.Second
+	reconnectTime = 250 * time.Millisecond // between two tries, and up to as much more at random
+	pingTime      = 20 * time.Second       // between questions whether the server is there, two of which may fail
+)
+
+// Connect connects to a server of the fleet. With stay it goes on to try when there is none, and is there
+// whenever one is. Log gets what happens to the connection later; nil: nobody does.
+func Connect(ctx context.Context, a Address, name string, stay bool, log *slog.Logger) (*Network, error) {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	opts := []nats.Option{
+		nats.Name(name), nats.Timeout(connectTime), nats.RetryOnFailedConnect(stay), nats.MaxReconnects(-1),
+		nats.ReconnectWait(reconnectTime), nats.ReconnectJitter(reconnectTime, reconnectTime), nats.PingInterval(pingTime),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			if err != nil {
+				log.Warn("fleet: the server is gone", "err", err)
+			}
+		}),
+		nats.ConnectHandler(func(nc *nats.Conn) { log.Info("fleet: connected", "server", nc.ConnectedUrlRedacted()) }),
+		nats.ReconnectHandler(func(nc *nats.Conn) { log.Info("fleet: connected again", "server", nc.ConnectedUrlRedacted()) }),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { log.Warn("fleet", "err", err) }),
+		nats.SetCustomDialer(dialer{ctx}),
+	}
+	if a.Creds != "" {
+		o, err := credentials(a.Creds)
+		if err != nil {
+			return nil, err
+		}
+		opts = append(opts, o)
+	}
+	if a.CA != "" {
+		opts = append(opts, nats.RootCAs(a.CA))
+	}
+	if a.Cert != "" {
+		opts = append(opts, nats.ClientCert(a.Cert, a.Key))
+	}
+	nc, err := nats.Connect(a.URL, opts...)
+	if err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return nil, fmt.Errorf("%w: %s: %w", ErrNoServer, a.Redacted(), err)
+	}
+	return &Network{nc: nc, addr: a, conns: map[*Conn]struct{}{}}, nil
+}
+
+// Connected reports whether there is a server now.
+func (n *Network) Connected() bool { return n.nc.IsConnected() }
+
+// User is who 'guestprobe fleet serve' knows, with a password.
+const User = "guestprobe"
+
+// maxPassword bounds a file of a password, in bytes.
+const maxPassword = 256
+
+// credentials reads a file of NATS' credentials, or of User's password.
+func credentials(path string) (nats.Option, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("the fleet's credentials: %w", err)
+	}
+	if bytes.Contains(b, []byte("-----BEGIN NATS USER JWT-----")) {
+		return nats.UserCredentials(path), nil
+	}
+	pass := strings.TrimSpace(string(b))
+	if pass == "" || len(pass) > maxPassword {
+		return nil, fmt.Errorf("the fleet's credentials: %s has neither NATS' credentials nor a password", path)
+	}
+	return nats.UserInfo(User, pass), nil
+}
+
+// dialer dials until its context ends.
+type dialer struct{ ctx context.Context }
+
+// Dial implements nats.CustomDialer.
+func (d dialer) Dial(network, address string) (net.Conn, error) {
+	nd := net.Dialer{Timeout: connectTime}
+	return nd.DialContext(d.ctx, network, address)
+}
+
+// closeTime is how long Close waits for the other ends of connections.
+const closeTime = 2 * time.Second
+
+// Close tells the other ends of all connections that they are closed, and goes.
+func (n *Network) Close() {
+	n.mu.Lock()
+	cs := make([]*Conn, 0, len(n.conns))
+	for c := range n.conns {
+		cs = append(cs, c)
+	}
+	n.mu.Unlock()
+	over := make(chan struct{})
+	t := time.AfterFunc(closeTime, func() { close(over) })
+	defer t.Stop()
+	for _, c := range cs {
+		_ = c.Close()
+	}
+	for _, c := range cs {
+		c.wait(over)
+	}
+	if n.nc.IsConnected() {
+		_ = n.nc.FlushTimeout(closeTime)
+	}
+	n.nc.Close()
+	for _, c := range cs {
+		c.mu.Lock()
+		c.fail(net.ErrClosed)
+		c.mu.Unlock()
+		<-c.ended
+	}
+}
