@@ -14,11 +14,14 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/fleet"
 )
 
 // conns bounds how many connections there are and what the bodies of requests take. It
-// is the listener of the server. When there is no room for a connection, the one goes
+// is a listener of the server. When there is no room for a connection, the one goes
 // that has waited longest for its client: between requests, or for the rest of one. Only
 // where all are served does the new one learn that there are too many.
 type conns struct {
@@ -36,9 +39,9 @@ type conns struct {
 // spare is how many connections there may be above the limit, to be told of it.
 const spare = 32
 
-// conn is one connection.
+// conn is one connection, of the socket or of the fleet.
 type conn struct {
-	*net.UnixConn
+	net.Conn
 	of      *conns
 	refused bool      // it is above the limit
 	waiting bool      // for its client; conns.mu guards this and what follows
@@ -52,7 +55,7 @@ func (cs *conns) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		c := &conn{UnixConn: nc.(*net.UnixConn), of: cs, waiting: true, since: time.Now()}
+		c := &conn{Conn: nc, of: cs, waiting: true, since: time.Now()}
 		if cs.admit(c) {
 			return c, nil
 		}
@@ -70,7 +73,7 @@ func (cs *conns) admit(c *conn) bool {
 		if len(idle) > 0 {
 			oldest := slices.MinFunc(idle, func(a, b *conn) int { return a.since.Compare(b.since) })
 			delete(cs.open, oldest)
-			oldest.UnixConn.Close()
+			oldest.Conn.Close()
 		} else if c.refused = true; len(all) >= cs.max+spare {
 			return false
 		}
@@ -84,7 +87,7 @@ func (c *conn) Close() error {
 	c.of.mu.Lock()
 	delete(c.of.open, c)
 	c.of.mu.Unlock()
-	return c.UnixConn.Close()
+	return c.Conn.Close()
 }
 
 // wait notes that the connection waits for its client, or does so no more.
@@ -101,9 +104,29 @@ type connKey struct{}
 func withConn(ctx context.Context, nc net.Conn) context.Context {
 	if c, ok := nc.(*conn); ok {
 		ctx = context.WithValue(ctx, connKey{}, c)
-		nc = c.UnixConn
+		nc = c.Conn
 	}
 	return withPeer(ctx, nc)
+}
+
+// awaitRoom waits until the client has read so much that what is to be written fits into the connection, and
+// the end of a stream behind it. The error of a client that does not is os.ErrDeadlineExceeded.
+func (c *conn) awaitRoom() error {
+	switch nc := c.Conn.(type) {
+	case *fleet.Conn:
+		return nc.AwaitRoom()
+	case *net.UnixConn:
+		raw, err := nc.SyscallConn()
+		if err != nil {
+			return err
+		}
+		return raw.Write(func(fd uintptr) bool {
+			room, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF)
+			taken, err2 := unix.IoctlGetInt(int(fd), unix.SIOCOUTQ)
+			return err != nil || err2 != nil || taken <= room/2
+		})
+	}
+	return nil
 }
 
 // requestConn returns the connection of a request, or nil in a test without one.
@@ -114,11 +137,12 @@ func requestConn(r *http.Request) *conn {
 
 // begin is called before a request is served; what it returns behind that. The error
 // refuses it.
-func (cs *conns) begin(w http.ResponseWriter, r *http.Request) (end func(), err error) {
+func begin(w http.ResponseWriter, r *http.Request) (end func(), err error) {
 	c := requestConn(r)
 	if c == nil {
 		return func() {}, nil
 	}
+	cs := c.of
 	if c.refused {
 		w.Header().Set("Connection", "close")
 		return func() {}, &api.Error{

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -16,6 +17,7 @@ import (
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/device"
+	"github.com/guestprobe/guestprobe/internal/fleet"
 	"github.com/guestprobe/guestprobe/internal/program"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 )
@@ -61,6 +63,10 @@ type options struct {
 	configured  map[string]string // where in it each flag is
 	checkConfig bool
 	set         *pflag.FlagSet // of all flags
+
+	fleet     fleet.Address // without a URL: we are in none
+	fleetName string
+	labels    fleet.Labels
 
 	logLevel  slog.Level
 	logFormat string
@@ -133,6 +139,7 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.DurationVar(&o.bodyTime, "body-timeout", o.bodyTime, "how long a request's body may take to come")
 	f.DurationVar(&o.stallTime, "stall-timeout", o.stallTime, "end a stream or an answer that its client has not read from for so long")
 	f.IntVar(&o.readyFD, "ready-fd", o.readyFD, "write a line \"ready PATH\" to this file `descriptor` when clients can connect")
+	o.fleetFlags(f)
 	f.Var((*levelValue)(&o.logLevel), "log-level", "debug, info, warn or error")
 	f.StringVar(&o.logFormat, "log-format", o.logFormat, "`format` of the log, text or json")
 	f.StringVar(&o.logFile, "log-file", o.logFile, "append the log to this `file` instead of standard error")
@@ -199,7 +206,7 @@ func (o *options) check() error {
 		}
 		o.socket = filepath.Clean(path)
 	}
-	return o.checkSaveOnCrash()
+	return cmp.Or(o.checkFleet(), o.checkSaveOnCrash())
 }
 
 // disksValue is a flag that adds a disk each time.

@@ -142,7 +142,7 @@ func (s *server) guard(next http.Handler) http.Handler {
 		p := requestPeer(r)
 		w := &recorder{ResponseWriter: rw, stall: s.opt.stallTime}
 		start := time.Now()
-		end, refused := s.conns.begin(w, r)
+		end, refused := begin(w, r)
 		defer end()
 		defer func() {
 			if v := recover(); v != nil {

@@ -36,6 +36,7 @@ type server struct {
 	profiles profiles
 	exits    exitWatch
 	conns    *conns
+	leaving  func() // the fleet: nobody is to find us there any more
 	logLost  func() uint64
 	monitor  Monitor // nil: there are no commands
 	metrics  http.Handler
@@ -60,7 +61,8 @@ func newServer(log *slog.Logger, o options, g Guest, logLost func() uint64) *ser
 		log: log, opt: o, guest: g, logLost: logLost, pid: os.Getpid(),
 		access:  access{self: uint32(os.Geteuid()), uids: o.allowUIDs, gid: o.gid, groups: userGroups},
 		streams: streams{open: map[*stream]struct{}{}},
-		conns:   &conns{max: o.maxConns, bodyMax: int64(o.maxBodies), bodyTime: o.bodyTime, open: map[*conn]bool{}},
+		conns:   o.newConns(nil),
+		leaving: func() {},
 		stop:    make(chan struct{}),
 	}
 	s.probes = newStore(log, g, o.maps)
@@ -90,6 +92,11 @@ func (s *server) run(ctx context.Context, sock *socket, ready func()) error {
 	// that.
 	s.conns.Listener = sock.listener
 	go func() { served <- hs.Serve(s.conns) }()
+	leave, err := s.joinFleet(hs)
+	if err != nil {
+		return errors.Join(err, s.shutdown(sock, hs))
+	}
+	defer leave()
 	endMetrics, err := s.serveMetrics()
 	if err != nil {
 		return errors.Join(err, s.shutdown(sock, hs))
@@ -126,6 +133,7 @@ func (s *server) shutdown(sock *socket, hs *http.Server) error {
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownTime)
 	defer cancel()
 	sock.stop()
+	s.leaving()
 	left := s.restore()
 	if left != nil {
 		s.log.Error("shutdown", "err", left)

@@ -12,8 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 )
@@ -239,15 +237,7 @@ func (st *stream) await() error {
 	if st.conn == nil || st.slow {
 		return nil
 	}
-	raw, err := st.conn.SyscallConn()
-	if err != nil {
-		return err
-	}
-	err = raw.Write(func(fd uintptr) bool {
-		room, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF)
-		taken, err2 := unix.IoctlGetInt(int(fd), unix.SIOCOUTQ)
-		return err != nil || err2 != nil || taken <= room/2
-	})
+	err := st.conn.awaitRoom()
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return errSlow
 	}
