@@ -15,6 +15,7 @@ import (
 	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/daemon"
+	"github.com/guestprobe/guestprobe/internal/fleet"
 )
 
 // Main is guestprobe. It returns the exit status.
@@ -41,16 +42,17 @@ Data goes to standard output, remarks to standard error.
 			Example: `  guestprobe attach 'p:myread vfs_read fd=%di count=%dx:u64'
   guestprobe trace -c 10
   guestprobe detach myread`,
-			Files: []string{"socket", "core", "core-image"},
+			Files: append([]string{"socket", "core", "core-image"}, fleetFiles...),
 			Sub: []command.Spec{
 				a.doctor(), a.attach(), a.apply(), a.detach(), a.enable(), a.disable(), a.filter(), a.list(), a.trace(), a.top(), a.convert(), a.report(), a.profile(), a.run(), a.scripts(), a.script(), a.stop(), a.tool(), a.stat(), a.maps(), a.symbols(), a.tasks(), a.disas(), a.vars(), a.regs(), a.mem(), a.bt(), a.pt(), a.gdb(), a.web(), a.step(), a.next(), a.finish(), a.until(),
-				a.call(), a.guest(), a.arm(), a.disarm(), a.optimization(), a.blacklist(), a.demo(), a.analyze(), a.version(), a.bpf(),
+				a.call(), a.guest(), a.arm(), a.disarm(), a.optimization(), a.blacklist(), a.fleetCommands(), a.demo(), a.analyze(), a.version(), a.bpf(),
 			},
 		},
 		Global: func(f *pflag.FlagSet) {
 			f.StringVarP(&a.socket, "socket", "s", "", "`path` of the daemon's socket (default: $"+api.SocketEnv+", else the user's, else the system's)")
 			f.StringVar(&a.core, "core", "", "look at the guest of this `file` of 'guestprobe guest save', with --elf or without, without a daemon: regs, mem, bt, pt, disas, tasks, symbols, vars, guest status")
 			f.StringVar(&a.coreImage, "core-image", "", "`file` of that guest's image, where it is not where it was")
+			a.fleet.add(f)
 		},
 		HelpExamples: "  guestprobe help attach\n  guestprobe help guest reset",
 		Judge:        judge,
@@ -58,7 +60,10 @@ Data goes to standard output, remarks to standard error.
 }
 
 // app is one run of the command.
-type app struct{ socket, core, coreImage string }
+type app struct {
+	socket, core, coreImage string
+	fleet                   fleetFlags
+}
 
 // asking is what a command does that needs a daemon.
 type asking func(context.Context, *command.Run, *client.Client) error
@@ -66,7 +71,7 @@ type asking func(context.Context, *command.Run, *client.Client) error
 // ask runs f with a client of the daemon that the user means.
 func (a *app) ask(f asking) func(context.Context, *command.Run) error {
 	return func(ctx context.Context, r *command.Run) error {
-		c, err := a.client(r.Getenv)
+		c, err := a.client(ctx, r.Getenv)
 		if err != nil {
 			return err
 		}
@@ -105,8 +110,18 @@ func show[T any](a *app, ask func(context.Context, *command.Run, *client.Client)
 }
 
 // client returns a client of the socket that the user means: --socket, the
-// environment, the user's own daemon if its socket is there, or the system's; or of the guest of --core.
-func (a *app) client(getenv func(string) string) (*client.Client, error) {
+// environment, the user's own daemon if its socket is there, or the system's; or of the guest of --core, or the
+// one daemon of --fleet that is meant.
+func (a *app) client(ctx context.Context, getenv func(string) string) (*client.Client, error) {
+	if _, err := a.fleet.check(); err != nil {
+		return nil, err
+	}
+	if a.fleet.URL != "" {
+		if a.socket != "" || a.core != "" {
+			return nil, command.Usagef("--fleet goes with neither --socket nor --core")
+		}
+		return a.fleet.one(ctx)
+	}
 	if a.core != "" {
 		c, err := daemon.OpenCore(a.core, a.coreImage)
 		if err != nil {
@@ -139,13 +154,13 @@ const completeTime = 500 * time.Millisecond
 // complete completes an argument by names that the daemon has.
 func (a *app) complete(names func(ctx context.Context, c *client.Client, prefix string) []string) command.Completion {
 	return func(ctx context.Context, _ []string, prefix string) (out []string) {
-		c, err := a.client(os.Getenv)
+		ctx, cancel := context.WithTimeout(ctx, completeTime)
+		defer cancel()
+		c, err := a.client(ctx, os.Getenv)
 		if err != nil {
 			return nil
 		}
 		defer c.Close()
-		ctx, cancel := context.WithTimeout(ctx, completeTime)
-		defer cancel()
 		for _, n := range names(ctx, c, prefix) {
 			if strings.HasPrefix(n, prefix) {
 				out = append(out, n)
@@ -195,6 +210,7 @@ const (
 	exitNotFound    = 4
 	exitPermission  = 5
 	exitTooFew      = 6
+	exitPartly      = 7
 	exitTimeout     = 124 // as timeout(1)
 )
 
@@ -206,6 +222,7 @@ const exitStatusHelp = `Exit status:
   4    no such symbol, probe, map, script, task or type
   5    no permission
   6    trace ended by itself before the hits of --count were there
+  7    some daemons of --fleet have not done it, or fewer are there than --expect says
   124  trace --timeout was over before the hits of --count were there
   N    run, script --follow, stop: the script has called exit(N)`
 
@@ -222,6 +239,7 @@ const (
 	codeUnreachable api.Code = "unreachable"
 	codePermission  api.Code = "permission"
 	codeTimeout     api.Code = "timeout"
+	codePartly      api.Code = "partly"
 )
 
 // judge says what an error means: its exit status, and what to do.
@@ -238,6 +256,12 @@ func judge(err error) command.Verdict {
 	case errors.Is(err, client.ErrUnreachable):
 		return command.Verdict{Status: exitUnreachable, Code: codeUnreachable,
 			Hint: "Is guestprobed running there? 'guestprobed --socket PATH' starts it; 'guestprobe demo' needs none."}
+	case errors.Is(err, fleet.ErrNoServer):
+		return command.Verdict{Status: exitUnreachable, Code: codeUnreachable, Hint: "'guestprobe fleet serve' starts one."}
+	case errors.Is(err, errNobody):
+		return command.Verdict{Status: exitUnreachable, Code: codeUnreachable, Hint: "'guestprobe fleet ls --fleet URL' lists those there are."}
+	case errors.Is(err, errPartly), errors.Is(err, errExpected):
+		return command.Verdict{Status: exitPartly, Code: codePartly}
 	case errors.Is(err, errTimeout):
 		return command.Verdict{Status: exitTimeout, Code: codeTimeout}
 	case errors.Is(err, errTooFew):

@@ -110,6 +110,20 @@ func letter(def string) byte {
 func (a *app) attach() command.Spec {
 	var probes probeFlags
 	var prog programFlags
+	check := func(r *command.Run) error {
+		if len(r.Args) == 0 && prog.file == "" {
+			return command.Usagef("say what to probe: DEFINITION...")
+		}
+		return prog.check(&probes, r.Args)
+	}
+	attach := func(ctx context.Context, r *command.Run, c *client.Client) (list api.ProbeList, err error) {
+		if prog.file != "" {
+			list.Probes, err = prog.attach(ctx, c, &probes)
+		} else if list, err = probes.attach(ctx, r, c, r.Args); err != nil {
+			err = inDefinition(err, r.Args)
+		}
+		return list, err
+	}
 	return command.Spec{
 		Use:   "attach [flags] DEFINITION... | attach --program FILE.o",
 		Short: "Attach probes, all or none",
@@ -195,23 +209,20 @@ there, an access outside of what it is to, code that is never executed) is a war
 			f.Lookup("strict").Usage += "; or a program in which a mistake is found, instead of warning of it"
 			f.StringVar(&prog.section, "section", "", "of the object file only the programs in this `SECTION`, as kprobe/vfs_read, or these: names and patterns with commas between")
 		},
-		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) (err error) {
-			if len(r.Args) == 0 && prog.file == "" {
-				return command.Usagef("say what to probe: DEFINITION...")
-			}
-			if err := prog.check(&probes, r.Args); err != nil {
+		Run: a.askMany(func(ctx context.Context, r *command.Run, c *client.Client) error {
+			if err := check(r); err != nil {
 				return err
 			}
-			var list api.ProbeList
-			if prog.file != "" {
-				list.Probes, err = prog.attach(ctx, c, &probes)
-			} else if list, err = probes.attach(ctx, r, c, r.Args); err != nil {
-				err = inDefinition(err, r.Args)
-			}
+			list, err := attach(ctx, r, c)
 			if err != nil {
 				return err
 			}
 			return printAttached(r, list)
+		}, func(ctx context.Context, r *command.Run, m *members) error {
+			if err := check(r); err != nil {
+				return err
+			}
+			return attachMany(ctx, r, m, func(ctx context.Context, c *client.Client) (api.ProbeList, error) { return attach(ctx, r, c) })
 		}),
 	}
 }

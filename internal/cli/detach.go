@@ -67,22 +67,20 @@ func (a *app) filter() command.Spec {
 			f.BoolVarP(&all, "all", "a", false, "every probe")
 		},
 		Complete: a.completeProbes(),
-		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
+		Run: a.askProbes(func(r *command.Run) (doing, error) {
 			names, expr := r.Args, ""
 			if !clear {
 				if len(names) == 0 {
-					return command.Usagef("say what the filter is to be, or --clear")
+					return nil, command.Usagef("say what the filter is to be, or --clear")
 				}
 				names, expr = names[:len(names)-1], names[len(names)-1]
 			}
 			if all == (len(names) > 0) {
-				return command.Usagef("say which probes, or --all")
+				return nil, command.Usagef("say which probes, or --all")
 			}
-			ps, err := c.Patch(ctx, api.PatchProbe{Filter: &expr}, names...)
-			if err != nil {
-				return err
-			}
-			return printProbes(r, ps)
+			return func(ctx context.Context, c *client.Client) ([]api.Probe, error) {
+				return c.Patch(ctx, api.PatchProbe{Filter: &expr}, names...)
+			}, nil
 		}),
 	}
 }
@@ -94,15 +92,39 @@ func (a *app) onProbes(s command.Spec, do func(ctx context.Context, c *client.Cl
 	s.Args = func([]string) error { return nil }
 	s.Flags = func(f *pflag.FlagSet) { f.BoolVarP(&all, "all", "a", false, "every probe") }
 	s.Complete = a.completeProbes()
-	s.Run = a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
+	s.Run = a.askProbes(func(r *command.Run) (doing, error) {
 		if all == (len(r.Args) > 0) {
-			return command.Usagef("say which probes, or --all")
+			return nil, command.Usagef("say which probes, or --all")
 		}
-		ps, err := do(ctx, c, r.Args)
+		return func(ctx context.Context, c *client.Client) ([]api.Probe, error) { return do(ctx, c, r.Args) }, nil
+	})
+	return s
+}
+
+// doing does something with probes of a daemon, and returns what they are then.
+type doing func(context.Context, *client.Client) ([]api.Probe, error)
+
+// askProbes has one daemon, or all of a fleet that are meant, do what the command line says, and prints what the
+// probes are then.
+func (a *app) askProbes(what func(*command.Run) (doing, error)) func(context.Context, *command.Run) error {
+	return a.askMany(func(ctx context.Context, r *command.Run, c *client.Client) error {
+		do, err := what(r)
+		if err != nil {
+			return err
+		}
+		ps, err := do(ctx, c)
 		if err != nil {
 			return err
 		}
 		return printProbes(r, ps)
+	}, func(ctx context.Context, r *command.Run, m *members) error {
+		do, err := what(r)
+		if err != nil {
+			return err
+		}
+		return onFleet(ctx, r, m, func(ctx context.Context, c *client.Client) (l api.ProbeList, err error) {
+			l.Probes, err = do(ctx, c)
+			return l, err
+		})
 	})
-	return s
 }

@@ -15,13 +15,14 @@ import (
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/daemon"
 	"github.com/guestprobe/guestprobe/internal/dev"
+	"github.com/guestprobe/guestprobe/internal/fleetd"
 )
 
 var update = flag.Bool("update", false, "write generated documents anew")
 
 // pages are the documents that are made of help texts.
 var pages = map[string][]command.Program{
-	"../../docs/cli.md":   {Program(), daemon.Program(nil)},
+	"../../docs/cli.md":   {Program(), daemon.Program(nil), fleetd.Program()},
 	"../../docs/gpdev.md": {dev.Program()},
 }
 

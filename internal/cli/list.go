@@ -61,7 +61,7 @@ made with $retval. --mirror-end, --on-host, --emulate and that it is a jprobe (-
 			f.VarP(&columns, "columns", "o", "only these `COLUMNS` of the table, with commas between")
 		},
 		Complete: a.completeProbes(),
-		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
+		Run: a.askMany(func(ctx context.Context, r *command.Run, c *client.Client) error {
 			if err := notQuiet(r); err != nil {
 				return err
 			}
@@ -109,6 +109,14 @@ made with $retval. --mirror-end, --on-host, --emulate and that it is a jprobe (-
 				r.Note("All probes are disarmed; 'guestprobe arm' arms them.")
 			}
 			return nil
+		}, func(ctx context.Context, r *command.Run, m *members) error {
+			if err := notQuiet(r); err != nil {
+				return err
+			}
+			if wide {
+				columns = probeColumns
+			}
+			return listMany(ctx, r, m, quiet, columns)
 		}),
 	}
 }

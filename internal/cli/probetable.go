@@ -77,20 +77,37 @@ func (l columnList) without(names ...string) columnList {
 // width is that of the table of ps with the columns l.
 func (l columnList) width(ps []api.Probe) (n int) {
 	for _, c := range l {
-		widest := len(c.heading)
+		var cells []string
 		for _, p := range ps {
-			widest = max(widest, utf8.RuneCountInString(command.Clean(c.cell(p))))
+			cells = append(cells, c.cell(p))
 		}
-		n += widest + 2
+		n += widest(c.heading, cells) + 2
 	}
 	return n - 2 // nothing stands behind the last one
 }
 
-// narrow are the columns that the table of ps has where none are asked for.
-func narrow(ps []api.Probe) columnList {
+// cells are those of a probe.
+func (l columnList) cells(p api.Probe) (out []string) {
+	for _, c := range l {
+		out = append(out, c.cell(p))
+	}
+	return out
+}
+
+// widest is the width of a column of texts.
+func widest(heading string, texts []string) int {
+	n := len(heading)
+	for _, t := range texts {
+		n = max(n, utf8.RuneCountInString(command.Clean(t)))
+	}
+	return n
+}
+
+// narrow are the columns that the table of ps has where none are asked for, beside so many characters.
+func narrow(ps []api.Probe, beside int) columnList {
 	l := probeColumns.without(omitted...)
 	for _, name := range leftOut {
-		if l.width(ps) <= tableWidth {
+		if l.width(ps)+beside <= tableWidth {
 			break
 		}
 		l = l.without(name)
@@ -103,15 +120,11 @@ func printProbes(r *command.Run, ps []api.Probe, columns ...column) error {
 	return r.Show(api.ProbeList{Probes: ps}, func() error {
 		l := columnList(columns)
 		if len(l) == 0 {
-			l = narrow(ps)
+			l = narrow(ps, 0)
 		}
 		var rows [][]string
 		for _, p := range ps {
-			var row []string
-			for _, c := range l {
-				row = append(row, c.cell(p))
-			}
-			rows = append(rows, row)
+			rows = append(rows, l.cells(p))
 		}
 		if err := r.Table(l.headings(), rows); err != nil {
 			return err

@@ -21,6 +21,8 @@ import (
 
 	"github.com/guestprobe/guestprobe/internal/child"
 	"github.com/guestprobe/guestprobe/internal/daemon"
+	"github.com/guestprobe/guestprobe/internal/fleet"
+	"github.com/guestprobe/guestprobe/internal/fleetd"
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
 	"github.com/guestprobe/guestprobe/internal/patience"
 )
@@ -43,6 +45,7 @@ func TestMain(m *testing.M) {
 	testscript.Main(leakTest{m}, map[string]func(){
 		"guestprobe":  func() { os.Exit(Main()) },
 		"guestprobed": func() { os.Exit(daemon.Main(Monitor)) },
+		fleet.Server:  func() { os.Exit(fleetd.Main()) },
 		"http":        func() { os.Exit(httpMain(os.Args[1:])) },
 		"mkguest":     func() { os.Exit(mkguestMain(os.Args[1:])) },
 		"mkprog":      func() { os.Exit(mkprogMain(os.Args[1:])) },
@@ -121,6 +124,9 @@ func runScripts(t *testing.T, dir string, vars map[string]string) {
 			"drawn":    cmdDrawn,
 			"same":     cmdSame,
 			"offline":  cmdOffline,
+			"member":   cmdMember,
+			"leave":    cmdLeave,
+			"setenv":   cmdSetenv,
 		},
 	})
 }

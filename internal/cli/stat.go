@@ -51,7 +51,7 @@ kprobe_profile; --quiet prints the first table only.
 			f.BoolVarP(&quiet, "quiet", "q", false, "only the counts of probes, without the tables below")
 		},
 		Complete: a.completeProbes(),
-		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) (err error) {
+		Run: a.askMany(func(ctx context.Context, r *command.Run, c *client.Client) (err error) {
 			if err := notQuiet(r); err != nil {
 				return err
 			}
@@ -74,6 +74,11 @@ kprobe_profile; --quiet prints the first table only.
 			}
 			s.Kinds, s.CPUs = countKinds(s.Probes), g.CPUs
 			return r.Show(s, func() error { return s.print(r, perCPU) })
+		}, func(ctx context.Context, r *command.Run, m *members) error {
+			if err := notQuiet(r); err != nil {
+				return err
+			}
+			return statMany(ctx, r, m, perCPU, quiet)
 		}),
 	}
 }

@@ -20,6 +20,7 @@ before it makes columns under a heading of it, where \t stands between the colum
 type probeRow struct {
 	api.Probe
 	api.Stats
+	Daemon string // of a fleet
 }
 
 // MarshalJSON returns what --format json has of the probe.
@@ -29,7 +30,7 @@ func (p probeRow) MarshalJSON() ([]byte, error) { return json.Marshal(p.Probe) }
 func probeRows(ps []api.Probe) []probeRow {
 	out := make([]probeRow, len(ps))
 	for i, p := range ps {
-		out[i] = probeRow{p, p.Stats}
+		out[i] = probeRow{Probe: p, Stats: p.Stats}
 	}
 	return out
 }

@@ -36,6 +36,9 @@ const (
 // Given reports whether a flag was on the command line.
 func (r *Run) Given(flag string) bool { return r.flags.Changed(flag) }
 
+// EachGiven calls f for each flag that was on the command line.
+func (r *Run) EachGiven(f func(*pflag.Flag)) { r.flags.Visit(f) }
+
 // WantsJSON reports whether the output is to be JSON.
 func (r *Run) WantsJSON() bool { return r.Format == formatJSON }
 

@@ -17,14 +17,14 @@ import (
 )
 
 // shipped are the packages of the programs that users get.
-var shipped = []string{"./cmd/guestprobe", "./cmd/guestprobed"}
+var shipped = []string{"./cmd/guestprobe", "./cmd/guestprobed", "./cmd/guestprobe-fleetd"}
 
 func noticeSpec() command.Spec {
 	return command.Spec{
 		Use:   "notice DIRECTORY",
 		Short: "Write NOTICE: whose code is in the programs, and by which licence",
-		Long: `Print the licences of all modules whose packages are in guestprobe or guestprobed, and
-of Go's library. DIRECTORY is that of go.mod. A licence that is not a permissive one
+		Long: `Print the licences of all modules whose packages are in guestprobe, guestprobed or guestprobe-fleetd,
+and of Go's library. DIRECTORY is that of go.mod. A licence that is not a permissive one
 known here is an error.`,
 		Example: `  gpdev notice .`,
 		Args:    command.Between(1, 1, "say where go.mod is: DIRECTORY"),

@@ -36,7 +36,10 @@ func TestExamples(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	todo := []step{{where: "examples", command: "guestprobed --vcpus 2 &"}}
+	todo := []step{
+		{where: "examples", command: "guestprobe fleet serve --listen 127.0.0.1:0 --store fleet --url-file url &"},
+		{where: "examples", command: "guestprobed --vcpus 2 --fleet $(cat url) --fleet-creds fleet/creds --label kernel=6.1.1 &"},
+	}
 	seen, changed := 0, true
 	for i, line := range strings.Split(documents(t)["docs/cli.md"], "\n") {
 		line, ok := strings.CutPrefix(line, "      ")
@@ -47,6 +50,9 @@ func TestExamples(t *testing.T) {
 			if _, err := os.Stat(file[1]); err != nil {
 				continue // another machine has it
 			}
+		}
+		if strings.HasPrefix(line, "guestprobe fleet serve") {
+			continue // it serves until Ctrl-C, as the one of these examples does
 		}
 		if strings.HasPrefix(line, "guestprobe tasks") {
 			continue // a Linux guest has them, and boots in an emulated machine only
@@ -74,7 +80,8 @@ func TestExamples(t *testing.T) {
 		seen++
 		// A number of a probe, jq, an end by Ctrl-C and a quick machine are not to be had here.
 		command, _, _ := strings.Cut(line, " | jq ")
-		command = strings.NewReplacer("'io/*' 7", "'io/*' myread", "trace 'p", "trace -c 1 'p", "--timeout 5s", "", "script --follow", "script", "call ", "call --timeout 1m ").Replace(command)
+		command = strings.NewReplacer("'io/*' 7", "'io/*' myread", "trace 'p", "trace -c 1 'p", "--timeout 5s", "", "script --follow", "script", "call ", "call --timeout 1m ",
+			"--fleet nats://farm:4222", "--fleet $(cat url) --fleet-creds fleet/creds", "--expect 3", "--expect 1").Replace(command)
 		todo = append(todo, step{where: fmt.Sprintf("docs/cli.md:%d", i+1), command: command})
 		if stepped {
 			todo = append(todo, step{where: "behind", command: "guestprobe guest resume >/dev/null"})

@@ -76,7 +76,7 @@ func TestMain(m *testing.M) {
 }
 
 var programs = sync.OnceValue(func() error {
-	build := exec.Command("go", "build", "-o", bin, "./cmd/guestprobe", "./cmd/guestprobed")
+	build := exec.Command("go", "build", "-o", bin, "./cmd/guestprobe", "./cmd/guestprobed", "./cmd/guestprobe-fleetd")
 	build.Dir = root
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("%w: %s", err, out)
@@ -104,7 +104,7 @@ func play(t *testing.T, dir string, todo []step, vary *regexp.Regexp) {
 		command := strings.ReplaceAll(s.command, "/tmp/gp.sock", filepath.Join(short, "s"))
 		if job, background := strings.CutSuffix(command, " &"); background {
 			log := fmt.Sprintf("%s/%d", short, i)
-			command = fmt.Sprintf("%s >%s 2>&1 &\nuntil grep -qs -e msg=ready -e ^Tracing %s; do kill -0 $! || break; sleep 0.01; done", job, log, log)
+			command = fmt.Sprintf("%s >%s 2>&1 &\nuntil grep -qs -e msg=ready -e ^Tracing -e ^Serving %s; do kill -0 $! || break; sleep 0.01; done", job, log, log)
 		}
 		fmt.Fprintf(&script, "%s\nprintf '\\n\\001%%d\\n' $?\n", command)
 	}

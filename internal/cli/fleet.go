@@ -1,0 +1,271 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/internal/fleet"
+)
+
+// fleetFlags say which daemons of a fleet are meant.
+type fleetFlags struct {
+	fleet.Address
+	where  string
+	expect int
+}
+
+// fleetFiles are those of the flags that are not for whom somebody else's process asks.
+var fleetFiles = []string{"fleet", "fleet-creds", "fleet-ca", "fleet-cert", "fleet-key"}
+
+func (ff *fleetFlags) add(f *pflag.FlagSet) {
+	f.StringVar(&ff.URL, "fleet", "", "ask the daemons that 'guestprobed --fleet' has brought to this `URL`, instead of one on this machine")
+	ff.Flags(f, "fleet-")
+	f.StringVar(&ff.where, "where", "", "of the fleet only those whose labels meet these `CONDITIONS`, as 'kernel=6.*,arch!=zen3'")
+	f.IntVar(&ff.expect, "expect", 0, "wait until so `many` daemons are there, and fail if they do not come within a minute")
+}
+
+// Times of a fleet.
+const (
+	quietTime  = 300 * time.Millisecond // no further daemon has answered for so long: these are all
+	expectTime = time.Minute            // for those that are expected
+	lookTime   = 3 * time.Second        // for those of which nobody knows how many they are
+	fleetTime  = 30 * time.Second       // for each to take a connection
+)
+
+// errExpected is for a fleet that has fewer daemons than were expected.
+var errExpected = errors.New("daemons are missing")
+
+// errNobody is for a fleet in which no daemon is meant.
+var errNobody = errors.New("no daemon of the fleet is meant")
+
+// errPartly is for what some daemons of a fleet have not done.
+var errPartly = errors.New("not done by all daemons")
+
+// check refuses what does not go together.
+func (ff *fleetFlags) check() (fleet.Where, error) {
+	if ff.URL == "" {
+		if ff.where != "" || ff.expect != 0 || ff.Creds != "" || ff.CA != "" || ff.Cert != "" || ff.Key != "" {
+			return fleet.Where{}, command.Usagef("--where, --expect and --fleet-...: go with --fleet")
+		}
+		return fleet.Where{}, nil
+	}
+	if err := ff.Check(); err != nil {
+		return fleet.Where{}, command.Usagef("--fleet: %w", err)
+	}
+	if ff.expect < 0 || ff.expect > fleet.MaxDaemons {
+		return fleet.Where{}, command.Usagef("--expect %d: not 0 to %d", ff.expect, fleet.MaxDaemons)
+	}
+	w, err := fleet.ParseWhere(ff.where)
+	if err != nil {
+		return w, command.Usagef("--where: %w", err)
+	}
+	return w, nil
+}
+
+// find connects to the fleet and returns the daemons that are meant. Close of the network is the caller's.
+func (ff *fleetFlags) find(ctx context.Context) (*fleet.Network, []fleet.Daemon, error) {
+	w, err := ff.check()
+	if err != nil {
+		return nil, nil, err
+	}
+	n, err := fleet.Connect(ctx, ff.Address, "guestprobe", false, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	took := lookTime
+	if ff.expect > 0 {
+		took = expectTime
+	}
+	look, cancel := context.WithTimeout(ctx, took)
+	defer cancel()
+	ds, err := n.Find(look, fleet.Look{Where: w, Expect: ff.expect, Quiet: quietTime})
+	if err == nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	if err == nil && len(ds) < ff.expect {
+		err = fmt.Errorf("%w: %d of %d are there after %v", errExpected, len(ds), ff.expect, expectTime)
+	}
+	if err != nil {
+		n.Close()
+		return nil, nil, err
+	}
+	return n, ds, nil
+}
+
+// one returns a client of the only daemon that is meant.
+func (ff *fleetFlags) one(ctx context.Context) (*client.Client, error) {
+	n, ds, err := ff.find(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(ds) != 1 {
+		n.Close()
+		if len(ds) == 0 {
+			return nil, errNobody
+		}
+		return nil, command.Usagef("%d daemons of the fleet are meant, as %s and %s, and this is for one: say --where name=%[2]s", len(ds), ds[0].Name, ds[1].Name)
+	}
+	return dialed(n, ds[0], 1, n.Close), nil
+}
+
+// dialed returns a client of a daemon, one of so many.
+func dialed(n *fleet.Network, d fleet.Daemon, of int, closed func()) *client.Client {
+	return client.Of(d.Name, func(ctx context.Context) (net.Conn, error) {
+		ctx, cancel := context.WithTimeoutCause(ctx, fleetTime, fmt.Errorf("not within %v", fleetTime))
+		defer cancel()
+		return n.Dial(ctx, d, maxInFlight/of)
+	}, closed)
+}
+
+// maxInFlight bounds what of all daemons is on its way here, in bytes: a server drops a client that does not read
+// 64 MiB.
+const maxInFlight = 16 << 20
+
+// member is a daemon of the fleet.
+type member struct {
+	fleet.Daemon
+	*client.Client
+}
+
+// members are the daemons of a fleet that are meant.
+type members struct {
+	n   *fleet.Network
+	all []member
+}
+
+// members finds those that are meant.
+func (ff *fleetFlags) members(ctx context.Context) (*members, error) {
+	n, ds, err := ff.find(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(ds) == 0 {
+		n.Close()
+		return nil, errNobody
+	}
+	m := &members{n: n}
+	for _, d := range ds {
+		m.all = append(m.all, member{d, dialed(n, d, len(ds), func() {})})
+	}
+	return m, nil
+}
+
+func (m *members) close() {
+	for _, c := range m.all {
+		c.Client.Close()
+	}
+	m.n.Close()
+}
+
+// askMany is ask for commands that all daemons of a fleet can carry out: many does for them what one does for one.
+func (a *app) askMany(one asking, many func(context.Context, *command.Run, *members) error) func(context.Context, *command.Run) error {
+	return func(ctx context.Context, r *command.Run) error {
+		if a.fleet.URL == "" {
+			return a.ask(one)(ctx, r)
+		}
+		m, err := a.fleet.members(ctx)
+		if err != nil {
+			return err
+		}
+		defer m.close()
+		return many(ctx, r, m)
+	}
+}
+
+// maxAsked bounds how many daemons are asked at a time.
+const maxAsked = 64
+
+// answer is what a daemon has answered, as JSON has it.
+type answer[T any] struct {
+	Daemon string     `json:"daemon"`
+	Answer *T         `json:"answer,omitempty"`
+	Error  *api.Error `json:"error,omitempty"`
+
+	err error
+}
+
+// answers is what several have.
+type answersOf[T any] struct {
+	Daemons []answer[T] `json:"daemons"`
+}
+
+// gather asks all daemons, and returns their answers in the order of their names.
+func gather[T any](ctx context.Context, m *members, ask func(context.Context, *client.Client) (T, error)) answersOf[T] {
+	out := answersOf[T]{make([]answer[T], len(m.all))}
+	room := make(chan struct{}, maxAsked)
+	var wg sync.WaitGroup
+	for i, c := range m.all {
+		room <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-room }()
+			a := &out.Daemons[i]
+			a.Daemon = c.Name
+			if v, err := ask(ctx, c.Client); err != nil {
+				a.err, a.Error = err, onWire(err)
+			} else {
+				a.Answer = &v
+			}
+		})
+	}
+	wg.Wait()
+	return out
+}
+
+// onWire is an error as JSON has it.
+func onWire(err error) *api.Error {
+	var wire *api.Error
+	if errors.As(err, &wire) {
+		return wire
+	}
+	code := judge(err).Code
+	if code == "" {
+		code = "failed"
+	}
+	return &api.Error{Code: code, Message: err.Error()}
+}
+
+// verdict notes what daemons have not answered, and says whether that is a failure.
+func (o answersOf[T]) verdict(r *command.Run) error {
+	var fs []failure
+	for _, a := range o.Daemons {
+		fs = append(fs, failure{a.Daemon, a.err})
+	}
+	return failures(r, fs)
+}
+
+// failure is what has become of a daemon; err may be nil.
+type failure struct {
+	daemon string
+	err    error
+}
+
+// failures notes what daemons have not done, and says whether that is a failure: one of all is the first one's.
+func failures(r *command.Run, fs []failure) error {
+	failed := 0
+	var first error
+	for _, f := range fs {
+		if f.err == nil {
+			continue
+		}
+		if failed++; first == nil {
+			first = fmt.Errorf("%s: %w", f.daemon, f.err)
+		}
+		r.Note("%s: %s", command.Clean(f.daemon), command.Clean(f.err.Error()))
+	}
+	switch {
+	case failed == 0:
+		return nil
+	case failed == len(fs):
+		return first
+	}
+	return fmt.Errorf("%w: %d of %d have failed", errPartly, failed, len(fs))
+}

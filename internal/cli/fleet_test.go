@@ -1,0 +1,92 @@
+package cli
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/guestprobe/guestprobe/internal/child"
+)
+
+// fleetDaemons are the daemons that scripts have started with member, by script and name.
+var fleetDaemons sync.Map
+
+type memberKey struct {
+	ts   *testscript.TestScript
+	name string
+}
+
+// cmdMember starts a guestprobed of that name in the fleet of $FLEET and $CREDS, and waits until it is ready:
+//
+//	member vm1 --label rack=1
+func cmdMember(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 1 {
+		ts.Fatalf("usage: member name [flag...]")
+	}
+	bin, err := exec.LookPath("guestprobed")
+	ts.Check(err)
+	file := ts.MkAbs(args[0] + ".log")
+	log, err := os.Create(file)
+	ts.Check(err)
+	defer log.Close()
+	d, err := child.Start(waiting(ts), child.Options{
+		Program: bin, Dir: ts.MkAbs("."), Output: log,
+		Args: append([]string{"--socket", ts.Getenv("SOCKDIR") + "/" + args[0], "--fleet", ts.Getenv("FLEET"), "--fleet-creds", ts.Getenv("CREDS"), "--fleet-name", args[0]}, args[1:]...),
+	})
+	if d != nil {
+		key := memberKey{ts, args[0]}
+		fleetDaemons.Store(key, d)
+		ts.Defer(func() {
+			d.Kill()
+			fleetDaemons.Delete(key)
+		})
+	}
+	if err != nil {
+		ts.Fatalf("%v; log:\n%s", err, ts.ReadFile(file))
+	}
+}
+
+// cmdLeave ends a daemon of member by a signal, TERM unless said otherwise, and wants this exit status (-1: the signal
+// itself):
+//
+//	leave vm1 0
+//	leave vm2 -1 KILL
+func cmdLeave(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: leave name status [TERM|KILL]")
+	}
+	d, ok := fleetDaemons.Load(memberKey{ts, args[0]})
+	if !ok {
+		ts.Fatalf("no member %s", args[0])
+	}
+	sig := syscall.SIGTERM
+	if len(args) > 2 && args[2] == "KILL" {
+		sig = syscall.SIGKILL
+	}
+	err := d.(*child.Daemon).End(waiting(ts), sig)
+	got := 0
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		got = exit.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if strconv.Itoa(got) != args[1] {
+		ts.Fatalf("exit status %d, want %s; log:\n%s", got, args[1], ts.ReadFile(args[0]+".log"))
+	}
+}
+
+// cmdSetenv sets a variable to what is in a file:
+//
+//	setenv FLEET url
+func cmdSetenv(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: setenv name file")
+	}
+	ts.Setenv(args[0], strings.TrimSpace(ts.ReadFile(args[1])))
+}

@@ -1,0 +1,158 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/internal/fleet"
+)
+
+func (a *app) fleetCommands() command.Spec {
+	return command.Spec{
+		Use:   "fleet",
+		Short: "List daemons on many machines, and serve what they meet at",
+		Sub:   []command.Spec{a.fleetLs(), a.fleetServe()},
+	}
+}
+
+// fleetRow is a daemon of a fleet, as JSON and templates have it.
+type fleetRow struct {
+	Name     string            `json:"name"`
+	ID       string            `json:"id"`
+	Host     string            `json:"host"`
+	Image    string            `json:"image"`
+	Version  string            `json:"version"`
+	Labels   map[string]string `json:"labels"`
+	AnswerMS float64           `json:"answerMs"`
+}
+
+func rowOf(d fleet.Daemon) fleetRow {
+	own := maps.Clone(d.Labels)
+	maps.DeleteFunc(own, func(name, _ string) bool { return slices.Contains(fleet.Own, name) })
+	return fleetRow{
+		Name: d.Name, ID: d.ID, Host: d.Labels["host"], Image: d.Labels["image"], Version: d.Labels["version"], Labels: own,
+		AnswerMS: float64(d.Since.Round(10*time.Microsecond)) / float64(time.Millisecond),
+	}
+}
+
+// labels are those that somebody has given the daemon.
+func (r fleetRow) labels() string {
+	if len(r.Labels) == 0 {
+		return "-"
+	}
+	return fleet.Labels(r.Labels).String()
+}
+
+// fleetList is what fleet ls prints as JSON.
+type fleetList struct {
+	Daemons []fleetRow `json:"daemons"`
+}
+
+func (a *app) fleetLs() command.Spec {
+	quiet := false
+	return command.Spec{
+		Use:   "ls",
+		Short: "List the daemons of a fleet",
+		Long: `List the daemons that 'guestprobed --fleet URL' has brought to a fleet, with their labels, and how long
+each has taken to answer; with --where those that it chooses. A daemon says itself its name
+(--fleet-name), its host, the image of its guest and its version; --where knows these by
+name, host, image and version. Of several with one name each has a part of its number behind
+it. docs/fleet.md has more.
+
+` + tableTemplateHelp,
+		Example: `  guestprobe fleet ls --fleet nats://farm:4222
+  guestprobe fleet ls --fleet nats://farm:4222 --where 'kernel=6.1.*,rack!=2'
+  guestprobe fleet ls --fleet nats://farm:4222 --expect 3 --format 'table {{.Name}}\t{{.Host}}'`,
+		Args: command.Between(0, 0, ""),
+		Row:  fleetRow{},
+		Flags: func(f *pflag.FlagSet) {
+			f.BoolVarP(&quiet, "quiet", "q", false, "only the names, a line each")
+		},
+		Run: func(ctx context.Context, r *command.Run) error {
+			if a.fleet.URL == "" {
+				return command.Usagef("say which fleet: --fleet URL")
+			}
+			if err := notQuiet(r); err != nil {
+				return err
+			}
+			n, ds, err := a.fleet.find(ctx)
+			if err != nil {
+				return err
+			}
+			defer n.Close()
+			l := fleetList{Daemons: []fleetRow{}}
+			for _, d := range ds {
+				l.Daemons = append(l.Daemons, rowOf(d))
+			}
+			switch {
+			case quiet:
+				for _, d := range l.Daemons {
+					if err := r.Print("%s\n", command.Clean(d.Name)); err != nil {
+						return err
+					}
+				}
+				return nil
+			case r.Templated():
+				return command.PrintRows(r, l.Daemons)
+			}
+			return r.Show(l, func() error {
+				var rows [][]string
+				for _, d := range l.Daemons {
+					rows = append(rows, []string{d.Name, d.Host, d.Image, d.Version, fmt.Sprintf("%.1fms", d.AnswerMS), d.labels()})
+				}
+				return r.Table([]string{"NAME", "HOST", "IMAGE", "VERSION", "ANSWER", "LABELS"}, rows)
+			})
+		},
+	}
+}
+
+func (a *app) fleetServe() command.Spec {
+	var o fleet.Serve
+	return command.Spec{
+		Use:   "serve",
+		Short: "Serve what the daemons of a fleet meet at",
+		Long: `Serve what the daemons of a fleet and their clients meet at: a NATS server, on loopback
+unless --listen says otherwise, with JetStream in --store. Clients must have the password
+of --password-file; --fleet-creds of guestprobed and guestprobe takes that file. Who has it
+may do with the guests of all daemons what their users may. Beyond this machine
+TLS is needed (--tls-cert, --tls-key; --fleet-ca of those who connect).
+
+The server is guestprobe-fleetd, beside guestprobe or in PATH: it is a program of its own
+because it would make guestprobe a third larger. Any other NATS server of version 2.10 or
+later does as well; for a cluster of several give it their configuration (--config). The server runs until Ctrl-C.`,
+		Example: `  guestprobe fleet serve
+  guestprobe fleet serve --listen 0.0.0.0:4222 --tls-cert farm.pem --tls-key farm.key
+  guestprobed --fleet nats://127.0.0.1:4222 --fleet-creds ~/.local/state/guestprobe/fleet/creds --label kernel=6.1`,
+		Args:  command.Between(0, 0, ""),
+		Plain: true,
+		Files: fleet.Files,
+		Flags: o.Flags,
+		Run: func(_ context.Context, r *command.Run) error {
+			if a.fleet.URL != "" {
+				return command.Usagef("--fleet is where the fleet is; --listen says where it is to be")
+			}
+			if err := o.Check(r.Given, os.Geteuid() == 0, r.Getenv); err != nil {
+				return command.Usagef("%w", err)
+			}
+			bin, err := command.Find(fleet.Server)
+			if err != nil {
+				return err
+			}
+			args := []string{fleet.Server}
+			r.EachGiven(func(f *pflag.Flag) { args = append(args, "--"+f.Name+"="+f.Value.String()) })
+			if err := syscall.Exec(bin, args, os.Environ()); err != nil {
+				return fmt.Errorf("start %s: %w", strings.Join(args, " "), err)
+			}
+			return nil
+		},
+	}
+}

@@ -1,0 +1,197 @@
+package cli
+
+import (
+	"context"
+	"slices"
+	"strconv"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/internal/command"
+)
+
+// probesOf is what the daemons of a fleet have answered about probes.
+type probesOf struct{ answersOf[api.ProbeList] }
+
+// probes are all of them, and beside each its daemon.
+func (o probesOf) probes() (ps []api.Probe, daemons []string) {
+	for _, a := range o.Daemons {
+		if a.Answer != nil {
+			ps = append(ps, a.Answer.Probes...)
+			daemons = append(daemons, slices.Repeat([]string{a.Daemon}, len(a.Answer.Probes))...)
+		}
+	}
+	return ps, daemons
+}
+
+// onFleet does something with probes of all daemons, and prints what they are then.
+func onFleet(ctx context.Context, r *command.Run, m *members, do func(context.Context, *client.Client) (api.ProbeList, error), columns ...column) error {
+	o := probesOf{gather(ctx, m, do)}
+	if err := o.print(r, columns); err != nil {
+		return err
+	}
+	return o.verdict(r)
+}
+
+// print prints the table of probes, with a column for their daemons.
+func (o probesOf) print(r *command.Run, columns columnList) error {
+	ps, daemons := o.probes()
+	if r.Templated() {
+		rows := probeRows(ps)
+		for i := range rows {
+			rows[i].Daemon = daemons[i]
+		}
+		return command.PrintRows(r, rows)
+	}
+	return r.Show(o, func() error {
+		l := columns
+		if len(l) == 0 {
+			l = narrow(ps, widest("DAEMON", daemons)+2)
+		}
+		var rows [][]string
+		for i, p := range ps {
+			rows = append(rows, append([]string{daemons[i]}, l.cells(p)...))
+		}
+		return r.Table(append([]string{"DAEMON"}, l.headings()...), rows)
+	})
+}
+
+// attachMany attaches to the guests of all daemons.
+func attachMany(ctx context.Context, r *command.Run, m *members, do func(context.Context, *client.Client) (api.ProbeList, error)) error {
+	o := probesOf{gather(ctx, m, do)}
+	if err := o.print(r, nil); err != nil {
+		return err
+	}
+	for _, a := range o.Daemons {
+		if a.Answer == nil || r.WantsJSON() {
+			continue
+		}
+		for _, p := range a.Answer.Detached {
+			r.Note("%s: detached %s at %s, with %s.", command.Clean(a.Daemon), command.Clean(p.Name), place(p), command.Plural(int(p.Stats.Hits), "hit"))
+		}
+		if n := len(a.Answer.Skipped); n > 0 {
+			r.Note("%s: skipped %s; --format json has them.", command.Clean(a.Daemon), command.Plural(n, "function"))
+		}
+	}
+	return o.verdict(r)
+}
+
+// listMany lists the probes of all daemons.
+func listMany(ctx context.Context, r *command.Run, m *members, quiet bool, columns columnList) error {
+	ask := func(ctx context.Context, c *client.Client) (l api.ProbeList, err error) {
+		l.Probes, err = c.Probes(ctx, r.Args...)
+		return l, err
+	}
+	switch {
+	case r.Format == formatKernel || r.Format == formatDefs:
+		return command.Usagef("--format %s is of one daemon: say --where name=NAME", r.Format)
+	case !quiet:
+		return onFleet(ctx, r, m, ask, columns...)
+	}
+	o := probesOf{gather(ctx, m, ask)}
+	seen := map[string]bool{}
+	ps, _ := o.probes()
+	for _, p := range ps {
+		if !seen[p.Name] {
+			seen[p.Name] = true
+			if err := r.Print("%s\n", command.Clean(p.Name)); err != nil {
+				return err
+			}
+		}
+	}
+	return o.verdict(r)
+}
+
+// fleetStat is what stat prints of a fleet as JSON.
+type fleetStat struct {
+	Daemons []answer[statAnswer] `json:"daemons"`
+	Total   []totalCounts        `json:"total"` // by name
+	Kinds   []kindCounts         `json:"kinds"`
+}
+
+// totalCounts are the sums of the probes of one name in all daemons.
+type totalCounts struct {
+	Name     string `json:"name"`
+	Daemons  int    `json:"daemons"`
+	Probes   int    `json:"probes"`
+	Hits     uint64 `json:"hits"`
+	Handled  uint64 `json:"handled"`
+	Filtered uint64 `json:"filtered"`
+	Missed   uint64 `json:"missed"`
+	Lost     uint64 `json:"lost"`
+}
+
+// statMany shows the counts of all daemons, and their sums.
+func statMany(ctx context.Context, r *command.Run, m *members, perCPU, quiet bool) error {
+	if r.Format == formatKernel {
+		return command.Usagef("--format %s is of one daemon: say --where name=NAME", r.Format)
+	}
+	if perCPU {
+		return command.Usagef("--per-cpu is of one daemon: say --where name=NAME")
+	}
+	got := gather(ctx, m, func(ctx context.Context, c *client.Client) (s statAnswer, err error) {
+		if s.Probes, err = c.Probes(ctx, r.Args...); err != nil {
+			return s, err
+		}
+		g, err := c.Guest(ctx)
+		s.Kinds, s.CPUs = countKinds(s.Probes), g.CPUs
+		return s, err
+	})
+	o := probesOf{}
+	for _, a := range got.Daemons {
+		if a.Answer != nil {
+			o.Daemons = append(o.Daemons, answer[api.ProbeList]{Daemon: a.Daemon, Answer: &api.ProbeList{Probes: a.Answer.Probes}})
+		}
+	}
+	ps, daemons := o.probes()
+	s := fleetStat{Daemons: got.Daemons, Total: totals(ps, daemons), Kinds: countKinds(ps)}
+	var err error
+	if r.Templated() {
+		err = o.print(r, nil)
+	} else {
+		err = r.Show(s, func() error { return s.print(r, ps, daemons, quiet) })
+	}
+	if err != nil {
+		return err
+	}
+	return got.verdict(r)
+}
+
+// totals are the sums by name, in the order in which the names come first.
+func totals(ps []api.Probe, daemons []string) []totalCounts {
+	out, at, last := []totalCounts{}, map[string]int{}, map[string]string{}
+	for i, p := range ps {
+		n, ok := at[p.Name]
+		if !ok {
+			n, at[p.Name] = len(out), len(out)
+			out = append(out, totalCounts{Name: p.Name})
+		}
+		t := &out[n]
+		if last[p.Name] != daemons[i] { // those of one stand together
+			t.Daemons++
+			last[p.Name] = daemons[i]
+		}
+		t.Probes++
+		t.Hits += p.Stats.Hits
+		t.Handled += p.Stats.Handled
+		t.Filtered += p.Stats.Filtered
+		t.Missed += p.Stats.Missed
+		t.Lost += p.Stats.Lost
+	}
+	return out
+}
+
+func (s *fleetStat) print(r *command.Run, ps []api.Probe, daemons []string, quiet bool) error {
+	var rows [][]string
+	for i, p := range ps {
+		n := p.Stats
+		rows = append(rows, []string{daemons[i], p.Name, u64(n.Hits), u64(n.Handled), u64(n.Filtered), u64(n.Missed), u64(n.Lost)})
+	}
+	for _, t := range s.Total {
+		rows = append(rows, []string{"all " + strconv.Itoa(t.Daemons), t.Name, u64(t.Hits), u64(t.Handled), u64(t.Filtered), u64(t.Missed), u64(t.Lost)})
+	}
+	if err := r.Table([]string{"DAEMON", "NAME", "HITS", "HANDLED", "FILTERED", "MISSED", "LOST"}, rows); err != nil || quiet {
+		return err
+	}
+	return kindsTable(s.Kinds).below(r)
+}
