@@ -1,6 +1,7 @@
 package web_test
 
 import (
+	"path/filepath"
 	"testing"
 
 	"github.com/chromedp/chromedp"
@@ -125,6 +126,35 @@ func TestCodeView(t *testing.T) {
 	w.write("#code-at", "no_such_function")
 	w.press("Show")
 	w.shows(".error", "[symbol_not_found]")
+	w.clean()
+}
+
+// TestCodeViewWithoutSource: the instructions are there though nobody knows the source.
+func TestCodeViewWithoutSource(t *testing.T) {
+	g := startGuest(t, "--guest", filepath.Join("..", "..", "docs", "examples", "guest", "first.elf"), "--paused")
+	w := newBrowser(t)
+	w.open(g.address())
+	w.view("code:collatz")
+	w.until(`document.querySelectorAll(".code tbody tr[data-offset]").length > 5`)
+	w.until(`document.querySelector(".error").hidden`)
+	w.run(`document.querySelector(".code tbody tr").focus()`)
+	w.do(chromedp.KeyEvent(kb.Enter))
+	w.shows(".code tbody tr .badge", "kprobes/p_") // and can be probed
+	w.clean()
+}
+
+// TestAddresses: an address that somebody has written is one of the page's, whatever is in it.
+func TestAddresses(t *testing.T) {
+	g := startGuest(t, "--paused")
+	w := newBrowser(t)
+	w.open(g.address())
+	w.view("code:%")
+	w.shows(".error", "[symbol_not_found]")
+	w.view("scripts:%E0%A4%A")
+	w.view("code:vfs%5fread")
+	w.shows("h2", "vfs_read, ")
+	w.run(`location.hash = "constructor"`)
+	w.until(`document.querySelector("main > section#view-guest")`)
 	w.clean()
 }
 

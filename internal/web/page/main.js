@@ -7,9 +7,18 @@ const views = {guest: "Guest", console: "Console", probes: "Probes", events: "Ev
 const $ = (id) => document.getElementById(id);
 let leave = null, shown = "", wanted = 0;
 
+// decoded is what stands percent-encoded in an address: as it is, where somebody has written what is none of that.
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
 async function show() {
-  const [name, arg] = location.hash.slice(1).split(/:(.*)/s);
-  const view = views[name] ? name : "guest";
+  const [name, arg = ""] = location.hash.slice(1).split(/:(.*)/s);
+  const view = Object.hasOwn(views, name) ? name : "guest";
   const mine = ++wanted;
   for (const a of $("views").querySelectorAll("a")) {
     a.toggleAttribute("aria-current", false);
@@ -24,7 +33,7 @@ async function show() {
   leave?.();
   const section = el("section", {"aria-label": views[view], id: "view-" + view});
   $("main").replaceChildren(section);
-  leave = module.show(section, decodeURIComponent(arg ?? "")) ?? null;
+  leave = module.show(section, decoded(arg)) ?? null;
   document.title = views[view] + " – guestprobe";
   if (shown !== "" && shown !== view) {
     $("main").focus({preventScroll: true});

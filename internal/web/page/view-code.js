@@ -13,7 +13,20 @@ export function show(section, at) {
   const t = table("Instructions", ["offset", "bytes", "instruction", "a probe here is", "source", "#hits", "#hits/s", "probes"], {class: "code"});
   const body = el("div", {class: "scroll", hidden: true}, t.e);
   section.append(form, box, title, note, body);
-  let shown = "", lines = [], gone = false, asked = 0;
+  let shown = "", lines = [], gone = false, asked = 0, sources = true;
+
+  // disas asks for a function, with the source of each instruction unless the guest's is not known.
+  const disas = async (what) => {
+    try {
+      return await call("GET", "/v1/disas?" + new URLSearchParams({at: what, lines: String(sources)}));
+    } catch (err) {
+      if (!sources || err.status !== 501) {
+        throw err;
+      }
+      sources = false;
+      return disas(what);
+    }
+  };
 
   const toggle = async (l) => {
     try {
@@ -33,7 +46,7 @@ export function show(section, at) {
   const load = async (what, again) => {
     const mine = ++asked;
     try {
-      const d = await call("GET", "/v1/disas?" + new URLSearchParams({at: what, lines: "true"}));
+      const d = await disas(what);
       if (gone || mine !== asked) {
         return;
       }
