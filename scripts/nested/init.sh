@@ -16,7 +16,12 @@ ip link set lo up
 while read -r m; do insmod "/lib/modules/$m.ko" || echo "GP-NOTE insmod $m failed"; done </etc/modules
 # A sign of life on the second serial port: a machine that hangs is told from
 # one that works for long without a word (run.sh).
-(while :; do echo . >/dev/ttyS1; sleep 2; done) 2>/dev/null &
+# It stays open for what run.sh sends there.
+(
+	exec 3<>/dev/ttyS1
+	stty -F /dev/ttyS1 raw -echo
+	while :; do echo . >&3; sleep 2; done
+) 2>/dev/null &
 echo "GP-BOOTED uptime=$(cut -d' ' -f1 /proc/uptime) cpus=$(nproc) kernel=$(uname -r)"
 if [ -c /dev/kvm ]; then rc=0; else echo "GP-NOTE no /dev/kvm"; rc=1; fi
 while read -r name limit cmd; do
