@@ -2,8 +2,11 @@ package program
 
 import (
 	"encoding/binary"
+	"fmt"
+	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -55,6 +58,12 @@ type machineCode struct {
 // compile compiles p for code of that privilege. cookie is what it is told by
 // get_attach_cookie.
 func (rt *Runtime) compile(p *bpf.Program, user bool, cookie uint64) (c machineCode) {
+	// Whoever sends a program that the compiler cannot do does not end the guest of all others.
+	defer func() {
+		if r := recover(); r != nil {
+			c = machineCode{err: &bpf.HostOnlyError{Index: -1, Why: fmt.Sprintf("the compiler has a defect (%v at %s)", r, panicked())}}
+		}
+	}()
 	if walks(p) {
 		if c.chain, c.err = rt.cfg.Engine.Chain(); c.err != nil {
 			return c
@@ -64,6 +73,18 @@ func (rt *Runtime) compile(p *bpf.Program, user bool, cookie uint64) (c machineC
 	l.Cookie = cookie
 	c.code, c.info, c.err = bpf.Compile(p, l)
 	return c
+}
+
+// panicked says where the panic began that its caller has recovered.
+func panicked() string {
+	var pcs [16]uintptr
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs[:])])
+	for {
+		f, more := frames.Next()
+		if !strings.HasPrefix(f.Function, "runtime.") || !more {
+			return fmt.Sprintf("%s:%d", filepath.Base(f.File), f.Line)
+		}
+	}
 }
 
 // compile compiles the programs that can run in the guest, as many at a time as there are

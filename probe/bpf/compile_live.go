@@ -114,16 +114,23 @@ func (pl *plan) findLive() {
 
 // findShadows numbers the calls whose results may have a machine address: arrays'
 // values of which the element is not known, other values, and records that are
-// tracked.
+// tracked. All of these have one number, the first, since one is open at a time.
 func (pl *plan) findShadows() {
+	for pc := range pl.p.ops {
+		if o := &pl.p.ops[pc]; pl.tracked && o.code == opCall && Helper(o.imm) == HelperRingReserve && pl.facts[pc].reached {
+			pl.number[def(pc)] = 0
+			if len(pl.ids) == 0 {
+				pl.ids = append(pl.ids, def(pc))
+			}
+		}
+	}
 	for pc := range pl.p.ops {
 		o, f := &pl.p.ops[pc], &pl.facts[pc]
 		if o.code != opCall || !f.reached || len(pl.ids) == maxShadows || pl.full {
 			continue
 		}
 		id := def(pc)
-		lookup := Helper(o.imm) == HelperMapLookup && f.call.m >= 0 && f.call.key < 0 && !pl.weak[id] && !pl.locals
-		if lookup || Helper(o.imm) == HelperRingReserve && pl.tracked {
+		if Helper(o.imm) == HelperMapLookup && f.call.m >= 0 && f.call.key < 0 && !pl.weak[id] && !pl.locals {
 			pl.number[id] = uint8(len(pl.ids))
 			pl.ids = append(pl.ids, id)
 		}

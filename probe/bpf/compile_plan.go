@@ -315,6 +315,11 @@ func (pl *plan) assignMore(take func() reg64) bool {
 		}
 		groups[g] = append(groups[g], i)
 	}
+	for id, i := range pl.number {
+		if r, ok := pl.shadows[pl.ids[i]]; ok && pl.after[id-1].shadows.has(i) {
+			pl.shadows[id] = r // another record
+		}
+	}
 	return true
 }
 

@@ -37,8 +37,16 @@ func TestSmallRing(t *testing.T) {
 			mov r0, 77
 			exit`, size, size-1, size-1)
 	}
+	// Records in a row, each in one of two ways: more than the compiler gives a number of its own.
+	many := "mov r6, r1\nldxdw r8, [r6+112]\n"
+	for i := range 100 {
+		size := 8 + 8*(i%3)
+		many += fmt.Sprintf("ldmap r1, 0\nmov r2, %d\nmov r3, 0\njset r8, %d, b%d\ncall 131\njeq r0, 0, c%d\nstxdw [r0+%d], r8\nmov r1, r0\nmov r2, 0\ncall 132\nja c%d\n", size, 1<<(i%7), i, i, size-8, i) +
+			fmt.Sprintf("b%d:\ncall 131\njeq r0, 0, c%d\nmov r1, r0\nmov r2, 0\ncall 133\nc%d:\nadd r8, 1\n", i, i, i)
+	}
+	many += "mov r0, r8\nexit"
 	for _, tt := range []struct{ name, src string }{
-		{"output", outputProgram}, {"record", recordProgram},
+		{"many", many}, {"output", outputProgram}, {"record", recordProgram},
 		{"1 byte", reserve(1)}, {"8 bytes", reserve(8)}, {"13 bytes", reserve(13)}, {"most", reserve(MinRingSize/2 - recHeader)},
 	} {
 		for _, every := range []int{1, 7, 1 << 20} {
