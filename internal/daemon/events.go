@@ -71,9 +71,12 @@ func (s *server) serveEvents(w http.ResponseWriter, r *http.Request, req api.Str
 		}
 	}
 	// First the subscription, then the probes: their first hit is in it.
-	s.probes.listen(1)
-	e.unlisten = sync.OnceFunc(func() { s.probes.listen(-1) })
-	defer e.unlisten()
+	e.unlisten = func() {}
+	if p == nil || p.hz == 0 { // samples are no events
+		s.probes.listen(1)
+		e.unlisten = sync.OnceFunc(func() { s.probes.listen(-1) })
+		defer e.unlisten()
+	}
 	filter := e.wants
 	if len(req.Probes) > 0 {
 		filter = func(ev event.Event) bool { return ev.Source.Owner.(*attached).stream == own }

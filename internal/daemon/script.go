@@ -43,7 +43,6 @@ type runningScript struct {
 	ending  func()      // told when its end begins, or nil
 	look    chan func() // is run between two records; nil: nobody asks
 	ended   api.End     // once it has
-	closed  bool
 
 	written, dropped atomic.Uint64 // records, as of what was sent
 
@@ -252,7 +251,6 @@ func (s *server) startScript(req *api.RunScript) (_ *runningScript, warnings []s
 	if err != nil {
 		return nil, nil, err
 	}
-	s.probes.listen(1)
 	rs := &runningScript{s: s, script: sc, own: &session{}, format: req.Format, every: time.Duration(req.IntervalMS) * time.Millisecond, began: s.probes.now(), life: s.guestLife()}
 	defer func() {
 		if err != nil {
@@ -367,10 +365,6 @@ func (rs *runningScript) close() {
 	if rs.obj != nil {
 		rs.s.endSession(rs.own)
 		rs.s.probes.objects.end(rs.obj)
-	}
-	if !rs.closed {
-		rs.closed = true
-		rs.s.probes.listen(-1)
 	}
 }
 

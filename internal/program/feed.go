@@ -25,6 +25,7 @@ type ring struct {
 	after func() // behind each pass; may be nil
 	guest bool   // the guest writes into it, and cannot wake anyone
 	timed bool   // it is of definitions: its records have the times at which they were made
+	own   bool   // whoever has it reads it, and nobody else: it does not matter what is wanted
 	seen  []pass // of a timed one, those that still say something
 }
 
@@ -51,7 +52,7 @@ func (rt *Runtime) Poll() (n int, sure int64, active bool) {
 	defer f.mu.Unlock()
 	sure = math.MaxInt64
 	for _, r := range f.rings {
-		if !r.timed && !rt.wants(evbpf.Open) {
+		if !r.timed && !r.own && !rt.wants(evbpf.Open) {
 			continue
 		}
 		now := rt.cfg.Now()
@@ -136,7 +137,7 @@ func (rt *Runtime) want(who *bool, on bool) {
 		to = evbpf.Returns
 	}
 	for _, r := range f.rings {
-		if to == evbpf.Open && !r.timed && !rt.wants(to) {
+		if to == evbpf.Open && !r.timed && !r.own && !rt.wants(to) {
 			r.empty()
 		}
 	}

@@ -32,6 +32,7 @@ type Object struct {
 	shared map[string]*arena // of maps that are in the guest's memory
 	rings  []*ring
 	closed bool
+	script bool // its rings are read by whoever runs it
 }
 
 // Program is one program of an object.
@@ -122,7 +123,7 @@ func (rt *Runtime) load(o *bpf.Object, opt LoadOptions, placed, cpus int) (*Obje
 	if err != nil {
 		return nil, err
 	}
-	obj := &Object{rt: rt, LeftOut: o.LeftOut}
+	obj := &Object{rt: rt, LeftOut: o.LeftOut, script: opt.script}
 	if obj.col, err = o.LoadIn(cpus, pl.memory, opt.Budget); err != nil && pl.inGuest() {
 		// Memory that is shared is scarce.
 		pl.toHost(err.Error())
@@ -184,23 +185,23 @@ func (o *Object) Maps() map[string]*bpf.Map { return o.col.Maps }
 
 // Emit hands what is written into the rings of the object while somebody wants it
 // (Runtime.Want) to to(ring's name), with the time at which it came out of its ring, until
-// Close.
+// Close. Somebody always wants what a script writes.
 func (o *Object) Emit(to func(name string) Emitter) {
 	for name, m := range o.col.Maps {
 		if m.Spec().Kind != bpf.RingBuf {
 			continue
 		}
 		e, lost := to(name), uint64(0)
-		r := &ring{m: m, guest: o.Shared(m)}
+		r := &ring{m: m, guest: o.Shared(m), own: o.script}
 		r.to = func(rec bpf.Record) {
-			if o.rt.wants(evbpf.Open) {
+			if r.own || o.rt.wants(evbpf.Open) {
 				e.Put(rec.CPU, o.rt.cfg.Now(), rec.Data)
 			}
 		}
 		r.after = func() {
 			// The ring does not say on which vCPU; the guest may write anything.
 			now := m.RingStats().Lost
-			if now > lost && o.rt.wants(evbpf.Open) {
+			if now > lost && (r.own || o.rt.wants(evbpf.Open)) {
 				e.Lose(0, now-lost)
 			}
 			lost = now
