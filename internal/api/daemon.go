@@ -20,6 +20,8 @@ type Daemon struct {
 	Session int         `json:"session"` // of these: brought by a stream, gone with it
 	Events  EventCounts `json:"events"`  // over the daemon's life
 	LogLost uint64      `json:"logLost"` // lines that could not be written
+
+	NotRestored []string `json:"notRestored,omitempty"` // what clients of the daemon before had attached and could not be again
 }
 
 // EventCounts are what became of the events that handlers made: emitted =

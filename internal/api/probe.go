@@ -129,8 +129,11 @@ type Skipped struct {
 // other kinds Probe.User tells which code they are on.
 const Kinds = "krjuw"
 
-// OriginStart is of what the daemon has attached when it started, by its flags or its configuration.
-const OriginStart = "start"
+// Values of Probe.Origin.
+const (
+	OriginStart    = "start"    // by the daemon's flags or its configuration
+	OriginRestored = "restored" // by a client of the daemon before (--state)
+)
 
 // Probe describes one attached probe.
 type Probe struct {
@@ -154,7 +157,7 @@ type Probe struct {
 	Stack   bool `json:"stack"`
 	Stay    bool `json:"stay"`
 
-	Origin string `json:"origin,omitempty"` // OriginStart; "": a client has attached it
+	Origin string `json:"origin,omitempty"` // OriginStart or OriginRestored; "": a client has attached it
 
 	Stop string `json:"stop,omitempty"` // what its hits stop: vcpu or all
 

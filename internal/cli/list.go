@@ -37,7 +37,8 @@ r, j and w stand for both sorts of code; the flag [USER] tells them apart. Other
 flags are [GONE], [DISABLED] and [OPTIMIZED], as in the kernel, [PENDING] where the
 module is not loaded yet, [CHANGED] where the guest has changed the instruction,
 [SPACE CR3], [POST], [MIRROR FUNCTION], [OVERRIDE N, M times], and [START] of what the
-daemon has attached itself, by --probe, --script or its --config.
+daemon has attached itself, by --probe, --script or its --config, or [RESTORED] of what it
+has from the daemon before, by --state.
 --format kernel prints the kernel's own format, --format defs the definitions in a
 form that attach and apply take; --quiet prints names only. What a definition cannot say is in comments: above one
 that was attached with --filter, --mirror, --override, --post, --regs, --space or

@@ -216,8 +216,8 @@ func flags(p api.Probe) string {
 	if p.Override != nil {
 		f = append(f, overrideFlag(p.Override))
 	}
-	if p.Origin == api.OriginStart {
-		f = append(f, "[START]")
+	if p.Origin != "" {
+		f = append(f, "["+strings.ToUpper(p.Origin)+"]")
 	}
 	if len(f) == 0 {
 		return "-"

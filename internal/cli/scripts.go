@@ -58,6 +58,8 @@ func scriptState(s api.ScriptInfo) string {
 	switch {
 	case s.Ended == "" && s.Origin == api.OriginStart:
 		return "running since start"
+	case s.Ended == "" && s.Origin != "":
+		return "running, " + s.Origin
 	case s.Ended == "":
 		return "running"
 	case s.Ended == api.EndExit && s.Code != nil:

@@ -26,9 +26,7 @@ import (
 // where all are served does the new one learn that there are too many.
 type conns struct {
 	net.Listener
-	max      int           // connections
-	bodyMax  int64         // bytes of all bodies together
-	bodyTime time.Duration // for a body to come
+	limits *atomic.Pointer[limits] // the server's
 
 	bodies atomic.Int64 // bytes that are there
 
@@ -67,14 +65,15 @@ func (cs *conns) Accept() (net.Conn, error) {
 func (cs *conns) admit(c *conn) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
+	most := cs.limits.Load().conns
 	all := slices.Collect(maps.Keys(cs.open))
-	if served := slices.DeleteFunc(slices.Clone(all), func(c *conn) bool { return c.refused }); len(served) >= cs.max {
+	if served := slices.DeleteFunc(slices.Clone(all), func(c *conn) bool { return c.refused }); len(served) >= most {
 		idle := slices.DeleteFunc(served, func(c *conn) bool { return !c.waiting })
 		if len(idle) > 0 {
 			oldest := slices.MinFunc(idle, func(a, b *conn) int { return a.since.Compare(b.since) })
 			delete(cs.open, oldest)
 			oldest.Conn.Close()
-		} else if c.refused = true; len(all) >= cs.max+spare {
+		} else if c.refused = true; len(all) >= most+spare {
 			return false
 		}
 	}
@@ -146,7 +145,7 @@ func begin(w http.ResponseWriter, r *http.Request) (end func(), err error) {
 	if c.refused {
 		w.Header().Set("Connection", "close")
 		return func() {}, &api.Error{
-			Code: api.CodeTooMany, Errno: "EMFILE", Message: fmt.Sprintf("%d connections are served already", cs.max),
+			Code: api.CodeTooMany, Errno: "EMFILE", Message: fmt.Sprintf("%d connections are served already", cs.limits.Load().conns),
 			Detail: "end some, or start guestprobed with a larger --max-connections",
 		}
 	}
@@ -154,7 +153,7 @@ func begin(w http.ResponseWriter, r *http.Request) (end func(), err error) {
 	if r.ContentLength != 0 {
 		r.Body = b
 		// The server itself reads what a handler has left of a body, too.
-		_ = b.rc.SetReadDeadline(time.Now().Add(cs.bodyTime))
+		_ = b.rc.SetReadDeadline(time.Now().Add(cs.limits.Load().bodyTime))
 	}
 	c.wait(false)
 	return func() {
@@ -178,16 +177,16 @@ func (b *body) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.c.wait(false)
 	b.read += int64(n)
-	switch sum := cs.bodies.Add(int64(n)); {
-	case sum > cs.bodyMax && n > 0:
+	switch sum, lim := cs.bodies.Add(int64(n)), cs.limits.Load(); {
+	case sum > lim.bodies && n > 0:
 		_ = b.rc.SetReadDeadline(time.Now()) // nobody waits for the rest
 		return 0, &api.Error{
-			Code: api.CodeTooMany, Errno: "ENOMEM", Message: fmt.Sprintf("the bodies of all requests have more than %s together", formatSize(uint64(cs.bodyMax))),
+			Code: api.CodeTooMany, Errno: "ENOMEM", Message: fmt.Sprintf("the bodies of all requests have more than %s together", formatSize(uint64(lim.bodies))),
 			Detail: "try again, or start guestprobed with a larger --max-bodies",
 		}
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return n, &api.Error{
-			Code: api.CodeTooSlow, Errno: "ETIMEDOUT", Message: fmt.Sprintf("the body has not come within %v", cs.bodyTime),
+			Code: api.CodeTooSlow, Errno: "ETIMEDOUT", Message: fmt.Sprintf("the body has not come within %v", lim.bodyTime),
 			Detail: "guestprobed's --body-timeout sets the time",
 		}
 	case errors.Is(err, io.EOF):

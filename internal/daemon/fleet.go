@@ -64,8 +64,8 @@ func (v *labelsValue) Set(s string) error {
 func (v *labelsValue) Type() string { return "label" }
 
 // newConns returns the bounded connections of a listener.
-func (o *options) newConns(l net.Listener) *conns {
-	return &conns{Listener: l, max: o.maxConns, bodyMax: int64(o.maxBodies), bodyTime: o.bodyTime, open: map[*conn]bool{}}
+func (s *server) newConns(l net.Listener) *conns {
+	return &conns{Listener: l, limits: &s.limits, open: map[*conn]bool{}}
 }
 
 // joinFleet has hs serve connections of the fleet, if we are to be in one, until leave is called, behind hs' end. A
@@ -101,7 +101,7 @@ func (s *server) joinFleet(hs *http.Server) (leave func(), err error) {
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		if err := hs.Serve(s.opt.newConns(m)); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+		if err := hs.Serve(s.newConns(m)); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
 			s.log.Error("the fleet is served no more", "err", err)
 		}
 	}()

@@ -20,6 +20,8 @@ type logWriter struct {
 	fallback io.Writer // nil when w is the last resort itself
 	lost     uint64    // since the last line that was written
 	total    uint64
+
+	level slog.LevelVar
 }
 
 // Write never fails: logging must not change what the daemon does.
@@ -64,7 +66,8 @@ func newLog(o *options, stderr io.Writer) (*slog.Logger, *logWriter, io.Closer, 
 		w, closer = &logWriter{name: "file " + o.logFile, w: f, fallback: stderr}, f
 	}
 	var h slog.Handler
-	ho := &slog.HandlerOptions{Level: o.logLevel}
+	w.level.Set(o.logLevel)
+	ho := &slog.HandlerOptions{Level: &w.level}
 	if o.logFormat == "json" {
 		h = slog.NewJSONHandler(w, ho)
 	} else {

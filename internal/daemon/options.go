@@ -59,6 +59,7 @@ type options struct {
 	bodyTime  time.Duration
 	stallTime time.Duration
 
+	state       string            // folder, or ""
 	config      string            // file of flags, or ""
 	configured  map[string]string // where in it each flag is
 	checkConfig bool
@@ -138,12 +139,14 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.Var((*sizeValue)(&o.maxBodies), "max-bodies", "room for the bodies of all requests together")
 	f.DurationVar(&o.bodyTime, "body-timeout", o.bodyTime, "how long a request's body may take to come")
 	f.DurationVar(&o.stallTime, "stall-timeout", o.stallTime, "end a stream or an answer that its client has not read from for so long")
+	f.StringVar(&o.state, "state", o.state, "keep in this `folder` what clients attach, and attach it again at the next start with it")
 	f.IntVar(&o.readyFD, "ready-fd", o.readyFD, "write a line \"ready PATH\" to this file `descriptor` when clients can connect")
 	o.fleetFlags(f)
 	f.Var((*levelValue)(&o.logLevel), "log-level", "debug, info, warn or error")
 	f.StringVar(&o.logFormat, "log-format", o.logFormat, "`format` of the log, text or json")
 	f.StringVar(&o.logFile, "log-file", o.logFile, "append the log to this `file` instead of standard error")
 	command.MarkSeveral(f, "disk")
+	command.MarkSeveral(f, "label")
 	command.MarkSeveral(f, "allow-uid")
 }
 

@@ -140,7 +140,7 @@ func (s *server) methods(methods map[string]route) http.HandlerFunc {
 func (s *server) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		p := requestPeer(r)
-		w := &recorder{ResponseWriter: rw, stall: s.opt.stallTime}
+		w := &recorder{ResponseWriter: rw, stall: s.limits.Load().stall}
 		start := time.Now()
 		end, refused := begin(w, r)
 		defer end()
@@ -153,6 +153,9 @@ func (s *server) guard(next http.Handler) http.Handler {
 				if w.status == 0 {
 					writeError(w, errors.New("panic while serving the request"))
 				}
+			}
+			if r.Method != http.MethodGet && w.status < http.StatusBadRequest {
+				s.changed()
 			}
 			looks := r.Method == http.MethodGet || r.Method == http.MethodHead || r.URL.Path == checkPath // of which one comes with each key
 			if !looks || w.status == http.StatusForbidden {

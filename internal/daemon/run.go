@@ -17,6 +17,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/internal/service"
 	"github.com/guestprobe/guestprobe/kvm/snapshot"
 )
 
@@ -35,9 +36,11 @@ func Main(monitor Monitor) int {
 	signal.Ignore(syscall.SIGPIPE)
 	// After the first signal the handler stays: a second one must not cut the
 	// way back short.
-	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer cancel()
-	return Program(monitor).Run(ctx, command.Process())
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	return commandLine(newMachineGuest, monitor, hangups).Run(ctx, command.Process())
 }
 
 // guestMaker makes a guest, parked before its first instruction.
@@ -49,9 +52,9 @@ type guestMaker func(o *options, p bootable, log *slog.Logger) (Guest, error)
 const gcPercent = 15
 
 // Program describes guestprobed's command line. It runs until its context ends.
-func Program(monitor Monitor) command.Program { return commandLine(newMachineGuest, monitor) }
+func Program(monitor Monitor) command.Program { return commandLine(newMachineGuest, monitor, nil) }
 
-func commandLine(newGuest guestMaker, monitor Monitor) command.Program {
+func commandLine(newGuest guestMaker, monitor Monitor, hangups <-chan os.Signal) command.Program {
 	o := defaultOptions()
 	return command.Program{
 		Spec: command.Spec{
@@ -61,9 +64,11 @@ func commandLine(newGuest guestMaker, monitor Monitor) command.Program {
 events as HTTP and JSON on a unix socket (docs/openapi.yaml). guestprobe is its
 client.
 
-SIGTERM, SIGINT and SIGHUP take every probe out, restore the guest's text, end
-all streams and stop the guest, in a few seconds whatever clients do; the exit
-status is then 0.
+SIGTERM and SIGINT take every probe out, restore the guest's text, end all streams
+and stop the guest, in a few seconds whatever clients do; the exit status is then 0.
+So does SIGHUP without --config; with it, it has the daemon read that again: log level
+and limits change, the rest is told to wait for the next start. docs/service.md has that
+and what a service manager gives and is told.
 
 Exit status: 0 stopped by a signal; 1 failed; 2 bad flags or
 --config, or a --probe or --script that is not right; 5 no permission for /dev/kvm or the socket.`,
@@ -82,7 +87,7 @@ Exit status: 0 stopped by a signal; 1 failed; 2 bad flags or
 				if os.Getenv("GOGC") == "" {
 					debug.SetGCPercent(gcPercent)
 				}
-				return serve(ctx, r.Env, o, newGuest, monitor)
+				return serve(ctx, r.Env, o, newGuest, monitor, hangups)
 			},
 		},
 		Judge: func(err error) command.Verdict {
@@ -99,7 +104,7 @@ Exit status: 0 stopped by a signal; 1 failed; 2 bad flags or
 }
 
 // serve is the daemon's life.
-func serve(ctx context.Context, env command.Env, o options, newGuest guestMaker, monitor Monitor) (err error) {
+func serve(ctx context.Context, env command.Env, o options, newGuest guestMaker, monitor Monitor, hangups <-chan os.Signal) (err error) {
 	log, lw, logFile, err := newLog(&o, env.Stderr)
 	if err != nil {
 		return err
@@ -110,6 +115,17 @@ func serve(ctx context.Context, env command.Env, o options, newGuest guestMaker,
 		return command.Usagef("%w", err)
 	}
 	defer ready.Close()
+	manager, err := service.Of(env.Getenv)
+	if err != nil {
+		return err
+	}
+	sock, err := givenSocket(&o, env.Getenv)
+	if err != nil {
+		return err
+	}
+	if sock != nil {
+		defer sock.Close()
+	}
 	if o.socket == "" {
 		path, err := defaultSocket(os.Geteuid(), env.Getenv)
 		if err != nil {
@@ -127,11 +143,19 @@ func serve(ctx context.Context, env command.Env, o options, newGuest guestMaker,
 	if err != nil {
 		return err
 	}
-	sock, err := listen(ctx, o.socket, o.gid, o.allowUIDs)
-	if err != nil {
-		return err
+	if sock == nil {
+		if sock, err = listen(ctx, o.socket, o.gid, o.allowUIDs); err != nil {
+			return err
+		}
+		defer sock.Close()
 	}
-	defer sock.Close()
+	var kept *state
+	if o.state != "" {
+		if kept, err = openState(o.state); err != nil {
+			return err
+		}
+		defer kept.close()
+	}
 	if dir := hidden(sock.path); dir != "" && len(o.allowUIDs) > 0 {
 		log.Warn("users of --allow-uid may not reach the socket: not everybody may pass a directory", "directory", dir)
 	}
@@ -151,7 +175,7 @@ func serve(ctx context.Context, env command.Env, o options, newGuest guestMaker,
 	log.Info("guest created", "image", o.imageName(), "sha256", prog.sha256(), "vcpus", o.vcpus,
 		"memory", formatSize(o.memory), "took", time.Since(started))
 	s := newServer(log, o, g, lw.Lost)
-	s.monitor = monitor
+	s.monitor, s.manager, s.logLevel, s.state, s.args, s.hangups = monitor, manager, &lw.level, kept, env.Args, hangups
 	defer s.probes.close()
 	if snap != nil {
 		if err := s.attachSnapshot(ctx, snap); err != nil {
@@ -165,6 +189,11 @@ func serve(ctx context.Context, env command.Env, o options, newGuest guestMaker,
 		return err
 	}
 	s.markOrigin(api.OriginStart)
+	if kept != nil {
+		if err := s.restoreState(); err != nil {
+			return err
+		}
+	}
 	if !o.paused { // nobody is served yet
 		if err := s.resume(); err != nil {
 			return fmt.Errorf("start guest: %w", err)

@@ -174,6 +174,7 @@ func (k *keptScript) live() {
 	}()
 	// No write into the log fails.
 	_ = k.run(context.Background(), nil)
+	k.s.changed() // it is not to run again
 	k.s.log.Info("script ended", "name", k.req.Detach, "reason", k.ended.Reason, "written", k.delivered, "lost", k.lost)
 }
 

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/guestprobe/guestprobe/internal/service"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/kvm/snapshot"
 )
@@ -35,6 +36,7 @@ type server struct {
 	scripts  scripts
 	profiles profiles
 	exits    exitWatch
+	limits   atomic.Pointer[limits]
 	conns    *conns
 	leaving  func() // the fleet: nobody is to find us there any more
 	logLost  func() uint64
@@ -51,6 +53,13 @@ type server struct {
 	saved    *snapshot.Snapshot                // not nil: what the guest is, which does not run
 	resetMu  sync.Mutex                        // a reset and the resume after it are one thing; nobody else pauses or resumes meanwhile
 
+	args        []string // of the command line
+	hangups     <-chan os.Signal
+	logLevel    *slog.LevelVar
+	manager     *service.Manager
+	state       *state   // nil: what clients attach ends with the daemon
+	notRestored []string // what of it could not be attached again; said before anybody is served
+
 	stop     chan struct{} // closed when the daemon stops
 	stopOnce sync.Once
 }
@@ -61,10 +70,12 @@ func newServer(log *slog.Logger, o options, g Guest, logLost func() uint64) *ser
 		log: log, opt: o, guest: g, logLost: logLost, pid: os.Getpid(),
 		access:  access{self: uint32(os.Geteuid()), uids: o.allowUIDs, gid: o.gid, groups: userGroups},
 		streams: streams{open: map[*stream]struct{}{}},
-		conns:   o.newConns(nil),
 		leaving: func() {},
-		stop:    make(chan struct{}),
+		manager: &service.Manager{}, logLevel: new(slog.LevelVar),
+		stop: make(chan struct{}),
 	}
+	s.limits.Store(o.limits())
+	s.conns = s.newConns(nil)
 	s.probes = newStore(log, g, o.maps)
 	g.OnModules(s.probes.locateModules)
 	s.boots.Store(1)
@@ -105,14 +116,31 @@ func (s *server) run(ctx context.Context, sock *socket, ready func()) error {
 	dctx, endDebuggers := context.WithCancel(ctx)
 	defer endDebuggers()
 	debuggers := s.listenGDB(dctx, sock.path)
+	var background sync.WaitGroup
+	if s.state != nil {
+		background.Go(s.keepState)
+	}
 	ready()
+	if s.manager.There() {
+		background.Go(func() { s.tellManager(dctx, sock.path) })
+	}
 
 	var failed error
-	select {
-	case <-ctx.Done():
-		s.log.Info("stopping", "cause", context.Cause(ctx))
-	case failed = <-served:
-		s.log.Error("server failed", "err", failed)
+	for going := true; going; {
+		select {
+		case <-ctx.Done():
+			s.log.Info("stopping", "cause", context.Cause(ctx))
+			going = false
+		case failed = <-served:
+			s.log.Error("server failed", "err", failed)
+			going = false
+		case sig := <-s.hangups:
+			if going = s.opt.config != ""; going {
+				s.reload()
+			} else {
+				s.log.Info("stopping", "cause", sig.String()+" signal received")
+			}
+		}
 	}
 	endDebuggers()
 	left := errors.Join(debuggers.close(), s.shutdown(sock, hs))
@@ -120,6 +148,7 @@ func (s *server) run(ctx context.Context, sock *socket, ready func()) error {
 		failed = <-served
 	}
 	<-watch
+	background.Wait()
 	if errors.Is(failed, http.ErrServerClosed) || errors.Is(failed, net.ErrClosed) {
 		failed = nil
 	}
@@ -134,6 +163,7 @@ func (s *server) shutdown(sock *socket, hs *http.Server) error {
 	defer cancel()
 	sock.stop()
 	s.leaving()
+	s.tellEnd()
 	left := s.restore()
 	if left != nil {
 		s.log.Error("shutdown", "err", left)

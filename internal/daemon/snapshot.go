@@ -67,7 +67,7 @@ func (s *server) save() (*snapshot.Snapshot, error) {
 		return nil, err
 	}
 	defer s.probes.changes.Unlock()
-	on := s.attachments()
+	on := s.attachments("")
 	defer on.release()
 	snap, err := g.Save(on.values)
 	if err != nil {
@@ -239,6 +239,6 @@ func (s *server) attachSnapshot(ctx context.Context, snap *snapshot.Snapshot) er
 	for _, what := range on.LeftOut {
 		s.log.Warn("the snapshot does not have what was attached", "what", what)
 	}
-	s.attachAll(&on)
+	_ = s.attachAll(&on) // it is in the log
 	return nil
 }

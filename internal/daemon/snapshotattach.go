@@ -45,8 +45,8 @@ type savedMap struct {
 }
 
 // attachments describes what is on the guest, but for what is in its maps, and holds the objects with maps until
-// release. Callers hold changes.
-func (s *server) attachments() *attachments {
+// release, all but what has the origin without, if that is one. Callers hold changes.
+func (s *server) attachments(without string) *attachments {
 	on := &attachments{Disarmed: !s.probes.armed()}
 	left := func(format string, args ...any) { on.LeftOut = append(on.LeftOut, fmt.Sprintf(format, args...)) }
 	objects := map[*object]int{}
@@ -58,6 +58,7 @@ func (s *server) attachments() *attachments {
 			enabled = !info.Disabled
 		}
 		switch {
+		case without != "" && a.origin == without:
 		case a.object != nil && a.object.script != nil:
 			// The script is what is saved.
 		case a.object != nil && a.object.request != nil:
@@ -82,6 +83,9 @@ func (s *server) attachments() *attachments {
 	}
 	for _, k := range s.scripts.all() {
 		sessions[k.own] = true
+		if without != "" && k.origin == without {
+			continue
+		}
 		if !k.obj.hold() {
 			left("script %s, which has ended", k.req.Detach)
 			continue
@@ -147,10 +151,11 @@ func (s *server) fillMaps(of string, o *object, maps []savedMap) {
 	}
 }
 
-// attachAll puts what was on a guest back on it, and tells what cannot be.
-func (s *server) attachAll(on *attachments) {
+// attachAll puts what was on a guest back on it, and tells and returns what cannot be.
+func (s *server) attachAll(on *attachments) (left []string) {
 	cannot := func(what string, err error) {
-		s.log.Warn("what was attached when the guest was saved cannot be again", "what", what, "err", err)
+		s.log.Warn("what was attached before cannot be again", "what", what, "err", err)
+		left = append(left, what)
 	}
 	if on.Disarmed {
 		if err := s.probes.setArmed(false); err != nil {
@@ -185,6 +190,7 @@ func (s *server) attachAll(on *attachments) {
 		}
 		s.fillMaps(sc.Run.Detach, k.obj, sc.Maps)
 	}
+	return left
 }
 
 // restoreObject makes the probes and maps of an object, which is the last that was attached, what they were.

@@ -30,7 +30,7 @@ var (
 type socket struct {
 	listener net.Listener
 	path     string
-	lock     *os.File
+	lock     *os.File // nil: a service manager has made the socket, and removes it
 	stopped  sync.Once
 }
 
@@ -229,7 +229,9 @@ func letIn(path string, uids []uint32) error {
 // bound the path in between. It may be repeated.
 func (s *socket) stop() {
 	s.stopped.Do(func() {
-		os.Remove(s.path)
+		if s.lock != nil {
+			os.Remove(s.path)
+		}
 		s.listener.Close()
 	})
 }
@@ -255,6 +257,9 @@ func hidden(path string) string {
 
 // unlock removes the lock's file, while it is still ours, and gives it back.
 func (s *socket) unlock() error {
+	if s.lock == nil {
+		return nil
+	}
 	return errors.Join(os.Remove(s.path+lockSuffix), s.lock.Close())
 }
 

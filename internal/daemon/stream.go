@@ -96,7 +96,7 @@ func (s *streams) ask(id string) bool {
 
 // newStream returns a stream that writes to w.
 func (s *server) newStream(w http.ResponseWriter) *stream {
-	st := &stream{w: w, rc: http.NewResponseController(w), stallTime: s.opt.stallTime, writeTime: s.opt.writeTime, asked: make(chan struct{}, 1)}
+	st := &stream{w: w, rc: http.NewResponseController(w), stallTime: s.limits.Load().stall, writeTime: s.opt.writeTime, asked: make(chan struct{}, 1)}
 	st.enc = json.NewEncoder(&st.buf)
 	st.enc.SetEscapeHTML(false)
 	return st
