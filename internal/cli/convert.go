@@ -29,7 +29,8 @@ format where --format does not: .pftrace, .dat, .chrome.json, .ndjson, .txt.
 Text (--format table) is what trace would have shown.
 
 A trace that was cut off, even within a line, is converted as far as it goes, and that is
-told. Another file is refused with the line that is none of a trace.`,
+told, as is how many events are missing in one. Another file is refused with the line that is
+none of a trace, and OUT is then as it was.`,
 		Example: `  guestprobe convert t.ndjson t.pftrace
   guestprobe trace -c 10 --format json | guestprobe convert --format chrome - t.json`,
 		Args:    command.Between(1, 2, "say which saved trace"),
@@ -37,7 +38,7 @@ told. Another file is refused with the line that is none of a trace.`,
 		Flags: func(f *pflag.FlagSet) {
 			f.StringVar(&clock, "time", timeline.ClockBoot, "`what` times of text are: boot, relative or wall, as for trace")
 		},
-		Run: func(ctx context.Context, r *command.Run) (err error) {
+		Run: func(ctx context.Context, r *command.Run) error {
 			out := ""
 			if len(r.Args) > 1 {
 				out = r.Args[1]
@@ -58,25 +59,55 @@ told. Another file is refused with the line that is none of a trace.`,
 				return err
 			}
 			defer done()
-			w := r.Stdout
-			if out != "" {
-				f, err := files.Create(ctx, out)
-				if err != nil {
-					return err
-				}
-				defer func() { err = errors.Join(err, f.Close()) }()
-				w = f
+			if out == "" {
+				return convertTo(ctx, r, in, r.Stdout, clock)
 			}
-			buffered := bufio.NewWriter(w)
-			defer func() { err = errors.Join(err, buffered.Flush()) }()
-			to, err := traceWriter(r.Format, buffered, timeline.TextOptions{Clock: clock, Color: r.Colors(w), Header: r.Headings(), Totals: true}, false)
-			if err != nil {
-				return err
-			}
-			err = eachRecord(ctx, r, in, to.Write)
-			return errors.Join(err, to.Close())
+			return writeWhole(ctx, out, func(w io.Writer) error { return convertTo(ctx, r, in, w, clock) })
 		},
 	}
+}
+
+// convertTo writes a trace in the format that the user wants, and tells what of it is not there.
+func convertTo(ctx context.Context, r *command.Run, in *timeline.Reader, w io.Writer, clock string) error {
+	buffered := bufio.NewWriter(w)
+	to, err := traceWriter(r.Format, buffered, timeline.TextOptions{Clock: clock, Color: r.Colors(w), Header: r.Headings(), Totals: true}, false)
+	if err != nil {
+		return err
+	}
+	// Each of these writes, and none is about something else than those before it.
+	err = eachRecord(ctx, r, in, to.Write)
+	if e := to.Close(); err == nil {
+		err = e
+	}
+	if e := buffered.Flush(); err == nil {
+		err = e
+	}
+	return err
+}
+
+// writeWhole makes the file at path what write writes, or leaves it as it is where that fails. What is there and is no
+// regular file, as a pipe, is written to.
+func writeWhole(ctx context.Context, path string, write func(io.Writer) error) error {
+	was, err := os.Stat(path)
+	if err == nil && !was.Mode().IsRegular() {
+		f, err := files.Create(ctx, path)
+		if err != nil {
+			return err
+		}
+		err = write(f)
+		if e := f.Close(); err == nil {
+			err = e
+		}
+		return err
+	}
+	return files.Replace(path, 0o666, func(f *os.File) error {
+		if err == nil {
+			if err := f.Chmod(was.Mode().Perm()); err != nil {
+				return err
+			}
+		}
+		return write(f)
+	})
 }
 
 // openTrace opens a saved trace, "-" for standard input, that is not the file out, and returns what
@@ -107,12 +138,19 @@ func openTrace(ctx context.Context, r *command.Run, path, out string) (*timeline
 	return timeline.NewReader(f), func() { f.Close() }, nil
 }
 
-// eachRecord calls f for each record of a saved trace, and tells where it was cut off.
+// eachRecord calls f for each record of a saved trace, and tells where it was cut off, and how many events are
+// missing in it.
 func eachRecord(ctx context.Context, r *command.Run, in *timeline.Reader, f func(*timeline.Record) error) error {
 	for {
 		rec, err := in.Next()
 		switch {
 		case errors.Is(err, io.EOF):
+			switch {
+			case in.Missing > 0:
+				r.Note("%d events are missing in the file: the daemon has delivered them.", in.Missing)
+			case in.Missing < 0:
+				r.Note("The file has %d events more than the daemon has delivered.", -in.Missing)
+			}
 			return nil
 		case errors.Is(err, timeline.ErrCut) && in.Half:
 			r.Note("The trace was cut off: it has no end, and its last line is not whole and left out.")

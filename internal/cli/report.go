@@ -55,7 +55,7 @@ told. Another file is refused with the line that is none of a trace.
 			if err := eachRecord(ctx, r, in, func(rec *timeline.Record) error { b.Add(rec); return nil }); err != nil {
 				return err
 			}
-			rep := b.Report(values, in.Half)
+			rep := b.Report(values, in)
 			if r.Templated() {
 				return command.PrintRows(r, rep.Probes)
 			}
@@ -81,12 +81,6 @@ func printReport(r *command.Run, rep *report.Report) error {
 	}
 	if err := r.Print("%s\n", head); err != nil {
 		return err
-	}
-	switch {
-	case rep.Missing > 0:
-		r.Note("%d events are missing in the file: the daemon has delivered them.", rep.Missing)
-	case rep.Missing < 0:
-		r.Note("The file has %d events more than the daemon has delivered.", -rep.Missing)
 	}
 	var probes, took, args [][]string
 	for _, p := range rep.Probes {

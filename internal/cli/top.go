@@ -42,7 +42,8 @@ int3), and what the vCPUs leave the guest for, a second. ? shows the keys; enter
 probe: its durations, its last hits, and its callers if they are asked for.
 
 Durations are of the last ten intervals, and of fast functions of some hundred calls in each
-interval: no more are timed, so that watching costs the guest little.
+interval: no more are timed, so that watching costs the guest little, and beside them of a part
+of the calls of slow ones. TIMED says of how many: a part below 100% is a sample.
 
 --batch prints tables instead, one for each interval, until --count are there, with
 --format json a line for each, and by a template a line for each probe. It is for all that is no
@@ -166,9 +167,9 @@ func printMoment(r *command.Run, m top.Moment, below bool) error {
 	}
 	var rows [][]string
 	for _, p := range m.Probes {
-		rows = append(rows, []string{p.Name, p.Kind, top.Number(p.Rate), u64(p.Hits), u64(p.Missed), u64(p.Lost), top.Duration(p.MeanNS), top.Duration(p.P99NS), p.Runs, p.By, p.Place})
+		rows = append(rows, []string{p.Name, p.Kind, top.Number(p.Rate), u64(p.Hits), u64(p.Missed), u64(p.Lost), top.Share(p), top.Duration(p.MeanNS), top.Duration(p.P99NS), p.Runs, p.By, p.Place})
 	}
-	if err := r.Table([]string{"NAME", "K", "HITS/S", "HITS", "MISSED", "LOST", "MEAN", "P99", "RUNS", "BY", "PLACE"}, rows); err != nil {
+	if err := r.Table([]string{"NAME", "K", "HITS/S", "HITS", "MISSED", "LOST", "TIMED", "MEAN", "P99", "RUNS", "BY", "PLACE"}, rows); err != nil {
 		return err
 	}
 	return topExits(m.CPUs).below(r)

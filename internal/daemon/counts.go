@@ -17,9 +17,13 @@ import (
 const (
 	// countsAtOnce bounds how many probes are in one record.
 	countsAtOnce = 500
-	// timedAtMost bounds for how many events in an interval return probes make events, so that durations can be
-	// told. It is what the durations of fast probes cost the guest at most; of slower ones all are counted.
+	// timedAtMost bounds how many calls of a return probe are timed in an interval.
 	timedAtMost = 500
+	// Return probes make events all together, or none does. They stop when there were so many in timedTurn, until
+	// that is over: it is what the durations of fast functions cost the guest at most, and the share of time in which
+	// slow ones beside them are timed.
+	eventsInTurn = 2000
+	timedTurn    = 100 * time.Millisecond
 )
 
 // countStream is one client's view of the counts.
@@ -30,6 +34,7 @@ type countStream struct {
 	sent  map[uint64]*countedProbe   // by number: as the client knows them
 	timed map[uint64]*durationCounts // by number, since the last record; nil: the client does not want them
 	watch *timedEvents               // while events are made; nil: not now
+	again <-chan time.Time           // when they are to be made again; nil: at the next moment
 }
 
 // countedProbe is a probe as it was sent. Moment is the last one that it was there at.
@@ -101,9 +106,9 @@ func (c *countStream) run(r *http.Request, every time.Duration) error {
 				return err
 			}
 		case <-c.watch.ready():
-			if c.take() {
-				c.untime() // until the next moment
-			}
+			c.take()
+		case <-c.again:
+			c.time()
 		case <-changed:
 		case <-gone:
 		case <-c.asked:
@@ -178,11 +183,12 @@ func (c *countStream) moment() error {
 	return send(false)
 }
 
-// timedEvents are the events of return probes of a countStream.
+// timedEvents are the events of return probes of a countStream, made all at a time.
 type timedEvents struct {
 	sub   *event.Subscription
-	seen  atomic.Int64 // events of all probes
-	taken int64        // of them: by the stream
+	began time.Time    // the turn
+	seen  atomic.Int64 // events in it, whosever they are
+	of    int          // so many probes are to be timed
 }
 
 // ready yields when there is something to take.
@@ -196,50 +202,75 @@ func (t *timedEvents) ready() <-chan struct{} {
 // time has probes make events, so that the calls of return probes can be timed, unless they do already or there
 // is no such probe.
 func (c *countStream) time() {
+	of := 0
+	for _, a := range c.s.probes.those(c.only) {
+		if a.timed() {
+			of++
+		}
+	}
+	c.again = nil
 	if c.watch != nil {
-		c.watch.seen.Store(0)
-		c.watch.taken = 0
+		c.watch.of = of
 		return
 	}
-	if !slices.ContainsFunc(c.s.probes.those(c.only), (*attached).timed) {
+	if of == 0 {
 		return
 	}
 	c.s.probes.listenReturns(1)
-	c.watch = &timedEvents{}
-	t, only, most := c.watch, c.only, c.s.opt.timedAtMost
+	c.watch = &timedEvents{began: time.Now(), of: of}
+	t, only := c.watch, c.only
 	t.sub = c.s.probes.hub.Subscribe(func(ev event.Event) bool {
 		a := ev.Source.Owner.(*attached)
-		// One event more than most ends it for an interval, whosever it is.
-		return t.seen.Add(1) > most || a.timed() && (only == nil || only[a])
-	}, event.Queue{Events: int(most) + 1})
+		n := t.seen.Add(1)
+		// The first event that is too many is let through, whosever it is, and says so.
+		return n == eventsInTurn+1 || n <= eventsInTurn && a.timed() && (only == nil || only[a])
+	}, event.Queue{Events: 2*eventsInTurn + 1})
 }
 
-// take counts the durations that there are, and reports whether they are enough.
-func (c *countStream) take() (enough bool) {
+// take counts the durations that there are, and ends the events for a while where they are enough.
+func (c *countStream) take() {
 	if c.watch == nil {
-		return false
+		return
 	}
 	for {
 		ev, ok, _ := c.watch.sub.TryNext()
 		if !ok {
-			return c.watch.seen.Load() > c.s.opt.timedAtMost
-		}
-		if c.watch.taken++; c.watch.taken > c.s.opt.timedAtMost+1 {
-			return true // others come before the probes know that they are enough
+			break
 		}
 		a := ev.Source.Owner.(*attached)
 		if !a.timed() || c.only != nil && !c.only[a] {
 			continue
 		}
+		d := c.timed[a.id]
+		if d != nil && d.count >= uint64(c.s.opt.timedAtMost) {
+			continue
+		}
 		// What a hostile guest has made of a record is nobody's duration.
 		if rec, err := ev.Decode(); err == nil && rec.Moment == event.AtReturn && rec.Duration >= 0 {
-			d := c.timed[a.id]
 			if d == nil {
 				d = &durationCounts{buckets: map[int]uint64{}}
 				c.timed[a.id] = d
 			}
 			d.add(uint64(rec.Duration))
 		}
+	}
+	full := 0
+	for _, d := range c.timed {
+		if d.count >= uint64(c.s.opt.timedAtMost) {
+			full++
+		}
+	}
+	rest := timedTurn - time.Since(c.watch.began)
+	switch {
+	case full >= c.watch.of:
+		c.untime() // until the next moment
+	case c.watch.seen.Load() <= eventsInTurn:
+	case rest > 0:
+		c.untime()
+		c.again = time.After(rest)
+	default:
+		c.watch.began = time.Now()
+		c.watch.seen.Store(0)
 	}
 }
 
@@ -249,7 +280,7 @@ func (c *countStream) untime() {
 		return
 	}
 	c.watch.sub.Close()
-	c.watch = nil
+	c.watch, c.again = nil, nil
 	c.s.probes.listenReturns(-1)
 }
 

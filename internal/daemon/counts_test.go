@@ -167,6 +167,28 @@ func TestCountsOfDurations(t *testing.T) {
 	}
 }
 
+// TestCountsOfDurationsBesideFast: a function that is called often takes nothing of the time of another one.
+func TestCountsOfDurationsBesideFast(t *testing.T) {
+	const most = 9
+	h := serveMachine(t, 1, func(o *options) { o.timedAtMost = most })
+	h.attach("r:fast bench_target", "r:slow vfs_read")
+	s, start := h.counts(api.StreamCounts{Durations: true})
+	h.moment(s)
+	for range 3 * most {
+		h.calls("bench_target", 1, 1)
+		h.s.probes.sync() // that many are seen
+	}
+	h.calls("vfs_read", 999, 0, 0, 0)
+	if err := h.c.EndStream(h.ctx, start.Stream); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range h.moment(s).Probes {
+		if p.Durations == nil || p.Durations.Count != min(p.Returns, most) {
+			t.Errorf("%s: %+v of %d calls", p.Name, p.Durations, p.Returns)
+		}
+	}
+}
+
 func TestDurationBuckets(t *testing.T) {
 	for i := range 252 {
 		lo, hi := durationRange(i)

@@ -82,7 +82,7 @@ func (s *server) writeState() error {
 	if err != nil {
 		return err
 	}
-	return files.Replace(s.state.path, func(f *os.File) error {
+	return files.Replace(s.state.path, 0o600, func(f *os.File) error {
 		_, err := f.Write(b)
 		return err
 	})

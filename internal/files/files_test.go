@@ -79,19 +79,19 @@ func TestReplace(t *testing.T) {
 			return errors.Join(e, err)
 		}
 	}
-	if err := Replace(path, write("half", failed)); !errors.Is(err, failed) {
+	if err := Replace(path, 0o600, write("half", failed)); !errors.Is(err, failed) {
 		t.Error(err)
 	}
 	if b, err := os.ReadFile(path); err != nil || string(b) != "old" {
 		t.Errorf("behind a failure: %q, %v", b, err)
 	}
-	if err := Replace(path, func(f *os.File) error { // a file that cannot be written
+	if err := Replace(path, 0o600, func(f *os.File) error { // a file that cannot be written
 		f.Close()
 		return write("new", nil)(f)
 	}); !errors.Is(err, os.ErrClosed) || !strings.HasPrefix(err.Error(), path+": ") {
 		t.Error(err)
 	}
-	if err := Replace(path, write("new", nil)); err != nil {
+	if err := Replace(path, 0o600, write("new", nil)); err != nil {
 		t.Error(err)
 	}
 	if b, err := os.ReadFile(path); err != nil || string(b) != "new" {
@@ -104,10 +104,21 @@ func TestReplace(t *testing.T) {
 		}
 	}
 	alone("behind")
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(path, link); err != nil {
+		t.Fatal(err)
+	}
+	if err := Replace(link, 0o644, write("new", nil)); err != nil {
+		t.Error(err)
+	}
+	if to, err := os.Readlink(link); err != nil || to != path {
+		t.Errorf("a link leads to %s: %v", to, err)
+	}
+	alone("behind a link")
 	// Who is killed leaves nothing, where the file system can do that.
 	if fd, err := unix.Open(filepath.Dir(path), unix.O_TMPFILE|unix.O_RDWR, 0o600); err == nil {
 		unix.Close(fd)
-		if err := Replace(path, func(f *os.File) error { alone("meanwhile"); return write("newer", nil)(f) }); err != nil {
+		if err := Replace(path, 0o600, func(f *os.File) error { alone("meanwhile"); return write("newer", nil)(f) }); err != nil {
 			t.Error(err)
 		}
 		if b, err := os.ReadFile(path); err != nil || string(b) != "newer" {
@@ -118,7 +129,7 @@ func TestReplace(t *testing.T) {
 	for path, want := range map[string]error{
 		pipe(t): nil, t.TempDir(): nil, filepath.Join(t.TempDir(), "none", "x"): fs.ErrNotExist, strings.Repeat("x", 300): syscall.ENAMETOOLONG,
 	} {
-		err := Replace(path, write("new", nil))
+		err := Replace(path, 0o600, write("new", nil))
 		if err == nil || !strings.HasPrefix(err.Error(), path+": ") || want != nil && !errors.Is(err, want) || strings.Contains(err.Error(), ".guestprobe-") {
 			t.Errorf("%s: %v", path, err)
 		}

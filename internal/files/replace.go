@@ -13,9 +13,9 @@ import (
 )
 
 // Replace makes the file at path what write writes: whoever opens it finds all of that, or what was there before. path is
-// a regular file, or nothing is there. Errors begin with the path, those of write that are not about the file are as
+// a regular file or a link to one, or nothing is there; what is made may be used as perm says, less the user's mask. Errors begin with the path, those of write that are not about the file are as
 // they are.
-func Replace(path string, write func(f *os.File) error) error {
+func Replace(path string, perm fs.FileMode, write func(f *os.File) error) error {
 	failed := func(err error) error {
 		var no syscall.Errno // without the path, which is not the user's
 		if errors.As(err, &no) {
@@ -29,7 +29,11 @@ func Replace(path string, write func(f *os.File) error) error {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return failed(err)
 	}
-	f, named, err := temporary(filepath.Dir(path))
+	to := path
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		to = real // the link stays
+	}
+	f, named, err := temporary(filepath.Dir(to), perm)
 	if err != nil {
 		return failed(err)
 	}
@@ -51,16 +55,16 @@ func Replace(path string, write func(f *os.File) error) error {
 		}
 		named = true
 	}
-	if err := errors.Join(f.Close(), os.Rename(f.Name(), path)); err != nil {
+	if err := errors.Join(f.Close(), os.Rename(f.Name(), to)); err != nil {
 		return failed(err)
 	}
 	return nil
 }
 
 // temporary makes a file to write and read. Where the file system can do that it has no name yet, so that it goes with
-// the process, however that ends; link gives it the one that it says.
-func temporary(dir string) (f *os.File, named bool, err error) {
-	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+// the process, however that ends; link gives it the one that it says. Elsewhere it is the user's alone whatever perm is.
+func temporary(dir string, perm fs.FileMode) (f *os.File, named bool, err error) {
+	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, uint32(perm.Perm()))
 	if err != nil {
 		f, err := os.CreateTemp(dir, ".guestprobe-*")
 		return f, true, err

@@ -232,16 +232,15 @@ func (p *probe) hit(h *api.Hit, at int64, budget *budget) {
 	}
 }
 
-// Report returns the report of what was added, with up to so many values of each argument and tasks. Half is
-// whether the last line was left out.
-func (b *Builder) Report(values int, half bool) *Report {
+// Report returns the report of what was added, with up to so many values of each argument and tasks. It was read
+// from in.
+func (b *Builder) Report(values int, in *timeline.Reader) *Report {
 	r := b.out
-	r.Half = half
+	r.Half, r.Missing = in.Half, in.Missing
 	r.DurationNS = b.last - b.base - r.BeginNS
 	if r.Ended == "" {
 		r.Delivered, r.Lost = r.Events, b.lost
 	}
-	r.Missing = int64(r.Delivered - r.Unshown - r.Events)
 	rate := func(n uint64) float64 {
 		if r.DurationNS <= 0 {
 			return 0

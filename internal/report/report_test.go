@@ -29,7 +29,7 @@ func of(trace []byte, values int) (*Report, error) {
 		r, err := in.Next()
 		switch {
 		case errors.Is(err, io.EOF), errors.Is(err, timeline.ErrCut):
-			return b.Report(values, in.Half), nil
+			return b.Report(values, in), nil
 		case err != nil:
 			return nil, err
 		}
@@ -186,7 +186,7 @@ func TestBounded(t *testing.T) {
 		}
 		b.Add(rec)
 	}
-	out := b.Report(5, false)
+	out := b.Report(5, &timeline.Reader{})
 	if len(b.probes) != maxProbes || out.Others != out.Events-maxProbes || out.Events != 59_999 || b.budget.left < 0 || out.Delivered != out.Events {
 		t.Errorf("%d probes, %d others of %d", len(b.probes), out.Others, out.Events)
 	}

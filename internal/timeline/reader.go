@@ -35,9 +35,14 @@ type Reader struct {
 	long  []byte // a line that is longer than the reader's buffer
 	line  uint64 // of those read
 	ended bool
+	hits  uint64
 
 	// Half is whether the last line had no end, and was left out: there was no time to write it.
 	Half bool
+
+	// Missing is, behind the end, how many events the daemon has delivered that are not in the file: lines that
+	// somebody has taken out; below 0: or put in.
+	Missing int64
 }
 
 // NewReader returns a reader of r.
@@ -85,7 +90,13 @@ func (r *Reader) Next() (*Record, error) {
 	if err != nil {
 		return bad(err)
 	}
-	r.ended = out.End != nil
+	switch {
+	case out.Hit != nil:
+		r.hits++
+	case out.End != nil:
+		r.ended = true
+		r.Missing = int64(out.End.Delivered - out.End.Unshown - r.hits)
+	}
 	return out, nil
 }
 

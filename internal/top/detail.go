@@ -86,7 +86,7 @@ func (m *Model) detailLines(width, lines int) []string {
 			add(fmt.Sprintf("hits a second: %s to %s", Number(slices.Min(rates)), Number(slices.Max(rates))))
 		}
 		if x := m.rates.probes[d.id]; x != nil && r.Timed > 0 {
-			head(fmt.Sprintf("durations of %d calls: mean %s, p99 %s", r.Timed, Duration(r.MeanNS), Duration(r.P99NS)))
+			head(fmt.Sprintf("durations of %d of %d calls: mean %s, p99 %s", r.Timed, r.Calls, Duration(r.MeanNS), Duration(r.P99NS)))
 			for _, l := range octaves(x.durations()).Lines(min(width, 80)) {
 				add(l)
 			}

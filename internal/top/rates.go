@@ -22,7 +22,9 @@ type Row struct {
 	Missed uint64  `json:"missed"`
 	Lost   uint64  `json:"lost"`
 
-	// Of a return probe: its calls of the last moments, as far as they were timed; of none all are 0.
+	// Of a return probe: its calls of the last moments, and how many of them were timed, for which the rest stands.
+	// All are 0 where none was timed.
+	Calls  uint64 `json:"calls,omitempty"`
 	Timed  uint64 `json:"timed,omitempty"`
 	MeanNS uint64 `json:"meanNs,omitempty"`
 	P99NS  uint64 `json:"p99Ns,omitempty"` // not below it, by a quarter at most
@@ -68,9 +70,15 @@ type probe struct {
 	now   api.ProbeCounts
 	rate  float64
 	rates []float64
-	took  []*api.Durations // of the last moments, nil for none; empty while there were none
+	took  []took // in the last moments; empty while there was none
 	row   Row
 	known bool // row is as of now
+}
+
+// took is how many calls there were in a moment, and how long they took, nil where none was timed.
+type took struct {
+	calls uint64
+	d     *api.Durations
 }
 
 // Rates makes rates of counts.
@@ -106,11 +114,14 @@ func (r *Rates) Add(c api.Counted) bool {
 			r.order = slices.Insert(r.order, i, x)
 		}
 		r.fresh[p.ID] = x.now.Hits
-		took := p.Durations
+		t := took{d: p.Durations}
+		if r.begun && p.Returns > x.now.Returns {
+			t.calls = p.Returns - x.now.Returns
+		}
 		p.Durations = nil
 		x.now, x.known = p, false
-		if took != nil || len(x.took) > 0 {
-			x.took = append(x.took, took)
+		if t.d != nil || len(x.took) > 0 {
+			x.took = append(x.took, t)
 		}
 	}
 	for _, id := range c.Detached {
@@ -135,12 +146,12 @@ func (r *Rates) Add(c api.Counted) bool {
 			x.rate = float64(x.now.Hits-before) / r.took
 		}
 		if !there && len(x.took) > 0 {
-			x.took = append(x.took, nil)
+			x.took = append(x.took, took{})
 		}
 		if r.took > 0 {
 			x.rates = last(append(x.rates, x.rate), history)
 		}
-		if x.took = last(x.took, window); !slices.ContainsFunc(x.took, func(d *api.Durations) bool { return d != nil }) {
+		if x.took = last(x.took, window); !slices.ContainsFunc(x.took, func(t took) bool { return t.d != nil }) {
 			x.took = x.took[:0]
 		}
 	}
@@ -219,6 +230,11 @@ func (x *probe) fresh() Row {
 		}
 	}
 	if d := x.durations(); d != nil {
+		for _, t := range x.took {
+			out.Calls += t.calls
+		}
+		// The last that have returned may be timed before they are counted.
+		out.Calls = max(out.Calls, d.Count)
 		out.Timed, out.MeanNS, out.P99NS = d.Count, d.SumNS/d.Count, percentile(d, 99)
 	}
 	return out
@@ -231,7 +247,8 @@ func (x *probe) durations() *api.Durations {
 	}
 	var sum api.Durations
 	counts := map[api.MapBucket]uint64{} // by range
-	for _, d := range x.took {
+	for _, t := range x.took {
+		d := t.d
 		if d == nil {
 			continue
 		}

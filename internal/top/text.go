@@ -63,8 +63,19 @@ func count(of func(Row) uint64) (func(Row) string, func(a, b *Row) int) {
 	return func(r Row) string { return Number(float64(of(r))) }, func(a, b *Row) int { return cmp.Compare(of(*b), of(*a)) }
 }
 
-func took(of func(Row) uint64) (func(Row) string, func(a, b *Row) int) {
+func duration(of func(Row) uint64) (func(Row) string, func(a, b *Row) int) {
 	return func(r Row) string { return Duration(of(r)) }, func(a, b *Row) int { return cmp.Compare(of(*b), of(*a)) }
+}
+
+// Share is which part of a probe's calls were timed; - where none was.
+func Share(r Row) string {
+	switch {
+	case r.Timed == 0:
+		return "-"
+	case r.Timed*100 < r.Calls:
+		return "<1%"
+	}
+	return fmt.Sprintf("%d%%", r.Timed*100/max(1, r.Calls))
 }
 
 // trend is the name of the column that is drawn.
@@ -75,8 +86,8 @@ var columns = func() []Column {
 	missed, byMissed := count(func(r Row) uint64 { return r.Missed })
 	lost, byLost := count(func(r Row) uint64 { return r.Lost })
 	hits, byHits := count(func(r Row) uint64 { return r.Hits })
-	mean, byMean := took(func(r Row) uint64 { return r.MeanNS })
-	p99, byP99 := took(func(r Row) uint64 { return r.P99NS })
+	mean, byMean := duration(func(r Row) uint64 { return r.MeanNS })
+	p99, byP99 := duration(func(r Row) uint64 { return r.P99NS })
 	return []Column{
 		{Name: "NAME", least: 10, text: func(r Row) string { return r.Name }, less: func(a, b *Row) int { return cmp.Compare(a.Name, b.Name) }},
 		{Name: "K", width: 1, text: func(r Row) string { return r.Kind }},
@@ -85,6 +96,7 @@ var columns = func() []Column {
 		{Name: "HITS", width: 5, right: true, text: hits, less: byHits},
 		{Name: "MISSED", width: 6, right: true, text: missed, less: byMissed},
 		{Name: "LOST", width: 5, right: true, text: lost, less: byLost},
+		{Name: "TIMED", width: 5, right: true, text: Share},
 		{Name: "MEAN", width: 6, right: true, text: mean, less: byMean},
 		{Name: "P99", width: 6, right: true, text: p99, less: byP99},
 		{Name: "RUNS", width: 5, text: func(r Row) string { return r.Runs }},
@@ -94,7 +106,7 @@ var columns = func() []Column {
 }()
 
 // leftOut are the columns that a narrow screen is without, the first to go first.
-var leftOut = []string{"PLACE", "HITS", "K", "BY", "RUNS", trend, "LOST", "MISSED", "P99", "MEAN"}
+var leftOut = []string{"PLACE", "HITS", "K", "BY", "RUNS", trend, "LOST", "MISSED", "TIMED", "P99", "MEAN"}
 
 // fit are the columns that fit into so many characters, with their widths.
 func fit(width int) []Column {

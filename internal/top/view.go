@@ -18,7 +18,7 @@ var helpText = []string{
 	"q               leave",
 	"",
 	"HITS/S and TREND are of the last second or --interval, MEAN and P99 of the",
-	"last ten. BY is jump or int3, how hits come; RUNS is where handlers run.",
+	"last ten, and of TIMED, a part of the calls. BY is jump or int3, how hits come; RUNS is where handlers run.",
 }
 
 // Lines is the screen, in width times height characters at most: lines without their end, all of them short enough.
