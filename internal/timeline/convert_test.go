@@ -185,3 +185,14 @@ func TestTraceCmd(t *testing.T) {
 		}
 	}
 }
+
+// TestNotBack: what was made for other programs is said to be that.
+func TestNotBack(t *testing.T) {
+	for _, form := range Formats {
+		_, err := NewReader(bytes.NewReader(converted(t, form, saved(t)))).Next()
+		want := `a trace in the form "` + form + `", which has not all that was recorded and is not read back: save it with 'guestprobe trace --format json', of which 'convert' makes this form`
+		if err == nil || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}

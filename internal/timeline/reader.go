@@ -54,6 +54,11 @@ func (r *Reader) Line() uint64 { return r.line }
 // Next returns the next record. The first one is a start. Behind the end comes io.EOF, where
 // there is none ErrCut, and a *LineError about what is none of a trace's lines.
 func (r *Reader) Next() (*Record, error) {
+	if r.line == 0 {
+		if form := r.form(); form != "" {
+			return nil, fmt.Errorf("a trace in the form %q, which has not all that was recorded and is not read back: save it with 'guestprobe trace --format json', of which 'convert' makes this form", form)
+		}
+	}
 	line, err := r.next()
 	switch {
 	case errors.Is(err, io.EOF) && r.line == 0:
@@ -98,6 +103,25 @@ func (r *Reader) Next() (*Record, error) {
 		r.Missing = int64(out.End.Delivered - out.End.Unshown - r.hits)
 	}
 	return out, nil
+}
+
+// begins is how traces in other forms begin that guestprobe, and others, write.
+var begins = []struct{ form, bytes string }{
+	{Ftrace, "\x17\x08\x44tracing"}, {Chrome, "[\n{"}, {Chrome, `{"traceEvents"`},
+}
+
+// form is that of a trace for other programs, "" of what may be one's lines.
+func (r *Reader) form() string {
+	for _, b := range begins {
+		if have, _ := r.lines.Peek(len(b.bytes)); string(have) == b.bytes {
+			return b.form
+		}
+	}
+	// The tag of a packet, and its length, which an empty line of text would have to be followed by.
+	if have, _ := r.lines.Peek(2); len(have) == 2 && have[0] == '\n' && have[1] != '\n' && have[1] != '{' {
+		return Perfetto
+	}
+	return ""
 }
 
 // next returns the next whole line, valid until the next call.

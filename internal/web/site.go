@@ -30,6 +30,8 @@ const (
 	bodyTime   = 10 * time.Second // for it to come
 	headerTime = 10 * time.Second
 	idleTime   = 5 * time.Minute // of a connection between requests
+	quietTime  = time.Minute     // between lines of the log about requests that are refused
+	maxLogged  = 200             // bytes of what a stranger says
 )
 
 // Config says what a Site serves.
@@ -54,6 +56,8 @@ type Site struct {
 	mu     sync.Mutex
 	closed bool           // no socket begins
 	open   sync.WaitGroup // sockets; mu guards its Add
+	told   time.Time      // when the log had a request that was refused
+	untold int            // since
 }
 
 // New returns a Site. Close ends it.
@@ -133,7 +137,7 @@ func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set(name, value)
 	}
 	if why := strange(r); why != "" {
-		s.Log.Warn("a request to the page is refused", "why", why, "host", r.Host, "origin", r.Header.Get("Origin"), "path", r.URL.Path)
+		s.tell(why, r)
 		refuse(w, http.StatusForbidden, why, "open the page by the address that 'guestprobe web' prints")
 		return
 	}
@@ -147,6 +151,22 @@ func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		s.serveFile(w, r)
 	}
+}
+
+// tell has the log say that a request is refused, unless it has said so just now: whoever is refused may ask as often as it likes, and
+// say what it likes.
+func (s *Site) tell(why string, r *http.Request) {
+	s.mu.Lock()
+	if time.Since(s.told) < quietTime {
+		s.untold++
+		s.mu.Unlock()
+		return
+	}
+	before := s.untold
+	s.told, s.untold = time.Now(), 0
+	s.mu.Unlock()
+	short := func(v string) string { return v[:min(len(v), maxLogged)] }
+	s.Log.Warn("a request to the page is refused", "why", why, "host", short(r.Host), "origin", short(r.Header.Get("Origin")), "path", short(r.URL.Path), "untold", before)
 }
 
 // strange says why a request can be none of the page's, or "". The name that a browser has asked for is ours: a page

@@ -32,7 +32,12 @@ type served struct {
 
 func serve(t *testing.T, api http.HandlerFunc) *served {
 	t.Helper()
-	s, err := web.New(web.Config{API: api, MaxConns: 100, Stall: time.Hour, Log: slog.New(slog.DiscardHandler)})
+	return serveLogged(t, api, slog.DiscardHandler)
+}
+
+func serveLogged(t *testing.T, api http.HandlerFunc, log slog.Handler) *served {
+	t.Helper()
+	s, err := web.New(web.Config{API: api, MaxConns: 100, Stall: time.Hour, Log: slog.New(log)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,6 +167,20 @@ func TestGuard(t *testing.T) {
 	}
 	if status, text, _ := s.ask("POST", "/session", fmt.Sprintf(`{"token":%q}`, first)); status != http.StatusForbidden {
 		t.Errorf("the oldest of too many tokens: %d %s", status, text)
+	}
+}
+
+// TestRefusedLog: whoever is refused again and again does not fill the log.
+func TestRefusedLog(t *testing.T) {
+	var log bytes.Buffer
+	s := serveLogged(t, func(http.ResponseWriter, *http.Request) {}, slog.NewTextHandler(&log, nil))
+	for range 20 {
+		if status, text, _ := s.ask("GET", "/v1/"+strings.Repeat("x", 4000), "", "Host", "evil.example"); status != http.StatusForbidden {
+			t.Fatalf("%d %s", status, text)
+		}
+	}
+	if got := log.String(); strings.Count(got, "\n") != 1 || len(got) > 1000 || !strings.Contains(got, `host=evil.example origin="" path=/v1/xxx`) {
+		t.Errorf("the log has\n%s", got)
 	}
 }
 
