@@ -21,6 +21,7 @@ const (
 	RecordInterval  RecordType = "interval"  // Interval: of a script with RunScript.IntervalMS, behind what it has printed for one
 	RecordHeartbeat RecordType = "heartbeat" // Heartbeat, when nothing else was sent for a while
 	RecordStack     RecordType = "stack"     // Stack: of a profile
+	RecordGraph     RecordType = "graph"     // likewise, its flame graph: {unit, root}, where a node is a list of its name, 1 for kernel code, samples or hits, 0, a colour, and its callees
 	RecordCounts    RecordType = "counts"    // Counted
 	RecordLost      RecordType = "lost"      // Lost: records are missing here
 	RecordMap       RecordType = "map"       // MapSample: no daemon sends it, 'guestprobe trace --map' puts it between the others
@@ -65,6 +66,7 @@ type StreamProfile struct {
 	Hz     int         `json:"hz,omitempty"`     // each vCPU that runs is looked at so often a second
 	Probes []ProbeSpec `json:"probes,omitempty"` // of their hits; they are attached for the time of the profile
 	Names  []string    `json:"names,omitempty"`  // likewise of probes at the places of these attached ones, with their filters
+	Graph  bool        `json:"graph,omitempty"`  // in the place of the stacks their flame graph is sent, as profiles' pages have it: of a quarter of a million addresses at most
 }
 
 // Stack is a stack of a profile, and how often it was seen on a vCPU.

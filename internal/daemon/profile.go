@@ -3,6 +3,7 @@ package daemon
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/json"
 	"maps"
 	"net/http"
 	"slices"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/api"
+	flame "github.com/guestprobe/guestprobe/internal/profile"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/event"
 )
@@ -21,6 +23,8 @@ const (
 	// stackRoom is how many addresses the stacks of one profile may have in all: 32 MiB. What has
 	// no room counts as lost.
 	stackRoom = 4 << 20
+	// graphRoom is that of a profile whose graph is made here: a node is much larger than an address.
+	graphRoom = 256 << 10
 	// profileHeart is how often a profile says how far it is, and looks up the names of new stacks:
 	// before the guest that they are of is another one.
 	profileHeart = time.Second
@@ -33,6 +37,7 @@ type profile struct {
 	sampler *sampler      // nil: of hits
 	cpus    []stackCounts // by vCPU
 	room    atomic.Int64
+	graph   *flame.Fold // what is sent is made of the stacks; nil: these
 
 	names chan chan struct{} // asks for the names of all that has come; what it gets is closed then
 	over  chan struct{}      // closed when nothing is taken any more
@@ -97,6 +102,10 @@ func (s *server) streamProfile(w http.ResponseWriter, r *http.Request) error {
 	}
 	p := &profile{s: s, hz: req.Hz, cpus: make([]stackCounts, len(s.guest.State().VCPUs)), names: make(chan chan struct{}), over: make(chan struct{})}
 	p.room.Store(stackRoom)
+	if req.Graph {
+		p.graph = &flame.Fold{}
+		p.room.Store(graphRoom)
+	}
 	if p.hz > 0 {
 		var err error
 		if p.sampler, err = s.newSampler(); err != nil {
@@ -298,9 +307,14 @@ func (e *eventStream) putAll() error {
 	for cpu := range e.profile.cpus {
 		t := &e.profile.cpus[cpu]
 		for _, x := range t.seen {
-			e.put(api.RecordStack, api.Stack{
+			stack := api.Stack{
 				Count: x.count, DurationNS: x.duration, CPU: cpu, Task: x.task, Probe: x.probe, Cut: x.cut, Frames: x.frames,
-			})
+			}
+			if e.profile.graph != nil {
+				e.profile.graph.Add(stack)
+				continue
+			}
+			e.put(api.RecordStack, stack)
 			if e.buf.Len() < maxGather {
 				continue
 			}
@@ -310,7 +324,24 @@ func (e *eventStream) putAll() error {
 		}
 	}
 	e.putLost(e.lostTotal())
-	return nil
+	return e.putGraph()
+}
+
+// putGraph sends the flame graph of the stacks, where it is wanted.
+func (e *eventStream) putGraph() error {
+	if e.profile.graph == nil {
+		return nil
+	}
+	g := flame.Graph{Unit: "hits", Root: e.profile.graph.Root()}
+	if e.profile.sampler != nil {
+		g.Unit = "samples"
+	}
+	data, err := g.Data()
+	if err != nil {
+		panic("BUG: marshal graph: " + err.Error())
+	}
+	e.put(api.RecordGraph, json.RawMessage(data))
+	return e.flush()
 }
 
 // progress takes over how many stacks there are, and how many were lost.

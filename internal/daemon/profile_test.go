@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -90,6 +91,56 @@ func TestProfileOfHits(t *testing.T) {
 		t.Errorf("end %+v", end)
 	}
 	h.gone(3) // those attached before are left
+}
+
+// TestProfileGraph: a profile's flame graph has what its stacks would have.
+func TestProfileGraph(t *testing.T) {
+	h := serveMachine(t, 1)
+	s, start := h.profile(api.StreamProfile{Graph: true, Probes: []api.ProbeSpec{{Def: "p:own bench_target"}}})
+	for i := range 7 {
+		h.calls("bench_target", api.Hex(i), 1)
+	}
+	if err := h.c.EndStream(h.ctx, start.Stream); err != nil {
+		t.Fatal(err)
+	}
+	var seen []string
+	for {
+		r, err := s.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Type == api.RecordHeartbeat {
+			continue
+		}
+		seen = append(seen, string(r.Type))
+		switch r.Type {
+		case api.RecordGraph:
+			g := decode[struct {
+				Unit string
+				Root []any
+			}](h, r)
+			path := ""
+			for n := g.Root; ; {
+				path += fmt.Sprint(" ", n[0], " ", n[2])
+				callees := n[5].([]any)
+				if len(callees) != 1 {
+					break
+				}
+				n = callees[0].([]any)
+			}
+			if !strings.HasPrefix(path, " all 7 ") || !strings.HasSuffix(path, " ret_from_fork 7 call_task 7 call_protected 7 bench_target 7") || g.Unit != "hits" {
+				t.Errorf("%s of%s", g.Unit, path)
+			}
+		case api.RecordEnd:
+			if end := decode[api.End](h, r); end.Delivered != 7 || end.Lost != 0 {
+				t.Errorf("end %+v", end)
+			}
+			if got := strings.Join(seen, " "); got != "graph end" {
+				t.Errorf("records %s", got)
+			}
+			return
+		}
+	}
 }
 
 // TestProfileOfSamples: samples are of what runs, in kernel and user code, with names, and all that

@@ -61,7 +61,9 @@ func (s *server) servePage() error {
 		return &api.Error{Code: api.CodeUnavailable, Errno: "EADDRNOTAVAIL", Message: "the page cannot be served: " + err.Error(), Detail: "guestprobed's --web-listen says where"}
 	}
 	p.site, err = web.New(web.Config{
-		API: s.api, Files: map[string][]byte{"flame.js": []byte(graph.Script), "flame.css": []byte(graph.Style)},
+		API: s.api, Files: map[string][]byte{
+			"flame.js": []byte(graph.Script), "flame.css": []byte(graph.Style), "flame.html": []byte(graph.Empty("flame-frame.js", "flame.css", "flame-theme.css")),
+		},
 		MaxConns: s.opt.maxConns, Stall: s.opt.stallTime, Log: s.log,
 	})
 	if err != nil {

@@ -29,6 +29,9 @@ const (
 // Unknown is the name of code that has none.
 const Unknown = "[unknown]"
 
+// more is the name of the callers that a stack does not have.
+const more = "[more]"
+
 // Labels of samples. All of them are text: a number that is 0 is none in pprof's encoding.
 const (
 	labelComm  = "comm"
@@ -102,7 +105,7 @@ func (b *builder) stack(s api.Stack) (out []*pprof.Location) {
 		i += n
 	}
 	if s.Cut {
-		out = append(out, b.location([]api.Frame{{Symbol: "[more]", User: len(s.Frames) > 0 && s.Frames[len(s.Frames)-1].User}}))
+		out = append(out, b.location([]api.Frame{{Symbol: more, User: len(s.Frames) > 0 && s.Frames[len(s.Frames)-1].User}}))
 	}
 	return out
 }

@@ -22,8 +22,8 @@ var Style string
 //go:embed page.js
 var Script string
 
-// HTML writes the graph as a page that needs nothing else, with zoom and search.
-func (g *Graph) HTML(w io.Writer) error {
+// Data is the graph as Script wants it, as JSON.
+func (g *Graph) Data() ([]byte, error) {
 	most := g.most()
 	var node func(n *Node) []any
 	node = func(n *Node) []any {
@@ -36,11 +36,29 @@ func (g *Graph) HTML(w io.Writer) error {
 		}
 		return []any{n.Name, kernel, n.Value, n.Base, g.color(n, most), children}
 	}
+	return json.Marshal(map[string]any{"unit": g.Unit, "compared": g.Compared, "root": node(g.Root)})
+}
+
+// HTML writes the graph as a page that needs nothing else, with zoom and search.
+func (g *Graph) HTML(w io.Writer) error {
 	// Marshal escapes what could end the element that the data stands in.
-	data, err := json.Marshal(map[string]any{"unit": g.Unit, "compared": g.Compared, "root": node(g.Root)})
+	data, err := g.Data()
 	if err != nil {
 		return err
 	}
-	_, err = strings.NewReplacer("TITLE", chart.Escape(g.Title), "STYLE", Style, "SCRIPT", Script, "DATA", string(data)).WriteString(w, page)
+	_, err = strings.NewReplacer(
+		"TITLE", chart.Escape(g.Title), "DATA", string(data), "SCRIPT", "<script>"+Script+"</script>",
+		"HEAD", `<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'">`+"\n<style>"+Style+"</style>",
+	).WriteString(w, page)
 	return err
+}
+
+// Empty is the same page without a graph, whose styles and module are files beside it: the module puts title and Data into it, and then has Script
+// draw them.
+func Empty(module string, styles ...string) string {
+	head := ""
+	for _, s := range styles {
+		head += `<link rel="stylesheet" href="` + s + `">` + "\n"
+	}
+	return strings.NewReplacer("<title>TITLE", "<title>Flame graph", "TITLE", "", "DATA", "", "SCRIPT", "", "HEAD", head+`<script type="module" src="`+module+`"></script>`).Replace(page)
 }

@@ -71,6 +71,25 @@ func TestFolded(t *testing.T) {
 	}
 }
 
+// TestFold: stacks that come one by one make the tree of their profile.
+func TestFold(t *testing.T) {
+	var f Fold
+	for _, s := range stacks() {
+		f.Add(s)
+	}
+	got, err := (&Graph{Unit: "samples", Root: f.Root()}).Data()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := (&Graph{Unit: "samples", Root: Tree(built(t, 99, stacks()), 0)}).Data()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(want), string(got)); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
 func TestValues(t *testing.T) {
 	for _, c := range []struct {
 		hz    int

@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	pprof "github.com/google/pprof/profile"
+
+	"github.com/guestprobe/guestprobe/internal/api"
 )
 
 // Node is a function in a flame graph, called by the one that it is a child of.
@@ -66,18 +68,48 @@ func Tree(p *pprof.Profile, i int) *Node {
 	root := &Node{Name: "all"}
 	for _, s := range p.Sample {
 		v, base := value(s, i)
-		n := root
-		n.add(v, base)
-		for _, f := range frames(s) {
-			n = n.child(f)
-			n.add(v, base)
-		}
-		if !base {
-			n.Self += v
-		}
+		root.put(frames(s), v, base)
 	}
 	root.sort()
 	return root
+}
+
+// Fold makes the tree of stacks that come one by one, of how often each was seen: what Tree is of their profile. The
+// zero value is ready. It belongs to one goroutine.
+type Fold struct{ root Node }
+
+// Add adds a stack.
+func (t *Fold) Add(s api.Stack) {
+	var out []frame
+	if s.Task != nil && s.Task.Comm != "" {
+		out = append(out, frame{name: s.Task.Comm})
+	}
+	if s.Cut {
+		out = append(out, frame{more, len(s.Frames) == 0 || !s.Frames[len(s.Frames)-1].User})
+	}
+	for _, f := range slices.Backward(s.Frames) {
+		out = append(out, frame{Function(f), !f.User})
+	}
+	t.root.put(out, int64(s.Count), false)
+}
+
+// Root returns the root. Nothing may be added behind it.
+func (t *Fold) Root() *Node {
+	t.root.Name = "all"
+	t.root.sort()
+	return &t.root
+}
+
+// put adds a stack, outermost first.
+func (n *Node) put(stack []frame, v int64, base bool) {
+	n.add(v, base)
+	for _, f := range stack {
+		n = n.child(f)
+		n.add(v, base)
+	}
+	if !base {
+		n.Self += v
+	}
 }
 
 func (n *Node) add(v int64, base bool) {

@@ -32,11 +32,10 @@ export function show(section) {
     }
     box.show(null);
     const probes = def.value.trim() === "" ? null : [{def: def.value}];
-    const stacks = [];
     const began = Date.now();
-    let lost = 0;
+    let lost = 0, graph = null;
     go.disabled = true;
-    close = stream("POST", "/v1/profile", probes ? {probes} : {hz: Number(hz.value)}, {
+    close = stream("POST", "/v1/profile", {graph: true, ...probes ? {probes} : {hz: Number(hz.value)}}, {
       onstart: (s) => {
         number = s.stream;
         stop.disabled = false;
@@ -44,7 +43,7 @@ export function show(section) {
         tick();
         clock = setInterval(tick, 1000);
       },
-      onstack: (s) => stacks.push(s),
+      ongraph: (g) => { graph = g; },
       onend: (e) => { lost = e.lost; },
       end: (err) => {
         clearInterval(clock);
@@ -56,9 +55,12 @@ export function show(section) {
           box.show(err);
           return;
         }
-        const n = stacks.reduce((sum, s) => sum + s.count, 0);
-        set(note, count(n) + (probes ? " hits" : " samples") + ", " + count(stacks.length) + " stacks, " + count(lost) + " lost.");
-        last = {title: probes ? "Hits of " + def.value : "The guest's vCPUs at " + hz.value + " Hz", unit: probes ? "hits" : "samples", stacks};
+        if (graph === null) {
+          set(note, "The recording was cut off: nothing of it is known.");
+          return;
+        }
+        set(note, count(graph.root[2]) + " " + graph.unit + ", " + count(lost) + " lost.");
+        last = {title: probes ? "Hits of " + def.value : "The guest's vCPUs at " + hz.value + " Hz", graph: JSON.stringify(graph)};
         frame.src = "flame.html"; // it says when it is ready
         frame.hidden = false;
       },
