@@ -63,6 +63,7 @@ func routes() []route {
 		{http.MethodDelete, "/v1/scripts/{script}", (*server).stopScript, nil},
 		{http.MethodGet, "/v1/places", (*server).getPlaces, []string{"match", "types"}},
 		{http.MethodGet, "/v1/maps", (*server).getMaps, nil},
+		{http.MethodGet, "/v1/charts", (*server).getCharts, []string{"of"}},
 		{http.MethodGet, "/v1/maps/{map}", (*server).getMap, nil},
 		{http.MethodGet, "/v1/events", (*server).streamEvents, []string{"probe"}},
 		{http.MethodPost, "/v1/events", (*server).streamEvents, nil},

@@ -38,11 +38,13 @@ type runningScript struct {
 	every   time.Duration // maps are printed and cleared so often; 0: at the end alone
 	began   int64         // on the store's clock
 	life    guestLife
-	stops   uint64      // the last stop of a vCPU that it knows of
-	samples *sampling   // nil: it has none
-	ending  func()      // told when its end begins, or nil
-	look    chan func() // is run between two records; nil: nobody asks
-	ended   api.End     // once it has
+	stops   uint64        // the last stop of a vCPU that it knows of
+	samples *sampling     // nil: it has none
+	ending  func()        // told when its end begins, or nil
+	look    chan func()   // is run between two records; nil: nobody asks
+	over    chan struct{} // closed when nothing of look is run any more
+	name    string        // as its client has said, of a script with one
+	ended   api.End       // once it has
 
 	written, dropped atomic.Uint64 // records, as of what was sent
 
@@ -233,6 +235,8 @@ func (s *server) runScript(w http.ResponseWriter, r *http.Request) error {
 	rs.warn(warnings)
 	heart := time.NewTicker(s.opt.heartbeat)
 	defer heart.Stop()
+	rs.name = req.Name
+	defer s.scripts.follow(rs)()
 	if err := rs.run(r.Context(), heart.C); errors.Is(err, errSlow) {
 		s.log.Warn("a script is ended: its client does not read", "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
 		s.endSession(rs.own)

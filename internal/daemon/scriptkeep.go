@@ -34,8 +34,9 @@ type keptScript struct {
 // scripts are those without a client.
 type scripts struct {
 	mu      sync.Mutex
-	byName  map[string]*keptScript // nil: the name is taken by one that is being compiled
-	closing bool                   // the daemon stops
+	byName  map[string]*keptScript      // nil: the name is taken by one that is being compiled
+	open    map[*runningScript]struct{} // those with a client
+	closing bool                        // the daemon stops
 	running sync.WaitGroup
 }
 
@@ -149,7 +150,7 @@ func (s *server) startKept(req *api.RunScript, who peer) (*keptScript, []string,
 	}
 	k := &keptScript{runningScript: rs, req: *req, since: time.Now(), log: newScriptLog(), done: make(chan struct{})}
 	rs.stream = s.newStream(k.log)
-	rs.ending, rs.look = k.log.mark, make(chan func())
+	rs.ending, rs.look, rs.over = k.log.mark, make(chan func()), k.done
 	k.begin = rs.start(who, 0)
 	rs.warn(warnings)
 	if err := s.scripts.start(req.Detach, k); err != nil {
@@ -211,17 +212,17 @@ func (k *keptScript) maps(ctx context.Context, format string) *string {
 }
 
 // looked calls f with what prints the script's maps as they are now, and reports whether it did: the script runs.
-func (k *keptScript) looked(ctx context.Context, f func(*script.Printer)) bool {
+func (rs *runningScript) looked(ctx context.Context, f func(*script.Printer)) bool {
 	done := make(chan struct{})
 	select {
-	case k.look <- func() {
+	case rs.look <- func() {
 		defer close(done)
-		k.s.probes.programs.Poll()
-		f(k.printer)
+		rs.s.probes.programs.Poll()
+		f(rs.printer)
 	}:
 		<-done
 		return true
-	case <-k.done:
+	case <-rs.over:
 	case <-ctx.Done():
 	}
 	return false

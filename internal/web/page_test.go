@@ -186,6 +186,16 @@ func TestScriptsView(t *testing.T) {
 	before := eval[string](w, `document.querySelector("figure[data-map='@sizes']").dataset.sum`)
 	w.until(`document.querySelector("figure[data-map='@sizes']").dataset.sum !== %s`, quote(before)) // it moves
 	w.picture("charts")
+	// A script that somebody else runs, and is looked at.
+	s, err := g.RunScript(g.ctx, api.RunScript{Script: `kprobe:vfs_write { @elsewhere = hist(arg2); }`, Name: "other"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	option := `[...document.querySelectorAll("main select option")].find((o) => o.textContent.startsWith("other (stream "))`
+	w.until("%s", option)
+	w.run(`(() => { const o = ` + option + `; o.parentElement.value = o.value; o.parentElement.dispatchEvent(new Event("change")) })()`)
+	w.until(`Number(document.querySelector("figure[data-map='@elsewhere']").dataset.columns) >= 2 && document.querySelector("figure[data-map='@sizes']") === null`)
 	w.view("scripts")
 	w.press("End reads")
 	w.shows(".term", "@by[")

@@ -1,34 +1,8 @@
-// Maps of scripts in the daemon, once a second: histograms, heat over time, bars.
+// Maps of scripts and programs, once a second, as the daemon has them: histograms, heat over time, bars.
 import {call} from "./api.js";
 import {count, el, errorBox, field, set, svg} from "./dom.js";
 
 const COLUMNS = 120; // of heat: two minutes
-
-// charts are the maps in lines of JSON as bpftrace prints them: {name, buckets} or {name, bars}.
-export function charts(lines) {
-  const out = [];
-  for (const line of lines.split("\n")) {
-    if (line === "") {
-      continue;
-    }
-    const {type, data} = JSON.parse(line);
-    for (const [name, value] of Object.entries(data ?? {})) {
-      if (type === "hist" || type === "lhist") {
-        for (const [key, list] of Array.isArray(value) ? [["", value]] : Object.entries(value)) {
-          out.push({name: name + (key === "" ? "" : "[" + key + "]"), buckets: list.map((b) => ({label: label(b), count: b.count}))});
-        }
-      } else if (type === "map" || type === "stats") {
-        const number = (v) => typeof v === "number" ? v : v?.count ?? v?.average;
-        const bars = typeof value === "object" && value !== null && type === "map" || Object.values(value ?? {}).every((v) => typeof v === "object") ? Object.entries(value).map(([k, v]) => [k, number(v)]) : [["", number(value)]];
-        out.push({name, bars: bars.filter(([, v]) => typeof v === "number").map(([k, v]) => ({label: k || name, count: v}))});
-      }
-    }
-  }
-  return out;
-}
-
-const short = (n) => Math.abs(n) >= 2 ** 20 ? n / 2 ** 20 + "M" : Math.abs(n) >= 1024 && n % 1024 === 0 ? n / 1024 + "K" : String(n);
-const label = (b) => b.min === undefined ? "below " + short(b.max + 1) : b.max === undefined ? short(b.min) + " and above" : b.min === b.max ? short(b.min) : "[" + short(b.min) + ", " + short(b.max + 1) + ")";
 
 function bars(items) {
   const rows = items.slice(0, 40), ROW = 18, LEFT = 150, WIDTH = 620;
@@ -79,72 +53,84 @@ export function show(section, which) {
   const pick = el("select", {});
   const note = el("p", {class: "dim", role: "status"});
   const grid = el("div", {class: "charts"});
-  section.append(el("div", {class: "bar"}, field("Script", pick), note), box, grid);
-  let cards = new Map(), gone = false, timer = 0;
-  pick.addEventListener("change", () => {
+  section.append(el("div", {class: "bar"}, field("Of", pick), note), box, grid);
+  let cards = new Map(), gone = false, timer = 0, turn = 0;
+  const empty = () => {
     cards = new Map();
     grid.replaceChildren();
+  };
+  pick.addEventListener("change", () => {
+    empty();
     history.replaceState(null, "", "#charts:" + encodeURIComponent(pick.value));
     clearTimeout(timer);
     tick();
   });
   const tick = async () => {
+    const mine = ++turn; // another one has begun when another source was chosen
     try {
-      const {scripts} = await call("GET", "/v1/scripts");
-      const names = scripts.map((s) => s.name);
-      if (gone) {
+      let l = await call("GET", "/v1/charts" + (pick.value ? "?" + new URLSearchParams({of: pick.value}) : "")).catch((err) => {
+        if (err.status !== 404) {
+          throw err;
+        }
+        return call("GET", "/v1/charts"); // it has gone
+      });
+      if (gone || mine !== turn) {
         return;
       }
-      if ([...pick.options].map((o) => o.value).join() !== names.join()) {
-        const was = pick.value || which;
-        pick.replaceChildren(...names.map((n) => el("option", {value: n, text: n})));
-        if (names.includes(was)) {
-          pick.value = was;
+      const ids = l.sources.map((s) => s.id), was = pick.value;
+      if ([...pick.options].map((o) => o.value).join("\n") !== ids.join("\n")) {
+        const want = was || which;
+        pick.replaceChildren(...l.sources.map((s) => el("option", {value: s.id, text: s.label + (s.kind === "script" ? "" : s.kind === "stream" ? ", run elsewhere" : "")})));
+        if (ids.includes(want)) {
+          pick.value = want;
         }
       }
-      set(note, names.length === 0 ? "No script runs in the daemon. Leave one running on the page of scripts: its histograms and maps are drawn here." : "");
-      if (pick.value !== "") {
-        const s = await call("GET", "/v1/scripts/" + encodeURIComponent(pick.value) + "?format=json");
-        if (!gone && s.maps !== undefined && s.name === pick.value) {
-          draw(charts(s.maps));
-        } else if (!gone && s.ended) {
-          set(note, "It has ended: " + s.ended.replaceAll("_", " ") + ".");
+      if (pick.value !== was && pick.value !== "") {
+        empty();
+        l = await call("GET", "/v1/charts?" + new URLSearchParams({of: pick.value}));
+        if (gone || mine !== turn) {
+          return;
         }
+      }
+      const source = l.sources.find((s) => s.id === pick.value);
+      set(note, source === undefined ? "No script runs, and no program of an object file is attached: their histograms and maps are drawn here." :
+        source.ended ? "It has ended: " + source.ended.replaceAll("_", " ") + "." : l.left ? count(l.left) + " more have no room." : "");
+      if (source !== undefined && !source.ended) {
+        draw(l.charts);
       }
       box.show(null);
     } catch (err) {
-      if (!gone) {
+      if (!gone && mine === turn) {
         box.show(err);
       }
     }
-    if (!gone) {
+    if (!gone && mine === turn) {
       timer = setTimeout(tick, 1000);
     }
   };
   const draw = (all) => {
-    const there = new Set(all.slice(0, 60).map((c) => c.name));
+    const there = new Set(all.map((c) => c.name));
     for (const [name, card] of cards) {
       if (!there.has(name)) {
         card.e.remove();
         cards.delete(name);
       }
     }
-    for (const c of all.slice(0, 60)) {
+    for (const c of all) {
       let card = cards.get(c.name);
       if (card === undefined) {
         card = {picture: el("div"), canvas: el("canvas", {role: "img", "aria-label": "Heat of " + c.name + " over the last two minutes"}), columns: [], before: null};
-        card.e = el("figure", {class: "card", "data-map": c.name}, el("h3", {text: c.name}), card.picture, c.buckets ? el("h3", {text: "each second; low values below, now on the right"}) : null, c.buckets ? card.canvas : null);
+        card.e = el("figure", {class: "card", "data-map": c.name}, el("h3", {text: c.name}), card.picture, c.hist ? el("h3", {text: "each second; low values below, now on the right"}) : null, c.hist ? card.canvas : null);
         card.e.style.margin = "0";
         cards.set(c.name, card);
         grid.append(card.e);
       }
-      const items = c.buckets ?? [...c.bars].sort((a, b) => b.count - a.count);
-      const e = bars(items);
-      e.setAttribute("aria-label", c.name + ": " + items.slice(0, 40).map((i) => i.label + " " + i.count).join(", "));
+      const e = bars(c.bars);
+      e.setAttribute("aria-label", c.name + ": " + c.bars.slice(0, 40).map((i) => i.label + " " + i.count).join(", "));
       card.picture.replaceChildren(e);
-      card.e.dataset.sum = String(items.reduce((n, i) => n + i.count, 0));
-      if (c.buckets) {
-        heat(card, c.buckets);
+      card.e.dataset.sum = String(c.bars.reduce((n, i) => n + i.count, 0));
+      if (c.hist) {
+        heat(card, c.bars);
         card.e.dataset.columns = String(card.columns.length);
       }
     }

@@ -1,0 +1,135 @@
+package chart
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/big"
+	"strconv"
+)
+
+// Printed reads histograms as bpftrace -f json prints them, by the name of the map and the key.
+func Printed(data json.RawMessage) (map[string][]Bucket, error) {
+	type bucket struct {
+		Min, Max *json.RawMessage
+		Count    uint64
+	}
+	var of map[string]json.RawMessage
+	if err := json.Unmarshal(data, &of); err != nil {
+		return nil, err
+	}
+	out := map[string][]Bucket{}
+	read := func(title string, data json.RawMessage) error {
+		var bs []bucket
+		if err := json.Unmarshal(data, &bs); err != nil {
+			return err
+		}
+		out[title] = []Bucket{}
+		for _, b := range bs {
+			x, err := bucketOf(b.Min, b.Max)
+			if err != nil {
+				return err
+			}
+			x.Count = b.Count
+			out[title] = append(out[title], x)
+		}
+		return nil
+	}
+	for name, v := range of {
+		keyed := map[string]json.RawMessage{}
+		if json.Unmarshal(v, &keyed) != nil {
+			keyed = nil
+			if err := read(name, v); err != nil {
+				return nil, err
+			}
+		}
+		for key, v := range keyed {
+			if err := read(name+"["+key+"]", v); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return out, nil
+}
+
+// bucketOf is a bucket of so many, the last included, as scripts print its label; without one of both it has no end
+// there.
+func bucketOf(first, last *json.RawMessage) (b Bucket, err error) {
+	number := func(m *json.RawMessage) *big.Int {
+		text := string(*m)
+		if s, err := strconv.Unquote(text); err == nil {
+			text = s // too large for a number of JSON
+		}
+		n, ok := new(big.Int).SetString(text, 10)
+		if !ok {
+			err = errors.Join(err, fmt.Errorf("%q is no number", text))
+			n = new(big.Int)
+		}
+		return n
+	}
+	at := func(n *big.Int) float64 { f, _ := new(big.Float).SetInt(n).Float64(); return f }
+	one := big.NewInt(1)
+	switch {
+	case first == nil && last == nil:
+		return b, errors.New("a bucket without ends")
+	case first == nil:
+		n := number(last)
+		return Bucket{At: at(n) - 1e300, Label: "(..., " + edge(n.Add(n, one)) + ")"}, err
+	case last == nil:
+		n := number(first)
+		return Bucket{At: at(n), Label: "[" + edge(n) + ", ...)"}, err
+	}
+	lo, hi := number(first), number(last)
+	b = Bucket{At: at(lo), Label: "[" + edge(lo) + "]"}
+	if lo.Cmp(hi) != 0 {
+		b.Label = "[" + edge(lo) + ", " + edge(hi.Add(hi, one)) + ")"
+	}
+	return b, err
+}
+
+// edge is a number with the largest suffix of powers of 1024 that it is a multiple of.
+func edge(n *big.Int) string {
+	k, unit := big.NewInt(1024), 0
+	for v, rest := new(big.Int).Set(n), new(big.Int); n.Sign() != 0 && unit < 6; unit++ {
+		if v.QuoRem(v, k, rest); rest.Sign() != 0 {
+			break
+		}
+		n = new(big.Int).Set(v)
+	}
+	return n.String() + []string{"", "K", "M", "G", "T", "P", "E"}[unit]
+}
+
+// Between is a bucket of a histogram in a program's map, the last value included.
+func Between(first, last, count uint64) Bucket {
+	return Bucket{At: float64(first), Label: fmt.Sprintf("[%d, %d]", first, last), Count: count}
+}
+
+// PrintedNumbers reads what else of maps bpftrace -f json prints, by the name of the map and the key: numbers, of
+// avg() and stats() how many values there were. What is no number is left out.
+func PrintedNumbers(data json.RawMessage) (map[string]float64, error) {
+	var of map[string]any
+	if err := json.Unmarshal(data, &of); err != nil {
+		return nil, err
+	}
+	out := map[string]float64{}
+	number := func(title string, v any) bool {
+		if x, ok := v.(map[string]any); ok {
+			v = x["count"]
+		}
+		n, ok := v.(float64)
+		if ok {
+			out[title] = n
+		}
+		return ok
+	}
+	for name, v := range of {
+		keyed, ok := v.(map[string]any)
+		if number(name, v) || !ok {
+			continue
+		}
+		for key, v := range keyed {
+			number(name+"["+key+"]", v)
+		}
+	}
+	return out, nil
+}
