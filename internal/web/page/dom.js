@@ -45,10 +45,15 @@ export function table(name, columns, attrs = {}) {
 // rows keeps the rows of a table by key: make makes one, update changes it.
 export function rows(body, items, keyOf, make, update) {
   body.known ??= new Map();
-  const there = new Set();
+  const there = new Set(items.map(keyOf));
+  for (const [k, r] of body.known) { // first: those that stay where they are keep the focus
+    if (!there.has(k)) {
+      r.e.remove();
+      body.known.delete(k);
+    }
+  }
   items.forEach((item, i) => {
     const k = keyOf(item);
-    there.add(k);
     let r = body.known.get(k);
     if (r === undefined) {
       r = make(item);
@@ -59,12 +64,6 @@ export function rows(body, items, keyOf, make, update) {
       body.insertBefore(r.e, body.children[i] ?? null);
     }
   });
-  for (const [k, r] of body.known) {
-    if (!there.has(k)) {
-      r.e.remove();
-      body.known.delete(k);
-    }
-  }
 }
 
 // errorText is an error as guestprobe says it: text, detail, errno and code.

@@ -7,6 +7,12 @@ import {state, watch} from "./state.js";
 // place says whether the text before the cursor ends in a definition's place: its second word.
 const place = (before) => /^\s*[prw][\w:/.]*\s+\S*$/.test(before);
 
+const placeOf = (p) => (p.kind === "r" ? "return of " : "") + (p.symbol ? p.symbol + (p.offset ? "+0x" + p.offset.toString(16) : "") : p.addr);
+const howOf = (p) => !p.enabled ? "disabled" : !p.armed ? "not armed" : p.optimized ? p.runs === "guest" ? "program" : "jump" : p.plan === "debug_register" || p.plan === "page" ? p.plan.replace("_", " ") : "int3";
+// What columns are sorted by.
+const orders = [(p) => p.name, placeOf, howOf, (p) => p.rate, null, (p) => p.hits, (p) => p.filtered, (p) => p.missed, (p) => p.lost];
+const ROW = 36; // pixels, until one is there to be measured
+
 export function show(section) {
   const box = errorBox();
   const def = el("input", {id: "def", class: "mono", placeholder: "p:myread vfs_read fd=%di count=%dx:u64", "aria-describedby": "def-note"});
@@ -49,10 +55,22 @@ export function show(section) {
       }
     }
   });
-  const t = table("Probes", ["probe", "place", "by", "#hits/s", "last 30 s", "#hits", "#filtered", "#missed", "#lost", ""]);
+  const t = table("Probes, with their counts", ["probe", "place", "by", "#hits/s", "last 30 s", "#hits", "#filtered", "#missed", "#lost", ""]);
   const none = el("p", {class: "dim", text: "No probe is attached."});
   const all = button("Detach all", box, () => call("DELETE", "/v1/probes"), {class: "small"});
-  section.append(form, box, el("div", {}, el("div", {class: "bar"}, el("h2", {text: "Probes", class: "grow"}), all), el("div", {class: "scroll"}, t.e), none));
+  const search = el("input", {type: "search", id: "probes-filter", autocomplete: "off", spellcheck: "false", placeholder: "name or place"});
+  const shown = el("span", {id: "probes-shown", class: "dim grow", role: "status"});
+  // Of ten thousand rows those in sight are in the document; others are the heights of two bodies of the table.
+  const space = () => el("tbody", {"aria-hidden": "true"}, el("tr", {}, el("td", {class: "space", colspan: "10"})));
+  const above = space(), below = space();
+  const room = (body, pixels) => {
+    body.hidden = pixels === 0;
+    body.rows[0].cells[0].style.height = pixels + "px";
+  };
+  t.body.before(above);
+  t.body.after(below);
+  const frame = el("div", {class: "scroll tall", role: "region", "aria-label": "List of probes", tabindex: "0"}, t.e);
+  section.append(form, box, el("div", {class: "bar"}, el("h2", {text: "Probes"}), field("With", search), shown, all), frame, none);
   const make = (p) => {
     const line = svg("polyline");
     const spark = svg("svg", {class: "spark", viewBox: "0 0 59 20", preserveAspectRatio: "none", role: "img"}, line);
@@ -65,9 +83,8 @@ export function show(section) {
     return {e: el("tr", {"data-probe": p.name}, ...cells), cells, line, spark, onoff, code};
   };
   const update = (r, p) => {
-    const how = !p.enabled ? "disabled" : !p.armed ? "not armed" : p.optimized ? p.runs === "guest" ? "program" : "jump" : p.plan === "debug_register" || p.plan === "page" ? p.plan.replace("_", " ") : "int3";
-    [p.name, null, how, rate(p.rate), null, count(p.hits), count(p.filtered), count(p.missed), count(p.lost)].forEach((v, i) => v !== null && set(r.cells[i], v));
-    set(r.code, (p.kind === "r" ? "return of " : "") + (p.symbol ? p.symbol + (p.offset ? "+0x" + p.offset.toString(16) : "") : p.addr));
+    [p.name, null, howOf(p), rate(p.rate), null, count(p.hits), count(p.filtered), count(p.missed), count(p.lost)].forEach((v, i) => v !== null && set(r.cells[i], v));
+    set(r.code, placeOf(p));
     r.code.href = "#code:" + encodeURIComponent(p.addr);
     r.cells[7].classList.toggle("bad", p.missed > 0);
     r.cells[8].classList.toggle("bad", p.lost > 0);
@@ -77,11 +94,57 @@ export function show(section) {
     r.line.setAttribute("points", p.rates.map((v, i) => (60 - p.rates.length + i) + "," + (19 - 18 * v / top).toFixed(1)).join(" "));
     r.spark.setAttribute("aria-label", "at most " + rate(top) + " hits a second");
   };
-  return watch(() => {
-    const ps = [...state.probes.values()];
-    rows(t.body, ps.slice(0, 500), (p) => p.id, make, update);
-    none.hidden = state.guest === null || ps.length > 0 && ps.length <= 500;
-    set(none, ps.length > 500 ? count(ps.length - 500) + " more are not shown." : "No probe is attached.");
-    all.hidden = ps.length === 0;
+  let list = [], by = null, down = false, drawn = false;
+  [...t.e.tHead.rows[0].cells].forEach((th, i) => {
+    if (!orders[i]) {
+      return;
+    }
+    const b = el("button", {type: "button", class: "sort", text: th.textContent});
+    b.addEventListener("click", () => {
+      // Numbers begin with the largest, texts with the first; a third time is the order in which they were attached.
+      const first = typeof orders[i]({rate: 0, hits: 0, filtered: 0, missed: 0, lost: 0, name: "", addr: ""}) === "number";
+      [by, down] = by !== i ? [i, first] : down === first ? [i, !first] : [null, false];
+      [...t.e.tHead.rows[0].cells].forEach((c, j) => j === by ? c.setAttribute("aria-sort", down ? "descending" : "ascending") : c.removeAttribute("aria-sort"));
+      arrange();
+    });
+    th.replaceChildren(b);
   });
+  const draw = () => {
+    drawn = false;
+    const height = t.body.firstElementChild?.offsetHeight || ROW;
+    const from = Math.max(0, Math.min(list.length, Math.floor(frame.scrollTop / height) - 4)), to = Math.min(list.length, from + Math.ceil(frame.clientHeight / height) + 8);
+    room(above, from * height);
+    room(below, (list.length - to) * height);
+    rows(t.body, list.slice(from, to), (p) => p.id, make, update);
+    list.slice(from, to).forEach((p, i) => t.body.known.get(p.id).e.setAttribute("aria-rowindex", String(from + i + 2)));
+    t.e.setAttribute("aria-rowcount", String(list.length + 1));
+  };
+  const arrange = () => {
+    const text = search.value.trim().toLowerCase();
+    const want = [...state.probes.values()].filter((p) => text === "" || p.name.toLowerCase().includes(text) || placeOf(p).toLowerCase().includes(text));
+    if (by !== null) {
+      const of = orders[by];
+      want.sort((a, b) => {
+        const x = of(a), y = of(b), n = x < y ? -1 : x > y ? 1 : 0;
+        return (down ? -n : n) || a.id - b.id;
+      });
+    }
+    if (t.body.contains(document.activeElement)) { // who is at a row's buttons does not want it to run away
+      const at = new Map(list.map((p, i) => [p.id, i]));
+      want.sort((a, b) => (at.get(a.id) ?? Infinity) - (at.get(b.id) ?? Infinity) || 0);
+    }
+    list = want;
+    set(shown, list.length === state.probes.size ? count(list.length) + (list.length === 1 ? " probe" : " probes") : count(list.length) + " of " + count(state.probes.size) + " probes");
+    none.hidden = state.guest === null || state.probes.size > 0;
+    frame.hidden = all.hidden = state.probes.size === 0;
+    draw();
+  };
+  frame.addEventListener("scroll", () => {
+    if (!drawn) {
+      drawn = true;
+      requestAnimationFrame(draw);
+    }
+  });
+  search.addEventListener("input", arrange);
+  return watch(arrange);
 }
