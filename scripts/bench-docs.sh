@@ -10,6 +10,8 @@ engine=$(go test -run '^$' -bench 'Hit|Register' -benchmem -count 5 ./probe | gr
 insn=$(go test -run '^$' -bench . -benchmem ./probe/insn | grep -E '^Benchmark')
 event=$(go test -run '^$' -bench . -benchmem ./probe/event ./probe/evbpf ./internal/program | grep -E '^Benchmark')
 bpf=$(go test -run '^$' -bench . -benchmem ./probe/bpf | grep -E '^Benchmark')
+forms=$(go test -run '^$' -bench Forms -benchtime 3x ./internal/timeline | grep -E '^Benchmark')
+page=$(go test -run '^TestFeed$' -v -count 1 ./internal/web | sed -n 's/^ *feed_test.go:[0-9]*: //p')
 stop=$(go test -run '^$' -bench 'Stop|Start' ./kvm/machine | grep -E '^Benchmark')
 {
 	cat <<-'EOF'
@@ -34,6 +36,15 @@ stop=$(go test -run '^$' -bench 'Stop|Start' ./kvm/machine | grep -E '^Benchmark
 
 	EOF
 	printf '```\n%s\n```\n' "$engine"
+	cat <<-'EOF'
+
+		## Events on their way to who looks
+
+		50,000 events as records of a stream, read (`read` is that alone) and written as text of a terminal (`table`), NDJSON (`json`) and in the forms
+		for other programs, by processor time. The last line is of the page in a headless browser, fed 50,000 events a second for 8 seconds.
+
+	EOF
+	printf '```\n%s\npage: %s\n```\n' "$forms" "$page"
 	printf '\n## Start and stop of a real guest\n\n```\n%s\n```\n' "$stop"
 	printf '\n## Decoder and emulator\n\n```\n%s\n```\n' "$insn"
 	printf '\n## Definitions and transport of events\n\n```\n%s\n```\n' "$event"

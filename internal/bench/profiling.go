@@ -29,7 +29,7 @@ type Profiling struct {
 	Rates       []ProfilingAt `json:"rates"`
 }
 
-// ProfilingAt is one rate of sampling.
+// ProfilingAt is one rate of sampling; 0: nobody looks, which says what differences are the machine's own.
 type ProfilingAt struct {
 	Hz      int     `json:"hz"`
 	Slower  *Spread `json:"slower"` // percent, each against the window before it without samples
@@ -37,11 +37,12 @@ type ProfilingAt struct {
 	Lost    uint64  `json:"lost"`
 }
 
-// profilingRates are those that are measured: the usual one, and one with ten times the cost.
-var profilingRates = []int{99, 990}
+// profilingRates are those that are measured: none, the usual one, and one with ten times the cost.
+var profilingRates = []int{0, 99, 990}
 
-// profilingWindow is how long rounds are counted for one figure.
-const profilingWindow = 300 * time.Millisecond
+// profilingWindow is how long rounds are counted for one figure. A profile's beginning, which is no sample's cost, has
+// a part of it before.
+const profilingWindow = 600 * time.Millisecond
 
 // profiling measures what guestprobe profile costs the guest, through the daemon's socket. Windows
 // with and without samples take turns, so that they see the same weather.
@@ -65,13 +66,8 @@ func profiling(ctx context.Context, runs int) (out Profiling, err error) {
 				return out, err
 			}
 			plain = append(plain, before)
-			s, err := c.Profile(ctx, api.StreamProfile{Hz: hz})
+			with, end, err := sampledRate(ctx, c, hz)
 			if err != nil {
-				return out, err
-			}
-			with, err := rate(ctx, c, profilingWindow)
-			end, err2 := endProfile(ctx, c, s)
-			if err := errors.Join(err, err2, s.Close()); err != nil {
 				return out, err
 			}
 			r := &out.Rates[i]
@@ -86,6 +82,26 @@ func profiling(ctx context.Context, runs int) (out Profiling, err error) {
 		out.Rates[i].Slower = &sp
 	}
 	return out, nil
+}
+
+// sampledRate is rate while the vCPUs are sampled, or for 0 Hz are not, with the end of that profile.
+func sampledRate(ctx context.Context, c *client.Client, hz int) (with float64, end api.End, err error) {
+	if hz > 0 {
+		s, failed := c.Profile(ctx, api.StreamProfile{Hz: hz})
+		if failed != nil {
+			return 0, end, failed
+		}
+		defer func() {
+			var err2 error
+			end, err2 = endProfile(ctx, c, s)
+			err = errors.Join(err, err2, s.Close())
+		}()
+	}
+	if _, err := rate(ctx, c, profilingWindow/4); err != nil {
+		return 0, end, err
+	}
+	with, err = rate(ctx, c, profilingWindow)
+	return with, end, err
 }
 
 // busyGuest starts a daemon with the built-in guest at work, and returns a client of it. End ends both.
@@ -177,6 +193,10 @@ func (p *Profiling) String() string {
 	for i, r := range p.Rates {
 		if i > 0 {
 			b.WriteByte(';')
+		}
+		if r.Hz == 0 {
+			fmt.Fprintf(&b, " with nobody looking %.2f %% (%.2f to %.2f)", r.Slower.Median, r.Slower.Min, r.Slower.Max)
+			continue
 		}
 		fmt.Fprintf(&b, " at %d Hz %.2f %% slower (%.2f to %.2f), %d samples, %d lost", r.Hz, r.Slower.Median, r.Slower.Min, r.Slower.Max, r.Samples, r.Lost)
 	}
