@@ -149,6 +149,7 @@ type ran struct {
 	warnings string
 	exited   bool
 	status   int64
+	states   []MapState // at the end
 }
 
 const testCPUs = 2
@@ -242,6 +243,7 @@ func runScript(tb testing.TB, text string, params []string, json bool, ticks int
 	for _, name := range s.End {
 		named(name)
 	}
+	r.states, _ = p.States()
 	p.PrintMaps()
 	r.warnings += strings.Join(append(s.Warnings, p.Problems(true)...), "\n")
 	r.out = out.String()

@@ -17,6 +17,7 @@ type entry struct {
 	all    uint64          // of these
 	marked bool            // see mapDef.isMarked
 	series map[uint64]tick // by the number of the interval
+	state  *ElementState   // not nil: of a sum, which has key and value as they are printed
 }
 
 // total is how many values are in a histogram.
@@ -89,20 +90,29 @@ func (m *mapDef) merge(e *entry, key []byte, values [][]byte) {
 		}
 	case t.isAggregate():
 		e.words = make([]uint64, t.bytes()/8)
+		of := make([]uint64, len(e.words))
 		for _, v := range values {
-			for i := range e.words {
-				if w := word(v[8*i:]); t.is(Min, Max) {
-					e.words[i] = max(e.words[i], w)
-				} else {
-					e.words[i] += w
-				}
+			for i := range of {
+				of[i] = word(v[8*i:])
 			}
+			e.addWords(t, of)
 		}
 	default:
 		e.value = append([]byte(nil), values[0][:t.bytes()]...)
 	}
 	for _, v := range values {
 		e.marked = e.marked || m.isMarked() && word(v[t.bytes():]) != 0
+	}
+}
+
+// addWords adds what others have of an aggregation.
+func (e *entry) addWords(t Type, words []uint64) {
+	for i, w := range words {
+		if t.is(Min, Max) {
+			e.words[i] = max(e.words[i], w)
+		} else {
+			e.words[i] += w
+		}
 	}
 }
 
@@ -146,8 +156,11 @@ func (m *mapDef) order(a, b *entry) int {
 			d = cmp.Compare(uint64(x), uint64(y))
 		}
 	}
-	if d != 0 {
+	switch {
+	case d != 0:
 		return d
+	case a.state != nil:
+		return slices.Compare(a.state.Key.Order, b.state.Key.Order)
 	}
 	return compareKeys(Type{Kind: Tuple, Elems: m.key}, a.key, b.key)
 }
@@ -198,16 +211,22 @@ func (p *Printer) printMaps(entries func(*mapDef) []*entry) {
 
 // TakeMaps prints all maps, and takes all elements out of them: what is not printed comes
 // the next time.
-func (p *Printer) TakeMaps() (err error) {
-	all := map[*mapDef][]*entry{}
+func (p *Printer) TakeMaps() error {
+	all, err := p.take()
+	p.printMaps(func(m *mapDef) []*entry { return all[m] })
+	return err
+}
+
+// take takes all elements out of all maps.
+func (p *Printer) take() (all map[*mapDef][]*entry, err error) {
+	all = map[*mapDef][]*entry{}
 	p.hold(func(idle bool) {
 		for _, m := range p.s.c.maps {
 			all[m] = p.entries(m)
 			err = cmp.Or(err, p.empty(m, true, idle))
 		}
 	})
-	p.printMaps(func(m *mapDef) []*entry { return all[m] })
-	return err
+	return all, err
 }
 
 // printMap prints elements of a map, or the last of them; asked says that the script wants it,
@@ -226,12 +245,11 @@ func (p *Printer) printMap(m *mapDef, es []*entry, top int, div int64, asked boo
 		p.jsonMap(m, es, div)
 		return
 	}
-	key := Type{Kind: Tuple, Elems: m.key}
 	first, last := shown(m.value, es)
 	for _, e := range es {
 		name := m.name
 		if m.keyed == 2 {
-			name += "[" + p.elements(key, e.key) + "]"
+			name += "[" + p.keyText(m, e) + "]"
 		}
 		if m.value.Kind == TSeries {
 			p.write(name + ":\n" + seriesText(m.value, e, first, last))
@@ -268,8 +286,26 @@ func (p *Printer) value(m *mapDef, e *entry, div int64) string {
 		return fmt.Sprint(int64(word(e.value)) / div)
 	case t.Kind == Int && div != 1:
 		return fmt.Sprint(word(e.value) / uint64(div))
+	case e.state != nil:
+		return e.state.Text
 	}
 	return p.text(t, e.value)
+}
+
+// keyText prints the key of an element.
+func (p *Printer) keyText(m *mapDef, e *entry) string {
+	if e.state != nil {
+		return e.state.Key.Text
+	}
+	return p.elements(Type{Kind: Tuple, Elems: m.key}, e.key)
+}
+
+// keyJSON prints it as JSON has it.
+func (p *Printer) keyJSON(m *mapDef, e *entry) string {
+	if e.state != nil {
+		return e.state.Key.JSON
+	}
+	return p.jsonKey(Type{Kind: Tuple, Elems: m.key}, e.key)
 }
 
 // jsonMap prints a map as JSON.
@@ -303,6 +339,8 @@ func (p *Printer) jsonMap(m *mapDef, es []*entry, div int64) {
 			return jsonInt(int64(word(e.value)) / div)
 		case m.value.Kind == Int && div != 1:
 			return jsonUint(word(e.value) / uint64(div))
+		case e.state != nil:
+			return e.state.JSON
 		}
 		return p.json(m.value, e.value)
 	}
@@ -313,7 +351,7 @@ func (p *Printer) jsonMap(m *mapDef, es []*entry, div int64) {
 	case m.keyed == 2:
 		var parts []string
 		for _, e := range es {
-			parts = append(parts, jsonText(p.jsonKey(Type{Kind: Tuple, Elems: m.key}, e.key))+": "+one(e))
+			parts = append(parts, jsonText(p.keyJSON(m, e))+": "+one(e))
 		}
 		data = "{" + strings.Join(parts, ", ") + "}"
 	}

@@ -99,25 +99,30 @@ func (e *entry) mergeSeries(t Type, values [][]byte) {
 		if x.meta == 0 {
 			continue
 		}
-		have, ok := e.series[epoch]
-		less := have.value < x.value
-		if t.Signed {
-			less = int64(have.value) < int64(x.value)
-		}
-		switch {
-		case !ok:
-			have = x
-		case t.Format == "sum", t.Format == "avg":
-			have = tick{have.value + x.value, have.meta + x.meta}
-		case t.Format == "min" || t.Format == "max":
-			if less == (t.Format == "max") {
-				have.value = x.value
-			}
-		case x.meta > have.meta:
-			have = x
-		}
-		e.series[epoch] = have
+		e.addTick(t, epoch, x)
 	}
+}
+
+// addTick adds what others have of an interval.
+func (e *entry) addTick(t Type, epoch uint64, x tick) {
+	have, ok := e.series[epoch]
+	less := have.value < x.value
+	if t.Signed {
+		less = int64(have.value) < int64(x.value)
+	}
+	switch {
+	case !ok:
+		have = x
+	case t.Format == "sum", t.Format == "avg":
+		have = tick{have.value + x.value, have.meta + x.meta}
+	case t.Format == "min" || t.Format == "max":
+		if less == (t.Format == "max") {
+			have.value = x.value
+		}
+	case x.meta > have.meta:
+		have = x
+	}
+	e.series[epoch] = have
 }
 
 // shown returns the number of the last interval that any of a map's series has, and of the
