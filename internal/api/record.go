@@ -17,6 +17,7 @@ const (
 	RecordStop      RecordType = "stop"      // Stop: a probe has stopped a vCPU, behind its hit; also for those that are stopped when the stream begins
 	RecordConsole   RecordType = "console"   // Console
 	RecordOutput    RecordType = "output"    // Output
+	RecordMaps      RecordType = "maps"      // ScriptMaps
 	RecordWarning   RecordType = "warning"   // Warning: of a script
 	RecordInterval  RecordType = "interval"  // Interval: of a script with RunScript.IntervalMS, behind what it has printed for one
 	RecordHeartbeat RecordType = "heartbeat" // Heartbeat, when nothing else was sent for a while
@@ -191,6 +192,8 @@ type Interval struct {
 type Output struct {
 	Text  string `json:"text"`
 	Bytes []byte `json:"bytes,omitempty"` // base64
+
+	TimeNS int64 `json:"timeNs,omitempty"` // of a script with RunScript.Data: when its record came out of the ring, as in Hit
 }
 
 // Heartbeat shows that the stream is alive.

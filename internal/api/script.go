@@ -1,6 +1,7 @@
 package api
 
 import (
+	"encoding/json"
 	"regexp"
 	"time"
 )
@@ -14,6 +15,10 @@ type RunScript struct {
 	Format  string   `json:"format,omitempty"`  // of what it prints: ScriptText, which is the default, or ScriptJSON
 	OnHost  bool     `json:"onHost,omitempty"`  // its programs run at an exit, although they could run in the guest
 	Emulate bool     `json:"emulate,omitempty"` // its watchpoints protect pages instead of taking debug registers
+
+	// What is printed comes in an Output for each time, with that, and maps as ScriptMaps instead of being printed: for who
+	// adds those of several guests.
+	Data bool `json:"data,omitempty"`
 
 	Unsafe bool `json:"unsafe,omitempty"` // it may change what the guest does: override, return of a number, setreg, poke
 
@@ -53,6 +58,17 @@ type ScriptInfo struct {
 	Warnings []string `json:"warnings,omitempty"` // of the beginning; in the answer to POST alone
 	Begin    *Start   `json:"begin,omitempty"`    // as a stream's first record; in the answer to POST alone
 	Maps     *string  `json:"maps,omitempty"`     // as they are now, printed; of GET /v1/scripts/{script} alone, while it runs
+}
+
+// ScriptMaps are the maps of a script with RunScript.Data: at its end, for each interval what they had in it, and
+// without intervals once a second, or less often where they are large, as they are then.
+type ScriptMaps struct {
+	TimeNS int64           `json:"timeNs"`          // when, as in Hit
+	Part   bool            `json:"part,omitempty"`  // they were emptied: what comes next comes on top
+	Final  bool            `json:"final,omitempty"` // nothing comes behind them
+	More   bool            `json:"more,omitempty"`  // the next record has others of the same moment
+	Maps   json.RawMessage `json:"maps"`            // what probe/script adds: MapState of each
+	Left   int             `json:"left,omitempty"`  // elements that are not in it, because they are too many
 }
 
 // Formats of RunScript.

@@ -46,6 +46,12 @@ an empty line behind each time.
 
 ` + chartHelp + `
 
+With --fleet the script runs in the guests of all daemons that are meant. What it prints are lines with
+their daemon's name, in the order of time; with --format json objects have it as "daemon". Maps are
+printed as one: counts, sums, averages, extremes, stats, histograms and series of all guests together; of
+other values each daemon's, with its name before the key. With --interval it is so for each interval. A
+daemon that goes away is told, and its last counts are in the sums (docs/fleet.md).
+
 -l lists where a script may have probes: all functions of the guest that can be probed, or
 those that a pattern as 'kprobe:vfs_*' matches, and -lv with each the types and names of its
 parameters, and of what it returns, where the guest's image says so (BTF, DWARF). Behind
@@ -70,7 +76,7 @@ vm: events, and the reasons why vCPUs leave the guest.`,
 			sf.declare(f)
 		},
 		Complete: a.completePlaces(),
-		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) (err error) {
+		Run: a.askMany(func(ctx context.Context, r *command.Run, c *client.Client) error {
 			if err := giveFiles(ctx, r, c, files); err != nil {
 				return err
 			}
@@ -80,21 +86,42 @@ vm: events, and the reasons why vCPUs leave the guest.`,
 				}
 				return listPlaces(ctx, r, c, strings.Join(r.Args, ""), sf.verbose)
 			}
-			if sf.req.Args = r.Args; !r.Given("execute") {
-				if len(r.Args) == 0 {
-					return command.Usagef("say what to run: -e SCRIPT, or FILE")
-				}
-				if r.Only != nil {
-					return command.Usagef("there are no files here: write -e SCRIPT")
-				}
-				if sf.req.Script, err = readScript(ctx, r, r.Args[0]); err != nil {
-					return err
-				}
-				sf.req.Name, sf.req.Args = r.Args[0], r.Args[1:]
+			if err := sf.read(ctx, r); err != nil {
+				return err
 			}
 			return sf.run(ctx, r, c)
+		}, func(ctx context.Context, r *command.Run, m *members) error {
+			if list {
+				return command.Usagef("-l is of one daemon: say --where name=NAME")
+			}
+			if err := sf.read(ctx, r); err != nil {
+				return err
+			}
+			o := gather(ctx, m, func(ctx context.Context, c *client.Client) (struct{}, error) {
+				return struct{}{}, giveFiles(ctx, r, c, files)
+			})
+			if err := o.verdict(r); err != nil {
+				return err
+			}
+			return sf.runMany(ctx, r, m)
 		}),
 	}
+}
+
+// read takes the script and its arguments from the command line.
+func (s *scriptFlags) read(ctx context.Context, r *command.Run) (err error) {
+	if s.req.Args = r.Args; r.Given("execute") {
+		return nil
+	}
+	if len(r.Args) == 0 {
+		return command.Usagef("say what to run: -e SCRIPT, or FILE")
+	}
+	if r.Only != nil {
+		return command.Usagef("there are no files here: write -e SCRIPT")
+	}
+	s.req.Name, s.req.Args = r.Args[0], r.Args[1:]
+	s.req.Script, err = readScript(ctx, r, r.Args[0])
+	return err
 }
 
 // readScript reads the file of a script.

@@ -39,8 +39,8 @@ func (s *scriptFlags) declare(f *pflag.FlagSet) {
 	f.StringVarP(&s.output, "output", "o", "", "write to this `file` instead of standard output")
 }
 
-// run runs the script of s.req, and prints what it does until there is a reason to stop.
-func (s *scriptFlags) run(ctx context.Context, r *command.Run, c *client.Client) (err error) {
+// check fills in what the request has of the flags.
+func (s *scriptFlags) check(r *command.Run) error {
 	if s.req.Format = api.ScriptText; r.WantsJSON() {
 		s.req.Format = api.ScriptJSON
 	}
@@ -48,6 +48,15 @@ func (s *scriptFlags) run(ctx context.Context, r *command.Run, c *client.Client)
 		if r.Given(name) && d < time.Millisecond {
 			return command.Usagef("--%s %v: shorter than 1ms", name, d)
 		}
+	}
+	s.req.IntervalMS = uint64(s.every.Milliseconds())
+	return nil
+}
+
+// run runs the script of s.req, and prints what it does until there is a reason to stop.
+func (s *scriptFlags) run(ctx context.Context, r *command.Run, c *client.Client) (err error) {
+	if err := s.check(r); err != nil {
+		return err
 	}
 	drawn := s.heat || r.Format == formatSVG
 	switch {
@@ -57,8 +66,8 @@ func (s *scriptFlags) run(ctx context.Context, r *command.Run, c *client.Client)
 		return command.Usagef("--heat is a drawing: --format table or svg")
 	case s.heat && s.every == 0:
 		s.every = time.Second
+		s.req.IntervalMS = uint64(s.every.Milliseconds())
 	}
-	s.req.IntervalMS = uint64(s.every.Milliseconds())
 	if r.Given("detach") {
 		if s.output != "" || s.duration != 0 || s.req.Detach == "" {
 			return command.Usagef("--detach takes a name, and neither --output nor --duration: 'guestprobe stop NAME' ends it and prints what there is")

@@ -36,7 +36,10 @@ func probeRows(ps []api.Probe) []probeRow {
 }
 
 // hitRow is the row of a hit in a template.
-type hitRow struct{ api.Hit }
+type hitRow struct {
+	api.Hit
+	Daemon string `json:"-"` // of a fleet
+}
 
 // Arg returns an argument of the hit by its name, as ftrace prints it; "" where the probe has
 // none of this name.

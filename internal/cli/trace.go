@@ -62,6 +62,10 @@ it is the trace that has ended the stream, or cut_off where the daemon sent no e
 not within 30 seconds: the totals are then of what was shown, and the exit status is 1.
 'guestprobe report' and 'guestprobe convert' read these records later.
 
+With --fleet the hits of all daemons that are meant come as one stream in the order of
+time, each with its daemon's name, which templates have as {{.Daemon}}; the times are those of
+the wall where --time says nothing else. The totals are of each daemon. --count is of all.
+
 ` + timelineHelp + ` A file's
 name says the format, too, where --format does not: .pftrace, .dat, .chrome.json, .ndjson.
 --map puts the numbers of a map beside the hits, looked at every 100 ms (--map-every).
@@ -88,11 +92,16 @@ Lost events and totals then go to standard error, and with --quiet header and to
 			f.DurationVar(&flags.every, "map-every", 100*time.Millisecond, "look at maps each `duration`")
 		},
 		FlagComplete: map[string]command.Completion{"probe": a.completeProbes(), "map": a.completeMaps()},
-		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
+		Run: a.askMany(func(ctx context.Context, r *command.Run, c *client.Client) error {
 			if err := flags.check(r); err != nil {
 				return err
 			}
 			return trace(ctx, r, c, &flags)
+		}, func(ctx context.Context, r *command.Run, m *members) error {
+			if err := flags.check(r); err != nil {
+				return err
+			}
+			return traceMany(ctx, r, m, &flags)
 		}),
 	}
 }
@@ -163,7 +172,7 @@ func (f *traceFlags) writer(r *command.Run, out io.Writer) (timeline.Writer, err
 	switch {
 	case r.Templated():
 		rows := out
-		o.Hit = func(h *api.Hit) error { return r.Row(rows, hitRow{*h}) }
+		o.Hit = func(h *api.Hit) error { return r.Row(rows, hitRow{Hit: *h}) }
 		out = r.Stderr // for what is no hit
 	case r.Format == formatTable:
 		o.Header = r.Headings() && !f.quiet

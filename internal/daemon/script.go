@@ -35,6 +35,10 @@ type runningScript struct {
 	printer *script.Printer
 	records scriptRecords
 	format  string        // of what is printed
+	data    bool          // it goes out as api.RunScript.Data says
+	time    int64         // of the record that is printed
+	mapsAt  time.Time     // when the maps were sent as they were
+	taking  time.Duration // how long that took
 	every   time.Duration // maps are printed and cleared so often; 0: at the end alone
 	began   int64         // on the store's clock
 	life    guestLife
@@ -62,9 +66,15 @@ type scriptRecords struct {
 	ready chan struct{} // capacity 1: there is something
 
 	mu    sync.Mutex
-	queue [][]byte
+	queue []scriptRecord
 	bytes int
 	lost  uint64
+}
+
+// scriptRecord is one of them, and when it came.
+type scriptRecord struct {
+	data []byte
+	time int64
 }
 
 const (
@@ -75,14 +85,14 @@ const (
 )
 
 // Put implements program.Emitter.
-func (q *scriptRecords) Put(_ int, _ int64, data []byte) bool {
+func (q *scriptRecords) Put(_ int, time int64, data []byte) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.bytes+len(data) > maxQueued {
 		q.lost++
 		return false
 	}
-	q.queue, q.bytes = append(q.queue, append([]byte(nil), data...)), q.bytes+len(data)
+	q.queue, q.bytes = append(q.queue, scriptRecord{append([]byte(nil), data...), time}), q.bytes+len(data)
 	select {
 	case q.ready <- struct{}{}:
 	default:
@@ -98,12 +108,12 @@ func (q *scriptRecords) Lose(_ int, n uint64) {
 }
 
 // take returns the next records, at most maxTaken, and the one behind them, if any.
-func (q *scriptRecords) take() (records [][]byte, next []byte) {
+func (q *scriptRecords) take() (records []scriptRecord, next []byte) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	records = q.queue[:min(len(q.queue), maxTaken)]
 	for _, r := range records {
-		q.bytes -= len(r)
+		q.bytes -= len(r.data)
 	}
 	if q.queue = q.queue[len(records):]; len(q.queue) == 0 {
 		q.queue = nil // what it was in may be given back
@@ -113,7 +123,7 @@ func (q *scriptRecords) take() (records [][]byte, next []byte) {
 	case q.ready <- struct{}{}:
 	default:
 	}
-	return records, q.queue[0]
+	return records, q.queue[0].data
 }
 
 // scriptTarget is what a script knows of the guest.
@@ -216,6 +226,9 @@ func (s *server) runScript(w http.ResponseWriter, r *http.Request) error {
 	if req.IntervalMS > uint64(maxEvery/time.Millisecond) {
 		return badValue("intervalMs %d: more than %d", req.IntervalMS, maxEvery/time.Millisecond)
 	}
+	if req.Data && req.Detach != "" {
+		return badValue("data: is for streams")
+	}
 	if req.Metrics && req.Detach == "" {
 		return badValue("metrics: goes with detach")
 	}
@@ -255,7 +268,7 @@ func (s *server) startScript(req *api.RunScript) (_ *runningScript, warnings []s
 	if err != nil {
 		return nil, nil, err
 	}
-	rs := &runningScript{s: s, script: sc, own: &session{}, format: req.Format, every: time.Duration(req.IntervalMS) * time.Millisecond, began: s.probes.now(), life: s.guestLife()}
+	rs := &runningScript{s: s, script: sc, own: &session{}, format: req.Format, data: req.Data, every: time.Duration(req.IntervalMS) * time.Millisecond, began: s.probes.now(), life: s.guestLife()}
 	defer func() {
 		if err != nil {
 			rs.close()
@@ -283,7 +296,9 @@ func (rs *runningScript) start(who peer, stream uint64) api.Start {
 	st := rs.s.probes
 	ps := st.came(slices.SortedFunc(maps.Keys(rs.own.only), func(a, b *attached) int { return cmp.Compare(a.id, b.id) }))
 	rs.s.logAttached(slices.Values(ps), "uid", who.UID, "pid", who.PID)
-	rs.printer.Attached(rs.script.Attached())
+	if !rs.data {
+		rs.printer.Attached(rs.script.Attached())
+	}
 	idle := []api.ProgramInfo{}
 	for _, p := range rs.obj.Idle {
 		idle = append(idle, api.ProgramInfo{Name: p.Name(), Section: p.Section, Maps: []string{}, Instructions: p.Len(), Budget: p.Budget()})
@@ -346,8 +361,8 @@ func (rs *runningScript) begin() error {
 func (rs *runningScript) exits() bool {
 	rs.records.mu.Lock()
 	defer rs.records.mu.Unlock()
-	return slices.ContainsFunc(rs.records.queue, func(data []byte) bool {
-		_, ok := rs.script.Exit(data)
+	return slices.ContainsFunc(rs.records.queue, func(r scriptRecord) bool {
+		_, ok := rs.script.Exit(r.data)
 		return ok
 	})
 }

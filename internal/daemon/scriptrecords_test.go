@@ -31,7 +31,7 @@ func TestScriptRecords(t *testing.T) {
 			t.Fatalf("%d at once behind %d", len(records), seen)
 		}
 		for _, r := range records {
-			if n := binary.LittleEndian.Uint32(r); n != seen {
+			if n := binary.LittleEndian.Uint32(r.data); n != seen {
 				t.Fatalf("record %d in the place of %d", n, seen)
 			}
 			seen++

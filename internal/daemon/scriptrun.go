@@ -21,6 +21,12 @@ func (rs *runningScript) run(ctx context.Context, heart <-chan time.Time) error 
 		defer t.Stop()
 		every = t.C
 	}
+	var looks <-chan time.Time
+	if rs.data && rs.every == 0 {
+		t := time.NewTicker(mapsEvery)
+		defer t.Stop()
+		looks = t.C
+	}
 	next := make([]time.Time, len(rs.script.Intervals))
 	for i, v := range rs.script.Intervals {
 		next[i] = time.Now().Add(v.Period)
@@ -61,6 +67,8 @@ func (rs *runningScript) run(ctx context.Context, heart <-chan time.Time) error 
 		select {
 		case <-rs.records.ready:
 		case <-tick.C:
+		case <-looks:
+			rs.lookAtMaps()
 		case <-heart:
 			rs.putHeartbeat()
 		case <-every:
@@ -147,19 +155,20 @@ func (rs *runningScript) tick(next []time.Time) time.Duration {
 // print gives the next records to the printer.
 func (rs *runningScript) print() error {
 	records, after := rs.records.take()
-	for i, data := range records {
+	for i, r := range records {
 		next := after
 		if i+1 < len(records) {
-			next = records[i+1]
+			next = records[i+1].data
 		}
-		if err := rs.printer.Record(data, next); err != nil {
+		rs.time = r.time
+		if err := rs.printer.Record(r.data, next); err != nil {
 			if rs.damaged++; rs.damaged == 1 {
 				rs.s.log.Warn("damaged record of a script, counted as lost like those that follow", "err", err)
 			}
 			continue
 		}
 		rs.read++
-		if status, ok := rs.script.Exit(data); ok && !rs.exit {
+		if status, ok := rs.script.Exit(r.data); ok && !rs.exit {
 			rs.exit, rs.status = true, status
 		}
 	}
@@ -181,10 +190,12 @@ func (rs *runningScript) printAll() error {
 func (rs *runningScript) printInterval() {
 	rs.s.probes.programs.Poll()
 	_ = rs.printAll() // run finds out what is wrong
-	if err := rs.printer.TakeMaps(); err != nil {
+	if rs.data {
+		rs.takeMaps()
+	} else if err := rs.printer.TakeMaps(); err != nil {
 		rs.warn([]string{"clear maps: " + err.Error()})
 	}
-	if rs.format == api.ScriptText {
+	if rs.format == api.ScriptText && !rs.data {
 		rs.write("\n")
 	}
 	if rs.gone == nil {
@@ -197,6 +208,10 @@ func (rs *runningScript) printInterval() {
 // write takes what the printer prints, and sends it when it is much.
 func (rs *runningScript) write(text string) {
 	if rs.gone != nil {
+		return
+	}
+	if rs.data {
+		rs.putOutput(text)
 		return
 	}
 	if rs.out = append(rs.out, text...); len(rs.out) >= maxGather {
@@ -279,7 +294,11 @@ func (rs *runningScript) finish(reason string, code *int64) error {
 	if err := rs.printAll(); err != nil {
 		return err
 	}
-	rs.printer.PrintMaps()
+	if rs.data {
+		rs.putMaps(api.ScriptMaps{Final: true})
+	} else {
+		rs.printer.PrintMaps()
+	}
 	if rs.gone != nil {
 		return rs.gone
 	}
