@@ -3,14 +3,29 @@ GO ?= go
 GOTESTFLAGS ?=
 export CGO_ENABLED ?= 0
 
-.PHONY: build demo demo-linux test check test-race test-insn test-vmx test-svm test-linux test-bpftrace bench bench-linux bench-docs soak defects torture torture-linux requests rounds cycles storms fuzz guest generate clean help
+.PHONY: build install deb rpm demo demo-linux test check test-race test-insn test-vmx test-svm test-linux test-bpftrace bench bench-linux bench-docs soak defects torture torture-linux requests rounds cycles storms fuzz guest generate clean help
 .DEFAULT_GOAL := help
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
+VERSION ?=
+# The version that packages have; without one the programs say what Go knows of the tree.
+ldflags = $(if $(VERSION),-ldflags '-s -w -X github.com/guestprobe/guestprobe/internal/api.version=$(VERSION) -X github.com/guestprobe/guestprobe/internal/api.commit=$(shell git rev-parse HEAD)')
+DESTDIR ?=
+PREFIX ?= /usr/local
+
 build: ## build bin/guestprobed, bin/guestprobe and bin/gpdev
-	$(GO) build -trimpath -buildvcs=auto -o bin/ ./cmd/...
+	$(GO) build -trimpath -buildvcs=$(if $(VERSION),false,auto) $(ldflags) -o bin/ ./cmd/...
+
+install: build ## install programs, units, manual pages, completions and documents below DESTDIR and PREFIX
+	DESTDIR=$(DESTDIR) PREFIX=$(PREFIX) scripts/install.sh
+
+deb: ## make a package for Debian, in build/package
+	scripts/package.sh deb
+
+rpm: ## make a package for Fedora and others with rpm
+	scripts/package.sh rpm
 
 demo: build ## boot the built-in guest, probe it, show a live trace
 	bin/guestprobe demo

@@ -18,6 +18,9 @@ type Version struct {
 	PID     int      `json:"pid,omitempty"`
 }
 
+// version and commit are set by the linker where packages are made (Makefile).
+var version, commit string
+
 // Build returns the version of the running program from what the linker
 // recorded in it.
 func Build() Version {
@@ -29,10 +32,16 @@ func Build() Version {
 	if info.Main.Version != "" {
 		v.Version = info.Main.Version
 	}
+	if version != "" {
+		v.Version = version
+	}
 	for _, s := range info.Settings {
 		if s.Key == "vcs.revision" {
 			v.Git = s.Value
 		}
+	}
+	if commit != "" {
+		v.Git = commit
 	}
 	return v
 }

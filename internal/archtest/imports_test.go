@@ -67,7 +67,7 @@ var allowed = map[string][]string{
 	"internal/cli": {"internal/analyze", "internal/api", "internal/chart", "internal/child", "internal/client", "internal/command", "internal/daemon", "internal/files", "internal/fleet", "internal/inguest", "internal/profile", "internal/report", "internal/timeline", "internal/tools", "internal/top", "kvm/host", "kvm/machine", "kvm/snapshot",
 		"guest", "guest/linux", "probe/bpf", "probe/script"},
 	"internal/tools": {},
-	"internal/dev":   {"internal/bench", "internal/bpftest", "internal/command", "internal/hostdoc", "internal/inguest", "internal/soak", "internal/torture", "probe/bpf"},
+	"internal/dev":   {"internal/api", "internal/bench", "internal/bpftest", "internal/cli", "internal/command", "internal/daemon", "internal/fleetd", "internal/hostdoc", "internal/inguest", "internal/soak", "internal/torture", "probe/bpf"},
 	"internal/torture": {"guest", "internal/elfbuild", "internal/oracle", "internal/program", "kvm/host", "kvm/machine", "probe",
 		"probe/bpf", "probe/event", "probe/insn"},
 	"internal/hostdoc":      {"kvm/host", "probe"},

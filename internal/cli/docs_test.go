@@ -1,4 +1,4 @@
-package cli
+package cli_test
 
 import (
 	"flag"
@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/guestprobe/guestprobe/internal/cli"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/daemon"
 	"github.com/guestprobe/guestprobe/internal/dev"
@@ -22,7 +23,7 @@ var update = flag.Bool("update", false, "write generated documents anew")
 
 // pages are the documents that are made of help texts.
 var pages = map[string][]command.Program{
-	"../../docs/cli.md":   {Program(), daemon.Program(nil), fleetd.Program()},
+	"../../docs/cli.md":   {cli.Program(), daemon.Program(nil), fleetd.Program()},
 	"../../docs/gpdev.md": {dev.Program()},
 }
 

@@ -58,7 +58,7 @@ func notice(ctx context.Context, dir string) (string, error) {
 	}
 	var b strings.Builder
 	b.WriteString("guestprobe\nCopyright the guestprobe authors\n\nLicensed under the Apache License, Version 2.0, which is in the file LICENSE.\n\n" +
-		"guestprobe and guestprobed have code of others in them, by the licences that follow.\nThis list is made by 'make generate' from go.mod.\n\n")
+		"The programs have code of others in them, by the licences that follow.\nThis list is made by 'make generate' from go.mod.\n\n")
 	of := map[string][]string{} // whose text this is
 	var texts []string
 	for _, d := range deps {

@@ -1,0 +1,79 @@
+package dev
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/command"
+)
+
+func sbomSpec() command.Spec {
+	return command.Spec{
+		Use:   "sbom DIRECTORY",
+		Short: "Write a bill of materials: what is in the programs, in CycloneDX's form",
+		Long: `Print what the programs that users get are linked with, as CycloneDX 1.6 has it: modules,
+versions, licences. DIRECTORY is that of go.mod. It has no date and no serial number, so that
+it is the same for the same commit.`,
+		Example: `  gpdev sbom .`,
+		Args:    command.Between(1, 1, "say where go.mod is: DIRECTORY"),
+		Plain:   true,
+		Run: func(ctx context.Context, r *command.Run) error {
+			text, err := sbom(ctx, r.Args[0])
+			if err != nil {
+				return err
+			}
+			return r.Print("%s\n", text)
+		},
+	}
+}
+
+// component is one of a bill's (CycloneDX 1.6, component).
+type component struct {
+	Type     string    `json:"type"`
+	Ref      string    `json:"bom-ref"`
+	Name     string    `json:"name"`
+	Version  string    `json:"version,omitempty"`
+	PURL     string    `json:"purl,omitempty"`
+	Licences []licence `json:"licenses"`
+}
+
+type licence struct {
+	Expression string `json:"expression"`
+}
+
+// library describes a module of the programs.
+func (d *dependency) library() component {
+	c := component{Type: "library", Name: d.Path, Version: d.Version, Licences: []licence{{d.licence}}}
+	if strings.Contains(d.Path, "/") {
+		c.PURL = "pkg:golang/" + d.Path + "@" + d.Version
+	} else {
+		c.Name, c.Version = "Go standard library", ""
+	}
+	c.Ref = c.Name
+	return c
+}
+
+// sbom makes the bill of the module in dir.
+func sbom(ctx context.Context, dir string) ([]byte, error) {
+	deps, err := dependencies(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	type metadata struct {
+		Component component `json:"component"`
+	}
+	bill := struct {
+		Format     string      `json:"bomFormat"`
+		Spec       string      `json:"specVersion"`
+		Version    int         `json:"version"`
+		Metadata   metadata    `json:"metadata"`
+		Components []component `json:"components"`
+	}{Format: "CycloneDX", Spec: "1.6", Version: 1}
+	bill.Metadata.Component = component{Type: "application", Ref: "guestprobe", Name: "guestprobe", Version: api.Build().Version, Licences: []licence{{"Apache-2.0"}}}
+	for _, d := range deps {
+		bill.Components = append(bill.Components, d.library())
+	}
+	return json.MarshalIndent(bill, "", "  ")
+}

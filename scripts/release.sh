@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Makes all that a release has, in build/release: packages, an archive, a bill of materials, checksums; and the container's image
+# where podman or docker can build one (IMAGE=no: not even then).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+version=${VERSION:-$(scripts/version.sh)}
+export VERSION=$version SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
+out=build/release
+rm -rf "$out"
+mkdir -p "$out"
+rm -rf build/package
+scripts/package.sh deb rpm
+mv build/package/*.deb build/package/*.rpm "$out/"
+tar --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" -C build/package/tree -c . | gzip -9n >"$out/guestprobe-$version-linux-amd64.tar.gz"
+bin/gpdev sbom . >"$out/guestprobe-$version.cdx.json"
+if [[ ${IMAGE:-yes} != no ]]; then
+	for engine in podman docker; do
+		if command -v "$engine" >/dev/null && "$engine" info >/dev/null 2>&1; then
+			"$engine" build -t "guestprobe:$version" -f packaging/Containerfile build/package/tree
+			"$engine" save "guestprobe:$version" | gzip -9n >"$out/guestprobe-$version-image.tar.gz"
+			break
+		fi
+	done
+fi
+(cd "$out" && sha256sum -- * >SHA256SUMS)
+cat "$out/SHA256SUMS"
