@@ -65,7 +65,7 @@ func printBacktraces(r *command.Run, l api.BacktraceList) error {
 			return err
 		}
 		for k, f := range b.Frames {
-			if err := r.Print("%s\n", command.Clean(backtraceLine(k, &f))); err != nil {
+			if err := r.Print("%s\n", command.Line(backtraceLine(k, &f))); err != nil {
 				return err
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/spf13/pflag"
 
@@ -111,7 +112,7 @@ vm: events, and the reasons why vCPUs leave the guest.`,
 // read takes the script and its arguments from the command line.
 func (s *scriptFlags) read(ctx context.Context, r *command.Run) (err error) {
 	if s.req.Args = r.Args; r.Given("execute") {
-		return nil
+		return isText("stdin", s.req.Script) // its name in all errors
 	}
 	if len(r.Args) == 0 {
 		return command.Usagef("say what to run: -e SCRIPT, or FILE")
@@ -131,5 +132,26 @@ func readScript(ctx context.Context, r *command.Run, path string) (string, error
 		in = r.Stdin
 	}
 	b, err := files.Input(ctx, in, path, maxScript)
+	if err == nil {
+		err = isText(path, string(b))
+	}
 	return string(b), err
+}
+
+// isText refuses a script with bytes that are no UTF-8, which a request cannot carry as they are.
+func isText(name, script string) error {
+	line, col := 1, 1
+	for i := 0; i < len(script); {
+		c, n := utf8.DecodeRuneInString(script[i:])
+		switch {
+		case c == utf8.RuneError && n == 1:
+			return command.Usagef("%s:%d:%d-%d: ERROR: byte %#02x is no UTF-8: write \\x%02x in a string", name, line, col, col+1, script[i], script[i])
+		case c == '\n':
+			line, col = line+1, 1
+		default:
+			col += n
+		}
+		i += n
+	}
+	return nil
 }

@@ -134,7 +134,8 @@ func writeCore(from, to *os.File) (partial bool, err error) {
 	return s.WriteELF(to)
 }
 
-// resetTo makes the guest what the file has. A daemon that has the snapshot does not get the file.
+// resetTo makes the guest what the file has. A daemon that has the snapshot does not get the file, which is read all the
+// same: one that is damaged is no snapshot of any daemon's.
 //
 // The daemon keeps one, which another client may put another one in the place of before it is asked for.
 func resetTo(ctx context.Context, c *client.Client, path string, paused bool) (g api.Guest, err error) {
@@ -143,7 +144,7 @@ func resetTo(ctx context.Context, c *client.Client, path string, paused bool) (g
 		return g, fmt.Errorf("--to %w", err)
 	}
 	defer f.Close()
-	config, err := snapshot.ReadConfig(f)
+	config, err := snapshot.Check(f)
 	if err != nil {
 		return g, fmt.Errorf("--to %s: %w", path, err)
 	}

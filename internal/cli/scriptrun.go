@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -8,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/pflag"
 
@@ -169,6 +171,35 @@ func notePlaces(r *command.Run, out io.Writer, start api.Start) error {
 	return nil
 }
 
+// fitWriter writes text that may be the guest's to a terminal.
+type fitWriter struct {
+	out  io.Writer
+	part []byte // of a character that is not all there
+}
+
+// Write implements io.Writer.
+func (w *fitWriter) Write(b []byte) (int, error) {
+	text := append(w.part, b...)
+	whole := len(text)
+	for i := 1; i < utf8.UTFMax && i <= len(text); i++ {
+		if at := len(text) - i; utf8.RuneStart(text[at]) {
+			if !utf8.FullRune(text[at:]) {
+				whole = at
+			}
+			break
+		}
+	}
+	w.part = bytes.Clone(text[whole:])
+	_, err := io.WriteString(w.out, command.Clean(string(text[:whole])))
+	return len(b), err
+}
+
+// flush writes what is there of a character whose rest will not come.
+func (w *fitWriter) flush() error {
+	_, err := io.WriteString(w.out, command.Clean(string(w.part)))
+	return err
+}
+
 // printScript prints what the stream of a script brings until its end, which over asks
 // for.
 func printScript(ctx, over context.Context, r *command.Run, c *client.Client, out io.Writer, open func(context.Context) (*client.Stream, error), began func(api.Start) error) error {
@@ -178,6 +209,8 @@ func printScript(ctx, over context.Context, r *command.Run, c *client.Client, ou
 		}
 		return began(s)
 	}
+	text := &fitWriter{out: out}
+	fit := command.Terminal(out) && !r.WantsJSON()
 	end, err := follow(ctx, over, c, open, start, func(rec api.Record) error {
 		switch rec.Type {
 		case api.RecordOutput:
@@ -187,6 +220,10 @@ func printScript(ctx, over context.Context, r *command.Run, c *client.Client, ou
 			}
 			if o.Bytes == nil {
 				o.Bytes = []byte(o.Text)
+			}
+			if fit {
+				_, err = text.Write(o.Bytes)
+				return err
 			}
 			_, err = out.Write(o.Bytes)
 			return err
@@ -214,6 +251,7 @@ func printScript(ctx, over context.Context, r *command.Run, c *client.Client, ou
 		}
 		return nil
 	})
+	err = cmp.Or(err, text.flush())
 	for _, text := range missedHits(end) {
 		r.Note("%s", command.Clean(text))
 	}

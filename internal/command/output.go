@@ -83,7 +83,7 @@ func (r *Run) TableBetween(heading []string, rows [][]string, before []string) e
 	}
 	for line := range strings.Lines(b.String()) {
 		if row >= 0 && before[row] != "" {
-			line = Clean(inCell.Replace(before[row])) + "\n" + line
+			line = Line(before[row]) + "\n" + line
 		}
 		row++
 		if _, err := io.WriteString(r.Stdout, line); err != nil {
@@ -100,7 +100,7 @@ func (r *Run) table(w io.Writer, heading []string, rows [][]string) error {
 	}
 	for _, row := range rows {
 		for i := range row {
-			row[i] = Clean(inCell.Replace(row[i]))
+			row[i] = Line(row[i])
 		}
 		fmt.Fprintln(tw, strings.TrimRight(strings.Join(row, "\t"), "\t"))
 	}
@@ -136,6 +136,9 @@ func Clean(s string) string {
 	}
 	return b.String()
 }
+
+// Line is Clean for what is part of one line: newlines and tabs are written as they are in C.
+func Line(s string) string { return Clean(inCell.Replace(s)) }
 
 // Plural is a number of things: "1 probe", "2 probes".
 func Plural(n int, one string) string {

@@ -81,7 +81,7 @@ func (t *Text) Write(r *Record) (err error) {
 	case r.Boot != nil:
 		t.lines.boot = r.Boot.BootNS
 	case r.Stop != nil:
-		_, err = fmt.Fprintf(t.w, "# %s\n", command.Clean(StopText(*r.Stop)))
+		_, err = fmt.Fprintf(t.w, "# %s\n", command.Line(StopText(*r.Stop)))
 	case r.Lost != nil:
 		_, err = fmt.Fprintf(t.w, "[LOST %d EVENTS]\n", r.Lost.Lost) // as ftrace
 	case r.End != nil && t.o.Totals:
@@ -110,10 +110,10 @@ func Totals(end api.End) string {
 	if end.Late > 0 {
 		fmt.Fprintf(&b, "; %d late", end.Late)
 	}
-	fmt.Fprintf(&b, " (%s)\n", command.Clean(end.Reason))
+	fmt.Fprintf(&b, " (%s)\n", command.Line(end.Reason))
 	for _, p := range end.Probes {
 		s := p.Stats
-		fmt.Fprintf(&b, "# %s: %s, %d handled, %d filtered, %d missed", command.Clean(p.Name), command.Plural(int(s.Hits), "hit"), s.Handled, s.Filtered, s.Missed)
+		fmt.Fprintf(&b, "# %s: %s, %d handled, %d filtered, %d missed", command.Line(p.Name), command.Plural(int(s.Hits), "hit"), s.Handled, s.Filtered, s.Missed)
 		if p.Kind == "r" {
 			fmt.Fprintf(&b, "; of those handled %d returned, %d abandoned, %d under way", s.Returns, s.Abandoned, s.UnderWay)
 		}
@@ -201,8 +201,8 @@ func (l *Lines) Line(h api.Hit) string {
 	if h.IRQsOff {
 		irqs = 'd'
 	}
-	head := fmt.Sprintf("%16s-%-7s [%03d] %c.... %s: ", command.Clean(task.Comm), strconv.Itoa(int(task.PID)), h.CPU, irqs, l.time(h.TimeNS))
-	line := command.Paint(l.color, command.Dim, head) + command.Paint(l.color, command.Name, command.Clean(event)) + ": " + command.Clean(h.Text)
+	head := fmt.Sprintf("%16s-%-7s [%03d] %c.... %s: ", command.Line(task.Comm), strconv.Itoa(int(task.PID)), h.CPU, irqs, l.time(h.TimeNS))
+	line := command.Paint(l.color, command.Dim, head) + command.Paint(l.color, command.Name, command.Line(event)) + ": " + command.Line(h.Text)
 	if h.Stage == "return" {
 		line += fmt.Sprintf(" [%.3fus]", float64(h.DurationNS)/1000)
 	}
@@ -254,7 +254,7 @@ func FrameText(f api.Frame) string {
 	if f.Inlined {
 		s += " [inlined]"
 	}
-	return command.Clean(s)
+	return command.Line(s)
 }
 
 // regOrder is the order in which registers are printed.

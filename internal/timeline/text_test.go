@@ -32,6 +32,8 @@ func TestTraceLine(t *testing.T) {
 		{ClockBoot, api.Hit{TimeNS: 2_000_000_000, Probe: "g/a", Stage: "pre", Text: "x", Stack: []api.Frame{
 			{Addr: 1, Symbol: "f", Source: "a.h:7", Inlined: true}, {Addr: 1, Symbol: "g+0x1/0x2", Source: "a\x1b.c:9"}, {Addr: 0x99}}},
 			"           <...>-0       [000] .....     0.000000: a: x [stack 1]\n => f (a.h:7) [inlined]\n => g+0x1/0x2 (a\\x1b.c:9)\n => 0x99\n"},
+		{ClockBoot, api.Hit{TimeNS: 2_000_000_000, Probe: "g/a", Stage: "pre", Text: "(a\nb+0x0/0x10)", Task: &api.Task{PID: 1, Comm: "c\nd"}, Stack: []api.Frame{{Addr: 1, Symbol: "e\nf+0x1/0x2"}}},
+			`            c\nd-1       [000] .....     0.000000: a: (a\nb+0x0/0x10) [stack 1]` + "\n" + ` => e\nf+0x1/0x2` + "\n"},
 	} {
 		l, err := NewLines(tc.clock, false)
 		if err != nil {

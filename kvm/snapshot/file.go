@@ -188,8 +188,8 @@ func Read(r io.Reader, limit uint64) (*Snapshot, error) {
 			switch {
 			case err != nil:
 				return nil, err
-			case len(b) != 4 || binary.LittleEndian.Uint32(b) != sum:
-				return nil, fmt.Errorf("%w: its checksum is not that of its bytes", ErrDamaged)
+			case !isSum(b, sum):
+				return nil, errSum
 			case len(s.CPUs) != s.Config.VCPUs:
 				return nil, fmt.Errorf("%w: %d of %d vCPUs", ErrDamaged, len(s.CPUs), s.Config.VCPUs)
 			}
@@ -205,29 +205,67 @@ func Read(r io.Reader, limit uint64) (*Snapshot, error) {
 
 // ReadConfig reads the beginning of a file, and of all else no more than that it is there and nothing behind it.
 // Errors are those of Read.
-func ReadConfig(r io.ReadSeeker) (c Config, err error) {
+func ReadConfig(r io.ReadSeeker) (Config, error) {
+	c, _, err := walk(&reader{r: r}, func(n int64) error {
+		_, err := r.Seek(n, io.SeekCurrent)
+		return err
+	})
+	return c, err
+}
+
+// Check is ReadConfig for who will use the file: its checksum is that of all bytes, of which it keeps none.
+func Check(r io.Reader) (Config, error) {
 	in := &reader{r: r}
+	part := make([]byte, 1<<20)
+	c, sums, err := walk(in, func(n int64) error {
+		for n > 0 {
+			b := part[:min(n, int64(len(part)))]
+			if _, err := io.ReadFull(r, b); err != nil {
+				return err
+			}
+			in.crc = crc32.Update(in.crc, castagnoli, b)
+			n -= int64(len(b))
+		}
+		return nil
+	})
+	if err == nil && !sums {
+		err = errSum
+	}
+	return c, err
+}
+
+// walk reads the configuration, and goes through all that is behind it by skip. Sums reports whether the checksum is
+// that of what was read.
+func walk(in *reader, skip func(int64) error) (c Config, sums bool, err error) {
 	if err := in.config(&c); err != nil {
-		return c, err
+		return c, false, err
 	}
 	for {
 		kind, size, err := in.header()
 		switch {
 		case err != nil:
-			return c, err
+			return c, false, err
 		case kind == kindEnd:
-			if _, err := in.bytes(size, 4); err != nil {
-				return c, err
+			sum := in.crc
+			b, err := in.bytes(size, 4)
+			if err != nil {
+				return c, false, err
 			}
-			return c, in.end()
+			return c, isSum(b, sum), in.end()
 		case size > maxAttached:
-			return c, fmt.Errorf("%w: a section has %d bytes", ErrDamaged, size)
+			return c, false, fmt.Errorf("%w: a section has %d bytes", ErrDamaged, size)
 		}
-		if _, err := r.Seek(int64(size), io.SeekCurrent); err != nil {
-			return c, fmt.Errorf("read snapshot: %w", err)
+		if err := skip(int64(size)); err != nil {
+			return c, false, cut(err)
 		}
 	}
 }
+
+// errSum is what is wrong with a file whose checksum is another.
+var errSum = fmt.Errorf("%w: its checksum is not that of its bytes", ErrDamaged)
+
+// isSum reports whether the last section of a file has that checksum.
+func isSum(b []byte, sum uint32) bool { return len(b) == 4 && binary.LittleEndian.Uint32(b) == sum }
 
 // reader reads sections, and sums what was read.
 type reader struct {
