@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"time"
 
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/gdb"
@@ -18,9 +19,12 @@ type debuggers struct {
 	sock *socket
 	done sync.WaitGroup
 
-	mu   sync.Mutex
-	busy bool
+	turn chan struct{} // has an element while a debugger is at work
 }
+
+// handover is how long a debugger waits for the one before it to be gone: one that disconnects and connects again comes
+// before its own end has been dealt with. It gives up by itself after two seconds (GDB's remotetimeout).
+const handover = time.Second
 
 // listenGDB serves debuggers on a socket the one for clients; nil, and why in the log,
 // where that cannot be had: everything else works without.
@@ -34,7 +38,7 @@ func (s *server) listenGDB(ctx context.Context, path string) *debuggers {
 		s.log.Warn("there is no socket for debuggers", "err", err)
 		return nil
 	}
-	d := &debuggers{s: s, g: g, sock: sock}
+	d := &debuggers{s: s, g: g, sock: sock, turn: make(chan struct{}, 1)}
 	d.done.Go(func() { d.accept(ctx) })
 	return d
 }
@@ -50,48 +54,40 @@ func (d *debuggers) accept(ctx context.Context) {
 			d.s.log.Warn("a debugger could not connect", "err", err)
 			continue
 		}
-		if why := d.admit(conn); why != nil {
+		if why := d.s.access.check(peerOf(conn)); why != nil {
 			d.s.log.Warn("a debugger was turned away", "err", why)
-			if errors.Is(why, errDebugger) {
-				d.done.Go(func() { gdb.Refuse(conn, why.Error()) })
-			} else {
-				conn.Close()
-			}
+			conn.Close()
 			continue
 		}
-		d.done.Go(func() {
-			defer d.leave()
-			t := newDebugged(d.s, d.g)
-			d.s.debugger.Store(t)
-			defer d.s.debugger.Store(nil)
-			d.s.log.Info("debugger attached")
-			err := gdb.Serve(ctx, conn, t, d.s.log)
-			d.s.log.Info("debugger gone", "err", err)
-		})
+		d.done.Go(func() { d.serve(ctx, conn) })
 	}
+}
+
+// serve is one debugger, when there is no other one.
+func (d *debuggers) serve(ctx context.Context, conn net.Conn) {
+	timeout := time.NewTimer(handover)
+	defer timeout.Stop()
+	select {
+	case d.turn <- struct{}{}:
+	case <-timeout.C:
+		d.s.log.Warn("a debugger was turned away", "err", errDebugger)
+		gdb.Refuse(conn, errDebugger.Error())
+		return
+	case <-ctx.Done():
+		conn.Close()
+		return
+	}
+	defer func() { <-d.turn }()
+	t := newDebugged(d.s, d.g)
+	d.s.debugger.Store(t)
+	defer d.s.debugger.Store(nil)
+	d.s.log.Info("debugger attached")
+	err := gdb.Serve(ctx, conn, t, d.s.log)
+	d.s.log.Info("debugger gone", "err", err)
 }
 
 // errDebugger: there is a debugger already.
 var errDebugger = errors.New("another debugger is at work")
-
-func (d *debuggers) admit(conn net.Conn) error {
-	if err := d.s.access.check(peerOf(conn)); err != nil {
-		return err
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.busy {
-		return errDebugger
-	}
-	d.busy = true
-	return nil
-}
-
-func (d *debuggers) leave() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.busy = false
-}
 
 // close waits for sessions, whose context has ended, and gives the socket back.
 func (d *debuggers) close() error {

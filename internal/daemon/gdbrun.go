@@ -122,6 +122,8 @@ func (d *debugged) step(cpu int) error {
 	d.next = gdb.Stop{Why: gdb.Stepped, CPU: cpu}
 	if _, ok := d.showing(cpu); ok {
 		delete(d.shown, cpu) // that instruction is behind it
+		// The debugger sees for itself that it has come to another breakpoint there.
+		d.untold = slices.DeleteFunc(d.untold, func(h gdbHit) bool { return h.cpu == cpu && h.b.probe != nil })
 		return nil
 	}
 	_, err := d.g.Step(context.Background(), cpu, 1)
@@ -147,7 +149,12 @@ func (d *debugged) readHits() {
 	for {
 		select {
 		case h := <-d.hits:
-			d.untold = append(d.untold, h)
+			// Of two in one place the vCPU comes to the lower address first.
+			at := len(d.untold)
+			for at > 0 && d.untold[at-1].cpu == h.cpu && d.untold[at-1].b.probe != nil && h.b.probe != nil && d.untold[at-1].b.Addr > h.b.Addr {
+				at--
+			}
+			d.untold = slices.Insert(d.untold, at, h)
 		default:
 			return
 		}

@@ -62,6 +62,7 @@ func TestLinuxLook(t *testing.T) {
 					t.Errorf("probed %v: the stack of task %s:\n%+v\nthe kernel has\n%v", probed, pid, bs, want)
 				}
 			}
+			// Up to 5.10 CPU 0 comes to cpu_startup_entry by jumps from start_kernel, whose text is freed by then.
 			for i, b := range look(client.Where{}) {
 				last := ""
 				for _, f := range b.Frames {
@@ -69,7 +70,7 @@ func TestLinuxLook(t *testing.T) {
 						last, _, _ = strings.Cut(f.Symbol, "+")
 					}
 				}
-				if b.CPU == nil || *b.CPU != i || b.Task == nil || b.More || !regexp.MustCompile(`^(rest_init|secondary_startup_64(_no_verify)?|x86_64_start_kernel|entry_SYSCALL_64_after_hwframe|ret_from_fork(_asm)?|asm_\w+|common_startup_64)$`).MatchString(last) {
+				if b.CPU == nil || *b.CPU != i || b.Task == nil || b.More || !regexp.MustCompile(`^(rest_init|secondary_startup_64(_no_verify)?|x86_64_start_kernel|entry_SYSCALL_64_after_hwframe|ret_from_fork(_asm)?|asm_\w+|common_startup_64|cpu_startup_entry)$`).MatchString(last) {
 					t.Errorf("vcpu %d ends in %q: %+v", i, last, b)
 				}
 			}

@@ -67,7 +67,7 @@ func (s *Snapshot) WriteELF(w io.WriterAt) (partial bool, err error) {
 	for _, g := range segments {
 		progs = append(progs, elf.Prog64{
 			Type: uint32(elf.PT_LOAD), Flags: uint32(g.flag), Off: place(g.pa), Vaddr: uint64(g.va), Paddr: uint64(g.pa),
-			Filesz: g.size, Memsz: g.size, Align: guest.PageSize,
+			Filesz: g.size, Memsz: g.size, // no Align: with one crash(8) takes it for an older format (netdump.c, is_netdump)
 		})
 	}
 	head := append(append(encode(&h), encode(progs)...), notes.Bytes()...)
