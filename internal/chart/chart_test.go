@@ -10,6 +10,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -221,4 +222,20 @@ func FuzzPicture(f *testing.F) {
 			_ = l
 		}
 	})
+}
+
+// TestHeatsLate: a column is an interval, also where several were over before anybody looked.
+func TestHeatsLate(t *testing.T) {
+	s := Heats{Every: 200 * time.Millisecond}
+	for _, ms := range []time.Duration{200, 750, 800, 1000, 2900, 3000} { // two of them late
+		s.AddAt(ms*time.Millisecond, map[string][]Bucket{"@": {{At: 1, Label: "1", Count: 1}}})
+	}
+	all, _ := s.All()
+	if len(all) != 1 || all[0].columns != 15 {
+		t.Fatalf("%d heats, %d columns of 15", len(all), all[0].columns)
+	}
+	want := []uint64{1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1}
+	if got := all[0].buckets[0].counts; !slices.Equal(got, want) {
+		t.Errorf("counts %v, want %v", got, want)
+	}
 }

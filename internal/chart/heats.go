@@ -14,8 +14,21 @@ type Heats struct {
 	Every time.Duration // of an interval
 
 	blank Heat // as long as all others
+	added int  // intervals
 	by    map[string]*Heat
 	left  int
+}
+
+// maxMissing bounds how many intervals are added at a time.
+const maxMissing = 1 << 20
+
+// AddAt is Add for what was counted until a time since the first interval began. Intervals that are over by then and
+// were not added, as when a machine was busy, are, with nothing in them.
+func (s *Heats) AddAt(at time.Duration, of map[string][]Bucket) {
+	for range min(int64(at/max(1, s.Every))-1-int64(s.added), maxMissing) {
+		s.Add(nil)
+	}
+	s.Add(of)
 }
 
 // Add adds an interval: what was counted in it, by title.
@@ -36,6 +49,7 @@ func (s *Heats) Add(of map[string][]Bucket) {
 		}
 	}
 	s.left = max(s.left, left)
+	s.added++
 	s.blank.Add(nil)
 	for title, h := range s.by {
 		h.Add(of[title])

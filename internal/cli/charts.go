@@ -59,6 +59,7 @@ func (h *heatFlags) poll(ctx context.Context, r *command.Run, title string, get 
 	}
 	heats := chart.Heats{Every: h.every}
 	before, ok, err := get(ctx)
+	begun := time.Now()
 	tick := time.NewTicker(h.every)
 	defer tick.Stop()
 	for over.Err() == nil && ok && err == nil {
@@ -68,7 +69,7 @@ func (h *heatFlags) poll(ctx context.Context, r *command.Run, title string, get 
 		}
 		var now map[string][]chart.Bucket
 		if now, ok, err = get(context.WithoutCancel(ctx)); ok && err == nil {
-			heats.Add(grown(before, now))
+			heats.AddAt(time.Since(begun), grown(before, now))
 			before = now
 		}
 	}
@@ -131,6 +132,7 @@ type charter struct {
 	last   map[string][]chart.Bucket
 	moment map[string][]chart.Bucket // since the last interval
 	heats  chart.Heats
+	begun  int64 // when the first interval did, as api.Interval has it; 0: there was none
 }
 
 // maxChartLine bounds a line, in bytes.
@@ -218,9 +220,12 @@ func (c *charter) hists(data json.RawMessage) error {
 }
 
 // interval is called behind what was printed for one.
-func (c *charter) interval() {
+func (c *charter) interval(x api.Interval) {
 	if c.heat {
-		c.heats.Add(c.moment)
+		if c.begun == 0 {
+			c.begun = x.TimeNS - int64(c.heats.Every)
+		}
+		c.heats.AddAt(time.Duration(x.TimeNS-c.begun), c.moment)
 		c.moment = map[string][]chart.Bucket{}
 	}
 }
@@ -229,7 +234,7 @@ func (c *charter) interval() {
 func (c *charter) close() error {
 	if c.heat {
 		if len(c.moment) > 0 {
-			c.interval()
+			c.heats.Add(c.moment)
 		}
 		return printHeats(c.Run, c.out, c.title, &c.heats)
 	}

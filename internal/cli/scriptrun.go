@@ -229,7 +229,11 @@ func printScript(ctx, over context.Context, r *command.Run, c *client.Client, ou
 			return err
 		case api.RecordInterval:
 			if c, ok := out.(*charter); ok {
-				c.interval()
+				x, err := data[api.Interval](rec)
+				if err == nil {
+					c.interval(x)
+				}
+				return err
 			}
 		case api.RecordWarning:
 			w, err := data[api.Warning](rec)

@@ -171,6 +171,19 @@ func TestKeys(t *testing.T) {
 }
 
 // TestPause: what is shown stays, and the counts go on.
+// TestFilterOfNone: a list that a filter has made empty says so.
+func TestFilterOfNone(t *testing.T) {
+	m := New(chart.ASCII, false)
+	m.Add(api.Counted{Guest: &api.Guest{}, TimeNS: 1, Probes: []api.ProbeCounts{{ID: 1, Name: "io/a"}}})
+	for _, key := range []string{"/", "z", "enter"} {
+		m.Key(key)
+	}
+	text := strings.Join(m.Lines(80, 24), "\n")
+	if !strings.Contains(text, `No probe's name or place has "z" in it; esc shows all.`) || strings.Contains(text, "is attached") {
+		t.Errorf("the screen is\n%s", text)
+	}
+}
+
 func TestPause(t *testing.T) {
 	m := model(3, 1)
 	m.Key("space")

@@ -2,6 +2,7 @@ package top
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/guestprobe/guestprobe/internal/command"
@@ -156,7 +157,11 @@ func (m *Model) table(width, lines int) (out []string) {
 		out = append(out, text)
 	}
 	if len(m.rows) == 0 && m.shown.TimeNS != 0 && lines > 1 {
-		out = append(out, cell("No probe is attached: 'guestprobe attach' attaches one.", width, false))
+		text := "No probe is attached: 'guestprobe attach' attaches one."
+		if len(m.shown.Probes) > 0 {
+			text = "No probe's name or place has " + strconv.Quote(m.filter) + " in it; esc shows all."
+		}
+		out = append(out, cell(text, width, false))
 	}
 	return out
 }
