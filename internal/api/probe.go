@@ -132,7 +132,7 @@ const Kinds = "krjuw"
 // Values of Probe.Origin.
 const (
 	OriginStart    = "start"    // by the daemon's flags or its configuration
-	OriginRestored = "restored" // by a client of the daemon before (--state)
+	OriginRestored = "restored" // by a client of the daemon before (--state), or of the one that saved the guest (--restore)
 )
 
 // Probe describes one attached probe.

@@ -181,6 +181,7 @@ func serve(ctx context.Context, env command.Env, o options, newGuest guestMaker,
 		if err := s.attachSnapshot(ctx, snap); err != nil {
 			return err
 		}
+		s.markOrigin(api.OriginRestored)
 	}
 	if err := s.attachFlags(); err != nil {
 		return err

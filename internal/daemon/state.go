@@ -112,13 +112,13 @@ func (s *server) tellLost() int {
 	var lost []string
 	for _, a := range s.probes.snapshot() {
 		a.mu.Lock()
-		if a.origin == "" && a.stay && (a.object == nil || a.object.script == nil) {
+		if a.origin != api.OriginStart && a.stay && (a.object == nil || a.object.script == nil) {
 			lost = append(lost, a.def.Name())
 		}
 		a.mu.Unlock()
 	}
 	for _, k := range s.scripts.all() {
-		if k.origin == "" {
+		if k.origin != api.OriginStart {
 			lost = append(lost, "script "+k.req.Detach)
 		}
 	}
