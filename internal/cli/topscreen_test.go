@@ -130,7 +130,7 @@ func TestTopScreen(t *testing.T) {
 		return fmt.Sprintf("%s guestprobe --socket %s top --interval 100ms; echo STATUS=$?; exec cat", env, socket)
 	}
 	x := openTerminal(ctx, t, dir, 80, 24, run("env LC_ALL=C TERM=screen-256color"))
-	screen := x.shows(`^ kprobes/never +k +0 +0 +0 +0 +- +- host +(int3|jump)$`)
+	screen := x.shows(`^ kprobes/never +k +0 +0 +0 +- +- +- host +(int3|jump)$`)
 	for _, want := range []string{`^guest running, 3 probes, \S+ hits/s, 0 missed, \d+ lost$`, `^vCPU 0   \w+ +\S+ exits/s`, `^>(io/a|kprobes/b) `, `^\? help  q quit  `} {
 		if !regexp.MustCompile("(?m)" + want).MatchString(screen) {
 			t.Errorf("no %s on the first screen:\n%s", want, screen)
@@ -149,7 +149,7 @@ func TestTopScreen(t *testing.T) {
 	x.keys(`^guest running, 2 probes`, "Escape")
 	x.keys(`s sort \(name\)`, "s", "s", "s", "s", "s", "s")
 	x.keys(`^>kprobes/b `, "End")
-	x.keys(`^durations of \d+ calls: mean \d\S+, p99 \d\S+$`, "Enter")
+	x.keys(`^durations of \d+ of \d+ calls: mean \d\S+, p99 \d\S+$`, "Enter")
 	x.shows(`^last hits\n\S.* b: \(`)
 	x.keys(`^PAUSED, guest running`, "Space")
 	x.keys(`^guest running`, "Space")

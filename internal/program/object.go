@@ -287,7 +287,7 @@ func (p *Program) AttachReturn(k *probe.Kretprobe, addr guest.GVA, user bool, re
 // run runs the program at an exit, and has its rings drained.
 func (p *Program) run(c *probe.Context, entry bool) (answer uint64, taken bool) {
 	answer, taken = p.runner.run(c, entry)
-	if p.rings && p.obj.rt.wants(evbpf.Open) {
+	if p.rings && (p.obj.script || p.obj.rt.wants(evbpf.Open)) {
 		p.obj.rt.cfg.Wake()
 	}
 	return answer, taken
