@@ -27,10 +27,10 @@ func commands(name string, s *command.Spec, f func(string, *command.Spec)) {
 // TestMonitored: behind a debugger's "monitor" is each command or it is one that works with files and programs of
 // where it runs; and each flag that is one is known as such.
 func TestMonitored(t *testing.T) {
-	local := []string{"analyze", "apply", "bpf check", "bpf exec", "convert", "demo", "doctor", "gdb", "guest save", "report", "top", "web"}
+	local := []string{"analyze", "apply", "bpf check", "bpf exec", "convert", "demo", "doctor", "fleet ls", "fleet serve", "gdb", "guest save", "report", "top", "web"}
 	p := Program()
 	var seen []string
-	named := regexp.MustCompile("`(?i:file|path|program|PATH=COPY|directory|folder)`")
+	named := regexp.MustCompile("`(?i:file|path|program|PATH=COPY|directory|folder|URL)`")
 	files := func(name string, declare func(*pflag.FlagSet), known []string) {
 		set := pflag.NewFlagSet(name, pflag.ContinueOnError)
 		if declare != nil {
@@ -38,7 +38,7 @@ func TestMonitored(t *testing.T) {
 		}
 		set.VisitAll(func(f *pflag.Flag) {
 			if named.MatchString(f.Usage) != slices.Contains(known, f.Name) {
-				t.Errorf("%s --%s: a file by its help, or by Spec.Files, but not both", name, f.Name)
+				t.Errorf("%s --%s: a file or an address by its help, or by Spec.Files, but not both", name, f.Name)
 			}
 		})
 		for _, f := range known {

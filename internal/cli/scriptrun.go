@@ -196,6 +196,9 @@ func (w *fitWriter) Write(b []byte) (int, error) {
 
 // flush writes what is there of a character whose rest will not come.
 func (w *fitWriter) flush() error {
+	if len(w.part) == 0 {
+		return nil // to write nothing would empty a file
+	}
 	_, err := io.WriteString(w.out, command.Clean(string(w.part)))
 	return err
 }

@@ -46,7 +46,7 @@ type Spec struct {
 	// Flags declares the command's own flags; nil: none.
 	Flags func(*pflag.FlagSet)
 
-	// Files are the flags, of Flags or a program's Global, whose values are files, or programs to start.
+	// Files are the flags, of Flags or a program's Global, whose values are files, programs to start, or addresses to connect to.
 	Files []string
 
 	// Complete lists what the next argument may be, given those before it, for
