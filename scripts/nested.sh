@@ -5,7 +5,7 @@
 # scripts/nested/plan.PLAN says what runs; the plan is by default that of the host.
 # With a package only its tests run, verbosely, with these flags of the test binary:
 #   scripts/nested.sh vmx ./kvm/machine -test.run TestWatch -test.count 3
-#   GUESTPROBE_NESTED_SECONDS  cut off after that long (default 2400 vmx, 1200 svm)
+#   GUESTPROBE_NESTED_SECONDS  cut off after that long (default 2400)
 #   GUESTPROBE_NESTED_HANG     cut off after that long without a sign of life (default 400)
 #   GUESTPROBE_NESTED_CPUS     processors of the svm host (default 2; 1 for a plan of its
 #                              own, because Linux guests want 1)
@@ -23,7 +23,7 @@ host=${1:-}
 fail() { echo "nested $host: $*" >&2; exit 1; }
 case $host in
 vmx) limit=${GUESTPROBE_NESTED_SECONDS:-2400} module=kvm_intel package=bochs ;;
-svm) limit=${GUESTPROBE_NESTED_SECONDS:-1200} module=kvm_amd package=qemu-system-x86 ;;
+svm) limit=${GUESTPROBE_NESTED_SECONDS:-2400} module=kvm_amd package=qemu-system-x86 ;;
 *) echo "usage: $0 vmx|svm [PACKAGE [FLAG...]]" >&2; exit 2 ;;
 esac
 shift
