@@ -249,6 +249,9 @@ type End struct {
 	// Delivered + Lost is the sum of their Stats.Events.
 	Probes []Probe `json:"probes,omitempty"`
 
+	// Strict is what a script with config = { strict = 1 } has missed or lost, in words: it has failed.
+	Strict string `json:"strict,omitempty"`
+
 	// Unshown is what 'guestprobe trace' has left out of Delivered, because they came
 	// when it had as many as it was to show. No daemon sends it.
 	Unshown uint64 `json:"unshown,omitempty"`

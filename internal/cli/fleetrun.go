@@ -314,6 +314,10 @@ func (fs *fleetScript) finish(begun int) error {
 		if lost := max(one.lost, one.end.Lost); lost > 0 {
 			fs.Note("%s: lost %s", command.Clean(one.name), command.Plural(int(lost), "event"))
 		}
+		if one.end.Strict != "" {
+			fs.Note("%s: strict: %s", command.Clean(one.name), command.Clean(one.end.Strict))
+			status = cmp.Or(status, command.ExitFailed)
+		}
 		switch reason := one.end.Reason; {
 		case one.err != nil && one.begun && fs.flags.every > 0:
 			fs.Note("%s: its counts are those of its last interval", command.Clean(one.name))

@@ -262,6 +262,9 @@ func printScript(ctx, over context.Context, r *command.Run, c *client.Client, ou
 	for _, text := range missedHits(end) {
 		r.Note("%s", command.Clean(text))
 	}
+	if end.Strict != "" {
+		r.Note("strict: %s", command.Clean(end.Strict))
+	}
 	switch {
 	case err != nil:
 		return err
@@ -269,6 +272,8 @@ func printScript(ctx, over context.Context, r *command.Run, c *client.Client, ou
 		return client.ErrCutOff
 	case end.Reason == api.EndExit && end.Code != nil && *end.Code != 0:
 		return command.Status(*end.Code & 0xff)
+	case end.Strict != "":
+		return command.Status(command.ExitFailed)
 	}
 	if end.Reason != api.EndExit && end.Reason != api.EndAsked {
 		noteEnd(r, end, "")

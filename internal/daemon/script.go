@@ -56,6 +56,7 @@ type runningScript struct {
 	gone    error  // the client is, or does not read
 	read    uint64 // records that were printed
 	damaged uint64 // records that make no sense, which count as lost
+	cut     uint64 // runs that have ended early
 	exit    bool   // the script has called exit, with status
 	status  int64
 }
@@ -394,6 +395,7 @@ func (rs *runningScript) runAll(names []string) (warnings []string) {
 	defer st.loading.RUnlock()
 	for _, name := range names {
 		if err := rs.obj.Run(name); err != nil {
+			rs.cut++
 			warnings = append(warnings, rs.fault(name, err, 1))
 		}
 	}

@@ -2,7 +2,9 @@ package daemon
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -311,13 +313,40 @@ func (rs *runningScript) finish(reason string, code *int64) error {
 	for _, p := range programs {
 		if s := p.Stats(); s.Last != nil {
 			rs.warn([]string{rs.fault(p.Name, s.Last, s.Faults)})
+			rs.cut += s.Faults
 		}
 	}
+	full := rs.printer.Full()
 	rs.close()
 	if err := rs.send(); err != nil {
 		return err
 	}
 	rs.ended = api.End{Reason: reason, Code: code, Probes: rs.own.finals()}
-	rs.end(reason, code, rs.ended.Probes)
+	if rs.script.Strict() {
+		rs.ended.Strict = rs.notSeen(full)
+	}
+	rs.endAs(rs.ended)
 	return nil
+}
+
+// notSeen says what the script has not seen, or could not say or keep: "" if there is nothing. full is how often a map
+// had no room.
+func (rs *runningScript) notSeen(full uint64) string {
+	missed := uint64(0)
+	for _, p := range rs.ended.Probes {
+		missed += p.Stats.Missed
+	}
+	if rs.samples != nil {
+		missed += rs.samples.missed.Load()
+	}
+	var what []string
+	for _, w := range []struct {
+		n    uint64
+		what string
+	}{{missed, "missed"}, {rs.lost, "lost"}, {rs.cut, "ended early"}, {full, "without room in a map"}} {
+		if w.n > 0 {
+			what = append(what, fmt.Sprintf("%d %s", w.n, w.what))
+		}
+	}
+	return strings.Join(what, ", ")
 }

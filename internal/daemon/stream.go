@@ -279,10 +279,16 @@ func (w partWriter) Write(p []byte) (int, error) {
 // end sends the last record, with what has become of the stream's probes. A client that
 // does not read what is before it gets the end alone.
 func (st *stream) end(reason string, code *int64, probes []api.Probe) {
-	st.put(api.RecordEnd, api.End{Reason: reason, Code: code, Delivered: st.delivered, Lost: st.lost, Late: st.behind, Probes: probes})
+	st.endAs(api.End{Reason: reason, Code: code, Probes: probes})
+}
+
+// endAs is end, of which it fills in the stream's counts.
+func (st *stream) endAs(e api.End) {
+	e.Delivered, e.Lost, e.Late = st.delivered, st.lost, st.behind
+	st.put(api.RecordEnd, e)
 	if errors.Is(st.flush(), errSlow) {
 		st.giveUp(st.lost)
-		st.end(reason, code, probes)
+		st.endAs(e)
 	}
 }
 

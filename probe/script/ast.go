@@ -137,6 +137,7 @@ type config struct {
 	printMaps bool
 	stackMode string // how stacks are printed
 	missing   string // what becomes of probes at functions that are not there
+	strict    bool   // it fails where it is not of everything
 }
 
 // script is a parsed script.

@@ -51,6 +51,9 @@ type Exit struct {
 // Attached is how many probes the script has, as bpftrace counts them.
 func (s *Script) Attached() int { return len(s.programs) }
 
+// Strict reports whether the script asks to fail where something was missed or lost.
+func (s *Script) Strict() bool { return s.c.config.strict }
+
 // ringSize is that of what programs write, in bytes.
 const ringSize = 1 << 20
 

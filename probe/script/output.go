@@ -230,22 +230,40 @@ func (p *Printer) empty(m *mapDef, out, idle bool) error {
 	return nil
 }
 
-// Problems returns warnings about what has failed while the script ran and was not told
-// yet: each place once, and with all a second time at the end with its count.
-func (p *Printer) Problems(all bool) (ws []string) {
+// failures calls f with each place of the script at which something has failed, how often, and with what last.
+func (p *Printer) failures(f func(i int, s site, n uint64, errno int64)) {
 	m := p.maps(mapSites)
 	if m == nil {
-		return nil
+		return
 	}
 	values, err := m.Lookup(make([]byte, 4))
 	if err != nil {
-		return nil
+		return
 	}
 	for i, s := range p.s.c.sites {
-		n, errno := word(values[0][16*i:]), -int64(word(values[0][16*i+8:]))
+		if n := word(values[0][16*i:]); n > 0 {
+			f(i, s, n, -int64(word(values[0][16*i+8:])))
+		}
+	}
+}
+
+// Full is how often an element found no room in its map.
+func (p *Printer) Full() (total uint64) {
+	p.failures(func(_ int, s site, n uint64, _ int64) {
+		if s.what == siteFull {
+			total += n
+		}
+	})
+	return total
+}
+
+// Problems returns warnings about what has failed while the script ran and was not told
+// yet: each place once, and with all a second time at the end with its count.
+func (p *Printer) Problems(all bool) (ws []string) {
+	p.failures(func(i int, s site, n uint64, errno int64) {
 		told, known := p.told[i]
-		if n == 0 || known && (!all || n == told) {
-			continue
+		if known && (!all || n == told) {
+			return
 		}
 		p.told[i] = n
 		e := p.s.c.at(s.Span, "%s", problem(s.what, errno))
@@ -254,7 +272,7 @@ func (p *Printer) Problems(all bool) (ws []string) {
 			e.Message += fmt.Sprintf(" (%d times)", n)
 		}
 		ws = append(ws, e.Error())
-	}
+	})
 	return ws
 }
 

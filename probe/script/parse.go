@@ -177,11 +177,18 @@ func (p *parser) configBlock() error {
 }
 
 // settings are those of config blocks.
-var settings = []string{"max_map_keys", "max_strlen", "print_maps_on_exit", "missing_probes", "stack_mode"}
+var settings = []string{"max_map_keys", "max_strlen", "print_maps_on_exit", "missing_probes", "stack_mode", "strict"}
 
 // setting sets one thing.
 func (p *parser) setting(name, value token) error {
 	key := strings.ToLower(strings.TrimPrefix(name.text, "BPFTRACE_"))
+	truth := func(into *bool) error {
+		*into = value.num != 0 || value.text == "true"
+		if value.text != "true" && value.text != "false" && (value.kind != tokInt || value.num > 1) {
+			return p.at(value.Span, "%s: want a number from 0 to 1", key)
+		}
+		return nil
+	}
 	number := func(least, most uint64) error {
 		if value.kind != tokInt || value.num < least || value.num > most {
 			return p.at(value.Span, "%s: want a number from %d to %d", key, least, most)
@@ -196,11 +203,9 @@ func (p *parser) setting(name, value token) error {
 		p.config.maxString = int(value.num)
 		return number(8, 448)
 	case "print_maps_on_exit":
-		p.config.printMaps = value.num != 0 || value.text == "true"
-		if value.text == "true" || value.text == "false" {
-			return nil
-		}
-		return number(0, 1)
+		return truth(&p.config.printMaps)
+	case "strict":
+		return truth(&p.config.strict)
 	case "stack_mode":
 		p.config.stackMode = value.text
 		if !slices.Contains(stackModes, value.text) {
