@@ -1,6 +1,7 @@
 package kvm
 
 import (
+	"errors"
 	"fmt"
 
 	gokvm "github.com/bobuhiro11/gokvm/kvm"
@@ -87,4 +88,26 @@ func (v *VCPU) InjectException(vec uint8, hasErr bool, code uint32, cr2 uint64) 
 		v.SetSregsDirty()
 	}
 	return nil
+}
+
+// TakeBreakpointBack undoes an int3 that the guest has executed, on a host where that makes the guest's own #BP of it, when Run
+// ended before the guest got that: RIP is behind it then, KVM does not show the exception among the events (it expects RIP at the
+// int3, KVM_GET_VCPU_EVENTS, section 4.31), and drops it when registers are set. Afterwards the vCPU is at the int3
+// and nothing is on its way in. It reports whether there was one, which is told by an interrupt that cannot come in: it
+// does not see one where interrupts are off or come from controllers in the kernel (VM.CreateIRQChip). Good only right after
+// Run ended with ReasonInterrupted. Owner thread only.
+func (v *VCPU) TakeBreakpointBack() (bool, error) {
+	if v.page.readyForIntr != 0 || v.regs.RFLAGS&insn.FlagIF == 0 || v.irqchip || v.queued {
+		return false, nil
+	}
+	var e Events
+	// What is shown is not a #BP. Of that, only the number is to be seen.
+	if err := v.GetEvents(&e); err != nil || e.E.Nr != insn.VectorBP || e.E.Inject != 0 || e.E.Pending != 0 ||
+		e.I.Inject != 0 || e.I.Shadow != 0 || e.N.Inject != 0 {
+		return false, err
+	}
+	e.E = gokvm.Exception{}
+	regs := *v.regs
+	regs.RIP--
+	return true, errors.Join(v.SetEvents(&e), v.SetRegs(&regs))
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/kvm"
+	"github.com/guestprobe/guestprobe/kvm/host"
 	"github.com/guestprobe/guestprobe/probe"
 )
 
@@ -177,8 +178,8 @@ func (v *vcpu) proceed() bool {
 // an interrupt would find, too.
 const settleLimit = 64
 
-// settle has KVM complete the I/O instruction of the last exit, so that the
-// registers of a resting vCPU are those between two instructions.
+// settle has KVM complete the I/O instruction of the last exit, and takes an int3 back that the guest has not
+// been told of, so that the registers of a resting vCPU are those between two instructions.
 func (v *vcpu) settle() {
 	for n := 0; v.midIO && n < settleLimit; n++ {
 		v.midIO = false
@@ -186,6 +187,11 @@ func (v *vcpu) settle() {
 			v.runFailed(err)
 		} else if v.exit.Reason != kvm.ReasonInterrupted {
 			v.handle()
+		}
+	}
+	if v.exit.Reason == kvm.ReasonInterrupted && v.m.host.Traps.CPL(v.cpl()).Int3 == host.DeliveryVector {
+		if _, err := v.kvm.TakeBreakpointBack(); err != nil {
+			v.runFailed(err)
 		}
 	}
 }
