@@ -11,6 +11,9 @@ import (
 // clients.
 const GDBSuffix = ".gdb"
 
+// LockSuffix is what the name of the file ends in, behind that of the socket, that a daemon has while it runs.
+const LockSuffix = ".lock"
+
 // SocketEnv is the environment variable that names the socket for the daemon
 // and for its clients.
 const SocketEnv = "GUESTPROBE_SOCKET"

@@ -42,9 +42,10 @@ Data goes to standard output, remarks to standard error.
 			Example: `  guestprobe attach 'p:myread vfs_read fd=%di count=%dx:u64'
   guestprobe trace -c 10
   guestprobe detach myread`,
+			Flags: a.fleet.addAll,
 			Files: append([]string{"socket", "core", "core-image"}, fleetFiles...),
 			Sub: []command.Spec{
-				a.doctor(), a.attach(), a.apply(), a.detach(), a.enable(), a.disable(), a.filter(), a.list(), a.trace(), a.top(), a.convert(), a.report(), a.profile(), a.run(), a.scripts(), a.script(), a.stop(), a.tool(), a.stat(), a.maps(), a.symbols(), a.tasks(), a.disas(), a.vars(), a.regs(), a.mem(), a.bt(), a.pt(), a.gdb(), a.web(), a.step(), a.next(), a.finish(), a.until(),
+				a.doctor(), a.attach(), a.apply(), a.detach(), a.enable(), a.disable(), a.filter(), a.list(), a.ps(), a.trace(), a.top(), a.convert(), a.report(), a.profile(), a.run(), a.scripts(), a.script(), a.stop(), a.tool(), a.stat(), a.maps(), a.symbols(), a.tasks(), a.disas(), a.vars(), a.regs(), a.mem(), a.bt(), a.pt(), a.gdb(), a.web(), a.step(), a.next(), a.finish(), a.until(),
 				a.call(), a.guest(), a.arm(), a.disarm(), a.optimization(), a.blacklist(), a.fleetCommands(), a.demo(), a.analyze(), a.version(), a.bpf(),
 			},
 		},
@@ -92,9 +93,14 @@ func answers(ctx context.Context, c *client.Client) error {
 	ask, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	if _, err := c.Version(ask); err != nil && ask.Err() != nil && ctx.Err() == nil {
-		return fmt.Errorf("%w on %s within %v: its process is stopped, or has no time", client.ErrUnreachable, c.Path(), answerTime)
+		return notAnswering(c.Path())
 	}
 	return nil
+}
+
+// notAnswering is for a daemon that is there and does not answer.
+func notAnswering(path string) error {
+	return fmt.Errorf("%w on %s within %v: its process is stopped, or has no time", client.ErrUnreachable, path, answerTime)
 }
 
 // show runs ask, and shows the answer: as the JSON that the daemon sent, or as
@@ -222,7 +228,7 @@ const exitStatusHelp = `Exit status:
   4    no such symbol, probe, map, script, task or type
   5    no permission
   6    trace ended by itself before the hits of --count were there
-  7    some daemons of --fleet have not done it, or fewer are there than --expect says
+  7    some daemons of --fleet or --all have not done it, or fewer are there than --expect says
   124  trace --timeout was over before the hits of --count were there
   N    run, script --follow, stop: the script has called exit(N)`
 
@@ -255,11 +261,13 @@ func judge(err error) command.Verdict {
 		return command.Verdict{Status: exitPermission, Code: codePermission}
 	case errors.Is(err, client.ErrUnreachable):
 		return command.Verdict{Status: exitUnreachable, Code: codeUnreachable,
-			Hint: "Is guestprobed running there? 'guestprobed --socket PATH' starts it; 'guestprobe demo' needs none."}
+			Hint: "Is guestprobed running there? 'guestprobed --socket PATH' starts it, 'guestprobe ps' lists those that run; 'guestprobe demo' needs none."}
 	case errors.Is(err, fleet.ErrNoServer):
 		return command.Verdict{Status: exitUnreachable, Code: codeUnreachable, Hint: "'guestprobe fleet serve' starts one."}
 	case errors.Is(err, errNobody):
 		return command.Verdict{Status: exitUnreachable, Code: codeUnreachable, Hint: "'guestprobe fleet ls --fleet URL' lists those there are."}
+	case errors.Is(err, errNoLocal):
+		return command.Verdict{Status: exitUnreachable, Code: codeUnreachable, Hint: "'guestprobe ps' lists those there are."}
 	case errors.Is(err, errPartly), errors.Is(err, errExpected):
 		return command.Verdict{Status: exitPartly, Code: codePartly}
 	case errors.Is(err, errTimeout):

@@ -21,6 +21,7 @@ type fleetFlags struct {
 	fleet.Address
 	where  string
 	expect int
+	all    bool // those of this machine, instead of a fleet
 }
 
 // fleetFiles are those of the flags that are not for whom somebody else's process asks.
@@ -29,8 +30,13 @@ var fleetFiles = []string{"fleet", "fleet-creds", "fleet-ca", "fleet-cert", "fle
 func (ff *fleetFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&ff.URL, "fleet", "", "ask the daemons that 'guestprobed --fleet' has brought to this `URL`, instead of one on this machine")
 	ff.Flags(f, "fleet-")
-	f.StringVar(&ff.where, "where", "", "of the fleet only those whose labels meet these `CONDITIONS`, as 'kernel=6.*,arch!=zen3'")
+	f.StringVar(&ff.where, "where", "", "of the fleet, or of --all, only those whose labels meet these `CONDITIONS`, as 'kernel=6.*,arch!=zen3'")
 	f.IntVar(&ff.expect, "expect", 0, "wait until so `many` daemons are there, and fail if they do not come within a minute")
+}
+
+// addAll declares --all of a command, or of the program before it.
+func (ff *fleetFlags) addAll(f *pflag.FlagSet) {
+	f.BoolVar(&ff.all, "all", false, "ask all daemons on this machine that 'guestprobe ps' lists, instead of one (list, stat, trace, run)")
 }
 
 // Times of a fleet.
@@ -47,18 +53,19 @@ var errExpected = errors.New("daemons are missing")
 // errNobody is for a fleet in which no daemon is meant.
 var errNobody = errors.New("no daemon of the fleet is meant")
 
+// errNoLocal is for --all where no daemon answers that is meant.
+var errNoLocal = errors.New("no daemon of this machine is meant")
+
 // errPartly is for what some daemons of a fleet have not done.
 var errPartly = errors.New("not done by all daemons")
 
 // check refuses what does not go together.
 func (ff *fleetFlags) check() (fleet.Where, error) {
 	if ff.URL == "" {
-		if ff.where != "" || ff.expect != 0 || ff.Creds != "" || ff.CA != "" || ff.Cert != "" || ff.Key != "" {
-			return fleet.Where{}, command.Usagef("--where, --expect and --fleet-...: go with --fleet")
+		if ff.where != "" && !ff.all || ff.expect != 0 || ff.Creds != "" || ff.CA != "" || ff.Cert != "" || ff.Key != "" {
+			return fleet.Where{}, command.Usagef("--where, --expect and --fleet-...: go with --fleet, --where also with --all")
 		}
-		return fleet.Where{}, nil
-	}
-	if err := ff.Check(); err != nil {
+	} else if err := ff.Check(); err != nil {
 		return fleet.Where{}, command.Usagef("--fleet: %w", err)
 	}
 	if ff.expect < 0 || ff.expect > fleet.MaxDaemons {
@@ -136,10 +143,11 @@ type member struct {
 	*client.Client
 }
 
-// members are the daemons of a fleet that are meant.
+// members are the daemons of a fleet, or of this machine, that are meant.
 type members struct {
-	n   *fleet.Network
-	all []member
+	n       *fleet.Network // nil: they are on this machine
+	all     []member
+	missing []failure // those that are there and of which nothing can be asked
 }
 
 // members finds those that are meant.
@@ -163,21 +171,32 @@ func (m *members) close() {
 	for _, c := range m.all {
 		c.Client.Close()
 	}
-	m.n.Close()
+	if m.n != nil {
+		m.n.Close()
+	}
 }
 
 // askMany is ask for commands that all daemons of a fleet can carry out: many does for them what one does for one.
 func (a *app) askMany(one asking, many func(context.Context, *command.Run, *members) error) func(context.Context, *command.Run) error {
 	return func(ctx context.Context, r *command.Run) error {
-		if a.fleet.URL == "" {
+		var m *members
+		var err error
+		switch {
+		case a.fleet.all:
+			m, err = a.localMembers(ctx, r)
+		case a.fleet.URL == "":
 			return a.ask(one)(ctx, r)
+		default:
+			m, err = a.fleet.members(ctx)
 		}
-		m, err := a.fleet.members(ctx)
 		if err != nil {
 			return err
 		}
 		defer m.close()
-		return many(ctx, r, m)
+		if err := many(ctx, r, m); err != nil || len(m.missing) == 0 {
+			return err
+		}
+		return failures(r, append(make([]failure, len(m.all)), m.missing...))
 	}
 }
 

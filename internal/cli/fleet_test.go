@@ -22,7 +22,7 @@ type memberKey struct {
 	name string
 }
 
-// cmdMember starts a guestprobed of that name in the fleet of $FLEET and $CREDS, and waits until it is ready:
+// cmdMember starts a guestprobed of that name, in the fleet of $FLEET and $CREDS if there is one, and waits until it is ready:
 //
 //	member vm1 --label rack=1
 func cmdMember(ts *testscript.TestScript, neg bool, args []string) {
@@ -35,9 +35,13 @@ func cmdMember(ts *testscript.TestScript, neg bool, args []string) {
 	log, err := os.Create(file)
 	ts.Check(err)
 	defer log.Close()
+	flags := []string{"--socket", ts.Getenv("SOCKDIR") + "/" + args[0]}
+	if url := ts.Getenv("FLEET"); url != "" {
+		flags = append(flags, "--fleet", url, "--fleet-creds", ts.Getenv("CREDS"), "--fleet-name", args[0])
+	}
 	d, err := child.Start(waiting(ts), child.Options{
 		Program: bin, Dir: ts.MkAbs("."), Output: log,
-		Args: append([]string{"--socket", ts.Getenv("SOCKDIR") + "/" + args[0], "--fleet", ts.Getenv("FLEET"), "--fleet-creds", ts.Getenv("CREDS"), "--fleet-name", args[0]}, args[1:]...),
+		Args: append(flags, args[1:]...),
 	})
 	if d != nil {
 		key := memberKey{ts, args[0]}

@@ -56,6 +56,7 @@ made with $retval. --mirror-end, --on-host, --emulate and that it is a jprobe (-
 		Formats: []string{formatKernel, formatDefs},
 		Row:     probeRow{},
 		Flags: func(f *pflag.FlagSet) {
+			a.fleet.addAll(f)
 			f.BoolVarP(&wide, "wide", "w", false, "all columns of the table, however wide")
 			f.BoolVar(&wide, "no-trunc", false, "the same, as docker calls it")
 			f.BoolVarP(&quiet, "quiet", "q", false, "only the names, a line each")

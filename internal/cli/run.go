@@ -69,6 +69,7 @@ vm: events, and the reasons why vCPUs leave the guest.`,
 		Formats: []string{formatSVG},
 		Files:   []string{"file", "output"},
 		Flags: func(f *pflag.FlagSet) {
+			a.fleet.addAll(f)
 			f.StringVarP(&sf.req.Script, "execute", "e", "", "run this `SCRIPT`")
 			f.BoolVarP(&list, "list", "l", false, "list where probes may be; with -v also the types of arguments")
 			f.BoolVar(&sf.req.Unsafe, "unsafe", false, "the script may change what the guest does: override, return of a number, setreg, poke")

@@ -127,6 +127,7 @@ func runScripts(t *testing.T, dir string, vars map[string]string) {
 			"member":   cmdMember,
 			"leave":    cmdLeave,
 			"setenv":   cmdSetenv,
+			"listen":   cmdListen,
 		},
 	})
 }

@@ -137,6 +137,10 @@ func (m *manager) logs(pattern string) {
 func TestServiceManager(t *testing.T) {
 	kvmtest.Require(t)
 	m := manage(t, "probe = ['p:a vfs_read']\n")
+	// To list daemons starts none.
+	if got := m.does("ps", "--format", "{{.Name}} {{.State}}"); !strings.Contains("\n"+got, "\ns waits\n") {
+		t.Errorf("ps before the daemon: %q", got)
+	}
 	m.start()
 	// A client that comes before the daemon serves waits for it.
 	if got := m.does("list", "--quiet"); got != "kprobes/a\n" {
@@ -144,6 +148,9 @@ func TestServiceManager(t *testing.T) {
 	}
 	m.hear("READY=1\nSTATUS=guest [a-z]+, 1 probe")
 	m.hear("WATCHDOG=1")
+	if got := m.does("ps", "--format", "{{.Name}} {{.PID}} {{.State}}"); !strings.Contains("\n"+got, fmt.Sprintf("\ns %d answers\n", m.cmd.Process.Pid)) {
+		t.Errorf("ps: %q", got)
+	}
 	m.does("attach", "p:b do_fork")
 	m.hear("STATUS=guest running, 2 probes")
 	m.does("run", "--detach", "reads", "-e", "kprobe:vfs_read { @ = count(); }")

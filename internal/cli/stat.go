@@ -47,6 +47,7 @@ kprobe_profile; --quiet prints the first table only.
 		Formats: []string{formatKernel},
 		Row:     probeRow{},
 		Flags: func(f *pflag.FlagSet) {
+			a.fleet.addAll(f)
 			f.BoolVar(&perCPU, "per-cpu", false, "one line per probe and vCPU")
 			f.BoolVarP(&quiet, "quiet", "q", false, "only the counts of probes, without the tables below")
 		},

@@ -80,6 +80,7 @@ Lost events and totals then go to standard error, and with --quiet header and to
 		Row:     hitRow{},
 		Files:   []string{"file", "output"},
 		Flags: func(f *pflag.FlagSet) {
+			a.fleet.addAll(f)
 			flags.add(f)
 			f.BoolVar(&flags.stay, "stay", false, "keep the probes attached when the trace ends")
 			f.StringArrayVarP(&flags.names, "probe", "p", nil, "show the hits of this attached `PROBE`, a name, group or pattern as for detach; may be repeated")

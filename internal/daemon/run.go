@@ -119,7 +119,7 @@ func serve(ctx context.Context, env command.Env, o options, newGuest guestMaker,
 	if err != nil {
 		return err
 	}
-	sock, err := givenSocket(&o, env.Getenv)
+	sock, err := givenSocket(&o, log, env.Getenv)
 	if err != nil {
 		return err
 	}

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"time"
 
+	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/service"
 )
@@ -105,8 +107,9 @@ func answers(ctx context.Context, c *http.Client) error {
 }
 
 // givenSocket returns the socket that a service manager has made, whose mode, group and end are the manager's, or nil where
-// there is none. The path of options is its.
-func givenSocket(o *options, getenv func(string) string) (*socket, error) {
+// there is none. The path of options is its. The lock beside it says that there is a daemon, and nobody is started by asking
+// there; where the folder may not be written to there is none.
+func givenSocket(o *options, log *slog.Logger, getenv func(string) string) (*socket, error) {
 	l, err := service.Listener(getenv)
 	if l == nil || err != nil {
 		return nil, err
@@ -117,5 +120,12 @@ func givenSocket(o *options, getenv func(string) string) (*socket, error) {
 		return nil, o.placed(command.Usagef("--socket %s: the service manager gives %s; leave it out", o.socket, path))
 	}
 	o.socket = path
-	return &socket{listener: l, path: path}, nil
+	s := &socket{listener: l, path: path, given: true}
+	if s.lock, err = lockFile(path + api.LockSuffix); errors.Is(err, ErrSocketLive) {
+		l.Close()
+		return nil, err
+	} else if err != nil {
+		log.Warn("'guestprobe ps' will take the daemon for one that is not started", "err", err)
+	}
+	return s, nil
 }

@@ -30,7 +30,8 @@ var (
 type socket struct {
 	listener net.Listener
 	path     string
-	lock     *os.File // nil: a service manager has made the socket, and removes it
+	lock     *os.File
+	given    bool // a service manager has made the socket, and removes it
 	stopped  sync.Once
 }
 
@@ -50,7 +51,7 @@ func listen(ctx context.Context, path string, gid int, uids []uint32) (*socket, 
 		return nil, err
 	}
 	s := &socket{path: path}
-	if s.lock, err = lockFile(path + lockSuffix); err != nil {
+	if s.lock, err = lockFile(path + api.LockSuffix); err != nil {
 		return nil, err
 	}
 	err = s.clear(ctx)
@@ -62,9 +63,6 @@ func listen(ctx context.Context, path string, gid int, uids []uint32) (*socket, 
 	}
 	return s, nil
 }
-
-// lockSuffix is what the lock's name ends in, behind the socket's.
-const lockSuffix = ".lock"
 
 // lockFile opens and locks the file, and writes our process number into it for
 // the message that the next one gives. Whoever held it before may have removed
@@ -115,7 +113,7 @@ func openLock(path string) (_ *os.File, err error) {
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			var pid [16]byte
 			n, _ := f.Read(pid[:])
-			return nil, fmt.Errorf("socket %s: %w (process %s)", strings.TrimSuffix(path, lockSuffix), ErrSocketLive, strings.TrimSpace(string(pid[:n])))
+			return nil, fmt.Errorf("socket %s: %w (process %s)", strings.TrimSuffix(path, api.LockSuffix), ErrSocketLive, strings.TrimSpace(string(pid[:n])))
 		}
 		return nil, fmt.Errorf("lock file %s: %w", path, err)
 	}
@@ -229,7 +227,7 @@ func letIn(path string, uids []uint32) error {
 // bound the path in between. It may be repeated.
 func (s *socket) stop() {
 	s.stopped.Do(func() {
-		if s.lock != nil {
+		if !s.given {
 			os.Remove(s.path)
 		}
 		s.listener.Close()
@@ -260,7 +258,7 @@ func (s *socket) unlock() error {
 	if s.lock == nil {
 		return nil
 	}
-	return errors.Join(os.Remove(s.path+lockSuffix), s.lock.Close())
+	return errors.Join(os.Remove(s.path+api.LockSuffix), s.lock.Close())
 }
 
 // Close is stop, and gives the lock back.

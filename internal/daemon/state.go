@@ -29,7 +29,7 @@ func openState(dir string) (*state, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("--state: %w", err)
 	}
-	lock, err := lockFile(filepath.Join(dir, "attached"+lockSuffix))
+	lock, err := lockFile(filepath.Join(dir, "attached"+api.LockSuffix))
 	switch {
 	case errors.Is(err, ErrSocketLive):
 		return nil, fmt.Errorf("--state %s: another daemon has it", dir)

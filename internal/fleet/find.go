@@ -59,7 +59,7 @@ func (n *Network) Find(ctx context.Context, l Look) ([]Daemon, error) {
 			ds[i].Name += "#" + d.ID[len(d.ID)-4:]
 		}
 	}
-	slices.SortFunc(ds, func(a, b Daemon) int { return compareNames(a.Name, b.Name) })
+	slices.SortFunc(ds, func(a, b Daemon) int { return CompareNames(a.Name, b.Name) })
 	return ds, nil
 }
 
@@ -119,8 +119,8 @@ func daemonOf(b []byte) (d Daemon, ok bool) {
 	return d, d.Name != ""
 }
 
-// compareNames orders names with numbers in them by these: vm2 before vm10.
-func compareNames(a, b string) int {
+// CompareNames orders names with numbers in them by these, vm2 before vm10, as slices.SortFunc wants it.
+func CompareNames(a, b string) int {
 	for a != "" && b != "" {
 		x, y := digits(a), digits(b)
 		if x > 0 && y > 0 {

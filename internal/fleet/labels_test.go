@@ -45,7 +45,7 @@ func TestLabels(t *testing.T) {
 
 func TestNamesInOrder(t *testing.T) {
 	names := []string{"vm10", "vm2", "vm02b", "a", "vm", "vm1"}
-	slices.SortFunc(names, compareNames)
+	slices.SortFunc(names, CompareNames)
 	if got := strings.Join(names, " "); got != "a vm vm1 vm2 vm02b vm10" {
 		t.Error(got)
 	}

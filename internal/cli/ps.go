@@ -1,0 +1,106 @@
+package cli
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/guestprobe/guestprobe/internal/command"
+)
+
+// localList is what ps prints as JSON.
+type localList struct {
+	Daemons []localRow `json:"daemons"`
+}
+
+func (a *app) ps() command.Spec {
+	quiet := false
+	return command.Spec{
+		Use:   "ps",
+		Short: "List the daemons on this machine",
+		Long: `List the daemons of this user and of the system: those with sockets in $XDG_RUNTIME_DIR/guestprobed and
+/run/guestprobed, or in the folders that $` + socketsEnv + ` names with colons between, and that of --socket or
+$GUESTPROBE_SOCKET. A daemon goes by its socket's name without .sock, or by all of its path where two have one name.
+
+STATE is the guest's, or says why it is not known:
+
+  hangs    a process is there, and has answered nothing for 5 seconds: it is stopped, or has no time
+  refused  the socket is another user's, or its daemon refuses us
+  gone     nobody listens: the daemon was killed; the next one at this socket removes it
+  waits    a service manager listens, and starts the daemon when the first client comes; ps is none
+  failed   what answers is no guestprobed of this age
+
+'guestprobe --all list', and stat, trace and run with --all, ask all daemons that answer. Those on other machines
+'guestprobe fleet ls' lists.
+
+` + tableTemplateHelp,
+		Example: `  guestprobe ps
+  guestprobe ps --format 'table {{.Name}}\t{{.Guest}}\t{{.Image}}'
+  for s in $(guestprobe ps -q); do guestprobe --socket $s guest status; done`,
+		Args: command.Between(0, 0, ""),
+		Row:  localRow{},
+		Flags: func(f *pflag.FlagSet) {
+			f.BoolVarP(&quiet, "quiet", "q", false, "only the sockets of daemons that answer, a line each")
+		},
+		Run: func(ctx context.Context, r *command.Run) error {
+			if a.fleet.URL != "" || a.core != "" {
+				return command.Usagef("ps is of this machine: 'guestprobe fleet ls' lists the daemons of --fleet")
+			}
+			if _, err := a.fleet.check(); err != nil {
+				return err
+			}
+			if err := notQuiet(r); err != nil {
+				return err
+			}
+			rows, err := a.locals(ctx, r)
+			if err != nil {
+				return err
+			}
+			switch {
+			case quiet:
+				for _, row := range rows {
+					if row.State == localAnswers {
+						if err := r.Print("%s\n", command.Clean(row.Socket)); err != nil {
+							return err
+						}
+					}
+				}
+				return nil
+			case r.Templated():
+				return command.PrintRows(r, rows)
+			}
+			return r.Show(localList{append([]localRow{}, rows...)}, func() error { return printLocals(r, rows) })
+		},
+	}
+}
+
+// printLocals prints the table of daemons, and what is wrong with some.
+func printLocals(r *command.Run, rows []localRow) error {
+	var table [][]string
+	for _, row := range rows {
+		state, pid, probes, uptime := row.State, "-", "-", "-"
+		if row.PID > 0 {
+			pid = strconv.Itoa(row.PID)
+		}
+		if row.State == localAnswers {
+			state, probes = row.Guest, strconv.Itoa(row.Probes)
+			uptime = (time.Duration(row.UptimeMS) * time.Millisecond).Truncate(time.Second).String()
+		}
+		table = append(table, []string{row.Name, state, pid, probes, uptime, row.Socket})
+	}
+	if err := r.Table([]string{"NAME", "STATE", "PID", "PROBES", "UPTIME", "SOCKET"}, table); err != nil {
+		return err
+	}
+	for _, row := range rows {
+		if row.err != nil {
+			r.Note("%s: %s", row.Name, command.Clean(row.err.Error()))
+		}
+	}
+	if len(rows) == 0 {
+		r.Note("There is no socket in %s.", strings.Join(socketFolders(r.Getenv), " and "))
+	}
+	return nil
+}
