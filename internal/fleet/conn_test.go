@@ -87,16 +87,13 @@ func TestBytesAsSent(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := rand.New(rand.NewPCG(1, 2))
-				p := newPair(func([]byte) (int, time.Duration) { return tc.fate(r) })
 				// Both wires use r, under locks of their own.
 				var mu sync.Mutex
-				for _, w := range []*wire{p.up, p.down} {
-					w.fate = func([]byte) (int, time.Duration) {
-						mu.Lock()
-						defer mu.Unlock()
-						return tc.fate(r)
-					}
-				}
+				p := newPair(func([]byte) (int, time.Duration) {
+					mu.Lock()
+					defer mu.Unlock()
+					return tc.fate(r)
+				})
 				var all sync.WaitGroup
 				for i, dir := range []struct{ from, to *Conn }{{p.client, p.daemon}, {p.daemon, p.client}} {
 					want := noise(700_000+i, uint64(i))

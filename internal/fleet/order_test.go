@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,14 +13,19 @@ import (
 // TestOrder: what comes is in order as soon as all senders are known to be behind it, or has waited.
 func TestOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
 		var got []string
 		o := NewOrder(time.Second, func(v string, late bool) error {
+			mu.Lock()
+			defer mu.Unlock()
 			got = append(got, fmt.Sprint(v, " ", late))
 			return nil
 		})
 		want := func(items ...string) {
 			t.Helper()
 			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
 			if !slices.Equal(got, items) {
 				t.Errorf("got %q, want %q", got, items)
 			}

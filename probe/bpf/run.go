@@ -8,6 +8,11 @@ import (
 // run executes a function of the program on r, in frame depth, until it returns. The
 // budget is v.left before and behind it. The switch covers every lowered operation; register numbers are masked so that the compiler needs no
 // bounds checks, and jump targets were checked once and for all.
+//
+// Programs on several vCPUs race for what is in maps, as they do in the kernel: an aligned access is one access of the
+// processor, and what it reads is nothing that we trust. The race detector is not told of them.
+//
+//go:norace
 func (v *VM) run(r *[16]uint64, pc, depth int) FaultCode {
 	ops, budget, base := v.prog.ops, v.left, depth
 	for ; ; pc++ {
