@@ -3,7 +3,7 @@ GO ?= go
 GOTESTFLAGS ?=
 export CGO_ENABLED ?= 0
 
-.PHONY: build install deb rpm demo demo-linux test check test-race test-insn test-vmx test-svm test-linux test-bpftrace bench bench-linux bench-docs soak defects torture torture-linux requests rounds cycles storms fuzz guest generate clean help
+.PHONY: build install deb rpm package-test systemd-test demo demo-linux test check race test-insn test-vmx test-svm test-linux test-bpftrace bench bench-linux bench-docs soak defects torture torture-linux requests rounds cycles storms fuzz guest generate clean help
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -27,6 +27,12 @@ deb: ## make a package for Debian, in build/package
 rpm: ## make a package for Fedora and others with rpm
 	scripts/package.sh rpm
 
+package-test: ## both packages: the same bytes twice, installed and removed in a new Debian root (root)
+	scripts/package-test.sh
+
+systemd-test: ## the package's units under a real systemd, in a container (root, /dev/kvm)
+	scripts/systemd-test.sh
+
 demo: build ## boot the built-in guest, probe it, show a live trace
 	bin/guestprobe demo
 
@@ -37,8 +43,8 @@ test: ## every test: units, conformance on the fake and under /dev/kvm, end to e
 	$(GO) vet ./...
 	$(GO) test -count=1 -timeout 20m $(GOTESTFLAGS) ./...
 
-test-race: ## the same under the race detector (needs a C compiler)
-	CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 30m $(GOTESTFLAGS) ./...
+race: ## the same under the race detector (needs a C compiler)
+	CGO_ENABLED=1 $(GO) test -race -p 1 -count=1 -timeout 60m $(GOTESTFLAGS) ./...
 
 check: ## formatting, vet, staticcheck, module files, tests
 	scripts/check.sh
@@ -92,8 +98,8 @@ cycles: ## 100,000 cycles of attach and detach in constant memory
 storms: ## 10,000 return probes that come and go with calls under way: final counts close
 	GUESTPROBE_DETACHES=$${GUESTPROBE_DETACHES:-10000} $(GO) test -count=1 -timeout 10h -v -run 'TestReturnStageStorm$$' ./kvm/machine
 
-fuzz: ## each fuzz target for FUZZTIME (default 20s)
-	scripts/fuzz.sh
+fuzz: ## each fuzz target, or those that FUZZ matches, for FUZZTIME (default 20s); keeps new inputs
+	scripts/fuzz.sh $(FUZZ)
 
 guest: ## rebuild the built-in guest (needs gcc, binutils and dwarves)
 	guest/builtin/build.sh

@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
 # The packages, as a user gets them: made twice with the same bytes; installed by apt in a new Debian root, where the demo runs;
 # purged, after which nothing of them is left. Wants root, and what debootstrap needs.
-#   package-test.sh [SUITE]     a Debian suite, default bookworm
-#   GUESTPROBE_MIRROR           where Debian's packages are (default http://deb.debian.org/debian)
+# The rpm package is installed and erased by rpm in that root too, where Debian's rpm can be had. GUESTPROBE_SUITE and
+# GUESTPROBE_MIRROR are those of debianroot.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 fail() { echo "package-test: $*" >&2; exit 1; }
 [[ $(id -u) == 0 ]] || fail "wants root, for a chroot"
-suite=${1:-bookworm} mirror=${GUESTPROBE_MIRROR:-http://deb.debian.org/debian}
-command -v debootstrap >/dev/null || apt-get install -y -q debootstrap >/dev/null
+# What is mounted here nobody else sees, and it goes with us, however we end.
+[[ ${GUESTPROBE_OWN_MOUNTS:-} ]] || exec unshare --mount --propagation private env GUESTPROBE_OWN_MOUNTS=yes "$0" "$@"
 
 echo "package-test: the same bytes twice, in different folders"
 work=$(mktemp -d)
 root=$work/root
 trap 'umount -q "$root/dev/kvm" "$root/proc" 2>/dev/null || true; rm -rf --one-file-system "$work"' EXIT
+trap 'exit 1' INT TERM
 git clone -q --no-local . "$work/again"
 rm -rf build/package
 scripts/package.sh deb rpm
@@ -29,14 +30,14 @@ if command -v systemd-analyze >/dev/null; then
 	[[ -z $said ]] || fail "systemd-analyze: $said"
 fi
 
-echo "package-test: a new $suite"
-debootstrap --variant=minbase "$suite" "$root" "$mirror" >"$work/debootstrap.log" 2>&1 || { tail "$work/debootstrap.log"; fail "debootstrap"; }
+echo "package-test: a new Debian"
+scripts/debianroot.sh "$root"
 mount -t proc proc "$root/proc"
 if [[ -c /dev/kvm ]]; then
 	touch "$root/dev/kvm"
 	mount --bind /dev/kvm "$root/dev/kvm"
 fi
-listing() { (cd "$root" && find . -xdev \( -path ./proc -o -path ./tmp -o -path ./var/cache -o -path ./var/log -o -path ./var/lib/dpkg -o -path ./var/lib/apt \) -prune -o -print | sort); }
+listing() { (cd "$root" && find . -xdev \( -path ./proc -o -path ./tmp -o -path ./var/cache -o -path ./var/log -o -path ./var/lib/dpkg -o -path ./var/lib/apt -o -path ./var/lib/rpm -o -path ./root/.rpmdb \) -prune -o -print | LC_ALL=C sort); }
 listing >"$work/before"
 getent="cat $root/etc/passwd $root/etc/group"
 $getent >"$work/users-before"
@@ -58,4 +59,21 @@ listing >"$work/after"
 $getent >"$work/users-after"
 diff "$work/before" "$work/after" || fail "purge leaves files"
 diff "$work/users-before" "$work/users-after" || fail "purge leaves users"
+
+echo "package-test: rpm"
+inside apt-get install -y -q --no-install-recommends rpm >"$work/apt.log" 2>&1 || { tail "$work/apt.log"; fail "apt-get install rpm"; }
+inside rpm --initdb
+listing >"$work/before"
+cp build/package/*.rpm "$root/tmp/guestprobe.rpm"
+inside rpm -K --nosignature /tmp/guestprobe.rpm
+[[ $(inside rpm -qp --qf '%{NAME} %{LICENSE} %{ARCH}' /tmp/guestprobe.rpm) == "guestprobe Apache-2.0 x86_64" ]] || fail "what rpm -qp says"
+# Debian's rpm knows nothing of Debian's own packages: /bin/sh is missing to it.
+inside rpm -i --nodeps /tmp/guestprobe.rpm
+inside rpm -V --nodeps guestprobe || fail "rpm -V: what was installed is not what is in the package"
+inside guestprobe version 2>/dev/null
+inside rpm -e guestprobe
+listing >"$work/after"
+# Folders that other packages have on a machine of rpm's are nobody's here, and stay.
+left=$(LC_ALL=C comm -13 "$work/before" "$work/after" | while read -r p; do [[ -d $root/$p && $p != *guestprobe* ]] || echo "$p"; done)
+[[ -z $left ]] || fail "rpm -e leaves $left"
 echo "package-test: all passed"
