@@ -38,6 +38,9 @@ Probes are written in the language of the kernel's kprobe_events:
 
 Data goes to standard output, remarks to standard error.
 
+A daemon that takes a connection and says nothing for 5 seconds is given up: $` + answerTimeEnv + `, as 1m, is
+for machines that are slower.
+
 ` + exitStatusHelp,
 			Example: `  guestprobe attach 'p:myread vfs_read fd=%di count=%dx:u64'
   guestprobe trace -c 10
@@ -77,30 +80,51 @@ func (a *app) ask(f asking) func(context.Context, *command.Run) error {
 			return err
 		}
 		defer c.Close()
-		if err := answers(ctx, c); err != nil {
+		if err := answers(ctx, r.Getenv, c); err != nil {
 			return err
 		}
 		return f(ctx, r, c)
 	}
 }
 
+// answerTimeEnv names the time that a daemon has to say that it is there, where answerTimeUsual is too short for it.
+const (
+	answerTimeEnv   = "GUESTPROBE_ANSWER_TIME"
+	answerTimeUsual = 5 * time.Second
+	answerTimeMax   = time.Hour
+)
+
 // answerTime is how long a daemon may take to say that it is there.
-const answerTime = 5 * time.Second
+func answerTime(getenv func(string) string) (time.Duration, error) {
+	v := getenv(answerTimeEnv)
+	if v == "" {
+		return answerTimeUsual, nil
+	}
+	d, err := time.ParseDuration(v)
+	if err != nil || d < time.Millisecond || d > answerTimeMax {
+		return 0, command.Usagef("%s: %q is no time of 1ms to 1h, as 30s", answerTimeEnv, v)
+	}
+	return d, nil
+}
 
 // answers refuses a daemon that takes connections and does not answer: it is stopped, or
 // hangs. What else may be wrong the command finds out.
-func answers(ctx context.Context, c *client.Client) error {
-	ask, cancel := context.WithTimeout(ctx, answerTime)
+func answers(ctx context.Context, getenv func(string) string, c *client.Client) error {
+	limit, err := answerTime(getenv)
+	if err != nil {
+		return err
+	}
+	ask, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	if _, err := c.Version(ask); err != nil && ask.Err() != nil && ctx.Err() == nil {
-		return notAnswering(c.Path())
+		return notAnswering(c.Path(), limit)
 	}
 	return nil
 }
 
 // notAnswering is for a daemon that is there and does not answer.
-func notAnswering(path string) error {
-	return fmt.Errorf("%w on %s within %v: its process is stopped, or has no time", client.ErrUnreachable, path, answerTime)
+func notAnswering(path string, limit time.Duration) error {
+	return fmt.Errorf("%w on %s within %v: its process is stopped, or has no time", client.ErrUnreachable, path, limit)
 }
 
 // show runs ask, and shows the answer: as the JSON that the daemon sent, or as

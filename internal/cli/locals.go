@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -112,9 +113,13 @@ func (a *app) localSockets(r *command.Run) (paths []string, err error) {
 }
 
 // locals asks at all sockets of this machine's daemons at once, and returns what they are, by their names. It takes no
-// longer than answerTime, whatever is there.
+// longer than answerTime says, whatever is there.
 func (a *app) locals(ctx context.Context, r *command.Run) ([]localRow, error) {
 	paths, err := a.localSockets(r)
+	if err != nil {
+		return nil, err
+	}
+	limit, err := answerTime(r.Getenv)
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +127,7 @@ func (a *app) locals(ctx context.Context, r *command.Run) ([]localRow, error) {
 	rows := make([]localRow, len(paths))
 	var wg sync.WaitGroup
 	for i, path := range paths {
-		wg.Go(func() { rows[i] = lookAt(ctx, path, listening) })
+		wg.Go(func() { rows[i] = lookAt(ctx, path, limit, listening) })
 	}
 	wg.Wait()
 	if err := ctx.Err(); err != nil {
@@ -142,7 +147,7 @@ func (a *app) locals(ctx context.Context, r *command.Run) ([]localRow, error) {
 }
 
 // lookAt finds out who is at a socket, without starting anybody.
-func lookAt(ctx context.Context, path string, listening func() map[string]bool) localRow {
+func lookAt(ctx context.Context, path string, limit time.Duration, listening func() map[string]bool) localRow {
 	row := localRow{Name: command.Clean(strings.TrimSuffix(filepath.Base(path), ".sock")), Socket: path}
 	if err := unix.Access(path, unix.W_OK); errors.Is(err, unix.EACCES) {
 		return row.is(localRefused, fmt.Errorf("%w on %s: %w", client.ErrUnreachable, path, err))
@@ -160,7 +165,7 @@ func lookAt(ctx context.Context, path string, listening func() map[string]bool) 
 		return conn, err
 	}, func() {})
 	defer c.Close()
-	ask, cancel := context.WithTimeout(ctx, answerTime)
+	ask, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	d, err := c.Daemon(ask)
 	var g api.Guest
@@ -181,7 +186,7 @@ func lookAt(ctx context.Context, path string, listening func() map[string]bool) 
 		if peer > 1 { // else it is the service manager, which has made the socket
 			row.PID = peer
 		}
-		return row.is(localHangs, notAnswering(path))
+		return row.is(localHangs, notAnswering(path, limit))
 	case errors.As(err, &wire) && wire.Code == api.CodeForbidden, errors.Is(err, fs.ErrPermission):
 		return row.is(localRefused, err)
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, fs.ErrNotExist):

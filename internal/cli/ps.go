@@ -27,7 +27,7 @@ $GUESTPROBE_SOCKET. A daemon goes by its socket's name without .sock, or by all 
 
 STATE is the guest's, or says why it is not known:
 
-  hangs    a process is there, and has answered nothing for 5 seconds: it is stopped, or has no time
+  hangs    a process is there, and has answered nothing for 5 seconds ($` + answerTimeEnv + `): it is stopped, or has no time
   refused  the socket is another user's, or its daemon refuses us
   gone     nobody listens: the daemon was killed; the next one at this socket removes it
   waits    a service manager listens, and starts the daemon when the first client comes; ps is none

@@ -90,6 +90,7 @@ func runScripts(t *testing.T, dir string, vars map[string]string) {
 			env.Values[waitKey{}] = wait
 			env.Setenv("SOCKDIR", short)
 			env.Setenv("GUESTPROBE_SOCKET", filepath.Join(short, "s"))
+			env.Setenv(answerTimeEnv, "5m") // the machine may be busy
 			bin, err := exec.LookPath("guestprobe")
 			if err != nil {
 				return err
