@@ -132,6 +132,7 @@ const Kinds = "krjuw"
 // Values of Probe.Origin.
 const (
 	OriginStart    = "start"    // by the daemon's flags or its configuration
+	OriginFleet    = "fleet"    // by a definition of the fleet
 	OriginRestored = "restored" // by a client of the daemon before (--state), or of the one that saved the guest (--restore)
 )
 
@@ -157,7 +158,7 @@ type Probe struct {
 	Stack   bool `json:"stack"`
 	Stay    bool `json:"stay"`
 
-	Origin string `json:"origin,omitempty"` // OriginStart or OriginRestored; "": a client has attached it
+	Origin string `json:"origin,omitempty"` // one of these; "": a client has attached it
 
 	Stop string `json:"stop,omitempty"` // what its hits stop: vcpu or all
 

@@ -58,6 +58,9 @@ type ScriptInfo struct {
 	Warnings []string `json:"warnings,omitempty"` // of the beginning; in the answer to POST alone
 	Begin    *Start   `json:"begin,omitempty"`    // as a stream's first record; in the answer to POST alone
 	Maps     *string  `json:"maps,omitempty"`     // as they are now, printed; of GET /v1/scripts/{script} alone, while it runs
+
+	States json.RawMessage `json:"states,omitempty"` // with ScriptData, instead of Maps: as ScriptMaps.Maps
+	Left   int             `json:"left,omitempty"`   // as ScriptMaps.Left
 }
 
 // ScriptMaps are the maps of a script with RunScript.Data: at its end, for each interval what they had in it, and
@@ -75,6 +78,7 @@ type ScriptMaps struct {
 const (
 	ScriptText = "text" // as bpftrace prints
 	ScriptJSON = "json" // as bpftrace -f json prints, a line each
+	ScriptData = "data" // of GET /v1/scripts/{script} alone: maps as those of several guests can be added
 )
 
 // PlaceList is the body of the answer to GET /v1/places.

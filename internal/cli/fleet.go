@@ -146,21 +146,30 @@ type member struct {
 // members are the daemons of a fleet, or of this machine, that are meant.
 type members struct {
 	n       *fleet.Network // nil: they are on this machine
+	where   fleet.Where
 	all     []member
+	late    []member  // that have come meanwhile
 	missing []failure // those that are there and of which nothing can be asked
 }
 
-// members finds those that are meant.
+// members finds those that are meant; none is an error.
 func (ff *fleetFlags) members(ctx context.Context) (*members, error) {
+	m, err := ff.anyMembers(ctx)
+	if err == nil && len(m.all) == 0 {
+		m.close()
+		return nil, errNobody
+	}
+	return m, err
+}
+
+// anyMembers finds those that are meant, if any.
+func (ff *fleetFlags) anyMembers(ctx context.Context) (*members, error) {
 	n, ds, err := ff.find(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if len(ds) == 0 {
-		n.Close()
-		return nil, errNobody
-	}
 	m := &members{n: n}
+	m.where, _ = fleet.ParseWhere(ff.where) // find has read it
 	for _, d := range ds {
 		m.all = append(m.all, member{d, dialed(n, d, len(ds), func() {})})
 	}
@@ -168,12 +177,94 @@ func (ff *fleetFlags) members(ctx context.Context) (*members, error) {
 }
 
 func (m *members) close() {
-	for _, c := range m.all {
+	for _, c := range append(m.all, m.late...) {
 		c.Client.Close()
 	}
 	if m.n != nil {
 		m.n.Close()
 	}
+}
+
+// crowd is something that goes on in all daemons, until it has ended in all of them.
+type crowd struct {
+	mu     sync.Mutex
+	going  int
+	closed bool
+	idle   chan struct{}
+}
+
+// add begins it in one more, unless it has ended in all, and reports whether it did.
+func (c *crowd) add(f func()) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
+	}
+	c.going++
+	go func() {
+		defer c.leave()
+		f()
+	}()
+	return true
+}
+
+func (c *crowd) leave() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.going--; c.going == 0 {
+		c.closed = true
+		close(c.idle)
+	}
+}
+
+// everyone calls begin for each daemon, one after the other, and what it returns for all of them at once, with what is to be called
+// when it has begun there or never will; with later also for those that come until ctx ends or all have returned. Begun is called
+// when the first ones have begun.
+func (m *members) everyone(ctx context.Context, later bool, begun func(), begin func(c member) func(started func())) error {
+	all := &crowd{going: 1, idle: make(chan struct{})} // ourselves, until the first ones have begun
+	var starting sync.WaitGroup
+	run := func(f func(started func())) {
+		starting.Add(1)
+		started := sync.OnceFunc(starting.Done)
+		if !all.add(func() {
+			defer started()
+			f(started)
+		}) {
+			started()
+		}
+	}
+	var first []func(func())
+	for _, c := range m.all {
+		first = append(first, begin(c))
+	}
+	for _, f := range first {
+		run(f)
+	}
+	starting.Wait()
+	begun()
+	if !later || m.n == nil {
+		all.leave()
+		<-all.idle
+		return nil
+	}
+	late, cancel := context.WithCancel(ctx)
+	defer cancel()
+	failed := make(chan error, 1)
+	go func() {
+		known := make([]fleet.Daemon, len(m.all))
+		for i, c := range m.all {
+			known[i] = c.Daemon
+		}
+		failed <- m.n.Arrivals(late, fleet.Look{Where: m.where, Quiet: quietTime}, known, func(d fleet.Daemon) {
+			c := member{d, dialed(m.n, d, len(m.all), func() {})}
+			m.late = append(m.late, c)
+			run(begin(c))
+		})
+	}()
+	all.leave()
+	<-all.idle
+	cancel()
+	return <-failed
 }
 
 // askMany is ask for commands that all daemons of a fleet can carry out: many does for them what one does for one.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -83,6 +84,23 @@ func cmdLeave(ts *testscript.TestScript, neg bool, args []string) {
 	if strconv.Itoa(got) != args[1] {
 		ts.Fatalf("exit status %d, want %s; log:\n%s", got, args[1], ts.ReadFile(args[0]+".log"))
 	}
+}
+
+// cmdRepeat runs a program until its output matches a regular expression, for what others do meanwhile:
+//
+//	repeat '^reads +3 running' guestprobe scripts
+func cmdRepeat(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: repeat regexp program [arg...]")
+	}
+	re, err := regexp.Compile("(?m)" + args[0])
+	ts.Check(err)
+	for waiting(ts).Err() == nil {
+		if err := ts.Exec(args[1], args[2:]...); err == nil && re.MatchString(ts.ReadFile("stdout")) {
+			return
+		}
+	}
+	ts.Fatalf("no match for %s", args[0])
 }
 
 // cmdSetenv sets a variable to what is in a file:

@@ -20,7 +20,7 @@ func (a *app) fleetCommands() command.Spec {
 	return command.Spec{
 		Use:   "fleet",
 		Short: "List daemons on many machines, and serve what they meet at",
-		Sub:   []command.Spec{a.fleetLs(), a.fleetServe()},
+		Sub:   []command.Spec{a.fleetLs(), a.fleetReport(), a.fleetServe(), a.fleetInit()},
 	}
 }
 

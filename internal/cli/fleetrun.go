@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -29,6 +30,10 @@ type fleetScript struct {
 	flags *scriptFlags
 	out   io.Writer
 	lines *fleet.Order[string]
+	open  func(context.Context, *client.Client) (*client.Stream, error)
+
+	attached string // what is said of the daemons in which it has begun; "": nothing
+	alone    bool   // without those that come later
 
 	mu    sync.Mutex
 	all   []*sender
@@ -86,45 +91,62 @@ func (s *scriptFlags) runMany(ctx context.Context, r *command.Run, m *members) (
 		return err
 	}
 	s.req.Data = true
-	out = &lockedWriter{w: out}
-	fs := &fleetScript{Run: r, flags: s, out: out}
+	fs := newFleetScript(r, s, out, func(ctx context.Context, c *client.Client) (*client.Stream, error) { return c.RunScript(ctx, s.req) })
+	fs.attached = "Attached"
+	return fs.everywhere(ctx, m, begin)
+}
+
+// newFleetScript returns a script whose stream is what open opens.
+func newFleetScript(r *command.Run, s *scriptFlags, out io.Writer, open func(context.Context, *client.Client) (*client.Stream, error)) *fleetScript {
+	fs := &fleetScript{Run: r, flags: s, out: &lockedWriter{w: out}, open: open}
 	fs.lines = fleet.NewOrder(settleTime, func(line string, _ bool) error {
-		_, err := io.WriteString(out, line)
+		_, err := io.WriteString(fs.out, line)
 		return err
 	})
+	return fs
+}
+
+// everywhere takes what all daemons send, also those that come later, until their ends; begin is called behind the first
+// beginning.
+func (fs *fleetScript) everywhere(ctx context.Context, m *members, begin func() error) error {
 	over, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var running, starting sync.WaitGroup
-	for _, c := range m.all {
+	first := true
+	err := m.everyone(over, !fs.alone, func() {
+		fs.mu.Lock()
+		defer fs.mu.Unlock()
+		n := 0
+		for _, one := range fs.all {
+			if one.begun {
+				n++
+			}
+		}
+		if first = false; n > 0 && fs.attached != "" {
+			fs.Note("%s in %s", fs.attached, command.Plural(n, "daemon"))
+		}
+	}, func(c member) func(func()) {
 		one := &sender{name: c.Name}
+		fs.mu.Lock()
+		defer fs.mu.Unlock()
 		fs.all = append(fs.all, one)
 		fs.lines.Begin(one.name)
-		starting.Add(1)
-		running.Go(func() {
-			started := sync.OnceFunc(starting.Done)
-			defer started()
+		late := !first
+		return func(started func()) {
 			fs.follow(ctx, over, c.Client, one, func(start api.Start) error {
 				defer started()
 				fs.mu.Lock()
 				defer fs.mu.Unlock()
+				if late {
+					fs.Note("%s: has come, and runs it", command.Clean(one.name))
+				}
 				return fs.start(one, start, begin, cancel)
 			})
-		})
-	}
-	starting.Wait()
-	fs.mu.Lock()
-	n := 0
-	for _, one := range fs.all {
-		if one.begun {
-			n++
 		}
-	}
+	})
+	fs.mu.Lock()
+	slices.SortFunc(fs.all, func(a, b *sender) int { return fleet.CompareNames(a.name, b.name) })
 	fs.mu.Unlock()
-	if n > 0 {
-		r.Note("Attached in %s", command.Plural(n, "daemon"))
-	}
-	running.Wait()
-	return fs.finish(n)
+	return cmp.Or(fs.finish(), err)
 }
 
 // start notes that a daemon runs the script. The caller has mu.
@@ -151,7 +173,7 @@ func (fs *fleetScript) start(one *sender, start api.Start, begin func() error, c
 
 // follow takes what one daemon sends until its end.
 func (fs *fleetScript) follow(ctx, over context.Context, c *client.Client, one *sender, started func(api.Start) error) {
-	end, err := follow(ctx, over, c, func(life context.Context) (*client.Stream, error) { return c.RunScript(life, fs.flags.req) },
+	end, err := follow(ctx, over, c, func(life context.Context) (*client.Stream, error) { return fs.open(life, c) },
 		func(_ api.Record, s api.Start) error { return started(s) }, func(rec api.Record) error { return fs.record(one, rec) })
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -299,13 +321,14 @@ func (fs *fleetScript) add(one *sender, maps []script.MapState) {
 }
 
 // finish prints the sums of all maps, and says what has become of each daemon.
-func (fs *fleetScript) finish(begun int) error {
+func (fs *fleetScript) finish() error {
 	if _, err := fs.lines.Close(); err != nil {
 		return err
 	}
 	var failed []failure
-	status := command.Status(0)
+	status, begun := command.Status(0), false
 	for _, one := range fs.all {
+		begun = begun || one.begun
 		fs.add(one, one.whole)
 		failed = append(failed, failure{one.name, one.err})
 		for _, text := range missedHits(one.end) {
@@ -331,7 +354,7 @@ func (fs *fleetScript) finish(begun int) error {
 			fs.Note("%s: it ended: %s", command.Clean(one.name), strings.ReplaceAll(command.Clean(reason), "_", " "))
 		}
 	}
-	if begun > 0 {
+	if begun {
 		if !fs.WantsJSON() {
 			fs.write("\n\n")
 		}

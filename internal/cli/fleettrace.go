@@ -92,54 +92,72 @@ func traceMany(ctx context.Context, r *command.Run, m *members, flags *traceFlag
 		clock = flags.clock
 	}
 	begin = sync.OnceValue(begin)
-	var running, starting sync.WaitGroup
+	colors := r.Colors(r.Stdout) && flags.output == ""
+	if _, err := timeline.NewLines(clock, colors); err != nil {
+		return err
+	}
 	for _, c := range m.all {
-		lines, err := timeline.NewLines(clock, r.Colors(r.Stdout) && flags.output == "")
-		if err != nil {
-			return err
+		t.width = max(t.width, len(c.Name))
+	}
+	first := true
+	err = m.everyone(over, true, func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		probes, daemons := 0, 0
+		for _, one := range t.all {
+			if one.begun {
+				probes, daemons = probes+len(one.start.Probes), daemons+1
+			}
 		}
-		one := &traced{name: c.Name, lines: lines, post: map[uint64]bool{}}
-		t.all, t.width = append(t.all, one), max(t.width, len(one.name))
+		if first = false; daemons > 0 {
+			r.Note("Tracing %s in %s.", command.Plural(probes, "probe"), command.Plural(daemons, "daemon"))
+		}
+	}, func(c member) func(func()) {
+		one := &traced{name: c.Name, post: map[uint64]bool{}}
+		one.lines, _ = timeline.NewLines(clock, colors) // as the first time
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.all = append(t.all, one)
 		t.order.Begin(one.name)
-		starting.Add(1)
-		running.Go(func() {
-			started := sync.OnceFunc(starting.Done)
-			defer started()
-			if one.err = giveFiles(ctx, r, c.Client, flags.files); one.err != nil {
-				return
-			}
-			req := api.StreamEvents{Probes: specs, Names: flags.names}
-			one.end, one.err = follow(ctx, over, c.Client, func(life context.Context) (*client.Stream, error) { return c.Events(life, req) },
-				func(raw api.Record, s api.Start) error {
-					defer started()
-					one.start, one.begun = s, true
-					one.lines.Start(s)
-					for _, p := range s.Probes {
-						one.post[p.ID] = p.Post
-					}
-					if n := len(s.Skipped); n > 0 {
-						r.Note("%s: skipped %s", command.Clean(one.name), command.Plural(n, "function"))
-					}
-					return cmp.Or(begin(), t.put(one, s.TimeNS, &fleetHit{of: one, raw: raw}))
-				}, func(raw api.Record) error { return t.record(one, raw) })
-			if one.err == nil && one.end.Reason == endCutOff {
-				one.err = client.ErrCutOff
-			}
-			_ = t.order.End(one.name) // an error of the writer's is finish's
-		})
-	}
-	starting.Wait()
-	probes, daemons := 0, 0
-	for _, one := range t.all {
-		if one.begun {
-			probes, daemons = probes+len(one.start.Probes), daemons+1
+		late := !first
+		return func(started func()) {
+			t.follow(ctx, over, one, c.Client, specs, func() error {
+				defer started()
+				if late {
+					r.Note("%s: has come, and is traced", command.Clean(one.name))
+				}
+				return begin()
+			})
 		}
+	})
+	slices.SortFunc(t.all, func(a, b *traced) int { return fleet.CompareNames(a.name, b.name) })
+	return cmp.Or(t.finish(ctx), err)
+}
+
+// follow takes what one daemon sends until its end.
+func (t *fleetTrace) follow(ctx, over context.Context, one *traced, c *client.Client, specs []api.ProbeSpec, began func() error) {
+	defer func() { _ = t.order.End(one.name) }() // an error of the writer's is finish's
+	if one.err = giveFiles(ctx, t.Run, c, t.flags.files); one.err != nil {
+		return
 	}
-	if daemons > 0 {
-		r.Note("Tracing %s in %s.", command.Plural(probes, "probe"), command.Plural(daemons, "daemon"))
+	req := api.StreamEvents{Probes: specs, Names: t.flags.names}
+	one.end, one.err = follow(ctx, over, c, func(life context.Context) (*client.Stream, error) { return c.Events(life, req) },
+		func(raw api.Record, s api.Start) error {
+			t.mu.Lock()
+			one.start, one.begun = s, true
+			t.mu.Unlock()
+			one.lines.Start(s)
+			for _, p := range s.Probes {
+				one.post[p.ID] = p.Post
+			}
+			if n := len(s.Skipped); n > 0 {
+				t.Note("%s: skipped %s", command.Clean(one.name), command.Plural(n, "function"))
+			}
+			return cmp.Or(began(), t.put(one, s.TimeNS, &fleetHit{of: one, raw: raw}))
+		}, func(raw api.Record) error { return t.record(one, raw) })
+	if one.err == nil && one.end.Reason == endCutOff {
+		one.err = client.ErrCutOff
 	}
-	running.Wait()
-	return t.finish(ctx)
 }
 
 // put has something of a daemon wait for its place.

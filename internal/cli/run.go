@@ -51,7 +51,9 @@ With --fleet the script runs in the guests of all daemons that are meant. What i
 their daemon's name, in the order of time; with --format json objects have it as "daemon". Maps are
 printed as one: counts, sums, averages, extremes, stats, histograms and series of all guests together; of
 other values each daemon's, with its name before the key. With --interval it is so for each interval. A
-daemon that goes away is told, and its last counts are in the sums (docs/fleet.md).
+daemon that goes away is told, and its last counts are in the sums; in one that comes the script runs, too.
+With --detach NAME the script is the fleet's: daemons run it that are meant by --where, also those that come later, until
+'guestprobe stop NAME' with --fleet; 'guestprobe fleet report NAME' has what they have printed and counted (docs/fleet.md).
 
 -l lists where a script may have probes: all functions of the guest that can be probed, or
 those that a pattern as 'kprobe:vfs_*' matches, and -lv with each the types and names of its
@@ -78,7 +80,7 @@ vm: events, and the reasons why vCPUs leave the guest.`,
 			sf.declare(f)
 		},
 		Complete: a.completePlaces(),
-		Run: a.askMany(func(ctx context.Context, r *command.Run, c *client.Client) error {
+		Run: a.orLeft(&sf, &files, a.askMany(func(ctx context.Context, r *command.Run, c *client.Client) error {
 			if err := giveFiles(ctx, r, c, files); err != nil {
 				return err
 			}
@@ -106,7 +108,7 @@ vm: events, and the reasons why vCPUs leave the guest.`,
 				return err
 			}
 			return sf.runMany(ctx, r, m)
-		}),
+		})),
 	}
 }
 

@@ -129,6 +129,7 @@ func runScripts(t *testing.T, dir string, vars map[string]string) {
 			"leave":    cmdLeave,
 			"setenv":   cmdSetenv,
 			"listen":   cmdListen,
+			"repeat":   cmdRepeat,
 		},
 	})
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/files"
 	"github.com/guestprobe/guestprobe/internal/timeline"
+	"github.com/guestprobe/guestprobe/probe/script"
 )
 
 // scriptFlags are those of commands that run a script.
@@ -212,7 +213,7 @@ func printScript(ctx, over context.Context, r *command.Run, c *client.Client, ou
 		}
 		return began(s)
 	}
-	text := &fitWriter{out: out}
+	text, total := &fitWriter{out: out}, script.Total{}
 	fit := command.Terminal(out) && !r.WantsJSON()
 	end, err := follow(ctx, over, c, open, start, func(rec api.Record) error {
 		switch rec.Type {
@@ -229,6 +230,27 @@ func printScript(ctx, over context.Context, r *command.Run, c *client.Client, ou
 				return err
 			}
 			_, err = out.Write(o.Bytes)
+			return err
+		case api.RecordMaps: // of a script of the fleet, at its end
+			m, err := data[api.ScriptMaps](rec)
+			if err != nil {
+				return err
+			}
+			var states []script.MapState
+			if err := json.Unmarshal(m.Maps, &states); err != nil {
+				return fmt.Errorf("%w: %w", client.ErrProtocol, err)
+			}
+			if total.Add("", states); m.More {
+				return nil
+			}
+			if !r.WantsJSON() {
+				_, err = io.WriteString(out, "\n\n")
+			}
+			total.Print(r.WantsJSON(), func(text string) {
+				if err == nil {
+					_, err = io.WriteString(out, text)
+				}
+			})
 			return err
 		case api.RecordInterval:
 			if c, ok := out.(*charter); ok {

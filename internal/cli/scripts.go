@@ -37,10 +37,13 @@ func (a *app) scripts() command.Spec {
 		Long: `List the scripts that 'guestprobe run --detach NAME' has left running: their probes, hits
 of these, records that they have written and those that were lost, and since when they run.
 A script that has ended by itself, by exit() or with its probes or the guest, stays in the
-list with the reason until 'guestprobe stop NAME' prints its end.`,
+list with the reason until 'guestprobe stop NAME' prints its end.
+
+With --fleet it lists what the fleet is to do (FROM is fleet), in how many daemons that runs and where it is
+refused, with the sums of their counts, and the scripts that daemons have besides.`,
 		Example: "  guestprobe scripts\n  guestprobe scripts --format json",
 		Args:    command.Between(0, 0, ""),
-		Run: show(a, func(ctx context.Context, _ *command.Run, c *client.Client) (api.ScriptList, error) {
+		Run: a.orMany(show(a, func(ctx context.Context, _ *command.Run, c *client.Client) (api.ScriptList, error) {
 			ss, err := c.Scripts(ctx)
 			return api.ScriptList{Scripts: ss}, err
 		}, func(r *command.Run, l api.ScriptList) error {
@@ -49,7 +52,7 @@ list with the reason until 'guestprobe stop NAME' prints its end.`,
 				rows = append(rows, []string{s.Name, scriptState(s), fmt.Sprint(s.Attached), fmt.Sprint(s.Hits), fmt.Sprint(s.Written), fmt.Sprint(s.Lost), s.Since.Local().Format(time.DateTime), firstLine(s.Script)})
 			}
 			return r.Table([]string{"NAME", "STATE", "PROBES", "HITS", "WRITTEN", "LOST", "SINCE", "SCRIPT"}, rows)
-		}),
+		}), a.scriptsMany),
 	}
 }
 
@@ -92,6 +95,8 @@ func (a *app) script() command.Spec {
 prints, until it ends. Ctrl-C ends that, and leaves the script running. --format json prints
 as bpftrace -f json does, and with --follow the script's own format decides.
 
+With --fleet the maps are those of all daemons that have the script, as one (docs/fleet.md).
+
 ` + chartHelp + ` Histograms that the script clears have less in their columns.`,
 		Example:  "  guestprobe script reads\n  guestprobe script --follow reads",
 		Args:     command.Between(1, 1, ""),
@@ -101,7 +106,7 @@ as bpftrace -f json does, and with --follow the script's own format decides.
 			f.BoolVarP(&followed, "follow", "f", false, "what it prints, until it ends")
 			heat.declare(f)
 		},
-		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
+		Run: a.orMany(a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
 			name := r.Args[0]
 			if err := heat.check(r); err != nil {
 				return err
@@ -142,6 +147,16 @@ as bpftrace -f json does, and with --follow the script's own format decides.
 				return chart.Picture(r.Stdout, name, pictures(all))
 			}
 			return r.Print("%s", *s.Maps)
+		}), func(ctx context.Context, r *command.Run) error {
+			if followed || heat.heat || r.Format == formatSVG {
+				return command.Usagef("--follow, --heat and --format svg are of one daemon: say --where name=NAME")
+			}
+			m, err := a.fleet.members(ctx)
+			if err != nil {
+				return err
+			}
+			defer m.close()
+			return scriptMany(ctx, r, m, r.Args[0])
 		}),
 	}
 }
@@ -152,13 +167,16 @@ func (a *app) stop() command.Spec {
 		Short: "End a script that runs without a client",
 		Long: `End a script: its probes stop, END runs, and all maps are printed, as when Ctrl-C ends
 'guestprobe run'. Of one that has ended by itself what it has printed then is printed.
-The name is free for another script afterwards.`,
+The name is free for another script afterwards.
+
+With --fleet the script ends in all daemons that have it, and its maps are printed as one. What was left to the
+fleet is withdrawn from it: a daemon that is away now ends it when it is back.`,
 		Example:  "  guestprobe stop reads",
 		Args:     command.Between(1, 1, ""),
 		Complete: first(a.completeScripts()),
-		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
+		Run: a.orMany(a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
 			return printScript(ctx, ctx, r, c, r.Stdout, func(life context.Context) (*client.Stream, error) { return c.StopScript(life, r.Args[0]) }, nil)
-		}),
+		}), func(ctx context.Context, r *command.Run) error { return a.stopMany(ctx, r, r.Args[0]) }),
 	}
 }
 

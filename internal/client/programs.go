@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"strconv"
 
 	"github.com/guestprobe/guestprobe/internal/api"
 )
@@ -45,6 +46,16 @@ func (c *Client) Script(ctx context.Context, name, format string) (i api.ScriptI
 		q.Set("format", format)
 	}
 	return i, c.call(ctx, http.MethodGet, scriptPath(name), q, nil, &i)
+}
+
+// Fleet says what the daemon does for its fleet, once it has followed the definitions as far as that revision; the answer
+// says how far it has, where that takes too long.
+func (c *Client) Fleet(ctx context.Context, revision uint64) (s api.FleetState, err error) {
+	q := url.Values{}
+	if revision > 0 {
+		q.Set("revision", strconv.FormatUint(revision, 10))
+	}
+	return s, c.call(ctx, http.MethodGet, "/v1/fleet", q, nil, &s)
 }
 
 // FollowScript streams what a script has printed, as far as it is kept, and what it prints

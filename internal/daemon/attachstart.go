@@ -38,7 +38,7 @@ func (s *server) startScripts() error {
 		if err := s.scripts.reserve(req.Detach); err != nil {
 			return s.opt.placed(fmt.Errorf("--script %s: %w", req.Name, err))
 		}
-		_, warnings, err := s.startKept(&req, peer{UID: s.access.self, PID: int32(s.pid)})
+		_, warnings, err := s.startKept(&req, peer{UID: s.access.self, PID: int32(s.pid)}, nil)
 		if err != nil {
 			return s.opt.placed(fmt.Errorf("--script: %w", toAPI(err)))
 		}

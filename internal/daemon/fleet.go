@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -68,6 +69,9 @@ func (s *server) newConns(l net.Listener) *conns {
 	return &conns{Listener: l, limits: &s.limits, open: map[*conn]bool{}}
 }
 
+// publishTime is how long the fleet's server may take for what is to be published yet when the daemon stops.
+const publishTime = 10 * time.Second
+
 // joinFleet has hs serve connections of the fleet, if we are to be in one, until leave is called, behind hs' end. A
 // server that does not answer is waited for meanwhile.
 func (s *server) joinFleet(hs *http.Server) (leave func(), err error) {
@@ -105,10 +109,27 @@ func (s *server) joinFleet(hs *http.Server) (leave func(), err error) {
 			s.log.Error("the fleet is served no more", "err", err)
 		}
 	}()
-	s.leaving = func() { _ = m.Close() }
-	return func() {
+	f := &followed{s: s, n: n, m: m, name: labels["name"], nudge: make(chan struct{}, 1), changed: make(chan struct{}), all: map[string]*begun{}}
+	s.followed.Store(f)
+	life, end := context.WithCancel(context.Background())
+	following := make(chan struct{})
+	go func() {
+		defer close(following)
+		f.follow(life)
+	}()
+	s.leaving = func() {
+		end()
 		_ = m.Close()
+	}
+	return func() {
+		s.leaving()
 		<-served
+		<-following
+		left, cancel := context.WithTimeout(context.Background(), publishTime)
+		defer cancel()
+		if n.Connected() {
+			m.Published(left)
+		}
 		n.Close()
 	}, nil
 }

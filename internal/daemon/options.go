@@ -67,6 +67,7 @@ type options struct {
 
 	fleet     fleet.Address // without a URL: we are in none
 	fleetName string
+	fleetMaps time.Duration
 	labels    fleet.Labels
 
 	logLevel  slog.Level
@@ -85,7 +86,7 @@ func defaultOptions() options {
 	return options{
 		vcpus: 1, maps: program.DefaultMemory, tick: machine.DefaultTick,
 		maxConns: 512, maxBodies: 64 << 20, bodyTime: 10 * time.Second, stallTime: 30 * time.Second,
-		gid: -1, readyFD: -1, logFormat: "text", webListen: "127.0.0.1:0", heartbeat: 15 * time.Second, endTime: endTime, writeTime: writeTime, timedAtMost: timedAtMost,
+		gid: -1, readyFD: -1, logFormat: "text", webListen: "127.0.0.1:0", heartbeat: 15 * time.Second, fleetMaps: fleetMapsEvery, endTime: endTime, writeTime: writeTime, timedAtMost: timedAtMost,
 	}
 }
 

@@ -26,6 +26,7 @@ func routes() []route {
 		{http.MethodGet, "/metrics", (*server).getMetrics, nil},
 		{http.MethodGet, "/v1/host", (*server).getHost, nil},
 		{http.MethodGet, "/v1/daemon", (*server).getDaemon, nil},
+		{http.MethodGet, "/v1/fleet", (*server).getFleet, []string{"revision"}},
 		{http.MethodGet, "/v1/guest", (*server).getGuest, nil},
 		{http.MethodPost, "/v1/guest/pause", (*server).pauseGuest, nil},
 		{http.MethodPost, "/v1/guest/resume", (*server).resumeGuest, nil},

@@ -36,6 +36,7 @@ type runningScript struct {
 	records scriptRecords
 	format  string        // of what is printed
 	data    bool          // it goes out as api.RunScript.Data says
+	fleet   *published    // nil: it is none of a definition of the fleet
 	time    int64         // of the record that is printed
 	mapsAt  time.Time     // when the maps were sent as they were
 	taking  time.Duration // how long that took

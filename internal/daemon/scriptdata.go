@@ -50,8 +50,11 @@ func (rs *runningScript) lookAtMaps() {
 // putMaps sends the maps as they are.
 func (rs *runningScript) putMaps(m api.ScriptMaps) {
 	maps, left := rs.printer.States()
-	m.Left = left
-	rs.putStates(m, maps)
+	if m.Left = left; rs.fleet == nil {
+		rs.putStates(m, maps)
+	} else if rs.fleet.take(rs, maps, left, m.Final); m.Final {
+		rs.fleet.apart(rs, func() { rs.putStates(m, maps) })
+	}
 }
 
 // putStates sends maps in records that are not too long for their readers.
@@ -61,11 +64,7 @@ func (rs *runningScript) putStates(m api.ScriptMaps, maps []script.MapState) {
 		if rs.gone != nil {
 			return
 		}
-		b, err := json.Marshal(part)
-		if err != nil {
-			panic("BUG: maps as data: " + err.Error())
-		}
-		m.Maps, m.More = b, more
+		m.Maps, m.More = encodeStates(part), more
 		if rs.put(api.RecordMaps, m); rs.buf.Len() >= maxGather {
 			rs.gone = rs.send()
 		}
@@ -89,4 +88,13 @@ func (rs *runningScript) putStates(m api.ScriptMaps, maps []script.MapState) {
 		part = append(part, some)
 	}
 	send(part, false)
+}
+
+// encodeStates are maps as JSON.
+func encodeStates(maps []script.MapState) json.RawMessage {
+	b, err := json.Marshal(maps)
+	if err != nil {
+		panic("BUG: maps as data: " + err.Error())
+	}
+	return b
 }

@@ -28,11 +28,7 @@ func (s *server) stopScript(w http.ResponseWriter, r *http.Request) error {
 	if err := noBody(w, r); err != nil {
 		return err
 	}
-	s.scripts.forget(k) // now: whoever has read its end is not to find it
-	select {
-	case k.asked <- struct{}{}:
-	default:
-	}
+	k.dismiss() // now: whoever has read its end is not to find it
 	p := k.log.read(0)
 	for ; p.end < 0; p = k.log.read(0) {
 		<-p.changed

@@ -3,6 +3,7 @@ package daemon
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"runtime/debug"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/fleet"
 	"github.com/guestprobe/guestprobe/probe/script"
 )
 
@@ -130,7 +132,7 @@ func (s *server) keepScript(w http.ResponseWriter, r *http.Request, req *api.Run
 	if err := s.scripts.reserve(req.Detach); err != nil {
 		return err
 	}
-	k, warnings, err := s.startKept(req, requestPeer(r))
+	k, warnings, err := s.startKept(req, requestPeer(r), nil)
 	if err != nil {
 		return err
 	}
@@ -140,9 +142,9 @@ func (s *server) keepScript(w http.ResponseWriter, r *http.Request, req *api.Run
 	return nil
 }
 
-// startKept begins a script whose name is reserved, for who asks, and lets it go on. On an error the name is
-// free again.
-func (s *server) startKept(req *api.RunScript, who peer) (*keptScript, []string, error) {
+// startKept begins a script whose name is reserved, for who asks, and lets it go on; publish gives where the fleet has
+// what it prints from then on, or is nil. On an error the name is free again.
+func (s *server) startKept(req *api.RunScript, who peer, publish func(epoch time.Time) *fleet.Publisher) (*keptScript, []string, error) {
 	rs, warnings, err := s.startScript(req)
 	if err != nil {
 		_ = s.scripts.start(req.Detach, nil)
@@ -150,11 +152,17 @@ func (s *server) startKept(req *api.RunScript, who peer) (*keptScript, []string,
 	}
 	k := &keptScript{runningScript: rs, req: *req, since: time.Now(), log: newScriptLog(), done: make(chan struct{})}
 	rs.stream = s.newStream(k.log)
+	if publish != nil {
+		k.origin, rs.fleet = api.OriginFleet, &published{scriptLog: k.log, rs: rs, to: publish(s.probes.since)}
+		rs.w = rs.fleet
+	}
 	rs.ending, rs.look, rs.over = k.log.mark, make(chan func()), k.done
 	k.begin = rs.start(who, 0)
 	rs.warn(warnings)
 	if err := s.scripts.start(req.Detach, k); err != nil {
 		rs.close()
+		rs.ended.Reason = api.EndShutdown
+		rs.fleet.finish()
 		return nil, nil, err
 	}
 	s.log.Info("script", "name", req.Detach, "uid", who.UID, "pid", who.PID)
@@ -170,6 +178,7 @@ func (k *keptScript) live() {
 			k.ended = api.End{Reason: api.EndShutdown, Probes: k.own.finals()}
 			k.end(k.ended.Reason, nil, k.ended.Probes)
 		}
+		k.fleet.finish()
 		k.log.close()
 		close(k.done)
 	}()
@@ -177,6 +186,15 @@ func (k *keptScript) live() {
 	_ = k.run(context.Background(), nil)
 	k.s.changed() // it is not to run again
 	k.s.log.Info("script ended", "name", k.req.Detach, "reason", k.ended.Reason, "written", k.delivered, "lost", k.lost)
+}
+
+// dismiss forgets a script and has it come to its end.
+func (k *keptScript) dismiss() {
+	k.s.scripts.forget(k)
+	select {
+	case k.asked <- struct{}{}:
+	default:
+	}
 }
 
 // info describes the script.
@@ -249,10 +267,22 @@ func (s *server) getScript(w http.ResponseWriter, r *http.Request) error {
 	format := k.req.Format
 	switch f := q["format"]; f {
 	case "":
+	case api.ScriptData:
+		var states json.RawMessage
+		left := 0
+		k.looked(r.Context(), func(p *script.Printer) {
+			var maps []script.MapState
+			maps, left = p.States()
+			states = encodeStates(maps)
+		})
+		info := k.info()
+		info.States, info.Left = states, left
+		writeJSON(w, http.StatusOK, info)
+		return nil
 	case api.ScriptText, api.ScriptJSON:
 		format = f
 	default:
-		return badValue("format %q: want text or json", f)
+		return badValue("format %q: want text, json or data", f)
 	}
 	maps := k.maps(r.Context(), format)
 	info := k.info()

@@ -25,7 +25,12 @@ func (rs *runningScript) run(ctx context.Context, heart <-chan time.Time) error 
 	}
 	var looks <-chan time.Time
 	if rs.data && rs.every == 0 {
-		t := time.NewTicker(mapsEvery)
+		every := mapsEvery
+		if rs.fleet != nil {
+			every = rs.s.opt.fleetMaps
+			rs.lookAtMaps() // others learn that it runs
+		}
+		t := time.NewTicker(every)
 		defer t.Stop()
 		looks = t.C
 	}

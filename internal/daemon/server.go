@@ -38,7 +38,8 @@ type server struct {
 	exits    exitWatch
 	limits   atomic.Pointer[limits]
 	conns    *conns
-	leaving  func() // the fleet: nobody is to find us there any more
+	leaving  func()                   // the fleet: nobody is to find us there any more
+	followed atomic.Pointer[followed] // nil: we are in no fleet
 	logLost  func() uint64
 	monitor  Monitor // nil: there are no commands
 	metrics  http.Handler

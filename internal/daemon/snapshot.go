@@ -67,7 +67,7 @@ func (s *server) save() (*snapshot.Snapshot, error) {
 		return nil, err
 	}
 	defer s.probes.changes.Unlock()
-	on := s.attachments("")
+	on := s.attachments(func(origin string) bool { return origin == api.OriginFleet })
 	defer on.release()
 	snap, err := g.Save(on.values)
 	if err != nil {

@@ -46,7 +46,7 @@ type savedMap struct {
 
 // attachments describes what is on the guest, but for what is in its maps, and holds the objects with maps until
 // release, all but what has the origin without, if that is one. Callers hold changes.
-func (s *server) attachments(without string) *attachments {
+func (s *server) attachments(without func(origin string) bool) *attachments {
 	on := &attachments{Disarmed: !s.probes.armed()}
 	left := func(format string, args ...any) { on.LeftOut = append(on.LeftOut, fmt.Sprintf(format, args...)) }
 	objects := map[*object]int{}
@@ -58,7 +58,7 @@ func (s *server) attachments(without string) *attachments {
 			enabled = !info.Disabled
 		}
 		switch {
-		case without != "" && a.origin == without:
+		case without(a.origin):
 		case a.object != nil && a.object.script != nil:
 			// The script is what is saved.
 		case a.object != nil && a.object.request != nil:
@@ -83,7 +83,7 @@ func (s *server) attachments(without string) *attachments {
 	}
 	for _, k := range s.scripts.all() {
 		sessions[k.own] = true
-		if without != "" && k.origin == without {
+		if without(k.origin) {
 			continue
 		}
 		if !k.obj.hold() {
@@ -183,7 +183,7 @@ func (s *server) attachAll(on *attachments) (left []string) {
 			cannot("script "+sc.Run.Detach, err)
 			continue
 		}
-		k, _, err := s.startKept(&sc.Run, peer{})
+		k, _, err := s.startKept(&sc.Run, peer{}, nil)
 		if err != nil {
 			cannot("script "+sc.Run.Detach, err)
 			continue

@@ -74,7 +74,7 @@ func (s *server) writeState() error {
 	if err := s.probes.change(); err != nil {
 		return err
 	}
-	on := s.attachments(api.OriginStart)
+	on := s.attachments(ofOthers)
 	on.release()
 	s.probes.changes.Unlock()
 	on.LeftOut = nil // it is of clients who are told that it ends
@@ -107,18 +107,21 @@ func (s *server) restoreState() error {
 	return nil
 }
 
+// ofOthers reports whether what has that origin comes again without the daemon's state: from its flags, or from its fleet.
+func ofOthers(origin string) bool { return origin == api.OriginStart || origin == api.OriginFleet }
+
 // tellLost says at the end what of clients goes with the daemon for good, and returns how much that is.
 func (s *server) tellLost() int {
 	var lost []string
 	for _, a := range s.probes.snapshot() {
 		a.mu.Lock()
-		if a.origin != api.OriginStart && a.stay && (a.object == nil || a.object.script == nil) {
+		if !ofOthers(a.origin) && a.stay && (a.object == nil || a.object.script == nil) {
 			lost = append(lost, a.def.Name())
 		}
 		a.mu.Unlock()
 	}
 	for _, k := range s.scripts.all() {
-		if k.origin != api.OriginStart {
+		if !ofOthers(k.origin) {
 			lost = append(lost, "script "+k.req.Detach)
 		}
 	}

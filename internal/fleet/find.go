@@ -63,6 +63,61 @@ func (n *Network) Find(ctx context.Context, l Look) ([]Daemon, error) {
 	return ds, nil
 }
 
+// arrivedSubject is told what a daemon says of itself when it comes.
+const arrivedSubject = prefix + ".arrived"
+
+// Arrivals calls each with daemons that are meant and not known, those that come while ctx goes on, by one goroutine. A
+// daemon of which nobody was told is found half a minute later.
+func (n *Network) Arrivals(ctx context.Context, l Look, known []Daemon, each func(Daemon)) error {
+	come := make(chan *nats.Msg, 1024)
+	sub, err := n.nc.ChanSubscribe(arrivedSubject, come)
+	if err != nil {
+		return fmt.Errorf("wait for daemons: %w", err)
+	}
+	defer sub.Unsubscribe()
+	ids, names := map[string]bool{}, map[string]bool{}
+	for _, d := range known {
+		ids[d.ID], names[d.Name] = true, true
+	}
+	meet := func(d Daemon) {
+		if ids[d.ID] || len(ids) >= MaxDaemons || !l.Where.Match(d.Labels) {
+			return
+		}
+		if d.Name = d.Labels["name"]; names[d.Name] {
+			d.Name += "#" + d.ID[len(d.ID)-4:]
+		}
+		ids[d.ID], names[d.Name] = true, true
+		each(d)
+	}
+	l.Expect = 0
+	for ctx.Err() == nil {
+		look, cancel := context.WithTimeout(ctx, askTime)
+		ds, err := n.Find(look, l)
+		cancel()
+		if err != nil && ctx.Err() == nil {
+			n.log.Debug("fleet: look for daemons", "err", err)
+		}
+		for _, d := range ds {
+			meet(d)
+		}
+		timer := time.NewTimer(lookEvery)
+		for waiting := true; waiting; {
+			select {
+			case m := <-come:
+				if d, ok := daemonOf(m.Data); ok {
+					meet(d)
+				}
+			case <-timer.C:
+				waiting = false
+			case <-ctx.Done():
+				waiting = false
+			}
+		}
+		timer.Stop()
+	}
+	return nil
+}
+
 // ask asks once, and gathers the answers.
 func (n *Network) ask(ctx context.Context, l Look, found map[string]Daemon) error {
 	inbox := n.nc.NewInbox()

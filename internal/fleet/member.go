@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -28,9 +29,11 @@ const maxWaiting = 64
 
 // Member is a daemon in the fleet. It is a listener of the connections that come over the fleet.
 type Member struct {
-	n   *Network
-	svc micro.Service
-	id  string
+	n          *Network
+	svc        micro.Service
+	id         string
+	labels     Labels
+	publishing sync.WaitGroup
 
 	mu     sync.Mutex
 	closed bool
@@ -47,12 +50,20 @@ func (n *Network) Join(l Labels) (*Member, error) {
 			meta[name] = tidied(meta[name])
 		}
 	}
+	m.labels = meta
 	var err error
 	if m.svc, err = micro.AddService(n.nc, micro.Config{Name: prefix, Version: serviceVersion, Description: "probes on a KVM guest", Metadata: meta}); err != nil {
 		return nil, fmt.Errorf("join the fleet: %w", err)
 	}
 	m.id = m.svc.Info().ID
 	err = m.svc.AddEndpoint(connectEnd, micro.HandlerFunc(m.connect), micro.WithEndpointSubject(Daemon{ID: m.id}.subject()), micro.WithEndpointQueueGroupDisabled())
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("join the fleet: %w", err), m.svc.Stop())
+	}
+	info, err := json.Marshal(m.svc.Info())
+	if err == nil {
+		err = n.nc.Publish(arrivedSubject, info)
+	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("join the fleet: %w", err), m.svc.Stop())
 	}
@@ -118,6 +129,25 @@ func (m *Member) Close() error {
 		_ = (<-m.queue).Close()
 	}
 	return m.svc.Stop()
+}
+
+// Meant reports whether a condition chooses this daemon.
+func (m *Member) Meant(w Where) bool { return w.Match(m.labels) }
+
+// ID is what no other run of a daemon has.
+func (m *Member) ID() string { return m.id }
+
+// Published waits until all that publishers were given is kept by a server, or until ctx ends.
+func (m *Member) Published(ctx context.Context) {
+	done := make(chan struct{})
+	go func() {
+		m.publishing.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
 }
 
 // Addr implements net.Listener.

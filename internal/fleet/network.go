@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/pflag"
 )
 
@@ -71,10 +72,15 @@ var ErrNoServer = errors.New("the fleet's server does not answer")
 
 // Network is the fleet as one process reaches it. Its methods may be called from several goroutines.
 type Network struct {
-	nc    *nats.Conn
-	addr  Address
-	mu    sync.Mutex
-	conns map[*Conn]struct{}
+	nc     *nats.Conn
+	addr   Address
+	mu     sync.Mutex
+	conns  map[*Conn]struct{}
+	js     jetstream.JetStream
+	bucket jetstream.KeyValue // once it was found
+	log    *slog.Logger
+	life   context.Context // ends with Close
+	end    context.CancelFunc
 }
 
 // Times of connections to servers.
@@ -123,7 +129,14 @@ func Connect(ctx context.Context, a Address, name string, stay bool, log *slog.L
 		}
 		return nil, fmt.Errorf("%w: %s: %w", ErrNoServer, a.Redacted(), err)
 	}
-	return &Network{nc: nc, addr: a, conns: map[*Conn]struct{}{}}, nil
+	js, err := jetstream.New(nc)
+	if err != nil {
+		nc.Close()
+		return nil, fmt.Errorf("the fleet: %w", err)
+	}
+	n := &Network{nc: nc, addr: a, conns: map[*Conn]struct{}{}, js: js, log: log}
+	n.life, n.end = context.WithCancel(context.Background())
+	return n, nil
 }
 
 // Connected reports whether there is a server now.
@@ -165,6 +178,7 @@ const closeTime = 2 * time.Second
 
 // Close tells the other ends of all connections that they are closed, and goes.
 func (n *Network) Close() {
+	n.end()
 	n.mu.Lock()
 	cs := make([]*Conn, 0, len(n.conns))
 	for c := range n.conns {

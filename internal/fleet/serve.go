@@ -19,6 +19,7 @@ type Serve struct {
 	Plain    bool   // without a certificate beyond this machine
 	Config   string // file of nats-server's configuration, instead of all that
 	URLFile  string // is written when clients are served
+	Bounds   Bounds // of what is kept of scripts
 }
 
 // Flags declares the flags.
@@ -30,6 +31,8 @@ func (s *Serve) Flags(f *pflag.FlagSet) {
 	f.StringVar(&s.Key, "tls-key", "", "`file` of its key")
 	f.BoolVar(&s.Plain, "plain", false, "serve without TLS on an address that is not on loopback: who sees the network sees the password")
 	f.StringVar(&s.Config, "config", "", "do what this `file` says, a configuration of nats-server's, as for clusters, instead")
+	s.Bounds = DefaultBounds()
+	s.Bounds.Flags(f)
 	f.StringVar(&s.URLFile, "url-file", "", "write the URL into this `file` when clients are served")
 }
 
@@ -39,12 +42,15 @@ var Files = []string{"store", "password-file", "tls-cert", "tls-key", "config", 
 // Check fills in what depends on others, and refuses what does not go together.
 func (s *Serve) Check(given func(flag string) bool, root bool, getenv func(string) string) error {
 	if s.Config != "" {
-		for _, flag := range []string{"listen", "store", "password-file", "tls-cert", "tls-key", "plain"} {
+		for _, flag := range []string{"listen", "store", "password-file", "tls-cert", "tls-key", "plain", "events-age", "events-bytes", "maps-age", "maps-bytes"} {
 			if given(flag) {
-				return fmt.Errorf("--%s: the file of --config says that", flag)
+				return fmt.Errorf("--%s: the file of --config says that, or 'guestprobe fleet init'", flag)
 			}
 		}
 		return nil
+	}
+	if err := s.Bounds.Check(); err != nil {
+		return err
 	}
 	host, _, err := net.SplitHostPort(s.Listen)
 	if err != nil {

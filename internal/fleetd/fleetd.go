@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
 
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/fleet"
@@ -57,6 +58,9 @@ const (
 	writeTime = 30 * time.Second
 )
 
+// maxPayload bounds a message, in bytes: maps of a script in one daemon, compressed, are one.
+const maxPayload = 8 << 20
+
 // options are nats-server's for ours.
 func options(o fleet.Serve) (*server.Options, error) {
 	if o.Config != "" {
@@ -73,7 +77,7 @@ func options(o fleet.Serve) (*server.Options, error) {
 	}
 	so := &server.Options{
 		Host: host, ServerName: "guestprobe-fleet", NoSigs: true, JetStream: true, StoreDir: o.Store, DisableJetStreamBanner: true,
-		WriteDeadline: writeTime, MaxControlLine: server.MAX_CONTROL_LINE_SIZE,
+		WriteDeadline: writeTime, MaxControlLine: server.MAX_CONTROL_LINE_SIZE, MaxPayload: maxPayload,
 	}
 	if so.Port, err = strconv.Atoi(port); err != nil || so.Port < 0 || so.Port > 65535 {
 		return nil, fmt.Errorf("--listen %s: no port", o.Listen)
@@ -154,6 +158,11 @@ func serve(ctx context.Context, r *command.Run, o fleet.Serve) error {
 	if !s.ReadyForConnections(readyTime) {
 		return errors.New("the server does not begin; its log says why")
 	}
+	if o.Config == "" {
+		if err := prepare(ctx, s, o); err != nil {
+			return err
+		}
+	}
 	url := s.ClientURL()
 	if o.URLFile != "" {
 		if err := writeFile(o.URLFile, url+"\n"); err != nil {
@@ -169,6 +178,20 @@ func serve(ctx context.Context, r *command.Run, o fleet.Serve) error {
 	}
 	<-ctx.Done()
 	return nil
+}
+
+// prepare makes the places for what is kept.
+func prepare(ctx context.Context, s *server.Server, o fleet.Serve) error {
+	pass, err := password(o.Password)
+	if err != nil {
+		return fmt.Errorf("--password-file: %w", err)
+	}
+	nc, err := nats.Connect("", nats.InProcessServer(s), nats.UserInfo(fleet.User, pass), nats.Timeout(readyTime))
+	if err != nil {
+		return fmt.Errorf("prepare the fleet: %w", err)
+	}
+	defer nc.Close()
+	return fleet.Prepare(ctx, nc, o.Bounds)
 }
 
 // logger gives the server's log to ours. What it says of each connection is left out.

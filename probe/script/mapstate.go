@@ -144,7 +144,7 @@ type sumMap struct {
 }
 
 // Add adds the maps of a guest, which who names: values that nothing says how to add stay, with that name before their
-// keys. What cannot be added is said.
+// keys; "" is the only guest. What cannot be added is said.
 func (s *Total) Add(who string, maps []MapState) (problems []string) {
 	if s.maps == nil {
 		s.maps = map[string]*sumMap{}
@@ -154,7 +154,7 @@ func (s *Total) Add(who string, maps []MapState) (problems []string) {
 		like.Elements, like.Zeroed = nil, false
 		m := s.maps[st.Name]
 		if m == nil {
-			def, err := like.def()
+			def, err := like.def(who != "")
 			if err != nil {
 				problems = append(problems, err.Error())
 				continue
@@ -185,8 +185,9 @@ func (s MapState) same(o MapState) bool {
 	return s.Keyed == o.Keyed && s.Kind == o.Kind && s.Signed == o.Signed && s.Bits == o.Bits && s.Low == o.Low && s.High == o.High && s.Step == o.Step && s.Mode == o.Mode
 }
 
-// def is the definition of a map as its state says it, of whom who has sent it is not trusted.
-func (s MapState) def() (*mapDef, error) {
+// def is the definition of a map as its state says it, of whom who has sent it is not trusted. With several values are told from
+// those of other guests by their keys.
+func (s MapState) def(several bool) (*mapDef, error) {
 	k := slices.Index(kindNames[:], s.Kind)
 	t := Type{Kind: Kind(max(k, 0)), Signed: s.Signed, Size: 8, Low: s.Low, High: s.High, Step: s.Step, Format: s.Mode}
 	ok := k > 0
@@ -203,7 +204,7 @@ func (s MapState) def() (*mapDef, error) {
 		return nil, fmt.Errorf("%s is no map that can be", s.Name)
 	}
 	m := &mapDef{name: s.Name, keyed: 1, value: t}
-	if s.Keyed || !m.isHist() && !t.isAggregate() {
+	if s.Keyed || several && !m.isHist() && !t.isAggregate() {
 		m.keyed = 2
 	}
 	return m, nil
@@ -222,7 +223,7 @@ func (m *sumMap) add(who string, x ElementState) bool {
 			return false
 		}
 	}
-	if plain {
+	if plain && who != "" {
 		x.Key.Text, x.Key.JSON = strings.TrimSuffix(who+", "+x.Key.Text, ", "), strings.TrimSuffix(who+","+x.Key.JSON, ",")
 		x.Key.Order = append([]string{who}, x.Key.Order...)
 	}

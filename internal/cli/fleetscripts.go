@@ -1,0 +1,263 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/internal/fleet"
+	"github.com/guestprobe/guestprobe/probe/script"
+)
+
+// fleetScriptRow is what daemons of a fleet do by one name.
+type fleetScriptRow struct {
+	Name    string     `json:"name"`
+	Kind    string     `json:"kind"` // as of api.FleetDefinition
+	Fleet   bool       `json:"fleet"`
+	ID      string     `json:"id,omitempty"`    // of the fleet's definition
+	Where   string     `json:"where,omitempty"` // of it
+	By      string     `json:"by,omitempty"`    // of it
+	Since   *time.Time `json:"since,omitempty"`
+	Daemons int        `json:"daemons"` // that are there and have it, or have refused it
+	Running int        `json:"running"`
+	Ended   int        `json:"ended"` // or stopped by somebody there
+	Refused int        `json:"refused"`
+	Hits    uint64     `json:"hits"`
+	Written uint64     `json:"written"`
+	Lost    uint64     `json:"lost"`
+	Script  string     `json:"script,omitempty"`
+}
+
+// scriptsOf is what a daemon has of scripts.
+type scriptsOf struct {
+	Scripts []api.ScriptInfo `json:"scripts"`
+	Fleet   api.FleetState   `json:"fleet"`
+}
+
+// fleetScripts is what scripts prints of a fleet as JSON.
+type fleetScripts struct {
+	Scripts []fleetScriptRow    `json:"scripts"`
+	Daemons []answer[scriptsOf] `json:"daemons"`
+}
+
+// scriptsMany lists what the fleet is to do, and the scripts that daemons have besides, by name.
+func (a *app) scriptsMany(ctx context.Context, r *command.Run) error {
+	m, err := a.fleet.anyMembers(ctx)
+	if err != nil {
+		return err
+	}
+	defer m.close()
+	x, err := m.n.Definitions(ctx)
+	if err != nil && !errors.Is(err, fleet.ErrKeepsNothing) {
+		return err
+	}
+	got := gather(ctx, m, func(ctx context.Context, c *client.Client) (s scriptsOf, err error) {
+		if s.Scripts, err = c.Scripts(ctx); err == nil {
+			s.Fleet, err = c.Fleet(ctx, 0)
+		}
+		return s, err
+	})
+	out := fleetScripts{Scripts: scriptRows(r, x, got), Daemons: got.Daemons}
+	if err := r.Show(out, func() error {
+		var rows [][]string
+		for _, s := range out.Scripts {
+			from, since := "daemons", "-"
+			if s.Fleet {
+				from = "fleet"
+			}
+			if s.Since != nil {
+				since = s.Since.Local().Format(time.DateTime)
+			}
+			rows = append(rows, []string{s.Name, from, s.state(), u64(s.Hits), u64(s.Written), u64(s.Lost), since, cmp.Or(s.Where, "-"), cmp.Or(firstLine(s.Script), s.Kind)})
+		}
+		return r.Table([]string{"NAME", "FROM", "STATE", "HITS", "WRITTEN", "LOST", "SINCE", "WHERE", "SCRIPT"}, rows)
+	}); err != nil {
+		return err
+	}
+	return got.verdict(r)
+}
+
+// state says in how many daemons it runs.
+func (s *fleetScriptRow) state() string {
+	out := fmt.Sprintf("%d running", s.Running)
+	if s.Ended > 0 {
+		out += fmt.Sprintf(", %d ended", s.Ended)
+	}
+	if s.Refused > 0 {
+		out += fmt.Sprintf(", %d refused", s.Refused)
+	}
+	return out
+}
+
+// scriptRows adds up what daemons have answered, and notes what some have refused.
+func scriptRows(r *command.Run, x fleet.Index, got answersOf[scriptsOf]) []fleetScriptRow {
+	rows := map[string]*fleetScriptRow{} // of definitions by ID, of others by name
+	for _, d := range x.Definitions {
+		rows["id "+d.ID] = &fleetScriptRow{Name: d.Name, Kind: api.KindScript, Fleet: true, ID: d.ID, Where: d.Where, By: d.By, Since: &d.Since}
+	}
+	for _, a := range got.Daemons {
+		if a.Answer == nil {
+			continue
+		}
+		of := map[string]*fleetScriptRow{}
+		for _, d := range a.Answer.Fleet.Definitions {
+			row := rows["id "+d.ID]
+			if row == nil {
+				continue // it was withdrawn just now, or has come
+			}
+			row.Kind = d.Kind
+			switch row.Daemons++; d.State {
+			case api.DefinitionRunning:
+				row.Running++
+				of[d.Name] = row
+			case api.DefinitionRefused:
+				row.Refused++
+				if d.Error != nil {
+					r.Note("%s: %s is refused: %s", command.Clean(a.Daemon), command.Clean(d.Name), command.Clean(d.Error.Error()))
+				}
+			case api.DefinitionEnded:
+				row.Ended++
+				of[d.Name] = row
+			default:
+				row.Ended++
+			}
+		}
+		for _, s := range a.Answer.Scripts {
+			row := of[s.Name]
+			if row == nil {
+				if row = rows["name "+s.Name]; row == nil {
+					row = &fleetScriptRow{Name: s.Name, Kind: api.KindScript}
+					rows["name "+s.Name] = row
+				}
+				if row.Daemons++; s.Ended == "" {
+					row.Running++
+				} else {
+					row.Ended++
+				}
+			}
+			row.Hits, row.Written, row.Lost, row.Script = row.Hits+s.Hits, row.Written+s.Written, row.Lost+s.Lost, s.Script
+		}
+	}
+	out := []fleetScriptRow{}
+	for _, row := range rows {
+		out = append(out, *row)
+	}
+	slices.SortFunc(out, func(a, b fleetScriptRow) int {
+		return cmp.Or(fleet.CompareNames(a.Name, b.Name), strings.Compare(b.ID, a.ID))
+	})
+	return out
+}
+
+// scriptMany prints the maps of a script in all daemons that have it, as they are now, as one.
+func scriptMany(ctx context.Context, r *command.Run, m *members, name string) error {
+	o := answersOf[api.ScriptInfo]{gather(ctx, m, func(ctx context.Context, c *client.Client) (api.ScriptInfo, error) {
+		return c.Script(ctx, name, api.ScriptData)
+	}).having(api.CodeNoScript)}
+	var total script.Total
+	for _, a := range o.Daemons {
+		switch {
+		case a.Answer == nil:
+			continue
+		case a.Answer.States == nil:
+			r.Note("%s: %s has ended (%s); 'guestprobe stop %s' prints its end.", command.Clean(a.Daemon), name, scriptState(*a.Answer), name)
+			continue
+		case a.Answer.Left > 0:
+			r.Note("%s: %d elements of maps are left out: there are too many", command.Clean(a.Daemon), a.Answer.Left)
+		}
+		var states []script.MapState
+		if err := json.Unmarshal(a.Answer.States, &states); err != nil {
+			return fmt.Errorf("%s: %w: %w", a.Daemon, client.ErrProtocol, err)
+		}
+		for _, p := range total.Add(a.Daemon, states) {
+			r.Note("%s: %s", command.Clean(a.Daemon), command.Clean(p))
+		}
+	}
+	var err error
+	total.Print(r.WantsJSON(), func(text string) { err = cmp.Or(err, r.Print("%s", text)) })
+	return cmp.Or(err, o.verdict(r))
+}
+
+// having are the answers of those that have what was asked for; if none has, all.
+func (o answersOf[T]) having(code api.Code) (out []answer[T]) {
+	for _, a := range o.Daemons {
+		var wire *api.Error
+		if !errors.As(a.err, &wire) || wire.Code != code {
+			out = append(out, a)
+		}
+	}
+	if len(out) == 0 {
+		return o.Daemons[:min(1, len(o.Daemons))]
+	}
+	return out
+}
+
+// stopMany ends a script, or what the fleet's definition of that name has done, in all daemons, and prints its end as one.
+func (a *app) stopMany(ctx context.Context, r *command.Run, name string) error {
+	m, err := a.fleet.anyMembers(ctx)
+	if err != nil {
+		return err
+	}
+	defer m.close()
+	x, err := m.n.Definitions(ctx)
+	if err != nil && !errors.Is(err, fleet.ErrKeepsNothing) {
+		return err
+	}
+	def := x.Find(name)
+	if def != nil && a.fleet.where != "" {
+		return command.Usagef("--where: %s is the fleet's, and ends everywhere", name)
+	}
+	some := *m
+	some.all = nil
+	got := gather(ctx, m, func(ctx context.Context, c *client.Client) (s scriptsOf, err error) {
+		if s.Scripts, err = c.Scripts(ctx); err == nil && def != nil {
+			s.Fleet, err = c.Fleet(ctx, 0)
+		}
+		return s, err
+	})
+	for i, a := range got.Daemons {
+		if a.Answer != nil && a.Answer.has(name, def) {
+			some.all = append(some.all, m.all[i])
+		}
+	}
+	asked := got.verdict(r)
+	if def == nil && len(some.all) == 0 {
+		return cmp.Or(asked, undefined(fleet.ErrUndefined, name))
+	}
+	var ended error
+	if len(some.all) > 0 {
+		fs := newFleetScript(r, &scriptFlags{}, r.Stdout, func(ctx context.Context, c *client.Client) (*client.Stream, error) { return c.StopScript(ctx, name) })
+		fs.alone = true
+		ended = fs.everywhere(ctx, &some, func() error { return nil })
+	}
+	if def == nil {
+		return cmp.Or(ended, asked)
+	}
+	_, x, err = m.n.Withdraw(ctx, name)
+	if err != nil && !errors.Is(err, fleet.ErrUndefined) {
+		return err
+	}
+	if err == nil {
+		err = m.stateOf(ctx, x.Revision, "").verdict(r)
+	}
+	r.Note("%s is withdrawn from the fleet.", name)
+	return cmp.Or(ended, err, asked)
+}
+
+// has reports whether a daemon has the script of a definition, or without one one of its own.
+func (s *scriptsOf) has(name string, def *fleet.Definition) bool {
+	there := slices.ContainsFunc(s.Scripts, func(i api.ScriptInfo) bool { return i.Name == name })
+	if def == nil || !there {
+		return there
+	}
+	return slices.ContainsFunc(s.Fleet.Definitions, func(d api.FleetDefinition) bool {
+		return d.ID == def.ID && d.Kind == api.KindScript && (d.State == api.DefinitionRunning || d.State == api.DefinitionEnded)
+	})
+}

@@ -1,0 +1,262 @@
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
+)
+
+// Definition is something that daemons of the fleet are to do, also those that come later.
+type Definition struct {
+	Name  string    `json:"name"`
+	ID    string    `json:"id"`    // another one for each that ever had the name
+	Where string    `json:"where"` // in which daemons
+	Since time.Time `json:"since"`
+	By    string    `json:"by"` // who has said so, as he says himself
+}
+
+// Index is what there is of definitions, by name.
+type Index struct {
+	Revision    uint64       `json:"-"` // higher with each change
+	Definitions []Definition `json:"definitions"`
+}
+
+// Find returns the definition of that name, or nil.
+func (x *Index) Find(name string) *Definition {
+	for i := range x.Definitions {
+		if x.Definitions[i].Name == name {
+			return &x.Definitions[i]
+		}
+	}
+	return nil
+}
+
+const (
+	// MaxDefinitions bounds how many there are.
+	MaxDefinitions = 1000
+	// MaxBody bounds what one says, in bytes.
+	MaxBody = 512 << 10
+)
+
+// Keys of the bucket. Who reads the index has all that changes; what a definition says never does, by its ID.
+const (
+	indexKey = "index"
+	bodyKey  = "body." // and the ID
+)
+
+// changedSubject is told the revision of an index that was changed.
+const changedSubject = prefix + ".changed"
+
+var (
+	// ErrDefined is for a name that another definition has.
+	ErrDefined = errors.New("the fleet has a definition of that name")
+	// ErrUndefined is for a name that none has.
+	ErrUndefined = errors.New("the fleet has no definition of that name")
+)
+
+// Definitions returns what there is now, as one server knows it.
+func (n *Network) Definitions(ctx context.Context) (x Index, err error) {
+	kv, err := n.kept(ctx)
+	if err != nil {
+		return x, err
+	}
+	e, err := kv.Get(ctx, indexKey)
+	switch {
+	case errors.Is(err, jetstream.ErrKeyNotFound):
+		return x, nil
+	case err != nil:
+		return x, fmt.Errorf("the fleet's definitions: %w", keptNothing(err))
+	}
+	if err := json.Unmarshal(e.Value(), &x); err != nil {
+		return x, fmt.Errorf("the fleet's definitions: %w", err)
+	}
+	x.Definitions = slices.DeleteFunc(x.Definitions, func(d Definition) bool { return !serviceID.MatchString(d.ID) })
+	x.Revision = e.Revision()
+	return x, nil
+}
+
+// errRaced is for a change that has come behind another one.
+var errRaced = errors.New("the fleet's definitions are changed by others all the time")
+
+// change changes the index by f, as often as need be: somebody else may be doing so.
+func (n *Network) change(ctx context.Context, f func(*Index) error) (x Index, err error) {
+	ctx, cancel := context.WithTimeout(ctx, changeTime)
+	defer cancel()
+	for range 100 {
+		if x, err = n.Definitions(ctx); err != nil {
+			return x, err
+		}
+		kv, err := n.kept(ctx)
+		if err != nil {
+			return x, err
+		}
+		if err := f(&x); err != nil {
+			return x, err
+		}
+		b, err := json.Marshal(x)
+		if err != nil {
+			return x, err
+		}
+		// Revision 0 is that of a key that is not there.
+		rev, err := kv.Update(ctx, indexKey, b, x.Revision)
+		if errors.Is(err, jetstream.ErrKeyRevisionMismatch) {
+			if err := sleep(ctx, rand.N(20*time.Millisecond)); err != nil {
+				return x, err
+			}
+			continue
+		}
+		if err != nil {
+			return x, fmt.Errorf("change the fleet's definitions: %w", keptNothing(err))
+		}
+		x.Revision = rev
+		if err := n.nc.Publish(changedSubject, strconv.AppendUint(nil, rev, 10)); err != nil {
+			return x, err
+		}
+		return x, n.nc.FlushWithContext(ctx)
+	}
+	return x, errRaced
+}
+
+// sleep waits so long, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Define has daemons do what body says, which they know how to read. d's ID and Since are filled in.
+func (n *Network) Define(ctx context.Context, d Definition, body []byte) (Definition, Index, error) {
+	if len(body) > MaxBody {
+		return d, Index{}, fmt.Errorf("a definition of %d bytes: more than %d", len(body), MaxBody)
+	}
+	d.ID, d.Since = nuid.Next(), time.Now()
+	kv, err := n.kept(ctx)
+	if err != nil {
+		return d, Index{}, err
+	}
+	if _, err := kv.Create(ctx, bodyKey+d.ID, body); err != nil {
+		return d, Index{}, fmt.Errorf("define %s: %w", d.Name, keptNothing(err))
+	}
+	x, err := n.change(ctx, func(x *Index) error {
+		switch {
+		case x.Find(d.Name) != nil:
+			return fmt.Errorf("%w: %s", ErrDefined, d.Name)
+		case len(x.Definitions) >= MaxDefinitions:
+			return fmt.Errorf("the fleet has %d definitions", len(x.Definitions))
+		}
+		x.Definitions = append(x.Definitions, d)
+		slices.SortFunc(x.Definitions, func(a, b Definition) int { return cmp.Compare(a.Name, b.Name) })
+		return nil
+	})
+	if err != nil {
+		_ = kv.Purge(ctx, bodyKey+d.ID) // nobody knows of it
+	}
+	return d, x, err
+}
+
+// Withdraw takes a definition back.
+func (n *Network) Withdraw(ctx context.Context, name string) (d Definition, x Index, err error) {
+	x, err = n.change(ctx, func(x *Index) error {
+		was := x.Find(name)
+		if was == nil {
+			return fmt.Errorf("%w: %s", ErrUndefined, name)
+		}
+		d = *was
+		x.Definitions = slices.DeleteFunc(x.Definitions, func(d Definition) bool { return d.Name == name })
+		return nil
+	})
+	if err != nil {
+		return d, x, err
+	}
+	kv, err := n.kept(ctx)
+	if err == nil {
+		err = kv.Purge(ctx, bodyKey+d.ID)
+	}
+	return d, x, err
+}
+
+// Body is what a definition says. It is jetstream's error when it is gone, or not there yet.
+func (n *Network) Body(ctx context.Context, d Definition) ([]byte, error) {
+	kv, err := n.kept(ctx)
+	if err != nil {
+		return nil, err
+	}
+	e, err := kv.Get(ctx, bodyKey+d.ID)
+	if err != nil {
+		return nil, fmt.Errorf("definition %s: %w", d.Name, keptNothing(err))
+	}
+	return e.Value(), nil
+}
+
+// Times of who follows definitions.
+const (
+	// lookEvery is how often it is looked for changes that nobody was told of, and up to half as much more.
+	lookEvery = 30 * time.Second
+	// askTime is how long one look may take.
+	askTime = 5 * time.Second
+	// changeTime is how long a change may take.
+	changeTime = 30 * time.Second
+	// againTime is after which it is looked again where the last look has failed, and up to as much more.
+	againTime = 500 * time.Millisecond
+	// maxTries is how often it is looked for a revision that somebody has told of.
+	maxTries = 20
+)
+
+// Follow calls changed with the definitions, at once and behind each change, until ctx ends; with again it wants to be
+// called again soon. Nudge has it look now. No daemon has a consumer of its own on the server: one request
+// each is all that a change costs.
+func (n *Network) Follow(ctx context.Context, nudge <-chan struct{}, changed func(x Index) (again bool)) error {
+	told := make(chan *nats.Msg, 64)
+	sub, err := n.nc.ChanSubscribe(changedSubject, told)
+	if err != nil {
+		return fmt.Errorf("follow the fleet's definitions: %w", err)
+	}
+	defer sub.Unsubscribe()
+	back := n.nc.StatusChanged(nats.CONNECTED)
+	defer n.nc.RemoveStatusListener(back)
+	wanted, tries := uint64(0), 0 // that revision is there, although the server asked may not know it yet
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		wait := lookEvery + rand.N(lookEvery/2)
+		if n.Connected() {
+			look, cancel := context.WithTimeout(ctx, askTime)
+			x, err := n.Definitions(look)
+			cancel()
+			again := err != nil && !errors.Is(err, ErrKeepsNothing) || x.Revision < wanted
+			if err == nil && changed(x) || again {
+				wait = againTime + rand.N(againTime)
+			}
+		}
+		timer.Reset(wait)
+		select {
+		case m := <-told:
+			if rev, err := strconv.ParseUint(string(m.Data), 10, 64); err == nil && rev < 1<<62 {
+				wanted, tries = max(wanted, rev), 0
+			}
+		case <-back:
+		case <-nudge:
+		case <-timer.C:
+			if tries++; tries == maxTries {
+				wanted = 0 // whoever has told it may have lied
+			}
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}

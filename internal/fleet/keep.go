@@ -1,0 +1,146 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/spf13/pflag"
+)
+
+// What a fleet's servers keep, by its name there.
+const (
+	bucketName   = prefix             // definitions, as a KV bucket
+	eventsStream = prefix + "-events" // what scripts print
+	mapsStream   = prefix + "-maps"   // the last maps of each daemon
+)
+
+// maxBucket bounds what definitions take, in bytes.
+const maxBucket = 256 << 20
+
+// Bounds say how much of scripts of a fleet is kept.
+type Bounds struct {
+	EventsAge   time.Duration // what a script has printed is forgotten after that
+	EventsBytes int64         // or when there is more of all scripts than that
+	MapsAge     time.Duration // likewise, of the last maps of each daemon
+	MapsBytes   int64
+	Replicas    int // on so many servers of a cluster
+}
+
+// DefaultBounds are those of who says nothing else.
+func DefaultBounds() Bounds {
+	return Bounds{EventsAge: 24 * time.Hour, EventsBytes: 1 << 30, MapsAge: 30 * 24 * time.Hour, MapsBytes: 1 << 30, Replicas: 1}
+}
+
+// Flags declares the flags but for that of replicas.
+func (b *Bounds) Flags(f *pflag.FlagSet) {
+	f.DurationVar(&b.EventsAge, "events-age", b.EventsAge, "keep what the fleet's scripts print for so long")
+	f.Int64Var(&b.EventsBytes, "events-bytes", b.EventsBytes, "and of all scripts together so many `bytes`, the last ones")
+	f.DurationVar(&b.MapsAge, "maps-age", b.MapsAge, "keep the last maps of a script in each daemon for so long")
+	f.Int64Var(&b.MapsBytes, "maps-bytes", b.MapsBytes, "and of all scripts together so many `bytes`, the last ones")
+}
+
+// Limits of bounds.
+const (
+	minAge      = time.Minute
+	minBytes    = 1 << 20
+	maxReplicas = 5
+)
+
+// Check refuses what no server takes.
+func (b Bounds) Check() error {
+	for flag, d := range map[string]time.Duration{"events-age": b.EventsAge, "maps-age": b.MapsAge} {
+		if d < minAge {
+			return fmt.Errorf("--%s %v: shorter than %v", flag, d, minAge)
+		}
+	}
+	for flag, n := range map[string]int64{"events-bytes": b.EventsBytes, "maps-bytes": b.MapsBytes} {
+		if n < minBytes || n > math.MaxInt64/4 {
+			return fmt.Errorf("--%s %d: less than %d, or too many", flag, n, minBytes)
+		}
+	}
+	if b.Replicas < 1 || b.Replicas > maxReplicas {
+		return fmt.Errorf("--replicas %d: not 1 to %d", b.Replicas, maxReplicas)
+	}
+	return nil
+}
+
+// ErrKeepsNothing is for a fleet whose servers have no place for definitions, or nobody who serves it now.
+var ErrKeepsNothing = errors.New("the fleet's servers keep nothing")
+
+// duplicates is how long a server knows the numbers of messages, so that one that comes again is none.
+const duplicates = 2 * time.Minute
+
+// Prepare makes the places for what is kept, or gives those there are these bounds.
+func Prepare(ctx context.Context, nc *nats.Conn, b Bounds) error {
+	ctx, cancel := context.WithTimeout(ctx, changeTime)
+	defer cancel()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return fmt.Errorf("prepare the fleet: %w", err)
+	}
+	_, err = js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{
+		Bucket: bucketName, Description: "definitions of guestprobe's fleet", History: 1, MaxBytes: maxBucket, Storage: jetstream.FileStorage, Replicas: b.Replicas,
+	})
+	if err != nil {
+		return fmt.Errorf("prepare the fleet: definitions: %w", err)
+	}
+	_, err = js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
+		Name: eventsStream, Description: "what scripts of guestprobe's fleet print", Subjects: []string{eventsSubject("*", "*")},
+		MaxAge: b.EventsAge, MaxBytes: b.EventsBytes, Discard: jetstream.DiscardOld, Storage: jetstream.FileStorage, Replicas: b.Replicas,
+		Duplicates: min(duplicates, b.EventsAge), Compression: jetstream.S2Compression,
+	})
+	if err != nil {
+		return fmt.Errorf("prepare the fleet: events: %w", err)
+	}
+	_, err = js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
+		Name: mapsStream, Description: "the last maps of scripts of guestprobe's fleet, by daemon", Subjects: []string{mapsSubject("*", "*")}, MaxMsgsPerSubject: 1,
+		MaxAge: b.MapsAge, MaxBytes: b.MapsBytes, Discard: jetstream.DiscardOld, Storage: jetstream.FileStorage, Replicas: b.Replicas,
+		Duplicates: min(duplicates, b.MapsAge),
+	})
+	if err != nil {
+		return fmt.Errorf("prepare the fleet: maps: %w", err)
+	}
+	if err := nc.Publish(changedSubject, nil); err != nil {
+		return fmt.Errorf("prepare the fleet: %w", err)
+	}
+	return nc.FlushWithContext(ctx)
+}
+
+// Prepare is the function of that name over n's connection.
+func (n *Network) Prepare(ctx context.Context, b Bounds) error { return Prepare(ctx, n.nc, b) }
+
+// eventsSubject is where a daemon's run of a definition has what it prints.
+func eventsSubject(def, daemon string) string { return prefix + ".events." + def + "." + daemon }
+
+// mapsSubject is where it has its maps.
+func mapsSubject(def, daemon string) string { return prefix + ".maps." + def + "." + daemon }
+
+// keptNothing makes an error of whom keeps nothing, or does not answer, one of ErrKeepsNothing.
+func keptNothing(err error) error {
+	for _, e := range []error{jetstream.ErrBucketNotFound, jetstream.ErrStreamNotFound, jetstream.ErrNoStreamResponse, jetstream.ErrJetStreamNotEnabled, jetstream.ErrJetStreamNotEnabledForAccount, nats.ErrNoResponders} {
+		if errors.Is(err, e) {
+			return fmt.Errorf("%w: %w", ErrKeepsNothing, err)
+		}
+	}
+	return err
+}
+
+// kept returns what n reaches definitions by.
+func (n *Network) kept(ctx context.Context) (jetstream.KeyValue, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.bucket != nil {
+		return n.bucket, nil
+	}
+	b, err := n.js.KeyValue(ctx, bucketName)
+	if err != nil {
+		return nil, keptNothing(err)
+	}
+	n.bucket = b
+	return b, nil
+}
