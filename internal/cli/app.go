@@ -48,7 +48,7 @@ for machines that are slower.
 			Flags: a.fleet.addAll,
 			Files: append([]string{"socket", "core", "core-image"}, fleetFiles...),
 			Sub: []command.Spec{
-				a.doctor(), a.attach(), a.apply(), a.detach(), a.enable(), a.disable(), a.filter(), a.list(), a.ps(), a.trace(), a.top(), a.convert(), a.report(), a.profile(), a.run(), a.scripts(), a.script(), a.stop(), a.tool(), a.stat(), a.maps(), a.symbols(), a.tasks(), a.disas(), a.vars(), a.regs(), a.mem(), a.bt(), a.pt(), a.gdb(), a.web(), a.step(), a.next(), a.finish(), a.until(),
+				a.doctor(), a.attach(), a.apply(), a.detach(), a.enable(), a.disable(), a.filter(), a.list(), a.ps(), a.trace(), a.top(), a.convert(), a.report(), a.profile(), a.run(), a.check(), a.scripts(), a.script(), a.stop(), a.tool(), a.stat(), a.maps(), a.symbols(), a.tasks(), a.disas(), a.vars(), a.regs(), a.mem(), a.bt(), a.pt(), a.gdb(), a.web(), a.step(), a.next(), a.finish(), a.until(),
 				a.call(), a.guest(), a.arm(), a.disarm(), a.optimization(), a.blacklist(), a.fleetCommands(), a.demo(), a.analyze(), a.version(), a.bpf(),
 			},
 		},

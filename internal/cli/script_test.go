@@ -130,6 +130,7 @@ func runScripts(t *testing.T, dir string, vars map[string]string) {
 			"setenv":   cmdSetenv,
 			"listen":   cmdListen,
 			"repeat":   cmdRepeat,
+			"results":  cmdResults,
 		},
 	})
 }

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -104,11 +105,14 @@ func (d *ownDaemon) stop() error {
 
 // tail keeps the end of what is written to it.
 type tail struct {
+	most int // bytes; 0: maxTail
+
 	mu  sync.Mutex
 	buf bytes.Buffer
+	cut bool // some is not kept
 }
 
-// maxTail is how much a tail keeps, in bytes.
+// maxTail is how much a tail keeps, in bytes, that does not say it.
 const maxTail = 8 << 10
 
 // Write keeps p, and drops what is too old.
@@ -116,8 +120,9 @@ func (t *tail) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.buf.Write(p)
-	if over := t.buf.Len() - maxTail; over > 0 {
+	if over := t.buf.Len() - cmp.Or(t.most, maxTail); over > 0 {
 		t.buf.Next(over)
+		t.cut = true
 	}
 	return len(p), nil
 }
@@ -128,3 +133,9 @@ func (t *tail) String() string {
 	defer t.mu.Unlock()
 	return t.buf.String()
 }
+
+// bytes returns what is kept.
+func (t *tail) bytes() []byte { return []byte(t.String()) }
+
+// say writes a line.
+func (t *tail) say(format string, args ...any) { fmt.Fprintf(t, format, args...) }

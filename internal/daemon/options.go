@@ -107,22 +107,7 @@ func (o *options) flags(f *pflag.FlagSet) {
 	o.given, o.set = f.Changed, f
 	f.StringVar(&o.config, "config", o.config, "take what no flag says from this `file` (docs/service.md)")
 	f.BoolVar(&o.checkConfig, "check-config", o.checkConfig, "check flags and --config and what files they name, and do nothing else")
-	f.StringVar(&o.guest, "guest", o.guest, "boot this static x86-64 ELF `file` (default: the built-in guest)")
-	f.StringVar(&o.kernel, "kernel", o.kernel, "boot this Linux kernel, a bzImage or vmlinux `file`, instead")
-	f.StringVar(&o.initrd, "initrd", o.initrd, "initial RAM disk `file` of the kernel")
-	f.StringVar(&o.cmdline, "append", o.cmdline, "command line `TEXT` for the kernel")
-	f.Var((*disksValue)(&o.disks), "disk", fmt.Sprintf("give the kernel this raw image or block device `FILE[,ro]` as a virtio disk; may be repeated, %d times at most", device.MaxDisks))
-	f.StringVar(&o.net, "net", o.net, "refused: guests have no `NETWORK`")
-	if err := f.MarkHidden("net"); err != nil {
-		panic("BUG: " + err.Error())
-	}
-	f.StringVar(&o.debug, "debug", o.debug, "take the source of the guest's program from this ELF `file` with debug information, or from the one with its build ID below a folder as /usr/lib/debug")
-	f.StringVar(&o.symbols, "symbols", o.symbols, "take the kernel's names from this System.map or vmlinux `file`")
-	f.BoolVar(&o.slowly, "slowly", o.slowly, "boot the kernel even where the host emulates its code")
-	f.IntVar(&o.vcpus, "vcpus", o.vcpus, fmt.Sprintf("`number` of vCPUs, 1 to %d", guest.MaxVCPUs))
-	f.Var((*sizeValue)(&o.memory), "memory", fmt.Sprintf("guest RAM, with an optional K, M, G or T (default %s, %s with --kernel)", formatSize(machine.DefaultMemory), formatSize(machine.DefaultLinuxMemory)))
-	f.Var((*sizeValue)(&o.maps), "map-memory", "the host's memory that maps of programs may take in all")
-	f.StringVar(&o.cmdline, "cmdline", o.cmdline, "command line `TEXT` for the guest")
+	o.guestFlags(f)
 	f.BoolVar(&o.paused, "paused", o.paused, "stop before the guest's first instruction")
 	f.StringVar(&o.restore, "restore", o.restore, "have the guest go on where it was when 'guestprobe guest save' wrote this `file`, with what was attached; a guest of --guest is loaded from where it was unless that is given")
 	f.StringVar(&o.saveOnCrash, "save-on-crash", o.saveOnCrash, "when the guest crashes, or its kernel panics, write it to this `file`, for 'guestprobe --core'; a file that is there is replaced")
@@ -146,7 +131,6 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.Var((*levelValue)(&o.logLevel), "log-level", "debug, info, warn or error")
 	f.StringVar(&o.logFormat, "log-format", o.logFormat, "`format` of the log, text or json")
 	f.StringVar(&o.logFile, "log-file", o.logFile, "append the log to this `file` instead of standard error")
-	command.MarkSeveral(f, "disk")
 	command.MarkSeveral(f, "label")
 	command.MarkSeveral(f, "allow-uid")
 }

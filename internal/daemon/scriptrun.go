@@ -44,24 +44,25 @@ func (rs *runningScript) run(ctx context.Context, heart <-chan time.Time) error 
 		changed, gone := rs.s.guest.Changed(), rs.s.probes.changed()
 		select { // however much there is to print
 		case <-rs.asked:
-			return rs.finish(api.EndAsked, nil)
+			rs.guestEvents() // before it was asked
+			return rs.finishUnlessExit(api.EndAsked, nil)
 		default:
 		}
 		if err := rs.print(); err != nil {
 			return err
 		}
 		if rs.exit {
-			return rs.finish(api.EndExit, &rs.status)
+			return rs.finishUnlessExit("", nil)
 		}
 		if reason, code, ended := rs.guestEvents(); ended {
-			return rs.finish(reason, code)
+			return rs.finishUnlessExit(reason, code)
 		}
 		if rs.script.Probes > 0 && rs.s.probes.noneOf(rs.own.only) {
 			return rs.finish(api.EndDetached, nil)
 		}
 		if rs.script.Attached() == len(rs.script.Begin)+len(rs.script.End) {
 			// Nothing else ever happens.
-			return rs.finish(api.EndExit, &rs.status)
+			return rs.finish(api.EndExit, new(int64))
 		}
 		for _, x := range rs.s.stopsAfter(&rs.stops, rs.stopsVCPU) {
 			rs.put(api.RecordStop, x)
@@ -83,7 +84,8 @@ func (rs *runningScript) run(ctx context.Context, heart <-chan time.Time) error 
 		case f := <-rs.look:
 			f()
 		case <-rs.asked:
-			return rs.finish(api.EndAsked, nil)
+			rs.guestEvents() // before it was asked
+			return rs.finishUnlessExit(api.EndAsked, nil)
 		case <-rs.s.stop:
 			return rs.finish(api.EndShutdown, nil)
 		case <-changed:
@@ -273,6 +275,19 @@ func (rs *runningScript) send() error {
 // most. One that has not ended then, because its task is preempted, counts as missed.
 const scriptWait = time.Second
 
+// finishUnlessExit is finish, for that reason, unless the script has called exit before.
+func (rs *runningScript) finishUnlessExit(reason string, code *int64) error {
+	rs.s.probes.programs.Poll()
+	if err := rs.printAll(); err != nil {
+		return err
+	}
+	if rs.exit {
+		status := rs.status
+		reason, code = api.EndExit, &status
+	}
+	return rs.finish(reason, code)
+}
+
 // finish stops the probes, waits for what runs in the guest yet, takes the probes away, runs what is for the end,
 // and prints what there is: behind that nothing adds to the maps.
 func (rs *runningScript) finish(reason string, code *int64) error {
@@ -296,10 +311,14 @@ func (rs *runningScript) finish(reason string, code *int64) error {
 		}
 		rs.ending()
 	}
+	rs.exit = false // what END says comes on top
 	rs.warn(rs.runAll(rs.script.End))
 	rs.s.probes.programs.Poll()
 	if err := rs.printAll(); err != nil {
 		return err
+	}
+	if rs.exit && rs.status != 0 {
+		reason, code = api.EndExit, &rs.status
 	}
 	if rs.data {
 		rs.putMaps(api.ScriptMaps{Final: true})

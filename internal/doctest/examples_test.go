@@ -28,8 +28,12 @@ func TestExamples(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := os.Mkdir(filepath.Join(dir, "tests"), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	for name, text := range map[string]string{
-		"latency.bt": string(script), "t.ndjson": string(trace),
+		"tests/reads.bt": "kprobe:vfs_read { exit(); }\n",
+		"latency.bt":     string(script), "t.ndjson": string(trace),
 		"probes.txt": "p:first vfs_read\n# and one more\np:second do_fork\n", "program.hex": "b7 00 00 00 2a 00 00 00 95 00 00 00 00 00 00 00\n", "guest.elf": string(first),
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {

@@ -1,0 +1,245 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/internal/daemon"
+	"github.com/guestprobe/guestprobe/internal/files"
+	"github.com/guestprobe/guestprobe/internal/testreport"
+)
+
+// Formats of check beside table, json and markdown.
+const (
+	formatTAP   = "tap"
+	formatJUnit = "junit"
+)
+
+// maxChecks and maxJobs bound what one check does: each job has a guest.
+const (
+	maxChecks = 10000
+	maxJobs   = 64
+)
+
+// errCheckTime ends a test whose --timeout is over.
+var errCheckTime = errors.New("the time is over")
+
+// checker is one run of check.
+type checker struct {
+	*command.Run
+	req     api.RunScript // of all scripts
+	guest   []string      // flags of guestprobed
+	probes  []string      // definitions of what is traced
+	files   []string
+	keep    string // folder, or ""
+	timeout time.Duration
+	jobs    int
+	verbose bool
+
+	reports []*reportFile
+}
+
+// reportFile is a file of the results.
+type reportFile struct {
+	format, path string
+	out          *files.Output // nil: it is not wanted
+}
+
+func (a *app) check() command.Spec {
+	junit, tap, markdown := &reportFile{format: formatJUnit}, &reportFile{format: formatTAP}, &reportFile{format: formatMarkdown}
+	k := &checker{reports: []*reportFile{junit, tap, markdown}}
+	var guest func() ([]string, error)
+	return command.Spec{
+		Use:   "check [flags] SCRIPT...",
+		Short: "Test guests with scripts, each with a guest of its own",
+		Long: `Run each SCRIPT, a file in the language of 'guestprobe run', as a test: start a guestprobed of its own on a temporary socket,
+boot the guest under the script from its first instruction on, and stop. A test has passed when its
+script has called exit(), or its guest has ended with code 0. It has failed when the script has called
+exit(N) with another N, an assert() of it did not hold, the guest has crashed, its kernel has panicked or
+has ended with another code, --timeout was over, or where the script has config = { strict = 1 }
+something was missed or lost. A script that does not compile, or a guest that does not start, is an error, and
+fails as well.
+
+Of a test that has failed what it has printed and the guest's console go to standard error, their last lines. --keep
+keeps more of it, for each test that has failed in a folder of its own: output.txt, console.txt, daemon.log,
+guest.gps, for 'guestprobe --core', with the guest as it was then, and trace.ndjson with the events of --probe, for
+'guestprobe convert' and 'report'.
+
+--format json, tap, junit and markdown print the results in these forms; --junit, --tap and --markdown write
+files of them besides. docs/ci.md has an action for GitHub, and what services read.
+
+Exit status: 0 when all tests have passed. Otherwise what the first one of them says that has not: N when its script has
+called exit(N), 124 when its time was over, 2 when it does not compile, and else 1.`,
+		Example: `  guestprobe check tests/*.bt
+  guestprobe check --kernel /boot/vmlinuz --append 'console=ttyS0 panic=-1' --timeout 5m --keep failed tests/boot.bt
+  guestprobe check --jobs 4 --junit report.xml --markdown summary.md tests/*.bt`,
+		Args:    command.Between(1, maxChecks, "say which scripts: SCRIPT..."),
+		Formats: []string{formatTAP, formatJUnit, formatMarkdown},
+		Files:   append([]string{"junit", "tap", "markdown", "keep", "file"}, daemon.GuestFiles...),
+		Flags: func(f *pflag.FlagSet) {
+			f.DurationVar(&k.timeout, "timeout", time.Minute, "end a test after that time, the start of its guest included")
+			f.IntVarP(&k.jobs, "jobs", "j", 1, "run so `many` tests at a time")
+			f.StringArrayVar(&k.req.Args, "arg", nil, "an `ARGUMENT` of all scripts: the first is $1; may be repeated")
+			f.BoolVar(&k.req.Unsafe, "unsafe", false, "scripts may change what the guest does: override, return of a number, setreg, poke")
+			f.BoolVar(&k.req.OnHost, "on-host", false, "run at an exit, although the programs could run in the guest")
+			f.BoolVar(&k.req.Emulate, "emulate", false, "watchpoints protect pages: every access to these costs an exit")
+			fileFlag(f, &k.files)
+			f.StringArrayVar(&k.probes, "probe", nil, "with --keep: trace the probe of this `DEFINITION`, too; may be repeated")
+			f.StringVar(&k.keep, "keep", "", "keep what there is of a test that has failed in this `folder`")
+			f.StringVar(&junit.path, "junit", "", "write the results to this `file`, as JUnit's XML")
+			f.StringVar(&tap.path, "tap", "", "write them to this `file`, by the Test Anything Protocol")
+			f.StringVar(&markdown.path, "markdown", "", "write a summary to this `file`, in GitHub's Markdown")
+			f.BoolVarP(&k.verbose, "verbose", "v", false, "show the daemons' logs")
+			guest = daemon.GuestFlags(f)
+		},
+		Run: func(ctx context.Context, r *command.Run) (err error) {
+			if a.socket != "" || a.core != "" || a.fleet.URL != "" {
+				return command.Usagef("check starts daemons of its own: --socket, --core and --fleet are for others")
+			}
+			k.Run = r
+			if k.guest, err = guest(); err != nil {
+				return err
+			}
+			return k.run(ctx)
+		},
+	}
+}
+
+// run runs the tests and reports them.
+func (k *checker) run(ctx context.Context) (err error) {
+	switch {
+	case k.timeout <= 0:
+		return command.Usagef("--timeout %v: not above 0", k.timeout)
+	case k.jobs < 1 || k.jobs > maxJobs:
+		return command.Usagef("--jobs %d: not in 1 to %d", k.jobs, maxJobs)
+	case len(k.probes) > 0 && k.keep == "":
+		return command.Usagef("--probe: its trace is for --keep")
+	}
+	k.req.Format = api.ScriptText
+	tests, err := k.tests(ctx)
+	if err != nil {
+		return err
+	}
+	// What cannot be written is found out before hours of tests.
+	for _, f := range k.reports {
+		if f.path == "" {
+			continue
+		}
+		if f.out, err = files.Later(ctx, f.path); err != nil {
+			return fmt.Errorf("--%s: %w", f.format, err)
+		}
+		defer func() { err = errors.Join(err, f.out.Close()) }()
+	}
+	result := testreport.Run{Name: "guestprobe", Began: time.Now()}
+	result.Host, _ = os.Hostname() // only shown
+	jobs := make(chan struct{}, k.jobs)
+	var all sync.WaitGroup
+	for _, t := range tests {
+		jobs <- struct{}{}
+		all.Go(func() {
+			defer func() { <-jobs }()
+			t.run(ctx)
+		})
+	}
+	all.Wait()
+	result.Took = time.Since(result.Began)
+	status := command.Status(0)
+	for _, t := range tests {
+		result.Cases = append(result.Cases, t.Case)
+		if status == 0 {
+			status = t.status
+		}
+	}
+	if err := k.report(&result); err != nil {
+		return err
+	}
+	if status != 0 {
+		return status
+	}
+	return nil
+}
+
+// tests reads the scripts, and has a folder for each where something is kept.
+func (k *checker) tests(ctx context.Context) (tests []*check, err error) {
+	taken := map[string]bool{}
+	for _, path := range k.Args {
+		if path == "-" {
+			return nil, command.Usagef("check runs scripts that are in files")
+		}
+		t := &check{checker: k, req: k.req, Case: testreport.Case{Name: strings.TrimSuffix(filepath.Base(path), ".bt"), File: path}}
+		t.req.Name = path
+		if t.req.Script, err = readScript(ctx, k.Run, path); err != nil {
+			return nil, err
+		}
+		for name, n := t.Name, 2; taken[t.Name]; n++ {
+			t.Name = fmt.Sprintf("%s-%d", name, n)
+		}
+		taken[t.Name] = true
+		tests = append(tests, t)
+	}
+	return tests, nil
+}
+
+// report prints the results, and writes those that go to files.
+func (k *checker) report(run *testreport.Run) error {
+	forms := map[string]func(io.Writer) error{formatJUnit: run.JUnit, formatTAP: run.TAP, formatMarkdown: run.Markdown}
+	for _, f := range k.reports {
+		if f.out == nil {
+			continue
+		}
+		if err := forms[f.format](f.out); err != nil {
+			return fmt.Errorf("--%s: %w", f.format, err)
+		}
+	}
+	if form := forms[k.Format]; form != nil {
+		return form(k.Stdout)
+	}
+	return k.Show(checkResult(run), func() error {
+		var rows [][]string
+		for _, c := range run.Cases {
+			rows = append(rows, []string{c.Name, string(c.Outcome), testreport.Seconds(c.Took), c.Short()})
+		}
+		if err := k.Table([]string{"TEST", "RESULT", "TIME", "WHY"}, rows); err != nil {
+			return err
+		}
+		k.Note("%s", run.Summary())
+		return nil
+	})
+}
+
+// checked is what --format json prints.
+type checked struct {
+	Passed  int           `json:"passed"`
+	Failed  int           `json:"failed"`
+	Errors  int           `json:"errors"`
+	Skipped int           `json:"skipped"`
+	Seconds float64       `json:"seconds"`
+	Tests   []checkedCase `json:"tests"`
+}
+
+type checkedCase struct {
+	testreport.Case
+	Seconds float64 `json:"seconds"`
+}
+
+func checkResult(run *testreport.Run) checked {
+	out := checked{
+		Passed: run.Count(testreport.Passed), Failed: run.Count(testreport.Failed), Errors: run.Count(testreport.Errored), Skipped: run.Count(testreport.Skipped),
+		Seconds: run.Took.Seconds(),
+	}
+	for _, c := range run.Cases {
+		out.Tests = append(out.Tests, checkedCase{c, c.Took.Seconds()})
+	}
+	return out
+}
