@@ -27,7 +27,7 @@ func commands(name string, s *command.Spec, f func(string, *command.Spec)) {
 // TestMonitored: behind a debugger's "monitor" is each command or it is one that works with files and programs of
 // where it runs; and each flag that is one is known as such.
 func TestMonitored(t *testing.T) {
-	local := []string{"analyze", "apply", "bpf check", "bpf exec", "check", "convert", "demo", "doctor", "fleet ls", "fleet serve", "gdb", "guest save", "report", "top", "web"}
+	local := []string{"analyze", "apply", "bpf check", "bpf exec", "check", "convert", "demo", "doctor", "fleet init", "fleet ls", "fleet report", "fleet serve", "gdb", "guest save", "ps", "report", "top", "web"}
 	p := Program()
 	var seen []string
 	named := regexp.MustCompile("`(?i:file|path|program|PATH=COPY|directory|folder|URL)`")
