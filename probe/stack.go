@@ -112,7 +112,11 @@ func frameRule(at guest.GVA, exact bool, syms Symbols, img Image, traps bool) gu
 	if img != nil {
 		rule, ok := img.FrameRule(at)
 		if ok && rule.Trap && !traps {
-			_, ok = syms.(Kernel)
+			if _, kernel := syms.(Kernel); !kernel {
+				ok = false
+				// Behind its first instructions, RSP's word is a register of what was interrupted, or an error code.
+				exact = exact && rule.Base == guest.FrameRSP && rule.CFA+rule.Return == 0
+			}
 		}
 		if ok {
 			return rule
