@@ -126,6 +126,12 @@ func TestGDBCases(t *testing.T) {
 		{"delete"},
 		{"tbreak work_files"},
 		{"continue", `hit Temporary breakpoint 3, work_files \(`},
+		{"advance *vfs_read", `^vfs_read \(`},
+		{"info symbol $rip", `^vfs_read in section`},
+		{"until *vfs_read+7", `^0x\w+.*`},
+		{"info symbol $rip", `^vfs_read \+ 7 in section`},
+		{"advance *selfcheck_fail"}, // where nothing comes, so it stops when the function returns
+		{"info symbol $rip", `^(work_files|do_syscall) \+ \d+ in section`},
 		{"ignore 1 1", `^No breakpoint number 1\.$`},
 		{"break vfs_write"},
 		{"ignore 4 2"},
@@ -169,6 +175,17 @@ func TestGDBCases(t *testing.T) {
 		{"monitor guest reset", `^state +created`},
 		{"flushregs"},
 		{"continue", `hit Breakpoint 8, vfs_write \(`},
+		{"break *vfs_read", `^Breakpoint 9 at `},
+		{"delete 8"},
+		{"continue", `hit Breakpoint 9, vfs_read \(`}, // where it keeps no lock that the other one needs
+		{"set scheduler-locking on"},
+		{`python gdb.execute("thread %d" % (3 - gdb.selected_thread().num))`},
+		{"python alone = gdb.selected_thread().num"},
+		{"continue", `hit Breakpoint 9, vfs_read \(`},
+		{"python print(gdb.selected_thread().num == alone)", `^True$`},
+		{"next"},
+		{"set scheduler-locking replay"},
+		{"continue", `hit Breakpoint 9, vfs_read \(`},
 		{"detach", `detached\]$`},
 	})
 }

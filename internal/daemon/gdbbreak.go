@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
+	"sync/atomic"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/gdb"
@@ -24,24 +26,105 @@ type breaking struct {
 	wanted bool
 	probe  *probe.Kprobe // or
 	watch  *probe.Watch
+	passed map[uint64]bool // RSP of what a step has led from Addr to the probe behind it; guarded by hits.mu
 }
 
-// gdbHit is a hit of one.
+// gdbHits are the hits that the debugger was not told of, by vCPU.
+//
+// A vCPU's are there before it stands, and others may bring the guest to a stop meanwhile: what is of a vCPU that does
+// not stand yet is told at the next stop. Its hits end when it goes on, by the debugger's will or by somebody else's,
+// and when their breakpoint is taken out; those of another boot are none.
+type gdbHits struct {
+	mu    sync.Mutex
+	boots *atomic.Int64
+	of    map[int][]gdbHit
+}
+
+// gdbHit is a hit of a breakpoint.
 type gdbHit struct {
-	b   *breaking
-	cpu int
+	b    *breaking
+	boot int64
 }
 
-// maxHits is how many hits may wait for the debugger: one of each vCPU, and then it stands.
-const maxHits = guest.MaxVCPUs
+// add notes a hit, and reports whether it is one: of code that a step has led past the breakpoint's address, to where its
+// probe is, it was told there. The vCPU may run something else before it comes to that.
+func (l *gdbHits) add(cpu int, rsp uint64, b *breaking) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if b.passed[rsp] {
+		delete(b.passed, rsp)
+		return false
+	}
+	h := gdbHit{b, l.boots.Load()}
+	// Of two in one place the vCPU comes to the lower address first.
+	at := len(l.of[cpu])
+	for at > 0 && l.of[cpu][at-1].b.probe != nil && b.probe != nil && l.of[cpu][at-1].b.Addr > b.Addr {
+		at--
+	}
+	if !slices.Contains(l.of[cpu], h) {
+		l.of[cpu] = slices.Insert(l.of[cpu], at, h)
+	}
+	return true
+}
+
+// take returns the first hit of a vCPU that want wants, which is none then any more, or nil.
+func (l *gdbHits) take(cpu int, want func(*breaking) bool) *breaking {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	boot := l.boots.Load()
+	l.of[cpu] = slices.DeleteFunc(l.of[cpu], func(h gdbHit) bool { return h.boot != boot })
+	i := slices.IndexFunc(l.of[cpu], func(h gdbHit) bool { return want(h.b) })
+	if i < 0 {
+		return nil
+	}
+	b := l.of[cpu][i].b
+	l.of[cpu] = slices.Delete(l.of[cpu], i, i+1)
+	return b
+}
+
+// forget ends the hits of a vCPU, which is somewhere else.
+func (l *gdbHits) forget(cpu int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.of, cpu)
+}
+
+// maxPassed bounds what is remembered of code that comes to nothing.
+const maxPassed = 64
+
+// pass notes that a step has led code with this stack from a breakpoint's address to its probe behind it.
+func (l *gdbHits) pass(rsp uint64, b *breaking) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(b.passed) >= maxPassed {
+		clear(b.passed)
+	}
+	b.passed[rsp] = true
+}
+
+// sent forgets that of code which the debugger has sent elsewhere.
+func (l *gdbHits) sent(rsp uint64, breaks []*breaking) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, b := range breaks {
+		delete(b.passed, rsp)
+	}
+}
+
+// remove ends those of a breakpoint.
+func (l *gdbHits) remove(b *breaking) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for cpu := range l.of {
+		l.of[cpu] = slices.DeleteFunc(l.of[cpu], func(h gdbHit) bool { return h.b == b })
+	}
+}
 
 // hit runs on the vCPU's thread.
 func (d *debugged) hit(b *breaking, c *probe.Context) {
-	d.g.StopAll(c)
-	c.Stop()
-	select {
-	case d.hits <- gdbHit{b, c.CPU}:
-	default: // a hit of this vCPU is there that nobody was told of
+	if d.hits.add(c.CPU, c.Regs.RSP, b) {
+		d.g.StopAll(c)
+		c.Stop()
 	}
 }
 
@@ -54,7 +137,7 @@ func (d *debugged) Insert(at gdb.Breakpoint) error {
 		d.breaks[i].wanted = true
 		return nil
 	}
-	b := &breaking{Breakpoint: at, wanted: true}
+	b := &breaking{Breakpoint: at, wanted: true, passed: map[uint64]bool{}}
 	var err error
 	switch at.Kind {
 	case gdb.Software, gdb.Hardware:
@@ -115,6 +198,7 @@ func (d *debugged) settle() error {
 		} else {
 			err = errors.Join(err, e.Unregister(b.probe))
 		}
+		d.hits.remove(b)
 		return true
 	})
 	return err

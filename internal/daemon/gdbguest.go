@@ -22,11 +22,12 @@ type debugged struct {
 	ran     bool // it is to run when the debugger is gone
 	cpu     int  // the vCPU that the debugger was told of last
 	breaks  []*breaking
-	hits    chan gdbHit
-	untold  []gdbHit          // of them: those that were read
+	hits    gdbHits
+	held    map[int]bool      // vCPUs that the debugger has left where they are; the others have run since
 	next    gdb.Stop          // what Wait returns at once, if it is not zero
 	shown   map[int]guest.GVA // where a vCPU is shown to be, by its number: see breaking
 	boot    int64             // of shown
+	told    int64             // the boot that Wait tells of
 	symbols []byte            // of a Linux kernel; nil: nobody has asked
 	holds   bool              // the guest stands still for it; guarded by server.resetMu
 }
@@ -38,10 +39,11 @@ type stoppable interface {
 	Stopped() []machine.Stop
 	Step(ctx context.Context, cpu, n int) (int, error)
 	ResumeUnheld() error
+	ResumeOnly(which func(cpu int) bool) error
 }
 
 func newDebugged(s *server, g stoppable) *debugged {
-	return &debugged{s: s, g: g, hits: make(chan gdbHit, maxHits), shown: map[int]guest.GVA{}}
+	return &debugged{s: s, g: g, hits: gdbHits{boots: &s.boots, of: map[int][]gdbHit{}}, shown: map[int]guest.GVA{}, held: map[int]bool{}}
 }
 
 var _ gdb.Target = &debugged{}
@@ -123,14 +125,17 @@ func (d *debugged) Registers(cpu int, g *gdb.Registers, all bool) error {
 // SetRegisters implements gdb.Target.
 func (d *debugged) SetRegisters(cpu int, g *gdb.Registers) error {
 	return d.vcpu(cpu, func(l *machine.Look, r *machine.Registers, v *machine.Vectors) error {
-		at := r.Regs.RIP
+		at, rsp := r.Regs.RIP, r.Regs.RSP
 		if err := fromGDB(g, r, v); err != nil {
 			return err
 		}
 		if shown, ok := d.showing(cpu); ok && r.Regs.RIP == uint64(shown) {
 			r.Regs.RIP = at
 		}
-		delete(d.shown, cpu)
+		if r.Regs.RIP != at {
+			d.moves(cpu)
+			d.hits.sent(rsp, d.breaks)
+		}
 		return l.Change(cpu, *r, v)
 	})
 }

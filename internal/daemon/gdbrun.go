@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -24,6 +25,10 @@ func (d *debugged) rest() error {
 		} else if err != nil {
 			return err
 		}
+		stopped := map[int]bool{}
+		for _, s := range d.g.Stopped() {
+			stopped[s.CPU] = true
+		}
 		inside := false
 		err := d.s.look(func(l *machine.Look) error {
 			for cpu := range l.NumVCPU() {
@@ -38,7 +43,8 @@ func (d *debugged) rest() error {
 		if err != nil || !inside || try == settleTries-1 {
 			return err
 		}
-		if err := d.resumeGuest(); err != nil {
+		// What is stopped has been stopped for somebody, and stays.
+		if err := d.goOn(func() error { return d.g.ResumeOnly(func(cpu int) bool { return !stopped[cpu] }) }); err != nil {
 			return err
 		}
 	}
@@ -61,6 +67,7 @@ func (d *debugged) hold() bool {
 	d.s.resetMu.Lock()
 	defer d.s.resetMu.Unlock()
 	d.holds = d.g.State().Phase != machine.PhaseRunning
+	d.told = d.s.boots.Load()
 	return d.holds
 }
 
@@ -94,104 +101,149 @@ func (d *debugged) ended() bool {
 	return false
 }
 
-// errAlone: some vCPUs are to run, and others not.
-var errAlone = errors.New("vCPUs run together: those that stood still would keep locks that the others wait for (set scheduler-locking off)")
-
 // Resume implements gdb.Target. A step is of one vCPU while the others stand still.
 func (d *debugged) Resume(actions []gdb.Action) error {
-	d.next = gdb.Stop{}
+	d.next, d.told = gdb.Stop{}, d.s.boots.Load()
 	if cpu := slices.Index(actions, gdb.Step); cpu >= 0 {
 		return d.step(cpu)
-	}
-	if slices.Contains(actions, gdb.Hold) {
-		return errAlone
 	}
 	if err := d.settle(); err != nil {
 		return err
 	}
-	if d.pending() || d.ended() {
+	goes := func(cpu int) bool { return cpu >= len(actions) || actions[cpu] != gdb.Hold }
+	if d.pending(goes) || d.ended() {
 		return nil // Wait has what there is to be told
 	}
-	clear(d.shown)
 	d.ran = true
-	return d.resumeGuest()
+	clear(d.held)
+	if !slices.Contains(actions, gdb.Hold) {
+		clear(d.shown)
+		return d.resumeGuest()
+	}
+	for cpu := range actions {
+		if goes(cpu) {
+			delete(d.shown, cpu)
+		} else {
+			d.held[cpu] = true
+		}
+	}
+	return d.goOn(func() error { return d.g.ResumeOnly(goes) })
 }
 
-// step executes one instruction.
+// step executes one instruction. What stops it there it tells: a watchpoint, or a breakpoint at the next one.
 func (d *debugged) step(cpu int) error {
 	d.next = gdb.Stop{Why: gdb.Stepped, CPU: cpu}
-	if _, ok := d.showing(cpu); ok {
-		delete(d.shown, cpu) // that instruction is behind it
-		// The debugger sees for itself that it has come to another breakpoint there.
-		d.untold = slices.DeleteFunc(d.untold, func(h gdbHit) bool { return h.cpu == cpu && h.b.probe != nil })
+	at, shown := d.showing(cpu)
+	d.moves(cpu)
+	if !shown {
+		var err error
+		if at, _, err = d.at(cpu); err == nil {
+			_, err = d.g.Step(context.Background(), cpu, 1)
+		}
+		if err != nil {
+			return err
+		}
+	} // else that instruction is behind it
+	if len(d.breaks) == 0 {
 		return nil
 	}
-	_, err := d.g.Step(context.Background(), cpu, 1)
-	return err
-}
-
-// pending looks for a hit that the debugger was not told of: of a breakpoint that is still wanted, and
-// whose vCPU still stands.
-func (d *debugged) pending() bool {
-	d.readHits()
-	for len(d.untold) > 0 {
-		h := d.untold[0]
-		d.untold = slices.Delete(d.untold, 0, 1)
-		if d.tell(h) {
-			return true
+	now, rsp, err := d.at(cpu)
+	if err != nil {
+		return err
+	}
+	for _, b := range d.breaks {
+		switch {
+		case b.probe == nil:
+		case b.wanted && b.Addr == uint64(now):
+			d.next = gdb.Stop{Why: gdb.Breaking, CPU: cpu, Kind: b.Kind, Addr: b.Addr}
+		case !shown && b.probe.Addr == now && b.Addr <= uint64(at) && at < now:
+			d.hits.pass(rsp, b)
 		}
 	}
-	return false
+	// The instruction's own breakpoint has been told before, where the vCPU has come to it.
+	if b := d.hits.take(cpu, func(b *breaking) bool { return b.wanted && b.watch != nil }); b != nil {
+		d.next = gdb.Stop{Why: gdb.Watching, CPU: cpu, Kind: b.Kind, Addr: b.Addr}
+	}
+	d.hits.forget(cpu)
+	return nil
 }
 
-// readHits reads what there is.
-func (d *debugged) readHits() {
-	for {
-		select {
-		case h := <-d.hits:
-			// Of two in one place the vCPU comes to the lower address first.
-			at := len(d.untold)
-			for at > 0 && d.untold[at-1].cpu == h.cpu && d.untold[at-1].b.probe != nil && h.b.probe != nil && d.untold[at-1].b.Addr > h.b.Addr {
-				at--
-			}
-			d.untold = slices.Insert(d.untold, at, h)
-		default:
-			return
-		}
+// at returns where a vCPU is, and its stack.
+func (d *debugged) at(cpu int) (at guest.GVA, rsp uint64, err error) {
+	err = d.s.look(func(l *machine.Look) error {
+		r, _, err := l.General(cpu)
+		at, rsp = guest.GVA(r.RIP), r.RSP
+		return err
+	})
+	return at, rsp, err
+}
+
+// moves forgets what is only so while a vCPU stays where it is.
+func (d *debugged) moves(cpu int) {
+	delete(d.shown, cpu)
+	d.hits.forget(cpu)
+}
+
+// letGo forgets what vCPUs were stopped for that somebody else has go on.
+func (d *debugged) letGo() {
+	for _, s := range d.g.Stopped() {
+		d.hits.forget(s.CPU)
 	}
+}
+
+// free reports whether a vCPU is not one that the debugger has left where it is.
+func (d *debugged) free(cpu int) bool { return !d.held[cpu] }
+
+// stops returns the stops of those vCPUs that which says, in the order in which they came.
+func (d *debugged) stops(which func(cpu int) bool) []machine.Stop {
+	out := slices.DeleteFunc(d.g.Stopped(), func(s machine.Stop) bool { return !which(s.CPU) })
+	slices.SortFunc(out, func(a, b machine.Stop) int { return cmp.Compare(a.Seq, b.Seq) })
+	return out
+}
+
+// pending makes a hit what Wait returns that the debugger was not told of, and whose vCPU stands; which says of which ones.
+func (d *debugged) pending(which func(cpu int) bool) bool {
+	return slices.ContainsFunc(d.stops(which), d.tell)
 }
 
 // Also implements gdb.Target.
 func (d *debugged) Also(cpu int) (gdb.Stop, bool) {
-	d.readHits()
-	i := slices.IndexFunc(d.untold, func(h gdbHit) bool { return h.cpu == cpu })
-	if i < 0 {
-		return gdb.Stop{}, false
-	}
-	h, next := d.untold[i], d.next
-	d.untold = slices.Delete(d.untold, i, i+1)
+	next := d.next
 	defer func() { d.next = next }()
-	if !d.tell(h) {
-		return gdb.Stop{}, false
+	if d.pending(func(of int) bool { return of == cpu }) {
+		return d.next, true
 	}
-	return d.next, true
+	return gdb.Stop{}, false
 }
 
-// tell makes a hit what Wait returns.
-func (d *debugged) tell(h gdbHit) bool {
-	stops := d.g.Stopped()
-	i := slices.IndexFunc(stops, func(s machine.Stop) bool { return s.CPU == h.cpu })
-	if !h.b.wanted || i < 0 {
+// tell makes a hit of a vCPU that is stopped what Wait returns, if there is one.
+func (d *debugged) tell(at machine.Stop) bool {
+	b := d.hits.take(at.CPU, func(b *breaking) bool { return b.wanted })
+	if b == nil {
 		return false
 	}
-	d.next = gdb.Stop{Why: gdb.Breaking, CPU: h.cpu, Kind: h.b.Kind, Addr: h.b.Addr}
-	if h.b.watch != nil {
+	d.next = gdb.Stop{Why: gdb.Breaking, CPU: at.CPU, Kind: b.Kind, Addr: b.Addr}
+	if b.watch != nil {
 		d.next.Why = gdb.Watching
-	} else if h.b.Addr != uint64(stops[i].RIP) {
-		d.showing(h.cpu)
-		d.shown[h.cpu] = guest.GVA(h.b.Addr)
+	} else if b.Addr != uint64(at.RIP) {
+		d.showing(at.CPU)
+		d.shown[at.CPU] = guest.GVA(b.Addr)
 	}
 	return true
+}
+
+// Still implements gdb.Target.
+func (d *debugged) Still(was gdb.Stop) gdb.Stop {
+	st := d.g.State()
+	switch {
+	case st.Phase == machine.PhaseCrashed:
+		return gdb.Stop{Why: gdb.Crashed, CPU: st.Crash.CPU}
+	case st.Phase == machine.PhaseClosed:
+		return gdb.Stop{Why: gdb.Terminated}
+	case d.told == d.s.boots.Load() && (was.Why == gdb.Exited) == (st.Phase == machine.PhaseExited):
+		return was
+	}
+	return gdb.Stop{Why: gdb.Stopped, CPU: was.CPU}
 }
 
 // Wait implements gdb.Target.
@@ -217,7 +269,7 @@ func (d *debugged) Wait(ctx context.Context, patience time.Duration) (gdb.Stop, 
 		case machine.PhaseClosed:
 			return gdb.Stop{Why: gdb.Terminated}, nil
 		case machine.PhaseRunning:
-			if len(d.g.Stopped()) == 0 {
+			if len(d.stops(d.free)) == 0 {
 				break
 			}
 			// One vCPU is stopped, by somebody else's probe: here all are.
@@ -229,12 +281,12 @@ func (d *debugged) Wait(ctx context.Context, patience time.Duration) (gdb.Stop, 
 			if !d.hold() { // it was reset
 				continue
 			}
-			if d.pending() {
+			if d.pending(d.free) {
 				d.cpu = d.next.CPU
 				return d.next, nil
 			}
 			stop := gdb.Stop{Why: gdb.Stopped, CPU: d.cpu}
-			if stops := d.g.Stopped(); len(stops) > 0 {
+			if stops := d.stops(d.free); len(stops) > 0 {
 				stop.CPU = stops[0].CPU
 			}
 			d.cpu = stop.CPU

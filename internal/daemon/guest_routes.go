@@ -76,6 +76,9 @@ func (s *server) resumeGuest(w http.ResponseWriter, r *http.Request) error {
 	if err := s.free(); err != nil {
 		return err
 	}
+	if d := s.debugger.Load(); d != nil {
+		d.letGo()
+	}
 	if req.VCPU != nil {
 		g, err := s.probes.stepper()
 		if err == nil {

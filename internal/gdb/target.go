@@ -40,6 +40,10 @@ type Target interface {
 	// that is not 0, which is StillRunning.
 	Wait(ctx context.Context, d time.Duration) (Stop, error)
 
+	// Still returns was, which Wait has returned last or is zero, where the guest still stands for that, or what it stands for now: it
+	// may have been reset since.
+	Still(was Stop) Stop
+
 	// Also returns why another vCPU stands still since the last return of Wait, where that is a hit of its own that
 	// nobody was told of, and tells it once: Wait does not return it any more.
 	Also(cpu int) (Stop, bool)

@@ -135,6 +135,8 @@ func (f *fakeTarget) Wait(ctx context.Context, d time.Duration) (Stop, error) {
 	return Stop{CPU: 0}, nil
 }
 
+func (f *fakeTarget) Still(was Stop) Stop { return was }
+
 func (f *fakeTarget) Also(cpu int) (Stop, bool) {
 	stop, ok := f.also[cpu]
 	delete(f.also, cpu)

@@ -138,6 +138,28 @@ func (m *Machine) ResumeUnheld() error {
 	return m.resume(func(v *vcpu) bool { return v.stop.By == nil })
 }
 
+// ResumeOnly is Resume for the vCPUs that which says. The others are stopped where they are, as by a handler that is not told
+// as the cause, if they are not already. A guest that runs is paused first.
+func (m *Machine) ResumeOnly(which func(cpu int) bool) error {
+	if err := m.Pause(); err != nil {
+		return err
+	}
+	err := m.stopWorld(nil, func() error { // so that no vCPU is in the middle of a step
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		for _, v := range m.vcpus {
+			if (m.phase == PhasePaused || m.phase == PhaseCreated) && v.stop == nil && !which(v.id) {
+				v.stop, v.parked = v.newStop(nil), true
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return m.resume(func(v *vcpu) bool { return which(v.id) })
+}
+
 // resume lets the guest run, and of the vCPUs that are stopped those that which says.
 func (m *Machine) resume(which func(*vcpu) bool) error {
 	if m.inHandler() {

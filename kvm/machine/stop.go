@@ -76,7 +76,10 @@ func (m *Machine) Stopped() (out []Stop) {
 func (m *Machine) letGo(which func(*vcpu) bool) {
 	for _, v := range m.vcpus {
 		if v.stop != nil && which(v) {
-			v.stop, v.goOn, v.activity = nil, true, VCPURunning
+			v.stop = nil
+			if v.between { // else it was stopped in a hlt, which it goes on with
+				v.goOn, v.activity = true, VCPURunning
+			}
 		}
 	}
 	m.wakeAll()
