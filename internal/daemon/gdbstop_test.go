@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
@@ -265,4 +266,68 @@ func TestStandsFor(t *testing.T) {
 	d.is("c", "W65")
 	d.is("?", "W65")
 	reset()
+}
+
+// TestDebuggerAndSaves: a guest is saved beneath a debugger, while it stands, runs and steps, and a debugger that is
+// turned away comes meanwhile. The debugger notices nothing, and nothing of its is in the file, to which a reset goes back.
+func TestDebuggerAndSaves(t *testing.T) {
+	h := serveMachine(t, 2)
+	d := h.debug()
+	d.is("qSupported:swbreak+", "PacketSize")
+	at := d.breakAt("Z0", "vfs_read")
+	own := h.s.guest.Image().Code(guest.GVA(at), 16)
+	var file []byte
+	save := func() {
+		t.Helper()
+		if _, file = h.saved(); !bytes.Contains(file, own) {
+			t.Error("the file has not the guest's own text")
+		}
+	}
+	_, thread, rip := d.stop(d.ask("vCont;c"))
+	for range 3 {
+		regs := d.ask("g")
+		save()
+		if now := d.ask("g"); now != regs || rip != at {
+			t.Errorf("behind a save at %#x the registers are %s, and were %s", rip, now, regs)
+		}
+		d.is("?", "T05thread:"+thread)
+		d.is("vCont;s:"+thread, "T05")
+		_, thread, rip = d.stop(d.ask("vCont;c"))
+	}
+	d.breakAt("z0", "vfs_read")
+	for _, packet := range []string{"vCont;c", "vCont;r1,ffffffffffffffff:" + thread} {
+		d.send(packet)
+		save()
+		d.raw("\x03")
+		if signal, _, _ := d.stop(d.answer()); signal != "02" {
+			t.Errorf("%s and a save: signal %s", packet, signal)
+		}
+	}
+	d.breakAt("Z0", "vfs_read")
+	d.stop(d.ask("vCont;c"))
+	save()
+	h.stub().is("?", "E.another debugger is at work")
+	const general = 16 * 16 // digits
+	d.is("Hg1", "OK")
+	regs := d.ask("g")[:general]
+	given, err := h.c.GiveSnapshot(h.ctx, bytes.NewReader(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		d.is("vCont;s:"+thread, "T05")
+		d.is("vCont;c", "T05")
+		if _, err := h.c.Reset(h.ctx, api.ResetGuest{To: given.ID}); err != nil {
+			t.Fatal(err)
+		}
+		h.phase(machine.PhasePaused)
+		d.is("?", "T02")
+		d.is("Hg1", "OK")
+		if now := d.ask("g")[:general]; now != regs {
+			t.Errorf("behind a reset: %s, and before %s", now, regs)
+		}
+	}
+	d.is("vCont;c", "T05")
+	d.is("D", "OK")
+	h.goesOn()
 }
