@@ -77,13 +77,12 @@ func broken(err error) *fault {
 	f := &fault{testreport.Errored, kindDaemon, err.Error(), command.ExitFailed}
 	// What a daemon has said last is why it has not started.
 	if what, said, ok := strings.Cut(f.why, "; it said:\n"); ok {
-		f.why = what + ": " + said[strings.LastIndexByte(said, '\n')+1:] + "\n" + said
+		f.why = what + "; it said last: " + said[strings.LastIndexByte(said, '\n')+1:] + "\n" + said
 	}
 	var wire *api.Error
 	switch {
 	case errors.Is(err, errCheckTime):
-		*f = *failed(kindTimeout, "%v", err)
-		f.status = exitTimeout
+		f.outcome, f.kind, f.status = testreport.Failed, kindTimeout, exitTimeout
 	case errors.As(err, &wire) && wire.Code == api.CodeBadScript:
 		f.kind, f.status = kindScript, command.ExitUsage
 		f.why = strings.TrimRight(err.Error()+"\n"+wire.Caret(), "\n")
