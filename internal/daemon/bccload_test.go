@@ -93,7 +93,7 @@ var systemTools = []bccTool{
 			for _, v := range values {
 				all = append(all, fmt.Sprintf("%v reads %v %v writes %v %v", v["filename"], v["reads"], v["read_bytes"], v["writes"], v["write_bytes"]))
 			}
-			return all
+			return ofLoad(all, "top")
 		}},
 	{name: "opensnoop", event: openEvent, set: map[string]string{"targ_tgid": "PID"},
 		load: func(l *load) {
@@ -107,10 +107,7 @@ var systemTools = []bccTool{
 				no(unix.Close(fd))
 			}
 		},
-		got: func(r *toolRun) []string {
-			// What the load's process opens for the next tool may be in it.
-			return slices.DeleteFunc(r.lines("fname", "flags", "ret"), func(line string) bool { return !strings.HasPrefix(line, "open") })
-		}},
+		got: func(r *toolRun) []string { return ofLoad(r.lines("fname", "flags", "ret"), "open") }},
 	{name: "statsnoop", event: statEvent, set: map[string]string{"target_pid": "PID"},
 		load: func(l *load) {
 			var st unix.Stat_t
@@ -314,3 +311,8 @@ func fsslowerLoad(l *load) {
 }
 
 func fsslowerSeen(r *toolRun) []string { return r.lines("op", "offset", "size", "file") }
+
+// ofLoad leaves of lines those of files with such names: the load's process may go on to the next tool while the tool is attached.
+func ofLoad(lines []string, prefix string) []string {
+	return slices.DeleteFunc(lines, func(line string) bool { return !strings.HasPrefix(line, prefix) })
+}

@@ -11,7 +11,7 @@ export GUESTPROBE_NESTED GUESTPROBE_LINUX=/t/linux
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
-mount -t tmpfs -o size=256m tmp /tmp
+mount -t tmpfs -o size=1g tmp /tmp
 ip link set lo up
 while read -r m; do insmod "/lib/modules/$m.ko" || echo "GP-NOTE insmod $m failed"; done </etc/modules
 # A sign of life on the second serial port: a machine that hangs is told from

@@ -70,7 +70,7 @@ svm)
 	if [[ -n ${GUESTPROBE_NESTED_COUNTED:-} ]]; then
 		cpus=1 thread=single count=(-icount "shift=0,sleep=off")
 	fi
-	cmd=(qemu-system-x86_64 -accel "tcg,thread=$thread" "${count[@]}" -cpu "max,+svm,+npt,+nrip-save" -smp "$cpus" -m 1536
+	cmd=(qemu-system-x86_64 -accel "tcg,thread=$thread" "${count[@]}" -cpu "max,+svm,+npt,+nrip-save" -smp "$cpus" -m 3072
 		-nodefaults -no-user-config -display none -no-reboot -serial "file:$log"
 		-chardev "pipe,id=beat,path=$out/kick" -serial chardev:beat
 		-kernel "$out/kernel" -initrd "$out/initrd"
