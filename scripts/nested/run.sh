@@ -57,10 +57,8 @@ svm)
 	((cpus > 1)) || thread=multi
 	# QEMU loses an interrupt now and then where it comes while the CPU enters or leaves a
 	# guest (svm_helper.c writes interrupt_request without the lock). If that was the timer's,
-	# and the machine is idle, nothing ever wakes it. A byte on the second serial port
-	# does: with any interrupt the APIC delivers those that are pending. It is sent where the
-	# machine's own signs of life, one in 2 s, have stopped, and not before: who sends it is one
-	# more who may have an interrupt delivered twice (docs/hosts.md).
+	# and the machine is idle, nothing ever wakes it. A byte on the second serial port each
+	# second does: with any interrupt the APIC delivers those that are pending.
 	rm -f "$out"/kick.*
 	mkfifo "$out/kick.in" "$out/kick.out"
 	exec 7<>"$out/kick.in" 8<>"$out/kick.out"
@@ -117,7 +115,7 @@ cut_off() {
 start=$SECONDS alive=$SECONDS kicked=$SECONDS size=0
 while kill -0 "$emulator" 2>/dev/null && ! grep -q '^GP-END' "$log"; do
 	[[ $host != vmx || -n $screen ]] || watch_screen
-	[[ $host != svm || $((SECONDS - alive)) -lt 6 || $kicked == "$SECONDS" ]] || { printf . >&7; kicked=$SECONDS; }
+	[[ $host != svm || $((SECONDS - kicked)) -lt 1 ]] || { printf . >&7; kicked=$SECONDS; }
 	now=$(stat -c %s "$log" "$beat" | paste -sd+)
 	if [[ $now != "$size" ]]; then
 		size=$now alive=$SECONDS
