@@ -48,17 +48,28 @@ type fleetScripts struct {
 	Daemons []answer[scriptsOf] `json:"daemons"`
 }
 
+// membersAndDefinitions returns the daemons of the fleet that are meant, perhaps none, and what the fleet is to do: nothing where no
+// server of it keeps that.
+func (a *app) membersAndDefinitions(ctx context.Context) (*members, fleet.Index, error) {
+	m, err := a.fleet.anyMembers(ctx)
+	if err != nil {
+		return nil, fleet.Index{}, err
+	}
+	x, err := m.n.Definitions(ctx)
+	if err != nil && !errors.Is(err, fleet.ErrKeepsNothing) {
+		m.close()
+		return nil, fleet.Index{}, err
+	}
+	return m, x, nil
+}
+
 // scriptsMany lists what the fleet is to do, and the scripts that daemons have besides, by name.
 func (a *app) scriptsMany(ctx context.Context, r *command.Run) error {
-	m, err := a.fleet.anyMembers(ctx)
+	m, x, err := a.membersAndDefinitions(ctx)
 	if err != nil {
 		return err
 	}
 	defer m.close()
-	x, err := m.n.Definitions(ctx)
-	if err != nil && !errors.Is(err, fleet.ErrKeepsNothing) {
-		return err
-	}
 	got := gather(ctx, m, func(ctx context.Context, c *client.Client) (s scriptsOf, err error) {
 		if s.Scripts, err = c.Scripts(ctx); err == nil {
 			s.Fleet, err = c.Fleet(ctx, 0)
@@ -201,15 +212,11 @@ func (o answersOf[T]) having(code api.Code) (out []answer[T]) {
 
 // stopMany ends a script, or what the fleet's definition of that name has done, in all daemons, and prints its end as one.
 func (a *app) stopMany(ctx context.Context, r *command.Run, name string) error {
-	m, err := a.fleet.anyMembers(ctx)
+	m, x, err := a.membersAndDefinitions(ctx)
 	if err != nil {
 		return err
 	}
 	defer m.close()
-	x, err := m.n.Definitions(ctx)
-	if err != nil && !errors.Is(err, fleet.ErrKeepsNothing) {
-		return err
-	}
 	def := x.Find(name)
 	if def != nil && a.fleet.where != "" {
 		return command.Usagef("--where: %s is the fleet's, and ends everywhere", name)
