@@ -29,6 +29,7 @@ const (
 	CodeGuestState    Code = "guest_state"        // 409: not possible while the guest is in this state
 	CodeTooLarge      Code = "body_too_large"     // 413
 	CodeTooMany       Code = "too_many"           // 429: a limit on probes, streams, connections, bodies or memory is reached
+	CodeOldClient     Code = "client_too_old"     // 426: the client speaks an older level of the API than is served
 	CodeCancelled     Code = "cancelled"          // 408: the client has given up waiting
 	CodeTooSlow       Code = "too_slow"           // 408: the body did not come in time
 	CodeNoSafePoint   Code = "no_safe_point"      // 504: the guest offered no place to run a call in time
@@ -57,6 +58,7 @@ var (
 	ErrTooLarge       = errors.New("body too large")
 	ErrClosing        = errors.New("daemon is stopping")
 	ErrNoRoute        = errors.New("no such route")
+	ErrOldClient      = errors.New("client too old")
 )
 
 // sentinels says which code stands for which of them. The codes of symbols are
@@ -73,4 +75,5 @@ var sentinels = map[Code]error{
 	CodeTooLarge:           ErrTooLarge,
 	CodeClosing:            ErrClosing,
 	CodeNoRoute:            ErrNoRoute,
+	CodeOldClient:          ErrOldClient,
 }

@@ -13,6 +13,8 @@ const V1 = "v1"
 type Version struct {
 	Version string   `json:"version"` // of the module, "(devel)" for a build from a tree
 	API     []string `json:"api"`     // protocol versions spoken
+	Level   string   `json:"level"`   // of the API, as in LevelHeader
+	Oldest  string   `json:"oldest"`  // that of the other side: a daemon's of clients, a client's of daemons; what is older is refused
 	Git     string   `json:"git"`     // revision, empty when the build had none
 	Go      string   `json:"go"`      // toolchain
 	PID     int      `json:"pid,omitempty"`
@@ -24,7 +26,7 @@ var version, commit string
 // Build returns the version of the running program from what the linker
 // recorded in it.
 func Build() Version {
-	v := Version{Version: "(devel)", API: []string{V1}, Go: runtime.Version()}
+	v := Version{Version: "(devel)", API: []string{V1}, Level: Current.String(), Oldest: OldestClient.String(), Go: runtime.Version()}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return v

@@ -279,6 +279,8 @@ const (
 	codeUnreachable api.Code = "unreachable"
 	codePermission  api.Code = "permission"
 	codeTimeout     api.Code = "timeout"
+	codeOldDaemon   api.Code = "daemon_too_old"
+	codeOther       api.Code = "other_version"
 	codePartly      api.Code = "partly"
 )
 
@@ -288,6 +290,8 @@ func judge(err error) command.Verdict {
 	switch {
 	case errors.As(err, &wire):
 		return command.Verdict{Status: wireStatus(wire.Code)}
+	case errors.Is(err, fleet.ErrOther):
+		return command.Verdict{Status: command.ExitFailed, Code: codeOther}
 	case errors.Is(err, client.ErrUnreachable) && errors.Is(err, fs.ErrPermission):
 		return command.Verdict{Status: exitPermission, Code: codePermission,
 			Hint: "The socket is its daemon's user's. 'guestprobed --allow-uid USER' and '--group GROUP' let others in."}
@@ -296,6 +300,8 @@ func judge(err error) command.Verdict {
 	case errors.Is(err, client.ErrUnreachable):
 		return command.Verdict{Status: exitUnreachable, Code: codeUnreachable,
 			Hint: "Is guestprobed running there? 'guestprobed --socket PATH' starts it, 'guestprobe ps' lists those that run; 'guestprobe demo' needs none."}
+	case errors.Is(err, client.ErrOldDaemon):
+		return command.Verdict{Status: command.ExitFailed, Code: codeOldDaemon}
 	case errors.Is(err, fleet.ErrNoServer):
 		return command.Verdict{Status: exitUnreachable, Code: codeUnreachable, Hint: "'guestprobe fleet serve' starts one."}
 	case errors.Is(err, errNobody):

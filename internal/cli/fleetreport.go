@@ -96,6 +96,11 @@ Of several scripts that have had a name the last one is meant, or the one of --i
 			if err != nil {
 				return err
 			}
+			defer func() {
+				if left := n.Others(); left > 0 {
+					r.Note("%d messages are left out: they are of another version of guestprobe, or of somebody else.", left)
+				}
+			}()
 			if len(r.Args) == 0 {
 				return printPublished(r, ss)
 			}

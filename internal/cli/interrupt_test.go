@@ -26,6 +26,7 @@ func TestSecondInterrupt(t *testing.T) {
 	}
 	asked := make(chan struct{})
 	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set(api.LevelHeader, api.Current.String())
 		switch r.Method {
 		case http.MethodDelete:
 			close(asked)

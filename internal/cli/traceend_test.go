@@ -37,6 +37,7 @@ func TestTraceOverAtItsStart(t *testing.T) {
 			t.Fatal(err)
 		}
 		srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set(api.LevelHeader, api.Current.String())
 			send := func(of api.RecordType) {
 				fmt.Fprintf(w, `{"type":%q,"data":{}}`+"\n", of)
 				_ = http.NewResponseController(w).Flush()

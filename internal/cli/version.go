@@ -21,21 +21,22 @@ func (a *app) version() command.Spec {
 		Short: "Show the versions of this program and of the daemon",
 		Run: show(a, func(ctx context.Context, r *command.Run, c *client.Client) (versions, error) {
 			out := versions{Client: api.Build()}
+			out.Client.Oldest = api.OldestDaemon.String()
 			v, err := c.Version(ctx)
 			switch {
 			case err == nil:
 				out.Daemon = &v
-			case errors.Is(err, client.ErrUnreachable):
-				// Our own version is worth knowing without a daemon.
+			case errors.Is(err, client.ErrUnreachable), errors.Is(err, client.ErrOldDaemon):
+				// Our own version is worth knowing without a daemon, and with one that we refuse.
 				r.Note("guestprobe: %v", err)
 			default:
 				return out, err
 			}
 			return out, nil
 		}, func(r *command.Run, vs versions) error {
-			row := func(name string, v api.Version) []string { return []string{name, v.Version, v.API[0], v.Git, v.Go} }
+			row := func(name string, v api.Version) []string { return []string{name, v.Version, v.Level, v.Git, v.Go} }
 			rows := [][]string{row("guestprobe", vs.Client)}
-			if vs.Daemon != nil && len(vs.Daemon.API) > 0 {
+			if vs.Daemon != nil {
 				rows = append(rows, row("guestprobed", *vs.Daemon))
 			}
 			return r.Table([]string{"PROGRAM", "VERSION", "API", "GIT", "GO"}, rows)

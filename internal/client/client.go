@@ -23,6 +23,9 @@ var ErrUnreachable = errors.New("no daemon answers")
 // other program listens there, or a daemon of another age.
 var ErrProtocol = errors.New("unexpected answer")
 
+// ErrOldDaemon is returned for an answer of a daemon that is older than what we work with.
+var ErrOldDaemon = errors.New("the daemon is too old")
+
 // maxAnswer bounds what is read of an answer that is not a stream; a list of a
 // million symbols fits.
 const maxAnswer = 512 << 20
@@ -92,12 +95,17 @@ func (c *Client) do(ctx context.Context, method, path string, query url.Values, 
 		return nil, fmt.Errorf("%s %s: %w", method, path, err)
 	}
 	req.Header.Set("User-Agent", "guestprobe/"+api.Build().Version)
+	req.Header.Set(api.LevelHeader, api.Current.String())
 	if in != nil {
 		req.Header.Set("Content-Type", kind)
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
 		return nil, c.transportError(ctx, method, path, err)
+	}
+	if err := c.age(resp); err != nil {
+		resp.Body.Close()
+		return nil, err
 	}
 	if resp.StatusCode < 400 {
 		return resp, nil
@@ -109,6 +117,25 @@ func (c *Client) do(ctx context.Context, method, path string, query url.Values, 
 		return nil, fmt.Errorf("%s %s on %s: %w: status %s without an error envelope", method, path, c.path, ErrProtocol, resp.Status)
 	}
 	return nil, &envelope.Error
+}
+
+// age refuses the answer of a daemon that is too old. One that says nothing is older than the header, unless it refuses:
+// what is no request of HTTP is answered before there is a daemon's handler.
+func (c *Client) age(resp *http.Response) error {
+	said := resp.Header.Get(api.LevelHeader)
+	if said == "" && resp.StatusCode >= 400 {
+		return nil
+	}
+	l, err := api.ParseLevel(said)
+	switch {
+	case said == "":
+		return fmt.Errorf("%w: what answers on %s does not say which level of the API it speaks, and this guestprobe needs %s: start guestprobed of version %s there, or use the guestprobe that came with it", ErrOldDaemon, c.path, api.OldestDaemon, api.Build().Version)
+	case err != nil:
+		return fmt.Errorf("%s: %w: %w", c.path, ErrProtocol, err)
+	case l.Before(api.OldestDaemon):
+		return fmt.Errorf("%w: the one on %s speaks level %s of the API, and this guestprobe needs %s: start guestprobed of version %s there, or use the guestprobe that came with it", ErrOldDaemon, c.path, l, api.OldestDaemon, api.Build().Version)
+	}
+	return nil
 }
 
 // transportError tells a daemon that is not there from one that went away in

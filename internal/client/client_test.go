@@ -30,7 +30,10 @@ func serve(t *testing.T, h http.HandlerFunc) (*Client, context.Context) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := &http.Server{Handler: h}
+	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set(api.LevelHeader, api.Current.String())
+		h(w, r)
+	})}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -224,5 +227,41 @@ func TestStreamObeysItsContext(t *testing.T) {
 	cancel(because)
 	if _, err := s.Next(); !errors.Is(err, because) {
 		t.Errorf("error %v, want %v", err, because)
+	}
+}
+
+// TestLevels: what we speak is said, and a daemon that is too old, or older than the header, is refused in one line that
+// says what to do; a newer one is not.
+func TestLevels(t *testing.T) {
+	older := api.Level{Major: api.OldestDaemon.Major, Minor: api.OldestDaemon.Minor - 1}
+	for _, tc := range []struct {
+		says string
+		is   error
+		text string
+	}{
+		{api.Current.String(), nil, ""},
+		{"1.9999", nil, ""},
+		{older.String(), ErrOldDaemon, "speaks level " + older.String() + " of the API, and this guestprobe needs " + api.OldestDaemon.String() + ": start guestprobed of version "},
+		{"0.7", ErrOldDaemon, "speaks level 0.7"},
+		{"", ErrOldDaemon, "does not say which level of the API it speaks"},
+		{"one", ErrProtocol, "want MAJOR.MINOR"},
+	} {
+		c, ctx := serve(t, func(w http.ResponseWriter, r *http.Request) {
+			if got := r.Header.Get(api.LevelHeader); got != api.Current.String() {
+				t.Errorf("the request says %q", got)
+			}
+			w.Header().Set(api.LevelHeader, tc.says)
+			if tc.says == "" {
+				w.Header().Del(api.LevelHeader)
+			}
+			fmt.Fprint(w, `{"state":"running"}`)
+		})
+		_, err := c.Guest(ctx)
+		if !errors.Is(err, tc.is) || err != nil && (!strings.Contains(err.Error(), tc.text) || strings.Contains(err.Error(), "\n")) {
+			t.Errorf("daemon of %q: %v; want %v with %q", tc.says, err, tc.is, tc.text)
+		}
+		if _, err := c.Console(ctx, true); !errors.Is(err, tc.is) {
+			t.Errorf("a stream of %q: %v", tc.says, err)
+		}
 	}
 }

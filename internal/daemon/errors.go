@@ -46,6 +46,7 @@ var statusOf = map[api.Code]int{
 	api.CodeCallFailed:    http.StatusUnprocessableEntity,
 	api.CodeGuestFault:    http.StatusUnprocessableEntity,
 	api.CodeTooSlow:       http.StatusRequestTimeout,
+	api.CodeOldClient:     http.StatusUpgradeRequired,
 	api.CodeCancelled:     http.StatusRequestTimeout,
 	api.CodeNoSafePoint:   http.StatusGatewayTimeout,
 	api.CodeCallRunning:   http.StatusGatewayTimeout,

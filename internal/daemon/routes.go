@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"runtime/debug"
 	"slices"
@@ -164,7 +165,12 @@ func (s *server) guard(next http.Handler) http.Handler {
 				s.log.Info("request", "method", r.Method, "path", r.URL.Path, "status", w.status, "uid", p.UID, "pid", p.PID, "took", time.Since(start))
 			}
 		}()
+		w.Header().Set(api.LevelHeader, api.Current.String())
 		if err := s.access.check(p); err != nil {
+			writeError(w, err)
+			return
+		}
+		if err := oldClient(r); err != nil {
 			writeError(w, err)
 			return
 		}
@@ -178,6 +184,25 @@ func (s *server) guard(next http.Handler) http.Handler {
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// oldClient refuses a client that says it is older than what we serve; it may ask for our version all the same.
+func oldClient(r *http.Request) error {
+	said := r.Header.Get(api.LevelHeader)
+	if said == "" || r.URL.Path == "/version" {
+		return nil
+	}
+	l, err := api.ParseLevel(said)
+	switch {
+	case err != nil:
+		return badValue("header %s: %v", api.LevelHeader, err)
+	case l.Before(api.OldestClient):
+		return &api.Error{
+			Code: api.CodeOldClient, Errno: "EPROTONOSUPPORT", Message: fmt.Sprintf("this client is too old: it speaks level %s of the API, and guestprobed %s needs %s", l, api.Build().Version, api.OldestClient),
+			Detail: "update guestprobe to the daemon's version",
+		}
+	}
+	return nil
 }
 
 var errClosing = &api.Error{Code: api.CodeClosing, Errno: "ESHUTDOWN", Message: "the daemon is stopping"}

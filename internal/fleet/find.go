@@ -19,11 +19,15 @@ type Daemon struct {
 	ID     string // of this run of it
 	Name   string // as it says itself; where several say the same, with a part of the ID
 	Labels Labels
+	Speaks string        // version of what it says to the fleet
 	Since  time.Duration // from the question to its answer
 }
 
 // subject is where it takes connections.
 func (d Daemon) subject() string { return prefix + "." + d.ID + "." + connectEnd }
+
+// ours reports whether it speaks what we do: versions of one first number.
+func (d Daemon) ours() bool { return strings.HasPrefix(d.Speaks, serviceVersion[:2]) }
 
 // serviceID is what an ID may be: it is a part of subjects.
 var serviceID = regexp.MustCompile(`^[A-Za-z0-9]{8,64}$`)
@@ -161,10 +165,10 @@ func (n *Network) ask(ctx context.Context, l Look, found map[string]Daemon) erro
 // daemonOf reads what a service says of itself.
 func daemonOf(b []byte) (d Daemon, ok bool) {
 	var info micro.Info
-	if json.Unmarshal(b, &info) != nil || info.Name != prefix || !strings.HasPrefix(info.Version, "1.") || !serviceID.MatchString(info.ID) || len(info.Metadata) > 2*maxLabels {
+	if json.Unmarshal(b, &info) != nil || info.Name != prefix || len(info.Version) > maxLabel || !serviceID.MatchString(info.ID) || len(info.Metadata) > 2*maxLabels {
 		return d, false
 	}
-	d = Daemon{ID: info.ID, Labels: Labels{}}
+	d = Daemon{ID: info.ID, Labels: Labels{}, Speaks: tidied(info.Version)}
 	for name, value := range info.Metadata {
 		if labelName.MatchString(name) && plain(value) {
 			d.Labels[name] = value

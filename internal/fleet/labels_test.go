@@ -1,6 +1,8 @@
 package fleet
 
 import (
+	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -63,5 +65,31 @@ func TestAddresses(t *testing.T) {
 		if (err == nil) != (tc.want == "") || err != nil && (!strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error(), "secret")) {
 			t.Errorf("%v: %v, want %q", tc.a, err, tc.want)
 		}
+	}
+}
+
+// TestOtherVersion: a daemon that speaks another version is seen, and not asked for anything.
+func TestOtherVersion(t *testing.T) {
+	info := func(version string) []byte {
+		return []byte(`{"name":"guestprobe","id":"AbCdEfGh12345678","version":"` + version + `","metadata":{"name":"vm9"}}`)
+	}
+	for version, want := range map[string]bool{"1.0.0": false, "1.7.2": false, "2.0.0": true, "10.0.0": true, "": true} {
+		d, ok := daemonOf(info(version))
+		if !ok || d.Name != "vm9" {
+			t.Fatalf("version %q: %+v, %v", version, d, ok)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		n := &Network{}
+		if want {
+			if _, err := n.Dial(ctx, d, minWindow); !errors.Is(err, ErrOther) || !strings.Contains(err.Error(), "vm9 speaks "+version) {
+				t.Errorf("version %q: %v", version, err)
+			}
+		} else if !d.ours() {
+			t.Errorf("version %q is not ours", version)
+		}
+	}
+	if _, ok := daemonOf(info(strings.Repeat("1", 200))); ok {
+		t.Error("any version is taken")
 	}
 }

@@ -25,6 +25,9 @@ type welcome struct {
 	Error string `json:"error,omitempty"`
 }
 
+// ErrOther is wrapped by errors of Dial to a daemon of another age.
+var ErrOther = errors.New("another version of the fleet's protocol")
+
 // address is a subject.
 type address string
 
@@ -68,6 +71,9 @@ const noResponders = "503"
 
 // Dial connects to a daemon; window is how many bytes of it may be on their way here.
 func (n *Network) Dial(ctx context.Context, d Daemon, window int) (*Conn, error) {
+	if !d.ours() {
+		return nil, fmt.Errorf("%w: %s speaks %s, and we %s: use the guestprobe that came with its guestprobed", ErrOther, d.Name, d.Speaks, serviceVersion)
+	}
 	inbox := n.nc.NewInbox()
 	window = bounded(window)
 	host, _ := os.Hostname()

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -79,6 +80,7 @@ type Network struct {
 	js     jetstream.JetStream
 	bucket jetstream.KeyValue // once it was found
 	log    *slog.Logger
+	other  atomic.Int64    // messages that were read and are of other versions
 	life   context.Context // ends with Close
 	end    context.CancelFunc
 }
@@ -138,6 +140,9 @@ func Connect(ctx context.Context, a Address, name string, stay bool, log *slog.L
 	n.life, n.end = context.WithCancel(context.Background())
 	return n, nil
 }
+
+// Others is how many messages Snapshots and Events have left out until now, because they are of another version or make no sense.
+func (n *Network) Others() int64 { return n.other.Load() }
 
 // Connected reports whether there is a server now.
 func (n *Network) Connected() bool { return n.nc.IsConnected() }

@@ -85,6 +85,7 @@ func (n *Network) read(ctx context.Context, stream, subject string, each func(He
 				return err
 			}
 		} else {
+			n.other.Add(1)
 			n.log.Debug("fleet: a message that makes no sense", "stream", stream, "err", err)
 		}
 		if meta.NumPending == 0 || meta.Sequence.Stream >= end {
