@@ -1,6 +1,8 @@
 package chart
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,8 +16,8 @@ func Printed(data json.RawMessage) (map[string][]Bucket, error) {
 		Min, Max *json.RawMessage
 		Count    uint64
 	}
-	var of map[string]json.RawMessage
-	if err := json.Unmarshal(data, &of); err != nil {
+	of, err := members(data)
+	if err != nil {
 		return nil, err
 	}
 	out := map[string][]Bucket{}
@@ -36,9 +38,8 @@ func Printed(data json.RawMessage) (map[string][]Bucket, error) {
 		return nil
 	}
 	for name, v := range of {
-		keyed := map[string]json.RawMessage{}
-		if json.Unmarshal(v, &keyed) != nil {
-			keyed = nil
+		keyed, err := members(v)
+		if err != nil {
 			if err := read(name, v); err != nil {
 				return nil, err
 			}
@@ -50,6 +51,34 @@ func Printed(data json.RawMessage) (map[string][]Bucket, error) {
 		}
 	}
 	return out, nil
+}
+
+// members are those of an object. Keys of two parts that print alike, as "a,b" with "c" and "a" with "b,c", are two: the second
+// has its number behind it.
+func members(data json.RawMessage) (map[string]json.RawMessage, error) {
+	d := json.NewDecoder(bytes.NewReader(data))
+	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+		return nil, cmp.Or(err, errors.New("no object"))
+	}
+	out := map[string]json.RawMessage{}
+	for d.More() {
+		t, err := d.Token()
+		if err != nil {
+			return nil, err
+		}
+		var v json.RawMessage
+		if err := d.Decode(&v); err != nil {
+			return nil, err
+		}
+		first := t.(string) // a member's name
+		name := first
+		for n := 2; out[name] != nil; n++ {
+			name = fmt.Sprintf("%s (%d)", first, n)
+		}
+		out[name] = v
+	}
+	_, err := d.Token()
+	return out, err
 }
 
 // bucketOf is a bucket of so many, the last included, as scripts print its label; without one of both it has no end
@@ -105,30 +134,33 @@ func Between(first, last, count uint64) Bucket {
 }
 
 // PrintedNumbers reads what else of maps bpftrace -f json prints, by the name of the map and the key: numbers, of
-// avg() and stats() how many values there were. What is no number is left out.
-func PrintedNumbers(data json.RawMessage) (map[string]float64, error) {
-	var of map[string]any
-	if err := json.Unmarshal(data, &of); err != nil {
+// stats how many values there were, behind the map's name and " (count)". What is no number is left out.
+func PrintedNumbers(data json.RawMessage, stats bool) (map[string]float64, error) {
+	of, err := members(data)
+	if err != nil {
 		return nil, err
 	}
 	out := map[string]float64{}
-	number := func(title string, v any) bool {
-		if x, ok := v.(map[string]any); ok {
-			v = x["count"]
+	number := func(name, key string, v json.RawMessage) bool {
+		var n float64
+		var of struct{ Count *float64 }
+		switch {
+		case json.Unmarshal(v, &n) == nil:
+		case stats && json.Unmarshal(v, &of) == nil && of.Count != nil:
+			name, n = name+" (count)", *of.Count
+		default:
+			return false
 		}
-		n, ok := v.(float64)
-		if ok {
-			out[title] = n
-		}
-		return ok
+		out[name+key] = n
+		return true
 	}
 	for name, v := range of {
-		keyed, ok := v.(map[string]any)
-		if number(name, v) || !ok {
+		if number(name, "", v) {
 			continue
 		}
+		keyed, _ := members(v) // of what is no object there are none
 		for key, v := range keyed {
-			number(name+"["+key+"]", v)
+			number(name, "["+key+"]", v)
 		}
 	}
 	return out, nil

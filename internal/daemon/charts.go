@@ -79,7 +79,7 @@ func (rs *runningScript) charts(ctx context.Context) []api.Chart {
 			}
 			continue
 		}
-		numbers, _ := chart.PrintedNumbers(x.Data)
+		numbers, _ := chart.PrintedNumbers(x.Data, x.Type == "stats")
 		out = append(out, numberCharts(numbers)...)
 	}
 	slices.SortFunc(out, func(a, b api.Chart) int { return cmp.Compare(a.Name, b.Name) })

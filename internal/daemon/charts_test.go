@@ -29,7 +29,7 @@ func TestCharts(t *testing.T) {
 		t.Errorf("of nothing: %+v", l)
 	}
 	if _, err := h.c.DetachScript(h.ctx, api.RunScript{
-		Script: `BEGIN { @h[7, "x"] = hist(5); @by["a"] = 3; @by["b"] = 4; @one = 9; @l = lhist(2500, 0, 2048, 1024); @s["k"] = stats(4); @t = "text"; } interval:s:100 { }`, Detach: "kept",
+		Script: `BEGIN { @h[7, "x"] = hist(5); @by["a"] = 3; @by["b"] = 4; @one = 9; @l = lhist(2500, 0, 2048, 1024); @s["k"] = stats(4); @two["a,b", "c"] = 1; @two["a", "b,c"] = 1; @u["count"] = 2; @t = "text"; } interval:s:100 { }`, Detach: "kept",
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func TestCharts(t *testing.T) {
 	program := fmt.Sprintf("program %d", m.ID)
 	run := fmt.Sprintf("stream %d", stream)
 	for of, want := range map[string]string{
-		"kept":  `[{@by false [{b 4} {a 3}]} {@h[7,x] true [{[4, 8) 1}]} {@l true [{[2K, ...) 1}]} {@one false [{@one 9}]} {@s false [{k 1}]}]`,
+		"kept":  `[{@by false [{b 4} {a 3}]} {@h[7,x] true [{[4, 8) 1}]} {@l true [{[2K, ...) 1}]} {@one false [{@one 9}]} {@s (count) false [{k 1}]} {@two false [{a,b,c 1} {a,b,c (2) 1}]} {@u false [{count 2}]}]`,
 		run:     `[{@n[5] true [{[1K, 2K) 2}]}]`,
 		program: `[{nanoseconds true []} {started false [{0 `,
 	} {

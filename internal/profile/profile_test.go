@@ -166,6 +166,7 @@ func TestPprof(t *testing.T) {
 		"-tags":                                 `(?s)comm: .*10 \(90.91%\): cat\n.*vcpu: .*\n\s+6 \(54.55%\): 1\n\s+5 \(45.45%\): 0\n`,
 		"-traces -tagfocus=comm=cat":            `5\s+min \(inline\)\n\s+vfs_read\n\s+do_syscall\n\s+main\n`,
 		"-top -focus=do_syscall -tagroot=comm":  `8 72.73%\s+cat`,
+		"-traces -tagfocus=vcpu=^0$":            `vcpu:\s+0\n`,
 		"-raw":                                  `PeriodType: time nanoseconds\nPeriod: 10101010\n`,
 		"-comments":                             `comment`,
 		"-top -filefunctions -show=src/entry.c": `do_syscall src/entry.c`,
