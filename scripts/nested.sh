@@ -76,6 +76,7 @@ if grep -qE 'internal/daemon && .*TestLinux' "$payload/plan"; then
 fi
 # Tests run where their package is, and find the test data of all packages.
 find . -path ./build -prune -o -name testdata -type d -exec cp -r --parents -t "$payload" {} +
+cp --parents -t "$payload" docs/examples/*.bt
 for dir in $(sed -n 's/.* cd \([^ ]*\) && .*/\1/p' "$payload/plan"); do
 	mkdir -p "$payload/$dir"
 	build go test -c -trimpath -ldflags '-s -w' -o "$payload/$dir/run.test" "./$dir"

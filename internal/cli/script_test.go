@@ -104,6 +104,11 @@ func runScripts(t *testing.T, dir string, vars map[string]string) {
 				return err
 			}
 			env.Setenv("OBJ", objects)
+			examples, err := filepath.Abs("../../docs/examples")
+			if err != nil {
+				return err
+			}
+			env.Setenv("EXAMPLES", examples)
 			env.Setenv("LONG", strings.Repeat("x", 120))
 			env.Setenv("ROOT", strconv.FormatBool(os.Getuid() == 0))
 			return nil

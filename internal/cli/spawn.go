@@ -19,7 +19,7 @@ import (
 	"github.com/guestprobe/guestprobe/internal/daemon"
 )
 
-// stopTime is how long a daemon of ours may take to put everything back.
+// stopTime is how long a daemon of ours may take to put everything back, where answerTime is not longer.
 const stopTime = 15 * time.Second
 
 // ownDaemon is a daemon that this command has started for itself.
@@ -36,6 +36,10 @@ type ownDaemon struct {
 // serves: the one beside our own binary, else the one in PATH, else one inside
 // this process.
 func startDaemon(ctx context.Context, r *command.Run, verbose bool, args ...string) (_ *ownDaemon, err error) {
+	limit, err := answerTime(r.Getenv)
+	if err != nil {
+		return nil, err
+	}
 	dir, err := os.MkdirTemp("", "guestprobe-")
 	if err != nil {
 		return nil, err
@@ -55,7 +59,7 @@ func startDaemon(ctx context.Context, r *command.Run, verbose bool, args ...stri
 	}
 	args = append(args, "--socket", d.socket)
 	if bin, ferr := command.Find("guestprobed"); ferr == nil {
-		err = d.exec(ctx, bin, args, log)
+		err = d.exec(ctx, bin, args, log, max(limit, stopTime))
 	} else {
 		err = d.inProcess(ctx, args, log, r.Getenv)
 	}
@@ -68,7 +72,8 @@ func startDaemon(ctx context.Context, r *command.Run, verbose bool, args ...stri
 	return d, nil
 }
 
-func (d *ownDaemon) exec(ctx context.Context, bin string, args []string, log io.Writer) error {
+// exec starts it as a process, which may take so long to end.
+func (d *ownDaemon) exec(ctx context.Context, bin string, args []string, log io.Writer, limit time.Duration) error {
 	c, err := child.Start(ctx, child.Options{Program: bin, Args: args, Output: log})
 	if err != nil {
 		if c != nil {
@@ -78,7 +83,7 @@ func (d *ownDaemon) exec(ctx context.Context, bin string, args []string, log io.
 	}
 	d.what = fmt.Sprintf("guestprobed (process %d)", c.PID)
 	d.end = func() error {
-		ctx, cancel := context.WithTimeoutCause(context.Background(), stopTime, fmt.Errorf("not within %v", stopTime))
+		ctx, cancel := context.WithTimeoutCause(context.Background(), limit, fmt.Errorf("not within %v", limit))
 		defer cancel()
 		return c.End(ctx, syscall.SIGTERM)
 	}

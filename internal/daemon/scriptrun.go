@@ -177,7 +177,7 @@ func (rs *runningScript) print() error {
 			continue
 		}
 		rs.read++
-		if status, ok := rs.script.Exit(r.data); ok && !rs.exit {
+		if status, ok := rs.script.Exit(r.data); ok && rs.status == 0 { // one that is not 0 stays
 			rs.exit, rs.status = true, status
 		}
 	}
@@ -311,13 +311,12 @@ func (rs *runningScript) finish(reason string, code *int64) error {
 		}
 		rs.ending()
 	}
-	rs.exit = false // what END says comes on top
 	rs.warn(rs.runAll(rs.script.End))
 	rs.s.probes.programs.Poll()
 	if err := rs.printAll(); err != nil {
 		return err
 	}
-	if rs.exit && rs.status != 0 {
+	if rs.status != 0 { // perhaps END's
 		reason, code = api.EndExit, &rs.status
 	}
 	if rs.data {

@@ -196,6 +196,13 @@ func (g *generator) copy(to, from mem, n int) {
 	}
 }
 
+// What the map of sites has of exit: whether it was called, and whether with a status that may be another than 0. The
+// second is told although there was the first, so that an assert in END, or on another vCPU, is not lost.
+const (
+	exitPassed int32 = 1 + iota
+	exitFailed
+)
+
 // exiting is where the map of sites has whether exit was called.
 func (c *checker) exiting() uint32 { return uint32(16 * len(c.sites)) }
 

@@ -180,9 +180,13 @@ func (g *generator) exprStmt(e *expr) {
 func (g *generator) output(e *expr) {
 	o := g.c.outputs[e.num]
 	none := g.NewLabel()
-	if o.kind == outExit { // one record is enough, and more would drive others out of the ring
+	said := exitFailed
+	if o.kind == outExit { // one record of each kind is enough, and more would drive others out of the ring
+		if len(e.args) == 0 || e.args[0].kind == exInt && e.args[0].num == 0 {
+			said = exitPassed
+		}
 		g.Emit(asm.LoadMapValue(asm.R1, g.mapNumber(mapSites), g.c.exiting()), bpfgen.Load(8, asm.R0, asm.R1, 0))
-		g.Require(asm.JEq, asm.R0, 0, none)
+		g.Require(asm.JLT, asm.R0, uint64(said), none)
 	}
 	g.loadMap(asm.R1, mapOutput)
 	g.Emit(asm.Mov.Imm(asm.R2, int32(o.bytes())), asm.Mov.Imm(asm.R3, 0), bpfgen.Call(bpf.HelperRingReserve))
@@ -200,7 +204,7 @@ func (g *generator) output(e *expr) {
 	}
 	g.Emit(asm.Mov.Reg(asm.R1, rRec), asm.Mov.Imm(asm.R2, 0), bpfgen.Call(bpf.HelperRingSubmit))
 	if o.kind == outExit {
-		g.Emit(asm.LoadMapValue(asm.R1, g.mapNumber(mapSites), g.c.exiting()), bpfgen.StoreConst(8, asm.R1, 0, 1))
+		g.Emit(asm.LoadMapValue(asm.R1, g.mapNumber(mapSites), g.c.exiting()), bpfgen.StoreConst(8, asm.R1, 0, said))
 	}
 	g.Place(none)
 	if o.kind == outExit {
