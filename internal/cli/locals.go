@@ -100,16 +100,35 @@ func (a *app) localSockets(r *command.Run) (paths []string, err error) {
 			return nil, command.Usagef("--socket: %w", err)
 		}
 		if st, err := os.Stat(path); err == nil && st.Mode().Type() == fs.ModeSocket {
-			paths = append(paths, filepath.Clean(path))
+			if path, err = filepath.Abs(path); err != nil {
+				return nil, err
+			}
+			paths = append(paths, path)
 		}
 	}
+	paths = onceEach(paths)
 	slices.Sort(paths)
-	paths = slices.Compact(paths)
 	if n := len(paths); n > maxLocals {
 		r.Note("%d sockets are too many: the first %d are asked", n, maxLocals)
 		paths = paths[:maxLocals]
 	}
 	return paths, nil
+}
+
+// onceEach returns of paths to one socket, by a link or a folder that is mounted twice, the first.
+func onceEach(paths []string) []string {
+	type file struct{ dev, ino uint64 }
+	seen := map[file]bool{}
+	return slices.DeleteFunc(paths, func(path string) bool {
+		var st unix.Stat_t
+		if unix.Stat(path, &st) != nil {
+			return false // it is asked, and told
+		}
+		f := file{st.Dev, st.Ino}
+		was := seen[f]
+		seen[f] = true
+		return was
+	})
 }
 
 // locals asks at all sockets of this machine's daemons at once, and returns what they are, by their names. It takes no
