@@ -132,7 +132,7 @@ func (k *checker) run(ctx context.Context) (err error) {
 		return err
 	}
 	// What cannot be written is found out before hours of tests.
-	for _, f := range k.reports {
+	for i, f := range k.reports {
 		if f.path == "" {
 			continue
 		}
@@ -140,6 +140,11 @@ func (k *checker) run(ctx context.Context) (err error) {
 			return fmt.Errorf("--%s: %w", f.format, err)
 		}
 		defer func() { err = errors.Join(err, f.out.Close()) }()
+		for _, other := range k.reports[:i] {
+			if other.out != nil && f.out.Same(other.out) {
+				return command.Usagef("--%s %s: it is the file of --%s, too", f.format, f.path, other.format)
+			}
+		}
 	}
 	result := testreport.Run{Name: "guestprobe", Began: time.Now()}
 	result.Host, _ = os.Hostname() // only shown

@@ -27,6 +27,13 @@ func Later(ctx context.Context, path string) (*Output, error) {
 	})
 }
 
+// Same reports whether both are one regular file: what is written to it by one is gone with the other.
+func (o *Output) Same(other *Output) bool {
+	a, aerr := o.f.Stat()
+	b, berr := other.f.Stat()
+	return aerr == nil && berr == nil && a.Mode().IsRegular() && os.SameFile(a, b)
+}
+
 // Begin takes out what was in the file.
 func (o *Output) Begin() error {
 	if o.begun {
