@@ -23,6 +23,19 @@ type Guest struct {
 	CPUs         []CPUInfo `json:"cpus"`
 
 	Kernel *Kernel `json:"kernel,omitempty"` // of a Linux guest
+	Jail   *Jail   `json:"jail,omitempty"`   // of the daemon's process; a saved guest has none
+}
+
+// Jail is what the daemon's process has given up when it had started.
+type Jail struct {
+	Confined     bool     `json:"confined"`               // false: it has given up nothing (--no-jail)
+	User         int      `json:"user"`                   // who it is
+	Group        int      `json:"group"`                  // and its group
+	Capabilities []string `json:"capabilities,omitempty"` // that it has left
+	Landlock     int      `json:"landlock"`               // version of the kernel's ABI by which files are confined, 0: they are not
+	Network      bool     `json:"network"`                // TCP is confined
+	Seccomp      bool     `json:"seccomp"`                // system calls are
+	Missing      []string `json:"missing,omitempty"`      // what this kernel lacks
 }
 
 // Kernel is the kernel of a Linux guest.

@@ -5,6 +5,7 @@ package api
 type Host struct {
 	KVM   HostKVM   `json:"kvm"`
 	Traps HostTraps `json:"traps,omitzero"` // absent where KVM is not usable
+	Jail  string    `json:"jail"`           // what a daemon can be confined by here
 }
 
 // HostKVM says whether /dev/kvm can be used, and what it offers.

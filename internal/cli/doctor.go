@@ -53,6 +53,9 @@ func printHost(r *command.Run, h api.Host) error {
 	if err := r.Print("%s: usable, API %d%s, up to %s\n\n", h.KVM.Path, h.KVM.API, vendor, command.Plural(h.KVM.MaxVCPUs, "vCPU")); err != nil {
 		return err
 	}
+	if err := r.Print("daemons are confined by: %s\n\n", h.Jail); err != nil {
+		return err
+	}
 	k, u := h.Traps.CPL0, h.Traps.CPL3
 	return r.Table([]string{"TRAP", "CPL0", "CPL3", "USED FOR"}, [][]string{
 		{"int3", k.Int3, u.Int3, "probes"},

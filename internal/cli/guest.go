@@ -91,6 +91,12 @@ func printGuest(r *command.Run, g api.Guest) error {
 			rows = append(rows, []string{"missing", lack})
 		}
 	}
+	if g.Jail != nil {
+		rows = append(rows, []string{"jail", jailText(*g.Jail)})
+		for _, lack := range g.Jail.Missing {
+			rows = append(rows, []string{"missing", lack})
+		}
+	}
 	if g.ExitCode != nil {
 		rows = append(rows, []string{"exit code", strconv.FormatInt(*g.ExitCode, 10)})
 	}
@@ -116,6 +122,26 @@ func printGuest(r *command.Run, g api.Guest) error {
 		return nil
 	}
 	return r.Print("\n%s\n", command.Clean(g.Crash.Report))
+}
+
+// jailText says how the daemon is confined.
+func jailText(j api.Jail) string {
+	if !j.Confined {
+		return "none: the daemon is not confined"
+	}
+	parts := []string{fmt.Sprintf("user %d, group %d", j.User, j.Group)}
+	if len(j.Capabilities) == 0 {
+		parts = append(parts, "no capabilities")
+	} else {
+		parts = append(parts, strings.Join(j.Capabilities, ", "))
+	}
+	if j.Landlock > 0 {
+		parts = append(parts, fmt.Sprintf("Landlock ABI %d", j.Landlock))
+	}
+	if j.Seccomp {
+		parts = append(parts, "seccomp")
+	}
+	return strings.Join(parts, "; ")
 }
 
 // standingTable has where the vCPUs stand that are not running, and in which

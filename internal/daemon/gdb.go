@@ -26,11 +26,10 @@ type debuggers struct {
 // before its own end has been dealt with. It gives up by itself after two seconds (GDB's remotetimeout).
 const handover = time.Second
 
-// listenGDB serves debuggers on a socket the one for clients; nil, and why in the log,
+// listenGDB makes the socket for debuggers beside the one for clients; nil, and why in the log,
 // where that cannot be had: everything else works without.
-func (s *server) listenGDB(ctx context.Context, path string) *debuggers {
-	g, ok := s.guest.(stoppable)
-	if !ok {
+func (s *server) listenGDB(ctx context.Context, path string) *socket {
+	if _, ok := s.guest.(stoppable); !ok {
 		return nil
 	}
 	sock, err := listen(ctx, path+api.GDBSuffix, s.opt.gid, s.opt.allowUIDs)
@@ -38,7 +37,15 @@ func (s *server) listenGDB(ctx context.Context, path string) *debuggers {
 		s.log.Warn("there is no socket for debuggers", "err", err)
 		return nil
 	}
-	d := &debuggers{s: s, g: g, sock: sock, turn: make(chan struct{}, 1)}
+	return sock
+}
+
+// serveGDB serves debuggers on the socket of listenGDB.
+func (s *server) serveGDB(ctx context.Context, sock *socket) *debuggers {
+	if sock == nil {
+		return nil
+	}
+	d := &debuggers{s: s, g: s.guest.(stoppable), sock: sock, turn: make(chan struct{}, 1)}
 	d.done.Go(func() { d.accept(ctx) })
 	return d
 }

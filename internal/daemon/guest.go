@@ -7,6 +7,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/debuginfo"
+	"github.com/guestprobe/guestprobe/internal/jail"
 	"github.com/guestprobe/guestprobe/kvm/host"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe"
@@ -111,7 +112,7 @@ func newMachineGuest(o *options, p bootable, log *slog.Logger) (Guest, error) {
 	}
 	cfg := machine.Config{
 		Image: p.image, Linux: p.linux, VCPUs: o.vcpus, Memory: o.memory, Cmdline: o.cmdline, Tick: tick, Log: log, KVMPath: o.kvm,
-		TimeHits: o.timeHits,
+		TimeHits: o.timeHits, Confine: jail.VCPU,
 	}
 	if p.linux != nil {
 		h, err := checkLinuxHost(o)

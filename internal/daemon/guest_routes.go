@@ -10,6 +10,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/jail"
 	"github.com/guestprobe/guestprobe/kvm/host"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 )
@@ -45,6 +46,7 @@ func WireHost(h host.Report) api.Host {
 			SyncRegs: h.KVM.SyncRegs, ReadonlyMem: h.KVM.Readonly, MaxVCPUs: h.KVM.MaxVCPUs, Elapsed: h.KVM.Elapsed,
 		},
 		Traps: api.HostTraps{CPL0: traps(h.Traps.CPL0), CPL3: traps(h.Traps.CPL3)},
+		Jail:  jail.Host(),
 	}
 }
 
@@ -218,6 +220,7 @@ func (s *server) symbolize(a guest.GVA) string {
 func (s *server) wireGuest() api.Guest {
 	st, stats, id := s.guest.State(), s.guest.Stats(), s.guest.Image().ID()
 	g := api.Guest{
+		Jail:  s.jail,
 		State: string(st.Phase), Boots: int(s.boots.Load()),
 		Image: s.opt.imageName(), SHA256: hex.EncodeToString(id.SHA256[:]), BuildID: id.BuildID, Entry: api.Hex(id.Entry),
 		VCPUs: len(st.VCPUs), Memory: s.opt.memory, Cmdline: s.opt.cmdline, TickUS: s.opt.tick.Microseconds(),

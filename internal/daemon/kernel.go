@@ -44,12 +44,16 @@ func (k *kernelInfo) read() {
 		k.log.Warn("programs that need the kernel's types are refused", "error", err)
 	}
 	// As distributions name it, and as libbpf looks for it.
-	config := filepath.Join(filepath.Dir(k.path), "config-"+k.image.Version)
-	if text, err := files.Read(config, bpf.MaxKernelConfig); err == nil {
+	if text, err := files.Read(kernelConfig(k.path, k.image.Version), bpf.MaxKernelConfig); err == nil {
 		k.known.Config = bpf.KernelConfig(string(text))
 	} else if !errors.Is(err, os.ErrNotExist) {
 		k.log.Warn("programs that need the kernel's configuration are refused", "error", err)
 	}
+}
+
+// kernelConfig is where the configuration of a kernel's image is, if it is anywhere.
+func kernelConfig(image, version string) string {
+	return filepath.Join(filepath.Dir(image), "config-"+version)
 }
 
 // lookup finds a symbol of the kernel as it runs.

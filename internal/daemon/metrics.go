@@ -69,23 +69,29 @@ func onLoopback(addr string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// serveMetrics serves scrapes on loopback, if they were asked for, and gathers durations, until end is
-// called.
-func (s *server) serveMetrics() (end func(), err error) {
-	gathered := func() {}
-	if s.calls != nil {
-		gathered = s.calls.run()
-	}
+// listenMetrics listens for scrapes on loopback; nil: they were not asked for.
+func (s *server) listenMetrics() (net.Listener, error) {
 	if s.opt.metricsListen == "" {
-		return gathered, nil
+		return nil, nil
 	}
 	l, err := net.Listen("tcp", s.opt.metricsListen)
 	if err == nil && !onLoopback(l.Addr().String()) { // a name that somebody has changed
 		err = errors.Join(fmt.Errorf("%v is not on loopback", l.Addr()), l.Close())
 	}
 	if err != nil {
-		gathered()
 		return nil, fmt.Errorf("--metrics-listen: %w", err)
+	}
+	return l, nil
+}
+
+// serveMetrics serves scrapes on the listener of listenMetrics, and gathers durations, until end is called.
+func (s *server) serveMetrics(l net.Listener) (end func()) {
+	gathered := func() {}
+	if s.calls != nil {
+		gathered = s.calls.run()
+	}
+	if l == nil {
+		return gathered
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
@@ -108,7 +114,7 @@ func (s *server) serveMetrics() (end func(), err error) {
 		}
 	}()
 	s.log.Info("metrics", "address", l.Addr())
-	return func() { hs.Close(); <-served; gathered() }, nil
+	return func() { hs.Close(); <-served; gathered() }
 }
 
 // eventCounts are the events of all probes.

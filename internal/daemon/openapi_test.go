@@ -110,7 +110,7 @@ func TestOpenAPISchemas(t *testing.T) {
 	schemas := doc.at("components", "schemas")
 	wire := []any{
 		api.Error{}, api.ErrorBody{}, api.Version{}, api.Host{}, api.HostKVM{}, api.HostTraps{}, api.TrapReport{}, api.Daemon{}, api.EventCounts{},
-		api.Guest{}, api.Kernel{}, api.CPUInfo{}, api.Crash{}, api.ResetGuest{}, api.Snapshot{}, api.ConsoleInput{}, api.ConsoleTaken{}, api.Call{}, api.CallResult{}, api.Text{}, api.TextRange{},
+		api.Guest{}, api.Jail{}, api.Kernel{}, api.CPUInfo{}, api.Crash{}, api.ResetGuest{}, api.Snapshot{}, api.ConsoleInput{}, api.ConsoleTaken{}, api.Call{}, api.CallResult{}, api.Text{}, api.TextRange{},
 		api.SymbolList{}, api.Symbol{}, api.Prototype{}, api.Parameter{}, api.TaskList{}, api.TaskInfo{}, api.VariableList{}, api.VariablePlace{}, api.Variable{}, api.RegisterList{}, api.Registers{}, api.Segment{}, api.Table{}, api.Vectors{},
 		api.Memory{}, api.Pointer{}, api.WriteMemory{}, api.WriteRegisters{}, api.PageWalk{}, api.PageStep{}, api.Mapping{}, api.BacktraceList{}, api.Backtrace{}, api.FrameArg{}, api.StackFrame{}, api.ResumeGuest{}, api.Step{}, api.Stepped{}, api.Disas{}, api.DisasInst{}, api.DisasProbe{}, api.DisasRegion{}, api.ProbeSpec{}, api.Override{}, api.ProbeOverride{}, api.CreateProbes{}, api.PatchProbe{}, api.PatchProbes{}, api.ProbeList{}, api.Skipped{},
 		api.AttachProgram{}, api.GiveFile{}, api.GivenFile{}, api.ProgramInfo{}, api.ProgramWarning{}, api.MapList{}, api.MapInfo{}, api.MapDump{}, api.MapEntry{}, api.MapBucket{}, api.MapRing{}, api.ChartList{}, api.ChartSource{}, api.Chart{}, api.ChartBar{}, api.Probe{},

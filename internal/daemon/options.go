@@ -70,6 +70,11 @@ type options struct {
 	fleetMaps time.Duration
 	labels    fleet.Labels
 
+	user        userValue
+	noJail      bool
+	requireJail bool
+	memoryLimit uint64 // bytes; 0: none
+
 	logLevel  slog.Level
 	logFormat string
 	logFile   string
@@ -128,6 +133,10 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.state, "state", o.state, "keep in this `folder` what clients attach, and attach it again at the next start with it")
 	f.IntVar(&o.readyFD, "ready-fd", o.readyFD, "write a line \"ready PATH\" to this file `descriptor` when clients can connect")
 	o.fleetFlags(f)
+	f.Var(&o.user, "user", "once what root alone may open is open, become this `USER[:GROUP]`, by names or numbers")
+	f.Var((*sizeValue)(&o.memoryLimit), "memory-limit", "collect garbage harder when the daemon's own memory, beside the guest's, comes to this; more than twice as much ends the daemon (default: no limit)")
+	f.BoolVar(&o.requireJail, "require-jail", o.requireJail, "do not start where the kernel cannot confine the daemon in every way (docs/security.md)")
+	f.BoolVar(&o.noJail, "no-jail", o.noJail, "do not confine the daemon, to debug it")
 	f.Var((*levelValue)(&o.logLevel), "log-level", "debug, info, warn or error")
 	f.StringVar(&o.logFormat, "log-format", o.logFormat, "`format` of the log, text or json")
 	f.StringVar(&o.logFile, "log-file", o.logFile, "append the log to this `file` instead of standard error")
@@ -194,7 +203,7 @@ func (o *options) check() error {
 		}
 		o.socket = filepath.Clean(path)
 	}
-	return cmp.Or(o.checkFleet(), o.checkSaveOnCrash())
+	return cmp.Or(o.checkFleet(), o.checkSaveOnCrash(), o.checkJail())
 }
 
 // disksValue is a flag that adds a disk each time.

@@ -50,7 +50,7 @@ func runFake(args ...string) (code int, stderr string) {
 				return nil, &os.PathError{Op: "open", Path: o.kvm, Err: os.ErrPermission}
 			}
 			return newFakeGuest(nopTB{}, o.vcpus), nil
-		}, nil, nil)
+		}, nil, nil, nil)
 	code = p.Run(ctx, command.Env{Args: args, Stdout: &out, Stderr: &errs, Getenv: func(string) string { return "" }})
 	return code, errs.String()
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/internal/jail"
 	"github.com/guestprobe/guestprobe/internal/service"
 	"github.com/guestprobe/guestprobe/kvm/snapshot"
 )
@@ -40,7 +41,7 @@ func Main(monitor Monitor) int {
 	defer cancel()
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
-	return commandLine(newMachineGuest, monitor, hangups).Run(ctx, command.Process())
+	return commandLine(newMachineGuest, monitor, hangups, jail.Enter).Run(ctx, command.Process())
 }
 
 // guestMaker makes a guest, parked before its first instruction.
@@ -51,10 +52,11 @@ type guestMaker func(o *options, p bootable, log *slog.Logger) (Guest, error)
 // go at once, which is when memory would otherwise be twice what it has to be.
 const gcPercent = 15
 
-// Program describes guestprobed's command line. It runs until its context ends.
-func Program(monitor Monitor) command.Program { return commandLine(newMachineGuest, monitor, nil) }
+// Program describes guestprobed's command line. It runs until its context ends, and does not confine the process, which is
+// somebody else's.
+func Program(monitor Monitor) command.Program { return commandLine(newMachineGuest, monitor, nil, nil) }
 
-func commandLine(newGuest guestMaker, monitor Monitor, hangups <-chan os.Signal) command.Program {
+func commandLine(newGuest guestMaker, monitor Monitor, hangups <-chan os.Signal, enter jailer) command.Program {
 	o := defaultOptions()
 	return command.Program{
 		Spec: command.Spec{
@@ -87,7 +89,7 @@ Exit status: 0 stopped by a signal; 1 failed; 2 bad flags or
 				if os.Getenv("GOGC") == "" {
 					debug.SetGCPercent(gcPercent)
 				}
-				return serve(ctx, r.Env, o, newGuest, monitor, hangups)
+				return serve(ctx, r.Env, o, newGuest, monitor, hangups, enter)
 			},
 		},
 		Judge: func(err error) command.Verdict {
@@ -104,7 +106,7 @@ Exit status: 0 stopped by a signal; 1 failed; 2 bad flags or
 }
 
 // serve is the daemon's life.
-func serve(ctx context.Context, env command.Env, o options, newGuest guestMaker, monitor Monitor, hangups <-chan os.Signal) (err error) {
+func serve(ctx context.Context, env command.Env, o options, newGuest guestMaker, monitor Monitor, hangups <-chan os.Signal, enter jailer) (err error) {
 	log, lw, logFile, err := newLog(&o, env.Stderr)
 	if err != nil {
 		return err
@@ -195,10 +197,17 @@ func serve(ctx context.Context, env command.Env, o options, newGuest guestMaker,
 			return err
 		}
 	}
-	if !o.paused { // nobody is served yet
+	s.begin = func(debuggers *socket) error {
+		if err := s.confine(enter, sock, debuggers, prog); err != nil {
+			return err
+		}
+		if o.paused {
+			return nil
+		}
 		if err := s.resume(); err != nil {
 			return fmt.Errorf("start guest: %w", err)
 		}
+		return nil
 	}
 	return s.run(ctx, sock, func() {
 		log.Info("ready", "socket", sock.path, "pid", s.pid)

@@ -52,27 +52,33 @@ func countDescriptors() (int, error) {
 	return len(entries) - 1, nil
 }
 
-// processStatus reads the resident size in bytes and the number of threads
-// (proc(5), /proc/pid/status: VmRSS in kB, Threads).
+// statusFile is where the kernel says what this process uses (proc(5), /proc/pid/status).
+const statusFile = "/proc/self/status"
+
+// processStatus reads the resident size in bytes and the number of threads.
 func processStatus() (rss uint64, threads int, err error) {
-	b, err := os.ReadFile("/proc/self/status")
+	kb, err := statusField("VmRSS")
 	if err != nil {
-		return 0, 0, fmt.Errorf("process status: %w", err)
+		return 0, 0, err
+	}
+	n, err := statusField("Threads")
+	return kb << 10, int(n), err
+}
+
+// statusField reads a number of the process's status; those of memory are in kB.
+func statusField(name string) (uint64, error) {
+	b, err := os.ReadFile(statusFile)
+	if err != nil {
+		return 0, fmt.Errorf("process status: %w", err)
 	}
 	for line := range strings.Lines(string(b)) {
-		name, value, _ := strings.Cut(line, ":")
-		switch name {
-		case "VmRSS":
-			kb, err := strconv.ParseUint(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")), 10, 54)
+		if is, value, _ := strings.Cut(line, ":"); is == name {
+			n, err := strconv.ParseUint(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 54)
 			if err != nil {
-				return 0, 0, fmt.Errorf("process status: %s: %w", name, err)
+				return 0, fmt.Errorf("process status: %s: %w", name, err)
 			}
-			rss = kb << 10
-		case "Threads":
-			if threads, err = strconv.Atoi(strings.TrimSpace(value)); err != nil {
-				return 0, 0, fmt.Errorf("process status: %s: %w", name, err)
-			}
+			return n, nil
 		}
 	}
-	return rss, threads, nil
+	return 0, fmt.Errorf("process status: it has no %s", name)
 }

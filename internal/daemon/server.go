@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/service"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/kvm/snapshot"
@@ -61,6 +62,9 @@ type server struct {
 	state       *state   // nil: what clients attach ends with the daemon
 	notRestored []string // what of it could not be attached again; said before anybody is served
 
+	begin func(debuggers *socket) error // what comes before anybody is served, once all sockets are there; nil: nothing
+	jail  *api.Jail                     // what the process has given up; nil: this is no daemon
+
 	stop     chan struct{} // closed when the daemon stops
 	stopOnce sync.Once
 }
@@ -89,6 +93,20 @@ func newServer(log *slog.Logger, o options, g Guest, logLost func() uint64) *ser
 // out, the text is what it was, streams end with a record that says so.
 // ready is called when clients are served.
 func (s *server) run(ctx context.Context, sock *socket, ready func()) error {
+	gdbSock := s.listenGDB(ctx, sock.path)
+	scrapes, err := s.listenMetrics()
+	if err == nil && s.begin != nil {
+		err = s.begin(gdbSock)
+	}
+	if err != nil {
+		if gdbSock != nil {
+			err = errors.Join(err, gdbSock.Close())
+		}
+		if scrapes != nil {
+			err = errors.Join(err, scrapes.Close())
+		}
+		return err
+	}
 	watch := make(chan struct{})
 	go func() {
 		defer close(watch)
@@ -104,19 +122,15 @@ func (s *server) run(ctx context.Context, sock *socket, ready func()) error {
 	// that.
 	s.conns.Listener = sock.listener
 	go func() { served <- hs.Serve(s.conns) }()
+	defer s.serveMetrics(scrapes)()
 	leave, err := s.joinFleet(hs)
 	if err != nil {
 		return errors.Join(err, s.shutdown(sock, hs))
 	}
 	defer leave()
-	endMetrics, err := s.serveMetrics()
-	if err != nil {
-		return errors.Join(err, s.shutdown(sock, hs))
-	}
-	defer endMetrics()
 	dctx, endDebuggers := context.WithCancel(ctx)
 	defer endDebuggers()
-	debuggers := s.listenGDB(dctx, sock.path)
+	debuggers := s.serveGDB(dctx, gdbSock)
 	var background sync.WaitGroup
 	if s.state != nil {
 		background.Go(s.keepState)

@@ -33,6 +33,7 @@ type socket struct {
 	lock     *os.File
 	given    bool // a service manager has made the socket, and removes it
 	stopped  sync.Once
+	handed   bool // over to --user, who may not be allowed to remove names in its folder
 }
 
 // listen takes the lock file beside path, replaces a socket that nobody
@@ -258,7 +259,11 @@ func (s *socket) unlock() error {
 	if s.lock == nil {
 		return nil
 	}
-	return errors.Join(os.Remove(s.path+api.LockSuffix), s.lock.Close())
+	err := os.Remove(s.path + api.LockSuffix)
+	if s.handed && errors.Is(err, fs.ErrPermission) {
+		err = nil // the next daemon takes both
+	}
+	return errors.Join(err, s.lock.Close())
 }
 
 // Close is stop, and gives the lock back.

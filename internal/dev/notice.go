@@ -137,7 +137,7 @@ func (d *dependency) read() error {
 		return err
 	}
 	for _, e := range entries {
-		name, _, _ := strings.Cut(e.Name(), ".")
+		name, _, _ := strings.Cut(strings.ToUpper(e.Name()), ".")
 		if !slices.Contains([]string{"LICENSE", "NOTICE", "PATENTS"}, name) {
 			continue
 		}
@@ -146,6 +146,10 @@ func (d *dependency) read() error {
 			return err
 		}
 		text := strings.TrimSpace(strings.ReplaceAll(string(b), "\r", ""))
+		// Of two that one may choose from we take the permissive one, which stands first.
+		if strings.Contains(text, "SPDX-License-Identifier: BSD-3-Clause OR GPL-2.0-only") {
+			text, _, _ = strings.Cut(text, "\nGPL v2.0:\n")
+		}
 		d.texts = append(d.texts, text)
 		if name == "LICENSE" {
 			d.licence = strings.Join(licences(text), " AND ")
@@ -160,8 +164,8 @@ func (d *dependency) read() error {
 // licences tells the permissive licences in a text by sentences that each of them has, by
 // their SPDX names.
 func licences(text string) (names []string) {
-	text = strings.Join(strings.Fields(text), " ")
-	has := func(s string) bool { return strings.Contains(text, s) }
+	text = strings.ToLower(strings.Join(strings.Fields(text), " "))
+	has := func(s string) bool { return strings.Contains(text, strings.ToLower(s)) }
 	if has("Apache License Version 2.0") || has("Apache License, Version 2.0") {
 		names = append(names, "Apache-2.0")
 	}

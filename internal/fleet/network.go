@@ -37,6 +37,17 @@ func (a *Address) Flags(f *pflag.FlagSet, prefix string) {
 	f.StringVar(&a.Key, prefix+"key", a.Key, "`file` of that certificate's key")
 }
 
+// Files are those that are read at each connection.
+func (a Address) Files() []string {
+	var files []string
+	for _, f := range []string{a.Creds, a.CA, a.Cert, a.Key} {
+		if f != "" {
+			files = append(files, f)
+		}
+	}
+	return files
+}
+
 // schemes are those of servers' URLs.
 var schemes = []string{"nats", "tls", "ws", "wss"}
 

@@ -49,6 +49,14 @@ func forUs(pid string) bool { return pid == "" || pid == strconv.Itoa(os.Getpid(
 // There reports whether somebody wants to be told.
 func (m *Manager) There() bool { return m.addr != nil }
 
+// Path is where the manager listens: a path, an abstract name that begins with @, or "" where there is none.
+func (m *Manager) Path() string {
+	if m.addr == nil {
+		return ""
+	}
+	return m.addr.Name
+}
+
 // Watchdog is after what time without a word the manager takes us for dead; 0: never.
 func (m *Manager) Watchdog() time.Duration { return m.watchdog }
 

@@ -51,6 +51,9 @@ type Config struct {
 	// EmulatedStages lets handler stages run in the guest even where the host
 	// emulates the code: slower than exits, but the same otherwise.
 	EmulatedStages bool
+	// Confine is called on the thread of each vCPU before that first enters the guest, at each boot: the thread may give up
+	// what it does not need to run one. Nil: it gives up nothing. An error ends the guest.
+	Confine func() error
 	// Probe are the options of the engine. Its Log is set from Log when nil.
 	Probe probe.Options
 }

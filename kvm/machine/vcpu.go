@@ -124,7 +124,10 @@ func (v *vcpu) thread(started chan<- struct{}) {
 		v.asleep = false
 		v.halt()
 	}
-	for v.proceed() {
+	if !v.proceed() || !v.confined() {
+		return
+	}
+	for ok := true; ok; ok = v.proceed() {
 		if v.woken && v.served() {
 			continue
 		}
@@ -139,6 +142,19 @@ func (v *vcpu) thread(started chan<- struct{}) {
 			v.halt()
 		}
 	}
+}
+
+// confined has the thread give up what Config.Confine says. Without that it does not enter the guest: false ends it.
+func (v *vcpu) confined() bool {
+	if v.m.cfg.Confine == nil {
+		return true
+	}
+	if err := v.m.cfg.Confine(); err != nil {
+		v.crashed(CrashHost, fmt.Sprintf("its thread could not be confined: %v", err))
+		v.proceed() // until the machine is reset, or closed
+		return false
+	}
+	return true
 }
 
 // proceed is the point between two hits: it lets the vCPU go on at once when

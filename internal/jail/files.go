@@ -1,0 +1,105 @@
+package jail
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/landlock-lsm/go-landlock/landlock"
+	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
+)
+
+// Files are what may still be opened. A name stands for what has it when the jail is entered: a file that takes the place of
+// another one later is another one. What is not there is left out.
+type Files struct {
+	Read   []string // files, and all files below folders
+	List   []string // folders that may be listed as well, with what is below
+	Write  []string // files that are read and written where they are
+	Make   []string // folders in which files are read, made, written, replaced and removed
+	Remove []string // folders in which files are removed
+	Dial   []string // folders in which there are unix sockets to connect to
+}
+
+// Net is what of TCP stays.
+type Net struct {
+	Dial   bool     // connections to anywhere
+	Listen []uint16 // ports; 0: any that is free
+	// Abstract lets the process connect to abstract unix sockets of others.
+	Abstract bool
+}
+
+// What of files each of Files is, as Landlock has it.
+const (
+	fsRead  = ll.AccessFSReadFile
+	fsList  = fsRead | ll.AccessFSReadDir
+	fsWrite = fsRead | ll.AccessFSWriteFile
+	fsMake  = fsList | fsWrite | ll.AccessFSTruncate | ll.AccessFSMakeReg | ll.AccessFSRemoveFile
+	fsAll   = 1<<17 - 1 // of ABI 9
+	// filesOnly are those that a rule on a file may have.
+	filesOnly = fsRead | fsWrite | ll.AccessFSTruncate
+)
+
+// Versions of the ABI.
+const (
+	abiNetwork = 4
+	abiUnix    = 9
+)
+
+// landlockABI returns the kernel's, 0 where it has none.
+func landlockABI() int {
+	v, err := ll.LandlockGetABIVersion()
+	if err != nil {
+		return 0
+	}
+	return v
+}
+
+// restrictFiles confines files and network by Landlock, as far as the kernel has it.
+func restrictFiles(f Files, n Net, r *Report) error {
+	abi := landlockABI()
+	if abi == 0 {
+		r.Missing = append(r.Missing, "files and network are not confined: the kernel has no Landlock, or was booted without")
+		return nil
+	}
+	var rules []landlock.Rule
+	for _, x := range []struct {
+		paths  []string
+		access landlock.AccessFSSet
+	}{{f.Read, fsRead}, {f.List, fsList}, {f.Write, fsWrite}, {f.Make, fsMake}, {f.Remove, ll.AccessFSRemoveFile}, {f.Dial, ll.AccessFSResolveUnix}} {
+		for _, path := range x.paths {
+			access := x.access
+			if st, err := os.Stat(path); err != nil {
+				continue
+			} else if !st.IsDir() {
+				access &= filesOnly
+			}
+			if access != 0 {
+				rules = append(rules, landlock.PathAccess(access, path).IgnoreIfMissing())
+			}
+		}
+	}
+	net := landlock.AccessNetSet(ll.AccessNetBindTCP)
+	if !n.Dial {
+		net |= ll.AccessNetConnectTCP
+	}
+	for _, port := range n.Listen {
+		rules = append(rules, landlock.BindTCP(port))
+	}
+	// Signals need no scope: the filter lets them go to ourselves alone. A scope would, on kernels up to 6.14, which take each thread
+	// for a domain of its own, keep the runtime's from reaching other threads.
+	var scopes landlock.ScopedSet
+	if !n.Abstract {
+		scopes = ll.ScopeAbstractUnixSocket
+	}
+	c, err := landlock.NewConfig(landlock.AccessFSSet(fsAll), net, scopes)
+	if err != nil {
+		return err
+	}
+	if err := c.BestEffort().Restrict(rules...); err != nil {
+		return err
+	}
+	r.Landlock, r.Network = abi, abi >= abiNetwork
+	if !r.Network {
+		r.Missing = append(r.Missing, fmt.Sprintf("TCP is not confined: the kernel's Landlock (ABI %d) knows files alone, ABI %d and Linux 6.7 know TCP", abi, abiNetwork))
+	}
+	return nil
+}
