@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -81,22 +82,28 @@ func loadLinux(o *options) (*machine.LinuxConfig, error) {
 	}
 	l := &machine.LinuxConfig{Kernel: k, Disks: o.disks}
 	if o.initrd != "" {
-		if l.Initrd, err = readInitrd(o.initrd, o.memory); err != nil {
+		if l.Initrd, err = o.readInitrd(); err != nil {
 			return nil, err
 		}
 	}
 	return l, nil
 }
 
-// readInitrd reads a regular file that fits into the guest's memory.
-func readInitrd(path string, memory uint64) ([]byte, error) {
-	b, err := files.Read(path, int64(memory))
+// readInitrd reads a regular file that fits into the guest's memory. One that a snapshot has named must be the one it means: what
+// else has that name is none of its guest's business.
+func (o *options) readInitrd() ([]byte, error) {
+	b, err := files.Read(o.initrd, int64(o.memory))
 	switch {
 	case errors.Is(err, files.ErrTooLarge):
-		return nil, fmt.Errorf("load initrd %w: it does not fit into the guest's memory (--memory %s)", err, formatSize(memory))
+		return nil, fmt.Errorf("load initrd %w: it does not fit into the guest's memory (--memory %s)", err, formatSize(o.memory))
 	case err != nil:
 		return nil, fmt.Errorf("load initrd %w", err)
 	}
+	is := fmt.Sprintf("%x", sha256.Sum256(b))
+	if o.initrdSHA256 != "" && o.initrdSHA256 != is {
+		return nil, command.Usagef("--restore %s: %s is not the initial RAM disk that its guest had, with SHA-256 %.16s…: say which one by --initrd", o.restore, o.initrd, o.initrdSHA256)
+	}
+	o.initrdSHA256 = is
 	return b, nil
 }
 

@@ -24,26 +24,28 @@ import (
 
 // options are the daemon's flags.
 type options struct {
-	guest       string // ELF file, or "" for the built-in guest
-	kernel      string // of a Linux guest, instead of guest
-	initrd      string
-	symbols     string // file of the kernel's names
-	disks       []device.Disk
-	net         string
-	debug       string // ELF file with debug information
-	slowly      bool
-	vcpus       int
-	memory      uint64
-	maps        uint64 // bytes of the host that maps may take
-	cmdline     string
-	paused      bool
-	restore     string // file of a snapshot
-	saveOnCrash string // likewise
-	given       func(flag string) bool
-	probes      []string
-	scripts     []string // files
-	tick        time.Duration
-	kvm         string // device
+	guest  string // ELF file, or "" for the built-in guest
+	kernel string // of a Linux guest, instead of guest
+	initrd string
+	// initrdSHA256 is what initrd must have, where a snapshot has named it, and what it has once it was read.
+	initrdSHA256 string
+	symbols      string // file of the kernel's names
+	disks        []device.Disk
+	net          string
+	debug        string // ELF file with debug information
+	slowly       bool
+	vcpus        int
+	memory       uint64
+	maps         uint64 // bytes of the host that maps may take
+	cmdline      string
+	paused       bool
+	restore      string // file of a snapshot
+	saveOnCrash  string // likewise
+	given        func(flag string) bool
+	probes       []string
+	scripts      []string // files
+	tick         time.Duration
+	kvm          string // device
 
 	metricsListen    string // address on loopback, or ""
 	metricsDurations bool

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/api"
@@ -82,6 +83,7 @@ func (s *server) save() (*snapshot.Snapshot, error) {
 	if l := c.Linux; l != nil {
 		delete(files, &s.opt.guest)
 		files[&s.opt.kernel], files[&s.opt.initrd] = &c.Image, &l.Initrd
+		l.InitrdSHA256 = s.opt.initrdSHA256
 		for i := range l.Disks {
 			files[&l.Disks[i].Path] = &l.Disks[i].Path
 		}
@@ -171,6 +173,11 @@ func readSnapshot(flag string, o *options) (*snapshot.Snapshot, error) {
 		return nil, command.Usagef("%s %s: it has no Linux kernel; leave --kernel, --initrd, --symbols and --disk out", flag, o.restore)
 	case c.Linux != nil && o.guest != "":
 		return nil, command.Usagef("%s %s: it has a Linux kernel; leave --guest out", flag, o.restore)
+	case c.Linux != nil && len(c.Linux.Disks) == 0 && len(o.disks) > 0:
+		return nil, command.Usagef("%s %s: its guest had no disk; leave --disk out", flag, o.restore)
+	case c.Linux != nil && len(c.Linux.Disks) != len(o.disks) && flag != coreFlag:
+		// The file may be somebody else's, and the guest in it: it is not to say what of ours that guest reads and writes.
+		return nil, command.Usagef("%s %s: its guest had %s, which nobody but you can give it: add%s if these are they", flag, o.restore, command.Plural(len(c.Linux.Disks), "disk"), diskFlags(c.Linux.Disks))
 	}
 	for _, x := range []struct {
 		flag      string
@@ -199,7 +206,21 @@ func readSnapshot(flag string, o *options) (*snapshot.Snapshot, error) {
 			*x.to = x.was
 		}
 	}
+	if o.initrd != "" && !o.given("initrd") { // the guest reads it when it is reset
+		if o.initrdSHA256 = c.Linux.InitrdSHA256; o.initrdSHA256 == "" {
+			o.initrd = ""
+		}
+	}
 	return snap, nil
+}
+
+// diskFlags writes the flags that give a guest these disks.
+func diskFlags(disks []snapshot.Disk) string {
+	var b strings.Builder
+	for _, d := range disks {
+		fmt.Fprintf(&b, " --disk %s", strconv.Quote(device.Disk{Path: d.Path, ReadOnly: d.ReadOnly}.String()))
+	}
+	return b.String()
 }
 
 // takeImage makes the guest's image, and what goes with it, those of a snapshot.
@@ -210,12 +231,6 @@ func (o *options) takeImage(c *snapshot.Config) {
 	}
 	if o.kernel == "" {
 		o.kernel = c.Image
-	}
-	if len(o.disks) > 0 {
-		return
-	}
-	for _, d := range c.Linux.Disks {
-		o.disks = append(o.disks, device.Disk{Path: d.Path, ReadOnly: d.ReadOnly})
 	}
 }
 

@@ -3,17 +3,24 @@ package daemon
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/builtin"
 	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/device"
 	"github.com/guestprobe/guestprobe/kvm/snapshot"
 )
 
@@ -241,5 +248,76 @@ func TestSnapshotOfNoMachine(t *testing.T) {
 	}
 	if _, err := h.c.Reset(h.ctx, api.ResetGuest{To: "x"}); !errors.As(err, &e) || e.Code != api.CodeUnavailable {
 		t.Errorf("reset: %v", err)
+	}
+}
+
+// TestRestoreOpens: a snapshot may be somebody else's, and so may the guest in it. What that guest reads and writes of the host's is not
+// what the snapshot says.
+func TestRestoreOpens(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	initrd := file("initrd", "secret")
+	restore := func(l snapshot.Linux, args ...string) (options, error) {
+		t.Helper()
+		s := snapshot.Snapshot{Config: snapshot.Config{ID: "X", Image: "/kernel", VCPUs: 1, Memory: 1 << 20, Linux: &l}, CPUs: make([]snapshot.CPU, 1)}
+		var b bytes.Buffer
+		if _, err := s.WriteTo(&b); err != nil {
+			t.Fatal(err)
+		}
+		o := defaultOptions()
+		f := pflag.NewFlagSet("", pflag.ContinueOnError)
+		o.flags(f)
+		if err := f.Parse(append([]string{"--restore", file("a.gps", b.String())}, args...)); err != nil {
+			t.Fatal(err)
+		}
+		_, err := readSnapshot("--restore", &o)
+		return o, err
+	}
+	says := func(err error, want string) {
+		t.Helper()
+		if err == nil || strings.TrimPrefix(err.Error(), "--restore "+filepath.Join(dir, "a.gps")+": ") != want {
+			t.Errorf("%v, want: %s", err, want)
+		}
+	}
+
+	disks := snapshot.Linux{Disks: []snapshot.Disk{{Path: "/home/you/x"}, {Path: "/y", ReadOnly: true}}}
+	_, err := restore(disks)
+	says(err, `its guest had 2 disks, which nobody but you can give it: add --disk "/home/you/x" --disk "/y,ro" if these are they`)
+	_, err = restore(disks, "--kernel", "k", "--disk", "/y")
+	says(err, `its guest had 2 disks, which nobody but you can give it: add --disk "/home/you/x" --disk "/y,ro" if these are they`)
+	o, err := restore(disks, "--kernel", "k", "--disk", "a", "--disk", "b,ro")
+	if want := []device.Disk{{Path: "a"}, {Path: "b", ReadOnly: true}}; err != nil || !slices.Equal(o.disks, want) {
+		t.Errorf("%v, disks %v", err, o.disks)
+	}
+	_, err = restore(snapshot.Linux{}, "--kernel", "k", "--disk", "a")
+	says(err, "its guest had no disk; leave --disk out")
+
+	if o, err = restore(snapshot.Linux{Initrd: initrd}); err != nil || o.initrd != "" {
+		t.Errorf("%v, an initial RAM disk that may be any: %q", err, o.initrd)
+	}
+	sum := func(text string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(text))) }
+	if o, err = restore(snapshot.Linux{Initrd: initrd, InitrdSHA256: sum("secret")}); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := o.readInitrd(); err != nil || string(b) != "secret" {
+		t.Errorf("%q, %v", b, err)
+	}
+	if o, err = restore(snapshot.Linux{Initrd: initrd, InitrdSHA256: sum("guess")}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = o.readInitrd()
+	says(err, initrd+" is not the initial RAM disk that its guest had, with SHA-256 "+sum("guess")[:16]+"…: say which one by --initrd")
+	if o, err = restore(snapshot.Linux{Initrd: "/gone", InitrdSHA256: sum("guess")}, "--kernel", "k", "--initrd", initrd); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := o.readInitrd(); err != nil || string(b) != "secret" {
+		t.Errorf("%q, %v", b, err)
 	}
 }

@@ -69,18 +69,20 @@ func (c *Config) Initrd() string {
 
 // Linux is what the machine of a Linux kernel has beside.
 type Linux struct {
-	CoreInfo string          `json:"vmcoreinfo,omitempty"` // what the kernel tells readers of its memory (its admin-guide/kdump/vmcoreinfo.rst)
-	Initrd   string          `json:"initrd,omitempty"`     // file
-	Disks    []Disk          `json:"disks,omitempty"`
-	Slide    uint64          `json:"slide"`         // of the kernel's addresses
-	Image    uint64          `json:"image"`         // bytes of what the kernel's own mapping has of its image
-	PMD      guest.GPA       `json:"pmd,omitempty"` // the kernel's tables, in which an engine's memory is mapped; 0: none is
-	PUD      guest.GPA       `json:"pud,omitempty"`
-	Root     guest.GPA       `json:"root,omitempty"`   // of the kernel's own page tables; 0: they are not known
-	Tables   guest.GPA       `json:"engineTables"`     // where the engine's are
-	Used     uint64          `json:"engineTablesUsed"` // bytes of them
-	Past     bool            `json:"past"`             // the kernel was past its boot, as far as the engine is concerned
-	Devices  json.RawMessage `json:"devices"`          // in a form of their owner's
+	CoreInfo string `json:"vmcoreinfo,omitempty"` // what the kernel tells readers of its memory (its admin-guide/kdump/vmcoreinfo.rst)
+	Initrd   string `json:"initrd,omitempty"`     // file
+	// InitrdSHA256 is that of the file's bytes: another file of that name is not the guest's.
+	InitrdSHA256 string          `json:"initrdSha256,omitempty"`
+	Disks        []Disk          `json:"disks,omitempty"`
+	Slide        uint64          `json:"slide"`         // of the kernel's addresses
+	Image        uint64          `json:"image"`         // bytes of what the kernel's own mapping has of its image
+	PMD          guest.GPA       `json:"pmd,omitempty"` // the kernel's tables, in which an engine's memory is mapped; 0: none is
+	PUD          guest.GPA       `json:"pud,omitempty"`
+	Root         guest.GPA       `json:"root,omitempty"`   // of the kernel's own page tables; 0: they are not known
+	Tables       guest.GPA       `json:"engineTables"`     // where the engine's are
+	Used         uint64          `json:"engineTablesUsed"` // bytes of them
+	Past         bool            `json:"past"`             // the kernel was past its boot, as far as the engine is concerned
+	Devices      json.RawMessage `json:"devices"`          // in a form of their owner's
 }
 
 // Range is memory in a row, whole pages.
