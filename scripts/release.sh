@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes all that a release has, in build/release: packages, an archive, a bill of materials, checksums; and the container's image
-# where podman or docker can build one (IMAGE=no: not even then).
+# where podman, docker or buildah can build one (IMAGE=no: not even then).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 version=${VERSION:-$(scripts/version.sh)}
@@ -14,13 +14,20 @@ mv build/package/*.deb build/package/*.rpm "$out/"
 tar --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" -C build/package/tree -c . | gzip -9n >"$out/guestprobe-$version-linux-amd64.tar.gz"
 bin/gpdev sbom . >"$out/guestprobe-$version.cdx.json"
 if [[ ${IMAGE:-yes} != no ]]; then
+	built=
 	for engine in podman docker; do
 		if command -v "$engine" >/dev/null && "$engine" info >/dev/null 2>&1; then
 			"$engine" build -t "guestprobe:$version" -f packaging/Containerfile build/package/tree
 			"$engine" save "guestprobe:$version" | gzip -9n >"$out/guestprobe-$version-image.tar.gz"
+			built=yes
 			break
 		fi
 	done
+	if [[ -z $built ]] && command -v buildah >/dev/null; then
+		buildah build -t "guestprobe:$version" -f packaging/Containerfile build/package/tree
+		buildah push -q "guestprobe:$version" "oci-archive:$out/guestprobe-$version-image.tar"
+		gzip -9n "$out/guestprobe-$version-image.tar"
+	fi
 fi
 (cd "$out" && sha256sum -- * >SHA256SUMS)
 cat "$out/SHA256SUMS"
