@@ -3,6 +3,7 @@ package dev
 import (
 	"context"
 	"encoding/json"
+	"runtime"
 	"strings"
 
 	"github.com/guestprobe/guestprobe/internal/api"
@@ -15,7 +16,7 @@ func sbomSpec() command.Spec {
 		Short: "Write a bill of materials: what is in the programs, in CycloneDX's form",
 		Long: `Print what the programs that users get are linked with, as CycloneDX 1.6 has it: modules,
 versions, licences. DIRECTORY is that of go.mod. It has no date and no serial number, so that
-it is the same for the same commit.`,
+it is the same for the same commit and the same Go.`,
 		Example: `  gpdev sbom .`,
 		Args:    command.Between(1, 1, "say where go.mod is: DIRECTORY"),
 		Plain:   true,
@@ -49,7 +50,9 @@ func (d *dependency) library() component {
 	if strings.Contains(d.Path, "/") {
 		c.PURL = "pkg:golang/" + d.Path + "@" + d.Version
 	} else {
-		c.Name, c.Version = "Go standard library", ""
+		// That of the Go which has built us: it builds the other programs, too. The name is that of the Go vulnerability database.
+		c.Name, c.Version = "stdlib", strings.TrimPrefix(runtime.Version(), "go")
+		c.PURL = "pkg:golang/stdlib@" + c.Version
 	}
 	c.Ref = c.Name
 	return c

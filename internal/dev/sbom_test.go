@@ -2,6 +2,7 @@ package dev
 
 import (
 	"encoding/json"
+	"runtime"
 	"strings"
 	"testing"
 )
@@ -25,6 +26,9 @@ func TestSBOM(t *testing.T) {
 	}
 	if bill.BomFormat != "CycloneDX" || len(bill.Components) != len(deps) {
 		t.Errorf("%s with %d components, want %d", bill.BomFormat, len(bill.Components), len(deps))
+	}
+	if std := bill.Components[0]; std.Name != "stdlib" || "go"+std.Version != runtime.Version() || std.PURL != "pkg:golang/stdlib@"+std.Version {
+		t.Errorf("Go's library: %+v", std)
 	}
 	refs := map[string]bool{}
 	for _, c := range bill.Components[1:] {
