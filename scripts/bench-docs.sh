@@ -13,6 +13,7 @@ bpf=$(go test -run '^$' -bench . -benchmem ./probe/bpf | grep -E '^Benchmark')
 forms=$(go test -run '^$' -bench Forms -benchtime 3x ./internal/timeline | grep -E '^Benchmark')
 page=$(go test -run '^TestFeed$' -v -count 1 ./internal/web | sed -n 's/^ *feed_test.go:[0-9]*: //p')
 stop=$(go test -run '^$' -bench 'Stop|Start' ./kvm/machine | grep -E '^Benchmark')
+scripts/bench-jail.sh >build/jail.md
 {
 	cat <<-'EOF'
 		# Benchmarks
@@ -27,6 +28,7 @@ stop=$(go test -run '^$' -bench 'Stop|Start' ./kvm/machine | grep -E '^Benchmark
 
 	EOF
 	bin/gpdev bench --from build/bench.json --format markdown
+	cat build/jail.md
 	cat <<-'EOF'
 
 		## The engine alone

@@ -25,6 +25,9 @@ func TestMain(m *testing.M) {
 	if how := os.Getenv(triesEnv); how != "" {
 		os.Exit(triesMain(how))
 	}
+	if os.Getenv(servesEnv) != "" {
+		os.Exit(Main(nil))
+	}
 	goleak.VerifyTestMain(m)
 }
 
