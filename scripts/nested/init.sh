@@ -4,6 +4,7 @@
 # one line "GP-END rc=N" and stops the machine. Every line of /t/plan is
 #   NAME SECONDS COMMAND...
 /bin/busybox --install -s /bin
+chmod 755 / # it has the mode of the folder that it was packed from, which others may not pass
 export PATH=/bin:/t/gdb HOME=/tmp TMPDIR=/tmp GUESTPROBE_REQUIRE_KVM=1 NO_COLOR=1 GUESTPROBE_ANSWER_TIME=5m
 GUESTPROBE_NESTED=$(cat /emulator)
 # Kernels and initrds for guests (scripts/linux/guests.sh).
