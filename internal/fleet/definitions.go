@@ -66,65 +66,91 @@ var (
 
 // Definitions returns what there is now, as one server knows it.
 func (n *Network) Definitions(ctx context.Context) (x Index, err error) {
-	kv, err := n.kept(ctx)
-	if err != nil {
-		return x, err
-	}
-	e, err := kv.Get(ctx, indexKey)
+	e, err := n.value(ctx, indexKey)
 	switch {
 	case errors.Is(err, jetstream.ErrKeyNotFound):
 		return x, nil
 	case err != nil:
 		return x, fmt.Errorf("the fleet's definitions: %w", keptNothing(err))
 	}
-	if err := json.Unmarshal(e.Value(), &x); err != nil {
-		return x, fmt.Errorf("the fleet's definitions: %w", err)
+	return readIndex(e.Value(), e.Revision())
+}
+
+// value reads what the bucket has at a key.
+func (n *Network) value(ctx context.Context, key string) (jetstream.KeyValueEntry, error) {
+	return again(ctx, readTime, func(ctx context.Context) (jetstream.KeyValueEntry, error) {
+		kv, err := n.kept(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return kv.Get(ctx, key)
+	})
+}
+
+// readIndex reads an index as the bucket has it.
+func readIndex(b []byte, revision uint64) (x Index, err error) {
+	if err := json.Unmarshal(b, &x); err != nil {
+		return Index{}, fmt.Errorf("the fleet's definitions: %w", err)
 	}
 	x.Definitions = slices.DeleteFunc(x.Definitions, func(d Definition) bool { return !serviceID.MatchString(d.ID) })
-	x.Revision = e.Revision()
+	x.Revision = revision
 	return x, nil
 }
 
 // errRaced is for a change that has come behind another one.
 var errRaced = errors.New("the fleet's definitions are changed by others all the time")
 
-// change changes the index by f, as often as need be: somebody else may be doing so.
-func (n *Network) change(ctx context.Context, f func(*Index) error) (x Index, err error) {
-	ctx, cancel := context.WithTimeout(ctx, changeTime)
-	defer cancel()
-	for range 100 {
-		if x, err = n.Definitions(ctx); err != nil {
-			return x, err
-		}
-		kv, err := n.kept(ctx)
-		if err != nil {
-			return x, err
-		}
-		if err := f(&x); err != nil {
-			return x, err
-		}
-		b, err := json.Marshal(x)
-		if err != nil {
-			return x, err
-		}
-		// Revision 0 is that of a key that is not there.
-		rev, err := kv.Update(ctx, indexKey, b, x.Revision)
-		if errors.Is(err, jetstream.ErrKeyRevisionMismatch) {
-			if err := sleep(ctx, rand.N(20*time.Millisecond)); err != nil {
+// errMade is for a change that is there already.
+var errMade = errors.New("it was made")
+
+// change changes the index by f, as often as need be: somebody else may be doing so, or a server has done it and its answer was lost, which f
+// finds out (errMade).
+func (n *Network) change(ctx context.Context, f func(*Index) error) (Index, error) {
+	x, err := again(ctx, changeTime, func(ctx context.Context) (Index, error) {
+		for {
+			x, err := n.Definitions(ctx)
+			if err == nil {
+				err = f(&x)
+			}
+			if errors.Is(err, errMade) {
+				return x, nil
+			}
+			if err != nil {
 				return x, err
 			}
-			continue
+			if x.Revision, err = n.replace(ctx, x); !errors.Is(err, jetstream.ErrKeyRevisionMismatch) {
+				return x, err
+			}
+			if sleep(ctx, rand.N(20*time.Millisecond)) != nil {
+				return x, fmt.Errorf("%w: %w", errRaced, context.DeadlineExceeded)
+			}
 		}
-		if err != nil {
-			return x, fmt.Errorf("change the fleet's definitions: %w", keptNothing(err))
-		}
-		x.Revision = rev
-		if err := n.nc.Publish(changedSubject, strconv.AppendUint(nil, rev, 10)); err != nil {
-			return x, err
-		}
-		return x, n.nc.FlushWithContext(ctx)
+	})
+	if err != nil {
+		return x, err
 	}
-	return x, errRaced
+	// Who is not told looks for himself.
+	_ = n.nc.Publish(changedSubject, strconv.AppendUint(nil, x.Revision, 10))
+	flush, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	_ = n.nc.FlushWithContext(flush)
+	return x, nil
+}
+
+// replace writes an index in the place of the one with its revision; 0 is that of a key that is not there.
+func (n *Network) replace(ctx context.Context, x Index) (revision uint64, err error) {
+	b, err := json.Marshal(x)
+	if err != nil {
+		return 0, err
+	}
+	kv, err := n.kept(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if revision, err = kv.Update(ctx, indexKey, b, x.Revision); err != nil {
+		return 0, fmt.Errorf("change the fleet's definitions: %w", keptNothing(err))
+	}
+	return revision, nil
 }
 
 // sleep waits so long, or until ctx ends.
@@ -145,16 +171,21 @@ func (n *Network) Define(ctx context.Context, d Definition, body []byte) (Defini
 		return d, Index{}, fmt.Errorf("a definition of %d bytes: more than %d", len(body), MaxBody)
 	}
 	d.ID, d.Since = nuid.Next(), time.Now()
-	kv, err := n.kept(ctx)
-	if err != nil {
-		return d, Index{}, err
-	}
-	if _, err := kv.Create(ctx, bodyKey+d.ID, body); err != nil {
+	if _, err := again(ctx, changeTime, func(ctx context.Context) (uint64, error) {
+		kv, err := n.kept(ctx)
+		if err != nil {
+			return 0, err
+		}
+		return kv.Put(ctx, bodyKey+d.ID, body) // nobody else has that key
+	}); err != nil {
 		return d, Index{}, fmt.Errorf("define %s: %w", d.Name, keptNothing(err))
 	}
 	x, err := n.change(ctx, func(x *Index) error {
+		was := x.Find(d.Name)
 		switch {
-		case x.Find(d.Name) != nil:
+		case was != nil && was.ID == d.ID:
+			return errMade
+		case was != nil:
 			return fmt.Errorf("%w: %s", ErrDefined, d.Name)
 		case len(x.Definitions) >= MaxDefinitions:
 			return fmt.Errorf("the fleet has %d definitions", len(x.Definitions))
@@ -164,39 +195,48 @@ func (n *Network) Define(ctx context.Context, d Definition, body []byte) (Defini
 		return nil
 	})
 	if err != nil {
-		_ = kv.Purge(ctx, bodyKey+d.ID) // nobody knows of it
+		n.forget(ctx, d) // nobody knows of it
 	}
 	return d, x, err
+}
+
+// forget takes away what a definition says. If it stays, nobody asks for it, and the bucket has that much less room.
+func (n *Network) forget(ctx context.Context, d Definition) {
+	_, err := again(ctx, readTime, func(ctx context.Context) (struct{}, error) {
+		kv, err := n.kept(ctx)
+		if err == nil {
+			err = kv.Purge(ctx, bodyKey+d.ID)
+		}
+		return struct{}{}, err
+	})
+	if err != nil {
+		n.log.Warn("fleet: a body stays that no definition has", "id", d.ID, "err", err)
+	}
 }
 
 // Withdraw takes a definition back.
 func (n *Network) Withdraw(ctx context.Context, name string) (d Definition, x Index, err error) {
 	x, err = n.change(ctx, func(x *Index) error {
 		was := x.Find(name)
-		if was == nil {
+		switch {
+		case was == nil && d.ID != "", was != nil && d.ID != "" && was.ID != d.ID:
+			return errMade
+		case was == nil:
 			return fmt.Errorf("%w: %s", ErrUndefined, name)
 		}
 		d = *was
 		x.Definitions = slices.DeleteFunc(x.Definitions, func(d Definition) bool { return d.Name == name })
 		return nil
 	})
-	if err != nil {
-		return d, x, err
-	}
-	kv, err := n.kept(ctx)
 	if err == nil {
-		err = kv.Purge(ctx, bodyKey+d.ID)
+		n.forget(ctx, d)
 	}
 	return d, x, err
 }
 
 // Body is what a definition says. It is jetstream's error when it is gone, or not there yet.
 func (n *Network) Body(ctx context.Context, d Definition) ([]byte, error) {
-	kv, err := n.kept(ctx)
-	if err != nil {
-		return nil, err
-	}
-	e, err := kv.Get(ctx, bodyKey+d.ID)
+	e, err := n.value(ctx, bodyKey+d.ID)
 	if err != nil {
 		return nil, fmt.Errorf("definition %s: %w", d.Name, keptNothing(err))
 	}
@@ -207,10 +247,6 @@ func (n *Network) Body(ctx context.Context, d Definition) ([]byte, error) {
 const (
 	// lookEvery is how often it is looked for changes that nobody was told of, and up to half as much more.
 	lookEvery = 30 * time.Second
-	// askTime is how long one look may take.
-	askTime = 5 * time.Second
-	// changeTime is how long a change may take.
-	changeTime = 30 * time.Second
 	// againTime is after which it is looked again where the last look has failed, and up to as much more.
 	againTime = 500 * time.Millisecond
 	// maxTries is how often it is looked for a revision that somebody has told of.

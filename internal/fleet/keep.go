@@ -77,38 +77,40 @@ const duplicates = 2 * time.Minute
 
 // Prepare makes the places for what is kept, or gives those there are these bounds.
 func Prepare(ctx context.Context, nc *nats.Conn, b Bounds) error {
-	ctx, cancel := context.WithTimeout(ctx, changeTime)
-	defer cancel()
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return fmt.Errorf("prepare the fleet: %w", err)
 	}
-	_, err = js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{
-		Bucket: bucketName, Description: "definitions of guestprobe's fleet", History: 1, MaxBytes: maxBucket, Storage: jetstream.FileStorage, Replicas: b.Replicas,
+	_, err = again(ctx, changeTime, func(ctx context.Context) (jetstream.KeyValue, error) {
+		return js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{
+			Bucket: bucketName, Description: "definitions of guestprobe's fleet", History: 1, MaxBytes: maxBucket, Storage: jetstream.FileStorage, Replicas: b.Replicas,
+		})
 	})
 	if err != nil {
 		return fmt.Errorf("prepare the fleet: definitions: %w", err)
 	}
-	_, err = js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
-		Name: eventsStream, Description: "what scripts of guestprobe's fleet print", Subjects: []string{eventsSubject("*", "*")},
-		MaxAge: b.EventsAge, MaxBytes: b.EventsBytes, Discard: jetstream.DiscardOld, Storage: jetstream.FileStorage, Replicas: b.Replicas,
-		Duplicates: min(duplicates, b.EventsAge), Compression: jetstream.S2Compression,
-	})
-	if err != nil {
-		return fmt.Errorf("prepare the fleet: events: %w", err)
+	for _, c := range []jetstream.StreamConfig{
+		{
+			Name: eventsStream, Description: "what scripts of guestprobe's fleet print", Subjects: []string{eventsSubject("*", "*")},
+			MaxAge: b.EventsAge, MaxBytes: b.EventsBytes, Discard: jetstream.DiscardOld, Storage: jetstream.FileStorage, Replicas: b.Replicas,
+			Duplicates: min(duplicates, b.EventsAge), Compression: jetstream.S2Compression,
+		},
+		{
+			Name: mapsStream, Description: "the last maps of scripts of guestprobe's fleet, by daemon", Subjects: []string{mapsSubject("*", "*")}, MaxMsgsPerSubject: 1,
+			MaxAge: b.MapsAge, MaxBytes: b.MapsBytes, Discard: jetstream.DiscardOld, Storage: jetstream.FileStorage, Replicas: b.Replicas,
+			Duplicates: min(duplicates, b.MapsAge),
+		},
+	} {
+		if _, err := again(ctx, changeTime, func(ctx context.Context) (jetstream.Stream, error) { return js.CreateOrUpdateStream(ctx, c) }); err != nil {
+			return fmt.Errorf("prepare the fleet: %s: %w", c.Name, err)
+		}
 	}
-	_, err = js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
-		Name: mapsStream, Description: "the last maps of scripts of guestprobe's fleet, by daemon", Subjects: []string{mapsSubject("*", "*")}, MaxMsgsPerSubject: 1,
-		MaxAge: b.MapsAge, MaxBytes: b.MapsBytes, Discard: jetstream.DiscardOld, Storage: jetstream.FileStorage, Replicas: b.Replicas,
-		Duplicates: min(duplicates, b.MapsAge),
-	})
-	if err != nil {
-		return fmt.Errorf("prepare the fleet: maps: %w", err)
-	}
+	flush, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
 	if err := nc.Publish(changedSubject, nil); err != nil {
 		return fmt.Errorf("prepare the fleet: %w", err)
 	}
-	return nc.FlushWithContext(ctx)
+	return nc.FlushWithContext(flush)
 }
 
 // Prepare is the function of that name over n's connection.
@@ -133,14 +135,17 @@ func keptNothing(err error) error {
 // kept returns what n reaches definitions by.
 func (n *Network) kept(ctx context.Context) (jetstream.KeyValue, error) {
 	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.bucket != nil {
-		return n.bucket, nil
+	b := n.bucket
+	n.mu.Unlock()
+	if b != nil {
+		return b, nil
 	}
 	b, err := n.js.KeyValue(ctx, bucketName)
 	if err != nil {
 		return nil, keptNothing(err)
 	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	n.bucket = b
 	return b, nil
 }

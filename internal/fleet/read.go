@@ -35,6 +35,9 @@ func (n *Network) Events(ctx context.Context, def string, each func(Head, []byte
 // quiet is how long nothing may come until it is asked whether there is anything.
 const quiet = 2 * time.Second
 
+// errStuck is for a server that sends nothing of what it has.
+var errStuck = fmt.Errorf("nothing has come for %v", changeTime)
+
 // read calls each with what a stream has at a subject.
 func (n *Network) read(ctx context.Context, stream, subject string, each func(Head, []byte) error) error {
 	fail := func(err error) error {
@@ -43,12 +46,15 @@ func (n *Network) read(ctx context.Context, stream, subject string, each func(He
 		}
 		return fmt.Errorf("read what the fleet has published: %w", keptNothing(err))
 	}
-	s, err := n.js.Stream(ctx, stream)
-	if err != nil {
-		return fail(err)
-	}
-	end := s.CachedInfo().State.LastSeq // what comes behind it is not waited for
-	c, err := s.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{FilterSubjects: []string{subject}, InactiveThreshold: time.Minute})
+	end := uint64(0) // what comes behind it is not waited for
+	c, err := again(ctx, readTime, func(ctx context.Context) (jetstream.Consumer, error) {
+		s, err := n.js.Stream(ctx, stream)
+		if err != nil {
+			return nil, err
+		}
+		end = s.CachedInfo().State.LastSeq
+		return s.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{FilterSubjects: []string{subject}, InactiveThreshold: time.Minute})
+	})
 	if err != nil {
 		return fail(err)
 	}
@@ -60,7 +66,7 @@ func (n *Network) read(ctx context.Context, stream, subject string, each func(He
 		return fail(err)
 	}
 	defer it.Stop()
-	for {
+	for last := time.Now(); ; {
 		wait, cancel := context.WithTimeout(ctx, quiet)
 		m, err := it.Next(jetstream.NextContext(wait))
 		cancel()
@@ -69,13 +75,20 @@ func (n *Network) read(ctx context.Context, stream, subject string, each func(He
 			return fail(err)
 		case errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrTimeout):
 			// What was pending may have been taken out of the stream meanwhile.
-			if i, err := c.Info(ctx); err == nil && i.NumPending == 0 {
+			ask, cancel := context.WithTimeout(ctx, askTime)
+			i, err := c.Info(ask)
+			cancel()
+			switch {
+			case err == nil && i.NumPending == 0:
 				return nil
+			case time.Since(last) > changeTime:
+				return fail(errors.Join(errStuck, err))
 			}
 			continue
 		case err != nil:
 			return fail(err)
 		}
+		last = time.Now()
 		meta, err := m.Metadata()
 		if err != nil {
 			return fail(err)
