@@ -24,6 +24,8 @@ type FleetDefinition struct {
 	Kind  string `json:"kind"`  // KindScript or KindProbes
 	State string `json:"state"` // one of those below
 	Error *Error `json:"error,omitempty"`
+
+	Probes []uint64 `json:"probes,omitempty"` // of KindProbes: the numbers of those that are attached
 }
 
 // Values of FleetDefinition.Kind.

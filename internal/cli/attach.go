@@ -110,6 +110,7 @@ func letter(def string) byte {
 func (a *app) attach() command.Spec {
 	var probes probeFlags
 	var prog programFlags
+	var keep string
 	check := func(r *command.Run) error {
 		if len(r.Args) == 0 && prog.file == "" {
 			return command.Usagef("say what to probe: DEFINITION...")
@@ -165,6 +166,9 @@ or a function of the guest with the same arguments runs before it, and ends in
 jprobe_return. Such functions of the built-in guest are jdo_fork, jvfs_read,
 jtcp_v4_rcv and jmany_args, for the functions whose names they end in.
 
+With --fleet and --keep NAME the fleet's servers keep the definitions: daemons that --where chooses attach
+them, those that come later as well, and 'guestprobe detach NAME' takes them back.
+
 Watches are served by the guest's debug registers, of which there are four. On a
 host that does not deliver them they are refused, unless --emulate is given: then
 the page is protected, each access to it costs an exit, and the answer says so.
@@ -202,6 +206,7 @@ there, an access outside of what it is to, code that is never executed) is a war
 		Files: []string{"program", "file"},
 		Flags: func(f *pflag.FlagSet) {
 			probes.add(f)
+			f.StringVar(&keep, "keep", "", "leave the definitions to --fleet by this `NAME`: daemons that come later attach them as well, until 'guestprobe detach NAME'")
 			f.StringVar(&prog.file, "program", "", "attach the eBPF programs of this object `FILE`")
 			f.StringVar(&prog.at, "at", "", "attach the only program to this `FUNCTION`, with +OFFSET for a kprobe, instead of what its section says; or NAME=FUNCTION,... for what sections name")
 			f.BoolVar(&prog.skip, "skip-missing", false, "leave out programs at functions that the guest does not have; the daemon's log names them")
@@ -209,7 +214,7 @@ there, an access outside of what it is to, code that is never executed) is a war
 			f.Lookup("strict").Usage += "; or a program in which a mistake is found, instead of warning of it"
 			f.StringVar(&prog.section, "section", "", "of the object file only the programs in this `SECTION`, as kprobe/vfs_read, or these: names and patterns with commas between")
 		},
-		Run: a.askMany(func(ctx context.Context, r *command.Run, c *client.Client) error {
+		Run: a.orKeep(&keep, &probes, a.askMany(func(ctx context.Context, r *command.Run, c *client.Client) error {
 			if err := check(r); err != nil {
 				return err
 			}
@@ -223,7 +228,7 @@ there, an access outside of what it is to, code that is never executed) is a war
 				return err
 			}
 			return attachMany(ctx, r, m, func(ctx context.Context, c *client.Client) (api.ProbeList, error) { return attach(ctx, r, c) })
-		}),
+		})),
 	}
 }
 

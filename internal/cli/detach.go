@@ -16,11 +16,13 @@ event, by GROUP/ for all of a group, or by a pattern of EVENT or GROUP/EVENT wit
 Every name must mean some probe: it is done to all of them or to none.`
 
 func (a *app) detach() command.Spec {
-	return a.onProbes(command.Spec{
+	s := a.onProbes(command.Spec{
 		Use:   "detach PROBE... | --all",
 		Short: "Detach probes and show their final counts",
 		Long: "Detach probes and show their final counts. Calls that a return probe followed at that time\n" +
-			"return without it, and are counted: handled = returned + abandoned + under way.\n\n" + probeNames,
+			"return without it, and are counted: handled = returned + abandoned + under way.\n\n" + probeNames + "\n\n" +
+			"With --fleet the NAME of 'attach --keep' takes back what was left to the fleet by it, in all daemons, and those that\n" +
+			"come later do not attach it.",
 		Example: `  guestprobe detach myread
   guestprobe detach 'io/*' 7
   guestprobe detach --all`,
@@ -30,6 +32,8 @@ func (a *app) detach() command.Spec {
 		}
 		return c.DetachMany(ctx, names...)
 	})
+	s.Run = a.orKept(s.Run)
+	return s
 }
 
 func (a *app) enable() command.Spec {

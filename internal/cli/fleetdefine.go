@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
@@ -43,7 +44,10 @@ func (a *app) define(ctx context.Context, r *command.Run, name string, what api.
 			refused++
 		}
 	}
-	verdict := o.verdict(r)
+	verdict, ends := o.verdict(r), "stop"
+	if what.Script == nil {
+		ends = "detach"
+	}
 	if refused > 0 && refused == len(o.Daemons) {
 		// It is of no use to daemons that come later either.
 		if _, _, err := m.n.Withdraw(context.WithoutCancel(ctx), name); err != nil {
@@ -53,9 +57,9 @@ func (a *app) define(ctx context.Context, r *command.Run, name string, what api.
 	}
 	switch n := len(o.Daemons) - refused; {
 	case len(o.Daemons) == 0:
-		r.Note("No daemon is there that it means; those that come do it. 'guestprobe stop %s' ends it.", name)
+		r.Note("No daemon is there that it means; those that come do it. 'guestprobe %s %s' ends it.", ends, name)
 	default:
-		r.Note("In %s, and in those that come; 'guestprobe stop %s' ends it.", command.Plural(n, "daemon"), name)
+		r.Note("In %s, and in those that come; 'guestprobe %s %s' ends it.", command.Plural(n, "daemon"), ends, name)
 	}
 	return verdict
 }
@@ -118,4 +122,116 @@ func (m *members) stateOf(ctx context.Context, revision uint64, id string) answe
 		}
 		return st, nil
 	})
+}
+
+// orKeep leaves probes to the fleet where --keep says so; otherwise run does what it does.
+func (a *app) orKeep(name *string, p *probeFlags, run func(context.Context, *command.Run) error) func(context.Context, *command.Run) error {
+	return func(ctx context.Context, r *command.Run) error {
+		if !r.Given("keep") {
+			return run(ctx, r)
+		}
+		return a.keepProbes(ctx, r, *name, p)
+	}
+}
+
+// keepProbes leaves probes to the fleet.
+func (a *app) keepProbes(ctx context.Context, r *command.Run, name string, p *probeFlags) error {
+	switch {
+	case a.fleet.URL == "":
+		return command.Usagef("--keep: goes with --fleet; guestprobed --state keeps the probes of one daemon")
+	case r.Given("program") || len(p.files) > 0:
+		return command.Usagef("--keep leaves definitions to the fleet: it goes with neither --program nor --file")
+	case len(r.Args) == 0:
+		return command.Usagef("say what to probe: DEFINITION...")
+	}
+	for _, d := range r.Args {
+		if k := letter(d); k == '-' || k == '#' || k == 0 {
+			return command.Usagef("--keep: %q is no definition of a probe", d)
+		}
+	}
+	specs, err := p.specs(r.Args, true)
+	if err != nil {
+		return err
+	}
+	return a.define(ctx, r, name, api.Definition{Probes: specs})
+}
+
+// keptProbes returns the fleet's definitions of probes that go by these names: those of all names, or none.
+func keptProbes(ctx context.Context, m *members, x fleet.Index, names []string) (defs []fleet.Definition, err error) {
+	for _, name := range names {
+		def := x.Find(name)
+		if def == nil {
+			continue
+		}
+		body, err := m.n.Body(ctx, *def)
+		if err != nil {
+			return nil, err
+		}
+		var what api.Definition
+		if err := json.Unmarshal(body, &what); err == nil && what.Script == nil {
+			defs = append(defs, *def)
+		}
+	}
+	if len(defs) > 0 && len(defs) < len(names) {
+		return nil, command.Usagef("%s is left to the fleet, and not all of the others are: detach them apart", defs[0].Name)
+	}
+	return defs, nil
+}
+
+// orKept ends what is left to the fleet where all arguments are names of that; otherwise run does what it does.
+func (a *app) orKept(run func(context.Context, *command.Run) error) func(context.Context, *command.Run) error {
+	return func(ctx context.Context, r *command.Run) error {
+		if a.fleet.URL == "" || len(r.Args) == 0 {
+			return run(ctx, r)
+		}
+		m, x, err := a.membersAndDefinitions(ctx)
+		if err != nil {
+			return err
+		}
+		defer m.close()
+		defs, err := keptProbes(ctx, m, x, r.Args)
+		if err != nil {
+			return err
+		}
+		if len(defs) == 0 {
+			return run(ctx, r)
+		}
+		if a.fleet.where != "" {
+			return command.Usagef("--where: %s is the fleet's, and ends everywhere", defs[0].Name)
+		}
+		return detachKept(ctx, r, m, defs)
+	}
+}
+
+// detachKept detaches what definitions have attached, shows the final counts, and withdraws them.
+func detachKept(ctx context.Context, r *command.Run, m *members, defs []fleet.Definition) error {
+	failed := onFleet(ctx, r, m, func(ctx context.Context, c *client.Client) (l api.ProbeList, err error) {
+		st, err := c.Fleet(ctx, 0)
+		if err != nil {
+			return l, err
+		}
+		var ids []string
+		for _, d := range st.Definitions {
+			if slices.ContainsFunc(defs, func(def fleet.Definition) bool { return def.ID == d.ID }) {
+				for _, id := range d.Probes {
+					ids = append(ids, u64(id))
+				}
+			}
+		}
+		l.Probes, err = c.DetachMany(ctx, ids...)
+		return l, err
+	})
+	for _, def := range defs {
+		_, x, err := m.n.Withdraw(ctx, def.Name)
+		if err != nil && !errors.Is(err, fleet.ErrUndefined) {
+			return errors.Join(failed, err)
+		}
+		if err == nil {
+			if err := m.stateOf(ctx, x.Revision, "").verdict(r); failed == nil {
+				failed = err
+			}
+		}
+		r.Note("%s is withdrawn from the fleet.", def.Name)
+	}
+	return failed
 }

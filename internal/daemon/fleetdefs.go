@@ -11,6 +11,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -161,6 +162,9 @@ func (f *followed) beginScript(d fleet.Definition, req api.RunScript) (*keptScri
 // attach attaches probes.
 func (f *followed) attach(d fleet.Definition, specs []api.ProbeSpec) (ids []uint64, err error) {
 	for i := range specs {
+		if strings.HasPrefix(strings.TrimSpace(specs[i].Def), "-") {
+			return nil, badValue("definition %s: %.40q takes probes away", d.Name, specs[i].Def)
+		}
 		specs[i].Stay = true
 	}
 	ps, err := f.s.probes.attach(specs, nil)
@@ -208,7 +212,12 @@ func (f *followed) definitions() []api.FleetDefinition {
 		case b.err != nil:
 			d.State, d.Error = api.DefinitionRefused, toAPI(b.err)
 		case b.kind == api.KindProbes:
-			if !slices.ContainsFunc(f.s.probes.snapshot(), func(a *attached) bool { return slices.Contains(b.probes, a.id) }) {
+			for _, a := range f.s.probes.snapshot() {
+				if slices.Contains(b.probes, a.id) {
+					d.Probes = append(d.Probes, a.id)
+				}
+			}
+			if d.Probes == nil {
 				d.State = api.DefinitionStopped
 			}
 		default:
