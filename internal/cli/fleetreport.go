@@ -288,7 +288,7 @@ func (s *publishedScript) print(r *command.Run) error {
 		if text.Len() == 0 {
 			return nil
 		}
-		return r.Print("\n%s", command.Clean(text.String()))
+		return printGuestText(r, "\n"+text.String())
 	})
 }
 

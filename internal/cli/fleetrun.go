@@ -98,7 +98,7 @@ func (s *scriptFlags) runMany(ctx context.Context, r *command.Run, m *members) (
 
 // newFleetScript returns a script whose stream is what open opens.
 func newFleetScript(r *command.Run, s *scriptFlags, out io.Writer, open func(context.Context, *client.Client) (*client.Stream, error)) *fleetScript {
-	fs := &fleetScript{Run: r, flags: s, out: &lockedWriter{w: out}, open: open}
+	fs := &fleetScript{Run: r, flags: s, out: &lockedWriter{w: guestText(r, out)}, open: open}
 	fs.lines = fleet.NewOrder(settleTime, func(line string, _ bool) error {
 		_, err := io.WriteString(fs.out, line)
 		return err

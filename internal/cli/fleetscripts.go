@@ -192,7 +192,7 @@ func scriptMany(ctx context.Context, r *command.Run, m *members, name string) er
 		}
 	}
 	var err error
-	total.Print(r.WantsJSON(), func(text string) { err = cmp.Or(err, r.Print("%s", text)) })
+	total.Print(r.WantsJSON(), func(text string) { err = cmp.Or(err, printGuestText(r, text)) })
 	return cmp.Or(err, o.verdict(r))
 }
 

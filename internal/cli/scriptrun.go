@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -9,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"time"
-	"unicode/utf8"
 
 	"github.com/spf13/pflag"
 
@@ -172,38 +170,6 @@ func notePlaces(r *command.Run, out io.Writer, start api.Start) error {
 	return nil
 }
 
-// fitWriter writes text that may be the guest's to a terminal.
-type fitWriter struct {
-	out  io.Writer
-	part []byte // of a character that is not all there
-}
-
-// Write implements io.Writer.
-func (w *fitWriter) Write(b []byte) (int, error) {
-	text := append(w.part, b...)
-	whole := len(text)
-	for i := 1; i < utf8.UTFMax && i <= len(text); i++ {
-		if at := len(text) - i; utf8.RuneStart(text[at]) {
-			if !utf8.FullRune(text[at:]) {
-				whole = at
-			}
-			break
-		}
-	}
-	w.part = bytes.Clone(text[whole:])
-	_, err := io.WriteString(w.out, command.Clean(string(text[:whole])))
-	return len(b), err
-}
-
-// flush writes what is there of a character whose rest will not come.
-func (w *fitWriter) flush() error {
-	if len(w.part) == 0 {
-		return nil // to write nothing would empty a file
-	}
-	_, err := io.WriteString(w.out, command.Clean(string(w.part)))
-	return err
-}
-
 // printScript prints what the stream of a script brings until its end, which over asks
 // for.
 func printScript(ctx, over context.Context, r *command.Run, c *client.Client, out io.Writer, open func(context.Context) (*client.Stream, error), began func(api.Start) error) error {
@@ -213,8 +179,7 @@ func printScript(ctx, over context.Context, r *command.Run, c *client.Client, ou
 		}
 		return began(s)
 	}
-	text, total := &fitWriter{out: out}, script.Total{}
-	fit := command.Terminal(out) && !r.WantsJSON()
+	text, total := guestText(r, out), script.Total{}
 	end, err := follow(ctx, over, c, open, start, func(rec api.Record) error {
 		switch rec.Type {
 		case api.RecordOutput:
@@ -225,11 +190,7 @@ func printScript(ctx, over context.Context, r *command.Run, c *client.Client, ou
 			if o.Bytes == nil {
 				o.Bytes = []byte(o.Text)
 			}
-			if fit {
-				_, err = text.Write(o.Bytes)
-				return err
-			}
-			_, err = out.Write(o.Bytes)
+			_, err = text.Write(o.Bytes)
 			return err
 		case api.RecordMaps: // of a script of the fleet, at its end
 			m, err := data[api.ScriptMaps](rec)
@@ -244,11 +205,11 @@ func printScript(ctx, over context.Context, r *command.Run, c *client.Client, ou
 				return nil
 			}
 			if !r.WantsJSON() {
-				_, err = io.WriteString(out, "\n\n")
+				_, err = io.WriteString(text, "\n\n")
 			}
-			total.Print(r.WantsJSON(), func(text string) {
+			total.Print(r.WantsJSON(), func(part string) {
 				if err == nil {
-					_, err = io.WriteString(out, text)
+					_, err = io.WriteString(text, part)
 				}
 			})
 			return err

@@ -146,7 +146,7 @@ With --fleet the maps are those of all daemons that have the script, as one (doc
 				}
 				return chart.Picture(r.Stdout, name, pictures(all))
 			}
-			return r.Print("%s", *s.Maps)
+			return printGuestText(r, *s.Maps)
 		}), func(ctx context.Context, r *command.Run) error {
 			if followed || heat.heat || r.Format == formatSVG {
 				return command.Usagef("--follow, --heat and --format svg are of one daemon: say --where name=NAME")
