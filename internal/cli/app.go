@@ -304,6 +304,10 @@ func judge(err error) command.Verdict {
 		return command.Verdict{Status: command.ExitFailed, Code: codeOldDaemon}
 	case errors.Is(err, fleet.ErrNoServer):
 		return command.Verdict{Status: exitUnreachable, Code: codeUnreachable, Hint: "'guestprobe fleet serve' starts one."}
+	case errors.Is(err, fleet.ErrRefused):
+		return command.Verdict{Status: exitPermission, Code: codePermission, Hint: "--fleet-creds names the file that 'guestprobe fleet serve' keeps in its --store, or that the server's administrator gives."}
+	case errors.Is(err, fleet.ErrUntrusted):
+		return command.Verdict{Status: exitPermission, Code: codePermission, Hint: "--fleet-ca names the file of the authority that the server's certificate is of."}
 	case errors.Is(err, errNobody):
 		return command.Verdict{Status: exitUnreachable, Code: codeUnreachable, Hint: "'guestprobe fleet ls --fleet URL' lists those there are."}
 	case errors.Is(err, errNoLocal):

@@ -176,6 +176,20 @@ func (ff *fleetFlags) anyMembers(ctx context.Context) (*members, error) {
 	return m, nil
 }
 
+// ofOne is returned by what all daemons are asked, for what only one can be.
+type ofOne string
+
+// Error implements error.
+func (what ofOne) Error() string { return string(what) + ": of one daemon" }
+
+// only returns the one daemon that is meant.
+func (m *members) only(what ofOne) (*client.Client, error) {
+	if len(m.all) == 1 && len(m.missing) == 0 {
+		return m.all[0].Client, nil
+	}
+	return nil, command.Usagef("%w, and %d are meant: say --where name=NAME", what, len(m.all)+len(m.missing))
+}
+
 func (m *members) close() {
 	for _, c := range append(m.all, m.late...) {
 		c.Client.Close()
@@ -284,7 +298,15 @@ func (a *app) askMany(one asking, many func(context.Context, *command.Run, *memb
 			return err
 		}
 		defer m.close()
-		if err := many(ctx, r, m); err != nil || len(m.missing) == 0 {
+		err = many(ctx, r, m)
+		if what := ofOne(""); errors.As(err, &what) {
+			c, err := m.only(what)
+			if err != nil {
+				return err
+			}
+			return one(ctx, r, c)
+		}
+		if err != nil || len(m.missing) == 0 {
 			return err
 		}
 		return failures(r, append(make([]failure, len(m.all)), m.missing...))

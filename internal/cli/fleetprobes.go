@@ -84,7 +84,7 @@ func listMany(ctx context.Context, r *command.Run, m *members, quiet bool, colum
 	}
 	switch {
 	case r.Format == formatKernel || r.Format == formatDefs:
-		return command.Usagef("--format %s is of one daemon: say --where name=NAME", r.Format)
+		return ofOne("--format " + r.Format)
 	case !quiet:
 		return onFleet(ctx, r, m, ask, columns...)
 	}
@@ -123,11 +123,8 @@ type totalCounts struct {
 
 // statMany shows the counts of all daemons, and their sums.
 func statMany(ctx context.Context, r *command.Run, m *members, perCPU, quiet bool) error {
-	if r.Format == formatKernel {
-		return command.Usagef("--format %s is of one daemon: say --where name=NAME", r.Format)
-	}
-	if perCPU {
-		return command.Usagef("--per-cpu is of one daemon: say --where name=NAME")
+	if perCPU || r.Format == formatKernel {
+		return ofOne("--per-cpu and --format " + formatKernel)
 	}
 	got := gather(ctx, m, func(ctx context.Context, c *client.Client) (s statAnswer, err error) {
 		if s.Probes, err = c.Probes(ctx, r.Args...); err != nil {

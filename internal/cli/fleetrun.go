@@ -75,9 +75,6 @@ const maxRounds = 16
 
 // runMany runs the script in the guests of all daemons.
 func (s *scriptFlags) runMany(ctx context.Context, r *command.Run, m *members) (err error) {
-	if r.Given("detach") || s.heat || r.Format == formatSVG {
-		return command.Usagef("--detach, --heat and --format svg are of one daemon: say --where name=NAME")
-	}
 	out, begin := r.Stdout, func() error { return nil }
 	if s.output != "" {
 		f, err := files.Later(ctx, s.output)

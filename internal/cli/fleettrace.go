@@ -62,7 +62,7 @@ type fleetRecord struct {
 // traceMany shows hits of all daemons until there is a reason to stop.
 func traceMany(ctx context.Context, r *command.Run, m *members, flags *traceFlags) (err error) {
 	if slices.Contains(timeline.Formats, r.Format) || len(flags.maps) > 0 {
-		return command.Usagef("--format %s and --map are of one daemon: say --where name=NAME", r.Format)
+		return ofOne("timelines and --map")
 	}
 	t := &fleetTrace{Run: r, flags: flags, out: r.Stdout, left: flags.count}
 	begin := func() error { return nil }

@@ -20,6 +20,21 @@ func (a *app) run() command.Spec {
 	var sf scriptFlags
 	var list bool
 	var files []string
+	one := func(ctx context.Context, r *command.Run, c *client.Client) error {
+		if err := giveFiles(ctx, r, c, files); err != nil {
+			return err
+		}
+		if list {
+			if r.Given("execute") || r.Given("output") || r.Given("detach") || len(r.Args) > 1 {
+				return command.Usagef("-l takes a pattern, and nothing to run")
+			}
+			return listPlaces(ctx, r, c, strings.Join(r.Args, ""), sf.verbose)
+		}
+		if err := sf.read(ctx, r); err != nil {
+			return err
+		}
+		return sf.run(ctx, r, c)
+	}
 	return command.Spec{
 		Use:   "run [flags] {-e SCRIPT | FILE | -l [PATTERN]} [ARG...]",
 		Short: "Run a script in bpftrace's language",
@@ -80,23 +95,9 @@ vm: events, and the reasons why vCPUs leave the guest.`,
 			sf.declare(f)
 		},
 		Complete: a.completePlaces(),
-		Run: a.orLeft(&sf, &files, a.askMany(func(ctx context.Context, r *command.Run, c *client.Client) error {
-			if err := giveFiles(ctx, r, c, files); err != nil {
-				return err
-			}
-			if list {
-				if r.Given("execute") || r.Given("output") || r.Given("detach") || len(r.Args) > 1 {
-					return command.Usagef("-l takes a pattern, and nothing to run")
-				}
-				return listPlaces(ctx, r, c, strings.Join(r.Args, ""), sf.verbose)
-			}
-			if err := sf.read(ctx, r); err != nil {
-				return err
-			}
-			return sf.run(ctx, r, c)
-		}, func(ctx context.Context, r *command.Run, m *members) error {
-			if list {
-				return command.Usagef("-l is of one daemon: say --where name=NAME")
+		Run: a.orLeft(&sf, &files, a.askMany(one, func(ctx context.Context, r *command.Run, m *members) error {
+			if list || sf.heat || r.Given("detach") || r.Format == formatSVG {
+				return ofOne("-l, --detach, --heat and --format svg")
 			}
 			if err := sf.read(ctx, r); err != nil {
 				return err

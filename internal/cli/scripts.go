@@ -87,6 +87,48 @@ func firstLine(script string) string {
 func (a *app) script() command.Spec {
 	var followed bool
 	var heat heatFlags
+	one := func(ctx context.Context, r *command.Run, c *client.Client) error {
+		name := r.Args[0]
+		if err := heat.check(r); err != nil {
+			return err
+		}
+		if followed && (heat.heat || r.Format == formatSVG) {
+			return command.Usagef("--follow prints what the script prints: it goes with neither --heat nor --format svg")
+		}
+		if heat.heat {
+			return heat.poll(ctx, r, name, func(ctx context.Context) (map[string][]chart.Bucket, bool, error) {
+				s, err := c.Script(ctx, name, api.ScriptJSON)
+				if err != nil || s.Maps == nil {
+					return nil, false, err
+				}
+				all, err := printedHists(r, *s.Maps)
+				return all, true, err
+			})
+		}
+		if followed {
+			return printScript(ctx, ctx, r, c, r.Stdout, func(life context.Context) (*client.Stream, error) { return c.FollowScript(life, name) }, nil)
+		}
+		format := api.ScriptText
+		if r.WantsJSON() || r.Format == formatSVG {
+			format = api.ScriptJSON
+		}
+		s, err := c.Script(ctx, name, format)
+		if err != nil {
+			return err
+		}
+		if s.Maps == nil {
+			r.Note("%s has ended (%s); 'guestprobe stop %s' prints its end.", name, scriptState(s), name)
+			return nil
+		}
+		if r.Format == formatSVG {
+			all, err := printedHists(r, *s.Maps)
+			if err != nil {
+				return err
+			}
+			return chart.Picture(r.Stdout, name, pictures(all))
+		}
+		return printGuestText(r, *s.Maps)
+	}
 	return command.Spec{
 		Use:   "script [flags] NAME",
 		Short: "Show the maps of a script that runs without a client",
@@ -106,56 +148,19 @@ With --fleet the maps are those of all daemons that have the script, as one (doc
 			f.BoolVarP(&followed, "follow", "f", false, "what it prints, until it ends")
 			heat.declare(f)
 		},
-		Run: a.orMany(a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
-			name := r.Args[0]
-			if err := heat.check(r); err != nil {
-				return err
-			}
-			if followed && (heat.heat || r.Format == formatSVG) {
-				return command.Usagef("--follow prints what the script prints: it goes with neither --heat nor --format svg")
-			}
-			if heat.heat {
-				return heat.poll(ctx, r, name, func(ctx context.Context) (map[string][]chart.Bucket, bool, error) {
-					s, err := c.Script(ctx, name, api.ScriptJSON)
-					if err != nil || s.Maps == nil {
-						return nil, false, err
-					}
-					all, err := printedHists(r, *s.Maps)
-					return all, true, err
-				})
-			}
-			if followed {
-				return printScript(ctx, ctx, r, c, r.Stdout, func(life context.Context) (*client.Stream, error) { return c.FollowScript(life, name) }, nil)
-			}
-			format := api.ScriptText
-			if r.WantsJSON() || r.Format == formatSVG {
-				format = api.ScriptJSON
-			}
-			s, err := c.Script(ctx, name, format)
-			if err != nil {
-				return err
-			}
-			if s.Maps == nil {
-				r.Note("%s has ended (%s); 'guestprobe stop %s' prints its end.", name, scriptState(s), name)
-				return nil
-			}
-			if r.Format == formatSVG {
-				all, err := printedHists(r, *s.Maps)
-				if err != nil {
-					return err
-				}
-				return chart.Picture(r.Stdout, name, pictures(all))
-			}
-			return printGuestText(r, *s.Maps)
-		}), func(ctx context.Context, r *command.Run) error {
-			if followed || heat.heat || r.Format == formatSVG {
-				return command.Usagef("--follow, --heat and --format svg are of one daemon: say --where name=NAME")
-			}
+		Run: a.orMany(a.ask(one), func(ctx context.Context, r *command.Run) error {
 			m, err := a.fleet.members(ctx)
 			if err != nil {
 				return err
 			}
 			defer m.close()
+			if followed || heat.heat || r.Format == formatSVG {
+				c, err := m.only("--follow, --heat and --format svg")
+				if err != nil {
+					return err
+				}
+				return one(ctx, r, c)
+			}
 			return scriptMany(ctx, r, m, r.Args[0])
 		}),
 	}

@@ -3,6 +3,7 @@ package fleet
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -79,8 +80,12 @@ func (a Address) Redacted() string {
 	return strings.Join(out, ",")
 }
 
-// ErrNoServer is wrapped by errors of Connect.
-var ErrNoServer = errors.New("the fleet's server does not answer")
+// Wrapped by errors of Connect: nobody is there; a server is, and takes other credentials; or it is not trusted.
+var (
+	ErrNoServer  = errors.New("the fleet's server does not answer")
+	ErrRefused   = errors.New("the fleet's server refuses these credentials")
+	ErrUntrusted = errors.New("the fleet's server is not trusted")
+)
 
 // Network is the fleet as one process reaches it. Its methods may be called from several goroutines.
 type Network struct {
@@ -140,7 +145,7 @@ func Connect(ctx context.Context, a Address, name string, stay bool, log *slog.L
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
-		return nil, fmt.Errorf("%w: %s: %w", ErrNoServer, a.Redacted(), err)
+		return nil, fmt.Errorf("%w: %s: %w", notConnected(err), a.Redacted(), err)
 	}
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -150,6 +155,18 @@ func Connect(ctx context.Context, a Address, name string, stay bool, log *slog.L
 	n := &Network{nc: nc, addr: a, conns: map[*Conn]struct{}{}, js: js, log: log}
 	n.life, n.end = context.WithCancel(context.Background())
 	return n, nil
+}
+
+// notConnected is the kind of an error of nats.Connect.
+func notConnected(err error) error {
+	var cert *tls.CertificateVerificationError
+	switch {
+	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrAuthRevoked), errors.Is(err, nats.ErrAccountAuthExpired):
+		return ErrRefused
+	case errors.As(err, &cert):
+		return ErrUntrusted
+	}
+	return ErrNoServer
 }
 
 // Others is how many messages Snapshots and Events have left out until now, because they are of another version or make no sense.
