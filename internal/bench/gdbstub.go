@@ -1,8 +1,10 @@
 package bench
 
 import (
+	"bufio"
 	"bytes"
 	"context"
+	"debug/elf"
 	"fmt"
 	"net"
 	"os"
@@ -10,60 +12,119 @@ import (
 	"path/filepath"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/guest/builtin"
 	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/child"
 	"github.com/guestprobe/guestprobe/internal/daemon"
+	"github.com/guestprobe/guestprobe/internal/elfbuild"
 )
 
-// bootSector calls a function at 0x7c10 for ever, in real mode: a guest that
-// needs no boot loader.
-func bootSector() []byte {
-	s := make([]byte, 512)
-	copy(s, []byte{
-		0xfa,             // 7c00 cli
-		0xbf, 0x01, 0x00, // 7c01 mov di, 1
-		0xbe, 0x02, 0x00, // 7c04 mov si, 2
-		0xe8, 0x06, 0x00, // 7c07 call 7c10
-		0xeb, 0xfb, //       7c0a jmp 7c07
-	})
-	copy(s[0x10:], []byte{0x89, 0xf8, 0x01, 0xf0, 0xc3}) // mov ax, di; add ax, si; ret
-	s[510], s[511] = 0x55, 0xaa
-	return s
+// loop calls the function behind it for ever, without interrupts: nothing else runs between two hits, so that what is
+// timed is the debugger's part. The bytes are the same instructions in real mode, where QEMU's guest needs no boot
+// loader, and in 64-bit mode, but for the width of the call's displacement.
+func loop(call ...byte) (code []byte, function uint64) {
+	code = append([]byte{0xfa}, call...)                                 // cli; call function
+	code = append(code, 0xeb, byte(-len(call)-2), 0x90)                  // jmp to the call; nop
+	return append(code, 0x89, 0xf8, 0x01, 0xf0, 0xc3), uint64(len(code)) // function: mov (e)di, (e)ax; add (e)si, (e)ax; ret
 }
 
-const bootFunction = 0x7c10
+// bootSector is loop for a machine that starts in real mode, and where its function is.
+func bootSector() ([]byte, uint64) {
+	code, function := loop(0xe8, 0x03, 0x00)
+	s := make([]byte, 512)
+	copy(s, code)
+	s[510], s[511] = 0x55, 0xaa
+	return s, 0x7c00 + function
+}
 
-// ownStub is gdbPeer for the protocol as guestprobed speaks it, with the built-in guest.
-func ownStub(ctx context.Context, runs, hits int) Peer {
-	p := Peer{Name: "gdb", What: "breakpoint through guestprobed's gdb socket: stop, read registers, step, continue"}
-	if err := ownStubOf(ctx, &p, runs, hits); err != nil {
+// loopGuest is loop for guestprobed, which has a stack for it, and where its function is.
+func loopGuest() ([]byte, uint64) {
+	const at = 0xffffffff80200000
+	code, function := loop(0xe8, 0x03, 0x00, 0x00, 0x00)
+	f := elfbuild.File{Entry: at,
+		Segments: []elfbuild.Segment{{Section: ".text", VAddr: at, PAddr: 0x200000, Flags: elf.PF_R | elf.PF_X, Data: code}},
+		Symbols:  []elfbuild.Symbol{{Name: "function", Addr: at + guest.GVA(function), Size: uint64(len(code)) - function, Type: elf.STT_FUNC}}}
+	return f.Bytes(), at + function
+}
+
+// roundTrips is what any stub takes for the three packets of a breakpoint before it has done anything: a process that
+// sends back what it gets over a unix socket, as fast as the kernel lets a program in C.
+func roundTrips(ctx context.Context, runs, hits int) Peer {
+	p := Peer{Name: "sockets", What: "three round trips over a unix socket to another process (cat) that does nothing: of each stub's time"}
+	if err := echoes(ctx, &p, runs, hits); err != nil {
 		p.Unavailable = err.Error()
 	}
 	return p
 }
 
-func ownStubOf(ctx context.Context, p *Peer, runs, hits int) error {
-	img, err := guest.ParseELF(builtin.ELF())
+func echoes(ctx context.Context, p *Peer, runs, hits int) error {
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
-	fn, err := img.Lookup("user_hot")
+	ours, theirs := os.NewFile(uintptr(ends[0]), "socket"), os.NewFile(uintptr(ends[1]), "socket")
+	defer theirs.Close()
+	conn, err := net.FileConn(ours)
+	ours.Close()
 	if err != nil {
 		return err
 	}
+	defer conn.Close()
+	cmd := exec.CommandContext(ctx, "cat")
+	cmd.Stdin, cmd.Stdout = theirs, theirs
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	theirs.Close()
+	defer cmd.Wait()
+	defer conn.Close()
+	c := &rsp{conn: conn, in: bufio.NewReader(conn)}
+	return c.time(p, runs, hits, []exchange{{"g", "g"}, {"s", "s"}, {"c", "c"}})
+}
+
+// ownStub is gdbPeer for the protocol as guestprobed speaks it, with the same loop. The daemon is the program at a path, or
+// where that is "" in this process, where packets need no change of process.
+func ownStub(ctx context.Context, program string, runs, hits int) Peer {
+	p := Peer{Name: "gdb", What: "breakpoint through guestprobed's gdb socket: stop, read registers, step, continue"}
+	if program == "" {
+		p.What += " (in one process)"
+	}
+	if err := ownStubOf(ctx, &p, program, runs, hits); err != nil {
+		p.Unavailable = err.Error()
+	}
+	return p
+}
+
+func ownStubOf(ctx context.Context, p *Peer, program string, runs, hits int) error {
 	dir, err := os.MkdirTemp("", "guestprobe-bench")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	socket := filepath.Join(dir, "s")
-	var log bytes.Buffer
-	end, err := daemon.Start(ctx, []string{"--socket", socket, "--log-level", "warn"}, &log, os.Getenv, nil)
-	if err != nil {
-		return fmt.Errorf("guestprobed did not start: %w: %s", err, log.String())
+	image, function := loopGuest()
+	socket, file := filepath.Join(dir, "s"), filepath.Join(dir, "guest")
+	if err := os.WriteFile(file, image, 0o644); err != nil {
+		return err
 	}
-	defer end()
+	var log bytes.Buffer
+	args := []string{"--socket", socket, "--log-level", "warn", "--guest", file}
+	if program == "" {
+		end, err := daemon.Start(ctx, args, &log, os.Getenv, nil)
+		if err != nil {
+			return fmt.Errorf("guestprobed did not start: %w: %s", err, log.String())
+		}
+		defer end()
+	} else {
+		d, err := child.Start(ctx, child.Options{Program: program, Args: args, Output: &log})
+		if d != nil {
+			defer d.Kill()
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w: %s", program, err, log.String())
+		}
+	}
 	conn, err := net.Dial("unix", socket+api.GDBSuffix)
 	if err != nil {
 		return err
@@ -73,7 +134,7 @@ func ownStubOf(ctx context.Context, p *Peer, runs, hits int) error {
 	if err != nil {
 		return err
 	}
-	return c.breakpoints(p, uint64(fn.Addr), runs, hits)
+	return c.breakpoints(p, function, runs, hits)
 }
 
 // gdbPeer times what a debugger script does at a breakpoint under QEMU (TCG):
@@ -98,7 +159,8 @@ func gdbStub(ctx context.Context, p *Peer, runs, hits int) error {
 	}
 	defer os.RemoveAll(dir)
 	disk, socket := filepath.Join(dir, "disk"), filepath.Join(dir, "gdb")
-	if err := os.WriteFile(disk, bootSector(), 0o644); err != nil {
+	sector, function := bootSector()
+	if err := os.WriteFile(disk, sector, 0o644); err != nil {
 		return err
 	}
 	// The listener is ours and QEMU connects to it: no waiting for a server.
@@ -125,7 +187,7 @@ func gdbStub(ctx context.Context, p *Peer, runs, hits int) error {
 	if err != nil {
 		return err
 	}
-	return c.breakpoints(p, bootFunction, runs, hits)
+	return c.breakpoints(p, function, runs, hits)
 }
 
 // breakpoints times what both stubs do at a breakpoint.
@@ -136,19 +198,32 @@ func (c *rsp) breakpoints(p *Peer, addr uint64, runs, hits int) error {
 	if _, err := c.call("c", "T05"); err != nil { // the first hit, behind the boot
 		return err
 	}
-	var samples []float64
-	for range runs {
-		start := time.Now()
+	return c.time(p, runs, hits, []exchange{{"g", ""}, {"s", "T05"}, {"c", "T05"}})
+}
+
+// exchange is a packet, and how its answer begins.
+type exchange struct{ packet, answer string }
+
+// time times the packets of one hit, all of them and each.
+func (c *rsp) time(p *Peer, runs, hits int, packets []exchange) error {
+	samples, each := make([]float64, runs), make([][]float64, len(packets))
+	for run := range samples {
 		for range hits {
-			for _, step := range [][2]string{{"g", ""}, {"s", "T05"}, {"c", "T05"}} {
-				if _, err := c.call(step[0], step[1]); err != nil {
+			for i, x := range packets {
+				start := time.Now()
+				if _, err := c.call(x.packet, x.answer); err != nil {
 					return err
 				}
+				took := nsPer(time.Since(start), 1)
+				each[i] = append(each[i], took)
+				samples[run] += took / float64(hits)
 			}
 		}
-		samples = append(samples, nsPer(time.Since(start), uint64(hits)))
 	}
 	s := spread(samples)
 	p.NsPerHit, p.Hits = &s, uint64(runs*hits)
+	for i, x := range packets {
+		p.Packets = append(p.Packets, Packet{x.packet, spread(each[i]).Median})
+	}
 	return nil
 }

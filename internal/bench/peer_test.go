@@ -43,16 +43,16 @@ func TestUprobePeer(t *testing.T) {
 // TestGDBPeer: likewise for the debugger's way, QEMU's and ours.
 func TestGDBPeer(t *testing.T) {
 	kvmtest.Require(t)
-	for _, p := range []Peer{gdbPeer(t.Context(), 2, 50), ownStub(t.Context(), 2, 50)} {
+	for _, p := range []Peer{roundTrips(t.Context(), 2, 50), gdbPeer(t.Context(), 2, 50), ownStub(t.Context(), "", 2, 50)} {
 		if p.Unavailable != "" {
-			if p.NsPerHit != nil || p.Hits != 0 || p.Name == "gdb" {
+			if p.NsPerHit != nil || p.Hits != 0 || p.Name != "qemu-gdbstub" {
 				t.Errorf("%s: unavailable (%s), and yet figures: %+v", p.Name, p.Unavailable, p)
 			}
 			continue
 		}
-		if p.Hits != 100 || p.NsPerHit == nil || p.NsPerHit.Median <= 0 {
+		if p.Hits != 100 || len(p.Packets) != 3 || p.NsPerHit == nil || p.NsPerHit.Median <= 0 {
 			t.Errorf("%+v, want 100 hits and a positive time", p)
 		}
-		t.Logf("%s: %v", p.Name, *p.NsPerHit)
+		t.Logf("%s: %v, %v", p.Name, *p.NsPerHit, p.Packets)
 	}
 }

@@ -53,6 +53,15 @@ type Peer struct {
 	Hits        uint64  `json:"hits"`
 	NsPerHit    *Spread `json:"nsPerHit,omitempty"`
 	BaselineNs  float64 `json:"baselineNs,omitempty"`
+
+	// Packets are those of a debugger at one hit, in their order.
+	Packets []Packet `json:"packets,omitempty"`
+}
+
+// Packet is one packet of GDB's protocol and the median of the times to its answer.
+type Packet struct {
+	Data string  `json:"data"`
+	Ns   float64 `json:"ns"`
 }
 
 // Host names the machine that a run was made on.

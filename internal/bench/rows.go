@@ -243,6 +243,7 @@ type Options struct {
 	Runs     int              // of each measurement, at least 5
 	Calls    int              // probed calls per measurement; 0: DefaultCalls
 	Peers    bool             // also what a user would use instead
+	Daemon   string           // path of guestprobed, for a debugger's packets; "": in this process
 	Progress func(string)     // called with what is being measured; nil is fine
 	Clock    func() time.Time // nil: time.Now
 }
@@ -328,7 +329,7 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 		o.Progress("peer: uprobe")
 		res.Peers = append(res.Peers, uprobePeer(ctx, g.m.Image().Code(fn.Addr, int(fn.Size)), o.Runs, 50000))
 		o.Progress("peer: qemu gdb stub")
-		res.Peers = append(res.Peers, gdbPeer(ctx, o.Runs, 500), ownStub(ctx, o.Runs, 500))
+		res.Peers = append(res.Peers, roundTrips(ctx, o.Runs, 500), gdbPeer(ctx, o.Runs, 500), ownStub(ctx, o.Daemon, o.Runs, 500))
 	}
 	return res, nil
 }

@@ -147,7 +147,11 @@ func (r *Result) peers() Table {
 		if k > 0 {
 			ratio = figure("%.2f", p.NsPerHit.Median/k)
 		}
-		t.Rows = append(t.Rows, []string{p.Name, p.What, p.NsPerHit.String(), ratio})
+		what := p.What
+		for i, x := range p.Packets {
+			what += fmt.Sprintf("%s %s %.1f", [...]string{"; us of packets, medians:", ","}[min(i, 1)], x.Data, x.Ns/1e3)
+		}
+		t.Rows = append(t.Rows, []string{p.Name, what, p.NsPerHit.String(), ratio})
 	}
 	if s := r.Startup; s.KVMNs != nil && s.GuestNs != nil {
 		t.Notes = append(t.Notes, fmt.Sprintf("From nothing to the guest's first console line: %s ms for KVM, memory and image, and then %s ms of guest time (medians).",

@@ -24,7 +24,8 @@ func TestTables(t *testing.T) {
 		Snapshots: Snapshots{Memory: 64 << 20, FileBytes: 300 << 10, SaveNs: &Spread{1e6, 2e6, 3e6}, StopNs: &Spread{5e5, 6e5, 7e5}, RestoreNs: &Spread{4e6, 5e6, 6e6}, ResetNs: &Spread{1e6, 1.5e6, 2e6}},
 		Profiling: Profiling{VCPUs: 2, Plain: &Spread{1, 2, 3}, Rates: []ProfilingAt{{99, &Spread{-1, 0.25, 2}, 100, 1}, {990, &Spread{1, 2, 3}, 1000, 0}}},
 		Watching:  Watching{VCPUs: 2, Probes: []string{"p a", "r b"}, Plain: &Spread{1, 2, 3}, Every: []WatchingAt{{1000, &Spread{-1, 0.25, 2}, 3, 100}, {100, &Spread{1, 2, 3}, 30, 1000}}},
-		Peers:     []Peer{{Name: "uprobe", What: "uprobe", NsPerHit: &Spread{40, 50, 60}}, {Name: "gdb", What: "gdb", Unavailable: "no qemu"}},
+		Peers: []Peer{{Name: "uprobe", What: "uprobe", NsPerHit: &Spread{40, 50, 60}}, {Name: "gdb", What: "gdb", Unavailable: "no qemu"},
+			{Name: "own", What: "own", NsPerHit: &Spread{20, 30, 40}, Packets: []Packet{{"g", 1500}, {"s", 2000}, {"c", 30000}}}},
 	}
 	text := r.Markdown()
 	for _, want := range []string{
@@ -41,6 +42,7 @@ func TestTables(t *testing.T) {
 		"Top on a busy guest on 2 vCPUs with 2 probes, by the rounds of work that it does in a second of processor time: every 1000 ms 0.25 % slower (-1.00 to 2.00), 100 calls timed; every 100 ms 2.00 % slower (1.00 to 3.00), 1000 calls timed.\n",
 		"| uprobe | uprobe | 50.0 (40.0 to 60.0) | 0.50 |\n",
 		"| gdb | gdb | unavailable: no qemu | - |\n",
+		"| own | own; us of packets, medians: g 1.5, s 2.0, c 30.0 | 30.0 (20.0 to 40.0) | 0.30 |\n",
 		"\n`(!)`: no cost can be that",
 	} {
 		if !strings.Contains(text, want) {

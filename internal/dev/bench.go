@@ -40,6 +40,7 @@ those of the kernel's kprobes documentation.
 		},
 		Run: func(ctx context.Context, r *command.Run) error {
 			o.Peers = !noPeers
+			o.Daemon, _ = command.Find("guestprobed") // without one it is measured in this process, and said so
 			o.Progress = func(what string) { r.Note("measuring %s", what) }
 			res, err := benchResult(ctx, o, from)
 			if err != nil {
