@@ -15,7 +15,7 @@ import (
 // session is a debugger's connection.
 type session struct {
 	t    Target
-	conn net.Conn
+	conn link
 	log  *slog.Logger
 	in   *bufio.Reader
 	out  *bufio.Writer
@@ -45,10 +45,15 @@ type session struct {
 // errDone ends a session that a debugger has ended.
 var errDone = errors.New("the debugger is done")
 
-// Serve attaches to the guest, answers the debugger at conn until that goes, and detaches. It
+// Serve attaches to the guest, answers the debugger at from until that goes, and detaches. It
 // returns nil when the debugger has ended the session, or has closed the connection. Ending
-// ctx ends the session, too. Serve closes conn.
-func Serve(ctx context.Context, conn net.Conn, t Target, log *slog.Logger) error {
+// ctx ends the session, too. Serve closes from.
+func Serve(ctx context.Context, from net.Conn, t Target, log *slog.Logger) error {
+	conn, release, err := newStream(from)
+	if err != nil {
+		return err
+	}
+	defer release()
 	defer conn.Close()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -58,7 +63,7 @@ func Serve(ctx context.Context, conn net.Conn, t Target, log *slog.Logger) error
 	}
 	s := &session{t: t, conn: conn, log: log, in: bufio.NewReader(conn), out: bufio.NewWriter(conn), run: all, known: nobody, files: map[int][]byte{}, also: map[int]Stop{}}
 	var first Registers
-	err := t.Registers(0, &first, true)
+	err = t.Registers(0, &first, true)
 	if err == nil {
 		s.regs, s.xml = description(first.Vector)
 		err = s.serve(ctx)
