@@ -12,6 +12,7 @@ type frameRow struct {
 	start GVA
 	rule  FrameRule
 	known bool
+	saved SavedRegisters
 }
 
 // Limits of call frame information.
@@ -26,12 +27,20 @@ const (
 // the first call; later calls allocate nothing.
 func (img *Image) FrameRule(pc GVA) (FrameRule, bool) {
 	img.framesOnce.Do(func() { img.frames, img.framesErr = img.readFrames() })
+	if row := img.frameRow(pc); row != nil {
+		return row.rule, true
+	}
+	return FrameRule{}, false
+}
+
+// frameRow returns the rule of pc once frames are read, or nil.
+func (img *Image) frameRow(pc GVA) *frameRow {
 	rows := img.frames
 	i := sort.Search(len(rows), func(i int) bool { return rows[i].start > pc }) - 1
 	if i < 0 || !rows[i].known {
-		return FrameRule{}, false
+		return nil
 	}
-	return rows[i].rule, true
+	return &rows[i]
 }
 
 // FrameError returns what is wrong with the image's call frame information;
@@ -256,6 +265,7 @@ func (p *frameParser) fde(c *cie, pos int, b []byte) error {
 		done = at >= d.end
 		last := &d.rows[len(d.rows)-1]
 		last.rule, last.known = m.rule()
+		last.saved = m.state.general
 		if at > last.start && at < d.end {
 			d.rows = append(d.rows, frameRow{start: at})
 		}

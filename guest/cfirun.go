@@ -13,9 +13,11 @@ const (
 	dwarfRSP = 7
 )
 
-// frameState is what the rules are at one address: of all registers, only RBP, RSP
-// and the return address are kept.
+// frameState is what the rules are at one address: of RBP, RSP and the return address as they
+// are said, of all general registers as SavedRegisters has them.
 type frameState struct {
+	general SavedRegisters
+
 	cfaReg           uint64
 	cfaOff           int64
 	bad              bool // the CFA is an expression
@@ -71,6 +73,9 @@ func (m *frameMachine) rule() (FrameRule, bool) {
 
 // set notes where a register is saved.
 func (m *frameMachine) set(reg uint64, how saved, off int64) {
+	if reg < uint64(len(m.state.general)) {
+		m.state.general[reg] = savedPlace(how, off)
+	}
 	switch reg {
 	case dwarfRBP:
 		m.state.rbp, m.state.rbpO = how, off
@@ -83,6 +88,9 @@ func (m *frameMachine) set(reg uint64, how saved, off int64) {
 
 // restore puts back the rule from the CIE.
 func (m *frameMachine) restore(reg uint64) {
+	if reg < uint64(len(m.state.general)) {
+		m.state.general[reg] = m.initial.general[reg]
+	}
 	switch reg {
 	case dwarfRBP:
 		m.state.rbp, m.state.rbpO = m.initial.rbp, m.initial.rbpO

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/guestprobe/guestprobe/guest"
@@ -149,29 +150,75 @@ func (b *backtrace) wire(s *server, l *machine.Look, names namer) api.Backtrace 
 		t := wireTask(*b.task)
 		out.Task = &t
 	}
+	regs := b.known(l, names.img)
 	for i := range b.frames {
 		f := &b.frames[i]
 		for _, x := range names.frame(guest.GVA(f.PC), f.Exact) {
 			out.Frames = append(out.Frames, api.StackFrame{Frame: x})
 		}
-		out.Frames[len(out.Frames)-1].Args = b.args(s, l, names, i)
+		out.Frames[len(out.Frames)-1].Args = b.args(s, l, names, i, regs[i])
 	}
 	return out
 }
 
+// known returns the registers of all frames, as far as they are known: those of the innermost one, and of callers those that are
+// on the stack, or in registers still, by call frame information.
+func (b *backtrace) known(l *machine.Look, img guest.View) []guest.KnownRegisters {
+	out := make([]guest.KnownRegisters, len(b.frames))
+	cfi, _ := img.(interface {
+		SavedRegisters(guest.GVA) (guest.SavedRegisters, bool)
+	})
+	for i := range b.frames {
+		f, k := &b.frames[i], &out[i]
+		switch {
+		case i == 0 && b.regs != nil:
+			for n, v := range dwarfOrder(b.regs) {
+				k.Set(n, v)
+			}
+		case i > 0 && cfi != nil:
+			callee := &b.frames[i-1]
+			rule, ok := img.FrameRule(callee.At())
+			saved, has := cfi.SavedRegisters(callee.At())
+			if ok && has {
+				cfa := callee.Regs[rule.Base] + uint64(int64(rule.CFA))
+				*k = out[i-1].Caller(cfa, &rule, &saved, func(addr uint64) (uint64, bool) { return readWord(l, b.root, addr) })
+			}
+		}
+		if i > 0 || b.regs == nil {
+			k.Set(dwarfRSP, f.Regs[guest.FrameRSP])
+			k.Set(dwarfRBP, f.Regs[guest.FrameRBP])
+		}
+	}
+	return out
+}
+
+// readWord reads a word of the guest's own.
+func readWord(l *machine.Look, root guest.GPA, addr uint64) (uint64, bool) {
+	var b [8]byte
+	if _, err := l.Read(root, guest.GVA(addr), b[:], false); err != nil {
+		return 0, false
+	}
+	return binary.LittleEndian.Uint64(b[:]), true
+}
+
+// The numbers of two registers in debug information.
+const dwarfRBP, dwarfRSP = 6, 7
+
+// dwarfOrder are general registers by their numbers there, as in registers.
+func dwarfOrder(r *probe.Regs) [guest.Registers]uint64 {
+	return [...]uint64{r.RAX, r.RDX, r.RCX, r.RBX, r.RSI, r.RDI, r.RBP, r.RSP, r.R8, r.R9, r.R10, r.R11, r.R12, r.R13, r.R14, r.R15}
+}
+
 // args returns the arguments of the function of a frame, as far as they are to be had: by debug
 // information, or at a function's first instruction by its prototype.
-func (b *backtrace) args(s *server, l *machine.Look, names namer, i int) (out []api.FrameArg) {
+func (b *backtrace) args(s *server, l *machine.Look, names namer, i int, regs guest.KnownRegisters) (out []api.FrameArg) {
 	f := &b.frames[i]
 	at := f.At()
 	sym, ok := names.img.Find(at)
 	if !ok || f.User && sym.User != f.User {
 		return nil
 	}
-	look := frameLook{l: l, root: b.root, frame: f}
-	if i == 0 {
-		look.regs = b.regs
-	}
+	look := frameLook{l, b.root, regs}
 	if names.info != nil {
 		vars, err := names.info.Variables(uint64(at)-names.by, "")
 		if err != nil {
@@ -196,7 +243,7 @@ func (b *backtrace) args(s *server, l *machine.Look, names namer, i int) (out []
 		return out
 	}
 	known := s.guest.Types()
-	if known == nil || look.regs == nil || guest.GVA(f.PC) != behindEndbr(names.img, sym) {
+	if known == nil || i > 0 || b.regs == nil || guest.GVA(f.PC) != behindEndbr(names.img, sym) {
 		return nil
 	}
 	proto := known.Func(event.ModuleOf(names.img, sym.Addr), sym.Name)
@@ -235,12 +282,11 @@ func behindEndbr(img guest.View, sym guest.Symbol) guest.GVA {
 	return at
 }
 
-// frameLook finds what a frame has in its registers, as far as they are known, and on its stack.
+// frameLook finds what a frame has in its registers, as far as they are known, and in memory.
 type frameLook struct {
-	l     *machine.Look
-	root  guest.GPA
-	frame *guest.Frame
-	regs  *probe.Regs // nil: only those that a walk of the stack knows
+	l    *machine.Look
+	root guest.GPA
+	regs guest.KnownRegisters
 }
 
 // value returns what is there as text.
@@ -282,18 +328,10 @@ func (f *frameLook) fetch(from event.Fetch) (uint64, error) {
 
 // register returns what a register held in the frame.
 func (f *frameLook) register(r event.Reg) (uint64, error) {
-	switch {
-	case f.regs != nil:
-		name := r.String()
-		for _, n := range []string{name, "r" + name} {
-			if v, ok := wireRegs(f.regs)[n]; ok {
-				return uint64(v), nil
-			}
+	if n := slices.Index(registers[:], r); n >= 0 {
+		if v, ok := f.regs.Get(n); ok {
+			return v, nil
 		}
-	case r == event.RegSP:
-		return f.frame.Regs[guest.FrameRSP], nil
-	case r == event.RegBP:
-		return f.frame.Regs[guest.FrameRBP], nil
 	}
 	return 0, fmt.Errorf("was in %%%s, which is not known in this frame", r)
 }
