@@ -55,7 +55,8 @@ mkdir -p "$root/etc/systemd/system/default.target.wants"
 ln -sf ../inside.service "$root/etc/systemd/system/default.target.wants/inside.service"
 # The device has the mode that it has with systemd's own rules, whatever it has here.
 mknod -m 666 "$work/kvm" c 10 232
-how=(--register=no)
+# Landlock's system calls are for the daemon's jail.
+how=(--register=no --system-call-filter='landlock_create_ruleset landlock_add_rule landlock_restrict_self')
 if [[ ! -d /run/systemd/system ]]; then
 	# No systemd is here to give the container a control group: it gets one by hand.
 	how+=(--keep-unit)

@@ -49,6 +49,8 @@ systemctl --no-pager status guestprobed@web | grep -E 'Status:|Main PID' || fail
 wants guestprobe "$(stat -c %U "/proc/$(of web MainPID)")" "the daemon's user"
 gp web run --detach reads -e 'kprobe:vfs_read { @ = count(); }' >/dev/null || fail "run --detach"
 until_ status_is web "guest running, 13 probes, 1 script"
+gp web guest status | grep -E '^(jail|missing) ' || fail "no word about the jail in the status"
+[[ $(gp web guest status --format json) == *'"seccomp": true'* ]] || fail "the daemon is not confined"
 setpriv --reuid=nobody --regid=nogroup --clear-groups guestprobe --socket /run/guestprobed/web.sock list 2>/root/err
 wants 5 $? "the exit status of a stranger's list"
 setpriv --reuid=nobody --regid=guestprobe --clear-groups guestprobe --socket /run/guestprobed/web.sock list -q | grep -q mine1 || fail "list of somebody of the group"
