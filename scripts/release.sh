@@ -14,18 +14,18 @@ mv build/package/*.deb build/package/*.rpm "$out/"
 tar --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" -C build/package/tree -c . | gzip -9n >"$out/guestprobe-$version-linux-amd64.tar.gz"
 bin/gpdev sbom . >"$out/guestprobe-$version.cdx.json"
 if [[ ${IMAGE:-yes} != no ]]; then
-	built=
+	built='' image=guestprobe:${version//+/-} # names of images have no +
 	for engine in podman docker; do
 		if command -v "$engine" >/dev/null && "$engine" info >/dev/null 2>&1; then
-			"$engine" build -t "guestprobe:$version" -f packaging/Containerfile build/package/tree
-			"$engine" save "guestprobe:$version" | gzip -9n >"$out/guestprobe-$version-image.tar.gz"
+			"$engine" build -t "$image" -f packaging/Containerfile build/package/tree
+			"$engine" save "$image" | gzip -9n >"$out/guestprobe-$version-image.tar.gz"
 			built=yes
 			break
 		fi
 	done
 	if [[ -z $built ]] && command -v buildah >/dev/null; then
-		buildah build -t "guestprobe:$version" -f packaging/Containerfile build/package/tree
-		buildah push -q "guestprobe:$version" "oci-archive:$out/guestprobe-$version-image.tar"
+		buildah build -t "$image" -f packaging/Containerfile build/package/tree
+		buildah push -q "$image" "oci-archive:$out/guestprobe-$version-image.tar"
 		gzip -9n "$out/guestprobe-$version-image.tar"
 	fi
 fi
