@@ -1,6 +1,8 @@
 package daemon
 
 import (
+	"context"
+	"log/slog"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -26,9 +28,16 @@ var reloadable = map[string]bool{
 	"log-level": true, "max-connections": true, "max-bodies": true, "body-timeout": true, "stall-timeout": true,
 }
 
+// always is a handler of a log that shows each line, whatever the log's level.
+type always struct{ slog.Handler }
+
+// Enabled is true.
+func (always) Enabled(context.Context, slog.Level) bool { return true }
+
 // reload reads the configuration again, and makes what can be changed as it says. What cannot be is told; a file that is
-// wrong changes nothing.
+// wrong changes nothing. What has come of it is an answer to who has asked, so that it is in the log whatever the level.
 func (s *server) reload() {
+	log := slog.New(always{s.log.Handler()})
 	if err := s.manager.Tell(service.Reloading()); err != nil {
 		s.log.Warn("service manager", "err", err)
 	}
@@ -44,7 +53,7 @@ func (s *server) reload() {
 		err = o.configure()
 	}
 	if err != nil {
-		s.log.Error("the configuration is not reloaded: everything stays as it was", "err", err)
+		log.Error("the configuration is not reloaded: everything stays as it was", "err", err)
 		return
 	}
 	o.set.VisitAll(func(now *pflag.Flag) {
@@ -53,13 +62,13 @@ func (s *server) reload() {
 		switch {
 		case from == to:
 		case !reloadable[now.Name]:
-			s.log.Warn("a change of the configuration waits for the next start", "name", now.Name, "is", from, "will be", to)
+			log.Warn("a change of the configuration waits for the next start", "name", now.Name, "is", from, "will be", to)
 		default:
 			_ = was.Set(to) // it was just read
-			s.log.Info("reloaded", "name", now.Name, "was", from, "is", to)
+			log.Info("reloaded", "name", now.Name, "was", from, "is", to)
 		}
 	})
 	s.limits.Store(o.limits())
-	s.log.Info("configuration reloaded", "file", o.config)
+	log.Info("configuration reloaded", "file", o.config)
 	s.logLevel.Set(o.logLevel)
 }
