@@ -3,6 +3,7 @@ package command
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -59,7 +60,9 @@ func Configured(f *pflag.FlagSet, path string, text []byte, not ...string) (wher
 			if err := f.Set(name, v); err != nil {
 				var invalid *pflag.InvalidValueError
 				if errors.As(err, &invalid) {
-					err = invalid.Unwrap()
+					if err = invalidWhy(invalid); valueTypes[flag.Value.Type()] != "" {
+						err = fmt.Errorf("%q: %w", v, err)
+					}
 				}
 				return nil, Usagef("%s: %s: %w", line, name, err)
 			}
@@ -72,6 +75,7 @@ func Configured(f *pflag.FlagSet, path string, text []byte, not ...string) (wher
 		}
 		return nil, Usagef("%s: %w", path, err)
 	}
+	maps.DeleteFunc(where, func(name, _ string) bool { return given[name] })
 	return where, nil
 }
 

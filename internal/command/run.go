@@ -290,11 +290,15 @@ func (r *running) flagError(c *cobra.Command, err error) error {
 	if !errors.As(err, &value) {
 		return &usageError{err}
 	}
-	why := errors.Unwrap(err).Error()
+	return Usagef("--%s %q: %w", value.GetFlag().Name, value.GetValue(), invalidWhy(value))
+}
+
+// invalidWhy says what is wrong with a flag's value.
+func invalidWhy(value *pflag.InvalidValueError) error {
 	if want, ok := valueTypes[value.GetFlag().Value.Type()]; ok {
-		why = "not " + want
+		return errors.New("not " + want)
 	}
-	return Usagef("--%s %q: %s", value.GetFlag().Name, value.GetValue(), why)
+	return value.Unwrap()
 }
 
 // valueTypes says in words what the values of pflag's own types are, whose errors

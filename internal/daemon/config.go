@@ -50,6 +50,14 @@ func (o *options) placed(err error) error {
 	return err
 }
 
+// of puts before an error about what a flag's value names, a file say, where the file of --config has that flag.
+func (o *options) of(flag string, err error) error {
+	if where := o.configured[flag]; err != nil && where != "" {
+		return fmt.Errorf("%s: %w", where, err)
+	}
+	return err
+}
+
 // checkFiles is what --check-config does: the guest's image is read, and each definition and script parsed. Whether the
 // guest has what they name is found out when they are attached.
 func (o *options) checkFiles(r *command.Run) error {

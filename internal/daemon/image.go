@@ -31,7 +31,7 @@ type bootable struct {
 func loadProgram(o *options) (p bootable, err error) {
 	if p, err = loadBootable(o); err == nil && o.debug != "" {
 		if o.debug, err = debuginfo.Find(o.debug, p.buildID()); err != nil {
-			return bootable{}, fmt.Errorf("--debug: %w", err)
+			return bootable{}, o.of("debug", fmt.Errorf("--debug: %w", err))
 		}
 	}
 	return p, err
@@ -44,7 +44,7 @@ func loadBootable(o *options) (bootable, error) {
 	}
 	if o.guest != "" {
 		img, err := guest.LoadFile(o.guest)
-		return bootable{image: img}, err
+		return bootable{image: img}, o.of("guest", err)
 	}
 	img, err := guest.ParseELF(builtin.ELF())
 	if err != nil {
@@ -73,17 +73,17 @@ func (p bootable) buildID() string {
 func loadLinux(o *options) (*machine.LinuxConfig, error) {
 	k, err := linux.Load(o.kernel)
 	if err != nil {
-		return nil, err
+		return nil, o.of("kernel", err)
 	}
 	if o.symbols != "" {
 		if err := k.ReadSymbols(o.symbols); err != nil {
-			return nil, fmt.Errorf("--symbols: %w", err)
+			return nil, o.of("symbols", fmt.Errorf("--symbols: %w", err))
 		}
 	}
 	l := &machine.LinuxConfig{Kernel: k, Disks: o.disks}
 	if o.initrd != "" {
 		if l.Initrd, err = o.readInitrd(); err != nil {
-			return nil, err
+			return nil, o.of("initrd", err)
 		}
 	}
 	return l, nil

@@ -109,7 +109,7 @@ Exit status: 0 stopped by a signal; 1 failed; 2 bad flags or
 func serve(ctx context.Context, env command.Env, o options, newGuest guestMaker, monitor Monitor, hangups <-chan os.Signal, enter jailer) (err error) {
 	log, lw, logFile, err := newLog(&o, env.Stderr)
 	if err != nil {
-		return err
+		return o.of("log-file", err)
 	}
 	defer logFile.Close()
 	ready, err := openReady(o.readyFD)
@@ -138,7 +138,7 @@ func serve(ctx context.Context, env command.Env, o options, newGuest guestMaker,
 	var snap *snapshot.Snapshot
 	if o.restore != "" {
 		if snap, err = readSnapshot("--restore", &o); err != nil {
-			return err
+			return o.of("restore", err)
 		}
 	}
 	prog, err := loadProgram(&o)
@@ -154,7 +154,7 @@ func serve(ctx context.Context, env command.Env, o options, newGuest guestMaker,
 	var kept *state
 	if o.state != "" {
 		if kept, err = openState(o.state); err != nil {
-			return err
+			return o.of("state", err)
 		}
 		defer kept.close()
 	}
