@@ -39,7 +39,7 @@ STATE is the guest's, or says why it is not known:
 ` + tableTemplateHelp,
 		Example: `  guestprobe ps
   guestprobe ps --format 'table {{.Name}}\t{{.Guest}}\t{{.Image}}'
-  for s in $(guestprobe ps -q); do guestprobe --socket $s guest status; done`,
+  while read -r s; do guestprobe --socket "$s" guest status; done < <(guestprobe ps -q)`,
 		Args: command.Between(0, 0, ""),
 		Row:  localRow{},
 		Flags: func(f *pflag.FlagSet) {
