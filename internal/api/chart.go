@@ -23,9 +23,10 @@ type ChartSource struct {
 
 // Chart is a map's histogram, or its numbers.
 type Chart struct {
-	Name string     `json:"name"` // of the map, with the key of what has several
-	Hist bool       `json:"hist"` // Bars are ranges of values, ascending; otherwise keys, the largest first
-	Bars []ChartBar `json:"bars"` // MaxBars at most
+	Name string     `json:"name"`           // of the map, with the key of what has several
+	Hist bool       `json:"hist"`           // Bars are ranges of values, ascending; otherwise keys, the largest first
+	Bars []ChartBar `json:"bars"`           // MaxBars at most
+	Left int        `json:"left,omitempty"` // how many more it has
 }
 
 // ChartBar is a bucket of a histogram, or a number.

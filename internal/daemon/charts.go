@@ -88,8 +88,9 @@ func (rs *runningScript) charts(ctx context.Context) []api.Chart {
 
 // histChart is a histogram.
 func histChart(name string, buckets []chart.Bucket) api.Chart {
-	c := api.Chart{Name: name, Hist: true, Bars: []api.ChartBar{}}
-	for _, b := range buckets[:min(len(buckets), api.MaxBars)] {
+	n := min(len(buckets), api.MaxBars)
+	c := api.Chart{Name: name, Hist: true, Bars: []api.ChartBar{}, Left: len(buckets) - n}
+	for _, b := range buckets[:n] {
 		c.Bars = append(c.Bars, api.ChartBar{Label: b.Label, Count: float64(b.Count)})
 	}
 	return c
@@ -111,7 +112,8 @@ func numberCharts(numbers map[string]float64) (out []api.Chart) {
 		slices.SortFunc(all, func(a, b api.ChartBar) int {
 			return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Label, b.Label))
 		})
-		out = append(out, api.Chart{Name: name, Bars: all[:min(len(all), api.MaxBars)]})
+		n := min(len(all), api.MaxBars)
+		out = append(out, api.Chart{Name: name, Bars: all[:n], Left: len(all) - n})
 	}
 	return out
 }

@@ -52,9 +52,9 @@ func TestCharts(t *testing.T) {
 	program := fmt.Sprintf("program %d", m.ID)
 	run := fmt.Sprintf("stream %d", stream)
 	for of, want := range map[string]string{
-		"kept":  `[{@by false [{b 4} {a 3}]} {@h[7,x] true [{[4, 8) 1}]} {@l true [{[2K, ...) 1}]} {@one false [{@one 9}]} {@s (count) false [{k 1}]} {@two false [{a,b,c 1} {a,b,c (2) 1}]} {@u false [{count 2}]}]`,
-		run:     `[{@n[5] true [{[1K, 2K) 2}]}]`,
-		program: `[{nanoseconds true []} {started false [{0 `,
+		"kept":  `[{@by false [{b 4} {a 3}] 0} {@h[7,x] true [{[4, 8) 1}] 0} {@l true [{[2K, ...) 1}] 0} {@one false [{@one 9}] 0} {@s (count) false [{k 1}] 0} {@two false [{a,b,c 1} {a,b,c (2) 1}] 0} {@u false [{count 2}] 0}]`,
+		run:     `[{@n[5] true [{[1K, 2K) 2}] 0}]`,
+		program: `[{nanoseconds true [] 0} {started false [{0 `,
 	} {
 		if got := fmt.Sprint(charts(of).Charts); !strings.HasPrefix(got, want) {
 			t.Errorf("%s has %s, want %s", of, got, want)
@@ -66,6 +66,19 @@ func TestCharts(t *testing.T) {
 	}
 	if status, body := h.raw(http.MethodGet, "/v1/charts?of=nothing", ""); status != http.StatusNotFound {
 		t.Errorf("of nothing: %d %s", status, body)
+	}
+	// What has no room in a chart is told.
+	if _, err := h.c.DetachScript(h.ctx, api.RunScript{Script: `BEGIN { $i = 0; while ($i < 203) { @keys[$i] = $i + 1; @values = lhist($i, 0, 203, 1); $i++; } } interval:s:100 { }`, Detach: "many"}); err != nil {
+		t.Fatal(err)
+	}
+	many := charts("many").Charts
+	if len(many) != 2 {
+		t.Fatalf("of many: %+v", many)
+	}
+	for _, c := range many {
+		if len(c.Bars) != api.MaxBars || c.Left != 3 {
+			t.Errorf("%s has %d bars and %d left, want %d and 3", c.Name, len(c.Bars), c.Left, api.MaxBars)
+		}
 	}
 	// A script that is gone with its client is no source any more.
 	if err := h.c.EndStream(h.ctx, stream); err != nil {

@@ -4,8 +4,10 @@ import {count, el, errorBox, field, set, svg} from "./dom.js";
 
 const COLUMNS = 120; // of heat: two minutes
 
+const ROWS = 40; // of a chart
+
 function bars(items) {
-  const rows = items.slice(0, 40), ROW = 18, LEFT = 150, WIDTH = 620;
+  const rows = items.slice(0, ROWS), ROW = 18, LEFT = 150, WIDTH = 620;
   const most = Math.max(1, ...rows.map((r) => r.count));
   const e = svg("svg", {viewBox: "0 0 " + WIDTH + " " + Math.max(1, rows.length) * ROW, role: "img"});
   rows.forEach((r, i) => {
@@ -119,15 +121,18 @@ export function show(section, which) {
     for (const c of all) {
       let card = cards.get(c.name);
       if (card === undefined) {
-        card = {picture: el("div"), canvas: el("canvas", {role: "img", "aria-label": "Heat of " + c.name + " over the last two minutes"}), columns: [], before: null};
-        card.e = el("figure", {class: "card", "data-map": c.name}, el("h3", {text: c.name}), card.picture, c.hist ? el("h3", {text: "each second; low values below, now on the right"}) : null, c.hist ? card.canvas : null);
+        card = {picture: el("div"), more: el("p", {class: "dim", hidden: true}), canvas: el("canvas", {role: "img", "aria-label": "Heat of " + c.name + " over the last two minutes"}), columns: [], before: null};
+        card.e = el("figure", {class: "card", "data-map": c.name}, el("h3", {text: c.name}), card.picture, card.more, c.hist ? el("h3", {text: "each second; low values below, now on the right"}) : null, c.hist ? card.canvas : null);
         card.e.style.margin = "0";
         cards.set(c.name, card);
         grid.append(card.e);
       }
       const e = bars(c.bars);
-      e.setAttribute("aria-label", c.name + ": " + c.bars.slice(0, 40).map((i) => i.label + " " + i.count).join(", "));
+      e.setAttribute("aria-label", c.name + ": " + c.bars.slice(0, ROWS).map((i) => i.label + " " + i.count).join(", "));
       card.picture.replaceChildren(e);
+      const more = c.bars.length - Math.min(c.bars.length, ROWS) + (c.left ?? 0);
+      card.more.hidden = more === 0;
+      set(card.more, count(more) + " more have no room.");
       card.e.dataset.sum = String(c.bars.reduce((n, i) => n + i.count, 0));
       if (c.hist) {
         heat(card, c.bars);
