@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/chromedp/chromedp"
@@ -23,6 +24,7 @@ func serveProbes(w http.ResponseWriter, r *http.Request) {
 		for i := range 10000 {
 			c.Probes = append(c.Probes, api.ProbeCounts{ID: uint64(i + 1), Name: fmt.Sprintf("io/e%d", i), Kind: "k", Symbol: "vfs_read", Offset: uint64(i), Enabled: true, Armed: true, Plan: "boost"})
 		}
+		c.Probes[0].Symbol = longSymbol
 		_ = enc.Encode(record{api.RecordCounts, c})
 		one := c.Probes[7777]
 		one.Hits = 50
@@ -32,6 +34,9 @@ func serveProbes(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 	}
 }
+
+// longSymbol is a name as hostile programs, and compilers, make them.
+var longSymbol = strings.Repeat("s", 3000)
 
 // TestManyProbes: of a long list the document has what is in sight, wherever that is; it is sorted and filtered by keys.
 func TestManyProbes(t *testing.T) {
@@ -44,6 +49,13 @@ func TestManyProbes(t *testing.T) {
 		return fmt.Sprintf(`document.querySelectorAll("tr[data-probe]")[%d].dataset.probe`, i)
 	}
 	w.until("%s", row(0)+` === "io/e0"`)
+	// A long name takes no other column's room, and all of it can be had.
+	if got := eval[string](w, `(() => {
+		const r = document.querySelector("tr[data-probe='io/e0']"), b = r.querySelector("[aria-label='Detach io/e0']").getBoundingClientRect();
+		return [b.left >= 0 && b.right <= innerWidth, r.cells[1].title === r.cells[1].textContent, r.cells[1].title.length].join()
+	})()`); got != "true,true,3000" {
+		t.Errorf("the row of a long name is %s", got)
+	}
 	if n := eval[int](w, `document.querySelectorAll("tr[data-probe]").length`); n > 60 {
 		t.Errorf("%d rows are in the document", n)
 	}

@@ -74,7 +74,7 @@ export function show(section) {
   const make = (p) => {
     const line = svg("polyline");
     const spark = svg("svg", {class: "spark", viewBox: "0 0 59 20", preserveAspectRatio: "none", role: "img"}, line);
-    const cells = Array.from({length: 10}, (_, i) => el("td", {class: [3, 5, 6, 7, 8].includes(i) ? "n" : i === 1 ? "mono" : null}));
+    const cells = Array.from({length: 10}, (_, i) => el("td", {class: [3, 5, 6, 7, 8].includes(i) ? "n" : i === 0 ? "cut" : i === 1 ? "mono cut" : null}));
     const code = el("a");
     cells[1].append(code);
     cells[4].append(spark);
@@ -85,6 +85,8 @@ export function show(section) {
   const update = (r, p) => {
     [p.name, null, howOf(p), rate(p.rate), null, count(p.hits), count(p.filtered), count(p.missed), count(p.lost)].forEach((v, i) => v !== null && set(r.cells[i], v));
     set(r.code, placeOf(p));
+    r.cells[0].title = p.name; // what has no room in its cell
+    r.cells[1].title = placeOf(p);
     r.code.href = "#code:" + encodeURIComponent(p.addr);
     r.cells[7].classList.toggle("bad", p.missed > 0);
     r.cells[8].classList.toggle("bad", p.lost > 0);
