@@ -250,6 +250,13 @@ func TestEnds(t *testing.T) {
 	g.end()
 	w.shows("#banner", "The daemon does not answer")
 	w.shows("#state-text", "not connected")
+	// Each view can be opened, and says how it is, also one that was never seen.
+	for _, view := range []string{"guest", "console", "probes", "code", "scripts", "charts", "flame", "events"} {
+		w.view(view)
+	}
+	w.shows("main .error", "the daemon does not answer [unreachable]")
+	w.view("charts")
+	w.shows("main .error", "the daemon does not answer [unreachable]")
 	w.clean()
 }
 

@@ -2,10 +2,20 @@
 import {call, open} from "./api.js";
 import {el, errorText, set} from "./dom.js";
 import {connect, state, watch} from "./state.js";
+import * as chartsView from "./view-charts.js";
+import * as codeView from "./view-code.js";
+import * as consoleView from "./view-console.js";
+import * as eventsView from "./view-events.js";
+import * as flameView from "./view-flame.js";
+import * as guestView from "./view-guest.js";
+import * as probesView from "./view-probes.js";
+import * as scriptsView from "./view-scripts.js";
 
 const views = {guest: "Guest", console: "Console", probes: "Probes", events: "Events", code: "Code", scripts: "Scripts", charts: "Charts", flame: "Flame graph"};
+// All are there from the start: each can be opened when the daemon has gone.
+const modules = {guest: guestView, console: consoleView, probes: probesView, events: eventsView, code: codeView, scripts: scriptsView, charts: chartsView, flame: flameView};
 const $ = (id) => document.getElementById(id);
-let leave = null, shown = "", wanted = 0;
+let leave = null, shown = "";
 
 // decoded is what stands percent-encoded in an address: as it is, where somebody has written what is none of that.
 function decoded(text) {
@@ -16,24 +26,19 @@ function decoded(text) {
   }
 }
 
-async function show() {
+function show() {
   const [name, arg = ""] = location.hash.slice(1).split(/:(.*)/s);
   const view = Object.hasOwn(views, name) ? name : "guest";
-  const mine = ++wanted;
   for (const a of $("views").querySelectorAll("a")) {
     a.toggleAttribute("aria-current", false);
     if (a.hash === "#" + view) {
       a.setAttribute("aria-current", "page");
     }
   }
-  const module = await import("./view-" + view + ".js");
-  if (mine !== wanted) {
-    return;
-  }
   leave?.();
   const section = el("section", {"aria-label": views[view], id: "view-" + view});
   $("main").replaceChildren(section);
-  leave = module.show(section, decoded(arg)) ?? null;
+  leave = modules[view].show(section, decoded(arg)) ?? null;
   document.title = views[view] + " – guestprobe";
   if (shown !== "" && shown !== view) {
     $("main").focus({preventScroll: true});
@@ -96,7 +101,7 @@ try {
   await open().catch((err) => { refused = err; });
   // A browser that has been here before needs no token.
   await call("GET", "/v1/guest").catch((err) => { throw refused ?? err; });
-  await show();
+  show();
   connect();
   watch(guestState);
 } catch (err) {

@@ -54,6 +54,11 @@ export function show(section) {
     }
     requestAnimationFrame(frameLoop);
   };
+  // It is got from the daemon, which may have gone.
+  worker.onerror = (e) => {
+    e.preventDefault();
+    box.show(new APIError(0, {message: "the daemon does not answer", code: "unreachable"}));
+  };
   worker.onmessage = ({data: m}) => {
     asked = false;
     if (m.at - lastAt > 1000 || m.delivered < lastDelivered) {
