@@ -50,6 +50,7 @@ kprobe_profile; --quiet prints the first table only.
 			a.fleet.addAll(f)
 			f.BoolVar(&perCPU, "per-cpu", false, "one line per probe and vCPU")
 			f.BoolVarP(&quiet, "quiet", "q", false, "only the counts of probes, without the tables below")
+			noTrunc(f)
 		},
 		Complete: a.completeProbes(),
 		Run: a.askMany(func(ctx context.Context, r *command.Run, c *client.Client) (err error) {

@@ -3,6 +3,8 @@ package cli
 import (
 	"encoding/json"
 
+	"github.com/spf13/pflag"
+
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/command"
 )
@@ -60,6 +62,11 @@ func printNames(r *command.Run, ps []api.Probe) error {
 		}
 	}
 	return nil
+}
+
+// noTrunc declares docker's flag for a command whose output is whole without it.
+func noTrunc(f *pflag.FlagSet) {
+	f.Bool("no-trunc", false, "leave no column out and cut no value, which is so without it: docker's name, as 'guestprobe list' has it")
 }
 
 // notQuiet refuses --quiet together with another form of output than the table.

@@ -88,6 +88,7 @@ Lost events and totals then go to standard error, and with --quiet header and to
 			f.DurationVar(&flags.timeout, "timeout", 0, "end after this `duration`; exit status 124 if --count was not reached")
 			f.StringVarP(&flags.output, "output", "o", "", "write to this `file` instead of standard output")
 			f.BoolVarP(&flags.quiet, "quiet", "q", false, "without ftrace's header, and without the totals")
+			noTrunc(f)
 			f.StringVar(&flags.clock, "time", timeline.ClockBoot, "`what` times are: boot, relative or wall; see above")
 			f.StringArrayVar(&flags.maps, "map", nil, "counters from this `MAP` of an attached program, a number or a name of 'guestprobe map list'; may be repeated")
 			f.DurationVar(&flags.every, "map-every", 100*time.Millisecond, "look at maps each `duration`")
