@@ -114,7 +114,14 @@ func Connect(ctx context.Context, a Address, name string, stay bool, log *slog.L
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
+	why := "" // the last try has failed so; of several like it the first one is told. NATS calls one handler at a time
 	opts := []nats.Option{
+		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) {
+			if text := err.Error(); text != why {
+				why = text
+				log.Warn("fleet: not connected", "url", a.Redacted(), "err", err)
+			}
+		}),
 		nats.Name(name), nats.Timeout(connectTime), nats.RetryOnFailedConnect(stay), nats.MaxReconnects(-1),
 		nats.ReconnectWait(reconnectTime), nats.ReconnectJitter(reconnectTime, reconnectTime), nats.PingInterval(pingTime),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
@@ -123,7 +130,10 @@ func Connect(ctx context.Context, a Address, name string, stay bool, log *slog.L
 			}
 		}),
 		nats.ConnectHandler(func(nc *nats.Conn) { log.Info("fleet: connected", "server", nc.ConnectedUrlRedacted()) }),
-		nats.ReconnectHandler(func(nc *nats.Conn) { log.Info("fleet: connected again", "server", nc.ConnectedUrlRedacted()) }),
+		nats.ReconnectHandler(func(nc *nats.Conn) {
+			why = ""
+			log.Info("fleet: connected again", "server", nc.ConnectedUrlRedacted())
+		}),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { log.Warn("fleet", "err", err) }),
 		nats.SetCustomDialer(dialer{ctx}),
 	}
