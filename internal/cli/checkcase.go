@@ -36,6 +36,8 @@ const (
 	afterTime = 2 * time.Minute
 	// panicTime is how often it is looked whether the guest's kernel has panicked.
 	panicTime = 200 * time.Millisecond
+	// saysTime is how long such a kernel has to say why.
+	saysTime = 5 * time.Second
 	// shownLines is how much of a failure's texts goes to standard error.
 	shownLines = 20
 )
@@ -267,14 +269,18 @@ func (t *check) traceProbes(parent, over context.Context, others *sync.WaitGroup
 func (t *check) watchKernel(ctx context.Context, end context.CancelCauseFunc) {
 	tick := time.NewTicker(panicTime)
 	defer tick.Stop()
+	wait := int(saysTime / panicTime)
 	for {
 		g, err := t.c.Guest(ctx)
 		switch {
 		case err != nil || g.Kernel == nil:
 			return
 		case g.Kernel.System == "panicked":
-			end(errPanicked)
-			return
+			// What it says of that comes behind it, where its console is ours.
+			if wait--; g.Kernel.Panic != "" || wait <= 0 {
+				end(errPanicked)
+				return
+			}
 		}
 		select {
 		case <-tick.C:
@@ -319,7 +325,7 @@ func (t *check) judge(parent, over context.Context, e api.End, err error, guestE
 	case e.Reason != api.EndExit && g.Crash != nil:
 		return failed(kindGuestCrash, "the guest has crashed: %s", strings.TrimRight(g.Crash.Report, "\n"))
 	case e.Reason != api.EndExit && g.Kernel != nil && g.Kernel.System == "panicked":
-		return failed(kindPanic, "the guest's kernel has panicked: %s", g.Kernel.Panic)
+		return failed(kindPanic, "%s", strings.TrimSuffix("the guest's kernel has panicked: "+g.Kernel.Panic, ": "))
 	case asked && errors.Is(cause, errCheckTime):
 		return broken(cause)
 	case e.Reason != api.EndExit && g.ExitCode != nil && *g.ExitCode != 0:
