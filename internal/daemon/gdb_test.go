@@ -500,6 +500,9 @@ func TestDebuggerAndEnds(t *testing.T) {
 	d.is("c", code)
 	d.is("?", code)
 	d.is("c", code)
-	d.is("s", "E")
+	d.is("s", "O") // why not
+	if got := d.answer(); got != code {
+		t.Errorf("s: %s, want %s", got, code)
+	}
 	d.is("g", "")
 }

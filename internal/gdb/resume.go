@@ -85,7 +85,17 @@ func (s *session) legacy(ctx context.Context, a Action) (string, error) {
 func (s *session) proceed(ctx context.Context, p plan) (string, error) {
 	stop, err := s.goes(ctx, p)
 	if err != nil {
-		return "", err
+		// Who waits for a stop takes an error for one without a reason, and GDB then steps on for ever. The text is
+		// shown where the debugger's user looks.
+		s.log.Debug("a debugger's guest cannot go on", "err", err)
+		if _, err := fmt.Fprintln(console{s}, err); err != nil {
+			return "", err
+		}
+		was := Stop{Why: stuck, CPU: p.cpu}
+		if s.last.Why == Exited {
+			was = s.last
+		}
+		stop = s.t.Still(was) // it may have crashed
 	}
 	s.last, s.cpu = stop, stop.CPU
 	clear(s.also)
@@ -174,6 +184,7 @@ func (s *session) hear(ctx context.Context, next func() (stop, more bool)) (_ co
 // The signals that stops are told as: those of Unix (GDB manual, E.3).
 const (
 	sigINT  = 2
+	sigILL  = 4
 	sigTRAP = 5
 	sigSEGV = 11
 	sigTERM = 15
@@ -191,6 +202,8 @@ func (s *session) stopReply(stop Stop) (string, error) {
 		signal = sigINT
 	case alongside:
 		signal = 0
+	case stuck:
+		signal = sigILL
 	case Crashed:
 		signal = sigSEGV
 	case Breaking:

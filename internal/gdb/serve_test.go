@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/hex"
 	"encoding/xml"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -234,6 +235,22 @@ func TestMonitorEnds(t *testing.T) {
 	d.send(wait)
 	d.conn.Close()
 	<-d.done
+}
+
+// TestCannotGoOn: a debugger that waits for a stop gets one where the guest cannot go on, and is told why. GDB takes an
+// error there for a stop without a reason, and steps on for ever.
+func TestCannotGoOn(t *testing.T) {
+	f := newFake()
+	f.refuses = errors.New("no step of that")
+	d := connect(t, f)
+	for _, packet := range []string{"vCont;s:2", "vCont;r1000,20000:2", "vCont;c", "s", "c"} {
+		d.is(packet, "O"+hex.EncodeToString([]byte("no step of that\n")))
+		cpu := map[bool]int{true: 2, false: 1}[strings.HasSuffix(packet, ":2")]
+		if got, want := d.packet(), fmt.Sprintf("T04thread:%d;", cpu); !strings.HasPrefix(got, want) {
+			t.Errorf("%s: %s, want %s", packet, got, want)
+		}
+		d.is("Hg1", "OK")
+	}
 }
 
 // TestMessages: a debugger that takes text gets it, and one with other symbols is told.

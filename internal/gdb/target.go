@@ -115,6 +115,7 @@ const (
 	StillRunning            // it has not stopped yet
 
 	alongside // a vCPU that only stands still with the others
+	stuck     // it could not go on: an instruction that cannot be stepped, a guest that others hold
 )
 
 // Stop is why and where a guest has stopped.

@@ -24,6 +24,7 @@ type fakeTarget struct {
 	attached bool
 	paused   bool  // by Detach
 	next     *Stop // what Wait returns at once
+	refuses  error // of Resume
 	also     map[int]Stop
 	said     []string
 	asked    int // how often for all registers
@@ -103,7 +104,7 @@ func (f *fakeTarget) Remove(b Breakpoint) error {
 
 func (f *fakeTarget) Resume(actions []Action) error {
 	f.actions = slices.Clone(actions)
-	return nil
+	return f.refuses
 }
 
 // Wait executes: 64 instructions at most, then it waits for the interrupt.
