@@ -3,7 +3,7 @@ GO ?= go
 GOTESTFLAGS ?=
 export CGO_ENABLED ?= 0
 
-.PHONY: build install deb rpm package-test systemd-test demo demo-linux test check race test-insn test-vmx test-svm test-linux test-bpftrace bench bench-linux bench-docs soak defects torture torture-linux requests rounds cycles storms fleet fuzz guest generate clean help
+.PHONY: build install deb rpm package-test systemd-test demo demo-linux test check race test-insn test-vmx test-svm test-linux test-bpftrace bench bench-linux bench-docs soak defects torture torture-linux requests rounds cycles storms gdb-testsuite fleet fuzz guest generate clean help
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -98,6 +98,9 @@ cycles: ## 100,000 cycles of attach and detach in constant memory
 
 storms: ## 10,000 return probes that come and go with calls under way: final counts close
 	GUESTPROBE_DETACHES=$${GUESTPROBE_DETACHES:-10000} $(GO) test -count=1 -timeout 10h -v -run 'TestReturnStageStorm$$' ./kvm/machine
+
+gdb-testsuite: ## cases of GDB's own testsuite, by Debian's source, dejagnu and gdb, against guestprobed
+	scripts/gdb-testsuite.sh
 
 fleet: ## 50 daemons and three servers: one ends, one daemon is cut off for 30 s, one is gone; sums close
 	GUESTPROBE_FLEET=$${GUESTPROBE_FLEET:-50} $(GO) test -count=1 -timeout 30m -v -run 'TestFleet' ./internal/daemon -fleet-daemons $${GUESTPROBE_FLEET:-50}
