@@ -163,7 +163,8 @@ func TestFleetServerEnds(t *testing.T) {
 func TestFleetSlowReader(t *testing.T) {
 	const hits = 6000
 	_, urls := cluster(t, 1)
-	hs, net, ds := inFleet(t, 1, urls, func(o *options) { o.stallTime = 100 * time.Millisecond })
+	// So long may the daemon take to write that the stream has ended, too.
+	hs, net, ds := inFleet(t, 1, urls, func(o *options) { o.stallTime = 2 * time.Second })
 	h, c := hs[ds[0].Name], reach(t, net, ds[0])
 	s, err := c.Events(h.ctx, api.StreamEvents{Probes: []api.ProbeSpec{{Def: "p:e do_fork n=%di:u64", Regs: true}}})
 	if err != nil {
@@ -188,8 +189,9 @@ func TestFleetSlowReader(t *testing.T) {
 			end = decode[api.End](h, rec)
 		}
 	}
-	if end.Reason != api.EndSlow || end.Delivered != seen || end.Delivered+end.Lost != hits || end.Lost == 0 {
-		t.Errorf("%d hits have come; end %s: %d delivered, %d lost, want %d together", seen, end.Reason, end.Delivered, end.Lost, hits)
+	// On a slow machine the stream gives up before all hits were made: those behind its end are not its.
+	if had := end.Probes[0].Stats.Hits; end.Reason != api.EndSlow || end.Delivered != seen || end.Delivered+end.Lost != had || had > hits || end.Lost == 0 {
+		t.Errorf("%d hits have come; end %s: %d delivered, %d lost, want %d together", seen, end.Reason, end.Delivered, end.Lost, had)
 	}
 	if _, err := s.Next(); !errors.Is(err, io.EOF) {
 		t.Error(err)
