@@ -110,7 +110,9 @@ func (m *manager) logged() string {
 // does runs guestprobe with the daemon's socket.
 func (m *manager) does(args ...string) string {
 	m.Helper()
-	out, err := exec.Command("guestprobe", append([]string{"--socket", filepath.Join(m.dir, "s")}, args...)...).CombinedOutput()
+	cmd := exec.Command("guestprobe", append([]string{"--socket", filepath.Join(m.dir, "s")}, args...)...)
+	cmd.Env = append(os.Environ(), answerTimeEnv+"=1m") // a busy machine is slow
+	out, err := cmd.CombinedOutput()
 	if err != nil {
 		m.Fatalf("%v: %v\n%s", args, err, out)
 	}
