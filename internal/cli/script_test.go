@@ -258,9 +258,9 @@ func cmdHalt(ts *testscript.TestScript, neg bool, args []string) {
 func cmdSignal(ts *testscript.TestScript, neg bool, args []string) {
 	b := scripts.get(ts)
 	if neg || b == nil || len(args) != 1 {
-		ts.Fatalf("usage: signal STOP|CONT, after daemon")
+		ts.Fatalf("usage: signal STOP|CONT|HUP, after daemon")
 	}
-	ts.Check(b.Signal(map[string]syscall.Signal{"STOP": syscall.SIGSTOP, "CONT": syscall.SIGCONT}[args[0]]))
+	ts.Check(b.Signal(map[string]syscall.Signal{"STOP": syscall.SIGSTOP, "CONT": syscall.SIGCONT, "HUP": syscall.SIGHUP}[args[0]]))
 }
 
 // cmdSame checks that maps of a script have the same value, which is not 0, in what it has

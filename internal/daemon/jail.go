@@ -97,7 +97,7 @@ func (s *server) jailConfig(sock *socket, prog bootable) (jail.Config, error) {
 		f.Read = append(f.Read, "/etc")
 	}
 	if o.config != "" { // which editors replace
-		f.Read = append(f.Read, filepath.Dir(o.config))
+		f.Read = append(f.Read, folders(o.config)...)
 	}
 	if o.debug != "" {
 		f.Read = append(f.Read, o.debug)
@@ -116,11 +116,8 @@ func (s *server) jailConfig(sock *socket, prog bootable) (jail.Config, error) {
 		f.Make = append(f.Make, o.state)
 	}
 	if o.saveOnCrash != "" {
-		to := o.saveOnCrash
-		if real, err := filepath.EvalSymlinks(to); err == nil {
-			to = real
-		}
-		f.Make = append(f.Make, filepath.Dir(to))
+		dirs := folders(o.saveOnCrash)
+		f.Make = append(f.Make, dirs[len(dirs)-1])
 	}
 	f.Remove = append(f.Remove, filepath.Dir(sock.path)) // sockets, and their locks
 	f.Dial = append(f.Dial, filepath.Dir(sock.path))     // the watchdog, and a debugger's commands
@@ -132,8 +129,9 @@ func (s *server) jailConfig(sock *socket, prog bootable) (jail.Config, error) {
 	if o.fleet.URL != "" {
 		c.Net.Dial = true
 		for _, file := range o.fleet.Files() { // which are replaced when they are renewed
-			f.Read = append(f.Read, filepath.Dir(file))
+			f.Read = append(f.Read, folders(file)...)
 		}
+		f.Read = append(f.Read, folders("/etc/resolv.conf")...) // a link, where the network's manager writes it
 		f.Read = append(f.Read, "/run/systemd/resolve", "/usr/share/ca-certificates", "/etc/ssl", "/etc/pki")
 		f.List = append(f.List, "/etc/ssl/certs", "/etc/pki/tls/certs")
 	}
@@ -156,6 +154,15 @@ func (s *server) jailConfig(sock *socket, prog bootable) (jail.Config, error) {
 		c.Data = has + 2*o.memoryLimit
 	}
 	return c, nil
+}
+
+// folders are those that a file has to be opened in again: its own, and that of what it is a link to.
+func folders(path string) []string {
+	dirs := []string{filepath.Dir(path)}
+	if real, err := filepath.EvalSymlinks(path); err == nil && filepath.Dir(real) != dirs[0] {
+		dirs = append(dirs, filepath.Dir(real))
+	}
+	return dirs
 }
 
 // give makes what the daemon has made for others theirs whom --user names: the sockets, and the folder of --state. Locks stay
@@ -185,10 +192,16 @@ func (s *server) give(socks ...*socket) error {
 
 // reaches sees whether the user that the daemon is now may use the files that it may need yet.
 func (s *server) reaches() error {
+	dirs := map[string]string{"--state": s.opt.state}
 	if s.opt.saveOnCrash != "" {
-		dir := filepath.Dir(s.opt.saveOnCrash)
+		dirs["--save-on-crash"] = filepath.Dir(s.opt.saveOnCrash)
+	}
+	for flag, dir := range dirs {
+		if dir == "" {
+			continue
+		}
 		if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
-			return fmt.Errorf("--save-on-crash: user %d may not make files in %s: %w", os.Geteuid(), dir, err)
+			return fmt.Errorf("%s: user %d may not make files in %s: %w", flag, os.Geteuid(), dir, err)
 		}
 	}
 	for _, d := range s.opt.disks {

@@ -137,6 +137,9 @@ func Connect(ctx context.Context, a Address, name string, stay bool, log *slog.L
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { log.Warn("fleet", "err", err) }),
 		nats.SetCustomDialer(dialer{ctx}),
 	}
+	if stay { // its administrator may let us in again
+		opts = append(opts, nats.IgnoreAuthErrorAbort())
+	}
 	if a.Creds != "" {
 		o, err := credentials(a.Creds)
 		if err != nil {
@@ -191,7 +194,8 @@ const User = "guestprobe"
 // maxPassword bounds a file of a password, in bytes.
 const maxPassword = 256
 
-// credentials reads a file of NATS' credentials, or of User's password.
+// credentials are of a file of NATS' credentials, or of User's password. Either is read again for each connection: it may have been
+// renewed.
 func credentials(path string) (nats.Option, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -200,11 +204,22 @@ func credentials(path string) (nats.Option, error) {
 	if bytes.Contains(b, []byte("-----BEGIN NATS USER JWT-----")) {
 		return nats.UserCredentials(path), nil
 	}
-	pass := strings.TrimSpace(string(b))
-	if pass == "" || len(pass) > maxPassword {
+	if password(b) == "" {
 		return nil, fmt.Errorf("the fleet's credentials: %s has neither NATS' credentials nor a password", path)
 	}
-	return nats.UserInfo(User, pass), nil
+	return nats.UserInfoHandler(func() (string, string) {
+		b, _ := os.ReadFile(path) // the server says of none what there is to be said
+		return User, password(b)
+	}), nil
+}
+
+// password is what a file has of one; "" if that cannot be.
+func password(file []byte) string {
+	pass := strings.TrimSpace(string(file))
+	if len(pass) > maxPassword {
+		return ""
+	}
+	return pass
 }
 
 // dialer dials until its context ends.

@@ -91,7 +91,7 @@ const (
 )
 
 // Builder makes a report of records, one after the other. It belongs to one goroutine. Its memory is bounded: some
-// 150 MB for the worst of traces.
+// 150 MB for the worst of traces, beside its longest line.
 type Builder struct {
 	out    Report
 	base   int64
