@@ -49,6 +49,9 @@ func ok[T any](v T, err error) T {
 // reads and writes by readv and writev, which are not what the tools count.
 func serveLoads() error {
 	runtime.LockOSThread()
+	// It was not there before: the server of NATS, which is in this program, too, would have found itself in it, and read it each
+	// second, which tools count.
+	no(unix.Mount("proc", "/proc", "proc", 0, ""))
 	no(unix.Mkdir("/tmp/load", 0o755))
 	no(unix.Chdir("/tmp/load"))
 	say := func(lines ...string) {

@@ -45,7 +45,7 @@ func TestLinuxTools(t *testing.T) {
 			if err := os.WriteFile(disk, make([]byte, 4<<20), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			h := serveLinux(t, dir, "mke2fs /dev/vda >/dev/null;mkdir /mnt;mount -t ext4 /dev/vda /mnt;GOMAXPROCS=1 "+bccGuest, func(o *options) {
+			h := serveLinux(t, dir, "mke2fs /dev/vda >/dev/null;mkdir /mnt;mount -t ext4 /dev/vda /mnt;umount -l /proc;GOMAXPROCS=1 "+bccGuest, func(o *options) {
 				o.initrd, o.memory = filepath.Join(tmp, "initrd"), 512<<20
 				o.disks = []device.Disk{{Path: disk}}
 			})

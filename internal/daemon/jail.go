@@ -22,7 +22,7 @@ import (
 )
 
 // minMemoryLimit is the least of --memory-limit: what a daemon with a small guest and a few scripts wants.
-const minMemoryLimit = 64 << 20
+const minMemoryLimit = 128 << 20
 
 // spareDescriptors are those that the daemon has beside connections: KVM's, disks, sockets that are listened on, files for a moment.
 const spareDescriptors = 1024

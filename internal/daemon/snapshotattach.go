@@ -162,8 +162,14 @@ func (s *server) attachAll(on *attachments) (left []string) {
 			cannot("the knob", err)
 		}
 	}
-	if _, err := s.probes.attach(on.Probes, nil); err != nil {
-		for _, spec := range on.Probes { // one by one, then: the others can be
+	// A daemon that restores a snapshot may have brought what its --state has, too.
+	there := map[string]bool{}
+	for _, a := range s.probes.snapshot() {
+		there[a.def.String()] = true
+	}
+	probes := slices.DeleteFunc(on.Probes, func(spec api.ProbeSpec) bool { return there[spec.Def] })
+	if _, err := s.probes.attach(probes, nil); err != nil {
+		for _, spec := range probes { // one by one, then: the others can be
 			if _, err := s.probes.attach([]api.ProbeSpec{spec}, nil); err != nil {
 				cannot(spec.Def, err)
 			}
