@@ -125,7 +125,7 @@ func (n *Network) Arrivals(ctx context.Context, l Look, known []Daemon, each fun
 // ask asks once, and gathers the answers.
 func (n *Network) ask(ctx context.Context, l Look, found map[string]Daemon) error {
 	inbox := n.nc.NewInbox()
-	answers := make(chan *nats.Msg, 1024)
+	answers := make(chan *nats.Msg, MaxDaemons) // all may answer at once, and what finds no room is dropped
 	sub, err := n.nc.ChanSubscribe(inbox, answers)
 	if err != nil {
 		return fmt.Errorf("look for daemons: %w", err)
