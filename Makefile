@@ -72,7 +72,7 @@ bench: build ## what a hit costs here, beside what else is on this machine
 bench-linux: ## what probes of a Linux guest cost, in instructions, and attaching all functions
 	scripts/bench-linux.sh
 
-bench-docs: ## measure everything and write docs/benchmarks.md
+bench-docs: ## measure everything and write docs/benchmarks.md, and the costs in docs/fleet.md
 	scripts/bench-docs.sh
 
 soak: build ## probes at random under load, with clients and daemons killed

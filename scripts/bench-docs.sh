@@ -14,6 +14,7 @@ forms=$(go test -run '^$' -bench Forms -benchtime 3x ./internal/timeline | grep 
 page=$(go test -run '^TestFeed$' -v -count 1 ./internal/web | sed -n 's/^ *feed_test.go:[0-9]*: //p')
 stop=$(go test -run '^$' -bench 'Stop|Start' ./kvm/machine | grep -E '^Benchmark')
 scripts/bench-jail.sh >build/jail.md
+scripts/bench-fleet.sh
 {
 	cat <<-'EOF'
 		# Benchmarks

@@ -28,6 +28,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(servesEnv) != "" {
 		os.Exit(Main(nil))
 	}
+	if dir := os.Getenv(natsEnv); dir != "" {
+		os.Exit(natsMain(dir))
+	}
 	goleak.VerifyTestMain(m)
 }
 

@@ -24,13 +24,13 @@ const servesEnv = "GUESTPROBE_TEST_SERVES"
 
 // serving is a guestprobed with a guest whose functions have int3s, paused.
 type serving struct {
-	b   *testing.B
+	b   testing.TB
 	c   *client.Client
 	pid int
 	ns  []float64 // of the vCPU's processor time for an exit, one for each sample
 }
 
-func startServing(b *testing.B, args ...string) *serving {
+func startServing(b testing.TB, args ...string) *serving {
 	b.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -84,9 +84,12 @@ func (s *serving) exits() uint64 {
 }
 
 // used is the processor time of the process's threads, in nanoseconds (Documentation/scheduler/sched-stats.rst).
-func (s *serving) used() map[string]uint64 {
+func (s *serving) used() map[string]uint64 { return threadTimes(s.b, s.pid) }
+
+// threadTimes is that of a process, by thread.
+func threadTimes(tb testing.TB, pid int) map[string]uint64 {
 	out := map[string]uint64{}
-	files, _ := filepath.Glob(filepath.Join("/proc", strconv.Itoa(s.pid), "task/*/schedstat")) // the pattern is right
+	files, _ := filepath.Glob(filepath.Join("/proc", strconv.Itoa(pid), "task/*/schedstat")) // the pattern is right
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
@@ -95,7 +98,7 @@ func (s *serving) used() map[string]uint64 {
 		on, _, _ := strings.Cut(string(text), " ")
 		ns, err := strconv.ParseUint(on, 10, 64)
 		if err != nil {
-			s.b.Fatalf("%s: %v", file, err)
+			tb.Fatalf("%s: %v", file, err)
 		}
 		out[file] = ns
 	}
