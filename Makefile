@@ -3,7 +3,7 @@ GO ?= go
 GOTESTFLAGS ?=
 export CGO_ENABLED ?= 0
 
-.PHONY: build install deb rpm package-test systemd-test demo demo-linux test check race test-insn test-vmx test-svm test-linux test-bpftrace bench bench-linux bench-docs soak defects torture torture-linux requests rounds cycles storms gdb-testsuite fleet fuzz guest generate clean help
+.PHONY: build install deb rpm package-test systemd-test demo demo-linux test check cover race test-insn test-vmx test-svm test-linux test-bpftrace bench bench-linux bench-docs soak defects torture torture-linux requests rounds cycles storms gdb-testsuite fleet fuzz guest generate clean help
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -45,6 +45,9 @@ test: ## every test: units, conformance on the fake and under /dev/kvm, end to e
 
 race: ## the same under the race detector (needs a C compiler)
 	CGO_ENABLED=1 $(GO) test -race -p 1 -count=1 -timeout 60m $(GOTESTFLAGS) ./...
+
+cover: ## how much of each package the tests run; less than 70 % wants a reason in scripts/cover.reasons
+	scripts/cover.sh
 
 check: ## formatting, vet, staticcheck, module files, tests
 	scripts/check.sh

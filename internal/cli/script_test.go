@@ -91,6 +91,15 @@ func runScripts(t *testing.T, dir string, vars map[string]string) {
 			env.Setenv("SOCKDIR", short)
 			env.Setenv("GUESTPROBE_SOCKET", filepath.Join(short, "s"))
 			env.Setenv(answerTimeEnv, "5m") // the machine may be busy
+			// scripts/cover.sh has programs that count what of them runs.
+			if dir := os.Getenv("GUESTPROBE_COVER"); dir != "" {
+				path := filepath.Join(dir, "bin") + string(filepath.ListSeparator) + env.Getenv("PATH")
+				env.Setenv("PATH", path)
+				env.Setenv("GOCOVERDIR", filepath.Join(dir, "data"))
+				if err := os.Setenv("PATH", path); err != nil {
+					return err
+				}
+			}
 			bin, err := exec.LookPath("guestprobe")
 			if err != nil {
 				return err
