@@ -174,7 +174,7 @@ func TestGDBCases(t *testing.T) {
 		{"info threads", `Thread 1 "vCPU 0"`, `Thread 2 "vCPU 1"`},
 		{"continue", `hit Breakpoint 8, vfs_write \(`},
 		{"monitor guest reset", `^state +created`},
-		{"flushregs"},
+		{"continue", `^The guest was reset, and waits here\.$`, `received signal SIGINT, Interrupt\.$`, `^_start \(\) at `},
 		{"continue", `hit Breakpoint 8, vfs_write \(`},
 		{"break *vfs_read", `^Breakpoint 9 at `},
 		{"delete 8"},
@@ -197,12 +197,19 @@ func gdbSays(t *testing.T, gdb string, steps [][]string) {
 	t.Helper()
 	ctx := patience.Of(t)
 	dir, socket, end := debuggee(ctx, t)
+	gdbSaysOf(ctx, t, gdb, dir, socket, nil, steps)
+	end()
+}
+
+// gdbSaysOf does so with the guest of the daemon at a socket, and with more of an environment.
+func gdbSaysOf(ctx context.Context, t *testing.T, gdb, dir, socket string, env []string, steps [][]string) {
+	t.Helper()
 	args := []string{"--socket", socket, "gdb", "--gdb", gdb, "--", "--nx", "--batch", "-ex", "set pagination off", "-ex", "set debuginfod enabled off"}
 	for _, s := range steps {
 		args = append(args, "-ex", `echo \n:: `+s[0]+`\n`, "-ex", s[0])
 	}
 	cmd := exec.CommandContext(ctx, "guestprobe", args...)
-	cmd.Env = append(os.Environ(), "LC_ALL=C", "HOME="+dir, "SOCKET="+socket)
+	cmd.Env = append(append(os.Environ(), "LC_ALL=C", "HOME="+dir, "SOCKET="+socket, "GUESTPROBE_SOCKET="+socket), env...)
 	cmd.Dir = t.TempDir()
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -226,29 +233,15 @@ func gdbSays(t *testing.T, gdb string, steps [][]string) {
 	if t.Failed() {
 		t.Logf("%s", out)
 	}
-	end()
 }
 
 // debuggee starts a daemon with the built-in guest on two vCPUs. end wants that to run, and to be as it was, and
 // ends it. Sockets and what a debugger keeps are in dir.
 func debuggee(ctx context.Context, t *testing.T) (dir, socket string, end func()) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "gp")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir = shortDir(t)
 	socket = filepath.Join(dir, "s")
-	daemon, err := exec.LookPath("guestprobed")
-	if err != nil {
-		t.Fatal(err)
-	}
-	d, err := child.Start(ctx, child.Options{Program: daemon, Args: []string{"--vcpus", "2", "--log-level", "warn"},
-		Env: append(os.Environ(), "GUESTPROBE_SOCKET="+socket), Output: os.Stderr})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(d.Kill)
+	d := daemonAt(ctx, t, socket, "--vcpus", "2", "--log-level", "warn")
 	return dir, socket, func() {
 		t.Helper()
 		checkIntact(ctx, t, socket)
@@ -256,6 +249,34 @@ func debuggee(ctx context.Context, t *testing.T) (dir, socket string, end func()
 			t.Errorf("the daemon: %v", err)
 		}
 	}
+}
+
+// shortDir is a directory for sockets, whose names have 107 bytes at most.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "gp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+// daemonAt starts a daemon that listens at a socket.
+func daemonAt(ctx context.Context, t *testing.T, socket string, args ...string) *child.Daemon {
+	t.Helper()
+	program, err := exec.LookPath("guestprobed")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := child.Start(ctx, child.Options{Program: program, Args: args, Env: append(os.Environ(), "GUESTPROBE_SOCKET="+socket), Output: os.Stderr})
+	if d != nil {
+		t.Cleanup(d.Kill)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
 }
 
 // checkIntact: the guest runs, and has found nothing wrong; its text is its own.

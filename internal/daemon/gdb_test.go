@@ -453,6 +453,7 @@ func TestDebuggerAndResets(t *testing.T) {
 		if now := d.reg(regRSP); to == "" && now == rsp || to != "" && now != rsp {
 			t.Errorf("reset to %q: rsp %#x, and before %#x", to, now, rsp)
 		}
+		d.wasReset("c")
 		d.is("c", "T05")
 		if to == "" {
 			if got := d.reg(regRIP); got != h.symbol("start_cpu") {
@@ -488,21 +489,91 @@ func TestDebuggerAndResets(t *testing.T) {
 	h.goesOn()
 }
 
-// TestDebuggerAndEnds: how a guest ended is told in the protocol's words.
+// said is what the debugger's user is told, with which the next answer is due.
+func (d *stub) said(packet string) string {
+	d.Helper()
+	text, err := hex.DecodeString(strings.TrimPrefix(d.is(packet, "O"), "O"))
+	if err != nil {
+		d.Fatal(err)
+	}
+	return string(text)
+}
+
+// wasReset lets the guest go on, which was reset beneath the debugger: it stays, and the debugger is told where.
+func (d *stub) wasReset(packet string) {
+	d.Helper()
+	if got := d.said(packet); got != "The guest was reset, and waits here.\n" {
+		d.Errorf("behind a reset %s says %q", packet, got)
+	}
+	if got := d.answer(); !strings.HasPrefix(got, "T02thread:") {
+		d.Errorf("behind a reset %s: %s", packet, got)
+	}
+}
+
+// TestDebuggerAndEnds: how a guest ended is told in the protocol's words, and in the user's.
 func TestDebuggerAndEnds(t *testing.T) {
 	h := serveMachine(t, 1)
 	d := h.debug()
-	d.breakAt("Z0", "vfs_read")
+	read := d.breakAt("Z0", "vfs_read")
 	d.is("c", "T05")
 	d.setReg(regRSP, 0) // there is no stack to tell its handlers of what comes now, nor code
 	d.setReg(regRIP, 0)
-	const code = "W65" // EXIT_FAULT
-	d.is("c", code)
-	d.is("?", code)
-	d.is("c", code)
-	d.is("s", "O") // why not
-	if got := d.answer(); got != code {
-		t.Errorf("s: %s, want %s", got, code)
+	ends := func(packet, why, code string) {
+		t.Helper()
+		if got := d.said(packet); !strings.HasPrefix(got, why) {
+			t.Errorf("%s says %q, not %q", packet, got, why)
+		}
+		if got := d.answer(); got != code {
+			t.Errorf("%s: %s, want %s", packet, got, code)
+		}
 	}
+	const code, why = "W65", "The guest has exited with code 101, on vCPU 0 at guest_exit+0x" // EXIT_FAULT
+	ends("c", why, code)
+	d.is("?", code)
+	ends("c", why, code)
+	ends("s", "the guest has ended; reset it first", code)
 	d.is("g", "")
+
+	// A triple fault: an invalid instruction, and no table of handlers.
+	if _, err := h.c.Reset(h.ctx, api.ResetGuest{}); err != nil {
+		t.Fatal(err)
+	}
+	d.wasReset("c")
+	d.is("c", "T05")
+	d.is("vCont;s:1", "T05")
+	lidt := []byte{0x0f, 0x01, 0x1c, 0x24, 0x0f, 0x0b} // lidt (%rsp); ud2
+	d.is(fmt.Sprintf("M%x,10:%s", d.reg(regRSP), strings.Repeat("00", 16)), "OK")
+	free := d.symbol("work_files")
+	d.is(fmt.Sprintf("M%x,%x:%x", free, len(lidt), lidt), "OK")
+	d.setReg(regRIP, free)
+	d.is("P11=02000000", "OK") // no interrupts, which would have another thread run
+	const crash = "The guest has crashed on vCPU 0: triple fault: "
+	for range 2 {
+		if got := d.said("c"); !strings.HasPrefix(got, crash) {
+			t.Errorf("a crash is told as %q", got)
+		}
+		if signal, thread, rip := d.stop(d.answer()); signal != "0b" || thread != "1" || rip != free+4 {
+			t.Errorf("a crash: signal %s of thread %s at %#x, not 0b of 1 at %#x", signal, thread, rip, free+4)
+		}
+	}
+	d.is("?", "T0bthread:1;")
+	if got := d.mem(free, len(lidt)); !bytes.Equal(got, lidt) {
+		t.Errorf("behind a crash the code is % x", got)
+	}
+	if got := d.said("s"); got != "the guest has ended; reset it first\n" {
+		t.Errorf("a step behind a crash says %q", got)
+	}
+	if signal, _, _ := d.stop(d.answer()); signal != "0b" {
+		t.Errorf("a step behind a crash: signal %s", signal)
+	}
+	if _, err := h.c.Reset(h.ctx, api.ResetGuest{}); err != nil {
+		t.Fatal(err)
+	}
+	d.wasReset("s")
+	d.breakAt("Z0", "vfs_read")
+	if _, _, rip := d.stop(d.ask("c")); rip != read {
+		t.Errorf("behind a crash and a reset at %#x", rip)
+	}
+	d.is("D", "OK")
+	h.goesOn()
 }

@@ -26,7 +26,7 @@ type breaking struct {
 	wanted bool
 	probe  *probe.Kprobe // or
 	watch  *probe.Watch
-	passed map[uint64]bool // RSP of what a step has led from Addr to the probe behind it; guarded by hits.mu
+	passed map[uint64]int64 // RSP of what a step has led from Addr to the probe behind it, and in which boot; guarded by hits.mu
 }
 
 // gdbHits are the hits that the debugger was not told of, by vCPU.
@@ -51,11 +51,12 @@ type gdbHit struct {
 func (l *gdbHits) add(cpu int, rsp uint64, b *breaking) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if b.passed[rsp] {
-		delete(b.passed, rsp)
+	h := gdbHit{b, l.boots.Load()}
+	boot, passed := b.passed[rsp]
+	delete(b.passed, rsp)
+	if passed && boot == h.boot {
 		return false
 	}
-	h := gdbHit{b, l.boots.Load()}
 	// Of two in one place the vCPU comes to the lower address first.
 	at := len(l.of[cpu])
 	for at > 0 && l.of[cpu][at-1].b.probe != nil && b.probe != nil && l.of[cpu][at-1].b.Addr > b.Addr {
@@ -99,7 +100,7 @@ func (l *gdbHits) pass(rsp uint64, b *breaking) {
 	if len(b.passed) >= maxPassed {
 		clear(b.passed)
 	}
-	b.passed[rsp] = true
+	b.passed[rsp] = l.boots.Load()
 }
 
 // sent forgets that of code which the debugger has sent elsewhere.
@@ -137,7 +138,7 @@ func (d *debugged) Insert(at gdb.Breakpoint) error {
 		d.breaks[i].wanted = true
 		return nil
 	}
-	b := &breaking{Breakpoint: at, wanted: true, passed: map[uint64]bool{}}
+	b := &breaking{Breakpoint: at, wanted: true, passed: map[uint64]int64{}}
 	var err error
 	switch at.Kind {
 	case gdb.Software, gdb.Hardware:

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -103,7 +104,12 @@ func (d *debugged) ended() bool {
 
 // Resume implements gdb.Target. A step is of one vCPU while the others stand still.
 func (d *debugged) Resume(actions []gdb.Action) error {
-	d.next, d.told = gdb.Stop{}, d.s.boots.Load()
+	d.next = gdb.Stop{}
+	if d.anew() {
+		// What the debugger has read, and what it would do now, is about a guest that is not there any more.
+		d.next = gdb.Stop{Why: gdb.Stopped, CPU: d.cpu, Text: "The guest was reset, and waits here."}
+		return nil
+	}
 	if cpu := slices.Index(actions, gdb.Step); cpu >= 0 {
 		return d.step(cpu)
 	}
@@ -232,18 +238,41 @@ func (d *debugged) tell(at machine.Stop) bool {
 	return true
 }
 
+// anew reports whether the guest was reset since the debugger was told of it last, which it is with this.
+func (d *debugged) anew() bool {
+	boot := d.s.boots.Load()
+	was := d.told
+	d.told = boot
+	return was != boot
+}
+
 // Still implements gdb.Target.
 func (d *debugged) Still(was gdb.Stop) gdb.Stop {
-	st := d.g.State()
+	st, anew := d.g.State(), d.anew()
 	switch {
 	case st.Phase == machine.PhaseCrashed:
-		return gdb.Stop{Why: gdb.Crashed, CPU: st.Crash.CPU}
+		return crashed(st)
 	case st.Phase == machine.PhaseClosed:
 		return gdb.Stop{Why: gdb.Terminated}
-	case d.told == d.s.boots.Load() && (was.Why == gdb.Exited) == (st.Phase == machine.PhaseExited):
+	case !anew && (was.Why == gdb.Exited) == (st.Phase == machine.PhaseExited):
 		return was
 	}
 	return gdb.Stop{Why: gdb.Stopped, CPU: was.CPU}
+}
+
+// crashed is the stop of a guest that has crashed.
+func crashed(st machine.State) gdb.Stop {
+	return gdb.Stop{Why: gdb.Crashed, CPU: st.Crash.CPU, Text: fmt.Sprintf("The guest has crashed on vCPU %d: %s.", st.Crash.CPU, st.Crash.Text)}
+}
+
+// exited is the stop of a guest that has ended. A debugger takes it for gone then, unless it connects again.
+func exited(st machine.State) gdb.Stop {
+	stop := gdb.Stop{Why: gdb.Exited, Code: uint8(st.ExitCode), Text: fmt.Sprintf("The guest has exited with code %d", st.ExitCode)}
+	if st.Exit != nil && st.Exit.Symbol != "" {
+		stop.Text += fmt.Sprintf(", on vCPU %d at %s", st.Exit.CPU, st.Exit.Symbol)
+	}
+	stop.Text += ". Who connects again can look at it."
+	return stop
 }
 
 // Wait implements gdb.Target.
@@ -262,10 +291,11 @@ func (d *debugged) Wait(ctx context.Context, patience time.Duration) (gdb.Stop, 
 		switch st.Phase {
 		case machine.PhaseCrashed:
 			d.hold()
-			return gdb.Stop{Why: gdb.Crashed, CPU: st.Crash.CPU}, nil
+			d.cpu = st.Crash.CPU
+			return crashed(st), nil
 		case machine.PhaseExited:
 			d.hold()
-			return gdb.Stop{Why: gdb.Exited, Code: uint8(st.ExitCode)}, nil
+			return exited(st), nil
 		case machine.PhaseClosed:
 			return gdb.Stop{Why: gdb.Terminated}, nil
 		case machine.PhaseRunning:

@@ -263,7 +263,10 @@ func TestStandsFor(t *testing.T) {
 	reset()
 	d.setReg(regRSP, 0) // there is no stack to tell its handlers of what comes now, nor code
 	d.setReg(regRIP, 0)
-	d.is("c", "W65")
+	d.said("c") // why
+	if got := d.answer(); got != "W65" {
+		t.Errorf("it ends with %s", got)
+	}
 	d.is("?", "W65")
 	reset()
 }
@@ -328,6 +331,49 @@ func TestDebuggerAndSaves(t *testing.T) {
 		}
 	}
 	d.is("vCont;c", "T05")
+	d.is("D", "OK")
+	h.goesOn()
+}
+
+// TestResetsForget: what a step has led past a breakpoint's address is told again when a reset has gone back to before it.
+func TestResetsForget(t *testing.T) {
+	h := serveMachine(t, 1)
+	d := h.debug()
+	d.is("qSupported:swbreak+", "PacketSize")
+	read, caller, call := d.breakAt("Z0", "vfs_read"), h.symbol("work_files"), uint64(0)
+	for call < caller || call > caller+0x100 { // others call it by a pointer
+		d.is("vCont;c", "T05")
+		call = binary.LittleEndian.Uint64(d.mem(d.reg(regRSP), 8)) - 5
+		d.is("vCont;s:1", "T05")
+	}
+	d.is(fmt.Sprintf("Z0,%x,1", call), "OK")
+	for rip := read; rip != call; {
+		_, _, rip = d.stop(d.ask("vCont;c"))
+	}
+	_, file := h.saved()
+	given, err := h.c.GiveSnapshot(h.ctx, bytes.NewReader(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.is("vCont;s:1", "T05thread:1;core:0;swbreak:;")
+	d.is("vCont;s:1", "T05thread:1;core:0;06:") // past it, and in front of its probe
+	d.is(fmt.Sprintf("z0,%x,1", call), "OK")
+	if _, err := h.c.Attach(h.ctx, api.ProbeSpec{Def: "p:all vfs_read"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.c.Reset(h.ctx, api.ResetGuest{To: given.ID}); err != nil {
+		t.Fatal(err)
+	}
+	d.wasReset("vCont;c")
+	if rip := d.reg(regRIP); rip != call {
+		t.Errorf("behind a reset at %#x, not %#x", rip, call)
+	}
+	if _, _, rip := d.stop(d.ask("vCont;c")); rip != read || h.hits("all") != 1 {
+		t.Errorf("stopped at %#x behind %d hits", rip, h.hits("all"))
+	}
+	if _, err := h.c.Detach(h.ctx, "all"); err != nil {
+		t.Fatal(err)
+	}
 	d.is("D", "OK")
 	h.goesOn()
 }

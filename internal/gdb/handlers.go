@@ -48,7 +48,7 @@ var handlers = sync.OnceValue(func() []handler {
 		{prefix: "qCRC:", do: (*session).checksum},
 
 		// Stopping and going on.
-		{prefix: "?", exact: true, do: func(s *session, _ context.Context, _ []byte) (string, error) { return s.stopReply(s.t.Still(s.last)) }},
+		{prefix: "?", exact: true, do: func(s *session, _ context.Context, _ []byte) (string, error) { return s.still() }},
 		{prefix: "qThreadStopInfo", do: (*session).threadStop},
 		{prefix: "vCont?", exact: true, do: fixed("vCont;c;C;s;S;r")},
 		{prefix: "vCont;", do: (*session).resume},

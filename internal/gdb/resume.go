@@ -96,6 +96,10 @@ func (s *session) proceed(ctx context.Context, p plan) (string, error) {
 			was = s.last
 		}
 		stop = s.t.Still(was) // it may have crashed
+	} else if stop.Text != "" {
+		if _, err := fmt.Fprintln(console{s}, stop.Text); err != nil {
+			return "", err
+		}
 	}
 	s.last, s.cpu = stop, stop.CPU
 	clear(s.also)
@@ -225,6 +229,12 @@ func (s *session) stopReply(stop Stop) (string, error) {
 	}
 	s.raw = b
 	return string(b), nil
+}
+
+// still is what the guest stands for now.
+func (s *session) still() (string, error) {
+	s.last = s.t.Still(s.last)
+	return s.stopReply(s.last)
 }
 
 // breakpoint is Z and z: "KIND,ADDRESS,LENGTH".

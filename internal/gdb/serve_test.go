@@ -153,12 +153,19 @@ func TestStops(t *testing.T) {
 		{Stop{Why: Crashed}, "T0bthread:1;core:0;"},
 		{Stop{Why: Exited, Code: 7}, "W07"},
 		{Stop{Why: Terminated}, "X0f"},
+		{Stop{Why: Exited, Code: 7, Text: "it has ended"}, "W07"},
 	} {
 		f := newFake()
 		f.next = &c.stop
 		d := connect(t, f)
 		d.ask("qSupported:swbreak+;hwbreak+")
-		got := d.ask("c")
+		d.send("c")
+		if c.stop.Text != "" {
+			if got, want := d.packet(), "O"+hex.EncodeToString([]byte(c.stop.Text+"\n")); got != want {
+				t.Errorf("%+v: %q, want %q", c.stop, got, want)
+			}
+		}
+		got := d.packet()
 		if head, _, _ := strings.Cut(got, "06:"); head != c.want {
 			t.Errorf("%+v: %q, want %q", c.stop, head, c.want)
 		}

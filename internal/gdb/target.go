@@ -33,15 +33,16 @@ type Target interface {
 	Insert(b Breakpoint) error
 	Remove(b Breakpoint) error
 
-	// Resume lets the guest go on, with for each vCPU what it does.
+	// Resume lets the guest go on, with for each vCPU what it does. A guest that is not what the debugger was told of last,
+	// for it was reset, stays, and Wait tells of it.
 	Resume(actions []Action) error
 
 	// Wait returns when the guest has stopped, which it makes it do when ctx ends, or after a time
 	// that is not 0, which is StillRunning.
 	Wait(ctx context.Context, d time.Duration) (Stop, error)
 
-	// Still returns was, which Wait has returned last or is zero, where the guest still stands for that, or what it stands for now: it
-	// may have been reset since.
+	// Still returns was, which Wait or Still has returned last or is zero, where the guest still stands for that, or what it stands for
+	// now: it may have been reset since.
 	Still(was Stop) Stop
 
 	// Also returns why another vCPU stands still since the last return of Wait, where that is a hit of its own that
@@ -125,4 +126,5 @@ type Stop struct {
 	Addr uint64 // of Watching
 	Kind Kind   // of Breaking and Watching
 	Code uint8  // of Exited
+	Text string // a line for the debugger's user about it, or ""
 }

@@ -74,7 +74,7 @@ func (s *session) threadStop(_ context.Context, b []byte) (string, error) {
 		return "", errBad
 	}
 	if cpu == s.last.CPU {
-		return s.stopReply(s.t.Still(s.last))
+		return s.still()
 	}
 	stop, told := s.also[cpu]
 	if !told {
