@@ -10,6 +10,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/device"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/event"
@@ -112,6 +113,7 @@ func toAPI(err error) *api.Error {
 		{machine.ErrNoSnapshot, api.CodeUnavailable, "EOPNOTSUPP"},
 		{machine.ErrOtherGuest, api.CodeBadFile, "EINVAL"},
 		{machine.ErrSavedEnd, api.CodeBadFile, "EINVAL"},
+		{device.ErrDisk, api.CodeGuestState, "ENXIO"}, // a reset opens it again
 		{machine.ErrResetMeanwhile, api.CodeGuestState, "ECANCELED"},
 		{probe.ErrInside, api.CodeGuestState, "EBUSY"},
 		{machine.ErrNoSafePoint, api.CodeNoSafePoint, "ETIMEDOUT"},

@@ -192,16 +192,16 @@ func (s *server) give(socks ...*socket) error {
 
 // reaches sees whether the user that the daemon is now may use the files that it may need yet.
 func (s *server) reaches() error {
-	dirs := map[string]string{"--state": s.opt.state}
+	dirs := []struct{ flag, dir string }{{"--state", s.opt.state}}
 	if s.opt.saveOnCrash != "" {
-		dirs["--save-on-crash"] = filepath.Dir(s.opt.saveOnCrash)
+		dirs = append(dirs, struct{ flag, dir string }{"--save-on-crash", filepath.Dir(s.opt.saveOnCrash)})
 	}
-	for flag, dir := range dirs {
-		if dir == "" {
+	for _, d := range dirs {
+		if d.dir == "" {
 			continue
 		}
-		if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
-			return fmt.Errorf("%s: user %d may not make files in %s: %w", flag, os.Geteuid(), dir, err)
+		if err := unix.Access(d.dir, unix.W_OK|unix.X_OK); err != nil {
+			return fmt.Errorf("%s: user %d may not make files in %s: %w", d.flag, os.Geteuid(), d.dir, err)
 		}
 	}
 	for _, d := range s.opt.disks {

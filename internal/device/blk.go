@@ -56,10 +56,13 @@ type blk struct {
 	sectors  uint64
 }
 
+// ErrDisk is wrapped by what is wrong with a disk's file.
+var ErrDisk = errors.New("disk")
+
 // openDisk opens a disk, which nobody else may be writing: the guest of another guestprobed, say.
 func openDisk(d Disk, n int) (*blk, error) {
 	fail := func(err error, hint string) (*blk, error) {
-		return nil, fmt.Errorf("disk %s: %w%s", d.Path, err, hint)
+		return nil, fmt.Errorf("%w %s: %w%s", ErrDisk, d.Path, err, hint)
 	}
 	flags, lock := unix.O_RDWR, unix.LOCK_EX
 	if d.ReadOnly {

@@ -129,7 +129,10 @@ func Connect(ctx context.Context, a Address, name string, stay bool, log *slog.L
 				log.Warn("fleet: the server is gone", "err", err)
 			}
 		}),
-		nats.ConnectHandler(func(nc *nats.Conn) { log.Info("fleet: connected", "server", nc.ConnectedUrlRedacted()) }),
+		nats.ConnectHandler(func(nc *nats.Conn) {
+			why = ""
+			log.Info("fleet: connected", "server", nc.ConnectedUrlRedacted())
+		}),
 		nats.ReconnectHandler(func(nc *nats.Conn) {
 			why = ""
 			log.Info("fleet: connected again", "server", nc.ConnectedUrlRedacted())

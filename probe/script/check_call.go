@@ -130,8 +130,10 @@ func (c *checker) action(e *expr) error {
 			if t.Kind != None && !t.isInt() {
 				return c.at(e.args[0].Span, "exit() takes a number")
 			}
-			o.types = []Type{typeInt}
+		} else {
+			e.args = []*expr{{kind: exInt, Span: e.Span, typ: typeInt}}
 		}
+		o.types = []Type{typeInt}
 	}
 	return c.addOutput(e, o)
 }

@@ -196,7 +196,7 @@ func (g *generator) copy(to, from mem, n int) {
 	}
 }
 
-// What the map of sites has of exit: whether it was called, and whether with a status that may be another than 0. The
+// What the map of sites has of exit: whether it was called, and whether with another status than 0. The
 // second is told although there was the first, so that an assert in END, or on another vCPU, is not lost.
 const (
 	exitPassed int32 = 1 + iota

@@ -169,6 +169,8 @@ func (g *generator) exprStmt(e *expr) {
 		g.poke(e)
 	case e.kind == exCall && e.name == "stop":
 		g.stop(e)
+	case e.kind == exCall && e.name == "exit":
+		g.exit(e)
 	case e.kind == exCall && calls[e.name].statement:
 		g.output(e)
 	case e.typ.isNumber():
@@ -180,14 +182,6 @@ func (g *generator) exprStmt(e *expr) {
 func (g *generator) output(e *expr) {
 	o := g.c.outputs[e.num]
 	none := g.NewLabel()
-	said := exitFailed
-	if o.kind == outExit { // one record of each kind is enough, and more would drive others out of the ring
-		if len(e.args) == 0 || e.args[0].kind == exInt && e.args[0].num == 0 {
-			said = exitPassed
-		}
-		g.Emit(asm.LoadMapValue(asm.R1, g.mapNumber(mapSites), g.c.exiting()), bpfgen.Load(8, asm.R0, asm.R1, 0))
-		g.Require(asm.JLT, asm.R0, uint64(said), none)
-	}
 	g.loadMap(asm.R1, mapOutput)
 	g.Emit(asm.Mov.Imm(asm.R2, int32(o.bytes())), asm.Mov.Imm(asm.R3, 0), bpfgen.Call(bpf.HelperRingReserve))
 	g.Require(asm.JNE, asm.R0, 0, none)
@@ -203,11 +197,36 @@ func (g *generator) output(e *expr) {
 		at += t.bytes()
 	}
 	g.Emit(asm.Mov.Reg(asm.R1, rRec), asm.Mov.Imm(asm.R2, 0), bpfgen.Call(bpf.HelperRingSubmit))
-	if o.kind == outExit {
-		g.Emit(asm.LoadMapValue(asm.R1, g.mapNumber(mapSites), g.c.exiting()), bpfgen.StoreConst(8, asm.R1, 0, said))
-	}
 	g.Place(none)
-	if o.kind == outExit {
-		g.GoTo(g.end)
-	}
+}
+
+// exit asks for the script's end, and ends the program. One record of each kind is enough, and more would drive others out of the ring.
+func (g *generator) exit(e *expr) {
+	o, none, passed := g.c.outputs[e.num], g.NewLabel(), g.NewLabel()
+	level := func(r asm.Register) { g.Emit(asm.LoadMapValue(r, g.mapNumber(mapSites), g.c.exiting())) }
+	g.scoped(func() {
+		status, said := g.alloc(8), g.alloc(8)
+		g.put(e.args[0], typeInt, status)
+		g.load(asm.R0, status)
+		g.Emit(asm.Mov.Imm(asm.R2, exitPassed))
+		g.If(asm.JEq, asm.R0, 0, passed)
+		g.Emit(asm.Mov.Imm(asm.R2, exitFailed))
+		g.Place(passed)
+		g.store(said, asm.R2)
+		level(asm.R1)
+		g.Emit(bpfgen.Load(8, asm.R0, asm.R1, 0), asm.Sub.Reg(asm.R0, asm.R2))
+		g.Require(asm.JSLT, asm.R0, 0, none)
+		g.loadMap(asm.R1, mapOutput)
+		g.Emit(asm.Mov.Imm(asm.R2, int32(o.bytes())), asm.Mov.Imm(asm.R3, 0), bpfgen.Call(bpf.HelperRingReserve))
+		g.Require(asm.JNE, asm.R0, 0, none)
+		g.Emit(bpfgen.StoreConst(8, asm.R0, 0, int32(e.num)))
+		g.load(asm.R1, status)
+		g.Emit(bpfgen.Store(8, asm.R0, 8, asm.R1))
+		g.Emit(asm.Mov.Reg(asm.R1, asm.R0), asm.Mov.Imm(asm.R2, 0), bpfgen.Call(bpf.HelperRingSubmit))
+		level(asm.R1)
+		g.load(asm.R2, said)
+		g.Emit(bpfgen.Store(8, asm.R1, 0, asm.R2))
+	})
+	g.Place(none)
+	g.GoTo(g.end)
 }

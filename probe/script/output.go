@@ -105,10 +105,7 @@ func (s *Script) Exit(data []byte) (status int64, ok bool) {
 	if err != nil || o.kind != outExit {
 		return 0, false
 	}
-	if len(o.types) > 0 {
-		status = int64(word(values))
-	}
-	return status, true
+	return int64(word(values)), true
 }
 
 // output is what a record is about, and its values.
