@@ -74,6 +74,16 @@ func TestMetrics(t *testing.T) {
 	if !strings.HasSuffix(open, "\n# EOF\n") || !strings.Contains(open, "# TYPE guestprobe_probe_hits counter\n") || !strings.Contains(open, `guestprobe_probe_hits_total{probe="io/a"} 3.0`) {
 		t.Errorf("OpenMetrics:\n%s", open)
 	}
+	families := map[string]bool{}
+	for _, f := range regexp.MustCompile(`(?m)^# TYPE (\S+) `).FindAllStringSubmatch(open, -1) {
+		if families[f[1]] {
+			t.Errorf("two families of OpenMetrics are %s", f[1])
+		}
+		families[f[1]] = true
+	}
+	if !families["go_goroutines"] || !families["process_resident_memory_bytes"] {
+		t.Errorf("families are %v", families)
+	}
 	cmd := exec.Command(kvmtest.RequireCommand(t, "promtool"), "check", "metrics")
 	cmd.Stdin = strings.NewReader(text)
 	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {

@@ -43,7 +43,8 @@ type Duration struct {
 // asks, and those of the process.
 func Handler(s Source) http.Handler {
 	r := prometheus.NewRegistry()
-	r.MustRegister(&collector{s}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	// Of the runtime's memory statistics two are one family in OpenMetrics, where no two may have a name.
+	r.MustRegister(&collector{s}, collectors.NewGoCollector(collectors.WithGoCollectorMemStatsMetricsDisabled()), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{EnableOpenMetrics: true})
 }
 
