@@ -110,7 +110,7 @@ func (s *server) serveEvents(w http.ResponseWriter, r *http.Request, req api.Str
 		s.endSession(own)
 		s.probes.sync()
 		e.sub.Close() // what is still in the queue is counted as lost
-		e.endSlow(e.lostTotal(), own.finals())
+		e.endSlow(e.lostTotal(), e.finals())
 	}
 	return nil // the client is gone; nobody is left to tell
 }
@@ -208,7 +208,7 @@ func (e *eventStream) run(r *http.Request) error {
 				return err
 			}
 			e.putLost(e.lostTotal())
-			e.end(api.EndShutdown, nil, e.own.finals())
+			e.end(api.EndShutdown, nil, e.finals())
 			return nil
 		}
 		again := busy
@@ -276,7 +276,7 @@ func (e *eventStream) finish(reason string, code *int64) error {
 		err = e.putAll()
 	}
 	if err == nil {
-		e.end(reason, code, e.own.finals())
+		e.end(reason, code, e.finals())
 	}
 	return err
 }

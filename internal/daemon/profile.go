@@ -2,8 +2,10 @@ package daemon
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net/http"
 	"slices"
@@ -34,8 +36,9 @@ const (
 type profile struct {
 	s       *server
 	hz      int
-	sampler *sampler      // nil: of hits
-	cpus    []stackCounts // by vCPU
+	sampler *sampler          // nil: of hits
+	cpus    []stackCounts     // by vCPU
+	of      map[string]string // names of the probes asked for, by those of their twins
 	room    atomic.Int64
 	graph   *flame.Fold // what is sent is made of the stacks; nil: these
 
@@ -91,16 +94,17 @@ func (s *server) streamProfile(w http.ResponseWriter, r *http.Request) error {
 	for i := range req.Probes {
 		req.Probes[i].Stack, req.Probes[i].Stay = true, false
 	}
+	of := map[string]string{}
 	if len(req.Names) > 0 {
 		as, err := s.probes.choose(req.Names)
 		if err != nil {
 			return err
 		}
 		for _, a := range as {
-			req.Probes = append(req.Probes, s.probes.twin(a))
+			req.Probes = append(req.Probes, twin(a, of))
 		}
 	}
-	p := &profile{s: s, hz: req.Hz, cpus: make([]stackCounts, len(s.guest.State().VCPUs)), names: make(chan chan struct{}), over: make(chan struct{})}
+	p := &profile{s: s, hz: req.Hz, of: of, cpus: make([]stackCounts, len(s.guest.State().VCPUs)), names: make(chan chan struct{}), over: make(chan struct{})}
 	p.room.Store(stackRoom)
 	if req.Graph {
 		p.graph = &flame.Fold{}
@@ -115,15 +119,25 @@ func (s *server) streamProfile(w http.ResponseWriter, r *http.Request) error {
 	return s.serveEvents(w, r, api.StreamEvents{Probes: req.Probes}, p)
 }
 
-// twin asks for a probe at the place of a, whose hits have stacks.
-func (st *store) twin(a *attached) api.ProbeSpec {
+// maxTwin bounds the name of a twin; one that is longer is a number.
+const maxTwin = 60
+
+// twin asks for a probe at the place of a, whose hits have stacks, and notes in of whose it is.
+func twin(a *attached, of map[string]string) api.ProbeSpec {
 	def := *a.def
 	def.Group, def.Event = "profile", a.def.Group+"_"+a.def.Event
+	if name, taken := of[def.Name()]; len(def.Event) > maxTwin || taken && name != a.def.Name() {
+		def.Event = fmt.Sprintf("p%d", len(of)) // those of two names have a _ between them
+	}
+	of[def.Name()] = a.def.Name()
 	if a.spec.Filter == "" {
 		def.Args = nil // only a filter needs them
 	}
 	return api.ProbeSpec{Def: def.String(), Stack: true, Space: a.spec.Space, Filter: a.spec.Filter, Emulate: a.spec.Emulate}
 }
+
+// probe is the name of the probe whose hits are counted at the one with this name.
+func (p *profile) probe(name string) string { return cmp.Or(p.of[name], name) }
 
 // begin begins to sample.
 func (p *profile) begin() {
@@ -308,7 +322,7 @@ func (e *eventStream) putAll() error {
 		t := &e.profile.cpus[cpu]
 		for _, x := range t.seen {
 			stack := api.Stack{
-				Count: x.count, DurationNS: x.duration, CPU: cpu, Task: x.task, Probe: x.probe, Cut: x.cut, Frames: x.frames,
+				Count: x.count, DurationNS: x.duration, CPU: cpu, Task: x.task, Probe: e.profile.probe(x.probe), Cut: x.cut, Frames: x.frames,
 			}
 			if e.profile.graph != nil {
 				e.profile.graph.Add(stack)
@@ -349,4 +363,15 @@ func (e *eventStream) progress() {
 	if e.profile != nil {
 		e.delivered, e.gone = e.profile.name()
 	}
+}
+
+// finals are the final counts of the stream's own probes, under the names that its records have.
+func (e *eventStream) finals() []api.Probe {
+	ps := e.own.finals()
+	if e.profile != nil {
+		for i := range ps {
+			ps[i].Name = e.profile.probe(ps[i].Name)
+		}
+	}
+	return ps
 }

@@ -3,6 +3,7 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -75,20 +76,28 @@ func TestProfileOfHits(t *testing.T) {
 	for _, x := range stacks {
 		got[x.Probe+": "+functions(x)] += x.Count
 		took += x.DurationNS
-		if x.Task == nil || x.Task.PID == 0 || x.Frames[0].User || x.Cut || (x.DurationNS > 0) != (x.Probe == "profile/io_back") {
+		if x.Task == nil || x.Task.PID == 0 || x.Frames[0].User || x.Cut || (x.DurationNS > 0) != (x.Probe == "io/back") {
 			t.Errorf("stack %+v", x)
 		}
 	}
 	want := map[string]uint64{
-		"kprobes/own: bench_target call_protected call_task ret_from_fork":     7,
-		"profile/io_mine: bench_target call_protected call_task ret_from_fork": 3, // the filter's
-		"profile/io_back: bench_target call_protected call_task ret_from_fork": 7,
+		"kprobes/own: bench_target call_protected call_task ret_from_fork": 7,
+		"io/mine: bench_target call_protected call_task ret_from_fork":     3, // the filter's
+		"io/back: bench_target call_protected call_task ret_from_fork":     7,
 	}
 	if d := cmp.Diff(want, got); d != "" || took <= 0 {
 		t.Errorf("durations %d, stacks (-want +got):\n%s", took, d)
 	}
 	if end.Reason != api.EndAsked || end.Delivered != 17 || end.Lost != 0 || len(end.Probes) != 4 {
 		t.Errorf("end %+v", end)
+	}
+	var names []string
+	for _, x := range end.Probes {
+		names = append(names, x.Name)
+	}
+	slices.Sort(names)
+	if d := cmp.Diff([]string{"io/back", "io/mine", "io/never", "kprobes/own"}, names); d != "" {
+		t.Errorf("the end's probes (-want +got):\n%s", d)
 	}
 	h.gone(3) // those attached before are left
 }
