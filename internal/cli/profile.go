@@ -196,7 +196,7 @@ func (f *profileFlags) take(ctx context.Context, r *command.Run, c *client.Clien
 	if err != nil {
 		return err
 	}
-	a := profileAnswer{Hz: req.Hz, Stacks: []api.Stack{}}
+	a := profileAnswer{Start: time.Now(), Hz: req.Hz, Stacks: []api.Stack{}}
 	var shown progress
 	m := profile.Meta{Hz: req.Hz}
 	over, enough := context.WithCancel(ctx)
@@ -206,6 +206,7 @@ func (f *profileFlags) take(ctx context.Context, r *command.Run, c *client.Clien
 		over, cancel = context.WithTimeout(over, f.duration)
 		defer cancel()
 	}
+	var said api.Heartbeat // what the daemon has counted, as it told last
 	ended := endInterrupted
 	end, err := follow(ctx, over, c, func(life context.Context) (*client.Stream, error) { return c.Profile(life, req) }, func(_ api.Record, s api.Start) error {
 		a.Start, shown = time.Now(), progress{Run: r, begun: time.Now()}
@@ -232,6 +233,7 @@ func (f *profileFlags) take(ctx context.Context, r *command.Run, c *client.Clien
 			return err
 		case api.RecordHeartbeat:
 			h, err := data[api.Heartbeat](rec)
+			said = h
 			shown.line(h)
 			if f.count > 0 && h.Delivered >= f.count {
 				ended = endCount
@@ -250,17 +252,20 @@ func (f *profileFlags) take(ctx context.Context, r *command.Run, c *client.Clien
 			end.Reason = endTimeout
 		}
 	}
-	noteEnd(r, end, "")
-	a.DurationNS, a.Reason, a.Counted, a.Lost, a.Probes = time.Since(a.Start).Nanoseconds(), end.Reason, end.Delivered, end.Lost, end.Probes
 	what := "sample"
 	if req.Hz == 0 {
 		what = "hit"
 	}
+	a.DurationNS = time.Since(a.Start).Nanoseconds()
 	took := time.Duration(a.DurationNS).Round(10 * time.Millisecond)
+	if end.Reason == endCutOff {
+		return fmt.Errorf("%w: %s in %v, as the daemon said last, are gone: until a profile ends its stacks are in the daemon",
+			client.ErrCutOff, command.Plural(int(said.Delivered), what), took)
+	}
+	noteEnd(r, end, "")
+	a.Reason, a.Counted, a.Lost, a.Probes = end.Reason, end.Delivered, end.Lost, end.Probes
 	r.Note("%s in %v, %s, %d lost.", command.Plural(int(a.Counted), what), took, command.Plural(len(a.Stacks), "stack"), a.Lost)
 	switch {
-	case end.Reason == endCutOff:
-		return client.ErrCutOff
 	case r.WantsJSON():
 		enc := json.NewEncoder(f.out)
 		enc.SetEscapeHTML(false)
