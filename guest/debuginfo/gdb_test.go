@@ -154,7 +154,7 @@ func (g told) meaning() string {
 		}
 		return "optimized out"
 	case strings.Contains(joined, "entry_value"):
-		return errEntryValue.Error()
+		return ErrEntryValue.Error()
 	case strings.Contains(joined, "piece"):
 		return errPieces.Error()
 	case strings.Contains(joined, "implicit_pointer"):

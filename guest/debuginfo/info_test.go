@@ -198,6 +198,9 @@ func FuzzInfo(f *testing.F) {
 			_, _ = i.Variables(at, "")
 			_, _ = i.Variable(at, "", "f", []string{"data", "x"})
 			_, _ = i.Variable(at, "", "vfs_lock", []string{"x"})
+			if c, err := i.Call(0xffffffff802028b4, at); err == nil {
+				_, _ = c.Passed(5)
+			}
 		}
 	})
 }

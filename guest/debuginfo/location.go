@@ -10,7 +10,7 @@ import (
 // Location says what a value is, or where, by the registers at an address of the code.
 type Location struct {
 	Base Base
-	Reg  int // of BaseRegister: its number (System V ABI for AMD64, figure 3.36), 0 to 15
+	Reg  int // of BaseRegister and BaseEntry: its number (System V ABI for AMD64, figure 3.36), 0 to 15
 
 	// Offsets lead on from the base: it and the first give a number, the word in memory at
 	// that and the second another one, and so on. There is at least one.
@@ -28,6 +28,7 @@ const (
 	BaseRegister             // what a register holds
 	BaseCFA                  // the canonical frame address
 	BaseProgram              // where the program is, from where the file has it
+	BaseEntry                // what a register held where the function was entered (Info.Call)
 )
 
 // Limits of an expression.
@@ -40,11 +41,12 @@ const (
 // Why a value is not to be had.
 var (
 	errOptimizedOut = errors.New("optimized out at this place")
-	errEntryValue   = errors.New("known at this place only by what was passed at the function's entry (DW_OP_entry_value)")
-	errPieces       = errors.New("in pieces at this place (DW_OP_piece)")
-	errImplicit     = errors.New("a pointer to something that is optimized out at this place (DW_OP_implicit_pointer)")
-	errThread       = errors.New("of a thread (DW_OP_form_tls_address)")
-	errDamaged      = errors.New("damaged debug information")
+	// ErrEntryValue is Variable.Why of what callers alone can know: with a Location from BaseEntry, Info.Call may know it.
+	ErrEntryValue = errors.New("known at this place only by what was passed at the function's entry (DW_OP_entry_value)")
+	errPieces     = errors.New("in pieces at this place (DW_OP_piece)")
+	errImplicit   = errors.New("a pointer to something that is optimized out at this place (DW_OP_implicit_pointer)")
+	errThread     = errors.New("of a thread (DW_OP_form_tls_address)")
+	errDamaged    = errors.New("damaged debug information")
 )
 
 // arithmetic are the names of operations from DW_OP_abs on, which no Location has.
@@ -98,6 +100,7 @@ type expression struct {
 
 	stack []number
 	value bool // what is on top is the value itself
+	entry bool // it asks what the function was entered with
 }
 
 // location evaluates a location description (DWARF 5, 2.6).
@@ -121,6 +124,8 @@ func (x *expression) location() (Location, error) {
 		}
 	}
 	switch {
+	case x.err != nil && x.entry:
+		return Location{}, ErrEntryValue
 	case x.err != nil:
 		return Location{}, x.err
 	case len(x.stack) == 0:
@@ -246,7 +251,12 @@ func (x *expression) step(op byte) {
 	case opImplicitPointer, opGNUImplicitPointer:
 		x.err = errImplicit
 	case opEntryValue, opGNUEntryValue:
-		x.err = errEntryValue
+		x.entry = true
+		reg, ok := registerOf(x.block())
+		if !ok && x.err == nil {
+			x.err = ErrEntryValue
+		}
+		x.push(number{BaseEntry, reg, []int64{0}})
 	default:
 		x.err = computed(op)
 	}

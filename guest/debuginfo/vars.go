@@ -274,6 +274,9 @@ func (i *Info) variable(n int, d declared, addr uint64, path []string) Variable 
 		v.Why = errOptimizedOut
 	default:
 		v.Where, v.Why = i.location(&i.units[n], f, addr, func() (number, error) { return i.frameBase(n, addr) })
+		if v.Why == nil && v.Where.Base == BaseEntry {
+			v.Why = ErrEntryValue
+		}
 	}
 	return v
 }

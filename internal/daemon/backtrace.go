@@ -150,13 +150,13 @@ func (b *backtrace) wire(s *server, l *machine.Look, names namer) api.Backtrace 
 		t := wireTask(*b.task)
 		out.Task = &t
 	}
-	regs := b.known(l, names.img)
+	e := entered{b: b, l: l, names: names, regs: b.known(l, names.img), calls: map[int]*call{}}
 	for i := range b.frames {
 		f := &b.frames[i]
 		for _, x := range names.frame(guest.GVA(f.PC), f.Exact) {
 			out.Frames = append(out.Frames, api.StackFrame{Frame: x})
 		}
-		out.Frames[len(out.Frames)-1].Args = b.args(s, l, names, i, regs[i])
+		out.Frames[len(out.Frames)-1].Args = e.args(s, i)
 	}
 	return out
 }
@@ -211,14 +211,15 @@ func dwarfOrder(r *probe.Regs) [guest.Registers]uint64 {
 
 // args returns the arguments of the function of a frame, as far as they are to be had: by debug
 // information, or at a function's first instruction by its prototype.
-func (b *backtrace) args(s *server, l *machine.Look, names namer, i int, regs guest.KnownRegisters) (out []api.FrameArg) {
+func (e *entered) args(s *server, i int) (out []api.FrameArg) {
+	b, names := e.b, e.names
 	f := &b.frames[i]
 	at := f.At()
 	sym, ok := names.img.Find(at)
 	if !ok || f.User && sym.User != f.User {
 		return nil
 	}
-	look := frameLook{l, b.root, regs}
+	look := frameLook{e.l, b.root, e.regs[i]}
 	if names.info != nil {
 		vars, err := names.info.Variables(uint64(at)-names.by, "")
 		if err != nil {
@@ -232,6 +233,7 @@ func (b *backtrace) args(s *server, l *machine.Look, names namer, i int, regs gu
 			if !v.Parameter || v.Function != function {
 				continue
 			}
+			e.resolve(i, &v)
 			arg := api.FrameArg{Name: v.Name, Type: types.Text(v.Type)}
 			if fetch, err := fetchOf(names.img, at, names.by, v); err != nil {
 				arg.Why = err.Error()
