@@ -1,7 +1,6 @@
 package kvm
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -48,45 +47,13 @@ func FreeMemory(mem []byte) error {
 	return nil
 }
 
-// TouchedMemory calls f with each run of whole pages of mem, memory of AllocMemory, that
-// somebody has touched. All others are zeros, and reading them would cost the host a fault
-// each. A page that the host has swapped out is a touched one (the kernel's
-// admin-guide/mm/pagemap.rst). Where the host does not say, f gets all of mem. No vCPU
+// ZeroMemory makes mem, memory of AllocMemory, all zeros, and gives its pages back to the host. A Base of it is none any more. No vCPU
 // runs meanwhile.
-func TouchedMemory(mem []byte, f func([]byte)) {
-	file, err := os.Open("/proc/self/pagemap")
-	if err != nil {
-		f(mem)
-		return
+func ZeroMemory(mem []byte) error {
+	if err := mapOver(mem, -1, 0); err != nil {
+		return fmt.Errorf("zero guest memory: %d bytes: %w", len(mem), err)
 	}
-	defer file.Close()
-	const present, swapped, entry = 1 << 63, 1 << 62, 8
-	page := os.Getpagesize()
-	first := int64(addressOf(mem)) / int64(page) * entry
-	buf := make([]byte, 8<<10*entry)
-	from := -1 // where a run begins
-	for at := 0; at < len(mem); {
-		n := min(len(buf), (len(mem)-at+page-1)/page*entry)
-		if _, err := file.ReadAt(buf[:n], first+int64(at/page*entry)); err != nil {
-			if from < 0 {
-				from = at
-			}
-			break
-		}
-		for i := 0; i < n; i, at = i+entry, at+page {
-			touched := binary.NativeEndian.Uint64(buf[i:])&(present|swapped) != 0
-			switch {
-			case touched && from < 0:
-				from = at
-			case !touched && from >= 0:
-				f(mem[from:at])
-				from = -1
-			}
-		}
-	}
-	if from >= 0 {
-		f(mem[from:])
-	}
+	return nil
 }
 
 // MapMemory makes mem the guest's physical memory at gpa, as slot number slot

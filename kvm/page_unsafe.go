@@ -1,6 +1,10 @@
 package kvm
 
-import "unsafe"
+import (
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
 
 // pageOf returns the kvm_run structure at the start of a vCPU's mapping.
 func pageOf(mapping []byte) *runPage {
@@ -20,4 +24,15 @@ func addressOf(mem []byte) uint64 {
 	// SAFETY: only the number is used; the Go heap does not move, and the
 	// caller keeps mem alive.
 	return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem))))
+}
+
+// mapOver puts private memory in the place of mem: that of the file fd from offset on, or zeros where that is -1.
+func mapOver(mem []byte, fd int, offset int64) error {
+	flags := unix.MAP_PRIVATE | unix.MAP_NORESERVE | unix.MAP_FIXED
+	if fd < 0 {
+		flags |= unix.MAP_ANONYMOUS
+	}
+	// SAFETY: the addresses are those of a mapping of ours outside the Go heap, and stay mapped: only what is behind them changes.
+	_, err := unix.MmapPtr(fd, offset, unsafe.Pointer(unsafe.SliceData(mem)), uintptr(len(mem)), unix.PROT_READ|unix.PROT_WRITE, flags)
+	return err
 }

@@ -341,3 +341,46 @@ func TestEnd(t *testing.T) {
 		t.Errorf("tasks: %v", err)
 	}
 }
+
+// TestViewCopy: a copy knows what the view knew, and neither hears of the other's changes.
+func TestViewCopy(t *testing.T) {
+	const at = 0xffff_ffff_c000_0000
+	b := boot1(t, 0x1460_0000, "")
+	m := &elffile.Memory{Sections: []elffile.Part{{Name: ".text", Addr: at, Data: bytes.Repeat([]byte{0x90}, 64), X: true}}}
+	m.SetNames([]elffile.Name{{Name: "one", Addr: at, Func: true}})
+	first := b.Copy()
+	b.started(StateRunning)
+	if !b.Refresh() {
+		t.Fatal("the kernel has not started")
+	}
+	if err := b.SetModules(map[string]*Kernel{"m1": {mem: m}}); err != nil {
+		t.Fatal(err)
+	}
+	later := b.Copy()
+	b.Gone(ReplacedText)
+	for what, c := range map[string]struct {
+		*View
+		system SystemState
+		text   int // whether there is any, and the module's
+		why    string
+	}{
+		"before": {first, StateBooting, 1, ""}, "later": {later, StateRunning, 2, ""}, "gone": {b.View, StateRunning, 0, ReplacedText},
+	} {
+		text := 0
+		if c.IsText(b.fn(0)) {
+			text++
+		}
+		if c.IsText(at) {
+			text++
+		}
+		if s, _ := c.System(); c.Why() != c.why || text != c.text || what != "before" && s != c.system {
+			t.Errorf("%s: %v, %d of two are text, %q", what, s, text, c.Why())
+		}
+		if s, err := c.Lookup("traced"); err != nil || s.Addr != b.fn(0) || c.ID() != b.ID() || c.Slide() != b.slide {
+			t.Errorf("%s: %+v, %v", what, s, err)
+		}
+	}
+	if !first.Refresh() || first.Refresh() {
+		t.Error("the first one has not looked for itself")
+	}
+}

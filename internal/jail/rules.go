@@ -87,7 +87,7 @@ func processRules(pid int) []rule {
 		unix.SYS_EPOLL_CREATE1, unix.SYS_EPOLL_WAIT, unix.SYS_POLL, unix.SYS_PPOLL, unix.SYS_SELECT, unix.SYS_PSELECT6,
 		// Threads and memory.
 		unix.SYS_RSEQ, unix.SYS_SET_ROBUST_LIST, unix.SYS_SET_TID_ADDRESS, unix.SYS_SCHED_GETAFFINITY, unix.SYS_MEMBARRIER, unix.SYS_ARCH_PRCTL,
-		unix.SYS_MREMAP, unix.SYS_MINCORE, unix.SYS_TIMER_CREATE, unix.SYS_SETITIMER,
+		unix.SYS_MREMAP, unix.SYS_MEMFD_CREATE, unix.SYS_MINCORE, unix.SYS_TIMER_CREATE, unix.SYS_SETITIMER,
 		// What the process may know of itself and of the machine.
 		unix.SYS_GETPPID, unix.SYS_GETUID, unix.SYS_GETEUID, unix.SYS_GETGID, unix.SYS_GETEGID, unix.SYS_GETGROUPS, unix.SYS_UNAME, unix.SYS_SYSINFO,
 		unix.SYS_GETRLIMIT, unix.SYS_GETRUSAGE, unix.SYS_TIMES, unix.SYS_CLOCK_GETRES, unix.SYS_CAPGET,

@@ -8,6 +8,7 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/kvm"
 	"github.com/guestprobe/guestprobe/kvm/host"
+	"github.com/guestprobe/guestprobe/kvm/snapshot"
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
@@ -22,7 +23,7 @@ func (p bare) memoryMap(ram uint64) ([]guest.MemoryRange, error) {
 	return layout.Ranges(), err
 }
 
-func (p bare) load(m *Machine) (*guest.BootState, error) {
+func (p bare) load(m *Machine, _ *snapshot.Snapshot) (*guest.BootState, error) {
 	opt := guest.BootOptions{
 		VCPUs: m.cfg.VCPUs, RAM: m.cfg.Memory, Cmdline: m.cfg.Cmdline,
 		NoNX: !cpuidHas(m.cpuid, 0x80000001, 20),

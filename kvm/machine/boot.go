@@ -7,6 +7,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/kvm"
+	"github.com/guestprobe/guestprobe/kvm/snapshot"
 	"github.com/guestprobe/guestprobe/probe"
 )
 
@@ -23,9 +24,9 @@ type booted struct {
 	state  *guest.BootState
 }
 
-// load boots the payload into the guest's memory. No vCPU runs.
-func (m *Machine) load(p payload) (*guest.BootState, error) {
-	b, err := p.load(m)
+// load boots the payload into the guest's memory: payload.load. No vCPU runs.
+func (m *Machine) load(p payload, to *snapshot.Snapshot) (*guest.BootState, error) {
+	b, err := p.load(m, to)
 	if err != nil {
 		return nil, err
 	}

@@ -26,7 +26,7 @@ func deadMachine(f *testing.F) (*Machine, *guest.BootState) {
 			f.Fatal(err)
 		}
 	}
-	b, err := m.load(m.payload())
+	b, err := m.load(m.payload(), nil)
 	if err != nil {
 		f.Fatal(err)
 	}

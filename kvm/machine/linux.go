@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"weak"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/linux"
 	"github.com/guestprobe/guestprobe/internal/device"
 	"github.com/guestprobe/guestprobe/kvm"
 	"github.com/guestprobe/guestprobe/kvm/host"
+	"github.com/guestprobe/guestprobe/kvm/snapshot"
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
@@ -28,7 +30,8 @@ type linuxGuest struct {
 	cfg    *LinuxConfig
 	seen   atomic.Pointer[linux.View]
 	boot   *linux.BootState
-	next   *nextBoot // what the next boot is to be; nil: any
+	first  *linux.View // what was known of the kernel before its first instruction
+	came   cameBack
 	engine engineMemory
 	stubs  []trapStub
 	files  atomic.Pointer[fileText]
@@ -64,36 +67,22 @@ func (g *linuxGuest) memoryMap(ram uint64) ([]guest.MemoryRange, error) {
 	return g.engine.behind(layout.Ranges()), nil
 }
 
-func (g *linuxGuest) load(m *Machine) (*guest.BootState, error) {
+func (g *linuxGuest) load(m *Machine, to *snapshot.Snapshot) (*guest.BootState, error) {
 	if err := g.plug(m); err != nil {
 		return nil, err
 	}
-	slide, la57 := g.cfg.Slide, cpuidLA57(m.cpuid)
-	if g.next != nil {
-		slide, la57 = &g.next.slide, g.next.la57
-		defer func() { g.next = nil }()
-	} else if slide == nil && g.boot != nil && m.sharedHeld() {
-		slide = &g.boot.Slide // addresses of that memory stand in code, which comes back
+	if to == nil || !g.lies(to) {
+		if err := g.place(m, to); err != nil {
+			return nil, err
+		}
 	}
-	st, err := linux.Boot(m.mem, g.cfg.Kernel, linux.BootOptions{
-		RAM: m.cfg.Memory, Cmdline: m.cfg.Cmdline, Initrd: g.cfg.Initrd, RSDP: device.TablesAddr, LA57: la57, Slide: slide, Reserve: engineTableSize,
-	})
-	if err != nil {
-		return nil, err
+	st, view := g.boot, g.first
+	if to != nil && g.came.to == weak.Make(to) {
+		view = g.came.view
 	}
-	g.boot = st
-	home := guest.Home{Start: guest.GVA(linux.KernelMap + st.Slide + uint64(st.Image.Base)), Size: st.Image.Size, PA: st.Image.Base}
+	view = view.Copy()
+	home := homeOf(st)
 	b := &guest.BootState{Deep: st.CR4&cr4LA57 != 0, Home: home, NX: true, Tables: nil}
-	view, err := linux.NewView(g.cfg.Kernel, st, func(at guest.GVA, p []byte) error { return g.readText(m, at, p) })
-	if err != nil {
-		return nil, err
-	}
-	if m.host.Traps.CPL0.Int3 == host.DeliveryVector {
-		view.BreakpointsByVector()
-	}
-	for _, lack := range view.Missing() {
-		m.log.Warn("not known of this kernel", "what", lack)
-	}
 	g.seen.Store(view)
 	g.files.Store(newFileText(m, view))
 	g.giveAgain(m)
@@ -104,16 +93,48 @@ func (g *linuxGuest) load(m *Machine) (*guest.BootState, error) {
 	g.settled, g.recheck = false, false
 	g.refused.Store(nil)
 	g.checked.Store(nil)
-	g.stubs, g.told = nil, false
+	g.told = false
 	g.since.Store(m.console.next())
 	g.intrude.Store(false)
 	g.left.Store(false)
+	return b, nil
+}
+
+// place puts the kernel into memory that is all zeros, for to where it says how, and looks what it is.
+func (g *linuxGuest) place(m *Machine, to *snapshot.Snapshot) (err error) {
+	slide, la57 := g.cfg.Slide, cpuidLA57(m.cpuid)
+	if to != nil && to.Config.Linux != nil {
+		slide, la57 = &to.Config.Linux.Slide, la57Of(to)
+	} else if slide == nil && g.boot != nil && m.sharedHeld() {
+		slide = &g.boot.Slide // addresses of that memory stand in code, which comes back
+	}
+	g.boot, g.stubs, g.came = nil, nil, cameBack{}
+	st, err := linux.Boot(m.mem, g.cfg.Kernel, linux.BootOptions{
+		RAM: m.cfg.Memory, Cmdline: m.cfg.Cmdline, Initrd: g.cfg.Initrd, RSDP: device.TablesAddr, LA57: la57, Slide: slide, Reserve: engineTableSize,
+	})
+	if err != nil {
+		return err
+	}
+	g.first, err = linux.NewView(g.cfg.Kernel, st, func(at guest.GVA, p []byte) error { return g.readText(m, at, p) })
+	if err != nil {
+		return err
+	}
+	for _, lack := range g.first.Missing() {
+		m.log.Warn("not known of this kernel", "what", lack)
+	}
 	if m.host.Traps.CPL0.Int3 == host.DeliveryVector {
-		if g.stubs, err = plantStubs(m.mem, home, view); err != nil {
-			return nil, err
+		g.first.BreakpointsByVector()
+		if g.stubs, err = plantStubs(m.mem, homeOf(st), g.first); err != nil {
+			return err
 		}
 	}
-	return b, nil
+	g.boot = st
+	return nil
+}
+
+// homeOf is where a kernel was put.
+func homeOf(st *linux.BootState) guest.Home {
+	return guest.Home{Start: guest.GVA(linux.KernelMap + st.Slide + uint64(st.Image.Base)), Size: st.Image.Size, PA: st.Image.Base}
 }
 
 func (g *linuxGuest) build(m *Machine, vm *kvm.VM) error {

@@ -5,16 +5,26 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"weak"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/linux"
 	"github.com/guestprobe/guestprobe/internal/device"
 	"github.com/guestprobe/guestprobe/kvm/snapshot"
 )
 
-// nextBoot is what a boot is like that a snapshot is put on.
-type nextBoot struct {
-	slide uint64
-	la57  bool
+// cameBack is what the guest's kernel was seen to be when the guest had come back to a snapshot: it is the same the next time.
+type cameBack struct {
+	to   weak.Pointer[snapshot.Snapshot]
+	view *linux.View
+}
+
+// la57Of reports whether the guest of a snapshot has page tables of 5 levels.
+func la57Of(s *snapshot.Snapshot) bool { return s.CPUs[0].Sregs.CR4&cr4LA57 != 0 }
+
+// lies implements payload: the kernel is moved as it was, and its first page tables have as many levels.
+func (g *linuxGuest) lies(to *snapshot.Snapshot) bool {
+	return g.boot != nil && to.Config.Linux != nil && g.boot.Slide == to.Config.Linux.Slide && g.boot.CR4&cr4LA57 != 0 == la57Of(to)
 }
 
 // unsaved implements kept.
@@ -129,12 +139,7 @@ func (g *linuxGuest) fits(m *Machine, s *snapshot.Snapshot) error {
 }
 
 // anew implements kept: the controllers of a VM, and the devices, are those of one boot, and the kernel is where its slide says.
-func (g *linuxGuest) anew(_ *Machine, s *snapshot.Snapshot) bool {
-	if l := s.Config.Linux; l != nil {
-		g.next = &nextBoot{l.Slide, s.CPUs[0].Sregs.CR4&cr4LA57 != 0}
-	}
-	return true
-}
+func (g *linuxGuest) anew(*Machine) bool { return true }
 
 func (g *linuxGuest) back(*Machine) error { return nil }
 
@@ -161,6 +166,9 @@ func (g *linuxGuest) restored(m *Machine, s *snapshot.Snapshot) error {
 		copy(p, guest.TrapStub(guest.PortBreakpoint))
 	}
 	g.refreshModules(m)
+	if to := weak.Make(s); g.came.to != to {
+		g.came = cameBack{to, view.Copy()}
+	}
 	g.recheck = g.settled
 	if m.vm == nil {
 		return nil

@@ -8,10 +8,12 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"weak"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/kvm"
 	"github.com/guestprobe/guestprobe/kvm/host"
+	"github.com/guestprobe/guestprobe/kvm/snapshot"
 	"github.com/guestprobe/guestprobe/probe"
 )
 
@@ -73,7 +75,9 @@ type Machine struct {
 	mem      *guest.Memory
 	regions  [][]byte            // what to free, in the order of mem.Regions
 	ranges   []guest.MemoryRange // the same
-	vcpus    []*vcpu             // fixed; each exists for the life of the machine
+	bases    []*kvm.Base         // of each of the regions what it goes back to, nil where there is none: see restoreMemory
+	based    weak.Pointer[snapshot.Snapshot]
+	vcpus    []*vcpu // fixed; each exists for the life of the machine
 	exec     execAreas
 	shared   sharedMemory
 	boots    atomic.Pointer[payload] // what it boots
@@ -145,7 +149,7 @@ func New(cfg Config) (_ *Machine, err error) {
 	if m.cpuid, err = m.sys.SupportedCPUID(); err != nil {
 		return nil, err
 	}
-	boot, err := m.furnish()
+	boot, err := m.furnish(nil)
 	if err != nil {
 		return nil, err
 	}
@@ -174,15 +178,16 @@ func empty(cfg Config) (*Machine, error) {
 	return m, nil
 }
 
-// furnish makes what a machine has beside its VM: memory, with the guest loaded, and the engine.
-func (m *Machine) furnish() (*guest.BootState, error) {
+// furnish makes what a machine has beside its VM: memory, with the guest loaded, and the engine. What
+// to has, unless it is nil, is put there next.
+func (m *Machine) furnish(to *snapshot.Snapshot) (*guest.BootState, error) {
 	for i := range m.cfg.VCPUs {
 		m.vcpus = append(m.vcpus, newVCPU(m, i))
 	}
 	if err := m.allocate(); err != nil {
 		return nil, err
 	}
-	boot, err := m.load(m.payload())
+	boot, err := m.load(m.payload(), to)
 	if err != nil {
 		return nil, err
 	}

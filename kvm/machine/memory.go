@@ -2,12 +2,12 @@ package machine
 
 import (
 	"fmt"
-
-	"golang.org/x/sys/unix"
+	"weak"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/linux"
 	"github.com/guestprobe/guestprobe/kvm"
+	"github.com/guestprobe/guestprobe/kvm/snapshot"
 )
 
 // allocate gets the host memory behind the guest's and adds it to m.mem.
@@ -21,7 +21,7 @@ func (m *Machine) allocate() error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", r.Name, err)
 		}
-		m.regions, m.ranges = append(m.regions, b), append(m.ranges, r)
+		m.regions, m.ranges, m.bases = append(m.regions, b), append(m.ranges, r), append(m.bases, nil)
 		if err := m.mem.Add(r.Base, b, r.Name); err != nil {
 			return err
 		}
@@ -48,12 +48,23 @@ func (m *Machine) mapSlots(vm *kvm.VM) error {
 // zero makes all guest memory zeros, by giving the pages back to the host. No
 // vCPU runs.
 func (m *Machine) zero() error {
+	m.based = weak.Pointer[snapshot.Snapshot]{}
 	for i, b := range m.regions {
-		if err := unix.Madvise(b, unix.MADV_DONTNEED); err != nil {
-			return fmt.Errorf("zero %s: %w", m.mem.Regions()[i].Name, err)
+		m.bases[i] = nil
+		if err := kvm.ZeroMemory(b); err != nil {
+			return fmt.Errorf("%s: %w", m.mem.Regions()[i].Name, err)
 		}
 	}
 	return nil
+}
+
+// touched calls f with each run of pages of a region that may not be zeros. No vCPU runs.
+func (m *Machine) touched(region int, f func([]byte)) {
+	if b := m.bases[region]; b != nil {
+		b.Touched(f)
+	} else {
+		kvm.TouchedMemory(m.regions[region], f)
+	}
 }
 
 // release frees what New allocated. No vCPU thread runs.
@@ -71,7 +82,7 @@ func (m *Machine) release() error {
 	for _, b := range m.regions {
 		keep(kvm.FreeMemory(b))
 	}
-	m.regions, m.ranges = nil, nil
+	m.regions, m.ranges, m.bases = nil, nil, nil
 	return first
 }
 

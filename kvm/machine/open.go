@@ -32,8 +32,7 @@ func Open(cfg Config, s *snapshot.Snapshot) (_ *Machine, err error) {
 			err = errors.Join(fmt.Errorf("open snapshot: %w", err), m.release())
 		}
 	}()
-	m.payload().anew(m, s)
-	if _, err := m.furnish(); err != nil {
+	if _, err := m.furnish(s); err != nil {
 		return nil, err
 	}
 	if err := m.fitsImage(c); err != nil {

@@ -3,6 +3,7 @@ package machine
 import (
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/kvm"
+	"github.com/guestprobe/guestprobe/kvm/snapshot"
 )
 
 // payload is what a machine boots: the boot contract. bare is an ELF file on its own,
@@ -17,8 +18,10 @@ type payload interface {
 	// memoryMap returns the ranges of physical memory for ram bytes of RAM, ascending.
 	memoryMap(ram uint64) ([]guest.MemoryRange, error)
 
-	// load boots into memory that is all zeros. No vCPU runs.
-	load(m *Machine) (*guest.BootState, error)
+	// load boots into memory that is all zeros, or, where to is not nil, so that the guest can be made what to has; lies reports whether
+	// memory needs nothing for that but to become what it was, and then load leaves it as it is. No vCPU runs.
+	load(m *Machine, to *snapshot.Snapshot) (*guest.BootState, error)
+	lies(to *snapshot.Snapshot) bool
 
 	// build makes what a VM has beside memory, before its first vCPU.
 	build(m *Machine, vm *kvm.VM) error

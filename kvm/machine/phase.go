@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/kvm/snapshot"
 	"github.com/guestprobe/guestprobe/probe"
 )
 
@@ -222,7 +223,7 @@ func (m *Machine) pause() error {
 // gone. When img cannot be booted, the guest is reset with the image it had, and
 // the error says why. A handler must not call it.
 func (m *Machine) Reset(ctx context.Context, img *guest.Image) error {
-	return m.reset(ctx, func() error { return nil }, func() (bool, error) { return m.rebuild(img) })
+	return m.reset(ctx, func() error { return nil }, func() (bool, error) { return m.rebuild(img, nil) })
 }
 
 // reset has anew make the guest another one, unless check refuses that; it reports whether there is a guest then.
@@ -262,9 +263,10 @@ func (m *Machine) reset(ctx context.Context, check func() error, anew func() (bo
 }
 
 // rebuild replaces the VM by a new one, with all memory as at the first boot.
+// What to has, unless it is nil, is put into it next, and memory may be left for that as it is.
 // It reports whether there is a guest afterwards. Precondition: life held, all
 // vCPUs rest.
-func (m *Machine) rebuild(img *guest.Image) (bool, error) {
+func (m *Machine) rebuild(img *guest.Image, to *snapshot.Snapshot) (bool, error) {
 	if err := m.endThreads(m.stopTimeout); err != nil {
 		return false, err
 	}
@@ -282,11 +284,11 @@ func (m *Machine) rebuild(img *guest.Image) (bool, error) {
 	if img != nil {
 		p = bare{img}
 	}
-	boot, refused := m.fresh(p)
+	boot, refused := m.fresh(p, to)
 	err := refused
 	if refused != nil && img != nil {
 		p = old
-		boot, err = m.fresh(p)
+		boot, err = m.fresh(p, to)
 	}
 	if err == nil {
 		m.setPayload(p)
@@ -306,12 +308,14 @@ func (m *Machine) rebuild(img *guest.Image) (bool, error) {
 	return true, refused
 }
 
-// fresh boots p in memory that is all zeros.
-func (m *Machine) fresh(p payload) (*guest.BootState, error) {
-	if err := m.zero(); err != nil {
-		return nil, err
+// fresh boots p in memory that is all zeros, or is going to be what to has.
+func (m *Machine) fresh(p payload, to *snapshot.Snapshot) (*guest.BootState, error) {
+	if to == nil || !p.lies(to) {
+		if err := m.zero(); err != nil {
+			return nil, err
+		}
 	}
-	return m.load(p)
+	return m.load(p, to)
 }
 
 // endThreads ends all vCPU threads. The gate's quit bit is clear afterwards.

@@ -1,12 +1,12 @@
 package machine
 
 import (
-	"bytes"
 	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
+	"weak"
 
 	"golang.org/x/sys/unix"
 
@@ -99,8 +99,9 @@ func (m *Machine) ResetTo(ctx context.Context, s *snapshot.Snapshot) error {
 
 // comeBack is rebuild, with what s has. Precondition: life held, all vCPUs rest.
 func (m *Machine) comeBack(s *snapshot.Snapshot) (bool, error) {
-	if m.payload().anew(m, s) {
-		if there, err := m.rebuild(nil); !there {
+	anew := m.payload().anew(m)
+	if anew {
+		if there, err := m.rebuild(nil, s); !there {
 			return false, err
 		}
 	}
@@ -112,7 +113,7 @@ func (m *Machine) comeBack(s *snapshot.Snapshot) (bool, error) {
 	m.mu.Unlock()
 	m.forgetStub()
 	m.console.flush()
-	err := m.putBack(s)
+	err := m.putBack(s, anew)
 	if err == nil {
 		for _, v := range m.vcpus {
 			v.start()
@@ -136,13 +137,15 @@ func (m *Machine) comeBack(s *snapshot.Snapshot) (bool, error) {
 	return err == nil, err
 }
 
-// putBack makes memory and vCPUs what s has. No vCPU has a thread.
-func (m *Machine) putBack(s *snapshot.Snapshot) error {
+// putBack makes memory and vCPUs what s has. No vCPU has a thread, nor has any of them run if they are anew.
+func (m *Machine) putBack(s *snapshot.Snapshot, anew bool) error {
 	if err := m.putMemory(s); err != nil {
 		return err
 	}
-	if err := m.vm.Forget(m.behind()); err != nil {
-		return err
+	if !anew {
+		if err := m.vm.Forget(m.behind()); err != nil {
+			return err
+		}
 	}
 	m.watch.reset()
 	m.told.Store(false)
@@ -179,8 +182,7 @@ func (m *Machine) putMemory(s *snapshot.Snapshot) error {
 	if err := m.payload().back(m); err != nil {
 		return err
 	}
-	m.restoreMemory(s.Memory)
-	return nil
+	return m.restoreMemory(s)
 }
 
 // restoreFar makes the far pages those that the guest's tables map.
@@ -197,40 +199,38 @@ func (m *Machine) restoreFar(far *farPages, at map[guest.GVA]guest.GPA) error {
 	return nil
 }
 
-// restoreMemory makes the guest's own memory what runs have, and all else of it zeros. Only pages that differ are
-// written.
-func (m *Machine) restoreMemory(runs []snapshot.Run) {
-	next := 0
+// restoreMemory makes the guest's own memory what s has. A guest that has come back to s before loses what was written since, by
+// whomever. Precondition: no vCPU has a thread, and no device works.
+func (m *Machine) restoreMemory(s *snapshot.Snapshot) error {
+	again, written, next := m.based == weak.Make(s), 0, 0
+	m.based = weak.Pointer[snapshot.Snapshot]{}
 	for i, r := range m.ranges {
 		if r.Kind != guest.RangeRAM {
 			continue
 		}
-		base := m.regions[i]
-		first := next
-		for next < len(runs) && runs[next].At-r.Base < guest.GPA(r.Size) {
-			next++
+		if again {
+			n, err := m.bases[i].Restore()
+			if err != nil {
+				return err
+			}
+			written += n
+			continue
 		}
-		mine := runs[first:next]
-		kvm.TouchedMemory(base, func(b []byte) {
-			at := r.Base + guest.GPA(cap(base)-cap(b))
-			for ; len(b) > 0; b, at = b[guest.PageSize:], at+guest.PageSize {
-				for len(mine) > 0 && mine[0].At+guest.GPA(len(mine[0].Bytes)) <= at {
-					mine = mine[1:]
-				}
-				if page := b[:guest.PageSize]; (len(mine) == 0 || mine[0].At > at) && !bytes.Equal(page, zeroPage[:]) {
-					clear(page)
+		var err error
+		m.bases[i], err = kvm.NewBase(m.regions[i], func(yield func(int, []byte) bool) {
+			for ; next < len(s.Memory) && s.Memory[next].At-r.Base < guest.GPA(r.Size); next++ {
+				if run := &s.Memory[next]; !yield(int(run.At-r.Base), run.Bytes) {
+					return
 				}
 			}
 		})
-		for _, run := range runs[first:next] {
-			to := base[run.At-r.Base:]
-			for from := run.Bytes; len(from) > 0; from, to = from[guest.PageSize:], to[guest.PageSize:] {
-				if !bytes.Equal(to[:guest.PageSize], from[:guest.PageSize]) {
-					copy(to, from[:guest.PageSize])
-				}
-			}
+		if err != nil {
+			return err
 		}
 	}
+	m.based = weak.Make(s)
+	m.log.Debug("memory is what it was", "again", again, "pages", written)
+	return nil
 }
 
 // restore gives the vCPU, which has no thread, the state of c.

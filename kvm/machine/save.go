@@ -53,8 +53,8 @@ type kept interface {
 	// fits is Machine.Fits.
 	fits(m *Machine, s *snapshot.Snapshot) error
 
-	// anew reports whether s takes another VM, and another boot below it, which is done so that it can be s.
-	anew(m *Machine, s *snapshot.Snapshot) bool
+	// anew reports whether a snapshot takes another VM, and a load for it.
+	anew(m *Machine) bool
 
 	// back prepares for memory that comes back what setUp has in the engine's; restored follows, with memory as it was, before
 	// the vCPUs.
@@ -77,7 +77,9 @@ func (p bare) fits(_ *Machine, s *snapshot.Snapshot) error {
 	return nil
 }
 
-func (p bare) anew(m *Machine, _ *snapshot.Snapshot) bool { return m.vm == nil }
+func (p bare) lies(*snapshot.Snapshot) bool { return false }
+
+func (p bare) anew(m *Machine) bool { return m.vm == nil }
 
 func (p bare) restored(*Machine, *snapshot.Snapshot) error { return nil }
 
@@ -246,7 +248,7 @@ func (m *Machine) saveMemory() (runs []snapshot.Run) {
 			continue
 		}
 		base := m.regions[i]
-		kvm.TouchedMemory(base, func(b []byte) {
+		m.touched(i, func(b []byte) {
 			runs = snapshot.AppendRuns(runs, r.Base+guest.GPA(cap(base)-cap(b)), b)
 		})
 	}
@@ -256,5 +258,3 @@ func (m *Machine) saveMemory() (runs []snapshot.Run) {
 	}
 	return runs
 }
-
-var zeroPage [guest.PageSize]byte

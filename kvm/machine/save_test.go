@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/patience"
 	"github.com/guestprobe/guestprobe/kvm/snapshot"
 	"github.com/guestprobe/guestprobe/probe"
@@ -186,6 +187,64 @@ func TestResetToAnother(t *testing.T) {
 		}
 		if p := m.State().Phase; p != PhaseCreated {
 			t.Errorf("%s: phase %s", name, p)
+		}
+	}
+}
+
+// TestResetToWhatTheHostWrote has the host alone write to the guest's memory, as devices, debuggers and probes do, where the snapshot
+// has bytes and where it has none: all of it is gone when the guest comes back, and again the next time.
+func TestResetToWhatTheHostWrote(t *testing.T) {
+	code, fn := counting(5)
+	m := newMachine(t, Config{Image: tinyGuest(t, code, nil, fn), Memory: 16 << 20, Tick: -1})
+	s := save(t, m)
+	for round := range 3 {
+		k := &probe.Kprobe{Symbol: "fn", Pre: func(*probe.Context) int { return 0 }}
+		if err := m.Engine().Register(k); err != nil {
+			t.Fatal(err)
+		}
+		for _, at := range []guest.GPA{s.Memory[0].At, 12 << 20, 15<<20 + 8} {
+			b, err := m.mem.Slice(at, 8)
+			if err != nil {
+				t.Fatal(err)
+			}
+			copy(b, "of a dev")
+		}
+		stay := round == 1 // the probe is there when the guest comes back
+		if !stay {
+			if err := m.Engine().Unregister(k); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := m.ResetTo(context.Background(), s); err != nil {
+			t.Fatal(err)
+		}
+		if stay {
+			if err := m.Engine().Unregister(k); err != nil {
+				t.Fatal(err)
+			}
+		}
+		isMemory(t, m, s)
+		if st := run(t, m); st.Phase != PhaseExited || st.ExitCode != wantCount(5) {
+			t.Fatalf("%+v", st)
+		}
+		if err := m.ResetTo(context.Background(), s); err != nil {
+			t.Fatal(err)
+		}
+		isMemory(t, m, s)
+	}
+}
+
+// isMemory compares the memory of a guest that rests, and has no probe, with a snapshot's.
+func isMemory(t *testing.T, m *Machine, s *snapshot.Snapshot) {
+	t.Helper()
+	for i, r := range m.ranges {
+		want := make([]byte, guest.PageSize)
+		for off := uint64(0); r.Kind == guest.RangeRAM && off < r.Size; off += guest.PageSize {
+			clear(want)
+			copy(want, snapshot.Find(s.Memory, r.Base+guest.GPA(off)))
+			if got := m.regions[i][off:][:guest.PageSize]; !bytes.Equal(got, want) {
+				t.Fatalf("the page at %v differs (-want +got):\n%s", r.Base+guest.GPA(off), cmp.Diff(want, got))
+			}
 		}
 	}
 }

@@ -7,7 +7,6 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/linux"
-	"github.com/guestprobe/guestprobe/kvm"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/code"
 )
@@ -198,7 +197,7 @@ func (w world) Words(ranges []code.Range, found func(guest.GVA)) bool {
 	}
 	for i, r := range w.m.ranges {
 		if r.Kind == guest.RangeRAM {
-			kvm.TouchedMemory(w.m.regions[i], func(b []byte) { guest.Scan(b, in[0], in[1], word) })
+			w.m.touched(i, func(b []byte) { guest.Scan(b, in[0], in[1], word) })
 		}
 	}
 	return true

@@ -1,0 +1,58 @@
+package kvm
+
+import (
+	"encoding/binary"
+	"os"
+)
+
+// Bits of an entry of /proc/self/pagemap (the kernel's admin-guide/mm/pagemap.rst).
+const (
+	pagePresent = 1 << 63
+	pageSwapped = 1 << 62
+	pageOfFile  = 1 << 61 // or of memory that processes share
+)
+
+// TouchedMemory calls f with each run of whole pages of mem, memory of AllocMemory without a Base, that
+// somebody has touched. All others are zeros, and reading them would cost the host a fault
+// each. A page that the host has swapped out is a touched one. Where the host does not say, f gets
+// all of mem. No vCPU runs meanwhile.
+func TouchedMemory(mem []byte, f func([]byte)) {
+	pagesWith(mem, func(_ int, entry uint64) bool { return entry&(pagePresent|pageSwapped) != 0 }, func(from, to int) { f(mem[from:to]) })
+}
+
+// pagesWith calls f with each run of whole pages of mem of which is says so, by the number of the page and its entry in the
+// host's page map: where the run begins and ends, in bytes. Where the host does not say, that is all of mem.
+func pagesWith(mem []byte, is func(page int, entry uint64) bool, f func(from, to int)) {
+	file, err := os.Open("/proc/self/pagemap")
+	if err != nil {
+		f(0, len(mem))
+		return
+	}
+	defer file.Close()
+	const entry = 8
+	page := os.Getpagesize()
+	first := int64(addressOf(mem)) / int64(page) * entry
+	buf := make([]byte, 8<<10*entry)
+	from := -1 // where a run begins
+	for at := 0; at < len(mem); {
+		n := min(len(buf), (len(mem)-at+page-1)/page*entry)
+		if _, err := file.ReadAt(buf[:n], first+int64(at/page*entry)); err != nil {
+			if from < 0 {
+				from = at
+			}
+			break
+		}
+		for i := 0; i < n; i, at = i+entry, at+page {
+			switch in := is(at/page, binary.NativeEndian.Uint64(buf[i:])); {
+			case in && from < 0:
+				from = at
+			case !in && from >= 0:
+				f(from, at)
+				from = -1
+			}
+		}
+	}
+	if from >= 0 {
+		f(from, len(mem))
+	}
+}
