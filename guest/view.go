@@ -45,7 +45,7 @@ type View interface {
 // Piece is a part of a guest's code that comes, goes and changes as a whole: a kernel, or a
 // module of its.
 type Piece struct {
-	ID   any     // comparable, and another one when the code is another
+	ID   any     // comparable, and another one when the code is another, of a guest that was reset too
 	Text []Range // ascending
 }
 

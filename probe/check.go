@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe/flow"
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
@@ -17,10 +18,16 @@ type places struct {
 	forbidden map[string]bool // functions, by the API; written with view held as well
 	funcs     *Functions      // of the image that the guest has now; nil: not asked for yet
 	slots     map[slotKey]*slot
+
+	// What was found out of pieces of a kernel's code: it is so as long as they are.
+	looks map[any]*flow.Index
 }
 
 // forget drops everything that depends on the guest's memory and image.
 func (p *places) forget() {
+	if p.funcs != nil {
+		p.looks = p.funcs.looks
+	}
 	p.funcs = nil
 	p.slots = map[slotKey]*slot{}
 }
@@ -29,6 +36,7 @@ func (p *places) forget() {
 func (p *places) functions() *Functions {
 	if p.funcs == nil {
 		p.funcs = NewFunctions(p.target.Symbols())
+		p.funcs.looks, p.looks = p.looks, nil
 	}
 	return p.funcs
 }

@@ -64,6 +64,57 @@ func TestReloadAlone(t *testing.T) {
 	}
 }
 
+// looked is a kernel that counts how often somebody asks for the code at an address.
+type looked struct {
+	*probetest.Kernel
+	at guest.GVA
+	n  *int
+}
+
+func (l looked) Code(addr guest.GVA, n int) []byte {
+	b := l.Kernel.Code(addr, n)
+	if l.at-addr < guest.GVA(len(b)) {
+		*l.n++
+	}
+	return b
+}
+
+// TestReloadKnows: what was found out of all of a kernel's code is not looked for again when the guest was reset and the code is the
+// same, and is when it is another.
+func TestReloadKnows(t *testing.T) {
+	traced := []byte("\x0f\x1f\x44\x00\x00\x48\x8b\x07\xc3\xcc\xcc\xcc\xcc\xcc\xcc\xcc") // a probe on its entry wants to know who jumps behind the nop
+	a, b, c := probetest.Func{Name: "a", Code: traced}, probetest.Func{Name: "b", Code: moves}, probetest.Func{Name: "c", Code: frame}
+	first, second := build(t, a, b, c), build(t, a, b, c, probetest.Func{Name: "d", Code: frame})
+	n := 0
+	f, err := probetest.NewFake(probetest.FakeOptions{Image: first, Probe: probe.Options{OptimizeDelay: -1}, Symbols: func(img *guest.Image) probe.Symbols {
+		rewritten := []probetest.Rewritten{{Range: guest.Range{Start: textBase, End: textBase + 5}, Why: probetest.Ftrace}}
+		return looked{&probetest.Kernel{Image: img, Rewritten: rewritten}, textBase + 32, &n} // of a function that is not probed, nor near it
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	if err := f.Engine().Register(&probe.Kprobe{Symbol: "a"}); err != nil || n == 0 {
+		t.Fatalf("%d times, %v", n, err)
+	}
+	for _, c := range []struct {
+		what string
+		img  *guest.Image
+		look bool
+	}{{"the same", first, false}, {"the same again", first, false}, {"another", second, true}, {"the first", first, true}} {
+		n = 0
+		if err := f.Engine().Reload(func(save func()) (bool, error) { return true, f.Reboot(save, c.img) }); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Engine().Register(&probe.Kprobe{Symbol: "a"}); err != nil {
+			t.Fatal(err)
+		}
+		if n > 0 != c.look {
+			t.Errorf("%s: %d times", c.what, n)
+		}
+	}
+}
+
 // TestReset takes probes through resets: the same image, one in which a
 // function has moved and another is missing, and back.
 func TestReset(t *testing.T) {

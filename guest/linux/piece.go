@@ -30,6 +30,12 @@ type piece struct {
 	unhandled map[guest.GVA]string // why, by where they start: functions that breakpoints would end (View.BreakpointsByVector)
 }
 
+// coreAt names the kernel's own code as it is from a state on.
+type coreAt struct {
+	core *piece
+	from SystemState
+}
+
 func newPiece(name string, k *Kernel, slide guest.GVA) (*piece, error) {
 	p := &piece{name: name, k: k, slide: slide}
 	var err error

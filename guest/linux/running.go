@@ -3,7 +3,6 @@ package linux
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"reflect"
 	"slices"
 	"sync"
@@ -77,17 +76,6 @@ func newRunning(k *Kernel, lookup Lookup) *running {
 	r.tasks, r.modules = NewTasks(r.types, lookup), NewModules(r.types, lookup)
 	r.files = NewFiles(r.types, lookup, r.tasks)
 	return r
-}
-
-// copy is View.Copy. Precondition: r.mu held.
-func (r *running) copy() *running {
-	c := &running{types: r.types, tasks: r.tasks, modules: r.modules, files: r.files, noTypes: r.noTypes, loaded: maps.Clone(r.loaded), lastSeen: r.lastSeen}
-	for at, m := range c.loaded {
-		m.types = nil // one goroutine at a time may use them
-		c.loaded[at] = m
-	}
-	c.known.Store(r.known.Load())
-	return c
 }
 
 // missing says what does not work, and why.

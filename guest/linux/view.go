@@ -86,16 +86,6 @@ func NewView(k *Kernel, st *BootState, read Read) (*View, error) {
 	return v, nil
 }
 
-// Copy returns a view of another run of the kernel, which lies where it lay: what v knows now, and goes its own way from here. Files
-// of the guest are not in it. It costs next to nothing.
-func (v *View) Copy() *View {
-	v.running.mu.Lock()
-	defer v.running.mu.Unlock()
-	c := &View{id: v.id, read: v.read, core: v.core, locks: v.locks, state: v.state, noName: v.noName, padding: v.padding, running: v.running.copy()}
-	c.now.Store(v.now.Load())
-	return c
-}
-
 // Missing says what is not known of this kernel's code, and what does not work for that
 // reason.
 func (v *View) Missing() []string {
@@ -217,7 +207,7 @@ func (v *View) publish(system SystemState, modules []*piece) {
 		}
 		part := guest.Piece{ID: p, Text: p.text}
 		if i == 0 {
-			part.ID = min(system, StateFreeing) // it patches itself, and frees what it started with
+			part.ID = coreAt{p, min(system, StateFreeing)} // it patches itself, and frees what it started with
 		}
 		if i > 0 || system < StateFreeing { // a module is read again when it has started
 			part.Text = sorted(p.text, p.init)

@@ -48,10 +48,11 @@ func (k *Kernel) FreedText(addr guest.GVA) bool { return !k.IsText(addr) }
 // Pieces implements probe.Kernel. Something may have changed each time.
 func (k *Kernel) Pieces() []guest.Piece {
 	type id struct {
+		image  *guest.Image
 		freed  guest.Range
 		absent bool
 	}
-	return []guest.Piece{{ID: id{k.Freed, k.Absent}, Text: k.Image.Text(false)}}
+	return []guest.Piece{{ID: id{k.Image, k.Freed, k.Absent}, Text: k.Image.Text(false)}}
 }
 
 // Lookup implements probe.Symbols.
