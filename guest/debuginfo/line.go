@@ -18,6 +18,8 @@ type row struct {
 	line int
 	stmt bool // a place to stop at
 	end  bool // the code ends here
+
+	prologue bool // the function's first instructions end here
 }
 
 // maxRows bounds the lines of one unit.
@@ -42,7 +44,7 @@ func (i *Info) readRows(n int) ([]row, []*dwarf.LineFile, error) {
 		if err != nil {
 			return nil, nil, fmt.Errorf("read line numbers: %w", err)
 		}
-		x := row{addr: e.Address, line: e.Line, stmt: e.IsStmt, end: e.EndSequence}
+		x := row{addr: e.Address, line: e.Line, stmt: e.IsStmt, end: e.EndSequence, prologue: e.PrologueEnd}
 		if e.File != nil {
 			x.file = e.File.Name
 		}

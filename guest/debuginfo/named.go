@@ -173,7 +173,7 @@ func (i *Info) Enumerator(name string) (value uint64, of *btf.Enum, ok bool) {
 func (i *Info) Func(name string) (p *btf.FuncProto) {
 	err := i.ask(func(x *names) {
 		if at, ok := x.functions[name]; ok {
-			i.wholly(x, at.unit, func(t *typeReader) { p = t.prototype(at.at) })
+			i.wholly(x, at.unit, func(t *typeReader) { p, _ = t.prototype(at.at) })
 		}
 	})
 	if err != nil {
@@ -182,35 +182,38 @@ func (i *Info) Func(name string) (p *btf.FuncProto) {
 	return p
 }
 
-// prototype reads that of the function at an offset.
-func (t *typeReader) prototype(at dwarf.Offset) *btf.FuncProto {
+// prototype reads that of the function at an offset, nil where there is none, and where its
+// parameters are described.
+func (t *typeReader) prototype(at dwarf.Offset) (p *btf.FuncProto, params []dwarf.Offset) {
 	r := t.data.Reader()
 	r.Seek(at)
 	e, err := r.Next()
 	if err != nil || e == nil {
-		return nil
+		return nil, nil
 	}
 	typeOf := func(e *dwarf.Entry) btf.Type {
-		if at, ok := e.Val(dwarf.AttrType).(dwarf.Offset); ok {
-			return t.read(at, nil, 0)
+		if f := t.attribute(e, dwarf.AttrType); f != nil {
+			if at, ok := f.Val.(dwarf.Offset); ok {
+				return t.read(at, nil, 0)
+			}
 		}
 		return (*btf.Void)(nil)
 	}
-	p := &btf.FuncProto{Return: typeOf(e)}
+	p = &btf.FuncProto{Return: typeOf(e)}
 	if !e.Children {
-		return p
+		return p, params
 	}
 	for e := t.next(r); e != nil; e = t.next(r) {
 		switch e.Tag {
 		case dwarf.TagFormalParameter:
 			name, _ := e.Val(dwarf.AttrName).(string)
-			p.Params = append(p.Params, btf.FuncParam{Name: name, Type: typeOf(e)})
+			p.Params, params = append(p.Params, btf.FuncParam{Name: name, Type: typeOf(e)}), append(params, e.Offset)
 		case dwarf.TagUnspecifiedParameters:
-			p.Params = append(p.Params, btf.FuncParam{Type: (*btf.Void)(nil)})
+			p.Params, params = append(p.Params, btf.FuncParam{Type: (*btf.Void)(nil)}), append(params, e.Offset)
 		}
 		if t.skip(r, e, t.unit) != nil {
-			return p
+			return p, params
 		}
 	}
-	return p
+	return p, params
 }

@@ -274,8 +274,12 @@ func (i *Info) variable(n int, d declared, addr uint64, path []string) Variable 
 		v.Why = errOptimizedOut
 	default:
 		v.Where, v.Why = i.location(&i.units[n], f, addr, func() (number, error) { return i.frameBase(n, addr) })
-		if v.Why == nil && v.Where.Base == BaseEntry {
+		switch {
+		case v.Why != nil:
+		case v.Where.Base == BaseEntry:
 			v.Why = ErrEntryValue
+		case v.Parameter && everywhere(f) && v.Where.Memory && d.of != nil && !d.of.inlined:
+			v.Where, v.Why = i.passed(n, d, addr, v.Where)
 		}
 	}
 	return v

@@ -39,16 +39,17 @@ func (m leakTest) Run() int {
 	return code
 }
 
-// TestMain makes this binary the two real mains as well, and two helpers that
+// TestMain makes this binary the two real mains as well, and helpers that
 // scripts use.
 func TestMain(m *testing.M) {
 	testscript.Main(leakTest{m}, map[string]func(){
-		"guestprobe":  func() { os.Exit(Main()) },
-		"guestprobed": func() { os.Exit(daemon.Main(Monitor)) },
-		fleet.Server:  func() { os.Exit(fleetd.Main()) },
-		"http":        func() { os.Exit(httpMain(os.Args[1:])) },
-		"mkguest":     func() { os.Exit(mkguestMain(os.Args[1:])) },
-		"mkprog":      func() { os.Exit(mkprogMain(os.Args[1:])) },
+		"guestprobe":    func() { os.Exit(Main()) },
+		"guestprobed":   func() { os.Exit(daemon.Main(Monitor)) },
+		fleet.Server:    func() { os.Exit(fleetd.Main()) },
+		"http":          func() { os.Exit(httpMain(os.Args[1:])) },
+		"mkguest":       func() { os.Exit(mkguestMain(os.Args[1:])) },
+		"mkprog":        func() { os.Exit(mkprogMain(os.Args[1:])) },
+		"mkunoptimized": func() { os.Exit(mkunoptimizedMain(os.Args[1:])) },
 	})
 }
 
