@@ -192,7 +192,7 @@ func (s *server) typeNamed(text string) (*typed, error) {
 		size = (out.field.Offset%8 + w + 7) / 8
 	}
 	if !ok || size == 0 || size > maxLook {
-		return nil, &api.Error{Code: api.CodeNoType, Errno: "EINVAL", Message: fmt.Sprintf("%s has no size, or one that is not in 1 to %d", types.Text(out.t), maxLook)}
+		return nil, badValue("%s has no size, or one that is not in 1 to %d", types.Text(out.t), maxLook)
 	}
 	out.size = size
 	return out, nil

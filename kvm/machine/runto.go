@@ -50,7 +50,11 @@ func (m *Machine) RunTo(ctx context.Context, cpu int, addr guest.GVA, sp uint64)
 			err = e
 		}
 	}()
-	if err := m.Continue(cpu); err != nil {
+	goOn := m.Resume
+	if !paused {
+		goOn = func() error { return m.Continue(cpu) }
+	}
+	if err := goOn(); err != nil {
 		return false, err
 	}
 	for {

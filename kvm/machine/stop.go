@@ -85,8 +85,8 @@ func (m *Machine) letGo(which func(*vcpu) bool) {
 	m.wakeAll()
 }
 
-// Continue lets one vCPU go on that is stopped. Of a guest that is paused all go on. Errors are ErrNoVCPU,
-// ErrNotStopped, and those of Resume.
+// Continue lets one vCPU go on that is stopped. Of a guest that is paused it goes on alone, and the others are
+// stopped (ResumeOnly). Errors are ErrNoVCPU, ErrNotStopped, and those of Resume.
 func (m *Machine) Continue(cpu int) error {
 	if cpu < 0 || cpu >= len(m.vcpus) {
 		return fmt.Errorf("vcpu %d of %d: %w", cpu, len(m.vcpus), ErrNoVCPU)
@@ -100,7 +100,7 @@ func (m *Machine) Continue(cpu int) error {
 	m.mu.Unlock()
 	switch {
 	case !running:
-		return m.Resume()
+		return m.ResumeOnly(func(n int) bool { return n == cpu })
 	case stop == nil:
 		return fmt.Errorf("vcpu %d: %w", cpu, ErrNotStopped)
 	}
