@@ -1,4 +1,5 @@
 // The API: requests, and streams over sockets.
+import {plainJSON} from "./plain.js";
 
 export const key = {
   get: () => localStorage.getItem("guestprobe-key") ?? "",
@@ -47,7 +48,7 @@ export async function call(method, path, body, signal) {
   let r, text;
   try {
     r = await fetch(path, {method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body)});
-    text = await r.text();
+    text = plainJSON(await r.text());
   } catch (e) {
     throw e.name === "AbortError" ? e : new APIError(0, {message: "the daemon does not answer", code: "unreachable"});
   }
@@ -77,7 +78,7 @@ export function socket(ask, on) {
       whole = m.data === "{}";
       return;
     }
-    const text = rest + decoder.decode(m.data, {stream: true});
+    const text = rest + plainJSON(decoder.decode(m.data, {stream: true}));
     if (status >= 400) {
       rest = text;
     } else {

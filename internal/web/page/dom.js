@@ -1,4 +1,5 @@
 // Elements, numbers and errors.
+import {plain} from "./plain.js";
 
 // el makes an element; attributes that begin with "on" are listeners, class and text what they say.
 export function el(tag, attrs = {}, ...children) {
@@ -36,9 +37,10 @@ const grouped = new Intl.NumberFormat("en");
 export const count = (n) => grouped.format(n);
 export const rate = (n) => n >= 100 || n === 0 ? grouped.format(Math.round(n)) : n.toFixed(1);
 
+// table makes a table; of its columns # has numbers, and the name of ~ is for those who do not see.
 export function table(name, columns, attrs = {}) {
   const body = el("tbody");
-  const e = el("table", {"aria-label": name, ...attrs}, el("thead", {}, el("tr", {}, ...columns.map((c) => el("th", {scope: "col", class: c.startsWith("#") ? "n" : null, text: c.replace("#", "")})))), body);
+  const e = el("table", {"aria-label": name, ...attrs}, el("thead", {}, el("tr", {}, ...columns.map((c) => c.startsWith("~") ? el("th", {scope: "col"}, el("span", {class: "hidden", text: c.slice(1)})) : el("th", {scope: "col", class: c.startsWith("#") ? "n" : null, text: c.replace("#", "")})))), body);
   return {e, body};
 }
 
@@ -167,4 +169,4 @@ export function terminal(name, most = 400000) {
 
 const utf8 = new TextDecoder();
 // bytesText is text that came as text or, where it is not valid UTF-8, in base64.
-export const bytesText = (r) => r.bytes ? utf8.decode(Uint8Array.from(atob(r.bytes), (c) => c.charCodeAt(0))) : r.text ?? "";
+export const bytesText = (r) => r.bytes ? plain(utf8.decode(Uint8Array.from(atob(r.bytes), (c) => c.charCodeAt(0)))) : r.text ?? "";

@@ -122,7 +122,7 @@ export function show(section, which) {
       let card = cards.get(c.name);
       if (card === undefined) {
         card = {picture: el("div"), more: el("p", {class: "dim", hidden: true}), canvas: el("canvas", {role: "img", "aria-label": "Heat of " + c.name + " over the last two minutes"}), columns: [], before: null};
-        card.e = el("figure", {class: "card", "data-map": c.name}, el("h3", {text: c.name}), card.picture, card.more, c.hist ? el("h3", {text: "each second; low values below, now on the right"}) : null, c.hist ? card.canvas : null);
+        card.e = el("figure", {class: "card", "data-map": c.name}, el("h2", {class: "label", text: c.name}), card.picture, card.more, c.hist ? el("div", {class: "label", text: "each second; low values below, now on the right"}) : null, c.hist ? card.canvas : null);
         card.e.style.margin = "0";
         cards.set(c.name, card);
         grid.append(card.e);

@@ -9,7 +9,7 @@ export function show(section, at) {
   const input = el("input", {class: "mono", placeholder: "vfs_read, vfs_read+0x10 or an address", value: at});
   const form = el("form", {class: "bar"}, el("label", {text: "Function"}), combo(input), el("button", {class: "main", text: "Show"}));
   form.querySelector("label").htmlFor = input.id = "code-at";
-  const title = el("h2"), note = el("p", {class: "dim", role: "status", text: "Enter or a click on an instruction attaches a probe to it, or detaches the one that is there; arrow keys go up and down."});
+  const title = el("h2", {hidden: true}), note = el("p", {class: "dim", role: "status", text: "Enter or a click on an instruction attaches a probe to it, or detaches the one that is there; arrow keys go up and down."});
   const t = table("Instructions", ["offset", "bytes", "instruction", "a probe here is", "source", "#hits", "#hits/s", "probes"], {class: "code"});
   const body = el("div", {class: "scroll", hidden: true}, t.e);
   section.append(form, box, title, note, body);
@@ -61,6 +61,7 @@ export function show(section, at) {
 
   const draw = (d, again) => {
     const focused = lines.findIndex((l) => l.e === document.activeElement);
+    title.hidden = false;
     set(title, d.symbol + ", " + count(d.size) + " bytes at " + d.addr + (d.user ? ", user code" : "") + (d.blacklist ? ", not to be probed: " + d.blacklist : ""));
     let region = 0;
     lines = d.insts.map((inst) => {

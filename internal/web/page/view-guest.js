@@ -30,7 +30,7 @@ export function show(section) {
       ["Boots", g.boots], ["Image", g.kernel?.version ?? g.image]], (f) => f[0],
     (f) => {
       const value = el("strong");
-      return {e: el("div", {class: "card"}, el("h3", {text: f[0]}), value), value};
+      return {e: el("div", {class: "card"}, el("div", {class: "label", text: f[0]}), value), value};
     }, (r, f) => set(r.value, String(f[1])));
     crash.hidden = !g.crash;
     set(crash, g.crash?.report ?? "");

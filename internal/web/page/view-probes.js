@@ -55,7 +55,7 @@ export function show(section) {
       }
     }
   });
-  const t = table("Probes, with their counts", ["probe", "place", "by", "#hits/s", "last 30 s", "#hits", "#filtered", "#missed", "#lost", ""]);
+  const t = table("Probes, with their counts", ["probe", "place", "by", "#hits/s", "last 30 s", "#hits", "#filtered", "#missed", "#lost", "~actions"]);
   const none = el("p", {class: "dim", text: "No probe is attached."});
   const all = button("Detach all", box, () => call("DELETE", "/v1/probes"), {class: "small"});
   const search = el("input", {type: "search", id: "probes-filter", autocomplete: "off", spellcheck: "false", placeholder: "name or place"});

@@ -87,7 +87,7 @@ export function show(section) {
     set(note, i.name + " runs in the daemon, with " + count(i.attached) + " probes.");
     await list();
   });
-  const t = table("Scripts in the daemon", ["name", "state", "#probes", "#hits", "#written", "#lost", ""]);
+  const t = table("Scripts in the daemon", ["name", "state", "#probes", "#hits", "#written", "#lost", "~actions"]);
   const kept = el("div", {hidden: true}, el("h2", {text: "In the daemon"}), el("div", {class: "scroll"}, t.e));
   section.append(el("div", {}, editor, note), el("div", {class: "bar"}, run, stop, field("Unsafe", unsafe), el("span", {class: "grow"}), keep, name), box, out, kept);
   name.setAttribute("aria-label", "Name of the script in the daemon");
