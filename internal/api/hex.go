@@ -21,7 +21,7 @@ func (h Hex) MarshalText() ([]byte, error) { return []byte(h.String()), nil }
 func (h *Hex) UnmarshalText(b []byte) error {
 	v, err := strconv.ParseUint(string(b), 0, 64)
 	if err != nil {
-		return fmt.Errorf("parse address %q: %w", b, err)
+		return fmt.Errorf("%q is no number of 64 bits, such as 0x1f or 31", b)
 	}
 	*h = Hex(v)
 	return nil

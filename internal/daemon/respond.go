@@ -3,7 +3,6 @@ package daemon
 import (
 	"bufio"
 	"bytes"
-	"encoding"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -104,39 +103,14 @@ func bodyError(err error) error {
 	if field, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
 		return &api.Error{Code: api.CodeUnknownField, Errno: "EINVAL", Message: "unknown field " + field}
 	}
-	msg := strings.TrimPrefix(err.Error(), "json: ")
-	var mistyped *json.UnmarshalTypeError
+	msg := api.DecodeText(err)
 	switch {
-	case errors.As(err, &mistyped):
-		msg = mistypedText(mistyped)
 	case errors.Is(err, io.EOF):
 		msg = "the body is empty"
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		msg = "the JSON value is cut off"
 	}
 	return &api.Error{Code: api.CodeBadJSON, Errno: "EINVAL", Message: "body is not what the route takes: " + msg}
-}
-
-// mistypedText says which field has a value of the wrong kind, in words of JSON
-// rather than of Go.
-func mistypedText(e *json.UnmarshalTypeError) string {
-	where := "it"
-	if e.Field != "" {
-		where = fmt.Sprintf("field %q", e.Field[strings.LastIndexByte(e.Field, '.')+1:])
-	}
-	text := reflect.TypeFor[encoding.TextUnmarshaler]()
-	want := "a number"
-	switch kind := e.Type.Kind(); {
-	case kind == reflect.String || reflect.PointerTo(e.Type).Implements(text):
-		want = "a string"
-	case kind == reflect.Bool:
-		want = "true or false"
-	case kind == reflect.Slice:
-		want = "an array"
-	case kind == reflect.Struct:
-		want = "an object"
-	}
-	return fmt.Sprintf("%s must be %s, not %s", where, want, e.Value)
 }
 
 // knownQuery refuses query parameters that the route does not take, as unknown

@@ -80,7 +80,7 @@ func (r *Reader) Next() (*Record, error) {
 	}
 	raw, err := api.ReadRecord(line)
 	if err != nil {
-		return bad(fmt.Errorf("not a record as 'guestprobe trace --format json' writes them: %w", err))
+		return bad(fmt.Errorf("not a record as 'guestprobe trace --format json' writes them: %s", api.DecodeText(err)))
 	}
 	switch {
 	case raw.Type == "":

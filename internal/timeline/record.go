@@ -52,7 +52,7 @@ func data[T any](r api.Record) (*T, error) {
 	}
 	v := new(T)
 	if err := json.Unmarshal(r.Data, v); err != nil {
-		return nil, fmt.Errorf("a record of type %q: %w", r.Type, err)
+		return nil, fmt.Errorf("a record of type %q: %s", r.Type, api.DecodeText(err))
 	}
 	return v, nil
 }
