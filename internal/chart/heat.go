@@ -140,18 +140,21 @@ func (h *Heat) Lines(width int, g Glyphs, color bool) (out []string) {
 	return append(out, fmt.Sprintf("%-*s  a column is %v%s", labels, "", every, legend(most, shade)))
 }
 
-// legend shows what some counts up to the largest are drawn as.
+// legend shows what some counts up to the largest are drawn as: of those that are drawn alike the largest.
 func legend(most uint64, shade func(count uint64, times int) string) (s string) {
-	before := uint64(0)
+	before, drawn, last := uint64(0), "", ""
 	for i := 1; i <= 4; i++ {
 		n := most
 		if i < 4 {
 			n = uint64(math.Round(math.Expm1(math.Log1p(float64(most)) * float64(i) / 4)))
 		}
 		if n > before {
-			s += fmt.Sprintf(", %d is [%s]", n, shade(n, 1))
+			if d := shade(n, 1); d != drawn {
+				s, drawn = s+last, d
+			}
+			last = fmt.Sprintf(", %d is [%s]", n, drawn)
 		}
 		before = n
 	}
-	return s
+	return s + last
 }

@@ -15,6 +15,7 @@ type Heats struct {
 
 	blank Heat // as long as all others
 	added int  // intervals
+	gaps  int  // of these: passed unseen
 	by    map[string]*Heat
 	left  int
 }
@@ -26,6 +27,7 @@ const maxMissing = 1 << 20
 // were not added, as when a machine was busy, are, with nothing in them.
 func (s *Heats) AddAt(at time.Duration, of map[string][]Bucket) {
 	for range min(int64(at/max(1, s.Every))-1-int64(s.added), maxMissing) {
+		s.gaps++
 		s.Add(nil)
 	}
 	s.Add(of)
@@ -55,6 +57,9 @@ func (s *Heats) Add(of map[string][]Bucket) {
 		h.Add(of[title])
 	}
 }
+
+// Missing returns how many intervals passed unseen, of how many: what was counted in them is in the next.
+func (s *Heats) Missing() (missing, of int) { return s.gaps, s.added }
 
 // All returns the maps by their titles, and how many there was no room for.
 func (s *Heats) All() (all []*Heat, left int) {

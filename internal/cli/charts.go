@@ -118,6 +118,10 @@ func printHeats(r *command.Run, out io.Writer, title string, heats *chart.Heats)
 			}
 		}
 	}
+	if missing, of := heats.Missing(); missing > 0 && len(all) > 0 {
+		_, err := fmt.Fprintf(out, "%d of %d intervals are missing: what was counted in them is in the next.\n", missing, of)
+		return err
+	}
 	return nil
 }
 
