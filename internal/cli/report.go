@@ -101,7 +101,7 @@ func printReport(r *command.Run, rep *report.Report) error {
 			}
 		}
 	}
-	var where, gaps, losses [][]string
+	var where, gaps, boots, losses [][]string
 	for _, c := range rep.CPUs {
 		where = append(where, []string{"vCPU " + strconv.Itoa(c.CPU), u64(c.Events), share(c.Events, rep.Events)})
 	}
@@ -110,6 +110,9 @@ func printReport(r *command.Run, rep *report.Report) error {
 	}
 	for _, g := range rep.Gaps {
 		gaps = append(gaps, []string{seconds(g.FromNS), seconds(g.NS)})
+	}
+	for _, ns := range rep.BootsNS {
+		boots = append(boots, []string{seconds(ns)})
 	}
 	for _, l := range rep.Losses {
 		losses = append(losses, []string{seconds(l.AfterNS), u64(l.Lost)})
@@ -126,6 +129,7 @@ func printReport(r *command.Run, rep *report.Report) error {
 		{[]string{"PROBE", "ARGUMENT", "VALUE", "EVENTS", "SHARE%"}, args},
 		{[]string{"WHERE", "EVENTS", "SHARE%"}, where},
 		{[]string{"NOTHING-FROM", "FOR"}, gaps},
+		{[]string{"BOOTED-AT"}, boots},
 		{[]string{"LOST-AFTER", "EVENTS"}, losses},
 	} {
 		if len(t.rows) == 0 {

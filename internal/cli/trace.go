@@ -42,7 +42,8 @@ func (a *app) trace() command.Spec {
 		Long: `Show hits as they happen, one per line, in ftrace's columns: task (<...>-0 where the
 guest's tasks are not known), vCPU, flags, time, event, place and arguments. Of the flags
 only the first is known, d: interrupts off; the others are dots. The time is in seconds
-since the guest's boot; with --time relative since the trace was asked for; with --time
+since the guest's latest boot, which a line that begins with # tells where it comes in the
+middle of a trace; with --time relative since the trace was asked for; with --time
 wall it is the date and the time of day, with the zone. --no-headers leaves out ftrace's header, whose
 lines begin with #. A function's return is shown as (CALLER <- FUNCTION), its result is
 $retval, and the time since its entry stands in brackets. With definitions, their probes are attached for the time of the trace and only their hits are shown;
@@ -378,7 +379,7 @@ func (t *tracer) reason(ctx context.Context) string {
 // data reads the data of a record.
 func data[T any](r api.Record) (v T, err error) {
 	if err := json.Unmarshal(r.Data, &v); err != nil {
-		return v, fmt.Errorf("%w: %w", client.ErrProtocol, err)
+		return v, fmt.Errorf("%w: a record of type %q: %s", client.ErrProtocol, r.Type, api.DecodeText(err))
 	}
 	return v, nil
 }

@@ -27,6 +27,7 @@ type Report struct {
 	DurationNS int64   `json:"durationNs"` // up to the last event
 	Rate       float64 `json:"rate"`       // events a second
 	Boots      uint64  `json:"boots,omitempty"`
+	BootsNS    []int64 `json:"bootsNs,omitempty"` // when the first hundred of these were
 	Stops      uint64  `json:"stops,omitempty"`
 
 	Probes []Probe  `json:"probes"`           // the most frequent ones first
@@ -134,6 +135,9 @@ func (b *Builder) Add(r *timeline.Record) {
 		b.hit(r.Hit)
 	case r.Boot != nil:
 		b.out.Boots++
+		if len(b.out.BootsNS) < maxLosses {
+			b.out.BootsNS = append(b.out.BootsNS, r.Boot.BootNS-b.base)
+		}
 		b.pairs.Clear()
 	case r.Stop != nil:
 		b.out.Stops++

@@ -37,6 +37,9 @@ func fieldsOf(h *api.Hit) (out []field) {
 	}
 	for i := range h.Args {
 		v := valueOf("", &h.Args[i])
+		if v.kind == valueText && len(h.Args[i].Raw) == 1 { // bytes that are no text, which other forms cannot have
+			v.text = string(h.Args[i].Raw[0])
+		}
 		f := field{value: v, print: v.name + "=%s"}
 		if v.kind != valueText {
 			f.kind = h.Args[i].Type
@@ -237,7 +240,8 @@ func appendFields(b []byte, fields []field) []byte {
 		case 8:
 			b = binary.LittleEndian.AppendUint64(b, x.number)
 		default:
-			text := short(strings.ReplaceAll(x.text, "\x00", " "), max(0, room))
+			text := strings.ReplaceAll(x.text, "\x00", " ")
+			text = text[:min(len(text), max(0, room))]
 			room -= len(text)
 			b = binary.LittleEndian.AppendUint32(b, uint32(fixed+len(texts))|uint32(len(text)+1)<<16)
 			texts = append(append(texts, text...), 0)

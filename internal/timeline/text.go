@@ -79,7 +79,7 @@ func (t *Text) Write(r *Record) (err error) {
 		}
 		_, err = io.WriteString(t.w, t.lines.Line(*r.Hit))
 	case r.Boot != nil:
-		t.lines.boot = r.Boot.BootNS
+		_, err = io.WriteString(t.w, t.lines.Boot(*r.Boot))
 	case r.Stop != nil:
 		_, err = fmt.Fprintf(t.w, "# %s\n", command.Line(StopText(*r.Stop)))
 	case r.Lost != nil:
@@ -164,6 +164,17 @@ func NewLines(clock string, color bool) (*Lines, error) {
 
 // Start notes what a stream says of times.
 func (l *Lines) Start(s api.Start) { l.epoch, l.began, l.boot = s.Epoch, s.TimeNS, s.BootNS }
+
+// Boot is the line that says where the guest was booted anew, with a newline: the time is as of the hits before, and those
+// of ClockBoot begin at 0 behind it.
+func (l *Lines) Boot(b api.Boot) string {
+	at := strings.TrimSpace(l.time(b.BootNS))
+	l.boot = b.BootNS
+	if l.clock == "" || l.clock == ClockBoot {
+		at += "; times are since then"
+	}
+	return "# guest booted at " + at + "\n"
+}
 
 // WallForm is a wall time with the zone, one word and as long in each line.
 const WallForm = "2006-01-02T15:04:05.000000-07:00"
