@@ -52,10 +52,11 @@ func action(b []byte) (a Action, lo, hi uint64, err error) {
 	if len(b) == 0 {
 		return 0, 0, 0, errBad
 	}
+	var signal uint64
 	switch rest := b[1:]; {
-	case string(b) == "c" || b[0] == 'C':
+	case string(b) == "c" || b[0] == 'C' && len(rest) == 2 && numbers(rest, &signal):
 		return Continue, 0, 0, nil
-	case string(b) == "s" || b[0] == 'S':
+	case string(b) == "s" || b[0] == 'S' && len(rest) == 2 && numbers(rest, &signal):
 		return Step, 0, 0, nil
 	case b[0] == 'r' && numbers(rest, &lo, &hi):
 		return Step, lo, hi, nil
@@ -246,6 +247,9 @@ func (s *session) breakpoint(b []byte, do func(Breakpoint) error) (string, error
 	}
 	if kind > uint64(WatchAccess) {
 		return "", nil
+	}
+	if Kind(kind) >= WatchWrite && n == 0 {
+		return "", errBad // nothing would be watched
 	}
 	if err := do(Breakpoint{Kind(kind), addr, n}); err != nil {
 		return "", err

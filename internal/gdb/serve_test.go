@@ -105,7 +105,7 @@ func TestPackets(t *testing.T) {
 		{"vFile:fstat:0", "F40;" + "\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x81\x24\x00\x00\x00\x01" + strings.Repeat("\x00", 19) + "\x08" + strings.Repeat("\x00", 28)},
 		{"vFile:close:0", "F0"}, {"vFile:close:0", "F-1,9"}, {"vFile:open:2f6775657374,1,0", "F-1,2"}, {"vFile:open:2f657463,0,0", "F-1,2"}, {"vFile:open:2,0,0", "F-1,16"}, {"vFile:pread:ffffffff,1,1", "F-1,9"}, {"vFile:pwrite:0,0,x", "F-1,58"}, {"vFile:zzz", ""},
 		{"vCont?", "vCont;c;C;s;S;r"},
-		{"Z0,10105,1", "OK"}, {"Z0,10105,1", "OK"}, {"Z3,10000,8", "E0e"}, {"Z9,1,1", ""}, {"Z0,1", "E01"}, {"Z0,10,1;X1,00", "E01"}, {"Zx", "E01"},
+		{"Z0,10105,1", "OK"}, {"Z0,10105,1", "OK"}, {"Z3,10000,8", "E0e"}, {"Z9,1,1", ""}, {"Z0,1", "E01"}, {"Z0,10,1;X1,00", "E01"}, {"Zx", "E01"}, {"Z2,10000,0", "E01"}, {"z4,10000,0", "E01"},
 		{"vCont;s:2;c", "T05thread:1;core:0;swbreak:;06:6666666666666666;07:7777777777777777;10:0501010000000000;"},
 	} {
 		if c[0] == "vCont;s:2;c" { // the vCPU that runs comes first
@@ -118,7 +118,7 @@ func TestPackets(t *testing.T) {
 		{"vCont;s:2", "T05thread:2;core:1;06:6766666666666666;07:7877777777777777;10:0101010000000000;"},
 		{"vCont;r10100,10108:2", "T05thread:2;core:1;06:6766666666666666;07:7877777777777777;10:0801010000000000;"},
 		{"s", "T05thread:2;core:1;06:6766666666666666;07:7877777777777777;10:0901010000000000;"},
-		{"vCont;x", "E01"}, {"vCont;", "E01"}, {"vCont;s:7", "E0e"}, {"vCont;r1:1", "E01"},
+		{"vCont;x", "E01"}, {"vCont;C", "E01"}, {"vCont;Szz", "E01"}, {"vCont;S005", "E01"}, {"vCont;", "E01"}, {"vCont;s:7", "E0e"}, {"vCont;r1:1", "E01"},
 		{"qRcmd,68656c70", "O" + hex.EncodeToString([]byte("said help\n"))},
 	} {
 		d.is(c[0], c[1])
