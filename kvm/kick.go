@@ -14,9 +14,12 @@ import (
 // one is harmless by design.
 const kickSignal = unix.SIGURG
 
-// Bind makes the calling thread the owner of the vCPU. The goroutine must be
-// locked to it (runtime.LockOSThread) until it stops using the vCPU.
-func (v *VCPU) Bind() { v.tid.Store(int32(unix.Gettid())) }
+// Bind makes the calling thread the owner of the vCPU, and gives it the name that ThreadName says. The goroutine must
+// be locked to it (runtime.LockOSThread) until it stops using the vCPU.
+func (v *VCPU) Bind() {
+	nameThread(ThreadName(v.id))
+	v.tid.Store(int32(unix.Gettid()))
+}
 
 // Unbind takes the vCPU from its thread, so that another may Bind it or that
 // no signal goes to a thread that is about to end. The owner calls it.

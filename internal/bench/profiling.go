@@ -13,19 +13,17 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/daemon"
 )
 
-// Profiling is how much slower a busy guest is whose vCPUs are sampled, by the rounds of work that
-// it does.
+// Profiling is how much slower a busy guest is whose vCPUs are sampled, by the rounds of work that it does in a second
+// of its vCPUs' processor time, and what else the daemon and its client use then.
 type Profiling struct {
 	Unavailable string        `json:"unavailable,omitempty"`
 	VCPUs       int           `json:"vcpus"`
-	Plain       *Spread       `json:"plain,omitempty"` // rounds a second of processor time of a guest that nobody looks at
+	Plain       *Spread       `json:"plain,omitempty"` // rounds a second of the vCPUs' threads of a guest that nobody looks at
 	Rates       []ProfilingAt `json:"rates"`
 }
 
@@ -33,6 +31,7 @@ type Profiling struct {
 type ProfilingAt struct {
 	Hz      int     `json:"hz"`
 	Slower  *Spread `json:"slower"` // percent, each against the window before it without samples
+	Others  *Spread `json:"others"` // percent of one processor that all other threads of daemon and client use more
 	Samples uint64  `json:"samples"`
 	Lost    uint64  `json:"lost"`
 }
@@ -40,12 +39,17 @@ type ProfilingAt struct {
 // profilingRates are those that are measured: none, the usual one, and one with ten times the cost.
 var profilingRates = []int{0, 99, 990}
 
-// profilingWindow is how long rounds are counted for one figure. A profile's beginning, which is no sample's cost, has
-// a part of it before.
-const profilingWindow = 600 * time.Millisecond
+const (
+	// profilingWindow is how long rounds are counted for one figure, in which a round is less than a five hundredth.
+	// A profile's beginning, which is no sample's cost, has a part of it before.
+	profilingWindow = 1500 * time.Millisecond
+	// profilingTimes is how many windows a run has.
+	profilingTimes = 2
+)
 
-// profiling measures what guestprobe profile costs the guest, through the daemon's socket. Windows
-// with and without samples take turns, so that they see the same weather.
+// profiling measures what guestprobe profile costs the guest, through the daemon's socket. The vCPUs have a processor,
+// and everything else another one, so that what they lose is theirs, and no contest for processors that a host with
+// more of them does not have. Windows with and without samples take turns, so that they see the same weather.
 func profiling(ctx context.Context, runs int) (out Profiling, err error) {
 	out.VCPUs = 2
 	c, end, err := busyGuest(ctx, out.VCPUs)
@@ -53,43 +57,49 @@ func profiling(ctx context.Context, runs int) (out Profiling, err error) {
 		return out, err
 	}
 	defer func() { err = errors.Join(err, end()) }()
-	if _, _, err := rounds(ctx, c); err != nil { // the first reads debug information
+	if _, err := rounds(ctx, c); err != nil { // the first reads debug information
 		return out, err
 	}
+	free, err := apart(out.VCPUs)
+	if err != nil {
+		return out, err
+	}
+	defer func() { err = errors.Join(err, free()) }()
 	var plain []float64
-	slower := make([][]float64, len(profilingRates))
+	slower, others := make([][]float64, len(profilingRates)), make([][]float64, len(profilingRates))
 	out.Rates = make([]ProfilingAt, len(profilingRates))
-	for range runs {
+	for range runs * profilingTimes {
 		for i, hz := range profilingRates {
-			before, err := rate(ctx, c, profilingWindow)
+			before, err := window(ctx, c, profilingWindow)
 			if err != nil {
 				return out, err
 			}
-			plain = append(plain, before)
-			with, end, err := sampledRate(ctx, c, hz)
+			plain = append(plain, before.rate)
+			with, end, err := sampledWindow(ctx, c, hz)
 			if err != nil {
 				return out, err
 			}
 			r := &out.Rates[i]
 			r.Hz, r.Samples, r.Lost = hz, r.Samples+end.Delivered, r.Lost+end.Lost
-			slower[i] = append(slower[i], 100*(1-with/before))
+			slower[i] = append(slower[i], 100*(1-with.rate/before.rate))
+			others[i] = append(others[i], 100*(with.others-before.others))
 		}
 	}
 	sp := spread(plain)
 	out.Plain = &sp
 	for i := range slower {
-		sp := spread(slower[i])
-		out.Rates[i].Slower = &sp
+		sp, op := spread(slower[i]), spread(others[i])
+		out.Rates[i].Slower, out.Rates[i].Others = &sp, &op
 	}
 	return out, nil
 }
 
-// sampledRate is rate while the vCPUs are sampled, or for 0 Hz are not, with the end of that profile.
-func sampledRate(ctx context.Context, c *client.Client, hz int) (with float64, end api.End, err error) {
+// sampledWindow is window while the vCPUs are sampled, or for 0 Hz are not, with the end of that profile.
+func sampledWindow(ctx context.Context, c *client.Client, hz int) (with usage, end api.End, err error) {
 	if hz > 0 {
 		s, failed := c.Profile(ctx, api.StreamProfile{Hz: hz})
 		if failed != nil {
-			return 0, end, failed
+			return with, end, failed
 		}
 		defer func() {
 			var err2 error
@@ -97,10 +107,10 @@ func sampledRate(ctx context.Context, c *client.Client, hz int) (with float64, e
 			err = errors.Join(err, err2, s.Close())
 		}()
 	}
-	if _, err := rate(ctx, c, profilingWindow/4); err != nil {
-		return 0, end, err
+	if _, err := window(ctx, c, profilingWindow/4); err != nil {
+		return with, end, err
 	}
-	with, err = rate(ctx, c, profilingWindow)
+	with, err = window(ctx, c, profilingWindow)
 	return with, end, err
 }
 
@@ -123,42 +133,55 @@ func busyGuest(ctx context.Context, vcpus int) (c *client.Client, end func() err
 	}, nil
 }
 
-// rate is how many rounds the guest does in a second of processor time, that of the daemon
-// included, which does not depend on what else the machine does.
-func rate(ctx context.Context, c *client.Client, window time.Duration) (float64, error) {
-	n, at, err := rounds(ctx, c)
-	if err != nil {
-		return 0, err
-	}
-	select {
-	case <-time.After(window):
-	case <-ctx.Done():
-		return 0, context.Cause(ctx)
-	}
-	m, end, err := rounds(ctx, c)
-	if err == nil && m <= n {
-		err = errors.New("the guest does nothing")
-	}
-	return float64(m-n) / (end - at).Seconds(), err
+// usage is what a window of time has seen.
+type usage struct {
+	rate   float64 // rounds in a second of the vCPUs' processor time
+	all    float64 // and in one of the process's, of which they are threads, which does not depend on what else the machine does
+	others float64 // processor time of the other threads of this process, by the time that went by
 }
 
-// rounds is how many rounds the vCPUs have done, in kernel and user code, and how much processor
-// time this process, of which they are threads, has had until then.
-func rounds(ctx context.Context, c *client.Client) (n uint64, at time.Duration, err error) {
+// window watches the guest for d.
+func window(ctx context.Context, c *client.Client, d time.Duration) (u usage, err error) {
+	n, err := rounds(ctx, c)
+	if err != nil {
+		return u, err
+	}
+	began := time.Now()
+	vcpus, others, err := threadTimes()
+	if err != nil {
+		return u, err
+	}
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+		return u, context.Cause(ctx)
+	}
+	m, err := rounds(ctx, c)
+	if err != nil {
+		return u, err
+	}
+	vcpus2, others2, err := threadTimes()
+	if err == nil && (m <= n || vcpus2 <= vcpus) {
+		err = errors.New("the guest does nothing")
+	}
+	v, o := (vcpus2 - vcpus).Seconds(), (others2 - others).Seconds()
+	return usage{rate: float64(m-n) / v, all: float64(m-n) / (v + o), others: o / time.Since(began).Seconds()}, err
+}
+
+// rounds is how many rounds the vCPUs have done, in kernel and user code.
+func rounds(ctx context.Context, c *client.Client) (n uint64, err error) {
 	for _, symbol := range []string{"workload_rounds", "user_rounds"} {
 		m, err := c.Memory(ctx, client.Where{At: symbol}, client.MemoryQuery{Length: 16})
 		if err != nil {
-			return 0, at, err
+			return 0, err
 		}
 		b, err := hex.DecodeString(strings.TrimSpace(m.Data))
 		if err != nil || len(b) != 16 {
-			return 0, at, fmt.Errorf("%s is %q", symbol, m.Data)
+			return 0, fmt.Errorf("%s is %q", symbol, m.Data)
 		}
 		n += binary.LittleEndian.Uint64(b) + binary.LittleEndian.Uint64(b[8:])
 	}
-	var u unix.Rusage
-	err = unix.Getrusage(unix.RUSAGE_SELF, &u)
-	return n, time.Duration(u.Utime.Nano() + u.Stime.Nano()), err
+	return n, nil
 }
 
 // endProfile asks for the end of a profile, and reads it.
@@ -189,16 +212,18 @@ func (p *Profiling) String() string {
 		return fmt.Sprintf("What profiles cost was not measured: %s.", p.Unavailable)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "Profiles of a busy guest on %d vCPUs, by the rounds of work that it does in a second of processor time:", p.VCPUs)
+	fmt.Fprintf(&b, "Profiles of a busy guest on %d vCPUs, which have a processor that nothing else uses, by the rounds of work that it does in a second of their time:", p.VCPUs)
 	for i, r := range p.Rates {
 		if i > 0 {
 			b.WriteByte(';')
 		}
 		if r.Hz == 0 {
-			fmt.Fprintf(&b, " with nobody looking %.2f %% (%.2f to %.2f)", r.Slower.Median, r.Slower.Min, r.Slower.Max)
+			fmt.Fprintf(&b, " with nobody looking %.2f %% slower (%.2f to %.2f), %.2f %% of a processor more for other threads (%.2f to %.2f)",
+				r.Slower.Median, r.Slower.Min, r.Slower.Max, r.Others.Median, r.Others.Min, r.Others.Max)
 			continue
 		}
-		fmt.Fprintf(&b, " at %d Hz %.2f %% slower (%.2f to %.2f), %d samples, %d lost", r.Hz, r.Slower.Median, r.Slower.Min, r.Slower.Max, r.Samples, r.Lost)
+		fmt.Fprintf(&b, " at %d Hz %.2f %% slower (%.2f to %.2f), %.2f %% of a processor more (%.2f to %.2f), %d samples, %d lost",
+			r.Hz, r.Slower.Median, r.Slower.Min, r.Slower.Max, r.Others.Median, r.Others.Min, r.Others.Max, r.Samples, r.Lost)
 	}
 	return b.String() + "."
 }

@@ -54,7 +54,7 @@ func watching(ctx context.Context, runs int) (out Watching, err error) {
 	if _, err := c.Attach(ctx, specs...); err != nil {
 		return out, err
 	}
-	if _, _, err := rounds(ctx, c); err != nil { // the first reads debug information
+	if _, err := rounds(ctx, c); err != nil { // the first reads debug information
 		return out, err
 	}
 	var plain []float64
@@ -62,18 +62,18 @@ func watching(ctx context.Context, runs int) (out Watching, err error) {
 	out.Every = make([]WatchingAt, len(watchIntervals))
 	for range runs {
 		for i, every := range watchIntervals {
-			before, err := rate(ctx, c, watchingWindow)
+			before, err := window(ctx, c, watchingWindow)
 			if err != nil {
 				return out, err
 			}
-			plain = append(plain, before)
+			plain = append(plain, before.all)
 			w := &out.Every[i]
 			w.IntervalMS = every
 			with, err := w.window(ctx, c)
 			if err != nil {
 				return out, err
 			}
-			slower[i] = append(slower[i], 100*(1-with/before))
+			slower[i] = append(slower[i], 100*(1-with.all/before.all))
 		}
 	}
 	sp := spread(plain)
@@ -88,10 +88,10 @@ func watching(ctx context.Context, runs int) (out Watching, err error) {
 }
 
 // window is the rate of a window with a watcher, who reads all that comes.
-func (w *WatchingAt) window(ctx context.Context, c *client.Client) (with float64, err error) {
+func (w *WatchingAt) window(ctx context.Context, c *client.Client) (with usage, err error) {
 	s, err := c.Counts(ctx, api.StreamCounts{IntervalMS: w.IntervalMS, Durations: true})
 	if err != nil {
-		return 0, err
+		return with, err
 	}
 	read := make(chan error, 1)
 	started := make(chan uint64, 1)
@@ -113,7 +113,7 @@ func (w *WatchingAt) window(ctx context.Context, c *client.Client) (with float64
 	}()
 	select {
 	case id := <-started:
-		with, err = rate(ctx, c, watchingWindow)
+		with, err = window(ctx, c, watchingWindow)
 		err = errors.Join(err, c.EndStream(ctx, id), <-read)
 	case err = <-read:
 	}

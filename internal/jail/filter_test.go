@@ -98,6 +98,7 @@ func TestRules(t *testing.T) {
 		{"limits of others", unix.SYS_PRLIMIT64, [6]uint64{1}, "EPERM", "EPERM"},
 		{"another filter", unix.SYS_SECCOMP, [6]uint64{unix.SECCOMP_SET_MODE_FILTER}, "allow", "EPERM"},
 		{"names of memory", unix.SYS_PRCTL, [6]uint64{prSetVMA}, "allow", "allow"},
+		{"a thread's name", unix.SYS_PRCTL, [6]uint64{unix.PR_SET_NAME}, "allow", "allow"},
 		{"who may trace it", unix.SYS_PRCTL, [6]uint64{unix.PR_SET_PTRACER}, "EPERM", "EPERM"},
 		{"setuid", unix.SYS_SETUID, [6]uint64{}, "EPERM", "EPERM"},
 		{"capset", unix.SYS_CAPSET, [6]uint64{}, "EPERM", "EPERM"},

@@ -31,7 +31,7 @@ func runtimeRules(pid int) []rule {
 		{nr: unix.SYS_MMAP, arg: 2, allow: []masked{without(unix.PROT_EXEC)}},
 		{nr: unix.SYS_MPROTECT, arg: 2, allow: []masked{without(unix.PROT_EXEC)}},
 		{nr: unix.SYS_TGKILL, allow: []masked{exactly(uint32(pid))}}, // preemption, and kicks of vCPUs
-		{nr: unix.SYS_PRCTL, allow: []masked{exactly(prSetVMA)}},
+		{nr: unix.SYS_PRCTL, allow: []masked{exactly(prSetVMA), exactly(unix.PR_SET_NAME)}},
 	}
 	for _, nr := range []uint32{
 		unix.SYS_FUTEX, unix.SYS_SCHED_YIELD, unix.SYS_NANOSLEEP, unix.SYS_CLOCK_NANOSLEEP, unix.SYS_RESTART_SYSCALL,

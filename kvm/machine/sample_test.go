@@ -2,10 +2,13 @@ package machine
 
 import (
 	"maps"
+	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
 
 	"github.com/guestprobe/guestprobe/internal/patience"
+	"github.com/guestprobe/guestprobe/kvm"
 	"github.com/guestprobe/guestprobe/probe"
 )
 
@@ -17,6 +20,9 @@ func TestSample(t *testing.T) {
 	look := func(cpu int, s probe.State) {
 		if rip := s.Regs.RIP; rip != tinyText && rip != tinyText+2 { // the two instructions of spin
 			t.Errorf("vcpu %d stands at %#x", cpu, rip)
+		}
+		if name, err := os.ReadFile("/proc/thread-self/comm"); err != nil || strings.TrimSpace(string(name)) != kvm.ThreadName(cpu) {
+			t.Errorf("the thread of vcpu %d is called %q: %v", cpu, name, err)
 		}
 		if !m.Engine().Sample(cpu, s, func(c *probe.Context) {
 			if c.CPU != cpu || uint64(c.Addr) != s.Regs.RIP {

@@ -1,0 +1,22 @@
+package kvm
+
+import (
+	"fmt"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// ThreadName is what Bind calls the thread of a vCPU, in /proc/PID/task/TID/comm (proc(5)) and with that in top -H and
+// ps -L, for those who pin it.
+func ThreadName(cpu int) string { return fmt.Sprintf("vcpu%d", cpu) }
+
+// nameThread names the calling thread. Where that is refused it keeps its name, which nothing but people needs.
+func nameThread(name string) {
+	b, err := unix.BytePtrFromString(name)
+	if err != nil {
+		return
+	}
+	// SAFETY: the kernel reads a string that ends with 0, of which it takes 16 bytes at most, and keeps no pointer.
+	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(b)), 0, 0, 0)
+}
