@@ -41,8 +41,7 @@ func TestGDBSnapshots(t *testing.T) {
 		{"finish", `^The guest was reset, and waits here\.$`, `received signal SIGINT, Interrupt\.$`, `vfs_read \(`}, // not to the end of what was
 		{"print $rsp == $rspThen && vfs_bytes_read == $totalThen", ` = 1$`},
 		{"info breakpoints", `^1 +breakpoint `, `^2 +hw watchpoint `},
-		{"continue", `^Breakpoint 1, vfs_read \(fd=`}, // it was saved in front of that
-		{"print $rsp == $rspThen", ` = 1$`},
+		{"continue", `^Breakpoint 1, vfs_read \(fd=`}, // it was saved in front of that; an interrupt may have had another thread come first
 		{"disable 1"},
 		{"continue", `^Hardware watchpoint 2: vfs_bytes_read$`, `^Old value = `, `^New value = `},
 		{"shell guestprobe guest reset", `^state +created$`},
