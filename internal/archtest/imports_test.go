@@ -54,7 +54,7 @@ var allowed = map[string][]string{
 	"kvm/machine":         {"kvm", "kvm/host", "kvm/snapshot", "guest", "guest/linux", "internal/device", "probe", "probe/code", "probe/insn"},
 	"internal/inguest":    {"internal/elfbuild", "kvm/host", "kvm/machine", "guest", "probe/bpf", "probe/insn"},
 	"internal/daemon":     {"kvm/host", "kvm/machine", "kvm/snapshot", "internal/program", "internal/api", "internal/chart", "internal/command", "internal/device", "internal/files", "internal/fleet", "internal/gdb", "internal/jail", "internal/metrics", "internal/profile", "internal/service", "internal/symfile", "internal/web", "guest", "guest/builtin", "guest/debuginfo", "guest/linux", "guest/types", "probe", "probe/bpf", "probe/event", "probe/flow", "probe/insn", "probe/script"},
-	"internal/bench": {"kvm/host", "kvm/machine", "internal/child", "internal/daemon", "internal/elfbuild", "kvm/snapshot", "internal/program", "internal/api", "internal/client", "guest", "guest/builtin", "probe", "probe/bpf",
+	"internal/bench": {"kvm", "kvm/host", "kvm/machine", "internal/child", "internal/daemon", "internal/elfbuild", "kvm/snapshot", "internal/program", "internal/api", "internal/client", "guest", "guest/builtin", "probe", "probe/bpf",
 		"probe/insn", "probe/script"},
 	"internal/soak":     {"internal/api", "internal/child", "internal/client", "guest", "guest/builtin", "kvm/snapshot", "probe/insn"},
 	"internal/analyze":  {"guest", "guest/linux", "internal/elffile", "probe/flow", "probe/insn"},
