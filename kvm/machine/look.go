@@ -111,7 +111,11 @@ func (l *Look) Registers(cpu int) (Registers, error) {
 // does returns what the vCPU would do if the world were not stopped, and does as soon as its thread has seen that it is
 // resumed. Precondition: m.mu held.
 func (v *vcpu) does() VCPUActivity {
-	if v.activity == VCPUParked && v.m.phase == PhaseRunning {
+	switch {
+	case v.m.phase != PhaseRunning:
+	case v.stop != nil:
+		return VCPUStopped // also one whose thread has not woken since ResumeOnly
+	case v.activity == VCPUParked:
 		return VCPURunning // it is parked for the look
 	}
 	return v.activity
