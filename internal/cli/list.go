@@ -38,7 +38,7 @@ flags are [GONE], [DISABLED] and [OPTIMIZED], as in the kernel, [PENDING] where 
 module is not loaded yet, [CHANGED] where the guest has changed the instruction,
 [SPACE CR3], [POST], [MIRROR FUNCTION], [OVERRIDE N, M times], and [START] of what the
 daemon has attached itself, by --probe, --script or its --config, or [RESTORED] of what it
-has from the daemon before, by --state.
+has from the daemon before, by --state, or of a snapshot, by --restore.
 --format kernel prints the kernel's own format, --format defs the definitions in a
 form that attach and apply take; --quiet prints names only. What a definition cannot say is in comments: above one
 that was attached with --filter, --mirror, --override, --post, --regs, --space or

@@ -37,7 +37,11 @@ func (a *app) goOn(spec command.Spec, how string, ask func(r *command.Run, s *ap
 		if err := ask(r, &req); err != nil {
 			return api.Stepped{}, err
 		}
-		return c.Step(ctx, req)
+		out, err := c.Step(ctx, req)
+		if err != nil && ctx.Err() != nil {
+			err = fmt.Errorf("given up (%w): the vCPU is stopped where a step or next ended; behind finish and until it runs on", context.Cause(ctx))
+		}
+		return out, err
 	}, printStepped)
 	return spec
 }

@@ -91,9 +91,15 @@ func (f *topFlags) check(r *command.Run) error {
 		return command.Usagef("--count and --format are for --batch")
 	case !command.Terminal(r.Stdout) || !command.Terminal(in):
 		return command.Usagef("standard input and output are no terminal: 'guestprobe top --batch' prints tables")
+	case plainTerminals[r.Getenv("TERM")]:
+		return command.Usagef("the terminal cannot move its cursor (TERM=%s): 'guestprobe top --batch' prints tables", r.Getenv("TERM"))
 	}
 	return nil
 }
+
+// plainTerminals are the values of TERM of terminals that can print text and nothing else, and of those that nobody knows
+// (term(7)).
+var plainTerminals = map[string]bool{"": true, "dumb": true, "unknown": true}
 
 // request asks for what top shows.
 func (f *topFlags) request(r *command.Run) api.StreamCounts {

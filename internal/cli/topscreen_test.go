@@ -168,13 +168,18 @@ func TestTopScreen(t *testing.T) {
 	if err := os.Mkdir(dumb, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	x = openTerminal(ctx, t, dumb, 80, 24, run("env LC_ALL=C.UTF-8 TERM=dumb NO_COLOR=1"))
+	x = openTerminal(ctx, t, dumb, 80, 24, run("env LC_ALL=C.UTF-8 TERM=vt100 NO_COLOR=1"))
 	x.shows(`^>(io/a|kprobes/b) `)
 	if painted := x.do("capture-pane", "-p", "-e"); strings.Contains(painted, "\x1b[") {
 		t.Errorf("there are colours: %q", painted)
 	}
 	guestprobe("detach", "--all")
 	x.shows(`^No probe is attached`)
+	plain := filepath.Join(dir, "3")
+	if err := os.Mkdir(plain, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	openTerminal(ctx, t, plain, 120, 24, run("env TERM=dumb")).shows(`^guestprobe: the terminal cannot move its cursor \(TERM=dumb\): 'guestprobe top --batch' prints tables\n(.*\n)*STATUS=2$`)
 	end()
 	x.shows(`^guestprobe: no daemon answers any more: the daemon has ended\n(.*\n)*STATUS=3$`)
 }

@@ -182,6 +182,23 @@ func (h *harness) awaitPhase(want machine.Phase) {
 	}
 }
 
+// TestRefusedByTarget: what no processor can have, or watch, is refused once, and says what was asked for.
+func TestRefusedByTarget(t *testing.T) {
+	d := serveMachine(t, 1).debug()
+	d.is("qSupported:error-message+", "PacketSize")
+	for _, c := range []struct{ packet, want string }{
+		{"P20=ffffff00", "E.fctrl: no processor has that in the register: it has 16 bits: EINVAL [bad_value]"},
+		{"P27=00080000", "E.fop: no processor has that in the register: it has 11 bits: EINVAL [bad_value]"},
+		{"P20=7f030000", "OK"},
+		{fmt.Sprintf("Z2,%x,1000", d.symbol("user_hot_calls")), "E.4096 bytes cannot be watched (1, 2, 4 or 8): EINVAL [watch_length]"},
+		{"Z2,8000000000000000,8", "E.0x8000000000000000 is not a canonical address: EFAULT [unreadable]"},
+	} {
+		if got := d.ask(c.packet); got != c.want {
+			t.Errorf("%s: %q, want %q", c.packet, got, c.want)
+		}
+	}
+}
+
 // TestDebuggerGone: a debugger that is gone leaves nothing behind, whatever it was about, and the guest
 // goes on.
 func TestDebuggerGone(t *testing.T) {

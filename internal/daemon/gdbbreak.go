@@ -3,6 +3,7 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -150,15 +151,13 @@ func (d *debugged) Insert(at gdb.Breakpoint) error {
 		if at.Kind == gdb.WatchAccess {
 			access |= probe.AccessRead
 		}
-		b.watch = &probe.Watch{Name: "gdb", Addr: guest.GVA(at.Addr), Len: int(min(at.Len, 16)), Access: access}
+		b.watch = &probe.Watch{Name: "gdb", Addr: guest.GVA(at.Addr), Len: int(min(at.Len, math.MaxInt32)), Access: access}
 		b.watch.Handler = func(c *probe.Context) { d.hit(b, c) }
 		// By a debug register, or where that is not to be had by the page's protection.
-		if err = d.g.Engine().Watch(b.watch); err != nil {
+		if refused := d.g.Engine().Watch(b.watch); refused != nil {
 			b.watch.Emulate = true
-			if err2 := d.g.Engine().Watch(b.watch); err2 != nil {
-				err = errors.Join(err, err2)
-			} else {
-				err = nil
+			if err = d.g.Engine().Watch(b.watch); err != nil && err.Error() != refused.Error() {
+				err = errors.Join(refused, err)
 			}
 		}
 	default:

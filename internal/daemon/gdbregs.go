@@ -81,6 +81,15 @@ func fromGDB(g *gdb.Registers, r *machine.Registers, v *machine.Vectors) error {
 	if g.Segments != is.Segments || g.GDT != is.GDT || g.IDT != is.IDT || g.LDTR != is.LDTR || g.TR != is.TR {
 		return fmt.Errorf("selectors and the places of tables stay what they are: a processor has more of them than that")
 	}
+	for _, c := range []struct {
+		name string
+		at   int // of Registers.Control
+		bits int
+	}{{"fctrl", 0, 16}, {"fstat", 1, 16}, {"ftag", 2, 16}, {"fop", 7, 11}} {
+		if g.Control[c.at]>>c.bits != 0 {
+			return fmt.Errorf("%s: %w: it has %d bits", c.name, machine.ErrBadRegister, c.bits)
+		}
+	}
 	for i, p := range gdbOrder(&r.Regs) {
 		*p = g.General[i]
 	}

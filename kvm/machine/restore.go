@@ -45,6 +45,9 @@ func (m *Machine) Fits(s *snapshot.Snapshot) error {
 		return err
 	}
 	for i := range s.CPUs {
+		if !eferBits(s.CPUs[i].Sregs.EFER, m.cpuid) {
+			return other("EFER of its vCPU %d is %#x, which no processor here has", i, s.CPUs[i].Sregs.EFER)
+		}
 		if n := m.vcpus[i].kvm; n != nil && len(s.CPUs[i].XSave) != n.XSaveSize() {
 			return other("it has %d bytes of extended registers, this host %d", len(s.CPUs[i].XSave), n.XSaveSize())
 		}

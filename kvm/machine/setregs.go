@@ -52,6 +52,7 @@ func (l *Look) Change(cpu int, r Registers, x *Vectors) (err error) {
 		{"dr6", r.Debug.DR6>>32 != 0},
 		{"dr7", r.Debug.DR7>>32 != 0},
 		{"rip", !guest.GVA(r.Regs.RIP).Canonical()},
+		{"efer", !eferBits(r.System.EFER, l.m.cpuid)},
 	} {
 		if c.bad {
 			return fmt.Errorf("%s: %w", c.name, ErrBadRegister)
@@ -96,6 +97,35 @@ func (l *Look) Change(cpu int, r Registers, x *Vectors) (err error) {
 		}
 	}
 	return l.SetRegs(cpu, r.Regs)
+}
+
+// eferBits reports whether a processor with these features has all bits that are set in EFER; KVM_SET_SREGS takes any.
+// SDM Vol. 4, table 2-2 (IA32_EFER); APM Vol. 2, 3.1.7.
+func eferBits(efer uint64, cpuid []kvm.CPUIDEntry) bool {
+	has := uint64(1<<0 | 1<<8 | 1<<10) // SCE, LME, LMA
+	for _, e := range cpuid {
+		for _, b := range []struct {
+			leaf     uint32
+			register uint32
+			feature  uint
+			bit      uint
+		}{
+			{0x80000001, e.Edx, 20, 11}, // NXE
+			{0x80000001, e.Ecx, 2, 12},  // SVME
+			{0x80000001, e.Ecx, 2, 13},  // LMSLE, unless CPUID says that it is not there
+			{0x80000001, e.Edx, 25, 14}, // FFXSR
+			{0x80000001, e.Ecx, 17, 15}, // TCE
+			{0x80000008, e.Ebx, 8, 17},  // MCOMMIT
+			{0x80000008, e.Ebx, 13, 18}, // INTWB
+			{0x80000021, e.Eax, 7, 20},  // UAIE
+			{0x80000021, e.Eax, 8, 21},  // AIBRSE
+		} {
+			if e.Function == b.leaf && b.register>>b.feature&1 != 0 {
+				has |= 1 << b.bit
+			}
+		}
+	}
+	return efer&^has == 0
 }
 
 // setVectors gives a vCPU its floating point and vector registers, and returns what takes that back.

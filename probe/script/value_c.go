@@ -15,6 +15,9 @@ import (
 // in a guest's types could have any number.
 const maxParts = 4096
 
+// cutOff stands for what is behind maxParts.
+const cutOff = "..."
+
 // cPrinter prints a value as C has it, of which left parts may yet be printed.
 type cPrinter struct {
 	*Printer
@@ -42,13 +45,17 @@ func (p *Printer) cValue(t Type, data []byte, json bool) string {
 
 func (c *cPrinter) value(t Type, data []byte) string {
 	if c.left--; c.left < 0 {
-		return c.no("...")
+		return c.no(cutOff)
 	}
 	var parts []string
 	switch t.Kind {
 	case Array:
 		e := t.Elems[0]
-		for i := 0; i < t.Depth && c.left > 0; i++ {
+		for i := range t.Depth {
+			if c.left <= 0 {
+				parts = append(parts, c.no(cutOff))
+				break
+			}
 			parts = append(parts, c.part(e, data, uint64(8*i*e.inC()), 0))
 		}
 		return "[" + strings.Join(parts, ",") + "]"
@@ -82,6 +89,11 @@ func (c *cPrinter) members(t btf.Type, data []byte, bit uint64, parts *[]string)
 	ms, _ := types.Members(t)
 	for _, m := range ms {
 		if c.left <= 0 {
+			if c.json {
+				*parts = append(*parts, c.no(cutOff)+": true")
+			} else {
+				*parts = append(*parts, cutOff)
+			}
 			return
 		}
 		at := bit + uint64(m.Offset)
