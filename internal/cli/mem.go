@@ -48,7 +48,7 @@ since nothing takes it back. It is refused where probes have bytes of their own.
 		Flags: func(f *pflag.FlagSet) {
 			spaceFlags(f, &w)
 			f.BoolVar(&q.Live, "live", false, "with the int3s and jumps of probes")
-			f.StringVar(&q.Type, "as", "", "as the C `TYPE`[.MEMBER]...")
+			f.StringVar(&q.Type, "as", "", "as the C `TYPE`[.MEMBER]..., of which 4096 members and elements are shown at most; ... stands for the others")
 			f.StringVar(&write, "write", "", "write these `BYTES` instead, in hexadecimal")
 			f.BoolVarP(&yes, "yes", "y", false, "do write")
 		},
