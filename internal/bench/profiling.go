@@ -39,13 +39,9 @@ type ProfilingAt struct {
 // profilingRates are those that are measured: none, the usual one, and one with ten times the cost.
 var profilingRates = []int{0, 99, 990}
 
-const (
-	// profilingWindow is how long rounds are counted for one figure, in which a round is less than a five hundredth.
-	// A profile's beginning, which is no sample's cost, has a part of it before.
-	profilingWindow = 1500 * time.Millisecond
-	// profilingTimes is how many windows a run has.
-	profilingTimes = 2
-)
+// profilingWindow is how long rounds are counted for one figure. A profile's beginning, which is no sample's cost, has
+// a part of it before.
+const profilingWindow = 600 * time.Millisecond
 
 // profiling measures what guestprobe profile costs the guest, through the daemon's socket. The vCPUs have a processor,
 // and everything else another one, so that what they lose is theirs, and no contest for processors that a host with
@@ -68,7 +64,7 @@ func profiling(ctx context.Context, runs int) (out Profiling, err error) {
 	var plain []float64
 	slower, others := make([][]float64, len(profilingRates)), make([][]float64, len(profilingRates))
 	out.Rates = make([]ProfilingAt, len(profilingRates))
-	for range runs * profilingTimes {
+	for range runs {
 		for i, hz := range profilingRates {
 			before, err := window(ctx, c, profilingWindow)
 			if err != nil {
