@@ -163,7 +163,7 @@ type Arg struct {
 	Name  string   `json:"name"`
 	Type  string   `json:"type"`
 	Value any      `json:"value"`         // number; string where a float64 would lose bits, or for text; null after a fault
-	Text  string   `json:"text"`          // as ftrace prints it
+	Text  string   `json:"text"`          // as ftrace prints it; between quotes with \", \\ and \xNN, as strconv.Unquote reads it
 	Cut   bool     `json:"cut,omitempty"` // text was longer than a record holds
 	Raw   [][]byte `json:"raw,omitempty"` // base64, where text is not valid UTF-8
 }

@@ -4,6 +4,8 @@ import (
 	"container/heap"
 	"slices"
 	"strings"
+
+	"github.com/guestprobe/guestprobe/internal/timeline"
 )
 
 // Count is how often a value was seen.
@@ -59,7 +61,7 @@ func newTop(b *budget) *top { return &top{budget: b, at: map[string]*slot{}} }
 func (t *top) add(value string) {
 	t.total++
 	if len(value) > maxValue {
-		value = strings.ToValidUTF8(value[:maxValue], "") + "..."
+		value = strings.ToValidUTF8(timeline.Cut(value, maxValue), "") + "..."
 	}
 	if s := t.at[value]; s != nil {
 		s.Count.Count++

@@ -159,6 +159,18 @@ func TestTraceCmd(t *testing.T) {
 	if got := string(report(dat, "-F", "kprobes/in:fd==7")); strings.Count(got, "fd=") != 1 || !strings.Contains(got, "fd=7 buf=0x1000 n=200") {
 		t.Errorf("filtered:\n%s", got)
 	}
+	// Strings are what text says, each between its quotes, and so are those of an array.
+	hostile := string(saved(t)[:bytes.IndexByte(saved(t), '\n')+1]) +
+		`{"type":"hit","data":{"timeNs":3000000000,"probe":"kprobes/h","stage":"pre","text":"","addr":"0x1","args":[{"name":"s","type":"string","text":"\"a\\\" t=\\\"\\\\\\x1b\\xff\"","value":"a\" t=\"\\\u001b\ufffd"},` +
+		`{"name":"of","type":"string[2]","text":"{\"b\\\",\\\"\",\"c\"}"},{"name":"bad","type":"string[2]","text":"{(fault),\"c\"}"}]}}` + "\n" +
+		`{"type":"end","data":{"reason":"asked","delivered":1}}` + "\n"
+	dat = converted(t, Ftrace, []byte(hostile))
+	if got, want := string(report(dat, "-F", `kprobes/h:of_1=="c"`)), `s="a\" t=\"\\\x1b\xff" of={"b\",\"","c"} bad={(fault),"c"}`+"\n"; !strings.HasSuffix(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got := string(report(dat, "-F", `kprobes/h:of_1=="d"`)); strings.Contains(got, "of=") {
+		t.Errorf("filtered:\n%s", got)
+	}
 	// More than a page, with long texts and long times between.
 	var long strings.Builder
 	long.Write(saved(t)[:bytes.IndexByte(saved(t), '\n')+1])

@@ -3,9 +3,11 @@ package timeline
 import (
 	"encoding/binary"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/command"
 )
 
 // layout is the format of an event of a trace.dat, as in Linux's events/GROUP/EVENT/format.
@@ -37,8 +39,9 @@ func fieldsOf(h *api.Hit) (out []field) {
 	}
 	for i := range h.Args {
 		v := valueOf("", &h.Args[i])
-		if v.kind == valueText && len(h.Args[i].Raw) == 1 { // bytes that are no text, which other forms cannot have
-			v.text = string(h.Args[i].Raw[0])
+		if each := elements(h.Args[i].Text); each != nil {
+			out = append(out, fieldsOfEach(v.name, each)...)
+			continue
 		}
 		f := field{value: v, print: v.name + "=%s"}
 		if v.kind != valueText {
@@ -47,8 +50,8 @@ func fieldsOf(h *api.Hit) (out []field) {
 				f.kind = "u" + f.kind[1:]
 			}
 			f.print = v.name + "=" + conversion(v.kind, f.kind)
-		} else if t := h.Args[i].Type; (t == "string" || t == "ustring") && strings.HasPrefix(h.Args[i].Text, `"`) {
-			f.print = v.name + `=\"%s\"`
+		} else if f.text = h.Args[i].Text; quoted(h.Args[i].Text) {
+			f.text, f.print = f.text[1:len(f.text)-1], v.name+`=\"%s\"`
 		}
 		out = append(out, f)
 	}
@@ -58,6 +61,47 @@ func fieldsOf(h *api.Hit) (out []field) {
 				out = append(out, field{value: value{name: r, kind: valueHex, number: uint64(n)}, kind: "u64", print: r + "=0x%llx"})
 			}
 		}
+	}
+	return out
+}
+
+// quoted reports whether a text is one string between quotes. It is in the file as it stands between them: trace-cmd and
+// kernelshark print what they find, to a terminal, and what they print is what all other text says.
+func quoted(text string) bool {
+	_, err := strconv.Unquote(text)
+	return err == nil && text[0] == '"'
+}
+
+// elements are those of an array of strings as they stand between their quotes, nil for what is none or where one could
+// not be read.
+func elements(text string) (each []string) {
+	rest, ok := strings.CutPrefix(text, "{")
+	for ok {
+		one, err := strconv.QuotedPrefix(rest)
+		if err != nil || one[0] != '"' {
+			return nil
+		}
+		each, rest = append(each, one[1:len(one)-1]), rest[len(one):]
+		if rest == "}" {
+			return each
+		}
+		rest, ok = strings.CutPrefix(rest, ",")
+	}
+	return nil
+}
+
+// fieldsOfEach are the elements of an array, which is shown as text has it. libtraceevent knows no array of strings: what
+// Linux writes for one, __get_str(NAME[0]), it does not read.
+func fieldsOfEach(name string, each []string) (out []field) {
+	for i, text := range each {
+		f := field{value: value{name: fmt.Sprintf("%s_%d", name, i), text: text}, print: `,\"%s\"`}
+		if i == 0 {
+			f.print = identifier(name) + `={\"%s\"`
+		}
+		if i == len(each)-1 {
+			f.print += "}"
+		}
+		out = append(out, f)
 	}
 	return out
 }
@@ -138,7 +182,7 @@ func (f *ftrace) define(key, group, name string, b *formatBuilder) *layout {
 type formatBuilder struct {
 	fields strings.Builder
 	names  map[string]int
-	prints []string
+	prints strings.Builder
 	args   []string
 	offset int
 }
@@ -164,7 +208,11 @@ func (b *formatBuilder) number(kind, name string, size int) {
 }
 
 func (b *formatBuilder) print(format string, args ...string) {
-	b.prints, b.args = append(b.prints, format), append(b.args, args...)
+	if b.prints.Len() > 0 && format[0] != ',' {
+		b.prints.WriteByte(' ')
+	}
+	b.prints.WriteString(format)
+	b.args = append(b.args, args...)
 }
 
 // field adds a value, under a name of its own.
@@ -190,7 +238,7 @@ func (b *formatBuilder) field(x field) {
 var widths = map[string]int{"u8": 1, "s8": 1, "u16": 2, "s16": 2, "u32": 4, "s32": 4, "u64": 8, "s64": 8}
 
 func (b *formatBuilder) text(l *layout) string {
-	out := fmt.Sprintf("name: %s\nID: %d\nformat:\n%s%s\nprint fmt: \"%s\"", l.name, l.id, common, b.fields.String(), strings.Join(b.prints, " "))
+	out := fmt.Sprintf("name: %s\nID: %d\nformat:\n%s%s\nprint fmt: \"%s\"", l.name, l.id, common, b.fields.String(), b.prints.String())
 	if len(b.args) > 0 {
 		out += ", " + strings.Join(b.args, ", ")
 	}
@@ -240,8 +288,7 @@ func appendFields(b []byte, fields []field) []byte {
 		case 8:
 			b = binary.LittleEndian.AppendUint64(b, x.number)
 		default:
-			text := strings.ReplaceAll(x.text, "\x00", " ")
-			text = text[:min(len(text), max(0, room))]
+			text := Cut(command.Line(x.text), max(0, room))
 			room -= len(text)
 			b = binary.LittleEndian.AppendUint32(b, uint32(fixed+len(texts))|uint32(len(text)+1)<<16)
 			texts = append(append(texts, text...), 0)

@@ -2,28 +2,90 @@ package timeline
 
 import (
 	"bytes"
+	"strconv"
+	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe/event"
 )
 
-// TestRawBytes: a trace.dat has the bytes of a string, also where they are no text.
-func TestRawBytes(t *testing.T) {
-	var out bytes.Buffer
-	w := writerOf(t, Ftrace, &out)
-	for _, r := range []*Record{
-		Of(api.Start{}),
-		Of(api.Hit{Probe: "kprobes/a", Stage: "pre", Text: `(f) s="x\xffy"`, Args: []api.Arg{{Name: "s", Type: "string", Value: "x\ufffdy", Text: `"x\xffy"`, Raw: [][]byte{[]byte("x\xffy")}}}}),
-		Of(api.End{}),
-	} {
-		if err := w.Write(r); err != nil {
+// FuzzStrings: whatever bytes a guest has in strings, each line of text and each trace.dat says which they were, and has
+// nothing in it that moves a terminal's cursor.
+func FuzzStrings(f *testing.F) {
+	for _, s := range []string{"", "/etc/passwd", `a"b\`, `a" t="b`, `\x41`, `\`, `\\`, `"`, "x\xffy", "é\x00\n\t\x1b[2J\u202e", `it's`, "\ufffd", strings.Repeat(`\`, 255)} {
+		f.Add(s, s)
+	}
+	f.Fuzz(func(t *testing.T, s, other string) {
+		if len(s)+len(other) > 400 {
+			t.Skip() // a definition's strings are of 255 bytes, and an event of a trace.dat of 2048
+		}
+		kind := event.Type{Format: event.String}
+		one := event.Value{Name: "s", Type: kind, Data: []event.Datum{{Text: s}}}
+		kind.Count = 2
+		two := event.Value{Name: "two", Type: kind, Data: []event.Datum{{Text: s}, {Text: other}}}
+		hit := api.Hit{Probe: "kprobes/a", Stage: "pre", Text: "(f)"}
+		for _, v := range []event.Value{one, two} {
+			a := api.Arg{Name: v.Name, Type: v.Type.String(), Value: v.JSON(), Text: string(v.AppendText(nil)), Raw: v.Raw()}
+			hit.Args, hit.Text = append(hit.Args, a), hit.Text+" "+a.Name+"="+a.Text
+		}
+		lines, err := NewLines("", false)
+		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Contains(out.Bytes(), []byte("x\xffy\x00")) {
-		t.Error("the bytes are not there")
+		if line := lines.Line(hit); !strings.HasSuffix(line, "(f) s="+hit.Args[0].Text+" two="+hit.Args[1].Text+"\n") {
+			t.Errorf("line %q", line)
+		}
+		// The line's strings, one after the other.
+		rest := strings.TrimPrefix(hit.Text, "(f) s=")
+		for _, want := range []string{s, s, other} {
+			text, err := strconv.QuotedPrefix(rest)
+			if err != nil {
+				t.Fatalf("%v: %s in %s", err, rest, hit.Text)
+			}
+			if got, err := strconv.Unquote(text); err != nil || got != want {
+				t.Errorf("%q is printed as %s, which is %q, %v", want, text, got, err)
+			}
+			rest = strings.TrimLeft(rest[len(text):], ` two={,`)
+		}
+		if rest != "}" {
+			t.Errorf("left is %q of %s", rest, hit.Text)
+		}
+		if utf8.ValidString(s) {
+			if v := valueOf("", &hit.Args[0]); v.text != s {
+				t.Errorf("%q is %q of a timeline", s, v.text)
+			}
+		}
+		var out bytes.Buffer
+		w := writerOf(t, Ftrace, &out)
+		for _, r := range []*Record{Of(api.Start{}), Of(hit), Of(api.End{})} {
+			if err := w.Write(r); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		plain := func(text string) string { return text[1 : len(text)-1] }
+		if want := plain(hit.Args[0].Text) + "\x00" + strings.Replace(plain(plain(hit.Args[1].Text)), `","`, "\x00", 1) + "\x00"; !strings.Contains(s+other, `","`) && !bytes.Contains(out.Bytes(), []byte(want)) {
+			t.Errorf("no %q in the trace.dat", want)
+		}
+	})
+}
+
+// TestCut: nothing of what stands for one character is left without the rest of it.
+func TestCutText(t *testing.T) {
+	for _, tc := range []struct {
+		text string
+		most int
+		want string
+	}{
+		{"abc", 3, "abc"}, {"abc", 2, "ab"}, {"abc", 0, ""}, {"aé", 2, "a"}, {"aé", 3, "aé"},
+		{`a\x1bb`, 4, "a"}, {`a\x1bb`, 5, `a\x1b`}, {`a\"b`, 2, "a"}, {`a\"b`, 3, `a\"`}, {`\\\\`, 3, `\\`}, {"a\xffb", 2, "a\xff"}, {`a\`, 1, "a"},
+	} {
+		if got := Cut(tc.text, tc.most); got != tc.want {
+			t.Errorf("%q cut at %d is %q, want %q", tc.text, tc.most, got, tc.want)
+		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/command"
@@ -279,4 +280,25 @@ func regsText(regs map[string]api.Hex) string {
 		}
 	}
 	return b.String()
+}
+
+// Cut is as much of a text as so many bytes hold, without a part of a character, or of what is written for one: \xNN, \n.
+func Cut(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	at := 0
+	for {
+		_, n := utf8.DecodeRuneInString(s[at:])
+		if s[at] == '\\' {
+			n = 2
+			if strings.HasPrefix(s[at:], `\x`) {
+				n = 4
+			}
+		}
+		if at+n > most {
+			return s[:at]
+		}
+		at += n
+	}
 }

@@ -20,12 +20,12 @@ func TestHostileText(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := `(vfs_read+0x0/0x370) s="é\x0a\x1b[2J\xff"\\xe2\x80\xae" c='\x0d'`
+	want := `(vfs_read+0x0/0x370) s="é\x0a\x1b[2J\xff\"\\\xe2\x80\xae" c='\x0d'`
 	if got := string(f.AppendArgs(nil, rec)); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	out, err := json.Marshal(rec.Values[0])
-	if err != nil || string(out) != `{"name":"s","type":"string","value":"é\n\u001b[2J\ufffd\"\\`+"\u202e"+`","text":"\"é\\x0a\\x1b[2J\\xff\"\\\\xe2\\x80\\xae\"","raw":["w6kKG1sySv8iXOKArg=="]}` {
+	if err != nil || string(out) != `{"name":"s","type":"string","value":"é\n\u001b[2J\ufffd\"\\`+"\u202e"+`","text":"\"é\\x0a\\x1b[2J\\xff\\\"\\\\\\xe2\\x80\\xae\"","raw":["w6kKG1sySv8iXOKArg=="]}` {
 		t.Errorf("JSON %s, %v", out, err)
 	}
 }

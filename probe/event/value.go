@@ -98,7 +98,8 @@ func (v Value) MarshalJSON() ([]byte, error) {
 	}{v.Name, v.Type.String(), v.JSON(), string(v.AppendText(nil)), v.Cut(), v.Raw()})
 }
 
-// AppendText appends the value as ftrace prints it behind "name=".
+// AppendText appends the value as ftrace prints it behind "name=". Texts and characters are what strconv.Unquote makes the
+// same bytes of.
 func (v Value) AppendText(b []byte) []byte {
 	if v.Type.Count > 0 {
 		b = append(b, '{')
@@ -125,13 +126,13 @@ func (t Type) append(b []byte, d Datum) []byte {
 	case Signed:
 		return strconv.AppendInt(b, t.signed(d.Bits), 10)
 	case Char:
-		return append(appendPrintable(append(b, '\''), string([]byte{byte(d.Bits)})), '\'')
+		return appendQuoted(b, '\'', string([]byte{byte(d.Bits)}))
 	case Symbol:
 		return t.appendSymbol(b, d)
 	case SymStr:
-		return append(t.appendSymbol(append(b, '"'), d), '"')
+		return appendQuoted(b, '"', string(t.appendSymbol(nil, d)))
 	case String, UString:
-		return append(appendPrintable(append(b, '"'), d.Text), '"')
+		return appendQuoted(b, '"', d.Text)
 	}
 	return strconv.AppendUint(append(b, "0x"...), d.Bits, 16)
 }
@@ -145,21 +146,25 @@ func (t Type) appendSymbol(b []byte, d Datum) []byte {
 	return strconv.AppendUint(append(b, "0x"...), d.Bits, 16)
 }
 
-// appendPrintable appends guest text. Unlike ftrace it writes control
-// characters and bytes that are not UTF-8 as \xNN, so that a guest can neither
-// break a line nor send escape sequences to a terminal.
-func appendPrintable(b []byte, s string) []byte {
+// appendQuoted appends guest text between quotes. Unlike ftrace it writes control characters and bytes that are not UTF-8
+// as \xNN, so that a guest can neither break a line nor send escape sequences to a terminal, and a backslash before
+// backslashes and such quotes, so that no text looks like another one, or like the end of it and what follows.
+func appendQuoted(b []byte, quote byte, s string) []byte {
+	b = append(b, quote)
 	for len(s) > 0 {
 		r, n := utf8.DecodeRuneInString(s)
-		if r == utf8.RuneError && n == 1 || !strconv.IsPrint(r) {
+		switch {
+		case r == utf8.RuneError && n == 1 || !strconv.IsPrint(r):
 			for i := range n {
 				const hex = "0123456789abcdef"
 				b = append(b, '\\', 'x', hex[s[i]>>4], hex[s[i]&15])
 			}
-		} else {
+		case s[0] == '\\' || s[0] == quote:
+			b = append(b, '\\', s[0])
+		default:
 			b = append(b, s[:n]...)
 		}
 		s = s[n:]
 	}
-	return b
+	return append(b, quote)
 }
