@@ -156,6 +156,10 @@ func TestPicture(t *testing.T) {
 	}
 	golden(t, "picture.svg", b.String())
 	b.Reset()
+	if err := Picture(&b, "", []Drawing{heat()}, "1 of 9 intervals is missing."); err != nil || !strings.Contains(b.String(), ">1 of 9 intervals is missing.</text>") {
+		t.Errorf("%v, %s", err, b.String())
+	}
+	b.Reset()
 	if err := Picture(&b, "", make([]Drawing, 0)); err != nil || !strings.Contains(b.String(), "nothing was counted") {
 		t.Errorf("of nothing: %v\n%s", err, b.String())
 	}

@@ -1,6 +1,7 @@
 package chart
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -58,8 +59,16 @@ func (s *Heats) Add(of map[string][]Bucket) {
 	}
 }
 
-// Missing returns how many intervals passed unseen, of how many: what was counted in them is in the next.
-func (s *Heats) Missing() (missing, of int) { return s.gaps, s.added }
+// Missing says how many intervals passed unseen, in a sentence; "" for none.
+func (s *Heats) Missing() string {
+	switch s.gaps {
+	case 0:
+		return ""
+	case 1:
+		return fmt.Sprintf("1 of %d intervals is missing: what was counted in it is in the next.", s.added)
+	}
+	return fmt.Sprintf("%d of %d intervals are missing: what was counted in them is in the next.", s.gaps, s.added)
+}
 
 // All returns the maps by their titles, and how many there was no room for.
 func (s *Heats) All() (all []*Heat, left int) {

@@ -28,25 +28,28 @@ type Drawing interface {
 	draw(s *SVG, y int)
 }
 
-// Picture writes drawings as SVG, one below the other.
-func Picture(w io.Writer, title string, of []Drawing) error {
+// Picture writes drawings as SVG, one below the other, and remarks below them.
+func Picture(w io.Writer, title string, of []Drawing, remarks ...string) error {
 	height, more := pictureHead, len(of)-min(len(of), MaxDrawings)
 	of = of[:len(of)-more]
 	for _, d := range of {
 		height += gap + d.rows()*rowHeight
 	}
-	s := NewSVG(w, pictureWidth, height+gap, title)
+	switch {
+	case more > 0:
+		remarks = append(remarks, fmt.Sprintf("%d more are left out", more))
+	case len(of) == 0:
+		remarks = append(remarks, "nothing was counted")
+	}
+	s := NewSVG(w, pictureWidth, height+gap+max(0, len(remarks)-1)*rowHeight, title)
 	y := pictureHead
 	for _, d := range of {
 		s.Text(pictureMargin, y+gap-10, Begins, d.title(), 140)
 		d.draw(s, y+gap)
 		y += gap + d.rows()*rowHeight
 	}
-	switch {
-	case more > 0:
-		s.Text(pictureMargin, y+gap-10, Begins, fmt.Sprintf("%d more are left out", more), 140)
-	case len(of) == 0:
-		s.Text(pictureMargin, y+gap-10, Begins, "nothing was counted", 140)
+	for i, text := range remarks {
+		s.Text(pictureMargin, y+gap-10+i*rowHeight, Begins, text, 140)
 	}
 	return s.Close()
 }

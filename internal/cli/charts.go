@@ -100,6 +100,10 @@ func grown(before, now map[string][]chart.Bucket) map[string][]chart.Bucket {
 // printHeats prints heat maps as text, or as a picture.
 func printHeats(r *command.Run, out io.Writer, title string, heats *chart.Heats) error {
 	all, left := heats.All()
+	var remarks []string
+	if missing := heats.Missing(); missing != "" && len(all) > 0 {
+		remarks = append(remarks, missing)
+	}
 	if left > 0 {
 		r.Note("%s more had no room.", command.Plural(left, "histogram"))
 	}
@@ -108,7 +112,7 @@ func printHeats(r *command.Run, out io.Writer, title string, heats *chart.Heats)
 		for _, h := range all {
 			of = append(of, h)
 		}
-		return chart.Picture(out, title, of)
+		return chart.Picture(out, title, of, remarks...)
 	}
 	for _, h := range all {
 		lines := append([]string{command.Clean(h.Title) + ":"}, h.Lines(command.Width(out), chart.GlyphsOf(r.Getenv), r.Colors(out))...)
@@ -118,9 +122,10 @@ func printHeats(r *command.Run, out io.Writer, title string, heats *chart.Heats)
 			}
 		}
 	}
-	if missing, of := heats.Missing(); missing > 0 && len(all) > 0 {
-		_, err := fmt.Fprintf(out, "%d of %d intervals are missing: what was counted in them is in the next.\n", missing, of)
-		return err
+	for _, text := range remarks {
+		if _, err := fmt.Fprintln(out, text); err != nil {
+			return err
+		}
 	}
 	return nil
 }

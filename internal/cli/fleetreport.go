@@ -98,7 +98,7 @@ Of several scripts that have had a name the last one is meant, or the one of --i
 			}
 			defer func() {
 				if left := n.Others(); left > 0 {
-					r.Note("%d messages are left out: they are of another version of guestprobe, or of somebody else.", left)
+					r.Note("%s %s left out, of another version of guestprobe or of somebody else.", command.Plural(int(left), "message"), command.Are(int(left)))
 				}
 			}()
 			if len(r.Args) == 0 {
@@ -262,7 +262,7 @@ func (s *publishedScript) print(r *command.Run) error {
 			r.Note("%s: %s", command.Clean(x.Daemon), command.Clean(p))
 		}
 		if x.Left > 0 {
-			r.Note("%s: %d elements of maps are left out: there are too many", command.Clean(x.Daemon), x.Left)
+			r.Note("%s: %s of maps %s left out: there are too many", command.Clean(x.Daemon), command.Plural(int(x.Left), "element"), command.Are(int(x.Left)))
 		}
 	}
 	if r.WantsJSON() {

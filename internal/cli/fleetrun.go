@@ -257,7 +257,7 @@ func (fs *fleetScript) maps(one *sender, m api.ScriptMaps) error {
 		return fmt.Errorf("%w: %w", client.ErrProtocol, err)
 	}
 	if m.Left > 0 && !m.More {
-		fs.Note("%s: %d elements of maps are left out: there are too many", command.Clean(one.name), m.Left)
+		fs.Note("%s: %s of maps %s left out: there are too many", command.Clean(one.name), command.Plural(int(m.Left), "element"), command.Are(int(m.Left)))
 	}
 	one.parts = append(one.parts, states...)
 	if m.More {

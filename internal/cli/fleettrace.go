@@ -178,6 +178,8 @@ func (t *fleetTrace) record(one *traced, raw api.Record) error {
 		h.hit, h.text, when = r.Hit, one.lines.Line(*r.Hit), r.Hit.TimeNS
 	case r.Stop != nil:
 		h.text, when = "# "+command.Clean(timeline.StopText(*r.Stop))+"\n", r.Stop.TimeNS
+	case r.Boot != nil:
+		h.text = one.lines.Boot(*r.Boot)
 	case r.Lost != nil:
 		h.text = fmt.Sprintf("[LOST %d EVENTS]\n", r.Lost.Lost)
 	default:
@@ -215,7 +217,7 @@ func (t *fleetTrace) emit(h *fleetHit, late bool) error {
 		return err
 	case t.Templated() && h.hit != nil:
 		return t.Row(t.out, hitRow{Hit: *h.hit, Daemon: h.of.name})
-	case t.Templated():
+	case t.flags.hitsAlone(t.Run) && h.hit == nil:
 		_, err := io.WriteString(t.Stderr, t.named(h.of, h.text))
 		return err
 	}
@@ -273,7 +275,7 @@ func (t *fleetTrace) finish(ctx context.Context) error {
 			text = t.named(one, text)
 		}
 		out := t.out
-		if t.Templated() {
+		if t.flags.hitsAlone(t.Run) {
 			out = t.Stderr
 		}
 		if !t.flags.quiet {

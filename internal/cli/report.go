@@ -74,9 +74,12 @@ func printReport(r *command.Run, rep *report.Report) error {
 	for _, n := range []struct {
 		n    uint64
 		what string
-	}{{rep.Unshown, "unshown by who saved it"}, {rep.Late, "late"}, {rep.Boots, "boots of the guest"}, {rep.Stops, "stops of vCPUs"}, {rep.Others, "of further probes"}} {
+	}{
+		{rep.Unshown, u64(rep.Unshown) + " unshown by who saved it"}, {rep.Late, u64(rep.Late) + " late"}, {rep.Boots, command.Plural(int(rep.Boots), "boot") + " of the guest"},
+		{rep.Stops, command.Plural(int(rep.Stops), "stop") + " of vCPUs"}, {rep.Others, u64(rep.Others) + " of further probes"},
+	} {
 		if n.n > 0 {
-			head += fmt.Sprintf("; %d %s", n.n, n.what)
+			head += "; " + n.what
 		}
 	}
 	if err := r.Print("%s\n", head); err != nil {
@@ -118,7 +121,7 @@ func printReport(r *command.Run, rep *report.Report) error {
 		losses = append(losses, []string{seconds(l.AfterNS), u64(l.Lost)})
 	}
 	if rep.LossesLeft > 0 {
-		losses = append(losses, []string{"(" + u64(rep.LossesLeft) + " times more)"})
+		losses = append(losses, []string{"(" + command.Plural(int(rep.LossesLeft), "time") + " more)"})
 	}
 	for _, t := range []struct {
 		heading []string

@@ -106,7 +106,7 @@ func printPrototypes(r *command.Run, syms []api.Symbol) error {
 		}
 	}
 	if unknown > 0 {
-		r.Note("Of %d of %d functions the types are not known.", unknown, len(syms))
+		r.Note("Of %d of %s the types are not known.", unknown, command.Plural(len(syms), "function"))
 	}
 	return nil
 }

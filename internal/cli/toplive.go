@@ -207,6 +207,12 @@ func (l *topLook) some(ctx context.Context, id uint64) error {
 				return err
 			}
 			lines.Start(first)
+		case api.RecordBoot:
+			b, err := data[api.Boot](rec)
+			if err != nil {
+				return err
+			}
+			lines.Boot(b) // times are since then
 		case api.RecordHit:
 			h, err := data[api.Hit](rec)
 			if err != nil {

@@ -72,7 +72,8 @@ name says the format, too, where --format does not: .pftrace, .dat, .chrome.json
 --map puts the numbers of a map beside the hits, looked at every 100 ms (--map-every).
 
 ` + templateHelp + ` {{.Arg "NAME"}} is an argument's text.
-Lost events and totals then go to standard error, and with --quiet header and totals nowhere.`,
+Boots, stops, lost events and totals then go to standard error, as do the first three with --quiet,
+which has header and totals nowhere.`,
 		Example: `  guestprobe trace 'p:myread vfs_read fd=%di count=%dx:u64'
   guestprobe trace --probe myread -c 10 --timeout 5s
   guestprobe trace -c 3 --format '{{.CPU}} {{.Symbol}} {{.Arg "fd"}}' 'p vfs_read fd=%di:s32'`,
@@ -88,7 +89,7 @@ Lost events and totals then go to standard error, and with --quiet header and to
 			f.Uint64VarP(&flags.count, "count", "c", 0, "end after this `many` hits")
 			f.DurationVar(&flags.timeout, "timeout", 0, "end after this `duration`; exit status 124 if --count was not reached")
 			f.StringVarP(&flags.output, "output", "o", "", "write to this `file` instead of standard output")
-			f.BoolVarP(&flags.quiet, "quiet", "q", false, "without ftrace's header, and without the totals")
+			f.BoolVarP(&flags.quiet, "quiet", "q", false, "hits alone: no header and no totals, and boots, stops and lost events on standard error")
 			noTrunc(f)
 			f.StringVar(&flags.clock, "time", timeline.ClockBoot, "`what` times are: boot, relative or wall; see above")
 			f.StringArrayVar(&flags.maps, "map", nil, "counters from this `MAP` of an attached program, a number or a name of 'guestprobe map list'; may be repeated")
@@ -169,14 +170,18 @@ func notForTerminal(r *command.Run, output string) error {
 	return nil
 }
 
+// hitsAlone reports whether the output is of hits alone, and what else is said of them goes to standard error.
+func (f *traceFlags) hitsAlone(r *command.Run) bool { return f.quiet || r.Templated() }
+
 // writer returns what writes the trace to out.
 func (f *traceFlags) writer(r *command.Run, out io.Writer) (timeline.Writer, error) {
 	o := timeline.TextOptions{Clock: f.clock, Color: r.Colors(out), Totals: !f.quiet}
+	if f.hitsAlone(r) {
+		o.Remarks = r.Stderr
+	}
 	switch {
 	case r.Templated():
-		rows := out
-		o.Hit = func(h *api.Hit) error { return r.Row(rows, hitRow{Hit: *h}) }
-		out = r.Stderr // for what is no hit
+		o.Hit = func(h *api.Hit) error { return r.Row(out, hitRow{Hit: *h}) }
 	case r.Format == formatTable:
 		o.Header = r.Headings() && !f.quiet
 	}

@@ -148,6 +148,14 @@ func Plural(n int, one string) string {
 	return fmt.Sprintf("%d %ss", n, one)
 }
 
+// Are is the verb behind a number of things.
+func Are(n int) string {
+	if n == 1 {
+		return "is"
+	}
+	return "are"
+}
+
 // Colors reports whether output to w is to be coloured.
 func (r *Run) Colors(w io.Writer) bool {
 	switch r.color {

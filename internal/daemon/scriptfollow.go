@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/command"
 )
 
 // followScript streams what a script has printed, as far as it is kept, and what it prints.
@@ -51,7 +52,7 @@ func (k *keptScript) follow(w http.ResponseWriter, r *http.Request, at int) erro
 	for {
 		p := k.log.read(at)
 		if p.skipped > 0 {
-			st.put(api.RecordWarning, api.Warning{Text: fmt.Sprintf("%d bytes of older records are not kept any more", p.skipped)})
+			st.put(api.RecordWarning, api.Warning{Text: fmt.Sprintf("%s of older records %s not kept any more", command.Plural(int(p.skipped), "byte"), command.Are(int(p.skipped)))})
 		}
 		at = p.next
 		st.buf.Write(p.data)

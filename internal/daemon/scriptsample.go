@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/program"
 	"github.com/guestprobe/guestprobe/probe"
 )
@@ -99,7 +100,7 @@ func (m *sampling) lost() (texts []string) {
 		return nil
 	}
 	if n := m.missed.Load(); n > 0 {
-		texts = append(texts, fmt.Sprintf("missed %d samples, in the middle of hits", n))
+		texts = append(texts, fmt.Sprintf("missed %s, in the middle of hits", command.Plural(int(n), "sample")))
 	}
 	return texts
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/service"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/kvm/snapshot"
@@ -206,7 +207,7 @@ func (s *server) restore() error {
 	case err != nil:
 		return fmt.Errorf("compare text: %w", err)
 	case !t.Identical:
-		return fmt.Errorf("the guest's text differs from its image in %d places, first at %v", len(t.Ranges), t.Ranges[0].Addr)
+		return fmt.Errorf("the guest's text differs from its image in %s, first at %v", command.Plural(len(t.Ranges), "place"), t.Ranges[0].Addr)
 	}
 	s.log.Info("guest text restored", "bytes", t.Bytes, "sha256", t.Live)
 	return nil

@@ -18,7 +18,7 @@
   }
   let zoomed = data.root, past = [], found = null;
 
-  const quantity = (v) => data.unit === "ms" ? (v / 1e6).toFixed(3) : String(v);
+  const quantity = (v) => data.unit === "ms" ? (v / 1e6).toFixed(3) + " ms" : v + " " + (v === 1 ? data.unit.replace(/s$/, "") : data.unit);
   const percent = (x) => (100 * x).toFixed(2) + "%";
   const share = (v, of) => of > 0 ? v / of : 0;
   const inside = (n) => {
@@ -28,7 +28,7 @@
     return n === zoomed;
   };
   const says = (n) => {
-    let s = n[NAME] + (n[KERNEL] ? " (kernel)" : "") + ": " + quantity(n[VALUE]) + " " + data.unit + ", " + percent(share(n[VALUE], data.root[VALUE]));
+    let s = n[NAME] + (n[KERNEL] ? " (kernel)" : "") + ": " + quantity(n[VALUE]) + ", " + percent(share(n[VALUE], data.root[VALUE]));
     if (data.compared) {
       const more = share(n[VALUE], data.root[VALUE]) - share(n[BASE], data.root[BASE]);
       s += " (" + (more < 0 ? "" : "+") + percent(more) + ")";

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io"
+	"strings"
 
 	pprof "github.com/google/pprof/profile"
 
@@ -84,7 +85,7 @@ func (g *Graph) most() (m float64) {
 // says is what there is to say about a node.
 func (g *Graph) says(n *Node) string {
 	now, more := g.share(n)
-	s := fmt.Sprintf("%s: %s %s, %.2f%%", n.Name, Quantity(n.Value, g.Unit), g.Unit, 100*now)
+	s := fmt.Sprintf("%s: %s %s, %.2f%%", n.Name, Quantity(n.Value, g.Unit), unitOf(n.Value, g.Unit), 100*now)
 	if g.Compared {
 		s += fmt.Sprintf(" (%+.2f%%)", 100*more)
 	}
@@ -97,6 +98,14 @@ func Quantity(v int64, unit string) string {
 		return fmt.Sprintf("%.3f", float64(v)/1e6)
 	}
 	return fmt.Sprint(v)
+}
+
+// unitOf is the unit behind a quantity: "1 sample", "2 samples".
+func unitOf(v int64, unit string) string {
+	if v == 1 && unit != unitMS {
+		return strings.TrimSuffix(unit, "s")
+	}
+	return unit
 }
 
 // unitMS is the unit in which nanoseconds are shown.

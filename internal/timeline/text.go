@@ -47,6 +47,9 @@ type TextOptions struct {
 
 	// Hit prints a hit in another way than as a line. What is no hit is still printed.
 	Hit func(*api.Hit) error
+
+	// Remarks is where all that is no hit goes, nil: where hits go.
+	Remarks io.Writer
 }
 
 // Text writes a trace in ftrace's columns, each line by one call of its writer.
@@ -60,6 +63,9 @@ type Text struct {
 // NewText returns a writer to w. An error is ErrClock.
 func NewText(w io.Writer, o TextOptions) (*Text, error) {
 	lines, err := NewLines(o.Clock, o.Color)
+	if o.Remarks == nil {
+		o.Remarks = w
+	}
 	return &Text{w: w, o: o, lines: lines}, err
 }
 
@@ -69,7 +75,7 @@ func (t *Text) Write(r *Record) (err error) {
 	case r.Start != nil:
 		t.lines.Start(*r.Start)
 		if t.o.Header {
-			_, err = io.WriteString(t.w, Header)
+			_, err = io.WriteString(t.o.Remarks, Header)
 		}
 	case r.Hit != nil:
 		if r.Hit.Late {
@@ -80,15 +86,15 @@ func (t *Text) Write(r *Record) (err error) {
 		}
 		_, err = io.WriteString(t.w, t.lines.Line(*r.Hit))
 	case r.Boot != nil:
-		_, err = io.WriteString(t.w, t.lines.Boot(*r.Boot))
+		_, err = io.WriteString(t.o.Remarks, t.lines.Boot(*r.Boot))
 	case r.Stop != nil:
-		_, err = fmt.Fprintf(t.w, "# %s\n", command.Line(StopText(*r.Stop)))
+		_, err = fmt.Fprintf(t.o.Remarks, "# %s\n", command.Line(StopText(*r.Stop)))
 	case r.Lost != nil:
-		_, err = fmt.Fprintf(t.w, "[LOST %d EVENTS]\n", r.Lost.Lost) // as ftrace
+		_, err = fmt.Fprintf(t.o.Remarks, "[LOST %d EVENTS]\n", r.Lost.Lost) // as ftrace
 	case r.End != nil && t.o.Totals:
 		end := *r.End
 		end.Late = t.late // as many lines are marked
-		_, err = io.WriteString(t.w, Totals(end))
+		_, err = io.WriteString(t.o.Remarks, Totals(end))
 	}
 	return err
 }

@@ -35,6 +35,7 @@ export function set(e, text) {
 
 const grouped = new Intl.NumberFormat("en");
 export const count = (n) => grouped.format(n);
+export const plural = (n, one) => count(n) + " " + one + (n === 1 ? "" : "s");
 export const rate = (n) => n >= 100 || n === 0 ? grouped.format(Math.round(n)) : n.toFixed(1);
 
 // table makes a table; of its columns # has numbers, and the name of ~ is for those who do not see.

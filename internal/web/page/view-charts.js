@@ -96,7 +96,7 @@ export function show(section, which) {
       }
       const source = l.sources.find((s) => s.id === pick.value);
       set(note, source === undefined ? "No script runs, and no program of an object file is attached: their histograms and maps are drawn here." :
-        source.ended ? "It has ended: " + source.ended.replaceAll("_", " ") + "." : l.left ? count(l.left) + " more have no room." : "");
+        source.ended ? "It has ended: " + source.ended.replaceAll("_", " ") + "." : l.left ? count(l.left) + (l.left === 1 ? " more has" : " more have") + " no room." : "");
       if (source !== undefined && !source.ended) {
         draw(l.charts);
       }
@@ -132,7 +132,7 @@ export function show(section, which) {
       card.picture.replaceChildren(e);
       const more = c.bars.length - Math.min(c.bars.length, ROWS) + (c.left ?? 0);
       card.more.hidden = more === 0;
-      set(card.more, count(more) + " more have no room.");
+      set(card.more, count(more) + (more === 1 ? " more has" : " more have") + " no room.");
       card.e.dataset.sum = String(c.bars.reduce((n, i) => n + i.count, 0));
       if (c.hist) {
         heat(card, c.bars);

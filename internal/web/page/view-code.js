@@ -1,7 +1,7 @@
 // A function's instructions, with the probes on them, what their jumps displace, and attaching more.
 import {call} from "./api.js";
 import {combo} from "./complete.js";
-import {count, el, errorBox, field, later, rate, set, table} from "./dom.js";
+import {count, el, errorBox, later, plural, rate, set, table} from "./dom.js";
 import {state, watch} from "./state.js";
 
 export function show(section, at) {
@@ -62,7 +62,7 @@ export function show(section, at) {
   const draw = (d, again) => {
     const focused = lines.findIndex((l) => l.e === document.activeElement);
     title.hidden = false;
-    set(title, d.symbol + ", " + count(d.size) + " bytes at " + d.addr + (d.user ? ", user code" : "") + (d.blacklist ? ", not to be probed: " + d.blacklist : ""));
+    set(title, d.symbol + ", " + plural(d.size, "byte") + " at " + d.addr + (d.user ? ", user code" : "") + (d.blacklist ? ", not to be probed: " + d.blacklist : ""));
     let region = 0;
     lines = d.insts.map((inst) => {
       const site = inst.probes?.length > 0;
@@ -72,7 +72,7 @@ export function show(section, at) {
       }
       const hits = el("td", {class: "n"}), perSecond = el("td", {class: "n"});
       const badges = (inst.probes ?? []).map((p) => el("span", {class: "badge " + p.how, text: p.name + " · " + (p.how === "none" ? "not armed" : p.how)}));
-      const kind = inst.kind === "refused" ? "refused: " + inst.reason : (inst.ours.length > 0 ? "jump of " + inst.ours.length + " bytes" : "int3 (" + inst.ours.reason + ")") + ", " + inst.kind;
+      const kind = inst.kind === "refused" ? "refused: " + inst.reason : (inst.ours.length > 0 ? "jump of " + plural(inst.ours.length, "byte") : "int3 (" + inst.ours.reason + ")") + ", " + inst.kind;
       const e = el("tr", {tabindex: "0", "data-offset": inst.offset, class: site ? "site" : inRegion ? "region" : inst.kind === "refused" ? "refused" : null},
         el("td", {class: "mono", text: "+0x" + inst.offset.toString(16)}), el("td", {class: "mono dim", text: inst.bytes.replace(/(..)/g, "$1 ").trim()}), el("td", {class: "mono", text: inst.text || "?"}),
         el("td", {class: "dim", text: kind, title: inst.ours.detail ?? ""}), el("td", {class: "dim", text: inst.source ?? ""}), hits, perSecond, el("td", {}, ...badges));

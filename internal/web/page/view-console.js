@@ -1,6 +1,6 @@
 // The guest's console.
 import {call, stream} from "./api.js";
-import {bytesText, el, errorBox, field, terminal} from "./dom.js";
+import {bytesText, el, errorBox, field, plural, terminal} from "./dom.js";
 
 export function show(section) {
   const box = errorBox();
@@ -21,7 +21,7 @@ export function show(section) {
   section.append(out, note, form, box);
   return stream("GET", "/v1/guest/console?follow=true", undefined, {
     onconsole: (l) => out.write(bytesText(l) + (l.partial ? "" : "\n")),
-    onlost: (l) => out.write("[" + l.lost + " lines lost]\n"),
+    onlost: (l) => out.write("[" + plural(l.lost, "line") + " lost]\n"),
     onend: (e) => { note.textContent = "The console has ended: " + e.reason.replaceAll("_", " ") + "."; },
     end: (err) => err && box.show(err),
   });

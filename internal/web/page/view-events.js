@@ -1,6 +1,6 @@
 // Events as they come: the last 50,000, of which the window has those in sight.
 import {APIError, call, key} from "./api.js";
-import {count, el, errorBox, field, later, rate, set} from "./dom.js";
+import {count, el, errorBox, field, later, plural, rate, set} from "./dom.js";
 import {state} from "./state.js";
 
 const ROW = 20;
@@ -8,7 +8,7 @@ const ROW = 20;
 function rowText(line) {
   const r = JSON.parse(line), d = r.data;
   switch (r.type) {
-    case "lost": return ["— " + count(d.lost) + " events are lost here —", "lost"];
+    case "lost": return ["— " + plural(d.lost, "event") + (d.lost === 1 ? " is" : " are") + " lost here —", "lost"];
     case "boot": return ["— the guest was booted anew —", ""];
     case "stop": return ["— " + d.probe + " has stopped vCPU " + d.cpu + " —", ""];
   }
@@ -90,7 +90,7 @@ export function show(section) {
     if (!held) {
       frame.scrollTop = frame.scrollHeight;
     }
-    set(counts, count(m.delivered) + " events, " + rate(perSecond) + " a second, " + count(m.lost) + " lost" + (m.size >= 50000 ? "; the last 50,000 are here" : "") + (m.ended ? "; ended: " + m.ended.replaceAll("_", " ") : ""));
+    set(counts, plural(m.delivered, "event") + ", " + rate(perSecond) + " a second, " + count(m.lost) + " lost" + (m.size >= 50000 ? "; the last 50,000 are here" : "") + (m.ended ? "; ended: " + m.ended.replaceAll("_", " ") : ""));
     counts.classList.toggle("bad", m.lost > 0);
     counts.dataset.delivered = m.delivered;
     counts.dataset.lost = m.lost;

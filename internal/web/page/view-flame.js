@@ -1,7 +1,7 @@
 // Where the guest spends its time, or who calls what is probed.
 import {call, stream} from "./api.js";
 import {combo} from "./complete.js";
-import {count, el, errorBox, field, set} from "./dom.js";
+import {count, el, errorBox, field, plural, set} from "./dom.js";
 
 // The last graph stays while the window is open.
 let last = null;
@@ -59,7 +59,7 @@ export function show(section) {
           set(note, "The recording was cut off: nothing of it is known.");
           return;
         }
-        set(note, count(graph.root[2]) + " " + graph.unit + ", " + count(lost) + " lost.");
+        set(note, (graph.unit === "ms" ? count(graph.root[2] / 1e6) + " ms" : plural(graph.root[2], graph.unit.replace(/s$/, ""))) + ", " + count(lost) + " lost.");
         last = {title: probes ? "Hits of " + def.value : "The guest's vCPUs at " + hz.value + " Hz", graph: JSON.stringify(graph)};
         frame.src = "flame.html"; // it says when it is ready
         frame.hidden = false;

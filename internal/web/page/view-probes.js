@@ -1,7 +1,7 @@
 // Probes with what they count, and attaching more.
 import {call} from "./api.js";
 import {combo} from "./complete.js";
-import {button, count, el, errorBox, field, later, rate, rows, set, svg, table} from "./dom.js";
+import {button, count, el, errorBox, field, later, plural, rate, rows, set, svg, table} from "./dom.js";
 import {state, watch} from "./state.js";
 
 // place says whether the text before the cursor ends in a definition's place: its second word.
@@ -136,7 +136,7 @@ export function show(section) {
       want.sort((a, b) => (at.get(a.id) ?? Infinity) - (at.get(b.id) ?? Infinity) || 0);
     }
     list = want;
-    set(shown, list.length === state.probes.size ? count(list.length) + (list.length === 1 ? " probe" : " probes") : count(list.length) + " of " + count(state.probes.size) + " probes");
+    set(shown, list.length === state.probes.size ? plural(list.length, "probe") : count(list.length) + " of " + plural(state.probes.size, "probe"));
     none.hidden = state.guest === null || state.probes.size > 0;
     frame.hidden = all.hidden = state.probes.size === 0;
     draw();

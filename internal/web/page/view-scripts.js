@@ -1,6 +1,6 @@
 // Scripts: edited, checked, run here, or left running in the daemon.
 import {call, stream} from "./api.js";
-import {bytesText, button, count, el, errorBox, errorText, field, later, rows, set, table, terminal} from "./dom.js";
+import {button, bytesText, count, el, errorBox, field, later, plural, rows, set, table, terminal} from "./dom.js";
 
 const EXAMPLE = `kprobe:vfs_read {
 	@reads[cpu] = count();
@@ -28,7 +28,7 @@ export function show(section) {
     try {
       if (editor.value.trim() !== "") {
         const r = await call("POST", "/v1/check", {script: request()});
-        text = "This is all right: " + count(r.probes) + (r.probes === 1 ? " probe." : " probes.") + (r.warnings ?? []).map((w) => " " + w).join("");
+        text = "This is all right: " + plural(r.probes, "probe") + "." + (r.warnings ?? []).map((w) => " " + w).join("");
       }
     } catch (e) {
       err = e;
@@ -72,8 +72,8 @@ export function show(section) {
       },
       onoutput: (o) => out.write(bytesText(o)),
       onwarning: (w) => out.write(w.text + "\n"),
-      onlost: (l) => out.write("[" + count(l.lost) + " records lost]\n"),
-      onend: (e) => set(note, "The script has ended: " + e.reason.replaceAll("_", " ") + (e.code === undefined ? "" : " " + e.code) + (e.lost ? ", " + count(e.lost) + " records lost" : "") + "."),
+      onlost: (l) => out.write("[" + plural(l.lost, "record") + " lost]\n"),
+      onend: (e) => set(note, "The script has ended: " + e.reason.replaceAll("_", " ") + (e.code === undefined ? "" : " " + e.code) + (e.lost ? ", " + plural(e.lost, "record") + " lost" : "") + "."),
       end: ended,
     });
   };
@@ -84,7 +84,7 @@ export function show(section) {
   const keep = button("Leave running as", box, async () => {
     asked++;
     const i = await call("POST", "/v1/scripts", {...request(), detach: name.value});
-    set(note, i.name + " runs in the daemon, with " + count(i.attached) + " probes.");
+    set(note, i.name + " runs in the daemon, with " + plural(i.attached, "probe") + ".");
     await list();
   });
   const t = table("Scripts in the daemon", ["name", "state", "#probes", "#hits", "#written", "#lost", "~actions"]);
