@@ -11,7 +11,8 @@ import (
 // checkPath is where check is asked for.
 const checkPath = "/v1/check"
 
-// check says what is wrong with a definition or a script, and does nothing with it.
+// check says what is wrong with a definition or a script, and does nothing with it. Who checks while it is typed has asked
+// for that in the answer: what is not yet right is no request that has failed, of which browsers' consoles tell.
 func (s *server) check(w http.ResponseWriter, r *http.Request) error {
 	var req api.Check
 	if err := readBody(w, r, &req, false); err != nil {
@@ -31,7 +32,11 @@ func (s *server) check(w http.ResponseWriter, r *http.Request) error {
 		return badValue("want one of probe and script")
 	}
 	if err != nil {
-		return err
+		e := toAPI(err)
+		if st := status(e.Code); !req.InAnswer || st >= http.StatusInternalServerError || st == http.StatusTooManyRequests {
+			return err
+		}
+		out = api.Checked{Error: e}
 	}
 	writeJSON(w, http.StatusOK, out)
 	return nil

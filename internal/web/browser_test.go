@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 
@@ -106,6 +107,7 @@ type window struct {
 	last   string // what the page had
 	looked time.Time
 	faults []string // exceptions that nobody has caught
+	told   []string // what its console has
 }
 
 // newBrowser starts a browser, and returns its first window.
@@ -133,10 +135,15 @@ func openWindow(t *testing.T, in context.Context) *window {
 	w.ctx, end = chromedp.NewContext(in)
 	t.Cleanup(end)
 	err := chromedp.Listen(w.ctx, func(ev any) {
-		if ev, ok := ev.(*runtime.EventExceptionThrown); ok {
-			w.mu.Lock()
-			defer w.mu.Unlock()
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		switch ev := ev.(type) {
+		case *runtime.EventExceptionThrown:
 			w.faults = append(w.faults, faultText(ev.ExceptionDetails))
+		case *log.EventEntryAdded: // of the browser itself: requests that have failed
+			w.told = append(w.told, ev.Entry.Text+" "+ev.Entry.URL)
+		case *runtime.EventConsoleAPICalled:
+			w.told = append(w.told, string(ev.Type))
 		}
 	})
 	if err != nil {
@@ -246,6 +253,16 @@ func (w *window) press(text string) {
 func (w *window) shows(selector, text string) {
 	w.t.Helper()
 	w.until(`[...document.querySelectorAll(%s)].some((e) => !e.hidden && e.textContent.includes(%s))`, quote(selector), quote(text))
+}
+
+// silent fails for what the console has.
+func (w *window) silent() {
+	w.t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, text := range w.told {
+		w.t.Errorf("the console: %s", text)
+	}
 }
 
 // clean fails for exceptions that nobody has caught.

@@ -56,6 +56,7 @@ func TestProbesView(t *testing.T) {
 	if got, want := eval[string](w, `document.querySelector(".error pre").textContent`), "  Command: p:myread vfs_read fd=%zz\n                                ^"; got != want {
 		t.Errorf("the caret is\n%s\nwant\n%s", got, want)
 	}
+	w.silent()
 	w.picture("error")
 	w.press("Attach") // is refused in the same words
 	w.until(`document.querySelector(".error").textContent.startsWith("Invalid register name: EINVAL [bad_definition, BAD_REG_NAME]")`)
@@ -170,6 +171,7 @@ func TestScriptsView(t *testing.T) {
 	if got, want := eval[string](w, `document.querySelector(".error pre").textContent`), "kprobe:vfs_read { @a = nope(); }\n                       ~~~~~~"; got != want {
 		t.Errorf("the caret is\n%s\nwant\n%s", got, want)
 	}
+	w.silent()
 	w.write("textarea", `kprobe:vfs_read { printf("read of %d\n", arg2); @sizes = hist(arg2); @by[arg0] = count(); @line = lhist(arg2, 0, 64, 8); }`)
 	w.until(`document.querySelector(".error").hidden`)
 	w.press("Run")

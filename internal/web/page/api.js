@@ -58,6 +58,15 @@ export async function call(method, path, body, signal) {
   return text === "" ? null : JSON.parse(text);
 }
 
+// judge asks what is wrong with a definition or a script that is being typed, and throws that.
+export async function judge(what) {
+  const r = await call("POST", "/v1/check", {...what, inAnswer: true});
+  if (r.error) {
+    throw new APIError(200, r.error);
+  }
+  return r;
+}
+
 // socket asks for a stream. on.text gets its text in whole lines, on.end an error, or null once all of it was there. It
 // returns what closes it.
 export function socket(ask, on) {

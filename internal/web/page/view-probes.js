@@ -1,5 +1,5 @@
 // Probes with what they count, and attaching more.
-import {call} from "./api.js";
+import {call, judge} from "./api.js";
 import {combo} from "./complete.js";
 import {button, count, el, errorBox, field, later, plural, rate, rows, set, svg, table} from "./dom.js";
 import {state, watch} from "./state.js";
@@ -26,7 +26,7 @@ export function show(section) {
     let err = null, text = "";
     if (def.value.trim() !== "") {
       try {
-        const r = await call("POST", "/v1/check", {probe: spec()});
+        const r = await judge({probe: spec()});
         text = r.probes === 1 ? "This is one probe." : r.probes > 1 ? "These are " + count(r.probes) + " probes." : "";
       } catch (e) {
         err = e;

@@ -1,5 +1,5 @@
 // Scripts: edited, checked, run here, or left running in the daemon.
-import {call, stream} from "./api.js";
+import {call, judge, stream} from "./api.js";
 import {button, bytesText, count, el, errorBox, field, later, plural, rows, set, table, terminal} from "./dom.js";
 
 const EXAMPLE = `kprobe:vfs_read {
@@ -27,7 +27,7 @@ export function show(section) {
     let err = null, text = "";
     try {
       if (editor.value.trim() !== "") {
-        const r = await call("POST", "/v1/check", {script: request()});
+        const r = await judge({script: request()});
         text = "This is all right: " + plural(r.probes, "probe") + "." + (r.warnings ?? []).map((w) => " " + w).join("");
       }
     } catch (e) {
