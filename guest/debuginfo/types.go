@@ -4,6 +4,7 @@ import (
 	"debug/dwarf"
 	"slices"
 	"sort"
+	"strings"
 
 	"github.com/cilium/ebpf/btf"
 )
@@ -16,7 +17,7 @@ const (
 
 // Encodings of base types (DWARF 5, 7.8).
 const (
-	ateBoolean, ateFloat, ateSigned, ateSignedChar = 2, 4, 5, 6
+	ateBoolean, ateComplex, ateFloat, ateSigned, ateSignedChar, ateDecimal = 2, 3, 4, 5, 6, 15
 )
 
 // typeReader makes types in the words of BTF. Of structures it reads no more than members
@@ -55,8 +56,11 @@ func (t *typeReader) read(at dwarf.Offset, path []string, depth int) btf.Type {
 	case dwarf.TagBaseType:
 		encoding, _ := e.Val(dwarf.AttrEncoding).(int64)
 		switch encoding {
-		case ateFloat:
+		case ateFloat, ateDecimal:
 			return &btf.Float{Name: name, Size: size}
+		case ateComplex:
+			part := &btf.Float{Name: strings.TrimPrefix(name, "complex "), Size: size / 2}
+			return &btf.Typedef{Name: name, Type: &btf.Array{Index: &btf.Int{Name: "int", Size: 4}, Type: part, Nelems: 2}}
 		case ateBoolean:
 			return &btf.Int{Name: name, Size: size, Encoding: btf.Bool}
 		case ateSigned, ateSignedChar:

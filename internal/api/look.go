@@ -87,7 +87,7 @@ type Memory struct {
 	Data   string `json:"data"`             // hexadecimal
 	Fault  string `json:"fault,omitempty"`  // why there are fewer bytes than were asked for
 
-	// Symbols are those that words of 8 bytes in it point to, where they were asked for.
+	// Symbols are those that words of 8 bytes in it point to, where they were asked for, and of memory as a type.
 	Symbols []Pointer `json:"symbols,omitempty"`
 
 	// Of memory that was asked for as a type: as C writes that type, and the value.

@@ -35,20 +35,22 @@ of probes, and so are the return addresses on its stacks; --live shows them as t
 --format words shows words of 8 bytes, with the symbols that they point to, and
 --format strings what is text.
 
---as shows what a C type makes of the memory, by the guest's BTF or debug information:
-'struct file', 'struct task_struct.comm'.
+--as shows what a C type makes of the memory, by the guest's BTF or debug information, in C's
+words: 'struct file', 'unsigned long[4]', 'char **'. Members and elements behind it, through
+pointers too, are as C has them: 'struct task_struct.comm', 'struct file.f_path.dentry->d_iname'.
 
 --write writes bytes, given in hexadecimal, whatever the page tables allow. It needs --yes,
 since nothing takes it back. It is refused where probes have bytes of their own.`,
 		Example: `  guestprobe mem vfs_bytes_read 16
   guestprobe mem %rsp --vcpu 0 --format words
-  guestprobe mem vfs_bytes_read --as u64`,
+  guestprobe mem vfs_bytes_read --as 'unsigned long'
+  guestprobe mem files --as 'struct file.path[4]'`,
 		Args:    command.Between(1, 2, "say which address"),
 		Formats: []string{formatWords, formatStrings},
 		Flags: func(f *pflag.FlagSet) {
 			spaceFlags(f, &w)
 			f.BoolVar(&q.Live, "live", false, "with the int3s and jumps of probes")
-			f.StringVar(&q.Type, "as", "", "as the C `TYPE`[.MEMBER]..., of which 4096 members and elements are shown at most; ... stands for the others")
+			f.StringVar(&q.Type, "as", "", "as the C `TYPE`[.MEMBER|[INDEX]]..., of which 4096 members and elements are shown at most; ... stands for the others")
 			f.StringVar(&write, "write", "", "write these `BYTES` instead, in hexadecimal")
 			f.BoolVarP(&yes, "yes", "y", false, "do write")
 		},

@@ -3,10 +3,9 @@ package daemon
 import (
 	"encoding/binary"
 	"encoding/hex"
-	"fmt"
+	"errors"
 	"net/http"
 	"strconv"
-	"strings"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/types"
@@ -41,15 +40,15 @@ func (s *server) getMemory(w http.ResponseWriter, r *http.Request) error {
 			return badValue("length %q: not in 1 to %d", length, maxLook)
 		}
 	}
-	var as *typed
+	var as *script.Path
 	if text, ok := q["type"]; ok {
 		if given {
 			return badValue("length and type: the type says how long it is")
 		}
-		if as, err = s.typeNamed(text); err != nil {
+		if as, err = s.pathOf(text); err != nil {
 			return err
 		}
-		n = as.size
+		n = as.Size
 	}
 	out := api.Memory{Live: live}
 	var b []byte
@@ -63,7 +62,9 @@ func (s *server) getMemory(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 		if as != nil {
-			addr += guest.GVA(as.offset)
+			if addr, err = follow(l, root, addr, as); err != nil {
+				return err
+			}
 		}
 		b = make([]byte, n)
 		k, err := l.Read(root, addr, b, live)
@@ -81,13 +82,14 @@ func (s *server) getMemory(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	out.Data = hex.EncodeToString(b)
-	for off := 0; symbols && off+8 <= len(b); off += 8 {
+	for off := 0; (symbols || as != nil) && off+8 <= len(b); off += 8 {
 		if name := s.near(guest.GVA(binary.LittleEndian.Uint64(b[off:]))); name != "" {
 			out.Symbols = append(out.Symbols, api.Pointer{Offset: off, Symbol: name})
 		}
 	}
 	if as != nil {
-		out.Type, out.Text, out.Value = types.Text(as.t), as.print(b, false), []byte(as.print(b, true))
+		named := func(a uint64) string { return s.near(guest.GVA(a)) }
+		out.Type, out.Text, out.Value = types.Text(as.Type), as.Text(b, named), []byte(as.JSON(b))
 	}
 	writeJSON(w, http.StatusOK, out)
 	return nil
@@ -134,66 +136,48 @@ func (s *server) putMemory(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// typed is a type of the guest, or a member of one.
-type typed struct {
-	t      types.Type
-	offset uint64 // bytes from where the type is to the member
-	size   uint64
-	field  types.Field // of a bit field
-}
-
-// print prints a value.
-func (t *typed) print(b []byte, json bool) string {
-	if t.field.Width != 0 {
-		return script.CBits(t.t, b, t.field.Offset%8, t.field.Width, json)
-	}
-	return script.CValue(t.t, b, json)
-}
-
-// typeNamed finds a type by C's words, [struct|union|enum] NAME, and behind them members: .NAME.
-func (s *server) typeNamed(text string) (*typed, error) {
+// pathOf finds the type, and what it is a part of, that text names.
+func (s *server) pathOf(text string) (*script.Path, error) {
 	known := scriptTarget{st: s.probes}.Types()
 	if known == nil {
 		return nil, &api.Error{Code: api.CodeNoType, Errno: "EOPNOTSUPP", Message: "the guest's types are not known",
 			Detail: "its image has no BTF, and no debug information: guestprobed --debug FILE"}
 	}
-	path := strings.Split(text, ".")
-	name, tag := strings.Join(strings.Fields(path[0]), " "), types.TagNone
-	tags := []types.Tag{types.TagNone, types.TagStruct, types.TagUnion, types.TagEnum}
-	for _, one := range tags[1:] {
-		if rest, ok := strings.CutPrefix(name, string(one)+" "); ok {
-			name, tag, tags = rest, one, []types.Tag{one}
-		}
+	as, err := script.ParsePath(text, known)
+	if err != nil {
+		return nil, typeError(err)
 	}
-	var t types.Type
-	for _, tag = range tags {
-		if t = known.Named(tag, name); t != nil {
-			break
-		}
+	if as.Size == 0 || as.Size > maxLook {
+		return nil, badValue("%s has no size, or one that is not in 1 to %d", types.Text(as.Type), maxLook)
 	}
-	if t == nil {
-		return nil, &api.Error{Code: api.CodeNoType, Errno: "ENOENT", Message: fmt.Sprintf("the guest has no type %q", path[0])}
+	return as, nil
+}
+
+// typeError turns what is wrong with a type's name into what goes over the wire.
+func typeError(err error) error {
+	var e *script.Error
+	if !errors.As(err, &e) {
+		return err
 	}
-	out := &typed{t: t}
-	for _, member := range path[1:] {
-		f, found, structure := types.Member(out.t, member)
-		if !found {
-			why := types.Text(out.t) + " has no member " + strconv.Quote(member)
-			if !structure {
-				why = types.Text(out.t) + " is no structure"
+	column, width := e.Mark, e.Width
+	out := &api.Error{Code: api.CodeBadValue, Errno: "EINVAL", Message: "type: " + e.Message, Detail: e.Hint, Column: &column, Width: &width, Command: e.Source}
+	if e.Unknown {
+		out.Code, out.Errno = api.CodeNoType, "ENOENT"
+	}
+	return out
+}
+
+// follow returns the address of a part of memory whose type is at addr.
+func follow(l *machine.Look, root guest.GPA, addr guest.GVA, as *script.Path) (guest.GVA, error) {
+	for i, step := range as.Steps {
+		if i > 0 {
+			var b [8]byte
+			if _, err := l.Read(root, addr, b[:], false); err != nil {
+				return 0, err
 			}
-			return nil, &api.Error{Code: api.CodeNoType, Errno: "ENOENT", Message: why}
+			addr = guest.GVA(binary.LittleEndian.Uint64(b[:]))
 		}
-		out.t, out.field = f.Type, f
-		out.offset += f.Offset / 8
+		addr += guest.GVA(step)
 	}
-	size, ok := types.Size(out.t)
-	if w := out.field.Width; w != 0 {
-		size = (out.field.Offset%8 + w + 7) / 8
-	}
-	if !ok || size == 0 || size > maxLook {
-		return nil, badValue("%s has no size, or one that is not in 1 to %d", types.Text(out.t), maxLook)
-	}
-	out.size = size
-	return out, nil
+	return addr, nil
 }

@@ -269,7 +269,7 @@ func (c *checker) castType(e *expr) (Type, error) {
 		return to, wrong().hint("write (%s *): a pointer's fields are read where it points to", to)
 	case to.Kind == String:
 		return to, wrong().hint("str(POINTER) reads a string")
-	case to.Kind == Void:
+	case to.Kind == Void, to.Kind == Array && to.C != nil, from.Kind == Array && from.C != nil: // nothing calculates with such numbers
 		return to, wrong()
 	case from.Kind == None || from.isInt() && to.isInt():
 		return to, nil

@@ -2,6 +2,8 @@ package script
 
 import (
 	"math"
+	"slices"
+	"strings"
 
 	"github.com/cilium/ebpf/btf"
 
@@ -18,8 +20,9 @@ type Types interface {
 	Enumerator(name string) (value uint64, of *btf.Enum, ok bool)
 }
 
-// Names of C that consist of several words, and of one, with the number that each is.
-var cNumbers = map[string]*btf.Int{}
+// cNumbers are C's own numbers, and those that all know, by their names: those of several words
+// as spelled has them.
+var cNumbers = map[string]btf.Type{}
 
 func init() {
 	number := func(size uint32, e btf.IntEncoding, names ...string) {
@@ -30,12 +33,36 @@ func init() {
 	number(1, btf.Bool, "bool", "_Bool")
 	number(1, btf.Signed, "int8", "int8_t", "s8", "__s8", "char", "signed char")
 	number(1, btf.Unsigned, "uint8", "uint8_t", "u8", "__u8", "unsigned char")
-	number(2, btf.Signed, "int16", "int16_t", "s16", "__s16", "short", "short int", "signed short")
-	number(2, btf.Unsigned, "uint16", "uint16_t", "u16", "__u16", "unsigned short", "short unsigned int", "unsigned short int")
-	number(4, btf.Signed, "int32", "int32_t", "s32", "__s32", "int", "signed", "signed int")
-	number(4, btf.Unsigned, "uint32", "uint32_t", "u32", "__u32", "unsigned", "unsigned int")
-	number(8, btf.Signed, "int64", "int64_t", "s64", "__s64", "long", "long int", "signed long", "long long", "long long int", "ssize_t", "intptr_t")
-	number(8, btf.Unsigned, "uint64", "uint64_t", "u64", "__u64", "unsigned long", "unsigned long long", "long unsigned int", "unsigned long int", "size_t", "uintptr_t")
+	number(2, btf.Signed, "int16", "int16_t", "s16", "__s16", "short", "signed short")
+	number(2, btf.Unsigned, "uint16", "uint16_t", "u16", "__u16", "unsigned short")
+	number(4, btf.Signed, "int32", "int32_t", "s32", "__s32", "int", "signed")
+	number(4, btf.Unsigned, "uint32", "uint32_t", "u32", "__u32", "unsigned")
+	number(8, btf.Signed, "int64", "int64_t", "s64", "__s64", "long", "signed long", "long long", "signed long long", "ssize_t", "intptr_t")
+	number(8, btf.Unsigned, "uint64", "uint64_t", "u64", "__u64", "unsigned long", "unsigned long long", "size_t", "uintptr_t")
+	number(16, btf.Signed, "__int128", "signed __int128")
+	number(16, btf.Unsigned, "unsigned __int128")
+	for n, size := range map[string]uint32{"float": 4, "double": 8, "long double": 16} {
+		cNumbers[n] = &btf.Float{Name: n, Size: size}
+	}
+}
+
+// cWords are those that C's own types are named by, in the order that spelled gives them.
+var cWords = []string{"signed", "unsigned", "short", "long", "char", "int", "__int128", "float", "double"}
+
+// spelled returns the number that these of cWords name, which C takes in any order, or nil.
+func spelled(words []string) btf.Type {
+	if len(words) > 4 {
+		return nil // none has more: unsigned long long int
+	}
+	has := func(of ...string) bool {
+		return slices.ContainsFunc(words, func(w string) bool { return slices.Contains(of, w) })
+	}
+	words = slices.Clone(words)
+	if i := slices.Index(words, "int"); has("signed", "unsigned", "short", "long") && !has("char", "double", "__int128") && i >= 0 {
+		words = slices.Delete(words, i, i+1)
+	}
+	slices.SortFunc(words, func(a, b string) int { return slices.Index(cWords, a) - slices.Index(cWords, b) })
+	return cNumbers[strings.Join(words, " ")]
 }
 
 // cVoid is C's void.
@@ -59,9 +86,17 @@ func fromCIn(t btf.Type, left int) Type {
 		case t.Size == 1 || t.Size == 2 || t.Size == 4 || t.Size == 8:
 			return Type{Kind: Int, Size: int(t.Size), Signed: t.Encoding == btf.Signed}
 		}
-		return arrayOf(typeUint, int(t.Size/8))
+		words := arrayOf(typeUint, int(t.Size/8))
+		if t.Size == 16 {
+			words.C = t
+		}
+		return words
 	case *btf.Float:
-		return arrayOf(typeUintOf(1), int(t.Size))
+		bytes := arrayOf(typeUintOf(1), int(t.Size))
+		if _, ok := formatOf(t); ok {
+			bytes.C = t
+		}
+		return bytes
 	case *btf.Enum:
 		if t.Size != 1 && t.Size != 2 && t.Size != 4 {
 			t = &btf.Enum{Name: t.Name, Size: 8, Signed: t.Signed, Values: t.Values}
@@ -126,7 +161,7 @@ func sameC(a, b btf.Type) bool {
 
 // whole returns the structure that t is, also where t only has its name.
 func (s *script) whole(t btf.Type) btf.Type {
-	f, ok := t.(*btf.Fwd)
+	f, ok := types.Strip(t).(*btf.Fwd)
 	if !ok {
 		return t
 	}

@@ -25,6 +25,7 @@ type Error struct {
 	Mark      int    // where in Source the place begins, in bytes from 0,
 	Width     int    // and how much of it is there
 	AtRunTime bool   // it is a warning about a run
+	Unknown   bool   // a type or a member is named that there is not
 }
 
 // Error returns the message with the place, the line, and the mark.
@@ -58,12 +59,14 @@ func (s *source) at(sp Span, format string, args ...any) *Error {
 	if i := strings.IndexByte(s.text[begin:], '\n'); i >= 0 {
 		end = begin + i
 	}
-	to = min(to, end) // a part of several lines is marked on its first one
+	line := strings.TrimSuffix(s.text[begin:end], "\r")
+	end = begin + len(line)
+	from, to = min(from, end), min(to, end) // a part of several lines is marked on its first one
 	e := &Error{
 		Name: s.name, Line: 1 + strings.Count(s.text[:begin], "\n"), Col: from - begin + 1, End: max(to-begin, from-begin+1) + 1,
 		Message: fmt.Sprintf(format, args...),
 	}
-	e.show(strings.TrimSuffix(s.text[begin:end], "\r"))
+	e.show(line)
 	return e
 }
 

@@ -19,6 +19,7 @@ type parser struct {
 
 	alignments   map[btf.Type]uint64 // of structures
 	inDefinition bool                // of a type
+	inPath       bool                // of a part of memory: ParsePath
 	inMacro      bool                // of which the maps are parameters
 	conditions   []Span              // #if and the like that have no #endif yet
 	endsOpen     bool                // the last block ends with an expression, and no semicolon
@@ -58,6 +59,9 @@ func (p *parser) isWord(w string) bool { return p.tok.kind == tokIdent && p.tok.
 func (p *parser) describe() string {
 	switch p.tok.kind {
 	case tokEOF:
+		if p.inPath {
+			return "end of the type"
+		}
 		return "end of the script"
 	case tokString:
 		return "string " + strconv.Quote(p.tok.text)

@@ -1,6 +1,7 @@
 package script
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf/btf"
@@ -17,17 +18,16 @@ func isQualifier(w string) bool {
 	return false
 }
 
-// cWords are those that C's own types are named by.
-var cWords = map[string]bool{"unsigned": true, "signed": true, "char": true, "short": true, "int": true, "long": true}
-
 // typed reports whether a type begins at the word at hand.
 func (p *parser) typed() bool {
 	w := p.tok.text
 	switch {
 	case p.tok.kind != tokIdent:
 		return false
-	case w == "struct", w == "union", w == "enum", w == "void", w == "typeof" && p.follows("("), isQualifier(w), cWords[w], cNumbers[w] != nil:
+	case w == "struct", w == "union", w == "enum", w == "void", w == "typeof" && p.follows("("), isQualifier(w):
 		return true
+	case cNumbers[w] != nil || slices.Contains(cWords, w):
+		return p.macros[w] == nil || !p.follows("(")
 	}
 	_, isName := builtins[w]
 	_, isCall := calls[w]
@@ -56,25 +56,23 @@ func (p *parser) baseType() (t btf.Type, err error) {
 	switch {
 	case w == "struct", w == "union", w == "enum":
 		t, err = p.taggedType(types.Tag(w))
-	case cWords[w]:
+	case slices.Contains(cWords, w):
 		var ws []string
-		for p.tok.kind == tokIdent && cWords[p.tok.text] {
-			ws, at.To = append(ws, p.tok.text), p.tok.To
+		for p.tok.kind == tokIdent && (slices.Contains(cWords, p.tok.text) || isQualifier(p.tok.text)) {
+			if at.To = p.tok.To; !isQualifier(p.tok.text) {
+				ws = append(ws, p.tok.text)
+			}
 			if err := p.advance(); err != nil {
 				return nil, err
 			}
 		}
-		n := cNumbers[strings.Join(ws, " ")]
-		if n == nil {
+		if t = spelled(ws); t == nil {
 			return nil, p.at(at, "Cannot resolve unknown type %q", strings.Join(ws, " ")).hint("write uint8 to uint64, or int8 to int64")
 		}
-		t = n
 	default:
 		if w == "void" {
 			t = cVoid
-		} else if n := cNumbers[w]; n != nil {
-			t = n
-		} else if t = p.typeNamed(types.TagNone, w); t == nil {
+		} else if t = p.untagged(w); t == nil {
 			return nil, p.unknownType(at, types.TagNone, w)
 		}
 		err = p.advance()
@@ -85,10 +83,36 @@ func (p *parser) baseType() (t btf.Type, err error) {
 	return t, p.qualifiers()
 }
 
+// untagged returns the type of a name without a tag, or nil.
+func (p *parser) untagged(name string) btf.Type {
+	n := cNumbers[name]
+	if n != nil && !p.inPath {
+		return n
+	}
+	own := p.typeNamed(types.TagNone, name)
+	switch {
+	case own == nil && n == nil && p.inPath: // a tag may be left out
+		for _, tag := range []types.Tag{types.TagStruct, types.TagUnion, types.TagEnum} {
+			if t := p.typeNamed(tag, name); t != nil {
+				return t
+			}
+		}
+	case own != nil && n != nil: // a guest may mean another number by it
+		was, _ := types.Size(n)
+		if is, ok := types.Size(own); !ok || is == was {
+			return n
+		}
+	case own == nil:
+		return n
+	}
+	return own
+}
+
 // unknownType is the error for a type that there is not.
 func (s *script) unknownType(at Span, tag types.Tag, name string) error {
 	full := strings.TrimSpace(string(tag) + " " + name)
 	err := s.at(at, "Cannot resolve unknown type %q", full)
+	err.Unknown = true
 	var names []string
 	for d := range s.defined {
 		if d.tag == tag {

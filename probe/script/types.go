@@ -60,7 +60,7 @@ type Type struct {
 	Elems  []Type
 	Depth  int
 	Names  []string // of the elements of a Tuple that is a record
-	C      btf.Type // of Struct, and of an Int that is an enumeration
+	C      btf.Type // of Struct, of an Int that is an enumeration, and of an Array that is one number: __int128, or floating point
 
 	Low, High, Step int64  // of LHist
 	Format          string // of Timestamp, and the mode of stacks
@@ -96,6 +96,9 @@ func (t Type) String() string {
 	case Struct:
 		return types.Text(t.C)
 	case Array:
+		if t.C != nil {
+			return types.Text(t.C)
+		}
 		return fmt.Sprintf("%s[%d]", t.Elems[0], t.Depth)
 	case Tuple:
 		var b []string
@@ -175,7 +178,7 @@ func (t Type) offset(i int) (n int) {
 
 // equal reports whether values can be copied as they are.
 func (t Type) equal(u Type) bool {
-	return t.Kind == u.Kind && t.Size == u.Size && t.Signed == u.Signed && t.Depth == u.Depth && sameC(t.C, u.C) && slices.Equal(t.Names, u.Names) &&
+	return t.Kind == u.Kind && t.Size == u.Size && t.Signed == u.Signed && t.Depth == u.Depth && (t.Kind == Array || sameC(t.C, u.C)) && slices.Equal(t.Names, u.Names) &&
 		t.Low == u.Low && t.High == u.High && t.Step == u.Step && t.Format == u.Format && slices.EqualFunc(t.Elems, u.Elems, Type.equal)
 }
 

@@ -2,6 +2,7 @@ package script
 
 import (
 	"encoding/binary"
+	"math/big"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,16 +26,18 @@ type cPrinter struct {
 	left  int
 	lines bool // each member of a structure in a line of its own, strings in quotes
 	depth int  // how many structures are around
+
+	symbolAt func(uint64) string // what an address is of, or ""; nil: it is not shown
 }
 
 // CValue prints a value of a guest's type, of which data are the bytes: with json as JSON, else
 // as C would write it, a line for each member of a structure.
-func CValue(t btf.Type, data []byte, json bool) string { return CBits(t, data, 0, 0, json) }
-
-// CBits is CValue of a bit field of so many bits, which begins at a bit of data.
-func CBits(t btf.Type, data []byte, bit, width uint64, json bool) string {
-	c := &cPrinter{Printer: &Printer{}, json: json, left: maxParts, lines: !json}
-	return c.part(fromC(t), data, bit, width)
+func CValue(t btf.Type, data []byte, json bool) string {
+	of := &Path{Type: t}
+	if json {
+		return of.JSON(data)
+	}
+	return of.Text(data, nil)
 }
 
 // cValue prints a structure, a union or an array.
@@ -46,6 +49,9 @@ func (p *Printer) cValue(t Type, data []byte, json bool) string {
 func (c *cPrinter) value(t Type, data []byte) string {
 	if c.left--; c.left < 0 {
 		return c.no(cutOff)
+	}
+	if t.Kind == Array && t.C != nil {
+		return c.number(t, data, 0, 0)
 	}
 	var parts []string
 	switch t.Kind {
@@ -80,7 +86,38 @@ func (c *cPrinter) value(t Type, data []byte) string {
 	if c.lines && t.Kind == String {
 		return strconv.Quote(stringOf(data))
 	}
-	return c.text(t, data)
+	text := c.text(t, data)
+	if t.Kind == Pointer && c.symbolAt != nil {
+		if s := c.symbolAt(word(data)); s != "" {
+			text += " <" + s + ">"
+		}
+	}
+	return text
+}
+
+// number prints a number that is an Array here: of so many bits where it is a bit field, which begins
+// at a bit of data.
+func (c *cPrinter) number(t Type, data []byte, bit, width uint64) string {
+	if f, ok := t.C.(*btf.Float); ok {
+		format, _ := formatOf(f)
+		text, exact := format.text(data)
+		if c.json {
+			return jsonFloat(text, exact)
+		}
+		return text
+	}
+	if width == 0 {
+		width = 8 * uint64(len(data))
+	}
+	bits := bigOf(data)
+	v := lowBits(bits.Rsh(bits, uint(bit)), uint(width))
+	if t.C.(*btf.Int).Encoding == btf.Signed && v.Bit(int(width-1)) == 1 {
+		v.Sub(v, new(big.Int).Lsh(big.NewInt(1), uint(width)))
+	}
+	if c.json {
+		return jsonBig(v)
+	}
+	return v.String()
 }
 
 // members prints those of a structure that begins at a bit, and of the anonymous ones in
@@ -126,10 +163,14 @@ func (c *cPrinter) part(t Type, data []byte, bit, width uint64) string {
 		n = (bit%8 + width + 7) / 8
 	}
 	at := bit / 8
-	if at+n > uint64(len(data)) || width > 0 && bit%8+width > 64 {
+	wide := t.Kind == Array && t.C != nil
+	if at+n > uint64(len(data)) || width > 0 && bit%8+width > 64 && !wide {
 		return c.no("?") // types that are damaged
 	}
 	raw := data[at : at+n]
+	if wide && width > 0 {
+		return c.number(t, raw, bit%8, width)
+	}
 	switch t.Kind {
 	case Struct, Array:
 		return c.value(t, raw)
