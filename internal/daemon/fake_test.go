@@ -165,6 +165,8 @@ func (g *fakeGuest) Image() guest.View {
 	return g.img
 }
 
+func (g *fakeGuest) Phase() machine.Phase { return g.State().Phase }
+
 func (g *fakeGuest) State() machine.State {
 	g.mu.Lock()
 	defer g.mu.Unlock()

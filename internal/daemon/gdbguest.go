@@ -19,6 +19,7 @@ import (
 type debugged struct {
 	s       *server
 	g       stoppable
+	cpus    int
 	ran     bool // it is to run when the debugger is gone
 	cpu     int  // the vCPU that the debugger was told of last
 	breaks  []*breaking
@@ -35,6 +36,7 @@ type debugged struct {
 // stoppable is a Guest whose vCPUs can be stopped and stepped.
 type stoppable interface {
 	Guest
+	Over() <-chan struct{}
 	StopAll(*probe.Context)
 	Stopped() []machine.Stop
 	Step(ctx context.Context, cpu, n int) (int, error)
@@ -43,14 +45,14 @@ type stoppable interface {
 }
 
 func newDebugged(s *server, g stoppable) *debugged {
-	return &debugged{s: s, g: g, hits: gdbHits{boots: &s.boots, of: map[int][]gdbHit{}}, shown: map[int]guest.GVA{}, held: map[int]bool{}}
+	return &debugged{s: s, g: g, cpus: len(g.State().VCPUs), hits: gdbHits{boots: &s.boots, of: map[int][]gdbHit{}}, shown: map[int]guest.GVA{}, held: map[int]bool{}}
 }
 
 var _ gdb.Target = &debugged{}
 
 // Attach implements gdb.Target.
 func (d *debugged) Attach() error {
-	d.ran = d.g.State().Phase == machine.PhaseRunning
+	d.ran = d.g.Phase() == machine.PhaseRunning
 	for {
 		if err := d.rest(); err != nil || d.hold() {
 			return err
@@ -69,7 +71,7 @@ func (d *debugged) Detach(pause bool) error {
 }
 
 // CPUs implements gdb.Target.
-func (d *debugged) CPUs() int { return len(d.g.State().VCPUs) }
+func (d *debugged) CPUs() int { return d.cpus }
 
 // Describe implements gdb.Target.
 func (d *debugged) Describe(cpu int) string {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/api"
@@ -67,7 +66,7 @@ func (d *debugged) goOn(resume func() error) error {
 func (d *debugged) hold() bool {
 	d.s.resetMu.Lock()
 	defer d.s.resetMu.Unlock()
-	d.holds = d.g.State().Phase != machine.PhaseRunning
+	d.holds = d.g.Phase() != machine.PhaseRunning
 	d.told = d.s.boots.Load()
 	return d.holds
 }
@@ -95,7 +94,7 @@ func (d *debugged) showing(cpu int) (guest.GVA, bool) {
 
 // ended reports whether the guest cannot go on.
 func (d *debugged) ended() bool {
-	switch d.g.State().Phase {
+	switch d.g.Phase() {
 	case machine.PhaseCrashed, machine.PhaseExited, machine.PhaseClosed:
 		return true
 	}
@@ -276,18 +275,17 @@ func exited(st machine.State) gdb.Stop {
 }
 
 // Wait implements gdb.Target.
-func (d *debugged) Wait(ctx context.Context, patience time.Duration) (gdb.Stop, error) {
+func (d *debugged) Wait(ctx context.Context, soon <-chan struct{}) (gdb.Stop, error) {
 	if d.next != (gdb.Stop{}) {
 		d.cpu = d.next.CPU
 		return d.next, nil
 	}
-	var soon <-chan time.Time
-	if patience != 0 {
-		soon = time.After(patience)
-	}
 	for {
 		changed := d.g.Changed()
-		st := d.g.State()
+		st := machine.State{Phase: d.g.Phase()}
+		if st.Phase == machine.PhaseCrashed || st.Phase == machine.PhaseExited {
+			st = d.g.State()
+		}
 		switch st.Phase {
 		case machine.PhaseCrashed:
 			d.hold()

@@ -31,9 +31,10 @@ type Guest interface {
 	// asked for.
 	Source() (*debuginfo.Info, error)
 
-	// State and Stats are snapshots. Changed returns a channel that is closed
-	// at the next change of State.Phase.
+	// State and Stats are snapshots, and Phase is the one of State alone. Changed returns a channel that is closed
+	// at the next change of it.
 	State() machine.State
+	Phase() machine.Phase
 	Stats() machine.Stats
 	Changed() <-chan struct{}
 

@@ -101,7 +101,7 @@ func (s *server) resumeGuest(w http.ResponseWriter, r *http.Request) error {
 func (s *server) resume() error { return s.resumeBy(s.guest.Resume) }
 
 func (s *server) resumeBy(resume func() error) error {
-	if s.guest.State().Phase == machine.PhaseCreated {
+	if s.guest.Phase() == machine.PhaseCreated {
 		s.probes.boot.Store(s.probes.now())
 	}
 	return resume()

@@ -250,8 +250,20 @@ func (s *server) watchGuest() {
 		case <-s.stop:
 			stopped = true
 		}
+		if d := s.debugger.Load(); d != nil && !stopped {
+			// It may stop thousands of times a second, and what is woken at each is in its way.
+			select {
+			case <-time.After(watchPause):
+			case <-d.g.Over():
+			case <-s.stop:
+				stopped = true
+			}
+		}
 	}
 }
+
+// watchPause is how much later the log may tell of a guest that a debugger has stopped or let go on.
+const watchPause = 10 * time.Millisecond
 
 // logExit tells what is known about a guest that has exited: a code other than 0
 // is a warning.

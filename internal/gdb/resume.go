@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"sync/atomic"
 	"time"
 )
 
@@ -111,12 +112,37 @@ func (s *session) proceed(ctx context.Context, p plan) (string, error) {
 // send at most: most steps, and breakpoints that are hit again and again, are over before that.
 const briefly = time.Millisecond
 
+// alarm says that a guest has run for a while. Its timer goes on from one wait to the next and may ring early: a timer for
+// each wait would wake the runtime's poller at each.
+type alarm struct {
+	rings chan struct{} // has an element when the timer has ended
+	set   atomic.Bool   // the timer goes
+}
+
+// begin has rings get an element, in not more than briefly.
+func (a *alarm) begin() {
+	select {
+	case <-a.rings: // it was for somebody else
+	default:
+	}
+	if a.set.Swap(true) {
+		return
+	}
+	time.AfterFunc(briefly, func() {
+		a.set.Store(false)
+		select {
+		case a.rings <- struct{}{}:
+		default:
+		}
+	})
+}
+
 // goes lets the guest go on until it stops, or the debugger wants it to, or is gone.
 func (s *session) goes(ctx context.Context, p plan) (stop Stop, err error) {
 	step := slices.Contains(p.actions, Step)
-	begun, patience := time.Now(), briefly
+	begun, heard := time.Now(), false
 	hear := func() (end func()) {
-		patience = 0
+		heard = true
 		ctx, end = s.hear(ctx, s.interrupted)
 		return end
 	}
@@ -124,10 +150,17 @@ func (s *session) goes(ctx context.Context, p plan) (stop Stop, err error) {
 		if err := s.t.Resume(p.actions); err != nil {
 			return stop, err
 		}
-		stop, err = s.t.Wait(ctx, patience)
+		stop.Why = StillRunning
+		for !heard && err == nil && stop.Why == StillRunning {
+			if time.Since(begun) >= briefly {
+				defer hear()()
+				break
+			}
+			s.alarm.begin()
+			stop, err = s.t.Wait(ctx, s.alarm.rings)
+		}
 		if err == nil && stop.Why == StillRunning {
-			defer hear()()
-			stop, err = s.t.Wait(ctx, 0)
+			stop, err = s.t.Wait(ctx, nil)
 		}
 		if err != nil || !step || stop.Why != Stepped || p.hi <= p.lo {
 			return stop, err
@@ -141,9 +174,6 @@ func (s *session) goes(ctx context.Context, p plan) (stop Stop, err error) {
 		}
 		if rip := s.where.RIP; rip < p.lo || rip >= p.hi {
 			return stop, nil
-		}
-		if patience > 0 && time.Since(begun) > patience {
-			defer hear()()
 		}
 	}
 }

@@ -35,6 +35,7 @@ type session struct {
 	run   int       // of c and s; -1: all
 	last  Stop
 	also  map[int]Stop // of other vCPUs, since the last
+	alarm alarm
 	files map[int][]byte
 
 	detached bool   // Detach was called
@@ -61,7 +62,7 @@ func Serve(ctx context.Context, from net.Conn, t Target, log *slog.Logger) error
 	if err := t.Attach(); err != nil {
 		return fmt.Errorf("stop the guest for a debugger: %w", err)
 	}
-	s := &session{t: t, conn: conn, log: log, in: bufio.NewReader(conn), out: bufio.NewWriter(conn), run: all, known: nobody, files: map[int][]byte{}, also: map[int]Stop{}}
+	s := &session{t: t, conn: conn, log: log, in: bufio.NewReader(conn), out: bufio.NewWriter(conn), run: all, known: nobody, files: map[int][]byte{}, also: map[int]Stop{}, alarm: alarm{rings: make(chan struct{}, 1)}}
 	var first Registers
 	err = t.Registers(0, &first, true)
 	if err == nil {

@@ -11,6 +11,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"runtime"
 	"strings"
 	"testing"
 )
@@ -220,6 +221,22 @@ func TestThreadStops(t *testing.T) {
 	}
 	d.is("qThreadStopInfo3", "E0e")
 	d.is("qThreadStopInfo", "E01")
+}
+
+// TestAlarm: it rings behind each wait that was begun, whatever is left of the one before.
+func TestAlarm(t *testing.T) {
+	a := alarm{rings: make(chan struct{}, 1)}
+	for range 3 {
+		a.begin()
+		a.begin() // the timer goes already
+		<-a.rings
+	}
+	a.begin()
+	for len(a.rings) == 0 {
+		runtime.Gosched()
+	}
+	a.begin() // takes away what was for the wait before
+	<-a.rings
 }
 
 // TestMonitorEnds: what waits behind "monitor" ends with an interrupt, and with the connection.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"time"
 )
 
 // Target is a guest as a debugger sees it. Serve calls one method at a time. Between the
@@ -37,9 +36,9 @@ type Target interface {
 	// for it was reset, stays, and Wait tells of it.
 	Resume(actions []Action) error
 
-	// Wait returns when the guest has stopped, which it makes it do when ctx ends, or after a time
-	// that is not 0, which is StillRunning.
-	Wait(ctx context.Context, d time.Duration) (Stop, error)
+	// Wait returns when the guest has stopped, which it makes it do when ctx ends, or when soon has something, which is
+	// StillRunning.
+	Wait(ctx context.Context, soon <-chan struct{}) (Stop, error)
 
 	// Still returns was, which Wait or Still has returned last or is zero, where the guest still stands for that, or what it stands for
 	// now: it may have been reset since.

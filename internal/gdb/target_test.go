@@ -8,7 +8,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"time"
 )
 
 // fakeTarget is two vCPUs that execute one byte of memory as one instruction: what is at the
@@ -108,7 +107,7 @@ func (f *fakeTarget) Resume(actions []Action) error {
 }
 
 // Wait executes: 64 instructions at most, then it waits for the interrupt.
-func (f *fakeTarget) Wait(ctx context.Context, d time.Duration) (Stop, error) {
+func (f *fakeTarget) Wait(ctx context.Context, soon <-chan struct{}) (Stop, error) {
 	if f.next != nil {
 		return *f.next, nil
 	}
@@ -129,7 +128,8 @@ func (f *fakeTarget) Wait(ctx context.Context, d time.Duration) (Stop, error) {
 		}
 	}
 	f.actions = nil
-	if d != 0 {
+	if soon != nil {
+		<-soon
 		return Stop{Why: StillRunning}, nil
 	}
 	<-ctx.Done()

@@ -25,7 +25,17 @@ func TestBuiltinCrashes(t *testing.T) {
 	} {
 		t.Run(tc.how, func(t *testing.T) {
 			m := newMachine(t, Config{Image: builtinImage(t), VCPUs: 1, Cmdline: "crash=" + tc.how})
+			over := m.Over()
+			select {
+			case <-over:
+				t.Error("it is over before it has begun")
+			default:
+			}
 			s := run(t, m)
+			<-over
+			if s.Phase != m.Phase() {
+				t.Errorf("phase %s, and in the state %s", m.Phase(), s.Phase)
+			}
 			if s.Phase != tc.phase || s.ExitCode != tc.exit {
 				t.Errorf("phase %s, exit code %d; want %s, %d", s.Phase, s.ExitCode, tc.phase, tc.exit)
 			}
@@ -35,6 +45,14 @@ func TestBuiltinCrashes(t *testing.T) {
 			}
 			if !found {
 				t.Errorf("console has no %q: %q", tc.console, texts(m.Console().tail(20)))
+			}
+			if err := m.Reset(t.Context(), nil); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case <-m.Over():
+				t.Error("it is over behind a reset")
+			default:
 			}
 			if (s.Crash != nil) != (tc.phase == PhaseCrashed) {
 				t.Fatalf("crash report %v", s.Crash)

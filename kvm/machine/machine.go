@@ -121,6 +121,7 @@ type Machine struct {
 	crash       *CrashReport
 	stopTimeout time.Duration // how long a stop waits for the vCPUs; changes with life held, too
 	changed     chan struct{} // closed and replaced on every change of state
+	over        chan struct{} // closed while the guest has ended
 
 	onExit exitHook
 }
@@ -166,7 +167,7 @@ func empty(cfg Config) (*Machine, error) {
 	}
 	m := &Machine{
 		cfg: cfg, log: cfg.Log, console: newConsole(), mem: new(guest.Memory),
-		stopTimeout: defaultStopTimeout, phase: PhaseCreated, changed: make(chan struct{}),
+		stopTimeout: defaultStopTimeout, phase: PhaseCreated, changed: make(chan struct{}), over: make(chan struct{}),
 	}
 	m.rested, m.turn = sync.NewCond(&m.mu), sync.NewCond(&m.mu)
 	m.gate.Store(gateHold)

@@ -14,9 +14,29 @@ import (
 // setPhase changes the phase and tells those who wait for a change.
 // Precondition: m.mu held.
 func (m *Machine) setPhase(p Phase) {
+	switch was := m.phase.over(); {
+	case p.over() && !was:
+		close(m.over)
+	case was && !p.over():
+		m.over = make(chan struct{})
+	}
 	m.phase = p
 	close(m.changed)
 	m.changed = make(chan struct{})
+}
+
+// Over returns a channel that is closed while the guest has exited or crashed, or the machine is closed. Of a guest that was reset it is another one.
+func (m *Machine) Over() <-chan struct{} {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.over
+}
+
+// Phase returns what State has as the phase, and takes less.
+func (m *Machine) Phase() Phase {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.phase
 }
 
 // tellChange tells those who wait for a change of what has changed beside the phase.
@@ -57,7 +77,7 @@ func (m *Machine) State() State {
 func (m *Machine) ended() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.phase == PhaseExited || m.phase == PhaseCrashed || m.phase == PhaseClosed
+	return m.phase.over()
 }
 
 // Wait returns when the guest has exited or crashed, or the machine is closed,

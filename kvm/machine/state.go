@@ -16,6 +16,9 @@ const (
 	PhaseClosed  Phase = "closed"
 )
 
+// over reports whether the guest has ended.
+func (p Phase) over() bool { return p == PhaseExited || p == PhaseCrashed || p == PhaseClosed }
+
 // State is a snapshot of a machine.
 type State struct {
 	Phase    Phase
