@@ -44,7 +44,7 @@ func (v *VCPU) SetEvents(e *Events) error {
 	if _, err := ioctlPtr(v.fd.num(), ioSetEvents, e); err != nil {
 		return fmt.Errorf("set events: %w", err)
 	}
-	v.queued = e.E.Inject != 0 || e.I.Inject != 0 || e.N.Inject != 0
+	v.queued, v.cut = e.E.Inject != 0 || e.I.Inject != 0 || e.N.Inject != 0, false
 	return nil
 }
 
@@ -94,9 +94,14 @@ func (v *VCPU) InjectException(vec uint8, hasErr bool, code uint32, cr2 uint64) 
 // ended before the guest got that: RIP is behind it then, KVM does not show the exception among the events (it expects RIP at the
 // int3, KVM_GET_VCPU_EVENTS, section 4.31), and drops it when registers are set. Afterwards the vCPU is at the int3
 // and nothing is on its way in. It reports whether there was one, which is told by an interrupt that cannot come in: it
-// does not see one where interrupts are off or come from controllers in the kernel (VM.CreateIRQChip). Good only right after
-// Run ended with ReasonInterrupted. Owner thread only.
+// does not see one where interrupts are off or come from controllers in the kernel (VM.CreateIRQChip). What tells it is as the
+// last Run left it, so that there is none unless that was interrupted, and neither registers nor events have been set since. Owner
+// thread only.
 func (v *VCPU) TakeBreakpointBack() (bool, error) {
+	if !v.cut {
+		return false, nil
+	}
+	v.cut = false
 	if v.page.readyForIntr != 0 || v.regs.RFLAGS&insn.FlagIF == 0 || v.irqchip || v.queued {
 		return false, nil
 	}

@@ -66,7 +66,7 @@ func (v *VCPU) SetRegs(r *Regs) error {
 	}
 	*v.regs = *r
 	v.dirty &^= syncRegsBit
-	v.rearm = v.stepping()
+	v.rearm, v.cut = v.stepping(), false
 	return nil
 }
 

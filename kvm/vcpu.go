@@ -21,6 +21,7 @@ type VCPU struct {
 	irqchip bool     // the VM has interrupt controllers in the kernel
 	dirty   uint64   // register classes for the next Run, in sync* bits
 	queued  bool     // an event was given to KVM since the last Run
+	cut     bool     // the last Run was interrupted, and nothing has been changed since
 
 	debug GuestDebug // as last set
 	rearm bool       // set it again before the next Run: see flush

@@ -318,27 +318,6 @@ func TestSecondDebugger(t *testing.T) {
 	h.debug().is("?", "T02")
 }
 
-// TestDebuggerInterrupts: ^C ends a step through a range that has no end.
-func TestDebuggerInterrupts(t *testing.T) {
-	h := serveMachine(t, 2)
-	d := h.debug()
-	d.send("c")
-	d.raw("\x03")
-	if got := d.answer(); !strings.HasPrefix(got, "T02") {
-		t.Errorf("^C: %s", got)
-	}
-	d.breakAt("Z0", "vfs_read")
-	d.is("c", "T05")
-	d.breakAt("z0", "vfs_read") // where the steps would end
-	d.send("vCont;r0,ffffffffffffffff:1")
-	d.raw("\x03")
-	if got := d.answer(); !strings.HasPrefix(got, "T02") {
-		t.Errorf("^C in a range: %s", got)
-	}
-	d.is("D", "OK")
-	h.goesOn()
-}
-
 // TestDebuggerHolds: while a debugger has stopped the guest nobody else has it go on, and what others
 // attach stops it for the debugger.
 func TestDebuggerHolds(t *testing.T) {

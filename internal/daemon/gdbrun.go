@@ -328,7 +328,7 @@ func (d *debugged) Wait(ctx context.Context, soon <-chan struct{}) (gdb.Stop, er
 			if err := d.rest(); err != nil {
 				return gdb.Stop{}, err
 			}
-			ctx = context.Background() // once
+			// Once more, if somebody else has it go on before that is seen.
 		}
 	}
 }

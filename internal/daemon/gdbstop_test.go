@@ -2,12 +2,15 @@ package daemon
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"regexp"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
@@ -374,6 +377,56 @@ func TestResetsForget(t *testing.T) {
 	if _, err := h.c.Detach(h.ctx, "all"); err != nil {
 		t.Fatal(err)
 	}
+	d.is("D", "OK")
+	h.goesOn()
+}
+
+// TestDebuggerInterrupts: ^C ends a step through a range that has no end.
+func TestDebuggerInterrupts(t *testing.T) {
+	h := serveMachine(t, 2)
+	d := h.debug()
+	d.send("c")
+	d.raw("\x03")
+	if got := d.answer(); !strings.HasPrefix(got, "T02") {
+		t.Errorf("^C: %s", got)
+	}
+	d.breakAt("Z0", "vfs_read")
+	d.is("c", "T05")
+	d.breakAt("z0", "vfs_read") // where the steps would end
+	d.send("vCont;r0,ffffffffffffffff:1")
+	d.raw("\x03")
+	if got := d.answer(); !strings.HasPrefix(got, "T02") {
+		t.Errorf("^C in a range: %s", got)
+	}
+	d.is("D", "OK")
+	h.goesOn()
+}
+
+// TestInterruptBesideResumes: ^C is answered although others have the guest go on all the time.
+func TestInterruptBesideResumes(t *testing.T) {
+	h := serveMachine(t, 2)
+	d := h.debug()
+	ctx, enough := context.WithCancel(h.ctx)
+	var others sync.WaitGroup
+	for range 2 {
+		others.Go(func() {
+			for ctx.Err() == nil {
+				if _, err := h.c.Resume(ctx); err != nil && ctx.Err() == nil && !errors.Is(err, api.ErrGuestState) {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	for range 100 {
+		d.send("c")
+		d.raw("\x03")
+		if got := d.answer(); !strings.HasPrefix(got, "T02") {
+			t.Fatalf("^C: %s", got)
+		}
+	}
+	enough()
+	others.Wait()
 	d.is("D", "OK")
 	h.goesOn()
 }

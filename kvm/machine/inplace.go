@@ -46,11 +46,11 @@ func (v *vcpu) stepInPlace() {
 		err = v.m.stopWorld(v, step)
 	}
 	switch {
-	case errors.Is(err, errUnknownLanding) && v.debugged:
+	case v.debugged && (errors.Is(err, errUnknownLanding) || errors.Is(err, ErrResetMeanwhile)):
 		v.m.engine.Unstepped(v.id)
 		v.stepErr = err
 		v.resume()
-	case errors.Is(err, ErrClosed), errors.Is(err, ErrNotRunnable):
+	case errors.Is(err, ErrClosed), errors.Is(err, ErrNotRunnable), errors.Is(err, ErrResetMeanwhile):
 	case errors.Is(err, errElsewhere):
 		v.m.log.Warn("an instruction stepped in place did not end where it can; the guest goes on", "vcpu", v.id, "addr", site)
 	case err != nil:

@@ -110,10 +110,11 @@ type Machine struct {
 	gate atomic.Uint32
 
 	mu          sync.Mutex
-	rested      *sync.Cond // a vCPU came to rest
-	turn        *sync.Cond // serving changed
-	ticket      uint64     // of the next stopper
-	serving     uint64     // the stopper whose turn it is
+	rested      *sync.Cond      // a vCPU came to rest
+	turn        *sync.Cond      // serving changed
+	ticket      uint64          // of the next stopper
+	serving     uint64          // the stopper whose turn it is
+	givenUp     map[uint64]bool // turns that nobody takes
 	phase       Phase
 	stops       uint64 // of vCPUs at hits, and behind steps
 	exitCode    uint32
@@ -168,6 +169,7 @@ func empty(cfg Config) (*Machine, error) {
 	m := &Machine{
 		cfg: cfg, log: cfg.Log, console: newConsole(), mem: new(guest.Memory),
 		stopTimeout: defaultStopTimeout, phase: PhaseCreated, changed: make(chan struct{}), over: make(chan struct{}),
+		givenUp: map[uint64]bool{},
 	}
 	m.rested, m.turn = sync.NewCond(&m.mu), sync.NewCond(&m.mu)
 	m.gate.Store(gateHold)

@@ -209,7 +209,8 @@ func (m *Machine) resume(which func(*vcpu) bool) error {
 	return nil
 }
 
-// Pause brings all vCPUs to rest between two instructions and keeps them there.
+// Pause brings all vCPUs to rest between two instructions and keeps them there; one that is being stepped (Step) is behind one
+// of its steps, and goes on with them.
 // Calling it while they rest has no effect. A handler must not call it.
 func (m *Machine) Pause() error {
 	if m.inHandler() {
@@ -234,6 +235,11 @@ func (m *Machine) pause() error {
 		m.gate.Or(gateHold)
 		m.setPhase(PhasePaused)
 	}
+	m.gate.Or(gateStep)
+	defer func() {
+		m.gate.And(^gateStep)
+		m.wakeAll()
+	}()
 	return m.awaitRest(nil, m.stopTimeout)
 }
 
@@ -343,6 +349,7 @@ func (m *Machine) endThreads(timeout time.Duration) error {
 	m.mu.Lock()
 	m.gate.Or(gateQuit)
 	m.wakeAll()
+	m.turn.Broadcast()
 	for _, v := range m.vcpus {
 		if !v.resting {
 			v.kick()

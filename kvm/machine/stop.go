@@ -256,6 +256,13 @@ func (v *vcpu) served() bool {
 		return v.halting
 	}
 	for r.did < r.n && r.err == nil {
+		if m.gate.Load()&(gateStop|gateStep) != 0 { // others have the world stand still between two steps
+			m.mu.Lock()
+			v.between = true
+			v.rest(VCPUStopped, func() bool { return true })
+			v.between = false
+			m.mu.Unlock()
+		}
 		if r.err = r.ctx.Err(); m.gate.Load()&gateQuit != 0 {
 			m.mu.Lock()
 			r.err = m.cutOff()
@@ -294,6 +301,8 @@ func (v *vcpu) advance() error {
 	switch {
 	case m.ended():
 		return ErrNotRunnable
+	case errors.Is(v.stepErr, ErrResetMeanwhile):
+		return v.stepErr
 	case v.stepErr != nil:
 		return fmt.Errorf("%w at %v: %w", ErrCannotStep, guest.GVA(v.regs.RIP), v.stepErr)
 	case v.owed:

@@ -118,6 +118,10 @@ func (v *vcpu) thread(started chan<- struct{}) {
 	defer func() {
 		v.tid.Store(0)
 		v.kvm.Unbind()
+		v.m.mu.Lock()
+		v.resting = true // another vCPU may have the world stopped before all have ended
+		v.m.rested.Broadcast()
+		v.m.mu.Unlock()
 		close(v.done)
 	}()
 	if v.asleep { // it is of a snapshot
@@ -220,7 +224,7 @@ func (v *vcpu) rest(a VCPUActivity, ready func() bool) {
 	m.rested.Broadcast()
 	for {
 		g := m.gate.Load()
-		if g&gateQuit != 0 || g == 0 && ready() || g&gateStop == 0 && v.steps != nil && v.between {
+		if g&gateQuit != 0 || g == 0 && ready() || g&(gateStop|gateStep) == 0 && v.steps != nil && v.between {
 			break
 		}
 		v.wake.Wait()

@@ -17,6 +17,7 @@ const (
 	gateStop uint32 = 1 << iota // the world is stopped
 	gateHold                    // created, paused, exited or crashed
 	gateQuit                    // the vCPU threads shall end
+	gateStep                    // those that are stepped, too: for a pause that waits for them
 )
 
 // defaultStopTimeout bounds how long a stop waits for the vCPUs. A kick brings a
@@ -58,7 +59,8 @@ func (m *Machine) inHandler() bool {
 // mode, and another stopper that holds the turn may be waiting for it.
 //
 // Turns are a ticket lock: a vCPU that stops the world again and again cannot
-// starve a caller from outside.
+// starve a caller from outside. A vCPU whose thread is to end gives its turn up: who has that end may have the turn, and
+// wait for it. Then the error is the reason for the end.
 func (m *Machine) stopWorld(self *vcpu, f func() error) error {
 	m.mu.Lock()
 	if m.phase == PhaseClosed {
@@ -72,6 +74,12 @@ func (m *Machine) stopWorld(self *vcpu, f func() error) error {
 		m.rested.Broadcast()
 	}
 	for m.serving != ticket {
+		if self != nil && m.gate.Load()&gateQuit != 0 {
+			defer m.mu.Unlock()
+			m.givenUp[ticket] = true
+			self.midHit = false
+			return m.cutOff()
+		}
 		m.turn.Wait()
 	}
 	if self != nil {
@@ -87,6 +95,9 @@ func (m *Machine) stopWorld(self *vcpu, f func() error) error {
 		m.mu.Lock()
 		m.gate.And(^gateStop)
 		m.serving++
+		for ; m.givenUp[m.serving]; m.serving++ {
+			delete(m.givenUp, m.serving)
+		}
 		m.turn.Broadcast()
 		m.wakeAll()
 		m.mu.Unlock()

@@ -1,0 +1,155 @@
+package machine
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/guestprobe/guestprobe/internal/patience"
+	"github.com/guestprobe/guestprobe/probe"
+)
+
+// TestResetMeanwhile resets a guest again and again of which a vCPU is being stepped: that is cut off wherever it is, also where it
+// waits for its turn to stop the world, which the reset has.
+func TestResetMeanwhile(t *testing.T) {
+	m := newMachine(t, Config{Image: builtinImage(t), VCPUs: 3, Memory: 16 << 20, Cmdline: "busy quiet"})
+	ctx, enough := context.WithCancel(patience.Of(t))
+	defer enough()
+	var stepped atomic.Int64
+	done := make(chan error, 1)
+	go func() {
+		for ctx.Err() == nil {
+			n, err := m.Step(ctx, 0, 50)
+			stepped.Add(int64(n))
+			switch {
+			case err == nil:
+			case errors.Is(err, ErrResetMeanwhile), errors.Is(err, ErrNotStopped), errors.Is(err, context.Canceled):
+				breathe()
+			default:
+				done <- err
+				return
+			}
+		}
+		done <- nil
+	}()
+	go func() { // others stop the world, too
+		for ctx.Err() == nil {
+			_ = m.Look(func(*Look) error { return nil })
+		}
+	}()
+	for range 15 {
+		if err := m.Reset(ctx, nil); err != nil {
+			t.Fatal(err)
+		}
+		for was := stepped.Load(); stepped.Load() == was; breathe() {
+			if ctx.Err() != nil {
+				t.Fatalf("%d steps", was)
+			}
+		}
+	}
+	enough()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestStepForLong steps a vCPU so often that it does not come to an end: others look at the guest meanwhile, and reset it.
+func TestStepForLong(t *testing.T) {
+	m := newMachine(t, Config{Image: builtinImage(t), VCPUs: 2, Memory: 16 << 20, Cmdline: "busy quiet"})
+	ctx := patience.Of(t)
+	type result struct {
+		n   int
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		n, err := m.Step(ctx, 1, 1<<40)
+		done <- result{n, err}
+	}()
+	rip := func() (r probe.Regs) {
+		t.Helper()
+		if err := m.Look(func(l *Look) (err error) {
+			r, _, err = l.General(1)
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	for first, moved := rip(), 0; moved < 5; breathe() {
+		if ctx.Err() != nil {
+			t.Fatalf("seen in %d places", moved)
+		}
+		if r := rip(); r != first {
+			first, moved = r, moved+1
+		}
+		if err := m.Pause(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := m.Reset(ctx, nil); err != nil {
+		t.Fatal(err)
+	}
+	if r := <-done; r.n == 0 || !errors.Is(r.err, ErrResetMeanwhile) {
+		t.Errorf("%d steps: %v", r.n, r.err)
+	}
+}
+
+// TestResetToRegisters: a guest that goes back to where user code was interrupted has all registers of then, although the last
+// exception of the vCPU was an int3, and its last exit before it went back a kick.
+func TestResetToRegisters(t *testing.T) {
+	m := newMachine(t, Config{Image: builtinImage(t), VCPUs: 2, Memory: 16 << 20, Cmdline: "busy quiet", Probe: probe.Options{OptimizeDelay: -1}})
+	var hits atomic.Int64
+	k := &probe.Kprobe{Symbol: "user_hot", Pre: func(*probe.Context) int { hits.Add(1); return 0 }}
+	if cannotStop(t, m, m.Engine().Register(k)) {
+		return
+	}
+	look := func() (out [2]probe.Regs) {
+		t.Helper()
+		if err := m.Look(func(l *Look) error {
+			for cpu := range out {
+				r, _, err := l.General(cpu)
+				if err != nil {
+					return err
+				}
+				out[cpu] = r
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	ctx := patience.Of(t)
+	goOn := func() {
+		t.Helper()
+		if err := m.Resume(); err != nil {
+			t.Fatal(err)
+		}
+		for n := hits.Load(); hits.Load() < n+3; breathe() {
+			if ctx.Err() != nil {
+				t.Fatalf("%d hits", hits.Load())
+			}
+		}
+		if err := m.Pause(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 30 {
+		goOn()
+		s := save(t, m)
+		want := look()
+		for range 3 {
+			goOn()
+			if err := m.ResetTo(ctx, s); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, look()); diff != "" {
+				t.Fatalf("registers (-saved +reset):\n%s", diff)
+			}
+		}
+	}
+}
