@@ -141,22 +141,26 @@ func (e *naive) text(f event.Fetch) (string, bool) {
 	return e.str(v)
 }
 
-// quote writes what is not printable ASCII as \xNN: the memory of these tests
-// has no valid UTF-8 beyond it.
+// quote writes what is not printable ASCII as \xNN, and quotes and backslashes behind a
+// backslash: the memory of these tests has no valid UTF-8 beyond it.
 func quote(s string, ok bool) string {
 	if !ok {
 		return "(fault)"
 	}
-	return `"` + escape(s) + `"`
+	return `"` + escape(s, '"') + `"`
 }
 
-func escape(s string) string {
+func escape(s string, quote byte) string {
 	var b strings.Builder
 	for i := range len(s) {
-		if s[i] < ' ' || s[i] > '~' {
-			fmt.Fprintf(&b, `\x%02x`, s[i])
-		} else {
-			b.WriteByte(s[i])
+		switch c := s[i]; {
+		case c < ' ' || c > '~':
+			fmt.Fprintf(&b, `\x%02x`, c)
+		case c == '\\' || c == quote:
+			b.WriteByte('\\')
+			fallthrough
+		default:
+			b.WriteByte(c)
 		}
 	}
 	return b.String()
@@ -205,7 +209,7 @@ func extend(v uint64, n int) int64 {
 func element(t event.Type, v uint64) string {
 	switch t.Format {
 	case event.Char:
-		return "'" + escape(string([]byte{byte(v)})) + "'"
+		return "'" + escape(string([]byte{byte(v)}), '\'') + "'"
 	case event.Symbol:
 		return pointer(v)
 	case event.SymStr:
