@@ -17,13 +17,17 @@ const kickSignal = unix.SIGURG
 // Bind makes the calling thread the owner of the vCPU, and gives it the name that ThreadName says. The goroutine must
 // be locked to it (runtime.LockOSThread) until it stops using the vCPU.
 func (v *VCPU) Bind() {
-	nameThread(ThreadName(v.id))
+	v.threadHad = nameThread(ThreadName(v.id))
 	v.tid.Store(int32(unix.Gettid()))
 }
 
-// Unbind takes the vCPU from its thread, so that another may Bind it or that
+// Unbind takes the vCPU from its thread, which gets the name back that it had, so that another may Bind it or that
 // no signal goes to a thread that is about to end. The owner calls it.
-func (v *VCPU) Unbind() { v.tid.Store(0) }
+func (v *VCPU) Unbind() {
+	if v.tid.Swap(0) != 0 {
+		nameThread(v.threadHad)
+	}
+}
 
 // Kick, from any thread, makes the Run in progress and every later one return
 // with ReasonInterrupted until ClearKick (section 5, immediate_exit). It does

@@ -107,6 +107,34 @@ func TestRunSignal(t *testing.T) {
 	}
 }
 
+// TestBindNames: a thread is called after its vCPU, and no longer than it is its own.
+func TestBindNames(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	name := func() string {
+		b, err := os.ReadFile("/proc/thread-self/comm")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	had := name()
+	v := new(VCPU)
+	v.id = 3
+	v.Unbind()
+	if got := name(); got != had {
+		t.Errorf("%q behind the Unbind of a vCPU that no thread has", got)
+	}
+	v.Bind()
+	if got := name(); got != "vcpu3\n" {
+		t.Errorf("%q", got)
+	}
+	v.Unbind()
+	if got := name(); got != had {
+		t.Errorf("%q behind Unbind, want %q", got, had)
+	}
+}
+
 func TestKickBeforeRun(t *testing.T) {
 	b := newBox(t, []byte{0xf4}) // hlt
 	b.v.Unbind()

@@ -34,6 +34,8 @@ type VCPU struct {
 	xsaveSize int // bytes of the XSAVE buffer
 	cpuids    int // number of leaves that SetCPUID set
 
+	threadHad string // the name of the owner before Bind
+
 	tid    atomic.Int32 // of the owner, 0 before Bind
 	kicked atomic.Bool  // between Kick and ClearKick
 

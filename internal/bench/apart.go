@@ -14,8 +14,9 @@ import (
 	"github.com/guestprobe/guestprobe/kvm"
 )
 
-// eachThread calls f with each thread of this process, and whether it is a vCPU's. One that ends meanwhile is left out.
-func eachThread(f func(tid int, vcpu bool) error) error {
+// eachThread calls f with each thread of this process, and the vCPU that it runs, or -1. One that ends meanwhile is
+// left out.
+func eachThread(f func(tid, vcpu int) error) error {
 	comms, err := filepath.Glob("/proc/self/task/*/comm")
 	if err != nil {
 		return err
@@ -27,7 +28,13 @@ func eachThread(f func(tid int, vcpu bool) error) error {
 		}
 		name, err := os.ReadFile(path)
 		if err == nil {
-			err = f(tid, strings.HasPrefix(string(name), strings.TrimSuffix(kvm.ThreadName(0), "0")))
+			vcpu := -1
+			if n, ok := strings.CutPrefix(strings.TrimSpace(string(name)), strings.TrimSuffix(kvm.ThreadName(0), "0")); ok {
+				if vcpu, err = strconv.Atoi(n); err != nil {
+					return err
+				}
+			}
+			err = f(tid, vcpu)
 		}
 		if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.ESRCH) {
 			return err
@@ -36,15 +43,15 @@ func eachThread(f func(tid int, vcpu bool) error) error {
 	return nil
 }
 
-// apart gives the threads of vCPUs the first processor that this process may use, and all others the rest. Free takes
+// apart gives the thread of vCPU 0 the first processor that this process may use, and all others the rest. Free takes
 // that back. A thread that is made meanwhile is where its maker is.
-func apart(vcpus int) (free func() error, err error) {
+func apart() (free func() error, err error) {
 	var all, first, rest unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &all); err != nil {
 		return nil, fmt.Errorf("processors: %w", err)
 	}
 	if all.Count() < 2 {
-		return nil, errors.New("the vCPUs need a processor of their own, and there is one")
+		return nil, errors.New("a vCPU needs a processor of its own, and there is one")
 	}
 	rest = all
 	for cpu := 0; first.Count() == 0; cpu++ {
@@ -53,40 +60,48 @@ func apart(vcpus int) (free func() error, err error) {
 			rest.Clear(cpu)
 		}
 	}
-	found := 0
-	if err := eachThread(func(tid int, vcpu bool) error {
-		if vcpu {
-			found++
+	found := false
+	if err := eachThread(func(tid, vcpu int) error {
+		if vcpu == 0 { // that of another guest rests
+			found = true
 			return unix.SchedSetaffinity(tid, &first)
 		}
 		return unix.SchedSetaffinity(tid, &rest)
 	}); err != nil {
 		return nil, fmt.Errorf("processors of threads: %w", err)
 	}
-	if found < vcpus { // those of other guests rest
-		return nil, fmt.Errorf("%d threads of %d vCPUs were found", found, vcpus)
+	if !found {
+		return nil, errors.New("the thread of vCPU 0 was not found")
 	}
 	return func() error {
-		return eachThread(func(tid int, _ bool) error { return unix.SchedSetaffinity(tid, &all) })
+		return eachThread(func(tid, _ int) error { return unix.SchedSetaffinity(tid, &all) })
 	}, nil
 }
 
-// threadTimes is how much processor time the threads of vCPUs, and all others of this process, have had until now
-// (proc(5), schedstat).
-func threadTimes() (vcpus, others time.Duration, err error) {
-	err = eachThread(func(tid int, vcpu bool) error {
+// times is how much processor time threads of this process have had (proc(5), schedstat).
+type times struct {
+	first  time.Duration // that of vCPU 0
+	vcpus  time.Duration // those of all vCPUs
+	others time.Duration // all but those
+}
+
+// threadTimes is what they have had until now.
+func threadTimes() (t times, err error) {
+	err = eachThread(func(tid, vcpu int) error {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/schedstat", tid))
 		if err != nil {
 			return err
 		}
 		ns, _, _ := strings.Cut(string(b), " ")
 		n, err := strconv.ParseInt(ns, 10, 64)
-		if vcpu {
-			vcpus += time.Duration(n)
-		} else {
-			others += time.Duration(n)
+		if vcpu < 0 {
+			t.others += time.Duration(n)
+			return err
+		}
+		if t.vcpus += time.Duration(n); vcpu == 0 {
+			t.first += time.Duration(n)
 		}
 		return err
 	})
-	return vcpus, others, err
+	return t, err
 }

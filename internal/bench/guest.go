@@ -21,6 +21,7 @@ const (
 	mailN       = 24
 	mailA       = 32
 	mailTicks   = 48
+	mailSize    = 64
 )
 
 // Names in the built-in guest.
@@ -29,6 +30,8 @@ const (
 	symMailbox    = "user_bench_mailbox" // CPL3: the same on request
 	symKernelFn   = "flags_chain"
 	symUserFn     = "user_hot"
+	symHotLoop    = "user_hot_loop"  // CPL3: calls user_hot, and counts the calls of its vCPU
+	symHotCalls   = "user_hot_calls" // what each vCPU has counted
 )
 
 // benchGuest is the built-in guest with nothing to do but calls on request.

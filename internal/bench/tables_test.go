@@ -22,7 +22,7 @@ func TestTables(t *testing.T) {
 		Attach:    Attach{Lines: 20, Sites: 100, InGuest: 90, Ns: &Spread{4e7, 5e7, 6e7}},
 		Optimizer: Optimizer{CPUs: 8, Sites: 1000, Stops: 8, OneNs: &Spread{1e6, 2e6, 3e6}, BatchNs: &Spread{4e6, 5e6, 6e6}, LongestNs: 7e5},
 		Snapshots: Snapshots{Memory: 64 << 20, FileBytes: 300 << 10, SaveNs: &Spread{1e6, 2e6, 3e6}, StopNs: &Spread{5e5, 6e5, 7e5}, RestoreNs: &Spread{4e6, 5e6, 6e6}, ResetNs: &Spread{1e6, 1.5e6, 2e6}},
-		Profiling: Profiling{VCPUs: 2, Plain: &Spread{1, 2, 3}, Rates: []ProfilingAt{{99, &Spread{-1, 0.25, 2}, &Spread{1, 2.5, 3}, 100, 1}, {990, &Spread{1, 2, 3}, &Spread{4, 5, 6}, 1000, 0}}},
+		Profiling: Profiling{VCPUs: 2, Plain: &Spread{1, 2, 3}, Rates: []ProfilingAt{{99, &Spread{-1, 0.25, 2}, &Spread{1, 2.5, 3}, 100, 1}, {990, &Spread{1, 2, 3}, &Spread{4, 5, 6}, 1000, 0}}, SampleUs: &Spread{10, 20, 30}},
 		Watching:  Watching{VCPUs: 2, Probes: []string{"p a", "r b"}, Plain: &Spread{1, 2, 3}, Every: []WatchingAt{{1000, &Spread{-1, 0.25, 2}, 3, 100}, {100, &Spread{1, 2, 3}, 30, 1000}}},
 		Peers: []Peer{{Name: "uprobe", What: "uprobe", NsPerHit: &Spread{40, 50, 60}}, {Name: "gdb", What: "gdb", Unavailable: "no qemu"},
 			{Name: "own", What: "own", NsPerHit: &Spread{20, 30, 40}, Packets: []Packet{{"g", 1500}, {"s", 2000}, {"c", 30000}}}},
@@ -38,8 +38,8 @@ func TestTables(t *testing.T) {
 		"A script of 20 lines at 100 functions, 90 of them in the guest, from its text to its jumps: 50 ms (40 to 60).\n",
 		"one site 2000 us (1000 to 3000); 1000 sites in 8 stops 5000 us (4000 to 6000) in all; the longest single stop of the run 700 us.\n",
 		"64 MiB of memory, files of 300 KiB: saved in 2.0 (1.0 to 3.0) ms, of which it stands still for at most 0.6 (0.5 to 0.7) ms; restored in a new machine in 5.0 (4.0 to 6.0) ms; reset to where it was in 1.5 (1.0 to 2.0) ms.\n",
-		"which have a processor that nothing else uses, by the rounds of work that it does in a second of their time: at 99 Hz 0.25 % slower (-1.00 to 2.00), 2.50 % of a processor more (1.00 to 3.00), 100 samples, 1 lost; " +
-			"at 990 Hz 2.00 % slower (1.00 to 3.00), 5.00 % of a processor more (4.00 to 6.00), 1000 samples, 0 lost.\n",
+		"by the calls of a function that vCPU 0 makes in a second, on a processor that nothing else uses: at 99 Hz 0.25 % slower (-1.00 to 2.00), 2.50 % of a processor more (1.00 to 3.00), 100 samples, 1 lost; " +
+			"at 990 Hz 2.00 % slower (1.00 to 3.00), 5.00 % of a processor more (4.00 to 6.00), 1000 samples, 0 lost. By the last, a sample takes 20.0 us of its vCPU's time (10.0 to 30.0).\n",
 		"Top on a busy guest on 2 vCPUs with 2 probes, by the rounds of work that it does in a second of processor time: every 1000 ms 0.25 % slower (-1.00 to 2.00), 100 calls timed; every 100 ms 2.00 % slower (1.00 to 3.00), 1000 calls timed.\n",
 		"| uprobe | uprobe | 50.0 (40.0 to 60.0) | 0.50 |\n",
 		"| gdb | gdb | unavailable: no qemu | - |\n",

@@ -42,7 +42,7 @@ var (
 // watcher take turns.
 func watching(ctx context.Context, runs int) (out Watching, err error) {
 	out.VCPUs, out.Probes = 2, watchedProbes
-	c, end, err := busyGuest(ctx, out.VCPUs)
+	c, end, err := startGuest(ctx, out.VCPUs, "busy quiet")
 	if err != nil {
 		return out, err
 	}
@@ -62,7 +62,7 @@ func watching(ctx context.Context, runs int) (out Watching, err error) {
 	out.Every = make([]WatchingAt, len(watchIntervals))
 	for range runs {
 		for i, every := range watchIntervals {
-			before, err := window(ctx, c, watchingWindow)
+			before, err := window(ctx, c, rounds, watchingWindow)
 			if err != nil {
 				return out, err
 			}
@@ -113,7 +113,7 @@ func (w *WatchingAt) window(ctx context.Context, c *client.Client) (with usage, 
 	}()
 	select {
 	case id := <-started:
-		with, err = window(ctx, c, watchingWindow)
+		with, err = window(ctx, c, rounds, watchingWindow)
 		err = errors.Join(err, c.EndStream(ctx, id), <-read)
 	case err = <-read:
 	}
