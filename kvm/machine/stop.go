@@ -81,6 +81,9 @@ func (m *Machine) letGo(which func(*vcpu) bool) {
 				v.goOn, v.activity = true, VCPURunning
 			}
 		}
+		if v.stop != nil {
+			v.stop.All = false // others go on
+		}
 	}
 	m.wakeAll()
 }
