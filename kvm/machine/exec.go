@@ -22,12 +22,15 @@ type execArea struct {
 	used uint64
 }
 
+// newExecArea returns an area of which the first bytes are not handed out: the guest knows its address by the boot
+// information, and no word that it has that in is to be taken for one that leads into a probe's code.
+func newExecArea(a guest.Area) execArea { return execArea{Area: a, used: min(allocAlign, a.Size)} }
+
 // reset starts anew with the areas of a booted guest.
 func (e *execAreas) reset(b *guest.BootState) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.kernel = execArea{Area: b.KernelExec}
-	e.user = execArea{Area: b.UserExec}
+	e.kernel, e.user = newExecArea(b.KernelExec), newExecArea(b.UserExec)
 	e.kernelFar, e.userFar = newFarPages(b.KernelFar), newFarPages(b.UserFar)
 }
 
