@@ -44,8 +44,24 @@ func (v *VCPU) Interrupt(vec uint8) error {
 	if _, err := ioctlPtr(v.fd.num(), ioInterrupt, &irq); err != nil {
 		return fmt.Errorf("interrupt %#x: %w", vec, err)
 	}
-	v.queued = true
+	v.queued, v.given = true, true
 	return nil
+}
+
+// TakeInterruptBack takes back what Interrupt has given when the Run behind it ended before the guest got it, as one does
+// that a Kick or a signal ended at once: KVM has it deliver with the next Run otherwise, whatever the guest is made to
+// do then. It reports whether there was one. Owner thread only.
+func (v *VCPU) TakeInterruptBack() (bool, error) {
+	if !v.given {
+		return false, nil
+	}
+	v.given = false
+	var e Events
+	if err := v.GetEvents(&e); err != nil || e.I.Inject == 0 || e.I.Soft != 0 {
+		return false, err
+	}
+	e.I.Inject = 0
+	return true, v.SetEvents(&e)
 }
 
 // NMI has the guest take a non-maskable interrupt as soon as it can (section

@@ -106,6 +106,52 @@ func TestInterruptWindowClosed(t *testing.T) {
 	}
 }
 
+// TestInterruptTakenBack takes an interrupt back that a Run was to deliver, and ended before.
+func TestInterruptTakenBack(t *testing.T) {
+	bothWays(t, func(t *testing.T, opts ...VCPUOption) {
+		b := newBox(t, []byte{
+			0xfb, 0x90, // sti; nop
+			0xe6, 0x42, // out %al,$0x42
+			0xeb, 0xfc, // jmp back
+		}, opts...)
+		back := func(want bool) {
+			t.Helper()
+			if got, err := b.v.TakeInterruptBack(); got != want || err != nil {
+				t.Fatalf("taken back: %v, %v; want %v", got, err, want)
+			}
+		}
+		give := func() {
+			t.Helper()
+			b.v.RequestInterruptWindow(true)
+			for !b.v.InterruptReady() {
+				b.run() // to the window, or to the port where KVM emulates
+			}
+			b.v.RequestInterruptWindow(false)
+			if err := b.v.Interrupt(0x20); err != nil {
+				t.Fatal(err)
+			}
+		}
+		give()
+		if err := b.v.Kick(); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.v.Run(&b.e); err != nil || b.e.Reason != ReasonInterrupted {
+			t.Fatalf("exit %v, error %v; want interrupted", &b.e, err)
+		}
+		b.v.ClearKick()
+		back(true)
+		back(false)
+		b.wantOut(0x42)
+		b.wantOut(0x42)
+		give()
+		back(true) // without a Run behind it
+		b.wantOut(0x42)
+		give()
+		b.wantOut(0x20)
+		back(false)
+	})
+}
+
 // A host that clears IF in the registers is not ready any more, whatever KVM
 // said before.
 func TestInterruptReadyFollowsRegs(t *testing.T) {

@@ -37,7 +37,7 @@ func (v *VCPU) Run(e *Exit) error {
 		}
 	}
 	_, err := ioctl(v.fd.num(), ioRun, 0)
-	v.queued, v.cut = false, err != nil
+	v.queued, v.cut, v.given = false, err != nil, v.given && err != nil
 	if err != nil {
 		// With interrupt controllers in the kernel a vCPU that waits for its start-up
 		// signal blocks in there, and gets EAGAIN once the signal has come.

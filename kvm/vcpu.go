@@ -21,6 +21,7 @@ type VCPU struct {
 	irqchip bool     // the VM has interrupt controllers in the kernel
 	dirty   uint64   // register classes for the next Run, in sync* bits
 	queued  bool     // an event was given to KVM since the last Run
+	given   bool     // an interrupt was, which the guest may not have got
 	cut     bool     // the last Run was interrupted, and nothing has been changed since
 
 	debug GuestDebug // as last set

@@ -198,8 +198,9 @@ func (v *vcpu) proceed() bool {
 // an interrupt would find, too.
 const settleLimit = 64
 
-// settle has KVM complete the I/O instruction of the last exit, and takes an int3 back that the guest has not
-// been told of, so that the registers of a resting vCPU are those between two instructions.
+// settle has KVM complete the I/O instruction of the last exit, and takes back an int3 and a tick that the guest has not
+// been told of, so that the registers of a resting vCPU are those between two instructions, and the next one is what it
+// does next: a debugger may step it, or set registers with which the guest takes no interrupt.
 func (v *vcpu) settle() {
 	for n := 0; v.midIO && n < settleLimit; n++ {
 		v.midIO = false
@@ -209,7 +210,19 @@ func (v *vcpu) settle() {
 			v.handle()
 		}
 	}
-	if v.exit.Reason == kvm.ReasonInterrupted && v.m.host.Traps.CPL(v.cpl()).Int3 == host.DeliveryVector {
+	if v.exit.Reason != kvm.ReasonInterrupted {
+		return
+	}
+	switch back, err := v.kvm.TakeInterruptBack(); {
+	case err != nil:
+		v.runFailed(err)
+	case back:
+		v.n.ticks.add(^uint64(0)) // it is counted when it comes again
+		if v.tick.Swap(true) {
+			v.n.merged.inc()
+		}
+	}
+	if v.m.host.Traps.CPL(v.cpl()).Int3 == host.DeliveryVector {
 		if _, err := v.kvm.TakeBreakpointBack(); err != nil {
 			v.runFailed(err)
 		}
