@@ -20,6 +20,7 @@ var allowed = map[string][]string{
 	"guest/linux":         {"guest", "guest/types", "internal/elffile", "probe/insn"},
 	"guest/builtin":       {},
 	"probe/flow":          {"probe/insn"},
+	"probe/insntext":      {"probe/insn"},
 	"probe/code":          {"guest", "probe/insn"},
 	"probe":               {"guest", "probe/code", "probe/flow", "probe/insn"},
 	"probe/event":         {"guest", "guest/types", "probe", "probe/insn"},
@@ -51,9 +52,9 @@ var allowed = map[string][]string{
 	"internal/command":    {"internal/api"},
 	"kvm/host":            {"guest", "kvm", "probe", "probe/insn"},
 	"kvm/snapshot":        {"guest", "kvm"},
-	"kvm/machine":         {"kvm", "kvm/host", "kvm/snapshot", "guest", "guest/linux", "internal/device", "probe", "probe/code", "probe/insn"},
+	"kvm/machine":         {"kvm", "kvm/host", "kvm/snapshot", "guest", "guest/linux", "internal/device", "probe", "probe/code", "probe/insn", "probe/insntext"},
 	"internal/inguest":    {"internal/elfbuild", "kvm/host", "kvm/machine", "guest", "probe/bpf", "probe/insn"},
-	"internal/daemon":     {"kvm/host", "kvm/machine", "kvm/snapshot", "internal/program", "internal/api", "internal/chart", "internal/command", "internal/device", "internal/files", "internal/fleet", "internal/gdb", "internal/jail", "internal/metrics", "internal/profile", "internal/service", "internal/symfile", "internal/web", "guest", "guest/builtin", "guest/debuginfo", "guest/linux", "guest/types", "probe", "probe/bpf", "probe/event", "probe/flow", "probe/insn", "probe/script"},
+	"internal/daemon":     {"kvm/host", "kvm/machine", "kvm/snapshot", "internal/program", "internal/api", "internal/chart", "internal/command", "internal/device", "internal/files", "internal/fleet", "internal/gdb", "internal/jail", "internal/metrics", "internal/profile", "internal/service", "internal/symfile", "internal/web", "guest", "guest/builtin", "guest/debuginfo", "guest/linux", "guest/types", "probe", "probe/bpf", "probe/event", "probe/flow", "probe/insn", "probe/insntext", "probe/script"},
 	"internal/bench": {"kvm", "kvm/host", "kvm/machine", "internal/child", "internal/daemon", "internal/elfbuild", "kvm/snapshot", "internal/program", "internal/api", "internal/client", "guest", "guest/builtin", "probe", "probe/bpf",
 		"probe/insn", "probe/script"},
 	"internal/soak":     {"internal/api", "internal/child", "internal/client", "guest", "guest/builtin", "kvm/snapshot", "probe/insn"},
@@ -104,7 +105,7 @@ var only = []struct {
 	{"github.com/landlock-lsm", []string{"internal/jail"}, "what a process gives up is in one place"},
 	{"kernel.org/pub/linux/libs/security/libcap", []string{"internal/jail"}, "what a process gives up is in one place"},
 	{"net/http", []string{"internal/client", "internal/daemon", "internal/metrics", "internal/soak", "internal/web"}, "the engine has no network"},
-	{"golang.org/x/arch", []string{"kvm/machine", "internal/cli", "internal/daemon"}, "x86asm prints; it is wrong about lengths, so nothing that decides may use it"},
+	{"golang.org/x/arch", []string{"probe/insntext"}, "x86asm prints; it is wrong about lengths, so nothing that decides may use it"},
 	{"log", nil, "logging is an injected *slog.Logger"},
 }
 

@@ -8,13 +8,12 @@ import (
 	"strings"
 	"sync"
 
-	"golang.org/x/arch/x86/x86asm"
-
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/flow"
 	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/probe/insntext"
 )
 
 // Disassembler lists functions of images. It remembers what it has found out
@@ -203,21 +202,10 @@ func region(f *flow.Func, off int, r flow.Rule) api.DisasRegion {
 	return out
 }
 
-// instText prints an instruction, or returns "". x86asm knows fewer
-// instructions than the decoder, and its lengths are not to be trusted: its text
-// is taken only when both agree.
+// instText prints an instruction, or returns "".
 func instText(img guest.View, i *insn.Inst, at guest.GVA) string {
-	if i.IsEndbr() {
-		return map[uint8]string{0xfa: "endbr64", 0xfb: "endbr32"}[i.ModRM]
-	}
-	x, err := x86asm.Decode(i.Bytes(), 64)
-	if err != nil || x.Len != int(i.Len) {
-		return ""
-	}
-	return x86asm.GNUSyntax(x, uint64(at), func(addr uint64) (string, uint64) {
-		if s, ok := img.Find(guest.GVA(addr)); ok {
-			return s.Name, uint64(s.Addr)
-		}
-		return "", 0
+	return insntext.Of(i, uint64(at), func(addr uint64) (string, uint64) {
+		s, _ := img.Find(guest.GVA(addr))
+		return s.Name, uint64(s.Addr)
 	})
 }

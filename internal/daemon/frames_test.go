@@ -46,7 +46,7 @@ func TestFrames(t *testing.T) {
 			continue
 		}
 		for i, inst := range d.Insts[:max(1, len(d.Insts))-1] {
-			name, ok := strings.CutPrefix(inst.Text, "callq ")
+			name, ok := strings.CutPrefix(inst.Text, "call ")
 			callee, err := img.Lookup(name)
 			if !ok || err != nil {
 				continue
@@ -101,7 +101,7 @@ func TestStack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	i := slices.IndexFunc(d.Insts, func(i api.DisasInst) bool { return i.Text == "callq vfs_read" })
+	i := slices.IndexFunc(d.Insts, func(i api.DisasInst) bool { return i.Text == "call vfs_read" })
 	ret := d.Insts[i+1].Addr
 	rule, ok := h.g.img.FrameRule(guest.GVA(ret - 1))
 	if !ok || rule.Base != guest.FrameRBP {

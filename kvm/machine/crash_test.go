@@ -105,7 +105,7 @@ func TestCrashReportShowsCode(t *testing.T) {
 		}
 		listing = append(listing, text)
 	}
-	want := "mov $0x1122334455667788,%rax|mov %rax,%rbx|nop|=> mov 0x70000000,%rcx|cli|hlt"
+	want := "movabs $0x1122334455667788,%rax|mov %rax,%rbx|nop|=> mov 0x70000000,%rcx|cli|hlt"
 	if got := strings.Join(listing, "|"); !strings.HasPrefix(got, want) {
 		t.Errorf("listing\n%s\nwant\n%s", got, want)
 	}

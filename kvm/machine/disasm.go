@@ -3,18 +3,17 @@ package machine
 import (
 	"fmt"
 
-	"golang.org/x/arch/x86/x86asm"
-
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/probe/insntext"
 )
 
 // DisasmLine is one instruction of a listing.
 type DisasmLine struct {
 	Addr   guest.GVA `json:"addr"`
 	Bytes  []byte    `json:"bytes"`
-	Text   string    `json:"text"` // GNU syntax, or "(bad)"
+	Text   string    `json:"text"` // as objdump has it, "(unknown)", or "(bad)" where no instruction is
 	Symbol string    `json:"symbol,omitempty"`
 	// Current marks the instruction that the listing is about.
 	Current bool `json:"current,omitempty"`
@@ -83,15 +82,12 @@ func disasmOne(as guest.AddressSpace, syms probe.Symbols, a guest.GVA, unpatch f
 		return l, true
 	}
 	l.Bytes = code[:inst.Len]
-	// x86asm knows fewer instructions than the length decoder, and its lengths
-	// are not to be trusted: only its text is used, and only when both agree.
-	if x, err := x86asm.Decode(l.Bytes, 64); err == nil && x.Len == int(inst.Len) {
-		l.Text = x86asm.GNUSyntax(x, uint64(a), func(addr uint64) (string, uint64) {
-			if s, ok := syms.Find(guest.GVA(addr)); ok {
-				return s.Name, uint64(s.Addr)
-			}
-			return "", 0
-		})
+	l.Text = insntext.Of(&inst, uint64(a), func(addr uint64) (string, uint64) {
+		s, _ := syms.Find(guest.GVA(addr))
+		return s.Name, uint64(s.Addr)
+	})
+	if l.Text == "" {
+		l.Text = "(unknown)"
 	}
 	return l, true
 }
