@@ -45,7 +45,14 @@ func Handler(s Source) http.Handler {
 	r := prometheus.NewRegistry()
 	// Of the runtime's memory statistics two are one family in OpenMetrics, where no two may have a name.
 	r.MustRegister(&collector{s}, collectors.NewGoCollector(collectors.WithGoCollectorMemStatsMetricsDisabled()), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	return promhttp.HandlerFor(r, promhttp.HandlerOpts{EnableOpenMetrics: true})
+	text, open := promhttp.HandlerFor(r, promhttp.HandlerOpts{}), promhttp.HandlerFor(r, promhttp.HandlerOpts{EnableOpenMetrics: true})
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if s.Scripts != nil && slices.ContainsFunc(s.Scripts(), Script.distributes) {
+			text.ServeHTTP(w, req)
+			return
+		}
+		open.ServeHTTP(w, req)
+	})
 }
 
 // collector makes metrics at each scrape. Which there are depends on what is attached: it describes

@@ -44,6 +44,14 @@ func (s *Script) collect(o out) {
 	}
 }
 
+// distributes reports whether a map has a histogram. A script's knows no sum, which OpenMetrics wants of each, and wants
+// of none with buckets below 0 (OpenMetrics 1.0.0, "Histogram").
+func (s Script) distributes() bool {
+	return slices.ContainsFunc(s.Maps, func(m script.MapValues) bool {
+		return slices.ContainsFunc(m.Elements, func(x script.MapValue) bool { return x.Histogram != nil })
+	})
+}
+
 // value makes the metric of an element.
 func (s *Script) value(o out, x script.MapValue, name, key string) {
 	labels := []string{valid(s.Name), name, key}
@@ -57,7 +65,6 @@ func (s *Script) value(o out, x script.MapValue, name, key string) {
 				at[b.Max] = total
 			}
 		}
-		// A script's histogram knows no sum.
 		o.to <- prometheus.MustNewConstHistogram(scriptHistogram, total, math.NaN(), at, labels...)
 	default:
 		o.gauge(scriptValue, x.Number, labels...)

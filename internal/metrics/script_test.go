@@ -87,6 +87,24 @@ func TestScriptMetrics(t *testing.T) {
 	}
 }
 
+// TestOpenMetrics: who asks for OpenMetrics gets it, but of histograms without a sum, which it has not.
+func TestOpenMetrics(t *testing.T) {
+	for want, v := range map[string]script.MapValue{
+		"application/openmetrics-text": {Number: 1},
+		"text/plain":                   {Histogram: []script.Bucket{{Max: 9, Count: 3}}},
+	} {
+		s := Source{Scripts: func() []Script {
+			return []Script{{Name: "s", Maps: []script.MapValues{{Name: "@", Elements: []script.MapValue{v}}}}}
+		}}
+		w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/metrics", nil)
+		r.Header.Set("Accept", "application/openmetrics-text; version=1.0.0")
+		Handler(s).ServeHTTP(w, r)
+		if got, _, _ := strings.Cut(w.Header().Get("Content-Type"), ";"); w.Code != http.StatusOK || got != want {
+			t.Errorf("%+v: %d, %s, want %s", v, w.Code, got, want)
+		}
+	}
+}
+
 // TestScriptKeys: of a map with more keys than the limit the rest is counted.
 func TestScriptKeys(t *testing.T) {
 	m := script.MapValues{Name: "@", Keyed: true}

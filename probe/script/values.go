@@ -18,7 +18,7 @@ type MapValue struct {
 	Histogram []Bucket // not nil: is meant
 }
 
-// Bucket is one of a histogram, of those that are in use.
+// Bucket is one of a histogram, of those that are in use and the empty one below, by which the first begins.
 type Bucket struct {
 	Max   float64 // the last that is in it
 	Open  bool    // there is none
@@ -59,9 +59,11 @@ func (m *mapDef) measure(e *entry) (x MapValue, ok bool) {
 		counts := m.buckets(e)
 		x.Histogram = []Bucket{}
 		if lo, hi, ok := span(counts); ok {
-			for i := lo; i <= hi; i++ {
+			for i := max(lo-1, 0); i <= hi; i++ {
 				b := Bucket{Count: counts[i]}
-				b.Max, b.Open = lastOf(t, i)
+				if b.Max, b.Open = lastOf(t, i); i < lo && b.Max == -1 {
+					continue // who reads histograms takes 0 for where the first begins
+				}
 				x.Histogram = append(x.Histogram, b)
 			}
 		}
