@@ -24,7 +24,8 @@ func (a *app) regs() command.Spec {
 debug registers, bits by their names. The guest is stopped for that, and goes on if it ran.
 
 rip is an address of the guest's own text. Where the vCPU is in code of a probe's, that is
-shown as well.
+shown as well. ftag has a bit for each x87 register that is not empty, as FXSAVE stores it; GDB's
+$ftag is the tag word of two bits each.
 
 --set changes general registers, rip, rflags, fs_base, gs_base, kernel_gs_base, cr0, cr2, cr3, cr4, cr8, efer, dr0
 to dr3, dr6 and dr7, and of floating point and vectors st0 to st7, fctrl, fstat, ftag, fop, fip, fdp, mxcsr, and what

@@ -65,8 +65,11 @@ func (s *session) writeAll(_ context.Context, data []byte) (string, error) {
 // register returns the one of a number, and the number.
 func (s *session) register(b []byte) (*register, int, error) {
 	n, ok := number(b)
-	if !ok || n >= uint64(len(s.regs)) {
+	if !ok {
 		return nil, 0, errBad
+	}
+	if n >= uint64(len(s.regs)) {
+		return nil, 0, fmt.Errorf("there is no register %#x: the last is %#x", n, len(s.regs)-1)
 	}
 	return &s.regs[n], int(n), nil
 }

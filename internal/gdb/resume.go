@@ -65,11 +65,17 @@ func action(b []byte) (a Action, lo, hi uint64, err error) {
 	return 0, 0, 0, errBad
 }
 
-// goOn is c and C, stepOn s and S, of debuggers that do not use vCont. An address to go on at
-// they set by the register.
-func (s *session) goOn(ctx context.Context, _ []byte) (string, error) { return s.legacy(ctx, Continue) }
-
-func (s *session) stepOn(ctx context.Context, _ []byte) (string, error) { return s.legacy(ctx, Step) }
+// alone is c, C, s or S, of debuggers that do not use vCont, whose actions are written the same. An address to go on at
+// they set by the register: with one in the packet, or anything else, it is refused.
+func alone(letter string) func(*session, context.Context, []byte) (string, error) {
+	return func(s *session, ctx context.Context, b []byte) (string, error) {
+		a, _, _, err := action([]byte(letter + string(b)))
+		if err != nil {
+			return "", fmt.Errorf("%w: to go on elsewhere set RIP", err)
+		}
+		return s.legacy(ctx, a)
+	}
+}
 
 func (s *session) legacy(ctx context.Context, a Action) (string, error) {
 	p := plan{actions: make([]Action, s.t.CPUs()), cpu: s.cpu}

@@ -91,7 +91,7 @@ func TestPackets(t *testing.T) {
 		{"qXfer:threads:read::0,fff", `l<threads><thread id="1" core="0" name="vCPU 0">paused &lt;0&gt;</thread><thread id="2" core="1" name="vCPU 1">paused &lt;1&gt;</thread></threads>`},
 		{"T2", "OK"}, {"T3", "E0e"}, {"T", "E01"}, {"T-2", "E01"},
 		{"Hg2", "OK"}, {"qC", "QC2"}, {"p10", "0001010000000000"}, {"Hg0", "OK"}, {"qC", "QC2"}, {"Hg1", "OK"}, {"Hc-1", "OK"}, {"Hg9", "E0e"}, {"H", "E01"}, {"Hz1", ""},
-		{"p0", "0000000000000000"}, {"p3", "3333333333333333"}, {"p11", "02000000"}, {"pffff", "E01"}, {"p", "E01"},
+		{"p0", "0000000000000000"}, {"p3", "3333333333333333"}, {"p11", "02000000"}, {"pffff", "E0e"}, {"Pffff=00", "E0e"}, {"pzz", "E01"}, {"p", "E01"},
 		{"P3=8877665544332211", "OK"}, {"p3", "8877665544332211"}, {"P3=00", "E01"}, {"P3", "E01"},
 		{"P12=10000000", "OK"}, {"P12=10000100", "E01"}, // cs has 16 bits
 		{"m10000,4", "00070e15"}, {"m11ff8,8", hex.EncodeToString(f.mem[0x1ff8:])}, {"m11ff8,20", hex.EncodeToString(f.mem[0x1ff8:])},
@@ -120,6 +120,9 @@ func TestPackets(t *testing.T) {
 		{"vCont;r10100,10108:2", "T05thread:2;core:1;06:6766666666666666;07:7877777777777777;10:0801010000000000;"},
 		{"s", "T05thread:2;core:1;06:6766666666666666;07:7877777777777777;10:0901010000000000;"},
 		{"vCont;x", "E01"}, {"vCont;C", "E01"}, {"vCont;Szz", "E01"}, {"vCont;S005", "E01"}, {"vCont;", "E01"}, {"vCont;s:7", "E0e"}, {"vCont;r1:1", "E01"},
+		{"cx", "E01"}, {"c10000", "E01"}, {"s10000", "E01"}, {"s10000x", "E01"}, {"C", "E01"}, {"C1", "E01"}, {"C05;zz", "E01"},
+		{"C05;10000", "E01"}, {"C005", "E01"}, {"S", "E01"}, {"Szz", "E01"}, {"S05;10000", "E01"}, {"p10", "0901010000000000"},
+		{"S05", "T05thread:2;core:1;06:6766666666666666;07:7877777777777777;10:0a01010000000000;"},
 		{"qRcmd,68656c70", "O" + hex.EncodeToString([]byte("said help\n"))},
 	} {
 		d.is(c[0], c[1])
@@ -284,6 +287,12 @@ func TestMessages(t *testing.T) {
 	d := connect(t, f)
 	d.ask("qSupported:error-message+")
 	d.is("m12000,1", "E.nothing is mapped there")
+	for _, packet := range []string{"pffff", "Pffff=00"} {
+		if got, want := d.ask(packet), "E.there is no register 0xffff: the last is 0x"; !strings.HasPrefix(got, want) {
+			t.Errorf("%s: %q, want %q and its number", packet, got, want)
+		}
+	}
+	d.is("c10000", "E.the packet is malformed: to go on elsewhere set RIP")
 	d.is("qSymbol::", "qSymbol:5f74657874")
 	d.is("qSymbol:401000:5f74657874", "OK")
 	d.send("qRcmd," + hex.EncodeToString([]byte("x")))
