@@ -244,7 +244,7 @@ func (w *window) write(selector, text string) {
 // press clicks the button that says so, once it can be clicked.
 func (w *window) press(text string) {
 	w.t.Helper()
-	find := `[...document.querySelectorAll("main button")].find((b) => !b.hidden && !b.disabled && (b.textContent === ` + quote(text) + ` || b.ariaLabel === ` + quote(text) + `))`
+	find := `[...document.querySelectorAll("main button")].find((b) => !b.hidden && !b.disabled && !b.ariaDisabled && (b.textContent === ` + quote(text) + ` || b.ariaLabel === ` + quote(text) + `))`
 	w.until("%s", find)
 	w.run(find + `.click()`)
 }

@@ -71,8 +71,10 @@ func TestProbesView(t *testing.T) {
 	w.picture("probes")
 	w.press("Disable kprobes/myread")
 	w.press("Enable kprobes/myread")
-	w.press("Detach kprobes/myread")
+	w.run(`document.querySelector("button[aria-label='Detach kprobes/myread']").focus()`)
+	w.do(chromedp.KeyEvent(kb.Enter))
 	w.until(`!document.querySelector("tr[data-probe='kprobes/myread']")`)
+	w.until(`/^Detach (kprobes.forks|sites.w)$/.test(document.activeElement.ariaLabel)`) // who works with keys is at the next
 	if ps, err := g.Probes(g.ctx); err != nil || len(ps) != 2 {
 		t.Errorf("there are %d probes, want 2: %v", len(ps), err)
 	}
@@ -177,6 +179,10 @@ func TestScriptsView(t *testing.T) {
 	w.press("Run")
 	w.shows(".term", "read of ")
 	w.picture("scripts")
+	w.view("guest") // it goes on, and what it has printed is there
+	w.until(`document.querySelector("#view-scripts") === null`)
+	w.view("scripts")
+	w.shows(".term", "read of ")
 	w.press("Stop")
 	w.shows("#script-note", "The script has ended: asked")
 	w.shows(".term", "@sizes:")

@@ -45,12 +45,20 @@ export function table(name, columns, attrs = {}) {
   return {e, body};
 }
 
-// rows keeps the rows of a table by key: make makes one, update changes it.
+const controls = (row) => [...row.querySelectorAll("a, button, input, select")];
+
+// rows keeps the rows of a table by key: make makes one, update changes it. Who is at a row that goes is at the one in its
+// place then.
 export function rows(body, items, keyOf, make, update) {
   body.known ??= new Map();
   const there = new Set(items.map(keyOf));
+  let left = -1, at = 0;
   for (const [k, r] of body.known) { // first: those that stay where they are keep the focus
     if (!there.has(k)) {
+      if (r.e.contains(document.activeElement)) {
+        left = [...body.children].indexOf(r.e);
+        at = controls(r.e).indexOf(document.activeElement);
+      }
       r.e.remove();
       body.known.delete(k);
     }
@@ -67,6 +75,10 @@ export function rows(body, items, keyOf, make, update) {
       body.insertBefore(r.e, body.children[i] ?? null);
     }
   });
+  if (left >= 0) {
+    const row = body.children[Math.min(left, body.children.length - 1)];
+    (row && controls(row)[at] || document.querySelector("main")).focus({preventScroll: true});
+  }
 }
 
 // errorText is an error as guestprobe says it: text, detail, errno and code.
@@ -112,14 +124,17 @@ export function errorBox() {
 export function button(text, box, work, attrs = {}) {
   const b = el("button", {type: "button", text, ...attrs});
   b.addEventListener("click", async () => {
-    b.disabled = true;
+    if (b.ariaDisabled === "true") {
+      return;
+    }
+    b.ariaDisabled = "true"; // one that is disabled loses the focus
     try {
       box.show(null);
       await work();
     } catch (err) {
       box.show(err);
     } finally {
-      b.disabled = false;
+      b.ariaDisabled = null;
     }
   });
   return b;

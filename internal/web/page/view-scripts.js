@@ -12,7 +12,18 @@ interval:s:1 { print(@reads); }
 // What is in the editor stays while the window is open.
 let draft = sessionStorage.getItem("guestprobe-script") ?? EXAMPLE;
 
+// The view is made once: a script that runs here goes on while another view is looked at, and what it has printed stays.
+let view = null;
+
 export function show(section) {
+  view ??= make();
+  section.append(...view.nodes);
+  view.list().catch(view.box.show);
+  const clock = setInterval(() => view.list().catch(() => {}), 1000);
+  return () => clearInterval(clock);
+}
+
+function make() {
   const box = errorBox();
   const editor = el("textarea", {spellcheck: "false", autocomplete: "off", "aria-label": "Script, in bpftrace's language", "aria-describedby": "script-note"});
   editor.value = draft;
@@ -21,7 +32,7 @@ export function show(section) {
   const name = el("input", {class: "mono", size: "14", value: "reads", spellcheck: "false", autocomplete: "off"});
   const out = terminal("Output of the script");
   const request = () => ({script: editor.value, name: "page", ...unsafe.checked && {unsafe: true}});
-  let asked = 0, close = null, number = 0, gone = false;
+  let asked = 0, close = null, number = 0;
   const check = later(250, async () => {
     const mine = ++asked;
     let err = null, text = "";
@@ -33,7 +44,7 @@ export function show(section) {
     } catch (e) {
       err = e;
     }
-    if (mine === asked && !gone) {
+    if (mine === asked) {
       box.show(err);
       set(note, text);
     }
@@ -89,15 +100,12 @@ export function show(section) {
   });
   const t = table("Scripts in the daemon", ["name", "state", "#probes", "#hits", "#written", "#lost", "~actions"]);
   const kept = el("div", {hidden: true}, el("h2", {text: "In the daemon"}), el("div", {class: "scroll"}, t.e));
-  section.append(el("div", {}, editor, note), el("div", {class: "bar"}, run, stop, field("Unsafe", unsafe), el("span", {class: "grow"}), keep, name), box, out, kept);
+  const bar = el("div", {class: "bar"}, run, stop, field("Unsafe", unsafe), el("span", {class: "grow"}), keep, name);
   name.setAttribute("aria-label", "Name of the script in the daemon");
 
   const list = async () => {
     const {scripts} = await call("GET", "/v1/scripts");
-    if (gone) {
-      return;
-    }
-    kept.hidden = scripts.length === 0;
+    kept.hidden &&= scripts.length === 0;
     rows(t.body, scripts, (s) => s.name, (s) => {
       const cells = Array.from({length: 7}, (_, i) => el("td", {class: i > 1 && i < 6 ? "n" : null}));
       cells[6].append(el("div", {class: "bar"},
@@ -112,13 +120,8 @@ export function show(section) {
         }, {class: "small", "aria-label": "End " + s.name})));
       return {e: el("tr", {"data-script": s.name}, ...cells), cells};
     }, (r, s) => [s.name, s.ended ? s.ended.replaceAll("_", " ") : "runs", count(s.attached), count(s.hits), count(s.written), count(s.lost)].forEach((v, i) => set(r.cells[i], v)));
+    kept.hidden = scripts.length === 0; // behind the rows, of which one may have the focus
   };
-  const clock = setInterval(() => list().catch(() => {}), 1000);
-  list().catch((err) => box.show(err));
   check();
-  return () => {
-    gone = true;
-    clearInterval(clock);
-    close?.(); // a script that was run here ends with its stream
-  };
+  return {nodes: [el("div", {}, editor, note), bar, box, out, kept], list, box};
 }
