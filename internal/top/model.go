@@ -232,6 +232,11 @@ func (m *Model) typed(key string) {
 		if r := []rune(m.filter); len(r) > 0 {
 			m.filter = string(r[:len(r)-1])
 		}
+	case "ctrl+u": // as terminals erase a line, and a word (termios(3), VKILL and VWERASE)
+		m.filter = ""
+	case "ctrl+w":
+		m.filter = strings.TrimRight(m.filter, " ")
+		m.filter = m.filter[:strings.LastIndex(m.filter, " ")+1]
 	case "space":
 		m.filter += " "
 	default:

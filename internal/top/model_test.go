@@ -146,6 +146,14 @@ func TestKeys(t *testing.T) {
 		{"q", Nothing, "(0)"}, // typed
 		{"backspace", Nothing, "10 2 6 1 3 4 5 7 8 9 (0)"},
 		{"1", Nothing, "10 1 4 8 (0)"}, // the address of two watches has it
+		{"q", Nothing, "(0)"},
+		{"ctrl+u", Nothing, "10 2 6 1 3 4 5 7 8 9 (0)"},
+		{"q", Nothing, "(0)"},
+		{"space", Nothing, "(0)"},
+		{"q", Nothing, "(0)"},
+		{"ctrl+w", Nothing, "(0)"}, // "q " is left
+		{"ctrl+w", Nothing, "10 2 6 1 3 4 5 7 8 9 (0)"},
+		{"1", Nothing, "10 1 4 8 (0)"},
 		{"esc", Nothing, "10 2 6 1 3 4 5 7 8 9 (0)"},
 		{"d", Nothing, "10 2 6 1 3 4 5 7 8 9 (0)"},
 		{"n", Nothing, "10 2 6 1 3 4 5 7 8 9 (0)"},
