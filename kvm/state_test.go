@@ -52,8 +52,15 @@ func TestCPUID(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(back) != len(leaves) || back[len(back)-1] != want {
-			t.Errorf("%d leaves come back, want %d; the last is %+x, want %+x", len(back), len(leaves), back[len(back)-1], want)
+		// KVM may leave out leaves of zeros, which say no more than none, and fills in sizes.
+		for _, e := range leaves {
+			set := e.Eax|e.Ebx|e.Ecx|e.Edx != 0
+			if set && !slices.ContainsFunc(back, func(b CPUIDEntry) bool { return b.Function == e.Function && b.Index == e.Index }) {
+				t.Errorf("leaf %#x.%d does not come back", e.Function, e.Index)
+			}
+		}
+		if back[len(back)-1] != want {
+			t.Errorf("the last leaf that comes back is %+x, want %+x", back[len(back)-1], want)
 		}
 	}
 }

@@ -43,8 +43,14 @@ func (g *gen) register() {
 		}
 		g.ins(b...)
 	case 1: // a shift
-		r := g.reg()
-		g.ins(g.rex(0, r), 0xc1, 0xc0|byte([]int{0, 1, 4, 5, 7}[g.IntN(5)])<<3|byte(r&7), byte(g.IntN(33)))
+		r, op, n := g.reg(), []byte{0, 1, 4, 5, 7}[g.IntN(5)], byte(g.IntN(33))
+		if g.p.Kernel && op < 2 {
+			// Of a rotate by more than one, OF is not defined. KVM's emulator rotates by CL
+			// whatever the instruction has; Intel's processors then set an OF that they
+			// leave alone where the number is an immediate.
+			n &= 1
+		}
+		g.ins(g.rex(0, r), 0xc1, 0xc0|op<<3|byte(r&7), n)
 	case 2: // one operand
 		r := g.reg()
 		op := []struct{ b, n byte }{{0xff, 0}, {0xff, 1}, {0xf7, 2}, {0xf7, 3}}[g.IntN(4)]
