@@ -259,14 +259,17 @@ func identifier(s string) string {
 	return string(out)
 }
 
+// cutMark ends a text that is not whole.
+const cutMark = "..."
+
 // appendFields adds the values of an event: numbers at their places, texts behind all of them. Texts are cut where
-// there is no more room.
+// there is no more room, and say so.
 func appendFields(b []byte, fields []field) []byte {
 	room := maxEvent - len(b)
 	for _, x := range fields {
 		room -= widths[x.kind]
 		if x.kind == "" {
-			room -= 5
+			room -= 5 + len(cutMark)
 		}
 	}
 	fixed := len(b)
@@ -288,7 +291,11 @@ func appendFields(b []byte, fields []field) []byte {
 		case 8:
 			b = binary.LittleEndian.AppendUint64(b, x.number)
 		default:
-			text := Cut(command.Line(x.text), max(0, room))
+			text := command.Line(x.text)
+			room += len(cutMark)
+			if len(text) > room {
+				text = Cut(text, max(0, room-len(cutMark))) + cutMark
+			}
 			room -= len(text)
 			b = binary.LittleEndian.AppendUint32(b, uint32(fixed+len(texts))|uint32(len(text)+1)<<16)
 			texts = append(append(texts, text...), 0)

@@ -2,6 +2,7 @@ package timeline
 
 import (
 	"bytes"
+	"encoding/binary"
 	"strconv"
 	"strings"
 	"testing"
@@ -10,6 +11,24 @@ import (
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/probe/event"
 )
+
+// TestCutTexts: texts that an event of a trace.dat has no room for say that they are not whole; others are.
+func TestCutTexts(t *testing.T) {
+	fields := []field{{value: value{text: "whole"}}, {value: value{number: 7}, kind: "u64"}, {value: value{text: strings.Repeat("é", maxEvent)}}, {value: value{text: "late"}}, {value: value{text: ""}}}
+	b := appendFields(make([]byte, 32), fields)
+	var got []string
+	for _, at := range []int{32, 44, 48, 52} {
+		loc := binary.LittleEndian.Uint32(b[at:])
+		text := b[loc&0xffff:][:loc>>16]
+		if text[len(text)-1] != 0 {
+			t.Errorf("%q does not end", text)
+		}
+		got = append(got, string(text[:len(text)-1]))
+	}
+	if got[0] != "whole" || !strings.HasSuffix(got[1], "é...") || got[2] != "..." || got[3] != "" || len(b) > maxEvent || len(b) < maxEvent-8 {
+		t.Errorf("an event of %d bytes has %q", len(b), got)
+	}
+}
 
 // FuzzStrings: whatever bytes a guest has in strings, each line of text and each trace.dat says which they were, and has
 // nothing in it that moves a terminal's cursor.
