@@ -386,16 +386,13 @@ func (f *profileFlags) table(r *command.Run, p *pprof.Profile, i int) error {
 	return nil
 }
 
-// maxProfile bounds a profile that is read, in bytes.
-const maxProfile = 256 << 20
-
 // readProfile reads a profile in pprof's form.
 func readProfile(ctx context.Context, path string) (*pprof.Profile, error) {
-	b, err := files.Input(ctx, nil, path, maxProfile)
+	b, err := files.Input(ctx, nil, path, profile.MaxProfile)
 	if err != nil {
 		return nil, err
 	}
-	p, err := pprof.ParseData(b)
+	p, err := profile.Read(b)
 	if err != nil {
 		return nil, fmt.Errorf("%s is no profile in pprof's form: %w", path, err)
 	}
