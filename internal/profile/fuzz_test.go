@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	pprof "github.com/google/pprof/profile"
+
+	_ "github.com/guestprobe/guestprobe/internal/fuzzing" // keeps the target at work
 )
 
 // FuzzRead: a file is refused, or it becomes every form, and is no different from itself.
