@@ -18,7 +18,7 @@ func TestRandomScripts(t *testing.T) {
 	}
 	for seed := range n {
 		for _, onHost := range []bool{false, true} {
-			sc := scripttest.New(seed, scripttest.Options{Place: "kprobe:bench_target", Args: 2})
+			sc := scripttest.New(seed, scripttest.Options{Place: "kprobe:bench_target", Args: 2, Nested: seed%2 == 1})
 			s, start := h.script(api.RunScript{Script: sc.Text, OnHost: onHost})
 			inGuest := start.Probes[0].Runs == api.RunsInGuest
 			if inGuest && onHost {

@@ -2,6 +2,7 @@ package scripttest
 
 import (
 	"fmt"
+	"maps"
 	"strconv"
 )
 
@@ -119,6 +120,9 @@ func together(a, b expr) bool {
 }
 
 func (g *gen) leaf() expr {
+	if e, ok := g.writer(signed); ok {
+		return e
+	}
 	switch g.n(5) {
 	case 0:
 		if n := interesting[g.n(len(interesting))]; !g.portable || n <= maxPortable {
@@ -145,7 +149,9 @@ func (g *gen) leaf() expr {
 // arithmetic makes an operation. Those that bpftrace has other rules for are not made of
 // what may be negative, where the script is to run there.
 func (g *gen) arithmetic(depth int) expr {
-	a, b := g.numeric(depth-1), g.numeric(depth-1)
+	a := g.numeric(depth - 1)
+	known, nested := maps.Clone(g.known), g.nested
+	b := g.numeric(depth - 1)
 	if g.portable { // where two truth values are one again
 		a, b = g.plain(a), g.plain(b)
 	}
@@ -155,7 +161,7 @@ func (g *gen) arithmetic(depth int) expr {
 		op = ops[g.n(6)]
 	}
 	if len(op) == 2 {
-		b = number(uint64(g.n(64)))
+		b, g.known, g.nested = number(uint64(g.n(64))), known, nested // what was made for it is not in the script
 	}
 	sign := together(a, b)
 	if len(op) == 2 {
@@ -275,6 +281,9 @@ var words = []string{"", "a", "b", "ab", "seven77", "eight888", "nine99999", "a 
 
 // textual makes a string.
 func (g *gen) textual() expr {
+	if e, ok := g.writer(text); ok {
+		return e
+	}
 	if v := g.stringVariable(); v != nil && g.n(2) == 0 {
 		return v.read()
 	}

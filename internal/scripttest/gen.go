@@ -2,6 +2,7 @@ package scripttest
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"strings"
 )
@@ -11,6 +12,7 @@ type Options struct {
 	Place    string // of the probe
 	Args     int    // how many arguments it has
 	Portable bool   // bpftrace prints the same of it
+	Nested   bool   // expressions print, change variables and maps, and leave the script
 }
 
 // Script is a random script, and what it has done so far.
@@ -52,21 +54,32 @@ func run(ss []statement, h *hit) flow {
 
 // Hit runs the probe.
 func (s *Script) Hit(args ...uint64) {
+	defer func() {
+		if r := recover(); r != nil && r != any(left{}) {
+			panic(r)
+		}
+	}()
 	run(s.probe, &hit{state: &s.state, args: args, vars: map[string]value{}})
 }
+
+// left is what an expression panics with that ends the run.
+type left struct{}
 
 // Output is what the script has printed, with its maps, as at its end.
 func (s *Script) Output() string { return s.printed.String() + "\n\n" + s.maps() }
 
 // New makes a script of a number: the same number makes the same script.
 func New(seed uint64, o Options) *Script {
-	g := &gen{r: rand.New(rand.NewPCG(seed, 0x5c21)), Options: o, portable: o.Portable, args: o.Args, known: map[string]bool{}}
+	g := &gen{r: rand.New(rand.NewPCG(seed, 0x5c21)), Options: o, b: &strings.Builder{}, portable: o.Portable, args: o.Args, known: map[string]bool{}}
 	s := &Script{state: newState()}
 	s.probe = g.block(3+g.n(8), 2)
 	if o.Portable {
 		g.line("exit();")
 	}
 	s.Text = o.Place + " {\n" + g.b.String() + "}\n"
+	if o.Nested {
+		s.Text = macros + s.Text
+	}
 	return s
 }
 
@@ -76,17 +89,19 @@ type gen struct {
 	r        *rand.Rand
 	portable bool
 	args     int
-	b        strings.Builder
+	b        *strings.Builder
 	vars     []*variable // in scope
 	names    int
 	loops    int
+	nested   int             // expressions that do something
+	deep     int             // those that the one at hand is in
 	unrolled bool            // the innermost loop is no loop in bpftrace: it has no break there
 	known    map[string]bool // maps that something is assigned to above
 }
 
 func (g *gen) n(n int) int { return g.r.IntN(n) }
 
-func (g *gen) line(format string, args ...any) { fmt.Fprintf(&g.b, "\t"+format+"\n", args...) }
+func (g *gen) line(format string, args ...any) { fmt.Fprintf(g.b, "\t"+format+"\n", args...) }
 
 // variable is a scratch variable; one that is fixed counts rounds.
 type variable struct {
@@ -234,7 +249,8 @@ func (g *gen) assign() statement {
 	op := []string{"+", "-", "*", "&", "|", "^"}[g.n(6)]
 	g.line("%s %s= %s;", v.name, op, e.src)
 	return func(h *hit) flow {
-		h.vars[v.name] = value{n: operate(op, h.vars[v.name].n, e.eval(h).n, true)}
+		was := h.vars[v.name].n
+		h.vars[v.name] = value{n: operate(op, was, e.eval(h).n, true)}
 		return on
 	}
 }
@@ -302,8 +318,13 @@ func (g *gen) loop(depth int) statement {
 
 // print prints a few values.
 func (g *gen) print() statement {
+	known := maps.Clone(g.known)
 	a, b, s := g.as(signed, 3), g.as(unsigned, 3), g.textual()
-	switch g.n(4) {
+	sort := g.n(4)
+	if g.Nested && sort != 1 { // not all that was made is in the script
+		g.known = known
+	}
+	switch sort {
 	case 0:
 		g.line("print((int64)%s);", a.src) // of a map alone all of it is printed
 		return func(h *hit) flow { fmt.Fprintln(&h.printed, a.eval(h).n); return on }
@@ -323,8 +344,8 @@ func (g *gen) print() statement {
 	}
 	g.line("printf(\"%%ld %%lu %%lx %%d %%08x %%hhd\\n\", %s, %s, %s, %s, %s, %s);", a.src, b.src, b.src, a.src, a.src, b.src)
 	return func(h *hit) flow {
-		x, y := a.eval(h).n, uint64(b.eval(h).n)
-		fmt.Fprintf(&h.printed, "%d %d %x %d %08x %d\n", x, y, y, int32(x), uint32(x), int8(y))
+		n := func(e expr) int64 { return e.eval(h).n } // in the order of the source
+		fmt.Fprintf(&h.printed, "%d %d %x %d %08x %d\n", n(a), uint64(n(b)), uint64(n(b)), int32(n(a)), uint32(n(a)), int8(n(b)))
 		return on
 	}
 }

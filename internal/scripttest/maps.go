@@ -3,6 +3,7 @@ package scripttest
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math/bits"
 	"slices"
 	"strings"
@@ -66,8 +67,10 @@ func (g *gen) key(m *mapKind) (string, func(h *hit) []value) {
 	var parts []string
 	var es []expr
 	for _, k := range m.key {
+		nested := g.Nested
+		g.Nested = nested && k != 'i' // where it is not used
 		e := g.textual()
-		if k == 'i' {
+		if g.Nested = nested; k == 'i' {
 			n := g.plain(g.numeric(2))
 			e = expr{src: fmt.Sprintf("(int64)(%s & 7)", n.src), eval: func(h *hit) value { return value{n: n.eval(h).n & 7} }}
 		}
@@ -130,16 +133,24 @@ func (g *gen) store() statement {
 		// The type of a map that nothing is assigned to is not known.
 		none := map[kind]string{signed: "(int64)0", unsigned: "(uint64)0", text: `""`}[m.kind]
 		g.line("%s = %s; delete(%s, %s);", m.written(src), none, m.name, of)
-		return func(h *hit) flow { delete(h.of[m.name], fmt.Sprint(key(h))); return on }
+		return func(h *hit) flow {
+			h.at(m, key(h), true).value = value{}
+			delete(h.of[m.name], fmt.Sprint(key(h)))
+			return on
+		}
 	}
 	if m.kind != text && known && g.n(3) == 0 {
 		e := g.as(m.kind, 2)
 		op := []string{"+", "-", "^", "|"}[g.n(4)]
 		g.line("%s %s= %s;", m.written(src), op, e.src)
 		return func(h *hit) flow {
-			v, k := e.eval(h), key(h)
-			at := h.at(m, k, true)
-			at.value.n = operate(op, at.value.n, v.n, true)
+			k := key(h)
+			var was value
+			if at := h.at(m, k, false); at != nil {
+				was = at.value
+			}
+			v := e.eval(h)
+			h.at(m, k, true).value = value{n: operate(op, was.n, v.n, true)}
 			return on
 		}
 	}
@@ -153,7 +164,11 @@ func (g *gen) store() statement {
 }
 
 func (g *gen) aggregate(m *mapKind, src string, key func(*hit) []value) statement {
+	known, nested := maps.Clone(g.known), g.nested
 	e := g.as(signed, 2)
+	if m.call == "count" { // what was made for it is not in the script
+		g.known, g.nested = known, nested
+	}
 	args := "(int64)" + e.src
 	switch {
 	case m.call == "count":
@@ -163,7 +178,10 @@ func (g *gen) aggregate(m *mapKind, src string, key func(*hit) []value) statemen
 	}
 	g.line("%s = %s(%s);", m.written(src), m.call, args)
 	return func(h *hit) flow {
-		v := e.eval(h).n
+		v := int64(0)
+		if m.call != "count" {
+			v = e.eval(h).n
+		}
 		at := h.at(m, key(h), true)
 		if at.n == 0 {
 			at.low, at.high = v, v

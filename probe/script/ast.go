@@ -35,6 +35,7 @@ type expr struct {
 	below bool // num is one below 0: an enumerator
 	args  []*expr
 	post  bool
+	short bool // of exCond: it is a ?: b, whose a is evaluated once
 	body  []*stmt
 	names []string
 	cast  *typeName // of exCast, exType, and of a variable that is declared with its type

@@ -12,7 +12,7 @@ type checker struct {
 	closed  map[string]bool // variables of this probe's blocks that have ended
 	final   bool            // all types are known that can be
 	changed bool
-	inCall  bool // the value at hand is assigned to a map
+	stored  *expr // the value that is assigned to a map: what an aggregation may be
 
 	countStacks bool // the script asks how long stacks are
 
@@ -337,9 +337,8 @@ func (c *checker) assign(s *stmt) error {
 		c.declare(s)
 		return c.widen(s.Span, s.to, s.decl, t)
 	}
-	c.inCall = s.value.kind == exCall
+	c.stored = s.value
 	t, err := c.expr(s.value)
-	c.inCall = false
 	if err != nil {
 		return err
 	}

@@ -367,10 +367,9 @@ func (c *checker) named(e *expr) (Type, error) {
 
 // aggregation checks the value of a map that is made of many.
 func (c *checker) aggregation(e *expr, k Kind) (Type, error) {
-	if !c.inCall {
+	if c.stored != e {
 		return Type{}, c.at(e.Span, "%s() must be assigned directly to a map", e.name).hint("@ = %s(...)", e.name)
 	}
-	c.inCall = false
 	t := Type{Kind: k, Size: 8, Signed: true}
 	if k == Count {
 		return t, nil

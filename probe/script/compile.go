@@ -100,6 +100,9 @@ func Compile(text string, t Target, o Options) (*Script, error) {
 				return nil, tree.at(d.Span, "more than %d probes", maxPrograms)
 			}
 			g := c.generate(d, p, len(s.programs), &o)
+			if g.roomTop > maxRoom {
+				return nil, tree.at(d.Span, "the variables and values of this probe take more than %d bytes", maxRoom).hint("use shorter strings (max_strlen, str(POINTER, LENGTH)) or fewer of them at a time")
+			}
 			if g.tooLong() {
 				return nil, tree.at(d.Span, "the program of this probe has more than %d instructions", maxInsns)
 			}

@@ -148,13 +148,14 @@ const (
 	maxInsns = 1 << 15 // of a program
 	maxSteps = 1 << 17 // of the compiler for a program: empty loops are unrolled, too
 	maxAll   = 1 << 19 // instructions of all programs
+	maxRoom  = 1 << 15 // bytes of a program's values: an instruction has 16 bits for where in them
 )
 
 // tooLong counts a step, and reports whether the program is longer than it may be: then
 // nothing more is made.
 func (g *generator) tooLong() bool {
 	g.steps++
-	return len(g.Insns) > maxInsns || g.steps > maxSteps
+	return len(g.Insns) > maxInsns || g.steps > maxSteps || g.roomTop > maxRoom
 }
 
 // alloc takes room for n bytes until free.
@@ -342,7 +343,7 @@ func (g *generator) assign(s *stmt) {
 		return
 	}
 	if s.op != "=" {
-		g.operate(s)
+		g.operate(s, s.to)
 		g.convert(typeInt, s.to.decl.typ)
 		g.store(g.vars[s.to.decl], asm.R0)
 		return
@@ -366,8 +367,11 @@ func (g *generator) assign(s *stmt) {
 }
 
 // operate leaves the new value of x op= y in R0.
-func (g *generator) operate(s *stmt) {
-	e := &expr{kind: exBinary, name: s.op[:len(s.op)-1], Span: s.Span, args: []*expr{s.to, s.value}}
-	e.typ = Type{Kind: Int, Size: 8, Signed: signedness(s.to, s.value)}
+func (g *generator) operate(s *stmt, x *expr) {
+	e := &expr{kind: exBinary, name: s.op[:len(s.op)-1], Span: s.Span, args: []*expr{x, s.value}}
+	e.typ = Type{Kind: Int, Size: 8, Signed: signedness(x, s.value)}
+	if x.typ.Kind == Pointer {
+		e.typ = x.typ
+	}
 	g.number64(e)
 }

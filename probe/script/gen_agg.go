@@ -178,24 +178,39 @@ func (g *generator) exprStmt(e *expr) {
 	}
 }
 
-// output writes a record: the number of what it is about, and the values.
+// output writes a record: the number of what it is about, and the values. Where these have effects, the record is
+// made in memory of the program's own and written when it is complete: a value may write records itself, whose
+// place is before this one, may leave the program, and has its effects although the ring has no room.
 func (g *generator) output(e *expr) {
 	o := g.c.outputs[e.num]
+	args := e.args
+	if o.format != nil {
+		args = args[1:]
+	}
+	fill := func(to mem) {
+		g.Emit(bpfgen.StoreConst(8, to.base, to.off, int32(e.num)))
+		at := 8
+		for i, t := range o.types {
+			g.put(args[i], t, to.at(at))
+			at += t.bytes()
+		}
+	}
+	if len(o.types) > 0 && anyEffects(args) {
+		g.scoped(func() {
+			rec := g.alloc(o.bytes())
+			fill(rec)
+			g.loadMap(asm.R1, mapOutput)
+			g.address(asm.R2, rec)
+			g.Emit(asm.Mov.Imm(asm.R3, int32(o.bytes())), asm.Mov.Imm(asm.R4, 0), bpfgen.Call(bpf.HelperRingOutput))
+		})
+		return
+	}
 	none := g.NewLabel()
 	g.loadMap(asm.R1, mapOutput)
 	g.Emit(asm.Mov.Imm(asm.R2, int32(o.bytes())), asm.Mov.Imm(asm.R3, 0), bpfgen.Call(bpf.HelperRingReserve))
 	g.Require(asm.JNE, asm.R0, 0, none)
 	g.Emit(asm.Mov.Reg(rRec, asm.R0))
-	g.Emit(bpfgen.StoreConst(8, rRec, 0, int32(e.num)))
-	args := e.args
-	if o.format != nil {
-		args = args[1:]
-	}
-	at := 8
-	for i, t := range o.types {
-		g.put(args[i], t, mem{rRec, at})
-		at += t.bytes()
-	}
+	fill(mem{rRec, 0})
 	g.Emit(asm.Mov.Reg(asm.R1, rRec), asm.Mov.Imm(asm.R2, 0), bpfgen.Call(bpf.HelperRingSubmit))
 	g.Place(none)
 }

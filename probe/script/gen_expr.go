@@ -37,9 +37,14 @@ func (g *generator) number64(e *expr) {
 		g.binary(e)
 	case exCond:
 		other, done := g.NewLabel(), g.NewLabel()
-		g.jumpUnless(e.args[0], other)
-		g.number64(e.args[1])
-		g.GoTo(done)
+		if e.short {
+			g.number64(e.args[0])
+			g.Require(asm.JEq, asm.R0, 0, done)
+		} else {
+			g.jumpUnless(e.args[0], other)
+			g.number64(e.args[1])
+			g.GoTo(done)
+		}
 		g.Place(other)
 		g.number64(e.args[2])
 		g.Place(done)
@@ -247,16 +252,29 @@ func (g *generator) binary(e *expr) {
 	a, b := e.args[0], e.args[1]
 	signed := signIndex(e.typ.Signed && (e.name != "/" && e.name != "%" || signedness(a, b)))
 	if e.typ.Kind == Pointer {
+		pointer := a
 		if a.typ.Kind != Pointer {
-			a, b = b, a
+			pointer = b
+		}
+		first, second := b, a
+		if anyEffects(e.args) { // in the order of the source
+			first, second = a, b
+		}
+		operand := func(x *expr) {
+			g.number64(x)
+			if x != pointer {
+				g.scale(e.typ.Elems[0].inC())
+			}
 		}
 		g.scoped(func() {
 			by := g.alloc(8)
-			g.number64(b)
-			g.scale(e.typ.Elems[0].inC())
+			operand(first)
 			g.store(by, asm.R0)
-			g.number64(a)
+			operand(second)
 			g.load(asm.R1, by)
+			if e.name == "-" && second != pointer { // POINTER - N, whose pointer was first
+				g.Emit(asm.Mov.Reg(asm.R2, asm.R0), asm.Mov.Reg(asm.R0, asm.R1), asm.Mov.Reg(asm.R1, asm.R2))
+			}
 			g.Emit(ops[0].Reg(asm.R0, asm.R1))
 		})
 		return

@@ -72,7 +72,8 @@ func (g *generator) function(e *expr) bool {
 func (g *generator) compareBytes(a, b *expr, n int) {
 	differ, greater, done := g.NewLabel(), g.NewLabel(), g.NewLabel()
 	g.scoped(func() {
-		x, y := g.view(a), g.view(b)
+		x := g.fixed(a, b)
+		y := g.view(b)
 		word := func(r asm.Register, e *expr, m mem, i int) {
 			if i >= e.typ.bytes() {
 				g.Emit(asm.Mov.Imm(r, 0))
@@ -110,7 +111,8 @@ func (g *generator) compareBytes(a, b *expr, n int) {
 // find leaves the place of a string in another one in R0, or -1.
 func (g *generator) find(in, what *expr) {
 	g.scoped(func() {
-		x, y := g.view(in), g.view(what)
+		x := g.fixed(in, what)
+		y := g.view(what)
 		start, next, none, found, done := g.NewLabel(), g.NewLabel(), g.NewLabel(), g.NewLabel(), g.NewLabel()
 		g.Emit(asm.Mov.Imm(asm.R3, 0)) // where it may be
 		g.Place(start)
@@ -173,6 +175,9 @@ func (g *generator) putConcat(e *expr, t Type, to mem) {
 // putInet stores an address of the internet.
 func (g *generator) putInet(e *expr, to mem) {
 	addr := e.args[len(e.args)-1]
+	if len(e.args) == 2 && e.args[0].hasEffects() { // the family is what the address says
+		g.scoped(func() { g.number64(e.args[0]) })
+	}
 	g.putWord(e.num, to)
 	g.putWord(0, to.at(16))
 	if addr.octets() > 0 {

@@ -161,9 +161,13 @@ func (g *generator) assignMap(s *stmt) {
 	}
 	done := g.NewLabel()
 	g.scoped(func() {
+		to := s.to
+		if s.op != "=" && (anyEffects(to.args) || s.value.hasEffects()) { // the key is made once, and first
+			to = g.steadyKey(to)
+		}
 		val := g.alloc(m.valueBytes())
 		switch {
-		case s.op == "+=" || s.op == "-=":
+		case (s.op == "+=" || s.op == "-=") && !s.value.hasEffects():
 			g.number64(s.value)
 			if m.value.Kind == Pointer {
 				g.scale(m.value.Elems[0].inC())
@@ -172,12 +176,12 @@ func (g *generator) assignMap(s *stmt) {
 				g.Emit(asm.Neg.Imm(asm.R0, 0))
 			}
 			g.store(val, asm.R0)
-			g.pointer(s.to, done)
+			g.pointer(to, done)
 			g.load(asm.R1, val)
 			g.Emit(asm.AddAtomic.Mem(rValue, asm.R1, asm.DWord, 0))
 			return
 		case s.op != "=":
-			g.operate(s)
+			g.operate(s, to)
 			g.convert(typeInt, m.value)
 			g.store(val, asm.R0)
 		default:
@@ -190,7 +194,7 @@ func (g *generator) assignMap(s *stmt) {
 			return
 		}
 		g.mark(m, val)
-		key := g.key(s.to)
+		key := g.key(to)
 		g.changes(m)
 		g.loadMap(asm.R1, m.name)
 		g.address(asm.R2, key)

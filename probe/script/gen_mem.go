@@ -168,7 +168,7 @@ func (g *generator) putBuffer(e *expr, t Type, to mem) {
 	}
 	g.scoped(func() {
 		if e.args[0].typ.is(String, Array) {
-			from := g.view(e.args[0])
+			from := g.fixed(e.args[0], e.args[1])
 			g.length(e.args[1], t.Size)
 			g.store(to, asm.R2)
 			g.copy(to.at(8), from, min(roundUp8(t.Size), e.args[0].typ.bytes()))
@@ -202,7 +202,7 @@ func (g *generator) compareValues(a, b *expr, otherwise bpfgen.Label) {
 		a, b = b, a
 	}
 	g.scoped(func() {
-		x := g.view(a)
+		x := g.fixed(a, b)
 		if s, ok := g.text(b); ok {
 			w := make([]byte, max(a.typ.bytes(), roundUp8(len(s)+1)))
 			copy(w, s)

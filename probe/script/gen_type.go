@@ -45,10 +45,20 @@ func (g *generator) elementOf(e *expr) {
 		return
 	}
 	index := g.alloc(8)
-	g.number64(e.args[1])
-	g.scale(size)
-	g.store(index, asm.R0)
-	g.beginning(of)
+	if e.args[1].hasEffects() { // in the order of the source
+		base := g.alloc(8)
+		g.beginning(of)
+		g.store(base, asm.R0)
+		g.number64(e.args[1])
+		g.scale(size)
+		g.store(index, asm.R0)
+		g.load(asm.R0, base)
+	} else {
+		g.number64(e.args[1])
+		g.scale(size)
+		g.store(index, asm.R0)
+		g.beginning(of)
+	}
 	g.load(asm.R1, index)
 	if e.num > 0 {
 		within := g.NewLabel()

@@ -52,7 +52,7 @@ func (p *parser) cond(c *expr, to **expr, short bool) error {
 	if err != nil {
 		return err
 	}
-	*to = &expr{kind: exCond, Span: c.Span.join(other.Span), args: []*expr{c, then, other}}
+	*to = &expr{kind: exCond, Span: c.Span.join(other.Span), args: []*expr{c, then, other}, short: short}
 	return nil
 }
 

@@ -15,14 +15,32 @@ func TestRandomScripts(t *testing.T) {
 	}
 }
 
+// TestRandomNestedScripts is TestRandomScripts for scripts whose expressions print, change what others read, and
+// leave the script.
+func TestRandomNestedScripts(t *testing.T) {
+	for seed := range uint64(400) {
+		runNested(t, seed)
+	}
+}
+
 // FuzzRandomScripts is TestRandomScripts for other numbers.
 func FuzzRandomScripts(f *testing.F) {
 	f.Add(uint64(1 << 40))
 	f.Fuzz(runRandom)
 }
 
-func runRandom(t *testing.T, seed uint64) {
-	s := scripttest.New(seed, scripttest.Options{Place: "kprobe:vfs_read", Args: 3})
+// FuzzNestedScripts is TestRandomNestedScripts for other numbers.
+func FuzzNestedScripts(f *testing.F) {
+	f.Add(uint64(1 << 40))
+	f.Fuzz(runNested)
+}
+
+func runRandom(t *testing.T, seed uint64) { runMade(t, seed, false) }
+
+func runNested(t *testing.T, seed uint64) { runMade(t, seed, true) }
+
+func runMade(t *testing.T, seed uint64, nested bool) {
+	s := scripttest.New(seed, scripttest.Options{Place: "kprobe:vfs_read", Args: 3, Nested: nested})
 	r := rand.New(rand.NewPCG(seed, 1))
 	var hits []hit
 	for range 4 {
