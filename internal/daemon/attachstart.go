@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"fmt"
 	"slices"
 
@@ -38,7 +39,7 @@ func (s *server) startScripts() error {
 		if err := s.scripts.reserve(req.Detach); err != nil {
 			return s.opt.placed(fmt.Errorf("--script %s: %w", req.Name, err))
 		}
-		_, warnings, err := s.startKept(&req, peer{UID: s.access.self, PID: int32(s.pid)}, nil)
+		_, warnings, err := s.startKept(context.Background(), &req, peer{UID: s.access.self, PID: int32(s.pid)}, nil)
 		if err != nil {
 			return s.opt.placed(fmt.Errorf("--script: %w", toAPI(err)))
 		}

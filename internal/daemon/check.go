@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"net/http"
 
 	"github.com/guestprobe/guestprobe/internal/api"
@@ -25,7 +26,7 @@ func (s *server) check(w http.ResponseWriter, r *http.Request) error {
 		out.Probes, err = s.probes.check(*req.Probe)
 	case req.Script != nil && req.Probe == nil:
 		var sc *script.Script
-		if sc, err = s.compileScript(req.Script); err == nil {
+		if sc, err = s.compileScript(r.Context(), req.Script); err == nil {
 			out.Probes, out.Warnings = sc.Attached(), sc.Warnings
 		}
 	default:
@@ -58,12 +59,18 @@ func (st *store) check(spec api.ProbeSpec) (int, error) {
 	return len(c.come), nil
 }
 
-// compileScript compiles the script of a request.
-func (s *server) compileScript(req *api.RunScript) (*script.Script, error) {
+// compileScript compiles the script of a request, which ctx ends.
+func (s *server) compileScript(ctx context.Context, req *api.RunScript) (*script.Script, error) {
+	done, err := s.effort.begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	_, linux := s.guest.Image().(probe.Kernel)
 	sc, err := script.Compile(req.Script, scriptTarget{s.probes}, script.Options{
 		Name: req.Name, Params: req.Args, Unsafe: req.Unsafe, Files: linux, CPUs: len(s.guest.State().VCPUs),
 		Now: s.probes.hub.Now(), Epoch: s.probes.since.UnixNano() - s.probes.epoch,
+		Stop: func() error { return s.effort.stop(ctx) },
 	})
 	if err != nil {
 		return nil, scriptError(err)

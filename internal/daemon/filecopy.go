@@ -16,6 +16,9 @@ type fileGuest interface {
 
 // giveFile takes a copy of a file of the guest's.
 func (s *server) giveFile(w http.ResponseWriter, r *http.Request) error {
+	if err := s.effort.room(); err != nil {
+		return err
+	}
 	var req api.GiveFile
 	if err := readLarge(w, r, &req); err != nil {
 		return err

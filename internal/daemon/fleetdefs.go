@@ -152,7 +152,7 @@ func (f *followed) beginScript(d fleet.Definition, req api.RunScript) (*keptScri
 	if err := f.s.scripts.reserve(d.Name); err != nil {
 		return nil, err
 	}
-	k, warnings, err := f.s.startKept(&req, peer{UID: f.s.access.self, PID: int32(f.s.pid)}, func(epoch time.Time) *fleet.Publisher { return f.m.Publish(d, f.name, epoch) })
+	k, warnings, err := f.s.startKept(context.Background(), &req, peer{UID: f.s.access.self, PID: int32(f.s.pid)}, func(epoch time.Time) *fleet.Publisher { return f.m.Publish(d, f.name, epoch) })
 	for _, w := range warnings {
 		f.s.log.Warn("script", "name", d.Name, "warning", w)
 	}

@@ -273,3 +273,11 @@ func (v *userValue) Set(s string) error {
 
 // Type names the flag's value in help texts.
 func (v *userValue) Type() string { return "user" }
+
+// ownMemory returns the most memory that the daemon's heap may have before requests are rejected.
+func (o *options) ownMemory() uint64 {
+	if o.memoryLimit != 0 {
+		return o.memoryLimit
+	}
+	return 1<<30 + 2*o.memory
+}

@@ -136,7 +136,7 @@ func (o *options) flags(f *pflag.FlagSet) {
 	f.IntVar(&o.readyFD, "ready-fd", o.readyFD, "write a line \"ready PATH\" to this file `descriptor` when clients can connect")
 	o.fleetFlags(f)
 	f.Var(&o.user, "user", "once what root alone may open is open, become this `USER[:GROUP]`, by names or numbers")
-	f.Var((*sizeValue)(&o.memoryLimit), "memory-limit", "collect garbage harder when the daemon's own memory, beside the guest's, comes to this; more than twice as much ends the daemon (default: no limit)")
+	f.Var((*sizeValue)(&o.memoryLimit), "memory-limit", "reject scripts and attach requests while the daemon's own memory, without the guest's, is above this; a given limit also makes garbage collection work harder, and twice as much ends the daemon (default: 1G and twice the guest's memory, for saved guests)")
 	f.BoolVar(&o.requireJail, "require-jail", o.requireJail, "do not start where the kernel cannot confine the daemon in every way (docs/security.md)")
 	f.BoolVar(&o.noJail, "no-jail", o.noJail, "do not confine the daemon, to debug it")
 	f.Var((*levelValue)(&o.logLevel), "log-level", "debug, info, warn or error")

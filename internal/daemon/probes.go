@@ -34,6 +34,9 @@ func (s *server) getProbes(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *server) createProbes(w http.ResponseWriter, r *http.Request) error {
+	if err := s.effort.room(); err != nil {
+		return err
+	}
 	var req api.CreateProbes
 	if err := readBody(w, r, &req, false); err != nil {
 		return err

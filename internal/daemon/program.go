@@ -100,6 +100,9 @@ func (st *store) dropPrograms(as []*attached) {
 
 // createPrograms attaches the programs of an object file.
 func (s *server) createPrograms(w http.ResponseWriter, r *http.Request) error {
+	if err := s.effort.room(); err != nil {
+		return err
+	}
 	var req api.AttachProgram
 	if err := readLarge(w, r, &req); err != nil {
 		return err

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"iter"
@@ -237,7 +238,7 @@ func (s *server) runScript(w http.ResponseWriter, r *http.Request) error {
 	if req.Detach != "" {
 		return s.keepScript(w, r, &req)
 	}
-	rs, warnings, err := s.startScript(&req)
+	rs, warnings, err := s.startScript(r.Context(), &req)
 	if err != nil {
 		return err
 	}
@@ -265,8 +266,8 @@ const maxEvery = 24 * time.Hour
 
 // startScript compiles a script, runs what is for its beginning, and has its probes arrive;
 // close ends it. What it prints waits for run, which needs a stream.
-func (s *server) startScript(req *api.RunScript) (_ *runningScript, warnings []string, err error) {
-	sc, err := s.compileScript(req)
+func (s *server) startScript(ctx context.Context, req *api.RunScript) (_ *runningScript, warnings []string, err error) {
+	sc, err := s.compileScript(ctx, req)
 	if err != nil {
 		return nil, nil, err
 	}

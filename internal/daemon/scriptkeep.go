@@ -132,7 +132,7 @@ func (s *server) keepScript(w http.ResponseWriter, r *http.Request, req *api.Run
 	if err := s.scripts.reserve(req.Detach); err != nil {
 		return err
 	}
-	k, warnings, err := s.startKept(req, requestPeer(r), nil)
+	k, warnings, err := s.startKept(r.Context(), req, requestPeer(r), nil)
 	if err != nil {
 		return err
 	}
@@ -144,8 +144,8 @@ func (s *server) keepScript(w http.ResponseWriter, r *http.Request, req *api.Run
 
 // startKept begins a script whose name is reserved, for who asks, and lets it go on; publish gives where the fleet has
 // what it prints from then on, or is nil. On an error the name is free again.
-func (s *server) startKept(req *api.RunScript, who peer, publish func(epoch time.Time) *fleet.Publisher) (*keptScript, []string, error) {
-	rs, warnings, err := s.startScript(req)
+func (s *server) startKept(ctx context.Context, req *api.RunScript, who peer, publish func(epoch time.Time) *fleet.Publisher) (*keptScript, []string, error) {
+	rs, warnings, err := s.startScript(ctx, req)
 	if err != nil {
 		_ = s.scripts.start(req.Detach, nil)
 		return nil, nil, err

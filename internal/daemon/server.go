@@ -48,6 +48,7 @@ type server struct {
 	calls    *gathering   // nil: durations are not asked for
 	api      http.Handler // of all routes
 	page     page
+	effort   effort
 	pid      int
 
 	boots    atomic.Int64
@@ -84,6 +85,7 @@ func newServer(log *slog.Logger, o options, g Guest, logLost func() uint64) *ser
 	s.conns = s.newConns(nil)
 	s.probes = newStore(log, g, o.maps)
 	g.OnModules(s.probes.locateModules)
+	s.effort = newEffort(o.ownMemory())
 	s.boots.Store(1)
 	s.metrics = s.newMetrics()
 	s.api = s.handler()

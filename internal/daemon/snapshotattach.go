@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -189,7 +190,7 @@ func (s *server) attachAll(on *attachments) (left []string) {
 			cannot("script "+sc.Run.Detach, err)
 			continue
 		}
-		k, _, err := s.startKept(&sc.Run, peer{}, nil)
+		k, _, err := s.startKept(context.Background(), &sc.Run, peer{}, nil)
 		if err != nil {
 			cannot("script "+sc.Run.Detach, err)
 			continue

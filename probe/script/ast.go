@@ -156,6 +156,7 @@ type script struct {
 	defined     map[cName]btf.Type
 	enumerators map[string]enumerator // of the script
 	macros      map[string]*macro
+	effort      effort
 }
 
 // enumerator is a name for a number.

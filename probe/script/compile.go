@@ -18,6 +18,9 @@ type Options struct {
 	CPUs   int      // of the guest; its maps are for one more, which is where programs run that are on no vCPU
 	Now    int64    // when it begins, on the clock of ktime_get_ns; elapsed counts from here
 	Epoch  int64    // when that clock was 0, in nanoseconds since 1970
+
+	// Stop, if not nil, is called now and then; an error ends the compilation, which returns it.
+	Stop func() error
 }
 
 // Script is a compiled script.
@@ -69,7 +72,7 @@ const maxHosts = 64
 // Check parses a script, with no guest but its types, and looks up nothing that the script names there.
 // Errors about it are an *Error.
 func Check(name, text string, known Types) error {
-	_, err := parse(name, text, nil, known)
+	_, err := parse(name, text, nil, known, nil)
 	return err
 }
 
@@ -78,7 +81,7 @@ func Compile(text string, t Target, o Options) (*Script, error) {
 	if o.Name == "" {
 		o.Name = "stdin"
 	}
-	tree, err := parse(o.Name, text, o.Params, t.Types())
+	tree, err := parse(o.Name, text, o.Params, t.Types(), o.Stop)
 	if err != nil {
 		return nil, err
 	}
@@ -102,6 +105,9 @@ func Compile(text string, t Target, o Options) (*Script, error) {
 			g := c.generate(d, p, len(s.programs), &o)
 			if g.roomTop > maxRoom {
 				return nil, tree.at(d.Span, "the variables and values of this probe take more than %d bytes", maxRoom).hint("use shorter strings (max_strlen, str(POINTER, LENGTH)) or fewer of them at a time")
+			}
+			if err := tree.effort.stopped; err != nil {
+				return nil, err
 			}
 			if g.tooLong() {
 				return nil, tree.at(d.Span, "the program of this probe has more than %d instructions", maxInsns)

@@ -155,7 +155,7 @@ const (
 // nothing more is made.
 func (g *generator) tooLong() bool {
 	g.steps++
-	return len(g.Insns) > maxInsns || g.steps > maxSteps || g.roomTop > maxRoom
+	return g.c.effort.step() != nil || len(g.Insns) > maxInsns || g.steps > maxSteps || g.roomTop > maxRoom
 }
 
 // alloc takes room for n bytes until free.

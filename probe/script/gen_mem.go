@@ -96,12 +96,14 @@ func (g *generator) text(e *expr) (string, bool) {
 	return "", false
 }
 
-// putText stores constant text, with zeros behind it.
+// putText stores constant text in n bytes, the rest of which become zeros.
 func (g *generator) putText(s string, n int, to mem) {
-	b := make([]byte, n)
-	copy(b, s)
-	for i := 0; i < n; i += 8 {
-		g.putWord(bpfgen.BytesAt(string(b[i:]), 8), to.at(i))
+	for i := 0; i < n && !g.tooLong(); i += 8 {
+		var word [8]byte
+		if i < len(s) {
+			copy(word[:], s[i:])
+		}
+		g.putWord(bpfgen.BytesAt(string(word[:]), 8), to.at(i))
 	}
 }
 

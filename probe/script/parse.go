@@ -12,10 +12,11 @@ import (
 type parser struct {
 	*script
 	lexer
-	tok   token
-	depth int  // of what is nested
-	pred  bool // a slash before a brace ends the expression
-	loops int
+	tok    token
+	depth  int  // of what is nested
+	tokens int  // read so far
+	pred   bool // a slash before a brace ends the expression
+	loops  int
 
 	alignments   map[btf.Type]uint64 // of structures
 	inDefinition bool                // of a type
@@ -28,6 +29,9 @@ type parser struct {
 // maxDepth bounds how deep expressions and blocks nest.
 const maxDepth = 64
 
+// maxTokens bounds the words and operators of a script. The longest program that is accepted needs far fewer.
+const maxTokens = 200_000
+
 // Limits of the language, as bpftrace's.
 const (
 	maxUnroll  = 100
@@ -35,8 +39,8 @@ const (
 )
 
 // parse makes the tree of a script.
-func parse(name, text string, params []string, types Types) (*script, error) {
-	s := &script{source: &source{name, text}, params: params, byName: map[string]*mapDef{}, types: types, defined: map[cName]btf.Type{}, enumerators: map[string]enumerator{}, macros: map[string]*macro{}}
+func parse(name, text string, params []string, types Types, stop func() error) (*script, error) {
+	s := &script{source: &source{name, text}, params: params, byName: map[string]*mapDef{}, types: types, defined: map[cName]btf.Type{}, enumerators: map[string]enumerator{}, macros: map[string]*macro{}, effort: effort{stop: stop}}
 	s.config = config{maxKeys: 4096, maxString: 64, printMaps: true, missing: "error", stackMode: stackModes[0]}
 	p := &parser{script: s, lexer: lexer{src: s.source}, alignments: map[btf.Type]uint64{}}
 	if len(text) > maxSource {
@@ -50,6 +54,12 @@ func parse(name, text string, params []string, types Types) (*script, error) {
 }
 
 func (p *parser) advance() (err error) {
+	if p.tokens++; p.tokens > maxTokens {
+		return p.at(p.tok.Span, "a script of more than %d words and operators", maxTokens).hint("split it into several scripts")
+	}
+	if err := p.effort.step(); err != nil {
+		return err
+	}
 	p.tok, err = p.next()
 	return err
 }
