@@ -3,7 +3,7 @@ GO ?= go
 GOTESTFLAGS ?=
 export CGO_ENABLED ?= 0
 
-.PHONY: build install deb rpm package-test systemd-test demo demo-linux test check cover race test-insn test-vmx test-svm test-linux test-bpftrace bench bench-linux bench-docs soak defects torture torture-linux requests rounds cycles storms gdb-testsuite fleet fuzz guest generate clean help
+.PHONY: build install deb rpm package-test systemd-test demo demo-linux test test-slow check cover race test-insn test-vmx test-svm test-linux test-bpftrace bench bench-linux bench-docs soak defects torture torture-linux requests rounds cycles storms gdb-testsuite fleet fuzz guest generate clean help
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -42,6 +42,9 @@ demo-linux: build ## boot a Linux kernel, probe it, show processes and latencies
 test: ## every test: units, conformance on the fake and under /dev/kvm, end to end
 	$(GO) vet ./...
 	$(GO) test -count=1 -timeout 20m $(GOTESTFLAGS) ./...
+
+test-slow: ## the same with guests that run ten times slower: no test may depend on a host's speed
+	$(GO) test -tags slowguest -count=1 -timeout 60m $(GOTESTFLAGS) ./...
 
 race: ## the same under the race detector (needs a C compiler)
 	CGO_ENABLED=1 $(GO) test -race -p 1 -count=1 -timeout 60m $(GOTESTFLAGS) ./...

@@ -36,7 +36,9 @@ func (v *VCPU) Run(e *Exit) error {
 			return fmt.Errorf("run vcpu %d: %w", v.id, err)
 		}
 	}
+	began := beginSlow()
 	_, err := ioctl(v.fd.num(), ioRun, 0)
+	endSlow(began)
 	v.queued, v.cut, v.given = false, err != nil, v.given && err != nil
 	if err != nil {
 		// With interrupt controllers in the kernel a vCPU that waits for its start-up

@@ -68,7 +68,7 @@ func profiling(ctx context.Context, runs, windows int) (out Profiling, err error
 			out.Rates[i].Hz = hz
 			var lost, more []float64
 			for range windows {
-				before, err := window(ctx, c, calls, profilingWindow)
+				before, err := window(ctx, c, calls, profilingWindow, nil)
 				if err != nil {
 					return out, err
 				}
@@ -111,10 +111,10 @@ func sampledWindow(ctx context.Context, c *client.Client, hz int) (with usage, e
 			err = errors.Join(err, err2, s.Close())
 		}()
 	}
-	if _, err := window(ctx, c, calls, profilingWindow/4); err != nil {
+	if _, err := window(ctx, c, calls, profilingWindow/4, nil); err != nil {
 		return with, end, err
 	}
-	with, err = window(ctx, c, calls, profilingWindow)
+	with, err = window(ctx, c, calls, profilingWindow, nil)
 	return with, end, err
 }
 

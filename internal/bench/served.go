@@ -47,8 +47,9 @@ type usage struct {
 // work is how much each of two vCPUs has done until now.
 type work func(context.Context, *client.Client) ([2]uint64, error)
 
-// window watches the guest's work for d.
-func window(ctx context.Context, c *client.Client, done work, d time.Duration) (u usage, err error) {
+// window watches the guest's work for d, and for longer until each measured quantity has grown and enough, if it is not
+// nil, reports true: a slow host may do nothing at all in d.
+func window(ctx context.Context, c *client.Client, done work, d time.Duration, enough func() bool) (u usage, err error) {
 	n, err := done(ctx, c)
 	if err != nil {
 		return u, err
@@ -58,25 +59,30 @@ func window(ctx context.Context, c *client.Client, done work, d time.Duration) (
 	if err != nil {
 		return u, err
 	}
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
-		return u, context.Cause(ctx)
+	for {
+		select {
+		case <-time.After(d):
+		case <-ctx.Done():
+			return u, fmt.Errorf("the guest has done nothing measurable in %v: %w", time.Since(began).Round(time.Millisecond), context.Cause(ctx))
+		}
+		m, err := done(ctx, c)
+		if err != nil {
+			return u, err
+		}
+		t2, err := threadTimes()
+		if err != nil {
+			return u, err
+		}
+		if m[0] == n[0] || t2.first <= t.first || enough != nil && !enough() {
+			continue
+		}
+		all := t2.vcpus - t.vcpus + t2.others - t.others
+		return usage{
+			first:  float64(m[0]-n[0]) / (t2.first - t.first).Seconds(),
+			all:    float64(m[0]-n[0]+m[1]-n[1]) / all.Seconds(),
+			others: (t2.others - t.others).Seconds() / time.Since(began).Seconds(),
+		}, nil
 	}
-	m, err := done(ctx, c)
-	if err != nil {
-		return u, err
-	}
-	t2, err := threadTimes()
-	if err == nil && (m[0]+m[1] <= n[0]+n[1] || t2.first <= t.first) {
-		err = errors.New("the guest does nothing")
-	}
-	all := t2.vcpus - t.vcpus + t2.others - t.others
-	return usage{
-		first:  float64(m[0]-n[0]) / (t2.first - t.first).Seconds(),
-		all:    float64(m[0]-n[0]+m[1]-n[1]) / all.Seconds(),
-		others: (t2.others - t.others).Seconds() / time.Since(began).Seconds(),
-	}, err
 }
 
 // rounds is the work of a guest with the option busy, in kernel and user code.
