@@ -7,6 +7,8 @@
 #   scripts/nested.sh vmx ./kvm/machine -test.run TestWatch -test.count 3
 #   GUESTPROBE_NESTED_SECONDS  cut off after that long (default 2400)
 #   GUESTPROBE_NESTED_HANG     cut off after that long without a sign of life (default 400)
+#   GUESTPROBE_NESTED_SCALE    factor for the default limit and all limits of the plan (default: 1, or more
+#                              on a machine that is busy when the run begins)
 #   GUESTPROBE_NESTED_CPUS     processors of the svm host (default 2; 1 for a plan of its
 #                              own, because Linux guests want 1)
 #   GUESTPROBE_NESTED_COUNTED  not empty: time of the svm host is counted in instructions, a
@@ -27,6 +29,12 @@ svm) limit=${GUESTPROBE_NESTED_SECONDS:-2400} module=kvm_amd package=qemu-system
 *) echo "usage: $0 vmx|svm [PACKAGE [FLAG...]]" >&2; exit 2 ;;
 esac
 shift
+# Emulated work takes as long as the processors let it: an idle machine needs no more than the plan says.
+scale=${GUESTPROBE_NESTED_SCALE:-$(awk -v n="$(nproc)" '{ print 1 + int($1 / n) }' /proc/loadavg)}
+[[ $scale =~ ^[1-9][0-9]?$ ]] || fail "GUESTPROBE_NESTED_SCALE=$scale: want a number from 1 to 99"
+[[ -n ${GUESTPROBE_NESTED_SECONDS:-} ]] || limit=$((limit * scale))
+export GUESTPROBE_NESTED_HANG=$((${GUESTPROBE_NESTED_HANG:-400} * scale))
+[[ $scale == 1 ]] || echo "nested $host: time limits are $scale times the plan's"
 [[ $(uname -sm) == "Linux x86_64" ]] || fail "needs an x86-64 Linux machine, this is $(uname -sm)"
 command -v go >/dev/null || fail "go is not in PATH"
 
@@ -51,7 +59,14 @@ if (($# > 0)); then
 	shift
 	echo "tests $limit cd $dir && ./run.test -test.v -test.timeout ${limit}s$( (($# == 0)) || printf ' %q' "$@")" >"$payload/plan"
 else
-	cp "scripts/nested/plan.$plan" "$payload/plan"
+	awk -v scale="$scale" '/^#/ { next } {
+		$2 *= scale
+		if (match($0, /-test\.timeout [0-9]+/)) {
+			seconds = substr($0, RSTART + 14, RLENGTH - 14) * scale
+			$0 = substr($0, 1, RSTART + 13) seconds substr($0, RSTART + RLENGTH)
+		}
+		print
+	}' "scripts/nested/plan.$plan" >"$payload/plan"
 fi
 echo "nested $host: building the static test binaries"
 export CGO_ENABLED=0

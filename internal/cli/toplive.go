@@ -51,10 +51,17 @@ func (s *topScreen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch x := msg.(type) {
 	case tea.WindowSizeMsg:
 		s.width, s.height = x.Width, x.Height
+		return s, tea.ClearScreen // a frame of the old size may have arrived after the change
 	case tea.KeyPressMsg:
 		do := s.Key(x.String())
-		if do == top.Quit {
+		switch do {
+		case top.Quit:
 			return s, tea.Quit
+		case top.Suspend:
+			if canSuspend() {
+				return s, tea.Exec(&suspension{}, nil)
+			}
+			return s, nil
 		}
 		if r, ok := s.Asked(); do != top.Nothing && (ok || do == top.Shut) {
 			s.do(do, r)

@@ -127,9 +127,10 @@ func TestTopScreen(t *testing.T) {
 	}
 	guestprobe("attach", "p:io/a vfs_read fd=%di:s32", "r:b do_fork", "p:never panic")
 	run := func(env string) string {
-		return fmt.Sprintf("%s guestprobe --socket %s top --interval 100ms; echo STATUS=$?; exec cat", env, socket)
+		return fmt.Sprintf("%s guestprobe --socket %s top --interval 100ms", env, socket)
 	}
-	x := openTerminal(ctx, t, dir, 80, 24, run("env LC_ALL=C TERM=screen-256color"))
+	const status = "; echo STATUS=$?; exec cat"
+	x := openTerminal(ctx, t, dir, 80, 24, run("env LC_ALL=C TERM=screen-256color")+status)
 	screen := x.shows(`^ kprobes/never +k +0 +0 +0 +- +- +- host +(int3|jump)$`)
 	for _, want := range []string{`^guest running, 3 probes, \S+ hits/s, 0 missed, \d+ lost$`, `^vCPU 0   \w+ +\S+ exits/s`, `^>(io/a|kprobes/b) `, `^\? help  q quit  `} {
 		if !regexp.MustCompile("(?m)" + want).MatchString(screen) {
@@ -156,11 +157,28 @@ func TestTopScreen(t *testing.T) {
 	x.resize(80, 100)
 	x.keys(`(?s)^stacks\n\d+ hits?.*, vCPU [01]\n  do_fork\+0x0/0x`, "S")
 	x.keys(`any key goes back`, "?")
-	x.keys(`^STATUS=0$`, "x", "q")
+	x.do("send-keys", "x", "C-z") // no shell could continue it: ignored
+	x.keys(`^PAUSED, guest running`, "Space")
+	x.keys(`^STATUS=0$`, "q")
 	// The probe of the stacks has gone with them.
 	if out, err := exec.CommandContext(ctx, "guestprobe", "--socket", socket, "list", "-q").Output(); err != nil || string(out) != "io/a\nkprobes/b\n" {
 		t.Errorf("left are %q, %v", out, err)
 	}
+	x.do("kill-server")
+
+	// The job control of a shell, in a window that is another size when it comes back.
+	jobs := filepath.Join(dir, "jobs")
+	if err := os.Mkdir(jobs, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	x = openTerminal(ctx, t, jobs, 80, 24, "env ENV= PS1='shell ' sh -i")
+	x.keys(`^>(io/a|kprobes/b) `, run("env TERM=screen-256color"), "Enter")
+	x.keys(`(?i)^.*stopped.*\n(.*\n)*shell *$`, "C-z")
+	x.resize(200, 50)
+	x.keys(`^>(io/a|kprobes/b) .*0x\S+$`, "fg", "Enter")
+	x.keys(`(?i)^.*stopped.*\n(.*\n)*shell *$`, "C-z")
+	x.keys(`^>(io/a|kprobes/b) `, "fg", "Enter")
+	x.keys(`^shell *$`, "q")
 	x.do("kill-server")
 
 	// Without colours, on a terminal of little, and with a daemon that ends.
@@ -168,7 +186,7 @@ func TestTopScreen(t *testing.T) {
 	if err := os.Mkdir(dumb, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	x = openTerminal(ctx, t, dumb, 80, 24, run("env LC_ALL=C.UTF-8 TERM=vt100 NO_COLOR=1"))
+	x = openTerminal(ctx, t, dumb, 80, 24, run("env LC_ALL=C.UTF-8 TERM=vt100 NO_COLOR=1")+status)
 	x.shows(`^>(io/a|kprobes/b) `)
 	if painted := x.do("capture-pane", "-p", "-e"); strings.Contains(painted, "\x1b[") {
 		t.Errorf("there are colours: %q", painted)
@@ -179,7 +197,7 @@ func TestTopScreen(t *testing.T) {
 	if err := os.Mkdir(plain, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	openTerminal(ctx, t, plain, 120, 24, run("env TERM=dumb")).shows(`^guestprobe: the terminal cannot move its cursor \(TERM=dumb\): 'guestprobe top --batch' prints tables\n(.*\n)*STATUS=2$`)
+	openTerminal(ctx, t, plain, 120, 24, run("env TERM=dumb")+status).shows(`^guestprobe: the terminal cannot move its cursor \(TERM=dumb\): 'guestprobe top --batch' prints tables\n(.*\n)*STATUS=2$`)
 	end()
 	x.shows(`^guestprobe: no daemon answers any more: the daemon has ended\n(.*\n)*STATUS=3$`)
 }

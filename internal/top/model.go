@@ -17,10 +17,11 @@ type Do int
 const (
 	Nothing Do = iota
 	Quit
-	Detach // the probe of Model.Asked
-	Open   // look into the probe of Model.Asked: its hits are wanted now and then
-	Shut   // hits are not wanted any more
-	Stacks // stacks of the hits of the probe of Model.Asked
+	Suspend // leave the terminal to the shell's job control until the user comes back
+	Detach  // the probe of Model.Asked
+	Open    // look into the probe of Model.Asked: its hits are wanted now and then
+	Shut    // hits are not wanted any more
+	Stacks  // stacks of the hits of the probe of Model.Asked
 )
 
 // Model is what is shown and how. It belongs to one goroutine.
@@ -149,6 +150,8 @@ func (m *Model) Key(key string) Do {
 	switch {
 	case key == "ctrl+c":
 		return Quit
+	case key == "ctrl+z":
+		return Suspend
 	case m.asking:
 		m.asking = false
 		if key == "y" {

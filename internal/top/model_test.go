@@ -165,6 +165,7 @@ func TestKeys(t *testing.T) {
 		{"esc", Shut, "10 2 6 1 3 4 5 7 8 9 (0)"},
 		{"q", Quit, "10 2 6 1 3 4 5 7 8 9 (0)"},
 		{"/", Nothing, "10 2 6 1 3 4 5 7 8 9 (0)"},
+		{"ctrl+z", Suspend, "10 2 6 1 3 4 5 7 8 9 (0)"},
 		{"ctrl+c", Quit, "10 2 6 1 3 4 5 7 8 9 (0)"},
 	} {
 		if step.key != "" {
@@ -178,7 +179,6 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// TestPause: what is shown stays, and the counts go on.
 // TestFilterOfNone: a list that a filter has made empty says so.
 func TestFilterOfNone(t *testing.T) {
 	m := New(chart.ASCII, false)
@@ -192,6 +192,7 @@ func TestFilterOfNone(t *testing.T) {
 	}
 }
 
+// TestPause: what is shown stays, and the counts go on.
 func TestPause(t *testing.T) {
 	m := model(3, 1)
 	m.Key("space")

@@ -32,6 +32,9 @@ while read -r name limit cmd; do
 	(cd /t && timeout -s QUIT -k 20 "$limit" sh -c "$cmd") </dev/null
 	r=$?
 	[ $r = 0 ] || rc=1
+	case $r in
+	124|137) echo "GP-NOTE $name was cut off at its limit of $limit seconds; GUESTPROBE_NESTED_SCALE=N gives it N times that" ;;
+	esac
 	echo "GP-DONE $name rc=$r from=$start to=$(cut -d' ' -f1 /proc/uptime)"
 done </t/plan
 echo "GP-END rc=$rc"
