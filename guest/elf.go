@@ -57,7 +57,13 @@ func ParseELF(b []byte) (*Image, error) {
 	}
 	f, err := elffile.Parse(b)
 	if err != nil {
+		if errors.Is(err, ErrNotELF) {
+			err = notELF(b)
+		}
 		return nil, imageError(err)
+	}
+	if err := kindOf(f, b); err != nil {
+		return nil, err
 	}
 	if err := checkType(f); err != nil {
 		return nil, err

@@ -22,6 +22,13 @@ func Unpack(b []byte) (vmlinux []byte, packing string, err error) {
 		return nil, "", err
 	}
 	at, n := uint64(h.sectors()+1)*512+uint64(h.u32(payloadOffset)), uint64(h.u32(payloadLength))
+	if h.u32(payloadOffset) == 0 && n == 0 {
+		what := "a program with Linux's boot header"
+		if bytes.Contains(b, []byte("Memtest86+")) {
+			what = "Memtest86+"
+		}
+		return nil, "", fmt.Errorf("%w: %s, without a compressed kernel; guestprobe boots kernels without their own loader", ErrNotKernel, what)
+	}
 	if n < 8 || at > uint64(len(b)) || n > uint64(len(b))-at {
 		return nil, "", fmt.Errorf("bzImage: its payload, %d bytes at %#x, is not in the file's %d bytes (truncated?)", n, at, len(b))
 	}

@@ -46,6 +46,9 @@ func Parse(b []byte) (*Kernel, error) {
 	id := guest.ID{SHA256: sha256.Sum256(b)}
 	var p program
 	packing := ""
+	if guest.IsUserModeLinux(b) {
+		return nil, fmt.Errorf("%w for a virtual machine: user-mode Linux is a program of its host; use a kernel that is built for x86 hardware", ErrNotKernel)
+	}
 	if !bytes.HasPrefix(b, []byte(elf.ELFMAG)) {
 		var err error
 		if p.header, err = readSetupHeader(b); err != nil {

@@ -141,7 +141,7 @@ func (s *server) pathOf(text string) (*script.Path, error) {
 	known := scriptTarget{st: s.probes}.Types()
 	if known == nil {
 		return nil, &api.Error{Code: api.CodeNoType, Errno: "EOPNOTSUPP", Message: "the guest's types are not known",
-			Detail: "its image has no BTF, and no debug information: guestprobed --debug FILE"}
+			Detail: s.adviseTypes("; or give its debug information with guestprobed --debug FILE")}
 	}
 	as, err := script.ParsePath(text, known)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/types"
 	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/event"
 )
 
@@ -86,9 +87,17 @@ func (s *server) askedTypes(q map[string]string) (event.Types, error) {
 	case !want:
 		return nil, nil
 	case known == nil:
-		return nil, &api.Error{Code: api.CodeUnavailable, Errno: "EOPNOTSUPP", Message: "the guest's types are not known", Detail: "its image has no BTF: build it with clang -g -gbtf, or add it with pahole -J"}
+		return nil, &api.Error{Code: api.CodeUnavailable, Errno: "EOPNOTSUPP", Message: "the guest's types are not known", Detail: s.adviseTypes("")}
 	}
 	return known, nil
+}
+
+// adviseTypes says how the guest gets types, and what else would do.
+func (s *server) adviseTypes(or string) string {
+	if _, linux := s.guest.Image().(probe.Kernel); linux {
+		return "the kernel has no BTF: boot one that is built with CONFIG_DEBUG_INFO_BTF=y" + or
+	}
+	return "its image has no BTF: build it with clang -g -gbtf, or add it with pahole -J" + or
 }
 
 // prototype returns that of a function, or nil.
