@@ -71,7 +71,7 @@ var allowed = map[string][]string{
 	"internal/testreport": {"internal/command"},
 	"internal/tools":      {},
 	"internal/dev":        {"internal/api", "internal/bench", "internal/bpftest", "internal/cli", "internal/command", "internal/daemon", "internal/fleetd", "internal/hostdoc", "internal/inguest", "internal/soak", "internal/torture", "probe/bpf"},
-	"internal/torture": {"guest", "internal/elfbuild", "internal/oracle", "internal/program", "kvm/host", "kvm/machine", "probe",
+	"internal/torture": {"guest", "internal/elfbuild", "internal/oracle", "internal/program", "kvm/host", "kvm/machine", "kvm/snapshot", "probe",
 		"probe/bpf", "probe/event", "probe/insn"},
 	"internal/hostdoc":      {"kvm/host", "probe"},
 	"internal/archtest":     {},

@@ -18,7 +18,7 @@ import (
 func tortureSpec() command.Spec {
 	var o torture.Options
 	var seed, guests uint64
-	var way string
+	var way, classes string
 	return command.Spec{
 		Use:   "torture",
 		Short: "Make guests up, probe them, and hold what they do against native runs",
@@ -28,8 +28,19 @@ is rewritten, stacks that are not aligned or end right below, pages that come wh
 they are touched, alignment checks, single-stepping, exceptions, signals at any
 place. Each runs without probes, with probes from its first instruction to its end,
 or with probes that come and go. Registers, memory and every exception must be what
-a native run under ptrace says, which knows nothing of probes; so must the counts
+a native run under ptrace computes, which knows nothing of probes; so must the counts
 of probes that were there all the time; and the text must be what it was.
+
+Classes add to that:
+
+  saves      snapshots at random moments; machines continue from them, with and without probes
+  steps      vCPUs are stepped, or run to an address, at random moments
+  watches    watches of descriptor tables, page tables and stacks
+  aliases    text that is mapped a second time, and run there
+  moves      stacks that move under calls; functions that return twice
+  rewrites   text that can be written, and instructions that rewrite the next one
+  tracers    a tracer of the guest's own: int3s, poked instructions, text that is written back
+  places     instructions that leave their own address in a register
 
 The first guest that differs ends the command, with its seed.`,
 		Example: `  gpdev torture --guests 100000
@@ -37,7 +48,8 @@ The first guest that differs ends the command, with its seed.`,
 		Flags: func(f *pflag.FlagSet) {
 			f.Uint64Var(&guests, "guests", 2000, "`number` of guests")
 			f.Uint64Var(&seed, "seed", 0, "the first guest's `number`; the others follow (default: a random one)")
-			f.StringVar(&way, "how", "", "run all guests this `way`: unprobed, probed or changing (default: all of them in turn)")
+			f.StringVar(&way, "how", "", "run all guests this `way`: unprobed, probed, changing, saved or stepped (default: all of them in turn)")
+			f.StringVar(&classes, "classes", torture.Classes.String(), "classes: a `list` of names, or none")
 			f.IntVar(&o.VCPUs, "vcpus", 2, "`number` of vCPUs, 1 to 8")
 			f.DurationVar(&o.Tick, "tick", torture.DefaultTick, "`time` between timer interrupts")
 		},
@@ -45,10 +57,14 @@ The first guest that differs ends the command, with its seed.`,
 			if o.VCPUs < 1 || o.VCPUs > 8 {
 				return command.Usagef("--vcpus %d: not 1 to 8", o.VCPUs)
 			}
+			var err error
+			if o.Classes, err = torture.ParseClasses(classes); err != nil {
+				return command.Usagef("--classes: %v", err)
+			}
 			if !r.Given("seed") {
 				seed = uint64(rand.Uint32())
 			}
-			how := torture.HowOf
+			how := func(seed uint64) torture.How { return torture.HowOf(seed, o.Classes) }
 			if r.Given("how") {
 				h, err := torture.ParseHow(way)
 				if err != nil {
@@ -86,8 +102,9 @@ func runTorture(ctx context.Context, r *command.Run, o torture.Options, seed, gu
 
 // printTorture prints what was run, and each kind of probe.
 func printTorture(r *command.Run, s torture.Summary) error {
-	if err := r.Print("%d guests with %d tasks: %d instructions, %d exceptions, %d ticks, %d signals; %d changes of probes; none differs\n\n",
-		s.Guests, s.Tasks, s.Instructions, s.Exceptions, s.Ticks, s.Signals, s.Changes); err != nil {
+	if err := r.Print("%d guests with %d tasks: %d instructions, %d exceptions, %d ticks, %d signals; %d changes of probes, %d watches; "+
+		"%d snapshots, %d continued; %d steps, %d runs to an address; none differs\n\n",
+		s.Guests, s.Tasks, s.Instructions, s.Exceptions, s.Ticks, s.Signals, s.Changes, s.Watches, s.Saves, s.Continued, s.Steps, s.Runs); err != nil {
 		return err
 	}
 	var rows [][]string

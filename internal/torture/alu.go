@@ -75,7 +75,7 @@ func (g *gen) register() {
 		g.ins(g.rex(r, m), 0x6b, 0xc0|byte(r&7)<<3|byte(m&7), byte(g.Uint32()))
 	default:
 		o := binary2[g.IntN(len(binary2))]
-		if o.bit() && !g.bits {
+		if o.bit() && !g.Bits {
 			return
 		}
 		reg, rm := g.any(), g.any()

@@ -13,6 +13,9 @@ func (g *gen) blocks(n, i int) {
 
 // block makes a piece of code.
 func (g *gen) block(i int) {
+	if g.extra() {
+		return
+	}
 	switch g.IntN(24) {
 	case 0:
 		g.skip(i)

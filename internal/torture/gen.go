@@ -43,7 +43,8 @@ type gen struct {
 	signal  bool
 	changed bool // it is rewritten before it runs
 	odd     bool // see Inst.Odd
-	bits    bool // bt and bts are among its instructions
+	Features
+	more *rand.Rand // for the program's classes; nil: it has none
 }
 
 // ref is a displacement of 32 bits that is filled in at the end: the distance of
@@ -56,9 +57,10 @@ type ref struct {
 
 // fn is a function in the making.
 type fn struct {
-	label insn.Label
-	kind  kind
-	name  string
+	label  insn.Label
+	kind   kind
+	name   string
+	second insn.Label // kindTwice: where it returns once more
 }
 
 // kind says what a function does.
@@ -69,11 +71,20 @@ const (
 	kindPlain             // anything
 	kindPops              // takes an argument off the stack
 	kindTail              // leaves with a jump to a leaf
+	kindMove              // moves the stack with all frames
+	kindTwice             // returns twice, first on a copy of the stack
 )
 
-// Generate makes the program of a seed, with bit tests in it or not.
-func Generate(seed uint64, bits bool) *Program {
-	g := &gen{Rand: rand.New(rand.NewPCG(seed, 0x67756573)), p: &Program{}, regs: free, bits: bits}
+// Features say what may be in programs.
+type Features struct {
+	Bits    bool // bit tests
+	FIP     bool // the address of the last x87 instruction
+	Classes Class
+}
+
+// Generate makes the program of a seed.
+func Generate(seed uint64, can Features) *Program {
+	g := &gen{Rand: rand.New(rand.NewPCG(seed, 0x67756573)), p: &Program{}, regs: free, Features: can}
 	g.a = insn.NewAsm(textVA)
 	p := g.p
 	p.Tasks = 1 + g.IntN(4)
@@ -87,10 +98,14 @@ func Generate(seed uint64, bits bool) *Program {
 	for i := dataFirst; i < len(p.Data); i += 8 {
 		binary.LittleEndian.PutUint64(p.Data[i:], g.interesting())
 	}
+	g.classes(seed)
 	for i := range 4 + g.IntN(6) {
 		f := &fn{label: g.a.NewLabel(), kind: kind(g.IntN(4)), name: fmt.Sprintf("f%d", i)}
 		if i < 2 {
 			f.kind = kindLeaf
+		} else if g.is(Moves) && g.more.IntN(2) == 0 {
+			f.kind = kindMove + kind(g.more.IntN(2))
+			f.second = g.a.NewLabel()
 		}
 		g.funcs = append(g.funcs, f)
 	}
@@ -241,6 +256,9 @@ func (g *gen) main() {
 	}
 	g.do(func(a *insn.Asm) { a.Mov(4, regCount, insn.Imm(0)) })
 	g.do(func(a *insn.Asm) { a.Mov(4, regRestore, insn.Imm(0)) })
+	if g.p.Alias != nil && g.p.Alias.Late {
+		g.service(serviceAlias)
+	}
 	for range 2 + g.IntN(4) {
 		g.blocks(1+g.IntN(3), -1)
 		g.call(g.IntN(len(g.funcs)))
@@ -278,6 +296,12 @@ func (g *gen) body(i int) {
 		} else {
 			g.do((*insn.Asm).Ret)
 		}
+	case kindMove:
+		g.move()
+		g.blocks(1+g.IntN(3), i)
+		g.do((*insn.Asm).Ret)
+	case kindTwice:
+		g.bodyTwice(f)
 	case kindPops:
 		g.blocks(1+g.IntN(3), i)
 		g.ins(0xc2, 8, 0) // ret $8
@@ -323,5 +347,8 @@ func (g *gen) call(i int) {
 		g.do(func(a *insn.Asm) { a.Mov(8, insn.At(regData, 8), insn.Imm(0)) })
 	default:
 		g.do(func(a *insn.Asm) { a.Call(f.label) })
+	}
+	if f.kind == kindTwice {
+		g.again(f)
 	}
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // Where the parts of a guest are. User text is one for all tasks; each has a data
-// area and two stacks of its own, the second for its signals.
+// area and stacks of its own: the second is for its signals, the third one that it moves to.
 const (
 	textVA  = 0x1000_0000_0000
 	textPA  = 0x40_0000
@@ -25,6 +25,7 @@ const (
 	stackVA   = 0x1000_2000_0000
 	stackPA   = 0x80_0000
 	stackSize = 16 << 10 // as in kernel.c
+	stacks    = 4        // of a task: its own, that of its signals, the one it moves to, none
 
 	maxTasks = 16
 	ramSize  = 16 << 20
@@ -35,7 +36,7 @@ const (
 func dataOf(task int) uint64 { return dataVA + uint64(task)*dataSize }
 
 func stackOf(task int, signals bool) uint64 {
-	a := stackVA + uint64(task)*2*stackSize
+	a := stackVA + uint64(task)*stacks*stackSize
 	if signals {
 		a += stackSize
 	}
@@ -84,10 +85,14 @@ func image(p *Program) (*guest.Image, error) {
 	if p.Kernel {
 		user = elf.PF_R
 	}
+	text := user | elf.PF_X
+	if p.Classes&Rewrites != 0 {
+		text |= elf.PF_W
+	}
 	f.Segments = append(f.Segments,
-		elfbuild.Segment{Section: ".utext", VAddr: textVA, PAddr: textPA, Flags: user | elf.PF_X, Data: p.Text},
+		elfbuild.Segment{Section: ".utext", VAddr: textVA, PAddr: textPA, Flags: text, Data: p.Text},
 		elfbuild.Segment{VAddr: dataVA, PAddr: dataPA, Flags: user | elf.PF_W, MemSize: maxTasks * dataSize},
-		elfbuild.Segment{VAddr: stackVA, PAddr: stackPA, Flags: user | elf.PF_W, MemSize: 2 * maxTasks * stackSize})
+		elfbuild.Segment{VAddr: stackVA, PAddr: stackPA, Flags: user | elf.PF_W, MemSize: stacks * maxTasks * stackSize})
 	for _, fn := range p.Funcs {
 		f.Symbols = append(f.Symbols, elfbuild.Symbol{Name: fn.Name, Addr: guest.GVA(textVA + fn.Off), Size: uint64(fn.Size), Type: fn.symType()})
 	}
@@ -125,5 +130,6 @@ func (p *Program) config(task int) []byte {
 	} else {
 		add(0)
 	}
+	add(stackOf(task, false) + otherStack + stackSize - 64)
 	return b
 }

@@ -17,7 +17,16 @@ const (
 	servicePatch
 	serviceUnmap
 	serviceYield
+	serviceAlias // maps the alias that is mapped late
+	serviceBreak
+	serviceUnbreak
+	servicePoke
+	serviceKeep
+	serviceBack
 )
+
+// flagRF is the resume flag, which syscall does not save.
+const flagRF = 1 << 16
 
 // maxSteps is how many instructions a task may have.
 const maxSteps = 20_000
@@ -33,6 +42,7 @@ func native(o *oracle.Oracle, p *Program, task int) (out Outcome, counts map[uin
 			{Addr: textVA, Data: p.Text, Prot: unix.PROT_READ | unix.PROT_EXEC},
 			{Addr: dataOf(task), Data: p.Data, Size: dataSize, Prot: rw},
 			{Addr: stack, Size: stackSize, Prot: rw},
+			{Addr: stack + otherStack, Size: stackSize, Prot: rw},
 		},
 		Regs:     oracle.Regs{Rip: textVA + uint64(p.Entry), Rsp: stack + stackSize - 64, Rdi: dataOf(task), Eflags: 0x202},
 		MaxSteps: maxSteps,
@@ -42,16 +52,28 @@ func native(o *oracle.Oracle, p *Program, task int) (out Outcome, counts map[uin
 		prog.Segments = append(prog.Segments, oracle.Segment{Addr: lo, Size: hi - lo, Prot: unix.PROT_NONE},
 			oracle.Segment{Addr: hi, Size: stack + stackSize - hi, Prot: rw})
 	}
+	if p.Classes&Rewrites != 0 {
+		prog.Segments[0].Prot |= unix.PROT_WRITE
+	}
+	if p.Alias != nil {
+		prog.Segments = append(prog.Segments, oracle.Segment{Addr: p.Alias.VA(), Data: p.Text, Prot: unix.PROT_READ | unix.PROT_EXEC})
+	}
 	gone := map[uint64]bool{}
 	for a := lo; a < hi; a += 4096 {
 		gone[a] = true
 	}
 	prog.Exception = func(m *oracle.Machine, x oracle.Exception) error {
+		if x.Vector == oracle.VectorSyscall {
+			r := &m.Regs
+			r.Rip += 2
+			r.Rcx, r.R11 = r.Rip, r.Eflags&^flagRF
+			return nil
+		}
 		if x.Vector == oracle.VectorUD {
 			var b [3]byte
-			if m.Read(m.Regs.Rip, b[:]) == nil && b[0] == 0x0f && b[1] == 0x0b && b[2] <= serviceYield {
+			if m.Read(m.Regs.Rip, b[:]) == nil && b[0] == 0x0f && b[1] == 0x0b && b[2] <= serviceBack {
 				m.Regs.Rip += 3
-				return serve(m, b[2], &out, gone)
+				return serve(m, p, b[2], &out, gone)
 			}
 		}
 		addr := uint64(0)
@@ -86,7 +108,10 @@ func native(o *oracle.Oracle, p *Program, task int) (out Outcome, counts map[uin
 	out.same()
 	counts = map[uint64]uint64{}
 	for a, n := range r.Counts {
-		counts[a-textVA] = n
+		if p.Alias != nil && a-textVA >= maxText {
+			a ^= p.Alias.Bits
+		}
+		counts[a-textVA] += n
 	}
 	text = make([]byte, len(p.Text))
 	if err := o.Read(textVA, text); err != nil {
@@ -108,14 +133,20 @@ var errEnd = errors.New("the task has ended")
 var errGone = errors.New("the page is not mapped")
 
 // serve does what the kernel does for a task.
-func serve(m *oracle.Machine, service byte, out *Outcome, gone map[uint64]bool) error {
+func serve(m *oracle.Machine, p *Program, service byte, out *Outcome, gone map[uint64]bool) error {
 	r := &m.Regs
 	switch service {
 	case serviceEnd:
 		out.State = stateDone
 		return errEnd
-	case servicePatch:
-		return m.Write(r.Rdi, binary.LittleEndian.AppendUint64(nil, r.Rsi)[:r.Rdx&7])
+	case servicePatch, servicePoke:
+		b := binary.LittleEndian.AppendUint64(nil, r.Rsi)[:r.Rdx&7]
+		if p.Alias != nil {
+			if err := m.Write(r.Rdi^p.Alias.Bits, b); err != nil {
+				return err
+			}
+		}
+		return m.Write(r.Rdi, b)
 	case serviceUnmap:
 		gone[r.Rdi] = true
 		return m.Protect(r.Rdi, 4096, unix.PROT_NONE)
@@ -135,6 +166,9 @@ func (o *Outcome) memory(task int, read func(uint64, []byte) error) error {
 		return err
 	}
 	lo := stackOf(task, false)
+	if o.Regs[20] > lo+otherStack {
+		lo += otherStack
+	}
 	stack := make([]byte, stackSize)
 	for off := 0; off < stackSize; off += 4096 {
 		if read(lo+uint64(off), stack[off:off+4096]) != nil {
@@ -145,4 +179,22 @@ func (o *Outcome) memory(task int, read func(uint64, []byte) error) error {
 		o.Stack = stack[rsp-lo:]
 	}
 	return nil
+}
+
+// keepsFIP reports whether this processor tells, through all changes of context, where the last x87
+// instruction was: those of AMD do not while none has raised an exception.
+func keepsFIP(o *oracle.Oracle) (bool, error) {
+	const at, size = textVA, 0x1000
+	r, err := o.Run(&oracle.Program{
+		Segments: []oracle.Segment{
+			{Addr: at, Data: []byte{0xdb, 0xe3, 0xd9, 0xe8, 0x90, 0x90, 0xd9, 0x37, 0x8b, 0x47, 0x0c, 0x90}, Prot: unix.PROT_READ | unix.PROT_EXEC},
+			{Addr: dataVA, Size: size, Prot: unix.PROT_READ | unix.PROT_WRITE},
+		},
+		Regs: oracle.Regs{Rip: at, Rsp: dataVA + size, Rdi: dataVA, Eflags: 0x202},
+		End:  at + 11, // fninit; fld1; nop; nop; fnstenv (%rdi); mov 12(%rdi), %eax
+	})
+	if err != nil {
+		return false, fmt.Errorf("x87 instructions: %w", err)
+	}
+	return r.Regs.Rax == (at+2)&(1<<32-1), nil
 }

@@ -16,6 +16,9 @@ type Program struct {
 	Kernel bool
 	Entry  int // offset in Text
 
+	Classes Class
+	Alias   *Alias // a second mapping of the text
+
 	Handler     int  // offset of what runs at signals; 0: there are none
 	AltStack    bool // signals have a stack of their own
 	SignalEvery int  // timer ticks from one to the next

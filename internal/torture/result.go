@@ -15,7 +15,7 @@ const (
 	logWords   = 6
 	logSize    = 64
 	resultSize = (frameWords + 5 + logSize*logWords) * 8
-	configSize = 9 * 8
+	configSize = 10 * 8
 )
 
 // flags are those of RFLAGS that are the program's: CF PF AF ZF SF TF DF OF AC.

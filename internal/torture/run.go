@@ -1,6 +1,8 @@
 package torture
 
 import (
+	"encoding/binary"
+
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 )
@@ -22,11 +24,60 @@ func (p *Program) fill(m *machine.Machine) error {
 			return err
 		}
 	}
+	if err := p.fillAlias(m); err != nil {
+		return err
+	}
 	n, err := img.Lookup("tt_tasks")
 	if err != nil {
 		return err
 	}
 	return m.Target().WriteMemory(0, n.Addr, []byte{byte(p.Tasks), 0, 0, 0, 0, 0, 0, 0})
+}
+
+// fillAlias writes what the kernel's struct alias has.
+func (p *Program) fillAlias(m *machine.Machine) error {
+	if p.Alias == nil || p.Alias.Boot {
+		return nil
+	}
+	flags := uint64(0)
+	for bit, is := range map[uint64]bool{1: p.Alias.Late, 4: !p.Kernel, 0x80: p.Alias.Large} {
+		if is {
+			flags |= bit
+		}
+	}
+	at, err := m.Image().Lookup("tt_alias")
+	if err != nil {
+		return err
+	}
+	if !p.Kernel { // the profile's flags, which say that user text is mapped once
+		profile, err := m.Image().Lookup(guest.SymProfile)
+		if err != nil {
+			return err
+		}
+		if err := m.Target().WriteMemory(0, profile.Addr+24, make([]byte, 8)); err != nil {
+			return err
+		}
+	}
+	var b []byte
+	for _, v := range []uint64{p.Alias.VA(), textPA, uint64(len(p.Text)+4095) / 4096, flags} {
+		b = binary.LittleEndian.AppendUint64(b, v)
+	}
+	return m.Target().WriteMemory(0, at.Addr, b)
+}
+
+// What the guest's own tracer does, as kernel.h has it.
+const (
+	tracerBack = 1 << iota
+	tracerTells
+)
+
+// tracer says what the guest's own tracer does.
+func (p *Program) tracer(m *machine.Machine, bits byte) error {
+	at, err := m.Image().Lookup("tt_tracer")
+	if err != nil {
+		return err
+	}
+	return m.Target().WriteMemory(0, at.Addr, []byte{bits})
 }
 
 // Interrupts say how often a guest was interrupted.

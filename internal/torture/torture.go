@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/guestprobe/guestprobe/internal/oracle"
@@ -21,6 +22,7 @@ type Options struct {
 	KVMPath string        // the KVM device; "" means /dev/kvm
 	Host    *host.Report
 	NoSteps bool // leave out programs that step themselves
+	Classes Class
 	NoBits  bool // leave out bit tests, whose flags a processor may leave at anything but CF and ZF
 }
 
@@ -28,7 +30,7 @@ type Options struct {
 // to come at many places.
 const (
 	DefaultTick    = 200 * time.Microsecond
-	DefaultTimeout = 2 * time.Minute
+	DefaultTimeout = 20 * time.Second
 )
 
 // Torture runs generated guests, one after the other. It belongs to the goroutine
@@ -36,6 +38,7 @@ const (
 type Torture struct {
 	o      Options
 	oracle *oracle.Oracle
+	can    Features
 	m      *machine.Machine
 	other  *machine.Machine // for kernel code when m is for user code, and the other way round
 	kernel bool             // m is for kernel code
@@ -54,8 +57,13 @@ type Summary struct {
 	Signals      uint64            `json:"signals"`
 	Probes       map[string]int    `json:"probes"` // by kind and plan
 	Hits         map[string]uint64 `json:"hits"`
-	Refused      map[string]int    `json:"refused"` // by reason code
-	Changes      int               `json:"changes"` // attached or detached while the guest ran
+	Refused      map[string]int    `json:"refused"`   // by reason code
+	Changes      int               `json:"changes"`   // attached or detached while the guest ran
+	Saves        int               `json:"saves"`     // snapshots
+	Continued    int               `json:"continued"` // machines that went on from one
+	Steps        int               `json:"steps"`     // instructions stepped
+	Runs         int               `json:"runs"`      // to an address
+	Watches      int               `json:"watches"`   // of tables and stacks
 }
 
 // New starts the native runs' process. Close ends it, and the guest.
@@ -73,7 +81,12 @@ func New(o Options) (*Torture, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Torture{o: o, oracle: n, sum: Summary{Probes: map[string]int{}, Hits: map[string]uint64{}, Refused: map[string]int{}}}, nil
+	t := &Torture{o: o, oracle: n, can: Features{Bits: !o.NoBits, Classes: o.Classes}, sum: Summary{Probes: map[string]int{}, Hits: map[string]uint64{}, Refused: map[string]int{}}}
+	if t.can.FIP, err = keepsFIP(n); err != nil {
+		n.Close()
+		return nil, err
+	}
+	return t, nil
 }
 
 // Close ends everything.
@@ -196,26 +209,39 @@ const (
 	Unprobed How = iota
 	Probed       // probes from the first instruction to the end: counts are exact
 	Changing     // probes come and go
+	Saved        // probes stay; the guest is saved at random moments, and continues from there too
+	Stepped      // probes stay; the guest is paused at random moments, and stepped
 )
 
 // ParseHow returns the way of a name.
 func ParseHow(name string) (How, error) {
-	for h := Unprobed; h <= Changing; h++ {
+	for h := Unprobed; h <= Stepped; h++ {
 		if h.String() == name {
 			return h, nil
 		}
 	}
-	return 0, fmt.Errorf("%q is none of unprobed, probed, changing", name)
+	return 0, fmt.Errorf("%q is not one of unprobed, probed, changing, saved, stepped", name)
 }
 
-// HowOf returns how the guest of a seed is run when all ways are to come.
-func HowOf(seed uint64) How { return [...]How{Probed, Changing, Probed, Unprobed}[seed%4] }
+// HowOf returns how the guest of a seed is run when all ways are to come that classes have.
+func HowOf(seed uint64, c Class) How {
+	switch how := [...]How{Probed, Changing, Saved, Unprobed, Probed, Changing, Probed, Stepped}[seed%8]; {
+	case how == Saved && c&Saves == 0:
+		return Probed
+	case how == Stepped && c&Steps == 0:
+		return Unprobed
+	default:
+		return how
+	}
+}
 
 // String returns the name that gpdev has for it.
-func (h How) String() string { return [...]string{"unprobed", "probed", "changing"}[h] }
+func (h How) String() string {
+	return [...]string{"unprobed", "probed", "changing", "saved", "stepped"}[h]
+}
 
 func (t *Torture) run(ctx context.Context, seed uint64, how How) error {
-	p := Generate(seed, !t.o.NoBits)
+	p := Generate(seed, t.can)
 	if p.Steps && t.o.NoSteps {
 		return nil
 	}
@@ -236,13 +262,20 @@ func (t *Torture) run(ctx context.Context, seed uint64, how How) error {
 		err = w.probed(ctx)
 	case Changing:
 		err = w.changing(ctx)
+	case Saved:
+		err = w.saved(ctx)
+	case Stepped:
+		err = w.stepped(ctx)
 	default:
 		err = t.wait(ctx)
 	}
-	if err != nil {
-		return err
+	if err == nil || t.m.Phase() == machine.PhaseExited {
+		err = errors.Join(t.compare(p, want), err)
 	}
-	return t.compare(p, want)
+	if err != nil && len(w.history) > 0 {
+		err = fmt.Errorf("%w\n%s", err, strings.Join(w.history, "\n"))
+	}
+	return err
 }
 
 // compare holds what the guest did against the truth, and its text against the

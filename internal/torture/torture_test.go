@@ -30,7 +30,7 @@ func TestKernel(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer x.Close()
-	for _, tt := range []struct{ name, code string }{
+	for i, tt := range []struct{ name, code string }{
 		{"end", "b8 07 00 00 00 0f 0b 00"},
 		{"killed", "0f 0b 90"},
 		// lea 9(%rip),%rax; mov %rax,(%rdi); xor %ecx,%ecx; div %ecx; ud2; nop; mov $9,%ebx; end
@@ -45,14 +45,32 @@ func TestKernel(t *testing.T) {
 		// lea(resume); pushf; orl $0x40000,(%rsp); popf; mov 1(%rdi),%eax; resume: end
 		{"alignment", "48 8d 05 0f 00 00 00 48 89 07 9c 81 0c 24 00 00 04 00 9d 8b 47 09 90 0f 0b 00"},
 		{"yields", "0f 0b 04 b8 01 00 00 00 0f 0b 04 0f 0b 00"},
+		{"asks for an alias", "0f 0b 05 b8 01 00 00 00 0f 0b 00"},
+		// lea 7(%rip),%rax; btc $33,%rax; jmp *%rax; nop; call 1f; 1: end
+		{"runs at an alias", "48 8d 05 07 00 00 00 48 0f ba f8 21 ff e0 90 e8 00 00 00 00 0f 0b 00"},
+		// lea 5(%rip),%rdi; breakpoint; inc %eax; inc %ebx; end of the breakpoint; end
+		{"has a breakpoint", "48 8d 3d 05 00 00 00 0f 0b 06 ff c0 ff c3 0f 0b 07 0f 0b 00"},
+		// lea 5(%rip),%rdi; breakpoint; jmp 1f; nop; 1: inc %ebx; end of the breakpoint; end
+		{"has a breakpoint that is not hit", "48 8d 3d 05 00 00 00 0f 0b 06 eb 01 90 ff c3 0f 0b 07 0f 0b 00"},
+		// lea 13(%rip),%rdi; mov $0xe9,%esi; mov $5,%edx; poke; nop (becomes jmp); nop; end
+		{"pokes", "48 8d 3d 0d 00 00 00 be e9 00 00 00 ba 05 00 00 00 0f 0b 08 0f 1f 44 00 00 90 0f 0b 00"},
+		// lea 8(%rip),%rdi; mov $4,%esi; keep; inc %eax; inc %ebx; write back; end
+		{"reads text and writes it back", "48 8d 3d 08 00 00 00 be 04 00 00 00 0f 0b 09 ff c0 ff c3 0f 0b 0a 0f 0b 00"},
+		{"makes a system call", "f9 0f 05 48 89 c8 f8 0f 05 0f 0b 00"},
 	} {
-		p := &Program{Text: code(t, tt.code), Tasks: 3, Lazy: 2, Funcs: []Func{{Name: "main"}}}
+		p := &Program{Text: code(t, tt.code), Tasks: 3, Lazy: 2, Funcs: []Func{{Name: "main"}}, Alias: &Alias{Bits: 1 << 33, Late: i%2 == 0}}
+		if strings.HasPrefix(tt.name, "runs") {
+			p.Alias.Late = false
+		}
 		p.Funcs[0].Size = len(p.Text)
 		want, err := x.native(p)
 		if err != nil {
 			t.Fatalf("%s: %v", tt.name, err)
 		}
 		if err := x.boot(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.tracer(x.m, tracerBack|tracerTells); err != nil {
 			t.Fatal(err)
 		}
 		if err := x.wait(t.Context()); err != nil {
@@ -72,19 +90,24 @@ func TestGuests(t *testing.T) {
 	// QEMU's bt leaves AF at what the code before it in the same block it translated says:
 	// the oracle, which stops there at other places, sees another value than the guest.
 	here := kvmtest.ThisHost()
-	x, err := New(Options{NoSteps: here == kvmtest.HostBochs, NoBits: here == kvmtest.HostQEMU})
+	x, err := New(Options{NoSteps: here == kvmtest.HostBochs, NoBits: here == kvmtest.HostQEMU, Classes: Classes})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer x.Close()
 	for seed := uint64(*first); seed < uint64(*first+*guests); seed++ {
-		if err := x.Run(t.Context(), seed, HowOf(seed)); err != nil {
+		if err := x.Run(t.Context(), seed, HowOf(seed, Classes)); err != nil {
 			t.Fatal(err)
 		}
 	}
+	plain, err := New(Options{NoSteps: here == kvmtest.HostBochs, NoBits: here == kvmtest.HostQEMU})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer plain.Close()
 	for _, seed := range found {
 		for range 5 {
-			if err := x.Run(t.Context(), seed, Probed); err != nil {
+			if err := plain.Run(t.Context(), seed, Probed); err != nil {
 				t.Error(err)
 			}
 		}
@@ -92,7 +115,7 @@ func TestGuests(t *testing.T) {
 	t.Logf("%+v", x.Summary())
 }
 
-// found are guests that have shown what others do not.
+// found are guests without classes that have shown what others do not.
 var found = []uint64{
 	3002970, // a timer interrupt was delivered twice, the second time with IF clear
 }

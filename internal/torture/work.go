@@ -19,6 +19,8 @@ type work struct {
 	p      *Program
 	want   *truth
 	probes []*planted
+
+	history []string // of steps
 }
 
 // planted is a probe, and what its handlers have counted.
@@ -134,8 +136,8 @@ func (w *work) optimize() error {
 	return w.t.m.Engine().Optimize()
 }
 
-// probed runs the guest with probes that are there all the time.
-func (w *work) probed(ctx context.Context) error {
+// plant attaches the probes that stay.
+func (w *work) plant() error {
 	for range 1 + w.IntN(14) {
 		x := w.plan()
 		ok, err := w.attach(x)
@@ -146,17 +148,37 @@ func (w *work) probed(ctx context.Context) error {
 			w.probes = append(w.probes, x)
 		}
 	}
-	if err := w.optimize(); err != nil {
+	if w.p.Classes&Tracers != 0 {
+		// All that the guest's tracer reads of the engine's it finds when it writes it back.
+		if err := w.p.tracer(w.t.m, byte(w.IntN(4))); err != nil {
+			return err
+		}
+	}
+	return w.optimize()
+}
+
+// probed runs the guest with probes that are there all the time.
+func (w *work) probed(ctx context.Context) error {
+	if err := w.plant(); err != nil {
+		return err
+	}
+	xs, err := w.watch()
+	if err != nil {
 		return err
 	}
 	if err := w.t.wait(ctx); err != nil {
 		return err
 	}
+	return errors.Join(w.unwatch(xs), w.exact(), w.detach(w.probes...), w.text())
+}
+
+// exact holds the counts of all probes against the truth.
+func (w *work) exact() error {
 	var bad []error
 	for _, x := range w.probes {
 		bad = append(bad, w.check(x))
 	}
-	return errors.Join(append(bad, w.detach(w.probes...), w.text())...)
+	return errors.Join(bad...)
 }
 
 // check holds the counts of a probe that was there all the time against the truth.
@@ -251,6 +273,12 @@ func firstDiff(a, b []byte) int {
 
 // changing runs the guest while probes come and go.
 func (w *work) changing(ctx context.Context) error {
+	if w.p.Classes&Tracers != 0 {
+		// What it writes back of probes that have gone only a guest can have that says so.
+		if err := w.p.tracer(w.t.m, []byte{0, tracerTells, tracerTells | tracerBack}[w.IntN(3)]); err != nil {
+			return err
+		}
+	}
 	if err := w.t.m.Resume(); err != nil {
 		return err
 	}

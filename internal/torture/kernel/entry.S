@@ -124,6 +124,12 @@ gp_foreign_db:
 	jmp	trap
 	.size	vector1, . - vector1
 
+	.globl	syscalled
+	.type	syscalled, @function
+syscalled:
+	sysretq
+	.size	syscalled, . - syscalled
+
 	.globl	enter
 	.type	enter, @function
 enter:					/* goes to the frame at RDI */

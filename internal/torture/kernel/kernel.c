@@ -1,12 +1,14 @@
 #include "kernel.h"
 
 extern u64 vectors[];
-extern u8 stacks[];
+extern u8 stacks[], syscalled[];
 void enter(struct frame *) __attribute__((noreturn));
 
 struct config tt_config[MAX_TASKS];
 u64 tt_tasks;			/* how many */
 struct result tt_result[MAX_TASKS];
+struct alias tt_alias[MAX_ALIASES];
+u64 tt_tracer;			/* TRACER_* */
 
 struct task tasks[MAX_TASKS];
 u64 exec_lo, exec_size, kexec_lo, kexec_size;
@@ -33,6 +35,9 @@ struct gate { u32 a, b, c, d; };
 static struct gate idt[33];
 static u64 gdt[MAX_CPUS][8];
 static u32 tss[MAX_CPUS][26];
+static u64 alias_tables[MAX_ALIASES][3][512] __attribute__((aligned(4096)));
+static struct breakpoint breakpoints[MAX_BREAKPOINTS];
+static u64 lock;		/* of breakpoints and of what is written to text */
 
 static u32 cpu(void)
 {
@@ -66,6 +71,142 @@ static int reachable(u64 va, u64 need)
 		if (shift == 12 || table & 0x80)
 			return 1;
 	}
+}
+
+/* Where text can be written: RAM is at its own address. */
+static u8 *writable(u64 va)
+{
+	u64 table;
+	asm("mov %%cr3, %0" : "=r"(table));
+	for (int shift = 39;; shift -= 9) {
+		table = *((u64 *)(table & 0xffffffffff000UL) + (va >> shift & 511));
+		if (shift == 12 || table & 0x80) {
+			u64 mask = (1UL << shift) - 1;
+			return (u8 *)((table & 0xffffffffff000UL & ~mask) + (va & mask));
+		}
+	}
+}
+
+/* Maps an alias: its tables are our own but for the uppermost, which has an entry
+   for the text already. */
+static void map(struct alias *a, u64 (*t)[512])
+{
+	u64 table, flags = 1 | (a->flags & ALIAS_USER);
+	u64 *e;
+	asm("mov %%cr3, %0" : "=r"(table));
+	e = (u64 *)(table & 0xffffffffff000UL) + (a->va >> 39 & 511);
+	if (!(*e & 1)) {
+		*e = (u64)writable((u64)t[2]) | 7;
+	}
+	e = (u64 *)(*e & 0xffffffffff000UL) + (a->va >> 30 & 511);
+	*e = (u64)writable((u64)t[0]) | 7;
+	e = &t[0][a->va >> 21 & 511];
+	if (a->flags & ALIAS_LARGE) {
+		*e = a->pa | flags | 0x80;
+		return;
+	}
+	*e = (u64)writable((u64)t[1]) | 7;
+	for (u64 i = 0; i < a->pages; i++)
+		t[1][(a->va >> 12 & 511) + i] = (a->pa + 4096 * i) | flags;
+}
+
+static void map_aliases(u64 late)
+{
+	for (int i = 0; i < MAX_ALIASES; i++)
+		if (tt_alias[i].pages && (tt_alias[i].flags & ALIAS_LATE) == late)
+			map(&tt_alias[i], alias_tables[i]);
+}
+
+static void take(void)
+{
+	while (__atomic_exchange_n(&lock, 1, __ATOMIC_ACQUIRE))
+		asm volatile("pause");
+}
+
+static void give(void)
+{
+	__atomic_store_n(&lock, 0, __ATOMIC_RELEASE);
+}
+
+/* Tells the host of text that was written, as docs/guest.md has it, while the lock
+   is held: another vCPU's writes come after the host has looked. */
+static void written(void)
+{
+	if (tt_tracer & TRACER_TELLS)
+		asm volatile("outb %%al, $0xf9" ::: "memory");
+}
+
+static struct breakpoint *breakpoint(u64 addr, int make)
+{
+	u8 *text = writable(addr);
+	for (int i = 0; i < MAX_BREAKPOINTS; i++) {
+		if (breakpoints[i].text == text)
+			return &breakpoints[i];
+		if (!breakpoints[i].text && make) {
+			breakpoints[i].text = text;
+			return &breakpoints[i];
+		}
+		if (!breakpoints[i].text)
+			return 0;
+	}
+	return 0;
+}
+
+/* A breakpoint at addr: its byte is kept, an int3 written. */
+static void plant(u64 addr)
+{
+	take();
+	struct breakpoint *b = breakpoint(addr, 1);
+	if (b && b->users++ == 0) {
+		b->old = *(volatile u8 *)b->text;
+		*(volatile u8 *)b->text = 0xcc;
+		written();
+	}
+	give();
+}
+
+/* What was kept goes back. */
+static void unplant(struct breakpoint *b, int all)
+{
+	if (b && b->users && (all || b->users == 1)) {
+		*(volatile u8 *)b->text = b->old;
+		b->users = 1;
+		written();
+	}
+	if (b && b->users)
+		b->users--;
+}
+
+/* An int3 of the tracer's own: the instruction goes back, and runs. */
+static int trapped(struct frame *f)
+{
+	struct breakpoint *b;
+	take();
+	b = breakpoint(f->rip - 1, 0);
+	unplant(b, 1);
+	give();
+	if (b)
+		f->rip--;
+	return b != 0;
+}
+
+/* An instruction of n bytes becomes another one while others may run it: an int3,
+   the rest, and then the first byte, as Linux does it. Nothing is read. */
+static void poke(u64 addr, u64 code, u64 n)
+{
+	take();
+	struct breakpoint *b = breakpoint(addr, 1);
+	if (b) {
+		u8 *text = b->text;
+		*(volatile u8 *)text = 0xcc;
+		written();
+		for (u64 i = 1; i < n; i++)
+			((volatile u8 *)text)[i] = code >> 8 * i;
+		written();
+		*(volatile u8 *)text = code;
+		written();
+	}
+	give();
 }
 
 static void present(u64 va, int yes)
@@ -149,18 +290,46 @@ static int serve(struct frame *f, struct task *t, struct result *r)
 			*f = t->interrupted;
 		}
 		return 1;
-	case 2: {		/* writes text: RDX bytes of RSI to RDI */
-		u64 va = *pte(a) & 0xffffffffff000UL;
-		copy((void *)(va + (a & 4095)), &f->rsi, f->rdx & 7);
+	case 2:			/* writes text: RDX bytes of RSI to RDI */
+		copy(writable(a), &f->rsi, f->rdx & 7);
 		asm volatile("outb %%al, $0xf9" ::: "memory");
 		return 1;
-	}
 	case 3:			/* takes the page at RDI away */
 		present(a, 0);
 		return 1;
 	case 4:			/* lets another task run */
 		t->ctx = *f;
 		next(f);
+		return 1;
+	case 5:			/* maps the aliases that are made late */
+		take();
+		map_aliases(ALIAS_LATE);
+		give();
+		return 1;
+	case 6:			/* the tracer's breakpoint at RDI comes */
+		plant(a);
+		return 1;
+	case 7:			/* and goes */
+		take();
+		unplant(breakpoint(a, 0), 0);
+		give();
+		return 1;
+	case 8:			/* RDX bytes of RSI become the instruction at RDI */
+		poke(a, f->rsi, f->rdx & 7);
+		return 1;
+	case 9:			/* RSI bytes of text at RDI are read and kept */
+		t->kept_at = a;
+		t->kept_size = f->rsi & 63;
+		if (tt_tracer & TRACER_BACK)
+			copy(t->kept, writable(a), t->kept_size);
+		return 1;
+	case 10:		/* and written back */
+		if (tt_tracer & TRACER_BACK && t->kept_at) {
+			take();
+			copy(writable(t->kept_at), t->kept, t->kept_size);
+			written();
+			give();
+		}
 		return 1;
 	}
 	f->rip -= 3;
@@ -204,6 +373,14 @@ void handle(struct frame *f)
 	}
 	if (f->vector == 6 && *(u8 *)f->rip == 0x0f && *(u8 *)(f->rip + 1) == 0x0b && serve(f, t, r))
 		return;
+	if (f->vector == 3 && trapped(f))
+		return;
+	if (f->vector == 14 && f->rip == (u64)syscalled) {
+		/* A host that emulates kernel code has left the processor at CPL3 there. */
+		f->rip = f->rcx;
+		f->rflags = f->r11;
+		return;
+	}
 	if (f->vector == 14)
 		asm("mov %%cr2, %0" : "=r"(addr));
 	note(r, f, addr);
@@ -234,8 +411,8 @@ static void prepare(void)
 		f->cs = c->kernel ? 0x08 : 0x23;
 		f->ss = c->kernel ? 0x10 : 0x1b;
 		f->rflags = 0x202;
-		for (int k = 0; k < 2; k++) {
-			u64 sp = k ? c->handler_rsp : c->rsp;
+		for (int k = 0; k < 3; k++) {
+			u64 sp = k == 2 ? c->other_rsp : k ? c->handler_rsp : c->rsp;
 			if (!sp)
 				continue;
 			struct info *in = (struct info *)((sp - 1) & -STACK);
@@ -248,6 +425,11 @@ static void prepare(void)
 		for (u64 p = c->pager_lo; p < c->pager_hi; p += 4096)
 			present(p, 0);
 	}
+}
+
+static void msr(u32 n, u64 v)
+{
+	asm volatile("wrmsr" :: "c"(n), "a"((u32)v), "d"((u32)(v >> 32)));
 }
 
 void boot(u32 c, u64 *info)
@@ -282,6 +464,7 @@ void boot(u32 c, u64 *info)
 			idt[i].c = a >> 32;
 		}
 		prepare();
+		map_aliases(0);
 		ready = 1;
 	}
 	while (!ready)
@@ -296,6 +479,11 @@ void boot(u32 c, u64 *info)
 	asm volatile("ltr %w0" :: "r"(0x30));
 	u64 cr;
 	asm volatile("mov %%cr0, %0; or %1, %0; mov %0, %%cr0" : "=&r"(cr) : "r"(0x40000UL));	/* AM */
+	/* syscall: EFER.SCE; it goes back at once, with what it has left in RCX and R11 */
+	asm volatile("rdmsr; or $1, %%eax; wrmsr" :: "c"(0xc0000080) : "eax", "edx");
+	msr(0xc0000081, 0x0013000800000000UL);
+	msr(0xc0000082, (u64)syscalled);
+	msr(0xc0000084, 0x47700);
 	struct frame f;
 	next(&f);
 	enter(&f);

@@ -27,7 +27,23 @@ struct config {
 	u64 pager_lo, pager_hi;	/* pages that are there when they are touched */
 	u64 sig_every;		/* ticks from one signal to the next */
 	u64 kernel;		/* it is kernel code */
+	u64 other_rsp;		/* top of a second stack that it moves to; 0: none */
 };
+
+/* A second mapping of text, which the host asks for. */
+struct alias {
+	u64 va, pa;
+	u64 pages;		/* of 4 KiB; 0: there is none */
+	u64 flags;		/* ALIAS_* */
+};
+#define MAX_ALIASES 2
+#define ALIAS_USER 4		/* the bit of the page tables */
+#define ALIAS_LARGE 0x80	/* likewise: one page of 2 MiB */
+#define ALIAS_LATE 1		/* mapped when a task asks for it, not at boot */
+
+/* What the guest's own tracer does, which the host says. */
+#define TRACER_BACK 1		/* writes back the text that it has read */
+#define TRACER_TELLS 2		/* tells the host of each write */
 
 /* What the host reads afterwards. */
 struct result {
@@ -44,4 +60,14 @@ struct task {
 	struct frame ctx;
 	struct frame interrupted; /* by a signal */
 	u64 in_signal;
+	u64 kept_at, kept_size;	/* text that it has read */
+	u8 kept[64];
 };
+
+/* A breakpoint of the guest's own tracer. */
+struct breakpoint {
+	u8 *text;		/* where it can be written, whatever addresses run it */
+	u64 users;		/* 0: it is not there, but a trap may be on its way */
+	u8 old;
+};
+#define MAX_BREAKPOINTS 256

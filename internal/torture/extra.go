@@ -1,0 +1,359 @@
+package torture
+
+import (
+	"math/rand/v2"
+
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// classes chooses the classes of a program, by numbers of their own: a program that has
+// none is the same whatever classes there are.
+func (g *gen) classes(seed uint64) {
+	more := rand.New(rand.NewPCG(seed, 0x636c6173))
+	for c := Aliases; c != 0 && c <= Places; c <<= 1 {
+		if g.Classes&c != 0 && more.IntN(3) == 0 {
+			g.p.Classes |= c
+		}
+	}
+	if g.p.Kernel {
+		g.p.Classes &^= Rewrites | Places // it writes text by services, and KVM emulates no x87 instruction
+	}
+	if g.p.Classes&Rewrites != 0 {
+		g.p.Classes &^= Aliases // a native run has two copies of the text, which are written by services
+	}
+	if g.p.Classes == 0 {
+		return
+	}
+	g.more = more
+	if g.p.Classes&Aliases != 0 {
+		g.alias()
+	}
+}
+
+// is reports whether the program has a class.
+func (g *gen) is(c Class) bool { return g.p.Classes&c != 0 }
+
+// extra makes a piece of code of one of the program's classes; false when it is to be
+// one of all programs'.
+func (g *gen) extra() bool {
+	if g.more == nil || g.more.IntN(5) != 0 {
+		return false
+	}
+	var can []func()
+	if g.is(Aliases) {
+		can = append(can, g.aliasCall, g.aliasJump)
+	}
+	if g.is(Moves) {
+		can = append(can, g.moved, g.moved)
+	}
+	if g.is(Rewrites) {
+		can = append(can, g.rewrite, g.rewrite)
+	}
+	if g.is(Tracers) {
+		can = append(can, g.breakpoint, g.poked, g.keeps, g.keeps)
+	}
+	if g.is(Places) {
+		can = append(can, g.syscall)
+		if g.FIP {
+			can = append(can, g.floating)
+		}
+	}
+	can[g.more.IntN(len(can))]()
+	return true
+}
+
+// Alias is a second mapping of the text, at an address whose bits differ.
+type Alias struct {
+	Bits  uint64 // that differ
+	Boot  bool   // the boot loader has it: nothing is to be mapped
+	Large bool   // by a page of 2 MiB
+	Late  bool   // mapped by a service, not at boot
+}
+
+// VA is where the text begins there.
+func (a *Alias) VA() uint64 { return textVA ^ a.Bits }
+
+// alias chooses the program's second mapping. Kernel code has that of the loader,
+// which maps RAM at its own address.
+func (g *gen) alias() {
+	a := &Alias{Bits: 1 << (33 + g.more.IntN(4)), Large: g.more.IntN(2) == 0, Late: g.more.IntN(2) == 0}
+	if g.p.Kernel && g.more.IntN(2) == 0 {
+		a = &Alias{Bits: textVA ^ textPA, Boot: true}
+	}
+	g.p.Alias = a
+}
+
+// other makes the address in r one of the other mapping. R11 is changed.
+func (g *gen) other(r insn.Reg64) {
+	g.do(func(a *insn.Asm) { a.Mov(8, insn.R11, insn.Imm(int64(g.p.Alias.Bits))) })
+	g.do(func(a *insn.Asm) { a.Xor(8, r, insn.R11) })
+}
+
+// aliasCall calls a leaf at its other address.
+func (g *gen) aliasCall() {
+	r := []insn.Reg64{insn.RAX, insn.RBX, insn.RSI, insn.R9}[g.IntN(4)]
+	g.lea(r, g.funcs[g.leaf()].label)
+	g.other(r)
+	g.do(func(a *insn.Asm) { a.CallAt(r) })
+}
+
+// aliasJump continues at the other address of what comes next.
+func (g *gen) aliasJump() {
+	next := g.a.NewLabel()
+	g.lea(insn.RAX, next)
+	g.other(insn.RAX)
+	g.do(func(a *insn.Asm) { a.JmpAt(insn.RAX) })
+	g.raw(g.bytes(g.IntN(3))...)
+	g.a.Place(next)
+	for range 1 + g.IntN(4) {
+		g.alu()
+	}
+}
+
+// otherStack is the distance of a task's two stacks, a bit of their addresses.
+const otherStack = 2 * stackSize
+
+// copyStack copies what is on the stack to the other one. RCX, RSI and RDI are changed,
+// and flags.
+func (g *gen) copyStack() {
+	g.do(func(a *insn.Asm) { a.Mov(8, insn.RSI, insn.RSP) })
+	g.do(func(a *insn.Asm) { a.Mov(8, insn.RDI, insn.RSP) })
+	g.do(func(a *insn.Asm) { a.Xor(8, insn.RDI, insn.Imm(otherStack)) })
+	g.left()
+	if g.more.IntN(2) == 0 {
+		g.ins(0xf3, 0xa4) // rep movsb
+		return
+	}
+	top := g.a.Here()
+	g.do(func(a *insn.Asm) { a.Mov(1, insn.RAX, insn.At(insn.RSI, 0)) })
+	g.do(func(a *insn.Asm) { a.Mov(1, insn.At(insn.RDI, 0), insn.RAX) })
+	g.do(func(a *insn.Asm) { a.Inc(8, insn.RSI) })
+	g.do(func(a *insn.Asm) { a.Inc(8, insn.RDI) })
+	g.do(func(a *insn.Asm) { a.Dec(4, insn.RCX) })
+	g.do(func(a *insn.Asm) { a.Jcc(insn.CondNE, top) })
+}
+
+// left makes RCX the number of bytes on the stack.
+func (g *gen) left() {
+	g.do(func(a *insn.Asm) { a.Mov(4, insn.RCX, insn.RSP) })
+	g.do(func(a *insn.Asm) { a.Or(4, insn.RCX, insn.Imm(stackSize-1)) })
+	g.do(func(a *insn.Asm) { a.Sub(4, insn.RCX, insn.RSP) })
+	g.do(func(a *insn.Asm) { a.Inc(4, insn.RCX) })
+}
+
+// wordTwin is where a function leaves the stack on which it will return once more.
+const wordTwin = 16
+
+// move moves the stack, with all frames on it, as runtimes do whose stacks grow: the
+// old one is overwritten.
+func (g *gen) move() {
+	g.copyStack()
+	g.do(func(a *insn.Asm) { a.Xor(8, insn.RSP, insn.Imm(otherStack)) })
+	if g.more.IntN(3) == 0 {
+		return
+	}
+	g.do(func(a *insn.Asm) { a.Mov(8, insn.RDI, insn.RSP) })
+	g.do(func(a *insn.Asm) { a.Xor(8, insn.RDI, insn.Imm(otherStack)) })
+	g.left()
+	g.do(func(a *insn.Asm) { a.Mov(4, insn.RAX, insn.Imm(0xdb)) })
+	g.ins(0xf3, 0xaa) // rep stosb
+}
+
+// moved is code on a stack that has moved under its callers.
+func (g *gen) moved() {
+	g.move()
+	for range g.IntN(3) {
+		g.alu()
+	}
+	if g.IntN(2) == 0 {
+		g.call(g.leaf())
+	}
+}
+
+// bodyTwice is that of a function that returns on a copy of the stack first, and then on the
+// stack that it was called on.
+func (g *gen) bodyTwice(f *fn) {
+	g.do(func(a *insn.Asm) { a.Mov(8, insn.At(regData, wordTwin), insn.RSP) })
+	g.copyStack()
+	g.do(func(a *insn.Asm) { a.Xor(8, insn.RSP, insn.Imm(otherStack)) })
+	for range g.IntN(3) {
+		g.alu()
+	}
+	g.do((*insn.Asm).Ret)
+	g.a.Place(f.second)
+	for range g.IntN(3) {
+		g.alu()
+	}
+	g.do((*insn.Asm).Ret)
+}
+
+// again is behind the call of such a function: the second return is made, once.
+func (g *gen) again(f *fn) {
+	done := g.a.NewLabel()
+	g.do(func(a *insn.Asm) { a.Cmp(8, insn.At(regData, wordTwin), insn.Imm(0)) })
+	g.do(func(a *insn.Asm) { a.Jcc(insn.CondE, done) })
+	for range g.IntN(3) {
+		g.alu()
+	}
+	g.do(func(a *insn.Asm) { a.Mov(8, insn.RSP, insn.At(regData, wordTwin)) })
+	g.do(func(a *insn.Asm) { a.Mov(8, insn.At(regData, wordTwin), insn.Imm(0)) })
+	g.do(func(a *insn.Asm) { a.Jmp(f.second) })
+	g.a.Place(done)
+}
+
+// syscall leaves its address in RCX and flags in R11; the kernel goes back at once.
+func (g *gen) syscall() {
+	g.odd = true
+	g.ins(0x0f, 0x05)
+	g.odd = false
+	for range g.IntN(3) {
+		g.register()
+	}
+}
+
+// floating reads the address of the last x87 instruction. Only one task does it: the kernel
+// switches tasks without their x87 state.
+func (g *gen) floating() {
+	skip := g.a.NewLabel()
+	g.do(func(a *insn.Asm) { a.Mov(8, insn.RAX, regData) })
+	g.do(func(a *insn.Asm) { a.And(4, insn.RAX, insn.Imm((maxTasks-1)*dataSize)) })
+	g.do(func(a *insn.Asm) { a.Jcc(insn.CondNE, skip) })
+	g.odd = true
+	g.ins(0xdb, 0xe3) // fninit
+	for range 1 + g.IntN(3) {
+		switch g.IntN(4) {
+		case 0:
+			g.ins(0xd9, 0xe8) // fld1
+		case 1:
+			g.ins(0xd9, 0xee) // fldz
+		case 2:
+			g.ins(0x41, 0xdd, 0x86, 0, byte(1+g.IntN(12)), 0, 0) // fldl (%r14)
+		default:
+			g.ins(0xd9, 0xeb) // fldpi
+		}
+	}
+	for range g.IntN(3) {
+		g.register()
+	}
+	g.do(func(a *insn.Asm) { a.Lea(8, insn.RSP, insn.At(insn.RSP, -64)) })
+	g.ins(0xd9, 0x34, 0x24) // fnstenv (%rsp)
+	r := g.reg()
+	g.do(func(a *insn.Asm) { a.Mov(4, r, insn.At(insn.RSP, 12)) })
+	g.do(func(a *insn.Asm) { a.Lea(8, insn.RSP, insn.At(insn.RSP, 64)) })
+	g.odd = false
+	g.a.Place(skip)
+}
+
+// rewrite is an instruction that rewrites the next one, without a word to anybody.
+func (g *gen) rewrite() {
+	l := g.a.NewLabel()
+	switch g.IntN(5) {
+	case 0: // movw $imm, 1f(%rip); 1: two bytes that become other two
+		b := [][]byte{{0x90, 0x90}, {0x31, 0xc0}, {0x89, 0xc8}, {0x66, 0x90}}[g.IntN(4)]
+		g.ins(0x66, 0xc7, 0x05, 0, 0, 0, 0, b[0], b[1])
+		g.then(0xff, 0xc0) // inc %eax
+	case 1: // movl %esi, 1(%rdi): an immediate
+		g.lea(insn.RDI, l)
+		v := g.Uint32()
+		g.do(func(a *insn.Asm) { a.Mov(4, insn.RSI, insn.Imm(int32(v))) })
+		g.do(func(a *insn.Asm) { a.Mov(4, insn.At(insn.RDI, 1), insn.RSI) })
+		g.a.Place(l)
+		g.then(0xb9, 0, 0, 0, 0) // mov $0, %ecx
+	case 2: // rep stosb over instructions of one byte
+		g.lea(insn.RDI, l)
+		n := 1 + g.IntN(8)
+		g.do(func(a *insn.Asm) { a.Mov(4, insn.RCX, insn.Imm(n)) })
+		op := []byte{0x90, 0xf8, 0x99}[g.IntN(3)]
+		g.do(func(a *insn.Asm) { a.Mov(4, insn.RAX, insn.Imm(int(op))) })
+		g.ins(0xf3, 0xaa)
+		g.a.Place(l)
+		for range n {
+			g.then(0xf9)
+		}
+	case 3: // movb: another register
+		g.ins(0xc6, 0x05, 1, 0, 0, 0, 0xc0|byte(g.IntN(4))) // movb $imm, 1f+1(%rip)
+		g.then(0xff, 0xc3)                                  // inc %ebx
+	default: // movq %rsi, (%rdi): an instruction and what comes after it
+		g.lea(insn.RDI, l)
+		g.do(func(a *insn.Asm) { a.Mov(8, insn.RSI, insn.Imm(int64(-0x6f3e00b73c00b770))) })
+		g.do(func(a *insn.Asm) { a.Mov(8, insn.At(insn.RDI, 0), insn.RSI) })
+		g.a.Place(l)
+		g.then(0xf5)
+		g.then(0x48, 0x83, 0xc0, 1)
+		g.then(0x48, 0xff, 0xc2)
+	}
+}
+
+// then appends an instruction that is rewritten before it runs.
+func (g *gen) then(b ...byte) {
+	g.changed = true
+	g.ins(b...)
+	g.changed = false
+}
+
+// tracer asks the guest's tracer for something, at l.
+func (g *gen) tracer(service byte, l insn.Label) {
+	g.lea(insn.RDI, l)
+	g.service(service)
+}
+
+// breakpoint is an instruction with an int3 of the guest's own tracer.
+func (g *gen) breakpoint() {
+	l := g.a.NewLabel()
+	g.tracer(serviceBreak, l)
+	for range g.IntN(4) {
+		g.alu()
+	}
+	g.a.Place(l)
+	g.changed = true
+	for at := g.a.Len(); g.a.Len() == at; {
+		g.alu()
+	}
+	g.changed = false
+	for range g.IntN(3) {
+		g.alu()
+	}
+	g.tracer(serviceUnbreak, l)
+}
+
+// poked is an instruction that the guest's tracer replaces by others that do the same,
+// while other tasks may run it. All end with the same one.
+func (g *gen) poked() {
+	l := g.a.NewLabel()
+	b := [][]byte{{0x0f, 0x1f, 0x44, 0, 0}, {0xe9, 0, 0, 0, 0}, {0x3e, 0x8d, 0x74, 0x26, 0}}
+	for range 1 + g.IntN(3) {
+		var code uint64
+		for i, c := range b[g.IntN(2)] {
+			code |= uint64(c) << (8 * i)
+		}
+		g.do(func(a *insn.Asm) { a.Mov(8, insn.RSI, insn.Imm(int64(code))) })
+		g.do(func(a *insn.Asm) { a.Mov(4, insn.RDX, insn.Imm(5)) })
+		g.tracer(servicePoke, l)
+	}
+	for range g.IntN(3) {
+		g.alu()
+	}
+	g.a.Place(l)
+	g.then(b[0]...)
+	for range g.IntN(3) {
+		g.alu()
+	}
+}
+
+// keeps is text that the guest's tracer reads, and writes back afterwards.
+func (g *gen) keeps() {
+	l := g.a.NewLabel()
+	g.do(func(a *insn.Asm) { a.Mov(4, insn.RSI, insn.Imm(1+g.IntN(24))) })
+	g.tracer(serviceKeep, l)
+	for range g.IntN(3) {
+		g.alu()
+	}
+	g.a.Place(l)
+	g.odd = true
+	start := g.a.Len()
+	for g.a.Len() < start+24 {
+		g.alu()
+	}
+	g.odd = false
+	g.tracer(serviceBack, l)
+}

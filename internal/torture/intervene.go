@@ -1,0 +1,302 @@
+package torture
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/kvm/machine"
+	"github.com/guestprobe/guestprobe/kvm/snapshot"
+	"github.com/guestprobe/guestprobe/probe"
+)
+
+// saved runs the guest with probes that stay, and saves it at random moments. Then this
+// machine, and one without probes, continue from what was saved, and must come to the same end.
+func (w *work) saved(ctx context.Context) error {
+	if err := w.plant(); err != nil {
+		return err
+	}
+	if err := w.t.m.Resume(); err != nil {
+		return err
+	}
+	var snaps []*snapshot.Snapshot
+	for range 1 + w.IntN(3) {
+		time.Sleep(time.Duration(w.IntN(3000)) * time.Microsecond)
+		s, err := w.save()
+		if err != nil {
+			return err
+		}
+		if s != nil {
+			snaps = append(snaps, s)
+		}
+	}
+	if err := w.t.ended(ctx); err != nil {
+		return err
+	}
+	if err := errors.Join(w.exact(), w.t.compare(w.p, w.want)); err != nil || len(snaps) == 0 {
+		return errors.Join(err, w.detach(w.probes...), w.text())
+	}
+	s := snaps[w.IntN(len(snaps))]
+	with := func(err error, how string) error {
+		if err != nil {
+			return fmt.Errorf("%s a snapshot: %w", how, err)
+		}
+		return nil
+	}
+	if w.IntN(2) == 0 {
+		w.t.sum.Continued++
+		err := w.again(ctx, s)
+		if err := with(errors.Join(err, w.detach(w.probes...), w.text()), "reset to"); err != nil {
+			return err
+		}
+	} else if err := errors.Join(w.detach(w.probes...), w.text()); err != nil {
+		return err
+	}
+	// Without a probe: what was saved is a guest that does not need us.
+	w.t.sum.Continued++
+	return with(w.again(ctx, s), "unprobed from")
+}
+
+// again has the machine continue from s, to the end.
+func (w *work) again(ctx context.Context, s *snapshot.Snapshot) error {
+	w.t.defs.rt.Save()
+	if err := w.t.m.ResetTo(ctx, s); err != nil {
+		return err
+	}
+	if err := w.t.defs.rt.Reset(); err != nil {
+		return err
+	}
+	if err := w.t.wait(ctx); err != nil {
+		return err
+	}
+	return w.t.compare(w.p, w.want)
+}
+
+// save takes a snapshot, by way of a file; nil where the guest has ended, or cannot be saved
+// just now.
+func (w *work) save() (*snapshot.Snapshot, error) {
+	s, err := w.t.m.Save(nil)
+	switch {
+	case errors.Is(err, probe.ErrInside):
+		w.t.sum.Refused["save: inside"]++
+		return nil, nil
+	case err != nil:
+		return nil, err
+	case s.Config.Ended != "":
+		return nil, nil
+	}
+	w.t.sum.Saves++
+	if err := w.t.own(s); err != nil {
+		return nil, fmt.Errorf("snapshot: %w", err)
+	}
+	var b bytes.Buffer
+	if _, err := s.WriteTo(&b); err != nil {
+		return nil, err
+	}
+	return snapshot.Read(&b, guest.MaxRAM+guest.LoaderSize)
+}
+
+// own looks for addresses of the engine's code in what was saved. The guest's own are
+// the bounds of its areas.
+func (t *Torture) own(s *snapshot.Snapshot) error {
+	var areas []guest.MemoryRange // of virtual addresses
+	info := make([]byte, guest.BootInfoSize)
+	// The first vCPU's information: its kernel has the bounds of the areas.
+	for _, name := range []string{"kexec_lo", "exec_lo"} {
+		at, err := t.m.Image().Lookup(name)
+		if err != nil {
+			return err
+		}
+		if err := t.m.Target().ReadMemory(0, at.Addr, info[:16]); err != nil {
+			return err
+		}
+		areas = append(areas, guest.MemoryRange{Base: guest.GPA(binary.LittleEndian.Uint64(info)), Size: binary.LittleEndian.Uint64(info[8:])})
+	}
+	in := func(v uint64) bool {
+		for _, a := range areas {
+			if off := v - uint64(a.Base); off > 0 && off < a.Size {
+				return true
+			}
+		}
+		return false
+	}
+	for i := range s.CPUs {
+		r := &s.CPUs[i].Regs
+		for name, v := range map[string]uint64{"rip": r.RIP, "rsp": r.RSP, "rax": r.RAX, "rbx": r.RBX, "rcx": r.RCX, "rdx": r.RDX, "rsi": r.RSI, "rdi": r.RDI, "rbp": r.RBP,
+			"r8": r.R8, "r9": r.R9, "r10": r.R10, "r11": r.R11, "r12": r.R12, "r13": r.R13, "r14": r.R14, "r15": r.R15} {
+			if in(v) {
+				return fmt.Errorf("%s of vCPU %d is %#x, of the engine's", name, i, v)
+			}
+		}
+	}
+	for _, run := range s.Memory {
+		for off := 0; off+8 <= len(run.Bytes); off += 8 {
+			if v := binary.LittleEndian.Uint64(run.Bytes[off:]); v > textVA>>1 && in(v) {
+				return fmt.Errorf("the word at %#x is %#x, of the engine's", uint64(run.At)+uint64(off), v)
+			}
+		}
+	}
+	return nil
+}
+
+// stepped runs the guest with probes that stay, and pauses it at random moments, to step vCPUs or to
+// run them to an address.
+func (w *work) stepped(ctx context.Context) error {
+	if err := w.plant(); err != nil {
+		return err
+	}
+	for range 2 + w.IntN(4) {
+		if err := w.t.m.Resume(); err != nil {
+			return w.unless(err)
+		}
+		time.Sleep(time.Duration(w.IntN(2000)) * time.Microsecond)
+		if err := w.t.m.Pause(); err != nil {
+			if err := w.unless(err); err != nil {
+				return err
+			}
+			break
+		}
+		if err := w.step(ctx); err != nil {
+			return err
+		}
+	}
+	if err := w.unless(w.t.m.Resume()); err != nil {
+		return err
+	}
+	if err := w.t.ended(ctx); err != nil {
+		return err
+	}
+	return errors.Join(w.exact(), w.detach(w.probes...), w.text())
+}
+
+// unless returns err unless the guest has ended, of which no step is to be had.
+func (w *work) unless(err error) error {
+	switch w.t.m.Phase() {
+	case machine.PhaseExited, machine.PhaseCrashed:
+		return nil
+	}
+	return err
+}
+
+// step steps a vCPU, or has it run to an instruction, once or a few times.
+func (w *work) step(ctx context.Context) error {
+	for range 1 + w.IntN(3) {
+		cpu := w.IntN(w.t.o.VCPUs)
+		if w.IntN(3) > 0 {
+			n, err := w.t.m.Step(ctx, cpu, 1+w.IntN(40))
+			w.t.sum.Steps += n
+			w.did("step %d on vCPU %d: %v, now at %v; phase %v %+v", n, cpu, err, w.t.m.State().VCPUs[cpu].RIP, w.t.m.Phase(), w.t.m.State().Exit)
+			if err := w.steps(err); err != nil {
+				return err
+			}
+			continue
+		}
+		short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+		in := w.p.Insts[w.IntN(len(w.p.Insts))]
+		reached, err := w.t.m.RunTo(short, cpu, textVA+guest.GVA(in.Off), 0)
+		cancel()
+		w.t.sum.Runs++
+		w.did("run vCPU %d to +%#x: %v, %v", cpu, in.Off, reached, err)
+		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+			err = w.unless(w.t.m.Pause())
+		}
+		if err := w.steps(err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// did notes what was done to the guest, for errors.
+func (w *work) did(format string, args ...any) {
+	w.history = append(w.history, fmt.Sprintf(format, args...))
+}
+
+// steps returns an error that no step may have.
+func (w *work) steps(err error) error {
+	var refused *probe.Error
+	switch {
+	case err == nil, w.unless(err) == nil:
+		return nil
+	case errors.Is(err, machine.ErrInEngine), errors.Is(err, machine.ErrNotRunnable), errors.Is(err, machine.ErrHalted),
+		errors.Is(err, machine.ErrNotStopped), // it waits for the host, which looks at text
+		errors.Is(err, machine.ErrCannotStep):
+		w.t.sum.Refused["step"]++
+		return nil
+	case errors.As(err, &refused) && refusals[refused.Code]:
+		w.t.sum.Refused[string(refused.Code)]++
+		return nil
+	}
+	return err
+}
+
+// watched are names of what processors read of themselves, and what the guest's own kernel does.
+var watched = []string{"gdt", "idt", "tss", "stacks", "alias_tables", "tasks", "breakpoints"}
+
+// watches are the reasons for which a watch of such a place may be refused.
+var watchRefusals = map[probe.Code]bool{probe.CodeWatchRegisters: true, probe.CodeDebugRegsInUse: true, probe.CodeHostCannot: true, probe.CodeWatchAccess: true, "implicit_access": true}
+
+// watch registers watches of what processors read of themselves: descriptor tables, page tables,
+// stacks.
+func (w *work) watch() ([]*probe.Watch, error) {
+	if w.t.o.Classes&Watches == 0 || w.IntN(4) != 0 {
+		return nil, nil
+	}
+	var out []*probe.Watch
+	for range 1 + w.IntN(2) {
+		x, err := w.watchAt()
+		if err != nil {
+			return out, err
+		}
+		err = w.t.m.Engine().Watch(x)
+		w.did("watch %v of %d bytes at %#x, by pages %v: %v", x.Access, x.Len, x.Addr, x.Emulate, err)
+		var refused *probe.Error
+		if errors.As(err, &refused) && watchRefusals[refused.Code] {
+			w.t.sum.Refused["watch: "+string(refused.Code)]++
+			continue
+		}
+		if err != nil {
+			return out, fmt.Errorf("watch %v of %#x: %w", x.Access, x.Addr, err)
+		}
+		out = append(out, x)
+	}
+	return out, nil
+}
+
+// watchAt makes a watch of a random place.
+func (w *work) watchAt() (*probe.Watch, error) {
+	x := &probe.Watch{Len: 1 << w.IntN(4), Access: []probe.Access{probe.AccessWrite, probe.AccessReadWrite}[w.IntN(2)], Emulate: w.IntN(3) > 0}
+	if x.Emulate && w.IntN(3) == 0 {
+		x.Access = probe.AccessRead
+	}
+	switch k := w.IntN(len(watched) + 3); {
+	case k < len(watched):
+		s, err := w.t.m.Image().Lookup(watched[k])
+		if err != nil {
+			return nil, err
+		}
+		x.Addr = s.Addr + guest.GVA(8*w.IntN(int(s.Size/8)))
+	case k == len(watched): // the loader's page tables
+		var root guest.GPA
+		if err := w.t.m.Look(func(l *machine.Look) (err error) { root, err = l.Root(0); return err }); err != nil {
+			return nil, err
+		}
+		x.Addr = guest.GVA(root) + guest.GVA(8*w.IntN(8*512))
+	default: // a stack of a task
+		x.Addr = guest.GVA(stackOf(w.IntN(w.p.Tasks), false) + stackSize - 8 - 8*uint64(w.IntN(200)))
+	}
+	return x, nil
+}
+
+// unwatch ends watches.
+func (w *work) unwatch(xs []*probe.Watch) error {
+	if len(xs) == 0 {
+		return nil
+	}
+	w.t.sum.Watches += len(xs)
+	return w.t.m.Engine().Unwatch(xs...)
+}
