@@ -35,8 +35,8 @@ func (s *server) newSampler() (*sampler, error) {
 	return &sampler{s: s, g: g, stop: make(chan struct{})}, nil
 }
 
-// every has f called on each vCPU that runs, every period, until end.
-func (m *sampler) every(period time.Duration, f func(*probe.Context)) {
+// every has functions called on each vCPU that runs, one after the other, every period, until end.
+func (m *sampler) every(period time.Duration, fs ...func(*probe.Context)) {
 	m.clocks.Go(func() {
 		t := time.NewTicker(period)
 		defer t.Stop()
@@ -44,10 +44,14 @@ func (m *sampler) every(period time.Duration, f func(*probe.Context)) {
 		for {
 			select {
 			case now := <-t.C:
-				asked, missed := m.g.Sample(func(cpu int, state probe.State) { m.run(cpu, state, f) })
-				m.missed.Add(uint64(missed))
+				asked, missed := m.g.Sample(func(cpu int, state probe.State) {
+					for _, f := range fs {
+						m.run(cpu, state, f)
+					}
+				})
+				m.missed.Add(uint64(missed * len(fs)))
 				// A ticker leaves out what its reader is too slow for.
-				m.late.Add(uint64(max(0, int64((now.Sub(last)+period/2)/period-1))) * uint64(asked))
+				m.late.Add(uint64(max(0, int64((now.Sub(last)+period/2)/period-1))) * uint64(asked*len(fs)))
 				last = now
 			case <-m.stop:
 				return

@@ -34,9 +34,9 @@ func (rs *runningScript) run(ctx context.Context, heart <-chan time.Time) error 
 		defer t.Stop()
 		looks = t.C
 	}
-	next := make([]time.Time, len(rs.script.Intervals))
+	next, start := make([]time.Time, len(rs.script.Intervals)), time.Now()
 	for i, v := range rs.script.Intervals {
-		next[i] = time.Now().Add(v.Period)
+		next[i] = start.Add(v.Period)
 	}
 	tick := time.NewTimer(time.Hour)
 	defer tick.Stop()
@@ -144,12 +144,12 @@ func (rs *runningScript) guestEvents() (reason string, code *int64, over bool) {
 	return reason, code, over && !again
 }
 
-// tick runs the intervals that are due, and returns how long it is until the next one. One
-// that comes too late does not come twice.
+// tick runs the intervals that are due, and returns how long it is until the next one. One that comes too late
+// does not come twice. Those that are due together run in the order of the source: there is one now for all.
 func (rs *runningScript) tick(next []time.Time) time.Duration {
-	wait := time.Hour
+	wait, now := time.Hour, time.Now()
 	for i, v := range rs.script.Intervals {
-		if now := time.Now(); !next[i].After(now) {
+		if !next[i].After(now) {
 			rs.warn(rs.runAll([]string{v.Program}))
 			rs.s.probes.programs.Poll()
 			if next[i] = next[i].Add(v.Period); next[i].Before(now) {

@@ -3,6 +3,7 @@ package daemon
 import (
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/program"
@@ -78,8 +79,17 @@ func (m *sampling) begin(rs *runningScript) {
 	if len(m.exits) > 0 {
 		m.s.exits.set(m.g, m, true)
 	}
+	// Those of one period have one clock, so that they run in the order of the source.
+	var periods []time.Duration
+	of := map[time.Duration][]func(*probe.Context){}
 	for _, x := range rs.script.Samples {
-		m.every(x.Period, load(x.Program).Sampled)
+		if of[x.Period] == nil {
+			periods = append(periods, x.Period)
+		}
+		of[x.Period] = append(of[x.Period], load(x.Program).Sampled)
+	}
+	for _, p := range periods {
+		m.every(p, of[p]...)
 	}
 }
 

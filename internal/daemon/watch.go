@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/probe"
@@ -43,6 +44,44 @@ func (st *store) handleWatch(a *attached, where probe.Kprobe) {
 
 // register puts probes on the guest, all or none. The index of a refusal is that in as.
 func (st *store) register(as []*attached) error {
+	err := st.put(inSourceOrder(as))
+	var x *probe.Error
+	if errors.As(err, &x) && x.Index < len(as) {
+		y := *x
+		y.Index = slices.Index(as, inSourceOrder(as)[x.Index])
+		return &y
+	}
+	return err
+}
+
+// inSourceOrder returns the order in which probes are registered. The clauses of a script run in the order of its
+// source where several are at one place: the newest probe of an instruction runs first, so these are registered in
+// reverse; return probes of one function, and watches in debug registers, run in the order in which they come.
+func inSourceOrder(as []*attached) []*attached {
+	if !slices.ContainsFunc(as, func(a *attached) bool { return a.object != nil && a.object.script != nil }) {
+		return as
+	}
+	reversed := func(a *attached) bool {
+		if a.watch != nil {
+			return a.watch.Access == probe.AccessExec && a.watch.Emulate // it has a breakpoint
+		}
+		_, returns := a.probe.(*probe.Kretprobe)
+		return !returns
+	}
+	var out, last []*attached
+	for _, a := range as {
+		if reversed(a) {
+			last = append(last, a)
+		} else {
+			out = append(out, a)
+		}
+	}
+	slices.Reverse(last)
+	return append(out, last...)
+}
+
+// put is register in the order of the list.
+func (st *store) put(as []*attached) error {
 	var probes []probe.Probe
 	var watches []*probe.Watch
 	var order, watchOrder []int
