@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"strconv"
+	"strings"
 )
 
 // kind is the type of a value in a random script.
@@ -163,6 +164,9 @@ func (g *gen) arithmetic(depth int) expr {
 	if len(op) == 2 {
 		b, g.known, g.nested = number(uint64(g.n(64))), known, nested // what was made for it is not in the script
 	}
+	if (op == "/" || op == "%") && literal(a.src) && literal(b.src) && b.eval(nil).n == 0 {
+		b = number(7) // of two constants it is refused
+	}
 	sign := together(a, b)
 	if len(op) == 2 {
 		sign = a.kind != unsigned
@@ -175,6 +179,9 @@ func (g *gen) arithmetic(depth int) expr {
 		return value{n: operate(op, a.eval(h).n, b.eval(h).n, sign)}
 	}}
 }
+
+// literal reports whether an expression has nothing but numbers and operators.
+func literal(src string) bool { return strings.Trim(src, "0123456789abcdefx+-*/%<>&|^ ()") == "" }
 
 // operate is one operation on 64 bits.
 func operate(op string, x, y int64, sign bool) int64 {
@@ -201,7 +208,7 @@ func operate(op string, x, y int64, sign bool) int64 {
 	case "/":
 		switch {
 		case y == 0:
-			return 0
+			return 1
 		case sign:
 			return x / y
 		}
@@ -209,7 +216,7 @@ func operate(op string, x, y int64, sign bool) int64 {
 	}
 	switch {
 	case y == 0:
-		return x
+		return 1
 	case sign:
 		return x % y
 	}

@@ -394,7 +394,8 @@ func (c *checker) mapValue(sp Span, e *expr, t Type) error {
 
 // What can fail beside reads.
 const (
-	siteFull = "Map full; can't update element. Try increasing max_map_keys config or manually setting the max entries in a map declaration e.g. `let @a = hash(5000)`"
+	siteDivide = "Divide or modulo by 0 detected. This can lead to unexpected results. 1 is being used as the result."
+	siteFull   = "Map full; can't update element. Try increasing max_map_keys config or manually setting the max entries in a map declaration e.g. `let @a = hash(5000)`"
 )
 
 // mapKey checks the key of a map's element.

@@ -156,6 +156,9 @@ func signedness(a, b *expr) bool {
 	return !(x && (y || a.typ.Size == 8) || y && b.typ.Size == 8)
 }
 
+// divides reports whether an operator has no result for a second operand of 0.
+func divides(op string) bool { return op == "/" || op == "%" }
+
 func isComparison(op string) bool {
 	switch op {
 	case "==", "!=", "<", "<=", ">", ">=":
@@ -189,6 +192,11 @@ func (c *checker) binaryType(e *expr) (Type, error) {
 			return t, c.at(e.args[i].Span, "The %s operator can not be used on a value of type '%s'", e.name, t)
 		}
 	}
+	if divides(e.name) {
+		if err := c.division(e); err != nil {
+			return at, err
+		}
+	}
 	switch {
 	case isComparison(e.name), e.name == "&&", e.name == "||":
 		return typeBool, nil
@@ -204,6 +212,20 @@ func (c *checker) binaryType(e *expr) (Type, error) {
 		return Type{Kind: Int, Size: 8, Signed: !at.unsigned()}, nil
 	}
 	return Type{Kind: Int, Size: 8, Signed: signedness(a, b)}, nil
+}
+
+// division checks the divisor of / or %: a constant that is not 0 needs no site, and of two constants it is refused,
+// as by bpftrace, which calculates them when it compiles.
+func (c *checker) division(e *expr) error {
+	n, known := c.constant(e.args[1])
+	if known && n != 0 {
+		return nil
+	}
+	if _, both := c.constant(e.args[0]); known && both {
+		return c.at(e.Span, "Divide or modulo by 0").hint("the result of constants is calculated when the script is compiled, and there is none")
+	}
+	c.addSite(e.Span, siteDivide)
+	return nil
 }
 
 func (c *checker) condType(e *expr) (Type, error) {

@@ -250,7 +250,7 @@ func (g *generator) binary(e *expr) {
 		return
 	}
 	a, b := e.args[0], e.args[1]
-	signed := signIndex(e.typ.Signed && (e.name != "/" && e.name != "%" || signedness(a, b)))
+	signed := signIndex(e.typ.Signed && (!divides(e.name) || signedness(a, b)))
 	if e.typ.Kind == Pointer {
 		pointer := a
 		if a.typ.Kind != Pointer {
@@ -279,13 +279,25 @@ func (g *generator) binary(e *expr) {
 		})
 		return
 	}
-	if n, ok := g.c.constant(b); ok && n >= math.MinInt32 && n <= math.MaxInt32 && (n != 0 || e.name != "/" && e.name != "%") && (n >= 0 && n < 64 || e.name != "<<" && e.name != ">>") {
+	if n, ok := g.c.constant(b); ok && n >= math.MinInt32 && n <= math.MaxInt32 && (n != 0 || !divides(e.name)) && (n >= 0 && n < 64 || e.name != "<<" && e.name != ">>") {
 		g.number64(a)
 		g.Emit(ops[signed].Imm(asm.R0, int32(n)))
 		return
 	}
 	g.operands(a, b)
+	if !divides(e.name) {
+		g.Emit(ops[signed].Reg(asm.R0, asm.R1))
+		return
+	}
+	some, done := g.NewLabel(), g.NewLabel()
+	g.If(asm.JNE, asm.R1, 0, some)
+	g.Emit(asm.Mov.Imm(asm.R0, 0))
+	g.failed(g.c.addSite(e.Span, siteDivide))
+	g.Emit(asm.Mov.Imm(asm.R0, 1))
+	g.GoTo(done)
+	g.Place(some)
 	g.Emit(ops[signed].Reg(asm.R0, asm.R1))
+	g.Place(done)
 }
 
 // builtin leaves the number of a name in R0.
