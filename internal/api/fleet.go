@@ -1,5 +1,7 @@
 package api
 
+import "time"
+
 // Definition is what daemons of a fleet are to do, as the fleet keeps it: one of the two.
 type Definition struct {
 	Script *RunScript  `json:"script,omitempty"` // by the name of the definition
@@ -14,6 +16,15 @@ type FleetState struct {
 	Connected   bool              `json:"connected"`
 	Revision    uint64            `json:"revision"`    // of the fleet's definitions, as far as the daemon has followed them
 	Definitions []FleetDefinition `json:"definitions"` // those that mean the daemon, by name
+	Unkept      *Unkept           `json:"unkept,omitempty"`
+}
+
+// Unkept is what a daemon has published for its fleet and no server keeps.
+type Unkept struct {
+	Since   time.Time `json:"since"`   // when the servers began not to take it
+	Error   string    `json:"error"`   // of the last try
+	Waiting int       `json:"waiting"` // bytes that wait
+	Dropped uint64    `json:"dropped"` // events that found no room to wait
 }
 
 // FleetDefinition is what has become of a definition in a daemon.

@@ -128,12 +128,12 @@ func analyzeFacts(r *analyze.Report) string {
 	if r.BuildID != "" {
 		what += ", build ID " + r.BuildID
 	}
-	s := fmt.Sprintf("%s: %s; %s by %s, %s in %s", r.File, what, command.Plural(int(r.Count), "function"), r.Names, command.Plural(int(r.Insts), "instruction"), command.Plural(int(r.Text), "byte"))
+	s := fmt.Sprintf("%s: %s; %s by %s, %s in %s", r.File, what, command.Plural(r.Count, "function"), r.Names, command.Plural(r.Insts, "instruction"), command.Plural(r.Text, "byte"))
 	if r.Broken > 0 {
-		s += fmt.Sprintf("; %s not decodable to the end", command.Plural(int(r.Broken), "function"))
+		s += fmt.Sprintf("; %s not decodable to the end", command.Plural(r.Broken, "function"))
 	}
 	if r.Jumps > 0 {
-		s += fmt.Sprintf("; %s, %d with a table", command.Plural(int(r.Jumps), "indirect jump"), r.Tables)
+		s += fmt.Sprintf("; %s, %d with a table", command.Plural(r.Jumps, "indirect jump"), r.Tables)
 	}
 	for _, c := range r.LeftOut {
 		s += fmt.Sprintf("; left out: %d %s", c.Count, c.Reason)
@@ -194,7 +194,7 @@ func analyzeMarkdown(r *analyze.Report, top int) string {
 	}
 	fmt.Fprintf(&b, "| functions | %d, names from %s |\n| instructions | %d |\n", r.Count, names, r.Insts)
 	for _, c := range r.LeftOut {
-		fmt.Fprintf(&b, "| left out: %s | %s |\n", c.Reason, command.Plural(int(c.Count), "function"))
+		fmt.Fprintf(&b, "| left out: %s | %s |\n", c.Reason, command.Plural(c.Count, "function"))
 	}
 	fmt.Fprintf(&b, "| indirect jumps | %d, of %d the table was found |\n", r.Jumps, r.Tables)
 	fmt.Fprintf(&b, "| took | %.1f s |\n", r.Seconds)

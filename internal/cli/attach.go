@@ -256,7 +256,7 @@ func printAttached(r *command.Run, list api.ProbeList) error {
 		return err
 	}
 	for _, p := range list.Detached {
-		r.Note("Detached %s at %s, with %s.", command.Clean(p.Name), place(p), command.Plural(int(p.Stats.Hits), "hit"))
+		r.Note("Detached %s at %s, with %s.", command.Clean(p.Name), place(p), command.Plural(p.Stats.Hits, "hit"))
 	}
 	noteSkipped(r, list.Skipped)
 	if len(list.Probes)+len(list.Detached)+len(list.Skipped) == 0 {

@@ -222,7 +222,7 @@ func (t *check) readConsole(s *client.Stream) (e api.End) {
 			_, _ = t.console.Write(o.Bytes)
 		case api.RecordLost:
 			l, _ := data[api.Lost](r)
-			t.console.say("\n[%s %s missing here]\n", command.Plural(int(l.Lost), "byte"), command.Are(int(l.Lost)))
+			t.console.say("\n[%s %s missing here]\n", command.Plural(l.Lost, "byte"), command.Are(l.Lost))
 		case api.RecordEnd:
 			e, _ := data[api.End](r)
 			return e

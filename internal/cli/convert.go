@@ -147,9 +147,9 @@ func eachRecord(ctx context.Context, r *command.Run, in *timeline.Reader, f func
 		case errors.Is(err, io.EOF):
 			switch {
 			case in.Missing > 0:
-				r.Note("%s %s missing in the file: the daemon has delivered more.", command.Plural(int(in.Missing), "event"), command.Are(int(in.Missing)))
+				r.Note("%s %s missing in the file: the daemon has delivered more.", command.Plural(in.Missing, "event"), command.Are(in.Missing))
 			case in.Missing < 0:
-				r.Note("The file has %s more than the daemon has delivered.", command.Plural(int(-in.Missing), "event"))
+				r.Note("The file has %s more than the daemon has delivered.", command.Plural(-in.Missing, "event"))
 			}
 			return nil
 		case errors.Is(err, timeline.ErrCut) && in.Half:

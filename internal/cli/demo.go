@@ -238,7 +238,7 @@ func (d *demo) restored(ctx context.Context, c *client.Client, before, during ap
 	case !after.Identical || after.Live != before.Live:
 		return fmt.Errorf("the guest's text is not what it was: %s differ", command.Plural(len(after.Ranges), "range"))
 	case g.Checks != 0:
-		return fmt.Errorf("the guest's self-check found %s", command.Plural(int(g.Checks), "wrong result"))
+		return fmt.Errorf("the guest's self-check found %s", command.Plural(g.Checks, "wrong result"))
 	case g.State != "running":
 		return fmt.Errorf("the guest is %s", g.State)
 	}

@@ -84,7 +84,7 @@ func disasFile(image, at string, lines bool) (api.Disas, error) {
 }
 
 func printDisas(r *command.Run, d api.Disas) error {
-	head := fmt.Sprintf("%s: %s at %#x", d.Symbol, command.Plural(int(d.Size), "byte"), uint64(d.Addr))
+	head := fmt.Sprintf("%s: %s at %#x", d.Symbol, command.Plural(d.Size, "byte"), uint64(d.Addr))
 	if d.User {
 		head += ", user code"
 	}

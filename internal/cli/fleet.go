@@ -80,6 +80,11 @@ func (ff *fleetFlags) check() (fleet.Where, error) {
 
 // find connects to the fleet and returns the daemons that are meant. Close of the network is the caller's.
 func (ff *fleetFlags) find(ctx context.Context) (*fleet.Network, []fleet.Daemon, error) {
+	return ff.findWith(ctx, false)
+}
+
+// findWith is find, and asks for the daemons' states if state says so.
+func (ff *fleetFlags) findWith(ctx context.Context, state bool) (*fleet.Network, []fleet.Daemon, error) {
 	w, err := ff.check()
 	if err != nil {
 		return nil, nil, err
@@ -94,7 +99,7 @@ func (ff *fleetFlags) find(ctx context.Context) (*fleet.Network, []fleet.Daemon,
 	}
 	look, cancel := context.WithTimeout(ctx, took)
 	defer cancel()
-	ds, err := n.Find(look, fleet.Look{Where: w, Expect: ff.expect, Quiet: quietTime})
+	ds, err := n.Find(look, fleet.Look{Where: w, Expect: ff.expect, Quiet: quietTime, State: state})
 	if err == nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}

@@ -33,13 +33,27 @@ type fleetRow struct {
 	Version  string            `json:"version"`
 	Labels   map[string]string `json:"labels"`
 	AnswerMS float64           `json:"answerMs"`
+	Unkept   *fleet.Unkept     `json:"unkept,omitempty"` // what it publishes and no server keeps
+}
+
+// state says whether what the daemon publishes is kept.
+func (r fleetRow) state() string {
+	if u := r.Unkept; u != nil {
+		return "unkept since " + u.Since.Local().Format(time.DateTime)
+	}
+	return "ok"
 }
 
 func rowOf(d fleet.Daemon) fleetRow {
 	own := maps.Clone(d.Labels)
 	maps.DeleteFunc(own, func(name, _ string) bool { return slices.Contains(fleet.Own, name) })
+	var unkept *fleet.Unkept
+	if d.State != nil {
+		unkept = d.State.Unkept
+	}
 	return fleetRow{
-		Name: d.Name, ID: d.ID, Host: d.Labels["host"], Image: d.Labels["image"], Version: d.Labels["version"], Labels: own,
+		Unkept: unkept,
+		Name:   d.Name, ID: d.ID, Host: d.Labels["host"], Image: d.Labels["image"], Version: d.Labels["version"], Labels: own,
 		AnswerMS: float64(d.Since.Round(10*time.Microsecond)) / float64(time.Millisecond),
 	}
 }
@@ -84,7 +98,7 @@ it. docs/fleet.md has more.
 			if err := notQuiet(r); err != nil {
 				return err
 			}
-			n, ds, err := a.fleet.find(ctx)
+			n, ds, err := a.fleet.findWith(ctx, true)
 			if err != nil {
 				return err
 			}
@@ -104,12 +118,15 @@ it. docs/fleet.md has more.
 			case r.Templated():
 				return command.PrintRows(r, l.Daemons)
 			}
+			for _, u := range unkept(ds) {
+				r.Note("%s", u.String())
+			}
 			return r.Show(l, func() error {
 				var rows [][]string
 				for _, d := range l.Daemons {
-					rows = append(rows, []string{d.Name, d.Host, d.Image, d.Version, fmt.Sprintf("%.1fms", d.AnswerMS), d.labels()})
+					rows = append(rows, []string{d.Name, d.Host, d.Image, d.Version, fmt.Sprintf("%.1fms", d.AnswerMS), d.state(), d.labels()})
 				}
-				return r.Table([]string{"NAME", "HOST", "IMAGE", "VERSION", "ANSWER", "LABELS"}, rows)
+				return r.Table([]string{"NAME", "HOST", "IMAGE", "VERSION", "ANSWER", "STATE", "LABELS"}, rows)
 			})
 		},
 	}

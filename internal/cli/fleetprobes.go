@@ -67,7 +67,7 @@ func attachMany(ctx context.Context, r *command.Run, m *members, do func(context
 			continue
 		}
 		for _, p := range a.Answer.Detached {
-			r.Note("%s: detached %s at %s, with %s.", command.Clean(a.Daemon), command.Clean(p.Name), place(p), command.Plural(int(p.Stats.Hits), "hit"))
+			r.Note("%s: detached %s at %s, with %s.", command.Clean(a.Daemon), command.Clean(p.Name), place(p), command.Plural(p.Stats.Hits, "hit"))
 		}
 		if n := len(a.Answer.Skipped); n > 0 {
 			r.Note("%s: skipped %s; --format json has them.", command.Clean(a.Daemon), command.Plural(n, "function"))

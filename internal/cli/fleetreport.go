@@ -1,11 +1,13 @@
 package cli
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -23,18 +25,22 @@ import (
 type publishedRun struct {
 	Daemon  string    `json:"daemon"`
 	Run     string    `json:"run"`
-	State   string    `json:"state"`   // running, gone, or why it has ended
-	Events  uint64    `json:"events"`  // that it has printed by the last message of it
-	Kept    uint64    `json:"kept"`    // of these: they can be read
-	Missing uint64    `json:"missing"` // they are not kept any more, have not come yet, or were lost on their way
-	Lost    uint64    `json:"lost"`    // lost before they could be printed
+	State   string    `json:"state"`             // running, gone, or why it has ended
+	Stale   bool      `json:"stale"`             // it runs, and the servers have kept nothing of it for longer than it is silent
+	Events  uint64    `json:"events"`            // that it has printed by the last message of it
+	Kept    *uint64   `json:"kept,omitempty"`    // of these: they can be read; nil: not counted, as in the list of all scripts
+	Missing *uint64   `json:"missing,omitempty"` // they are not kept any more, have not come yet, or were lost on their way
+	Lost    uint64    `json:"lost"`              // lost before they could be printed
 	Hits    uint64    `json:"hits"`
 	Missed  uint64    `json:"missed"`
 	Left    int       `json:"left"` // elements of maps that are not in the sums
 	At      time.Time `json:"at"`   // of its counts
+	// Malformed is how many records of its maps make no sense, and are not in the sums.
+	Malformed int `json:"malformed,omitempty"`
 
 	seq  uint64
-	maps []script.MapState
+	maps []byte // records, of the script that is asked for
+	cut  bool   // there was no room for them
 }
 
 // publishedScript is what there is of a definition.
@@ -44,10 +50,12 @@ type publishedScript struct {
 	Since   time.Time      `json:"since"`
 	Defined bool           `json:"defined"` // it was not withdrawn
 	Running int            `json:"running"`
+	Stale   int            `json:"stale"` // of those that run
 	Total   publishedRun   `json:"total"`
 	Runs    []publishedRun `json:"runs"`
 
-	Maps []json.RawMessage `json:"maps,omitempty"` // sums, as bpftrace's JSON has maps; of one script alone
+	Maps   []json.RawMessage `json:"maps,omitempty"` // sums, as bpftrace's JSON has maps; of one script alone
+	Unkept []unkeptDaemon    `json:"unkept,omitempty"`
 
 	byRun map[string]*publishedRun
 	here  map[string]bool // IDs of daemons that are there
@@ -56,7 +64,36 @@ type publishedScript struct {
 // fleetReports is what fleet report prints as JSON.
 type fleetReports struct {
 	Scripts []*publishedScript `json:"scripts"`
+	Unkept  []unkeptDaemon     `json:"unkept,omitempty"`
 }
+
+// unkeptDaemon is a daemon whose records no server keeps.
+type unkeptDaemon struct {
+	Daemon string `json:"daemon"`
+	fleet.Unkept
+}
+
+// unkept are the daemons that say that no server keeps what they publish.
+func unkept(ds []fleet.Daemon) (out []unkeptDaemon) {
+	for _, d := range ds {
+		if d.State != nil && d.State.Unkept != nil {
+			out = append(out, unkeptDaemon{d.Name, *d.State.Unkept})
+		}
+	}
+	return out
+}
+
+// String is what is said of it.
+func (u *unkeptDaemon) String() string {
+	return fmt.Sprintf("%s: no server has kept what it publishes since %s (%s); %s wait, %s dropped",
+		u.Daemon, u.Since.Local().Format(time.DateTime), u.Error, command.Plural(u.Waiting, "byte"), command.Plural(u.Dropped, "event"))
+}
+
+// maxMapRecords bounds the maps of a run.
+const maxMapRecords = 10_000
+
+// maxReportMaps bounds the maps of all runs of a script in a report, in bytes.
+const maxReportMaps = 256 << 20
 
 func (a *app) fleetReport() command.Spec {
 	var events bool
@@ -71,7 +108,8 @@ EVENTS are all that it has printed, KEPT can be read (--events prints them), MIS
 not kept any more, have not come yet, or were lost on their way, and LOST were never printed: the guest
 was faster. EVENTS = KEPT + MISSING. HITS are those of its probes, and MISSED had no program run on them.
 A run counts once, whatever comes twice. A daemon publishes its maps every 5 seconds and at the end
-of a script: of one that is killed the last ones count.
+of a script, and once a minute although they have not changed: of one that is killed the last ones count.
+A run that is STALE runs, and the servers have kept nothing of it for three minutes, as when their disk is full: its row is what was kept last, and the exit status is 7. So it is when a daemon says that no server takes what it publishes.
 
 Of several scripts that have had a name the last one is meant, or the one of --id.`,
 		Example: "  guestprobe fleet report --fleet nats://farm:4222\n  guestprobe fleet report --fleet nats://farm:4222 --format json",
@@ -87,24 +125,29 @@ Of several scripts that have had a name the last one is meant, or the one of --i
 			if events && len(r.Args) == 0 {
 				return command.Usagef("--events: say of which script")
 			}
-			n, ds, err := a.fleet.find(ctx)
+			n, ds, err := a.fleet.findWith(ctx, true)
 			if err != nil {
 				return err
 			}
 			defer n.Close()
-			ss, err := readPublished(ctx, n, ds)
+			wanted := func(name, of string) bool { return len(r.Args) > 0 && name == r.Args[0] && (id == "" || of == id) }
+			ss, err := readPublished(ctx, n, ds, wanted)
 			if err != nil {
 				return err
 			}
+			left := unkept(ds)
+			for _, u := range left {
+				r.Note("%s", u.String())
+			}
 			defer func() {
 				if left := n.Others(); left > 0 {
-					r.Note("%s %s left out, of another version of guestprobe or of somebody else.", command.Plural(int(left), "message"), command.Are(int(left)))
+					r.Note("%s %s left out, of another version of guestprobe or of somebody else.", command.Plural(left, "message"), command.Are(left))
 				}
 			}()
 			if len(r.Args) == 0 {
-				return printPublished(r, ss)
+				return cmp.Or(printPublished(r, ss, left), staleness(ss, left))
 			}
-			ss = slices.DeleteFunc(ss, func(s *publishedScript) bool { return s.Name != r.Args[0] || id != "" && s.ID != id })
+			ss = slices.DeleteFunc(ss, func(s *publishedScript) bool { return !wanted(s.Name, s.ID) })
 			if len(ss) == 0 {
 				return &api.Error{Code: api.CodeNoScript, Errno: "ENOENT", Message: fmt.Sprintf("nothing is kept of a script %q", r.Args[0]), Detail: "'guestprobe fleet report' lists what is"}
 			}
@@ -112,16 +155,50 @@ Of several scripts that have had a name the last one is meant, or the one of --i
 			if err := s.readEvents(ctx, r, n, events); err != nil {
 				return err
 			}
-			if events {
-				return nil
+			s.Unkept = left
+			if !events {
+				if err := s.print(r); err != nil {
+					return err
+				}
 			}
-			return s.print(r)
+			return staleness([]*publishedScript{s}, left)
 		},
 	}
 }
 
-// readPublished reads the last maps of all runs, and sums up their counts; the scripts are in the order of their beginnings.
-func readPublished(ctx context.Context, n *fleet.Network, ds []fleet.Daemon) ([]*publishedScript, error) {
+// staleness is the error of a report that is not of what the daemons are doing now, or nil.
+func staleness(ss []*publishedScript, left []unkeptDaemon) error {
+	stale, wrong := 0, 0
+	for _, s := range ss {
+		stale += s.Stale
+		for _, x := range s.Runs {
+			if x.Malformed > 0 || x.cut {
+				wrong++
+			}
+		}
+	}
+	switch {
+	case len(left) > 0: // its runs are stale, too
+		return fmt.Errorf("%w: the servers do not keep what %s. See the log of the fleet's server: its disk may be full", errPartly, said(len(left), "publishes", "publish"))
+	case stale > 0:
+		return fmt.Errorf("%w: of %s that should have published since the servers have kept nothing. See the logs of the daemon and of the fleet's server", errPartly, command.Plural(stale, "run"))
+	case wrong > 0:
+		return fmt.Errorf("%w: the maps of %s are not all in the sums", errPartly, command.Plural(wrong, "run"))
+	}
+	return nil
+}
+
+// said is a number of daemons and what they do.
+func said(n int, one, many string) string {
+	if n == 1 {
+		return "1 daemon " + one
+	}
+	return fmt.Sprintf("%d daemons %s", n, many)
+}
+
+// readPublished reads the last maps of all runs, and sums up their counts; the scripts are in the order of their beginnings. The maps
+// of those are kept that are wanted.
+func readPublished(ctx context.Context, n *fleet.Network, ds []fleet.Daemon, wanted func(name, id string) bool) ([]*publishedScript, error) {
 	x, err := n.Definitions(ctx)
 	if err != nil {
 		return nil, err
@@ -130,7 +207,7 @@ func readPublished(ctx context.Context, n *fleet.Network, ds []fleet.Daemon) ([]
 	for _, d := range ds {
 		here[d.ID] = true
 	}
-	all := map[string]*publishedScript{}
+	all, now, held := map[string]*publishedScript{}, time.Now(), 0
 	for _, d := range x.Definitions {
 		all[d.ID] = &publishedScript{Name: d.Name, ID: d.ID, Since: d.Since, Defined: true, byRun: map[string]*publishedRun{}, here: here}
 	}
@@ -145,19 +222,28 @@ func readPublished(ctx context.Context, n *fleet.Network, ds []fleet.Daemon) ([]
 			return nil
 		}
 		run.seq, run.Events, run.Lost, run.Hits, run.Missed, run.Left, run.At = h.Seq, max(run.Events, h.To), h.Lost, h.Hits, h.Missed, h.Left, h.Time
+		run.Stale = s.here[h.Run] && s.Defined && h.Stale(now)
 		if h.Final {
 			run.State = strings.ReplaceAll(h.End, "_", " ")
 		}
-		run.maps = nil
-		for line := range strings.Lines(string(records)) {
-			var m script.MapState
-			if json.Unmarshal([]byte(line), &m) == nil {
-				run.maps = append(run.maps, m)
+		if wanted(s.Name, s.ID) {
+			held -= len(run.maps)
+			run.maps, run.cut = nil, held+len(records) > maxReportMaps
+			if !run.cut {
+				run.maps = bytes.Clone(records)
+				held += len(records)
 			}
 		}
 		return nil
 	}); err != nil {
 		return nil, err
+	}
+	for _, d := range ds {
+		for _, s := range all {
+			if run := s.byRun[d.ID]; run != nil && run.State == "running" && d.State != nil && d.State.Unkept != nil {
+				run.Stale = true
+			}
+		}
 	}
 	var out []*publishedScript
 	for _, s := range all {
@@ -187,18 +273,28 @@ func (s *publishedScript) sum() {
 	for _, run := range s.byRun {
 		names[run.Daemon]++
 	}
-	s.Runs, s.Running, s.Total = []publishedRun{}, 0, publishedRun{Daemon: fmt.Sprintf("all %d", len(s.byRun)), State: "-"}
+	s.Runs, s.Running, s.Stale, s.Total = []publishedRun{}, 0, 0, publishedRun{Daemon: fmt.Sprintf("all %d", len(s.byRun)), State: "-"}
 	for _, run := range s.byRun {
 		x, t := *run, &s.Total
 		if names[x.Daemon] > 1 {
 			x.Daemon += "#" + x.Run[len(x.Run)-4:]
 		}
-		x.Missing = x.Events - min(x.Events, x.Kept)
+		if x.Kept != nil {
+			missing := x.Events - min(x.Events, *x.Kept)
+			x.Missing = &missing
+			t.Kept, t.Missing = addTo(t.Kept, *x.Kept), addTo(t.Missing, missing)
+		}
 		if s.Runs = append(s.Runs, x); x.State == "running" {
 			s.Running++
 		}
-		t.Events, t.Kept, t.Missing, t.Lost = t.Events+x.Events, t.Kept+x.Kept, t.Missing+x.Missing, t.Lost+x.Lost
-		t.Hits, t.Missed, t.Left = t.Hits+x.Hits, t.Missed+x.Missed, t.Left+x.Left
+		if x.Stale {
+			s.Stale++
+			t.Stale = true
+		}
+		t.Events, t.Lost, t.Hits, t.Missed = command.Sum(t.Events, x.Events), command.Sum(t.Lost, x.Lost), command.Sum(t.Hits, x.Hits), command.Sum(t.Missed, x.Missed)
+		if t.Left += x.Left; t.Left < 0 {
+			t.Left = math.MaxInt
+		}
 		if x.At.After(t.At) {
 			t.At = x.At
 		}
@@ -206,17 +302,28 @@ func (s *publishedScript) sum() {
 	slices.SortFunc(s.Runs, func(a, b publishedRun) int { return fleet.CompareNames(a.Daemon, b.Daemon) })
 }
 
+// addTo adds to a count that may not be counted yet.
+func addTo(sum *uint64, n uint64) *uint64 {
+	if sum != nil {
+		n = command.Sum(*sum, n)
+	}
+	return &n
+}
+
 // readEvents counts what is kept of the events, and prints them if they are to be.
 func (s *publishedScript) readEvents(ctx context.Context, r *command.Run, n *fleet.Network, print bool) error {
 	fs := newFleetScript(r, &scriptFlags{}, r.Stdout, nil)
 	senders := map[string]*sender{}
+	for _, run := range s.byRun {
+		run.Kept = addTo(nil, 0)
+	}
 	for _, x := range s.Runs {
 		senders[x.Run] = &sender{name: x.Daemon}
 		fs.lines.Begin(x.Daemon)
 	}
 	if err := n.Events(ctx, s.ID, func(h fleet.Head, records []byte) error {
 		run := s.run(h)
-		run.Kept += h.To - h.From
+		run.Kept = addTo(run.Kept, h.To-h.From)
 		if run.Events = max(run.Events, h.To); h.Time.After(run.At) {
 			run.At = h.Time
 		}
@@ -251,18 +358,52 @@ func (x *publishedRun) row() []string {
 	if !x.At.IsZero() {
 		at = x.At.Local().Format(time.DateTime)
 	}
-	return []string{x.Daemon, x.State, u64(x.Events), u64(x.Kept), u64(x.Missing), u64(x.Lost), u64(x.Hits), u64(x.Missed), at}
+	state := x.State
+	if x.Stale {
+		state = "stale"
+	}
+	count := func(n *uint64) string {
+		if n == nil {
+			return "-"
+		}
+		return u64(*n)
+	}
+	return []string{x.Daemon, state, u64(x.Events), count(x.Kept), count(x.Missing), u64(x.Lost), u64(x.Hits), u64(x.Missed), at}
 }
 
 // print prints one script: its runs, and the sums of its maps.
 func (s *publishedScript) print(r *command.Run) error {
 	var total script.Total
-	for _, x := range s.Runs {
-		for _, p := range total.Add(x.Daemon, x.maps) {
-			r.Note("%s: %s", command.Clean(x.Daemon), command.Clean(p))
+	for i := range s.Runs {
+		x := &s.Runs[i]
+		var maps []script.MapState
+		for line := range bytes.Lines(x.maps) {
+			var m script.MapState
+			if json.Unmarshal(line, &m) != nil {
+				x.Malformed++
+				continue
+			}
+			if maps = append(maps, m); len(maps) > maxMapRecords {
+				break
+			}
+		}
+		var problems []string
+		if x.maps = nil; len(maps) > maxMapRecords {
+			problems = []string{fmt.Sprintf("more than %d records of maps", maxMapRecords)}
+		} else {
+			problems = total.Add(x.Daemon, maps)
+		}
+		if x.Malformed += len(problems); x.Malformed > 0 {
+			problems = append(problems, fmt.Sprintf("%s of its maps %s not in the sums, or not whole", command.Plural(x.Malformed, "record"), command.Are(x.Malformed)))
+		}
+		if x.cut {
+			problems = append(problems, fmt.Sprintf("its maps are left out: those of all daemons are more than %d MiB", maxReportMaps>>20))
+		}
+		for _, p := range problems {
+			r.Note("%s: %s", x.Daemon, command.Line(p))
 		}
 		if x.Left > 0 {
-			r.Note("%s: %s of maps %s left out: there are too many", command.Clean(x.Daemon), command.Plural(int(x.Left), "element"), command.Are(int(x.Left)))
+			r.Note("%s: %s of maps %s left out: there are too many", x.Daemon, command.Plural(x.Left, "element"), command.Are(x.Left))
 		}
 	}
 	if r.WantsJSON() {
@@ -293,8 +434,8 @@ func (s *publishedScript) print(r *command.Run) error {
 }
 
 // printPublished lists scripts.
-func printPublished(r *command.Run, ss []*publishedScript) error {
-	out := fleetReports{ss}
+func printPublished(r *command.Run, ss []*publishedScript, left []unkeptDaemon) error {
+	out := fleetReports{ss, left}
 	if ss == nil {
 		out.Scripts = []*publishedScript{}
 	}
@@ -304,6 +445,9 @@ func printPublished(r *command.Run, ss []*publishedScript) error {
 			state := "stopped"
 			if s.Defined {
 				state = "defined"
+			}
+			if s.Stale > 0 {
+				state = "stale"
 			}
 			t := s.Total
 			rows = append(rows, []string{s.Name, state, s.Since.Local().Format(time.DateTime), fmt.Sprint(len(s.Runs)), fmt.Sprint(s.Running), u64(t.Events), u64(t.Lost), u64(t.Hits), u64(t.Missed)})

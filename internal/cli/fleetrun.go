@@ -257,7 +257,7 @@ func (fs *fleetScript) maps(one *sender, m api.ScriptMaps) error {
 		return fmt.Errorf("%w: %w", client.ErrProtocol, err)
 	}
 	if m.Left > 0 && !m.More {
-		fs.Note("%s: %s of maps %s left out: there are too many", command.Clean(one.name), command.Plural(int(m.Left), "element"), command.Are(int(m.Left)))
+		fs.Note("%s: %s of maps %s left out: there are too many", command.Clean(one.name), command.Plural(m.Left, "element"), command.Are(m.Left))
 	}
 	one.parts = append(one.parts, states...)
 	if m.More {
@@ -332,7 +332,7 @@ func (fs *fleetScript) finish() error {
 			fs.Note("%s: %s", command.Clean(one.name), command.Clean(text))
 		}
 		if lost := max(one.lost, one.end.Lost); lost > 0 {
-			fs.Note("%s: lost %s", command.Clean(one.name), command.Plural(int(lost), "event"))
+			fs.Note("%s: lost %s", command.Clean(one.name), command.Plural(lost, "event"))
 		}
 		if one.end.Strict != "" {
 			fs.Note("%s: strict: %s", command.Clean(one.name), command.Clean(one.end.Strict))

@@ -181,7 +181,7 @@ func scriptMany(ctx context.Context, r *command.Run, m *members, name string) er
 			r.Note("%s: %s has ended (%s); 'guestprobe stop %s' prints its end.", command.Clean(a.Daemon), name, scriptState(*a.Answer), name)
 			continue
 		case a.Answer.Left > 0:
-			r.Note("%s: %s of maps %s left out: there are too many", command.Clean(a.Daemon), command.Plural(int(a.Answer.Left), "element"), command.Are(int(a.Answer.Left)))
+			r.Note("%s: %s of maps %s left out: there are too many", command.Clean(a.Daemon), command.Plural(a.Answer.Left, "element"), command.Are(a.Answer.Left))
 		}
 		var states []script.MapState
 		if err := json.Unmarshal(a.Answer.States, &states); err != nil {

@@ -287,7 +287,7 @@ func (t *fleetTrace) finish(ctx context.Context) error {
 	if err := failures(t.Run, failed); err != nil {
 		return err
 	}
-	seen := fmt.Sprintf("%s seen of %d", command.Plural(int(t.flags.count-t.left), "hit"), t.flags.count)
+	seen := fmt.Sprintf("%s seen of %d", command.Plural(t.flags.count-t.left, "hit"), t.flags.count)
 	switch {
 	case t.left == 0 || reason == endInterrupted && ctx.Err() != nil:
 		return nil

@@ -165,7 +165,7 @@ func standingTable(cpus []api.CPUInfo) statTable {
 func noteLost(r *command.Run, rec api.Record, what string) {
 	var l api.Lost
 	if json.Unmarshal(rec.Data, &l) == nil {
-		r.Note("%s lost here", command.Plural(int(l.Lost), what))
+		r.Note("%s lost here", command.Plural(l.Lost, what))
 	}
 }
 

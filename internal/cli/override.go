@@ -110,9 +110,9 @@ func overrideAgain(o *api.ProbeOverride) []string {
 
 // overrideFlag is how a listing shows an override, and how often it was done.
 func overrideFlag(o *api.ProbeOverride) string {
-	done := command.Plural(int(o.Injected), "time")
+	done := command.Plural(o.Injected, "time")
 	if *o.Times >= 0 {
-		done = fmt.Sprintf("%d of %s", o.Injected, command.Plural(int(*o.Times), "time"))
+		done = fmt.Sprintf("%d of %s", o.Injected, command.Plural(*o.Times, "time"))
 	}
 	return fmt.Sprintf("[OVERRIDE %d, %s]", o.Value, done)
 }

@@ -260,11 +260,11 @@ func (f *profileFlags) take(ctx context.Context, r *command.Run, c *client.Clien
 	took := time.Duration(a.DurationNS).Round(10 * time.Millisecond)
 	if end.Reason == endCutOff {
 		return fmt.Errorf("%w: %s in %v, as the daemon said last, are gone: until a profile ends its stacks are in the daemon",
-			client.ErrCutOff, command.Plural(int(said.Delivered), what), took)
+			client.ErrCutOff, command.Plural(said.Delivered, what), took)
 	}
 	noteEnd(r, end, "")
 	a.Reason, a.Counted, a.Lost, a.Probes = end.Reason, end.Delivered, end.Lost, end.Probes
-	r.Note("%s in %v, %s, %d lost.", command.Plural(int(a.Counted), what), took, command.Plural(len(a.Stacks), "stack"), a.Lost)
+	r.Note("%s in %v, %s, %d lost.", command.Plural(a.Counted, what), took, command.Plural(len(a.Stacks), "stack"), a.Lost)
 	switch {
 	case r.WantsJSON():
 		enc := json.NewEncoder(f.out)
@@ -279,7 +279,7 @@ func (f *profileFlags) take(ctx context.Context, r *command.Run, c *client.Clien
 	}
 	m.Start, m.Duration, m.BuildID = a.Start, time.Duration(a.DurationNS), g.BuildID
 	m.Comments = []string{fmt.Sprintf("guestprobe: %s of %s, %d lost", what+"s", g.Image, a.Lost)}
-	return f.showDiff(r, base, profile.Build(m, a.Stacks), fmt.Sprintf("%s, %s in %v", filepath.Base(g.Image), command.Plural(int(a.Counted), what), took))
+	return f.showDiff(r, base, profile.Build(m, a.Stacks), fmt.Sprintf("%s, %s in %v", filepath.Base(g.Image), command.Plural(a.Counted, what), took))
 }
 
 // show shows a profile that was read.

@@ -70,13 +70,13 @@ func printReport(r *command.Run, rep *report.Report) error {
 	if rep.Ended != "" {
 		ended = rep.Ended
 	}
-	head := fmt.Sprintf("%s in %s, %.2f a second, %d lost (%s)", command.Plural(int(rep.Events), "event"), seconds(rep.DurationNS), rep.Rate, rep.Lost, command.Clean(ended))
+	head := fmt.Sprintf("%s in %s, %.2f a second, %d lost (%s)", command.Plural(rep.Events, "event"), seconds(rep.DurationNS), rep.Rate, rep.Lost, command.Clean(ended))
 	for _, n := range []struct {
 		n    uint64
 		what string
 	}{
-		{rep.Unshown, u64(rep.Unshown) + " unshown by who saved it"}, {rep.Late, u64(rep.Late) + " late"}, {rep.Boots, command.Plural(int(rep.Boots), "boot") + " of the guest"},
-		{rep.Stops, command.Plural(int(rep.Stops), "stop") + " of vCPUs"}, {rep.Others, u64(rep.Others) + " of further probes"},
+		{rep.Unshown, u64(rep.Unshown) + " unshown by who saved it"}, {rep.Late, u64(rep.Late) + " late"}, {rep.Boots, command.Plural(rep.Boots, "boot") + " of the guest"},
+		{rep.Stops, command.Plural(rep.Stops, "stop") + " of vCPUs"}, {rep.Others, u64(rep.Others) + " of further probes"},
 	} {
 		if n.n > 0 {
 			head += "; " + n.what
@@ -121,7 +121,7 @@ func printReport(r *command.Run, rep *report.Report) error {
 		losses = append(losses, []string{seconds(l.AfterNS), u64(l.Lost)})
 	}
 	if rep.LossesLeft > 0 {
-		losses = append(losses, []string{"(" + command.Plural(int(rep.LossesLeft), "time") + " more)"})
+		losses = append(losses, []string{"(" + command.Plural(rep.LossesLeft, "time") + " more)"})
 	}
 	for _, t := range []struct {
 		heading []string

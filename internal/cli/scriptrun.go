@@ -122,7 +122,7 @@ func (s *scriptFlags) run(ctx context.Context, r *command.Run, c *client.Client)
 func missedHits(end api.End) (texts []string) {
 	for _, p := range end.Probes {
 		if n := p.Stats.Missed; n > 0 {
-			texts = append(texts, fmt.Sprintf("%s missed %s of %d", place(p), command.Plural(int(n), "hit"), p.Stats.Hits))
+			texts = append(texts, fmt.Sprintf("%s missed %s of %d", place(p), command.Plural(n, "hit"), p.Stats.Hits))
 		}
 	}
 	return texts

@@ -274,7 +274,7 @@ func (l *topLook) stacks(ctx context.Context, id uint64) []string {
 		if s.Task != nil {
 			who = fmt.Sprintf(" in %s-%d", s.Task.Comm, s.Task.PID)
 		}
-		out = append(out, fmt.Sprintf("%s%s, vCPU %d", command.Plural(int(s.Count), "hit"), who, s.CPU))
+		out = append(out, fmt.Sprintf("%s%s, vCPU %d", command.Plural(s.Count, "hit"), who, s.CPU))
 		for _, f := range s.Frames {
 			out = append(out, "  "+timeline.FrameText(f))
 		}

@@ -456,7 +456,7 @@ func (t *tracer) close(end api.End) error {
 // verdict says whether a trace has shown what it was to show.
 func (t *tracer) verdict(end api.End, timeout time.Duration) error {
 	seen := func() string {
-		return fmt.Sprintf("%s seen of %d", command.Plural(int(t.count-t.left), "hit"), t.count)
+		return fmt.Sprintf("%s seen of %d", command.Plural(t.count-t.left, "hit"), t.count)
 	}
 	switch {
 	case end.Reason == endCutOff:

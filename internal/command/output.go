@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"strings"
 	"text/tabwriter"
@@ -141,15 +142,25 @@ func Clean(s string) string {
 func Line(s string) string { return Clean(inCell.Replace(s)) }
 
 // Plural is a number of things: "1 probe", "2 probes".
-func Plural(n int, one string) string {
+func Plural[N int | int64 | uint64](n N, one string) string {
 	if n == 1 {
 		return fmt.Sprintf("%d %s", n, one)
 	}
 	return fmt.Sprintf("%d %ss", n, one)
 }
 
+// Sum adds counts, of which some may be what a stranger says: a sum that is too large is the largest number.
+func Sum(counts ...uint64) (sum uint64) {
+	for _, n := range counts {
+		if sum += n; sum < n {
+			return math.MaxUint64
+		}
+	}
+	return sum
+}
+
 // Are is the verb behind a number of things.
-func Are(n int) string {
+func Are[N int | int64 | uint64](n N) string {
 	if n == 1 {
 		return "is"
 	}

@@ -109,7 +109,7 @@ func (s *server) joinFleet(hs *http.Server) (leave func(), err error) {
 			s.log.Error("the fleet is served no more", "err", err)
 		}
 	}()
-	f := &followed{s: s, n: n, m: m, name: labels["name"], nudge: make(chan struct{}, 1), changed: make(chan struct{}), all: map[string]*begun{}}
+	f := &followed{s: s, n: n, m: m, name: m.Name(), nudge: make(chan struct{}, 1), changed: make(chan struct{}), all: map[string]*begun{}}
 	s.followed.Store(f)
 	life, end := context.WithCancel(context.Background())
 	following := make(chan struct{})

@@ -266,6 +266,9 @@ func (s *server) getFleet(w http.ResponseWriter, r *http.Request) error {
 			Fleet: s.opt.fleet.Redacted(), Name: f.name, Run: f.m.ID(), Connected: f.n.Connected(), Revision: revision, Definitions: f.definitions(),
 		}
 		f.mu.Unlock()
+		if u := f.m.Unkept(); u != nil {
+			st.Unkept = (*api.Unkept)(u)
+		}
 		if revision >= wanted {
 			writeJSON(w, http.StatusOK, st)
 			return nil

@@ -12,6 +12,10 @@ import (
 // fleetMapsEvery is how often the fleet gets the maps of a script of its, if they have changed.
 const fleetMapsEvery = 5 * time.Second
 
+// fleetAgainEvery is how often the fleet gets the maps of a script although they have not changed: from that its readers know
+// that what is published is kept.
+const fleetAgainEvery = time.Minute
+
 // published is the log of a script that a definition of the fleet has begun: what comes into it goes to the fleet as well.
 // It belongs to the script's goroutine.
 type published struct {
@@ -20,6 +24,7 @@ type published struct {
 	to    *fleet.Publisher
 	quiet bool // what is written is for the log alone
 	last  []byte
+	again time.Time  // when the same maps are published again
 	maps  fleet.Maps // the last ones
 }
 
@@ -55,7 +60,7 @@ func (p *published) take(rs *runningScript, maps []script.MapState, left int, fi
 		}
 		elements += len(m.Elements)
 	}
-	p.maps = fleet.Maps{Records: b.Bytes(), Elements: elements, Left: left, Lost: rs.lostTotal()}
+	p.maps = fleet.Maps{Records: b.Bytes(), Elements: elements, Left: left, Lost: rs.lostTotal(), Every: int(fleetAgainEvery / time.Second)}
 	if final {
 		return
 	}
@@ -63,8 +68,8 @@ func (p *published) take(rs *runningScript, maps []script.MapState, left int, fi
 	for _, x := range append(ps, rs.own.finals()...) {
 		p.maps.Hits, p.maps.Missed = p.maps.Hits+x.Stats.Hits, p.maps.Missed+x.Stats.Missed
 	}
-	if key, _ := json.Marshal(p.maps); !bytes.Equal(key, p.last) {
-		p.last = key
+	if key, _ := json.Marshal(p.maps); !bytes.Equal(key, p.last) || !time.Now().Before(p.again) {
+		p.last, p.again = key, time.Now().Add(fleetAgainEvery)
 		p.to.Snapshot(p.maps)
 	}
 }

@@ -22,6 +22,8 @@ type logWriter struct {
 	total    uint64
 
 	level slog.LevelVar
+	file  string // "": w is no file that we have opened
+	kinds *kinds
 }
 
 // Write never fails: logging must not change what the daemon does.
@@ -53,17 +55,54 @@ func (l *logWriter) Lost() uint64 {
 	return l.total
 }
 
-// newLog makes the daemon's log from its options. The closer closes the log
-// file, where there is one.
-func newLog(o *options, stderr io.Writer) (*slog.Logger, *logWriter, io.Closer, error) {
+// reopen opens the log's file again by its name: what rotates logs has moved the old one away. Where that fails the old one stays.
+func (l *logWriter) reopen() error {
+	if l.file == "" {
+		return nil
+	}
+	f, err := openLog(l.file)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	old := l.w
+	l.w = f
+	if c, ok := old.(io.Closer); ok {
+		return c.Close()
+	}
+	return nil
+}
+
+// Close writes what the log still has to say, and closes its file.
+func (l *logWriter) Close() error {
+	l.kinds.close()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c, ok := l.w.(io.Closer); ok && l.file != "" {
+		return c.Close()
+	}
+	return nil
+}
+
+// openLog opens the file of a log.
+func openLog(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND|unix.O_NONBLOCK, 0o640) // a named pipe that nobody reads is ENXIO
+	if err != nil {
+		return nil, fmt.Errorf("log file: %w", err)
+	}
+	return f, nil
+}
+
+// newLog makes the daemon's log from its options. Closing the writer closes its file.
+func newLog(o *options, stderr io.Writer) (*slog.Logger, *logWriter, error) {
 	w := &logWriter{name: "to standard error", w: stderr}
-	var closer io.Closer = io.NopCloser(nil)
 	if o.logFile != "" {
-		f, err := os.OpenFile(o.logFile, os.O_WRONLY|os.O_CREATE|os.O_APPEND|unix.O_NONBLOCK, 0o640) // a named pipe that nobody reads is ENXIO
+		f, err := openLog(o.logFile)
 		if err != nil {
-			return nil, nil, nil, fmt.Errorf("log file: %w", err)
+			return nil, nil, err
 		}
-		w, closer = &logWriter{name: "file " + o.logFile, w: f, fallback: stderr}, f
+		w = &logWriter{name: "file " + o.logFile, w: f, file: o.logFile, fallback: stderr}
 	}
 	var h slog.Handler
 	w.level.Set(o.logLevel)
@@ -73,5 +112,7 @@ func newLog(o *options, stderr io.Writer) (*slog.Logger, *logWriter, io.Closer, 
 	} else {
 		h = slog.NewTextHandler(w, ho)
 	}
-	return slog.New(h), w, closer, nil
+	l := newLimited(h, kindWindow)
+	w.kinds = l.kinds
+	return slog.New(l), w, nil
 }

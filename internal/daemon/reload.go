@@ -38,6 +38,9 @@ func (always) Enabled(context.Context, slog.Level) bool { return true }
 // wrong changes nothing. What has come of it is an answer to who has asked, so that it is in the log whatever the level.
 func (s *server) reload() {
 	log := slog.New(always{s.log.Handler()})
+	if err := s.reopenLog(); err != nil {
+		log.Error("the log's file is not opened again: lines go to the one that is open", "err", err)
+	}
 	if err := s.manager.Tell(service.Reloading()); err != nil {
 		s.log.Warn("service manager", "err", err)
 	}

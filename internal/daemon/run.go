@@ -107,11 +107,11 @@ Exit status: 0 stopped by a signal; 1 failed; 2 bad flags or
 
 // serve is the daemon's life.
 func serve(ctx context.Context, env command.Env, o options, newGuest guestMaker, monitor Monitor, hangups <-chan os.Signal, enter jailer) (err error) {
-	log, lw, logFile, err := newLog(&o, env.Stderr)
+	log, lw, err := newLog(&o, env.Stderr)
 	if err != nil {
 		return o.of("log-file", err)
 	}
-	defer logFile.Close()
+	defer lw.Close()
 	ready, err := openReady(o.readyFD)
 	if err != nil {
 		return command.Usagef("%w", err)
@@ -177,7 +177,7 @@ func serve(ctx context.Context, env command.Env, o options, newGuest guestMaker,
 	log.Info("guest created", "image", o.imageName(), "sha256", prog.sha256(), "vcpus", o.vcpus,
 		"memory", formatSize(o.memory), "took", time.Since(started))
 	s := newServer(log, o, g, lw.Lost)
-	s.monitor, s.manager, s.logLevel, s.state, s.args, s.hangups = monitor, manager, &lw.level, kept, env.Args, hangups
+	s.monitor, s.manager, s.logLevel, s.reopenLog, s.state, s.args, s.hangups = monitor, manager, &lw.level, lw.reopen, kept, env.Args, hangups
 	defer s.probes.close()
 	if snap != nil {
 		if err := s.attachSnapshot(ctx, snap); err != nil {

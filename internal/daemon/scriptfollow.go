@@ -52,7 +52,7 @@ func (k *keptScript) follow(w http.ResponseWriter, r *http.Request, at int) erro
 	for {
 		p := k.log.read(at)
 		if p.skipped > 0 {
-			st.put(api.RecordWarning, api.Warning{Text: fmt.Sprintf("%s of older records %s not kept any more", command.Plural(int(p.skipped), "byte"), command.Are(int(p.skipped)))})
+			st.put(api.RecordWarning, api.Warning{Text: fmt.Sprintf("%s of older records %s not kept any more", command.Plural(p.skipped, "byte"), command.Are(p.skipped))})
 		}
 		at = p.next
 		st.buf.Write(p.data)

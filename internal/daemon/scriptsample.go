@@ -110,7 +110,7 @@ func (m *sampling) lost() (texts []string) {
 		return nil
 	}
 	if n := m.missed.Load(); n > 0 {
-		texts = append(texts, fmt.Sprintf("missed %s, in the middle of hits", command.Plural(int(n), "sample")))
+		texts = append(texts, fmt.Sprintf("missed %s, in the middle of hits", command.Plural(n, "sample")))
 	}
 	return texts
 }

@@ -60,6 +60,7 @@ type server struct {
 	args        []string // of the command line
 	hangups     <-chan os.Signal
 	logLevel    *slog.LevelVar
+	reopenLog   func() error
 	manager     *service.Manager
 	state       *state   // nil: what clients attach ends with the daemon
 	notRestored []string // what of it could not be attached again; said before anybody is served
@@ -78,7 +79,7 @@ func newServer(log *slog.Logger, o options, g Guest, logLost func() uint64) *ser
 		access:  access{self: uint32(os.Geteuid()), uids: o.allowUIDs, gid: o.gid, groups: userGroups},
 		streams: streams{open: map[*stream]struct{}{}},
 		leaving: func() {},
-		manager: &service.Manager{}, logLevel: new(slog.LevelVar),
+		manager: &service.Manager{}, logLevel: new(slog.LevelVar), reopenLog: func() error { return nil },
 		stop: make(chan struct{}),
 	}
 	s.limits.Store(o.limits())

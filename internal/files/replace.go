@@ -16,6 +16,15 @@ import (
 // a regular file or a link to one, or nothing is there; what is made may be used as perm says, less the user's mask. Errors begin with the path, those of write that are not about the file are as
 // they are.
 func Replace(path string, perm fs.FileMode, write func(f *os.File) error) error {
+	return replace(path, perm, false, write)
+}
+
+// ReplaceSynced is Replace, and has the file and its folder on the disk when it returns.
+func ReplaceSynced(path string, perm fs.FileMode, write func(f *os.File) error) error {
+	return replace(path, perm, true, write)
+}
+
+func replace(path string, perm fs.FileMode, synced bool, write func(f *os.File) error) error {
 	failed := func(err error) error {
 		var no syscall.Errno // without the path, which is not the user's
 		if errors.As(err, &no) {
@@ -49,6 +58,11 @@ func Replace(path string, perm fs.FileMode, write func(f *os.File) error) error 
 		}
 		return err
 	}
+	if synced {
+		if err := f.Sync(); err != nil {
+			return failed(err)
+		}
+	}
 	if !named {
 		if err := link(f); err != nil {
 			return failed(err)
@@ -58,7 +72,21 @@ func Replace(path string, perm fs.FileMode, write func(f *os.File) error) error 
 	if err := errors.Join(f.Close(), os.Rename(f.Name(), to)); err != nil {
 		return failed(err)
 	}
+	if synced {
+		if err := syncFolder(filepath.Dir(to)); err != nil {
+			return failed(err)
+		}
+	}
 	return nil
+}
+
+// syncFolder has the names in a folder on the disk.
+func syncFolder(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
 }
 
 // temporary makes a file to write and read. Where the file system can do that it has no name yet, so that it goes with

@@ -93,6 +93,11 @@ func readIndex(b []byte, revision uint64) (x Index, err error) {
 		return Index{}, fmt.Errorf("the fleet's definitions: %w", err)
 	}
 	x.Definitions = slices.DeleteFunc(x.Definitions, func(d Definition) bool { return !serviceID.MatchString(d.ID) })
+	x.Definitions = x.Definitions[:min(len(x.Definitions), MaxDefinitions)]
+	for i := range x.Definitions { // whatever a peer has written there is a part of lines
+		d := &x.Definitions[i]
+		d.Name, d.Where, d.By = tidied(d.Name), Plain(d.Where), Plain(d.By)
+	}
 	x.Revision = revision
 	return x, nil
 }

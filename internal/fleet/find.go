@@ -21,6 +21,7 @@ type Daemon struct {
 	Labels Labels
 	Speaks string        // version of what it says to the fleet
 	Since  time.Duration // from the question to its answer
+	State  *State        // nil: it was not asked for, or the daemon is older
 }
 
 // subject is where it takes connections.
@@ -37,6 +38,7 @@ type Look struct {
 	Where  Where
 	Expect int           // so many are to be there: it is waited for them as long as ctx goes on; 0: not known
 	Quiet  time.Duration // nobody has answered for so long: these are all
+	State  bool          // ask for the daemons' State as well
 }
 
 // MaxDaemons bounds how many are found.
@@ -131,7 +133,11 @@ func (n *Network) ask(ctx context.Context, l Look, found map[string]Daemon) erro
 		return fmt.Errorf("look for daemons: %w", err)
 	}
 	defer sub.Unsubscribe()
-	ask, err := micro.ControlSubject(micro.InfoVerb, prefix, "")
+	verb := micro.InfoVerb
+	if l.State {
+		verb = micro.StatsVerb
+	}
+	ask, err := micro.ControlSubject(verb, prefix, "")
 	if err != nil {
 		return fmt.Errorf("look for daemons: %w", err)
 	}
@@ -162,10 +168,19 @@ func (n *Network) ask(ctx context.Context, l Look, found map[string]Daemon) erro
 	}
 }
 
-// daemonOf reads what a service says of itself.
+// maxInfo bounds what a daemon says of itself, in bytes.
+const maxInfo = 64 << 10
+
+// daemonOf reads what a service says of itself, with its state or without.
 func daemonOf(b []byte) (d Daemon, ok bool) {
-	var info micro.Info
-	if json.Unmarshal(b, &info) != nil || info.Name != prefix || len(info.Version) > maxLabel || !serviceID.MatchString(info.ID) || len(info.Metadata) > 2*maxLabels {
+	var info struct {
+		micro.ServiceIdentity
+		Endpoints []struct {
+			Name string          `json:"name"`
+			Data json.RawMessage `json:"data"`
+		} `json:"endpoints"`
+	}
+	if len(b) > maxInfo || json.Unmarshal(b, &info) != nil || info.Name != prefix || len(info.Version) > maxLabel || !serviceID.MatchString(info.ID) || len(info.Metadata) > 2*maxLabels {
 		return d, false
 	}
 	d = Daemon{ID: info.ID, Labels: Labels{}, Speaks: tidied(info.Version)}
@@ -173,6 +188,16 @@ func daemonOf(b []byte) (d Daemon, ok bool) {
 		if labelName.MatchString(name) && plain(value) {
 			d.Labels[name] = value
 		}
+	}
+	for _, e := range info.Endpoints {
+		var st State
+		if e.Name != connectEnd || len(e.Data) == 0 || json.Unmarshal(e.Data, &st) != nil {
+			continue
+		}
+		if u := st.Unkept; u != nil {
+			u.Error, u.Waiting = Plain(u.Error), max(0, u.Waiting)
+		}
+		d.State = &st
 	}
 	d.Name = d.Labels["name"]
 	return d, d.Name != ""

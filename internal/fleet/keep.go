@@ -19,8 +19,14 @@ const (
 	mapsStream   = prefix + "-maps"   // the last maps of each daemon
 )
 
-// maxBucket bounds what definitions take, in bytes.
-const maxBucket = 256 << 20
+// MaxBucket bounds what definitions take, in bytes.
+const MaxBucket = 256 << 20
+
+// NoRoom reports whether an error of Prepare says that the server's disk is too small.
+func NoRoom(err error) bool {
+	var of *jetstream.APIError
+	return errors.As(err, &of) && (of.ErrorCode == 10047 || of.ErrorCode == 10028) // storage resources exceeded, of the server or the account
+}
 
 // Bounds say how much of scripts of a fleet is kept.
 type Bounds struct {
@@ -83,7 +89,7 @@ func Prepare(ctx context.Context, nc *nats.Conn, b Bounds) error {
 	}
 	_, err = again(ctx, changeTime, func(ctx context.Context) (jetstream.KeyValue, error) {
 		return js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{
-			Bucket: bucketName, Description: "definitions of guestprobe's fleet", History: 1, MaxBytes: maxBucket, Storage: jetstream.FileStorage, Replicas: b.Replicas,
+			Bucket: bucketName, Description: "definitions of guestprobe's fleet", History: 1, MaxBytes: MaxBucket, Storage: jetstream.FileStorage, Replicas: b.Replicas,
 		})
 	})
 	if err != nil {

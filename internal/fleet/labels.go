@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // Labels are what is said of a daemon, by name.
@@ -121,4 +123,22 @@ func (w Where) Match(l Labels) bool {
 		}
 	}
 	return true
+}
+
+// maxText bounds a text that a peer says, in bytes.
+const maxText = 1 << 10
+
+// Plain is a text of a peer as a part of one line: without newlines and what moves a terminal's cursor, and not longer than that of
+// an error is.
+func Plain(s string) string {
+	s = strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\t' || r == '\r':
+			return ' '
+		case !unicode.IsPrint(r) || r == utf8.RuneError:
+			return '?'
+		}
+		return r
+	}, s[:min(len(s), 2*maxText)])
+	return strings.ToValidUTF8(s[:min(len(s), maxText)], "")
 }

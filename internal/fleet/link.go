@@ -91,11 +91,14 @@ func (n *Network) Dial(ctx context.Context, d Daemon, window int) (*Conn, error)
 		return nil, fmt.Errorf("%s: %w", d.Name, err)
 	}
 	var w welcome
+	if len(msg.Data) > maxInfo {
+		return nil, fmt.Errorf("%s: not the answer of a daemon: %d bytes", d.Name, len(msg.Data))
+	}
 	if err := json.Unmarshal(msg.Data, &w); err != nil {
 		return nil, fmt.Errorf("%s: not the answer of a daemon: %w", d.Name, err)
 	}
 	if w.Error != "" {
-		return nil, fmt.Errorf("%s: %s", d.Name, w.Error)
+		return nil, fmt.Errorf("%s: %s", d.Name, Plain(w.Error))
 	}
 	if !strings.HasPrefix(w.To, prefix+"."+d.ID+".") || !subject(w.To) {
 		return nil, fmt.Errorf("%s: not the answer of a daemon: it listens at %q", d.Name, w.To)

@@ -35,15 +35,16 @@ type Member struct {
 	labels     Labels
 	publishing sync.WaitGroup
 
-	mu     sync.Mutex
-	closed bool
-	queue  chan *Conn
-	end    chan struct{}
+	mu         sync.Mutex
+	publishers map[*Publisher]struct{}
+	closed     bool
+	queue      chan *Conn
+	end        chan struct{}
 }
 
 // Join registers a daemon with its labels, name among them, as a service that others discover.
 func (n *Network) Join(l Labels) (*Member, error) {
-	m := &Member{n: n, queue: make(chan *Conn, maxWaiting), end: make(chan struct{})}
+	m := &Member{n: n, publishers: map[*Publisher]struct{}{}, queue: make(chan *Conn, maxWaiting), end: make(chan struct{})}
 	meta := maps.Clone(l)
 	for _, name := range Own {
 		if meta[name] != "" {
@@ -52,7 +53,7 @@ func (n *Network) Join(l Labels) (*Member, error) {
 	}
 	m.labels = meta
 	var err error
-	if m.svc, err = micro.AddService(n.nc, micro.Config{Name: prefix, Version: serviceVersion, Description: "probes on a KVM guest", Metadata: meta}); err != nil {
+	if m.svc, err = micro.AddService(n.nc, micro.Config{Name: prefix, Version: serviceVersion, Description: "probes on a KVM guest", Metadata: meta, StatsHandler: func(*micro.Endpoint) any { return m.state() }}); err != nil {
 		return nil, fmt.Errorf("join the fleet: %w", err)
 	}
 	m.id = m.svc.Info().ID
@@ -134,8 +135,18 @@ func (m *Member) Close() error {
 // Meant reports whether a condition chooses this daemon.
 func (m *Member) Meant(w Where) bool { return w.Match(m.labels) }
 
+// Name is what the daemon is called in the fleet.
+func (m *Member) Name() string { return m.labels["name"] }
+
 // ID is what no other run of a daemon has.
 func (m *Member) ID() string { return m.id }
+
+// State is what a daemon says of itself now.
+type State struct {
+	Unkept *Unkept `json:"unkept,omitempty"`
+}
+
+func (m *Member) state() State { return State{m.Unkept()} }
 
 // Published waits until all that publishers were given is kept by a server, or until ctx ends.
 func (m *Member) Published(ctx context.Context) {

@@ -4,12 +4,12 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -19,6 +19,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/spf13/pflag"
+
+	"github.com/guestprobe/guestprobe/internal/files"
 )
 
 // Address says where the fleet meets, and who we are there.
@@ -40,13 +42,53 @@ func (a *Address) Flags(f *pflag.FlagSet, prefix string) {
 
 // Files are those that are read at each connection.
 func (a Address) Files() []string {
-	var files []string
-	for _, f := range []string{a.Creds, a.CA, a.Cert, a.Key} {
-		if f != "" {
-			files = append(files, f)
+	return slices.DeleteFunc([]string{a.Creds, a.CA, a.Cert, a.Key}, func(f string) bool { return f == "" })
+}
+
+// FileError is an error about a file of an Address.
+type FileError struct {
+	Flag string // creds, ca, cert or key: the end of a flag's name
+	Err  error
+}
+
+// Error implements error.
+func (e *FileError) Error() string { return "--fleet-" + e.Flag + ": " + e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *FileError) Unwrap() error { return e.Err }
+
+// CheckFiles reads the files that connections are made with, and returns a FileError for the first that no connection can be
+// made with.
+func (a Address) CheckFiles() error {
+	if a.Creds != "" {
+		if _, err := credentials(a.Creds); err != nil {
+			return &FileError{"creds", err}
 		}
 	}
-	return files
+	if a.CA != "" {
+		b, err := readOwn(a.CA)
+		if err == nil && !x509.NewCertPool().AppendCertsFromPEM(b) {
+			err = fmt.Errorf("%s: no certificate in it: want PEM", a.CA)
+		}
+		if err != nil {
+			return &FileError{"ca", err}
+		}
+	}
+	if a.Cert == "" {
+		return nil
+	}
+	cert, err := readOwn(a.Cert)
+	if err != nil {
+		return &FileError{"cert", err}
+	}
+	key, err := readOwn(a.Key)
+	if err != nil {
+		return &FileError{"key", err}
+	}
+	if _, err := tls.X509KeyPair(cert, key); err != nil {
+		return &FileError{"cert", fmt.Errorf("%s, with the key in %s: %w", a.Cert, a.Key, err)}
+	}
+	return nil
 }
 
 // schemes are those of servers' URLs.
@@ -96,7 +138,7 @@ type Network struct {
 	js     jetstream.JetStream
 	bucket jetstream.KeyValue // once it was found
 	log    *slog.Logger
-	other  atomic.Int64    // messages that were read and are of other versions
+	other  atomic.Int64    // messages that were read and are of other versions, or make no sense
 	life   context.Context // ends with Close
 	end    context.CancelFunc
 }
@@ -113,6 +155,9 @@ const (
 func Connect(ctx context.Context, a Address, name string, stay bool, log *slog.Logger) (*Network, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
+	}
+	if err := a.CheckFiles(); err != nil {
+		return nil, err
 	}
 	why := "" // the last try has failed so; of several like it the first one is told. NATS calls one handler at a time
 	opts := []nats.Option{
@@ -137,7 +182,7 @@ func Connect(ctx context.Context, a Address, name string, stay bool, log *slog.L
 			why = ""
 			log.Info("fleet: connected again", "server", nc.ConnectedUrlRedacted())
 		}),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { log.Warn("fleet", "err", err) }),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { log.Warn("fleet: connection", "err", err) }),
 		nats.SetCustomDialer(dialer{ctx}),
 	}
 	if stay { // its administrator may let us in again
@@ -197,32 +242,50 @@ const User = "guestprobe"
 // maxPassword bounds a file of a password, in bytes.
 const maxPassword = 256
 
+// maxCredentials bounds a file of credentials or certificates, in bytes.
+const maxCredentials = 1 << 20
+
+// Password returns the password that a file has. The server and its clients read it by the same rules.
+func Password(path string) (string, error) {
+	b, err := readOwn(path)
+	if err != nil {
+		return "", err
+	}
+	pass := strings.TrimSpace(string(b))
+	switch {
+	case pass == "":
+		return "", fmt.Errorf("%s: the file is empty: it must have a password", path)
+	case len(pass) > maxPassword:
+		return "", fmt.Errorf("%s: the password has %d bytes, more than %d", path, len(pass), maxPassword)
+	}
+	return pass, nil
+}
+
+// readOwn reads a file of credentials that nobody but its owner, root and we can have written.
+func readOwn(path string) ([]byte, error) {
+	if err := files.Trusted(path); err != nil {
+		return nil, err
+	}
+	return files.Read(path, maxCredentials)
+}
+
 // credentials are of a file of NATS' credentials, or of User's password. Either is read again for each connection: it may have been
 // renewed.
 func credentials(path string) (nats.Option, error) {
-	b, err := os.ReadFile(path)
+	b, err := readOwn(path)
 	if err != nil {
-		return nil, fmt.Errorf("the fleet's credentials: %w", err)
+		return nil, err
 	}
 	if bytes.Contains(b, []byte("-----BEGIN NATS USER JWT-----")) {
 		return nats.UserCredentials(path), nil
 	}
-	if password(b) == "" {
-		return nil, fmt.Errorf("the fleet's credentials: %s has neither NATS' credentials nor a password", path)
+	if _, err := Password(path); err != nil {
+		return nil, err
 	}
 	return nats.UserInfoHandler(func() (string, string) {
-		b, _ := os.ReadFile(path) // the server says of none what there is to be said
-		return User, password(b)
+		pass, _ := Password(path) // the server refuses an empty one
+		return User, pass
 	}), nil
-}
-
-// password is what a file has of one; "" if that cannot be.
-func password(file []byte) string {
-	pass := strings.TrimSpace(string(file))
-	if len(pass) > maxPassword {
-		return ""
-	}
-	return pass
 }
 
 // dialer dials until its context ends.

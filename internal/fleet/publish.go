@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -31,12 +33,25 @@ type Head struct {
 	From  uint64 `json:"from"`
 	To    uint64 `json:"to"`
 	Lost  uint64 `json:"lost"`            // events that the daemon has lost itself by then
-	Final bool   `json:"final,omitempty"` // nothing of the run comes behind it
-	End   string `json:"end,omitempty"`   // why it has ended
+	Final bool   `json:"final,omitempty"` // nothing of the run comes after it
+	// Every is after how many seconds the run publishes its maps again, also if they have not changed; 0: an older daemon, which
+	// publishes changes alone.
+	Every int `json:"every,omitempty"`
+
+	Kept time.Time `json:"-"`             // when the server got it, by its clock; of those that are read
+	End  string    `json:"end,omitempty"` // why it has ended
 	// Of maps: elements that are missing, hits of the run's probes, and those of them that no program ran on.
 	Left   int    `json:"left,omitempty"`
 	Hits   uint64 `json:"hits,omitempty"`
 	Missed uint64 `json:"missed,omitempty"`
+}
+
+// StaleTimes is how often Every may be over until a run that is said to run has published nothing for too long.
+const StaleTimes = 3
+
+// Stale reports whether a run must have published something since, if the servers keep what it publishes.
+func (h *Head) Stale(now time.Time) bool {
+	return !h.Final && h.Every > 0 && now.Sub(h.Kept) > StaleTimes*time.Duration(h.Every)*time.Second
 }
 
 // headVersion is that of Head; another one is something else.
@@ -71,6 +86,40 @@ type Publisher struct {
 	events  uint64        // messages
 	shots   uint64
 	turn    bool // the last one was of events
+
+	since   time.Time // when a message failed that no server has yet; zero: none
+	failure string    // of the last try
+	dropped uint64    // events that found no room
+}
+
+// Unkept is what a daemon has published and no server keeps.
+type Unkept struct {
+	Since   time.Time `json:"since"`   // when it began to fail
+	Error   string    `json:"error"`   // of the last try
+	Waiting int       `json:"waiting"` // bytes that wait
+	Dropped uint64    `json:"dropped"` // events that found no room to wait, since the daemon started
+}
+
+// Unkept returns what no server keeps of all that the daemon publishes, or nil.
+func (m *Member) Unkept() *Unkept {
+	m.mu.Lock()
+	ps := slices.Collect(maps.Keys(m.publishers))
+	m.mu.Unlock()
+	var u *Unkept
+	for _, p := range ps {
+		p.mu.Lock()
+		if !p.since.IsZero() {
+			if u == nil {
+				u = &Unkept{Since: p.since}
+			}
+			u.Error, u.Waiting, u.Dropped = p.failure, u.Waiting+p.bytes, u.Dropped+p.dropped
+			if p.since.Before(u.Since) {
+				u.Since = p.since
+			}
+		}
+		p.mu.Unlock()
+	}
+	return u
 }
 
 // chunk is what was put at a time.
@@ -93,7 +142,15 @@ func (m *Member) Publish(d Definition, daemon string, epoch time.Time) *Publishe
 		like: Head{Version: headVersion, Name: d.Name, ID: d.ID, Since: d.Since, Daemon: daemon, Run: m.id, Epoch: epoch},
 		wake: make(chan struct{}, 1),
 	}
-	m.publishing.Go(p.run)
+	m.mu.Lock()
+	m.publishers[p] = struct{}{}
+	m.mu.Unlock()
+	m.publishing.Go(func() {
+		p.run()
+		m.mu.Lock()
+		delete(m.publishers, p)
+		m.mu.Unlock()
+	})
 	return p
 }
 
@@ -122,6 +179,7 @@ func (p *Publisher) Put(records []byte, to uint64) {
 	p.to, p.bytes = max(to, p.to), p.bytes+len(records)
 	for p.bytes > maxPending && len(p.waiting) > 1 {
 		p.bytes -= len(p.waiting[0].records)
+		p.dropped += p.waiting[0].to - p.waiting[0].from
 		p.waiting = p.waiting[1:] // the numbers of the next ones say so
 	}
 	p.kick()
@@ -136,6 +194,7 @@ type Maps struct {
 	Hits     uint64 // of the run's probes
 	Missed   uint64 // of these: no program ran
 	End      string // why the run has ended; "": it has not
+	Every    int    // seconds until the next ones at the latest
 }
 
 // Snapshot publishes maps in the place of older ones. Those with an End are the last thing that a run publishes.
@@ -147,7 +206,7 @@ func (p *Publisher) Snapshot(m Maps) {
 	}
 	h := p.like
 	h.Time, h.From, h.To, h.Lost, h.Left, h.Final, h.End = time.Now(), p.to, p.to, m.Lost, m.Left, m.End != "", m.End
-	h.Hits, h.Missed = m.Hits, m.Missed
+	h.Hits, h.Missed, h.Every = m.Hits, m.Missed, m.Every
 	p.maps, p.closed = &snapshot{h, bytes.Clone(m.Records), m.Elements}, m.End != ""
 	p.kick()
 }
@@ -231,8 +290,16 @@ func message(h Head, records []byte, pack bool) []byte {
 	return out.Bytes()
 }
 
-// maxMaps bounds what maps of a daemon may be, unpacked.
-const maxMaps = 256 << 20
+const (
+	// maxMaps bounds a message of a daemon, unpacked, in bytes.
+	maxMaps = 64 << 20
+	// maxHead bounds its first line.
+	maxHead = 16 << 10
+	// maxCount bounds the events of a run: what is above it is no number of events.
+	maxCount = 1 << 62
+	// maxEvery bounds Head.Every, a day in seconds.
+	maxEvery = 24 * 3600
+)
 
 // unpack reads a message.
 func unpack(b []byte) (h Head, records []byte, err error) {
@@ -249,31 +316,57 @@ func unpack(b []byte) (h Head, records []byte, err error) {
 		}
 	}
 	line, records, _ := bytes.Cut(b, []byte("\n"))
+	if len(line) > maxHead {
+		return h, nil, errMessage
+	}
 	if err := json.Unmarshal(line, &h); err != nil {
 		return h, nil, err
 	}
-	if h.Version != headVersion || h.To < h.From || !serviceID.MatchString(h.Run) || !serviceID.MatchString(h.ID) || h.Daemon == "" {
+	if h.Version != headVersion || h.To < h.From || h.To > maxCount || !serviceID.MatchString(h.Run) || !serviceID.MatchString(h.ID) || h.Daemon == "" || h.Left < 0 || h.Every < 0 || h.Every > maxEvery {
 		return h, nil, errors.New("not what a daemon of the fleet publishes")
 	}
+	// What a peer says is a part of lines.
+	h.Daemon, h.Name, h.End = tidied(h.Daemon), tidied(h.Name), Plain(h.End)
 	return h, records, nil
 }
 
 // deliver publishes a message as often as it takes.
 func (p *Publisher) deliver(subject, id string, data []byte) {
+	began := time.Now()
 	for pause := firstPause; ; pause = min(2*pause, maxPause) {
 		if room := p.n.room(); len(data) > room && p.n.Connected() {
-			p.n.log.Error("fleet", "err", errMessage, "id", id, "bytes", len(data), "most", room)
+			p.n.log.Error("fleet: a message is not published", "err", errMessage, "id", id, "bytes", len(data), "most", room)
 			return // the numbers of what follows say that it is missing
 		}
 		ctx, cancel := context.WithTimeout(p.n.life, pubTime)
 		err := p.n.publish(ctx, subject, id, data)
 		cancel()
-		if err == nil {
+		if p.outcome(began, err) {
 			return
 		}
-		p.n.log.Debug("fleet: not published yet", "id", id, "err", err)
 		if sleep(p.n.life, pause) != nil {
 			return
 		}
 	}
+}
+
+// outcome notes how a try to publish has ended, and reports whether a server has the message. The first failure and the end of
+// failures are in the log.
+func (p *Publisher) outcome(began time.Time, err error) (kept bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case err == nil && p.since.IsZero():
+	case err == nil:
+		p.n.log.Info("fleet: records are kept again", "name", p.like.Name, "after", time.Since(p.since).Round(time.Millisecond), "dropped", p.dropped)
+		p.since, p.failure = time.Time{}, ""
+	case p.n.life.Err() != nil:
+	default:
+		p.failure = Plain(err.Error())
+		if p.since.IsZero() {
+			p.since = began
+			p.n.log.Warn("fleet: records are not kept: no server has taken them; they are tried again, and wait in up to 8 MiB", "name", p.like.Name, "err", err)
+		}
+	}
+	return err == nil
 }

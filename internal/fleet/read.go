@@ -13,6 +13,10 @@ import (
 // AllDefinitions is the ID of none: of what all have published.
 const AllDefinitions = "*"
 
+// Malformed is returned by the functions that Snapshots and Events call for records that make no sense: the message is counted as
+// one of Others, and the next one is read.
+var Malformed = errors.New("records that make no sense")
+
 // Snapshots calls each with the last maps of each run of a definition: what is published while it reads may come, too, and a
 // run's maps twice, of which those with the higher Seq count.
 func (n *Network) Snapshots(ctx context.Context, def string, each func(Head, []byte) error) error {
@@ -93,11 +97,13 @@ func (n *Network) read(ctx context.Context, stream, subject string, each func(He
 		if err != nil {
 			return fail(err)
 		}
-		if h, records, err := unpack(m.Data()); err == nil {
-			if err := each(h, records); err != nil {
+		h, records, err := unpack(m.Data())
+		if h.Kept = meta.Timestamp; err == nil {
+			if err = each(h, records); err != nil && !errors.Is(err, Malformed) {
 				return err
 			}
-		} else {
+		}
+		if err != nil {
 			n.other.Add(1)
 			n.log.Debug("fleet: a message that makes no sense", "stream", stream, "err", err)
 		}

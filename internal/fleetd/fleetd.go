@@ -5,22 +5,22 @@ import (
 	"crypto/rand"
 	"crypto/subtle"
 	"crypto/tls"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
 	"net"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+	"golang.org/x/sys/unix"
 
 	"github.com/guestprobe/guestprobe/internal/command"
+	"github.com/guestprobe/guestprobe/internal/files"
 	"github.com/guestprobe/guestprobe/internal/fleet"
 )
 
@@ -88,12 +88,20 @@ func options(o fleet.Serve) (*server.Options, error) {
 	if err := os.MkdirAll(o.Store, 0o700); err != nil {
 		return nil, fmt.Errorf("--store: %w", err)
 	}
+	if err := files.Trusted(o.Store); err != nil {
+		return nil, fmt.Errorf("--store: %w", err)
+	}
 	pass, err := password(o.Password)
 	if err != nil {
 		return nil, fmt.Errorf("--password-file: %w", err)
 	}
 	so.CustomClientAuthentication = knows(pass)
 	if o.Cert != "" {
+		for flag, file := range map[string]string{"tls-cert": o.Cert, "tls-key": o.Key} {
+			if err := files.Trusted(file); err != nil {
+				return nil, fmt.Errorf("--%s: %w", flag, err)
+			}
+		}
 		pair, err := tls.LoadX509KeyPair(o.Cert, o.Key)
 		if err != nil {
 			return nil, fmt.Errorf("--tls-cert: %w", err)
@@ -114,30 +122,20 @@ func (k knows) Check(c server.ClientAuthentication) bool {
 
 // password reads the password of a file, or makes both.
 func password(path string) (string, error) {
-	b, err := os.ReadFile(path)
+	pass, err := fleet.Password(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		b = []byte(rand.Text())
-		return string(b), writeFile(path, string(b)+"\n")
-	}
-	pass := strings.TrimSpace(string(b))
-	if err == nil && pass == "" {
-		err = fmt.Errorf("%s is empty", path)
+		pass = rand.Text()
+		return pass, writeFile(path, pass+"\n")
 	}
 	return pass, err
 }
 
-// writeFile writes a file that is whole whenever it is there.
+// writeFile writes a file of ours that is whole whenever it is there.
 func writeFile(path, text string) error {
-	var r [8]byte
-	_, _ = rand.Read(r[:])
-	tmp := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+"."+hex.EncodeToString(r[:]))
-	if err := os.WriteFile(tmp, []byte(text), 0o600); err != nil {
+	return files.ReplaceSynced(path, 0o600, func(f *os.File) error {
+		_, err := f.WriteString(text)
 		return err
-	}
-	if err := os.Rename(tmp, path); err != nil {
-		return errors.Join(err, os.Remove(tmp))
-	}
-	return nil
+	})
 }
 
 // serve serves until ctx ends.
@@ -146,38 +144,119 @@ func serve(ctx context.Context, r *command.Run, o fleet.Serve) error {
 	if err != nil {
 		return err
 	}
-	s, err := server.NewServer(so)
-	if err != nil {
-		return err
-	}
 	log := slog.New(slog.NewTextHandler(r.Stderr, nil))
+	begun := func(s *server.Server) error {
+		url := s.ClientURL()
+		if o.URLFile != "" {
+			if err := writeFile(o.URLFile, url+"\n"); err != nil {
+				return fmt.Errorf("--url-file: %w", err)
+			}
+		}
+		with := ""
+		if o.Config == "" {
+			with = " --fleet-creds " + o.Password
+		}
+		return r.Print("Serving the fleet: --fleet %s%s\n", url, with)
+	}
+	for failures := 0; ; {
+		began := time.Now()
+		again, err := serveOnce(ctx, o, so, log, begun)
+		switch {
+		case err != nil || !again:
+			return err
+		case time.Since(began) > brokenTime:
+			failures = 0
+		case failures == maxFailures:
+			return fmt.Errorf("%s fails at each start. Check the disk, then start the server again", o.Store)
+		}
+		failures++
+		begun = func(s *server.Server) error {
+			log.Info("serving again", "url", s.ClientURL())
+			return nil
+		}
+	}
+}
+
+// Times of a server whose disk fails.
+const (
+	// healthTime is how often the server is asked whether it can write.
+	healthTime = time.Second
+	// brokenTime is how long a server must have worked for its next failure to be the first one again.
+	brokenTime = time.Minute
+	// maxFailures is how often it is started again in a row.
+	maxFailures = 5
+	// enoughRoom is what must be free in the store before the server starts again, in bytes.
+	enoughRoom = 16 << 20
+)
+
+// serveOnce runs a server until ctx ends. It reports again when the server must be started again: its disk was full, so that
+// nats-server writes nothing more to a stream until it restarts, and now has room.
+func serveOnce(ctx context.Context, o fleet.Serve, so *server.Options, log *slog.Logger, begun func(*server.Server) error) (again bool, err error) {
+	s, err := server.NewServer(so.Clone())
+	if err != nil {
+		return false, err
+	}
 	s.SetLoggerV2(logger{log}, false, false, false)
 	s.Start()
 	defer s.WaitForShutdown()
 	defer s.Shutdown()
 	if !s.ReadyForConnections(readyTime) {
-		return errors.New("the server does not begin; its log says why")
+		return false, errors.New("the server does not begin; its log says why")
+	}
+	if a, ok := s.Addr().(*net.TCPAddr); ok {
+		so.Port = a.Port // also of the next start
 	}
 	if o.Config == "" {
 		if err := prepare(ctx, s, o); err != nil {
-			return err
+			return false, err
 		}
 	}
-	url := s.ClientURL()
-	if o.URLFile != "" {
-		if err := writeFile(o.URLFile, url+"\n"); err != nil {
-			return fmt.Errorf("--url-file: %w", err)
+	if err := begun(s); err != nil {
+		return false, err
+	}
+	tick := time.NewTicker(healthTime)
+	defer tick.Stop()
+	for broken := error(nil); ; {
+		select {
+		case <-ctx.Done():
+			return false, nil
+		case <-tick.C:
+		}
+		failed := writeError(s, so)
+		switch {
+		case failed == nil:
+			continue
+		case o.Config != "":
+			return false, fmt.Errorf("the server keeps nothing more: %w. Free its disk, then start it again", failed)
+		case broken == nil:
+			broken = failed
+			log.Error("the server keeps nothing more until its disk has room: it serves, and starts again then", "err", failed, "store", o.Store)
+		}
+		if free, _ := room(o.Store); free >= enoughRoom {
+			log.Warn("the disk has room: the server starts again", "store", o.Store, "free", free)
+			return true, nil
 		}
 	}
-	with := ""
-	if o.Config == "" {
-		with = " --fleet-creds " + o.Password
+}
+
+// writeError returns why a server writes nothing more to some stream, or nil.
+func writeError(s *server.Server, so *server.Options) error {
+	if so.JetStream && !s.JetStreamEnabled() {
+		return errors.New("JetStream is disabled; the server's log says why")
 	}
-	if err := r.Print("Serving the fleet: --fleet %s%s\n", url, with); err != nil {
-		return err
+	if h := s.Healthz(nil); strings.Contains(h.Error, "write error") {
+		return errors.New(h.Error)
 	}
-	<-ctx.Done()
 	return nil
+}
+
+// room returns how many bytes are free for us in a folder.
+func room(dir string) (uint64, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return 0, err
+	}
+	return st.Bavail * uint64(st.Bsize), nil
 }
 
 // prepare makes the places for what is kept.
@@ -191,8 +270,18 @@ func prepare(ctx context.Context, s *server.Server, o fleet.Serve) error {
 		return fmt.Errorf("prepare the fleet: %w", err)
 	}
 	defer nc.Close()
-	return fleet.Prepare(ctx, nc, o.Bounds)
+	err = fleet.Prepare(ctx, nc, o.Bounds)
+	if fleet.NoRoom(err) {
+		free, _ := room(o.Store)
+		return fmt.Errorf("--store %s: its disk has %s free, of which the server uses three quarters; definitions take up to %s, --events-bytes %s, --maps-bytes %s. "+
+			"Free some, take another --store, or give smaller --events-bytes and --maps-bytes: %w",
+			o.Store, mib(int64(free)), mib(fleet.MaxBucket), mib(o.Bounds.EventsBytes), mib(o.Bounds.MapsBytes), err)
+	}
+	return err
 }
+
+// mib writes a number of bytes for people.
+func mib(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
 
 // logger gives the server's log to ours. What it says of each connection is left out.
 type logger struct{ *slog.Logger }

@@ -105,7 +105,7 @@ func (t *Text) Close() error { return nil }
 // Totals are the last lines of a trace.
 func Totals(end api.End) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# %s: %d shown", command.Plural(int(end.Delivered+end.Lost), "event"), end.Delivered-min(end.Unshown, end.Delivered))
+	fmt.Fprintf(&b, "# %s: %d shown", command.Plural(command.Sum(end.Delivered, end.Lost), "event"), end.Delivered-min(end.Unshown, end.Delivered))
 	for _, n := range []struct {
 		n    uint64
 		what string
@@ -120,14 +120,14 @@ func Totals(end api.End) string {
 	fmt.Fprintf(&b, " (%s)\n", command.Line(end.Reason))
 	for _, p := range end.Probes {
 		s := p.Stats
-		fmt.Fprintf(&b, "# %s: %s, %d handled, %d filtered, %d missed", command.Line(p.Name), command.Plural(int(s.Hits), "hit"), s.Handled, s.Filtered, s.Missed)
+		fmt.Fprintf(&b, "# %s: %s, %d handled, %d filtered, %d missed", command.Line(p.Name), command.Plural(s.Hits, "hit"), s.Handled, s.Filtered, s.Missed)
 		if p.Kind == "r" {
 			fmt.Fprintf(&b, "; of those handled %d returned, %d abandoned, %d under way", s.Returns, s.Abandoned, s.UnderWay)
 		}
 		if s.Rejected > 0 {
 			fmt.Fprintf(&b, "; %d filtered behind", s.Rejected)
 		}
-		fmt.Fprintf(&b, "; %s\n", command.Plural(int(s.Events), "event"))
+		fmt.Fprintf(&b, "; %s\n", command.Plural(s.Events, "event"))
 	}
 	return b.String()
 }

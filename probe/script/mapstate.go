@@ -3,7 +3,9 @@ package script
 import (
 	"cmp"
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -149,7 +151,11 @@ func (s *Total) Add(who string, maps []MapState) (problems []string) {
 	if s.maps == nil {
 		s.maps = map[string]*sumMap{}
 	}
+	room := MaxStateElements
 	for _, st := range maps {
+		if room -= len(st.Elements); room < 0 {
+			return append(problems, fmt.Sprintf("more than %d elements: the others are not in the sums", MaxStateElements))
+		}
 		like := st
 		like.Elements, like.Zeroed = nil, false
 		m := s.maps[st.Name]
@@ -180,6 +186,9 @@ func (s *Total) Add(who string, maps []MapState) (problems []string) {
 	return problems
 }
 
+// mapName is what a map may be called.
+var mapName = regexp.MustCompile(`^@[A-Za-z0-9_]{0,255}$`)
+
 // same reports whether elements of both can be added.
 func (s MapState) same(o MapState) bool {
 	return s.Keyed == o.Keyed && s.Kind == o.Kind && s.Signed == o.Signed && s.Bits == o.Bits && s.Low == o.Low && s.High == o.High && s.Step == o.Step && s.Mode == o.Mode
@@ -191,6 +200,9 @@ func (s MapState) def(several bool) (*mapDef, error) {
 	k := slices.Index(kindNames[:], s.Kind)
 	t := Type{Kind: Kind(max(k, 0)), Signed: s.Signed, Size: 8, Low: s.Low, High: s.High, Step: s.Step, Format: s.Mode}
 	ok := k > 0
+	if !mapName.MatchString(s.Name) {
+		return nil, fmt.Errorf("%.60q is no name of a map", s.Name)
+	}
 	switch t.Kind {
 	case Hist:
 		t.Size = s.Bits
@@ -217,6 +229,8 @@ func (m *sumMap) add(who string, x ElementState) bool {
 	switch {
 	case t.is(Int, Bool) && len(x.Words) != 1, !plain && !m.def.isHist() && len(x.Words) != t.bytes()/8, len(x.Series) > maxIntervals:
 		return false
+	case plain && !json.Valid([]byte(x.JSON)):
+		return false // nothing that could be printed as JSON
 	}
 	for b := range x.Counts {
 		if b < 0 || b >= buckets(t) {
@@ -262,8 +276,8 @@ func (m *sumMap) add(who string, x ElementState) bool {
 }
 
 // Print prints all maps as a script does at its end.
-func (s *Total) Print(json bool, write func(text string)) {
-	p := Printer{asJSON: json, write: write, zeroed: map[*mapDef]bool{}}
+func (s *Total) Print(asJSON bool, write func(text string)) {
+	p := Printer{asJSON: asJSON, write: write, zeroed: map[*mapDef]bool{}}
 	all := make([]*sumMap, 0, len(s.maps))
 	for _, m := range s.maps {
 		all = append(all, m)

@@ -1,0 +1,79 @@
+package files
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestTrusted: what others can write to, replace or redirect is refused, as sshd's StrictModes refuses it.
+func TestTrusted(t *testing.T) {
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	dir := t.TempDir()
+	in := func(names ...string) string { return filepath.Join(append([]string{dir}, names...)...) }
+	for name, mode := range map[string]os.FileMode{"own": 0o755, "group": 0o775, "open": 0o777, "sticky": 0o777 | os.ModeSticky} {
+		must(os.Mkdir(in(name), 0o700))
+		must(os.WriteFile(in(name, "file"), nil, 0o644))
+		must(os.WriteFile(in(name, "bad"), nil, 0o600))
+		must(os.Chmod(in(name, "bad"), 0o622))
+		must(os.Chmod(in(name), mode))
+	}
+	must(os.Symlink("own", in("folderlink")))
+	must(os.Symlink("../own/file", in("sticky", "link")))
+	must(os.Symlink(in("open", "file"), in("own", "out")))
+	must(os.Symlink("loop", in("own", "loop")))
+	for name, want := range map[string]struct{ trusted, private string }{
+		"own":             {"", ""},
+		"own/file":        {"", ""},
+		"own/none":        {"", ""},
+		"own/none/deeper": {"", ""},
+		"own/bad":         {"may write to " + in("own", "bad"), "may write to " + in("own", "bad")},
+		"group/file":      {"may write to " + in("group"), "may write to " + in("group")},
+		"open/none":       {"may write to " + in("open"), "may write to " + in("open")},
+		"sticky/file":     {"", ""},
+		"sticky":          {"may write to " + in("sticky"), "may write to " + in("sticky")},
+		"folderlink":      {"", "is a symbolic link"},
+		"folderlink/file": {"", ""},
+		"sticky/link":     {"", "is a symbolic link"},
+		"own/out":         {"may write to " + in("open"), "is a symbolic link"},
+		"own/loop":        {"too many levels of symbolic links", "is a symbolic link"},
+	} {
+		for what, x := range map[string]struct {
+			err  error
+			want string
+		}{"Trusted": {Trusted(in(name)), want.trusted}, "Private": {Private(in(name)), want.private}} {
+			if (x.err == nil) != (x.want == "") || x.err != nil && !strings.Contains(x.err.Error(), x.want) {
+				t.Errorf("%s(%s): %v, want %q", what, name, x.err, x.want)
+			}
+			if x.err != nil && !strings.HasPrefix(x.err.Error(), in(name)+": ") {
+				t.Errorf("%s(%s): %v", what, name, x.err)
+			}
+		}
+	}
+	if os.Geteuid() != 0 {
+		return // the rest gives files to others
+	}
+	must(os.Chown(in("own", "file"), 12345, -1))
+	if err := Trusted(in("own", "file")); !errors.Is(err, ErrUntrusted) || !strings.Contains(err.Error(), "belongs to user 12345") {
+		t.Error(err)
+	}
+	if err := Trusted(in("own", "file"), 12345); err != nil {
+		t.Error(err)
+	}
+	t.Setenv("SUDO_UID", "12345")
+	if err := Trusted(in("own", "file")); err != nil {
+		t.Error(err)
+	}
+	t.Setenv("SUDO_UID", "")
+	must(os.Lchown(in("sticky", "link"), 12345, -1)) // somebody else's link in a folder of all
+	if err := Trusted(in("sticky", "link")); err == nil {
+		t.Error("a link of somebody else is followed")
+	}
+}
