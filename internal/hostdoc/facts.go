@@ -30,5 +30,7 @@ var facts = []fact{
 	{"code in a read-only slot that the host rewrites between two exits", same("the guest runs the new bytes"), "TestReadOnlyMemoryRuns"},
 	{"registers changed while single-stepping", same("stepping goes on (KVM has to be told again)"), "TestSingleStep"},
 	{"steps, first touch of a page", [3]string{"once per instruction", "one more exit at the same RIP behind each EPT violation", "once per instruction"}, "TestTraps"},
+	{"NT in the frame of an exception, CPL0 and CPL3", [3]string{"CPL0: kept; CPL3: dropped, user code runs without NT", "kept", "kept"}, "TestExceptionFlags"},
+	{"int3 at CPL3 with an RSP that is not canonical, as after such an `iretq`", [3]string{"#UD", "#BP", "#BP"}, "TestBreakpointOnNoStack"},
 	{"KVM_GET_CPUID2 says how many entries it filled in", [3]string{"yes", "no (Linux 6.1)", "no (Linux 6.1)"}, "TestCPUID"},
 }

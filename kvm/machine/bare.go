@@ -41,7 +41,7 @@ func (p bare) setUp(m *Machine, k *kvm.VCPU, id int, b *guest.BootState) error {
 	if err != nil {
 		return err
 	}
-	if err := k.SetCPUID(bareCPUID(m.cpuid, uint32(id))); err != nil {
+	if err := p.features(m, k, id); err != nil {
 		return err
 	}
 	var s kvm.Sregs
@@ -60,6 +60,14 @@ func (p bare) setUp(m *Machine, k *kvm.VCPU, id int, b *guest.BootState) error {
 	st := b.VCPUs[id]
 	return k.SetRegs(&kvm.Regs{RIP: uint64(st.RIP), RSP: uint64(st.RSP), RDI: uint64(st.RDI), RFLAGS: insn.Flag1})
 }
+
+// features implements kept.
+func (p bare) features(m *Machine, k *kvm.VCPU, id int) error {
+	return k.SetCPUID(bareCPUID(m.cpuid, uint32(id)))
+}
+
+// controllers implements kept: there are none.
+func (p bare) controllers(*kvm.VM) error { return nil }
 
 // port serves the ports of guest code that knows this host.
 func (p bare) port(v *vcpu) bool {

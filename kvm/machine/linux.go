@@ -138,30 +138,40 @@ func homeOf(st *linux.BootState) guest.Home {
 }
 
 func (g *linuxGuest) build(m *Machine, vm *kvm.VM) error {
-	if err := vm.SetIdentityMapAddr(identityMapAddr); err != nil {
-		return err
-	}
-	if err := vm.CreateIRQChip(); err != nil {
-		return err
-	}
-	if err := vm.CreatePIT(); err != nil {
+	if err := g.controllers(vm); err != nil {
 		return err
 	}
 	g.board.Load().vm.Store(vm)
 	return nil
 }
 
+// controllers implements kept.
+func (g *linuxGuest) controllers(vm *kvm.VM) error {
+	if err := vm.SetIdentityMapAddr(identityMapAddr); err != nil {
+		return err
+	}
+	if err := vm.CreateIRQChip(); err != nil {
+		return err
+	}
+	return vm.CreatePIT()
+}
+
 // identityMapAddr is a page below those of kvm.TSSAddr.
 const identityMapAddr = kvm.TSSAddr - guest.PageSize
 
-func (g *linuxGuest) setUp(m *Machine, k *kvm.VCPU, id int, _ *guest.BootState) error {
+// features implements kept.
+func (g *linuxGuest) features(m *Machine, k *kvm.VCPU, id int) error {
 	if err := k.SetCPUID(linuxCPUID(m.cpuid, uint32(id), uint32(m.cfg.VCPUs), m.deadline())); err != nil {
 		return err
 	}
 	if err := k.WireLAPIC(); err != nil {
 		return err
 	}
-	if err := enableXSave(k, m.cpuid); err != nil {
+	return enableXSave(k, m.cpuid)
+}
+
+func (g *linuxGuest) setUp(m *Machine, k *kvm.VCPU, id int, _ *guest.BootState) error {
+	if err := g.features(m, k, id); err != nil {
 		return err
 	}
 	if id > 0 {

@@ -77,7 +77,8 @@ type Machine struct {
 	ranges   []guest.MemoryRange // the same
 	bases    []*kvm.Base         // of each of the regions what it goes back to, nil where there is none: see restoreMemory
 	based    weak.Pointer[snapshot.Snapshot]
-	vcpus    []*vcpu // fixed; each exists for the life of the machine
+	tried    map[weak.Pointer[snapshot.Snapshot]]struct{} // snapshots whose state KVM takes: see try
+	vcpus    []*vcpu                                      // fixed; each exists for the life of the machine
 	exec     execAreas
 	shared   sharedMemory
 	boots    atomic.Pointer[payload] // what it boots

@@ -45,11 +45,12 @@ func (m *Machine) Fits(s *snapshot.Snapshot) error {
 		return err
 	}
 	for i := range s.CPUs {
-		if !eferBits(s.CPUs[i].Sregs.EFER, m.cpuid) {
-			return other("EFER of its vCPU %d is %#x, which no processor here has", i, s.CPUs[i].Sregs.EFER)
+		cpu := &s.CPUs[i]
+		if name := impossible(cpu.Regs.RIP, cpu.Regs.RFLAGS, &cpu.Sregs, &cpu.Debug, m.cpuid); name != "" {
+			return other("%s of its vCPU %d has a value that no processor here has", name, i)
 		}
-		if n := m.vcpus[i].kvm; n != nil && len(s.CPUs[i].XSave) != n.XSaveSize() {
-			return other("it has %d bytes of extended registers, this host %d", len(s.CPUs[i].XSave), n.XSaveSize())
+		if n := m.vcpus[i].kvm; n != nil && len(cpu.XSave) != n.XSaveSize() {
+			return other("it has %d bytes of extended registers, this host %d", len(cpu.XSave), n.XSaveSize())
 		}
 	}
 	return nil
@@ -95,9 +96,10 @@ func (m *Machine) fitsMemory(s *snapshot.Snapshot) error {
 
 // ResetTo makes the guest what it was when s was taken, and leaves it paused there, or before its first
 // instruction when it was. Memory is written where it differs. Probes stay, as over Reset. Errors are those of
-// Fits, Reset and KVM; where KVM has refused something the guest has crashed. A handler must not call it.
+// Fits, Reset and KVM. What KVM would refuse is found out on another VM first, so that the guest continues then. A
+// handler must not call it.
 func (m *Machine) ResetTo(ctx context.Context, s *snapshot.Snapshot) error {
-	return m.reset(ctx, func() error { return m.Fits(s) }, func() (bool, error) { return m.comeBack(s) })
+	return m.reset(ctx, func() error { return m.try(s) }, func() (bool, error) { return m.comeBack(s) })
 }
 
 // comeBack is rebuild, with what s has. Precondition: life held, all vCPUs rest.
@@ -236,11 +238,18 @@ func (m *Machine) restoreMemory(s *snapshot.Snapshot) error {
 	return nil
 }
 
-// restore gives the vCPU, which has no thread, the state of c.
+// restore gives the vCPU, which has no thread, the state of c. What KVM refuses of its MSRs is logged: it is nothing that
+// the guest could have set on this host.
 func (v *vcpu) restore(c *snapshot.CPU) error {
-	k := v.kvm
 	v.asleep = c.Asleep
 	v.tick.Store(c.Tick)
+	return restoreCPU(v.kvm, c, v.m.payload().hasAPIC(), func(err error) {
+		v.m.log.Warn("a register of the snapshot cannot be put back", "vcpu", v.id, "err", err)
+	})
+}
+
+// restoreCPU gives a vCPU of KVM's, which has no thread, the state of c; refused gets the errors of MSRs.
+func restoreCPU(k *kvm.VCPU, c *snapshot.CPU, apic bool, refused func(error)) error {
 	k.RequestInterruptWindow(false)
 	sregs, regs, xcrs, debug, events := c.Sregs, c.Regs, c.XCRs, c.Debug, c.Events
 	// All of the events, as they were: what is on its way in, too.
@@ -260,12 +269,12 @@ func (v *vcpu) restore(c *snapshot.CPU) error {
 	if err := k.SetXSave(c.XSave); err != nil {
 		return err
 	}
-	if v.m.payload().hasAPIC() { // behind the MSR that enables it, and before that of its timer's deadline
+	if apic { // behind the MSR that enables it, and before that of its timer's deadline
 		if err := k.SetLAPIC(&c.LAPIC); err != nil {
 			return err
 		}
 	}
-	if err := v.restoreMSRs(c.MSRs); err != nil {
+	if err := restoreMSRs(k, c.MSRs, refused); err != nil {
 		return err
 	}
 	if err := k.SetDebugRegs(&debug); err != nil {
@@ -283,14 +292,13 @@ func (v *vcpu) restore(c *snapshot.CPU) error {
 	return k.TellPaused()
 }
 
-// restoreMSRs writes those MSRs that differ. What KVM refuses is told in the log: it is nothing that the guest could
-// have set on this host.
-func (v *vcpu) restoreMSRs(want []kvm.MSR) error {
+// restoreMSRs writes those MSRs that differ.
+func restoreMSRs(k *kvm.VCPU, want []kvm.MSR, refused func(error)) error {
 	index := make([]uint32, len(want))
 	for i, w := range want {
 		index[i] = w.Index
 	}
-	have, err := v.kvm.ReadMSRs(index)
+	have, err := k.ReadMSRs(index)
 	if err != nil {
 		return err
 	}
@@ -302,10 +310,10 @@ func (v *vcpu) restoreMSRs(want []kvm.MSR) error {
 		if is, ok := now[w.Index]; ok && is == w.Data {
 			continue
 		}
-		err := v.kvm.SetMSRs([]kvm.MSR{w})
-		var refused *kvm.MSRError
-		if errors.As(err, &refused) {
-			v.m.log.Warn("a register of the snapshot cannot be put back", "vcpu", v.id, "err", err)
+		err := k.SetMSRs([]kvm.MSR{w})
+		var no *kvm.MSRError
+		if errors.As(err, &no) {
+			refused(err)
 		} else if err != nil {
 			return err
 		}

@@ -50,6 +50,11 @@ type kept interface {
 	// hasAPIC reports whether there are interrupt controllers.
 	hasAPIC() bool
 
+	// controllers makes what a VM has beside memory, and features gives a new vCPU the features of the guest's; the
+	// guest itself is not changed.
+	controllers(vm *kvm.VM) error
+	features(m *Machine, k *kvm.VCPU, id int) error
+
 	// fits is Machine.Fits.
 	fits(m *Machine, s *snapshot.Snapshot) error
 
@@ -114,6 +119,7 @@ func (m *Machine) Save(with func()) (*snapshot.Snapshot, error) {
 		})
 		switch {
 		case err == nil:
+			m.sound(s)
 			return s, nil
 		case !errors.Is(err, probe.ErrInside) || phase != PhaseRunning || n == insideTries:
 			return fail(err)

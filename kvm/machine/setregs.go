@@ -18,7 +18,9 @@ var ErrBadRegister = errors.New("no processor has that in the register")
 // register leave them as they are. SDM Vol. 1, 3.4.3; Vol. 3, 19.2.3 and 19.2.4; APM Vol. 2, 13.1.1.
 const (
 	flagsOne, flagsZero = 1 << 1, 1<<3 | 1<<5 | 1<<15
-	flagsBad            = 1<<17 | ^uint64(1<<22-1) // VM is not for 64-bit mode (SDM Vol. 3, 28.3.1.4)
+	flagVM              = uint64(1 << 17)
+	flagsBad            = flagVM | ^uint64(1<<22-1) // VM is not for 64-bit mode (SDM Vol. 3, 28.3.1.4)
+	eferLMA             = 1 << 10
 	dr6One, dr6Zero     = 0xfffe0ff0 &^ (1 << 11), 1 << 12
 	dr7One, dr7Zero     = 1 << 10, 1<<12 | 1<<14 | 1<<15
 )
@@ -40,23 +42,11 @@ func (l *Look) Change(cpu int, r Registers, x *Vectors) (err error) {
 	case l.m.engine.InStage(guest.GVA(v.regs.RIP)):
 		return fmt.Errorf("vcpu %d: %w", cpu, ErrInEngine)
 	}
-	for _, c := range []struct {
-		name string
-		bad  bool
-	}{
-		{"fs_base", !guest.GVA(r.System.FS.Base).Canonical()},
-		{"gs_base", !guest.GVA(r.System.GS.Base).Canonical()},
-		{"kernel_gs_base", !guest.GVA(r.KernelGS).Canonical()},
-		{"cr8", r.System.CR8 > 15}, // SDM Vol. 3, 11.8.6
-		{"rflags", r.Regs.RFLAGS&flagsBad != 0},
-		{"dr6", r.Debug.DR6>>32 != 0},
-		{"dr7", r.Debug.DR7>>32 != 0},
-		{"rip", !guest.GVA(r.Regs.RIP).Canonical()},
-		{"efer", !eferBits(r.System.EFER, l.m.cpuid)},
-	} {
-		if c.bad {
-			return fmt.Errorf("%s: %w", c.name, ErrBadRegister)
-		}
+	if !guest.GVA(r.KernelGS).Canonical() {
+		return fmt.Errorf("kernel_gs_base: %w", ErrBadRegister)
+	}
+	if name := impossible(r.Regs.RIP, r.Regs.RFLAGS, &r.System, &r.Debug, l.m.cpuid); name != "" {
+		return fmt.Errorf("%s: %w", name, ErrBadRegister)
 	}
 	r.Regs.RFLAGS = fixed(r.Regs.RFLAGS, flagsOne, flagsZero)
 	r.Debug.DR6, r.Debug.DR7 = fixed(r.Debug.DR6, dr6One, dr6Zero), fixed(r.Debug.DR7, dr7One, dr7Zero)
@@ -97,6 +87,33 @@ func (l *Look) Change(cpu int, r Registers, x *Vectors) (err error) {
 		}
 	}
 	return l.SetRegs(cpu, r.Regs)
+}
+
+// impossible returns the name of a register with a value that no processor with these features has in it, or "". KVM takes
+// such values, and the guest cannot be entered with some of them.
+func impossible(rip, flags uint64, s *kvm.Sregs, d *kvm.DebugRegs, cpuid []kvm.CPUIDEntry) string {
+	bad := flagsBad
+	if s.EFER&eferLMA == 0 { // virtual-8086 mode exists outside long mode
+		bad &^= flagVM
+	}
+	for _, c := range []struct {
+		name string
+		bad  bool
+	}{
+		{"fs_base", !guest.GVA(s.FS.Base).Canonical()},
+		{"gs_base", !guest.GVA(s.GS.Base).Canonical()},
+		{"cr8", s.CR8 > 15}, // SDM Vol. 3, 11.8.6
+		{"rflags", flags&bad != 0},
+		{"dr6", d.DR6>>32 != 0},
+		{"dr7", d.DR7>>32 != 0},
+		{"rip", !guest.GVA(rip).Canonical()},
+		{"efer", !eferBits(s.EFER, cpuid)},
+	} {
+		if c.bad {
+			return c.name
+		}
+	}
+	return ""
 }
 
 // eferBits reports whether a processor with these features has all bits that are set in EFER; KVM_SET_SREGS takes any.
