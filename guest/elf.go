@@ -145,7 +145,7 @@ func (img *Image) readSections() error {
 // memory or not, decompressed to at most limit bytes; nil when there is none. They must
 // not be changed.
 func (img *Image) SectionData(name string, limit uint64) ([]byte, error) {
-	i := img.file.Index(name)
+	i := img.file.IndexDebug(name)
 	if i < 0 {
 		return nil, nil
 	}

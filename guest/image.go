@@ -56,6 +56,7 @@ type Image struct {
 	Sections []Section // those in memory, ascending by Addr; empty when the file has no section table
 	BuildID  string    // hexadecimal; empty when there is none
 	SHA256   [sha256.Size]byte
+	Path     string // of the file; "" for an image that is none
 
 	*SymbolTable
 	*Blacklist
@@ -82,6 +83,7 @@ func LoadFile(path string) (*Image, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load guest image %s: %w", path, err)
 	}
+	img.Path = path
 	return img, nil
 }
 

@@ -94,8 +94,7 @@ func (i *Info) Call(ret, callee uint64) (c Call, err error) {
 		if !ok {
 			return Location{}, errDamaged
 		}
-		u := &i.units[caller.unit]
-		x := expression{code: code, frame: func() (number, error) { return i.frameBase(caller.unit, ret-1) }, address: func(n uint64) (uint64, error) { return i.address(u, n) }}
+		x := expression{code: code, frame: func() (number, error) { return i.frameBase(caller.unit, ret-1) }, address: i.units[caller.unit].Address}
 		l, err := x.location()
 		l.Memory = false
 		return l, err
@@ -161,7 +160,7 @@ func (i *Info) calls(f function) (out []callSite, err error) {
 	for n := 0; depth > 0; n++ {
 		e, err := r.Next()
 		switch {
-		case err != nil || e == nil || e.Offset >= i.units[f.unit].end || n == maxCallEntries:
+		case err != nil || e == nil || n == maxCallEntries:
 			return nil, errDamaged
 		case e.Tag == 0:
 			depth--
@@ -173,7 +172,7 @@ func (i *Info) calls(f function) (out []callSite, err error) {
 				out[k].passed = append(out[k].passed, e)
 			}
 		case e.Tag == dwarf.TagSubprogram:
-			if err := i.skip(r, e, f.unit); err != nil {
+			if err := skip(r, e); err != nil {
 				return nil, err
 			}
 			continue

@@ -3,21 +3,19 @@ package debuginfo
 import (
 	"cmp"
 	"debug/dwarf"
-	"encoding/binary"
-	"errors"
-	"fmt"
 	"slices"
 	"sort"
 	"sync"
+
+	"github.com/guestprobe/guestprobe/internal/dies"
 )
 
 // ErrNone is returned for a file without debug information.
-var ErrNone = errors.New("no debug information (build with -g)")
+var ErrNone = dies.ErrNone
 
-// Limits of what is read. Debian's kernels have 3,000 units.
+// Limits of what is read.
 const (
 	MaxSection = 1 << 30 // bytes
-	maxUnits   = 1 << 17
 	maxPlaces  = 1 << 16 // found for one question
 )
 
@@ -25,13 +23,9 @@ const (
 // for. Methods may be called from any goroutine; addresses are those of the file.
 type Info struct {
 	mu   sync.Mutex
-	data *dwarf.Data
-	info []byte // .debug_info
-	str  []byte // .debug_str
+	data *dies.Data
 
-	lists, locations, addrs []byte // .debug_loclists, .debug_loc, .debug_addr
-
-	units  []unit
+	units  []*dies.Unit
 	anchor uint64 // address of that symbol; 0: there is none
 	spans  []span // ascending; of all units
 
@@ -39,18 +33,6 @@ type Info struct {
 	parts int               // of all of these
 
 	named *names // nil: nobody has asked
-}
-
-// unit is one compilation unit.
-type unit struct {
-	entry *dwarf.Entry
-	at    dwarf.Offset // of its header
-	end   dwarf.Offset // of what is behind it
-	plain bool         // its names are in .debug_str or in itself
-
-	version uint16
-	wide    byte   // 1: its offsets have 8 bytes, not 4
-	low     uint64 // what addresses in its lists count from
 }
 
 // contents are what was read of a unit.
@@ -90,97 +72,38 @@ type span struct {
 	unit   int
 }
 
-// New reads the outlines of debug information; section returns the bytes of a section of
-// the file, nil when there is none. Errors are ErrNone, those of section, and what is
-// wrong with the format.
-func New(section func(name string) ([]byte, error)) (*Info, error) {
-	sections := map[string][]byte{}
-	for _, name := range []string{".debug_abbrev", ".debug_info", ".debug_line", ".debug_ranges", ".debug_str",
-		".debug_addr", ".debug_line_str", ".debug_rnglists", ".debug_str_offsets", ".debug_loclists", ".debug_loc"} {
-		b, err := section(name)
-		if err != nil {
-			return nil, err
-		}
-		sections[name] = b
-	}
-	if len(sections[".debug_info"]) == 0 || len(sections[".debug_abbrev"]) == 0 {
-		return nil, ErrNone
-	}
-	d, err := dwarf.New(sections[".debug_abbrev"], nil, nil, sections[".debug_info"], sections[".debug_line"], nil, sections[".debug_ranges"], sections[".debug_str"])
+// New reads the outlines of a program's debug information; open opens the files that it is in beside the program's, and may be nil.
+// Errors are ErrNone, *dies.MissingError, those of f.Section, and what is wrong with the format.
+func New(f *dies.File, open dies.Opener) (*Info, error) {
+	d, err := dies.New(f, open)
 	if err != nil {
-		return nil, fmt.Errorf("read debug information: %w", err)
-	}
-	for _, name := range []string{".debug_addr", ".debug_line_str", ".debug_rnglists", ".debug_str_offsets"} {
-		if err := d.AddSection(name, sections[name]); err != nil {
-			return nil, fmt.Errorf("read debug information: %w", err)
-		}
-	}
-	i := &Info{
-		data: d, info: sections[".debug_info"], str: sections[".debug_str"], read: map[int]*contents{},
-		lists: sections[".debug_loclists"], locations: sections[".debug_loc"], addrs: sections[".debug_addr"],
-	}
-	if err := i.readUnits(len(sections[".debug_str_offsets"]) == 0); err != nil {
 		return nil, err
 	}
+	i := &Info{data: d, units: d.Units, read: map[int]*contents{}}
+	for n, u := range i.units {
+		i.addSpans(n, u)
+	}
+	slices.SortFunc(i.spans, func(a, b span) int { return cmp.Compare(a.lo, b.lo) })
 	return i, nil
 }
 
-// readUnits finds the units by their headers (DWARF 5, 7.5.1), and the code of each.
-func (i *Info) readUnits(plain bool) error {
-	for at := uint64(0); at+12 < uint64(len(i.info)); {
-		if len(i.units) == maxUnits {
-			return fmt.Errorf("read debug information: more than %d units", maxUnits)
-		}
-		b := i.info[at:]
-		n, word := uint64(binary.LittleEndian.Uint32(b)), uint64(4)
-		if n == 0xffffffff && len(b) >= 24 { // 64-bit DWARF
-			n, word = binary.LittleEndian.Uint64(b[4:]), 8
-			b = b[8:]
-		}
-		end := at + n + word
-		if word == 8 {
-			end += 4
-		}
-		if end <= at || end > uint64(len(i.info)) || n < 8 {
-			return fmt.Errorf("read debug information: the unit at %#x is damaged", at)
-		}
-		head, full, version := uint64(0), true, binary.LittleEndian.Uint16(b[4:])
-		switch {
-		case version < 5:
-			head = 4 + 2 + word + 1
-		default:
-			head, full = 4+2+1+1+word, b[6] == 1 // DW_UT_compile
-		}
-		if word == 8 {
-			head += 8
-		}
-		if full {
-			r := i.data.Reader()
-			r.Seek(dwarf.Offset(at + head))
-			e, err := r.Next()
-			if err == nil && e != nil && e.Tag == dwarf.TagCompileUnit {
-				u := unit{entry: e, at: dwarf.Offset(at), end: dwarf.Offset(end), plain: plain, version: version, wide: byte(word / 8)}
-				u.low, _ = e.Val(dwarf.AttrLowpc).(uint64)
-				i.addUnit(u)
-			}
-		}
-		at = end
-	}
-	slices.SortFunc(i.spans, func(a, b span) int { return cmp.Compare(a.lo, b.lo) })
-	return nil
-}
+// Paths are the files that the debug information is in beside the program's.
+func (i *Info) Paths() []string { return i.data.Paths }
 
-func (i *Info) addUnit(u unit) {
-	ranges, err := i.data.Ranges(u.entry)
+// addSpans notes the code of a unit. One whose code is not known is found by nothing.
+func (i *Info) addSpans(n int, u *dies.Unit) {
+	if u.Kind != dies.Compile {
+		return
+	}
+	ranges, err := u.Ranges()
 	if err != nil {
-		return // a unit whose code nobody knows is found by nothing
+		return
 	}
 	for _, r := range ranges {
 		if r[0] < r[1] && r[0] != 0 { // what the linker has dropped is at 0
-			i.spans = append(i.spans, span{r[0], r[1], len(i.units)})
+			i.spans = append(i.spans, span{r[0], r[1], n})
 		}
 	}
-	i.units = append(i.units, u)
 }
 
 // unitAt returns the unit that addr is in the code of.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest/builtin"
 	"github.com/guestprobe/guestprobe/guest/types"
+	"github.com/guestprobe/guestprobe/internal/dies"
 	"github.com/guestprobe/guestprobe/internal/elffile"
 	_ "github.com/guestprobe/guestprobe/internal/fuzzing"
 )
@@ -139,7 +140,7 @@ func TestMissing(t *testing.T) {
 	if _, err := parse(builtin.ELF(), "00"); err == nil || !strings.Contains(err.Error(), "another build") {
 		t.Errorf("another build's: %v", err)
 	}
-	if _, err := New(func(string) ([]byte, error) { return nil, nil }); !errors.Is(err, ErrNone) {
+	if _, err := New(&dies.File{Section: func(string) ([]byte, error) { return nil, nil }}, nil); !errors.Is(err, ErrNone) {
 		t.Errorf("without sections: %v", err)
 	}
 	if _, err := Open(filepath.Join(t.TempDir(), "none"), ""); !errors.Is(err, os.ErrNotExist) {
@@ -170,14 +171,14 @@ func FuzzInfo(f *testing.F) {
 	f.Add(".debug_rnglists", uint32(12), []byte{5})
 	f.Add(".debug_loclists", uint32(12), []byte{5})
 	f.Fuzz(func(t *testing.T, name string, at uint32, with []byte) {
-		i, err := New(func(want string) ([]byte, error) {
+		i, err := New(&dies.File{Section: func(want string) ([]byte, error) {
 			b := sections[want]
 			if want == name && uint64(at) < uint64(len(b)) {
 				b = slices.Clone(b)
 				copy(b[at:], with)
 			}
 			return b, nil
-		})
+		}}, nil)
 		if err != nil {
 			return
 		}

@@ -6,6 +6,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+
+	"github.com/guestprobe/guestprobe/internal/dies"
 )
 
 // instance is a function's code: its own, or a copy in another function.
@@ -31,7 +33,7 @@ const (
 func (i *Info) readInstances(n int) ([]instance, error) {
 	u := i.units[n]
 	r := i.data.Reader()
-	r.Seek(u.entry.Offset)
+	r.Seek(u.Entry.Offset)
 	names := map[dwarf.Offset]string{}
 	var out []instance
 	depth, total := 0, 0
@@ -40,7 +42,7 @@ func (i *Info) readInstances(n int) ([]instance, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read functions: %w", err)
 		}
-		if e == nil || e.Offset >= u.end || len(out) == maxInstances {
+		if e == nil || len(out) == maxInstances {
 			return out, nil
 		}
 		if e.Tag == 0 {
@@ -62,8 +64,8 @@ func (i *Info) readInstances(n int) ([]instance, error) {
 				out = append(out, x)
 			}
 		}
-		if u.hasNone(e.Tag) {
-			if err := i.skip(r, e, n); err != nil {
+		if hasNone(u, e.Tag) {
+			if err := skip(r, e); err != nil {
 				return nil, err
 			}
 			continue
@@ -77,12 +79,12 @@ func (i *Info) readInstances(n int) ([]instance, error) {
 }
 
 // hasNone reports whether no function is in an entry, of which most of a unit are.
-func (u *unit) hasNone(t dwarf.Tag) bool {
+func hasNone(u *dies.Unit, t dwarf.Tag) bool {
 	switch t {
 	case dwarf.TagEnumerationType, dwarf.TagArrayType, dwarf.TagSubroutineType, dwarf.TagCallSite:
 		return true
 	case dwarf.TagStructType, dwarf.TagUnionType:
-		language, _ := u.entry.Val(dwarf.AttrLanguage).(int64)
+		language, _ := u.Entry.Val(dwarf.AttrLanguage).(int64)
 		return slices.Contains(languagesC, language)
 	}
 	return false
@@ -141,19 +143,25 @@ const maxLinks = 8
 
 // attribute returns an attribute of e, or of what e is a copy of.
 func (i *Info) attribute(e *dwarf.Entry, attr dwarf.Attr) *dwarf.Field {
+	f, _ := i.owned(e, attr)
+	return f
+}
+
+// owned returns the entry with the attribute, too, which may be of another unit.
+func (i *Info) owned(e *dwarf.Entry, attr dwarf.Attr) (*dwarf.Field, *dwarf.Entry) {
 	for range maxLinks {
 		if f := e.AttrField(attr); f != nil {
-			return f
+			return f, e
 		}
 		at, ok := origin(e)
 		if !ok {
-			return nil
+			return nil, nil
 		}
 		if e = i.at(at); e == nil {
-			return nil
+			return nil, nil
 		}
 	}
-	return nil
+	return nil, nil
 }
 
 // at returns the entry at an offset, or nil.
@@ -179,7 +187,7 @@ func (i *Info) Inlined(function string) (out []uint64, err error) {
 	defer guard(&err)()
 	mentioned := i.mentions(function)
 	for n, u := range i.units {
-		if !mentioned(u) {
+		if u.Kind != dies.Compile || !mentioned(u) {
 			continue
 		}
 		instances, err := i.readInstances(n)
@@ -199,23 +207,37 @@ func (i *Info) Inlined(function string) (out []uint64, err error) {
 	return slices.Compact(out), nil
 }
 
-// mentions returns what tells whether a unit may have that name: of hundreds of megabytes
+// mentions returns a function that reports whether a unit may have that name: of hundreds of megabytes
 // only those are walked. A name is in the unit itself, or in .debug_str, where it may be the
-// end of a longer one, and the unit has its offset there.
-func (i *Info) mentions(name string) func(unit) bool {
+// end of a longer one, and the unit has its offset there. Of units whose names may be elsewhere nothing is known.
+func (i *Info) mentions(name string) func(*dies.Unit) bool {
 	own := append([]byte(name), 0)
-	var offsets [][]byte
-	for at := 0; len(offsets) <= maxOffsets; at++ {
-		n := bytes.Index(i.str[at:], own)
-		if n < 0 {
-			break
+	known := map[*byte][][]byte{} // by the strings of a file
+	find := func(str []byte) (offsets [][]byte) {
+		if len(str) == 0 {
+			return nil
 		}
-		at += n
-		offsets = append(offsets, binary.LittleEndian.AppendUint32(nil, uint32(at)))
+		if offsets, ok := known[&str[0]]; ok {
+			return offsets
+		}
+		for at := 0; len(offsets) <= maxOffsets; at++ {
+			n := bytes.Index(str[at:], own)
+			if n < 0 {
+				break
+			}
+			at += n
+			offsets = append(offsets, binary.LittleEndian.AppendUint32(nil, uint32(at)))
+		}
+		known[&str[0]] = offsets
+		return offsets
 	}
-	return func(u unit) bool {
-		b := i.info[u.at:u.end]
-		return !u.plain || len(offsets) > maxOffsets || bytes.Contains(b, own) ||
+	return func(u *dies.Unit) bool {
+		if u.Far || u.Opaque {
+			return true
+		}
+		b, str := u.Bytes()
+		offsets := find(str)
+		return len(offsets) > maxOffsets || bytes.Contains(b, own) ||
 			slices.ContainsFunc(offsets, func(o []byte) bool { return bytes.Contains(b, o) })
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/guestprobe/guestprobe/internal/dies"
 )
 
 // row says where the code of a line begins.
@@ -27,7 +29,7 @@ const maxRows = 1 << 22
 
 // readRows returns the rows of a unit, ascending by address, and the files that it names.
 func (i *Info) readRows(n int) ([]row, []*dwarf.LineFile, error) {
-	r, err := i.data.LineReader(i.units[n].entry)
+	r, err := i.units[n].LineReader()
 	if err != nil {
 		return nil, nil, fmt.Errorf("read line numbers: %w", err)
 	}
@@ -179,12 +181,17 @@ func (i *Info) functionOf(c *contents, around []*instance, file string, line int
 		if e == nil {
 			continue
 		}
-		in, at := i.attribute(e, dwarf.AttrDeclFile), i.attribute(e, dwarf.AttrDeclLine)
+		in, owner := i.owned(e, dwarf.AttrDeclFile)
+		at := i.attribute(e, dwarf.AttrDeclLine)
 		if in == nil || at == nil {
 			continue
 		}
 		number, _ := in.Val.(int64)
-		if from, ok := at.Val.(int64); ok && from > last && from <= int64(line) && isFile(c.file(number), file) {
+		files := c
+		if u := i.data.UnitOf(owner.Offset); u != i.data.UnitOf(e.Offset) {
+			files = &contents{files: filesOf(u)}
+		}
+		if from, ok := at.Val.(int64); ok && from > last && from <= int64(line) && isFile(files.file(number), file) {
 			name, last = x.name, from
 		}
 	}
@@ -193,9 +200,17 @@ func (i *Info) functionOf(c *contents, around []*instance, file string, line int
 
 // hasFile reports whether the lines of a unit are of such a file, among others.
 func (i *Info) hasFile(n int, file string) bool {
-	r, err := i.data.LineReader(i.units[n].entry)
-	if err != nil || r == nil {
-		return false
+	if i.units[n].Kind != dies.Compile {
+		return false // its lines are those of the units that import it
 	}
-	return slices.ContainsFunc(r.Files(), func(f *dwarf.LineFile) bool { return f != nil && isFile(f.Name, file) })
+	return slices.ContainsFunc(filesOf(i.units[n]), func(f *dwarf.LineFile) bool { return f != nil && isFile(f.Name, file) })
+}
+
+// filesOf returns the files that a unit names.
+func filesOf(u *dies.Unit) []*dwarf.LineFile {
+	r, err := u.LineReader()
+	if err != nil || r == nil {
+		return nil
+	}
+	return r.Files()
 }

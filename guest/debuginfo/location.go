@@ -70,6 +70,7 @@ const (
 	opImplicitValue, opStackValue, opImplicitPointer       = 0x9e, 0x9f, 0xa0
 	opAddrx, opConstx, opEntryValue                        = 0xa1, 0xa2, 0xa3
 	opGNUTLS, opGNUImplicitPointer, opGNUEntryValue, regIP = 0xe0, 0xf2, 0xf3, 16
+	opGNUAddrIndex, opGNUConstIndex                        = 0xfb, 0xfc
 )
 
 // number is what stands on the stack of an expression: as a Location that is not in memory.
@@ -177,13 +178,13 @@ func (x *expression) step(op byte) {
 	switch op {
 	case opAddr:
 		x.push(number{base: BaseProgram, off: []int64{x.fixed(8, false)}})
-	case opAddrx, opConstx:
+	case opAddrx, opConstx, opGNUAddrIndex, opGNUConstIndex:
 		v, err := x.address(x.uleb())
 		if err != nil && x.err == nil {
 			x.err = err
 		}
 		n := constant(int64(v))
-		if op == opAddrx {
+		if op == opAddrx || op == opGNUAddrIndex {
 			n.base = BaseProgram
 		}
 		x.push(n)

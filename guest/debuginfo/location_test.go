@@ -80,8 +80,13 @@ func TestExpressions(t *testing.T) {
 // TestLists looks into location lists of both forms.
 func TestLists(t *testing.T) {
 	le := binary.LittleEndian
-	u := &unit{entry: &dwarf.Entry{Field: []dwarf.Field{{Attr: dwarf.AttrAddrBase, Val: int64(8)}, {Attr: dwarf.AttrLoclistsBase, Val: int64(4)}}}, version: 5, low: 0x1000}
-	i := &Info{addrs: le.AppendUint64(le.AppendUint64(make([]byte, 8), 0x2000), 0x3000)}
+	address := func(n uint64) (uint64, error) {
+		if n > 1 {
+			return 0, errDamaged
+		}
+		return 0x2000 + 0x1000*n, nil
+	}
+	v5 := lists{base: 4, low: 0x1000, version: 5, address: address}
 	list := []byte{
 		lleViewPair, 1, 2,
 		lleOffsetPair, 0x10, 0x20, 1, 0xa0, // 1010 to 1020
@@ -94,39 +99,47 @@ func TestLists(t *testing.T) {
 	list = append(le.AppendUint64(le.AppendUint64(append(list, lleStartEnd), 0x5000), 0x5010), 1, 0xa5)   // 5000 to 5010
 	list = append(le.AppendUint64(append(list, lleStartLength), 0x6000), 0x10, 1, 0xa6)                   // 6000 to 6010
 	list = append(list, lleDefault, 1, 0xa7, lleEnd)
-	i.lists = append(le.AppendUint32(make([]byte, 4), 4), list...) // its number is 0, at 4 behind the base
+	v5.b = append(le.AppendUint32(make([]byte, 4), 4), list...) // its number is 0, at 4 behind the base
+	v4 := lists{low: 0x1000, version: 4, address: address}
 	old := le.AppendUint64(le.AppendUint64(nil, 0x10), 0x20)
 	old = append(le.AppendUint16(old, 1), 0xb0)
 	old = le.AppendUint64(le.AppendUint64(old, 1<<64-1), 0x7000)
 	old = append(le.AppendUint16(le.AppendUint64(le.AppendUint64(old, 0), 0x10), 1), 0xb1)
-	i.locations = le.AppendUint64(le.AppendUint64(old, 0), 0)
+	v4.b = le.AppendUint64(le.AppendUint64(old, 0), 0)
 	for addr, want := range map[uint64]string{
 		0x100f: "\xa7", 0x1010: "\xa0", 0x101f: "\xa0", 0x2010: "\xa1", 0x300f: "\xa2", 0x2020: "\xa3", 0x2fff: "\xa3", 0x4000: "\xa4", 0x500f: "\xa5", 0x6010: "\xa7", 0x600f: "\xa6",
 	} {
 		for _, val := range []any{int64(8), uint64(0)} {
-			if b, err := i.expressionOf(u, &dwarf.Field{Val: val}, addr); err != nil || string(b) != want {
+			if b, err := v5.expression(&dwarf.Field{Val: val}, addr); err != nil || string(b) != want {
 				t.Errorf("%#x: % x, %v, want % x", addr, b, err, want)
 			}
 		}
 	}
-	v4 := *u
-	v4.version = 4
 	for addr, want := range map[uint64]string{0x1010: "\xb0", 0x1020: "", 0x7000: "\xb1", 0x7010: ""} {
-		if b, err := i.expressionOf(&v4, &dwarf.Field{Val: int64(0)}, addr); err != nil || string(b) != want {
+		if b, err := v4.expression(&dwarf.Field{Val: int64(0)}, addr); err != nil || string(b) != want {
+			t.Errorf("%#x: % x, %v, want % x", addr, b, err, want)
+		}
+	}
+	split := lists{version: 4, split: true, address: address, b: []byte{
+		lleGNUBaseAddress, 1, lleGNUStartLength, 0, 0x10, 0, 0, 0, 1, 0, 0xc0, // 2000 to 2010
+		lleGNUStartEnd, 0, 1, 1, 0, 0xc1, lleGNUEnd, // 2000 to 3000
+	}}
+	for addr, want := range map[uint64]string{0x200f: "\xc0", 0x2010: "\xc1", 0x3000: ""} {
+		if b, err := split.expression(&dwarf.Field{Val: int64(0)}, addr); err != nil || string(b) != want {
 			t.Errorf("%#x: % x, %v, want % x", addr, b, err, want)
 		}
 	}
 	for _, val := range []any{int64(-1), int64(1 << 40), uint64(1 << 60), uint64(77), "x", nil} {
-		for _, u := range []*unit{u, &v4, {entry: &dwarf.Entry{}, version: 5}} {
-			if b, err := i.expressionOf(u, &dwarf.Field{Val: val}, 0x1010); err == nil {
+		for _, l := range []lists{v5, v4, {version: 5, address: address}} {
+			if b, err := l.expression(&dwarf.Field{Val: val}, 0x1010); err == nil {
 				t.Errorf("%v: % x", val, b)
 			}
 		}
 	}
-	whole := i.lists
+	whole := v5.b
 	for n := 8; n < len(whole)-1; n++ { // cut anywhere it ends in an error, or where it is enough
-		i.lists = whole[:n]
-		if b, err := i.inList(u, 8, 0x9999); err == nil {
+		v5.b = whole[:n]
+		if b, err := v5.find(8, 0x9999); err == nil {
 			t.Errorf("cut at %d: % x", n, b)
 		}
 	}
@@ -192,11 +205,10 @@ func FuzzLocation(f *testing.F) {
 		if l, err := x.location(); err == nil && (len(l.Offsets) == 0 || len(l.Offsets) > maxSteps+1 || l.Reg < 0 || l.Reg >= regIP) {
 			t.Errorf("% x: %+v", b, l)
 		}
-		i := &Info{lists: b, locations: b, addrs: b}
-		for _, version := range []uint16{4, 5} {
-			u := &unit{entry: &dwarf.Entry{Field: []dwarf.Field{{Attr: dwarf.AttrAddrBase, Val: int64(0)}, {Attr: dwarf.AttrLoclistsBase, Val: int64(0)}}}, version: version, low: 0x1000}
+		for _, l := range []lists{{version: 4}, {version: 4, split: true}, {version: 5}, {version: 5, wide: true}} {
+			l.b, l.low, l.address = b, 0x1000, func(n uint64) (uint64, error) { return n, nil }
 			for _, val := range []any{int64(0), uint64(0)} {
-				_, _ = i.expressionOf(u, &dwarf.Field{Val: val}, addr)
+				_, _ = l.expression(&dwarf.Field{Val: val}, addr)
 			}
 		}
 	})

@@ -2,7 +2,8 @@ package debuginfo
 
 import (
 	"debug/dwarf"
-	"encoding/binary"
+
+	"github.com/guestprobe/guestprobe/internal/dies"
 )
 
 // Entries of location lists (DWARF 5, 7.7.3).
@@ -22,43 +23,64 @@ const (
 // maxList is how many entries of one list are read.
 const maxList = 1 << 16
 
-// expressionOf returns the location description that an attribute has for addr, which is
+// lists are the location lists that a unit sees.
+type lists struct {
+	b       []byte // .debug_loclists, or before DWARF 5 .debug_loc
+	base    uint64 // where lists by number count from
+	low     uint64 // what addresses count from
+	version uint16
+	split   bool // in a file of split debug information
+	wide    bool // offsets have 8 bytes
+	address func(uint64) (uint64, error)
+}
+
+func listsOf(u *dies.Unit) lists {
+	b, base := u.Locations()
+	return lists{b, base, u.Low, u.Version, u.IsSplit(), u.Wide(), u.Address}
+}
+
+// expression returns the location description that an attribute has for addr, which is
 // empty where it has none.
-func (i *Info) expressionOf(u *unit, f *dwarf.Field, addr uint64) ([]byte, error) {
+func (l lists) expression(f *dwarf.Field, addr uint64) ([]byte, error) {
 	switch v := f.Val.(type) {
 	case []byte:
 		return v, nil
 	case int64:
-		if u.version < 5 {
-			return i.inLocations(u, v, addr)
+		switch {
+		case l.version >= 5:
+			return l.find(uint64(v), addr)
+		case l.split:
+			return l.findOldSplit(uint64(v), addr)
 		}
-		return i.inList(u, uint64(v), addr)
+		return l.findOld(v, addr)
 	case uint64: // an index (DW_FORM_loclistx)
-		base, ok := u.entry.Val(dwarf.AttrLoclistsBase).(int64)
-		size := uint64(4 * (1 + int64(u.wide)))
-		if !ok || base < 0 || uint64(base) > uint64(len(i.lists)) || v > uint64(len(i.lists))/size {
+		size := uint64(4)
+		if l.wide {
+			size = 8
+		}
+		if l.base > uint64(len(l.b)) || v > uint64(len(l.b))/size {
 			return nil, errDamaged
 		}
-		x := expression{code: i.lists[base:]}
+		x := expression{code: l.b[l.base:]}
 		x.take(v * size)
 		at := uint64(x.fixed(int(size), false))
 		if x.err != nil {
 			return nil, x.err
 		}
-		return i.inList(u, uint64(base)+at, addr)
+		return l.find(l.base+at, addr)
 	}
 	return nil, errDamaged
 }
 
-// inList looks into a list of .debug_loclists.
-func (i *Info) inList(u *unit, at, addr uint64) ([]byte, error) {
-	if at > uint64(len(i.lists)) {
+// find looks into a list of .debug_loclists.
+func (l lists) find(at, addr uint64) ([]byte, error) {
+	if at > uint64(len(l.b)) {
 		return nil, errDamaged
 	}
-	x := expression{code: i.lists[at:]}
-	base := u.low
+	x := expression{code: l.b[at:]}
+	base := l.low
 	indexed := func() uint64 {
-		v, err := i.address(u, x.uleb())
+		v, err := l.address(x.uleb())
 		if err != nil && x.err == nil {
 			x.err = err
 		}
@@ -106,13 +128,13 @@ func (i *Info) inList(u *unit, at, addr uint64) ([]byte, error) {
 	return nil, errDamaged
 }
 
-// inLocations looks into a list of .debug_loc (DWARF 4, 2.6.2).
-func (i *Info) inLocations(u *unit, at int64, addr uint64) ([]byte, error) {
-	if at < 0 || at > int64(len(i.locations)) {
+// findOld looks into a list of .debug_loc (DWARF 4, 2.6.2).
+func (l lists) findOld(at int64, addr uint64) ([]byte, error) {
+	if at < 0 || at > int64(len(l.b)) {
 		return nil, errDamaged
 	}
-	x := expression{code: i.locations[at:]}
-	base := u.low
+	x := expression{code: l.b[at:]}
+	base := l.low
 	for n := 0; n < maxList && x.err == nil; n++ {
 		lo, hi := uint64(x.fixed(8, false)), uint64(x.fixed(8, false))
 		switch {
@@ -130,11 +152,46 @@ func (i *Info) inLocations(u *unit, at int64, addr uint64) ([]byte, error) {
 	return nil, errDamaged
 }
 
-// address returns an address of .debug_addr by its number.
-func (i *Info) address(u *unit, n uint64) (uint64, error) {
-	base, ok := u.entry.Val(dwarf.AttrAddrBase).(int64)
-	if !ok || base < 0 || uint64(base) > uint64(len(i.addrs)) || n >= (uint64(len(i.addrs))-uint64(base))/8 {
-		return 0, errDamaged
+// Entries of lists in split debug information before DWARF 5, as GNU had them.
+const (
+	lleGNUEnd = iota
+	lleGNUBaseAddress
+	lleGNUStartEnd
+	lleGNUStartLength
+)
+
+// findOldSplit looks into a list of .debug_loc.dwo.
+func (l lists) findOldSplit(at, addr uint64) ([]byte, error) {
+	if at > uint64(len(l.b)) {
+		return nil, errDamaged
 	}
-	return binary.LittleEndian.Uint64(i.addrs[uint64(base)+8*n:]), nil
+	x := expression{code: l.b[at:]}
+	indexed := func() uint64 {
+		v, err := l.address(x.uleb())
+		if err != nil && x.err == nil {
+			x.err = err
+		}
+		return v
+	}
+	for n := 0; n < maxList && x.err == nil; n++ {
+		var lo, hi uint64
+		switch x.fixed(1, false) {
+		case lleGNUEnd:
+			return nil, x.err
+		case lleGNUBaseAddress:
+			indexed()
+			continue
+		case lleGNUStartEnd:
+			lo, hi = indexed(), indexed()
+		case lleGNUStartLength:
+			lo = indexed()
+			hi = lo + uint64(x.fixed(4, false))
+		default:
+			return nil, errDamaged
+		}
+		if b := x.take(uint64(x.fixed(2, false))); lo <= addr && addr < hi && x.err == nil {
+			return b, nil
+		}
+	}
+	return nil, errDamaged
 }

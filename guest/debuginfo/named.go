@@ -7,6 +7,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"github.com/guestprobe/guestprobe/guest/types"
+	"github.com/guestprobe/guestprobe/internal/dies"
 )
 
 // Limits of what is known by its name.
@@ -18,22 +19,17 @@ const (
 // names are the types and functions of a program, as bytes of the file have them until
 // they are asked for.
 type names struct {
-	tagged      map[types.Tag]map[string]namedAt
-	functions   map[string]namedAt
-	enumerators map[string]namedAt // of the enumeration
+	tagged      map[types.Tag]map[string]dwarf.Offset
+	functions   map[string]dwarf.Offset
+	enumerators map[string]dwarf.Offset // of the enumeration
 	whole       map[dwarf.Offset]btf.Type
 	left        int
-}
-
-// namedAt is where something is.
-type namedAt struct {
-	unit int
-	at   dwarf.Offset
+	names       int // that may yet be read
 }
 
 // tags are those of C by the tags of entries.
 var tags = map[dwarf.Tag]types.Tag{
-	dwarf.TagStructType: types.TagStruct, dwarf.TagUnionType: types.TagUnion, dwarf.TagEnumerationType: types.TagEnum, dwarf.TagTypedef: types.TagNone, dwarf.TagBaseType: types.TagNone,
+	dwarf.TagStructType: types.TagStruct, dwarf.TagClassType: types.TagStruct, dwarf.TagUnionType: types.TagUnion, dwarf.TagEnumerationType: types.TagEnum, dwarf.TagTypedef: types.TagNone, dwarf.TagBaseType: types.TagNone,
 }
 
 // index reads the names of all units. The first of a name is kept: a type that several
@@ -42,69 +38,111 @@ func (i *Info) index() *names {
 	if i.named != nil {
 		return i.named
 	}
-	x := &names{tagged: map[types.Tag]map[string]namedAt{}, functions: map[string]namedAt{}, enumerators: map[string]namedAt{}, whole: map[dwarf.Offset]btf.Type{}, left: maxWhole}
+	x := &names{tagged: map[types.Tag]map[string]dwarf.Offset{}, functions: map[string]dwarf.Offset{}, enumerators: map[string]dwarf.Offset{}, whole: map[dwarf.Offset]btf.Type{}, left: maxWhole, names: maxNames}
 	for _, tag := range tags {
-		x.tagged[tag] = map[string]namedAt{}
+		x.tagged[tag] = map[string]dwarf.Offset{}
 	}
 	i.named = x
-	left := maxNames
-	for n := range i.units {
+	for _, u := range i.units {
 		r := i.data.Reader()
-		r.Seek(i.units[n].entry.Offset)
-		if e, err := r.Next(); err != nil || !e.Children {
+		r.Seek(u.Entry.Offset)
+		if e, err := r.Next(); err != nil || e == nil || !e.Children {
 			continue
 		}
-		for ; left > 0; left-- {
-			e, err := r.Next()
-			if err != nil || e == nil || e.Tag == 0 || e.Offset >= i.units[n].end {
-				break
-			}
-			i.note(x, n, e)
-			if i.skip(r, e, n) != nil {
-				break
-			}
-		}
+		i.noteAll(x, r, "", 0)
 	}
 	return x
 }
 
+// maxScopes bounds namespaces in one another.
+const maxScopes = 32
+
+// noteAll notes the names of the entries up to the end of siblings, and of those in namespaces and classes; scope is what
+// their names begin with.
+func (i *Info) noteAll(x *names, r *dies.Reader, scope string, depth int) {
+	for ; x.names > 0; x.names-- {
+		e, err := r.Next()
+		if err != nil || e == nil || e.Tag == 0 {
+			return
+		}
+		i.note(x, e, scope)
+		if e.Children && depth < maxScopes && isScope(r.Unit(), e.Tag) {
+			name, ok := e.Val(dwarf.AttrName).(string)
+			if !ok {
+				name = "(anonymous namespace)"
+			}
+			i.noteAll(x, r, scope+name+"::", depth+1)
+			continue
+		}
+		if skip(r, e) != nil {
+			return
+		}
+	}
+}
+
+// isScope reports whether names are in entries with this tag.
+func isScope(u *dies.Unit, t dwarf.Tag) bool {
+	switch t {
+	case dwarf.TagNamespace, dwarf.TagModule:
+		return true
+	case dwarf.TagStructType, dwarf.TagClassType, dwarf.TagUnionType:
+		return u != nil && !hasNone(u, dwarf.TagStructType)
+	}
+	return false
+}
+
+// Attributes of the name that the linker has.
+var linkageNames = []dwarf.Attr{dwarf.AttrLinkageName, 0x2007} // the second was MIPS's
+
 // note notes the name of an entry.
-func (i *Info) note(x *names, n int, e *dwarf.Entry) {
+func (i *Info) note(x *names, e *dwarf.Entry, scope string) {
 	name, _ := e.Val(dwarf.AttrName).(string)
 	if declared, _ := e.Val(dwarf.AttrDeclaration).(bool); declared {
 		return
 	}
-	first := func(m map[string]namedAt, name string) {
-		if _, ok := m[name]; !ok && name != "" {
-			m[name] = namedAt{n, e.Offset}
+	first := func(m map[string]dwarf.Offset, scope, name string) {
+		if name == "" {
+			return
+		}
+		if _, ok := m[scope+name]; !ok {
+			m[scope+name] = e.Offset
 		}
 	}
 	if e.Tag == dwarf.TagSubprogram {
-		first(x.functions, name)
+		first(x.functions, scope, name)
+		for _, a := range linkageNames {
+			if f := i.attribute(e, a); f != nil {
+				name, _ := f.Val.(string)
+				first(x.functions, "", name)
+			}
+		}
 		return
 	}
 	tag, ok := tags[e.Tag]
 	if !ok {
 		return
 	}
-	first(x.tagged[tag], name)
+	first(x.tagged[tag], scope, name)
 	if tag == types.TagEnum && e.Children {
 		r := i.data.Reader()
 		r.Seek(e.Offset)
 		if _, err := r.Next(); err != nil {
 			return
 		}
-		t := typeReader{Info: i, unit: n, left: maxTypes}
+		t := typeReader{Info: i, left: maxTypes}
 		for v := t.next(r); v != nil; v = t.next(r) {
 			name, _ := v.Val(dwarf.AttrName).(string)
-			first(x.enumerators, name)
+			first(x.enumerators, scope, name)
+			if t.skip(r, v) != nil {
+				return
+			}
 		}
 	}
 }
 
 // wholly has f read types with all that they lead to.
-func (i *Info) wholly(x *names, unit int, f func(*typeReader)) {
-	t := &typeReader{Info: i, unit: unit, left: x.left, whole: x.whole}
+func (i *Info) wholly(x *names, f func(*typeReader)) {
+	t := &typeReader{Info: i, left: x.left, whole: x.whole}
 	f(t)
 	t.finish()
 	x.left = t.left
@@ -133,8 +171,8 @@ func (i *Info) ask(f func(*names)) (err error) {
 }
 
 // whole reads the type of an entry.
-func (i *Info) whole(x *names, at namedAt) (out btf.Type) {
-	i.wholly(x, at.unit, func(t *typeReader) { out = t.read(at.at, nil, 0) })
+func (i *Info) whole(x *names, at dwarf.Offset) (out btf.Type) {
+	i.wholly(x, func(t *typeReader) { out = t.read(at, nil, 0) })
 	return out
 }
 
@@ -173,7 +211,7 @@ func (i *Info) Enumerator(name string) (value uint64, of *btf.Enum, ok bool) {
 func (i *Info) Func(name string) (p *btf.FuncProto) {
 	err := i.ask(func(x *names) {
 		if at, ok := x.functions[name]; ok {
-			i.wholly(x, at.unit, func(t *typeReader) { p, _ = t.prototype(at.at) })
+			i.wholly(x, func(t *typeReader) { p, _ = t.prototype(at) })
 		}
 	})
 	if err != nil {
@@ -206,12 +244,12 @@ func (t *typeReader) prototype(at dwarf.Offset) (p *btf.FuncProto, params []dwar
 	for e := t.next(r); e != nil; e = t.next(r) {
 		switch e.Tag {
 		case dwarf.TagFormalParameter:
-			name, _ := e.Val(dwarf.AttrName).(string)
+			name := t.name(e, nil)
 			p.Params, params = append(p.Params, btf.FuncParam{Name: name, Type: typeOf(e)}), append(params, e.Offset)
 		case dwarf.TagUnspecifiedParameters:
 			p.Params, params = append(p.Params, btf.FuncParam{Type: (*btf.Void)(nil)}), append(params, e.Offset)
 		}
-		if t.skip(r, e, t.unit) != nil {
+		if t.skip(r, e) != nil {
 			return p, params
 		}
 	}

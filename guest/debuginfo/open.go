@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/guestprobe/guestprobe/internal/dies"
 	"github.com/guestprobe/guestprobe/internal/elffile"
 )
 
@@ -76,7 +77,7 @@ func checkHeaders(b []byte, buildID string, named bool) (err error) {
 		return err
 	case named && f.BuildID() == "":
 		return errOther
-	case f.Index(".debug_info") < 0:
+	case f.IndexDebug(".debug_info") < 0:
 		return ErrNone
 	}
 	return nil
@@ -97,22 +98,129 @@ func parseFor(b []byte, buildID string) (*elffile.File, error) {
 	return f, nil
 }
 
-// Open reads the debug information that Find finds.
+// Open reads the debug information that Find finds, and what is of it in other files.
 func Open(path, buildID string) (*Info, error) {
 	path, err := Find(path, buildID)
 	if err != nil {
 		return nil, err
 	}
-	b, unmap, err := elffile.MapFile(path, maxFile)
+	o := &opened{left: maxUnpacked}
+	b, err := o.mapFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read debug information of %w", err)
 	}
-	i, err := parse(b, buildID)
+	i, err := o.parse(b, path, buildID)
 	if err != nil {
-		unmap()
+		o.close()
 		return nil, fmt.Errorf("read debug information of %s: %w", path, err)
 	}
 	return i, nil
+}
+
+// OpenImage reads the debug information of a program that was read already, from the file at path; section returns the bytes
+// of its sections. Of what is in other files only those are read that are found from path, none if it is "".
+func OpenImage(path string, section func(name string) ([]byte, error)) (i *Info, err error) {
+	o := &opened{left: maxUnpacked}
+	defer func() {
+		if err != nil {
+			o.close()
+		}
+	}()
+	defer guard(&err)()
+	return New(&dies.File{Path: path, Section: section}, o.open)
+}
+
+// Beside returns the files that have parts of the debug information of the program at path: the units of split debug information, and
+// what programs share. Errors are those of Open.
+func Beside(path string) (paths []string, err error) {
+	o := &opened{left: maxUnpacked}
+	defer o.close()
+	b, err := o.mapFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read debug information of %w", err)
+	}
+	defer guard(&err)()
+	f, err := elffile.Parse(b)
+	if err == nil && f.Index(".gnu_debugaltlink") < 0 && f.Index(".debug_sup") < 0 && f.IndexDebug(".debug_addr") < 0 {
+		return nil, nil // none is named
+	}
+	if err == nil {
+		var d *dies.Data
+		if d, err = dies.New(o.file(f, path), o.open); err == nil {
+			return d.Paths, nil
+		}
+	}
+	return nil, fmt.Errorf("read debug information of %s: %w", path, err)
+}
+
+// maxUnpacked bounds the decompressed sections of all files of a program.
+const maxUnpacked = 2 << 30
+
+// opened are the files of a program.
+type opened struct {
+	left  uint64 // bytes that may yet be decompressed
+	unmap []func()
+}
+
+func (o *opened) mapFile(path string) ([]byte, error) {
+	b, unmap, err := elffile.MapFile(path, maxFile)
+	if err == nil {
+		o.unmap = append(o.unmap, unmap)
+	}
+	return b, err
+}
+
+func (o *opened) close() {
+	for _, f := range o.unmap {
+		f()
+	}
+}
+
+// open is dies.Opener.
+func (o *opened) open(path string) (*dies.File, error) {
+	b, err := o.mapFile(path)
+	if err != nil {
+		return nil, err
+	}
+	f, err := elffile.Parse(b)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return o.file(f, path), nil
+}
+
+// file gives the sections of a file.
+func (o *opened) file(f *elffile.File, path string) *dies.File {
+	data := func(n int) ([]byte, error) {
+		if !f.IsCompressed(n) {
+			return f.Data(n, MaxSection)
+		}
+		b, err := f.Data(n, min(MaxSection, o.left))
+		o.left -= uint64(len(b))
+		return b, err
+	}
+	return &dies.File{Path: path, BuildID: f.BuildID(), Section: func(name string) ([]byte, error) {
+		n := f.IndexDebug(name)
+		if n < 0 {
+			return nil, nil
+		}
+		all, err := data(n)
+		if err != nil || name != ".debug_info.dwo" && name != ".debug_types.dwo" {
+			return all, err
+		}
+		// An object has each of its type units in a section of its own.
+		for k := n + 1; k < len(f.Sections); k++ {
+			if f.Sections[k].Name != f.Sections[n].Name {
+				continue
+			}
+			b, err := data(k)
+			if err != nil || uint64(len(b)) > MaxSection-uint64(len(all)) {
+				return nil, errors.Join(err, fmt.Errorf("more than %d bytes in sections %s", MaxSection, name))
+			}
+			all = slices.Concat(all, b)
+		}
+		return all, nil
+	}}
 }
 
 // errCut is returned when the file has been made shorter since it was opened.
@@ -134,19 +242,18 @@ func guard(err *error) (leave func()) {
 	}
 }
 
-func parse(b []byte, buildID string) (_ *Info, err error) {
+// parse reads a file that has no other beside it.
+func parse(b []byte, buildID string) (*Info, error) {
+	return (&opened{left: maxUnpacked}).parse(b, "", buildID)
+}
+
+func (o *opened) parse(b []byte, path, buildID string) (_ *Info, err error) {
 	defer guard(&err)()
 	f, err := parseFor(b, buildID)
 	if err != nil {
 		return nil, err
 	}
-	i, err := New(func(name string) ([]byte, error) {
-		n := f.Index(name)
-		if n < 0 {
-			return nil, nil
-		}
-		return f.Data(n, MaxSection)
-	})
+	i, err := New(o.file(f, path), o.open)
 	if err != nil {
 		return nil, err
 	}

@@ -44,7 +44,7 @@ func (i *Info) passed(n int, d declared, addr uint64, l Location) (Location, err
 	if e == nil || e.AttrField(dwarf.AttrAbstractOrigin) != nil {
 		return l, errNotYet // a copy need not have all parameters
 	}
-	p := i.parametersOf(n, d.of.at)
+	p := i.parametersOf(d.of.at)
 	for k, at := range p.at {
 		if at == d.Offset {
 			return p.location(k, addr-d.of.entry <= entryBytes)
@@ -83,15 +83,15 @@ type parameters struct {
 }
 
 // parametersOf reads them. The members of structures count only where one is passed in registers.
-func (i *Info) parametersOf(n int, at dwarf.Offset) (p parameters) {
-	t := typeReader{Info: i, unit: n, left: maxTypes}
+func (i *Info) parametersOf(at dwarf.Offset) (p parameters) {
+	t := typeReader{Info: i, left: maxTypes}
 	p.proto, p.at = t.prototype(at)
 	wholly := small(p.proto.Return)
 	for _, x := range p.proto.Params {
 		wholly = wholly || small(x.Type)
 	}
 	if wholly {
-		t = typeReader{Info: i, unit: n, left: maxTypes, whole: map[dwarf.Offset]btf.Type{}}
+		t = typeReader{Info: i, left: maxTypes, whole: map[dwarf.Offset]btf.Type{}}
 		p.proto, p.at = t.prototype(at)
 		t.finish()
 	}

@@ -3,10 +3,11 @@ package debuginfo
 import (
 	"debug/dwarf"
 	"slices"
-	"sort"
 	"strings"
 
 	"github.com/cilium/ebpf/btf"
+
+	"github.com/guestprobe/guestprobe/internal/dies"
 )
 
 // Limits of one type.
@@ -24,7 +25,6 @@ const (
 // that it is asked for, or, where it keeps what it has read, all of them.
 type typeReader struct {
 	*Info
-	unit  int
 	left  int // entries that may yet be read
 	whole map[dwarf.Offset]btf.Type
 	later []dwarf.Offset // structures of whole whose members were not read yet
@@ -42,6 +42,9 @@ func (t *typeReader) read(at dwarf.Offset, path []string, depth int) btf.Type {
 	e, err := r.Next()
 	if t.left--; err != nil || e == nil || depth > maxTypeDepth || t.left < 0 {
 		return void
+	}
+	if to, ok := e.Val(dwarf.AttrSignature).(dwarf.Offset); ok && to != at {
+		return t.read(to, path, depth+1) // the type is in a unit of its own
 	}
 	name, _ := e.Val(dwarf.AttrName).(string)
 	bytes, _ := e.Val(dwarf.AttrByteSize).(int64)
@@ -117,11 +120,10 @@ func (t *typeReader) finish() {
 	for len(t.later) > 0 {
 		at := t.later[0]
 		t.later = t.later[1:]
-		t.unit = sort.Search(len(t.units), func(n int) bool { return t.units[n].end > at })
 		r := t.data.Reader()
 		r.Seek(at)
 		e, err := r.Next()
-		if err != nil || e == nil || t.unit == len(t.units) {
+		if err != nil || e == nil {
 			continue
 		}
 		switch x := t.whole[at].(type) {
@@ -134,12 +136,12 @@ func (t *typeReader) finish() {
 }
 
 // allMembers returns the members that an entry has.
-func (t *typeReader) allMembers(r *dwarf.Reader, of *dwarf.Entry) (out []btf.Member) {
+func (t *typeReader) allMembers(r *dies.Reader, of *dwarf.Entry) (out []btf.Member) {
 	if !of.Children {
 		return nil
 	}
 	for e := t.next(r); e != nil; e = t.next(r) {
-		if err := t.skip(r, e, t.unit); err != nil {
+		if err := t.skip(r, e); err != nil {
 			return out
 		}
 		if at, ok := e.Val(dwarf.AttrType).(dwarf.Offset); ok && e.Tag == dwarf.TagMember {
@@ -153,7 +155,7 @@ func (t *typeReader) allMembers(r *dwarf.Reader, of *dwarf.Entry) (out []btf.Mem
 }
 
 // enumerators reads the names of an enumeration.
-func (t *typeReader) enumerators(r *dwarf.Reader, of *dwarf.Entry, enum *btf.Enum) {
+func (t *typeReader) enumerators(r *dies.Reader, of *dwarf.Entry, enum *btf.Enum) {
 	if !of.Children {
 		return
 	}
@@ -167,7 +169,7 @@ func (t *typeReader) enumerators(r *dwarf.Reader, of *dwarf.Entry, enum *btf.Enu
 
 // next returns the entries in e one after the other, without what is in them, nil behind
 // the last.
-func (t *typeReader) next(r *dwarf.Reader) *dwarf.Entry {
+func (t *typeReader) next(r *dies.Reader) *dwarf.Entry {
 	e, err := r.Next()
 	if t.left--; err != nil || e == nil || e.Tag == 0 || t.left < 0 {
 		return nil
@@ -175,14 +177,21 @@ func (t *typeReader) next(r *dwarf.Reader) *dwarf.Entry {
 	return e
 }
 
+// skip passes over what is in e. Entries that are only looked at for that cost less than those that are read.
+func (t *typeReader) skip(r *dies.Reader, e *dwarf.Entry) error {
+	looked, err := r.Pass(e)
+	t.left -= looked / 64
+	return err
+}
+
 // members returns the member that path begins with, and structures without a name, which
 // may have it.
-func (t *typeReader) members(r *dwarf.Reader, of *dwarf.Entry, path []string, depth int) (out []btf.Member) {
+func (t *typeReader) members(r *dies.Reader, of *dwarf.Entry, path []string, depth int) (out []btf.Member) {
 	if len(path) == 0 || !of.Children {
 		return nil
 	}
 	for e := t.next(r); e != nil; e = t.next(r) {
-		if err := t.skip(r, e, t.unit); err != nil {
+		if err := t.skip(r, e); err != nil {
 			return out
 		}
 		name, _ := e.Val(dwarf.AttrName).(string)
@@ -208,7 +217,12 @@ func place(e *dwarf.Entry) (offset, width btf.Bits) {
 		n, _ := e.Val(a).(int64)
 		return n
 	}
-	offset, width = btf.Bits(8*number(dwarf.AttrDataMemberLoc)), btf.Bits(number(dwarf.AttrBitSize))
+	begin := number(dwarf.AttrDataMemberLoc)
+	if code, ok := e.Val(dwarf.AttrDataMemberLoc).([]byte); ok && len(code) > 0 && code[0] == opPlusUconst { // of DWARF 2
+		x := expression{code: code[1:]}
+		begin = int64(x.uleb())
+	}
+	offset, width = btf.Bits(8*begin), btf.Bits(number(dwarf.AttrBitSize))
 	switch {
 	case e.AttrField(dwarf.AttrDataBitOffset) != nil:
 		offset = btf.Bits(number(dwarf.AttrDataBitOffset))
@@ -219,7 +233,7 @@ func place(e *dwarf.Entry) (offset, width btf.Bits) {
 }
 
 // array returns an array of elements, the innermost of which are of type element.
-func (t *typeReader) array(r *dwarf.Reader, of *dwarf.Entry, element btf.Type) btf.Type {
+func (t *typeReader) array(r *dies.Reader, of *dwarf.Entry, element btf.Type) btf.Type {
 	var counts []uint32
 	if of.Children {
 		for e := t.next(r); e != nil; e = t.next(r) {
@@ -241,7 +255,7 @@ func (t *typeReader) array(r *dwarf.Reader, of *dwarf.Entry, element btf.Type) b
 }
 
 // function returns a function's type.
-func (t *typeReader) function(r *dwarf.Reader, of *dwarf.Entry, returns btf.Type, depth int) btf.Type {
+func (t *typeReader) function(r *dies.Reader, of *dwarf.Entry, returns btf.Type, depth int) btf.Type {
 	p := &btf.FuncProto{Return: returns}
 	if !of.Children {
 		return p

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf/btf"
+
+	"github.com/guestprobe/guestprobe/internal/dies"
 )
 
 // Variable is a variable or a parameter, as the code at an address sees it.
@@ -84,7 +86,7 @@ func (i *Info) Variable(addr uint64, in, name string, path []string) (_ Variable
 		}
 		missing.Have = append(missing.Have, have)
 	}
-	d, err := i.ofFile(n, name)
+	d, err := i.ofFile(n, addr, name)
 	switch {
 	case err != nil:
 		return Variable{}, err
@@ -111,7 +113,7 @@ func (i *Info) visible(addr uint64, in string) (n int, all []declared, err error
 	}
 	seen := map[string]bool{}
 	for _, x := range append(slices.Clone(around[first:]), around[:first]...) {
-		own, err := i.declarations(n, x, addr)
+		own, err := i.declarations(x, addr)
 		if err != nil {
 			return 0, nil, err
 		}
@@ -127,16 +129,21 @@ func (i *Info) visible(addr uint64, in string) (n int, all []declared, err error
 
 // declarations returns what a function declares that addr can name: of inner blocks first,
 // and last what it declares in whatever code, of which static variables have a place.
-func (i *Info) declarations(n int, of *instance, addr uint64) ([]declared, error) {
-	all, e, err := i.children(n, of.at, func(e *dwarf.Entry) (in, hollow bool) {
+func (i *Info) declarations(of *instance, addr uint64) ([]declared, error) {
+	all, e, err := i.children(of.at, func(e *dwarf.Entry) (in, hollow bool) {
 		ranges, err := i.data.Ranges(e)
 		return err == nil && (len(ranges) == 0 || within(ranges, addr)), len(ranges) == 0
 	})
 	if err != nil {
 		return nil, err
 	}
-	if origin, ok := e.Val(dwarf.AttrAbstractOrigin).(dwarf.Offset); ok {
-		abstract, _, err := i.children(n, origin, func(*dwarf.Entry) (in, hollow bool) { return true, false })
+	for range maxLinks {
+		origin, ok := e.Val(dwarf.AttrAbstractOrigin).(dwarf.Offset)
+		if !ok {
+			break
+		}
+		var abstract []declared
+		abstract, e, err = i.children(origin, func(*dwarf.Entry) (in, hollow bool) { return true, false })
 		if err != nil {
 			return nil, err
 		}
@@ -151,7 +158,7 @@ func (i *Info) declarations(n int, of *instance, addr uint64) ([]declared, error
 // children returns the variables and parameters that an entry declares, itself and in its
 // blocks, those of inner blocks first. Block says of a block whether it counts, and whether it
 // is without code: no code is in one, so that what it declares hides nothing and comes last.
-func (i *Info) children(n int, at dwarf.Offset, block func(*dwarf.Entry) (in, hollow bool)) ([]declared, *dwarf.Entry, error) {
+func (i *Info) children(at dwarf.Offset, block func(*dwarf.Entry) (in, hollow bool)) ([]declared, *dwarf.Entry, error) {
 	r := i.data.Reader()
 	r.Seek(at)
 	top, err := r.Next()
@@ -166,7 +173,7 @@ func (i *Info) children(n int, at dwarf.Offset, block func(*dwarf.Entry) (in, ho
 			return nil, nil, fmt.Errorf("read variables: %w", err)
 		}
 		switch {
-		case e == nil || e.Offset >= i.units[n].end || len(out) == maxVariables:
+		case e == nil || len(out) == maxVariables:
 			return nil, nil, errDamaged
 		case e.Tag == 0:
 			if depth--; depth < hollow {
@@ -192,7 +199,7 @@ func (i *Info) children(n int, at dwarf.Offset, block func(*dwarf.Entry) (in, ho
 			}
 			continue
 		}
-		if err := i.skip(r, e, n); err != nil {
+		if err := skip(r, e); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -201,53 +208,9 @@ func (i *Info) children(n int, at dwarf.Offset, block func(*dwarf.Entry) (in, ho
 }
 
 // skip passes over what is in e, which r has just read.
-func (i *Info) skip(r *dwarf.Reader, e *dwarf.Entry, n int) error {
-	if !e.Children {
-		return nil
-	}
-	if next, ok := e.Val(dwarf.AttrSibling).(dwarf.Offset); ok && next > e.Offset && next < i.units[n].end {
-		r.Seek(next)
-		return nil
-	}
-	for depth := 1; depth > 0; {
-		e, err := r.Next()
-		switch {
-		case err != nil || e == nil || e.Offset >= i.units[n].end:
-			return errDamaged
-		case e.Tag == 0:
-			depth--
-		case e.Children:
-			depth++
-		}
-	}
-	return nil
-}
-
-// ofFile finds a variable that is declared outside of functions: where it is, or else that
-// it is somewhere.
-func (i *Info) ofFile(n int, name string) (found declared, err error) {
-	r := i.data.Reader()
-	r.Seek(i.units[n].entry.Offset)
-	if e, err := r.Next(); err != nil || !e.Children {
-		return declared{}, err
-	}
-	for {
-		e, err := r.Next()
-		if err != nil {
-			return declared{}, fmt.Errorf("read variables: %w", err)
-		}
-		if e == nil || e.Tag == 0 || e.Offset >= i.units[n].end {
-			return found, nil
-		}
-		if e.Tag == dwarf.TagVariable && i.name(e, nil) == name {
-			if found.Entry = e; e.AttrField(dwarf.AttrLocation) != nil {
-				return found, nil
-			}
-		}
-		if err := i.skip(r, e, n); err != nil {
-			return declared{}, err
-		}
-	}
+func skip(r *dies.Reader, e *dwarf.Entry) error {
+	_, err := r.Pass(e)
+	return err
 }
 
 // variable describes a declaration.
@@ -257,7 +220,7 @@ func (i *Info) variable(n int, d declared, addr uint64, path []string) Variable 
 		v.Function = d.of.name
 	}
 	if f := i.attribute(d.Entry, dwarf.AttrType); f != nil {
-		t := typeReader{Info: i, unit: n, left: maxTypes}
+		t := typeReader{Info: i, left: maxTypes}
 		if at, ok := f.Val.(dwarf.Offset); ok {
 			v.Type = t.read(at, path, 0)
 		}
@@ -266,14 +229,14 @@ func (i *Info) variable(n int, d declared, addr uint64, path []string) Variable 
 		v.Where, v.Why = constantLocation(f.Val)
 		return v
 	}
-	f := i.attribute(d.Entry, dwarf.AttrLocation)
+	f, owner := i.owned(d.Entry, dwarf.AttrLocation)
 	switch {
 	case f == nil && (d.of == nil || d.Val(dwarf.AttrDeclaration) == true): // extern, in a function too
 		v.Why = ErrElsewhere
 	case f == nil:
 		v.Why = errOptimizedOut
 	default:
-		v.Where, v.Why = i.location(&i.units[n], f, addr, func() (number, error) { return i.frameBase(n, addr) })
+		v.Where, v.Why = i.location(i.data.UnitOf(owner.Offset), f, addr, func() (number, error) { return i.frameBase(n, addr) })
 		switch {
 		case v.Why != nil:
 		case v.Where.Base == BaseEntry:
@@ -289,12 +252,12 @@ func (i *Info) variable(n int, d declared, addr uint64, path []string) Variable 
 var ErrElsewhere = errors.New("another file has it")
 
 // location evaluates an attribute for addr.
-func (i *Info) location(u *unit, f *dwarf.Field, addr uint64, frame func() (number, error)) (Location, error) {
-	code, err := i.expressionOf(u, f, addr)
+func (i *Info) location(u *dies.Unit, f *dwarf.Field, addr uint64, frame func() (number, error)) (Location, error) {
+	code, err := listsOf(u).expression(f, addr)
 	if err != nil {
 		return Location{}, err
 	}
-	x := expression{code: code, frame: frame, address: func(n uint64) (uint64, error) { return i.address(u, n) }}
+	x := expression{code: code, frame: frame, address: u.Address}
 	l, err := x.location()
 	if err == nil && l.Base == BaseProgram && l.Offsets[0] == 0 {
 		err = errOptimizedOut // what the linker has dropped is at 0
@@ -317,11 +280,11 @@ func (i *Info) frameBase(n int, addr uint64) (number, error) {
 	if e == nil {
 		return number{}, errDamaged
 	}
-	f := i.attribute(e, dwarf.AttrFrameBase)
+	f, owner := i.owned(e, dwarf.AttrFrameBase)
 	if f == nil {
 		return number{}, errDamaged
 	}
-	l, err := i.location(&i.units[n], f, addr, func() (number, error) { return number{}, errDamaged })
+	l, err := i.location(i.data.UnitOf(owner.Offset), f, addr, func() (number, error) { return number{}, errDamaged })
 	return number{l.Base, l.Reg, l.Offsets}, err
 }
 

@@ -4,6 +4,8 @@ import (
 	"debug/dwarf"
 	"slices"
 	"testing"
+
+	"github.com/guestprobe/guestprobe/internal/dies"
 )
 
 // TestHollowBlocks: what a block declares that has no code hides nothing of the blocks that
@@ -27,12 +29,14 @@ func TestHollowBlocks(t *testing.T) {
 		[]byte{0, 0},
 	)
 	header := []byte{byte(7 + len(body)), 0, 0, 0, 4, 0, 0, 0, 0, 0, 8}
-	data, err := dwarf.New(abbrev, nil, nil, slices.Concat(header, body), nil, nil, nil, nil)
+	info := slices.Concat(header, body)
+	i, err := New(&dies.File{Section: func(name string) ([]byte, error) {
+		return map[string][]byte{".debug_abbrev": abbrev, ".debug_info": info}[name], nil
+	}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	i := &Info{data: data, units: []unit{{end: dwarf.Offset(len(header) + len(body))}}}
-	all, err := i.declarations(0, &instance{at: dwarf.Offset(len(header) + 1)}, 0x13)
+	all, err := i.declarations(&instance{at: dwarf.Offset(len(header) + 1)}, 0x13)
 	if err != nil {
 		t.Fatal(err)
 	}

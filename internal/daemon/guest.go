@@ -132,6 +132,9 @@ func newMachineGuest(o *options, p bootable, log *slog.Logger) (Guest, error) {
 // newGuestOf binds a machine with what is known of its program.
 func newGuestOf(m *machine.Machine, o *options, p bootable, log *slog.Logger) Guest {
 	g := machineGuest{Machine: m, types: p.types(m.Image, log), source: sync.OnceValues(func() (*debuginfo.Info, error) { return p.readSource(o.debug) })}
+	if o.besideErr != nil {
+		log.Warn("the guest's debug information cannot be read: variables, lines and its types are not known", "error", o.besideErr)
+	}
 	if p.linux != nil {
 		g.info = &kernelInfo{image: p.linux.Kernel, path: o.kernel, view: g.Image, log: log}
 	}

@@ -26,15 +26,26 @@ type bootable struct {
 	linux *machine.LinuxConfig
 }
 
-// loadProgram reads the guest: a kernel with what belongs to it, an ELF file, or the
-// built-in one. Where its debug information is, is looked for; o.debug is that file then.
+// loadProgram reads the guest: a kernel with its initrd and disks, an ELF file, or the
+// built-in one. It looks for the debug information: o.debug is that file then, and o.beside are those with parts of it.
 func loadProgram(o *options) (p bootable, err error) {
-	if p, err = loadBootable(o); err == nil && o.debug != "" {
-		if o.debug, err = debuginfo.Find(o.debug, p.buildID()); err != nil {
+	if p, err = loadBootable(o); err != nil {
+		return p, err
+	}
+	if o.debug != "" {
+		if o.debug, err = debuginfo.Find(o.debug, p.buildID()); err == nil {
+			o.beside, err = debuginfo.Beside(o.debug)
+		}
+		if err != nil {
 			return bootable{}, o.of("debug", fmt.Errorf("--debug: %w", err))
 		}
+	} else if o.guest != "" {
+		// What is wrong with it is reported when it is asked for: a guest runs without.
+		if o.beside, o.besideErr = debuginfo.Beside(o.guest); errors.Is(o.besideErr, debuginfo.ErrNone) {
+			o.besideErr = nil
+		}
 	}
-	return p, err
+	return p, nil
 }
 
 func loadBootable(o *options) (bootable, error) {

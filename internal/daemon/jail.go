@@ -102,6 +102,7 @@ func (s *server) jailConfig(sock *socket, prog bootable) (jail.Config, error) {
 	if o.debug != "" {
 		f.Read = append(f.Read, o.debug)
 	}
+	f.Read = append(f.Read, o.beside...)
 	if o.kernel != "" && prog.linux != nil {
 		f.Read = append(f.Read, kernelConfig(o.kernel, prog.linux.Kernel.Version))
 	}

@@ -4,10 +4,12 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"net/http"
 	"strconv"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/debuginfo"
 	"github.com/guestprobe/guestprobe/guest/types"
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/kvm/machine"
@@ -140,8 +142,12 @@ func (s *server) putMemory(w http.ResponseWriter, r *http.Request) error {
 func (s *server) pathOf(text string) (*script.Path, error) {
 	known := scriptTarget{st: s.probes}.Types()
 	if known == nil {
-		return nil, &api.Error{Code: api.CodeNoType, Errno: "EOPNOTSUPP", Message: "the guest's types are not known",
+		e := &api.Error{Code: api.CodeNoType, Errno: "EOPNOTSUPP", Message: "the guest's types are not known",
 			Detail: s.adviseTypes("; or give its debug information with guestprobed --debug FILE")}
+		if _, err := s.guest.Source(); err != nil && !errors.Is(err, debuginfo.ErrNone) {
+			e.Detail = fmt.Sprintf("its image has no BTF: %v", err)
+		}
+		return nil, e
 	}
 	as, err := script.ParsePath(text, known)
 	if err != nil {

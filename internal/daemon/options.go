@@ -32,7 +32,9 @@ type options struct {
 	symbols      string // file of the kernel's names
 	disks        []device.Disk
 	net          string
-	debug        string // ELF file with debug information
+	debug        string   // ELF file with debug information
+	beside       []string // files with parts of it
+	besideErr    error    // why these of the guest's own are not known
 	slowly       bool
 	vcpus        int
 	memory       uint64

@@ -26,7 +26,7 @@ func (p bootable) readSource(path string) (*debuginfo.Info, error) {
 
 // readImageSource reads that of an image.
 func readImageSource(img *guest.Image) (*debuginfo.Info, error) {
-	return debuginfo.New(func(name string) ([]byte, error) { return img.SectionData(name, debuginfo.MaxSection) })
+	return debuginfo.OpenImage(img.Path, func(name string) ([]byte, error) { return img.SectionData(name, debuginfo.MaxSection) })
 }
 
 // slide returns how far the guest's program is from where its debug information has it.

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"compress/zlib"
 	"debug/elf"
+	"encoding/binary"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/klauspost/compress/zstd"
 )
@@ -22,13 +24,38 @@ func (f *File) Data(i int, limit uint64) ([]byte, error) {
 		return nil, damaged(sectionPart(i), "%d bytes at offset %#x reach beyond the file's %d (truncated?)", s.Size, s.Off, len(f.b))
 	}
 	data := f.Bytes(s.Off, s.Size)
-	if s.Has(elf.SHF_COMPRESSED) {
+	switch {
+	case s.Has(elf.SHF_COMPRESSED):
 		return decompress(i, data, limit)
+	case strings.HasPrefix(s.Name, oldCompressed) && len(data) >= 12 && string(data[:4]) == "ZLIB":
+		return unpack(i, data[12:], elf.COMPRESS_ZLIB, binary.BigEndian.Uint64(data[4:]), limit)
 	}
 	if s.Size > limit {
 		return nil, damaged(sectionPart(i), "%d bytes, more than %d", s.Size, limit)
 	}
 	return data, nil
+}
+
+// Sections with debug information, and what their names began with where they were compressed before ELF had a flag for that.
+const (
+	debugSection  = ".debug_"
+	oldCompressed = ".zdebug_"
+)
+
+// IndexDebug returns the number of the first section of that name, or, of one with debug information, of the one that
+// has it compressed in the old way (".zdebug_info" for ".debug_info"); -1 if there is neither.
+func (f *File) IndexDebug(name string) int {
+	i := f.Index(name)
+	if rest, ok := strings.CutPrefix(name, debugSection); ok && i < 0 {
+		return f.Index(oldCompressed + rest)
+	}
+	return i
+}
+
+// IsCompressed reports whether Data decompresses section i.
+func (f *File) IsCompressed(i int) bool {
+	s := &f.Sections[i]
+	return s.Has(elf.SHF_COMPRESSED) || strings.HasPrefix(s.Name, oldCompressed)
 }
 
 // decompress unpacks a compressed section (System V ABI, "Section Compression").
@@ -38,12 +65,17 @@ func decompress(i int, data []byte, limit uint64) ([]byte, error) {
 	}
 	var h elf.Chdr64
 	decode(data[:chdrSize], &h)
-	if h.Size > limit {
-		return nil, damaged(sectionPart(i), "%d bytes decompressed, more than %d", h.Size, limit)
+	return unpack(i, data[chdrSize:], elf.CompressionType(h.Type), h.Size, limit)
+}
+
+// unpack decompresses the bytes of section i, which are size bytes then.
+func unpack(i int, data []byte, method elf.CompressionType, size, limit uint64) ([]byte, error) {
+	if size > limit {
+		return nil, damaged(sectionPart(i), "%d bytes decompressed, more than %d", size, limit)
 	}
 	var r io.Reader
 	var err error
-	switch src := bytes.NewReader(data[chdrSize:]); elf.CompressionType(h.Type) {
+	switch src := bytes.NewReader(data); method {
 	case elf.COMPRESS_ZLIB:
 		r, err = zlib.NewReader(src)
 	case elf.COMPRESS_ZSTD:
@@ -53,17 +85,17 @@ func decompress(i int, data []byte, limit uint64) ([]byte, error) {
 			r = z
 		}
 	default:
-		err = fmt.Errorf("unknown type %d", h.Type)
+		err = fmt.Errorf("unknown type %d", method)
 	}
 	var out bytes.Buffer
 	if err == nil {
-		_, err = io.Copy(&out, io.LimitReader(r, int64(h.Size)+1))
+		_, err = io.Copy(&out, io.LimitReader(r, int64(size)+1))
 	}
 	switch {
 	case err != nil:
 		return nil, damaged(sectionPart(i), "decompress: %v", err)
-	case uint64(out.Len()) != h.Size:
-		return nil, damaged(sectionPart(i), "decompressed it does not have the %d bytes that it says", h.Size)
+	case uint64(out.Len()) != size:
+		return nil, damaged(sectionPart(i), "decompressed it does not have the %d bytes that it says", size)
 	}
 	return out.Bytes(), nil
 }
