@@ -140,6 +140,9 @@ func (t *Tasks) findCurrent(f *finder) {
 	t.profile = p
 }
 
+// Known reports whether the users of tasks are known, and their cgroups.
+func (t *Tasks) Known() (users, cgroups bool) { return t.cred, t.cgroup }
+
 // Missing returns a sentence for each feature that this kernel does not have, with the
 // reason.
 func (t *Tasks) Missing() []string { return t.missing }

@@ -123,7 +123,7 @@ func (s *server) createPrograms(w http.ResponseWriter, r *http.Request) error {
 func (st *store) attachObject(req api.AttachProgram) ([]api.Probe, error) {
 	st.loading.RLock()
 	defer st.loading.RUnlock()
-	opt := program.LoadOptions{Section: req.Section, At: req.At, Set: req.Set, OnHost: req.OnHost, Strict: req.Strict, Unsafe: req.Unsafe, User: st.atUserCode}
+	opt := program.LoadOptions{Section: req.Section, At: req.At, Set: req.Set, OnHost: req.OnHost, Strict: req.Strict, Unsafe: req.Unsafe, User: st.atUserCode, Lacks: st.helperLacks}
 	if req.SkipMissing {
 		opt.Has = func(function string) bool {
 			_, err := st.guest.Image().Lookup(function)

@@ -68,6 +68,10 @@ type LoadOptions struct {
 	// User says whether what a program attaches to is code of CPL3; nil: nothing is.
 	User func(attachTo string) bool
 
+	// Lacks says why a helper has nothing to tell of this guest, "" where it has; nil: all have. Such calls are
+	// warned of, and refused with Strict.
+	Lacks func(bpf.Helper) string
+
 	script bool // its compiler makes no mistakes: they are not looked for
 }
 
@@ -142,6 +146,9 @@ func (rt *Runtime) load(o *bpf.Object, opt LoadOptions, placed, cpus int) (*Obje
 		p.runner.of = p
 		if !opt.script {
 			p.Warnings = lp.Warnings()
+			if opt.Lacks != nil {
+				p.Warnings = append(p.Warnings, lp.Lacking(opt.Lacks)...)
+			}
 		}
 		if i := slices.IndexFunc(lp.Helpers(), bpf.Helper.ChangesGuest); i >= 0 && !opt.Unsafe && !opt.script {
 			obj.col.Close()

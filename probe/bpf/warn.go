@@ -35,21 +35,43 @@ func (p *Program) Warnings() []Warning {
 	return slices.Compact(a.warnings)
 }
 
+// Lacking returns a warning for the first call of each helper that lacks something, by what lacks says of it: its
+// result is 0, or nothing is filled in.
+func (p *Program) Lacking(lacks func(Helper) string) (out []Warning) {
+	told := map[Helper]bool{}
+	for pc, i := range p.slots {
+		if i == nil || p.ops[pc].code != opCall || told[Helper(p.ops[pc].imm)] {
+			continue
+		}
+		h := Helper(p.ops[pc].imm)
+		told[h] = true
+		if why := lacks(h); why != "" {
+			out = append(out, Warning{Index: pc, Text: fmt.Sprint(*i), What: fmt.Sprintf("%v is always 0 or empty in this guest: %s", h, why), Source: p.sourceOf(pc)})
+		}
+	}
+	return out
+}
+
+// sourceOf is the source of an instruction, if the object has it: a line is noted at its first instruction.
+func (p *Program) sourceOf(pc int) string {
+	for at := pc; at >= 0; at-- {
+		if i := p.slots[at]; i != nil {
+			if src := i.Source(); src != nil {
+				if s := source(src); s != "" {
+					return s
+				}
+			}
+		}
+	}
+	return ""
+}
+
 // warn notes a mistake.
 func (a *verifier) warn(pc int, format string, args ...any) {
 	if !a.final {
 		return
 	}
-	i := a.p.slots[pc]
-	w := Warning{Index: pc, Text: fmt.Sprint(*i), What: fmt.Sprintf(format, args...)}
-	for at := pc; at >= 0 && w.Source == ""; at-- { // a line is noted at its first instruction
-		if i := a.p.slots[at]; i != nil {
-			if src := i.Source(); src != nil {
-				w.Source = source(src)
-			}
-		}
-	}
-	a.warnings = append(a.warnings, w)
+	a.warnings = append(a.warnings, Warning{Index: pc, Text: fmt.Sprint(*a.p.slots[pc]), What: fmt.Sprintf(format, args...), Source: a.p.sourceOf(pc)})
 }
 
 // reads warns of registers that an operation reads before anything was put there.

@@ -14,6 +14,8 @@ type checker struct {
 	changed bool
 	stored  *expr // the value that is assigned to a map: what an aggregation may be
 
+	lacking map[TaskPart]bool // parts of tasks that were warned of
+
 	countStacks bool // the script asks how long stacks are
 
 	places   [][]*point // of each probe
@@ -34,7 +36,7 @@ const maxPasses = 64
 
 // check finds all types.
 func (s *script) check(t Target) (*checker, error) {
-	c := &checker{script: s, target: t}
+	c := &checker{script: s, target: t, lacking: map[TaskPart]bool{}}
 	for _, d := range s.probes {
 		ps, warnings, err := s.expand(d, t)
 		if err != nil {

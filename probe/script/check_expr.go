@@ -1,7 +1,9 @@
 package script
 
 import (
+	"fmt"
 	"math"
+	"slices"
 
 	"github.com/cilium/ebpf/btf"
 
@@ -276,6 +278,9 @@ func (c *checker) builtin(e *expr) (Type, error) {
 			return b.typ, c.at(e.Span, "The %s builtin can not be used with 'kretprobe' probes", e.name).hint("of a call that returns arg0 to arg5 are known")
 		}
 	}
+	if err := c.taskKnown(e); err != nil {
+		return b.typ, err
+	}
 	t := b.typ
 	switch e.name {
 	case "args":
@@ -300,6 +305,30 @@ func (c *checker) builtin(e *expr) (Type, error) {
 		e.site = c.addSite(e.Span, "")
 	}
 	return t, nil
+}
+
+// taskKnown says of a builtin that is about the guest's task that it has no value in this guest: with strict it is
+// refused, and else warned of, once for each part of a task.
+func (c *checker) taskKnown(e *expr) error {
+	part, ok := ofTask[e.name]
+	if !ok || !slices.ContainsFunc(c.points, func(p *point) bool { return p.hasGuest() }) {
+		return nil
+	}
+	why, cure := c.target.Lacks(part)
+	if why == "" {
+		return nil
+	}
+	err := c.at(e.Span, "%s is not known in this guest: %s", e.name, why).hint("%s", cure)
+	if c.config.strict {
+		return err
+	}
+	if c.final && !c.lacking[part] {
+		c.lacking[part] = true
+		err.Message = fmt.Sprintf("%s, and what else is of the task, is always 0 or empty in this guest: %s", e.name, why)
+		err.AtRunTime = true
+		c.warnings = append(c.warnings, err)
+	}
+	return nil
 }
 
 // maxName bounds names in strings, which are part of keys.

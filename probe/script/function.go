@@ -16,7 +16,7 @@ func (c *checker) function(e *expr) (t Type, done bool, err error) {
 		if a := e.args[0]; a.kind != exBuiltin || a.name != "init" && a.name != "curr_ns" {
 			return t, true, c.at(a.Span, "%s() expects init or curr_ns", e.name).hint("write %s", e.name)
 		}
-		return builtins[e.name].typ, true, nil
+		return builtins[e.name].typ, true, c.taskKnown(e)
 	case "nsecs":
 		if a := e.args[0]; a.kind != exBuiltin || !strings.Contains(" monotonic boot tai sw_tai ", " "+a.name+" ") {
 			return t, true, c.at(a.Span, "Invalid timestamp mode: want monotonic, boot, tai or sw_tai")

@@ -56,6 +56,13 @@ func (f fakeTarget) Source(place string) ([]string, error) {
 func (f fakeTarget) Types() Types    { return kernelTypes }
 func (f fakeTarget) Exits() []string { return []string{"io", "hlt", "debug"} }
 
+func (f fakeTarget) Lacks(what TaskPart) (why, cure string) {
+	if f["no_tasks"] != 0 {
+		return "the guest does not say where its tasks are", "write gp_profile"
+	}
+	return "", ""
+}
+
 func (f fakeTarget) User(name string) bool { return name == "main" || name == "0x401000" }
 
 func (f fakeTarget) Lookup(name string) (uint64, bool, string) { a, ok := f[name]; return a, ok, "" }

@@ -28,8 +28,25 @@ type Target interface {
 	Types() Types
 	// Exits returns the reasons for which vCPUs leave the guest.
 	Exits() []string
+	// Lacks returns why a part of tasks is not known in this guest, and what would provide it; "" where it is.
+	Lacks(what TaskPart) (why, cure string)
 	// User reports whether a symbol, or an address, is user code.
 	User(name string) bool
+}
+
+// TaskPart is what a guest may not tell of its tasks.
+type TaskPart uint8
+
+// Parts of tasks.
+const (
+	TaskItself TaskPart = iota // which one runs, its numbers and name
+	TaskUser
+	TaskCgroup
+)
+
+// ofTask are the builtins that are about the guest's task.
+var ofTask = map[string]TaskPart{
+	"pid": TaskItself, "tid": TaskItself, "comm": TaskItself, "curtask": TaskItself, "uid": TaskUser, "gid": TaskUser, "cgroup": TaskCgroup,
 }
 
 // MaxPoints bounds how many functions the patterns of a probe may match, as bpftrace does.
