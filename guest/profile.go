@@ -1,6 +1,9 @@
 package guest
 
-import "math/bits"
+import (
+	"errors"
+	"math/bits"
+)
 
 // SymProfile is the data symbol by which an image says how to find who runs
 // from an interrupted stack pointer alone, at CPL 0 and at CPL 3.
@@ -31,8 +34,8 @@ const (
 	ProfileCommSize = 16
 )
 
-// ProfileFlags is the flags word of a profile. A guest may change it before it
-// starts its first user task.
+// ProfileFlags is what a guest promises about its address spaces. A guest may set flags
+// while it runs; one that is set stays set.
 type ProfileFlags uint64
 
 // ProfileOneMapping is set in a guest all of whose address spaces have the user
@@ -40,6 +43,16 @@ type ProfileFlags uint64
 // them at, and nowhere else. Then code at a user address stands for one place,
 // and what it refers to is there in every address space.
 const ProfileOneMapping ProfileFlags = 1
+
+// ProfileKernelOnce is set in a guest that executes its kernel text only at the image's
+// addresses, and has the engine's memory where the boot page tables have it in every
+// address space. RAM is identity mapped at boot, executable: without this flag the
+// same text may run at a second address, where a jump's displacement leads elsewhere.
+const ProfileKernelOnce ProfileFlags = 2
+
+// SymFlags is the data symbol of the flags of an image without a profile: 8 bytes,
+// aligned to 8.
+const SymFlags = "gp_flags"
 
 // Profile says how guest code finds its vCPU and its task, in one of two ways.
 //
@@ -102,6 +115,27 @@ func (img *Image) Profile() (Profile, error) {
 	}
 	p.FlagsAt = s.Addr + ProfileFlagsAt
 	return p, nil
+}
+
+// FlagsAt returns the address of the guest's ProfileFlags: in its profile, or, in an
+// image without one, at SymFlags. Errors are those of Profile, and wrap ErrSymbolNotFound
+// when the image has neither.
+func (img *Image) FlagsAt() (GVA, error) {
+	p, err := img.Profile()
+	if err == nil || !errors.Is(err, ErrSymbolNotFound) {
+		return p.FlagsAt, err
+	}
+	s, err := img.Lookup(SymFlags)
+	if err != nil {
+		return 0, err
+	}
+	switch {
+	case s.Addr%8 != 0:
+		return 0, damaged(SymFlags, "address %v is not a multiple of 8", s.Addr)
+	case img.bytesAt(s.Addr, 8) == nil:
+		return 0, damaged(SymFlags, "its 8 bytes at %v are not in the file", s.Addr)
+	}
+	return s.Addr, nil
 }
 
 // parseProfile decodes and checks the ProfileSize bytes of a profile.

@@ -252,3 +252,33 @@ func FuzzProfile(f *testing.F) {
 		}
 	})
 }
+
+// TestFlagsAt: the flags of an image are in its profile, or, without one, in an object of
+// their own.
+func TestFlagsAt(t *testing.T) {
+	flags := func(e testELF, at uint64) testELF {
+		e.syms = append(e.syms, testSym{SymFlags, at, 8, symInfo(elf.STB_GLOBAL, elf.STT_OBJECT), 3})
+		return e
+	}
+	bad := testProfile()
+	bad[ProfileMagicAt]++
+	for _, tt := range []struct {
+		name string
+		elf  testELF
+		want GVA
+		err  string
+	}{
+		{"neither", soundELF(), 0, "gp_flags"},
+		{"a profile", profileELF(testProfile()), testKernel + 0x2040 + ProfileFlagsAt, ""},
+		{"an object", flags(soundELF(), testKernel+0x2008), testKernel + 0x2008, ""},
+		{"both", flags(profileELF(testProfile()), testKernel+0x2008), testKernel + 0x2040 + ProfileFlagsAt, ""},
+		{"a damaged profile", flags(profileELF(bad), testKernel+0x2008), 0, "magic"},
+		{"not aligned", flags(soundELF(), testKernel+0x2004), 0, "not a multiple of 8"},
+		{"outside the file", flags(soundELF(), 0x7000_0000), 0, "are not in the file"},
+	} {
+		at, err := mustProfile(t, tt.elf).FlagsAt()
+		if at != tt.want || (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+			t.Errorf("%s: %v, %v, want %v, %q", tt.name, at, err, tt.want, tt.err)
+		}
+	}
+}

@@ -28,7 +28,7 @@ var meanings = map[string]string{
 	notNeighbour:   "another probe is armed in the region; it has precedence whenever it comes",
 	notMirrorEnd:   "mirrors of jprobes end there",
 	notSpace:       "a probe on the site is for one address space (--space)",
-	notSharedText:  "the guest does not say that its user text is mapped once; looked at again while it may",
+	notSharedText:  "the guest does not promise that this text runs at one address only; looked at again while it may",
 	notNoPlace:     "no free address has the int3s that the displacement needs",
 	notMemory:      "the executable memory is used up, or not there yet",
 	notReach:       "an operand or target of a displaced instruction is, from the detour",

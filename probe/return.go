@@ -22,6 +22,9 @@ func (c *cpu) activate(s State, r *registration) {
 	k := &r.cells[c.id]
 	t := r.ret.table.Load()
 	ret, ok := c.returnAddress(s)
+	// Through a mapping of its own user code can run kernel text, and a kernel that of user
+	// code: neither can return to trampolines of the other's.
+	ok = ok && t.user == (s.CPL == 3)
 	if ok && t.lent != nil { // what boots may run where the kernel's text is not mapped yet
 		_, ok = c.pages.Translate(s.Root, t.lent[0])
 	}

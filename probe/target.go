@@ -233,10 +233,11 @@ type Detours interface {
 	// where something else is mapped.
 	MapExec(near, addr guest.GVA, n int) error
 
-	// OneMapping returns "" when the guest has its text of that privilege, and the
-	// engine's memory, at the same addresses in every address space that it runs
-	// that text in, and the text nowhere else: a jump means another place at
-	// another address. Otherwise it says why that is not known.
+	// OneMapping returns "" when the guest executes its text of that privilege at the
+	// image's addresses only, and has the engine's memory at the same addresses in every
+	// address space that it runs that text in: a jump means another place at another
+	// address. Otherwise it says why that is not known. An alias that the guest makes later
+	// cannot be seen before it is executed, so "" must hold for good.
 	OneMapping(user bool) string
 
 	// Profile says how guest code finds the number of its vCPU, and false

@@ -3,6 +3,7 @@ package machine
 import (
 	"fmt"
 	"maps"
+	"math/bits"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/kvm"
@@ -83,22 +84,30 @@ func (m *Machine) mapFar(far *farPages, page guest.GVA, user bool) error {
 	return nil
 }
 
-// OneMapping implements probe.Detours. Kernel text is where the image says, or
-// the guest would not run; of user text only the guest knows.
+// OneMapping implements probe.Detours. A Linux kernel executes its text at the image's
+// addresses only (docs/optimization.md); of any other guest only the guest knows.
 func (m target) OneMapping(user bool) string {
-	if !user {
+	img, ok := m.Image().(*guest.Image)
+	switch {
+	case !ok && user:
+		return "user text of a Linux guest is mapped by each process as it likes"
+	case !ok:
 		return ""
 	}
-	p, err := m.Image().Profile()
+	what, bit := "kernel text", guest.ProfileKernelOnce
+	if user {
+		what, bit = "user text", guest.ProfileOneMapping
+	}
+	at, err := img.FlagsAt()
 	if err != nil {
-		return fmt.Sprintf("only a guest with a profile can say that its user text is mapped in one place: %v", err)
+		return fmt.Sprintf("only the guest can promise that its %s runs at one address, by flags in %s or %s: %v", what, guest.SymProfile, guest.SymFlags, err)
 	}
 	var b [8]byte
-	if err := m.Peek(p.FlagsAt, b[:]); err != nil {
-		return fmt.Sprintf("the flags of the guest's profile cannot be read: %v", err)
+	if err := m.Peek(at, b[:]); err != nil {
+		return fmt.Sprintf("the guest's flags cannot be read: %v", err)
 	}
-	if guest.ProfileFlags(littleEndian(b[:]))&guest.ProfileOneMapping == 0 {
-		return "the guest's profile says that it has several address spaces, or its user text several addresses"
+	if guest.ProfileFlags(littleEndian(b[:]))&bit == 0 {
+		return fmt.Sprintf("bit %d of the guest's flags is 0: its %s may run at more than one address", bits.TrailingZeros64(uint64(bit)), what)
 	}
 	return ""
 }

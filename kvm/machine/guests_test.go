@@ -6,6 +6,7 @@ import (
 	"debug/elf"
 	"encoding/binary"
 	"log/slog"
+	"slices"
 	"testing"
 	"time"
 
@@ -20,6 +21,8 @@ const (
 	tinyUser = 0x400000
 	tinyData = 0xffffffff81200000
 	tinyPhys = 1 << 20
+
+	tinyFlags = tinyData + 4096 - 8 // guest.SymFlags: jumps in kernel text are allowed
 )
 
 // tinySym is a function of a tinyGuest.
@@ -31,7 +34,8 @@ type tinySym struct {
 
 // tinyGuest returns the image of a guest that consists of one segment of kernel
 // code, a page of data, and, when user is not empty, one segment of user code
-// that holds the symbol user_fn.
+// that holds the symbol user_fn. It promises that its kernel text runs at one address
+// only, unless syms has guest.SymFlags.
 func tinyGuest(t testing.TB, code, user []byte, syms ...tinySym) *guest.Image {
 	t.Helper()
 	type seg struct {
@@ -41,6 +45,10 @@ func tinyGuest(t testing.TB, code, user []byte, syms ...tinySym) *guest.Image {
 	segs := []seg{
 		{uint64(elf.PF_R | elf.PF_X), tinyText, tinyPhys, code},
 		{uint64(elf.PF_R | elf.PF_W), tinyData, tinyPhys + 1<<20, make([]byte, 4096)},
+	}
+	if !slices.ContainsFunc(syms, func(s tinySym) bool { return s.name == guest.SymFlags }) {
+		syms = append(syms, tinySym{guest.SymFlags, tinyFlags, 8})
+		segs[1].data[tinyFlags-tinyData] = uint8(guest.ProfileKernelOnce)
 	}
 	if len(user) > 0 {
 		segs = append(segs, seg{uint64(elf.PF_R|elf.PF_X) | guest.PFUser, tinyUser, tinyPhys + 2<<20, user})

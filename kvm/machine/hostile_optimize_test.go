@@ -24,7 +24,7 @@ const (
 // attackGuest is a guest that calls fn, does something hostile at CPL0, calls
 // fn again, and ends with exit code 7. All that have as much user code have the
 // same layout.
-func attackGuest(t testing.TB, attack, user []byte) *guest.Image {
+func attackGuest(t testing.TB, attack, user []byte, syms ...tinySym) *guest.Image {
 	t.Helper()
 	code := []byte{0x31, 0xc0} // xor %eax, %eax
 	call := func() {
@@ -42,7 +42,7 @@ func attackGuest(t testing.TB, attack, user []byte) *guest.Image {
 	code = append(code, slices.Repeat([]byte{0xf4}, attackFn-len(code))...)
 	// imul $3, %rax, %rax; inc %rax; ret: the jump there needs a board
 	body := []byte{0x48, 0x6b, 0xc0, 0x03, 0x48, 0xff, 0xc0, 0xc3}
-	return tinyGuest(t, asm(code, body, stub3), slices.Concat(user, slices.Repeat([]byte{0xf4}, 64-len(user))), tinySym{"fn", tinyText + attackFn, uint64(len(body))})
+	return tinyGuest(t, asm(code, body, stub3), slices.Concat(user, slices.Repeat([]byte{0xf4}, 64-len(user))), append(syms, tinySym{"fn", tinyText + attackFn, uint64(len(body))})...)
 }
 
 // attacked is a machine with an optimized probe on fn.

@@ -83,7 +83,7 @@ func TestAliases(t *testing.T) {
 			t.Errorf("post %v: results (-unprobed +probed):\n%s", post, diff)
 		}
 		checkAccounts(t, m, all, &pres)
-		checkProfileFlags(t, m, 0)
+		checkProfileFlags(t, m, guest.ProfileKernelOnce)
 		e := m.Engine().Totals(-1)
 		t.Logf("post %v: %d hits at the image's address, %d at the other, %+v", post, here.Load(), there.Load(), e)
 		if here.Load() == 0 || there.Load() == 0 || e.Aliases != there.Load() {
@@ -100,7 +100,7 @@ func TestAliases(t *testing.T) {
 func TestOneMapping(t *testing.T) {
 	m := newMachine(t, Config{Image: builtinImage(t), VCPUs: 1, Cmdline: "rounds=1", Tick: slowTick})
 	results(t, m)
-	checkProfileFlags(t, m, guest.ProfileOneMapping)
+	checkProfileFlags(t, m, guest.ProfileKernelOnce|guest.ProfileOneMapping)
 }
 
 // secondSpace returns the built-in guest's second address space, once it has

@@ -9,6 +9,7 @@ struct boot_info {
 	u64 cmdline_length, slots, slots_end; /* and more */
 };
 
+u64 gp_flags = 2; /* kernel text runs at its own addresses only: probes may be jumps */
 u64 slots, slots_size; /* where probed instructions run */
 extern char vectors[]; /* 33 of 16 bytes each */
 

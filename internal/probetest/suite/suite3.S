@@ -429,7 +429,7 @@ mirror_seen: .skip 64
 	.type	gp_profile, @object
 	.size	gp_profile, 56
 gp_profile:
-	.quad	0x31464f5250504728, -4096, 0x5441545345544955, 0
+	.quad	0x31464f5250504728, -4096, 0x5441545345544955, 2	/* the kernel text runs at one address only */
 	.long	0, 8, 12, 16, 24, 0
 
 	.bss

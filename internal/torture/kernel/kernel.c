@@ -28,7 +28,7 @@ struct {
 	u64 magic, mask, stack_magic, flags;
 	u32 magic_off, cpu_off, pid_off, tgid_off, comm_off, zero;
 } gp_profile __attribute__((section(".data"), aligned(8))) = {
-	0x31464f5250504728UL, -STACK, MAGIC, 1, 0, 8, 12, 16, 24, 0,
+	0x31464f5250504728UL, -STACK, MAGIC, 3, 0, 8, 12, 16, 24, 0,
 };
 
 struct gate { u32 a, b, c, d; };

@@ -115,6 +115,7 @@ _Static_assert(OFFSETOF(struct stack_info, comm) == 32, "guest profile");
  * whoever finds it from an interrupted RSP. The host validates it.
  */
 #define PROFILE_ONE_MAPPING 1 /* user text and the engine's memory are at the same addresses in every address space, and nowhere else */
+#define PROFILE_KERNEL_ONCE 2 /* kernel text is executed at its image's addresses only */
 
 struct guest_profile {
 	u64 magic;       /* PROFILE_MAGIC */

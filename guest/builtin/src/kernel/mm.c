@@ -17,7 +17,8 @@ struct guest_profile gp_profile = {
 	.magic = PROFILE_MAGIC,
 	.stack_mask = ~(u64)(STACK_SIZE - 1),
 	.stack_magic = STACK_MAGIC,
-	/* flags: none until mm_init knows what the address spaces look like. */
+	/* PROFILE_ONE_MAPPING is set once mm_init knows what the address spaces look like. */
+	.flags = PROFILE_KERNEL_ONCE,
 	.magic_off = OFFSETOF(struct stack_info, magic),
 	.cpu_off = OFFSETOF(struct stack_info, cpu),
 	.pid_off = OFFSETOF(struct stack_info, pid),
