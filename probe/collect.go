@@ -19,6 +19,9 @@ import (
 //     run in it, a record of an activation under way to what is next on its place; or
 //   - the host is about to send a vCPU there: see roots.
 //
+// What the same look finds of the trampolines of kretprobes says which of their records
+// can be used for other return addresses (unbind).
+//
 // What a guest has put where this does not look (swapped to a disk, encrypted in a
 // jump buffer) is not found. Its memory is filled with int3s and used again as late as
 // possible.
@@ -106,6 +109,15 @@ func (g *collector) run() (freed int, err error) {
 	return before - g.code.Used(), err
 }
 
+// look collects for tables that want it, unless that was done a moment ago.
+func (g *collector) look() error {
+	if time.Now().Before(g.next) {
+		return nil
+	}
+	_, err := g.run()
+	return err
+}
+
 // flush calls what has waited for stages that are unused by now.
 func (g *collector) flush() {
 	left := g.unused[:0]
@@ -145,6 +157,7 @@ func (g *collector) collect(w World) {
 	start := time.Now()
 	m := g.mark(w)
 	before := g.code.Used()
+	g.detach(m)
 	for r := range g.code.Residents() {
 		if !m.kept[r] {
 			g.remove(r)
@@ -156,6 +169,22 @@ func (g *collector) collect(w World) {
 	s.Passes++
 	s.Freed += uint64(before - g.left)
 	s.Longest = max(s.Longest, took)
+}
+
+// detach makes records that are kept lead where they do without tables that are not.
+func (g *collector) detach(m *marking) {
+	for r := range g.code.Residents() {
+		t, ok := r.(*instances)
+		if !ok || !m.kept[r] {
+			continue
+		}
+		for i := range t.n {
+			next := guest.GVA(t.word(i, instNext).Load())
+			if below, _ := g.trampoline(next); below != nil && !m.kept[below] {
+				t.lead(i, g.through(next))
+			}
+		}
+	}
 }
 
 // remove takes all that r has.
@@ -177,8 +206,9 @@ func (g *collector) forget() {
 
 // marking is what a collection has found to be in use.
 type marking struct {
-	core *core
-	kept map[resident]bool
+	core  *core
+	kept  map[resident]bool
+	looks map[*instances]*sighting // of tables that want it
 }
 
 // keep notes that r is in use, and with it what it refers to.
@@ -192,24 +222,37 @@ func (m *marking) keep(r resident) {
 // at keeps who has the address a, or the byte before it: the address behind the last
 // instruction.
 func (m *marking) at(a guest.GVA) {
-	for _, a := range [...]guest.GVA{a, a - 1} {
-		if r := m.core.code.At(a); r != nil {
-			m.keep(r)
+	for k, a := range [...]guest.GVA{a, a - 1} {
+		r := m.core.code.At(a)
+		if r == nil {
+			continue
+		}
+		m.keep(r)
+		if t, ok := r.(*instances); ok && k == 0 && m.looks[t] != nil {
+			m.looks[t].saw(t, a)
 		}
 	}
 }
 
 // mark finds out what is in use. The world is stopped.
 func (g *collector) mark(w World) *marking {
-	m := &marking{core: &g.core, kept: map[resident]bool{}}
+	m := &marking{core: &g.core, kept: map[resident]bool{}, looks: map[*instances]*sighting{}}
 	g.roots(m)
+	if !g.mirroring() { // a mirror's saved stack is not looked at
+		for _, t := range g.tables() {
+			if t.wanting() {
+				m.looks[t] = &sighting{tramps: make([]bool, t.n)}
+			}
+		}
+	}
 	var buf [8]byte
 	var ranges [2]code.Range // of the others, by level
 	for r, all := range g.code.Residents() {
-		if m.kept[r] {
+		t, table := r.(*instances)
+		if m.kept[r] && (!table || m.looks[t] == nil) {
 			continue
 		}
-		if t, ok := r.(*instances); ok {
+		if table && !m.kept[r] {
 			if t.reclaim(w, buf[:]); t.inUse() != 0 {
 				m.keep(t)
 				continue
@@ -236,8 +279,57 @@ func (g *collector) mark(w World) *marking {
 		for r := range g.code.Residents() {
 			m.kept[r] = true
 		}
+		return m
+	}
+	referred := g.referred(m)
+	for t, x := range m.looks {
+		t.unbind(x, func(a guest.GVA) bool { return referred[a] })
 	}
 	return m
+}
+
+// referred returns the trampolines that a record of those leads to that may still be used
+// or returned to.
+func (g *collector) referred(m *marking) map[guest.GVA]bool {
+	out := map[guest.GVA]bool{}
+	if len(m.looks) == 0 {
+		return out
+	}
+	for r := range g.code.Residents() {
+		t, ok := r.(*instances)
+		if !ok {
+			continue
+		}
+		x := m.looks[t]
+		for i := range t.n {
+			if x != nil && !x.code && !x.tramps[i] && t.word(i, instState).Load()&phaseMask == phaseFree {
+				continue // unless another one leads to it
+			}
+			for a := guest.GVA(t.word(i, instNext).Load()); !out[a]; {
+				next, k := g.trampoline(a)
+				if next == nil {
+					break
+				}
+				out[a] = true
+				a = guest.GVA(next.word(k, instNext).Load())
+			}
+		}
+	}
+	return out
+}
+
+// mirroring reports whether a mirror is under way.
+func (g *collector) mirroring() bool {
+	list := g.mirrors.Load()
+	if list == nil {
+		return false
+	}
+	for i := range *list {
+		if (*list)[i].state.Load() != mirrorFree {
+			return true
+		}
+	}
+	return false
 }
 
 // roots keeps what probes use, and where the host will send a vCPU.

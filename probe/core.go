@@ -33,6 +33,8 @@ type core struct {
 	alarm   atomic.Bool // somebody has found text that is not what it should be
 	onAlarm func()      // has it looked at, soon and elsewhere
 
+	moves [2]atomic.Bool // by guest.Level: the guest has returned to a trampoline from elsewhere than it was put
+
 	mirrors   atomic.Pointer[[]mirror] // nil until there is a jprobe with a mirror
 	stackMask atomic.Uint64            // of the stacks that mirrors run on (guest.Profile); 0: not known
 }

@@ -90,6 +90,7 @@ func New(t Target, o Options) (*Engine, error) {
 	e.onAlarm = func() { e.text.look(true) }
 	e.returns = returns{control: &e.control, opt: e.opt}
 	e.collector = collector{control: &e.control, places: &e.places, opt: e.opt}
+	e.returns.look = e.collector.look
 	e.watches = watches{control: &e.control, places: &e.places}
 	e.watches.watcher, _ = t.(Watcher)
 	e.samples = e.newTally("sample")

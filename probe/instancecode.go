@@ -83,7 +83,7 @@ func (t *instances) entryStage() *Stage {
 	place := insn.At(rdx, 0)
 	var a insn.Asm
 	missed, full, raise, raised := a.NewLabel(), a.NewLabel(), a.NewLabel(), a.NewLabel()
-	taken, wrap, got, out := a.NewLabel(), a.NewLabel(), a.NewLabel(), a.NewLabel()
+	taken, wrap, got, out, fits := a.NewLabel(), a.NewLabel(), a.NewLabel(), a.NewLabel(), a.NewLabel()
 	kept := []insn.Reg64{rcx, rdx, rdi, rsi}
 	line := insn.At(rsp, 0) // the vCPU's, where RSI is kept
 	restore := func() {
@@ -126,6 +126,20 @@ func (t *instances) entryStage() *Stage {
 	a.Mov(8, rax, word(rcx, instState))
 	a.Test(1, rax, insn.Imm(phaseMask))
 	a.Jcc(insn.CondNE, taken)
+	// As fit does, without looking through trampolines.
+	a.Mov(8, rsi, word(rcx, instNext))
+	a.Test(8, rsi, rsi)
+	a.Jcc(insn.CondE, fits)
+	same := a.Len()
+	a.Cmp(8, rsi, place)
+	a.Jcc(insn.CondE, fits)
+	if t.steal {
+		a.Test(1, word(rcx, instHeld), insn.Imm(heldElsewhere))
+		a.Jcc(insn.CondNE, taken)
+	} else {
+		a.Jmp(taken)
+	}
+	a.Place(fits)
 	a.Lea(8, rsi, insn.At(rax, nextTaken))
 	a.Lock().Cmpxchg(8, word(rcx, instState), rsi)
 	a.Jcc(insn.CondE, got)
@@ -204,7 +218,7 @@ func (t *instances) entryStage() *Stage {
 	a.Jmp(full)
 	s := &Stage{Stack: entryStack, NoStrings: true, Aligned: true, Block: t.cells(), Stride: lineSize, Lost: t.base + 8*wordLost, Counts: t.counts, table: t}
 	if !t.prof.GS { // a kernel's stack is there
-		s.Fixups = []Fixup{{load, a.Offset(full)}, {store, a.Offset(undo)}}
+		s.Fixups = []Fixup{{load, a.Offset(full)}, {same, a.Offset(full)}, {store, a.Offset(undo)}}
 		if t.tasks != nil {
 			s.Fixups = append(s.Fixups, task)
 		}

@@ -27,7 +27,7 @@ import (
 // were; run is 1 until the probe is unregistered. There are more records than
 // activations at a time, so that one is used again late, and mostly for the same place
 // on the same stack: what a record remembers of its last activation serves returns
-// that nobody announces (comeAgain).
+// that nobody announces (moved.go).
 //
 // The guest can write to what is shared. It can lie about its own calls; what the host
 // has counted, and where anything is, is not there.
@@ -62,6 +62,8 @@ type instances struct {
 	noStage string // why the table is private although the probe has the stages
 	short   bool   // for want of memory
 
+	steal   bool          // a record may be used for another return address: see reuseAny
+	crowded atomic.Bool   // a call was missed although records were free
 	cursor  atomic.Uint32 // where the next search for a free record begins
 	swept   atomic.Uint32 // where the next sweep begins
 	unwound atomic.Uint32 // where the next unwind begins
@@ -105,6 +107,18 @@ const (
 	instTask         // the task's number + 1, negative when the activation has ended; 0: not known
 	instRoot         // page tables, where the host has begun the activation; else 0
 	instOwner        // where the task's structure is, with a profile by GS
+	instHeld         // the host's: bits below, and the free state that heldOpen is about
+)
+
+// Bits of instHeld.
+const (
+	// heldElsewhere: the guest may hold the trampoline elsewhere than at a place of a
+	// call that is under way. Only a look at all memory clears it (unbind).
+	heldElsewhere = 1 << iota
+	// heldOpen: the last activation was given up, and was not seen to return.
+	heldOpen
+
+	heldBits = heldElsewhere | heldOpen
 )
 
 // Phases of a record. Whoever makes it entering or leaving is alone in changing the
@@ -132,8 +146,10 @@ const minInstances = 64
 
 // newInstances returns the table of rp on st, without memory.
 func newInstances(k *core, rp *retprobe, st *site) *instances {
+	_, kernel := k.target.Symbols().(Kernel)
 	return &instances{
-		core: k, rp: rp, tasks: k.tasks.Load(), user: st.user, site: st.addr, max: rp.max,
+		steal: kernel && !st.user,
+		core:  k, rp: rp, tasks: k.tasks.Load(), user: st.user, site: st.addr, max: rp.max,
 		n:      max(minInstances, rp.max+spareInstances(rp.max)),
 		stride: lineSize + (rp.probe.DataSize+lineSize-1)&^(lineSize-1),
 	}
@@ -261,17 +277,24 @@ func (t *instances) take(o origin) int {
 	// Where the same activation was before, or would be had it been the first.
 	home := o.home(t.n)
 	for _, i := range [...]int{home, (home + 1) % t.n} {
-		if t.claim(i, o, false) {
+		if t.claim(i, o, reuseCall) {
 			return i
 		}
 	}
-	other := !t.rp.again.Load()
+	how := reuseReturn
+	switch {
+	case t.rp.again.Load():
+		how = reuseCall
+	case t.steal:
+		how = reuseAny
+	}
 	for range 2 * t.n { // others may have taken what this one has just passed by
-		if i := int((t.cursor.Add(1) - 1) % uint32(t.n)); t.claim(i, o, other) {
+		if i := int((t.cursor.Add(1) - 1) % uint32(t.n)); t.claim(i, o, how) {
 			return i
 		}
 	}
 	used.Add(^uint64(0))
+	t.crowded.Store(true)
 	return -1
 }
 
@@ -282,22 +305,14 @@ func (t *instances) raise(n uint64) {
 	}
 }
 
-// claim makes record i entering if it is free, and, unless other is set, has not been
-// used yet or was last used for o.
-func (t *instances) claim(i int, o origin, other bool) bool {
+// claim makes record i entering if it is free and how allows it for the activation o.
+func (t *instances) claim(i int, o origin, how reuse) bool {
 	state := t.word(i, instState)
 	s := state.Load()
-	if s&phaseMask != phaseFree || !other && !t.last(i, o) {
+	if s&phaseMask != phaseFree || !t.fit(i, o, how) {
 		return false
 	}
 	return state.CompareAndSwap(s, s+nextTaken)
-}
-
-// last reports whether o is that of the last activation of record i, or i had none.
-func (t *instances) last(i int, o origin) bool {
-	next := t.word(i, instNext).Load()
-	return next == 0 || t.word(i, instPlace).Load() == o.place && t.word(i, instRoot).Load() == o.root &&
-		(next == o.ret || uint64(t.core.through(guest.GVA(next))) == o.ret)
 }
 
 // leave makes a live record, whose state was state, leaving, and the caller's. It

@@ -26,8 +26,9 @@ import (
 // instead; a function whose code does not show them all is refused. Elsewhere the guest's stack holds a trampoline's address instead of the return address
 // meanwhile; Context.Ret and Context.Stack show the real one. A guest with
 // shadow stacks (CET) would not accept that: the machine offers none to it. A
-// function that returns twice (setjmp, vfork) is followed to its first return;
-// its later ones find where to go on without a handler. Once one was seen, its
+// stack may be copied or moved under a call, and a function return twice (setjmp,
+// vfork): a call is followed to the first return to its trampoline, and later ones go
+// on where they should without a handler. Once a function was seen to return twice, its
 // instances are kept for the callers that they were used for, and calls from
 // elsewhere miss when there is none left.
 type Kretprobe struct {

@@ -128,7 +128,7 @@ func (t *instances) find(place, root uint64, ret uint64) int {
 func (t *instances) displace(s State) {
 	for {
 		i := t.find(s.Regs.RSP, uint64(s.Root), 0)
-		if i < 0 || !t.abandon(i, t.word(i, instState).Load()) {
+		if i < 0 || !t.abandon(i, t.word(i, instState).Load(), 0) {
 			return
 		}
 	}

@@ -101,7 +101,7 @@ func (e *Engine) putOn(regs []*registration) error {
 	}
 	for _, r := range b.regs {
 		e.log.Info("probe is back", "probe", r.name, "addr", r.site.addr, "symbol", r.site.symbol)
-		if t := r.table(); t != nil && t.shared() {
+		if t := r.table(); t != nil && t.reaped() {
 			e.returns.watch()
 		}
 	}

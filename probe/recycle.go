@@ -87,10 +87,20 @@ func (t *instances) spaceOf(i int, root guest.GPA) (guest.GPA, bool) {
 type fate uint8
 
 const (
-	fateLive fate = iota // it may return
-	fateOpen             // so it may, as far as can be seen while the guest runs
-	fateGone             // it can never return
+	fateLive      fate = iota // it may return
+	fateOpen                  // so it may, as far as can be seen while the guest runs
+	fateElsewhere             // its place holds something else, and this guest moves stacks: only a look at all memory tells
+	fateLeft                  // its place holds something else: the stack was unwound
+	fateGone                  // its task is gone
 )
+
+// held returns what is to be noted of an activation with that fate when it is given up.
+func (f fate) held() uint64 {
+	if f == fateGone {
+		return 0
+	}
+	return heldBits
+}
 
 // maxSelector is the largest value that a pushed SS can have, selectorRPL its
 // requested privilege level (SDM Vol. 3, 3.4.2).
@@ -105,7 +115,8 @@ const (
 // trampoline is at its place on the stack, or is the RIP of a task that was
 // interrupted between the return and the trampoline's first instruction. User memory
 // that is not mapped decides nothing: it may be swapped out. Anything else there means
-// that the stack was unwound past the place and used anew.
+// that the stack was unwound past the place and used again; or, where the guest has been
+// seen to move stacks, that the trampoline may be anywhere.
 //
 // When an interrupt comes between the return and the trampoline, the processor pushes
 // its frame from the place downwards (SDM Vol. 3, 6.14.2): SS, whose
@@ -126,12 +137,12 @@ func (t *instances) fate(i int, state uint64, root guest.GPA, buf []byte) fate {
 		if t.user {
 			return fateLive
 		}
-		return fateGone
+		return t.elsewhere()
 	}
 	switch word := le.Uint64(buf); {
 	case t.left:
 		if word != t.word(i, instNext).Load() {
-			return fateGone
+			return fateLeft
 		}
 		return fateLive
 	case t.core.leadsTo(guest.GVA(word), t.tramp(i)), t.core.mirrored(t.word(i, instPlace).Load(), word):
@@ -139,7 +150,15 @@ func (t *instances) fate(i int, state uint64, root guest.GPA, buf []byte) fate {
 	case !t.user && word <= maxSelector && word&selectorRPL == 0:
 		return fateOpen
 	}
-	return fateGone
+	return t.elsewhere()
+}
+
+// elsewhere is the fate of an activation whose place does not hold its trampoline.
+func (t *instances) elsewhere() fate {
+	if !t.left && t.lent == nil && t.core.moves[guest.Level(t.user)].Load() {
+		return fateElsewhere
+	}
+	return fateLeft
 }
 
 // interrupted reports whether the task of record i, whose fate is open, is in an
@@ -171,9 +190,10 @@ func (t *instances) returning(w World, i int) bool {
 	return false
 }
 
-// abandon ends the activation of record i, whose state is state and which can never
-// return, unless somebody else was faster.
-func (t *instances) abandon(i int, state uint64) bool {
+// abandon ends the activation of record i, whose state is state and which as far as is
+// known can never return, unless somebody else was faster. held are bits of instHeld: whether
+// the trampoline may be elsewhere, and the activation return after all.
+func (t *instances) abandon(i int, state, held uint64) bool {
 	if state&phaseMask == phaseLive {
 		if !t.leave(i, state) {
 			return false
@@ -181,6 +201,10 @@ func (t *instances) abandon(i int, state uint64) bool {
 		if !t.dead.Load() { // the counts are final
 			t.rp.abandoned.Add(1)
 		}
+		if held != 0 {
+			held |= state &^ phaseMask
+		}
+		t.word(i, instHeld).Store(held | t.word(i, instHeld).Load()&heldElsewhere)
 	}
 	t.recycle(i)
 	return true
@@ -210,9 +234,9 @@ func (t *instances) sweep(root guest.GPA, n int, look bool, buf []byte) int {
 		}
 		switch f := t.fate(i, state, root, buf); {
 		case f == fateLive:
-		case look || f == fateOpen:
+		case look || f == fateOpen || f == fateElsewhere:
 			open = true
-		case t.abandon(i, state):
+		case t.abandon(i, state, f.held()):
 			freed++
 		}
 	}
@@ -225,7 +249,7 @@ func (t *instances) sweep(root guest.GPA, n int, look bool, buf []byte) int {
 // forget lets record i, which is free, be used for any activation, where it was kept for
 // its last one and that one's task is gone. It returns 1 if it did.
 func (t *instances) forget(i int, state uint64, root guest.GPA, buf []byte) int {
-	if !t.rp.again.Load() || t.word(i, instNext).Load() == 0 {
+	if !t.rp.again.Load() || t.word(i, instNext).Load() == 0 || t.word(i, instHeld).Load()&heldElsewhere != 0 {
 		return 0
 	}
 	root, ok := t.spaceOf(i, root)
@@ -244,8 +268,9 @@ func (t *instances) reclaim(w World, buf []byte) {
 		if state&phaseMask == phaseFree {
 			continue
 		}
-		switch t.fate(i, state, 0, buf) {
-		case fateLive:
+		f := t.fate(i, state, 0, buf)
+		switch f {
+		case fateLive, fateElsewhere:
 			continue
 		case fateOpen:
 			if t.interrupted(i, buf) {
@@ -253,7 +278,7 @@ func (t *instances) reclaim(w World, buf []byte) {
 			}
 		}
 		if !t.returning(w, i) {
-			t.abandon(i, state)
+			t.abandon(i, state, f.held())
 		}
 	}
 	t.undecided.Store(false)
@@ -288,7 +313,7 @@ func (t *instances) unwind(s State) {
 		if root := t.word(i, instRoot).Load(); int64(stack) >= 0 && root != 0 && guest.GPA(root) != s.Root {
 			continue
 		}
-		t.abandon(i, state)
+		t.abandon(i, state, heldOpen)
 	}
 }
 

@@ -103,7 +103,7 @@ func (e *Engine) Register(ps ...Probe) error {
 	for _, r := range b.regs {
 		if t := r.table(); t != nil {
 			r.ret.probe.MaxActive = r.ret.max
-			if t.shared() {
+			if t.reaped() {
 				e.returns.watch()
 			}
 		}

@@ -94,6 +94,9 @@ func (e *Engine) forget() {
 	defer e.view.Unlock()
 	e.can = [2]Capabilities{e.target.Capabilities(false), e.target.Capabilities(true)}
 	e.learn()
+	for i := range e.moves {
+		e.moves[i].Store(false)
+	}
 	e.collector.forget()
 	e.places.forget()
 	e.opt.forget()

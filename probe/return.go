@@ -78,10 +78,10 @@ func (c *cpu) returnAddress(s State) (guest.GVA, bool) {
 }
 
 // holds reports whether record i is live, and of the place at RSP and the task that
-// the vCPU runs.
+// the vCPU runs. One whose stack was moved is of that place from now on.
 func (c *cpu) holds(s State, t *instances, i int) bool {
-	return t.word(i, instState).Load()&phaseMask == phaseLive && t.word(i, instPlace).Load() == s.Regs.RSP &&
-		t.user == (s.CPL == 3) && t.in(i, s) && !t.ownerGone(i, t.task(i), s.Root, c.word[:])
+	return t.word(i, instState).Load()&phaseMask == phaseLive && t.user == (s.CPL == 3) && t.in(i, s) &&
+		c.adopt(s, t, i) && !t.ownerGone(i, t.task(i), s.Root, c.word[:])
 }
 
 // in reports whether record i, of code of CPL3, is of the address space of s, as far as
@@ -162,9 +162,11 @@ func (t *instances) near(i int, s State) bool {
 	return t.user == (s.CPL == 3) && s.Regs.RSP-8-t.word(i, instPlace).Load() <= maxPopped
 }
 
-// fits reports whether the vCPU comes from the activation that is live in record i.
+// fits reports whether the vCPU may come from the activation that is live in record i: it
+// has returned to its trampoline, by the stack that it was called on or by a copy.
+// Int3s of the guest's own are trampolines by the place only.
 func (t *instances) fits(i int, s State, state uint64) bool {
-	return state&phaseMask == phaseLive && t.near(i, s) && t.in(i, s)
+	return state&phaseMask == phaseLive && t.user == (s.CPL == 3) && t.in(i, s) && (t.lent == nil || t.near(i, s))
 }
 
 // trap implements resident: at a trampoline, or at the exit for those that the
@@ -247,8 +249,13 @@ func (t *instances) accessor(_ *cpu, s State) (guest.GVA, bool) {
 func (c *cpu) comeBack(s State, t *instances, i int) bool {
 	c.abandonStep()
 	state := t.word(i, instState).Load()
-	if !t.fits(i, s, state) || !t.leave(i, state) {
+	switch {
+	case t.revive(i, s, state):
+	case !t.fits(i, s, state), !t.leave(i, state):
 		return c.comeAgain(s, t, i, state)
+	}
+	if c.strayed(s, t, i) {
+		t.moved(i)
 	}
 	count(&c.counts.returns)
 	first, at := t, s.Regs.RIP
@@ -315,20 +322,23 @@ func (c *cpu) runReturn(r *registration) {
 }
 
 // comeAgain handles an arrival at a trampoline whose activation has ended, or
-// is another one's: a copy of the stack that a fork made returns as well, and
-// so does a function that returns twice. What the last activation left behind
-// says where to, and from now on the table sees to it that this stays so, which is
-// the host's affair alone. Anything else is a guest that jumps to addresses of ours.
+// is another one's: a copy of the stack that a fork or a coroutine made returns as well, and
+// so does a function that returns twice. The record says where to, and from now on the
+// table sees to it that it is used for this call only, which is the host's affair alone. Where
+// it says nothing, the guest has jumped to an address of ours.
 func (c *cpu) comeAgain(s State, t *instances, i int, state uint64) bool {
 	next := guest.GVA(t.word(i, instNext).Load())
-	if next == 0 || !next.Canonical() || !t.near(i, s) || t.word(i, instState).Load() != state ||
-		state&phaseMask == phaseEntering || state&phaseMask == phaseLeaving {
+	home := c.through(next)
+	if next == 0 || !home.Canonical() || t.lent != nil && (!t.near(i, s) || state&phaseMask == phaseEntering) {
 		return false
 	}
 	count(&c.counts.returns)
 	count(&c.counts.copies)
 	t.rp.again.Store(true)
-	s.Regs.RIP = uint64(next)
+	if c.strayed(s, t, i) {
+		t.moved(i)
+	}
+	s.Regs.RIP = uint64(home)
 	return true
 }
 

@@ -21,7 +21,8 @@ import (
 type returns struct {
 	*control
 	opt    *optimizer
-	reaper *time.Timer           // nil: no kretprobe runs in the guest
+	look   func() error          // the collector's: for tables that want it
+	reaper *time.Timer           // nil: no kretprobe has trampolines
 	missed map[*instances]uint64 // calls, when the reaper last looked
 }
 
@@ -184,7 +185,7 @@ func (x *returns) move() error {
 		}
 		return nil
 	})
-	if err == nil && slices.ContainsFunc(slices.Collect(maps.Values(moved)), (*instances).shared) {
+	if err == nil && slices.ContainsFunc(slices.Collect(maps.Values(moved)), (*instances).reaped) {
 		x.watch()
 	}
 	return errors.Join(append(errs, err)...)
@@ -233,7 +234,14 @@ func (e *Engine) Reclaim() error {
 		return err
 	}
 	defer e.mu.Unlock()
-	return e.returns.reclaim()
+	if err := e.returns.reclaim(); err != nil {
+		return err
+	}
+	if slices.ContainsFunc(e.tables(), (*instances).wanting) {
+		_, err := e.collector.run()
+		return err
+	}
+	return nil
 }
 
 func (x *returns) reclaim() error {
@@ -246,11 +254,14 @@ func (x *returns) reclaim() error {
 	})
 }
 
-// reapDelay is how often it is looked whether kretprobes in the guest miss calls
-// for want of records that nobody will come back to.
+// reapDelay is how often it is looked whether kretprobes miss calls for want of records
+// that nobody will come back to, or that are kept for a return address (moved.go).
 const reapDelay = 50 * time.Millisecond
 
-// watch sees to it that it is, while there is such a kretprobe. A hit on the host that
+// reaped reports whether t is looked at.
+func (t *instances) reaped() bool { return !t.left && t.lent == nil }
+
+// watch sees to it that it is, while there is a kretprobe with trampolines. A hit on the host that
 // finds no record looks for abandoned ones itself, where the guest takes none.
 func (x *returns) watch() {
 	if x.reaper != nil || x.opt.delay < 0 {
@@ -272,17 +283,21 @@ func (x *returns) watch() {
 
 // reap recycles records where calls were missed since it last did, and moves
 // kretprobes whose functions return twice to the host. It reports whether any kretprobe
-// runs in the guest.
+// has trampolines.
 func (x *returns) reap() (any bool) {
-	short := false
+	short, want := false, false
 	var twice []*site
 	var buf [8]byte
 	missed := map[*instances]uint64{}
 	for _, t := range x.tables() {
-		if !t.shared() {
+		if !t.reaped() {
 			continue
 		}
 		any = true
+		if !t.shared() {
+			want = want || t.wanting()
+			continue
+		}
 		r := t.rp.reg
 		if d := r.site.detour(); t.rp.again.Load() && d != nil && d.run != nil {
 			twice = append(twice, r.site)
@@ -293,7 +308,11 @@ func (x *returns) reap() (any bool) {
 		if missed[t] != x.missed[t] {
 			t.sweep(0, t.n, true, buf[:])
 			short = short || t.undecided.Load()
+			if t.words[wordUsed].Load() < uint64(t.max) {
+				t.crowded.Store(true)
+			}
 		}
+		want = want || t.wanting()
 	}
 	x.missed = missed
 	if len(twice) != 0 {
@@ -304,6 +323,11 @@ func (x *returns) reap() (any bool) {
 	if short {
 		if err := x.reclaim(); err != nil {
 			x.log.Warn("abandoned activations could not be recycled", "err", err)
+		}
+	}
+	if want {
+		if err := x.look(); err != nil {
+			x.log.Warn("the guest's memory could not be searched for return addresses", "err", err)
 		}
 	}
 	return any

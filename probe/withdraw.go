@@ -63,6 +63,6 @@ func (t *instances) unhook(buf []byte) {
 				}
 			}
 		}
-		t.abandon(i, state)
+		t.abandon(i, state, 0)
 	}
 }

@@ -106,7 +106,7 @@ func TestProfile(t *testing.T) {
 	p.FlagsAt = 0
 	mask := int64(-StackSize)
 	if want := (guest.Profile{StackMask: uint64(mask), StackMagic: StackMagic, CPUOff: StackInfoCPU, PIDOff: StackInfoPID,
-		TGIDOff: StackInfoTGID, CommOff: StackInfoComm}); err != nil || p != want {
+		TGIDOff: StackInfoTGID, CommOff: StackInfoComm, Flags: guest.ProfileKernelOnce}); err != nil || p != want {
 		t.Errorf("%+v, %v, want %+v", p, err, want)
 	}
 }

@@ -298,6 +298,50 @@ FUNC co_call				/* co_call(i, f, x): f(x) on the stack of task i, from its top *
 	ret
 END co_call
 
+FUNC co_start				/* co_start(i, f, x): task i runs f(x, i) until it parks; 1 then */
+	SAVE
+	leaq	co_host(%rip), %rax
+	movq	%rsp, (%rax,%rdi,8)
+	movq	%rdi, %rbx
+	leaq	co_stacks+4096(%rip), %rsp
+	movq	%rdi, %rax
+	shlq	$12, %rax
+	addq	%rax, %rsp
+	movq	%rsi, %rax
+	movq	%rdi, %rsi
+	movq	%rdx, %rdi
+	call	*%rax
+	leaq	co_host(%rip), %rdx
+	movq	(%rdx,%rbx,8), %rsp
+	RESTORE
+	ret
+END co_start
+
+FUNC co_tail				/* rdi + 1 by a jump, after task rsi has parked */
+	pushq	%rbp
+	movq	%rsp, %rbp
+	pushq	%rdi
+	pushq	%rsi
+	movq	%rsi, %rdi
+	call	co_park
+	popq	%rsi
+	popq	%rdi
+	popq	%rbp
+	jmp	tail_end
+END co_tail
+
+FUNC many_sites				/* calls set_jump from 100 places */
+	pushq	%rbp
+	movq	%rsp, %rbp
+	subq	$48, %rsp
+	.rept	100
+	leaq	-48(%rbp), %rdi
+	call	set_jump
+	.endr
+	leave
+	ret
+END many_sites
+
 FUNC co_own				/* co_own(i, pid): the stack of task i becomes that of a task with this number */
 	leaq	co_stacks(%rip), %rax
 	shlq	$12, %rdi
@@ -434,6 +478,13 @@ gp_profile:
 
 	.bss
 	.p2align 12
+	.globl	co_stacks, co_host, co_task
+	.type	co_stacks, @object
+	.type	co_host, @object
+	.type	co_task, @object
+	.size	co_stacks, 16 * 4096
+	.size	co_host, 16 * 8
+	.size	co_task, 16 * 8
 co_stacks: .skip 16 * 4096
 co_host: .skip 16 * 8
 co_task: .skip 16 * 8
