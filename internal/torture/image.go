@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/guestprobe/guestprobe/guest"
@@ -56,6 +57,10 @@ func image(p *Program) (*guest.Image, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kernel of tortured guests: %w", err)
 	}
+	promises, err := k.FlagsAt()
+	if err != nil {
+		return nil, fmt.Errorf("kernel of tortured guests: %w", err)
+	}
 	f := elfbuild.File{Entry: k.Entry}
 	for i, s := range k.Segments {
 		if s.MemSize == 0 {
@@ -68,7 +73,12 @@ func image(p *Program) (*guest.Image, error) {
 		if s.X {
 			flags |= elf.PF_X
 		}
-		f.Segments = append(f.Segments, elfbuild.Segment{Section: fmt.Sprintf(".kernel%d", i), VAddr: s.VAddr, PAddr: s.PAddr, Flags: flags, Data: s.Data, MemSize: s.MemSize})
+		data := s.Data
+		if off := uint64(promises - s.VAddr); p.Alias != nil && off < uint64(len(data)) {
+			data = slices.Clone(data)
+			data[off] = 0 // it has its text at two addresses
+		}
+		f.Segments = append(f.Segments, elfbuild.Segment{Section: fmt.Sprintf(".kernel%d", i), VAddr: s.VAddr, PAddr: s.PAddr, Flags: flags, Data: data, MemSize: s.MemSize})
 	}
 	for _, s := range k.Symbols() {
 		typ := elf.STT_NOTYPE
