@@ -247,6 +247,8 @@ func (g *gen) floating() {
 // rewrite is an instruction that rewrites the next one, without a word to anybody.
 func (g *gen) rewrite() {
 	l := g.a.NewLabel()
+	g.rewritten = true
+	defer func() { g.rewritten = false }()
 	switch g.IntN(5) {
 	case 0: // movw $imm, 1f(%rip); 1: two bytes that become other two
 		b := [][]byte{{0x90, 0x90}, {0x31, 0xc0}, {0x89, 0xc8}, {0x66, 0x90}}[g.IntN(4)]

@@ -37,12 +37,13 @@ type gen struct {
 	funcs []*fn
 	depth int // of loops
 	// What the code at hand must not do.
-	regs    []insn.Reg64 // that it may change
-	aligned bool         // no access of memory that is not aligned
-	quiet   bool         // no access of memory, of the stack, no calls
-	signal  bool
-	changed bool // it is rewritten before it runs
-	odd     bool // see Inst.Odd
+	regs      []insn.Reg64 // that it may change
+	aligned   bool         // no access of memory that is not aligned
+	quiet     bool         // no access of memory, of the stack, no calls
+	signal    bool
+	changed   bool // it is rewritten before it runs
+	odd       bool // see Inst.Odd
+	rewritten bool // see Inst.Rewritten
 	Features
 	more *rand.Rand // for the program's classes; nil: it has none
 }
@@ -198,7 +199,7 @@ func (g *gen) raw(b ...byte) { g.a.Append(b) }
 
 // mark notes that an instruction begins here.
 func (g *gen) mark() {
-	g.p.Insts = append(g.p.Insts, Inst{Off: g.a.Len(), Signal: g.signal, Changed: g.changed, Odd: g.odd || g.changed})
+	g.p.Insts = append(g.p.Insts, Inst{Off: g.a.Len(), Signal: g.signal, Changed: g.changed, Odd: g.odd || g.changed, Rewritten: g.changed && g.rewritten})
 }
 
 // ins appends an instruction of bytes.

@@ -74,9 +74,9 @@ func image(p *Program) (*guest.Image, error) {
 			flags |= elf.PF_X
 		}
 		data := s.Data
-		if off := uint64(promises - s.VAddr); p.Alias != nil && off < uint64(len(data)) {
+		if off := promises - s.VAddr; off < guest.GVA(len(data)) {
 			data = slices.Clone(data)
-			data[off] = 0 // it has its text at two addresses
+			binary.LittleEndian.PutUint64(data[off:], p.promises())
 		}
 		f.Segments = append(f.Segments, elfbuild.Segment{Section: fmt.Sprintf(".kernel%d", i), VAddr: s.VAddr, PAddr: s.PAddr, Flags: flags, Data: data, MemSize: s.MemSize})
 	}
@@ -111,6 +111,18 @@ func image(p *Program) (*guest.Image, error) {
 		return nil, fmt.Errorf("tortured guest: %w", err)
 	}
 	return img, nil
+}
+
+// promises are the flags of the guest's profile: what text runs at one address only.
+func (p *Program) promises() uint64 {
+	const user, kernel = uint64(guest.ProfileOneMapping), uint64(guest.ProfileKernelOnce)
+	switch {
+	case p.Alias == nil:
+		return user | kernel
+	case p.Kernel:
+		return user
+	}
+	return kernel
 }
 
 // config is what the kernel is told of a task: struct config.

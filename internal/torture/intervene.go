@@ -25,7 +25,7 @@ func (w *work) saved(ctx context.Context) error {
 	}
 	var snaps []*snapshot.Snapshot
 	for range 1 + w.IntN(3) {
-		time.Sleep(time.Duration(w.IntN(3000)) * time.Microsecond)
+		w.pause()
 		s, err := w.save()
 		if err != nil {
 			return err
@@ -59,6 +59,13 @@ func (w *work) saved(ctx context.Context) error {
 	// Without a probe: what was saved is a guest that does not need us.
 	w.t.sum.Continued++
 	return with(w.again(ctx, s), "unprobed from")
+}
+
+// pause lets the guest run for a little.
+func (w *work) pause() {
+	if n := w.IntN(3) * w.IntN(500); n > 0 {
+		time.Sleep(time.Duration(n) * time.Microsecond)
+	}
 }
 
 // again has the machine continue from s, to the end.
@@ -153,7 +160,7 @@ func (w *work) stepped(ctx context.Context) error {
 		if err := w.t.m.Resume(); err != nil {
 			return w.unless(err)
 		}
-		time.Sleep(time.Duration(w.IntN(2000)) * time.Microsecond)
+		w.pause()
 		if err := w.t.m.Pause(); err != nil {
 			if err := w.unless(err); err != nil {
 				return err

@@ -44,10 +44,11 @@ func (f *Func) symType() elf.SymType {
 
 // Inst is an instruction that a probe can be on.
 type Inst struct {
-	Off     int
-	Signal  bool // it runs at signals, so nobody knows how often
-	Changed bool // the program rewrites it before it runs, so no probe stays on it
-	Odd     bool // the state it runs in is rare: probes are there more often
+	Off       int
+	Signal    bool // it runs at signals, so nobody knows how often
+	Changed   bool // the program rewrites it before it runs, so no probe stays on it
+	Rewritten bool // by the instruction before it, and nobody says so
+	Odd       bool // the state it runs in is rare: probes are there more often
 }
 
 // pages returns the bounds of the task's lazy pages.

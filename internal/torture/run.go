@@ -49,15 +49,6 @@ func (p *Program) fillAlias(m *machine.Machine) error {
 	if err != nil {
 		return err
 	}
-	if !p.Kernel { // the profile's flags, which say that user text is mapped once
-		profile, err := m.Image().Lookup(guest.SymProfile)
-		if err != nil {
-			return err
-		}
-		if err := m.Target().WriteMemory(0, profile.Addr+24, make([]byte, 8)); err != nil {
-			return err
-		}
-	}
 	var b []byte
 	for _, v := range []uint64{p.Alias.VA(), textPA, uint64(len(p.Text)+4095) / 4096, flags} {
 		b = binary.LittleEndian.AppendUint64(b, v)

@@ -30,7 +30,7 @@ type Options struct {
 // to come at many places.
 const (
 	DefaultTick    = 200 * time.Microsecond
-	DefaultTimeout = 20 * time.Second
+	DefaultTimeout = 2 * time.Minute
 )
 
 // Torture runs generated guests, one after the other. It belongs to the goroutine

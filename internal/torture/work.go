@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync/atomic"
+	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe"
@@ -56,6 +57,12 @@ func (w *work) plan() *planted {
 		f := w.p.Funcs[w.IntN(len(w.p.Funcs))]
 		if f.Calls {
 			x.in, x.kind = Inst{Off: f.Off}, "kretprobe"
+		}
+	}
+	if w.p.Classes&Rewrites != 0 {
+		// A probe on what is rewritten without a word has a copy of what was there, as everywhere.
+		for x.in.Rewritten {
+			x.in = w.p.Insts[w.IntN(len(w.p.Insts))]
 		}
 	}
 	at := textVA + guest.GVA(x.in.Off)
@@ -284,7 +291,7 @@ func (w *work) changing(ctx context.Context) error {
 	}
 	done := make(chan error, 1)
 	go func() { done <- w.t.ended(ctx) }()
-	for {
+	for n := 0; ; {
 		select {
 		case err := <-done:
 			return errors.Join(err, w.detach(w.probes...), w.text())
@@ -293,8 +300,15 @@ func (w *work) changing(ctx context.Context) error {
 		if err := w.change(); err != nil {
 			return errors.Join(err, <-done)
 		}
+		// Each change stops the world: the guest is to get on.
+		if n++; n > busyChanges {
+			time.Sleep(500 * time.Microsecond)
+		}
 	}
 }
+
+// busyChanges is how many changes come one after the other; those after them wait.
+const busyChanges = 1000
 
 // change attaches, detaches, switches or optimizes something. That the guest has
 // changed text meanwhile is said by an error, and true.
