@@ -24,9 +24,9 @@ const (
 // All are all classes.
 const All = Saves | Steps | Watches | Aliases | Moves | Rewrites | Tracers | Places
 
-// Classes are those that are on by default: each that shows a defect which is known waits for
+// Classes are those that are on by default: one that shows a defect which is known waits for
 // its cure.
-const Classes = All &^ (Saves | Steps | Watches | Aliases | Moves | Rewrites | Tracers | Places)
+const Classes = Rewrites | Tracers
 
 var classNames = [...]string{"saves", "steps", "watches", "aliases", "moves", "rewrites", "tracers", "places"}
 
