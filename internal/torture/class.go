@@ -26,7 +26,7 @@ const All = Saves | Steps | Watches | Aliases | Moves | Rewrites | Tracers | Pla
 
 // Classes are those that are on by default: one that shows a defect which is known waits for
 // its cure.
-const Classes = Rewrites | Tracers
+const Classes = Aliases | Moves | Rewrites | Tracers
 
 var classNames = [...]string{"saves", "steps", "watches", "aliases", "moves", "rewrites", "tracers", "places"}
 
