@@ -110,6 +110,12 @@ const (
 	instHeld         // the host's: bits below, and the free state that heldOpen is about
 )
 
+// Words of a record of a table without trampolines.
+const (
+	instStack = instTramp // descriptor of the stack, or 0
+	instBelow = instHeld  // how far below that stack's end the place is
+)
+
 // Bits of instHeld.
 const (
 	// heldElsewhere: the guest may hold the trampoline elsewhere than at a place of a

@@ -127,6 +127,9 @@ func (r *registration) checkReturn(p *places, at place) *Error {
 		return notEntry(at)
 	case unreturnable[at.sym.Name]:
 		return newError(CodeBlacklisted, fmt.Sprintf("%s must not have a kretprobe", at.sym.Name), "it returns on another stack")
+	case !p.byLeaves(at.sym.User) && p.walksStacks(at.addr) != "":
+		return newError(CodeWalksStacks, fmt.Sprintf("%s is code of %s, which looks up return addresses on its stacks and ends the program at one that it does not know", at.sym.Name, p.walksStacks(at.addr)),
+			"--at-rets probes the returns and leaves the stack alone")
 	case p.byLeaves(at.sym.User) && rp.MaxActive > maxLeft:
 		return newError(CodeNoInstances, fmt.Sprintf("%d instances", rp.MaxActive), fmt.Sprintf("at most %d in a file of the guest's", maxLeft))
 	case !p.byLeaves(at.sym.User) && p.can[guest.Level(at.sym.User)].NoExec != "" && len(p.padding(at.sym.User)) == 0:
@@ -149,6 +152,15 @@ func (r *registration) checkReturn(p *places, at place) *Error {
 		}
 	}
 	return nil
+}
+
+// walksStacks names the runtime of the code at addr that no return address may be replaced
+// for, or "".
+func (k *core) walksStacks(addr guest.GVA) string {
+	if w, ok := k.target.Symbols().(StackWalker); ok {
+		return w.WalksStacks(addr)
+	}
+	return ""
 }
 
 // notEntry refuses a place that is not the entry of a function.

@@ -12,10 +12,43 @@ import (
 // nothing when the kernel drops that page. Its calls are left by the instructions that leave
 // the function, which are probed themselves, and by those of the functions that it ends with
 // a jump to. Nothing on the process's stack is changed. An activation is known by its address
-// space, the place of its return address, and that address: which of the returns are its, a
+// space, the place of its return address (below), and that address: which of the returns are its, a
 // fork's copy of the stack, another thread and a signal's handler cannot confuse. One that is
 // not left so, by a long jump or the end of the process, is found out as others are (fate), or
 // when its place on the stack is used anew.
+
+// Go moves a goroutine's stack when it grows or shrinks. In code of Go R14 is the goroutine's
+// descriptor, which begins with the bounds of its stack (runtime.g, ABIInternal); the distance
+// from the upper one is what a move leaves as it is. So where R14 points to bounds that RSP is
+// within, an activation's place is the descriptor and that distance. Code that has such bounds in
+// R14 without being of Go keeps them over a call, by its ABI.
+
+// maxStackBounds is the largest stack that is taken for a goroutine's: twice the runtime's limit.
+const maxStackBounds = 2 << 30
+
+// spot is where on its stack an activation has its return address.
+type spot struct {
+	place, root uint64
+	g, off      uint64 // the stack's descriptor, and how far below its end; or 0
+}
+
+// spot returns that of the return address at RSP.
+func (c *cpu) spot(s State) spot {
+	x := spot{place: s.Regs.RSP, root: uint64(s.Root)}
+	g := s.Regs.R14
+	if g == 0 || g%8 != 0 || g>>47 != 0 {
+		return x
+	}
+	lo, ok := c.readWord(s, g)
+	if !ok || uint64(lo) == 0 || uint64(lo) > x.place {
+		return x
+	}
+	hi, ok := c.readWord(s, g+8)
+	if ok && uint64(hi) > x.place && uint64(hi-lo) <= maxStackBounds {
+		x.g, x.off = g, uint64(hi)-x.place
+	}
+	return x
+}
 
 // maxLeft bounds MaxActive of such a kretprobe, whose records are searched.
 const maxLeft = 4096
@@ -109,15 +142,25 @@ func withLeaves(regs []*registration) []*registration {
 	return out
 }
 
-// find returns the live record of the activation whose return address ret is at place, or
+// at reports whether record i is of the spot x.
+func (t *instances) at(i int, x spot) bool {
+	if t.word(i, instRoot).Load() != x.root {
+		return false
+	}
+	if g := t.word(i, instStack).Load(); g != 0 && x.g != 0 {
+		return g == x.g && t.word(i, instBelow).Load() == x.off
+	}
+	return t.word(i, instPlace).Load() == x.place
+}
+
+// find returns the live record of the activation whose return address ret is at x, or
 // whatever one has that place if ret is 0; else -1.
-func (t *instances) find(place, root uint64, ret uint64) int {
+func (t *instances) find(x spot, ret uint64) int {
 	if t.words[wordUsed].Load() == 0 {
 		return -1
 	}
 	for i := range t.n {
-		if t.word(i, instState).Load()&phaseMask == phaseLive && t.word(i, instPlace).Load() == place && t.word(i, instRoot).Load() == root &&
-			(ret == 0 || t.word(i, instNext).Load() == ret) {
+		if t.word(i, instState).Load()&phaseMask == phaseLive && t.at(i, x) && (ret == 0 || t.word(i, instNext).Load() == ret) {
 			return i
 		}
 	}
@@ -125,9 +168,9 @@ func (t *instances) find(place, root uint64, ret uint64) int {
 }
 
 // displace abandons what has had its return address where a call now has its own.
-func (t *instances) displace(s State) {
+func (t *instances) displace(x spot) {
 	for {
-		i := t.find(s.Regs.RSP, uint64(s.Root), 0)
+		i := t.find(x, 0)
 		if i < 0 || !t.abandon(i, t.word(i, instState).Load(), 0) {
 			return
 		}
@@ -144,7 +187,7 @@ func (c *cpu) left(s State, rp *retprobe) {
 	if !ok || ret == 0 {
 		return
 	}
-	if i := t.find(s.Regs.RSP, uint64(s.Root), uint64(ret)); i >= 0 && t.leave(i, t.word(i, instState).Load()) {
+	if i := t.find(c.spot(s), uint64(ret)); i >= 0 && t.leave(i, t.word(i, instState).Load()) {
 		c.leaving = append(c.leaving, activation{t, i})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
@@ -31,6 +32,7 @@ type fileCalls struct {
 	filed
 	t *testing.T
 	e *probe.Engine
+	g uint64 // R14
 }
 
 func newFileCalls(t *testing.T) *fileCalls {
@@ -78,7 +80,7 @@ func (f *fileCalls) at(name string, off, root, slot, ret uint64) {
 		f.words[guest.GPA(root)] = map[guest.GVA]uint64{}
 	}
 	f.words[guest.GPA(root)][guest.GVA(slot)] = ret
-	regs := probe.Regs{RIP: uint64(sym.Addr) + off, RSP: slot, RAX: root + off}
+	regs := probe.Regs{RIP: uint64(sym.Addr) + off, RSP: slot, RAX: root + off, R14: f.g}
 	if v := f.e.Hit(0, probe.State{Regs: &regs, Root: guest.GPA(root), CPL: 3}, probe.Trap{Kind: probe.TrapBreakpoint}); v.Action != probe.Resume && v.Action != probe.StepInPlace {
 		f.t.Fatalf("%s+%#x: %+v", name, off, v)
 	}
@@ -166,6 +168,93 @@ func TestLeaves(t *testing.T) {
 		if b := f.textOf(name); strings.Contains(b, "\xcc") {
 			t.Errorf("%s is % x when no probe is there", name, b)
 		}
+	}
+}
+
+// TestLeavesOfGo: calls of goroutines are followed when the runtime moves their stacks, and no
+// two goroutines are taken for each other when one has the memory that was another's stack.
+func TestLeavesOfGo(t *testing.T) {
+	const root, ret, size = 0x1000, uint64(userRet), 0x800
+	const g1, g2 = uint64(userStacks + 0x10000), uint64(userStacks + 0x11000)
+	const s1, s2, s3 = uint64(userStacks + 0x1000), uint64(userStacks + 0x3000), uint64(userStacks + 0x5000)
+	f := newFileCalls(t)
+	returns := 0
+	r := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "frame"}, DataSize: 8,
+		Entry: func(c *probe.Context) int {
+			binary.LittleEndian.PutUint64(c.Data, c.Regs.R14)
+			return 0
+		},
+		Return: func(c *probe.Context) {
+			if g := binary.LittleEndian.Uint64(c.Data); g != c.Regs.R14 {
+				t.Errorf("a call of %#x returns in %#x", g, c.Regs.R14)
+			}
+			returns++
+		},
+	}
+	if err := f.e.Register(r); err != nil {
+		t.Fatal(err)
+	}
+	f.words[root] = map[guest.GVA]uint64{}
+	stack := func(g, lo uint64) { f.words[root][guest.GVA(g)], f.words[root][guest.GVA(g+8)] = lo, lo+size }
+	at := func(off, g, slot uint64) { f.g = g; f.at("frame", off, root, slot, ret) }
+	want := func(when string, handled, abandoned uint64, inUse int) {
+		t.Helper()
+		i, _ := f.e.Info(&r.Kprobe)
+		if s := i.Stats; s.Handled != handled || s.Returns != uint64(returns) || s.Abandoned != abandoned || i.InUse != inUse || handled != uint64(returns)+abandoned+uint64(inUse) {
+			t.Errorf("%s: %+v, %d return handlers, in use %d", when, s, returns, i.InUse)
+		}
+	}
+	stack(g1, s1)
+	at(0, g1, s1+0x700)
+	at(0, g1, s1+0x6c0) // recursion
+	want("under way", 2, 0, 2)
+	stack(g1, s2) // grown; another goroutine gets the old stack
+	for _, off := range []uint64{0x700, 0x6c0} {
+		f.words[root][guest.GVA(s2+off)] = ret
+	}
+	stack(g2, s1)
+	at(0, g2, s1+0x700)
+	want("moved", 3, 0, 3)
+	at(7, g1, s2+0x6c0)
+	at(7, g2, s1+0x700)
+	at(7, g1, s2+0x700)
+	want("returned", 3, 0, 0)
+
+	// One that is left by a panic, and one whose goroutine is gone.
+	at(0, g1, s2+0x700)
+	at(0, g1, s2+0x700)
+	want("called again", 5, 1, 1)
+	stack(g1, s3)
+	f.words[root][guest.GVA(g1)], f.words[root][guest.GVA(g1+8)] = 0, 0
+	want("without the goroutine", 5, 2, 0)
+
+	// R14 is none of Go's: the place tells.
+	at(0, 5, s3+0x700)
+	at(7, 5, s3+0x700)
+	want("without a descriptor", 6, 2, 0)
+}
+
+// goImage is an image of a Go program.
+type goImage struct{ *guest.Image }
+
+func (goImage) WalksStacks(guest.GVA) string { return "Go" }
+
+// TestReturnsOfGo: no return address is replaced for a runtime that looks them up. Kprobes
+// are as ever, and so are kretprobes on files, which replace none.
+func TestReturnsOfGo(t *testing.T) {
+	h, err := probetest.NewFake(probetest.FakeOptions{Symbols: func(img *guest.Image) probe.Symbols { return goImage{img} }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	r := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "kprobe_target"}}
+	var no *probe.Error
+	if err := h.Engine().Register(r); !errors.As(err, &no) || no.Code != probe.CodeWalksStacks || !errors.Is(err, syscall.EOPNOTSUPP) || !strings.Contains(err.Error(), "--at-rets") {
+		t.Errorf("kretprobe: %v", err)
+	}
+	k := &probe.Kprobe{Symbol: "kprobe_target", Pre: func(*probe.Context) int { return 0 }}
+	if err := h.Engine().Register(k); err != nil {
+		t.Errorf("kprobe: %v", err)
 	}
 }
 

@@ -40,6 +40,7 @@ const (
 	CodeEmulationPrefix Code = "emulation_prefix"     // EINVAL: ud2 that Xen or KVM takes as a prefix
 	CodeNoPost          Code = "no_post"              // EOPNOTSUPP: post or fault handler on an instruction that waits or does not come back
 	CodeExitsUnknown    Code = "exits_unknown"        // EOPNOTSUPP: a function whose returns its code does not show
+	CodeWalksStacks     Code = "walks_stacks"         // EOPNOTSUPP: the program ends when it finds another return address
 	CodeNotEntry        Code = "not_entry"            // EINVAL: a kretprobe elsewhere than at a function's entry
 	CodeHandlers        Code = "handlers"             // EINVAL: handlers that this kind of probe does not have
 	CodeMirror          Code = "mirror"               // EINVAL: a function that does not come to where mirrors end
@@ -65,8 +66,8 @@ var errnos = map[Code]syscall.Errno{
 	CodeNotRegistered: syscall.EINVAL, CodeGone: syscall.EINVAL, CodeEmptyBatch: syscall.EINVAL,
 	CodeHostCannot: syscall.ENODEV, CodeInHandler: syscall.EDEADLK, CodeClosed: syscall.ESHUTDOWN,
 	CodeEmulationPrefix: syscall.EINVAL, CodeNoPost: syscall.EOPNOTSUPP, CodeTarget: syscall.EIO,
-	CodeExitsUnknown: syscall.EOPNOTSUPP,
-	CodeNotEntry:     syscall.EINVAL, CodeHandlers: syscall.EINVAL, CodeMirror: syscall.EINVAL, CodeDataSize: syscall.E2BIG,
+	CodeExitsUnknown: syscall.EOPNOTSUPP, CodeWalksStacks: syscall.EOPNOTSUPP,
+	CodeNotEntry: syscall.EINVAL, CodeHandlers: syscall.EINVAL, CodeMirror: syscall.EINVAL, CodeDataSize: syscall.E2BIG,
 	CodeNoInstances: syscall.ENOMEM, CodeBadSpace: syscall.EINVAL,
 	CodeWatchLength: syscall.EINVAL, CodeWatchAlignment: syscall.EINVAL, CodeWatchAccess: syscall.EINVAL,
 	CodeWatchRegisters: syscall.ENOSPC, CodeDebugRegsInUse: syscall.EBUSY,

@@ -133,7 +133,18 @@ func (t *instances) fate(i int, state uint64, root guest.GPA, buf []byte) fate {
 	case state&phaseMask != phaseLive:
 		return fateLive // its task is about to make something of it
 	}
-	if t.core.target.ReadMemory(root, guest.GVA(t.word(i, instPlace).Load()), buf[:8]) != nil {
+	place := guest.GVA(t.word(i, instPlace).Load())
+	if t.left && t.word(i, instStack).Load() != 0 { // the stack may be elsewhere by now
+		if t.core.target.ReadMemory(root, guest.GVA(t.word(i, instStack).Load()+8), buf[:8]) != nil {
+			return fateLive
+		}
+		end, below := le.Uint64(buf), t.word(i, instBelow).Load()
+		if end < below {
+			return fateLeft // there is no such stack any more
+		}
+		place = guest.GVA(end - below)
+	}
+	if t.core.target.ReadMemory(root, place, buf[:8]) != nil {
 		if t.user {
 			return fateLive
 		}
@@ -204,7 +215,9 @@ func (t *instances) abandon(i int, state, held uint64) bool {
 		if held != 0 {
 			held |= state &^ phaseMask
 		}
-		t.word(i, instHeld).Store(held | t.word(i, instHeld).Load()&heldElsewhere)
+		if !t.left {
+			t.word(i, instHeld).Store(held | t.word(i, instHeld).Load()&heldElsewhere)
+		}
 	}
 	t.recycle(i)
 	return true

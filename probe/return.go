@@ -31,7 +31,7 @@ func (c *cpu) activate(s State, r *registration) {
 	i := -1
 	if ok && ret.Canonical() { // or the return is the processor's to refuse
 		if t.left {
-			t.displace(s)
+			t.displace(c.spot(s))
 		}
 		t.unwind(s)
 		o := origin{s.Regs.RSP, uint64(ret), uint64(s.Root)}
@@ -112,7 +112,11 @@ func (c *cpu) hook(s State) {
 		task, at := c.taskOf(s, a.t.tasks)
 		a.t.word(a.i, instOwner).Store(uint64(at))
 		a.t.word(a.i, instTask).Store(uint64(task))
-		if !a.t.left {
+		if a.t.left {
+			x := c.spot(s)
+			a.t.word(a.i, instStack).Store(x.g)
+			a.t.word(a.i, instBelow).Store(x.off)
+		} else {
 			next = a.t.tramp(a.i)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 // What a backend must do stands in this file, from top to bottom: Target with
 // Symbols and World, which every backend has; Capabilities, by which it says how
 // far its host serves probes; the parts that a backend adds if it can
-// (PageTables, Files, Runner, Detours, PerCPU, Watcher, and Image and Kernel beside Symbols); and Trap and
+// (PageTables, Files, Runner, Detours, PerCPU, Watcher, and Image, StackWalker and Kernel beside Symbols); and Trap and
 // Verdict, the calls in the other direction. What a backend lacks is refused with
 // a reason, and all else works without it: one that sees no exits serves programs
 // at optimizable sites. kvm/machine implements everything over KVM,
@@ -96,6 +96,14 @@ type Image interface {
 	// task is gone, or has unwound its stack, are then found out although nothing has used
 	// that stack since.
 	Profile() (guest.Profile, error)
+}
+
+// StackWalker is what Symbols add that know of programs which look up the return addresses
+// on their own stacks.
+type StackWalker interface {
+	// WalksStacks names the runtime that ends the program when it finds a return address
+	// there that is none of its own, "" if the code at addr has none.
+	WalksStacks(addr guest.GVA) string
 }
 
 // Kernel is what an Image adds that is of a kernel which patches itself as Linux

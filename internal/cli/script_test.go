@@ -119,6 +119,11 @@ func runScripts(t *testing.T, dir string, vars map[string]string) {
 				return err
 			}
 			env.Setenv("EXAMPLES", examples)
+			guests, err := filepath.Abs("../../testdata/guests")
+			if err != nil {
+				return err
+			}
+			env.Setenv("GUESTS", guests)
 			env.Setenv("LONG", strings.Repeat("x", 120))
 			env.Setenv("ROOT", strconv.FormatBool(os.Getuid() == 0))
 			return nil
