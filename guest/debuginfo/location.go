@@ -19,6 +19,19 @@ type Location struct {
 	Memory bool // the value is in memory at the last number, which it is otherwise
 }
 
+// Piece is a part of a value.
+type Piece struct {
+	Size  uint64 // bytes
+	Where Location
+	Why   error // why it is not known; nil: Where has it
+}
+
+// Limits of the pieces of one value.
+const (
+	maxPieces    = 16
+	maxPieceSize = 256 // bytes
+)
+
 // Base is what a Location begins with.
 type Base uint8
 
@@ -99,9 +112,10 @@ type expression struct {
 	address func(uint64) (uint64, error) // of .debug_addr
 	err     error
 
-	stack []number
-	value bool // what is on top is the value itself
-	entry bool // it asks what the function was entered with
+	pieces []Piece
+	stack  []number
+	value  bool // what is on top is the value itself
+	entry  bool // it asks what the function was entered with
 }
 
 // location evaluates a location description (DWARF 5, 2.6).
@@ -119,6 +133,10 @@ func (x *expression) location() (Location, error) {
 			x.err = errDamaged // nothing may follow
 			break
 		}
+		if op == opPiece {
+			x.piece()
+			continue
+		}
 		x.step(op)
 		if len(x.stack) > maxOperands {
 			x.err = errDamaged
@@ -129,11 +147,36 @@ func (x *expression) location() (Location, error) {
 		return Location{}, ErrEntryValue
 	case x.err != nil:
 		return Location{}, x.err
+	case len(x.pieces) > 0 && len(x.stack) > 0:
+		return Location{}, errDamaged
+	case len(x.pieces) > 0:
+		return Location{}, errPieces
 	case len(x.stack) == 0:
 		return Location{}, errDamaged
 	}
 	n := x.stack[len(x.stack)-1]
 	return Location{Base: n.base, Reg: n.reg, Offsets: n.off, Memory: !x.value}, nil
+}
+
+// piece ends one part of a value, and begins the next (DWARF 5, 2.6.1.2). Nothing before it: that part is optimized out.
+func (x *expression) piece() {
+	p := Piece{Size: x.uleb(), Why: errOptimizedOut}
+	if x.err != nil {
+		return
+	}
+	if len(x.stack) > 0 {
+		n := x.pop()
+		p.Where, p.Why = Location{Base: n.base, Reg: n.reg, Offsets: n.off, Memory: !x.value}, nil
+		if x.entry || n.base == BaseEntry {
+			p.Why = ErrEntryValue
+		}
+	}
+	if p.Size > maxPieceSize || len(x.pieces) == maxPieces {
+		x.err = errPieces
+		return
+	}
+	x.pieces = append(x.pieces, p)
+	x.stack, x.value, x.entry = nil, false, false
 }
 
 func (x *expression) push(n number) { x.stack = append(x.stack, n) }
@@ -245,7 +288,7 @@ func (x *expression) step(op byte) {
 	case opStackValue:
 		x.value = true
 	case opNop:
-	case opPiece, opBitPiece:
+	case opBitPiece:
 		x.err = errPieces
 	case opTLS, opGNUTLS:
 		x.err = errThread

@@ -3,7 +3,9 @@ package debuginfo
 import (
 	"debug/dwarf"
 	"errors"
+	"slices"
 	"sort"
+	"strings"
 
 	"github.com/cilium/ebpf/btf"
 
@@ -17,6 +19,9 @@ var errNotYet = errors.New("not yet in its place in the function's frame here")
 // 3.2.3 and figure 3.36): RDI, RSI, RDX, RCX, R8, R9.
 var argumentRegs = [...]int{5, 4, 1, 2, 8, 9}
 
+// framePointer is the number of RBP.
+const framePointer = 6
+
 // entryBytes is how far from a function's first instruction nothing can have changed an argument's
 // register: compilers begin with endbr64, or push %rbp and mov %rsp,%rbp.
 const entryBytes = 4
@@ -25,32 +30,37 @@ const entryBytes = 4
 // at one place in the function's frame, l, for all of its code. Compilers that do not optimize
 // write so of parameters which the function's first instructions only put there. Until these
 // have been executed they are where the prototype says.
-func (i *Info) passed(n int, d declared, addr uint64, l Location) (Location, error) {
+func (i *Info) passed(n int, d declared, addr uint64, l Location) (Location, []Piece, error) {
 	c, err := i.contents(n)
-	if err != nil || l.Base != BaseCFA && l.Base != BaseRegister || addr < d.of.entry || addr >= c.prologueEnd(d.of) {
-		return l, err
+	if err != nil || l.Base != BaseCFA && (l.Base != BaseRegister || l.Reg != framePointer) || addr < d.of.entry || addr >= c.prologueEnd(d.of) {
+		return l, nil, err
 	}
 	fromCFA := l.Offsets[0]
 	if l.Base == BaseRegister {
 		fromCFA -= 16 // it is the frame pointer, which is not set yet either
 	}
 	if fromCFA >= 0 { // the caller has put it on the stack
-		return Location{Base: BaseCFA, Offsets: append([]int64{fromCFA}, l.Offsets[1:]...), Memory: true}, nil
+		return Location{Base: BaseCFA, Offsets: append([]int64{fromCFA}, l.Offsets[1:]...), Memory: true}, nil, nil
 	}
-	if len(l.Offsets) > 1 {
-		return l, errNotYet
+	pointed := len(l.Offsets) == 2 && l.Offsets[1] == 0 // a word of the frame leads to it
+	if len(l.Offsets) > 1 && !pointed {
+		return l, nil, errNotYet
 	}
 	e := i.at(d.of.at)
 	if e == nil || e.AttrField(dwarf.AttrAbstractOrigin) != nil {
-		return l, errNotYet // a copy need not have all parameters
+		return l, nil, errNotYet // a copy need not have all parameters
 	}
 	p := i.parametersOf(d.of.at)
 	for k, at := range p.at {
 		if at == d.Offset {
-			return p.location(k, addr-d.of.entry <= entryBytes)
+			l, pieces, err := p.location(k, addr-d.of.entry <= entryBytes)
+			if pointed && err == nil {
+				l.Memory = true
+			}
+			return l, pieces, err
 		}
 	}
-	return l, errNotYet
+	return l, nil, errNotYet
 }
 
 // prologueEnd returns where the first instructions of a function end, as debuggers see it: at the
@@ -91,9 +101,17 @@ func (i *Info) parametersOf(at dwarf.Offset) (p parameters) {
 		wholly = wholly || small(x.Type)
 	}
 	if wholly {
-		t = typeReader{Info: i, left: maxTypes, whole: map[dwarf.Offset]btf.Type{}}
+		t = typeReader{Info: i, left: maxTypes, whole: map[dwarf.Offset]btf.Type{}, values: true}
 		p.proto, p.at = t.prototype(at)
 		t.finish()
+	}
+	for k, at := range p.at {
+		if e := i.at(at); e != nil && (i.byReference(e) || i.referredTo(e)) {
+			p.proto.Params[k].Type = &btf.Pointer{Target: p.proto.Params[k].Type}
+		}
+	}
+	if e := i.at(at); e != nil && i.byReference(e) {
+		p.proto.Return = &btf.Struct{Size: 32} // as for all in memory, the caller says where
 	}
 	for _, at := range p.at {
 		if e := i.at(at); e != nil {
@@ -102,6 +120,68 @@ func (i *Info) parametersOf(at dwarf.Offset) (p parameters) {
 		}
 	}
 	return p
+}
+
+// Of DW_AT_calling_convention of a class (DWARF 5, 7.16): C++ passes and returns it by a pointer, whatever its size.
+const passByReference = 4
+
+// byReference reports whether what e declares has a class for its type that is passed so.
+func (i *Info) byReference(e *dwarf.Entry) bool {
+	for range maxLinks {
+		f := i.attribute(e, dwarf.AttrType)
+		if f == nil {
+			return false
+		}
+		at, _ := f.Val.(dwarf.Offset)
+		if e = i.at(at); e == nil {
+			return false
+		}
+		switch e.Tag {
+		case dwarf.TagTypedef, dwarf.TagConstType, dwarf.TagVolatileType:
+			continue
+		case dwarf.TagStructType, dwarf.TagClassType, dwarf.TagUnionType:
+			how, _ := e.Val(dwarf.AttrCalling).(int64)
+			return how == passByReference || i.hasDestructor(e)
+		}
+		return false
+	}
+	return false
+}
+
+// referredTo reports whether a parameter's place is where a word of the frame, or the register of an argument, leads.
+func (i *Info) referredTo(e *dwarf.Entry) bool {
+	f := i.attribute(e, dwarf.AttrLocation)
+	if f == nil {
+		return false
+	}
+	code, _ := f.Val.([]byte)
+	if len(code) == 0 {
+		return false
+	}
+	if code[0] == opFbreg {
+		return code[len(code)-1] == opDeref
+	}
+	return slices.ContainsFunc(argumentRegs[:], func(r int) bool { return int(code[0]) == opBreg0+r })
+}
+
+// hasDestructor reports whether a class has one of its own: compilers that do not write DW_AT_calling_convention leave
+// no other sign of how they pass it.
+func (i *Info) hasDestructor(of *dwarf.Entry) bool {
+	r := i.data.Reader()
+	r.Seek(of.Offset)
+	if e, err := r.Next(); err != nil || e == nil || !e.Children {
+		return false
+	}
+	t := typeReader{Info: i, left: maxTypes}
+	for e := t.next(r); e != nil; e = t.next(r) {
+		if name, _ := e.Val(dwarf.AttrName).(string); e.Tag == dwarf.TagSubprogram && strings.HasPrefix(name, "~") && e.AttrField(dwarf.AttrDefaulted) == nil {
+			return true
+		}
+		if t.skip(r, e) != nil {
+			return false
+		}
+	}
+	return false
 }
 
 // everywhere reports whether a location is the same in all code.
@@ -119,10 +199,10 @@ func small(t btf.Type) bool {
 
 // location returns where the prototype has parameter k. Behind the entry a register may have been
 // used again, where optimization or a copy of a narrow or wide parameter may have come first.
-func (p *parameters) location(k int, entry bool) (Location, error) {
+func (p *parameters) location(k int, entry bool) (Location, []Piece, error) {
 	for _, x := range p.proto.Params {
 		if !entry && (p.lists || !plain(x.Type)) {
-			return Location{}, errNotYet
+			return Location{}, nil, errNotYet
 		}
 	}
 	word := types.Arguments(p.proto)[k]
@@ -130,10 +210,39 @@ func (p *parameters) location(k int, entry bool) (Location, error) {
 	switch types.Strip(p.proto.Params[k].Type).(type) {
 	case *btf.Int, *btf.Enum, *btf.Pointer:
 		if ok && size <= 8 && word > 0 && word <= len(argumentRegs) {
-			return Location{Base: BaseRegister, Reg: argumentRegs[word-1], Offsets: []int64{0}}, nil
+			return inArgument(word), nil, nil
 		}
+	case *btf.Struct, *btf.Union:
+		return p.structure(k, size)
 	}
-	return Location{}, errNotYet
+	return Location{}, nil, errNotYet
+}
+
+// structure returns where a structure is that is passed in registers.
+func (p *parameters) structure(k int, size uint64) (Location, []Piece, error) {
+	words := types.Words(p.proto)[k]
+	var pieces []Piece
+	for n, w := range words {
+		if w == 0 || w > len(argumentRegs) {
+			return Location{}, nil, errVector
+		}
+		pieces = append(pieces, Piece{Size: min(8, size-8*uint64(n)), Where: inArgument(w)})
+	}
+	switch len(pieces) {
+	case 0:
+		return Location{}, nil, errNotYet
+	case 1:
+		return pieces[0].Where, nil, nil
+	}
+	return Location{}, pieces, errPieces
+}
+
+// errVector says why a parameter's value is not known.
+var errVector = errors.New("in a vector register, which is not read")
+
+// inArgument is what the register of an argument holds, by its number from 1.
+func inArgument(n int) Location {
+	return Location{Base: BaseRegister, Reg: argumentRegs[n-1], Offsets: []int64{0}}
 }
 
 // plain reports whether code that is not optimized stores a parameter from the very register that

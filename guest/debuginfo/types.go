@@ -7,6 +7,7 @@ import (
 
 	"github.com/cilium/ebpf/btf"
 
+	"github.com/guestprobe/guestprobe/guest/types"
 	"github.com/guestprobe/guestprobe/internal/dies"
 )
 
@@ -28,6 +29,8 @@ type typeReader struct {
 	left  int // entries that may yet be read
 	whole map[dwarf.Offset]btf.Type
 	later []dwarf.Offset // structures of whole whose members were not read yet
+
+	values bool // of what pointers lead to only the name is asked for
 }
 
 // read returns the type at an offset. Path are names of members: the first of the next
@@ -79,7 +82,13 @@ func (t *typeReader) read(at dwarf.Offset, path []string, depth int) btf.Type {
 	case dwarf.TagRestrictType:
 		return &btf.Restrict{Type: of(path)}
 	case dwarf.TagPointerType:
-		return &btf.Pointer{Target: of(path)}
+		return &btf.Pointer{Target: t.target(of, path)}
+	case dwarf.TagReferenceType:
+		return types.NewReference(t.target(of, path), false)
+	case dwarf.TagRvalueReferenceType:
+		return types.NewReference(t.target(of, path), true)
+	case dwarf.TagPtrToMemberType:
+		return &btf.Int{Name: "ptrdiff_t", Size: 8, Encoding: btf.Signed}
 	case dwarf.TagEnumerationType:
 		enum := &btf.Enum{Name: name, Size: size}
 		if t.whole != nil {
@@ -105,6 +114,29 @@ func (t *typeReader) read(at dwarf.Offset, path []string, depth int) btf.Type {
 		return t.keep(at, &btf.Struct{Name: name, Size: size, Members: t.members(r, e, path, depth)})
 	}
 	return of(path) // as DW_TAG_atomic_type
+}
+
+// target returns what a pointer leads to, of which nothing is kept where only values are asked for.
+func (t *typeReader) target(of func([]string) btf.Type, path []string) btf.Type {
+	if !t.values {
+		return of(path)
+	}
+	whole, later := t.whole, t.later
+	t.whole, t.later = nil, nil
+	to := of(nil)
+	t.whole, t.later = whole, later
+	return to
+}
+
+// valuesOf returns the type at an offset with all members that values of it have, but of what they point to the name only.
+func (i *Info) valuesOf(at dwarf.Offset) btf.Type {
+	t := typeReader{Info: i, left: maxTypes, whole: map[dwarf.Offset]btf.Type{}, values: true}
+	out := t.read(at, nil, 0)
+	t.finish()
+	if t.left < 0 {
+		return (*btf.Void)(nil) // not all of it was read
+	}
+	return out
 }
 
 // keep notes a structure whose members are read later: they may lead to it again.

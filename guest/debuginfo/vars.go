@@ -11,6 +11,7 @@ import (
 
 	"github.com/cilium/ebpf/btf"
 
+	"github.com/guestprobe/guestprobe/guest/types"
 	"github.com/guestprobe/guestprobe/internal/dies"
 )
 
@@ -19,11 +20,54 @@ type Variable struct {
 	Name      string
 	Function  string // whose it is; "" for one of the file
 	Parameter bool
-	// Type has of structures the members on the way that was asked for only.
+	// Inlined: Function is inlined into another one here.
+	Inlined bool
+	// Type has of structures the members on the way that was asked for only. Of a reference it is the type of what is referred to.
 	Type btf.Type
+	// Declared is the type as the source has it.
+	Declared btf.Type
 
-	Where Location
-	Why   error // why its value is not to be had here; nil: Where has it
+	Where Location // of a reference that of what is referred to
+	Why   error    // why its value is not known here; nil: Where has it
+	// Pieces are the parts of a value that is in several places: Why says so.
+	Pieces []Piece
+
+	typeAt dwarf.Offset // 0: it has none
+}
+
+// Values returns the type of the variable with all members that a value of it has.
+func (i *Info) Values(v Variable) (t btf.Type, err error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	defer guard(&err)()
+	t = v.Type
+	if v.typeAt != 0 {
+		t = i.valuesOf(v.typeAt)
+		if to, ok := types.Reference(t); ok {
+			// What a reference leads to was not read for its name alone.
+			t = i.referred(v.typeAt, to)
+		}
+	}
+	return t, nil
+}
+
+// referred returns the type that the reference at an offset leads to, with its members.
+func (i *Info) referred(at dwarf.Offset, otherwise btf.Type) btf.Type {
+	for range maxLinks {
+		e := i.at(at)
+		if e == nil {
+			break
+		}
+		to, ok := e.Val(dwarf.AttrType).(dwarf.Offset)
+		if !ok {
+			break
+		}
+		if e.Tag == dwarf.TagReferenceType || e.Tag == dwarf.TagRvalueReferenceType {
+			return i.valuesOf(to)
+		}
+		at = to
+	}
+	return otherwise
 }
 
 // NoVariableError is returned for a name that nothing has.
@@ -214,15 +258,21 @@ func skip(r *dies.Reader, e *dwarf.Entry) error {
 }
 
 // variable describes a declaration.
-func (i *Info) variable(n int, d declared, addr uint64, path []string) Variable {
-	v := Variable{Name: i.name(d.Entry, nil), Parameter: d.Tag == dwarf.TagFormalParameter, Type: (*btf.Void)(nil)}
+func (i *Info) variable(n int, d declared, addr uint64, path []string) (v Variable) {
+	v = Variable{Name: i.name(d.Entry, nil), Parameter: d.Tag == dwarf.TagFormalParameter, Type: (*btf.Void)(nil)}
 	if d.of != nil {
-		v.Function = d.of.name
+		v.Function, v.Inlined = d.of.name, d.of.inlined
 	}
 	if f := i.attribute(d.Entry, dwarf.AttrType); f != nil {
 		t := typeReader{Info: i, left: maxTypes}
 		if at, ok := f.Val.(dwarf.Offset); ok {
-			v.Type = t.read(at, path, 0)
+			v.Type, v.typeAt = t.read(at, path, 0), at
+		}
+	}
+	if v.Declared = v.Type; v.Declared != nil {
+		if to, ok := types.Reference(v.Type); ok {
+			v.Type = to
+			defer func() { v.follow() }()
 		}
 	}
 	if f := i.attribute(d.Entry, dwarf.AttrConstValue); f != nil {
@@ -236,33 +286,46 @@ func (i *Info) variable(n int, d declared, addr uint64, path []string) Variable 
 	case f == nil:
 		v.Why = errOptimizedOut
 	default:
-		v.Where, v.Why = i.location(i.data.UnitOf(owner.Offset), f, addr, func() (number, error) { return i.frameBase(n, addr) })
+		v.Where, v.Pieces, v.Why = i.location(i.data.UnitOf(owner.Offset), f, addr, func() (number, error) { return i.frameBase(n, addr) })
 		switch {
 		case v.Why != nil:
 		case v.Where.Base == BaseEntry:
 			v.Why = ErrEntryValue
 		case v.Parameter && everywhere(f) && v.Where.Memory && d.of != nil && !d.of.inlined:
-			v.Where, v.Why = i.passed(n, d, addr, v.Where)
+			v.Where, v.Pieces, v.Why = i.passed(n, d, addr, v.Where)
 		}
 	}
 	return v
 }
 
+// follow makes of where a reference is where that leads.
+func (v *Variable) follow() {
+	switch l := &v.Where; {
+	case v.Why != nil && !errors.Is(v.Why, ErrEntryValue), len(l.Offsets) == 0:
+	case !l.Memory:
+		l.Memory = true
+	case len(l.Offsets) > maxSteps:
+		v.Why = errDamaged
+	default:
+		l.Offsets = append(slices.Clone(l.Offsets), 0)
+	}
+}
+
 // ErrElsewhere is Variable.Why of one that another file has: a symbol has its name.
 var ErrElsewhere = errors.New("another file has it")
 
-// location evaluates an attribute for addr.
-func (i *Info) location(u *dies.Unit, f *dwarf.Field, addr uint64, frame func() (number, error)) (Location, error) {
+// location evaluates an attribute for addr; what is in several places has pieces, and errPieces.
+func (i *Info) location(u *dies.Unit, f *dwarf.Field, addr uint64, frame func() (number, error)) (Location, []Piece, error) {
 	code, err := listsOf(u).expression(f, addr)
 	if err != nil {
-		return Location{}, err
+		return Location{}, nil, err
 	}
 	x := expression{code: code, frame: frame, address: u.Address}
 	l, err := x.location()
 	if err == nil && l.Base == BaseProgram && l.Offsets[0] == 0 {
 		err = errOptimizedOut // what the linker has dropped is at 0
 	}
-	return l, err
+	return l, x.pieces, err
 }
 
 // frameBase returns what the variables of the function around addr that have a place in
@@ -284,7 +347,7 @@ func (i *Info) frameBase(n int, addr uint64) (number, error) {
 	if f == nil {
 		return number{}, errDamaged
 	}
-	l, err := i.location(i.data.UnitOf(owner.Offset), f, addr, func() (number, error) { return number{}, errDamaged })
+	l, _, err := i.location(i.data.UnitOf(owner.Offset), f, addr, func() (number, error) { return number{}, errDamaged })
 	return number{l.Base, l.Reg, l.Offsets}, err
 }
 

@@ -20,12 +20,51 @@ const (
 	integer             // anything else
 )
 
+// passedAs is where a parameter is passed: in registers, or in memory.
+type passedAs struct {
+	class class // nil: in memory
+	first int   // the number of the first register of integer arguments, from 1, that it may have
+	slot  uint64
+}
+
+// Words returns, for each parameter of p that is passed in registers, the number of the register of integer arguments of each of its words,
+// 0 for one in a vector register; nil for a parameter in memory or without a value.
+func Words(p *btf.FuncProto) [][]int {
+	out := make([][]int, len(p.Params))
+	for i, x := range passed(p) {
+		n := x.first
+		for _, w := range x.class {
+			if w == integer {
+				out[i] = append(out[i], n)
+				n++
+			} else {
+				out[i] = append(out[i], 0)
+			}
+		}
+	}
+	return out
+}
+
 // Arguments returns, for each parameter of p, the number of the word in which it is passed, or begins,
 // by the System V ABI: 1 to 6 for the registers of integer arguments, from 7 on for the
 // words of the stack above the return address. It is 0 for what is in a vector register
 // or takes no room.
 func Arguments(p *btf.FuncProto) []int {
 	numbers := make([]int, len(p.Params))
+	for i, x := range passed(p) {
+		switch {
+		case x.class != nil && x.class[0] == integer:
+			numbers[i] = x.first
+		case x.class == nil && x.first > 0:
+			numbers[i] = integerRegs + 1 + int(x.slot)
+		}
+	}
+	return numbers
+}
+
+// passed returns where each parameter is; first is 0 for one that takes no room.
+func passed(p *btf.FuncProto) []passedAs {
+	out := make([]passedAs, len(p.Params))
 	regs, vectors, slot := 0, 0, uint64(0)
 	if size, ok := Size(p.Return); ok && size > 0 && classify(p.Return, size) == nil {
 		regs++ // the caller says where the value goes
@@ -42,9 +81,7 @@ func Arguments(p *btf.FuncProto) []int {
 			ints += int(w)
 		}
 		if c != nil && regs+ints <= integerRegs && vectors+len(c)-ints <= vectorRegs {
-			if c[0] == integer {
-				numbers[i] = regs + 1
-			}
+			out[i] = passedAs{class: c, first: regs + 1}
 			regs, vectors = regs+ints, vectors+len(c)-ints
 			continue
 		}
@@ -54,10 +91,10 @@ func Arguments(p *btf.FuncProto) []int {
 				slot = (slot + 1) &^ 1 // aligned to 16 bytes
 			}
 		}
-		numbers[i] = integerRegs + 1 + int(slot)
+		out[i] = passedAs{first: integerRegs + 1, slot: slot}
 		slot += (size + 7) / 8
 	}
-	return numbers
+	return out
 }
 
 // classify returns how a value of t, of size bytes, is passed.

@@ -76,6 +76,37 @@ func IsCharArray(t btf.Type) bool {
 	return ok && IsChar(a.Type)
 }
 
+// Kinds of references of C++, as the values of type tags, which a pointer to what is referred to has here.
+const (
+	referenceTag       = "&"
+	rvalueReferenceTag = "&&"
+)
+
+// NewReference returns the type of a reference to t, of C++; with rvalue of one to a temporary.
+func NewReference(t btf.Type, rvalue bool) btf.Type {
+	tag := referenceTag
+	if rvalue {
+		tag = rvalueReferenceTag
+	}
+	return &btf.Pointer{Target: &btf.TypeTag{Value: tag, Type: t}}
+}
+
+// Reference returns what t refers to; ok is false where it is no reference.
+func Reference(t btf.Type) (to btf.Type, ok bool) {
+	if p, pointer := Strip(t).(*btf.Pointer); pointer && referenceOf(p) != "" {
+		return p.Target.(*btf.TypeTag).Type, true
+	}
+	return nil, false
+}
+
+// referenceOf returns how C++ writes the reference that a pointer is, or "".
+func referenceOf(p *btf.Pointer) string {
+	if tag, ok := p.Target.(*btf.TypeTag); ok && (tag.Value == referenceTag || tag.Value == rvalueReferenceTag) {
+		return tag.Value
+	}
+	return ""
+}
+
 // IsVoid reports whether there is no value of type t.
 func IsVoid(t btf.Type) bool {
 	_, ok := Strip(t).(*btf.Void)

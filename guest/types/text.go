@@ -86,12 +86,17 @@ func (w *writer) declare(t btf.Type, inner string, depth int) string {
 	}
 	switch t := t.(type) {
 	case *btf.Pointer:
-		inner = "*" + inner
-		switch btf.QualifiedType(t.Target).(type) {
+		target := t.Target
+		if r := referenceOf(t); r != "" {
+			inner, target = r+inner, t.Target.(*btf.TypeTag).Type
+		} else {
+			inner = "*" + inner
+		}
+		switch btf.QualifiedType(target).(type) {
 		case *btf.Array, *btf.FuncProto:
 			inner = "(" + inner + ")"
 		}
-		return w.declare(t.Target, inner, depth+1)
+		return w.declare(target, inner, depth+1)
 	case *btf.Array:
 		return w.declare(t.Type, inner+"["+strconv.FormatUint(uint64(t.Nelems), 10)+"]", depth+1)
 	case *btf.FuncProto:

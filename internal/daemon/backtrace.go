@@ -2,12 +2,13 @@ package daemon
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
-	"strings"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/debuginfo"
 	"github.com/guestprobe/guestprobe/guest/linux"
 	"github.com/guestprobe/guestprobe/guest/types"
 	"github.com/guestprobe/guestprobe/internal/api"
@@ -225,19 +226,13 @@ func (e *entered) args(s *server, i int) (out []api.FrameArg) {
 		if err != nil {
 			return nil
 		}
-		function := sym.Name
-		if k := strings.IndexAny(function, ".$"); k > 0 {
-			function = function[:k] // a copy of a function: NAME.constprop.0
-		}
 		for _, v := range vars {
-			if !v.Parameter || v.Function != function {
+			if !v.Parameter || v.Inlined {
 				continue
 			}
 			e.resolve(i, &v)
-			arg := api.FrameArg{Name: v.Name, Type: types.Text(v.Type)}
-			if fetch, err := fetchOf(names.img, at, names.by, v); err != nil {
-				arg.Why = err.Error()
-			} else if arg.Value, err = look.value(fetch, v.Type); err != nil {
+			arg := api.FrameArg{Name: v.Name, Type: types.Text(v.Declared)}
+			if arg.Value, err = look.variable(names, at, v); err != nil {
 				arg.Why = err.Error()
 			}
 			out = append(out, arg)
@@ -252,11 +247,14 @@ func (e *entered) args(s *server, i int) (out []api.FrameArg) {
 	if proto == nil {
 		return nil
 	}
+	words := types.Words(proto)
 	for k, n := range types.Arguments(proto) {
 		p := proto.Params[k]
 		arg := api.FrameArg{Name: p.Name, Type: types.Text(p.Type)}
 		var err error
 		switch {
+		case len(words[k]) > 1:
+			arg.Value, err = look.words(words[k], p.Type)
 		case n == 0:
 			arg.Why = "in a vector register"
 		case n <= len(argumentRegs):
@@ -301,7 +299,104 @@ func (f *frameLook) value(from event.Fetch, t types.Type) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return script.CValue(t, binary.LittleEndian.AppendUint64(nil, v)[:size], false), nil
+	return valueText(t, binary.LittleEndian.AppendUint64(nil, v)[:size]), nil
+}
+
+// valueText is a value as C writes it, structures in one line.
+func valueText(t types.Type, data []byte) string {
+	if _, structure := types.Members(t); structure {
+		return script.CLine(t, data)
+	}
+	return script.CValue(t, data, false)
+}
+
+// maxValue bounds the structures that frames show, in bytes.
+const maxValue = 64
+
+// variable returns the value of a variable as text. A reference has its address before what it leads to, as in gdb.
+func (f *frameLook) variable(names namer, at guest.GVA, v debuginfo.Variable) (string, error) {
+	if v.Why != nil && len(v.Pieces) == 0 && !errors.Is(v.Why, debuginfo.ErrElsewhere) {
+		return "", v.Why
+	}
+	t, err := names.info.Values(v)
+	if err != nil {
+		return "", err
+	}
+	size, ok := types.Size(t)
+	if !ok || size == 0 || size > maxValue {
+		return "", fmt.Errorf("a value of %d bytes", size)
+	}
+	var data []byte
+	for _, p := range v.Pieces {
+		one := v
+		one.Pieces, one.Where, one.Why = nil, p.Where, p.Why
+		b, _, err := f.bytes(names, at, one, p.Size)
+		if err != nil {
+			return "", fmt.Errorf("bytes %d to %d are %w", len(data), len(data)+int(p.Size)-1, err)
+		}
+		data = append(data, b...)
+	}
+	addr := uint64(0)
+	if len(v.Pieces) == 0 {
+		data, addr, err = f.bytes(names, at, v, size)
+	}
+	switch {
+	case err != nil:
+		return "", err
+	case uint64(len(data)) < size:
+		return "", fmt.Errorf("%d of its %d bytes are known", len(data), size)
+	}
+	text := valueText(t, data[:size])
+	if _, reference := types.Reference(v.Declared); reference {
+		text = fmt.Sprintf("@%#x: %s", addr, text)
+	}
+	return text, nil
+}
+
+// bytes returns the n bytes of a variable, and where in memory they are.
+func (f *frameLook) bytes(names namer, at guest.GVA, v debuginfo.Variable, n uint64) (b []byte, addr uint64, err error) {
+	from, err := fetchOf(names.img, at, names.by, v)
+	if err != nil {
+		return nil, 0, err
+	}
+	d, memory := from.(event.Deref)
+	if !memory {
+		x, err := f.fetch(from)
+		b := binary.LittleEndian.AppendUint64(nil, x)
+		if n > uint64(len(b)) {
+			return nil, 0, fmt.Errorf("of %d bytes, of which a register has 8", n)
+		}
+		return b[:n], 0, err
+	}
+	if addr, err = f.fetch(d.Of); err != nil {
+		return nil, 0, err
+	}
+	addr += uint64(d.Offset)
+	b = make([]byte, n)
+	if got, err := f.l.Read(f.root, guest.GVA(addr), b, false); err != nil {
+		return nil, 0, fmt.Errorf("at %#x, of which %d bytes can be read: %w", addr, got, err)
+	}
+	return b, addr, nil
+}
+
+// words returns the value of a structure that was passed in registers, by their numbers.
+func (f *frameLook) words(words []int, t types.Type) (string, error) {
+	var data []byte
+	for _, w := range words {
+		if w == 0 {
+			return "", errors.New("in a vector register")
+		}
+		v, err := f.fetch(event.Register{Reg: argumentRegs[w-1]})
+		if err != nil {
+			return "", err
+		}
+		data = binary.LittleEndian.AppendUint64(data, v)
+	}
+	size, ok := types.Size(t)
+	if !ok || size > uint64(len(data)) {
+		return "", fmt.Errorf("a value of %d bytes", size)
+	}
+	return valueText(t, data[:size]), nil
 }
 
 // fetch evaluates one of fetchOf's expressions.

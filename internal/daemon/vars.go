@@ -171,7 +171,7 @@ func (s *server) getVariables(w http.ResponseWriter, r *http.Request) error {
 			out.Source = fmt.Sprintf("%s:%d", file, line)
 		}
 		for _, x := range all {
-			v := api.Variable{Name: x.Name, Type: types.Text(x.Type), Function: x.Function, Parameter: x.Parameter}
+			v := api.Variable{Name: x.Name, Type: types.Text(x.Declared), Function: x.Function, Parameter: x.Parameter}
 			if f, err := fetchOf(img, addr, by, x); err != nil {
 				v.Why = err.Error()
 			} else {

@@ -48,6 +48,7 @@ type expr struct {
 	c          btf.Type
 	bit, width uint64
 	raw        bool // its bytes are wanted, also of text
+	followed   bool // of an argument that is a reference: its pointer is wanted
 }
 
 // isTuple reports whether it is a tuple without names.

@@ -81,7 +81,15 @@ func (c *checker) typeOf(e *expr) (Type, error) {
 		}
 		return t, nil
 	case exField:
-		return c.field(e)
+		t, err := c.field(e)
+		if _, reference := types.Reference(e.c); reference && err == nil && e.isArgument() && !e.followed {
+			// The value of a reference is that of what it refers to.
+			of := *e
+			of.followed = true
+			*e = expr{kind: exUnary, name: "*", Span: e.Span, raw: e.raw, args: []*expr{&of}}
+			return c.unaryType(e)
+		}
+		return t, err
 	case exIndex:
 		return c.index(e)
 	case exBlock:

@@ -40,6 +40,11 @@ func CValue(t btf.Type, data []byte, json bool) string {
 	return of.Text(data, nil)
 }
 
+// CLine is CValue as C writes it, in one line.
+func CLine(t btf.Type, data []byte) string {
+	return (&Printer{}).cValue(fromC(t), data, false)
+}
+
 // cValue prints a structure, a union or an array.
 func (p *Printer) cValue(t Type, data []byte, json bool) string {
 	c := &cPrinter{Printer: p, json: json, left: maxParts}

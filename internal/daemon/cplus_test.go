@@ -1,0 +1,149 @@
+package daemon
+
+import (
+	"compress/gzip"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/debuginfo"
+	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/internal/kvmtest"
+	"github.com/guestprobe/guestprobe/kvm/machine"
+)
+
+// serveCplus serves a guest of C++, which testdata/cplus/make.sh has built with that optimization.
+func serveCplus(t *testing.T, level string) *harness {
+	t.Helper()
+	kvmtest.Require(t)
+	f, err := os.Open("testdata/cplus/" + level + ".gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := io.ReadAll(z)
+	if err != nil {
+		t.Fatal(err)
+	}
+	img, err := guest.ParseELF(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := machine.New(machine.Config{Image: img, VCPUs: 1, EmulatedStages: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return newHarness(t).serve(machineGuest{Machine: m, source: func() (*debuginfo.Info, error) { return readImageSource(img) }}, defaultOptions())
+}
+
+const (
+	cplusReferences = "_Z10referencesRiRKlRhR5pointOi"
+	cplusValues     = "_Z6values5point5range3odd3big"
+	cplusObject     = "_Z6object7countedl"
+	cplusArea       = "_ZNK6shapes6circle4areaEl"
+	cplusTwice      = "_ZN6shapes5twiceIlEET_S1_"
+)
+
+// arguments are those of the first frame, as bt shows them; addresses are ADDR.
+func (h *harness) arguments() string {
+	h.Helper()
+	list, err := h.c.Backtraces(h.ctx, client.Where{})
+	if err != nil || len(list.Backtraces) != 1 {
+		h.Fatal(list, err)
+	}
+	var out []string
+	for _, f := range list.Backtraces[0].Frames {
+		if f.Inlined {
+			continue
+		}
+		for _, a := range f.Args {
+			value := a.Value
+			if a.Why != "" {
+				value = "? " + a.Why
+			}
+			out = append(out, fmt.Sprintf("%s %s = %s", a.Type, a.Name, value))
+		}
+		break
+	}
+	return regexp.MustCompile(`0x[0-9a-f]{8,16}`).ReplaceAllString(strings.Join(out, "; "), "ADDR")
+}
+
+// TestCplusArguments: a backtrace has the arguments of functions with mangled names, references as what they refer to, and structures that
+// are passed in registers or in memory.
+func TestCplusArguments(t *testing.T) {
+	for _, level := range []string{"O0", "O2"} {
+		t.Run(level, func(t *testing.T) {
+			h := serveCplus(t, level)
+			if _, err := h.c.Pause(h.ctx); err != nil {
+				t.Fatal(err)
+			}
+			timeout := 60000
+			for _, x := range []struct{ function, want string }{
+				{cplusReferences, `int & a = @ADDR: -3; const long int & b = @ADDR: 1099511627776; unsigned char & c = @ADDR: 200; point_ref p = @ADDR: { .x = 5, .y = -6 }; int && r = @ADDR: 9`},
+				{cplusValues, `struct point p = { .x = 1, .y = -2 }; struct range r = { .from = 8589934592, .n = 4 }; struct odd o = { .c = abc }; struct big b = { .a = [10,20,30,40] }`},
+				{cplusObject, `struct counted c = { .n = 17 }; long int n = 18`},
+				{cplusArea, `const struct circle *const this = ADDR; long int scale = 3`},
+			} {
+				if s, err := h.c.Step(h.ctx, api.Step{How: api.StepUntil, At: x.function, TimeoutMS: &timeout}); err != nil || !s.Reached {
+					t.Fatalf("until %s: %+v, %v", x.function, s, err)
+				}
+				if got := h.arguments(); got != x.want {
+					t.Errorf("at %s:\n%s, want\n%s", x.function, got, x.want)
+				}
+			}
+		})
+	}
+}
+
+// TestCplusVariables: definitions, vars and scripts follow references, to members of structures too, and names of the linker are
+// found by those of the source.
+func TestCplusVariables(t *testing.T) {
+	for _, level := range []string{"O0", "O2"} {
+		t.Run(level, func(t *testing.T) {
+			h := serveCplus(t, level)
+			list, err := h.c.Variables(h.ctx, cplusReferences)
+			if err != nil || len(list.Places) != 1 {
+				t.Fatal(list, err)
+			}
+			var got []string
+			for _, v := range list.Places[0].Variables {
+				if v.Parameter {
+					got = append(got, fmt.Sprintf("%s: %s at %s%s", v.Name, v.Type, v.Where, v.Why))
+				}
+			}
+			if want := "a: int & at +0(%di), b: const long int & at +0(%si), c: unsigned char & at +0(%dx), p: point_ref at +0(%cx), r: int && at +0(%r8)"; strings.Join(got, ", ") != want {
+				t.Errorf("%s, want %s", strings.Join(got, ", "), want)
+			}
+			s, err := h.c.Events(h.ctx, api.StreamEvents{Probes: []api.ProbeSpec{{Def: "p:e " + cplusReferences + " a b c p.y p.x r"}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			next[api.Start](h, s, api.RecordStart)
+			x := next[api.Hit](h, s, api.RecordHit)
+			if _, got, _ := strings.Cut(x.Text, ") "); got != "a=-3 b=1099511627776 c=200 arg4=-6 arg5=5 r=9" {
+				t.Errorf("hit %s", x.Text)
+			}
+			script, _ := h.script(api.RunScript{Script: "kprobe:" + cplusReferences + ` { printf("%d %ld %d %d %d\n", args.a, args.b, args.c, args.p.y, args.r); exit(); }`})
+			defer script.Close()
+			if got := next[api.Output](h, script, api.RecordOutput).Text; !strings.HasPrefix(got, "-3 1099511627776 200 -6 9\n") {
+				t.Errorf("the script prints %q", got)
+			}
+		})
+	}
+}
