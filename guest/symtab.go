@@ -185,6 +185,9 @@ func (t *SymbolTable) Symbols() []Symbol { return t.all }
 func (t *SymbolTable) Lookup(name string) (Symbol, error) {
 	found := t.byName[name]
 	if len(found) == 0 {
+		if advice := t.meant(name); advice != "" {
+			return Symbol{}, &MissingSymbolError{Name: name, Advice: advice}
+		}
 		return Symbol{}, fmt.Errorf("look up %q: %w", name, ErrSymbolNotFound)
 	}
 	best := []int32{} // those of the best kind, ascending by address

@@ -154,6 +154,7 @@ type SymbolList struct {
 // Symbol is one name of the guest's image.
 type Symbol struct {
 	Name      string `json:"name"`
+	Demangled string `json:"demangled,omitempty"` // what the source calls it, where the linker mangles names (C++, Rust)
 	Addr      Hex    `json:"addr"`
 	Size      uint64 `json:"size"`
 	Kind      string `json:"kind"` // func, data or other

@@ -3,6 +3,7 @@ package api
 import (
 	"bytes"
 	"encoding/json"
+	"strings"
 	"time"
 )
 
@@ -147,9 +148,21 @@ type Hit struct {
 type Frame struct {
 	Addr    Hex    `json:"addr"`              // where it stands, or goes on when what it has called returns
 	Symbol  string `json:"symbol"`            // NAME+0xOFFSET/0xSIZE; NAME of one that is inlined; empty where it is not known
+	Name    string `json:"name,omitempty"`    // of the function in its source, where the linker mangles names (C++, Rust)
 	Source  string `json:"source,omitempty"`  // FILE:LINE that runs or calls, where the guest's debug information has it
 	User    bool   `json:"user,omitempty"`    // code of CPL3
 	Inlined bool   `json:"inlined,omitempty"` // into the function that comes next, whose Addr it has
+}
+
+// Text is the function with its offset, by the name in its source where that is known; "" where neither is.
+func (f Frame) Text() string {
+	if f.Name == "" {
+		return f.Symbol
+	}
+	if i := strings.LastIndex(f.Symbol, "+0x"); i > 0 && !f.Inlined {
+		return f.Name + f.Symbol[i:]
+	}
+	return f.Name
 }
 
 // Task is the task of the guest that was interrupted.

@@ -93,6 +93,7 @@ var only = []struct {
 	{"github.com/bobuhiro11/gokvm", []string{"kvm"}, "kvm is the fence around gokvm's descriptors and retries"},
 	{"github.com/cilium/ebpf", []string{"guest/debuginfo", "guest/linux", "guest/types", "internal/kerneltest", "probe/bpf", "probe/bpfgen", "probe/event", "probe/evbpf", "probe/script", "internal/bench", "internal/bpftest"}, "it parses objects and types and models instructions; what runs them is ours"},
 	{"github.com/klauspost/compress", []string{"guest/linux", "internal/elffile", "internal/kerneltest"}, "kernels and sections of files are packed with zstd; nothing of ours is"},
+	{"github.com/ianlancetaylor/demangle", []string{"guest"}, "names of symbols are demangled in one place"},
 	{"github.com/ulikunitz/xz", []string{"guest/linux", "internal/kerneltest"}, "kernels are packed with xz; nothing of ours is"},
 	{"github.com/spf13/cobra", []string{"internal/command"}, "every command line is declared and run in one way"},
 	{"github.com/pelletier/go-toml", []string{"internal/command"}, "a file of configuration is flags; nothing else is TOML"},

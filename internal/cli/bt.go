@@ -14,7 +14,7 @@ import (
 
 func (a *app) bt() command.Spec {
 	var task string
-	var all bool
+	var all, raw bool
 	return command.Spec{
 		Use:   "bt [VCPU]",
 		Short: "Show backtraces of vCPUs and tasks",
@@ -31,6 +31,7 @@ prototype, says where they are: '?' is one that is not to be had, and JSON says 
 		Flags: func(f *pflag.FlagSet) {
 			f.StringVar(&task, "task", "", "of the task `PID`")
 			f.BoolVar(&all, "all", false, "of each vCPU")
+			rawNames(f, &raw)
 		},
 		Run: show(a, func(ctx context.Context, r *command.Run, c *client.Client) (api.BacktraceList, error) {
 			of := client.Where{VCPU: "0", Task: task}
@@ -43,11 +44,16 @@ prototype, says where they are: '?' is one that is not to be had, and JSON says 
 				of.VCPU = ""
 			}
 			return c.Backtraces(ctx, of)
-		}, printBacktraces),
+		}, func(r *command.Run, l api.BacktraceList) error { return printBacktraces(r, raw, l) }),
 	}
 }
 
-func printBacktraces(r *command.Run, l api.BacktraceList) error {
+// rawNames declares the flag for names as the linker has them.
+func rawNames(f *pflag.FlagSet, raw *bool) {
+	f.BoolVar(raw, "raw-names", false, "names of C++ and Rust as the linker has them")
+}
+
+func printBacktraces(r *command.Run, raw bool, l api.BacktraceList) error {
 	for i, b := range l.Backtraces {
 		var head []string
 		if b.CPU != nil {
@@ -65,6 +71,9 @@ func printBacktraces(r *command.Run, l api.BacktraceList) error {
 			return err
 		}
 		for k, f := range b.Frames {
+			if raw {
+				f.Name = ""
+			}
 			if err := r.Print("%s\n", command.Line(backtraceLine(k, &f))); err != nil {
 				return err
 			}
@@ -83,9 +92,9 @@ func printBacktraces(r *command.Run, l api.BacktraceList) error {
 func backtraceLine(k int, f *api.StackFrame) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "#%-3d %016x  ", k, uint64(f.Addr))
-	name := f.Symbol
-	if cut, _, ok := strings.Cut(name, "/"); ok {
-		name = cut
+	name := f.Text()
+	if i := strings.LastIndex(name, "/0x"); i > 0 && !f.Inlined {
+		name = name[:i]
 	}
 	if name == "" {
 		name = "?"

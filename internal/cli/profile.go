@@ -46,6 +46,7 @@ type profileFlags struct {
 	diff     string
 	value    string
 	rows     int
+	raw      bool
 }
 
 func (a *app) profile() command.Spec {
@@ -95,6 +96,7 @@ and the number is told.`,
 			f.StringVar(&flags.read, "read", "", "take the profile from this pprof `file`")
 			f.StringVar(&flags.diff, "diff", "", "compare with this pprof `file`")
 			f.StringVar(&flags.value, "value", "", "`which` of a profile's values: samples, time, hits or duration; default is the first")
+			rawNames(f, &flags.raw)
 			f.IntVarP(&flags.rows, "rows", "n", 30, "`how many` functions the table has at most; 0: all")
 		},
 		FlagComplete: map[string]command.Completion{"probe": a.completeProbes()},
@@ -229,6 +231,11 @@ func (f *profileFlags) take(ctx context.Context, r *command.Run, c *client.Clien
 		switch rec.Type {
 		case api.RecordStack:
 			s, err := data[api.Stack](rec)
+			for i := range s.Frames {
+				if f.raw {
+					s.Frames[i].Name = ""
+				}
+			}
 			a.Stacks = append(a.Stacks, s)
 			return err
 		case api.RecordHeartbeat:

@@ -17,6 +17,7 @@ var symbolKinds = []string{"func", "data", "other"}
 
 func (a *app) symbols() command.Spec {
 	var q client.SymbolQuery
+	var raw bool
 	return command.Spec{
 		Use:   "symbols [GLOB]",
 		Short: "List the names of the guest's image",
@@ -33,6 +34,7 @@ guest's image says so (BTF): their parameters have these names in definitions.`,
 		Flags: func(f *pflag.FlagSet) {
 			f.StringVar(&q.Kind, "kind", "", "only this `kind`: func, data or other")
 			f.BoolVar(&q.Types, "types", false, "functions only, with parameters and what they return")
+			rawNames(f, &raw)
 			f.IntVar(&q.Limit, "limit", 0, "at most this `many` (default 10000)")
 		},
 		Complete: a.completeSymbols(),
@@ -56,7 +58,7 @@ guest's image says so (BTF): their parameters have these names in definitions.`,
 			if err != nil {
 				return err
 			}
-			if err := r.Show(l, func() error { return printSymbols(r, q.Types, l.Symbols) }); err != nil {
+			if err := r.Show(l, func() error { return printSymbols(r, q.Types, raw, l.Symbols) }); err != nil {
 				return err
 			}
 			if l.More {
@@ -70,7 +72,7 @@ guest's image says so (BTF): their parameters have these names in definitions.`,
 	}
 }
 
-func printSymbols(r *command.Run, types bool, syms []api.Symbol) error {
+func printSymbols(r *command.Run, types, raw bool, syms []api.Symbol) error {
 	switch {
 	case len(syms) == 0:
 		return nil
@@ -79,6 +81,9 @@ func printSymbols(r *command.Run, types bool, syms []api.Symbol) error {
 	}
 	var rows [][]string
 	for _, s := range syms {
+		if s.Demangled != "" && !raw {
+			s.Name = s.Demangled
+		}
 		note := s.Blacklist
 		if note != "" {
 			note = "not probeable: " + note

@@ -110,6 +110,60 @@ func TestCplusArguments(t *testing.T) {
 	}
 }
 
+// TestSourceNames: stacks and symbols have the names of the source beside those of the linker, and a name of the source that
+// no symbol has is answered with those.
+func TestSourceNames(t *testing.T) {
+	h := serveCplus(t, "O2")
+	if _, err := h.c.Pause(h.ctx); err != nil {
+		t.Fatal(err)
+	}
+	timeout := 60000
+	for function, name := range map[string]string{cplusReferences: "references", cplusArea: "shapes::circle::area", cplusTwice: "shapes::twice<long>"} {
+		if s, err := h.c.Step(h.ctx, api.Step{How: api.StepUntil, At: function, TimeoutMS: &timeout}); err != nil || !s.Reached {
+			t.Fatalf("until %s: %+v, %v", function, s, err)
+		}
+		list, err := h.c.Backtraces(h.ctx, client.Where{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := list.Backtraces[0].Frames[0]
+		if f.Name != name || !strings.HasPrefix(f.Symbol, function+"+0x0/") || !strings.HasPrefix(f.Text(), name+"+0x0/") {
+			t.Errorf("%s: %+v", function, f.Frame)
+		}
+		if start := list.Backtraces[0].Frames[1]; start.Name != "" || !strings.HasPrefix(start.Text(), "start+0x") {
+			t.Errorf("%s: the caller is %+v", function, start.Frame)
+		}
+	}
+	list, err := h.c.Symbols(h.ctx, client.SymbolQuery{Match: "_Z*"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]string{}
+	for _, s := range list.Symbols {
+		names[s.Name] = s.Demangled
+	}
+	for name, want := range map[string]string{
+		cplusReferences: "references(int&, long const&, unsigned char&, point&, int&&)", cplusValues: "values(point, range, odd, big)",
+		cplusArea: "shapes::circle::area(long) const", cplusTwice: "long shapes::twice<long>(long)",
+	} {
+		if names[name] != want {
+			t.Errorf("%s is %q, want %q", name, names[name], want)
+		}
+	}
+	for name, want := range map[string]string{
+		"values": "write " + cplusValues + " for values(point, range, odd, big)", "area": "write " + cplusArea + " for shapes::circle::area(long) const",
+		"circle::area": "write " + cplusArea,
+	} {
+		timeout := 1
+		if _, err := h.c.Step(h.ctx, api.Step{How: api.StepUntil, At: name, TimeoutMS: &timeout}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", name, err, want)
+		}
+	}
+	if _, err := h.c.Attach(h.ctx, api.ProbeSpec{Def: "p values"}); err == nil || !strings.Contains(err.Error(), "write "+cplusValues) {
+		t.Errorf("attach: %v", err)
+	}
+}
+
 // TestCplusVariables: definitions, vars and scripts follow references, to members of structures too, and names of the linker are
 // found by those of the source.
 func TestCplusVariables(t *testing.T) {

@@ -52,6 +52,7 @@ func (n namer) frame(pc guest.GVA, exact bool) []api.Frame {
 	if sym, ok := n.img.Find(at); ok {
 		f.User = sym.User
 		f.Symbol = fmt.Sprintf("%s+%#x/%#x", sym.Name, uint64(pc-sym.Addr), sym.Size)
+		f.Name = guest.SourceName(sym.Name, false)
 		if at == sym.Addr && len(inlines) > 0 {
 			inlines = inlines[len(inlines)-1:] // it has called nothing yet
 		}

@@ -66,7 +66,7 @@ func (s *server) getSymbols(w http.ResponseWriter, r *http.Request) error {
 			break
 		}
 		list.Symbols = append(list.Symbols, api.Symbol{
-			Name: sym.Name, Addr: api.Hex(sym.Addr), Size: sym.Size, Kind: symbolKinds[sym.Kind],
+			Name: sym.Name, Demangled: guest.SourceName(sym.Name, true), Addr: api.Hex(sym.Addr), Size: sym.Size, Kind: symbolKinds[sym.Kind],
 			Global: sym.Global, User: sym.User, Section: sym.Section, Blacklist: s.blacklisted(sym), Prototype: prototype(known, img, sym),
 		})
 	}

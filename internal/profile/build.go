@@ -126,15 +126,18 @@ func (b *builder) location(frames []api.Frame) *pprof.Location {
 	}
 	for _, f := range frames {
 		name, file, line := Function(f), f.Source, int64(0)
+		raw := f
+		raw.Name = ""
+		system := Function(raw)
 		if i := strings.LastIndexByte(file, ':'); i >= 0 {
 			if n, err := strconv.ParseInt(file[i+1:], 10, 32); err == nil {
 				file, line = file[:i], n
 			}
 		}
-		at := [2]string{name, file}
+		at := [2]string{system, file}
 		fn := b.functions[at]
 		if fn == nil {
-			fn = &pprof.Function{ID: uint64(len(b.Profile.Function) + 1), Name: name, SystemName: name, Filename: file}
+			fn = &pprof.Function{ID: uint64(len(b.Profile.Function) + 1), Name: name, SystemName: system, Filename: file}
 			b.functions[at], b.Profile.Function = fn, append(b.Profile.Function, fn)
 		}
 		l.Line = append(l.Line, pprof.Line{Function: fn, Line: line})
@@ -146,6 +149,9 @@ func (b *builder) location(frames []api.Frame) *pprof.Location {
 // Function is the name of a frame's function.
 func Function(f api.Frame) string {
 	name := f.Symbol
+	if f.Name != "" {
+		return f.Name
+	}
 	if i := strings.LastIndex(name, "+0x"); i > 0 && !f.Inlined {
 		name = name[:i]
 	}

@@ -124,7 +124,7 @@ func (r *Record) check() error {
 		return fmt.Errorf("a return after %d ns", h.DurationNS)
 	}
 	for _, f := range h.Stack {
-		if len(f.Symbol) > maxSymbol || len(f.Source) > maxSymbol {
+		if len(f.Symbol) > maxSymbol || len(f.Name) > maxSymbol || len(f.Source) > maxSymbol {
 			return errors.New("a hit with a name that is none: it is too long")
 		}
 	}

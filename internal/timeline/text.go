@@ -265,7 +265,7 @@ func stackText(frames []api.Frame) string {
 
 // FrameText is a frame of a stack, fit for a terminal.
 func FrameText(f api.Frame) string {
-	s := cmp.Or(f.Symbol, fmt.Sprintf("%#x", uint64(f.Addr)))
+	s := cmp.Or(f.Text(), fmt.Sprintf("%#x", uint64(f.Addr)))
 	if f.Source != "" {
 		s += " (" + f.Source + ")"
 	}
