@@ -44,6 +44,7 @@ const (
 	CodeInternal      Code = "internal"           // 500: a bug of the daemon; its log has the details
 	CodeUnavailable   Code = "unavailable"        // 501: this version does not have it
 	CodeClosing       Code = "closing"            // 503: the daemon is stopping
+	CodeNotKept       Code = "not_kept"           // 507: what was asked for cannot be kept for the next start (--state)
 )
 
 // Sentinels for errors.Is, on both sides of the socket.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"time"
 
@@ -131,12 +132,26 @@ func (ff *fleetFlags) one(ctx context.Context) (*client.Client, error) {
 
 // dialed returns a client of a daemon, one of so many.
 func dialed(n *fleet.Network, d fleet.Daemon, of int, closed func()) *client.Client {
-	return client.Of(d.Name, func(ctx context.Context) (net.Conn, error) {
+	c := client.Of(d.Name, func(ctx context.Context) (net.Conn, error) {
 		ctx, cancel := context.WithTimeoutCause(ctx, fleetTime, fmt.Errorf("not within %v", fleetTime))
 		defer cancel()
 		return n.Dial(ctx, d, maxInFlight/of)
 	}, closed)
+	return c.Bound(client.Bounds{Answer: maxMemberAnswer, Line: maxMemberAnswer, Time: memberTime, All: membersRoom})
 }
+
+// Bounds of what a daemon of a fleet may cost: it is not trusted to be what it says.
+const (
+	// maxMemberAnswer bounds an answer or a record, in bytes: a list of 100,000 probes fits.
+	maxMemberAnswer = 64 << 20
+	// maxAnswers bounds all answers of a command together, and the long records that are read at a time.
+	maxAnswers = 512 << 20
+	// memberTime is how long an answer that is not a stream may take.
+	memberTime = 5 * time.Minute
+)
+
+// membersRoom is shared by all daemons that a command asks.
+var membersRoom = client.NewRoom(maxAnswers)
 
 // maxInFlight bounds what of all daemons is on its way here, in bytes: a server drops a client that does not read
 // 64 MiB.
@@ -385,6 +400,29 @@ type failure struct {
 	err    error
 }
 
+// memberError is an error of a daemon, each of whose lines has the daemon's name: no daemon's text can pass for another one's.
+type memberError struct {
+	daemon string
+	err    error
+}
+
+// Error implements error.
+func (e *memberError) Error() string { return prefixed(e.daemon, e.err.Error()) }
+
+// Unwrap returns the daemon's error.
+func (e *memberError) Unwrap() error { return e.err }
+
+// prefixed is a text with a daemon's name before each of its lines.
+func prefixed(daemon, text string) string {
+	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
+	return daemon + ": " + strings.Join(lines, "\n"+daemon+": ")
+}
+
+// noteOf notes what a daemon says.
+func noteOf(r *command.Run, daemon, text string) {
+	r.Note("%s", command.Clean(prefixed(command.Line(daemon), text)))
+}
+
 // failures notes what daemons have not done, and says whether that is a failure: one of all is the first one's.
 func failures(r *command.Run, fs []failure) error {
 	failed := 0
@@ -394,9 +432,9 @@ func failures(r *command.Run, fs []failure) error {
 			continue
 		}
 		if failed++; first == nil {
-			first = fmt.Errorf("%s: %w", f.daemon, f.err)
+			first = &memberError{f.daemon, f.err}
 		}
-		r.Note("%s: %s", command.Clean(f.daemon), command.Clean(f.err.Error()))
+		noteOf(r, f.daemon, f.err.Error())
 	}
 	switch {
 	case failed == 0:

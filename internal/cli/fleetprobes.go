@@ -67,10 +67,10 @@ func attachMany(ctx context.Context, r *command.Run, m *members, do func(context
 			continue
 		}
 		for _, p := range a.Answer.Detached {
-			r.Note("%s: detached %s at %s, with %s.", command.Clean(a.Daemon), command.Clean(p.Name), place(p), command.Plural(p.Stats.Hits, "hit"))
+			r.Note("%s: detached %s at %s, with %s.", command.Line(a.Daemon), command.Line(p.Name), place(p), command.Plural(p.Stats.Hits, "hit"))
 		}
 		if n := len(a.Answer.Skipped); n > 0 {
-			r.Note("%s: skipped %s; --format json has them.", command.Clean(a.Daemon), command.Plural(n, "function"))
+			r.Note("%s: skipped %s; --format json has them.", command.Line(a.Daemon), command.Plural(n, "function"))
 		}
 	}
 	return o.verdict(r)

@@ -42,20 +42,35 @@ type fleetScript struct {
 
 // sender is a daemon that runs the script.
 type sender struct {
-	name   string
-	epoch  time.Time
-	begun  bool
-	ended  bool // it sends nothing any more
-	end    api.End
-	err    error
-	lost   uint64
-	parts  []script.MapState   // of a moment that is not whole yet
-	whole  []script.MapState   // as they were the last time
-	at     time.Time           // of whole
-	rounds [][]script.MapState // of intervals that are not printed yet
-	line   string              // that has no end yet
-	since  int64               // when it began
+	name  string
+	epoch time.Time
+	begun bool
+	ended bool // it sends nothing any more
+	end   api.End
+	err   error
+	lost  uint64
+	parts []script.MapState // of a moment that is not whole yet
+	// elements is how many are in parts.
+	elements int
+	whole    []script.MapState   // as they were the last time
+	at       time.Time           // of whole
+	rounds   [][]script.MapState // of intervals that are not printed yet
+
+	lineMu sync.Mutex
+	line   []byte      // that has no end yet
+	since  int64       // when it began
+	timer  *time.Timer // prints it when it has waited for its end
 }
+
+const (
+	// partialTime is how long text waits for the end of its line.
+	partialTime = time.Second
+	// maxPartial bounds it, in bytes; of JSON, where an object is a line, maxJSONLine does.
+	maxPartial  = 64 << 10
+	maxJSONLine = 16 << 20
+	// maxParts bounds the maps of a moment that come in several records.
+	maxParts = 10_000
+)
 
 // lockedWriter is a writer for several goroutines.
 type lockedWriter struct {
@@ -99,7 +114,7 @@ func newFleetScript(r *command.Run, s *scriptFlags, out io.Writer, open func(con
 	fs.lines = fleet.NewOrder(settleTime, func(line string, _ bool) error {
 		_, err := io.WriteString(fs.out, line)
 		return err
-	})
+	}).Sized(func(line string) int { return len(line) })
 	return fs
 }
 
@@ -134,7 +149,7 @@ func (fs *fleetScript) everywhere(ctx context.Context, m *members, begin func() 
 				fs.mu.Lock()
 				defer fs.mu.Unlock()
 				if late {
-					fs.Note("%s: has come, and runs it", command.Clean(one.name))
+					fs.Note("%s: has come, and runs it", command.Line(one.name))
 				}
 				return fs.start(one, start, begin, cancel)
 			})
@@ -157,7 +172,7 @@ func (fs *fleetScript) start(one *sender, start api.Start, begin func() error, c
 		return err
 	}
 	if fs.flags.verbose {
-		fs.Note("%s: attached %s", command.Clean(one.name), command.Plural(start.Attached, "probe"))
+		fs.Note("%s: attached %s", command.Line(one.name), command.Plural(start.Attached, "probe"))
 	}
 	if !first {
 		return nil
@@ -177,9 +192,9 @@ func (fs *fleetScript) follow(ctx, over context.Context, c *client.Client, one *
 	if one.end, one.err, one.ended = end, err, true; err == nil && end.Reason == endCutOff {
 		one.err = client.ErrCutOff
 	}
-	if one.line != "" {
-		_ = fs.lines.Put(one.name, one.since, fs.named(one, one.line+"\n"))
-	}
+	one.lineMu.Lock()
+	_ = fs.flush(one)
+	one.lineMu.Unlock()
 	_ = fs.lines.End(one.name) // an error of the writer's is finish's
 	fs.printRounds()
 }
@@ -204,38 +219,79 @@ func (fs *fleetScript) record(one *sender, rec api.Record) error {
 		return fs.maps(one, m)
 	case api.RecordWarning:
 		w, err := data[api.Warning](rec)
-		fs.Note("%s: %s", command.Clean(one.name), command.Clean(w.Text))
+		noteOf(fs.Run, one.name, w.Text)
 		return err
 	case api.RecordStop:
 		x, err := data[api.Stop](rec)
 		if err == nil {
-			fs.Note("%s: %s", command.Clean(one.name), command.Clean(timeline.StopText(x)))
+			noteOf(fs.Run, one.name, timeline.StopText(x))
 		}
 		return err
 	case api.RecordLost:
 		l, err := data[api.Lost](rec)
-		one.lost = l.Total
+		one.lost = max(one.lost, l.Total)
 		return err
 	}
 	return nil
 }
 
-// print prints lines of a daemon, each with its name, when they are whole.
+// print prints lines of a daemon, each with its name, when they are whole. What has no end yet is printed as a line of its own when
+// it has waited for that, or is too long; of JSON it is no object then.
 func (fs *fleetScript) print(one *sender, at int64, text string) error {
+	one.lineMu.Lock()
+	defer one.lineMu.Unlock()
 	for text != "" {
-		if one.line == "" {
+		if len(one.line) == 0 {
 			one.since = at
 		}
 		line, rest, whole := strings.Cut(text, "\n")
-		if one.line += line; !whole {
+		most := maxPartial
+		if fs.WantsJSON() {
+			most = maxJSONLine
+		}
+		if !whole && len(one.line)+len(line) > most {
+			if fs.WantsJSON() {
+				return fmt.Errorf("%w: a line of more than %d bytes", client.ErrProtocol, most)
+			}
+			whole = true
+		}
+		one.line, text = append(one.line, line...), rest
+		if !whole {
+			if one.timer == nil && !fs.WantsJSON() {
+				one.timer = time.AfterFunc(partialTime, func() {
+					one.lineMu.Lock()
+					defer one.lineMu.Unlock()
+					_ = fs.flush(one) // an error of the writer's is finish's
+				})
+			}
 			return nil
 		}
-		if err := fs.lines.Put(one.name, one.since, fs.named(one, one.line+"\n")); err != nil {
+		if err := fs.end(one); err != nil {
 			return err
 		}
-		one.line, text = "", rest
 	}
 	return nil
+}
+
+// end prints the line that has come to its end. The caller has lineMu.
+func (fs *fleetScript) end(one *sender) error {
+	if one.timer != nil {
+		one.timer.Stop()
+		one.timer = nil
+	}
+	line := string(one.line)
+	if one.line = one.line[:0]; cap(one.line) > maxPartial {
+		one.line = nil
+	}
+	return fs.lines.Put(one.name, one.since, fs.named(one, line+"\n"))
+}
+
+// flush prints a line without its end. The caller has lineMu.
+func (fs *fleetScript) flush(one *sender) error {
+	if len(one.line) == 0 {
+		return nil
+	}
+	return fs.end(one)
 }
 
 // named is a line with its sender: before it, or as a field of the object that it is.
@@ -257,12 +313,16 @@ func (fs *fleetScript) maps(one *sender, m api.ScriptMaps) error {
 		return fmt.Errorf("%w: %w", client.ErrProtocol, err)
 	}
 	if m.Left > 0 && !m.More {
-		fs.Note("%s: %s of maps %s left out: there are too many", command.Clean(one.name), command.Plural(m.Left, "element"), command.Are(m.Left))
+		fs.Note("%s: %s of maps %s left out: there are too many", command.Line(one.name), command.Plural(m.Left, "element"), command.Are(m.Left))
+	}
+	if one.elements += elementsOf(states); len(one.parts)+len(states) > maxParts || one.elements > 2*script.MaxStateElements {
+		return fmt.Errorf("%w: maps of more than %d elements", client.ErrProtocol, script.MaxStateElements)
 	}
 	one.parts = append(one.parts, states...)
 	if m.More {
 		return nil
 	}
+	one.elements = 0
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	states, one.parts = one.parts, nil
@@ -270,9 +330,20 @@ func (fs *fleetScript) maps(one *sender, m api.ScriptMaps) error {
 		one.whole, one.at = states, one.epoch.Add(time.Duration(m.TimeNS))
 		return nil
 	}
+	if fs.flags.every == 0 {
+		return fmt.Errorf("%w: maps of an interval, which nobody has asked for", client.ErrProtocol)
+	}
 	one.rounds = append(one.rounds, states)
 	fs.printRounds()
 	return nil
+}
+
+// elementsOf is how many elements there are in maps.
+func elementsOf(states []script.MapState) (n int) {
+	for _, m := range states {
+		n += len(m.Elements)
+	}
+	return n
 }
 
 // printRounds prints the intervals that all daemons have sent which run the script, and adds up what they have counted in
@@ -313,7 +384,7 @@ func (fs *fleetScript) write(text string) {
 // add adds maps of a daemon. The caller has mu.
 func (fs *fleetScript) add(one *sender, maps []script.MapState) {
 	for _, p := range fs.total.Add(one.name, maps) {
-		fs.Note("%s: %s", command.Clean(one.name), command.Clean(p))
+		noteOf(fs.Run, one.name, p)
 	}
 }
 
@@ -329,26 +400,26 @@ func (fs *fleetScript) finish() error {
 		fs.add(one, one.whole)
 		failed = append(failed, failure{one.name, one.err})
 		for _, text := range missedHits(one.end) {
-			fs.Note("%s: %s", command.Clean(one.name), command.Clean(text))
+			noteOf(fs.Run, one.name, text)
 		}
 		if lost := max(one.lost, one.end.Lost); lost > 0 {
-			fs.Note("%s: lost %s", command.Clean(one.name), command.Plural(lost, "event"))
+			fs.Note("%s: lost %s", command.Line(one.name), command.Plural(lost, "event"))
 		}
 		if one.end.Strict != "" {
-			fs.Note("%s: strict: %s", command.Clean(one.name), command.Clean(one.end.Strict))
+			fs.Note("%s: strict: %s", command.Line(one.name), command.Line(one.end.Strict))
 			status = cmp.Or(status, command.ExitFailed)
 		}
 		switch reason := one.end.Reason; {
 		case one.err != nil && one.begun && fs.flags.every > 0:
-			fs.Note("%s: its counts are those of its last interval", command.Clean(one.name))
+			fs.Note("%s: its counts are those of its last interval", command.Line(one.name))
 		case one.err != nil && one.begun && !one.at.IsZero():
-			fs.Note("%s: its counts are those of %s", command.Clean(one.name), one.at.Local().Format(timeline.WallForm))
+			fs.Note("%s: its counts are those of %s", command.Line(one.name), one.at.Local().Format(timeline.WallForm))
 		case one.err != nil && one.begun:
-			fs.Note("%s: it has sent no counts", command.Clean(one.name))
+			fs.Note("%s: it has sent no counts", command.Line(one.name))
 		case reason == api.EndExit && one.end.Code != nil:
 			status = cmp.Or(status, command.Status(*one.end.Code&0xff))
 		case reason != "" && reason != api.EndExit && reason != api.EndAsked:
-			fs.Note("%s: it ended: %s", command.Clean(one.name), strings.ReplaceAll(command.Clean(reason), "_", " "))
+			fs.Note("%s: it ended: %s", command.Line(one.name), strings.ReplaceAll(command.Line(reason), "_", " "))
 		}
 	}
 	if begun {

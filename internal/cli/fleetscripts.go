@@ -132,7 +132,7 @@ func scriptRows(r *command.Run, x fleet.Index, got answersOf[scriptsOf]) []fleet
 			case api.DefinitionRefused:
 				row.Refused++
 				if d.Error != nil {
-					r.Note("%s: %s is refused: %s", command.Clean(a.Daemon), command.Clean(d.Name), command.Clean(d.Error.Error()))
+					r.Note("%s: %s is refused: %s", command.Line(a.Daemon), command.Line(d.Name), command.Line(d.Error.Error()))
 				}
 			case api.DefinitionEnded:
 				row.Ended++
@@ -178,17 +178,17 @@ func scriptMany(ctx context.Context, r *command.Run, m *members, name string) er
 		case a.Answer == nil:
 			continue
 		case a.Answer.States == nil:
-			r.Note("%s: %s has ended (%s); 'guestprobe stop %s' prints its end.", command.Clean(a.Daemon), name, scriptState(*a.Answer), name)
+			r.Note("%s: %s has ended (%s); 'guestprobe stop %s' prints its end.", command.Line(a.Daemon), name, scriptState(*a.Answer), name)
 			continue
 		case a.Answer.Left > 0:
-			r.Note("%s: %s of maps %s left out: there are too many", command.Clean(a.Daemon), command.Plural(a.Answer.Left, "element"), command.Are(a.Answer.Left))
+			r.Note("%s: %s of maps %s left out: there are too many", command.Line(a.Daemon), command.Plural(a.Answer.Left, "element"), command.Are(a.Answer.Left))
 		}
 		var states []script.MapState
 		if err := json.Unmarshal(a.Answer.States, &states); err != nil {
 			return fmt.Errorf("%s: %w: %w", a.Daemon, client.ErrProtocol, err)
 		}
 		for _, p := range total.Add(a.Daemon, states) {
-			r.Note("%s: %s", command.Clean(a.Daemon), command.Clean(p))
+			noteOf(r, a.Daemon, p)
 		}
 	}
 	var err error

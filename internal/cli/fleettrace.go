@@ -86,7 +86,7 @@ func traceMany(ctx context.Context, r *command.Run, m *members, flags *traceFlag
 	}
 	over, enough := context.WithCancel(ctx)
 	defer enough()
-	t.enough, t.order = enough, fleet.NewOrder(settleTime, t.emit)
+	t.enough, t.order = enough, fleet.NewOrder(settleTime, t.emit).Sized(func(h *fleetHit) int { return len(h.text) + len(h.raw.Data) })
 	clock := timeline.ClockWall
 	if r.Given("time") {
 		clock = flags.clock
@@ -124,7 +124,7 @@ func traceMany(ctx context.Context, r *command.Run, m *members, flags *traceFlag
 			t.follow(ctx, over, one, c.Client, specs, func() error {
 				defer started()
 				if late {
-					r.Note("%s: has come, and is traced", command.Clean(one.name))
+					r.Note("%s: has come, and is traced", command.Line(one.name))
 				}
 				return begin()
 			})
@@ -151,7 +151,7 @@ func (t *fleetTrace) follow(ctx, over context.Context, one *traced, c *client.Cl
 				one.post[p.ID] = p.Post
 			}
 			if n := len(s.Skipped); n > 0 {
-				t.Note("%s: skipped %s", command.Clean(one.name), command.Plural(n, "function"))
+				t.Note("%s: skipped %s", command.Line(one.name), command.Plural(n, "function"))
 			}
 			return cmp.Or(began(), t.put(one, s.TimeNS, &fleetHit{of: one, raw: raw}))
 		}, func(raw api.Record) error { return t.record(one, raw) })

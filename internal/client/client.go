@@ -2,6 +2,7 @@ package client
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,8 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
+	"time"
 
 	"github.com/guestprobe/guestprobe/internal/api"
 )
@@ -38,7 +41,48 @@ type Client struct {
 	// base is the connection pool, kept for Close.
 	base   *http.Transport
 	closed func()
+	bounds Bounds
 }
+
+// Bounds are what a daemon that is not trusted may cost. The zero value has those of a daemon on this machine.
+type Bounds struct {
+	Answer int64         // bytes of an answer that is not a stream; 0: maxAnswer
+	Line   int           // bytes of a record; 0: maxLine
+	Time   time.Duration // for an answer that is not a stream to come; 0: as long as the context
+	All    *Room         // for the answers and long records of several clients together; nil: no bound
+}
+
+// Room is memory that several clients share.
+type Room struct{ left atomic.Int64 }
+
+// NewRoom returns room for so many bytes.
+func NewRoom(n int64) *Room {
+	r := &Room{}
+	r.left.Store(n)
+	return r
+}
+
+// take takes bytes, and reports whether there was room for them.
+func (r *Room) take(n int64) bool { return r == nil || r.left.Add(-n) >= 0 }
+
+// give gives them back.
+func (r *Room) give(n int64) {
+	if r != nil {
+		r.left.Add(n)
+	}
+}
+
+// errNoRoom is for a daemon that sends more than there is room for.
+var errNoRoom = errors.New("the answers of all daemons are larger than there is room for")
+
+// Bound sets the client's bounds, before its first request.
+func (c *Client) Bound(b Bounds) *Client {
+	c.bounds = b
+	return c
+}
+
+// errSlowAnswer ends the wait for an answer.
+var errSlowAnswer = errors.New("the daemon has not answered in time")
 
 // New returns a client of the socket at path, a file path without unix://. It
 // does not connect yet.
@@ -162,15 +206,43 @@ func (c *Client) transportError(ctx context.Context, method, path string, err er
 	return fmt.Errorf("%w on %s: %s %s: %w", ErrUnreachable, c.path, method, path, err)
 }
 
+// answer reads a body up to the bounds.
+func (c *Client) answer(body io.Reader) ([]byte, error) {
+	most := cmp.Or(c.bounds.Answer, maxAnswer)
+	r := io.LimitReader(body, most+1)
+	var b bytes.Buffer
+	for { // not at once: what is claimed of others' room is what has come
+		n, err := io.CopyN(&b, r, 64<<10)
+		switch {
+		case !c.bounds.All.take(n):
+			return nil, fmt.Errorf("%w: %w", ErrProtocol, errNoRoom)
+		case int64(b.Len()) > most:
+			return nil, fmt.Errorf("%w: an answer of more than %d bytes", ErrProtocol, most)
+		case errors.Is(err, io.EOF):
+			return b.Bytes(), nil
+		case err != nil:
+			return nil, err
+		}
+	}
+}
+
 // call is do for answers that are one JSON value; out may be nil.
 func (c *Client) call(ctx context.Context, method, path string, query url.Values, in, out any) error {
+	if t := c.bounds.Time; t > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, t, fmt.Errorf("%w: not within %v", errSlowAnswer, t))
+		defer cancel()
+	}
 	resp, err := c.do(ctx, method, path, query, in)
 	if err != nil {
 		return err
 	}
 	defer resp.Body.Close()
-	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
-	if err != nil {
+	b, err := c.answer(resp.Body)
+	switch {
+	case errors.Is(err, ErrProtocol):
+		return fmt.Errorf("%s %s on %s: %w", method, path, c.path, err)
+	case err != nil:
 		return c.transportError(ctx, method, path, err)
 	}
 	if out == nil {

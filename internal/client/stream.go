@@ -2,6 +2,7 @@ package client
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,6 +27,9 @@ type Stream struct {
 	body  io.ReadCloser
 	lines *bufio.Reader
 	long  []byte // a line that is longer than the reader's buffer
+	most  int    // bytes of a line
+	all   *Room
+	taken int64 // of that, for long
 	ctx   context.Context
 	ended bool
 }
@@ -89,7 +93,7 @@ func (c *Client) stream(ctx context.Context, method, path string, query url.Valu
 	if err != nil {
 		return nil, err
 	}
-	return &Stream{body: resp.Body, lines: bufio.NewReaderSize(resp.Body, 64<<10), ctx: ctx}, nil
+	return &Stream{body: resp.Body, lines: bufio.NewReaderSize(resp.Body, 64<<10), most: cmp.Or(c.bounds.Line, maxLine), all: c.bounds.All, ctx: ctx}, nil
 }
 
 // Next returns the next record, of whatever type. After the end record it
@@ -120,7 +124,11 @@ func (s *Stream) Next() (api.Record, error) {
 // line returns the next whole line, valid until the next call. What comes
 // before an end without a newline is not a line: it was cut off.
 func (s *Stream) line() ([]byte, error) {
-	s.long = s.long[:0]
+	if s.long = s.long[:0]; s.taken > 0 { // one long line is not kept for all that follow
+		s.long = nil
+		s.all.give(s.taken)
+		s.taken = 0
+	}
 	for {
 		part, err := s.lines.ReadSlice('\n')
 		switch {
@@ -130,12 +138,20 @@ func (s *Stream) line() ([]byte, error) {
 			return append(s.long, part...), nil
 		case !errors.Is(err, bufio.ErrBufferFull):
 			return nil, err
-		case len(s.long) > maxLine:
-			return nil, fmt.Errorf("a record of more than %d bytes", maxLine)
+		case len(s.long)+len(part) > s.most:
+			return nil, fmt.Errorf("a record of more than %d bytes", s.most)
+		case !s.all.take(int64(len(part))):
+			s.all.give(int64(len(part)))
+			return nil, errNoRoom
 		}
+		s.taken += int64(len(part))
 		s.long = append(s.long, part...)
 	}
 }
 
 // Close ends the stream; probes attached with it come out.
-func (s *Stream) Close() error { return s.body.Close() }
+func (s *Stream) Close() error {
+	s.all.give(s.taken)
+	s.taken = 0
+	return s.body.Close()
+}

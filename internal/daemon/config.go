@@ -25,6 +25,9 @@ var notConfigured = []string{"config", "check-config", "ready-fd"}
 // with something in the file is told with its line.
 func (o *options) configure() error {
 	if o.config != "" {
+		if err := files.Trusted(o.config); err != nil {
+			return fmt.Errorf("--config %w", err)
+		}
 		text, err := files.Read(o.config, maxConfig)
 		if err != nil {
 			return fmt.Errorf("--config: %w", err)
@@ -66,8 +69,14 @@ func (o *options) checkFiles(r *command.Run) error {
 			return o.placed(err)
 		}
 	}
+	if err := o.checkPlaces(); err != nil {
+		return err
+	}
 	prog, err := loadProgram(o)
 	if err != nil {
+		return err
+	}
+	if err := o.checkBoot(prog); err != nil && o.restore == "" {
 		return err
 	}
 	for _, def := range o.probes {

@@ -55,6 +55,7 @@ var statusOf = map[api.Code]int{
 	api.CodeStopTimeout:   http.StatusGatewayTimeout,
 	api.CodeInternal:      http.StatusInternalServerError,
 	api.CodeClosing:       http.StatusServiceUnavailable,
+	api.CodeNotKept:       http.StatusInsufficientStorage,
 
 	api.Code(probe.CodeSymbolNotFound): http.StatusNotFound,
 	api.Code(probe.CodeNoSymbolAt):     http.StatusNotFound,

@@ -127,6 +127,7 @@ func (s *server) resetGuest(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	s.boots.Add(1)
+	s.restorePending()
 	s.probes.tell() // scripts may be about it
 	if !req.Paused && s.free() == nil {
 		if err := s.resume(); err != nil {

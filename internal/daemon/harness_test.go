@@ -43,6 +43,7 @@ type harness struct {
 	log    *syncBuffer
 	path   string
 	ctx    context.Context
+	kept   *state             // of --state, or nil
 	cancel context.CancelFunc // is SIGTERM
 	done   chan error         // the end of server.run
 }
@@ -101,6 +102,7 @@ func (h *harness) serve(g Guest, o options) *harness {
 	life, h.cancel = context.WithCancel(context.Background())
 	h.ctx = patience.Of(h.T)
 	h.s = newServer(h.logger(), o, g, func() uint64 { return 0 })
+	h.s.state = h.kept
 	sock, err := listen(h.ctx, h.path, -1, nil)
 	if err != nil {
 		h.Fatal(err)

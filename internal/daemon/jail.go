@@ -113,6 +113,11 @@ func (s *server) jailConfig(sock *socket, prog bootable) (jail.Config, error) {
 			f.Write = append(f.Write, d.Path)
 		}
 	}
+	if o.logFile != "" && o.config != "" { // opened again at SIGHUP
+		for _, dir := range folders(o.logFile) {
+			f.Append = append(f.Append, dir)
+		}
+	}
 	if o.state != "" {
 		f.Make = append(f.Make, o.state)
 	}

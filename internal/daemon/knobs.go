@@ -27,6 +27,9 @@ func (s *server) putKnobs(w http.ResponseWriter, r *http.Request) error {
 	if err := s.probes.setArmed(*k.Enabled); err != nil {
 		return err
 	}
+	if err := s.kept("done"); err != nil {
+		return err
+	}
 	return s.getKnobs(w, r)
 }
 

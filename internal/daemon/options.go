@@ -196,10 +196,10 @@ func (o *options) check() error {
 		return command.Usagef("--disk: %d disks, more than %d", len(o.disks), device.MaxDisks)
 	case o.net != "":
 		return command.Usagef("--net: guests have no network: there is no virtio-net, over tap or otherwise; give files by --initrd or --disk, and talk to the guest by 'guestprobe guest console -i'")
-	case o.metricsListen != "" && !onLoopback(o.metricsListen):
-		return command.Usagef("--metrics-listen %s: not 127.0.0.1:PORT, [::1]:PORT or localhost:PORT", o.metricsListen)
-	case !onLoopback(o.webListen):
-		return command.Usagef("--web-listen %s: not 127.0.0.1:PORT, [::1]:PORT or localhost:PORT", o.webListen)
+	case o.metricsListen != "" && loopbackFault(o.metricsListen) != "":
+		return command.Usagef("--metrics-listen %s: %s", o.metricsListen, loopbackFault(o.metricsListen))
+	case loopbackFault(o.webListen) != "":
+		return command.Usagef("--web-listen %s: %s", o.webListen, loopbackFault(o.webListen))
 	case o.socket != "":
 		path, err := api.ParseSocket(o.socket)
 		if err != nil {

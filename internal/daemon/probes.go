@@ -57,6 +57,10 @@ func (s *server) createProbes(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	if err := s.keep(); err != nil {
+		_, gone := s.probes.detachIf(func(a *attached) bool { return slices.Contains(come, a) })
+		return errors.Join(err, gone)
+	}
 	ps := func(yield func(api.Probe) bool) {
 		for part := range slices.Chunk(come, atOnce) {
 			for _, p := range s.probes.came(part) {
@@ -96,11 +100,21 @@ func (s *server) logDetached(ps []api.Probe) {
 }
 
 func (s *server) deleteProbes(w http.ResponseWriter, r *http.Request) error {
-	ps, err := s.probes.detach(r.URL.Query()["probe"])
+	names := r.URL.Query()["probe"]
+	ps, err := s.probes.detach(names)
+	if errors.Is(err, api.ErrProbeNotFound) {
+		return s.forgotten(err, false, names...)
+	}
 	if err != nil {
 		return err
 	}
+	if len(names) == 0 {
+		s.state.forgetAll()
+	}
 	s.logDetached(ps)
+	if err := s.kept("detached"); err != nil {
+		return err
+	}
 	writeProbes(w, http.StatusOK, slices.Values(ps), api.ProbeList{})
 	giveBack(len(ps))
 	return nil
@@ -112,6 +126,9 @@ func (s *server) patchProbes(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	ps, err := s.patch(req.Names, req.PatchProbe)
+	if err == nil {
+		err = s.kept("changed")
+	}
 	if err != nil {
 		return err
 	}
@@ -159,6 +176,9 @@ func (s *server) deleteProbe(w http.ResponseWriter, r *http.Request) error {
 func (s *server) onOne(w http.ResponseWriter, r *http.Request, f func(number []string) ([]api.Probe, error)) error {
 	name := r.PathValue("probe")
 	a, err := s.probes.find(name)
+	if errors.Is(err, api.ErrProbeNotFound) && r.Method == http.MethodDelete {
+		return s.forgotten(err, false, name)
+	}
 	if err != nil {
 		return err
 	}
@@ -169,8 +189,24 @@ func (s *server) onOne(w http.ResponseWriter, r *http.Request, f func(number []s
 	case err != nil:
 		return err
 	}
+	if err := s.kept("done"); err != nil {
+		return err
+	}
 	writeJSON(w, http.StatusOK, ps[0])
 	return nil
+}
+
+// forgotten takes away what waits to be attached again and has one of these names; the error, that there is no such probe or
+// script, says so then.
+func (s *server) forgotten(err error, script bool, names ...string) error {
+	if !s.state.forget(script, names...) {
+		return err
+	}
+	s.changed()
+	e := *toAPI(err)
+	e.Message += ": it waited to be attached again (--state), and is forgotten now"
+	e.Detail = ""
+	return &e
 }
 
 // described describes probes, some at a time, so that a long list takes little memory

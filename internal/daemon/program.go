@@ -114,6 +114,12 @@ func (s *server) createPrograms(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	if err := s.keep(); err != nil {
+		_, gone := s.probes.detachIf(func(a *attached) bool {
+			return slices.ContainsFunc(ps, func(p api.Probe) bool { return p.ID == a.id })
+		})
+		return errors.Join(err, gone)
+	}
 	s.logAttached(slices.Values(ps), "uid", requestPeer(r).UID, "pid", requestPeer(r).PID)
 	writeProbes(w, http.StatusCreated, slices.Values(ps), api.ProbeList{})
 	return nil

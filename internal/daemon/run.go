@@ -107,6 +107,9 @@ Exit status: 0 stopped by a signal; 1 failed; 2 bad flags or
 
 // serve is the daemon's life.
 func serve(ctx context.Context, env command.Env, o options, newGuest guestMaker, monitor Monitor, hangups <-chan os.Signal, enter jailer) (err error) {
+	if err := o.checkPlaces(); err != nil {
+		return err
+	}
 	log, lw, err := newLog(&o, env.Stderr)
 	if err != nil {
 		return o.of("log-file", err)
@@ -153,7 +156,7 @@ func serve(ctx context.Context, env command.Env, o options, newGuest guestMaker,
 	}
 	var kept *state
 	if o.state != "" {
-		if kept, err = openState(o.state); err != nil {
+		if kept, err = openState(o.state, o.stateUsers()...); err != nil {
 			return o.of("state", err)
 		}
 		defer kept.close()
@@ -164,7 +167,7 @@ func serve(ctx context.Context, env command.Env, o options, newGuest guestMaker,
 	started := time.Now()
 	g, err := newGuest(&o, prog, log)
 	if err != nil {
-		return err
+		return o.ofBoot(err)
 	}
 	defer func() {
 		cctx, cancel := context.WithTimeout(context.Background(), closeTime)

@@ -21,7 +21,7 @@ func (s *server) getDaemon(w http.ResponseWriter, r *http.Request) error {
 	runtime.ReadMemStats(&mem)
 	d := api.Daemon{
 		PID: s.pid, Started: s.probes.since, UptimeMS: time.Since(s.probes.since).Milliseconds(),
-		Goroutines: runtime.NumGoroutine(), HeapBytes: mem.HeapAlloc, LogLost: s.logLost(), NotRestored: s.notRestored,
+		Goroutines: runtime.NumGoroutine(), HeapBytes: mem.HeapAlloc, LogLost: s.logLost(), NotRestored: s.state.waiting(),
 	}
 	var err error
 	if d.Descriptors, err = countDescriptors(); err != nil {

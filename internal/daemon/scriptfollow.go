@@ -24,7 +24,7 @@ func (s *server) followScript(w http.ResponseWriter, r *http.Request) error {
 func (s *server) stopScript(w http.ResponseWriter, r *http.Request) error {
 	k, err := s.scripts.find(r.PathValue("script"))
 	if err != nil {
-		return err
+		return s.forgotten(err, true, r.PathValue("script"))
 	}
 	if err := noBody(w, r); err != nil {
 		return err
@@ -34,11 +34,15 @@ func (s *server) stopScript(w http.ResponseWriter, r *http.Request) error {
 	for ; p.end < 0; p = k.log.read(0) {
 		<-p.changed
 	}
-	return k.follow(w, r, p.end)
+	var said []string
+	if err := s.kept("stopped"); err != nil {
+		said = []string{err.Error()}
+	}
+	return k.follow(w, r, p.end, said...)
 }
 
-// follow streams the records of a script from a place of its log on.
-func (k *keptScript) follow(w http.ResponseWriter, r *http.Request, at int) error {
+// follow streams the records of a script from a place of its log on, after warnings.
+func (k *keptScript) follow(w http.ResponseWriter, r *http.Request, at int, warnings ...string) error {
 	st, err := k.s.openStream(w, r)
 	if err != nil {
 		return err
@@ -47,6 +51,9 @@ func (k *keptScript) follow(w http.ResponseWriter, r *http.Request, at int) erro
 	start := k.begin
 	start.Stream = st.id
 	st.put(api.RecordStart, start)
+	for _, text := range warnings {
+		st.put(api.RecordWarning, api.Warning{Text: text})
+	}
 	heart := time.NewTicker(k.s.opt.heartbeat)
 	defer heart.Stop()
 	for {

@@ -136,6 +136,10 @@ func (s *server) keepScript(w http.ResponseWriter, r *http.Request, req *api.Run
 	if err != nil {
 		return err
 	}
+	if err := s.keep(); err != nil {
+		k.dismiss()
+		return err
+	}
 	info := k.info()
 	info.Warnings, info.Begin = warnings, &k.begin
 	writeJSON(w, http.StatusCreated, info)

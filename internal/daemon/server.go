@@ -57,13 +57,12 @@ type server struct {
 	saved    *snapshot.Snapshot                // not nil: what the guest is, which does not run
 	resetMu  sync.Mutex                        // a reset and the resume after it are one thing; nobody else pauses or resumes meanwhile
 
-	args        []string // of the command line
-	hangups     <-chan os.Signal
-	logLevel    *slog.LevelVar
-	reopenLog   func() error
-	manager     *service.Manager
-	state       *state   // nil: what clients attach ends with the daemon
-	notRestored []string // what of it could not be attached again; said before anybody is served
+	args      []string // of the command line
+	hangups   <-chan os.Signal
+	logLevel  *slog.LevelVar
+	reopenLog func() error
+	manager   *service.Manager
+	state     *state // nil: what clients attach ends with the daemon
 
 	begin func(debuggers *socket) error // what comes before anybody is served, once all sockets are there; nil: nothing
 	jail  *api.Jail                     // what the process has given up; nil: this is no daemon

@@ -24,7 +24,7 @@ func (s *server) status() string {
 	if n := len(s.scripts.all()); n > 0 {
 		line += ", " + command.Plural(n, "script")
 	}
-	if n := len(s.notRestored); n > 0 {
+	if n := len(s.state.waiting()); n > 0 {
 		line += fmt.Sprintf("; %d not restored", n)
 	}
 	return line

@@ -152,11 +152,16 @@ func (s *server) fillMaps(of string, o *object, maps []savedMap) {
 	}
 }
 
-// attachAll puts what was on a guest back on it, and tells and returns what cannot be.
-func (s *server) attachAll(on *attachments) (left []string) {
+// add adds what is in other attachments.
+func (on *attachments) add(other *attachments) {
+	on.Probes, on.Objects, on.Scripts = append(on.Probes, other.Probes...), append(on.Objects, other.Objects...), append(on.Scripts, other.Scripts...)
+}
+
+// attachAll puts what was on a guest back on it, and logs and returns what cannot be.
+func (s *server) attachAll(on *attachments) *attachments {
+	left := &attachments{}
 	cannot := func(what string, err error) {
 		s.log.Warn("what was attached before cannot be again", "what", what, "err", err)
-		left = append(left, what)
 	}
 	if on.Disarmed {
 		if err := s.probes.setArmed(false); err != nil {
@@ -173,6 +178,7 @@ func (s *server) attachAll(on *attachments) (left []string) {
 		for _, spec := range probes { // one by one, then: the others can be
 			if _, err := s.probes.attach([]api.ProbeSpec{spec}, nil); err != nil {
 				cannot(spec.Def, err)
+				left.Probes = append(left.Probes, spec)
 			}
 		}
 	}
@@ -180,6 +186,7 @@ func (s *server) attachAll(on *attachments) (left []string) {
 		o := &on.Objects[i]
 		if _, err := s.probes.attachObject(o.Attach); err != nil {
 			cannot("programs "+o.Attach.Section, err)
+			left.Objects = append(left.Objects, *o)
 			continue
 		}
 		s.restoreObject(o)
@@ -188,11 +195,13 @@ func (s *server) attachAll(on *attachments) (left []string) {
 		sc := &on.Scripts[i]
 		if err := s.scripts.reserve(sc.Run.Detach); err != nil {
 			cannot("script "+sc.Run.Detach, err)
+			left.Scripts = append(left.Scripts, *sc)
 			continue
 		}
 		k, _, err := s.startKept(context.Background(), &sc.Run, peer{}, nil)
 		if err != nil {
 			cannot("script "+sc.Run.Detach, err)
+			left.Scripts = append(left.Scripts, *sc)
 			continue
 		}
 		s.fillMaps(sc.Run.Detach, k.obj, sc.Maps)

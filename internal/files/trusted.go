@@ -21,7 +21,7 @@ const maxLinks = 40
 // Trusted returns an error if somebody else could replace or change what path leads to: it, each folder on the way to it, and
 // each symbolic link followed on the way, must belong to root, to us, to who called sudo, or to a user of also, and nobody else
 // may write to it. In a sticky folder that others may write to, as /tmp, what is ours stays ours. These are the rules of sshd's
-// StrictModes. What is not there is no error; errors begin with the path.
+// StrictModes, which on Debian allow a user's own group, too. What is not there is no error; errors begin with the path.
 func Trusted(path string, also ...int) error { return trusted(path, true, also) }
 
 // Private is Trusted for a file or folder that we made: path itself must not be a symbolic link.
@@ -56,6 +56,9 @@ func trusted(path string, follow bool, also []int) error {
 		case errors.Is(err, fs.ErrNotExist):
 			return nil
 		case err != nil:
+			if e := (*fs.PathError)(nil); errors.As(err, &e) {
+				err = e.Err
+			}
 			return fmt.Errorf("%s: %w", path, err)
 		}
 		owner := st.Sys().(*syscall.Stat_t).Uid
@@ -80,6 +83,9 @@ func trusted(path string, follow bool, also []int) error {
 			continue
 		}
 		open := st.Mode().Perm()&0o022 != 0
+		if gid := st.Sys().(*syscall.Stat_t).Gid; owner != 0 && gid == owner && st.Mode().Perm()&0o002 == 0 {
+			open = false // the user's own group, which nobody else is in
+		}
 		sticky := st.IsDir() && st.Mode()&fs.ModeSticky != 0
 		if open && !(sticky && !last) {
 			return failed("users other than its owner may write to %s (mode %04o). 'chmod go-w' it, or take another place", next, st.Mode().Perm())

@@ -24,6 +24,9 @@ func TestTrusted(t *testing.T) {
 		must(os.WriteFile(in(name, "bad"), nil, 0o600))
 		must(os.Chmod(in(name, "bad"), 0o622))
 		must(os.Chmod(in(name), mode))
+		if os.Geteuid() == 0 {
+			must(os.Chown(in(name), 0, 12345))
+		}
 	}
 	must(os.Symlink("own", in("folderlink")))
 	must(os.Symlink("../own/file", in("sticky", "link")))
@@ -59,6 +62,17 @@ func TestTrusted(t *testing.T) {
 	}
 	if os.Geteuid() != 0 {
 		return // the rest gives files to others
+	}
+	must(os.Mkdir(in("private"), 0o700)) // of a user's own group
+	must(os.WriteFile(in("private", "file"), nil, 0o664))
+	must(os.Chown(in("private", "file"), 12345, 12345))
+	must(os.Chmod(in("private", "file"), 0o664))
+	if err := Trusted(in("private", "file"), 12345); err != nil {
+		t.Error(err)
+	}
+	must(os.Chmod(in("private", "file"), 0o666))
+	if err := Trusted(in("private", "file"), 12345); err == nil {
+		t.Error("a file that everybody may write to is trusted")
 	}
 	must(os.Chown(in("own", "file"), 12345, -1))
 	if err := Trusted(in("own", "file")); !errors.Is(err, ErrUntrusted) || !strings.Contains(err.Error(), "belongs to user 12345") {

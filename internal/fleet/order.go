@@ -12,9 +12,11 @@ import (
 type Order[T any] struct {
 	settle time.Duration
 	emit   func(v T, late bool) error
+	size   func(v T) int // bytes; nil: not counted
 
 	mu    sync.Mutex
 	held  heldItems[T]
+	bytes int              // of held
 	heard map[string]int64 // by sender, of those that have not ended: its last time
 	seq   uint64
 	last  int64 // of what was given to emit
@@ -23,8 +25,11 @@ type Order[T any] struct {
 	timer *time.Timer
 }
 
-// maxHeld bounds what is held back.
-const maxHeld = 1 << 16
+// maxHeld and maxHeldBytes bound what is held back.
+const (
+	maxHeld      = 1 << 16
+	maxHeldBytes = 64 << 20
+)
 
 type heldItem[T any] struct {
 	v    T
@@ -66,6 +71,20 @@ func NewOrder[T any](settle time.Duration, emit func(v T, late bool) error) *Ord
 	return &Order[T]{settle: settle, emit: emit, heard: map[string]int64{}, last: math.MinInt64}
 }
 
+// Sized has what is held back bounded in bytes as well.
+func (o *Order[T]) Sized(size func(v T) int) *Order[T] {
+	o.size = size
+	return o
+}
+
+// bytesOf is the size of something.
+func (o *Order[T]) bytesOf(v T) int {
+	if o.size == nil {
+		return 0
+	}
+	return o.size(v)
+}
+
 // Begin says that there will be a sender: all is held back until it has said its first time, or has ended.
 func (o *Order[T]) Begin(sender string) {
 	o.mu.Lock()
@@ -91,6 +110,7 @@ func (o *Order[T]) Put(sender string, at int64, v T) error {
 		o.heard[sender] = max(was, at)
 	}
 	o.seq++
+	o.bytes += o.bytesOf(v)
 	heap.Push(&o.held, heldItem[T]{v, at, o.seq, time.Now()})
 	return o.give()
 }
@@ -118,7 +138,7 @@ func (o *Order[T]) give() error {
 	}
 	for o.err == nil && len(o.held) > 0 {
 		x := o.held[0]
-		if age := time.Since(x.came); x.time > known && len(o.held) <= maxHeld && (age < o.settle || known == math.MinInt64) {
+		if age := time.Since(x.came); x.time > known && len(o.held) <= maxHeld && o.bytes <= maxHeldBytes && (age < o.settle || known == math.MinInt64) {
 			if o.timer == nil && known != math.MinInt64 {
 				o.timer = time.AfterFunc(o.settle-age, func() {
 					o.mu.Lock()
@@ -130,6 +150,7 @@ func (o *Order[T]) give() error {
 			break
 		}
 		heap.Pop(&o.held)
+		o.bytes -= o.bytesOf(x.v)
 		late := x.time < o.last
 		if late {
 			o.late++

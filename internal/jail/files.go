@@ -15,6 +15,7 @@ type Files struct {
 	List   []string // folders that may be listed as well, with what is below
 	Write  []string // files that are read and written where they are
 	Make   []string // folders in which files are read, made, written, replaced and removed
+	Append []string // folders in which files are made and written, and not read
 	Remove []string // folders in which files are removed
 	Dial   []string // folders in which there are unix sockets to connect to
 }
@@ -29,11 +30,12 @@ type Net struct {
 
 // What of files each of Files is, as Landlock has it.
 const (
-	fsRead  = ll.AccessFSReadFile
-	fsList  = fsRead | ll.AccessFSReadDir
-	fsWrite = fsRead | ll.AccessFSWriteFile
-	fsMake  = fsList | fsWrite | ll.AccessFSTruncate | ll.AccessFSMakeReg | ll.AccessFSRemoveFile
-	fsAll   = 1<<17 - 1 // of ABI 9
+	fsRead   = ll.AccessFSReadFile
+	fsList   = fsRead | ll.AccessFSReadDir
+	fsWrite  = fsRead | ll.AccessFSWriteFile
+	fsMake   = fsList | fsWrite | ll.AccessFSTruncate | ll.AccessFSMakeReg | ll.AccessFSRemoveFile
+	fsAppend = ll.AccessFSWriteFile | ll.AccessFSMakeReg
+	fsAll    = 1<<17 - 1 // of ABI 9
 	// filesOnly are those that a rule on a file may have.
 	filesOnly = fsRead | fsWrite | ll.AccessFSTruncate
 )
@@ -64,7 +66,7 @@ func restrictFiles(f Files, n Net, r *Report) error {
 	for _, x := range []struct {
 		paths  []string
 		access landlock.AccessFSSet
-	}{{f.Read, fsRead}, {f.List, fsList}, {f.Write, fsWrite}, {f.Make, fsMake}, {f.Remove, ll.AccessFSRemoveFile}, {f.Dial, ll.AccessFSResolveUnix}} {
+	}{{f.Read, fsRead}, {f.List, fsList}, {f.Write, fsWrite}, {f.Make, fsMake}, {f.Append, fsAppend}, {f.Remove, ll.AccessFSRemoveFile}, {f.Dial, ll.AccessFSResolveUnix}} {
 		for _, path := range x.paths {
 			access := x.access
 			if st, err := os.Stat(path); err != nil {
