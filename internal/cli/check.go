@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,7 +54,7 @@ type checker struct {
 // reportFile is a file of the results.
 type reportFile struct {
 	format, path string
-	out          *files.Output // nil: it is not wanted
+	out          *files.Whole // nil: it is not wanted
 }
 
 func (a *app) check() command.Spec {
@@ -65,9 +66,9 @@ func (a *app) check() command.Spec {
 		Short: "Test guests with scripts, each with a guest of its own",
 		Long: `Run each SCRIPT, a file in the language of 'guestprobe run', as a test: start a guestprobed of its own on a temporary socket,
 boot the guest under the script from its first instruction on, and stop. A test has passed when its
-script has called exit(), or its guest has ended with code 0. It has failed when the script has called
+script has called exit(), or its guest has ended with code 0: a script that never calls exit() tests only that the guest ends well. It has failed when the script has called
 exit(N) with another N, an assert() of it did not hold, the guest has crashed, its kernel has panicked or
-has ended with another code, --timeout was over, or where the script has config = { strict = 1 }
+has ended with another code, --timeout was over, a run of the script was cut short (by its instruction budget, or by what no program may do), or where the script has config = { strict = 1 }
 something was missed or lost. A script that does not compile, or a guest that does not start, is an error, and
 fails as well.
 
@@ -136,7 +137,7 @@ func (k *checker) run(ctx context.Context) (err error) {
 		if f.path == "" {
 			continue
 		}
-		if f.out, err = files.Later(ctx, f.path); err != nil {
+		if f.out, err = files.Wholly(ctx, f.path); err != nil {
 			return fmt.Errorf("--%s: %w", f.format, err)
 		}
 		defer func() { err = errors.Join(err, f.out.Close()) }()
@@ -203,7 +204,7 @@ func (k *checker) report(run *testreport.Run) error {
 		if f.out == nil {
 			continue
 		}
-		if err := forms[f.format](f.out); err != nil {
+		if err := cmp.Or(forms[f.format](f.out), f.out.Done()); err != nil {
 			return fmt.Errorf("--%s: %w", f.format, err)
 		}
 	}

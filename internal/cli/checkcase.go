@@ -20,6 +20,7 @@ const (
 	kindAssert      = "assert" // or errorf, behind which the script has called exit(N)
 	kindExit        = "exit"
 	kindStrict      = "strict"
+	kindFault       = "fault" // a run of a program ended early: its instruction budget, or what a program may not do
 	kindGuestExit   = api.EndGuestExit
 	kindGuestCrash  = api.EndGuestCrash
 	kindPanic       = "guest_panic"
@@ -332,10 +333,23 @@ func (t *check) judge(parent, over context.Context, e api.End, err error, guestE
 		return failed(kindGuestExit, "the guest has exited with code %d", *g.ExitCode)
 	case e.Strict != "":
 		return failed(kindStrict, "the script is strict: %s", e.Strict)
+	case faulted(e) != "":
+		return failed(kindFault, "the script did not run to its end: %s", faulted(e))
 	case e.Reason == api.EndExit, g.ExitCode != nil:
 		return nil
 	}
 	return broken(fmt.Errorf("the script's stream has ended: %s", e.Reason))
+}
+
+// faulted says which programs of a script have ended early, or "".
+func faulted(e api.End) string {
+	var out []string
+	for _, p := range e.Probes {
+		if g := p.Program; g != nil && g.Faults > 0 {
+			out = append(out, fmt.Sprintf("%s was cut short %s (%s)", place(p), command.Plural(g.Faults, "time"), g.Fault))
+		}
+	}
+	return strings.Join(out, "; ")
 }
 
 // note says of a test that has failed what there is to be said of it.

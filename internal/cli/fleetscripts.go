@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -247,6 +248,9 @@ func (a *app) stopMany(ctx context.Context, r *command.Run, name string) error {
 	if def == nil {
 		return cmp.Or(ended, asked)
 	}
+	if err := noteGone(ctx, r, m, def); err != nil {
+		ended = cmp.Or(ended, err)
+	}
 	_, x, err = m.n.Withdraw(ctx, name)
 	if err != nil && !errors.Is(err, fleet.ErrUndefined) {
 		return err
@@ -256,6 +260,30 @@ func (a *app) stopMany(ctx context.Context, r *command.Run, name string) error {
 	}
 	r.Note("%s is withdrawn from the fleet.", name)
 	return cmp.Or(ended, err, asked)
+}
+
+// noteGone says which runs of a definition are not in the sums that stop prints, since their daemons are gone: what they have
+// published stays.
+func noteGone(ctx context.Context, r *command.Run, m *members, def *fleet.Definition) error {
+	here := map[string]bool{}
+	for _, c := range m.all {
+		here[c.ID] = true
+	}
+	gone := map[string]fleet.Head{}
+	if err := m.n.Snapshots(ctx, def.ID, func(h fleet.Head, _ []byte) error {
+		if !here[h.Run] && h.Seq >= gone[h.Run].Seq && len(gone) < fleet.MaxDaemons {
+			gone[h.Run] = h
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	for _, h := range slices.SortedFunc(maps.Values(gone), func(a, b fleet.Head) int {
+		return cmp.Or(fleet.CompareNames(a.Daemon, b.Daemon), a.Time.Compare(b.Time))
+	}) {
+		r.Note("%s: a run of it whose daemon is gone is not in the sums (%s, last heard of at %s); 'guestprobe fleet report %s' has it", h.Daemon, command.Plural(h.Hits, "hit"), h.Time.Local().Format(time.DateTime), def.Name)
+	}
+	return nil
 }
 
 // has reports whether a daemon has the script of a definition, or without one one of its own.

@@ -43,6 +43,8 @@ type traced struct {
 	end     api.End
 	err     error
 	unshown uint64
+	came    uint64 // hits of it
+	lost    uint64 // that it has said
 }
 
 // fleetHit is something that a daemon has sent.
@@ -175,12 +177,14 @@ func (t *fleetTrace) record(one *traced, raw api.Record) error {
 	when := int64(0)
 	switch {
 	case r.Hit != nil:
+		one.came++
 		h.hit, h.text, when = r.Hit, one.lines.Line(*r.Hit), r.Hit.TimeNS
 	case r.Stop != nil:
 		h.text, when = "# "+command.Clean(timeline.StopText(*r.Stop))+"\n", r.Stop.TimeNS
 	case r.Boot != nil:
 		h.text = one.lines.Boot(*r.Boot)
 	case r.Lost != nil:
+		one.lost = command.Sum(one.lost, r.Lost.Lost)
 		h.text = fmt.Sprintf("[LOST %d EVENTS]\n", r.Lost.Lost)
 	default:
 		if raw.Type == api.RecordHeartbeat {
@@ -257,6 +261,9 @@ func (t *fleetTrace) finish(ctx context.Context) error {
 			continue
 		}
 		end := one.end
+		if end.Reason == endCutOff { // what has come, since it says nothing more
+			end.Delivered, end.Lost = one.came, one.lost
+		}
 		if end.Unshown = one.unshown; end.Reason == "" || end.Reason == api.EndAsked {
 			end.Reason = reason
 		}

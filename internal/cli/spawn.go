@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -28,6 +29,8 @@ type ownDaemon struct {
 	socket string
 	dir    string
 
+	owner *os.File // whose lock says that we are alive
+
 	end func() error // asks it to stop, and returns its end
 	log *tail
 }
@@ -40,14 +43,21 @@ func startDaemon(ctx context.Context, r *command.Run, verbose bool, args ...stri
 	if err != nil {
 		return nil, err
 	}
+	clearStale()
 	dir, err := os.MkdirTemp("", "guestprobe-")
 	if err != nil {
 		return nil, err
 	}
-	d := &ownDaemon{dir: dir, socket: filepath.Join(dir, "s"), log: &tail{}}
+	owner, err := own(dir)
+	if err != nil {
+		os.RemoveAll(dir)
+		return nil, err
+	}
+	d := &ownDaemon{owner: owner, dir: dir, socket: filepath.Join(dir, "s"), log: &tail{}}
 	defer func() {
 		if err != nil {
 			os.RemoveAll(dir)
+			owner.Close()
 		}
 	}()
 	if _, err := api.ParseSocket(d.socket); err != nil {
@@ -71,6 +81,45 @@ func startDaemon(ctx context.Context, r *command.Run, verbose bool, args ...stri
 	}
 	return d, nil
 }
+
+// ownerName is the file in the folder of a daemon of ours that who has started it holds locked.
+const ownerName = "owner"
+
+// own locks a folder of ours for as long as the process lives.
+func own(dir string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(dir, ownerName), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", f.Name(), err), f.Close())
+	}
+	return f, nil
+}
+
+// clearStale removes the folders of processes of this user that were killed: their daemons end with them (PR_SET_PDEATHSIG), and
+// their locks are free.
+func clearStale() {
+	dirs, _ := filepath.Glob(filepath.Join(os.TempDir(), "guestprobe-*")) // the pattern is good
+	for _, dir := range dirs {
+		st, err := os.Lstat(dir)
+		if err != nil || !st.IsDir() || int(st.Sys().(*syscall.Stat_t).Uid) != os.Geteuid() {
+			continue
+		}
+		f, err := os.OpenFile(filepath.Join(dir, ownerName), os.O_RDWR|syscall.O_NOFOLLOW, 0)
+		if err != nil {
+			continue // it is none of these, or not locked yet
+		}
+		// One that is made just now is not locked for a moment.
+		if st, err := f.Stat(); err == nil && time.Since(st.ModTime()) > staleTime && syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
+			os.RemoveAll(dir)
+		}
+		f.Close()
+	}
+}
+
+// staleTime is the least age of a folder that is removed.
+const staleTime = 10 * time.Second
 
 // exec starts it as a process, which may take so long to end.
 func (d *ownDaemon) exec(ctx context.Context, bin string, args []string, log io.Writer, limit time.Duration) error {
@@ -101,7 +150,10 @@ func (d *ownDaemon) inProcess(ctx context.Context, args []string, log io.Writer,
 
 // stop ends the daemon and removes its directory.
 func (d *ownDaemon) stop() error {
-	defer os.RemoveAll(d.dir)
+	defer func() {
+		os.RemoveAll(d.dir)
+		d.owner.Close()
+	}()
 	if err := d.end(); err != nil {
 		return fmt.Errorf("stop guestprobed: %w; its log ends with:\n%s", err, strings.TrimSpace(d.log.String()))
 	}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/guestprobe/guestprobe/internal/api"
@@ -19,8 +20,16 @@ type debuggers struct {
 	sock *socket
 	done sync.WaitGroup
 
-	turn chan struct{} // has an element while a debugger is at work
+	turn    chan struct{} // has an element while a debugger is at work
+	waiting atomic.Int32  // with that one
 }
+
+const (
+	// maxDebuggers bounds the debugger that is at work and those that wait for it to go.
+	maxDebuggers = 32
+	// acceptPause is after an error of accept.
+	acceptPause = 50 * time.Millisecond
+)
 
 // handover is how long a debugger waits for the one before it to be gone: one that disconnects and connects again comes
 // before its own end has been dealt with. It gives up by itself after two seconds (GDB's remotetimeout).
@@ -59,6 +68,7 @@ func (d *debuggers) accept(ctx context.Context) {
 		}
 		if err != nil {
 			d.s.log.Warn("a debugger could not connect", "err", err)
+			time.Sleep(acceptPause) // there may be no descriptor for it
 			continue
 		}
 		if why := d.s.access.check(peerOf(conn)); why != nil {
@@ -66,7 +76,15 @@ func (d *debuggers) accept(ctx context.Context) {
 			conn.Close()
 			continue
 		}
-		d.done.Go(func() { d.serve(ctx, conn) })
+		if d.waiting.Add(1) > maxDebuggers {
+			d.waiting.Add(-1)
+			conn.Close()
+			continue
+		}
+		d.done.Go(func() {
+			defer d.waiting.Add(-1)
+			d.serve(ctx, conn)
+		})
 	}
 }
 

@@ -291,6 +291,9 @@ func TestJail(t *testing.T) {
 				t.Errorf("%s has not %q:\n%s", path, want, b)
 			}
 		}
+		if os.Geteuid() == 0 && !bytes.Contains(b, []byte("\nCapBnd:\t0000000000000000\n")) {
+			t.Errorf("%s has a bounding set:\n%s", path, b)
+		}
 	}
 	endTrying(t, cmd, log)
 }

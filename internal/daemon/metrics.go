@@ -12,6 +12,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/metrics"
+	"github.com/guestprobe/guestprobe/internal/web"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe/script"
 )
@@ -109,7 +110,7 @@ func (s *server) serveMetrics(l net.Listener) (end func()) {
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		if err := hs.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		if err := hs.Serve(web.Limit(l, s.opt.maxConns)); !errors.Is(err, http.ErrServerClosed) {
 			s.log.Error("metrics are served no more", "err", err)
 		}
 	}()

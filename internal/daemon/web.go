@@ -73,7 +73,7 @@ func (s *server) servePage() error {
 	p.http, p.addr, p.served = p.site.Server(), l.Addr().String(), make(chan struct{})
 	go func() {
 		defer close(p.served)
-		if err := p.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		if err := p.http.Serve(p.site.Listener(l)); !errors.Is(err, http.ErrServerClosed) {
 			s.log.Error("the page is served no more", "err", err)
 		}
 	}()

@@ -182,3 +182,58 @@ func TestLater(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestWholly: a file is as it was until all of it is there, whatever becomes of who writes it.
+func TestWholly(t *testing.T) {
+	ctx := context.Background()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "report")
+	w, err := Wholly(ctx, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write([]byte("half")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("it is there before it is done: %v", err)
+	}
+	same, err := Wholly(ctx, filepath.Join(dir, ".", "report"))
+	if err != nil || !w.Same(same) {
+		t.Errorf("not the same file: %v", err)
+	}
+	if err := same.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := errors.Join(w.Done(), w.Close()); err != nil {
+		t.Error(err)
+	}
+	if b, err := os.ReadFile(path); err != nil || string(b) != "half" {
+		t.Errorf("%q, %v", b, err)
+	}
+	given, err := Wholly(ctx, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = given.Write([]byte("other"))
+	if err := given.Close(); err != nil {
+		t.Error(err)
+	}
+	if b, err := os.ReadFile(path); err != nil || string(b) != "half" {
+		t.Errorf("given up: %q, %v", b, err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 {
+		t.Errorf("there are %v, %v", left, err)
+	}
+	if _, err := Wholly(ctx, filepath.Join(dir, "none", "x")); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+	null, err := Wholly(ctx, "/dev/null")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, werr := null.Write([]byte("x"))
+	if err := errors.Join(werr, null.Done(), null.Close()); err != nil {
+		t.Error(err)
+	}
+}

@@ -20,6 +20,9 @@ type rule struct {
 	allow  []masked   // of the others these are; none given: all
 	errno  unix.Errno // what a refusal is; 0: EPERM
 	never  bool       // it is refused whatever its arguments are
+	// With these values of the argument another one decides, after allow.
+	when []masked
+	then *rule // its arg and allow
 }
 
 // call is a system call that is allowed.
@@ -100,6 +103,14 @@ func (r rule) body() (p []unix.SockFilter) {
 	}
 	for _, m := range r.allow {
 		check(m, allowed)
+	}
+	for _, m := range r.when {
+		second := (&rule{arg: r.then.arg, allow: r.then.allow, errno: r.errno}).body()
+		p = append(p, op(opLoad, offsetArgs+8*uint32(r.arg)))
+		if m.mask != ^uint32(0) {
+			p = append(p, op(opAnd, m.mask))
+		}
+		p = append(append(p, unless(m.value, len(second))), second...)
 	}
 	return append(p, refusal(r.errno))
 }

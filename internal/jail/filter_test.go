@@ -56,7 +56,7 @@ func verdict(t *testing.T, p []unix.SockFilter, arch, nr uint32, args [6]uint64)
 
 func TestRules(t *testing.T) {
 	const pid = 4711
-	process, vcpu := assemble(processRules(pid)), assemble(vcpuRules(pid))
+	process, vcpu := assemble(processRules(pid, false)), assemble(vcpuRules(pid))
 	const all = ^uint64(0)
 	for _, c := range []struct {
 		name          string
@@ -92,6 +92,12 @@ func TestRules(t *testing.T) {
 		{"read", unix.SYS_READ, [6]uint64{}, "allow", "EPERM"},
 		{"write", unix.SYS_WRITE, [6]uint64{}, "allow", "allow"},
 		{"unix socket", unix.SYS_SOCKET, [6]uint64{unix.AF_UNIX}, "allow", "EPERM"},
+		{"TCP", unix.SYS_SOCKET, [6]uint64{unix.AF_INET, unix.SOCK_STREAM | unix.SOCK_CLOEXEC | unix.SOCK_NONBLOCK}, "allow", "EPERM"},
+		{"TCP of IPv6", unix.SYS_SOCKET, [6]uint64{unix.AF_INET6, unix.SOCK_STREAM}, "allow", "EPERM"},
+		{"UDP", unix.SYS_SOCKET, [6]uint64{unix.AF_INET, unix.SOCK_DGRAM | unix.SOCK_CLOEXEC}, "EPERM", "EPERM"},
+		{"UDP of IPv6", unix.SYS_SOCKET, [6]uint64{unix.AF_INET6, unix.SOCK_DGRAM}, "EPERM", "EPERM"},
+		{"ICMP", unix.SYS_SOCKET, [6]uint64{unix.AF_INET, unix.SOCK_RAW}, "EPERM", "EPERM"},
+		{"a datagram to the service manager", unix.SYS_SOCKET, [6]uint64{unix.AF_UNIX, unix.SOCK_DGRAM}, "allow", "EPERM"},
 		{"vsock", unix.SYS_SOCKET, [6]uint64{unix.AF_VSOCK}, "EPERM", "EPERM"},
 		{"netlink", unix.SYS_SOCKET, [6]uint64{unix.AF_NETLINK}, "EPERM", "EPERM"},
 		{"limits of its own", unix.SYS_PRLIMIT64, [6]uint64{0}, "allow", "EPERM"},
@@ -113,6 +119,12 @@ func TestRules(t *testing.T) {
 		}
 		if got := verdict(t, process, unix.AUDIT_ARCH_I386, c.nr, c.args); got != "EPERM" {
 			t.Errorf("%s: %s for a 32-bit call", c.name, got)
+		}
+	}
+	fleet := assemble(processRules(pid, true))
+	for kind, want := range map[uint64]string{unix.SOCK_STREAM: "allow", unix.SOCK_DGRAM | unix.SOCK_CLOEXEC: "allow", unix.SOCK_RAW: "EPERM", unix.SOCK_SEQPACKET: "EPERM"} {
+		if got := verdict(t, fleet, unix.AUDIT_ARCH_X86_64, unix.SYS_SOCKET, [6]uint64{unix.AF_INET, kind}); got != want {
+			t.Errorf("a socket of kind %d for a fleet: %s, want %s", kind, got, want)
 		}
 	}
 	// The kernel takes 4096 instructions at most.

@@ -57,6 +57,10 @@ func Enter(c Config) (Report, error) {
 	if err := setLimits(c); err != nil {
 		return r, err
 	}
+	// While there is the capability for it.
+	if err := dropBounding(c.Keep); err != nil {
+		return r, fmt.Errorf("bounding set: %w", err)
+	}
 	if err := become(c); err != nil {
 		return r, err
 	}
@@ -67,7 +71,7 @@ func Enter(c Config) (Report, error) {
 	if err := restrictFiles(c.Files, c.Net, &r); err != nil {
 		return r, fmt.Errorf("landlock: %w", err)
 	}
-	switch err := install(processRules(unix.Getpid()), true); {
+	switch err := install(processRules(unix.Getpid(), c.Net.Dial), true); {
 	case err == nil:
 		r.Seccomp = true
 		entered.Store(true)

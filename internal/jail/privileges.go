@@ -57,7 +57,7 @@ func become(c Config) error {
 }
 
 // dropCapabilities gives up all capabilities of all threads but these, and returns the names of what is left.
-// no_new_privs keeps execve from bringing any back, to root too (security/commoncap.c), so the bounding set stays.
+// no_new_privs keeps execve from bringing any back, to root too (security/commoncap.c).
 func dropCapabilities(keep []int) (left []string, err error) {
 	has, err := capabilities()
 	if err != nil {
@@ -77,6 +77,27 @@ func dropCapabilities(keep []int) (left []string, err error) {
 		}
 	}
 	return left, nil
+}
+
+// maxCapability is above all that a kernel may know.
+const maxCapability = 63
+
+// dropBounding takes all capabilities but these out of the bounding set of all threads. Who has not the capability to do that has
+// nothing that it would bound.
+func dropBounding(keep []int) error {
+	for n := range maxCapability {
+		if slices.Contains(keep, n) {
+			continue
+		}
+		switch err := allThreadsPrctl(unix.PR_CAPBSET_DROP, uintptr(n)); err {
+		case nil:
+		case unix.EINVAL, unix.EPERM: // this kernel has no more; or we may not
+			return nil
+		default:
+			return err
+		}
+	}
+	return nil
 }
 
 // capabilityName names what a daemon may keep.

@@ -54,10 +54,18 @@ var thread = masked{
 	value: unix.CLONE_THREAD | unix.CLONE_VM,
 }
 
+// socketKind is the part of a socket's type that is no flag (linux/net.h, SOCK_TYPE_MASK).
+const socketKind = 0xf
+
 // processRules are what all threads of the daemon may: files and sockets besides, of which Landlock says which, and threads.
 // What is not there is refused: to run programs, trace and read processes, change user, mount, make namespaces, load code into
-// the kernel, io_uring, keys, and whatever comes to be.
-func processRules(pid int) []rule {
+// the kernel, io_uring, keys, and whatever comes to be. With names the process may ask for names of servers, by UDP.
+func processRules(pid int, names bool) []rule {
+	// Landlock knows TCP alone, so there is no other protocol of the internet, but for who asks for names of servers.
+	kinds := []masked{{socketKind, unix.SOCK_STREAM}}
+	if names {
+		kinds = append(kinds, masked{socketKind, unix.SOCK_DGRAM})
+	}
 	rules := append([]rule{{nr: unix.SYS_IOCTL, arg: 1, allow: []masked{
 		{ioctlType, kvmType},
 		exactly(unix.TIOCOUTQ), // how much of a stream its client has not read
@@ -65,7 +73,7 @@ func processRules(pid int) []rule {
 	rules = append(rules,
 		rule{nr: unix.SYS_CLONE, allow: []masked{thread}},
 		rule{nr: unix.SYS_CLONE3, never: true, errno: unix.ENOSYS}, // what it is told is out of sight; C libraries take clone then
-		rule{nr: unix.SYS_SOCKET, allow: []masked{exactly(unix.AF_UNIX), exactly(unix.AF_INET), exactly(unix.AF_INET6)}},
+		rule{nr: unix.SYS_SOCKET, allow: []masked{exactly(unix.AF_UNIX)}, when: []masked{exactly(unix.AF_INET), exactly(unix.AF_INET6)}, then: &rule{arg: 1, allow: kinds}},
 		rule{nr: unix.SYS_KILL, allow: []masked{exactly(uint32(pid))}},
 		rule{nr: unix.SYS_PRLIMIT64, allow: []masked{exactly(0), exactly(uint32(pid))}},
 		// Filters of vCPU threads; a filter only ever takes away.

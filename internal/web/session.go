@@ -118,6 +118,7 @@ func (s *Site) begin(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusForbidden, "this token was used before, or is too old", "'guestprobe web' prints an address with a new one")
 		return
 	}
+	trust(r)
 	http.SetCookie(w, &http.Cookie{Name: cookieName(r), Value: se.cookie, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})
 	w.Header().Set("Content-Type", "application/json")
 	// Whoever does not read it has lost the token.

@@ -15,7 +15,6 @@ import (
 	"path"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/guestprobe/guestprobe/internal/api"
@@ -51,7 +50,6 @@ type Site struct {
 	sessions sessions
 	life     context.Context
 	end      context.CancelFunc
-	conns    atomic.Int64
 
 	mu     sync.Mutex
 	closed bool           // no socket begins
@@ -82,24 +80,16 @@ func New(c Config) (*Site, error) {
 	return s, err
 }
 
-// Server returns an HTTP server of the site, for a listener on a loopback address.
+// Server returns an HTTP server of the site, for a Listener on a loopback address.
 func (s *Site) Server() *http.Server {
 	return &http.Server{
 		Handler: s, ReadHeaderTimeout: headerTime, IdleTimeout: idleTime, MaxHeaderBytes: 16 << 10,
-		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelWarn),
-		ConnState: func(c net.Conn, st http.ConnState) {
-			switch st {
-			case http.StateNew:
-				if s.conns.Add(1) > int64(s.MaxConns) {
-					c.Close()
-				}
-			case http.StateClosed:
-				s.conns.Add(-1)
-			case http.StateHijacked: // serveSocket takes it off
-			}
-		},
+		ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelWarn), ConnContext: withLimit,
 	}
 }
+
+// Listener bounds the connections of a listener of the site's server.
+func (s *Site) Listener(l net.Listener) net.Listener { return Limit(l, s.MaxConns) }
 
 // Close ends all sockets: those that end by themselves within ctx have said so.
 func (s *Site) Close(ctx context.Context) {
@@ -230,6 +220,7 @@ func (s *Site) serveAPI(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusUnauthorized, "the page has no valid token", "'guestprobe web' prints an address with a new one")
 		return
 	}
+	trust(r)
 	rc := http.NewResponseController(w)
 	_ = rc.SetReadDeadline(time.Now().Add(bodyTime))
 	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))

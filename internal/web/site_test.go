@@ -42,7 +42,7 @@ func serveLogged(t *testing.T, api http.HandlerFunc, log slog.Handler) *served {
 		t.Fatal(err)
 	}
 	hs := httptest.NewUnstartedServer(nil)
-	hs.Config = s.Server()
+	hs.Config, hs.Listener = s.Server(), s.Listener(hs.Listener)
 	hs.Start()
 	t.Cleanup(func() {
 		over, end := context.WithCancel(context.Background())

@@ -44,6 +44,7 @@ func (s *Site) serveSocket(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusUnauthorized, "the page has no valid token", "'guestprobe web' prints an address with a new one")
 		return
 	}
+	trust(r)
 	s.mu.Lock()
 	closed := s.closed
 	if !closed {
@@ -59,7 +60,6 @@ func (s *Site) serveSocket(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return // it has answered
 	}
-	defer s.conns.Add(-1)
 	defer c.CloseNow()
 	ctx, cancel := context.WithCancel(se.as(s.life))
 	defer cancel()
