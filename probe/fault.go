@@ -46,7 +46,11 @@ func (c *cpu) fault(s State, t Trap) Verdict {
 // address.
 func (c *cpu) debugTrap(s State, t Trap) Verdict {
 	if c.step.active && c.step.inPlace && t.Kind == TrapStep {
-		return c.finish(s)
+		v := c.finish(s)
+		if v.Action == Resume && s.Regs.RFLAGS&insn.FlagTF != 0 {
+			v.Action = NotOurs // a target tells its own steps by Stepped: this one is the guest's
+		}
+		return v
 	}
 	if t.Kind == TrapWatch && c.watchTrap(s, t) {
 		return Verdict{Action: Resume}

@@ -153,12 +153,18 @@ func (t *Torture) own(s *snapshot.Snapshot) error {
 // stepped runs the guest with probes that stay, and pauses it at random moments, to step vCPUs or to
 // run them to an address.
 func (w *work) stepped(ctx context.Context) error {
+	if w.p.Steps {
+		return w.probed(ctx) // a step onto an instruction that is the guest's own step is not told twice
+	}
 	if err := w.plant(); err != nil {
 		return err
 	}
 	for range 2 + w.IntN(4) {
 		if err := w.t.m.Resume(); err != nil {
-			return w.unless(err)
+			if err := w.unless(err); err != nil {
+				return err
+			}
+			break
 		}
 		w.pause()
 		if err := w.t.m.Pause(); err != nil {

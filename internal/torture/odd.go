@@ -78,8 +78,8 @@ func (g *gen) exception() {
 	if g.p.Kernel && n > 6 {
 		n = 0 // kernel code has a stack that an interrupt would find room on, and may read all RAM
 	}
-	if g.is(Rewrites) && n == 5 {
-		n = 0 // its text can be written
+	if n == 5 && (g.is(Rewrites) || g.p.Alias != nil && g.p.Alias.Boot) {
+		n = 0 // its text can be written where it runs
 	}
 	switch n {
 	case 0: // div by zero
