@@ -9,7 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
+	"github.com/guestprobe/guestprobe/probe"
 )
 
 func code(t testing.TB, s string) []byte {
@@ -78,6 +80,49 @@ func TestKernel(t *testing.T) {
 		}
 		if err := x.compare(p, want); err != nil {
 			t.Errorf("%s: %v", tt.name, err)
+		}
+	}
+}
+
+// TestStepsItselfElsewhere: code that single-steps itself at a second address of its page, where a probed
+// instruction is executed in its place, has each of its debug exceptions.
+func TestStepsItselfElsewhere(t *testing.T) {
+	kvmtest.Require(t)
+	if kvmtest.ThisHost() == kvmtest.HostBochs {
+		return // see TestGuests
+	}
+	x, err := New(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Close()
+	// lea 7(%rip),%rax; btc $33,%rax; jmp *%rax; nop; pushf; orl $0x100,(%rsp); popf; nop; pushf; andl $~0x100,(%rsp); popf; end
+	p := &Program{Text: code(t, "48 8d 05 07 00 00 00 48 0f ba f8 21 ff e0 90 9c 81 0c 24 00 01 00 00 9d 90 9c 81 24 24 ff fe ff ff 9d 0f 0b 00"),
+		Tasks: 2, Funcs: []Func{{Name: "main"}}, Alias: &Alias{Bits: 1 << 33}, Steps: true}
+	p.Funcs[0].Size = len(p.Text)
+	want, err := x.native(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := want.tasks[0].Exceptions; n != 4 {
+		t.Fatalf("%d exceptions natively, want 4", n)
+	}
+	for _, off := range []guest.GVA{24, 25, 26, 33} {
+		if err := x.boot(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		k := &probe.Kprobe{Addr: textVA + off}
+		if err := x.m.Engine().Register(k); err != nil {
+			t.Fatal(err)
+		}
+		if err := x.wait(t.Context()); err != nil {
+			t.Fatalf("probe at +%d: %v", off, err)
+		}
+		if err := x.compare(p, want); err != nil {
+			t.Errorf("probe at +%d: %v", off, err)
+		}
+		if st, _, _ := x.m.Engine().Stats(k); st.Hits != uint64(p.Tasks) {
+			t.Errorf("probe at +%d: %d hits, want %d", off, st.Hits, p.Tasks)
 		}
 	}
 }
