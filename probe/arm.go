@@ -32,6 +32,7 @@ func (t *text) arm(w World, st *site) *Error {
 		return textError(st, err)
 	}
 	st.armed.Store(true)
+	t.show(st, nil)
 	t.watchText()
 	if !t.opt.jumpsOnly(st) {
 		return nil

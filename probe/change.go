@@ -57,6 +57,7 @@ func (e *Engine) leave(st *site) {
 	e.opt.set(st, noJump)
 	st.armed.Store(false)
 	e.dropSite(st)
+	e.shown.Delete(st.addr)
 	for _, r := range *st.chain.Load() {
 		e.log.Warn("probe is gone with the text it was on", "probe", r.name, "addr", st.addr, "symbol", st.symbol)
 		if r.ret != nil { // a reset finds only the tables of sites, and takes the memory from all
@@ -64,86 +65,6 @@ func (e *Engine) leave(st *site) {
 		}
 		e.bury(r)
 	}
-}
-
-// Probed reports whether a write of n bytes at addr would change the text of a probe,
-// as far as its jump goes or may go: then it belongs to WriteText. Any goroutine.
-func (k *core) Probed(addr guest.GVA, n int) bool {
-	for a := addr - (maxRegion - 1); a != addr+guest.GVA(n); a++ {
-		if k.sites.Find(a) != nil {
-			return true
-		}
-	}
-	return false
-}
-
-// WriteText writes b to the guest's own text at addr, as the guest has asked for: a
-// target calls it that holds back what a guest writes there (a slot that turns writes
-// into exits), while the vCPU that writes waits, and counts as stopped. The guest's bytes
-// end up below the probes:
-//
-//   - a jump that has them in its region goes first;
-//   - a write that begins at a probed instruction replaces that: it is the new one from
-//     then on. An int3 of the guest's own is hit behind the probe's handlers, as the guest's
-//     #BP; what else cannot be probed takes the probe off (Info.Changed) until the old
-//     instruction is back;
-//   - so does a write that begins elsewhere and changes the instruction, unless that is
-//     the rest of one whose first byte the guest has made an int3 (text_poke_bp).
-//     The engine's int3 is not taken for the guest's where it comes back in a longer write,
-//     because the guest had read it.
-//
-// Writes are done in the order of the calls. wanted is asked with the world stopped; where it
-// says no (the guest was reset meanwhile) nothing is done. written is false where nothing was written: that was not wanted, or the error is
-// ErrInHandler, ErrClosed or one of the target's, and the guest is as before, or will be
-// when the call is repeated. Other errors are about text that could not be kept in line.
-func (e *Engine) WriteText(addr guest.GVA, b []byte, wanted func() bool) (written bool, err error) {
-	if err := e.lock(); err != nil {
-		return false, err
-	}
-	defer e.mu.Unlock()
-	end := addr + guest.GVA(len(b))
-	var sites []*site
-	for a := addr - (maxRegion - 1); a != end; a++ {
-		if st := e.sites.Find(a); st != nil {
-			sites = append(sites, st)
-		}
-	}
-	e.places.rewritten(addr, end)
-	var lost []error
-	err = e.stop(func(w World) error {
-		if !wanted() {
-			return nil
-		}
-		for _, st := range sites {
-			if st.region == nil || st.addr+guest.GVA(st.region.Len) > addr {
-				e.opt.unoptimize(w, st, &lost)
-				st.region, st.text = nil, nil
-				e.opt.set(st, noJump)
-			}
-			if now := e.follow(st, addr, b); now == nil || !e.become(st, now) {
-				e.text.disarm(w, st, &lost)
-				st.changed = true
-			}
-		}
-		old, now := make([]byte, len(b)), append([]byte{}, b...)
-		if err := e.target.ReadMemory(0, addr, old); err != nil {
-			return err
-		}
-		for _, st := range sites {
-			if off := st.addr - addr; off < guest.GVA(len(b)) && st.armed.Load() {
-				now[off] = insn.Int3
-			}
-		}
-		if err := w.PatchText(addr, old, now); err != nil {
-			return err
-		}
-		written = true
-		if _, err := e.text.settle(w, sites, &lost); err != nil {
-			lost = append(lost, err)
-		}
-		return nil
-	})
-	return written, errors.Join(append(lost, err)...)
 }
 
 // become makes now what is probed at st, and reports whether it can be run. The world is
@@ -182,7 +103,7 @@ func (e *Engine) follow(st *site, addr guest.GVA, b []byte) *original {
 	same := true
 	for i := range n {
 		k := off + guest.GVA(i)
-		if k >= guest.GVA(len(b)) || i == 0 && k != 0 && b[k] == insn.Int3 {
+		if k >= guest.GVA(len(b)) {
 			continue
 		}
 		same = same && (i >= int(was.n) || text[i] == b[k])

@@ -23,8 +23,9 @@ type core struct {
 	log      *slog.Logger
 	can      [2]Capabilities // by CPL&1
 
-	sites   code.Index[site] // by address
-	phys    code.Index[site] // by physical address
+	sites   code.Index[site]  // by address
+	phys    code.Index[site]  // by physical address
+	shown   code.Index[shown] // by address: what the guest may have read of the engine's
 	code    *code.Memory[resident]
 	cpus    []cpu
 	watched atomic.Pointer[watchTable]

@@ -1,5 +1,7 @@
 package probe
 
+import "github.com/guestprobe/guestprobe/guest"
+
 // Milestone is something that a guest comes to on its own, and that probes have to know
 // of before it goes on.
 type Milestone uint8
@@ -12,6 +14,12 @@ const (
 	// this engine is not, or to get such a copy in place of it. The target calls
 	// Engine.Withdraw.
 	MemoryLeaves
+	// TextRead: a debugger of the guest's own asks for the bytes of an instruction. The engine gives it the guest's own; the
+	// target hears nothing of it.
+	TextRead
+	// TextWritten: the guest is about to write to its text, while there are probes in text whose writes the target does not see. It
+	// calls Engine.WriteText.
+	TextWritten
 
 	// NumMilestones is how many there are.
 	NumMilestones
@@ -30,12 +38,19 @@ type Milestones interface {
 // awaited are the engine's own probes at milestones. Engine.mu guards them.
 type awaited struct {
 	probes, ofModules int // registrations, and those by MODULE:SYMBOL
+	inModules         int // and these, and those in the text of modules
 	at                [NumMilestones][]*registration
 }
 
 // wanted reports whether a probe is to be at m.
 func (a *awaited) wanted(m Milestone) bool {
-	return a.probes > 0 && (m != ModuleComes || a.ofModules > 0)
+	switch m {
+	case ModuleComes:
+		return a.ofModules > 0
+	case TextWritten:
+		return a.inModules > 0
+	}
+	return a.probes > 0
 }
 
 // count adds n for each of regs that is not the engine's own.
@@ -47,6 +62,9 @@ func (a *awaited) count(regs []*registration, n int) {
 		a.probes += n
 		if r.where.ofModule() {
 			a.ofModules += n
+		}
+		if r.inModule = r.inModule || n > 0 && (r.where.ofModule() || r.engine.ofModule(r.site)); r.inModule {
+			a.inModules += n
 		}
 	}
 }
@@ -90,10 +108,14 @@ func (e *Engine) awaitMilestones() {
 
 // await puts a probe on a function that says that the guest is at m.
 func (e *Engine) await(t Milestones, m Milestone, symbol string) *registration {
-	r := &registration{tally: e.newTally("milestone"), engine: e, kind: kindMilestone, where: where{symbol: symbol}, pre: func(c *Context) int {
+	pre := func(c *Context) int {
 		t.Passes(c.CPU, m)
 		return 0
-	}}
+	}
+	if m == TextRead {
+		pre = e.readText
+	}
+	r := &registration{tally: e.newTally("milestone"), engine: e, kind: kindMilestone, where: where{symbol: symbol}, pre: pre}
 	b := newBatch(1)
 	var err error
 	if no := e.admit(b, r); no != nil {
@@ -119,4 +141,10 @@ func (e *Engine) unawait(regs []*registration) []*registration {
 		}
 	}
 	return regs
+}
+
+// ofModule reports whether st is in the text of a module of the guest's kernel.
+func (k *core) ofModule(st *site) bool {
+	m, ok := k.target.Symbols().(interface{ Module(guest.GVA) string })
+	return ok && !st.user && m.Module(st.addr) != ""
 }

@@ -188,6 +188,7 @@ func (o *optimizer) optimize(w World, st *site, d *detour) *Unoptimized {
 		return &Unoptimized{Reason: notTextChanged, Detail: err.Error()}
 	}
 	d.on.Store(st)
+	o.show(st, d)
 	o.set(st, &optimization{state: jumpPlaced, detour: d})
 	return nil
 }

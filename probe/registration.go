@@ -38,6 +38,8 @@ type registration struct {
 	// enabled is what the hit path looks at: registered, not disabled, not gone.
 	enabled atomic.Bool
 
+	inModule bool // it is counted as one in the text of a module: see awaited
+
 	// disabled is the user's wish; guarded by Engine.view.
 	disabled bool
 }

@@ -103,6 +103,7 @@ func (e *Engine) forget() {
 	for i := range e.cpus {
 		e.cpus[i].stopping, e.cpus[i].held = false, held{}
 	}
+	e.shown.Clear()
 	for _, st := range e.sites.All() {
 		st.armed.Store(false)
 		st.jump.Store(noJump)

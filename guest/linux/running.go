@@ -20,6 +20,7 @@ type running struct {
 	tasks   *Tasks
 	modules *Modules
 	files   *Files
+	kprobes *kprobes
 	noTypes error
 
 	// What RefreshModules has seen. mu is held while it reads the guest's memory, View.mu
@@ -75,6 +76,7 @@ func newRunning(k *Kernel, lookup Lookup) *running {
 	r.types, r.noTypes = k.Types()
 	r.tasks, r.modules = NewTasks(r.types, lookup), NewModules(r.types, lookup)
 	r.files = NewFiles(r.types, lookup, r.tasks)
+	r.kprobes = newKprobes(r.types, lookup)
 	return r
 }
 
@@ -83,7 +85,7 @@ func (r *running) missing() []string {
 	if r.noTypes != nil {
 		return []string{fmt.Sprintf("types, tasks, modules and files: %v", r.noTypes)}
 	}
-	return slices.Concat(r.tasks.Missing(), r.modules.Missing(), r.files.Missing())
+	return slices.Concat(r.tasks.Missing(), r.modules.Missing(), r.files.Missing(), r.kprobes.missing)
 }
 
 // Types returns the kernel's types. The error says why they are not known.

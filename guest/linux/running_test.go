@@ -17,7 +17,7 @@ func running1(t *testing.T, m *memory, lookup Lookup) *booted {
 		}
 		return m.read(addr, p)
 	}
-	b.running = &running{types: m.types, tasks: NewTasks(m.types, lookup), modules: NewModules(m.types, lookup)}
+	b.running = &running{types: m.types, tasks: NewTasks(m.types, lookup), modules: NewModules(m.types, lookup), kprobes: newKprobes(m.types, lookup)}
 	return b
 }
 

@@ -168,6 +168,16 @@ func (s *Sites) At(lo, hi uint64, set Patches) (Patch, bool) {
 	return 0, false
 }
 
+// Covers returns the end of a site that addr is in, if it is in any.
+func (s *Sites) Covers(addr uint64) (end uint64, ok bool) {
+	for i := s.from(addr + 1 - min(addr+1, maxSite)); i < len(s.sites) && s.sites[i].addr <= addr; i++ {
+		if x := &s.sites[i]; x.addr+uint64(x.size) > addr {
+			end, ok = max(end, x.addr+uint64(x.size)), true
+		}
+	}
+	return end, ok
+}
+
 // Begins reports whether a site of that kind begins at addr, and its length.
 func (s *Sites) Begins(addr uint64, what Patch) (size int, ok bool) {
 	for i := s.from(addr); i < len(s.sites) && s.sites[i].addr == addr; i++ {

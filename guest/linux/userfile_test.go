@@ -22,7 +22,7 @@ func newFileView(t *testing.T, b []byte) (*View, *fileMemory) {
 			m.put(memBase+page*guest.PageSize, b[at:min(len(b), at+guest.PageSize)])
 		}
 	}
-	v := &View{read: m.read, core: &piece{}, running: &running{files: m.files, tasks: m.files.tasks}}
+	v := &View{read: m.read, core: &piece{}, running: &running{files: m.files, tasks: m.files.tasks, kprobes: &kprobes{}}}
 	v.now.Store(&snapshot{pieces: []*piece{v.core}})
 	return v, m
 }

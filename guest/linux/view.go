@@ -448,7 +448,7 @@ func (s *snapshot) textAt(addr guest.GVA) *guest.Range {
 	return &s.text[i]
 }
 
-// Code implements guest.View: the guest's memory, or where that is not mapped, nothing.
+// Code implements guest.View: the guest's memory, without kprobes of the kernel's own, or where that is not mapped, nothing.
 func (v *View) Code(addr guest.GVA, n int) []byte {
 	if f := v.file(addr); f != nil {
 		return f.code(v, addr, n)
@@ -461,6 +461,7 @@ func (v *View) Code(addr guest.GVA, n int) []byte {
 	if v.read(addr, b) != nil {
 		return nil
 	}
+	v.withoutKprobes(addr, b)
 	return b
 }
 

@@ -14,7 +14,7 @@ func (v *View) Copy() *View {
 
 // copy is View.Copy. Precondition: r.mu held.
 func (r *running) copy() *running {
-	c := &running{types: r.types, tasks: r.tasks, modules: r.modules, files: r.files, noTypes: r.noTypes, loaded: maps.Clone(r.loaded), lastSeen: r.lastSeen}
+	c := &running{types: r.types, tasks: r.tasks, modules: r.modules, files: r.files, kprobes: r.kprobes.copy(), noTypes: r.noTypes, loaded: maps.Clone(r.loaded), lastSeen: r.lastSeen}
 	for at, m := range c.loaded {
 		m.types = nil // one goroutine at a time may use them
 		c.loaded[at] = m

@@ -128,7 +128,7 @@ type CallResult struct {
 }
 
 // Text compares the guest's executable segments, as they are in its memory
-// now, with the image.
+// now, with the image. Of a kernel that patches itself the image has what it has patched there.
 type Text struct {
 	Identical bool        `json:"identical"`
 	Bytes     uint64      `json:"bytes"`
@@ -143,7 +143,15 @@ type TextRange struct {
 	Symbol string `json:"symbol,omitempty"`
 	Live   string `json:"live"`  // hexadecimal
 	Image  string `json:"image"` // hexadecimal
+	By     string `json:"by"`    // TextProbe, TextGuest or TextOther
 }
+
+// Whose bytes a TextRange has.
+const (
+	TextProbe = "probe" // guestprobe's
+	TextGuest = "guest" // a kprobe of the guest's own, which is no difference
+	TextOther = "other" // nobody's that is known
+)
 
 // SymbolList answers GET /v1/symbols.
 type SymbolList struct {

@@ -197,7 +197,9 @@ func (a *app) text() command.Spec {
 		Use:   "text",
 		Short: "Compare the guest's text with its image",
 		Long: `Compare every executable byte of the guest's memory with its image, and list what
-differs: the sites that are armed. The exit status is 1 when anything does.`,
+differs: the sites that are armed (probe), and what has no known owner (other). The exit status is 1 when anything does.
+
+A Linux kernel patches itself; the image is what it has patched, and its own kprobes are listed (guest), but are no difference.`,
 		Run: a.ask(func(ctx context.Context, r *command.Run, c *client.Client) error {
 			t, err := c.Text(ctx)
 			if err != nil {
@@ -206,7 +208,7 @@ differs: the sites that are armed. The exit status is 1 when anything does.`,
 			if err := r.Show(t, func() error { return printText(r, t) }); err != nil || t.Identical {
 				return err
 			}
-			return fmt.Errorf("the guest's text differs from its image in %s", command.Plural(len(t.Ranges), "place"))
+			return fmt.Errorf("the guest's text differs from its image in %s", command.Plural(differing(t), "place"))
 		}),
 	}
 }
@@ -216,11 +218,23 @@ func printText(r *command.Run, t api.Text) error {
 		return err
 	}
 	if t.Identical {
-		return r.Print("%d bytes, identical\n", t.Bytes)
+		if err := r.Print("%d bytes, identical\n", t.Bytes); err != nil || len(t.Ranges) == 0 {
+			return err
+		}
 	}
 	var rows [][]string
 	for _, d := range t.Ranges {
-		rows = append(rows, []string{d.Addr.String(), d.Symbol, d.Image, d.Live})
+		rows = append(rows, []string{d.Addr.String(), d.Symbol, d.Image, d.Live, d.By})
 	}
-	return r.Table([]string{"ADDRESS", "SYMBOL", "IMAGE", "LIVE"}, rows)
+	return r.Table([]string{"ADDRESS", "SYMBOL", "IMAGE", "LIVE", "BY"}, rows)
+}
+
+// differing returns how many of the places are not the guest's own.
+func differing(t api.Text) (n int) {
+	for _, d := range t.Ranges {
+		if d.By != api.TextGuest {
+			n++
+		}
+	}
+	return n
 }

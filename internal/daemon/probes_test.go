@@ -144,7 +144,7 @@ func TestTextRanges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []api.TextRange{{Addr: ps[0].Addr, Symbol: fmt.Sprintf("do_fork+0x%x", ps[0].Offset), Live: "cc", Image: ps[0].Insn[:2]}}
+	want := []api.TextRange{{Addr: ps[0].Addr, Symbol: fmt.Sprintf("do_fork+0x%x", ps[0].Offset), Live: "cc", Image: ps[0].Insn[:2], By: api.TextProbe}}
 	if d := cmp.Diff(want, txt.Ranges); d != "" || txt.Live == txt.Image || txt.Bytes == 0 {
 		t.Errorf("text %+v (-want +got):\n%s", txt, d)
 	}

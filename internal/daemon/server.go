@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -209,7 +210,8 @@ func (s *server) restore() error {
 	case err != nil:
 		return fmt.Errorf("compare text: %w", err)
 	case !t.Identical:
-		return fmt.Errorf("the guest's text differs from its image in %s, first at %v", command.Plural(len(t.Ranges), "place"), t.Ranges[0].Addr)
+		others := slices.DeleteFunc(t.Ranges, func(r api.TextRange) bool { return r.By == api.TextGuest })
+		return fmt.Errorf("the guest's text differs from its image in %s, first at %v", command.Plural(len(others), "place"), others[0].Addr)
 	}
 	s.log.Info("guest text restored", "bytes", t.Bytes, "sha256", t.Live)
 	return nil

@@ -21,6 +21,7 @@ type Kernel struct {
 	Elsewhere map[string]string             // functions of that whose names are those of others in the image
 	Ready     string                        // the function that is called when a module is ready
 	Leaves    string                        // the function that is called when its memory is copied away
+	Reads     string                        // the function that a debugger of its own asks for the bytes of an instruction
 	Comes     func(int, probe.Milestone)    // is told then
 	GS        bool                          // the profile is by GS: see FakeOptions.GS
 	Pads      []guest.GVA                   // int3s that nobody executes
@@ -79,6 +80,8 @@ func (f *Fake) Milestone(m probe.Milestone) []string {
 		return []string{k.Ready}
 	case m == probe.MemoryLeaves && k.Leaves != "":
 		return []string{k.Leaves}
+	case m == probe.TextRead && k.Reads != "":
+		return []string{k.Reads}
 	}
 	return nil
 }

@@ -27,6 +27,9 @@ func (v *vcpu) handle() {
 	v.midIO = false
 	if v.arrived() {
 		v.n.traps.inc()
+		if v.aloneEnds() {
+			return
+		}
 		if !v.m.cfg.TimeHits {
 			v.dispatch()
 			return

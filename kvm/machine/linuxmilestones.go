@@ -12,14 +12,30 @@ func (m target) Milestone(at probe.Milestone) []string {
 	if !ok || g.left.Load() {
 		return nil
 	}
-	if at == probe.MemoryLeaves {
-		return g.seen.Load().MemoryLeaves()
+	view := g.seen.Load()
+	switch at {
+	case probe.MemoryLeaves:
+		return view.MemoryLeaves()
+	case probe.TextRead:
+		return view.TextRead()
+	case probe.TextWritten:
+		if name, _ := view.TextWritten(); name != "" {
+			return []string{name}
+		}
+		return nil
 	}
-	return g.seen.Load().ModuleReady()
+	return view.ModuleReady()
 }
 
 // Passes implements probe.Milestones.
-func (m target) Passes(cpu int, at probe.Milestone) { m.vcpus[cpu].passes[at] = true }
+func (m target) Passes(cpu int, at probe.Milestone) {
+	v := m.vcpus[cpu]
+	v.passes[at] = true
+	if at == probe.TextWritten {
+		r := v.trap.state.Regs
+		v.poke = [4]uint64{r.RDI, r.RSI, r.RDX, r.RCX}
+	}
+}
 
 // pass lets the vCPU go on when what it has come to was seen to: the engine knows the module
 // that is ready, or has taken everything out of memory that is about to be copied.
@@ -29,6 +45,12 @@ func (v *vcpu) pass() {
 	g, ok := v.m.payload().(*linuxGuest)
 	if !ok || v.stopper {
 		return // beside sees it, soon
+	}
+	if passes[probe.TextWritten] {
+		v.moduleWrite(g)
+	}
+	if !passes[probe.ModuleComes] && !passes[probe.MemoryLeaves] {
+		return
 	}
 	v.meanwhile(func(func() bool) {
 		if passes[probe.ModuleComes] {
@@ -67,4 +89,24 @@ func (g *linuxGuest) pullStubs(m *Machine) error {
 	}
 	g.stubs = nil
 	return nil
+}
+
+// moduleWrite is for a vCPU at the beginning of the function that writes to text. That of the kernel itself it is stopped at (textWrite);
+// the text of modules is memory like other, so that the engine has to be told before.
+func (v *vcpu) moduleWrite(g *linuxGuest) {
+	m, view := v.m, g.seen.Load()
+	_, first := view.TextWritten()
+	at, from, n := guest.GVA(v.poke[first]), guest.GVA(v.poke[first+1]), v.poke[first+2]
+	defer view.Poked()
+	if view.Module(at) == "" || n == 0 || n > probe.MaxPoke || !m.engine.Probed(at, int(n)) {
+		return
+	}
+	data := make([]byte, n)
+	if err := m.target().ReadMemory(0, from, data); err != nil {
+		m.log.Warn("what the guest's kernel writes to the text of a module is not known", "addr", at, "err", err)
+		return
+	}
+	v.setPoking(true)
+	defer v.setPoking(false)
+	v.meanwhile(func(waits func() bool) { v.pokeText(at, nil, data, waits) })
 }

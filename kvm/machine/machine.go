@@ -110,6 +110,9 @@ type Machine struct {
 	// gate holds the gate* bits: written under mu, read by the vCPUs without.
 	gate atomic.Uint32
 
+	// alone is the one vCPU that runs while the world is stopped, written under mu.
+	alone atomic.Pointer[alone]
+
 	mu          sync.Mutex
 	rested      *sync.Cond      // a vCPU came to rest
 	turn        *sync.Cond      // serving changed

@@ -240,7 +240,7 @@ func (m *Machine) pause() error {
 		m.gate.And(^gateStep)
 		m.wakeAll()
 	}()
-	return m.awaitRest(nil, m.stopTimeout)
+	return m.awaitRest(nil, m.stopTimeout, true)
 }
 
 // Reset boots the guest again, from img or, when img is nil, from the image it

@@ -33,12 +33,20 @@ func (v *vcpu) textWrite() bool {
 	home := m.booted.Load().home
 	at := home.Start + guest.GVA(guest.GPA(x.GPA)-home.PA)
 	g, ok := m.payload().(*linuxGuest)
+	if ok {
+		defer g.seen.Load().Poked()
+	}
+	if a := v.runsAlone(); a != nil && a.wrote(at, b, x.Data[:n]) {
+		return true
+	}
 	intruder := ok && !v.stopper && g.intruder(v)
 	if v.stopper || !intruder && !m.engine.Probed(at, n) {
 		copy(b, x.Data[:n])
 		return true
 	}
 	data := append([]byte{}, x.Data[:n]...)
+	v.setPoking(true)
+	defer v.setPoking(false)
 	v.meanwhile(func(waits func() bool) {
 		if !intruder {
 			v.pokeText(at, b, data, waits)
@@ -49,6 +57,14 @@ func (v *vcpu) textWrite() bool {
 		copy(b, data)
 	})
 	return true
+}
+
+// setPoking says that the vCPU waits for a write to its text, or no more.
+func (v *vcpu) setPoking(yes bool) {
+	v.m.mu.Lock()
+	defer v.m.mu.Unlock()
+	v.poking = yes
+	v.m.rested.Broadcast()
 }
 
 // How long the host waits before it tries again to write what the guest has written to its
@@ -66,7 +82,7 @@ const (
 func (v *vcpu) pokeText(at guest.GVA, memory, b []byte, waits func() bool) {
 	m := v.m
 	for wait := firstPokeWait; ; {
-		written, err := m.engine.WriteText(at, b, waits)
+		written, err := m.engine.WriteText(at, b, waits, func(probe.World) ([]probe.TextWrite, error) { return m.runAlone(v, at) })
 		var late *StopTimeoutError
 		switch {
 		case written && err != nil:

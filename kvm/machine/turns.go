@@ -28,6 +28,7 @@ func (v *vcpu) run() error {
 	if v.m.turns.on {
 		v.await()
 	}
+	v.blockInterrupts()
 	err := v.kvm.Run(&v.exit)
 	if v.turn && !(err == nil && v.exit.Reason == kvm.ReasonMMIO) {
 		v.yield()

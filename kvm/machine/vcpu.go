@@ -38,7 +38,9 @@ type vcpu struct {
 	stopper bool                      // this vCPU has stopped the world
 	midHit  bool                      // it rests, or waits, in the middle of an exit
 	passes  [probe.NumMilestones]bool // what it has come to, and nobody has seen to yet
+	poke    [4]uint64                 // the arguments of the function that writes to text, at probe.TextWritten
 	turn    bool                      // it is this vCPU's turn to run: see turns
+	blocked bool                      // KVM holds its interrupts back: see alone
 	given   guest.GVA                 // of an int3 that was just given back to the guest; 0: none
 	gs      guest.GVA                 // GS base of the guest's kernel when that was last seen; 0: not yet
 
@@ -61,6 +63,7 @@ type vcpu struct {
 	steps    *steps
 	between  bool // it rests between two hits
 	resting  bool
+	poking   bool // it waits until the engine has done its write to its text
 	activity VCPUActivity
 	wake     *sync.Cond
 	done     chan struct{} // closed when its thread has ended
@@ -170,7 +173,7 @@ func (v *vcpu) proceed() bool {
 	if v.kvm.Kicked() {
 		v.kvm.ClearKick()
 	}
-	if v.m.gate.Load() == 0 && !v.halting && !v.parked {
+	if (v.m.gate.Load() == 0 || v.letAlone()) && !v.halting && !v.parked {
 		v.sampled()
 		return true
 	}
@@ -237,7 +240,7 @@ func (v *vcpu) rest(a VCPUActivity, ready func() bool) {
 	m.rested.Broadcast()
 	for {
 		g := m.gate.Load()
-		if g&gateQuit != 0 || g == 0 && ready() || g&(gateStop|gateStep) == 0 && v.steps != nil && v.between {
+		if g&gateQuit != 0 || g == 0 && ready() || v.letAlone() || g&(gateStop|gateStep) == 0 && v.steps != nil && v.between {
 			break
 		}
 		v.wake.Wait()

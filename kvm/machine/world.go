@@ -88,7 +88,7 @@ func (m *Machine) stopWorld(self *vcpu, f func() error) error {
 		defer func() { self.stopper = false }()
 	}
 	m.gate.Or(gateStop)
-	err := m.awaitRest(self, m.stopTimeout)
+	err := m.awaitRest(self, m.stopTimeout, false)
 	m.mu.Unlock()
 
 	defer func() {
@@ -110,14 +110,15 @@ func (m *Machine) stopWorld(self *vcpu, f func() error) error {
 
 // awaitRest kicks every vCPU but self and waits until all rest. Precondition:
 // m.mu held, a gate bit set. The kicks come after the gate's bit: a vCPU that
-// has read the gate before is kicked out of KVM_RUN, or not let into it.
-func (m *Machine) awaitRest(self *vcpu, timeout time.Duration) error {
+// has read the gate before is kicked out of KVM_RUN, or not let into it. A pause waits also for one whose write to
+// its text is not done: it goes on for a little.
+func (m *Machine) awaitRest(self *vcpu, timeout time.Duration, pausing bool) error {
 	var timer *time.Timer
 	expired := false
 	for {
 		busy := -1
 		for _, v := range m.vcpus {
-			if v != self && !v.resting {
+			if v != self && (!v.resting || pausing && (v.poking || v.runsAlone() != nil)) {
 				busy = v.id
 				if timer == nil {
 					v.kick()

@@ -1,0 +1,424 @@
+package linuxtest
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/kvmtest"
+	"github.com/guestprobe/guestprobe/kvm/machine"
+	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+var (
+	tracersTurns = flag.Int("tracers.turns", 12, "TestTracers: how often something is switched, on each number of vCPUs")
+	tracersTime  = flag.Duration("tracers.time", 0, "TestTracers: end after the first turn past that time; 0 for no bound")
+	tracersSeed  = flag.Uint64("tracers.seed", 1, "TestTracers: what is switched, and in which order")
+	tracersVCPUs = flag.Int("tracers.vcpus", 2, "TestTracers: vCPUs of the guest")
+)
+
+// tracing is where the guest's kernel has its tracers.
+const tracing = "/sys/kernel/tracing"
+
+// TestTracersKept: the guest's own kprobe on an instruction that a jump of ours displaces is put on and taken off, and counts
+// beside ours; its kernel finds its text as it has written it, and in the end it is what it was.
+func TestTracersKept(t *testing.T) {
+	for _, dir := range kvmtest.RequireLinux(t) {
+		t.Run(filepath.Base(dir), func(t *testing.T) {
+			g := bootTracers(t, dir, 2)
+			text := g.Text()
+			r := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "vfs_mkdir"}}
+			if err := g.Engine().Register(r); err != nil {
+				t.Fatal(err)
+			}
+			for _, off := range g.boundaries("vfs_mkdir", 24) {
+				if err := g.Engine().Optimize(); err != nil {
+					t.Fatal(err)
+				}
+				if i, _ := g.Engine().Info(&r.Kprobe); !i.Optimized {
+					t.Fatalf("no jump: %+v", i.Unoptimized)
+				}
+				before, _, _ := g.Engine().Stats(&r.Kprobe)
+				hits := g.Command(fmt.Sprintf("cd %s; echo 'p:gp/k vfs_mkdir+%d' >kprobe_events && echo 1 >events/gp/k/enable && sh /tracers.sh 3 && cat kprobe_profile; echo 0 >events/gp/k/enable; sh /tracers.sh 1; echo >kprobe_events", tracing, off))
+				after, _, _ := g.Engine().Stats(&r.Kprobe)
+				if got := strings.Fields(strings.Join(hits, " ")); len(got) != 3 || got[1] != "3" || after.Hits-before.Hits != 4 {
+					t.Errorf("+%d: the guest's own probe says %q of 3 calls, ours has %d hits of 4", off, hits, after.Hits-before.Hits)
+				}
+			}
+			if err := g.Engine().Unregister(&r.Kprobe); err != nil {
+				t.Error(err)
+			}
+			g.SameText(g.Text(), text)
+			g.quiet("at the end")
+		})
+	}
+}
+
+// bootTracers boots a guest that waits for commands, and tells of its functions where instructions begin.
+func bootTracers(t *testing.T, dir string, vcpus int) *tracers {
+	t.Helper()
+	g := Boot(t, dir, "sh /commands.sh", func(c *machine.Config) { c.VCPUs = vcpus })
+	if err := g.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	g.Await("READY")
+	return &tracers{Guest: g}
+}
+
+// tracers is a guest whose own tracers are switched beside our probes.
+type tracers struct {
+	*Guest
+	rand      *rand.Rand
+	functions []*traced
+	ours      []*ourProbe
+	theirs    []*theirProbe
+	n         int // made so far, for names
+	optimizes bool
+}
+
+// traced is a function with the places in it that the guest's own kprobes may be at, and how often one
+// call of the load comes there.
+type traced struct {
+	name  string
+	addr  guest.GVA
+	calls map[int]int // by offset
+	offs  []int       // ascending
+}
+
+type ourProbe struct {
+	f      *traced
+	off    int
+	probe  *probe.Kprobe
+	before probe.Stats
+}
+
+type theirProbe struct {
+	f      *traced
+	off    int // -1: a return probe
+	name   string
+	on     bool
+	before [2]int // hits and misses
+}
+
+// boundaries returns the offsets of the instructions in the first n bytes of a function.
+func (g *Guest) boundaries(function string, n int) (offs []int) {
+	g.t.Helper()
+	s, err := g.Image().Lookup(function)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	code := g.Image().Code(s.Addr, int(min(s.Size, uint64(n)+insn.MaxLen)))
+	for off := 0; off < min(n, len(code)); {
+		i, err := insn.Decode(code[off:])
+		if err != nil {
+			break
+		}
+		if off > 0 {
+			offs = append(offs, off)
+		}
+		off += int(i.Len)
+	}
+	return offs
+}
+
+// quiet fails the test if the guest's kernel has something to complain about.
+func (g *Guest) quiet(when string) {
+	g.t.Helper()
+	if bad := g.Command("dmesg | grep -E 'BUG|WARNING|Oops|invalid opcode|int3:|ftrace bug|RIP:'; true"); len(bad) != 0 {
+		g.t.Fatalf("%s: the guest's kernel says\n%s", when, strings.Join(g.Command("dmesg | tail -n 60"), "\n"))
+	}
+}
+
+// TestTracers switches at random the kprobes of the guest's own, its function tracers, static branches and calls, and
+// the optimization of its kprobes, beside probes of ours in the same functions, at the same instructions, and in each other's regions. Its kernel has
+// nothing to say, each side counts each call, what may be probed without ours may with them, and in the end the text is what it was.
+func TestTracers(t *testing.T) {
+	for _, dir := range kvmtest.RequireLinux(t) {
+		t.Run(filepath.Base(dir), func(t *testing.T) {
+			g := bootTracers(t, dir, *tracersVCPUs)
+			g.rand = rand.New(rand.NewPCG(*tracersSeed, 7))
+			g.survey()
+			text := g.Text()
+			begun, refused := time.Now(), map[string]int{}
+			for turn := range *tracersTurns {
+				if *tracersTime > 0 && time.Since(begun) > *tracersTime {
+					t.Logf("%d turns in %v", turn, time.Since(begun).Round(time.Second))
+					break
+				}
+				var did []string
+				busy := g.rand.IntN(2) == 0
+				if busy {
+					g.Command("(sh /tracers.sh 8; echo over >/tmp/over) >/dev/null 2>&1 &")
+				}
+				for range 2 + g.rand.IntN(4) {
+					did = append(did, g.turn(refused))
+				}
+				if busy {
+					g.Command("until [ -e /tmp/over ]; do sleep 0.1; done; rm /tmp/over")
+				}
+				t.Logf("turn %d: %s", turn, strings.Join(did, "; "))
+				g.exact(fmt.Sprintf("turn %d", turn))
+				if t.Failed() {
+					t.Fatalf("it ends here (-tracers.seed %d): ours %s; the guest's %v", *tracersSeed, g.listed(), g.Command("cat /sys/kernel/debug/kprobes/list; true"))
+				}
+			}
+			for len(g.ours) > 0 {
+				g.detach(0)
+			}
+			g.Command("cd " + tracing + "; echo nop >current_tracer; echo >set_ftrace_filter; echo 0 >events/enable; echo >kprobe_events; echo 0 >/proc/sys/kernel/sched_schedstats; echo 1 >/proc/sys/debug/kprobes-optimization; true")
+			g.quiet("at the end")
+			g.SameText(g.Text(), text)
+			t.Logf("ours refused beside the guest's own: %v", refused)
+		})
+	}
+}
+
+// survey finds out where the guest's own kprobes may be, and what they count, without ours.
+func (g *tracers) survey() {
+	g.t.Helper()
+	const reach, loops = 48, 2
+	g.Command("cd " + tracing + "; echo 0 >events/enable; echo 0 >/proc/sys/kernel/sched_schedstats; mount -t debugfs none /sys/kernel/debug 2>/dev/null; cat current_tracer; true")
+	for _, name := range []string{"vfs_mkdir", "vfs_rmdir", "vfs_symlink", "vfs_unlink", "do_mkdirat", "do_unlinkat"} {
+		s, err := g.Image().Lookup(name)
+		if err != nil {
+			continue
+		}
+		f := &traced{name: name, addr: s.Addr, calls: map[int]int{}}
+		for _, o := range g.Command(fmt.Sprintf("cd %s; for o in 0 %s; do echo p:gp/o${o} %s+$o >>kprobe_events && echo $o; done 2>/dev/null; true", tracing, strings.Trim(fmt.Sprint(g.boundaries(name, reach)), "[]"), name)) {
+			if n, err := strconv.Atoi(o); err == nil {
+				f.offs = append(f.offs, n)
+			}
+		}
+		if len(f.offs) == 0 {
+			continue
+		}
+		g.Command(fmt.Sprintf("cd %s; echo 1 >events/gp/enable; sh /tracers.sh %d", tracing, loops))
+		for event, n := range g.profile() {
+			off, _ := strconv.Atoi(strings.TrimPrefix(event, "o"))
+			f.calls[off] = n[0] / loops
+		}
+		g.Command("cd " + tracing + "; echo 0 >events/gp/enable; echo >kprobe_events")
+		f.offs = slices.DeleteFunc(f.offs, func(off int) bool { return f.calls[off] == 0 })
+		if len(f.offs) > 1 {
+			g.functions = append(g.functions, f)
+		}
+		g.t.Logf("%s: %v", name, f.calls)
+	}
+	if len(g.functions) < 3 {
+		g.t.Fatalf("%d functions can be probed", len(g.functions))
+	}
+	g.optimizes = true
+}
+
+// profile reads what the guest's own kprobes have counted: hits and misses by event.
+func (g *tracers) profile() map[string][2]int {
+	g.t.Helper()
+	all := map[string][2]int{}
+	for _, l := range g.Command("cat " + tracing + "/kprobe_profile") {
+		if w := strings.Fields(l); len(w) == 3 {
+			hits, _ := strconv.Atoi(w[1])
+			misses, _ := strconv.Atoi(w[2])
+			all[w[0]] = [2]int{hits, misses}
+		}
+	}
+	return all
+}
+
+// turn switches something, and says what.
+func (g *tracers) turn(refused map[string]int) string {
+	g.t.Helper()
+	e := g.Engine()
+	some := func(n int) int { return g.rand.IntN(max(n, 1)) }
+	switch k := g.rand.IntN(20); {
+	case k < 5 && len(g.ours) < 6:
+		return g.attach(refused)
+	case k < 7 && len(g.ours) > 0:
+		i := some(len(g.ours))
+		what := "detach " + g.ours[i].String()
+		g.detach(i)
+		return what
+	case k < 10:
+		if err := e.Optimize(); err != nil {
+			g.t.Fatal(err)
+		}
+		return "our jumps"
+	case k < 11:
+		on := !e.Optimization()
+		if err := e.SetOptimization(on); err != nil {
+			g.t.Fatal(err)
+		}
+		return fmt.Sprintf("our optimization %v", on)
+	case k < 15 && len(g.theirs) < 8:
+		return g.add()
+	case k < 17 && len(g.theirs) > 0:
+		p := g.theirs[some(len(g.theirs))]
+		p.on = !p.on
+		g.Command(fmt.Sprintf("echo %d >%s/events/gp/%s/enable", map[bool]int{true: 1}[p.on], tracing, p.name))
+		return fmt.Sprintf("theirs %s on %v", p, p.on)
+	case k < 18 && len(g.theirs) > 0:
+		i := some(len(g.theirs))
+		p := g.theirs[i]
+		g.theirs = slices.Delete(g.theirs, i, i+1)
+		g.Command(fmt.Sprintf("cd %s; echo 0 >events/gp/%s/enable; echo -:gp/%s >>kprobe_events", tracing, p.name, p.name))
+		return "remove theirs " + p.String()
+	case k < 19:
+		g.optimizes = !g.optimizes
+		g.Command(fmt.Sprintf("echo %d >/proc/sys/debug/kprobes-optimization; sleep 0.2", map[bool]int{true: 1}[g.optimizes]))
+		return fmt.Sprintf("their optimization %v", g.optimizes)
+	}
+	switch g.rand.IntN(3) {
+	case 0:
+		tracer := []string{"nop", "function", "function_graph"}[g.rand.IntN(3)]
+		g.Command(fmt.Sprintf("cd %s; echo %s >set_ftrace_filter; echo %s >current_tracer", tracing, g.functions[some(len(g.functions))].name, tracer))
+		return "tracer " + tracer
+	case 1:
+		n := g.rand.IntN(2)
+		g.Command(fmt.Sprintf("echo %d >/proc/sys/kernel/sched_schedstats", n))
+		return fmt.Sprintf("static branches %d", n)
+	}
+	n := g.rand.IntN(2)
+	g.Command(fmt.Sprintf("echo %d >%s/events/sched/enable", n, tracing))
+	return fmt.Sprintf("static calls %d", n)
+}
+
+// place returns a function and an offset in it, near one of those that are taken if there is any.
+func (g *tracers) place() (f *traced, off int) {
+	f = g.functions[g.rand.IntN(len(g.functions))]
+	off = f.offs[g.rand.IntN(len(f.offs))]
+	var near []int
+	switch k := g.rand.IntN(4); {
+	case k == 0:
+		return f, off
+	case k == 1 && len(g.theirs) > 0:
+		p := g.theirs[g.rand.IntN(len(g.theirs))]
+		f, off = p.f, max(p.off, 0)
+	case len(g.ours) > 0:
+		p := g.ours[g.rand.IntN(len(g.ours))]
+		f, off = p.f, p.off
+	}
+	for _, o := range f.offs {
+		if o > off-6 && o < off+6 {
+			near = append(near, o)
+		}
+	}
+	if len(near) == 0 {
+		return f, f.offs[g.rand.IntN(len(f.offs))]
+	}
+	return f, near[g.rand.IntN(len(near))]
+}
+
+// attach puts a probe of ours somewhere.
+func (g *tracers) attach(refused map[string]int) string {
+	g.t.Helper()
+	f, off := g.place()
+	p := &ourProbe{f: f, off: off}
+	var r probe.Probe
+	if off == 0 && g.rand.IntN(2) == 0 {
+		k := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: f.name}}
+		p.probe, r = &k.Kprobe, k
+	} else {
+		p.probe = &probe.Kprobe{Symbol: f.name, Offset: uint64(off), Pre: func(*probe.Context) int { return 0 }}
+		r = p.probe
+	}
+	if err := g.Engine().Register(r); err != nil {
+		var no *probe.Error
+		if !errors.As(err, &no) {
+			g.t.Fatal(err)
+		}
+		refused[string(no.Code)]++
+		return fmt.Sprintf("ours %s+%d refused: %s", f.name, off, no.Code)
+	}
+	g.ours = append(g.ours, p)
+	return "attach " + p.String()
+}
+
+func (g *tracers) detach(i int) {
+	g.t.Helper()
+	if err := g.Engine().Unregister(g.ours[i].probe); err != nil {
+		g.t.Errorf("detach %s: %v", g.ours[i], err)
+	}
+	g.ours = slices.Delete(g.ours, i, i+1)
+}
+
+// add puts a kprobe of the guest's own somewhere: it may be there, because it may without ours.
+func (g *tracers) add() string {
+	g.t.Helper()
+	f, off := g.place()
+	g.n++
+	p := &theirProbe{f: f, off: off, name: fmt.Sprintf("k%d", g.n)}
+	definition := fmt.Sprintf("p:gp/%s %s+%d", p.name, f.name, off)
+	if g.rand.IntN(6) == 0 {
+		p.off, definition = -1, fmt.Sprintf("r:gp/%s %s", p.name, f.name)
+	}
+	p.on = g.rand.IntN(4) > 0
+	g.Command(fmt.Sprintf("cd %s; echo '%s' >>kprobe_events && echo %d >events/gp/%s/enable", tracing, definition, map[bool]int{true: 1}[p.on], p.name))
+	g.theirs = append(g.theirs, p)
+	return fmt.Sprintf("theirs %s on %v", p, p.on)
+}
+
+func (p *ourProbe) String() string { return fmt.Sprintf("%s+%d", p.f.name, p.off) }
+
+func (p *theirProbe) String() string {
+	if p.off < 0 {
+		return p.name + " of returns of " + p.f.name
+	}
+	return fmt.Sprintf("%s %s+%d", p.name, p.f.name, p.off)
+}
+
+// listed says what is with our probes.
+func (g *tracers) listed() string {
+	var out []string
+	for _, p := range g.ours {
+		i, _ := g.Engine().Info(p.probe)
+		out = append(out, fmt.Sprintf("%s %s optimized %v %s %s", p, i.Flags(), i.Optimized, i.Unoptimized.Reason, i.Unoptimized.Detail))
+	}
+	return strings.Join(out, ", ")
+}
+
+// exact has the load run some times, and checks that each probe of both sides counts each call.
+func (g *tracers) exact(when string) {
+	g.t.Helper()
+	const loops = 3
+	before := g.profile()
+	for _, p := range g.ours {
+		p.before, _, _ = g.Engine().Stats(p.probe)
+	}
+	g.Command(fmt.Sprintf("sh /tracers.sh %d", loops))
+	after := g.profile()
+	for _, p := range g.ours {
+		now, _, _ := g.Engine().Stats(p.probe)
+		want, got := uint64(loops*p.f.calls[p.off]), now.Hits-p.before.Hits
+		i, _ := g.Engine().Info(p.probe)
+		if got != want && !i.Changed {
+			g.t.Errorf("%s: %d hits of ours at %s, want %d", when, got, p, want)
+		} else if i.Changed && !g.under(p) {
+			g.t.Errorf("%s: %s is changed, and no jump of the guest's own is over it", when, p)
+		}
+	}
+	for _, p := range g.theirs {
+		want := 0
+		if p.on {
+			want = loops * p.f.calls[max(p.off, 0)]
+		}
+		if got, misses := after[p.name][0]-before[p.name][0], after[p.name][1]-before[p.name][1]; got != want || misses != 0 {
+			g.t.Errorf("%s: %d hits and %d misses by the guest's own %s, want %d", when, got, misses, p, want)
+		}
+	}
+	g.quiet(when)
+}
+
+// under reports whether the place of p is in what a kprobe of the guest's own may displace by its jump.
+func (g *tracers) under(p *ourProbe) bool {
+	return slices.ContainsFunc(g.theirs, func(q *theirProbe) bool {
+		return q.on && q.f == p.f && q.off >= 0 && q.off < p.off && p.off < q.off+insn.JmpLen
+	})
+}

@@ -1,0 +1,203 @@
+package machine
+
+import (
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/kvm"
+	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// How a kernel reads back what it has written to its text
+//
+// Linux writes with interrupts off, compares, and then switches them on (__text_poke). The vCPU runs
+// alone that long, with the others stopped: the text is then what the guest has written, without the engine's int3s. An int3
+// where that function returns to brings the vCPU back before it can run anything else, and KVM gives it no interrupts
+// (KVM_GUESTDBG_BLOCKIRQ). Without the function, or a stack that tells its caller, the vCPU is looked at until interrupts are on.
+
+// alone is a vCPU that runs alone.
+type alone struct {
+	v       *vcpu
+	at      guest.GVA         // of its first write
+	runs    atomic.Bool       // it is let run
+	entered atomic.Bool       // it has been
+	over    atomic.Bool       // it has come to end
+	end     guest.GVA         // where the function that writes returns to; 0: not known
+	planted patches           // the int3 there
+	writes  []probe.TextWrite // what it has written since; its thread's, and others' while it rests
+}
+
+// How long a vCPU runs alone before it is looked at, at first and at most; and how often and how long that is done before a kernel
+// that patches its text with interrupts off all the time (a debugger of its own) is taken to have read it back.
+const (
+	firstAlone = 50 * time.Microsecond
+	lastAlone  = 10 * time.Millisecond
+	aloneLooks = 40
+	aloneTime  = 300 * time.Millisecond
+)
+
+// runsAlone returns the vCPU's time alone, or nil.
+func (v *vcpu) runsAlone() *alone {
+	if a := v.m.alone.Load(); a != nil && a.v == v {
+		return a
+	}
+	return nil
+}
+
+// letAlone reports whether the vCPU may run although the world is stopped.
+func (v *vcpu) letAlone() bool {
+	a := v.runsAlone()
+	return a != nil && a.runs.Load()
+}
+
+// runAlone lets v, which waits in meanwhile behind a write to its text at at, run until it has read back what it wrote,
+// and returns what else it has written: see probe.ReadBack. The world is stopped, and the caller has the turn.
+func (m *Machine) runAlone(v *vcpu, at guest.GVA) ([]probe.TextWrite, error) {
+	a := &alone{v: v, at: at, end: m.pokeEnd(v)}
+	if a.end != 0 {
+		if err := a.planted.apply(m.space(0), a.end, insn.Int3); err != nil {
+			a.end = 0
+		}
+		defer func() {
+			if err := a.planted.undo(); err != nil {
+				m.log.Error("a breakpoint in the function that patches text cannot be taken back", "addr", a.end, "err", err)
+			}
+		}()
+	}
+	if _, linux := m.payload().(*linuxGuest); a.end == 0 && !linux {
+		return nil, nil // nothing says that it reads back
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.alone.Store(a)
+	defer func() {
+		m.alone.Store(nil)
+		m.rested.Broadcast() // a pause waits for it
+	}()
+	begun, wait := time.Now(), firstAlone
+	for looks := 0; !m.phase.over() && m.gate.Load()&gateQuit == 0; looks++ {
+		a.runs.Store(true)
+		v.wake.Signal()
+		m.sleepAlone(a, wait)
+		a.runs.Store(false)
+		if err := m.awaitOne(v); err != nil {
+			return a.writes, err
+		}
+		switch {
+		case v.midHit && a.entered.Load(): // it waits for something else
+			return a.writes, nil
+		case a.over.Load(), a.end == 0 && a.entered.Load() && v.regs.RFLAGS&insn.FlagIF != 0:
+			return a.writes, nil
+		case looks > aloneLooks && time.Since(begun) > aloneTime:
+			m.log.Warn("the guest's kernel patches its text, and then has interrupts off for long", "vcpu", v.id, "addr", at, "rip", guest.GVA(v.regs.RIP))
+			return a.writes, nil
+		}
+		wait = min(2*wait, lastAlone)
+	}
+	return a.writes, nil
+}
+
+// awaitOne kicks v and waits until it rests. Precondition: m.mu held.
+func (m *Machine) awaitOne(v *vcpu) error {
+	expired := false
+	timer := time.AfterFunc(m.stopTimeout, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		expired = true
+		m.rested.Broadcast()
+	})
+	defer timer.Stop()
+	if !v.resting {
+		v.kick()
+	}
+	for !v.resting {
+		if expired {
+			return &StopTimeoutError{CPU: v.id, After: m.stopTimeout}
+		}
+		m.rested.Wait()
+	}
+	return nil
+}
+
+// wrote does a write of a vCPU that runs alone, if it belongs to the one before. Thread: the vCPU's.
+func (a *alone) wrote(at guest.GVA, memory, data []byte) bool {
+	if at-a.at >= probe.MaxPoke || at-a.at+guest.GVA(len(data)) > probe.MaxPoke {
+		return false
+	}
+	copy(memory, data)
+	a.writes = append(a.writes, probe.TextWrite{Addr: at, Bytes: append([]byte{}, data...)})
+	return true
+}
+
+// sleepAlone waits for that long, or until a is over. Precondition: m.mu held.
+func (m *Machine) sleepAlone(a *alone, wait time.Duration) {
+	expired := false
+	timer := time.AfterFunc(wait, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		expired = true
+		m.rested.Broadcast()
+	})
+	defer timer.Stop()
+	for !expired && !a.over.Load() {
+		m.rested.Wait()
+	}
+}
+
+// poker is the name of the function of Linux that writes to text. Compilers add to it.
+const poker = "__text_poke"
+
+// pokeEnd returns where the function returns to that v writes to its text in, or 0. The world is stopped.
+func (m *Machine) pokeEnd(v *vcpu) guest.GVA {
+	const depth = 4 // it, and functions for its copying
+	frames, _ := m.engine.Unwind(v.state(), depth)
+	for i := range frames[:max(len(frames)-1, 0)] {
+		s, ok := m.Image().Find(frames[i].At())
+		if name, _, _ := strings.Cut(s.Name, "."); !ok || name != poker {
+			continue
+		}
+		end := guest.GVA(frames[i+1].PC)
+		if t := m.Image(); !t.IsText(end) || m.engine.Patched(0, end, 1) {
+			return 0
+		}
+		return end
+	}
+	return 0
+}
+
+// aloneEnds reports whether the trap that has arrived is the end of the vCPU's time alone.
+func (v *vcpu) aloneEnds() bool {
+	a := v.runsAlone()
+	if a == nil || a.end == 0 || a.over.Load() || v.trap.trap.Kind != probe.TrapBreakpoint || guest.GVA(v.trap.state.Regs.RIP) != a.end {
+		return false
+	}
+	v.resume()
+	a.runs.Store(false)
+	v.m.mu.Lock()
+	defer v.m.mu.Unlock()
+	a.over.Store(true)
+	v.m.rested.Broadcast()
+	return true
+}
+
+// blockInterrupts has KVM hold back interrupts of a vCPU that runs alone, and deliver them when it does not any more. Where it cannot, they come.
+func (v *vcpu) blockInterrupts() {
+	a := v.runsAlone()
+	if a != nil {
+		a.entered.Store(true)
+	}
+	if (a != nil) == v.blocked {
+		return
+	}
+	v.blocked = a != nil
+	d := v.m.watch.debug
+	if v.blocked {
+		d.Control |= kvm.DebugBlockIRQ
+	}
+	if err := v.kvm.SetGuestDebug(d); err != nil && !v.blocked {
+		v.m.log.Error("interrupts of the guest may be held back", "vcpu", v.id, "err", err)
+	}
+}

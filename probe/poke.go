@@ -1,0 +1,246 @@
+package probe
+
+import (
+	"errors"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// A guest's kernel patches itself in steps (text_poke): with interrupts off it writes some bytes through another
+// mapping, reads them back by their own address, and ends itself (BUG_ON) where they are others. So each write has two
+// parts. First the text becomes exactly what the guest has written, whatever the engine had there, and the vCPU that
+// writes runs until it has read that back, while the others stay stopped: they cannot come past an int3 that is away. Then
+// the engine puts its bytes back over what the guest's text now is.
+
+// maxPoke is how many bytes behind its first byte a write may come to have that the guest makes in pieces, and reads back as one: the
+// kernel patches one instruction at a time.
+const maxPoke = insn.MaxLen + 1
+
+// TextWrite is a write of the guest's to its own text.
+type TextWrite struct {
+	Addr  guest.GVA
+	Bytes []byte
+}
+
+// ReadBack lets the vCPU that has written run until it has read back what it wrote, with all others stopped, and returns
+// what else it has written meanwhile in the MaxPoke bytes from there, in order; that is in the guest's memory then. On an
+// error the vCPU may be anywhere, and no text is changed until the next look at it.
+type ReadBack func(World) ([]TextWrite, error)
+
+// MaxPoke is the size in bytes of the range from a write's address on of which the writes belong to it: see ReadBack.
+const MaxPoke = maxPoke
+
+// Probed reports whether a write of n bytes at addr would change the text of a probe,
+// as far as its jump goes or may go, or text where a probe has been: then it belongs to WriteText. Any goroutine.
+func (k *core) Probed(addr guest.GVA, n int) bool {
+	for a := addr - (maxRegion - 1); a != addr+guest.GVA(n); a++ {
+		if k.sites.Find(a) != nil || addr-a < insn.JmpLen && k.shown.Find(a) != nil {
+			return true
+		}
+	}
+	for a := addr; a != addr+guest.GVA(n); a++ {
+		if k.shown.Find(a) != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// WriteText writes b to the guest's own text at addr, as the guest has asked for: a
+// target calls it that holds back what a guest writes there (a slot that turns writes
+// into exits), while the vCPU that writes waits, and counts as stopped. readBack lets that vCPU
+// read back what it has written; nil: it does not. Then the guest's bytes are below the probes:
+//
+//   - a jump that has them in its region goes first;
+//   - bytes of the engine's that come back, because the guest had read and kept them, are taken for those that belong there
+//     (shown.returned), also where there is no probe any more;
+//   - a write that begins at a probed instruction replaces that: it is the new one from
+//     then on. An int3 of the guest's own is hit after the probe's handlers, as the guest's
+//     #BP; what else cannot be probed takes the probe off (Info.Changed) until the old
+//     instruction is back;
+//   - so does a write that begins elsewhere and changes the instruction, unless that is
+//     the rest of one whose first byte the guest has made an int3 (text_poke_bp).
+//
+// Writes are done in the order of the calls. wanted is asked with the world stopped; where it
+// says no (the guest was reset meanwhile) nothing is done. written is false where nothing was written: that was not wanted, or the error is
+// ErrInHandler, ErrClosed or one of the target's, and the guest is as before, or will be
+// when the call is repeated. Other errors are about text that could not be kept in line.
+func (e *Engine) WriteText(addr guest.GVA, b []byte, wanted func() bool, readBack ReadBack) (written bool, err error) {
+	if err := e.lock(); err != nil {
+		return false, err
+	}
+	defer e.mu.Unlock()
+	p := poke{Engine: e, at: addr, n: max(len(b), maxPoke)}
+	e.places.rewritten(addr, addr+guest.GVA(p.n))
+	err = e.stop(func(w World) error {
+		if !wanted() {
+			return nil
+		}
+		p.prepare(w)
+		if err := p.write(w, addr, b); err != nil {
+			return err
+		}
+		written = true
+		p.runs = append(p.runs, TextWrite{addr, b})
+		if readBack != nil {
+			e.view.Unlock() // a handler on the vCPU that runs may list
+			more, err := readBack(w)
+			e.view.Lock()
+			p.more(more)
+			if err != nil {
+				p.lose()
+				return err
+			}
+		}
+		return p.follow(w)
+	})
+	return written, errors.Join(append(p.lost, err)...)
+}
+
+// poke is a write of the guest's that is under way.
+type poke struct {
+	*Engine
+	at     guest.GVA
+	n      int         // bytes from there on may be written
+	before []byte      // the guest's own text, from at-pokeMargin on
+	sites  []*site     // whose text, as far as their jumps go or may go, is in these bytes
+	runs   []TextWrite // what was written
+	lost   []error
+}
+
+// pokeMargin is how many bytes around a write are looked at: what a site at its end displaces, and the jump that has
+// its first byte as its last.
+const pokeMargin = insn.JmpLen
+
+// prepare takes the jumps away that the write may reach. The world is stopped.
+func (p *poke) prepare(w World) {
+	end := p.at + guest.GVA(p.n)
+	for a := p.at - (maxRegion - 1); a != end; a++ {
+		st := p.Engine.sites.Find(a)
+		if st == nil {
+			continue
+		}
+		p.sites = append(p.sites, st)
+		if st.region == nil || st.addr+guest.GVA(st.region.Len) > p.at {
+			p.opt.unoptimize(w, st, &p.lost)
+			st.region, st.text = nil, nil
+			p.opt.set(st, noJump)
+		}
+	}
+	p.before = p.own(p.at-pokeMargin, p.n+2*pokeMargin)
+}
+
+// own returns the guest's own bytes of n at addr: fewer where the text ends.
+func (p *poke) own(addr guest.GVA, n int) []byte {
+	b := make([]byte, n)
+	for len(b) > 0 && p.target.ReadMemory(0, addr, b) != nil {
+		b = b[:len(b)-1]
+	}
+	p.Unpatch(addr, b)
+	return b
+}
+
+// write makes the text at addr b, whatever is there. The world is stopped.
+func (p *poke) write(w World, addr guest.GVA, b []byte) error {
+	old := make([]byte, len(b))
+	if err := p.target.ReadMemory(0, addr, old); err != nil {
+		return err
+	}
+	if err := w.PatchText(addr, old, b); err != nil {
+		return err
+	}
+	p.covered(addr, len(b))
+	return nil
+}
+
+// covered notes that no int3 of the engine's is in the n bytes at addr any more.
+func (p *poke) covered(addr guest.GVA, n int) {
+	for _, st := range p.sites {
+		if st.addr-addr < guest.GVA(n) {
+			st.armed.Store(false)
+		}
+	}
+}
+
+// more joins what the guest has written in pieces, in ascending order as the processor does.
+func (p *poke) more(writes []TextWrite) {
+	for _, t := range writes {
+		p.covered(t.Addr, len(t.Bytes))
+		last := &p.runs[len(p.runs)-1]
+		off := t.Addr - last.Addr
+		if off > guest.GVA(len(last.Bytes)) {
+			p.runs = append(p.runs, t)
+			continue
+		}
+		last.Bytes = append(append([]byte{}, last.Bytes[:off]...), t.Bytes...)
+	}
+}
+
+// lose is for a guest whose vCPU is not to be had: what it has written stays, and the next look at the text finds it.
+func (p *poke) lose() {
+	for _, st := range p.sites {
+		st.changed = st.changed || !st.armed.Load()
+	}
+}
+
+// follow puts the engine's bytes back over what the guest has written. The world is stopped.
+func (p *poke) follow(w World) error {
+	for _, run := range p.runs {
+		b := p.returned(run)
+		if string(b) != string(run.Bytes) {
+			p.log.Info("bytes of probes that the guest had read come back", "addr", run.Addr, "written", run.Bytes, "taken for", b)
+			if err := w.PatchText(run.Addr, run.Bytes, b); err != nil {
+				return err
+			}
+		}
+		for _, st := range p.sites {
+			if now := p.Engine.follow(st, run.Addr, b); now == nil || !p.become(st, now) {
+				p.text.disarm(w, st, &p.lost)
+				st.changed = true
+			}
+		}
+		p.overlay(run.Addr, b)
+	}
+	if _, err := p.text.settle(w, p.sites, &p.lost); err != nil {
+		p.lost = append(p.lost, err)
+	}
+	return nil
+}
+
+// overlay makes b at addr the guest's own text from before the next write.
+func (p *poke) overlay(addr guest.GVA, b []byte) {
+	for i := range b {
+		if off := addr + guest.GVA(i) - (p.at - pokeMargin); off < guest.GVA(len(p.before)) {
+			p.before[off] = b[i]
+		}
+	}
+}
+
+// returned returns what the guest means by a write: its bytes, with those in their place that were there before the engine's, where it
+// can have those only from reading them.
+func (p *poke) returned(run TextWrite) []byte {
+	base := p.at - pokeMargin
+	off := run.Addr - base
+	out := append([]byte{}, run.Bytes...)
+	if off > guest.GVA(len(p.before)) || off+guest.GVA(len(out)) > guest.GVA(len(p.before)) {
+		return out
+	}
+	before := p.before[off:][:len(out)]
+	after := append([]byte{}, p.before...)
+	copy(after[off:], out)
+	for a := run.Addr - (insn.JmpLen - 1); a != run.Addr+guest.GVA(len(out)); a++ {
+		if x := p.shown.Find(a); x != nil {
+			x.returned(int(int64(a-run.Addr)), before, run.Bytes, out, tailOf(after, int(int64(a-base))))
+		}
+	}
+	return out
+}
+
+// tailOf returns the four bytes behind the one at i, nil where b does not have them.
+func tailOf(b []byte, i int) []byte {
+	if i < 0 || i+insn.JmpLen > len(b) {
+		return nil
+	}
+	return b[i+1 : i+insn.JmpLen]
+}
