@@ -238,39 +238,39 @@ func (g *tracers) turn(refused map[string]int) string {
 	g.t.Helper()
 	e := g.Engine()
 	some := func(n int) int { return g.rand.IntN(max(n, 1)) }
-	switch k := g.rand.IntN(20); {
-	case k < 5 && len(g.ours) < 6:
+	switch k := g.rand.IntN(22); {
+	case k < 6 && len(g.ours) < 8, len(g.ours) < 3:
 		return g.attach(refused)
-	case k < 7 && len(g.ours) > 0:
+	case k < 8 && len(g.ours) > 0:
 		i := some(len(g.ours))
 		what := "detach " + g.ours[i].String()
 		g.detach(i)
 		return what
-	case k < 10:
+	case k < 11:
 		if err := e.Optimize(); err != nil {
 			g.t.Fatal(err)
 		}
 		return "our jumps"
-	case k < 11:
+	case k < 12:
 		on := !e.Optimization()
 		if err := e.SetOptimization(on); err != nil {
 			g.t.Fatal(err)
 		}
 		return fmt.Sprintf("our optimization %v", on)
-	case k < 15 && len(g.theirs) < 8:
+	case k < 16 && len(g.theirs) < 8:
 		return g.add()
-	case k < 17 && len(g.theirs) > 0:
+	case k < 18 && len(g.theirs) > 0:
 		p := g.theirs[some(len(g.theirs))]
 		p.on = !p.on
 		g.Command(fmt.Sprintf("echo %d >%s/events/gp/%s/enable", map[bool]int{true: 1}[p.on], tracing, p.name))
 		return fmt.Sprintf("theirs %s on %v", p, p.on)
-	case k < 18 && len(g.theirs) > 0:
+	case k < 20 && len(g.theirs) > 0:
 		i := some(len(g.theirs))
 		p := g.theirs[i]
 		g.theirs = slices.Delete(g.theirs, i, i+1)
 		g.Command(fmt.Sprintf("cd %s; echo 0 >events/gp/%s/enable; echo -:gp/%s >>kprobe_events", tracing, p.name, p.name))
 		return "remove theirs " + p.String()
-	case k < 19:
+	case k < 21:
 		g.optimizes = !g.optimizes
 		g.Command(fmt.Sprintf("echo %d >/proc/sys/debug/kprobes-optimization; sleep 0.2", map[bool]int{true: 1}[g.optimizes]))
 		return fmt.Sprintf("their optimization %v", g.optimizes)
