@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -68,6 +69,9 @@ func (o *optimizer) plan(st *site) planned {
 	}
 	if o.obstacle(st) != "" {
 		return planned{st: st}
+	}
+	if !bytes.HasPrefix(st.text, st.bytes()) { // the guest has an int3 of its own there, which is hit after ours
+		return planned{st: st, no: &Unoptimized{Reason: notTextChanged, Detail: "the guest has changed the instruction"}}
 	}
 	if !o.jumpsOnly(st) && !o.holds(st, append([]byte{insn.Int3}, st.text[1:]...)) {
 		return planned{st: st, no: &Unoptimized{Reason: notTextChanged}}

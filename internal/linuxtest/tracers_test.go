@@ -29,38 +29,35 @@ var (
 // tracing is where the guest's kernel has its tracers.
 const tracing = "/sys/kernel/tracing"
 
-// TestTracersKept: the guest's own kprobe on an instruction that a jump of ours displaces is put on and taken off, and counts
-// beside ours; its kernel finds its text as it has written it, and in the end it is what it was.
-func TestTracersKept(t *testing.T) {
-	for _, dir := range kvmtest.RequireLinux(t) {
-		t.Run(filepath.Base(dir), func(t *testing.T) {
-			g := bootTracers(t, dir, 2)
-			text := g.Text()
-			r := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "vfs_mkdir"}}
-			if err := g.Engine().Register(r); err != nil {
-				t.Fatal(err)
-			}
-			for _, off := range g.boundaries("vfs_mkdir", 24) {
-				if err := g.Engine().Optimize(); err != nil {
-					t.Fatal(err)
-				}
-				if i, _ := g.Engine().Info(&r.Kprobe); !i.Optimized {
-					t.Fatalf("no jump: %+v", i.Unoptimized)
-				}
-				before, _, _ := g.Engine().Stats(&r.Kprobe)
-				hits := g.Command(fmt.Sprintf("cd %s; echo 'p:gp/k vfs_mkdir+%d' >kprobe_events && echo 1 >events/gp/k/enable && sh /tracers.sh 3 && cat kprobe_profile; echo 0 >events/gp/k/enable; sh /tracers.sh 1; echo >kprobe_events", tracing, off))
-				after, _, _ := g.Engine().Stats(&r.Kprobe)
-				if got := strings.Fields(strings.Join(hits, " ")); len(got) != 3 || got[1] != "3" || after.Hits-before.Hits != 4 {
-					t.Errorf("+%d: the guest's own probe says %q of 3 calls, ours has %d hits of 4", off, hits, after.Hits-before.Hits)
-				}
-			}
-			if err := g.Engine().Unregister(&r.Kprobe); err != nil {
-				t.Error(err)
-			}
-			g.SameText(g.Text(), text)
-			g.quiet("at the end")
-		})
+// kept has a kprobe of the guest's own put on each of the first instructions of a function that a jump of ours displaces, and
+// taken off again.
+func (g *tracers) kept() {
+	t := g.t
+	t.Helper()
+	text := g.Text()
+	r := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "vfs_mkdir"}}
+	if err := g.Engine().Register(r); err != nil {
+		t.Fatal(err)
 	}
+	for _, off := range g.boundaries("vfs_mkdir", 15) {
+		if err := g.Engine().Optimize(); err != nil {
+			t.Fatal(err)
+		}
+		if i, _ := g.Engine().Info(&r.Kprobe); !i.Optimized {
+			t.Fatalf("no jump: %+v", i.Unoptimized)
+		}
+		before, _, _ := g.Engine().Stats(&r.Kprobe)
+		hits := g.Command(fmt.Sprintf("cd %s; echo 'p:gp/k vfs_mkdir+%d' >kprobe_events && echo 1 >events/gp/k/enable && sleep 0.1 && sh /tracers.sh 3 && cat kprobe_profile; echo 0 >events/gp/k/enable; sh /tracers.sh 1; echo >kprobe_events", tracing, off))
+		after, _, _ := g.Engine().Stats(&r.Kprobe)
+		if got := strings.Fields(strings.Join(hits, " ")); len(got) != 3 || got[1] != "3" || after.Hits-before.Hits != 4 {
+			t.Errorf("+%d: the guest's own probe says %q of 3 calls, ours has %d hits of 4", off, hits, after.Hits-before.Hits)
+		}
+	}
+	if err := g.Engine().Unregister(&r.Kprobe); err != nil {
+		t.Error(err)
+	}
+	g.SameText(g.Text(), text)
+	g.quiet("without probes of ours again")
 }
 
 // bootTracers boots a guest that waits for commands, and tells of its functions where instructions begin.
@@ -138,7 +135,7 @@ func (g *Guest) quiet(when string) {
 	}
 }
 
-// TestTracers switches at random the kprobes of the guest's own, its function tracers, static branches and calls, and
+// TestTracers: the guest's own kprobe on an instruction that a jump of ours displaces comes and goes, and counts. Then the test switches at random the kprobes of the guest's own, its function tracers, static branches and calls, and
 // the optimization of its kprobes, beside probes of ours in the same functions, at the same instructions, and in each other's regions. Its kernel has
 // nothing to say, each side counts each call, what may be probed without ours may with them, and in the end the text is what it was.
 func TestTracers(t *testing.T) {
@@ -146,6 +143,7 @@ func TestTracers(t *testing.T) {
 		t.Run(filepath.Base(dir), func(t *testing.T) {
 			g := bootTracers(t, dir, *tracersVCPUs)
 			g.rand = rand.New(rand.NewPCG(*tracersSeed, 7))
+			g.kept()
 			g.survey()
 			text := g.Text()
 			begun, refused := time.Now(), map[string]int{}

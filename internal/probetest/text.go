@@ -136,6 +136,9 @@ func testTextBreakpoint(v *env) {
 		trapped("at first", 1, 0)
 		v.write(at, insn.Int3)
 		trapped("its int3", 1, 1) // and then leal 1(%rdi), %eax
+		v.optimize()
+		v.optimized("its int3", p, "text_changed")
+		trapped("its int3, and no jump over it", 1, 1)
 		v.write(at+1, 0x8d, 0x47, 0x06)
 		trapped("the rest", 6, 1)
 		v.write(at, 0x48)
