@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/linux"
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe"
@@ -127,6 +128,39 @@ func (g *Guest) boundaries(function string, n int) (offs []int) {
 	return offs
 }
 
+// expected fails the test if the text is not what it should be by the image, without kprobes of either side.
+func (g *Guest) expected(when string) {
+	g.t.Helper()
+	view, ok := g.Image().(*linux.View)
+	if !ok {
+		g.t.Fatal("no Linux")
+	}
+	err := g.Look(func(*machine.Look) error {
+		began, n := time.Now(), 0
+		for _, r := range view.Text(false) {
+			own := view.Code(r.Start, int(r.End-r.Start))
+			want, _, err := view.Expected(r, own)
+			if err != nil {
+				return err
+			}
+			for i := range want {
+				if want[i] == own[i] {
+					continue
+				}
+				if n++; n <= 20 {
+					s, _ := view.Find(r.Start + guest.GVA(i))
+					g.t.Errorf("%s: the text at %s+%#x is %#x, expected %#x", when, s.Name, r.Start+guest.GVA(i)-s.Addr, own[i], want[i])
+				}
+			}
+		}
+		g.t.Logf("%s: %d bytes of the text are not what is expected; compared in %v", when, n, time.Since(began))
+		return nil
+	})
+	if err != nil {
+		g.t.Error(err)
+	}
+}
+
 // quiet fails the test if the guest's kernel has something to complain about.
 func (g *Guest) quiet(when string) {
 	g.t.Helper()
@@ -143,6 +177,7 @@ func TestTracers(t *testing.T) {
 		t.Run(filepath.Base(dir), func(t *testing.T) {
 			g := bootTracers(t, dir, *tracersVCPUs)
 			g.rand = rand.New(rand.NewPCG(*tracersSeed, 7))
+			g.expected("at first")
 			g.kept()
 			g.survey()
 			text := g.Text()
@@ -175,6 +210,7 @@ func TestTracers(t *testing.T) {
 			g.Command("cd " + tracing + "; echo nop >current_tracer; echo >set_ftrace_filter; echo 0 >events/enable; echo >kprobe_events; echo 0 >/proc/sys/kernel/sched_schedstats; echo 1 >/proc/sys/debug/kprobes-optimization; true")
 			g.quiet("at the end")
 			g.SameText(g.Text(), text)
+			g.expected("at the end")
 			t.Logf("ours refused beside the guest's own: %v", refused)
 		})
 	}
