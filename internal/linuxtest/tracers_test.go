@@ -306,17 +306,17 @@ func (g *tracers) turn(refused map[string]int) string {
 		return "remove theirs " + p.String()
 	case k < 21:
 		g.optimizes = !g.optimizes
-		g.Command(fmt.Sprintf("echo %d >/proc/sys/debug/kprobes-optimization; sleep 0.2", map[bool]int{true: 1}[g.optimizes]))
+		g.Command(fmt.Sprintf("[ ! -e /proc/sys/debug/kprobes-optimization ] || echo %d >/proc/sys/debug/kprobes-optimization; sleep 0.2", map[bool]int{true: 1}[g.optimizes]))
 		return fmt.Sprintf("their optimization %v", g.optimizes)
 	}
 	switch g.rand.IntN(3) {
 	case 0:
 		tracer := []string{"nop", "function", "function_graph"}[g.rand.IntN(3)]
-		g.Command(fmt.Sprintf("cd %s; echo %s >set_ftrace_filter; echo %s >current_tracer", tracing, g.functions[some(len(g.functions))].name, tracer))
+		g.Command(fmt.Sprintf("cd %s; [ ! -e set_ftrace_filter ] || { echo %s >set_ftrace_filter; echo %s >current_tracer; }", tracing, g.functions[some(len(g.functions))].name, tracer))
 		return "tracer " + tracer
 	case 1:
 		n := g.rand.IntN(2)
-		g.Command(fmt.Sprintf("echo %d >/proc/sys/kernel/sched_schedstats", n))
+		g.Command(fmt.Sprintf("[ ! -e /proc/sys/kernel/sched_schedstats ] || echo %d >/proc/sys/kernel/sched_schedstats", n))
 		return fmt.Sprintf("static branches %d", n)
 	}
 	n := g.rand.IntN(2)
