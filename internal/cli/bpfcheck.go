@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
 
 	"github.com/guestprobe/guestprobe/guest/linux"
+	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/command"
 	"github.com/guestprobe/guestprobe/internal/files"
 	"github.com/guestprobe/guestprobe/probe/bpf"
@@ -33,7 +35,6 @@ of the file config-RELEASE beside it. Exit status 1 says that a file cannot be l
 		Example: `  guestprobe bpf check count.o
   guestprobe bpf check *.bpf.o --kernel /boot/vmlinuz-6.1.0-48-cloud-amd64 --section 'kprobe/*,kretprobe/*'`,
 		Args:  command.Between(1, 1<<16, "at least one object file"),
-		Plain: true,
 		Files: []string{"kernel", "config"},
 		Flags: func(f *pflag.FlagSet) {
 			f.StringVar(&kernel, "kernel", "", "kernel of the guest that they are for, a `FILE`")
@@ -59,14 +60,17 @@ of the file config-RELEASE beside it. Exit status 1 says that a file cannot be l
 					sel.Has = func(function string) bool { _, ok := k.Symbol(function); return ok }
 				}
 			}
+			var out []checkedObject
 			bad := 0
 			for _, file := range r.Args {
-				if err := checkObject(ctx, r, file, sel, strict); err != nil {
+				o := checkObject(ctx, file, sel, bpf.Allowed{Unsafe: true, Strict: strict})
+				if o.Error != "" {
 					bad++
-					if err := r.Print("%s: %v\n", file, err); err != nil {
-						return err
-					}
 				}
+				out = append(out, o)
+			}
+			if err := r.Show(map[string]any{"files": out}, func() error { return showChecked(r, out) }); err != nil {
+				return err
 			}
 			if bad > 0 {
 				return fmt.Errorf("%d of %d files cannot be loaded", bad, len(r.Args))
@@ -76,41 +80,98 @@ of the file config-RELEASE beside it. Exit status 1 says that a file cannot be l
 	}
 }
 
-// checkObject loads one file and prints what is in it.
-func checkObject(ctx context.Context, r *command.Run, file string, sel bpf.Selection, strict bool) error {
+// checkedObject is what is found out about an object file, as --format json has it.
+type checkedObject struct {
+	File     string           `json:"file"`
+	Error    string           `json:"error,omitempty"`
+	LeftOut  []string         `json:"leftOut,omitempty"` // functions that the kernel does not have
+	Programs []checkedProgram `json:"programs"`
+}
+
+// checkedProgram is one of its programs.
+type checkedProgram struct {
+	Name         string               `json:"name"`
+	Section      string               `json:"section"`
+	AttachTo     string               `json:"attachTo"`
+	Runs         string               `json:"runs"` // as in a list of probes: in_guest or on_host
+	Why          string               `json:"why,omitempty"`
+	Unsafe       bool                 `json:"unsafe,omitempty"` // attach needs --unsafe
+	Instructions int                  `json:"instructions"`
+	Budget       int64                `json:"budget"`
+	Warnings     []api.ProgramWarning `json:"warnings,omitempty"`
+}
+
+// checkObject loads one file, and decides about its programs as attach does.
+func checkObject(ctx context.Context, file string, sel bpf.Selection, allowed bpf.Allowed) (out checkedObject) {
+	out = checkedObject{File: file, Programs: []checkedProgram{}}
+	fail := func(err error) checkedObject {
+		out.Error, out.Programs = err.Error(), []checkedProgram{}
+		return out
+	}
 	b, err := readObject(ctx, file)
 	if err != nil {
-		return err
+		return fail(err)
 	}
 	o, err := bpf.LoadObject(b, sel)
 	if err != nil {
-		return err
+		return fail(err)
 	}
 	c, err := o.Load(1, bpf.Heap{}, 0)
 	if err != nil {
-		return err
+		return fail(err)
 	}
 	defer c.Close()
-	if len(o.LeftOut) > 0 {
-		if err := r.Print("%s: left out, as the kernel does not have their functions: programs at %s\n", file, strings.Join(o.LeftOut, ", ")); err != nil {
-			return err
+	out.LeftOut = o.LeftOut
+	at := bpf.Places(c.Programs, func(p *bpf.LoadedProgram) (string, bool) { return p.WhyHost(), p.InUser() })
+	for i := range c.Programs {
+		p := &c.Programs[i]
+		warnings, err := p.Judge(allowed)
+		if err != nil {
+			return fail(err)
 		}
+		x := checkedProgram{Name: p.Name(), Section: p.Section, AttachTo: p.AttachTo, Runs: api.RunsInGuest, Why: at.Why[i], Instructions: p.Len(), Budget: p.Budget()}
+		x.Unsafe = slices.ContainsFunc(p.Helpers(), bpf.Helper.ChangesGuest)
+		if x.Why != "" {
+			x.Runs = api.RunsOnHost
+		}
+		for _, w := range warnings {
+			x.Warnings = append(x.Warnings, api.ProgramWarning{Instruction: w.Index, Text: w.Text, What: w.What, Source: w.Source})
+		}
+		out.Programs = append(out.Programs, x)
 	}
-	for _, p := range c.Programs {
-		warnings := p.Warnings()
-		if strict && len(warnings) > 0 {
-			return fmt.Errorf("program %q in section %q: %w", p.Name(), p.Section, &warnings[0])
-		}
-		where := "can run in the guest"
-		if why := p.HostOnly(); why != "" {
-			where = "runs on the host: " + why
-		}
-		if err := r.Print("%s: %s: %s at %s: %s\n", file, p.Section, p.Name(), p.AttachTo, where); err != nil {
-			return err
-		}
-		for i := range warnings {
-			if err := r.Print("%s: %s: warning: %v\n", file, p.Section, &warnings[i]); err != nil {
+	return out
+}
+
+// showChecked prints what was found out, a line for each program and warning.
+func showChecked(r *command.Run, files []checkedObject) error {
+	for _, o := range files {
+		if o.Error != "" {
+			if err := r.Print("%s: %s\n", o.File, o.Error); err != nil {
 				return err
+			}
+			continue
+		}
+		if len(o.LeftOut) > 0 {
+			if err := r.Print("%s: left out, as the kernel does not have their functions: programs at %s\n", o.File, strings.Join(o.LeftOut, ", ")); err != nil {
+				return err
+			}
+		}
+		for _, p := range o.Programs {
+			where := "can run in the guest"
+			if p.Why != "" {
+				where = "runs on the host: " + p.Why
+			}
+			if p.Unsafe {
+				where += " (attach needs --unsafe)"
+			}
+			if err := r.Print("%s: %s: %s at %s: %s\n", o.File, p.Section, p.Name, p.AttachTo, where); err != nil {
+				return err
+			}
+			for _, w := range p.Warnings {
+				warning := bpf.Warning{Index: w.Instruction, Text: w.Text, What: w.What, Source: w.Source}
+				if err := r.Print("%s: %s: warning: %v\n", o.File, p.Section, &warning); err != nil {
+					return err
+				}
 			}
 		}
 	}

@@ -218,18 +218,24 @@ func programDef(p *program.Program) (string, error) {
 	if _, err := event.Parse(def); err != nil || p.AttachTo == "" || strings.ContainsAny(p.AttachTo, " \t#") {
 		return "", &api.Error{
 			Code: api.CodeBadObject, Errno: "EINVAL", Message: fmt.Sprintf("section %q, function %q: not a place and a name", p.Section, p.Name),
-			Detail: "name the section kprobe/FUNCTION, kprobe/FUNCTION+OFFSET or kretprobe/FUNCTION, or choose the function with --at",
+			Detail: adviceNoPlace,
 		}
 	}
 	return def, nil
 }
 
+// adviceNoPlace is for a program that says nowhere where it belongs.
+const adviceNoPlace = "name the section kprobe/FUNCTION, kprobe/FUNCTION+OFFSET or kretprobe/FUNCTION, or choose the function with --at"
+
 // objectError turns what is wrong with a file into what goes over the wire.
 func objectError(err error) error {
 	e := &api.Error{Code: api.CodeBadObject, Errno: "EINVAL", Message: err.Error()}
-	var strict *program.StrictError
-	var unsafe *program.UnsafeError
+	var strict *bpf.StrictError
+	var unsafe *bpf.UnsafeError
+	var nowhere *bpf.PlaceError
 	switch {
+	case errors.As(err, &nowhere):
+		e.Detail = adviceNoPlace
 	case errors.As(err, &unsafe):
 		e.Errno, e.Detail = "EPERM", "--unsafe allows it"
 	case errors.As(err, &strict):

@@ -75,28 +75,6 @@ type LoadOptions struct {
 	script bool // its compiler makes no mistakes: they are not looked for
 }
 
-// UnsafeError is the refusal of a program that changes what the guest does.
-type UnsafeError struct {
-	Section, Program string
-	Helper           bpf.Helper
-}
-
-// Error names the program and what it calls.
-func (e *UnsafeError) Error() string {
-	return fmt.Sprintf("section %q: program %s calls %v, which changes what the guest does", e.Section, e.Program, e.Helper)
-}
-
-// StrictError is the refusal of a program for its warnings.
-type StrictError struct {
-	Section, Program string
-	Warnings         []bpf.Warning // at least one
-}
-
-// Error tells the first of the warnings.
-func (e *StrictError) Error() string {
-	return fmt.Sprintf("load object: program %q in section %q: %v", e.Program, e.Section, &e.Warnings[0])
-}
-
 // Load loads an object file, which may be hostile. Errors say what is wrong with
 // it, or what it needs that there is not.
 func (rt *Runtime) Load(file []byte, opt LoadOptions) (*Object, error) {
@@ -108,10 +86,7 @@ func (rt *Runtime) Load(file []byte, opt LoadOptions) (*Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	if n := len(o.Programs); n != 1 && sel.At[""] != "" {
-		return nil, fmt.Errorf("load object: %d programs cannot all be at %s: choose one by its section, or name what is to be replaced, as NAME=PLACE", n, opt.At)
-	}
-	return rt.load(o, opt, len(o.Programs), rt.cfg.CPUs)
+	return rt.load(o, opt, allPlaced, rt.cfg.CPUs)
 }
 
 // LoadScript is Load for an object that a script was compiled to. Only its first programs,
@@ -121,6 +96,9 @@ func (rt *Runtime) LoadScript(o *bpf.Object, placed int, opt LoadOptions) (*Obje
 	opt.script = true
 	return rt.load(o, opt, placed, rt.cfg.CPUs+1)
 }
+
+// allPlaced stands for all programs of a collection, which leaves those out that only others go on as.
+const allPlaced = -1
 
 func (rt *Runtime) load(o *bpf.Object, opt LoadOptions, placed, cpus int) (*Object, error) {
 	pl, err := rt.plan(o, opt, placed, cpus)
@@ -136,7 +114,9 @@ func (rt *Runtime) load(o *bpf.Object, opt LoadOptions, placed, cpus int) (*Obje
 	if err != nil {
 		return nil, err
 	}
-	obj.shared = pl.mem
+	if obj.shared = pl.mem; placed == allPlaced {
+		placed = len(obj.col.Programs)
+	}
 	obj.Idle = obj.col.Programs[placed:]
 	for i, lp := range obj.col.Programs[:placed] {
 		p := &Program{
@@ -145,18 +125,10 @@ func (rt *Runtime) load(o *bpf.Object, opt LoadOptions, placed, cpus int) (*Obje
 		}
 		p.runner.of = p
 		if !opt.script {
-			p.Warnings = lp.Warnings()
-			if opt.Lacks != nil {
-				p.Warnings = append(p.Warnings, lp.Lacking(opt.Lacks)...)
+			if p.Warnings, err = lp.Judge(bpf.Allowed{Unsafe: opt.Unsafe, Strict: opt.Strict, Lacks: opt.Lacks}); err != nil {
+				obj.col.Close()
+				return nil, err
 			}
-		}
-		if i := slices.IndexFunc(lp.Helpers(), bpf.Helper.ChangesGuest); i >= 0 && !opt.Unsafe && !opt.script {
-			obj.col.Close()
-			return nil, &UnsafeError{Section: p.Section, Program: p.Name, Helper: lp.Helpers()[i]}
-		}
-		if opt.Strict && len(p.Warnings) > 0 {
-			obj.col.Close()
-			return nil, &StrictError{Section: p.Section, Program: p.Name, Warnings: p.Warnings}
 		}
 		if p.Why != "" {
 			p.Place = bpf.OnHost

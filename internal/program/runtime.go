@@ -180,12 +180,7 @@ func (rt *Runtime) where(p *bpf.Program, user bool) error {
 	case rt.profile() == nil:
 		return errors.New("the guest has no profile that says which vCPU code runs on")
 	}
-	for _, h := range p.Helpers() { // which say more than that the host alone has their maps
-		if info := helperInfo[h]; info.Place == bpf.OnHost {
-			return fmt.Errorf("it calls %v, which %s", h, info.Why)
-		}
-	}
-	if why := p.HostOnly(); why != "" {
+	if why := p.WhyHost(); why != "" {
 		return errors.New(why)
 	}
 	for _, h := range p.Helpers() {

@@ -63,15 +63,16 @@ func (c *Collection) load(o *Object, budget int64) error {
 		m := c.Maps[s.Name]
 		m.inner, m.progs = map[string]*Map{}, map[uint32]*Program{}
 		for key, name := range s.Values {
-			if s.Kind == ProgArray {
+			switch {
+			case s.Kind == ProgArray && progs[name] != nil:
 				m.progs[key] = progs[name]
 				next[name] = true
-			} else {
+			case s.Kind != ProgArray && c.Maps[name] != nil:
 				b := make([]byte, max(s.KeySize, 4))
 				binary.LittleEndian.PutUint32(b, key)
 				m.inner[string(b[:s.KeySize])] = c.Maps[name]
-			}
-			if m.progs[key] == nil && c.Maps[name] == nil {
+			case s.Kind == ProgArray && o.without[name]: // a tail call to it goes on behind the call, as to any empty element
+			default:
 				return fmt.Errorf("load object: map %q has %q in it, which is not loaded: select its section too", s.Name, name)
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -30,6 +31,8 @@ type Object struct {
 	Maps     []MapSpec // in the order of their names; global variables are arrays named .data, .bss, .rodata
 	Programs []ObjectProgram
 	LeftOut  []string // functions that programs are at which were left out
+
+	without map[string]bool // the programs that were left out
 }
 
 // ObjectProgram is one program of an object.
@@ -94,16 +97,20 @@ func LoadObject(b []byte, sel Selection) (o *Object, err error) {
 	}
 	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(b))
 	if err != nil {
+		if m := notSelected.FindStringSubmatch(err.Error()); m != nil && sel.Section != "" {
+			return nil, fmt.Errorf("load object: a map has %s in it, which is not loaded: select its section too", m[1])
+		}
 		return nil, fmt.Errorf("load object: %w", err)
 	}
 	if spec.ByteOrder != binary.LittleEndian {
 		return nil, fmt.Errorf("load object: it is for big-endian machines")
 	}
-	o = new(Object)
+	o = &Object{without: map[string]bool{}}
 	for _, name := range sortedKeys(spec.Programs) {
 		p, err := objectProgram(spec.Programs[name], &sel, x, len(spec.Programs) == 1)
 		if errors.Is(err, errLeftOut) {
 			o.LeftOut = append(o.LeftOut, p.AttachTo)
+			o.without[name] = true
 			continue
 		}
 		if err != nil {
@@ -117,6 +124,9 @@ func LoadObject(b []byte, sel Selection) (o *Object, err error) {
 	if len(o.Programs) == 0 {
 		return nil, fmt.Errorf("load object: %w", ErrNoPrograms)
 	}
+	if n := len(o.Programs); n != 1 && sel.At[""] != "" {
+		return nil, fmt.Errorf("load object: %d programs cannot all be at %s: choose one by its section, or name what is to be replaced, as NAME=PLACE", n, sel.At[""])
+	}
 	if err := o.addMaps(spec, x, sel.Section != "" || len(o.LeftOut) > 0); err != nil {
 		return nil, fmt.Errorf("load object: %w", err)
 	}
@@ -125,6 +135,9 @@ func LoadObject(b []byte, sel Selection) (o *Object, err error) {
 	}
 	return o, nil
 }
+
+// notSelected is what the parser says of a map whose values are in a section that is hidden from it.
+var notSelected = regexp.MustCompile(`section "\.maps": reference to ("[^"]*") in section SHN_UNDEF`)
 
 func sortedKeys[V any](m map[string]V) []string {
 	keys := make([]string, 0, len(m))

@@ -49,8 +49,56 @@ func prepare(b []byte, sel Selection) ([]byte, *externs, error) {
 	if b, err = hide(b, f, hidden); err != nil {
 		return nil, nil, err
 	}
+	strengthen(b, f)
 	x, err := newExterns(refs, typesOf(b, f), sel.Kernel)
+	if err == nil {
+		x.addresses, err = findAddresses(f)
+	}
 	return b, x, err
+}
+
+// findAddresses finds the sections of data that have addresses in them, as tables of texts do, with the variable that
+// has the first one: no loader fills them in, so that a program would find 0 there.
+func findAddresses(f *elf.File) (map[string]string, error) {
+	out := map[string]string{}
+	symbols, err := f.Symbols()
+	if err != nil {
+		return out, nil // whoever parses the file says what is wrong with it
+	}
+	for _, rel := range f.Sections {
+		if rel.Type != elf.SHT_REL && rel.Type != elf.SHT_RELA || rel.Info == 0 || int(rel.Info) >= len(f.Sections) {
+			continue
+		}
+		data := f.Sections[rel.Info]
+		if data.Flags&elf.SHF_EXECINSTR != 0 || data.Flags&elf.SHF_ALLOC == 0 || data.Type != elf.SHT_PROGBITS || !isData(data.Name) {
+			continue
+		}
+		b, err := rel.Data()
+		if err != nil {
+			return nil, err
+		}
+		if len(b) < 8 {
+			continue
+		}
+		at, name := f.ByteOrder.Uint64(b), "what is in it"
+		for _, s := range symbols {
+			if elf.ST_TYPE(s.Info) == elf.STT_OBJECT && s.Section == elf.SectionIndex(rel.Info) && at-s.Value < s.Size {
+				name = fmt.Sprintf("%q", s.Name)
+			}
+		}
+		out[data.Name] = name
+	}
+	return out, nil
+}
+
+// isData reports whether a section becomes the value of a map.
+func isData(name string) bool {
+	for _, p := range []string{".data", ".rodata", ".bss"} {
+		if name == p || strings.HasPrefix(name, p+".") {
+			return true
+		}
+	}
+	return false
 }
 
 // checkSizes refuses files whose sections are larger than they can be: what
@@ -71,6 +119,9 @@ func checkSizes(f *elf.File, size int) error {
 	}
 	return nil
 }
+
+// arenaSection is where clang puts variables of an arena (address space 1).
+const arenaSection = ".addr_space.1"
 
 // relSize is the size of an Elf64_Rel: offset, type and symbol.
 const relSize = 16
@@ -106,6 +157,9 @@ func findExterns(f *elf.File, hidden []bool) (map[string]externRef, error) {
 				continue
 			}
 			sym := symbols[n-1]
+			if int(sym.Section) < len(f.Sections) && f.Sections[sym.Section].Name == arenaSection {
+				return nil, fmt.Errorf("section %q, instruction %d: %q is in an arena, which is not supported: write a global variable without __arena, or a map", code.Name, at/asm.InstructionSize, sym.Name)
+			}
 			if _, known := refs[sym.Name]; known || sym.Section != elf.SHN_UNDEF || sym.Name == "" {
 				continue
 			}
@@ -141,6 +195,22 @@ func hide(b []byte, f *elf.File, hidden []bool) ([]byte, error) {
 		}
 	}
 	return b, nil
+}
+
+// strengthen makes weak maps and variables that the file defines global: there is no other file that could have a
+// stronger one, and the parser does not know weak ones.
+func strengthen(b []byte, f *elf.File) {
+	const size, infoAt, sectionAt = 24, 4, 6 // of Elf64_Sym
+	s := f.SectionByType(elf.SHT_SYMTAB)
+	if f.Class != elf.ELFCLASS64 || s == nil || s.Offset > uint64(len(b)) || s.Size > uint64(len(b))-s.Offset {
+		return
+	}
+	for table := b[s.Offset:][:s.Size]; len(table) >= size; table = table[size:] {
+		info := table[infoAt]
+		if elf.ST_BIND(info) == elf.STB_WEAK && elf.ST_TYPE(info) == elf.STT_OBJECT && binary.LittleEndian.Uint16(table[sectionAt:]) != uint16(elf.SHN_UNDEF) {
+			table[infoAt] = elf.ST_INFO(elf.STB_GLOBAL, elf.STT_OBJECT)
+		}
+	}
 }
 
 // typesOf returns the bytes of a file that describe its types (BTF), nil where there are

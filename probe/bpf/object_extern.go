@@ -30,6 +30,8 @@ type externs struct {
 	options *MapSpec             // nil: there are none
 	offset  map[string]uint32    // in options
 	symbols map[string]btf.Type  // *btf.Var or *btf.Func
+
+	addresses map[string]string // sections of data that have addresses in them, and which variable
 }
 
 // externRef is a reference to an extern.

@@ -34,6 +34,9 @@ func (o *Object) addMaps(spec *ebpf.CollectionSpec, x *externs, used bool) error
 		if used && !wanted[name] {
 			continue
 		}
+		if of := x.addresses[name]; of != "" && wanted[name] {
+			return fmt.Errorf("section %q: %s has addresses in it (of texts, variables or functions), which would be 0: write arrays, as char names[3][8] for const char *names[3]", name, of)
+		}
 		m, err := objectMap(name, spec.Maps[name])
 		if err != nil {
 			return fmt.Errorf("map %q: %w", name, err)

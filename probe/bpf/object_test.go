@@ -500,3 +500,75 @@ func TestTypes(t *testing.T) {
 		t.Error("bytes without a type, or of another size, have a form")
 	}
 }
+
+// TestAddressesInData refuses programs that use data with addresses in it, by the variable, and no others.
+func TestAddressesInData(t *testing.T) {
+	b := readObject(t, "strptr.o")
+	if _, err := LoadObject(b, Selection{}); err == nil || !strings.Contains(err.Error(), `section ".rodata": "names" has addresses in it`) {
+		t.Errorf("%v", err)
+	}
+	if o, err := LoadObject(b, Selection{Section: "kprobe/vfs_write"}); err != nil || len(o.Programs) != 1 {
+		t.Errorf("%+v, %v", o, err)
+	}
+	if _, err := LoadObject(readObject(t, "arena.o"), Selection{}); err == nil || !strings.Contains(err.Error(), `instruction 0: "counter" is in an arena, which is not supported`) {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestWeakMaps loads weak maps and variables that the file defines.
+func TestWeakMaps(t *testing.T) {
+	o, err := LoadObject(readObject(t, "weakmap.o"), Selection{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := o.Load(1, Heap{}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	vm := NewVM(nil, 0)
+	for range 2 {
+		vm.Use(c.Programs[0].Program)
+		if _, err := vm.Run(make([]byte, RegsSize), NoEnv{}); err != nil {
+			t.Fatal(err)
+		}
+		vm.Leave()
+	}
+	v, err := c.Maps["counts"].Lookup([]byte{1, 0, 0, 0})
+	if err != nil || binary.LittleEndian.Uint64(v[0]) != 8 {
+		t.Errorf("%v, %v", v, err)
+	}
+}
+
+// TestLeftOutTail leaves out a program that is also in a map of programs: a tail call to it goes on behind the call.
+func TestLeftOutTail(t *testing.T) {
+	has := func(f string) bool { return f == "vfs_read" }
+	o, err := LoadObject(readObject(t, "tails.o"), Selection{Has: has})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := o.Load(1, Heap{}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	vm := NewVM(nil, 0)
+	vm.Use(c.Programs[0].Program)
+	if _, err := vm.Run(make([]byte, RegsSize), NoEnv{}); err != nil {
+		t.Fatal(err)
+	}
+	vm.Leave()
+	v, err := c.Maps[".bss"].Lookup([]byte{0, 0, 0, 0})
+	if err != nil || binary.LittleEndian.Uint64(v[0])+binary.LittleEndian.Uint64(v[0][8:]) != 101 {
+		t.Errorf("%v, %v", v, err)
+	}
+	c.Close()
+	c.Close()
+	// One that is missing for another reason is named.
+	o, err = LoadObject(readObject(t, "tails.o"), Selection{Section: "kprobe/vfs_read"})
+	if err == nil {
+		_, err = o.Load(1, Heap{}, 0)
+	}
+	if err == nil || !strings.Contains(err.Error(), `has "next" in it, which is not loaded: select its section too`) {
+		t.Errorf("%v", err)
+	}
+}

@@ -1,0 +1,122 @@
+package bpf
+
+import (
+	"fmt"
+	"slices"
+)
+
+// What is decided about a program before it is attached is decided here, for a guest that runs and for a check
+// without one: why it runs on the host, with which maps, and whether it is refused.
+
+// WhyHost returns why the program runs on the host in any guest, "" where nothing is known against the guest.
+func (p *Program) WhyHost() string {
+	if p.kind == Watch {
+		return "a watch takes an exit"
+	}
+	for _, h := range p.helpers { // which say more than that the host alone has their maps
+		if info := helperByID[h]; info.Place == OnHost {
+			return fmt.Sprintf("it calls %v, which %s", h, info.Why)
+		}
+	}
+	return p.HostOnly()
+}
+
+// InUser reports whether the program's section is about a place in user code.
+func (p *LoadedProgram) InUser() bool { return inUserCode(p.Section) }
+
+// Placement is where programs run, and which maps programs in the guest use.
+//
+// What a program has in the guest is memory of the privilege that it runs at. CPL3 must neither read what a program
+// has seen of the kernel, nor write what it relies on; and CPL0 must not touch what is of CPL3, or it faults once the
+// guest has set CR4.SMAP. So programs of both privileges never share a map in the guest: the map is the kernel's, and
+// the program of user code runs on the host.
+type Placement struct {
+	Why  []string        // by program: why it runs on the host; "": it need not
+	User []bool          // by program: it is for code of CPL3
+	Maps map[string]bool // maps that programs in the guest use, and whether these are of user code
+}
+
+// Places decides where programs run: judge says why one runs on the host for itself, and whether it is for user code.
+func Places(ps []LoadedProgram, judge func(p *LoadedProgram) (why string, user bool)) Placement {
+	pl := Placement{Maps: map[string]bool{}}
+	for i := range ps {
+		why, user := judge(&ps[i])
+		pl.Why, pl.User = append(pl.Why, why), append(pl.User, user)
+	}
+	for _, user := range []bool{false, true} {
+		for i, p := range ps {
+			if pl.User[i] == user && pl.Why[i] == "" {
+				pl.Why[i] = pl.give(p.Maps(), user)
+			}
+		}
+	}
+	return pl
+}
+
+// give puts the maps of a program into the guest, or says why not.
+func (pl *Placement) give(maps []*Map, user bool) string {
+	for _, m := range maps {
+		if of, ok := pl.Maps[m.Spec().Name]; ok && of != user {
+			return fmt.Sprintf("it shares map %q with a program at kernel code, and user code must not reach that", m.Spec().Name)
+		}
+	}
+	for _, m := range maps {
+		pl.Maps[m.Spec().Name] = user
+	}
+	return ""
+}
+
+// Allowed says what programs may be.
+type Allowed struct {
+	Unsafe bool                // they may change what the guest does: see Helper.ChangesGuest
+	Strict bool                // one with warnings is refused
+	Lacks  func(Helper) string // see Program.Lacking; nil: nothing lacks
+}
+
+// UnsafeError is the refusal of a program that changes what the guest does.
+type UnsafeError struct {
+	Section, Program string
+	Helper           Helper
+}
+
+// Error names the program and what it calls.
+func (e *UnsafeError) Error() string {
+	return fmt.Sprintf("section %q: program %s calls %v, which changes what the guest does", e.Section, e.Program, e.Helper)
+}
+
+// StrictError is the refusal of a program for its warnings.
+type StrictError struct {
+	Section, Program string
+	Warnings         []Warning // at least one
+}
+
+// Error tells the first of the warnings.
+func (e *StrictError) Error() string {
+	return fmt.Sprintf("load object: program %q in section %q: %v", e.Program, e.Section, &e.Warnings[0])
+}
+
+// PlaceError is the refusal of a program that says nowhere where it belongs.
+type PlaceError struct{ Section, Program string }
+
+// Error names the program and its section.
+func (e *PlaceError) Error() string {
+	return fmt.Sprintf("section %q, function %q: not a place and a name", e.Section, e.Program)
+}
+
+// Judge returns the warnings of a program, or the error for which it is refused.
+func (p *LoadedProgram) Judge(a Allowed) ([]Warning, error) {
+	if p.AttachTo == "" {
+		return nil, &PlaceError{p.Section, p.Name()}
+	}
+	if i := slices.IndexFunc(p.helpers, Helper.ChangesGuest); i >= 0 && !a.Unsafe {
+		return nil, &UnsafeError{Section: p.Section, Program: p.Name(), Helper: p.helpers[i]}
+	}
+	warnings := p.Warnings()
+	if a.Lacks != nil {
+		warnings = append(warnings, p.Lacking(a.Lacks)...)
+	}
+	if a.Strict && len(warnings) > 0 {
+		return warnings, &StrictError{Section: p.Section, Program: p.Name(), Warnings: warnings}
+	}
+	return warnings, nil
+}
