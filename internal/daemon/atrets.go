@@ -29,15 +29,16 @@ func (c *change) atRets(i int, spec api.ProbeSpec, check bool) error {
 		return refuse("probes at the returns keep nothing from the entry", "leave out $argN, or --at-rets")
 	}
 	img := st.guest.Image()
-	sym, err := img.Lookup(def.Place.Qualified())
-	if def.Place.Symbol == "" {
-		var ok bool
-		if sym, ok = img.Find(def.Place.Addr); !ok {
-			err = guest.ErrSymbolNotFound
-		}
+	var sym guest.Symbol
+	if def.Place.Symbol != "" {
+		sym, err = img.Lookup(def.Place.Qualified())
+	} else if found, ok := img.Find(def.Place.Addr); ok {
+		sym = found
+	} else {
+		err = guest.ErrSymbolNotFound
 	}
 	if err != nil {
-		return def.Refused(toProbeError(def.Place.Qualified(), err))
+		return def.Refused(toProbeError(def.Place.String(), err))
 	}
 	exits, err := st.disas.exits(img, sym)
 	if err != nil {

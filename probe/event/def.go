@@ -2,6 +2,7 @@ package event
 
 import (
 	"fmt"
+	"hash/fnv"
 	"strings"
 
 	"github.com/guestprobe/guestprobe/guest"
@@ -128,7 +129,12 @@ func autoName(k Kind, p Place) string {
 	if p.Symbol == "" {
 		name = fmt.Sprintf("%c_0x%x", k, uint64(p.Addr))
 	}
-	return identifier(name[:min(len(name), maxName)])
+	if len(name) > maxName { // functions may differ behind what is left of their names
+		h := fnv.New32a()
+		_, _ = h.Write([]byte(name))
+		name = fmt.Sprintf("%s_%08x", name[:maxName-9], h.Sum32())
+	}
+	return identifier(name)
 }
 
 // identifier replaces what no event's name has by _.

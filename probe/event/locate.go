@@ -1,6 +1,7 @@
 package event
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -40,7 +41,7 @@ func (d *Def) locate(symbols probe.Symbols) (addr guest.GVA, fn string, err erro
 		case err != nil && inFile(p.Symbol):
 			return refuse(CodeFilePlace, &probe.Error{Code: probe.CodeSymbolNotFound, Errno: syscall.ENOENT, Text: err.Error(), Cause: err})
 		case err != nil:
-			return refuse(CodeBadProbeAddr, &probe.Error{Code: probe.CodeSymbolNotFound, Errno: syscall.ENOENT, Text: fmt.Sprintf("the guest has no symbol %q", p.Qualified()), Detail: guest.Advice(err), Cause: err})
+			return refuse(CodeBadProbeAddr, &probe.Error{Code: probe.CodeSymbolNotFound, Errno: syscall.ENOENT, Text: fmt.Sprintf("the guest has no symbol %q", p.Qualified()), Detail: cmp.Or(partsAdvice(symbols, p.Qualified()), guest.Advice(err)), Cause: err})
 		}
 		addr = s.Addr + guest.GVA(p.Offset)
 	}

@@ -16,6 +16,9 @@ type checker struct {
 
 	lacking map[TaskPart]bool // parts of tasks that were warned of
 
+	passes int
+	grew   Span // where a type has become a larger one last
+
 	countStacks bool // the script asks how long stacks are
 
 	places   [][]*point // of each probe
@@ -46,6 +49,7 @@ func (s *script) check(t Target) (*checker, error) {
 	}
 	for range maxPasses {
 		c.changed = false
+		c.passes++
 		if err := c.pass(); err != nil {
 			return nil, err
 		}
@@ -57,7 +61,7 @@ func (s *script) check(t Target) (*checker, error) {
 		}
 		c.final = true
 	}
-	return nil, s.at(Span{0, 1}, "types that never end: a value is part of itself")
+	return nil, s.at(c.grew, "the type of this never ends: the value is part of itself")
 }
 
 func (c *checker) pass() error {
@@ -105,6 +109,19 @@ func (c *checker) addSite(sp Span, what string) int {
 		c.sites, c.siteOf[s] = append(c.sites, s), i
 	}
 	return i
+}
+
+// growing is after how many passes a string that still grows is one that grows in each round of a loop.
+const growing = 8
+
+// grows notes where a type becomes a larger one. A string that always does is made of itself: it gets all the room
+// that a string has.
+func (c *checker) grows(sp Span, was, is Type) Type {
+	c.grew = sp
+	if c.passes > growing && was.Kind == String && is.Kind == String && is.Size > was.Size {
+		is.Size = maxConcat
+	}
+	return is
 }
 
 // stmts checks the statements of a block.
@@ -181,6 +198,9 @@ func (c *checker) forMap(s *stmt) error {
 	m, err := c.keyedMap(s.value, "for")
 	if err != nil {
 		return err
+	}
+	if (m.key == nil || m.value.Kind == None) && c.final {
+		return c.undefinedMap(s.value.Span, m.name)
 	}
 	t := Type{Kind: Tuple, Elems: []Type{{Kind: Tuple, Elems: m.key}, m.value.asNumber()}}
 	if len(m.key) == 1 {
@@ -282,6 +302,7 @@ func (c *checker) widen(sp Span, e *expr, v *variable, t Type) error {
 	case v.fixed: // numbers become ones of the type that is declared
 		u = v.typ
 	case !u.equal(v.typ):
+		u = c.grows(sp, v.typ, u)
 		v.typ, c.changed = u, true
 	}
 	e.decl, e.typ = v, u
@@ -387,6 +408,7 @@ func (c *checker) mapValue(sp Span, e *expr, t Type) error {
 		return c.at(sp, "Type mismatch for %s: trying to assign value of type '%s' when map already has a type '%s'", m.name, t, m.value)
 	}
 	if !u.equal(m.value) {
+		u = c.grows(sp, m.value, u)
 		m.value, c.changed = u, true
 	}
 	e.typ = u
@@ -396,6 +418,7 @@ func (c *checker) mapValue(sp Span, e *expr, t Type) error {
 
 // What can fail beside reads.
 const (
+	siteCut    = "String cut: it has no room for more than 1023 bytes"
 	siteDivide = "Divide or modulo by 0 detected. This can lead to unexpected results. 1 is being used as the result."
 	siteFull   = "Map full; can't update element. Try increasing max_map_keys config or manually setting the max entries in a map declaration e.g. `let @a = hash(5000)`"
 )

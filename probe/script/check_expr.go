@@ -47,6 +47,9 @@ func (c *checker) typeOf(e *expr) (Type, error) {
 		if v == nil {
 			return Type{}, c.undefined(e)
 		}
+		if v.typ.Kind == None && c.final {
+			return Type{}, c.at(e.Span, "Undefined or undeclared variable: %s", e.name).hint("it is declared, and nothing is ever assigned to it: write let %s = VALUE, or let %s: TYPE", e.name, e.name)
+		}
 		e.decl = v
 		return v.typ, nil
 	case exMap:

@@ -364,7 +364,7 @@ func (c *checker) enumerator(e *expr) bool {
 	}
 	e.kind, e.num, e.c = exInt, x.value, nil
 	e.below = x.of != nil && x.of.Signed && x.value > math.MaxInt64
-	if x.of != nil && x.of.Name != "" {
+	if x.of != nil { // one without a name has enumerators, too
 		e.c = x.of
 	}
 	return true

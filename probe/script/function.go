@@ -44,6 +44,12 @@ func (c *checker) function(e *expr) (t Type, done bool, err error) {
 			return t, true, err
 		}
 		n := max(e.args[0].typ.Size+e.args[1].typ.Size-1, 1)
+		if n > maxConcat && c.passes > growing { // it is made of itself, and cut at the end of its room
+			n = maxConcat
+		}
+		if n == maxConcat {
+			c.addSite(e.Span, siteCut)
+		}
 		if n > maxConcat {
 			return t, true, c.at(e.Span, "a string of %d bytes: at most %d", n, maxConcat)
 		}

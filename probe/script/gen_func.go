@@ -164,9 +164,16 @@ func (g *generator) putConcat(e *expr, t Type, to mem) {
 		g.address(asm.R1, from)
 		g.Emit(asm.Add.Reg(asm.R1, asm.R4), bpfgen.Load(1, asm.R2, asm.R1, 0))
 		g.If(asm.JEq, asm.R2, 0, done)
+		room := g.NewLabel()
+		g.If(asm.JLT, asm.R3, uint64(t.Size-1), room)
+		if e.typ.Size == maxConcat {
+			g.Emit(asm.Mov.Imm(asm.R0, 0))
+			g.failed(g.c.addSite(e.Span, siteCut))
+		}
+		g.GoTo(done)
+		g.Place(room)
 		g.address(asm.R1, to)
 		g.Emit(asm.Add.Reg(asm.R1, asm.R3), bpfgen.Store(1, asm.R1, 0, asm.R2), asm.Add.Imm(asm.R3, 1), asm.Add.Imm(asm.R4, 1))
-		g.If(asm.JGE, asm.R3, uint64(t.Size-1), done)
 		g.If(asm.JLT, asm.R4, uint64(b.typ.Size), again)
 		g.Place(done)
 	})

@@ -128,6 +128,10 @@ func (l *lexer) next() (token, error) {
 		}
 	}
 	r, n := utf8.DecodeRuneInString(l.src.text[at:])
+	if r == '#' { // of a line for the preprocessor, which is none of an expression
+		l.pos = at + n
+		return token{kind: tokOp, Span: Span{at, at + n}, text: "#"}, nil
+	}
 	return token{}, l.src.at(Span{at, at + n}, "invalid character %q", r)
 }
 
@@ -247,6 +251,17 @@ func (l *lexer) place() (token, error) {
 	path := false
 	for ; i < len(l.src.text); i++ {
 		c := l.src.text[i]
+		if c == '"' { // a part in quotation marks ends with these
+			for i++; i < len(l.src.text) && l.src.text[i] != '"' && l.src.text[i] != '\n'; i++ {
+				if l.src.text[i] == '\\' {
+					i++
+				}
+			}
+			if i >= len(l.src.text) || l.src.text[i] != '"' {
+				return token{}, l.src.at(Span{at, min(i, len(l.src.text))}, "string without end")
+			}
+			continue
+		}
 		if c == ':' {
 			switch l.src.text[at:i] {
 			case "uprobe", "u", "uretprobe", "ur", "usdt", "U":

@@ -29,6 +29,7 @@ var periods = []string{"hz:", "ms:", "s:", "us:"}
 func List(pattern string, t Target) (out []Listed, err error) {
 	s := &script{source: &source{name: "stdin", text: pattern}}
 	at := Span{From: 0, To: len(pattern)}
+	pattern = strings.ReplaceAll(pattern, `"`, "")
 	word, rest, ok := strings.Cut(pattern, ":")
 	if !ok {
 		word, rest = "kprobe", pattern

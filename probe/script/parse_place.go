@@ -8,7 +8,7 @@ import (
 
 // attachPoint makes an attach point of its text.
 func (p *parser) attachPoint(t token) (attachPoint, error) {
-	a := attachPoint{Span: t.Span, text: p.fill(t.text)}
+	a := attachPoint{Span: t.Span, text: p.unquote(t.text)}
 	if t.text == "" {
 		err := p.advance()
 		if err == nil {
@@ -113,6 +113,30 @@ func (p *parser) target(a *attachPoint, word string) error {
 func inSource(target string) bool {
 	file, line, ok := strings.Cut(target, ":")
 	return ok && line != "" && (file == "inline" || strings.Contains(file, ".") && strings.Trim(line, "0123456789") == "")
+}
+
+// unquote takes the quotation marks off the parts of an attach point, in which nothing is a parameter, and puts
+// parameters into the others.
+func (p *parser) unquote(text string) string {
+	var b strings.Builder
+	for text != "" {
+		plain, rest, quoted := strings.Cut(text, `"`)
+		b.WriteString(p.fill(plain))
+		if text = ""; !quoted {
+			break
+		}
+		for i := 0; i < len(rest); i++ {
+			if rest[i] == '"' {
+				text = rest[i+1:]
+				break
+			}
+			if rest[i] == '\\' && i+1 < len(rest) {
+				i++
+			}
+			b.WriteByte(rest[i])
+		}
+	}
+	return b.String()
 }
 
 // fill puts positional parameters into an attach point.

@@ -22,7 +22,7 @@ func TestSubset(t *testing.T) {
 		{"kprobe:vmlinux:vfs_read,kprobe:0xffffffff81310000 { print(1) }", "1"},
 		{"kprobe:vfs_read,kprobe:0xffffffff81310000 { print(sizeof(func)) }", "9"}, // of both it is the name
 		{"kprobe:vfs_read,kprobe:0xffffffff81310000+4 { print((sizeof(func), sizeof(probe))) }", "(9, 28)"},
-		{"enum { A = -1, B, C = 5 }; enum e { D = -2 }; BEGIN { print((A, B, A < B, C * A, D < 0, D + 1, (D, 1))); }", "(-1, 0, true, -5, true, -1, (D, 1))"},
+		{"enum { A = -1, B, C = 5 }; enum e { D = -2 }; BEGIN { print((A, B, A < B, C * A, D < 0, D + 1, (D, 1))); }", "(A, B, true, -5, true, -1, (D, 1))"},
 		// Statements.
 		{"BEGIN { $x = 1; $x++; ++$x; $x--; --$x; @y++; --@y; @z[1]++; print(($x, @y, @z[1])); clear(@y); clear(@z); }", "(1, 0, 1)"},
 		{"BEGIN { let $x; if (1) { $x = 5; } print($x); let $y = $x + 1; print($y); let $z : int64; $z += 2; print($z) }", "5\n6\n2"},

@@ -3,6 +3,7 @@ package script
 import (
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf/btf"
@@ -213,6 +214,10 @@ func (s *script) noMatch(a attachPoint, t Target) *Error {
 	}
 	if _, _, why := t.Lookup(fn); why != "" {
 		return err.hint("%s", why)
+	}
+	if parts := t.Match(fn+".*", a.inUser()); len(parts) > 0 && a.class() == atPlace && a.provider != "watchpoint" {
+		slices.Sort(parts)
+		return err.hint("the compiler has made %s of it: write %s:%s", strings.Join(parts[:min(len(parts), 5)], ", "), a.provider, parts[0])
 	}
 	if m := meant(fn, append(t.Match(fn[:2]+"*", a.inUser()), t.Match("*"+fn[1:], a.inUser())...)); m != "" {
 		return err.hint("did you mean %s?", m)
