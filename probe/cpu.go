@@ -58,6 +58,7 @@ type step struct {
 	chain   chain  // the probes at the time of the hit
 	seq     uint32 // the hit's number
 	flags   uint64 // the interrupted IF and TF
+	traced  bool   // inPlace: the guest single-steps itself
 }
 
 // cpuCounts count what the engine did on one vCPU.

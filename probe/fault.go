@@ -46,8 +46,9 @@ func (c *cpu) fault(s State, t Trap) Verdict {
 // address.
 func (c *cpu) debugTrap(s State, t Trap) Verdict {
 	if c.step.active && c.step.inPlace && t.Kind == TrapStep {
+		traced := c.step.traced
 		v := c.finish(s)
-		if v.Action == Resume && s.Regs.RFLAGS&insn.FlagTF != 0 {
+		if traced && v.Action == Resume {
 			v.Action = NotOurs // a target tells its own steps by Stepped: this one is the guest's
 		}
 		return v

@@ -226,7 +226,7 @@ func (c *cpu) execute(s State, st *site, chain chain, missed, watch bool) Verdic
 			}
 			return c.raise(s, st, chain, missed, t)
 		}
-		c.step = step{active: true, inPlace: true, at: at, missed: missed, site: st, chain: chain, seq: c.seq}
+		c.step = step{active: true, inPlace: true, at: at, missed: missed, site: st, chain: chain, seq: c.seq, traced: r.RFLAGS&insn.FlagTF != 0}
 		return Verdict{Action: StepInPlace}
 	}
 	if b != nil && (!watch || sl == nil) {

@@ -457,14 +457,21 @@ func TestInPlaceStep(t *testing.T) {
 	b.regs[0].RIP = uint64(far) + 2
 	b.action("done, reported as a step", b.e.Hit(0, state, probe.Trap{Kind: probe.TrapStep}), probe.Resume)
 
+	// The guest's own single step, which comes while the host waits for the instruction's end.
+	b.regs[0].RFLAGS |= flagTF
+	b.action("hit", b.at(0, far, breakpoint), probe.StepInPlace)
+	b.regs[0].RIP = uint64(far) + 2
+	b.action("done, and the guest's trap", b.e.Hit(0, state, probe.Trap{Kind: probe.TrapStep}), probe.NotOurs)
+	b.regs[0].RFLAGS &^= flagTF
+
 	b.action("hit", b.at(0, far, breakpoint), probe.StepInPlace)
 	b.action("fault", b.at(0, far, pageFault), probe.NotOurs)
 	b.rip(0, far)
-	if posts != 2 || faults != 1 {
-		t.Errorf("posts %d, faults %d, want 2, 1", posts, faults)
+	if posts != 3 || faults != 1 {
+		t.Errorf("posts %d, faults %d, want 3, 1", posts, faults)
 	}
-	if s := b.e.Totals(0); s.InPlace != 2 || s.Faults != 1 {
-		t.Errorf("got %+v, want two in-place steps and one fault", s)
+	if s := b.e.Totals(0); s.InPlace != 3 || s.Faults != 1 {
+		t.Errorf("got %+v, want three in-place steps and one fault", s)
 	}
 	if _, ok := b.e.Original(far + 1); ok {
 		t.Error("an original byte where no site is")

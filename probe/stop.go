@@ -120,7 +120,7 @@ func (e *Engine) Advance(cpu int, s State, code []byte) Verdict {
 			return v
 		}
 	}
-	c.step = step{active: true, inPlace: true, at: at, missed: !ok, site: h.site, chain: h.chain, seq: h.seq}
+	c.step = step{active: true, inPlace: true, at: at, missed: !ok, site: h.site, chain: h.chain, seq: h.seq, traced: s.Regs.RFLAGS&insn.FlagTF != 0}
 	c.held = held{}
 	return Verdict{Action: StepInPlace}
 }
