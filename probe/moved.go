@@ -96,13 +96,26 @@ func (t *instances) revive(i int, s State, state uint64) bool {
 	switch {
 	case h&heldOpen == 0, h&^heldBits != state, state&phaseMask != phaseFree:
 		return false
-	case t.dead.Load(), t.user != (s.CPL == 3), !t.in(i, s), !t.word(i, instState).CompareAndSwap(state, state+phaseLeaving):
+	case t.dead.Load(), t.user != (s.CPL == 3), !t.in(i, s), !t.rp.unabandon():
+		return false
+	case !t.word(i, instState).CompareAndSwap(state, state+phaseLeaving):
+		t.rp.abandoned.Add(1)
 		return false
 	}
 	held.Store(h&^heldOpen | heldElsewhere)
 	t.words[wordUsed].Add(1)
-	t.rp.abandoned.Add(^uint64(0))
 	return true
+}
+
+// unabandon takes one from the count of abandoned calls, and reports whether there was one: what
+// is in memory that the guest shares may say so without.
+func (rp *retprobe) unabandon() bool {
+	for n := rp.abandoned.Load(); n != 0; n = rp.abandoned.Load() {
+		if rp.abandoned.CompareAndSwap(n, n-1) {
+			return true
+		}
+	}
+	return false
 }
 
 // wanting reports whether a look at memory would help t: see unbind.
