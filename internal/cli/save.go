@@ -77,7 +77,7 @@ func saveTo(ctx context.Context, c *client.Client, path string, core bool) (save
 		return out, command.Usagef("guest save %q: a guest is saved to a file; name it, ./- for one of that name", path)
 	}
 	var failed error // that is not about the file
-	err := files.Replace(path, 0o600, func(to *os.File) error {
+	err := files.ReplaceLink(path, 0o600, func(to *os.File) error {
 		failed = out.save(ctx, c, to, core)
 		return failed
 	})

@@ -151,6 +151,9 @@ func (b *backtrace) wire(s *server, l *machine.Look, names namer) api.Backtrace 
 		t := wireTask(*b.task)
 		out.Task = &t
 	}
+	if out.Note == "" && !b.more {
+		out.Note = names.end(b.frames)
+	}
 	e := entered{b: b, l: l, names: names, regs: b.known(l, names.img), calls: map[int]*call{}}
 	for i := range b.frames {
 		f := &b.frames[i]

@@ -134,6 +134,17 @@ func TestSourceNames(t *testing.T) {
 			t.Errorf("%s: the caller is %+v", function, start.Frame)
 		}
 	}
+	// Where a stack ends for want of call frame information, it says so.
+	namer := newNamer(h.s.guest)
+	for name, want := range map[string]string{"trap": "callers of trap are not known: its code has no call frame information", "_start": "", "start": "", cplusArea: ""} {
+		sym, err := namer.img.Lookup(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := namer.end([]guest.Frame{{PC: uint64(sym.Addr), Exact: true}}); !strings.HasPrefix(got, want) || want == "" && got != "" {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
 	list, err := h.c.Symbols(h.ctx, client.SymbolQuery{Match: "_Z*"})
 	if err != nil {
 		t.Fatal(err)

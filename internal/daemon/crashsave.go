@@ -28,7 +28,7 @@ func (s *server) saveCrash(still func(*snapshot.Snapshot) bool) []any {
 	case !still(snap):
 		err = errNoCrash
 	default:
-		err = files.Replace(path, 0o600, func(f *os.File) error {
+		err = files.ReplaceLink(path, 0o600, func(f *os.File) error {
 			_, err := snap.WriteTo(f)
 			return err
 		})

@@ -26,6 +26,25 @@ func newNamer(g Guest) namer {
 	return n
 }
 
+// end says why the callers of the last frame are not known, or "" where it has none.
+func (n namer) end(frames []guest.Frame) string {
+	if len(frames) == 0 {
+		return ""
+	}
+	at := frames[len(frames)-1].At()
+	sym, ok := n.img.Find(at)
+	if !ok || sym.User || sym.Size == 0 {
+		return ""
+	}
+	if _, ok := n.img.FrameRule(at); ok {
+		return ""
+	}
+	if img, ok := n.img.(*guest.Image); ok && img.Entry >= sym.Addr && uint64(img.Entry-sym.Addr) < sym.Size {
+		return "" // the guest begins there: it has no callers
+	}
+	return fmt.Sprintf("callers of %s are not known: its code has no call frame information (.eh_frame), and no frame pointer leads on", sym.Name)
+}
+
 // frames describes a stack, innermost first. Its addresses are such that calls return to;
 // exact says that the first one is not, but an instruction that was to run.
 func (n namer) frames(pcs []guest.GVA, exact bool) []api.Frame {

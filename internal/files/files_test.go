@@ -115,6 +115,22 @@ func TestReplace(t *testing.T) {
 		t.Errorf("a link leads to %s: %v", to, err)
 	}
 	alone("behind a link")
+	if err := ReplaceLink(link, 0o600, write("other", nil)); err != nil {
+		t.Error(err)
+	}
+	if st, err := os.Lstat(link); err != nil || !st.Mode().IsRegular() {
+		t.Errorf("the link is %v, %v", st.Mode(), err)
+	}
+	if b, err := os.ReadFile(path); err != nil || string(b) != "new" {
+		t.Errorf("where the link led there is %q, %v", b, err)
+	}
+	dangling := filepath.Join(t.TempDir(), "link")
+	if err := errors.Join(os.Symlink(filepath.Join(t.TempDir(), "nothing"), dangling), ReplaceLink(dangling, 0o600, write("other", nil))); err != nil {
+		t.Error(err)
+	}
+	if b, err := os.ReadFile(dangling); err != nil || string(b) != "other" {
+		t.Errorf("in the place of a link to nothing there is %q, %v", b, err)
+	}
 	// Who is killed leaves nothing, where the file system can do that.
 	if fd, err := unix.Open(filepath.Dir(path), unix.O_TMPFILE|unix.O_RDWR, 0o600); err == nil {
 		unix.Close(fd)

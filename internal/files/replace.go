@@ -16,15 +16,26 @@ import (
 // a regular file or a link to one, or nothing is there; what is made may be used as perm says, less the user's mask. Errors begin with the path, those of write that are not about the file are as
 // they are.
 func Replace(path string, perm fs.FileMode, write func(f *os.File) error) error {
-	return replace(path, perm, false, write)
+	return replace(path, perm, replacing{}, write)
+}
+
+// ReplaceLink is Replace, but takes the place of a symbolic link: what that leads to stays as it is.
+func ReplaceLink(path string, perm fs.FileMode, write func(f *os.File) error) error {
+	return replace(path, perm, replacing{link: true}, write)
+}
+
+// replacing says how a file is replaced.
+type replacing struct {
+	link   bool // a symbolic link itself
+	synced bool // the file and its folder are on the disk at the end
 }
 
 // ReplaceSynced is Replace, and has the file and its folder on the disk when it returns.
 func ReplaceSynced(path string, perm fs.FileMode, write func(f *os.File) error) error {
-	return replace(path, perm, true, write)
+	return replace(path, perm, replacing{synced: true}, write)
 }
 
-func replace(path string, perm fs.FileMode, synced bool, write func(f *os.File) error) error {
+func replace(path string, perm fs.FileMode, how replacing, write func(f *os.File) error) error {
 	failed := func(err error) error {
 		var no syscall.Errno // without the path, which is not the user's
 		if errors.As(err, &no) {
@@ -32,14 +43,19 @@ func replace(path string, perm fs.FileMode, synced bool, write func(f *os.File) 
 		}
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	switch st, err := os.Stat(path); {
+	look := os.Stat
+	if how.link {
+		look = os.Lstat
+	}
+	switch st, err := look(path); {
+	case err == nil && how.link && st.Mode()&fs.ModeSymlink != 0:
 	case err == nil && !st.Mode().IsRegular():
 		return failed(irregular(st))
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return failed(err)
 	}
 	to := path
-	if real, err := filepath.EvalSymlinks(path); err == nil {
+	if real, err := filepath.EvalSymlinks(path); err == nil && !how.link {
 		to = real // the link stays
 	}
 	f, named, err := temporary(filepath.Dir(to), perm)
@@ -58,7 +74,7 @@ func replace(path string, perm fs.FileMode, synced bool, write func(f *os.File) 
 		}
 		return err
 	}
-	if synced {
+	if how.synced {
 		if err := f.Sync(); err != nil {
 			return failed(err)
 		}
@@ -72,7 +88,7 @@ func replace(path string, perm fs.FileMode, synced bool, write func(f *os.File) 
 	if err := errors.Join(f.Close(), os.Rename(f.Name(), to)); err != nil {
 		return failed(err)
 	}
-	if synced {
+	if how.synced {
 		if err := syncFolder(filepath.Dir(to)); err != nil {
 			return failed(err)
 		}

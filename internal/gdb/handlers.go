@@ -38,9 +38,9 @@ var handlers = sync.OnceValue(func() []handler {
 
 		// Registers and memory.
 		{prefix: "g", exact: true, do: (*session).readAll},
-		{prefix: "G", do: (*session).writeAll},
+		{prefix: "G", do: (*session).writeAll, text: true},
 		{prefix: "p", do: (*session).readOne, keeps: true},
-		{prefix: "P", do: (*session).writeOne},
+		{prefix: "P", do: (*session).writeOne, text: true},
 		{prefix: "m", do: (*session).readMemory},
 		{prefix: "M", do: (*session).writeHex},
 		{prefix: "X", do: (*session).writeBinary},
@@ -97,7 +97,7 @@ func (s *session) startNoAck(context.Context, []byte) (string, error) {
 func (s *session) detach(context.Context, []byte) (string, error) {
 	s.detached = true
 	if err := s.t.Detach(false); err != nil {
-		return s.failure(err), errDone
+		return s.failure(err, false), errDone
 	}
 	return "OK", errDone
 }

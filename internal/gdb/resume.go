@@ -145,6 +145,15 @@ func (a *alarm) begin() {
 
 // goes lets the guest go on until it stops, or the debugger wants it to, or is gone.
 func (s *session) goes(ctx context.Context, p plan) (stop Stop, err error) {
+	if s.pending {
+		s.pending = false
+		return s.t.Still(Stop{Why: Stopped, CPU: p.cpu}), nil
+	}
+	s.heard.Store(false)
+	defer func() {
+		// The guest has stopped by itself when the interrupt came.
+		s.pending = s.heard.Load() && err == nil && stop.Why != Stopped
+	}()
 	step := slices.Contains(p.actions, Step)
 	begun, heard := time.Now(), false
 	hear := func() (end func()) {
@@ -189,6 +198,9 @@ func (s *session) goes(ctx context.Context, p plan) (stop Stop, err error) {
 func (s *session) interrupted() (stop, more bool) {
 	e, err := readEvent(s.in)
 	stop = err != nil || e.interrupt
+	if err == nil && e.interrupt {
+		s.heard.Store(true)
+	}
 	return stop, !stop
 }
 

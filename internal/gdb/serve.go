@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -37,6 +38,11 @@ type session struct {
 	also  map[int]Stop // of other vCPUs, since the last
 	alarm alarm
 	files map[int][]byte
+
+	// An interrupt that has come while the guest did not run stops it when it is to run next, as GDB's manual says ("Interrupts"):
+	// GDB sends it when it has let the guest go on, and the guest may have stopped by itself before it comes.
+	pending bool
+	heard   atomic.Bool // an interrupt has come while the guest ran
 
 	detached bool   // Detach was called
 	strange  string // what is wrong with the debugger's symbols
@@ -75,26 +81,30 @@ func Serve(ctx context.Context, from net.Conn, t Target, log *slog.Logger) error
 	return err
 }
 
-// refuseTime is how long a debugger that is refused has to say something, and to take the answer.
-const refuseTime = 2 * time.Second
+// Limits of a debugger that is refused: how long it has to send something and to read the answer, and how many answers it gets.
+const (
+	refuseTime = 2 * time.Second
+	maxRefused = 64
+)
 
-// Refuse answers a debugger's first packet with an error that says why, and closes conn.
+// Refuse answers a debugger's packets with an error that says why, until it closes the connection, which Refuse closes after a
+// time. A connection that is closed while packets of the debugger are unread is reset, and the debugger may lose the answer.
 func Refuse(conn net.Conn, why string) {
 	defer conn.Close()
 	s := &session{conn: conn, in: bufio.NewReader(conn), out: bufio.NewWriter(conn)}
 	if conn.SetDeadline(time.Now().Add(refuseTime)) != nil {
 		return
 	}
-	for {
+	for answers := 0; answers < maxRefused; {
 		e, err := readEvent(s.in)
 		if err != nil {
 			return
 		}
 		if e.data != nil {
-			if s.write([]byte{'+'}) == nil {
-				_ = s.reply("E." + printable(why)) // it is gone, then
+			answers++
+			if s.write([]byte{'+'}) != nil || s.reply("E."+printable(why)) != nil {
+				return // it is gone
 			}
-			return
 		}
 	}
 }
@@ -120,8 +130,11 @@ func (s *session) event(ctx context.Context, e event) error {
 	switch {
 	case e.nak && !s.noAck:
 		return s.write(s.sent)
+	case e.interrupt:
+		s.pending = true
+		return nil
 	case e.data == nil:
-		return nil // an acknowledgement, or an interrupt of a guest that does not run
+		return nil // an acknowledgement
 	case !s.noAck && e.damaged:
 		return s.write([]byte{'-'})
 	case !s.noAck:
@@ -149,7 +162,7 @@ func (s *session) packet(ctx context.Context, data []byte) error {
 		}
 		if err != nil {
 			s.log.Debug("a debugger's packet", "packet", h.prefix, "err", err)
-			answer = s.failure(err)
+			answer = s.failure(err, h.text)
 		}
 		if answer == noReply {
 			return nil
@@ -165,11 +178,12 @@ const noReply = "\x00"
 // errBad is a packet whose arguments are wrong.
 var errBad = errors.New("the packet is malformed")
 
-// failure is an error as an answer. Those who did not say that they take text get a number,
-// which debuggers show as it is: 1 for a packet that is wrong, 14 (EFAULT) for all else.
-func (s *session) failure(err error) string {
+// failure is an error as an answer. Debuggers that did not say that they take text get a number,
+// which they show as it is: 1 for a packet that is wrong, 14 (EFAULT) for all else. With text the packet is one
+// whose errors had text before debuggers could say so.
+func (s *session) failure(err error, text bool) string {
 	switch {
-	case s.messages:
+	case s.messages || text && !errors.Is(err, errBad):
 		return "E." + printable(err.Error())
 	case errors.Is(err, errBad):
 		return "E01"
@@ -200,10 +214,11 @@ func (s *session) write(b []byte) error {
 }
 
 // handler answers packets that begin with a prefix; exact: that are it; keeps: the registers that were read for the one
-// before are still those of the vCPU.
+// before are still those of the vCPU; text: any debugger takes errors with text.
 type handler struct {
 	prefix string
 	exact  bool
 	keeps  bool
+	text   bool
 	do     func(s *session, ctx context.Context, args []byte) (string, error)
 }

@@ -11,6 +11,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -91,7 +92,7 @@ func TestPackets(t *testing.T) {
 		{"qXfer:threads:read::0,fff", `l<threads><thread id="1" core="0" name="vCPU 0">paused &lt;0&gt;</thread><thread id="2" core="1" name="vCPU 1">paused &lt;1&gt;</thread></threads>`},
 		{"T2", "OK"}, {"T3", "E0e"}, {"T", "E01"}, {"T-2", "E01"},
 		{"Hg2", "OK"}, {"qC", "QC2"}, {"p10", "0001010000000000"}, {"Hg0", "OK"}, {"qC", "QC2"}, {"Hg1", "OK"}, {"Hc-1", "OK"}, {"Hg9", "E0e"}, {"H", "E01"}, {"Hz1", ""},
-		{"p0", "0000000000000000"}, {"p3", "3333333333333333"}, {"p11", "02000000"}, {"pffff", "E0e"}, {"Pffff=00", "E0e"}, {"pzz", "E01"}, {"p", "E01"},
+		{"p0", "0000000000000000"}, {"p3", "3333333333333333"}, {"p11", "02000000"}, {"pffff", "E0e"}, {"pzz", "E01"}, {"p", "E01"},
 		{"P3=8877665544332211", "OK"}, {"p3", "8877665544332211"}, {"P3=00", "E01"}, {"P3", "E01"},
 		{"P12=10000000", "OK"}, {"P12=10000100", "E01"}, // cs has 16 bits
 		{"m10000,4", "00070e15"}, {"m11ff8,8", hex.EncodeToString(f.mem[0x1ff8:])}, {"m11ff8,20", hex.EncodeToString(f.mem[0x1ff8:])},
@@ -194,6 +195,74 @@ func TestInterrupt(t *testing.T) {
 	if f.attached {
 		t.Error("the session has ended, and its debugger is still attached")
 	}
+}
+
+// TestEarlyInterrupt: an interrupt that comes while the guest does not run stops it when it is to run next, before it has executed
+// anything, and once. So does one that comes when the guest has just stopped by itself.
+func TestEarlyInterrupt(t *testing.T) {
+	f := newFake()
+	d := connect(t, f)
+	for _, resume := range []string{"vCont;c", "vCont;s:1", "c"} {
+		if _, err := d.conn.Write([]byte{interrupt}); err != nil {
+			t.Fatal(err)
+		}
+		before := d.ask("p10")
+		if got := d.ask(resume); !strings.HasPrefix(got, "T02thread:1;") {
+			t.Errorf("%s after an interrupt: %q", resume, got)
+		}
+		if now := d.ask("p10"); now != before {
+			t.Errorf("%s after an interrupt executes: RIP %s, now %s", resume, before, now)
+		}
+	}
+	// It stops the guest once.
+	f.next = &Stop{Why: Breaking}
+	if got := d.ask("vCont;c"); !strings.HasPrefix(got, "T05thread:1;") {
+		t.Errorf("then: %q", got)
+	}
+}
+
+// TestRefused: a debugger that is turned away gets the reason for each of its packets, however many it has sent before it reads.
+func TestRefused(t *testing.T) {
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "gdb"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if conn, err := l.Accept(); err == nil {
+			Refuse(conn, "another debugger is at work")
+		}
+	}()
+	conn, err := net.Dial("unix", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &debugger{t: t, conn: conn, in: bufio.NewReader(conn)}
+	for range 3 {
+		d.send("qSupported:swbreak+")
+	}
+	for range 3 {
+		if got := d.packet(); got != "E.another debugger is at work" {
+			t.Errorf("%q", got)
+		}
+	}
+	conn.Close()
+	<-done
+}
+
+// TestRegisterText: what is wrong with a register that is set is text for any debugger, as GDB shows it since before there was a feature
+// for that; a number says nothing.
+func TestRegisterText(t *testing.T) {
+	d := connect(t, newFake())
+	for _, packet := range []string{"Pffff=00", "Pffff=0000000000000000"} {
+		if got, want := d.ask(packet), "E.there is no register 0xffff: the last is 0x"; !strings.HasPrefix(got, want) {
+			t.Errorf("%s: %q, want %q", packet, got, want)
+		}
+	}
+	d.is("P3=00", "E01")
+	d.is("m12000,1", "E0e") // in an answer to m, text would be memory
 }
 
 // TestThreadStops: each vCPU says what it stands still for, the same until the guest goes on.
