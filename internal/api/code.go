@@ -39,6 +39,7 @@ const (
 	CodeCallFailed    Code = "call_failed"        // 422: the called function raised an exception, or the guest ended under it
 	CodeCallRunning   Code = "call_running"       // 504: the called function has not returned in time
 	CodeStepRunning   Code = "step_running"       // 504: the vCPU has not come to where it was to stop in time
+	CodeStepOverwrite Code = "step_overwrites"    // 422: the instruction changes or reads the code that it leads to, and this host cannot step just it
 	CodeCallBusy      Code = "call_busy"          // 409: an earlier call has not come back
 	CodeStopTimeout   Code = "stop_timeout"       // 504: a vCPU did not come to rest
 	CodeInternal      Code = "internal"           // 500: a bug of the daemon; its log has the details

@@ -149,6 +149,11 @@ func layout(base uint64, v vectors, forms [][]byte) []byte {
 // formsImage appends segments and symbols to the built-in guest. Each form is a
 // function of its own, named names[i].
 func formsImage(t testing.TB, cpl int, code []byte, names []string) *guest.Image {
+	return formsImageOf(t, cpl, code, names, elf.PF_R|elf.PF_X)
+}
+
+// formsImageOf is formsImage with the code in a segment that may be writable.
+func formsImageOf(t testing.TB, cpl int, code []byte, names []string, access elf.ProgFlag) *guest.Image {
 	t.Helper()
 	file := builtin.ELF()
 	le := binary.LittleEndian
@@ -174,7 +179,7 @@ func formsImage(t testing.TB, cpl int, code []byte, names []string) *guest.Image
 			phs = le.AppendUint64(phs, v)
 		}
 	}
-	load(uint32(elf.PF_R|elf.PF_X), codeOff, base, formsPhys, uint64(len(code)), uint64(len(code)))
+	load(uint32(access), codeOff, base, formsPhys, uint64(len(code)), uint64(len(code)))
 	load(uint32(elf.PF_R|elf.PF_W), codeOff, base+formsDataOff, formsPhys+formsDataOff, 0, formsDataSize)
 	le.PutUint64(file[32:], uint64(len(file)))
 	le.PutUint16(file[56:], uint16(phNum+2))

@@ -1,13 +1,15 @@
 package machine
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/kvm"
-	"github.com/guestprobe/guestprobe/kvm/host"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
@@ -46,12 +48,15 @@ func (v *vcpu) stepInPlace() {
 		err = v.m.stopWorld(v, step)
 	}
 	switch {
-	case v.debugged && (errors.Is(err, errUnknownLanding) || errors.Is(err, ErrResetMeanwhile)):
+	case v.debugged && (errors.Is(err, errUnknownLanding) || errors.Is(err, ErrStepOverwrites) || errors.Is(err, ErrResetMeanwhile)):
 		v.m.engine.Unstepped(v.id)
 		v.stepErr = err
 		v.resume()
 	case errors.Is(err, ErrClosed), errors.Is(err, ErrNotRunnable), errors.Is(err, ErrResetMeanwhile):
 	case errors.Is(err, errElsewhere):
+		if v.debugged {
+			v.stepErr = ErrRanAway
+		}
 		v.m.log.Warn("an instruction stepped in place did not end where it can; the guest goes on", "vcpu", v.id, "addr", site)
 	case err != nil:
 		v.crashed(CrashHost, fmt.Sprintf("the instruction at %v could not be stepped in place: %v", site, err))
@@ -86,20 +91,23 @@ func (v *vcpu) stepAlone(site guest.GVA, traced bool, held uint64) (end landing,
 		return end, err
 	}
 	places, known := v.landings(site, code)
-	for i, l := range places {
-		if l.at == site {
-			known = false // it may go on where it is
-			continue
-		}
-		// Where nothing is mapped there is nothing to plant: going there is an
-		// exception.
-		places[i].planted = p.apply(as, l.at, insn.Int3) == nil
+	// An undecodable one touches nothing: it raises an exception.
+	inst, _ := insn.Decode(code)
+	r := v.reaches(&inst, site, as)
+	spaces := []guest.AddressSpace{as}
+	if next, ok := v.nextSpace(&inst); ok {
+		spaces = append(spaces, next)
 	}
-	tf := false
-	if !known {
-		if v.m.host.Traps.CPL(v.trap.state.CPL).Step != host.DeliveryWorks {
-			return end, errUnknownLanding
-		}
+	known = v.plant(&p, places, spaces, r, site) && known
+	reached := func(handler bool) bool {
+		return slices.ContainsFunc(places, func(l landing) bool { return l.reached && l.handler == handler })
+	}
+	tf, copied, limit := false, aside{}, nestedLimit
+	switch {
+	case v.debugged && reached(true) && r.mayFault(v.trap.state.CPL == 3):
+		return end, ErrStepOverwrites // an exception would lead nowhere that is known
+	case known && !r.open:
+	case v.canSingleStep():
 		tf = true
 		step := v.m.watch.debug
 		step.Control |= kvm.DebugSingleStep
@@ -109,10 +117,85 @@ func (v *vcpu) stepAlone(site guest.GVA, traced bool, held uint64) (end landing,
 		defer func() {
 			err = errors.Join(err, v.kvm.SetGuestDebug(v.m.watch.debug))
 		}()
+	default:
+		var ok bool
+		if copied, ok = v.stepAside(&inst, site, r); ok {
+			defer copied.undo()
+			places = append(places, landing{at: copied.end, planted: true})
+			v.trap.state.Regs.RIP = uint64(copied.at)
+		} else if !known {
+			switch {
+			case !reached(false):
+				return end, errUnknownLanding
+			case v.debugged:
+				return end, ErrStepOverwrites
+			}
+			// A hit must be gone through, and the guest stay what it is: it goes on without an end of the step.
+			limit = looseLimit
+		}
 	}
 	v.trap.state.Regs.RFLAGS &^= held
 	v.resume()
-	err = v.runNested(func() bool {
+	for deadline := time.Now().Add(nestedLimit); ; v.resume() {
+		end, err = v.runToLanding(places, limit, tf, traced)
+		for limit == looseLimit && errors.Is(err, errElsewhere) && v.regs.RIP == uint64(site) && time.Now().Before(deadline) { // it has not begun
+			end, err = v.runToLanding(places, limit, tf, traced)
+		}
+		if err != nil || !tf || end.at != site || end.handler {
+			break
+		}
+		// Between two rounds of a repeated one, whose bytes are still the same?
+		now := make([]byte, len(code))
+		if !inst.Repeats() || as.Read(site, now) != nil || !bytes.Equal(now[:inst.Len], code[:inst.Len]) || time.Now().After(deadline) {
+			break
+		}
+	}
+	if end.moved = copied; err == nil && !end.handler {
+		v.trap.state.Regs.RIP = uint64(copied.home(guest.GVA(v.trap.state.Regs.RIP)))
+		if copied.bytes != nil && inst.KeepsFIP() {
+			err = copied.setFIP(v)
+		}
+	}
+	switch {
+	case held == 0 || end.handler:
+	case err == nil:
+		v.trap.state.Regs.RFLAGS |= held
+	case v.cpl() == 3:
+		v.regs.RFLAGS |= held
+		v.kvm.SetRegsDirty()
+	}
+	return end, err
+}
+
+// looseLimit is how long the guest runs where a hit's instruction is executed without an end that the host sees: the
+// probe is not there meanwhile, and the others are stopped.
+const looseLimit = time.Millisecond
+
+// plant puts temporary int3s where an instruction at site leads, except where it reads or writes them itself, and reports
+// whether all places where it goes on without an exception have one.
+func (v *vcpu) plant(p *patches, places []landing, spaces []guest.AddressSpace, r *reach, site guest.GVA) (known bool) {
+	known = true
+	for i, l := range places {
+		if l.at == site {
+			known = false // it may go on where it is
+			continue
+		}
+		if places[i].reached = r.has(l.at); places[i].reached {
+			known = known && l.handler
+			continue
+		}
+		// Where nothing is mapped there is nothing to plant: going there is an
+		// exception.
+		for _, as := range spaces {
+			places[i].planted = p.apply(as, l.at, insn.Int3) == nil || places[i].planted
+		}
+	}
+	return known
+}
+
+// runToLanding runs the guest from v.trap until it comes to one of places, or, with tf, has executed one instruction.
+func (v *vcpu) runToLanding(places []landing, limit time.Duration, tf, traced bool) (end landing, err error) {
+	err = v.runNestedFor(limit, func() bool {
 		if !v.arrived() {
 			return false
 		}
@@ -141,14 +224,6 @@ func (v *vcpu) stepAlone(site guest.GVA, traced bool, held uint64) (end landing,
 		}
 		return false
 	})
-	switch {
-	case held == 0 || end.handler:
-	case err == nil:
-		v.trap.state.Regs.RFLAGS |= held
-	case v.cpl() == 3:
-		v.regs.RFLAGS |= held
-		v.kvm.SetRegsDirty()
-	}
 	return end, err
 }
 
@@ -200,7 +275,7 @@ var errUnknownLanding = errors.New("where it leads is not known beforehand, and 
 // has, its TF must not stay in the frame. held are the flags that the frame has clear, and must not.
 func (v *vcpu) faultInPlace(site guest.GVA, end landing, traced bool, held uint64) {
 	at, regs := v.trap, *v.trap.state.Regs
-	if !end.vectorKnown || !v.atHandler(end.vector, regs, traced, held) {
+	if !end.vectorKnown || !v.atHandler(end, regs, traced, held) {
 		v.resume()
 		return
 	}
@@ -224,7 +299,8 @@ func (v *vcpu) faultInPlace(site guest.GVA, end landing, traced bool, held uint6
 
 // atHandler makes v.trap the exception whose handler the guest has just
 // entered with the registers regs, seen from the code that raised it.
-func (v *vcpu) atHandler(vector uint8, regs probe.Regs, traced bool, held uint64) bool {
+func (v *vcpu) atHandler(end landing, regs probe.Regs, traced bool, held uint64) bool {
+	vector := end.vector
 	root := v.trap.state.Root
 	f := arrival{via: viaHandler, frame: guest.GVA(regs.RSP)}
 	f.trap = probe.Trap{Kind: probe.TrapFault, Vector: vector}
@@ -250,8 +326,9 @@ func (v *vcpu) atHandler(vector uint8, regs probe.Regs, traced bool, held uint64
 		flags &^= insn.FlagTF
 	}
 	flags |= held
-	if flags != v.frame.RFLAGS {
-		v.frame.RFLAGS = flags
+	if home := uint64(end.moved.home(guest.GVA(v.frame.RIP))); flags != v.frame.RFLAGS || home != v.frame.RIP {
+		v.frame.RFLAGS, v.frame.RIP = flags, home
+		binary.LittleEndian.PutUint64(b[8*frameRIP:], home)
 		binary.LittleEndian.PutUint64(b[8*frameRFLAGS:], v.frame.RFLAGS)
 		if v.m.target().WriteMemory(root, f.frame, b) != nil {
 			return false

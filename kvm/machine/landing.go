@@ -15,9 +15,11 @@ import (
 type landing struct {
 	at          guest.GVA
 	planted     bool  // there is an int3
+	reached     bool  // the instruction itself reads or writes it, so that there is none
 	handler     bool  // the guest's exception handler for vector
 	vectorKnown bool  // it is the handler of that vector only
 	vector      uint8 //
+	moved       aside // the copy that was executed, if there was one
 }
 
 // landings returns the places where the instruction at site can lead from the
@@ -45,6 +47,13 @@ func (v *vcpu) landings(site guest.GVA, code []byte) (places []landing, known bo
 		}
 		// Without a target, reading it is an exception.
 		return places, inst.Enc == insn.Legacy
+	case insn.ClassSyscall:
+		lstar, err := v.kvm.ReadMSRs([]uint32{msrLSTAR})
+		if err != nil || len(lstar) != 1 {
+			return places, false
+		}
+		add(lstar[0].Data)
+		return places, true
 	case insn.ClassIRet:
 		// KVM shows neither the guest's TF nor its own while it single-steps, and kvm_pvm stops one instruction behind an iretq. Where an
 		// interrupt of KVM's could come first, only the processor tells where the iretq led.

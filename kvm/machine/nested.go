@@ -19,9 +19,12 @@ var errElsewhere = errors.New("the guest did not come back in time")
 // after every exit that is not a mere interruption; the exits that it does not
 // claim are handled as usual. Timer interrupts stay away. Whatever happens, the
 // vCPU is in a state from which it can go on.
-func (v *vcpu) runNested(done func() bool) error {
-	deadline := time.Now().Add(nestedLimit)
-	timer := time.AfterFunc(nestedLimit, func() {
+func (v *vcpu) runNested(done func() bool) error { return v.runNestedFor(nestedLimit, done) }
+
+// runNestedFor is runNested with another limit.
+func (v *vcpu) runNestedFor(limit time.Duration, done func() bool) error {
+	deadline := time.Now().Add(limit)
+	timer := time.AfterFunc(limit, func() {
 		v.m.mu.Lock()
 		defer v.m.mu.Unlock()
 		v.kick()

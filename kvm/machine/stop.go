@@ -293,7 +293,7 @@ func (v *vcpu) served() bool {
 // advance executes one instruction.
 func (v *vcpu) advance() error {
 	m := v.m
-	v.debugged, v.stepErr, v.owed = true, nil, false
+	v.debugged, v.stepErr, v.owed, v.asleep = true, nil, false, false
 	defer func() { v.debugged = false }()
 	state := v.state()
 	code := make([]byte, insn.MaxLen)
@@ -304,7 +304,7 @@ func (v *vcpu) advance() error {
 	switch {
 	case m.ended():
 		return ErrNotRunnable
-	case errors.Is(v.stepErr, ErrResetMeanwhile):
+	case errors.Is(v.stepErr, ErrResetMeanwhile), errors.Is(v.stepErr, ErrRanAway):
 		return v.stepErr
 	case v.stepErr != nil:
 		return fmt.Errorf("%w at %v: %w", ErrCannotStep, guest.GVA(v.regs.RIP), v.stepErr)

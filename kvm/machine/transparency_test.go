@@ -3,6 +3,7 @@ package machine
 import (
 	"bytes"
 	"context"
+	"debug/elf"
 	"encoding/binary"
 	"errors"
 	"flag"
@@ -41,6 +42,12 @@ type formRun struct {
 // bootForms boots the built-in guest with the forms in it.
 func bootForms(t *testing.T, cpl int, v vectors, forms []*form) *formRun {
 	t.Helper()
+	return bootFormsOf(t, cpl, v, forms, elf.PF_R|elf.PF_X)
+}
+
+// bootFormsOf is bootForms with the forms in a segment that may be writable.
+func bootFormsOf(t *testing.T, cpl int, v vectors, forms []*form, access elf.ProgFlag) *formRun {
+	t.Helper()
 	var code [][]byte
 	var names []string
 	for _, f := range forms {
@@ -50,7 +57,7 @@ func bootForms(t *testing.T, cpl int, v vectors, forms []*form) *formRun {
 	if cpl == 3 {
 		r.base = formsUserCode
 	}
-	img := formsImage(t, cpl, layout(r.base, v, code), names)
+	img := formsImageOf(t, cpl, layout(r.base, v, code), names, access)
 	// Plans are what is compared here; jumps have TestOptimizeEverySite.
 	m, err := New(Config{Image: img, Cmdline: "bench quiet", Tick: -1, Probe: probe.Options{OptimizeDelay: -1}})
 	if err != nil {

@@ -54,11 +54,13 @@ const (
 	ReasonPrefix      // a branch, cli, sti, pushf or popf with LOCK or a repeat prefix that is reserved
 	ReasonAPX         // a branch with REX2: raises #UD, or uses registers that are not saved
 	ReasonException   // its fault is looked up by its address: see Plan.StayPut
+	ReasonAddress     // it keeps its address where the guest can read it: syscall, x87
+	ReasonHypercall   // vmcall, vmmcall: KVM may replace one by the other, in the guest's text
 )
 
 var reasonNames = [...]string{
 	"", "undecodable", "trap_insn", "emulation_prefix", "masks_exceptions", "unsupported_insn",
-	"far_transfer", "vendor_dependent", "segment_base", "reserved_prefix", "apx", "exception_entry",
+	"far_transfer", "vendor_dependent", "segment_base", "reserved_prefix", "apx", "exception_entry", "keeps_address", "hypercall",
 }
 
 // String returns the stable, machine-readable name; "" for ReasonNone.
@@ -82,9 +84,8 @@ type Plan struct {
 	// Fallback is for Emulate: how to run the instruction when Emulate
 	// reports an error. Boost, Step and InPlace are their own.
 	Fallback Kind
-	// NoStep: for Boost, the instruction must not be stepped, since it would
-	// wait for an interrupt that is held off, or not come back to the int3
-	// behind it. No post handler then.
+	// NoStep: for Boost and InPlace, the instruction does not come to the one
+	// behind it, or waits for an interrupt that a step holds off. No post handler then.
 	NoStep bool
 	// Shadow: for Emulate, if the instruction changed IF from 0 to 1, no
 	// interrupt may be delivered before one more guest instruction has run
@@ -98,9 +99,9 @@ type Plan struct {
 //
 // The rules follow the CPU manuals. They accept more than Linux 6.12 does:
 // indirect branches through memory, far transfers, vmcall, and instructions of
-// 15 bytes. Two instructions show where they ran when they run in a slot:
-// syscall leaves its return address in RCX and with the guest kernel, and x87
-// instructions leave theirs in the FPU's instruction pointer.
+// 15 bytes. What keeps its own address where the guest can read it is executed
+// in its place: syscall leaves its return address in RCX, and x87 instructions
+// leave theirs in the FPU's instruction pointer.
 func Analyze(b []byte, addr uint64, o Options) Plan {
 	i, err := Decode(b)
 	if err != nil {
@@ -123,7 +124,9 @@ func Analyze(b []byte, addr uint64, o Options) Plan {
 		p.Reason = ReasonUnsupported
 	case ClassFar:
 		p.Kind, p.Reason = InPlace, ReasonFar
-	case ClassSyscall, ClassVMEntry, ClassWait, ClassTransaction:
+	case ClassSyscall:
+		p.Kind, p.NoStep, p.Reason = InPlace, true, ReasonAddress
+	case ClassVMEntry, ClassWait, ClassTransaction:
 		p.Kind, p.NoStep = Boost, true
 		if i.VendorDependent() { // xbegin
 			p.Kind, p.NoStep, p.Reason = Refuse, false, ReasonUnsupported
@@ -136,12 +139,47 @@ func Analyze(b []byte, addr uint64, o Options) Plan {
 			p.Reason = i.unmovable()
 		}
 	default:
-		p.Kind = Boost
-		if i.emu != emuNone {
+		switch p.Kind = Boost; {
+		case i.emu != emuNone:
 			p.Kind, p.Fallback = Emulate, Boost
+		case i.KeepsFIP():
+			p.Kind, p.Reason = InPlace, ReasonAddress
+		case i.hypercall():
+			p.Kind, p.Reason = InPlace, ReasonHypercall
 		}
 	}
 	return p
+}
+
+// KeepsFIP reports whether the instruction leaves its address in the FPU's instruction pointer: those of the x87, but
+// for the control instructions (SDM Vol. 1, 8.1.8).
+func (i *Inst) KeepsFIP() bool {
+	if !i.legacy(Map0) || i.Opcode < 0xd8 || i.Opcode > 0xdf {
+		return false
+	}
+	reg := i.Reg()
+	if i.Mod() != 3 {
+		switch i.Opcode {
+		case 0xd9:
+			return reg < 4 // fldenv, fldcw, fnstenv, fnstcw
+		case 0xdd:
+			return reg != 4 && reg < 6 // frstor, fnsave, fnstsw
+		}
+		return true
+	}
+	switch i.Opcode {
+	case 0xdb:
+		return reg != 4 // fneni, fndisi, fnclex, fninit, fnsetpm
+	case 0xdf:
+		return i.ModRM != 0xe0 // fnstsw
+	}
+	return true
+}
+
+// hypercall reports whether the instruction is vmcall or vmmcall. KVM writes the one that the processor has over the other
+// (KVM_X86_QUIRK_FIX_HYPERCALL_INSN).
+func (i *Inst) hypercall() bool {
+	return i.legacy(Map0F) && i.Opcode == 0x01 && (i.ModRM == 0xc1 || i.ModRM == 0xd9) && i.pp == ppNone
 }
 
 // StayPut keeps the instruction of p at its own address, where the system looks up its

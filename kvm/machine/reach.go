@@ -1,0 +1,245 @@
+package machine
+
+import (
+	"encoding/binary"
+	"errors"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/kvm/host"
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// How an instruction is kept from the temporary int3s
+//
+// The int3s that end a step are bytes in the guest's memory. An instruction that overwrites one runs away, one that
+// reads one computes something else, and one that changes how its address is translated goes on elsewhere. So the
+// memory that an instruction transfers is known before it is executed (reach). Where that has one of the places, the
+// host single-steps the instruction; where it cannot, a copy of the instruction runs in the engine's own memory,
+// where the guest cannot write; and where that cannot be either, a debugger's step is refused.
+
+// ErrStepOverwrites: the instruction reads or overwrites the code that it leads to, and this host cannot execute just
+// that instruction.
+var ErrStepOverwrites = errors.New("it reads or overwrites the code that it leads to, and this host cannot single-step there: " +
+	"'guestprobe until' an address after that code gets past it")
+
+// ErrRanAway: the instruction of a step did not end at any place where it can.
+var ErrRanAway = errors.New("the vCPU did not come to where the instruction leads, and is stopped where it was found")
+
+// reach is the memory that an instruction transfers.
+type reach struct {
+	as    guest.AddressSpace
+	spans []span
+	open  bool // there may be more
+}
+
+// span is a range of linear addresses.
+type span struct {
+	at, n uint64
+	write bool
+}
+
+// Bounds of what is taken for reached.
+const (
+	maxImage   = 1 << 14 // of xsave and the like, whose size depends on what the guest has enabled
+	maxPages   = 1 << 18 // of one span that are looked up
+	framesEnd  = 8 * 33  // of enter: the frame pointers of 31 levels and two more words
+	frameReach = 8 * 8   // of an exception's frame: 6 words, at a multiple of 16
+)
+
+// reaches returns the memory that inst transfers when it is executed at site from the registers in v.trap, with the
+// frame that an exception of it would push on the same stack.
+func (v *vcpu) reaches(inst *insn.Inst, site guest.GVA, as guest.AddressSpace) *reach {
+	r, regs := &reach{as: as}, v.trap.state.Regs
+	var room [3]insn.Touch
+	touches, known := inst.Touches(room[:0], uint64(site), regs)
+	r.open = !known
+	add := func(at, n uint64, write bool) { r.spans = append(r.spans, span{at, n, write}) }
+	for _, t := range touches {
+		t.Addr += v.base(t.Segment)
+		if t.Size == 0 {
+			t.Size = maxImage
+		}
+		add(t.Addr, t.Size, t.Access&insn.Write != 0)
+	}
+	switch m, has := inst.Mem(); {
+	case inst.Class() == insn.ClassFar || inst.Class() == insn.ClassIRet:
+		switch r.open = false; {
+		case has && inst.Reg() == 3: // lcall, through a gate as well
+			add(regs.RSP-4*8, 4*8, true)
+		case !has:
+			add(regs.RSP, 5*8, false)
+		}
+		if at, ok := inst.Addr(uint64(site), regs); has && ok {
+			add(at+v.base(m.Segment), 10, false)
+		}
+	case inst.Class() == insn.ClassInterrupt, inst.Class() == insn.ClassUndefined, inst.Class() == insn.ClassSyscall:
+		r.open = false
+	case inst.Map == insn.Map0 && inst.Enc == insn.Legacy && inst.Opcode == 0xc8: // enter
+		r.open = false
+		add(regs.RSP-framesEnd, framesEnd, true)
+		add(regs.RBP-framesEnd, framesEnd, false)
+	case has && !m.Vector && (m.Size != 0 || inst.Enc != insn.VEX): // those of AMX have a stride
+		_, ok := inst.Addr(uint64(site), regs)
+		r.open = r.open && !ok // else it is more than the processor may touch, but all of it
+	}
+	if v.trap.state.CPL == 0 {
+		add(regs.RSP-frameReach, frameReach, true)
+	}
+	return r
+}
+
+// base returns the base address of a segment.
+func (v *vcpu) base(s insn.Segment) uint64 {
+	switch s {
+	case insn.SegFS:
+		return v.sregs.FS.Base
+	case insn.SegGS:
+		return v.sregs.GS.Base
+	}
+	return 0
+}
+
+// has reports whether the byte at a is in reach, by whatever address, or an entry of the page tables that lead there.
+func (r *reach) has(a guest.GVA) bool {
+	steps, m, err := r.as.Walk(a)
+	for _, s := range r.spans {
+		if uint64(a)-s.at < s.n {
+			return true
+		}
+		if s.n>>12 > maxPages {
+			return true // nobody has that much mapped where it matters, and it ends in an exception
+		}
+		for at, left := s.at, s.n; left > 0; {
+			n := min(left, guest.PageSize-at%guest.PageSize)
+			if p, e := r.as.Translate(guest.GVA(at)); e == nil {
+				if err == nil && uint64(m.PA-p.PA) < n {
+					return true
+				}
+				for _, w := range steps {
+					if w.At < p.PA+guest.GPA(n) && p.PA < w.At+8 {
+						return true
+					}
+				}
+			}
+			at, left = at+n, left-n
+		}
+	}
+	return false
+}
+
+// mayFault reports whether an access of the instruction may raise a page fault.
+func (r *reach) mayFault(user bool) bool {
+	as := r.as
+	if user {
+		as = as.AsUser()
+	}
+	if r.open {
+		return true
+	}
+	for _, s := range r.spans {
+		if s.n>>12 > maxPages {
+			return true
+		}
+		for at, left := s.at, s.n; left > 0; {
+			n := min(left, guest.PageSize-at%guest.PageSize)
+			if m, err := as.Translate(guest.GVA(at)); err != nil || s.write && !m.Writable {
+				return true
+			}
+			at, left = at+n, left-n
+		}
+	}
+	return false
+}
+
+// aside is a copy of an instruction in the engine's own memory, in which it is executed in the place of the original.
+type aside struct {
+	at, end    guest.GVA // end has an int3
+	site, next guest.GVA // the original, and where it goes on
+	bytes      []byte    // the host's view of the copy; nil: there is none
+}
+
+// stepAside makes the copy of the instruction at site, or returns false: it cannot run elsewhere, or there is no memory
+// for it. The world is stopped.
+func (v *vcpu) stepAside(inst *insn.Inst, site guest.GVA, r *reach) (x aside, ok bool) {
+	m := v.m
+	if m.payload().hasAPIC() {
+		return x, false // an interrupt would find it there
+	}
+	plan := insn.Analyze(inst.Bytes(), uint64(site), insn.Options{CPL: v.trap.state.CPL})
+	moves := plan.Kind == insn.Boost || plan.Kind == insn.Emulate && plan.Fallback == insn.Boost || plan.Reason == insn.ReasonAddress
+	if !moves || plan.NoStep {
+		return x, false
+	}
+	m.exec.mu.Lock()
+	area := m.exec.kernel.Area
+	if v.trap.state.CPL == 3 {
+		area = m.exec.user.Area
+	}
+	m.exec.mu.Unlock()
+	code := make([]byte, insn.MaxRelocated+1)
+	n, err := insn.Relocate(code, inst, uint64(site), uint64(area.GVA))
+	if err != nil || uint64(n)+1 > min(area.Size, allocAlign) || r.has(area.GVA) || r.has(area.GVA+guest.GVA(n)) {
+		return x, false
+	}
+	if pa, err := r.as.Translate(area.GVA); err != nil || pa.PA != area.GPA {
+		return x, false // not in this address space
+	}
+	b, err := m.mem.Slice(area.GPA, n+1)
+	if err != nil {
+		return x, false
+	}
+	copy(b, append(code[:n], insn.Int3))
+	return aside{at: area.GVA, end: area.GVA + guest.GVA(n), site: site, next: site + guest.GVA(inst.Len), bytes: b}, true
+}
+
+// undo takes the copy away.
+func (x *aside) undo() { fillInt3(x.bytes) }
+
+// setFIP gives the FPU's instruction pointer the address of the original, where it has that of the copy: bytes 8 to 15 of the XSAVE area,
+// of which some hosts have the lower 32 bits (SDM Vol. 1, table 10-2).
+func (x *aside) setFIP(v *vcpu) error {
+	const fip = 8
+	area, err := v.kvm.GetXSave()
+	if err != nil {
+		return err
+	}
+	switch b := area[fip:]; {
+	case binary.LittleEndian.Uint64(b) == uint64(x.at):
+		binary.LittleEndian.PutUint64(b, uint64(x.site))
+	case binary.LittleEndian.Uint32(b) == uint32(x.at):
+		binary.LittleEndian.PutUint32(b, uint32(x.site))
+	default:
+		return nil
+	}
+	return v.kvm.SetXSave(area)
+}
+
+// home returns what rip stands for, where it is in the copy.
+func (x *aside) home(rip guest.GVA) guest.GVA {
+	switch {
+	case x.bytes == nil || rip < x.at || rip > x.end:
+		return rip
+	case rip == x.end:
+		return x.next
+	}
+	return x.site
+}
+
+// canSingleStep reports whether the host single-steps code at the privilege of v.trap.
+func (v *vcpu) canSingleStep() bool {
+	return v.m.host.Traps.CPL(v.trap.state.CPL).Step == host.DeliveryWorks
+}
+
+// nextSpace returns the address space that inst goes on in where it is a mov to CR3.
+func (v *vcpu) nextSpace(inst *insn.Inst) (guest.AddressSpace, bool) {
+	const movToCR, cr3 = 0x22, 3
+	if inst.Map != insn.Map0F || inst.Enc != insn.Legacy || inst.Opcode != movToCR || inst.Reg() != cr3 {
+		return guest.AddressSpace{}, false
+	}
+	reg := v.trap.state.Regs.Reg(inst.RMReg())
+	if reg == nil {
+		return guest.AddressSpace{}, false
+	}
+	root := guest.GPA(*reg & 0x000f_ffff_ffff_f000)
+	return v.m.space(root), root != 0
+}
