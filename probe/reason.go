@@ -52,6 +52,7 @@ const (
 	CodeWatchAccess     Code = "watch_access"         // EINVAL: accesses that cannot be watched in this way
 	CodeWatchRegisters  Code = "watch_registers"      // ENOSPC: all four debug registers, or all watchable pages, are taken
 	CodeDebugRegsInUse  Code = "debug_registers_busy" // EBUSY: the guest uses its own debug registers
+	CodeImplicit        Code = "implicit_access"      // EBUSY: the processor or KVM itself accesses the page, and cannot through a protected one
 	CodeTarget          Code = "target"               // EIO: the guest could not be stopped or written
 )
 
@@ -70,7 +71,7 @@ var errnos = map[Code]syscall.Errno{
 	CodeNotEntry: syscall.EINVAL, CodeHandlers: syscall.EINVAL, CodeMirror: syscall.EINVAL, CodeDataSize: syscall.E2BIG,
 	CodeNoInstances: syscall.ENOMEM, CodeBadSpace: syscall.EINVAL,
 	CodeWatchLength: syscall.EINVAL, CodeWatchAlignment: syscall.EINVAL, CodeWatchAccess: syscall.EINVAL,
-	CodeWatchRegisters: syscall.ENOSPC, CodeDebugRegsInUse: syscall.EBUSY,
+	CodeWatchRegisters: syscall.ENOSPC, CodeDebugRegsInUse: syscall.EBUSY, CodeImplicit: syscall.EBUSY,
 }
 
 // newError returns an error with the errno that belongs to its code.

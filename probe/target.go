@@ -278,6 +278,9 @@ type Watcher interface {
 	// GuestDebugs reports whether the guest has breakpoints of its own in the debug
 	// registers of a vCPU.
 	GuestDebugs(cpu int) (bool, error)
+	// Implicit returns for each of pages what accesses it by itself and could not while it is protected, such as "the GDT
+	// of vCPU 0", or "": the processor, or the hypervisor in the guest's place.
+	Implicit(pages []WatchedPage) []string
 	// SetWatches makes these the debug registers of all vCPUs and these pages the
 	// protected ones, instead of those before. On an error all is as before.
 	SetWatches(d DebugRegisters, pages []WatchedPage) error

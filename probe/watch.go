@@ -26,7 +26,10 @@ import (
 // breakpoint.
 //
 // Accesses that the engine makes in the guest's place (a probed push, a handler's
-// write) are not seen.
+// write) are not seen. A page that the processor or the hypervisor accesses by itself
+// (descriptor tables, stacks of exceptions, page tables) cannot be protected: the
+// watch is refused (CodeImplicit), and one whose page becomes such is disabled
+// (Engine.WatchEnded).
 type Watch struct {
 	Name string // for listings
 
@@ -78,6 +81,7 @@ type watchpoint struct {
 	user   bool
 	value  atomic.Uint64 // as last seen
 	asleep bool          // disabled, without brk; guarded by Engine.view
+	ended  atomic.Bool   // WatchEnded has ended it, until it is enabled again
 	lost   bool          // the variable is gone, without brk; likewise
 }
 
@@ -238,17 +242,34 @@ func (e *Engine) switchWatch(w *Watch, off bool) error {
 		return e.setDisabled([]*registration{wp.brk}, off)
 	}
 	was := wp.asleep
-	set := func(v bool) {
+	ended := wp.ended.Load()
+	set := func(off, ended bool) {
 		e.view.Lock()
-		wp.asleep = v
+		wp.asleep = off
 		e.view.Unlock()
+		wp.ended.Store(ended)
 	}
-	set(off)
+	set(off, false)
 	if err := e.watches.apply(e.watches.list); err != nil {
-		set(was)
+		set(was, ended)
 		return err
 	}
 	return nil
+}
+
+// WatchEnded says that the target has stopped protecting the page at pa, because of what now accesses it by itself: its
+// watches are disabled, and stay registered. It is called on any thread, with the world stopped, and takes no lock.
+func (e *Engine) WatchEnded(pa guest.GPA, why string) {
+	old := e.watched.Load()
+	left := &watchTable{dr: old.dr}
+	defer e.watched.Store(left)
+	for _, wp := range old.pages {
+		if wp.pa&^pageMask != pa {
+			left.pages = append(left.pages, wp)
+		} else if !wp.ended.Swap(true) {
+			e.log.Warn("a watch is disabled: its page must not be protected any more", "watch", wp.watch.Name, "addr", wp.addr, "why", why, "code", CodeImplicit)
+		}
+	}
 }
 
 // gone reports whether what wp watches is not there any more.
@@ -264,7 +285,7 @@ func (wp *watchpoint) disabled() bool {
 	if wp.brk != nil {
 		return wp.brk.disabled
 	}
-	return wp.asleep
+	return wp.asleep || wp.ended.Load()
 }
 
 // WatchInfo describes one registered watch.

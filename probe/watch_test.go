@@ -3,6 +3,8 @@ package probe_test
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -19,6 +21,15 @@ type watchFake struct {
 	fail   error  // of SetWatches
 	dr     probe.DebugRegisters
 	pages  []probe.WatchedPage
+	own    map[guest.GPA]string // what the processor accesses by itself
+}
+
+func (f *watchFake) Implicit(pages []probe.WatchedPage) []string {
+	var whys []string
+	for _, p := range pages {
+		whys = append(whys, f.own[p.PA])
+	}
+	return whys
 }
 
 func (f *watchFake) CannotWatch(_ probe.Access, _, emulate bool) string {
@@ -278,6 +289,74 @@ func TestWatchExecuteByBreakpoint(t *testing.T) {
 	}
 	if i, ok := e.WatchInfo(w); !ok || i.Stats.Hits != 2 {
 		t.Errorf("after Unwatch: %+v", i)
+	}
+}
+
+// TestWatchesOfOwnPages: a watch of a page that the processor accesses by itself is refused, with its index in the batch. One
+// whose page becomes such is disabled, by the target at once or by the next change of the watches, which succeeds, and
+// to enable it is refused. The page of another one stays.
+func TestWatchesOfOwnPages(t *testing.T) {
+	f, e, at := newWatchFake(t)
+	text, err := f.Symbols().Lookup("f_boost")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := func(a guest.GVA) guest.GPA {
+		p, _ := f.Translate(0, a)
+		return p &^ (guest.PageSize - 1)
+	}
+	watch := func(at guest.GVA) *probe.Watch {
+		return &probe.Watch{Name: fmt.Sprint(at), Addr: at &^ 7, Len: 8, Access: probe.AccessReadWrite, Emulate: true}
+	}
+	refused := func(err error, index int) {
+		t.Helper()
+		var x *probe.Error
+		if !errors.As(err, &x) || x.Code != probe.CodeImplicit || x.Errno != syscall.EBUSY || x.Index != index || !strings.Contains(x.Text, "the GDT") || x.Detail == "" {
+			t.Errorf("%v, want it refused at index %d", err, index)
+		}
+	}
+	live := func(w *probe.Watch, want bool) {
+		t.Helper()
+		if i, ok := e.WatchInfo(w); !ok || i.Armed != want || i.Disabled == want {
+			t.Errorf("%s: %+v, want it armed: %v", w.Name, i, want)
+		}
+	}
+	gdt := func() { f.own = map[guest.GPA]string{page(at): "the GDT of vCPU 0"} }
+	a, b, other := watch(at), watch(at+8), watch(text.Addr)
+	gdt()
+	refused(e.Watch(other, a), 1)
+	if len(e.Watches()) != 0 || len(f.pages) != 0 {
+		t.Errorf("%v, %v", e.Watches(), f.pages)
+	}
+	f.own = nil
+	if err := e.Watch(a, b, other); err != nil {
+		t.Fatal(err)
+	}
+	gdt()
+	e.WatchEnded(page(at), "the GDT of vCPU 0")
+	live(a, false)
+	live(b, false)
+	live(other, true)
+	refused(e.EnableWatch(a), 0)
+	live(a, false)
+	f.own = nil
+	if err := e.EnableWatch(a); err != nil {
+		t.Fatal(err)
+	}
+	live(a, true)
+	live(b, false)
+	// The next change finds it.
+	gdt()
+	if err := e.DisableWatch(b); err != nil {
+		t.Error(err)
+	}
+	live(a, false)
+	live(other, true)
+	if len(f.pages) != 1 || f.pages[0].PA != page(text.Addr) {
+		t.Errorf("protected: %v", f.pages)
+	}
+	if err := e.Unwatch(a, b, other); err != nil {
+		t.Error(err)
 	}
 }
 

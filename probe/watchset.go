@@ -102,7 +102,8 @@ func (wp *watchpoint) live() bool { return !wp.disabled() && !wp.gone() && !wp.e
 
 // apply makes list the registered watchpoints, or fails and leaves all as it was.
 func (ws *watches) apply(list []*watchpoint) error {
-	dr, table, pages, refused := assign(list, len(ws.list))
+	known := len(ws.list)
+	dr, table, pages, refused := assign(list, known)
 	if refused != nil {
 		return refused
 	}
@@ -121,6 +122,14 @@ func (ws *watches) apply(list []*watchpoint) error {
 				}
 			}
 		}
+		if len(pages) != 0 {
+			if refused := ws.implicit(list, pages, old, known); refused != nil {
+				return refused
+			}
+			if dr, table, pages, refused = assign(list, known); refused != nil {
+				return refused
+			}
+		}
 		ws.watched.Store(table) // before the first trap can come
 		if ws.watcher != nil {
 			if err := ws.watcher.SetWatches(dr, pages); err != nil {
@@ -136,6 +145,29 @@ func (ws *watches) apply(list []*watchpoint) error {
 		ws.list = list
 		return nil
 	})
+}
+
+// implicit refuses the watches of pages that are accessed without an instruction of the guest's naming them, and ends those that
+// were watched already. The world is stopped.
+func (ws *watches) implicit(list []*watchpoint, pages []WatchedPage, old *watchTable, known int) error {
+	whys := ws.watcher.Implicit(pages)
+	for i, wp := range list {
+		if wp.brk != nil || !wp.watch.Emulate || !wp.live() {
+			continue
+		}
+		why := whys[slices.IndexFunc(pages, func(p WatchedPage) bool { return p.PA == wp.pa&^pageMask })]
+		switch {
+		case why == "":
+		case old.has(wp):
+			wp.engine.WatchEnded(wp.pa&^pageMask, why)
+		default:
+			x := newError(CodeImplicit, fmt.Sprintf("%v is in a page that must not be protected: %s", wp.addr, why),
+				"leave out emulate, where the debug registers can watch; else probe the code that accesses it")
+			x.Index = max(0, i-known)
+			return x
+		}
+	}
+	return nil
 }
 
 // freshen reads the value of a variable that was not watched until now.

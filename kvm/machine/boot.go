@@ -60,6 +60,7 @@ func (m *Machine) build(b *guest.BootState) (err error) {
 	}
 	m.vm = vm
 	m.watch.reset()
+	m.watching.Store(false)
 	m.told.Store(false)
 	m.turns.on = false
 	defer func() {
@@ -109,7 +110,7 @@ func (m *Machine) build(b *guest.BootState) (err error) {
 // renew forgets what the vCPU, which has no thread, was in the middle of.
 func (v *vcpu) renew() {
 	v.trap, v.midIO, v.window, v.asleep, v.stopper, v.turn, v.call, v.given, v.gs = arrival{}, false, false, false, false, false, nil, 0, 0
-	v.parked, v.haltAll, v.halting, v.debugged, v.stepErr = false, false, false, false, nil
+	v.parked, v.haltAll, v.halting, v.debugged, v.stepErr, v.roused = false, false, false, false, nil, false
 	v.tick.Store(false)
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/kvm"
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
@@ -51,7 +52,9 @@ func (v *vcpu) handle() {
 	case kvm.ReasonHLT:
 		v.halt()
 	case kvm.ReasonShutdown:
-		v.crashed(CrashTripleFault, "triple fault: an exception could not be delivered, nor the double fault for it")
+		if !v.blamesWatch() {
+			v.crashed(CrashTripleFault, v.m.implicitHint("triple fault: an exception could not be delivered, nor the double fault for it"))
+		}
 	case kvm.ReasonInternalError:
 		v.internalError()
 	case kvm.ReasonFailEntry:
@@ -108,6 +111,9 @@ func (v *vcpu) mmio() {
 // internalError reports what KVM gave up on. A trap of ours has been taken out
 // before.
 func (v *vcpu) internalError() {
+	if v.blamesWatch() {
+		return
+	}
 	e := &v.exit.Internal
 	if e.Suberror != kvm.SuberrorEmulation {
 		v.crashed(CrashInternal, fmt.Sprintf("KVM internal error, suberror %d, data %#x", e.Suberror, e.Data[:min(int(e.NData), len(e.Data))]))
@@ -133,18 +139,40 @@ func (v *vcpu) halt() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	v.callReturned()
-	if v.regs.RFLAGS&insn.FlagIF != 0 {
-		v.rest(VCPUIdle, v.tick.Load)
-		return
+	if home := m.engine.Home(guest.GVA(v.regs.RIP)); uint64(home) != v.regs.RIP {
+		// It was a copy: the interrupt that ends it returns to what follows the original.
+		v.regs.RIP = uint64(home)
+		v.kvm.SetRegsDirty()
 	}
+	for again := true; again; {
+		again = v.waitHalted()
+	}
+}
+
+// waitHalted waits as halt does, and reports whether somebody has changed IF meanwhile. Precondition: m.mu held.
+func (v *vcpu) waitHalted() (again bool) {
+	m := v.m
+	open := v.regs.RFLAGS&insn.FlagIF != 0
+	changed := func() bool { return v.roused || v.regs.RFLAGS&insn.FlagIF != 0 != open }
 	next := -1
-	v.rest(VCPUHalted, func() bool {
-		if v.call == nil {
-			next = m.calls.next(v.id)
-		}
-		return next >= 0
-	})
-	if next >= 0 && m.gate.Load() == 0 {
+	if open {
+		v.rest(VCPUIdle, func() bool { return changed() || v.tick.Load() })
+	} else {
+		v.rest(VCPUHalted, func() bool {
+			if v.call == nil {
+				next = m.calls.next(v.id)
+			}
+			return next >= 0 || changed()
+		})
+	}
+	switch roused := v.roused; {
+	case roused || m.gate.Load() != 0:
+		v.roused, v.between = false, false
+		return false
+	case changed():
+		return true
+	case next >= 0:
 		v.beginCall(next)
 	}
+	return false
 }

@@ -134,9 +134,38 @@ func (l *Look) SetRegs(cpu int, r probe.Regs) error {
 	if live := guest.GVA(v.regs.RIP); guest.GVA(r.RIP) == l.m.engine.Home(live) {
 		r.RIP = uint64(live)
 	}
-	if *v.regs != r {
-		*v.regs = r
-		v.kvm.SetRegsDirty()
+	if *v.regs == r {
+		return nil
+	}
+	moved := v.regs.RIP != r.RIP
+	*v.regs = r
+	v.kvm.SetRegsDirty()
+	if moved {
+		return v.rouse()
+	}
+	return nil
+}
+
+// rouse takes a vCPU that rests out of the hlt that it waits in: RIP is elsewhere now.
+func (v *vcpu) rouse() error {
+	v.asleep = false
+	m := v.m
+	m.mu.Lock()
+	if v.activity == VCPUIdle || v.activity == VCPUHalted {
+		v.roused, v.parked, v.between, v.activity = true, true, true, VCPUParked
+		if v.stop != nil {
+			v.activity = VCPUStopped
+		}
+	}
+	m.mu.Unlock()
+	if !m.payload().hasAPIC() {
+		return nil
+	}
+	switch state, err := v.kvm.MPState(); {
+	case err != nil:
+		return err
+	case state == kvm.MPHalted:
+		return v.kvm.SetMPState(kvm.MPRunnable)
 	}
 	return nil
 }

@@ -92,6 +92,8 @@ type Machine struct {
 	calls    callQueue              // guarded by mu
 	modules  atomic.Pointer[func()] // see OnModules
 	watch    watches
+	watching atomic.Bool // pages are protected
+	guarding atomic.Bool // guard runs
 	turns    turns
 
 	// life serialises Resume, Pause, Reset and Close.

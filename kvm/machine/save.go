@@ -216,7 +216,7 @@ var trapPorts = [...]uint8{guest.PortBreakpoint, guest.PortDebug, guest.PortFaul
 func (v *vcpu) save(regs *probe.Regs, msrs []uint32) (c *snapshot.CPU, err error) {
 	c = &snapshot.CPU{
 		Regs: kvm.Regs(*regs), Sregs: *v.sregs, Tick: v.tick.Load(),
-		Asleep: v.activity == VCPUIdle || v.activity == VCPUHalted,
+		Asleep: v.asleep || v.activity == VCPUIdle || v.activity == VCPUHalted,
 	}
 	c.Sregs.InterruptBitmap = [len(c.Sregs.InterruptBitmap)]uint64{}
 	keep := func(e error) {

@@ -79,12 +79,14 @@ func (m *Machine) ring() {
 // instruction itself may change the flags.
 func (v *vcpu) deliverTick() {
 	want := false
+	v.guarded.lately = false
 	if v.tick.Load() && !v.stepping() {
 		if v.kvm.InterruptReady() {
 			if err := v.kvm.Interrupt(guest.TimerVector); err != nil {
 				v.m.log.Error("timer interrupt failed", "vcpu", v.id, "err", err)
 			}
 			v.tick.Store(false)
+			v.guarded.lately = true
 			v.n.ticks.inc()
 		} else {
 			want = true

@@ -35,6 +35,7 @@ type vcpu struct {
 	call    *call                     // the host's call that runs on this vCPU
 	raw     [64]byte                  // for reading and writing guest memory without allocation
 	asleep  bool                      // a hlt in code that was run from inside a hit is still to be served
+	roused  bool                      // it waits in a hlt that somebody has taken it out of, by setting RIP
 	stopper bool                      // this vCPU has stopped the world
 	midHit  bool                      // it rests, or waits, in the middle of an exit
 	passes  [probe.NumMilestones]bool // what it has come to, and nobody has seen to yet
@@ -43,6 +44,8 @@ type vcpu struct {
 	blocked bool                      // KVM holds its interrupts back: see alone
 	given   guest.GVA                 // of an int3 that was just given back to the guest; 0: none
 	gs      guest.GVA                 // GS base of the guest's kernel when that was last seen; 0: not yet
+
+	guarded guarded // see guardWatches
 
 	parked   bool  // it is to rest as long as it is stopped
 	woken    bool  // it has rested, and somebody may have asked it for something
@@ -138,6 +141,12 @@ func (v *vcpu) thread(started chan<- struct{}) {
 		if v.woken && v.served() {
 			continue
 		}
+		if v.asleep { // code that was run for a debugger has come to a hlt
+			v.asleep = false
+			v.halt()
+			continue
+		}
+		v.guardWatches()
 		v.deliverTick()
 		if err := v.run(); err != nil {
 			v.runFailed(err)

@@ -113,7 +113,11 @@ func (m *Machine) applyWatches(w *watches) error {
 		return nil
 	}
 	m.turns.on = len(w.pages) != 0 && len(m.vcpus) > 1
-	return m.cutRAM(w.pages, w.text)
+	err := m.cutRAM(w.pages, w.text)
+	if m.watching.Store(len(m.watch.pages) != 0); m.watching.Load() {
+		m.guard()
+	}
+	return err
 }
 
 // protectText makes a range of RAM, whole pages, read-only to the guest: its writes

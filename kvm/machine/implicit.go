@@ -1,0 +1,356 @@
+package machine
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe"
+)
+
+// Pages that the processor accesses by itself
+//
+// An access to a protected page is emulated as part of the instruction that makes it. Descriptor tables, stacks of
+// exceptions and page tables are accessed without such an instruction: KVM then neither does the access nor reports it,
+// and the guest goes around in one instruction, or gets a triple fault. So these pages are not protected. Which they are is
+// looked up when a watch is attached (target.Implicit), and before a vCPU enters the guest again, from its registers then
+// (vcpu.guardWatches); vCPUs are kicked for that now and then (Machine.guard). What became such a page since the last
+// look, and was accessed, is found by how the guest ends (vcpu.blamesWatch).
+
+// guardPeriod is how long a vCPU runs at most before it is looked at while pages are protected, and deepPeriod how
+// often the page tables are.
+const (
+	guardPeriod = 10 * time.Millisecond
+	deepPeriod  = 200 * time.Millisecond
+	maxTables   = 1 << 16
+)
+
+// implicit is memory that is accessed without an instruction that names it.
+type implicit struct {
+	at      guest.GPA // all of it in one page
+	written bool      // too
+	what    string
+	cpu     int // of which vCPU
+}
+
+// String returns what it is, as "the GDT of vCPU 0".
+func (i implicit) String() string { return fmt.Sprintf("%s of vCPU %d", i.what, i.cpu) }
+
+// uses reports whether i cannot be served while p is protected.
+func (i *implicit) uses(p probe.WatchedPage) bool {
+	return i.at&^(guest.PageSize-1) == p.PA && (p.Read || i.written)
+}
+
+// Implicit implements probe.Watcher.
+func (m target) Implicit(pages []probe.WatchedPage) []string {
+	whys := make([]string, len(pages))
+	note := func(i implicit) {
+		for k, p := range pages {
+			if whys[k] == "" && i.uses(p) {
+				whys[k] = i.String()
+			}
+		}
+	}
+	for _, v := range m.vcpus {
+		if v.kvm == nil {
+			continue
+		}
+		v.implicits(true, note)
+		v.kvmAreas(note)
+		v.tables(v.space(), note)
+		v.tables(0, note)
+	}
+	return whys
+}
+
+// Of descriptors and the TSS (SDM Vol. 3, 3.4.5, 3.5, 8.7).
+const (
+	typLDT     = 2
+	typTSS     = 9 // 11 when busy
+	tssRSP     = 4
+	tssIST     = 36
+	tssSize    = 104
+	frameBytes = 64            // of an exception's frame with its error code, at a multiple of 16
+	maxLimit   = 1<<16 + 1<<12 // more than what a limit of 16 bits gives; that of a segment may be anything
+	entries    = guest.PageSize / 8
+)
+
+// implicits calls found with the memory that the processor accesses by itself, from the vCPU's registers; with deep by all tasks and
+// tables that the GDT names, too. The vCPU rests, or it is its thread.
+func (v *vcpu) implicits(deep bool, found func(implicit)) {
+	s, f := v.sregs, &finder{v: v, as: v.m.space(v.space()), found: found}
+	// A load of a descriptor sets its accessed bit, or the busy bit of a TSS.
+	f.linear(guest.GVA(s.GDT.Base), uint64(s.GDT.Limit)+1, true, "the GDT")
+	f.linear(guest.GVA(s.IDT.Base), uint64(s.IDT.Limit)+1, false, "the IDT")
+	if s.LDT.Present != 0 && s.LDT.Selector&^3 != 0 {
+		f.linear(guest.GVA(s.LDT.Base), uint64(s.LDT.Limit)+1, true, "the LDT")
+	}
+	if v.cpl() == 0 {
+		f.frame(v.regs.RSP, "the stack on which exceptions push")
+	}
+	if s.TR.Selector&^3 != 0 {
+		f.task(guest.GVA(s.TR.Base), uint64(s.TR.Limit)+1)
+	}
+	if !deep {
+		return
+	}
+	for off := uint64(8); off+15 <= uint64(s.GDT.Limit); off += 8 {
+		lo, err1 := readWord(f.as, guest.GVA(s.GDT.Base+off))
+		hi, err2 := readWord(f.as, guest.GVA(s.GDT.Base+off+8))
+		if err1 != nil || err2 != nil || lo>>47&1 == 0 || lo>>44&1 != 0 {
+			continue // not present, or no system descriptor
+		}
+		base, limit := guest.GVA(lo>>16&0xff_ffff|lo>>56<<24|hi<<32), lo&0xffff|lo>>32&0xf_0000
+		switch lo >> 40 & 0xf {
+		case typLDT:
+			f.linear(base, limit+1, true, "an LDT of the GDT")
+		case typTSS, typTSS | 2:
+			f.task(base, limit+1)
+		}
+		off += 8
+	}
+}
+
+// finder finds the physical memory of what a vCPU's registers name.
+type finder struct {
+	v     *vcpu
+	as    guest.AddressSpace
+	found func(implicit)
+}
+
+// linear calls found with each page of the n bytes at a linear address.
+func (f *finder) linear(at guest.GVA, n uint64, written bool, what string) {
+	for n = min(n, maxLimit); n > 0; {
+		part := min(n, guest.PageSize-uint64(at)%guest.PageSize)
+		pa, ok := guest.GPA(at), true
+		if f.v.sregs.CR0&cr0PG != 0 {
+			t, err := f.as.Translate(at)
+			pa, ok = t.PA, err == nil
+		}
+		if ok {
+			f.found(implicit{pa, written, what, f.v.id})
+		}
+		at, n = at+guest.GVA(part), n-part
+	}
+}
+
+// frame calls found with where a stack gets an exception's frame.
+func (f *finder) frame(top uint64, what string) {
+	if top != 0 {
+		f.linear(guest.GVA(top-frameBytes), frameBytes, true, what)
+	}
+}
+
+// task calls found with a TSS, which has the permissions of I/O as well, and the stacks that it names.
+func (f *finder) task(at guest.GVA, n uint64) {
+	f.linear(at, n, false, "the TSS")
+	var tss [tssSize]byte
+	if f.as.Read(at, tss[:]) != nil {
+		return
+	}
+	for i := range 3 {
+		f.frame(binary.LittleEndian.Uint64(tss[tssRSP+8*i:]), "a stack that RSP0 to RSP2 of the TSS name")
+	}
+	for i := range 7 {
+		f.frame(binary.LittleEndian.Uint64(tss[tssIST+8*i:]), "a stack that the IST of the TSS names")
+	}
+}
+
+// kvmAreas calls found with the memory that KVM, or the processor, writes because an MSR names it.
+func (v *vcpu) kvmAreas(found func(implicit)) {
+	areas := []struct {
+		msr  uint32
+		mask uint64 // of the address
+		on   uint64 // what enables it; 0: any value
+		what string
+	}{
+		{0x4b564d00, ^uint64(3), 0, "KVM's wall clock"},
+		{0x4b564d01, ^uint64(1), 1, "KVM's clock"},
+		{0x11, ^uint64(3), 0, "KVM's wall clock"},
+		{0x12, ^uint64(1), 1, "KVM's clock"},
+		{0x4b564d02, ^uint64(63), 1, "KVM's area of asynchronous page faults"},
+		{0x4b564d03, ^uint64(63), 1, "KVM's area of stolen time"},
+		{0x4b564d04, ^uint64(3), 1, "KVM's area of ends of interrupts"},
+	}
+	index := make([]uint32, len(areas))
+	for i, a := range areas {
+		index[i] = a.msr
+	}
+	msrs, err := v.kvm.ReadMSRs(index)
+	if err != nil {
+		return
+	}
+	for _, msr := range msrs {
+		for _, a := range areas {
+			if a.msr == msr.Index && msr.Data != 0 && msr.Data&a.on == a.on {
+				found(implicit{guest.GPA(msr.Data & a.mask), true, a.what, v.id})
+			}
+		}
+	}
+	// The processor's own buffers are named by linear addresses: of branches and samples (IA32_DS_AREA).
+	const dsArea = 0x600
+	if ds, err := v.kvm.ReadMSRs([]uint32{dsArea}); err == nil && len(ds) == 1 && ds[0].Data != 0 {
+		if t, err := v.m.space(v.space()).Translate(guest.GVA(ds[0].Data)); err == nil {
+			found(implicit{t.PA, true, "the debug store", v.id})
+		}
+	}
+}
+
+// tables calls found with all page tables that are reached from root: the processor reads them, and sets accessed and
+// dirty bits there. Each is looked at once, and of a hostile guest's not all.
+func (v *vcpu) tables(root guest.GPA, found func(implicit)) {
+	as := v.m.space(root)
+	seen := map[guest.GPA]bool{}
+	var walk func(at guest.GPA, level int)
+	walk = func(at guest.GPA, level int) {
+		if seen[at] || len(seen) == maxTables {
+			return
+		}
+		seen[at] = true
+		b, err := v.m.mem.Slice(at, guest.PageSize)
+		if err != nil {
+			return // not the guest's RAM
+		}
+		found(implicit{at, true, "a page table", v.id})
+		if level == 1 {
+			return
+		}
+		for i := range int(entries) {
+			const present, large, addr = 1, 1 << 7, 0x000f_ffff_ffff_f000
+			if e := binary.LittleEndian.Uint64(b[8*i:]); e&present != 0 && (level > 3 || e&large == 0) {
+				walk(guest.GPA(e&addr), level-1)
+			}
+		}
+	}
+	walk(as.Root(), as.Levels())
+}
+
+// guarded is what guardWatches has seen of a vCPU.
+type guarded struct {
+	cr3    uint64
+	deep   time.Time // when the page tables were looked at
+	lately bool      // an interrupt was injected at the last entry
+}
+
+// guardWatches stops the protection of pages that the processor accesses by itself by now. It is called on the
+// vCPU's thread before it enters the guest, outside of any hit.
+func (v *vcpu) guardWatches() {
+	if len(v.m.watch.pages) == 0 {
+		return
+	}
+	g, cr3 := &v.guarded, v.sregs.CR3
+	var ended []probe.WatchedPage
+	var whys []string
+	note := func(i implicit) {
+		for _, p := range v.m.watch.pages {
+			if i.uses(p) && !slices.Contains(ended, p) {
+				ended, whys = append(ended, p), append(whys, i.String())
+			}
+		}
+	}
+	v.implicits(false, note)
+	if since := time.Since(g.deep); cr3 != g.cr3 && since > guardPeriod || since > deepPeriod {
+		v.kvmAreas(note)
+		v.tables(v.space(), note)
+		g.deep, g.cr3 = time.Now(), cr3
+	}
+	if len(ended) != 0 {
+		v.endWatches(func() ([]probe.WatchedPage, []string) { return ended, whys })
+	}
+}
+
+// endWatches stops the protection of the pages that which returns in a stopped world, and tells the engine why. The thread is
+// the vCPU's.
+func (v *vcpu) endWatches(which func() (ended []probe.WatchedPage, whys []string)) {
+	m := v.m
+	end := func() error {
+		ended, whys := which()
+		left := slices.Clone(m.watch.pages)
+		left = slices.DeleteFunc(left, func(p probe.WatchedPage) bool { return slices.Contains(ended, p) })
+		if len(left) == len(m.watch.pages) {
+			return nil
+		}
+		next := m.watch
+		next.pages = left
+		if err := m.applyWatches(&next); err != nil {
+			return err
+		}
+		for i, p := range ended {
+			m.engine.WatchEnded(p.PA, whys[i])
+		}
+		return nil
+	}
+	v.yield()
+	var err error
+	if v.stopper {
+		err = end() // the world is this vCPU's already
+	} else {
+		err = m.stopWorld(v, end)
+	}
+	if err != nil {
+		m.log.Error("the protection of a page could not be ended", "vcpu", v.id, "err", err)
+	}
+}
+
+// blamesWatch ends the protection of all pages where the guest is about to end because of an access that could not be done,
+// and reports whether it may go on: the instruction is executed again then. What ends for another reason ends again.
+func (v *vcpu) blamesWatch() bool {
+	m := v.m
+	pages := slices.Clone(m.watch.pages)
+	if len(pages) == 0 || v.sregs.CR0&cr0PE == 0 { // the host has reset the vCPU
+		return false
+	}
+	v.endWatches(func() (ended []probe.WatchedPage, why []string) {
+		pages = slices.Clone(m.watch.pages)
+		whys := m.target().Implicit(pages)
+		none := !slices.ContainsFunc(whys, func(s string) bool { return s != "" })
+		for i, p := range pages {
+			if none {
+				whys[i] = "the processor has accessed it by itself"
+			}
+			if whys[i] != "" {
+				ended, why = append(ended, p), append(why, whys[i])
+			}
+		}
+		return ended, why
+	})
+	if v.guarded.lately { // it was on its way in
+		v.tick.Store(true)
+	}
+	return len(m.watch.pages) < len(pages)
+}
+
+// guard has vCPUs looked at while pages are protected. Precondition: the world is stopped, or m.mu is held.
+func (m *Machine) guard() {
+	if m.guarding.Swap(true) {
+		return
+	}
+	var look func()
+	look = func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.phase == PhaseClosed || !m.watching.Load() {
+			m.guarding.Store(false)
+			if m.phase == PhaseClosed || !m.watching.Load() || m.guarding.Swap(true) {
+				return
+			}
+		}
+		for _, v := range m.vcpus {
+			if !v.resting {
+				v.kick()
+			}
+		}
+		time.AfterFunc(guardPeriod, look)
+	}
+	time.AfterFunc(guardPeriod, look)
+}
+
+// implicitHint is added to the reason for a guest's end while pages are protected.
+func (m *Machine) implicitHint(text string) string {
+	if m.watching.Load() {
+		text += "; a watch with emulate protects a page, which the processor may have accessed by itself (implicit_access)"
+	}
+	return text
+}
