@@ -3,7 +3,7 @@ GO ?= go
 GOTESTFLAGS ?=
 export CGO_ENABLED ?= 0
 
-.PHONY: build install deb rpm package-test systemd-test demo demo-linux test test-slow check cover race test-insn test-vmx test-svm test-linux test-bpftrace bench bench-linux bench-docs soak defects torture torture-linux tracers requests rounds cycles storms gdb-testsuite fleet fuzz guest generate clean help
+.PHONY: build install deb rpm package-test systemd-test demo demo-linux test test-slow check cover race test-insn test-vmx test-svm test-linux test-bpftrace bench bench-linux bench-docs soak defects torture torture-linux tracers requests rounds cycles storms saves gdb-testsuite fleet fuzz guest generate clean help
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -105,6 +105,9 @@ rounds: ## 1,000 rounds of attach, trace and detach at 1, 2, 4 and 8 vCPUs: no e
 
 cycles: ## 100,000 cycles of attach and detach in constant memory
 	GUESTPROBE_CYCLES=$${GUESTPROBE_CYCLES:-100000} $(GO) test -count=1 -timeout 10h -v -run 'TestCycles$$' ./internal/daemon
+
+saves: ## 10,000 saves at random moments under probes of all kinds: each restored guest computes what an unprobed one does
+	GUESTPROBE_SAVES=$${GUESTPROBE_SAVES:-10000} $(GO) test -count=1 -timeout 10h -v -run 'TestSaves$$' ./kvm/machine
 
 storms: ## 10,000 return probes that come and go with calls under way: final counts close
 	GUESTPROBE_DETACHES=$${GUESTPROBE_DETACHES:-10000} $(GO) test -count=1 -timeout 10h -v -run 'TestReturnStageStorm$$' ./kvm/machine

@@ -62,6 +62,8 @@ var (
 	ioSetXCRs       = gokvm.IIOW(0xa7, sizeofXCRs)
 	ioKVMClockCtrl  = gokvm.IIO(0xad)
 	ioGetXSave2     = gokvm.IIOR(0xcf, xsaveLegacySize)
+
+	ioGetNestedState = gokvm.IIOWR(0xbe, sizeofNestedState)
 )
 
 // Sizes of the kernel's structures, in bytes, as they go into the ioctl
@@ -86,6 +88,7 @@ const (
 	sizeofEvents       = 64   // struct kvm_vcpu_events
 	sizeofDebugRegs    = 128  // struct kvm_debugregs
 	sizeofXCRs         = 392  // struct kvm_xcrs
+	sizeofNestedState  = 128  // struct kvm_nested_state without data
 	xsaveLegacySize    = 4096 // struct kvm_xsave without extra
 	sizeofRunPage      = 2352 // struct kvm_run
 )

@@ -65,6 +65,7 @@ func TestIoctlNumbers(t *testing.T) {
 		{"KVM_GET_XCRS", ioGetXCRs, 0x8188aea6},
 		{"KVM_SET_XCRS", ioSetXCRs, 0x4188aea7},
 		{"KVM_GET_XSAVE2", ioGetXSave2, 0x9000aecf},
+		{"KVM_GET_NESTED_STATE", ioGetNestedState, 0xc080aebe},
 	} {
 		if tt.got != tt.want {
 			t.Errorf("%s = %#x, want %#x", tt.name, tt.got, tt.want)

@@ -2,22 +2,64 @@ package probe
 
 import (
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe/code"
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
-// ErrInside: a vCPU runs code of the engine's, or a handler, of which no address of the guest's own and
-// registers to it can be told. It will be out of there soon, if it runs.
-var ErrInside = errors.New("a vCPU is inside a probe's handlers")
+// ErrInside: a vCPU or a task of the guest runs code of the engine's, or a handler, of which no address of the guest's own and
+// registers to it can be told. It will be out of there soon, if it runs. An *InsideError says who it is.
+var ErrInside = errors.New("it is inside a probe's handlers")
 
-// Apart runs f with the world stopped, and with nothing of the engine's in the guest's text. regs are the registers of
-// the vCPUs as they would be without the engine. All is put back behind f, so that no hit is lost. Return addresses and
-// saved contexts that lead into the engine's code are as they are: Home knows what those stand for. With ended the guest
-// does not go on, and a vCPU that has come to its end inside has the registers that it has, at the address that its place stands for.
-// Errors are ErrInside, ErrInHandler, ErrClosed, those of the target and of f.
-func (e *Engine) Apart(ended bool, f func(regs []Regs) error) error {
+// InsideError is an ErrInside.
+type InsideError struct {
+	CPU    int       // -1: a task that is switched out, or was interrupted there
+	Addr   guest.GVA // of the probed instruction; 0: not known
+	Place  string    // the same as symbol+0xoffset, or ""
+	Probes []string  // the names of what is attached there
+}
+
+// Error says who is inside what.
+func (e *InsideError) Error() string {
+	who := "a task of the guest that does not run"
+	if e.CPU >= 0 {
+		who = fmt.Sprintf("vcpu %d", e.CPU)
+	}
+	what := "a probe"
+	if e.Place != "" {
+		what += " at " + e.Place
+	}
+	if len(e.Probes) > 0 {
+		what += " (" + strings.Join(e.Probes, ", ") + ")"
+	}
+	return who + " is inside the handlers of " + what
+}
+
+// Is makes the error an ErrInside.
+func (e *InsideError) Is(target error) bool { return target == ErrInside }
+
+// Clean is a guest without what the engine has put there. It is valid while the world is stopped.
+type Clean struct {
+	Regs []Regs // of the vCPUs
+
+	// Inside are the vCPUs and tasks of a guest that has ended of which the registers are those that handlers have used.
+	Inside []*InsideError
+
+	e      *Engine
+	w      World
+	ended  bool
+	bounds [2]code.Range // of the engine's code
+}
+
+// Apart runs f with the world stopped, and with nothing of the engine's in the guest's text. All is put back after f, so that no
+// hit is lost. Return addresses and saved contexts in memory that lead into the engine's code are as they are: see
+// Clean.Memory. With ended the guest does not go on, and what has come to its end inside is in Clean.Inside.
+// Errors are *InsideError, ErrInHandler, ErrClosed, those of the target and of f.
+func (e *Engine) Apart(ended bool, f func(*Clean) error) error {
 	if err := e.lock(); err != nil {
 		return err
 	}
@@ -33,18 +75,20 @@ func (e *Engine) Apart(ended bool, f func(regs []Regs) error) error {
 }
 
 // apart is Apart with the world stopped.
-func (e *Engine) apart(w World, ended bool, f func(regs []Regs) error) (err error) {
-	regs := make([]Regs, len(e.cpus))
+func (e *Engine) apart(w World, ended bool, f func(*Clean) error) (err error) {
+	clean := &Clean{Regs: make([]Regs, len(e.cpus)), e: e, w: w, ended: ended, bounds: e.code.Bounds()}
 	for i := range e.cpus {
-		if regs[i], err = e.cpus[i].own(w.CPU(i)); err != nil && !ended {
+		r, ok := e.cpus[i].own(w.CPU(i))
+		if clean.Regs[i] = r; ok {
+			continue
+		}
+		if err := clean.inside(i, guest.GVA(w.CPU(i).Regs.RIP)); err != nil {
 			return err
 		}
 	}
-	if list := e.mirrors.Load(); list != nil && !ended {
-		for i := range *list {
-			if (*list)[i].state.Load() != mirrorFree {
-				return ErrInside
-			}
+	if st := e.asleepInMirror(w); st != nil {
+		if err := clean.inside(-1, st.addr); err != nil {
+			return err
 		}
 	}
 	texts := e.lift(w)
@@ -53,31 +97,102 @@ func (e *Engine) apart(w World, ended bool, f func(regs []Regs) error) (err erro
 			err = errors.Join(err, w.PatchText(t.addr, t.orig, t.ours))
 		}
 	}()
-	return f(regs)
+	return f(clean)
 }
 
-// own returns the registers of a vCPU as they would be without the engine.
-func (c *cpu) own(s State) (Regs, error) {
+// inside notes that a vCPU or task is inside, or returns the error.
+func (c *Clean) inside(cpu int, rip guest.GVA) error {
+	err := c.e.insideError(cpu, rip)
+	if !c.ended {
+		return err
+	}
+	if len(c.Inside) < maxInsideNotes {
+		c.Inside = append(c.Inside, err)
+	}
+	return nil
+}
+
+// maxInsideNotes bounds Clean.Inside.
+const maxInsideNotes = 64
+
+// insideError is about a context at an address.
+func (e *Engine) insideError(cpu int, rip guest.GVA) *InsideError {
+	err := &InsideError{CPU: cpu}
+	if cpu >= 0 {
+		if m := e.cpus[cpu].mirror; m != nil && m.site != nil {
+			rip = m.site.addr
+		}
+	}
+	if r := e.code.At(rip); r != nil {
+		switch x := r.(type) {
+		case *detour:
+			err.Addr = x.site()
+		case *instances:
+			err.Addr = x.site
+		case *slot:
+			err.Addr = x.orig
+		}
+	} else if e.sites.Find(rip) != nil {
+		err.Addr = rip
+	}
+	if err.Addr == 0 {
+		return err
+	}
+	if s, ok := e.target.Symbols().Find(err.Addr); ok {
+		err.Place = fmt.Sprintf("%s+%#x", s.Name, uint64(err.Addr-s.Addr))
+	}
+	if st := e.sites.Find(err.Addr); st != nil {
+		for _, r := range *st.chain.Load() {
+			if r.name != "" {
+				err.Probes = append(err.Probes, r.name)
+			}
+		}
+	}
+	return err
+}
+
+// asleepInMirror returns the site of a mirror that a task is in which no vCPU runs, or nil. One that was left in another way than by its
+// end has what covers the return address no more.
+func (e *Engine) asleepInMirror(w World) *site {
+	list := e.mirrors.Load()
+	if list == nil {
+		return nil
+	}
+	for i := range *list {
+		m := &(*list)[i]
+		if m.state.Load() == mirrorFree || m.site == nil {
+			continue
+		}
+		var b [8]byte
+		if e.target.ReadMemory(guest.GPA(m.root.Load()), guest.GVA(m.sp.Load()), b[:]) == nil && le.Uint64(b[:]) == m.back.Load() {
+			return m.site
+		}
+	}
+	return nil
+}
+
+// nearStack is how far from RSP the place of an activation may be whose return address is in a register, in bytes.
+const nearStack = 64 << 10
+
+// own returns the registers of a vCPU as they would be without the engine, and false where they cannot be told: then RIP alone is the
+// guest's.
+func (c *cpu) own(s State) (Regs, bool) {
 	r := *s.Regs
 	rip := guest.GVA(r.RIP)
-	r.RIP = uint64(c.Home(rip))
-	if c.depth != 0 || c.mirror != nil {
-		return r, ErrInside
-	}
-	switch t := c.code.At(rip).(type) {
-	case *detour:
-		if rip != t.entry && rip != t.addr && rip != t.copies[0] && !t.whole(rip) {
-			return r, ErrInside
-		}
-	case *instances:
-		if _, ok := t.recordAt(rip); !ok {
-			return r, ErrInside
-		}
+	if c.depth != 0 || c.inMirror(s) || !c.undo(&r, s.Root, false) {
+		r.RIP = uint64(c.Home(rip))
+		return r, false
 	}
 	if c.step.active && c.InSlot(rip) {
 		r.RFLAGS = r.RFLAGS&^(insn.FlagIF|insn.FlagTF) | c.step.flags
 	}
-	return r, nil
+	for n := insn.RAX; n <= insn.R15; n++ { // what code has read from its stack, as one that pops its return address
+		p := r.Reg(n)
+		if t, i := c.trampoline(guest.GVA(*p)); t != nil && t.word(i, instPlace).Load()-s.Regs.RSP+nearStack < 2*nearStack {
+			*p = uint64(t.home(guest.GVA(*p)))
+		}
+	}
+	return r, true
 }
 
 // patched is what stands in the text in place of the guest's own bytes.

@@ -35,7 +35,9 @@ type detour struct {
 	end     guest.GVA
 	run     []*Stage // the handler stage; nil: the exit
 	placed  []placedStage
-	touches []touch // see stageCode; offsets from start
+	touches []touch   // see stageCode; offsets from start
+	stances stances   // likewise
+	ended   guest.GVA // where all stages have run
 
 	on atomic.Pointer[site] // the site whose jump leads here, or did last
 }
@@ -54,6 +56,8 @@ type stageBody struct {
 	exit    int    // offset of an instruction that exits to the host; 0: there is none but the entry
 	placed  []placedStage
 	touches []touch
+	stances stances
+	ended   int // offset of where all stages have run
 }
 
 // detourKey names a detour: its region and its handler stage.
@@ -173,6 +177,7 @@ func (d *detour) assemble(at guest.GVA, stages []*Stage, build stageBuilder) ([]
 	}
 	out := body.code
 	d.start, d.entry, d.placed, d.touches, d.exit = at, at+guest.GVA(body.entry), body.placed, body.touches, 0
+	d.stances, d.ended = body.stances, at+guest.GVA(body.ended)
 	switch {
 	case len(stages) == 0:
 		d.exit = d.entry

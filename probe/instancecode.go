@@ -257,23 +257,28 @@ func (t *instances) returnCode(a *insn.Asm, exit []byte) {
 	word := func(base insn.Reg64, n int) insn.Mem { return insn.At(base, 8*n) }
 	stray, ended, call := a.NewLabel(), a.NewLabel(), a.NewLabel()
 	c := newStageFrame([]*Stage{x}, t.user)
-	c.more = moreContext(x)
+	c.more, c.kept, c.pushed = moreContext(x), keptReturn, 16
 	c.size = frameSize + c.more // the caller's red zone is what the function had above its own
 	c.deep = c.size + x.Stack + 8
 	for _, r := range []insn.Reg64{rcx, rdx} {
 		c.reads |= 1 << (insn.PtReg(r) / 8)
 	}
-	leave := func() {
+	leave := func(what int) {
+		c.note(a, c.deepest(), what)
 		for _, r := range []insn.Reg64{rcx, rdx} {
 			a.Mov(8, r, insn.At(rsp, insn.PtReg(r)))
 		}
-		c.leave(a)
+		c.leave(a, what)
 	}
+	c.note(a, stance{}, again)
 	if t.user {
 		a.Lea(8, rsp, insn.At(rsp, 8-c.deep))
+		c.note(a, stance{below: c.deep - 8}, again)
 		t.touch = touch{a.Len(), c.deep - 8}
 		a.Push(rax)
+		c.note(a, stance{below: c.deep}, again)
 		a.Lea(8, rsp, insn.At(rsp, c.deep))
+		c.note(a, stance{}, again)
 	}
 	c.enter(a, 0)
 	if c.checks {
@@ -297,6 +302,7 @@ func (t *instances) returnCode(a *insn.Asm, exit []byte) {
 	a.Mov(8, rax, insn.Imm(t.cells()))
 	a.Add(8, rsi, rax)
 	a.Inc(8, word(rcx, instState)) // leaving
+	c.note(a, c.deepest(), neither)
 	if c.asked(insn.PtSP) {
 		a.Lea(8, rax, insn.At(rsp, c.size+16))
 		a.Mov(8, insn.At(rsp, insn.PtSP), rax)
@@ -331,14 +337,17 @@ func (t *instances) returnCode(a *insn.Asm, exit []byte) {
 	a.Sub(8, word(rcx, instState), insn.Imm(phaseLeaving)) // free
 	a.Mov(8, rax, insn.Imm(t.base))
 	a.Lock().Dec(8, word(rax, wordUsed))
-	leave()
+	t.ended = guest.GVA(a.PC())
+	leave(over)
 	if t.user {
 		// A ret would take the processor's prediction of another one.
 		a.Lea(8, rsp, insn.At(rsp, 16))
+		c.note(a, stance{below: -16}, over)
 		a.JmpAt(insn.At(rsp, -8))
 	} else {
 		// An interrupt may come at any time, and uses what is below RSP.
 		a.Lea(8, rsp, insn.At(rsp, 8))
+		c.note(a, stance{below: -8}, over)
 		a.Ret()
 	}
 	a.Place(stray)
@@ -346,11 +355,13 @@ func (t *instances) returnCode(a *insn.Asm, exit []byte) {
 	for _, load := range loads {
 		t.placed = append(t.placed, placedStage{fixups: []Fixup{{Fault: 0, Resume: a.Len() - load}}, at: t.tramps + guest.GVA(load)})
 	}
-	leave()
+	leave(again)
 	t.exit = guest.GVA(a.PC())
 	a.Append(exit)
 	a.Align(detourAlign)
 	a.Place(call)
+	c.note(a, stance{inside: true}, neither)
+	t.stances = c.stances
 	t.placed = append(t.placed, placedStage{x.Code, x.Fixups, guest.GVA(a.PC())})
 	a.Append(x.Code)
 }

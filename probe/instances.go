@@ -59,6 +59,9 @@ type instances struct {
 	touch  touch         // shared, at CPL3: of the far end of the stack that the code uses; from tramps on
 	entry  *Stage        // shared: what a detour calls
 
+	stances stances   // shared: from tramps on
+	ended   guest.GVA // shared: where the return stage has run, and the activation is over
+
 	noStage string // why the table is private although the probe has the stages
 	short   bool   // for want of memory
 

@@ -12,6 +12,9 @@ type resident interface {
 	// home returns the address in the guest's own text that rip stands for.
 	home(rip guest.GVA) guest.GVA
 
+	// stance says how the registers at rip differ from the guest's.
+	stance(rip guest.GVA) stance
+
 	// trap handles a TrapBreakpoint or TrapDetour, behind which the guest resumes, and
 	// reports false when the resident has no such instruction there. It leaves to its
 	// caller a hit of the site that it returns, from that detour. (A Verdict that is handed

@@ -1,6 +1,8 @@
 package probe
 
 import (
+	"slices"
+
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
@@ -60,6 +62,8 @@ func (o *optimizer) stageCode(ip guest.GVA, user bool) stageBuilder {
 	prof, _ := o.placer.Profile(user)
 	return func(at guest.GVA, stages []*Stage) (stageBody, error) {
 		a := insn.NewAsm(uint64(at))
+		c := newStageFrame(stages, user)
+		c.note(a, stance{inside: true}, neither)
 		var placed []placedStage
 		var calls []insn.Label
 		for _, x := range stages {
@@ -69,6 +73,7 @@ func (o *optimizer) stageCode(ip guest.GVA, user bool) stageBuilder {
 			a.Append(x.Code)
 		}
 		lost, done := a.Here(), a.NewLabel()
+		c.note(a, c.deepest(), neither)
 		for _, x := range stages {
 			if x.Lost != 0 {
 				a.Mov(8, rax, insn.Imm(x.Lost))
@@ -78,11 +83,10 @@ func (o *optimizer) stageCode(ip guest.GVA, user bool) stageBuilder {
 		a.Jmp(done)
 		a.Align(detourAlign)
 
-		c := newStageFrame(stages, user)
 		checked := a.Here() // with alignment checks on, out again, and to the host
 		exit := 0
 		if c.checks {
-			c.leave(a)
+			c.leave(a, again)
 			exit = a.Len()
 			o.exit(a, user)
 		}
@@ -107,13 +111,15 @@ func (o *optimizer) stageCode(ip guest.GVA, user bool) stageBuilder {
 			a.Add(8, rsi, rdi)
 			a.Mov(8, rdi, rsp)
 			a.Call(calls[i])
+			c.note(a, c.deepest(), neither)
 		}
 		a.Place(done)
-		c.leave(a)
+		ended := a.Len()
+		c.leave(a, over)
 		for _, load := range loads {
 			placed = append(placed, placedStage{fixups: []Fixup{{Fault: 0, Resume: a.Offset(lost) - load}}, at: at + guest.GVA(load)})
 		}
-		return stageBody{code: a.Code(), entry: entry, exit: exit, placed: placed, touches: touches}, nil
+		return stageBody{code: a.Code(), entry: entry, exit: exit, placed: placed, touches: touches, stances: slices.Clone(c.stances), ended: ended}, nil
 	}
 }
 
@@ -148,10 +154,36 @@ type stageFrame struct {
 	size   int
 	more   int // bytes that the context has behind struct pt_regs
 	deep   int // how far below RSP the stages go
+
+	kept    keptRegs // what the context has in the end
+	pushed  int      // bytes that were on the stack before
+	stances stances
+}
+
+// What a stance may say besides.
+const (
+	neither = iota
+	again   // nothing has been done
+	over    // all has
+)
+
+// note says what the stance is from here on.
+func (c *stageFrame) note(a *insn.Asm, s stance, what int) {
+	s.below += c.pushed
+	s.again, s.done = what == again, what == over
+	c.stances.note(a, s)
+}
+
+// deepest is the stance between enter and leave.
+func (c *stageFrame) deepest() stance {
+	if c.push {
+		return stance{below: c.size, kept: c.kept, flags: flagsWord, flagsAt: insn.PtFlags}
+	}
+	return stance{below: c.size, kept: c.kept, flags: flagsByte, flagsAt: scratchFlags + c.more}
 }
 
 func newStageFrame(stages []*Stage, user bool) stageFrame {
-	c := stageFrame{user: user, push: !user, size: frameSize}
+	c := stageFrame{user: user, push: !user, size: frameSize, kept: keptScrap}
 	if user {
 		c.size += redZone
 	}
@@ -180,13 +212,17 @@ type touch struct{ off, below int }
 // leaves RSP where it was.
 func (c *stageFrame) touch(a *insn.Asm) []touch {
 	const rax, rsp = insn.RAX, insn.RSP
+	c.note(a, stance{}, again)
 	if !c.user {
 		return nil // a kernel's stack has room for an interrupt, anywhere
 	}
 	a.Lea(8, rsp, insn.At(rsp, 8-c.deep))
+	c.note(a, stance{below: c.deep - 8}, again)
 	low := touch{a.Len(), c.deep - 8}
 	a.Push(rax)
+	c.note(a, stance{below: c.deep}, again)
 	a.Lea(8, rsp, insn.At(rsp, c.deep))
+	c.note(a, stance{}, again)
 	high := touch{a.Len(), 0}
 	a.Mov(8, insn.At(rsp, -redZone-8), rax)
 	return []touch{low, high}
@@ -200,32 +236,43 @@ const MaxStageStack = 1024
 // stages read it. RSP is then at the context, and RAX the interrupted RSP.
 func (c *stageFrame) enter(a *insn.Asm, ip uint64) {
 	const rax, rsi, rsp = insn.RAX, insn.RSI, insn.RSP
+	now := stance{below: c.size}
 	if c.push {
 		a.Lea(8, rsp, insn.At(rsp, insn.PtFlags+8-c.size))
+		c.note(a, stance{below: c.size - insn.PtFlags - 8}, again)
 		a.Pushfq()
+		c.note(a, stance{below: c.size - insn.PtFlags}, again)
 		if !c.user {
 			a.Cli()
 		}
 		if c.clear {
 			a.Cld()
 		}
+		c.note(a, stance{below: c.size - insn.PtFlags, flags: flagsWord}, again)
 		a.Lea(8, rsp, insn.At(rsp, -insn.PtFlags))
+		now.flags, now.flagsAt = flagsWord, insn.PtFlags
 	} else {
 		a.Lea(8, rsp, insn.At(rsp, -c.size))
 	}
+	c.note(a, now, again)
 	for _, r := range insn.PtRegs {
 		if off := insn.PtReg(r); r == rax || r == rsi || r == insn.RDI || c.asked(off) {
 			a.Mov(8, insn.At(rsp, off), r)
 		}
 	}
+	now.kept = c.kept
+	c.note(a, now, again)
 	if !c.push {
 		if c.asked(insn.PtFlags) {
 			a.Pushfq()
+			c.note(a, stance{below: c.size + 8, kept: c.kept, context: 8}, again)
 			a.Pop(insn.At(rsp, insn.PtFlags))
+			c.note(a, now, again)
 		}
 		a.Lahf()
 		a.Setcc(insn.CondO, rax)
 		a.Mov(8, insn.At(rsp, scratchFlags+c.more), rax)
+		c.note(a, c.deepest(), again)
 	}
 	a.Lea(8, rax, insn.At(rsp, c.size))
 	if c.asked(insn.PtSP) {
@@ -246,9 +293,10 @@ func (c *stageFrame) enter(a *insn.Asm, ip uint64) {
 	}
 }
 
-// leave puts back what enter and the call of a stage have changed.
-func (c *stageFrame) leave(a *insn.Asm) {
+// leave puts back what enter and the call of a stage have changed. What says what has been done by then.
+func (c *stageFrame) leave(a *insn.Asm, what int) {
 	const rax, rsp = insn.RAX, insn.RSP
+	c.note(a, c.deepest(), what)
 	if !c.push {
 		a.Mov(8, rax, insn.At(rsp, scratchFlags+c.more))
 		a.Add(1, rax, insn.Imm(0x7f)) // overflows if it was 1
@@ -259,9 +307,13 @@ func (c *stageFrame) leave(a *insn.Asm) {
 	}
 	if c.push {
 		a.Lea(8, rsp, insn.At(rsp, insn.PtFlags))
+		c.note(a, stance{below: c.size - insn.PtFlags, flags: flagsWord}, what)
 		a.Popfq()
+		c.note(a, stance{below: c.size - insn.PtFlags - 8}, what)
 		a.Lea(8, rsp, insn.At(rsp, c.size-insn.PtFlags-8))
-		return
+	} else {
+		c.note(a, stance{below: c.size}, what)
+		a.Lea(8, rsp, insn.At(rsp, c.size))
 	}
-	a.Lea(8, rsp, insn.At(rsp, c.size))
+	c.note(a, stance{}, what)
 }

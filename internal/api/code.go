@@ -27,6 +27,7 @@ const (
 	CodeNameTaken     Code = "name_taken"         // 409: a probe or a script of that name exists
 	CodeAmbiguousName Code = "ambiguous_name"     // 409: an event name stands for probes of several groups
 	CodeGuestState    Code = "guest_state"        // 409: not possible while the guest is in this state
+	CodeInsideProbe   Code = "inside_probe"       // 409: a vCPU or a task of the guest is inside a probe's handlers, and its own registers cannot be told
 	CodeTooLarge      Code = "body_too_large"     // 413
 	CodeTooMany       Code = "too_many"           // 429: a limit on probes, streams, connections, bodies or memory is reached
 	CodeOldClient     Code = "client_too_old"     // 426: the client speaks an older level of the API than is served

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"strings"
@@ -75,7 +76,7 @@ type asking func(context.Context, *command.Run, *client.Client) error
 // ask runs f with a client of the daemon that the user means.
 func (a *app) ask(f asking) func(context.Context, *command.Run) error {
 	return func(ctx context.Context, r *command.Run) error {
-		c, err := a.client(ctx, r.Getenv)
+		c, err := a.client(ctx, r.Getenv, r.Stderr)
 		if err != nil {
 			return err
 		}
@@ -152,7 +153,7 @@ func (a *app) orMany(one, many func(context.Context, *command.Run) error) func(c
 // client returns a client of the socket that the user means: --socket, the
 // environment, the user's own daemon if its socket is there, or the system's; or of the guest of --core, or the
 // one daemon of --fleet that is meant.
-func (a *app) client(ctx context.Context, getenv func(string) string) (*client.Client, error) {
+func (a *app) client(ctx context.Context, getenv func(string) string, warn io.Writer) (*client.Client, error) {
 	if _, err := a.fleet.check(); err != nil {
 		return nil, err
 	}
@@ -166,6 +167,9 @@ func (a *app) client(ctx context.Context, getenv func(string) string) (*client.C
 		c, err := daemon.OpenCore(a.core, a.coreImage)
 		if err != nil {
 			return nil, err
+		}
+		for _, what := range c.Inside() {
+			fmt.Fprintf(warn, "guestprobe: warning: %s: %s when the guest ended; its registers there are those that the handlers have used\n", a.core, what)
 		}
 		return client.Of(a.core, c.Dial, c.Close), nil
 	}
@@ -196,7 +200,7 @@ func (a *app) complete(names func(ctx context.Context, c *client.Client, prefix 
 	return func(ctx context.Context, _ []string, prefix string) (out []string) {
 		ctx, cancel := context.WithTimeout(ctx, completeTime)
 		defer cancel()
-		c, err := a.client(ctx, os.Getenv)
+		c, err := a.client(ctx, os.Getenv, io.Discard)
 		if err != nil {
 			return nil
 		}

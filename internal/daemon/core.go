@@ -64,6 +64,10 @@ func OpenCore(path, image string) (*Core, error) {
 	return c, nil
 }
 
+// Inside says which vCPUs and tasks of the guest were inside a probe's handlers when it ended: their registers are those that the handlers
+// have used.
+func (c *Core) Inside() []string { return c.server.saved.Config.Inside }
+
 // Dial returns a connection to it. Any goroutine.
 func (c *Core) Dial(ctx context.Context) (net.Conn, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)

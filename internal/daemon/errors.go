@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"syscall"
 
 	"github.com/guestprobe/guestprobe/guest"
@@ -42,6 +43,7 @@ var statusOf = map[api.Code]int{
 	api.CodeAmbiguousName: http.StatusConflict,
 	api.CodeGuestState:    http.StatusConflict,
 	api.CodeCallBusy:      http.StatusConflict,
+	api.CodeInsideProbe:   http.StatusConflict,
 	api.CodeTooLarge:      http.StatusRequestEntityTooLarge,
 	api.CodeTooMany:       http.StatusTooManyRequests,
 	api.CodeCallFailed:    http.StatusUnprocessableEntity,
@@ -98,6 +100,9 @@ func toAPI(err error) *api.Error {
 	if errors.As(err, &stop) {
 		return &api.Error{Code: api.CodeStopTimeout, Errno: "ETIMEDOUT", Message: err.Error()}
 	}
+	if errors.Is(err, probe.ErrInside) {
+		return &api.Error{Code: api.CodeInsideProbe, Errno: "EBUSY", Message: err.Error(), Detail: insideCure(err)}
+	}
 	for _, s := range []struct {
 		is    error
 		code  api.Code
@@ -119,7 +124,6 @@ func toAPI(err error) *api.Error {
 		{machine.ErrSavedEnd, api.CodeBadFile, "EINVAL"},
 		{device.ErrDisk, api.CodeGuestState, "ENXIO"}, // a reset opens it again
 		{machine.ErrResetMeanwhile, api.CodeGuestState, "ECANCELED"},
-		{probe.ErrInside, api.CodeGuestState, "EBUSY"},
 		{machine.ErrNoSafePoint, api.CodeNoSafePoint, "ETIMEDOUT"},
 		{machine.ErrCallRunning, api.CodeCallRunning, "ETIMEDOUT"},
 		{machine.ErrCallBusy, api.CodeCallBusy, "EBUSY"},
@@ -131,6 +135,16 @@ func toAPI(err error) *api.Error {
 		}
 	}
 	return &api.Error{Code: api.CodeInternal, Message: fmt.Sprintf("internal error: %v", err), Detail: "this is a bug of the daemon; its log has more"}
+}
+
+// insideCure says what to do about an ErrInside.
+func insideCure(err error) string {
+	var in *probe.InsideError
+	cure := "it did not come out in time: try again, with the guest running"
+	if errors.As(err, &in) && len(in.Probes) > 0 {
+		cure += ", or detach " + strings.Join(in.Probes, ", ")
+	}
+	return cure
 }
 
 // syntaxToAPI has the kernel's text and errno in any case, and the engine's reason, in

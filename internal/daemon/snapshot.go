@@ -78,6 +78,9 @@ func (s *server) save() (*snapshot.Snapshot, error) {
 		return nil, fmt.Errorf("save: %w", err)
 	}
 	snap.Config.LeftOut = on.LeftOut
+	for _, what := range snap.Config.Inside {
+		s.log.Warn("the guest has ended inside a probe's handlers: the registers that are saved there are those that the handlers have used", "what", what)
+	}
 	c := &snap.Config
 	files := map[*string]*string{&s.opt.guest: &c.Image, &s.opt.debug: &c.Debug, &s.opt.symbols: &c.Symbols}
 	if l := c.Linux; l != nil {

@@ -88,6 +88,7 @@ type Machine struct {
 	tscKHz   atomic.Uint64 // 0: the host doesn't say
 	told     atomic.Bool   // a forwarded interrupt was logged
 	cpuid    []kvm.CPUIDEntry
+	msrs     []uint32               // that make up a vCPU's state; nil: not asked for yet
 	earlyIDT guest.GVA              // see bare
 	calls    callQueue              // guarded by mu
 	modules  atomic.Pointer[func()] // see OnModules

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
@@ -29,11 +28,11 @@ var (
 	ErrSavedEnd = errors.New("the guest of the snapshot does not go on")
 )
 
-// How long a vCPU is waited for that is inside a probe's code, and how often it is looked at: such code ends in
-// microseconds, unless its task is preempted.
+// How long it is waited for that what is inside a probe's code comes out, and how often it is looked: such code ends in
+// microseconds, unless its task is preempted there.
 const (
-	insideTries = 200
-	insideWait  = 100 * time.Microsecond
+	insideTime = 2 * time.Second
+	insideWait = 100 * time.Microsecond
 )
 
 // kept is what of a payload is about snapshots.
@@ -94,42 +93,51 @@ func (p bare) back(m *Machine) error {
 }
 
 // Save takes the state of the guest, with the world stopped, which goes on then. The snapshot has nothing of the
-// engine's: see probe.Engine.Apart. What a handler, or the host's own call, is in the middle of is waited
+// engine's: see probe.Engine.Apart and probe.Clean. What a handler, or the host's own call, is in the middle of is waited
 // for, if the guest runs; a guest that has ended is saved as it is, for Open. With, if it is not nil, is called with the world
-// stopped for what is to be of the same moment; it must not call the engine. Errors are ErrNoSnapshot, probe.ErrInside, ErrCallBusy,
+// stopped for what is to be of the same moment; it must not call the engine. Errors are ErrNoSnapshot, *probe.InsideError, ErrCallBusy,
 // ErrClosed, *StopTimeoutError and those of KVM. A handler must not call it.
 func (m *Machine) Save(with func()) (*snapshot.Snapshot, error) {
 	m.life.Lock()
 	defer m.life.Unlock()
 	fail := func(err error) (*snapshot.Snapshot, error) { return nil, fmt.Errorf("save: %w", err) }
-	for n := 1; ; n++ {
+	var s *snapshot.Snapshot
+	begin := time.Now()
+	for n := 0; ; n++ {
 		m.mu.Lock()
 		phase := m.phase
 		m.mu.Unlock()
 		if phase == PhaseClosed {
 			return fail(ErrClosed)
 		}
-		var s *snapshot.Snapshot
 		ended := phase == PhaseExited || phase == PhaseCrashed
-		err := m.engine.Apart(ended, func(regs []probe.Regs) (err error) {
-			if s, err = m.save(regs, ended); err == nil && with != nil {
-				with()
-			}
-			return err
-		})
+		try := func() error {
+			return m.engine.Apart(ended, func(c *probe.Clean) (err error) {
+				if s, err = m.save(c, ended); err == nil && with != nil {
+					with()
+				}
+				return err
+			})
+		}
+		var err error
+		if n == 0 || ended {
+			err = try()
+		} else {
+			err = m.tidied(try)
+		}
 		switch {
 		case err == nil:
 			m.sound(s)
 			return s, nil
-		case !errors.Is(err, probe.ErrInside) || phase != PhaseRunning || n == insideTries:
+		case !errors.Is(err, probe.ErrInside) || n > 0 && (phase != PhaseRunning || time.Since(begin) > insideTime):
 			return fail(err)
 		}
-		time.Sleep(insideWait) // the guest is to go on for a little
+		time.Sleep(time.Duration(n) * insideWait) // the guest is to go on for a little
 	}
 }
 
 // save is Save with the world stopped, and with nothing of the engine's in the guest's text.
-func (m *Machine) save(regs []probe.Regs, ended bool) (*snapshot.Snapshot, error) {
+func (m *Machine) save(clean *probe.Clean, ended bool) (*snapshot.Snapshot, error) {
 	k := m.payload()
 	if why := k.unsaved(m); why != "" {
 		return nil, fmt.Errorf("%w: %s", ErrNoSnapshot, why)
@@ -166,7 +174,7 @@ func (m *Machine) save(regs []probe.Regs, ended bool) (*snapshot.Snapshot, error
 	m.exec.mu.Lock()
 	s.Config.KernelFar, s.Config.UserFar = m.exec.kernelFar.mapped(), m.exec.userFar.mapped()
 	m.exec.mu.Unlock()
-	msrs, err := m.sys.MSRIndexes()
+	msrs, err := m.stateMSRs()
 	if err != nil {
 		return nil, err
 	}
@@ -176,12 +184,18 @@ func (m *Machine) save(regs []probe.Regs, ended bool) (*snapshot.Snapshot, error
 		case v.call != nil:
 			return nil, fmt.Errorf("vcpu %d: %w", i, ErrCallBusy)
 		case v.midHit, v.trapping():
-			return nil, fmt.Errorf("vcpu %d: %w", i, probe.ErrInside)
+			return nil, &probe.InsideError{CPU: i}
 		}
-		c, err := v.save(&regs[i], msrs)
+		if runs, err := v.kvm.RunsGuests(); err != nil {
+			return nil, fmt.Errorf("vcpu %d: %w", i, err)
+		} else if runs {
+			return nil, fmt.Errorf("%w: it runs virtual machines of its own (vcpu %d), whose state snapshots do not have; end them, and unload its hypervisor", ErrNoSnapshot, i)
+		}
+		c, err := v.save(&clean.Regs[i], msrs)
 		if err != nil {
 			return nil, fmt.Errorf("vcpu %d: %w", i, err)
 		}
+		clean.FIP(c.XSave)
 		s.CPUs = append(s.CPUs, *c)
 	}
 	release, err := k.save(m, s)
@@ -189,24 +203,51 @@ func (m *Machine) save(regs []probe.Regs, ended bool) (*snapshot.Snapshot, error
 		return nil, err
 	}
 	defer release()
-	s.Memory = m.saveMemory()
+	if s.Memory, err = m.saveMemory(clean); err != nil {
+		return nil, err
+	}
+	for _, x := range clean.Inside {
+		s.Config.Inside = append(s.Config.Inside, x.Error())
+	}
 	return s, nil
+}
+
+// stateMSRs returns the numbers of the MSRs that a snapshot has.
+func (m *Machine) stateMSRs() (all []uint32, err error) {
+	if m.msrs == nil {
+		m.msrs, err = m.sys.StateMSRs(m.vcpus[0].kvm)
+	}
+	return m.msrs, err
 }
 
 // trapping reports whether a vCPU is on its way to the host, in a handler of the guest's that begins with handing a trap over: the
 // frame on its stack says where our int3 stands, or our code, which the guest does not have without us.
 func (v *vcpu) trapping() bool {
+	_, ok := v.handsTrap()
+	return ok
+}
+
+// handsTrap is trapping, and returns by which port.
+func (v *vcpu) handsTrap() (port uint8, ok bool) {
+	if v.cpl() != 0 {
+		return 0, false
+	}
 	code := make([]byte, insn.MaxLen)
 	for v.m.space(v.state().Root).Read(guest.GVA(v.regs.RIP), code) != nil { // what follows it may be unmapped
 		if code = code[:len(code)-1]; len(code) < 2 {
-			return false
+			return 0, false
 		}
 	}
 	// Linux's begin with ENDBR64 and CLAC, which it patches: see plantStubs.
 	for _, first := range [][]byte{{0xf3, 0x0f, 0x1e, 0xfa}, {0x0f, 0x01, 0xca}, {0x0f, 0x1f, 0x00}} {
 		code = bytes.TrimPrefix(code, first)
 	}
-	return slices.ContainsFunc(trapPorts[:], func(port uint8) bool { return bytes.HasPrefix(code, guest.TrapStub(port)[:2]) })
+	for _, port := range trapPorts {
+		if bytes.HasPrefix(code, guest.TrapStub(port)[:2]) {
+			return port, true
+		}
+	}
+	return 0, false
 }
 
 // trapPorts are the ports by which stubs of the guest's hand exceptions over.
@@ -242,13 +283,7 @@ func (v *vcpu) save(regs *probe.Regs, msrs []uint32) (c *snapshot.CPU, err error
 
 // saveMemory returns what is not zero of the guest's memory, with its own addresses in the place of those of the
 // engine's code in saved contexts.
-func (m *Machine) saveMemory() (runs []snapshot.Run) {
-	m.exec.mu.Lock()
-	areas := [2]guest.Window{}
-	for i, a := range [...]execArea{m.exec.kernel, m.exec.user} {
-		areas[i] = guest.Window{Lo: uint64(a.GVA), N: a.used}
-	}
-	m.exec.mu.Unlock()
+func (m *Machine) saveMemory(clean *probe.Clean) (runs []snapshot.Run, err error) {
 	for i, r := range m.ranges {
 		if r.Kind != guest.RangeRAM {
 			continue
@@ -259,8 +294,11 @@ func (m *Machine) saveMemory() (runs []snapshot.Run) {
 		})
 	}
 	m.payload().hide(runs)
+	more := func(pa guest.GPA) []byte { return snapshot.Find(runs, pa) }
 	for _, r := range runs {
-		guest.Replace(r.Bytes, areas[0], areas[1], func(v uint64) uint64 { return uint64(m.engine.Home(guest.GVA(v))) })
+		if err := clean.Memory(r.At, r.Bytes, more); err != nil {
+			return nil, err
+		}
 	}
-	return runs
+	return runs, nil
 }

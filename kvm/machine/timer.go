@@ -82,6 +82,9 @@ func (v *vcpu) deliverTick() {
 	v.guarded.lately = false
 	if v.tick.Load() && !v.stepping() {
 		if v.kvm.InterruptReady() {
+			v.tidy() // the interrupt may switch the task
+		}
+		if v.kvm.InterruptReady() {
 			if err := v.kvm.Interrupt(guest.TimerVector); err != nil {
 				v.m.log.Error("timer interrupt failed", "vcpu", v.id, "err", err)
 			}

@@ -65,6 +65,7 @@ type vcpu struct {
 	goOn     bool  // it was, and goes on
 	steps    *steps
 	between  bool // it rests between two hits
+	untidy   bool // likewise, and perhaps in the engine's code: see tidy
 	resting  bool
 	poking   bool // it waits until the engine has done its write to its text
 	activity VCPUActivity
@@ -199,10 +200,21 @@ func (v *vcpu) proceed() bool {
 	if v.stop != nil {
 		activity = VCPUStopped
 	}
-	v.between = true
-	v.rest(activity, func() bool { return v.stop == nil })
-	v.between = false
-	return v.m.gate.Load()&gateQuit == 0
+	v.between, v.untidy = true, v.stop == nil
+	defer func() { v.between, v.untidy = false, false }()
+	for {
+		if v.untidy && v.m.untidied() {
+			v.untidy = false
+			v.m.mu.Unlock()
+			v.tidy()
+			v.yield()
+			v.m.mu.Lock()
+		}
+		v.rest(activity, func() bool { return v.stop == nil })
+		if g := v.m.gate.Load(); g&gateQuit != 0 || g == 0 || v.letAlone() || v.steps != nil {
+			return g&gateQuit == 0
+		}
+	}
 }
 
 // settleLimit is how many parts of a string instruction settle sees through. A
@@ -249,7 +261,8 @@ func (v *vcpu) rest(a VCPUActivity, ready func() bool) {
 	m.rested.Broadcast()
 	for {
 		g := m.gate.Load()
-		if g&gateQuit != 0 || g == 0 && ready() || v.letAlone() || g&(gateStop|gateStep) == 0 && v.steps != nil && v.between {
+		if g&gateQuit != 0 || g == 0 && ready() || v.letAlone() || g&(gateStop|gateStep) == 0 && v.steps != nil && v.between ||
+			g&gateStop == 0 && v.between && v.untidy && m.untidied() {
 			break
 		}
 		v.wake.Wait()

@@ -18,6 +18,7 @@ const (
 	gateHold                    // created, paused, exited or crashed
 	gateQuit                    // the vCPU threads shall end
 	gateStep                    // those that are stepped, too: for a pause that waits for them
+	gateTidy                    // the guest is being saved: see vcpu.tidy
 )
 
 // defaultStopTimeout bounds how long a stop waits for the vCPUs. A kick brings a
@@ -111,14 +112,14 @@ func (m *Machine) stopWorld(self *vcpu, f func() error) error {
 // awaitRest kicks every vCPU but self and waits until all rest. Precondition:
 // m.mu held, a gate bit set. The kicks come after the gate's bit: a vCPU that
 // has read the gate before is kicked out of KVM_RUN, or not let into it. A pause waits also for one whose write to
-// its text is not done: it goes on for a little.
+// its text is not done, or that is to leave the engine's code: it goes on for a little.
 func (m *Machine) awaitRest(self *vcpu, timeout time.Duration, pausing bool) error {
 	var timer *time.Timer
 	expired := false
 	for {
 		busy := -1
 		for _, v := range m.vcpus {
-			if v != self && (!v.resting || pausing && (v.poking || v.runsAlone() != nil)) {
+			if v != self && (!v.resting || pausing && (v.poking || v.runsAlone() != nil || !v.restsTidy())) {
 				busy = v.id
 				if timer == nil {
 					v.kick()
@@ -150,7 +151,7 @@ func (m *Machine) awaitRest(self *vcpu, timeout time.Duration, pausing bool) err
 // held.
 func (m *Machine) wakeAll() {
 	for _, v := range m.vcpus {
-		if m.gate.Load()&^gateStop != gateHold || v.steps != nil {
+		if m.gate.Load()&^gateStop != gateHold || v.steps != nil || v.untidy {
 			v.wake.Signal()
 		}
 	}

@@ -43,7 +43,11 @@ type Config struct {
 	Crash    json.RawMessage `json:"crash,omitempty"`
 
 	Activity []string `json:"activity,omitempty"` // what each vCPU did, in a word
-	Vendor   string   `json:"vendor"`             // of the processor, by CPUID
+
+	// Inside says, in words, which vCPUs and tasks of a guest that has ended were in the handlers of a probe: their registers are those
+	// that the handlers have used, at the address of the probe.
+	Inside []string `json:"inside,omitempty"`
+	Vendor string   `json:"vendor"` // of the processor, by CPUID
 
 	LeftOut []string `json:"leftOut,omitempty"` // what was attached and is not in the snapshot, in words
 

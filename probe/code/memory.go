@@ -260,6 +260,19 @@ func (m *Memory[R]) Lend(at []guest.GVA, r R) {
 // changed.
 func (m *Memory[R]) Mapped(user bool) []guest.GVA { return m.levels[guest.Level(user)].mapped }
 
+// Bounds returns a range for each privilege in which all addresses are that residents have, and others as well; an empty one if there is
+// none. By guest.Level; what is lent belongs to the text's.
+func (m *Memory[R]) Bounds() (b [2]Range) {
+	for at, p := range m.pages.All() {
+		x := &b[guest.Level(p.user)]
+		if x.End == 0 {
+			x.Start = at
+		}
+		x.Start, x.End = min(x.Start, at), max(x.End, at+guest.PageSize)
+	}
+	return b
+}
+
 // add makes x known to lookups. It is complete in guest memory, and no text leads to
 // it yet.
 func (m *Memory[R]) add(x piece[R]) {

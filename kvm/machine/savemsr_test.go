@@ -1,0 +1,99 @@
+package machine
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/guestprobe/guestprobe/kvm"
+)
+
+// savedMSRs are values that a guest may give MSRs, first those that it has when it is saved, and then others. KVM has no list in which most
+// of them are.
+var savedMSRs = []struct {
+	index      uint32
+	was, later uint64
+	must       bool // every KVM has it
+}{
+	{0x2ff, 0xc06, 0x806, true},
+	{0x200, 0x8000_0001, 0x9000_0006, true},
+	{0x201, 0xff_8000_0800, 0, true},
+	{0x20e, 6, 1, true},
+	{0x20f, 0xff_f000_0800, 0, true},
+	{0x250, 0x0606060606060606, 0x0404040404040404, true},
+	{0x258, 0x0505050505050505, 0, true},
+	{0x26f, 0x0404040404040404, 0x0101010101010101, true},
+	{0x277, 0x0007040600070401, 0x0007040600070406, true},
+	{0x400, ^uint64(0), 0, true},
+	{0x41c, 0, ^uint64(0), true},
+	{0x17a, 4, 0, true},
+	{0x17b, ^uint64(0), 0, false},
+	{0x280, 1 << 30, 0, false},
+	{0xc0010015, 1 << 24, 0, false},
+	{0xc0000082, 0xffffffff80201234, 0xffffffff80209999, true},
+	{0xc0000103, 0x77, 0x78, false},
+	{0x1d9, 1, 0, false},
+}
+
+// TestSavedMSRs: a guest that goes back to a snapshot, here or in another machine, has all MSRs that it had, also those that are in none of
+// KVM's lists; one that boots again has those of a reset.
+func TestSavedMSRs(t *testing.T) {
+	config := Config{Image: tinyGuest(t, spin, nil), Memory: 16 << 20, Tick: -1}
+	m := newMachine(t, config)
+	index := make([]uint32, len(savedMSRs))
+	for i, x := range savedMSRs {
+		index[i] = x.index
+	}
+	read := func(m *Machine) map[uint32]uint64 {
+		t.Helper()
+		out := map[uint32]uint64{}
+		all, err := m.vcpus[0].kvm.ReadMSRs(index)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range all {
+			out[r.Index] = r.Data
+		}
+		return out
+	}
+	set := func(later bool) {
+		t.Helper()
+		for _, x := range savedMSRs {
+			v := x.was
+			if later {
+				v = x.later
+			}
+			err := m.vcpus[0].kvm.SetMSRs([]kvm.MSR{{Index: x.index, Data: v}})
+			var refused *kvm.MSRError
+			if err != nil && (x.must || !errors.As(err, &refused)) {
+				t.Fatal(err)
+			}
+		}
+	}
+	compare := func(what string, want map[uint32]uint64, m *Machine) {
+		t.Helper()
+		if diff := cmp.Diff(want, read(m)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", what, diff)
+		}
+	}
+	reset := read(m)
+	set(false)
+	want := read(m)
+	s := reread(t, save(t, m))
+	set(true)
+	if err := m.ResetTo(context.Background(), s); err != nil {
+		t.Fatal(err)
+	}
+	compare("reset to the snapshot", want, m)
+	n := newMachine(t, config)
+	if err := n.ResetTo(context.Background(), s); err != nil {
+		t.Fatal(err)
+	}
+	compare("another machine", want, n)
+	if err := m.Reset(context.Background(), nil); err != nil {
+		t.Fatal(err)
+	}
+	compare("reset", reset, m)
+}

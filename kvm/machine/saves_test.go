@@ -1,0 +1,404 @@
+package machine
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/builtin"
+	"github.com/guestprobe/guestprobe/internal/patience"
+	"github.com/guestprobe/guestprobe/kvm/snapshot"
+	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// savesFrom returns how many saves TestSaves makes, and the seed: GUESTPROBE_SAVES, GUESTPROBE_SAVES_SEED.
+func savesFrom(t *testing.T) (n int, seed uint64) {
+	t.Helper()
+	n, seed = 200, 1
+	if testing.Short() {
+		n = 20
+	}
+	for name, set := range map[string]func(uint64){
+		"GUESTPROBE_SAVES": func(v uint64) { n = int(v) }, "GUESTPROBE_SAVES_SEED": func(v uint64) { seed = v },
+	} {
+		if s := os.Getenv(name); s != "" {
+			v, err := strconv.ParseUint(s, 0, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			set(v)
+		}
+	}
+	return n, seed
+}
+
+// savedLoad keeps probes of all kinds on a guest, and changes them at random.
+type savedLoad struct {
+	t      *testing.T
+	m      *Machine
+	rng    *rand.Rand
+	user   []guest.Symbol
+	kernel []guest.Symbol
+	on     []func() error // each takes one off
+	hits   atomic.Uint64
+}
+
+// hotFunctions are those of the built-in guest that are called most.
+var hotFunctions = map[bool][]string{
+	true:  {"user_hot", "user_hot_loop", "user_checksum", "user_red_zone", "user_memory", "user_syscall"},
+	false: {"schedule", "vfs_read", "memcpy", "preempt", "__switch_to", "sched_tick", "timer_interrupt", "do_syscall", "finish_task_switch"},
+}
+
+// slowStage is a stage that takes its time: it counts, with a loop, registers on the stack, and a call of its own, so that a vCPU is
+// inside it as often as not.
+func slowStage(t *testing.T, m *Machine, user, strings bool, loops int) (*probe.Stage, func()) {
+	t.Helper()
+	block, host, err := m.AllocShared(64*m.NumCPU(), user)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const rax, rbx, rsi, rdi, r12 = insn.RAX, insn.RBX, insn.RSI, insn.RDI, insn.R12
+	var a insn.Asm
+	sub := a.NewLabel()
+	for _, r := range []insn.Reg64{rbx, r12, rdi} {
+		a.Push(r)
+	}
+	a.Mov(4, rbx, insn.Imm(loops))
+	again := a.Here()
+	a.Mov(8, r12, insn.At(rdi, insn.PtSP))
+	a.Call(sub)
+	a.Dec(4, rbx)
+	a.Jcc(insn.CondNE, again)
+	for _, r := range []insn.Reg64{rdi, r12, rbx} {
+		a.Pop(r)
+	}
+	a.Ret()
+	a.Place(sub)
+	a.Mov(8, rdi, r12)
+	a.Inc(8, insn.At(rsi, 0))
+	a.Mov(8, rdi, insn.At(insn.RSP, 8))
+	a.Ret()
+	_ = host
+	s := &probe.Stage{
+		Code: a.Code(), Stack: 48, NoStrings: !strings, Reads: 1 << (insn.PtSP / 8), Block: block, Stride: 64,
+		Counts: func(int) (uint64, uint64, uint64) { return 0, 0, 0 },
+	}
+	return s, func() { m.FreeShared(block) }
+}
+
+// symbol returns a function, with half of them one that is called often.
+func (l *savedLoad) symbol(user bool) guest.Symbol {
+	if hot := hotFunctions[user]; l.rng.IntN(2) == 0 {
+		s, err := l.m.Image().Lookup(hot[l.rng.IntN(len(hot))])
+		if err == nil {
+			return s
+		}
+	}
+	all := l.kernel
+	if user {
+		all = l.user
+	}
+	return all[l.rng.IntN(len(all))]
+}
+
+// attach puts one probe on.
+func (l *savedLoad) attach() {
+	e, user := l.m.Engine(), l.rng.IntN(2) == 0
+	sym := l.symbol(user)
+	nothing := func(*probe.Context) int { l.hits.Add(1); return 0 }
+	add := func(p probe.Probe, k *probe.Kprobe, free func()) {
+		err := e.Register(p)
+		if err != nil {
+			if free != nil {
+				free()
+			}
+			return // not every place can have each kind
+		}
+		l.on = append(l.on, func() error {
+			if err := e.Unregister(k); err != nil {
+				return err
+			}
+			if free != nil {
+				free()
+			}
+			return nil
+		})
+	}
+	switch l.rng.IntN(9) {
+	case 0: // at any instruction
+		k := &probe.Kprobe{Symbol: sym.Name, Offset: uint64(l.rng.IntN(int(max(1, sym.Size)))), Pre: nothing}
+		add(k, k, nil)
+	case 1:
+		k := &probe.Kprobe{Symbol: sym.Name, Pre: nothing, Post: func(*probe.Context) {}}
+		add(k, k, nil)
+	case 2:
+		r := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: sym.Name}, Return: func(*probe.Context) { l.hits.Add(1) }}
+		add(r, &r.Kprobe, nil)
+	case 3, 4, 5:
+		k := &probe.Kprobe{Symbol: sym.Name, Pre: nothing}
+		s, free := slowStage(l.t, l.m, user, l.rng.IntN(3) == 0, 1+l.rng.IntN(12))
+		k.Stage = s
+		add(k, k, func() { _ = e.WhenUnused(free, s) })
+	case 6, 7:
+		s := newStagedReturns(l.t, l.m, sym.Name, user, 1+l.rng.IntN(8))
+		if l.rng.IntN(2) == 0 {
+			slow, free := slowStage(l.t, l.m, user, l.rng.IntN(3) == 0, 1+l.rng.IntN(12))
+			s.ReturnStage = slow
+			add(&s.Kretprobe, &s.Kprobe, func() { _ = s.free(); _ = e.WhenUnused(free, slow) })
+			return
+		}
+		add(&s.Kretprobe, &s.Kprobe, func() { _ = s.free() })
+	default:
+		j := &probe.Jprobe{Kprobe: probe.Kprobe{Symbol: sym.Name}, Entry: func(*probe.Context, probe.Args) { l.hits.Add(1) }}
+		add(j, &j.Kprobe, nil)
+	}
+}
+
+// change takes some probes off, and puts others on.
+func (l *savedLoad) change() {
+	for len(l.on) > 0 && (len(l.on) > 8 || l.rng.IntN(4) == 0) {
+		i := l.rng.IntN(len(l.on))
+		if err := l.on[i](); err != nil {
+			l.t.Fatal(err)
+		}
+		l.on = append(l.on[:i], l.on[i+1:]...)
+	}
+	for len(l.on) < 4 || l.rng.IntN(3) == 0 {
+		n := len(l.on)
+		l.attach()
+		if len(l.on) == n && l.rng.IntN(50) == 0 {
+			break
+		}
+	}
+	switch l.rng.IntN(4) {
+	case 0, 1:
+		if err := l.m.Engine().Optimize(); err != nil {
+			l.t.Fatal(err)
+		}
+	case 2:
+		if err := l.m.Engine().Collect(); err != nil {
+			l.t.Fatal(err)
+		}
+	}
+}
+
+// amongCode reports whether a word has others near it that are addresses of the guest's text, as on stacks; one that has not may be any number.
+func amongCode(m *Machine, b []byte, off int) bool {
+	for at := max(0, off-128); at+8 <= min(len(b), off+128); at += 8 {
+		if m.Image().IsText(guest.GVA(littleEndian(b[at:][:8]))) {
+			return true
+		}
+	}
+	return false
+}
+
+// engineWords returns addresses of the engine's memory in what a snapshot has, with where they are. What boot has
+// told the guest of that is its own.
+func engineWords(m *Machine, s *snapshot.Snapshot) (found []string) {
+	inside := func(v uint64) bool { // 32 bits may be any number
+		return v>>32 != 0 && m.engine.Home(guest.GVA(v)) != guest.GVA(v)
+	}
+	for _, r := range s.Memory {
+		for off := 0; off+8 <= len(r.Bytes); off += 8 {
+			if v := littleEndian(r.Bytes[off:][:8]); inside(v) && amongCode(m, r.Bytes, off) {
+				found = append(found, fmt.Sprintf("%#x at %v", v, r.At+guest.GPA(off)))
+			}
+		}
+	}
+	for i, c := range s.CPUs {
+		regs := probe.Regs(c.Regs)
+		for k, v := range regs.All() {
+			if inside(v) {
+				found = append(found, fmt.Sprintf("%#x in register %d of vCPU %d", v, k, i))
+			}
+		}
+	}
+	return found
+}
+
+// sumsOf lets a guest run to its end, and returns what it has computed: its variable sums.
+func sumsOf(t *testing.T, m *Machine) []uint64 {
+	t.Helper()
+	if st := run(t, m); st.Phase != PhaseExited || st.ExitCode != builtin.ExitOK || st.Checks.Count != 0 {
+		t.Errorf("phase %s, exit code %d, %d failed checks, crash %v, console %q", st.Phase, st.ExitCode, st.Checks.Count, st.Crash, texts(m.Console().tail(5)))
+	}
+	sym, err := m.Image().Lookup("sums")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 16*m.NumCPU())
+	if err := m.Peek(sym.Addr, b); err != nil {
+		t.Fatal(err)
+	}
+	var out []uint64
+	for ; len(b) > 0; b = b[8:] {
+		out = append(out, littleEndian(b[:8]))
+	}
+	return out
+}
+
+// TestSaves saves the built-in guest at random moments while probes of all kinds come and go on it. Another machine, without probes, goes
+// on from each snapshot, and comes to the results of a guest that was never probed; the snapshot has no address of the engine's code.
+// GUESTPROBE_SAVES=10000 makes it longer (make saves), GUESTPROBE_SAVES_SEED another run.
+func TestSaves(t *testing.T) {
+	n, seed := savesFrom(t)
+	rng := rand.New(rand.NewPCG(seed, 31))
+	config := Config{Image: builtinImage(t), VCPUs: 2, Memory: 16 << 20, Cmdline: "rounds=3 quiet", Tick: time.Millisecond, EmulatedStages: true,
+		Log: slog.New(slog.DiscardHandler), Probe: probe.Options{OptimizeDelay: time.Millisecond}}
+	want := sumsOf(t, newMachine(t, config))
+	m, other := newMachine(t, config), newMachine(t, config)
+	l := &savedLoad{t: t, m: m, rng: rng}
+	for _, s := range m.Image().Symbols() {
+		if s.Kind != guest.SymFunc {
+			continue
+		}
+		if _, err := m.Engine().Check(&probe.Kprobe{Symbol: s.Name}); err != nil {
+			continue
+		}
+		if s.User {
+			l.user = append(l.user, s)
+		} else {
+			l.kernel = append(l.kernel, s)
+		}
+	}
+	start, boots, slowest, saving := time.Now(), 0, time.Duration(0), time.Duration(0)
+	wait := patience.Of(t)
+	for i := 0; i < n; i++ {
+		if wait.Err() != nil {
+			t.Fatalf("%d of %d saves: no time left", i, n)
+		}
+		switch m.Phase() {
+		case PhaseExited:
+			if st := m.State(); st.ExitCode != 0 || st.Checks.Count != 0 {
+				t.Fatalf("seed %d, save %d: the probed guest has ended in %+v", seed, i, st)
+			}
+			if err := m.Reset(context.Background(), nil); err != nil {
+				t.Fatal(err)
+			}
+			boots++
+			fallthrough
+		case PhaseCreated:
+			if err := m.Resume(); err != nil {
+				t.Fatal(err)
+			}
+		case PhaseCrashed:
+			t.Fatalf("seed %d, save %d: the probed guest has crashed: %+v", seed, i, m.State().Crash)
+		}
+		l.change()
+		time.Sleep(time.Duration(rng.IntN(8000)) * time.Microsecond)
+		began := time.Now()
+		s, err := m.Save(nil)
+		took := time.Since(began)
+		slowest, saving = max(slowest, took), saving+took
+		if err != nil {
+			t.Fatalf("seed %d, save %d, behind %v: %v", seed, i, took, err)
+		}
+		if s.Config.Ended != "" {
+			i--
+			continue
+		}
+		if words := engineWords(m, s); len(words) > 0 {
+			t.Errorf("seed %d, save %d: %d addresses of the engine's: %q", seed, i, len(words), words[:min(len(words), 10)])
+		}
+		if err := other.ResetTo(context.Background(), s); err != nil {
+			t.Fatal(err)
+		}
+		if diff := gocmp.Diff(want, sumsOf(t, other)); diff != "" {
+			t.Errorf("seed %d, save %d: results (-never probed +restored):\n%s", seed, i, diff)
+		}
+		if t.Failed() {
+			break
+		}
+	}
+	if st := m.State(); st.Checks.Count != 0 || st.Phase == PhaseCrashed {
+		t.Errorf("the guest that was saved: %+v", st)
+	}
+	x := m.Engine().Totals(-1)
+	t.Logf("seed %d: %d saves in %v, %d boots, a save took %v, the longest %v; %d hits on the host, %+v", seed, n, time.Since(start), boots, saving/time.Duration(max(1, n)), slowest, l.hits.Load(), x)
+	if errors.Is(wait.Err(), context.DeadlineExceeded) {
+		t.Error("no time left")
+	}
+}
+
+// TestSavedWords: of words in memory that are addresses of the engine's code those are the guest's own in a snapshot that are of frames of
+// interrupts, or among what stacks have; numbers that are the same by chance stay.
+func TestSavedWords(t *testing.T) {
+	code, fn := counting(5)
+	m := newMachine(t, Config{Image: tinyGuest(t, code, nil, fn), Memory: 16 << 20, Tick: -1, Probe: probe.Options{OptimizeDelay: -1}})
+	k := &probe.Kprobe{Symbol: "fn", Pre: func(*probe.Context) int { return 0 }, Post: func(*probe.Context) {}}
+	if err := m.Engine().Register(k); err != nil {
+		t.Fatal(err)
+	}
+	sym, err := m.Image().Lookup("fn")
+	if err != nil {
+		t.Fatal(err)
+	}
+	slot, ok := m.Engine().SlotOf(k)
+	if !ok { // the instruction is emulated: that of another one
+		for off := range sym.Size {
+			q := &probe.Kprobe{Symbol: "fn", Offset: off, Pre: func(*probe.Context) int { return 0 }, Post: func(*probe.Context) {}}
+			if m.Engine().Register(q) != nil {
+				continue
+			}
+			if slot, ok = m.Engine().SlotOf(q); ok {
+				sym.Addr += guest.GVA(off)
+				break
+			}
+		}
+	}
+	if !ok {
+		t.Fatal("no instruction of this guest runs in a slot here")
+	}
+	const chance, frame, crossing, stack, fxsave = 12 << 20, 12<<20 + 0x1000, 12<<20 + 0x2ff0, 12<<20 + 0x4000, 12<<20 + 0x5000
+	put := func(at guest.GPA, words ...uint64) {
+		t.Helper()
+		b, err := m.mem.Slice(at, 8*len(words))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, w := range words {
+			binary.LittleEndian.PutUint64(b[8*i:], w)
+		}
+	}
+	s, home := uint64(slot), uint64(sym.Addr)
+	put(chance, 1, s, 2, 0, uint64(m.exec.kernel.GVA), 0xffffffff)
+	put(frame, s, 8, 0x02, 0x123450, 0x10)
+	put(crossing, s, 8, 0x46, 0x123450, 0x10)
+	put(stack, 7, s, uint64(sym.Addr)+1, 9)
+	put(fxsave, 0x37f, s, 0, 0x0000ffff_00001f80)
+	snap := save(t, m)
+	get := func(at guest.GPA, n int) (out []uint64) {
+		b := snapshot.Find(snap.Memory, at)
+		for i := range n {
+			out = append(out, binary.LittleEndian.Uint64(b[8*i:]))
+		}
+		return out
+	}
+	for _, x := range []struct {
+		what string
+		at   guest.GPA
+		want []uint64
+	}{
+		{"numbers", chance, []uint64{1, s, 2, 0, uint64(m.exec.kernel.GVA), 0xffffffff}},
+		{"frame", frame, []uint64{home, 8, 0x02, 0x123450, 0x10}},
+		{"frame over two pages", crossing, []uint64{home, 8, 0x46, 0x123450, 0x10}},
+		{"stack", stack, []uint64{7, home, uint64(sym.Addr) + 1, 9}},
+		{"FXSAVE area", fxsave, []uint64{0x37f, home, 0, 0x0000ffff_00001f80}},
+	} {
+		if diff := gocmp.Diff(x.want, get(x.at, len(x.want))); diff != "" {
+			t.Errorf("%s (-want +saved):\n%s", x.what, diff)
+		}
+	}
+}

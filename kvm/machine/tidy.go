@@ -1,0 +1,131 @@
+package machine
+
+import (
+	"errors"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// How vCPUs leave the engine's code
+//
+// A vCPU can come to rest anywhere, also in the code of a probe's handlers, whose registers are not the guest's. Where that matters it
+// is moved on first, to where they are: before the guest is given an interrupt, so that no task of it is ever switched out
+// there (interrupts of a Linux guest are KVM's: the code for its kernel keeps them off); when the guest is paused; and when it is
+// saved. What has no effect yet is begun again, and what has had all of it is ended, by the engine alone. In between the vCPU
+// runs on, with the world stopped and an int3 where the handlers have ended.
+
+// untidied reports whether vCPUs that rest in the engine's code are to leave it. Precondition: mu held.
+func (m *Machine) untidied() bool {
+	g := m.gate.Load()
+	return g&gateTidy != 0 || g&gateHold != 0 && m.phase == PhasePaused
+}
+
+// restsTidy reports whether the vCPU rests, and has left the engine's code if it could. Precondition: m.mu held.
+func (v *vcpu) restsTidy() bool { return v.resting && !(v.untidy && v.m.untidied()) }
+
+// tidied runs f while all vCPUs rest outside of the engine's code, as far as they can be brought there.
+func (m *Machine) tidied(f func() error) error {
+	m.mu.Lock()
+	m.gate.Or(gateTidy)
+	for _, v := range m.vcpus {
+		v.untidy = v.untidy || v.resting && v.between && v.stop == nil
+	}
+	m.wakeAll()
+	err := m.awaitRest(nil, m.stopTimeout, true)
+	m.mu.Unlock()
+	defer func() {
+		m.mu.Lock()
+		m.gate.And(^gateTidy)
+		m.wakeAll()
+		m.mu.Unlock()
+	}()
+	if err != nil {
+		return err
+	}
+	return f()
+}
+
+// tidy moves the vCPU out of the engine's code, as far as that can be done, and reports whether it has. It runs on its
+// own thread, between two exits.
+func (v *vcpu) tidy() bool {
+	v.takeBack()
+	s := v.state()
+	before := *s.Regs
+	ends, ok := v.m.engine.Settle(v.id, s)
+	if ok {
+		if before != *s.Regs {
+			v.kvm.SetRegsDirty()
+		}
+		return true
+	}
+	err := v.m.stopWorld(v, func() error { return v.runTo(ends) })
+	switch {
+	case err == nil:
+		return true
+	case errors.Is(err, errElsewhere):
+		v.m.log.Debug("the handlers of a probe take long", "vcpu", v.id, "rip", guest.GVA(v.regs.RIP))
+	}
+	return false
+}
+
+// takeBack has a vCPU that stands at the beginning of the guest's own handler of breakpoints, to hand one of the engine's over,
+// stand at that int3 again, as if it had not been executed.
+func (v *vcpu) takeBack() {
+	if port, ok := v.handsTrap(); !ok || port != guest.PortBreakpoint {
+		return
+	}
+	v.trap = arrival{via: viaStub}
+	if !v.readFrame() {
+		return
+	}
+	v.frame.RIP--
+	at := guest.GVA(v.frame.RIP)
+	if _, _, site := v.m.engine.SiteAt(v.trap.state.Root, at); site || v.m.engine.InSlot(at) {
+		v.leaveStub()
+	}
+}
+
+// runTo lets the vCPU run until it comes to one of the addresses in the engine's code, and settles it there. The world is
+// stopped.
+func (v *vcpu) runTo(ends []guest.GVA) (err error) {
+	s := v.state()
+	if _, ok := v.m.engine.Settle(v.id, s); ok { // while others had their turn
+		v.kvm.SetRegsDirty()
+		return nil
+	}
+	var p patches
+	defer func() { err = errors.Join(err, p.undo()) }()
+	as := v.m.space(s.Root)
+	for _, at := range ends {
+		if err := p.apply(as, at, insn.Int3); err != nil {
+			return err
+		}
+	}
+	there := false
+	if err := v.runNested(func() bool {
+		if !v.arrived() {
+			return false
+		}
+		for _, at := range ends {
+			there = there || v.trap.trap.Kind == probe.TrapBreakpoint && guest.GVA(v.trap.state.Regs.RIP) == at
+		}
+		return there
+	}); err != nil {
+		return err
+	}
+	v.count()
+	v.n.traps.inc()
+	_, ok := v.m.engine.Settle(v.id, v.trap.state)
+	if v.trap.via == viaStub {
+		v.writeFrame() // what is left of it on the stub's stack is the guest's own, too
+		v.leaveStub()
+	} else {
+		v.resume()
+	}
+	if !ok {
+		return errElsewhere
+	}
+	return nil
+}

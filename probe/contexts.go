@@ -1,0 +1,310 @@
+package probe
+
+import (
+	"slices"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// How the engine's addresses get out of the guest's memory
+//
+// Code of the engine's is interrupted like any other, and calls that are followed return by it. So there are addresses of it in the
+// guest's memory: in frames of interrupts and exceptions, in the place of return addresses, and as what the guest has copied from these.
+// A word at a multiple of 8 is such an address if it is
+//
+//   - the first of an interrupt's frame, which has CS, RFLAGS, RSP and SS beside it (SDM Vol. 3, figure 6-8);
+//   - a trampoline's, at the place of its activation, or as far into a page as that: a copy of the stack;
+//   - an instruction's of the engine's, or a trampoline's, among words that stacks and saved contexts have: see context.
+//
+// Others have such a value by chance, and stay: numbers of 32 bits are addresses of code, too. A trampoline is what its activation returns to. Of other
+// addresses the stance says what they stand for. Where only RSP is to be put right as well it is, in the frame. Where more is, the context
+// runs for a moment, in a handler of an exception or of an NMI: machines let no other interrupt come there
+// (Engine.Settle). Whether one does is looked up; else the frame, or the return address of a call in a stage, is a remnant, and the word
+// becomes the probed address.
+
+// Words of a frame that the processor pushes.
+const (
+	ctxRIP = iota
+	ctxCS
+	ctxFlags
+	ctxRSP
+	ctxSS
+	ctxWords
+
+	ctxBytes = 8 * ctxWords
+)
+
+// standsFor returns what an address in the engine's code is without it.
+func (k *core) standsFor(v guest.GVA) guest.GVA {
+	s, r := k.stanceOf(v)
+	switch {
+	case r == nil:
+		return v
+	case s.home != 0:
+		return s.home
+	}
+	return r.home(v)
+}
+
+// returnWord returns what a word that is the address of a trampoline stands for, at that place: false where it is another's, or that of
+// no activation.
+func (k *core) returnWord(v guest.GVA, place uint64) (guest.GVA, bool) {
+	t, i := k.trampoline(v)
+	if t == nil || (place^t.word(i, instPlace).Load())%guest.PageSize != 0 {
+		return v, false
+	}
+	switch free := t.word(i, instState).Load()&phaseMask == phaseFree; {
+	case free && t.lent != nil:
+		return v, false
+	case !free && t.word(i, instNext).Load() == 0: // of code that nobody has called
+		return 0, true
+	}
+	return t.home(v), true
+}
+
+// Memory makes p, which is a copy of the guest's memory at pa, what it would be without the engine, as far as that stands in
+// words at multiples of 8; the engine's bytes in text are Apart's. More returns the copy of what is at an address behind it, or nil. Errors are
+// *InsideError, unless the guest has ended.
+func (c *Clean) Memory(pa guest.GPA, p []byte, more func(guest.GPA) []byte) error {
+	e := c.e
+	in := [2]guest.Window{}
+	for i, b := range c.bounds {
+		in[i] = guest.Window{Lo: uint64(b.Start), N: uint64(b.End - b.Start)}
+	}
+	for off := 0; off+8 <= len(p); off += 8 {
+		v := le.Uint64(p[off:])
+		if v-in[0].Lo >= in[0].N && v-in[1].Lo >= in[1].N {
+			continue
+		}
+		at := guest.GVA(v)
+		s, r := e.stanceOf(at)
+		if d, ok := r.(*detour); r == nil || ok && at != d.addr && (at < d.start || at >= d.end) {
+			continue // nothing, or the middle of a board
+		}
+		if home, ok := e.returnWord(at, uint64(pa)+uint64(off)); ok {
+			le.PutUint64(p[off:], uint64(home))
+			continue
+		}
+		f := frame{pa: pa + guest.GPA(off), s: s, r: r}
+		for i := range f.words {
+			b := p[min(len(p), off+8*i):]
+			if len(b) < 8 {
+				b = more(f.pa + guest.GPA(8*i))
+			}
+			if len(b) >= 8 {
+				f.words[i] = b[:8]
+			}
+		}
+		if t, ok := r.(*instances); ok && t.lent != nil || !calls(r, at) && !e.context(p, off) {
+			f.lone = true
+		}
+		if err := c.frame(&f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// contextReach is how far from a saved address of code other words of its context are looked for, in bytes.
+const contextReach = 256
+
+// context reports whether the word at off of p is among words that a stack or a saved context has: an address of code, flags of code with
+// interrupts on, or, where the word is the last x87 instruction of an FXSAVE area, MXCSR (SDM Vol. 1, table 10-2).
+func (k *core) context(p []byte, off int) bool {
+	const (
+		mxcsrAt  = 16 // behind FIP
+		masksAll = 0x1f80
+	)
+	if off+mxcsrAt+8 <= len(p) {
+		if w := uint32(le.Uint64(p[off+mxcsrAt:])); w&masksAll == masksAll && w>>16 == 0 {
+			return true
+		}
+	}
+	for at := max(0, off-contextReach); at+8 <= min(len(p), off+contextReach); at += 8 {
+		w := le.Uint64(p[at:])
+		if at == off || w == le.Uint64(p[off:]) {
+			continue
+		}
+		if w&neverFlags == 0 && w&(insn.Flag1|insn.FlagIF) == insn.Flag1|insn.FlagIF || k.target.Symbols().IsText(guest.GVA(w)) || k.code.At(guest.GVA(w)) != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// calls reports whether a call of a stage returns to an address of r: only that puts it anywhere.
+func calls(r resident, at guest.GVA) bool {
+	var x stances
+	var off guest.GVA
+	switch r := r.(type) {
+	case *detour:
+		x, off = r.stances, at-r.start
+	case *instances:
+		x, off = r.stances, at-r.tramps
+	}
+	return slices.ContainsFunc(x, func(s stanceAt) bool { return guest.GVA(s.off) == off && s.what == 0 })
+}
+
+// neverFlags are bits that RFLAGS never has (SDM Vol. 1, figure 3-8).
+const neverFlags = 1<<3 | 1<<5 | 1<<15 | ^uint64(1<<22-1)
+
+// frame is what may be an interrupt's, of which the first word is an address of the engine's code.
+type frame struct {
+	pa    guest.GPA
+	words [ctxWords][]byte // in place; nil: not there
+	s     stance
+	r     resident
+	lone  bool // if it is no frame, it is no address
+}
+
+func (f *frame) get(i int) uint64 {
+	if f.words[i] == nil {
+		return 0
+	}
+	return le.Uint64(f.words[i])
+}
+
+// isFrame reports whether it is the frame of an interrupt of code of that privilege.
+func (f *frame) isFrame(user bool) bool {
+	cs, flags, ss := f.get(ctxCS), f.get(ctxFlags), f.get(ctxSS)
+	cpl := uint64(0)
+	if user {
+		cpl = 3
+	}
+	return uint16(cs)&^3 != 0 && cs&3 == cpl && cs>>32 == 0 && flags&insn.Flag1 != 0 && flags&neverFlags == 0 && ss>>32 == 0 && guest.GVA(f.get(ctxRSP)).Canonical()
+}
+
+// cut reports whether it may be a frame of which the rest is in another page, and so anywhere in physical memory.
+func (f *frame) cut(user bool) bool {
+	left := int(guest.PageSize-f.pa%guest.PageSize) / 8
+	if left >= ctxWords {
+		return false
+	}
+	x := *f
+	for i, w := range [...]uint64{ctxFlags: insn.Flag1, ctxCS: guest.SelKernelCode, ctxSS: guest.SelKernelData, ctxRSP: 0} {
+		if user && i == ctxCS {
+			w = guest.SelUserCode
+		}
+		if i >= left {
+			x.words[i] = le.AppendUint64(nil, w)
+		}
+	}
+	return x.isFrame(user)
+}
+
+// frame makes a frame the guest's own, or a word that is none.
+func (c *Clean) frame(f *frame) error {
+	e, at := c.e, guest.GVA(f.get(ctxRIP))
+	put := func(i int, v uint64) { le.PutUint64(f.words[i], v) }
+	user, _ := e.code.Owns(at)
+	if !f.isFrame(user) {
+		if f.lone {
+			return nil
+		}
+		if f.s.below != 0 && f.cut(user) {
+			if err := c.inside(-1, at); err != nil {
+				return err
+			}
+		}
+		put(ctxRIP, uint64(e.standsFor(at)))
+		return nil
+	}
+	home := f.s.home
+	if f.s.plain() && home == 0 {
+		home = c.returns(f, user)
+	}
+	if f.s.plain() && home != 0 {
+		put(ctxRIP, uint64(home))
+		put(ctxRSP, f.get(ctxRSP)+uint64(f.s.below))
+		if f.s.masked != nil {
+			put(ctxFlags, f.get(ctxFlags)|c.masked(f.s.masked))
+		}
+		return nil
+	}
+	if c.alive(f, user) {
+		if err := c.inside(-1, at); err != nil {
+			return err
+		}
+	}
+	put(ctxRIP, uint64(e.standsFor(at)))
+	return nil
+}
+
+// masked returns the flags that a step of sl has cleared.
+func (c *Clean) masked(sl *slot) uint64 {
+	for i := range c.e.cpus {
+		if s := &c.e.cpus[i].step; s.active && s.slot == sl {
+			return s.flags
+		}
+	}
+	return uint64(sl.flags.Load()) & insn.FlagIF
+}
+
+// returns returns what a frame in the code of a return goes on at: the return address right below the RSP that the guest has
+// then. The kernel's stacks are in all page tables; those of user code in one of those that vCPUs use, or it is not known.
+func (c *Clean) returns(f *frame, user bool) guest.GVA {
+	t, ok := f.r.(*instances)
+	if !ok {
+		return 0
+	}
+	var b [8]byte
+	place := guest.GVA(f.get(ctxRSP) + uint64(f.s.below) - 8)
+	roots := []guest.GPA{0}
+	for i := range c.e.cpus {
+		roots = append(roots, c.w.CPU(i).Root)
+	}
+	for _, root := range roots {
+		if c.e.target.ReadMemory(root, place, b[:]) != nil {
+			continue
+		}
+		w := guest.GVA(le.Uint64(b[:]))
+		x, _ := c.e.trampoline(w)
+		if f.s.again && x == t || f.s.done && !user {
+			return c.e.Home(w)
+		}
+	}
+	return 0
+}
+
+// handlerDepth is how far above RSP of a vCPU that handles an interrupt its frame is looked for, in bytes.
+const handlerDepth = 32 << 10
+
+// alive reports whether a frame may be one that its context goes on from, and is not what is left on a stack. In a stage only exceptions and NMIs come,
+// whose handlers run to their end on the vCPU that they came to. User code that has lost a page of its stack may wait for it.
+func (c *Clean) alive(f *frame, user bool) bool {
+	for i := range c.e.cpus {
+		s := c.w.CPU(i)
+		if s.CPL == 3 {
+			if user && c.sameStack(f.get(ctxRSP), s.Regs.RSP) {
+				return false // it runs again
+			}
+			continue
+		}
+		for at := s.Regs.RSP &^ (guest.PageSize - 1); at-s.Regs.RSP+guest.PageSize < handlerDepth; at += guest.PageSize {
+			pa, ok := c.e.pages.Translate(s.Root, guest.GVA(at))
+			if ok && f.pa-pa < guest.PageSize && at+uint64(f.pa-pa) >= s.Regs.RSP {
+				return true
+			}
+		}
+	}
+	return user
+}
+
+// sameStack reports whether two stack pointers of user code are in one stack.
+func (c *Clean) sameStack(x, y uint64) bool {
+	if p := c.e.tasks.Load(); p != nil && !p.GS && p.StackMask != 0 {
+		return (x^y)&p.StackMask == 0
+	}
+	return x-y+guest.PageSize < 2*guest.PageSize
+}
+
+// fipAt is where it is.
+const fipAt = 8
+
+// FIP makes the address of the last x87 instruction, which a vCPU's XSAVE area has (SDM Vol. 1, 10.5.1.1), the guest's own.
+func (c *Clean) FIP(xsave []byte) {
+	if len(xsave) >= fipAt+8 {
+		le.PutUint64(xsave[fipAt:], uint64(c.e.standsFor(guest.GVA(le.Uint64(xsave[fipAt:])))))
+	}
+}
