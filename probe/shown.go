@@ -63,7 +63,7 @@ func (k *core) show(st *site, jump *detour) {
 //   - or something of the guest's has stood there in between: it puts back what that has displaced. Of a single e9 over an int3 it
 //     is not known, then, what it begins, but that the bytes behind it are no displacement of the guest's.
 //
-// An int3 over an instruction is the guest's own.
+// An int3 over an instruction is the guest's own, and so is one over the first byte of a jump of its own, which it is about to take away.
 func (x *shown) returned(off int, before, b, out, tail []byte) {
 	from, to := max(0, -off), min(len(x.orig), len(b)-off) // of what has stood there, in b
 	if from >= to {
@@ -89,6 +89,8 @@ func (x *shown) returned(off int, before, b, out, tail []byte) {
 		if tail == nil || !bytes.Equal(tail, x.orig[1:]) {
 			return
 		}
+	case len(b) == 1 && now[0] == insn.Int3 && was[0] == insn.JmpOp:
+		return
 	case len(b) > 1 && same, put:
 	default:
 		return

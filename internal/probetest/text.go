@@ -149,6 +149,20 @@ func testTextBreakpoint(v *env) {
 		v.write(at, 0x48)
 		trapped("as it was", 1, 0)
 	}
+	// A jump of the guest's own becomes an int3 of its own again, and that stays: an optimized kprobe.
+	jump, ok := insn.Jmp32(uint64(at), uint64(v.addr("hot")))
+	if !ok {
+		v.Fatal("hot is out of reach")
+	}
+	rest := bytes.Clone(Image().Code(at+1, insn.JmpLen-1))
+	v.write(at, insn.Int3)
+	v.write(at+1, jump[1:]...)
+	v.write(at, jump[0])
+	v.write(at, insn.Int3)
+	v.write(at+1, rest...)
+	trapped("its int3, which was a jump", 1, 1)
+	v.write(at, 0x48)
+	trapped("as it was", 1, 0)
 	// It stays when the probe goes.
 	v.write(at, insn.Int3)
 	v.unregister(p)
