@@ -67,7 +67,7 @@ func (s *server) places(listed []script.Listed, known event.Types) iter.Seq[api.
 			if l.Data || l.Pattern == "" {
 				continue
 			}
-			for sym, name := range (scriptTarget{s.probes}).functions(l.Pattern, l.User) {
+			for sym, name := range (scriptTarget{s.probes}).functions(l.Pattern, l.User, strings.HasSuffix(l.Provider, "retprobe"), nil) {
 				if !yield(api.Place{Probe: l.Provider + ":" + name, Prototype: prototype(known, img, sym)}) {
 					return
 				}

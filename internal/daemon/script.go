@@ -134,8 +134,9 @@ type scriptTarget struct{ st *store }
 
 // functions are those that a pattern matches, or with user those of them that are user code,
 // by address, but for what cannot be probed; with each what a script calls it, which is its
-// address where several have the name.
-func (t scriptTarget) functions(pattern string, user bool) iter.Seq2[guest.Symbol, string] {
+// address where several have the name. With returns their returns are probed. Left is called with why one cannot be; nil
+// is none.
+func (t scriptTarget) functions(pattern string, user, returns bool, left func(error)) iter.Seq2[guest.Symbol, string] {
 	return func(yield func(guest.Symbol, string) bool) {
 		img := t.st.guest.Image()
 		seen := map[guest.GVA]bool{} // a function may have several names
@@ -144,7 +145,15 @@ func (t scriptTarget) functions(pattern string, user bool) iter.Seq2[guest.Symbo
 				continue
 			}
 			seen[sym.Addr] = true
-			if _, err := t.st.engine.Check(&probe.Kprobe{Addr: sym.Addr}); err == nil && !yield(sym, functionPlace(img, sym).String()) {
+			var p probe.Probe = &probe.Kprobe{Addr: sym.Addr}
+			if returns {
+				p = &probe.Kretprobe{Kprobe: probe.Kprobe{Addr: sym.Addr}}
+			}
+			if _, err := t.st.engine.Check(p); err != nil {
+				if left != nil {
+					left(err)
+				}
+			} else if !yield(sym, functionPlace(img, sym).String()) {
 				return
 			}
 		}
@@ -162,16 +171,25 @@ func functionPlace(img guest.View, sym guest.Symbol) event.Place {
 }
 
 // Match implements script.Target: it leaves out what cannot be probed.
-func (t scriptTarget) Match(pattern string, user bool) (names []string) {
+func (t scriptTarget) Match(pattern string, user, returns bool) (names []string, left map[string]int) {
 	if guest.CheckGlob(pattern) != nil {
-		return nil
+		return nil, nil
 	}
-	for _, name := range t.functions(pattern, user) {
+	left = map[string]int{}
+	why := func(err error) {
+		var refused *probe.Error
+		if errors.As(err, &refused) {
+			left[strings.ReplaceAll(strings.ToLower(string(refused.Code)), "_", " ")]++
+			return
+		}
+		left[err.Error()]++
+	}
+	for _, name := range t.functions(pattern, user, returns, why) {
 		if names = append(names, name); len(names) > script.MaxPoints {
 			break
 		}
 	}
-	return names
+	return names, left
 }
 
 // Lookup implements script.Target. Of several symbols of a name it is one: registering a

@@ -157,6 +157,7 @@ type script struct {
 	defined     map[cName]btf.Type
 	enumerators map[string]enumerator // of the script
 	macros      map[string]*macro
+	left        []*Error // warnings of what patterns leave out
 	effort      effort
 }
 

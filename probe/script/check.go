@@ -47,6 +47,7 @@ func (s *script) check(t Target) (*checker, error) {
 		}
 		c.places, c.warnings = append(c.places, ps), append(c.warnings, warnings...)
 	}
+	c.warnings = append(c.warnings, s.left...)
 	for range maxPasses {
 		c.changed = false
 		c.passes++

@@ -27,13 +27,13 @@ var target = fakeTarget{
 	"main": 0x401000, "jiffies": 0xffffffff82000000, "jiffies_64": 0xffffffff82000000, "nf_nat:nf_nat_setup_info": 0,
 }
 
-func (f fakeTarget) Match(pattern string, user bool) (names []string) {
+func (f fakeTarget) Match(pattern string, user, _ bool) (names []string, _ map[string]int) {
 	for n := range f {
 		if ok, _ := path.Match(pattern, n); ok && (!user || f.User(n)) {
 			names = append(names, n)
 		}
 	}
-	return names
+	return names, nil
 }
 
 // kernelTypes are the types of the guest.

@@ -15,7 +15,8 @@ type Target interface {
 
 	// Match returns the functions, or with user those of user code alone, that a pattern with
 	// * ? and [] matches, in any order, and no more than one more than MaxPoints.
-	Match(pattern string, user bool) []string
+	// With returns they are those whose returns can be probed. Left are those that cannot be, by the reason, and how many.
+	Match(pattern string, user, returns bool) (names []string, left map[string]int)
 	// Lookup returns the address of a symbol. Of a module's that is not loaded, as
 	// MODULE:SYMBOL, it is 0 where the guest may load it yet. Where there is none, why may say
 	// what to do about it.
@@ -190,9 +191,11 @@ func (s *script) functions(a attachPoint, t Target) (ps []*point, err error) {
 		if _, err := path.Match(fn, ""); err != nil || hasOffset || !a.atFunction() {
 			return nil, s.at(a.Span, "%s: want a pattern for functions", a.text)
 		}
-		for _, m := range t.Match(fn, a.inUser()) {
+		names, left := t.Match(fn, a.inUser(), a.atReturn())
+		for _, m := range names {
 			one(m, m)
 		}
+		s.leftOut(a, left)
 	default:
 		if _, ok, _ := t.Lookup(fn); !ok {
 			break
@@ -205,6 +208,27 @@ func (s *script) functions(a attachPoint, t Target) (ps []*point, err error) {
 	return ps, nil
 }
 
+// leftOut notes the functions that a pattern matches and that cannot be probed.
+func (s *script) leftOut(a attachPoint, left map[string]int) {
+	var reasons []string
+	all := 0
+	for why, n := range left {
+		all += n
+		reasons = append(reasons, fmt.Sprintf("%s (%d)", why, n))
+	}
+	if all == 0 {
+		return
+	}
+	slices.Sort(reasons)
+	verb := "functions that match cannot be probed and are"
+	if all == 1 {
+		verb = "function that matches cannot be probed and is"
+	}
+	w := s.at(a.Span, "%s: %d %s left out: %s", a.text, all, verb, strings.Join(reasons, ", "))
+	w.AtRunTime = true
+	s.left = append(s.left, w)
+}
+
 // noMatch is the error for an attach point at no function.
 func (s *script) noMatch(a attachPoint, t Target) *Error {
 	err := s.at(a.Span, "No matches for %s %s", a.provider, a.target)
@@ -215,11 +239,13 @@ func (s *script) noMatch(a attachPoint, t Target) *Error {
 	if _, _, why := t.Lookup(fn); why != "" {
 		return err.hint("%s", why)
 	}
-	if parts := t.Match(fn+".*", a.inUser()); len(parts) > 0 && a.class() == atPlace && a.provider != "watchpoint" {
+	if parts, _ := t.Match(fn+".*", a.inUser(), a.atReturn()); len(parts) > 0 && a.class() == atPlace && a.provider != "watchpoint" {
 		slices.Sort(parts)
 		return err.hint("the compiler has made %s of it: write %s:%s", strings.Join(parts[:min(len(parts), 5)], ", "), a.provider, parts[0])
 	}
-	if m := meant(fn, append(t.Match(fn[:2]+"*", a.inUser()), t.Match("*"+fn[1:], a.inUser())...)); m != "" {
+	before, _ := t.Match(fn[:2]+"*", a.inUser(), a.atReturn())
+	behind, _ := t.Match("*"+fn[1:], a.inUser(), a.atReturn())
+	if m := meant(fn, append(before, behind...)); m != "" {
 		return err.hint("did you mean %s?", m)
 	}
 	return err
