@@ -17,6 +17,9 @@ import (
 // saved runs the guest with probes that stay, and saves it at random moments. Then this
 // machine, and one without probes, continue from what was saved, and must come to the same end.
 func (w *work) saved(ctx context.Context) error {
+	if w.p.Steps {
+		return w.probed(ctx) // a debug exception that is under way is not in what is saved
+	}
 	if err := w.plant(); err != nil {
 		return err
 	}
@@ -154,7 +157,7 @@ func (t *Torture) own(s *snapshot.Snapshot) error {
 // run them to an address.
 func (w *work) stepped(ctx context.Context) error {
 	if w.p.Steps {
-		return w.probed(ctx) // a step onto an instruction that is the guest's own step is not told twice
+		return w.probed(ctx) // of two steps of one instruction, the guest's is lost
 	}
 	if err := w.plant(); err != nil {
 		return err
