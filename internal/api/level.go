@@ -15,7 +15,7 @@ type Level struct{ Major, Minor int }
 
 // What this build speaks, and the oldest clients and daemons that it works with. docs/stability.md says when they change.
 var (
-	Current      = Level{1, 1}
+	Current      = Level{1, 2}
 	OldestClient = Level{1, 1}
 	OldestDaemon = Level{1, 1}
 )
