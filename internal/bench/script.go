@@ -38,6 +38,9 @@ func (scriptTarget) Func(string) *btf.FuncProto { return nil }
 func (scriptTarget) Types() script.Types        { return nil }
 func (scriptTarget) User(string) bool           { return true }
 
+// Lacks reports nothing: the built-in guest tells its tasks.
+func (scriptTarget) Lacks(script.TaskPart) (why, cure string) { return "", "" }
+
 // compile compiles and loads the scripts.
 func (s *subjects) compile() error {
 	s.scripts = map[string]*program.Object{}
