@@ -13,8 +13,8 @@ import (
 // kvm_msr_entry.
 type MSR = gokvm.MSREntry
 
-// maxMSRs is how many MSRs one call takes: KVM's own limit (MAX_IO_MSRS).
-const maxMSRs = 256
+// maxMSRs is how many MSRs one call takes. KVM wants fewer than its MAX_IO_MSRS, 256 (msr_io in arch/x86/kvm/x86.c).
+const maxMSRs = 255
 
 // MSRError is an MSR that KVM does not know or a value that it refuses.
 type MSRError struct {

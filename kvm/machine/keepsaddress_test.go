@@ -15,6 +15,7 @@ import (
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
 	"github.com/guestprobe/guestprobe/kvm"
 	"github.com/guestprobe/guestprobe/kvm/host"
+	"github.com/guestprobe/guestprobe/kvm/snapshot"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
@@ -132,6 +133,14 @@ func (r *formRun) enableSyscall() {
 	}
 }
 
+// forgetPointers clears the pointers of x87 images that the forms store. Processors by AMD save and restore them only with
+// an exception pending (APM Vol. 2, 11.4.4), so that a kernel's own x87 instructions show in a guest after an exit.
+func forgetPointers(r *formResult) {
+	for _, at := range []int{0, 0x1000} {
+		clear(r.arena[at+8 : at+0x1c])
+	}
+}
+
 // TestKeepsAddress runs code that finds out where its instructions ran: unprobed, and with a probe on each instruction,
 // with a post handler and without. No register and no byte of memory differs, FPU state included, and the text is
 // what it is without.
@@ -195,6 +204,10 @@ func TestKeepsAddress(t *testing.T) {
 					}
 					info, _ := r.m.Engine().Info(k)
 					got, err := r.run(f, i, 1)
+					if err == nil && snapshot.Vendor(r.m.cpuid) == "AuthenticAMD" {
+						forgetPointers(want)
+						forgetPointers(got)
+					}
 					switch {
 					case err != nil:
 						t.Fatalf("%s, %s: %v", what, info.Plan, err)
