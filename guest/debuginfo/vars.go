@@ -111,6 +111,39 @@ func (i *Info) Variables(addr uint64, in string) (out []Variable, err error) {
 	return out, nil
 }
 
+// Parameters returns the parameters of the function that has the code at addr, not of those that are inlined into it,
+// which may have variables of the same names.
+func (i *Info) Parameters(addr uint64) (out []Variable, err error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	defer guard(&err)()
+	n, ok := i.unitAt(addr)
+	if !ok {
+		return nil, errors.New("no debug information is of this place")
+	}
+	c, err := i.contents(n)
+	if err != nil {
+		return nil, err
+	}
+	around := c.around(addr)
+	k := slices.IndexFunc(around, func(x *instance) bool { return !x.inlined })
+	if k < 0 {
+		return nil, nil
+	}
+	own, err := i.declarations(around[k], addr)
+	if err != nil {
+		return nil, err
+	}
+	seen := map[string]bool{}
+	for _, d := range own {
+		if name := i.name(d.Entry, nil); d.Tag == dwarf.TagFormalParameter && name != "" && !seen[name] {
+			seen[name] = true
+			out = append(out, i.variable(n, d, addr, nil))
+		}
+	}
+	return out, nil
+}
+
 // Variable returns that of a name, or one of its file. Path are the members that are
 // asked for, each of what the one before is or points to. Errors are *NoVariableError,
 // and what is wrong with the format.

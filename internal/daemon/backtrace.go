@@ -225,14 +225,11 @@ func (e *entered) args(s *server, i int) (out []api.FrameArg) {
 	}
 	look := frameLook{e.l, b.root, e.regs[i]}
 	if names.info != nil {
-		vars, err := names.info.Variables(uint64(at)-names.by, "")
+		vars, err := names.info.Parameters(uint64(at) - names.by)
 		if err != nil {
 			return nil
 		}
 		for _, v := range vars {
-			if !v.Parameter || v.Inlined {
-				continue
-			}
 			e.resolve(i, &v)
 			arg := api.FrameArg{Name: v.Name, Type: types.Text(v.Declared)}
 			if arg.Value, err = look.variable(names, at, v); err != nil {

@@ -50,6 +50,11 @@ func (m *Machine) tidied(f func() error) error {
 // tidy moves the vCPU out of the engine's code, as far as that can be done, and reports whether it has. It runs on its
 // own thread, between two exits.
 func (v *vcpu) tidy() bool {
+	// An exception on its way in is lost when registers are set, and the trap of a guest that steps itself comes after
+	// the very instruction.
+	if ev, err := v.kvm.Events(); err != nil || ev.E.Inject != 0 || ev.E.Pending != 0 || v.regs.RFLAGS&insn.FlagTF != 0 {
+		return false
+	}
 	v.takeBack()
 	s := v.state()
 	before := *s.Regs
@@ -77,7 +82,7 @@ func (v *vcpu) takeBack() {
 		return
 	}
 	v.trap = arrival{via: viaStub}
-	if !v.readFrame() {
+	if !v.readFrame() || v.frame.RFLAGS&insn.FlagTF != 0 {
 		return
 	}
 	v.frame.RIP--
