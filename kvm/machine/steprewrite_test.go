@@ -11,6 +11,7 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
 	"github.com/guestprobe/guestprobe/kvm/host"
+	"github.com/guestprobe/guestprobe/kvm/snapshot"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
@@ -128,6 +129,9 @@ func TestStepRewrites(t *testing.T) {
 		}
 		steps := rep.Traps.CPL(uint8(cpl)).Step == host.DeliveryWorks
 		for i, f := range forms {
+			if f.text == "fistps" && snapshot.Vendor(r.m.cpuid) == "AuthenticAMD" {
+				continue // it shows a pointer that these processors do not keep: see forgetPointers
+			}
 			t.Run(fmt.Sprintf("CPL%d %s", cpl, f.text), func(t *testing.T) { stepRewrite(t, r, i, f, of[i], steps) })
 		}
 	}
