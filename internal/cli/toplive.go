@@ -57,6 +57,8 @@ func (s *topScreen) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		switch do {
 		case top.Quit:
 			return s, tea.Quit
+		case top.Redraw:
+			return s, tea.ClearScreen
 		case top.Suspend:
 			if canSuspend() {
 				return s, tea.Exec(&suspension{}, nil)

@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
 	"github.com/guestprobe/guestprobe/internal/patience"
@@ -95,6 +96,9 @@ func (x *terminal) keys(want string, keys ...string) string {
 func (x *terminal) shows(want string) string {
 	x.Helper()
 	re := regexp.MustCompile("(?m)" + want)
+	// A resize on a busy machine can leave cells that the screen's library believes to be drawn: do what a user does.
+	redraw := time.NewTicker(5 * time.Second)
+	defer redraw.Stop()
 	for {
 		screen := x.do("capture-pane", "-p")
 		if re.MatchString(screen) {
@@ -102,6 +106,8 @@ func (x *terminal) shows(want string) string {
 		}
 		select {
 		case <-x.drawn:
+		case <-redraw.C:
+			x.do("send-keys", "C-l")
 		case <-x.ctx.Done():
 			x.Fatalf("no %s on the screen:\n%s", want, screen)
 		}

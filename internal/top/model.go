@@ -18,6 +18,7 @@ const (
 	Nothing Do = iota
 	Quit
 	Suspend // leave the terminal to the shell's job control until the user comes back
+	Redraw  // draw all of the screen again
 	Detach  // the probe of Model.Asked
 	Open    // look into the probe of Model.Asked: its hits are wanted now and then
 	Shut    // hits are not wanted any more
@@ -152,6 +153,8 @@ func (m *Model) Key(key string) Do {
 		return Quit
 	case key == "ctrl+z":
 		return Suspend
+	case key == "ctrl+l":
+		return Redraw
 	case m.asking:
 		m.asking = false
 		if key == "y" {

@@ -166,6 +166,7 @@ func TestKeys(t *testing.T) {
 		{"q", Quit, "10 2 6 1 3 4 5 7 8 9 (0)"},
 		{"/", Nothing, "10 2 6 1 3 4 5 7 8 9 (0)"},
 		{"ctrl+z", Suspend, "10 2 6 1 3 4 5 7 8 9 (0)"},
+		{"ctrl+l", Redraw, "10 2 6 1 3 4 5 7 8 9 (0)"},
 		{"ctrl+c", Quit, "10 2 6 1 3 4 5 7 8 9 (0)"},
 	} {
 		if step.key != "" {
