@@ -28,7 +28,7 @@ func savesFrom(t *testing.T) (n int, seed uint64) {
 	t.Helper()
 	n, seed = 200, 1
 	if testing.Short() {
-		n = 20
+		n = 5
 	}
 	for name, set := range map[string]func(uint64){
 		"GUESTPROBE_SAVES": func(v uint64) { n = int(v) }, "GUESTPROBE_SAVES_SEED": func(v uint64) { seed = v },
