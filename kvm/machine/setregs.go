@@ -96,17 +96,19 @@ func impossible(rip, flags uint64, s *kvm.Sregs, d *kvm.DebugRegs, cpuid []kvm.C
 	if s.EFER&eferLMA == 0 { // virtual-8086 mode exists outside long mode
 		bad &^= flagVM
 	}
+	// With five levels of page tables addresses have 57 bits (SDM Vol. 1, 3.3.7.1); a base may have been loaded with them.
+	canonical := func(v uint64) bool { return guest.GVA(v).Canonical() || int64(v)<<7>>7 == int64(v) && hasLA57(cpuid) }
 	for _, c := range []struct {
 		name string
 		bad  bool
 	}{
-		{"fs_base", !guest.GVA(s.FS.Base).Canonical()},
-		{"gs_base", !guest.GVA(s.GS.Base).Canonical()},
+		{"fs_base", !canonical(s.FS.Base)},
+		{"gs_base", !canonical(s.GS.Base)},
 		{"cr8", s.CR8 > 15}, // SDM Vol. 3, 11.8.6
 		{"rflags", flags&bad != 0},
 		{"dr6", d.DR6>>32 != 0},
 		{"dr7", d.DR7>>32 != 0},
-		{"rip", !guest.GVA(rip).Canonical()},
+		{"rip", !canonical(rip)},
 		{"efer", !eferBits(s.EFER, cpuid)},
 	} {
 		if c.bad {
@@ -114,6 +116,16 @@ func impossible(rip, flags uint64, s *kvm.Sregs, d *kvm.DebugRegs, cpuid []kvm.C
 		}
 	}
 	return ""
+}
+
+// hasLA57 reports whether the processor has five levels of page tables (CPUID.7.0:ECX.LA57).
+func hasLA57(cpuid []kvm.CPUIDEntry) bool {
+	for _, e := range cpuid {
+		if e.Function == 7 && e.Index == 0 {
+			return e.Ecx>>16&1 != 0
+		}
+	}
+	return false
 }
 
 // eferBits reports whether a processor with these features has all bits that are set in EFER; KVM_SET_SREGS takes any.
