@@ -42,7 +42,7 @@ func (l *Look) Change(cpu int, r Registers, x *Vectors) (err error) {
 	case l.m.engine.InStage(guest.GVA(v.regs.RIP)):
 		return fmt.Errorf("vcpu %d: %w", cpu, ErrInEngine)
 	}
-	if !guest.GVA(r.KernelGS).Canonical() {
+	if !canonical(r.KernelGS, cpuidLA57(l.m.cpuid)) {
 		return fmt.Errorf("kernel_gs_base: %w", ErrBadRegister)
 	}
 	if name := impossible(r.Regs.RIP, r.Regs.RFLAGS, &r.System, &r.Debug, l.m.cpuid); name != "" {
@@ -96,19 +96,20 @@ func impossible(rip, flags uint64, s *kvm.Sregs, d *kvm.DebugRegs, cpuid []kvm.C
 	if s.EFER&eferLMA == 0 { // virtual-8086 mode exists outside long mode
 		bad &^= flagVM
 	}
-	// With five levels of page tables addresses have 57 bits (SDM Vol. 1, 3.3.7.1); a base may have been loaded with them.
-	canonical := func(v uint64) bool { return guest.GVA(v).Canonical() || int64(v)<<7>>7 == int64(v) && hasLA57(cpuid) }
+	// A base has as many bits as the processor knows; an address that is fetched from has those of the page tables in use
+	// (SDM Vol. 1, 3.3.7.1; Vol. 3, 5.5.4).
+	base := func(v uint64) bool { return canonical(v, cpuidLA57(cpuid)) }
 	for _, c := range []struct {
 		name string
 		bad  bool
 	}{
-		{"fs_base", !canonical(s.FS.Base)},
-		{"gs_base", !canonical(s.GS.Base)},
+		{"fs_base", !base(s.FS.Base)},
+		{"gs_base", !base(s.GS.Base)},
 		{"cr8", s.CR8 > 15}, // SDM Vol. 3, 11.8.6
 		{"rflags", flags&bad != 0},
 		{"dr6", d.DR6>>32 != 0},
 		{"dr7", d.DR7>>32 != 0},
-		{"rip", !canonical(rip)},
+		{"rip", !canonical(rip, s.CR4&cr4LA57 != 0)},
 		{"efer", !eferBits(s.EFER, cpuid)},
 	} {
 		if c.bad {
@@ -118,14 +119,9 @@ func impossible(rip, flags uint64, s *kvm.Sregs, d *kvm.DebugRegs, cpuid []kvm.C
 	return ""
 }
 
-// hasLA57 reports whether the processor has five levels of page tables (CPUID.7.0:ECX.LA57).
-func hasLA57(cpuid []kvm.CPUIDEntry) bool {
-	for _, e := range cpuid {
-		if e.Function == 7 && e.Index == 0 {
-			return e.Ecx>>16&1 != 0
-		}
-	}
-	return false
+// canonical reports whether an address is one of 48 bits, or of 57 with five levels of page tables.
+func canonical(v uint64, la57 bool) bool {
+	return guest.GVA(v).Canonical() || la57 && int64(v)<<7>>7 == int64(v)
 }
 
 // eferBits reports whether a processor with these features has all bits that are set in EFER; KVM_SET_SREGS takes any.
