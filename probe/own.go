@@ -128,6 +128,9 @@ func (st *site) reaches(at, addr guest.GVA) bool {
 	return st.armed.Load() && int64(addr-at) < int64(n)
 }
 
+// InCode reports whether addr is in code of the engine's. It may be called from any thread.
+func (e *Engine) InCode(addr guest.GVA) bool { return e.code.At(addr) != nil }
+
 // InStage reports whether a vCPU at addr runs code of the engine's that has registers of its
 // own: those of the guest are not to be had there, but will be back when it has ended. It may be called from
 // any thread.

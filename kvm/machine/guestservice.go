@@ -25,9 +25,13 @@ func (v *vcpu) service(port uint16) bool {
 }
 
 // textChanged has the engine compare its bytes with the guest's text, and goes on
-// when that is done. The engine stops the world for it, so the vCPU rests meanwhile.
+// when that is done. The engine stops the world for it, so the vCPU rests meanwhile; one that has the world stopped itself
+// does it when that is over, and before it runs the guest again.
 func (v *vcpu) textChanged() {
 	m := v.m
+	if v.owesText = v.stopper; v.owesText {
+		return
+	}
 	v.settle()
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -2,8 +2,10 @@ package machine
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/kvm"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
@@ -58,14 +60,13 @@ func (v *vcpu) tidy() bool {
 	v.takeBack()
 	s := v.state()
 	before := *s.Regs
-	ends, ok := v.m.engine.Settle(v.id, s)
-	if ok {
+	if _, ok := v.m.engine.Settle(v.id, s); ok {
 		if before != *s.Regs {
 			v.kvm.SetRegsDirty()
 		}
 		return true
 	}
-	err := v.m.stopWorld(v, func() error { return v.runTo(ends) })
+	err := v.m.stopWorld(v, v.runToEnd)
 	switch {
 	case err == nil:
 		return true
@@ -92,11 +93,12 @@ func (v *vcpu) takeBack() {
 	}
 }
 
-// runTo lets the vCPU run until it comes to one of the addresses in the engine's code, and settles it there. The world is
-// stopped.
-func (v *vcpu) runTo(ends []guest.GVA) (err error) {
+// runToEnd lets the vCPU run until the engine's code that it is in has ended, and settles it there. The world is stopped. A vCPU
+// that leaves that code otherwise, by an exception, has left it.
+func (v *vcpu) runToEnd() (err error) {
 	s := v.state()
-	if _, ok := v.m.engine.Settle(v.id, s); ok { // while others had their turn
+	ends, ok := v.m.engine.Settle(v.id, s) // others had their turn: it may be in other code now
+	if ok {
 		v.kvm.SetRegsDirty()
 		return nil
 	}
@@ -110,19 +112,22 @@ func (v *vcpu) runTo(ends []guest.GVA) (err error) {
 	}
 	there := false
 	if err := v.runNested(func() bool {
-		if !v.arrived() {
+		if v.exit.Reason == kvm.ReasonHLT {
 			return false
 		}
-		for _, at := range ends {
-			there = there || v.trap.trap.Kind == probe.TrapBreakpoint && guest.GVA(v.trap.state.Regs.RIP) == at
+		if v.arrived() && v.trap.trap.Kind == probe.TrapBreakpoint {
+			there = slices.Contains(ends, guest.GVA(v.trap.state.Regs.RIP))
 		}
-		return there
-	}); err != nil {
+		if !there {
+			v.handle()
+		}
+		return there || !v.m.engine.InCode(guest.GVA(v.regs.RIP))
+	}); err != nil || !there {
 		return err
 	}
 	v.count()
 	v.n.traps.inc()
-	_, ok := v.m.engine.Settle(v.id, v.trap.state)
+	_, ok = v.m.engine.Settle(v.id, v.trap.state)
 	if v.trap.via == viaStub {
 		v.writeFrame() // what is left of it on the stub's stack is the guest's own, too
 		v.leaveStub()

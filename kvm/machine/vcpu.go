@@ -23,27 +23,28 @@ type vcpu struct {
 	m  *Machine
 	id int
 
-	kvm     *kvm.VCPU
-	exit    kvm.Exit
-	regs    *probe.Regs // shared with the kernel where it can
-	sregs   *kvm.Sregs
-	others  otherRegs                 // nil: there is no vCPU at the moment
-	trap    arrival                   // the trap being handled
-	frame   probe.Regs                // registers of the interrupted code, when a guest stub forwarded the trap
-	midIO   bool                      // the I/O instruction of the last exit is completed by the next KVM_RUN
-	window  bool                      // an interrupt window is requested
-	call    *call                     // the host's call that runs on this vCPU
-	raw     [64]byte                  // for reading and writing guest memory without allocation
-	asleep  bool                      // a hlt in code that was run from inside a hit is still to be served
-	roused  bool                      // it waits in a hlt that somebody has taken it out of, by setting RIP
-	stopper bool                      // this vCPU has stopped the world
-	midHit  bool                      // it rests, or waits, in the middle of an exit
-	passes  [probe.NumMilestones]bool // what it has come to, and nobody has seen to yet
-	poke    [4]uint64                 // the arguments of the function that writes to text, at probe.TextWritten
-	turn    bool                      // it is this vCPU's turn to run: see turns
-	blocked bool                      // KVM holds its interrupts back: see alone
-	given   guest.GVA                 // of an int3 that was just given back to the guest; 0: none
-	gs      guest.GVA                 // GS base of the guest's kernel when that was last seen; 0: not yet
+	kvm      *kvm.VCPU
+	exit     kvm.Exit
+	regs     *probe.Regs // shared with the kernel where it can
+	sregs    *kvm.Sregs
+	others   otherRegs                 // nil: there is no vCPU at the moment
+	trap     arrival                   // the trap being handled
+	frame    probe.Regs                // registers of the interrupted code, when a guest stub forwarded the trap
+	midIO    bool                      // the I/O instruction of the last exit is completed by the next KVM_RUN
+	window   bool                      // an interrupt window is requested
+	call     *call                     // the host's call that runs on this vCPU
+	raw      [64]byte                  // for reading and writing guest memory without allocation
+	asleep   bool                      // a hlt in code that was run from inside a hit is still to be served
+	roused   bool                      // it waits in a hlt that somebody has taken it out of, by setting RIP
+	stopper  bool                      // this vCPU has stopped the world
+	midHit   bool                      // it rests, or waits, in the middle of an exit
+	passes   [probe.NumMilestones]bool // what it has come to, and nobody has seen to yet
+	poke     [4]uint64                 // the arguments of the function that writes to text, at probe.TextWritten
+	turn     bool                      // it is this vCPU's turn to run: see turns
+	owesText bool                      // its guest has said that text has changed, and the engine has not looked at it yet
+	blocked  bool                      // KVM holds its interrupts back: see alone
+	given    guest.GVA                 // of an int3 that was just given back to the guest; 0: none
+	gs       guest.GVA                 // GS base of the guest's kernel when that was last seen; 0: not yet
 
 	guarded guarded // see guardWatches
 
@@ -149,6 +150,10 @@ func (v *vcpu) thread(started chan<- struct{}) {
 		}
 		v.guardWatches()
 		v.deliverTick()
+		if v.owesText {
+			v.textChanged()
+			continue
+		}
 		if err := v.run(); err != nil {
 			v.runFailed(err)
 			continue
