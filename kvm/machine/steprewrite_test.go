@@ -71,7 +71,7 @@ var rewriteForms = []rewriteForm{
 	{name: "fistps", code: asm(0x90, []byte{0xd9, 0xee}, []byte{0xdf, 0x1f}, []byte{0x90, 0x90, 0x90}, []byte{0xd9, 0x36}, []byte{0x48, 0x8b, 0x56, 0x08}, 0x90),
 		steps: at(1, 3, 5, 7, 8, 0xa, 0xe), self: map[insn.Reg64]uint64{insn.RDI: 5}, level: 3},
 	// A far jump to the selector in its own operand, 23 00 or 08 00, which is an instruction that uses (%rax): it reads
-	// the byte that it leads to, and runs only in its place. The last: AMD's processors have none to 64 bits.
+	// the byte that it leads to, and runs only in its place. AMD's processors have none to 64 bits.
 	{name: "ljmpq", code: asm(0x90, []byte{0x48, 0x8d, 0x05, 0x18, 0, 0, 0}, []byte{0x48, 0x89, 0x07}, []byte{0x8c, 0x4f, 0x08}, []byte{0x48, 0x89, 0xf0}, []byte{0x48, 0xff, 0x2f}),
 		steps: at(1, 8, 0xb, 0xe, 0x11, 0x20, 0x22), self: map[insn.Reg64]uint64{insn.RDI: 0x18}, level: -1, refused: 0x11},
 }
@@ -129,8 +129,10 @@ func TestStepRewrites(t *testing.T) {
 		}
 		steps := rep.Traps.CPL(uint8(cpl)).Step == host.DeliveryWorks
 		for i, f := range forms {
-			if f.text == "fistps" && snapshot.Vendor(r.m.cpuid) == "AuthenticAMD" {
+			if amd := snapshot.Vendor(r.m.cpuid) == "AuthenticAMD"; amd && f.text == "fistps" {
 				continue // it shows a pointer that these processors do not keep: see forgetPointers
+			} else if amd && f.text == "ljmpq" {
+				continue // it is a far jump to 32 bits there, and the user code that has asked for it is gone
 			}
 			t.Run(fmt.Sprintf("CPL%d %s", cpl, f.text), func(t *testing.T) { stepRewrite(t, r, i, f, of[i], steps) })
 		}
