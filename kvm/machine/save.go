@@ -129,12 +129,17 @@ func (m *Machine) Save(with func()) (*snapshot.Snapshot, error) {
 		case err == nil:
 			m.sound(s)
 			return s, nil
+		case errors.Is(err, errOver): // it is saved as one that has ended
+			continue
 		case !errors.Is(err, probe.ErrInside) || n > 0 && (phase != PhaseRunning || time.Since(begin) > insideTime):
 			return fail(err)
 		}
 		time.Sleep(time.Duration(n) * insideWait) // the guest is to go on for a little
 	}
 }
+
+// errOver: the guest has ended before the world was stopped. A snapshot of it as one that goes on would never end.
+var errOver = errors.New("the guest has ended meanwhile")
 
 // save is Save with the world stopped, and with nothing of the engine's in the guest's text.
 func (m *Machine) save(clean *probe.Clean, ended bool) (*snapshot.Snapshot, error) {
@@ -144,6 +149,10 @@ func (m *Machine) save(clean *probe.Clean, ended bool) (*snapshot.Snapshot, erro
 	}
 	id := m.Image().ID()
 	m.mu.Lock()
+	if !ended && m.phase.over() {
+		m.mu.Unlock()
+		return nil, errOver
+	}
 	s := &snapshot.Snapshot{Config: snapshot.Config{
 		ID: rand.Text(), SHA256: hex.EncodeToString(id.SHA256[:]), VCPUs: len(m.vcpus), Memory: m.cfg.Memory, Cmdline: m.cfg.Cmdline,
 		TickUS: max(0, m.cfg.Tick.Microseconds()), Started: m.phase != PhaseCreated, Vendor: snapshot.Vendor(m.cpuid),

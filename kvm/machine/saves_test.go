@@ -407,3 +407,42 @@ func TestSavedWords(t *testing.T) {
 		}
 	}
 }
+
+// TestSaveAsItEnds: a guest that ends while a save waits for its turn to stop the world is saved as one that has ended. One
+// that goes on from behind the instruction that has ended it would never end.
+func TestSaveAsItEnds(t *testing.T) {
+	m := newMachine(t, Config{Image: builtinImage(t), Memory: 16 << 20, Cmdline: "rounds=1000000 quiet"})
+	if err := m.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	var s *snapshot.Snapshot
+	done := make(chan error, 1)
+	err := m.Target().Stop(func(probe.World) error {
+		go func() {
+			var err error
+			s, err = m.Save(nil)
+			done <- err
+		}()
+		queued := func() bool {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			return m.ticket > m.serving+1
+		}
+		for wait := patience.Of(t); !queued(); time.Sleep(time.Millisecond) {
+			if wait.Err() != nil {
+				return wait.Err()
+			}
+		}
+		m.vcpus[0].guestExited(7)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if s.Config.Ended != string(PhaseExited) || s.Config.ExitCode != 7 {
+		t.Errorf("saved as %q with exit code %d, want it exited with 7", s.Config.Ended, s.Config.ExitCode)
+	}
+}
