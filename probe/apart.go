@@ -52,8 +52,19 @@ type Clean struct {
 	e      *Engine
 	w      World
 	ended  bool
+	live   liveChange
 	bounds [2]code.Range // of the engine's code
 }
+
+// liveChange says what Clean.Memory changes of memory that the guest itself has.
+type liveChange uint8
+
+const (
+	changeCopy     liveChange = iota // it is a copy: all at once
+	changeNothing                    // whether it could
+	changeContexts                   // saved contexts
+	changeReturns                    // return addresses
+)
 
 // Apart runs f with the world stopped, and with nothing of the engine's in the guest's text. All is put back after f, so that no
 // hit is lost. Return addresses and saved contexts in memory that lead into the engine's code are as they are: see
@@ -103,7 +114,7 @@ func (e *Engine) apart(w World, ended bool, f func(*Clean) error) (err error) {
 // inside notes that a vCPU or task is inside, or returns the error.
 func (c *Clean) inside(cpu int, rip guest.GVA) error {
 	err := c.e.insideError(cpu, rip)
-	if !c.ended {
+	if !c.ended && c.live < changeContexts {
 		return err
 	}
 	if len(c.Inside) < maxInsideNotes {
@@ -160,7 +171,7 @@ func (e *Engine) asleepInMirror(w World) *site {
 	}
 	for i := range *list {
 		m := &(*list)[i]
-		if m.state.Load() == mirrorFree || m.site == nil {
+		if m.state.Load() == mirrorFree || m.site == nil || e.runsMirror(w, m) {
 			continue
 		}
 		var b [8]byte
@@ -169,6 +180,16 @@ func (e *Engine) asleepInMirror(w World) *site {
 		}
 	}
 	return nil
+}
+
+// runsMirror reports whether a vCPU is inside the mirror.
+func (e *Engine) runsMirror(w World, m *mirror) bool {
+	for i := range e.cpus {
+		if c := &e.cpus[i]; c.mirror == m && c.inMirror(w.CPU(i)) {
+			return true
+		}
+	}
+	return false
 }
 
 // nearStack is how far from RSP the place of an activation may be whose return address is in a register, in bytes.

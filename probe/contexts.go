@@ -65,7 +65,7 @@ func (k *core) returnWord(v guest.GVA, place uint64) (guest.GVA, bool) {
 
 // Memory makes p, which is a copy of the guest's memory at pa, what it would be without the engine, as far as that stands in
 // words at multiples of 8; the engine's bytes in text are Apart's. More returns the copy of what is at an address behind it, or nil. Errors are
-// *InsideError, unless the guest has ended.
+// *InsideError, unless the guest has ended. Engine.Withdraw has it change the guest's memory itself.
 func (c *Clean) Memory(pa guest.GPA, p []byte, more func(guest.GPA) []byte) error {
 	e := c.e
 	in := [2]guest.Window{}
@@ -83,8 +83,13 @@ func (c *Clean) Memory(pa guest.GPA, p []byte, more func(guest.GPA) []byte) erro
 			continue // nothing, or the middle of a board
 		}
 		if home, ok := e.returnWord(at, uint64(pa)+uint64(off)); ok {
-			le.PutUint64(p[off:], uint64(home))
+			if c.live == changeCopy || c.live == changeReturns {
+				le.PutUint64(p[off:], uint64(home))
+			}
 			continue
+		}
+		if c.live == changeReturns {
+			continue // it is inside
 		}
 		f := frame{pa: pa + guest.GPA(off), s: s, r: r}
 		for i := range f.words {
@@ -196,14 +201,18 @@ func (f *frame) cut(user bool) bool {
 // frame makes a frame the guest's own, or a word that is none.
 func (c *Clean) frame(f *frame) error {
 	e, at := c.e, guest.GVA(f.get(ctxRIP))
-	put := func(i int, v uint64) { le.PutUint64(f.words[i], v) }
+	put := func(i int, v uint64) {
+		if c.live != changeNothing {
+			le.PutUint64(f.words[i], v)
+		}
+	}
 	user, _ := e.code.Owns(at)
 	if !f.isFrame(user) {
 		if f.lone {
 			return nil
 		}
 		if f.s.below != 0 && f.cut(user) {
-			if err := c.inside(-1, at); err != nil {
+			if err := c.inside(-1, at); err != nil || c.live != changeCopy {
 				return err
 			}
 		}
@@ -223,7 +232,7 @@ func (c *Clean) frame(f *frame) error {
 		return nil
 	}
 	if c.alive(f, user) {
-		if err := c.inside(-1, at); err != nil {
+		if err := c.inside(-1, at); err != nil || c.live != changeCopy {
 			return err
 		}
 	}

@@ -2,7 +2,10 @@ package probe_test
 
 import (
 	"bytes"
+	"encoding/binary"
+	"errors"
 	"fmt"
+	"runtime"
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
@@ -96,7 +99,7 @@ func withdraw(t *testing.T, jumps bool) {
 		t.Errorf("it says %v; %d are listed", passed, len(e.List()))
 	}
 	all := guest.Range{Start: waits, End: save + 8}
-	if err := e.Withdraw(func() {
+	if err := e.Withdraw(false, func() {
 		if now := text(); !bytes.Equal(now, was) {
 			t.Errorf("text % x, want % x", now, was)
 		}
@@ -141,5 +144,135 @@ func withdraw(t *testing.T, jumps bool) {
 	}
 	if call(save, 43); len(passed) != 2 || !bytes.Equal(text(), was) {
 		t.Errorf("it says %v; text % x", passed, text())
+	}
+}
+
+// TestWithdrawInside: while a vCPU is inside a stage nothing is taken out, and nothing has changed, saved contexts neither. When it has come
+// out everything is; or all but what is inside, if that is asked for.
+func TestWithdrawInside(t *testing.T) {
+	for _, anyway := range []bool{false, true} {
+		t.Run(fmt.Sprintf("anyway=%v", anyway), func(t *testing.T) { withdrawInside(t, anyway) })
+	}
+}
+
+func withdrawInside(t *testing.T, anyway bool) {
+	f, err := probetest.NewFake(probetest.FakeOptions{CPUs: 2, Probe: probe.Options{OptimizeDelay: -1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	e := f.Engine()
+	block, host, err := f.AllocShared(64, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	words := guest.AtomicWords(host)
+	spins := &probe.Kprobe{Name: "spins", Symbol: "hot", Pre: func(*probe.Context) int { return 0 }, Stage: &probe.Stage{
+		// lock incq (%rsi); l: mov 8(%rsi),%rax; test %rax,%rax; je l; xor %eax,%eax; ret
+		Code:  []byte{0xf0, 0x48, 0xff, 0x06, 0x48, 0x8b, 0x46, 0x08, 0x48, 0x85, 0xc0, 0x74, 0xf7, 0x31, 0xc0, 0xc3},
+		Block: block, NoStrings: true, Stack: 8,
+		Counts: func(int) (handled, filtered, missed uint64) { return words[0].Load(), 0, 0 },
+	}}
+	slotted := &probe.Kprobe{Symbol: "hot_load", Pre: func(*probe.Context) int { return 0 }, Post: func(*probe.Context) {}}
+	if err := e.Register(spins, slotted); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Optimize(); err != nil {
+		t.Fatal(err)
+	}
+	slot, ok := e.SlotOf(slotted)
+	if i, _ := e.Info(spins); !i.InGuest || !ok {
+		t.Fatalf("in the guest %v, a slot %v", i.InGuest, ok)
+	}
+	const saved, stack, frameAt = 0x7000_0400, 0x7010_0000 + 64<<10, 0x7010_0000 + 64<<10 - 56 // the other vCPU's stack; ours, and above where a call begins
+	put := func() {
+		var b []byte
+		for _, w := range []uint64{uint64(slot), 0x08, 0x246, 0x7000_0100, 0x10, 0, uint64(slot), uint64(slotted.Addr)} {
+			b = binary.LittleEndian.AppendUint64(b, w)
+		}
+		if err := f.Write(saved, b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	get := func() (rip, word guest.GVA) {
+		var b [64]byte
+		if err := f.Read(saved, b[:]); err != nil {
+			t.Fatal(err)
+		}
+		return guest.GVA(binary.LittleEndian.Uint64(b[:])), guest.GVA(binary.LittleEndian.Uint64(b[48:]))
+	}
+	put()
+	done := make(chan uint64)
+	go func() {
+		got, err := f.Call(1, symbol(t, f, "hot"), 5)
+		if err != nil {
+			t.Error(err)
+		}
+		done <- got
+	}()
+	for words[0].Load() == 0 {
+		runtime.Gosched()
+	}
+	var rip uint64
+	if err := f.Stop(func(w probe.World) error { rip = w.CPU(1).Regs.RIP; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	var inside *probe.InsideError
+	if err := e.Withdraw(false, func() { t.Error("it is out") }); !errors.As(err, &inside) || inside.CPU != 1 || len(inside.Probes) != 1 || inside.Probes[0] != "spins" {
+		t.Errorf("inside: %v", err)
+	}
+	same := func() {
+		t.Helper()
+		if rip, word := get(); rip != slot || word != slot {
+			t.Errorf("words are %v and %v, want both as they were, %v", rip, word, slot)
+		}
+		for _, p := range []*probe.Kprobe{spins, slotted} {
+			if i, _ := e.Info(p); !i.Armed || i.Gone {
+				t.Errorf("%s: %+v", p.Symbol, i)
+			}
+		}
+	}
+	same()
+	gone := 0
+	if anyway {
+		if err := e.Withdraw(true, func() { gone++ }); !errors.As(err, &inside) || inside.CPU != 1 {
+			t.Errorf("all but that: %v", err)
+		}
+	}
+	words[1].Store(1)
+	if got := <-done; got != 6 {
+		t.Errorf("returned %d", got)
+	}
+	if !anyway {
+		// An exception there, whose handler runs.
+		var frame []byte
+		for _, w := range []uint64{rip, 0x08, 0x46, stack - 0x200, 0x10} {
+			frame = binary.LittleEndian.AppendUint64(frame, w)
+		}
+		if err := f.Write(frameAt, frame); err != nil {
+			t.Fatal(err)
+		}
+		if err := e.Withdraw(false, func() { t.Error("it is out") }); !errors.As(err, &inside) || inside.CPU != -1 {
+			t.Errorf("inside, in memory: %v", err)
+		}
+		same()
+		if err := f.Write(frameAt, make([]byte, len(frame))); err != nil {
+			t.Fatal(err)
+		}
+		if err := e.Withdraw(false, func() { gone++ }); err != nil {
+			t.Error(err)
+		}
+	}
+	if rip, word := get(); gone != 1 || rip != slotted.Addr || word != slotted.Addr {
+		t.Errorf("gone %d times; words are %v and %v, want %v", gone, rip, word, slotted.Addr)
+	}
+	for _, p := range []*probe.Kprobe{spins, slotted} {
+		if i, _ := e.Info(p); i.Armed || !i.Gone {
+			t.Errorf("%s: %+v", p.Symbol, i)
+		}
 	}
 }

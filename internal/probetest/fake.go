@@ -411,6 +411,30 @@ func (w world) Words(ranges []code.Range, found func(guest.GVA)) bool {
 	return true
 }
 
+// Pieces implements probe.Memory: physical addresses are the virtual ones. A piece is small, and comes before those below it, which is as
+// good as any order.
+func (w world) Pieces(f func(guest.GPA, []byte, func(guest.GPA) []byte) error) error {
+	const size = 64
+	more := func(pa guest.GPA) []byte {
+		at := guest.GVA(pa)
+		if r := w.f.mem.find(at); r != nil && r.write && r.words == nil && len(r.data)-int(at-r.base) >= 8 {
+			return r.data[at-r.base:][:8]
+		}
+		return nil
+	}
+	for _, r := range *w.f.mem.regions.Load() {
+		if !r.write || r.words != nil {
+			continue
+		}
+		for off := (len(r.data) - 1) / size * size; off >= 0; off -= size {
+			if err := f(guest.GPA(r.base)+guest.GPA(off), r.data[off:min(len(r.data), off+size)], more); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // CallGuest implements probe.Runner.
 func (f *Fake) CallGuest(cpu int, addr guest.GVA, args []uint64) (uint64, error) {
 	v := f.cpus[cpu]

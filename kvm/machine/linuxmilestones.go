@@ -1,6 +1,9 @@
 package machine
 
 import (
+	"errors"
+	"time"
+
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/linux"
 	"github.com/guestprobe/guestprobe/probe"
@@ -67,14 +70,39 @@ func (v *vcpu) pass() {
 // is put back by another boot, in which the kernel and the engine's memory are elsewhere; or it is
 // that boot, and the copy takes its place.
 func (g *linuxGuest) hibernate(m *Machine) {
-	err := m.engine.Withdraw(func() {
+	if err := m.withdraw(func() {
 		g.giveUp(m, linux.HibernatedText)
 		if err := g.pullStubs(m); err != nil {
 			m.log.Error("the kernel's handlers are not what they were", "err", err)
 		}
-	})
-	if err != nil {
+	}); err != nil {
 		m.log.Error("probes in a guest that hibernates", "err", err)
+	}
+}
+
+// withdraw takes everything of the engine's out of the guest, and calls gone then, with the world stopped. What is inside a probe's
+// handlers is waited for; what has not come out after insideTime stays there, and the error says what it is.
+func (m *Machine) withdraw(gone func()) error {
+	begin := time.Now()
+	for anyway := false; ; anyway = time.Since(begin) > insideTime {
+		tried := false
+		err := m.tidied(func() error {
+			for i, v := range m.vcpus {
+				if !anyway && v.trapping() {
+					return &probe.InsideError{CPU: i}
+				}
+			}
+			tried = true
+			return m.engine.Withdraw(anyway, gone)
+		})
+		switch {
+		case errors.Is(err, probe.ErrInside) && !anyway:
+			time.Sleep(insideWait) // others go on meanwhile, and come out
+		case tried || errors.Is(err, ErrClosed):
+			return err
+		default: // a vCPU did not come to rest: perhaps it does now
+			return errors.Join(err, m.engine.Withdraw(true, gone))
+		}
 	}
 }
 

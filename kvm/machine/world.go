@@ -216,6 +216,31 @@ func (w world) Words(ranges []code.Range, found func(guest.GVA)) bool {
 	return true
 }
 
+// Pieces implements probe.Memory.
+func (w world) Pieces(f func(guest.GPA, []byte, func(guest.GPA) []byte) error) (err error) {
+	more := func(pa guest.GPA) []byte {
+		for _, r := range w.m.ranges {
+			if at := uint64(pa - r.Base); r.Kind == guest.RangeRAM && pa >= r.Base && at < r.Size && r.Size-at >= 8 {
+				b, _ := w.m.mem.Slice(pa, 8)
+				return b
+			}
+		}
+		return nil
+	}
+	for i, r := range w.m.ranges {
+		if r.Kind != guest.RangeRAM {
+			continue
+		}
+		base := w.m.regions[i]
+		w.m.touched(i, func(b []byte) {
+			if err == nil {
+				err = f(r.Base+guest.GPA(cap(base)-cap(b)), b, more)
+			}
+		})
+	}
+	return err
+}
+
 // takeOver hands changed registers to KVM. Others must not be: setting
 // registers makes KVM forget an exception that it was about to deliver
 // (KVM_SET_REGS, arch/x86/kvm/x86.c), such as the #BP of an int3 that a vCPU was
