@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"os"
@@ -51,8 +50,35 @@ type savedLoad struct {
 	rng    *rand.Rand
 	user   []guest.Symbol
 	kernel []guest.Symbol
+	data   []guest.Symbol
 	on     []func() error // each takes one off
 	hits   atomic.Uint64
+
+	watches int // that were put on
+	seen    atomic.Uint64
+}
+
+// newSavedLoad returns one, without probes yet.
+func newSavedLoad(t *testing.T, m *Machine, rng *rand.Rand) *savedLoad {
+	t.Helper()
+	l := &savedLoad{t: t, m: m, rng: rng}
+	for _, s := range m.Image().Symbols() {
+		if s.Kind == guest.SymData && s.Size != 0 {
+			l.data = append(l.data, s)
+		}
+		if s.Kind != guest.SymFunc {
+			continue
+		}
+		if _, err := m.Engine().Check(&probe.Kprobe{Symbol: s.Name}); err != nil {
+			continue
+		}
+		if s.User {
+			l.user = append(l.user, s)
+		} else {
+			l.kernel = append(l.kernel, s)
+		}
+	}
+	return l
 }
 
 // hotFunctions are those of the built-in guest that are called most.
@@ -113,6 +139,27 @@ func (l *savedLoad) symbol(user bool) guest.Symbol {
 	return all[l.rng.IntN(len(all))]
 }
 
+// watch watches memory, by debug registers or by pages.
+func (l *savedLoad) watch() {
+	e := l.m.Engine()
+	w := &probe.Watch{Access: probe.Access(1 + l.rng.IntN(3)), Emulate: l.rng.IntN(3) > 0, Handler: func(*probe.Context) { l.seen.Add(1) }}
+	switch l.rng.IntN(3) {
+	case 0:
+		w.Symbol = watchedVariables[l.rng.IntN(len(watchedVariables))].name
+	case 1:
+		s := l.data[l.rng.IntN(len(l.data))]
+		w.Symbol, w.Len = s.Name, 1<<l.rng.IntN(4)
+		w.Offset = uint64(l.rng.IntN(int(s.Size))) &^ uint64(w.Len-1)
+	default:
+		w.Access, w.Emulate, w.Symbol = probe.AccessExec, false, l.symbol(l.rng.IntN(2) == 0).Name
+	}
+	if e.Watch(w) != nil {
+		return // not every place can be watched, in each way
+	}
+	l.watches++
+	l.on = append(l.on, func() error { return e.Unwatch(w) })
+}
+
 // attach puts one probe on.
 func (l *savedLoad) attach() {
 	e, user := l.m.Engine(), l.rng.IntN(2) == 0
@@ -136,7 +183,9 @@ func (l *savedLoad) attach() {
 			return nil
 		})
 	}
-	switch l.rng.IntN(9) {
+	switch l.rng.IntN(12) {
+	case 9, 10, 11:
+		l.watch()
 	case 0: // at any instruction
 		k := &probe.Kprobe{Symbol: sym.Name, Offset: uint64(l.rng.IntN(int(max(1, sym.Size)))), Pre: nothing}
 		add(k, k, nil)
@@ -168,14 +217,14 @@ func (l *savedLoad) attach() {
 
 // change takes some probes off, and puts others on.
 func (l *savedLoad) change() {
-	for len(l.on) > 0 && (len(l.on) > 8 || l.rng.IntN(4) == 0) {
+	for len(l.on) > 0 && (len(l.on) > 8 || l.rng.IntN(2) == 0) {
 		i := l.rng.IntN(len(l.on))
 		if err := l.on[i](); err != nil {
 			l.t.Fatal(err)
 		}
 		l.on = append(l.on[:i], l.on[i+1:]...)
 	}
-	for len(l.on) < 4 || l.rng.IntN(3) == 0 {
+	for len(l.on) < 4 || l.rng.IntN(2) == 0 {
 		n := len(l.on)
 		l.attach()
 		if len(l.on) == n && l.rng.IntN(50) == 0 {
@@ -192,40 +241,6 @@ func (l *savedLoad) change() {
 			l.t.Fatal(err)
 		}
 	}
-}
-
-// amongCode reports whether a word has others near it that are addresses of the guest's text, as on stacks; one that has not may be any number.
-func amongCode(m *Machine, b []byte, off int) bool {
-	for at := max(0, off-128); at+8 <= min(len(b), off+128); at += 8 {
-		if m.Image().IsText(guest.GVA(littleEndian(b[at:][:8]))) {
-			return true
-		}
-	}
-	return false
-}
-
-// engineWords returns addresses of the engine's code in the registers and in the memory of a snapshot, with where they
-// are; of memory only words among addresses of code.
-func engineWords(m *Machine, s *snapshot.Snapshot) (registers, memory []string) {
-	inside := func(v uint64) bool { // 32 bits may be any number
-		return v>>32 != 0 && m.engine.Home(guest.GVA(v)) != guest.GVA(v)
-	}
-	for _, r := range s.Memory {
-		for off := 0; off+8 <= len(r.Bytes); off += 8 {
-			if v := littleEndian(r.Bytes[off:][:8]); inside(v) && amongCode(m, r.Bytes, off) {
-				memory = append(memory, fmt.Sprintf("%#x at %v", v, r.At+guest.GPA(off)))
-			}
-		}
-	}
-	for i, c := range s.CPUs {
-		regs := probe.Regs(c.Regs)
-		for k, v := range regs.All() {
-			if inside(v) {
-				registers = append(registers, fmt.Sprintf("%#x in register %d of vCPU %d", v, k, i))
-			}
-		}
-	}
-	return registers, memory
 }
 
 // sumsOf lets a guest run to its end, and returns what it has computed: its variable sums.
@@ -259,21 +274,8 @@ func TestSaves(t *testing.T) {
 		Log: slog.New(slog.DiscardHandler), Probe: probe.Options{OptimizeDelay: time.Millisecond}}
 	want := sumsOf(t, newMachine(t, config))
 	m, other := newMachine(t, config), newMachine(t, config)
-	l := &savedLoad{t: t, m: m, rng: rng}
-	for _, s := range m.Image().Symbols() {
-		if s.Kind != guest.SymFunc {
-			continue
-		}
-		if _, err := m.Engine().Check(&probe.Kprobe{Symbol: s.Name}); err != nil {
-			continue
-		}
-		if s.User {
-			l.user = append(l.user, s)
-		} else {
-			l.kernel = append(l.kernel, s)
-		}
-	}
-	start, boots, slowest, saving := time.Now(), 0, time.Duration(0), time.Duration(0)
+	l := newSavedLoad(t, m, rng)
+	start, boots, dead, slowest, saving := time.Now(), 0, 0, time.Duration(0), time.Duration(0)
 	wait := patience.Of(t)
 	for i := 0; i < n; i++ {
 		if wait.Err() != nil {
@@ -309,16 +311,12 @@ func TestSaves(t *testing.T) {
 			i--
 			continue
 		}
-		registers, memory := engineWords(m, s)
-		if len(registers) > 0 {
-			t.Errorf("seed %d, save %d: %d addresses of the engine's: %q", seed, i, len(registers), registers)
-		}
-		// Dead words keep what they had: of those the results of the restored guest tell.
-		for _, w := range memory {
-			t.Logf("seed %d, save %d: left in memory: %s", seed, i, w)
-		}
 		if err := other.ResetTo(context.Background(), s); err != nil {
 			t.Fatal(err)
+		}
+		live, below := engineWords(t, m, other, s)
+		if dead += below; len(live) > 0 {
+			t.Errorf("seed %d, save %d: %d addresses of the engine's: %q", seed, i, len(live), live)
 		}
 		if diff := gocmp.Diff(want, sumsOf(t, other)); diff != "" {
 			t.Errorf("seed %d, save %d: results (-never probed +restored):\n%s", seed, i, diff)
@@ -331,7 +329,7 @@ func TestSaves(t *testing.T) {
 		t.Errorf("the guest that was saved: %+v", st)
 	}
 	x := m.Engine().Totals(-1)
-	t.Logf("seed %d: %d saves in %v, %d boots, a save took %v, the longest %v; %d hits on the host, %+v", seed, n, time.Since(start), boots, saving/time.Duration(max(1, n)), slowest, l.hits.Load(), x)
+	t.Logf("seed %d: %d saves in %v, %d boots, a save took %v, the longest %v; %d hits on the host, %d watches with %d accesses, %d words in dead memory, %+v", seed, n, time.Since(start), boots, saving/time.Duration(max(1, n)), slowest, l.hits.Load(), l.watches, l.seen.Load(), dead, x)
 	if errors.Is(wait.Err(), context.DeadlineExceeded) {
 		t.Error("no time left")
 	}
