@@ -3,7 +3,7 @@ GO ?= go
 GOTESTFLAGS ?=
 export CGO_ENABLED ?= 0
 
-.PHONY: build install deb rpm package-test systemd-test demo demo-linux test test-slow check cover race test-insn test-vmx test-svm test-linux test-bpftrace bench bench-linux bench-docs soak defects torture torture-linux tracers requests rounds cycles storms saves gdb-testsuite fleet fuzz guest generate clean help
+.PHONY: build install deb rpm package-test systemd-test demo demo-linux test test-slow check cover race test-insn test-vmx test-svm test-linux test-bpftrace bench bench-linux bench-docs soak defects torture torture-linux tracers requests rounds cycles storms saves saves-linux gdb-testsuite fleet fuzz guest generate clean help
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -108,6 +108,10 @@ cycles: ## 100,000 cycles of attach and detach in constant memory
 
 saves: ## 10,000 saves at random moments under probes of all kinds: each restored guest computes what an unprobed one does
 	GUESTPROBE_SAVES=$${GUESTPROBE_SAVES:-10000} $(GO) test -count=1 -timeout 10h -v -run 'TestSaves$$' ./kvm/machine
+
+saves-linux: ## 300 saves of a Linux guest on the SVM host, and 50 on the VMX host; takes hours
+	GUESTPROBE_NESTED_CPUS=1 GUESTPROBE_NESTED_SECONDS=$${GUESTPROBE_NESTED_SECONDS:-36000} scripts/nested.sh svm ./internal/linuxtest -test.run 'TestLinuxSaves$$' -saves $${GUESTPROBE_SAVES:-300} -seed $${GUESTPROBE_SAVES_SEED:-1}
+	GUESTPROBE_NESTED_SECONDS=$${GUESTPROBE_NESTED_SECONDS:-36000} scripts/nested.sh vmx ./internal/linuxtest -test.run 'TestLinuxSaves$$' -saves $${GUESTPROBE_SAVES:-50} -seed $${GUESTPROBE_SAVES_SEED:-1}
 
 storms: ## 10,000 return probes that come and go with calls under way: final counts close
 	GUESTPROBE_DETACHES=$${GUESTPROBE_DETACHES:-10000} $(GO) test -count=1 -timeout 10h -v -run 'TestReturnStageStorm$$' ./kvm/machine

@@ -1,6 +1,9 @@
 package linuxtest
 
 import (
+	"crypto/sha256"
+	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,8 +18,9 @@ import (
 )
 
 // TestHibernates: what a guest puts aside has nothing of ours in it, neither breakpoints nor jumps
-// nor return addresses of calls that are under way, so that the boot that finds it goes on with
-// it. Probes are gone and it is said why, then and when memory of another boot comes.
+// nor return addresses of calls that are under way, nor contexts in our code, so that the boot that finds it goes on with
+// it: tasks that were switched out under return probes, which are all of them, some in the middle of the code of probes whose programs run in the
+// guest, come to their results. Probes are gone and it is said why, then and when memory of another boot comes.
 func TestHibernates(t *testing.T) {
 	dir := kvmtest.RequireLinux(t)[0]
 	swap := filepath.Join(t.TempDir(), "swap")
@@ -28,7 +32,7 @@ func TestHibernates(t *testing.T) {
 	}
 	g := Boot(t, dir, "sh /hibernate.sh", func(c *machine.Config) {
 		c.Linux.Disks = []device.Disk{{Path: swap}}
-		c.Cmdline = strings.Replace(c.Cmdline, "quiet", "loglevel=6 hibernate=nocompress", 1)
+		c.Cmdline = strings.Replace(c.Cmdline, "quiet", "loglevel=6 hibernate=nocompress preempt=full", 1)
 	})
 	nothing := func(*probe.Context) int { return 0 }
 	open := &probe.Kprobe{Symbol: "do_sys_openat2", Pre: nothing}
@@ -38,12 +42,46 @@ func TestHibernates(t *testing.T) {
 	if err := g.Engine().Register(open, write, sleep); err != nil {
 		t.Fatal(err)
 	}
+	// All tasks that do not run are under one of these.
+	inGuest := &saver{Guest: g, rng: rand.New(rand.NewPCG(31, 1))}
+	var staged []*probe.Kprobe
+	stage := func(loops int) *probe.Stage { s, _ := inGuest.slowStage(loops); return s }
 	if err := g.Resume(); err != nil {
 		t.Fatal(err)
 	}
 	g.Await("ready")
+	for _, name := range []string{"schedule", "__refrigerator", "worker_thread", "pipe_read", "do_wait"} {
+		r := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: name, Stage: stage(2)}, ReturnStage: stage(4), MaxActive: 200}
+		if err := g.Engine().Register(r); err != nil {
+			t.Logf("%s: %v", name, err)
+			continue
+		}
+		staged = append(staged, &r.Kprobe)
+	}
+	for _, name := range []string{"try_to_wake_up", "enqueue_task_fair", "vfs_write", "handle_mm_fault", "process_one_work", "rcu_core"} {
+		k := &probe.Kprobe{Symbol: name, Pre: nothing, Stage: stage(8)}
+		if err := g.Engine().Register(k); err != nil {
+			t.Logf("%s: %v", name, err)
+			continue
+		}
+		staged = append(staged, k)
+	}
+	if len(staged) < 5 {
+		t.Fatalf("%d probes with programs", len(staged))
+	}
 	if err := g.Engine().Optimize(); err != nil {
 		t.Fatal(err)
+	}
+	run := 0
+	for _, p := range staged {
+		if i, _ := g.Engine().Info(p); i.InGuest {
+			run++
+		} else {
+			t.Logf("%s is not in the guest: %+v %s", p.Symbol, i.Unoptimized, i.NoStage)
+		}
+	}
+	if run < 4 {
+		t.Errorf("%d of the programs run in the guest", run)
 	}
 	for _, p := range append(rets, open) {
 		if i, _ := g.Engine().Info(p); !i.Armed || i.Stats.Hits == 0 {
@@ -61,7 +99,7 @@ func TestHibernates(t *testing.T) {
 		if k, _ := g.Kernel(); k.System != "hibernated" || len(k.Missing) == 0 || k.Missing[len(k.Missing)-1] != linux.HibernatedText {
 			t.Errorf("the kernel is %q: %q", k.System, k.Missing)
 		}
-		for _, p := range append(rets, open) {
+		for _, p := range append(append(rets, open), staged...) {
 			if i, _ := g.Engine().Info(p); !i.Gone || i.Armed {
 				t.Errorf("%s is there: %+v", p.Symbol, i)
 			}
@@ -91,6 +129,16 @@ func TestHibernates(t *testing.T) {
 	if rest := g.Await("end"); rest != " 143" {
 		t.Errorf("sleep ended with%s", rest)
 	}
+	var sums string
+	for _, s := range []string{"1", "2", "3"} {
+		for i := range 60 {
+			s = fmt.Sprintf("%x", sha256.Sum256(fmt.Appendf(nil, "%s %d\n", s, i)))[:16]
+		}
+		sums += " " + s
+	}
+	if got := g.Await("sums"); got != sums {
+		t.Errorf("the tasks have computed%s, want%s", got, sums)
+	}
 	if again, _, _ := g.Engine().Stats(open); again.Hits != opens.Hits {
 		t.Errorf("%d hits behind the resumption", again.Hits-opens.Hits)
 	}
@@ -98,5 +146,5 @@ func TestHibernates(t *testing.T) {
 	if err != nil || s.Phase != machine.PhaseExited || s.ExitCode != 0 {
 		t.Errorf("ended in %v, %v", s.Phase, err)
 	}
-	t.Logf("slides %#x and %#x", slide, g.Image().(*linux.View).Slide())
+	t.Logf("slides %v and %v", slide, g.Image().(*linux.View).Slide())
 }
