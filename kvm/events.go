@@ -48,6 +48,17 @@ func (v *VCPU) SetEvents(e *Events) error {
 	return nil
 }
 
+// Delivering reports whether an exception is on its way into the guest: the next Run delivers it before anything is
+// executed. KVM does not show #BP and #OF among the events: those that were queued here are told by that. Any thread may call it
+// while the vCPU is not in Run.
+func (v *VCPU) Delivering() (bool, error) {
+	var e Events
+	if err := v.GetEvents(&e); err != nil {
+		return false, err
+	}
+	return e.E.Inject != 0 || e.E.Pending != 0 || v.queued && e.I.Inject == 0 && e.N.Inject == 0, nil
+}
+
 // InjectException has the next Run deliver exception vec (0..31, not 2, which
 // is the NMI) to the guest at the registers as they are then, with an error
 // code if hasErr, and with cr2 in CR2 if vec is insn.VectorPF. ErrEventPending means

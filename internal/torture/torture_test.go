@@ -3,6 +3,7 @@ package torture
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
 	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 func code(t testing.TB, s string) []byte {
@@ -125,6 +127,68 @@ func TestStepsItselfElsewhere(t *testing.T) {
 			t.Errorf("probe at +%d: %d hits, want %d", off, st.Hits, p.Tasks)
 		}
 	}
+}
+
+// TestWatchedByStages: vCPUs that take turns, because a page is watched, have timer interrupts come while the code of a probe reads
+// that page.
+func TestWatchedByStages(t *testing.T) {
+	kvmtest.Require(t)
+	x, err := New(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Close()
+	// mov $10,%r15d; 1: nop; dec %r15d; jne 1b; end
+	const loops, at = 10, 6
+	p := &Program{Text: code(t, "41 bf 0a 00 00 00 0f 1f 44 00 00 41 ff cf 75 f6 0f 0b 00"), Tasks: 4, Funcs: []Func{{Name: "main"}}}
+	p.Funcs[0].Size = len(p.Text)
+	want, err := x.native(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := x.boot(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	block, words, err := x.m.AllocShared(192, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	word := guest.AtomicWords(words)
+	const times = 100
+	s := &probe.Stage{Block: block, Stride: 64, Lost: block + 128, NoStrings: true, Aligned: true, Stack: 16}
+	s.Counts = func(cpu int) (handled, filtered, missed uint64) { return word[8*cpu].Load(), 0, 0 }
+	var a insn.Asm
+	a.Lock().Inc(8, insn.At(insn.RSI, 0))
+	a.Push(insn.RCX)
+	a.Mov(4, insn.RCX, insn.Imm(times))
+	a.Mov(8, insn.RDI, insn.Imm(int64(dataOf(maxTasks-1))))
+	top := a.Here()
+	a.Mov(8, insn.RAX, insn.At(insn.RDI, 0))
+	a.Dec(4, insn.RCX)
+	a.Jcc(insn.CondNE, top)
+	a.Pop(insn.RCX)
+	a.Ret()
+	s.Code = a.Code()
+	k := &probe.Kprobe{Addr: textVA + at, Stage: s, Pre: func(*probe.Context) int { return 0 }}
+	w := &probe.Watch{Addr: guest.GVA(dataOf(maxTasks - 1)), Len: 8, Access: probe.AccessReadWrite, Emulate: true}
+	if err := x.m.Engine().Register(k); err != nil {
+		t.Fatal(err)
+	}
+	if err := x.m.Engine().Watch(w); err != nil {
+		t.Fatal(err)
+	}
+	if err := x.m.Engine().Optimize(); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(x.wait(t.Context()), x.compare(p, want)); err != nil {
+		t.Error(err)
+	}
+	st, _, _ := x.m.Engine().Stats(k)
+	info, _ := x.m.Engine().WatchInfo(w)
+	if st.Hits != uint64(loops*p.Tasks) || info.Stats.Hits != times*st.InGuest {
+		t.Errorf("%+v\n%+v", st, info.Stats)
+	}
+	t.Logf("%d hits in the guest", st.InGuest)
 }
 
 // TestGuests: generated guests do what native runs say, probed or not.

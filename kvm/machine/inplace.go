@@ -223,7 +223,7 @@ func (v *vcpu) runToLanding(places []landing, limit time.Duration, tf, traced bo
 			}
 		}
 		return false
-	})
+	}, nil)
 	return end, err
 }
 

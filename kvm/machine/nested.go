@@ -19,10 +19,10 @@ var errElsewhere = errors.New("the guest did not come back in time")
 // after every exit that is not a mere interruption; the exits that it does not
 // claim are handled as usual. Timer interrupts stay away. Whatever happens, the
 // vCPU is in a state from which it can go on.
-func (v *vcpu) runNested(done func() bool) error { return v.runNestedFor(nestedLimit, done) }
+func (v *vcpu) runNested(done func() bool) error { return v.runNestedFor(nestedLimit, done, nil) }
 
-// runNestedFor is runNested with another limit.
-func (v *vcpu) runNestedFor(limit time.Duration, done func() bool) error {
+// runNestedFor is runNested with another limit. It ends also when left, unless that is nil, says so after an exit was handled.
+func (v *vcpu) runNestedFor(limit time.Duration, done, left func() bool) error {
 	deadline := time.Now().Add(limit)
 	timer := time.AfterFunc(limit, func() {
 		v.m.mu.Lock()
@@ -50,8 +50,8 @@ func (v *vcpu) runNestedFor(limit time.Duration, done func() bool) error {
 			v.count()
 			v.asleep = true
 			return errElsewhere
-		} else {
-			v.handle()
+		} else if v.handle(); left != nil && left() {
+			return nil
 		}
 		if v.m.ended() {
 			return ErrNotRunnable

@@ -134,7 +134,7 @@ type steps struct {
 // Step has a vCPU that is stopped, or of a guest that is paused, execute n instructions, and returns how many it
 // has: fewer with an error, which is ctx's, ErrNoVCPU, ErrNotStopped, ErrInEngine, ErrNotRunnable, or says why an
 // instruction cannot be stepped. Probes on them are hit as ever. Where the exception of an
-// instruction leads to the guest's handler the vCPU stops there. A hlt does not wait. Interrupts are not taken.
+// instruction leads to the guest's handler the vCPU stops there; so it does where one was on its way already. A hlt does not wait. Interrupts are not taken.
 func (m *Machine) Step(ctx context.Context, cpu, n int) (int, error) {
 	if m.inHandler() {
 		return 0, fmt.Errorf("step: %w", probe.ErrInHandler)
@@ -195,6 +195,9 @@ func (m *Machine) stepHere(v *vcpu) (done bool) {
 		err := v.steppable()
 		m.mu.Unlock()
 		if err != nil {
+			return err
+		}
+		if on, err := v.kvm.Delivering(); on || err != nil {
 			return err
 		}
 		s := v.state()
@@ -295,6 +298,12 @@ func (v *vcpu) advance() error {
 	m := v.m
 	v.debugged, v.stepErr, v.owed, v.asleep = true, nil, false, false
 	defer func() { v.debugged = false }()
+	if on, err := v.kvm.Delivering(); on || err != nil {
+		if err == nil {
+			err = v.enterHandler()
+		}
+		return err
+	}
 	state := v.state()
 	code := make([]byte, insn.MaxLen)
 	n := m.ownCode(state.Root, guest.GVA(state.Regs.RIP), code)

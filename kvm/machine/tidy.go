@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/kvm"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/insn"
 )
@@ -54,7 +53,7 @@ func (m *Machine) tidied(f func() error) error {
 func (v *vcpu) tidy() bool {
 	// An exception on its way in is lost when registers are set, and the trap of a guest that steps itself comes after
 	// the very instruction.
-	if ev, err := v.kvm.Events(); err != nil || ev.E.Inject != 0 || ev.E.Pending != 0 || v.regs.RFLAGS&insn.FlagTF != 0 {
+	if on, err := v.kvm.Delivering(); on || err != nil || v.regs.RFLAGS&insn.FlagTF != 0 {
 		return false
 	}
 	v.takeBack()
@@ -111,18 +110,12 @@ func (v *vcpu) runToEnd() (err error) {
 		}
 	}
 	there := false
-	if err := v.runNested(func() bool {
-		if v.exit.Reason == kvm.ReasonHLT {
-			return false
-		}
+	if err := v.runNestedFor(nestedLimit, func() bool {
 		if v.arrived() && v.trap.trap.Kind == probe.TrapBreakpoint {
 			there = slices.Contains(ends, guest.GVA(v.trap.state.Regs.RIP))
 		}
-		if !there {
-			v.handle()
-		}
-		return there || !v.m.engine.InCode(guest.GVA(v.regs.RIP))
-	}); err != nil || !there {
+		return there
+	}, func() bool { return !v.m.engine.InCode(guest.GVA(v.regs.RIP)) }); err != nil || !there {
 		return err
 	}
 	v.count()

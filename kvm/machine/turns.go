@@ -29,7 +29,14 @@ func (v *vcpu) run() error {
 		v.await()
 	}
 	v.blockInterrupts()
-	err := v.kvm.Run(&v.exit)
+	run := v.kvm.Run
+	if v.traceEnd {
+		run = v.kvm.Complete
+	}
+	err := run(&v.exit)
+	if v.traceEnd && err == nil && v.exit.Reason == kvm.ReasonInterrupted {
+		v.endTrace()
+	}
 	if v.turn && !(err == nil && v.exit.Reason == kvm.ReasonMMIO) {
 		v.yield()
 	}

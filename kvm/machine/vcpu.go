@@ -31,6 +31,7 @@ type vcpu struct {
 	trap     arrival                   // the trap being handled
 	frame    probe.Regs                // registers of the interrupted code, when a guest stub forwarded the trap
 	midIO    bool                      // the I/O instruction of the last exit is completed by the next KVM_RUN
+	traceEnd bool                      // behind which the guest's own step ends: see endTrace
 	window   bool                      // an interrupt window is requested
 	call     *call                     // the host's call that runs on this vCPU
 	raw      [64]byte                  // for reading and writing guest memory without allocation
@@ -149,6 +150,10 @@ func (v *vcpu) thread(started chan<- struct{}) {
 			continue
 		}
 		v.guardWatches()
+		if v.midIO && v.tick.Load() && !v.stepping() {
+			v.settle() // what comes with the interrupt may set registers
+			continue
+		}
 		v.deliverTick()
 		if v.owesText {
 			v.textChanged()
@@ -239,6 +244,7 @@ func (v *vcpu) settle() {
 			v.handle()
 		}
 	}
+	v.endTrace()
 	if v.exit.Reason != kvm.ReasonInterrupted {
 		return
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/kvm"
 	"github.com/guestprobe/guestprobe/probe"
+	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // How memory is watched
@@ -199,6 +200,7 @@ func (v *vcpu) watchedAccess() bool {
 	if x.Write {
 		copy(a.New[:n], x.Data[:n])
 		copy(b, x.Data[:n])
+		v.traceEnd = v.regs.RFLAGS&insn.FlagTF != 0
 		v.yield()
 	} else {
 		// The turn is kept: the write of the same instruction may follow.
@@ -209,4 +211,16 @@ func (v *vcpu) watchedAccess() bool {
 	s.Regs = &regs
 	v.halting = v.m.engine.Accessed(v.id, s, a) || v.halting
 	return true
+}
+
+// endTrace raises the debug exception behind an instruction of code that single-steps itself, whose write to a watched page is
+// done: behind one that it has reported KVM raises none (x86_emulate_instruction, arch/x86/kvm/x86.c).
+func (v *vcpu) endTrace() {
+	if !v.traceEnd {
+		return
+	}
+	v.traceEnd = false
+	if on, err := v.kvm.Delivering(); !on && err == nil { // another KVM may
+		v.deliver(probe.TrapOfTF)
+	}
 }

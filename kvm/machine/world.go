@@ -63,6 +63,9 @@ func (m *Machine) inHandler() bool {
 // starve a caller from outside. A vCPU whose thread is to end gives its turn up: who has that end may have the turn, and
 // wait for it. Then the error is the reason for the end.
 func (m *Machine) stopWorld(self *vcpu, f func() error) error {
+	if self != nil {
+		self.yield() // another may wait for its turn to run, and rests only when it has had it
+	}
 	m.mu.Lock()
 	if m.phase == PhaseClosed {
 		m.mu.Unlock()
