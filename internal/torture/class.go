@@ -24,9 +24,8 @@ const (
 // All are all classes.
 const All = Saves | Steps | Watches | Aliases | Moves | Rewrites | Tracers | Places
 
-// Classes are those that are on by default: one that shows a defect which is known waits for
-// its cure.
-const Classes = Aliases | Moves | Rewrites | Tracers
+// Classes are those that are on by default.
+const Classes = All
 
 var classNames = [...]string{"saves", "steps", "watches", "aliases", "moves", "rewrites", "tracers", "places"}
 

@@ -40,6 +40,11 @@ func (w *work) saved(ctx context.Context) error {
 	if err := w.t.ended(ctx); err != nil {
 		return err
 	}
+	for _, s := range snaps {
+		if err := w.t.own(s); err != nil {
+			return fmt.Errorf("snapshot: %w", err)
+		}
+	}
 	if err := errors.Join(w.exact(), w.t.compare(w.p, w.want)); err != nil || len(snaps) == 0 {
 		return errors.Join(err, w.detach(w.probes...), w.text())
 	}
@@ -100,9 +105,6 @@ func (w *work) save() (*snapshot.Snapshot, error) {
 		return nil, nil
 	}
 	w.t.sum.Saves++
-	if err := w.t.own(s); err != nil {
-		return nil, fmt.Errorf("snapshot: %w", err)
-	}
 	var b bytes.Buffer
 	if _, err := s.WriteTo(&b); err != nil {
 		return nil, err
@@ -110,8 +112,8 @@ func (w *work) save() (*snapshot.Snapshot, error) {
 	return snapshot.Read(&b, guest.MaxRAM+guest.LoaderSize)
 }
 
-// own looks for addresses of the engine's code in what was saved. The guest's own are
-// the bounds of its areas.
+// own looks for addresses of the engine's code in what was saved of a guest that has ended, and has its probes still. The
+// guest's own are the bounds of its areas, and what programs compute that happens to be in these.
 func (t *Torture) own(s *snapshot.Snapshot) error {
 	var areas []guest.MemoryRange // of virtual addresses
 	info := make([]byte, guest.BootInfoSize)
@@ -129,7 +131,7 @@ func (t *Torture) own(s *snapshot.Snapshot) error {
 	in := func(v uint64) bool {
 		for _, a := range areas {
 			if off := v - uint64(a.Base); off > 0 && off < a.Size {
-				return true
+				return t.m.Engine().InCode(guest.GVA(v))
 			}
 		}
 		return false
@@ -269,14 +271,14 @@ func (w *work) watch() ([]*probe.Watch, error) {
 			return out, err
 		}
 		err = w.t.m.Engine().Watch(x)
-		w.did("watch %v of %d bytes at %#x, by pages %v: %v", x.Access, x.Len, x.Addr, x.Emulate, err)
+		w.did("watch %v of %d bytes at %v, by pages %v: %v", x.Access, x.Len, x.Addr, x.Emulate, err)
 		var refused *probe.Error
 		if errors.As(err, &refused) && watchRefusals[refused.Code] {
 			w.t.sum.Refused["watch: "+string(refused.Code)]++
 			continue
 		}
 		if err != nil {
-			return out, fmt.Errorf("watch %v of %#x: %w", x.Access, x.Addr, err)
+			return out, fmt.Errorf("watch %v of %v: %w", x.Access, x.Addr, err)
 		}
 		out = append(out, x)
 	}
