@@ -7,6 +7,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/internal/patience"
+	"github.com/guestprobe/guestprobe/internal/probetest"
 	"github.com/guestprobe/guestprobe/probe"
 )
 
@@ -113,6 +114,72 @@ func TestPromisesLater(t *testing.T) {
 		t.Error(err)
 	}
 	checkText(t, m)
+}
+
+// TestKernelTextAtCPL3: a function of the kernel that user code runs through a mapping of its
+// own. A kprobe counts each hit; a return probe follows the kernel's calls, and misses those
+// of user code, which cannot execute the kernel's trampolines. The image promises that its text runs
+// at one address, which this mapping breaks: no jump may be written into it.
+func TestKernelTextAtCPL3(t *testing.T) {
+	h := bootHarness(t, probetest.Options{CPUs: 1, Probe: probe.Options{OptimizeDelay: -1}}).(harness)
+	defer func() { _ = h.Close() }()
+	fn, enter := address(t, h.m, "kprobe_target"), address(t, h.m, "enter_user")
+	home, err := h.m.space(0).Translate(fn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.m.Stop(func(probe.World) error {
+		// The 2 MiB with the function for everybody, at 512 GiB.
+		put := func(table guest.GPA, n int, v uint64) {
+			b, err := h.m.mem.Slice(table+guest.GPA(8*n), 8)
+			if err != nil {
+				t.Fatal(err)
+			}
+			copy(b, le64(v))
+		}
+		put(h.m.booted.Load().space.Root(), 1, 0x6007)
+		put(0x6000, 0, 0x7007)
+		put(0x7000, 0, uint64(home.PA)&^(page2M-1)|0x87)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	const at = 1 << 39
+	alias := uint64(at + home.PA&(page2M-1))
+	for _, kind := range []string{"kprobe", "kretprobe"} {
+		k := &probe.Kprobe{Symbol: "kprobe_target"}
+		handled, cpl3 := 0, 0
+		count := func(c *probe.Context) {
+			if handled++; c.CPL == 3 {
+				cpl3++
+			}
+		}
+		var p probe.Probe = k
+		if kind == "kretprobe" {
+			r := &probe.Kretprobe{Kprobe: *k, Return: count}
+			p, k = r, &r.Kprobe
+		} else {
+			k.Pre = func(c *probe.Context) int { count(c); return 0 }
+		}
+		if err := h.m.Engine().Register(p); err != nil {
+			t.Fatal(err)
+		}
+		for i := range uint64(3) {
+			if got, err := h.Call(0, enter, alias, 30+3*i, 0, 0); err != nil || got != 10+i {
+				t.Fatalf("%s at CPL3: %d, %v", kind, got, err)
+			}
+		}
+		if got, err := h.Call(0, fn, 30); err != nil || got != 10 {
+			t.Fatalf("%s at CPL0: %d, %v", kind, got, err)
+		}
+		s, _, _ := h.m.Engine().Stats(k)
+		if want := map[string][4]uint64{"kprobe": {4, 0, 4, 3}, "kretprobe": {1, 3, 1, 0}}[kind]; [4]uint64{s.Handled, s.Missed, uint64(handled), uint64(cpl3)} != want {
+			t.Errorf("%s: handled %d, missed %d, %d handlers, %d of them at CPL3; want %v", kind, s.Handled, s.Missed, handled, cpl3, want)
+		}
+		if err := h.m.Engine().Unregister(k); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 // le64 returns the bytes of v.
