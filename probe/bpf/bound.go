@@ -8,6 +8,7 @@ type loopSteps struct {
 	known [numRegs]bool
 	least [numRegs]int64 // the smallest step, all in the same direction
 	cost  int32          // the most that one takes from the budget
+	turns uint64         // the most that there can be each time that the loop is entered
 }
 
 // loopStep notes what is known where a jump is taken, if it goes back.
@@ -40,12 +41,29 @@ func (a *verifier) loopStep(pc int, st *state) {
 	}
 }
 
+// turns returns the most that there can be of a loop's jumps back, by what is known at its head.
+func (a *verifier) turns(head int, s *loopSteps) uint64 {
+	in, least := a.heads[head], ^uint64(0)
+	for r, known := range s.known {
+		v := &in.regs[r]
+		if !known || v.vn != a.phi(head, r) || v.delta != 0 || v.num.lo < -nearest || v.num.hi >= 1<<32 {
+			continue
+		}
+		step := uint64(max(s.least[r], -s.least[r]))
+		least = min(least, uint64(v.num.hi-v.num.lo)/step)
+	}
+	return least
+}
+
 // bounded reports whether no run can use up the budget. A loop of which a register
 // counts in one direction, and is known to stay in a range where the loop begins,
 // goes back at most as often as there are steps in the range, each time that the
 // loop is entered; and it is entered once more for each time that a jump goes back
 // over its head.
 func (a *verifier) bounded() bool {
+	if a.gaveUp {
+		return false
+	}
 	var total uint64
 	var heads []int
 	trips := map[int]uint64{} // jumps back to each head, in all
@@ -54,21 +72,11 @@ func (a *verifier) bounded() bool {
 		if s == nil {
 			continue
 		}
-		in := a.heads[head]
-		least := ^uint64(0)
-		for r, known := range s.known {
-			v := &in.regs[r]
-			if !known || v.vn != a.phi(head, r) || v.delta != 0 || v.num.lo < -nearest || v.num.hi >= 1<<32 {
-				continue
-			}
-			step := uint64(max(s.least[r], -s.least[r]))
-			least = min(least, uint64(v.num.hi-v.num.lo)/step)
-		}
 		entered := uint64(1)
 		for _, h := range heads {
 			entered += trips[h] // each goes back over this head, or may
 		}
-		many, n := bits.Mul64(least, entered)
+		many, n := bits.Mul64(s.turns, entered)
 		over, cost := bits.Mul64(n, uint64(s.cost))
 		if many != 0 || over != 0 || cost > uint64(a.p.budget)-total {
 			return false

@@ -42,7 +42,9 @@ type plan struct {
 
 // newPlan makes the plan for a program.
 func newPlan(p *Program, l Layout) *plan {
-	pl := &plan{verifier: verify(p), full: l.Full, inline: make([]bool, len(p.ops)), depth: make([]int, len(p.ops)), weak: map[int32]bool{}, jumpsBack: map[int][]int{}}
+	a := verify(p, false)
+	l.Full = l.Full || a.gaveUp
+	pl := &plan{verifier: a, full: l.Full, inline: make([]bool, len(p.ops)), depth: make([]int, len(p.ops)), weak: map[int32]bool{}, jumpsBack: map[int][]int{}}
 	if l.Full {
 		pl.doubt()
 	}
@@ -52,14 +54,18 @@ func newPlan(p *Program, l Layout) *plan {
 		if o.cost != 0 && pl.facts[pc].reached {
 			if o.jumps() {
 				pl.jumpsBack[int(o.off)] = append(pl.jumpsBack[int(o.off)], pc)
-				for at := int(o.off); at <= pc; at++ {
-					pl.depth[at]++
+				pl.depth[o.off]++
+				if pc+1 < len(pl.depth) {
+					pl.depth[pc+1]--
 				}
 			}
 			pl.charges = true
 		}
 		pl.charges = pl.charges || o.code == opCall && pl.facts[pc].reached && pl.facts[pc].call.cost != 0
 		pl.locals = pl.locals || o.code == opCallLocal && pl.facts[pc].reached
+	}
+	for pc := 1; pc < len(pl.depth); pc++ {
+		pl.depth[pc] += pl.depth[pc-1]
 	}
 	pl.charges = pl.charges && (l.Full || !pl.bounded())
 	pl.tracked = !l.Full && !pl.locals

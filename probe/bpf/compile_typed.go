@@ -9,6 +9,9 @@ import "github.com/guestprobe/guestprobe/probe/insn"
 // hostOnly returns why a typed program, or one that follows addresses of the kernel,
 // cannot be compiled, or "".
 func (a *verifier) hostOnly() string {
+	if a.gaveUp {
+		return "it has more paths than the verifier follows, so that the host makes its context"
+	}
 	for pc := range a.facts {
 		f, o := &a.facts[pc], &a.p.ops[pc]
 		load := o.code >= opLoad8 && o.code <= opLoads32

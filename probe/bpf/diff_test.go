@@ -45,6 +45,20 @@ func TestBackendsAgree(t *testing.T) {
 	}
 }
 
+// TestBackendsAgreeGivenUp is the same of programs that the verifier gives up on.
+func TestBackendsAgreeGivenUp(t *testing.T) {
+	bpf.GiveUp(t)
+	w := bpftest.Twin{Runner: bpf.NewNative(t)}
+	for seed := range uint64(500) {
+		if err := w.CompareSeed(seed, 3); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if w.Runs < 1500 || w.Ended[bpf.NoFault.String()] < w.Runs/3 {
+		t.Errorf("%d programs were refused and %d host only, of %d runs ended %v", w.Refused, w.HostOnly, w.Runs, w.Ended)
+	}
+}
+
 // TestLookupPerCPU writes and reads the values of each vCPU, and of one that there is not,
 // in both ways.
 func TestLookupPerCPU(t *testing.T) {

@@ -14,11 +14,25 @@ type number struct {
 	ulo, uhi uint64
 	lo, hi   int64
 	val, unk uint64 // bits that are set; bits that are not known, which are clear in val
+	half     half
 }
 
-var anyNumber = number{0, math.MaxUint64, math.MinInt64, math.MaxInt64, 0, math.MaxUint64}
+// half is the range of a number's lower 32 bits, without sign and with it. Comparisons of 32 bits say it of a number
+// whose upper half is not known.
+type half struct {
+	ulo, uhi uint32
+	lo, hi   int32
+}
 
-func constant(v uint64) number { return number{v, v, int64(v), int64(v), v, 0} }
+var (
+	anyHalf   = half{0, math.MaxUint32, math.MinInt32, math.MaxInt32}
+	anyNumber = number{0, math.MaxUint64, math.MinInt64, math.MaxInt64, 0, math.MaxUint64, anyHalf}
+)
+
+func constant(v uint64) number {
+	w := uint32(v)
+	return number{v, v, int64(v), int64(v), v, 0, half{w, w, int32(w), int32(w)}}
+}
 
 // between is a number in a range without sign.
 func between(lo, hi uint64) number {
@@ -85,8 +99,58 @@ func (n *number) tidy() bool {
 		}
 		n.val |= n.ulo &^ delta
 		n.unk &= delta
+		if !n.tidyHalf() {
+			return false
+		}
 	}
 	return true
+}
+
+// tidyHalf lets the range of the lower half and the rest learn from each other.
+func (n *number) tidyHalf() bool {
+	h, val, unk := &n.half, uint32(n.val), uint32(n.unk)
+	const sign = 1 << 31
+	h.ulo, h.uhi = max(h.ulo, val), min(h.uhi, val|unk)
+	h.lo, h.hi = max(h.lo, int32(val|unk&sign)), min(h.hi, int32(val|unk&^sign))
+	oneUpper := n.ulo>>32 == n.uhi>>32
+	if oneUpper {
+		h.ulo, h.uhi = max(h.ulo, uint32(n.ulo)), min(h.uhi, uint32(n.uhi))
+	}
+	small := n.lo >= math.MinInt32 && n.hi <= math.MaxInt32
+	if small {
+		h.lo, h.hi = max(h.lo, int32(n.lo)), min(h.hi, int32(n.hi))
+	}
+	if h.lo >= 0 || h.hi < 0 {
+		h.ulo, h.uhi = max(h.ulo, uint32(h.lo)), min(h.uhi, uint32(h.hi))
+	}
+	if int32(h.ulo) <= int32(h.uhi) {
+		h.lo, h.hi = max(h.lo, int32(h.ulo)), min(h.hi, int32(h.uhi))
+	}
+	if h.ulo > h.uhi || h.lo > h.hi {
+		return false
+	}
+	delta := ^uint32(0) >> bits.LeadingZeros32(h.ulo^h.uhi)
+	if (val^h.ulo)&^(unk|delta) != 0 {
+		return false
+	}
+	n.val |= uint64(h.ulo &^ delta)
+	n.unk &^= uint64(^delta)
+	if oneUpper {
+		up := n.ulo &^ math.MaxUint32
+		n.ulo, n.uhi = max(n.ulo, up|uint64(h.ulo)), min(n.uhi, up|uint64(h.uhi))
+	}
+	if small {
+		n.lo, n.hi = max(n.lo, int64(h.lo)), min(n.hi, int64(h.hi))
+	}
+	return n.ulo <= n.uhi && n.lo <= n.hi
+}
+
+// lowerOf is what is known of a number whose lower half is that of n.
+func lowerOf(n number) number {
+	r := anyNumber
+	r.val, r.unk, r.half = n.val&math.MaxUint32, n.unk|^uint64(math.MaxUint32), n.half
+	r.tidy()
+	return r
 }
 
 // meet adds what is known of the same number from elsewhere. It returns false when
@@ -98,13 +162,15 @@ func (n *number) meet(o number) bool {
 	n.ulo, n.uhi = max(n.ulo, o.ulo), min(n.uhi, o.uhi)
 	n.lo, n.hi = max(n.lo, o.lo), min(n.hi, o.hi)
 	n.val, n.unk = n.val|o.val, n.unk&o.unk
+	n.half = half{max(n.half.ulo, o.half.ulo), min(n.half.uhi, o.half.uhi), max(n.half.lo, o.half.lo), min(n.half.hi, o.half.hi)}
 	return n.ulo <= n.uhi && n.lo <= n.hi && n.tidy()
 }
 
 // join is what is known of a number that is one or the other.
 func (n number) join(o number) number {
 	unk := n.unk | o.unk | (n.val ^ o.val)
-	return number{min(n.ulo, o.ulo), max(n.uhi, o.uhi), min(n.lo, o.lo), max(n.hi, o.hi), n.val &^ unk, unk}
+	h := half{min(n.half.ulo, o.half.ulo), max(n.half.uhi, o.half.uhi), min(n.half.lo, o.half.lo), max(n.half.hi, o.half.hi)}
+	return number{min(n.ulo, o.ulo), max(n.uhi, o.uhi), min(n.lo, o.lo), max(n.hi, o.hi), n.val &^ unk, unk, h}
 }
 
 // widen is join for a number that has grown to what o says and may go on: each end
@@ -138,22 +204,22 @@ func (n number) widen(o number, stops []int64) number {
 		low := uint64(1)<<bits.TrailingZeros64(j.unk) - 1
 		j.val, j.unk = j.val&low, ^low
 	}
+	if j.half != n.half {
+		j.half = anyHalf
+	}
 	j.tidy()
 	return j
 }
 
 // as32 is the lower half of a number, extended with zeros.
 func (n number) as32() number {
-	const half = math.MaxUint32
-	if n.uhi <= half {
+	const lower = math.MaxUint32
+	if n.uhi <= lower {
 		return n
 	}
-	if n.ulo>>32 == n.uhi>>32 {
-		m := between(n.ulo&half, n.uhi&half)
-		m.meet(ofBits(n.val&half, n.unk&half))
-		return m
-	}
-	return ofBits(n.val&half, n.unk&half)
+	m := number{uint64(n.half.ulo), uint64(n.half.uhi), 0, lower, n.val & lower, n.unk & lower, n.half}
+	m.tidy()
+	return m
 }
 
 // extended is the low size bytes of a number, extended with their sign.
@@ -166,7 +232,12 @@ func (n number) extended(size int) number {
 	if v, ok := n.is(); ok {
 		return constant(uint64(int64(v) << unused >> unused))
 	}
-	return betweenSigned(least, most)
+	r := betweenSigned(least, most)
+	if size == 4 {
+		r.lo, r.hi, r.half = int64(n.half.lo), int64(n.half.hi), n.half
+		r.tidy()
+	}
+	return r
 }
 
 // plus is a sum modulo 2^64.
@@ -181,8 +252,22 @@ func (n number) plus(o number) number {
 	sum := n.val + o.val
 	unk := ((n.unk + o.unk + sum) ^ sum) | n.unk | o.unk
 	r.val, r.unk = sum&^unk, unk
+	a, b := n.half, o.half
+	r.half = halfOf(int64(a.ulo)+int64(b.ulo), int64(a.uhi)+int64(b.uhi), int64(a.lo)+int64(b.lo), int64(a.hi)+int64(b.hi))
 	r.tidy()
 	return r
+}
+
+// halfOf is the range of what is in one range without sign, and in one with it, where it has 32 bits.
+func halfOf(ulo, uhi, lo, hi int64) half {
+	h := anyHalf
+	if ulo>>32 == uhi>>32 { // both ends wrap, or none
+		h.ulo, h.uhi = uint32(ulo), uint32(uhi)
+	}
+	if lo >= math.MinInt32 && hi <= math.MaxInt32 {
+		h.lo, h.hi = int32(lo), int32(hi)
+	}
+	return h
 }
 
 // overflows reports whether the sum of a and b has another sign than it should.
@@ -203,6 +288,8 @@ func (n number) minus(o number) number {
 	diff := n.val - o.val
 	unk := ((diff + n.unk) ^ (diff - o.unk)) | n.unk | o.unk
 	r.val, r.unk = diff&^unk, unk
+	a, b := n.half, o.half
+	r.half = halfOf(int64(a.ulo)-int64(b.uhi), int64(a.uhi)-int64(b.ulo), int64(a.lo)-int64(b.hi), int64(a.hi)-int64(b.lo))
 	r.tidy()
 	return r
 }

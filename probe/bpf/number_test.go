@@ -9,6 +9,9 @@ import (
 
 // has reports whether x is one of the numbers that n stands for.
 func (n number) has(x uint64) bool {
+	if w := uint32(x); w < n.half.ulo || w > n.half.uhi || int32(w) < n.half.lo || int32(w) > n.half.hi {
+		return false
+	}
 	return x >= n.ulo && x <= n.uhi && int64(x) >= n.lo && int64(x) <= n.hi && (x^n.val)&^n.unk == 0
 }
 
@@ -34,7 +37,9 @@ func someNumber(g *rand.Rand) (number, []uint64) {
 		n, xs = n.join(constant(y)), append(xs, y)
 	}
 	if g.IntN(4) == 0 { // forget something
-		switch g.IntN(3) {
+		switch g.IntN(4) {
+		case 3:
+			n.half = anyHalf
 		case 0:
 			n.val, n.unk = 0, math.MaxUint64
 		case 1:
@@ -65,7 +70,7 @@ func TestNumbers(t *testing.T) {
 				n    number
 				x    uint64
 			}{
-				{"join", j, x}, {"widen", w, x}, {"as32", a.as32(), uint64(uint32(x))},
+				{"join", j, x}, {"widen", w, x}, {"as32", a.as32(), uint64(uint32(x))}, {"lower", lowerOf(a), x}, {"other upper half", lowerOf(a), x ^ 5<<40},
 				{"extended 1", a.extended(1), uint64(int8(x))}, {"extended 2", a.extended(2), uint64(int16(x))}, {"extended 4", a.extended(4), uint64(int32(x))},
 				{"negated", a.negated(), -x}, {"left", a.shifted(s), x << s}, {"right", a.shifted(-s), x >> s},
 				{"signed right", a.shiftedSigned(s), uint64(int64(x) >> s)},
@@ -127,6 +132,10 @@ func TestNumbersExact(t *testing.T) {
 		{"shift", r(0, 1<<32-1).shifted(-28), 0, 15},
 		{"lower half", betweenSigned(-1, -1).as32(), 1<<32 - 1, 1<<32 - 1},
 		{"byte", anyNumber.extended(1), -128, 127},
+		{"lower half again", lowerOf(r(4, 9)).as32(), 4, 9},
+		{"lower half with sign", lowerOf(betweenSigned(-3, 9)).extended(4), -3, 9},
+		{"lower half and more", lowerOf(r(4, 9)).plus(constant(1<<40 + 1)).as32(), 5, 10},
+		{"lower half and less", lowerOf(r(4, 9)).minus(constant(1)).as32(), 3, 8},
 		{"aligned", by4, 0, 60},
 		{"aligned and more", by4.plus(constant(4)), 4, 64},
 		{"meet", refined, 5, 10},

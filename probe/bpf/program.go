@@ -149,7 +149,7 @@ func (p *Program) complete() error {
 	if !slices.ContainsFunc(p.ops, func(o op) bool { return o.code == opMissing }) {
 		return nil
 	}
-	for pc, f := range verify(p).facts {
+	for pc, f := range verify(p, false).facts {
 		if p.ops[pc].code == opMissing && f.reached {
 			return fmt.Errorf("make program %q: instruction %d: %s", p.name, pc, whyMissing(p.slots[pc]))
 		}
@@ -243,7 +243,7 @@ func (p *Program) HostOnly() string {
 		}
 	}
 	if p.kind.typed() || p.follows {
-		return verify(p).hostOnly()
+		return verify(p, false).hostOnly()
 	}
 	return ""
 }

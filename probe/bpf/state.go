@@ -18,6 +18,7 @@ const (
 type base struct {
 	kind baseKind
 	null bool  // or it is 0
+	told bool  // a function of the program that was called with it may have compared it with 0
 	m    int16 // map
 	elem int32 // element, for this vCPU where each has its own; -1 = not known
 	id   int32 // 1 + slot of the call that it comes from; 0 = not known
@@ -35,6 +36,7 @@ type value struct {
 	delta int64
 	from  product // what the value numbered vn is
 	unset bool    // nothing was put there, on some path
+	mixed bool    // what has no base may be an address, on some path; else it certainly is none of the program's
 }
 
 // product says that a numbered value is factor times a number, and smaller than
@@ -46,6 +48,7 @@ type product struct {
 }
 
 func scalar(n number) value     { return value{num: n} }
+func unknown() value            { return value{num: anyNumber, mixed: true} } // a number or an address
 func constValue(v uint64) value { return value{num: constant(v)} }
 func (v *value) isConst(c int64) bool {
 	n, ok := v.num.is()
@@ -85,6 +88,13 @@ func (f *frameBytes) set(off int64, n int, to bool) {
 	}
 }
 
+// all puts every byte of the frame into the set.
+func (f *frameBytes) all() {
+	for i := range f {
+		f[i] = ^uint64(0)
+	}
+}
+
 // count returns how many of the n bytes at off are in the set.
 func (f *frameBytes) count(off int64, n int) (k int) {
 	for i := off + FrameSize; i < off+FrameSize+int64(n); i++ {
@@ -98,21 +108,34 @@ type state struct {
 	regs    [numRegs]value
 	words   []word     // not changed in place
 	written frameBytes // bytes of the frame that were certainly written
+	touched frameBytes // and those that may have been written on each path, by what may have gone elsewhere too
 	open    []int32    // ids of the records that are open, on some path; not changed in place
 }
 
 // word returns what the n bytes at an offset of the frame are, if that is known.
 func (s *state) word(off int64, n int) (value, bool) {
+	var bytes uint64
+	covered := 0
 	for _, w := range s.words {
 		at := off - int64(w.off)
-		if at == 0 && int(w.size) == n {
+		switch {
+		case at == 0 && int(w.size) == n:
 			return w.v, true
-		}
-		if c, ok := w.v.known(); ok && at >= 0 && at+int64(n) <= int64(w.size) {
-			return constValue(c >> (8 * at) & (1<<(8*n) - 1)), true
+		case w.v.kind != noBase:
+		case at >= 0 && at+int64(n) <= int64(w.size): // a part
+			part := w.v.num.shifted(int(-8 * at))
+			if n == 4 {
+				return scalar(part.as32()), true
+			}
+			return scalar(part.and(ofSize(n))), true
+		case at <= 0 && -at+int64(w.size) <= int64(n): // one of several that it may be made of
+			if c, ok := w.v.num.is(); ok {
+				bytes |= c << (-8 * at)
+				covered += int(w.size)
+			}
 		}
 	}
-	return value{}, false
+	return constValue(bytes), covered == n
 }
 
 // at returns what is in the very place of a word.
@@ -139,12 +162,17 @@ func (s *state) forget(lo, hi int64) {
 // put notes that v is written to the n bytes at an offset of the frame.
 func (s *state) put(off int64, n int, v value) {
 	s.written.set(off, n, true)
+	s.touched.set(off, n, true)
 	s.forget(off, off+int64(n))
 	if n < 8 {
 		if v.kind != noBase {
 			return
 		}
-		v = scalar(v.num.and(constant(1<<(8*n) - 1)))
+		if n == 4 {
+			v = scalar(v.num.as32())
+		} else {
+			v = scalar(v.num.and(ofSize(n)))
+		}
 	}
 	if len(s.words) < maxWords {
 		s.words = append(s.words[:len(s.words):len(s.words)], word{int16(off), int16(n), v})
@@ -180,7 +208,7 @@ func (s *state) define(vn int32) {
 		}
 		if v.id == vn && v.kind != noBase {
 			if v.id = 0; v.kind == inRecord {
-				*v = scalar(anyNumber)
+				*v = unknown()
 			}
 		}
 	})
@@ -231,6 +259,31 @@ func (s *state) decideNull(r uint8, isNull bool) {
 	}
 }
 
+// compared says that a function that was called with an address may have compared it with 0.
+func (s *state) compared(b base) {
+	if b.kind == noBase || !b.null {
+		return
+	}
+	s.each(func(x *value) {
+		if x.base == b {
+			x.told = true
+		}
+	})
+}
+
+// givesFrame reports whether a function that is called here may get an address in the frame.
+func (s *state) givesFrame() bool {
+	isAddress := func(v *value) bool {
+		return v.kind == inFrame || v.kind == noBase && !v.unset && v.num.uhi >= 1<<segShift
+	}
+	for r := R1; r <= R5; r++ {
+		if isAddress(&s.regs[r]) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(s.words, func(w word) bool { return isAddress(&w.v) })
+}
+
 // close takes a record out of those that are open.
 func (s *state) close(id int32) {
 	s.open = slices.DeleteFunc(slices.Clone(s.open), func(o int32) bool { return o == id })
@@ -266,6 +319,9 @@ func (s *state) join(o *state, at meeting) (changed, escapes bool) {
 		both := s.written[i] & o.written[i]
 		changed = changed || both != s.written[i]
 		s.written[i] = both
+		both = s.touched[i] & o.touched[i]
+		changed = changed || both != s.touched[i]
+		s.touched[i] = both
 	}
 	var words []word
 	for _, w := range s.words {
@@ -312,12 +368,14 @@ func (v *value) join(o *value, phi int32, at meeting) (changed, escapes bool) {
 	switch {
 	case at.tired, v.kind != to.kind, v.m != to.m, v.kind == inRecord && v.id != to.id:
 		escapes = v.kind == inContext || o.kind == inContext
-		*v = value{num: anyNumber, vn: phi}
+		mixed := v.mixed || o.mixed || v.kind != noBase || to.kind != noBase
+		*v = value{num: anyNumber, vn: phi, mixed: mixed}
 	default:
+		v.mixed = v.mixed || o.mixed
 		if v.elem != to.elem || v.id != to.id {
 			v.elem, v.id = -1, 0
 		}
-		v.null = v.null || to.null
+		v.null, v.told = v.null || to.null, v.told || to.told
 		if at.widen {
 			v.num = v.num.widen(o.num, at.stops)
 		} else {

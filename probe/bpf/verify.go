@@ -35,19 +35,29 @@ type fact struct {
 // verifier is the analysis of one program.
 type verifier struct {
 	p             *Program
-	heads         []*state // what is known where blocks begin: at the program's start and where jumps go
-	isHead, loops []bool   // where blocks begin, and of those where jumps back go
+	heads         []*state // what is known where paths meet: at the starts of functions and where jumps go
+	isHead, loops []bool   // where paths meet, and of those where jumps back go
+	outer         []int32  // which of the loops that are in no other one a slot is in, from 1 on: see findLoops
 	visits        []uint16
 	todo          []bool // heads to go on from
-	joins         int
+	lowest        int    // no head before this one is to do
+	joins, work   int
+	noResult      []bool // functions that may end without anything in R0
 	stops         []int64
 	sizes         map[int32][2]int64 // of records, by id: the least and the greatest they can have
+	live          int                // heads that are kept
+	free          []*state           // of heads that are not kept any more
 
 	now, taken, falls state // scratch of block and branch
 
-	final    bool // everything is known: facts and warnings are written down
+	final    bool // what is known is all that can be known: facts and warnings are written down
+	closed   bool // nothing changes any more
+	tell     bool // warnings are wanted
 	facts    []fact
 	warnings []Warning
+	unended  []Warning          // about records, unless some record is ended that is not known
+	more     int                // warnings that are left out
+	gaveUp   bool               // the program is too much to follow: nothing is known
 	steps    map[int]*loopSteps // by head of a loop
 
 	escapes   bool // the context's address may be where it is not followed
@@ -62,13 +72,26 @@ const (
 	maxVisits  = 64      // joins at one place, before what differs there is not known any more
 	maxJoins   = 1 << 16 // the same for the whole program, and two for each of its slots: that is a second
 	maxStops   = 64
+
+	maxHeads = 1 << 14 // heads that are kept at a time
+	maxFree  = 64
+	joinWork = 4 // a join is that many instructions' work
 )
 
-// verify analyses a program.
-func verify(p *Program) *verifier {
-	a := &verifier{p: p, heads: make([]*state, len(p.ops)), isHead: make([]bool, len(p.ops)), loops: make([]bool, len(p.ops)),
-		todo: make([]bool, len(p.ops)), visits: make([]uint16, len(p.ops)), facts: make([]fact, len(p.ops)), sizes: map[int32][2]int64{}, steps: map[int]*loopSteps{}}
+// workFloor is what maxWork is for a program without instructions; only tests change it.
+var workFloor = 1 << 20
+
+// maxWork is how much work the analysis of a program may be, in instructions that are followed: a fraction of a second.
+func maxWork(slots int) int { return workFloor + 16*slots }
+
+// verify analyses a program. It gives up on one that takes more work than maxWork, or more than maxHeads at a time:
+// then nothing is proven, and nothing said about mistakes.
+func verify(p *Program, tell bool) *verifier {
+	n := len(p.ops)
+	a := &verifier{p: p, tell: tell, heads: make([]*state, n), isHead: make([]bool, n), loops: make([]bool, n), outer: make([]int32, n), todo: make([]bool, n),
+		visits: make([]uint16, n), facts: make([]fact, n), noResult: make([]bool, len(p.fns.starts)), sizes: map[int32][2]int64{}, steps: map[int]*loopSteps{}}
 	a.findBlocks()
+	a.findLoops()
 	first := new(state)
 	for r := range first.regs {
 		first.regs[r] = constValue(0)
@@ -80,20 +103,13 @@ func verify(p *Program) *verifier {
 	}
 	first.regs[R10] = value{base: base{kind: inFrame}, num: constant(0)}
 	a.reach(0, first)
-	for more := true; more; {
-		more = false
-		for pc, todo := range a.todo { // so most paths to a place have come before what follows it
-			if todo {
-				a.todo[pc], more = false, true
-				a.block(pc)
-			}
-		}
+	a.follow()
+	if a.gaveUp {
+		a.assumeNothing()
+		return a
 	}
-	a.final = true
-	for pc := range a.heads {
-		if a.heads[pc] != nil {
-			a.block(pc)
-		}
+	if a.final = true; !a.ends {
+		a.warnings = append(a.warnings, a.unended...)
 	}
 	a.escapes = a.escapes || a.spilled && a.untracked
 	return a
@@ -128,9 +144,6 @@ func (a *verifier) findBlocks() {
 		if o.conditional() && o.code&1 == 0 {
 			stop(o.imm)
 		}
-		if o.conditional() || o.code == opCallLocal {
-			a.isHead[pc+1] = true
-		}
 	}
 	for s := range stops {
 		a.stops = append(a.stops, s)
@@ -152,24 +165,40 @@ func def(pc int) int32 { return int32(pc) + 1 }
 
 // reach says that a path with that state comes to the block at pc.
 func (a *verifier) reach(pc int, st *state) {
-	if a.final {
+	if a.closed {
 		return
 	}
 	if a.heads[pc] == nil {
-		s := *st
-		a.heads[pc] = &s
-		a.todo[pc] = true
+		var s *state
+		if n := len(a.free); n > 0 {
+			s, a.free = a.free[n-1], a.free[:n-1]
+		} else {
+			s = new(state)
+		}
+		*s = *st
+		a.heads[pc] = s
+		a.live++
+		a.do(pc)
 		return
 	}
 	a.visits[pc]++
 	a.joins++
+	a.work += joinWork
 	changed, escapes := a.heads[pc].join(st, meeting{
 		phi:   func(r int) int32 { return a.phi(pc, r) },
 		widen: a.loops[pc] && a.visits[pc] > widenAfter, stops: a.stops,
 		tired: a.visits[pc] > maxVisits || a.joins > maxJoins+2*len(a.p.ops),
 	})
 	a.escapes = a.escapes || escapes
-	a.todo[pc] = a.todo[pc] || changed
+	if changed {
+		a.do(pc)
+	}
+}
+
+// do puts a head on the list of those to go on from.
+func (a *verifier) do(pc int) {
+	a.todo[pc] = true
+	a.lowest = min(a.lowest, pc)
 }
 
 // block follows the operations from the head at pc to where the next block begins.
@@ -178,33 +207,33 @@ func (a *verifier) block(pc int) {
 	*st = *a.heads[pc]
 	for {
 		o, f := &a.p.ops[pc], &a.facts[pc]
+		a.work++
 		if a.final {
 			f.reached, f.open = true, len(st.open) > 0
 			a.reads(pc, st)
 		}
+		next := pc + 1
 		switch {
 		case o.code == opMissing:
 			return
 		case o.code == opExit:
-			if a.final && len(st.open) > 0 && !a.ends {
-				a.warn(pc, "the record that instruction %d reserves may not have been submitted or discarded", st.open[0]-1)
-			}
+			a.exit(pc, st)
 			return
 		case o.code == opJa:
 			a.loopStep(pc, st)
 			a.reach(int(o.off), st)
 			return
 		case o.conditional():
-			a.branch(pc, st)
-			return
+			if !a.branch(pc, st) {
+				return
+			}
 		case o.code == opCallLocal:
 			a.callLocal(pc, st)
-			return
-		}
-		a.exec(pc, st)
-		next := pc + 1
-		if o.code == opLoadImm {
-			next++
+		default:
+			a.exec(pc, st)
+			if o.code == opLoadImm {
+				next++
+			}
 		}
 		if pc = next; a.isHead[pc] {
 			a.reach(pc, st)
@@ -213,11 +242,31 @@ func (a *verifier) block(pc int) {
 	}
 }
 
+// exit is the end of a function.
+func (a *verifier) exit(pc int, st *state) {
+	if len(st.open) > 0 {
+		a.warnTo(&a.unended, pc, "the record that instruction %d reserves may not have been submitted or discarded", st.open[0]-1)
+	}
+	fn := a.p.fns.of(pc)
+	if fn != 0 && st.regs[R0].kind == inFrame {
+		a.warn(pc, "the function returns an address in its own stack frame, which ends here")
+	}
+	if fn != 0 && st.regs[R0].unset && !a.noResult[fn] && !a.closed {
+		a.noResult[fn] = true // so what its callers know has changed
+		for pc := range a.heads {
+			if a.heads[pc] != nil {
+				a.do(pc)
+			}
+		}
+	}
+}
+
 // enter follows a function whose address is taken: it may be called with anything.
 func (a *verifier) enter(pc int) {
 	in := new(state)
 	for r := range in.regs {
-		in.regs[r] = scalar(anyNumber)
+		in.regs[r] = unknown()
+		in.regs[r].unset = r == int(R0) || r > int(R5)
 	}
 	in.regs[R10] = value{base: base{kind: inFrame}, num: constant(0)}
 	a.reach(pc, in)
@@ -227,26 +276,35 @@ func (a *verifier) enter(pc int) {
 func (a *verifier) callLocal(pc int, st *state) {
 	o := &a.p.ops[pc]
 	in := *st
-	in.words, in.written = nil, frameBytes{}
+	in.words, in.written, in.touched = nil, frameBytes{}, frameBytes{}
 	for r := range in.regs {
 		v := &in.regs[r]
 		if v.kind == inContext && r > int(R5) {
 			a.escapes = true
 		}
-		if v.kind == inFrame || v.kind == inRecord || r > int(R5) {
-			*v = scalar(anyNumber)
+		arg := r >= int(R1) && r <= int(R5)
+		if v.kind == inFrame || v.kind == inRecord || !arg {
+			*v = unknown()
+			v.unset = !arg
 		}
 		v.vn, v.delta, v.from, v.id = 0, 0, product{}, 0
 	}
 	in.regs[R10] = value{base: base{kind: inFrame}, num: constant(0)}
 	a.reach(int(o.off), &in)
+	if st.givesFrame() {
+		st.touched.all()
+	}
 	st.words = nil
 	st.define(def(pc))
+	for r := R1; r <= R5; r++ {
+		st.compared(st.regs[r].base)
+	}
 	for r := R0; r <= R5; r++ {
-		st.regs[r] = scalar(anyNumber)
+		st.regs[r] = unknown()
+		st.regs[r].unset = r != R0
 	}
 	st.regs[R0].vn = def(pc)
-	a.reach(pc+1, st)
+	st.regs[R0].unset = a.noResult[a.p.fns.of(int(o.off))]
 }
 
 // exec is the effect of an operation that goes on to the next one.
@@ -267,11 +325,14 @@ func (a *verifier) exec(pc int, st *state) {
 		if st.regs[o.src].kind == inContext {
 			a.escapes = true
 		}
-		a.store(pc, st, o, scalar(anyNumber))
+		to := st.regs[o.dst]
+		a.store(pc, st, o, unknown())
+		old := scalar(ofSize(int(o.size)))
+		old.mixed = to.kind == noBase || to.kind == inFrame
 		if o.imm == atomicCmpXchg {
-			a.set(pc, st, uint8(R0), scalar(ofSize(int(o.size))))
+			a.set(pc, st, uint8(R0), old)
 		} else if o.imm&atomicFetch != 0 {
-			a.set(pc, st, o.src, scalar(ofSize(int(o.size))))
+			a.set(pc, st, o.src, old)
 		}
 		a.untracked = true
 	case o.code == opLoadImm:
@@ -321,20 +382,22 @@ func (a *verifier) alu(pc int, st *state, o *op) value {
 	}
 	long := o.code&3 < form32K
 	kind := o.code &^ 3
+	a.warnALU(pc, kind, long, &d, &s)
 	switch {
 	case kind == opMov && long:
 		s.unset = false
 		return s
 	case long && kind == opAdd && (d.kind == noBase || s.kind == noBase):
-		return sum(d, s)
+		return a.moved(pc, sum(d, s))
 	case long && kind == opSub && s.kind == noBase:
 		if c, ok := s.num.is(); ok {
-			return sum(d, constValue(-c))
+			return a.moved(pc, sum(d, constValue(-c)))
 		}
-		return value{base: d.base, num: d.num.minus(s.num)}
+		return a.moved(pc, value{base: d.base, num: d.num.minus(s.num), mixed: d.mixed || s.mixed})
 	case long && kind == opSub && samePlace(d.base, s.base):
 		return scalar(d.num.minus(s.num)) // how far apart two addresses are
 	}
+	mixed := d.mixed && kind != opMov || s.mixed || d.kind != noBase && kind != opMov || s.kind != noBase
 	if d.kind != noBase && d.kind != aMap && kind != opMov || s.kind != noBase && s.kind != aMap {
 		a.escapes = a.escapes || kind != opMov && d.kind == inContext || s.kind == inContext
 		d, s = value{num: anyNumber}, value{num: anyNumber}
@@ -348,6 +411,7 @@ func (a *verifier) alu(pc int, st *state, o *op) value {
 		n = n.as32()
 	}
 	v := scalar(n)
+	v.mixed = mixed
 	if c, ok := y.is(); ok && long && d.kind == noBase && d.vn != 0 && d.vn != def(pc) && (kind == opLsh || kind == opMul) {
 		if kind == opLsh {
 			c = 1 << (c & 63)
@@ -364,7 +428,7 @@ func sum(d, s value) value {
 	if s.kind != noBase {
 		d, s = s, d
 	}
-	r := value{base: d.base, num: d.num.plus(s.num)}
+	r := value{base: d.base, num: d.num.plus(s.num), mixed: d.mixed || s.mixed}
 	if c, ok := s.num.is(); ok {
 		r.vn, r.delta, r.from = d.vn, d.delta+int64(c), d.from
 	} else if c, ok := d.num.is(); ok {
@@ -427,30 +491,36 @@ func (a *verifier) single(st *state, o *op) value {
 	if d.kind == inContext || s.kind == inContext {
 		a.escapes = true
 	}
-	x, y := d.number(), s.number()
-	switch o.code {
+	v := scalar(singleResult(o.code, d.number(), s.number()))
+	v.mixed = d.mixed || s.mixed || d.kind != noBase || s.kind != noBase
+	return v
+}
+
+// singleResult is the number that such an operation makes of those in its destination and its source.
+func singleResult(code opc, x, y number) number {
+	switch code {
 	case opNeg64:
-		return scalar(x.negated())
+		return x.negated()
 	case opNeg32:
-		return scalar(x.as32().negated().as32())
+		return x.as32().negated().as32()
 	case opMovs8:
-		return scalar(y.extended(1))
+		return y.extended(1)
 	case opMovs16:
-		return scalar(y.extended(2))
+		return y.extended(2)
 	case opMovs32:
-		return scalar(y.extended(4))
+		return y.extended(4)
 	case opMovs8w:
-		return scalar(y.extended(1).as32())
+		return y.extended(1).as32()
 	case opMovs16w:
-		return scalar(y.extended(2).as32())
+		return y.extended(2).as32()
 	case opLe16:
-		return scalar(x.and(constant(math.MaxUint16)))
+		return x.and(constant(math.MaxUint16))
 	case opLe32:
-		return scalar(x.as32())
+		return x.as32()
 	case opSwap16:
-		return scalar(ofSize(2))
+		return ofSize(2)
 	case opSwap32:
-		return scalar(ofSize(4))
+		return ofSize(4)
 	}
-	return scalar(anyNumber)
+	return anyNumber
 }

@@ -88,11 +88,13 @@ func (a *verifier) call(pc int, st *state) {
 			}
 		case funcArg: // which may write into this frame
 			st.words = nil
-			for i := range st.written {
-				st.written[i] = ^uint64(0)
-			}
+			st.written.all()
+			st.touched.all()
 		case inArg, outArg:
 			n := st.regs[r+1].number()
+			if n.ulo > maxRead {
+				a.warn(pc, "argument %d of %s, a size, is more than the %d bytes that can be", i+2, h.Name, maxRead)
+			}
 			bytes = min(n.uhi, offMask) // a place of the program's has no more
 			if kind == outArg {
 				bytes = min(n.uhi, maxRead)
@@ -139,6 +141,7 @@ func (a *verifier) region(pc int, st *state, r uint8, n number, write bool) acce
 	if most > maxRead || most == 0 {
 		if write {
 			st.words = nil
+			st.touched.all()
 		}
 		return access{base: v.base, ptr: r}
 	}
@@ -158,13 +161,16 @@ func (a *verifier) region(pc int, st *state, r uint8, n number, write bool) acce
 	switch {
 	case write && acc.class == generic:
 		st.words = nil
+		st.touched.all()
 	case write && exactly:
 		st.written.set(acc.off, acc.size, true)
+		st.touched.set(acc.off, acc.size, true)
 		st.forget(acc.off, acc.off+int64(acc.size))
 	case write && v.kind == inFrame:
 		st.words = nil
-	case !write && exactly:
-		a.checkWritten(pc, st, acc.off, acc.size)
+		st.touched.all()
+	case !write && exact:
+		a.checkWritten(pc, st, &v, acc)
 	}
 	return acc
 }
@@ -173,9 +179,11 @@ func (a *verifier) region(pc int, st *state, r uint8, n number, write bool) acce
 func (a *verifier) result(pc int, st *state, h Helper, f *callFact, m *Map) value {
 	number := scalar(anyNumber)
 	switch h {
+	case HelperLookupPerCPU:
+		return unknown()
 	case HelperMapLookup:
 		if m == nil || !elemMaps.has(m.spec.Kind) {
-			return number
+			return unknown()
 		}
 		v := value{base: base{kind: inValue, m: int16(f.m), elem: -1}, num: constant(0)}
 		if key := f.args[R2]; !m.hashed() && key.class == direct && key.by == byOffset && key.base.kind == inFrame {
@@ -198,7 +206,7 @@ func (a *verifier) result(pc int, st *state, h Helper, f *callFact, m *Map) valu
 	case HelperRingReserve:
 		size := st.regs[R2].number()
 		if f.m < 0 {
-			return number
+			return unknown()
 		}
 		id := def(pc)
 		a.sizes[id] = [2]int64{int64(min(size.ulo, offMask)), int64(min(size.uhi, offMask))}

@@ -1,7 +1,8 @@
 package bpf
 
-// branch follows a conditional jump both ways, or the only one.
-func (a *verifier) branch(pc int, st *state) {
+// branch follows a conditional jump both ways, or the only one. It reports whether a path goes on behind the jump, and
+// makes st what is known there.
+func (a *verifier) branch(pc int, st *state) bool {
 	o := &a.p.ops[pc]
 	taken, falls := &a.taken, &a.falls
 	*taken, *falls = *st, *st
@@ -21,9 +22,8 @@ func (a *verifier) branch(pc int, st *state) {
 		a.loopStep(pc, taken)
 		a.reach(int(o.off), taken)
 	}
-	if canFall {
-		a.reach(pc+1, falls)
-	}
+	*st = *falls
+	return canFall
 }
 
 // isNullCheck reports whether a jump compares an address that may be 0 with 0.
@@ -56,20 +56,18 @@ func (a *verifier) compare(o *op, st *state, holds bool) bool {
 	}
 	x, y := d.num, s.num
 	if !long {
-		x, y = x.as32(), y.as32()
-		if signedKind[kind] == kind && (x.uhi > 1<<31-1 || y.uhi > 1<<31-1) && kind != opJeq && kind != opJne && kind != opJset {
-			return true // what is negative is not followed
+		if x, y = x.as32(), y.as32(); kind >= opJsgt && kind <= opJsle {
+			x, y = x.extended(4), y.extended(4)
 		}
 	}
 	if !order(kind, holds, &x, &y) {
 		return false
 	}
-	// What is known of the lower half is known of all where the upper one is 0.
-	ok := true
-	if long || d.num.uhi>>32 == 0 {
-		ok = st.refine(o.dst, x)
+	if !long {
+		x, y = lowerOf(x), lowerOf(y)
 	}
-	if byReg && (long || s.num.uhi>>32 == 0) {
+	ok := st.refine(o.dst, x)
+	if byReg {
 		ok = st.refine(o.src, y) && ok
 	}
 	return ok

@@ -157,9 +157,10 @@ func (a *verifier) load(pc int, st *state, o *op) value {
 	}
 	acc := a.access(pc, st, o.src, int64(o.off), int(o.size), false)
 	a.noteAccess(pc, acc)
+	a.checkWritten(pc, st, &v, acc)
+	a.warnAligned(pc, &v, o)
 	exact := acc.class == direct && acc.by == byOffset && v.kind == inFrame
 	if exact {
-		a.checkWritten(pc, st, acc.off, acc.size)
 		if w, ok := st.word(acc.off, acc.size); ok {
 			if o.code < opLoads8 {
 				return w
@@ -170,10 +171,11 @@ func (a *verifier) load(pc int, st *state, o *op) value {
 	if v.kind == inFrame || acc.class <= guessed {
 		a.untracked = true
 	}
+	n := ofSize(acc.size)
 	if o.code >= opLoads8 {
-		return scalar(anyNumber.extended(acc.size))
+		n = anyNumber.extended(acc.size)
 	}
-	return scalar(ofSize(acc.size))
+	return value{num: n, mixed: v.kind == inFrame || v.kind == noBase || a.p.kind == Raw}
 }
 
 // store is the effect of a store of v.
@@ -185,6 +187,8 @@ func (a *verifier) store(pc int, st *state, o *op, v value) {
 		if at.val&^at.unk&uint64(o.size-1) != 0 && to.kind != noBase {
 			a.warn(pc, "an atomic operation is not aligned")
 		}
+	} else if o.code != opAtomic {
+		a.warnAligned(pc, &to, o)
 	}
 	a.noteAccess(pc, acc)
 	a.spilled = a.spilled || v.kind == inContext
@@ -199,12 +203,23 @@ func (a *verifier) overwrite(st *state, acc access, to value, v value) {
 	switch {
 	case acc.class <= guessed: // it may have gone anywhere
 		st.words = nil
+		if to.kind == noBase || to.kind == inFrame {
+			st.touched.all()
+		}
 	case to.kind != inFrame:
 	case acc.by == byOffset:
 		st.put(acc.off, acc.size, v)
 	default:
 		st.words = nil
+		first, n := acc.span(&to)
+		st.touched.set(first, n, true)
 	}
+}
+
+// span is where the bytes are that an access to the frame may be of: it must be proven that all are in the frame.
+func (acc *access) span(v *value) (first int64, n int) {
+	first = v.num.lo + acc.disp
+	return first, int(v.num.hi-v.num.lo) + acc.size
 }
 
 // noteAccess keeps what was found out of an operation's access.

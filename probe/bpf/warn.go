@@ -2,6 +2,7 @@ package bpf
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -26,13 +27,40 @@ func (w *Warning) Error() string {
 	return s
 }
 
+// maxWarnings is how many mistakes of a program are told.
+const maxWarnings = 50
+
 // Warnings returns the mistakes that the verifier finds, in the order of the
-// instructions. The program runs nevertheless: what goes wrong in a run ends that.
+// instructions; after maxWarnings only how many more there are. The program runs nevertheless: what goes wrong in a run ends that.
 func (p *Program) Warnings() []Warning {
-	a := verify(p)
+	a := verify(p, true)
+	if a.gaveUp {
+		return []Warning{{Index: 0, Text: fmt.Sprint(*p.slots[0]), What: "the program has more paths than the verifier follows: mistakes in it are not found", Source: p.sourceOf(0)}}
+	}
 	a.unreachable()
+	a.endless()
 	slices.SortStableFunc(a.warnings, func(x, y Warning) int { return x.Index - y.Index })
-	return slices.Compact(a.warnings)
+	out := slices.Compact(a.warnings)
+	if n := len(out) - maxWarnings; n > 0 {
+		out, a.more = out[:maxWarnings], a.more+n
+	}
+	if a.more > 0 {
+		out[len(out)-1].What += fmt.Sprintf(" (%d more warnings are not shown)", a.more)
+	}
+	var last fmt.Stringer
+	at := 0
+	for i := range out {
+		w := &out[i]
+		for ; at <= w.Index; at++ {
+			if i := p.slots[at]; i != nil && i.Source() != nil {
+				last = i.Source()
+			}
+		}
+		if w.Text = fmt.Sprint(*p.slots[w.Index]); last != nil {
+			w.Source = source(last)
+		}
+	}
+	return out
 }
 
 // Lacking returns a warning for the first call of each helper that lacks something, by what lacks says of it: its
@@ -68,10 +96,18 @@ func (p *Program) sourceOf(pc int) string {
 
 // warn notes a mistake.
 func (a *verifier) warn(pc int, format string, args ...any) {
-	if !a.final {
-		return
+	a.warnTo(&a.warnings, pc, format, args...)
+}
+
+// warnTo is warn for a list of its own. Of more than twice maxWarnings only the number is kept.
+func (a *verifier) warnTo(to *[]Warning, pc int, format string, args ...any) {
+	switch {
+	case !a.final || !a.tell:
+	case len(*to) >= 2*maxWarnings:
+		a.more++
+	default:
+		*to = append(*to, Warning{Index: pc, What: fmt.Sprintf(format, args...)})
 	}
-	a.warnings = append(a.warnings, Warning{Index: pc, Text: fmt.Sprint(*a.p.slots[pc]), What: fmt.Sprintf(format, args...), Source: a.p.sourceOf(pc)})
 }
 
 // reads warns of registers that an operation reads before anything was put there.
@@ -112,9 +148,12 @@ func (a *verifier) reads(pc int, st *state) {
 // checkWritten warns of a place in the frame that is read before anything is written
 // there. Where some bytes were, the others may be those between the fields of a
 // structure.
-func (a *verifier) checkWritten(pc int, st *state, off int64, n int) {
-	if st.written.count(off, n) == 0 {
-		a.warn(pc, "%d bytes of the stack are read at r10%+d, which may not have been written", n, off)
+func (a *verifier) checkWritten(pc int, st *state, v *value, acc access) {
+	if !a.final || v.kind != inFrame || acc.class != direct || acc.size == 0 {
+		return
+	}
+	if first, n := acc.span(v); st.touched.count(first, n) == 0 {
+		a.warn(pc, "%d bytes of the stack are read at r10%+d, which may not have been written", acc.size, first)
 	}
 }
 
@@ -131,19 +170,81 @@ func (a *verifier) warnAccess(pc int, v *value, off int64, n int, write bool) {
 	if v.kind == inRecord {
 		hi = a.sizes[v.id][1]
 	}
-	first, last := v.num.lo+off, v.num.hi+off
 	switch {
 	case v.kind == noBase && v.num.uhi < 1<<segShift-nearest:
 		a.warn(pc, "what is %s is at no address: it is a number less than 1 << %d", verb, segShift)
 	case v.kind == aMap:
 		a.warn(pc, "what is %s is at no address: it is map %q itself", verb, a.p.maps[v.m].spec.Name)
+	case v.kind == noBase && !v.mixed && !a.p.follows:
+		a.warn(pc, "what is %s is at no address of the program's: the guest's memory is read by bpf_probe_read_kernel and _user", verb)
 	case v.kind == noBase:
 	case !ok:
 		a.warn(pc, "the %s cannot be %s", a.name(v.base), verb)
-	case v.null:
+	case v.null && !v.told:
 		a.warn(pc, "the %s is used without a check for 0", a.name(v.base))
-	case v.near() && (last < lo || first+int64(n) > hi):
-		a.warn(pc, "%d bytes at offset %d are outside the %s, which has %d", n, first, a.name(v.base), hi-lo)
+	case v.num.hi < lo-off || v.num.lo > hi-off-int64(n):
+		at := v.num.lo
+		if at < math.MinInt64/2 {
+			at = v.num.hi // which is outside too
+		}
+		a.warn(pc, "%d bytes at offset %d are outside the %s, which has %d", n, at+off, a.name(v.base), hi-lo)
+	}
+}
+
+// warnAligned warns of an access to the frame that is not aligned to its size.
+func (a *verifier) warnAligned(pc int, v *value, o *op) {
+	at := v.num.plus(constant(uint64(o.off)))
+	if a.final && v.kind == inFrame && at.val&^at.unk&uint64(o.size-1) != 0 {
+		a.warn(pc, "%d bytes of the stack at %s are not aligned: Linux's verifier refuses that", o.size, frameOffset(at))
+	}
+}
+
+// frameOffset writes where in the frame something is.
+func frameOffset(n number) string {
+	if c, ok := n.is(); ok {
+		return fmt.Sprintf("r10%+d", int64(c))
+	}
+	return fmt.Sprintf("r10%+d to r10%+d", n.lo, n.hi)
+}
+
+// maxMove is how far an address may be from what it counts from, as in Linux's verifier (BPF_MAX_VAR_OFF).
+const maxMove = 1 << 29
+
+// moved warns of an address that is moved further than any object could be long, and returns it.
+func (a *verifier) moved(pc int, v value) value {
+	if a.final && v.kind != noBase && v.kind != aMap && (v.num.lo > maxMove || v.num.hi < -maxMove) {
+		by := v.num.lo
+		if v.num.hi < 0 {
+			by = v.num.hi
+		}
+		a.warn(pc, "this moves an address by %d bytes from the %s, out of range", by, a.name(v.base))
+	}
+	return v
+}
+
+// warnALU warns of arithmetic with addresses, apart from what leads to another address of the same thing or to the
+// distance between two.
+func (a *verifier) warnALU(pc int, kind opc, long bool, d, s *value) {
+	if !a.final || kind == opMov || d.kind == noBase && s.kind == noBase {
+		return
+	}
+	at, other := d, s
+	if d.kind == noBase {
+		at, other = s, d
+	}
+	switch {
+	case kind == opSub && d.kind != noBase && s.kind != noBase, kind == opSub && !long && d.kind != noBase:
+	case at.kind == aMap && long && kind == opAdd && other.isConst(0):
+	case at.kind == aMap:
+		a.warn(pc, "this computes with map %q itself, which has no address", a.p.maps[at.m].spec.Name)
+	case d.kind != noBase && s.kind != noBase && kind == opAdd:
+		a.warn(pc, "this adds two addresses: of the %s and of the %s", a.name(d.base), a.name(s.base))
+	case kind == opSub && d.kind == noBase:
+		a.warn(pc, "this subtracts an address, of the %s, from a number", a.name(s.base))
+	case kind != opAdd && kind != opSub || !long:
+		a.warn(pc, "this computes with an address, of the %s, as if it were a number", a.name(at.base))
+	case at.null && at.id != 0 && !at.told:
+		a.warn(pc, "the %s is computed with before a check for 0", a.name(at.base))
 	}
 }
 
@@ -158,47 +259,6 @@ func (a *verifier) name(b base) string {
 		return fmt.Sprintf("record of ring %q", a.p.maps[b.m].spec.Name)
 	}
 	return fmt.Sprintf("value of map %q", a.p.maps[b.m].spec.Name)
-}
-
-// unreachable warns of instructions that no path of jumps comes to, whatever they
-// compare.
-func (a *verifier) unreachable() {
-	seen := make([]bool, len(a.p.ops))
-	todo := slices.Clone(a.p.fns.starts)
-	for len(todo) > 0 {
-		pc := todo[len(todo)-1]
-		todo = todo[:len(todo)-1]
-		for !seen[pc] {
-			seen[pc] = true
-			o := &a.p.ops[pc]
-			if o.code == opExit {
-				break
-			}
-			if o.jumps() {
-				todo = append(todo, int(o.off))
-			}
-			if o.code == opJa {
-				break
-			}
-			if pc++; o.code == opLoadImm {
-				pc++
-			}
-		}
-	}
-	for pc := 0; pc < len(seen); pc++ {
-		if seen[pc] || a.p.slots[pc] == nil {
-			continue
-		}
-		first := pc
-		for pc+1 < len(seen) && (!seen[pc+1] || a.p.slots[pc+1] == nil) {
-			pc++
-		}
-		if n := pc - first + 1; n > 1 {
-			a.warn(first, "this and what follows, up to instruction %d, is never executed", pc)
-		} else {
-			a.warn(first, "this is never executed")
-		}
-	}
 }
 
 // source says where in the source an instruction comes from.
