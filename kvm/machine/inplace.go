@@ -136,9 +136,13 @@ func (v *vcpu) stepAlone(site guest.GVA, traced bool, held uint64) (end landing,
 	}
 	v.trap.state.Regs.RFLAGS &^= held
 	v.resume()
-	for deadline := time.Now().Add(nestedLimit); ; v.resume() {
+	begun, started, slow := v.trap.state.Regs.RIP, time.Now(), notBegunLimit
+	if limit == looseLimit { // it may have led to itself
+		slow = nestedLimit
+	}
+	for deadline := started.Add(nestedLimit); ; v.resume() {
 		end, err = v.runToLanding(places, limit, tf, traced)
-		for limit == looseLimit && errors.Is(err, errElsewhere) && v.regs.RIP == uint64(site) && time.Now().Before(deadline) { // it has not begun
+		for errors.Is(err, errElsewhere) && v.regs.RIP == begun && !inst.Repeats() && time.Since(started) < slow {
 			end, err = v.runToLanding(places, limit, tf, traced)
 		}
 		if err != nil || !tf || end.at != site || end.handler {
@@ -170,6 +174,10 @@ func (v *vcpu) stepAlone(site guest.GVA, traced bool, held uint64) (end landing,
 // looseLimit is how long the guest runs where a hit's instruction is executed without an end that the host sees: the
 // probe is not there meanwhile, and the others are stopped.
 const looseLimit = time.Millisecond
+
+// notBegunLimit is how long an instruction that is stepped in its place may take to begin, with the others stopped: a slow host has
+// spent less than that on other work. It is less than what those wait who stop the world (Config.StopTimeout).
+const notBegunLimit = 5 * time.Second
 
 // plant puts temporary int3s where an instruction at site leads, except where it reads or writes them itself, and reports
 // whether all places where it goes on without an exception have one.
