@@ -354,8 +354,10 @@ func (g *collector) roots(m *marking) {
 		m.keep(d)
 	}
 	for i := range g.cpus {
-		if s := &g.cpus[i].step; s.active && s.slot != nil {
-			m.keep(s.slot)
+		for _, s := range []*step{&g.cpus[i].step, &g.cpus[i].under} {
+			if s.active && s.slot != nil {
+				m.keep(s.slot)
+			}
 		}
 	}
 	if list := g.mirrors.Load(); list != nil {

@@ -243,8 +243,10 @@ func (c *Clean) frame(f *frame) error {
 // masked returns the flags that a step of sl has cleared.
 func (c *Clean) masked(sl *slot) uint64 {
 	for i := range c.e.cpus {
-		if s := &c.e.cpus[i].step; s.active && s.slot == sl {
-			return s.flags
+		for _, s := range []*step{&c.e.cpus[i].step, &c.e.cpus[i].under} {
+			if s.active && s.slot == sl {
+				return s.flags
+			}
 		}
 	}
 	return uint64(sl.flags.Load()) & insn.FlagIF

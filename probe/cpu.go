@@ -21,9 +21,10 @@ type cpu struct {
 	// seq numbers the hits; never 0. See cell.passed.
 	seq uint32
 
-	step step
-	ctx  Context
-	mem  operand
+	step  step
+	under step // in a slot that the vCPU has left for the guest's handlers, while a debugger steps these: see Advance
+	ctx   Context
+	mem   operand
 
 	stopping  bool // a handler has asked for a stop
 	stoppedBy any  // for whom

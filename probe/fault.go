@@ -34,7 +34,7 @@ func (c *cpu) fault(s State, t Trap) Verdict {
 	}
 	count(&c.counts.faults)
 	done := *st
-	c.step.active = false
+	c.endStep()
 	if c.askFault(s, done.site, done.chain, done.missed, done.seq, t) {
 		return Verdict{Action: Resume}
 	}

@@ -158,8 +158,15 @@ func (c *cpu) skip(s State, chain chain) {
 // faulted on a host that doesn't show faults, and the guest went elsewhere.
 func (c *cpu) abandonStep() {
 	if c.step.active {
-		c.step.active = false
+		c.step.active, c.under.active = false, false
 		count(&c.counts.abandoned)
+	}
+}
+
+// endStep notes that the step of c has ended.
+func (c *cpu) endStep() {
+	if c.step.active = false; c.under.active {
+		c.step, c.under = c.under, step{}
 	}
 }
 
@@ -247,7 +254,7 @@ func (c *cpu) execute(s State, st *site, chain chain, missed, watch bool) Verdic
 // finish ends the step of c: its instruction has been executed.
 func (c *cpu) finish(s State) Verdict {
 	st := c.step
-	c.step.active = false
+	c.endStep()
 	if st.inPlace {
 		count(&c.counts.inPlace)
 	} else {

@@ -45,7 +45,7 @@ func (e *Engine) reloaded() error {
 	}
 	err := e.stop(func(w World) error {
 		for i := range e.cpus {
-			e.cpus[i].step = step{}
+			e.cpus[i].step, e.cpus[i].under = step{}, step{}
 			e.cpus[i].entered = e.cpus[i].entered[:0]
 		}
 		e.forgetMirrors()

@@ -120,6 +120,9 @@ func (e *Engine) Advance(cpu int, s State, code []byte) Verdict {
 			return v
 		}
 	}
+	if c.step.active && !c.step.inPlace {
+		c.under = c.step // it goes back there, as at the iretq of a stub
+	}
 	c.step = step{active: true, inPlace: true, at: at, missed: !ok, site: h.site, chain: h.chain, seq: h.seq, traced: s.Regs.RFLAGS&insn.FlagTF != 0}
 	c.held = held{}
 	return Verdict{Action: StepInPlace}
@@ -177,7 +180,7 @@ func nobodys(at guest.GVA, cpl uint8, code []byte) *site {
 func (e *Engine) Unstepped(cpu int) {
 	c := &e.cpus[cpu]
 	if st := c.step; st.active && st.inPlace {
-		c.step.active = false
+		c.endStep()
 		if !st.missed {
 			c.held = held{site: st.site, at: st.at, chain: st.chain, seq: st.seq}
 		}

@@ -164,6 +164,12 @@ func (w *work) stepped(ctx context.Context) error {
 	if err := w.plant(); err != nil {
 		return err
 	}
+	if w.p.Classes&Tracers != 0 {
+		// What it has read where a run to an address had its int3 it cannot write back: see changing.
+		if err := w.p.tracer(w.t.m, byte(w.IntN(2))*tracerTells); err != nil {
+			return err
+		}
+	}
 	for range 2 + w.IntN(4) {
 		if err := w.t.m.Resume(); err != nil {
 			if err := w.unless(err); err != nil {
@@ -292,6 +298,8 @@ func (w *work) watchAt() (*probe.Watch, error) {
 		x.Access = probe.AccessRead
 	}
 	switch k := w.IntN(len(watched) + 3); {
+	case k < len(watched) && watched[k] == "alias_tables" && w.p.Alias != nil && !w.p.Alias.Boot:
+		return w.watchAt() // a page that becomes a page table between two looks (docs/definitions.md)
 	case k < len(watched):
 		s, err := w.t.m.Image().Lookup(watched[k])
 		if err != nil {

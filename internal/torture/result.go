@@ -120,6 +120,9 @@ func (o *Outcome) diff(want *Outcome) string {
 				break
 			}
 		}
+		if n := len(want.Log); n < len(o.Log) {
+			add("number %d is %#x, want none", n, o.Log[n])
+		}
 	}
 	for _, m := range []struct {
 		name      string

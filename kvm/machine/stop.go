@@ -274,6 +274,9 @@ func (v *vcpu) served() bool {
 			r.err = m.cutOff()
 			m.mu.Unlock()
 		}
+		if r.err == nil && r.did > 0 && m.engine.InSlot(guest.GVA(v.regs.RIP)) {
+			r.err = fmt.Errorf("vcpu %d: %w", v.id, ErrInEngine) // an iretq has led there
+		}
 		if r.err == nil {
 			if r.err = v.advance(); r.err == nil {
 				r.did++

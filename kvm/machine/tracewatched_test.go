@@ -2,6 +2,7 @@ package machine
 
 import (
 	"encoding/binary"
+	"errors"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -143,5 +144,73 @@ func TestStepDelivers(t *testing.T) {
 			t.Errorf("+%#x: back with %+v, was %+v", uint64(at), r, before)
 		}
 		step([]guest.GVA{0x0e, 0x12, 0x13, 0x14, 0x18}[i])
+	}
+}
+
+// faultsOnce reads what is not there. Its handler waits, and has it read something else.
+var faultsOnce = asm(
+	[]byte{0x48, 0xb8}, binary.LittleEndian.AppendUint64(nil, tinyData+0x200), // mov $,%rax
+	[]byte{
+		0x0f, 0x01, 0x18, // 0a lidt (%rax)
+		0xbb, 0x00, 0x00, 0x00, 0x70, // 0d mov $0x70000000,%ebx
+		0x8b, 0x03, // 12 mov (%rbx),%eax
+		0x44, 0x89, 0xc0, // 14 mov %r8d,%eax
+		0xe7, guest.PortExit, // 17 out %eax,$0xf4
+		0xeb, 0xfe, // 19 jmp 19
+		0x49, 0xff, 0xc0, // 1b inc %r8: of #PF
+		0x80, 0xb8, 0x00, 0x01, 0, 0, 0, // 1e cmpb $0,0x100(%rax)
+		0x74, 0xf7, // 25 je 1e
+		0x48, 0x89, 0xc3, // 27 mov %rax,%rbx
+		0x48, 0x83, 0xc4, 0x08, // 2a add $8,%rsp
+		0x48, 0xcf, // 2e iretq
+	})
+
+// TestStepBackToSlot steps through a handler that goes back to a probed instruction where that is executed in the engine's memory: the
+// steps end there, and the hit has its end when the guest goes on.
+func TestStepBackToSlot(t *testing.T) {
+	m := newMachine(t, Config{Image: tinyGuest(t, faultsOnce, nil, tinySym{"faults", tinyText, uint64(len(faultsOnce))}), VCPUs: 1, Memory: 16 << 20, Tick: -1})
+	pre, post := 0, 0
+	k := &probe.Kprobe{Addr: tinyText + 0x12, Pre: func(*probe.Context) int { pre++; return 0 }, Post: func(*probe.Context) { post++ }}
+	if cannotStop(t, m, m.Engine().Register(k)) {
+		return
+	}
+	write := func(at guest.GVA, b []byte) {
+		t.Helper()
+		if err := m.Look(func(l *Look) error { return l.Write(0, at, b) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var idt [0x210]byte
+	guest.PutGate(idt[16*insn.VectorPF:], tinyText+0x1b, 0)
+	binary.LittleEndian.PutUint16(idt[0x200:], 16*16-1)
+	binary.LittleEndian.PutUint64(idt[0x202:], tinyData)
+	write(tinyData, idt[:])
+	ctx := patience.Of(t)
+	for at := guest.GVA(0); at < 0x1b; at = registers(t, m, 0).Live - tinyText {
+		if err := m.Resume(); err != nil || ctx.Err() != nil {
+			t.Fatal(err, ctx.Err())
+		}
+		breathe()
+		if err := m.Pause(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	back := guest.GVA(registers(t, m, 0).Regs.RIP)
+	write(tinyData+0x300, []byte{1})
+	did, err := m.Step(ctx, 0, 100)
+	if r := registers(t, m, 0); m.Engine().InSlot(r.Live) {
+		if did < 4 || !errors.Is(err, ErrInEngine) {
+			t.Errorf("from %v: %d steps, %v, at %v", back, did, err, r.Live)
+		}
+	} else if r.Live != tinyText+0x19 { // this host shows the engine such a fault, or steps in place
+		t.Errorf("from %v: %d steps, %v, at %v", back, did, err, r.Live)
+	}
+	if m.State().Phase == PhasePaused {
+		if err := m.Resume(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s := waitEnd(t, m); s.Phase != PhaseExited || s.ExitCode != 1 || pre != 1 || post != 1 {
+		t.Errorf("%+v, %d hits, %d ends", s, pre, post)
 	}
 }
