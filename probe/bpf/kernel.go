@@ -37,6 +37,23 @@ func (k *Kernel) function(name string) (*btf.FuncProto, error) {
 	return nil, fmt.Errorf("the types (BTF) of the guest's kernel have no function %q: name another one, or use kprobe/ and kretprobe/", name)
 }
 
+// perCPU reports whether a variable of the kernel at an address is one that each CPU has its own of: by the kernel's
+// types, or because the address is an offset from where a CPU has these.
+func (k *Kernel) perCPU(name string, addr uint64) bool {
+	for _, s := range k.Types {
+		var section *btf.Datasec
+		if s.TypeByName(".data..percpu", &section) != nil {
+			continue
+		}
+		for _, v := range section.Vars {
+			if v.Type.TypeName() == name {
+				return true
+			}
+		}
+	}
+	return int64(addr) >= 0
+}
+
 // kernelOption returns the value of what libbpf puts into .kconfig; ok is false where
 // the kernel has no such thing.
 func (k *Kernel) option(name string) (value string, ok bool) {

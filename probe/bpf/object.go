@@ -105,6 +105,7 @@ func LoadObject(b []byte, sel Selection) (o *Object, err error) {
 	if spec.ByteOrder != binary.LittleEndian {
 		return nil, fmt.Errorf("load object: it is for big-endian machines")
 	}
+	widenEnums(b, spec.Types)
 	o = &Object{without: map[string]bool{}}
 	for _, name := range sortedKeys(spec.Programs) {
 		p, err := objectProgram(spec.Programs[name], &sel, x, len(spec.Programs) == 1)

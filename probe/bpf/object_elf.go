@@ -49,9 +49,10 @@ func prepare(b []byte, sel Selection) ([]byte, *externs, error) {
 	if b, err = hide(b, f, hidden); err != nil {
 		return nil, nil, err
 	}
-	strengthen(b, f)
+	correctSymbols(b, f)
 	x, err := newExterns(refs, typesOf(b, f), sel.Kernel)
 	if err == nil {
+		x.unselected = hideValues(b, f, hidden)
 		x.addresses, err = findAddresses(f)
 	}
 	return b, x, err
@@ -195,22 +196,6 @@ func hide(b []byte, f *elf.File, hidden []bool) ([]byte, error) {
 		}
 	}
 	return b, nil
-}
-
-// strengthen makes weak maps and variables that the file defines global: there is no other file that could have a
-// stronger one, and the parser does not know weak ones.
-func strengthen(b []byte, f *elf.File) {
-	const size, infoAt, sectionAt = 24, 4, 6 // of Elf64_Sym
-	s := f.SectionByType(elf.SHT_SYMTAB)
-	if f.Class != elf.ELFCLASS64 || s == nil || s.Offset > uint64(len(b)) || s.Size > uint64(len(b))-s.Offset {
-		return
-	}
-	for table := b[s.Offset:][:s.Size]; len(table) >= size; table = table[size:] {
-		info := table[infoAt]
-		if elf.ST_BIND(info) == elf.STB_WEAK && elf.ST_TYPE(info) == elf.STT_OBJECT && binary.LittleEndian.Uint16(table[sectionAt:]) != uint16(elf.SHN_UNDEF) {
-			table[infoAt] = elf.ST_INFO(elf.STB_GLOBAL, elf.STT_OBJECT)
-		}
-	}
 }
 
 // typesOf returns the bytes of a file that describe its types (BTF), nil where there are

@@ -31,6 +31,8 @@ type externs struct {
 	offset  map[string]uint32    // in options
 	symbols map[string]btf.Type  // *btf.Var or *btf.Func
 
+	unselected map[string]unselected // maps with programs that are not loaded in their values
+
 	addresses map[string]string // sections of data that have addresses in them, and which variable
 }
 
@@ -115,7 +117,10 @@ func (x *externs) readOptions(section *btf.Datasec) error {
 
 // undefined refuses an extern that nothing is known of.
 func (x *externs) undefined(name string) error {
-	return fmt.Errorf("%s: %q is extern and defined nowhere (there is no kernel whose configuration, symbols or functions could be used)", x.refs[name].where, name)
+	if x.kernel == nil {
+		return fmt.Errorf("%s: %q is extern and defined nowhere (there is no kernel whose configuration, symbols or functions could be used): attach it to a Linux guest, or give bpf check the kernel by --kernel", x.refs[name].where, name)
+	}
+	return fmt.Errorf("%s: %q is extern and defined nowhere, and the file has no type of it: declare it __ksym or __kconfig, and compile with -g", x.refs[name].where, name)
 }
 
 // resolve gives an instruction that refers to an extern what that is. It reports whether
@@ -157,6 +162,11 @@ func (x *externs) resolve(ins *asm.Instruction, name string, mapNumber func(stri
 	}
 	if !ok && !ref.weak {
 		return false, fmt.Errorf("%s: the guest's kernel has no symbol %q", ref.where, name)
+	}
+	if v, isVar := t.(*btf.Var); isVar && ok {
+		if _, untyped := btf.UnderlyingType(v.Type).(*btf.Void); !untyped && x.kernel.perCPU(name, addr) {
+			return false, fmt.Errorf("%s: %q is a variable of the kernel's that each CPU has its own of, which programs cannot reach: for its address, declare it as extern const void %s __ksym", ref.where, name, name)
+		}
 	}
 	ins.Src, ins.Constant = 0, 0
 	if ok {

@@ -37,6 +37,9 @@ func (o *Object) addMaps(spec *ebpf.CollectionSpec, x *externs, used bool) error
 		if of := x.addresses[name]; of != "" && wanted[name] {
 			return fmt.Errorf("section %q: %s has addresses in it (of texts, variables or functions), which would be 0: write arrays, as char names[3][8] for const char *names[3]", name, of)
 		}
+		if u, ok := x.unselected[name]; ok && wanted[name] {
+			return fmt.Errorf("map %q has program %q in its values, of section %q, which is not selected: select that section too, with a comma between the two", name, u.program, u.section)
+		}
 		m, err := objectMap(name, spec.Maps[name])
 		if err != nil {
 			return fmt.Errorf("map %q: %w", name, err)
