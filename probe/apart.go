@@ -54,6 +54,7 @@ type Clean struct {
 	ended  bool
 	live   liveChange
 	bounds [2]code.Range // of the engine's code
+	uneven bool          // return addresses are elsewhere than at multiples of 8, too
 }
 
 // liveChange says what Clean.Memory changes of memory that the guest itself has.
@@ -87,7 +88,7 @@ func (e *Engine) Apart(ended bool, f func(*Clean) error) error {
 
 // apart is Apart with the world stopped.
 func (e *Engine) apart(w World, ended bool, f func(*Clean) error) (err error) {
-	clean := &Clean{Regs: make([]Regs, len(e.cpus)), e: e, w: w, ended: ended, bounds: e.code.Bounds()}
+	clean := &Clean{Regs: make([]Regs, len(e.cpus)), e: e, w: w, ended: ended, bounds: e.code.Bounds(), uneven: e.uneven()}
 	for i := range e.cpus {
 		r, ok := e.cpus[i].own(w.CPU(i))
 		if clean.Regs[i] = r; ok {

@@ -64,7 +64,7 @@ func (k *core) returnWord(v guest.GVA, place uint64) (guest.GVA, bool) {
 }
 
 // Memory makes p, which is a copy of the guest's memory at pa, what it would be without the engine, as far as that stands in
-// words at multiples of 8; the engine's bytes in text are Apart's. More returns the copy of what is at an address behind it, or nil. Errors are
+// words at multiples of 8, and where calls push to other addresses in return addresses there; the engine's bytes in text are Apart's. More returns the copy of what is at an address behind it, or nil. Errors are
 // *InsideError, unless the guest has ended. Engine.Withdraw has it change the guest's memory itself.
 func (c *Clean) Memory(pa guest.GPA, p []byte, more func(guest.GPA) []byte) error {
 	e := c.e
@@ -108,7 +108,31 @@ func (c *Clean) Memory(pa guest.GPA, p []byte, more func(guest.GPA) []byte) erro
 			return err
 		}
 	}
+	if c.uneven && (c.live == changeCopy || c.live == changeReturns) {
+		for off := 1; off+8 <= len(p); off++ {
+			v := le.Uint64(p[off:])
+			if off%8 == 0 || v-in[0].Lo >= in[0].N && v-in[1].Lo >= in[1].N {
+				continue
+			}
+			if home, ok := e.returnWord(guest.GVA(v), uint64(pa)+uint64(off)); ok {
+				le.PutUint64(p[off:], uint64(home))
+			}
+		}
+	}
 	return nil
+}
+
+// uneven reports whether an activation's return address is at no multiple of 8.
+func (k *core) uneven() bool {
+	for r := range k.code.Residents() {
+		t, ok := r.(*instances)
+		for i := 0; ok && i < t.n; i++ {
+			if t.lent == nil && t.word(i, instPlace).Load()%8 != 0 {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // contextReach is how far from a saved address of code other words of its context are looked for, in bytes.

@@ -162,7 +162,7 @@ func (t *instances) unbind(x *sighting, referred func(guest.GVA) bool) {
 	}
 	var buf [8]byte
 	for i := range t.n {
-		if x.tramps[i] || referred(t.tramp(i)) {
+		if x.tramps[i] || referred(t.tramp(i)) || t.word(i, instPlace).Load()%8 != 0 { // a look sees words at multiples of 8
 			continue
 		}
 		state := t.word(i, instState).Load()

@@ -28,6 +28,7 @@ func (g *gen) classes(seed uint64) {
 	if g.p.Classes&Aliases != 0 {
 		g.alias()
 	}
+	g.p.Bytes = g.p.Classes&Moves != 0 && g.more.IntN(2) == 0
 }
 
 // is reports whether the program has a class.
@@ -120,15 +121,24 @@ func (g *gen) copyStack() {
 	g.do(func(a *insn.Asm) { a.Mov(8, insn.RDI, insn.RSP) })
 	g.do(func(a *insn.Asm) { a.Xor(8, insn.RDI, insn.Imm(otherStack)) })
 	g.left()
+	size := 1
+	if !g.p.Bytes {
+		size = 8
+		g.do(func(a *insn.Asm) { a.Shr(4, insn.RCX, insn.Imm(3)) }) // what is left at the end is nobody's
+	}
 	if g.more.IntN(2) == 0 {
-		g.ins(0xf3, 0xa4) // rep movsb
+		if size == 1 {
+			g.ins(0xf3, 0xa4) // rep movsb
+		} else {
+			g.ins(0xf3, 0x48, 0xa5) // rep movsq
+		}
 		return
 	}
 	top := g.a.Here()
-	g.do(func(a *insn.Asm) { a.Mov(1, insn.RAX, insn.At(insn.RSI, 0)) })
-	g.do(func(a *insn.Asm) { a.Mov(1, insn.At(insn.RDI, 0), insn.RAX) })
-	g.do(func(a *insn.Asm) { a.Inc(8, insn.RSI) })
-	g.do(func(a *insn.Asm) { a.Inc(8, insn.RDI) })
+	g.do(func(a *insn.Asm) { a.Mov(size, insn.RAX, insn.At(insn.RSI, 0)) })
+	g.do(func(a *insn.Asm) { a.Mov(size, insn.At(insn.RDI, 0), insn.RAX) })
+	g.do(func(a *insn.Asm) { a.Add(8, insn.RSI, insn.Imm(size)) })
+	g.do(func(a *insn.Asm) { a.Add(8, insn.RDI, insn.Imm(size)) })
 	g.do(func(a *insn.Asm) { a.Dec(4, insn.RCX) })
 	g.do(func(a *insn.Asm) { a.Jcc(insn.CondNE, top) })
 }

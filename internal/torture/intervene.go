@@ -20,7 +20,13 @@ func (w *work) saved(ctx context.Context) error {
 	if w.p.Steps {
 		return w.probed(ctx) // a debug exception that is under way is not in what is saved
 	}
+	if w.p.Classes&Moves != 0 && (w.p.Bytes || w.p.Uneven) {
+		return w.probed(ctx) // of a return address that is being copied, part may be in one place, and part in another
+	}
 	if err := w.plant(); err != nil {
+		return err
+	}
+	if err := w.tellTracer(); err != nil {
 		return err
 	}
 	if err := w.t.m.Resume(); err != nil {
@@ -67,6 +73,15 @@ func (w *work) saved(ctx context.Context) error {
 	// Without a probe: what was saved is a guest that does not need us.
 	w.t.sum.Continued++
 	return with(w.again(ctx, s), "unprobed from")
+}
+
+// tellTracer has the guest's tracer write nothing back: what it has read where a run to an address had its int3, or before a
+// snapshot that continues without probes, it cannot. See changing.
+func (w *work) tellTracer() error {
+	if w.p.Classes&Tracers == 0 {
+		return nil
+	}
+	return w.p.tracer(w.t.m, byte(w.IntN(2))*tracerTells)
 }
 
 // pause lets the guest run for a little.
@@ -164,11 +179,8 @@ func (w *work) stepped(ctx context.Context) error {
 	if err := w.plant(); err != nil {
 		return err
 	}
-	if w.p.Classes&Tracers != 0 {
-		// What it has read where a run to an address had its int3 it cannot write back: see changing.
-		if err := w.p.tracer(w.t.m, byte(w.IntN(2))*tracerTells); err != nil {
-			return err
-		}
+	if err := w.tellTracer(); err != nil {
+		return err
 	}
 	for range 2 + w.IntN(4) {
 		if err := w.t.m.Resume(); err != nil {

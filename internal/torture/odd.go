@@ -7,6 +7,7 @@ import (
 // crooked is code on a stack that is not aligned.
 func (g *gen) crooked() {
 	n := 1 + g.IntN(15)
+	g.p.Uneven = g.p.Uneven || n%8 != 0
 	g.do(func(a *insn.Asm) { a.Lea(8, insn.RSP, insn.At(insn.RSP, -n)) })
 	if g.IntN(2) == 0 {
 		g.call(g.leaf())

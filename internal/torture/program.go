@@ -17,6 +17,8 @@ type Program struct {
 	Entry  int // offset in Text
 
 	Classes Class
+	Bytes   bool   // it copies stacks byte by byte
+	Uneven  bool   // it calls with a stack that is not a multiple of 8
 	Alias   *Alias // a second mapping of the text
 
 	Handler     int  // offset of what runs at signals; 0: there are none

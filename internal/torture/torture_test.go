@@ -191,6 +191,45 @@ func TestWatchedByStages(t *testing.T) {
 	t.Logf("%d hits in the guest", st.InGuest)
 }
 
+// TestSaveUneven: a snapshot has the return addresses of calls that a return probe follows where the stack is at no multiple of 8, too.
+func TestSaveUneven(t *testing.T) {
+	kvmtest.Require(t)
+	x, err := New(Options{VCPUs: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Close()
+	// 00 lea -3(%rsp),%rsp; 05 call 10; 0a lea 3(%rsp),%rsp; 0f end; 13 inc %eax; 15 ret
+	const fn = 0x13
+	p := &Program{Text: code(t, "48 8d 64 24 fd e8 09 00 00 00 48 8d 64 24 03 0f 0b 00 90 ff c0 c3"), Tasks: 1,
+		Funcs: []Func{{Name: "main", Size: fn}, {Name: "fn", Off: fn, Size: 3, Calls: true}}}
+	want, err := x.native(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := x.boot(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	returned := 0
+	r := &probe.Kretprobe{Kprobe: probe.Kprobe{Addr: textVA + fn}, MaxActive: 4, Return: func(*probe.Context) { returned++ }}
+	if err := x.m.Engine().Register(r); err != nil {
+		t.Fatal(err)
+	}
+	if reached, err := x.m.RunTo(t.Context(), 0, textVA+fn+2, 0); err != nil || !reached {
+		t.Fatal(reached, err)
+	}
+	s, err := x.m.Save(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(x.wait(t.Context()), x.compare(p, want)); err != nil || returned != 1 {
+		t.Fatal(err, returned)
+	}
+	if err := errors.Join(x.m.Engine().Unregister(&r.Kprobe), x.m.ResetTo(t.Context(), s), x.wait(t.Context()), x.compare(p, want)); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestGuests: generated guests do what native runs say, probed or not.
 func TestGuests(t *testing.T) {
 	kvmtest.Require(t)
