@@ -175,8 +175,8 @@ func calls(r resident, at guest.GVA) bool {
 	return slices.ContainsFunc(x, func(s stanceAt) bool { return guest.GVA(s.off) == off && s.what == 0 })
 }
 
-// neverFlags are bits that RFLAGS never has (SDM Vol. 1, figure 3-8).
-const neverFlags = 1<<3 | 1<<5 | 1<<15 | ^uint64(1<<22-1)
+// neverFlags are bits that RFLAGS never has (SDM Vol. 1, figure 3-8), and VM, which 64-bit mode does not have.
+const neverFlags = 1<<3 | 1<<5 | 1<<15 | 1<<17 | ^uint64(1<<22-1)
 
 // frame is what may be an interrupt's, of which the first word is an address of the engine's code.
 type frame struct {
@@ -194,14 +194,24 @@ func (f *frame) get(i int) uint64 {
 	return le.Uint64(f.words[i])
 }
 
-// isFrame reports whether it is the frame of an interrupt of code of that privilege.
+// isFrame reports whether it can be the frame of an interrupt of code of that privilege: selectors have 16 bits, that of code is no null selector and
+// in the GDT, and the RPL of both is the privilege (SDM Vol. 3, 5.5 and 5.8.3: SS has that of CS in 64-bit mode, also where it is null).
 func (f *frame) isFrame(user bool) bool {
+	const local = 1 << 2 // TI
 	cs, flags, ss := f.get(ctxCS), f.get(ctxFlags), f.get(ctxSS)
 	cpl := uint64(0)
 	if user {
 		cpl = 3
 	}
-	return uint16(cs)&^3 != 0 && cs&3 == cpl && cs>>32 == 0 && flags&insn.Flag1 != 0 && flags&neverFlags == 0 && ss>>32 == 0 && guest.GVA(f.get(ctxRSP)).Canonical()
+	return cs&^3 != 0 && cs&(3|local) == cpl && cs>>16 == 0 && ss&3 == cpl && ss>>16 == 0 &&
+		flags&insn.Flag1 != 0 && flags&neverFlags == 0 && guest.GVA(f.get(ctxRSP)).Canonical()
+}
+
+// misplaced reports whether what looks like the frame of an interrupt of kernel code, at that address, is in the very stack that it names, but not
+// where the processor would have put it: right below the interrupted RSP, at a multiple of 16 (SDM Vol. 3, 6.14.2). What is left of calls can look so.
+func (c *Clean) misplaced(f *frame, at uint64) bool {
+	sp := f.get(ctxRSP)
+	return at != sp&^15-ctxBytes && c.sameStack(at, sp)
 }
 
 // cut reports whether it may be a frame of which the rest is in another page, and so anywhere in physical memory.
@@ -318,7 +328,7 @@ func (c *Clean) alive(f *frame, user bool) bool {
 		}
 		for at := s.Regs.RSP &^ (guest.PageSize - 1); at-s.Regs.RSP+guest.PageSize < handlerDepth; at += guest.PageSize {
 			pa, ok := c.e.pages.Translate(s.Root, guest.GVA(at))
-			if ok && f.pa-pa < guest.PageSize && at+uint64(f.pa-pa) >= s.Regs.RSP {
+			if frame := at + uint64(f.pa-pa); ok && f.pa-pa < guest.PageSize && frame >= s.Regs.RSP && !(user || c.misplaced(f, frame)) {
 				return true
 			}
 		}

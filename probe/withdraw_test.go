@@ -222,6 +222,16 @@ func withdrawInside(t *testing.T, anyway bool) {
 		t.Fatal(err)
 	}
 	var inside *probe.InsideError
+	// seen is what a snapshot says of the words at the frame's place.
+	seen := func() error {
+		b := make([]byte, 40)
+		return e.Apart(false, func(c *probe.Clean) error {
+			if err := f.Read(frameAt, b); err != nil {
+				return err
+			}
+			return c.Memory(frameAt, b, func(guest.GPA) []byte { return nil })
+		})
+	}
 	if err := e.Withdraw(false, func() { t.Error("it is out") }); !errors.As(err, &inside) || inside.CPU != 1 || len(inside.Probes) != 1 || inside.Probes[0] != "spins" {
 		t.Errorf("inside: %v", err)
 	}
@@ -237,6 +247,16 @@ func withdrawInside(t *testing.T, anyway bool) {
 		}
 	}
 	same()
+	write := func(words ...uint64) (b []byte) {
+		t.Helper()
+		for _, w := range words {
+			b = binary.LittleEndian.AppendUint64(b, w)
+		}
+		if err := f.Write(frameAt, b); err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
 	gone := 0
 	if anyway {
 		if err := e.Withdraw(true, func() { gone++ }); !errors.As(err, &inside) || inside.CPU != 1 {
@@ -249,17 +269,23 @@ func withdrawInside(t *testing.T, anyway bool) {
 	}
 	if !anyway {
 		// An exception there, whose handler runs.
-		var frame []byte
-		for _, w := range []uint64{rip, 0x08, 0x46, stack - 0x200, 0x10} {
-			frame = binary.LittleEndian.AppendUint64(frame, w)
-		}
-		if err := f.Write(frameAt, frame); err != nil {
-			t.Fatal(err)
-		}
+		frame := write(rip, 0x08, 0x46, frameAt+40, 0x10)
 		if err := e.Withdraw(false, func() { t.Error("it is out") }); !errors.As(err, &inside) || inside.CPU != -1 {
 			t.Errorf("inside, in memory: %v", err)
 		}
+		if err := seen(); !errors.Is(err, probe.ErrInside) {
+			t.Errorf("a frame: %v", err)
+		}
 		same()
+		// What was left of calls in the built-in guest, and has refused its saves.
+		for _, w := range [][4]uint64{
+			{4, 3, 0x404150, 7}, {4, 2, 0x3f3ef0, 8}, {0x3f5e60, 2, 2, 0x3f5f40}, {176, 134, 0x415df0, 0x415de8},
+			{8, 2, frameAt + 24, 0x10}, {0x10008, 2, frameAt + 40, 0x10}, {8, 2, frameAt + 40, 0x13}, {9, 2, frameAt + 40, 0x10}, {8, 0x20002, frameAt + 40, 0x10},
+		} {
+			if write(rip, w[0], w[1], w[2], w[3]); seen() != nil {
+				t.Errorf("%#x is taken for a frame", w)
+			}
+		}
 		if err := f.Write(frameAt, make([]byte, len(frame))); err != nil {
 			t.Fatal(err)
 		}
