@@ -195,7 +195,7 @@ func TestResetToAnother(t *testing.T) {
 // has bytes and where it has none: all of it is gone when the guest comes back, and again the next time.
 func TestResetToWhatTheHostWrote(t *testing.T) {
 	code, fn := counting(5)
-	m := newMachine(t, Config{Image: tinyGuest(t, code, nil, fn), Memory: 16 << 20, Tick: -1})
+	m := newMachine(t, Config{Image: tinyGuest(t, code, nil, fn), Memory: 16 << 20, Tick: -1, Probe: probe.Options{OptimizeDelay: -1}}) // no page for a board comes in between
 	s := save(t, m)
 	for round := range 3 {
 		k := &probe.Kprobe{Symbol: "fn", Pre: func(*probe.Context) int { return 0 }}
