@@ -24,6 +24,7 @@ import (
 var (
 	savesN    = flag.Int("saves", 20, "TestLinuxSaves: how many saves")
 	savesSeed = flag.Uint64("seed", 1, "TestLinuxSaves: which probes, and when")
+	savesTime = flag.Duration("saves.time", 0, "TestLinuxSaves: begin no save after that long; 0 for no bound")
 )
 
 // busyFunctions are those of the kernel that the load calls most, or that its tasks sleep in.
@@ -255,7 +256,8 @@ func TestLinuxSaves(t *testing.T) {
 	if again := strings.TrimSpace(m.Await("ROUND 3 ")); again != want {
 		t.Fatalf("the load answers %s, then %s", want, again)
 	}
-	t.Logf("%s, seed %d: a round takes %v unprobed", filepath.Base(dir), *savesSeed, time.Since(began).Round(time.Millisecond))
+	round := time.Since(began)
+	t.Logf("%s, seed %d: a round takes %v unprobed", filepath.Base(dir), *savesSeed, round.Round(time.Millisecond))
 	rng := rand.New(rand.NewPCG(*savesSeed, 31))
 	s := &saver{Guest: m, rng: rng, imul: imul, refused: map[string]int{}, kinds: map[string]int{}}
 	check(m.Pause())
@@ -270,12 +272,15 @@ func TestLinuxSaves(t *testing.T) {
 	var slowest time.Duration
 	passed := 0
 	for i := range n {
+		if *savesTime > 0 && time.Since(start) > *savesTime {
+			break
+		}
 		if wait.Err() != nil {
 			t.Errorf("%d of %d saves: no time left", i, n)
 			break
 		}
 		s.change()
-		time.Sleep(time.Duration(rng.IntN(600_000)) * time.Microsecond)
+		time.Sleep(time.Duration(rng.Int64N(int64(round))))
 		began := time.Now()
 		snap, err := m.Save(nil)
 		took := time.Since(began)
@@ -299,7 +304,9 @@ func TestLinuxSaves(t *testing.T) {
 		if t.Failed() {
 			t.Fatalf("save %d (-seed %d): on were %s", i, *savesSeed, s.listed())
 		}
-		passed++
+		if passed++; passed%10 == 0 {
+			t.Logf("%d saves in %v; %d hits on the host", passed, time.Since(start).Round(time.Second), s.hits.Load())
+		}
 		check(m.Resume())
 	}
 	for _, off := range s.on {
