@@ -1,9 +1,12 @@
 package guest
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	"github.com/ianlancetaylor/demangle"
 )
@@ -31,6 +34,84 @@ func SourceName(name string, params bool) string {
 	}
 	return text
 }
+
+// ShownName returns the name by which texts show a symbol: that of the source, without parameters, if it has one. The
+// names that it was asked for last are kept: it is called for each record that is printed.
+func ShownName(name string) string {
+	if !mangled(name) {
+		return name
+	}
+	if text, ok := shown.names.Load(name); ok {
+		return text.(string)
+	}
+	text := cmp.Or(SourceName(name, false), name)
+	if shown.n.Add(1) > maxShown { // a few too many may come in at the same time
+		shown.names.Clear()
+		shown.n.Store(1)
+	}
+	shown.names.Store(name, text)
+	return text
+}
+
+// maxShown bounds how many names ShownName keeps.
+const maxShown = 4096
+
+var shown struct {
+	names sync.Map
+	n     atomic.Int64
+}
+
+// ofSource returns the one function or variable that has a name in its source: with its namespaces and classes, and with
+// or without the types of its parameters. What the compiler has split off does not count.
+func (t *SymbolTable) ofSource(name string) (found Symbol, ok bool) {
+	plain, _, _ := strings.Cut(name, "(")
+	if len(name) < 2 || len(name) > 1<<maxDemangled || strings.HasPrefix(name, "_Z") || strings.HasPrefix(name, "_R") {
+		return Symbol{}, false
+	}
+	last := plain[strings.LastIndexByte(plain, ':')+1:]
+	last, _, _ = strings.Cut(last, "<")
+	for i := range t.all {
+		s := &t.all[i]
+		if !mangled(s.Name) || strings.Contains(s.Name, ".") || !strings.Contains(s.Name, last) || ok && s.Addr == found.Addr {
+			continue
+		}
+		if whole := SourceName(s.Name, true); SourceName(s.Name, false) != name && whole != name && strings.TrimSuffix(whole, " const") != name {
+			continue
+		}
+		if ok {
+			return Symbol{}, false
+		}
+		found, ok = *s, true
+	}
+	return found, ok
+}
+
+// Parts returns the functions that a compiler has made of the one with that name, which is there too: it splits one
+// (NAME.part.0, NAME.cold), changes what it takes (NAME.isra.0), or makes one for an argument that is always the same
+// (NAME.constprop.0).
+func (t *SymbolTable) Parts(name string) []string {
+	t.findParts.Do(func() {
+		t.parts = map[string][]string{}
+		for i := range t.all {
+			s := &t.all[i]
+			of, suffix, ok := strings.Cut(s.Name, ".")
+			if kind, _, _ := strings.Cut(suffix, "."); !ok || s.Kind != SymFunc || !slices.Contains(partKinds, kind) || len(t.parts[of]) == maxParts {
+				continue
+			}
+			if !slices.Contains(t.parts[of], s.Name) {
+				t.parts[of] = append(t.parts[of], s.Name)
+			}
+		}
+	})
+	return t.parts[name]
+}
+
+// maxParts bounds the parts of one function.
+const maxParts = 32
+
+// partKinds are what the names of parts have after the function's: of gcc (part, cold, isra, constprop) and of LLVM
+// (its hot-cold splitting; its other clones have numbers or hashes).
+var partKinds = []string{"part", "cold", "isra", "constprop", "specialized"}
 
 // mangled reports whether a name may be one of C++ (_Z) or Rust (_R).
 func mangled(name string) bool {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sort"
 	"strings"
+	"sync"
 )
 
 func le32(b []byte) uint32 { return binary.LittleEndian.Uint32(b) }
@@ -18,6 +19,9 @@ type SymbolTable struct {
 	all    []Symbol // ascending by address, then best first
 	byName map[string][]int32
 	cover  []coverRange // ascending, disjoint: which symbol answers for an address
+
+	findParts sync.Once
+	parts     map[string][]string // see Parts
 }
 
 // coverRange says that the symbol sym is the one to name for the addresses
@@ -180,11 +184,14 @@ func (t *SymbolTable) Symbols() []Symbol { return t.all }
 
 // Lookup returns the symbol of that name. Where several have it, functions go
 // before data, and all must be at one address; otherwise the error is an
-// *AmbiguousSymbolError. A name that there is not gives an error that wraps
-// ErrSymbolNotFound.
+// *AmbiguousSymbolError. A name that no symbol has may be that of C++ or Rust source, if
+// one function or variable alone has it. Otherwise the error wraps ErrSymbolNotFound.
 func (t *SymbolTable) Lookup(name string) (Symbol, error) {
 	found := t.byName[name]
 	if len(found) == 0 {
+		if s, ok := t.ofSource(name); ok {
+			return s, nil
+		}
 		if advice := t.meant(name); advice != "" {
 			return Symbol{}, &MissingSymbolError{Name: name, Advice: advice}
 		}

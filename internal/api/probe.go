@@ -145,8 +145,13 @@ type Probe struct {
 	Symbol string `json:"symbol,omitempty"`
 	Offset uint64 `json:"offset"`
 	Size   uint64 `json:"size,omitempty"` // bytes of the symbol
-	Addr   Hex    `json:"addr"`
-	User   bool   `json:"user"` // in CPL3 text
+
+	// Of a probe at the entry of a function: those that the compiler has made of it
+	// (NAME.part.0, NAME.cold, NAME.constprop.0), which this probe is not on.
+	Parts []string `json:"parts,omitempty"`
+
+	Addr Hex  `json:"addr"`
+	User bool `json:"user"` // in CPL3 text
 
 	Enabled bool `json:"enabled"` // as asked for
 	Armed   bool `json:"armed"`   // the site is patched

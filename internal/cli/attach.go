@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -264,6 +265,7 @@ func printAttached(r *command.Run, list api.ProbeList) error {
 	}
 	noteRuns(r, list.Probes)
 	notePending(r, list.Probes)
+	noteParts(r, list.Probes)
 	noteOverrides(r, list.Probes)
 	for _, p := range list.Probes {
 		if p.Cost != "" {
@@ -271,6 +273,18 @@ func printAttached(r *command.Run, list api.ProbeList) error {
 		}
 	}
 	return nil
+}
+
+// noteParts names the functions that the compiler has made of a probed one, if callers call them in its place. Cold
+// parts alone are no reason for a note: the function itself leads there.
+func noteParts(r *command.Run, ps []api.Probe) {
+	for _, p := range ps {
+		isCold := func(part string) bool { return strings.HasPrefix(strings.TrimPrefix(part, p.Symbol+"."), "cold") }
+		if !slices.ContainsFunc(p.Parts, func(part string) bool { return !isCold(part) }) {
+			continue
+		}
+		r.Note("%s: part of %s runs as %s: calls that begin there do not hit this probe. Probe these functions too.", command.Clean(p.Name), command.Clean(p.Symbol), command.Clean(strings.Join(p.Parts, ", ")))
+	}
 }
 
 // inDefinition says which of several definitions an error is about, where the

@@ -16,6 +16,7 @@ import (
 	"github.com/guestprobe/guestprobe/internal/client"
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
 	"github.com/guestprobe/guestprobe/kvm/machine"
+	"github.com/guestprobe/guestprobe/probe/event"
 )
 
 // serveCplus serves a guest of C++, which testdata/cplus/make.sh has built with that optimization.
@@ -161,17 +162,52 @@ func TestSourceNames(t *testing.T) {
 			t.Errorf("%s is %q, want %q", name, names[name], want)
 		}
 	}
-	for name, want := range map[string]string{
-		"values": "write " + cplusValues + " for values(point, range, odd, big)", "area": "write " + cplusArea + " for shapes::circle::area(long) const",
-		"circle::area": "write " + cplusArea,
+	timeout = 1
+	if _, err := h.c.Step(h.ctx, api.Step{How: api.StepUntil, At: "circle::area", TimeoutMS: &timeout}); err == nil || !strings.Contains(err.Error(), "write "+cplusArea) {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestAttachBySource: a probe's place is a name of the source that one function has, with or without the types of its
+// parameters, and hits show such names.
+func TestAttachBySource(t *testing.T) {
+	h := serveCplus(t, "O2")
+	for i, x := range []struct{ place, symbol, event string }{
+		{"values", cplusValues, "p_values_0"}, {"values(point, range, odd, big)", cplusValues, "p_values_point__range__odd__big__0"},
+		{"shapes::circle::area", cplusArea, "p_shapes__circle__area_0"}, {"shapes::circle::area(long)", cplusArea, "p_shapes__circle__area_long__0"},
+		{"shapes::twice<long>", cplusTwice, "p_shapes__twice_long__0"}, {cplusTwice, cplusTwice, "p__ZN6shapes5twiceIlEET_S1__0"},
 	} {
-		timeout := 1
-		if _, err := h.c.Step(h.ctx, api.Step{How: api.StepUntil, At: name, TimeoutMS: &timeout}); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", name, err, want)
+		ps, err := h.c.Attach(h.ctx, api.ProbeSpec{Def: "p " + x.place})
+		if err != nil {
+			t.Errorf("%s: %v", x.place, err)
+			continue
+		}
+		p := ps[0]
+		if p.Symbol != x.symbol || p.Name != "kprobes/"+x.event || p.Def != "p:kprobes/"+x.event+" "+x.place {
+			t.Errorf("%d: %s is %s, of %s", i, p.Def, p.Name, p.Symbol)
+		}
+		if d, err := event.Parse(p.Def + " a=%di:u64"); err != nil || d.String() != p.Def+" a=%di:u64" {
+			t.Errorf("%s reads back as %v, %v", p.Def, d, err)
 		}
 	}
-	if _, err := h.c.Attach(h.ctx, api.ProbeSpec{Def: "p values"}); err == nil || !strings.Contains(err.Error(), "write "+cplusValues) {
-		t.Errorf("attach: %v", err)
+	for place, want := range map[string]string{"area": "write " + cplusArea, "values(int)": "the guest has no symbol", "shapes::circle": "the guest has no symbol"} {
+		if _, err := h.c.Attach(h.ctx, api.ProbeSpec{Def: "p:x " + place}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", place, err, want)
+		}
+	}
+	s, err := h.c.Events(h.ctx, api.StreamEvents{Probes: []api.ProbeSpec{{Def: "r:e shapes::circle::area f=%ip:symbol"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	next[api.Start](h, s, api.RecordStart)
+	if x := next[api.Hit](h, s, api.RecordHit); !strings.Contains(x.Text, " <- shapes::circle::area) f=") || strings.Contains(x.Text, "_Z") {
+		t.Errorf("%+v", x)
+	}
+	script, _ := h.script(api.RunScript{Script: `kprobe:` + cplusTwice + ` { printf("%s\n", ksym(reg("ip"))); exit(); }`})
+	defer script.Close()
+	if got := next[api.Output](h, script, api.RecordOutput).Text; !strings.HasPrefix(got, "shapes::twice<long>") {
+		t.Errorf("the script prints %q", got)
 	}
 }
 

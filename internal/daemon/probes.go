@@ -14,6 +14,7 @@ import (
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/event"
+	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 func (s *server) getProbes(w http.ResponseWriter, r *http.Request) error {
@@ -344,6 +345,9 @@ func (st *store) wire(a *attached) api.Probe {
 	wireOptimization(&p, info)
 	if sym, ok := st.guest.Image().Find(info.Addr); ok {
 		p.Size = sym.Size
+	}
+	if img, ok := st.guest.Image().(interface{ Parts(name string) []string }); ok && (p.Offset == 0 || p.Offset == uint64(len(insn.Endbr64))) {
+		p.Parts = img.Parts(p.Symbol)
 	}
 	return p
 }

@@ -212,7 +212,7 @@ func (t scriptTarget) User(name string) bool { return t.st.atUserCode(name) }
 // Name implements script.Names.
 func (t scriptTarget) Name(addr uint64) (string, uint64, bool) {
 	sym, ok := t.st.guest.Image().Find(guest.GVA(addr))
-	return sym.Name, addr - uint64(sym.Addr), ok
+	return guest.ShownName(sym.Name), addr - uint64(sym.Addr), ok
 }
 
 // Shown implements script.Names.

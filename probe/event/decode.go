@@ -125,6 +125,6 @@ func symbolText(addr guest.GVA, names Names) string {
 }
 
 func appendSymbolOffset(b []byte, s guest.Symbol, addr guest.GVA) []byte {
-	b = strconv.AppendUint(append(append(b, s.Name...), "+0x"...), uint64(addr-s.Addr), 16)
+	b = strconv.AppendUint(append(append(b, guest.ShownName(s.Name)...), "+0x"...), uint64(addr-s.Addr), 16)
 	return strconv.AppendUint(append(b, "/0x"...), s.Size, 16)
 }

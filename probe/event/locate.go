@@ -54,7 +54,7 @@ func (d *Def) locate(symbols probe.Symbols) (addr guest.GVA, fn string, err erro
 	entry := marked || found && addr == s.Addr
 	if entry {
 		fn = s.Name
-		if given, err := symbols.Lookup(p.Qualified()); err == nil && given.Addr == s.Addr {
+		if given, err := symbols.Lookup(p.Qualified()); err == nil && given.Addr == s.Addr && given.Name == p.Symbol {
 			fn = p.Symbol // of several names of the address the one that was written
 		}
 	}

@@ -105,7 +105,7 @@ func (p *parser) place() error {
 		return p.fail(1, 0, CodeBadProbeAddr)
 	}
 	p.def.Place.Symbol, p.def.Place.Offset = symbol, uint64(offset)
-	if module, name, ok := strings.Cut(symbol, ":"); ok {
+	if module, name, ok := strings.Cut(symbol, ":"); ok && !strings.Contains(symbol, "::") { // which is a C++ name
 		if module == "" || name == "" {
 			return p.fail(1, 0, CodeBadProbeAddr)
 		}

@@ -16,7 +16,7 @@ func (f *Layout) AppendArgs(b []byte, r *Record) []byte {
 		b = f.appendPlace(b, r.Ret)
 		b = append(b, " <- "...)
 		if s, ok := f.names.Find(r.Addr); ok {
-			b = append(b, s.Name...)
+			b = append(b, guest.ShownName(s.Name)...)
 		} else {
 			b = appendAddr(b, r.Addr)
 		}

@@ -22,11 +22,28 @@ func tokenize(text string) *line {
 	if i := strings.IndexByte(text, '#'); i >= 0 {
 		text = text[:i]
 	}
-	s := &line{command: text, tokens: strings.FieldsFunc(text, isBlank)}
+	s := &line{command: text, tokens: signature(strings.FieldsFunc(text, isBlank))}
 	if command := strings.Join(s.tokens, " "); command != text {
 		s.command = command // else there is one copy of each of very many definitions
 	}
 	return s
+}
+
+// signature makes one token of a place with the types of a C++ function's parameters, as "twice(unsigned long)".
+func signature(tokens []string) []string {
+	if len(tokens) < 3 || !strings.Contains(tokens[1], "(") {
+		return tokens
+	}
+	open := 0
+	for i, t := range tokens[1:] {
+		if open += strings.Count(t, "(") - strings.Count(t, ")"); open == 0 && i > 0 {
+			place := strings.Join(tokens[1:i+2], " ")
+			return append([]string{tokens[0], place}, tokens[i+2:]...)
+		} else if open <= 0 {
+			break
+		}
+	}
+	return tokens
 }
 
 // fail returns the error for an offset into a token. As in the kernel, a token

@@ -1,0 +1,9 @@
+package linux
+
+// Parts is guest.SymbolTable.Parts, of what the kernel itself has.
+func (v *View) Parts(name string) []string {
+	if pieces := v.now.Load().pieces; len(pieces) > 0 {
+		return pieces[0].Parts(name)
+	}
+	return nil
+}
