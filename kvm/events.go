@@ -49,14 +49,29 @@ func (v *VCPU) SetEvents(e *Events) error {
 }
 
 // Delivering reports whether an exception is on its way into the guest: the next Run delivers it before anything is
-// executed. KVM does not show #BP and #OF among the events: those that were queued here are told by that. Any thread may call it
-// while the vCPU is not in Run.
+// executed. Any thread may call it while the vCPU is not in Run.
 func (v *VCPU) Delivering() (bool, error) {
 	var e Events
 	if err := v.GetEvents(&e); err != nil {
 		return false, err
 	}
-	return e.E.Inject != 0 || e.E.Pending != 0 || v.queued && e.I.Inject == 0 && e.N.Inject == 0, nil
+	return e.E.Inject != 0 || e.E.Pending != 0 || v.hides(&e), nil
+}
+
+// HidesBreakpoint reports whether a #BP that was queued here is on its way into the guest, which KVM does not show among the
+// events. After a Run it is told as TakeBreakpointBack does. Any thread may call it while the vCPU is not in Run.
+func (v *VCPU) HidesBreakpoint() (bool, error) {
+	var e Events
+	err := v.GetEvents(&e)
+	return err == nil && v.hides(&e), err
+}
+
+// hides reports whether there is a #BP that the events e do not show.
+func (v *VCPU) hides(e *Events) bool {
+	if e.E.Nr != insn.VectorBP || e.E.Inject != 0 || e.E.Pending != 0 || e.I.Inject != 0 || e.N.Inject != 0 {
+		return false // of what is hidden, the number is to be seen
+	}
+	return v.queued || v.cut && v.page.readyForIntr == 0 && v.regs.RFLAGS&insn.FlagIF != 0 && !v.irqchip && e.I.Shadow == 0
 }
 
 // InjectException has the next Run deliver exception vec (0..31, not 2, which

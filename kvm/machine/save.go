@@ -200,6 +200,16 @@ func (m *Machine) save(clean *probe.Clean, ended bool) (*snapshot.Snapshot, erro
 		} else if runs {
 			return nil, fmt.Errorf("%w: it runs virtual machines of its own (vcpu %d), whose state snapshots do not have; end them, and unload its hypervisor", ErrNoSnapshot, i)
 		}
+		if !ended && v.given != 0 && guest.GVA(v.regs.RIP)-v.given <= 1 {
+			// The guest's own int3, whose exception KVM has and does not show: it is executed again.
+			hidden, err := v.kvm.HidesBreakpoint()
+			if err != nil {
+				return nil, fmt.Errorf("vcpu %d: %w", i, err)
+			}
+			if hidden {
+				clean.Regs[i].RIP = uint64(v.given)
+			}
+		}
 		c, err := v.save(&clean.Regs[i], msrs)
 		if err != nil {
 			return nil, fmt.Errorf("vcpu %d: %w", i, err)

@@ -214,3 +214,56 @@ func TestStepBackToSlot(t *testing.T) {
 		t.Errorf("%+v, %d hits, %d ends", s, pre, post)
 	}
 }
+
+// TestSaveGivenBreakpoint: a snapshot of a vCPU that is just being given its guest's own int3 has it at that instruction.
+func TestSaveGivenBreakpoint(t *testing.T) {
+	const bp, at = 0x21, 0x18
+	m := newMachine(t, Config{Image: tinyGuest(t, traced, nil, tinySym{"traced", tinyText, uint64(len(traced))}), VCPUs: 1, Memory: 16 << 20, Tick: -1})
+	ctx := patience.Of(t)
+	k := &probe.Kprobe{Name: "can", Addr: tinyText + 0x1a, Pre: func(*probe.Context) int { return 0 }}
+	if cannotStop(t, m, m.Engine().Register(k)) {
+		return
+	}
+	var idt [0x210]byte
+	guest.PutGate(idt[16*insn.VectorBP:], tinyText+bp, 0)
+	binary.LittleEndian.PutUint16(idt[0x200:], 16*4-1)
+	binary.LittleEndian.PutUint64(idt[0x202:], tinyData)
+	if err := m.Look(func(l *Look) error { return l.Write(0, tinyData, idt[:]) }); err != nil {
+		t.Fatal(err)
+	}
+	if did, err := m.Step(ctx, 0, 7); err != nil {
+		t.Fatal(did, err)
+	}
+	before := registers(t, m, 0)
+	if before.Live != tinyText+at {
+		t.Fatalf("at +%#x", uint64(before.Live-tinyText))
+	}
+	if err := m.Stop(func(probe.World) error {
+		v := m.vcpus[0]
+		v.trap = arrival{via: viaExit, state: v.state(), trap: probe.Trap{Kind: probe.TrapBreakpoint}}
+		v.foreignBreakpoint()
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	s := save(t, m)
+	if rip := s.CPUs[0].Regs.RIP; rip != tinyText+at {
+		t.Errorf("saved at %#x", rip)
+	}
+	for _, how := range []string{"that was saved", "from the snapshot"} {
+		if did, err := m.Step(ctx, 0, 1); did != 1 || err != nil {
+			t.Fatal(how, did, err)
+		}
+		r := registers(t, m, 0)
+		var frame [8]byte
+		if err := m.Peek(guest.GVA(r.Regs.RSP), frame[:]); err != nil {
+			t.Fatal(err)
+		}
+		if back := binary.LittleEndian.Uint64(frame[:]); r.Live != tinyText+bp || back != tinyText+at+1 {
+			t.Errorf("the guest %s is at +%#x and goes back to +%#x", how, uint64(r.Live-tinyText), back-tinyText)
+		}
+		if err := m.ResetTo(ctx, s); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
