@@ -27,10 +27,18 @@ file=generic_file
 at=dummy_file_read=${file}_read_iter,dummy_file_write=${file}_write_iter,dummy_file_open=${file}_open,dummy_file_sync=noop_fsync,dummy_getattr=simple_getattr
 at+=,dummy_kprobe=vfs_read,dummy_kretprobe=vfs_read,dummy_fentry=vfs_read,dummy_fexit=vfs_read,foo=vfs_read
 
+# places FILE: where programs of a file are at whose section says nothing, as "uprobe": the tools attach these to
+# functions of a library. Any place will do here.
+places() {
+	readelf -SW "$1" | sed -n 's/^ *\[ *\([0-9]*\)\] \(uprobe\|uretprobe\) .*/\1/p' | while read -r section; do
+		readelf -sW "$1" | awk -v s="$section" '$4 == "FUNC" && $7 == s { printf ",%s=/usr/lib/library.so:%s", $8, $8 }'
+	done
+}
+
 # cell SECTIONS FILE: what one group of sections came to.
 cell() {
 	local out
-	if ! out=$("$tmp/guestprobe" bpf check --kernel "$kernel" --skip-missing --at "$at" --section "$1" "$2" 2>/dev/null); then
+	if ! out=$("$tmp/guestprobe" bpf check --kernel "$kernel" --skip-missing --at "$at$(places "$2")" --section "$1" "$2" 2>/dev/null); then
 		case $out in
 		*'no such section'*) echo '-' ;;
 		*'the guest has no function of'*) echo 'other kernels' ;;
@@ -62,4 +70,4 @@ for file in "$folder"/*.bpf.o; do
 	[[ -z $any ]] || ((++loading))
 done
 echo
-echo "$loading of $tools tools have programs that load; in brackets: of these can run in the guest."
+echo "$loading of $tools tools have programs that load; in brackets those that can run in the guest."
