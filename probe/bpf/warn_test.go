@@ -60,6 +60,7 @@ func TestWarnings(t *testing.T) {
 		{"perhaps outside the stack", "ldxdw r2, [r1+0]\nand r2, 15\nstdw [r10-8], 0\nmov r3, r10\nadd r3, r2\nldxb r0, [r3-8]\nexit", nil},
 		{"stack at a place of several", "ldxdw r2, [r1+0]\nand r2, 7\nmov r3, r10\nadd r3, r2\nldxb r0, [r3-16]\nexit", []string{"4 1 bytes of the stack are read at r10-16, which may not have been written"}},
 		{"stack written at a place of several", "ldxdw r2, [r1+0]\nand r2, 7\nmov r3, r10\nadd r3, r2\nstb [r3-16], 1\nldxb r0, [r10-10]\nexit", nil},
+		{"stack written in a loop", "mov r1, 0\nagain:\nmov r2, r10\nadd r2, r1\nstb [r2-8], 1\nadd r1, 1\njlt r1, 8, again\nldxdw r0, [r10-8]\nexit", nil},
 		{"stack not aligned", "stdw [r10-16], 0\nldxdw r0, [r10-12]\nstxw [r10-22], r0\nexit", []string{"1 8 bytes of the stack at r10-12 are not aligned: Linux's verifier refuses that", "2 4 bytes of the stack at r10-22 are not aligned: Linux's verifier refuses that"}},
 		{"stack not aligned, by a register", "ldxdw r2, [r1+0]\nand r2, 8\nmov r3, r10\nadd r3, r2\nstdw [r3-20], 0\nmov r0, 0\nexit", []string{"4 8 bytes of the stack at r10-20 to r10-12 are not aligned: Linux's verifier refuses that"}},
 		{"sum of addresses", "mov r2, r10\nadd r2, r1\nmov r0, 0\nexit", []string{"1 this adds two addresses: of the stack frame and of the context"}},
