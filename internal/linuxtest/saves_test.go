@@ -225,7 +225,7 @@ func (g *Guest) finish(want string) {
 
 // TestLinuxSaves saves a Linux guest at random moments while probes of all kinds come and go on it, in its kernel and in its processes. Another
 // machine, which has no probes, or the same one with them goes on from each snapshot: every answer of the load, the sum of all of them, and what
-// the kernel says are those of a guest that was never probed, and no register has an address of the engine's code.
+// the kernel says are those of a guest that was never probed, and no register has an address of the engine's code. make saves-linux makes it longer.
 func TestLinuxSaves(t *testing.T) {
 	n := *savesN
 	if testing.Short() {
