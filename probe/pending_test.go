@@ -2,6 +2,7 @@ package probe_test
 
 import (
 	"bytes"
+	"errors"
 	"slices"
 	"syscall"
 	"testing"
@@ -287,4 +288,80 @@ func TestModuleReady(t *testing.T) {
 	}
 	call("not at once", true, 7)
 	unregister(b, other)
+}
+
+// TestModuleAnew: a module goes and comes again at its addresses before the engine is told, and something looks at a
+// probe on it, or writes beside it, in between: when the engine is told the probe is on the new text.
+func TestModuleAnew(t *testing.T) {
+	for _, optimized := range []bool{false, true} {
+		f, k := patching(t, nil)
+		e, plain := f.Engine(), symbol(t, f, "plain")
+		last, err := k.Lookup("push")
+		if err != nil {
+			t.Fatal(err)
+		}
+		loaded := make([]byte, last.Addr+guest.GVA(last.Size)-plain)
+		if err := f.Read(plain, loaded); err != nil {
+			t.Fatal(err)
+		}
+		k.Module = "mod"
+		returns := uint64(0)
+		on := &probe.Kprobe{Name: "on", Symbol: "mod:plain", Pre: empty}
+		ret := &probe.Kretprobe{Kprobe: probe.Kprobe{Name: "ret", Symbol: "mod:plain"}, Return: func(*probe.Context) { returns++ }}
+		near := &probe.Kprobe{Name: "near", Symbol: "mod:plain", Offset: 9, Pre: empty, Disabled: true}
+		if err := e.Register(on, ret, near); err != nil {
+			t.Fatal(err)
+		}
+		half := bytes.Clone(loaded)
+		copy(half, make([]byte, 16))
+		hits := uint64(0)
+		for _, tt := range []struct {
+			name  string
+			there []byte // of the module, when it is looked at
+			do    func() error
+		}{
+			{"nothing", loaded, func() error { return nil }},
+			{"the place of the tracer is written", loaded, func() error {
+				_, err := e.WriteText(plain, loaded[:5], func() bool { return true }, nil)
+				return err
+			}},
+			{"that of half a module", half, func() error {
+				_, err := e.WriteText(plain, loaded[:5], func() bool { return true }, nil)
+				return err
+			}},
+			{"one beside it", loaded, func() error { return errors.Join(e.Enable(near), e.Disable(near)) }},
+			{"one beside it, of half a module", half, func() error { _ = e.Enable(near); return e.Disable(near) }},
+			{"switched off and on", loaded, func() error { return errors.Join(e.Disable(on), e.Enable(on)) }},
+			{"the text is compared", half, e.Reconcile},
+			{"no jumps meanwhile", loaded, func() error { return errors.Join(e.SetOptimization(false), e.SetOptimization(true)) }},
+		} {
+			if optimized {
+				if err := e.Optimize(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := f.Poke(plain, tt.there); err != nil {
+				t.Fatal(err)
+			}
+			_ = tt.do() // text that has changed is an error
+			now := make([]byte, len(loaded))
+			if err := f.Read(plain, now); err != nil {
+				t.Fatal(err)
+			}
+			if err := f.Poke(plain, loaded); err != nil {
+				t.Fatal(err)
+			}
+			_ = e.TargetChanged()
+			hits++
+			if got, err := f.Call(0, plain, 1); err != nil || got != 3 {
+				t.Errorf("%s: plain gives %d, %v", tt.name, got, err)
+			}
+			for _, p := range []*probe.Kprobe{on, &ret.Kprobe} {
+				if i, _ := e.Info(p); !i.Armed || i.Changed || i.Stats.Hits != hits || returns != hits {
+					t.Errorf("%s, optimized %v: %d returns, want %d hits: %+v", tt.name, optimized, returns, hits, i)
+					hits, returns = i.Stats.Hits, i.Stats.Hits
+				}
+			}
+		}
+	}
 }

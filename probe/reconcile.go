@@ -112,8 +112,11 @@ func (t *text) different() []*site {
 	var out []*site
 	for _, st := range t.sites.All() {
 		now, before := st.patched()
-		if st.armed.Load() && !t.holds(st, now) || st.changed && t.holds(st, before) {
+		switch armed := st.armed.Load(); {
+		case armed && !t.holds(st, now), st.changed && t.holds(st, before):
 			out = append(out, st)
+		case !armed && t.wanted(st) && !t.freed(st) && t.holds(st, before):
+			out = append(out, st) // its jump was found gone when somebody took it away
 		}
 	}
 	return out
@@ -126,8 +129,10 @@ func (t *text) reconcile(sites []*site) error {
 	}
 	var lost []error
 	err := t.stop(func(w World) error {
-		if _, err := t.settle(w, sites, &lost); err != nil {
-			lost = append(lost, err)
+		for _, st := range sites { // one that cannot be armed does not keep others from it
+			if _, err := t.settle(w, []*site{st}, &lost); err != nil {
+				lost = append(lost, err)
+			}
 		}
 		return nil
 	})
