@@ -237,14 +237,19 @@ func TestGuests(t *testing.T) {
 	// probe as well.
 	// QEMU's bt leaves AF at what the code before it in the same block it translated says:
 	// the oracle, which stops there at other places, sees another value than the guest.
-	here := kvmtest.ThisHost()
-	x, err := New(Options{NoSteps: here == kvmtest.HostBochs, NoBits: here == kvmtest.HostQEMU, Classes: Classes})
+	// And it sometimes executes, in a guest of its guest, instructions that the one before them has overwritten as they were,
+	// without a probe as well (seed 25: 17 of 40 runs).
+	here, classes := kvmtest.ThisHost(), Classes
+	if here == kvmtest.HostQEMU {
+		classes &^= Rewrites
+	}
+	x, err := New(Options{NoSteps: here == kvmtest.HostBochs, NoBits: here == kvmtest.HostQEMU, Classes: classes})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer x.Close()
 	for seed := uint64(*first); seed < uint64(*first+*guests); seed++ {
-		if err := x.Run(t.Context(), seed, HowOf(seed, Classes)); err != nil {
+		if err := x.Run(t.Context(), seed, HowOf(seed, classes)); err != nil {
 			t.Fatal(err)
 		}
 	}

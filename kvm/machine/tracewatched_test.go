@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/kvmtest"
 	"github.com/guestprobe/guestprobe/internal/patience"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/insn"
@@ -52,6 +53,9 @@ var tracedWrites = asm(
 // TestWatchTraced: code that single-steps itself has a debug exception behind each instruction whose access to a watched page
 // the host does, too.
 func TestWatchTraced(t *testing.T) {
+	if kvmtest.ThisHost() == kvmtest.HostBochs {
+		return // it tells some steps twice, without a watch as well
+	}
 	const db = 0x46
 	runs := func(w *probe.Watch) (ends []uint64) {
 		t.Helper()
