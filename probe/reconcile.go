@@ -116,7 +116,7 @@ func (t *text) different() []*site {
 		case armed && !t.holds(st, now), st.changed && t.holds(st, before):
 			out = append(out, st)
 		case !armed && t.wanted(st) && !t.freed(st) && t.holds(st, before):
-			out = append(out, st) // its jump was found gone when somebody took it away
+			out = append(out, st) // its text had been replaced when the jump was to be removed
 		}
 	}
 	return out

@@ -18,7 +18,7 @@ type patchingGuest struct {
 
 func (g patchingGuest) Image() guest.View { return g.image }
 
-// TestTypesAdvice: what is said to who asks for types that the guest does not have is what gets them, for a Linux kernel and for an image.
+// TestTypesAdvice: a request for types that the guest does not have fails with the way to get them, for a Linux kernel and for an image.
 func TestTypesAdvice(t *testing.T) {
 	for _, tt := range []struct {
 		name  string

@@ -138,7 +138,7 @@ func (m *Machine) Save(with func()) (*snapshot.Snapshot, error) {
 	}
 }
 
-// errOver: the guest has ended before the world was stopped. A snapshot of it as one that goes on would never end.
+// errOver: the guest has ended before the world was stopped. Saved as a running guest it would never end when restored.
 var errOver = errors.New("the guest has ended meanwhile")
 
 // save is Save with the world stopped, and with nothing of the engine's in the guest's text.

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"context"
 	"encoding/binary"
 	"testing"
 
@@ -66,17 +67,7 @@ func TestStepTraced(t *testing.T) {
 		})
 	}
 	change(func(l *Look) error { return l.Write(0, tinyData, idt[:]) })
-	step := func(want guest.GVA) probe.Regs {
-		t.Helper()
-		if did, err := m.Step(ctx, 0, 1); did != 1 || err != nil {
-			t.Fatal(did, err)
-		}
-		r := registers(t, m, 0)
-		if r.Live != tinyText+want {
-			t.Fatalf("at +%#x, want +%#x", uint64(r.Live-tinyText), uint64(want))
-		}
-		return r.Regs
-	}
+	step := func(want guest.GVA) probe.Regs { t.Helper(); return stepTo(ctx, t, m, want) }
 	step(0x0a)
 	step(0x0d)
 	var dbs, bps uint64
@@ -135,4 +126,17 @@ func TestStepTraced(t *testing.T) {
 	if hits != 1 {
 		t.Errorf("%d hits", hits)
 	}
+}
+
+// stepTo steps vCPU 0 of a tiny guest once, to an offset of its text, and returns the registers there.
+func stepTo(ctx context.Context, t *testing.T, m *Machine, want guest.GVA) probe.Regs {
+	t.Helper()
+	if did, err := m.Step(ctx, 0, 1); did != 1 || err != nil {
+		t.Fatal(did, err)
+	}
+	r := registers(t, m, 0)
+	if r.Live != tinyText+want {
+		t.Fatalf("at +%#x, want +%#x", uint64(r.Live-tinyText), uint64(want))
+	}
+	return r.Regs
 }

@@ -93,7 +93,7 @@ func (v *vcpu) takeBack() {
 }
 
 // runToEnd lets the vCPU run until the engine's code that it is in has ended, and settles it there. The world is stopped. A vCPU
-// that leaves that code otherwise, by an exception, has left it.
+// may also leave that code by an exception; the run ends there.
 func (v *vcpu) runToEnd() (err error) {
 	s := v.state()
 	ends, ok := v.m.engine.Settle(v.id, s) // others had their turn: it may be in other code now

@@ -31,7 +31,7 @@ type vcpu struct {
 	trap     arrival                   // the trap being handled
 	frame    probe.Regs                // registers of the interrupted code, when a guest stub forwarded the trap
 	midIO    bool                      // the I/O instruction of the last exit is completed by the next KVM_RUN
-	traceEnd bool                      // behind which the guest's own step ends: see endTrace
+	traceEnd bool                      // the guest single-steps, and this write ends the step: see endTrace
 	window   bool                      // an interrupt window is requested
 	call     *call                     // the host's call that runs on this vCPU
 	raw      [64]byte                  // for reading and writing guest memory without allocation
@@ -42,7 +42,7 @@ type vcpu struct {
 	passes   [probe.NumMilestones]bool // what it has come to, and nobody has seen to yet
 	poke     [4]uint64                 // the arguments of the function that writes to text, at probe.TextWritten
 	turn     bool                      // it is this vCPU's turn to run: see turns
-	owesText bool                      // its guest has said that text has changed, and the engine has not looked at it yet
+	owesText bool                      // the guest has reported changed text, which the engine has not compared yet
 	blocked  bool                      // KVM holds its interrupts back: see alone
 	given    guest.GVA                 // of an int3 that was just given back to the guest; 0: none
 	gs       guest.GVA                 // GS base of the guest's kernel when that was last seen; 0: not yet
