@@ -188,7 +188,7 @@ func TestTracers(t *testing.T) {
 			g.rand = rand.New(rand.NewPCG(*tracersSeed, 7))
 			g.expected("at first")
 			g.kept("vfs_mkdir")
-			g.survey("vfs_mkdir", "vfs_rmdir", "vfs_symlink", "vfs_unlink", "do_mkdirat", "do_unlinkat")
+			g.survey("vfs_mkdir", "vfs_rmdir", "vfs_symlink", "vfs_unlink", "do_mkdirat", "do_unlinkat", "security_inode_mkdir")
 			text := g.Text()
 			refused := g.turns()
 			g.SameText(g.Text(), text)
