@@ -24,7 +24,7 @@ func livepatch(t *testing.T, dir string) {
 	g := bootSuites(t, dir)
 	e := g.Engine()
 	text := g.Text()
-	inner := g.boundaries(function, 24)[1:] // behind the call of the function tracer
+	inner := g.boundaries(function, 24)[1:]                   // behind the call of the function tracer
 	g.Command("echo 0 >/proc/sys/debug/kprobes-optimization") // its jump would be over the place of ours, where it comes first
 	show := fmt.Sprintf("for i in $(seq %d); do cat /proc/cmdline; done", calls)
 	for _, jumps := range []bool{false, true} {
