@@ -3,7 +3,7 @@ GO ?= go
 GOTESTFLAGS ?=
 export CGO_ENABLED ?= 0
 
-.PHONY: build install deb rpm package-test systemd-test demo demo-linux test test-slow check cover race test-insn test-vmx test-svm test-linux test-bpftrace bench bench-linux bench-docs soak defects torture torture-linux tracers requests rounds cycles storms saves saves-linux gdb-testsuite fleet fuzz guest generate clean help
+.PHONY: build install deb rpm package-test systemd-test demo demo-linux test test-slow check cover race test-insn test-vmx test-svm test-linux test-bpftrace test-verifier bench bench-linux bench-docs soak defects torture torture-linux tracers requests rounds cycles storms saves saves-linux gdb-testsuite fleet fuzz guest generate clean help
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -71,6 +71,9 @@ test-linux: ## Linux guests, on kvm_amd and kvm_intel in emulated machines
 
 test-bpftrace: ## the real bpftrace on the scripts that it has not run yet, and ours beside it
 	scripts/bpftrace.sh
+
+test-verifier: ## the cases of Linux's own verifier tests: what it says of each, and ours
+	scripts/verifier-suite.sh
 
 bench: build ## what a hit costs here, beside what else is on this machine
 	bin/gpdev bench $(BENCHFLAGS)
