@@ -3,7 +3,7 @@ GO ?= go
 GOTESTFLAGS ?=
 export CGO_ENABLED ?= 0
 
-.PHONY: build install deb rpm package-test systemd-test demo demo-linux test test-slow check cover race test-insn test-vmx test-svm test-linux test-bpftrace test-verifier bench bench-linux bench-docs soak defects torture torture-linux tracers requests rounds cycles storms saves saves-linux gdb-testsuite fleet fuzz guest generate clean help
+.PHONY: build install deb rpm package-test systemd-test demo demo-linux test test-full test-slow check cover race test-insn test-vmx test-svm test-linux test-bpftrace bench bench-linux bench-docs soak defects torture torture-linux tracers requests rounds cycles storms saves saves-linux gdb-testsuite fleet fuzz guest generate clean help
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -12,6 +12,8 @@ help: ## this list
 VERSION ?=
 # The version that packages have; without one the programs say what Go knows of the tree.
 ldflags = $(if $(VERSION),-ldflags '-s -w -X github.com/guestprobe/guestprobe/internal/api.version=$(VERSION) -X github.com/guestprobe/guestprobe/internal/api.commit=$(shell git rev-parse HEAD)')
+# The tests that make test runs at a part of their size: those that ask kvmtest.Full.
+full = ^(TestEveryOffset|TestManyVCPUs|TestWorkloadWithReturns|TestSaves|TestWatchEmulated|TestReturnStorm|TestReturnStageStorm|TestOptimizeStorm|TestRun|TestInGuestRows|TestEventsClose|TestShort)$$
 DESTDIR ?=
 PREFIX ?= /usr/local
 
@@ -41,7 +43,10 @@ demo-linux: build ## boot a Linux kernel, probe it, show processes and latencies
 
 test: ## every test: units, conformance on the fake and under /dev/kvm, end to end
 	$(GO) vet ./...
-	$(GO) test -count=1 -timeout 20m $(GOTESTFLAGS) ./...
+	$(GO) test -vet=off -count=1 -timeout 20m $(GOTESTFLAGS) ./...
+
+test-full: ## the tests that take samples or are short in make test, at full size
+	GUESTPROBE_FULL=1 $(GO) test -vet=off -count=1 -timeout 30m $(GOTESTFLAGS) -run '$(full)' ./kvm/machine ./internal/bench ./internal/daemon ./internal/soak
 
 test-slow: ## the same with guests that run ten times slower: no test may depend on a host's speed
 	$(GO) test -tags slowguest -count=1 -timeout 60m $(GOTESTFLAGS) ./...
@@ -72,9 +77,6 @@ test-linux: ## Linux guests, on kvm_amd and kvm_intel in emulated machines
 test-bpftrace: ## the real bpftrace on the scripts that it has not run yet, and ours beside it
 	scripts/bpftrace.sh
 
-test-verifier: ## the cases of Linux's own verifier tests: what it says of each, and ours
-	scripts/verifier-suite.sh
-
 bench: build ## what a hit costs here, beside what else is on this machine
 	bin/gpdev bench $(BENCHFLAGS)
 
@@ -96,9 +98,9 @@ torture: build ## made-up guests, probed, beside native runs of the same code
 torture-linux: ## every function of a Linux guest that may be probed, in turns, under load; the kernel's own suites (hours)
 	GUESTPROBE_NESTED_SECONDS=$${GUESTPROBE_NESTED_SECONDS:-20000} scripts/nested.sh svm torture
 
-tracers: ## the guest's own kprobes, ftrace, BPF and livepatches, switched at random beside our probes, on four kernels (hours)
-	GUESTPROBE_NESTED_CPUS=1 GUESTPROBE_NESTED_SECONDS=$${GUESTPROBE_NESTED_SECONDS:-20000} GUESTPROBE_KERNELS='linux-image-cloud-amd64 trixie/linux-image-cloud-amd64 trixie/linux-image-rt-amd64 sid/linux-image-cloud-amd64' \
-		scripts/nested.sh svm ./internal/linuxtest -test.run 'TestTracers$$|TestTracersModule$$|TestSuiteLivepatch$$' -tracers.turns $${TURNS:-300} -tracers.seed $${SEED:-1}
+tracers: ## the guest's own kprobes, ftrace and static branches, switched at random beside our probes, on three kernels (an hour)
+	GUESTPROBE_NESTED_CPUS=1 GUESTPROBE_NESTED_SECONDS=$${GUESTPROBE_NESTED_SECONDS:-7200} GUESTPROBE_KERNELS='linux-image-cloud-amd64 trixie/linux-image-cloud-amd64 sid/linux-image-cloud-amd64' \
+		scripts/nested.sh svm ./internal/linuxtest -test.run 'TestTracers$$' -tracers.turns 300 -tracers.seed $${SEED:-1}
 
 requests: ## 120,000 requests at random to a daemon, of which none may be an internal error
 	GUESTPROBE_REQUESTS=$${GUESTPROBE_REQUESTS:-120000} $(GO) test -count=1 -timeout 60m -run 'TestRequests$$' ./internal/daemon
