@@ -34,7 +34,7 @@ func functionStarts(img *guest.Image, s guest.Symbol) (map[uint64]bool, bool) {
 // computes what it computes unprobed.
 func TestEveryOffset(t *testing.T) {
 	kvmtest.Require(t)
-	vcpus := 2
+	vcpus := kvmtest.Full(1, 2)
 	if testing.Short() {
 		vcpus = 1 // emulated hosts
 	}

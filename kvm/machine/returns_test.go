@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/internal/kvmtest"
 	"github.com/guestprobe/guestprobe/probe"
 )
 
@@ -68,7 +69,7 @@ func settleReturns(t *testing.T, m *Machine, all []*probe.Kretprobe, returned *a
 // computes the same. A copy is what a function that returns twice makes of its
 // second return: set_jump does.
 func TestWorkloadWithReturns(t *testing.T) {
-	sizes := []int{1, 8}
+	sizes := []int{1, kvmtest.Full(4, 8)}
 	if testing.Short() {
 		sizes = []int{1, 2} // emulated hosts
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/guestprobe/guestprobe/internal/kvmtest"
 	"github.com/guestprobe/guestprobe/kvm"
 	"github.com/guestprobe/guestprobe/kvm/host"
 	"github.com/guestprobe/guestprobe/probe"
@@ -98,7 +99,7 @@ func runWatched(t *testing.T, config Config, access probe.Access, emulate bool) 
 
 // TestWatchEmulated: watches that are served by protecting the page.
 func TestWatchEmulated(t *testing.T) {
-	sizes := []int{1, 2, 8}
+	sizes := []int{1, 2, kvmtest.Full(4, 8)}
 	if testing.Short() {
 		sizes = sizes[:2] // emulated hosts: eight vCPUs that take turns take minutes there
 	}
