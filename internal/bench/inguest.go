@@ -55,12 +55,16 @@ const (
 	rowLatency     = "latency"
 )
 
-// inGuestCalls is how many calls one measurement makes.
-const inGuestCalls = 1_000_000
+// inGuestCalls is how many calls one measurement makes, fewInGuestCalls how many
+// one makes that only checks that it works.
+const (
+	inGuestCalls    = 1_000_000
+	fewInGuestCalls = 50_000
+)
 
 // inGuestRows measures programs in detours beside detours written by hand, all of
 // them in turn, so that they see the same weather.
-func (g *benchGuest) inGuestRows(ctx context.Context, runs int) ([]InGuest, error) {
+func (g *benchGuest) inGuestRows(ctx context.Context, runs int, calls uint64) ([]InGuest, error) {
 	rows := []InGuest{
 		{Name: rowPlain, What: "no probe"},
 		{Name: rowFloorCount, What: "hand-written detour: lock inc"},
@@ -89,7 +93,7 @@ func (g *benchGuest) inGuestRows(ctx context.Context, runs int) ([]InGuest, erro
 			if rows[i].Unavailable != "" {
 				continue
 			}
-			ns, err := s.measure(ctx, &rows[i])
+			ns, err := s.measure(ctx, &rows[i], calls)
 			if err != nil {
 				if ctx.Err() != nil {
 					return nil, err
@@ -212,15 +216,15 @@ func (s *subjects) close() {
 	}
 }
 
-// measure returns the nanoseconds of one call for a row, and adds its hits.
-func (s *subjects) measure(ctx context.Context, r *InGuest) (float64, error) {
+// measure makes calls for a row, adds their hits to it, and returns the nanoseconds of one call.
+func (s *subjects) measure(ctx context.Context, r *InGuest, calls uint64) (float64, error) {
 	switch r.Name {
 	case rowPlain, rowFloorCount, rowFloorRecord:
 		f, err := s.g.m.Image().Lookup("user_" + map[string]string{rowPlain: "floor_plain", rowFloorCount: "floor_count", rowFloorRecord: "floor_record"}[r.Name])
 		if err != nil {
 			return 0, err
 		}
-		return s.g.calls(ctx, 3, f.Addr, inGuestCalls)
+		return s.g.calls(ctx, 3, f.Addr, calls)
 	}
 	e := s.g.m.Engine()
 	k := &probe.Kprobe{Name: r.Name, Addr: s.hot.Addr, Stage: s.inline, Pre: func(*probe.Context) int { return 0 }}
@@ -253,13 +257,13 @@ func (s *subjects) measure(ctx context.Context, r *InGuest) (float64, error) {
 	before, exits := e.Totals(-1), trapExits(s.g.m.Stats())
 	start, _, _ := e.Stats(k)
 	stored, lost := s.sink.stored.Load(), s.sink.lost.Load()
-	ns, err := s.g.calls(ctx, 3, s.hot.Addr, inGuestCalls)
+	ns, err := s.g.calls(ctx, 3, s.hot.Addr, calls)
 	if err != nil {
 		return 0, err
 	}
 	after, _, _ := e.Stats(k)
-	if n := after.InGuest - start.InGuest; n != inGuestCalls || after.Missed != start.Missed {
-		return 0, fmt.Errorf("%d hits of %d calls, %d missed", n, inGuestCalls, after.Missed-start.Missed)
+	if n := after.InGuest - start.InGuest; n != calls || after.Missed != start.Missed {
+		return 0, fmt.Errorf("%d hits of %d calls, %d missed", n, calls, after.Missed-start.Missed)
 	}
 	r.Hits += after.InGuest - start.InGuest
 	r.Exits += trapExits(s.g.m.Stats()) - exits

@@ -31,7 +31,7 @@ func booted(t *testing.T) (context.Context, *benchGuest) {
 // as many hits as calls, and no exit.
 func TestInGuestRows(t *testing.T) {
 	ctx, g := booted(t)
-	rows, err := g.inGuestRows(ctx, 9)
+	rows, err := g.inGuestRows(ctx, kvmtest.Full(2, 9), kvmtest.Full[uint64](fewInGuestCalls, inGuestCalls))
 	if err != nil {
 		t.Fatal(err)
 	}

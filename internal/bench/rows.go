@@ -285,8 +285,12 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 	for _, cpl := range []int{0, 3} {
 		res.Rows = append(res.Rows, g.rows(ctx, cpl, o)...)
 	}
+	looks, windows, inGuest := o.Runs, profilingWindows, uint64(inGuestCalls)
+	if o.Calls < DefaultCalls { // such a run only checks that everything works
+		looks, windows, inGuest = 1, 1, fewInGuestCalls
+	}
 	o.Progress("in the guest")
-	if res.InGuest, err = g.inGuestRows(ctx, o.Runs); err != nil {
+	if res.InGuest, err = g.inGuestRows(ctx, o.Runs, inGuest); err != nil {
 		return nil, err
 	}
 	o.Progress("a script at many places")
@@ -306,10 +310,6 @@ func Run(ctx context.Context, o Options) (*Result, error) {
 			return nil, err
 		}
 		res.Snapshots.Unavailable = err.Error()
-	}
-	looks, windows := o.Runs, profilingWindows
-	if o.Calls < DefaultCalls { // nobody wants such a run's figures, only that all of it works
-		looks, windows = 1, 1
 	}
 	o.Progress("profiles")
 	if res.Profiling, err = profiling(ctx, looks, windows); err != nil {

@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 // longer where the machine is so busy that something did not happen in it.
 func TestShort(t *testing.T) {
 	kvmtest.Require(t)
-	for d := 10 * time.Second; ; d *= 3 {
+	for d := kvmtest.Full(soak.MinDuration, 10*time.Second); ; d *= 3 {
 		idle := short(t, d)
 		if len(idle) == 0 {
 			return
