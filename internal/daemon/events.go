@@ -180,9 +180,12 @@ func (s *server) endSession(own *session) {
 // send them to. A client that does not read
 // blocks only this goroutine: its queue fills and loses, and that is counted.
 func (e *eventStream) run(r *http.Request) error {
-	beat := e.s.opt.heartbeat
+	most := e.s.opt.heartbeat
+	beat := most
 	if e.profile != nil {
-		beat = min(beat, profileHeart)
+		// A profile of few hits is complete early: its client stops at a heartbeat.
+		most = min(most, profileHeart)
+		beat = min(most, profileHeart/8)
 	}
 	heart := time.NewTicker(beat)
 	defer heart.Stop()
@@ -230,6 +233,10 @@ func (e *eventStream) run(r *http.Request) error {
 		case <-heart.C:
 			e.progress()
 			e.putHeartbeat()
+			if beat < most {
+				beat = min(2*beat, most)
+				heart.Reset(beat)
+			}
 		case named := <-e.profile.toName():
 			if _, _, err := e.drain(true); err != nil {
 				return err

@@ -27,8 +27,8 @@ const (
 	stackRoom = 4 << 20
 	// graphRoom is that of a profile whose graph is made here: a node is much larger than an address.
 	graphRoom = 256 << 10
-	// profileHeart is how often a profile says how far it is, and looks up the names of new stacks:
-	// before the guest that they are of is another one.
+	// profileHeart is how often a profile reports its progress, more often at first, and looks up the names of new
+	// stacks: before a reset replaces the guest that they are of.
 	profileHeart = time.Second
 )
 
