@@ -14,6 +14,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
+	"github.com/guestprobe/guestprobe/internal/kvmtest"
 )
 
 // busy keeps the machine busy with so many other processes until the test ends.
@@ -55,7 +56,7 @@ func TestEventsClose(t *testing.T) {
 		t.Run(fmt.Sprint(vcpus, " vCPUs"), func(t *testing.T) {
 			h := serveMachine(t, vcpus)
 			busy(t, 4)
-			for i := range rounds(t, 2) {
+			for i := range rounds(t, kvmtest.Full(1, 2)) {
 				for j, spec := range []api.ProbeSpec{
 					{Def: "p:t user_hot a=%di b=%si"},
 					{Def: "p:t user_hot a=%di", Filter: "a & 1"},

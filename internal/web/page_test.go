@@ -270,7 +270,7 @@ func TestEnds(t *testing.T) {
 
 // TestReload: a reload, and a second window, need no other token, and both show the same.
 func TestReload(t *testing.T) {
-	g := startGuest(t, "--vcpus", "2")
+	g := startGuest(t, "--cmdline", "idle") // nothing that the page shows here is of the workload
 	w := newBrowser(t)
 	w.dark()
 	address := g.address()
