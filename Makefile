@@ -3,7 +3,7 @@ GO ?= go
 GOTESTFLAGS ?=
 export CGO_ENABLED ?= 0
 
-.PHONY: build install deb rpm package-test systemd-test demo demo-linux test test-full test-slow check cover race test-insn test-vmx test-svm test-linux test-bpftrace bench bench-linux bench-docs soak defects torture torture-linux tracers requests rounds cycles storms saves saves-linux gdb-testsuite fleet fuzz guest generate clean help
+.PHONY: build install deb rpm package-test systemd-test demo demo-linux test test-full test-slow check cover race test-insn test-vmx test-svm test-linux test-bpftrace test-verifier bench bench-linux bench-docs soak defects torture torture-linux tracers requests rounds cycles storms saves saves-linux gdb-testsuite fleet fuzz guest generate clean help
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -77,6 +77,9 @@ test-linux: ## Linux guests, on kvm_amd and kvm_intel in emulated machines
 test-bpftrace: ## the real bpftrace on the scripts that it has not run yet, and ours beside it
 	scripts/bpftrace.sh
 
+test-verifier: ## the cases of Linux's own verifier tests: what it says of each, and ours
+	scripts/verifier-suite.sh
+
 bench: build ## what a hit costs here, beside what else is on this machine
 	bin/gpdev bench $(BENCHFLAGS)
 
@@ -98,9 +101,9 @@ torture: build ## made-up guests, probed, beside native runs of the same code
 torture-linux: ## every function of a Linux guest that may be probed, in turns, under load; the kernel's own suites (hours)
 	GUESTPROBE_NESTED_SECONDS=$${GUESTPROBE_NESTED_SECONDS:-20000} scripts/nested.sh svm torture
 
-tracers: ## the guest's own kprobes, ftrace and static branches, switched at random beside our probes, on three kernels (an hour)
-	GUESTPROBE_NESTED_CPUS=1 GUESTPROBE_NESTED_SECONDS=$${GUESTPROBE_NESTED_SECONDS:-7200} GUESTPROBE_KERNELS='linux-image-cloud-amd64 trixie/linux-image-cloud-amd64 sid/linux-image-cloud-amd64' \
-		scripts/nested.sh svm ./internal/linuxtest -test.run 'TestTracers$$' -tracers.turns 300 -tracers.seed $${SEED:-1}
+tracers: ## the guest's own kprobes, ftrace, BPF and livepatches, switched at random beside our probes, on four kernels (hours)
+	GUESTPROBE_NESTED_CPUS=1 GUESTPROBE_NESTED_SECONDS=$${GUESTPROBE_NESTED_SECONDS:-20000} GUESTPROBE_KERNELS='linux-image-cloud-amd64 trixie/linux-image-cloud-amd64 trixie/linux-image-rt-amd64 sid/linux-image-cloud-amd64' \
+		scripts/nested.sh svm ./internal/linuxtest -test.run 'TestTracers$$|TestTracersModule$$|TestSuiteLivepatch$$' -tracers.turns $${TURNS:-300} -tracers.seed $${SEED:-1}
 
 requests: ## 120,000 requests at random to a daemon, of which none may be an internal error
 	GUESTPROBE_REQUESTS=$${GUESTPROBE_REQUESTS:-120000} $(GO) test -count=1 -timeout 60m -run 'TestRequests$$' ./internal/daemon

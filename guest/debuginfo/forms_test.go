@@ -24,7 +24,13 @@ import (
 // returns the folder: below it are folders of the forms' names, with the file prog.
 func forms(t testing.TB) string {
 	t.Helper()
-	f, err := os.Open("testdata/forms.tar.gz")
+	return unpack(t, "testdata/forms.tar.gz")
+}
+
+// unpack unpacks an archive into a folder.
+func unpack(t testing.TB, archive string) string {
+	t.Helper()
+	f, err := os.Open(archive)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,8 +21,10 @@ const (
 type names struct {
 	tagged      map[types.Tag]map[string]dwarf.Offset
 	functions   map[string]dwarf.Offset
+	unmangled   map[string]dwarf.Offset // of namespaces, whose linker's name is that of the source: extern "C" in C++, no_mangle in Rust
 	enumerators map[string]dwarf.Offset // of the enumeration
 	whole       map[dwarf.Offset]btf.Type
+	declared    map[dwarf.Offset]string // of the unit that is being read: scopes of types that it completes elsewhere
 	left        int
 	names       int // that may yet be read
 }
@@ -38,7 +40,7 @@ func (i *Info) index() *names {
 	if i.named != nil {
 		return i.named
 	}
-	x := &names{tagged: map[types.Tag]map[string]dwarf.Offset{}, functions: map[string]dwarf.Offset{}, enumerators: map[string]dwarf.Offset{}, whole: map[dwarf.Offset]btf.Type{}, left: maxWhole, names: maxNames}
+	x := &names{tagged: map[types.Tag]map[string]dwarf.Offset{}, functions: map[string]dwarf.Offset{}, unmangled: map[string]dwarf.Offset{}, enumerators: map[string]dwarf.Offset{}, whole: map[dwarf.Offset]btf.Type{}, left: maxWhole, names: maxNames}
 	for _, tag := range tags {
 		x.tagged[tag] = map[string]dwarf.Offset{}
 	}
@@ -49,6 +51,7 @@ func (i *Info) index() *names {
 		if e, err := r.Next(); err != nil || e == nil || !e.Children {
 			continue
 		}
+		x.declared = nil
 		i.noteAll(x, r, "", 0)
 	}
 	return x
@@ -65,6 +68,7 @@ func (i *Info) noteAll(x *names, r *dies.Reader, scope string, depth int) {
 		if err != nil || e == nil || e.Tag == 0 {
 			return
 		}
+		scope := x.scope(e, scope)
 		i.note(x, e, scope)
 		if e.Children && depth < maxScopes && isScope(r.Unit(), e.Tag) {
 			name, ok := e.Val(dwarf.AttrName).(string)
@@ -78,6 +82,26 @@ func (i *Info) noteAll(x *names, r *dies.Reader, scope string, depth int) {
 			return
 		}
 	}
+}
+
+// scope returns what the name of an entry begins with: that of its declaration, where it completes one, as the type of a
+// type unit of C++ does.
+func (x *names) scope(e *dwarf.Entry, scope string) string {
+	if _, ok := tags[e.Tag]; !ok {
+		return scope
+	}
+	if e.Val(dwarf.AttrDeclaration) == true && scope != "" {
+		if x.declared == nil {
+			x.declared = map[dwarf.Offset]string{}
+		}
+		x.declared[e.Offset] = scope
+	}
+	if at, ok := e.Val(dwarf.AttrSpecification).(dwarf.Offset); ok {
+		if of, known := x.declared[at]; known {
+			return of
+		}
+	}
+	return scope
 }
 
 // isScope reports whether names are in entries with this tag.
@@ -110,11 +134,16 @@ func (i *Info) note(x *names, e *dwarf.Entry, scope string) {
 	}
 	if e.Tag == dwarf.TagSubprogram {
 		first(x.functions, scope, name)
+		mangled := false
 		for _, a := range linkageNames {
 			if f := i.attribute(e, a); f != nil {
 				name, _ := f.Val.(string)
 				first(x.functions, "", name)
+				mangled = true
 			}
+		}
+		if !mangled && scope != "" {
+			first(x.unmangled, "", name)
 		}
 		return
 	}
@@ -176,6 +205,14 @@ func (i *Info) whole(x *names, at dwarf.Offset) (out btf.Type) {
 	return out
 }
 
+// function returns the entry of a function.
+func (x *names) function(name string) (at dwarf.Offset, ok bool) {
+	if at, ok = x.functions[name]; !ok {
+		at, ok = x.unmangled[name]
+	}
+	return at, ok
+}
+
 // Names returns all names with this tag, sorted.
 func (i *Info) Names(tag types.Tag) (out []string) {
 	err := i.ask(func(x *names) {
@@ -210,7 +247,7 @@ func (i *Info) Enumerator(name string) (value uint64, of *btf.Enum, ok bool) {
 // Func returns the prototype of a function of the program as its source has it, or nil.
 func (i *Info) Func(name string) (p *btf.FuncProto) {
 	err := i.ask(func(x *names) {
-		if at, ok := x.functions[name]; ok {
+		if at, ok := x.function(name); ok {
 			i.wholly(x, func(t *typeReader) { p, _ = t.prototype(at) })
 		}
 	})
@@ -237,21 +274,36 @@ func (t *typeReader) prototype(at dwarf.Offset) (p *btf.FuncProto, params []dwar
 		}
 		return (*btf.Void)(nil)
 	}
-	p = &btf.FuncProto{Return: typeOf(e)}
+	passed := func(e *dwarf.Entry) btf.Type {
+		if t.byReference(e, &t.left) {
+			return types.NewIndirect(typeOf(e))
+		}
+		return typeOf(e)
+	}
+	p = &btf.FuncProto{Return: passed(e)}
 	if !e.Children {
 		return p, params
 	}
-	for e := t.next(r); e != nil; e = t.next(r) {
-		switch e.Tag {
-		case dwarf.TagFormalParameter:
+	for pack := false; ; {
+		e := t.next(r)
+		switch {
+		case e == nil && pack:
+			pack = false
+			continue
+		case e == nil:
+			return p, params
+		case e.Tag == tagGNUParameterPack && e.Children && !pack:
+			pack = true // its parameters are in it
+			continue
+		case e.Tag == dwarf.TagFormalParameter && e.Val(dwarf.AttrVarParam) == true: // a result of Go
+		case e.Tag == dwarf.TagFormalParameter:
 			name := t.name(e, nil)
-			p.Params, params = append(p.Params, btf.FuncParam{Name: name, Type: typeOf(e)}), append(params, e.Offset)
-		case dwarf.TagUnspecifiedParameters:
+			p.Params, params = append(p.Params, btf.FuncParam{Name: name, Type: passed(e)}), append(params, e.Offset)
+		case e.Tag == dwarf.TagUnspecifiedParameters:
 			p.Params, params = append(p.Params, btf.FuncParam{Type: (*btf.Void)(nil)}), append(params, e.Offset)
 		}
 		if t.skip(r, e) != nil {
 			return p, params
 		}
 	}
-	return p, params
 }

@@ -106,11 +106,11 @@ func (i *Info) parametersOf(at dwarf.Offset) (p parameters) {
 		t.finish()
 	}
 	for k, at := range p.at {
-		if e := i.at(at); e != nil && (i.byReference(e) || i.referredTo(e)) {
+		if e := i.at(at); e != nil && (i.byReference(e, &t.left) || i.referredTo(e)) {
 			p.proto.Params[k].Type = &btf.Pointer{Target: p.proto.Params[k].Type}
 		}
 	}
-	if e := i.at(at); e != nil && i.byReference(e) {
+	if e := i.at(at); e != nil && i.byReference(e, &t.left) {
 		p.proto.Return = &btf.Struct{Size: 32} // as for all in memory, the caller says where
 	}
 	for _, at := range p.at {
@@ -125,8 +125,8 @@ func (i *Info) parametersOf(at dwarf.Offset) (p parameters) {
 // Of DW_AT_calling_convention of a class (DWARF 5, 7.16): C++ passes and returns it by a pointer, whatever its size.
 const passByReference = 4
 
-// byReference reports whether what e declares has a class for its type that is passed so.
-func (i *Info) byReference(e *dwarf.Entry) bool {
+// byReference reports whether what e declares has a class for its type that is passed so. Left is how many entries it may look at.
+func (i *Info) byReference(e *dwarf.Entry, left *int) bool {
 	for range maxLinks {
 		f := i.attribute(e, dwarf.AttrType)
 		if f == nil {
@@ -141,7 +141,7 @@ func (i *Info) byReference(e *dwarf.Entry) bool {
 			continue
 		case dwarf.TagStructType, dwarf.TagClassType, dwarf.TagUnionType:
 			how, _ := e.Val(dwarf.AttrCalling).(int64)
-			return how == passByReference || i.hasDestructor(e)
+			return how == passByReference || i.hasDestructor(e, left)
 		}
 		return false
 	}
@@ -166,13 +166,14 @@ func (i *Info) referredTo(e *dwarf.Entry) bool {
 
 // hasDestructor reports whether a class has one of its own: compilers that do not write DW_AT_calling_convention leave
 // no other sign of how they pass it.
-func (i *Info) hasDestructor(of *dwarf.Entry) bool {
+func (i *Info) hasDestructor(of *dwarf.Entry, left *int) bool {
 	r := i.data.Reader()
 	r.Seek(of.Offset)
 	if e, err := r.Next(); err != nil || e == nil || !e.Children {
 		return false
 	}
-	t := typeReader{Info: i, left: maxTypes}
+	t := typeReader{Info: i, left: min(*left, maxTypes)}
+	defer func(before int) { *left -= before - t.left }(t.left)
 	for e := t.next(r); e != nil; e = t.next(r) {
 		if name, _ := e.Val(dwarf.AttrName).(string); e.Tag == dwarf.TagSubprogram && strings.HasPrefix(name, "~") && e.AttrField(dwarf.AttrDefaulted) == nil {
 			return true

@@ -65,8 +65,12 @@ func (t *typeReader) read(at dwarf.Offset, path []string, depth int) btf.Type {
 		case ateFloat, ateDecimal:
 			return &btf.Float{Name: name, Size: size}
 		case ateComplex:
-			part := &btf.Float{Name: strings.TrimPrefix(name, "complex "), Size: size / 2}
-			return &btf.Typedef{Name: name, Type: &btf.Array{Index: &btf.Int{Name: "int", Size: 4}, Type: part, Nelems: 2}}
+			of, named := strings.CutPrefix(name, "complex ")
+			if !named { // clang names them all alike
+				of = map[uint32]string{8: "float", 16: "double", 32: "long double"}[size]
+			}
+			part := &btf.Float{Name: of, Size: size / 2}
+			return &btf.Typedef{Name: "complex " + of, Type: &btf.Array{Index: &btf.Int{Name: "int", Size: 4}, Type: part, Nelems: 2}}
 		case ateBoolean:
 			return &btf.Int{Name: name, Size: size, Encoding: btf.Bool}
 		case ateSigned, ateSignedChar:
@@ -88,7 +92,12 @@ func (t *typeReader) read(at dwarf.Offset, path []string, depth int) btf.Type {
 	case dwarf.TagRvalueReferenceType:
 		return types.NewReference(t.target(of, path), true)
 	case dwarf.TagPtrToMemberType:
-		return &btf.Int{Name: "ptrdiff_t", Size: 8, Encoding: btf.Signed}
+		return t.memberPointer(e)
+	case dwarf.TagUnspecifiedType:
+		if strings.Contains(name, "nullptr") { // decltype(nullptr), or nullptr_t: passed as a pointer
+			return &btf.Typedef{Name: name, Type: &btf.Pointer{Target: void}}
+		}
+		return void
 	case dwarf.TagEnumerationType:
 		enum := &btf.Enum{Name: name, Size: size}
 		if t.whole != nil {
@@ -97,6 +106,9 @@ func (t *typeReader) read(at dwarf.Offset, path []string, depth int) btf.Type {
 		}
 		return enum
 	case dwarf.TagArrayType:
+		if vector, _ := e.Val(attrGNUVector).(bool); vector {
+			return types.NewVector(t.array(r, e, of(nil)))
+		}
 		return t.array(r, e, of(nil))
 	case dwarf.TagSubroutineType:
 		return t.function(r, e, of(nil), depth)
@@ -167,25 +179,6 @@ func (t *typeReader) finish() {
 	}
 }
 
-// allMembers returns the members that an entry has.
-func (t *typeReader) allMembers(r *dies.Reader, of *dwarf.Entry) (out []btf.Member) {
-	if !of.Children {
-		return nil
-	}
-	for e := t.next(r); e != nil; e = t.next(r) {
-		if err := t.skip(r, e); err != nil {
-			return out
-		}
-		if at, ok := e.Val(dwarf.AttrType).(dwarf.Offset); ok && e.Tag == dwarf.TagMember {
-			name, _ := e.Val(dwarf.AttrName).(string)
-			m := btf.Member{Name: name, Type: t.read(at, nil, 0)}
-			m.Offset, m.BitfieldSize = place(e)
-			out = append(out, m)
-		}
-	}
-	return out
-}
-
 // enumerators reads the names of an enumeration.
 func (t *typeReader) enumerators(r *dies.Reader, of *dwarf.Entry, enum *btf.Enum) {
 	if !of.Children {
@@ -214,54 +207,6 @@ func (t *typeReader) skip(r *dies.Reader, e *dwarf.Entry) error {
 	looked, err := r.Pass(e)
 	t.left -= looked / 64
 	return err
-}
-
-// members returns the member that path begins with, and structures without a name, which
-// may have it.
-func (t *typeReader) members(r *dies.Reader, of *dwarf.Entry, path []string, depth int) (out []btf.Member) {
-	if len(path) == 0 || !of.Children {
-		return nil
-	}
-	for e := t.next(r); e != nil; e = t.next(r) {
-		if err := t.skip(r, e); err != nil {
-			return out
-		}
-		name, _ := e.Val(dwarf.AttrName).(string)
-		at, ok := e.Val(dwarf.AttrType).(dwarf.Offset)
-		if e.Tag != dwarf.TagMember || !ok || name != "" && name != path[0] {
-			continue
-		}
-		rest := path
-		if name != "" {
-			rest = path[1:]
-		}
-		m := btf.Member{Name: name, Type: t.read(at, rest, depth+1)}
-		m.Offset, m.BitfieldSize = place(e)
-		out = append(out, m)
-	}
-	return out
-}
-
-// place returns where a member begins, in bits, and how many bits it has, 0 for one that
-// is no bit field (DWARF 5, 5.7.6).
-func place(e *dwarf.Entry) (offset, width btf.Bits) {
-	number := func(a dwarf.Attr) int64 {
-		n, _ := e.Val(a).(int64)
-		return n
-	}
-	begin := number(dwarf.AttrDataMemberLoc)
-	if code, ok := e.Val(dwarf.AttrDataMemberLoc).([]byte); ok && len(code) > 0 && code[0] == opPlusUconst { // of DWARF 2
-		x := expression{code: code[1:]}
-		begin = int64(x.uleb())
-	}
-	offset, width = btf.Bits(8*begin), btf.Bits(number(dwarf.AttrBitSize))
-	switch {
-	case e.AttrField(dwarf.AttrDataBitOffset) != nil:
-		offset = btf.Bits(number(dwarf.AttrDataBitOffset))
-	case width > 0: // from the highest bit of the number that it is in (DWARF 3)
-		offset += btf.Bits(8*number(dwarf.AttrByteSize) - number(dwarf.AttrBitOffset) - int64(width))
-	}
-	return offset, width
 }
 
 // array returns an array of elements, the innermost of which are of type element.

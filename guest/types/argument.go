@@ -1,6 +1,10 @@
 package types
 
-import "github.com/cilium/ebpf/btf"
+import (
+	"strings"
+
+	"github.com/cilium/ebpf/btf"
+)
 
 // Registers of the first integer and floating point arguments (System V ABI, AMD64
 // supplement, 3.2.3).
@@ -66,7 +70,7 @@ func Arguments(p *btf.FuncProto) []int {
 func passed(p *btf.FuncProto) []passedAs {
 	out := make([]passedAs, len(p.Params))
 	regs, vectors, slot := 0, 0, uint64(0)
-	if size, ok := Size(p.Return); ok && size > 0 && classify(p.Return, size) == nil {
+	if size, ok := Size(p.Return); ok && size > 0 && returnedInMemory(p.Return, size) {
 		regs++ // the caller says where the value goes
 	}
 	for i := range p.Params {
@@ -76,6 +80,9 @@ func passed(p *btf.FuncProto) []passedAs {
 			continue
 		}
 		c := classify(t, size)
+		if hasTag(t, indirectTag) {
+			c, size = class{integer}, 8
+		}
 		ints := 0
 		for _, w := range c {
 			ints += int(w)
@@ -85,11 +92,8 @@ func passed(p *btf.FuncProto) []passedAs {
 			regs, vectors = regs+ints, vectors+len(c)-ints
 			continue
 		}
-		switch Strip(t).(type) {
-		case *btf.Int, *btf.Float:
-			if size > 8 {
-				slot = (slot + 1) &^ 1 // aligned to 16 bytes
-			}
+		if budget := maxMembers; aligned(t, size, &budget) {
+			slot = (slot + 1) &^ 1
 		}
 		out[i] = passedAs{first: integerRegs + 1, slot: slot}
 		slot += (size + 7) / 8
@@ -97,10 +101,108 @@ func passed(p *btf.FuncProto) []passedAs {
 	return out
 }
 
+// returnedInMemory reports whether a function with a result of type t, of size bytes, gets a pointer to where it puts it.
+func returnedInMemory(t btf.Type, size uint64) bool {
+	switch {
+	case hasTag(t, indirectTag):
+		return true
+	case onlyX87(t, size):
+		return false // in ST(0), and the imaginary part in ST(1)
+	}
+	return classify(t, size) == nil
+}
+
+// isX87 reports whether a floating point number is one of the x87 FPU, not one of 16 bytes in a vector register: the name alone tells.
+func isX87(t *btf.Float) bool {
+	switch t.Name {
+	case "long double", "_Float64x", "real(kind=10)":
+		return true
+	}
+	return t.Size > 8 && t.Size < 16
+}
+
+// onlyX87 reports whether a value is one x87 number, alone in a structure too, or two of a complex number, which is a typedef here.
+func onlyX87(t btf.Type, size uint64) bool {
+	for range maxDepth {
+		switch x := Strip(t).(type) {
+		case *btf.Float:
+			return isX87(x)
+		case *btf.Array:
+			_, structure := Members(t)
+			part, ok := Strip(x.Type).(*btf.Float)
+			return ok && !structure && x.Nelems == 2 && isX87(part) && IsComplex(t)
+		case *btf.Struct:
+			if len(x.Members) != 1 || size > 16 {
+				return false
+			}
+			t = x.Members[0].Type
+		default:
+			return false
+		}
+	}
+	return false
+}
+
+// IsComplex reports whether t is a complex number, which is a typedef of an array of its parts.
+func IsComplex(t btf.Type) bool {
+	for range maxDepth {
+		switch x := t.(type) {
+		case *btf.Typedef:
+			if a, ok := x.Type.(*btf.Array); ok {
+				return a.Nelems == 2 && strings.HasPrefix(x.Name, "complex ")
+			}
+			t = x.Type
+		case *btf.Const:
+			t = x.Type
+		case *btf.Volatile:
+			t = x.Type
+		default:
+			return false
+		}
+	}
+	return false
+}
+
+// aligned reports whether a value that is passed on the stack begins at a multiple of 16 bytes.
+func aligned(t btf.Type, size uint64, budget *int) bool {
+	if *budget--; *budget < 0 || size <= 8 || hasTag(t, indirectTag) {
+		return false
+	}
+	if hasTag(t, vectorTag) {
+		return true
+	}
+	switch x := Strip(t).(type) {
+	case *btf.Int, *btf.Float:
+		return true
+	case *btf.Array:
+		return aligned(x.Type, size/uint64(max(x.Nelems, 1)), budget)
+	case *btf.Struct, *btf.Union:
+		members, _ := Members(t)
+		for _, m := range members {
+			if n, ok := Size(m.Type); ok && aligned(m.Type, n, budget) {
+				return true
+			}
+			if *budget < 0 {
+				break
+			}
+		}
+	}
+	return false
+}
+
+// maxMembers is how many types within one are looked at for what it is aligned to.
+const maxMembers = 256
+
 // classify returns how a value of t, of size bytes, is passed.
 func classify(t btf.Type, size uint64) class {
+	if hasTag(t, vectorTag) && size >= 8 {
+		return class{vector} // one register has it all
+	}
 	if size > 16 {
 		return nil
+	}
+	if f, ok := Strip(t).(*btf.Float); ok && size == 16 && !isX87(f) {
+		return class{vector}
 	}
 	c := make(class, (size+7)/8)
 	budget := 256
@@ -115,9 +217,12 @@ func (c class) add(t btf.Type, at uint64, budget *int) bool {
 	if *budget--; *budget < 0 {
 		return false
 	}
+	if n, ok := Size(t); ok && hasTag(t, vectorTag) && n >= 8 {
+		return at%min(8*n, 128) == 0
+	}
 	switch t := Strip(t).(type) {
 	case *btf.Float:
-		return t.Size > 0 && t.Size <= 8 && at%(8*uint64(t.Size)) == 0 // an x87 number is in memory
+		return t.Size > 0 && !isX87(t) && at%(8*uint64(t.Size)) == 0 // an x87 number is in memory
 	case *btf.Array:
 		n, ok := Size(t.Type)
 		if !ok {

@@ -107,6 +107,43 @@ func referenceOf(p *btf.Pointer) string {
 	return ""
 }
 
+// How values are passed where their type alone does not say it, as the values of type tags.
+const (
+	indirectTag = "by pointer"
+	vectorTag   = "vector"
+)
+
+// NewIndirect returns t as the type of a parameter of which a pointer is passed, or of a result that is returned in the
+// caller's memory, whatever its size: so C++ does with classes that cannot be copied bit by bit.
+func NewIndirect(t btf.Type) btf.Type { return &btf.TypeTag{Value: indirectTag, Type: t} }
+
+// NewVector returns the array t as a type of vectors, which are passed in vector registers.
+func NewVector(t btf.Type) btf.Type { return &btf.TypeTag{Value: vectorTag, Type: t} }
+
+// hasTag reports whether t has the tag, alone or before qualifiers and names.
+func hasTag(t btf.Type, tag string) bool {
+	for range maxDepth {
+		switch x := t.(type) {
+		case *btf.TypeTag:
+			if x.Value == tag {
+				return true
+			}
+			t = x.Type
+		case *btf.Const:
+			t = x.Type
+		case *btf.Volatile:
+			t = x.Type
+		case *btf.Restrict:
+			t = x.Type
+		case *btf.Typedef:
+			t = x.Type
+		default:
+			return false
+		}
+	}
+	return false
+}
+
 // IsVoid reports whether there is no value of type t.
 func IsVoid(t btf.Type) bool {
 	_, ok := Strip(t).(*btf.Void)

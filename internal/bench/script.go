@@ -34,9 +34,9 @@ func (t scriptTarget) Name(addr uint64) (string, uint64, bool) {
 	return sym.Name, addr - uint64(sym.Addr), ok
 }
 
-func (scriptTarget) Func(string) *btf.FuncProto { return nil }
-func (scriptTarget) Types() script.Types        { return nil }
-func (scriptTarget) User(string) bool           { return true }
+func (scriptTarget) Func(string) (*btf.FuncProto, string) { return nil, "" }
+func (scriptTarget) Types() script.Types                  { return nil }
+func (scriptTarget) User(string) bool                     { return true }
 
 // Lacks reports nothing: the built-in guest tells its tasks.
 func (scriptTarget) Lacks(script.TaskPart) (why, cure string) { return "", "" }

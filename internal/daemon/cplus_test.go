@@ -248,3 +248,32 @@ func TestCplusVariables(t *testing.T) {
 		})
 	}
 }
+
+// TestCplusBases: members of base classes are those of a class, static members are none, and a class that is passed by a pointer, whatever its
+// size, takes one register.
+func TestCplusBases(t *testing.T) {
+	const function = "_Z5ringsP4ring5heavyl"
+	for _, level := range []string{"O0", "O2"} {
+		t.Run(level, func(t *testing.T) {
+			h := serveCplus(t, level)
+			s, err := h.c.Events(h.ctx, api.StreamEvents{Probes: []api.ProbeSpec{{Def: "p:e " + function + " x=g->at.x r=g->r width=g->width inner=g->inner n"}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			next[api.Start](h, s, api.RecordStart)
+			x := next[api.Hit](h, s, api.RecordHit)
+			if _, got, _ := strings.Cut(x.Text, ") "); got != "x=11 r=12 width=13 inner=14 n=16" {
+				t.Errorf("hit %s", x.Text)
+			}
+			script, _ := h.script(api.RunScript{Script: "kprobe:" + function + ` { printf("%d %d %d %d %d\n", args.g->at.x, args.g->r, args.g->width, args.g->inner, args.n); exit(); }`})
+			defer script.Close()
+			if got := next[api.Output](h, script, api.RecordOutput).Text; !strings.HasPrefix(got, "11 12 13 14 16\n") {
+				t.Errorf("the script prints %q", got)
+			}
+			if _, err := h.c.Attach(h.ctx, api.ProbeSpec{Def: "p:s " + function + " c=g->count"}); err == nil || !strings.Contains(err.Error(), "NO_BTF_FIELD") {
+				t.Errorf("a static member: %v", err)
+			}
+		})
+	}
+}

@@ -7,19 +7,19 @@ import (
 )
 
 // Func implements script.Target: by the image's types, or else by debug information.
-func (t scriptTarget) Func(name string) *types.FuncProto {
+func (t scriptTarget) Func(name string) (proto *types.FuncProto, why string) {
 	img, known := t.st.guest.Image(), t.st.guest.Types()
 	if known == nil {
 		if source, err := t.st.guest.Source(); err == nil {
-			return source.Func(name)
+			return source.Func(name), source.Convention(name)
 		}
-		return nil
+		return nil, ""
 	}
 	sym, err := img.Lookup(name)
 	if err != nil {
-		return nil
+		return nil, ""
 	}
-	return known.Func(event.ModuleOf(img, sym.Addr), name)
+	return known.Func(event.ModuleOf(img, sym.Addr), name), ""
 }
 
 // Types implements script.Target, likewise.

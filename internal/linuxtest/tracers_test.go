@@ -30,17 +30,17 @@ var (
 // tracing is where the guest's kernel has its tracers.
 const tracing = "/sys/kernel/tracing"
 
-// kept has a kprobe of the guest's own put on each of the first instructions of a function that a jump of ours displaces, and
+// kept has a kprobe of the guest's own put on each of the first instructions of the function that a jump of ours displaces, and
 // taken off again.
-func (g *tracers) kept() {
+func (g *tracers) kept(function string) {
 	t := g.t
 	t.Helper()
 	text := g.Text()
-	r := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: "vfs_mkdir"}}
+	r := &probe.Kretprobe{Kprobe: probe.Kprobe{Symbol: function}}
 	if err := g.Engine().Register(r); err != nil {
 		t.Fatal(err)
 	}
-	for _, off := range g.boundaries("vfs_mkdir", 15) {
+	for _, off := range g.boundaries(function, 15) {
 		if err := g.Engine().Optimize(); err != nil {
 			t.Fatal(err)
 		}
@@ -48,7 +48,7 @@ func (g *tracers) kept() {
 			t.Fatalf("no jump: %+v", i.Unoptimized)
 		}
 		before, _, _ := g.Engine().Stats(&r.Kprobe)
-		hits := g.Command(fmt.Sprintf("cd %s; echo 'p:gp/k vfs_mkdir+%d' >kprobe_events && echo 1 >events/gp/k/enable && sleep 0.1 && sh /tracers.sh 3 && cat kprobe_profile; echo 0 >events/gp/k/enable; sh /tracers.sh 1; echo >kprobe_events", tracing, off))
+		hits := g.Command(fmt.Sprintf("cd %s; echo 'p:gp/k %s+%d' >kprobe_events && echo 1 >events/gp/k/enable && sleep 0.1 && %s 3 && cat kprobe_profile; echo 0 >events/gp/k/enable; %[4]s 1; echo >kprobe_events", tracing, function, off, g.load))
 		after, _, _ := g.Engine().Stats(&r.Kprobe)
 		if got := strings.Fields(strings.Join(hits, " ")); len(got) != 3 || got[1] != "3" || after.Hits-before.Hits != 4 {
 			t.Errorf("+%d: the guest's own probe says %q of 3 calls, ours has %d hits of 4", off, hits, after.Hits-before.Hits)
@@ -64,21 +64,29 @@ func (g *tracers) kept() {
 // bootTracers boots a guest that waits for commands, and tells of its functions where instructions begin.
 func bootTracers(t *testing.T, dir string, vcpus int) *tracers {
 	t.Helper()
-	g := Boot(t, dir, "sh /commands.sh", func(c *machine.Config) { c.VCPUs = vcpus })
+	g := Boot(t, dir, "sh /commands.sh", func(c *machine.Config) {
+		c.VCPUs = vcpus
+		c.Memory = 512 << 20
+		carryInside(t, c)
+	})
 	if err := g.Resume(); err != nil {
 		t.Fatal(err)
 	}
 	g.Await("READY")
-	return &tracers{Guest: g}
+	return &tracers{Guest: g, load: "sh /tracers.sh"}
 }
 
 // tracers is a guest whose own tracers are switched beside our probes.
 type tracers struct {
 	*Guest
+	load      string // what calls the functions, with how often behind it
+	module    string // that the functions are of
+	away      bool   // it is
 	rand      *rand.Rand
 	functions []*traced
 	ours      []*ourProbe
 	theirs    []*theirProbe
+	inside    []*insideProbe
 	n         int // made so far, for names
 	optimizes bool
 }
@@ -90,6 +98,7 @@ type traced struct {
 	addr  guest.GVA
 	calls map[int]int // by offset
 	offs  []int       // ascending
+	kinds []string    // what addProgram may attach to it
 }
 
 type ourProbe struct {
@@ -178,37 +187,10 @@ func TestTracers(t *testing.T) {
 			g := bootTracers(t, dir, *tracersVCPUs)
 			g.rand = rand.New(rand.NewPCG(*tracersSeed, 7))
 			g.expected("at first")
-			g.kept()
-			g.survey()
+			g.kept("vfs_mkdir")
+			g.survey("vfs_mkdir", "vfs_rmdir", "vfs_symlink", "vfs_unlink", "do_mkdirat", "do_unlinkat", "security_inode_mkdir")
 			text := g.Text()
-			begun, refused := time.Now(), map[string]int{}
-			for turn := range *tracersTurns {
-				if *tracersTime > 0 && time.Since(begun) > *tracersTime {
-					t.Logf("%d turns in %v", turn, time.Since(begun).Round(time.Second))
-					break
-				}
-				var did []string
-				busy := g.rand.IntN(2) == 0
-				if busy {
-					g.Command("(sh /tracers.sh 8; echo over >/tmp/over) >/dev/null 2>&1 &")
-				}
-				for range 2 + g.rand.IntN(4) {
-					did = append(did, g.turn(refused))
-				}
-				if busy {
-					g.Command("until [ -e /tmp/over ]; do sleep 0.1; done; rm /tmp/over")
-				}
-				t.Logf("turn %d: %s", turn, strings.Join(did, "; "))
-				g.exact(fmt.Sprintf("turn %d", turn))
-				if t.Failed() {
-					t.Fatalf("it ends here (-tracers.seed %d): ours %s; the guest's %v", *tracersSeed, g.listed(), g.Command("cat /sys/kernel/debug/kprobes/list; true"))
-				}
-			}
-			for len(g.ours) > 0 {
-				g.detach(0)
-			}
-			g.Command("cd " + tracing + "; echo nop >current_tracer; echo >set_ftrace_filter; echo 0 >events/enable; echo >kprobe_events; echo 0 >/proc/sys/kernel/sched_schedstats; echo 1 >/proc/sys/debug/kprobes-optimization; true")
-			g.quiet("at the end")
+			refused := g.turns()
 			g.SameText(g.Text(), text)
 			g.expected("at the end")
 			t.Logf("ours refused beside the guest's own: %v", refused)
@@ -216,12 +198,49 @@ func TestTracers(t *testing.T) {
 	}
 }
 
+// turns switches things, and checks after each turn what they count; then it takes all away. It returns which refusals of ours there were.
+func (g *tracers) turns() map[string]int {
+	g.t.Helper()
+	begun, refused := time.Now(), map[string]int{}
+	for turn := range *tracersTurns {
+		if *tracersTime > 0 && time.Since(begun) > *tracersTime {
+			g.t.Logf("%d turns in %v", turn, time.Since(begun).Round(time.Second))
+			break
+		}
+		var did []string
+		busy := g.rand.IntN(2) == 0
+		if busy {
+			g.Command("(" + g.load + " 8; echo over >/tmp/over) >/dev/null 2>&1 &")
+		}
+		for range 2 + g.rand.IntN(4) {
+			did = append(did, g.turn(refused))
+		}
+		if busy {
+			g.Command("until [ -e /tmp/over ]; do sleep 0.1; done; rm /tmp/over")
+		}
+		g.t.Logf("turn %d: %s", turn, strings.Join(did, "; "))
+		g.exact(fmt.Sprintf("turn %d", turn))
+		if g.t.Failed() {
+			g.t.Fatalf("it ends here (-tracers.seed %d): ours %s; the guest's %v", *tracersSeed, g.listed(), g.Command("cat /sys/kernel/debug/kprobes/list; true"))
+		}
+	}
+	for len(g.ours) > 0 {
+		g.detach(0)
+	}
+	for len(g.inside) > 0 {
+		g.removeInside(0)
+	}
+	g.Command("cd " + tracing + "; echo nop >current_tracer; echo >set_ftrace_filter; echo 0 >events/enable; echo >kprobe_events; echo 0 >/proc/sys/kernel/sched_schedstats; echo 1 >/proc/sys/debug/kprobes-optimization; true")
+	g.quiet("at the end")
+	return refused
+}
+
 // survey finds out where the guest's own kprobes may be, and what they count, without ours.
-func (g *tracers) survey() {
+func (g *tracers) survey(functions ...string) {
 	g.t.Helper()
 	const reach, loops = 48, 2
 	g.Command("cd " + tracing + "; echo 0 >events/enable; echo 0 >/proc/sys/kernel/sched_schedstats; mount -t debugfs none /sys/kernel/debug 2>/dev/null; cat current_tracer; true")
-	for _, name := range []string{"vfs_mkdir", "vfs_rmdir", "vfs_symlink", "vfs_unlink", "do_mkdirat", "do_unlinkat"} {
+	for _, name := range functions {
 		s, err := g.Image().Lookup(name)
 		if err != nil {
 			continue
@@ -235,7 +254,7 @@ func (g *tracers) survey() {
 		if len(f.offs) == 0 {
 			continue
 		}
-		g.Command(fmt.Sprintf("cd %s; echo 1 >events/gp/enable; sh /tracers.sh %d", tracing, loops))
+		g.Command(fmt.Sprintf("cd %s; echo 1 >events/gp/enable; %s %d", tracing, g.load, loops))
 		for event, n := range g.profile() {
 			off, _ := strconv.Atoi(strings.TrimPrefix(event, "o"))
 			f.calls[off] = n[0] / loops
@@ -250,6 +269,7 @@ func (g *tracers) survey() {
 	if len(g.functions) < 3 {
 		g.t.Fatalf("%d functions can be probed", len(g.functions))
 	}
+	g.surveyInside(loops)
 	g.optimizes = true
 }
 
@@ -272,7 +292,10 @@ func (g *tracers) turn(refused map[string]int) string {
 	g.t.Helper()
 	e := g.Engine()
 	some := func(n int) int { return g.rand.IntN(max(n, 1)) }
-	switch k := g.rand.IntN(22); {
+	if g.module != "" && some(4) == 0 {
+		return g.switchModule()
+	}
+	switch k := g.rand.IntN(30); {
 	case k < 6 && len(g.ours) < 8, len(g.ours) < 3:
 		return g.attach(refused)
 	case k < 8 && len(g.ours) > 0:
@@ -308,13 +331,17 @@ func (g *tracers) turn(refused map[string]int) string {
 		g.optimizes = !g.optimizes
 		g.Command(fmt.Sprintf("[ ! -e /proc/sys/debug/kprobes-optimization ] || echo %d >/proc/sys/debug/kprobes-optimization; sleep 0.2", map[bool]int{true: 1}[g.optimizes]))
 		return fmt.Sprintf("their optimization %v", g.optimizes)
+	case k < 26 && len(g.inside) < 8 && !g.away:
+		return g.addInside()
+	case k < 29 && len(g.inside) > 0:
+		return g.removeInside(some(len(g.inside)))
 	}
-	switch g.rand.IntN(3) {
-	case 0:
+	switch n := g.rand.IntN(3); {
+	case n == 0 && !g.away:
 		tracer := []string{"nop", "function", "function_graph"}[g.rand.IntN(3)]
-		g.Command(fmt.Sprintf("cd %s; [ ! -e set_ftrace_filter ] || { echo %s >set_ftrace_filter; echo %s >current_tracer; }", tracing, g.functions[some(len(g.functions))].name, tracer))
+		g.Command(fmt.Sprintf("cd %s; [ ! -e set_ftrace_filter ] || { echo %s >set_ftrace_filter; echo %s >current_tracer; }", tracing, g.functions[some(len(g.functions))].short(), tracer))
 		return "tracer " + tracer
-	case 1:
+	case n == 1:
 		n := g.rand.IntN(2)
 		g.Command(fmt.Sprintf("[ ! -e /proc/sys/kernel/sched_schedstats ] || echo %d >/proc/sys/kernel/sched_schedstats", n))
 		return fmt.Sprintf("static branches %d", n)
@@ -422,16 +449,24 @@ func (g *tracers) listed() string {
 func (g *tracers) exact(when string) {
 	g.t.Helper()
 	const loops = 3
+	if g.away {
+		g.quiet(when)
+		return
+	}
 	before := g.profile()
+	g.countInside(func(p *insideProbe, n int) { p.before = n })
 	for _, p := range g.ours {
 		p.before, _, _ = g.Engine().Stats(p.probe)
 	}
-	g.Command(fmt.Sprintf("sh /tracers.sh %d", loops))
+	g.Command(fmt.Sprintf("%s %d", g.load, loops))
 	after := g.profile()
 	for _, p := range g.ours {
 		now, _, _ := g.Engine().Stats(p.probe)
 		want, got := uint64(loops*p.f.calls[p.off]), now.Hits-p.before.Hits
 		i, _ := g.Engine().Info(p.probe)
+		if got == 0 && g.module != "" && !i.Armed && g.beside(p) {
+			continue // theirs came first with the module
+		}
 		if got != want && !i.Changed {
 			g.t.Errorf("%s: %d hits of ours at %s, want %d", when, got, p, want)
 		} else if i.Changed && !g.under(p) {
@@ -447,12 +482,21 @@ func (g *tracers) exact(when string) {
 			g.t.Errorf("%s: %d hits and %d misses by the guest's own %s, want %d", when, got, misses, p, want)
 		}
 	}
+	g.countInside(func(p *insideProbe, n int) {
+		want := loops
+		if p.f != nil {
+			want *= p.f.calls[p.off]
+		}
+		if got := n - p.before; got != want && !g.hidden(p) {
+			g.t.Errorf("%s: %d hits by the guest's own %s, want %d", when, got, p, want)
+		}
+	})
 	g.quiet(when)
 }
 
 // under reports whether the place of p is in what a kprobe of the guest's own may displace by its jump.
 func (g *tracers) under(p *ourProbe) bool {
-	return slices.ContainsFunc(g.theirs, func(q *theirProbe) bool {
-		return q.on && q.f == p.f && q.off >= 0 && q.off < p.off && p.off < q.off+insn.JmpLen
-	})
+	displaces := func(f *traced, off int) bool { return f == p.f && off >= 0 && off < p.off && p.off < off+insn.JmpLen }
+	return slices.ContainsFunc(g.theirs, func(q *theirProbe) bool { return q.on && displaces(q.f, q.off) }) ||
+		slices.ContainsFunc(g.inside, func(q *insideProbe) bool { return q.kind == "kprobe" && displaces(q.f, q.off) })
 }

@@ -64,6 +64,8 @@ type verifier struct {
 	spilled   bool // it is in memory
 	ends      bool // some record is ended that is not known
 	untracked bool // something was loaded that may have been put there unseen
+
+	*walker // it follows each path by itself; nil: it joins them
 }
 
 // Limits of the analysis.
@@ -87,22 +89,9 @@ func maxWork(slots int) int { return workFloor + 16*slots }
 // verify analyses a program. It gives up on one that takes more work than maxWork, or more than maxHeads at a time:
 // then nothing is proven, and nothing said about mistakes.
 func verify(p *Program, tell bool) *verifier {
-	n := len(p.ops)
-	a := &verifier{p: p, tell: tell, heads: make([]*state, n), isHead: make([]bool, n), loops: make([]bool, n), outer: make([]int32, n), todo: make([]bool, n),
-		visits: make([]uint16, n), facts: make([]fact, n), noResult: make([]bool, len(p.fns.starts)), sizes: map[int32][2]int64{}, steps: map[int]*loopSteps{}}
-	a.findBlocks()
+	a := newVerifier(p, tell)
 	a.findLoops()
-	first := new(state)
-	for r := range first.regs {
-		first.regs[r] = constValue(0)
-		first.regs[r].unset = true
-	}
-	first.regs[R1] = value{base: base{kind: inContext}, num: constant(0)}
-	if !p.kind.hasRegs() {
-		first.regs[R2] = value{num: between(0, offMask), vn: -1}
-	}
-	first.regs[R10] = value{base: base{kind: inFrame}, num: constant(0)}
-	a.reach(0, first)
+	a.reach(0, a.first())
 	a.follow()
 	if a.gaveUp {
 		a.assumeNothing()
@@ -113,6 +102,29 @@ func verify(p *Program, tell bool) *verifier {
 	}
 	a.escapes = a.escapes || a.spilled && a.untracked
 	return a
+}
+
+func newVerifier(p *Program, tell bool) *verifier {
+	n := len(p.ops)
+	a := &verifier{p: p, tell: tell, heads: make([]*state, n), isHead: make([]bool, n), loops: make([]bool, n), outer: make([]int32, n), todo: make([]bool, n),
+		visits: make([]uint16, n), facts: make([]fact, n), noResult: make([]bool, len(p.fns.starts)), sizes: map[int32][2]int64{}, steps: map[int]*loopSteps{}}
+	a.findBlocks()
+	return a
+}
+
+// first is what is known where the program begins.
+func (a *verifier) first() *state {
+	first := new(state)
+	for r := range first.regs {
+		first.regs[r] = constValue(0)
+		first.regs[r].unset = true
+	}
+	first.regs[R1] = value{base: base{kind: inContext}, num: constant(0)}
+	if !a.p.kind.hasRegs() {
+		first.regs[R2] = value{num: between(0, offMask), vn: -1}
+	}
+	first.regs[R10] = value{base: base{kind: inFrame}, num: constant(0)}
+	return first
 }
 
 // findBlocks finds where jumps go, and the numbers that counting loops stop at.
@@ -166,6 +178,10 @@ func def(pc int) int32 { return int32(pc) + 1 }
 // reach says that a path with that state comes to the block at pc.
 func (a *verifier) reach(pc int, st *state) {
 	if a.closed {
+		return
+	}
+	if a.walker != nil {
+		a.walkTo(pc, st)
 		return
 	}
 	if a.heads[pc] == nil {
@@ -341,6 +357,7 @@ func (a *verifier) exec(pc int, st *state) {
 		a.call(pc, st)
 	case o.code == opNop:
 	default:
+		a.warnSingle(pc, st, o)
 		a.set(pc, st, o.dst, a.single(st, o))
 	}
 }

@@ -37,6 +37,7 @@ func (p *Program) Warnings() []Warning {
 	if a.gaveUp {
 		return []Warning{{Index: 0, Text: fmt.Sprint(*p.slots[0]), What: "the program has more paths than the verifier follows: mistakes in it are not found", Source: p.sourceOf(0)}}
 	}
+	a.confirm()
 	a.unreachable()
 	a.endless()
 	slices.SortStableFunc(a.warnings, func(x, y Warning) int { return x.Index - y.Index })
@@ -103,10 +104,14 @@ func (a *verifier) warn(pc int, format string, args ...any) {
 func (a *verifier) warnTo(to *[]Warning, pc int, format string, args ...any) {
 	switch {
 	case !a.final || !a.tell:
+	case a.walker != nil && a.told[pc]:
 	case len(*to) >= 2*maxWarnings:
 		a.more++
 	default:
 		*to = append(*to, Warning{Index: pc, What: fmt.Sprintf(format, args...)})
+		if a.walker != nil {
+			a.told[pc] = true // once is enough: other paths come here too
+		}
 	}
 }
 
@@ -245,6 +250,21 @@ func (a *verifier) warnALU(pc int, kind opc, long bool, d, s *value) {
 		a.warn(pc, "this computes with an address, of the %s, as if it were a number", a.name(at.base))
 	case at.null && at.id != 0 && !at.told:
 		a.warn(pc, "the %s is computed with before a check for 0", a.name(at.base))
+	}
+}
+
+// warnSingle warns of a negation, an exchange of bytes or an extension of an address.
+func (a *verifier) warnSingle(pc int, st *state, o *op) {
+	of := &st.regs[o.dst]
+	if o.code >= opMovs8 && o.code <= opMovs16w {
+		of = &st.regs[o.src]
+	}
+	switch {
+	case !a.final || of.kind == noBase:
+	case of.kind == aMap:
+		a.warn(pc, "this computes with map %q itself, which has no address", a.p.maps[of.m].spec.Name)
+	default:
+		a.warn(pc, "this computes with an address, of the %s, as if it were a number", a.name(of.base))
 	}
 }
 

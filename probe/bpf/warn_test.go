@@ -82,6 +82,16 @@ func TestWarnings(t *testing.T) {
 		{"a function that returns its stack", "call local f\nmov r0, 0\nexit\nf:\nmov r0, r10\nadd r0, -8\nexit", []string{"5 the function returns an address in its own stack frame, which ends here"}},
 		{"a function that writes the caller's stack", "mov r1, r10\nadd r1, -8\ncall local f\nldxdw r0, [r10-8]\nexit\nf:\nstdw [r1+0], 1\nmov r0, 0\nexit", nil},
 		{"a function that compares", strings.Replace(lookup, "ldmap r1, 0", "ldmap r1, 1", 1) + "mov r6, r0\nmov r1, r0\ncall local f\njeq r0, 0, out\nldxdw r0, [r6+0]\nout:\nexit\nf:\nmov r0, 0\njeq r1, 0, no\nmov r0, 1\nno:\nexit", nil},
+		// What paths that are followed one by one show.
+		{"set in a loop that runs", "mov r6, 0\nagain:\nadd r6, 1\njgt r6, 1000, out\ncall 7\nja again\nout:\nexit", nil},
+		{"set in a loop that may not run", "ldxdw r6, [r1+0]\nagain:\nadd r6, 1\njgt r6, 1000, out\ncall 7\nja again\nout:\nexit", []string{"5 r0 is read and may not have been written: it is the result"}},
+		{"stack set in a loop that runs", "mov r6, 0\nagain:\njgt r6, 3, out\nstdw [r10-8], 5\nadd r6, 1\nja again\nout:\nldxdw r0, [r10-8]\nexit", nil},
+		{"set and read under one condition", "ldxdw r6, [r1+0]\nmov r7, 0\njne r6, 0, over\nmov r8, 1\nmov r7, 1\nover:\nmov r0, 0\njeq r7, 0, out\nmov r0, r8\nout:\nexit", nil},
+		{"set and read under the opposite", "ldxdw r6, [r1+0]\nmov r7, 0\njne r6, 0, over\nmov r8, 1\nmov r7, 1\nover:\nmov r0, 0\njne r7, 0, out\nmov r0, r8\nout:\nexit", []string{"7 r8 is read and may not have been written"}},
+		{"outside on one path", lookup + "ldxdw r6, [r10-8]\nmov r7, 0\njeq r6, 5, over\nmov r7, 16\nover:\nadd r0, r7\nldxb r0, [r0+0]\nexit", []string{`11 1 bytes at offset 16 are outside the value of map "array", which has 16`}},
+		{"an endless number of paths", "ldxdw r6, [r1+0]\nagain:\nldxdw r7, [r1+8]\nmov r8, r7\nadd r6, r7\njne r6, 0, again\nmov r0, r9\nexit", []string{"5 r9 is read and may not have been written"}},
+		{"an address negated", "mov r0, r10\nneg r0\nexit", []string{"1 this computes with an address, of the stack frame, as if it were a number"}},
+		{"bytes of an address exchanged", "mov r0, r10\nbe64 r0\nexit", []string{"1 this computes with an address, of the stack frame, as if it were a number"}},
 		// What the verifier proves of dead code: of it nothing is told.
 		{"constant on the left", "mov32 r2, 4\nldxdw r0, [r1+0]\njlt32 r0, 4, out\njgt32 r2, r0, dead\nout:\nmov r0, 0\nexit\ndead:\nmov r0, r9\nexit", nil},
 		{"constant on the left, with sign", "mov32 r2, -4\nldxdw r0, [r1+0]\njslt32 r0, -4, out\njsgt32 r2, r0, dead\nout:\nmov r0, 0\nexit\ndead:\nmov r0, r9\nexit", nil},

@@ -8,8 +8,9 @@ import (
 
 // prototype is what is known of the function at whose entry or return a probe is.
 type prototype struct {
-	*btf.FuncProto       // nil: nothing
-	words          []int // of each parameter: see types.Arguments
+	*btf.FuncProto        // nil: nothing
+	words          []int  // of each parameter: see types.Arguments
+	why            string // why words do not hold; "" where they do
 }
 
 // prototype finds the types of a place's function.
@@ -17,8 +18,8 @@ func (c *checker) prototype(p *point) *prototype {
 	if p.proto == nil {
 		p.proto = &prototype{}
 		if p.place == p.fn {
-			if f := c.target.Func(p.fn); f != nil {
-				p.proto = &prototype{f, types.Arguments(f)}
+			if f, why := c.target.Func(p.fn); f != nil {
+				p.proto = &prototype{f, types.Arguments(f), why}
 			}
 		}
 	}
@@ -65,6 +66,10 @@ func (c *checker) argument(e *expr) (t Type, err error) {
 				return t, err.hint("did you mean %s?", m)
 			}
 			return t, err.hint("%s", types.Prototype(p.fn, f.FuncProto))
+		}
+		if f.why != "" {
+			return t, c.at(e.Span, "the parameter %s of %s cannot be read by its name here: %s", e.name, p.fn, f.why).
+				hint("guestprobe vars %s shows where debug information has it, which definitions read by name: 'p %[1]s %[2]s'", p.fn, e.name)
 		}
 		param := f.Params[n].Type
 		pt := fromC(param)

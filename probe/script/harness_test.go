@@ -45,7 +45,8 @@ var kernelTypes = func() *types.Info {
 	return types.New(spec, nil)
 }()
 
-func (f fakeTarget) Func(name string) *btf.FuncProto { return kernelTypes.Func("", name) }
+func (f fakeTarget) Func(name string) (*btf.FuncProto, string) { return kernelTypes.Func("", name), "" }
+
 func (f fakeTarget) Source(place string) ([]string, error) {
 	if place != "fs/read_write.c:450" && place != "inline:rw_verify_area" {
 		return nil, errors.New("no code is of " + place)

@@ -24,8 +24,9 @@ type Target interface {
 	// Source returns the places of FILE:LINE, or of inline:FUNCTION, as SYMBOL+OFFSET, but for
 	// those that cannot be probed.
 	Source(place string) ([]string, error)
-	// Func returns the prototype of a function, or nil where it is not known.
-	Func(name string) *btf.FuncProto
+	// Func returns the prototype of a function, or nil where it is not known. Where its parameters are known, but not where it
+	// has them, why says so.
+	Func(name string) (proto *btf.FuncProto, why string)
 	// Types returns the types of the guest, or nil where none are known.
 	Types() Types
 	// Exits returns the reasons for which vCPUs leave the guest.

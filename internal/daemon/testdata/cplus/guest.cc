@@ -41,6 +41,17 @@ noinline long object(counted c, long n)
 	return c.n + n;
 }
 
+struct thick { long width; };
+struct heavy { long a[3]; heavy(long v) : a{ v } {} heavy(const heavy &o) : a{ o.a[0] } {} ~heavy() { KEEP(a[0]); } };
+struct ring : shapes::circle, thick { static long count; int inner; };
+long ring::count = 99;
+noinline long rings(ring *g, heavy h, long n)
+{
+	KEEP(g);
+	return g->inner + g->r + g->width + h.a[0] + n;
+}
+
+static ring one;
 static shapes::circle circle = { { 5, -6 }, 7 };
 static int number = -3;
 static long large = 1L << 40;
@@ -60,6 +71,11 @@ extern "C" void start(struct boot_info *b)
 		KEEP(object(counted(17), 18));
 		KEEP(circle.area(3));
 		KEEP(shapes::twice(n));
+		one.at.x = 11;
+		one.r = 12;
+		one.width = 13;
+		one.inner = 14;
+		KEEP(rings(&one, heavy(15), 16));
 	}
 	quit(0);
 }

@@ -1,0 +1,91 @@
+package debuginfo
+
+import (
+	"debug/dwarf"
+
+	"github.com/cilium/ebpf/btf"
+
+	"github.com/guestprobe/guestprobe/guest/types"
+)
+
+// Languages whose functions pass parameters by rules of their own (DWARF 5, 7.12, and what was registered later).
+const (
+	langD     = 0x13
+	langGo    = 0x16
+	langHS    = 0x18
+	langOCaml = 0x1b
+	langRust  = 0x1c
+	langSwift = 0x1e
+	langZig   = 0x27
+)
+
+var ownConventions = map[int64]string{langD: "D", langGo: "Go", langHS: "Haskell", langOCaml: "OCaml", langRust: "Rust", langSwift: "Swift", langZig: "Zig"}
+
+// ccNoCall is DW_CC_nocall: the compiler has given a function a convention of its own.
+const ccNoCall = 3
+
+// Convention says why the parameters of a function are not where the System V ABI has those of its prototype; "" where they are, or
+// where the function is not known.
+func (i *Info) Convention(name string) (why string) {
+	err := i.ask(func(x *names) {
+		at, ok := x.function(name)
+		if !ok {
+			return
+		}
+		e := i.at(at)
+		if e == nil {
+			return
+		}
+		if f := i.attribute(e, dwarf.AttrCalling); f != nil {
+			if how, _ := f.Val.(int64); how == ccNoCall {
+				why = "the compiler passes its parameters in places of its own (DW_CC_nocall)"
+				return
+			}
+		}
+		u := i.data.UnitOf(at)
+		if u == nil || u.Entry == nil {
+			return
+		}
+		lang, _ := u.Entry.Val(dwarf.AttrLanguage).(int64)
+		of := ownConventions[lang]
+		if of == "" {
+			return
+		}
+		if lang == langRust {
+			// Numbers and pointers alone are where C has them.
+			var p *btf.FuncProto
+			i.wholly(x, func(t *typeReader) { p, _ = t.prototype(at) })
+			if p != nil && asInC(p) {
+				return
+			}
+		}
+		why = of + " passes parameters by rules of its own"
+	})
+	if err != nil {
+		return err.Error()
+	}
+	return why
+}
+
+// asInC reports whether parameters and result are numbers and pointers, each in one register.
+func asInC(p *btf.FuncProto) bool {
+	one := func(t btf.Type) bool {
+		size, ok := types.Size(t)
+		switch types.Strip(t).(type) {
+		case *btf.Int, *btf.Enum, *btf.Pointer, *btf.Float:
+			return ok && size <= 8
+		case *btf.Void:
+			return true
+		}
+		return false
+	}
+	if !one(p.Return) {
+		return false
+	}
+	for _, x := range p.Params {
+		if !one(x.Type) {
+			return false
+		}
+	}
+	return true
+}
