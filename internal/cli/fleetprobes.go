@@ -169,11 +169,11 @@ func totals(ps []api.Probe, daemons []string) []totalCounts {
 			last[p.Name] = daemons[i]
 		}
 		t.Probes++
-		t.Hits += p.Stats.Hits
-		t.Handled += p.Stats.Handled
-		t.Filtered += p.Stats.Filtered
-		t.Missed += p.Stats.Missed
-		t.Lost += p.Stats.Lost
+		t.Hits = command.Sum(t.Hits, p.Stats.Hits)
+		t.Handled = command.Sum(t.Handled, p.Stats.Handled)
+		t.Filtered = command.Sum(t.Filtered, p.Stats.Filtered)
+		t.Missed = command.Sum(t.Missed, p.Stats.Missed)
+		t.Lost = command.Sum(t.Lost, p.Stats.Lost)
 	}
 	return out
 }

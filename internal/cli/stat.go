@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 
@@ -190,7 +191,7 @@ type kindCounts struct {
 	HighWater int    `json:"highWater"` // kind r: the most that one probe ever followed
 }
 
-// countKinds returns the sums of every kind, in the order of api.Kinds.
+// countKinds returns the sums of every kind, in the order of api.Kinds. What a member of a fleet says may be anything: sums do not wrap.
 func countKinds(ps []api.Probe) []kindCounts {
 	out := make([]kindCounts, len(api.Kinds))
 	for i := range out {
@@ -204,12 +205,14 @@ func countKinds(ps []api.Probe) []kindCounts {
 			if p.Enabled && !p.Gone {
 				k.Enabled++
 			}
-			k.Hits += p.Stats.Hits
-			k.Handled += p.Stats.Handled
-			k.Filtered += p.Stats.Filtered
-			k.Missed += p.Stats.Missed
-			k.Lost += p.Stats.Lost
-			k.InUse += p.InUse
+			k.Hits = command.Sum(k.Hits, p.Stats.Hits)
+			k.Handled = command.Sum(k.Handled, p.Stats.Handled)
+			k.Filtered = command.Sum(k.Filtered, p.Stats.Filtered)
+			k.Missed = command.Sum(k.Missed, p.Stats.Missed)
+			k.Lost = command.Sum(k.Lost, p.Stats.Lost)
+			if k.InUse += max(p.InUse, 0); k.InUse < 0 {
+				k.InUse = math.MaxInt
+			}
 			k.HighWater = max(k.HighWater, p.HighWater)
 		}
 	}

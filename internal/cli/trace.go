@@ -428,7 +428,7 @@ func (t *tracer) record(raw api.Record) error {
 		}
 	}
 	if r.Lost != nil {
-		t.lost += r.Lost.Lost
+		t.lost = command.Sum(t.lost, r.Lost.Lost)
 	}
 	return t.w.Write(r)
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/command"
 )
 
 // Row is what is known of a probe at a moment. Rates are per second, of the interval before it.
@@ -194,8 +195,7 @@ func (r *Rates) Moment() Moment {
 	for _, x := range r.order {
 		row := x.shown()
 		m.Rate += row.Rate
-		m.Missed += row.Missed
-		m.Lost += row.Lost
+		m.Missed, m.Lost = command.Sum(m.Missed, row.Missed), command.Sum(m.Lost, row.Lost)
 		m.Probes = append(m.Probes, row)
 	}
 	return m
@@ -252,10 +252,10 @@ func (x *probe) durations() *api.Durations {
 		if d == nil {
 			continue
 		}
-		sum.Count += d.Count
-		sum.SumNS += d.SumNS
+		sum.Count, sum.SumNS = command.Sum(sum.Count, d.Count), command.Sum(sum.SumNS, d.SumNS)
 		for _, b := range d.Buckets {
-			counts[api.MapBucket{Low: b.Low, High: b.High}] += b.Count
+			at := api.MapBucket{Low: b.Low, High: b.High}
+			counts[at] = command.Sum(counts[at], b.Count)
 		}
 	}
 	if sum.Count == 0 {
