@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime/debug"
 	"syscall"
 	"time"
@@ -159,6 +160,7 @@ func serve(ctx context.Context, env command.Env, o options, newGuest guestMaker,
 		if kept, err = openState(o.state, o.stateUsers()...); err != nil {
 			return o.of("state", err)
 		}
+		o.state = filepath.Dir(kept.path)
 		defer kept.close()
 	}
 	if dir := hidden(sock.path); dir != "" && len(o.allowUIDs) > 0 {

@@ -81,7 +81,14 @@ func (o *options) checkState() error {
 	if st, err := os.Stat(o.state); err == nil && !st.IsDir() {
 		return fmt.Errorf("--state %s: %w", o.state, syscall.ENOTDIR)
 	}
-	_, err := (&state{path: filepath.Join(o.state, stateName)}).read(o.stateUsers()...)
+	dir, err := filepath.EvalSymlinks(o.state)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("--state: %w", err)
+	}
+	_, err = (&state{path: filepath.Join(dir, stateName)}).read(o.stateUsers()...)
 	return err
 }
 

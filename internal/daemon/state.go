@@ -61,6 +61,10 @@ func openState(dir string, user ...int) (*state, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("--state: %w", err)
 	}
+	dir, err := filepath.EvalSymlinks(dir) // the one that was checked, also where a link comes before a ..
+	if err != nil {
+		return nil, fmt.Errorf("--state: %w", err)
+	}
 	k := &state{path: filepath.Join(dir, stateName), dirt: make(chan struct{}, 1)}
 	if _, err := k.read(user...); err != nil {
 		return nil, err

@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/guestprobe/guestprobe/internal/api"
+	"github.com/guestprobe/guestprobe/internal/files"
 	_ "github.com/guestprobe/guestprobe/internal/fuzzing"
 )
 
@@ -119,4 +121,40 @@ func FuzzState(f *testing.F) {
 		k.forget(true, "x")
 		_ = k.waiting()
 	})
+}
+
+// TestStateBehindLink: a folder that the kernel finds by a link, and .. after it, is the one that is checked.
+func TestStateBehindLink(t *testing.T) {
+	dir := t.TempDir()
+	for name, mode := range map[string]os.FileMode{"own": 0o700, "open": 0o777, "private": 0o700} {
+		for _, d := range []string{name, name + "/sub"} {
+			if err := os.Mkdir(filepath.Join(dir, d), 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Chmod(filepath.Join(dir, name), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"open", "private"} {
+		if err := os.Symlink("../"+name+"/sub", filepath.Join(dir, "own", "to-"+name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := openState(dir + "/own/to-open/../state"); !errors.Is(err, files.ErrUntrusted) {
+		t.Errorf("in a folder that others may write to: %v", err)
+	}
+	for _, at := range []string{"own/state", "open/state"} {
+		if _, err := os.Lstat(filepath.Join(dir, at)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: %v", at, err)
+		}
+	}
+	k, err := openState(dir + "/own/to-private/../state")
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.close()
+	if want := filepath.Join(dir, "private", "state", stateName); k.path != want {
+		t.Errorf("kept in %s, want %s", k.path, want)
+	}
 }

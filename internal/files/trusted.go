@@ -36,21 +36,22 @@ func trusted(path string, follow bool, also []int) error {
 	failed := func(format string, args ...any) error {
 		return fmt.Errorf("%s: %w: %s", path, ErrUntrusted, fmt.Sprintf(format, args...))
 	}
-	abs, err := filepath.Abs(path)
-	if err != nil {
-		return fmt.Errorf("%s: %w", path, err)
+	// What .. is of depends on where a link before it leads, as for the kernel: nothing is left out of the path before.
+	abs := path
+	if !filepath.IsAbs(path) {
+		wd, err := os.Getwd()
+		if err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		abs = wd + "/" + path
 	}
 	at := "/"
-	todo := strings.Split(filepath.Clean(abs), "/")[1:]
-	if abs == "/" {
-		todo = nil
-	}
-	todo = append([]string{""}, todo...)
+	todo := append([]string{""}, names(abs)...)
 	for links := 0; len(todo) > 0; {
 		name := todo[0]
 		todo = todo[1:]
 		last := len(todo) == 0
-		next := filepath.Join(at, name)
+		next := filepath.Join(at, name) // of a folder and a name, or the folder's own
 		st, err := os.Lstat(next)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
@@ -79,7 +80,10 @@ func trusted(path string, follow bool, also []int) error {
 			if filepath.IsAbs(to) {
 				at = "/"
 			}
-			todo = append(strings.Split(strings.Trim(filepath.Clean(to), "/"), "/"), todo...)
+			todo = append(names(to), todo...)
+			if len(todo) == 0 { // a link to /
+				todo = []string{""}
+			}
 			continue
 		}
 		open := st.Mode().Perm()&0o022 != 0
@@ -93,4 +97,9 @@ func trusted(path string, follow bool, also []int) error {
 		at = next
 	}
 	return nil
+}
+
+// names are the parts of a path.
+func names(path string) []string {
+	return slices.DeleteFunc(strings.Split(path, "/"), func(name string) bool { return name == "" || name == "." })
 }

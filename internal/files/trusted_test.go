@@ -3,7 +3,6 @@ package files
 import (
 	"errors"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -17,7 +16,7 @@ func TestTrusted(t *testing.T) {
 		}
 	}
 	dir := t.TempDir()
-	in := func(names ...string) string { return filepath.Join(append([]string{dir}, names...)...) }
+	in := func(names ...string) string { return strings.Join(append([]string{dir}, names...), "/") }
 	for name, mode := range map[string]os.FileMode{"own": 0o755, "group": 0o775, "open": 0o777, "sticky": 0o777 | os.ModeSticky} {
 		must(os.Mkdir(in(name), 0o700))
 		must(os.WriteFile(in(name, "file"), nil, 0o644))
@@ -32,21 +31,30 @@ func TestTrusted(t *testing.T) {
 	must(os.Symlink("../own/file", in("sticky", "link")))
 	must(os.Symlink(in("open", "file"), in("own", "out")))
 	must(os.Symlink("loop", in("own", "loop")))
+	must(os.Mkdir(in("open", "folder"), 0o755))
+	must(os.Symlink("../open/folder", in("own", "away")))
+	must(os.Symlink("away/../file", in("own", "back")))
+	must(os.Symlink("/", in("own", "root")))
 	for name, want := range map[string]struct{ trusted, private string }{
-		"own":             {"", ""},
-		"own/file":        {"", ""},
-		"own/none":        {"", ""},
-		"own/none/deeper": {"", ""},
-		"own/bad":         {"may write to " + in("own", "bad"), "may write to " + in("own", "bad")},
-		"group/file":      {"may write to " + in("group"), "may write to " + in("group")},
-		"open/none":       {"may write to " + in("open"), "may write to " + in("open")},
-		"sticky/file":     {"", ""},
-		"sticky":          {"may write to " + in("sticky"), "may write to " + in("sticky")},
-		"folderlink":      {"", "is a symbolic link"},
-		"folderlink/file": {"", ""},
-		"sticky/link":     {"", "is a symbolic link"},
-		"own/out":         {"may write to " + in("open"), "is a symbolic link"},
-		"own/loop":        {"too many levels of symbolic links", "is a symbolic link"},
+		"own":                        {"", ""},
+		"own/file":                   {"", ""},
+		"own/none":                   {"", ""},
+		"own/none/deeper":            {"", ""},
+		"own/bad":                    {"may write to " + in("own", "bad"), "may write to " + in("own", "bad")},
+		"group/file":                 {"may write to " + in("group"), "may write to " + in("group")},
+		"open/none":                  {"may write to " + in("open"), "may write to " + in("open")},
+		"sticky/file":                {"", ""},
+		"sticky":                     {"may write to " + in("sticky"), "may write to " + in("sticky")},
+		"folderlink":                 {"", "is a symbolic link"},
+		"folderlink/file":            {"", ""},
+		"sticky/link":                {"", "is a symbolic link"},
+		"own/out":                    {"may write to " + in("open"), "is a symbolic link"},
+		"own/away/../file":           {"may write to " + in("open"), "may write to " + in("open")},
+		"own/back":                   {"may write to " + in("open"), "is a symbolic link"},
+		"own/root":                   {"", "is a symbolic link"},
+		"own/./file":                 {"", ""},
+		"sticky/../own/../own//file": {"", ""},
+		"own/loop":                   {"too many levels of symbolic links", "is a symbolic link"},
 	} {
 		for what, x := range map[string]struct {
 			err  error

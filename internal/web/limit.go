@@ -9,7 +9,7 @@ import (
 
 // maxStrangers bounds the connections of those that have not shown that they may use the page. The kernel does not say whose a
 // connection over TCP is, so all of them are one peer.
-const maxStrangers = 64
+const maxStrangers = 256
 
 // Limited is a listener that bounds connections. A connection is a stranger's until Trust: of strangers there are so many at a time,
 // and a new one takes the place of the oldest, so that connections on which nothing comes keep nobody out. Those that are trusted

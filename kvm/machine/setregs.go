@@ -105,6 +105,12 @@ func impossible(rip, flags uint64, s *kvm.Sregs, d *kvm.DebugRegs, cpuid []kvm.C
 	}{
 		{"fs_base", !base(s.FS.Base)},
 		{"gs_base", !base(s.GS.Base)},
+		// Each ends the guest at its next entry (SDM Vol. 3, 28.3.1.2 and 28.3.1.3; APM Vol. 2, 15.5.1).
+		{"gdt_base", !base(s.GDT.Base)},
+		{"idt_base", !base(s.IDT.Base)},
+		{"tr_base", !base(s.TR.Base)},
+		{"ldt_base", s.LDT.Unusable == 0 && !base(s.LDT.Base)},
+		{"cs", s.EFER&eferLMA != 0 && s.CS.L != 0 && s.CS.DB != 0},
 		{"cr8", s.CR8 > 15}, // SDM Vol. 3, 11.8.6
 		{"rflags", flags&bad != 0},
 		{"dr6", d.DR6>>32 != 0},
