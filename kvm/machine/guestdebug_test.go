@@ -51,46 +51,52 @@ var brokenAt = [2]int{0x10, 0x1a}
 // brokenOffs are the instructions of the loop.
 var brokenOffs = []int{0x30, 0x33, 0x34, 0x38, 0x39, 0x3c, 0x3e, 0x40, 0x43}
 
+// runBroken runs code with its handler of #DB, and a probe at an offset unless that is 0. It returns how many debug exceptions there were.
+func runBroken(t *testing.T, code []byte, probed int, jump bool) (exceptions int, hits uint64, optimized bool) {
+	t.Helper()
+	m := newMachine(t, Config{Image: tinyGuest(t, code, nil, tinySym{"broken", tinyText, uint64(len(code))}), VCPUs: 1, Memory: 16 << 20, Tick: -1})
+	var idt [0x210]byte
+	guest.PutGate(idt[16*insn.VectorDB:], tinyText+brokenHandler, 0)
+	binary.LittleEndian.PutUint16(idt[0x200:], 16*4-1)
+	binary.LittleEndian.PutUint64(idt[0x202:], tinyData)
+	if err := m.Look(func(l *Look) error { return l.Write(0, tinyData, idt[:]) }); err != nil {
+		t.Fatal(err)
+	}
+	p := &probe.Kprobe{Addr: tinyText + guest.GVA(probed), Pre: func(*probe.Context) int { return 0 }}
+	if probed != 0 {
+		if err := m.Engine().SetOptimization(jump); err != nil {
+			t.Fatal(err)
+		}
+		if cannotStop(t, m, m.Engine().Register(p)) {
+			t.FailNow()
+		}
+		if jump {
+			if err := m.Engine().Optimize(); err != nil {
+				t.Fatal(err)
+			}
+			i, _ := m.Engine().Info(p)
+			optimized = i.Optimized
+		}
+	}
+	s := run(t, m)
+	if s.Phase != PhaseExited {
+		t.Fatalf("probe at %#x, jump %v: %+v", probed, jump, s)
+	}
+	stats, _, _ := m.Engine().Stats(p)
+	return int(s.ExitCode), stats.Hits, optimized
+}
+
 // TestGuestBreaks: a guest with breakpoints in its own debug registers, at two instructions in a row, has each of its debug
 // exceptions beside a probe, at one of them or another: by int3, however the displaced instruction is executed, and at a jump. An instruction that a jump
 // displaces executes elsewhere: there, as with the kernel's optimized kprobes, it has none.
 func TestGuestBreaks(t *testing.T) {
-	runs := func(at [2]int, probed int, jump bool) (exceptions int, hits uint64, optimized bool) {
+	runs := func(at [2]int, probed int, jump bool) (int, uint64, bool) {
 		t.Helper()
 		code := append([]byte{}, brokenCode...)
 		for i, to := range brokenAt {
 			binary.LittleEndian.PutUint32(code[to:], uint32(tinyText&0xffff_ffff)+uint32(at[i]))
 		}
-		m := newMachine(t, Config{Image: tinyGuest(t, code, nil, tinySym{"broken", tinyText, uint64(len(code))}), VCPUs: 1, Memory: 16 << 20, Tick: -1})
-		var idt [0x210]byte
-		guest.PutGate(idt[16*insn.VectorDB:], tinyText+brokenHandler, 0)
-		binary.LittleEndian.PutUint16(idt[0x200:], 16*4-1)
-		binary.LittleEndian.PutUint64(idt[0x202:], tinyData)
-		if err := m.Look(func(l *Look) error { return l.Write(0, tinyData, idt[:]) }); err != nil {
-			t.Fatal(err)
-		}
-		p := &probe.Kprobe{Addr: tinyText + guest.GVA(probed), Pre: func(*probe.Context) int { return 0 }}
-		if probed != 0 {
-			if err := m.Engine().SetOptimization(jump); err != nil {
-				t.Fatal(err)
-			}
-			if cannotStop(t, m, m.Engine().Register(p)) {
-				t.FailNow()
-			}
-			if jump {
-				if err := m.Engine().Optimize(); err != nil {
-					t.Fatal(err)
-				}
-				i, _ := m.Engine().Info(p)
-				optimized = i.Optimized
-			}
-		}
-		s := run(t, m)
-		if s.Phase != PhaseExited {
-			t.Fatalf("breakpoint at %#x, probe at %#x, jump %v: %+v", at, probed, jump, s)
-		}
-		stats, _, _ := m.Engine().Stats(p)
-		return int(s.ExitCode), stats.Hits, optimized
+		return runBroken(t, code, probed, jump)
 	}
 	if n, _, _ := runs([2]int(brokenOffs), 0, false); n == 0 {
 		t.Log("this host's guests have no breakpoints of their own")
@@ -121,4 +127,31 @@ func TestGuestBreaks(t *testing.T) {
 		}
 	}
 	t.Logf("%d of the probes were jumps", jumps)
+}
+
+// TestGuestBreaksData: a breakpoint of the guest's own for what its push writes, beside a probe: each write is an exception, but
+// for the one of a push that the host emulates, which the processor does not see.
+func TestGuestBreaksData(t *testing.T) {
+	const push, dr7 = 0x33, 0x22 // offsets of the instruction, and of the operand for the register
+	code := append([]byte{}, brokenCode...)
+	copy(code[0x0d:], []byte{0x48, 0x8d, 0x44, 0x24, 0xf8, 0x66, 0x90}) // lea -8(%rsp),%rax; xchg %ax,%ax
+	binary.LittleEndian.PutUint32(code[dr7:], 0x90401)                  // 8 bytes, writes
+	if n, _, _ := runBroken(t, code, 0, false); n == 0 {
+		t.Log("this host's guests have no breakpoints for data of their own")
+		return
+	} else if n != brokenLoops {
+		t.Fatalf("without a probe: %d exceptions", n)
+	}
+	for _, probed := range brokenOffs {
+		for _, jump := range []bool{false, true} {
+			n, hits, optimized := runBroken(t, code, probed, jump)
+			want := brokenLoops
+			if probed == push && !optimized {
+				want = 0
+			}
+			if n != want || hits != brokenLoops {
+				t.Errorf("probe at %#x, jump %v: %d exceptions, want %d; %d hits", probed, optimized, n, want, hits)
+			}
+		}
+	}
 }
