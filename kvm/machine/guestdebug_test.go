@@ -2,6 +2,7 @@ package machine
 
 import (
 	"encoding/binary"
+	"fmt"
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
@@ -54,36 +55,39 @@ var brokenOffs = []int{0x30, 0x33, 0x34, 0x38, 0x39, 0x3c, 0x3e, 0x40, 0x43}
 // runBroken runs code with its handler of #DB, and a probe at an offset unless that is 0. It returns how many debug exceptions there were.
 func runBroken(t *testing.T, code []byte, probed int, jump bool) (exceptions int, hits uint64, optimized bool) {
 	t.Helper()
-	m := newMachine(t, Config{Image: tinyGuest(t, code, nil, tinySym{"broken", tinyText, uint64(len(code))}), VCPUs: 1, Memory: 16 << 20, Tick: -1})
-	var idt [0x210]byte
-	guest.PutGate(idt[16*insn.VectorDB:], tinyText+brokenHandler, 0)
-	binary.LittleEndian.PutUint16(idt[0x200:], 16*4-1)
-	binary.LittleEndian.PutUint64(idt[0x202:], tinyData)
-	if err := m.Look(func(l *Look) error { return l.Write(0, tinyData, idt[:]) }); err != nil {
-		t.Fatal(err)
-	}
-	p := &probe.Kprobe{Addr: tinyText + guest.GVA(probed), Pre: func(*probe.Context) int { return 0 }}
-	if probed != 0 {
-		if err := m.Engine().SetOptimization(jump); err != nil {
+	t.Run(fmt.Sprintf("probe at %#x, jump %v", probed, jump), func(t *testing.T) { // so that its machine is closed
+		m := newMachine(t, Config{Image: tinyGuest(t, code, nil, tinySym{"broken", tinyText, uint64(len(code))}), VCPUs: 1, Memory: 16 << 20, Tick: -1})
+		var idt [0x210]byte
+		guest.PutGate(idt[16*insn.VectorDB:], tinyText+brokenHandler, 0)
+		binary.LittleEndian.PutUint16(idt[0x200:], 16*4-1)
+		binary.LittleEndian.PutUint64(idt[0x202:], tinyData)
+		if err := m.Look(func(l *Look) error { return l.Write(0, tinyData, idt[:]) }); err != nil {
 			t.Fatal(err)
 		}
-		if cannotStop(t, m, m.Engine().Register(p)) {
-			t.FailNow()
+		p := &probe.Kprobe{Addr: tinyText + guest.GVA(probed), Pre: func(*probe.Context) int { return 0 }}
+		if probed != 0 {
+			if err := m.Engine().SetOptimization(jump); err != nil {
+				t.Fatal(err)
+			}
+			if err := m.Engine().Register(p); err != nil {
+				t.Fatal(err)
+			}
 		}
-		if jump {
+		if probed != 0 && jump {
 			if err := m.Engine().Optimize(); err != nil {
 				t.Fatal(err)
 			}
 			i, _ := m.Engine().Info(p)
 			optimized = i.Optimized
 		}
-	}
-	s := run(t, m)
-	if s.Phase != PhaseExited {
-		t.Fatalf("probe at %#x, jump %v: %+v", probed, jump, s)
-	}
-	stats, _, _ := m.Engine().Stats(p)
-	return int(s.ExitCode), stats.Hits, optimized
+		s := run(t, m)
+		if s.Phase != PhaseExited {
+			t.Fatalf("%+v", s)
+		}
+		stats, _, _ := m.Engine().Stats(p)
+		exceptions, hits = int(s.ExitCode), stats.Hits
+	})
+	return exceptions, hits, optimized
 }
 
 // TestGuestBreaks: a guest with breakpoints in its own debug registers, at two instructions in a row, has each of its debug
