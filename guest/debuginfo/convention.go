@@ -42,29 +42,35 @@ func (i *Info) Convention(name string) (why string) {
 				return
 			}
 		}
-		u := i.data.UnitOf(at)
-		if u == nil || u.Entry == nil {
-			return
-		}
-		lang, _ := u.Entry.Val(dwarf.AttrLanguage).(int64)
-		of := ownConventions[lang]
+		of := i.ownConvention(at)
 		if of == "" {
 			return
 		}
-		if lang == langRust {
-			// Numbers and pointers alone are where C has them.
-			var p *btf.FuncProto
-			i.wholly(x, func(t *typeReader) { p, _ = t.prototype(at) })
-			if p != nil && asInC(p) {
-				return
-			}
+		var p *btf.FuncProto
+		i.wholly(x, func(t *typeReader) { p, _ = t.prototype(at) })
+		if !likeC(of, p) {
+			why = of + " passes parameters by rules of its own"
 		}
-		why = of + " passes parameters by rules of its own"
 	})
 	if err != nil {
 		return err.Error()
 	}
 	return why
+}
+
+// ownConvention names the language of the function at an offset if it has rules of its own for parameters; "" for C and the like.
+func (i *Info) ownConvention(at dwarf.Offset) string {
+	u := i.data.UnitOf(at)
+	if u == nil || u.Entry == nil {
+		return ""
+	}
+	lang, _ := u.Entry.Val(dwarf.AttrLanguage).(int64)
+	return ownConventions[lang]
+}
+
+// likeC reports whether a function of a language with rules of its own has its parameters where C has them: of Rust numbers and pointers are.
+func likeC(language string, p *btf.FuncProto) bool {
+	return language == ownConventions[langRust] && p != nil && asInC(p)
 }
 
 // asInC reports whether parameters and result are numbers and pointers, each in one register.

@@ -1,6 +1,7 @@
 package debuginfo
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -86,7 +87,7 @@ func checkConvention(t *testing.T, i *Info, path string) (compared int) {
 // TestConvention: parameters are where compilers pass them, also those of types that C does not have.
 func TestConvention(t *testing.T) {
 	dir := unpack(t, "testdata/languages.tar.gz")
-	for name, least := range map[string]int{"gcc5": 45, "gcctypes4": 45, "clang5": 30, "clangtypes4": 30, "rust2": 5} {
+	for name, least := range map[string]int{"gcc5": 45, "gcctypes4": 45, "clang5": 30, "clangtypes4": 30, "rust2": 5, "rust0": 8} {
 		path := filepath.Join(dir, name)
 		if n := checkConvention(t, open(t, path), path); n < least {
 			t.Errorf("%s: %d were compared", name, n)
@@ -197,5 +198,30 @@ func TestGo(t *testing.T) {
 	}
 	if got, want := i.Convention("main.work"), "Go passes parameters by rules of its own"; got != want {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// TestForeignEntry: where code that is not optimized has not yet put its parameters into its frame, those of Rust that are numbers and pointers
+// are in C's registers, and of a function with others none is said to be.
+func TestForeignEntry(t *testing.T) {
+	path := filepath.Join(unpack(t, "testdata/languages.tar.gz"), "rust0")
+	i := open(t, path)
+	for _, s := range elfSymbols(t, path) {
+		if s.Name != "numbers" && s.Name != "structures" {
+			continue
+		}
+		vars, err := i.Parameters(s.Value)
+		if err != nil || len(vars) < 6 {
+			t.Fatal(vars, err)
+		}
+		for k, v := range vars {
+			words, known := passedAs(v)
+			switch {
+			case s.Name == "structures" && (!errors.Is(v.Why, errNotYet) || known):
+				t.Errorf("%s.%s: %+v, %v", s.Name, v.Name, v.Where, v.Why)
+			case s.Name == "numbers" && (!known || words[0] != k+1):
+				t.Errorf("%s.%s: %v, %+v, %v", s.Name, v.Name, words, v.Where, v.Why)
+			}
+		}
 	}
 }

@@ -19,8 +19,8 @@ var errNotYet = errors.New("not yet in its place in the function's frame here")
 // 3.2.3 and figure 3.36): RDI, RSI, RDX, RCX, R8, R9.
 var argumentRegs = [...]int{5, 4, 1, 2, 8, 9}
 
-// framePointer is the number of RBP.
-const framePointer = 6
+// The numbers of RBP and RSP.
+const framePointer, stackPointer = 6, 7
 
 // entryBytes is how far from a function's first instruction nothing can have changed an argument's
 // register: compilers begin with endbr64, or push %rbp and mov %rsp,%rbp.
@@ -32,14 +32,16 @@ const entryBytes = 4
 // have been executed they are where the prototype says.
 func (i *Info) passed(n int, d declared, addr uint64, l Location) (Location, []Piece, error) {
 	c, err := i.contents(n)
-	if err != nil || l.Base != BaseCFA && (l.Base != BaseRegister || l.Reg != framePointer) || addr < d.of.entry || addr >= c.prologueEnd(d.of) {
+	inFrame := l.Base == BaseCFA || l.Base == BaseRegister && (l.Reg == framePointer || l.Reg == stackPointer)
+	if err != nil || !inFrame || addr < d.of.entry || addr >= c.prologueEnd(d.of) {
 		return l, nil, err
 	}
+	bySP := l.Base == BaseRegister && l.Reg == stackPointer // below which the frame is not yet
 	fromCFA := l.Offsets[0]
-	if l.Base == BaseRegister {
+	if l.Base == BaseRegister && !bySP {
 		fromCFA -= 16 // it is the frame pointer, which is not set yet either
 	}
-	if fromCFA >= 0 { // the caller has put it on the stack
+	if fromCFA >= 0 && !bySP { // the caller has put it on the stack
 		return Location{Base: BaseCFA, Offsets: append([]int64{fromCFA}, l.Offsets[1:]...), Memory: true}, nil, nil
 	}
 	pointed := len(l.Offsets) == 2 && l.Offsets[1] == 0 // a word of the frame leads to it
@@ -51,8 +53,14 @@ func (i *Info) passed(n int, d declared, addr uint64, l Location) (Location, []P
 		return l, nil, errNotYet // a copy need not have all parameters
 	}
 	p := i.parametersOf(d.of.at)
+	if of := i.ownConvention(d.of.at); of != "" && !likeC(of, p.proto) {
+		return l, nil, errNotYet
+	}
 	for k, at := range p.at {
 		if at == d.Offset {
+			if word := types.Arguments(p.proto)[k]; bySP && word > len(argumentRegs) { // the caller has put it on the stack
+				return Location{Base: BaseCFA, Offsets: append([]int64{8 * int64(word-len(argumentRegs)-1)}, l.Offsets[1:]...), Memory: true}, nil, nil
+			}
 			l, pieces, err := p.location(k, addr-d.of.entry <= entryBytes)
 			if pointed && err == nil {
 				l.Memory = true
@@ -92,13 +100,13 @@ type parameters struct {
 	lists bool           // some have several places: the code is optimized
 }
 
-// parametersOf reads them. The members of structures count only where one is passed in registers.
+// parametersOf reads them. The members of structures say where one is passed.
 func (i *Info) parametersOf(at dwarf.Offset) (p parameters) {
 	t := typeReader{Info: i, left: maxTypes}
 	p.proto, p.at = t.prototype(at)
-	wholly := small(p.proto.Return)
+	wholly := isStructure(p.proto.Return)
 	for _, x := range p.proto.Params {
-		wholly = wholly || small(x.Type)
+		wholly = wholly || isStructure(x.Type)
 	}
 	if wholly {
 		t = typeReader{Info: i, left: maxTypes, whole: map[dwarf.Offset]btf.Type{}, values: true}
@@ -191,11 +199,10 @@ func everywhere(f *dwarf.Field) bool {
 	return one
 }
 
-// small reports whether t is a structure that may be passed in registers.
-func small(t btf.Type) bool {
-	size, ok := types.Size(t)
+// isStructure reports whether t is one: where it is passed, and what is passed after it on the stack, depends on its members.
+func isStructure(t btf.Type) bool {
 	_, structure := types.Members(t)
-	return structure && ok && size <= 16
+	return structure
 }
 
 // location returns where the prototype has parameter k. Behind the entry a register may have been
