@@ -42,7 +42,7 @@ func cmdMember(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	d, err := child.Start(waiting(ts), child.Options{
 		Program: bin, Dir: ts.MkAbs("."), Output: log,
-		Args: append(flags, args[1:]...),
+		Args: append(flags, unhurried(args[1:])...),
 	})
 	if d != nil {
 		key := memberKey{ts, args[0]}

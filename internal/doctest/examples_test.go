@@ -42,7 +42,7 @@ func TestExamples(t *testing.T) {
 	}
 	todo := []step{
 		{where: "examples", command: "guestprobe fleet serve --listen 127.0.0.1:0 --store fleet --url-file url &"},
-		{where: "examples", command: "guestprobed --vcpus 2 --fleet $(cat url) --fleet-creds fleet/creds --label kernel=6.1.1 &"},
+		{where: "examples", command: "guestprobed --vcpus 2 --tick 20ms --fleet $(cat url) --fleet-creds fleet/creds --label kernel=6.1.1 &"},
 	}
 	seen, changed := 0, true
 	for i, line := range strings.Split(documents(t)["docs/cli.md"], "\n") {

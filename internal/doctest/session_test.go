@@ -273,7 +273,7 @@ func TestSessions(t *testing.T) {
 	kvmtest.Require(t)
 	for _, doc := range []string{"definitions", "programs", "scripts", "tools", "handlers", "optimization", "debugging", "see"} {
 		t.Run(doc, func(t *testing.T) {
-			todo := []step{{where: doc, command: "guestprobed --vcpus 2 &"}}
+			todo := []step{{where: doc, command: "guestprobed --vcpus 2 --tick 20ms &"}}
 			todo = append(todo, sessions(t, "docs/"+doc+".md", "guestprobe detach --all; guestprobe guest resume; guestprobe optimization on")...)
 			play(t, objects(t, "."), todo, numbers)
 		})
