@@ -257,6 +257,11 @@ func FuzzRun(f *testing.F) {
 			if again := encode(t, insns); again != string(code) {
 				t.Fatalf("encoded again: % x, was % x", again, code)
 			}
+			for _, w := range p.Warnings() {
+				if w.Index < 0 || w.Index >= len(p.slots) || w.What == "" {
+					t.Fatalf("a warning %+v", w)
+				}
+			}
 			ctx := alignedBytes(max(len(mem), RegsSize))
 			copy(ctx, mem)
 			if _, err := NewVM(p, 1).Run(ctx, &fakeEnv{}); err != nil {
