@@ -238,11 +238,10 @@ func TestGuests(t *testing.T) {
 	// QEMU's bt leaves AF at what the code before it in the same block it translated says:
 	// the oracle, which stops there at other places, sees another value than the guest.
 	// And it sometimes executes, in a guest of its guest, instructions that the one before them has overwritten as they were,
-	// without a probe as well (seed 25: 17 of 40 runs). Steps are not vetted there: seed 23, stepped, ends in a triple fault, or with an
-	// int3 in its text, in one of four runs, and it is not known yet whose fault that is.
+	// without a probe as well (seed 25: 17 of 40 runs).
 	here, classes := kvmtest.ThisHost(), Classes
 	if here == kvmtest.HostQEMU {
-		classes &^= Rewrites | Steps
+		classes &^= Rewrites
 	}
 	x, err := New(Options{NoSteps: here == kvmtest.HostBochs, NoBits: here == kvmtest.HostQEMU, Classes: classes})
 	if err != nil {

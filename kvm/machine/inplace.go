@@ -20,8 +20,8 @@ import (
 // vCPU runs until it comes to one of the places where it can go from there:
 //
 //   - where the instruction leads: each of these has a temporary int3. Where
-//     they cannot be known beforehand, and the host can single-step code at this
-//     privilege, it is single-stepped instead;
+//     they cannot be known beforehand, or the int3 could not be delivered (breaks), and the
+//     host can single-step code at this privilege, it is single-stepped instead;
 //   - where an exception of the instruction leads: the handlers in the guest's
 //     IDT have temporary int3s as well. This works on every host that serves
 //     probes at all, and it tells for certain whether the instruction was
@@ -48,7 +48,7 @@ func (v *vcpu) stepInPlace() {
 		err = v.m.stopWorld(v, step)
 	}
 	switch {
-	case v.debugged && (errors.Is(err, errUnknownLanding) || errors.Is(err, ErrStepOverwrites) || errors.Is(err, ErrResetMeanwhile)):
+	case v.debugged && (errors.Is(err, errUnknownLanding) || errors.Is(err, errUndelivered) || errors.Is(err, ErrStepOverwrites) || errors.Is(err, ErrResetMeanwhile)):
 		v.m.engine.Unstepped(v.id)
 		v.stepErr = err
 		v.resume()
@@ -103,10 +103,11 @@ func (v *vcpu) stepAlone(site guest.GVA, traced bool, held uint64) (end landing,
 		return slices.ContainsFunc(places, func(l landing) bool { return l.reached && l.handler == handler })
 	}
 	tf, copied, limit := false, aside{}, nestedLimit
+	breaks := v.breaks(&inst, site, as, r)
 	switch {
 	case v.debugged && reached(true) && r.mayFault(v.trap.state.CPL == 3):
 		return end, ErrStepOverwrites // an exception would lead nowhere that is known
-	case known && !r.open:
+	case known && !r.open && breaks:
 	case v.canSingleStep():
 		tf = true
 		step := v.m.watch.debug
@@ -117,6 +118,8 @@ func (v *vcpu) stepAlone(site guest.GVA, traced bool, held uint64) (end landing,
 		defer func() {
 			err = errors.Join(err, v.kvm.SetGuestDebug(v.m.watch.debug))
 		}()
+	case !breaks && v.debugged:
+		return end, errUndelivered
 	default:
 		var ok bool
 		if copied, ok = v.stepAside(&inst, site, r); ok {

@@ -311,7 +311,11 @@ func (v *vcpu) advance() error {
 	code := make([]byte, insn.MaxLen)
 	n := m.ownCode(state.Root, guest.GVA(state.Regs.RIP), code)
 	v.trap = arrival{via: viaExit, state: state, trap: probe.Trap{Kind: probe.TrapBreakpoint}}
+	at := guest.GVA(state.Regs.RIP)
 	d := m.engine.Advance(v.id, state, code[:n])
+	if d.Action == probe.NotOurs && n > 0 && code[0] == insn.Int3 && guest.GVA(state.Regs.RIP) == at && !v.claim() {
+		return v.executeInt3(at)
+	}
 	v.obey(d)
 	switch {
 	case m.ended():
@@ -334,6 +338,53 @@ func (v *vcpu) advance() error {
 	return nil
 }
 
+// executeInt3 has the processor execute the guest's own int3 at at, and deliver it: the vCPU then stands at the first instruction of the
+// guest's handler. An exception that is queued without the int3 would not do: for the RIP in its frame VMX and SVM take the length of
+// the instruction that KVM knows from its last exit, which was another instruction's.
+func (v *vcpu) executeInt3(at guest.GVA) error {
+	v.n.foreign.inc()
+	return v.m.stopWorld(v, func() (err error) {
+		var p patches
+		defer func() { err = errors.Join(err, p.undo()) }()
+		ends := v.plantHandlers(&p)
+		// Interrupts of KVM's controllers would come first.
+		held := uint64(0)
+		if v.m.payload().hasAPIC() {
+			held = v.regs.RFLAGS & insn.FlagIF
+		}
+		v.regs.RFLAGS &^= held
+		v.kvm.SetRegsDirty()
+		v.given = at
+		stub := false
+		err = v.runNested(func() bool {
+			if !v.arrived() {
+				return false
+			}
+			stub = v.trap.via == viaStub
+			return stub || v.trap.trap.Kind == probe.TrapBreakpoint && (guest.GVA(v.trap.state.Regs.RIP) == at || ends.has(&v.trap))
+		})
+		switch {
+		case err != nil:
+			v.regs.RFLAGS |= held
+			v.kvm.SetRegsDirty()
+			return err
+		case stub:
+			if v.frame.RFLAGS |= held; held != 0 && !v.writeFrame() {
+				v.frameGone()
+				return nil
+			}
+			v.dispatch()
+			return nil
+		case guest.GVA(v.trap.state.Regs.RIP) != at: // another exception, of its delivery
+			v.resume()
+			return nil
+		}
+		v.regs.RFLAGS |= held
+		v.foreignBreakpoint()
+		return v.awaitHandler(ends)
+	})
+}
+
 // enterHandler has the processor deliver the exception that is queued: the vCPU then stands at the first
 // instruction of the guest's handler. Where the guest's vector hands breakpoints or debug exceptions to the host, that is
 // where the guest goes on with one that is its own.
@@ -341,30 +392,48 @@ func (v *vcpu) enterHandler() error {
 	return v.m.stopWorld(v, func() (err error) {
 		var p patches
 		defer func() { err = errors.Join(err, p.undo()) }()
-		as, at := v.m.space(0), v.handlersOf(exceptions|1<<insn.VectorDB|1<<insn.VectorBP)
-		for i, l := range at {
-			at[i].planted = !v.handsOver(as, &l) && p.apply(as, l.at, insn.Int3) == nil
-		}
-		given := false
-		if err := v.runNested(func() bool {
-			if !v.arrived() {
-				return false
-			}
-			for _, l := range at {
-				if v.trap.trap.Kind == probe.TrapBreakpoint && l.planted && guest.GVA(v.trap.state.Regs.RIP) == l.at {
-					return true
-				}
-			}
-			if given = v.trap.via == viaStub; given {
-				v.dispatch()
-			}
-			return given
-		}); err != nil || given {
-			return err
-		}
-		v.resume()
-		return nil
+		return v.awaitHandler(v.plantHandlers(&p))
 	})
+}
+
+// handlerEntries are the first instructions of the guest's handlers, with temporary int3s.
+type handlerEntries []landing
+
+// has reports whether t is the temporary int3 of one.
+func (h handlerEntries) has(t *arrival) bool {
+	return t.trap.Kind == probe.TrapBreakpoint && slices.ContainsFunc(h, func(l landing) bool {
+		return l.planted && guest.GVA(t.state.Regs.RIP) == l.at
+	})
+}
+
+// plantHandlers puts temporary int3s at the guest's handlers of all exceptions, but for those that hand theirs to the host. The world is stopped.
+func (v *vcpu) plantHandlers(p *patches) handlerEntries {
+	as, at := v.m.space(0), v.handlersOf(exceptions|1<<insn.VectorDB|1<<insn.VectorBP)
+	for i, l := range at {
+		at[i].planted = !v.handsOver(as, &l) && p.apply(as, l.at, insn.Int3) == nil
+	}
+	return at
+}
+
+// awaitHandler runs the vCPU, for which an exception is queued, until it is in its handler. The world is stopped.
+func (v *vcpu) awaitHandler(entries handlerEntries) error {
+	given := false
+	if err := v.runNested(func() bool {
+		if !v.arrived() {
+			return false
+		}
+		if entries.has(&v.trap) {
+			return true
+		}
+		if given = v.trap.via == viaStub; given {
+			v.dispatch()
+		}
+		return given
+	}); err != nil || given {
+		return err
+	}
+	v.resume()
+	return nil
 }
 
 // handsOver reports whether a handler is a stub that hands its exception to the host: an int3 in one of vector 3 would come to itself.

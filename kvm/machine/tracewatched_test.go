@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -181,11 +182,14 @@ func TestStepBackToSlot(t *testing.T) {
 	write(tinyData, idt[:])
 	ctx := patience.Of(t)
 	// It may pause in the engine's memory, too, which is not in the handler.
+	// A slow host does nothing in a short time.
+	wait := 20 * time.Microsecond
 	for at := guest.GVA(0); at < 0x1b || at >= guest.GVA(len(faultsOnce)); at = registers(t, m, 0).Live - tinyText {
 		if err := m.Resume(); err != nil || ctx.Err() != nil {
 			t.Fatal(err, ctx.Err())
 		}
-		breathe()
+		time.Sleep(wait)
+		wait = min(2*wait, time.Second)
 		if err := m.Pause(); err != nil {
 			t.Fatal(err)
 		}

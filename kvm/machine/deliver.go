@@ -1,0 +1,152 @@
+package machine
+
+import (
+	"errors"
+
+	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/kvm"
+	"github.com/guestprobe/guestprobe/kvm/host"
+	"github.com/guestprobe/guestprobe/probe/insn"
+)
+
+// errUndelivered: the guest's kernel is setting up its tables, and this host has no other end of a step than an int3.
+var errUndelivered = errors.New("this host delivers the int3 at its end to the guest's own vector 3, which leads nowhere at this point: " +
+	"the guest is setting up its IDT, GDT or TSS; 'guestprobe until' an address after that gets past it")
+
+// maxIST is how far below the top of a stack of the interrupt stack table RSP is taken to be on it.
+const maxIST = 1 << 16
+
+// tables are the registers by which a processor delivers an exception.
+type tables struct{ idt, gdt, tss kvm.Descriptor }
+
+// breaks reports whether an int3 where inst leads comes to the engine: by an exit, or because the guest's own
+// vector 3 can be delivered then. inst is at site and has not been executed; r is what it transfers.
+func (v *vcpu) breaks(inst *insn.Inst, site guest.GVA, as guest.AddressSpace, r *reach) bool {
+	cpl := v.trap.state.CPL
+	if v.m.host.Traps.CPL(cpl).Int3 != host.DeliveryVector {
+		return true
+	}
+	s := v.sregs
+	t := tables{idt: s.IDT, gdt: s.GDT, tss: kvm.Descriptor{Base: s.TR.Base, Limit: uint16(min(s.TR.Limit, 0xffff))}}
+	next, switches := v.nextSpace(inst)
+	switch {
+	case switches:
+		return v.delivers(t, next, cpl, nil)
+	case cpl == 0 && inst.Enc == insn.Legacy && inst.Map == insn.Map0F && inst.Opcode <= 0x01:
+		if !v.loads(inst, site, as, &t) {
+			return true // it raises an exception
+		}
+	}
+	return v.delivers(t, as, cpl, r)
+}
+
+// loads makes t what it is after inst, and reports whether inst does not fault: lgdt, lidt, ltr (SDM Vol. 2).
+func (v *vcpu) loads(inst *insn.Inst, site guest.GVA, as guest.AddressSpace, t *tables) bool {
+	const ltr, lgdt, lidt = 3, 2, 3
+	m, memory := inst.Mem()
+	read := func(b []byte) bool {
+		at, ok := inst.Addr(uint64(site), v.trap.state.Regs)
+		return ok && as.Read(guest.GVA(at+v.base(m.Segment)), b) == nil
+	}
+	switch {
+	case inst.Opcode == 0 && inst.Reg()&7 == ltr:
+		var b [2]byte
+		selector := uint64(0)
+		if !memory {
+			selector = *v.trap.state.Regs.Reg(inst.RMReg())
+		} else if !read(b[:]) {
+			return false
+		} else {
+			selector = littleEndian(b[:])
+		}
+		lo, hi, ok := descriptor(t.gdt, as, uint16(selector))
+		if !ok || selector&^3 == 0 {
+			return false
+		}
+		t.tss = kvm.Descriptor{Base: lo>>16&0xff_ffff | lo>>56<<24 | hi<<32, Limit: uint16(min(lo&0xffff|lo>>32&0xf_0000, 0xffff))}
+	case inst.Opcode == 1 && memory && (inst.Reg()&7 == lgdt || inst.Reg()&7 == lidt):
+		var b [10]byte
+		if !read(b[:]) {
+			return false
+		}
+		d := kvm.Descriptor{Base: littleEndian(b[2:]), Limit: uint16(littleEndian(b[:2]))}
+		if inst.Reg()&7 == lidt {
+			t.idt = d
+		} else {
+			t.gdt = d
+		}
+	}
+	return true
+}
+
+// descriptor returns the two words of a selector's descriptor, of which code segments have the first.
+func descriptor(gdt kvm.Descriptor, as guest.AddressSpace, selector uint16) (lo, hi uint64, ok bool) {
+	off := uint64(selector &^ 7)
+	if selector&4 != 0 || off+7 > uint64(gdt.Limit) {
+		return 0, 0, false
+	}
+	lo, err := readWord(as, guest.GVA(gdt.Base+off))
+	if err != nil {
+		return 0, 0, false
+	}
+	if off+15 <= uint64(gdt.Limit) {
+		hi, _ = readWord(as, guest.GVA(gdt.Base+off+8))
+	}
+	return lo, hi, true
+}
+
+// delivers reports whether the processor can deliver #BP by t, from code at cpl, to memory that the guest has for it (SDM Vol. 3,
+// 6.14). What an instruction transfers (r) of that is taken for changed.
+func (v *vcpu) delivers(t tables, as guest.AddressSpace, cpl uint8, r *reach) bool {
+	changed := func(at guest.GVA, n int) bool {
+		if r == nil {
+			return false
+		}
+		return r.has(at) || r.has(at+guest.GVA(n-1))
+	}
+	const gateSize = 16
+	gate := guest.GVA(t.idt.Base) + gateSize*insn.VectorBP
+	if gateSize*(insn.VectorBP+1)-1 > uint64(t.idt.Limit) || changed(gate, gateSize) {
+		return false
+	}
+	lo, err1 := readWord(as, gate)
+	hi, err2 := readWord(as, gate+8)
+	typ, dpl := lo>>40&0x1f, uint8(lo>>45&3)
+	if err1 != nil || err2 != nil || lo>>47&1 == 0 || typ != 0xe && typ != 0xf || dpl < cpl {
+		return false
+	}
+	// A code segment that is there.
+	selector := uint16(lo >> 16)
+	if d, _, ok := descriptor(t.gdt, as, selector); selector&^3 == 0 || !ok || d>>47&1 == 0 || d>>43&3 != 3 {
+		return false
+	}
+	if _, err := as.Translate(guest.GVA(hi<<32 | lo>>48<<16 | lo&0xffff)); err != nil {
+		return false
+	}
+	rsp := v.trap.state.Regs.RSP
+	if ist := lo >> 32 & 7; ist != 0 || cpl != 0 {
+		off := uint64(tssRSP)
+		if ist != 0 {
+			off = tssIST + 8*(ist-1)
+		}
+		at := guest.GVA(t.tss.Base + off)
+		if off+7 > uint64(t.tss.Limit) || changed(at, 8) {
+			return false
+		}
+		w, err := readWord(as, at)
+		if err != nil {
+			return false
+		}
+		// Its frame would be written over that of the exception which the code on this stack handles.
+		if cpl == 0 && w-rsp < maxIST {
+			return false
+		}
+		rsp = w
+	}
+	for _, at := range []uint64{rsp&^15 - 8, rsp&^15 - 8*frameWords} {
+		if m, err := as.Translate(guest.GVA(at)); err != nil || !m.Writable {
+			return false
+		}
+	}
+	return true
+}
