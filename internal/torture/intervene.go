@@ -318,6 +318,10 @@ func (w *work) watchAt() (*probe.Watch, error) {
 			return nil, err
 		}
 		x.Addr = s.Addr + guest.GVA(8*w.IntN(int(s.Size/8)))
+		if watched[k] == "stacks" {
+			x.Emulate = false // the TSS names them later (docs/definitions.md)
+			x.Access |= probe.AccessWrite
+		}
 	case k == len(watched): // the loader's page tables
 		var root guest.GPA
 		if err := w.t.m.Look(func(l *machine.Look) (err error) { root, err = l.Root(0); return err }); err != nil {

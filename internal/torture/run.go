@@ -60,6 +60,7 @@ func (p *Program) fillAlias(m *machine.Machine) error {
 const (
 	tracerBack = 1 << iota
 	tracerTells
+	tracerYields
 )
 
 // tracer says what the guest's own tracer does.

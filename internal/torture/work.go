@@ -299,10 +299,14 @@ func firstDiff(a, b []byte) int {
 
 // changing runs the guest while probes come and go.
 func (w *work) changing(ctx context.Context) error {
-	if w.p.Classes&Tracers != 0 && w.IntN(2) == 0 {
-		// Text that it has read while a probe was there it cannot write back when the probe has gone: a bare
-		// guest's writes are not followed.
-		if err := w.p.tracer(w.t.m, tracerTells); err != nil {
+	if w.p.Classes&Tracers != 0 {
+		// Text that it has read while a probe was there it cannot write back when the probe has gone, and of a breakpoint
+		// of its own it has read the byte: a bare guest's writes are not followed.
+		bits := byte(tracerYields)
+		if w.IntN(2) == 0 {
+			bits |= tracerTells
+		}
+		if err := w.p.tracer(w.t.m, bits); err != nil {
 			return err
 		}
 	}

@@ -156,7 +156,9 @@ static struct breakpoint *breakpoint(u64 addr, int make)
 static void plant(u64 addr)
 {
 	take();
-	struct breakpoint *b = breakpoint(addr, 1);
+	struct breakpoint *b = 0;
+	if (!(tt_tracer & TRACER_YIELDS) || *(volatile u8 *)writable(addr) != 0xcc)
+		b = breakpoint(addr, 1);
 	if (b && b->users++ == 0) {
 		b->old = *(volatile u8 *)b->text;
 		*(volatile u8 *)b->text = 0xcc;
