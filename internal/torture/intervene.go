@@ -75,13 +75,13 @@ func (w *work) saved(ctx context.Context) error {
 	return with(w.again(ctx, s), "unprobed from")
 }
 
-// tellTracer has the guest's tracer write nothing back: what it has read where a run to an address had its int3, or before a
+// tellTracer has the guest's tracer write nothing back, nor a byte below a breakpoint of its own: what it has read where a run to an address had its int3, or before a
 // snapshot that continues without probes, it cannot. See changing.
 func (w *work) tellTracer() error {
 	if w.p.Classes&Tracers == 0 {
 		return nil
 	}
-	return w.p.tracer(w.t.m, byte(w.IntN(2))*tracerTells)
+	return w.p.tracer(w.t.m, byte(w.IntN(2))*tracerTells|tracerYields)
 }
 
 // pause lets the guest run for a little.
@@ -263,7 +263,7 @@ func (w *work) steps(err error) error {
 		errors.Is(err, machine.ErrCannotStep):
 		w.t.sum.Refused["step"]++
 		return nil
-	case errors.As(err, &refused) && refusals[refused.Code]:
+	case errors.As(err, &refused) && (refusals[refused.Code] || refused.Code == probe.CodeForeignInt3 && w.p.Classes&Tracers != 0):
 		w.t.sum.Refused[string(refused.Code)]++
 		return nil
 	}

@@ -156,8 +156,9 @@ static struct breakpoint *breakpoint(u64 addr, int make)
 static void plant(u64 addr)
 {
 	take();
+	u8 first = *(volatile u8 *)writable(addr);
 	struct breakpoint *b = 0;
-	if (!(tt_tracer & TRACER_YIELDS) || *(volatile u8 *)writable(addr) != 0xcc)
+	if (!(tt_tracer & TRACER_YIELDS && (first == 0xcc || first == 0xe9)))
 		b = breakpoint(addr, 1);
 	if (b && b->users++ == 0) {
 		b->old = *(volatile u8 *)b->text;

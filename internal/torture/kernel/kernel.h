@@ -44,7 +44,7 @@ struct alias {
 /* What the guest's own tracer does, which the host says. */
 #define TRACER_BACK 1		/* writes back the text that it has read */
 #define TRACER_TELLS 2		/* tells the host of each write */
-#define TRACER_YIELDS 4		/* puts no breakpoint where an int3 is already */
+#define TRACER_YIELDS 4		/* puts no breakpoint where an int3 or a jump is already */
 
 /* What the host reads afterwards. */
 struct result {
