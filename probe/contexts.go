@@ -253,6 +253,11 @@ func (c *Clean) frame(f *frame) error {
 		put(ctxRIP, uint64(e.standsFor(at)))
 		return nil
 	}
+	if user && c.faulted(f, at) {
+		if err := c.inside(-1, at); err != nil || c.live != changeCopy {
+			return err
+		}
+	}
 	home := f.s.home
 	if f.s.plain() && home == 0 {
 		home = c.returns(f, user)
@@ -310,6 +315,33 @@ func (c *Clean) returns(f *frame, user bool) guest.GVA {
 		}
 	}
 	return 0
+}
+
+// Touches reports whether the instruction at rip is one by which a stage accesses the stack of user code before it changes anything: what
+// exception it raises is not the guest's.
+func (c *Clean) Touches(rip guest.GVA) bool {
+	_, r := c.e.stanceOf(rip)
+	d, ok := r.(*detour)
+	return ok && slices.ContainsFunc(d.touches, func(x touch) bool { return rip == d.start+guest.GVA(x.off) })
+}
+
+// faulted reports whether a frame may be that of an exception which a stage's own accesses to the stack have raised, and which a handler on its way
+// will hand over (guest.PortFault): a page of the stack that is not there, or alignment checks. At the probed address that exception would be the
+// guest's own. Handlers of interrupts have such frames, too; the vCPU is soon out of either.
+func (c *Clean) faulted(f *frame, at guest.GVA) bool {
+	if !c.Touches(at) {
+		return false
+	}
+	for i := range c.e.cpus {
+		s := c.w.CPU(i)
+		for sp := s.Regs.RSP; s.CPL == 0 && sp-s.Regs.RSP < handlerDepth; sp = sp&^(guest.PageSize-1) + guest.PageSize {
+			pa, ok := c.e.pages.Translate(s.Root, guest.GVA(sp))
+			if ok && f.pa >= pa && f.pa-pa < guest.GPA(guest.PageSize-sp%guest.PageSize) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // handlerDepth is how far above RSP of a vCPU that handles an interrupt its frame is looked for, in bytes.

@@ -214,6 +214,10 @@ func (m *Machine) save(clean *probe.Clean, ended bool) (*snapshot.Snapshot, erro
 		if err != nil {
 			return nil, fmt.Errorf("vcpu %d: %w", i, err)
 		}
+		if !ended && clean.Touches(guest.GVA(v.regs.RIP)) {
+			// An exception on its way in is of the stage's access, not of the probed instruction where the vCPU is in the snapshot.
+			c.Events.E.Inject, c.Events.E.Pending = 0, 0
+		}
 		clean.FIP(c.XSave)
 		s.CPUs = append(s.CPUs, *c)
 	}
