@@ -107,6 +107,8 @@ func (v *vcpu) stepAlone(site guest.GVA, traced bool, held uint64) (end landing,
 	switch {
 	case v.debugged && reached(true) && r.mayFault(v.trap.state.CPL == 3):
 		return end, ErrStepOverwrites // an exception would lead nowhere that is known
+	case v.debugged && !breaks && !r.open && r.mayFault(v.trap.state.CPL == 3):
+		return end, errUndelivered // the int3s at the guest's handlers are not delivered either
 	case known && !r.open && breaks:
 	case v.canSingleStep():
 		tf = true

@@ -313,8 +313,15 @@ func (v *vcpu) advance() error {
 	v.trap = arrival{via: viaExit, state: state, trap: probe.Trap{Kind: probe.TrapBreakpoint}}
 	at := guest.GVA(state.Regs.RIP)
 	d := m.engine.Advance(v.id, state, code[:n])
-	if d.Action == probe.NotOurs && n > 0 && code[0] == insn.Int3 && guest.GVA(state.Regs.RIP) == at && !v.claim() {
-		return v.executeInt3(at)
+	if own := func() bool {
+		return d.Action == probe.NotOurs && n > 0 && code[0] == insn.Int3 && guest.GVA(state.Regs.RIP) == at
+	}; own() {
+		if v.claim() { // it is a probe's in another mapping of the file, and one here from now on
+			d = m.engine.Advance(v.id, state, code[:n])
+		}
+		if own() {
+			return v.executeInt3(at)
+		}
 	}
 	v.obey(d)
 	switch {
@@ -338,14 +345,19 @@ func (v *vcpu) advance() error {
 	return nil
 }
 
-// executeInt3 has the processor execute the guest's own int3 at at, and deliver it: the vCPU then stands at the first instruction of the
+// executeInt3 has the processor execute the guest's own int3 at at, and deliver it: the vCPU is then at the first instruction of the
 // guest's handler. An exception that is queued without the int3 would not do: for the RIP in its frame VMX and SVM take the length of
 // the instruction that KVM knows from its last exit, which was another instruction's.
 func (v *vcpu) executeInt3(at guest.GVA) error {
-	v.n.foreign.inc()
 	return v.m.stopWorld(v, func() (err error) {
 		var p patches
 		defer func() { err = errors.Join(err, p.undo()) }()
+		// Others may have written there since it was read, and a jump of the engine's may lie over it.
+		root := v.state().Root
+		if code, err := p.own(v.m.engine, v.m.space(root), root, at); err != nil || len(code) == 0 || code[0] != insn.Int3 {
+			return errors.Join(err, fmt.Errorf("%w at %v: its text has just changed", ErrCannotStep, at))
+		}
+		v.n.foreign.inc()
 		ends := v.plantHandlers(&p)
 		// Interrupts of KVM's controllers would come first.
 		held := uint64(0)
@@ -385,7 +397,7 @@ func (v *vcpu) executeInt3(at guest.GVA) error {
 	})
 }
 
-// enterHandler has the processor deliver the exception that is queued: the vCPU then stands at the first
+// enterHandler has the processor deliver the exception that is queued: the vCPU is then at the first
 // instruction of the guest's handler. Where the guest's vector hands breakpoints or debug exceptions to the host, that is
 // where the guest goes on with one that is its own.
 func (v *vcpu) enterHandler() error {
