@@ -53,12 +53,17 @@ func (c *Client) Reset(ctx context.Context, r api.ResetGuest) (g api.Guest, err 
 
 // Save writes a snapshot of the guest to w, as kvm/snapshot reads it.
 func (c *Client) Save(ctx context.Context, w io.Writer) error {
-	resp, err := c.do(ctx, http.MethodPost, "/v1/guest/save", nil, nil)
+	const path = "/v1/guest/save"
+	resp, err := c.do(ctx, http.MethodPost, path, nil, nil)
 	if err != nil {
 		return err
 	}
 	defer resp.Body.Close()
-	if _, err := io.Copy(w, resp.Body); err != nil {
+	from := &failing{r: resp.Body}
+	switch _, err := io.Copy(w, from); {
+	case from.err != nil:
+		return c.transportError(ctx, http.MethodPost, path, from.err)
+	case err != nil:
 		return fmt.Errorf("save: %w", err)
 	}
 	return nil

@@ -155,7 +155,10 @@ func (c *Client) do(ctx context.Context, method, path string, query url.Values, 
 		return resp, nil
 	}
 	defer resp.Body.Close()
-	b, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	b, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	if err != nil {
+		return nil, c.transportError(ctx, method, path, err)
+	}
 	var envelope api.ErrorBody
 	if err := json.Unmarshal(b, &envelope); err != nil || envelope.Error.Code == "" {
 		return nil, fmt.Errorf("%s %s on %s: %w: status %s without an error envelope", method, path, c.path, ErrProtocol, resp.Status)
@@ -204,6 +207,21 @@ func (c *Client) transportError(ctx context.Context, method, path string, err er
 		err = io.ErrUnexpectedEOF
 	}
 	return fmt.Errorf("%w on %s: %s %s: %w", ErrUnreachable, c.path, method, path, err)
+}
+
+// failing keeps the error that ended reading from r, which is how a copy tells
+// it from an error of its writer.
+type failing struct {
+	r   io.Reader
+	err error
+}
+
+func (f *failing) Read(b []byte) (int, error) {
+	n, err := f.r.Read(b)
+	if err != nil && err != io.EOF {
+		f.err = err
+	}
+	return n, err
 }
 
 // answer reads a body up to the bounds.

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -108,13 +109,36 @@ func TestStrangeAnswers(t *testing.T) {
 			fmt.Fprint(w, `{"st`)
 			panic(http.ErrAbortHandler)
 		}, ErrUnreachable},
+		{"hangs up in a refusal", func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Length", "100")
+			w.WriteHeader(http.StatusConflict)
+			fmt.Fprint(w, `{"err`)
+			panic(http.ErrAbortHandler)
+		}, ErrUnreachable},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c, ctx := serve(t, tc.answer)
 			if _, err := c.Guest(ctx); !errors.Is(err, tc.want) {
 				t.Errorf("error %v, want %v", err, tc.want)
 			}
+			// A snapshot is any bytes: only how the answer ends can be wrong.
+			if err := c.Save(ctx, io.Discard); tc.want == ErrUnreachable && !errors.Is(err, tc.want) {
+				t.Errorf("save: error %v, want %v", err, tc.want)
+			}
 		})
+	}
+}
+
+// TestSaveNowhere: what a snapshot is written to has failed, not the daemon.
+func TestSaveNowhere(t *testing.T) {
+	c, ctx := serve(t, func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "a snapshot") })
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	if err := c.Save(ctx, full); !errors.Is(err, syscall.ENOSPC) || errors.Is(err, ErrUnreachable) {
+		t.Errorf("error %v, want ENOSPC alone", err)
 	}
 }
 
