@@ -20,7 +20,7 @@ type FrameRule struct {
 	// Trap: there is no caller either but code that was interrupted, and at Return is
 	// what that pushed: RIP, CS, RFLAGS, RSP and SS (SDM Vol. 3, 6.14.2). The stack may
 	// be another one. With Full the CFA is the address of all its registers, a struct
-	// pt_regs (insn.Regs as Linux has it in memory).
+	// pt_regs (x86.Regs as Linux has it in memory).
 	Trap, Full bool
 }
 

@@ -3,13 +3,13 @@ package guest
 import (
 	"encoding/binary"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // TrapStub is a stub of the trap ABI, as a guest has it at a vector that it hands
 // to the host: out of AL to a port, and iretq.
 func TrapStub(port uint8) []byte {
-	return insn.Assemble(func(a *insn.Asm) {
+	return x86.Assemble(func(a *x86.Asm) {
 		a.Out(port)
 		a.Iretq()
 	})

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"fmt"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // MaxPatch is the greatest number of bytes that one Text.Patch changes.
@@ -51,7 +51,7 @@ func (t Text) Patch(addr GVA, old, new []byte) error {
 		return &TextMismatchError{Addr: addr, Want: bytes.Clone(old), Got: got}
 	}
 	if n > 1 {
-		head[0] = insn.Int3
+		head[0] = x86.Int3
 		copy(head[1:], new[1:])
 		copy(tail, new[len(head):])
 	}

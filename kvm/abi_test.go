@@ -6,7 +6,7 @@ import (
 
 	gokvm "github.com/bobuhiro11/gokvm/kvm"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // The literals of this file are what gcc makes of linux/kvm.h and asm/kvm.h
@@ -345,7 +345,7 @@ func TestConstants(t *testing.T) {
 		{"KVM_INTERNAL_ERROR_DELIVERY_EV", SuberrorDeliveryEvent, 3},
 		{"KVM_INTERNAL_ERROR_UNEXPECTED_EXIT_REASON", SuberrorUnexpectedExitReason, 4},
 		{"KVM_INTERNAL_ERROR_EMULATION_FLAG_INSTRUCTION_BYTES", emulationHasBytes, 1},
-		{"RFLAGS.IF", insn.FlagIF, 0x200},
+		{"RFLAGS.IF", x86.FlagIF, 0x200},
 	} {
 		if tt.got != tt.want {
 			t.Errorf("%s = %#x, want %#x", tt.name, tt.got, tt.want)

@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // outs is a long run of `out %al,$0xe9`, and at its end a jump back: nearly
@@ -63,7 +63,7 @@ func TestRunAllocations(t *testing.T) {
 			}},
 			{"interrupt", func() {
 				b.v.page.readyForIntr, b.v.queued = 1, false
-				b.v.Regs().RFLAGS |= insn.FlagIF
+				b.v.Regs().RFLAGS |= x86.FlagIF
 				if err := b.v.Interrupt(0x20); err != nil {
 					t.Error(err)
 				}
@@ -79,7 +79,7 @@ func TestRunAllocations(t *testing.T) {
 				}
 			}},
 			{"exception", func() {
-				if err := b.v.InjectException(insn.VectorUD, false, 0, 0); err != nil {
+				if err := b.v.InjectException(x86.VectorUD, false, 0, 0); err != nil {
 					t.Error(err)
 				}
 				b.runOnce()

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // Steps follow the instructions and stop when they are told to. The guest has
@@ -28,7 +28,7 @@ func TestSingleStep(t *testing.T) {
 		}
 		for i, next := range []uint64{3, 6, 9} {
 			e := b.want(ReasonDebug)
-			if e.Debug.Exception != uint32(insn.VectorDB) || e.Debug.DR6&(1<<14) == 0 {
+			if e.Debug.Exception != uint32(x86.VectorDB) || e.Debug.DR6&(1<<14) == 0 {
 				t.Errorf("step %d: %v; want exception 1 with the step bit in dr6", i, e)
 			}
 			if got := b.v.Regs().RIP; got != boxCode+next || e.Debug.PC != got {
@@ -69,7 +69,7 @@ func TestBreakpoint(t *testing.T) {
 		t.Logf("delivered as %v", e)
 		switch e.Reason {
 		case ReasonDebug:
-			if e.Debug.Exception != uint32(insn.VectorBP) || e.Debug.PC != boxCode+1 {
+			if e.Debug.Exception != uint32(x86.VectorBP) || e.Debug.PC != boxCode+1 {
 				t.Fatalf("%v; want exception 3 at %#x", e, boxCode+1)
 			}
 		case ReasonInternalError:
@@ -78,7 +78,7 @@ func TestBreakpoint(t *testing.T) {
 				t.Fatalf("%v; want a failed emulation at % x", e, want)
 			}
 		default:
-			if e.Reason != ReasonIO || e.IO.Port != uint16(insn.VectorBP) || b.get64(int(b.v.Regs().RSP)) != boxCode+2 {
+			if e.Reason != ReasonIO || e.IO.Port != uint16(x86.VectorBP) || b.get64(int(b.v.Regs().RSP)) != boxCode+2 {
 				t.Fatalf("%v; want the guest's own vector 3 with rip behind the int3", e)
 			}
 			return
@@ -116,18 +116,18 @@ func TestBreakpointToGuest(t *testing.T) {
 					// A handler of the host may have changed registers.
 					b.v.Regs().RBX = 0x1234
 					b.v.SetRegsDirty()
-					if err := b.v.InjectException(insn.VectorBP, false, 0, 0); err != nil {
+					if err := b.v.InjectException(x86.VectorBP, false, 0, 0); err != nil {
 						t.Fatal(err)
 					}
 					// KVM does not report this one; it is known here all the same.
-					if err := b.v.InjectException(insn.VectorUD, false, 0, 0); !errors.Is(err, ErrEventPending) {
+					if err := b.v.InjectException(x86.VectorUD, false, 0, 0); !errors.Is(err, ErrEventPending) {
 						t.Errorf("second exception: %v, want %v", err, ErrEventPending)
 					}
 					// It waits through a call that does not run the guest.
 					if err := b.v.Complete(&b.e); err != nil || b.e.Reason != ReasonInterrupted {
 						t.Fatalf("complete: %v, error %v; want interrupted", b.e.Reason, err)
 					}
-					b.wantOut(uint16(insn.VectorBP))
+					b.wantOut(uint16(x86.VectorBP))
 					if got := b.v.Regs().RBX; got != 0x1234 {
 						t.Errorf("rbx %#x, want 0x1234", got)
 					}

@@ -6,7 +6,7 @@ import (
 
 	gokvm "github.com/bobuhiro11/gokvm/kvm"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // Events are the exceptions, interrupts and NMIs that are on their way into a
@@ -68,15 +68,15 @@ func (v *VCPU) HidesBreakpoint() (bool, error) {
 
 // hides reports whether there is a #BP that the events e do not show.
 func (v *VCPU) hides(e *Events) bool {
-	if e.E.Nr != insn.VectorBP || e.E.Inject != 0 || e.E.Pending != 0 || e.I.Inject != 0 || e.N.Inject != 0 {
+	if e.E.Nr != x86.VectorBP || e.E.Inject != 0 || e.E.Pending != 0 || e.I.Inject != 0 || e.N.Inject != 0 {
 		return false // of what is hidden, the number is to be seen
 	}
-	return v.queued || v.cut && v.page.readyForIntr == 0 && v.regs.RFLAGS&insn.FlagIF != 0 && !v.irqchip && e.I.Shadow == 0
+	return v.queued || v.cut && v.page.readyForIntr == 0 && v.regs.RFLAGS&x86.FlagIF != 0 && !v.irqchip && e.I.Shadow == 0
 }
 
 // InjectException has the next Run deliver exception vec (0..31, not 2, which
 // is the NMI) to the guest at the registers as they are then, with an error
-// code if hasErr, and with cr2 in CR2 if vec is insn.VectorPF. ErrEventPending means
+// code if hasErr, and with cr2 in CR2 if vec is x86.VectorPF. ErrEventPending means
 // that something else is on its way in. Owner thread only.
 //
 // A #BP is good only right after Run reported the int3. Where RIP must stand
@@ -109,7 +109,7 @@ func (v *VCPU) InjectException(vec uint8, hasErr bool, code uint32, cr2 uint64) 
 	if err := v.SetEvents(&e); err != nil {
 		return fail(err)
 	}
-	if vec == insn.VectorPF && v.sregs.CR2 != cr2 {
+	if vec == x86.VectorPF && v.sregs.CR2 != cr2 {
 		v.sregs.CR2 = cr2
 		v.SetSregsDirty()
 	}
@@ -128,12 +128,12 @@ func (v *VCPU) TakeBreakpointBack() (bool, error) {
 		return false, nil
 	}
 	v.cut = false
-	if v.page.readyForIntr != 0 || v.regs.RFLAGS&insn.FlagIF == 0 || v.irqchip || v.queued {
+	if v.page.readyForIntr != 0 || v.regs.RFLAGS&x86.FlagIF == 0 || v.irqchip || v.queued {
 		return false, nil
 	}
 	var e Events
 	// What is shown is not a #BP. Of that, only the number is to be seen.
-	if err := v.GetEvents(&e); err != nil || e.E.Nr != insn.VectorBP || e.E.Inject != 0 || e.E.Pending != 0 ||
+	if err := v.GetEvents(&e); err != nil || e.E.Nr != x86.VectorBP || e.E.Inject != 0 || e.E.Pending != 0 ||
 		e.I.Inject != 0 || e.I.Shadow != 0 || e.N.Inject != 0 {
 		return false, err
 	}

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 func TestInjectException(t *testing.T) {
@@ -16,11 +16,11 @@ func TestInjectException(t *testing.T) {
 		cr2    uint64
 	}{
 		{vec: 0},
-		{vec: insn.VectorDB},
-		{vec: insn.VectorUD},
-		{vec: insn.VectorDF, hasErr: true},
-		{vec: insn.VectorGP, hasErr: true, code: 0x18},
-		{vec: insn.VectorPF, hasErr: true, code: 6, cr2: 0xffff800000001234},
+		{vec: x86.VectorDB},
+		{vec: x86.VectorUD},
+		{vec: x86.VectorDF, hasErr: true},
+		{vec: x86.VectorGP, hasErr: true, code: 0x18},
+		{vec: x86.VectorPF, hasErr: true, code: 6, cr2: 0xffff800000001234},
 		{vec: 19},
 	} {
 		for _, cpl := range []int{0, 3} {
@@ -54,7 +54,7 @@ func TestInjectException(t *testing.T) {
 					if got := b.get64(sp + 8); int(got&3) != cpl {
 						t.Errorf("interrupted in cs %#x, want CPL %d", got, cpl)
 					}
-					if tt.vec == insn.VectorPF && b.v.Sregs().CR2 != tt.cr2 {
+					if tt.vec == x86.VectorPF && b.v.Sregs().CR2 != tt.cr2 {
 						t.Errorf("cr2 %#x, want %#x", b.v.Sregs().CR2, tt.cr2)
 					}
 					// It is delivered once.
@@ -81,17 +81,17 @@ func TestInjectExceptionRefused(t *testing.T) {
 	if err := b.v.Interrupt(0x20); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.v.InjectException(insn.VectorUD, false, 0, 0); !errors.Is(err, ErrEventPending) {
+	if err := b.v.InjectException(x86.VectorUD, false, 0, 0); !errors.Is(err, ErrEventPending) {
 		t.Errorf("exception behind an interrupt: %v, want %v", err, ErrEventPending)
 	}
 	b.wantOut(0x20)
-	if err := b.v.InjectException(insn.VectorUD, false, 0, 0); err != nil {
+	if err := b.v.InjectException(x86.VectorUD, false, 0, 0); err != nil {
 		t.Fatal(err)
 	}
 	if b.v.InterruptReady() {
 		t.Error("ready for an interrupt with an exception on its way in")
 	}
-	b.wantOut(uint16(insn.VectorUD))
+	b.wantOut(uint16(x86.VectorUD))
 }
 
 func TestSetEvents(t *testing.T) {

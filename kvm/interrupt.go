@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // RequestInterruptWindow says whether Run shall return with
@@ -27,7 +27,7 @@ func (v *VCPU) InterruptFlag() bool { return v.page.ifFlag != 0 }
 // delivered), the registers as they are now, changed perhaps, still have IF
 // set, and no event was given to KVM since.
 func (v *VCPU) InterruptReady() bool {
-	return v.page.readyForIntr != 0 && v.regs.RFLAGS&insn.FlagIF != 0 && !v.queued
+	return v.page.readyForIntr != 0 && v.regs.RFLAGS&x86.FlagIF != 0 && !v.queued
 }
 
 // Interrupt has the next Run deliver the external interrupt vec, before the

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // waitInSti spins with interrupts on.
@@ -27,7 +27,7 @@ func TestInterruptWindow(t *testing.T) {
 				if cpl == "cpl3" {
 					userMode(b.v.Sregs())
 					b.v.SetSregsDirty()
-					b.v.Regs().RFLAGS |= insn.FlagIF
+					b.v.Regs().RFLAGS |= x86.FlagIF
 					b.v.SetRegsDirty()
 				}
 				if b.v.InterruptReady() {
@@ -82,7 +82,7 @@ func TestInterruptWindowClosed(t *testing.T) {
 				b.v.RequestInterruptWindow(true)
 				for range 5 {
 					b.wantOut(0x42)
-					if b.v.InterruptReady() || b.v.InterruptFlag() || b.v.Regs().RFLAGS&insn.FlagIF != 0 {
+					if b.v.InterruptReady() || b.v.InterruptFlag() || b.v.Regs().RFLAGS&x86.FlagIF != 0 {
 						t.Fatalf("ready %v, flag %v, rflags %#x with interrupts off", b.v.InterruptReady(), b.v.InterruptFlag(), b.v.Regs().RFLAGS)
 					}
 					if err := b.v.Interrupt(0x20); !errors.Is(err, ErrNotReady) {
@@ -91,7 +91,7 @@ func TestInterruptWindowClosed(t *testing.T) {
 				}
 				// And with the flag set by the host the next exit is the
 				// window, or, where KVM emulates, as good as one.
-				b.v.Regs().RFLAGS |= insn.FlagIF
+				b.v.Regs().RFLAGS |= x86.FlagIF
 				b.v.SetRegsDirty()
 				if e := b.run(); !b.v.InterruptReady() {
 					t.Fatalf("exit %v, and not ready with interrupts on", e)
@@ -158,12 +158,12 @@ func TestInterruptReadyFollowsRegs(t *testing.T) {
 	b := newBox(t, waitInSti)
 	b.v.RequestInterruptWindow(true)
 	b.want(ReasonInterruptWindow)
-	b.v.Regs().RFLAGS &^= insn.FlagIF
+	b.v.Regs().RFLAGS &^= x86.FlagIF
 	b.v.SetRegsDirty()
 	if b.v.InterruptReady() {
 		t.Error("ready with IF clear")
 	}
-	b.v.Regs().RFLAGS |= insn.FlagIF
+	b.v.Regs().RFLAGS |= x86.FlagIF
 	if !b.v.InterruptReady() {
 		t.Error("not ready with IF set")
 	}

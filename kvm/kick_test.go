@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // spin increments a counter in memory for ever.
@@ -26,7 +26,7 @@ const spinCounter = 0x30000
 func newSpinner(t *testing.T, cpl int) *box {
 	t.Helper()
 	b := newBoxAt(t, cpl, spin)
-	b.v.Regs().RFLAGS |= insn.FlagIF
+	b.v.Regs().RFLAGS |= x86.FlagIF
 	b.v.SetRegsDirty()
 	return b
 }

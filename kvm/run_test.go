@@ -10,8 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // bothWays runs f with registers in the shared page and by GET and SET.
@@ -148,7 +148,7 @@ func TestRunUserMode(t *testing.T) {
 		b.v.SetSregsDirty()
 		*b.v.Regs() = Regs{RAX: 41, RIP: boxCode, RSP: boxUser, RFLAGS: 2}
 		b.v.SetRegsDirty()
-		b.wantOut(uint16(insn.VectorGP))
+		b.wantOut(uint16(x86.VectorGP))
 		r, s := b.v.Regs(), b.v.Sregs()
 		if r.RAX != 42 || s.CS.Selector&3 != 0 || s.SS.DPL != 0 {
 			t.Errorf("rax %d, cs %#x, ss dpl %d; want 42 and CPL 0", r.RAX, s.CS.Selector, s.SS.DPL)

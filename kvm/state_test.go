@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 const (
@@ -162,7 +162,7 @@ func TestMSRExits(t *testing.T) {
 	b.v.SetMSRResult(0, false)
 	b.want(ReasonRDMSR)
 	b.v.SetMSRResult(0, true)
-	b.wantOut(uint16(insn.VectorGP))
+	b.wantOut(uint16(x86.VectorGP))
 }
 
 // The guest's extended state is read and written in the format of xsave (SDM

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // arrival is the way in which a trap shows.
@@ -76,14 +76,14 @@ func (b *box) arriving(vec uint8, want, behind uint64) (arrival, error) {
 	switch {
 	case e.Reason == ReasonDebug && e.Debug.Exception == uint32(vec) && e.Debug.PC == rip && rip == want:
 		return byExit, nil
-	case e.Reason == ReasonDebug && e.Debug.Exception == uint32(insn.VectorDB) && rip == boxCode:
+	case e.Reason == ReasonDebug && e.Debug.Exception == uint32(x86.VectorDB) && rip == boxCode:
 		return early, nil
 	case e.Reason == ReasonInternalError && e.Internal.Suberror == SuberrorEmulation && rip == want &&
 		bytes.HasPrefix(e.Internal.EmulationBytes(), b.mem[rip:rip+2]):
 		return byEmulation, nil
 	case e.Reason == ReasonIO && e.IO.Port == uint16(vec) && b.get64(int(b.v.Regs().RSP)) == behind:
 		return byVector, nil
-	case e.Reason == ReasonHLT, e.Reason == ReasonIO && e.IO.Port == uint16(insn.VectorGP):
+	case e.Reason == ReasonHLT, e.Reason == ReasonIO && e.IO.Port == uint16(x86.VectorGP):
 		return never, nil // the hlt at the end, or its fault at CPL 3
 	}
 	return "", fmt.Errorf("%v, rip %#x; want a trap at %#x", e, rip, want)
@@ -107,15 +107,15 @@ func TestTraps(t *testing.T) {
 		dr6   uint64 // bits that must be set
 	}{
 		{"int3", []byte{0x90, 0xcc, 0x90, 0xf4}, GuestDebug{Control: DebugEnable | DebugUseSWBP},
-			insn.VectorBP, 1, 2, expect.int3, 0},
+			x86.VectorBP, 1, 2, expect.int3, 0},
 		{"step", []byte{0x90, 0x90, 0x90, 0xf4}, GuestDebug{Control: DebugEnable | DebugSingleStep},
-			insn.VectorDB, 1, 1, expect.step, 1 << 14},
+			x86.VectorDB, 1, 1, expect.step, 1 << 14},
 		{"execute breakpoint", []byte{0x90, 0x90, 0x90, 0xf4},
 			GuestDebug{Control: DebugEnable | DebugUseHWBP, Reg: [8]uint64{0: boxCode + 2, 7: 1<<10 | 1<<1}}, // G0
-			insn.VectorDB, 2, 2, expect.hwbreak, 1},
+			x86.VectorDB, 2, 2, expect.hwbreak, 1},
 		{"watchpoint", []byte{0x88, 0x04, 0x25, 0x00, 0x00, 0x03, 0x00, 0x90, 0xf4}, // mov %al,0x30000
 			GuestDebug{Control: DebugEnable | DebugUseHWBP, Reg: [8]uint64{1: data, 7: 1<<20 | 1<<10 | 1<<3}}, // G1, write, 1 byte
-			insn.VectorDB, 7, 7, expect.watch, 2},
+			x86.VectorDB, 7, 7, expect.watch, 2},
 	} {
 		for i, cpl := range []int{0, 3} {
 			t.Run(fmt.Sprintf("%s/cpl%d", tt.name, cpl), func(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 func TestVCPUClose(t *testing.T) {
@@ -66,7 +66,7 @@ func TestClosedVCPU(t *testing.T) {
 		{"set sregs", func() error { return v.SetSregs(new(Sregs)) }},
 		{"get events", func() error { _, err := v.Events(); return err }},
 		{"set events", func() error { return v.SetEvents(new(Events)) }},
-		{"inject exception 6: get events", func() error { return v.InjectException(insn.VectorUD, false, 0, 0) }},
+		{"inject exception 6: get events", func() error { return v.InjectException(x86.VectorUD, false, 0, 0) }},
 		{"set guest debug 0x1", func() error { return v.SetGuestDebug(GuestDebug{Control: DebugEnable}) }},
 		{"get debug registers", func() error { return v.GetDebugRegs(new(DebugRegs)) }},
 		{"set debug registers", func() error { return v.SetDebugRegs(new(DebugRegs)) }},

@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/probe/code"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // ErrInside: a vCPU or a task of the guest runs code of the engine's, or a handler, of which no address of the guest's own and
@@ -206,9 +206,9 @@ func (c *cpu) own(s State) (Regs, bool) {
 		return r, false
 	}
 	if c.step.active && c.InSlot(rip) {
-		r.RFLAGS = r.RFLAGS&^(insn.FlagIF|insn.FlagTF) | c.step.flags
+		r.RFLAGS = r.RFLAGS&^(x86.FlagIF|x86.FlagTF) | c.step.flags
 	}
-	for n := insn.RAX; n <= insn.R15; n++ { // what code has read from its stack, as one that pops its return address
+	for n := x86.RAX; n <= x86.R15; n++ { // what code has read from its stack, as one that pops its return address
 		p := r.Reg(n)
 		if t, i := c.trampoline(guest.GVA(*p)); t != nil && t.word(i, instPlace).Load()-s.Regs.RSP+nearStack < 2*nearStack {
 			*p = uint64(t.home(guest.GVA(*p)))
@@ -229,7 +229,7 @@ func (e *Engine) lift(w World) (texts []patched) {
 		if !st.armed.Load() || e.text.freed(st) {
 			continue
 		}
-		t := patched{st.addr, slices.Clone(st.bytes()[:1]), []byte{insn.Int3}}
+		t := patched{st.addr, slices.Clone(st.bytes()[:1]), []byte{x86.Int3}}
 		if d := st.detour(); d != nil {
 			j := d.jump()
 			t.orig, t.ours = slices.Clone(d.orig[:]), j[:]

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // text keeps the guest's text in line with the probes that are on its sites. Its
@@ -27,7 +27,7 @@ func (t *text) arm(w World, st *site) *Error {
 		return newError(CodeNotText, fmt.Sprintf("%s is not code any more", st.symbol), "")
 	}
 	old := st.bytes()
-	patched := append([]byte{insn.Int3}, old[1:]...)
+	patched := append([]byte{x86.Int3}, old[1:]...)
 	if err := w.PatchText(st.addr, old, patched); err != nil {
 		return textError(st, err)
 	}
@@ -53,7 +53,7 @@ func (t *text) disarm(w World, st *site, lost *[]error) {
 	if !st.armed.Swap(false) || t.freed(st) {
 		return // the guest has changed it
 	}
-	if err := w.PatchText(st.addr, []byte{insn.Int3}, st.bytes()[:1]); err != nil {
+	if err := w.PatchText(st.addr, []byte{x86.Int3}, st.bytes()[:1]); err != nil {
 		t.opt.lose(textError(st, err), lost)
 	}
 }
@@ -116,7 +116,7 @@ func textError(st *site, err error) *Error {
 	var m *guest.TextMismatchError
 	if errors.As(err, &m) {
 		x = newError(CodeTextChanged, "the guest's text is not what its image says", "")
-		if len(m.Got) > 0 && m.Got[0] == insn.Int3 && m.Want[0] != insn.Int3 && m.Addr == st.addr {
+		if len(m.Got) > 0 && m.Got[0] == x86.Int3 && m.Want[0] != x86.Int3 && m.Addr == st.addr {
 			x = newError(CodeForeignInt3, "a breakpoint that is not ours is there", "")
 		}
 	}

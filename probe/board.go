@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // A jump of 5 bytes overwrites what other contexts may still come back to: a
@@ -42,7 +42,7 @@ func (p pun) next(rel uint32) (uint32, bool) {
 	}
 	at := (bits.Len32(wrong) - 1) &^ 7   // the highest byte that is wrong
 	low := uint32(uint64(1)<<(at+8) - 1) // that byte, and what is below it
-	if byte(rel>>at) < insn.Int3 {
+	if byte(rel>>at) < x86.Int3 {
 		return rel&^low&^p.mask | want, true
 	}
 	up := uint64(rel|p.mask|low) + 1 // carried over the bytes that are fixed
@@ -70,9 +70,9 @@ const boardTries = 512
 // returns it. Callers hold mu.
 func (o *optimizer) board(d *detour) (guest.GVA, error) {
 	p := punOf(d.region.Boundaries)
-	from := d.region.Addr + insn.JmpLen
+	from := d.region.Addr + x86.JmpLen
 	try := func(at guest.GVA) bool {
-		jmp, ok := insn.Jmp32(uint64(at), uint64(d.entry))
+		jmp, ok := x86.Jmp32(uint64(at), uint64(d.entry))
 		return ok && o.code.PutAt(at, d.site(), d.user, d, jmp[:]) == nil
 	}
 	// Pages that are there, first those that came last: they have most room.
@@ -81,7 +81,7 @@ func (o *optimizer) board(d *detour) (guest.GVA, error) {
 		if int64(rel) < -1<<31 || int64(rel) > 1<<31-guest.PageSize {
 			continue
 		}
-		for at, ok := p.next(uint32(rel)); ok && at-uint32(rel) <= guest.PageSize-insn.JmpLen; at, ok = p.next(at + 1) {
+		for at, ok := p.next(uint32(rel)); ok && at-uint32(rel) <= guest.PageSize-x86.JmpLen; at, ok = p.next(at + 1) {
 			if at := page + guest.GVA(at-uint32(rel)); try(at) {
 				return at, nil
 			}

@@ -4,7 +4,7 @@ import (
 	"errors"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // TargetChanged has everything that is known of the target asked anew, and each site
@@ -78,7 +78,7 @@ func (e *Engine) become(st *site, now *original) bool {
 	st.boosted.Store(nil)
 	st.stepped.Store(nil)
 	for _, r := range *st.chain.Load() {
-		if r.watched() && now.plan.NoStep || now.plan.Kind != insn.Refuse && e.places.needSlots(st, r.watched()) != nil {
+		if r.watched() && now.plan.NoStep || now.plan.Kind != x86.Refuse && e.places.needSlots(st, r.watched()) != nil {
 			st.orig.Store(was)
 			st.boosted.Store(boosted)
 			st.stepped.Store(stepped)
@@ -93,7 +93,7 @@ func (e *Engine) become(st *site, now *original) bool {
 func (e *Engine) follow(st *site, addr guest.GVA, b []byte) *original {
 	was := st.orig.Load()
 	off := st.addr - addr // of the site in b
-	var text [insn.MaxLen]byte
+	var text [x86.MaxLen]byte
 	n := len(text)
 	for n > 0 && e.target.ReadMemory(0, st.addr, text[:n]) != nil {
 		n-- // up to where the text ends
@@ -112,14 +112,14 @@ func (e *Engine) follow(st *site, addr guest.GVA, b []byte) *original {
 	switch {
 	case same, st.changed:
 		return was // or what it was: settle sees whether it is again
-	case e.opt.jumpsOnly(st), was.bytes[0] != insn.Int3 && (off != 0 || e.tail(addr, b)):
+	case e.opt.jumpsOnly(st), was.bytes[0] != x86.Int3 && (off != 0 || e.tail(addr, b)):
 		return nil
 	}
 	now := &original{n: 1, bytes: text}
-	if text[0] != insn.Int3 {
+	if text[0] != x86.Int3 {
 		now.plan = e.places.planOf(st.addr, text[:n], st.user)
 		now.n = now.plan.Inst.Len
-		if now.plan.Kind == insn.Refuse || now.plan.Kind == insn.InPlace && !e.can[guest.Level(st.user)].InPlace {
+		if now.plan.Kind == x86.Refuse || now.plan.Kind == x86.InPlace && !e.can[guest.Level(st.user)].InPlace {
 			return nil
 		}
 	}
@@ -133,13 +133,13 @@ func (e *Engine) follow(st *site, addr guest.GVA, b []byte) *original {
 // an int3.
 func (e *Engine) tail(addr guest.GVA, b []byte) bool {
 	before := make([]byte, 1)
-	if len(b) == 1 && b[0] == insn.Int3 || e.target.ReadMemory(0, addr-1, before) != nil {
+	if len(b) == 1 && b[0] == x86.Int3 || e.target.ReadMemory(0, addr-1, before) != nil {
 		return false
 	}
 	e.Unpatch(addr-1, before)
 	a, there := e.target.Symbols().Find(addr - 1)
 	s, _ := e.target.Symbols().Find(addr)
-	return before[0] == insn.Int3 && there && a.Addr == s.Addr
+	return before[0] == x86.Int3 && there && a.Addr == s.Addr
 }
 
 // rewritten forgets what was found out of the functions in [lo, hi).

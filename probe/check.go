@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/probe/flow"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // places knows where in the guest's text a probe can be, and makes the sites and
@@ -88,12 +88,12 @@ func (p *places) resolve(w where) (place, *Error) {
 	}
 	at := place{addr: addr, sym: sym, head: addr}
 	head := sym.Addr
-	if sym.Size > 4 && insn.HasEndbr64(syms.Code(sym.Addr, 4)) {
+	if sym.Size > 4 && x86.HasEndbr64(syms.Code(sym.Addr, 4)) {
 		head += 4
 	}
 	entry := head
 	if k, ok := syms.(Kernel); ok && !sym.User {
-		if to := k.Entry(head); to-head <= insn.MaxLen {
+		if to := k.Entry(head); to-head <= x86.MaxLen {
 			entry = to
 		}
 	}
@@ -169,17 +169,17 @@ func (p *places) prepare(at place) (*site, *Error) {
 		return nil, err
 	}
 	syms := p.target.Symbols()
-	code, can := syms.Code(at.addr, insn.MaxLen), p.can[guest.Level(at.sym.User)]
+	code, can := syms.Code(at.addr, x86.MaxLen), p.can[guest.Level(at.sym.User)]
 	plan := p.planOf(at.addr, code, at.sym.User)
 	n := int(plan.Inst.Len)
-	if plan.Kind == insn.Refuse {
+	if plan.Kind == x86.Refuse {
 		return nil, refuse(plan, code[:max(n, min(1, len(code)))])
 	}
-	if plan.Kind == insn.InPlace && !can.InPlace {
+	if plan.Kind == x86.InPlace && !can.InPlace {
 		return nil, newError(CodeHostCannot, "the instruction cannot be moved, and this host cannot step in place",
 			fmt.Sprintf("%v: bytes % x", plan.Reason, code[:n]))
 	}
-	if plan.Kind == insn.Emulate && plan.Fallback == insn.InPlace && at.sym.User && p.oneSpace && !can.InPlace {
+	if plan.Kind == x86.Emulate && plan.Fallback == x86.InPlace && at.sym.User && p.oneSpace && !can.InPlace {
 		return nil, newError(CodeHostCannot, "the instruction cannot be moved, and this target cannot emulate it for user code",
 			fmt.Sprintf("bytes % x", code[:n]))
 	}
@@ -200,12 +200,12 @@ func (p *places) prepare(at place) (*site, *Error) {
 }
 
 // planOf returns how the instruction in code, which stands at addr, is run.
-func (p *places) planOf(addr guest.GVA, code []byte, user bool) insn.Plan {
-	o := insn.Options{}
+func (p *places) planOf(addr guest.GVA, code []byte, user bool) x86.Plan {
+	o := x86.Options{}
 	if user {
 		o.CPL = 3
 	}
-	plan := insn.Analyze(code, uint64(addr), o)
+	plan := x86.Analyze(code, uint64(addr), o)
 	if k, ok := p.target.Symbols().(Kernel); ok && k.Exception(addr) {
 		plan.StayPut()
 	}

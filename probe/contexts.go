@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // How the engine's addresses get out of the guest's memory
@@ -155,7 +155,7 @@ func (k *core) context(p []byte, off int) bool {
 		if at == off || w == le.Uint64(p[off:]) {
 			continue
 		}
-		if w&neverFlags == 0 && w&(insn.Flag1|insn.FlagIF) == insn.Flag1|insn.FlagIF || k.target.Symbols().IsText(guest.GVA(w)) || k.code.At(guest.GVA(w)) != nil {
+		if w&neverFlags == 0 && w&(x86.Flag1|x86.FlagIF) == x86.Flag1|x86.FlagIF || k.target.Symbols().IsText(guest.GVA(w)) || k.code.At(guest.GVA(w)) != nil {
 			return true
 		}
 	}
@@ -204,7 +204,7 @@ func (f *frame) isFrame(user bool) bool {
 		cpl = 3
 	}
 	return cs&^3 != 0 && cs&(3|local) == cpl && cs>>16 == 0 && ss&3 == cpl && ss>>16 == 0 &&
-		flags&insn.Flag1 != 0 && flags&neverFlags == 0 && guest.GVA(f.get(ctxRSP)).Canonical()
+		flags&x86.Flag1 != 0 && flags&neverFlags == 0 && guest.GVA(f.get(ctxRSP)).Canonical()
 }
 
 // misplaced reports whether what looks like the frame of an interrupt of kernel code, at that address, is in the very stack that it names, but not
@@ -221,7 +221,7 @@ func (f *frame) cut(user bool) bool {
 		return false
 	}
 	x := *f
-	for i, w := range [...]uint64{ctxFlags: insn.Flag1, ctxCS: guest.SelKernelCode, ctxSS: guest.SelKernelData, ctxRSP: 0} {
+	for i, w := range [...]uint64{ctxFlags: x86.Flag1, ctxCS: guest.SelKernelCode, ctxSS: guest.SelKernelData, ctxRSP: 0} {
 		if user && i == ctxCS {
 			w = guest.SelUserCode
 		}
@@ -288,7 +288,7 @@ func (c *Clean) masked(sl *slot) uint64 {
 			}
 		}
 	}
-	return uint64(sl.flags.Load()) & insn.FlagIF
+	return uint64(sl.flags.Load()) & x86.FlagIF
 }
 
 // returns returns what a frame in the code of a return goes on at: the return address right below the RSP that the guest has

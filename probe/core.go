@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/probe/code"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // core is what hits need of the engine: any vCPU's thread, and any other, may read
@@ -90,7 +90,7 @@ func (k *core) Original(addr guest.GVA) (byte, bool) {
 // those stays. It may be called from any
 // thread.
 func (k *core) Unpatch(addr guest.GVA, p []byte) {
-	for a := addr - (insn.JmpLen - 1); a != addr+guest.GVA(len(p)); a++ {
+	for a := addr - (x86.JmpLen - 1); a != addr+guest.GVA(len(p)); a++ {
 		if st := k.sites.Find(a); st != nil {
 			st.unpatch(a, addr, p)
 		}

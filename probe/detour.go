@@ -7,9 +7,9 @@ import (
 	"sync/atomic"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/probe/code"
 	"github.com/guestprobe/guestprobe/probe/flow"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // detour is the executable guest memory that an optimized site jumps to:
@@ -21,7 +21,7 @@ import (
 type detour struct {
 	key    detourKey
 	region flow.Region
-	orig   [insn.JmpLen]uint8 // the bytes that the jump overwrites
+	orig   [x86.JmpLen]uint8 // the bytes that the jump overwrites
 	user   bool
 
 	// addr is where the site jumps to: the entry, or where the bytes of the
@@ -75,8 +75,8 @@ func (d *detour) site() guest.GVA { return guest.GVA(d.region.Addr) }
 func (d *detour) next() guest.GVA { return d.site() + guest.GVA(d.region.Len) }
 
 // jump returns the bytes that stand at an optimized site.
-func (d *detour) jump() [insn.JmpLen]byte {
-	b, ok := insn.Jmp32(d.region.Addr, uint64(d.addr))
+func (d *detour) jump() [x86.JmpLen]byte {
+	b, ok := x86.Jmp32(d.region.Addr, uint64(d.addr))
 	if !ok {
 		panic(fmt.Sprintf("BUG: detour at %v is out of reach of %v", d.addr, d.site()))
 	}
@@ -91,7 +91,7 @@ func (d *detour) copyOf(a guest.GVA) (guest.GVA, bool) {
 	for i := range d.region.Insts {
 		in := &d.region.Insts[i]
 		if at == a {
-			return d.copies[i], in.Opcode != insn.Int3 || in.Class() != insn.ClassInterrupt
+			return d.copies[i], in.Opcode != x86.Int3 || in.Class() != x86.ClassInterrupt
 		}
 		at += guest.GVA(in.Len)
 	}
@@ -195,7 +195,7 @@ func (d *detour) assemble(at guest.GVA, stages []*Stage, build stageBuilder) ([]
 		d.copies = append(d.copies, at+guest.GVA(n+off))
 	}
 	d.back = at + guest.GVA(len(out))
-	out, ok := insn.AppendJmp(out, uint64(d.back), uint64(d.next()))
+	out, ok := x86.AppendJmp(out, uint64(d.back), uint64(d.next()))
 	if !ok {
 		return nil, code.ErrReach
 	}

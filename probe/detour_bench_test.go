@@ -6,9 +6,9 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/internal/probetest"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // detourExit follows the jumps from an optimized site to the int3 that its detour
@@ -16,17 +16,17 @@ import (
 func detourExit(tb testing.TB, f *probetest.Fake, site guest.GVA) guest.GVA {
 	tb.Helper()
 	for at := site; ; {
-		var b [insn.JmpLen]byte
+		var b [x86.JmpLen]byte
 		if err := f.Read(at, b[:]); err != nil {
 			tb.Fatal(err)
 		}
-		if b[0] == insn.Int3 {
+		if b[0] == x86.Int3 {
 			return at
 		}
-		if b[0] != insn.JmpOp {
+		if b[0] != x86.JmpOp {
 			tb.Fatalf("at %v: % x, want a jump", at, b)
 		}
-		at += guest.GVA(insn.JmpLen + int64(int32(binary.LittleEndian.Uint32(b[1:]))))
+		at += guest.GVA(x86.JmpLen + int64(int32(binary.LittleEndian.Uint32(b[1:]))))
 	}
 }
 

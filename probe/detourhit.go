@@ -2,7 +2,7 @@ package probe
 
 import (
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // outLen is the length of out %al, $imm8 (SDM Vol. 2, OUT).
@@ -44,7 +44,7 @@ func (d *detour) leave(s State) Verdict {
 // instruction that used to begin there, and reports whether there was one. When the
 // guest has written over the jump, the vCPU comes back until that was noticed.
 func (c *cpu) punned(s State, rip guest.GVA) bool {
-	for k := guest.GVA(1); k < insn.JmpLen; k++ {
+	for k := guest.GVA(1); k < x86.JmpLen; k++ {
 		st := c.sites.Find(rip - k)
 		if st == nil {
 			continue
@@ -53,12 +53,12 @@ func (c *cpu) punned(s State, rip guest.GVA) bool {
 		if d == nil {
 			continue
 		}
-		jump, now := d.jump(), c.word[:insn.JmpLen]
-		if c.target.ReadMemory(s.Root, st.addr, now) == nil && [insn.JmpLen]byte(now) != jump {
+		jump, now := d.jump(), c.word[:x86.JmpLen]
+		if c.target.ReadMemory(s.Root, st.addr, now) == nil && [x86.JmpLen]byte(now) != jump {
 			if !c.alarm.Swap(true) {
 				go c.onAlarm()
 			}
-			return jump[k] == insn.Int3 // otherwise it is the guest's
+			return jump[k] == x86.Int3 // otherwise it is the guest's
 		}
 		if a, ok := d.copyOf(rip); ok {
 			count(&c.counts.punned)
@@ -73,7 +73,7 @@ func (c *cpu) punned(s State, rip guest.GVA) bool {
 // the host handles; or of a displaced instruction, which is that of the original.
 func (d *detour) fault(c *cpu, s State, t Trap) Verdict {
 	rip := guest.GVA(s.Regs.RIP)
-	if t.Vector == insn.VectorPF || t.Vector == insn.VectorGP || t.Vector == insn.VectorSS {
+	if t.Vector == x86.VectorPF || t.Vector == x86.VectorGP || t.Vector == x86.VectorSS {
 		for _, p := range d.placed {
 			for _, f := range p.fixups {
 				if rip == p.at+guest.GVA(f.Fault) {
@@ -83,7 +83,7 @@ func (d *detour) fault(c *cpu, s State, t Trap) Verdict {
 			}
 		}
 	}
-	if t.Vector == insn.VectorDB && !d.whole(rip) {
+	if t.Vector == x86.VectorDB && !d.whole(rip) {
 		// The guest single-steps, and has not yet executed the next instruction of its
 		// own.
 		return Verdict{Action: Resume}

@@ -4,7 +4,7 @@ import (
 	"errors"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // operand is guest memory as an emulated instruction sees it: with the rights
@@ -26,7 +26,7 @@ type operand struct {
 // target cannot do its access with user rights.
 var errNoUserMemory = errors.New("target cannot access memory as user code")
 
-// Read implements insn.Memory.
+// Read implements x86.Memory.
 func (m *operand) Read(addr uint64, p []byte) error {
 	var err error
 	if m.cpl == 0 {
@@ -38,7 +38,7 @@ func (m *operand) Read(addr uint64, p []byte) error {
 	return err
 }
 
-// Write implements insn.Memory.
+// Write implements x86.Memory.
 func (m *operand) Write(addr uint64, p []byte) error {
 	var err error
 	if m.cpl == 0 {
@@ -65,7 +65,7 @@ func (c *cpu) emulate(s State, st *site, chain chain, missed bool) (Verdict, boo
 	}
 	count(&c.counts.emulated)
 	v := c.after(s, st, chain, missed, c.seq, flags)
-	v.Shadow = st.plan().Shadow && flags&insn.FlagIF == 0 && s.Regs.RFLAGS&insn.FlagIF != 0
+	v.Shadow = st.plan().Shadow && flags&x86.FlagIF == 0 && s.Regs.RFLAGS&x86.FlagIF != 0
 	return v, true
 }
 
@@ -96,15 +96,15 @@ func (m *operand) exception(sp uint64) (Trap, bool) {
 	if m.err == nil || !errors.As(m.err, &pf) {
 		return Trap{}, false
 	}
-	t := Trap{Kind: TrapFault, Vector: insn.VectorPF, CR2: pf.VA}
+	t := Trap{Kind: TrapFault, Vector: x86.VectorPF, CR2: pf.VA}
 	switch pf.Reason {
 	case guest.FaultNonCanonical:
 		// #SS for an address formed with RSP or RBP, else #GP (SDM Vol. 1, 3.3.7.1).
 		// Emulated instructions that reach such an address are stack operations,
 		// and branches through memory.
-		t = Trap{Kind: TrapFault, Vector: insn.VectorGP}
+		t = Trap{Kind: TrapFault, Vector: x86.VectorGP}
 		if near(m.addr, sp) {
-			t.Vector = insn.VectorSS
+			t.Vector = x86.VectorSS
 		}
 		return t, true
 	case guest.FaultNotPresent:

@@ -6,8 +6,8 @@ import (
 	"strings"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/probe/flow"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // Exit is an instruction that a function is left by.
@@ -41,7 +41,7 @@ func (fs *Functions) exits(sym guest.Symbol, calls bool) ([]Exit, error) {
 	for _, p := range parts {
 		for _, i := range p.f.Insts() {
 			at := p.sym.Addr + guest.GVA(i.Off)
-			if calls && !i.Reached && uint64(i.Off) < p.sym.Size && i.Class() == insn.ClassRet {
+			if calls && !i.Reached && uint64(i.Off) < p.sym.Size && i.Class() == x86.ClassRet {
 				return nil, exitsUnknown(sym, p, i.Off, "no known path leads to this return")
 			}
 			if !i.Reached || uint64(i.Off) >= p.sym.Size {
@@ -49,21 +49,21 @@ func (fs *Functions) exits(sym guest.Symbol, calls bool) ([]Exit, error) {
 			}
 			leaves, tail := false, false
 			switch i.Class() {
-			case insn.ClassRet:
+			case x86.ClassRet:
 				leaves = true
-			case insn.ClassJump, insn.ClassCondJump, insn.ClassLoop:
+			case x86.ClassJump, x86.ClassCondJump, x86.ClassLoop:
 				t, ok := i.Target(uint64(at))
 				leaves, tail = ok && !inside(t), true
-				if leaves && i.Class() != insn.ClassJump {
+				if leaves && i.Class() != x86.ClassJump {
 					return nil, exitsUnknown(sym, p, i.Off, "a conditional jump leaves it")
 				}
-			case insn.ClassCall:
+			case x86.ClassCall:
 				if t, ok := i.Target(uint64(at)); ok && inside(t) && t != uint64(sym.Addr) {
 					return nil, exitsUnknown(sym, p, i.Off, "it calls a place within itself, and which of its returns come from there is not known")
 				}
-			case insn.ClassIRet, insn.ClassTransfer, insn.ClassVMEntry:
+			case x86.ClassIRet, x86.ClassTransfer, x86.ClassVMEntry:
 				return nil, exitsUnknown(sym, p, i.Off, fmt.Sprintf("this goes to other code (%s), and is no return", i.Class()))
-			case insn.ClassFar:
+			case x86.ClassFar:
 				if i.Opcode != 0xff || i.Reg() != 3 { // a far call comes back
 					return nil, exitsUnknown(sym, p, i.Off, "this goes to other code (far return or jump), and is no return")
 				}
@@ -71,7 +71,7 @@ func (fs *Functions) exits(sym guest.Symbol, calls bool) ([]Exit, error) {
 			switch {
 			case leaves:
 				out = append(out, Exit{at, tail})
-			case calls && (i.Class() == insn.ClassCall || i.Class() == insn.ClassCallInd):
+			case calls && (i.Class() == x86.ClassCall || i.Class() == x86.ClassCallInd):
 			case i.Falls() && uint64(i.Off)+uint64(i.Len) >= p.sym.Size:
 				return nil, exitsUnknown(sym, p, i.Off, "what follows belongs to another symbol")
 			}

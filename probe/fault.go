@@ -2,7 +2,7 @@ package probe
 
 import (
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // fault handles an exception of the guest before the guest's handler sees it.
@@ -20,7 +20,7 @@ func (c *cpu) fault(s State, t Trap) Verdict {
 	case st.active && st.inPlace && rip == st.at:
 	case st.active && !st.inPlace && rip >= st.slot.addr && rip < st.slot.end():
 		s.Regs.RIP = uint64(st.slot.orig)
-		s.Regs.RFLAGS = s.Regs.RFLAGS&^(insn.FlagIF|insn.FlagTF) | st.flags
+		s.Regs.RFLAGS = s.Regs.RFLAGS&^(x86.FlagIF|x86.FlagTF) | st.flags
 	case st.active && !st.inPlace && rip == st.slot.end():
 		// A trap, reported behind the instruction that caused it (SDM Vol. 3,
 		// 6.5): that instruction is done.
@@ -62,7 +62,7 @@ func (c *cpu) debugTrap(s State, t Trap) Verdict {
 			return Verdict{Action: NotOurs}
 		}
 	}
-	t.Vector = insn.VectorDB
+	t.Vector = x86.VectorDB
 	return c.fault(s, t)
 }
 

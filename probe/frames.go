@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // Chain is what code in the guest needs to go through stacks by frame pointers, and to find
@@ -98,10 +98,10 @@ func chainOf(syms Symbols) (*Chain, error) {
 	for _, r := range text {
 		code := syms.Code(r.Start, int(r.End-r.Start))
 		for at := 0; at < len(code); {
-			in, err := insn.Decode(code[at:])
+			in, err := x86.Decode(code[at:])
 			n, call := 1, false
 			if err == nil {
-				n, call = int(in.Len), in.Class() == insn.ClassCall || in.Class() == insn.ClassCallInd
+				n, call = int(in.Len), in.Class() == x86.ClassCall || in.Class() == x86.ClassCallInd
 			}
 			for k := 1; k < n; k++ {
 				if starts[r.Start+guest.GVA(at+k)] { // what is before is data
@@ -152,7 +152,7 @@ const (
 func Trampolines() (magic uint64, jump, size int) { return trampMagic, trampJump, trampSize }
 
 // head appends these words.
-func (t *instances) head(a *insn.Asm) {
+func (t *instances) head(a *x86.Asm) {
 	next, stride := uint64(0), 8
 	switch {
 	case t.shared():

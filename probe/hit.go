@@ -2,7 +2,7 @@ package probe
 
 import (
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // dr6BS is the single-step bit of DR6 (SDM Vol. 3, 18.2.3), with the bits that
@@ -209,10 +209,10 @@ func (c *cpu) execute(s State, st *site, chain chain, missed, watch bool) Verdic
 	}
 	r.RIP = uint64(at)
 	kind := st.plan().Kind
-	if kind == insn.Refuse {
+	if kind == x86.Refuse {
 		return Verdict{Action: NotOurs} // the guest's own int3, which it has written below ours
 	}
-	if kind == insn.Emulate {
+	if kind == x86.Emulate {
 		v, done := c.emulate(s, st, chain, missed)
 		if done {
 			return v
@@ -220,20 +220,20 @@ func (c *cpu) execute(s State, st *site, chain chain, missed, watch bool) Verdic
 		kind = st.plan().Fallback
 	}
 	sl, b := st.stepped.Load(), st.boosted.Load()
-	if kind != insn.InPlace && (sl == nil && b == nil || c.can[s.CPL&1].InPlace && !c.slotServes(s, st)) {
-		kind = insn.InPlace
+	if kind != x86.InPlace && (sl == nil && b == nil || c.can[s.CPL&1].InPlace && !c.slotServes(s, st)) {
+		kind = x86.InPlace
 	}
-	if kind == insn.InPlace {
+	if kind == x86.InPlace {
 		if !c.can[s.CPL&1].InPlace {
 			// What emulation and this host both leave to the processor are
 			// branches to, and stacks at, addresses that it refuses.
-			t := Trap{Kind: TrapFault, Vector: insn.VectorGP}
+			t := Trap{Kind: TrapFault, Vector: x86.VectorGP}
 			if sp := guest.GVA(r.RSP); !sp.Canonical() && (s.CPL == 3 || !sp.CanonicalWide()) {
-				t.Vector = insn.VectorSS
+				t.Vector = x86.VectorSS
 			}
 			return c.raise(s, st, chain, missed, t)
 		}
-		c.step = step{active: true, inPlace: true, at: at, missed: missed, site: st, chain: chain, seq: c.seq, traced: r.RFLAGS&insn.FlagTF != 0}
+		c.step = step{active: true, inPlace: true, at: at, missed: missed, site: st, chain: chain, seq: c.seq, traced: r.RFLAGS&x86.FlagTF != 0}
 		return Verdict{Action: StepInPlace}
 	}
 	if b != nil && (!watch || sl == nil) {
@@ -241,12 +241,12 @@ func (c *cpu) execute(s State, st *site, chain chain, missed, watch bool) Verdic
 		r.RIP = uint64(b.addr)
 		return Verdict{Action: Resume}
 	}
-	flags := r.RFLAGS & (insn.FlagIF | insn.FlagTF)
+	flags := r.RFLAGS & (x86.FlagIF | x86.FlagTF)
 	c.step = step{active: true, missed: missed, site: st, slot: sl, chain: chain, seq: c.seq, flags: flags}
 	if f := uint32(flags); sl.flags.Load() != f {
 		sl.flags.Store(f)
 	}
-	r.RFLAGS &^= insn.FlagIF | insn.FlagTF
+	r.RFLAGS &^= x86.FlagIF | x86.FlagTF
 	r.RIP = uint64(sl.addr)
 	return Verdict{Action: Resume}
 }
@@ -259,7 +259,7 @@ func (c *cpu) finish(s State) Verdict {
 		count(&c.counts.inPlace)
 	} else {
 		s.Regs.RIP = uint64(st.slot.next)
-		s.Regs.RFLAGS = s.Regs.RFLAGS&^(insn.FlagIF|insn.FlagTF) | st.flags
+		s.Regs.RFLAGS = s.Regs.RFLAGS&^(x86.FlagIF|x86.FlagTF) | st.flags
 	}
 	for _, r := range st.chain {
 		if k := &r.cells[c.id]; st.missed || k.passed == st.seq {
@@ -270,7 +270,7 @@ func (c *cpu) finish(s State) Verdict {
 }
 
 // TrapOfTF is what comes behind an instruction that was executed with TF set.
-var TrapOfTF = Trap{Kind: TrapFault, Vector: insn.VectorDB, DR6: dr6BS}
+var TrapOfTF = Trap{Kind: TrapFault, Vector: x86.VectorDB, DR6: dr6BS}
 
 // after runs the post handlers of the probes that let the hit seq pass, and
 // ends the hit. flags are those from before the instruction: with TF set, the
@@ -294,7 +294,7 @@ func (c *cpu) after(s State, st *site, chain chain, missed bool, seq uint32, fla
 			c.leave()
 		}
 	}
-	if flags&insn.FlagTF != 0 {
+	if flags&x86.FlagTF != 0 {
 		return Verdict{Action: Inject, Fault: TrapOfTF}
 	}
 	return Verdict{Action: Resume}
@@ -308,7 +308,7 @@ func (c *cpu) unclaimed(s State) Verdict {
 	}
 	// A probe that was removed between the trap and now has left other bytes
 	// than an int3: the guest simply executes them.
-	if err := c.target.ReadMemory(s.Root, rip, c.mem.byte[:]); err == nil && c.mem.byte[0] != insn.Int3 {
+	if err := c.target.ReadMemory(s.Root, rip, c.mem.byte[:]); err == nil && c.mem.byte[0] != x86.Int3 {
 		count(&c.counts.stale)
 		return Verdict{Action: Resume}
 	}

@@ -5,7 +5,7 @@ import (
 	"math/bits"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // assemble makes the trampolines of the table for the address at, and, where it is
@@ -13,25 +13,25 @@ import (
 func (t *instances) assemble(at guest.GVA, exit []byte) []byte {
 	t.tramps = at
 	if !t.shared() {
-		a := insn.NewAsm(uint64(at))
+		a := x86.NewAsm(uint64(at))
 		end := a.NewLabel()
 		for range t.n { // of which all but the int3 is there to be read
-			a.Append(bytes.Repeat([]byte{insn.Int3}, trampJump))
+			a.Append(bytes.Repeat([]byte{x86.Int3}, trampJump))
 			a.Jmp(end)
-			a.Append([]byte{insn.Int3})
+			a.Append([]byte{x86.Int3})
 		}
 		t.head(a)
 		a.Place(end)
 		t.end = guest.GVA(a.PC())
 		return a.Code()
 	}
-	a := insn.NewAsm(uint64(at))
+	a := x86.NewAsm(uint64(at))
 	common := a.NewLabel()
 	for i := range t.n {
 		// Behind the return address on the stack, which the host looks for there.
-		a.Lea(8, insn.RSP, insn.At(insn.RSP, -8))
+		a.Lea(8, x86.RSP, x86.At(x86.RSP, -8))
 		t.push = a.Len() % trampSize
-		a.Push(insn.Imm(i))
+		a.Push(x86.Imm(i))
 		a.Jmp(common)
 		a.Align(trampSize)
 	}
@@ -56,7 +56,7 @@ const entryStack = 6 * 8
 
 // moreContext returns how many bytes the context of a return stage has behind
 // struct pt_regs.
-func moreContext(x *Stage) int { return 8 * max(0, bits.Len32(x.Reads)-insn.PtRegsSize/8) }
+func moreContext(x *Stage) int { return 8 * max(0, bits.Len32(x.Reads)-x86.PtRegsSize/8) }
 
 // stack returns what Stage.Stack would be for the table's code, with the stages that it
 // calls, at entry and return: there the number of the record is on the stack as well.
@@ -77,15 +77,15 @@ func (t *instances) stack() int {
 // Who has come without a call may have no word there that can be read and written: such
 // a call is missed, as on the host.
 func (t *instances) entryStage() *Stage {
-	const rax, rcx, rdx, rsi, rdi, rsp = insn.RAX, insn.RCX, insn.RDX, insn.RSI, insn.RDI, insn.RSP
+	const rax, rcx, rdx, rsi, rdi, rsp = x86.RAX, x86.RCX, x86.RDX, x86.RSI, x86.RDI, x86.RSP
 	entry, records := t.rp.probe.Stage, uint64(t.records())
-	word := func(base insn.Reg64, n int) insn.Mem { return insn.At(base, 8*n) }
-	place := insn.At(rdx, 0)
-	var a insn.Asm
+	word := func(base x86.Reg64, n int) x86.Mem { return x86.At(base, 8*n) }
+	place := x86.At(rdx, 0)
+	var a x86.Asm
 	missed, full, raise, raised := a.NewLabel(), a.NewLabel(), a.NewLabel(), a.NewLabel()
 	taken, wrap, got, out, fits := a.NewLabel(), a.NewLabel(), a.NewLabel(), a.NewLabel(), a.NewLabel()
-	kept := []insn.Reg64{rcx, rdx, rdi, rsi}
-	line := insn.At(rsp, 0) // the vCPU's, where RSI is kept
+	kept := []x86.Reg64{rcx, rdx, rdi, rsi}
+	line := x86.At(rsp, 0) // the vCPU's, where RSI is kept
 	restore := func() {
 		for i := len(kept) - 1; i >= 0; i-- {
 			a.Pop(kept[i])
@@ -95,19 +95,19 @@ func (t *instances) entryStage() *Stage {
 	for _, r := range kept {
 		a.Push(r)
 	}
-	a.Lea(8, rdx, insn.At(rdi, stackSlot(t.user))) // the return address's place
-	a.Test(1, rdx, insn.Imm(7))
-	a.Jcc(insn.CondNE, missed) // no ABI has such a stack
+	a.Lea(8, rdx, x86.At(rdi, stackSlot(t.user))) // the return address's place
+	a.Test(1, rdx, x86.Imm(7))
+	a.Jcc(x86.CondNE, missed) // no ABI has such a stack
 
 	// One more in use, if that many may be; and the high mark.
-	a.Mov(8, rcx, insn.Imm(t.base))
-	a.Mov(4, rax, insn.Imm(1))
+	a.Mov(8, rcx, x86.Imm(t.base))
+	a.Mov(4, rax, x86.Imm(1))
 	a.Lock().Xadd(8, word(rcx, wordUsed), rax)
-	a.Cmp(8, rax, insn.Imm(t.max))
-	a.Jcc(insn.CondAE, full)
+	a.Cmp(8, rax, x86.Imm(t.max))
+	a.Jcc(x86.CondAE, full)
 	a.Inc(8, rax)
 	a.Cmp(8, rax, word(rcx, wordHigh))
-	a.Jcc(insn.CondA, raise)
+	a.Jcc(x86.CondA, raise)
 	a.Place(raised)
 
 	// The record to begin with: see origin.home.
@@ -116,45 +116,45 @@ func (t *instances) entryStage() *Stage {
 	a.ImulImm(8, rax, rax, spreadRet)
 	a.ImulImm(8, rcx, rdx, spread)
 	a.Add(8, rcx, rax)
-	a.Shr(8, rcx, insn.Imm(24))
-	a.And(4, rcx, insn.Imm(t.n-1))
-	a.ImulImm(8, rcx, rcx, insn.Imm(t.stride))
-	a.Mov(8, rax, insn.Imm(records))
+	a.Shr(8, rcx, x86.Imm(24))
+	a.And(4, rcx, x86.Imm(t.n-1))
+	a.ImulImm(8, rcx, rcx, x86.Imm(t.stride))
+	a.Mov(8, rax, x86.Imm(records))
 	a.Add(8, rcx, rax)
-	a.Mov(4, rdi, insn.Imm(2*t.n)) // tries: others may take what was passed by
+	a.Mov(4, rdi, x86.Imm(2*t.n)) // tries: others may take what was passed by
 	try := a.Here()
 	a.Mov(8, rax, word(rcx, instState))
-	a.Test(1, rax, insn.Imm(phaseMask))
-	a.Jcc(insn.CondNE, taken)
+	a.Test(1, rax, x86.Imm(phaseMask))
+	a.Jcc(x86.CondNE, taken)
 	// As fit does, without looking through trampolines.
 	a.Mov(8, rsi, word(rcx, instNext))
 	a.Test(8, rsi, rsi)
-	a.Jcc(insn.CondE, fits)
+	a.Jcc(x86.CondE, fits)
 	same := a.Len()
 	a.Cmp(8, rsi, place)
-	a.Jcc(insn.CondE, fits)
+	a.Jcc(x86.CondE, fits)
 	if t.steal {
-		a.Test(1, word(rcx, instHeld), insn.Imm(heldElsewhere))
-		a.Jcc(insn.CondNE, taken)
+		a.Test(1, word(rcx, instHeld), x86.Imm(heldElsewhere))
+		a.Jcc(x86.CondNE, taken)
 	} else {
 		a.Jmp(taken)
 	}
 	a.Place(fits)
-	a.Lea(8, rsi, insn.At(rax, nextTaken))
+	a.Lea(8, rsi, x86.At(rax, nextTaken))
 	a.Lock().Cmpxchg(8, word(rcx, instState), rsi)
-	a.Jcc(insn.CondE, got)
+	a.Jcc(x86.CondE, got)
 	a.Place(taken)
-	a.Add(8, rcx, insn.Imm(t.stride))
-	a.Mov(8, rax, insn.Imm(records+uint64(t.n*t.stride)))
+	a.Add(8, rcx, x86.Imm(t.stride))
+	a.Mov(8, rax, x86.Imm(records+uint64(t.n*t.stride)))
 	a.Cmp(8, rcx, rax)
-	a.Jcc(insn.CondB, wrap)
-	a.Mov(8, rcx, insn.Imm(records))
+	a.Jcc(x86.CondB, wrap)
+	a.Mov(8, rcx, x86.Imm(records))
 	a.Place(wrap)
 	a.Dec(4, rdi)
-	a.Jcc(insn.CondNE, try)
+	a.Jcc(x86.CondNE, try)
 
 	a.Place(full)
-	a.Mov(8, rcx, insn.Imm(t.base))
+	a.Mov(8, rcx, x86.Imm(t.base))
 	a.Lock().Dec(8, word(rcx, wordUsed))
 	a.Place(missed)
 	a.Mov(8, rsi, line)
@@ -167,9 +167,9 @@ func (t *instances) entryStage() *Stage {
 	again := a.Here()
 	a.Mov(8, rax, word(rcx, wordHigh))
 	a.Cmp(8, rdi, rax)
-	a.Jcc(insn.CondBE, raised)
+	a.Jcc(x86.CondBE, raised)
 	a.Lock().Cmpxchg(8, word(rcx, wordHigh), rdi)
-	a.Jcc(insn.CondNE, again)
+	a.Jcc(x86.CondNE, again)
 	a.Jmp(raised)
 
 	a.Place(got)
@@ -177,19 +177,19 @@ func (t *instances) entryStage() *Stage {
 	a.Mov(8, word(rcx, instPlace), rdx)
 	a.Mov(8, rax, place)
 	a.Mov(8, word(rcx, instNext), rax)
-	a.Mov(8, word(rcx, instRoot), insn.Imm(0))
+	a.Mov(8, word(rcx, instRoot), x86.Imm(0))
 	var task Fixup
 	if x := t.tasks; x != nil {
 		if x.GS {
-			a.Mov(8, rdi, insn.AtGS(int(x.TaskOff)))
+			a.Mov(8, rdi, x86.AtGS(int(x.TaskOff)))
 			a.Mov(8, word(rcx, instOwner), rdi)
 		} else {
 			a.Mov(8, rdi, rdx)
-			a.And(8, rdi, insn.Imm(int32(x.StackMask)))
-			a.Mov(4, rax, insn.Imm(0)) // what stays where the number is on a page that is not there
+			a.And(8, rdi, x86.Imm(int32(x.StackMask)))
+			a.Mov(4, rax, x86.Imm(0)) // what stays where the number is on a page that is not there
 		}
 		task.Fault = a.Len()
-		a.Mov(4, rax, insn.At(rdi, int(x.PIDOff)))
+		a.Mov(4, rax, x86.At(rdi, int(x.PIDOff)))
 		a.Inc(8, rax)
 		task.Resume = a.Len()
 		a.Mov(8, word(rcx, instTask), rax)
@@ -197,14 +197,14 @@ func (t *instances) entryStage() *Stage {
 	call, skip := a.NewLabel(), a.NewLabel()
 	if entry != nil {
 		a.Push(rdx)
-		a.Mov(8, rdi, insn.At(rsp, 16)) // the context
+		a.Mov(8, rdi, x86.At(rsp, 16)) // the context
 		a.Mov(8, rsi, word(rsi, cellEntryBlock))
-		a.Lea(8, rdx, insn.At(rcx, lineSize)) // the data
+		a.Lea(8, rdx, x86.At(rcx, lineSize)) // the data
 		a.Call(call)
 		a.Pop(rdx)
 		a.Mov(8, rsi, line)
 		a.Test(8, rax, rax)
-		a.Jcc(insn.CondNE, skip)
+		a.Jcc(x86.CondNE, skip)
 	}
 	a.Mov(8, rax, word(rcx, instTramp))
 	store := a.Len()
@@ -228,7 +228,7 @@ func (t *instances) entryStage() *Stage {
 		a.Neg(8, word(rcx, instTask))
 		a.Dec(8, word(rcx, instState)) // free
 		a.Inc(8, word(rsi, cellFiltered))
-		a.Mov(8, rcx, insn.Imm(t.base))
+		a.Mov(8, rcx, x86.Imm(t.base))
 		a.Lock().Dec(8, word(rcx, wordUsed))
 		a.Jmp(out)
 		a.Align(detourAlign)
@@ -251,102 +251,102 @@ func (t *instances) entryStage() *Stage {
 // tells by it. All the guest's registers are as the function has left them in
 // the end, and RSP is the caller's. On a stack that shows no vCPU the host sees to it, as to
 // a return that no activation is known for.
-func (t *instances) returnCode(a *insn.Asm, exit []byte) {
-	const rax, rcx, rdx, rsi, rdi, rsp = insn.RAX, insn.RCX, insn.RDX, insn.RSI, insn.RDI, insn.RSP
+func (t *instances) returnCode(a *x86.Asm, exit []byte) {
+	const rax, rcx, rdx, rsi, rdi, rsp = x86.RAX, x86.RCX, x86.RDX, x86.RSI, x86.RDI, x86.RSP
 	x := t.rp.probe.ReturnStage
-	word := func(base insn.Reg64, n int) insn.Mem { return insn.At(base, 8*n) }
+	word := func(base x86.Reg64, n int) x86.Mem { return x86.At(base, 8*n) }
 	stray, ended, call := a.NewLabel(), a.NewLabel(), a.NewLabel()
 	c := newStageFrame([]*Stage{x}, t.user)
 	c.more, c.kept, c.pushed = moreContext(x), keptReturn, 16
 	c.size = frameSize + c.more // the caller's red zone is what the function had above its own
 	c.deep = c.size + x.Stack + 8
-	for _, r := range []insn.Reg64{rcx, rdx} {
-		c.reads |= 1 << (insn.PtReg(r) / 8)
+	for _, r := range []x86.Reg64{rcx, rdx} {
+		c.reads |= 1 << (x86.PtReg(r) / 8)
 	}
 	leave := func(what int) {
 		c.note(a, c.deepest(), what)
-		for _, r := range []insn.Reg64{rcx, rdx} {
-			a.Mov(8, r, insn.At(rsp, insn.PtReg(r)))
+		for _, r := range []x86.Reg64{rcx, rdx} {
+			a.Mov(8, r, x86.At(rsp, x86.PtReg(r)))
 		}
 		c.leave(a, what)
 	}
 	c.note(a, stance{}, again)
 	if t.user {
-		a.Lea(8, rsp, insn.At(rsp, 8-c.deep))
+		a.Lea(8, rsp, x86.At(rsp, 8-c.deep))
 		c.note(a, stance{below: c.deep - 8}, again)
 		t.touch = touch{a.Len(), c.deep - 8}
 		a.Push(rax)
 		c.note(a, stance{below: c.deep}, again)
-		a.Lea(8, rsp, insn.At(rsp, c.deep))
+		a.Lea(8, rsp, x86.At(rsp, c.deep))
 		c.note(a, stance{}, again)
 	}
 	c.enter(a, 0)
 	if c.checks {
-		a.Test(4, insn.At(rsp, insn.PtFlags), insn.Imm(insn.FlagAC))
-		a.Jcc(insn.CondNE, stray)
+		a.Test(4, x86.At(rsp, x86.PtFlags), x86.Imm(x86.FlagAC))
+		a.Jcc(x86.CondNE, stray)
 	}
-	a.Mov(8, rax, insn.At(rsp, c.size)) // number
-	a.ImulImm(8, rcx, rax, insn.Imm(t.stride))
-	a.Mov(8, rax, insn.Imm(t.records()))
+	a.Mov(8, rax, x86.At(rsp, c.size)) // number
+	a.ImulImm(8, rcx, rax, x86.Imm(t.stride))
+	a.Mov(8, rax, x86.Imm(t.records()))
 	a.Add(8, rcx, rax)
-	a.Lea(8, rdx, insn.At(rsp, c.size+8))
+	a.Lea(8, rdx, x86.At(rsp, c.size+8))
 	a.Cmp(8, word(rcx, instPlace), rdx)
-	a.Jcc(insn.CondNE, stray)
+	a.Jcc(x86.CondNE, stray)
 	a.Mov(8, rax, word(rcx, instState))
-	a.And(4, rax, insn.Imm(phaseMask))
-	a.Cmp(4, rax, insn.Imm(phaseLive))
-	a.Jcc(insn.CondNE, stray)
+	a.And(4, rax, x86.Imm(phaseMask))
+	a.Cmp(4, rax, x86.Imm(phaseLive))
+	a.Jcc(x86.CondNE, stray)
 	a.Mov(8, rax, rdx)
 	loads := vcpuNumber(a, &t.prof, t.cpus, stray)
 	a.ImulImm(8, rsi, rax, lineSize)
-	a.Mov(8, rax, insn.Imm(t.cells()))
+	a.Mov(8, rax, x86.Imm(t.cells()))
 	a.Add(8, rsi, rax)
 	a.Inc(8, word(rcx, instState)) // leaving
 	c.note(a, c.deepest(), neither)
-	if c.asked(insn.PtSP) {
-		a.Lea(8, rax, insn.At(rsp, c.size+16))
-		a.Mov(8, insn.At(rsp, insn.PtSP), rax)
+	if c.asked(x86.PtSP) {
+		a.Lea(8, rax, x86.At(rsp, c.size+16))
+		a.Mov(8, x86.At(rsp, x86.PtSP), rax)
 	}
-	if c.asked(insn.PtIP) {
+	if c.asked(x86.PtIP) {
 		a.Mov(8, rax, word(rcx, instNext))
-		a.Mov(8, insn.At(rsp, insn.PtIP), rax)
+		a.Mov(8, x86.At(rsp, x86.PtIP), rax)
 	}
 	for at := 0; at < c.more; at += 8 {
-		field := insn.At(rsp, insn.PtRegsSize+at)
+		field := x86.At(rsp, x86.PtRegsSize+at)
 		switch {
-		case !c.asked(insn.PtRegsSize + at):
+		case !c.asked(x86.PtRegsSize + at):
 		case at+8 <= t.stride-lineSize:
-			a.Mov(8, rax, insn.At(rcx, lineSize+at))
+			a.Mov(8, rax, x86.At(rcx, lineSize+at))
 			a.Mov(8, field, rax)
 		default: // nothing was kept there
-			a.Mov(8, field, insn.Imm(0))
+			a.Mov(8, field, x86.Imm(0))
 		}
 	}
 	a.Inc(8, word(rsi, cellReturns))
-	a.Mov(8, rax, insn.Imm(t.base+8*wordRun))
-	a.Cmp(8, insn.At(rax, 0), insn.Imm(0))
-	a.Jcc(insn.CondE, ended)
+	a.Mov(8, rax, x86.Imm(t.base+8*wordRun))
+	a.Cmp(8, x86.At(rax, 0), x86.Imm(0))
+	a.Jcc(x86.CondE, ended)
 	a.Mov(8, rsi, word(rsi, cellReturnBlock))
 	a.Mov(8, rdi, rsp)
-	a.Lea(8, rdx, insn.At(rcx, lineSize))
+	a.Lea(8, rdx, x86.At(rcx, lineSize))
 	a.Call(call)
 	a.Place(ended)
 	a.Mov(8, rax, word(rcx, instNext))
-	a.Mov(8, insn.At(rsp, c.size+8), rax)
+	a.Mov(8, x86.At(rsp, c.size+8), rax)
 	a.Neg(8, word(rcx, instTask))
-	a.Sub(8, word(rcx, instState), insn.Imm(phaseLeaving)) // free
-	a.Mov(8, rax, insn.Imm(t.base))
+	a.Sub(8, word(rcx, instState), x86.Imm(phaseLeaving)) // free
+	a.Mov(8, rax, x86.Imm(t.base))
 	a.Lock().Dec(8, word(rax, wordUsed))
 	t.ended = guest.GVA(a.PC())
 	leave(over)
 	if t.user {
 		// A ret would take the processor's prediction of another one.
-		a.Lea(8, rsp, insn.At(rsp, 16))
+		a.Lea(8, rsp, x86.At(rsp, 16))
 		c.note(a, stance{below: -16}, over)
-		a.JmpAt(insn.At(rsp, -8))
+		a.JmpAt(x86.At(rsp, -8))
 	} else {
 		// An interrupt may come at any time, and uses what is below RSP.
-		a.Lea(8, rsp, insn.At(rsp, 8))
+		a.Lea(8, rsp, x86.At(rsp, 8))
 		c.note(a, stance{below: -8}, over)
 		a.Ret()
 	}

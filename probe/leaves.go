@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // A kretprobe on a function of a file has no trampolines: there is no memory for them in
@@ -86,7 +86,7 @@ func (p *places) leaves(sym guest.Symbol) ([]where, *Error) {
 				out = append(out, where{symbol: in.Name, offset: uint64(x.Addr - in.Addr)})
 				continue
 			}
-			i, err := insn.Decode(syms.Code(x.Addr, insn.MaxLen))
+			i, err := x86.Decode(syms.Code(x.Addr, x86.MaxLen))
 			if err != nil {
 				return nil, refuse(of, x.Addr, err.Error())
 			}

@@ -4,7 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // mirror is one activation of a jprobe's mirror: what the probed function needs
@@ -157,7 +157,7 @@ func (c *cpu) enterMirror(s State, m *mirror, r *registration) bool {
 	m.back.Store(uint64(r.jprobe.ends))
 	*s.Regs = m.regs
 	s.Regs.RIP = uint64(r.jprobe.mirror)
-	s.Regs.RFLAGS &^= insn.FlagIF | insn.FlagTF
+	s.Regs.RFLAGS &^= x86.FlagIF | x86.FlagTF
 	m.next = r
 	c.mirror = m
 	m.state.Store(mirrorLive)

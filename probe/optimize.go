@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // DefaultOptimizeDelay is how long sites wait to be optimized, together with
@@ -18,7 +18,7 @@ const DefaultOptimizeDelay = 20 * time.Millisecond
 const laterFactor = 25
 
 // maxRegion is the most bytes that a jump displaces.
-const maxRegion = insn.JmpLen - 1 + insn.MaxLen
+const maxRegion = x86.JmpLen - 1 + x86.MaxLen
 
 // optimizer replaces int3s by jumps. Everything here is guarded by Engine.mu; what
 // listings read is written with view held as well.

@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/internal/probetest"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // detourOf returns where the jump at an optimized site leads to, and where the
@@ -27,7 +27,7 @@ func detourOf(t *testing.T, f *probetest.Fake, site guest.GVA) (addr, entry gues
 	if err := f.Read(addr, b[:]); err != nil {
 		t.Fatal(err)
 	}
-	if b[0] == insn.JmpOp {
+	if b[0] == x86.JmpOp {
 		return addr, jumpAt(t, f, addr)
 	}
 	return addr, addr
@@ -35,11 +35,11 @@ func detourOf(t *testing.T, f *probetest.Fake, site guest.GVA) (addr, entry gues
 
 func jumpAt(t *testing.T, f *probetest.Fake, at guest.GVA) guest.GVA {
 	t.Helper()
-	var b [insn.JmpLen]byte
-	if err := f.Read(at, b[:]); err != nil || b[0] != insn.JmpOp {
+	var b [x86.JmpLen]byte
+	if err := f.Read(at, b[:]); err != nil || b[0] != x86.JmpOp {
 		t.Fatalf("no jump at %v: % x, %v", at, b, err)
 	}
-	return at + insn.JmpLen + guest.GVA(int64(int32(binary.LittleEndian.Uint32(b[1:]))))
+	return at + x86.JmpLen + guest.GVA(int64(int32(binary.LittleEndian.Uint32(b[1:]))))
 }
 
 // optimized registers probes without a post handler and gives their sites jumps.
@@ -110,7 +110,7 @@ func TestRewrittenJump(t *testing.T) {
 	}
 	image := probetest.Image()
 	for _, op := range ops {
-		for _, off := range []int{0, 1, insn.JmpLen - 1, insn.JmpLen} {
+		for _, off := range []int{0, 1, x86.JmpLen - 1, x86.JmpLen} {
 			what := fmt.Sprintf("%s, byte %d", op.name, off)
 			var log bytes.Buffer
 			f, err := probetest.NewFake(probetest.FakeOptions{Probe: probe.Options{OptimizeDelay: -1, Log: slog.New(slog.NewTextHandler(&log, nil))}})
@@ -121,7 +121,7 @@ func TestRewrittenJump(t *testing.T) {
 			p, other := &probe.Kprobe{Symbol: "f_emulate", Pre: empty}, &probe.Kprobe{Symbol: "work", Pre: empty}
 			optimized(t, e, p)
 			at := p.Addr
-			if i, _ := e.Info(p); i.Region <= insn.JmpLen {
+			if i, _ := e.Info(p); i.Region <= x86.JmpLen {
 				t.Fatalf("a region of %d bytes", i.Region)
 			}
 			var was, now [16]byte
@@ -133,10 +133,10 @@ func TestRewrittenJump(t *testing.T) {
 				t.Fatal(err)
 			}
 			theirs := was[off]
-			copy(was[:], image.Code(at, insn.JmpLen))
+			copy(was[:], image.Code(at, x86.JmpLen))
 			err = op.do(e, p)
 			var mismatch *guest.TextMismatchError
-			switch ours := off >= insn.JmpLen; {
+			switch ours := off >= x86.JmpLen; {
 			case ours:
 				if err != nil || log.Len() != 0 {
 					t.Errorf("%s: %v, log %q", what, err, &log)
@@ -146,7 +146,7 @@ func TestRewrittenJump(t *testing.T) {
 				t.Errorf("%s: %v", what, err)
 			}
 			if i, ok := e.Info(p); ok && i.Armed {
-				was[0] = insn.Int3
+				was[0] = x86.Int3
 			}
 			was[off] = theirs
 			if err := f.Read(at, now[:]); err != nil || now != was {
@@ -235,7 +235,7 @@ func TestStopFails(t *testing.T) {
 			t.Helper()
 			var b [1]byte
 			i, _ := e.Info(p)
-			if err := f.Read(p.Addr, b[:]); err != nil || i.Optimized != jump || (b[0] == insn.JmpOp) != jump || (b[0] == insn.Int3) == jump {
+			if err := f.Read(p.Addr, b[:]); err != nil || i.Optimized != jump || (b[0] == x86.JmpOp) != jump || (b[0] == x86.Int3) == jump {
 				t.Errorf("%s, %s: optimized %v, byte %#x, %v", tt.name, what, i.Optimized, b[0], err)
 			}
 		}
@@ -308,7 +308,7 @@ func TestNoFarPages(t *testing.T) {
 	}
 	var b [16]byte
 	orig := probetest.Image().Code(boarded.Addr, 16)
-	if err := f.Read(boarded.Addr, b[:]); err != nil || b[0] != insn.Int3 || !bytes.Equal(b[1:], orig[1:]) {
+	if err := f.Read(boarded.Addr, b[:]); err != nil || b[0] != x86.Int3 || !bytes.Equal(b[1:], orig[1:]) {
 		t.Errorf("text is % x, %v", b, err)
 	}
 	if f.maps == 0 || f.maps > 512 {

@@ -4,7 +4,7 @@ import (
 	"iter"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // pageSize is the smallest page.
@@ -42,8 +42,8 @@ func (e *Engine) Own(root guest.GPA, addr guest.GVA, p []byte) {
 // p, which was read at addr: what begins before it is not seen.
 func patchable(addr guest.GVA, p []byte) iter.Seq[guest.GVA] {
 	return func(yield func(guest.GVA) bool) {
-		for off := 1 - insn.JmpLen; off < len(p); off++ {
-			if (off < 0 || p[off] == insn.Int3 || p[off] == insn.JmpOp) && !yield(addr+guest.GVA(off)) {
+		for off := 1 - x86.JmpLen; off < len(p); off++ {
+			if (off < 0 || p[off] == x86.Int3 || p[off] == x86.JmpOp) && !yield(addr+guest.GVA(off)) {
 				return
 			}
 		}
@@ -66,7 +66,7 @@ func (e *Engine) ownPage(s State, addr guest.GVA, p []byte) {
 		return
 	}
 	for i, b := range p {
-		if b != insn.Int3 {
+		if b != x86.Int3 {
 			continue
 		}
 		if at, ok := e.files.FilePlace(s.Root, addr+guest.GVA(i)); ok {
@@ -83,7 +83,7 @@ func (st *site) unpatch(at, addr guest.GVA, p []byte) {
 	if !st.armed.Load() {
 		return
 	}
-	ours, orig := [insn.JmpLen]byte{insn.Int3}, st.bytes()[:1]
+	ours, orig := [x86.JmpLen]byte{x86.Int3}, st.bytes()[:1]
 	if d := st.detour(); d != nil {
 		ours, orig = d.jump(), d.orig[:]
 	}
@@ -98,14 +98,14 @@ func (st *site) unpatch(at, addr guest.GVA, p []byte) {
 // int3 or in a jump of the engine's. It may be called from any thread.
 func (e *Engine) Patched(root guest.GPA, addr guest.GVA, n int) bool {
 	s := State{Root: root}
-	for a := addr - (insn.JmpLen - 1); a != addr+guest.GVA(n); a++ {
+	for a := addr - (x86.JmpLen - 1); a != addr+guest.GVA(n); a++ {
 		if st := e.sites.Find(a); st != nil && (root == 0 || e.sameCode(s, st, a)) && st.reaches(a, addr) {
 			return true
 		}
 	}
 	for at := addr; at != addr+guest.GVA(n); at++ {
 		pa, ok := e.pages.Translate(root, at)
-		for k := guest.GVA(0); ok && k < insn.JmpLen; k++ {
+		for k := guest.GVA(0); ok && k < x86.JmpLen; k++ {
 			if st := e.phys.Find(guest.GVA(pa) - k); st != nil && st.reaches(guest.GVA(pa)-k, guest.GVA(pa)) {
 				return true
 			}
@@ -123,7 +123,7 @@ func (e *Engine) Patched(root guest.GPA, addr guest.GVA, n int) bool {
 func (st *site) reaches(at, addr guest.GVA) bool {
 	n := guest.GVA(1)
 	if st.detour() != nil {
-		n = insn.JmpLen
+		n = x86.JmpLen
 	}
 	return st.armed.Load() && int64(addr-at) < int64(n)
 }

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/probe/code"
 	"github.com/guestprobe/guestprobe/probe/flow"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // passSites is how many sites one stop of the world optimizes: a stop holds
@@ -73,7 +73,7 @@ func (o *optimizer) plan(st *site) planned {
 	if !bytes.HasPrefix(st.text, st.bytes()) { // the guest has an int3 of its own there, which is hit after ours
 		return planned{st: st, no: &Unoptimized{Reason: notTextChanged, Detail: "the guest has changed the instruction"}}
 	}
-	if !o.jumpsOnly(st) && !o.holds(st, append([]byte{insn.Int3}, st.text[1:]...)) {
+	if !o.jumpsOnly(st) && !o.holds(st, append([]byte{x86.Int3}, st.text[1:]...)) {
 		return planned{st: st, no: &Unoptimized{Reason: notTextChanged}}
 	}
 	d, err := o.detour(st, o.stages(st))
@@ -185,9 +185,9 @@ func (o *optimizer) optimize(w World, st *site, d *detour) *Unoptimized {
 	if o.freed(st) {
 		return &Unoptimized{Reason: notTextChanged, Detail: "it is no text any more"}
 	}
-	old := append([]byte{insn.Int3}, st.text[1:]...)
+	old := append([]byte{x86.Int3}, st.text[1:]...)
 	jump := d.jump()
-	patched := append(jump[:], st.text[insn.JmpLen:]...)
+	patched := append(jump[:], st.text[x86.JmpLen:]...)
 	if err := w.PatchText(st.addr, old, patched); err != nil {
 		return &Unoptimized{Reason: notTextChanged, Detail: err.Error()}
 	}
@@ -207,9 +207,9 @@ func (o *optimizer) unoptimize(w World, st *site, lost *[]error) {
 	}
 	now, before := st.patched()
 	o.set(st, noJump)
-	back := append([]byte{insn.Int3}, before[1:insn.JmpLen]...)
-	if err := o.withdraw(w, st, now[:insn.JmpLen], back); err != nil {
-		if o.holds(st, now[:insn.JmpLen]) {
+	back := append([]byte{x86.Int3}, before[1:x86.JmpLen]...)
+	if err := o.withdraw(w, st, now[:x86.JmpLen], back); err != nil {
+		if o.holds(st, now[:x86.JmpLen]) {
 			o.pinned = append(o.pinned, d)
 		}
 		o.lose(textError(st, err), lost)

@@ -5,17 +5,17 @@ import (
 	"fmt"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/probe/code"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // slotCode returns the bytes of a slot of the given kind at address at, and
 // how many of them are the copy. The error is code.ErrReach or says why the
 // instruction cannot be moved.
 func slotCode(st *site, kind slotKind, at guest.GVA) (b []byte, n int, err error) {
-	var buf [insn.MaxRelocated + insn.JmpLen]byte
-	n, err = insn.Relocate(buf[:], &st.plan().Inst, uint64(st.addr), uint64(at))
-	if errors.Is(err, insn.ErrOutOfReach) {
+	var buf [x86.MaxRelocated + x86.JmpLen]byte
+	n, err = x86.Relocate(buf[:], &st.plan().Inst, uint64(st.addr), uint64(at))
+	if errors.Is(err, x86.ErrOutOfReach) {
 		return nil, 0, code.ErrReach
 	}
 	if err != nil {
@@ -23,9 +23,9 @@ func slotCode(st *site, kind slotKind, at guest.GVA) (b []byte, n int, err error
 	}
 	b = buf[:n]
 	if kind == slotStep {
-		return append(b, insn.Int3), n, nil
+		return append(b, x86.Int3), n, nil
 	}
-	b, ok := insn.AppendJmp(b, uint64(at)+uint64(n), uint64(st.next()))
+	b, ok := x86.AppendJmp(b, uint64(at)+uint64(n), uint64(st.next()))
 	if !ok {
 		return nil, 0, code.ErrReach
 	}
@@ -33,16 +33,16 @@ func slotCode(st *site, kind slotKind, at guest.GVA) (b []byte, n int, err error
 }
 
 // refuse turns a plan that refuses the instruction into an error.
-func refuse(p insn.Plan, b []byte) *Error {
+func refuse(p x86.Plan, b []byte) *Error {
 	detail := fmt.Sprintf("bytes % x", b)
 	switch p.Reason {
-	case insn.ReasonTrap:
+	case x86.ReasonTrap:
 		return newError(CodeTrapInsn, "the instruction is a trap itself", detail)
-	case insn.ReasonEmulationPrefix:
+	case x86.ReasonEmulationPrefix:
 		return newError(CodeEmulationPrefix, "the instruction is a prefix that a hypervisor emulates", detail)
-	case insn.ReasonMasksExceptions:
+	case x86.ReasonMasksExceptions:
 		return newError(CodeMasksExceptions, "the instruction holds off interrupts and traps of the next one", detail)
-	case insn.ReasonUndecodable:
+	case x86.ReasonUndecodable:
 		return newError(CodeUndecodable, "the bytes are not a valid instruction", detail)
 	default:
 		return newError(CodeUnsupported, "the instruction cannot be executed away from its place", detail)
@@ -54,7 +54,7 @@ func refuse(p insn.Plan, b []byte) *Error {
 func (p *places) needSlots(st *site, watch bool) *Error {
 	kind := st.plan().Kind
 	if can := p.can[guest.Level(st.user)]; can.NoExec != "" {
-		if kind != insn.Emulate && !can.InPlace {
+		if kind != x86.Emulate && !can.InPlace {
 			return newError(CodeHostCannot, "the instruction needs a slot, and this host cannot step in place", can.NoExec)
 		}
 		if st.user && st.plan().NoStep {
@@ -62,17 +62,17 @@ func (p *places) needSlots(st *site, watch bool) *Error {
 		}
 		return nil
 	}
-	if kind == insn.Emulate {
+	if kind == x86.Emulate {
 		kind = st.plan().Fallback // for the hit at which emulation fails
 	}
-	if kind == insn.Boost && st.boosted.Load() == nil {
+	if kind == x86.Boost && st.boosted.Load() == nil {
 		sl, err := p.slot(st, slotBoost)
 		if err != nil {
 			return slotError(err)
 		}
 		st.boosted.Store(sl)
 	}
-	if (kind == insn.Step || kind == insn.Boost && watch && !st.plan().NoStep) && st.stepped.Load() == nil {
+	if (kind == x86.Step || kind == x86.Boost && watch && !st.plan().NoStep) && st.stepped.Load() == nil {
 		sl, err := p.slot(st, slotStep)
 		if err != nil {
 			return slotError(err)
@@ -87,7 +87,7 @@ func slotError(err error) *Error {
 	switch {
 	case errors.Is(err, code.ErrReach):
 		return newError(CodeOutOfReach, "no slot is within reach of the instruction's operand", "")
-	case errors.Is(err, insn.ErrNotMovable):
+	case errors.Is(err, x86.ErrNotMovable):
 		return newError(CodeUnsupported, "the instruction cannot be moved", "")
 	default:
 		x := newError(CodeNoSlot, "no executable memory for a slot", "")

@@ -4,7 +4,7 @@ import (
 	"errors"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // A guest's kernel patches itself in steps (text_poke): with interrupts off it writes some bytes through another
@@ -15,7 +15,7 @@ import (
 
 // maxPoke is how many bytes behind its first byte a write may come to have that the guest makes in pieces, and reads back as one: the
 // kernel patches one instruction at a time.
-const maxPoke = insn.MaxLen + 1
+const maxPoke = x86.MaxLen + 1
 
 // TextWrite is a write of the guest's to its own text.
 type TextWrite struct {
@@ -35,7 +35,7 @@ const MaxPoke = maxPoke
 // as far as its jump goes or may go, or text where a probe has been: then it belongs to WriteText. Any goroutine.
 func (k *core) Probed(addr guest.GVA, n int) bool {
 	for a := addr - (maxRegion - 1); a != addr+guest.GVA(n); a++ {
-		if k.sites.Find(a) != nil || addr-a < insn.JmpLen && k.shown.Find(a) != nil {
+		if k.sites.Find(a) != nil || addr-a < x86.JmpLen && k.shown.Find(a) != nil {
 			return true
 		}
 	}
@@ -111,7 +111,7 @@ type poke struct {
 
 // pokeMargin is how many bytes around a write are looked at: what a site at its end displaces, and the jump that has
 // its first byte as its last.
-const pokeMargin = insn.JmpLen
+const pokeMargin = x86.JmpLen
 
 // prepare takes the jumps away that the write may reach. The world is stopped.
 func (p *poke) prepare(w World) {
@@ -229,7 +229,7 @@ func (p *poke) returned(run TextWrite) []byte {
 	before := p.before[off:][:len(out)]
 	after := append([]byte{}, p.before...)
 	copy(after[off:], out)
-	for a := run.Addr - (insn.JmpLen - 1); a != run.Addr+guest.GVA(len(out)); a++ {
+	for a := run.Addr - (x86.JmpLen - 1); a != run.Addr+guest.GVA(len(out)); a++ {
 		if x := p.shown.Find(a); x != nil {
 			x.returned(int(int64(a-run.Addr)), before, run.Bytes, out, tailOf(after, int(int64(a-base))))
 		}
@@ -239,8 +239,8 @@ func (p *poke) returned(run TextWrite) []byte {
 
 // tailOf returns the four bytes behind the one at i, nil where b does not have them.
 func tailOf(b []byte, i int) []byte {
-	if i < 0 || i+insn.JmpLen > len(b) {
+	if i < 0 || i+x86.JmpLen > len(b) {
 		return nil
 	}
-	return b[i+1 : i+insn.JmpLen]
+	return b[i+1 : i+x86.JmpLen]
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // The text is the guest's, and it may write there: it patches itself (text_poke,
@@ -24,9 +24,9 @@ import (
 func (s *site) patched() (now, before []byte) {
 	if d := s.detour(); d != nil {
 		jump := d.jump()
-		return append(jump[:], s.text[insn.JmpLen:]...), s.text
+		return append(jump[:], s.text[x86.JmpLen:]...), s.text
 	}
-	return append([]byte{insn.Int3}, s.bytes()[1:]...), s.bytes()
+	return append([]byte{x86.Int3}, s.bytes()[1:]...), s.bytes()
 }
 
 // holds reports whether the guest's text at st is want. What cannot be read is not

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/internal/probetest"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // TestReconcile rewrites each set of the bytes of a region, with each plan and in each
@@ -41,7 +41,7 @@ func TestReconcile(t *testing.T) {
 			if err := e.SetOptimization(jump); err != nil {
 				t.Fatal(err)
 			}
-			at, n, whole := p.Addr, max(len(i.Insn), insn.JmpLen)+2, len(i.Insn)
+			at, n, whole := p.Addr, max(len(i.Insn), x86.JmpLen)+2, len(i.Insn)
 			image := probetest.Image().Code(at, n)
 			now := make([]byte, n)
 			for set := 1; set < 1<<n; set += 1 + set/64 {
@@ -71,7 +71,7 @@ func TestReconcile(t *testing.T) {
 						t.Errorf("%s: %v %+v", what, ok, i)
 					}
 					if ok && i.Armed {
-						want[0] = insn.Int3
+						want[0] = x86.Int3
 					}
 					if err := f.Read(at, now); err != nil || !i.Optimized && !bytes.Equal(now, want) {
 						t.Errorf("%s: text is % x, want % x", what, now, want)

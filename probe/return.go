@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 var le = binary.LittleEndian
@@ -206,7 +206,7 @@ func (t *instances) trap(c *cpu, s State, kind TrapKind) (hit *site, from *detou
 // before the function has returned.
 func (t *instances) fault(c *cpu, s State, x Trap) Verdict {
 	rip := guest.GVA(s.Regs.RIP)
-	if i, ok := t.recordAt(rip); ok && t.fits(i, s, t.word(i, instState).Load()) && (x.Vector != insn.VectorDB || !t.shared()) {
+	if i, ok := t.recordAt(rip); ok && t.fits(i, s, t.word(i, instState).Load()) && (x.Vector != x86.VectorDB || !t.shared()) {
 		if c.comeBack(s, t, i) {
 			return Verdict{Action: Resume}
 		}
@@ -214,13 +214,13 @@ func (t *instances) fault(c *cpu, s State, x Trap) Verdict {
 	}
 	for _, p := range t.placed {
 		for _, f := range p.fixups {
-			if rip == p.at+guest.GVA(f.Fault) && x.Vector != insn.VectorDB {
+			if rip == p.at+guest.GVA(f.Fault) && x.Vector != x86.VectorDB {
 				s.Regs.RIP = uint64(p.at) + uint64(f.Resume)
 				return Verdict{Action: Resume}
 			}
 		}
 	}
-	if x.Vector == insn.VectorDB && t.shared() {
+	if x.Vector == x86.VectorDB && t.shared() {
 		return Verdict{Action: Resume}
 	}
 	if t.noStack(c, s) {

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/probe/code"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // returns makes the tables of kretprobes, and sees to it that records which nobody
@@ -127,7 +127,7 @@ func (x *returns) put(t *instances) error {
 func (x *returns) borrow(t *instances, why string) error {
 	var b [1]byte
 	for _, a := range x.padding(t.user) {
-		if x.code.At(a) == nil && x.target.ReadMemory(0, a, b[:]) == nil && b[0] == insn.Int3 {
+		if x.code.At(a) == nil && x.target.ReadMemory(0, a, b[:]) == nil && b[0] == x86.Int3 {
 			if t.lent = append(t.lent, a); len(t.lent) == t.n {
 				x.code.Lend(t.lent, t)
 				return nil

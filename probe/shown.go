@@ -4,15 +4,15 @@ import (
 	"bytes"
 	"slices"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // shown is what has stood in the text in place of the guest's own bytes at an address, where whatever in the guest reads
 // text may have read it: a debugger of its own that saves what it displaces. It stays known when the probe goes, because the guest
 // may write it back at any time. A value never changes.
 type shown struct {
-	orig  []byte              // the guest's own: what an int3 displaces, or a jump
-	jumps [][insn.JmpLen]byte // the newest first; of an int3 none
+	orig  []byte             // the guest's own: what an int3 displaces, or a jump
+	jumps [][x86.JmpLen]byte // the newest first; of an int3 none
 }
 
 // Bounds of what is remembered. A guest that keeps a jump of a probe for longer than that many others there, or of more
@@ -29,7 +29,7 @@ func (k *core) show(st *site, jump *detour) {
 	}
 	was := k.shown.Find(st.addr)
 	first := st.bytes()[0]
-	if was == nil && k.shown.Len() >= maxShown || was != nil && jump == nil && (first == insn.Int3 || first == insn.JmpOp) {
+	if was == nil && k.shown.Len() >= maxShown || was != nil && jump == nil && (first == x86.Int3 || first == x86.JmpOp) {
 		return // a debugger's of the guest's own is no instruction to come back
 	}
 	now := &shown{orig: bytes.Clone(st.bytes()[:1])}
@@ -47,7 +47,7 @@ func (k *core) show(st *site, jump *detour) {
 		if slices.Contains(now.jumps, j) {
 			return
 		}
-		now.jumps = append([][insn.JmpLen]byte{j}, now.jumps[:min(len(now.jumps), maxJumps-1)]...)
+		now.jumps = append([][x86.JmpLen]byte{j}, now.jumps[:min(len(now.jumps), maxJumps-1)]...)
 	}
 	k.shown.Set(st.addr, now)
 }
@@ -73,7 +73,7 @@ func (x *shown) returned(off int, before, b, out, tail []byte) {
 	if bytes.Equal(orig, now) || !x.had(from, now) {
 		return
 	}
-	alone := from == 0 && to == 1 && now[0] == insn.JmpOp
+	alone := from == 0 && to == 1 && now[0] == x86.JmpOp
 	put := false // the guest had something of its own there
 	for i := range orig {
 		put = put || now[i] != orig[i] && was[i] != orig[i] && was[i] != now[i]
@@ -84,12 +84,12 @@ func (x *shown) returned(off int, before, b, out, tail []byte) {
 		same = same && (b[i] == before[i] || k >= 0 && k < len(orig) && was[k] == orig[k])
 	}
 	switch {
-	case len(now) >= insn.JmpLen-1:
-	case alone && len(x.orig) == insn.JmpLen:
+	case len(now) >= x86.JmpLen-1:
+	case alone && len(x.orig) == x86.JmpLen:
 		if tail == nil || !bytes.Equal(tail, x.orig[1:]) {
 			return
 		}
-	case len(b) == 1 && now[0] == insn.Int3 && was[0] == insn.JmpOp:
+	case len(b) == 1 && now[0] == x86.Int3 && was[0] == x86.JmpOp:
 		return
 	case len(b) > 1 && same, put:
 	default:
@@ -105,5 +105,5 @@ func (x *shown) had(i int, b []byte) bool {
 			return true
 		}
 	}
-	return i == 0 && b[0] == insn.Int3 && bytes.Equal(x.orig[1:len(b)], b[1:])
+	return i == 0 && b[0] == x86.Int3 && bytes.Equal(x.orig[1:len(b)], b[1:])
 }

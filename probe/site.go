@@ -4,8 +4,8 @@ import (
 	"sync/atomic"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/probe/flow"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // site is one probed address with everything that is on it: what the kernel
@@ -54,8 +54,8 @@ type site struct {
 // original is the instruction that is probed, and how it is run. It never changes.
 type original struct {
 	n     uint8 // its length
-	bytes [insn.MaxLen]uint8
-	plan  insn.Plan
+	bytes [x86.MaxLen]uint8
+	plan  x86.Plan
 }
 
 // bytes returns the original instruction.
@@ -65,7 +65,7 @@ func (s *site) bytes() []byte {
 }
 
 // plan returns how the instruction is run.
-func (s *site) plan() *insn.Plan { return &s.orig.Load().plan }
+func (s *site) plan() *x86.Plan { return &s.orig.Load().plan }
 
 // next returns the address behind the instruction.
 func (s *site) next() guest.GVA { return s.addr + guest.GVA(s.orig.Load().n) }

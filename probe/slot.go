@@ -4,7 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // slotKind says what stands behind the copied instruction.
@@ -41,7 +41,7 @@ type slotKey struct {
 	addr  guest.GVA
 	kind  slotKind
 	n     uint8
-	bytes [insn.MaxLen]byte
+	bytes [x86.MaxLen]byte
 }
 
 // slot returns the slot of the given kind for the site's instruction, making it if
@@ -81,7 +81,7 @@ func (s *slot) trap(c *cpu, st State, kind TrapKind) (hit *site, from *detour, o
 	}
 	count(&c.counts.strays)
 	st.Regs.RIP = uint64(s.next)
-	st.Regs.RFLAGS |= uint64(s.flags.Load()) & insn.FlagIF
+	st.Regs.RFLAGS |= uint64(s.flags.Load()) & x86.FlagIF
 	return nil, nil, true
 }
 
@@ -96,7 +96,7 @@ func (s *slot) fault(c *cpu, st State, _ Trap) Verdict {
 	st.Regs.RIP = uint64(s.home(rip))
 	if s.kind == slotStep {
 		count(&c.counts.strays)
-		st.Regs.RFLAGS |= uint64(s.flags.Load()) & insn.FlagIF
+		st.Regs.RFLAGS |= uint64(s.flags.Load()) & x86.FlagIF
 	}
 	return Verdict{Action: NotOurs}
 }

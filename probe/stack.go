@@ -2,7 +2,7 @@ package probe
 
 import (
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // Stack stores where the interrupted code stands, and where it, and each
@@ -138,18 +138,18 @@ func prologue(pc guest.GVA, syms Symbols) (guest.FrameRule, bool) {
 		return guest.FrameRule{}, false
 	}
 	entry := s.Addr
-	code := syms.Code(entry, len(insn.Endbr64)+1)
-	if len(code) > len(insn.Endbr64) && insn.HasEndbr64(code) {
+	code := syms.Code(entry, len(x86.Endbr64)+1)
+	if len(code) > len(x86.Endbr64) && x86.HasEndbr64(code) {
 		if pc == entry {
-			pc += guest.GVA(len(insn.Endbr64))
+			pc += guest.GVA(len(x86.Endbr64))
 		}
-		entry += guest.GVA(len(insn.Endbr64))
-		code = code[len(insn.Endbr64):]
+		entry += guest.GVA(len(x86.Endbr64))
+		code = code[len(x86.Endbr64):]
 	}
 	switch {
 	case pc == entry:
 		return guest.FrameRule{CFA: 8, Return: -8}, true
-	case pc == entry+1 && len(code) > 0 && code[0] == insn.PushRBP:
+	case pc == entry+1 && len(code) > 0 && code[0] == x86.PushRBP:
 		return guest.FrameRule{CFA: 16, Return: -8, RBP: -16}, true
 	}
 	return guest.FrameRule{}, false

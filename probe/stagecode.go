@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // redZone is what code of CPL3 keeps below RSP (System V ABI, 3.2.2).
@@ -14,14 +14,14 @@ const redZone = 128
 // of the vCPU are then those of the hit.
 func (o *optimizer) exitStage(user bool) stageBuilder {
 	return func(guest.GVA, []*Stage) (stageBody, error) {
-		var a insn.Asm
+		var a x86.Asm
 		o.exit(&a, user)
 		return stageBody{code: a.Code()}, nil
 	}
 }
 
 // exit emits the instruction that exits to the host.
-func (o *optimizer) exit(a *insn.Asm, user bool) {
+func (o *optimizer) exit(a *x86.Asm, user bool) {
 	if port := o.can[guest.Level(user)].DetourPort; port != 0 {
 		a.Out(port)
 	} else {
@@ -31,9 +31,9 @@ func (o *optimizer) exit(a *insn.Asm, user bool) {
 
 // Behind the context: the flags, or the vCPU's number, while stages run.
 const (
-	scratchFlags = insn.PtRegsSize
-	scratchCPU   = insn.PtRegsSize + 8
-	frameSize    = insn.PtRegsSize + 16
+	scratchFlags = x86.PtRegsSize
+	scratchCPU   = x86.PtRegsSize + 8
+	frameSize    = x86.PtRegsSize + 16
 )
 
 // stageCode emits the handler stages of a site that is reported at ip, for code of that privilege. Where
@@ -58,14 +58,14 @@ const (
 // instead (stack). Afterwards nothing on the stack can fault, unless the guest takes
 // the page away meanwhile.
 func (o *optimizer) stageCode(ip guest.GVA, user bool) stageBuilder {
-	const rax, rsi, rdi, rsp = insn.RAX, insn.RSI, insn.RDI, insn.RSP
+	const rax, rsi, rdi, rsp = x86.RAX, x86.RSI, x86.RDI, x86.RSP
 	prof, _ := o.placer.Profile(user)
 	return func(at guest.GVA, stages []*Stage) (stageBody, error) {
-		a := insn.NewAsm(uint64(at))
+		a := x86.NewAsm(uint64(at))
 		c := newStageFrame(stages, user)
 		c.note(a, stance{inside: true}, neither)
 		var placed []placedStage
-		var calls []insn.Label
+		var calls []x86.Label
 		for _, x := range stages {
 			a.Align(detourAlign)
 			calls = append(calls, a.Here())
@@ -76,8 +76,8 @@ func (o *optimizer) stageCode(ip guest.GVA, user bool) stageBuilder {
 		c.note(a, c.deepest(), neither)
 		for _, x := range stages {
 			if x.Lost != 0 {
-				a.Mov(8, rax, insn.Imm(x.Lost))
-				a.Lock().Inc(8, insn.At(rax, 0))
+				a.Mov(8, rax, x86.Imm(x.Lost))
+				a.Lock().Inc(8, x86.At(rax, 0))
 			}
 		}
 		a.Jmp(done)
@@ -95,19 +95,19 @@ func (o *optimizer) stageCode(ip guest.GVA, user bool) stageBuilder {
 		touches := c.touch(a)
 		c.enter(a, uint64(ip)+1)
 		if c.checks {
-			a.Test(4, insn.At(rsp, insn.PtFlags), insn.Imm(insn.FlagAC))
-			a.Jcc(insn.CondNE, checked)
+			a.Test(4, x86.At(rsp, x86.PtFlags), x86.Imm(x86.FlagAC))
+			a.Jcc(x86.CondNE, checked)
 		}
 		loads := vcpuNumber(a, &prof, len(o.cpus), lost)
 		if len(stages) > 1 {
-			a.Mov(8, insn.At(rsp, scratchCPU), rax) // for the next one: what the stack says may change
+			a.Mov(8, x86.At(rsp, scratchCPU), rax) // for the next one: what the stack says may change
 		}
 		for i, x := range stages {
 			if i > 0 {
-				a.Mov(8, rax, insn.At(rsp, scratchCPU))
+				a.Mov(8, rax, x86.At(rsp, scratchCPU))
 			}
-			a.ImulImm(8, rsi, rax, insn.Imm(x.Stride))
-			a.Mov(8, rdi, insn.Imm(x.Block))
+			a.ImulImm(8, rsi, rax, x86.Imm(x.Stride))
+			a.Mov(8, rdi, x86.Imm(x.Block))
 			a.Add(8, rsi, rdi)
 			a.Mov(8, rdi, rsp)
 			a.Call(calls[i])
@@ -126,21 +126,21 @@ func (o *optimizer) stageCode(ip guest.GVA, user bool) stageBuilder {
 // vcpuNumber emits RAX = number of the vCPU, from the interrupted RSP in RAX or from the
 // kernel's memory of the vCPU, and goes to lost if there is none below cpus. RSI
 // changes. It returns the offsets of the loads that may fault.
-func vcpuNumber(a *insn.Asm, p *guest.Profile, cpus int, lost insn.Label) (loads []int) {
-	const rax, rsi = insn.RAX, insn.RSI
+func vcpuNumber(a *x86.Asm, p *guest.Profile, cpus int, lost x86.Label) (loads []int) {
+	const rax, rsi = x86.RAX, x86.RSI
 	if p.GS {
-		a.Mov(4, rax, insn.AtGS(int(p.CPUOff)))
+		a.Mov(4, rax, x86.AtGS(int(p.CPUOff)))
 	} else {
-		a.And(8, rax, insn.Imm(int32(p.StackMask)))
-		a.Mov(8, rsi, insn.Imm(p.StackMagic))
+		a.And(8, rax, x86.Imm(int32(p.StackMask)))
+		a.Mov(8, rsi, x86.Imm(p.StackMagic))
 		magic := a.Len()
-		a.Cmp(8, rsi, insn.At(rax, int(p.MagicOff)))
-		a.Jcc(insn.CondNE, lost)
+		a.Cmp(8, rsi, x86.At(rax, int(p.MagicOff)))
+		a.Jcc(x86.CondNE, lost)
 		loads = []int{magic, a.Len()}
-		a.Mov(4, rax, insn.At(rax, int(p.CPUOff)))
+		a.Mov(4, rax, x86.At(rax, int(p.CPUOff)))
 	}
-	a.Cmp(4, rax, insn.Imm(cpus))
-	a.Jcc(insn.CondAE, lost)
+	a.Cmp(4, rax, x86.Imm(cpus))
+	a.Jcc(x86.CondAE, lost)
 	return loads
 }
 
@@ -168,7 +168,7 @@ const (
 )
 
 // note says what the stance is from here on.
-func (c *stageFrame) note(a *insn.Asm, s stance, what int) {
+func (c *stageFrame) note(a *x86.Asm, s stance, what int) {
 	s.below += c.pushed
 	s.again, s.done = what == again, what == over
 	c.stances.note(a, s)
@@ -177,7 +177,7 @@ func (c *stageFrame) note(a *insn.Asm, s stance, what int) {
 // deepest is the stance between enter and leave.
 func (c *stageFrame) deepest() stance {
 	if c.push {
-		return stance{below: c.size, kept: c.kept, flags: flagsWord, flagsAt: insn.PtFlags}
+		return stance{below: c.size, kept: c.kept, flags: flagsWord, flagsAt: x86.PtFlags}
 	}
 	return stance{below: c.size, kept: c.kept, flags: flagsByte, flagsAt: scratchFlags + c.more}
 }
@@ -196,7 +196,7 @@ func newStageFrame(stages []*Stage, user bool) stageFrame {
 	c.deep += c.size
 	c.push = c.push || c.clear
 	if c.checks {
-		c.reads |= 1 << (insn.PtFlags / 8)
+		c.reads |= 1 << (x86.PtFlags / 8)
 	}
 	return c
 }
@@ -210,21 +210,21 @@ type touch struct{ off, below int }
 
 // touch writes to both ends of what the stages need of the stack, at CPL3, and
 // leaves RSP where it was.
-func (c *stageFrame) touch(a *insn.Asm) []touch {
-	const rax, rsp = insn.RAX, insn.RSP
+func (c *stageFrame) touch(a *x86.Asm) []touch {
+	const rax, rsp = x86.RAX, x86.RSP
 	c.note(a, stance{}, again)
 	if !c.user {
 		return nil // a kernel's stack has room for an interrupt, anywhere
 	}
-	a.Lea(8, rsp, insn.At(rsp, 8-c.deep))
+	a.Lea(8, rsp, x86.At(rsp, 8-c.deep))
 	c.note(a, stance{below: c.deep - 8}, again)
 	low := touch{a.Len(), c.deep - 8}
 	a.Push(rax)
 	c.note(a, stance{below: c.deep}, again)
-	a.Lea(8, rsp, insn.At(rsp, c.deep))
+	a.Lea(8, rsp, x86.At(rsp, c.deep))
 	c.note(a, stance{}, again)
 	high := touch{a.Len(), 0}
-	a.Mov(8, insn.At(rsp, -redZone-8), rax)
+	a.Mov(8, x86.At(rsp, -redZone-8), rax)
 	return []touch{low, high}
 }
 
@@ -234,86 +234,86 @@ const MaxStageStack = 1024
 
 // enter makes room, keeps the flags, and fills in the context, as far as the
 // stages read it. RSP is then at the context, and RAX the interrupted RSP.
-func (c *stageFrame) enter(a *insn.Asm, ip uint64) {
-	const rax, rsi, rsp = insn.RAX, insn.RSI, insn.RSP
+func (c *stageFrame) enter(a *x86.Asm, ip uint64) {
+	const rax, rsi, rsp = x86.RAX, x86.RSI, x86.RSP
 	now := stance{below: c.size}
 	if c.push {
-		a.Lea(8, rsp, insn.At(rsp, insn.PtFlags+8-c.size))
-		c.note(a, stance{below: c.size - insn.PtFlags - 8}, again)
+		a.Lea(8, rsp, x86.At(rsp, x86.PtFlags+8-c.size))
+		c.note(a, stance{below: c.size - x86.PtFlags - 8}, again)
 		a.Pushfq()
-		c.note(a, stance{below: c.size - insn.PtFlags}, again)
+		c.note(a, stance{below: c.size - x86.PtFlags}, again)
 		if !c.user {
 			a.Cli()
 		}
 		if c.clear {
 			a.Cld()
 		}
-		c.note(a, stance{below: c.size - insn.PtFlags, flags: flagsWord}, again)
-		a.Lea(8, rsp, insn.At(rsp, -insn.PtFlags))
-		now.flags, now.flagsAt = flagsWord, insn.PtFlags
+		c.note(a, stance{below: c.size - x86.PtFlags, flags: flagsWord}, again)
+		a.Lea(8, rsp, x86.At(rsp, -x86.PtFlags))
+		now.flags, now.flagsAt = flagsWord, x86.PtFlags
 	} else {
-		a.Lea(8, rsp, insn.At(rsp, -c.size))
+		a.Lea(8, rsp, x86.At(rsp, -c.size))
 	}
 	c.note(a, now, again)
-	for _, r := range insn.PtRegs {
-		if off := insn.PtReg(r); r == rax || r == rsi || r == insn.RDI || c.asked(off) {
-			a.Mov(8, insn.At(rsp, off), r)
+	for _, r := range x86.PtRegs {
+		if off := x86.PtReg(r); r == rax || r == rsi || r == x86.RDI || c.asked(off) {
+			a.Mov(8, x86.At(rsp, off), r)
 		}
 	}
 	now.kept = c.kept
 	c.note(a, now, again)
 	if !c.push {
-		if c.asked(insn.PtFlags) {
+		if c.asked(x86.PtFlags) {
 			a.Pushfq()
 			c.note(a, stance{below: c.size + 8, kept: c.kept, context: 8}, again)
-			a.Pop(insn.At(rsp, insn.PtFlags))
+			a.Pop(x86.At(rsp, x86.PtFlags))
 			c.note(a, now, again)
 		}
 		a.Lahf()
-		a.Setcc(insn.CondO, rax)
-		a.Mov(8, insn.At(rsp, scratchFlags+c.more), rax)
+		a.Setcc(x86.CondO, rax)
+		a.Mov(8, x86.At(rsp, scratchFlags+c.more), rax)
 		c.note(a, c.deepest(), again)
 	}
-	a.Lea(8, rax, insn.At(rsp, c.size))
-	if c.asked(insn.PtSP) {
-		a.Mov(8, insn.At(rsp, insn.PtSP), rax)
+	a.Lea(8, rax, x86.At(rsp, c.size))
+	if c.asked(x86.PtSP) {
+		a.Mov(8, x86.At(rsp, x86.PtSP), rax)
 	}
-	if c.asked(insn.PtIP) {
-		a.Mov(8, rsi, insn.Imm(ip))
-		a.Mov(8, insn.At(rsp, insn.PtIP), rsi)
+	if c.asked(x86.PtIP) {
+		a.Mov(8, rsi, x86.Imm(ip))
+		a.Mov(8, x86.At(rsp, x86.PtIP), rsi)
 	}
 	cs, ss := guest.SelKernelCode, guest.SelKernelData
 	if c.user {
 		cs, ss = guest.SelUserCode, guest.SelUserData
 	}
-	for _, f := range []struct{ off, v int }{{insn.PtOrigAX, -1}, {insn.PtCS, cs}, {insn.PtSS, ss}} {
+	for _, f := range []struct{ off, v int }{{x86.PtOrigAX, -1}, {x86.PtCS, cs}, {x86.PtSS, ss}} {
 		if c.asked(f.off) {
-			a.Mov(8, insn.At(rsp, f.off), insn.Imm(f.v))
+			a.Mov(8, x86.At(rsp, f.off), x86.Imm(f.v))
 		}
 	}
 }
 
 // leave puts back what enter and the call of a stage have changed. What says what has been done by then.
-func (c *stageFrame) leave(a *insn.Asm, what int) {
-	const rax, rsp = insn.RAX, insn.RSP
+func (c *stageFrame) leave(a *x86.Asm, what int) {
+	const rax, rsp = x86.RAX, x86.RSP
 	c.note(a, c.deepest(), what)
 	if !c.push {
-		a.Mov(8, rax, insn.At(rsp, scratchFlags+c.more))
-		a.Add(1, rax, insn.Imm(0x7f)) // overflows if it was 1
+		a.Mov(8, rax, x86.At(rsp, scratchFlags+c.more))
+		a.Add(1, rax, x86.Imm(0x7f)) // overflows if it was 1
 		a.Sahf()
 	}
-	for _, r := range []insn.Reg64{rax, insn.RSI, insn.RDI} {
-		a.Mov(8, r, insn.At(rsp, insn.PtReg(r)))
+	for _, r := range []x86.Reg64{rax, x86.RSI, x86.RDI} {
+		a.Mov(8, r, x86.At(rsp, x86.PtReg(r)))
 	}
 	if c.push {
-		a.Lea(8, rsp, insn.At(rsp, insn.PtFlags))
-		c.note(a, stance{below: c.size - insn.PtFlags, flags: flagsWord}, what)
+		a.Lea(8, rsp, x86.At(rsp, x86.PtFlags))
+		c.note(a, stance{below: c.size - x86.PtFlags, flags: flagsWord}, what)
 		a.Popfq()
-		c.note(a, stance{below: c.size - insn.PtFlags - 8}, what)
-		a.Lea(8, rsp, insn.At(rsp, c.size-insn.PtFlags-8))
+		c.note(a, stance{below: c.size - x86.PtFlags - 8}, what)
+		a.Lea(8, rsp, x86.At(rsp, c.size-x86.PtFlags-8))
 	} else {
 		c.note(a, stance{below: c.size}, what)
-		a.Lea(8, rsp, insn.At(rsp, c.size))
+		a.Lea(8, rsp, x86.At(rsp, c.size))
 	}
 	c.note(a, stance{}, what)
 }

@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // stance says how the registers of a context at an address of the engine's code differ from those that the guest would have there
@@ -91,7 +91,7 @@ func (x stances) at(off int) stance {
 }
 
 // note appends the stance from where a is now on. The last one for an offset counts.
-func (x *stances) note(a *insn.Asm, s stance) {
+func (x *stances) note(a *x86.Asm, s stance) {
 	at := stanceAt{off: uint32(a.Len()), below: int16(s.below), flagsAt: int16(s.flagsAt), context: uint8(s.context), kept: s.kept, flags: s.flags}
 	for _, f := range []struct {
 		is   bool
@@ -132,7 +132,7 @@ func (s *slot) stance(rip guest.GVA) stance {
 
 // inner returns what an address in the middle of the copy stands for: of loop and jrcxz, which are several instructions.
 func (s *slot) inner(rip guest.GVA) guest.GVA {
-	in, err := insn.Decode(s.key.bytes[:s.key.n])
+	in, err := x86.Decode(s.key.bytes[:s.key.n])
 	if err != nil {
 		return s.orig
 	}
@@ -141,12 +141,12 @@ func (s *slot) inner(rip guest.GVA) guest.GVA {
 
 // insideLoop returns where a context goes on that stands at rip, in the copy at to of the instruction in at from. A relocated loop
 // or jrcxz is itself over a jump of two bytes, to the next instruction, and one of five, to its target.
-func insideLoop(in *insn.Inst, from, to, rip guest.GVA) guest.GVA {
-	if in.Class() != insn.ClassLoop {
+func insideLoop(in *x86.Inst, from, to, rip guest.GVA) guest.GVA {
+	if in.Class() != x86.ClassLoop {
 		return from
 	}
 	n := guest.GVA(2)
-	if in.Prefix&insn.PrefixAddrSize != 0 {
+	if in.Prefix&x86.PrefixAddrSize != 0 {
 		n++
 	}
 	switch target, _ := in.Target(uint64(from)); rip - to {
@@ -252,15 +252,15 @@ func (k *core) undo(r *Regs, root guest.GPA, live bool) bool {
 		}
 		return le.Uint64(b[:]), true
 	}
-	var regs []insn.Reg64
+	var regs []x86.Reg64
 	switch s.kept {
 	case keptScrap:
-		regs = []insn.Reg64{insn.RAX, insn.RSI, insn.RDI}
+		regs = []x86.Reg64{x86.RAX, x86.RSI, x86.RDI}
 	case keptReturn:
-		regs = []insn.Reg64{insn.RAX, insn.RSI, insn.RDI, insn.RCX, insn.RDX}
+		regs = []x86.Reg64{x86.RAX, x86.RSI, x86.RDI, x86.RCX, x86.RDX}
 	}
 	for _, x := range regs {
-		v, ok := word(r.RSP + uint64(s.context+insn.PtReg(x)))
+		v, ok := word(r.RSP + uint64(s.context+x86.PtReg(x)))
 		if !ok {
 			return false
 		}
@@ -273,8 +273,8 @@ func (k *core) undo(r *Regs, root guest.GPA, live bool) bool {
 		}
 		if s.flags == flagsByte {
 			// lahf: SF, ZF, AF, PF and CF in AH (SDM Vol. 2, LAHF); seto: OF in AL.
-			const low = insn.FlagsStatus &^ insn.FlagOF
-			v = r.RFLAGS&^insn.FlagsStatus | v>>8&low | v&1*insn.FlagOF
+			const low = x86.FlagsStatus &^ x86.FlagOF
+			v = r.RFLAGS&^x86.FlagsStatus | v>>8&low | v&1*x86.FlagOF
 		}
 		out.RFLAGS = v
 	}

@@ -2,7 +2,7 @@ package probe
 
 import (
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // held is a hit whose handlers have run, and whose instruction has not: its vCPU is stopped there,
@@ -108,14 +108,14 @@ func (e *Engine) Advance(cpu int, s State, code []byte) Verdict {
 	if !ok {
 		h = held{site: nobodys(at, s.CPL, code), at: at}
 	}
-	if p := h.site.plan(); p.Inst.Class() == insn.ClassInterrupt && p.Inst.Opcode == insn.Int3 {
+	if p := h.site.plan(); p.Inst.Class() == x86.ClassInterrupt && p.Inst.Opcode == x86.Int3 {
 		return Verdict{Action: NotOurs}
 	}
 	if b := h.site.bytes(); len(b) == 1 && b[0] == opHlt && s.CPL == 0 {
 		s.Regs.RIP++ // it does not wait
-		return c.after(s, h.site, h.chain, !ok, h.seq, s.Regs.RFLAGS&insn.FlagTF)
+		return c.after(s, h.site, h.chain, !ok, h.seq, s.Regs.RFLAGS&x86.FlagTF)
 	}
-	if h.site.plan().Kind == insn.Emulate {
+	if h.site.plan().Kind == x86.Emulate {
 		if v, done := c.emulate(s, h.site, h.chain, !ok); done {
 			return v
 		}
@@ -123,7 +123,7 @@ func (e *Engine) Advance(cpu int, s State, code []byte) Verdict {
 	if c.step.active && !c.step.inPlace {
 		c.under = c.step // it goes back there, as at the iretq of a stub
 	}
-	c.step = step{active: true, inPlace: true, at: at, missed: !ok, site: h.site, chain: h.chain, seq: h.seq, traced: s.Regs.RFLAGS&insn.FlagTF != 0}
+	c.step = step{active: true, inPlace: true, at: at, missed: !ok, site: h.site, chain: h.chain, seq: h.seq, traced: s.Regs.RFLAGS&x86.FlagTF != 0}
 	c.held = held{}
 	return Verdict{Action: StepInPlace}
 }
@@ -135,7 +135,7 @@ func (e *Engine) Emulate(cpu int, s State, code []byte) bool {
 	at := guest.GVA(s.Regs.RIP)
 	st, h := c.armedAt(s), c.held
 	switch {
-	case s.Regs.RFLAGS&insn.FlagTF != 0:
+	case s.Regs.RFLAGS&x86.FlagTF != 0:
 		return false
 	case st == nil:
 		st = nobodys(at, s.CPL, code)
@@ -149,7 +149,7 @@ func (e *Engine) Emulate(cpu int, s State, code []byte) bool {
 			}
 		}
 	}
-	if p := st.plan(); p.Kind != insn.Emulate || p.Shadow {
+	if p := st.plan(); p.Kind != x86.Emulate || p.Shadow {
 		return false
 	}
 	before := *s.Regs
@@ -168,7 +168,7 @@ const opHlt = 0xf4 // SDM Vol. 2, HLT
 // nobodys is a site without probes, for the instruction that code begins with.
 func nobodys(at guest.GVA, cpl uint8, code []byte) *site {
 	st := &site{addr: at, user: cpl == 3}
-	o := &original{plan: insn.Analyze(code, uint64(at), insn.Options{CPL: cpl})}
+	o := &original{plan: x86.Analyze(code, uint64(at), x86.Options{CPL: cpl})}
 	o.n = uint8(copy(o.bytes[:], code[:min(len(code), int(o.plan.Inst.Len))]))
 	st.orig.Store(o)
 	st.jump.Store(noJump)

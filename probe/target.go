@@ -2,8 +2,8 @@ package probe
 
 import (
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/probe/code"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // What a backend must do stands in this file, from top to bottom: Target with
@@ -16,7 +16,7 @@ import (
 // internal/probetest in plain Go.
 
 // Regs are the saved general registers of a vCPU.
-type Regs = insn.Regs
+type Regs = x86.Regs
 
 // Target is the guest as the engine needs it, whoever runs its vCPUs.
 type Target interface {

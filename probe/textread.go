@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // A guest's kernel that is to put a probe of its own on an instruction reads that, and those before it in the function, and
@@ -15,7 +15,7 @@ import (
 
 // readText is the pre handler at such a function, f(buffer, address).
 func (e *Engine) readText(c *Context) int {
-	var live, own [insn.MaxLen]byte
+	var live, own [x86.MaxLen]byte
 	buf, addr := guest.GVA(c.Regs.RDI), guest.GVA(c.Regs.RSI)
 	n := len(live)
 	for n > 0 && e.target.ReadMemory(0, addr, live[:n]) != nil {
@@ -23,7 +23,7 @@ func (e *Engine) readText(c *Context) int {
 	}
 	own = live
 	e.Unpatch(addr, own[:n])
-	i, err := insn.Decode(own[:n])
+	i, err := x86.Decode(own[:n])
 	if err != nil || bytes.Equal(own[:i.Len], live[:i.Len]) || e.guestsOwn(addr, own[0]) {
 		return 0 // of its own it knows what was before
 	}
@@ -46,7 +46,7 @@ func (e *Engine) readText(c *Context) int {
 // guestsOwn reports whether first, the guest's own byte at addr, begins something that a debugger of the guest's has put
 // there, as far as is known.
 func (k *core) guestsOwn(addr guest.GVA, first byte) bool {
-	if first != insn.Int3 && first != insn.JmpOp {
+	if first != x86.Int3 && first != x86.JmpOp {
 		return false
 	}
 	x := k.shown.Find(addr)

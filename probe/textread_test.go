@@ -6,9 +6,9 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/internal/probetest"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // TestTextRead: a guest whose own debugger asks for the bytes of an instruction is given its own, whatever the engine has
@@ -48,7 +48,7 @@ func TestTextRead(t *testing.T) {
 	// ask has a function of the guest's ask for the instruction at at+off.
 	ask := func(what, by string, off int, want uint64, code []byte) {
 		t.Helper()
-		if err := f.Write(buffer, make([]byte, insn.MaxLen)); err != nil {
+		if err := f.Write(buffer, make([]byte, x86.MaxLen)); err != nil {
 			t.Fatal(err)
 		}
 		got, err := f.Call(0, symbol(t, f, by), buffer, uint64(at)+uint64(off))
@@ -92,7 +92,7 @@ func TestTextRead(t *testing.T) {
 		}
 		ask(what, "probe_it", 7, uint64(at)+7, none)
 	}
-	write(insn.Int3)
+	write(x86.Int3)
 	ask("the guest's own int3", "probe_it", 0, uint64(at), none)
 	write(own[0])
 	ask("without it", "probe_it", 0, buffer, own)

@@ -7,9 +7,9 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/internal/probetest"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // stacks is a target whose words from userStacks upwards are another memory in
@@ -151,7 +151,7 @@ func TestUnmappedStack(t *testing.T) {
 // left them.
 func TestReturnStageNoStack(t *testing.T) {
 	for at := range 2 {
-		for _, vector := range []uint8{insn.VectorPF, insn.VectorSS, 17 /* #AC */} {
+		for _, vector := range []uint8{x86.VectorPF, x86.VectorSS, 17 /* #AC */} {
 			u := &userCall{stacks: &stacks{Fake: userFake(t), words: map[guest.GPA]map[guest.GVA]uint64{}}, slot: userStacks + 0x800}
 			var err error
 			if u.e, err = probe.New(u.stacks, probe.Options{}); err != nil {
@@ -272,30 +272,30 @@ func TestReturnStageFaults(t *testing.T) {
 	}
 	entry := s.addr("co_body")
 	for {
-		var b [insn.JmpLen]byte
+		var b [x86.JmpLen]byte
 		if err := s.f.Read(entry, b[:]); err != nil {
 			t.Fatal(err)
 		}
-		if b[0] != insn.JmpOp {
+		if b[0] != x86.JmpOp {
 			break
 		}
-		entry += guest.GVA(insn.JmpLen + int64(int32(binary.LittleEndian.Uint32(b[1:]))))
+		entry += guest.GVA(x86.JmpLen + int64(int32(binary.LittleEndian.Uint32(b[1:]))))
 	}
 	code := make([]byte, 2048) // more than a kretprobe's entry, which stands before the detour's
 	for len(code) > 0 && s.f.Read(entry-guest.GVA(len(code)), code) != nil {
 		code = code[64:]
 	}
 	start := entry - guest.GVA(len(code))
-	const rax, rcx, rdx, rdi = insn.RAX, insn.RCX, insn.RDX, insn.RDI
+	const rax, rcx, rdx, rdi = x86.RAX, x86.RCX, x86.RDX, x86.RDI
 	for _, c := range []struct {
 		name          string
-		fault, resume func(a *insn.Asm)
+		fault, resume func(a *x86.Asm)
 	}{
-		{"return address", func(a *insn.Asm) { a.Mov(8, rax, insn.At(rdx, 0)) }, func(a *insn.Asm) { a.Mov(8, rcx, insn.Imm(0x5000_0000)); a.Lock().Dec(8, insn.At(rcx, 0)) }},
-		{"trampoline", func(a *insn.Asm) { a.Mov(8, insn.At(rdx, 0), rax) }, func(a *insn.Asm) { a.Neg(8, insn.At(rcx, 32)); a.Dec(8, insn.At(rcx, 0)) }},
-		{"task", func(a *insn.Asm) { a.Mov(4, rax, insn.At(rdi, int(prof.PIDOff))) }, func(a *insn.Asm) { a.Mov(8, insn.At(rcx, 32), rax) }},
+		{"return address", func(a *x86.Asm) { a.Mov(8, rax, x86.At(rdx, 0)) }, func(a *x86.Asm) { a.Mov(8, rcx, x86.Imm(0x5000_0000)); a.Lock().Dec(8, x86.At(rcx, 0)) }},
+		{"trampoline", func(a *x86.Asm) { a.Mov(8, x86.At(rdx, 0), rax) }, func(a *x86.Asm) { a.Neg(8, x86.At(rcx, 32)); a.Dec(8, x86.At(rcx, 0)) }},
+		{"task", func(a *x86.Asm) { a.Mov(4, rax, x86.At(rdi, int(prof.PIDOff))) }, func(a *x86.Asm) { a.Mov(8, x86.At(rcx, 32), rax) }},
 	} {
-		fault, resume := insn.Assemble(c.fault), insn.Assemble(c.resume)
+		fault, resume := x86.Assemble(c.fault), x86.Assemble(c.resume)
 		i := bytes.Index(code, fault)
 		if i < 0 {
 			t.Fatalf("%s: no % x in % x", c.name, fault, code)

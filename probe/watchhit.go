@@ -2,7 +2,7 @@ package probe
 
 import (
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // watchTrap handles a trap of the debug registers, and reports whether it was
@@ -20,7 +20,7 @@ func (c *cpu) watchTrap(s State, t Trap) bool {
 			c.access(s, wp, guest.GVA(s.Regs.RIP), Watched{Watch: wp.watch, Exact: true})
 			// It does not fire again at the instruction that the processor resumes at
 			// (SDM Vol. 3, 18.3.1.1).
-			s.Regs.RFLAGS |= insn.FlagRF
+			s.Regs.RFLAGS |= x86.FlagRF
 			continue
 		}
 		var b [8]byte
@@ -131,7 +131,7 @@ func (c *cpu) accessor(s State) (at guest.GVA, exact bool) {
 		return rip, false
 	}
 	for a := sym.Addr; a < rip; {
-		in, err := insn.Decode(syms.Code(a, insn.MaxLen))
+		in, err := x86.Decode(syms.Code(a, x86.MaxLen))
 		if err != nil {
 			return rip, false
 		}
@@ -150,13 +150,13 @@ func (c *cpu) accessor(s State) (at guest.GVA, exact bool) {
 // repeats reports whether the instruction at a is a repeated one that has
 // accessed memory and is not done.
 func (c *cpu) repeats(s State, a guest.GVA) bool {
-	in, err := insn.Decode(c.target.Symbols().Code(a, insn.MaxLen))
-	return err == nil && in.Prefix&(insn.PrefixRep|insn.PrefixRepNE) != 0 && s.Regs.RCX != 0 && accesses(&in, a, s)
+	in, err := x86.Decode(c.target.Symbols().Code(a, x86.MaxLen))
+	return err == nil && in.Prefix&(x86.PrefixRep|x86.PrefixRepNE) != 0 && s.Regs.RCX != 0 && accesses(&in, a, s)
 }
 
 // accesses reports whether an instruction transfers memory at all.
-func accesses(in *insn.Inst, at guest.GVA, s State) bool {
-	var room [3]insn.Touch
+func accesses(in *x86.Inst, at guest.GVA, s State) bool {
+	var room [3]x86.Touch
 	t, ok := in.Touches(room[:0], uint64(at), s.Regs)
 	return len(t) != 0 || !ok
 }

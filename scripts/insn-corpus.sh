@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The full proof of probe/insn: gathers binaries with well over ten million
+# The full proof of guest/x86: gathers binaries with well over ten million
 # instructions (a Debian kernel image, Go's own toolchain, libc, and large
 # programs and libraries of this machine) and compares every one with objdump,
 # then runs the emulator against this CPU for two million random states.
@@ -71,4 +71,4 @@ done
 mv "$cache/files.new" "$cache/files"
 [ "$have" -ge "$want" ] || echo "insn-corpus: only $have bytes of text on this machine" >&2
 [ "${1-}" = list ] && exit 0
-GUESTPROBE_INSN_CORPUS=full exec go test -count=1 -v -timeout 60m -run 'Corpus|Sweep|Assembler|Native' ./probe/insn
+GUESTPROBE_INSN_CORPUS=full exec go test -count=1 -v -timeout 60m -run 'Corpus|Sweep|Assembler|Native' ./guest/x86

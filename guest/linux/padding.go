@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // maxPadding bounds how many addresses padding finds.
@@ -24,11 +24,11 @@ func (p *piece) padding() (at []guest.GVA) {
 		last = s.Addr
 		code, falls := p.initial(s.Addr, s.Size), true
 		for a := s.Addr; len(code) != 0 && len(at) < maxPadding; {
-			i, err := insn.Decode(code)
+			i, err := x86.Decode(code)
 			if err != nil {
 				break
 			}
-			trap := code[0] == insn.Int3
+			trap := code[0] == x86.Int3
 			if trap && !falls && (len(at) == 0 || a > at[len(at)-1]+1) {
 				if _, found := p.sites.At(uint64(a-p.slide), uint64(a-p.slide)+1, AtStart); !found {
 					at = append(at, a)

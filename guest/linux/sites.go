@@ -7,8 +7,8 @@ import (
 	"sort"
 	"strings"
 
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/internal/elffile"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // The tables of what a kernel, or a module, patches of itself, by their sections.
@@ -238,7 +238,7 @@ func (r *siteReader) place(t *elffile.Part, n int) uint64 {
 func (r *siteReader) mcount(t *elffile.Part) {
 	r.entries(t, 8, func(at int) {
 		if a := le64(t.Data[at:]); r.k.isText(a) {
-			r.add(a, insn.JmpLen, Ftrace)
+			r.add(a, x86.JmpLen, Ftrace)
 		}
 	})
 }
@@ -251,7 +251,7 @@ func (r *siteReader) jumps(t *elffile.Part) {
 		if a == 0 {
 			return
 		}
-		size := uint64(insn.JmpLen)
+		size := uint64(x86.JmpLen)
 		// A short jump, or the nop that stands for one (since Linux 5.14).
 		if b := r.code(a, 2); b != nil && (b[0] == 0xeb || b[0] == 0x66 && b[1] == 0x90) {
 			size = 2
@@ -292,15 +292,15 @@ func (r *siteReader) branches(what Patch) func(t *elffile.Part) {
 
 // length is that of the instruction at a, of 5 bytes where it cannot be decoded.
 func (r *siteReader) length(a uint64) uint64 {
-	for n := uint64(insn.MaxLen); n > 0; n-- {
+	for n := uint64(x86.MaxLen); n > 0; n-- {
 		if b := r.code(a, n); b != nil {
-			if i, err := insn.Decode(b); err == nil {
+			if i, err := x86.Decode(b); err == nil {
 				return uint64(i.Len)
 			}
 			break
 		}
 	}
-	return insn.JmpLen
+	return x86.JmpLen
 }
 
 // locks reads offsets to lock prefixes. The table is padded with zeros to a page.
@@ -316,7 +316,7 @@ func (r *siteReader) locks(t *elffile.Part) {
 func (r *siteReader) seals(t *elffile.Part) {
 	r.entries(t, 4, func(at int) {
 		if a := r.place(t, at); a != 0 {
-			r.add(a, uint64(len(insn.Endbr64)), EndbrSeal)
+			r.add(a, uint64(len(x86.Endbr64)), EndbrSeal)
 		}
 	})
 }
@@ -396,7 +396,7 @@ func (r *siteReader) alternatives(t *elffile.Part) {
 // to: those who copy them make it the same place.
 func (r *siteReader) replacement(from, m, a, n uint64) {
 	for code, at := r.code(from, m), uint64(0); at < uint64(len(code)); {
-		i, err := insn.Decode(code[at:])
+		i, err := x86.Decode(code[at:])
 		if err != nil {
 			return
 		}

@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // unhandledText is why code is not probed that a CPU may run without a handler of breakpoints.
@@ -91,7 +91,7 @@ func (w *unhandledWalk) withoutIDT() (at []uint64) {
 		}
 		a += uint64(i.Len)
 		to, leads := w.target(&i, a-uint64(i.Len))
-		if i.Map == insn.Map0F && i.Opcode == 0x01 && i.Mod() != 3 && i.Reg() == 3 || leads && to != 0 && to == invalidate { // lidt
+		if i.Map == x86.Map0F && i.Opcode == 0x01 && i.Mod() != 3 && i.Reg() == 3 || leads && to != 0 && to == invalidate { // lidt
 			at = append(at, a)
 		}
 	}
@@ -134,8 +134,8 @@ func (w *unhandledWalk) call(at uint64, depth int) (has bool) {
 			to, leads := w.target(&i, a)
 			switch c := i.Class(); {
 			case !leads:
-				ok = c != insn.ClassRet && c != insn.ClassIRet && c != insn.ClassUndefined
-			case c == insn.ClassCall || c == insn.ClassCallInd:
+				ok = c != x86.ClassRet && c != x86.ClassIRet && c != x86.ClassUndefined
+			case c == x86.ClassCall || c == x86.ClassCallInd:
 				ok = !w.call(to, depth+1)
 				has = has || !ok
 			default:
@@ -144,7 +144,7 @@ func (w *unhandledWalk) call(at uint64, depth int) (has bool) {
 				} else {
 					paths = append(paths, to)
 				}
-				ok = c != insn.ClassJump
+				ok = c != x86.ClassJump
 			}
 			a += uint64(i.Len)
 		}
@@ -154,23 +154,23 @@ func (w *unhandledWalk) call(at uint64, depth int) (has bool) {
 }
 
 // decode returns the instruction at a.
-func (w *unhandledWalk) decode(a uint64) (i insn.Inst, ok bool) {
+func (w *unhandledWalk) decode(a uint64) (i x86.Inst, ok bool) {
 	s := w.k.mem.At(a)
 	if s == nil || !w.k.isText(a) {
 		return i, false
 	}
-	i, err := insn.Decode(s.Data[a-s.Addr:])
+	i, err := x86.Decode(s.Data[a-s.Addr:])
 	return i, err == nil
 }
 
 // target returns where i, which is at a, goes on but behind itself: also through a pointer at a fixed
 // address, which has its first value (pv_ops, initial_code).
-func (w *unhandledWalk) target(i *insn.Inst, a uint64) (to uint64, ok bool) {
-	if c := i.Class(); c != insn.ClassCallInd && c != insn.ClassJumpInd {
+func (w *unhandledWalk) target(i *x86.Inst, a uint64) (to uint64, ok bool) {
+	if c := i.Class(); c != x86.ClassCallInd && c != x86.ClassJumpInd {
 		return i.Target(a)
 	}
 	m, ok := i.Mem()
-	if !ok || m.Index != insn.NoReg || m.Segment != insn.SegNone || m.Base != insn.NoReg && !m.RIP {
+	if !ok || m.Index != x86.NoReg || m.Segment != x86.SegNone || m.Base != x86.NoReg && !m.RIP {
 		return 0, false
 	}
 	at := uint64(m.Disp)

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/internal/elffile"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // Code of programs has no address of its own in a View: each process has it somewhere
@@ -353,7 +353,7 @@ func (f *userFile) find(v *View, addr guest.GVA) (guest.Symbol, bool) {
 		return s, ok
 	}
 	s := guest.Symbol{Name: fmt.Sprintf("%s:%#x", f.path, uint64(addr-f.base)), Addr: addr, Size: 1, Kind: guest.SymFunc, User: true}
-	if i, err := insn.Decode(f.code(v, addr, insn.MaxLen)); err == nil {
+	if i, err := x86.Decode(f.code(v, addr, x86.MaxLen)); err == nil {
 		s.Size = uint64(i.Len)
 	}
 	return s, true

@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // View is what is known of the code of a guest that runs Linux: a guest.View, and what
@@ -529,8 +529,8 @@ func (v *View) suspect(p *piece, lo, hi guest.GVA) int {
 	if p.lacks[MCount]+p.lacks[JumpTable]+p.lacks[StaticCallSites] == "" {
 		return 0
 	}
-	for code := v.Code(lo, int(hi-lo)+insn.MaxLen); lo < hi; {
-		i, err := insn.Decode(code)
+	for code := v.Code(lo, int(hi-lo)+x86.MaxLen); lo < hi; {
+		i, err := x86.Decode(code)
 		if err != nil {
 			return 0
 		}
@@ -552,7 +552,7 @@ func (v *View) Entry(addr guest.GVA) guest.GVA {
 	}
 	n, _ := p.sites.Begins(uint64(addr-p.slide), Ftrace)
 	if p.lacks[MCount] != "" {
-		if n = v.suspect(p, addr, addr+1); n != insn.JmpLen {
+		if n = v.suspect(p, addr, addr+1); n != x86.JmpLen {
 			n = 0
 		}
 	}

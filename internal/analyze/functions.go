@@ -8,8 +8,8 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/linux"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/probe/flow"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // function is one function of the image: code from a name to the next one.
@@ -115,7 +115,7 @@ func (img *image) functions() (fns []function, gaps []function) {
 func padding(b []byte, addr uint64) uint64 {
 	var n uint64
 	for (addr+n)&15 != 0 && n < uint64(len(b)) {
-		i, err := insn.Decode(b[n:])
+		i, err := x86.Decode(b[n:])
 		if err != nil || !isPadding(&i) || (addr+n)&15+uint64(i.Len) > 16 {
 			break
 		}
@@ -126,8 +126,8 @@ func padding(b []byte, addr uint64) uint64 {
 
 // isPadding reports whether the instruction is one that linkers and compilers
 // fill gaps with.
-func isPadding(i *insn.Inst) bool {
-	return i.Class() == insn.ClassNop && !i.IsEndbr() || i.Class() == insn.ClassInterrupt && i.Opcode == 0xcc
+func isPadding(i *x86.Inst) bool {
+	return i.Class() == x86.ClassNop && !i.IsEndbr() || i.Class() == x86.ClassInterrupt && i.Opcode == 0xcc
 }
 
 // index collects what the code of the whole image says of its text.

@@ -11,9 +11,9 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest/linux"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/internal/elffile"
 	"github.com/guestprobe/guestprobe/probe/flow"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // These two tests hold the kernel's rules against the kernel: scripts/linux-rules.sh
@@ -162,12 +162,12 @@ func (img *image) before69(f *flow.Func, reg *flow.Region) bool {
 	lo, hi, _ := img.Between("__indirect_thunk_start", "__indirect_thunk_end")
 	for _, i := range f.Insts() {
 		t, ok := i.Target(f.Addr() + uint64(i.Off))
-		if len(f.Indirect()) > 0 || ok && i.Class() != insn.ClassCall && t >= lo && t < hi {
+		if len(f.Indirect()) > 0 || ok && i.Class() != x86.ClassCall && t >= lo && t < hi {
 			return true
 		}
 	}
 	for _, i := range reg.Insts {
-		if i.Map != insn.Map0 {
+		if i.Map != x86.Map0 {
 			continue
 		}
 		switch i.Opcode {

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest/linux"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/probe/flow"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // Rules selects sets of rules.
@@ -222,7 +222,7 @@ func (w *work) one(s *sums, fn *function) {
 		_, no := f.Region(entry, r)
 		s.entries[k].add(no)
 		if no != nil && no.Reason == flow.ReasonPatchedSite && no.Off == entry && no.Detail == linux.Ftrace.String() {
-			_, no = f.Region(entry+insn.JmpLen, r)
+			_, no = f.Region(entry+x86.JmpLen, r)
 			s.behind[k].add(no)
 		}
 	}

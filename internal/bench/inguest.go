@@ -12,10 +12,10 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/internal/program"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/bpf"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // benchObject is what programs/bench.bpf.c is compiled to (docs/examples/Makefile
@@ -156,8 +156,8 @@ func (g *benchGuest) newSubjects() (*subjects, error) {
 	}
 	s.counter = host[:8]
 	s.inline = &probe.Stage{
-		Code: insn.Assemble(func(a *insn.Asm) {
-			a.Lock().Inc(8, insn.At(insn.RSI, 0))
+		Code: x86.Assemble(func(a *x86.Asm) {
+			a.Lock().Inc(8, x86.At(x86.RSI, 0))
 			a.Ret()
 		}),
 		Block: block, Stride: 64, Lost: block + 64, NoStrings: true, Aligned: true,

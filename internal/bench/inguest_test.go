@@ -5,9 +5,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
 	"github.com/guestprobe/guestprobe/internal/patience"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // booted returns the guest that is measured, until the test ends.
@@ -73,11 +73,11 @@ func TestScriptCode(t *testing.T) {
 		}
 		for _, p := range ps {
 			for code := p.Code(); len(code) > 0; {
-				in, err := insn.Decode(code)
+				in, err := x86.Decode(code)
 				if err != nil {
 					t.Fatal(name, err)
 				}
-				if in.Prefix&insn.PrefixLock != 0 {
+				if in.Prefix&x86.PrefixLock != 0 {
 					locked++
 				}
 				n, code = n+int(in.Len), code[in.Len:]

@@ -5,7 +5,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // Layout of the program that nativeLoop makes: one segment, code right behind
@@ -20,16 +20,16 @@ const (
 // two small arguments and exits. fn is position-independent leaf code, taken
 // from the guest's image: peer and guest execute the same bytes.
 func nativeLoop(dir, name string, fn []byte, n uint32) (path string, err error) {
-	a := insn.NewAsm(nativeBase + nativeCode)
-	a.Mov(4, insn.RBX, insn.Imm(n))
+	a := x86.NewAsm(nativeBase + nativeCode)
+	a.Mov(4, x86.RBX, x86.Imm(n))
 	loop := a.Here()
-	a.Mov(4, insn.RDI, insn.Imm(1))
-	a.Mov(4, insn.RSI, insn.Imm(2))
+	a.Mov(4, x86.RDI, x86.Imm(1))
+	a.Mov(4, x86.RSI, x86.Imm(2))
 	a.Call(a.Outside(nativeBase + nativeFunc))
-	a.Dec(4, insn.RBX)
-	a.Jcc(insn.CondNE, loop)
-	a.Mov(4, insn.RAX, insn.Imm(60)) // exit
-	a.Xor(4, insn.RDI, insn.RDI)
+	a.Dec(4, x86.RBX)
+	a.Jcc(x86.CondNE, loop)
+	a.Mov(4, x86.RAX, x86.Imm(60)) // exit
+	a.Xor(4, x86.RDI, x86.RDI)
 	a.Syscall()
 	file := make([]byte, nativeFunc+len(fn))
 	size := uint64(len(file))

@@ -8,9 +8,9 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/builtin"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // optimizerCPUs and optimizerSites are the size of the measurement.
@@ -83,13 +83,13 @@ func appendSites(to []*probe.Kprobe, e *probe.Engine, img *guest.Image, s guest.
 	}
 	next := uint64(0)
 	for off := uint64(0); off < s.Size && len(to) < 4*optimizerSites; {
-		in, err := insn.Decode(img.Code(s.Addr+guest.GVA(off), insn.MaxLen))
+		in, err := x86.Decode(img.Code(s.Addr+guest.GVA(off), x86.MaxLen))
 		if err != nil {
 			break
 		}
 		k := &probe.Kprobe{Addr: s.Addr + guest.GVA(off), Pre: func(*probe.Context) int { return 0 }}
 		if _, err := e.Check(k); off >= next && err == nil {
-			to, next = append(to, k), off+2*insn.JmpLen
+			to, next = append(to, k), off+2*x86.JmpLen
 		}
 		off += uint64(in.Len)
 	}

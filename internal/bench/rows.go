@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/kvm/host"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // kind is one row of the table: which instruction to probe, and with what.
@@ -179,7 +179,7 @@ func (g *benchGuest) probes(fn guest.Symbol, k kind) (all []probe.Probe, ps []*p
 func (g *benchGuest) site(fn guest.Symbol, plan string) (guest.GVA, error) {
 	code := g.m.Image().Code(fn.Addr, int(fn.Size))
 	for at := 0; at < len(code); {
-		in, err := insn.Decode(code[at:])
+		in, err := x86.Decode(code[at:])
 		if err != nil {
 			return 0, fmt.Errorf("%s+%#x: %w", fn.Name, at, err)
 		}
@@ -187,7 +187,7 @@ func (g *benchGuest) site(fn guest.Symbol, plan string) (guest.GVA, error) {
 		if err == nil && info.Plan == plan {
 			return fn.Addr + guest.GVA(at), nil
 		}
-		if c := in.Class(); c != insn.ClassOther && c != insn.ClassNop {
+		if c := in.Class(); c != x86.ClassOther && c != x86.ClassNop {
 			break
 		}
 		at += int(in.Len)

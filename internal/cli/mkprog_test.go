@@ -6,8 +6,8 @@ import (
 	"os"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/internal/elfbuild"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // mkprogMain is the program mkprog: it writes a program for a Linux guest. Its _start calls main,
@@ -17,7 +17,7 @@ import (
 //	exec mkprog prog
 func mkprogMain(args []string) int {
 	const base, exit, getpid = guest.GVA(0x400078), 60, 39
-	a := insn.NewAsm(uint64(base))
+	a := x86.NewAsm(uint64(base))
 	main, outer, work := a.NewLabel(), a.NewLabel(), a.NewLabel()
 	var symbols []elfbuild.Symbol
 	function := func(name string, body func()) {
@@ -25,42 +25,42 @@ func mkprogMain(args []string) int {
 		body()
 		symbols = append(symbols, elfbuild.Symbol{Name: name, Addr: base + guest.GVA(at), Size: uint64(a.Len() - at), Type: elf.STT_FUNC})
 	}
-	framed := func(name string, label insn.Label, body func()) {
+	framed := func(name string, label x86.Label, body func()) {
 		function(name, func() {
 			a.Place(label)
-			a.Push(insn.RBP)
-			a.Mov(8, insn.RBP, insn.RSP)
+			a.Push(x86.RBP)
+			a.Mov(8, x86.RBP, x86.RSP)
 			body()
-			a.Pop(insn.RBP)
+			a.Pop(x86.RBP)
 			a.Ret()
 		})
 	}
 	function("_start", func() {
 		// A push that is the first to touch a page of the stack faults, and is hit once more.
-		a.Mov(8, insn.At(insn.RSP, -guest.PageSize), insn.RSP)
-		a.Xor(4, insn.RBP, insn.RBP)
+		a.Mov(8, x86.At(x86.RSP, -guest.PageSize), x86.RSP)
+		a.Xor(4, x86.RBP, x86.RBP)
 		a.Call(main)
-		a.Mov(8, insn.RDI, insn.RAX)
-		a.Mov(8, insn.RAX, insn.Imm(exit))
+		a.Mov(8, x86.RDI, x86.RAX)
+		a.Mov(8, x86.RAX, x86.Imm(exit))
 		a.Syscall()
 	})
 	framed("main", main, func() {
 		again := a.NewLabel()
-		a.Mov(8, insn.RBX, insn.Imm(50))
+		a.Mov(8, x86.RBX, x86.Imm(50))
 		a.Place(again)
-		a.Mov(8, insn.RDI, insn.RBX)
+		a.Mov(8, x86.RDI, x86.RBX)
 		a.Call(outer)
-		a.Dec(8, insn.RBX)
-		a.Jcc(insn.CondNE, again)
+		a.Dec(8, x86.RBX)
+		a.Jcc(x86.CondNE, again)
 	})
 	framed("outer", outer, func() {
-		a.Mov(8, insn.RAX, insn.Imm(getpid))
+		a.Mov(8, x86.RAX, x86.Imm(getpid))
 		a.Syscall()
 		a.Call(work)
 	})
 	framed("work", work, func() {
-		a.Mov(8, insn.RAX, insn.RDI)
-		a.Add(8, insn.RAX, insn.RDI)
+		a.Mov(8, x86.RAX, x86.RDI)
+		a.Add(8, x86.RAX, x86.RDI)
 	})
 	code, err := a.Link()
 	if err == nil && len(args) == 1 {

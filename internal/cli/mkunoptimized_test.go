@@ -8,8 +8,8 @@ import (
 	"slices"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/internal/elfbuild"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // mkunoptimizedMain is the program mkunoptimized: it writes a guest with debug information and without BTF, as a compiler
@@ -21,29 +21,29 @@ import (
 // are in the frame, from the frame pointer on.
 func mkunoptimizedMain(args []string) int {
 	const base = guest.GVA(0x200000)
-	a := insn.NewAsm(uint64(base))
+	a := x86.NewAsm(uint64(base))
 	fact, again := a.NewLabel(), a.NewLabel()
-	a.Mov(8, insn.RBX, insn.Imm(5))
+	a.Mov(8, x86.RBX, x86.Imm(5))
 	a.Place(again)
-	a.Mov(8, insn.RDI, insn.RBX)
-	a.Mov(8, insn.RSI, insn.Imm('x'))
-	a.Mov(8, insn.RDX, insn.Imm(int64(base)))
+	a.Mov(8, x86.RDI, x86.RBX)
+	a.Mov(8, x86.RSI, x86.Imm('x'))
+	a.Mov(8, x86.RDX, x86.Imm(int64(base)))
 	a.Call(fact)
-	a.Dec(8, insn.RBX)
-	a.Jcc(insn.CondNE, again)
+	a.Dec(8, x86.RBX)
+	a.Jcc(x86.CondNE, again)
 	a.Append([]byte{0xb0, 0, 0xe6, 0xf4}) // mov $0,%al; out %al,$0xf4: the end
 	at := a.Len()
 	a.Place(fact)
-	a.Push(insn.RBP)
-	a.Mov(8, insn.RBP, insn.RSP)
-	a.Mov(8, insn.At(insn.RBP, -24), insn.RDI)
-	a.Mov(8, insn.RAX, insn.RSI)
-	a.Mov(8, insn.At(insn.RBP, -40), insn.RDX)
-	a.Mov(8, insn.At(insn.RBP, -32), insn.RAX)
+	a.Push(x86.RBP)
+	a.Mov(8, x86.RBP, x86.RSP)
+	a.Mov(8, x86.At(x86.RBP, -24), x86.RDI)
+	a.Mov(8, x86.RAX, x86.RSI)
+	a.Mov(8, x86.At(x86.RBP, -40), x86.RDX)
+	a.Mov(8, x86.At(x86.RBP, -32), x86.RAX)
 	line := a.Len()
-	a.Mov(8, insn.RDI, insn.Imm(99)) // the registers are used for something else now
-	a.Add(8, insn.RDI, insn.At(insn.RBP, -24))
-	a.Pop(insn.RBP)
+	a.Mov(8, x86.RDI, x86.Imm(99)) // the registers are used for something else now
+	a.Add(8, x86.RDI, x86.At(x86.RBP, -24))
+	a.Pop(x86.RBP)
 	a.Ret()
 	code, err := a.Link()
 	if err == nil && len(args) == 1 {

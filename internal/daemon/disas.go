@@ -9,10 +9,10 @@ import (
 	"sync"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/flow"
-	"github.com/guestprobe/guestprobe/probe/insn"
 	"github.com/guestprobe/guestprobe/probe/insntext"
 )
 
@@ -111,7 +111,7 @@ func (d *Disassembler) Function(img guest.View, at string) (api.Disas, error) {
 		if i.Off >= size {
 			break
 		}
-		p := insn.Analyze(code[i.Off:], uint64(sym.Addr)+uint64(i.Off), insn.Options{CPL: cpl})
+		p := x86.Analyze(code[i.Off:], uint64(sym.Addr)+uint64(i.Off), x86.Options{CPL: cpl})
 		at := sym.Addr + guest.GVA(i.Off)
 		line := api.DisasInst{
 			Offset: uint64(i.Off), Addr: api.Hex(at), Bytes: hex.EncodeToString(i.Bytes()), Text: instText(img, &i.Inst, at),
@@ -119,11 +119,11 @@ func (d *Disassembler) Function(img guest.View, at string) (api.Disas, error) {
 			Ours: region(f, i.Off, flow.OursCalls), Kernel: region(f, i.Off, flow.Kernel),
 		}
 		if no := probe.Boundary(f, sym, at); no != nil {
-			line.Kind, line.Reason = insn.Refuse.String(), string(no.Code)
+			line.Kind, line.Reason = x86.Refuse.String(), string(no.Code)
 		}
 		if why := img.Blacklisted(at); why != "" {
 			no := api.DisasRegion{Reason: string(probe.CodeBlacklisted), Detail: why}
-			line.Kind, line.Reason, line.Ours, line.Kernel = insn.Refuse.String(), no.Reason, no, no
+			line.Kind, line.Reason, line.Ours, line.Kernel = x86.Refuse.String(), no.Reason, no, no
 		}
 		for _, t := range tables[i.Off] {
 			line.Table = append(line.Table, api.Hex(t))
@@ -203,7 +203,7 @@ func region(f *flow.Func, off int, r flow.Rule) api.DisasRegion {
 }
 
 // instText prints an instruction, or returns "".
-func instText(img guest.View, i *insn.Inst, at guest.GVA) string {
+func instText(img guest.View, i *x86.Inst, at guest.GVA) string {
 	return insntext.Of(i, uint64(at), func(addr uint64) (string, uint64) {
 		s, _ := img.Find(guest.GVA(addr))
 		return s.Name, uint64(s.Addr)

@@ -13,12 +13,12 @@ import (
 	"testing/fstest"
 	"time"
 
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/elfbuild"
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
 	"github.com/guestprobe/guestprobe/internal/linuxtest"
 	"github.com/guestprobe/guestprobe/kvm/machine"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // What is called, and how often: a system call that does little.
@@ -49,39 +49,39 @@ done
 // and they.
 func costCaller() []byte {
 	const base = 0x400000 + 64 + 56 // behind the headers, at the same place in its page
-	ticks := func(a *insn.Asm, r insn.Reg64) {
+	ticks := func(a *x86.Asm, r x86.Reg64) {
 		a.Rdtsc()
-		a.Shl(8, insn.RDX, insn.Imm(32))
-		a.Or(8, insn.RAX, insn.RDX)
-		a.Mov(8, r, insn.RAX)
+		a.Shl(8, x86.RDX, x86.Imm(32))
+		a.Or(8, x86.RAX, x86.RDX)
+		a.Mov(8, r, x86.RAX)
 	}
-	loop := func(a *insn.Asm, n int32, body func()) {
-		a.Mov(4, insn.RBX, insn.Imm(n))
+	loop := func(a *x86.Asm, n int32, body func()) {
+		a.Mov(4, x86.RBX, x86.Imm(n))
 		again := a.Here()
 		body()
-		a.Dec(4, insn.RBX)
-		a.Jcc(insn.CondNE, again)
+		a.Dec(4, x86.RBX)
+		a.Jcc(x86.CondNE, again)
 	}
-	code := insn.Assemble(func(a *insn.Asm) {
-		call := func() { a.Mov(4, insn.RAX, insn.Imm(costNumber)); a.Syscall() }
-		ticks(a, insn.R12)
+	code := x86.Assemble(func(a *x86.Asm) {
+		call := func() { a.Mov(4, x86.RAX, x86.Imm(costNumber)); a.Syscall() }
+		ticks(a, x86.R12)
 		loop(a, costLoop, func() {})
-		ticks(a, insn.R13)
-		a.Sub(8, insn.R13, insn.R12)
+		ticks(a, x86.R13)
+		a.Sub(8, x86.R13, x86.R12)
 		loop(a, costCalls/10, call)
-		ticks(a, insn.R12)
+		ticks(a, x86.R12)
 		loop(a, costCalls, call)
-		ticks(a, insn.R14)
-		a.Sub(8, insn.R14, insn.R12)
-		a.Push(insn.R14)
-		a.Push(insn.R13)
-		a.Mov(4, insn.RDI, insn.Imm(1)) // write(1, stack, 16)
-		a.Mov(8, insn.RSI, insn.RSP)
-		a.Mov(4, insn.RDX, insn.Imm(16))
-		a.Mov(4, insn.RAX, insn.Imm(1))
+		ticks(a, x86.R14)
+		a.Sub(8, x86.R14, x86.R12)
+		a.Push(x86.R14)
+		a.Push(x86.R13)
+		a.Mov(4, x86.RDI, x86.Imm(1)) // write(1, stack, 16)
+		a.Mov(8, x86.RSI, x86.RSP)
+		a.Mov(4, x86.RDX, x86.Imm(16))
+		a.Mov(4, x86.RAX, x86.Imm(1))
 		a.Syscall()
-		a.Xor(4, insn.RDI, insn.RDI) // exit(0)
-		a.Mov(4, insn.RAX, insn.Imm(60))
+		a.Xor(4, x86.RDI, x86.RDI) // exit(0)
+		a.Mov(4, x86.RAX, x86.Imm(60))
 		a.Syscall()
 	})
 	f := &elfbuild.File{Entry: base, Segments: []elfbuild.Segment{{VAddr: base, Flags: elf.PF_R | elf.PF_X, Data: code}}}

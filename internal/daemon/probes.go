@@ -11,10 +11,10 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/event"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 func (s *server) getProbes(w http.ResponseWriter, r *http.Request) error {
@@ -346,7 +346,7 @@ func (st *store) wire(a *attached) api.Probe {
 	if sym, ok := st.guest.Image().Find(info.Addr); ok {
 		p.Size = sym.Size
 	}
-	if img, ok := st.guest.Image().(interface{ Parts(name string) []string }); ok && (p.Offset == 0 || p.Offset == uint64(len(insn.Endbr64))) {
+	if img, ok := st.guest.Image().(interface{ Parts(name string) []string }); ok && (p.Offset == 0 || p.Offset == uint64(len(x86.Endbr64))) {
 		p.Parts = img.Parts(p.Symbol)
 	}
 	return p

@@ -10,8 +10,8 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/builtin"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/internal/api"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // offsets returns where the function's instructions begin, from its start.
@@ -24,7 +24,7 @@ func offsets(t *testing.T, img *guest.Image, name string) (at []int) {
 	code := img.Code(s.Addr, int(s.Size))
 	for off := 0; off < len(code); {
 		at = append(at, off)
-		in, err := insn.Decode(code[off:])
+		in, err := x86.Decode(code[off:])
 		if err != nil {
 			t.Fatal(err)
 		}

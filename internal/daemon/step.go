@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // Limits of a step.
@@ -144,7 +144,7 @@ func (s *server) stepOver(ctx context.Context, g stepping, cpu int) (reached boo
 		if err != nil {
 			return err
 		}
-		if c := inst.Class(); c == insn.ClassCall || c == insn.ClassCallInd {
+		if c := inst.Class(); c == x86.ClassCall || c == x86.ClassCallInd {
 			next, sp = guest.GVA(r.Regs.RIP)+guest.GVA(inst.Len), r.Regs.RSP
 		}
 		return nil
@@ -161,16 +161,16 @@ func (s *server) stepOver(ctx context.Context, g stepping, cpu int) (reached boo
 
 // nextInst returns the registers of a vCPU, and the instruction that it is to execute; of a length of 0 where that
 // is not known.
-func nextInst(l *machine.Look, cpu int) (r machine.Registers, inst insn.Inst, err error) {
+func nextInst(l *machine.Look, cpu int) (r machine.Registers, inst x86.Inst, err error) {
 	if r, err = l.Registers(cpu); err != nil {
 		return r, inst, err
 	}
-	code := make([]byte, insn.MaxLen)
+	code := make([]byte, x86.MaxLen)
 	n, err := l.Read(guest.GPA(r.System.CR3), guest.GVA(r.Regs.RIP), code, false)
 	if n == 0 {
 		return r, inst, err
 	}
-	inst, _ = insn.Decode(code[:n])
+	inst, _ = x86.Decode(code[:n])
 	return r, inst, nil
 }
 

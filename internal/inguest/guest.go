@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/kvm/host"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe/bpf"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 const (
@@ -142,7 +142,7 @@ func (g *Guest) run(at guest.GVA, ctx, block, length uint64) (uint64, error) {
 	for r := range in {
 		in[r] = 0xdead0000_00000000 | uint64(r)
 	}
-	in[insn.RDI], in[insn.RSI], in[insn.RDX] = ctx, block, length
+	in[x86.RDI], in[x86.RSI], in[x86.RDX] = ctx, block, length
 	for r, v := range in {
 		le.PutUint64(g.box[boxIn+8*r:], v)
 	}
@@ -156,7 +156,7 @@ func (g *Guest) run(at guest.GVA, ctx, block, length uint64) (uint64, error) {
 	}
 	for r, want := range in {
 		got := le.Uint64(g.box[boxOut+8*r:])
-		if reg := insn.Reg64(r); reg != insn.RAX && reg != insn.RSP && got != want {
+		if reg := x86.Reg64(r); reg != x86.RAX && reg != x86.RSP && got != want {
 			return 0, fmt.Errorf("run program in the guest: register %d is %#x afterwards, was %#x", r, got, want)
 		}
 	}

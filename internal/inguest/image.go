@@ -5,8 +5,8 @@ import (
 	"fmt"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/internal/elfbuild"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // Where the guest's three segments are.
@@ -35,11 +35,11 @@ const (
 // enterCode appends a function: RDI points to the mailbox; it loads the
 // registers, calls the target, stores the registers and returns RAX. It keeps
 // what a function must.
-func enterCode(a *insn.Asm) {
-	const rcx, rsp, rdi = insn.RCX, insn.RSP, insn.RDI
-	kept := []insn.Reg64{insn.RBX, insn.RBP, insn.R12, insn.R13, insn.R14, insn.R15, rdi}
-	others := func(f func(r insn.Reg64, i int)) {
-		for r := insn.RAX; r <= insn.R15; r++ {
+func enterCode(a *x86.Asm) {
+	const rcx, rsp, rdi = x86.RCX, x86.RSP, x86.RDI
+	kept := []x86.Reg64{x86.RBX, x86.RBP, x86.R12, x86.R13, x86.R14, x86.R15, rdi}
+	others := func(f func(r x86.Reg64, i int)) {
+		for r := x86.RAX; r <= x86.R15; r++ {
 			if r != rsp && r != rdi {
 				f(r, 8*int(r))
 			}
@@ -48,15 +48,15 @@ func enterCode(a *insn.Asm) {
 	for _, r := range kept {
 		a.Push(r)
 	}
-	a.Push(insn.At(rdi, boxTarget))
-	others(func(r insn.Reg64, i int) { a.Mov(8, r, insn.At(rdi, boxIn+i)) })
-	a.Mov(8, rdi, insn.At(rdi, boxIn+8*int(rdi)))
-	a.CallAt(insn.At(rsp, 0))
+	a.Push(x86.At(rdi, boxTarget))
+	others(func(r x86.Reg64, i int) { a.Mov(8, r, x86.At(rdi, boxIn+i)) })
+	a.Mov(8, rdi, x86.At(rdi, boxIn+8*int(rdi)))
+	a.CallAt(x86.At(rsp, 0))
 	a.Push(rdi)
-	a.Mov(8, rdi, insn.At(rsp, 16))
-	others(func(r insn.Reg64, i int) { a.Mov(8, insn.At(rdi, boxOut+i), r) })
+	a.Mov(8, rdi, x86.At(rsp, 16))
+	others(func(r x86.Reg64, i int) { a.Mov(8, x86.At(rdi, boxOut+i), r) })
 	a.Pop(rcx)
-	a.Mov(8, insn.At(rdi, boxOut+8*int(rdi)), rcx)
+	a.Mov(8, x86.At(rdi, boxOut+8*int(rdi)), rcx)
 	a.Pop(rcx) // the target
 	for i := len(kept) - 1; i >= 0; i-- {
 		a.Pop(kept[i])
@@ -67,23 +67,23 @@ func enterCode(a *insn.Asm) {
 // kernelCode is what runs at CPL0 from the ELF entry, and where enter is in it.
 // The command line says at which privilege programs run.
 func kernelCode() (code []byte, enter guest.GVA) {
-	const rax = insn.RAX
-	a := insn.NewAsm(kernelVA)
+	const rax = x86.RAX
+	a := x86.NewAsm(kernelVA)
 	user := a.NewLabel()
-	a.Mov(8, rax, insn.At(insn.RDI, guest.BootInfoCmdline))
-	a.Cmp(1, insn.At(rax, 0), insn.Imm('3'))
-	a.Jcc(insn.CondE, user)
+	a.Mov(8, rax, x86.At(x86.RDI, guest.BootInfoCmdline))
+	a.Cmp(1, x86.At(rax, 0), x86.Imm('3'))
+	a.Jcc(x86.CondE, user)
 	a.Cli()
 	wait := a.Here() // a safe point
 	a.Hlt()
 	a.Jmp(wait)
 	a.Place(user)
-	a.Push(insn.Imm(guest.SelUserData))
-	a.Mov(8, rax, insn.Imm(dataVA+dataSize))
+	a.Push(x86.Imm(guest.SelUserData))
+	a.Mov(8, rax, x86.Imm(dataVA+dataSize))
 	a.Push(rax)
-	a.Push(insn.Imm(insn.Flag1 | insn.FlagIF)) // without IF Bochs keeps its own interrupts waiting
-	a.Push(insn.Imm(guest.SelUserCode))
-	a.Mov(8, rax, insn.Imm(userVA))
+	a.Push(x86.Imm(x86.Flag1 | x86.FlagIF)) // without IF Bochs keeps its own interrupts waiting
+	a.Push(x86.Imm(guest.SelUserCode))
+	a.Mov(8, rax, x86.Imm(userVA))
 	a.Push(rax)
 	a.Iretq()
 	enter = guest.GVA(a.PC())
@@ -93,20 +93,20 @@ func kernelCode() (code []byte, enter guest.GVA) {
 
 // userCode is what runs at CPL3: it waits for requests.
 func userCode() []byte {
-	const rax, rbx = insn.RAX, insn.RBX
-	var a insn.Asm
+	const rax, rbx = x86.RAX, x86.RBX
+	var a x86.Asm
 	call := a.NewLabel()
-	a.Mov(8, rbx, insn.Imm(dataVA))
-	a.Mov(8, rbx, insn.At(rbx, 0))
+	a.Mov(8, rbx, x86.Imm(dataVA))
+	a.Mov(8, rbx, x86.At(rbx, 0))
 	again := a.Here()
 	a.Pause()
-	a.Mov(8, rax, insn.At(rbx, boxRequest))
-	a.Cmp(8, rax, insn.At(rbx, boxDone))
-	a.Jcc(insn.CondE, again)
-	a.Mov(8, insn.RDI, rbx)
+	a.Mov(8, rax, x86.At(rbx, boxRequest))
+	a.Cmp(8, rax, x86.At(rbx, boxDone))
+	a.Jcc(x86.CondE, again)
+	a.Mov(8, x86.RDI, rbx)
 	a.Call(call)
-	a.Mov(8, rax, insn.At(rbx, boxRequest))
-	a.Mov(8, insn.At(rbx, boxDone), rax)
+	a.Mov(8, rax, x86.At(rbx, boxRequest))
+	a.Mov(8, x86.At(rbx, boxDone), rax)
 	a.Jmp(again)
 	a.Place(call)
 	enterCode(&a)

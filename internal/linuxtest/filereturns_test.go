@@ -11,11 +11,11 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/internal/elfbuild"
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // jumps is how often the program leaves a function by a long jump.
@@ -35,22 +35,22 @@ func returner(t *testing.T) []byte {
 // returnerAt is returner with those addresses, which it puts right.
 func returnerAt(t *testing.T, at map[string]uint64) []byte {
 	t.Helper()
-	a := insn.NewAsm(uint64(programAt))
+	a := x86.NewAsm(uint64(programAt))
 	var symbols []elfbuild.Symbol
-	function := func(name string, l insn.Label, code func()) {
+	function := func(name string, l x86.Label, code func()) {
 		a.Align(16)
 		a.Place(l)
 		from := a.Len()
 		code()
 		symbols = append(symbols, elfbuild.Symbol{Name: name, Addr: programAt + guest.GVA(from), Size: uint64(a.Len() - from), Type: elf.STT_FUNC})
 	}
-	system := func(number int, args ...insn.Arg) {
+	system := func(number int, args ...x86.Arg) {
 		for i, x := range args {
-			if r := []insn.Reg64{insn.RDI, insn.RSI, insn.RDX, insn.R10, insn.R8}[i]; x != r {
+			if r := []x86.Reg64{x86.RDI, x86.RSI, x86.RDX, x86.R10, x86.R8}[i]; x != r {
 				a.Mov(8, r, x)
 			}
 		}
-		a.Mov(8, insn.RAX, insn.Imm(number))
+		a.Mov(8, x86.RAX, x86.Imm(number))
 		a.Syscall()
 	}
 	outer, fact, away, long, forker, raiser, killer, handler, restorer, loop := a.NewLabel(), a.NewLabel(), a.NewLabel(), a.NewLabel(), a.NewLabel(), a.NewLabel(), a.NewLabel(), a.NewLabel(), a.NewLabel(), a.NewLabel()
@@ -59,78 +59,78 @@ func returnerAt(t *testing.T, at map[string]uint64) []byte {
 
 	function("_start", a.NewLabel(), func() {
 		exit, first := a.NewLabel(), a.NewLabel()
-		a.Mov(8, insn.R12, insn.At(insn.RSP, 0))
-		a.Xor(4, insn.R13, insn.R13)
-		a.Mov(8, insn.At(insn.RSP, -guest.PageSize), insn.RSP) // as in program
-		ways := make([]insn.Label, 7)
+		a.Mov(8, x86.R12, x86.At(x86.RSP, 0))
+		a.Xor(4, x86.R13, x86.R13)
+		a.Mov(8, x86.At(x86.RSP, -guest.PageSize), x86.RSP) // as in program
+		ways := make([]x86.Label, 7)
 		for n := 2; n <= 6; n++ {
 			ways[n] = a.NewLabel()
-			a.Cmp(8, insn.R12, insn.Imm(n+1))
-			a.Jcc(insn.CondE, ways[n])
+			a.Cmp(8, x86.R12, x86.Imm(n+1))
+			a.Jcc(x86.CondE, ways[n])
 		}
 		a.Place(first)
 		a.Call(loop)
 		a.Place(exit)
-		system(60, insn.R13)
+		system(60, x86.R13)
 
 		a.Place(ways[2])
-		a.Mov(8, insn.RBX, insn.Imm(jumps))
+		a.Mov(8, x86.RBX, x86.Imm(jumps))
 		again := a.NewLabel()
 		a.Place(again)
-		a.Mov(8, insn.RBP, insn.RSP)
-		a.Mov(8, insn.RCX, insn.Imm(at["landed"]))
+		a.Mov(8, x86.RBP, x86.RSP)
+		a.Mov(8, x86.RCX, x86.Imm(at["landed"]))
 		a.Call(away)
-		a.Mov(4, insn.R13, insn.Imm(1)) // it came back
+		a.Mov(4, x86.R13, x86.Imm(1)) // it came back
 		a.Place(landed)
-		a.Dec(8, insn.RBX)
-		a.Jcc(insn.CondNE, again)
+		a.Dec(8, x86.RBX)
+		a.Jcc(x86.CondNE, again)
 		a.Jmp(exit)
 
 		a.Place(ways[3])
 		a.Call(forker)
 		child := a.NewLabel()
-		a.Test(8, insn.RAX, insn.RAX)
-		a.Jcc(insn.CondE, child)
-		system(61, insn.Imm(-1), insn.Imm(0), insn.Imm(0), insn.Imm(0)) // wait4
+		a.Test(8, x86.RAX, x86.RAX)
+		a.Jcc(x86.CondE, child)
+		system(61, x86.Imm(-1), x86.Imm(0), x86.Imm(0), x86.Imm(0)) // wait4
 		a.Jmp(exit)
 		a.Place(child)
-		system(60, insn.Imm(0))
+		system(60, x86.Imm(0))
 
 		a.Place(ways[4])
-		a.Push(insn.Imm(0))
-		a.Mov(8, insn.R15, insn.RSP) // how many threads are at their end
+		a.Push(x86.Imm(0))
+		a.Mov(8, x86.R15, x86.RSP) // how many threads are at their end
 		for n := 1; n <= 2; n++ {
 			main, end := a.NewLabel(), a.NewLabel()
-			a.Lea(8, insn.RSI, insn.At(insn.RSP, -n*stack))
-			a.Mov(8, insn.At(insn.RSI, -guest.PageSize), insn.RSP)
-			a.Mov(8, insn.At(insn.RSI, -8), insn.RSP)
-			system(56, insn.Imm(0x10f00), insn.RSI, insn.Imm(0), insn.Imm(0), insn.Imm(0)) // clone: a thread
-			a.Test(8, insn.RAX, insn.RAX)
-			a.Jcc(insn.CondNE, main)
+			a.Lea(8, x86.RSI, x86.At(x86.RSP, -n*stack))
+			a.Mov(8, x86.At(x86.RSI, -guest.PageSize), x86.RSP)
+			a.Mov(8, x86.At(x86.RSI, -8), x86.RSP)
+			system(56, x86.Imm(0x10f00), x86.RSI, x86.Imm(0), x86.Imm(0), x86.Imm(0)) // clone: a thread
+			a.Test(8, x86.RAX, x86.RAX)
+			a.Jcc(x86.CondNE, main)
 			a.Call(loop)
-			a.Lock().Add(8, insn.At(insn.R15, 0), insn.Imm(1))
+			a.Lock().Add(8, x86.At(x86.R15, 0), x86.Imm(1))
 			a.Place(end)
-			system(60, insn.Imm(0))
+			system(60, x86.Imm(0))
 			a.Place(main)
 		}
 		a.Call(loop)
 		spin := a.NewLabel()
 		a.Place(spin)
 		a.Pause()
-		a.Cmp(8, insn.At(insn.R15, 0), insn.Imm(2))
-		a.Jcc(insn.CondNE, spin)
+		a.Cmp(8, x86.At(x86.R15, 0), x86.Imm(2))
+		a.Jcc(x86.CondNE, spin)
 		a.Jmp(exit)
 
 		a.Place(ways[5])
-		a.Mov(8, insn.RAX, insn.Imm(at["restorer"]))
-		a.Mov(8, insn.RCX, insn.Imm(at["handler"]))
-		a.Push(insn.Imm(0)) // struct sigaction of the kernel, from its end: mask, restorer, flags, handler
-		a.Push(insn.RAX)
-		a.Push(insn.Imm(0x4000000)) // SA_RESTORER
-		a.Push(insn.RCX)
-		a.Mov(8, insn.R9, insn.RSP)
-		system(13, insn.Imm(10), insn.R9, insn.Imm(0), insn.Imm(8)) // rt_sigaction of SIGUSR1
-		a.Or(8, insn.R13, insn.RAX)
+		a.Mov(8, x86.RAX, x86.Imm(at["restorer"]))
+		a.Mov(8, x86.RCX, x86.Imm(at["handler"]))
+		a.Push(x86.Imm(0)) // struct sigaction of the kernel, from its end: mask, restorer, flags, handler
+		a.Push(x86.RAX)
+		a.Push(x86.Imm(0x4000000)) // SA_RESTORER
+		a.Push(x86.RCX)
+		a.Mov(8, x86.R9, x86.RSP)
+		system(13, x86.Imm(10), x86.R9, x86.Imm(0), x86.Imm(8)) // rt_sigaction of SIGUSR1
+		a.Or(8, x86.R13, x86.RAX)
 		a.Call(raiser)
 		a.Jmp(exit)
 
@@ -140,48 +140,48 @@ func returnerAt(t *testing.T, at map[string]uint64) []byte {
 	})
 	function("loop", loop, func() {
 		again, right := a.NewLabel(), a.NewLabel()
-		a.Mov(8, insn.R14, insn.Imm(rounds))
+		a.Mov(8, x86.R14, x86.Imm(rounds))
 		a.Place(again)
-		a.Mov(8, insn.RDI, insn.Imm(5))
+		a.Mov(8, x86.RDI, x86.Imm(5))
 		a.Call(outer)
-		a.Cmp(8, insn.RAX, insn.Imm(120))
-		a.Jcc(insn.CondE, right)
-		a.Mov(4, insn.R13, insn.Imm(1))
+		a.Cmp(8, x86.RAX, x86.Imm(120))
+		a.Jcc(x86.CondE, right)
+		a.Mov(4, x86.R13, x86.Imm(1))
 		a.Place(right)
-		a.Dec(8, insn.R14)
-		a.Jcc(insn.CondNE, again)
+		a.Dec(8, x86.R14)
+		a.Jcc(x86.CondNE, again)
 		a.Ret()
 	})
 	function("outer", outer, func() {
-		a.Inc(8, insn.RDI)
-		a.Dec(8, insn.RDI)
+		a.Inc(8, x86.RDI)
+		a.Dec(8, x86.RDI)
 		a.Jmp(fact)
 	})
 	function("fact", fact, func() {
 		deeper := a.NewLabel()
-		a.Push(insn.RBX)
-		a.Mov(8, insn.RBX, insn.RDI)
-		a.Cmp(8, insn.RDI, insn.Imm(1))
-		a.Jcc(insn.CondNE, deeper)
-		a.Mov(8, insn.RAX, insn.Imm(1))
-		a.Pop(insn.RBX)
+		a.Push(x86.RBX)
+		a.Mov(8, x86.RBX, x86.RDI)
+		a.Cmp(8, x86.RDI, x86.Imm(1))
+		a.Jcc(x86.CondNE, deeper)
+		a.Mov(8, x86.RAX, x86.Imm(1))
+		a.Pop(x86.RBX)
 		a.Ret()
 		a.Place(deeper)
-		a.Dec(8, insn.RDI)
+		a.Dec(8, x86.RDI)
 		a.Call(fact)
-		a.Imul(8, insn.RAX, insn.RBX)
-		a.Pop(insn.RBX)
+		a.Imul(8, x86.RAX, x86.RBX)
+		a.Pop(x86.RBX)
 		a.Ret()
 	})
 	function("away", away, func() {
-		a.Push(insn.RBX)
+		a.Push(x86.RBX)
 		a.Call(long)
-		a.Pop(insn.RBX)
+		a.Pop(x86.RBX)
 		a.Ret()
 	})
 	function("long", long, func() {
-		a.Mov(8, insn.RSP, insn.RBP)
-		a.JmpAt(insn.RCX)
+		a.Mov(8, x86.RSP, x86.RBP)
+		a.JmpAt(x86.RCX)
 	})
 	function("forker", forker, func() {
 		system(57)
@@ -189,15 +189,15 @@ func returnerAt(t *testing.T, at map[string]uint64) []byte {
 	})
 	raise := func(signal int) {
 		system(39) // getpid
-		a.Mov(8, insn.RDI, insn.RAX)
-		a.Mov(8, insn.RSI, insn.Imm(signal))
+		a.Mov(8, x86.RDI, x86.RAX)
+		a.Mov(8, x86.RSI, x86.Imm(signal))
 		system(62)
 		a.Ret()
 	}
 	function("raiser", raiser, func() { raise(10) })
 	function("killer", killer, func() { raise(9) })
 	function("handler", handler, func() {
-		a.Mov(8, insn.RDI, insn.Imm(5))
+		a.Mov(8, x86.RDI, x86.Imm(5))
 		a.Call(outer)
 		a.Ret()
 	})
@@ -206,7 +206,7 @@ func returnerAt(t *testing.T, at map[string]uint64) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, l := range map[string]insn.Label{"landed": landed, "handler": handler, "restorer": restorer} {
+	for name, l := range map[string]x86.Label{"landed": landed, "handler": handler, "restorer": restorer} {
 		at[name] = uint64(programAt) + uint64(a.Offset(l))
 	}
 	f := elfbuild.File{Entry: programAt, Segments: []elfbuild.Segment{{Section: ".text", VAddr: programAt, Flags: elf.PF_R | elf.PF_X, Data: code}}, Symbols: symbols}

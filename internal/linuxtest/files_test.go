@@ -11,11 +11,11 @@ import (
 	"testing/fstest"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/internal/elfbuild"
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // Where the program of TestFiles is.
@@ -36,31 +36,31 @@ const rounds = 50
 // where in the file one is that enters the kernel.
 func program(t *testing.T) (file []byte, imul, syscall uint64) {
 	t.Helper()
-	a := insn.NewAsm(uint64(programAt))
+	a := x86.NewAsm(uint64(programAt))
 	loop, own, wait, count, work := a.NewLabel(), a.NewLabel(), a.NewLabel(), a.NewLabel(), a.NewLabel()
-	system := func(number, di, si, dx insn.Arg) {
-		a.Mov(8, insn.RDI, di)
-		a.Mov(8, insn.RSI, si)
-		a.Mov(8, insn.RDX, dx)
-		a.Mov(8, insn.RAX, number)
+	system := func(number, di, si, dx x86.Arg) {
+		a.Mov(8, x86.RDI, di)
+		a.Mov(8, x86.RSI, si)
+		a.Mov(8, x86.RDX, dx)
+		a.Mov(8, x86.RAX, number)
 		syscall = uint64(programAt%guest.PageSize) + uint64(a.Len())
 		a.Syscall()
 	}
-	at := func(off int) insn.Imm { return insn.Imm(int64(programAt) + int64(off)) }
+	at := func(off int) x86.Imm { return x86.Imm(int64(programAt) + int64(off)) }
 
-	a.Mov(8, insn.R12, insn.At(insn.RSP, 0)) // arguments with the name
+	a.Mov(8, x86.R12, x86.At(x86.RSP, 0)) // arguments with the name
 	// A push that is the first to touch a page of the stack faults, and is hit once more
 	// when the kernel has provided the page (docs/linux.md): all that is used is there now.
-	a.Mov(8, insn.At(insn.RSP, -guest.PageSize), insn.RSP)
-	a.Xor(4, insn.R13, insn.R13) // what went wrong
+	a.Mov(8, x86.At(x86.RSP, -guest.PageSize), x86.RSP)
+	a.Xor(4, x86.R13, x86.R13) // what went wrong
 	first, half := a.NewLabel(), a.NewLabel()
-	a.Cmp(8, insn.R12, insn.Imm(1))
-	a.Jcc(insn.CondE, loop)
-	a.Cmp(8, insn.R12, insn.Imm(3))
-	a.Jcc(insn.CondE, first)
+	a.Cmp(8, x86.R12, x86.Imm(1))
+	a.Jcc(x86.CondE, loop)
+	a.Cmp(8, x86.R12, x86.Imm(3))
+	a.Jcc(x86.CondE, first)
 	a.Call(own)
-	a.Cmp(8, insn.R12, insn.Imm(4))
-	a.Jcc(insn.CondE, half)
+	a.Cmp(8, x86.R12, x86.Imm(4))
+	a.Jcc(x86.CondE, half)
 	a.Call(wait)
 	a.Jmp(loop)
 	a.Place(first)
@@ -72,45 +72,45 @@ func program(t *testing.T) (file []byte, imul, syscall uint64) {
 	a.Call(wait)
 	a.Place(loop)
 	a.Call(count)
-	system(insn.Imm(60), insn.R13, insn.Imm(0), insn.Imm(0)) // exit
+	system(x86.Imm(60), x86.R13, x86.Imm(0), x86.Imm(0)) // exit
 
 	a.Place(own) // mprotect, and a write to the page
-	system(insn.Imm(10), at(programWork-int(programAt%guest.PageSize)), insn.Imm(guest.PageSize), insn.Imm(7))
-	a.Or(8, insn.R13, insn.RAX)
-	a.Mov(8, insn.RCX, at(programPad))
-	a.Mov(1, insn.At(insn.RCX, 0), insn.Imm(1))
+	system(x86.Imm(10), at(programWork-int(programAt%guest.PageSize)), x86.Imm(guest.PageSize), x86.Imm(7))
+	a.Or(8, x86.R13, x86.RAX)
+	a.Mov(8, x86.RCX, at(programPad))
+	a.Mov(1, x86.At(x86.RCX, 0), x86.Imm(1))
 	a.Ret()
 
 	a.Place(wait)
 	const line = 64
-	a.Sub(8, insn.RSP, insn.Imm(line))
-	system(insn.Imm(1), insn.Imm(1), at(programEnd-8), insn.Imm(5)) // write
-	system(insn.Imm(0), insn.Imm(0), insn.RSP, insn.Imm(line))      // read
-	a.Add(8, insn.RSP, insn.Imm(line))
+	a.Sub(8, x86.RSP, x86.Imm(line))
+	system(x86.Imm(1), x86.Imm(1), at(programEnd-8), x86.Imm(5)) // write
+	system(x86.Imm(0), x86.Imm(0), x86.RSP, x86.Imm(line))       // read
+	a.Add(8, x86.RSP, x86.Imm(line))
 	a.Ret()
 
 	a.Place(count)
-	a.Mov(8, insn.RBX, insn.Imm(rounds))
+	a.Mov(8, x86.RBX, x86.Imm(rounds))
 	again, right := a.NewLabel(), a.NewLabel()
 	a.Place(again)
-	a.Mov(8, insn.RDI, insn.RBX)
+	a.Mov(8, x86.RDI, x86.RBX)
 	a.Call(work)
-	a.Sub(8, insn.RAX, insn.RBX)
-	a.Cmp(8, insn.RAX, insn.Imm(1))
-	a.Jcc(insn.CondE, right)
-	a.Mov(4, insn.R13, insn.Imm(1))
+	a.Sub(8, x86.RAX, x86.RBX)
+	a.Cmp(8, x86.RAX, x86.Imm(1))
+	a.Jcc(x86.CondE, right)
+	a.Mov(4, x86.R13, x86.Imm(1))
 	a.Place(right)
-	a.Dec(8, insn.RBX)
-	a.Jcc(insn.CondNE, again)
+	a.Dec(8, x86.RBX)
+	a.Jcc(x86.CondNE, again)
 	a.Ret()
 
 	a.Append(make([]byte, programWork-a.Len()))
 	a.Place(work)
-	a.Push(insn.RBX)
+	a.Push(x86.RBX)
 	imul = uint64(a.Len() - programWork)
-	a.ImulImm(8, insn.RAX, insn.RDI, 1)
-	a.Inc(8, insn.RAX)
-	a.Pop(insn.RBX)
+	a.ImulImm(8, x86.RAX, x86.RDI, 1)
+	a.Inc(8, x86.RAX)
+	a.Pop(x86.RBX)
 	a.Ret()
 	end := a.Len()
 	a.Append(make([]byte, programEnd-8-a.Len()))

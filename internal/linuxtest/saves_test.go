@@ -13,12 +13,12 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
 	"github.com/guestprobe/guestprobe/internal/patience"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/kvm/snapshot"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 var (
@@ -56,30 +56,30 @@ func (s *saver) slowStage(loops int) (*probe.Stage, func()) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	const rax, rbx, rsi, rdi, r12 = insn.RAX, insn.RBX, insn.RSI, insn.RDI, insn.R12
-	var a insn.Asm
+	const rax, rbx, rsi, rdi, r12 = x86.RAX, x86.RBX, x86.RSI, x86.RDI, x86.R12
+	var a x86.Asm
 	sub := a.NewLabel()
-	for _, r := range []insn.Reg64{rbx, r12, rdi} {
+	for _, r := range []x86.Reg64{rbx, r12, rdi} {
 		a.Push(r)
 	}
-	a.Mov(4, rbx, insn.Imm(loops))
+	a.Mov(4, rbx, x86.Imm(loops))
 	again := a.Here()
-	a.Mov(8, r12, insn.At(rdi, insn.PtSP))
+	a.Mov(8, r12, x86.At(rdi, x86.PtSP))
 	a.Call(sub)
 	a.Dec(4, rbx)
-	a.Jcc(insn.CondNE, again)
-	for _, r := range []insn.Reg64{rdi, r12, rbx} {
+	a.Jcc(x86.CondNE, again)
+	for _, r := range []x86.Reg64{rdi, r12, rbx} {
 		a.Pop(r)
 	}
 	a.Xor(4, rax, rax)
 	a.Ret()
 	a.Place(sub)
 	a.Mov(8, rdi, r12)
-	a.Inc(8, insn.At(rsi, 0))
-	a.Mov(8, rdi, insn.At(insn.RSP, 8))
+	a.Inc(8, x86.At(rsi, 0))
+	a.Mov(8, rdi, x86.At(x86.RSP, 8))
 	a.Ret()
 	return &probe.Stage{
-		Code: a.Code(), Stack: 48, NoStrings: s.rng.IntN(3) != 0, Reads: 1 << (insn.PtSP / 8), Block: block, Stride: 64,
+		Code: a.Code(), Stack: 48, NoStrings: s.rng.IntN(3) != 0, Reads: 1 << (x86.PtSP / 8), Block: block, Stride: 64,
 		Counts: func(int) (uint64, uint64, uint64) { return 0, 0, 0 },
 	}, func() { s.FreeShared(block) }
 }

@@ -14,10 +14,10 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/linux"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 var (
@@ -123,9 +123,9 @@ func (g *Guest) boundaries(function string, n int) (offs []int) {
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	code := g.Image().Code(s.Addr, int(min(s.Size, uint64(n)+insn.MaxLen)))
+	code := g.Image().Code(s.Addr, int(min(s.Size, uint64(n)+x86.MaxLen)))
 	for off := 0; off < min(n, len(code)); {
-		i, err := insn.Decode(code[off:])
+		i, err := x86.Decode(code[off:])
 		if err != nil {
 			break
 		}
@@ -496,7 +496,7 @@ func (g *tracers) exact(when string) {
 
 // under reports whether the place of p is in what a kprobe of the guest's own may displace by its jump.
 func (g *tracers) under(p *ourProbe) bool {
-	displaces := func(f *traced, off int) bool { return f == p.f && off >= 0 && off < p.off && p.off < off+insn.JmpLen }
+	displaces := func(f *traced, off int) bool { return f == p.f && off >= 0 && off < p.off && p.off < off+x86.JmpLen }
 	return slices.ContainsFunc(g.theirs, func(q *theirProbe) bool { return q.on && displaces(q.f, q.off) }) ||
 		slices.ContainsFunc(g.inside, func(q *insideProbe) bool { return q.kind == "kprobe" && displaces(q.f, q.off) })
 }

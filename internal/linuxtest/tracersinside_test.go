@@ -11,9 +11,9 @@ import (
 	"testing/fstest"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/kvm/machine"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // What TestTracers switches by a program in the guest: BPF programs, and perf's events.
@@ -197,7 +197,7 @@ func (g *tracers) hidden(p *insideProbe) bool {
 	}
 	at := p.f.addr + guest.GVA(p.off)
 	text := make([]byte, 1)
-	for i := range guest.GVA(insn.JmpLen - 1) {
+	for i := range guest.GVA(x86.JmpLen - 1) {
 		if err := g.Peek(at-i-1, text); err != nil {
 			g.t.Error(err)
 		} else if text[0] == 0xe9 {

@@ -3,7 +3,7 @@ package probetest
 import "math/bits"
 
 // Bits of RFLAGS (SDM Vol. 1, 3.4.3). This file and interp.go are written from
-// the manual and share nothing with probe/insn's emulation: the suite compares
+// the manual and share nothing with guest/x86's emulation: the suite compares
 // the two.
 const (
 	cf = 1 << 0

@@ -4,7 +4,7 @@ import (
 	"errors"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // exception is what an instruction raises instead of completing.
@@ -28,7 +28,7 @@ const (
 // instr is one instruction in execution.
 type instr struct {
 	v    *vcpu
-	in   insn.Inst
+	in   x86.Inst
 	rex  byte
 	size int // operand size
 	at   uint64
@@ -38,7 +38,7 @@ type instr struct {
 
 // exec executes the instruction in at v's RIP, and leaves RIP behind it or
 // where it leads. On an exception no register has changed.
-func (v *vcpu) exec(in insn.Inst) *exception {
+func (v *vcpu) exec(in x86.Inst) *exception {
 	x := &v.x
 	*x = instr{v: v, in: in, at: v.regs.RIP, next: v.regs.RIP + uint64(in.Len), size: 4}
 	for _, b := range in.AppendBytes(v.raw[:0]) {
@@ -51,23 +51,23 @@ func (v *vcpu) exec(in insn.Inst) *exception {
 		}
 		break
 	}
-	if in.Has(insn.PrefixOpSize) {
+	if in.Has(x86.PrefixOpSize) {
 		x.size = 2
 	}
 	if x.rex&8 != 0 {
 		x.size = 8
 	}
-	if in.Has(insn.PrefixLock) {
+	if in.Has(x86.PrefixLock) {
 		v.f.bus.Lock()
 		defer v.f.bus.Unlock()
 	}
 	before := v.regs
 	switch {
-	case in.Enc != insn.Legacy:
+	case in.Enc != x86.Legacy:
 		x.undefined()
-	case in.Map == insn.Map0:
+	case in.Map == x86.Map0:
 		x.map0()
-	case in.Map == insn.Map0F:
+	case in.Map == x86.Map0F:
 		x.map0F()
 	default:
 		x.undefined()
@@ -125,9 +125,9 @@ func (x *instr) store(addr uint64, size int, v uint64) {
 // Vol. 1, 3.4.1.1).
 func (x *instr) reg(n byte, size int) uint64 {
 	if size == 1 && n >= 4 && n < 8 && x.rex == 0 {
-		return *x.v.regs.Reg(insn.Reg64(n - 4)) >> 8 & 0xff
+		return *x.v.regs.Reg(x86.Reg64(n - 4)) >> 8 & 0xff
 	}
-	return *x.v.regs.Reg(insn.Reg64(n)) & maskOf(size)
+	return *x.v.regs.Reg(x86.Reg64(n)) & maskOf(size)
 }
 
 func (x *instr) setReg(n byte, size int, v uint64) {
@@ -135,11 +135,11 @@ func (x *instr) setReg(n byte, size int, v uint64) {
 		return
 	}
 	if size == 1 && n >= 4 && n < 8 && x.rex == 0 {
-		p := x.v.regs.Reg(insn.Reg64(n - 4))
+		p := x.v.regs.Reg(x86.Reg64(n - 4))
 		*p = *p&^0xff00 | v&0xff<<8
 		return
 	}
-	p := x.v.regs.Reg(insn.Reg64(n))
+	p := x.v.regs.Reg(x86.Reg64(n))
 	switch size {
 	case 8:
 		*p = v
@@ -164,10 +164,10 @@ func (x *instr) setFlags(f uint64) {
 // addr returns the address of the memory operand.
 func (x *instr) addr() uint64 {
 	a, ok := x.in.Addr(x.at, &x.v.regs)
-	if !ok || x.in.Segment == insn.SegFS || x.in.Segment == insn.SegGS && x.v.cpl != 0 {
+	if !ok || x.in.Segment == x86.SegFS || x.in.Segment == x86.SegGS && x.v.cpl != 0 {
 		x.undefined()
 	}
-	if x.in.Segment == insn.SegGS && !(x.in.Map == insn.Map0 && x.in.Opcode == 0x8d) { // lea adds no base
+	if x.in.Segment == x86.SegGS && !(x.in.Map == x86.Map0 && x.in.Opcode == 0x8d) { // lea adds no base
 		a += uint64(x.v.f.gs(x.v.id))
 	}
 	return a

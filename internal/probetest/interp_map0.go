@@ -3,7 +3,7 @@ package probetest
 import (
 	"math/bits"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // byteOr returns 1 when bit 0 of the opcode is clear, else the operand size.
@@ -161,7 +161,7 @@ func (x *instr) enter() {
 // one can be interrupted.
 func (x *instr) string(op byte, s int) {
 	r := &x.v.regs
-	rep := x.in.Has(insn.PrefixRep)
+	rep := x.in.Has(x86.PrefixRep)
 	if rep && r.RCX == 0 {
 		return
 	}
@@ -256,7 +256,7 @@ func (x *instr) control(op byte, imm uint64) {
 // loop executes loopne, loope, loop and jrcxz with a 64- or 32-bit counter.
 func (x *instr) loop(op byte, imm uint64) {
 	size := 8
-	if x.in.Has(insn.PrefixAddrSize) {
+	if x.in.Has(x86.PrefixAddrSize) {
 		size = 4
 	}
 	n := x.reg(1, size)

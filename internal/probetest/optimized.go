@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // optimizedCases are about sites with a jump instead of an int3 (kprobes C).
@@ -49,10 +49,10 @@ func (v *env) optimized(what string, p *probe.Kprobe, reason string) {
 	if i.Optimized != (reason == "") || i.Unoptimized.Reason != reason {
 		v.Errorf("%s: optimized %v, reason %q (%s); want %q", what, i.Optimized, i.Unoptimized.Reason, i.Unoptimized.Detail, reason)
 	}
-	b := v.bytes(p.Addr, insn.JmpLen)
-	orig := Image().Code(p.Addr, insn.JmpLen)
+	b := v.bytes(p.Addr, x86.JmpLen)
+	orig := Image().Code(p.Addr, x86.JmpLen)
 	switch {
-	case i.Optimized && b[0] != insn.JmpOp, !i.Optimized && i.Armed && b[0] != insn.Int3:
+	case i.Optimized && b[0] != x86.JmpOp, !i.Optimized && i.Armed && b[0] != x86.Int3:
 		v.Errorf("%s: text is % x", what, b)
 	case !i.Optimized && reason != "probe_in_region" && string(b[1:]) != string(orig[1:]):
 		v.Errorf("%s: behind the first byte the text is % x, want % x", what, b, orig)
@@ -321,7 +321,7 @@ func testOptimizePreempted(v *env) {
 func regionOf(addr guest.GVA, n int) func(func(guest.GVA) bool) {
 	return func(yield func(guest.GVA) bool) {
 		for off := 0; ; {
-			in, err := insn.Decode(Image().Code(addr+guest.GVA(off), insn.MaxLen))
+			in, err := x86.Decode(Image().Code(addr+guest.GVA(off), x86.MaxLen))
 			if err != nil || off+int(in.Len) >= n || !yield(addr+guest.GVA(off)) {
 				return
 			}

@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // testCase is one case of the suite: a guest of its own, and what must hold.
@@ -169,7 +169,7 @@ func (v *env) index(what string, err error, want int) {
 // otherwise the image's.
 func (v *env) armed(what string, addr guest.GVA, want bool) {
 	v.Helper()
-	in, err := insn.Decode(Image().Code(addr, insn.MaxLen))
+	in, err := x86.Decode(Image().Code(addr, x86.MaxLen))
 	if err != nil {
 		v.Fatalf("%s: decode at %v: %v", what, addr, err)
 	}
@@ -177,7 +177,7 @@ func (v *env) armed(what string, addr guest.GVA, want bool) {
 	got := v.bytes(addr, len(orig))
 	expect := bytes.Clone(orig)
 	if want {
-		expect[0] = insn.Int3
+		expect[0] = x86.Int3
 	}
 	if !bytes.Equal(got, expect) {
 		v.Errorf("%s: text at %v is % x, want % x", what, addr, got, expect)
@@ -210,7 +210,7 @@ func (v *env) offsets(name string) []uint64 {
 	}
 	var out []uint64
 	for off := uint64(0); off < s.Size; {
-		in, err := insn.Decode(Image().Code(s.Addr+guest.GVA(off), insn.MaxLen))
+		in, err := x86.Decode(Image().Code(s.Addr+guest.GVA(off), x86.MaxLen))
 		if err != nil {
 			v.Fatalf("decode %s+%#x: %v", name, off, err)
 		}

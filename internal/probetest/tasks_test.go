@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // byGS boots a fake whose kernel has memory for each vCPU at GS.
@@ -67,15 +67,15 @@ func TestStageByGS(t *testing.T) {
 		}
 	}
 	stage, word := v.blocks()
-	stage.Code = insn.Assemble(func(a *insn.Asm) {
+	stage.Code = x86.Assemble(func(a *x86.Asm) {
 		bad := a.NewLabel()
-		a.Mov(4, insn.RAX, insn.AtGS(int(gsProfile.CPUOff)))
-		a.Cmp(8, insn.RAX, insn.At(insn.RSI, 8))
-		a.Jcc(insn.CondNE, bad)
-		a.Inc(8, insn.At(insn.RSI, 0))
+		a.Mov(4, x86.RAX, x86.AtGS(int(gsProfile.CPUOff)))
+		a.Cmp(8, x86.RAX, x86.At(x86.RSI, 8))
+		a.Jcc(x86.CondNE, bad)
+		a.Inc(8, x86.At(x86.RSI, 0))
 		a.Ret()
 		a.Place(bad)
-		a.Inc(8, insn.At(insn.RSI, 16))
+		a.Inc(8, x86.At(x86.RSI, 16))
 		a.Ret()
 	})
 	p := &probe.Kprobe{Symbol: "hot", Pre: nop, Stage: stage}
@@ -123,23 +123,23 @@ func TestStageCodeByGS(t *testing.T) {
 	v.register(p)
 	v.optimize()
 	at := p.Addr
-	jump := v.bytes(at, insn.JmpLen)
+	jump := v.bytes(at, x86.JmpLen)
 	for range 2 { // by way of a board, perhaps
-		if jump[0] != insn.JmpOp {
+		if jump[0] != x86.JmpOp {
 			break
 		}
-		at += guest.GVA(insn.JmpLen) + guest.GVA(int64(int32(binary.LittleEndian.Uint32(jump[1:]))))
-		jump = v.bytes(at, insn.JmpLen)
+		at += guest.GVA(x86.JmpLen) + guest.GVA(int64(int32(binary.LittleEndian.Uint32(jump[1:]))))
+		jump = v.bytes(at, x86.JmpLen)
 	}
-	want := insn.Assemble(func(a *insn.Asm) {
-		a.Lea(8, insn.RSP, insn.At(insn.RSP, insn.PtFlags+8-insn.PtRegsSize-16))
+	want := x86.Assemble(func(a *x86.Asm) {
+		a.Lea(8, x86.RSP, x86.At(x86.RSP, x86.PtFlags+8-x86.PtRegsSize-16))
 		a.Pushfq()
 		a.Cli()
-		a.Lea(8, insn.RSP, insn.At(insn.RSP, -insn.PtFlags))
-		for _, r := range []insn.Reg64{insn.RAX, insn.RSI, insn.RDI} {
-			a.Mov(8, insn.At(insn.RSP, insn.PtReg(r)), r)
+		a.Lea(8, x86.RSP, x86.At(x86.RSP, -x86.PtFlags))
+		for _, r := range []x86.Reg64{x86.RAX, x86.RSI, x86.RDI} {
+			a.Mov(8, x86.At(x86.RSP, x86.PtReg(r)), r)
 		}
-		a.Lea(8, insn.RAX, insn.At(insn.RSP, insn.PtRegsSize+16))
+		a.Lea(8, x86.RAX, x86.At(x86.RSP, x86.PtRegsSize+16))
 		a.Append([]byte("\x65\x8b\x04\x25\x10\x00\x00\x00")) // mov %gs:0x10,%eax
 		a.Append([]byte("\x83\xf8\x02"))                     // cmp $2,%eax
 	})

@@ -5,8 +5,8 @@ import (
 	"encoding/binary"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // textCases are about text that the guest writes below probes.
@@ -134,7 +134,7 @@ func testTextBreakpoint(v *env) {
 			v.optimized("again", p, "")
 		}
 		trapped("at first", 1, 0)
-		v.write(at, insn.Int3)
+		v.write(at, x86.Int3)
 		trapped("its int3", 1, 1) // and then leal 1(%rdi), %eax
 		v.optimize()
 		v.optimized("its int3", p, "text_changed")
@@ -144,27 +144,27 @@ func testTextBreakpoint(v *env) {
 		v.write(at, 0x48)
 		trapped("the first byte", 6, 0)
 		equal(v, "instruction", string(v.info(p).Insn), "\x48\x8d\x47\x06")
-		v.write(at, insn.Int3)
+		v.write(at, x86.Int3)
 		v.write(at+1, 0x8d, 0x47, 0x01)
 		v.write(at, 0x48)
 		trapped("as it was", 1, 0)
 	}
 	// A jump of the guest's own becomes an int3 of its own again, and that stays: an optimized kprobe.
-	jump, ok := insn.Jmp32(uint64(at), uint64(v.addr("hot")))
+	jump, ok := x86.Jmp32(uint64(at), uint64(v.addr("hot")))
 	if !ok {
 		v.Fatal("hot is out of reach")
 	}
-	rest := bytes.Clone(Image().Code(at+1, insn.JmpLen-1))
-	v.write(at, insn.Int3)
+	rest := bytes.Clone(Image().Code(at+1, x86.JmpLen-1))
+	v.write(at, x86.Int3)
 	v.write(at+1, jump[1:]...)
 	v.write(at, jump[0])
-	v.write(at, insn.Int3)
+	v.write(at, x86.Int3)
 	v.write(at+1, rest...)
 	trapped("its int3, which was a jump", 1, 1)
 	v.write(at, 0x48)
 	trapped("as it was", 1, 0)
 	// It stays when the probe goes.
-	v.write(at, insn.Int3)
+	v.write(at, x86.Int3)
 	v.unregister(p)
 	before := v.load("foreign_count")
 	equal(v, "f_endbr", v.call("f_endbr", 40), 41)
@@ -192,22 +192,22 @@ func testTextJump(v *env) {
 		equal(v, what+": first", v.stats(first).Hits-a, one)
 		equal(v, what+": inside", v.stats(inside).Hits-b, two)
 	}
-	was := v.bytes(at, insn.JmpLen)
-	copy(was, Image().Code(at, insn.JmpLen))
-	jump, ok := insn.Jmp32(uint64(at), uint64(v.addr("hot")))
+	was := v.bytes(at, x86.JmpLen)
+	copy(was, Image().Code(at, x86.JmpLen))
+	jump, ok := x86.Jmp32(uint64(at), uint64(v.addr("hot")))
 	if !ok {
 		v.Fatal("hot is out of reach")
 	}
 	hits("at first", 0xf0f0, 1, 1)
-	v.write(at, insn.Int3)
+	v.write(at, x86.Int3)
 	v.write(at+1, jump[1:]...)
 	equal(v, "displacement", binary.LittleEndian.Uint32(v.bytes(at+1, 4)), binary.LittleEndian.Uint32(jump[1:]))
 	v.write(at, jump[0])
 	hits("jump", 0xff01, 1, 0)
 	equal(v, "flags", v.info(inside).Flags(), "[CHANGED]")
-	v.write(at, insn.Int3)
+	v.write(at, x86.Int3)
 	back := append([]byte{}, was[1:]...)
-	back[0] = insn.Int3 // the guest had read the text with the probe's
+	back[0] = x86.Int3 // the guest had read the text with the probe's
 	v.write(at+1, was[1:]...)
 	v.write(at, was[0])
 	hits("as it was", 0xf0f0, 1, 1)
@@ -232,7 +232,7 @@ func testTextObstacles(v *env) {
 		b := Image().Code(at+off, 3)
 		v.write(at+off, 0x0f, 0x1f, 0x00) // nopl (%rax)
 		equal(v, "written to", v.info(p).Unoptimized.Reason, "waiting")
-		equal(v, "int3", v.bytes(at, 1)[0], insn.Int3)
+		equal(v, "int3", v.bytes(at, 1)[0], x86.Int3)
 		if off == 4 {
 			equal(v, "without the move", v.call("f_emulate", 0xff00, 0x0ff0), 0xff0)
 		}
@@ -281,28 +281,28 @@ func testTextReturned(v *env) {
 				}
 				from := at + guest.GVA(c.first)
 				kept := v.bytes(from, c.n)
-				if kept[0] == insn.Int3 {
+				if kept[0] == x86.Int3 {
 					// Two int3s in a row do not say whose the second is. Linux does not come to that: see probe.Milestones.
 					kept[0] = own[c.first]
 				}
 				calls(what, 1)
 				instead := c.instead
 				if instead == nil {
-					instead = []byte{insn.Int3}
+					instead = []byte{x86.Int3}
 				}
 				// As text_poke_bp does: an int3, the rest, the first byte.
-				v.write(from, insn.Int3)
+				v.write(from, x86.Int3)
 				if len(instead) > 1 {
 					v.write(from+1, instead[1:]...)
 					v.write(from, instead[0])
 				}
-				equal(v, what+": int3 at the probe", v.bytes(at, 1)[0], insn.Int3)
+				equal(v, what+": int3 at the probe", v.bytes(at, 1)[0], x86.Int3)
 				if gone {
 					v.unregister(p)
 					what += ", the probe has gone"
 				}
 				if len(instead) > 1 {
-					v.poke(from, []byte{insn.Int3})
+					v.poke(from, []byte{x86.Int3})
 					v.poke(from+1, kept[1:])
 				}
 				v.poke(from, kept[:1])
@@ -332,7 +332,7 @@ func testTextPieces(v *env) {
 	v.register(first, inside, last)
 	at := first.Addr
 	own := bytes.Clone(Image().Code(at, 5))
-	jump, ok := insn.Jmp32(uint64(at), uint64(v.addr("hot")))
+	jump, ok := x86.Jmp32(uint64(at), uint64(v.addr("hot")))
 	if !ok {
 		v.Fatal("hot is out of reach")
 	}
@@ -358,12 +358,12 @@ func testTextPieces(v *env) {
 	for range 2 {
 		hits("at first", 0xf0f0, 1, 1, 1)
 		kept := v.bytes(at, 5) // with the int3s of all three
-		v.write(at, insn.Int3)
+		v.write(at, x86.Int3)
 		v.poke(at+1, bytewise(jump[1:])...)
 		v.write(at, jump[0])
 		equal(v, "displacement", string(v.bytes(at+1, 4)), string(jump[1:]))
 		hits("jump", 0xff01, 1, 0, 0)
-		v.write(at, insn.Int3)
+		v.write(at, x86.Int3)
 		v.poke(at+1, bytewise(kept[1:])...)
 		v.write(at, own[0])
 		hits("as it was", 0xf0f0, 1, 1, 1)

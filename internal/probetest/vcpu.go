@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // maxSteps bounds one Call: a guest that went astray fails its test instead of
@@ -52,7 +52,7 @@ type vcpu struct {
 	onTick    func(rip guest.GVA) // called before each interrupt; for tests
 
 	x   instr // scratch
-	raw [insn.MaxLen]byte
+	raw [x86.MaxLen]byte
 }
 
 func newVCPU(f *Fake, id int) *vcpu {
@@ -148,14 +148,14 @@ func (v *vcpu) step() {
 		v.raise(&exception{vector: vecPF, code: 0x10, cr2: guest.GVA(v.regs.RIP)})
 		return
 	}
-	if code[0] == insn.Int3 {
+	if code[0] == x86.Int3 {
 		v.verdict(v.hit(probe.Trap{Kind: probe.TrapBreakpoint}), nil)
 		return
 	}
-	in, err := insn.Decode(code)
-	if errors.Is(err, insn.ErrTruncated) { // a detour, which goes over lines
+	in, err := x86.Decode(code)
+	if errors.Is(err, x86.ErrTruncated) { // a detour, which goes over lines
 		code, _ = v.f.mem.fetch(guest.GVA(v.regs.RIP), v.cpl == 3, true)
-		in, err = insn.Decode(code)
+		in, err = x86.Decode(code)
 	}
 	if err != nil {
 		v.raise(&exception{vector: vecUD})
@@ -293,11 +293,11 @@ func (v *vcpu) inPlace() {
 	orig, ok := f.engine.Original(addr)
 	if ok {
 		// A probe that was removed while this vCPU waited has left nothing to patch.
-		ok = f.mem.patch(addr, []byte{insn.Int3}, []byte{orig}) == nil
+		ok = f.mem.patch(addr, []byte{x86.Int3}, []byte{orig}) == nil
 	}
 	e := v.stepOriginal()
 	if ok {
-		if err := f.mem.patch(addr, []byte{orig}, []byte{insn.Int3}); err != nil {
+		if err := f.mem.patch(addr, []byte{orig}, []byte{x86.Int3}); err != nil {
 			v.err = err
 		}
 	}
@@ -317,7 +317,7 @@ func (v *vcpu) stepOriginal() *exception {
 	if err != nil {
 		return &exception{vector: vecPF, cr2: guest.GVA(v.regs.RIP)}
 	}
-	in, err := insn.Decode(code)
+	in, err := x86.Decode(code)
 	if err != nil {
 		return &exception{vector: vecUD}
 	}

@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // TestWithdrawEverywhere takes everything of the engine's out of a guest, once at each instruction of a probed call at which an interrupt
@@ -54,13 +54,13 @@ func withdrawAt(t *testing.T, gs, jumps bool, k int) (inEngine, more bool) {
 	f := v.fake()
 	counts := func() *probe.Stage {
 		s, _ := v.blocks()
-		s.Code = insn.Assemble(func(a *insn.Asm) {
-			a.Push(insn.RBX)
-			a.Mov(8, insn.RBX, insn.At(insn.RSI, 0))
-			a.Inc(8, insn.RBX)
-			a.Mov(8, insn.At(insn.RSI, 0), insn.RBX)
-			a.Pop(insn.RBX)
-			a.Xor(4, insn.RAX, insn.RAX)
+		s.Code = x86.Assemble(func(a *x86.Asm) {
+			a.Push(x86.RBX)
+			a.Mov(8, x86.RBX, x86.At(x86.RSI, 0))
+			a.Inc(8, x86.RBX)
+			a.Mov(8, x86.At(x86.RSI, 0), x86.RBX)
+			a.Pop(x86.RBX)
+			a.Xor(4, x86.RAX, x86.RAX)
 			a.Ret()
 		})
 		s.Stack = 16

@@ -7,9 +7,9 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/linux"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/bpf"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // Selectors of the table that a guest is booted with, by privilege level.
@@ -38,8 +38,8 @@ type env struct {
 	taken bool // the function returns value to back: override_return was called
 	value uint64
 	back  guest.GVA
-	regs  [insn.PtRegsSize / 8]uint64 // by their numbers in struct pt_regs,
-	set   uint32                      // those of these bits
+	regs  [x86.PtRegsSize / 8]uint64 // by their numbers in struct pt_regs,
+	set   uint32                     // those of these bits
 
 	looked, known bool // for the task, and there is one
 	task          guest.Task
@@ -246,10 +246,10 @@ func (e *env) Poke(addr uint64, p []byte) error {
 func (e *env) end() (taken bool) {
 	for set := e.set; set != 0; set &= set - 1 {
 		n := bits.TrailingZeros32(set)
-		if n == insn.PtFlags/8 {
-			e.c.Regs.RFLAGS = e.c.Regs.RFLAGS&^insn.FlagsStatus | e.regs[n]&insn.FlagsStatus
+		if n == x86.PtFlags/8 {
+			e.c.Regs.RFLAGS = e.c.Regs.RFLAGS&^x86.FlagsStatus | e.regs[n]&x86.FlagsStatus
 		} else {
-			*e.c.Regs.Reg(insn.PtRegs[n]) = e.regs[n]
+			*e.c.Regs.Reg(x86.PtRegs[n]) = e.regs[n]
 		}
 	}
 	if e.taken {

@@ -4,9 +4,9 @@ import (
 	"fmt"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/bpf"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // idleEnv answers the helpers of a program that runs on no hit: there are neither
@@ -66,6 +66,6 @@ func (o *Object) Run(name string) error {
 	var ctx [bpf.ReturnSize]byte
 	env := idleEnv{rt: o.rt}
 	vm := bpf.NewVM(p, o.rt.cfg.CPUs)
-	_, err := vm.Run(p.PutContext(ctx[:], env, &insn.Regs{}, kernelCS, kernelSS, make([]byte, bpf.EntrySize)), env)
+	_, err := vm.Run(p.PutContext(ctx[:], env, &x86.Regs{}, kernelCS, kernelSS, make([]byte, bpf.EntrySize)), env)
 	return err
 }

@@ -6,7 +6,7 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/builtin"
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // function is one function of the guest, and where its instructions begin.
@@ -45,7 +45,7 @@ func findSites() (*sites, error) {
 			if in, ok := img.Find(sym.Addr + guest.GVA(off)); !ok || in.Addr != sym.Addr {
 				break
 			}
-			i, err := insn.Decode(img.Code(sym.Addr+guest.GVA(off), insn.MaxLen))
+			i, err := x86.Decode(img.Code(sym.Addr+guest.GVA(off), x86.MaxLen))
 			if err != nil {
 				break
 			}

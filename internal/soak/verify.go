@@ -12,9 +12,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/internal/client"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // rateTime is how long the rate of rounds is measured, to mean something.
@@ -135,7 +135,7 @@ func (v *verifier) patched() (wrong, detail string) {
 		if p.Armed {
 			// A jump that displaces a jump begins with the same byte.
 			want[uint64(p.Addr)] = !p.Optimized || !strings.HasPrefix(p.Insn, "e9")
-			for i := range uint64(insn.JmpLen) {
+			for i := range uint64(x86.JmpLen) {
 				if p.Optimized {
 					jumps[uint64(p.Addr)+i] = true
 				}
@@ -151,12 +151,12 @@ func (v *verifier) patched() (wrong, detail string) {
 		}
 		for i, b := range live {
 			addr := uint64(r.Addr) + uint64(i)
-			first := byte(insn.Int3)
+			first := byte(x86.Int3)
 			if addr == end && b == first && !want[addr] {
 				continue
 			}
 			if jumps[addr] {
-				first = insn.JmpOp
+				first = x86.JmpOp
 			}
 			if jumps[addr] && !want[addr] {
 				continue // of the displacement

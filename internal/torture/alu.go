@@ -1,7 +1,7 @@
 package torture
 
 import (
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // alu is an instruction that computes something, on registers or memory.
@@ -57,7 +57,7 @@ func (g *gen) register() {
 		g.ins(g.rex(0, r), op.b, 0xc0|op.n<<3|byte(r&7))
 	case 3: // a number
 		r, v := g.reg(), g.interesting()
-		g.do(func(a *insn.Asm) { a.Mov(8, r, insn.Imm(v)) })
+		g.do(func(a *x86.Asm) { a.Mov(8, r, x86.Imm(v)) })
 	case 4: // cmovcc
 		r, m := g.reg(), g.any()
 		g.ins(g.rex(r, m), 0x0f, 0x40|byte(g.IntN(16)), 0xc0|byte(r&7)<<3|byte(m&7))
@@ -67,7 +67,7 @@ func (g *gen) register() {
 	case 6: // lea
 		r := g.reg()
 		base, index := g.any(), g.any()
-		g.do(func(a *insn.Asm) { a.Lea(8, r, insn.AtIndex(base, index, 1<<g.IntN(4), g.IntN(300)-100)) })
+		g.do(func(a *x86.Asm) { a.Lea(8, r, x86.AtIndex(base, index, 1<<g.IntN(4), g.IntN(300)-100)) })
 	case 7:
 		g.ins([]byte{0xf5, 0xf8, 0xf9, 0x98, 0x90, 0x9e}[g.IntN(6)]) // cmc, clc, stc, cwde, nop, sahf
 	case 8: // imul by a constant
@@ -104,7 +104,7 @@ func (g *gen) register() {
 }
 
 // rex returns a REX prefix, of 64 bits or less.
-func (g *gen) rex(reg, rm insn.Reg64) byte {
+func (g *gen) rex(reg, rm x86.Reg64) byte {
 	return 0x40 | byte(g.IntN(2))<<3 | byte(reg>>3)<<2 | byte(rm>>3)
 }
 

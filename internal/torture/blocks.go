@@ -1,7 +1,7 @@
 package torture
 
 import (
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // blocks makes n pieces of code for function i; -1 is main.
@@ -82,9 +82,9 @@ func (g *gen) leaf() int { return g.IntN(2) }
 // skip is a conditional jump over a block, short where it can be.
 func (g *gen) skip(i int) {
 	over := g.a.NewLabel()
-	cond := insn.Cond(g.IntN(16))
+	cond := x86.Cond(g.IntN(16))
 	if g.IntN(2) == 0 {
-		g.do(func(a *insn.Asm) { a.Jcc(cond, over) })
+		g.do(func(a *x86.Asm) { a.Jcc(cond, over) })
 		g.block(i)
 		g.a.Place(over)
 		return
@@ -107,28 +107,28 @@ func (g *gen) loop(i int) {
 		return
 	}
 	g.depth++
-	g.do(func(a *insn.Asm) { a.Push(regCount) })
+	g.do(func(a *x86.Asm) { a.Push(regCount) })
 	n := 1 + g.IntN(4)
-	g.do(func(a *insn.Asm) { a.Mov(4, regCount, insn.Imm(n)) })
+	g.do(func(a *x86.Asm) { a.Mov(4, regCount, x86.Imm(n)) })
 	top := g.a.Here()
 	g.block(i)
-	g.do(func(a *insn.Asm) { a.Dec(8, regCount) })
-	g.do(func(a *insn.Asm) { a.Jcc(insn.CondNE, top) })
-	g.do(func(a *insn.Asm) { a.Pop(regCount) })
+	g.do(func(a *x86.Asm) { a.Dec(8, regCount) })
+	g.do(func(a *x86.Asm) { a.Jcc(x86.CondNE, top) })
+	g.do(func(a *x86.Asm) { a.Pop(regCount) })
 	g.depth--
 }
 
 // loopInstruction is loop, loope or loopne around little, or jrcxz.
 func (g *gen) loopInstruction() {
 	n := 1 + g.IntN(5)
-	g.do(func(a *insn.Asm) { a.Mov(4, insn.RCX, insn.Imm(n)) })
+	g.do(func(a *x86.Asm) { a.Mov(4, x86.RCX, x86.Imm(n)) })
 	if g.IntN(4) == 0 {
 		g.ins(0xe3, 2) // jrcxz
 		g.ins(0x31, 0xc9)
 		return
 	}
 	at := g.a.Len()
-	g.regs = []insn.Reg64{insn.RAX, insn.RDX, insn.R8, insn.R12}
+	g.regs = []x86.Reg64{x86.RAX, x86.RDX, x86.R8, x86.R12}
 	for range 1 + g.IntN(2) {
 		g.register()
 	}
@@ -142,20 +142,20 @@ func (g *gen) loopInstruction() {
 // jumpTable is a switch, its table behind the jump, in text.
 func (g *gen) jumpTable(i int) {
 	n := 2 << g.IntN(2)
-	idx, base := insn.RAX, insn.RCX
+	idx, base := x86.RAX, x86.RCX
 	table, end := g.a.NewLabel(), g.a.NewLabel()
-	g.do(func(a *insn.Asm) { a.And(4, idx, insn.Imm(n-1)) })
+	g.do(func(a *x86.Asm) { a.And(4, idx, x86.Imm(n-1)) })
 	if g.IntN(2) == 0 {
-		g.do(func(a *insn.Asm) { a.Cmp(4, idx, insn.Imm(n-1)) })
-		g.do(func(a *insn.Asm) { a.Jcc(insn.CondA, end) })
+		g.do(func(a *x86.Asm) { a.Cmp(4, idx, x86.Imm(n-1)) })
+		g.do(func(a *x86.Asm) { a.Jcc(x86.CondA, end) })
 	}
 	g.lea(base, table)
 	g.ins(0x48, 0x63, 0x04, 0x81) // movslq (%rcx,%rax,4), %rax
-	g.do(func(a *insn.Asm) { a.Add(8, idx, base) })
-	g.do(func(a *insn.Asm) { a.JmpAt(idx) })
+	g.do(func(a *x86.Asm) { a.Add(8, idx, base) })
+	g.do(func(a *x86.Asm) { a.JmpAt(idx) })
 	g.a.Place(table)
 	start := g.a.Len()
-	var cases []insn.Label
+	var cases []x86.Label
 	for range n {
 		l := g.a.NewLabel()
 		cases = append(cases, l)
@@ -168,7 +168,7 @@ func (g *gen) jumpTable(i int) {
 		if g.depth < 2 && g.IntN(4) == 0 {
 			g.call(g.leaf())
 		}
-		g.do(func(a *insn.Asm) { a.Jmp(end) })
+		g.do(func(a *x86.Asm) { a.Jmp(end) })
 	}
 	g.a.Place(end)
 }
@@ -177,17 +177,17 @@ func (g *gen) jumpTable(i int) {
 func (g *gen) computed() {
 	const size, n = 16, 4
 	end, first := g.a.NewLabel(), g.a.NewLabel()
-	idx, base := insn.RDX, insn.RSI
-	g.do(func(a *insn.Asm) { a.And(4, idx, insn.Imm(n-1)) })
-	g.do(func(a *insn.Asm) { a.Shl(4, idx, insn.Imm(4)) })
+	idx, base := x86.RDX, x86.RSI
+	g.do(func(a *x86.Asm) { a.And(4, idx, x86.Imm(n-1)) })
+	g.do(func(a *x86.Asm) { a.Shl(4, idx, x86.Imm(4)) })
 	g.lea(base, first)
-	g.do(func(a *insn.Asm) { a.Add(8, base, idx) })
-	g.do(func(a *insn.Asm) { a.JmpAt(base) })
+	g.do(func(a *x86.Asm) { a.Add(8, base, idx) })
+	g.do(func(a *x86.Asm) { a.JmpAt(base) })
 	g.a.Place(first)
 	for range n {
 		at := g.a.Len()
 		g.register()
-		g.do(func(a *insn.Asm) { a.Jmp(end) })
+		g.do(func(a *x86.Asm) { a.Jmp(end) })
 		fill := byte(0xcc)
 		if g.IntN(2) == 0 {
 			fill = byte(g.Uint32())
@@ -202,15 +202,15 @@ func (g *gen) computed() {
 // intoCode is a computed jump to an instruction or into it.
 func (g *gen) intoCode() {
 	l := g.a.NewLabel()
-	idx, base := insn.RDI, insn.RAX
+	idx, base := x86.RDI, x86.RAX
 	if g.IntN(2) == 0 {
-		cond := insn.Cond(g.IntN(16)) // so that it is known to be code
-		g.do(func(a *insn.Asm) { a.Jcc(cond, l) })
+		cond := x86.Cond(g.IntN(16)) // so that it is known to be code
+		g.do(func(a *x86.Asm) { a.Jcc(cond, l) })
 	}
-	g.do(func(a *insn.Asm) { a.And(4, idx, insn.Imm(1)) })
+	g.do(func(a *x86.Asm) { a.And(4, idx, x86.Imm(1)) })
 	g.lea(base, l)
-	g.do(func(a *insn.Asm) { a.Add(8, base, idx) })
-	g.do(func(a *insn.Asm) { a.JmpAt(base) })
+	g.do(func(a *x86.Asm) { a.Add(8, base, idx) })
+	g.do(func(a *x86.Asm) { a.JmpAt(base) })
 	g.raw(0x90, 0x90, 0x90)
 	g.a.Place(l)
 	g.odd = true
@@ -236,7 +236,7 @@ func (g *gen) island() {
 	if g.IntN(2) == 0 {
 		g.ins(0xeb, byte(len(b)))
 	} else {
-		g.do(func(a *insn.Asm) { a.Jmp(over) })
+		g.do(func(a *x86.Asm) { a.Jmp(over) })
 	}
 	g.odd = false
 	g.a.Place(data)
@@ -249,7 +249,7 @@ func (g *gen) island() {
 	case 1: // movzbl data(%rip), r
 		g.rip(data, 0x40|byte(r>>3)<<2, 0x0f, 0xb6, 0x05|byte(r&7)<<3)
 	default:
-		g.lea(insn.R11, data)
-		g.do(func(a *insn.Asm) { a.Add(4, r, insn.At(insn.R11, g.IntN(5))) })
+		g.lea(x86.R11, data)
+		g.do(func(a *x86.Asm) { a.Add(4, r, x86.At(x86.R11, g.IntN(5))) })
 	}
 }

@@ -3,7 +3,7 @@ package torture
 import (
 	"math/rand/v2"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // classes chooses the classes of a program, by numbers of their own: a program that has
@@ -85,25 +85,25 @@ func (g *gen) alias() {
 }
 
 // other makes the address in r one of the other mapping. R11 is changed.
-func (g *gen) other(r insn.Reg64) {
-	g.do(func(a *insn.Asm) { a.Mov(8, insn.R11, insn.Imm(int64(g.p.Alias.Bits))) })
-	g.do(func(a *insn.Asm) { a.Xor(8, r, insn.R11) })
+func (g *gen) other(r x86.Reg64) {
+	g.do(func(a *x86.Asm) { a.Mov(8, x86.R11, x86.Imm(int64(g.p.Alias.Bits))) })
+	g.do(func(a *x86.Asm) { a.Xor(8, r, x86.R11) })
 }
 
 // aliasCall calls a leaf at its other address.
 func (g *gen) aliasCall() {
-	r := []insn.Reg64{insn.RAX, insn.RBX, insn.RSI, insn.R9}[g.IntN(4)]
+	r := []x86.Reg64{x86.RAX, x86.RBX, x86.RSI, x86.R9}[g.IntN(4)]
 	g.lea(r, g.funcs[g.leaf()].label)
 	g.other(r)
-	g.do(func(a *insn.Asm) { a.CallAt(r) })
+	g.do(func(a *x86.Asm) { a.CallAt(r) })
 }
 
 // aliasJump continues at the other address of what comes next.
 func (g *gen) aliasJump() {
 	next := g.a.NewLabel()
-	g.lea(insn.RAX, next)
-	g.other(insn.RAX)
-	g.do(func(a *insn.Asm) { a.JmpAt(insn.RAX) })
+	g.lea(x86.RAX, next)
+	g.other(x86.RAX)
+	g.do(func(a *x86.Asm) { a.JmpAt(x86.RAX) })
 	g.raw(g.bytes(g.IntN(3))...)
 	g.a.Place(next)
 	for range 1 + g.IntN(4) {
@@ -117,14 +117,14 @@ const otherStack = 2 * stackSize
 // copyStack copies what is on the stack to the other one. RCX, RSI and RDI are changed,
 // and flags.
 func (g *gen) copyStack() {
-	g.do(func(a *insn.Asm) { a.Mov(8, insn.RSI, insn.RSP) })
-	g.do(func(a *insn.Asm) { a.Mov(8, insn.RDI, insn.RSP) })
-	g.do(func(a *insn.Asm) { a.Xor(8, insn.RDI, insn.Imm(otherStack)) })
+	g.do(func(a *x86.Asm) { a.Mov(8, x86.RSI, x86.RSP) })
+	g.do(func(a *x86.Asm) { a.Mov(8, x86.RDI, x86.RSP) })
+	g.do(func(a *x86.Asm) { a.Xor(8, x86.RDI, x86.Imm(otherStack)) })
 	g.left()
 	size := 1
 	if !g.p.Bytes {
 		size = 8
-		g.do(func(a *insn.Asm) { a.Shr(4, insn.RCX, insn.Imm(3)) }) // what is left at the end is nobody's
+		g.do(func(a *x86.Asm) { a.Shr(4, x86.RCX, x86.Imm(3)) }) // what is left at the end is nobody's
 	}
 	if g.more.IntN(2) == 0 {
 		if size == 1 {
@@ -135,20 +135,20 @@ func (g *gen) copyStack() {
 		return
 	}
 	top := g.a.Here()
-	g.do(func(a *insn.Asm) { a.Mov(size, insn.RAX, insn.At(insn.RSI, 0)) })
-	g.do(func(a *insn.Asm) { a.Mov(size, insn.At(insn.RDI, 0), insn.RAX) })
-	g.do(func(a *insn.Asm) { a.Add(8, insn.RSI, insn.Imm(size)) })
-	g.do(func(a *insn.Asm) { a.Add(8, insn.RDI, insn.Imm(size)) })
-	g.do(func(a *insn.Asm) { a.Dec(4, insn.RCX) })
-	g.do(func(a *insn.Asm) { a.Jcc(insn.CondNE, top) })
+	g.do(func(a *x86.Asm) { a.Mov(size, x86.RAX, x86.At(x86.RSI, 0)) })
+	g.do(func(a *x86.Asm) { a.Mov(size, x86.At(x86.RDI, 0), x86.RAX) })
+	g.do(func(a *x86.Asm) { a.Add(8, x86.RSI, x86.Imm(size)) })
+	g.do(func(a *x86.Asm) { a.Add(8, x86.RDI, x86.Imm(size)) })
+	g.do(func(a *x86.Asm) { a.Dec(4, x86.RCX) })
+	g.do(func(a *x86.Asm) { a.Jcc(x86.CondNE, top) })
 }
 
 // left makes RCX the number of bytes on the stack.
 func (g *gen) left() {
-	g.do(func(a *insn.Asm) { a.Mov(4, insn.RCX, insn.RSP) })
-	g.do(func(a *insn.Asm) { a.Or(4, insn.RCX, insn.Imm(stackSize-1)) })
-	g.do(func(a *insn.Asm) { a.Sub(4, insn.RCX, insn.RSP) })
-	g.do(func(a *insn.Asm) { a.Inc(4, insn.RCX) })
+	g.do(func(a *x86.Asm) { a.Mov(4, x86.RCX, x86.RSP) })
+	g.do(func(a *x86.Asm) { a.Or(4, x86.RCX, x86.Imm(stackSize-1)) })
+	g.do(func(a *x86.Asm) { a.Sub(4, x86.RCX, x86.RSP) })
+	g.do(func(a *x86.Asm) { a.Inc(4, x86.RCX) })
 }
 
 // wordTwin is where a function leaves the stack on which it will return once more.
@@ -158,14 +158,14 @@ const wordTwin = 16
 // old one is overwritten.
 func (g *gen) move() {
 	g.copyStack()
-	g.do(func(a *insn.Asm) { a.Xor(8, insn.RSP, insn.Imm(otherStack)) })
+	g.do(func(a *x86.Asm) { a.Xor(8, x86.RSP, x86.Imm(otherStack)) })
 	if g.more.IntN(3) == 0 {
 		return
 	}
-	g.do(func(a *insn.Asm) { a.Mov(8, insn.RDI, insn.RSP) })
-	g.do(func(a *insn.Asm) { a.Xor(8, insn.RDI, insn.Imm(otherStack)) })
+	g.do(func(a *x86.Asm) { a.Mov(8, x86.RDI, x86.RSP) })
+	g.do(func(a *x86.Asm) { a.Xor(8, x86.RDI, x86.Imm(otherStack)) })
 	g.left()
-	g.do(func(a *insn.Asm) { a.Mov(4, insn.RAX, insn.Imm(0xdb)) })
+	g.do(func(a *x86.Asm) { a.Mov(4, x86.RAX, x86.Imm(0xdb)) })
 	g.ins(0xf3, 0xaa) // rep stosb
 }
 
@@ -183,31 +183,31 @@ func (g *gen) moved() {
 // bodyTwice is that of a function that returns on a copy of the stack first, and then on the
 // stack that it was called on.
 func (g *gen) bodyTwice(f *fn) {
-	g.do(func(a *insn.Asm) { a.Mov(8, insn.At(regData, wordTwin), insn.RSP) })
+	g.do(func(a *x86.Asm) { a.Mov(8, x86.At(regData, wordTwin), x86.RSP) })
 	g.copyStack()
-	g.do(func(a *insn.Asm) { a.Xor(8, insn.RSP, insn.Imm(otherStack)) })
+	g.do(func(a *x86.Asm) { a.Xor(8, x86.RSP, x86.Imm(otherStack)) })
 	for range g.IntN(3) {
 		g.alu()
 	}
-	g.do((*insn.Asm).Ret)
+	g.do((*x86.Asm).Ret)
 	g.a.Place(f.second)
 	for range g.IntN(3) {
 		g.alu()
 	}
-	g.do((*insn.Asm).Ret)
+	g.do((*x86.Asm).Ret)
 }
 
 // again is behind the call of such a function: the second return is made, once.
 func (g *gen) again(f *fn) {
 	done := g.a.NewLabel()
-	g.do(func(a *insn.Asm) { a.Cmp(8, insn.At(regData, wordTwin), insn.Imm(0)) })
-	g.do(func(a *insn.Asm) { a.Jcc(insn.CondE, done) })
+	g.do(func(a *x86.Asm) { a.Cmp(8, x86.At(regData, wordTwin), x86.Imm(0)) })
+	g.do(func(a *x86.Asm) { a.Jcc(x86.CondE, done) })
 	for range g.IntN(3) {
 		g.alu()
 	}
-	g.do(func(a *insn.Asm) { a.Mov(8, insn.RSP, insn.At(regData, wordTwin)) })
-	g.do(func(a *insn.Asm) { a.Mov(8, insn.At(regData, wordTwin), insn.Imm(0)) })
-	g.do(func(a *insn.Asm) { a.Jmp(f.second) })
+	g.do(func(a *x86.Asm) { a.Mov(8, x86.RSP, x86.At(regData, wordTwin)) })
+	g.do(func(a *x86.Asm) { a.Mov(8, x86.At(regData, wordTwin), x86.Imm(0)) })
+	g.do(func(a *x86.Asm) { a.Jmp(f.second) })
 	g.a.Place(done)
 }
 
@@ -225,9 +225,9 @@ func (g *gen) syscall() {
 // switches tasks without their x87 state.
 func (g *gen) floating() {
 	skip := g.a.NewLabel()
-	g.do(func(a *insn.Asm) { a.Mov(8, insn.RAX, regData) })
-	g.do(func(a *insn.Asm) { a.And(4, insn.RAX, insn.Imm((maxTasks-1)*dataSize)) })
-	g.do(func(a *insn.Asm) { a.Jcc(insn.CondNE, skip) })
+	g.do(func(a *x86.Asm) { a.Mov(8, x86.RAX, regData) })
+	g.do(func(a *x86.Asm) { a.And(4, x86.RAX, x86.Imm((maxTasks-1)*dataSize)) })
+	g.do(func(a *x86.Asm) { a.Jcc(x86.CondNE, skip) })
 	g.odd = true
 	g.ins(0xdb, 0xe3) // fninit
 	for range 1 + g.IntN(3) {
@@ -245,11 +245,11 @@ func (g *gen) floating() {
 	for range g.IntN(3) {
 		g.register()
 	}
-	g.do(func(a *insn.Asm) { a.Lea(8, insn.RSP, insn.At(insn.RSP, -64)) })
+	g.do(func(a *x86.Asm) { a.Lea(8, x86.RSP, x86.At(x86.RSP, -64)) })
 	g.ins(0xd9, 0x34, 0x24) // fnstenv (%rsp)
 	r := g.reg()
-	g.do(func(a *insn.Asm) { a.Mov(4, r, insn.At(insn.RSP, 12)) })
-	g.do(func(a *insn.Asm) { a.Lea(8, insn.RSP, insn.At(insn.RSP, 64)) })
+	g.do(func(a *x86.Asm) { a.Mov(4, r, x86.At(x86.RSP, 12)) })
+	g.do(func(a *x86.Asm) { a.Lea(8, x86.RSP, x86.At(x86.RSP, 64)) })
 	g.odd = false
 	g.a.Place(skip)
 }
@@ -265,18 +265,18 @@ func (g *gen) rewrite() {
 		g.ins(0x66, 0xc7, 0x05, 0, 0, 0, 0, b[0], b[1])
 		g.then(0xff, 0xc0) // inc %eax
 	case 1: // movl %esi, 1(%rdi): an immediate
-		g.lea(insn.RDI, l)
+		g.lea(x86.RDI, l)
 		v := g.Uint32()
-		g.do(func(a *insn.Asm) { a.Mov(4, insn.RSI, insn.Imm(int32(v))) })
-		g.do(func(a *insn.Asm) { a.Mov(4, insn.At(insn.RDI, 1), insn.RSI) })
+		g.do(func(a *x86.Asm) { a.Mov(4, x86.RSI, x86.Imm(int32(v))) })
+		g.do(func(a *x86.Asm) { a.Mov(4, x86.At(x86.RDI, 1), x86.RSI) })
 		g.a.Place(l)
 		g.then(0xb9, 0, 0, 0, 0) // mov $0, %ecx
 	case 2: // rep stosb over instructions of one byte
-		g.lea(insn.RDI, l)
+		g.lea(x86.RDI, l)
 		n := 1 + g.IntN(8)
-		g.do(func(a *insn.Asm) { a.Mov(4, insn.RCX, insn.Imm(n)) })
+		g.do(func(a *x86.Asm) { a.Mov(4, x86.RCX, x86.Imm(n)) })
 		op := []byte{0x90, 0xf8, 0x99}[g.IntN(3)]
-		g.do(func(a *insn.Asm) { a.Mov(4, insn.RAX, insn.Imm(int(op))) })
+		g.do(func(a *x86.Asm) { a.Mov(4, x86.RAX, x86.Imm(int(op))) })
 		g.ins(0xf3, 0xaa)
 		g.a.Place(l)
 		for range n {
@@ -286,9 +286,9 @@ func (g *gen) rewrite() {
 		g.ins(0xc6, 0x05, 1, 0, 0, 0, 0xc0|byte(g.IntN(4))) // movb $imm, 1f+1(%rip)
 		g.then(0xff, 0xc3)                                  // inc %ebx
 	default: // movq %rsi, (%rdi): an instruction and what comes after it
-		g.lea(insn.RDI, l)
-		g.do(func(a *insn.Asm) { a.Mov(8, insn.RSI, insn.Imm(int64(-0x6f3e00b73c00b770))) })
-		g.do(func(a *insn.Asm) { a.Mov(8, insn.At(insn.RDI, 0), insn.RSI) })
+		g.lea(x86.RDI, l)
+		g.do(func(a *x86.Asm) { a.Mov(8, x86.RSI, x86.Imm(int64(-0x6f3e00b73c00b770))) })
+		g.do(func(a *x86.Asm) { a.Mov(8, x86.At(x86.RDI, 0), x86.RSI) })
 		g.a.Place(l)
 		g.then(0xf5)
 		g.then(0x48, 0x83, 0xc0, 1)
@@ -304,8 +304,8 @@ func (g *gen) then(b ...byte) {
 }
 
 // tracer asks the guest's tracer for something, at l.
-func (g *gen) tracer(service byte, l insn.Label) {
-	g.lea(insn.RDI, l)
+func (g *gen) tracer(service byte, l x86.Label) {
+	g.lea(x86.RDI, l)
 	g.service(service)
 }
 
@@ -338,8 +338,8 @@ func (g *gen) poked() {
 		for i, c := range b[g.IntN(2)] {
 			code |= uint64(c) << (8 * i)
 		}
-		g.do(func(a *insn.Asm) { a.Mov(8, insn.RSI, insn.Imm(int64(code))) })
-		g.do(func(a *insn.Asm) { a.Mov(4, insn.RDX, insn.Imm(5)) })
+		g.do(func(a *x86.Asm) { a.Mov(8, x86.RSI, x86.Imm(int64(code))) })
+		g.do(func(a *x86.Asm) { a.Mov(4, x86.RDX, x86.Imm(5)) })
 		g.tracer(servicePoke, l)
 	}
 	for range g.IntN(3) {
@@ -355,7 +355,7 @@ func (g *gen) poked() {
 // keeps is text that the guest's tracer reads, and writes back afterwards.
 func (g *gen) keeps() {
 	l := g.a.NewLabel()
-	g.do(func(a *insn.Asm) { a.Mov(4, insn.RSI, insn.Imm(1+g.IntN(24))) })
+	g.do(func(a *x86.Asm) { a.Mov(4, x86.RSI, x86.Imm(1+g.IntN(24))) })
 	g.tracer(serviceKeep, l)
 	for range g.IntN(3) {
 		g.alu()

@@ -5,21 +5,21 @@ import (
 	"fmt"
 	"math/rand/v2"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // Registers of generated code. All others but RSP are anything at any time.
 const (
-	regData    = insn.R14 // the task's data area
-	regCount   = insn.R15 // of the innermost loop
-	regRestore = insn.R13 // RSP, while the stack is another one
+	regData    = x86.R14 // the task's data area
+	regCount   = x86.R15 // of the innermost loop
+	regRestore = x86.R13 // RSP, while the stack is another one
 )
 
 // free are the registers that random instructions change, by their numbers.
-var free = []insn.Reg64{insn.RAX, insn.RCX, insn.RDX, insn.RBX, insn.RBP, insn.RSI, insn.RDI, insn.R8, insn.R9, insn.R10, insn.R11, insn.R12}
+var free = []x86.Reg64{x86.RAX, x86.RCX, x86.RDX, x86.RBX, x86.RBP, x86.RSI, x86.RDI, x86.R8, x86.R9, x86.R10, x86.R11, x86.R12}
 
 // leafRegs are those that leaves change.
-var leafRegs = []insn.Reg64{insn.RAX, insn.RCX, insn.RDX, insn.RDI}
+var leafRegs = []x86.Reg64{x86.RAX, x86.RCX, x86.RDX, x86.RDI}
 
 // Places in a task's data area.
 const (
@@ -31,15 +31,15 @@ const (
 // gen makes one program.
 type gen struct {
 	*rand.Rand
-	a     *insn.Asm
+	a     *x86.Asm
 	p     *Program
 	refs  []ref
 	funcs []*fn
 	depth int // of loops
 	// What the code at hand must not do.
-	regs      []insn.Reg64 // that it may change
-	aligned   bool         // no access of memory that is not aligned
-	quiet     bool         // no access of memory, of the stack, no calls
+	regs      []x86.Reg64 // that it may change
+	aligned   bool        // no access of memory that is not aligned
+	quiet     bool        // no access of memory, of the stack, no calls
 	signal    bool
 	changed   bool // it is rewritten before it runs
 	odd       bool // see Inst.Odd
@@ -52,16 +52,16 @@ type gen struct {
 // a label from base, or where base is negative from its own end.
 type ref struct {
 	at   int
-	to   insn.Label
+	to   x86.Label
 	base int
 }
 
 // fn is a function in the making.
 type fn struct {
-	label  insn.Label
+	label  x86.Label
 	kind   kind
 	name   string
-	second insn.Label // kindTwice: where it returns once more
+	second x86.Label // kindTwice: where it returns once more
 }
 
 // kind says what a function does.
@@ -86,7 +86,7 @@ type Features struct {
 // Generate makes the program of a seed.
 func Generate(seed uint64, can Features) *Program {
 	g := &gen{Rand: rand.New(rand.NewPCG(seed, 0x67756573)), p: &Program{}, regs: free, Features: can}
-	g.a = insn.NewAsm(textVA)
+	g.a = x86.NewAsm(textVA)
 	p := g.p
 	p.Tasks = 1 + g.IntN(4)
 	p.Kernel = seed%3 == 2
@@ -209,14 +209,14 @@ func (g *gen) ins(b ...byte) {
 }
 
 // do appends an instruction that the assembler makes.
-func (g *gen) do(f func(a *insn.Asm)) {
+func (g *gen) do(f func(a *x86.Asm)) {
 	g.mark()
 	f(g.a)
 }
 
 // rip appends an instruction whose operand is a label relative to RIP: its bytes
 // up to the displacement.
-func (g *gen) rip(l insn.Label, b ...byte) {
+func (g *gen) rip(l x86.Label, b ...byte) {
 	g.mark()
 	g.raw(b...)
 	g.refs = append(g.refs, ref{g.a.Len(), l, -1})
@@ -224,15 +224,15 @@ func (g *gen) rip(l insn.Label, b ...byte) {
 }
 
 // lea loads the address of a label.
-func (g *gen) lea(r insn.Reg64, l insn.Label) {
+func (g *gen) lea(r x86.Reg64, l x86.Label) {
 	g.rip(l, 0x48|byte(r>>3)<<2, 0x8d, 0x05|byte(r&7)<<3)
 }
 
 // reg returns a register that may be changed.
-func (g *gen) reg() insn.Reg64 { return g.regs[g.IntN(len(g.regs))] }
+func (g *gen) reg() x86.Reg64 { return g.regs[g.IntN(len(g.regs))] }
 
 // any returns a register that may be read.
-func (g *gen) any() insn.Reg64 {
+func (g *gen) any() x86.Reg64 {
 	if g.IntN(8) == 0 {
 		return regData
 	}
@@ -248,15 +248,15 @@ func (g *gen) service(n byte) {
 // asked for.
 func (g *gen) main() {
 	g.p.Entry = g.a.Len()
-	g.do(func(a *insn.Asm) { a.Mov(8, regData, insn.RDI) })
+	g.do(func(a *x86.Asm) { a.Mov(8, regData, x86.RDI) })
 	for _, r := range free {
-		if r != insn.RDI {
+		if r != x86.RDI {
 			v := g.interesting()
-			g.do(func(a *insn.Asm) { a.Mov(8, r, insn.Imm(v)) })
+			g.do(func(a *x86.Asm) { a.Mov(8, r, x86.Imm(v)) })
 		}
 	}
-	g.do(func(a *insn.Asm) { a.Mov(4, regCount, insn.Imm(0)) })
-	g.do(func(a *insn.Asm) { a.Mov(4, regRestore, insn.Imm(0)) })
+	g.do(func(a *x86.Asm) { a.Mov(4, regCount, x86.Imm(0)) })
+	g.do(func(a *x86.Asm) { a.Mov(4, regRestore, x86.Imm(0)) })
 	if g.p.Alias != nil && g.p.Alias.Late {
 		g.service(serviceAlias)
 	}
@@ -275,8 +275,8 @@ func (g *gen) handler() {
 		g.alu()
 	}
 	g.quiet = false
-	g.do(func(a *insn.Asm) { a.Push(insn.RAX) })
-	g.do(func(a *insn.Asm) { a.Pop(insn.RCX) })
+	g.do(func(a *x86.Asm) { a.Push(x86.RAX) })
+	g.do(func(a *x86.Asm) { a.Pop(x86.RCX) })
 	g.regs, g.signal = free, false
 	g.service(serviceReturn)
 }
@@ -295,12 +295,12 @@ func (g *gen) body(i int) {
 			g.ins(0xf3) // rep ret
 			g.raw(0xc3)
 		} else {
-			g.do((*insn.Asm).Ret)
+			g.do((*x86.Asm).Ret)
 		}
 	case kindMove:
 		g.move()
 		g.blocks(1+g.IntN(3), i)
-		g.do((*insn.Asm).Ret)
+		g.do((*x86.Asm).Ret)
 	case kindTwice:
 		g.bodyTwice(f)
 	case kindPops:
@@ -310,21 +310,21 @@ func (g *gen) body(i int) {
 		g.blocks(1+g.IntN(2), i)
 		leaf := g.funcs[g.IntN(2)].label
 		if g.IntN(2) == 0 {
-			g.do(func(a *insn.Asm) { a.Jmp(leaf) })
+			g.do(func(a *x86.Asm) { a.Jmp(leaf) })
 		} else {
-			g.lea(insn.RAX, leaf)
-			g.do(func(a *insn.Asm) { a.JmpAt(insn.RAX) })
+			g.lea(x86.RAX, leaf)
+			g.do(func(a *x86.Asm) { a.JmpAt(x86.RAX) })
 		}
 	default:
 		saved := g.IntN(3)
 		for k := range saved {
-			g.do(func(a *insn.Asm) { a.Push(free[3+k]) })
+			g.do(func(a *x86.Asm) { a.Push(free[3+k]) })
 		}
 		g.blocks(1+g.IntN(4), i)
 		for k := saved - 1; k >= 0; k-- {
-			g.do(func(a *insn.Asm) { a.Pop(free[3+k]) })
+			g.do(func(a *x86.Asm) { a.Pop(free[3+k]) })
 		}
-		g.do((*insn.Asm).Ret)
+		g.do((*x86.Asm).Ret)
 	}
 }
 
@@ -332,22 +332,22 @@ func (g *gen) body(i int) {
 func (g *gen) call(i int) {
 	f := g.funcs[i]
 	if f.kind == kindPops {
-		g.do(func(a *insn.Asm) { a.Push(g.any()) })
+		g.do(func(a *x86.Asm) { a.Push(g.any()) })
 	}
 	switch g.IntN(4) {
 	case 0:
 		r := g.reg()
 		g.lea(r, f.label)
-		g.do(func(a *insn.Asm) { a.CallAt(r) })
+		g.do(func(a *x86.Asm) { a.CallAt(r) })
 	case 1:
 		r := g.reg()
 		g.lea(r, f.label)
-		g.do(func(a *insn.Asm) { a.Mov(8, insn.At(regData, 8), r) })
-		g.do(func(a *insn.Asm) { a.CallAt(insn.At(regData, 8)) })
+		g.do(func(a *x86.Asm) { a.Mov(8, x86.At(regData, 8), r) })
+		g.do(func(a *x86.Asm) { a.CallAt(x86.At(regData, 8)) })
 		// Other tasks have other addresses there only if their text were another one.
-		g.do(func(a *insn.Asm) { a.Mov(8, insn.At(regData, 8), insn.Imm(0)) })
+		g.do(func(a *x86.Asm) { a.Mov(8, x86.At(regData, 8), x86.Imm(0)) })
 	default:
-		g.do(func(a *insn.Asm) { a.Call(f.label) })
+		g.do(func(a *x86.Asm) { a.Call(f.label) })
 	}
 	if f.kind == kindTwice {
 		g.again(f)

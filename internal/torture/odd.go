@@ -1,31 +1,31 @@
 package torture
 
 import (
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // crooked is code on a stack that is not aligned.
 func (g *gen) crooked() {
 	n := 1 + g.IntN(15)
 	g.p.Uneven = g.p.Uneven || n%8 != 0
-	g.do(func(a *insn.Asm) { a.Lea(8, insn.RSP, insn.At(insn.RSP, -n)) })
+	g.do(func(a *x86.Asm) { a.Lea(8, x86.RSP, x86.At(x86.RSP, -n)) })
 	if g.IntN(2) == 0 {
 		g.call(g.leaf())
 	} else {
 		g.alu()
 	}
-	g.do(func(a *insn.Asm) { a.Lea(8, insn.RSP, insn.At(insn.RSP, n)) })
+	g.do(func(a *x86.Asm) { a.Lea(8, x86.RSP, x86.At(x86.RSP, n)) })
 }
 
 // setFlag sets or clears a flag by way of the stack.
 func (g *gen) setFlag(flag uint32, on bool) {
-	g.do((*insn.Asm).Pushfq)
+	g.do((*x86.Asm).Pushfq)
 	if on {
-		g.do(func(a *insn.Asm) { a.Or(4, insn.At(insn.RSP, 0), insn.Imm(flag)) })
+		g.do(func(a *x86.Asm) { a.Or(4, x86.At(x86.RSP, 0), x86.Imm(flag)) })
 	} else {
-		g.do(func(a *insn.Asm) { a.And(4, insn.At(insn.RSP, 0), insn.Imm(int32(^flag))) })
+		g.do(func(a *x86.Asm) { a.And(4, x86.At(x86.RSP, 0), x86.Imm(int32(^flag))) })
 	}
-	g.do((*insn.Asm).Popfq)
+	g.do((*x86.Asm).Popfq)
 }
 
 // checked is code with alignment checks on, perhaps on a stack that would not
@@ -39,13 +39,13 @@ func (g *gen) checked() {
 	crooked := g.IntN(2) == 0
 	g.aligned, g.quiet, g.odd = true, crooked, true
 	if crooked {
-		g.do(func(a *insn.Asm) { a.Sub(8, insn.RSP, insn.Imm(4)) })
+		g.do(func(a *x86.Asm) { a.Sub(8, x86.RSP, x86.Imm(4)) })
 	}
 	for range 2 + g.IntN(6) {
 		g.alu()
 	}
 	if crooked {
-		g.do(func(a *insn.Asm) { a.Add(8, insn.RSP, insn.Imm(4)) })
+		g.do(func(a *x86.Asm) { a.Add(8, x86.RSP, x86.Imm(4)) })
 	} else if g.IntN(2) == 0 {
 		g.call(g.leaf())
 	}
@@ -73,8 +73,8 @@ const nowhere = 0x6000_2000
 // exception is an instruction that raises one; the task goes on behind it.
 func (g *gen) exception() {
 	after := g.a.NewLabel()
-	g.lea(insn.R8, after)
-	g.do(func(a *insn.Asm) { a.Mov(8, insn.At(regData, wordResume), insn.R8) })
+	g.lea(x86.R8, after)
+	g.do(func(a *x86.Asm) { a.Mov(8, x86.At(regData, wordResume), x86.R8) })
 	n := g.IntN(9)
 	if g.p.Kernel && n > 6 {
 		n = 0 // kernel code has a stack that an interrupt would find room on, and may read all RAM
@@ -84,21 +84,21 @@ func (g *gen) exception() {
 	}
 	switch n {
 	case 0: // div by zero
-		g.do(func(a *insn.Asm) { a.Xor(4, insn.RCX, insn.RCX) })
+		g.do(func(a *x86.Asm) { a.Xor(4, x86.RCX, x86.RCX) })
 		g.ins(0xf7, 0xf1)
 	case 1:
 		g.raw(0x0f, 0x0b, 0x90) // ud2, no service
 	case 2:
 		g.raw(0xcc)
 	case 3: // a page that is not there
-		g.do(func(a *insn.Asm) { a.Mov(4, insn.RBX, insn.Imm(nowhere+g.IntN(4000))) })
-		g.do(func(a *insn.Asm) { a.Mov(8, insn.RDX, insn.At(insn.RBX, 0)) })
+		g.do(func(a *x86.Asm) { a.Mov(4, x86.RBX, x86.Imm(nowhere+g.IntN(4000))) })
+		g.do(func(a *x86.Asm) { a.Mov(8, x86.RDX, x86.At(x86.RBX, 0)) })
 	case 4: // an address that is none
-		g.do(func(a *insn.Asm) { a.Mov(8, insn.RBX, insn.Imm(int64(-0x7fff_0000_0000_0000))) })
-		g.do(func(a *insn.Asm) { a.Add(4, insn.At(insn.RBX, 8), insn.RDX) })
+		g.do(func(a *x86.Asm) { a.Mov(8, x86.RBX, x86.Imm(int64(-0x7fff_0000_0000_0000))) })
+		g.do(func(a *x86.Asm) { a.Add(4, x86.At(x86.RBX, 8), x86.RDX) })
 	case 5: // text is not written
-		g.lea(insn.RBX, after)
-		g.do(func(a *insn.Asm) { a.Mov(4, insn.At(insn.RBX, 0), insn.RDX) })
+		g.lea(x86.RBX, after)
+		g.do(func(a *x86.Asm) { a.Mov(4, x86.At(x86.RBX, 0), x86.RDX) })
 	case 6: // hlt, which only user code may not
 		if g.p.Kernel {
 			g.raw(0xcc)
@@ -106,17 +106,17 @@ func (g *gen) exception() {
 			g.ins(0xf4)
 		}
 	case 7: // a call by way of memory that is the kernel's
-		g.do(func(a *insn.Asm) { a.Mov(4, insn.RBX, insn.Imm(0x7000+8*g.IntN(64))) })
+		g.do(func(a *x86.Asm) { a.Mov(4, x86.RBX, x86.Imm(0x7000+8*g.IntN(64))) })
 		g.odd = true
-		g.do(func(a *insn.Asm) { a.CallAt(insn.At(insn.RBX, 0)) })
+		g.do(func(a *x86.Asm) { a.CallAt(x86.At(x86.RBX, 0)) })
 		g.odd = false
 	default: // a push to where nothing is
-		g.do(func(a *insn.Asm) { a.Mov(8, regRestore, insn.RSP) })
-		g.do(func(a *insn.Asm) { a.Mov(4, insn.RSP, insn.Imm(nowhere)) })
-		g.do(func(a *insn.Asm) { a.Push(insn.RAX) })
+		g.do(func(a *x86.Asm) { a.Mov(8, regRestore, x86.RSP) })
+		g.do(func(a *x86.Asm) { a.Mov(4, x86.RSP, x86.Imm(nowhere)) })
+		g.do(func(a *x86.Asm) { a.Push(x86.RAX) })
 		g.a.Place(after)
-		g.do(func(a *insn.Asm) { a.Mov(8, insn.RSP, regRestore) })
-		g.do(func(a *insn.Asm) { a.Mov(4, regRestore, insn.Imm(0)) })
+		g.do(func(a *x86.Asm) { a.Mov(8, x86.RSP, regRestore) })
+		g.do(func(a *x86.Asm) { a.Mov(4, regRestore, x86.Imm(0)) })
 		g.forget()
 		return
 	}
@@ -126,7 +126,7 @@ func (g *gen) exception() {
 
 // forget clears the resume word.
 func (g *gen) forget() {
-	g.do(func(a *insn.Asm) { a.Mov(8, insn.At(regData, wordResume), insn.Imm(0)) })
+	g.do(func(a *x86.Asm) { a.Mov(8, x86.At(regData, wordResume), x86.Imm(0)) })
 }
 
 // edge calls a leaf on a stack that ends right below it: the page there is not
@@ -136,32 +136,32 @@ func (g *gen) edge() {
 		return
 	}
 	room := []int{8, 16, 24, 40, 64, 120, 136, 200, 320, 512}[g.IntN(10)]
-	g.do(func(a *insn.Asm) { a.Mov(8, regRestore, insn.RSP) })
-	g.do(func(a *insn.Asm) { a.Mov(8, insn.RDI, insn.RSP) })
-	g.do(func(a *insn.Asm) { a.And(8, insn.RDI, insn.Imm(-stackSize)) })
-	g.do(func(a *insn.Asm) { a.Add(8, insn.RDI, insn.Imm(4096)) })
+	g.do(func(a *x86.Asm) { a.Mov(8, regRestore, x86.RSP) })
+	g.do(func(a *x86.Asm) { a.Mov(8, x86.RDI, x86.RSP) })
+	g.do(func(a *x86.Asm) { a.And(8, x86.RDI, x86.Imm(-stackSize)) })
+	g.do(func(a *x86.Asm) { a.Add(8, x86.RDI, x86.Imm(4096)) })
 	g.service(serviceUnmap)
-	g.do(func(a *insn.Asm) { a.Lea(8, insn.RSP, insn.At(insn.RDI, 4096+room)) })
+	g.do(func(a *x86.Asm) { a.Lea(8, x86.RSP, x86.At(x86.RDI, 4096+room)) })
 	g.call(g.leaf())
-	g.do(func(a *insn.Asm) { a.Mov(8, insn.RSP, regRestore) })
-	g.do(func(a *insn.Asm) { a.Mov(4, regRestore, insn.Imm(0)) })
+	g.do(func(a *x86.Asm) { a.Mov(8, x86.RSP, regRestore) })
+	g.do(func(a *x86.Asm) { a.Mov(4, regRestore, x86.Imm(0)) })
 }
 
 // strings are repeated string instructions, downwards too.
 func (g *gen) strings() {
 	n := g.IntN(9)
-	g.do(func(a *insn.Asm) { a.Lea(8, insn.RSI, insn.At(regData, dataFirst+512+8*g.IntN(64))) })
-	g.do(func(a *insn.Asm) { a.Lea(8, insn.RDI, insn.At(regData, dataFirst+2048+8*g.IntN(64))) })
-	g.do(func(a *insn.Asm) { a.Mov(4, insn.RCX, insn.Imm(n)) })
+	g.do(func(a *x86.Asm) { a.Lea(8, x86.RSI, x86.At(regData, dataFirst+512+8*g.IntN(64))) })
+	g.do(func(a *x86.Asm) { a.Lea(8, x86.RDI, x86.At(regData, dataFirst+2048+8*g.IntN(64))) })
+	g.do(func(a *x86.Asm) { a.Mov(4, x86.RCX, x86.Imm(n)) })
 	down := g.IntN(3) == 0
 	if down {
 		g.ins(0xfd)
 	}
 	if g.IntN(2) == 0 {
 		g.alu()
-		g.do(func(a *insn.Asm) { a.Lea(8, insn.RSI, insn.At(regData, dataFirst+512+8*g.IntN(64))) })
-		g.do(func(a *insn.Asm) { a.Lea(8, insn.RDI, insn.At(regData, dataFirst+2048+8*g.IntN(64))) })
-		g.do(func(a *insn.Asm) { a.Mov(4, insn.RCX, insn.Imm(n)) })
+		g.do(func(a *x86.Asm) { a.Lea(8, x86.RSI, x86.At(regData, dataFirst+512+8*g.IntN(64))) })
+		g.do(func(a *x86.Asm) { a.Lea(8, x86.RDI, x86.At(regData, dataFirst+2048+8*g.IntN(64))) })
+		g.do(func(a *x86.Asm) { a.Mov(4, x86.RCX, x86.Imm(n)) })
 	}
 	prefix := []byte{0xf3, 0xf2}[g.IntN(2)]
 	op := []byte{0xa4, 0xa5, 0xaa, 0xab, 0xa6, 0xae, 0xac}[g.IntN(7)]
@@ -191,11 +191,11 @@ func (g *gen) redZone() {
 			off = []int{-8, -128}[g.IntN(2)]
 		}
 		r := g.any()
-		g.do(func(a *insn.Asm) { a.Mov(8, insn.At(insn.RSP, off), r) })
+		g.do(func(a *x86.Asm) { a.Mov(8, x86.At(x86.RSP, off), r) })
 		for range 1 + g.IntN(4) {
 			g.register()
 		}
-		g.do(func(a *insn.Asm) { a.Add(8, g.reg(), insn.At(insn.RSP, off)) })
+		g.do(func(a *x86.Asm) { a.Add(8, g.reg(), x86.At(x86.RSP, off)) })
 	}
 }
 
@@ -211,23 +211,23 @@ func (g *gen) frame() {
 	}
 	r, to := g.any(), g.reg()
 	if g.IntN(3) == 0 {
-		r, to = insn.RSP, insn.RSP
+		r, to = x86.RSP, x86.RSP
 	}
-	g.do(func(a *insn.Asm) { a.Push(r) })
+	g.do(func(a *x86.Asm) { a.Push(r) })
 	g.register()
-	g.odd = to == insn.RSP
-	g.do(func(a *insn.Asm) { a.Pop(to) })
+	g.odd = to == x86.RSP
+	g.do(func(a *x86.Asm) { a.Pop(to) })
 	g.odd = false
 }
 
 // patch rewrites an instruction that comes next.
 func (g *gen) patch() {
 	l := g.a.NewLabel()
-	r := []insn.Reg64{insn.RAX, insn.RCX, insn.RDX, insn.RBX}[g.IntN(4)]
+	r := []x86.Reg64{x86.RAX, x86.RCX, x86.RDX, x86.RBX}[g.IntN(4)]
 	v := g.Uint32()
-	g.lea(insn.RDI, l)
-	g.do(func(a *insn.Asm) { a.Mov(4, insn.RSI, insn.Imm(int32(v))) })
-	g.do(func(a *insn.Asm) { a.Mov(4, insn.RDX, insn.Imm(4)) })
+	g.lea(x86.RDI, l)
+	g.do(func(a *x86.Asm) { a.Mov(4, x86.RSI, x86.Imm(int32(v))) })
+	g.do(func(a *x86.Asm) { a.Mov(4, x86.RDX, x86.Imm(4)) })
 	g.service(servicePatch)
 	for range g.IntN(3) {
 		g.register()

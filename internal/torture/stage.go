@@ -2,8 +2,8 @@ package torture
 
 import (
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // stage makes handlers that run in the guest: each counts, and does one more thing
@@ -25,42 +25,42 @@ func (w *work) stage() (*probe.Stage, error) {
 		}
 		return n, 0, missed
 	}
-	var a insn.Asm
-	const rax, rcx, rdi, rsi, rsp = insn.RAX, insn.RCX, insn.RDI, insn.RSI, insn.RSP
-	a.Lock().Inc(8, insn.At(rsi, 0))
+	var a x86.Asm
+	const rax, rcx, rdi, rsi, rsp = x86.RAX, x86.RCX, x86.RDI, x86.RSI, x86.RSP
+	a.Lock().Inc(8, x86.At(rsi, 0))
 	switch w.IntN(6) {
 	case 0: // deep into the stack
 		depth := 64 * (1 + w.IntN(16))
 		s.Stack = depth + 16
 		a.Push(rcx)
-		a.Lea(8, rsp, insn.At(rsp, -depth))
-		a.Mov(8, insn.At(rsp, 0), rcx)
-		a.Mov(8, insn.At(rsp, depth-8), rdi)
-		a.Lea(8, rsp, insn.At(rsp, depth))
+		a.Lea(8, rsp, x86.At(rsp, -depth))
+		a.Mov(8, x86.At(rsp, 0), rcx)
+		a.Mov(8, x86.At(rsp, depth-8), rdi)
+		a.Lea(8, rsp, x86.At(rsp, depth))
 		a.Pop(rcx)
 	case 1: // a string instruction, on the stack
 		s.Stack, s.NoStrings = 128, false
 		a.Push(rcx)
 		a.Push(rdi)
-		a.Lea(8, rdi, insn.At(rsp, -64))
-		a.Mov(4, rcx, insn.Imm(5))
+		a.Lea(8, rdi, x86.At(rsp, -64))
+		a.Mov(4, rcx, x86.Imm(5))
 		a.Append([]byte{0xf3, 0xaa}) // rep stosb
 		a.Pop(rdi)
 		a.Pop(rcx)
 	case 2: // the guest's memory, wherever a register points
-		s.Reads = 1 << (insn.PtReg(insn.RDI) / 8)
+		s.Reads = 1 << (x86.PtReg(x86.RDI) / 8)
 		s.Aligned = false
-		a.Mov(8, rax, insn.At(rdi, insn.PtReg(insn.RDI)))
+		a.Mov(8, rax, x86.At(rdi, x86.PtReg(x86.RDI)))
 		fault := a.Len()
-		a.Mov(8, rax, insn.At(rax, w.IntN(8)))
+		a.Mov(8, rax, x86.At(rax, w.IntN(8)))
 		s.Fixups = []probe.Fixup{{Fault: fault, Resume: a.Len()}}
 	case 3: // an access that is not aligned
 		s.Aligned = false
-		a.Mov(8, insn.At(rsi, 9+w.IntN(7)), rax)
+		a.Mov(8, x86.At(rsi, 9+w.IntN(7)), rax)
 	case 4: // all of the context
-		s.Reads = 1<<(insn.PtRegsSize/8) - 1
-		for off := 0; off < insn.PtRegsSize; off += 8 {
-			a.Mov(8, rax, insn.At(rdi, off))
+		s.Reads = 1<<(x86.PtRegsSize/8) - 1
+		for off := 0; off < x86.PtRegsSize; off += 8 {
+			a.Mov(8, rax, x86.At(rdi, off))
 		}
 	}
 	a.Ret()

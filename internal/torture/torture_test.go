@@ -11,9 +11,9 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 func code(t testing.TB, s string) []byte {
@@ -157,16 +157,16 @@ func TestWatchedByStages(t *testing.T) {
 	const times = 100
 	s := &probe.Stage{Block: block, Stride: 64, Lost: block + 128, NoStrings: true, Aligned: true, Stack: 16}
 	s.Counts = func(cpu int) (handled, filtered, missed uint64) { return word[8*cpu].Load(), 0, 0 }
-	var a insn.Asm
-	a.Lock().Inc(8, insn.At(insn.RSI, 0))
-	a.Push(insn.RCX)
-	a.Mov(4, insn.RCX, insn.Imm(times))
-	a.Mov(8, insn.RDI, insn.Imm(int64(dataOf(maxTasks-1))))
+	var a x86.Asm
+	a.Lock().Inc(8, x86.At(x86.RSI, 0))
+	a.Push(x86.RCX)
+	a.Mov(4, x86.RCX, x86.Imm(times))
+	a.Mov(8, x86.RDI, x86.Imm(int64(dataOf(maxTasks-1))))
 	top := a.Here()
-	a.Mov(8, insn.RAX, insn.At(insn.RDI, 0))
-	a.Dec(4, insn.RCX)
-	a.Jcc(insn.CondNE, top)
-	a.Pop(insn.RCX)
+	a.Mov(8, x86.RAX, x86.At(x86.RDI, 0))
+	a.Dec(4, x86.RCX)
+	a.Jcc(x86.CondNE, top)
+	a.Pop(x86.RCX)
 	a.Ret()
 	s.Code = a.Code()
 	k := &probe.Kprobe{Addr: textVA + at, Stage: s, Pre: func(*probe.Context) int { return 0 }}

@@ -4,8 +4,8 @@ import (
 	"encoding/binary"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/kvm"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // The calibration guest: one page each, at the same virtual and physical
@@ -52,7 +52,7 @@ type calTest struct {
 
 // outAndStay is out of AL to a port, and then nothing more.
 func outAndStay(port uint8) []byte {
-	return insn.Assemble(func(a *insn.Asm) {
+	return x86.Assemble(func(a *x86.Asm) {
 		a.Out(port)
 		a.Jmp(a.Here())
 	})
@@ -63,7 +63,7 @@ func outAndStay(port uint8) []byte {
 var done = outAndStay(calDone)
 
 // testCode is what f assembles, and the end of the test.
-func testCode(f func(a *insn.Asm)) []byte { return append(insn.Assemble(f), done...) }
+func testCode(f func(a *x86.Asm)) []byte { return append(x86.Assemble(f), done...) }
 
 // dr7 enables breakpoint 0: L0, G0 and R/W0 and LEN0 (SDM Vol. 3, 18.2.4).
 func dr7(rw, length uint64) uint64 { return 0x703 | rw<<16 | length<<18 }
@@ -73,20 +73,20 @@ const debugInt3 = kvm.DebugEnable | kvm.DebugUseSWBP
 
 var (
 	testInt3 = calTest{
-		name: "int3", code: testCode((*insn.Asm).Int3), trap: 0,
+		name: "int3", code: testCode((*x86.Asm).Int3), trap: 0,
 		debug: kvm.GuestDebug{Control: debugInt3},
 	}
 	testStep = calTest{
-		name: "step", code: testCode(func(a *insn.Asm) { a.Nop(); a.Nop(); a.Nop() }), trap: 1,
+		name: "step", code: testCode(func(a *x86.Asm) { a.Nop(); a.Nop(); a.Nop() }), trap: 1,
 		debug: kvm.GuestDebug{Control: debugInt3 | kvm.DebugSingleStep},
 	}
 	testHWBreak = calTest{
-		name: "hwbreak", code: testCode(func(a *insn.Asm) { a.Nop(); a.Nop() }), trap: 1,
+		name: "hwbreak", code: testCode(func(a *x86.Asm) { a.Nop(); a.Nop() }), trap: 1,
 		debug: kvm.GuestDebug{Control: debugInt3 | kvm.DebugUseHWBP,
 			Reg: [8]uint64{0: calTests + 1, 7: dr7(0, 0)}},
 	}
 	testWatch = calTest{
-		name: "watch", code: testCode(func(a *insn.Asm) { a.Mov(1, insn.At(insn.NoReg, calData), insn.RAX); a.Nop() }), trap: 7,
+		name: "watch", code: testCode(func(a *x86.Asm) { a.Mov(1, x86.At(x86.NoReg, calData), x86.RAX); a.Nop() }), trap: 7,
 		debug: kvm.GuestDebug{Control: debugInt3 | kvm.DebugUseHWBP,
 			Reg: [8]uint64{0: calData, 7: dr7(1, 0)}},
 	}
@@ -147,7 +147,7 @@ func calibrationSregs(s *kvm.Sregs, cpl uint8) {
 // it. IOPL is 3, so that user code may reach the port that ends a test.
 func (t *calTest) prepare(mem []byte, cpl uint8) kvm.Regs {
 	copy(mem[calTests:], t.code)
-	r := kvm.Regs{RIP: calTests, RSP: calStack0, RFLAGS: insn.Flag1 | insn.FlagIOPL}
+	r := kvm.Regs{RIP: calTests, RSP: calStack0, RFLAGS: x86.Flag1 | x86.FlagIOPL}
 	if cpl != 0 {
 		r.RSP = calStack3
 	}

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/kvm"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // Limits of one calibration test.
@@ -233,8 +233,8 @@ func (r *calRun) next(ctx context.Context) (outcome, error) {
 		case kvm.ReasonDebug:
 			return sawDebug, nil
 		case kvm.ReasonInternalError:
-			if b := r.exit.Internal.EmulationBytes(); len(b) > 0 && b[0] == insn.Int3 ||
-				r.exit.Internal.Suberror == kvm.SuberrorEmulation && len(b) == 0 && r.at(r.k.Regs().RIP) == insn.Int3 {
+			if b := r.exit.Internal.EmulationBytes(); len(b) > 0 && b[0] == x86.Int3 ||
+				r.exit.Internal.Suberror == kvm.SuberrorEmulation && len(b) == 0 && r.at(r.k.Regs().RIP) == x86.Int3 {
 				return sawEmulation, nil
 			}
 			return sawOther, nil
@@ -285,7 +285,7 @@ func (c *calibrator) int3(ctx context.Context, cpl uint8) (d Delivery, inject In
 	}
 	atInt3 := r.k.Regs().RIP == calTests
 	switch {
-	case saw == sawDebug && r.exit.Debug.Exception == insn.VectorBP && atInt3:
+	case saw == sawDebug && r.exit.Debug.Exception == x86.VectorBP && atInt3:
 		d = DeliveryDebugExit
 	case saw == sawEmulation && atInt3:
 		d = DeliveryEmulation
@@ -301,7 +301,7 @@ func (c *calibrator) int3(ctx context.Context, cpl uint8) (d Delivery, inject In
 
 	// Give it to the guest with RIP at the int3, and look at what the frame has.
 	r.k.SetRegsDirty()
-	if err := r.k.InjectException(insn.VectorBP, false, 0, 0); err != nil {
+	if err := r.k.InjectException(x86.VectorBP, false, 0, 0); err != nil {
 		return d, inject, nil
 	}
 	if saw, err = r.next(ctx); err != nil {
@@ -336,7 +336,7 @@ func (c *calibrator) trap(ctx context.Context, t *calTest, cpl uint8) (d Deliver
 		switch saw {
 		case sawDebug:
 			rip := r.k.Regs().RIP
-			if rip == want && r.exit.Debug.Exception == insn.VectorDB {
+			if rip == want && r.exit.Debug.Exception == x86.VectorDB {
 				return DeliveryWorks, nil
 			}
 			if rip == last {

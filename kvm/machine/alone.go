@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/kvm"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // How a kernel reads back what it has written to its text
@@ -58,7 +58,7 @@ func (v *vcpu) letAlone() bool {
 func (m *Machine) runAlone(v *vcpu, at guest.GVA) ([]probe.TextWrite, error) {
 	a := &alone{v: v, at: at, end: m.pokeEnd(v)}
 	if a.end != 0 {
-		if err := a.planted.apply(m.space(0), a.end, insn.Int3); err != nil {
+		if err := a.planted.apply(m.space(0), a.end, x86.Int3); err != nil {
 			a.end = 0
 		}
 		defer func() {
@@ -89,7 +89,7 @@ func (m *Machine) runAlone(v *vcpu, at guest.GVA) ([]probe.TextWrite, error) {
 		switch {
 		case v.midHit && a.entered.Load(): // it waits for something else
 			return a.writes, nil
-		case a.over.Load(), a.end == 0 && a.entered.Load() && v.regs.RFLAGS&insn.FlagIF != 0:
+		case a.over.Load(), a.end == 0 && a.entered.Load() && v.regs.RFLAGS&x86.FlagIF != 0:
 			return a.writes, nil
 		case looks > aloneLooks && time.Since(begun) > aloneTime:
 			m.log.Warn("the guest's kernel patches its text, and then has interrupts off for long", "vcpu", v.id, "addr", at, "rip", guest.GVA(v.regs.RIP))

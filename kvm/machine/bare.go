@@ -6,10 +6,10 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/kvm"
 	"github.com/guestprobe/guestprobe/kvm/host"
 	"github.com/guestprobe/guestprobe/kvm/snapshot"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // bare is the payload of one ELF file, which guest.Boot puts into memory: no firmware, no
@@ -58,7 +58,7 @@ func (p bare) setUp(m *Machine, k *kvm.VCPU, id int, b *guest.BootState) error {
 		return err
 	}
 	st := b.VCPUs[id]
-	return k.SetRegs(&kvm.Regs{RIP: uint64(st.RIP), RSP: uint64(st.RSP), RDI: uint64(st.RDI), RFLAGS: insn.Flag1})
+	return k.SetRegs(&kvm.Regs{RIP: uint64(st.RIP), RSP: uint64(st.RSP), RDI: uint64(st.RDI), RFLAGS: x86.Flag1})
 }
 
 // features implements kept.
@@ -117,7 +117,7 @@ func (p bare) stubReturns() bool { return true }
 
 func (p bare) notOurs(v *vcpu, vector uint8) error {
 	symbol := guest.SymForeignBreakpoint
-	if vector == insn.VectorDB {
+	if vector == x86.VectorDB {
 		symbol = symForeignDebug
 	}
 	s, err := p.img.Lookup(symbol)
@@ -147,7 +147,7 @@ func (p bare) earlyIDT(m *Machine, id int) (kvm.Descriptor, error) {
 	}
 	stub := at + 16*entries
 	table := make([]byte, 16*entries, 16*entries+len(stub3))
-	guest.PutGate(table[16*insn.VectorBP:], stub, 0)
+	guest.PutGate(table[16*x86.VectorBP:], stub, 0)
 	if err := m.target().WriteExec(at, append(table, stub3...)); err != nil {
 		return kvm.Descriptor{}, err
 	}

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // callTimeout is how long Call waits when its context has no deadline.
@@ -186,7 +186,7 @@ func (v *vcpu) enter(fn guest.GVA, args []uint64, sp uint64, stub guest.GVA) err
 	}
 	r.RIP, r.RSP = uint64(fn), sp
 	r.RAX = 0
-	r.RFLAGS &^= insn.FlagDF // clear at a function's entry (System V ABI, 3.2.1)
+	r.RFLAGS &^= x86.FlagDF // clear at a function's entry (System V ABI, 3.2.1)
 	v.kvm.SetRegsDirty()
 	return nil
 }

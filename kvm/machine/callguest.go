@@ -2,8 +2,8 @@ package machine
 
 import (
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/kvm"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // CallGuest implements probe.Runner: it runs a function of the guest from
@@ -27,7 +27,7 @@ func (m target) CallGuest(cpu int, fn guest.GVA, args []uint64) (uint64, error) 
 		v.sregs.CS, v.sregs.SS = kvm.CodeSegment(guest.SelKernelCode), kvm.DataSegment(guest.SelKernelData)
 		v.kvm.SetSregsDirty()
 	}
-	v.regs.RFLAGS &^= insn.FlagIF
+	v.regs.RFLAGS &^= x86.FlagIF
 	var ret uint64
 	if err = v.enter(fn, args, sp, stub); err == nil {
 		err = v.runNested(func() bool {

@@ -4,9 +4,9 @@ import (
 	"errors"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/kvm"
 	"github.com/guestprobe/guestprobe/kvm/host"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // errUndelivered: the guest's kernel is setting up its tables, and this host has no other end of a step than an int3.
@@ -21,7 +21,7 @@ type tables struct{ idt, gdt, tss kvm.Descriptor }
 
 // breaks reports whether an int3 where inst leads comes to the engine: by an exit, or because the guest's own
 // vector 3 can be delivered then. inst is at site and has not been executed; r is what it transfers.
-func (v *vcpu) breaks(inst *insn.Inst, site guest.GVA, as guest.AddressSpace, r *reach) bool {
+func (v *vcpu) breaks(inst *x86.Inst, site guest.GVA, as guest.AddressSpace, r *reach) bool {
 	cpl := v.trap.state.CPL
 	if v.m.host.Traps.CPL(cpl).Int3 != host.DeliveryVector {
 		return true
@@ -32,7 +32,7 @@ func (v *vcpu) breaks(inst *insn.Inst, site guest.GVA, as guest.AddressSpace, r 
 	switch {
 	case switches:
 		return v.delivers(t, next, cpl, nil)
-	case cpl == 0 && inst.Enc == insn.Legacy && inst.Map == insn.Map0F && inst.Opcode <= 0x01:
+	case cpl == 0 && inst.Enc == x86.Legacy && inst.Map == x86.Map0F && inst.Opcode <= 0x01:
 		if !v.loads(inst, site, as, &t) {
 			return true // it raises an exception
 		}
@@ -41,7 +41,7 @@ func (v *vcpu) breaks(inst *insn.Inst, site guest.GVA, as guest.AddressSpace, r 
 }
 
 // loads makes t what it is after inst, and reports whether inst does not fault: lgdt, lidt, ltr (SDM Vol. 2).
-func (v *vcpu) loads(inst *insn.Inst, site guest.GVA, as guest.AddressSpace, t *tables) bool {
+func (v *vcpu) loads(inst *x86.Inst, site guest.GVA, as guest.AddressSpace, t *tables) bool {
 	const ltr, lgdt, lidt = 3, 2, 3
 	m, memory := inst.Mem()
 	read := func(b []byte) bool {
@@ -105,8 +105,8 @@ func (v *vcpu) delivers(t tables, as guest.AddressSpace, cpl uint8, r *reach) bo
 		return r.has(at) || r.has(at+guest.GVA(n-1))
 	}
 	const gateSize = 16
-	gate := guest.GVA(t.idt.Base) + gateSize*insn.VectorBP
-	if gateSize*(insn.VectorBP+1)-1 > uint64(t.idt.Limit) || changed(gate, gateSize) {
+	gate := guest.GVA(t.idt.Base) + gateSize*x86.VectorBP
+	if gateSize*(x86.VectorBP+1)-1 > uint64(t.idt.Limit) || changed(gate, gateSize) {
 		return false
 	}
 	lo, err1 := readWord(as, gate)

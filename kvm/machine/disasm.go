@@ -4,8 +4,8 @@ import (
 	"fmt"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 	"github.com/guestprobe/guestprobe/probe/insntext"
 )
 
@@ -77,7 +77,7 @@ func disasmOne(as guest.AddressSpace, syms probe.Symbols, a guest.GVA, unpatch f
 	}
 	unpatch(a, code)
 	l := DisasmLine{Addr: a, Bytes: code[:1], Text: "(bad)", Symbol: symbolize(syms, a)}
-	inst, err := insn.Decode(code)
+	inst, err := x86.Decode(code)
 	if err != nil {
 		return l, true
 	}

@@ -8,9 +8,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // functionStarts returns the offsets at which instructions of a function begin,
@@ -18,7 +18,7 @@ import (
 func functionStarts(img *guest.Image, s guest.Symbol) (map[uint64]bool, bool) {
 	starts := map[uint64]bool{}
 	for at := uint64(0); at < s.Size; {
-		in, err := insn.Decode(img.Code(s.Addr+guest.GVA(at), insn.MaxLen))
+		in, err := x86.Decode(img.Code(s.Addr+guest.GVA(at), x86.MaxLen))
 		if err != nil {
 			return starts, false
 		}

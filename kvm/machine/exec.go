@@ -5,7 +5,7 @@ import (
 	"sync"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // execAreas hands out the memory that Boot has set aside for the engine, from the
@@ -111,7 +111,7 @@ func (m target) AllocExec(near guest.GVA, size int) (guest.GVA, error) {
 
 func fillInt3(b []byte) {
 	for i := range b {
-		b[i] = insn.Int3
+		b[i] = x86.Int3
 	}
 }
 

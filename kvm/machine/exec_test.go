@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 func TestWithin(t *testing.T) {
@@ -60,7 +60,7 @@ func TestAllocExec(t *testing.T) {
 			if err := m.Peek(b, got); err != nil {
 				t.Fatal(err)
 			}
-			if want := append(bytes.Repeat([]byte{insn.Int3}, 62), 1, 2, 3, insn.Int3); !bytes.Equal(got, want) {
+			if want := append(bytes.Repeat([]byte{x86.Int3}, 62), 1, 2, 3, x86.Int3); !bytes.Equal(got, want) {
 				t.Errorf("memory is % x, want % x", got, want)
 			}
 			// The guest may not write there.

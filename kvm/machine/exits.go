@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/kvm"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // Bits of registers.
@@ -152,8 +152,8 @@ func (v *vcpu) halt() {
 // waitHalted waits as halt does, and reports whether somebody has changed IF meanwhile. Precondition: m.mu held.
 func (v *vcpu) waitHalted() (again bool) {
 	m := v.m
-	open := v.regs.RFLAGS&insn.FlagIF != 0
-	changed := func() bool { return v.roused || v.regs.RFLAGS&insn.FlagIF != 0 != open }
+	open := v.regs.RFLAGS&x86.FlagIF != 0
+	changed := func() bool { return v.roused || v.regs.RFLAGS&x86.FlagIF != 0 != open }
 	next := -1
 	if open {
 		v.rest(VCPUIdle, func() bool { return changed() || v.tick.Load() })

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 func TestMapExec(t *testing.T) {
@@ -37,7 +37,7 @@ func TestMapExec(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := make([]byte, 5)
-			if err := m.Peek(at-1, got); err != nil || !bytes.Equal(got, []byte{insn.Int3, 1, 2, 3, insn.Int3}) {
+			if err := m.Peek(at-1, got); err != nil || !bytes.Equal(got, []byte{x86.Int3, 1, 2, 3, x86.Int3}) {
 				t.Errorf("memory is % x, %v", got, err)
 			}
 			if err := m.MapExec(tc.near, tc.near, 1); !errors.Is(err, guest.ErrMapped) {

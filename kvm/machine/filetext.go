@@ -10,8 +10,8 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/linux"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // How programs of a Linux guest are probed
@@ -93,7 +93,7 @@ func (t *fileText) readFile(addr guest.GVA, p []byte) error {
 	defer t.mu.Unlock()
 	for i := range p {
 		if s := t.sites[addr+guest.GVA(i)]; s != nil && s.armed {
-			p[i] = insn.Int3
+			p[i] = x86.Int3
 		}
 	}
 	return nil
@@ -110,7 +110,7 @@ func (t *fileText) patch(addr guest.GVA, old, now []byte) error {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s, armed := t.sites[addr], now[0] == insn.Int3
+	s, armed := t.sites[addr], now[0] == x86.Int3
 	if armed {
 		index := addr &^ (guest.PageSize - 1)
 		all, err := t.view.FilePages(index, t.m.readLive)
@@ -126,7 +126,7 @@ func (t *fileText) patch(addr guest.GVA, old, now []byte) error {
 		t.sites[addr] = s
 		pages, _ := t.places(s, map[guest.GVA]linux.FilePages{})
 		for pa, p := range pages {
-			if b := t.byteAt(s, pa); b != nil && b[0] == insn.Int3 {
+			if b := t.byteAt(s, pa); b != nil && b[0] == x86.Int3 {
 				s.others[pa] = p
 			}
 		}
@@ -214,7 +214,7 @@ func (t *fileText) same(index guest.GVA, pa guest.GPA) bool {
 		return false
 	}
 	for i := range known {
-		if b[i] != known[i] && (b[i] != insn.Int3 || t.sites[index+guest.GVA(i)] == nil) {
+		if b[i] != known[i] && (b[i] != x86.Int3 || t.sites[index+guest.GVA(i)] == nil) {
 			return false
 		}
 	}
@@ -237,7 +237,7 @@ func (t *fileText) swapped(as guest.AddressSpace, addr guest.GVA) bool {
 func (t *fileText) byteAt(s *fileSite, pa guest.GPA) []byte {
 	n := min(len(s.orig), int(guest.PageSize-pa%guest.PageSize))
 	b, err := t.m.mem.Slice(pa, n)
-	if err != nil || b[0] != s.orig[0] && b[0] != insn.Int3 || !bytes.Equal(b[1:], s.orig[1:n]) {
+	if err != nil || b[0] != s.orig[0] && b[0] != x86.Int3 || !bytes.Equal(b[1:], s.orig[1:n]) {
 		return nil
 	}
 	return b[:1]
@@ -263,7 +263,7 @@ func (t *fileText) settle(wanted func(*fileSite) bool) {
 			switch {
 			case b == nil || p.Other && known[pa].at != at:
 			case s.armed && !p.Busy && !p.Other:
-				b[0] = insn.Int3
+				b[0] = x86.Int3
 				pages[pa] = filePage{at, p}
 			default:
 				b[0] = s.orig[0]
@@ -294,7 +294,7 @@ func (t *fileText) stale() bool {
 			if p.Other && !ours {
 				continue
 			}
-			if b := t.byteAt(s, pa); b != nil && (b[0] == insn.Int3) != (s.armed && !p.Busy && !p.Other) || ours && was.page != p {
+			if b := t.byteAt(s, pa); b != nil && (b[0] == x86.Int3) != (s.armed && !p.Busy && !p.Other) || ours && was.page != p {
 				return true
 			}
 		}
@@ -397,7 +397,7 @@ func (v *vcpu) claim() bool {
 		t.settle(func(s *fileSite) bool { return s.at&offset == rip&offset })
 		var b [1]byte
 		_, ours = t.place(root, rip)
-		ours = ours || v.m.space(root).Read(rip, b[:]) == nil && b[0] != insn.Int3
+		ours = ours || v.m.space(root).Read(rip, b[:]) == nil && b[0] != x86.Int3
 		return nil
 	}
 	var err error

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // form is one instruction of the corpus with a state to run it from.
@@ -51,16 +51,16 @@ var (
 )
 
 // runnableVEX is runnable for AVX and BMI instructions at CPL3.
-func runnableVEX(i *insn.Inst) bool {
-	if m, ok := i.Mem(); i.Enc != insn.VEX || i.Prefix&insn.PrefixAddrSize != 0 || ok && m.Vector {
+func runnableVEX(i *x86.Inst) bool {
+	if m, ok := i.Mem(); i.Enc != x86.VEX || i.Prefix&x86.PrefixAddrSize != 0 || ok && m.Vector {
 		return false
 	}
 	switch i.Map {
-	case insn.Map0F:
+	case x86.Map0F:
 		return vex0FForms[i.Opcode] && i.Opcode != 0xf7
-	case insn.Map0F38:
+	case x86.Map0F38:
 		return vex38Forms[i.Opcode]
-	case insn.Map0F3A:
+	case x86.Map0F3A:
 		return vex3AForms[i.Opcode]
 	}
 	return false
@@ -68,16 +68,16 @@ func runnableVEX(i *insn.Inst) bool {
 
 // lockable reports whether LOCK may stand before the instruction: those that
 // change memory, of a list (SDM Vol. 2, LOCK).
-func lockable(i *insn.Inst) bool {
+func lockable(i *x86.Inst) bool {
 	if !i.HasModRM || i.Mod() == 3 {
 		return false
 	}
 	op := i.Opcode
-	if i.Map == insn.Map0F {
+	if i.Map == x86.Map0F {
 		return op == 0xab || op == 0xb3 || op == 0xbb || op == 0xba && i.Reg() >= 5 || op == 0xb0 || op == 0xb1 || op == 0xc0 || op == 0xc1
 	}
 	switch {
-	case i.Map != insn.Map0:
+	case i.Map != x86.Map0:
 		return false
 	case op < 0x38:
 		return op&7 < 2
@@ -92,22 +92,22 @@ func lockable(i *insn.Inst) bool {
 }
 
 // runnable reports whether the form is one that the test knows how to run.
-func runnable(i *insn.Inst, cpl int) bool {
-	if i.Enc != insn.Legacy || i.Prefix&insn.PrefixAddrSize != 0 || i.Prefix&insn.PrefixLock != 0 && !lockable(i) {
+func runnable(i *x86.Inst, cpl int) bool {
+	if i.Enc != x86.Legacy || i.Prefix&x86.PrefixAddrSize != 0 || i.Prefix&x86.PrefixLock != 0 && !lockable(i) {
 		return false
 	}
 	// A 16-bit branch goes to the first 64 KiB.
 	switch c := i.Class(); c {
-	case insn.ClassRet, insn.ClassJumpInd, insn.ClassCallInd:
-		if i.Prefix&insn.PrefixOpSize != 0 {
+	case x86.ClassRet, x86.ClassJumpInd, x86.ClassCallInd:
+		if i.Prefix&x86.PrefixOpSize != 0 {
 			return false
 		}
 	}
 	reg, op := i.Reg(), i.Opcode
 	mod3 := i.HasModRM && i.Mod() == 3
-	rep := i.Prefix&(insn.PrefixRep|insn.PrefixRepNE) != 0
+	rep := i.Prefix&(x86.PrefixRep|x86.PrefixRepNE) != 0
 	switch i.Map {
-	case insn.Map0:
+	case x86.Map0:
 		switch op {
 		case 0x8e, 0x9b, 0xfa, 0xfb: // segment load, fwait, cli, sti
 			return false
@@ -125,14 +125,14 @@ func runnable(i *insn.Inst, cpl int) bool {
 			return reg <= 2 || reg == 4 || reg == 6
 		}
 		return map0Forms[op] && (!rep || op >= 0xa4 && op <= 0xaf)
-	case insn.Map0F:
+	case x86.Map0F:
 		switch {
 		case op == 0x50 || op == 0xd7: // movmsk: no repeat prefix
 			return cpl == 3 && mod3 && !rep
 		case cpl == 0 && (op >= 0x10 && op <= 0x17 || op >= 0x28 && op <= 0x2f || op >= 0x50 && op <= 0x7f || op >= 0xc2 && op <= 0xc6 || op >= 0xd0):
 			return false // the built-in kernel leaves vector registers alone
 		case op == 0xb8: // popcnt
-			return i.Prefix&insn.PrefixRep != 0
+			return i.Prefix&x86.PrefixRep != 0
 		case op == 0xbc || op == 0xbd: // tzcnt and lzcnt where the host has them
 			return !rep
 		case op == 0xb9:
@@ -145,8 +145,8 @@ func runnable(i *insn.Inst, cpl int) bool {
 			return !rep
 		}
 		return map0FForms[op]
-	case insn.Map0F38:
-		return cpl == 3 && map38Forms[op] && i.Prefix&insn.PrefixOpSize != 0
+	case x86.Map0F38:
+		return cpl == 3 && map38Forms[op] && i.Prefix&x86.PrefixOpSize != 0
 	}
 	return false
 }
@@ -155,56 +155,56 @@ func runnable(i *insn.Inst, cpl int) bool {
 // its branch target at the form's pad; at is the address of the form. It
 // reports whether it could.
 func (f *form) aim(rnd *rand.Rand, at, data uint64) bool {
-	i, err := insn.Decode(f.code)
+	i, err := x86.Decode(f.code)
 	if err != nil {
 		return false
 	}
 	arena := data + formsArena
 	inside := arena + formsArenaSize + 64*uint64(rnd.IntN(24))
-	f.regs[insn.RSP] = arena + formsArenaSize + formsArenaSize/2 + 8*uint64(rnd.IntN(8))
+	f.regs[x86.RSP] = arena + formsArenaSize + formsArenaSize/2 + 8*uint64(rnd.IntN(8))
 	pad := at + formPad
 	word := func(addr, v uint64) { f.mem[int(addr-data)] = v }
 	switch c := i.Class(); c {
-	case insn.ClassJump, insn.ClassCondJump, insn.ClassLoop, insn.ClassCall:
-		return f.patch(pad-at-uint64(i.Len), func(n *insn.Inst) bool { to, ok := n.Target(at); return ok && to == pad })
-	case insn.ClassRet:
-		word(f.regs[insn.RSP], pad)
+	case x86.ClassJump, x86.ClassCondJump, x86.ClassLoop, x86.ClassCall:
+		return f.patch(pad-at-uint64(i.Len), func(n *x86.Inst) bool { to, ok := n.Target(at); return ok && to == pad })
+	case x86.ClassRet:
+		word(f.regs[x86.RSP], pad)
 		return true
-	case insn.ClassJumpInd, insn.ClassCallInd:
+	case x86.ClassJumpInd, x86.ClassCallInd:
 		if i.Mod() == 3 {
 			r := i.RMReg()
 			f.regs[r] = pad
-			return r != insn.RSP
+			return r != x86.RSP
 		}
 		word(inside, pad)
-	case insn.ClassOther, insn.ClassNop, insn.ClassInterruptFlag:
+	case x86.ClassOther, x86.ClassNop, x86.ClassInterruptFlag:
 	default:
 		return false
 	}
 	op := i.Opcode
-	if i.Map == insn.Map0 {
+	if i.Map == x86.Map0 {
 		switch {
 		case op >= 0xa0 && op <= 0xa3:
 			return false // absolute addresses of 64 bits: the corpus's are nowhere
 		case op >= 0xa4 && op <= 0xa7 || op >= 0xaa && op <= 0xaf:
-			f.regs[insn.RSI], f.regs[insn.RDI], f.regs[insn.RCX] = inside, inside+uint64(rnd.IntN(256)), uint64(rnd.IntN(5))
+			f.regs[x86.RSI], f.regs[x86.RDI], f.regs[x86.RCX] = inside, inside+uint64(rnd.IntN(256)), uint64(rnd.IntN(5))
 			f.fl &^= 1 << 10 // up: both ends stay in the arena
 			return true
 		case op == 0xc9:
-			f.regs[insn.RBP] = inside
+			f.regs[x86.RBP] = inside
 			return true
 		case op == 0xd7:
-			f.regs[insn.RBX] = inside
+			f.regs[x86.RBX] = inside
 			return true
 		case op == 0x9d: // CPL3 may not change IF; TF, NT and AC stay as they are
-			word(f.regs[insn.RSP], rnd.Uint64()&0x8d5|0x202)
+			word(f.regs[x86.RSP], rnd.Uint64()&0x8d5|0x202)
 			return true
 		}
 	}
 	m, ok := i.Mem()
-	if i.Map == insn.Map0F && (op == 0xa3 || op == 0xab || op == 0xb3 || op == 0xbb) {
+	if i.Map == x86.Map0F && (op == 0xa3 || op == 0xab || op == 0xb3 || op == 0xbb) {
 		n := i.Reg() | rexR(f.code)
-		if ok && m.Base == insn.Reg64(n) {
+		if ok && m.Base == x86.Reg64(n) {
 			return false
 		}
 		f.regs[n] = uint64(rnd.IntN(4000)) // the bit's number moves the address
@@ -213,15 +213,15 @@ func (f *form) aim(rnd *rand.Rand, at, data uint64) bool {
 		return true
 	}
 	if m.RIP {
-		return f.patch(inside-at-uint64(i.Len), func(n *insn.Inst) bool { return n.RIPRelative() && n.RIPTarget(at) == inside })
+		return f.patch(inside-at-uint64(i.Len), func(n *x86.Inst) bool { return n.RIPRelative() && n.RIPTarget(at) == inside })
 	}
-	if m.Segment != insn.SegNone || m.Base == insn.NoReg || m.Base == insn.RSP && m.Index == insn.NoReg && (m.Disp < -1024 || m.Disp > 1024) {
+	if m.Segment != x86.SegNone || m.Base == x86.NoReg || m.Base == x86.RSP && m.Index == x86.NoReg && (m.Disp < -1024 || m.Disp > 1024) {
 		return false
 	}
-	if m.Base == insn.RSP {
-		return m.Index == insn.NoReg
+	if m.Base == x86.RSP {
+		return m.Index == x86.NoReg
 	}
-	if m.Index != insn.NoReg && m.Index != m.Base {
+	if m.Index != x86.NoReg && m.Index != m.Base {
 		f.regs[m.Index] = uint64(rnd.IntN(64))
 	}
 	where := func() uint64 {
@@ -248,7 +248,7 @@ func rexR(code []byte) uint8 {
 
 // patch looks for the 4- or 1-byte displacement of the instruction by trying, and
 // sets it so that good holds.
-func (f *form) patch(disp uint64, good func(*insn.Inst) bool) bool {
+func (f *form) patch(disp uint64, good func(*x86.Inst) bool) bool {
 	for _, n := range []int{4, 1} {
 		for k := len(f.code) - n; k >= 1; k-- {
 			old := append([]byte(nil), f.code...)
@@ -257,7 +257,7 @@ func (f *form) patch(disp uint64, good func(*insn.Inst) bool) bool {
 			} else {
 				f.code[k] = byte(disp)
 			}
-			if i, err := insn.Decode(f.code); err == nil && int(i.Len) == len(f.code) && good(&i) {
+			if i, err := x86.Decode(f.code); err == nil && int(i.Len) == len(f.code) && good(&i) {
 				return true
 			}
 			copy(f.code, old)
@@ -266,10 +266,10 @@ func (f *form) patch(disp uint64, good func(*insn.Inst) bool) bool {
 	return false
 }
 
-func (f *form) asRegs() insn.Regs {
-	var r insn.Regs
+func (f *form) asRegs() x86.Regs {
+	var r x86.Regs
 	for n, v := range f.regs {
-		*r.Reg(insn.Reg64(n)) = v
+		*r.Reg(x86.Reg64(n)) = v
 	}
 	r.RFLAGS = f.fl
 	return r
@@ -277,9 +277,9 @@ func (f *form) asRegs() insn.Regs {
 
 // loadForms reads the decoder's corpus and returns the forms that want chooses, for
 // cpl, each with a random state, at most max, spread over the corpus.
-func loadForms(t testing.TB, rnd *rand.Rand, cpl, max int, want func(*insn.Inst) bool) []*form {
+func loadForms(t testing.TB, rnd *rand.Rand, cpl, max int, want func(*x86.Inst) bool) []*form {
 	t.Helper()
-	file, err := os.Open("../../probe/insn/testdata/corpus.tsv")
+	file, err := os.Open("../../guest/x86/testdata/corpus.tsv")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -297,16 +297,16 @@ func loadForms(t testing.TB, rnd *rand.Rand, cpl, max int, want func(*insn.Inst)
 		if err != nil {
 			t.Fatalf("corpus: %v", err)
 		}
-		i, err := insn.Decode(code)
+		i, err := x86.Decode(code)
 		if err != nil || !want(&i) {
 			continue
 		}
 		m, mem := i.Mem()
 		operand := "reg"
 		if mem {
-			operand = fmt.Sprint("mem", m.RIP, m.Index != insn.NoReg, m.Base == insn.RSP)
+			operand = fmt.Sprint("mem", m.RIP, m.Index != x86.NoReg, m.Base == x86.RSP)
 		}
-		key := fmt.Sprint(i.Map, i.Opcode, i.Prefix&^insn.PrefixREX, operand)
+		key := fmt.Sprint(i.Map, i.Opcode, i.Prefix&^x86.PrefixREX, operand)
 		if i.HasModRM {
 			key += fmt.Sprint("/", i.Reg())
 		}

@@ -4,8 +4,8 @@ import (
 	"encoding/binary"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // Words of a frame that the processor pushes (SDM Vol. 3, 6.14.2), as the
@@ -42,7 +42,7 @@ func (v *vcpu) readFrame() bool {
 	if t.via == viaFault {
 		vector, code := littleEndian(b[8*faultVector:][:8]), littleEndian(b[8*faultCode:][:8])
 		t.trap = probe.Trap{Kind: probe.TrapFault, Vector: uint8(vector), Code: uint32(code)}
-		if vector == insn.VectorPF {
+		if vector == x86.VectorPF {
 			t.trap.CR2 = guest.GVA(v.sregs.CR2)
 		}
 	}

@@ -5,10 +5,10 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	_ "github.com/guestprobe/guestprobe/internal/fuzzing"
 	"github.com/guestprobe/guestprobe/kvm"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // deadMachine is a machine without KVM: memory and an image, enough for what
@@ -58,7 +58,7 @@ func FuzzLandings(f *testing.F) {
 		v.sregs.IDT.Base, v.sregs.IDT.Limit = tinyData, limit
 		v.trap.state = probe.State{Regs: &r, Root: boot.Root}
 		before := r
-		places, _ := v.landings(tinyText, m.Image().Code(tinyText, insn.MaxLen))
+		places, _ := v.landings(tinyText, m.Image().Code(tinyText, x86.MaxLen))
 		if r != before {
 			t.Errorf("registers changed: %+v, were %+v", r, before)
 		}

@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // brokenCode runs a loop, with two breakpoints in its own debug registers at addresses there, which are at brokenAt. Its handler
@@ -58,7 +58,7 @@ func runBroken(t *testing.T, code []byte, probed int, jump bool) (exceptions int
 	t.Run(fmt.Sprintf("probe at %#x, jump %v", probed, jump), func(t *testing.T) { // so that its machine is closed
 		m := newMachine(t, Config{Image: tinyGuest(t, code, nil, tinySym{"broken", tinyText, uint64(len(code))}), VCPUs: 1, Memory: 16 << 20, Tick: -1})
 		var idt [0x210]byte
-		guest.PutGate(idt[16*insn.VectorDB:], tinyText+brokenHandler, 0)
+		guest.PutGate(idt[16*x86.VectorDB:], tinyText+brokenHandler, 0)
 		binary.LittleEndian.PutUint16(idt[0x200:], 16*4-1)
 		binary.LittleEndian.PutUint64(idt[0x202:], tinyData)
 		if err := m.Look(func(l *Look) error { return l.Write(0, tinyData, idt[:]) }); err != nil {
@@ -119,7 +119,7 @@ func TestGuestBreaks(t *testing.T) {
 				if optimized {
 					jumps++
 					for _, at := range at {
-						if at > probed && at < probed+insn.JmpLen {
+						if at > probed && at < probed+x86.JmpLen {
 							want -= brokenLoops
 						}
 					}

@@ -4,8 +4,8 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/internal/patience"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // awaitActivity waits until vCPU 0 does that.
@@ -50,10 +50,10 @@ func TestHaltedIsMoved(t *testing.T) {
 			}
 			awaitActivity(t, m, VCPUHalted)
 		}
-		set(m, func(r *Registers) { r.Regs.RFLAGS |= insn.FlagIF })
+		set(m, func(r *Registers) { r.Regs.RFLAGS |= x86.FlagIF })
 		if !paused {
 			awaitActivity(t, m, VCPUIdle)
-			set(m, func(r *Registers) { r.Regs.RFLAGS &^= insn.FlagIF })
+			set(m, func(r *Registers) { r.Regs.RFLAGS &^= x86.FlagIF })
 			awaitActivity(t, m, VCPUHalted)
 		}
 		set(m, move)

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/kvm"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // How an instruction is executed in its place
@@ -35,7 +35,7 @@ import (
 func (v *vcpu) stepInPlace() {
 	site := guest.GVA(v.trap.state.Regs.RIP)
 	var end landing
-	traced := v.trap.state.Regs.RFLAGS&insn.FlagTF != 0
+	traced := v.trap.state.Regs.RFLAGS&x86.FlagTF != 0
 	held := v.holdsBack()
 	step := func() (err error) {
 		end, err = v.stepAlone(site, traced, held)
@@ -71,7 +71,7 @@ func (v *vcpu) stepInPlace() {
 func (v *vcpu) steppedInPlace(held uint64) {
 	v.n.inPlace.inc()
 	v.obey(v.m.engine.Stepped(v.id, v.trap.state))
-	v.owed = held&insn.FlagTF != 0
+	v.owed = held&x86.FlagTF != 0
 }
 
 // stepAlone runs the instruction at site while the world is stopped. On success
@@ -92,7 +92,7 @@ func (v *vcpu) stepAlone(site guest.GVA, traced bool, held uint64) (end landing,
 	}
 	places, known := v.landings(site, code)
 	// An undecodable one touches nothing: it raises an exception.
-	inst, _ := insn.Decode(code)
+	inst, _ := x86.Decode(code)
 	r := v.reaches(&inst, site, as)
 	spaces := []guest.AddressSpace{as}
 	if next, ok := v.nextSpace(&inst); ok {
@@ -200,7 +200,7 @@ func (v *vcpu) plant(p *patches, places []landing, spaces []guest.AddressSpace, 
 		// Where nothing is mapped there is nothing to plant: going there is an
 		// exception.
 		for _, as := range spaces {
-			places[i].planted = p.apply(as, l.at, insn.Int3) == nil || places[i].planted
+			places[i].planted = p.apply(as, l.at, x86.Int3) == nil || places[i].planted
 		}
 	}
 	return known
@@ -221,7 +221,7 @@ func (v *vcpu) runToLanding(places []landing, limit time.Duration, tf, traced bo
 		switch v.trap.trap.Kind {
 		case probe.TrapStep:
 			if tf && !traced {
-				v.trap.state.Regs.RFLAGS &^= insn.FlagTF
+				v.trap.state.Regs.RFLAGS &^= x86.FlagTF
 			}
 			end = landing{at: at}
 			return tf
@@ -253,25 +253,25 @@ func (v *vcpu) runToLanding(places []landing, limit time.Duration, tf, traced bo
 func (v *vcpu) holdsBack() (held uint64) {
 	flags := v.trap.state.Regs.RFLAGS
 	_, ok := v.m.payload().(*linuxGuest)
-	if ok && flags&insn.FlagIF != 0 && v.trap.state.CPL == 3 {
-		held = insn.FlagIF
+	if ok && flags&x86.FlagIF != 0 && v.trap.state.CPL == 3 {
+		held = x86.FlagIF
 	}
 	if !v.debugged {
 		return held
 	}
-	code := make([]byte, insn.MaxLen)
+	code := make([]byte, x86.MaxLen)
 	n := v.m.ownCode(v.trap.state.Root, guest.GVA(v.trap.state.Regs.RIP), code)
-	inst, err := insn.Decode(code[:n])
+	inst, err := x86.Decode(code[:n])
 	if err != nil {
 		return held
 	}
 	f := inst.Flags()
 	free := flags &^ uint64(f.Reads|f.Writes)
 	if ok {
-		held |= free & insn.FlagIF
+		held |= free & x86.FlagIF
 	}
 	if !inst.Repeats() {
-		held |= free & insn.FlagTF
+		held |= free & x86.FlagTF
 	}
 	return held
 }
@@ -325,7 +325,7 @@ func (v *vcpu) atHandler(end landing, regs probe.Regs, traced bool, held uint64)
 		f.trap.Code = uint32(w)
 		f.frame += 8
 	}
-	if vector == insn.VectorPF {
+	if vector == x86.VectorPF {
 		f.trap.CR2 = guest.GVA(v.sregs.CR2)
 	}
 	b := v.raw[:8*frameWords]
@@ -336,7 +336,7 @@ func (v *vcpu) atHandler(end landing, regs probe.Regs, traced bool, held uint64)
 	v.unpackFrame(&f, b)
 	flags := v.frame.RFLAGS
 	if !traced {
-		flags &^= insn.FlagTF
+		flags &^= x86.FlagTF
 	}
 	flags |= held
 	if home := uint64(end.moved.home(guest.GVA(v.frame.RIP))); flags != v.frame.RFLAGS || home != v.frame.RIP {

@@ -8,8 +8,8 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // trapped is what a probe in a trap's handler has seen: how often it was hit, and the sums
@@ -17,7 +17,7 @@ import (
 type trapped struct{ Hits, RDI, RSI, RDX, RSP uint64 }
 
 // ofTrap are the registers that trapped adds up, in its order.
-var ofTrap = []insn.Reg64{insn.RDI, insn.RSI, insn.RDX, insn.RSP}
+var ofTrap = []x86.Reg64{x86.RDI, x86.RSI, x86.RDX, x86.RSP}
 
 // watchTrap returns a probe on a function of the kernel, whose handler runs in the guest or on
 // the host, and what it will have seen.
@@ -39,12 +39,12 @@ func watchTrap(t *testing.T, m *Machine, name string, inGuest bool) (*probe.Kpro
 	}
 	word := func(i int) uint64 { return binary.LittleEndian.Uint64(host[8*i:]) }
 	k.Stage = &probe.Stage{Block: block, Stride: 64, Lost: block + 64, NoStrings: true, Counts: func(int) (handled, filtered, missed uint64) { return word(0), 0, word(8) }}
-	var a insn.Asm
-	a.Inc(8, insn.At(insn.RSI, 0))
+	var a x86.Asm
+	a.Inc(8, x86.At(x86.RSI, 0))
 	for i, r := range ofTrap {
-		k.Stage.Reads |= 1 << (insn.PtReg(r) / 8)
-		a.Mov(8, insn.RAX, insn.At(insn.RDI, insn.PtReg(r)))
-		a.Add(8, insn.At(insn.RSI, 8*(i+1)), insn.RAX)
+		k.Stage.Reads |= 1 << (x86.PtReg(r) / 8)
+		a.Mov(8, x86.RAX, x86.At(x86.RDI, x86.PtReg(r)))
+		a.Add(8, x86.At(x86.RSI, 8*(i+1)), x86.RAX)
 	}
 	a.Ret()
 	k.Stage.Code = a.Code()

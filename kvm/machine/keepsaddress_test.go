@@ -12,12 +12,12 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
 	"github.com/guestprobe/guestprobe/kvm"
 	"github.com/guestprobe/guestprobe/kvm/host"
 	"github.com/guestprobe/guestprobe/kvm/snapshot"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // Instructions that show where the last x87 instruction was: in the arena, at RDI.
@@ -86,11 +86,11 @@ func shown(cpl int) (forms []*form) {
 		}
 		f := &form{name: fmt.Sprintf("form_%04d", len(forms)), text: w.name, code: w.code, fl: 2, mem: map[int]uint64{}}
 		if cpl == 3 {
-			f.fl |= insn.FlagIF
+			f.fl |= x86.FlagIF
 		}
-		f.regs[insn.RAX] = 0x4242 // no hypercall
-		f.regs[insn.RSP] = arena + 2*formsArenaSize + formsArenaSize/2
-		f.regs[insn.RDI], f.regs[insn.RSI] = arena, arena+formsArenaSize
+		f.regs[x86.RAX] = 0x4242 // no hypercall
+		f.regs[x86.RSP] = arena + 2*formsArenaSize + formsArenaSize/2
+		f.regs[x86.RDI], f.regs[x86.RSI] = arena, arena+formsArenaSize
 		f.mem[formsArena+formsArenaSize] = 0x3ff8_0000_3fc0_0040
 		f.mem[formsArena+formsArenaSize+8] = 0x4000
 		forms = append(forms, f)
@@ -125,7 +125,7 @@ func (r *formRun) enableSyscall() {
 		return v.kvm.SetMSRs([]kvm.MSR{
 			{Index: 0xc0000081, Data: (guest.SelKernelData|3)<<48 | guest.SelKernelCode<<32}, // STAR
 			{Index: msrLSTAR, Data: uint64(at)},
-			{Index: 0xc0000084, Data: insn.FlagIF | insn.FlagTF | insn.FlagDF}, // SFMASK
+			{Index: 0xc0000084, Data: x86.FlagIF | x86.FlagTF | x86.FlagDF}, // SFMASK
 		})
 	})
 	if err != nil {
@@ -188,7 +188,7 @@ func TestKeepsAddress(t *testing.T) {
 			}
 			native := r.text(i)
 			for off := 0; off < len(f.code); {
-				inst, err := insn.Decode(f.code[off:])
+				inst, err := x86.Decode(f.code[off:])
 				if err != nil {
 					break
 				}
@@ -224,7 +224,7 @@ func TestKeepsAddress(t *testing.T) {
 						t.Errorf("%s: the text is % x, want % x", what, text, native)
 					}
 				}
-				if off += int(inst.Len); inst.Class() == insn.ClassTransaction {
+				if off += int(inst.Len); inst.Class() == x86.ClassTransaction {
 					break // an int3 inside of a transaction ends it
 				}
 			}

@@ -7,8 +7,8 @@ import (
 	"slices"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // landing is a place where an instruction can lead.
@@ -27,7 +27,7 @@ type landing struct {
 // where it leads without an exception is not known.
 func (v *vcpu) landings(site guest.GVA, code []byte) (places []landing, known bool) {
 	places = v.handlers()
-	inst, err := insn.Decode(code)
+	inst, err := x86.Decode(code)
 	if err != nil {
 		return places, false
 	}
@@ -41,27 +41,27 @@ func (v *vcpu) landings(site guest.GVA, code []byte) (places []landing, known bo
 		return places, true
 	}
 	switch inst.Class() {
-	case insn.ClassRet, insn.ClassJumpInd, insn.ClassCallInd, insn.ClassFar:
+	case x86.ClassRet, x86.ClassJumpInd, x86.ClassCallInd, x86.ClassFar:
 		for _, t := range v.indirect(&inst, site) {
 			add(t)
 		}
 		// Without a target, reading it is an exception.
-		return places, inst.Enc == insn.Legacy
-	case insn.ClassSyscall:
+		return places, inst.Enc == x86.Legacy
+	case x86.ClassSyscall:
 		lstar, err := v.kvm.ReadMSRs([]uint32{msrLSTAR})
 		if err != nil || len(lstar) != 1 {
 			return places, false
 		}
 		add(lstar[0].Data)
 		return places, true
-	case insn.ClassIRet:
+	case x86.ClassIRet:
 		// KVM shows neither the guest's TF nor its own while it single-steps, and kvm_pvm stops one instruction behind an iretq. Where an
 		// interrupt of KVM's could come first, only the processor tells where the iretq led.
 		b := v.raw[:8*frameWords]
-		if inst.Prefix&insn.PrefixREXW == 0 || v.m.space(v.trap.state.Root).Read(guest.GVA(v.trap.state.Regs.RSP), b) != nil {
+		if inst.Prefix&x86.PrefixREXW == 0 || v.m.space(v.trap.state.Root).Read(guest.GVA(v.trap.state.Regs.RSP), b) != nil {
 			break
 		}
-		traced := littleEndian(b[8*frameRFLAGS:][:8])&insn.FlagTF != 0
+		traced := littleEndian(b[8*frameRFLAGS:][:8])&x86.FlagTF != 0
 		if user := b[8*frameCS]&3 == 3; (traced || !v.m.payload().hasAPIC()) && v.m.host.CannotBreak(user, v.m.payload().forwards()) == "" {
 			add(littleEndian(b[8*frameRIP:][:8]))
 			return places, true
@@ -75,18 +75,18 @@ func (v *vcpu) landings(site guest.GVA, code []byte) (places []landing, known bo
 // the processors of the two vendors differ: AMD cuts the target of a near branch
 // with operand size prefix to 16 bits (APM Vol. 3, JMP near), and does not know
 // far branches to 64-bit offsets (APM Vol. 3, JMP far).
-func (v *vcpu) indirect(inst *insn.Inst, site guest.GVA) []uint64 {
+func (v *vcpu) indirect(inst *x86.Inst, site guest.GVA) []uint64 {
 	r := v.trap.state.Regs
 	class := inst.Class()
-	if class == insn.ClassJumpInd || class == insn.ClassCallInd {
+	if class == x86.ClassJumpInd || class == x86.ClassCallInd {
 		if inst.Mod() == 3 {
-			n := insn.Reg64(inst.RM())
+			n := x86.Reg64(inst.RM())
 			for _, b := range inst.Bytes() {
 				if b == inst.Opcode {
 					break
 				}
 				if b&0xf0 == 0x40 {
-					n = n&7 | insn.Reg64(b&1)<<3 // REX.B; the last one counts
+					n = n&7 | x86.Reg64(b&1)<<3 // REX.B; the last one counts
 				}
 			}
 			t := *r.Reg(n)
@@ -94,15 +94,15 @@ func (v *vcpu) indirect(inst *insn.Inst, site guest.GVA) []uint64 {
 		}
 	}
 	at := r.RSP
-	if class != insn.ClassRet && inst.Opcode == 0xff { // with a memory operand
+	if class != x86.ClassRet && inst.Opcode == 0xff { // with a memory operand
 		a, ok := inst.Addr(uint64(site), r)
 		if !ok {
 			return nil
 		}
 		switch at = a; inst.Segment {
-		case insn.SegFS:
+		case x86.SegFS:
 			at += v.sregs.FS.Base
-		case insn.SegGS:
+		case x86.SegGS:
 			at += v.sregs.GS.Base
 		}
 	}
@@ -114,7 +114,7 @@ func (v *vcpu) indirect(inst *insn.Inst, site guest.GVA) []uint64 {
 			targets = append(targets, littleEndian(b))
 		}
 	}
-	if class != insn.ClassFar && len(targets) == 3 {
+	if class != x86.ClassFar && len(targets) == 3 {
 		targets = []uint64{targets[0], targets[2]} // near: 64 bits, or 16
 	}
 	return targets
@@ -190,7 +190,7 @@ func (p *patches) apply(as guest.AddressSpace, a guest.GVA, to byte) error {
 // own puts the guest's own bytes at the instruction at a, as far as the engine has others there, and returns
 // them.
 func (p *patches) own(e *probe.Engine, as guest.AddressSpace, root guest.GPA, a guest.GVA) ([]byte, error) {
-	live := make([]byte, insn.MaxLen)
+	live := make([]byte, x86.MaxLen)
 	n := len(live)
 	for n > 0 && as.Read(a, live[:n]) != nil {
 		n--

@@ -9,11 +9,11 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/linux"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/internal/device"
 	"github.com/guestprobe/guestprobe/kvm"
 	"github.com/guestprobe/guestprobe/kvm/host"
 	"github.com/guestprobe/guestprobe/kvm/snapshot"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // LinuxConfig says what Linux guest to make.
@@ -190,7 +190,7 @@ func (g *linuxGuest) setUp(m *Machine, k *kvm.VCPU, id int, _ *guest.BootState) 
 	if err := k.SetSregs(&s); err != nil {
 		return err
 	}
-	return k.SetRegs(&kvm.Regs{RIP: uint64(st.RIP), RSI: uint64(st.RSI), RFLAGS: insn.Flag1})
+	return k.SetRegs(&kvm.Regs{RIP: uint64(st.RIP), RSI: uint64(st.RSI), RFLAGS: x86.Flag1})
 }
 
 func (g *linuxGuest) forwards() bool { return len(g.stubs) > 0 }
@@ -239,7 +239,7 @@ func plantStubs(mem *guest.Memory, home guest.Home, view *linux.View) (stubs []t
 		symbol string
 		code   []byte // push $0; push $3 of its entry there; push $-1
 	}{
-		{"early_idt_handler_array", []byte{0x6a, 0x00, 0x6a, insn.VectorBP}},
+		{"early_idt_handler_array", []byte{0x6a, 0x00, 0x6a, x86.VectorBP}},
 		{"asm_exc_int3", []byte{0x6a, 0xff}},
 	} {
 		s, err := view.Lookup(h.symbol)
@@ -269,7 +269,7 @@ func findCode(b, code []byte) (at int, ok bool) {
 		if bytes.HasPrefix(b[at:], code) {
 			return at, true
 		}
-		i, err := insn.Decode(b[at:])
+		i, err := x86.Decode(b[at:])
 		if err != nil {
 			return 0, false
 		}

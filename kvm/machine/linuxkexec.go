@@ -5,8 +5,8 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/linux"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // How a kernel is followed that starts another one
@@ -24,7 +24,7 @@ const idtLimit = 256*16 - 1
 // breakpointGate returns where the IDT of v leads breakpoints. Precondition: v rests.
 func (m *Machine) breakpointGate(v *vcpu) (to uint64, ok bool) {
 	gate := make([]byte, 16)
-	err := m.space(v.space()).Read(guest.GVA(v.sregs.IDT.Base)+16*insn.VectorBP, gate)
+	err := m.space(v.space()).Read(guest.GVA(v.sregs.IDT.Base)+16*x86.VectorBP, gate)
 	lo, hi := littleEndian(gate[:8]), littleEndian(gate[8:])
 	return hi<<32 | lo>>48<<16 | lo&0xffff, err == nil
 }

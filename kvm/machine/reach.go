@@ -5,8 +5,8 @@ import (
 	"errors"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/kvm/host"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // How an instruction is kept from the temporary int3s
@@ -48,9 +48,9 @@ const (
 
 // reaches returns the memory that inst transfers when it is executed at site from the registers in v.trap, with the
 // frame that an exception of it would push on the same stack.
-func (v *vcpu) reaches(inst *insn.Inst, site guest.GVA, as guest.AddressSpace) *reach {
+func (v *vcpu) reaches(inst *x86.Inst, site guest.GVA, as guest.AddressSpace) *reach {
 	r, regs := &reach{as: as}, v.trap.state.Regs
-	var room [3]insn.Touch
+	var room [3]x86.Touch
 	touches, known := inst.Touches(room[:0], uint64(site), regs)
 	r.open = !known
 	add := func(at, n uint64, write bool) { r.spans = append(r.spans, span{at, n, write}) }
@@ -59,10 +59,10 @@ func (v *vcpu) reaches(inst *insn.Inst, site guest.GVA, as guest.AddressSpace) *
 		if t.Size == 0 {
 			t.Size = maxImage
 		}
-		add(t.Addr, t.Size, t.Access&insn.Write != 0)
+		add(t.Addr, t.Size, t.Access&x86.Write != 0)
 	}
 	switch m, has := inst.Mem(); {
-	case inst.Class() == insn.ClassFar || inst.Class() == insn.ClassIRet:
+	case inst.Class() == x86.ClassFar || inst.Class() == x86.ClassIRet:
 		switch r.open = false; {
 		case has && inst.Reg() == 3: // lcall, through a gate as well
 			add(regs.RSP-4*8, 4*8, true)
@@ -72,13 +72,13 @@ func (v *vcpu) reaches(inst *insn.Inst, site guest.GVA, as guest.AddressSpace) *
 		if at, ok := inst.Addr(uint64(site), regs); has && ok {
 			add(at+v.base(m.Segment), 10, false)
 		}
-	case inst.Class() == insn.ClassInterrupt, inst.Class() == insn.ClassUndefined, inst.Class() == insn.ClassSyscall:
+	case inst.Class() == x86.ClassInterrupt, inst.Class() == x86.ClassUndefined, inst.Class() == x86.ClassSyscall:
 		r.open = false
-	case inst.Map == insn.Map0 && inst.Enc == insn.Legacy && inst.Opcode == 0xc8: // enter
+	case inst.Map == x86.Map0 && inst.Enc == x86.Legacy && inst.Opcode == 0xc8: // enter
 		r.open = false
 		add(regs.RSP-framesEnd, framesEnd, true)
 		add(regs.RBP-framesEnd, framesEnd, false)
-	case has && !m.Vector && (m.Size != 0 || inst.Enc != insn.VEX): // those of AMX have a stride
+	case has && !m.Vector && (m.Size != 0 || inst.Enc != x86.VEX): // those of AMX have a stride
 		_, ok := inst.Addr(uint64(site), regs)
 		r.open = r.open && !ok // else it is more than the processor may touch, but all of it
 	}
@@ -89,11 +89,11 @@ func (v *vcpu) reaches(inst *insn.Inst, site guest.GVA, as guest.AddressSpace) *
 }
 
 // base returns the base address of a segment.
-func (v *vcpu) base(s insn.Segment) uint64 {
+func (v *vcpu) base(s x86.Segment) uint64 {
 	switch s {
-	case insn.SegFS:
+	case x86.SegFS:
 		return v.sregs.FS.Base
-	case insn.SegGS:
+	case x86.SegGS:
 		return v.sregs.GS.Base
 	}
 	return 0
@@ -160,13 +160,13 @@ type aside struct {
 
 // stepAside makes the copy of the instruction at site, or returns false: it cannot run elsewhere, or there is no memory
 // for it. The world is stopped.
-func (v *vcpu) stepAside(inst *insn.Inst, site guest.GVA, r *reach) (x aside, ok bool) {
+func (v *vcpu) stepAside(inst *x86.Inst, site guest.GVA, r *reach) (x aside, ok bool) {
 	m := v.m
 	if m.payload().hasAPIC() {
 		return x, false // an interrupt would find it there
 	}
-	plan := insn.Analyze(inst.Bytes(), uint64(site), insn.Options{CPL: v.trap.state.CPL})
-	moves := plan.Kind == insn.Boost || plan.Kind == insn.Emulate && plan.Fallback == insn.Boost || plan.Reason == insn.ReasonAddress
+	plan := x86.Analyze(inst.Bytes(), uint64(site), x86.Options{CPL: v.trap.state.CPL})
+	moves := plan.Kind == x86.Boost || plan.Kind == x86.Emulate && plan.Fallback == x86.Boost || plan.Reason == x86.ReasonAddress
 	if !moves || plan.NoStep {
 		return x, false
 	}
@@ -176,8 +176,8 @@ func (v *vcpu) stepAside(inst *insn.Inst, site guest.GVA, r *reach) (x aside, ok
 		area = m.exec.user.Area
 	}
 	m.exec.mu.Unlock()
-	code := make([]byte, insn.MaxRelocated+1)
-	n, err := insn.Relocate(code, inst, uint64(site), uint64(area.GVA))
+	code := make([]byte, x86.MaxRelocated+1)
+	n, err := x86.Relocate(code, inst, uint64(site), uint64(area.GVA))
 	if err != nil || uint64(n)+1 > min(area.Size, allocAlign) || r.has(area.GVA) || r.has(area.GVA+guest.GVA(n)) {
 		return x, false
 	}
@@ -188,7 +188,7 @@ func (v *vcpu) stepAside(inst *insn.Inst, site guest.GVA, r *reach) (x aside, ok
 	if err != nil {
 		return x, false
 	}
-	copy(b, append(code[:n], insn.Int3))
+	copy(b, append(code[:n], x86.Int3))
 	return aside{at: area.GVA, end: area.GVA + guest.GVA(n), site: site, next: site + guest.GVA(inst.Len), bytes: b}, true
 }
 
@@ -231,9 +231,9 @@ func (v *vcpu) canSingleStep() bool {
 }
 
 // nextSpace returns the address space that inst goes on in where it is a mov to CR3.
-func (v *vcpu) nextSpace(inst *insn.Inst) (guest.AddressSpace, bool) {
+func (v *vcpu) nextSpace(inst *x86.Inst) (guest.AddressSpace, bool) {
 	const movToCR, cr3 = 0x22, 3
-	if inst.Map != insn.Map0F || inst.Enc != insn.Legacy || inst.Opcode != movToCR || inst.Reg() != cr3 {
+	if inst.Map != x86.Map0F || inst.Enc != x86.Legacy || inst.Opcode != movToCR || inst.Reg() != cr3 {
 		return guest.AddressSpace{}, false
 	}
 	reg := v.trap.state.Regs.Reg(inst.RMReg())

@@ -15,10 +15,10 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
 	"github.com/guestprobe/guestprobe/internal/patience"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // stagedReturns is a kretprobe whose handlers run in the guest: at the entry the
@@ -40,20 +40,20 @@ func newStagedReturns(t testing.TB, m *Machine, name string, user bool, maxActiv
 	if err != nil {
 		t.Fatal(err)
 	}
-	const rax, rdx, rsi, rdi, sp = insn.RAX, insn.RDX, insn.RSI, insn.RDI, 1 << (insn.PtSP / 8)
-	var entry, ret insn.Asm
-	entry.Mov(8, rax, insn.At(rdi, insn.PtSP))
-	entry.Mov(8, insn.At(rdx, 0), rax)
+	const rax, rdx, rsi, rdi, sp = x86.RAX, x86.RDX, x86.RSI, x86.RDI, 1 << (x86.PtSP / 8)
+	var entry, ret x86.Asm
+	entry.Mov(8, rax, x86.At(rdi, x86.PtSP))
+	entry.Mov(8, x86.At(rdx, 0), rax)
 	entry.Xor(4, rax, rax)
 	entry.Ret()
 	right := ret.NewLabel()
-	ret.Mov(8, rax, insn.At(rdi, insn.PtSP))
-	ret.Sub(8, rax, insn.Imm(8))
-	ret.Sub(8, rax, insn.At(rdx, 0))
-	ret.Jcc(insn.CondE, right)
-	ret.Inc(8, insn.At(rsi, 8))
+	ret.Mov(8, rax, x86.At(rdi, x86.PtSP))
+	ret.Sub(8, rax, x86.Imm(8))
+	ret.Sub(8, rax, x86.At(rdx, 0))
+	ret.Jcc(x86.CondE, right)
+	ret.Inc(8, x86.At(rsi, 8))
 	ret.Place(right)
-	ret.Inc(8, insn.At(rsi, 0))
+	ret.Inc(8, x86.At(rsi, 0))
 	ret.Ret()
 	s := &stagedReturns{m: m, host: host}
 	none := func(int) (handled, filtered, missed uint64) { return 0, 0, 0 }

@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/kvm"
 	"github.com/guestprobe/guestprobe/kvm/snapshot"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // Errors of snapshots.
@@ -255,7 +255,7 @@ func (v *vcpu) handsTrap() (port uint8, ok bool) {
 	if v.cpl() != 0 {
 		return 0, false
 	}
-	code := make([]byte, insn.MaxLen)
+	code := make([]byte, x86.MaxLen)
 	for v.m.space(v.state().Root).Read(guest.GVA(v.regs.RIP), code) != nil { // what follows it may be unmapped
 		if code = code[:len(code)-1]; len(code) < 2 {
 			return 0, false

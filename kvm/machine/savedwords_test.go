@@ -5,9 +5,9 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/kvm/snapshot"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // What stacks the built-in guest has, and from where on they are in use (guest/builtin/src/include/task.h, kernel/sched.c).
@@ -168,7 +168,7 @@ func engineWords(t *testing.T, m, other *Machine, s *snapshot.Snapshot) (live []
 	}
 	for i, c := range s.CPUs {
 		regs := probe.Regs(c.Regs)
-		for k := insn.RAX; k <= insn.R15; k++ {
+		for k := x86.RAX; k <= x86.R15; k++ {
 			if inside(*regs.Reg(k)) {
 				live = append(live, fmt.Sprintf("%#x in register %d of vCPU %d", *regs.Reg(k), k, i))
 			}

@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/internal/patience"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // TestStepUntilTablesAreLoaded steps through code that loads an IDT whose #BP has a stack of its own before it loads the TSS that names
@@ -54,7 +54,7 @@ func TestStepUntilTablesAreLoaded(t *testing.T) {
 	le.PutUint64(at(gdt+selTSS), 0x67|(tinyData+tss)&0xff_ffff<<16|0x89<<40|(tinyData+tss)>>24&0xff<<56)
 	le.PutUint64(at(gdt+selTSS+8), (tinyData+tss)>>32)
 	le.PutUint64(at(tss+tssIST), tinyData+stack)
-	guest.PutGate(at(idt+16*insn.VectorBP), tinyText+stub, 1)
+	guest.PutGate(at(idt+16*x86.VectorBP), tinyText+stub, 1)
 	if err := m.Look(func(l *Look) error { return l.Write(0, tinyData+descriptors, d[:]) }); err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +106,7 @@ func TestStepOwnInt3(t *testing.T) {
 	code = append(append(code, make([]byte, foreign-len(code))...), 0x48, 0xcf) // 24 iretq
 	m := newMachine(t, Config{Image: tinyGuest(t, code, nil, tinySym{"main", tinyText, stub}, tinySym{"gp_foreign_bp", tinyText + foreign, 2}), VCPUs: 1, Memory: 16 << 20, Tick: -1})
 	var idt [0x210]byte
-	guest.PutGate(idt[16*insn.VectorBP:], tinyText+stub, 0)
+	guest.PutGate(idt[16*x86.VectorBP:], tinyText+stub, 0)
 	binary.LittleEndian.PutUint16(idt[0x200:], 16*4-1)
 	binary.LittleEndian.PutUint64(idt[0x202:], tinyData)
 	if err := m.Look(func(l *Look) error { return l.Write(0, tinyData, idt[:]) }); err != nil {

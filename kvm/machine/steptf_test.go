@@ -6,9 +6,9 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/internal/patience"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // traced loads an IDT whose descriptor is at tinyData+0x200, and goes around a loop.
@@ -43,8 +43,8 @@ func TestStepTraced(t *testing.T) {
 	}
 	const db, bp = 0x1c, 0x21
 	var idt [0x210]byte
-	guest.PutGate(idt[16*insn.VectorDB:], tinyText+db, 0)
-	guest.PutGate(idt[16*insn.VectorBP:], tinyText+bp, 0)
+	guest.PutGate(idt[16*x86.VectorDB:], tinyText+db, 0)
+	guest.PutGate(idt[16*x86.VectorBP:], tinyText+bp, 0)
 	binary.LittleEndian.PutUint16(idt[0x200:], 16*4-1)
 	binary.LittleEndian.PutUint64(idt[0x202:], tinyData)
 	change := func(f func(*Look) error) {
@@ -60,8 +60,8 @@ func TestStepTraced(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if r.RFLAGS &^= insn.FlagTF; on {
-				r.RFLAGS |= insn.FlagTF
+			if r.RFLAGS &^= x86.FlagTF; on {
+				r.RFLAGS |= x86.FlagTF
 			}
 			return l.SetRegs(0, r)
 		})
@@ -75,14 +75,14 @@ func TestStepTraced(t *testing.T) {
 	handler := func(at, back guest.GVA, count *uint64, tf bool) {
 		t.Helper()
 		r := registers(t, m, 0).Regs
-		if r.RFLAGS&insn.FlagTF != 0 {
+		if r.RFLAGS&x86.FlagTF != 0 {
 			t.Errorf("the handler at +%#x has TF set", uint64(at))
 		}
 		*count++
 		if r = step(at + 3); r.R8 != dbs || r.R9 != bps {
 			t.Errorf("at +%#x: %d #DBs and %d #BPs, want %d and %d", uint64(back), r.R8, r.R9, dbs, bps)
 		}
-		if r = step(back); r.RFLAGS&insn.FlagTF != 0 != tf {
+		if r = step(back); r.RFLAGS&x86.FlagTF != 0 != tf {
 			t.Errorf("back at +%#x: flags %#x", uint64(back), r.RFLAGS)
 		}
 	}
@@ -92,7 +92,7 @@ func TestStepTraced(t *testing.T) {
 			step(db)
 			handler(db, next, &dbs, true)
 		}
-		if r := registers(t, m, 0).Regs; r.RDX&insn.FlagTF == 0 || r.RCX+1 != r.RSI {
+		if r := registers(t, m, 0).Regs; r.RDX&x86.FlagTF == 0 || r.RCX+1 != r.RSI {
 			t.Errorf("%+v", r)
 		}
 		step(bp) // an int3 has no trap behind it
@@ -105,7 +105,7 @@ func TestStepTraced(t *testing.T) {
 		for _, next := range []guest.GVA{0x0e, 0x12, 0x13, 0x14, 0x18} {
 			step(next)
 		}
-		if r := registers(t, m, 0).Regs; r.RDX&insn.FlagTF != 0 {
+		if r := registers(t, m, 0).Regs; r.RDX&x86.FlagTF != 0 {
 			t.Errorf("%+v", r)
 		}
 		step(bp)

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // How vCPUs are stopped, and stepped
@@ -201,7 +201,7 @@ func (m *Machine) stepHere(v *vcpu) (done bool) {
 			return err
 		}
 		s := v.state()
-		code := make([]byte, insn.MaxLen)
+		code := make([]byte, x86.MaxLen)
 		n := m.ownCode(s.Root, guest.GVA(s.Regs.RIP), code)
 		if done = m.engine.Emulate(v.id, s, code[:n]); !done {
 			return nil
@@ -308,13 +308,13 @@ func (v *vcpu) advance() error {
 		return err
 	}
 	state := v.state()
-	code := make([]byte, insn.MaxLen)
+	code := make([]byte, x86.MaxLen)
 	n := m.ownCode(state.Root, guest.GVA(state.Regs.RIP), code)
 	v.trap = arrival{via: viaExit, state: state, trap: probe.Trap{Kind: probe.TrapBreakpoint}}
 	at := guest.GVA(state.Regs.RIP)
 	d := m.engine.Advance(v.id, state, code[:n])
 	if own := func() bool {
-		return d.Action == probe.NotOurs && n > 0 && code[0] == insn.Int3 && guest.GVA(state.Regs.RIP) == at
+		return d.Action == probe.NotOurs && n > 0 && code[0] == x86.Int3 && guest.GVA(state.Regs.RIP) == at
 	}; own() {
 		if v.claim() { // it is a probe's in another mapping of the file, and one here from now on
 			d = m.engine.Advance(v.id, state, code[:n])
@@ -354,7 +354,7 @@ func (v *vcpu) executeInt3(at guest.GVA) error {
 		defer func() { err = errors.Join(err, p.undo()) }()
 		// Others may have written there since it was read, and a jump of the engine's may lie over it.
 		root := v.state().Root
-		if code, err := p.own(v.m.engine, v.m.space(root), root, at); err != nil || len(code) == 0 || code[0] != insn.Int3 {
+		if code, err := p.own(v.m.engine, v.m.space(root), root, at); err != nil || len(code) == 0 || code[0] != x86.Int3 {
 			return errors.Join(err, fmt.Errorf("%w at %v: its text has just changed", ErrCannotStep, at))
 		}
 		v.n.foreign.inc()
@@ -362,7 +362,7 @@ func (v *vcpu) executeInt3(at guest.GVA) error {
 		// Interrupts of KVM's controllers would come first.
 		held := uint64(0)
 		if v.m.payload().hasAPIC() {
-			held = v.regs.RFLAGS & insn.FlagIF
+			held = v.regs.RFLAGS & x86.FlagIF
 		}
 		v.regs.RFLAGS &^= held
 		v.kvm.SetRegsDirty()
@@ -420,9 +420,9 @@ func (h handlerEntries) has(t *arrival) bool {
 
 // plantHandlers puts temporary int3s at the guest's handlers of all exceptions, but for those that hand theirs to the host. The world is stopped.
 func (v *vcpu) plantHandlers(p *patches) handlerEntries {
-	as, at := v.m.space(0), v.handlersOf(exceptions|1<<insn.VectorDB|1<<insn.VectorBP)
+	as, at := v.m.space(0), v.handlersOf(exceptions|1<<x86.VectorDB|1<<x86.VectorBP)
 	for i, l := range at {
-		at[i].planted = !v.handsOver(as, &l) && p.apply(as, l.at, insn.Int3) == nil
+		at[i].planted = !v.handsOver(as, &l) && p.apply(as, l.at, x86.Int3) == nil
 	}
 	return at
 }
@@ -450,7 +450,7 @@ func (v *vcpu) awaitHandler(entries handlerEntries) error {
 
 // handsOver reports whether a handler is a stub that hands its exception to the host: an int3 in one of vector 3 would come to itself.
 func (v *vcpu) handsOver(as guest.AddressSpace, l *landing) bool {
-	if l.vector == insn.VectorBP && v.m.payload().forwards() {
+	if l.vector == x86.VectorBP && v.m.payload().forwards() {
 		return true
 	}
 	var b [2]byte

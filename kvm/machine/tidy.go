@@ -5,8 +5,8 @@ import (
 	"slices"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // How vCPUs leave the engine's code
@@ -53,7 +53,7 @@ func (m *Machine) tidied(f func() error) error {
 func (v *vcpu) tidy() bool {
 	// An exception on its way in is lost when registers are set, and the trap of a guest that steps itself comes after
 	// the very instruction.
-	if on, err := v.kvm.Delivering(); on || err != nil || v.regs.RFLAGS&insn.FlagTF != 0 {
+	if on, err := v.kvm.Delivering(); on || err != nil || v.regs.RFLAGS&x86.FlagTF != 0 {
 		return false
 	}
 	v.takeBack()
@@ -82,7 +82,7 @@ func (v *vcpu) takeBack() {
 		return
 	}
 	v.trap = arrival{via: viaStub}
-	if !v.readFrame() || v.frame.RFLAGS&insn.FlagTF != 0 {
+	if !v.readFrame() || v.frame.RFLAGS&x86.FlagTF != 0 {
 		return
 	}
 	v.frame.RIP--
@@ -105,7 +105,7 @@ func (v *vcpu) runToEnd() (err error) {
 	defer func() { err = errors.Join(err, p.undo()) }()
 	as := v.m.space(s.Root)
 	for _, at := range ends {
-		if err := p.apply(as, at, insn.Int3); err != nil {
+		if err := p.apply(as, at, x86.Int3); err != nil {
 			return err
 		}
 	}

@@ -9,10 +9,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
 	"github.com/guestprobe/guestprobe/internal/patience"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // tracedData is what tracedWrites accesses, and tracedLog where it notes its debug exceptions.
@@ -62,7 +62,7 @@ func TestWatchTraced(t *testing.T) {
 		t.Helper()
 		m := newMachine(t, Config{Image: tinyGuest(t, tracedWrites, nil, tinySym{"traced", tinyText, uint64(len(tracedWrites))}), VCPUs: 1, Memory: 16 << 20, Tick: -1})
 		var idt [0x210]byte
-		guest.PutGate(idt[16*insn.VectorDB:], tinyText+db, 0)
+		guest.PutGate(idt[16*x86.VectorDB:], tinyText+db, 0)
 		binary.LittleEndian.PutUint16(idt[0x200:], 16*4-1)
 		binary.LittleEndian.PutUint64(idt[0x202:], tinyData)
 		if err := m.Look(func(l *Look) error { return l.Write(0, tinyData, idt[:]) }); err != nil {
@@ -177,7 +177,7 @@ func TestStepBackToSlot(t *testing.T) {
 		}
 	}
 	var idt [0x210]byte
-	guest.PutGate(idt[16*insn.VectorPF:], tinyText+0x1b, 0)
+	guest.PutGate(idt[16*x86.VectorPF:], tinyText+0x1b, 0)
 	binary.LittleEndian.PutUint16(idt[0x200:], 16*16-1)
 	binary.LittleEndian.PutUint64(idt[0x202:], tinyData)
 	write(tinyData, idt[:])
@@ -225,7 +225,7 @@ func TestSaveGivenBreakpoint(t *testing.T) {
 		return
 	}
 	var idt [0x210]byte
-	guest.PutGate(idt[16*insn.VectorBP:], tinyText+bp, 0)
+	guest.PutGate(idt[16*x86.VectorBP:], tinyText+bp, 0)
 	binary.LittleEndian.PutUint16(idt[0x200:], 16*4-1)
 	binary.LittleEndian.PutUint64(idt[0x202:], tinyData)
 	if err := m.Look(func(l *Look) error { return l.Write(0, tinyData, idt[:]) }); err != nil {

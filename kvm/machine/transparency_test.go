@@ -12,12 +12,12 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/internal/kvmtest"
 	"github.com/guestprobe/guestprobe/internal/patience"
 	"github.com/guestprobe/guestprobe/kvm"
 	"github.com/guestprobe/guestprobe/kvm/host"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 var (
@@ -246,10 +246,10 @@ func TestTransparency(t *testing.T) {
 		what string
 		cpl  int
 		v    vectors
-		want func(*insn.Inst) bool
+		want func(*x86.Inst) bool
 	}{
-		{"kernel code", 0, vectorNone, func(i *insn.Inst) bool { return runnable(i, 0) }},
-		{"user code", 3, vectorSSE, func(i *insn.Inst) bool { return runnable(i, 3) }},
+		{"kernel code", 0, vectorNone, func(i *x86.Inst) bool { return runnable(i, 0) }},
+		{"user code", 3, vectorSSE, func(i *x86.Inst) bool { return runnable(i, 3) }},
 		{"user code, AVX and BMI", 3, vectorAVX, runnableVEX},
 	} {
 		rep, err := host.Calibrate(context.Background(), "")

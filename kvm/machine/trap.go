@@ -2,9 +2,9 @@ package machine
 
 import (
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/kvm"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // via says by which way a trap reached the host: the registers of the
@@ -51,7 +51,7 @@ func (v *vcpu) debugExit() bool {
 	t.via = viaExit
 	t.state = v.state()
 	switch {
-	case d.Exception == insn.VectorBP:
+	case d.Exception == x86.VectorBP:
 		t.trap = probe.Trap{Kind: probe.TrapBreakpoint}
 	case d.DR6&dr6Points != 0:
 		t.trap = probe.Trap{Kind: probe.TrapWatch, DR6: d.DR6}
@@ -68,10 +68,10 @@ func (v *vcpu) emulationExit() bool {
 		return false
 	}
 	if b := v.exit.Internal.EmulationBytes(); len(b) > 0 {
-		if b[0] != insn.Int3 {
+		if b[0] != x86.Int3 {
 			return false
 		}
-	} else if v.m.target().ReadMemory(guest.GPA(v.sregs.CR3), guest.GVA(v.regs.RIP), v.raw[:1]) != nil || v.raw[0] != insn.Int3 {
+	} else if v.m.target().ReadMemory(guest.GPA(v.sregs.CR3), guest.GVA(v.regs.RIP), v.raw[:1]) != nil || v.raw[0] != x86.Int3 {
 		return false // before Linux 5.15 KVM does not give the bytes
 	}
 	v.trap.via = viaExit

@@ -4,10 +4,10 @@ import (
 	"fmt"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/kvm"
 	"github.com/guestprobe/guestprobe/kvm/host"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // dispatch takes the trap in v.trap to the engine and does what it says. The guest's own
@@ -17,7 +17,7 @@ func (v *vcpu) dispatch() {
 	given := v.given
 	v.given = 0
 	if t := &v.trap; given != 0 && t.via == viaStub && t.trap.Kind == probe.TrapBreakpoint && guest.GVA(t.state.Regs.RIP) == given {
-		v.continueAt(insn.VectorBP, "int3")
+		v.continueAt(x86.VectorBP, "int3")
 		return
 	}
 	v.obey(v.m.engine.Hit(v.id, v.trap.state, v.trap.trap))
@@ -104,10 +104,10 @@ func (v *vcpu) notOurs() {
 			v.frameGone()
 			return
 		}
-		v.continueAt(insn.VectorDB, "debug exception")
+		v.continueAt(x86.VectorDB, "debug exception")
 	default:
 		v.kvm.SetRegsDirty()
-		v.deliver(probe.Trap{Vector: insn.VectorDB, DR6: t.trap.DR6})
+		v.deliver(probe.Trap{Vector: x86.VectorDB, DR6: t.trap.DR6})
 	}
 }
 
@@ -115,7 +115,7 @@ func (v *vcpu) notOurs() {
 // which must see RIP behind it.
 func (v *vcpu) foreignBreakpoint() {
 	if v.trap.via == viaStub {
-		v.continueAt(insn.VectorBP, "int3") // the frame has RIP behind it
+		v.continueAt(x86.VectorBP, "int3") // the frame has RIP behind it
 		return
 	}
 	// Where RIP must be for that depends on the host: VMX adds the length of
@@ -126,7 +126,7 @@ func (v *vcpu) foreignBreakpoint() {
 		v.regs.RIP++
 	}
 	v.kvm.SetRegsDirty()
-	v.deliver(probe.Trap{Vector: insn.VectorBP})
+	v.deliver(probe.Trap{Vector: x86.VectorBP})
 }
 
 // continueAt leaves a stub for the guest's own handler of the same exception,
@@ -154,7 +154,7 @@ func (v *vcpu) inject(f probe.Trap) {
 			v.frameGone()
 			return
 		}
-		if f.Vector == insn.VectorPF && v.sregs.CR2 != uint64(f.CR2) {
+		if f.Vector == x86.VectorPF && v.sregs.CR2 != uint64(f.CR2) {
 			v.sregs.CR2 = uint64(f.CR2)
 			v.kvm.SetSregsDirty()
 		}
@@ -166,7 +166,7 @@ func (v *vcpu) inject(f probe.Trap) {
 func (v *vcpu) leaveStub() {
 	t := &v.trap
 	*v.regs = v.frame
-	v.regs.RFLAGS = v.regs.RFLAGS&rflagsIret | insn.Flag1
+	v.regs.RFLAGS = v.regs.RFLAGS&rflagsIret | x86.Flag1
 	v.kvm.SetRegsDirty()
 	if uint16(t.cs) != v.sregs.CS.Selector {
 		v.sregs.CS, v.sregs.SS = kvm.CodeSegment(uint16(t.cs)), kvm.DataSegment(uint16(t.ss))
@@ -177,12 +177,12 @@ func (v *vcpu) leaveStub() {
 
 // rflagsIret are the flags that iretq loads at CPL0 in 64-bit mode: all that
 // exist but VM. The frame is the guest's, and may hold anything.
-const rflagsIret = insn.FlagsStatus | insn.FlagTF | insn.FlagIF | insn.FlagDF | insn.FlagIOPL | insn.FlagNT | insn.FlagRF |
-	insn.FlagAC | insn.FlagVIF | insn.FlagVIP | insn.FlagID
+const rflagsIret = x86.FlagsStatus | x86.FlagTF | x86.FlagIF | x86.FlagDF | x86.FlagIOPL | x86.FlagNT | x86.FlagRF |
+	x86.FlagAC | x86.FlagVIF | x86.FlagVIP | x86.FlagID
 
 // deliver queues an exception for the next KVM_RUN.
 func (v *vcpu) deliver(f probe.Trap) {
-	if f.Vector == insn.VectorDB && f.DR6 != 0 {
+	if f.Vector == x86.VectorDB && f.DR6 != 0 {
 		// KVM_SET_VCPU_EVENTS carries no DR6.
 		var d kvm.DebugRegs
 		if err := v.kvm.GetDebugRegs(&d); err == nil {

@@ -6,9 +6,9 @@ import (
 	"syscall"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/kvm"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // How memory is watched
@@ -200,7 +200,7 @@ func (v *vcpu) watchedAccess() bool {
 	if x.Write {
 		copy(a.New[:n], x.Data[:n])
 		copy(b, x.Data[:n])
-		v.traceEnd = v.regs.RFLAGS&insn.FlagTF != 0
+		v.traceEnd = v.regs.RFLAGS&x86.FlagTF != 0
 		v.yield()
 	} else {
 		// The turn is kept: the write of the same instruction may follow.

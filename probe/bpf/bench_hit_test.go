@@ -5,7 +5,7 @@ package bpf
 import (
 	"testing"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // hitLoop is how many hits one call of the entry code makes.
@@ -15,22 +15,22 @@ const hitLoop = 1000
 // instructions are replaced by a jump to detour, which emits the detour's work
 // between the saving of red zone and flags and their restoring. A nil detour
 // leaves the function as it is.
-func (n *native) hitCode(b *testing.B, detour func(a *insn.Asm)) Area {
-	var a insn.Asm
+func (n *native) hitCode(b *testing.B, detour func(a *x86.Asm)) Area {
+	var a x86.Asm
 	fn, back, off, again := a.NewLabel(), a.NewLabel(), a.NewLabel(), a.NewLabel()
-	a.Push(insn.RBX)
-	a.Mov(8, insn.RBX, imm(hitLoop))
+	a.Push(x86.RBX)
+	a.Mov(8, x86.RBX, imm(hitLoop))
 	a.Place(again)
-	a.Mov(8, insn.RDI, imm(n.addr(0))) // readable
-	a.Mov(8, insn.RSI, imm(4))
+	a.Mov(8, x86.RDI, imm(n.addr(0))) // readable
+	a.Mov(8, x86.RSI, imm(4))
 	a.Call(fn)
-	a.Sub(8, insn.RBX, imm(1))
-	a.Jcc(insn.CondNE, again)
-	a.Pop(insn.RBX)
+	a.Sub(8, x86.RBX, imm(1))
+	a.Jcc(x86.CondNE, again)
+	a.Pop(x86.RBX)
 	a.Ret()
 	head := func() { // as in user_hot
-		a.Mov(8, insn.RDX, insn.RDI)
-		a.Shl(8, insn.RDX, imm(5))
+		a.Mov(8, x86.RDX, x86.RDI)
+		a.Shl(8, x86.RDX, imm(5))
 	}
 	a.Place(fn)
 	if detour != nil {
@@ -39,19 +39,19 @@ func (n *native) hitCode(b *testing.B, detour func(a *insn.Asm)) Area {
 		head()
 	}
 	a.Place(back)
-	a.Sub(8, insn.RDX, insn.RDI)
-	a.Add(8, insn.RDX, insn.RSI)
-	a.Mov(8, insn.RAX, insn.RDX)
-	a.Shr(8, insn.RAX, imm(7))
-	a.Xor(8, insn.RAX, insn.RDX)
+	a.Sub(8, x86.RDX, x86.RDI)
+	a.Add(8, x86.RDX, x86.RSI)
+	a.Mov(8, x86.RAX, x86.RDX)
+	a.Shr(8, x86.RAX, imm(7))
+	a.Xor(8, x86.RAX, x86.RDX)
 	a.Ret()
 	a.Place(off)
 	if detour != nil {
-		a.Lea(8, insn.RSP, insn.At(insn.RSP, -128))
+		a.Lea(8, x86.RSP, x86.At(x86.RSP, -128))
 		a.Pushfq()
 		detour(&a)
 		a.Popfq()
-		a.Lea(8, insn.RSP, insn.At(insn.RSP, 128))
+		a.Lea(8, x86.RSP, x86.At(x86.RSP, 128))
 		head()
 		a.Jmp(back)
 	}
@@ -65,38 +65,38 @@ func (n *native) hitCode(b *testing.B, detour func(a *insn.Asm)) Area {
 }
 
 // floorCount is the least that a detour does to count a hit.
-func floorCount(counter Area) func(*insn.Asm) {
-	return func(a *insn.Asm) {
-		a.Push(insn.RAX)
-		a.Mov(8, insn.RAX, imm(counter.Addr))
-		a.Lock().Add(8, insn.At(insn.RAX, 0), imm(1))
-		a.Pop(insn.RAX)
+func floorCount(counter Area) func(*x86.Asm) {
+	return func(a *x86.Asm) {
+		a.Push(x86.RAX)
+		a.Mov(8, x86.RAX, imm(counter.Addr))
+		a.Lock().Add(8, x86.At(x86.RAX, 0), imm(1))
+		a.Pop(x86.RAX)
 	}
 }
 
 // floorRecord is the least that a detour does to write a record of the time and
 // six arguments into a ring that nobody reads.
-func floorRecord(head, ring Area) func(*insn.Asm) {
-	return func(a *insn.Asm) {
-		regs := []reg64{insn.RAX, insn.RCX, insn.RDX, insn.RSI, insn.RDI, insn.R8, insn.R9, insn.R10, insn.R11}
+func floorRecord(head, ring Area) func(*x86.Asm) {
+	return func(a *x86.Asm) {
+		regs := []reg64{x86.RAX, x86.RCX, x86.RDX, x86.RSI, x86.RDI, x86.R8, x86.R9, x86.R10, x86.R11}
 		for _, r := range regs {
 			a.Push(r)
 		}
-		a.Mov(8, insn.R10, imm(1))
-		a.Mov(8, insn.RAX, imm(head.Addr))
-		a.Lock().Xadd(8, insn.At(insn.RAX, 0), insn.R10)
-		a.Mov(8, insn.R11, insn.R10)
-		a.And(4, insn.R11, imm(int32(len(ring.Bytes)/64-1)))
-		a.Shl(4, insn.R11, imm(6))
-		a.Mov(8, insn.RAX, imm(ring.Addr))
-		a.Add(8, insn.R11, insn.RAX)
-		for i, r := range []reg64{insn.RDI, insn.RSI, insn.RDX, insn.RCX, insn.R8, insn.R9, insn.R10} {
-			a.Mov(8, insn.At(insn.R11, int(8*i+8)), r)
+		a.Mov(8, x86.R10, imm(1))
+		a.Mov(8, x86.RAX, imm(head.Addr))
+		a.Lock().Xadd(8, x86.At(x86.RAX, 0), x86.R10)
+		a.Mov(8, x86.R11, x86.R10)
+		a.And(4, x86.R11, imm(int32(len(ring.Bytes)/64-1)))
+		a.Shl(4, x86.R11, imm(6))
+		a.Mov(8, x86.RAX, imm(ring.Addr))
+		a.Add(8, x86.R11, x86.RAX)
+		for i, r := range []reg64{x86.RDI, x86.RSI, x86.RDX, x86.RCX, x86.R8, x86.R9, x86.R10} {
+			a.Mov(8, x86.At(x86.R11, int(8*i+8)), r)
 		}
 		a.Rdtsc()
-		a.Shl(8, insn.RDX, imm(32))
-		a.Or(8, insn.RAX, insn.RDX)
-		a.Mov(8, insn.At(insn.R11, 0), insn.RAX)
+		a.Shl(8, x86.RDX, imm(32))
+		a.Or(8, x86.RAX, x86.RDX)
+		a.Mov(8, x86.At(x86.R11, 0), x86.RAX)
 		for i := len(regs) - 1; i >= 0; i-- {
 			a.Pop(regs[i])
 		}
@@ -106,34 +106,34 @@ func floorRecord(head, ring Area) func(*insn.Asm) {
 // detourProgram is a detour that calls a compiled program: it keeps what the
 // call changes, fills in what the program reads of the context, and finds the
 // block through the structure at the bottom of the stack.
-func detourProgram(c *compiled, info Area) func(*insn.Asm) {
-	regs := map[int]reg64{insn.PtR9: insn.R9, insn.PtR8: insn.R8, insn.PtCX: insn.RCX, insn.PtDX: insn.RDX, insn.PtSI: insn.RSI, insn.PtDI: insn.RDI, insn.PtAX: insn.RAX}
-	return func(a *insn.Asm) {
-		a.Lea(8, insn.RSP, insn.At(insn.RSP, -RegsSize))
-		keep := c.info.ContextReads | 1<<(insn.PtAX/8) | 1<<(insn.PtSI/8) | 1<<(insn.PtDI/8)
+func detourProgram(c *compiled, info Area) func(*x86.Asm) {
+	regs := map[int]reg64{x86.PtR9: x86.R9, x86.PtR8: x86.R8, x86.PtCX: x86.RCX, x86.PtDX: x86.RDX, x86.PtSI: x86.RSI, x86.PtDI: x86.RDI, x86.PtAX: x86.RAX}
+	return func(a *x86.Asm) {
+		a.Lea(8, x86.RSP, x86.At(x86.RSP, -RegsSize))
+		keep := c.info.ContextReads | 1<<(x86.PtAX/8) | 1<<(x86.PtSI/8) | 1<<(x86.PtDI/8)
 		for off := 0; off < RegsSize; off += 8 {
 			if r, ok := regs[off]; ok && keep>>(off/8)&1 != 0 {
-				a.Mov(8, insn.At(insn.RSP, int(off)), r)
+				a.Mov(8, x86.At(x86.RSP, int(off)), r)
 			}
 		}
 		known := a.NewLabel()
-		a.Mov(8, insn.RSI, imm(info.Addr)) // RSP & mask, which is the same address every time
-		a.Mov(8, insn.RAX, imm(0x1234))
-		a.Cmp(8, insn.At(insn.RSI, 0), insn.RAX)
-		a.Jcc(insn.CondE, known)
+		a.Mov(8, x86.RSI, imm(info.Addr)) // RSP & mask, which is the same address every time
+		a.Mov(8, x86.RAX, imm(0x1234))
+		a.Cmp(8, x86.At(x86.RSI, 0), x86.RAX)
+		a.Jcc(x86.CondE, known)
 		a.Int3()
 		a.Place(known)
-		a.Mov(4, insn.RSI, insn.At(insn.RSI, 8))
-		a.ImulImm(8, insn.RSI, insn.RSI, imm(int32(roundUp(c.p.BlockSize(), 64))))
-		a.Mov(8, insn.RAX, imm(c.block.Addr))
-		a.Add(8, insn.RSI, insn.RAX)
-		a.Mov(8, insn.RDI, insn.RSP)
-		a.Mov(8, insn.RAX, imm(c.code.Addr))
-		a.CallAt(insn.RAX)
-		for _, off := range []int{insn.PtAX, insn.PtSI, insn.PtDI} {
-			a.Mov(8, regs[off], insn.At(insn.RSP, int(off)))
+		a.Mov(4, x86.RSI, x86.At(x86.RSI, 8))
+		a.ImulImm(8, x86.RSI, x86.RSI, imm(int32(roundUp(c.p.BlockSize(), 64))))
+		a.Mov(8, x86.RAX, imm(c.block.Addr))
+		a.Add(8, x86.RSI, x86.RAX)
+		a.Mov(8, x86.RDI, x86.RSP)
+		a.Mov(8, x86.RAX, imm(c.code.Addr))
+		a.CallAt(x86.RAX)
+		for _, off := range []int{x86.PtAX, x86.PtSI, x86.PtDI} {
+			a.Mov(8, regs[off], x86.At(x86.RSP, int(off)))
 		}
-		a.Lea(8, insn.RSP, insn.At(insn.RSP, RegsSize))
+		a.Lea(8, x86.RSP, x86.At(x86.RSP, RegsSize))
 	}
 }
 

@@ -5,7 +5,7 @@ package bpf
 import (
 	"testing"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // sumTo adds up words.
@@ -101,18 +101,18 @@ again:
 // unchecked translates each operation to the instructions that do the same, with no
 // check at all: registers where the program's are, machine addresses of values.
 func unchecked(p *Program) []byte {
-	var a insn.Asm
-	regs := [numRegs]reg64{insn.RAX, insn.RDI, insn.RSI, insn.RDX, insn.R9, insn.R8, insn.RBX, insn.R13, insn.R14, insn.R15, insn.RBP}
-	places := make([]insn.Label, len(p.ops))
+	var a x86.Asm
+	regs := [numRegs]reg64{x86.RAX, x86.RDI, x86.RSI, x86.RDX, x86.R9, x86.R8, x86.RBX, x86.R13, x86.R14, x86.R15, x86.RBP}
+	places := make([]x86.Label, len(p.ops))
 	for i := range places {
 		places[i] = a.NewLabel()
 	}
-	alu := map[opc]func(a *insn.Asm, size int, dst, src insn.Arg){opMov: (*insn.Asm).Mov, opAdd: (*insn.Asm).Add, opXor: (*insn.Asm).Xor}
-	jumps := map[opc]insn.Cond{opJeq: insn.CondE, opJne: insn.CondNE, opJlt: insn.CondB}
+	alu := map[opc]func(a *x86.Asm, size int, dst, src x86.Arg){opMov: (*x86.Asm).Mov, opAdd: (*x86.Asm).Add, opXor: (*x86.Asm).Xor}
+	jumps := map[opc]x86.Cond{opJeq: x86.CondE, opJne: x86.CondNE, opJlt: x86.CondB}
 	for pc := range p.ops {
 		a.Place(places[pc])
 		o := &p.ops[pc]
-		d, s := regs[o.dst], insn.Arg(imm(o.imm))
+		d, s := regs[o.dst], x86.Arg(imm(o.imm))
 		if o.code&1 != 0 {
 			s = regs[o.src]
 		}
@@ -126,16 +126,16 @@ func unchecked(p *Program) []byte {
 		case o.code == opJa:
 			a.Jmp(places[o.off])
 		case o.code < opJeq && kind == opLsh:
-			a.Shl(8, d, s.(insn.Imm))
+			a.Shl(8, d, s.(x86.Imm))
 		case o.code < opJeq:
 			alu[kind](&a, 8, d, s)
 		case o.conditional():
 			a.Cmp(8, d, s)
 			a.Jcc(jumps[kind], places[o.off])
 		case o.code == opStoreX:
-			a.Mov(int(o.size), insn.At(d, int(o.off)), regs[o.src])
+			a.Mov(int(o.size), x86.At(d, int(o.off)), regs[o.src])
 		default:
-			a.Movzx(int(o.size), d, insn.At(regs[o.src], int(o.off)))
+			a.Movzx(int(o.size), d, x86.At(regs[o.src], int(o.off)))
 		}
 	}
 	return a.Code()
@@ -164,7 +164,7 @@ func BenchmarkMemory(b *testing.B) {
 					b.Fatal(err)
 				}
 				ctx := alignedBytes(RegsSize)
-				PutRegs(ctx, &insn.Regs{RDI: turns}, 8, 16)
+				PutRegs(ctx, &x86.Regs{RDI: turns}, 8, 16)
 				want, err := code.run(ctx)
 				if err != nil {
 					b.Fatal(err)
@@ -179,7 +179,7 @@ func BenchmarkMemory(b *testing.B) {
 					n.st.target = at.Addr
 				}
 				n.call()
-				if got := n.st.out[insn.RAX]; got != want {
+				if got := n.st.out[x86.RAX]; got != want {
 					b.Fatalf("%d, want %d", got, want)
 				}
 				for b.Loop() {

@@ -3,7 +3,7 @@ package bpf
 import (
 	"testing"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // benchLoop is a mix of what programs do: arithmetic, context and stack
@@ -30,7 +30,7 @@ skip:
 
 func benchContext() []byte {
 	ctx := alignedBytes(RegsSize)
-	PutRegs(ctx, &insn.Regs{RDI: 3, RSI: 4}, 8, 16)
+	PutRegs(ctx, &x86.Regs{RDI: 3, RSI: 4}, 8, 16)
 	return ctx
 }
 

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // TestBounded: of which programs the budget is not counted as they run, because no
@@ -70,7 +70,7 @@ func TestBounded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx := regsContext(insn.Regs{RDI: 5})
+		ctx := regsContext(x86.Regs{RDI: 5})
 		want, wantErr := NewVM(p, 0).Run(ctx, NoEnv{})
 		got, err := code.run(ctx)
 		f, host := new(Fault), new(Fault)

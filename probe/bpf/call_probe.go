@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // maxRead bounds the sizes that memory helpers take, so that one call cannot
@@ -225,7 +225,7 @@ func (v *VM) getFuncArg(r *[16]uint64) FaultCode {
 	}
 	off := int(8 * n)
 	if !v.prog.kind.typed() {
-		off = int(insn.CallArgs[n])
+		off = int(x86.CallArgs[n])
 	}
 	binary.LittleEndian.PutUint64(dst, v.word(off))
 	r[R0] = 0
@@ -256,7 +256,7 @@ func (v *VM) getFuncRet(r *[16]uint64) FaultCode {
 		r[R0] = errno(errNotSup)
 		return NoFault
 	}
-	off := insn.PtAX
+	off := x86.PtAX
 	if v.prog.kind.typed() {
 		off = 8 * v.prog.args
 	}

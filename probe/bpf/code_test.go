@@ -6,32 +6,32 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/internal/bpftest"
 	"github.com/guestprobe/guestprobe/probe/bpf"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // allowed are the opcodes that compiled code may hold, by map. Every host that
 // the project was measured on executes them at CPL 0, emulated or not: nothing
 // of SSE or later, no string instructions, nothing privileged.
-var allowed = map[insn.Map][]string{
-	insn.Map0: {
+var allowed = map[x86.Map][]string{
+	x86.Map0: {
 		"00-3d arithmetic", "50-5f push, pop", "63 movsxd", "69-6b imul", "80-83 arithmetic", "84-8b test, xchg, mov", "8d lea",
 		"99 cqo", "a8-a9 test", "b8-bf mov", "c1 shift", "c3 ret", "c6-c7 mov", "d3 shift", "e8-e9 call, jmp", "f7 test, neg, mul, div",
 	},
-	insn.Map0F: {
+	x86.Map0F: {
 		"31 rdtsc", "80-8f jcc", "ac shrd", "af imul", "b1 cmpxchg", "b6-b7 movzx", "ba bts", "be-bf movsx", "c1 xadd", "c8-cf bswap",
 	},
 }
 
-func isAllowed(i *insn.Inst) bool {
-	if m, ok := i.Mem(); ok && i.Segment == insn.SegGS && m.Base == insn.NoReg && m.Index == insn.NoReg && i.Opcode == 0x8b {
+func isAllowed(i *x86.Inst) bool {
+	if m, ok := i.Mem(); ok && i.Segment == x86.SegGS && m.Base == x86.NoReg && m.Index == x86.NoReg && i.Opcode == 0x8b {
 		return true // the current task of the guest's kernel
 	}
-	if i.Map == insn.Map0 && i.Opcode == 0x90 && i.Has(insn.PrefixRep) && i.Len == 2 {
+	if i.Map == x86.Map0 && i.Opcode == 0x90 && i.Has(x86.PrefixRep) && i.Len == 2 {
 		return true // pause
 	}
-	if i.Enc != insn.Legacy || i.Segment != insn.SegNone || i.Has(insn.PrefixRep) || i.Has(insn.PrefixRepNE) {
+	if i.Enc != x86.Legacy || i.Segment != x86.SegNone || i.Has(x86.PrefixRep) || i.Has(x86.PrefixRepNE) {
 		return false
 	}
 	for _, s := range allowed[i.Map] {
@@ -82,7 +82,7 @@ func TestInstructions(t *testing.T) {
 		compiledSome++
 		starts := map[int]bool{}
 		for at := 0; at < len(code); {
-			i, err := insn.Decode(code[at:])
+			i, err := x86.Decode(code[at:])
 			if err != nil {
 				t.Fatalf("%s: offset %#x: % x: %v", name, at, code[at:min(at+15, len(code))], err)
 			}

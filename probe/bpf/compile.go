@@ -7,14 +7,14 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // Registers for single operations. R0 is in RAX; where all else is, plan says.
 const (
-	tmp9 = insn.R9
-	tmpA = insn.R10
-	tmpB = insn.R11
+	tmp9 = x86.R9
+	tmpA = x86.R10
+	tmpB = x86.R11
 )
 
 // Info describes compiled code.
@@ -113,7 +113,7 @@ func Compile(p *Program, l Layout) ([]byte, *Info, error) {
 }
 
 type compiler struct {
-	insn.Asm
+	x86.Asm
 	*plan
 	p      *Program
 	layout Layout
@@ -123,23 +123,23 @@ type compiler struct {
 	consts map[uint64]reg64 // those that are kept in registers
 
 	info     *Info
-	pcs      []insn.Label // of each slot
-	fail     insn.Label   // fault address in R11, code and slot noted
-	leave    insn.Label   // end of the run, result in RAX
-	failed   insn.Label   // the same, with the fault counted
-	out      insn.Label   // nothing is left to be counted
+	pcs      []x86.Label // of each slot
+	fail     x86.Label   // fault address in R11, code and slot noted
+	leave    x86.Label   // end of the run, result in RAX
+	failed   x86.Label   // the same, with the fault counted
+	out      x86.Label   // nothing is left to be counted
 	stubs    []stub
-	routines map[string]insn.Label // shared code, by name
-	pending  []func()              // that emit what stands out of line
+	routines map[string]x86.Label // shared code, by name
+	pending  []func()             // that emit what stands out of line
 	fixups   []struct {
 		at     int
-		resume insn.Label
+		resume x86.Label
 	}
 }
 
 // stub is out-of-line code that reports a fault.
 type stub struct {
-	label insn.Label
+	label x86.Label
 	code  FaultCode
 	pc    int
 	base  reg64 // the address at fault is base + off + far; NoReg: none
@@ -151,9 +151,9 @@ type stub struct {
 func (c *compiler) assemble() error {
 	c.Asm.Reset()
 	c.info = &Info{OwnStack: c.ownStack, Small: c.ownStack && !c.fails, Reentrant: !c.claims, Aligned: c.aligned, Slots: make([]int, len(c.p.ops))}
-	c.routines, c.stubs, c.fixups, c.wanted = map[string]insn.Label{}, nil, nil, map[uint64]int{}
+	c.routines, c.stubs, c.fixups, c.wanted = map[string]x86.Label{}, nil, nil, map[uint64]int{}
 	c.fail, c.leave, c.failed, c.out = c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel()
-	c.pcs, c.backs = c.pcs[:0], map[int]insn.Label{}
+	c.pcs, c.backs = c.pcs[:0], map[int]x86.Label{}
 	for _, from := range c.jumpsBack {
 		for _, pc := range from {
 			c.backs[pc] = c.NewLabel()
@@ -179,10 +179,10 @@ func (c *compiler) assemble() error {
 	}
 	inLine := c.end()
 	c.kept = nil
-	for r := insn.RCX; r <= insn.R15; r++ {
+	for r := x86.RCX; r <= x86.R15; r++ {
 		// What stands out of line keeps all but the temporaries, where nothing calls it
 		// for what it does to registers.
-		if written := inLine.Has(r) || c.Written().Has(r) && (c.general || r >= tmp9 && r <= tmpB); written && r != insn.RSP {
+		if written := inLine.Has(r) || c.Written().Has(r) && (c.general || r >= tmp9 && r <= tmpB); written && r != x86.RSP {
 			c.kept = append(c.kept, r)
 		}
 	}
@@ -229,22 +229,22 @@ func (c *compiler) start() {
 		c.Push(r)
 	}
 	if c.frame != 0 {
-		c.Lea(8, insn.RSP, insn.At(insn.RSP, -c.frame))
+		c.Lea(8, x86.RSP, x86.At(x86.RSP, -c.frame))
 	}
-	if c.blk != insn.RSI {
-		c.Mov(8, c.blk, insn.RSI)
+	if c.blk != x86.RSI {
+		c.Mov(8, c.blk, x86.RSI)
 	}
 	retired := c.NewLabel()
 	if c.claims {
 		c.claim()
-		c.Jcc(insn.CondB, retired)
+		c.Jcc(x86.CondB, retired)
 		c.addShared(blkRuns, 1)
 	} else {
 		// The run is counted before the block is looked at: whoever retires the
 		// block either sees a run that has not ended, or this sees that it is retired.
 		c.addShared(blkRuns, 1)
-		c.Cmp(4, insn.At(c.blk, blkBusy), imm(0))
-		c.Jcc(insn.CondNE, retired)
+		c.Cmp(4, x86.At(c.blk, blkBusy), imm(0))
+		c.Jcc(x86.CondNE, retired)
 	}
 	c.pending = append(c.pending, func() {
 		c.Place(retired)
@@ -252,28 +252,28 @@ func (c *compiler) start() {
 			c.addShared(blkRuns, -1)
 		}
 		c.addShared(blkMissed, 1)
-		c.set(insn.RAX, 0)
+		c.set(x86.RAX, 0)
 		c.Jmp(c.out)
 	})
 	if c.locals {
-		c.Mov(8, insn.At(c.blk, blkRSP), insn.RSP)
+		c.Mov(8, x86.At(c.blk, blkRSP), x86.RSP)
 	}
 	switch {
 	case !c.charges:
-	case c.budget != insn.NoReg:
+	case c.budget != x86.NoReg:
 		c.set(c.budget, uint64(c.p.budget))
 	default:
-		c.set(insn.RAX, uint64(c.p.budget))
-		c.Mov(8, insn.At(c.blk, blkBudget), insn.RAX)
+		c.set(x86.RAX, uint64(c.p.budget))
+		c.Mov(8, x86.At(c.blk, blkBudget), x86.RAX)
 	}
 	if slices.ContainsFunc(c.p.helpers, isRead) {
-		c.Mov(8, insn.At(c.blk, tmpPage), imm(-1)) // noPage
+		c.Mov(8, x86.At(c.blk, tmpPage), imm(-1)) // noPage
 	}
 	if c.segments {
-		c.Mov(8, c.seg(segContext, segBase), insn.RDI)
+		c.Mov(8, c.seg(segContext, segBase), x86.RDI)
 	}
-	if c.ctx != insn.NoReg && c.ctx != insn.RDI {
-		c.Mov(8, c.ctx, insn.RDI)
+	if c.ctx != x86.NoReg && c.ctx != x86.RDI {
+		c.Mov(8, c.ctx, x86.RDI)
 	}
 	if !c.p.kind.hasRegs() {
 		c.rawContext()
@@ -286,7 +286,7 @@ func (c *compiler) start() {
 		switch x := c.regs[r]; {
 		case !c.entry.has(uint8(r)):
 		case !c.p.kind.hasRegs() && Reg(r) == R2:
-			c.Mov(8, x, insn.RDX)
+			c.Mov(8, x, x86.RDX)
 		default:
 			c.set(x, v)
 		}
@@ -298,7 +298,7 @@ func (c *compiler) addShared(off, v int) {
 	if c.layout.Shared {
 		c.Lock()
 	}
-	c.Add(8, insn.At(c.blk, off), imm(v))
+	c.Add(8, x86.At(c.blk, off), imm(v))
 }
 
 // claim emits bts $0 of the busy word, which carries when it was set: one
@@ -307,23 +307,23 @@ func (c *compiler) claim() {
 	if c.layout.Shared {
 		c.Lock()
 	}
-	c.Bts(4, insn.At(c.blk, blkBusy), 0)
+	c.Bts(4, x86.At(c.blk, blkBusy), 0)
 }
 
 // rawContext sets the limits of a context of RDX bytes.
 func (c *compiler) rawContext() {
-	c.Mov(8, insn.RAX, insn.RDX)
+	c.Mov(8, x86.RAX, x86.RDX)
 	fits := c.NewLabel()
-	c.Cmp(8, insn.RAX, imm(offMask))
-	c.Jcc(insn.CondBE, fits)
-	c.set(insn.RAX, offMask)
+	c.Cmp(8, x86.RAX, imm(offMask))
+	c.Jcc(x86.CondBE, fits)
+	c.set(x86.RAX, offMask)
 	c.Place(fits)
-	c.limits(insn.At(c.blk, blkSegs+segContext*segSize), insn.RAX)
+	c.limits(x86.At(c.blk, blkSegs+segContext*segSize), x86.RAX)
 }
 
 // limits fills in the limits of a segment entry whose elements have r bytes.
 // It changes r.
-func (c *compiler) limits(e insn.Mem, r reg64) {
+func (c *compiler) limits(e x86.Mem, r reg64) {
 	c.Mov(4, e.Plus(segLoadLen), r)
 	c.Mov(4, e.Plus(segStorLen), r)
 	less := 0
@@ -336,12 +336,12 @@ func (c *compiler) limits(e insn.Mem, r reg64) {
 }
 
 // seg is a field of a segment entry of the block.
-func (c *compiler) seg(i, field int) insn.Mem { return insn.At(c.blk, blkSegs+i*segSize+field) }
+func (c *compiler) seg(i, field int) x86.Mem { return x86.At(c.blk, blkSegs+i*segSize+field) }
 
 // end emits what stands behind the program: the way out, what stands out of line,
 // and the reporting of faults. It returns the registers that are written before what
 // stands out of line.
-func (c *compiler) end() insn.RegSet {
+func (c *compiler) end() x86.RegSet {
 	c.Place(c.leave)
 	c.countAnswer()
 	c.Place(c.failed)
@@ -349,11 +349,11 @@ func (c *compiler) end() insn.RegSet {
 		c.dropRecords()
 	}
 	if c.claims {
-		c.Mov(4, insn.At(c.blk, blkBusy), imm(0))
+		c.Mov(4, x86.At(c.blk, blkBusy), imm(0))
 	}
 	c.Place(c.out)
 	if c.frame != 0 {
-		c.Lea(8, insn.RSP, insn.At(insn.RSP, c.frame))
+		c.Lea(8, x86.RSP, x86.At(x86.RSP, c.frame))
 	}
 	for i := len(c.kept) - 1; i >= 0; i-- {
 		c.Pop(c.kept[i])
@@ -368,57 +368,57 @@ func (c *compiler) end() insn.RegSet {
 	for _, s := range c.stubs {
 		c.Place(s.label)
 		switch {
-		case s.base == insn.NoReg:
+		case s.base == x86.NoReg:
 			c.set(tmpB, s.far+uint64(s.off))
 		case s.far != 0:
 			c.set(tmpB, s.far+uint64(s.off))
 			c.Add(8, tmpB, s.base)
 		default:
-			c.Lea(8, tmpB, insn.At(s.base, int(s.off)))
+			c.Lea(8, tmpB, x86.At(s.base, int(s.off)))
 		}
-		c.Mov(4, insn.At(c.blk, blkFault), imm(s.code))
-		c.Mov(4, insn.At(c.blk, blkPC), imm(s.pc))
+		c.Mov(4, x86.At(c.blk, blkFault), imm(s.code))
+		c.Mov(4, x86.At(c.blk, blkPC), imm(s.pc))
 		c.Jmp(c.fail)
 	}
 	c.Place(c.fail)
 	if len(c.stubs) == 0 {
 		return inLine
 	}
-	c.Mov(8, insn.At(c.blk, blkAddr), tmpB)
+	c.Mov(8, x86.At(c.blk, blkAddr), tmpB)
 	c.addShared(blkFailed, 1)
 	if c.locals {
-		c.Mov(8, insn.RSP, insn.At(c.blk, blkRSP))
+		c.Mov(8, x86.RSP, x86.At(c.blk, blkRSP))
 	}
-	c.set(insn.RAX, 0)
+	c.set(x86.RAX, 0)
 	c.Jmp(c.failed)
 	return inLine
 }
 
 // countAnswer emits the counting of what a run returns. R11 changes.
 func (c *compiler) countAnswer() {
-	c.Mov(4, tmpB, insn.RAX)
+	c.Mov(4, tmpB, x86.RAX)
 	c.And(4, tmpB, imm(3))
 	if c.layout.Shared {
 		c.Lock()
 	}
-	c.Add(8, insn.AtIndex(c.blk, tmpB, 8, blkAnswers), imm(1))
+	c.Add(8, x86.AtIndex(c.blk, tmpB, 8, blkAnswers), imm(1))
 }
 
 // fault returns a label that ends the run at slot pc; the address at fault is
 // base + off.
-func (c *compiler) fault(code FaultCode, pc int, base reg64, off int64) insn.Label {
+func (c *compiler) fault(code FaultCode, pc int, base reg64, off int64) x86.Label {
 	return c.faultFar(code, pc, base, off, 0)
 }
 
 // faultFar is fault for an address that is far more.
-func (c *compiler) faultFar(code FaultCode, pc int, base reg64, off int64, far uint64) insn.Label {
+func (c *compiler) faultFar(code FaultCode, pc int, base reg64, off int64, far uint64) x86.Label {
 	s := stub{label: c.NewLabel(), code: code, pc: pc, base: base, off: off, far: far}
 	c.stubs = append(c.stubs, s)
 	return s.label
 }
 
 // routine returns the label of shared code, which body emits once.
-func (c *compiler) routine(name string, body func()) insn.Label {
+func (c *compiler) routine(name string, body func()) x86.Label {
 	l, ok := c.routines[name]
 	if !ok {
 		l = c.NewLabel()
@@ -476,16 +476,16 @@ func (c *compiler) op(pc int, o *op, last bool) error {
 func (c *compiler) charge(pc int, o *op) { c.take(pc, imm(o.cost)) }
 
 // take emits the taking of so much from the budget, where that is counted.
-func (c *compiler) take(pc int, n insn.Arg) {
+func (c *compiler) take(pc int, n x86.Arg) {
 	if !c.charges {
 		return
 	}
-	var left insn.Arg = insn.At(c.blk, blkBudget)
-	if c.budget != insn.NoReg {
+	var left x86.Arg = x86.At(c.blk, blkBudget)
+	if c.budget != x86.NoReg {
 		left = c.budget
 	}
 	c.Sub(8, left, n)
-	c.Jcc(insn.CondB, c.fault(FaultBudget, pc, insn.NoReg, 0))
+	c.Jcc(x86.CondB, c.fault(FaultBudget, pc, x86.NoReg, 0))
 }
 
 // loopHead emits, before the head of a loop, what each jump back to it costs: the
@@ -512,7 +512,7 @@ func (c *compiler) loopHead(pc int) {
 }
 
 // jumpTo returns the label that the jump at slot pc goes to.
-func (c *compiler) jumpTo(pc int) insn.Label {
+func (c *compiler) jumpTo(pc int) x86.Label {
 	o := &c.p.ops[pc]
 	if c.charges && o.cost != 0 {
 		return c.backs[pc]
@@ -522,7 +522,7 @@ func (c *compiler) jumpTo(pc int) insn.Label {
 
 func (c *compiler) localCall(pc int, o *op) {
 	c.Cmp(4, c.regs[R10], imm(FrameSize)) // the low half is the offset in the stack
-	c.Jcc(insn.CondE, c.fault(FaultDepth, pc, insn.NoReg, 0))
+	c.Jcc(x86.CondE, c.fault(FaultDepth, pc, x86.NoReg, 0))
 	c.charge(pc, o)
 	kept := c.regs[R6 : R9+1]
 	for _, r := range kept {

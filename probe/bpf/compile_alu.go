@@ -1,10 +1,10 @@
 package bpf
 
-import "github.com/guestprobe/guestprobe/probe/insn"
+import "github.com/guestprobe/guestprobe/guest/x86"
 
 // source returns the operand size in bytes of an operation that comes in four
 // forms, and its source: a register or the immediate.
-func (c *compiler) source(o *op) (size int, src insn.Arg) {
+func (c *compiler) source(o *op) (size int, src x86.Arg) {
 	size = 8
 	if o.code&3 >= form32K {
 		size = 4
@@ -16,9 +16,9 @@ func (c *compiler) source(o *op) (size int, src insn.Arg) {
 }
 
 // twoOperand are the operations that the CPU has in the same form.
-var twoOperand = map[opc]func(a *insn.Asm, size int, dst, src insn.Arg){
-	opAdd: (*insn.Asm).Add, opSub: (*insn.Asm).Sub, opOr: (*insn.Asm).Or, opAnd: (*insn.Asm).And, opXor: (*insn.Asm).Xor,
-	opLsh: (*insn.Asm).Shl, opRsh: (*insn.Asm).Shr, opArsh: (*insn.Asm).Sar,
+var twoOperand = map[opc]func(a *x86.Asm, size int, dst, src x86.Arg){
+	opAdd: (*x86.Asm).Add, opSub: (*x86.Asm).Sub, opOr: (*x86.Asm).Or, opAnd: (*x86.Asm).And, opXor: (*x86.Asm).Xor,
+	opLsh: (*x86.Asm).Shl, opRsh: (*x86.Asm).Shr, opArsh: (*x86.Asm).Sar,
 }
 
 // alu emits an arithmetic operation.
@@ -58,8 +58,8 @@ func (c *compiler) alu(o *op) {
 
 // shift emits a shift by a register. The CPU masks the count as RFC 9669 does,
 // but takes it from CL only, and leaves the destination alone when it is 0.
-func (c *compiler) shift(size int, op func(a *insn.Asm, size int, dst, n insn.Arg), dst, src reg64) {
-	const cl = insn.RCX
+func (c *compiler) shift(size int, op func(a *x86.Asm, size int, dst, n x86.Arg), dst, src reg64) {
+	const cl = x86.RCX
 	switch {
 	case src == cl && dst != cl:
 		op(&c.Asm, size, dst, cl)
@@ -83,7 +83,7 @@ func (c *compiler) shift(size int, op func(a *insn.Asm, size int, dst, n insn.Ar
 }
 
 // divide emits the four divisions. What would trap is done without dividing.
-func (c *compiler) divide(kind opc, size int, dst reg64, src insn.Arg) {
+func (c *compiler) divide(kind opc, size int, dst reg64, src x86.Arg) {
 	signed, rem := kind == opSdiv || kind == opSmod, kind == opMod || kind == opSmod
 	done, zero, minus := c.NewLabel(), c.NewLabel(), c.NewLabel()
 	if v, ok := src.(imm); ok {
@@ -92,29 +92,29 @@ func (c *compiler) divide(kind opc, size int, dst reg64, src insn.Arg) {
 		c.Mov(size, tmpB, src)
 	}
 	c.Test(size, tmpB, tmpB)
-	c.Jcc(insn.CondE, zero)
+	c.Jcc(x86.CondE, zero)
 	if signed {
 		c.Cmp(size, tmpB, imm(-1))
-		c.Jcc(insn.CondE, minus)
+		c.Jcc(x86.CondE, minus)
 	}
-	c.Mov(8, tmp9, insn.RDX)
-	c.Mov(8, tmpA, insn.RAX)
-	c.Mov(size, insn.RAX, dst)
+	c.Mov(8, tmp9, x86.RDX)
+	c.Mov(8, tmpA, x86.RAX)
+	c.Mov(size, x86.RAX, dst)
 	if signed {
 		c.SignDX(size)
-		c.MarkWritten(insn.RDX)
+		c.MarkWritten(x86.RDX)
 		c.Idiv(size, tmpB)
 	} else {
-		c.set(insn.RDX, 0)
+		c.set(x86.RDX, 0)
 		c.Div(size, tmpB)
 	}
 	if rem {
-		c.Mov(size, tmpB, insn.RDX)
+		c.Mov(size, tmpB, x86.RDX)
 	} else {
-		c.Mov(size, tmpB, insn.RAX)
+		c.Mov(size, tmpB, x86.RAX)
 	}
-	c.Mov(8, insn.RDX, tmp9)
-	c.Mov(8, insn.RAX, tmpA)
+	c.Mov(8, x86.RDX, tmp9)
+	c.Mov(8, x86.RAX, tmpA)
 	c.Mov(8, dst, tmpB)
 	c.Jmp(done)
 	if signed {
@@ -172,9 +172,9 @@ func (c *compiler) single(o *op) {
 	}
 }
 
-var jumpConds = map[opc]insn.Cond{
-	opJeq: insn.CondE, opJne: insn.CondNE, opJgt: insn.CondA, opJge: insn.CondAE, opJlt: insn.CondB, opJle: insn.CondBE,
-	opJsgt: insn.CondG, opJsge: insn.CondGE, opJslt: insn.CondL, opJsle: insn.CondLE, opJset: insn.CondNE,
+var jumpConds = map[opc]x86.Cond{
+	opJeq: x86.CondE, opJne: x86.CondNE, opJgt: x86.CondA, opJge: x86.CondAE, opJlt: x86.CondB, opJle: x86.CondBE,
+	opJsgt: x86.CondG, opJsge: x86.CondGE, opJslt: x86.CondL, opJsle: x86.CondLE, opJset: x86.CondNE,
 }
 
 // jump emits a conditional jump.

@@ -1,6 +1,6 @@
 package bpf
 
-import "github.com/guestprobe/guestprobe/probe/insn"
+import "github.com/guestprobe/guestprobe/guest/x86"
 
 // Temporaries of helpers in the run block.
 const (
@@ -50,7 +50,7 @@ func (c *compiler) zeroArgs(pc int) {
 // returnZero emits R0 = 0, where that is needed.
 func (c *compiler) returnZero(pc int) {
 	if c.after[pc].regs.has(uint8(R0)) {
-		c.set(insn.RAX, 0)
+		c.set(x86.RAX, 0)
 	}
 }
 
@@ -118,37 +118,37 @@ func (c *compiler) region(pc int, r Reg, n int, size reg64, write bool) {
 	}
 	c.Call(c.translate(write))
 	c.Test(8, tmp9, tmp9)
-	c.Jcc(insn.CondE, c.fault(FaultMemArg, pc, c.regs[r], 0))
+	c.Jcc(x86.CondE, c.fault(FaultMemArg, pc, c.regs[r], 0))
 }
 
 // translate is a routine: R9 becomes the machine address of the R10 bytes at
 // the program's address R11, or 0. RAX, R10 and R11 change.
-func (c *compiler) translate(write bool) insn.Label {
+func (c *compiler) translate(write bool) x86.Label {
 	name, limit := "read", segLoadLen
 	if write {
 		name, limit = "write", segStorLen
 	}
 	return c.routine(name, func() {
 		bad := c.NewLabel()
-		c.Mov(8, insn.RAX, tmpB)
-		c.Shr(8, insn.RAX, imm(segShift))
-		c.Cmp(4, insn.RAX, imm(segMaps+len(c.p.maps)))
-		c.Jcc(insn.CondAE, bad)
-		c.Shl(4, insn.RAX, imm(6))
-		c.Add(8, insn.RAX, c.blk)
-		e := insn.At(insn.RAX, blkSegs)
+		c.Mov(8, x86.RAX, tmpB)
+		c.Shr(8, x86.RAX, imm(segShift))
+		c.Cmp(4, x86.RAX, imm(segMaps+len(c.p.maps)))
+		c.Jcc(x86.CondAE, bad)
+		c.Shl(4, x86.RAX, imm(6))
+		c.Add(8, x86.RAX, c.blk)
+		e := x86.At(x86.RAX, blkSegs)
 		c.Mov(8, tmp9, tmpB)
 		c.Shr(8, tmp9, imm(elemShift))
 		c.And(4, tmp9, imm(elemMask))
 		c.Cmp(4, tmp9, e.Plus(segCount))
-		c.Jcc(insn.CondAE, bad)
+		c.Jcc(x86.CondAE, bad)
 		c.Imul(8, tmp9, e.Plus(segStride))
 		c.And(4, tmpB, imm(offMask))
 		c.Cmp(8, tmpA, imm(offMask))
-		c.Jcc(insn.CondA, bad)
+		c.Jcc(x86.CondA, bad)
 		c.Add(8, tmpA, tmpB)
 		c.Cmp(4, tmpA, e.Plus(limit))
-		c.Jcc(insn.CondA, bad)
+		c.Jcc(x86.CondA, bad)
 		c.Add(8, tmp9, e.Plus(segBase))
 		c.Add(8, tmp9, tmpB)
 		c.Ret()
@@ -159,23 +159,23 @@ func (c *compiler) translate(write bool) insn.Label {
 }
 
 // result sets R0 to an errno.
-func (c *compiler) result(e int) { c.set(insn.RAX, errno(e)) }
+func (c *compiler) result(e int) { c.set(x86.RAX, errno(e)) }
 
 // ktime emits RAX = the time by the clock of the block at blk. RDX changes.
-func ktime(a *insn.Asm, blk reg64) {
+func ktime(a *x86.Asm, blk reg64) {
 	a.Rdtsc()
-	a.Shl(8, insn.RDX, imm(32))
-	a.Or(8, insn.RAX, insn.RDX)
-	a.Sub(8, insn.RAX, insn.At(blk, blkTSC))
-	a.Mul(8, insn.At(blk, blkMult))
-	a.Shrd(8, insn.RAX, insn.RDX, 32)
-	a.Add(8, insn.RAX, insn.At(blk, blkTime))
+	a.Shl(8, x86.RDX, imm(32))
+	a.Or(8, x86.RAX, x86.RDX)
+	a.Sub(8, x86.RAX, x86.At(blk, blkTSC))
+	a.Mul(8, x86.At(blk, blkMult))
+	a.Shrd(8, x86.RAX, x86.RDX, 32)
+	a.Add(8, x86.RAX, x86.At(blk, blkTime))
 }
 
 // checkSize emits the fault for sizes beyond maxRead.
 func (c *compiler) checkSize(pc int, r Reg) {
 	c.Cmp(8, c.regs[r], imm(maxRead))
-	c.Jcc(insn.CondA, c.fault(FaultSize, pc, c.regs[r], 0))
+	c.Jcc(x86.CondA, c.fault(FaultSize, pc, c.regs[r], 0))
 }
 
 // funcArg emits get_func_arg (context, n, destination).
@@ -183,20 +183,20 @@ func (c *compiler) funcArg(pc int) {
 	c.region(pc, R3, 8, 0, true)
 	done, found := c.NewLabel(), c.NewLabel()
 	ctx := c.context(tmpB)
-	for i, off := range insn.CallArgs {
+	for i, off := range x86.CallArgs {
 		c.info.ContextReads |= 1 << (off / 8)
 		next := c.NewLabel()
-		c.Cmp(8, insn.RSI, imm(i))
-		c.Jcc(insn.CondNE, next)
-		c.Mov(8, insn.RAX, insn.At(ctx, int(off)))
+		c.Cmp(8, x86.RSI, imm(i))
+		c.Jcc(x86.CondNE, next)
+		c.Mov(8, x86.RAX, x86.At(ctx, int(off)))
 		c.Jmp(found)
 		c.Place(next)
 	}
 	c.result(errInval)
 	c.Jmp(done)
 	c.Place(found)
-	c.Mov(8, insn.At(tmp9, 0), insn.RAX)
-	c.set(insn.RAX, 0)
+	c.Mov(8, x86.At(tmp9, 0), x86.RAX)
+	c.set(x86.RAX, 0)
 	c.Place(done)
 }
 
@@ -207,8 +207,8 @@ func (c *compiler) funcRet(pc int) {
 		c.result(errNotSup)
 		return
 	}
-	c.info.ContextReads |= 1 << (insn.PtAX / 8)
-	c.Mov(8, insn.RAX, insn.At(c.context(tmpB), insn.PtAX))
-	c.Mov(8, insn.At(tmp9, 0), insn.RAX)
-	c.set(insn.RAX, 0)
+	c.info.ContextReads |= 1 << (x86.PtAX / 8)
+	c.Mov(8, x86.RAX, x86.At(c.context(tmpB), x86.PtAX))
+	c.Mov(8, x86.At(tmp9, 0), x86.RAX)
+	c.set(x86.RAX, 0)
 }

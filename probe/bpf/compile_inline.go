@@ -1,6 +1,6 @@
 package bpf
 
-import "github.com/guestprobe/guestprobe/probe/insn"
+import "github.com/guestprobe/guestprobe/guest/x86"
 
 // inlineCall emits a call that changes RAX, R9, R10 and R11 only; the clock changes
 // RDX.
@@ -9,24 +9,24 @@ func (c *compiler) inlineCall(pc int, h Helper) {
 	switch h {
 	case HelperKtimeGetNS, HelperKtimeBootNS, HelperKtimeCoarseNS:
 		ktime(&c.Asm, c.blk)
-		c.MarkWritten(insn.RDX)
+		c.MarkWritten(x86.RDX)
 	case HelperGetCPU:
-		c.Mov(4, insn.RAX, insn.At(c.blk, blkCPU))
+		c.Mov(4, x86.RAX, x86.At(c.blk, blkCPU))
 	case HelperGetFuncIP:
-		c.Mov(8, insn.RAX, insn.At(c.blk, blkFuncIP))
+		c.Mov(8, x86.RAX, x86.At(c.blk, blkFuncIP))
 	case HelperGetAttachCookie:
-		c.set(insn.RAX, c.layout.Cookie)
+		c.set(x86.RAX, c.layout.Cookie)
 	case HelperGetFuncArgCnt:
-		c.set(insn.RAX, uint64(c.p.argWords()))
+		c.set(x86.RAX, uint64(c.p.argWords()))
 	case HelperGetTask, HelperGetTaskBTF:
 		c.taskAddress(c.layout.Task)
 	case HelperGetPIDTGID:
 		c.pidTGID(c.layout.Task)
 	case HelperGetComm:
-		c.comm(c.layout.Task, tmpA, insn.RAX)
+		c.comm(c.layout.Task, tmpA, x86.RAX)
 		m := c.place(pc, f.args[R1])
 		c.Mov(8, m, tmpA)
-		c.Mov(8, m.Plus(8), insn.RAX)
+		c.Mov(8, m.Plus(8), x86.RAX)
 		c.returnZero(pc)
 	case HelperMapLookup:
 		c.inlineLookup(pc, f)
@@ -50,7 +50,7 @@ func (c *compiler) inlineLookup(pc int, f *callFact) {
 	m := c.p.maps[f.m]
 	switch {
 	case f.key >= int64(m.spec.MaxEntries):
-		c.set(insn.RAX, 0)
+		c.set(x86.RAX, 0)
 	case f.key >= 0:
 		c.set(tmp9, uint64(f.key))
 		c.element(pc, f.m, blkCPU)
@@ -65,7 +65,7 @@ func (c *compiler) arrayElement(pc, i, cpu int) {
 	none := c.NewLabel()
 	c.noElement(pc)
 	c.Cmp(4, tmp9, imm(c.p.maps[i].spec.MaxEntries))
-	c.Jcc(insn.CondAE, none)
+	c.Jcc(x86.CondAE, none)
 	c.element(pc, i, cpu)
 	c.Place(none)
 }
@@ -83,7 +83,7 @@ func (c *compiler) noElement(pc int) {
 func (c *compiler) element(pc, i, cpu int) {
 	m := c.p.maps[i]
 	if m.perCPU {
-		c.Mov(4, tmpA, insn.At(c.blk, cpu))
+		c.Mov(4, tmpA, x86.At(c.blk, cpu))
 		c.ImulImm(4, tmpA, tmpA, imm(m.entries))
 		c.Add(4, tmp9, tmpA)
 	}
@@ -93,8 +93,8 @@ func (c *compiler) element(pc, i, cpu int) {
 	}
 	if c.after[pc].regs.has(uint8(R0)) {
 		c.Shl(8, tmp9, imm(elemShift))
-		c.set(insn.RAX, segPointer(segMaps+i, 0, 0))
-		c.Or(8, insn.RAX, tmp9)
+		c.set(x86.RAX, segPointer(segMaps+i, 0, 0))
+		c.Or(8, x86.RAX, tmp9)
 	}
 }
 
@@ -106,19 +106,19 @@ func (c *compiler) inlineOutput(pc int, f *callFact, data access) {
 	full, done := c.NewLabel(), c.NewLabel()
 	c.reserveInline(f.m, data.size, tmpA)
 	c.Test(8, tmpA, tmpA)
-	c.Jcc(insn.CondE, full)
+	c.Jcc(x86.CondE, full)
 	from := c.place(pc, data)
 	for off := 0; off < data.size; {
 		size := 8
 		for size > data.size-off {
 			size /= 2
 		}
-		c.Movzx(size, insn.RAX, from.Plus(off))
-		c.Mov(size, insn.At(tmpA, off), insn.RAX)
+		c.Movzx(size, x86.RAX, from.Plus(off))
+		c.Mov(size, x86.At(tmpA, off), x86.RAX)
 		off += size
 	}
 	c.publishInline(data.size, recData, tmpA)
-	c.set(insn.RAX, 0)
+	c.set(x86.RAX, 0)
 	c.Jmp(done)
 	c.Place(full)
 	c.result(errAgain)
@@ -134,10 +134,10 @@ func (c *compiler) inlineReserve(pc int, f *callFact) {
 	c.reserveInline(f.m, int(c.sizes[def(pc)][0]), to)
 	if c.after[pc].regs.has(uint8(R0)) {
 		none := c.NewLabel()
-		c.set(insn.RAX, 0)
+		c.set(x86.RAX, 0)
 		c.Test(8, to, to)
-		c.Jcc(insn.CondE, none)
-		c.set(insn.RAX, segPointer(segRecords, 0, 0))
+		c.Jcc(x86.CondE, none)
+		c.set(x86.RAX, segPointer(segRecords, 0, 0))
 		c.Place(none)
 	}
 }
@@ -156,28 +156,28 @@ func (c *compiler) reserveInline(i, n int, to reg64) {
 	slow, done := c.NewLabel(), c.NewLabel()
 	need, size := recHeader+(n+7)&^7, m.ring.size
 	c.set(tmp9, m.area.Addr)
-	c.Mov(8, insn.RAX, insn.At(tmp9, hdrHead))
-	c.Mov(8, tmpB, insn.RAX)
-	c.Sub(8, tmpB, insn.At(tmp9, hdrTail))
+	c.Mov(8, x86.RAX, x86.At(tmp9, hdrHead))
+	c.Mov(8, tmpB, x86.RAX)
+	c.Sub(8, tmpB, x86.At(tmp9, hdrTail))
 	c.Cmp(8, tmpB, imm(size-need))
-	c.Jcc(insn.CondA, slow)
-	c.Mov(4, tmpB, insn.RAX)
+	c.Jcc(x86.CondA, slow)
+	c.Mov(4, tmpB, x86.RAX)
 	c.And(4, tmpB, imm((size-1)&^7))
 	c.Cmp(4, tmpB, imm(size-need))
-	c.Jcc(insn.CondA, slow)
-	c.Lea(8, tmpA, insn.At(insn.RAX, need))
-	c.Lock().Cmpxchg(8, insn.At(tmp9, hdrHead), tmpA)
-	c.Jcc(insn.CondNE, slow)
-	c.Mov(8, insn.AtIndex(tmp9, tmpB, 1, m.values), imm(n|recOpen<<recKindShift))
-	c.Lea(8, to, insn.AtIndex(tmp9, tmpB, 1, m.values+recHeader))
+	c.Jcc(x86.CondA, slow)
+	c.Lea(8, tmpA, x86.At(x86.RAX, need))
+	c.Lock().Cmpxchg(8, x86.At(tmp9, hdrHead), tmpA)
+	c.Jcc(x86.CondNE, slow)
+	c.Mov(8, x86.AtIndex(tmp9, tmpB, 1, m.values), imm(n|recOpen<<recKindShift))
+	c.Lea(8, to, x86.AtIndex(tmp9, tmpB, 1, m.values+recHeader))
 	c.Place(done)
 	c.pending = append(c.pending, func() {
-		kept := []reg64{insn.RCX, insn.RDX, insn.RSI, insn.RDI, insn.R8}
+		kept := []reg64{x86.RCX, x86.RDX, x86.RSI, x86.RDI, x86.R8}
 		c.Place(slow)
 		for _, r := range kept {
 			c.Push(r)
 		}
-		c.set(insn.RDX, uint64(n))
+		c.set(x86.RDX, uint64(n))
 		c.Call(c.reserveRoutine(m, i))
 		for k := len(kept) - 1; k >= 0; k-- {
 			c.Pop(kept[k])
@@ -189,8 +189,8 @@ func (c *compiler) reserveInline(i, n int, to reg64) {
 
 // publishInline emits the header of the n bytes at register data. RAX changes.
 func (c *compiler) publishInline(n, kind int, data reg64) {
-	c.Mov(4, insn.RAX, insn.At(c.blk, blkCPU))
-	c.Shl(8, insn.RAX, imm(recCPUShift))
-	c.Or(8, insn.RAX, imm(n|kind<<recKindShift))
-	c.Mov(8, insn.At(data, -recHeader), insn.RAX)
+	c.Mov(4, x86.RAX, x86.At(c.blk, blkCPU))
+	c.Shl(8, x86.RAX, imm(recCPUShift))
+	c.Or(8, x86.RAX, imm(n|kind<<recKindShift))
+	c.Mov(8, x86.At(data, -recHeader), x86.RAX)
 }

@@ -3,7 +3,7 @@ package bpf
 import (
 	"fmt"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // mapHelper emits map_lookup_elem, map_lookup_percpu_elem, map_update_elem and
@@ -25,30 +25,30 @@ func (c *compiler) mapHelper(pc int, h Helper) error {
 			c.Jmp(c.fault(FaultMapArg, pc, c.regs[R1], 0))
 			break
 		}
-		c.Mov(4, insn.At(c.blk, tmpValue), insn.RDX)
+		c.Mov(4, x86.At(c.blk, tmpValue), x86.RDX)
 		none := c.NewLabel()
 		c.noElement(pc)
-		c.Cmp(4, insn.RDX, imm(m.cpus))
-		c.Jcc(insn.CondAE, none)
+		c.Cmp(4, x86.RDX, imm(m.cpus))
+		c.Jcc(x86.CondAE, none)
 		c.mapLookup(pc, m, i, tmpValue)
 		c.Place(none)
 	case HelperMapUpdate:
-		c.Mov(8, insn.At(c.blk, tmpSize), tmp9) // the key, while the value is checked
+		c.Mov(8, x86.At(c.blk, tmpSize), tmp9) // the key, while the value is checked
 		c.region(pc, R3, int(m.spec.ValueSize), 0, false)
 		if m.spec.ReadOnly {
 			c.result(errPerm)
 			break
 		}
-		c.Mov(8, insn.At(c.blk, tmpValue), tmp9)
-		c.Mov(8, insn.At(c.blk, tmpFlags), insn.RCX)
-		c.Mov(8, tmp9, insn.At(c.blk, tmpSize))
+		c.Mov(8, x86.At(c.blk, tmpValue), tmp9)
+		c.Mov(8, x86.At(c.blk, tmpFlags), x86.RCX)
+		c.Mov(8, tmp9, x86.At(c.blk, tmpSize))
 		c.mapUpdate(m, i)
 	case HelperMapDelete:
 		switch {
 		case m.spec.ReadOnly:
 			c.result(errPerm)
 		case m.hashed():
-			c.Mov(8, insn.RSI, tmp9)
+			c.Mov(8, x86.RSI, tmp9)
 			c.Call(c.hashDeleteRoutine(m, i))
 		default:
 			c.result(errInval)
@@ -63,18 +63,18 @@ func (m *Map) hashed() bool { return hashMaps.has(m.spec.Kind) }
 // vCPU whose number the block has at cpu.
 func (c *compiler) mapLookup(pc int, m *Map, i, cpu int) {
 	if !m.hashed() {
-		c.Mov(4, tmp9, insn.At(tmp9, 0))
+		c.Mov(4, tmp9, x86.At(tmp9, 0))
 		c.arrayElement(pc, i, cpu)
 		return
 	}
 	none := c.NewLabel()
-	c.Mov(8, insn.RSI, tmp9)
+	c.Mov(8, x86.RSI, tmp9)
 	c.Call(c.hashRoutine(m))
 	c.Call(c.scanRoutine(m, i))
-	c.Mov(4, tmp9, insn.RAX)
+	c.Mov(4, tmp9, x86.RAX)
 	c.noElement(pc)
 	c.Cmp(4, tmp9, imm(-1))
-	c.Jcc(insn.CondE, none)
+	c.Jcc(x86.CondE, none)
 	c.element(pc, i, cpu)
 	c.Place(none)
 }
@@ -83,46 +83,46 @@ func (c *compiler) mapLookup(pc int, m *Map, i, cpu int) {
 // block's temporaries.
 func (c *compiler) mapUpdate(m *Map, i int) {
 	if m.hashed() {
-		c.Mov(8, insn.RSI, tmp9)
+		c.Mov(8, x86.RSI, tmp9)
 		c.Call(c.hashUpdateRoutine(m, i))
 		return
 	}
 	done := c.NewLabel()
-	c.Mov(4, tmpA, insn.At(tmp9, 0))
+	c.Mov(4, tmpA, x86.At(tmp9, 0))
 	c.result(errInval)
-	c.Cmp(8, insn.At(c.blk, tmpFlags), imm(UpdateExist))
-	c.Jcc(insn.CondA, done)
+	c.Cmp(8, x86.At(c.blk, tmpFlags), imm(UpdateExist))
+	c.Jcc(x86.CondA, done)
 	c.result(errTooBig)
 	c.Cmp(4, tmpA, imm(m.spec.MaxEntries))
-	c.Jcc(insn.CondAE, done)
+	c.Jcc(x86.CondAE, done)
 	c.result(errExist)
-	c.Cmp(8, insn.At(c.blk, tmpFlags), imm(UpdateNoExist))
-	c.Jcc(insn.CondE, done)
+	c.Cmp(8, x86.At(c.blk, tmpFlags), imm(UpdateNoExist))
+	c.Jcc(x86.CondE, done)
 	c.writeValue(m)
-	c.set(insn.RAX, 0)
+	c.set(x86.RAX, 0)
 	c.Place(done)
 }
 
 // valueAddr emits RDI = machine address of the value in slot R10 of the vCPU in
 // register cpu (0 when the values are shared). RAX changes.
 func (c *compiler) valueAddr(m *Map, cpu func(reg64)) {
-	c.Mov(4, insn.RDI, tmpA)
+	c.Mov(4, x86.RDI, tmpA)
 	if m.perCPU {
-		cpu(insn.RAX)
-		c.ImulImm(4, insn.RAX, insn.RAX, imm(m.entries))
-		c.Add(4, insn.RDI, insn.RAX)
+		cpu(x86.RAX)
+		c.ImulImm(4, x86.RAX, x86.RAX, imm(m.entries))
+		c.Add(4, x86.RDI, x86.RAX)
 	}
-	c.ImulImm(8, insn.RDI, insn.RDI, imm(m.stride))
-	c.set(insn.RAX, m.area.Addr+uint64(m.values))
-	c.Add(8, insn.RDI, insn.RAX)
+	c.ImulImm(8, x86.RDI, x86.RDI, imm(m.stride))
+	c.set(x86.RAX, m.area.Addr+uint64(m.values))
+	c.Add(8, x86.RDI, x86.RAX)
 }
 
 // writeValue emits the copy of the value at tmpValue into slot R10. RAX, RCX,
 // RDX and RDI change.
 func (c *compiler) writeValue(m *Map) {
-	c.valueAddr(m, func(r reg64) { c.Mov(4, r, insn.At(c.blk, blkCPU)) })
-	c.Mov(8, insn.RDX, insn.At(c.blk, tmpValue))
-	c.copyWords(insn.RDI, insn.RDX, int(m.spec.ValueSize))
+	c.valueAddr(m, func(r reg64) { c.Mov(4, r, x86.At(c.blk, blkCPU)) })
+	c.Mov(8, x86.RDX, x86.At(c.blk, tmpValue))
+	c.copyWords(x86.RDI, x86.RDX, int(m.spec.ValueSize))
 }
 
 // maxUnrolled is how many words are copied without a loop.
@@ -134,22 +134,22 @@ func (c *compiler) copyWords(dst, src reg64, n int) {
 	words := n / 8
 	if words <= maxUnrolled {
 		for i := range words {
-			c.Mov(8, insn.RAX, insn.At(src, int(8*i)))
-			c.Mov(8, insn.At(dst, int(8*i)), insn.RAX)
+			c.Mov(8, x86.RAX, x86.At(src, int(8*i)))
+			c.Mov(8, x86.At(dst, int(8*i)), x86.RAX)
 		}
 	} else {
 		again := c.NewLabel()
-		c.set(insn.RCX, 0)
+		c.set(x86.RCX, 0)
 		c.Place(again)
-		c.Mov(8, insn.RAX, insn.AtIndex(src, insn.RCX, 8, 0))
-		c.Mov(8, insn.AtIndex(dst, insn.RCX, 8, 0), insn.RAX)
-		c.Add(8, insn.RCX, imm(1))
-		c.Cmp(8, insn.RCX, imm(words))
-		c.Jcc(insn.CondNE, again)
+		c.Mov(8, x86.RAX, x86.AtIndex(src, x86.RCX, 8, 0))
+		c.Mov(8, x86.AtIndex(dst, x86.RCX, 8, 0), x86.RAX)
+		c.Add(8, x86.RCX, imm(1))
+		c.Cmp(8, x86.RCX, imm(words))
+		c.Jcc(x86.CondNE, again)
 	}
 	if n%8 != 0 {
-		c.partWord(insn.RAX, insn.RCX, src, 8*words, n%8)
-		c.Mov(8, insn.At(dst, int(8*words)), insn.RAX)
+		c.partWord(x86.RAX, x86.RCX, src, 8*words, n%8)
+		c.Mov(8, x86.At(dst, int(8*words)), x86.RAX)
 	}
 }
 
@@ -162,9 +162,9 @@ func (c *compiler) partWord(dst, t, src reg64, off, n int) {
 			continue
 		}
 		if first {
-			c.Movzx(size, dst, insn.At(src, int(off)))
+			c.Movzx(size, dst, x86.At(src, int(off)))
 		} else {
-			c.Movzx(size, t, insn.At(src, int(off)))
+			c.Movzx(size, t, x86.At(src, int(off)))
 			c.Shl(8, t, imm(shift))
 			c.Or(8, dst, t)
 		}
@@ -176,30 +176,30 @@ func (c *compiler) partWord(dst, t, src reg64, off, n int) {
 
 // hashRoutine is a routine: R8 becomes the hash of the key at RSI, as hashOf
 // makes it. RAX, RCX and RDX change.
-func (c *compiler) hashRoutine(m *Map) insn.Label {
+func (c *compiler) hashRoutine(m *Map) x86.Label {
 	n := m.hash.keySize
 	return c.routine(fmt.Sprintf("hash of %d bytes", n), func() {
 		step := func() {
-			c.Xor(8, insn.R8, insn.RAX)
-			c.Imul(8, insn.R8, insn.RDX)
-			c.Mov(8, insn.RAX, insn.R8)
-			c.Shr(8, insn.RAX, imm(32))
-			c.Xor(8, insn.R8, insn.RAX)
+			c.Xor(8, x86.R8, x86.RAX)
+			c.Imul(8, x86.R8, x86.RDX)
+			c.Mov(8, x86.RAX, x86.R8)
+			c.Shr(8, x86.RAX, imm(32))
+			c.Xor(8, x86.R8, x86.RAX)
 		}
 		h := uint64(n)
 		h *= hashMul
-		c.set(insn.R8, h)
-		c.set(insn.RDX, hashMul)
+		c.set(x86.R8, h)
+		c.set(x86.RDX, hashMul)
 		for i := range n / 8 {
-			c.Mov(8, insn.RAX, insn.At(insn.RSI, int(8*i)))
+			c.Mov(8, x86.RAX, x86.At(x86.RSI, int(8*i)))
 			step()
 		}
 		if n%8 != 0 {
-			c.partWord(insn.RAX, insn.RCX, insn.RSI, n&^7, n%8)
+			c.partWord(x86.RAX, x86.RCX, x86.RSI, n&^7, n%8)
 			step()
 		}
-		c.Imul(8, insn.R8, insn.RDX)
-		c.Shr(8, insn.R8, imm(32))
+		c.Imul(8, x86.R8, x86.RDX)
+		c.Shr(8, x86.R8, imm(32))
 		c.Ret()
 	})
 }
@@ -209,21 +209,21 @@ func (c *compiler) words(m *Map, r reg64) { c.set(r, m.area.Addr+mapHeader) }
 
 // keyAddr emits RDI = machine address of the key in slot r. R9 changes.
 func (c *compiler) keyAddr(m *Map, r reg64) {
-	c.Mov(4, insn.RDI, r)
-	c.ImulImm(8, insn.RDI, insn.RDI, imm(m.hash.stride))
+	c.Mov(4, x86.RDI, r)
+	c.ImulImm(8, x86.RDI, x86.RDI, imm(m.hash.stride))
 	c.set(tmp9, m.area.Addr+uint64(m.hash.keys))
-	c.Add(8, insn.RDI, tmp9)
+	c.Add(8, x86.RDI, tmp9)
 }
 
 // compareKey emits a jump to differ unless the keys at RSI and RDI are equal.
 // t changes.
-func (c *compiler) compareKey(m *Map, t reg64, differ insn.Label) {
+func (c *compiler) compareKey(m *Map, t reg64, differ x86.Label) {
 	off := 0
 	for _, size := range []int{8, 4, 2, 1} {
 		for m.hash.keySize-off >= size {
-			c.Movzx(size, t, insn.At(insn.RSI, off))
-			c.Cmp(size, t, insn.At(insn.RDI, off))
-			c.Jcc(insn.CondNE, differ)
+			c.Movzx(size, t, x86.At(x86.RSI, off))
+			c.Cmp(size, t, x86.At(x86.RDI, off))
+			c.Jcc(x86.CondNE, differ)
 			off += size
 		}
 	}
@@ -233,60 +233,60 @@ func (c *compiler) compareKey(m *Map, t reg64, differ insn.Label) {
 // as Map.hashScan does. EAX becomes the slot or -1 and R9 its state word; R10
 // the first free slot or -1, R11 its word, and tmpPos its place; tmpBusy tells
 // of claimed slots. RCX, RDX and RDI change.
-func (c *compiler) scanRoutine(m *Map, i int) insn.Label {
+func (c *compiler) scanRoutine(m *Map, i int) x86.Label {
 	return c.routine(fmt.Sprintf("scan %d", i), func() {
 		loop, next, claimed, free, empty, none := c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel()
 		c.set(tmpA, 1<<32-1)
-		c.set(insn.RCX, 0)
-		c.Mov(4, insn.At(c.blk, tmpBusy), imm(0))
+		c.set(x86.RCX, 0)
+		c.Mov(4, x86.At(c.blk, tmpBusy), imm(0))
 		c.Place(loop)
-		c.Lea(4, insn.RAX, insn.AtIndex(insn.R8, insn.RCX, 1, 0))
-		c.And(4, insn.RAX, imm(m.hash.mask))
-		c.words(m, insn.RDI)
-		word := insn.AtIndex(insn.RDI, insn.RAX, 8, 0)
-		c.Mov(8, insn.RDX, word)
-		c.Mov(4, tmp9, insn.RDX)
+		c.Lea(4, x86.RAX, x86.AtIndex(x86.R8, x86.RCX, 1, 0))
+		c.And(4, x86.RAX, imm(m.hash.mask))
+		c.words(m, x86.RDI)
+		word := x86.AtIndex(x86.RDI, x86.RAX, 8, 0)
+		c.Mov(8, x86.RDX, word)
+		c.Mov(4, tmp9, x86.RDX)
 		c.And(4, tmp9, imm(slotState))
-		c.Jcc(insn.CondE, empty)
+		c.Jcc(x86.CondE, empty)
 		c.Cmp(4, tmp9, imm(slotGone))
-		c.Jcc(insn.CondE, free)
-		c.Jcc(insn.CondA, next)
-		c.Mov(8, insn.RDI, insn.RDX)
-		c.Shr(8, insn.RDI, imm(32))
-		c.Cmp(4, insn.RDI, insn.R8)
-		c.Jcc(insn.CondNE, next)
+		c.Jcc(x86.CondE, free)
+		c.Jcc(x86.CondA, next)
+		c.Mov(8, x86.RDI, x86.RDX)
+		c.Shr(8, x86.RDI, imm(32))
+		c.Cmp(4, x86.RDI, x86.R8)
+		c.Jcc(x86.CondNE, next)
 		c.Cmp(4, tmp9, imm(slotClaimed))
-		c.Jcc(insn.CondE, claimed)
-		c.keyAddr(m, insn.RAX)
+		c.Jcc(x86.CondE, claimed)
+		c.keyAddr(m, x86.RAX)
 		c.compareKey(m, tmp9, next)
 		// The slot must still be what it was, but for an update of the value.
-		c.words(m, insn.RDI)
-		c.Mov(8, insn.RDI, word)
-		c.Mov(8, tmp9, insn.RDI)
-		c.Xor(8, tmp9, insn.RDX)
+		c.words(m, x86.RDI)
+		c.Mov(8, x86.RDI, word)
+		c.Mov(8, tmp9, x86.RDI)
+		c.Xor(8, tmp9, x86.RDX)
 		c.And(8, tmp9, imm(^slotState))
-		c.Jcc(insn.CondNE, claimed)
-		c.And(4, insn.RDI, imm(slotState))
-		c.Sub(4, insn.RDI, imm(slotLive))
-		c.Cmp(4, insn.RDI, imm(slotUpdating-slotLive))
-		c.Jcc(insn.CondA, claimed)
-		c.Mov(8, tmp9, insn.RDX)
+		c.Jcc(x86.CondNE, claimed)
+		c.And(4, x86.RDI, imm(slotState))
+		c.Sub(4, x86.RDI, imm(slotLive))
+		c.Cmp(4, x86.RDI, imm(slotUpdating-slotLive))
+		c.Jcc(x86.CondA, claimed)
+		c.Mov(8, tmp9, x86.RDX)
 		c.Ret()
 		c.Place(claimed)
-		c.Mov(4, insn.At(c.blk, tmpBusy), imm(1))
+		c.Mov(4, x86.At(c.blk, tmpBusy), imm(1))
 		c.Place(next)
-		c.Add(4, insn.RCX, imm(1))
-		c.Cmp(4, insn.RCX, imm(hashWindow))
-		c.Jcc(insn.CondNE, loop)
+		c.Add(4, x86.RCX, imm(1))
+		c.Cmp(4, x86.RCX, imm(hashWindow))
+		c.Jcc(x86.CondNE, loop)
 		c.Place(none)
-		c.set(insn.RAX, 1<<32-1)
+		c.set(x86.RAX, 1<<32-1)
 		c.Ret()
-		keep := func(then insn.Label) {
+		keep := func(then x86.Label) {
 			c.Cmp(4, tmpA, imm(-1))
-			c.Jcc(insn.CondNE, then)
-			c.Mov(4, tmpA, insn.RAX)
-			c.Mov(8, tmpB, insn.RDX)
-			c.Mov(4, insn.At(c.blk, tmpPos), insn.RCX)
+			c.Jcc(x86.CondNE, then)
+			c.Mov(4, tmpA, x86.RAX)
+			c.Mov(8, tmpB, x86.RDX)
+			c.Mov(4, x86.At(c.blk, tmpPos), x86.RCX)
 			c.Jmp(then)
 		}
 		c.Place(free)

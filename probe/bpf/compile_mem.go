@@ -3,12 +3,12 @@ package bpf
 import (
 	"math/bits"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // operand emits what must be checked of an access, and returns where it goes. R9,
 // R10 and R11 change.
-func (c *compiler) operand(pc int, a access, write bool) insn.Mem {
+func (c *compiler) operand(pc int, a access, write bool) x86.Mem {
 	switch a.class {
 	case direct:
 		return c.place(pc, a)
@@ -17,12 +17,12 @@ func (c *compiler) operand(pc int, a access, write bool) insn.Mem {
 	case guessed:
 		return c.guess(pc, a, write)
 	}
-	c.Lea(8, tmpB, insn.At(c.regs[a.ptr], int(a.disp)))
+	c.Lea(8, tmpB, x86.At(c.regs[a.ptr], int(a.disp)))
 	return c.anywhere(a, write, c.accessFault(pc, a, write))
 }
 
 // accessFault returns the label that reports an access as out of bounds.
-func (c *compiler) accessFault(pc int, a access, write bool) insn.Label {
+func (c *compiler) accessFault(pc int, a access, write bool) x86.Label {
 	code := FaultLoad
 	if write {
 		code = FaultStore
@@ -31,7 +31,7 @@ func (c *compiler) accessFault(pc int, a access, write bool) insn.Label {
 }
 
 // faultAt returns the label that reports a fault at the address of an access.
-func (c *compiler) faultAt(code FaultCode, pc int, a access) insn.Label {
+func (c *compiler) faultAt(code FaultCode, pc int, a access) x86.Label {
 	if a.by == byIndex && a.base.fixed(c.p) {
 		return c.faultFar(code, pc, c.regs[a.index], a.off, a.base.address())
 	}
@@ -40,7 +40,7 @@ func (c *compiler) faultAt(code FaultCode, pc int, a access) insn.Label {
 
 // anywhere emits all that must be checked of an access at the address in R11, and
 // returns where it goes.
-func (c *compiler) anywhere(a access, write bool, bad insn.Label) insn.Mem {
+func (c *compiler) anywhere(a access, write bool, bad x86.Label) x86.Mem {
 	c.mayRead(a.base)
 	field := segLoad
 	if write {
@@ -49,39 +49,39 @@ func (c *compiler) anywhere(a access, write bool, bad insn.Label) insn.Mem {
 	c.Mov(8, tmpA, tmpB)
 	c.Shr(8, tmpA, imm(segShift))
 	c.Cmp(4, tmpA, imm(segMaps+len(c.p.maps)))
-	c.Jcc(insn.CondAE, bad)
+	c.Jcc(x86.CondAE, bad)
 	c.Shl(4, tmpA, imm(6)) // segSize
 	c.Add(8, tmpA, c.blk)
-	e := insn.At(tmpA, blkSegs)
+	e := x86.At(tmpA, blkSegs)
 	c.Mov(8, tmp9, tmpB)
 	c.Shr(8, tmp9, imm(elemShift))
 	c.And(4, tmp9, imm(elemMask))
 	c.Cmp(4, tmp9, e.Plus(segCount))
-	c.Jcc(insn.CondAE, bad)
+	c.Jcc(x86.CondAE, bad)
 	c.Imul(8, tmp9, e.Plus(segStride))
 	c.And(4, tmpB, imm(offMask))
 	c.Cmp(4, tmpB, e.Plus(field+4*bits.TrailingZeros(uint(a.size))))
-	c.Jcc(insn.CondG, bad)
+	c.Jcc(x86.CondG, bad)
 	c.Add(8, tmp9, e.Plus(segBase))
-	return insn.AtIndex(tmp9, tmpB, 1, 0)
+	return x86.AtIndex(tmp9, tmpB, 1, 0)
 }
 
 // guess emits the check that an access is where its base says. Elsewhere it is
 // looked for in all places.
-func (c *compiler) guess(pc int, a access, write bool) insn.Mem {
+func (c *compiler) guess(pc int, a access, write bool) x86.Mem {
 	elsewhere, done := c.NewLabel(), c.NewLabel()
 	first := int64(0) // offset of the first byte that may be accessed
 	if a.base.kind == inFrame {
 		first = -StackSize
 	}
 	if a.by == byIndex {
-		c.Lea(8, tmpB, insn.At(c.regs[a.index], int(a.off-first)))
+		c.Lea(8, tmpB, x86.At(c.regs[a.index], int(a.off-first)))
 	} else {
 		back := c.constant(pc, -(a.base.address() + uint64(first)), tmpB)
-		c.Lea(8, tmpB, insn.AtIndex(back, c.regs[a.ptr], 1, int(a.disp)))
+		c.Lea(8, tmpB, x86.AtIndex(back, c.regs[a.ptr], 1, int(a.disp)))
 	}
 	c.Cmp(8, tmpB, imm(a.end-first-int64(a.size)))
-	c.Jcc(insn.CondA, elsewhere)
+	c.Jcc(x86.CondA, elsewhere)
 	c.noteContext(a.base, 0, int64(c.p.contextSize()))
 	c.Place(done)
 	bad := c.accessFault(pc, a, write)
@@ -91,7 +91,7 @@ func (c *compiler) guess(pc int, a access, write bool) insn.Mem {
 			c.set(tmpB, a.base.address()+uint64(a.off))
 			c.Add(8, tmpB, c.regs[a.index])
 		} else {
-			c.Lea(8, tmpB, insn.At(c.regs[a.ptr], int(a.disp)))
+			c.Lea(8, tmpB, x86.At(c.regs[a.ptr], int(a.disp)))
 		}
 		c.Lea(8, tmpB, c.anywhere(a, write, bad))
 		c.Lea(8, tmpA, c.base(pc, a.base, first))
@@ -104,7 +104,7 @@ func (c *compiler) guess(pc int, a access, write bool) insn.Mem {
 }
 
 // bound emits the check of an access whose offset may be too large, or negative.
-func (c *compiler) bound(pc int, a access, write bool) insn.Mem {
+func (c *compiler) bound(pc int, a access, write bool) x86.Mem {
 	bad := c.accessFault(pc, a, write)
 	last := a.end - int64(a.size)
 	x, off := c.regs[a.ptr], a.disp
@@ -117,17 +117,17 @@ func (c *compiler) bound(pc int, a access, write bool) insn.Mem {
 	switch low := a.base.fixed(c.p) && uint32(a.base.address()) == 0; {
 	case (byIndex || low) && (off == 0 || a.ahead && off > 0 && off <= last): // the low half is the number itself
 		c.Cmp(4, x, imm(last-off))
-		c.Jcc(insn.CondA, bad)
+		c.Jcc(x86.CondA, bad)
 		return c.place(pc, a)
 	case byIndex:
-		c.Lea(4, tmpB, insn.At(x, int(off)))
+		c.Lea(4, tmpB, x86.At(x, int(off)))
 		c.Cmp(4, tmpB, imm(last))
-		c.Jcc(insn.CondA, bad)
+		c.Jcc(x86.CondA, bad)
 		return c.place(pc, a)
 	}
 	c.offset(a)
 	c.Cmp(4, tmpB, imm(last))
-	c.Jcc(insn.CondA, bad)
+	c.Jcc(x86.CondA, bad)
 	return c.behind(pc, a)
 }
 
@@ -137,7 +137,7 @@ func (c *compiler) offset(a access) {
 	if a.disp == 0 {
 		c.Mov(4, tmpB, c.regs[a.ptr])
 	} else {
-		c.Lea(4, tmpB, insn.At(c.regs[a.ptr], int(a.disp)))
+		c.Lea(4, tmpB, x86.At(c.regs[a.ptr], int(a.disp)))
 	}
 	if a.base.kind == inValue && (a.base.elem != 0 || c.p.maps[a.base.m].perCPU) {
 		c.And(4, tmpB, imm(offMask))
@@ -145,13 +145,13 @@ func (c *compiler) offset(a access) {
 }
 
 // behind returns where an access goes whose offset is in R11.
-func (c *compiler) behind(pc int, a access) insn.Mem {
+func (c *compiler) behind(pc int, a access) x86.Mem {
 	off := int64(0)
 	if a.base.kind == inFrame {
 		off = -StackSize // the offset counts from the stack's first byte
 	}
 	m := c.address(pc, a, off)
-	if m.Index != insn.NoReg {
+	if m.Index != x86.NoReg {
 		panic("BUG: an address with two offsets")
 	}
 	m.Index = tmpB
@@ -159,7 +159,7 @@ func (c *compiler) behind(pc int, a access) insn.Mem {
 }
 
 // place returns where an access goes that needs no check.
-func (c *compiler) place(pc int, a access) insn.Mem {
+func (c *compiler) place(pc int, a access) x86.Mem {
 	switch {
 	case a.by == byOffset:
 		c.noteContext(a.base, a.off, a.off+int64(a.size))
@@ -172,7 +172,7 @@ func (c *compiler) place(pc int, a access) insn.Mem {
 	case a.base.fixed(c.p) && a.base.kind == inValue:
 		m := c.p.maps[a.base.m]
 		far := c.constant(pc, m.valueAddr(int(a.base.elem))-a.base.address(), tmp9)
-		return insn.AtIndex(far, c.regs[a.ptr], 1, int(a.disp))
+		return x86.AtIndex(far, c.regs[a.ptr], 1, int(a.disp))
 	}
 	c.noteContext(a.base, 0, int64(c.p.contextSize()))
 	c.offset(a)
@@ -181,9 +181,9 @@ func (c *compiler) place(pc int, a access) insn.Mem {
 
 // address returns the place that is off bytes behind the base of an access. R9
 // changes, and R10 or, when that does not hold the offset, R11.
-func (c *compiler) address(pc int, a access, off int64) insn.Mem {
+func (c *compiler) address(pc int, a access, off int64) x86.Mem {
 	if i, ok := c.shadow(a.base); ok {
-		return insn.At(c.shadows[c.ids[i]], int(off))
+		return x86.At(c.shadows[c.ids[i]], int(off))
 	}
 	if a.base.kind != inValue || a.base.elem >= 0 {
 		return c.base(pc, a.base, off)
@@ -195,11 +195,11 @@ func (c *compiler) address(pc int, a access, off int64) insn.Mem {
 	if a.by == byOffset {
 		inside -= a.off // which is where the element begins
 	}
-	c.Lea(8, tmp9, insn.At(c.regs[a.ptr], int(inside)))
+	c.Lea(8, tmp9, x86.At(c.regs[a.ptr], int(inside)))
 	c.Shr(8, tmp9, imm(elemShift))
 	c.And(4, tmp9, imm(elemMask))
 	c.elementAddr(c.p.maps[a.base.m], tmp9, t)
-	return insn.At(tmp9, int(off))
+	return x86.At(tmp9, int(off))
 }
 
 // elementAddr emits r = machine address of the element whose number r is. t changes.
@@ -217,32 +217,32 @@ func (m *Map) valueAddr(elem int) uint64 {
 
 // base returns the place that is off bytes behind a base whose machine address is
 // known without the program's. R9 changes.
-func (c *compiler) base(pc int, b base, off int64) insn.Mem {
+func (c *compiler) base(pc int, b base, off int64) x86.Mem {
 	switch {
 	case b.kind == inContext:
-		return insn.At(c.context(tmp9), int(off))
+		return x86.At(c.context(tmp9), int(off))
 	case b.kind == inFrame && c.ownStack:
-		return insn.At(insn.RSP, c.frame+int(off))
+		return x86.At(x86.RSP, c.frame+int(off))
 	case b.kind == inFrame && c.p.fns.of(pc) == 0:
-		return insn.At(c.blk, blkStack+StackSize+int(off))
+		return x86.At(c.blk, blkStack+StackSize+int(off))
 	case b.kind == inFrame:
 		c.Mov(4, tmp9, c.regs[R10])
 		c.Add(8, tmp9, c.blk)
-		return insn.At(tmp9, blkStack+int(off))
+		return x86.At(tmp9, blkStack+int(off))
 	case b.kind != inValue || b.elem < 0:
 		panic("BUG: no such place")
 	}
 	m := c.p.maps[b.m]
 	if m.perCPU {
-		c.Mov(8, tmp9, insn.At(c.blk, c.p.localOff(int(b.m))))
-		return insn.At(tmp9, int(b.elem)*m.stride+int(off))
+		c.Mov(8, tmp9, x86.At(c.blk, c.p.localOff(int(b.m))))
+		return x86.At(tmp9, int(b.elem)*m.stride+int(off))
 	}
-	return insn.At(c.constant(pc, m.valueAddr(int(b.elem)), tmp9), int(off))
+	return x86.At(c.constant(pc, m.valueAddr(int(b.elem)), tmp9), int(off))
 }
 
 // context returns a register with the context's address, r if it must be loaded.
 func (c *compiler) context(r reg64) reg64 {
-	if c.ctx != insn.NoReg {
+	if c.ctx != x86.NoReg {
 		return c.ctx
 	}
 	c.Mov(8, r, c.seg(segContext, segBase))
@@ -268,7 +268,7 @@ func (c *compiler) mayRead(b base) {
 
 func (c *compiler) loadOp(pc int, o *op) {
 	m, dst := c.operand(pc, c.facts[pc].mem, false), c.regs[o.dst]
-	if dst == insn.NoReg {
+	if dst == x86.NoReg {
 		dst = tmp9 // only whether it is possible matters
 	}
 	if o.code >= opLoads8 {
@@ -291,7 +291,7 @@ func (c *compiler) storeOp(pc int, o *op) {
 }
 
 // addOp emits the addition that an operation makes, to memory.
-func (c *compiler) addOp(add *op, size int, m insn.Mem) {
+func (c *compiler) addOp(add *op, size int, m x86.Mem) {
 	if add.code&1 != 0 { // form64X or form32X
 		c.Add(size, m, c.regs[add.src])
 		return
@@ -306,11 +306,11 @@ func (c *compiler) atomicOp(pc int, o *op) {
 	m := c.operand(pc, a, true)
 	if m.Index == tmpB { // which the operation may need
 		c.Lea(8, tmp9, m)
-		m = insn.At(tmp9, 0)
+		m = x86.At(tmp9, 0)
 	}
 	if a.class <= guessed {
 		c.Test(4, tmp9, imm(o.size-1))
-		c.Jcc(insn.CondNE, c.faultAt(FaultAlign, pc, a))
+		c.Jcc(x86.CondNE, c.faultAt(FaultAlign, pc, a))
 	}
 	c.atomicAt(o, m, c.isOwn(a))
 }
@@ -324,20 +324,20 @@ func (c *compiler) isOwn(a access) bool {
 }
 
 // atomicOps are the atomic operations of two operands.
-var atomicOps = map[int64]func(a *insn.Asm, size int, dst, src insn.Arg){
-	atomicAdd: (*insn.Asm).Add, atomicOr: (*insn.Asm).Or, atomicAnd: (*insn.Asm).And, atomicXor: (*insn.Asm).Xor,
+var atomicOps = map[int64]func(a *x86.Asm, size int, dst, src x86.Arg){
+	atomicAdd: (*x86.Asm).Add, atomicOr: (*x86.Asm).Or, atomicAnd: (*x86.Asm).And, atomicXor: (*x86.Asm).Xor,
 }
 
 // atomicAt emits an atomic operation on w, with a lock unless it is this vCPU's
 // own. R10 and R11 change.
-func (c *compiler) atomicAt(o *op, w insn.Mem, own bool) {
+func (c *compiler) atomicAt(o *op, w x86.Mem, own bool) {
 	size, src := int(o.size), c.regs[o.src]
 	op := atomicOps[o.imm&^atomicFetch]
 	switch {
 	case o.imm == atomicCmpXchg:
 		c.Lock().Cmpxchg(size, w, src)
 		if size == 4 {
-			c.Mov(4, insn.RAX, insn.RAX) // not written when it was equal
+			c.Mov(4, x86.RAX, x86.RAX) // not written when it was equal
 		}
 	case o.imm == atomicXchg:
 		c.Xchg(size, w, src)
@@ -354,23 +354,23 @@ func (c *compiler) atomicAt(o *op, w insn.Mem, own bool) {
 }
 
 // fetchOp emits the operations that the CPU has no fetching form of.
-func (c *compiler) fetchOp(size int, op func(a *insn.Asm, size int, dst, src insn.Arg), w insn.Mem, src reg64) {
-	c.Mov(8, tmpA, insn.RAX)
+func (c *compiler) fetchOp(size int, op func(a *x86.Asm, size int, dst, src x86.Arg), w x86.Mem, src reg64) {
+	c.Mov(8, tmpA, x86.RAX)
 	operand := src
-	if src == insn.RAX {
+	if src == x86.RAX {
 		operand = tmpA
 	}
-	c.Movzx(size, insn.RAX, w)
+	c.Movzx(size, x86.RAX, w)
 	again := c.Here()
-	c.Mov(size, tmpB, insn.RAX)
+	c.Mov(size, tmpB, x86.RAX)
 	op(&c.Asm, size, tmpB, operand)
 	c.Lock().Cmpxchg(size, w, tmpB)
-	c.Jcc(insn.CondNE, again)
+	c.Jcc(x86.CondNE, again)
 	if size == 4 {
-		c.Mov(4, insn.RAX, insn.RAX)
+		c.Mov(4, x86.RAX, x86.RAX)
 	}
-	if src != insn.RAX {
-		c.Mov(8, src, insn.RAX)
-		c.Mov(8, insn.RAX, tmpA)
+	if src != x86.RAX {
+		c.Mov(8, src, x86.RAX)
+		c.Mov(8, x86.RAX, tmpA)
 	}
 }

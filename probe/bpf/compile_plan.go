@@ -3,7 +3,7 @@ package bpf
 import (
 	"slices"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // plan is what the compiler decides before it emits anything, from what the verifier
@@ -37,7 +37,7 @@ type plan struct {
 
 	jumpsBack map[int][]int // by head
 	depth     []int         // how many loops each slot is in
-	backs     map[int]insn.Label
+	backs     map[int]x86.Label
 }
 
 // newPlan makes the plan for a program.
@@ -231,14 +231,14 @@ func (pl *plan) canNotFail(h Helper, f *callFact, l Layout) bool {
 
 // places are the machine registers that may hold what must be kept, when all code is
 // in line: the context's address stays in RDI and the block's in RSI, as they came.
-var places = []reg64{insn.RDX, insn.RCX, insn.R8, insn.RBX, insn.RBP, insn.R12, insn.R13, insn.R14, insn.R15}
+var places = []reg64{x86.RDX, x86.RCX, x86.R8, x86.RBX, x86.RBP, x86.R12, x86.R13, x86.R14, x86.R15}
 
 // fixed are those of the program's registers when there are routines to call, which
 // have their arguments where the program has its, and keep the others; R12 is the
 // block.
 var fixedPlaces = [numRegs]reg64{
-	R0: insn.RAX, R1: insn.RDI, R2: insn.RSI, R3: insn.RDX, R4: insn.RCX, R5: insn.R8,
-	R6: insn.RBX, R7: insn.R13, R8: insn.R14, R9: insn.R15, R10: insn.RBP,
+	R0: x86.RAX, R1: x86.RDI, R2: x86.RSI, R3: x86.RDX, R4: x86.RCX, R5: x86.R8,
+	R6: x86.RBX, R7: x86.R13, R8: x86.R14, R9: x86.R15, R10: x86.RBP,
 }
 
 // assign gives machine registers to what needs one. It returns false when something
@@ -247,26 +247,26 @@ func (pl *plan) assign() bool {
 	var free []reg64
 	take := func() reg64 {
 		if len(free) == 0 {
-			return insn.NoReg
+			return x86.NoReg
 		}
 		r := free[0]
 		free = free[1:]
 		return r
 	}
-	pl.budget = insn.NoReg
+	pl.budget = x86.NoReg
 	pl.shadows = map[int32]reg64{}
 	if !pl.general && !pl.locals && pl.p.kind.hasRegs() {
-		pl.blk, pl.ctx, free = insn.RSI, insn.RDI, slices.Clone(places)
-		pl.regs = [numRegs]reg64{R0: insn.RAX}
+		pl.blk, pl.ctx, free = x86.RSI, x86.RDI, slices.Clone(places)
+		pl.regs = [numRegs]reg64{R0: x86.RAX}
 		ok := true
 		for r := R1; r <= R10; r++ {
 			if r == R6 && pl.clock && len(free) == len(places) {
 				take() // the clock is read into RDX, which only what ends at a call may share
 			}
-			pl.regs[r] = insn.NoReg
+			pl.regs[r] = x86.NoReg
 			if pl.needed.has(uint8(r)) {
 				pl.regs[r] = take()
-				ok = ok && pl.regs[r] != insn.NoReg
+				ok = ok && pl.regs[r] != x86.NoReg
 			}
 		}
 		if ok {
@@ -278,18 +278,18 @@ func (pl *plan) assign() bool {
 			return ok
 		}
 	}
-	pl.regs, pl.blk, pl.ctx = fixedPlaces, insn.R12, insn.NoReg
+	pl.regs, pl.blk, pl.ctx = fixedPlaces, x86.R12, x86.NoReg
 	for r := R6; r <= R10; r++ {
 		if !pl.needed.has(uint8(r)) && !pl.locals {
 			free = append(free, pl.regs[r])
-			pl.regs[r] = insn.NoReg
+			pl.regs[r] = x86.NoReg
 		}
 	}
 	if !pl.assignMore(take) {
 		return false
 	}
 	pl.ctx = take()
-	pl.segments = pl.segments || pl.ctx == insn.NoReg
+	pl.segments = pl.segments || pl.ctx == x86.NoReg
 	pl.spare = free
 	return true
 }
@@ -309,7 +309,7 @@ func (pl *plan) assignMore(take func() reg64) bool {
 		})
 		if g < 0 {
 			r := take()
-			if r == insn.NoReg {
+			if r == x86.NoReg {
 				pl.giveUp(id)
 				return false
 			}

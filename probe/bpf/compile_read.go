@@ -1,6 +1,6 @@
 package bpf
 
-import "github.com/guestprobe/guestprobe/probe/insn"
+import "github.com/guestprobe/guestprobe/guest/x86"
 
 // readHelper emits probe_read and its variants (destination, size, address).
 // The guest's page tables decide what can be read: a load that faults is
@@ -12,15 +12,15 @@ func (c *compiler) readHelper(pc int, h Helper) error {
 	str := h == HelperProbeReadStr || h == HelperReadKernelStr || h == HelperReadUserStr
 	done := c.NewLabel()
 	c.checkSize(pc, R2)
-	c.set(insn.RAX, 0)
-	c.Test(8, insn.RSI, insn.RSI)
-	c.Jcc(insn.CondE, done)
+	c.set(x86.RAX, 0)
+	c.Test(8, x86.RSI, x86.RSI)
+	c.Jcc(x86.CondE, done)
 	if c.charges {
-		c.Mov(8, tmpB, insn.RSI)
+		c.Mov(8, tmpB, x86.RSI)
 		c.Shr(8, tmpB, imm(readShift))
 		c.take(pc, tmpB)
 	}
-	c.region(pc, R1, -1, insn.RSI, true)
+	c.region(pc, R1, -1, x86.RSI, true)
 	if str {
 		c.Call(c.copyString())
 	} else {
@@ -32,67 +32,67 @@ func (c *compiler) readHelper(pc int, h Helper) error {
 }
 
 // ifBad jumps to l when RDX is in the page that could not be read. RAX changes.
-func (c *compiler) ifBad(l insn.Label) {
-	c.Mov(8, insn.RAX, insn.RDX)
-	c.Shr(8, insn.RAX, imm(pageShift))
-	c.Cmp(8, insn.RAX, insn.At(c.blk, tmpPage))
-	c.Jcc(insn.CondE, l)
+func (c *compiler) ifBad(l x86.Label) {
+	c.Mov(8, x86.RAX, x86.RDX)
+	c.Shr(8, x86.RAX, imm(pageShift))
+	c.Cmp(8, x86.RAX, x86.At(c.blk, tmpPage))
+	c.Jcc(x86.CondE, l)
 }
 
 // noteBad emits: what could not be read from RDX on ends at last, R11 = what that
 // costs. RAX and R10 change.
-func (c *compiler) noteBad(last insn.Mem) {
+func (c *compiler) noteBad(last x86.Mem) {
 	two := c.NewLabel()
-	c.Lea(8, insn.RAX, last)
-	c.Shr(8, insn.RAX, imm(pageShift))
-	c.Mov(8, tmpA, insn.RDX)
+	c.Lea(8, x86.RAX, last)
+	c.Shr(8, x86.RAX, imm(pageShift))
+	c.Mov(8, tmpA, x86.RDX)
 	c.Shr(8, tmpA, imm(pageShift))
-	c.Cmp(8, insn.RAX, tmpA)
-	c.Jcc(insn.CondNE, two)
-	c.Mov(8, insn.At(c.blk, tmpPage), insn.RAX)
+	c.Cmp(8, x86.RAX, tmpA)
+	c.Jcc(x86.CondNE, two)
+	c.Mov(8, x86.At(c.blk, tmpPage), x86.RAX)
 	c.Place(two)
 	c.set(tmpB, costFault)
 }
 
 // guestLoad emits a load from guest memory that resumes at bad when it faults.
-func (c *compiler) guestLoad(size int, dst reg64, o insn.Mem, bad insn.Label) {
+func (c *compiler) guestLoad(size int, dst reg64, o x86.Mem, bad x86.Label) {
 	c.mayFault(bad)
 	c.Movzx(size, dst, o)
 }
 
 // mayFault says that the next instruction resumes at bad when it faults.
-func (c *compiler) mayFault(bad insn.Label) {
+func (c *compiler) mayFault(bad x86.Label) {
 	c.fixups = append(c.fixups, struct {
 		at     int
-		resume insn.Label
+		resume x86.Label
 	}{c.Len(), bad})
 }
 
 // ifOwn jumps to l when RDX is an address of the program's own memory.
-func (c *compiler) ifOwn(l insn.Label) {
-	c.Mov(8, insn.RAX, insn.RDX)
-	c.Shr(8, insn.RAX, imm(segShift))
-	c.Sub(4, insn.RAX, imm(1))
-	c.Cmp(4, insn.RAX, imm(maxSegs-1))
-	c.Jcc(insn.CondB, l)
+func (c *compiler) ifOwn(l x86.Label) {
+	c.Mov(8, x86.RAX, x86.RDX)
+	c.Shr(8, x86.RAX, imm(segShift))
+	c.Sub(4, x86.RAX, imm(1))
+	c.Cmp(4, x86.RAX, imm(maxSegs-1))
+	c.Jcc(x86.CondB, l)
 }
 
 // clearDest emits: the RSI bytes at R9 become zero, RAX -EFAULT, return. RCX
 // changes, and R11 says what a read has cost.
 func (c *compiler) clearDest() {
 	again := c.NewLabel()
-	c.Mov(8, insn.RCX, insn.RSI)
+	c.Mov(8, x86.RCX, x86.RSI)
 	c.Place(again)
-	c.Mov(1, insn.AtIndex(tmp9, insn.RCX, 1, -1), imm(0))
-	c.Sub(8, insn.RCX, imm(1))
-	c.Jcc(insn.CondNE, again)
+	c.Mov(1, x86.AtIndex(tmp9, x86.RCX, 1, -1), imm(0))
+	c.Sub(8, x86.RCX, imm(1))
+	c.Jcc(x86.CondNE, again)
 	c.result(errFault)
 	c.Ret()
 }
 
 // copyGuest is a routine: RSI bytes, at least one, at address RDX go to R9; RAX
 // becomes 0 or -EFAULT, R11 what it costs that it failed. It changes RCX, RDI, R8 and R10.
-func (c *compiler) copyGuest() insn.Label {
+func (c *compiler) copyGuest() x86.Label {
 	return c.routine("copy guest memory", func() {
 		bad, free, ownMem, words, bytes, end := c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel()
 		c.ifOwn(ownMem)
@@ -100,42 +100,42 @@ func (c *compiler) copyGuest() insn.Label {
 		if c.layout.NoGuest {
 			c.Jmp(bad)
 		}
-		c.set(insn.RCX, 0)
-		c.Lea(8, tmpA, insn.At(insn.RSI, -8))
+		c.set(x86.RCX, 0)
+		c.Lea(8, tmpA, x86.At(x86.RSI, -8))
 		c.Place(words)
-		c.Cmp(8, insn.RCX, tmpA)
-		c.Jcc(insn.CondG, bytes)
-		c.guestLoad(8, insn.RAX, insn.AtIndex(insn.RDX, insn.RCX, 1, 0), bad)
-		c.Mov(8, insn.AtIndex(tmp9, insn.RCX, 1, 0), insn.RAX)
-		c.Add(8, insn.RCX, imm(8))
+		c.Cmp(8, x86.RCX, tmpA)
+		c.Jcc(x86.CondG, bytes)
+		c.guestLoad(8, x86.RAX, x86.AtIndex(x86.RDX, x86.RCX, 1, 0), bad)
+		c.Mov(8, x86.AtIndex(tmp9, x86.RCX, 1, 0), x86.RAX)
+		c.Add(8, x86.RCX, imm(8))
 		c.Jmp(words)
 		c.Place(bytes)
-		c.Cmp(8, insn.RCX, insn.RSI)
-		c.Jcc(insn.CondE, end)
-		c.guestLoad(1, insn.RAX, insn.AtIndex(insn.RDX, insn.RCX, 1, 0), bad)
-		c.Mov(1, insn.AtIndex(tmp9, insn.RCX, 1, 0), insn.RAX)
-		c.Add(8, insn.RCX, imm(1))
+		c.Cmp(8, x86.RCX, x86.RSI)
+		c.Jcc(x86.CondE, end)
+		c.guestLoad(1, x86.RAX, x86.AtIndex(x86.RDX, x86.RCX, 1, 0), bad)
+		c.Mov(1, x86.AtIndex(tmp9, x86.RCX, 1, 0), x86.RAX)
+		c.Add(8, x86.RCX, imm(1))
 		c.Jmp(bytes)
 		c.Place(end)
-		c.set(insn.RAX, 0)
+		c.set(x86.RAX, 0)
 		c.set(tmpB, 0)
 		c.Ret()
 		c.Place(ownMem)
-		c.Mov(8, insn.RDI, tmp9)
-		c.Mov(8, tmpB, insn.RDX)
-		c.Mov(8, tmpA, insn.RSI)
+		c.Mov(8, x86.RDI, tmp9)
+		c.Mov(8, tmpB, x86.RDX)
+		c.Mov(8, tmpA, x86.RSI)
 		c.Call(c.translate(false))
-		c.Mov(8, insn.RCX, tmp9)
-		c.Mov(8, tmp9, insn.RDI)
-		c.Test(8, insn.RCX, insn.RCX)
-		c.Jcc(insn.CondE, free)
-		c.copyBytes(tmp9, insn.RCX, insn.RSI)
-		c.set(insn.RAX, 0)
+		c.Mov(8, x86.RCX, tmp9)
+		c.Mov(8, tmp9, x86.RDI)
+		c.Test(8, x86.RCX, x86.RCX)
+		c.Jcc(x86.CondE, free)
+		c.copyBytes(tmp9, x86.RCX, x86.RSI)
+		c.set(x86.RAX, 0)
 		c.set(tmpB, 0)
 		c.Ret()
 		clear := c.NewLabel()
 		c.Place(bad)
-		c.noteBad(insn.AtIndex(insn.RDX, insn.RSI, 1, -1))
+		c.noteBad(x86.AtIndex(x86.RDX, x86.RSI, 1, -1))
 		c.Jmp(clear)
 		c.Place(free)
 		c.set(tmpB, 0)
@@ -149,19 +149,19 @@ func (c *compiler) copyGuest() insn.Label {
 func (c *compiler) copyBytes(dst, src, n reg64) {
 	words, bytes, end := c.NewLabel(), c.NewLabel(), c.NewLabel()
 	c.set(tmpB, 0)
-	c.Lea(8, tmpA, insn.At(n, -8))
+	c.Lea(8, tmpA, x86.At(n, -8))
 	c.Place(words)
 	c.Cmp(8, tmpB, tmpA)
-	c.Jcc(insn.CondG, bytes)
-	c.Mov(8, insn.RAX, insn.AtIndex(src, tmpB, 1, 0))
-	c.Mov(8, insn.AtIndex(dst, tmpB, 1, 0), insn.RAX)
+	c.Jcc(x86.CondG, bytes)
+	c.Mov(8, x86.RAX, x86.AtIndex(src, tmpB, 1, 0))
+	c.Mov(8, x86.AtIndex(dst, tmpB, 1, 0), x86.RAX)
 	c.Add(8, tmpB, imm(8))
 	c.Jmp(words)
 	c.Place(bytes)
 	c.Cmp(8, tmpB, n)
-	c.Jcc(insn.CondE, end)
-	c.Movzx(1, insn.RAX, insn.AtIndex(src, tmpB, 1, 0))
-	c.Mov(1, insn.AtIndex(dst, tmpB, 1, 0), insn.RAX)
+	c.Jcc(x86.CondE, end)
+	c.Movzx(1, x86.RAX, x86.AtIndex(src, tmpB, 1, 0))
+	c.Mov(1, x86.AtIndex(dst, tmpB, 1, 0), x86.RAX)
 	c.Add(8, tmpB, imm(1))
 	c.Jmp(bytes)
 	c.Place(end)
@@ -170,51 +170,51 @@ func (c *compiler) copyBytes(dst, src, n reg64) {
 // copyString is a routine: the string at address RDX goes to the RSI bytes, at
 // least one, at R9; RAX becomes its length with the final zero, or -EFAULT, R11
 // what it costs that it failed. It changes RCX, RDI and R10.
-func (c *compiler) copyString() insn.Label {
+func (c *compiler) copyString() x86.Label {
 	return c.routine("copy string", func() {
 		bad, free, ownMem, again, ownAgain, stored, full := c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel()
-		c.Mov(8, insn.RDI, tmp9)
-		c.set(insn.RCX, 0)
+		c.Mov(8, x86.RDI, tmp9)
+		c.set(x86.RCX, 0)
 		c.ifOwn(ownMem)
 		c.ifBad(free)
 		if c.layout.NoGuest {
 			c.Jmp(bad)
 		}
-		next := func(again, stored insn.Label) {
-			c.Mov(1, insn.AtIndex(insn.RDI, insn.RCX, 1, 0), insn.RAX)
-			c.Add(8, insn.RCX, imm(1))
-			c.Test(4, insn.RAX, insn.RAX)
-			c.Jcc(insn.CondE, stored)
-			c.Cmp(8, insn.RCX, insn.RSI)
-			c.Jcc(insn.CondNE, again)
+		next := func(again, stored x86.Label) {
+			c.Mov(1, x86.AtIndex(x86.RDI, x86.RCX, 1, 0), x86.RAX)
+			c.Add(8, x86.RCX, imm(1))
+			c.Test(4, x86.RAX, x86.RAX)
+			c.Jcc(x86.CondE, stored)
+			c.Cmp(8, x86.RCX, x86.RSI)
+			c.Jcc(x86.CondNE, again)
 			c.Jmp(full)
 		}
 		c.Place(again)
-		c.guestLoad(1, insn.RAX, insn.AtIndex(insn.RDX, insn.RCX, 1, 0), bad)
+		c.guestLoad(1, x86.RAX, x86.AtIndex(x86.RDX, x86.RCX, 1, 0), bad)
 		next(again, stored)
 		c.Place(ownMem)
 		c.Place(ownAgain)
-		c.Lea(8, tmpB, insn.AtIndex(insn.RDX, insn.RCX, 1, 0))
+		c.Lea(8, tmpB, x86.AtIndex(x86.RDX, x86.RCX, 1, 0))
 		c.set(tmpA, 1)
 		c.Call(c.translate(false))
 		c.Test(8, tmp9, tmp9)
-		c.Jcc(insn.CondE, free)
-		c.Movzx(1, insn.RAX, insn.At(tmp9, 0))
+		c.Jcc(x86.CondE, free)
+		c.Movzx(1, x86.RAX, x86.At(tmp9, 0))
 		next(ownAgain, stored)
 		c.Place(full)
-		c.Mov(1, insn.AtIndex(insn.RDI, insn.RCX, 1, -1), imm(0))
+		c.Mov(1, x86.AtIndex(x86.RDI, x86.RCX, 1, -1), imm(0))
 		c.Place(stored)
-		c.Mov(8, insn.RAX, insn.RCX)
+		c.Mov(8, x86.RAX, x86.RCX)
 		c.set(tmpB, 0)
 		c.Ret()
 		clear := c.NewLabel()
 		c.Place(bad)
-		c.noteBad(insn.AtIndex(insn.RDX, insn.RCX, 1, 0))
+		c.noteBad(x86.AtIndex(x86.RDX, x86.RCX, 1, 0))
 		c.Jmp(clear)
 		c.Place(free)
 		c.set(tmpB, 0)
 		c.Place(clear)
-		c.Mov(8, tmp9, insn.RDI)
+		c.Mov(8, tmp9, x86.RDI)
 		c.clearDest()
 	})
 }

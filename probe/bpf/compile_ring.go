@@ -1,72 +1,72 @@
 package bpf
 
-import "github.com/guestprobe/guestprobe/probe/insn"
+import "github.com/guestprobe/guestprobe/guest/x86"
 
 // reserveRoutine is a routine for one ring: it takes room for RDX bytes, and R9
 // becomes the machine address of the data, or 0 when there is none, which is
 // counted. RAX, RCX, RSI, RDI, R8, R10 and R11 change. It is Map.reserve.
-func (c *compiler) reserveRoutine(m *Map, i int) insn.Label {
+func (c *compiler) reserveRoutine(m *Map, i int) x86.Label {
 	return c.routine("reserve "+string(rune('0'+i)), func() {
 		try, fits, whole, lose := c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel()
 		size := m.ring.size
-		c.set(insn.RDI, m.area.Addr)
-		c.Cmp(8, insn.RDX, imm(m.maxRecord()))
-		c.Jcc(insn.CondA, lose)
-		c.Lea(8, insn.RCX, insn.At(insn.RDX, 7+recHeader))
-		c.And(8, insn.RCX, imm(-8))
-		c.set(insn.R8, ringTries)
+		c.set(x86.RDI, m.area.Addr)
+		c.Cmp(8, x86.RDX, imm(m.maxRecord()))
+		c.Jcc(x86.CondA, lose)
+		c.Lea(8, x86.RCX, x86.At(x86.RDX, 7+recHeader))
+		c.And(8, x86.RCX, imm(-8))
+		c.set(x86.R8, ringTries)
 		c.Place(try)
-		c.Mov(8, insn.RAX, insn.At(insn.RDI, hdrHead))
-		c.And(8, insn.RAX, imm(-8))
-		c.Mov(8, tmpA, insn.RAX)
+		c.Mov(8, x86.RAX, x86.At(x86.RDI, hdrHead))
+		c.And(8, x86.RAX, imm(-8))
+		c.Mov(8, tmpA, x86.RAX)
 		c.And(4, tmpA, imm(size-1))
 		c.set(tmpB, 0)
-		c.Lea(8, tmp9, insn.AtIndex(tmpA, insn.RCX, 1, 0))
+		c.Lea(8, tmp9, x86.AtIndex(tmpA, x86.RCX, 1, 0))
 		c.Cmp(8, tmp9, imm(size))
-		c.Jcc(insn.CondBE, fits)
+		c.Jcc(x86.CondBE, fits)
 		c.set(tmpB, uint64(size))
 		c.Sub(8, tmpB, tmpA)
 		c.Place(fits)
-		c.Lea(8, tmp9, insn.AtIndex(insn.RAX, tmpB, 1, 0))
-		c.Add(8, tmp9, insn.RCX)
-		c.Mov(8, insn.RSI, tmp9)
-		c.Sub(8, insn.RSI, insn.At(insn.RDI, hdrTail))
-		c.Cmp(8, insn.RSI, imm(size))
-		c.Jcc(insn.CondA, lose)
+		c.Lea(8, tmp9, x86.AtIndex(x86.RAX, tmpB, 1, 0))
+		c.Add(8, tmp9, x86.RCX)
+		c.Mov(8, x86.RSI, tmp9)
+		c.Sub(8, x86.RSI, x86.At(x86.RDI, hdrTail))
+		c.Cmp(8, x86.RSI, imm(size))
+		c.Jcc(x86.CondA, lose)
 		taken := c.NewLabel()
-		c.Lock().Cmpxchg(8, insn.At(insn.RDI, hdrHead), tmp9)
-		c.Jcc(insn.CondE, taken)
-		c.Sub(4, insn.R8, imm(1))
-		c.Jcc(insn.CondNE, try)
+		c.Lock().Cmpxchg(8, x86.At(x86.RDI, hdrHead), tmp9)
+		c.Jcc(x86.CondE, taken)
+		c.Sub(4, x86.R8, imm(1))
+		c.Jcc(x86.CondNE, try)
 		c.Place(lose)
-		c.Lock().Add(8, insn.At(insn.RDI, hdrLost), imm(1))
+		c.Lock().Add(8, x86.At(x86.RDI, hdrLost), imm(1))
 		c.set(tmp9, 0)
 		c.Ret()
 		c.Place(taken)
 		c.Test(8, tmpB, tmpB)
-		c.Jcc(insn.CondE, whole)
-		c.set(insn.RAX, recDiscarded<<recKindShift)
-		c.Lea(8, insn.RAX, insn.AtIndex(insn.RAX, tmpB, 1, -recHeader))
-		c.Mov(8, insn.AtIndex(insn.RDI, tmpA, 1, m.values), insn.RAX)
+		c.Jcc(x86.CondE, whole)
+		c.set(x86.RAX, recDiscarded<<recKindShift)
+		c.Lea(8, x86.RAX, x86.AtIndex(x86.RAX, tmpB, 1, -recHeader))
+		c.Mov(8, x86.AtIndex(x86.RDI, tmpA, 1, m.values), x86.RAX)
 		c.set(tmpA, 0)
 		c.Place(whole)
-		c.Mov(8, insn.RAX, insn.RDX)
-		c.Or(8, insn.RAX, imm(recOpen<<recKindShift))
-		c.Mov(8, insn.AtIndex(insn.RDI, tmpA, 1, m.values), insn.RAX)
-		c.Lea(8, tmp9, insn.AtIndex(insn.RDI, tmpA, 1, m.values+recHeader))
+		c.Mov(8, x86.RAX, x86.RDX)
+		c.Or(8, x86.RAX, imm(recOpen<<recKindShift))
+		c.Mov(8, x86.AtIndex(x86.RDI, tmpA, 1, m.values), x86.RAX)
+		c.Lea(8, tmp9, x86.AtIndex(x86.RDI, tmpA, 1, m.values+recHeader))
 		c.Ret()
 	})
 }
 
 // publishRoutine is a routine: it publishes the record at R9 of RDX bytes. RAX
 // changes.
-func (c *compiler) publishRoutine(kind int) insn.Label {
+func (c *compiler) publishRoutine(kind int) x86.Label {
 	return c.routine("publish "+string(rune('0'+kind)), func() {
-		c.Mov(4, insn.RAX, insn.At(c.blk, blkCPU))
-		c.Shl(8, insn.RAX, imm(recCPUShift))
-		c.Or(8, insn.RAX, insn.RDX)
-		c.Or(8, insn.RAX, imm(kind<<recKindShift))
-		c.Mov(8, insn.At(tmp9, -recHeader), insn.RAX)
+		c.Mov(4, x86.RAX, x86.At(c.blk, blkCPU))
+		c.Shl(8, x86.RAX, imm(recCPUShift))
+		c.Or(8, x86.RAX, x86.RDX)
+		c.Or(8, x86.RAX, imm(kind<<recKindShift))
+		c.Mov(8, x86.At(tmp9, -recHeader), x86.RAX)
 		c.Ret()
 	})
 }
@@ -81,7 +81,7 @@ func (c *compiler) ringOutput(pc int, h Helper, data, size, flags Reg) error {
 	empty, done := c.NewLabel(), c.NewLabel()
 	c.set(tmp9, 0)
 	c.Test(8, c.regs[size], c.regs[size])
-	c.Jcc(insn.CondE, empty)
+	c.Jcc(x86.CondE, empty)
 	c.region(pc, data, -1, c.regs[size], false)
 	if c.charges {
 		c.Mov(8, tmpB, c.regs[size])
@@ -89,22 +89,22 @@ func (c *compiler) ringOutput(pc int, h Helper, data, size, flags Reg) error {
 		c.take(pc, tmpB)
 	}
 	c.Place(empty)
-	c.Mov(8, insn.At(c.blk, tmpValue), tmp9)
+	c.Mov(8, x86.At(c.blk, tmpValue), tmp9)
 	if flags != R0 {
 		c.result(errInval)
 		c.Mov(8, tmpB, c.regs[flags])
 		c.And(8, tmpB, imm(^3))
-		c.Jcc(insn.CondNE, done)
+		c.Jcc(x86.CondNE, done)
 	}
-	c.Mov(8, insn.RDX, c.regs[size])
+	c.Mov(8, x86.RDX, c.regs[size])
 	c.Call(c.reserveRoutine(m, i))
 	c.result(errAgain)
 	c.Test(8, tmp9, tmp9)
-	c.Jcc(insn.CondE, done)
-	c.Mov(8, insn.RSI, insn.At(c.blk, tmpValue))
-	c.copyBytes(tmp9, insn.RSI, insn.RDX)
+	c.Jcc(x86.CondE, done)
+	c.Mov(8, x86.RSI, x86.At(c.blk, tmpValue))
+	c.copyBytes(tmp9, x86.RSI, x86.RDX)
 	c.Call(c.publishRoutine(recData))
-	c.set(insn.RAX, 0)
+	c.set(x86.RAX, 0)
 	c.Place(done)
 	return nil
 }
@@ -116,16 +116,16 @@ func (c *compiler) ringReserve(pc int, h Helper) error {
 		return err
 	}
 	done := c.NewLabel()
-	c.Cmp(4, insn.At(c.blk, blkOpen), imm(MaxReservations))
-	c.Jcc(insn.CondE, c.fault(FaultRecords, pc, insn.RDI, 0))
-	c.set(insn.RAX, 0)
-	c.Test(8, insn.RDX, insn.RDX)
-	c.Jcc(insn.CondNE, done)
-	c.Mov(8, insn.RDX, insn.RSI)
+	c.Cmp(4, x86.At(c.blk, blkOpen), imm(MaxReservations))
+	c.Jcc(x86.CondE, c.fault(FaultRecords, pc, x86.RDI, 0))
+	c.set(x86.RAX, 0)
+	c.Test(8, x86.RDX, x86.RDX)
+	c.Jcc(x86.CondNE, done)
+	c.Mov(8, x86.RDX, x86.RSI)
 	c.Call(c.reserveRoutine(m, i))
-	c.set(insn.RAX, 0)
+	c.set(x86.RAX, 0)
 	c.Test(8, tmp9, tmp9)
-	c.Jcc(insn.CondE, done)
+	c.Jcc(x86.CondE, done)
 	c.Call(c.openRoutine())
 	c.Place(done)
 	return nil
@@ -133,23 +133,23 @@ func (c *compiler) ringReserve(pc int, h Helper) error {
 
 // openRoutine is a routine: it enters the reservation at R9 of RDX bytes, and
 // RAX becomes the program's address of it. RCX changes.
-func (c *compiler) openRoutine() insn.Label {
+func (c *compiler) openRoutine() x86.Label {
 	return c.routine("open", func() {
 		for i := range MaxReservations {
 			next := c.NewLabel()
 			if i < MaxReservations-1 {
-				c.Cmp(8, insn.At(c.blk, blkRecords+i*blkRecordSize), imm(0))
-				c.Jcc(insn.CondNE, next)
+				c.Cmp(8, x86.At(c.blk, blkRecords+i*blkRecordSize), imm(0))
+				c.Jcc(x86.CondNE, next)
 			}
-			c.Mov(8, insn.At(c.blk, blkRecords+i*blkRecordSize), tmp9)
-			c.Mov(8, insn.At(c.blk, blkRecords+i*blkRecordSize+8), insn.RDX)
+			c.Mov(8, x86.At(c.blk, blkRecords+i*blkRecordSize), tmp9)
+			c.Mov(8, x86.At(c.blk, blkRecords+i*blkRecordSize+8), x86.RDX)
 			e := c.seg(segRecords+i, 0)
 			c.Mov(8, e.Plus(segBase), tmp9)
 			c.Mov(4, e.Plus(segCount), imm(1))
-			c.Mov(8, insn.RCX, insn.RDX)
-			c.limits(e, insn.RCX)
-			c.Add(4, insn.At(c.blk, blkOpen), imm(1))
-			c.set(insn.RAX, segPointer(segRecords+int(i), 0, 0))
+			c.Mov(8, x86.RCX, x86.RDX)
+			c.limits(e, x86.RCX)
+			c.Add(4, x86.At(c.blk, blkOpen), imm(1))
+			c.set(x86.RAX, segPointer(segRecords+int(i), 0, 0))
 			c.Ret()
 			c.Place(next)
 		}
@@ -158,48 +158,48 @@ func (c *compiler) openRoutine() insn.Label {
 
 // ringEnd emits ringbuf_submit and ringbuf_discard (record, flags).
 func (c *compiler) ringEnd(pc int, kind int) {
-	bad := c.fault(FaultRecordArg, pc, insn.RDI, 0)
-	c.Mov(8, insn.RAX, insn.RDI)
-	c.Shl(8, insn.RAX, imm(64-segShift))
-	c.Jcc(insn.CondNE, bad)
-	c.Mov(8, tmpB, insn.RDI)
+	bad := c.fault(FaultRecordArg, pc, x86.RDI, 0)
+	c.Mov(8, x86.RAX, x86.RDI)
+	c.Shl(8, x86.RAX, imm(64-segShift))
+	c.Jcc(x86.CondNE, bad)
+	c.Mov(8, tmpB, x86.RDI)
 	c.Shr(8, tmpB, imm(segShift))
 	c.Sub(4, tmpB, imm(segRecords))
 	c.Cmp(4, tmpB, imm(MaxReservations))
-	c.Jcc(insn.CondAE, bad)
+	c.Jcc(x86.CondAE, bad)
 	c.Shl(4, tmpB, imm(4)) // blkRecordSize
-	c.Mov(8, tmp9, insn.AtIndex(c.blk, tmpB, 1, blkRecords))
+	c.Mov(8, tmp9, x86.AtIndex(c.blk, tmpB, 1, blkRecords))
 	c.Test(8, tmp9, tmp9)
-	c.Jcc(insn.CondE, bad)
-	c.Mov(8, insn.RDX, insn.AtIndex(c.blk, tmpB, 1, blkRecords+8))
+	c.Jcc(x86.CondE, bad)
+	c.Mov(8, x86.RDX, x86.AtIndex(c.blk, tmpB, 1, blkRecords+8))
 	c.Call(c.publishRoutine(kind))
-	c.Mov(8, insn.AtIndex(c.blk, tmpB, 1, blkRecords), imm(0))
+	c.Mov(8, x86.AtIndex(c.blk, tmpB, 1, blkRecords), imm(0))
 	c.Shl(4, tmpB, imm(2)) // segSize / blkRecordSize
-	c.Mov(4, insn.AtIndex(c.blk, tmpB, 1, blkSegs+segRecords*segSize+segCount), imm(0))
-	c.Sub(4, insn.At(c.blk, blkOpen), imm(1))
-	c.set(insn.RAX, 0)
+	c.Mov(4, x86.AtIndex(c.blk, tmpB, 1, blkSegs+segRecords*segSize+segCount), imm(0))
+	c.Sub(4, x86.At(c.blk, blkOpen), imm(1))
+	c.set(x86.RAX, 0)
 }
 
 // dropRecords emits the discarding of what the program reserved and did not
 // submit. RAX keeps its value.
 func (c *compiler) dropRecords() {
 	none := c.NewLabel()
-	c.Cmp(4, insn.At(c.blk, blkOpen), imm(0))
-	c.Jcc(insn.CondE, none)
-	c.Mov(8, tmpA, insn.RAX)
+	c.Cmp(4, x86.At(c.blk, blkOpen), imm(0))
+	c.Jcc(x86.CondE, none)
+	c.Mov(8, tmpA, x86.RAX)
 	for i := range MaxReservations {
 		next := c.NewLabel()
-		c.Mov(8, tmp9, insn.At(c.blk, blkRecords+i*blkRecordSize))
+		c.Mov(8, tmp9, x86.At(c.blk, blkRecords+i*blkRecordSize))
 		c.Test(8, tmp9, tmp9)
-		c.Jcc(insn.CondE, next)
-		c.Mov(8, insn.RDX, insn.At(c.blk, blkRecords+i*blkRecordSize+8))
+		c.Jcc(x86.CondE, next)
+		c.Mov(8, x86.RDX, x86.At(c.blk, blkRecords+i*blkRecordSize+8))
 		c.Call(c.publishRoutine(recDiscarded))
-		c.Mov(8, insn.At(c.blk, blkRecords+i*blkRecordSize), imm(0))
+		c.Mov(8, x86.At(c.blk, blkRecords+i*blkRecordSize), imm(0))
 		c.Mov(4, c.seg(segRecords+i, segCount), imm(0))
 		c.Place(next)
 	}
-	c.Mov(4, insn.At(c.blk, blkOpen), imm(0))
-	c.Mov(8, insn.RAX, tmpA)
+	c.Mov(4, x86.At(c.blk, blkOpen), imm(0))
+	c.Mov(8, x86.RAX, tmpA)
 	c.Place(none)
 }
 
@@ -210,23 +210,23 @@ func (c *compiler) ringQuery(pc int, h Helper) error {
 		return err
 	}
 	c.set(tmp9, m.area.Addr)
-	c.Mov(8, tmpA, insn.At(tmp9, hdrHead))
-	c.Mov(8, tmpB, insn.At(tmp9, hdrTail))
+	c.Mov(8, tmpA, x86.At(tmp9, hdrHead))
+	c.Mov(8, tmpB, x86.At(tmp9, hdrTail))
 	done := c.NewLabel()
 	for what, emit := range []func(){
-		func() { c.Mov(8, insn.RAX, tmpA); c.Sub(8, insn.RAX, tmpB) },
-		func() { c.set(insn.RAX, uint64(m.ring.size)) },
-		func() { c.Mov(8, insn.RAX, tmpB) },
-		func() { c.Mov(8, insn.RAX, tmpA) },
+		func() { c.Mov(8, x86.RAX, tmpA); c.Sub(8, x86.RAX, tmpB) },
+		func() { c.set(x86.RAX, uint64(m.ring.size)) },
+		func() { c.Mov(8, x86.RAX, tmpB) },
+		func() { c.Mov(8, x86.RAX, tmpA) },
 	} {
 		next := c.NewLabel()
-		c.Cmp(8, insn.RSI, imm(what))
-		c.Jcc(insn.CondNE, next)
+		c.Cmp(8, x86.RSI, imm(what))
+		c.Jcc(x86.CondNE, next)
 		emit()
 		c.Jmp(done)
 		c.Place(next)
 	}
-	c.set(insn.RAX, 0)
+	c.set(x86.RAX, 0)
 	c.Place(done)
 	return nil
 }

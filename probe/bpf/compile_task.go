@@ -1,6 +1,6 @@
 package bpf
 
-import "github.com/guestprobe/guestprobe/probe/insn"
+import "github.com/guestprobe/guestprobe/guest/x86"
 
 // commSize is the length of a task's name in the guest, zeros included.
 const commSize = 16
@@ -25,33 +25,33 @@ func (c *compiler) commHelper(pc int) {
 	done, bytes, last, zero, end := c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel(), c.NewLabel()
 	c.checkSize(pc, R2)
 	c.result(errInval)
-	c.Test(8, insn.RSI, insn.RSI)
-	c.Jcc(insn.CondE, done)
-	c.region(pc, R1, -1, insn.RSI, true)
-	c.Mov(8, insn.RDI, tmp9)
-	c.comm(c.layout.Task, tmpA, insn.RAX)
-	c.Mov(8, insn.At(c.blk, tmpComm), tmpA)
-	c.Mov(8, insn.At(c.blk, tmpComm+8), insn.RAX)
-	c.Lea(8, insn.RSI, insn.AtIndex(insn.RSI, insn.NoReg, 1, -1)) // the last byte is always zero
-	c.set(insn.RCX, 0)
+	c.Test(8, x86.RSI, x86.RSI)
+	c.Jcc(x86.CondE, done)
+	c.region(pc, R1, -1, x86.RSI, true)
+	c.Mov(8, x86.RDI, tmp9)
+	c.comm(c.layout.Task, tmpA, x86.RAX)
+	c.Mov(8, x86.At(c.blk, tmpComm), tmpA)
+	c.Mov(8, x86.At(c.blk, tmpComm+8), x86.RAX)
+	c.Lea(8, x86.RSI, x86.AtIndex(x86.RSI, x86.NoReg, 1, -1)) // the last byte is always zero
+	c.set(x86.RCX, 0)
 	c.Place(bytes)
-	c.Cmp(8, insn.RCX, insn.RSI)
-	c.Jcc(insn.CondAE, zero)
-	c.Cmp(8, insn.RCX, imm(commSize-1))
-	c.Jcc(insn.CondAE, zero)
-	c.Movzx(1, insn.RAX, insn.AtIndex(c.blk, insn.RCX, 1, tmpComm))
-	c.Mov(1, insn.AtIndex(insn.RDI, insn.RCX, 1, 0), insn.RAX)
-	c.Add(8, insn.RCX, imm(1))
+	c.Cmp(8, x86.RCX, x86.RSI)
+	c.Jcc(x86.CondAE, zero)
+	c.Cmp(8, x86.RCX, imm(commSize-1))
+	c.Jcc(x86.CondAE, zero)
+	c.Movzx(1, x86.RAX, x86.AtIndex(c.blk, x86.RCX, 1, tmpComm))
+	c.Mov(1, x86.AtIndex(x86.RDI, x86.RCX, 1, 0), x86.RAX)
+	c.Add(8, x86.RCX, imm(1))
 	c.Jmp(bytes)
 	c.Place(zero)
 	c.Place(last)
-	c.Cmp(8, insn.RCX, insn.RSI)
-	c.Jcc(insn.CondA, end)
-	c.Mov(1, insn.AtIndex(insn.RDI, insn.RCX, 1, 0), imm(0))
-	c.Add(8, insn.RCX, imm(1))
+	c.Cmp(8, x86.RCX, x86.RSI)
+	c.Jcc(x86.CondA, end)
+	c.Mov(1, x86.AtIndex(x86.RDI, x86.RCX, 1, 0), imm(0))
+	c.Add(8, x86.RCX, imm(1))
 	c.Jmp(last)
 	c.Place(end)
-	c.set(insn.RAX, 0)
+	c.set(x86.RAX, 0)
 	c.Place(done)
 }
 
@@ -59,10 +59,10 @@ func (c *compiler) commHelper(pc int) {
 func (c *compiler) taskAddress(t *TaskProfile) {
 	bad, done := c.NewLabel(), c.NewLabel()
 	c.task(t, tmp9, bad)
-	c.Mov(8, insn.RAX, tmp9)
+	c.Mov(8, x86.RAX, tmp9)
 	c.Jmp(done)
 	c.Place(bad)
-	c.set(insn.RAX, 0)
+	c.set(x86.RAX, 0)
 	c.Place(done)
 }
 
@@ -70,13 +70,13 @@ func (c *compiler) taskAddress(t *TaskProfile) {
 func (c *compiler) pidTGID(t *TaskProfile) {
 	bad, done := c.NewLabel(), c.NewLabel()
 	c.task(t, tmp9, bad)
-	c.taskLoad(4, insn.RAX, insn.At(tmp9, int(t.TGID)), bad)
-	c.Shl(8, insn.RAX, imm(32))
-	c.taskLoad(4, tmp9, insn.At(tmp9, int(t.TID)), bad)
-	c.Or(8, insn.RAX, tmp9)
+	c.taskLoad(4, x86.RAX, x86.At(tmp9, int(t.TGID)), bad)
+	c.Shl(8, x86.RAX, imm(32))
+	c.taskLoad(4, tmp9, x86.At(tmp9, int(t.TID)), bad)
+	c.Or(8, x86.RAX, tmp9)
 	c.Jmp(done)
 	c.Place(bad)
-	c.set(insn.RAX, 0)
+	c.set(x86.RAX, 0)
 	c.Place(done)
 }
 
@@ -85,10 +85,10 @@ func (c *compiler) pidTGID(t *TaskProfile) {
 func (c *compiler) comm(t *TaskProfile, lo, hi reg64) {
 	bad, done, long := c.NewLabel(), c.NewLabel(), c.NewLabel()
 	c.task(t, tmp9, bad)
-	c.taskLoad(8, lo, insn.At(tmp9, int(t.Comm)), bad)
-	c.taskLoad(8, hi, insn.At(tmp9, int(t.Comm)+8), bad)
+	c.taskLoad(8, lo, x86.At(tmp9, int(t.Comm)), bad)
+	c.taskLoad(8, hi, x86.At(tmp9, int(t.Comm)+8), bad)
 	c.cutString(lo)
-	c.Jcc(insn.CondE, long) // no zero byte in it
+	c.Jcc(x86.CondE, long) // no zero byte in it
 	c.set(hi, 0)
 	c.Jmp(done)
 	c.Place(long)
@@ -115,7 +115,7 @@ func (c *compiler) cutString(r reg64) {
 	c.And(8, tmpB, tmp9)
 	c.set(tmp9, 0x8080808080808080)
 	c.And(8, tmpB, tmp9)
-	c.Lea(8, tmp9, insn.At(tmpB, -1))
+	c.Lea(8, tmp9, x86.At(tmpB, -1))
 	c.Xor(8, tmp9, tmpB)
 	c.And(8, r, tmp9)
 	c.Test(8, tmpB, tmpB)
@@ -123,25 +123,25 @@ func (c *compiler) cutString(r reg64) {
 
 // task emits r = address of the current task's structure, or a jump to bad. r
 // is none of RSP and RBP, whose addresses raise #SS. R11 changes.
-func (c *compiler) task(t *TaskProfile, r reg64, bad insn.Label) {
+func (c *compiler) task(t *TaskProfile, r reg64, bad x86.Label) {
 	s := t.Stack
 	if s == nil {
-		c.Mov(8, r, insn.AtGS(int(t.Current)))
+		c.Mov(8, r, x86.AtGS(int(t.Current)))
 		return
 	}
-	c.info.ContextReads |= 1 << (insn.PtSP / 8)
-	c.Mov(8, r, insn.At(c.context(r), insn.PtSP))
+	c.info.ContextReads |= 1 << (x86.PtSP / 8)
+	c.Mov(8, r, x86.At(c.context(r), x86.PtSP))
 	c.set(tmpB, s.Mask)
 	c.And(8, r, tmpB)
 	c.set(tmpB, s.Magic)
 	c.mayFault(bad)
-	c.Cmp(8, insn.At(r, int(s.MagicOff)), tmpB)
-	c.Jcc(insn.CondNE, bad)
+	c.Cmp(8, x86.At(r, int(s.MagicOff)), tmpB)
+	c.Jcc(x86.CondNE, bad)
 }
 
 // taskLoad is a load from the guest's task structure, which is there if it is the
 // kernel that says where.
-func (c *compiler) taskLoad(size int, dst reg64, o insn.Mem, bad insn.Label) {
+func (c *compiler) taskLoad(size int, dst reg64, o x86.Mem, bad x86.Label) {
 	if c.layout.Task.Stack != nil {
 		c.mayFault(bad)
 	}

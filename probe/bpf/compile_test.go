@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // nativeCollection loads an object into memory that compiled code sees.
@@ -28,7 +28,7 @@ func TestCompiledCount(t *testing.T) {
 	for _, file := range []string{"count.o", "count-v1.o"} {
 		c, code := nativeProgram(t, newNative(t), file, "count", Layout{}, BlockConfig{CPU: 1})
 		for i := range uint64(5) {
-			if r0, err := code.run(regsContext(insn.Regs{RDI: 40 + i/3})); r0 != 0 || err != nil {
+			if r0, err := code.run(regsContext(x86.Regs{RDI: 40 + i/3})); r0 != 0 || err != nil {
 				t.Fatalf("%s: %d, %v", file, r0, err)
 			}
 		}
@@ -38,7 +38,7 @@ func TestCompiledCount(t *testing.T) {
 		if a, b := lookup(t, c.Maps["by_arg"], u64(40)), lookup(t, c.Maps["by_arg"], u64(41)); a[0] != 3 || b[0] != 2 {
 			t.Errorf("%s: by_arg = %v, %v, want 3, 2", file, a, b)
 		}
-		if code.info.ContextReads != 1<<(insn.PtDI/8) {
+		if code.info.ContextReads != 1<<(x86.PtDI/8) {
 			t.Errorf("%s: reads %#x of the context, want only di", file, code.info.ContextReads)
 		}
 	}
@@ -123,7 +123,7 @@ func TestCompiledRead(t *testing.T) {
 	}
 	copy(guest.Bytes, "a name of some length\x00more")
 	c, code := nativeProgram(t, n, "record.o", "record", Layout{Fixups: true}, BlockConfig{CPU: 1})
-	regs := insn.Regs{RDI: 1, RSI: guest.Addr, RDX: 100, RCX: 4, R8: 5, R9: 6}
+	regs := x86.Regs{RDI: 1, RSI: guest.Addr, RDX: 100, RCX: 4, R8: 5, R9: 6}
 	if len(code.info.Fixups) == 0 {
 		t.Fatal("no fixups")
 	}
@@ -145,10 +145,10 @@ func TestCompiledRead(t *testing.T) {
 		}
 		for i, f := range code.info.Fixups {
 			// The jump may reach into the next instruction, which nothing else comes to.
-			if i > 0 && f.Fault < code.info.Fixups[i-1].Fault+insn.JmpLen {
+			if i > 0 && f.Fault < code.info.Fixups[i-1].Fault+x86.JmpLen {
 				t.Fatalf("fixups at %d and %d", code.info.Fixups[i-1].Fault, f.Fault)
 			}
-			jmp, _ := insn.Jmp32(uint64(f.Fault), uint64(f.Resume))
+			jmp, _ := x86.Jmp32(uint64(f.Fault), uint64(f.Resume))
 			copy(code.code.Bytes[f.Fault:], jmp[:])
 		}
 	}
@@ -186,14 +186,14 @@ func testStackTask(t *testing.T, n *native, stack []byte, addr uint64, full bool
 		if err != nil {
 			t.Fatal(err)
 		}
-		if code.info.ContextReads != 1<<(insn.PtSP/8) || len(code.info.Fixups) < 3 {
+		if code.info.ContextReads != 1<<(x86.PtSP/8) || len(code.info.Fixups) < 3 {
 			t.Errorf("reads %#x of the context, %d fixups", code.info.ContextReads, len(code.info.Fixups))
 		}
 		return code
 	}
 	ids := program("call 14\nexit")
 	for sp, want := range map[uint64]uint64{addr: 7<<32 | 8, addr + 4095: 7<<32 | 8, addr + 4096: 0} {
-		if r0, err := ids.run(regsContext(insn.Regs{RSP: sp})); r0 != want || err != nil {
+		if r0, err := ids.run(regsContext(x86.Regs{RSP: sp})); r0 != want || err != nil {
 			t.Errorf("at %#x: %#x, %v, want %#x", sp, r0, err, want)
 		}
 	}
@@ -208,20 +208,20 @@ func testStackTask(t *testing.T, n *native, stack []byte, addr uint64, full bool
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r0, err := name.run(regsContext(insn.Regs{RSP: addr + 100})); r0 != want || err != nil {
+		if r0, err := name.run(regsContext(x86.Regs{RSP: addr + 100})); r0 != want || err != nil {
 			t.Errorf("%q: %#x, %v, want %#x", s, r0, err, want)
 		}
 	}
-	if r0, err := name.run(regsContext(insn.Regs{RSP: addr + 4096})); r0 != 0 || err != nil {
+	if r0, err := name.run(regsContext(x86.Regs{RSP: addr + 4096})); r0 != 0 || err != nil {
 		t.Errorf("of no task: %#x, %v", r0, err)
 	}
 	// What faults goes on as if there were no task.
 	for _, code := range []*compiled{ids, name} {
 		for _, f := range code.info.Fixups {
-			jmp, _ := insn.Jmp32(uint64(f.Fault), uint64(f.Resume))
+			jmp, _ := x86.Jmp32(uint64(f.Fault), uint64(f.Resume))
 			old := bytes.Clone(code.code.Bytes[f.Fault:][:len(jmp)])
 			copy(code.code.Bytes[f.Fault:], jmp[:])
-			if r0, err := code.run(regsContext(insn.Regs{RSP: addr})); r0 != 0 || err != nil {
+			if r0, err := code.run(regsContext(x86.Regs{RSP: addr})); r0 != 0 || err != nil {
 				t.Errorf("fault at %d: %#x, %v", f.Fault, r0, err)
 			}
 			copy(code.code.Bytes[f.Fault:], old)
@@ -312,20 +312,20 @@ func TestContextReads(t *testing.T) {
 		want      uint32
 	}{
 		{"none", "mov r0, 0\nexit", 0},
-		{"one", "ldxdw r0, [r1+112]\nexit", load(insn.PtDI)},
-		{"across two", "ldxdw r0, [r1+116]\nexit", load(insn.PtDI, insn.PtOrigAX)},
-		{"moved and added", "mov r6, r1\nadd r6, 8\nldxb r0, [r6+0]\nldxw r1, [r6+80]\nadd r0, r1\nexit", load(insn.PtR14, insn.PtCX)},
-		{"not used", "ldxb r0, [r1+0]\nldxw r0, [r1+80]\nldxw r2, [r1+88]\nexit", load(insn.PtAX)},
-		{"kept over a call", "mov r6, r1\ncall 8\nldxdw r0, [r6+0]\nexit", load(insn.PtR15)},
-		{"helper", "mov r2, 0\nmov r3, r10\nadd r3, -8\ncall 183\nexit", load(insn.CallArgs[:]...)},
+		{"one", "ldxdw r0, [r1+112]\nexit", load(x86.PtDI)},
+		{"across two", "ldxdw r0, [r1+116]\nexit", load(x86.PtDI, x86.PtOrigAX)},
+		{"moved and added", "mov r6, r1\nadd r6, 8\nldxb r0, [r6+0]\nldxw r1, [r6+80]\nadd r0, r1\nexit", load(x86.PtR14, x86.PtCX)},
+		{"not used", "ldxb r0, [r1+0]\nldxw r0, [r1+80]\nldxw r2, [r1+88]\nexit", load(x86.PtAX)},
+		{"kept over a call", "mov r6, r1\ncall 8\nldxdw r0, [r6+0]\nexit", load(x86.PtR15)},
+		{"helper", "mov r2, 0\nmov r3, r10\nadd r3, -8\ncall 183\nexit", load(x86.CallArgs[:]...)},
 		{"value", "ldval r1, 0, 0\nldxdw r0, [r1+0]\nexit", 0},
 		{"computed", "ldxdw r2, [r1+0]\nadd r1, r2\nldxb r0, [r1+0]\nexit", all},
-		{"spilled", "stxdw [r10-8], r1\nldxdw r2, [r10-8]\nldxb r0, [r2+0]\nexit", load(insn.PtR15)},
-		{"spilled, with a loop", "mov r3, 2\na:\nsub r3, 1\njne r3, 0, a\nstxdw [r10-8], r1\nldxdw r2, [r10-8]\nldxb r0, [r2+0]\nexit", load(insn.PtR15)},
+		{"spilled", "stxdw [r10-8], r1\nldxdw r2, [r10-8]\nldxb r0, [r2+0]\nexit", load(x86.PtR15)},
+		{"spilled, with a loop", "mov r3, 2\na:\nsub r3, 1\njne r3, 0, a\nstxdw [r10-8], r1\nldxdw r2, [r10-8]\nldxb r0, [r2+0]\nexit", load(x86.PtR15)},
 		{"spilled to a map", "ldval r3, 0, 0\nstxdw [r3+0], r1\nldxdw r2, [r3+0]\nldxb r0, [r2+0]\nexit", all},
 		{"computed, in bounds", "ldxdw r2, [r1+0]\nand r2, 8\nadd r1, r2\nldxb r0, [r1+0]\nexit", all},
 		{"passed and computed", "ldxdw r2, [r1+0]\ncall local f\nexit\nf:\nmul r1, r2\nldxb r0, [r1+0]\nexit", all},
-		{"passed", "call local f\nexit\nf:\nldxb r0, [r1+0]\nexit", load(insn.PtR15)},
+		{"passed", "call local f\nexit\nf:\nldxb r0, [r1+0]\nexit", load(x86.PtR15)},
 		{"merged", "ldxdw r2, [r1+0]\njeq r2, 0, f\nmov r1, 5\nf:\nldxb r0, [r1+0]\nexit", all},
 	} {
 		p, err := New(Spec{Kind: Kprobe, Insns: mustAssemble(t, tt.src), Maps: maps})
@@ -389,7 +389,7 @@ func TestHashBothSides(t *testing.T) {
 		}
 	}()
 	for i := range uint64(rounds) {
-		if _, err := code.run(regsContext(insn.Regs{RDI: i % 7, RSI: i % 4, RDX: i})); err != nil {
+		if _, err := code.run(regsContext(x86.Regs{RDI: i % 7, RSI: i % 4, RDX: i})); err != nil {
 			t.Fatal(err)
 		}
 	}

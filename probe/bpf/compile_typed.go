@@ -1,6 +1,6 @@
 package bpf
 
-import "github.com/guestprobe/guestprobe/probe/insn"
+import "github.com/guestprobe/guestprobe/guest/x86"
 
 // A typed program has its function's arguments, and what that returns, as words of its
 // context. In the guest there is struct pt_regs instead, and at a return what the entry
@@ -56,9 +56,9 @@ func (pl *plan) placeWords() {
 func (p *Program) wordAt(i int) int {
 	switch {
 	case p.kind == Fentry:
-		return insn.CallArgs[i]
+		return x86.CallArgs[i]
 	case i < p.args:
 		return RegsSize + entryArgs + 8*i
 	}
-	return insn.PtAX
+	return x86.PtAX
 }

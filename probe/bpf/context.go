@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 var errNoGuest = errors.New("no guest")
@@ -12,7 +12,7 @@ var errNoGuest = errors.New("no guest")
 // RegsSize is the size in bytes of the context of a probe's program: struct
 // pt_regs of x86-64 Linux (arch/x86/include/asm/ptrace.h), which clang's output
 // and the PT_REGS macros know.
-const RegsSize = insn.PtRegsSize
+const RegsSize = x86.PtRegsSize
 
 // ReturnSize is the size in bytes of the context of a Kretprobe's program: behind
 // struct pt_regs stands what PutEntry has kept. Linux has nothing like it.
@@ -42,7 +42,7 @@ const (
 )
 
 // sysCallArgs is where in struct pt_regs the arguments of a system call are.
-var sysCallArgs = [6]int{insn.PtDI, insn.PtSI, insn.PtDX, insn.PtR10, insn.PtR8, insn.PtR9}
+var sysCallArgs = [6]int{x86.PtDI, x86.PtSI, x86.PtDX, x86.PtR10, x86.PtR8, x86.PtR9}
 
 // putCall writes the context of a system call's program into dst, of at least RegsSize
 // bytes: regs is where the registers of
@@ -52,7 +52,7 @@ func putCall(dst []byte, kind Kind, env Env, regs, result uint64) {
 	if env.ReadKernel(regs, user) != nil {
 		clear(user)
 	}
-	number, args := binary.LittleEndian.Uint64(user[insn.PtOrigAX:]), [len(sysCallArgs)]uint64{result}
+	number, args := binary.LittleEndian.Uint64(user[x86.PtOrigAX:]), [len(sysCallArgs)]uint64{result}
 	if kind == SysEnter {
 		for i, at := range sysCallArgs {
 			args[i] = binary.LittleEndian.Uint64(user[at:])
@@ -68,7 +68,7 @@ func putCall(dst []byte, kind Kind, env Env, regs, result uint64) {
 // PutContext writes the context of the program into dst, which has at least ReturnSize
 // bytes, and returns it: the saved registers and the selectors of the interrupted code,
 // at a return what PutEntry has kept, and what it reads of the guest's memory by env.
-func (p *Program) PutContext(dst []byte, env Env, r *insn.Regs, cs, ss uint16, entry []byte) []byte {
+func (p *Program) PutContext(dst []byte, env Env, r *x86.Regs, cs, ss uint16, entry []byte) []byte {
 	if p.kind.isCall() {
 		regs := r.RDI
 		if p.kind == SysExit {
@@ -99,28 +99,28 @@ func (p *Program) PutContext(dst []byte, env Env, r *insn.Regs, cs, ss uint16, e
 // PutRegs writes the context of a program into dst, which has at least RegsSize
 // bytes: the saved registers, and the selectors of the interrupted code. As in
 // a kprobe handler, orig_ax is -1.
-func PutRegs(dst []byte, r *insn.Regs, cs, ss uint16) {
+func PutRegs(dst []byte, r *x86.Regs, cs, ss uint16) {
 	dst = dst[:RegsSize]
 	put := func(off int, v uint64) { binary.LittleEndian.PutUint64(dst[off:], v) }
-	put(insn.PtR15, r.R15)
-	put(insn.PtR14, r.R14)
-	put(insn.PtR13, r.R13)
-	put(insn.PtR12, r.R12)
-	put(insn.PtBP, r.RBP)
-	put(insn.PtBX, r.RBX)
-	put(insn.PtR11, r.R11)
-	put(insn.PtR10, r.R10)
-	put(insn.PtR9, r.R9)
-	put(insn.PtR8, r.R8)
-	put(insn.PtAX, r.RAX)
-	put(insn.PtCX, r.RCX)
-	put(insn.PtDX, r.RDX)
-	put(insn.PtSI, r.RSI)
-	put(insn.PtDI, r.RDI)
-	put(insn.PtOrigAX, ^uint64(0))
-	put(insn.PtIP, r.RIP)
-	put(insn.PtCS, uint64(cs))
-	put(insn.PtFlags, r.RFLAGS)
-	put(insn.PtSP, r.RSP)
-	put(insn.PtSS, uint64(ss))
+	put(x86.PtR15, r.R15)
+	put(x86.PtR14, r.R14)
+	put(x86.PtR13, r.R13)
+	put(x86.PtR12, r.R12)
+	put(x86.PtBP, r.RBP)
+	put(x86.PtBX, r.RBX)
+	put(x86.PtR11, r.R11)
+	put(x86.PtR10, r.R10)
+	put(x86.PtR9, r.R9)
+	put(x86.PtR8, r.R8)
+	put(x86.PtAX, r.RAX)
+	put(x86.PtCX, r.RCX)
+	put(x86.PtDX, r.RDX)
+	put(x86.PtSI, r.RSI)
+	put(x86.PtDI, r.RDI)
+	put(x86.PtOrigAX, ^uint64(0))
+	put(x86.PtIP, r.RIP)
+	put(x86.PtCS, uint64(cs))
+	put(x86.PtFlags, r.RFLAGS)
+	put(x86.PtSP, r.RSP)
+	put(x86.PtSS, uint64(ss))
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // TestDocs holds docs/programs.md to the tables and constants of the code.
@@ -64,7 +64,7 @@ func TestDocs(t *testing.T) {
 		place := h.Place.String()
 		want = append(want, strings.TrimSpace(fmt.Sprintf("| %d | %s | %s | %s", h.ID, h.Name, place, h.Why)))
 	}
-	for i, name := range insn.PtNames {
+	for i, name := range x86.PtNames {
 		want = append(want, fmt.Sprintf("%s %d", name, 8*i))
 	}
 	for _, w := range want {

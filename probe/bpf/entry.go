@@ -3,7 +3,7 @@ package bpf
 import (
 	"encoding/binary"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // What a function's entry leaves for the program at its return, behind struct
@@ -12,12 +12,12 @@ import (
 const (
 	entryTime = 0
 	entryArgs = 8
-	EntrySize = entryArgs + 8*len(insn.CallArgs)
+	EntrySize = entryArgs + 8*len(x86.CallArgs)
 )
 
 // PutEntry writes what a function's entry leaves into dst, which has at least
 // EntrySize bytes.
-func PutEntry(dst []byte, now uint64, r *insn.Regs) {
+func PutEntry(dst []byte, now uint64, r *x86.Regs) {
 	dst = dst[:EntrySize]
 	for i, v := range [...]uint64{now, r.RDI, r.RSI, r.RDX, r.RCX, r.R8, r.R9} {
 		binary.LittleEndian.PutUint64(dst[8*i:], v)
@@ -34,24 +34,24 @@ const EntryStack = 16
 // has bit n set when it reads the 8 bytes at 8n of struct pt_regs. There is no
 // code when nothing is read.
 func (i *Info) EntryCode() (code []byte, reads uint32) {
-	const rax, rcx, rdx, rsi, rdi = insn.RAX, insn.RCX, insn.RDX, insn.RSI, insn.RDI
+	const rax, rcx, rdx, rsi, rdi = x86.RAX, x86.RCX, x86.RDX, x86.RSI, x86.RDI
 	wants := i.ContextReads >> (RegsSize / 8)
 	if wants == 0 {
 		return nil, 0
 	}
-	var a insn.Asm
+	var a x86.Asm
 	a.Push(rcx)
 	a.Push(rdx)
 	a.Mov(8, rcx, rdx)
 	if wants&1 != 0 {
 		ktime(&a, rsi)
-		a.Mov(8, insn.At(rcx, entryTime), rax)
+		a.Mov(8, x86.At(rcx, entryTime), rax)
 	}
-	for i, off := range insn.CallArgs {
+	for i, off := range x86.CallArgs {
 		if wants>>(i+1)&1 != 0 {
 			reads |= 1 << (off / 8)
-			a.Mov(8, rax, insn.At(rdi, off))
-			a.Mov(8, insn.At(rcx, entryArgs+8*i), rax)
+			a.Mov(8, rax, x86.At(rdi, off))
+			a.Mov(8, x86.At(rcx, entryArgs+8*i), rax)
 		}
 	}
 	a.Xor(4, rax, rax)

@@ -3,7 +3,7 @@ package bpf
 import (
 	"errors"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // ErrProbed is what Env.Poke fails with for the text of a probe.
@@ -11,7 +11,7 @@ var ErrProbed = errors.New("a probed instruction is there")
 
 // SettableReg reports whether a program may change the register with that number in struct
 // pt_regs: the general ones but for the stack pointer, and of flags the status flags.
-func SettableReg(n uint64) bool { return n < uint64(len(insn.PtRegs)) || n == insn.PtFlags/8 }
+func SettableReg(n uint64) bool { return n < uint64(len(x86.PtRegs)) || n == x86.PtFlags/8 }
 
 // Env is the host side of the helpers: what a program that runs at an exit can
 // ask of the machine and the guest. One Env serves one vCPU; its methods are

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // runHelper runs a Kprobe program with the given maps and returns the VM too.
@@ -19,7 +19,7 @@ func runHelper(t *testing.T, kind Kind, src string, env Env, maps ...*Map) (*VM,
 	}
 	v := NewVM(p, min(1, p.cpus-1))
 	ctx := make([]byte, RegsSize)
-	PutRegs(ctx, &insn.Regs{RAX: 100, RDI: 1, RSI: 2, RDX: 3, RCX: 4, R8: 5, R9: 6}, 0x10, 0x18)
+	PutRegs(ctx, &x86.Regs{RAX: 100, RDI: 1, RSI: 2, RDX: 3, RCX: 4, R8: 5, R9: 6}, 0x10, 0x18)
 	r0, err := v.Run(ctx, env)
 	return v, r0, err
 }

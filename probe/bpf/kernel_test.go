@@ -10,7 +10,7 @@ import (
 
 	"github.com/cilium/ebpf/btf"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // testKernel has types whose fields stand elsewhere than those that the test objects
@@ -102,7 +102,7 @@ func TestKernel(t *testing.T) {
 	if w := p.Warnings(); len(w) != 0 {
 		t.Error(&w[0])
 	}
-	if r0, err := NewVM(p.Program, 0).Run(regsContext(insn.Regs{}), kernelEnv()); r0 != 0 || err != nil {
+	if r0, err := NewVM(p.Program, 0).Run(regsContext(x86.Regs{}), kernelEnv()); r0 != 0 || err != nil {
 		t.Fatal(r0, err)
 	}
 	word := func(off int) uint64 { return global(t, c, ".bss", off) }
@@ -158,10 +158,10 @@ func TestTyped(t *testing.T) {
 		t.Fatal(err)
 	}
 	env := kernelEnv()
-	entry := &insn.Regs{RDI: file, RSI: 1, RDX: 512, RCX: 3, RAX: 77}
+	entry := &x86.Regs{RDI: file, RSI: 1, RDX: 512, RCX: 3, RAX: 77}
 	var data [EntrySize]byte
 	PutEntry(data[:], 5, entry)
-	run := func(name string, r *insn.Regs) {
+	run := func(name string, r *x86.Regs) {
 		t.Helper()
 		p := c.find(t, name)
 		if w := p.Warnings(); len(w) != 0 {
@@ -186,12 +186,12 @@ func TestTyped(t *testing.T) {
 	}
 	run("enter", entry)
 	check(map[string]uint64{"inode": 99, "opflags": ^uint64(1), "count": 512, "args": 4, "again": 512})
-	run("leave", &insn.Regs{RAX: 1234, RDI: 1})
+	run("leave", &x86.Regs{RAX: 1234, RDI: 1})
 	check(map[string]uint64{"inode": 99, "ret": 1234, "again": 1234})
 	env.mem = nil
 	run("enter", entry)
 	check(map[string]uint64{"inode": 0, "opflags": 0, "count": 512})
-	run("enter", &insn.Regs{})
+	run("enter", &x86.Regs{})
 	check(map[string]uint64{"inode": 0, "count": 0})
 	for _, p := range c.Programs {
 		want := map[string]string{"enter": "vfs_read", "leave": "vfs_read", "open": "__x64_sys_openat", "opened": "__x64_sys_openat"}[p.Name()]
@@ -227,7 +227,7 @@ func TestCallbacks(t *testing.T) {
 	v := NewVM(p.Program, 0)
 	run := func(n, stop, which uint64) uint64 {
 		t.Helper()
-		r0, err := v.Run(regsContext(insn.Regs{RDI: n, RSI: stop, RDX: which}), NoEnv{})
+		r0, err := v.Run(regsContext(x86.Regs{RDI: n, RSI: stop, RDX: which}), NoEnv{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -254,7 +254,7 @@ func TestCallbacks(t *testing.T) {
 	if run(9<<20, 1<<40, 0); int64(value("looped")) != -errTooBig {
 		t.Errorf("%d loops", int64(value("looped")))
 	}
-	if _, err := v.Run(regsContext(insn.Regs{RDI: 8 << 20, RSI: 1 << 40}), NoEnv{}); err == nil || err.(*Fault).Code != FaultBudget {
+	if _, err := v.Run(regsContext(x86.Regs{RDI: 8 << 20, RSI: 1 << 40}), NoEnv{}); err == nil || err.(*Fault).Code != FaultBudget {
 		t.Errorf("a loop without end: %v", err)
 	}
 	_, _, err := Compile(p.Program, Layout{})
@@ -287,12 +287,12 @@ func TestSystemCalls(t *testing.T) {
 	}
 	env := &fakeEnv{}
 	regs := make([]byte, RegsSize)
-	PutRegs(regs, &insn.Regs{RDI: 1, RSI: 2, RDX: 3, RCX: 99, R10: 4, R8: 5, R9: 6, RAX: ^uint64(37)}, 0x33, 0x2b)
-	binary.LittleEndian.PutUint64(regs[insn.PtOrigAX:], 257)
+	PutRegs(regs, &x86.Regs{RDI: 1, RSI: 2, RDX: 3, RCX: 99, R10: 4, R8: 5, R9: 6, RAX: ^uint64(37)}, 0x33, 0x2b)
+	binary.LittleEndian.PutUint64(regs[x86.PtOrigAX:], 257)
 	env.put(user, string(regs))
 	var data [EntrySize]byte
-	PutEntry(data[:], 5, &insn.Regs{RDI: user})
-	run := func(name string, r *insn.Regs) {
+	PutEntry(data[:], 5, &x86.Regs{RDI: user})
+	run := func(name string, r *x86.Regs) {
 		t.Helper()
 		p := c.find(t, name)
 		if p.AttachTo != "__x64_sys_openat" {
@@ -311,16 +311,16 @@ func TestSystemCalls(t *testing.T) {
 			t.Errorf("%s allocates %v times", name, n)
 		}
 	}
-	run("enter", &insn.Regs{RDI: user})
+	run("enter", &x86.Regs{RDI: user})
 	if c.variable(t, "id") != 257 || c.variable(t, "args")&(1<<48-1) != 0x010203040506 {
 		t.Errorf("call %d, arguments %#x", c.variable(t, "id"), c.variable(t, "args"))
 	}
-	run("leave", &insn.Regs{RAX: 3, RDI: 7})
+	run("leave", &x86.Regs{RAX: 3, RDI: 7})
 	if c.variable(t, "id") != 257 || c.variable(t, "ret") != 3 {
 		t.Errorf("call %d, result %d", c.variable(t, "id"), c.variable(t, "ret"))
 	}
 	env.mem = nil
-	run("enter", &insn.Regs{RDI: user})
+	run("enter", &x86.Regs{RDI: user})
 	if c.variable(t, "id") != 0 || c.variable(t, "args")&(1<<48-1) != 0 {
 		t.Errorf("call %d, arguments %#x", c.variable(t, "id"), c.variable(t, "args"))
 	}

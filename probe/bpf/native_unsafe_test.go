@@ -8,7 +8,7 @@ import (
 	"testing"
 	"unsafe"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // native executes compiled programs on this CPU. One mapping holds the entry
@@ -93,35 +93,35 @@ func (n *native) entry() {
 	field := func(off uintptr) imm { return imm(n.addr(nativeStateOff + int(off))) }
 	in, out := field(unsafe.Offsetof(nativeState{}.in)), field(unsafe.Offsetof(nativeState{}.out))
 	goStack, target := field(unsafe.Offsetof(nativeState{}.goStack)), field(unsafe.Offsetof(nativeState{}.target))
-	kept := []reg64{insn.RBX, insn.RBP, insn.R12, insn.R13, insn.R14, insn.R15}
-	all := func(f func(r reg64, at insn.Mem)) {
+	kept := []reg64{x86.RBX, x86.RBP, x86.R12, x86.R13, x86.R14, x86.R15}
+	all := func(f func(r reg64, at x86.Mem)) {
 		for r := reg64(0); r < 16; r++ {
-			if r != insn.RAX && r != insn.RSP {
-				f(r, insn.At(insn.RAX, 8*int(r)))
+			if r != x86.RAX && r != x86.RSP {
+				f(r, x86.At(x86.RAX, 8*int(r)))
 			}
 		}
 	}
-	var a insn.Asm
+	var a x86.Asm
 	for _, r := range kept {
 		a.Push(r)
 	}
-	a.Mov(8, insn.RAX, goStack)
-	a.Mov(8, insn.At(insn.RAX, 0), insn.RSP)
-	a.Mov(8, insn.RSP, imm(n.addr(nativeStackTop)))
-	a.Mov(8, insn.RAX, target)
-	a.Push(insn.At(insn.RAX, 0))
-	a.Lea(8, insn.RSP, insn.At(insn.RSP, 8))
-	a.Mov(8, insn.RAX, in)
-	all(func(r reg64, at insn.Mem) { a.Mov(8, r, at) })
-	a.Mov(8, insn.RAX, insn.At(insn.RAX, 8*int(insn.RAX)))
-	a.CallAt(insn.At(insn.RSP, -8))
-	a.Push(insn.RAX)
-	a.Mov(8, insn.RAX, out)
-	a.Pop(insn.At(insn.RAX, 8*int(insn.RAX)))
-	all(func(r reg64, at insn.Mem) { a.Mov(8, at, r) })
-	a.Mov(8, insn.At(insn.RAX, 8*int(insn.RSP)), insn.RSP)
-	a.Mov(8, insn.RAX, goStack)
-	a.Mov(8, insn.RSP, insn.At(insn.RAX, 0))
+	a.Mov(8, x86.RAX, goStack)
+	a.Mov(8, x86.At(x86.RAX, 0), x86.RSP)
+	a.Mov(8, x86.RSP, imm(n.addr(nativeStackTop)))
+	a.Mov(8, x86.RAX, target)
+	a.Push(x86.At(x86.RAX, 0))
+	a.Lea(8, x86.RSP, x86.At(x86.RSP, 8))
+	a.Mov(8, x86.RAX, in)
+	all(func(r reg64, at x86.Mem) { a.Mov(8, r, at) })
+	a.Mov(8, x86.RAX, x86.At(x86.RAX, 8*int(x86.RAX)))
+	a.CallAt(x86.At(x86.RSP, -8))
+	a.Push(x86.RAX)
+	a.Mov(8, x86.RAX, out)
+	a.Pop(x86.At(x86.RAX, 8*int(x86.RAX)))
+	all(func(r reg64, at x86.Mem) { a.Mov(8, at, r) })
+	a.Mov(8, x86.At(x86.RAX, 8*int(x86.RSP)), x86.RSP)
+	a.Mov(8, x86.RAX, goStack)
+	a.Mov(8, x86.RSP, x86.At(x86.RAX, 0))
 	for i := len(kept) - 1; i >= 0; i-- {
 		a.Pop(kept[i])
 	}
@@ -181,19 +181,19 @@ func (n *native) invoke(code, ctx, block, length uint64) (uint64, error) {
 	for r := range st.in {
 		st.in[r] = 0xdead0000_00000000 | uint64(r)
 	}
-	st.in[insn.RDI], st.in[insn.RSI], st.in[insn.RDX] = ctx, block, length
+	st.in[x86.RDI], st.in[x86.RSI], st.in[x86.RDX] = ctx, block, length
 	st.target = code
 	n.call()
 	for r := range st.in {
 		want := st.in[r]
-		if reg64(r) == insn.RSP {
+		if reg64(r) == x86.RSP {
 			want = n.addr(0) + nativeStackTop
 		}
-		if reg64(r) != insn.RAX && st.out[r] != want {
+		if reg64(r) != x86.RAX && st.out[r] != want {
 			return 0, fmt.Errorf("register %d is %#x afterwards, was %#x", r, st.out[r], want)
 		}
 	}
-	return st.out[insn.RAX], nil
+	return st.out[x86.RAX], nil
 }
 
 // Load implements Runner.

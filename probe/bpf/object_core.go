@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // contextTypes describes the context in BTF, so that accesses through
@@ -19,7 +19,7 @@ import (
 var contextTypes = sync.OnceValues(func() (*btf.Spec, error) {
 	long := &btf.Int{Name: "unsigned long", Size: 8}
 	regs := &btf.Struct{Name: "pt_regs", Size: RegsSize}
-	for i, name := range insn.PtNames {
+	for i, name := range x86.PtNames {
 		regs.Members = append(regs.Members, btf.Member{Name: name, Type: long, Offset: btf.Bits(64 * i)})
 	}
 	b, err := btf.NewBuilder([]btf.Type{regs}, nil)

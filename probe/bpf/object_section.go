@@ -9,7 +9,7 @@ import (
 
 	"github.com/cilium/ebpf/btf"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // ErrSection is the cause when programs in a section of that name cannot be served.
@@ -124,8 +124,8 @@ func typedArgs(p *btf.FuncProto) (words int, returns bool, err error) {
 		}
 		words += (size + 7) / 8
 	}
-	if words > len(insn.CallArgs) {
-		return 0, false, fmt.Errorf("its arguments behind the first %d are on the stack: use kprobe/", len(insn.CallArgs))
+	if words > len(x86.CallArgs) {
+		return 0, false, fmt.Errorf("its arguments behind the first %d are on the stack: use kprobe/", len(x86.CallArgs))
 	}
 	_, void := btf.UnderlyingType(p.Return).(*btf.Void)
 	return words, !void, nil

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 func readObject(t testing.TB, name string) []byte {
@@ -112,7 +112,7 @@ func TestObjectCount(t *testing.T) {
 		v := NewVM(p.Program, 1)
 		for i := range uint64(5) {
 			ctx := make([]byte, RegsSize)
-			PutRegs(ctx, &insn.Regs{RDI: 40 + i/3}, 0, 0)
+			PutRegs(ctx, &x86.Regs{RDI: 40 + i/3}, 0, 0)
 			if r0, err := v.Run(ctx, NoEnv{}); r0 != 0 || err != nil {
 				t.Fatalf("%s: %d, %v", file, r0, err)
 			}
@@ -165,7 +165,7 @@ func TestObjectRecord(t *testing.T) {
 	v := NewVM(c.find(t, "record").Program, 1)
 	for _, count := range []uint64{99, 100, 4096} {
 		ctx := make([]byte, RegsSize)
-		PutRegs(ctx, &insn.Regs{RDI: 1, RSI: 0xffff_8000_0000_1000, RDX: count, RCX: 4, R8: 5, R9: 6}, 0, 0)
+		PutRegs(ctx, &x86.Regs{RDI: 1, RSI: 0xffff_8000_0000_1000, RDX: count, RCX: 4, R8: 5, R9: 6}, 0, 0)
 		r0, err := v.Run(ctx, env)
 		if err != nil || r0 != 0 && count < 100 || r0 != 1 && count >= 100 {
 			t.Fatalf("count %d: %d, %v", count, r0, err)
@@ -198,7 +198,7 @@ func TestObjectSubprogram(t *testing.T) {
 	v := NewVM(c.find(t, "walk").Program, 0)
 	for _, tt := range []struct{ n, want, sum uint64 }{{0, 1, 0}, {3, 1, 35}, {11, 1<<32 - 1, 35}} {
 		ctx := make([]byte, RegsSize)
-		PutRegs(ctx, &insn.Regs{RDI: tt.n}, 0, 0)
+		PutRegs(ctx, &x86.Regs{RDI: tt.n}, 0, 0)
 		r0, err := v.Run(ctx, env)
 		if err != nil || uint64(uint32(r0)) != tt.want {
 			t.Fatalf("n %d: r0 %#x, %v, want %#x", tt.n, r0, err, tt.want)
@@ -216,12 +216,12 @@ func TestObjectSubprogram(t *testing.T) {
 // fields.
 func TestObjectTypes(t *testing.T) {
 	v := NewVM(loadObject(t, "core.o", Heap{}).find(t, "registers").Program, 0)
-	if r0, err := v.Run(regsContext(insn.Regs{RDI: 1, RSI: 2, RAX: 3}), NoEnv{}); r0 != 10203 || err != nil {
+	if r0, err := v.Run(regsContext(x86.Regs{RDI: 1, RSI: 2, RAX: 3}), NoEnv{}); r0 != 10203 || err != nil {
 		t.Errorf("r0 %d, %v, want 10203", r0, err)
 	}
 }
 
-func regsContext(r insn.Regs) []byte {
+func regsContext(r x86.Regs) []byte {
 	ctx := make([]byte, RegsSize)
 	PutRegs(ctx, &r, 0, 0)
 	return ctx

@@ -6,7 +6,7 @@ import (
 
 	"github.com/cilium/ebpf/asm"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // Kind says what a program is attached to, which fixes its context.
@@ -103,7 +103,7 @@ func New(s Spec) (*Program, error) {
 		name: s.Name, kind: s.Kind, maps: slices.Clone(s.Maps), budget: s.Budget, cpus: 1,
 		args: s.Args, returns: s.Returns, follows: s.Follows,
 	}
-	if p.args < 0 || p.args > len(insn.CallArgs) {
+	if p.args < 0 || p.args > len(x86.CallArgs) {
 		return nil, fmt.Errorf("make program %q: %d words of arguments", s.Name, p.args)
 	}
 	if p.budget == 0 {
@@ -211,7 +211,7 @@ func (p *Program) argWords() int {
 	case p.kind.isCall():
 		return 0
 	}
-	return len(insn.CallArgs)
+	return len(x86.CallArgs)
 }
 
 // Kind returns what the program can be attached to.

@@ -1,10 +1,10 @@
 package bpf
 
-import "github.com/guestprobe/guestprobe/probe/insn"
+import "github.com/guestprobe/guestprobe/guest/x86"
 
 type (
-	reg64 = insn.Reg64
-	imm   = insn.Imm
+	reg64 = x86.Reg64
+	imm   = x86.Imm
 )
 
 // set emits r = v. It may change the flags.

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // TestSmallRing runs small programs that write records round and round a ring,
@@ -71,7 +71,7 @@ func TestSmallRing(t *testing.T) {
 				return all
 			}
 			for i := range 3000 {
-				ctx := regsContext(insn.Regs{RDI: uint64(i), RSI: 2, RDX: 3, RCX: 4, R8: 5, R9: 6})
+				ctx := regsContext(x86.Regs{RDI: uint64(i), RSI: 2, RDX: 3, RCX: 4, R8: 5, R9: 6})
 				want, err := v.Run(ctx, NoEnv{})
 				if err != nil {
 					t.Fatal(err)
@@ -240,7 +240,7 @@ func TestSmallOrNot(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i := range uint64(10) {
-			if _, err := code.run(regsContext(insn.Regs{RDX: 95 + i})); err != nil {
+			if _, err := code.run(regsContext(x86.Regs{RDX: 95 + i})); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -255,7 +255,7 @@ func TestSmallOrNot(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, rdx := range []uint64{7, segPointer(segContext, 0, 0), segPointer(segContext, 0, 8)} {
-		if _, err := code.run(regsContext(insn.Regs{RDX: rdx})); (err != nil) != (i == 0) {
+		if _, err := code.run(regsContext(x86.Regs{RDX: rdx})); (err != nil) != (i == 0) {
 			t.Errorf("run %d: %v", i, err)
 		}
 	}
@@ -270,7 +270,7 @@ func TestSmallOrNot(t *testing.T) {
 		}
 		run := func(want uint64) {
 			t.Helper()
-			if r0, err := code.run(regsContext(insn.Regs{RDX: 101})); r0 != want || err != nil {
+			if r0, err := code.run(regsContext(x86.Regs{RDX: 101})); r0 != want || err != nil {
 				t.Errorf("full %v: %d, %v, want %d", full, r0, err, want)
 			}
 		}

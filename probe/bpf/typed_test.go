@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // TestCompiledTyped runs made-up programs of words of arguments and results in both back
@@ -42,8 +42,8 @@ func TestCompiledTyped(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%v\n%s", err, &src)
 		}
-		regs := insn.Regs{RDI: r.Uint64(), RSI: r.Uint64(), RDX: r.Uint64(), RCX: r.Uint64(), R8: r.Uint64(), R9: r.Uint64(), RAX: r.Uint64()}
-		entry := insn.Regs{RDI: r.Uint64(), RSI: r.Uint64(), RDX: r.Uint64(), RCX: r.Uint64(), R8: r.Uint64(), R9: r.Uint64()}
+		regs := x86.Regs{RDI: r.Uint64(), RSI: r.Uint64(), RDX: r.Uint64(), RCX: r.Uint64(), R8: r.Uint64(), R9: r.Uint64(), RAX: r.Uint64()}
+		entry := x86.Regs{RDI: r.Uint64(), RSI: r.Uint64(), RDX: r.Uint64(), RCX: r.Uint64(), R8: r.Uint64(), R9: r.Uint64()}
 		var typed, plain [ReturnSize]byte
 		PutRegs(plain[:], &regs, 0, 0)
 		PutEntry(plain[RegsSize:], 5, &entry)

@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // Target is the guest whose memory it is; see probe.Target and probe.Detours.
@@ -311,7 +311,7 @@ func (m *Memory[R]) Remove(r R) error {
 		}
 		// Whoever comes there all the same shall not run what is left of it.
 		n := int(x.End - x.Start)
-		errs = append(errs, m.target.WriteExec(x.Start, bytes.Repeat([]byte{insn.Int3}, n)))
+		errs = append(errs, m.target.WriteExec(x.Start, bytes.Repeat([]byte{x86.Int3}, n)))
 		if !p.mapped {
 			m.levels[guest.Level(p.user)].free.Add(uint64(x.Start), uint64(n))
 		}

@@ -7,8 +7,8 @@ import (
 	"strconv"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // ErrRecord is returned for bytes that are not a record of the Layout.
@@ -45,7 +45,7 @@ func (f *Layout) Decode(rec []byte) (*Record, error) {
 		return nil, fmt.Errorf("decode %s: %w", f.def.Name(), ErrRecord)
 	}
 	r := &Record{
-		Moment: f.Moment, CPL: rec[RecordCS] & 3, IRQsOff: le.Uint16(rec[RecordFlags:])&insn.FlagIF == 0, Addr: f.addr,
+		Moment: f.Moment, CPL: rec[RecordCS] & 3, IRQsOff: le.Uint16(rec[RecordFlags:])&x86.FlagIF == 0, Addr: f.addr,
 	}
 	if f.Entered != 0 {
 		r.Ret = guest.GVA(le.Uint64(rec[f.Ret:]))

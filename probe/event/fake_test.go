@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest"
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // fakeSymbols is an image in plain Go.
@@ -65,7 +65,7 @@ func (s fakeSymbols) IsText(addr guest.GVA) bool { return addr >= addrRead && ad
 func (s fakeSymbols) Code(addr guest.GVA, n int) []byte {
 	b := slices.Repeat([]byte{0x90}, n)
 	if y, _ := s.Find(addr); y.Name == "with_endbr" && addr == y.Addr {
-		copy(b, insn.Endbr64)
+		copy(b, x86.Endbr64)
 	}
 	return b
 }

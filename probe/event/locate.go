@@ -8,8 +8,8 @@ import (
 	"syscall"
 
 	"github.com/guestprobe/guestprobe/guest"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // locate finds the place of d in an image: the address that is probed, or the function's
@@ -49,8 +49,8 @@ func (d *Def) locate(symbols probe.Symbols) (addr guest.GVA, fn string, err erro
 	// is behind an endbr64 for the entry too, and probes that (x86
 	// arch_adjust_kprobe_addr).
 	s, found := symbols.Find(addr)
-	behind := s.Addr + guest.GVA(len(insn.Endbr64))
-	marked := found && (addr == s.Addr || addr == behind) && d.Kind != KindWatch && insn.HasEndbr64(symbols.Code(s.Addr, len(insn.Endbr64)))
+	behind := s.Addr + guest.GVA(len(x86.Endbr64))
+	marked := found && (addr == s.Addr || addr == behind) && d.Kind != KindWatch && x86.HasEndbr64(symbols.Code(s.Addr, len(x86.Endbr64)))
 	entry := marked || found && addr == s.Addr
 	if entry {
 		fn = s.Name

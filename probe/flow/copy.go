@@ -3,12 +3,12 @@ package flow
 import (
 	"fmt"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // MaxCopy is the most bytes that AppendCopy appends: as many relocated
 // instructions as a region can have, the last of which may be a call.
-const MaxCopy = (insn.JmpLen-1)*insn.MaxRelocated + maxCall
+const MaxCopy = (x86.JmpLen-1)*x86.MaxRelocated + maxCall
 
 // maxCall is the most bytes that stand for a call: push imm32, mov imm32 to
 // the upper half, jmp rel32.
@@ -22,7 +22,7 @@ const maxCall = 5 + 8 + 5
 // A final call becomes a push of the original return address and a jump, so the
 // callee, and whoever walks the stack, sees what it would have seen.
 //
-// An error wraps insn.ErrOutOfReach or insn.ErrNotMovable; b comes back as it was.
+// An error wraps x86.ErrOutOfReach or x86.ErrNotMovable; b comes back as it was.
 func (r *Region) AppendCopy(b []byte, to uint64) (code []byte, starts []int, err error) {
 	code, from := b, r.Addr
 	for k := range r.Insts {
@@ -37,8 +37,8 @@ func (r *Region) AppendCopy(b []byte, to uint64) (code []byte, starts []int, err
 			}
 			return append(code, c...), starts, nil
 		}
-		var buf [insn.MaxRelocated]byte
-		n, err := insn.Relocate(buf[:], i, from, to+uint64(at))
+		var buf [x86.MaxRelocated]byte
+		n, err := x86.Relocate(buf[:], i, from, to+uint64(at))
 		if err != nil {
 			return b, nil, err
 		}
@@ -51,10 +51,10 @@ func (r *Region) AppendCopy(b []byte, to uint64) (code []byte, starts []int, err
 // copyCall returns what does at at the same as a call of target that returns to
 // ret.
 func copyCall(at, target, ret uint64) ([]byte, error) {
-	a := insn.NewAsm(at)
-	a.Push(insn.Imm(int32(ret)))
+	a := x86.NewAsm(at)
+	a.Push(x86.Imm(int32(ret)))
 	if uint64(int64(int32(ret))) != ret {
-		a.Mov(4, insn.At(insn.RSP, 4), insn.Imm(ret>>32))
+		a.Mov(4, x86.At(x86.RSP, 4), x86.Imm(ret>>32))
 	}
 	a.Jmp(a.Outside(target))
 	return a.Link()

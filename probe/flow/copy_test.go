@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 func TestAppendCopy(t *testing.T) {
@@ -27,8 +27,8 @@ func TestAppendCopy(t *testing.T) {
 			"90 68 06 00 00 80 c7 44 24 04 55 55 00 00 e9 f3 f0 ff ff", []int{0, 1}, nil},
 		{"call, return address just positive", "e8 00 00 00 00", 0x7fff_fffa, 0x7fff_ffe0, "68 ff ff ff 7f e9 15 00 00 00", []int{0}, nil},
 		{"call, return address just not", "e8 00 00 00 00", 0x7fff_fffb, 0x7fff_ffe0, "68 00 00 00 80 c7 44 24 04 00 00 00 00 e9 0e 00 00 00", []int{0}, nil},
-		{"operand out of reach", "48 8d 05 00 00 00 00", base, base - 0x9000_0000, "", nil, insn.ErrOutOfReach},
-		{"callee out of reach", "e8 00 00 00 00", base, base - 0x9000_0000, "", nil, insn.ErrOutOfReach},
+		{"operand out of reach", "48 8d 05 00 00 00 00", base, base - 0x9000_0000, "", nil, x86.ErrOutOfReach},
+		{"callee out of reach", "e8 00 00 00 00", base, base - 0x9000_0000, "", nil, x86.ErrOutOfReach},
 	} {
 		f := Analyze(Input{Addr: tt.addr, Code: code(t, tt.code)})
 		reg, no := f.Region(0, OursCalls)

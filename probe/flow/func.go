@@ -5,7 +5,7 @@ import (
 	"sort"
 	"sync"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // MaxCode is the most bytes of one function that are analyzed. Every region of
@@ -66,7 +66,7 @@ type Inst struct {
 	// Reached: a known path leads there. Others are what bytes decode as that no
 	// known path reaches, and may be data.
 	Reached bool
-	insn.Inst
+	x86.Inst
 }
 
 // end returns the offset behind the instruction.
@@ -168,7 +168,7 @@ func (f *Func) collect(tables []branch) {
 	// With all branches known, a table that was found may not be certain any more.
 	for k := range f.insts {
 		switch i := &f.insts[k]; i.Class() {
-		case insn.ClassJumpInd:
+		case x86.ClassJumpInd:
 			j := IndirectJump{Off: i.Off}
 			if t, ok := f.jumpTable(k); ok {
 				j.Targets = t.targets
@@ -177,7 +177,7 @@ func (f *Func) collect(tables []branch) {
 				f.lost = i.Off
 			}
 			f.indirect = append(f.indirect, j)
-		case insn.ClassFar:
+		case x86.ClassFar:
 			if i.Opcode == 0xff && i.Reg() == 5 {
 				f.lost = i.Off
 			}

@@ -3,8 +3,8 @@ package flow
 import (
 	"testing"
 
+	"github.com/guestprobe/guestprobe/guest/x86"
 	_ "github.com/guestprobe/guestprobe/internal/fuzzing"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // FuzzAnalyze holds every decision about arbitrary bytes against the slow
@@ -60,7 +60,7 @@ func checkCopy(t *testing.T, reg Region, to uint64) {
 			end = starts[k+1]
 		}
 		for n := off; n < end; {
-			i, err := insn.Decode(c[n:])
+			i, err := x86.Decode(c[n:])
 			if err != nil {
 				t.Fatalf("%+v: copy % x: at %d: %v", reg, c, n, err)
 			}

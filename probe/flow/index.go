@@ -4,7 +4,7 @@ import (
 	"slices"
 	"sort"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // MaxTargets is the most targets, and the most references, that an index holds:
@@ -66,7 +66,7 @@ func (b *Builder) Function(in Input) {
 // its last, in which nothing is referred to as data.
 func (b *Builder) straight(in Input) {
 	for at := 0; at < len(in.Code); {
-		i, err := insn.Decode(in.Code[at:])
+		i, err := x86.Decode(in.Code[at:])
 		if err != nil {
 			at++
 			continue
@@ -96,7 +96,7 @@ func (b *Builder) Gap(addr uint64, code []byte) {
 			b.refer(r)
 		}
 		if n < len(code) {
-			n -= insn.MaxLen // the last instruction may have been cut off
+			n -= x86.MaxLen // the last instruction may have been cut off
 		}
 		addr, code = addr+uint64(n), code[n:]
 	}

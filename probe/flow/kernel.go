@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // line is a function decoded in a straight line from its first byte, as Linux
@@ -29,7 +29,7 @@ func (f *Func) line() *line {
 func (f *Func) decodeLine() line {
 	l := line{starts: make([]uint64, (f.size+63)/64), exception: -1, farJump: -1, indirect: -1}
 	for l.bad < f.size {
-		i, err := insn.Decode(f.in.Code[l.bad:])
+		i, err := x86.Decode(f.in.Code[l.bad:])
 		if err != nil {
 			l.badErr = err
 			break
@@ -45,7 +45,7 @@ func (f *Func) decodeLine() line {
 }
 
 // note collects what the instruction at l.bad means for the rules.
-func (l *line) note(f *Func, i *insn.Inst, at uint64) {
+func (l *line) note(f *Func, i *x86.Inst, at uint64) {
 	if l.exception < 0 && f.in.Exception != nil && f.in.Exception(at) {
 		l.exception = l.bad
 	}
@@ -54,9 +54,9 @@ func (l *line) note(f *Func, i *insn.Inst, at uint64) {
 		l.branches = append(l.branches, branch{t, l.bad})
 	}
 	switch {
-	case i.Class() == insn.ClassJumpInd && l.indirect < 0:
+	case i.Class() == x86.ClassJumpInd && l.indirect < 0:
 		l.indirect = l.bad
-	case i.Class() == insn.ClassFar && i.Opcode == 0xff && i.Reg() == 5 && l.farJump < 0:
+	case i.Class() == x86.ClassFar && i.Opcode == 0xff && i.Reg() == 5 && l.farJump < 0:
 		l.farJump = l.bad
 	}
 }
@@ -75,7 +75,7 @@ func (f *Func) Boundary(off int) (ok bool, other *Inst) {
 	k, found := f.Index(off)
 	reached := found && f.insts[k].Reached
 	ok = reached || f.line().begins(off)
-	for n := k - 1; n >= 0 && f.insts[n].Off > off-insn.MaxLen; n-- {
+	for n := k - 1; n >= 0 && f.insts[n].Off > off-x86.MaxLen; n-- {
 		if i := &f.insts[n]; i.end() > off && (i.Reached || !reached) {
 			other = i
 			if i.Reached {
@@ -89,7 +89,7 @@ func (f *Func) Boundary(off int) (ok bool, other *Inst) {
 	if found {
 		k++
 	}
-	in, _ := insn.Decode(f.in.Code[off:]) // as the straight line did
+	in, _ := x86.Decode(f.in.Code[off:]) // as the straight line did
 	if k < len(f.insts) && f.insts[k].Off < off+int(in.Len) {
 		other = &f.insts[k]
 	}
@@ -98,7 +98,7 @@ func (f *Func) Boundary(off int) (ok bool, other *Inst) {
 
 // Undecodable returns the offset of the first byte at which no instruction
 // begins when the function is decoded in a straight line, why (an error of
-// insn.Decode), and true; false when all of the function was decoded.
+// x86.Decode), and true; false when all of the function was decoded.
 func (f *Func) Undecodable() (off int, err error, bad bool) {
 	l := f.line()
 	return l.bad, l.badErr, l.badErr != nil
@@ -112,16 +112,16 @@ func (f *Func) kernelRegion(off int, r Rule) (Region, *Refusal) {
 		return Region{}, l.undecodable()
 	case !l.begins(off):
 		return Region{}, refuse(ReasonNotBoundary, off, "")
-	case f.size-off < insn.JmpLen:
+	case f.size-off < x86.JmpLen:
 		return Region{}, f.tooShort(off)
 	}
 	reg := Region{Addr: f.in.Addr + uint64(off), Off: off}
-	for reg.Len < insn.JmpLen {
+	for reg.Len < x86.JmpLen {
 		at := off + reg.Len
 		if !l.begins(at) {
 			return Region{}, refuse(ReasonFunctionTooShort, off, "the region's last instruction reaches into the next symbol")
 		}
-		in, _ := insn.Decode(f.in.Code[at:])
+		in, _ := x86.Decode(f.in.Code[at:])
 		i := Inst{Off: at, Inst: in}
 		if reg.Len == 0 {
 			if !kernelProbeable(&in) {
@@ -161,7 +161,7 @@ func (l *line) function(addr uint64, off int, r Rule) *Refusal {
 	}
 	// Up to and including +5, one byte more than the jump takes.
 	at := addr + uint64(off)
-	if b, ok := into(l.branches, at+1, at+insn.JmpLen+1); ok {
+	if b, ok := into(l.branches, at+1, at+x86.JmpLen+1); ok {
 		return refuse(ReasonJumpIntoRegion, b.from, fmt.Sprintf("to +%#x", b.to-addr))
 	}
 	return nil
@@ -171,34 +171,34 @@ func (l *line) function(addr uint64, off int, r Rule) *Refusal {
 // as far as that is not said by kernelDisplaced too: prepare_emulation has no
 // emulation for indirect branches through memory, far branches, iret, and 0F 01
 // C0 to C7, and the slot has no room for 15 bytes and an int3.
-func kernelProbeable(i *insn.Inst) bool {
+func kernelProbeable(i *x86.Inst) bool {
 	switch c := i.Class(); {
-	case i.Len == insn.MaxLen:
+	case i.Len == x86.MaxLen:
 		return false
-	case c == insn.ClassCallInd, c == insn.ClassJumpInd:
+	case c == x86.ClassCallInd, c == x86.ClassJumpInd:
 		return i.Mod() == 3
-	case c == insn.ClassFar: // far returns are taken for near ones
+	case c == x86.ClassFar: // far returns are taken for near ones
 		return i.Opcode != 0xff
-	case c == insn.ClassIRet:
+	case c == x86.ClassIRet:
 		return false
 	}
-	return i.Enc != insn.Legacy || i.Map != insn.Map0F || i.Opcode != 0x01 || i.ModRM&0xf8 != 0xc0
+	return i.Enc != x86.Legacy || i.Map != x86.Map0F || i.Opcode != 0x01 || i.ModRM&0xf8 != 0xc0
 }
 
 // kernelDisplaced applies the kernel's rules for one displaced instruction.
 func kernelDisplaced(i *Inst) *Refusal {
-	if i.Class() == insn.ClassLoadSS {
+	if i.Class() == x86.ClassLoadSS {
 		return refuse(ReasonMasksExceptions, i.Off, "")
 	}
 	if i.KernelBoostable() {
 		return nil
 	}
 	switch i.Class() {
-	case insn.ClassCall, insn.ClassCallInd:
+	case x86.ClassCall, x86.ClassCallInd:
 		return refuse(ReasonCallInRegion, i.Off, "")
-	case insn.ClassJump, insn.ClassCondJump, insn.ClassLoop:
+	case x86.ClassJump, x86.ClassCondJump, x86.ClassLoop:
 		return refuse(ReasonBranchInRegion, i.Off, "")
-	case insn.ClassInterrupt, insn.ClassUndefined:
+	case x86.ClassInterrupt, x86.ClassUndefined:
 		return trap(i)
 	}
 	if i.IsEndbr() {
@@ -211,13 +211,13 @@ func kernelDisplaced(i *Inst) *Refusal {
 // (can_optimize and insn_jump_into_range): jmp, jcc, loop and jrcxz, but not
 // call. It keeps the opcode of a VEX or EVEX instruction where it keeps one-byte
 // opcodes, so that vzeroupper is a "ja" to the next instruction; so does this.
-func kernelTarget(i *insn.Inst, addr uint64) (uint64, bool) {
+func kernelTarget(i *x86.Inst, addr uint64) (uint64, bool) {
 	switch op := i.Opcode; {
-	case i.Enc == insn.Legacy && i.Map == insn.Map0F:
+	case i.Enc == x86.Legacy && i.Map == x86.Map0F:
 		if op&0xf0 != 0x80 {
 			return 0, false
 		}
-	case i.Enc == insn.Legacy && i.Map != insn.Map0:
+	case i.Enc == x86.Legacy && i.Map != x86.Map0:
 		return 0, false
 	case op >= 0xe0 && op <= 0xe3, op == 0xe9, op == 0xeb, op&0xf0 == 0x70:
 	default:

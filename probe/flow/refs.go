@@ -3,7 +3,7 @@ package flow
 import (
 	"sort"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // Ref says that an instruction refers to a place in text: as memory that it
@@ -46,21 +46,21 @@ func (f *Func) reference(k int) {
 
 // memory returns where the memory operand m of instruction k is, as far as the
 // instructions before it tell.
-func (f *Func) memory(k int, m *insn.Mem, at uint64) (Ref, bool) {
+func (f *Func) memory(k int, m *x86.Mem, at uint64) (Ref, bool) {
 	i := &f.insts[k]
-	r := Ref{Size: uint32(m.Size), Open: m.Index != insn.NoReg}
+	r := Ref{Size: uint32(m.Size), Open: m.Index != x86.NoReg}
 	switch {
-	case m.Segment != insn.SegNone:
+	case m.Segment != x86.SegNone:
 		return Ref{}, false
 	case m.RIP:
 		r.Addr = i.RIPTarget(at)
-	case m.Base == insn.NoReg && f.in.Movable:
+	case m.Base == x86.NoReg && f.in.Movable:
 		return Ref{}, false
-	case m.Base == insn.NoReg:
+	case m.Base == x86.NoReg:
 		r.Addr = uint64(m.Disp)
 	default:
 		a, ok := f.loaded(k, m.Base)
-		if !ok && m.Index != insn.NoReg && m.Scale == 1 {
+		if !ok && m.Index != x86.NoReg && m.Scale == 1 {
 			a, ok = f.loaded(k, m.Index)
 		}
 		if !ok {
@@ -71,7 +71,7 @@ func (f *Func) memory(k int, m *insn.Mem, at uint64) (Ref, bool) {
 	switch {
 	case isLea(&i.Inst):
 		return Ref{Addr: r.Addr}, true
-	case m.Access == insn.AccessNone: // a hint
+	case m.Access == x86.AccessNone: // a hint
 		return Ref{}, false
 	case r.Size == 0:
 		r.Size, r.Open = 1, true
@@ -80,8 +80,8 @@ func (f *Func) memory(k int, m *insn.Mem, at uint64) (Ref, bool) {
 }
 
 // isLea reports whether i is lea.
-func isLea(i *insn.Inst) bool {
-	return (i.Enc == insn.Legacy || i.Enc == insn.REX2) && i.Map == insn.Map0 && i.Opcode == 0x8d
+func isLea(i *x86.Inst) bool {
+	return (i.Enc == x86.Legacy || i.Enc == x86.REX2) && i.Map == x86.Map0 && i.Opcode == 0x8d
 }
 
 // Data returns what says that the n bytes at off are data and no instruction,

@@ -3,7 +3,7 @@ package flow
 import (
 	"fmt"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // Rule is a set of rules for what may be displaced.
@@ -39,7 +39,7 @@ func (r Rule) String() string {
 }
 
 // MaxRegion is the most bytes of a region: 4, and one instruction more.
-const MaxRegion = insn.JmpLen - 1 + insn.MaxLen
+const MaxRegion = x86.JmpLen - 1 + x86.MaxLen
 
 // Region is what a jump at Addr displaces: whole instructions, the first 5
 // bytes of which it overwrites.
@@ -49,7 +49,7 @@ type Region struct {
 	Len  int    // bytes, 5 to 19; the detour goes back to Addr+Len
 	// Insts are the displaced instructions, in order. By our rules padding may be
 	// among them, behind one that does not go on.
-	Insts []insn.Inst
+	Insts []x86.Inst
 	// Boundaries are the offsets from the region's first byte, 1 to 4 and
 	// ascending, at which one of them begins, padding included: where the jump's
 	// displacement must hold an int3 (Ours), because a context may stand there or an
@@ -60,8 +60,8 @@ type Region struct {
 }
 
 // add appends an instruction.
-func (r *Region) add(i *insn.Inst) {
-	if r.Len > 0 && r.Len < insn.JmpLen {
+func (r *Region) add(i *x86.Inst) {
+	if r.Len > 0 && r.Len < x86.JmpLen {
 		r.Boundaries = append(r.Boundaries, r.Len)
 	}
 	r.Insts = append(r.Insts, *i)
@@ -87,13 +87,13 @@ func (f *Func) Region(off int, r Rule) (Region, *Refusal) {
 		return Region{}, refuse(ReasonNotBoundary, off, "")
 	case !ok:
 		return Region{}, f.noInstruction(off)
-	case f.size-off < insn.JmpLen:
+	case f.size-off < x86.JmpLen:
 		return Region{}, f.tooShort(off)
 	case !f.insts[k].Reached:
 		return Region{}, f.unreached(off)
 	}
 	reg := Region{Addr: f.in.Addr + uint64(off), Off: off}
-	for reg.Len < insn.JmpLen {
+	for reg.Len < x86.JmpLen {
 		i := &f.insts[k]
 		// First, since then the bytes are not those that run.
 		if what := f.patched(i); what != "" {
@@ -103,9 +103,9 @@ func (f *Func) Region(off int, r Rule) (Region, *Refusal) {
 			return Region{}, no
 		}
 		reg.add(&i.Inst)
-		reg.Call = i.Class() == insn.ClassCall
+		reg.Call = i.Class() == x86.ClassCall
 		switch {
-		case reg.Len >= insn.JmpLen:
+		case reg.Len >= x86.JmpLen:
 		case reg.Call:
 			return Region{}, refuse(ReasonCallInRegion, i.Off, "it would return into the region")
 		case !i.Falls():
@@ -137,7 +137,7 @@ func (f *Func) noInstruction(off int) *Refusal {
 	case f.insideReached(off):
 		return refuse(ReasonNotBoundary, off, "")
 	}
-	if _, err := insn.Decode(f.in.Code[off:]); err != nil {
+	if _, err := x86.Decode(f.in.Code[off:]); err != nil {
 		return refuse(ReasonUndecodable, off, err.Error())
 	}
 	return refuse(ReasonNotBoundary, off, "")
@@ -160,7 +160,7 @@ func (f *Func) pad(reg *Region) *Refusal {
 	end := start
 	for end < f.size {
 		if f.reachedAt(end) {
-			if reg.Len < insn.JmpLen {
+			if reg.Len < x86.JmpLen {
 				at := f.in.Addr + uint64(end)
 				b, ok := into(f.branches, at, at+1)
 				if !ok {
@@ -170,20 +170,20 @@ func (f *Func) pad(reg *Region) *Refusal {
 			}
 			break
 		}
-		i, err := insn.Decode(f.in.Code[end:])
+		i, err := x86.Decode(f.in.Code[end:])
 		if err != nil || !isPadding(&i) || f.insideReached(end) {
 			return refuse(ReasonNotPadding, end, "")
 		}
-		if what := f.patched(&Inst{Off: end, Inst: i}); what != "" && reg.Len < insn.JmpLen {
+		if what := f.patched(&Inst{Off: end, Inst: i}); what != "" && reg.Len < x86.JmpLen {
 			return refuse(ReasonPatchedSite, end, what)
 		}
-		if reg.Len < insn.JmpLen {
+		if reg.Len < x86.JmpLen {
 			reg.add(&i)
 		}
 		end += int(i.Len)
 	}
 	switch lo := f.in.Addr + uint64(start); {
-	case reg.Len < insn.JmpLen:
+	case reg.Len < x86.JmpLen:
 		return f.tooShort(reg.Off)
 	case end >= f.size && f.in.Open:
 		return refuse(ReasonNotPadding, end, "what follows is not known")
@@ -201,14 +201,14 @@ func (f *Func) reachedAt(off int) bool {
 
 // isPadding reports whether i is one of the instructions that assemblers and
 // linkers fill gaps with: int3, and nops of any length.
-func isPadding(i *insn.Inst) bool {
+func isPadding(i *x86.Inst) bool {
 	switch {
 	case isInt3(i):
 		return i.Len == 1
-	case i.Class() != insn.ClassNop || i.Enc != insn.Legacy:
+	case i.Class() != x86.ClassNop || i.Enc != x86.Legacy:
 		return false
-	case i.Map == insn.Map0:
-		return !i.Has(insn.PrefixRep) // which makes it pause
+	case i.Map == x86.Map0:
+		return !i.Has(x86.PrefixRep) // which makes it pause
 	}
 	return i.Opcode == 0x1f && i.Reg() == 0
 }
@@ -240,22 +240,22 @@ func (f *Func) displaced(i *Inst, r Rule) *Refusal {
 		return refuse(ReasonNotMovable, i.Off, "16-bit near branch")
 	}
 	switch c := i.Class(); c {
-	case insn.ClassCall:
+	case x86.ClassCall:
 		if r != OursCalls {
 			return refuse(ReasonCallInRegion, i.Off, "")
 		}
 		return lockedBranch(i)
-	case insn.ClassCallInd:
+	case x86.ClassCallInd:
 		return refuse(ReasonCallInRegion, i.Off, "indirect")
-	case insn.ClassJump, insn.ClassCondJump, insn.ClassLoop, insn.ClassRet, insn.ClassJumpInd, insn.ClassInterruptFlag:
+	case x86.ClassJump, x86.ClassCondJump, x86.ClassLoop, x86.ClassRet, x86.ClassJumpInd, x86.ClassInterruptFlag:
 		return lockedBranch(i)
-	case insn.ClassFar, insn.ClassIRet, insn.ClassTransfer, insn.ClassTransaction:
+	case x86.ClassFar, x86.ClassIRet, x86.ClassTransfer, x86.ClassTransaction:
 		return refuse(ReasonNotMovable, i.Off, c.String())
-	case insn.ClassInterrupt, insn.ClassUndefined:
+	case x86.ClassInterrupt, x86.ClassUndefined:
 		return trap(i)
-	case insn.ClassLoadSS:
+	case x86.ClassLoadSS:
 		return refuse(ReasonMasksExceptions, i.Off, "")
-	case insn.ClassSyscall, insn.ClassVMEntry, insn.ClassWait:
+	case x86.ClassSyscall, x86.ClassVMEntry, x86.ClassWait:
 		// syscall leaves its return address in RCX; waits stand there for long,
 		// and one behind sti must not lose its place in the shadow.
 		return refuse(ReasonNotBoostable, i.Off, c.String())
@@ -263,7 +263,7 @@ func (f *Func) displaced(i *Inst, r Rule) *Refusal {
 	if i.IsEndbr() {
 		return refuse(ReasonEndbrInRegion, i.Off, "")
 	}
-	if i.Enc == insn.Legacy && i.Map == insn.Map0 && i.Opcode >= 0xd8 && i.Opcode <= 0xdf {
+	if i.Enc == x86.Legacy && i.Map == x86.Map0 && i.Opcode >= 0xd8 && i.Opcode <= 0xdf {
 		// SDM Vol. 1, 8.1.8: fnstenv and fxsave show where it ran.
 		return refuse(ReasonNotBoostable, i.Off, "x87 keeps its address")
 	}
@@ -273,7 +273,7 @@ func (f *Func) displaced(i *Inst, r Rule) *Refusal {
 // lockedBranch refuses a branch with LOCK: it raises #UD, which would report
 // the copy's address (SDM Vol. 2, LOCK).
 func lockedBranch(i *Inst) *Refusal {
-	if i.Has(insn.PrefixLock) {
+	if i.Has(x86.PrefixLock) {
 		return refuse(ReasonNotMovable, i.Off, "lock prefix")
 	}
 	return nil
@@ -320,7 +320,7 @@ func (f *Func) surroundings(reg *Region) *Refusal {
 		// The jump back would run in its shadow (SDM Vol. 2, STI), and the
 		// interrupt would come before the wait for it.
 		switch c := f.insts[k].Class(); c {
-		case insn.ClassWait, insn.ClassTransfer, insn.ClassVMEntry, insn.ClassIRet:
+		case x86.ClassWait, x86.ClassTransfer, x86.ClassVMEntry, x86.ClassIRet:
 			return refuse(ReasonInterruptShadow, reg.Off+reg.Len-int(last.Len), c.String()+" follows")
 		}
 	}
@@ -332,11 +332,11 @@ func (f *Func) surroundings(reg *Region) *Refusal {
 // cover the jump instead of the instruction that sets RSP.
 func (f *Func) overlap(reg *Region) *Refusal {
 	k, _ := f.Index(reg.Off)
-	for k--; k >= 0 && f.insts[k].Off > reg.Off-insn.MaxLen; k-- {
+	for k--; k >= 0 && f.insts[k].Off > reg.Off-x86.MaxLen; k-- {
 		switch i := &f.insts[k]; {
 		case i.Reached && i.end() > reg.Off:
 			return refuse(ReasonOverlap, i.Off, "")
-		case i.end() == reg.Off && i.Class() == insn.ClassLoadSS:
+		case i.end() == reg.Off && i.Class() == x86.ClassLoadSS:
 			return refuse(ReasonMasksExceptions, i.Off, "right before the region")
 		}
 	}
@@ -356,8 +356,8 @@ func (f *Func) jumpInto(b branch) *Refusal {
 	return refuse(ReasonJumpIntoRegion, b.from, detail)
 }
 
-func isInt3(i *insn.Inst) bool { return i.Class() == insn.ClassInterrupt && i.Opcode == 0xcc }
+func isInt3(i *x86.Inst) bool { return i.Class() == x86.ClassInterrupt && i.Opcode == 0xcc }
 
-func isSTI(i *insn.Inst) bool {
-	return i.Class() == insn.ClassInterruptFlag && i.Opcode == 0xfb
+func isSTI(i *x86.Inst) bool {
+	return i.Class() == x86.ClassInterruptFlag && i.Opcode == 0xfb
 }

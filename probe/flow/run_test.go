@@ -7,7 +7,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // overlay is memory in which every byte that was not written has a value that
@@ -35,16 +35,16 @@ func (o overlay) Write(addr uint64, p []byte) error {
 
 // run emulates code that stands at addr from its beginning until it leaves it,
 // or comes back to its beginning; false when an instruction is not emulated.
-func run(t *testing.T, code []byte, addr uint64, r *insn.Regs, m overlay) bool {
+func run(t *testing.T, code []byte, addr uint64, r *x86.Regs, m overlay) bool {
 	t.Helper()
 	r.RIP = addr
 	for n := 0; n < 64; n++ {
 		off := r.RIP - addr
-		p := insn.Analyze(code[off:], r.RIP, insn.Options{})
-		if p.Kind != insn.Emulate {
+		p := x86.Analyze(code[off:], r.RIP, x86.Options{})
+		if p.Kind != x86.Emulate {
 			return false
 		}
-		if err := p.Inst.Emulate(r.RIP, r, m); errors.Is(err, insn.ErrCannotEmulate) {
+		if err := p.Inst.Emulate(r.RIP, r, m); errors.Is(err, x86.ErrCannotEmulate) {
 			return false
 		} else if err != nil {
 			t.Fatal(err)
@@ -111,8 +111,8 @@ func same(t *testing.T, rng *rand.Rand, reg Region, body []byte, to uint64) bool
 	if err != nil {
 		t.Fatalf("%#x: %v", reg.Addr, err)
 	}
-	r := insn.Regs{RFLAGS: 2 | rng.Uint64()&0xad5}
-	for k := insn.RAX; k <= insn.R15; k++ {
+	r := x86.Regs{RFLAGS: 2 | rng.Uint64()&0xad5}
+	for k := x86.RAX; k <= x86.R15; k++ {
 		*r.Reg(k) = rng.Uint64() >> rng.IntN(64)
 	}
 	was, now := r, r

@@ -5,25 +5,25 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // slow is the checker that Region is held against: it decides one offset from
 // the bytes alone, by walking the function once for every byte of the region.
 type slow struct {
 	in      Input
-	starts  map[int]insn.Inst // in a straight line, for Linux's rules
-	end     int               // of what decodes so
-	known   map[int]insn.Inst // on known paths
-	rest    map[int]insn.Inst // what else decodes
-	targets []uint64          // of tables
-	lost    bool              // an indirect jump has no table
+	starts  map[int]x86.Inst // in a straight line, for Linux's rules
+	end     int              // of what decodes so
+	known   map[int]x86.Inst // on known paths
+	rest    map[int]x86.Inst // what else decodes
+	targets []uint64         // of tables
+	lost    bool             // an indirect jump has no table
 }
 
 func newSlow(in Input, f *Func) *slow {
-	s := &slow{in: in, starts: map[int]insn.Inst{}, known: map[int]insn.Inst{}, rest: map[int]insn.Inst{}}
+	s := &slow{in: in, starts: map[int]x86.Inst{}, known: map[int]x86.Inst{}, rest: map[int]x86.Inst{}}
 	for s.end < len(in.Code) {
-		i, err := insn.Decode(in.Code[s.end:])
+		i, err := x86.Decode(in.Code[s.end:])
 		if err != nil {
 			break
 		}
@@ -32,14 +32,14 @@ func newSlow(in Input, f *Func) *slow {
 	}
 	// Where tables lead is not what is tested here.
 	for _, b := range f.branches {
-		if k, ok := f.Index(b.from); ok && f.insts[k].Class() == insn.ClassJumpInd {
+		if k, ok := f.Index(b.from); ok && f.insts[k].Class() == x86.ClassJumpInd {
 			s.targets = append(s.targets, b.to)
 		}
 	}
 	s.walk()
-	for _, all := range []map[int]insn.Inst{s.known, s.rest} {
+	for _, all := range []map[int]x86.Inst{s.known, s.rest} {
 		for off, i := range all {
-			if i.Enc != insn.VEX && i.Enc != insn.EVEX && i.Enc != insn.XOP && i.Map == insn.Map0 && i.Opcode == 0xff && (i.Reg() == 4 || i.Reg() == 5) {
+			if i.Enc != x86.VEX && i.Enc != x86.EVEX && i.Enc != x86.XOP && i.Map == x86.Map0 && i.Opcode == 0xff && (i.Reg() == 4 || i.Reg() == 5) {
 				found := slices.ContainsFunc(f.Indirect(), func(j IndirectJump) bool { return j.Off == off && j.Targets != nil })
 				s.lost = s.lost || !found
 			}
@@ -51,7 +51,7 @@ func newSlow(in Input, f *Func) *slow {
 // walk adds, until nothing changes, whatever the rules of paths give.
 func (s *slow) walk() {
 	n := len(s.in.Code)
-	leads := make([]bool, n+insn.MaxLen+1)
+	leads := make([]bool, n+x86.MaxLen+1)
 	leads[0] = !s.in.Label
 	for off := range n {
 		at := s.in.Addr + uint64(off)
@@ -63,7 +63,7 @@ func (s *slow) walk() {
 			if _, done := s.known[off]; done || !leads[off] {
 				continue
 			}
-			i, err := insn.Decode(s.in.Code[off:])
+			i, err := x86.Decode(s.in.Code[off:])
 			if err != nil {
 				continue
 			}
@@ -74,10 +74,10 @@ func (s *slow) walk() {
 				leads[t-s.in.Addr] = true
 			}
 			switch i.Class() {
-			case insn.ClassJump, insn.ClassRet, insn.ClassJumpInd, insn.ClassIRet, insn.ClassUndefined, insn.ClassTransfer, insn.ClassVMEntry:
-			case insn.ClassFar:
+			case x86.ClassJump, x86.ClassRet, x86.ClassJumpInd, x86.ClassIRet, x86.ClassUndefined, x86.ClassTransfer, x86.ClassVMEntry:
+			case x86.ClassFar:
 				leads[off+int(i.Len)] = leads[off+int(i.Len)] || i.Opcode == 0xff && i.Reg() == 3
-			case insn.ClassCall:
+			case x86.ClassCall:
 				leads[off+int(i.Len)] = leads[off+int(i.Len)] || !within || t == s.in.Addr
 			default:
 				leads[off+int(i.Len)] = true
@@ -88,7 +88,7 @@ func (s *slow) walk() {
 		if s.inKnown(off) {
 			continue
 		}
-		i, err := insn.Decode(s.in.Code[off:])
+		i, err := x86.Decode(s.in.Code[off:])
 		if err != nil {
 			continue
 		}
@@ -119,7 +119,7 @@ func (s *slow) accounts() {
 	}
 	for changed := true; changed; {
 		changed = false
-		for _, all := range []map[int]insn.Inst{s.known, s.rest} {
+		for _, all := range []map[int]x86.Inst{s.known, s.rest} {
 			for off, i := range all {
 				if t, ok := i.Target(s.in.Addr + uint64(off)); ok {
 					leads[t] = true
@@ -130,10 +130,10 @@ func (s *slow) accounts() {
 			if _, done := s.rest[off]; done || !leads[s.in.Addr+uint64(off)] {
 				continue
 			}
-			i, err := insn.Decode(s.in.Code[off:])
+			i, err := x86.Decode(s.in.Code[off:])
 			for k := range int(i.Len) {
 				if err == nil && s.inKnown(off+k) {
-					err = insn.ErrInvalid
+					err = x86.ErrInvalid
 				}
 			}
 			if err == nil {
@@ -155,7 +155,7 @@ func (s *slow) boundary(off int) bool {
 		return true
 	}
 	in, ok := s.starts[off]
-	for _, all := range []map[int]insn.Inst{s.known, s.rest} {
+	for _, all := range []map[int]x86.Inst{s.known, s.rest} {
 		for o, i := range all {
 			ok = ok && (o == off || o >= off+int(in.Len) || o+int(i.Len) <= off)
 		}
@@ -175,10 +175,10 @@ func (s *slow) inKnown(off int) bool {
 }
 
 // arrives reports whether any of the instructions that counts jumps to addr.
-func (s *slow) arrives(addr uint64, all map[int]insn.Inst, counts func(insn.Class) bool) bool {
+func (s *slow) arrives(addr uint64, all map[int]x86.Inst, counts func(x86.Class) bool) bool {
 	for off, i := range all {
 		at := s.in.Addr + uint64(off)
-		if i.Enc != insn.Legacy && i.Enc != insn.REX2 || i.Enc == insn.REX2 && i.Class() == insn.ClassOther {
+		if i.Enc != x86.Legacy && i.Enc != x86.REX2 || i.Enc == x86.REX2 && i.Class() == x86.ClassOther {
 			continue
 		}
 		if t, ok := i.Target(at); ok && t == addr && counts(i.Class()) {
@@ -197,31 +197,31 @@ func (s *slow) kernel(off int, thunks bool) bool {
 		return false
 	}
 	switch b := first.Bytes(); {
-	case len(b) == 15, first.Class() == insn.ClassIRet:
+	case len(b) == 15, first.Class() == x86.ClassIRet:
 		return false
-	case first.Map == insn.Map0 && first.Opcode == 0xff && first.Reg() >= 2 && first.Reg() <= 5 && (first.Mod() != 3 || first.Reg() == 3 || first.Reg() == 5):
+	case first.Map == x86.Map0 && first.Opcode == 0xff && first.Reg() >= 2 && first.Reg() <= 5 && (first.Mod() != 3 || first.Reg() == 3 || first.Reg() == 5):
 		return false
-	case first.Map == insn.Map0F && first.Opcode == 1 && first.Mod() == 3 && first.Reg() == 0:
+	case first.Map == x86.Map0F && first.Opcode == 1 && first.Mod() == 3 && first.Reg() == 0:
 		return false
 	}
 	for o, i := range s.starts {
 		if s.in.Exception != nil && s.in.Exception(s.in.Addr+uint64(o)) {
 			return false
 		}
-		if !thunks && i.Map == insn.Map0 && i.Opcode == 0xff && i.Reg()&6 == 4 {
+		if !thunks && i.Map == x86.Map0 && i.Opcode == 0xff && i.Reg()&6 == 4 {
 			return false
 		}
 	}
 	for n := uint64(1); n <= 5; n++ {
-		if s.arrives(s.in.Addr+uint64(off)+n, s.starts, func(c insn.Class) bool {
-			return c == insn.ClassJump || c == insn.ClassCondJump || c == insn.ClassLoop
+		if s.arrives(s.in.Addr+uint64(off)+n, s.starts, func(c x86.Class) bool {
+			return c == x86.ClassJump || c == x86.ClassCondJump || c == x86.ClassLoop
 		}) {
 			return false
 		}
 	}
 	for n := 0; n < 5; {
 		i, ok := s.starts[off+n]
-		if !ok || !i.KernelBoostable() || i.Map == insn.Map0 && i.Opcode == 0x8e && i.Reg() == 2 {
+		if !ok || !i.KernelBoostable() || i.Map == x86.Map0 && i.Opcode == 0x8e && i.Reg() == 2 {
 			return false
 		}
 		n += int(i.Len)
@@ -230,12 +230,12 @@ func (s *slow) kernel(off int, thunks bool) bool {
 }
 
 // ours applies our rules and returns the region's instructions, or none.
-func (s *slow) ours(off int, calls bool) []insn.Inst {
+func (s *slow) ours(off int, calls bool) []x86.Inst {
 	if s.lost || len(s.in.Code)-off < 5 {
 		return nil
 	}
 	n, dead := 0, false
-	var out []insn.Inst
+	var out []x86.Inst
 	for n < 5 {
 		i, ok := s.known[off+n]
 		c := i.Class()
@@ -244,29 +244,29 @@ func (s *slow) ours(off int, calls bool) []insn.Inst {
 			if !s.padding(off + n) {
 				return nil
 			}
-			i, _ = insn.Decode(s.in.Code[off+n:])
+			i, _ = x86.Decode(s.in.Code[off+n:])
 			out, n = append(out, i), n+int(i.Len)
 			continue
 		}
 		if !ok {
 			return nil
 		}
-		dead = c == insn.ClassJump || c == insn.ClassJumpInd || c == insn.ClassRet
-		p := insn.Analyze(s.in.Code[off+n:], s.in.Addr+uint64(off+n), insn.Options{})
-		var buf [insn.MaxRelocated]byte
-		_, err := insn.Relocate(buf[:], &i, s.in.Addr+uint64(off+n), s.in.Addr+uint64(off+n))
+		dead = c == x86.ClassJump || c == x86.ClassJumpInd || c == x86.ClassRet
+		p := x86.Analyze(s.in.Code[off+n:], s.in.Addr+uint64(off+n), x86.Options{})
+		var buf [x86.MaxRelocated]byte
+		_, err := x86.Relocate(buf[:], &i, s.in.Addr+uint64(off+n), s.in.Addr+uint64(off+n))
 		switch {
 		case s.in.Exception != nil && s.in.Exception(s.in.Addr+uint64(off+n)):
 			return nil
-		case c == insn.ClassCall:
-			if !calls || n+int(i.Len) < 5 || i.VendorDependent() || i.Has(insn.PrefixLock) {
+		case c == x86.ClassCall:
+			if !calls || n+int(i.Len) < 5 || i.VendorDependent() || i.Has(x86.PrefixLock) {
 				return nil
 			}
-		case err != nil, p.Kind == insn.Refuse, p.NoStep, i.IsEndbr(), c == insn.ClassFar:
+		case err != nil, p.Kind == x86.Refuse, p.NoStep, i.IsEndbr(), c == x86.ClassFar:
 			return nil
-		case i.Map == insn.Map0 && i.Enc == insn.Legacy && i.Opcode&0xf8 == 0xd8:
+		case i.Map == x86.Map0 && i.Enc == x86.Legacy && i.Opcode&0xf8 == 0xd8:
 			return nil
-		case (dead || c == insn.ClassCondJump || c == insn.ClassLoop || c == insn.ClassInterruptFlag) && i.Has(insn.PrefixLock):
+		case (dead || c == x86.ClassCondJump || c == x86.ClassLoop || c == x86.ClassInterruptFlag) && i.Has(x86.PrefixLock):
 			return nil
 		}
 		out, n = append(out, i), n+int(i.Len)
@@ -275,13 +275,13 @@ func (s *slow) ours(off int, calls bool) []insn.Inst {
 		return nil
 	}
 	last := out[len(out)-1]
-	if last.Opcode == 0xfb && last.Class() == insn.ClassInterruptFlag {
+	if last.Opcode == 0xfb && last.Class() == x86.ClassInterruptFlag {
 		next, ok := s.known[off+n]
 		if !ok {
 			next, ok = s.rest[off+n]
 		}
 		switch c := next.Class(); {
-		case ok && (c == insn.ClassWait || c == insn.ClassTransfer || c == insn.ClassVMEntry || c == insn.ClassIRet):
+		case ok && (c == x86.ClassWait || c == x86.ClassTransfer || c == x86.ClassVMEntry || c == x86.ClassIRet):
 			return nil
 		}
 	}
@@ -295,13 +295,13 @@ func (s *slow) padding(off int) bool {
 		if _, path := s.known[off]; path {
 			return true
 		}
-		i, err := insn.Decode(s.in.Code[off:])
+		i, err := x86.Decode(s.in.Code[off:])
 		switch {
 		case err != nil, s.inKnown(off), s.mentioned(off, int(i.Len)):
 			return false
 		case i.Opcode == 0xcc && i.Len == 1:
-		case i.Class() == insn.ClassNop && i.Map == insn.Map0 && !i.Has(insn.PrefixRep):
-		case i.Map == insn.Map0F && i.Enc == insn.Legacy && i.Opcode == 0x1f && i.Reg() == 0:
+		case i.Class() == x86.ClassNop && i.Map == x86.Map0 && !i.Has(x86.PrefixRep):
+		case i.Map == x86.Map0F && i.Enc == x86.Legacy && i.Opcode == 0x1f && i.Reg() == 0:
 		default:
 			return false
 		}
@@ -313,7 +313,7 @@ func (s *slow) padding(off int) bool {
 // mentioned reports whether some instruction has one of the n bytes at off as
 // memory, or their address.
 func (s *slow) mentioned(off, n int) bool {
-	for _, all := range []map[int]insn.Inst{s.known, s.rest} {
+	for _, all := range []map[int]x86.Inst{s.known, s.rest} {
 		for o, i := range all {
 			if t, size, open, ok := s.memory(o, i); ok {
 				if t < off+n && off < t+size {
@@ -333,19 +333,19 @@ func (s *slow) mentioned(off, n int) bool {
 
 // memory returns the place in the function that an instruction has as memory,
 // or, with lea, the address of.
-func (s *slow) memory(o int, i insn.Inst) (t, size int, open, ok bool) {
+func (s *slow) memory(o int, i x86.Inst) (t, size int, open, ok bool) {
 	m, ok := i.Mem()
-	if !ok || m.Segment != insn.SegNone {
+	if !ok || m.Segment != x86.SegNone {
 		return 0, 0, false, false
 	}
 	var a uint64
 	switch {
 	case m.RIP:
 		a = i.RIPTarget(s.in.Addr + uint64(o))
-	case m.Base == insn.NoReg:
+	case m.Base == x86.NoReg:
 		a = uint64(m.Disp)
 	default:
-		if a, ok = s.leaBefore(o, m.Base); !ok && m.Index != insn.NoReg && m.Scale == 1 {
+		if a, ok = s.leaBefore(o, m.Base); !ok && m.Index != x86.NoReg && m.Scale == 1 {
 			a, ok = s.leaBefore(o, m.Index)
 		}
 		if !ok {
@@ -358,19 +358,19 @@ func (s *slow) memory(o int, i insn.Inst) (t, size int, open, ok bool) {
 	}
 	t = int(a - s.in.Addr)
 	switch {
-	case i.Opcode == 0x8d && i.Map == insn.Map0 && (i.Enc == insn.Legacy || i.Enc == insn.REX2):
+	case i.Opcode == 0x8d && i.Map == x86.Map0 && (i.Enc == x86.Legacy || i.Enc == x86.REX2):
 		return t, 1, false, true
-	case m.Access == insn.AccessNone:
+	case m.Access == x86.AccessNone:
 		return 0, 0, false, false
 	case m.Size == 0:
 		return t, 1, true, true
 	}
-	return t, int(m.Size), m.Index != insn.NoReg, true
+	return t, int(m.Size), m.Index != x86.NoReg, true
 }
 
 // leaBefore returns what the last of the 32 instructions before o that is a lea
 // to r has put there.
-func (s *slow) leaBefore(o int, r insn.Reg64) (uint64, bool) {
+func (s *slow) leaBefore(o int, r x86.Reg64) (uint64, bool) {
 	for k, seen := o-1, 0; k >= 0 && seen < tableBack; k-- {
 		i, ok := s.known[k]
 		if !ok {
@@ -380,7 +380,7 @@ func (s *slow) leaBefore(o int, r insn.Reg64) (uint64, bool) {
 			continue
 		}
 		seen++
-		if i.Opcode == 0x8d && i.Map == insn.Map0 && (i.Enc == insn.Legacy || i.Enc == insn.REX2) && i.RegReg() == r {
+		if i.Opcode == 0x8d && i.Map == x86.Map0 && (i.Enc == x86.Legacy || i.Enc == x86.REX2) && i.RegReg() == r {
 			return i.RIPTarget(s.in.Addr + uint64(k)), i.RIPRelative()
 		}
 	}
@@ -417,9 +417,9 @@ func (s *slow) alone(off, n int) bool {
 			return false
 		}
 	}
-	for _, all := range []map[int]insn.Inst{s.known, s.rest} {
+	for _, all := range []map[int]x86.Inst{s.known, s.rest} {
 		for o, i := range all {
-			if o < off && o+int(i.Len) == off && i.Class() == insn.ClassLoadSS {
+			if o < off && o+int(i.Len) == off && i.Class() == x86.ClassLoadSS {
 				return false
 			}
 		}
@@ -427,12 +427,12 @@ func (s *slow) alone(off, n int) bool {
 	return true
 }
 
-func anyBranch(insn.Class) bool { return true }
+func anyBranch(x86.Class) bool { return true }
 
 // odd reports whether the code has an instruction that Linux takes for another.
 func (s *slow) odd() bool {
 	for _, i := range s.starts {
-		if i.Enc != insn.Legacy || i.VendorDependent() {
+		if i.Enc != x86.Legacy || i.VendorDependent() {
 			return true
 		}
 	}

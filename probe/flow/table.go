@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"slices"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // Bounds of the search for a jump table.
@@ -64,7 +64,7 @@ func (f *Func) leadsTo(a, b int) bool {
 		return false
 	}
 	switch i.Class() {
-	case insn.ClassCall, insn.ClassCallInd, insn.ClassFar, insn.ClassSyscall, insn.ClassInterrupt:
+	case x86.ClassCall, x86.ClassCallInd, x86.ClassFar, x86.ClassSyscall, x86.ClassInterrupt:
 		return false // registers are anything afterwards
 	}
 	at := f.in.Addr + uint64(next.Off)
@@ -104,7 +104,7 @@ type comparison struct {
 	vn   int
 	n    int64 // the constant plus 1; 0: there is none
 	wide bool  // of all 64 bits of reg
-	reg  insn.Reg64
+	reg  x86.Reg64
 }
 
 func (s *state) fresh() value { s.vns++; return value{vn: s.vns} }
@@ -133,12 +133,12 @@ func (s *state) byteOf(v value) int {
 }
 
 // set gives a register a value that an instruction of i's operand size makes.
-func (s *state) set(r insn.Reg64, v value, i *insn.Inst) {
+func (s *state) set(r x86.Reg64, v value, i *x86.Inst) {
 	switch {
 	case r >= numRegs:
-	case i.Has(insn.PrefixREXW):
+	case i.Has(x86.PrefixREXW):
 		s.regs[r] = v
-	case i.Has(insn.PrefixOpSize):
+	case i.Has(x86.PrefixOpSize):
 		s.regs[r] = s.fresh()
 	default:
 		v.zext, v.addr = true, uint64(uint32(v.addr))
@@ -156,7 +156,7 @@ func (s *state) forget() {
 }
 
 // get returns the value of a register.
-func (s *state) get(r insn.Reg64) value {
+func (s *state) get(r x86.Reg64) value {
 	if r >= numRegs {
 		return s.fresh()
 	}
@@ -168,22 +168,22 @@ func (s *state) step(f *Func, i *Inst) {
 	reg, rm, mod3 := i.RegReg(), i.RMReg(), i.HasModRM && i.Mod() == 3
 	arith := false // the instruction writes the flags
 	switch op := i.Opcode; {
-	case i.Class() == insn.ClassNop:
+	case i.Class() == x86.ClassNop:
 		return
-	case i.Class() == insn.ClassCondJump:
+	case i.Class() == x86.ClassCondJump:
 		s.refine(op & 0xf)
 		return
-	case i.Enc != insn.Legacy || i.Map > insn.Map0F || i.Has(insn.PrefixAddrSize):
+	case i.Enc != x86.Legacy || i.Map > x86.Map0F || i.Has(x86.PrefixAddrSize):
 		s.forget()
 		return
-	case i.Map == insn.Map0F && op == 0xb6 && mod3 && (i.Has(insn.PrefixREX) || i.RM() < 4):
+	case i.Map == x86.Map0F && op == 0xb6 && mod3 && (i.Has(x86.PrefixREX) || i.RM() < 4):
 		s.set(reg, value{vn: s.byteOf(s.get(rm))}, &i.Inst)
 		if reg < numRegs {
 			s.regs[reg].zext = true
 		}
-	case i.Map == insn.Map0F && (op == 0xb6 || op == 0xb7):
+	case i.Map == x86.Map0F && (op == 0xb6 || op == 0xb7):
 		s.set(reg, s.fresh(), &i.Inst)
-	case i.Map == insn.Map0F:
+	case i.Map == x86.Map0F:
 		s.forget()
 		return
 	case op == 0x89 && mod3:
@@ -198,7 +198,7 @@ func (s *state) step(f *Func, i *Inst) {
 	case op == 0x8d, op == 0x63:
 		s.set(reg, s.fresh(), &i.Inst)
 	case op >= 0xb8 && op <= 0xbf:
-		s.set(insn.Reg64(op&7)|i.RMReg(), s.constant(uint64(i.Imm)), &i.Inst) // no ModRM: the extension bit alone
+		s.set(x86.Reg64(op&7)|i.RMReg(), s.constant(uint64(i.Imm)), &i.Inst) // no ModRM: the extension bit alone
 	case op == 0xc7 && i.Reg() == 0:
 		s.set(rm, s.constant(uint64(i.Imm)), &i.Inst)
 	case op == 0x01 && mod3:
@@ -210,16 +210,16 @@ func (s *state) step(f *Func, i *Inst) {
 	case (op == 0x81 || op == 0x83) && i.Reg() == 7 && mod3 || op == 0x3d:
 		s.compare(i, rm, op == 0x3d)
 		return
-	case op == 0x80 && i.Reg() == 7 && mod3 && (i.Has(insn.PrefixREX) || i.RM() < 4):
+	case op == 0x80 && i.Reg() == 7 && mod3 && (i.Has(x86.PrefixREX) || i.RM() < 4):
 		s.cmp = comparison{vn: s.byteOf(s.get(rm)), n: int64(uint8(i.Imm)) + 1}
 		return
 	case op == 0x3c:
-		s.cmp = comparison{vn: s.byteOf(s.regs[insn.RAX]), n: int64(uint8(i.Imm)) + 1}
+		s.cmp = comparison{vn: s.byteOf(s.regs[x86.RAX]), n: int64(uint8(i.Imm)) + 1}
 		return
 	case (op == 0x81 || op == 0x83) && mod3:
 		arith = true
 		v := s.fresh()
-		if i.Reg() == 4 && i.Imm >= 0 && !i.Has(insn.PrefixOpSize) {
+		if i.Reg() == 4 && i.Imm >= 0 && !i.Has(x86.PrefixOpSize) {
 			v.zext = true
 			s.bound(v.vn, i.Imm+1)
 		}
@@ -249,13 +249,13 @@ func (s *state) constant(v uint64) value {
 }
 
 // compare notes a comparison with a constant.
-func (s *state) compare(i *Inst, rm insn.Reg64, eax bool) {
+func (s *state) compare(i *Inst, rm x86.Reg64, eax bool) {
 	if eax {
-		rm = insn.RAX
+		rm = x86.RAX
 	}
 	s.cmp = comparison{}
-	if v := s.get(rm); i.Imm >= 0 && i.Imm < maxTable && !i.Has(insn.PrefixOpSize) {
-		s.cmp = comparison{vn: v.vn, n: i.Imm + 1, wide: i.Has(insn.PrefixREXW), reg: rm}
+	if v := s.get(rm); i.Imm >= 0 && i.Imm < maxTable && !i.Has(x86.PrefixOpSize) {
+		s.cmp = comparison{vn: v.vn, n: i.Imm + 1, wide: i.Has(x86.PrefixREXW), reg: rm}
 	}
 }
 
@@ -279,7 +279,7 @@ func (s *state) refine(cond uint8) {
 
 // index returns the number of values that a register, as a 64-bit index, can
 // have; 0 when it is not known.
-func (s *state) index(r insn.Reg64) int {
+func (s *state) index(r x86.Reg64) int {
 	v := s.get(r)
 	n, ok := s.below[v.vn]
 	if !ok || !v.zext || n < 1 || n > maxTable {
@@ -296,19 +296,19 @@ func (s *state) load(i *Inst, addr uint64, signed bool) value {
 	if signed {
 		size = 4
 	}
-	if ok && i.Has(insn.PrefixREXW) {
+	if ok && i.Has(x86.PrefixREXW) {
 		v.table, v.entries, v.size = s.operand(&m, size)
 	}
 	return v
 }
 
 // operand returns the table that a memory operand is an entry of.
-func (s *state) operand(m *insn.Mem, size int) (table uint64, n, entry int) {
-	if m.RIP || m.Vector || m.Index == insn.NoReg || int(m.Scale) != size || m.Segment != insn.SegNone {
+func (s *state) operand(m *x86.Mem, size int) (table uint64, n, entry int) {
+	if m.RIP || m.Vector || m.Index == x86.NoReg || int(m.Scale) != size || m.Segment != x86.SegNone {
 		return 0, 0, 0
 	}
 	table = uint64(m.Disp)
-	if m.Base != insn.NoReg {
+	if m.Base != x86.NoReg {
 		b := s.get(m.Base)
 		if !b.known {
 			return 0, 0, 0
@@ -374,7 +374,7 @@ func (f *Func) readTable(v value) (jumpTable, bool) {
 // others begin.
 func (f *Func) insideReached(off int) bool {
 	k, _ := f.Index(off)
-	for k--; k >= 0 && f.insts[k].Off > off-insn.MaxLen; k-- {
+	for k--; k >= 0 && f.insts[k].Off > off-x86.MaxLen; k-- {
 		if f.insts[k].Reached && f.insts[k].end() > off {
 			return true
 		}
@@ -385,7 +385,7 @@ func (f *Func) insideReached(off int) bool {
 // loaded returns the address that the last lea relative to RIP before index k
 // has put into register r, for finding what is data: a register that something
 // else has written since makes it wrong, which forbids too much at worst.
-func (f *Func) loaded(k int, r insn.Reg64) (uint64, bool) {
+func (f *Func) loaded(k int, r x86.Reg64) (uint64, bool) {
 	if !f.leaText {
 		return 0, false
 	}

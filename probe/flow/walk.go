@@ -3,7 +3,7 @@ package flow
 import (
 	"slices"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // walk follows the known paths through a function.
@@ -42,7 +42,7 @@ func (w *walk) follow() {
 		f.sort()
 		for k := range f.insts {
 			i := &f.insts[k]
-			if i.Class() != insn.ClassJumpInd || tried[i.Off] {
+			if i.Class() != x86.ClassJumpInd || tried[i.Off] {
 				continue
 			}
 			if t, ok := f.jumpTable(k); ok {
@@ -60,7 +60,7 @@ func (w *walk) follow() {
 func (w *walk) path(off int) {
 	f := w.f
 	for off < f.size && !w.begun[off] {
-		in, err := insn.Decode(f.in.Code[off:])
+		in, err := x86.Decode(f.in.Code[off:])
 		if err != nil {
 			return
 		}
@@ -73,7 +73,7 @@ func (w *walk) path(off int) {
 		local := false
 		if t, ok := in.Target(f.in.Addr + uint64(off)); ok && f.inside(t) {
 			w.push(int(t - f.in.Addr))
-			local = in.Class() == insn.ClassCall && t != f.in.Addr
+			local = in.Class() == x86.ClassCall && t != f.in.Addr
 		}
 		if local || !goesOn(&in) {
 			return
@@ -85,9 +85,9 @@ func (w *walk) path(off int) {
 // goesOn reports whether the next instruction is certainly code, because this
 // one can go on there. What switches to other code (sysret, vmrun, rsm) may
 // never come back.
-func goesOn(i *insn.Inst) bool {
+func goesOn(i *x86.Inst) bool {
 	switch i.Class() {
-	case insn.ClassTransfer, insn.ClassVMEntry:
+	case x86.ClassTransfer, x86.ClassVMEntry:
 		return false
 	}
 	return i.Falls()
@@ -105,7 +105,7 @@ func (w *walk) rest() {
 			off, pad = off+1, true
 			continue
 		}
-		in, err := insn.Decode(f.in.Code[off:])
+		in, err := x86.Decode(f.in.Code[off:])
 		if err != nil || slices.Contains(w.taken[off:off+int(in.Len)], true) {
 			off, pad = off+1, false
 			continue
@@ -127,7 +127,7 @@ func (w *walk) rest() {
 // nothing says which of both is code: see Boundary. Each byte is decoded from once.
 func (w *walk) resync() {
 	f := w.f
-	lead := func(i *insn.Inst, off int) {
+	lead := func(i *x86.Inst, off int) {
 		if t, ok := i.Target(f.in.Addr + uint64(off)); ok && f.inside(t) {
 			w.push(int(t - f.in.Addr))
 		}
@@ -147,7 +147,7 @@ func (w *walk) resync() {
 		off := w.todo[len(w.todo)-1]
 		w.todo = w.todo[:len(w.todo)-1]
 		for off < f.size && !w.begun[off] {
-			in, err := insn.Decode(f.in.Code[off:])
+			in, err := x86.Decode(f.in.Code[off:])
 			if err != nil || slices.Contains(w.taken[off:off+int(in.Len)], true) {
 				break
 			}

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/arch/x86/x86asm"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // takeSegments takes the prefixes of segments out of x, those that have an effect only if all, and returns those that have none.
@@ -45,7 +45,7 @@ var negative = regexp.MustCompile(`\$-0x[0-9a-f]+`)
 
 // names brings x86asm's text to objdump's names of instructions, prefixes and immediate operands. What it returns is ""
 // where x86asm has read a prefix as one that could be part of the opcode of another instruction.
-func names(i *insn.Inst, x *x86asm.Inst, segments, text string) string {
+func names(i *x86.Inst, x *x86asm.Inst, segments, text string) string {
 	f := strings.Split(text, " ")
 	k := 0 // of the name
 	for k < len(f)-1 && isPrefix(f[k]) {
@@ -54,10 +54,10 @@ func names(i *insn.Inst, x *x86asm.Inst, segments, text string) string {
 	if name := gnuNames[f[k]]; name != "" {
 		f[k] = name
 	}
-	w := i.Has(insn.PrefixREXW)
+	w := i.Has(x86.PrefixREXW)
 	switch x.Op {
 	case x86asm.MONITOR:
-		f = append(f[:k+1], register(i.Has(insn.PrefixAddrSize), "ax")+",%ecx,%edx")
+		f = append(f[:k+1], register(i.Has(x86.PrefixAddrSize), "ax")+",%ecx,%edx")
 	case x86asm.MWAIT:
 		f = append(f[:k+1], "%eax,%ecx")
 	case x86asm.RDRAND:
@@ -73,12 +73,12 @@ func names(i *insn.Inst, x *x86asm.Inst, segments, text string) string {
 			f[k] = "crc32"
 		}
 	case x86asm.NOP:
-		if n := slices.Index(f[:k], "data16"); n >= 0 && i.Map == insn.Map0 {
+		if n := slices.Index(f[:k], "data16"); n >= 0 && i.Map == x86.Map0 {
 			f[k] = "xchg %ax,%ax"
 			f, k = slices.Delete(f, n, n+1), k-1
 		}
 	case x86asm.SYSRET, x86asm.SYSEXIT, x86asm.SIDT, x86asm.SGDT, x86asm.LIDT, x86asm.LGDT:
-		if i.Has(insn.PrefixOpSize) {
+		if i.Has(x86.PrefixOpSize) {
 			return ""
 		}
 		if x.Op != x86asm.SYSRET && x.Op != x86asm.SYSEXIT {
@@ -86,7 +86,7 @@ func names(i *insn.Inst, x *x86asm.Inst, segments, text string) string {
 		}
 		f[k] = strings.TrimSuffix(f[k], "q") + map[bool]string{false: "l", true: "q"}[w]
 	case x86asm.LOOP, x86asm.LOOPE, x86asm.LOOPNE:
-		if i.Has(insn.PrefixAddrSize) {
+		if i.Has(x86.PrefixAddrSize) {
 			f[k] += "l"
 		}
 	case x86asm.RDFSBASE, x86asm.RDGSBASE, x86asm.WRFSBASE, x86asm.WRGSBASE:
@@ -94,7 +94,7 @@ func names(i *insn.Inst, x *x86asm.Inst, segments, text string) string {
 			return ""
 		}
 	case x86asm.LCALL, x86asm.LJMP:
-		if i.Has(insn.PrefixOpSize) {
+		if i.Has(x86.PrefixOpSize) {
 			return ""
 		}
 	case x86asm.JMP, x86asm.CALL:
@@ -119,11 +119,11 @@ func names(i *insn.Inst, x *x86asm.Inst, segments, text string) string {
 			f[k] += "s"
 		}
 	}
-	if i.Enc == insn.Legacy && i.Map == insn.Map0 {
+	if i.Enc == x86.Legacy && i.Map == x86.Map0 {
 		switch {
-		case i.Opcode>>2 == 0xa0>>2 && !i.Has(insn.PrefixAddrSize), i.Opcode>>3 == 0xb8>>3 && w:
+		case i.Opcode>>2 == 0xa0>>2 && !i.Has(x86.PrefixAddrSize), i.Opcode>>3 == 0xb8>>3 && w:
 			f[k] = "movabs"
-		case i.Opcode >= 0xd8 && i.Opcode <= 0xdf && i.Mod() != 3 && i.Has(insn.PrefixOpSize):
+		case i.Opcode >= 0xd8 && i.Opcode <= 0xdf && i.Mod() != 3 && i.Has(x86.PrefixOpSize):
 			return "" // of the state, perhaps, in its short form
 		case i.Opcode >= 0xd8 && i.Opcode <= 0xdf && i.Mod() == 3:
 			f[len(f)-1] = stack(i, f[len(f)-1])
@@ -132,7 +132,7 @@ func names(i *insn.Inst, x *x86asm.Inst, segments, text string) string {
 	if last := f[len(f)-1]; last[0] == ',' || last[len(last)-1] == ',' {
 		return "" // a register that there is not
 	}
-	if n := i.Prefix & (insn.PrefixRep | insn.PrefixRepNE); n != 0 && (i.Map != insn.Map0 && i.Has(insn.PrefixOpSize) || strings.Count(text, "rep") > 1) {
+	if n := i.Prefix & (x86.PrefixRep | x86.PrefixRepNE); n != 0 && (i.Map != x86.Map0 && i.Has(x86.PrefixOpSize) || strings.Count(text, "rep") > 1) {
 		return "" // which of them counts is not what x86asm thinks
 	}
 	if strings.HasPrefix(f[k], "vpcmp") && strings.HasSuffix(f[k], "64") {
@@ -151,7 +151,7 @@ func names(i *insn.Inst, x *x86asm.Inst, segments, text string) string {
 		case "addr64":
 			f[n] = "addr32"
 		}
-		if s := f[n]; i.Map != insn.Map0 && (s == "repz" || s == "repnz" || s == "data16" && x.Op != x86asm.NOP) {
+		if s := f[n]; i.Map != x86.Map0 && (s == "repz" || s == "repnz" || s == "data16" && x.Op != x86asm.NOP) {
 			return ""
 		}
 	}
@@ -181,7 +181,7 @@ func repeats(op x86asm.Op) bool {
 }
 
 // stack names the register of the x87's stack that the instruction has in its ModRM.
-func stack(i *insn.Inst, text string) string {
+func stack(i *x86.Inst, text string) string {
 	if i.RM() != 0 {
 		return text
 	}

@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/guestprobe/guestprobe/guest/builtin"
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // objdump calls f for each instruction that it finds in a file of ours, or returns false where there is no objdump of the
@@ -49,7 +49,7 @@ func objdump(t *testing.T, content []byte, f func(addr uint64, code []byte, text
 
 // differs compares the text of an instruction with objdump's. Known is false where we have none.
 func differs(addr uint64, code []byte, text string) (got string, known, differs bool) {
-	i, err := insn.Decode(code)
+	i, err := x86.Decode(code)
 	if err != nil || int(i.Len) != len(code) || strings.Contains(text, "bad)") {
 		return "", false, false
 	}
@@ -68,7 +68,7 @@ func differs(addr uint64, code []byte, text string) (got string, known, differs 
 //   - addresses relative to EIP, which objdump does not cut to 32 bits;
 //   - immediate operands of comparisons and of pclmulqdq that have names, and a suffix that says how long a vector is;
 //   - 64-bit registers of which an instruction writes or reads the low half only.
-func same(i *insn.Inst, text string) string {
+func same(i *x86.Inst, text string) string {
 	text, _, _ = strings.Cut(text, " <")
 	f := strings.Fields(text)
 	f = slices.DeleteFunc(f, func(s string) bool {
@@ -83,7 +83,7 @@ func same(i *insn.Inst, text string) string {
 	}
 	if n := slices.Index(f, "#"); n >= 0 {
 		v, err := strconv.ParseUint(strings.TrimPrefix(f[n+1], "0x"), 16, 64)
-		if err == nil && i.Has(insn.PrefixAddrSize) {
+		if err == nil && i.Has(x86.PrefixAddrSize) {
 			f[n+1] = strconv.FormatUint(uint64(uint32(v)), 16)
 		}
 	}
@@ -125,7 +125,7 @@ func TestObjdumpBuiltin(t *testing.T) {
 
 // TestObjdumpCorpus compares the examples of each form that the decoder's tests have, and the same with random bytes in them.
 func TestObjdumpCorpus(t *testing.T) {
-	corpus, err := os.ReadFile("../insn/testdata/corpus.tsv")
+	corpus, err := os.ReadFile("../../guest/x86/testdata/corpus.tsv")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +146,7 @@ func TestObjdumpCorpus(t *testing.T) {
 			copy(s, code)
 			if n > 0 {
 				s[r.IntN(len(code))] = byte(r.Uint32())
-				for k := len(code); k < insn.MaxLen; k++ {
+				for k := len(code); k < x86.MaxLen; k++ {
 					s[k] = byte(r.Uint32())
 				}
 			}

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/arch/x86/x86asm"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // Symbols returns the name and the start of what is at an address, or "".
@@ -21,11 +21,11 @@ const standText = "0x5a5a5a5a5a5a5a(%rax)"
 // Of returns the text of the instruction i at address at, or "" when it is not known. x86asm knows the names; lengths,
 // operands in memory and targets are our decoder's, for x86asm's are wrong in places. What objdump prints as the number of
 // a target is the name of a symbol here, where one starts there. syms may be nil.
-func Of(i *insn.Inst, at uint64, syms Symbols) string {
+func Of(i *x86.Inst, at uint64, syms Symbols) string {
 	if i.IsEndbr() {
 		return map[uint8]string{0xfa: "endbr64", 0xfb: "endbr32"}[i.ModRM]
 	}
-	if i.Enc != insn.Legacy && i.Enc != insn.VEX {
+	if i.Enc != x86.Legacy && i.Enc != x86.VEX {
 		return "" // x86asm takes some of EVEX for others
 	}
 	x, err := x86asm.Decode(i.Bytes(), 64)
@@ -35,11 +35,11 @@ func Of(i *insn.Inst, at uint64, syms Symbols) string {
 	if syms == nil {
 		syms = func(uint64) (string, uint64) { return "", 0 }
 	}
-	target, m, mem, segments := "", insn.Mem{}, false, ""
+	target, m, mem, segments := "", x86.Mem{}, false, ""
 	for k, a := range x.Args {
 		switch a.(type) {
 		case x86asm.Mem:
-			if moffs := i.Enc == insn.Legacy && i.Map == insn.Map0 && i.Opcode>>2 == 0xa0>>2; !moffs && (!i.HasModRM || i.Mod() == 3) {
+			if moffs := i.Enc == x86.Legacy && i.Map == x86.Map0 && i.Opcode>>2 == 0xa0>>2; !moffs && (!i.HasModRM || i.Mod() == 3) {
 				takeSegments(&x, false) // of a string
 				continue
 			}
@@ -48,7 +48,7 @@ func Of(i *insn.Inst, at uint64, syms Symbols) string {
 			}
 			segments = takeSegments(&x, true)
 			o := stand
-			o.Segment = map[insn.Segment]x86asm.Reg{insn.SegFS: x86asm.FS, insn.SegGS: x86asm.GS}[m.Segment]
+			o.Segment = map[x86.Segment]x86asm.Reg{x86.SegFS: x86asm.FS, x86.SegGS: x86asm.GS}[m.Segment]
 			x.Args[k] = o
 		case x86asm.Rel:
 			t, ok := i.Target(at)
@@ -84,13 +84,13 @@ func place(a uint64, syms Symbols) string {
 }
 
 // memory returns the text of the operand in memory that ModRM says, without a segment.
-func memory(i *insn.Inst, m *insn.Mem) string {
-	short := i.Has(insn.PrefixAddrSize)
+func memory(i *x86.Inst, m *x86.Mem) string {
+	short := i.Has(x86.PrefixAddrSize)
 	if m.RIP {
 		return fmt.Sprintf("%#x(%s)", m.Disp, register(short, "ip"))
 	}
 	base, index := "", ""
-	if m.Base != insn.NoReg {
+	if m.Base != x86.NoReg {
 		base = addressReg(short, m.Base)
 	}
 	scale := uint8(1)
@@ -98,9 +98,9 @@ func memory(i *insn.Inst, m *insn.Mem) string {
 		scale = 1 << (i.SIB >> 6)
 	}
 	switch {
-	case m.Index != insn.NoReg:
+	case m.Index != x86.NoReg:
 		index = addressReg(short, m.Index)
-	case scale != 1, i.HasSIB && m.Base != insn.NoReg && m.Base&7 != insn.RSP:
+	case scale != 1, i.HasSIB && m.Base != x86.NoReg && m.Base&7 != x86.RSP:
 		index = register(short, "iz") // what assemblers call an index that is none
 	}
 	if base == "" && index == "" {
@@ -127,8 +127,8 @@ func register(short bool, name string) string {
 }
 
 // addressReg returns the name of a general register, 32 bits wide or 64.
-func addressReg(short bool, r insn.Reg64) string {
-	if r < insn.R8 {
+func addressReg(short bool, r x86.Reg64) string {
+	if r < x86.R8 {
 		return register(short, [...]string{"ax", "cx", "dx", "bx", "sp", "bp", "si", "di"}[r])
 	}
 	text := fmt.Sprintf("%%r%d", uint8(r))

@@ -4,7 +4,7 @@ import (
 	"encoding/hex"
 	"testing"
 
-	"github.com/guestprobe/guestprobe/probe/insn"
+	"github.com/guestprobe/guestprobe/guest/x86"
 )
 
 // TestOf has the text of instructions as objdump -M att (binutils 2.40) writes it, at 0xffffffff80200000, but for targets:
@@ -81,7 +81,7 @@ func TestOf(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		i, err := insn.Decode(b)
+		i, err := x86.Decode(b)
 		if err != nil {
 			t.Errorf("%s: %v", c.code, err)
 			continue

@@ -6,13 +6,13 @@ import (
 
 	"github.com/cilium/ebpf/asm"
 
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/probe/bpf"
 	"github.com/guestprobe/guestprobe/probe/bpfgen"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // registers are the names that reg takes, in the order of the context.
-var registers = insn.PtNames[:]
+var registers = x86.PtNames[:]
 
 // number64 leaves a number in R0, with the sign or zeros above it.
 func (g *generator) number64(e *expr) {
@@ -99,13 +99,13 @@ func (g *generator) context(e *expr) (off int, ok bool) {
 		return 0, false
 	}
 	if e.name == "retval" && e.typ.is(Int, Pointer) && e.typ.Size == 8 {
-		return insn.PtAX, true
+		return x86.PtAX, true
 	}
 	if n, isArg := strings.CutPrefix(e.name, "arg"); isArg && len(n) == 1 && n[0] <= '5' {
 		if g.p.atReturn() {
 			return entryArg(int(n[0] - '0')), true
 		}
-		return insn.CallArgs[n[0]-'0'], true
+		return x86.CallArgs[n[0]-'0'], true
 	}
 	return 0, false
 }
@@ -323,7 +323,7 @@ func (g *generator) builtin(e *expr) {
 	}
 	switch e.name {
 	case "retval":
-		g.Emit(bpfgen.Load(8, asm.R0, rCtx, insn.PtAX))
+		g.Emit(bpfgen.Load(8, asm.R0, rCtx, x86.PtAX))
 		g.convert(typeUint, e.typ)
 	case "pid":
 		task(bpf.HelperGetPIDTGID, true)
@@ -352,7 +352,7 @@ func (g *generator) builtin(e *expr) {
 	case "cr3":
 		g.Emit(bpfgen.Call(bpf.HelperGetSpace))
 	case "usermode":
-		g.Emit(bpfgen.Load(8, asm.R0, rCtx, insn.PtCS), asm.And.Imm(asm.R0, 1))
+		g.Emit(bpfgen.Load(8, asm.R0, rCtx, x86.PtCS), asm.And.Imm(asm.R0, 1))
 	case "kstack", "ustack", "dw_ustack":
 		g.stack(e)
 	case "numaid": // a guest has one node

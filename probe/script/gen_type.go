@@ -5,9 +5,9 @@ import (
 
 	"github.com/cilium/ebpf/asm"
 
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/probe/bpf"
 	"github.com/guestprobe/guestprobe/probe/bpfgen"
-	"github.com/guestprobe/guestprobe/probe/insn"
 )
 
 // whereIs leaves the address of a part of memory in R0.
@@ -147,7 +147,7 @@ func (g *generator) argument(e *expr) {
 	case g.p.atReturn():
 		g.Emit(bpfgen.Load(8, asm.R0, rCtx, entryArg(w-1)))
 	default:
-		g.Emit(bpfgen.Load(8, asm.R0, rCtx, insn.CallArgs[w-1]))
+		g.Emit(bpfgen.Load(8, asm.R0, rCtx, x86.CallArgs[w-1]))
 	}
 	g.convert(typeUint, e.typ)
 }
@@ -157,7 +157,7 @@ func entryArg(n int) int { return bpf.RegsSize + 8 + 8*n }
 
 // stackWord leaves a word in R0 that is on the stack above the return address, from 1.
 func (g *generator) stackWord(n, site int) {
-	g.Emit(bpfgen.Load(8, asm.R0, rCtx, insn.PtSP))
+	g.Emit(bpfgen.Load(8, asm.R0, rCtx, x86.PtSP))
 	g.Add(asm.R0, 8*int64(n))
 	g.readNumber(8, site)
 }

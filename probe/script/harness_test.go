@@ -10,9 +10,9 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"github.com/guestprobe/guestprobe/guest/types"
+	"github.com/guestprobe/guestprobe/guest/x86"
 	"github.com/guestprobe/guestprobe/internal/kerneltest"
 	"github.com/guestprobe/guestprobe/probe/bpf"
-	"github.com/guestprobe/guestprobe/probe/insn"
 
 	_ "github.com/guestprobe/guestprobe/internal/fuzzing"
 )
@@ -201,7 +201,7 @@ func runScript(tb testing.TB, text string, params []string, json bool, ticks int
 	vms := []*bpf.VM{bpf.NewVM(nil, 0), bpf.NewVM(nil, 1)}
 	run := func(prog *bpf.Program, h hit) {
 		var buf [bpf.ReturnSize]byte
-		regs := &insn.Regs{RDI: h.args[0], RSI: h.args[1], RDX: h.args[2], RCX: h.args[3], R8: h.args[4], R9: h.args[5], RAX: h.retval}
+		regs := &x86.Regs{RDI: h.args[0], RSI: h.args[1], RDX: h.args[2], RCX: h.args[3], R8: h.args[4], R9: h.args[5], RAX: h.retval}
 		entry := make([]byte, bpf.EntrySize)
 		bpf.PutEntry(entry, h.time, regs)
 		env := &fakeEnv{hit: h}
