@@ -10,10 +10,10 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/x86"
+	x86text "github.com/guestprobe/guestprobe/guest/x86/text"
 	"github.com/guestprobe/guestprobe/internal/api"
 	"github.com/guestprobe/guestprobe/probe"
 	"github.com/guestprobe/guestprobe/probe/flow"
-	"github.com/guestprobe/guestprobe/probe/insntext"
 )
 
 // Disassembler lists functions of images. It remembers what it has found out
@@ -204,7 +204,7 @@ func region(f *flow.Func, off int, r flow.Rule) api.DisasRegion {
 
 // instText prints an instruction, or returns "".
 func instText(img guest.View, i *x86.Inst, at guest.GVA) string {
-	return insntext.Of(i, uint64(at), func(addr uint64) (string, uint64) {
+	return x86text.Of(i, uint64(at), func(addr uint64) (string, uint64) {
 		s, _ := img.Find(guest.GVA(addr))
 		return s.Name, uint64(s.Addr)
 	})

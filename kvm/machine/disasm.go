@@ -5,8 +5,8 @@ import (
 
 	"github.com/guestprobe/guestprobe/guest"
 	"github.com/guestprobe/guestprobe/guest/x86"
+	x86text "github.com/guestprobe/guestprobe/guest/x86/text"
 	"github.com/guestprobe/guestprobe/probe"
-	"github.com/guestprobe/guestprobe/probe/insntext"
 )
 
 // DisasmLine is one instruction of a listing.
@@ -82,7 +82,7 @@ func disasmOne(as guest.AddressSpace, syms probe.Symbols, a guest.GVA, unpatch f
 		return l, true
 	}
 	l.Bytes = code[:inst.Len]
-	l.Text = insntext.Of(&inst, uint64(a), func(addr uint64) (string, uint64) {
+	l.Text = x86text.Of(&inst, uint64(a), func(addr uint64) (string, uint64) {
 		s, _ := syms.Find(guest.GVA(addr))
 		return s.Name, uint64(s.Addr)
 	})

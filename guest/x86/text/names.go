@@ -1,4 +1,4 @@
-package insntext
+package text
 
 import (
 	"fmt"

@@ -1,5 +1,5 @@
-// Package insntext writes instructions as GNU objdump does (AT&T syntax).
-package insntext
+// Package text writes instructions as GNU objdump does (AT&T syntax).
+package text
 
 import (
 	"fmt"

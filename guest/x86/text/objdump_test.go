@@ -1,4 +1,4 @@
-package insntext
+package text
 
 import (
 	"bytes"
@@ -125,7 +125,7 @@ func TestObjdumpBuiltin(t *testing.T) {
 
 // TestObjdumpCorpus compares the examples of each form that the decoder's tests have, and the same with random bytes in them.
 func TestObjdumpCorpus(t *testing.T) {
-	corpus, err := os.ReadFile("../../guest/x86/testdata/corpus.tsv")
+	corpus, err := os.ReadFile("../../../guest/x86/testdata/corpus.tsv")
 	if err != nil {
 		t.Fatal(err)
 	}
